@@ -28,6 +28,7 @@ typedef struct Summary {
     double peak;   /* FLOP/s of a device; 0: unknown */
     int devices;
     int fastest, slowest, fullest; /* ranks: least and most time in ops, most memory compared with the plan */
+    char note[160];                /* on ranks that share a device; empty: none does */
 } Summary;
 
 static int by_wall(const void *a, const void *b) {
@@ -81,12 +82,31 @@ static void summarise_ranks(const Steps *b, Summary *s) {
     }
 }
 
+/* A launcher may bind each process to some of them. */
+static int64_t host_cores(void) {
+    const Provenance facts = provenance_read();
+    return comm_mpi_present() ? sysconf(_SC_NPROCESSORS_ONLN) : provenance_threads(&facts, 0);
+}
+
+static void note_sharing(const Steps *b, Summary *s) {
+    const int64_t cores = host_cores() * s->devices, threads = (int64_t)b->ranks * b->threads;
+    if (b->ranks == 1) return;
+    if (b->gpu && s->devices < b->ranks)
+        snprintf(s->note, sizeof s->note, "%d ranks share %s, so their times are not those of as many GPUs",
+                 b->ranks, amount(s->devices, "GPU").s);
+    if (!b->gpu && threads > cores)
+        snprintf(s->note, sizeof s->note,
+                 "%d ranks (%s) share %s, so their times are not those of as many machines", b->ranks,
+                 amount(threads, "thread").s, amount(cores, "core").s);
+}
+
 static double mfu(const Summary *s) { return s->flops / s->step.median / (s->peak * s->devices); }
 
 static Summary summarise(Steps *b, DType type) {
     const double given = b->options->peak_tflops;
     Summary s = {.flops = b->flops};
     summarise_ranks(b, &s);
+    note_sharing(b, &s);
     s.peak = 1e12 * (f64_or(given, b->gpu ? bench_peak(b->name, type) : 0));
     summarise_walls(b, &s);
     summarise_ops(b, &s);
@@ -262,6 +282,7 @@ static json_t *result_json(const Steps *b, const Summary *s) {
     json_object_update_new(result,
                            json_pack("{s:i, s:f, s:o}", "devices", s->devices, "tokens_per_second_per_device",
                                      (double)tokens / s->step.median / s->devices, "rank", ranks_json(b)));
+    if (*s->note) json_object_set_new(result, "note", json_string(s->note));
     if (b->gpu) add_gpu(b, s, result);
     return result;
 }
@@ -327,24 +348,12 @@ static void print_cpu(const Steps *b) {
            bytes_text(b->before).s);
 }
 
-/* A launcher may bind each process to some of them. */
-static int64_t host_cores(void) {
-    const Provenance facts = provenance_read();
-    return comm_mpi_present() ? sysconf(_SC_NPROCESSORS_ONLN) : provenance_threads(&facts, 0);
-}
-
 static void print_ranks(const Steps *b, const Summary *s) {
     const RankResult *fast = &b->rank[s->fastest], *slow = &b->rank[s->slowest];
     printf("time in ops: from %.2f ms (rank %d) to %.2f ms (rank %d); the rest is communication, waiting and "
            "the host\n",
            fast->busy_ms, s->fastest, slow->busy_ms, s->slowest);
-    const int64_t cores = host_cores() * s->devices, threads = (int64_t)b->ranks * b->threads;
-    if (b->gpu && s->devices < b->ranks)
-        printf("note: %d ranks share %s, so these times are not those of as many GPUs\n", b->ranks,
-               amount(s->devices, "GPU").s);
-    if (!b->gpu && threads > cores)
-        printf("note: %s of %d ranks share %s, so these times are not those of as many machines\n",
-               amount(threads, "thread").s, b->ranks, amount(cores, "core").s);
+    if (*s->note) printf("note: %s\n", s->note);
 }
 
 static void print(const Steps *b, const Summary *s) {

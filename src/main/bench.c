@@ -7,6 +7,7 @@
 #include "bench/comm/comm.h"
 #include "bench/gate/gate.h"
 #include "bench/ops/ops.h"
+#include "bench/scaling/scaling.h"
 #include "bench/train/train.h"
 #include "main/command.h"
 #include "models/option_map.h"
@@ -160,16 +161,14 @@ static const Arg TRAIN_ROWS[] = {
 
 enum { MOST_STEPS = 1000000 }; /* each has a row in memory */
 
-static Err read_train(Setup *s, BenchTrain *o, GateArgs *gate, Args *args, int argc, char **argv) {
-    use_gate(gate, args);
+static void use_train(Config *c, BenchTrain *o, Args *args) {
     args_use(args,
              (ArgTable){.rows = TRAIN_ROWS, .count = sizeof TRAIN_ROWS / sizeof *TRAIN_ROWS, .target = o});
-    args_use(args, config_table(&s->config, USE_BENCH_TRAIN));
-    args_line(args, argc, argv);
-    if (args->help) return ERR_OK;
-    ERR_RETURN(world_size(&s->config));
-    config_check(&s->config, CHECK_MODEL | CHECK_TRAIN, args);
-    const bool records = s->config.cuda_graph_impl == CUDA_GRAPH_LOCAL;
+    args_use(args, config_table(c, USE_BENCH_TRAIN));
+}
+
+static void check_train(const Config *c, const BenchTrain *o, Args *args) {
+    const bool records = c->cuda_graph_impl == CUDA_GRAPH_LOCAL;
     if (o->steps < 1 || o->steps > MOST_STEPS) args_problem(args, "--steps: from 1 to %d", (int)MOST_STEPS);
     if (o->profiled < 1 || o->profiled > MOST_STEPS)
         args_problem(args, "--profiled: from 1 to %d", (int)MOST_STEPS);
@@ -178,6 +177,16 @@ static Err read_train(Setup *s, BenchTrain *o, GateArgs *gate, Args *args, int a
     if (o->warmup < 1 + records)
         args_problem(args, "--warmup: at least 1, the first step touches the memory, and 2 with "
                            "--cuda-graph-impl local, which records the second");
+}
+
+static Err read_train(Setup *s, BenchTrain *o, GateArgs *gate, Args *args, int argc, char **argv) {
+    use_gate(gate, args);
+    use_train(&s->config, o, args);
+    args_line(args, argc, argv);
+    if (args->help) return ERR_OK;
+    ERR_RETURN(world_size(&s->config));
+    config_check(&s->config, CHECK_MODEL | CHECK_TRAIN, args);
+    check_train(&s->config, o, args);
     check_gate(gate, args);
     refuse_same_files(args, o->json, &gate->words);
     if (gate->words.against && comm_processes() > 1)
@@ -216,6 +225,117 @@ static int bench_train_command(int argc, char **argv) {
     }
     args_free(&args);
     setup_free(&s);
+    return status;
+}
+
+/* ---- isotron bench scaling ---- */
+
+typedef struct ScalingWords {
+    BenchScaling bench;
+    bool weak;
+    int64_t least;
+} ScalingWords;
+
+static const Arg SCALING_ROWS[] = {
+    ROW(ScalingWords, weak, "weak", ARG_FLAG, "off",
+        "The global batch grows with the ranks, as by default. --global-batch-size is that of the fewest."),
+    ROW(ScalingWords, bench.strong, "strong", ARG_FLAG, "off", "The global batch stays."),
+    {.names = "over",
+     .type = ARG_ENUM,
+     .offset = offsetof(ScalingWords, bench.axis),
+     .fallback = "data",
+     .choices = SCALING_AXES,
+     .help = "The kind of parallelism that takes the additional ranks."},
+    ROW(ScalingWords, least, "min-ranks", ARG_I64, "none",
+        "Fewest ranks, which efficiency is relative to; none = those of the tensor, pipeline and context "
+        "parallel sizes. Each next number is twice the last, up to --ranks."),
+    ROW(ScalingWords, bench.rounds, "rounds", ARG_I64, "7",
+        "Runs of each number of ranks. An interval needs 6 with two numbers, 7 with three."),
+};
+
+static void set_axis(Config *c, int axis, int64_t size) {
+    int64_t *const sizes[] = {[SCALING_TENSOR] = &c->tensor_model_parallel_size,
+                              [SCALING_CONTEXT] = &c->context_parallel_size,
+                              [SCALING_PIPELINE] = &c->pipeline_model_parallel_size};
+    if (axis != SCALING_DATA) *sizes[axis] = size;
+}
+
+static int64_t axis_size(const Config *c, int axis) {
+    const int64_t sizes[] = {1, c->tensor_model_parallel_size, c->context_parallel_size,
+                             c->pipeline_model_parallel_size};
+    return sizes[axis];
+}
+
+static void choose_points(const Config *c, ScalingWords *w, Args *args) {
+    BenchScaling *o = &w->bench;
+    const int64_t each = config_model_ranks(c), least = i64_or(w->least, each), most = i64_or(c->ranks, 0);
+    if (least < 1 || least % each) {
+        args_problem(args, "--min-ranks: a multiple of %lld, the ranks of the parallel sizes",
+                     (long long)each);
+    } else if (most <= least || most % least) {
+        args_problem(args, "--ranks: the most ranks, a multiple of the fewest (%lld) and more than them",
+                     (long long)least);
+    } else {
+        for (int64_t n = least; n < most; n *= 2)
+            if (most % n == 0) o->ranks[o->points++] = n;
+        o->ranks[o->points++] = most;
+        o->axis_size = axis_size(c, o->axis);
+        o->threads = c->device == ON_CPU && c->cpu_threads == 0 ? "1" : NULL;
+        o->batch = i64_or(c->global_batch_size, c->micro_batch_size * (least / each));
+    }
+}
+
+/* The options of each run keep the rules. */
+static void check_points(const Config *c, const BenchScaling *o, Args *args) {
+    for (int i = 0; i < o->points; i++) {
+        Config one = *c;
+        one.ranks = o->ranks[i];
+        one.global_batch_size = scaling_batch(o, one.ranks);
+        set_axis(&one, o->axis, scaling_axis_size(o, one.ranks));
+        config_check(&one, CHECK_MODEL | CHECK_TRAIN, args);
+    }
+}
+
+static Err read_scaling(Config *c, ScalingWords *w, BenchTrain *train, Args *args, int argc, char **argv) {
+    enum { MOST_ROUNDS = 1000 };
+    BenchScaling *o = &w->bench;
+    args_use(
+        args,
+        (ArgTable){.rows = SCALING_ROWS, .count = sizeof SCALING_ROWS / sizeof *SCALING_ROWS, .target = w});
+    use_train(c, train, args);
+    args_line(args, argc, argv);
+    if (args->help) return ERR_OK;
+    o->json = train->json;
+    check_train(c, train, args);
+    if (w->weak && o->strong) args_problem(args, "--weak and --strong: choose one");
+    if (o->rounds < 1 || o->rounds > MOST_ROUNDS)
+        args_problem(args, "--rounds: from 1 to %d", (int)MOST_ROUNDS);
+    refuse_same_files(args, o->json, NULL);
+    choose_points(c, w, args);
+    check_points(c, o, args);
+    return args_end(args);
+}
+
+static int bench_scaling_command(int argc, char **argv) {
+    Arena *arena = arena_new();
+    Config config = {0};
+    ScalingWords words = {.weak = false};
+    BenchTrain train;
+    Args args;
+    int status;
+    args_init(
+        &args, arena,
+        "isotron bench scaling --config FILE --ranks N [options of bench train]\n\n"
+        "Measures a training step on 1, 2, 4, ... N ranks: weak scaling, or strong scaling with --strong.\n\n"
+        "example: isotron bench scaling --config bench/train/gpt3-1.3b.conf --ranks 4 --device cuda --bf16",
+        NULL);
+    Err e = read_scaling(&config, &words, &train, &args, argc, argv);
+    if (command_ready(&args, e, &status)) {
+        e = bench_scaling(&words.bench, argc, argv);
+        status = e.code ? command_fail(e) : 0;
+    }
+    args_free(&args);
+    arena_free(arena);
     return status;
 }
 
@@ -380,6 +500,8 @@ static const struct {
 } BENCHES[] = {
     {"train", "the time of a training step by op, compared with the peak of the device", true,
      bench_train_command},
+    {"scaling", "a training step on 1, 2, 4, ... ranks, and the efficiency of each number", false,
+     bench_scaling_command},
     {"ops", "each op by itself, compared with the roof that limits it", false, bench_ops_command},
     {"comm", "collectives between ranks: bandwidth, and whether each result is right", true,
      bench_comm_command},
@@ -389,7 +511,7 @@ enum { N_BENCHES = sizeof BENCHES / sizeof *BENCHES };
 static void usage(FILE *to) {
     fprintf(to, "usage: isotron bench WHAT [options]      (isotron bench WHAT --help lists its options)\n\n"
                 "example: isotron bench train --config bench/train/gpt2-124m.conf --no-alone\n\n");
-    for (int i = 0; i < N_BENCHES; i++) fprintf(to, "  %-6s %s\n", BENCHES[i].name, BENCHES[i].what);
+    for (int i = 0; i < N_BENCHES; i++) fprintf(to, "  %-8s %s\n", BENCHES[i].name, BENCHES[i].what);
 }
 
 int command_bench(int argc, char **argv) {
