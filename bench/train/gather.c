@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/fault.h"
 #include "base/mem.h"
 #include "bench/train/step.h"
 #include "comm/agree.h"
@@ -46,6 +47,16 @@ int steps_devices(const Steps *b) {
     return devices;
 }
 
+/* ---- groups ---- */
+
+void steps_find_groups(Steps *b, const CommProfile profile[COMM_PROFILE]) {
+    for (unsigned axes = 0; axes < COMM_PROFILE; axes++) {
+        if (steps_over_ranks(b, COMM_MAX, (double)profile[axes].exposed.calls) == 0) continue;
+        CHECK(b->groups < COMM_GROUPS, "more than %d kinds of groups communicate", COMM_GROUPS);
+        b->group[b->groups++] = axes;
+    }
+}
+
 /* ---- all of them ---- */
 
 static void gather_ranks(Steps *b) {
@@ -62,15 +73,21 @@ static void sum(const Steps *b, int64_t *x, int64_t n) {
     comm_all_reduce(b->comm, comm_everyone(b->comm), "bench", COMM_SUM, I64, x, n);
 }
 
+static void average_step(const Steps *b, Step *s) {
+    double *comm = &s->comm[0].exposed_ns;
+    const int64_t n = sizeof s->comm / (sizeof *comm);
+    sum(b, s->op_ns, OP_KERNELS);
+    for (int op = 0; op < OP_KERNELS; op++) s->op_ns[op] /= b->ranks;
+    comm_all_reduce(b->comm, comm_everyone(b->comm), "bench", COMM_SUM, F64, comm, n);
+    for (int64_t i = 0; i < n; i++) comm[i] /= b->ranks;
+}
+
 void steps_gather(Steps *b) {
     if (!b->comm) return;
     gather_ranks(b);
-    for (int64_t i = 0; i < b->n_profiled; i++) {
-        int64_t *ns = b->profiled[i].op_ns;
-        sum(b, ns, OP_KERNELS);
-        for (int op = 0; op < OP_KERNELS; op++) ns[op] /= b->ranks;
-    }
+    for (int64_t i = 0; i < b->n_profiled; i++) average_step(b, &b->profiled[i]);
     sum(b, b->op_calls, OP_KERNELS);
+    sum(b, b->comm_calls, COMM_GROUPS);
     b->init_seconds = steps_over_ranks(b, COMM_MAX, b->init_seconds);
     b->roof_gemm = steps_over_ranks(b, COMM_SUM, b->roof_gemm);
     b->roof_copy = steps_over_ranks(b, COMM_SUM, b->roof_copy);

@@ -22,10 +22,12 @@ typedef struct Summary {
     Range step;      /* on a GPU without the times of ops */
     double profiled; /* mean of the steps behind the following fields */
     double op[OP_KERNELS], family[OP_FAMILIES], rest;
-    double blas;   /* median of the replays of the GEMMs through BLAS */
-    Range of_blas; /* replay divided by the step's GEMMs, step by step */
-    double flops;  /* of a step */
-    double peak;   /* FLOP/s of a device; 0: unknown */
+    StepComm comm[COMM_GROUPS];
+    double exposed, bubble; /* of all groups; the part of it that the pipeline's schedule implies */
+    double blas;            /* median of the replays of the GEMMs through BLAS */
+    Range of_blas;          /* replay divided by the step's GEMMs, step by step */
+    double flops;           /* of a step */
+    double peak;            /* FLOP/s of a device; 0: unknown */
     int devices;
     int fastest, slowest, fullest; /* ranks: least and most time in ops, most memory compared with the plan */
     char note[160];                /* on ranks that share a device; empty: none does */
@@ -56,6 +58,25 @@ static void summarise_walls(const Steps *b, Summary *s) {
     free(value);
 }
 
+/* The bubble is a part of what pipeline ranks wait for each other. */
+static void summarise_comm(const Steps *b, int64_t first, int64_t count, Summary *s) {
+    const double each = 1 / (double)count;
+    for (int i = 0; i < b->groups; i++) {
+        StepComm *sum = &s->comm[i];
+        for (int64_t k = first; k < first + count; k++) {
+            const StepComm *x = &b->profiled[k].comm[i];
+            sum->exposed_ns += x->exposed_ns * each, sum->flight_ns += x->flight_ns * each,
+                sum->bytes += x->bytes * each;
+        }
+        s->exposed += sum->exposed_ns * 1e-9;
+    }
+    for (int i = 0; i < b->groups && b->bubble > 0; i++) {
+        if (b->group[i] != 1u << AXIS_PP) continue;
+        const double pipeline = s->comm[i].exposed_ns * 1e-9, passes = s->profiled - pipeline;
+        s->bubble = fmin(pipeline, b->bubble * passes);
+    }
+}
+
 static void summarise_ops(Steps *b, Summary *s) {
     const int64_t n = b->n_profiled, first = n / 4, count = n - 2 * first;
     const double each = 1e-9 / (double)count;
@@ -64,7 +85,8 @@ static void summarise_ops(Steps *b, Summary *s) {
         s->profiled += (double)b->profiled[i].wall_ns * each;
         for (int op = 0; op < OP_KERNELS; op++) s->op[op] += (double)b->profiled[i].op_ns[op] * each;
     }
-    s->rest = s->profiled;
+    summarise_comm(b, first, count, s);
+    s->rest = s->profiled - s->exposed;
     for (int op = 0; op < OP_KERNELS; op++) {
         s->rest -= s->op[op];
         s->family[OPS[op].family] += s->op[op];
@@ -211,8 +233,27 @@ static json_t *families_json(const Steps *b, const Summary *s) {
     json_t *families = json_object();
     for (int i = 0; i < OP_FAMILIES; i++)
         json_object_set_new(families, OP_FAMILY_NAMES[i], json_real(s->family[i] * 1e3));
+    if (b->comm) json_object_set_new(families, "communication", json_real((s->exposed - s->bubble) * 1e3));
+    if (b->comm) json_object_set_new(families, "bubble", json_real(s->bubble * 1e3));
     json_object_set_new(families, rest_name(b), json_real(s->rest * 1e3));
     return families;
+}
+
+/* GB/s while operations are in flight. */
+static double busbw(const StepComm *c) { return c->flight_ns > 0 ? c->bytes / c->flight_ns : 0; }
+
+static json_t *comm_json(const Steps *b, const Summary *s) {
+    json_t *groups = json_object();
+    char name[32];
+    for (int i = 0; i < b->groups; i++) {
+        const StepComm *c = &s->comm[i];
+        json_object_set_new(groups, mesh_axes_text(b->group[i], name),
+                            json_pack("{s:f, s:f, s:f, s:f, s:f, s:f}", "calls",
+                                      (double)b->comm_calls[i] / b->ranks, "megabytes", c->bytes * 1e-6,
+                                      "flight_ms", c->flight_ns * 1e-6, "exposed_ms", c->exposed_ns * 1e-6,
+                                      "share", c->exposed_ns * 1e-9 / s->profiled, "busbw", busbw(c)));
+    }
+    return groups;
 }
 
 static json_t *options_of(const Steps *b, unsigned classes) {
@@ -283,6 +324,7 @@ static json_t *result_json(const Steps *b, const Summary *s) {
                            json_pack("{s:i, s:f, s:o}", "devices", s->devices, "tokens_per_second_per_device",
                                      (double)tokens / s->step.median / s->devices, "rank", ranks_json(b)));
     if (*s->note) json_object_set_new(result, "note", json_string(s->note));
+    if (b->comm) json_object_set_new(result, "communication", comm_json(b, s));
     if (b->gpu) add_gpu(b, s, result);
     return result;
 }
@@ -303,8 +345,22 @@ static void print_ops(const Steps *b, const Summary *s) {
                 printf("  %-24s %6lld %10.3f %6.1f%%\n", OPS[i].name, (long long)b->op_calls[i],
                        s->op[i] * 1e3, s->op[i] / s->profiled * 100);
     }
+    if (b->comm) print_row("communication, exposed", s->exposed - s->bubble, s);
+    if (s->bubble > 0) print_row("pipeline bubble", s->bubble, s);
     print_row(rest_name(b), s->rest, s);
     print_row(b->gpu ? "step while ops are timed" : "step", s->profiled, s);
+}
+
+static void print_comm(const Steps *b, const Summary *s) {
+    char name[32];
+    printf("\n%-14s %8s %10s %12s %12s %7s %12s\n", "communication", "calls", "MB", "in flight", "exposed",
+           "share", "busbw, GB/s");
+    for (int i = 0; i < b->groups; i++) {
+        const StepComm *c = &s->comm[i];
+        printf("  %-12s %8.1f %10.3f %9.3f ms %9.3f ms %6.1f%% %12.2f\n", mesh_axes_text(b->group[i], name),
+               (double)b->comm_calls[i] / b->ranks, c->bytes * 1e-6, c->flight_ns * 1e-6,
+               c->exposed_ns * 1e-6, c->exposed_ns * 1e-7 / s->profiled, busbw(c));
+    }
 }
 
 static void print_gemms(const Steps *b) {
@@ -358,6 +414,7 @@ static void print_ranks(const Steps *b, const Summary *s) {
 
 static void print(const Steps *b, const Summary *s) {
     print_ops(b, s);
+    if (b->comm) print_comm(b, s);
     print_gemms(b);
     if (b->gpu)
         print_gpu(b, s);

@@ -1,6 +1,7 @@
 #include "bench/train/step.h"
 
 #include <jansson.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,6 +14,7 @@
 #include "bench/peaks.h"
 #include "comm/agree.h"
 #include "models/option_map.h"
+#include "pipeline/simulate.h"
 #include "train/launch.h"
 
 /* ---- batches ---- */
@@ -70,8 +72,10 @@ static int64_t timed_step(Steps *b, int64_t number) {
     device_wait(b->device);
     steps_over_ranks(b, COMM_MAX, 0);
     const int64_t start = clock_ns();
+    if (b->comm) comm_profile(b->comm, b->comm_profile);
     one_step(b, batches);
     device_wait(b->device);
+    if (b->comm) comm_profile(b->comm, NULL);
     return (int64_t)steps_over_ranks(b, COMM_MAX, (double)(clock_ns() - start));
 }
 
@@ -137,20 +141,32 @@ static void count_ops(Steps *b, int64_t number) {
     Recorder *r = &b->recorder;
     *r = (Recorder){.device = b->device, .gemms = &b->gemms, .counting = true};
     executor_trace(b->run->executor, record, r);
+    b->comm_profile = mem_zero(COMM_PROFILE, sizeof *b->comm_profile);
     const int64_t ns = timed_step(b, number);
+    if (b->comm) steps_find_groups(b, b->comm_profile);
     if (!b->gpu) say(b, "warm-up", 0, ns);
     r->counting = false;
     r->profile = mem_zero((size_t)r->calls + 1, sizeof *r->profile);
     r->gemm = mem_zero((size_t)r->calls, sizeof *r->gemm);
 }
 
+static void take_comm(Steps *b, Step *s) {
+    for (int i = 0; i < b->groups; i++) {
+        const CommProfile *p = &b->comm_profile[b->group[i]];
+        s->comm[i] = (StepComm){(double)p->exposed.ns, (double)p->flight.ns, p->bytes};
+        b->comm_calls[i] = p->exposed.calls;
+    }
+}
+
 static void profiled_step(Steps *b, int64_t number, Step *s) {
     Recorder *r = &b->recorder;
+    memset(b->comm_profile, 0, COMM_PROFILE * sizeof *b->comm_profile);
     memset(r->profile, 0, (size_t)(r->calls + 1) * sizeof *r->profile);
     r->at = 0;
     b->device->profile = r->profile[0];
     *s = (Step){.wall_ns = timed_step(b, number)};
     b->device->profile = NULL;
+    take_comm(b, s);
     memset(b->op_calls, 0, sizeof b->op_calls);
     for (int64_t i = 0; i <= r->calls; i++)
         for (int op = 0; op < OP_KERNELS; op++) {
@@ -195,6 +211,16 @@ static Err plan_memory(Steps *b) {
     return comm_agree(b->comm, memory_plan_check(&together, device_memory_available(b->device)));
 }
 
+/* NaN: unknown. */
+static double bubble_of(const Steps *b) {
+    static const PassTimes EQUAL = {1, 1, 1};
+    PipelineSpec spec;
+    const int64_t microbatches =
+        b->microbatches * (b->config.batch_invariant_mode ? b->derived->micro_batch_size : 1);
+    if (pipeline_spec(&b->config, &b->run->pipeline, microbatches, false, &spec).code) return NAN;
+    return pipeline_bubble(&spec, EQUAL) / (double)(3 * spec.microbatches * spec.chunks);
+}
+
 static Err open_run(Steps *b) {
     const Config *c = &b->config;
     char transport[200];
@@ -223,6 +249,7 @@ static Err open_run(Steps *b) {
     b->init_seconds = (double)(clock_ns() - start) * 1e-9;
     if (b->device->pool) b->threads = pool_threads(b->device->pool);
     take_batches(b);
+    b->bubble = bubble_of(b);
     return ERR_OK;
 }
 
@@ -245,7 +272,7 @@ static void free_steps(Steps *b) {
     gemms_free(&b->gemms);
     arena_free(b->step);
     free(b->recorder.profile), free(b->recorder.gemm);
-    free(b->wall), free(b->profiled), free(b->rank);
+    free(b->wall), free(b->profiled), free(b->rank), free(b->comm_profile);
 }
 
 static Err ask(const BenchGuard *guard, const Steps *b) {

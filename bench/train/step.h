@@ -8,10 +8,18 @@
 #include "comm/comm.h"
 #include "train/trainer.h"
 
+enum { COMM_GROUPS = 16 };
+
+/* The operations of a kind of group in a step; means over the ranks. */
+typedef struct StepComm {
+    double exposed_ns, flight_ns, bytes; /* as in CommProfile */
+} StepComm;
+
 typedef struct Step {
     int64_t wall_ns; /* of the slowest rank */
     int64_t blas_ns; /* of a replay of its GEMMs; CPU only */
     int64_t op_ns[OP_KERNELS];
+    StepComm comm[COMM_GROUPS];
 } Step;
 
 /* Times of the ops of one step, in the order of the calls. The time of a call goes to the profile that is
@@ -62,6 +70,11 @@ typedef struct Steps {
     Step *profiled;       /* [n_profiled] */
     int64_t n_profiled;
     int64_t op_calls[OP_KERNELS]; /* of a step */
+    unsigned group[COMM_GROUPS];  /* masks of axes */
+    int64_t comm_calls[COMM_GROUPS];
+    int groups;
+    CommProfile *comm_profile; /* [COMM_PROFILE] of the present step; NULL: it is not profiled */
+    double bubble;             /* idle time of the schedule over the time of all passes, if these are equal */
     Recorder recorder;
     StepGemms gemms;
     double roof_gemm, roof_copy; /* GFLOP/s, GB/s, of all ranks; 0: not measured. GPU only */
@@ -75,6 +88,8 @@ void steps_describe_rank(Steps *);
 void steps_gather(Steps *);
 /* Devices that the ranks run on, after steps_gather. */
 int steps_devices(const Steps *);
+/* Chooses the groups from the operations of a step. */
+void steps_find_groups(Steps *, const CommProfile[COMM_PROFILE]);
 /* Whether the GEMMs are measured alone: not on a CPU that several ranks share. */
 bool steps_alone(const Steps *);
 /* Reduces a number over all ranks. */

@@ -1,6 +1,7 @@
 /* Breaks down the time of a training step, on one rank or several. Builds a run on random tokens and takes steps,
  * first at full speed, then with the time of every op. The time of a step is that of the slowest rank; times of
- * ops are means over the ranks. The time without ops is called "other" on the CPU (tape, loop) and
+ * ops are means over the ranks, and so is the time in which computation waits for communication. The bubble is
+ * the part of this time that the pipeline's schedule implies, at equal times of all passes. The time without ops is called "other" on the CPU (tape, loop) and
  * "idle" on a GPU. Families and that rest add up to the step; on a GPU to the step with timing, whose
  * overhead is reported. The GEMMs are also measured alone: on the CPU after each step, so that both see the
  * same machine load, on a GPU after all steps. */

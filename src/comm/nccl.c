@@ -318,7 +318,10 @@ static void nccl_start(Comm *c, CommWork *w) {
     set_calling(s, &w->channel->key, f);
     Link *l = link_of(s, w);
     device_stream_follow(s->device, l->stream);
+    const bool timed = c->profile && device_is_discrete(s->device) && !device_is_recording(s->device);
+    const int64_t begin = timed ? device_span_begin(s->device, l->stream) : 0;
     if (w->call.n || w->call.kind == COMM_ALL_TO_ALL) launch(s, l, w);
+    if (timed) device_span_end(s->device, l->stream, begin, &c->profile[w->call.group.axes].flight);
     device_stream_record(s->device, l->stream, f->done);
     w->state = f;
     set_calling(s, &w->channel->key, NULL);

@@ -66,6 +66,7 @@ struct CommWork {
     CommChannel *channel; /* NULL: nothing to wait for */
     int64_t seq;
     int64_t record;          /* in the recorder */
+    int64_t begin_ns;        /* of its flight, by the host's clock */
     int64_t *in_at, *out_at; /* ALL_TO_ALL: where each member's part begins, in elements */
     const struct CommTransport *transport;
     void *state;            /* the transport's */
@@ -126,9 +127,9 @@ struct Comm {
     int rank, world;
     double deadline_s;
     CommSabotage sabotage;
-    OpProfile *profile; /* [COMM_PROFILE]; NULL: none */
-    int64_t started;    /* number of operations that this rank has started */
-    int open;           /* number of works that have not been waited for */
+    CommProfile *profile; /* [COMM_PROFILE]; NULL: none */
+    int64_t started;      /* number of operations that this rank has started */
+    int open;             /* number of works that have not been waited for */
     CommTable channels;
     CommWork *spare;
     CommRecorder recorder;

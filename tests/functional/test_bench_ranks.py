@@ -1,5 +1,6 @@
 """bench train on several ranks: every layout trains on the tokens of one rank, and the parts of a step add up to it. A rank with more
 work is named. The gate compares runs of ranks."""
+import os
 import shutil
 
 from harness import *
@@ -47,6 +48,21 @@ for options in (["--tensor-model-parallel-size", 2, "--sequence-parallel", "--us
     busy = sum(rank["busy_ms"] for rank in step["rank"]) / 4
     assert 0 < busy < step["step_ms"]["mean"] and "blas_gflops" not in step["gemm"], step
     assert abs(step["mfu"] * step["step_ms"]["median"] / same["mfu"] / same["step_ms"]["median"] - 1) < 1e-4, step
+
+# Communication: the bytes of a ring's all-reduce of all gradients, and what a slow member makes the others wait.
+step, out = train("--ranks", 2)
+dp = step["communication"]["dp"]
+parameters = (256 + 32) * 64 + 4 * (12 * 64 * 64 + 4 * 64) + 2 * 64
+assert dp["calls"] == 1 and abs(dp["megabytes"] * 1e6 / (8 * parameters) - 1) < 1e-5, dp
+assert abs(sum(group["exposed_ms"] for group in step["communication"].values()) - step["family_ms"]["communication"]) < 1e-4, step
+os.environ["HOST_NCCL_FAULT"] = "slow:1:5"
+step, out = train("--tensor-model-parallel-size", 2, "--nccl-library", LIBRARY)
+del os.environ["HOST_NCCL_FAULT"]
+tp = step["communication"]["tp"]
+assert 5 * tp["calls"] < tp["exposed_ms"] <= 1.001 * tp["flight_ms"] and tp["exposed_ms"] > 0.5 * step["step_ms"]["mean"], (tp, step["step_ms"])
+assert abs(tp["busbw"] * tp["flight_ms"] / tp["megabytes"] - 1) < 1e-4, tp
+step, out = train("--pipeline-model-parallel-size", 4)
+assert 0 < step["family_ms"]["bubble"] <= step["communication"]["pp"]["exposed_ms"] * 1.001 and "pipeline bubble" in out, step["family_ms"]
 
 # A rank with three of the four layers, and the output layer on the other.
 step, out = train("--pipeline-model-parallel-size", 2, "--decoder-first-pipeline-num-layers", 3, "--hidden-size", 128)
