@@ -151,7 +151,7 @@ static json_t *row_json(const Scaling *s, int i) {
                     "step_ms", "median", ms.median, "min", ms.min, "max", ms.max, "samples_ms", samples,
                     "tokens_per_second", rate, "tokens_per_second_per_device", rate / fact(p, "devices"),
                     "efficiency", efficiency);
-    static const char *const ALSO[] = {"mfu", "communication_ms", "rank", "note"};
+    static const char *const ALSO[] = {"mfu", "communication", "rank", "note"};
     for (size_t k = 0; k < sizeof ALSO / sizeof *ALSO; k++)
         json_object_set(row, ALSO[k], json_object_get(p->last.json, ALSO[k]));
     return row;

@@ -30,6 +30,8 @@ void steps_describe_rank(Steps *b) {
     RankResult *own = &b->rank[b->comm ? comm_rank(b->comm) : 0];
     own->busy_ms = busy_ms(b);
     own->planned = b->planned;
+    own->planned_communicators = b->plan.communicators;
+    own->communicators = b->comm ? comm_communicators(b->comm, true) : 0;
     own->taken = b->gpu ? b->peak - b->before : b->peak;
     if (b->gpu)
         memcpy(own->device, b->device->id, sizeof b->device->id);

@@ -213,8 +213,10 @@ static json_t *ranks_json(const Steps *b) {
     json_t *ranks = json_array();
     for (int i = 0; i < b->ranks; i++) {
         const RankResult *r = &b->rank[i];
-        json_array_append_new(ranks, json_pack("{s:f, s:f, s:f}", "busy_ms", r->busy_ms, "planned_mb",
-                                               r->planned / (1 << 20), "taken_mb", r->taken / (1 << 20)));
+        json_array_append_new(ranks, json_pack("{s:f, s:f, s:f, s:i, s:i}", "busy_ms", r->busy_ms,
+                                               "planned_mb", r->planned / (1 << 20), "taken_mb",
+                                               r->taken / (1 << 20), "planned_communicators",
+                                               r->planned_communicators, "communicators", r->communicators));
     }
     return ranks;
 }

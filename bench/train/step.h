@@ -28,14 +28,15 @@ typedef struct Step {
 typedef struct Recorder {
     Device *device;
     StepGemms *gemms;
-    bool counting; /* counting the calls of a step, else timing them */
-    int64_t calls, at;
-    OpProfile (*profile)[OP_KERNELS]; /* [calls + 1] */
-    int *gemm;                        /* [calls] index in gemms; -1: none */
+    bool counting;                    /* counting the calls of a step, else timing them */
+    int64_t calls, at, room;          /* room: more than a step has, as experts may have no rows */
+    OpProfile (*profile)[OP_KERNELS]; /* [room + 1] */
+    int *gemm;                        /* [room] index in gemms; -1: none */
 } Recorder;
 
 /* One rank's part of the result, sent as bytes. */
 typedef struct RankResult {
+    int planned_communicators, communicators;
     double busy_ms;        /* in ops, none of which waits for another rank: median of the profiled steps */
     double planned, taken; /* bytes of memory; on the host, of all ranks of the process */
     char device[MACHINE_TEXT]; /* equal for ranks that share a device */

@@ -56,7 +56,7 @@ CommChannel *comm_channel(Comm *c, const CommKey *key) {
     return *place;
 }
 
-static CommKey key_of(const CommCall *call, bool device) {
+CommKey comm_key(const CommCall *call, bool device) {
     CommKey key = {.group = group_simplify(&call->group), .src = -1, .dst = -1, .device = device};
     key.group.rank = 0;
     if (call->kind == COMM_SEND) key.src = call->group.rank, key.dst = call->peer;
@@ -236,7 +236,7 @@ CommWork *comm_start(Comm *c, const CommCall *call) {
         return w;
     }
     w->transport = transport_of(c, call);
-    const CommKey key = key_of(call, w->transport == c->device);
+    const CommKey key = comm_key(call, w->transport == c->device);
     w->channel = comm_channel(c, &key);
     w->seq = w->channel->next++;
     w->record = comm_record_start(&c->recorder, w);

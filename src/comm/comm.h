@@ -128,6 +128,16 @@ typedef struct CommProfile {
 enum { COMM_PROFILE = 1 << AXES };
 void comm_profile(Comm *, CommProfile profile[COMM_PROFILE]);
 
+/* ---- planning ---- */
+
+/* Notes the communicators that NCCL would open for this rank and an operation on memory of a GPU; starts
+ * nothing. For a Comm of comm_null. */
+void comm_plan(Comm *, const CommCall *);
+/* The number of those that were noted, or that are open. */
+int comm_communicators(const Comm *, bool open);
+/* Bytes of device memory of the buffers of all that were noted. */
+size_t comm_device_bytes(const Comm *);
+
 /* ---- flight recorder ---- */
 
 /* Prints the last operations of this rank, at most `last` of the COMM_RECORDS that are kept, newest last, one

@@ -139,6 +139,7 @@ void comm_init(Comm *, const CommTransport *host, void *host_state, int world, i
 /* Frees the memory of comm_init and of the operations. Works that have not been waited for are a fault. */
 void comm_close(Comm *);
 CommChannel *comm_channel(Comm *, const CommKey *);
+CommKey comm_key(const CommCall *, bool device);
 
 /* ---- moving elements ---- */
 
