@@ -1,139 +1,22 @@
 /* The gate against another program: pairs of processes, alternately. */
-#include <errno.h>
-#include <fcntl.h>
-#include <math.h>
-#include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include "base/file.h"
 #include "base/mem.h"
+#include "bench/child.h"
 #include "bench/gate/gate.h"
 
-extern char **environ;
-
-/* ---- words ---- */
-
-/* Whether the word names an option of the gate. Each has a value: the next word, unless there is a "=". */
-static bool is_ours(const char *word, bool *has_value) {
-    static const char *const OWN[] = {"baseline", "against", "pairs", "allow", "junit", "json"};
-    *has_value = strchr(word, '=') != NULL;
-    if (strncmp(word, "--", 2) != 0) return false;
-    const size_t n = strcspn(word + 2, "=");
-    for (size_t i = 0; i < sizeof OWN / sizeof *OWN; i++)
-        if (strlen(OWN[i]) == n && !strncmp(word + 2, OWN[i], n)) return true;
-    return false;
-}
-
-enum { EXTRA = 8 };
-
-/* {program, "bench", bench, words..., more, "--json", path, NULL}; to release with free(). */
-static char **words_of(const char *bench, int argc, char **argv, const char *more, char *path) {
-    char **words = mem_zero((size_t)argc + EXTRA, sizeof *words);
-    int n = 1; /* the program */
-    words[n++] = "bench", words[n++] = (char *)bench;
-    for (int i = 0; i < argc; i++) {
-        bool has_value;
-        if (!is_ours(argv[i], &has_value))
-            words[n++] = argv[i];
-        else if (!has_value)
-            i++;
-    }
-    if (more) words[n++] = (char *)more;
-    words[n++] = "--json", words[n++] = path;
-    return words;
-}
+/* Options of the gate. */
+static const ChildOption OWN[] = {{"baseline", true}, {"against", true}, {"pairs", true},
+                                  {"allow", true},    {"junit", true},   {"json", true}};
+enum { N_OWN = sizeof OWN / sizeof *OWN };
 
 static bool is_on_the_line(int argc, char **argv) {
-    bool has_value;
+    static const char NAME[] = "--against";
     for (int i = 0; i < argc; i++)
-        if (is_ours(argv[i], &has_value) && !strncmp(argv[i], "--against", strlen("--against"))) return true;
+        if (!strcmp(argv[i], NAME) || !strncmp(argv[i], "--against=", sizeof NAME)) return true;
     return false;
-}
-
-/* ---- one process ---- */
-
-static Err read_all(int fd, Str *out) {
-    char bytes[4096];
-    for (ssize_t n; (n = read(fd, bytes, sizeof bytes)) != 0;) {
-        if (n < 0 && errno == EINTR) continue;
-        if (n < 0) return file_failed("read", "a program's result");
-        str_add(out, bytes, (size_t)n);
-    }
-    return ERR_OK;
-}
-
-/* The last line that the program printed. */
-static void last_line(FILE *f, char out[400]) {
-    char line[400];
-    *out = 0;
-    rewind(f);
-    while (fgets(line, sizeof line, f))
-        if (strspn(line, " \t\n") < strlen(line)) snprintf(out, 400, "%.*s", (int)strcspn(line, "\n"), line);
-}
-
-static Err ended(const char *program, const char *bench, int status, FILE *said) {
-    char line[400];
-    if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return ERR_OK;
-    if (WIFSIGNALED(status))
-        return err_user("'%s bench %s' was ended by signal %d", program, bench, WTERMSIG(status));
-    last_line(said, line);
-    return err_user("'%s bench %s' ended with status %d: %s", program, bench, WEXITSTATUS(status),
-                    *line ? line : "it printed nothing");
-}
-
-/* The program writes its result to a pipe, and what it prints to a file without a name. */
-static Err start(const char *program, char **words, int to, FILE *said, pid_t *pid) {
-    posix_spawn_file_actions_t actions;
-    posix_spawn_file_actions_init(&actions);
-    posix_spawn_file_actions_adddup2(&actions, to, to); /* inherited, although it is closed on exec */
-    posix_spawn_file_actions_adddup2(&actions, fileno(said), STDOUT_FILENO);
-    posix_spawn_file_actions_adddup2(&actions, fileno(said), STDERR_FILENO);
-    words[0] = (char *)program;
-    const int error = posix_spawnp(pid, program, &actions, NULL, words, environ);
-    posix_spawn_file_actions_destroy(&actions);
-    return error ? err_user("cannot run '%s': %s", program, strerror(error)) : ERR_OK;
-}
-
-typedef struct Arm {
-    const char *program, *name, *bench; /* name: of the program, for messages */
-    int argc;
-    char **argv;
-    const char *more;
-} Arm;
-
-static Err run_in(const Arm *a, int from, int to, FILE *said, Str *text) {
-    char path[40];
-    snprintf(path, sizeof path, "/proc/self/fd/%d", to);
-    char **words = words_of(a->bench, a->argc, a->argv, a->more, path);
-    pid_t pid;
-    int status;
-    Err e = start(a->program, words, to, said, &pid);
-    close(to); /* the program's end remains */
-    free(words);
-    if (e.code) return e;
-    e = read_all(from, text);
-    while (waitpid(pid, &status, 0) < 0 && errno == EINTR) continue;
-    return e.code ? e : ended(a->name, a->bench, status, said);
-}
-
-static Err run_arm(const Arm *a, Result *out) {
-    int fd[2];
-    Str text = {0};
-    FILE *said = tmpfile();
-    if (!said) return file_failed("make a temporary file in", P_tmpdir);
-    Err e = pipe2(fd, O_CLOEXEC) ? file_failed("make", "a pipe") : ERR_OK;
-    if (!e.code) {
-        e = run_in(a, fd[0], fd[1], said, &text);
-        close(fd[0]);
-    }
-    if (!e.code) e = result_parse(a->name, text.s ? text.s : "", text.len, out);
-    str_free(&text);
-    fclose(said);
-    return e;
 }
 
 /* ---- pairs ---- */
@@ -191,11 +74,11 @@ static void print_pair(const Gate *g, int64_t pair, bool ours_first) {
 }
 
 /* Keeps the last results, for their provenance. */
-static Err run_pair(Gate *g, const Arm *ours, const Arm *theirs, int64_t pair) {
+static Err run_pair(Gate *g, const Child *ours, const Child *theirs, int64_t pair) {
     const bool ours_first = pair % 2 == 0; /* A B, B A, A B: a drift favours neither */
     Result first = {0}, second = {0};
-    Err e = run_arm(ours_first ? ours : theirs, &first);
-    if (!e.code) e = run_arm(ours_first ? theirs : ours, &second);
+    Err e = child_run(ours_first ? ours : theirs, NULL, &first);
+    if (!e.code) e = child_run(ours_first ? theirs : ours, NULL, &second);
     result_free(&g->ours), result_free(&g->theirs);
     g->ours = ours_first ? first : second, g->theirs = ours_first ? second : first;
     if (!e.code) e = add_pair(g, &g->ours, &g->theirs);
@@ -203,18 +86,24 @@ static Err run_pair(Gate *g, const Arm *ours, const Arm *theirs, int64_t pair) {
     return e;
 }
 
-Err gate_run_against(const GateOptions *o, const char *bench, int argc, char **argv, const char *more,
-                     Gate *g) {
-    const Arm ours = {"/proc/self/exe", "isotron", bench, argc, argv, more},
-              theirs = {o->against, o->against, bench, argc, argv, more};
-    *g = (Gate){.options = o, .bench = bench};
-    if (!is_on_the_line(argc, argv)) /* else each process would read it again, and start others */
-        return err_user("--against belongs on the command line, not in a file");
-    for (int64_t pair = 0; pair < o->pairs; pair++) ERR_RETURN(run_pair(g, &ours, &theirs, pair));
+static Err run_pairs(Gate *g, const Child *ours, const Child *theirs) {
+    for (int64_t pair = 0; pair < g->options->pairs; pair++) ERR_RETURN(run_pair(g, ours, theirs, pair));
     for (int64_t i = 0; i < g->n; i++) {
         GateRow *row = &g->rows[i];
         interval_of_median(row->ratios, row->samples, g->error, &row->ratio);
-        row->verdict = gate_judge(row->ratio, o->allow);
+        row->verdict = gate_judge(row->ratio, g->options->allow);
     }
     return ERR_OK;
+}
+
+Err gate_run_against(Gate *g, int argc, char **argv, const char *more) {
+    const char *other = g->options->against;
+    if (!is_on_the_line(argc, argv)) /* else each process would read it again, and start others */
+        return err_user("--against belongs on the command line, not in a file");
+    char **words = child_words(argc, argv, OWN, N_OWN, more);
+    const Child ours = {"/proc/self/exe", "isotron", g->bench, words},
+                theirs = {other, other, g->bench, words};
+    const Err e = run_pairs(g, &ours, &theirs);
+    free(words);
+    return e;
 }

@@ -9,9 +9,10 @@
 #include "base/mem.h"
 #include "bench/gate/gate.h"
 
-Err gate_open_baseline(const GateOptions *o, const char *bench, Gate *g) {
+Err gate_open_baseline(Gate *g) {
+    const GateOptions *o = g->options;
+    const char *bench = g->bench;
     Str text = {0};
-    *g = (Gate){.options = o, .bench = bench};
     Err e = file_read(o->baseline, &text);
     if (!e.code) e = result_parse(o->baseline, text.s ? text.s : "", text.len, &g->theirs);
     str_free(&text);

@@ -58,8 +58,8 @@ GateVerdict gate_judge(Interval ratio, double allow);
 GateVerdict gate_verdict(const Gate *);
 void gate_free(Gate *);
 
-/* Reads and checks the file before anything is measured. */
-Err gate_open_baseline(const GateOptions *, const char *bench, Gate *);
+/* A new gate has options, the name of its bench, and zeros. Reads and checks the file of the baseline. */
+Err gate_open_baseline(Gate *);
 /* Whether the machine and the work of an open baseline are those of a bench that is about to measure, as far as its
  * facts say it: a part of its result. */
 Err gate_check_facts(Gate *, const json_t *facts);
@@ -67,7 +67,7 @@ Err gate_check_facts(Gate *, const json_t *facts);
 Err gate_judge_baseline(Gate *, json_t *result, Str *notes);
 /* Runs `bench <bench> words...` of this program and of the other alternately. Options of the gate among the words
  * are left out, and `more` (NULL: none) is added. Prints each pair. */
-Err gate_run_against(const GateOptions *, const char *bench, int argc, char **argv, const char *more, Gate *);
+Err gate_run_against(Gate *, int argc, char **argv, const char *more);
 
 /* Whether both results are of the same machine and work; the error names the first difference. `early`: ours is
  * not complete yet. */

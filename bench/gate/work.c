@@ -41,6 +41,8 @@ static const struct {
     {"device", true},
     {"cpu", true},
     {"cores", true},
+    {"ranks", false},
+    {"transport", false},
     {"threads", false},
     {"type", false},
     {"tokens", true},

@@ -19,11 +19,16 @@ static void describe(const Tensor *t, CaseOperand *o) {
     if (o->dtype == I64) o->content = CONTENT_OFFSETS;
 }
 
-static bool same_operand(const CaseOperand *a, const CaseOperand *b) {
-    if (a->dtype != b->dtype || a->ndim != b->ndim || a->updated != b->updated ||
-        a->main_grad != b->main_grad)
-        return false;
-    return !memcmp(a->dim, b->dim, (size_t)a->ndim * sizeof *a->dim);
+/* The rows of experts change with the routing, so that they do not count. */
+static int64_t shape_at(const StepGemm *p, const CaseOperand *o, int i) {
+    return p->in[2].range && i == 0 && o->dim[0] == p->in[2].range ? 0 : o->dim[i];
+}
+
+static bool same_operand(const StepGemm *p, const CaseOperand *a, const StepGemm *q, const CaseOperand *b) {
+    bool equal = a->dtype == b->dtype && a->ndim == b->ndim && a->updated == b->updated &&
+                 a->main_grad == b->main_grad;
+    for (int i = 0; equal && i < a->ndim; i++) equal = shape_at(p, a, i) == shape_at(q, b, i);
+    return equal;
 }
 
 static bool same_attributes(const StepGemm *a, const StepGemm *b) {
@@ -35,35 +40,54 @@ static bool same_attributes(const StepGemm *a, const StepGemm *b) {
 
 static bool same(const StepGemm *a, const StepGemm *b) {
     bool equal = a->op == b->op && same_attributes(a, b);
-    for (int i = 0; i < CALL_IN; i++) equal = equal && same_operand(&a->in[i], &b->in[i]);
-    for (int i = 0; i < CALL_OUT; i++) equal = equal && same_operand(&a->out[i], &b->out[i]);
+    for (int i = 0; i < CALL_IN; i++) equal = equal && same_operand(a, &a->in[i], b, &b->in[i]);
+    for (int i = 0; i < CALL_OUT; i++) equal = equal && same_operand(a, &a->out[i], b, &b->out[i]);
     return equal;
 }
 
-int gemms_find(StepGemms *all, const OpDef *op, const Call *c) {
-    StepGemm p = {.op = (OpNumber)op->number};
-    if (!work_gemm(p.op, c, &p.shape)) return -1;
-    for (int i = 0; i < CALL_IN; i++) describe(c->in[i], &p.in[i]);
-    for (int i = 0; i < CALL_OUT; i++) describe(c->out[i], &p.out[i]);
-    if (c->in[2] && c->in[2]->dtype == I64) p.in[2].range = tensor_rows(c->in[0]); /* of experts */
-    if (p.op == OP_fp8_gemm)
-        p.attr.fp8 = *(const Fp8GemmAttr *)c->attr;
+static bool describe_call(const OpDef *op, const Call *c, StepGemm *p) {
+    *p = (StepGemm){.op = (OpNumber)op->number};
+    if (!work_gemm(p->op, c, &p->shape)) return false;
+    for (int i = 0; i < CALL_IN; i++) describe(c->in[i], &p->in[i]);
+    for (int i = 0; i < CALL_OUT; i++) describe(c->out[i], &p->out[i]);
+    if (c->in[2] && c->in[2]->dtype == I64) p->in[2].range = tensor_rows(c->in[0]); /* of experts */
+    if (p->op == OP_fp8_gemm)
+        p->attr.fp8 = *(const Fp8GemmAttr *)c->attr;
     else
-        p.attr.linear = *(const LinearAttr *)c->attr;
-    for (int i = 0; i < all->count; i++)
-        if (same(&all->at[i], &p)) return i;
-    CHECK(all->count < STEP_GEMMS, "more than %d kinds of GEMMs", STEP_GEMMS);
-    all->at[all->count] = p;
-    return all->count++;
+        p->attr.linear = *(const LinearAttr *)c->attr;
+    return p->shape.m && p->shape.n && p->shape.k; /* experts may have no rows */
 }
 
-double gemm_flops(const StepGemm *p) {
+static double call_flops(const StepGemm *p) {
     return 2.0 * (double)p->shape.m * (double)p->shape.n * (double)p->shape.k;
+}
+
+static int find(const StepGemms *all, const StepGemm *p) {
+    for (int i = 0; i < all->count; i++)
+        if (same(&all->at[i], p)) return i;
+    return -1;
+}
+
+int gemms_find(const StepGemms *all, const OpDef *op, const Call *c) {
+    StepGemm p;
+    return describe_call(op, c, &p) ? find(all, &p) : -1;
+}
+
+void gemms_count(StepGemms *all, const OpDef *op, const Call *c) {
+    StepGemm p;
+    if (!describe_call(op, c, &p)) return;
+    int i = find(all, &p);
+    if (i < 0) {
+        CHECK(all->count < STEP_GEMMS, "more than %d kinds of GEMMs", STEP_GEMMS);
+        all->at[i = all->count++] = p;
+    }
+    all->at[i].calls++;
+    all->at[i].flops += call_flops(&p);
 }
 
 double gemms_flops(const StepGemms *all) {
     double flops = 0;
-    for (int i = 0; i < all->count; i++) flops += gemm_flops(&all->at[i]) * (double)all->at[i].calls;
+    for (int i = 0; i < all->count; i++) flops += all->at[i].flops;
     return flops;
 }
 
@@ -127,7 +151,7 @@ void gemms_on_device(StepGemms *all, Device *d, int64_t steps) {
         memcpy(c.in, p->in, sizeof c.in);
         memcpy(c.out, p->out, sizeof c.out);
         BenchCalls *b = bench_calls_new(d, &c, F32); /* each operand has its own type */
-        p->alone_ns = bench_calls_time(b, 0).ns * (double)(p->calls * steps);
+        p->alone_ns = bench_calls_time(b, 0).ns * (double)steps * p->flops / call_flops(p);
         bench_calls_free(b);
     }
 }

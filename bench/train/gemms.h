@@ -8,11 +8,13 @@
 #include "kernels/attr.h"
 #include "kernels/ops.h"
 
-/* All calls of one op with one kind of operands. */
+/* All calls of one op with one kind of operands. Experts may have other rows in each call; shape and operands are
+ * those of the first. */
 typedef struct StepGemm {
     OpNumber op;
     GemmShape shape;
     int64_t calls;            /* per step */
+    double flops;             /* of all of them; multiply-adds count as two */
     double ours_ns, alone_ns; /* of all measured steps; of as many calls alone */
     CaseOperand in[CALL_IN], out[CALL_OUT];
     union {
@@ -29,15 +31,15 @@ typedef struct StepGemms {
     float *a, *b, *c; /* of the replay through BLAS */
 } StepGemms;
 
-/* The index of the call's GEMM, added to the list if it is new; -1: the op is no GEMM. */
-int gemms_find(StepGemms *, const OpDef *, const Call *);
+/* Counts a call; an op that is no GEMM is ignored. */
+void gemms_count(StepGemms *, const OpDef *, const Call *);
+/* The index of the call's GEMM; -1: the op is no GEMM, or none was counted. */
+int gemms_find(const StepGemms *, const OpDef *, const Call *);
 /* Runs the GEMMs of one step through BLAS on scratch operands: one call to warm up, then all. Returns ns. */
 int64_t gemms_through_blas(StepGemms *, int threads);
 /* Measures each GEMM on the device; sets alone_ns to the time of `steps` steps. */
 void gemms_on_device(StepGemms *, Device *, int64_t steps);
-/* Floating-point operations of one call, and of all calls of a step; multiply-adds count as two. */
-double gemm_flops(const StepGemm *);
-double gemms_flops(const StepGemms *);
+double gemms_flops(const StepGemms *); /* of a step */
 void gemms_free(StepGemms *);
 
 #endif

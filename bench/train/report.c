@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/amount.h"
 #include "base/file.h"
@@ -21,10 +22,15 @@ typedef struct Summary {
     Range step;      /* on a GPU without the times of ops */
     double profiled; /* mean of the steps behind the following fields */
     double op[OP_KERNELS], family[OP_FAMILIES], rest;
-    double blas;   /* median of the replays of the GEMMs through BLAS */
-    Range of_blas; /* replay divided by the step's GEMMs, step by step */
-    double flops;  /* of a step */
-    double peak;   /* FLOP/s; 0: unknown */
+    StepComm comm[COMM_GROUPS];
+    double exposed, bubble; /* of all groups; the part of it that the pipeline's schedule implies */
+    double blas;            /* median of the replays of the GEMMs through BLAS */
+    Range of_blas;          /* replay divided by the step's GEMMs, step by step */
+    double flops;           /* of a step */
+    double peak;            /* FLOP/s of a device; 0: unknown */
+    int devices;
+    int fastest, slowest, fullest; /* ranks: least and most time in ops, most memory compared with the plan */
+    char note[160];                /* on ranks that share a device; empty: none does */
 } Summary;
 
 static int by_wall(const void *a, const void *b) {
@@ -52,6 +58,25 @@ static void summarise_walls(const Steps *b, Summary *s) {
     free(value);
 }
 
+/* The bubble is a part of what pipeline ranks wait for each other. */
+static void summarise_comm(const Steps *b, int64_t first, int64_t count, Summary *s) {
+    const double each = 1 / (double)count;
+    for (int i = 0; i < b->groups; i++) {
+        StepComm *sum = &s->comm[i];
+        for (int64_t k = first; k < first + count; k++) {
+            const StepComm *x = &b->profiled[k].comm[i];
+            sum->exposed_ns += x->exposed_ns * each, sum->flight_ns += x->flight_ns * each,
+                sum->bytes += x->bytes * each;
+        }
+        s->exposed += sum->exposed_ns * 1e-9;
+    }
+    for (int i = 0; i < b->groups && b->bubble > 0; i++) {
+        if (b->group[i] != 1u << AXIS_PP) continue;
+        const double pipeline = s->comm[i].exposed_ns * 1e-9, passes = s->profiled - pipeline;
+        s->bubble = fmin(pipeline, b->bubble * passes);
+    }
+}
+
 static void summarise_ops(Steps *b, Summary *s) {
     const int64_t n = b->n_profiled, first = n / 4, count = n - 2 * first;
     const double each = 1e-9 / (double)count;
@@ -60,16 +85,50 @@ static void summarise_ops(Steps *b, Summary *s) {
         s->profiled += (double)b->profiled[i].wall_ns * each;
         for (int op = 0; op < OP_KERNELS; op++) s->op[op] += (double)b->profiled[i].op_ns[op] * each;
     }
-    s->rest = s->profiled;
+    summarise_comm(b, first, count, s);
+    s->rest = s->profiled - s->exposed;
     for (int op = 0; op < OP_KERNELS; op++) {
         s->rest -= s->op[op];
         s->family[OPS[op].family] += s->op[op];
     }
 }
 
+static double over_plan(const Steps *b, int rank) { return b->rank[rank].taken / b->rank[rank].planned; }
+
+static void summarise_ranks(const Steps *b, Summary *s) {
+    s->devices = steps_devices(b);
+    for (int i = 0; i < b->ranks; i++) {
+        if (b->rank[i].busy_ms < b->rank[s->fastest].busy_ms) s->fastest = i;
+        if (b->rank[i].busy_ms > b->rank[s->slowest].busy_ms) s->slowest = i;
+        if (over_plan(b, i) > over_plan(b, s->fullest)) s->fullest = i;
+    }
+}
+
+/* A launcher may bind each process to some of them. */
+static int64_t host_cores(void) {
+    const Provenance facts = provenance_read();
+    return comm_mpi_present() ? sysconf(_SC_NPROCESSORS_ONLN) : provenance_threads(&facts, 0);
+}
+
+static void note_sharing(const Steps *b, Summary *s) {
+    const int64_t cores = host_cores() * s->devices, threads = (int64_t)b->ranks * b->threads;
+    if (b->ranks == 1) return;
+    if (b->gpu && s->devices < b->ranks)
+        snprintf(s->note, sizeof s->note, "%d ranks share %s, so their times are not those of as many GPUs",
+                 b->ranks, amount(s->devices, "GPU").s);
+    if (!b->gpu && threads > cores)
+        snprintf(s->note, sizeof s->note,
+                 "%d ranks (%s) share %s, so their times are not those of as many machines", b->ranks,
+                 amount(threads, "thread").s, amount(cores, "core").s);
+}
+
+static double mfu(const Summary *s) { return s->flops / s->step.median / (s->peak * s->devices); }
+
 static Summary summarise(Steps *b, DType type) {
     const double given = b->options->peak_tflops;
     Summary s = {.flops = b->flops};
+    summarise_ranks(b, &s);
+    note_sharing(b, &s);
     s.peak = 1e12 * (f64_or(given, b->gpu ? bench_peak(b->name, type) : 0));
     summarise_walls(b, &s);
     summarise_ops(b, &s);
@@ -92,7 +151,7 @@ static const char *rest_name(const Steps *b) { return b->gpu ? "idle" : "other";
 
 /* GFLOP/s of all calls of a GEMM in the profiled steps; ns in units of FLOP / GFLOP/s. */
 static double gflops(const Steps *b, const StepGemm *p, double ns) {
-    return gemm_flops(p) * (double)(p->calls * b->n_profiled) / ns;
+    return p->flops * (double)b->n_profiled / ns;
 }
 
 static double alone_ns(const Steps *b) {
@@ -139,32 +198,64 @@ static json_t *gemm_json(const Steps *b, const Summary *s) {
     const double gflop = gemms_flops(&b->gemms) * 1e-9;
     json_t *gemm = json_pack("{s:f, s:f, s:o}", "gflop", gflop, "gflops",
                              gflop * (double)b->n_profiled / (ours_ns(b) * 1e-9), "gemms", gemms_json(b));
-    if (b->options->alone && b->gpu)
+    if (steps_alone(b) && b->gpu)
         json_object_update_new(gemm, json_pack("{s:f, s:f}", "alone_gflops",
                                                gflop * (double)b->n_profiled / (alone_ns(b) * 1e-9),
                                                "of_alone", alone_ns(b) / ours_ns(b)));
-    else if (b->options->alone)
+    else if (steps_alone(b))
         json_object_update_new(gemm, json_pack("{s:f, s:{s:f, s:f, s:f}}", "blas_gflops", gflop / s->blas,
                                                "of_blas", "median", s->of_blas.median, "min", s->of_blas.min,
                                                "max", s->of_blas.max));
     return gemm;
 }
 
-static json_t *memory_json(const Steps *b) {
-    const double planned = (double)memory_plan_total(&b->plan), mb = 1 << 20;
+static json_t *ranks_json(const Steps *b) {
+    json_t *ranks = json_array();
+    for (int i = 0; i < b->ranks; i++) {
+        const RankResult *r = &b->rank[i];
+        json_array_append_new(ranks, json_pack("{s:f, s:f, s:f, s:i, s:i}", "busy_ms", r->busy_ms,
+                                               "planned_mb", r->planned / (1 << 20), "taken_mb",
+                                               r->taken / (1 << 20), "planned_communicators",
+                                               r->planned_communicators, "communicators", r->communicators));
+    }
+    return ranks;
+}
+
+static json_t *memory_json(const Steps *b, const Summary *s) {
+    const RankResult *r = &b->rank[s->fullest];
+    const double mb = 1 << 20;
     if (b->gpu)
-        return json_pack("{s:f, s:f, s:f}", "planned", planned / mb, "taken", (b->peak - b->before) / mb,
-                         "peak_over_plan", (b->peak - b->before) / planned);
-    return json_pack("{s:f, s:f, s:f, s:f}", "planned", planned / mb, "resident_before", b->before / mb,
-                     "resident_peak", b->peak / mb, "peak_over_plan", b->peak / planned);
+        return json_pack("{s:f, s:f, s:f}", "planned", r->planned / mb, "taken", r->taken / mb,
+                         "peak_over_plan", over_plan(b, s->fullest));
+    return json_pack("{s:f, s:f, s:f, s:f}", "planned", r->planned / mb, "resident_before", b->before / mb,
+                     "resident_peak", r->taken / mb, "peak_over_plan", over_plan(b, s->fullest));
 }
 
 static json_t *families_json(const Steps *b, const Summary *s) {
     json_t *families = json_object();
     for (int i = 0; i < OP_FAMILIES; i++)
         json_object_set_new(families, OP_FAMILY_NAMES[i], json_real(s->family[i] * 1e3));
+    if (b->comm) json_object_set_new(families, "communication", json_real((s->exposed - s->bubble) * 1e3));
+    if (b->comm) json_object_set_new(families, "bubble", json_real(s->bubble * 1e3));
     json_object_set_new(families, rest_name(b), json_real(s->rest * 1e3));
     return families;
+}
+
+/* GB/s while operations are in flight. */
+static double busbw(const StepComm *c) { return c->flight_ns > 0 ? c->bytes / c->flight_ns : 0; }
+
+static json_t *comm_json(const Steps *b, const Summary *s) {
+    json_t *groups = json_object();
+    char name[32];
+    for (int i = 0; i < b->groups; i++) {
+        const StepComm *c = &s->comm[i];
+        json_object_set_new(groups, mesh_axes_text(b->group[i], name),
+                            json_pack("{s:f, s:f, s:f, s:f, s:f, s:f}", "calls",
+                                      (double)b->comm_calls[i] / b->ranks, "megabytes", c->bytes * 1e-6,
+                                      "flight_ms", c->flight_ns * 1e-6, "exposed_ms", c->exposed_ns * 1e-6,
+                                      "share", c->exposed_ns * 1e-9 / s->profiled, "busbw", busbw(c)));
+    }
+    return groups;
 }
 
 static json_t *options_of(const Steps *b, unsigned classes) {
@@ -194,12 +285,12 @@ static json_t *options_json(const Steps *b) {
 }
 
 json_t *report_facts(const Steps *b) {
-    return json_pack("{s:o, s:s, s:i, s:s, s:o, s:o, s:I, s:I, s:I, s:I}", "provenance", provenance_json(),
-                     "device", b->name, "threads", b->threads, "type", dtype_name(b->type), "model",
-                     model_json(b), "options", options_json(b), "micro_batch_size",
-                     (json_int_t)b->derived->micro_batch_size, "global_batch_size",
-                     (json_int_t)b->derived->global_batch_size, "tokens", (json_int_t)tokens_of(b),
-                     "step_flops", (json_int_t)b->flops);
+    return json_pack("{s:o, s:s, s:i, s:s, s:i, s:s, s:o, s:o, s:I, s:I, s:I, s:I}", "provenance",
+                     provenance_json(), "device", b->name, "ranks", b->ranks, "transport", b->transport,
+                     "threads", b->threads, "type", dtype_name(b->type), "model", model_json(b), "options",
+                     options_json(b), "micro_batch_size", (json_int_t)b->derived->micro_batch_size,
+                     "global_batch_size", (json_int_t)b->derived->global_batch_size, "tokens",
+                     (json_int_t)tokens_of(b), "step_flops", (json_int_t)b->flops);
 }
 
 /* Adds facts of steps on a GPU. */
@@ -227,10 +318,15 @@ static json_t *result_json(const Steps *b, const Summary *s) {
     json_object_update_new(
         result, json_pack("{s:o, s:o, s:o, s:o, s:o, s:f, s:f}", "samples_ms", samples_json(b), "family_ms",
                           families_json(b, s), "op_ms", ops_json(b, s), "gemm", gemm_json(b, s), "memory_mb",
-                          memory_json(b), "init_seconds", b->init_seconds, "loss", b->loss));
+                          memory_json(b, s), "init_seconds", b->init_seconds, "loss", b->loss));
     if (s->peak > 0)
-        json_object_update_new(result, json_pack("{s:f, s:f}", "peak_tflops", s->peak * 1e-12, "mfu",
-                                                 s->flops / s->step.median / s->peak));
+        json_object_update_new(result,
+                               json_pack("{s:f, s:f}", "peak_tflops", s->peak * 1e-12, "mfu", mfu(s)));
+    json_object_update_new(result,
+                           json_pack("{s:i, s:f, s:o}", "devices", s->devices, "tokens_per_second_per_device",
+                                     (double)tokens / s->step.median / s->devices, "rank", ranks_json(b)));
+    if (*s->note) json_object_set_new(result, "note", json_string(s->note));
+    if (b->comm) json_object_set_new(result, "communication", comm_json(b, s));
     if (b->gpu) add_gpu(b, s, result);
     return result;
 }
@@ -251,8 +347,22 @@ static void print_ops(const Steps *b, const Summary *s) {
                 printf("  %-24s %6lld %10.3f %6.1f%%\n", OPS[i].name, (long long)b->op_calls[i],
                        s->op[i] * 1e3, s->op[i] / s->profiled * 100);
     }
+    if (b->comm) print_row("communication, exposed", s->exposed - s->bubble, s);
+    if (s->bubble > 0) print_row("pipeline bubble", s->bubble, s);
     print_row(rest_name(b), s->rest, s);
     print_row(b->gpu ? "step while ops are timed" : "step", s->profiled, s);
+}
+
+static void print_comm(const Steps *b, const Summary *s) {
+    char name[32];
+    printf("\n%-14s %8s %10s %12s %12s %7s %12s\n", "communication", "calls", "MB", "in flight", "exposed",
+           "share", "busbw, GB/s");
+    for (int i = 0; i < b->groups; i++) {
+        const StepComm *c = &s->comm[i];
+        printf("  %-12s %8.1f %10.3f %9.3f ms %9.3f ms %6.1f%% %12.2f\n", mesh_axes_text(b->group[i], name),
+               (double)b->comm_calls[i] / b->ranks, c->bytes * 1e-6, c->flight_ns * 1e-6,
+               c->exposed_ns * 1e-6, c->exposed_ns * 1e-7 / s->profiled, busbw(c));
+    }
 }
 
 static void print_gemms(const Steps *b) {
@@ -275,7 +385,7 @@ static void print_gemms(const Steps *b) {
 }
 
 static void print_gpu(const Steps *b, const Summary *s) {
-    const double planned = (double)memory_plan_total(&b->plan), got = b->peak - b->before,
+    const double planned = b->rank[s->fullest].planned, got = b->rank[s->fullest].taken,
                  rate = s->flops / s->step.median;
     printf("\n%s", b->plan.attention.text);
     printf("memory: planned %s, taken %s (%+.1f %%)\n", bytes_text(planned).s, bytes_text(got).s,
@@ -289,29 +399,43 @@ static void print_gpu(const Steps *b, const Summary *s) {
 }
 
 static void print_cpu(const Steps *b) {
-    const double planned = (double)memory_plan_total(&b->plan);
+    const double planned = b->planned;
     printf("\nBLAS core %s, %s\n", openblas_get_corename(), amount(b->threads, "thread").s);
     printf("memory: planned %s, resident peak %s (%+.1f %%), %s of them before the run\n",
            bytes_text(planned).s, bytes_text(b->peak).s, (b->peak / planned - 1) * 100,
            bytes_text(b->before).s);
 }
 
+static void print_ranks(const Steps *b, const Summary *s) {
+    const RankResult *fast = &b->rank[s->fastest], *slow = &b->rank[s->slowest];
+    printf("time in ops: from %.2f ms (rank %d) to %.2f ms (rank %d); the rest is communication, waiting and "
+           "the host\n",
+           fast->busy_ms, s->fastest, slow->busy_ms, s->slowest);
+    if (*s->note) printf("note: %s\n", s->note);
+}
+
 static void print(const Steps *b, const Summary *s) {
     print_ops(b, s);
+    if (b->comm) print_comm(b, s);
     print_gemms(b);
     if (b->gpu)
         print_gpu(b, s);
     else
         print_cpu(b);
+    if (b->ranks > 1) print_ranks(b, s);
     if (s->peak > 0)
-        printf("MFU %.2f %% of %.0f TFLOP/s\n", s->flops / s->step.median / s->peak * 100, s->peak * 1e-12);
+        printf("MFU %.2f %% of %s of %.0f TFLOP/s\n", mfu(s) * 100, amount(s->devices, "device").s,
+               s->peak * 1e-12);
     else if (b->gpu)
         printf("no MFU: the peak of this device is not known; --peak-tflops says it\n");
     printf("init %.2f s, loss %.4f\n", b->init_seconds, b->loss);
     printf("step: median %.2f ms (%.2f to %.2f)", s->step.median * 1e3, s->step.min * 1e3, s->step.max * 1e3);
     if (b->gpu) printf(", back to back %.2f ms", b->back_to_back * 1e-6);
-    printf("; %.0f tokens/s, %.2f model TFLOP/s\n", (double)tokens_of(b) / s->step.median,
+    printf("; %.0f tokens/s, %.2f model TFLOP/s", (double)tokens_of(b) / s->step.median,
            s->flops / s->step.median * 1e-12);
+    if (s->devices > 1)
+        printf("; %.0f tokens/s a device", (double)tokens_of(b) / s->step.median / s->devices);
+    printf("\n");
 }
 
 Err report_steps(Steps *b, json_t **out) {

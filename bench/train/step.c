@@ -1,36 +1,46 @@
 #include "bench/train/step.h"
 
 #include <jansson.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 
 #include "base/clock.h"
-#include "base/fault.h"
 #include "base/file.h"
 #include "base/philox.h"
 #include "bench/peaks.h"
+#include "comm/agree.h"
 #include "models/option_map.h"
+#include "pipeline/simulate.h"
+#include "train/launch.h"
 
 /* ---- batches ---- */
 
-/* Uniform tokens, so that no row of the embedding is accessed more often. */
-static void draw_tokens(Steps *b, uint64_t step) {
+/* Uniform tokens, so that no row of the embedding is accessed more often. Returns this rank's part of them. */
+static Batch *draw_tokens(Steps *b, uint64_t step) {
     const uint64_t vocab = (uint64_t)b->derived->vocab_size;
+    const Mesh *mesh = &b->run->layout.mesh;
+    const int64_t before = (int64_t)step * mesh->size[AXIS_DP] + mesh->coordinate[AXIS_DP];
+    arena_reset(b->step);
+    Batch *own = arena_alloc(b->step, (size_t)b->microbatches * sizeof *own);
     for (int64_t k = 0; k < b->microbatches; k++) {
-        const uint64_t number = step * (uint64_t)b->microbatches + (uint64_t)k;
+        const uint64_t number = (uint64_t)(before * b->microbatches + k);
         const Batch *x = &b->batches[k];
         for (int64_t i = 0; i < x->b * x->s; i++) {
             const Philox4 p = philox4x32(1, number, (uint64_t)i);
             x->tokens[i] = p.v[0] % vocab;
             x->labels[i] = p.v[1] % vocab;
         }
+        own[k] = batch_slice(x, mesh->size[AXIS_CP], mesh->coordinate[AXIS_CP], b->step);
     }
+    return own;
 }
 
 static void take_batches(Steps *b) {
-    b->microbatches = b->derived->global_batch_size / b->derived->micro_batch_size;
+    const int64_t ranks = b->run->layout.mesh.size[AXIS_DP];
+    b->microbatches = b->derived->global_batch_size / (b->derived->micro_batch_size * ranks);
     b->batches = mem_zero((size_t)b->microbatches, sizeof *b->batches);
     for (int64_t k = 0; k < b->microbatches; k++) {
         Batch *x = &b->batches[k];
@@ -47,49 +57,57 @@ static void free_batches(Steps *b) {
 
 /* ---- steps ---- */
 
-static void one_step(Steps *b) {
+static void one_step(Steps *b, const Batch *batches) {
     StepReport report = trainer_begin_step(b->run);
-    trainer_microbatches(b->run, b->batches, b->microbatches, b->microbatches, &report);
+    trainer_microbatches(b->run, batches, b->microbatches, b->microbatches, &report);
     trainer_update(b->run, &report);
     b->loss = report.loss;
 }
 
-/* Drawing is not timed: training has a thread for that. */
+/* Returns ns of the slowest rank. All ranks start together. Drawing is not timed: training has a thread for
+ * that. */
 static int64_t timed_step(Steps *b, int64_t number) {
-    draw_tokens(b, (uint64_t)number);
+    const Batch *batches = draw_tokens(b, (uint64_t)number);
     device_wait(b->device);
+    steps_over_ranks(b, COMM_MAX, 0);
     const int64_t start = clock_ns();
-    one_step(b);
+    if (b->comm) comm_profile(b->comm, b->comm_profile);
+    one_step(b, batches);
     device_wait(b->device);
-    return clock_ns() - start;
+    if (b->comm) comm_profile(b->comm, NULL);
+    return (int64_t)steps_over_ranks(b, COMM_MAX, (double)(clock_ns() - start));
 }
 
-static void say(const char *what, int64_t number, int64_t ns) {
+static void say(const Steps *b, const char *what, int64_t number, int64_t ns) {
+    if (!b->prints) return;
     printf("%s %lld: %.1f ms\n", what, (long long)number, (double)ns * 1e-6);
     fflush(stdout);
 }
 
-static bool enough(const BenchTrain *o, int64_t steps, int64_t since) {
+static bool enough(const Steps *b, int64_t steps, int64_t since) {
     enum { LEAST = 3 };
-    return steps >= o->steps ||
-           (o->seconds > 0 && steps >= LEAST && (double)(clock_ns() - since) > o->seconds * 1e9);
+    const BenchTrain *o = b->options;
+    if (steps >= o->steps || o->seconds <= 0 || steps < LEAST) return steps >= o->steps;
+    return steps_over_ranks(b, COMM_MAX, (double)(clock_ns() - since)) > o->seconds * 1e9;
 }
 
 /* As in training: first steps with a wait each, then as many without. */
 static void measure_plain(Steps *b) {
     const BenchTrain *o = b->options;
     b->wall = mem_alloc((size_t)o->steps * sizeof *b->wall);
-    for (int64_t i = 0; i < o->warmup; i++) say("warm-up", i, timed_step(b, i));
+    for (int64_t i = 0; i < o->warmup; i++) say(b, "warm-up", i, timed_step(b, i));
     const int64_t before = b->device->graph_replays;
-    for (const int64_t start = clock_ns(); !enough(o, b->n_plain, start); b->n_plain++) {
+    for (const int64_t start = clock_ns(); !enough(b, b->n_plain, start); b->n_plain++) {
         const int64_t ns = timed_step(b, o->warmup + b->n_plain);
         b->wall[b->n_plain] = (double)ns;
-        say("step", b->n_plain, ns);
+        say(b, "step", b->n_plain, ns);
     }
+    const Batch *batches = draw_tokens(b, (uint64_t)(o->warmup + b->n_plain));
+    steps_over_ranks(b, COMM_MAX, 0);
     const int64_t start = clock_ns();
-    for (int64_t i = 0; i < b->n_plain; i++) one_step(b);
+    for (int64_t i = 0; i < b->n_plain; i++) one_step(b, batches);
     device_wait(b->device);
-    b->back_to_back = (double)(clock_ns() - start) / (double)b->n_plain;
+    b->back_to_back = steps_over_ranks(b, COMM_MAX, (double)(clock_ns() - start)) / (double)b->n_plain;
     b->graph_replays = (double)(b->device->graph_replays - before) / (2 * (double)b->n_plain);
 }
 
@@ -105,20 +123,15 @@ static double taken(const Steps *b) {
 
 /* ---- with the time of every op ---- */
 
-static void count(Recorder *r, const OpDef *op, const Call *c) {
-    const int gemm = gemms_find(r->gemms, op, c);
-    if (gemm >= 0) r->gemms->at[gemm].calls++;
-    r->calls++;
-}
-
 /* A TapeTrace. */
 static void record(void *arg, const OpDef *op, const Call *c) {
     Recorder *r = arg;
     if (r->counting) {
-        count(r, op, c);
+        gemms_count(r->gemms, op, c);
+        r->calls++;
         return;
     }
-    CHECK(r->at < r->calls, "a step has more ops than the %lld of the first", (long long)r->calls);
+    if (r->at == r->room) return; /* experts without rows left out most ops of the counted step */
     r->gemm[r->at++] = gemms_find(r->gemms, op, c);
     r->device->profile = r->profile[r->at];
 }
@@ -127,22 +140,35 @@ static void count_ops(Steps *b, int64_t number) {
     Recorder *r = &b->recorder;
     *r = (Recorder){.device = b->device, .gemms = &b->gemms, .counting = true};
     executor_trace(b->run->executor, record, r);
+    b->comm_profile = mem_zero(COMM_PROFILE, sizeof *b->comm_profile);
     const int64_t ns = timed_step(b, number);
-    if (!b->gpu) say("warm-up", 0, ns);
+    if (b->comm) steps_find_groups(b, b->comm_profile);
+    if (!b->gpu) say(b, "warm-up", 0, ns);
     r->counting = false;
-    r->profile = mem_zero((size_t)r->calls + 1, sizeof *r->profile);
-    r->gemm = mem_zero((size_t)r->calls, sizeof *r->gemm);
+    r->room = 2 * r->calls;
+    r->profile = mem_zero((size_t)r->room + 1, sizeof *r->profile);
+    r->gemm = mem_zero((size_t)r->room, sizeof *r->gemm);
+}
+
+static void take_comm(Steps *b, Step *s) {
+    for (int i = 0; i < b->groups; i++) {
+        const CommProfile *p = &b->comm_profile[b->group[i]];
+        s->comm[i] = (StepComm){(double)p->exposed.ns, (double)p->flight.ns, p->bytes};
+        b->comm_calls[i] = p->exposed.calls;
+    }
 }
 
 static void profiled_step(Steps *b, int64_t number, Step *s) {
     Recorder *r = &b->recorder;
-    memset(r->profile, 0, (size_t)(r->calls + 1) * sizeof *r->profile);
+    memset(b->comm_profile, 0, COMM_PROFILE * sizeof *b->comm_profile);
+    memset(r->profile, 0, (size_t)(r->room + 1) * sizeof *r->profile);
     r->at = 0;
     b->device->profile = r->profile[0];
     *s = (Step){.wall_ns = timed_step(b, number)};
     b->device->profile = NULL;
+    take_comm(b, s);
     memset(b->op_calls, 0, sizeof b->op_calls);
-    for (int64_t i = 0; i <= r->calls; i++)
+    for (int64_t i = 0; i <= r->at; i++)
         for (int op = 0; op < OP_KERNELS; op++) {
             s->op_ns[op] += r->profile[i][op].ns;
             b->op_calls[op] += r->profile[i][op].calls;
@@ -161,7 +187,7 @@ static void measure_ops(Steps *b) {
     count_ops(b, number++);
     for (Step s; !b->gpu && number < o->warmup; number++) {
         profiled_step(b, number, &s);
-        say("warm-up", number, s.wall_ns);
+        say(b, "warm-up", number, s.wall_ns);
     }
     for (int i = 0; i < b->gemms.count; i++) b->gemms.at[i].ours_ns = 0;
     b->peak = taken(b); /* before the replay through BLAS allocates its memory */
@@ -170,28 +196,50 @@ static void measure_ops(Steps *b) {
     for (int64_t i = 0; i < b->n_profiled; i++) {
         Step *s = &b->profiled[i];
         profiled_step(b, number++, s);
-        if (!b->gpu && o->alone) s->blas_ns = gemms_through_blas(&b->gemms, b->threads);
-        say(b->gpu ? "profiled step" : "step", i, s->wall_ns);
+        if (!b->gpu && steps_alone(b)) s->blas_ns = gemms_through_blas(&b->gemms, b->threads);
+        say(b, b->gpu ? "profiled step" : "step", i, s->wall_ns);
     }
     executor_trace(b->run->executor, NULL, NULL);
 }
 
 /* ---- start and end ---- */
 
+static Err plan_memory(Steps *b) {
+    b->plan = memory_plan_new(&b->config, b->derived, b->comm, b->device);
+    const MemoryPlan together = memory_plan_together(&b->plan, b->device, b->comm);
+    b->planned = (double)memory_plan_total(&together);
+    return comm_agree(b->comm, memory_plan_check(&together, device_memory_available(b->device)));
+}
+
+/* NaN: unknown. */
+static double bubble_of(const Steps *b) {
+    static const PassTimes EQUAL = {1, 1, 1};
+    PipelineSpec spec;
+    const int64_t microbatches =
+        b->microbatches * (b->config.batch_invariant_mode ? b->derived->micro_batch_size : 1);
+    if (pipeline_spec(&b->config, &b->run->pipeline, microbatches, false, &spec).code) return NAN;
+    return pipeline_bubble(&spec, EQUAL) / (double)(3 * spec.microbatches * spec.chunks);
+}
+
 static Err open_run(Steps *b) {
     const Config *c = &b->config;
-    const DeviceSpec spec = map_device_spec(c, b->derived, 0);
-    ERR_RETURN(device_open(&spec, &b->device));
+    char transport[200];
+    ERR_RETURN(rank_open_device(c, b->derived, b->comm, &b->device, transport));
     device_describe(b->device, b->name, sizeof b->name);
-    printf("device: %s\n", b->name);
-    b->plan = memory_plan_new(c, b->derived, NULL, b->device);
-    Err e = memory_plan_check(&b->plan, device_memory_available(b->device));
+    snprintf(b->transport, sizeof b->transport, "%s%s", b->comm ? transport : "none",
+             !b->comm             ? ""
+             : comm_mpi_present() ? ", MPI processes"
+                                  : ", threads");
+    if (b->prints) printf("device: %s\n", b->name);
+    if (b->prints && b->comm) printf("ranks: %d, transport: %s\n", b->ranks, b->transport);
+    const Err e = plan_memory(b);
     if (e.code) {
-        device_free(b->device);
+        rank_free_device(b->comm, b->device);
         return e;
     }
     b->before = taken(b);
-    b->run = trainer_new(c, b->derived, &b->plan, NULL, b->device);
+    steps_over_ranks(b, COMM_MAX, 0); /* before any of them takes memory that they share */
+    b->run = trainer_new(c, b->derived, &b->plan, b->comm, b->device);
     b->type = b->run->context.dtype;
     b->flops = trainer_flops(b->run, b->derived->global_batch_size);
     const int64_t start = clock_ns();
@@ -201,6 +249,7 @@ static Err open_run(Steps *b) {
     b->init_seconds = (double)(clock_ns() - start) * 1e-9;
     if (b->device->pool) b->threads = pool_threads(b->device->pool);
     take_batches(b);
+    b->bubble = bubble_of(b);
     return ERR_OK;
 }
 
@@ -208,8 +257,8 @@ static Err open_run(Steps *b) {
 static Err measure_alone(Steps *b) {
     trainer_free(b->run);
     b->run = NULL;
-    const DeviceSpec spec = map_device_spec(&b->config, b->derived, 0);
-    ERR_RETURN(device_open(&spec, &b->device));
+    const DeviceSpec spec = map_device_spec(&b->config, b->derived, b->comm ? comm_rank(b->comm) : 0);
+    ERR_RETURN(comm_agree(b->comm, device_open(&spec, &b->device)));
     b->roof_copy = bench_roof_copy(b->device);
     b->roof_gemm = bench_roof_gemm(b->device, b->type);
     gemms_on_device(&b->gemms, b->device, b->n_profiled);
@@ -221,11 +270,13 @@ static void free_steps(Steps *b) {
     trainer_free(b->run);
     free_batches(b);
     gemms_free(&b->gemms);
+    arena_free(b->step);
     free(b->recorder.profile), free(b->recorder.gemm);
-    free(b->wall), free(b->profiled);
+    free(b->wall), free(b->profiled), free(b->rank), free(b->comm_profile);
 }
 
 static Err ask(const BenchGuard *guard, const Steps *b) {
+    if (!b->prints) return ERR_OK;
     json_t *facts = report_facts(b);
     const Err e = guard->check(guard->arg, facts);
     json_decref(facts);
@@ -235,18 +286,43 @@ static Err ask(const BenchGuard *guard, const Steps *b) {
 static Err measure(Steps *b) {
     if (b->gpu) measure_plain(b);
     measure_ops(b);
-    return b->gpu && b->options->alone ? measure_alone(b) : ERR_OK;
+    steps_describe_rank(b);
+    if (b->gpu && steps_alone(b)) ERR_RETURN(measure_alone(b));
+    steps_gather(b);
+    return ERR_OK;
+}
+
+typedef struct Run {
+    const Config *config;
+    const Derived *derived;
+    const BenchTrain *options;
+    const BenchGuard *guard;
+    json_t **result;
+} Run;
+
+static Err run_rank(void *arg, Comm *comm) {
+    const Run *r = arg;
+    Steps b = {.options = r->options,
+               .config = *r->config,
+               .derived = r->derived,
+               .comm = comm,
+               .ranks = comm ? comm_world(comm) : 1,
+               .prints = rank_is_printer(comm),
+               .gpu = r->config->device == ON_CUDA,
+               .step = arena_new()};
+    Err e = r->options->json && b.prints ? file_check_target(r->options->json) : ERR_OK;
+    e = comm_agree(comm, e);
+    if (!e.code) e = open_run(&b);
+    if (!e.code && r->guard) e = comm_agree(comm, ask(r->guard, &b));
+    if (!e.code) e = measure(&b);
+    if (!e.code) e = comm_agree(comm, b.prints ? report_steps(&b, r->result) : ERR_OK);
+    free_steps(&b);
+    return e;
 }
 
 Err bench_train(const Config *c, const Derived *d, const BenchTrain *o, const BenchGuard *guard,
-                struct json_t **result) {
-    Steps b = {.options = o, .config = *c, .derived = d, .gpu = c->device == ON_CUDA};
+                json_t **result) {
+    Run run = {c, d, o, guard, result};
     ERR_RETURN(trainer_check(c, d));
-    if (o->json) ERR_RETURN(file_check_target(o->json));
-    ERR_RETURN(open_run(&b));
-    Err e = guard ? ask(guard, &b) : ERR_OK;
-    if (!e.code) e = measure(&b);
-    if (!e.code) e = report_steps(&b, result);
-    free_steps(&b);
-    return e;
+    return world_run(c, run_rank, &run);
 }

@@ -1,15 +1,25 @@
-/* The measured steps (step.c) and the report on them (report.c). */
+/* The measured steps (step.c), their sums over ranks (gather.c) and the report on them (report.c). */
 #ifndef ISOTRON_BENCH_STEP_H
 #define ISOTRON_BENCH_STEP_H
 
+#include "base/machine.h"
 #include "bench/train/gemms.h"
 #include "bench/train/train.h"
+#include "comm/comm.h"
 #include "train/trainer.h"
 
+enum { COMM_GROUPS = 16 };
+
+/* The operations of a kind of group in a step; means over the ranks. */
+typedef struct StepComm {
+    double exposed_ns, flight_ns, bytes; /* as in CommProfile */
+} StepComm;
+
 typedef struct Step {
-    int64_t wall_ns;
+    int64_t wall_ns; /* of the slowest rank */
     int64_t blas_ns; /* of a replay of its GEMMs; CPU only */
     int64_t op_ns[OP_KERNELS];
+    StepComm comm[COMM_GROUPS];
 } Step;
 
 /* Times of the ops of one step, in the order of the calls. The time of a call goes to the profile that is
@@ -18,43 +28,77 @@ typedef struct Step {
 typedef struct Recorder {
     Device *device;
     StepGemms *gemms;
-    bool counting; /* counting the calls of a step, else timing them */
-    int64_t calls, at;
-    OpProfile (*profile)[OP_KERNELS]; /* [calls + 1] */
-    int *gemm;                        /* [calls] index in gemms; -1: none */
+    bool counting;                    /* counting the calls of a step, else timing them */
+    int64_t calls, at, room;          /* room: more than a step has, as experts may have no rows */
+    OpProfile (*profile)[OP_KERNELS]; /* [room + 1] */
+    int *gemm;                        /* [room] index in gemms; -1: none */
 } Recorder;
+
+/* One rank's part of the result, sent as bytes. */
+typedef struct RankResult {
+    int planned_communicators, communicators;
+    double busy_ms;        /* in ops, none of which waits for another rank: median of the profiled steps */
+    double planned, taken; /* bytes of memory; on the host, of all ranks of the process */
+    char device[MACHINE_TEXT]; /* equal for ranks that share a device */
+} RankResult;
 
 typedef struct Steps {
     const BenchTrain *options;
     Config config;
     const Derived *derived;
+    Comm *comm; /* NULL: one rank */
+    int ranks;
+    bool prints;         /* rank 0 */
+    char transport[240]; /* and how the ranks run */
     Trainer *run;
     Device *device; /* the run's */
     bool gpu;
     DType type;     /* of activations */
     char name[200]; /* of the device */
     int threads;
-    Batch *batches;
-    int64_t microbatches;
+    Batch *batches;       /* of whole sequences, and this rank's columns of them in `step` */
+    int64_t microbatches; /* of this rank */
+    Arena *step;
     MemoryPlan plan;
+    double planned;      /* bytes; on the host, of all ranks of the process */
     double before, peak; /* bytes of memory in use: before the run, and after its steps */
     double flops;        /* of a step */
     double init_seconds, loss;
-    double *wall; /* [n_plain] ns, without the times of ops; GPU only */
+    double *wall; /* [n_plain] ns of the slowest rank, without the times of ops; GPU only */
     int64_t n_plain;
     double back_to_back;  /* ns of a step without waits between steps; GPU only */
     double graph_replays; /* in each of these steps */
     Step *profiled;       /* [n_profiled] */
     int64_t n_profiled;
     int64_t op_calls[OP_KERNELS]; /* of a step */
+    unsigned group[COMM_GROUPS];  /* masks of axes */
+    int64_t comm_calls[COMM_GROUPS];
+    int groups;
+    CommProfile *comm_profile; /* [COMM_PROFILE] of the present step; NULL: it is not profiled */
+    double bubble;             /* idle time of the schedule over the time of all passes, if these are equal */
     Recorder recorder;
     StepGemms gemms;
-    double roof_gemm, roof_copy; /* GFLOP/s, GB/s; 0: not measured. GPU only */
+    double roof_gemm, roof_copy; /* GFLOP/s, GB/s, of all ranks; 0: not measured. GPU only */
+    RankResult *rank;            /* [ranks], after steps_gather */
 } Steps;
+
+/* Notes this rank's part, while its device is open. */
+void steps_describe_rank(Steps *);
+/* Combines what the ranks measured; all ranks call it. Times of ops become means over the ranks, their calls
+ * and the roofs become sums. */
+void steps_gather(Steps *);
+/* Devices that the ranks run on, after steps_gather. */
+int steps_devices(const Steps *);
+/* Chooses the groups from the operations of a step. */
+void steps_find_groups(Steps *, const CommProfile[COMM_PROFILE]);
+/* Whether the GEMMs are measured alone: not on a CPU that several ranks share. */
+bool steps_alone(const Steps *);
+/* Reduces a number over all ranks. */
+double steps_over_ranks(const Steps *, CommReduction, double);
 
 /* The facts of the coming result: machine, device, work. */
 struct json_t *report_facts(const Steps *);
-/* *result: as in bench_train. */
+/* Called on rank 0. *result: as in bench_train. */
 Err report_steps(Steps *, struct json_t **result);
 
 #endif

@@ -64,7 +64,7 @@ CommChannel *comm_channel(Comm *c, const CommKey *key) {
     return *place;
 }
 
-static CommKey key_of(const CommCall *call, bool device) {
+CommKey comm_key(const CommCall *call, bool device) {
     CommKey key = {.group = group_simplify(&call->group), .src = -1, .dst = -1, .device = device};
     key.group.rank = 0;
     if (call->kind == COMM_SEND) key.src = call->group.rank, key.dst = call->peer;
@@ -158,7 +158,7 @@ static const CommTransport *transport_of(const Comm *c, const CommCall *call) {
 
 /* ---- exposed time ---- */
 
-void comm_profile(Comm *c, OpProfile profile[COMM_PROFILE]) { c->profile = profile; }
+void comm_profile(Comm *c, CommProfile profile[COMM_PROFILE]) { c->profile = profile; }
 
 static bool on_device(const Comm *c, const CommWork *w) { return c->device && w->transport == c->device; }
 
@@ -168,23 +168,57 @@ static bool is_profiled(const Comm *c, const CommWork *w) {
 
 static int64_t span_begin(const Comm *c, const CommWork *w) {
     if (!is_profiled(c, w)) return 0;
-    if (on_device(c, w)) return device_span_begin(w->call.device);
+    if (on_device(c, w)) return device_span_begin(w->call.device, NULL);
     if (w->transport == &COMM_STAGING) device_wait(w->call.device);
     return clock_ns();
 }
 
 static void span_end(const Comm *c, const CommWork *w, int64_t begin, bool is_done) {
     if (!is_profiled(c, w)) return;
-    OpProfile *to = &c->profile[w->call.group.axes];
+    OpProfile *to = &c->profile[w->call.group.axes].exposed;
     if (on_device(c, w))
-        device_span_end(w->call.device, begin, to);
+        device_span_end(w->call.device, NULL, begin, to);
     else
         to->calls += is_done, to->ns += clock_ns() - begin;
+}
+
+static double bus_bytes(const CommCall *call) {
+    const double size = (double)dtype_size(call->dtype), members = call->group.size;
+    double elements = (double)call->n;
+    switch (call->kind) {
+    case COMM_ALL_REDUCE:
+        return 2 * (members - 1) / members * elements * size;
+    case COMM_ALL_GATHER:
+    case COMM_REDUCE_SCATTER:
+        return (members - 1) * elements * size;
+    case COMM_ALL_TO_ALL:
+        elements = 0;
+        for (int i = 0; i < call->group.size; i++)
+            if (i != call->group.rank) elements += (double)call->in_counts[i];
+        return elements * size;
+    case COMM_BROADCAST:
+    case COMM_SEND:
+        return elements * size;
+    default:
+        return 0;
+    }
+}
+
+/* The transport of a GPU adds the time on its streams. */
+static bool is_timed_here(const Comm *c, const CommWork *w) {
+    return is_profiled(c, w) && w->begin_ns && !(on_device(c, w) && device_is_discrete(w->call.device));
+}
+
+static void add_flight(Comm *c, const CommWork *w) {
+    OpProfile *to = &c->profile[w->call.group.axes].flight;
+    to->calls++, to->ns += clock_ns() - w->begin_ns;
 }
 
 /* ---- operations ---- */
 
 static void start(Comm *c, CommWork *w) {
+    w->begin_ns = is_profiled(c, w) ? clock_ns() : 0;
+    if (w->begin_ns) c->profile[w->call.group.axes].bytes += bus_bytes(&w->call);
     if (on_device(c, w)) { /* it returns at once */
         w->transport->start(c, w);
         return;
@@ -198,6 +232,7 @@ static void wait(Comm *c, CommWork *w) {
     const int64_t begin = span_begin(c, w);
     w->transport->wait(c, w);
     span_end(c, w, begin, true);
+    if (is_timed_here(c, w)) add_flight(c, w);
 }
 
 CommWork *comm_start(Comm *c, const CommCall *call) {
@@ -209,7 +244,7 @@ CommWork *comm_start(Comm *c, const CommCall *call) {
         return w;
     }
     w->transport = transport_of(c, call);
-    const CommKey key = key_of(call, w->transport == c->device);
+    const CommKey key = comm_key(call, w->transport == c->device);
     w->channel = comm_channel(c, &key);
     w->seq = w->channel->next++;
     w->record = comm_record_start(&c->recorder, w);

@@ -142,12 +142,29 @@ bool comm_tcp_give_up(const CommLaunch *, const CommOptions *, Err);
 
 /* ---- exposed communication ---- */
 
-/* Adds the time in which this rank's computation waits for operations, to profile[axes of the group]
- * (mesh_axes_text). For NCCL it is the time in which the device waits, otherwise the host's time in comm_start
- * and comm_wait; staging waits for the device before. Operations in a CUDA graph are not counted. After
- * device_wait the sums are complete. NULL: stops. */
+/* `exposed` is the time in which this rank's computation waits for operations. For NCCL it is the time in which the
+ * device waits, otherwise the host's time in comm_start and comm_wait; staging waits for the device before.
+ * `flight` is the time that operations take, and includes waits for members that start late. For NCCL on GPUs it is
+ * measured on the operation's stream, otherwise from comm_start to the end of comm_wait. */
+typedef struct CommProfile {
+    OpProfile exposed, flight;
+    double bytes; /* that this rank sends if an operation is a ring: nccl-tests' bus bytes */
+} CommProfile;
+
+/* Adds the operations of this rank to profile[axes of the group] (mesh_axes_text). Operations in a CUDA graph are
+ * not counted. After device_wait the sums are complete. NULL: stops. */
 enum { COMM_PROFILE = 1 << AXES };
-void comm_profile(Comm *, OpProfile profile[COMM_PROFILE]);
+void comm_profile(Comm *, CommProfile profile[COMM_PROFILE]);
+
+/* ---- planning ---- */
+
+/* Notes the communicators that NCCL would open for this rank and an operation on memory of a GPU; starts
+ * nothing. For a Comm of comm_null. */
+void comm_plan(Comm *, const CommCall *);
+/* The number of those that were noted, or that are open. */
+int comm_communicators(const Comm *, bool open);
+/* Bytes of device memory of the buffers of all that were noted. */
+size_t comm_device_bytes(const Comm *);
 
 /* ---- flight recorder ---- */
 

@@ -193,6 +193,8 @@ static void connect(State *s, Link *const *link, int n) {
     NCCL(s, NULL, GroupEnd);
 }
 
+static bool is_in_pair(const CommKey *key, int r) { return key->src == r || key->dst == r; }
+
 /* Opens the channels of all neighbours at the group's first message. Opening only one pair could deadlock: if
  * every rank first sends to the next one, each would wait for a rank that waits for another. */
 static void open_pairs(State *s, const CommKey *of, Group g) {
@@ -204,7 +206,7 @@ static void open_pairs(State *s, const CommKey *of, Group g) {
     NCCL(s, NULL, GroupStart);
     for (int i = 0; i < count; i++) {
         const CommKey key = pair_key(of, i);
-        if (key.src != g.rank && key.dst != g.rank) continue;
+        if (!is_in_pair(&key, g.rank)) continue;
         own[n] = link_new(s, comm_channel(s->comm, &key));
         NCCL(s, NULL, CommInitRank, &own[n++]->nccl, 2, id[i], key.dst == g.rank);
     }
@@ -318,7 +320,10 @@ static void nccl_start(Comm *c, CommWork *w) {
     set_calling(s, &w->channel->key, f);
     Link *l = link_of(s, w);
     device_stream_follow(s->device, l->stream);
+    const bool timed = c->profile && device_is_discrete(s->device) && !device_is_recording(s->device);
+    const int64_t begin = timed ? device_span_begin(s->device, l->stream) : 0;
     if (w->call.n || w->call.kind == COMM_ALL_TO_ALL) launch(s, l, w);
+    if (timed) device_span_end(s->device, l->stream, begin, &c->profile[w->call.group.axes].flight);
     device_stream_record(s->device, l->stream, f->done);
     w->state = f;
     set_calling(s, &w->channel->key, NULL);
@@ -373,11 +378,15 @@ static void nccl_launched(Comm *c, const char *site) {
 /* ---- the transport ---- */
 
 /* NCCL drops NaN in maxima and minima of floats, and it has neither barriers nor sums of FP8 values. */
-static bool nccl_takes(const Comm *c, const CommCall *call) {
-    const State *s = c->device_state;
-    if (call->device != s->device || call->kind == COMM_BARRIER) return false;
+static bool has_operation(const CommCall *call) {
+    if (call->kind == COMM_BARRIER) return false;
     if (call->kind != COMM_ALL_REDUCE && call->kind != COMM_REDUCE_SCATTER) return true;
     return call->reduction == COMM_SUM ? !dtype_is_fp8(call->dtype) : !dtype_is_float(call->dtype);
+}
+
+static bool nccl_takes(const Comm *c, const CommCall *call) {
+    const State *s = c->device_state;
+    return call->device == s->device && has_operation(call);
 }
 
 static void stop_watchdog(State *s) {
@@ -519,6 +528,49 @@ Err comm_open_device(Comm *c, Device *device, const char *library, bool required
     snprintf(text, SIZE, "NCCL %s%s", nccl_version_text(&n, version),
              shared && !n.host_memory ? ", ranks share a GPU" : "");
     return ERR_OK;
+}
+
+/* ---- planning ---- */
+
+void comm_plan(Comm *c, const CommCall *call) {
+    if (call->group.size == 1 || !has_operation(call)) return;
+    const CommKey key = comm_key(call, true);
+    if (key.src < 0) comm_channel(c, &key);
+    for (int i = 0; key.src >= 0 && i < pair_count(call->group.size); i++) {
+        const CommKey pair = pair_key(&key, i);
+        if (is_in_pair(&pair, call->group.rank)) comm_channel(c, &pair);
+    }
+}
+
+/* Device memory that NCCL takes for a communicator: measure it with `bench train` on GPUs, by "taken" minus
+ * "planned" over "communicators" of each rank. 0: not measured. */
+static const struct {
+    int members; /* at least */
+    size_t collectives, messages;
+} BUFFER_BYTES[] = {{8, 0, 0}, {4, 0, 0}, {2, 0, 0}};
+
+static size_t buffer_bytes(const CommKey *key) {
+    int i = 0;
+    while (comm_members(key) < BUFFER_BYTES[i].members) i++;
+    return key->src < 0 ? BUFFER_BYTES[i].collectives : BUFFER_BYTES[i].messages;
+}
+
+size_t comm_device_bytes(const Comm *c) {
+    size_t bytes = 0;
+    for (size_t i = 0; i < c->channels.capacity; i++) {
+        const CommEntry *e = &c->channels.entry[i];
+        if (e->value && e->key.device == 1) bytes += buffer_bytes(&e->key);
+    }
+    return bytes;
+}
+
+int comm_communicators(const Comm *c, bool open) {
+    int n = 0;
+    for (size_t i = 0; i < c->channels.capacity; i++) {
+        const CommEntry *e = &c->channels.entry[i];
+        if (e->value && e->key.device == 1) n += !open || ((const CommChannel *)e->value)->state;
+    }
+    return n;
 }
 
 void comm_close_device(Comm *c) {

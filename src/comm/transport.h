@@ -66,6 +66,7 @@ struct CommWork {
     CommChannel *channel; /* NULL: nothing to wait for */
     int64_t seq;
     int64_t record;          /* in the recorder */
+    int64_t begin_ns;        /* of its flight, by the host's clock */
     int64_t *in_at, *out_at; /* ALL_TO_ALL: where each member's part begins, in elements */
     const struct CommTransport *transport;
     void *state;            /* the transport's */
@@ -127,9 +128,9 @@ struct Comm {
     int rank, world;
     double deadline_s;
     CommSabotage sabotage;
-    OpProfile *profile; /* [COMM_PROFILE]; NULL: none */
-    int64_t started;    /* number of operations that this rank has started */
-    int open;           /* number of works that have not been waited for */
+    CommProfile *profile; /* [COMM_PROFILE]; NULL: none */
+    int64_t started;      /* number of operations that this rank has started */
+    int open;             /* number of works that have not been waited for */
     CommTable channels;
     CommWork *spare;
     CommRecorder recorder;
@@ -142,6 +143,7 @@ CommChannel *comm_channel(Comm *, const CommKey *);
 /* How long an operation waits for its members, and how long until it warns. */
 int64_t comm_deadline_ns(const Comm *);
 int64_t comm_warning_ns(const Comm *);
+CommKey comm_key(const CommCall *, bool device);
 
 /* ---- moving elements ---- */
 

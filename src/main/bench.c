@@ -8,6 +8,7 @@
 #include "bench/comm/exact.h"
 #include "bench/gate/gate.h"
 #include "bench/ops/ops.h"
+#include "bench/scaling/scaling.h"
 #include "bench/train/train.h"
 #include "main/command.h"
 #include "models/option_map.h"
@@ -104,17 +105,23 @@ typedef struct Bench {
     void *arg;
 } Bench;
 
-static Err check_facts(void *gate, const json_t *facts) { return gate_check_facts(gate, facts); }
+/* Reads the baseline, which only rank 0 needs to have. */
+static Err check_facts(void *gate, const json_t *facts) {
+    Gate *g = gate;
+    ERR_RETURN(gate_open_baseline(g));
+    return gate_check_facts(g, facts);
+}
 
-static Err run_gate(const Bench *b, const GateOptions *o, Gate *g) {
+/* *verdict: false on processes other than rank 0's. */
+static Err run_gate(const Bench *b, Gate *g, bool *verdict) {
     json_t *result = NULL;
     Str notes = {0};
     const BenchGuard guard = {check_facts, g};
-    Err e = o->against ? gate_run_against(o, b->name, b->argc, b->argv, b->more, g)
-                       : gate_open_baseline(o, b->name, g);
-    if (!e.code && o->baseline) e = b->measure(b->arg, &guard, &result);
-    if (!e.code && o->baseline) e = gate_judge_baseline(g, result, &notes);
-    if (!e.code) gate_note_differences(g, &notes);
+    Err e = g->options->against ? gate_run_against(g, b->argc, b->argv, b->more)
+                                : b->measure(b->arg, &guard, &result);
+    *verdict = g->options->against || result;
+    if (!e.code && result) e = gate_judge_baseline(g, result, &notes);
+    if (!e.code && *verdict) gate_note_differences(g, &notes);
     if (notes.s) fputs(notes.s, stderr);
     str_free(&notes);
     return e;
@@ -127,11 +134,12 @@ static int run_bench(const Bench *b, const GateOptions *o) {
     if (!o->against && !o->baseline) {
         e = b->measure(b->arg, NULL, NULL);
     } else {
-        Gate g = {0};
-        if (o->junit) e = file_check_target(o->junit);
-        if (!e.code && b->json) e = file_check_target(b->json);
-        if (!e.code) e = run_gate(b, o, &g);
-        if (!e.code) e = report_gate(&g, b->json, &status);
+        Gate g = {.options = o, .bench = b->name};
+        bool verdict = false;
+        if (o->junit && comm_process() == 0) e = file_check_target(o->junit);
+        if (!e.code && b->json && o->against) e = file_check_target(b->json);
+        if (!e.code) e = run_gate(b, &g, &verdict);
+        if (!e.code && verdict) e = report_gate(&g, b->json, &status);
         gate_free(&g);
     }
     return e.code ? command_fail(e) : (int)status;
@@ -145,7 +153,8 @@ static const Arg TRAIN_ROWS[] = {
     ROW(BenchTrain, seconds, "seconds", ARG_F64, "0",
         "On a GPU, stop measuring after this time, but not before 3 steps; 0 = no limit."),
     ROW(BenchTrain, profiled, "profiled", ARG_I64, "5", "Further steps on a GPU in which every op is timed."),
-    ROW(BenchTrain, alone, "no-alone", ARG_OFF, "on", "Do not measure GEMMs alone, nor the roofs."),
+    ROW(BenchTrain, alone, "no-alone", ARG_OFF, "on",
+        "Do not measure GEMMs alone, nor the roofs. Several ranks on a CPU never do."),
     ROW(BenchTrain, peak_tflops, "peak-tflops", ARG_F64, "none",
         "Peak TFLOP/s for MFU; none = that of a known device, else no MFU."),
     ROW(BenchTrain, json, "json", ARG_TEXT, "none", "File that gets the results."),
@@ -153,14 +162,14 @@ static const Arg TRAIN_ROWS[] = {
 
 enum { MOST_STEPS = 1000000 }; /* each has a row in memory */
 
-static Err read_train(Setup *s, BenchTrain *o, GateArgs *gate, Args *args, int argc, char **argv) {
-    use_gate(gate, args);
+static void use_train(Config *c, BenchTrain *o, Args *args) {
     args_use(args,
              (ArgTable){.rows = TRAIN_ROWS, .count = sizeof TRAIN_ROWS / sizeof *TRAIN_ROWS, .target = o});
-    args_use(args, config_table(&s->config, USE_BENCH_TRAIN));
-    args_line(args, argc, argv);
-    config_check(&s->config, CHECK_MODEL | CHECK_TRAIN, args);
-    const bool records = s->config.cuda_graph_impl == CUDA_GRAPH_LOCAL;
+    args_use(args, config_table(c, USE_BENCH_TRAIN));
+}
+
+static void check_train(const Config *c, const BenchTrain *o, Args *args) {
+    const bool records = c->cuda_graph_impl == CUDA_GRAPH_LOCAL;
     if (o->steps < 1 || o->steps > MOST_STEPS) args_problem(args, "--steps: from 1 to %d", (int)MOST_STEPS);
     if (o->profiled < 1 || o->profiled > MOST_STEPS)
         args_problem(args, "--profiled: from 1 to %d", (int)MOST_STEPS);
@@ -169,9 +178,20 @@ static Err read_train(Setup *s, BenchTrain *o, GateArgs *gate, Args *args, int a
     if (o->warmup < 1 + records)
         args_problem(args, "--warmup: at least 1, the first step touches the memory, and 2 with "
                            "--cuda-graph-impl local, which records the second");
+}
+
+static Err read_train(Setup *s, BenchTrain *o, GateArgs *gate, Args *args, int argc, char **argv) {
+    use_gate(gate, args);
+    use_train(&s->config, o, args);
+    args_line(args, argc, argv);
+    if (args->help) return ERR_OK;
+    ERR_RETURN(world_size(&s->config));
+    config_check(&s->config, CHECK_MODEL | CHECK_TRAIN, args);
+    check_train(&s->config, o, args);
     check_gate(gate, args);
     refuse_same_files(args, o->json, &gate->words);
-    if (config_ranks(&s->config) > 1) args_problem(args, "bench train measures one rank: leave out --ranks");
+    if (gate->words.against && comm_processes() > 1)
+        args_problem(args, "--against starts processes itself: use --ranks without mpirun, or --baseline");
     return args_end(args);
 }
 
@@ -191,11 +211,12 @@ static int bench_train_command(int argc, char **argv) {
     BenchTrain o;
     GateArgs gate;
     Args args;
-    args_init(&args, s.arena,
-              "isotron bench train --config FILE [run options]\n\n"
-              "Measures a training step on one rank and where its time goes.\n\n"
-              "example: isotron bench train --config bench/train/gpt2-124m.conf --no-alone",
-              NULL);
+    args_init(
+        &args, s.arena,
+        "isotron bench train --config FILE [run options]\n\n"
+        "Measures a training step and where its time goes, on one rank or several (--ranks, mpirun).\n\n"
+        "example: isotron bench train --config bench/train/gpt2-124m.conf --no-alone",
+        NULL);
     Err e = read_train(&s, &o, &gate, &args, argc, argv);
     int status;
     if (command_ready(&args, e, &status)) {
@@ -205,6 +226,117 @@ static int bench_train_command(int argc, char **argv) {
     }
     args_free(&args);
     setup_free(&s);
+    return status;
+}
+
+/* ---- isotron bench scaling ---- */
+
+typedef struct ScalingWords {
+    BenchScaling bench;
+    bool weak;
+    int64_t least;
+} ScalingWords;
+
+static const Arg SCALING_ROWS[] = {
+    ROW(ScalingWords, weak, "weak", ARG_FLAG, "off",
+        "The global batch grows with the ranks, as by default. --global-batch-size is that of the fewest."),
+    ROW(ScalingWords, bench.strong, "strong", ARG_FLAG, "off", "The global batch stays."),
+    {.names = "over",
+     .type = ARG_ENUM,
+     .offset = offsetof(ScalingWords, bench.axis),
+     .fallback = "data",
+     .choices = SCALING_AXES,
+     .help = "The kind of parallelism that takes the additional ranks."},
+    ROW(ScalingWords, least, "min-ranks", ARG_I64, "none",
+        "Fewest ranks, which efficiency is relative to; none = those of the tensor, pipeline and context "
+        "parallel sizes. Each next number is twice the last, up to --ranks."),
+    ROW(ScalingWords, bench.rounds, "rounds", ARG_I64, "7",
+        "Runs of each number of ranks. An interval needs 6 with two numbers, 7 with three."),
+};
+
+static void set_axis(Config *c, int axis, int64_t size) {
+    int64_t *const sizes[] = {[SCALING_TENSOR] = &c->tensor_model_parallel_size,
+                              [SCALING_CONTEXT] = &c->context_parallel_size,
+                              [SCALING_PIPELINE] = &c->pipeline_model_parallel_size};
+    if (axis != SCALING_DATA) *sizes[axis] = size;
+}
+
+static int64_t axis_size(const Config *c, int axis) {
+    const int64_t sizes[] = {1, c->tensor_model_parallel_size, c->context_parallel_size,
+                             c->pipeline_model_parallel_size};
+    return sizes[axis];
+}
+
+static void choose_points(const Config *c, ScalingWords *w, Args *args) {
+    BenchScaling *o = &w->bench;
+    const int64_t each = config_model_ranks(c), least = i64_or(w->least, each), most = i64_or(c->ranks, 0);
+    if (least < 1 || least % each) {
+        args_problem(args, "--min-ranks: a multiple of %lld, the ranks of the parallel sizes",
+                     (long long)each);
+    } else if (most <= least || most % least) {
+        args_problem(args, "--ranks: the most ranks, a multiple of the fewest (%lld) and more than them",
+                     (long long)least);
+    } else {
+        for (int64_t n = least; n < most; n *= 2)
+            if (most % n == 0) o->ranks[o->points++] = n;
+        o->ranks[o->points++] = most;
+        o->axis_size = axis_size(c, o->axis);
+        o->threads = c->device == ON_CPU && c->cpu_threads == 0 ? "1" : NULL;
+        o->batch = i64_or(c->global_batch_size, c->micro_batch_size * (least / each));
+    }
+}
+
+/* The options of each run keep the rules. */
+static void check_points(const Config *c, const BenchScaling *o, Args *args) {
+    for (int i = 0; i < o->points; i++) {
+        Config one = *c;
+        one.ranks = o->ranks[i];
+        one.global_batch_size = scaling_batch(o, one.ranks);
+        set_axis(&one, o->axis, scaling_axis_size(o, one.ranks));
+        config_check(&one, CHECK_MODEL | CHECK_TRAIN, args);
+    }
+}
+
+static Err read_scaling(Config *c, ScalingWords *w, BenchTrain *train, Args *args, int argc, char **argv) {
+    enum { MOST_ROUNDS = 1000 };
+    BenchScaling *o = &w->bench;
+    args_use(
+        args,
+        (ArgTable){.rows = SCALING_ROWS, .count = sizeof SCALING_ROWS / sizeof *SCALING_ROWS, .target = w});
+    use_train(c, train, args);
+    args_line(args, argc, argv);
+    if (args->help) return ERR_OK;
+    o->json = train->json;
+    check_train(c, train, args);
+    if (w->weak && o->strong) args_problem(args, "--weak and --strong: choose one");
+    if (o->rounds < 1 || o->rounds > MOST_ROUNDS)
+        args_problem(args, "--rounds: from 1 to %d", (int)MOST_ROUNDS);
+    refuse_same_files(args, o->json, NULL);
+    choose_points(c, w, args);
+    check_points(c, o, args);
+    return args_end(args);
+}
+
+static int bench_scaling_command(int argc, char **argv) {
+    Arena *arena = arena_new();
+    Config config = {0};
+    ScalingWords words = {.weak = false};
+    BenchTrain train;
+    Args args;
+    int status;
+    args_init(
+        &args, arena,
+        "isotron bench scaling --config FILE --ranks N [options of bench train]\n\n"
+        "Measures a training step on 1, 2, 4, ... N ranks: weak scaling, or strong scaling with --strong.\n\n"
+        "example: isotron bench scaling --config bench/train/gpt3-1.3b.conf --ranks 4 --device cuda --bf16",
+        NULL);
+    Err e = read_scaling(&config, &words, &train, &args, argc, argv);
+    if (command_ready(&args, e, &status)) {
+        e = bench_scaling(&words.bench, argc, argv);
+        status = e.code ? command_fail(e) : 0;
+    }
+    args_free(&args);
+    arena_free(arena);
     return status;
 }
 
@@ -367,8 +499,10 @@ static const struct {
     bool on_ranks; /* runs on several processes */
     int (*run)(int argc, char **argv);
 } BENCHES[] = {
-    {"train", "the time of a training step by op, compared with the peak of the device", false,
+    {"train", "the time of a training step by op, compared with the peak of the device", true,
      bench_train_command},
+    {"scaling", "a training step on 1, 2, 4, ... ranks, and the efficiency of each number", false,
+     bench_scaling_command},
     {"ops", "each op by itself, compared with the roof that limits it", false, bench_ops_command},
     {"comm", "collectives between ranks: bandwidth, and whether each result is right", true,
      bench_comm_command},
@@ -378,7 +512,7 @@ enum { N_BENCHES = sizeof BENCHES / sizeof *BENCHES };
 static void usage(FILE *to) {
     fprintf(to, "usage: isotron bench WHAT [options]      (isotron bench WHAT --help lists its options)\n\n"
                 "example: isotron bench train --config bench/train/gpt2-124m.conf --no-alone\n\n");
-    for (int i = 0; i < N_BENCHES; i++) fprintf(to, "  %-6s %s\n", BENCHES[i].name, BENCHES[i].what);
+    for (int i = 0; i < N_BENCHES; i++) fprintf(to, "  %-8s %s\n", BENCHES[i].name, BENCHES[i].what);
 }
 
 int command_bench(int argc, char **argv) {

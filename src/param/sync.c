@@ -330,6 +330,22 @@ size_t sync_bytes(const Sync *s) {
            gather_bytes(s->gather);
 }
 
+static void plan(const Sync *s, Comm *c, Group group) {
+    comm_plan(c, &(CommCall){.kind = COMM_ALL_REDUCE, .dtype = s->registry->gradients, .group = group});
+}
+
+void sync_plan(const Sync *s, Comm *c) {
+    const Registry *r = s->registry;
+    for (int k = 0; k < r->n_buckets; k++)
+        if (bucket(s, k)->trained) plan(s, c, bucket(s, k)->inner), plan(s, c, bucket(s, k)->outer);
+    for (int i = 0; i < r->n; i++)
+        if (r->params[i]->spec.flags & (PARAM_TIED | PARAM_TIED_COPY))
+            plan(s, c, ends_of_pipeline(&r->layout.mesh));
+    plan(s, c, mesh_group(&r->layout.mesh, 1u << AXIS_TP));
+    plan(s, c, mesh_group(&r->layout.mesh, 1u << AXIS_ETP));
+    plan(s, c, comm_everyone(c)); /* sync_world_sum */
+}
+
 void sync_free(Sync *s) {
     if (!s) return;
     gather_free(s->gather);

@@ -34,6 +34,8 @@ void sync_free(Sync *);
 /* Bytes of the buffers that buckets are gathered into (stages 2 and 3). They are allocated when needed, so a
  * dry run of a step tells what the step will allocate. */
 size_t sync_bytes(const Sync *);
+/* comm_plan for the sums and gathers of a step. */
+void sync_plan(const Sync *, Comm *);
 
 /* Begins a step in which `passes` backward sweeps compute the gradient of every parameter: one per microbatch
  * (or part of one). */

@@ -163,8 +163,9 @@ static json_t *memory_json(const RunPlan *p, int stage) {
     json_t *parts = json_object();
     for (int part = 0; part < MEMORY_PART_COUNT; part++)
         json_object_set_new(parts, MEMORY_TITLES[part], json_integer((json_int_t)s->memory.part[part]));
-    return json_pack("{s:i, s:I, s:I, s:o, s:I}", "rank", s->rank, "layers", (json_int_t)layers_of(p, stage),
-                     "in_flight", (json_int_t)s->memory.in_flight, "bytes", parts, "total",
+    return json_pack("{s:i, s:I, s:I, s:i, s:o, s:I}", "rank", s->rank, "layers",
+                     (json_int_t)layers_of(p, stage), "in_flight", (json_int_t)s->memory.in_flight,
+                     "communicators", s->memory.communicators, "bytes", parts, "total",
                      (json_int_t)memory_plan_total(&s->memory));
 }
 

@@ -377,11 +377,14 @@ bool tape_overlaps(const Tape *t, Axis axis) {
 
 TapeComm tape_comm_start(Tape *t, const OpDef *op, CommCall call, Tensor *in, Tensor *out) {
     TapeComm c = {op, in, out, NULL, t->context->at_once & call.group.axes || t->context->probe};
-    if (t->context->device->kind == DEVICE_NULL) return c;
+    call.dtype = (DType)(in ? in : out)->dtype;
+    if (t->context->device->kind == DEVICE_NULL) {
+        if (t->context->comm) comm_plan(t->context->comm, &call);
+        return c;
+    }
     call.device = t->context->device;
     call.in = in ? in->data : NULL;
     call.out = out ? out->data : NULL;
-    call.dtype = (DType)(in ? in : out)->dtype;
     call.site = op->name;
     if (!call.n) call.n = tensor_count(call.kind == COMM_REDUCE_SCATTER || !in ? out : in);
     c.work = comm_start(t->context->comm, &call);

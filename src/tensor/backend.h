@@ -46,8 +46,8 @@ typedef struct DeviceBackend {
     void (*stream_follow)(Device *, DeviceStream *);
     void (*stream_record)(Device *, DeviceStream *, DeviceEvent *);
     /* Times of spans. NULL: the host's clock. */
-    void (*span_begin)(Device *);
-    void (*span_end)(Device *, OpProfile *);
+    void (*span_begin)(Device *, DeviceStream *);
+    void (*span_end)(Device *, DeviceStream *, OpProfile *);
     /* Address space that is backed later. All three NULL: `alloc` does that already. commit backs the
      * bytes from `from` to `to` or more, as far as memory is available, and returns the number of bytes it
      * added. */

@@ -46,25 +46,29 @@ static struct Timed *cuda_next_timed(Cuda *c) {
     return &t->at[t->n];
 }
 
-static void cuda_span_begin(Device *d) {
+struct DeviceStream {
+    cudaStream_t at;
+};
+
+static void cuda_span_begin(Device *d, DeviceStream *s) {
     Cuda *c = cuda_use(d);
-    CUDA_CHECK(cudaEventRecord(cuda_next_timed(c)->begin, c->stream));
+    CUDA_CHECK(cudaEventRecord(cuda_next_timed(c)->begin, s ? s->at : c->stream));
 }
 
-static void cuda_span_end(Device *d, OpProfile *to) {
+static void cuda_span_end(Device *d, DeviceStream *s, OpProfile *to) {
     Cuda *c = cuda_of(d);
     struct Timed *t = &c->times->at[c->times->n++];
     t->to = to;
-    CUDA_CHECK(cudaEventRecord(t->end, c->stream));
+    CUDA_CHECK(cudaEventRecord(t->end, s ? s->at : c->stream));
 }
 
 /* Names the op for profilers, and times it if there is a profile. */
 static void cuda_run(const OpDef *op, const Call *call) {
     Device *d = call->device;
     nvtxRangePushA(op->name);
-    if (d->profile) cuda_span_begin(d);
+    if (d->profile) cuda_span_begin(d, NULL);
     op->cuda(call);
-    if (d->profile) cuda_span_end(d, &d->profile[op->number]);
+    if (d->profile) cuda_span_end(d, NULL, &d->profile[op->number]);
     nvtxRangePop();
 }
 
@@ -80,16 +84,25 @@ static unsigned cuda_fp8_gemms(const Device *d) {
     return capability >= 89 ? FP8_GEMM_WHOLE | blocks : 0;
 }
 
-/* For events that have all happened. */
+/* Keeps those that have not ended: nothing has waited for their stream yet. */
 static void cuda_add_times(Device *d) {
     CudaTimes *t = cuda_of(d)->times;
+    int64_t kept = 0;
     for (int64_t i = 0; i < t->n; i++) {
+        const struct Timed x = t->at[i];
         float ms;
-        CUDA_CHECK(cudaEventElapsedTime(&ms, t->at[i].begin, t->at[i].end));
-        t->at[i].to->calls++;
-        t->at[i].to->ns += (int64_t)((double)ms * 1e6);
+        const cudaError_t state = cudaEventQuery(x.end);
+        if (state == cudaErrorNotReady) {
+            t->at[i] = t->at[kept];
+            t->at[kept++] = x;
+            continue;
+        }
+        CUDA_CHECK(state);
+        CUDA_CHECK(cudaEventElapsedTime(&ms, x.begin, x.end));
+        x.to->calls++;
+        x.to->ns += (int64_t)((double)ms * 1e6);
     }
-    t->n = 0;
+    t->n = kept;
 }
 
 static void cuda_free_times(CudaTimes *t) {
@@ -258,10 +271,6 @@ static bool cuda_event_happened(Device *d, DeviceEvent *e) {
 }
 
 /* ---- streams ---- */
-
-struct DeviceStream {
-    cudaStream_t at;
-};
 
 static DeviceStream *cuda_stream_new(Device *d) {
     DeviceStream *s = mem_zero(1, sizeof *s);

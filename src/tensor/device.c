@@ -157,14 +157,14 @@ void *device_stream_handle(Device *d, DeviceStream *s) { return d->backend->stre
 void device_stream_follow(Device *d, DeviceStream *s) { d->backend->stream_follow(d, s); }
 void device_stream_record(Device *d, DeviceStream *s, DeviceEvent *e) { d->backend->stream_record(d, s, e); }
 
-int64_t device_span_begin(Device *d) {
-    if (d->backend->span_begin) d->backend->span_begin(d);
+int64_t device_span_begin(Device *d, DeviceStream *s) {
+    if (d->backend->span_begin) d->backend->span_begin(d, s);
     return d->backend->span_begin ? 0 : clock_ns();
 }
 
-void device_span_end(Device *d, int64_t begin, OpProfile *to) {
+void device_span_end(Device *d, DeviceStream *s, int64_t begin, OpProfile *to) {
     if (d->backend->span_end)
-        d->backend->span_end(d, to);
+        d->backend->span_end(d, s, to);
     else
         to->calls++, to->ns += clock_ns() - begin;
 }

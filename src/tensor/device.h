@@ -121,10 +121,11 @@ void device_stream_follow(Device *, DeviceStream *);
 void device_stream_record(Device *, DeviceStream *, DeviceEvent *);
 /* Whether an event has happened that was last recorded outside of a graph. May be called on any thread. */
 bool device_event_happened(Device *, DeviceEvent *);
-/* Adds the time that the device takes from begin to end to a profile, which must stay valid until device_wait. No
- * op runs in between, and no graph is recorded. begin returns the argument of end. */
-int64_t device_span_begin(Device *);
-void device_span_end(Device *, int64_t begin, OpProfile *);
+/* Adds the time that the device takes from begin to end, on a stream (NULL: that of ops), to a profile, which must
+ * stay valid until a device_wait after the end on the stream. No op runs and no other span
+ * begins in between, and no graph is recorded. begin returns the argument of end. */
+int64_t device_span_begin(Device *, DeviceStream *);
+void device_span_end(Device *, DeviceStream *, int64_t begin, OpProfile *);
 /* Whether calls are being recorded into a graph. */
 bool device_is_recording(const Device *);
 

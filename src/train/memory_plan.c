@@ -25,8 +25,32 @@ static size_t snapshot_bytes(const Trainer *r) {
     return (size_t)all->elements * dtype_size(all->precise) + (c->save_optim ? optim_bytes(r->optimizer) : 0);
 }
 
+/* Messages of the pipeline go both ways, in two groups (pipeline/executor.c). */
+static void plan_messages(const Layout *l, Comm *notes) {
+    Group up = mesh_group(&l->mesh, 1u << AXIS_PP), down = up;
+    down.first = mesh_member(&up, up.size - 1);
+    down.axis_stride[0] = -up.axis_stride[0];
+    down.rank = up.size - 1 - up.rank;
+    comm_plan(notes, &(CommCall){.kind = COMM_SEND, .group = up, .peer = (up.rank + 1) % up.size});
+    comm_plan(notes, &(CommCall){.kind = COMM_SEND, .group = down, .peer = (down.rank + 1) % down.size});
+}
+
+/* Ranks that share a GPU communicate through host memory. */
+static bool uses_nccl(const Trainer *r, const MemoryPlan *plan, const Device *target) {
+    const bool shares = target && !comm_mpi_present() && target->n_devices < r->layout.mesh.world;
+    return plan->discrete && !shares && r->config->distributed_backend == DISTRIBUTED_NCCL;
+}
+
+static void plan_communicators(const Trainer *r, const Device *target, MemoryPlan *plan) {
+    sync_plan(r->sync, r->comm);
+    plan_messages(&r->layout, r->comm);
+    plan->communicators = comm_communicators(r->comm, false);
+    if (uses_nccl(r, plan, target)) plan->part[MEMORY_gathered] += comm_device_bytes(r->comm);
+}
+
 MemoryPlan memory_plan_new(const Config *c, const Derived *d, Comm *comm, const Device *target) {
-    Trainer *r = trainer_new(c, d, NULL, comm, target ? device_null_for(target) : device_null());
+    Comm *notes = comm ? comm_null(comm_world(comm), comm_rank(comm)) : NULL;
+    Trainer *r = trainer_new(c, d, NULL, notes, target ? device_null_for(target) : device_null());
     const Registry *all = r->model->registry;
     MemoryPlan plan = {.discrete = target ? device_is_discrete(target) : c->device != ON_CPU,
                        .held = held_parameters(all)};
@@ -54,7 +78,9 @@ MemoryPlan memory_plan_new(const Config *c, const Derived *d, Comm *comm, const 
     /* In balance a rank receives as many rows as it sends; the most that it can receive are the rows of all
      * ranks. */
     plan.offloaded_most = part[MEMORY_offloaded] * (plan.balanced ? ranks : 1);
+    if (notes) plan_communicators(r, target, &plan);
     trainer_free(r);
+    if (notes) comm_free(notes);
     return plan;
 }
 

@@ -7,7 +7,7 @@
 #include "train/attention_log.h"
 
 /* The uses of memory. `slots` are saved activations and messages between stages. `gathered` has parameters
- * and gradients that ranks gather or sum temporarily. `scratch` is memory of kernels in addition to their
+ * and gradients that ranks gather or sum temporarily, and NCCL's buffers. `scratch` is memory of kernels in addition to their
  * operands. `snapshot` is the copy of a checkpoint that is written during training. The last two parts are in
  * host memory, which on a CPU is the device's memory. */
 #define MEMORY_PARTS(X)                                                                                      \
@@ -40,6 +40,7 @@ typedef struct MemoryPlan {
     bool discrete;       /* the device's memory, which holds all but the last two parts, is not the host's */
     ExecutorMemory unit; /* one slot, the transient space, and offloaded activations */
     int64_t in_flight;   /* number of slots */
+    int communicators;   /* that NCCL opens for this rank */
     int64_t held;        /* parameters of which the rank computes with a part or all */
     AttentionLog attention; /* implementations of attention, on a GPU */
     /* Activations assume equal shares of all experts; unequal shares need more. */

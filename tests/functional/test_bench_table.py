@@ -10,7 +10,7 @@ for name in ("docs", "bench/results"):
 DOCUMENTS = WORK / "docs/performance.md", WORK / "README.md"
 script = (ROOT / "tools/bench_table").read_text()
 SECTIONS = re.findall(r'"([\w-]+)": \w+_table\b', script)
-assert len(SECTIONS) == 15, SECTIONS
+assert len(SECTIONS) == 17, SECTIONS
 for path in DOCUMENTS:
     path.write_text("Before.\n" + "".join(f"<!-- {name} -->\n<!-- end -->\n" for name in SECTIONS) + "After.\n")
 
@@ -26,7 +26,13 @@ failed = {"conf": "llama3-8b", "ours": [{"failed": "ended with 1"}], "peer": []}
 other = row | {"conf": "gpt3-1.3b", "provenance": facts | {"ours_options": "", "driver": "1.2"}}
 cell = {"ours": {"us": spread, "path": "cuDNN"}, "peer": {"us": spread, "path": "flash"}, "ratio": spread}
 against = {"rows": [row | {"provenance": facts | {"ours_options": "--this", "peer_options": "--that"}}]}
+scaled = {"ranks": 2, "devices": 2, "global_batch_size": 8, "step_ms": spread, "tokens_per_second": 5e4, "tokens_per_second_per_device": 2.5e4,
+          "efficiency": {"median": 0.97, "low": 0.96, "high": 0.98}, "note": "2 ranks share a bus"}
+first = scaled | {"ranks": 1, "efficiency": {"median": 1.0}}
 RESULTS = {
+    "recipes.json": {"rows": [{"name": "m", "parameters": 8030261248, "layout": {"ranks": 64, "tensor": 4, "pipeline": 4, "context": 1, "expert": 1, "data": 4},
+                               "global_batch_size": 128, "bubble": 0.012, "bytes": 2**36, "published": "1 TFLOP/s"}]},
+    "gpu-scaling-2b-weak.json": {"scaling": "weak", "rows": [first, scaled]},
     "gpu-race.json": {"rows": [row, failed, other]}, "gpu-fp8.json": against, "gpu-deterministic.json": against,
     "gpu-ops.json": {"roofs": {"copy_gbytes": 4000.0, "bf16": 7e5}, "rows": [
         {"name": "adamw/large", "type": "bf16", "us": 10.0, "gbytes": 3700.0, "of_roof": 0.925},
@@ -67,9 +73,10 @@ for part in ("| gpt2-125m | 1.2 | 1.2 | 1.250 (1.200 to 1.300) | 100000 | 592000
              "| gpt2-125m: tokens/s of llm.c, by hand | 592000 |  | 100000 | no |", "AdamW, GB/s | 3800 |  | 3700 to 3700 | no |",
              "| `attention/short` | 2 x 1 x 1 x 1 x 8 | 1 us, 800 TFLOP/s | 1 us, 800 TFLOP/s, flash | 1.250 (1.200 to 1.300) | - | - | - |",
              "worst shape | 0.970 |  | 1.250 | yes |", "| gpt2-125m | 1.2 | 1.2 | -23.1 % to -16.7 % |", "cost of determinism | 3.0 % |",
-             "FP8 over bf16 | 1.30 |  | 1.250 | no |", "FP8: `--this`; bf16: `--that`.", "| gpt2-125m | 0123abc | 1, 0 |"):
+             "FP8 over bf16 | 1.30 |  | 1.250 | no |", "FP8: `--this`; bf16: `--that`.",
+             "| [m](../bench/recipes/m.conf) | 8.0 | 64 | TP4 PP4 DP4 | 128 | 1.2 % | 64.0 | 1 TFLOP/s |", "| 2b-weak | 2 | 2 | 8 | 1.2 | 50000 | 25000 | 97.0 % (96.0 % to 98.0 %) |", "Note: 2 ranks share a bus.", "| gpt2-125m | 0123abc | 1, 0 |"):
     assert part in text, (part, text)
-assert "llama3-8b" not in text and (WORK / "docs/race.svg").read_text().count("<svg") == 1
+assert "llama3-8b" not in text and all((WORK / f"docs/{name}.svg").read_text().count("<svg") == 1 for name in ("race", "scaling"))
 
 # A new number makes the documents and the plot stale.
 row["mfu"] = 0.51

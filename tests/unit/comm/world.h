@@ -3,6 +3,7 @@
 #ifndef ISOTRON_TESTS_COMM_WORLD_H
 #define ISOTRON_TESTS_COMM_WORLD_H
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -318,7 +319,7 @@ static inline void be_late(void) { nanosleep(&(struct timespec){.tv_nsec = LATE_
 static inline void run_exposed(void *arg, Comm *comm) {
     (void)arg;
     const Mesh mesh = mesh_make(comm_world(comm), comm_rank(comm), (int[AXES]){1, 1, 0, 1, 1, 1, 0});
-    OpProfile profile[COMM_PROFILE] = {{0}}, *dp = &profile[1 << AXIS_DP];
+    CommProfile profile[COMM_PROFILE] = {{.bytes = 0}}, *dp = &profile[1 << AXIS_DP];
     float x = 1, y;
     const CommCall call = {.kind = COMM_ALL_REDUCE,
                            .dtype = F32,
@@ -332,18 +333,23 @@ static inline void run_exposed(void *arg, Comm *comm) {
     comm_profile(comm, profile);
     if (mesh.rank) be_late();
     comm_run(comm, &call);
-    const double exposed = (double)dp->ns * 1e-6;
+    const double exposed = (double)dp->exposed.ns * 1e-6;
     if (!mesh.rank) CHECK(exposed > 0.9 * LATE_MS, "%g ms were exposed, not %d", exposed, LATE_MS);
     CommWork *work = comm_start(comm, &call);
     be_late();
     comm_wait(comm, work);
-    const double hidden = (double)dp->ns * 1e-6 - exposed;
+    const double hidden = (double)dp->exposed.ns * 1e-6 - exposed;
     CHECK(hidden < 0.5 * LATE_MS, "%g ms were exposed behind work of %d ms", hidden, LATE_MS);
     comm_profile(comm, NULL);
     comm_run(comm, &call);
     for (int i = 0; i < COMM_PROFILE; i++)
-        CHECK(profile[i].calls == (&profile[i] == dp ? 2 : 0), "axes %#x have %lld operations", (unsigned)i,
-              (long long)profile[i].calls);
+        CHECK(profile[i].exposed.calls == (&profile[i] == dp ? 2 : 0), "axes %#x have %lld operations",
+              (unsigned)i, (long long)profile[i].exposed.calls);
+    const double n = mesh.world, bytes = 2 * 2 * (n - 1) / n * (double)sizeof x, late = 2 * LATE_MS;
+    CHECK(fabs(dp->bytes - bytes) < 1e-9, "%g bytes, not %g", dp->bytes, bytes);
+    if (!mesh.rank)
+        CHECK((double)dp->flight.ns * 1e-6 > 0.9 * late, "%g ms in flight, not %g",
+              (double)dp->flight.ns * 1e-6, late);
 }
 
 #endif

@@ -1,0 +1,41 @@
+/* Scaling of a training step over numbers of ranks. Each number runs as separate processes (`bench train --ranks
+ * N`), and all take turns: up, down, up, so that a slow drift of the machine favours none.
+ *
+ *   weak     the global batch grows with the ranks
+ *   strong   the global batch stays
+ *
+ * The efficiency of a number of ranks is its tokens/s per rank over those of the smallest number in the same round.
+ * Its interval is that of the median over the rounds (gate/interval.h); all intervals hold together with a
+ * probability of 95 %. */
+#ifndef ISOTRON_BENCH_SCALING_H
+#define ISOTRON_BENCH_SCALING_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/err.h"
+
+enum { SCALING_POINTS = 32 };
+
+typedef enum ScalingAxis { SCALING_DATA, SCALING_TENSOR, SCALING_CONTEXT, SCALING_PIPELINE } ScalingAxis;
+extern const char *const SCALING_AXES[]; /* "data", ...; ends with NULL */
+
+typedef struct BenchScaling {
+    int axis; /* a ScalingAxis, which takes the additional ranks */
+    bool strong;
+    int64_t rounds;
+    int64_t ranks[SCALING_POINTS]; /* ascending */
+    int points;
+    int64_t axis_size, batch; /* of the smallest number of ranks */
+    const char *threads;      /* --cpu-threads of every run: equal ones; NULL: as the options say */
+    const char *json;         /* file for the results; NULL: none */
+} BenchScaling;
+
+/* The options that differ between the runs: size of the axis and global batch with `ranks` ranks. */
+int64_t scaling_axis_size(const BenchScaling *, int64_t ranks);
+int64_t scaling_batch(const BenchScaling *, int64_t ranks);
+
+/* `argv`: the words of the command, for the children. Prints the results. */
+Err bench_scaling(const BenchScaling *, int argc, char **argv);
+
+#endif

@@ -1,0 +1,57 @@
+"""bench scaling runs a step on 1, 2, ... ranks: the batch grows or stays, the named axis takes the ranks, and efficiency is tokens/s
+per rank over those of the fewest in the same round."""
+import statistics
+
+from harness import *
+
+(WORK / "bench.conf").write_text("""
+num-layers = 2
+hidden-size = 32
+num-attention-heads = 4
+seq-length = 16
+vocab-size = 100
+hidden-dropout = 0
+attention-dropout = 0
+micro-batch-size = 1
+global-batch-size = 4
+train-iters = 10
+lr = 0.001
+mock-data = true
+""")
+
+
+def scaling(*options, rounds, expect=0):
+    out = isotron("bench", "scaling", "--config", WORK / "bench.conf", "--steps", 2, "--warmup", 1, "--rounds", rounds, "--json", WORK / "scaling.json",
+                  *options, expect=expect)
+    return out, json.loads((WORK / "scaling.json").read_text()) if expect == 0 else None
+
+
+def check(result, ranks, batches):
+    rows = result["rows"]
+    assert [row["ranks"] for row in rows] == ranks and [row["global_batch_size"] for row in rows] == batches, rows
+    rate = [[row["global_batch_size"] * 16 / ms * 1e3 / row["ranks"] for ms in row["samples_ms"]] for row in rows]
+    for row, own in zip(rows, rate):
+        assert len(own) == result["rounds"] and row["devices"] == 1, row
+        efficiency = statistics.median(a / b for a, b in zip(own, rate[0]))
+        assert abs(row["efficiency"]["median"] / efficiency - 1) < 1e-4, (row, efficiency)
+        assert abs(row["step_ms"]["median"] / statistics.median(row["samples_ms"]) - 1) < 1e-5, row
+
+
+out, weak = scaling("--ranks", 4, rounds=7)
+check(weak, [1, 2, 4], [4, 8, 16])
+assert weak["scaling"] == "weak" and weak["provenance"]["commit"] and "weak scaling over data parallelism" in out, out
+assert all(row["efficiency"]["low"] <= row["efficiency"]["median"] <= row["efficiency"]["high"] for row in weak["rows"][1:]), weak["rows"]
+turns = [line.split(", ")[1].split(" rank")[0] for line in out.splitlines() if line.startswith("round")]
+assert turns == ["1", "2", "4", "4", "2", "1"] * 3 + ["1", "2", "4"], turns
+cores = int(weak["provenance"]["cores"])
+assert ("4 ranks (4 threads) share" in out) == (cores < 4), out
+
+out, strong = scaling("--strong", "--over", "tensor", "--ranks", 2, "--pipeline-model-parallel-size", 2, "--ranks", 4, rounds=1)
+check(strong, [2, 4], [4, 4])
+assert strong["options"]["tensor_model_parallel_size"] == 2 and "needs --rounds 6" in out and "low" not in strong["rows"][1]["efficiency"], out
+
+for words, why in ((["--ranks", 1], "more than them"), ([], "more than them"), (["--ranks", 6, "--min-ranks", 4], "a multiple of the fewest (4)"),
+                   (["--ranks", 8, "--over", "tensor"], "--num-attention-heads 4 is not a multiple"), (["--ranks", 2, "--weak", "--strong"], "choose one"),
+                   (["--ranks", 4, "--tensor-model-parallel-size", 2, "--min-ranks", 1], "--min-ranks: a multiple of 2"), (["--ranks", 2, "--rounds", 0], "--rounds")):
+    assert why in scaling(*words, rounds=1, expect=2)[0], words
+print("bench scaling: batches, turns, efficiency")

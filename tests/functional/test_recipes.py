@@ -1,0 +1,39 @@
+"""Every recipe of bench/recipes plans at full size, fits the published GPU unless its file states otherwise, and runs scaled down
+with its kinds of parallelism."""
+import concurrent.futures
+import re
+
+from harness import *
+
+RECIPES = {path.stem: path for path in sorted((ROOT / "bench/recipes").glob("*.conf"))}
+# Parameters in billions, of the tables.
+PARAMETERS = {"gpt-462b-h100": 462, "gpt-177b-h100": 177, "gpt-1t-a100": 1008.0, "gpt-145b-a100": 145.6, "llama3-8b": 8.03, "llama3-405b-fp8": 405.9, "mixtral-8x7b": 46.7}
+AXES = {"tensor-model": "tensor", "pipeline-model": "pipeline", "context": "context", "expert-model": "expert"}
+
+subprocess.run([ROOT / "tools/plan_recipes", "--program", PROGRAM, "--out", WORK / "plans.json"], check=True)
+plans = {row["name"]: row for row in json.loads((WORK / "plans.json").read_text())["rows"]}
+assert plans.keys() == RECIPES.keys() and len(plans) >= 28, plans.keys()
+for name, plan in plans.items():
+    text = RECIPES[name].read_text()
+    gib = int(re.search(r"^# Published: .*[AH]100 (\d+) GB\.$", text, re.M)[1])
+    assert plan["bytes"] <= gib * 2**30 or "# Does not fit" in text, (name, plan["bytes"] / 2**30)
+    assert "# Source: " in text or " Source: " in text, name
+    assert abs(plan["parameters"] * 1e-9 / PARAMETERS.get(name, plan["parameters"] * 1e-9) - 1) < 2e-3, (name, plan)
+
+
+def run(name):
+    """The scaled-down options, and the result of two steps."""
+    path, out = RECIPES[name], WORK / f"{name}.json"
+    words = subprocess.run([ROOT / "tools/shrink_recipe", path, "--tiny"], check=True, capture_output=True, text=True).stdout.split()
+    isotron("bench", "train", "--config", path, *words, "--device", "cpu", "--steps", 2, "--warmup", 1, "--json", out)
+    return name, json.loads(out.read_text())
+
+
+with concurrent.futures.ThreadPoolExecutor(2) as pool:
+    for name, step in pool.map(run, RECIPES):
+        options, published = step["options"], plans[name]["layout"]
+        assert 2 <= step["ranks"] <= 8 and step["loss"] > 0, step
+        for option, axis in AXES.items():
+            size = options[f"{option}_parallel_size".replace("-", "_")]
+            assert (size > 1) == (published[axis] > 1), (name, axis, size)
+print(f"recipes: {len(plans)} planned and run")
