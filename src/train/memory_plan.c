@@ -37,7 +37,7 @@ static void plan_messages(const Layout *l, Comm *notes) {
 
 /* Ranks that share a GPU communicate through host memory. */
 static bool uses_nccl(const Trainer *r, const MemoryPlan *plan, const Device *target) {
-    const bool shares = target && !comm_mpi_present() && target->n_devices < r->layout.mesh.world;
+    const bool shares = target && comm_processes() == 1 && target->n_devices < r->layout.mesh.world;
     return plan->discrete && !shares && r->config->distributed_backend == DISTRIBUTED_NCCL;
 }
 
