@@ -107,7 +107,7 @@ static void summarise_ranks(const Steps *b, Summary *s) {
 /* A launcher may bind each process to some of them. */
 static int64_t host_cores(void) {
     const Provenance facts = provenance_read();
-    return comm_mpi_present() ? sysconf(_SC_NPROCESSORS_ONLN) : provenance_threads(&facts, 0);
+    return comm_processes() > 1 ? sysconf(_SC_NPROCESSORS_ONLN) : provenance_threads(&facts, 0);
 }
 
 static void note_sharing(const Steps *b, Summary *s) {

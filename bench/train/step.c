@@ -228,7 +228,7 @@ static Err open_run(Steps *b) {
     device_describe(b->device, b->name, sizeof b->name);
     snprintf(b->transport, sizeof b->transport, "%s%s", b->comm ? transport : "none",
              !b->comm             ? ""
-             : comm_mpi_present() ? ", MPI processes"
+             : comm_processes() > 1 ? ", processes"
                                   : ", threads");
     if (b->prints) printf("device: %s\n", b->name);
     if (b->prints && b->comm) printf("ranks: %d, transport: %s\n", b->ranks, b->transport);
