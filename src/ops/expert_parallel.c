@@ -82,6 +82,7 @@ static void arrive_backward(Tape *t, const Node *n, Need need) {
 
 static void send_backward(Tape *t, const Node *n, Need need) {
     Exchange *e = exchange_of(n);
+    tape_run_postponed(t);
     tape_comm_finish(t, e->comm);
     tape_grad_drop(t, e->dy);
     tape_grad_share(t, n->call.in[0], tape_grad(t, n->call.out[0]), need);

@@ -1,19 +1,36 @@
-/* y = x w_e^T for the rows of each expert e. dx is written or added to, dw is added to the main gradient. */
+/* y = x w_e^T for the rows of each expert e. dx is written or added to, dw is added to the main gradient,
+ * possibly while the gradients of the rows return to the ranks of their tokens (ops/expert_parallel.c). */
 #include "ops/grouped.h"
 
 #include "base/fault.h"
 #include "kernels/attr.h"
 #include "kernels/ops.h"
 
+typedef struct ExpertGradient {
+    Tensor *dy, *x, *offset, *dw;
+    LinearAttr attr;
+} ExpertGradient;
+
+static void weight_gradient(Tape *t, void *arg) {
+    const ExpertGradient *g = arg;
+    tape_call(t, &OPS[OP_grouped_linear_wgrad],
+              (Call){.in = {g->dy, g->x, g->offset}, .out = {g->dw}, .attr = &g->attr});
+    tape_grad_drop(t, g->dy);
+}
+
 static void grouped_backward(Tape *t, const Node *n, Need need) {
     Tensor *x = n->call.in[0], *w = n->call.in[1], *offset = n->call.in[2],
            *dy = tape_grad(t, n->call.out[0]);
-    const void *attr = n->call.attr;
+    const LinearAttr *attr = n->call.attr;
     Tensor *dx = tape_grad_out(t, x, need), *dw = tape_grad_out(t, w, need);
     if (dx)
         tape_call(t, &OPS[OP_grouped_linear_dgrad], (Call){.in = {dy, w, offset}, .out = {dx}, .attr = attr});
-    if (dw)
-        tape_call(t, &OPS[OP_grouped_linear_wgrad], (Call){.in = {dy, x, offset}, .out = {dw}, .attr = attr});
+    if (!dw) return;
+    const ExpertGradient rest = {tape_grad_keep(t, n->call.out[0]), x, offset, dw, *attr};
+    if (need == NEED_ALL && tape_context(t)->postpones_experts && tape_overlaps(t, AXIS_EP))
+        tape_postpone(t, n, weight_gradient, &rest, sizeof rest);
+    else
+        weight_gradient(t, (void *)&rest);
 }
 
 Tensor *op_grouped_linear(Tape *t, Tensor *x, Tensor *w, Tensor *offset) {

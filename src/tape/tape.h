@@ -43,7 +43,8 @@ typedef struct RunContext {
     Sync *sync;           /* notified which parameters ops use and which gradients are complete; NULL: none */
     TapeProbe *probe;     /* NULL: none */
     void *probe_arg;
-    bool exact;       /* the exact lane: outputs of ops are rounded to a grid, see exact_on_grid */
+    bool exact;             /* the exact lane: outputs of ops are rounded to a grid, see exact_on_grid */
+    bool postpones_experts; /* the gradients of the experts' weights, behind an all-to-all */
     unsigned at_once; /* mask of axes: collectives of their groups are finished when they have started */
 } RunContext;
 

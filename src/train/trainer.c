@@ -111,7 +111,8 @@ void trainer_refresh_states(Trainer *r, bool training) {
 /* The axes whose collectives may not run behind other ops. */
 static unsigned at_once_axes(const Config *c) {
     return (c->tp_comm_overlap ? 0 : 1u << AXIS_TP) | (c->cp_comm_overlap ? 0 : 1u << AXIS_CP) |
-           (c->moe_shared_expert_overlap ? 0 : 1u << AXIS_EP);
+           (c->moe_shared_expert_overlap || c->overlap_dispatch_backward_with_experts_wgrad ? 0
+                                                                                            : 1u << AXIS_EP);
 }
 
 /* Builds the trainer except for random initial values; allocates nothing on the null device. */
@@ -127,6 +128,7 @@ static Trainer *assemble(const Config *c, const Derived *d, Comm *comm, Device *
         .exact = c->lane == LANE_EXACT,
         .seed = (uint64_t)c->seed,
         .at_once = at_once_axes(c),
+        .postpones_experts = c->overlap_dispatch_backward_with_experts_wgrad,
         .layout = comm ? &r->layout : NULL,
         .comm = comm,
     };

@@ -20,6 +20,8 @@ CASES = [  # layout, the switch that turns overlap off, the one that turns it on
     (f"{TP} {RECOMPUTED}", "--no-tp-comm-overlap", ""),
     ("--context-parallel-size 2", "--no-cp-comm-overlap", ""),
     (EXPERTS, "", "--moe-shared-expert-overlap"),
+    (EXPERTS, "", "--overlap-dispatch-backward-with-experts-wgrad --overlap-grad-reduce"),
+    (f"{EXPERTS} --use-megatron-fsdp", "", "--overlap-dispatch-backward-with-experts-wgrad --overlap-grad-reduce"),
     (f"{EXPERTS} {RECOMPUTED}", "", "--moe-shared-expert-overlap"),
     ("--use-distributed-optimizer --ddp-num-buckets 3", "", "--overlap-grad-reduce --overlap-param-gather"),
     ("--use-megatron-fsdp", "", "--overlap-grad-reduce --overlap-param-gather"),

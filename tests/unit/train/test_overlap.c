@@ -33,6 +33,8 @@ static const Claim CLAIMS[] = {
     {EXPERTS " --moe-shared-expert-overlap", NULL, COMM_ALL_TO_ALL, "return_from_experts", "linear"},
     {EXPERTS " --moe-shared-expert-overlap", NULL, COMM_ALL_TO_ALL, "send_to_experts", "linear_wgrad"},
     {EXPERTS " --moe-shared-expert-overlap", NULL, COMM_ALL_TO_ALL, "return_from_experts", "linear_wgrad"},
+    {EXPERTS " --overlap-dispatch-backward-with-experts-wgrad", NULL, COMM_ALL_TO_ALL, "send_to_experts",
+     "grouped_linear_wgrad"},
     {"--overlap-grad-reduce --ddp-bucket-size 100", NULL, COMM_ALL_REDUCE, "grad_sum", "linear_dgrad"},
     {"--use-distributed-optimizer --ddp-bucket-size 100 --overlap-param-gather", NULL, COMM_ALL_GATHER,
      "param_gather", "linear"},
