@@ -59,9 +59,11 @@ static void take(StopSignals *s, int number) {
         say(number, "stopping; no step has begun");
         end_process(number);
     } else if (!atomic_load(&s->seen)) {
+        const bool alone = comm_processes() == 1; /* a launcher may repeat a signal */
         say(number,
-            s->saves ? "stopping after this step, then saving; a second signal stops at once, without saving"
-                     : "stopping after this step; nothing is saved without --save");
+            !s->saves ? "stopping after this step; nothing is saved without --save"
+            : alone   ? "stopping after this step, then saving; a second signal stops at once, without saving"
+                      : "stopping after this step, then saving");
         atomic_store(&s->seen, number);
     } else if (comm_processes() == 1) {
         say(number, "stopping at once; the checkpoints that are complete stay");
