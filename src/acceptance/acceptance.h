@@ -18,7 +18,7 @@
 struct json_t; /* jansson.h */
 
 enum {
-#define STAGE(name, share, ranks, on_library, what) STAGE_##name,
+#define STAGE(name, share, ranks, on_library, starts_processes, what) STAGE_##name,
 #include "acceptance/stages.def"
     STAGES
 };
@@ -41,7 +41,7 @@ typedef struct AcceptRow {
     const char *name, *what;
     double share;
     int least_ranks;
-    bool on_library, selected;
+    bool on_library, starts_processes, selected;
     Outcome *a, *b; /* b: with the other NCCL library; NULL: not run */
 } AcceptRow;
 

@@ -13,13 +13,13 @@
 #include "train/launch.h"
 
 static Err (*const FUNCTIONS[])(const StageInput *) = {
-#define STAGE(name, share, ranks, on_library, what) stage_##name,
+#define STAGE(name, share, ranks, on_library, starts_processes, what) stage_##name,
 #include "acceptance/stages.def"
 };
 
 static const AcceptRow ROWS[] = {
-#define STAGE(name, share, ranks, on_library, what)                                                          \
-    {#name, what, share, ranks, on_library, false, NULL, NULL},
+#define STAGE(name, share, ranks, on_library, starts_processes, what)                                        \
+    {#name, what, share, ranks, on_library, starts_processes, false, NULL, NULL},
 #include "acceptance/stages.def"
 };
 
@@ -121,8 +121,8 @@ static Err check_names(const AcceptOptions *o) {
 /* Why a stage cannot run here; NULL: it can. */
 static const char *obstacle(const AcceptOptions *o, const AcceptRow *row) {
     if (config_ranks(o->config) < row->least_ranks) return "it needs 2 ranks, and there is 1";
-    if (comm_processes() > 1 && !strcmp(row->name, "hang"))
-        return "it ends worlds: run it without mpirun, with --ranks";
+    if (comm_processes() > 1 && row->starts_processes)
+        return "it starts processes: run it without mpirun, with --ranks";
     return NULL;
 }
 

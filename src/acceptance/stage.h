@@ -11,10 +11,11 @@ typedef struct StageInput {
     Config config; /* with the number of ranks, the library and the deadline of this run */
     double seconds;
     Outcome *out;
+    void *state; /* the stage's own, of all its worlds in this process */
 } StageInput;
 
 /* stages.def: each function writes its result; an error is of the options. */
-#define STAGE(name, share, ranks, on_library, what) Err stage_##name(const StageInput *);
+#define STAGE(name, share, ranks, on_library, starts_processes, what) Err stage_##name(const StageInput *);
 #include "acceptance/stages.def"
 
 /* A rank of a stage. */

@@ -412,6 +412,7 @@ static void nccl_free(Comm *c) {
     for (Link *l = s->links, *next; l; l = next) {
         next = l->next;
         if (l->nccl) NCCL(s, l->nccl, CommDestroy, l->nccl);
+        l->channel->state = NULL; /* the transport may be opened again */
         device_stream_free(s->device, l->stream);
         flights_free(s, l->first);
         free(l);

@@ -25,6 +25,7 @@ static const Arg ROWS[] = {
     ROW(accept.nccl_b, "nccl-b", ARG_TEXT, "none",
         "Another NCCL library: stages that depend on the library run for both alternately."),
     ROW(accept.good, "good", ARG_TEXT, "none", "File of an earlier --json, of a good run, to compare with."),
+    ROW(accept.golden, "golden", ARG_TEXT, "golden", "Folder of golden cases for the stage parity."),
     ROW(memory, "memory-share", ARG_TEXT, "80%",
         "Share of a device's free memory that gets patterns, as the time allows."),
     ROW(allow, "allow", ARG_TEXT, "5%",

@@ -10,9 +10,6 @@ named(validate(*ONLY, "collectives", *NCCL, HOST_NCCL_FAULT="half_sum", expect=1
 SOON = ["--distributed-timeout-seconds-after-init", 1]
 named(validate(*ONLY, "collectives", *NCCL, *SOON, HOST_NCCL_FAULT="lost:40", expect=1)[0]["collectives"], "NCCL", "has waited 1 s")
 named(validate(*ONLY, "collectives", *NCCL, HOST_NCCL_FAULT="error:40", expect=1)[0]["collectives"], "NCCL", "planted fault")
-stages, said = validate(*ONLY, "speed", *NCCL, "--seconds", 8, HOST_NCCL_FAULT="link:1:3", expect=1)
-named(stages["speed"], "link 1-3", "it is slow", "DEGRADED")
-assert len(stages["speed"]["evidence"]) == 1, said
-named(validate(*ONLY, "speed", *NCCL, HOST_NCCL_FAULT="rank:2:1", expect=1)[0]["speed"], "rank 2", "all of its links are slow", "DEGRADED")
-named(validate(*ONLY, "speed", program=FAULTY, FAULTY="slow 1 2", expect=1)[0]["speed"], "rank 1", "it arrives late", "DEGRADED")
 named(validate(*ONLY, "memory", program=FAULTY, FAULTY="memory 3 1000", expect=1)[0]["memory"], "rank 3", "offset 1000")
+named(validate(*ONLY, "training", program=FAULTY, FAULTY="gemm 1 101", expect=1)[0]["training"], "transport", "two equal runs differ")
+named(validate(*ONLY, "parity", program=FAULTY, FAULTY="gemm 0 7", expect=1)[0]["parity"], "", "llama-layouts fp64, tp4 sp")
