@@ -191,7 +191,8 @@ static Err read_train(Setup *s, BenchTrain *o, GateArgs *gate, Args *args, int a
     check_gate(gate, args);
     refuse_same_files(args, o->json, &gate->words);
     if (gate->words.against && comm_processes() > 1)
-        args_problem(args, "--against starts processes itself: use --ranks without mpirun, or --baseline");
+        args_problem(args,
+                     "--against starts processes itself: use --ranks without a launcher, or --baseline");
     return args_end(args);
 }
 
