@@ -395,9 +395,9 @@ static void print_gpu(const Steps *b, const Summary *s) {
     printf("CUDA graphs: replayed %.1f times a step\n", b->graph_replays);
     printf("timing ops adds %.1f %% to a step\n", (s->profiled / s->step.median - 1) * 100);
     if (b->roof_gemm > 0)
-        printf("roofs: GEMM %.1f TFLOP/s, copy %.0f GB/s; the step's model FLOPs are %.1f %% of the "
+        printf("roofs of %s: GEMM %.1f TFLOP/s, copy %.0f GB/s; the step's model FLOPs are %.1f %% of the "
                "former\n",
-               b->roof_gemm * 1e-3, b->roof_copy, rate / b->roof_gemm * 1e-7);
+               amount(b->ranks, "rank").s, b->roof_gemm * 1e-3, b->roof_copy, rate / b->roof_gemm * 1e-7);
 }
 
 static void print_cpu(const Steps *b) {
