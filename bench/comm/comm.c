@@ -9,10 +9,10 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "bench/comm/exact.h"
+#include "bench/head.h"
 #include "bench/op_runner.h"
 #include "comm/agree.h"
 #include "train/launch.h"
-#include "train/provenance.h"
 
 typedef struct Rank {
     const BenchComm *options;
@@ -173,9 +173,11 @@ static void finish(const Rank *r, Run *run, const char *device, const char *tran
     if (!r->prints) return;
     printf("\nalgbw and busbw in GB/s; roof: every rank copies %.2f GB/s while all copy\n", roof);
     run->wrong = r->wrong;
-    run->result = json_pack("{s:o, s:s, s:s, s:i, s:i, s:f, s:O}", "provenance", provenance_json(), "device",
-                            device, "transport", transport, "ranks", comm_world(r->comm), "group",
-                            r->group.size, "copy_gbytes", roof, "rows", r->rows);
+    char how[BENCH_TRANSPORT];
+    run->result =
+        bench_head("comm", device, comm_world(r->comm), bench_transport(r->comm, transport, how), 1);
+    json_object_update_new(run->result, json_pack("{s:i, s:f, s:O}", "group", r->group.size, "copy_gbytes",
+                                                  roof, "rows", r->rows));
 }
 
 static Err run_rank(void *arg, Comm *comm) {
@@ -233,12 +235,7 @@ Err bench_comm(const BenchComm *o, int64_t *wrong) {
     *wrong = 0;
     ERR_RETURN(check_options(o));
     ERR_RETURN(world_run(o->config, run_rank, &run));
-    Err e = ERR_OK;
-    if (run.result && o->json) {
-        char *text = json_dumps(run.result, JSON_INDENT(1) | JSON_REAL_PRECISION(6));
-        e = file_write_atomic(o->json, text, strlen(text));
-        free(text);
-    }
+    const Err e = run.result ? bench_write(o->json, run.result) : ERR_OK;
     json_decref(run.result);
     *wrong = run.wrong;
     return e;

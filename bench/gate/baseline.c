@@ -16,7 +16,9 @@ Err gate_open_baseline(Gate *g) {
     Err e = file_read(o->baseline, &text);
     if (!e.code) e = result_parse(o->baseline, text.s ? text.s : "", text.len, &g->theirs);
     str_free(&text);
-    if (!e.code && strcmp(g->theirs.unit, strcmp(bench, "train") ? "us" : "ms") != 0)
+    const char *other = json_string_value(json_object_get(g->theirs.json, "bench"));
+    if (!e.code &&
+        (other ? strcmp(other, bench) : strcmp(g->theirs.unit, strcmp(bench, "train") ? "us" : "ms")))
         e = err_user("'%s' is of the other bench, not of bench %s; measure a baseline with bench %s --json",
                      o->baseline, bench, bench);
     for (int64_t i = 0; i < g->theirs.n && !e.code; i++)

@@ -7,9 +7,9 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "bench/head.h"
 #include "bench/ops/cases.h"
 #include "bench/ops/operands.h"
-#include "train/provenance.h"
 #include "bench/peaks.h"
 #include "bench/op_cost.h"
 #include "models/option_map.h"
@@ -28,7 +28,7 @@ typedef struct Session {
     bool wanted[TYPES];
     char described[200];      /* the device */
     double copy, gemm[TYPES]; /* roofs, GB/s and GFLOP/s; 0: not measured yet */
-    json_t *provenance, *rows;
+    json_t *rows;
     bool complete;
 } Session;
 
@@ -127,9 +127,11 @@ static const char *tuning_name(GemmTuning tuning) {
 }
 
 static json_t *facts_json(const Session *s, json_t *rows) {
-    return json_pack("{s:O, s:s, s:i, s:b, s:s, s:O}", "provenance", s->provenance, "device", s->described,
-                     "threads", s->device->pool ? pool_threads(s->device->pool) : 0, "deterministic",
-                     s->options->deterministic, "gemm_tuning", tuning_name(s->options->tuning), "rows", rows);
+    const int threads = s->device->pool ? pool_threads(s->device->pool) : 0;
+    json_t *facts = bench_head("ops", s->described, 1, "none", threads);
+    json_object_update_new(facts, json_pack("{s:b, s:s, s:O}", "deterministic", s->options->deterministic,
+                                            "gemm_tuning", tuning_name(s->options->tuning), "rows", rows));
+    return facts;
 }
 
 static json_t *result_json(const Session *s) {
@@ -144,10 +146,8 @@ static json_t *result_json(const Session *s) {
 
 static Err write_json(const Session *s) {
     json_t *all = result_json(s);
-    char *text = json_dumps(all, JSON_INDENT(1) | JSON_REAL_PRECISION(6));
+    const Err e = bench_write(s->options->json, all);
     json_decref(all);
-    Err e = file_write_atomic(s->options->json, text, strlen(text));
-    free(text);
     return e;
 }
 
@@ -223,12 +223,12 @@ Err bench_ops(const BenchOps *o, const BenchGuard *guard, json_t **result) {
     if (!e.code) e = open_device(&s, o->tuning);
     if (!e.code) {
         printf("device: %s\n", device_describe(s.device, s.described, sizeof s.described));
-        s.provenance = provenance_json(), s.rows = json_array();
+        s.rows = json_array();
         if (guard) e = ask(&s, guard);
         if (!e.code) e = measure_all(&s);
         if (!e.code) print_roofs(&s);
         if (!e.code && result) *result = result_json(&s);
-        json_decref(s.rows), json_decref(s.provenance);
+        json_decref(s.rows);
         device_free(s.device);
     }
     regfree(&s.filter);

@@ -9,6 +9,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "bench/child.h"
+#include "bench/head.h"
 #include "bench/gate/interval.h"
 #include "bench/op_runner.h"
 
@@ -94,6 +95,13 @@ static double fact(const Point *p, const char *name) {
     return json_number_value(json_object_get(p->last.json, name));
 }
 
+/* The part of a step that waits for communication, without the pipeline's bubble. */
+static double exposed(const Point *p) {
+    const json_t *ms = json_object_get(json_object_get(p->last.json, "family_ms"), "communication"),
+                 *step = json_object_get(json_object_get(p->last.json, "step_ms"), "mean");
+    return json_number_value(ms) / json_number_value(step);
+}
+
 static Range range_of(const double *values, int64_t n) {
     double *copy = mem_alloc((size_t)n * sizeof *copy);
     memcpy(copy, values, (size_t)n * sizeof *copy);
@@ -106,9 +114,9 @@ static void print_row(const Scaling *s, int i) {
     const Point *p = &s->point[i];
     const Range ms = range_of(p->ms, s->rounds);
     const double rate = range_of(p->rate, s->rounds).median;
-    printf("%6lld %7.0f %7lld %12.2f %14.0f %14.0f", (long long)s->options->ranks[i], fact(p, "devices"),
-           (long long)scaling_batch(s->options, s->options->ranks[i]), ms.median, rate,
-           rate / fact(p, "devices"));
+    printf("%6lld %7.0f %7lld %12.2f %14.0f %14.0f %7.1f%%", (long long)s->options->ranks[i],
+           fact(p, "devices"), (long long)scaling_batch(s->options, s->options->ranks[i]), ms.median, rate,
+           rate / fact(p, "devices"), 100 * exposed(p));
     if (i == 0)
         printf(" %10s", "1");
     else
@@ -121,8 +129,8 @@ static void print(const Scaling *s) {
     const BenchScaling *o = s->options;
     printf("\n%s scaling over %s parallelism, on %s\n", o->strong ? "strong" : "weak", SCALING_AXES[o->axis],
            json_string_value(json_object_get(s->point[o->points - 1].last.json, "device")));
-    printf("%6s %7s %7s %12s %14s %14s %10s\n", "ranks", "devices", "batch", "step, ms", "tokens/s",
-           "per device", "efficiency");
+    printf("%6s %7s %7s %12s %14s %14s %8s %10s\n", "ranks", "devices", "batch", "step, ms", "tokens/s",
+           "per device", "exposed", "efficiency");
     for (int i = 0; i < o->points; i++) print_row(s, i);
     printf("efficiency: tokens/s per rank over those of %lld", (long long)o->ranks[0]);
     const int64_t least = interval_least(ALL_MISS / (o->points - 1));
@@ -151,6 +159,7 @@ static json_t *row_json(const Scaling *s, int i) {
                     "step_ms", "median", ms.median, "min", ms.min, "max", ms.max, "samples_ms", samples,
                     "tokens_per_second", rate, "tokens_per_second_per_device", rate / fact(p, "devices"),
                     "efficiency", efficiency);
+    json_object_set_new(row, "exposed", json_real(exposed(p)));
     static const char *const ALSO[] = {"mfu", "communication", "rank", "note"};
     for (size_t k = 0; k < sizeof ALSO / sizeof *ALSO; k++)
         json_object_set(row, ALSO[k], json_object_get(p->last.json, ALSO[k]));
@@ -158,10 +167,12 @@ static json_t *row_json(const Scaling *s, int i) {
 }
 
 static json_t *result_json(const Scaling *s) {
-    static const char *const SAME[] = {"provenance", "device", "type", "model", "options"};
+    static const char *const SAME[] = {"provenance", "device", "ranks", "transport",
+                                       "threads",    "type",   "model", "options"};
     const BenchScaling *o = s->options;
-    json_t *result = json_pack("{s:s, s:s, s:I}", "scaling", o->strong ? "strong" : "weak", "over",
-                               SCALING_AXES[o->axis], "rounds", (json_int_t)s->rounds);
+    json_t *result =
+        json_pack("{s:s, s:s, s:s, s:I}", "bench", "scaling", "scaling", o->strong ? "strong" : "weak",
+                  "over", SCALING_AXES[o->axis], "rounds", (json_int_t)s->rounds);
     const json_t *last = s->point[o->points - 1].last.json;
     for (size_t k = 0; k < sizeof SAME / sizeof *SAME; k++)
         json_object_set(result, SAME[k], json_object_get(last, SAME[k]));
@@ -173,9 +184,7 @@ static json_t *result_json(const Scaling *s) {
 
 static Err write_json(const Scaling *s) {
     json_t *result = result_json(s);
-    char *text = json_dumps(result, JSON_INDENT(1) | JSON_REAL_PRECISION(6));
-    const Err e = file_write_atomic(s->options->json, text, strlen(text));
-    free(text);
+    const Err e = bench_write(s->options->json, result);
     json_decref(result);
     return e;
 }

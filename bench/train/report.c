@@ -8,9 +8,9 @@
 #include <unistd.h>
 
 #include "base/amount.h"
-#include "base/file.h"
 #include "base/mem.h"
 #include "train/provenance.h"
+#include "bench/head.h"
 #include "bench/peaks.h"
 #include "bench/train/step.h"
 
@@ -285,12 +285,14 @@ static json_t *options_json(const Steps *b) {
 }
 
 json_t *report_facts(const Steps *b) {
-    return json_pack("{s:o, s:s, s:i, s:s, s:i, s:s, s:o, s:o, s:I, s:I, s:I, s:I}", "provenance",
-                     provenance_json(), "device", b->name, "ranks", b->ranks, "transport", b->transport,
-                     "threads", b->threads, "type", dtype_name(b->type), "model", model_json(b), "options",
-                     options_json(b), "micro_batch_size", (json_int_t)b->derived->micro_batch_size,
-                     "global_batch_size", (json_int_t)b->derived->global_batch_size, "tokens",
-                     (json_int_t)tokens_of(b), "step_flops", (json_int_t)b->flops);
+    json_t *facts = bench_head("train", b->name, b->ranks, b->transport, b->threads);
+    json_object_update_new(facts,
+                           json_pack("{s:s, s:o, s:o, s:I, s:I, s:I, s:I}", "type", dtype_name(b->type),
+                                     "model", model_json(b), "options", options_json(b), "micro_batch_size",
+                                     (json_int_t)b->derived->micro_batch_size, "global_batch_size",
+                                     (json_int_t)b->derived->global_batch_size, "tokens",
+                                     (json_int_t)tokens_of(b), "step_flops", (json_int_t)b->flops));
+    return facts;
 }
 
 /* Adds facts of steps on a GPU. */
@@ -393,9 +395,9 @@ static void print_gpu(const Steps *b, const Summary *s) {
     printf("CUDA graphs: replayed %.1f times a step\n", b->graph_replays);
     printf("timing ops adds %.1f %% to a step\n", (s->profiled / s->step.median - 1) * 100);
     if (b->roof_gemm > 0)
-        printf("roofs: GEMM %.1f TFLOP/s, copy %.0f GB/s; the step's model FLOPs are %.1f %% of the "
+        printf("roofs of %s: GEMM %.1f TFLOP/s, copy %.0f GB/s; the step's model FLOPs are %.1f %% of the "
                "former\n",
-               b->roof_gemm * 1e-3, b->roof_copy, rate / b->roof_gemm * 1e-7);
+               amount(b->ranks, "rank").s, b->roof_gemm * 1e-3, b->roof_copy, rate / b->roof_gemm * 1e-7);
 }
 
 static void print_cpu(const Steps *b) {
@@ -443,12 +445,7 @@ Err report_steps(Steps *b, json_t **out) {
     print(b, &s);
     if (!b->options->json && !out) return ERR_OK;
     json_t *result = result_json(b, &s);
-    Err e = ERR_OK;
-    if (b->options->json) {
-        char *text = json_dumps(result, JSON_INDENT(1) | JSON_REAL_PRECISION(6));
-        e = file_write_atomic(b->options->json, text, strlen(text));
-        free(text);
-    }
+    const Err e = bench_write(b->options->json, result);
     if (!e.code && out)
         *out = result;
     else

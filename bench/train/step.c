@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/philox.h"
+#include "bench/head.h"
 #include "bench/peaks.h"
 #include "comm/agree.h"
 #include "models/option_map.h"
@@ -226,10 +227,7 @@ static Err open_run(Steps *b) {
     char transport[200];
     ERR_RETURN(rank_open_device(c, b->derived, b->comm, &b->device, transport));
     device_describe(b->device, b->name, sizeof b->name);
-    snprintf(b->transport, sizeof b->transport, "%s%s", b->comm ? transport : "none",
-             !b->comm             ? ""
-             : comm_processes() > 1 ? ", processes"
-                                  : ", threads");
+    bench_transport(b->comm, transport, b->transport);
     if (b->prints) printf("device: %s\n", b->name);
     if (b->prints && b->comm) printf("ranks: %d, transport: %s\n", b->ranks, b->transport);
     const Err e = plan_memory(b);

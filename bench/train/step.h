@@ -3,6 +3,7 @@
 #define ISOTRON_BENCH_STEP_H
 
 #include "base/machine.h"
+#include "bench/head.h"
 #include "bench/train/gemms.h"
 #include "bench/train/train.h"
 #include "comm/comm.h"
@@ -48,8 +49,8 @@ typedef struct Steps {
     const Derived *derived;
     Comm *comm; /* NULL: one rank */
     int ranks;
-    bool prints;         /* rank 0 */
-    char transport[240]; /* and how the ranks run */
+    bool prints; /* rank 0 */
+    char transport[BENCH_TRANSPORT];
     Trainer *run;
     Device *device; /* the run's */
     bool gpu;

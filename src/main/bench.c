@@ -7,6 +7,7 @@
 #include "bench/comm/comm.h"
 #include "bench/comm/exact.h"
 #include "bench/gate/gate.h"
+#include "bench/head.h"
 #include "bench/ops/ops.h"
 #include "bench/scaling/scaling.h"
 #include "bench/train/train.h"
@@ -85,9 +86,8 @@ static Err report_gate(const Gate *g, const char *json, ErrCode *status) {
     Err e = write_file(g->options->junit, junit.s, junit.len);
     if (!e.code && json && g->options->against) {
         json_t *all = gate_json(g);
-        char *dump = json_dumps(all, JSON_INDENT(1) | JSON_REAL_PRECISION(6));
-        e = write_file(json, dump, strlen(dump));
-        free(dump);
+        e = bench_write(json, all);
+        if (e.code) e.code = ERR_INFRA; /* as above */
         json_decref(all);
     }
     str_free(&text), str_free(&junit);
@@ -191,7 +191,8 @@ static Err read_train(Setup *s, BenchTrain *o, GateArgs *gate, Args *args, int a
     check_gate(gate, args);
     refuse_same_files(args, o->json, &gate->words);
     if (gate->words.against && comm_processes() > 1)
-        args_problem(args, "--against starts processes itself: use --ranks without mpirun, or --baseline");
+        args_problem(args,
+                     "--against starts processes itself: use --ranks without a launcher, or --baseline");
     return args_end(args);
 }
 

@@ -54,6 +54,16 @@ assert [r["rounds"] for r in json.loads((WORK / "ops.json").read_text())["rows"]
 isotron("bench", "ops", "--dtype", "fp8", expect=2)
 assert "--seconds" in isotron("bench", "ops", "--seconds", -1, expect=2)
 assert "--cpu-threads" in isotron("bench", "ops", "--cpu-threads", 5000, expect=2)
+# All results begin alike.
+HEAD = ["bench", "provenance", "device", "ranks", "transport", "threads"]
+isotron("bench", "comm", "--ranks", 2, "--collective", "all_reduce", "--max-bytes", "1K", "--seconds", 1e-3, "--json", WORK / "comm.json")
+isotron("bench", "scaling", "--config", WORK / "bench.conf", "--ranks", 2, "--steps", 1, "--warmup", 1, "--rounds", 1, "--json", WORK / "scaling.json")
+for name, ranks in ("step", 1), ("ops", 1), ("comm", 2), ("scaling", 2):
+    result = json.loads((WORK / f"{name}.json").read_text())
+    assert set(HEAD) <= result.keys() and result["bench"] == name.replace("step", "train") and result["ranks"] == ranks, (name, list(result))
+    assert "commit" in result["provenance"] and result["device"].startswith("CPU") and (result["transport"] == "none") == (ranks == 1), (name, result["transport"])
+out = isotron("bench", "ops", "--filter", "^drop$", "--baseline", WORK / "scaling.json", expect=2)
+assert "other bench" in out or "is not a result" in out, out
 # The file of a stopped run has the results so far.
 (WORK / "ops.json").unlink()
 stopped = subprocess.Popen([PROGRAM, "bench", "ops", "--json", str(WORK / "ops.json")], stdout=subprocess.PIPE, text=True)

@@ -40,6 +40,7 @@ def check(result, ranks, batches):
 out, weak = scaling("--ranks", 4, rounds=7)
 check(weak, [1, 2, 4], [4, 8, 16])
 assert weak["scaling"] == "weak" and weak["provenance"]["commit"] and "weak scaling over data parallelism" in out, out
+assert [row["exposed"] > 0 for row in weak["rows"]] == [False, True, True], weak["rows"]
 assert all(row["efficiency"]["low"] <= row["efficiency"]["median"] <= row["efficiency"]["high"] for row in weak["rows"][1:]), weak["rows"]
 turns = [line.split(", ")[1].split(" rank")[0] for line in out.splitlines() if line.startswith("round")]
 assert turns == ["1", "2", "4", "4", "2", "1"] * 3 + ["1", "2", "4"], turns

@@ -79,15 +79,38 @@ static void gemms_are_told_apart(void **state) {
     other[0].attr = &fixed, other[1].in[2] = &bias, other[2].in[0] = &half, other[3].out[0] = &added;
     added.flags = TENSOR_ACCUM;
     all.count = 0;
+    for (int i = 0; i < 3; i++) gemms_count(&all, &OPS[OP_linear], &call);
+    for (int i = 0; i < 4; i++) gemms_count(&all, &OPS[OP_linear], &other[i]);
+    gemms_count(&all, &OPS[OP_add], &call);
+    assert_int_equal(all.count, 5);
+    assert_int_equal(all.at[0].calls, 3);
     assert_int_equal(gemms_find(&all, &OPS[OP_linear], &call), 0);
     for (int i = 0; i < 4; i++) assert_int_equal(gemms_find(&all, &OPS[OP_linear], &other[i]), 1 + i);
-    for (int i = 0; i < 4; i++) assert_int_equal(gemms_find(&all, &OPS[OP_linear], &other[i]), 1 + i);
-    assert_int_equal(gemms_find(&all, &OPS[OP_linear], &call), 0);
+    assert_int_equal(gemms_find(&all, &OPS[OP_linear_dgrad], &call), -1);
     assert_int_equal(gemms_find(&all, &OPS[OP_add], &call), -1);
     assert_int_equal(gemms_find(&all, &OPS[OP_all_reduce], &call), -1);
-    assert_int_equal(all.count, 5);
-    all.at[0].calls = 3;
-    assert_true(gemms_flops(&all) == 3 * 2.0 * 10 * 16 * 8);
+    assert_true(gemms_flops(&all) == (3 + 4) * 2.0 * 10 * 16 * 8);
+}
+
+/* The routing changes the rows of experts, but not their GEMM. */
+static void gemms_of_experts_are_one(void **state) {
+    (void)state;
+    static StepGemms all;
+    const LinearAttr attr = {.fixed_order = false};
+    const int64_t rows[] = {24, 7, 0};
+    all.count = 0;
+    for (int i = 0; i < 3; i++) {
+        Tensor x = tensor_make(NULL, F32, 3, (int64_t[]){rows[i], 1, 4}),
+               w = tensor_make(NULL, F32, 2, (int64_t[]){3 * 5, 4}),
+               y = tensor_make(NULL, F32, 3, (int64_t[]){rows[i], 1, 5}),
+               offset = tensor_make(NULL, I64, 1, (int64_t[]){4});
+        const Call call = {.in = {&x, &w, &offset}, .out = {&y}, .attr = &attr};
+        gemms_count(&all, &OPS[OP_grouped_linear], &call);
+        assert_int_equal(gemms_find(&all, &OPS[OP_grouped_linear], &call), rows[i] ? 0 : -1);
+    }
+    assert_int_equal(all.count, 1);
+    assert_int_equal(all.at[0].calls, 2);
+    assert_true(gemms_flops(&all) == 2.0 * (24 + 7) * 5 * 4);
 }
 
 static void of_experts_all_rows_count(void **state) {
@@ -152,6 +175,7 @@ int main(void) {
         cmocka_unit_test(the_work_of_attention),
         cmocka_unit_test(the_work_of_embeddings),
         cmocka_unit_test(gemms_are_told_apart),
+        cmocka_unit_test(gemms_of_experts_are_one),
         cmocka_unit_test(of_experts_all_rows_count),
         cmocka_unit_test(a_range_has_a_middle),
         cmocka_unit_test(peaks_are_of_the_longest_name),
