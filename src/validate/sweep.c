@@ -67,6 +67,7 @@ static bool is_wrong_on_one_rank(Sweep *s, const Cell *cell, Args *args) {
 static void check_words(const SweepOptions *o, const Config *c, Args *args) {
     args_refuse_all(args, o->own.target, "in a cell, because it is an option of the command");
     args_refuse(args, "lane", "in a cell, because its first word is the precision");
+    args_refuse(args, "fp8-format", "in a cell, because all cells are compared with the same runs");
     golden_refuse(args);
     if (args->help) args_problem(args, "--help has no use in a cell: leave it out.");
     config_check_ranges(c, args);

@@ -163,6 +163,7 @@ parity {case} --sweep {work}/good.list --junit {work}/dangling --html {work}/not
 parity {case} --sweep {work}/absent => cannot open|absent
 parity {case} --sweep {empty} => has no cell for the given cases
 parity {case} --sweep {work}/typo.list => typo.list:3: 'gpt2-tyni' is neither a precision nor a golden case: given are gpt2-tiny
+parity {case} --sweep {work}/fp8.list => fp8.list:1: --fp8-format is not used in a cell, because all cells are compared with the same runs
 parity {case} --sweep {work}/precision.list => precision.list:1: 'fp65' is not a precision: use fp64
 parity {case} --sweep {work}/option.list => option.list:1: '--rank' is not an option: did you mean --ranks?
 parity {case} --sweep {work}/unread.list => unread.list:1: --save is not used in parity
@@ -246,7 +247,6 @@ inspect {schedule} --pipeline-model-parallel-size 3 => 4 layers cannot be divide
 bench => usage: isotron bench WHAT
 bench speed => usage: isotron bench WHAT
 bench train {bench} --steps 0 => --steps: from 1
-bench train {bench} --ranks 2 => leave out --ranks
 bench train {bench} --data-path {data} => --data-path is not used in bench train
 bench train --config {mine}/run.conf --json {mine}/run.conf => --json and --config are the same file
 bench train {bench} --json {lines} --baseline {lines} => --json and --baseline are the same file
@@ -276,7 +276,7 @@ def prepare():
     for name, content in {"empty": "", "lines": '{"text": "one two"}\n', "megatron/latest_checkpointed_iteration.txt": "3", "released/latest_checkpointed_iteration.txt": "release",
                           "deep/config.json": "[" * 100000, "deep/tokenizer.json": "[" * 100000,
                           "bert/config.json": '{"model_type": "bert"}', "good.list": "fp64\n", "typo.list": "# typo\ngpt2-tiny fp64\ngpt2-tyni fp64\n",
-                          "precision.list": "gpt2-tiny fp65\n", "option.list": "fp64 --rank 2\n", "unread.list": "fp64 --save x\n"}.items():
+                          "precision.list": "gpt2-tiny fp65\n", "fp8.list": "bf16 --fp8-format hybrid\n", "option.list": "fp64 --rank 2\n", "unread.list": "fp64 --save x\n"}.items():
         (WORK / name).write_text(content)
     for name in "ab":
         for kind in ("bin", "idx"):
