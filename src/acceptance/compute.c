@@ -240,8 +240,8 @@ static Err on_rank(StageRank *r) {
     while (rounds++, stage_has_time(r, 1));
     if (r->out) {
         outcome_sum_up(r->out, "fp64 fp32 bf16 fp16%s, %" PRId64 " repetitions on %d device%s",
-                       fp8 ? " fp8" : "", rounds, r->world, r->world > 1 ? "s" : "");
-        if (r->world == 1)
+                       fp8 ? " fp8" : "", rounds, r->world / r->sharing, r->world > r->sharing ? "s" : "");
+        if (r->world == r->sharing)
             outcome_limit(r->out, "compute: equal results on two devices, because there is one");
     }
     device_release(r->device, c.memory, c.bytes);

@@ -101,7 +101,7 @@ static void report(const StageRank *r, const Seen *all) {
 
 static Err on_rank(StageRank *r) {
     const bool gpu = device_is_discrete(r->device);
-    const double unused = (double)device_memory_available(r->device) / (gpu ? 1 : r->world),
+    const double unused = stage_reduce(r, COMM_MIN, (double)device_memory_available(r->device)) / r->sharing,
                  share = r->in->options->memory_share * unused;
     const size_t all_bytes = share < (double)PIECE ? PIECE : (size_t)share / PIECE * PIECE;
     Seen *all = mem_zero((size_t)r->world, sizeof *all);

@@ -76,6 +76,11 @@ static void finish(const StageRank *r, bool gpu, int rounds) {
 
 static Err on_rank(StageRank *r) {
     const bool gpu = device_is_discrete(r->device);
+    if (gpu && r->sharing > 1) {
+        if (r->out) outcome_limit(r->out, "roofs: the speed of GPUs, because ranks share them");
+        if (r->out) outcome_add(r->out, ACCEPT_INCONCLUSIVE, "", "%d ranks share a GPU", r->sharing);
+        return ERR_OK;
+    }
     double *all = mem_zero((size_t)r->world, sizeof *all);
     int rounds = 0;
     do

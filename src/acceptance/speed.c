@@ -21,7 +21,7 @@ enum { MOST_PAIRED = 12, SIZES = 2, REPEATS = 3, WISH = 4, PATIENCE = 16, PASSES
 
 typedef struct Speed {
     StageRank *r;
-    bool gpu, shared;     /* shared: ranks share a CPU and its memory */
+    bool gpu, shared;     /* shared: ranks share a device and its memory */
     size_t message, most; /* bytes: of a link, larger than caches; of a collective */
     int round;
     char *in, *out, *work;
@@ -298,7 +298,7 @@ static void finish(const Speed *s, const Slow *slow) {
     outcome_sum_up(r->out, "%s: %s %.2f GB/s of bus bandwidth, %d rounds", r->transport, name,
                    metric_median(sum), sum->n);
     if (s->shared && !r->in->options->good)
-        outcome_limit(r->out, "speed: between ranks that share a CPU and its memory");
+        outcome_limit(r->out, "speed: between ranks that share a device and its memory");
 }
 
 /* The state of the stage over its worlds. */
@@ -311,7 +311,7 @@ typedef struct Passes {
 static Err on_rank(StageRank *r) {
     Passes *p = r->in->state;
     Speed s = {.r = r, .gpu = device_is_discrete(r->device)};
-    s.shared = !s.gpu && r->transport[0] != 'N';
+    s.shared = s.gpu ? r->sharing > 1 : r->transport[0] != 'N';
     s.message = s.gpu ? 32 << 20 : 16 << 20, s.most = s.gpu ? 128 << 20 : 4 << 20;
     const bool any = measure(&s, &p->slow);
     if (r->rank == 0 || comm_processes() > 1) p->any = any;

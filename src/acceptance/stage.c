@@ -1,9 +1,11 @@
 #include "acceptance/stage.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/mem.h"
 #include "train/launch.h"
 
 typedef struct World {
@@ -11,6 +13,16 @@ typedef struct World {
     Err (*fn)(StageRank *);
     int64_t start_ns;
 } World;
+
+static int count_sharing(const StageRank *r) {
+    enum { ID = sizeof r->device->id };
+    unsigned char(*all)[ID] = mem_zero((size_t)r->world, ID);
+    int n = 0;
+    stage_gather(r, r->device->id, all, ID);
+    for (int i = 0; i < r->world; i++) n += !memcmp(all[i], r->device->id, ID);
+    free(all);
+    return n;
+}
 
 static Err rank_main(void *arg, Comm *comm) {
     const World *w = arg;
@@ -23,6 +35,7 @@ static Err rank_main(void *arg, Comm *comm) {
     if (r.rank == 0) r.out = w->in->out;
     ERR_RETURN(rank_open_device(&w->in->config, &d, comm, &r.device, r.transport));
     device_describe(r.device, r.described, sizeof r.described);
+    r.sharing = count_sharing(&r);
     const Err e = w->fn(&r);
     rank_free_device(comm, r.device);
     return e;

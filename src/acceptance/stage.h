@@ -24,6 +24,7 @@ typedef struct StageRank {
     Comm *comm; /* NULL: one rank */
     Device *device;
     int rank, world;
+    int sharing;    /* ranks on this rank's device, itself included */
     Outcome *out;   /* rank 0's; NULL on the others */
     int64_t end_ns; /* of the budget */
     char described[200], transport[200];
