@@ -133,9 +133,33 @@ static void assert_in_time(const World *w, const char *name, double seconds) {
     if (w->seconds >= seconds) fail_msg("%s took %.1f s:\n%s", name, w->seconds, w->text);
 }
 
+/* More data than a connection holds, in messages that are sent unasked. A part of one of them has come when the
+ * receiver starts to expect them. */
+static void many_messages(void *arg, Comm *c) {
+    enum { MESSAGES = 300, ELEMENTS = 16000 };
+    (void)arg;
+    const int rank = comm_rank(c);
+    Trial *t = mem_zero(MESSAGES, sizeof *t);
+    if (rank == 1) usleep(100 * 1000);
+    for (int i = 0; i < MESSAGES; i++) {
+        t[i].call = (CommCall){.kind = rank ? COMM_RECV : COMM_SEND,
+                               .dtype = F32,
+                               .group = world_group(c),
+                               .site = "many",
+                               .n = ELEMENTS,
+                               .peer = 1 - rank};
+        trial_start(c, &t[i]);
+    }
+    if (rank == 0) usleep(300 * 1000);
+    for (int i = 0; i < MESSAGES; i++) trial_finish(c, &t[i]);
+    free(t);
+}
+
 static void programs_run(void **state) {
     (void)state;
     static World w;
+    run_world(&w, 2, many_messages, 10);
+    assert_statuses(&w, "many_messages", 0, -1, 0);
     for (size_t p = 0; p < PROGRAMS_TO_RUN; p++)
         for (int ranks = PROGRAMS[p].run == mesh_of_4 ? 4 : 2; ranks <= MOST; ranks++) {
             run_world(&w, ranks, PROGRAMS[p].run, 100);
@@ -224,7 +248,7 @@ static void compute_long(void *arg, Comm *c) {
 static void wait_long(void *arg, Comm *c) {
     (void)arg;
     barrier(c, "before");
-    sleep(2);
+    sleep(comm_rank(c) == 2 ? 2 : 0); /* the others wait for it */
     barrier(c, "after");
 }
 
@@ -329,7 +353,8 @@ static void strangers_do_not_disturb(void **state) {
     begin_world(&w, 4, strangers_then_task, &(Task){run_order, 20});
     end_world(&w);
     assert_statuses(&w, "strangers", 0, -1, 0);
-    assert_non_null(strstr(w.text, "a process was refused"));
+    const char *one = strstr(w.text, "a process was refused");
+    assert_true(one && !strstr(one + 1, "a process was refused"));
 }
 
 typedef struct Join {
