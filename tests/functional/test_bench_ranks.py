@@ -48,6 +48,7 @@ for options, communicators in (
     assert step["ranks"] == len(step["rank"]) == 4 and step["devices"] == 1, step
     assert step["transport"] == "NCCL 2.28.9, threads", step["transport"]
     assert abs(sum(step["family_ms"].values()) - step["step_ms"]["mean"]) < 1e-3 * step["step_ms"]["mean"], step
+    assert min(step["family_ms"].values()) >= 0 < step["family_ms"]["communication"], step["family_ms"]
     busy = sum(rank["busy_ms"] for rank in step["rank"]) / 4
     assert 0 < busy < step["step_ms"]["mean"] and "blas_gflops" not in step["gemm"], step
     assert abs(step["mfu"] * step["step_ms"]["median"] / same["mfu"] / same["step_ms"]["median"] - 1) < 1e-4, step
