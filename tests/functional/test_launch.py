@@ -50,7 +50,7 @@ for line in (ROOT / "tests/functional/layouts/smoke.list").read_text().splitline
 out = assert_quiet(world([PROGRAM, "bench", "comm", "--seconds", "1e-3", "--min-bytes", 64, "--max-bytes", "1M", "--step-factor", 16, "--dtype", "fp32",
                           "--json", WORK / "comm.json"], ranks=2), 0, "bench comm")
 result = json.loads((WORK / "comm.json").read_text())
-assert result["transport"] == "through host memory, by TCP" and len(result["rows"]) >= 24, result["transport"]
+assert result["transport"] == "through host memory, by TCP, processes" and len(result["rows"]) >= 24, result["transport"]
 assert not any(row[place]["wrong"] for row in result["rows"] for place in ("out_of_place", "in_place") if place in row), result["rows"]
 
 # ---- errors: of all processes, of one before all have met, of variables
