@@ -96,7 +96,7 @@ static Err on_rank(StageRank *r) {
                 if (all[k] > 0) outcome_sample(r->out, ITEMS[i].unit, all[k], name);
             }
         }
-    while (++rounds < OUTCOME_SAMPLES && stage_has_time(r, 0.8));
+    while (++rounds < OUTCOME_ROUNDS && stage_has_time(r, 0.8));
     if (r->out) finish(r, gpu, rounds);
     free(all);
     return ERR_OK;

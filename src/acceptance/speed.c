@@ -17,7 +17,7 @@
 #include "kernels/ops.h"
 
 /* WISH, PATIENCE: budgets that all samples may take, and the least. PASSES: the most worlds. */
-enum { MOST_PAIRED = 12, SIZES = 2, REPEATS = 3, WISH = 4, PATIENCE = 16, PASSES = 2 };
+enum { MOST_PAIRED = 12, SIZES = 2, REPEATS = 2, WISH = 4, PATIENCE = 16, PASSES = 2 };
 
 typedef struct Speed {
     StageRank *r;
@@ -265,7 +265,7 @@ static bool measure(Speed *s, Slow *slow) {
     const int n = r->world, least = (int)interval_least(GATE_ERROR / (n * (n - 1)));
     allocate(s);
     if (r->out) r->out->n_metrics = 0;
-    for (s->round = 0; s->round <= OUTCOME_SAMPLES; s->round++) {
+    for (s->round = 0; s->round <= OUTCOME_ROUNDS; s->round++) {
         sample_all(s, s->round > 0); /* the first round opens the groups */
         if (!stage_has_time(r, s->round < least ? PATIENCE : WISH)) break;
     }
