@@ -1,7 +1,8 @@
-/* Collectives on exact data: each one, in each type, in place and not, over ragged sizes, repeatedly as time allows.
- * Groups have every size that divides the world, and consecutive or strided members. All groups communicate at once.
- * Outputs are filled before, and a zone behind them is watched. Sums of numbers that are not exact are compared with
- * their own repetition, and hashed: their order may differ from one library to another, but not from run to run. */
+/* Collectives on exact data: each one, in each type, in place and not, over ragged sizes, repeatedly as
+ * time allows. Groups have every size that divides the world, and consecutive or strided members. All
+ * groups communicate at once. Outputs are filled before, and a zone behind them is watched. Sums of
+ * numbers that are not exact are compared with their own repetition, and hashed: their order may differ
+ * from one library to another, but not from run to run. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-/* Drills in child worlds: one rank does not come to an operation, or ends while the others go on. The fault has to
- * end the world within 10 s, and its report has to name that rank. */
+/* Drills in child worlds: one rank does not come to an operation, or ends while the others go on. The
+ * fault has to end the world within 10 s, and its report has to name that rank. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

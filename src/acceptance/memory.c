@@ -1,5 +1,6 @@
-/* Patterns in device memory: each is written over a region, then read back and compared. The region is as large as
- * the share of free memory allows and the time lets all patterns finish. An error is located by its address. */
+/* Patterns in device memory: each is written over a region, then read back and compared. The region is as
+ * large as the share of free memory allows and the time lets all patterns finish. An error is located by
+ * its address. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>

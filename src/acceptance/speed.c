@@ -1,8 +1,8 @@
-/* Speed between ranks: bus bandwidth of collectives, of each pair of ranks in both directions, and how long each rank
- * takes for the same work before it arrives. Samples are taken in rounds over all of these, so that what changes
- * slowly on the machine affects all alike. A pair or a rank is slow if the whole confidence interval of its median
- * (bench/gate/interval.h) is below a fraction of its siblings' upper quartile. If all links of a rank are slow, the
- * rank is suspect, else the link. */
+/* Speed between ranks: bus bandwidth of collectives, of each pair of ranks in both directions, and how
+ * long each rank takes for the same work before it arrives. Samples are taken in rounds over all of these,
+ * so that what changes slowly on the machine affects all alike. A pair or a rank is slow if the whole
+ * confidence interval of its median (bench/gate/interval.h) is below a fraction of its siblings' upper
+ * quartile. If all links of a rank are slow, the rank is suspect, else the link. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -319,8 +319,8 @@ static Err on_rank(StageRank *r) {
     return ERR_OK;
 }
 
-/* The place of memory and of threads matters to a CPU's caches, so a slow link or rank has to be slow in each of
- * several worlds. */
+/* The place of memory and of threads matters to a CPU's caches, so a slow link or rank has to be slow in
+ * each of several worlds. */
 Err stage_speed(const StageInput *given) {
     Passes passes = {.any = true};
     StageInput in = *given;

@@ -1,5 +1,5 @@
-/* A short data-parallel training run on random tokens, twice: MFU, the speed of the last third compared with the
- * first, and whether both runs have bitwise equal losses and gradient norms. */
+/* A short data-parallel training run on random tokens, twice: MFU, the speed of the last third compared
+ * with the first, and whether both runs have bitwise equal losses and gradient norms. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
