@@ -1,6 +1,6 @@
-/* Collectives on data for which the result is known exactly: integers whose sums are exact in their type, and as
- * large as that allows, so that a sum in a narrower type is wrong. bench comm measures them, and validate
- * certifies a transport with them. */
+/* Collectives on data for which the result is known exactly: integers whose sums are exact in their type,
+ * and as large as that allows, so that a sum in a narrower type is wrong. bench comm measures them, and
+ * validate certifies a transport with them. */
 #ifndef ISOTRON_BENCH_EXACT_H
 #define ISOTRON_BENCH_EXACT_H
 

@@ -1,6 +1,6 @@
-/* Accepts a machine, a driver or an NCCL library. Stages (stages.def) run one after the other; each has a verdict,
- * evidence, and a suspect for each fault. A stage runs in a separate process, so that a crash or a hang of a
- * library ends only that stage. Under mpirun all stages run in the launched processes.
+/* Accepts a machine, a driver or an NCCL library. Stages (stages.def) run one after the other; each has a
+ * verdict, evidence, and a suspect for each fault. A stage runs in a separate process, so that a crash or
+ * a hang of a library ends only that stage. Under mpirun all stages run in the launched processes.
  *
  *   PASS          everything that was tested is right
  *   INCONCLUSIVE  nothing could be tested, or it varies too much for a verdict

@@ -27,7 +27,7 @@ static Change compare_rates(const Metric *ours, const Metric *theirs, double err
 
 /* A rate over all metrics of a stage; each may err with this probability (Bonferroni). */
 static double error_of_one(int n) {
-    const double most = ldexp(1, 1 - OUTCOME_SAMPLES); /* what so many samples can show */
+    const double most = ldexp(1, 1 - OUTCOME_ROUNDS); /* what so many samples can show */
     return fmax(GATE_ERROR / n, 2 * most);
 }
 

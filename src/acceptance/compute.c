@@ -1,7 +1,8 @@
-/* GEMMs on integers whose partial sums are exact in the accumulator, whatever their order, so that each result has
- * one correct value: the integer sum, rounded once to the type of the result. Device i computes block i and that of
- * its neighbour, block i + 1. The host computes block i. Each result is compared bitwise with the host's, and each
- * hash of a neighbour's block with that of its owner. Between two comparisons the device is kept busy. */
+/* GEMMs on integers whose partial sums are exact in the accumulator, whatever their order, so that each
+ * result has one correct value: the integer sum, rounded once to the type of the result. Device i computes
+ * block i and that of its neighbour, block i + 1. The host computes block i. Each result is compared
+ * bitwise with the host's, and each hash of a neighbour's block with that of its owner. Between two
+ * comparisons the device is kept busy. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
-/* Work in a separate process: a crash or a hang ends only that process, and what it said on stderr stays. Call it
- * while the process has one thread, and before it uses a GPU. */
+/* Work in a separate process: a crash or a hang ends only that process, and what it said on stderr stays.
+ * Call it while the process has one thread, and before it uses a GPU. */
 #ifndef ISOTRON_ACCEPTANCE_ISOLATED_H
 #define ISOTRON_ACCEPTANCE_ISOLATED_H
 

@@ -1,5 +1,5 @@
-/* The state of a GPU as NVIDIA's management library tells it (libnvidia-ml.so.1, part of the driver). It is loaded at
- * run time; the declarations follow NVML's API reference, whose ABI is stable. */
+/* The state of a GPU as NVIDIA's management library tells it (libnvidia-ml.so.1, part of the driver). It
+ * is loaded at run time; the declarations follow NVML's API reference, whose ABI is stable. */
 #ifndef ISOTRON_ACCEPTANCE_NVML_H
 #define ISOTRON_ACCEPTANCE_NVML_H
 

@@ -69,6 +69,52 @@ void outcome_sample(Outcome *r, const char *unit, double sample, const char *nam
     if (m->n < OUTCOME_SAMPLES) m->sample[m->n++] = sample;
 }
 
+static bool has_evidence(const Outcome *r, const Evidence *e) {
+    for (int i = 0; i < r->n_evidence; i++)
+        if (r->evidence[i].verdict == e->verdict && !strcmp(r->evidence[i].suspect, e->suspect)) return true;
+    return false;
+}
+
+static bool has_limit(const Outcome *r, const char *limit) {
+    for (int i = 0; i < r->n_limits; i++)
+        if (!strcmp(r->limit[i], limit)) return true;
+    return false;
+}
+
+static const OrderHash *find_hash(const Outcome *r, const char *name) {
+    for (int i = 0; i < r->n_hashes; i++)
+        if (!strcmp(r->hash[i].name, name)) return &r->hash[i];
+    return NULL;
+}
+
+static void merge_hash(Outcome *to, const OrderHash *h) {
+    const OrderHash *other = find_hash(to, h->name);
+    if (!other)
+        outcome_hash(to, h->hash, h->name);
+    else if (other->hash != h->hash)
+        outcome_add(to, ACCEPT_DEGRADED, "order of sums", "%s differs bitwise between two processes",
+                    h->name);
+}
+
+void outcome_merge(Outcome *to, const Outcome *from) {
+    for (int i = 0; i < from->n_evidence; i++) {
+        const Evidence *e = &from->evidence[i];
+        if (!has_evidence(to, e)) outcome_add(to, e->verdict, e->suspect, "%s", e->text);
+    }
+    for (int i = 0; i < from->n_metrics; i++)
+        for (int k = 0; k < from->metric[i].n; k++)
+            outcome_sample(to, from->metric[i].unit, from->metric[i].sample[k], from->metric[i].name);
+    for (int i = 0; i < from->n_limits; i++)
+        if (!has_limit(to, from->limit[i])) outcome_limit(to, "%s", from->limit[i]);
+    for (int i = 0; i < from->n_facts && to->seconds == 0; i++)
+        outcome_fact(to, from->fact[i].lasting, from->fact[i].name, "%s", from->fact[i].value);
+    for (int i = 0; i < from->n_hashes; i++) merge_hash(to, &from->hash[i]);
+    if (*from->summary) outcome_sum_up(to, "%s", from->summary);
+    to->n_lost += from->n_lost, to->devices = from->devices;
+    to->done = from->done, to->error = from->error;
+    to->seconds += from->seconds;
+}
+
 double metric_median(const Metric *m) {
     Metric sorted = *m;
     return m->n ? bench_range(sorted.sample, m->n).median : 0;

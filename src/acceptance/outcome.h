@@ -14,7 +14,8 @@ extern const char *const STAGE_VERDICTS[]; /* "PASS" */
 enum {
     OUTCOME_EVIDENCE = 24,
     OUTCOME_METRICS = 256,
-    OUTCOME_SAMPLES = 16,
+    OUTCOME_SAMPLES = 32, /* of two turns; a turn has at most OUTCOME_ROUNDS */
+    OUTCOME_ROUNDS = 16,
     OUTCOME_LIMITS = 12,
     OUTCOME_FACTS = 128,
     OUTCOME_HASHES = 64
@@ -67,9 +68,13 @@ void outcome_doing(Outcome *, const char *fmt, ...) PRINTS(2);
 void outcome_sum_up(Outcome *, const char *fmt, ...) PRINTS(2);
 void outcome_hash(Outcome *, uint64_t hash, const char *name);
 #undef PRINTS
-/* A sample of the metric with this name, which is added if it is new. More than OUTCOME_SAMPLES are dropped. */
+/* A sample of the metric with this name, which is added if it is new. More than OUTCOME_SAMPLES are
+ * dropped. */
 void outcome_sample(Outcome *, const char *unit, double sample, const char *name);
 const Metric *outcome_metric(const Outcome *, const char *name); /* NULL: none */
+/* Adds what a further turn of the stage has found. Evidence with the same suspect and verdict is kept
+ * once. */
+void outcome_merge(Outcome *to, const Outcome *from);
 double metric_median(const Metric *);
 
 /* The worst of its evidence; INCONCLUSIVE if a stage without evidence tested nothing. */

@@ -1,6 +1,6 @@
-/* Golden cases in the layouts that fit the world, over the transport: a sweep of `isotron parity` (validate/sweep.h).
- * Each cell runs in its own process. The lane exact has sums that are exact in any order, so NCCL has to agree
- * bitwise with one rank. */
+/* Golden cases in the layouts that fit the world, over the transport: a sweep of `isotron parity`
+ * (validate/sweep.h). Each cell runs in its own process. The lane exact has sums that are exact in any
+ * order, so NCCL has to agree bitwise with one rank. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,6 @@
-/* Roofs of each device: the bandwidth of a copy, and the rate of a large GEMM in each type. A device is compared with
- * the rates that the vendor states and with its siblings; all devices work at once. Ranks on a CPU share it, so rank
- * 0 measures alone, for the comparison with the last good run. */
+/* Roofs of each device: the bandwidth of a copy, and the rate of a large GEMM in each type. A device is
+ * compared with the rates that the vendor states and with its siblings; all devices work at once. Ranks on
+ * a CPU share it, so rank 0 measures alone, for the comparison with the last good run. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -96,7 +96,7 @@ static Err on_rank(StageRank *r) {
                 if (all[k] > 0) outcome_sample(r->out, ITEMS[i].unit, all[k], name);
             }
         }
-    while (++rounds < OUTCOME_SAMPLES && stage_has_time(r, 0.8));
+    while (++rounds < OUTCOME_ROUNDS && stage_has_time(r, 0.8));
     if (r->out) finish(r, gpu, rounds);
     free(all);
     return ERR_OK;

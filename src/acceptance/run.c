@@ -3,12 +3,14 @@
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "acceptance/compare.h"
 #include "acceptance/isolated.h"
 #include "acceptance/stage.h"
 #include "base/clock.h"
+#include "base/mem.h"
 #include "comm/comm.h"
 #include "train/launch.h"
 
@@ -24,7 +26,7 @@ static const AcceptRow ROWS[] = {
 };
 
 /* How long a collective may wait for a member, unless an option sets it. */
-enum { DEADLINE_S = 20, SLACK_S = 30 };
+enum { DEADLINE_S = 20, SLACK_S = 30, LEAST_SWEEP_S = 10 };
 
 /* ---- one stage ---- */
 
@@ -47,8 +49,13 @@ static void note_crash(const Turn *t, const Isolated *i, double limit) {
     const Blame b = isolated_blame(i);
     char suspect[96] = "not known";
     if (b.of_library) snprintf(suspect, sizeof suspect, "NCCL");
+    if (t->in.variant) snprintf(suspect, sizeof suspect, "NCCL with %s", t->in.variant);
     if (b.rank >= 0) snprintf(suspect, sizeof suspect, "rank %d", b.rank);
     out->seconds += i->seconds;
+    if (t->in.variant && strstr(i->said.s ? i->said.s : "", "invalid usage")) {
+        outcome_limit(out, "collectives: %s, which NCCL refuses here", t->in.variant);
+        return;
+    }
     if (i->end == JOB_LATE)
         outcome_add(out, ACCEPT_FAIL, suspect, "it did not end within %.0f s, in: %s%s%s", limit, out->doing,
                     *b.line ? "; it said: " : "", b.line);
@@ -81,17 +88,64 @@ static Turn turn_of(const AcceptOptions *o, int stage, const char *library, doub
     return t;
 }
 
+/* Environment of NCCL that a further turn of the stage collectives has: NCCL reads it once in a process. */
+typedef struct Variant {
+    const char *algorithm, *protocol; /* NULL: NCCL's choice */
+} Variant;
+
+static void set_or_clear(const char *name, const char *value) {
+    if (value)
+        setenv(name, value, 1);
+    else
+        unsetenv(name);
+}
+
+/* One turn, whose result is added to the row's. `v` NULL: the environment as it is. */
+static Err add_turn(const AcceptOptions *o, int stage, const char *library, double seconds, const Variant *v,
+                    Outcome *to) {
+    Outcome *out = isolated_memory(sizeof *out);
+    Turn t = turn_of(o, stage, library, seconds, out);
+    t.in.variant = v ? mem_printf("NCCL_ALGO=%s NCCL_PROTO=%s", v->algorithm, v->protocol) : NULL;
+    if (v) set_or_clear("NCCL_ALGO", v->algorithm), set_or_clear("NCCL_PROTO", v->protocol);
+    run_turn(&t);
+    if (v) set_or_clear("NCCL_ALGO", NULL), set_or_clear("NCCL_PROTO", NULL);
+    const Err e = out->error;
+    outcome_merge(to, out);
+    free((char *)t.in.variant);
+    isolated_free(out, sizeof *out);
+    return e;
+}
+
+/* All algorithms and protocols of NCCL, unless the user has chosen. */
+static Err sweep_variants(const AcceptOptions *o, int stage, const char *library, double seconds,
+                          Outcome *to) {
+    static const Variant VARIANTS[] = {{"Ring", "Simple"}, {"Ring", "LL"},        {"Ring", "LL128"},
+                                       {"Tree", "Simple"}, {"Tree", "LL"},        {"Tree", "LL128"},
+                                       {"NVLS", "Simple"}, {"NVLSTree", "Simple"}};
+    enum { N = sizeof VARIANTS / sizeof *VARIANTS };
+    for (int i = 0; i < N; i++) ERR_RETURN(add_turn(o, stage, library, seconds / N, &VARIANTS[i], to));
+    return ERR_OK;
+}
+
+static bool sweeps_variants(const AcceptOptions *o, int stage, const Outcome *out) {
+    return stage == STAGE_collectives && !strncmp(out->summary, "NCCL", 4) && !getenv("NCCL_ALGO") &&
+           !getenv("NCCL_PROTO") && comm_processes() == 1 && o->seconds >= LEAST_SWEEP_S &&
+           outcome_verdict(out) < ACCEPT_FAIL;
+}
+
 static Err run_stage(const AcceptOptions *o, AcceptRow *row, int stage) {
     const bool both = o->nccl_b && row->on_library;
     static const char ORDER[] = "abba";
     const int turns = both ? 4 : 1;
+    const double seconds = row->share * o->seconds / turns;
     for (int i = 0; i < turns; i++) {
         const bool is_b = ORDER[i] == 'b';
+        const char *library = is_b ? o->nccl_b : o->config->nccl_library;
         Outcome *out = is_b ? row->b : row->a;
-        Turn t = turn_of(o, stage, is_b ? o->nccl_b : o->config->nccl_library,
-                         row->share * o->seconds / turns, out);
-        run_turn(&t);
-        if (out->error.code) return out->error;
+        ERR_RETURN(
+            add_turn(o, stage, library, stage == STAGE_collectives ? seconds / 2 : seconds, NULL, out));
+        if (i < 2 && sweeps_variants(o, stage, out))
+            ERR_RETURN(sweep_variants(o, stage, library, seconds / 2, out));
     }
     return ERR_OK;
 }

@@ -1,8 +1,8 @@
-/* Speed between ranks: bus bandwidth of collectives, of each pair of ranks in both directions, and how long each rank
- * takes for the same work before it arrives. Samples are taken in rounds over all of these, so that what changes
- * slowly on the machine affects all alike. A pair or a rank is slow if the whole confidence interval of its median
- * (bench/gate/interval.h) is below a fraction of its siblings' upper quartile. If all links of a rank are slow, the
- * rank is suspect, else the link. */
+/* Speed between ranks: bus bandwidth of collectives, of each pair of ranks in both directions, and how
+ * long each rank takes for the same work before it arrives. Samples are taken in rounds over all of these,
+ * so that what changes slowly on the machine affects all alike. A pair or a rank is slow if the whole
+ * confidence interval of its median (bench/gate/interval.h) is below a fraction of its siblings' upper
+ * quartile. If all links of a rank are slow, the rank is suspect, else the link. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,7 +17,7 @@
 #include "kernels/ops.h"
 
 /* WISH, PATIENCE: budgets that all samples may take, and the least. PASSES: the most worlds. */
-enum { MOST_PAIRED = 12, SIZES = 2, REPEATS = 3, WISH = 4, PATIENCE = 16, PASSES = 2 };
+enum { MOST_PAIRED = 12, SIZES = 2, REPEATS = 2, WISH = 4, PATIENCE = 16, PASSES = 2 };
 
 typedef struct Speed {
     StageRank *r;
@@ -265,7 +265,7 @@ static bool measure(Speed *s, Slow *slow) {
     const int n = r->world, least = (int)interval_least(GATE_ERROR / (n * (n - 1)));
     allocate(s);
     if (r->out) r->out->n_metrics = 0;
-    for (s->round = 0; s->round <= OUTCOME_SAMPLES; s->round++) {
+    for (s->round = 0; s->round <= OUTCOME_ROUNDS; s->round++) {
         sample_all(s, s->round > 0); /* the first round opens the groups */
         if (!stage_has_time(r, s->round < least ? PATIENCE : WISH)) break;
     }
@@ -319,8 +319,8 @@ static Err on_rank(StageRank *r) {
     return ERR_OK;
 }
 
-/* The place of memory and of threads matters to a CPU's caches, so a slow link or rank has to be slow in each of
- * several worlds. */
+/* The place of memory and of threads matters to a CPU's caches, so a slow link or rank has to be slow in
+ * each of several worlds. */
 Err stage_speed(const StageInput *given) {
     Passes passes = {.any = true};
     StageInput in = *given;

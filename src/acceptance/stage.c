@@ -89,6 +89,7 @@ Suspect stage_suspect(const StageRank *r, int rank) {
 Suspect stage_transport(const StageRank *r) {
     Suspect s;
     const bool nccl = !strncmp(r->transport, "NCCL", 4);
-    snprintf(s.s, sizeof s.s, "%s", nccl ? r->transport : "transport through host memory");
+    snprintf(s.s, sizeof s.s, "%s%s%s", nccl ? r->transport : "transport through host memory",
+             r->in->variant ? " with " : "", r->in->variant ? r->in->variant : "");
     return s;
 }

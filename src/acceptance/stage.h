@@ -11,7 +11,8 @@ typedef struct StageInput {
     Config config; /* with the number of ranks, the library and the deadline of this run */
     double seconds;
     Outcome *out;
-    void *state; /* the stage's own, of all its worlds in this process */
+    const char *variant; /* collectives: algorithm and protocol of NCCL; NULL: its choice */
+    void *state;         /* the stage's own, of all its worlds in this process */
 } StageInput;
 
 /* stages.def: each function writes its result; an error is of the options. */

@@ -1,5 +1,5 @@
-/* A short data-parallel training run on random tokens, twice: MFU, the speed of the last third compared with the
- * first, and whether both runs have bitwise equal losses and gradient norms. */
+/* A short data-parallel training run on random tokens, twice: MFU, the speed of the last third compared
+ * with the first, and whether both runs have bitwise equal losses and gradient norms. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -192,7 +192,8 @@ static void finish(const StageRank *r, const Training *t, const Steps *s) {
     memcpy(sorted, s->seconds, sizeof sorted);
     interval_of_median(sorted + 1, s->n - 1, GATE_ERROR, &all);
     const double peak = bench_peak(r->described, BF16) * 1e12 * r->world, rate = s->flops / all.median;
-    for (int64_t i = 1; i < s->n; i++) outcome_sample(r->out, "steps/s", 1 / s->seconds[i], "training step");
+    for (int64_t i = 1; i < s->n && i <= OUTCOME_ROUNDS; i++)
+        outcome_sample(r->out, "steps/s", 1 / s->seconds[i], "training step");
     char mfu[40] = "";
     if (peak > 0) snprintf(mfu, sizeof mfu, ", %.1f %% MFU", 100 * rate / peak);
     outcome_sum_up(r->out, "%d steps of %lld tokens, twice, %s: %.2f ms a step, %.3g TFLOP/s%s", (int)s->n,

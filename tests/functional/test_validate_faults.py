@@ -13,3 +13,9 @@ named(validate(*ONLY, "collectives", *NCCL, HOST_NCCL_FAULT="error:40", expect=1
 named(validate(*ONLY, "memory", program=FAULTY, FAULTY="memory 3 1000", expect=1)[0]["memory"], "rank 3", "offset 1000")
 named(validate(*ONLY, "training", program=FAULTY, FAULTY="gemm 1 101", expect=1)[0]["training"], "transport", "two equal runs differ")
 named(validate(*ONLY, "parity", program=FAULTY, FAULTY="gemm 0 7", expect=1)[0]["parity"], "", "llama-layouts fp64, tp4 sp")
+
+# A fault in one protocol of NCCL, which it reads once in a process.
+proto = {"HOST_NCCL_FAULT": "drop_tail", "HOST_NCCL_FAULT_PROTO": "LL128"}
+stages, said = validate(*ONLY, "collectives", *NCCL, "--seconds", 10, **proto, expect=1)
+named(stages["collectives"], "NCCL 2.28.9 with NCCL_ALGO=Ring NCCL_PROTO=LL128", "the last 8 elements are missing")
+assert all("NCCL_PROTO=LL128" in e["suspect"] for e in stages["collectives"]["evidence"]), said
