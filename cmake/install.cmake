@@ -8,8 +8,8 @@ target_include_directories(libisotron INTERFACE $<INSTALL_INTERFACE:${headers}>)
 install(TARGETS isotron RUNTIME)
 install(TARGETS libisotron EXPORT isotron ARCHIVE)
 install(DIRECTORY src/ kernels DESTINATION ${headers} FILES_MATCHING PATTERN "*.h" PATTERN "*.def"
-  PATTERN main EXCLUDE PATTERN validate EXCLUDE PATTERN plan EXCLUDE PATTERN kernels/cpu EXCLUDE PATTERN kernels/cuda EXCLUDE
-  PATTERN tensor/cuda.h EXCLUDE PATTERN "case*" EXCLUDE)
+  PATTERN main EXCLUDE PATTERN acceptance EXCLUDE PATTERN validate EXCLUDE PATTERN plan EXCLUDE
+  PATTERN kernels/cpu EXCLUDE PATTERN kernels/cuda EXCLUDE PATTERN tensor/cuda.h EXCLUDE PATTERN "case*" EXCLUDE)
 install(EXPORT isotron NAMESPACE isotron:: FILE isotron-targets.cmake DESTINATION ${packages})
 configure_package_config_file(cmake/isotron-config.cmake.in isotron-config.cmake INSTALL_DESTINATION ${packages})
 write_basic_package_version_file(isotron-config-version.cmake COMPATIBILITY SameMinorVersion)
