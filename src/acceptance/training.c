@@ -175,11 +175,11 @@ static void judge_drift(const StageRank *r, const Steps *s) {
     static const double MOST = 1.05;
     const int64_t third = (s->n - 1) / 3;
     Interval first, last;
-    if (!interval_of_median(s->seconds + 1, third, GATE_ERROR / 2, &first) ||
-        !interval_of_median(s->seconds + s->n - third, third, GATE_ERROR / 2, &last))
-        outcome_limit(r->out, "training: drift of the speed, because there are %d steps", (int)s->n);
-    else if (!stage_on_gpu(r->in))
+    if (!stage_on_gpu(r->in))
         outcome_limit(r->out, "training: drift of the speed, because a CPU may be busy with other work");
+    else if (!interval_of_median(s->seconds + 1, third, GATE_ERROR / 2, &first) ||
+             !interval_of_median(s->seconds + s->n - third, third, GATE_ERROR / 2, &last))
+        outcome_limit(r->out, "training: drift of the speed, because there are %d steps", (int)s->n);
     else if (last.low > MOST * first.high)
         outcome_add(r->out, ACCEPT_DEGRADED, "clocks or cooling",
                     "steps take %.2f ms at the end, and %.2f ms at the begin", last.median * 1e3,
