@@ -25,13 +25,14 @@ _Static_assert((int)KEYS <= DROPOUT_CHUNK, "the factors of a tile's row are draw
 typedef struct Problem {
     const Call *call;
     const AttentionAttr *attr;
-    const Tensor *q, *k, *v, *first_key;
+    const Tensor *q, *k, *v, *first_key, *lengths;
     int64_t s, b, g, r, t, d, dv, rows, blocks;
 } Problem;
 
 static Problem problem(const Call *c, const Tensor *q, const Tensor *k, const Tensor *v,
-                       const Tensor *first_key) {
-    Problem p = {.call = c, .attr = c->attr, .q = q, .k = k, .v = v, .first_key = first_key};
+                       const Tensor *first_key, const Tensor *lengths) {
+    Problem p = {
+        .call = c, .attr = c->attr, .q = q, .k = k, .v = v, .first_key = first_key, .lengths = lengths};
     p.s = q->dim[0], p.b = q->dim[1], p.g = q->dim[2], p.r = q->dim[3], p.d = q->dim[4];
     p.t = k->dim[0], p.dv = v->dim[4];
     p.rows = p.r * p.s, p.blocks = (p.rows + LANES - 1) / LANES;
@@ -56,12 +57,14 @@ static Block block(const Problem *p, int64_t sample, int64_t group, int64_t inde
     const AttentionAttr *a = p->attr;
     Block rows = {.sample = sample, .group = group, .first_row = index * LANES, .begin = p->t};
     rows.n = p->rows - rows.first_row < LANES ? p->rows - rows.first_row : LANES;
+    const int64_t last =
+        p->lengths ? slice_before(&a->key, p->t, int64s(p->lengths)[sample]) : p->t; /* of all rows */
     for (int64_t l = 0; l < rows.n; l++) {
         const int64_t i = (rows.first_row + l) % p->s, at = slice_position(&a->query, i);
         const int64_t first = p->first_key ? int64s(p->first_key)[sample * p->s + i] : 0;
-        int64_t lo = a->window_left == WINDOW_OFF ? 0 : at - a->window_left, hi = p->t;
+        int64_t lo = a->window_left == WINDOW_OFF ? 0 : at - a->window_left, hi = last;
         lo = slice_before(&a->key, p->t, lo > first ? lo : first);
-        if (a->window_right != WINDOW_OFF) hi = slice_before(&a->key, p->t, at + a->window_right + 1);
+        if (a->window_right != WINDOW_OFF) hi = slice_before(&a->key, last, at + a->window_right + 1);
         if (lo >= hi) continue;
         rows.lo[l] = (int32_t)lo, rows.hi[l] = (int32_t)hi;
         rows.begin = lo < rows.begin ? lo : rows.begin;
@@ -268,7 +271,7 @@ static void forward(void *arg, int64_t begin, int64_t end) {
 }
 
 void KERNEL(attention)(const Call *c) {
-    Problem p = problem(c, c->in[0], c->in[1], c->in[2], c->in[3]);
+    Problem p = problem(c, c->in[0], c->in[1], c->in[2], c->in[3], c->in[4]);
     pool_for(c->device->pool, p.b * p.g * p.blocks, grain_rows(LANES * p.t * (p.d + p.dv)), forward, &p);
 }
 
@@ -404,7 +407,7 @@ static void attention_backward(void *arg, int64_t begin, int64_t end) {
 }
 
 void KERNEL(attention_grad)(const Call *c) {
-    Gradient g = {.p = problem(c, c->in[1], c->in[2], c->in[3], c->in[6]),
+    Gradient g = {.p = problem(c, c->in[1], c->in[2], c->in[3], c->in[6], c->in[7]),
                   .dy = c->in[0],
                   .y = c->in[4],
                   .lse = c->in[5]};

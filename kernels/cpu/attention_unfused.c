@@ -11,9 +11,10 @@
 typedef struct Operands {
     const Call *call;
     const AttentionAttr *attr;
-    const Tensor *q, *k, *v, *probs, *first_key, *dy;
-    const real *sink; /* of the first head; NULL: none, or only the backward is needed */
-    real *sink_sum;   /* [b,g,r]: each sample's share of dsink; NULL: not needed */
+    const Tensor *q, *k, *v, *probs, *dy;
+    const Tensor *first_key, *lengths; /* only the forward needs them */
+    const real *sink;                  /* of the first head; NULL: none, or only the backward is needed */
+    real *sink_sum;                    /* [b,g,r]: each sample's share of dsink; NULL: not needed */
 } Operands;
 
 /* A query row: position i of head (group, r) of a sample. */
@@ -39,6 +40,7 @@ static bool visible(const Operands *o, Query q, int64_t key) {
     const int64_t at = slice_position(&a->key, key), distance = at - slice_position(&a->query, q.i);
     if (a->window_left != WINDOW_OFF && distance < -a->window_left) return false;
     if (a->window_right != WINDOW_OFF && distance > a->window_right) return false;
+    if (o->lengths && at >= int64s(o->lengths)[q.sample]) return false;
     return !o->first_key || at >= int64s(o->first_key)[q.sample * o->first_key->dim[1] + q.i];
 }
 
@@ -122,12 +124,13 @@ void KERNEL(attention_unfused)(const Call *c) {
     const AttentionAttr *a = c->attr;
     Operands o = {.call = c,
                   .attr = a,
-                  .sink = c->in[4] ? reals(c->in[4]) + a->first_sink : NULL,
+                  .sink = c->in[5] ? reals(c->in[5]) + a->first_sink : NULL,
                   .q = c->in[0],
                   .k = c->in[1],
                   .v = c->in[2],
                   .probs = c->out[1],
-                  .first_key = c->in[3]};
+                  .first_key = c->in[3],
+                  .lengths = c->in[4]};
     pool_for(c->device->pool, o.q->dim[1] * o.q->dim[2], grain(&o), forward, &o);
 }
 
@@ -185,7 +188,6 @@ void KERNEL(attention_unfused_grad)(const Call *c) {
                   .k = c->in[2],
                   .v = c->in[3],
                   .probs = c->in[4],
-                  .first_key = c->in[5],
                   .dy = c->in[0]};
     const size_t sums = (size_t)(o.q->dim[1] * o.q->dim[2] * o.q->dim[3]);
     if (c->out[3]) o.sink_sum = mem_zero(sums, sizeof *o.sink_sum);

@@ -212,7 +212,7 @@ static void fill_positions(const GptConfig *c, const Sample *out) {
     for (int64_t i = 0; i < s; i++) {
         bool eod = c->eod >= 0 && out->tokens[i] == c->eod;
         out->position_ids[i] = c->reset_position_ids ? i - start : i;
-        out->document_start[i] = c->reset_attention_mask ? start : 0;
+        if (out->document_start) out->document_start[i] = c->reset_attention_mask ? start : 0;
         out->loss_mask[i] = c->eod_mask_loss && eod ? 0.0f : 1.0f;
         if (eod) start = i + 1;
     }

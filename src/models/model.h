@@ -10,39 +10,64 @@
 #include "nn/head.h"
 #include "nn/moe.h"
 
-enum { MODEL_STACKS = 2, MODEL_FLOWS = 2 };
+enum { MODEL_STACKS = 2, MODEL_FLOWS = 3 };
+_Static_assert((int)MODEL_LOSSES <= (int)MODEL_FLOWS, "a Flow has all losses of a head");
 
-/* A tensor of a microbatch that one pipeline stage sends to the next. */
+/* A tensor of a microbatch that one pipeline stage sends to the next. The layers of all stacks are numbered
+ * consecutively. It crosses the borders between stages that have at least first_border and at most last_border
+ * layers below. */
 typedef struct FlowSpec {
     const char *name;
     int stack;         /* index of the stack whose stream it is */
     int64_t positions; /* number of positions of a full sequence */
+    int64_t first_border, last_border;
 } FlowSpec;
 
+static inline bool flow_crosses(const FlowSpec *f, int64_t border) {
+    return border >= f->first_border && border <= f->last_border;
+}
+
+/* A loss of a model. The training loss is the sum of the losses' means. */
+typedef struct LossSpec {
+    const char *name;   /* Megatron-LM's */
+    FieldExtent extent; /* POSITIONS: one of each token, [b, s]; SAMPLES: of each sample, [b, 1] */
+    int weights;        /* the field with the weight of each; FIELDS: all are 1 */
+} LossSpec;
+
 typedef struct ModelPlan {
+    SampleShape sample; /* what the model reads */
     EmbeddingSpec embedding;
     StackSpec stack[MODEL_STACKS];
     int n_stacks;
     HeadSpec head;
     FlowSpec flow[MODEL_FLOWS];
     int n_flows;
+    LossSpec loss[MODEL_LOSSES];
+    int n_losses;
 } ModelPlan;
 
-/* The tensors of a plan's flows. */
+/* The tensors of a plan's flows, at the head of its losses; NULL: not at this border. */
 typedef struct Flow {
     Tensor *at[MODEL_FLOWS];
 } Flow;
 
 /* Layers that are computed together, with the embedding before them or the head after them. */
 typedef struct StagePart {
-    int64_t first_layer, layers;
+    int64_t first_layer, layers; /* in the consecutive numbering */
     bool embedding, head;
 } StagePart;
 
-/* The part of a model that a rank holds. */
+/* The part of a stack that a stage computes: layers [first, first + layers) of the stack, perhaps with the
+ * embedding below its first layer and the norm above its last one. */
+typedef struct StackPart {
+    int64_t first, layers;
+    bool begins, ends;
+} StackPart;
+
+/* The place of a rank in a pipeline. */
 typedef struct ModelPlace {
     Layout layout;
-    const StagePart *stages; /* [n_stages], in the order of the layers; copied */
+    const StagePart *stages; /* [n_stages] of all ranks; stage i is on pipeline rank i modulo their number */
     int n_stages;
 } ModelPlace;
 
@@ -53,8 +78,8 @@ typedef struct Family {
     /* Only this function and option_map.h read options in models/ and nn/. Memory of the plan belongs to the
      * arena. */
     void (*plan)(const Config *, const Derived *, Arena *, ModelPlan *);
-    /* The forward of one stage. At the head at[0] is the loss of each token [b, s] in nats if the feed has
-     * labels, else logits [s, b, padded vocabulary]. */
+    /* The forward of one stage. At the head at[i] is loss i in nats if the feed has labels; else at[0] are logits
+     * [s, b, padded vocabulary]. */
     Flow (*stage)(Tape *, const Model *, const StagePart *, const Feed *, Flow);
 } Family;
 
@@ -65,7 +90,7 @@ struct Model {
     ModelPlan plan;
     Registry *registry; /* owned */
     Device *device;     /* NULL until model_allocate */
-    StagePart *stages;  /* [n_stages] */
+    StagePart *stages;  /* [n_stages] of this rank */
     int n_stages;
     Embedding embedding; /* where a stage has it; the head likewise */
     Stack stack[MODEL_STACKS];
@@ -84,7 +109,12 @@ typedef struct ModelCount {
 } ModelCount;
 ModelCount model_count(const Config *, const Derived *);
 
-/* Registers this rank's parameters (place NULL: one rank has all). Allocates no device memory. */
+/* The number of layers of all stacks; the part of stack `stack` in a stage. */
+int64_t model_layers(const ModelPlan *);
+StackPart model_stack_part(const ModelPlan *, int stack, const StagePart *);
+
+/* Registers this rank's parameters (place NULL: one rank has all), and ties those of which other pipeline ranks
+ * have a copy. Allocates no device memory. */
 Model *model_new(const Config *, const Derived *, const ModelPlace *);
 /* Allocates parameter buffers and tables; positions: the longest sequence. Values are zero until
  * registry_init or a load. */
@@ -94,7 +124,7 @@ void model_free(Model *);
 /* Runs one stage of this rank; `in` is the output of the previous stage (ignored at the embedding). The feed
  * must live until the tape ends. */
 Flow model_stage(Tape *, const Model *, int stage, const Feed *, Flow in);
-/* Runs a model of one stage: returns the loss or the logits. */
+/* Runs a model of one stage: returns the first loss or the logits. */
 Tensor *model_forward(Tape *, const Model *, const Feed *);
 /* Shape [s, b, h] on this rank, and type, of each flow for a microbatch of b samples. */
 SpmdType model_flow(const Model *, int flow, int64_t b, int64_t dim[3]);

@@ -6,16 +6,22 @@
 #include "base/fault.h"
 #include "kernels/ops.h"
 
-enum { SINK = 4 };
+enum { Q, K, V, FIRST_KEY, LENGTHS, SINK };
 
-Tensor *attention_kept(Tape *t, const Tensor *q, int64_t keys, const Tensor *sink, bool unfused) {
+Call attention_call(const AttentionInputs *x, const void *attr) {
+    return (Call){.in = {x->q, x->k, x->v, x->first_key, x->lengths, x->sink}, .attr = attr};
+}
+
+void attention_outputs(Tape *t, Call *c, int64_t keys, bool unfused) {
+    const Tensor *q = c->in[Q];
     const int64_t s = q->dim[0], b = q->dim[1], g = q->dim[2], r = q->dim[3];
-    return tape_tensor(t, q->dtype == F64 ? F64 : F32, unfused ? 5 : 4,
-                       (int64_t[]){b, g, r, s, keys + (sink != NULL)});
+    c->out[0] = tape_tensor(t, (DType)q->dtype, 5, (int64_t[]){s, b, g, r, c->in[V]->dim[4]});
+    c->out[1] = tape_tensor(t, q->dtype == F64 ? F64 : F32, unfused ? 5 : 4,
+                            (int64_t[]){b, g, r, s, keys + (c->in[SINK] != NULL)});
 }
 
 static void check_sinks(const Call *c) {
-    const Tensor *q = c->in[0], *sink = c->in[SINK];
+    const Tensor *q = c->in[Q], *sink = c->in[SINK];
     const int64_t first = ((const AttentionAttr *)c->attr)->first_sink, end = first + q->dim[2] * q->dim[3];
     CHECK(!sink || (sink->ndim == 1 && first >= 0 && end <= sink->dim[0]),
           "attention: there are %lld sinks, for heads %lld to %lld", (long long)tensor_count(sink),
@@ -43,8 +49,8 @@ void attention_run(Tape *t, const Call *c, bool unfused) {
 }
 
 AttentionGrads attention_grads_out(Tape *t, const Call *c, Need need) {
-    return (AttentionGrads){tape_grad_out(t, c->in[0], need), tape_grad_out(t, c->in[1], need),
-                            tape_grad_out(t, c->in[2], need),
+    return (AttentionGrads){tape_grad_out(t, c->in[Q], need), tape_grad_out(t, c->in[K], need),
+                            tape_grad_out(t, c->in[V], need),
                             c->in[SINK] ? tape_grad_out(t, c->in[SINK], need) : NULL};
 }
 
@@ -52,7 +58,7 @@ static void fused_gradients(Tape *t, const Call *c, Tensor *dy, const AttentionG
     Tensor *const *in = c->in, *const *out = c->out;
     if (attention_grads_of_qkv(g))
         tape_call(t, &OPS[OP_attention_grad],
-                  (Call){.in = {dy, in[0], in[1], in[2], out[0], out[1], in[3]},
+                  (Call){.in = {dy, in[Q], in[K], in[V], out[0], out[1], in[FIRST_KEY], in[LENGTHS]},
                          .out = {g->q, g->k, g->v},
                          .attr = c->attr});
     if (g->sink)
@@ -66,7 +72,7 @@ void attention_gradients(Tape *t, const Call *c, bool unfused, Tensor *dy, Atten
         return;
     }
     tape_call(t, &OPS[OP_attention_unfused_grad],
-              (Call){.in = {dy, c->in[0], c->in[1], c->in[2], c->out[1], c->in[3]},
+              (Call){.in = {dy, c->in[Q], c->in[K], c->in[V], c->out[1]},
                      .out = {g.q, g.k, g.v, g.sink},
                      .attr = c->attr});
 }
@@ -77,7 +83,8 @@ static void attention_backward(Tape *t, const Node *n, Need need) {
     attention_gradients(t, &n->call, n->op->number == OP_attention_unfused, tape_grad(t, n->call.out[0]), g);
 }
 
-static void attention_check(const Tensor *q, const Tensor *k, const Tensor *v, const Tensor *first_key) {
+static void attention_check(const AttentionInputs *x) {
+    const Tensor *q = x->q, *k = x->k, *v = x->v, *first_key = x->first_key, *lengths = x->lengths;
     char a[100], b[100], c[100];
     bool fits = q->ndim == 5 && k->ndim == 5 && v->ndim == 5 && k->dim[0] == v->dim[0] &&
                 q->dim[4] == k->dim[4] && k->dim[3] == 1 && v->dim[3] == 1;
@@ -88,19 +95,17 @@ static void attention_check(const Tensor *q, const Tensor *k, const Tensor *v, c
               (first_key->ndim == 2 && first_key->dim[0] == q->dim[1] && first_key->dim[1] == q->dim[0]),
           "attention: q is %s, first_key %s", tensor_describe(q, a, sizeof a),
           tensor_describe(first_key, b, sizeof b));
+    CHECK(!lengths || (lengths->ndim == 1 && lengths->dim[0] == q->dim[1]), "attention: q is %s, lengths %s",
+          tensor_describe(q, a, sizeof a), tensor_describe(lengths, b, sizeof b));
 }
 
-Tensor *op_attention(Tape *t, Tensor *q, Tensor *k, Tensor *v, Tensor *first_key, Tensor *sink,
-                     AttentionAttr attr, bool unfused) {
-    attention_check(q, k, v, first_key);
-    const int64_t s = q->dim[0], b = q->dim[1], g = q->dim[2], r = q->dim[3];
-    Tensor *y = tape_tensor(t, (DType)q->dtype, 5, (int64_t[]){s, b, g, r, v->dim[4]});
-    const Call call = {.in = {q, k, v, first_key, sink},
-                       .out = {y, attention_kept(t, q, k->dim[0], sink, unfused)},
-                       .attr = &attr};
+Tensor *op_attention(Tape *t, const AttentionInputs *inputs, AttentionAttr attr, bool unfused) {
+    attention_check(inputs);
+    Call call = attention_call(inputs, &attr);
+    attention_outputs(t, &call, inputs->k->dim[0], unfused);
     const OpDef *op = &OPS[unfused ? OP_attention_unfused : OP_attention];
     tape_check(t, op, &call);
     attention_run(t, &call, unfused);
     tape_record(t, op, call, sizeof attr, attention_backward);
-    return y;
+    return call.out[0];
 }

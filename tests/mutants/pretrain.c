@@ -65,19 +65,21 @@ HOOK(Tensor *, op_dropout, Tape *t, Tensor *x, double rate, uint64_t site) {
     return __real_op_dropout(t, x, left_out ? 0 : rate, site);
 }
 
-HOOK(Tensor *, op_context_attention, Tape *t, Tensor *q, Tensor *k, Tensor *v, Tensor *first_key,
-     Tensor *sink, AttentionAttr attr, ContextPlan plan, bool unfused) {
-    if (mutant_is_named(M_cp_ignores_documents) && tape_axis(t, AXIS_CP) > 1) first_key = NULL;
+HOOK(Tensor *, op_context_attention, Tape *t, const AttentionInputs *inputs, AttentionAttr attr,
+     ContextPlan plan, bool unfused) {
+    AttentionInputs x = *inputs;
+    if (mutant_is_named(M_cp_ignores_documents) && tape_axis(t, AXIS_CP) > 1) x.first_key = NULL;
     if (mutant_is_named(M_cache_ignores_window) && attr.query.first > 0) attr.window_left = WINDOW_OFF;
-    return __real_op_context_attention(t, q, k, v, first_key, sink, attr, plan, unfused);
+    return __real_op_context_attention(t, &x, attr, plan, unfused);
 }
 
 /* ---- losses ---- */
 
-HOOK(void, trainer_evaluate, Trainer *r, const Batch *b, double *loss, double *tokens) {
-    const double before = *tokens;
-    __real_trainer_evaluate(r, b, loss, tokens);
-    if (mutant_is_named(M_evaluation_ignores_mask)) *tokens = before + (double)(b->b * r->config->seq_length);
+HOOK(void, trainer_evaluate, Trainer *r, const Batch *b, LossSum sum[MODEL_LOSSES]) {
+    const double before = sum->weight;
+    __real_trainer_evaluate(r, b, sum);
+    if (mutant_is_named(M_evaluation_ignores_mask))
+        sum->weight = before + (double)(b->b * r->config->seq_length);
 }
 
 HOOK(void, microbatches_add, Microbatches *m, int64_t number, const Batch *b, LossWeights weights,

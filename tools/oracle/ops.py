@@ -134,6 +134,23 @@ def attention():
                {"q": q, "k": k, "v": v}, {"y": y, "lse": lse}, {"y": torch.randn(y.shape)})
 
 
+def padded():
+    """Queries see the keys before the length of their sample, in both directions or those that are not later."""
+    for case, (s, t, g, r, right) in {"attention_padded": (6, 6, 2, 1, -1), "attention_padded_causal": (7, 7, 1, 2, 0),
+                                      "attention_padded_cross": (4, 7, 1, 2, -1)}.items():
+        b, d, lengths = 3, 4, torch.tensor([t, 1, t // 2])
+        q, k, v = draw(s, b, g, r, d), draw(t, b, g, 1, d), draw(t, b, g, 1, d)
+        where = torch.arange(t)[None, :] - torch.arange(s)[:, None]
+        seen = ((where <= right) | (right == -1)) & (torch.arange(t) < lengths[:, None, None])
+        heads = [x.permute(1, 2, 3, 0, 4).flatten(1, 2) for x in (q, k, v)]
+        y = F.scaled_dot_product_attention(*heads, attn_mask=seen[:, None], scale=0.4, enable_gqa=True)
+        score = torch.einsum("sbgrd,tbgd->bgrst", q, k[:, :, :, 0]) * 0.4
+        lse = score.masked_fill(~seen[:, None, None], -torch.inf).logsumexp(-1)
+        record(case, "attention", {"scale": 0.4, "first_query": 0, "window_left": -1, "window_right": right},
+               {"q": q, "k": k, "v": v, "lengths": lengths}, {"y": y.view(b, g, r, s, d).permute(3, 0, 1, 2, 4), "lse": lse},
+               {"y": torch.randn(s, b, g, r, d)})
+
+
 def attention_sink():
     """Ordinary attention to one key more, whose logit is the sink of the head (as a mask: queries see nothing of it) and whose
     value is 0. The window leaves some queries without another key."""
@@ -290,7 +307,7 @@ def optimizer():
 
 def main(a):
     with Float64():
-        for make in (linear, norm, activation, rope, attention, attention_sink, embedding, cross_entropy, optimizer, route, router_loss, sinkhorn, experts):
+        for make in (linear, norm, activation, rope, attention, attention_sink, padded, embedding, cross_entropy, optimizer, route, router_loss, sinkhorn, experts):
             torch.manual_seed(1234)
             make()
     save_file({n: x.detach().contiguous().clone() for n, x in TENSORS.items()}, a.path, {"cases": json.dumps(CASES)})

@@ -104,9 +104,9 @@ static Tensor *attend(Tape *t, const Rank *k, Tensor *qkv, Tensor *first_key, Te
                                 .first_head = k->tp_rank * g * r,
                                 .heads = c->g * c->r,
                                 .dropout = {.rate = c->dropout, .seed = 3, .site = 4, .seq_total = c->s}};
-    Tensor *y = op_context_attention(t, q, key, v, first_key, sink, attr, c->plan, c->unfused);
-    if (c->twice)
-        y = op_add(t, y, op_context_attention(t, q, key, v, first_key, sink, attr, c->plan, c->unfused));
+    const AttentionInputs inputs = {.q = q, .k = key, .v = v, .first_key = first_key, .sink = sink};
+    Tensor *y = op_context_attention(t, &inputs, attr, c->plan, c->unfused);
+    if (c->twice) y = op_add(t, y, op_context_attention(t, &inputs, attr, c->plan, c->unfused));
     return tape_view(t, y, 0, 3, (int64_t[]){s, b, g * r * d}, (int64_t[]){b * g * r * d, g * r * d, 1});
 }
 
