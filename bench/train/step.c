@@ -9,7 +9,6 @@
 
 #include "base/clock.h"
 #include "base/file.h"
-#include "base/philox.h"
 #include "bench/head.h"
 #include "bench/peaks.h"
 #include "comm/agree.h"
@@ -21,7 +20,6 @@
 
 /* Uniform tokens, so that no row of the embedding is accessed more often. Returns this rank's part of them. */
 static Batch *draw_tokens(Steps *b, uint64_t step) {
-    const uint64_t vocab = (uint64_t)b->derived->vocab_size;
     const Mesh *mesh = &b->run->layout.mesh;
     const int64_t before = (int64_t)step * mesh->size[AXIS_DP] + mesh->coordinate[AXIS_DP];
     arena_reset(b->step);
@@ -29,11 +27,7 @@ static Batch *draw_tokens(Steps *b, uint64_t step) {
     for (int64_t k = 0; k < b->microbatches; k++) {
         const uint64_t number = (uint64_t)(before * b->microbatches + k);
         const Batch *x = &b->batches[k];
-        for (int64_t i = 0; i < x->b * x->s; i++) {
-            const Philox4 p = philox4x32(1, number, (uint64_t)i);
-            x->tokens[i] = p.v[0] % vocab;
-            x->labels[i] = p.v[1] % vocab;
-        }
+        batch_draw(x, 1, number, b->derived->vocab_size);
         own[k] = batch_slice(x, mesh->size[AXIS_CP], mesh->coordinate[AXIS_CP], b->step);
     }
     return own;
@@ -43,12 +37,8 @@ static void take_batches(Steps *b) {
     const int64_t ranks = b->run->layout.mesh.size[AXIS_DP];
     b->microbatches = b->derived->global_batch_size / (b->derived->micro_batch_size * ranks);
     b->batches = mem_zero((size_t)b->microbatches, sizeof *b->batches);
-    for (int64_t k = 0; k < b->microbatches; k++) {
-        Batch *x = &b->batches[k];
-        *x = batch_new(b->derived->micro_batch_size, b->config.seq_length);
-        x->b = b->derived->micro_batch_size;
-        for (int64_t i = 0; i < x->b * x->s; i++) x->position_ids[i] = i % x->s, x->loss_mask[i] = 1;
-    }
+    for (int64_t k = 0; k < b->microbatches; k++)
+        b->batches[k] = batch_new(b->derived->micro_batch_size, b->run->model->plan.sample);
 }
 
 static void free_batches(Steps *b) {

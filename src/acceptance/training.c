@@ -8,7 +8,6 @@
 #include "acceptance/stage.h"
 #include "base/clock.h"
 #include "base/mem.h"
-#include "base/philox.h"
 #include "bench/gate/gate.h"
 #include "bench/peaks.h"
 #include "comm/agree.h"
@@ -98,22 +97,8 @@ static Err make_config(const StageInput *in, Arena *arena, Training *t) {
 
 /* ---- a run ---- */
 
-static void draw_tokens(const StageRank *r, const Derived *d, int64_t step, const Batch *x) {
-    for (int64_t i = 0; i < x->b * x->s; i++) {
-        const Philox4 p = philox4x32((uint64_t)step, (uint64_t)r->rank, (uint64_t)i);
-        x->tokens[i] = p.v[0] % (uint64_t)d->vocab_size, x->labels[i] = p.v[1] % (uint64_t)d->vocab_size;
-    }
-}
-
-static Batch new_batch(const Training *t) {
-    Batch x = batch_new(t->derived.micro_batch_size, t->config.seq_length);
-    x.b = t->derived.micro_batch_size;
-    for (int64_t i = 0; i < x.b * x.s; i++) x.position_ids[i] = i % x.s, x.loss_mask[i] = 1;
-    return x;
-}
-
 static void take_step(const StageRank *r, const Training *t, Trainer *run, const Batch *x, Steps *s) {
-    draw_tokens(r, &t->derived, s->n, x);
+    batch_draw(x, (uint64_t)s->n, (uint64_t)r->rank, t->derived.vocab_size);
     stage_barrier(r);
     const int64_t start = clock_ns();
     StepReport report = trainer_begin_step(run);
@@ -138,7 +123,7 @@ static Err train(StageRank *r, const Training *t, int64_t steps, Steps *s) {
     Trainer *run = trainer_new(&t->config, &t->derived, &plan, r->comm, device);
     registry_init(run->model->registry, run->context.seed);
     trainer_publish(run);
-    Batch x = new_batch(t);
+    Batch x = batch_new(t->derived.micro_batch_size, run->model->plan.sample);
     *s = (Steps){.flops = trainer_flops(run, t->derived.global_batch_size)};
     while (s->n < (steps ? steps : MOST_STEPS)) {
         STAGE_DOING(r, "step %d of run %d", (int)s->n, steps ? 2 : 1);

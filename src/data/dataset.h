@@ -60,6 +60,7 @@ typedef struct DatasetPart {
 struct DatasetKind {
     const char *class_name; /* Megatron-LM's */
     size_t size;            /* of the kind's struct */
+    FieldSet fields;        /* that a sample can fill */
     MockShape mock;
     bool by_document;                                   /* splits divide documents, not sequences */
     bool split_in_names;                                /* of cache files */

@@ -62,7 +62,7 @@ static void fill_positions(const DatasetConfig *c, const Sample *out) {
     for (int64_t i = 0; i < s; i++) {
         bool eod = c->eod >= 0 && out->tokens[i] == c->eod;
         out->position_ids[i] = c->reset_position_ids ? i - start : i;
-        out->document_start[i] = c->reset_attention_mask ? start : 0;
+        if (out->document_start) out->document_start[i] = c->reset_attention_mask ? start : 0;
         out->loss_mask[i] = c->eod_mask_loss && eod ? 0.0f : 1.0f;
         if (eod) start = i + 1;
     }
@@ -89,6 +89,7 @@ static Err get(const DatasetPart *p, int64_t k, Sample *out) {
 const DatasetKind gpt_dataset = {
     .class_name = "GPTDataset",
     .size = sizeof(GptDataset),
+    .fields = GPT_FIELDS,
     .mock = {.longest = 4096, .sentences = 1},
     .split_in_names = true,
     .array_names = (const char *const[]){"document_index.npy", "sample_index.npy", "shuffle_index.npy", NULL},

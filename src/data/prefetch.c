@@ -53,12 +53,12 @@ static void *reader(void *arg) {
 }
 
 Prefetch *prefetch_start(const Dataset *dataset, Sampler *sampler, int64_t micro_batch_size,
-                         int64_t sequence_length, int depth) {
+                         SampleShape shape, int depth) {
     CHECK(depth >= 1, "a prefetch of %d batches", depth);
     Prefetch *p = mem_zero(1, sizeof *p);
     *p = (Prefetch){.dataset = dataset, .sampler = sampler, .slots = depth + 1};
     p->ring = mem_zero((size_t)p->slots, sizeof *p->ring);
-    for (int64_t i = 0; i < p->slots; i++) p->ring[i] = batch_new(micro_batch_size, sequence_length);
+    for (int64_t i = 0; i < p->slots; i++) p->ring[i] = batch_new(micro_batch_size, shape);
     p->indices = mem_zero((size_t)micro_batch_size, sizeof *p->indices);
     pthread_mutex_init(&p->lock, NULL);
     pthread_cond_init(&p->changed, NULL);

@@ -1,7 +1,7 @@
 /* Reads ahead: one thread fills a ring of micro-batches while the trainer computes. The order is the
  * sampler's, regardless of the timing, because there is one producer and one consumer.
  *
- *   Prefetch *p = prefetch_start(dataset, sampler, micro_batch_size, sequence_length, 4);
+ *   Prefetch *p = prefetch_start(dataset, sampler, micro_batch_size, shape, 4);
  *   const Batch *batch;
  *   Err e;
  *   while (!(e = prefetch_next(p, &batch)).code && batch) step(batch);
@@ -21,8 +21,7 @@ typedef struct Prefetch Prefetch;
 
 /* Takes ownership of the sampler; borrows the dataset. Up to `depth` >= 1 micro-batches are ready in addition
  * to the one in use. */
-Prefetch *prefetch_start(const Dataset *, Sampler *, int64_t micro_batch_size, int64_t sequence_length,
-                         int depth);
+Prefetch *prefetch_start(const Dataset *, Sampler *, int64_t micro_batch_size, SampleShape, int depth);
 /* The next micro-batch, valid until the next call; NULL at the end of the data. Waits for the reader if it is
  * late. After an error every call returns that error. */
 Err prefetch_next(Prefetch *, const Batch **out);

@@ -224,12 +224,16 @@ static void gpt_plan(const Config *c, const Derived *d, Arena *arena, ModelPlan 
         decoder.recompute = c->recompute_method == RECOMPUTE_UNIFORM ? RECOMPUTES_CHUNKS : RECOMPUTES_FIRST;
     for (int64_t i = 0; i < c->num_layers; i++) decoder.layer[i] = layer_spec(c, d, i, norm, arena);
     *plan = (ModelPlan){
+        .sample = {.positions = c->seq_length,
+                   .fields = GPT_FIELDS & ~(c->reset_attention_mask ? 0 : FIELD_SET(document_start))},
         .embedding = embedding_spec(c, d),
         .stack = {decoder},
         .n_stacks = 1,
         .head = head_spec(c, d, arena),
         .flow = {{"hidden", 0, c->seq_length}},
         .n_flows = 1,
+        .loss = {{"lm loss", EXTENT_POSITIONS, FIELD_loss_mask}},
+        .n_losses = 1,
     };
 }
 

@@ -8,8 +8,13 @@
 typedef struct Microbatch {
     MicrobatchContext context;
     Feed feed;
-    Tensor field[FIELDS];  /* [b, s], the memory of the feed's fields; the loss mask has the loss's type */
-    Tensor loss_gradients; /* [b, s] in the loss's type: the gradient of each token's loss */
+    /* The memory of the feed's fields; real numbers have the type of the loss. ndim 0: the model does not read
+     * it. */
+    Tensor field[FIELDS];
+    /* Of each loss, in its type, [b, s] or [b, 1]: weights, and gradients, which are the feed's dloss. */
+    Tensor weights[MODEL_LOSSES], loss_gradients[MODEL_LOSSES];
+    int n_losses;
+    char *block; /* device memory of all of them */
 } Microbatch;
 
 #endif

@@ -11,6 +11,7 @@
 #include "nn/moe.h"
 
 enum { MODEL_STACKS = 2, MODEL_FLOWS = 2 };
+_Static_assert((int)MODEL_LOSSES <= (int)MODEL_FLOWS, "a Flow has all losses of a head");
 
 /* A tensor of a microbatch that one pipeline stage sends to the next. */
 typedef struct FlowSpec {
@@ -19,16 +20,26 @@ typedef struct FlowSpec {
     int64_t positions; /* number of positions of a full sequence */
 } FlowSpec;
 
+/* A loss of a model. The training loss is the sum of the losses' means. */
+typedef struct LossSpec {
+    const char *name;   /* Megatron-LM's */
+    FieldExtent extent; /* POSITIONS: one of each token, [b, s]; SAMPLES: of each sample, [b, 1] */
+    int weights;        /* the field with the weight of each; FIELDS: all are 1 */
+} LossSpec;
+
 typedef struct ModelPlan {
+    SampleShape sample; /* what the model reads */
     EmbeddingSpec embedding;
     StackSpec stack[MODEL_STACKS];
     int n_stacks;
     HeadSpec head;
     FlowSpec flow[MODEL_FLOWS];
     int n_flows;
+    LossSpec loss[MODEL_LOSSES];
+    int n_losses;
 } ModelPlan;
 
-/* The tensors of a plan's flows. */
+/* The tensors of a plan's flows; at the head, of its losses. */
 typedef struct Flow {
     Tensor *at[MODEL_FLOWS];
 } Flow;
@@ -53,8 +64,8 @@ typedef struct Family {
     /* Only this function and option_map.h read options in models/ and nn/. Memory of the plan belongs to the
      * arena. */
     void (*plan)(const Config *, const Derived *, Arena *, ModelPlan *);
-    /* The forward of one stage. At the head at[0] is the loss of each token [b, s] in nats if the feed has
-     * labels, else logits [s, b, padded vocabulary]. */
+    /* The forward of one stage. At the head at[i] is loss i in nats if the feed has labels; else at[0] are logits
+     * [s, b, padded vocabulary]. */
     Flow (*stage)(Tape *, const Model *, const StagePart *, const Feed *, Flow);
 } Family;
 
@@ -94,7 +105,7 @@ void model_free(Model *);
 /* Runs one stage of this rank; `in` is the output of the previous stage (ignored at the embedding). The feed
  * must live until the tape ends. */
 Flow model_stage(Tape *, const Model *, int stage, const Feed *, Flow in);
-/* Runs a model of one stage: returns the loss or the logits. */
+/* Runs a model of one stage: returns the first loss or the logits. */
 Tensor *model_forward(Tape *, const Model *, const Feed *);
 /* Shape [s, b, h] on this rank, and type, of each flow for a microbatch of b samples. */
 SpmdType model_flow(const Model *, int flow, int64_t b, int64_t dim[3]);

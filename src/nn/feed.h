@@ -5,6 +5,8 @@
 #include "data/batch.h"
 #include "tensor/tensor.h"
 
+enum { MODEL_LOSSES = 2 }; /* at most */
+
 /* Keys and values of earlier positions, one pair per layer (generation). */
 typedef struct KvCache {
     Tensor *k, *v; /* [layers] tensors [capacity, b, g, 1, d]; ndim 0: a layer without attention */
@@ -16,15 +18,17 @@ typedef struct KvCache {
 typedef struct Feed {
     union {
         struct {
-/* [b, s] of the fields of a batch (data/fields.def), I64 for integers; NULL: not given. document_start
- * defaults to 0. Without position_ids or labels, nothing may read them. */
-#define FIELD(name, type) Tensor *name;
+/* The fields of a batch with their extents as dimensions (data/fields.def), I64 for integers; NULL: not given.
+ * document_start defaults to 0. Without position_ids or labels, nothing may read them. */
+#define FIELD(name, ...) Tensor *name;
 #include "data/fields.def"
 #undef FIELD
         };
         Tensor *field[FIELDS];
     };
-    Tensor *dloss; /* [b, s]: the gradient of each token's loss; NULL: not known */
+    /* For each of the model's losses (ModelPlan), [b, s] or [b, 1]: the gradient of each token's or sample's
+     * loss; NULL: not known. */
+    Tensor *dloss[MODEL_LOSSES];
     /* NULL in training. Otherwise new keys and values are appended at `length`; the caller advances it. */
     KvCache *cache;
 } Feed;

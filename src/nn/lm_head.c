@@ -30,20 +30,19 @@ static int64_t lm_head_chunk(const void *spec, const Layout *l, int64_t s, int64
 Tensor *lm_head_forward(Tape *t, const LmHead *m, const Feed *feed, Tensor *h_sbh) {
     const RunContext *run = tape_context(t);
     const bool sequence = run->layout && run->layout->sequence_parallel;
-    Tensor *w = &m->output->value, *labels = feed->labels;
+    Tensor *w = &m->output->value, *labels = feed->labels, *dloss = feed->dloss[0];
     h_sbh = op_scale(t, h_sbh, 1 / m->spec->scaling); /* far narrower than the logits, so scaling it is
                                                          cheaper */
     const int64_t positions =
         labels ? lm_head_chunk(m->spec, run->layout, labels->dim[1], labels->dim[0], run->dtype) : 0;
     /* Chunks of logits need the gradient of their losses in the forward. */
-    if (positions && (feed->dloss || !tape_is_recording(t)))
+    if (positions && (dloss || !tape_is_recording(t)))
         return op_linear_cross_entropy(
-            t, h_sbh, w, labels,
-            (LinearLoss){m->spec->vocab, positions, m->spec->softcap, sequence, feed->dloss});
+            t, h_sbh, w, labels, (LinearLoss){m->spec->vocab, positions, m->spec->softcap, sequence, dloss});
     Tensor *logits = op_linear(
         t, h_sbh, &(LinearLayer){.w_oi = w, .flags = LINEAR_GATHER_IN | (sequence ? LINEAR_SEQUENCE : 0)});
     logits = op_softcap(t, logits, m->spec->softcap);
-    return labels ? op_cross_entropy_of(t, logits, labels, m->spec->vocab, feed->dloss) : logits;
+    return labels ? op_cross_entropy_of(t, logits, labels, m->spec->vocab, dloss) : logits;
 }
 
 static double lm_head_flops(const void *spec, double s) {

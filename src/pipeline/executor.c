@@ -269,8 +269,9 @@ static void forward(Executor *e, const PipelineSpec *spec, int rank, const Actio
     }
     s->y = model_stage(s->tape, e->model, a->chunk, &mb->feed, s->x);
     if (e->model->stages[a->chunk].head && loss_sum)
-        tape_call(s->tape, &OPS[OP_weighted_sum],
-                  (Call){.in = {s->y.at[0], mb->feed.loss_mask}, .out = {loss_sum}});
+        for (int i = 0; i < e->model->plan.n_losses; i++)
+            tape_call(s->tape, &OPS[OP_weighted_sum],
+                      (Call){.in = {s->y.at[i], (Tensor *)&mb->weights[i]}, .out = {&loss_sum[i]}});
     if (out) {
         for (int i = 0; i < e->n_flows; i++)
             CHECK(tensor_is_contiguous(s->y.at[i]) && s->y.at[i]->spmd == e->flow[i].type,
@@ -292,7 +293,7 @@ static void executor_backward(Executor *e, const PipelineSpec *spec, int rank, c
         message_tensors(e, received(e, a), dy);
         for (int i = 0; i < e->n_flows; i++) tape_give(s->tape, s->y.at[i], &dy[i]);
     } else if (a->kind != ACTION_BACKWARD_WEIGHT) {
-        tape_give(s->tape, s->y.at[0], mb->feed.dloss);
+        for (int i = 0; i < e->model->plan.n_losses; i++) tape_give(s->tape, s->y.at[i], mb->feed.dloss[i]);
     }
     tape_play(s->tape, NEED[a->kind]);
     if (target.rank >= 0) {

@@ -22,7 +22,7 @@ typedef struct Executor Executor;
 Executor *executor_new(const RunContext *, const Model *, int64_t samples, ExecutorMemory);
 void executor_free(Executor *);
 /* Runs the schedule, which was made from `spec`, on numbered microbatches; adds slots first if there are too
- * few. The head adds the sum of loss * mask to loss_sum (F64 [1]; NULL: not needed). */
+ * few. The head adds the sum of each loss * its weights to loss_sum (F64 [1] each; NULL: not needed). */
 void executor_run(Executor *, const PipelineSpec *, const RankSchedule *, const Microbatch *,
                   Tensor *loss_sum);
 /* The highest use of any slot and transient space so far. */

@@ -26,7 +26,7 @@ struct TrainLog {
     Events *events; /* NULL: no --tensorboard-dir */
     int jsonl;      /* -1: no --log-jsonl */
     /* Since the last line: */
-    double loss, router_loss[ROUTER_LOSSES];
+    double loss[MODEL_LOSSES], router_loss[ROUTER_LOSSES];
     int64_t losses, steps, skipped, nan, ns, samples;
 
     bool printed;        /* the first step of the process has been printed */
@@ -146,6 +146,18 @@ static const char *clock_text(int64_t seconds, char out[32]) {
 
 /* ---- lines ---- */
 
+static int n_losses(const Trainer *r) { return r->model->plan.n_losses; }
+
+static const char *loss_name(const Trainer *r, int i) { return r->model->plan.loss[i].name; }
+
+static double loss_total(const TrainLog *log, const Trainer *r) {
+    double sum = 0;
+    for (int i = 0; i < n_losses(r); i++) sum += log->loss[i];
+    return sum;
+}
+
+static double perplexity(double loss) { return exp(fmin(20, loss)); }
+
 static void print_megatron_line(const TrainLog *log, const Trainer *r, const StepReport *s) {
     const Config *c = r->config;
     Rates rate = rates(r, log->samples, log->ns);
@@ -159,7 +171,8 @@ static void print_megatron_line(const TrainLog *log, const Trainer *r, const Ste
     if (c->log_throughput && c->device != ON_CPU)
         printf(" throughput per GPU (TFLOP/s/GPU): %.1f |", rate.tflops);
     printf(" learning rate: %.6E | global batch size: %5lld |", s->lr, (long long)s->samples);
-    if (log->losses) printf(" lm loss: %.6E |", log->loss / (double)log->losses);
+    for (int i = 0; log->losses && i < n_losses(r); i++)
+        printf(" %s: %.6E |", loss_name(r, i), log->loss[i] / (double)log->losses);
     for (int i = 0; i < ROUTER_LOSSES; i++)
         if (s->router_losses & 1u << i)
             printf(" %s: %.6E |", ROUTER_LOSS_NAMES[i], log->router_loss[i] / (double)log->steps);
@@ -179,7 +192,7 @@ static void short_line(const TrainLog *log, const Trainer *r, Str *out) {
     const Rates rate = rates(r, log->samples, log->ns);
     str_clear(out);
     str_printf(out, "step %lld/%lld", (long long)r->iteration, (long long)r->derived->train_iters);
-    if (log->losses) str_printf(out, " | loss %.4f", log->loss / (double)log->losses);
+    if (log->losses) str_printf(out, " | loss %.4f", loss_total(log, r) / (double)log->losses);
     str_printf(out, " | %.0f tokens/s | %s left", rate.tokens_per_second,
                clock_text(seconds_left(log, r), left));
 }
@@ -226,6 +239,15 @@ static void put_field(Str *text, const char *name, double value) {
     str_puts(text, ", ");
 }
 
+/* "lm loss" is the field "lm_loss". */
+static void put_loss(TrainLog *log, const Trainer *r, int i, double value) {
+    char name[32];
+    snprintf(name, sizeof name, "%s", loss_name(r, i));
+    for (char *at = name; *at; at++)
+        if (*at == ' ') *at = '_';
+    put_field(&log->text, name, value);
+}
+
 static Err write_record(TrainLog *log, const Trainer *r) {
     return file_write_all(log->jsonl, r->config->log_jsonl, log->text.s, log->text.len);
 }
@@ -239,8 +261,7 @@ static Err write_jsonl(TrainLog *log, const Trainer *r, const StepReport *s, int
     const struct {
         const char *name;
         double value;
-    } fields[] = {{"lm_loss", s->loss},
-                  {"grad_norm", s->optim.grad_norm},
+    } fields[] = {{"grad_norm", s->optim.grad_norm},
                   {"clip", s->optim.clip},
                   {"learning_rate", s->lr},
                   {"weight_decay", s->weight_decay},
@@ -248,6 +269,7 @@ static Err write_jsonl(TrainLog *log, const Trainer *r, const StepReport *s, int
                   {"seconds", rate.seconds},
                   {"tokens_per_second", rate.tokens_per_second},
                   {"tflops", rate.tflops}};
+    for (int i = 0; i < n_losses(r); i++) put_loss(log, r, i, trainer_mean(s->sum[i]));
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
         put_field(&log->text, fields[i].name, fields[i].value);
     if (r->config->log_num_zeros_in_grad) put_field(&log->text, "num_zeros", s->optim.num_zeros);
@@ -259,12 +281,16 @@ static Err write_jsonl(TrainLog *log, const Trainer *r, const StepReport *s, int
     return write_record(log, r);
 }
 
-static Err write_evaluation(TrainLog *log, const Trainer *r, const char *name, double loss, double ppl) {
+/* The perplexity is that of the first loss. With several losses each follows by its name. */
+static Err write_evaluation(TrainLog *log, const Trainer *r, const char *name, const double *loss) {
+    double total = 0;
+    for (int i = 0; i < n_losses(r); i++) total += loss[i];
     str_clear(&log->text);
     str_printf(&log->text, "{\"kind\": \"%s\", \"iteration\": %lld, \"consumed_samples\": %lld, ", name,
                (long long)r->iteration, (long long)r->consumed_samples);
-    put_field(&log->text, "loss", loss);
-    put_field(&log->text, "perplexity", ppl);
+    put_field(&log->text, "loss", total);
+    put_field(&log->text, "perplexity", perplexity(loss[0]));
+    for (int i = 0; n_losses(r) > 1 && i < n_losses(r); i++) put_loss(log, r, i, loss[i]);
     log->text.len -= 2; /* the last comma */
     str_puts(&log->text, "}\n");
     return write_record(log, r);
@@ -282,7 +308,8 @@ static Err write_scalars(TrainLog *log, const Trainer *r, const StepReport *s) {
     const Config *c = r->config;
     ERR_RETURN(scalar_twice(log, r, "learning-rate", s->lr));
     ERR_RETURN(scalar_twice(log, r, "batch-size", (double)s->samples));
-    ERR_RETURN(scalar_twice(log, r, "lm loss", s->loss));
+    for (int i = 0; i < n_losses(r); i++)
+        ERR_RETURN(scalar_twice(log, r, loss_name(r, i), trainer_mean(s->sum[i])));
     for (int i = 0; i < ROUTER_LOSSES; i++)
         if (s->router_losses & 1u << i)
             ERR_RETURN(scalar_twice(log, r, ROUTER_LOSS_NAMES[i], s->router_loss[i]));
@@ -317,7 +344,7 @@ static Err write_times(TrainLog *log, const Trainer *r, const Times *times) {
 }
 
 static void forget(TrainLog *log) {
-    log->loss = 0;
+    memset(log->loss, 0, sizeof log->loss);
     memset(log->router_loss, 0, sizeof log->router_loss);
     log->losses = log->steps = log->skipped = log->nan = log->ns = log->samples = 0;
 }
@@ -334,7 +361,9 @@ Err train_log_step(TrainLog *log, const Trainer *r, const StepReport *s, int64_t
     log->skipped += s->optim.found_inf;
     log->nan += s->loss_is_nan;
     for (int i = 0; i < ROUTER_LOSSES; i++) log->router_loss[i] += s->router_loss[i];
-    if (!s->loss_is_nan && !s->optim.found_inf) log->loss += s->loss, log->losses++;
+    const bool counts = !s->loss_is_nan && !s->optim.found_inf;
+    for (int i = 0; counts && i < n_losses(r); i++) log->loss[i] += trainer_mean(s->sum[i]);
+    log->losses += counts;
     if (log->jsonl >= 0) ERR_RETURN(write_jsonl(log, r, s, ns));
     if (log->events && r->iteration % c->tensorboard_log_interval == 0) ERR_RETURN(write_scalars(log, r, s));
     bool due = r->iteration % c->log_interval == 0;
@@ -357,32 +386,46 @@ Err train_log_step(TrainLog *log, const Trainer *r, const StepReport *s, int64_t
     return ERR_OK;
 }
 
-static void print_megatron_evaluation(const char *where, double loss, double ppl) {
-    char line[256], rule[256];
-    const int n =
-        snprintf(line, sizeof line, " validation loss at %s | lm loss value: %.6E | lm loss PPL: %.6E | ",
-                 where, loss, ppl);
+static void print_megatron_evaluation(const Trainer *r, const char *where, const double *loss) {
+    char line[320], rule[320];
+    int n = snprintf(line, sizeof line, " validation loss at %s | ", where);
+    for (int i = 0; i < n_losses(r) && n < (int)sizeof line; i++)
+        n += snprintf(line + n, sizeof line - (size_t)n, "%s value: %.6E | %s PPL: %.6E | ", loss_name(r, i),
+                      loss[i], loss_name(r, i), perplexity(loss[i]));
     const int width = n < (int)sizeof rule ? n : (int)sizeof rule - 1;
     for (int i = 0; i < width; i++) rule[i] = '-';
     rule[width] = 0;
     printf("%s\n%s\n%s\n", rule, line, rule);
 }
 
-Err train_log_eval(TrainLog *log, const Trainer *r, const char *where, const char *name, double loss) {
-    double ppl = exp(fmin(20, loss));
+static void print_short_evaluation(const Trainer *r, const char *where, const char *name,
+                                   const double *loss) {
+    printf("%s loss at %s %.4f | perplexity %.4g", name, where, loss[0], perplexity(loss[0]));
+    for (int i = 1; i < n_losses(r); i++) printf(" | %s %.4f", loss_name(r, i), loss[i]);
+    printf("\n");
+}
+
+static Err evaluation_scalars(TrainLog *log, const Trainer *r, const char *name, const double *loss) {
+    char tag[64];
+    for (int i = 0; i < n_losses(r); i++) {
+        snprintf(tag, sizeof tag, "%s %s", loss_name(r, i), name);
+        ERR_RETURN(scalar_twice(log, r, tag, loss[i]));
+        snprintf(tag, sizeof tag, "%s %s ppl", loss_name(r, i), name);
+        if (r->config->log_validation_ppl_to_tensorboard)
+            ERR_RETURN(scalar_twice(log, r, tag, perplexity(loss[i])));
+    }
+    return ERR_OK;
+}
+
+Err train_log_eval(TrainLog *log, const Trainer *r, const char *where, const char *name,
+                   const double loss[MODEL_LOSSES]) {
     train_log_hide_status(log);
     if (r->config->log_format == LOG_MEGATRON)
-        print_megatron_evaluation(where, loss, ppl);
+        print_megatron_evaluation(r, where, loss);
     else
-        printf("%s loss at %s %.4f | perplexity %.4g\n", name, where, loss, ppl);
-    if (log->jsonl >= 0) ERR_RETURN(write_evaluation(log, r, name, loss, ppl));
-    if (!log->events) return ERR_OK;
-    char tag[64];
-    snprintf(tag, sizeof tag, "lm loss %s", name);
-    ERR_RETURN(scalar_twice(log, r, tag, loss));
-    if (!r->config->log_validation_ppl_to_tensorboard) return ERR_OK;
-    snprintf(tag, sizeof tag, "lm loss %s ppl", name);
-    return scalar_twice(log, r, tag, ppl);
+        print_short_evaluation(r, where, name, loss);
+    if (log->jsonl >= 0) ERR_RETURN(write_evaluation(log, r, name, loss));
+    return log->events ? evaluation_scalars(log, r, name, loss) : ERR_OK;
 }
 
 Err train_log_progress(const Trainer *r, const char *event) {

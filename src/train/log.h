@@ -21,7 +21,8 @@ bool train_log_wants_times(const Trainer *);
 Err train_log_step(TrainLog *, const Trainer *, const StepReport *, int64_t ns, const Times *);
 /* `where` in Megatron-LM's words: "iteration 100 on validation set". `name` ("validation", "test") is part of
  * the TensorBoard tags. */
-Err train_log_eval(TrainLog *, const Trainer *, const char *where, const char *name, double loss);
+Err train_log_eval(TrainLog *, const Trainer *, const char *where, const char *name,
+                   const double loss[MODEL_LOSSES]);
 /* Call it before other lines are printed to a terminal: clears the status line. NULL is allowed. */
 void train_log_hide_status(TrainLog *);
 /* Appends a line to progress.txt in --save, with --log-progress. */

@@ -134,7 +134,7 @@ static Err open_stream(Loop *l, DataSplit split, int64_t consumed, Prefetch **ou
                                              .no_data_sharding = !c->data_sharding,
                                              .one_by_one = c->batch_invariant_mode},
                             &sampler));
-    *out = prefetch_start(dataset, sampler, l->derived->micro_batch_size, c->seq_length,
+    *out = prefetch_start(dataset, sampler, l->derived->micro_batch_size, l->run->model->plan.sample,
                           c->num_workers > 1 ? (int)c->num_workers : 1);
     return ERR_OK;
 }
@@ -194,28 +194,28 @@ static const char *reason_to_exit(Loop *l, bool after_step) {
 
 /* ---- evaluation ---- */
 
-/* A signal stops it; then the loss is unknown and l->exit_reason is set. */
-static Err evaluate(Loop *l, Prefetch *stream, double *loss) {
-    double sum = 0, tokens = 0;
+/* A signal stops it; then the losses are unknown and l->exit_reason is set. */
+static Err evaluate(Loop *l, Prefetch *stream, double loss[MODEL_LOSSES]) {
+    LossSum sum[MODEL_LOSSES] = {{0}};
     int64_t batches = l->config->eval_iters * microbatches(l, l->derived->global_batch_size);
     timer_start(&l->timers, TIMER_EVALUATE);
     for (int64_t i = 0; i < batches && !l->exit_reason; i++) {
         Batch b;
         arena_reset(l->step);
         ERR_RETURN(comm_agree(l->comm, next_batch(l, stream, &b)));
-        trainer_evaluate(l->run, &b, &sum, &tokens);
+        trainer_evaluate(l->run, &b, sum);
         l->exit_reason = reason_to_exit(l, false);
     }
     timer_stop(&l->timers, TIMER_EVALUATE);
-    trainer_total(l->run, &sum, &tokens);
-    *loss = sum / fmax(tokens, 1);
+    trainer_total(l->run, sum);
+    for (int i = 0; i < MODEL_LOSSES; i++) loss[i] = trainer_mean(sum[i]);
     return ERR_OK;
 }
 
 static Err evaluate_valid(Loop *l) {
     if (l->config->eval_iters <= 0 || !data_split(l->session->data, SPLIT_VALID)) return ERR_OK;
     Trainer *r = l->run;
-    double loss;
+    double loss[MODEL_LOSSES];
     char where[64];
     /* The data is as long as these options need; a run continued from others may have used more of it. */
     int64_t samples = l->config->eval_iters * l->derived->global_batch_size;
@@ -225,7 +225,7 @@ static Err evaluate_valid(Loop *l) {
         r->consumed_valid_samples = 0;
     }
     if (!l->valid) ERR_RETURN(open_stream(l, SPLIT_VALID, r->consumed_valid_samples, &l->valid));
-    Err e = evaluate(l, l->valid, &loss);
+    Err e = evaluate(l, l->valid, loss);
     if (e.code) return e;
     r->consumed_valid_samples += samples; /* also if it was stopped, so that later evaluations keep their
                                              samples */
@@ -237,10 +237,10 @@ static Err evaluate_valid(Loop *l) {
 static Err evaluate_test(Loop *l) {
     if (l->config->eval_iters <= 0 || !data_split(l->session->data, SPLIT_TEST)) return ERR_OK;
     Prefetch *stream;
-    double loss;
+    double loss[MODEL_LOSSES];
     char where[64];
     ERR_RETURN(open_stream(l, SPLIT_TEST, 0, &stream));
-    Err e = evaluate(l, stream, &loss);
+    Err e = evaluate(l, stream, loss);
     prefetch_stop(stream);
     if (e.code || l->exit_reason) return e;
     snprintf(where, sizeof where, "iteration %lld on test set", (long long)l->run->iteration);

@@ -36,15 +36,18 @@ struct Microbatches {
     Registry *registry;
     Executor *executor;
     const PipelineLayout *pipeline;
+    const ModelPlan *plan;
     Arena *arena; /* of the microbatches and their schedule */
     Microbatch *list;
     int64_t n;
-    char *fields, *host; /* device memory; the host memory that it is copied from */
-    size_t bytes;        /* of each */
-    bool sending;        /* copies to the device may be in progress */
-    Tensor loss;         /* F64 [1] */
-    Graphs *graphs;      /* NULL: not used yet */
+    char *fields, *host;       /* device memory; the host memory that it is copied from */
+    size_t bytes;              /* of each */
+    bool sending;              /* copies to the device may be in progress */
+    Tensor loss[MODEL_LOSSES]; /* F64 [1], adjacent */
+    Graphs *graphs;            /* NULL: not used yet */
 };
+
+static size_t loss_bytes(const Microbatches *m) { return (size_t)m->plan->n_losses * sizeof(double); }
 
 Microbatches *microbatches_new(const Config *config, const RunContext *context, const Model *model,
                                Executor *executor, const PipelineLayout *pipeline) {
@@ -54,10 +57,14 @@ Microbatches *microbatches_new(const Config *config, const RunContext *context, 
                         .registry = model->registry,
                         .executor = executor,
                         .pipeline = pipeline,
+                        .plan = &model->plan,
                         .arena = arena_new()};
-    m->loss = tensor_make(device_alloc(context->device, sizeof(double), "loss"), F64, 1, (int64_t[]){1});
-    m->loss.flags = TENSOR_ACCUM;
-    tape_grad_off_grid(&m->loss); /* in the exact lane a sum of products of two numbers on the grid */
+    double *sums = device_alloc(context->device, loss_bytes(m), "loss");
+    for (int i = 0; i < m->plan->n_losses; i++) {
+        m->loss[i] = tensor_make(sums + i, F64, 1, (int64_t[]){1});
+        m->loss[i].flags = TENSOR_ACCUM;
+        tape_grad_off_grid(&m->loss[i]); /* in the exact lane a sum of products of two numbers on the grid */
+    }
     return m;
 }
 
@@ -78,7 +85,7 @@ void microbatches_free(Microbatches *m) {
         free(m->graphs);
     }
     free_fields(m);
-    device_release(d, m->loss.data, sizeof(double));
+    device_release(d, m->loss[0].data, loss_bytes(m));
     arena_free(m->arena);
     free(m);
 }
@@ -89,20 +96,71 @@ static bool uses_graphs(const Microbatches *m) { return m->config->cuda_graph_im
 /* ---- fields: one block of device memory for each microbatch ---- */
 
 /* On the device real numbers have the type of the loss. */
-static DType field_dtype(const Microbatches *m, int field) {
-    return field_is_integer((FieldId)field) ? I64 : m->registry->precise;
+static DType field_dtype(const Microbatches *m, FieldId field) {
+    return field_is_integer(field) ? I64 : m->registry->precise;
 }
 
-/* All fields, and the gradients of the losses. */
-static size_t block_bytes(const Microbatches *m, int64_t tokens) {
-    size_t element = dtype_size(m->registry->precise);
-    for (int f = 0; f < FIELDS; f++) element += dtype_size(field_dtype(m, f));
-    return (size_t)tokens * element;
+/* The type over the mesh: each data-parallel rank has other samples, and each context-parallel rank other
+ * positions of them. */
+static SpmdType field_type(const RunContext *c, FieldExtent extent) {
+    SpmdType type = 0;
+    for (int a = AXIS_CP; c->layout && a <= AXIS_DP; a++)
+        if (c->layout->mesh.size[a] > 1 && (a != AXIS_CP || extent != EXTENT_SAMPLES))
+            type = spmd_with(type, a, SPMD_V);
+    return type;
+}
+
+/* Tensors without memory for the fields and losses of a batch. */
+static Microbatch microbatch_like(const Microbatches *m, const Batch *b) {
+    const ModelPlan *plan = m->plan;
+    Microbatch mb = {.n_losses = plan->n_losses};
+    CHECK(!(plan->sample.fields & ~b->fields), "a batch lacks a field that the model reads");
+    for (int f = 0; f < FIELDS; f++) {
+        const FieldExtent extent = field_extent((FieldId)f);
+        if (!fields_have(plan->sample.fields, f)) continue;
+        mb.field[f] = tensor_make(NULL, field_dtype(m, (FieldId)f), extent == EXTENT_SAMPLES ? 1 : 2,
+                                  (int64_t[]){b->b, batch_columns(b, (FieldId)f)});
+        mb.field[f].spmd = field_type(m->context, extent);
+    }
+    for (int i = 0; i < plan->n_losses; i++) {
+        const int64_t dim[] = {b->b, plan->loss[i].extent == EXTENT_SAMPLES ? 1 : b->s};
+        mb.weights[i] = mb.loss_gradients[i] = tensor_make(NULL, m->registry->precise, 2, dim);
+    }
+    return mb;
+}
+
+typedef struct BlockPart {
+    Tensor *tensor;
+    int field, loss; /* the field it is, or the loss that it has the weights or the gradient of */
+    bool gradient;
+} BlockPart;
+
+enum { BLOCK_PARTS = FIELDS + 2 * MODEL_LOSSES };
+
+/* The parts of a microbatch's block, in their order. Weights that are a field are not a part. */
+static int block_parts(const Microbatches *m, Microbatch *mb, BlockPart out[BLOCK_PARTS]) {
+    int n = 0;
+    for (int f = 0; f < FIELDS; f++)
+        if (mb->field[f].ndim) out[n++] = (BlockPart){&mb->field[f], f, -1, false};
+    for (int i = 0; i < mb->n_losses; i++) {
+        if (m->plan->loss[i].weights == FIELDS) out[n++] = (BlockPart){&mb->weights[i], FIELDS, i, false};
+        out[n++] = (BlockPart){&mb->loss_gradients[i], FIELDS, i, true};
+    }
+    return n;
+}
+
+/* A multiple of 8, for the integers of the next block. */
+static size_t block_bytes(const Microbatches *m, const Batch *b) {
+    Microbatch mb = microbatch_like(m, b);
+    BlockPart part[BLOCK_PARTS];
+    size_t bytes = 0;
+    for (int i = 0, n = block_parts(m, &mb, part); i < n; i++) bytes += tensor_bytes(part[i].tensor);
+    return (bytes + 7) / 8 * 8;
 }
 
 /* No copy is needed where the host can write device memory. */
-void microbatches_reserve(Microbatches *m, int64_t n, int64_t tokens) {
-    const size_t bytes = (size_t)n * block_bytes(m, tokens);
+void microbatches_reserve(Microbatches *m, int64_t n, const Batch *like) {
+    const size_t bytes = (size_t)n * block_bytes(m, like);
     if (bytes <= m->bytes) return;
     Device *d = m->context->device;
     free_fields(m);
@@ -111,21 +169,26 @@ void microbatches_reserve(Microbatches *m, int64_t n, int64_t tokens) {
     m->bytes = bytes;
 }
 
-/* Points the tensors of a microbatch at a block of device memory. */
-static void point_fields(Microbatch *mb, char *block) {
-    for (int f = 0; f < FIELDS; f++) {
-        mb->field[f].data = block;
-        block += tensor_bytes(&mb->field[f]);
-        if (mb->feed.field[f]) mb->feed.field[f] = &mb->field[f]; /* mb may be a copy */
+/* Points the tensors of a microbatch, which may be a copy, at a block of device memory. */
+static void point_fields(const Microbatches *m, Microbatch *mb, char *block) {
+    BlockPart part[BLOCK_PARTS];
+    mb->block = block;
+    for (int i = 0, n = block_parts(m, mb, part); i < n; i++) {
+        part[i].tensor->data = block;
+        block += tensor_bytes(part[i].tensor);
     }
-    mb->loss_gradients.data = block;
-    mb->feed.dloss = &mb->loss_gradients;
+    for (int f = 0; f < FIELDS; f++) mb->feed.field[f] = mb->field[f].ndim ? &mb->field[f] : NULL;
+    for (int i = 0; i < mb->n_losses; i++) {
+        const int weights = m->plan->loss[i].weights;
+        if (weights < FIELDS) mb->weights[i].data = mb->field[weights].data;
+        mb->feed.dloss[i] = &mb->loss_gradients[i];
+    }
 }
 
-/* x * scale, on the grid in the exact lane. */
+/* x * scale, on the grid in the exact lane; x NULL: ones. */
 static void write_scaled(const Microbatches *m, const float *x, int64_t n, double scale, void *out) {
     for (int64_t i = 0; i < n; i++) {
-        double y = (double)x[i] * scale;
+        double y = x ? (double)x[i] * scale : scale;
         if (m->context->exact) y = exact_on_grid(y);
         if (m->registry->precise == F64)
             ((double *)out)[i] = y;
@@ -134,40 +197,48 @@ static void write_scaled(const Microbatches *m, const float *x, int64_t n, doubl
     }
 }
 
-/* Writes the block of a microbatch into host memory. */
-static void write_fields(const Microbatches *m, const Microbatch *mb, const Batch *b, double weight,
-                         char *host) {
-    const int64_t tokens = b->b * b->s;
-    for (int f = 0; f < FIELDS; f++) {
-        if (field_is_integer((FieldId)f))
-            memcpy(host, b->field[f], tensor_bytes(&mb->field[f]));
-        else
-            write_scaled(m, b->field[f], tokens, 1, host);
-        host += tensor_bytes(&mb->field[f]);
+/* The first context-parallel rank, which has the first position of each sample, has the losses of samples. */
+static double weight_of(const Microbatches *m, int loss) {
+    const Layout *l = m->context->layout;
+    return m->plan->loss[loss].extent != EXTENT_SAMPLES || !l || !l->mesh.coordinate[AXIS_CP];
+}
+
+static void write_part(const Microbatches *m, const BlockPart *p, const Batch *b, LossWeights weights,
+                       void *out) {
+    const int64_t n = tensor_count(p->tensor);
+    if (p->loss >= 0) {
+        const int field = m->plan->loss[p->loss].weights;
+        const double scale = p->gradient ? weights.loss[p->loss] : 1;
+        write_scaled(m, field < FIELDS ? b->field[field] : NULL, n, weight_of(m, p->loss) * scale, out);
+    } else if (field_is_integer((FieldId)p->field)) {
+        memcpy(out, b->field[p->field], tensor_bytes(p->tensor));
+    } else {
+        write_scaled(m, b->field[p->field], n, 1, out);
     }
-    write_scaled(m, b->loss_mask, tokens, weight, host);
 }
 
-/* The type over the mesh: each context- and data-parallel rank has other positions and samples. */
-static SpmdType field_type(const RunContext *c) {
-    SpmdType type = 0;
-    for (int a = AXIS_CP; c->layout && a <= AXIS_DP; a++)
-        if (c->layout->mesh.size[a] > 1) type = spmd_with(type, a, SPMD_V);
-    return type;
+/* Writes the block of a microbatch into host memory. */
+static void write_block(const Microbatches *m, Microbatch *mb, const Batch *b, LossWeights weights,
+                        char *host) {
+    BlockPart part[BLOCK_PARTS];
+    for (int i = 0, n = block_parts(m, mb, part); i < n; i++) {
+        write_part(m, &part[i], b, weights, host);
+        host += tensor_bytes(part[i].tensor);
+    }
 }
 
-void microbatches_begin(Microbatches *m, int64_t n, int64_t tokens) {
+void microbatches_begin(Microbatches *m, int64_t n, const Batch *like) {
     Device *d = m->context->device;
     if (m->sending) device_wait(d);
     m->sending = false;
     arena_reset(m->arena);
     m->list = arena_alloc(m->arena, (size_t)n * sizeof *m->list);
     m->n = n;
-    microbatches_reserve(m, n, tokens);
+    microbatches_reserve(m, n, like);
     if (!uses_graphs(m) || m->graphs) return;
     m->graphs = mem_zero(1, sizeof *m->graphs);
     if (m->context->sync) return;
-    m->graphs->bytes = block_bytes(m, tokens);
+    m->graphs->bytes = block_bytes(m, like);
     m->graphs->fields = device_alloc(d, m->graphs->bytes, "batches");
 }
 
@@ -176,18 +247,12 @@ void microbatches_add(Microbatches *m, int64_t number, const Batch *b, LossWeigh
                       int64_t first_sample) {
     Microbatch *mb = &m->list[number];
     Device *d = m->context->device;
-    *mb = (Microbatch){.context = {.first_sample = first_sample, .aux_scale = weights.aux}};
-    for (int f = 0; f < FIELDS; f++) {
-        mb->field[f] = tensor_make(NULL, field_dtype(m, f), 2, (int64_t[]){b->b, b->s});
-        mb->field[f].spmd = field_type(m->context);
-        mb->feed.field[f] = &mb->field[f];
-    }
-    if (!m->config->reset_attention_mask) mb->feed.document_start = NULL;
-    mb->loss_gradients = tensor_make(NULL, m->registry->precise, 2, mb->field[0].dim);
-    const size_t bytes = block_bytes(m, b->b * b->s), offset = (size_t)number * bytes;
-    point_fields(mb, m->fields + offset);
+    *mb = microbatch_like(m, b);
+    mb->context = (MicrobatchContext){.first_sample = first_sample, .aux_scale = weights.aux};
+    const size_t bytes = block_bytes(m, b), offset = (size_t)number * bytes;
+    point_fields(m, mb, m->fields + offset);
     if (d->kind == DEVICE_NULL) return;
-    write_fields(m, mb, b, weights.loss, m->host + offset);
+    write_block(m, mb, b, weights, m->host + offset);
     if (m->host != m->fields) device_copy(d, m->fields + offset, m->host + offset, bytes);
     m->sending = true;
 }
@@ -209,7 +274,7 @@ static void execute(Microbatches *m, Microbatch *list, int64_t n, bool trains, b
     PipelineSpec spec;
     const RankSchedule schedule = schedule_of(m, n, !trains, &spec);
     for (int64_t i = 0; i < n; i++) list[i].context.recording = list[i].context.training = trains;
-    executor_run(m->executor, &spec, &schedule, list, counts_loss ? &m->loss : NULL);
+    executor_run(m->executor, &spec, &schedule, list, counts_loss ? m->loss : NULL);
     if (trains) grads_zero_unwritten(m->registry);
 }
 
@@ -227,8 +292,8 @@ static void execute_one(void *arg) {
 static void replay(Microbatches *m, Recording *r, const Microbatch *mb, bool counts_loss) {
     Device *d = m->context->device;
     Replay one = {m, *mb, counts_loss};
-    point_fields(&one.microbatch, m->graphs->fields);
-    device_copy(d, m->graphs->fields, mb->field[0].data, m->graphs->bytes);
+    point_fields(m, &one.microbatch, m->graphs->fields);
+    device_copy(d, m->graphs->fields, mb->block, m->graphs->bytes);
     if (r->aux_scale != mb->context.aux_scale) device_recording_drop(d, &r->work);
     r->aux_scale = mb->context.aux_scale;
     device_replay(d, &r->work, execute_one, &one);
@@ -284,16 +349,19 @@ void microbatches_evaluate(Microbatches *m, bool counts_loss) {
 
 /* ---- results ---- */
 
-void microbatches_set_loss(Microbatches *m, double sum) {
-    Tensor loss = m->loss;
-    loss.flags = 0;
-    call_run(&OPS[OP_fill], &(Call){.out = {&loss}, .attr = &(FillAttr){sum}, .device = m->context->device});
+void microbatches_set_losses(Microbatches *m, const LossSum sum[MODEL_LOSSES]) {
+    for (int i = 0; i < m->plan->n_losses; i++) {
+        Tensor loss = m->loss[i];
+        loss.flags = 0;
+        call_run(&OPS[OP_fill],
+                 &(Call){.out = {&loss}, .attr = &(FillAttr){sum[i].loss}, .device = m->context->device});
+    }
 }
 
-const Tensor *microbatches_loss(const Microbatches *m) { return &m->loss; }
+const double *microbatches_losses(const Microbatches *m) { return m->loss[0].data; }
 
 size_t microbatches_bytes(const Microbatches *m) {
-    return m->bytes + (m->graphs ? m->graphs->bytes : 0) + sizeof(double);
+    return m->bytes + (m->graphs ? m->graphs->bytes : 0) + loss_bytes(m);
 }
 
 void microbatches_waited(Microbatches *m) { m->sending = false; }

@@ -9,10 +9,12 @@
 #include "models/option_map.h"
 #include "train/launch.h"
 
-/* Over complete samples, including positions that this rank does not hold. */
-static double mask_sum(const Trainer *r, const Batch *b) {
+/* Of a batch's losses: over complete samples, including positions that this rank does not hold. */
+static double weight_sum(const Trainer *r, const Batch *b, const LossSpec *loss) {
+    if (loss->extent == EXTENT_SAMPLES) return (double)b->b;
+    const float *weights = b->field[loss->weights];
     double sum = 0;
-    for (int64_t i = 0; i < b->b * b->s; i++) sum += (double)b->loss_mask[i];
+    for (int64_t i = 0; i < b->b * b->s; i++) sum += (double)weights[i];
     if (r->layout.mesh.size[AXIS_CP] > 1)
         comm_all_reduce(r->comm, mesh_group(&r->layout.mesh, 1 << AXIS_CP), "loss_mask", COMM_SUM, F64, &sum,
                         1);
@@ -29,14 +31,22 @@ static int64_t tokens_of_pass(const Trainer *r) {
            r->layout.mesh.size[AXIS_CP];
 }
 
-static void *loss_on_device(const Trainer *r) { return microbatches_loss(r->microbatches)->data; }
+static int n_losses(const Trainer *r) { return r->model->plan.n_losses; }
 
-static void forward_only(Trainer *r, const Batch *rows, double *loss_sum) {
-    microbatches_begin(r->microbatches, 1, rows->b * rows->s);
-    microbatches_add(r->microbatches, 0, rows, (LossWeights){0}, 0);
-    if (loss_sum) microbatches_set_loss(r->microbatches, *loss_sum);
-    microbatches_evaluate(r->microbatches, loss_sum != NULL);
-    if (loss_sum) device_read(r->device, loss_sum, loss_on_device(r), sizeof *loss_sum);
+static size_t loss_bytes(const Trainer *r) { return (size_t)n_losses(r) * sizeof(double); }
+
+static void read_losses(const Trainer *r, LossSum *sum) {
+    double loss[MODEL_LOSSES];
+    device_read(r->device, loss, microbatches_losses(r->microbatches), loss_bytes(r));
+    for (int i = 0; i < n_losses(r); i++) sum[i].loss = loss[i];
+}
+
+static void forward_only(Trainer *r, const Batch *rows, LossSum *sum) {
+    microbatches_begin(r->microbatches, 1, rows);
+    microbatches_add(r->microbatches, 0, rows, (LossWeights){.aux = 0}, 0);
+    if (sum) microbatches_set_losses(r->microbatches, sum);
+    microbatches_evaluate(r->microbatches, sum != NULL);
+    if (sum) read_losses(r, sum);
 }
 
 /* ---- layout ---- */
@@ -92,7 +102,7 @@ Err trainer_check(const Config *c, const Derived *d) {
 
 static size_t result_bytes(const Trainer *r) {
     const Tensor *counters = states_counters(r->model->registry);
-    return sizeof(double) + (counters->ndim ? tensor_bytes(counters) : 0);
+    return loss_bytes(r) + (counters->ndim ? tensor_bytes(counters) : 0);
 }
 
 static StateContext state_context(const Trainer *r, bool training) {
@@ -171,21 +181,27 @@ static int64_t most_microbatches(const Trainer *r) {
 
 RankSchedule trainer_dry_run(Trainer *r, PipelineSpec *spec) {
     const int64_t samples = r->derived->micro_batch_size, together = at_once(r->config, samples);
-    const Batch rows = {.b = together, .s = r->config->seq_length / r->layout.mesh.size[AXIS_CP]};
-    double loss = 0;
+    const SampleShape *sample = &r->model->plan.sample;
+    const int ranks = r->layout.mesh.size[AXIS_CP];
+    const Batch rows = {.b = together,
+                        .s = sample->positions / ranks,
+                        .encoder_s = sample->encoder / ranks,
+                        .fields = sample->fields};
+    LossSum sum[MODEL_LOSSES] = {{0}};
     Err e = pipeline_spec(r->config, &r->pipeline, most_microbatches(r) * (samples / together), false, spec);
     CHECK(!e.code, "%s", e.msg); /* checked by trainer_check */
     const int64_t passes = pipeline_shortened(spec).microbatches;
     trainer_refresh_states(r, true);
     if (!r->sync) grads_mark_unwritten(r->model->registry);
-    microbatches_reserve(r->microbatches, spec->microbatches, rows.b * rows.s);
-    microbatches_begin(r->microbatches, passes, rows.b * rows.s);
-    for (int64_t i = 0; i < passes; i++) microbatches_add(r->microbatches, i, &rows, (LossWeights){0}, 0);
+    microbatches_reserve(r->microbatches, spec->microbatches, &rows);
+    microbatches_begin(r->microbatches, passes, &rows);
+    for (int64_t i = 0; i < passes; i++)
+        microbatches_add(r->microbatches, i, &rows, (LossWeights){.aux = 0}, 0);
     if (r->sync) sync_begin(r->sync, passes);
     microbatches_train(r->microbatches, true);
     if (r->sync) sync_finish(r->sync);
     const RankSchedule schedule = microbatches_schedule(r->microbatches, false, &(PipelineSpec){0});
-    forward_only(r, &rows, &loss);
+    forward_only(r, &rows, sum);
     return schedule;
 }
 
@@ -223,39 +239,68 @@ static bool tells_loss(const Trainer *r) {
 
 StepReport trainer_begin_step(Trainer *r) {
     if (!r->sync) grads_mark_unwritten(r->model->registry);
-    if (tells_loss(r)) microbatches_set_loss(r->microbatches, 0);
+    if (tells_loss(r)) microbatches_set_losses(r->microbatches, (LossSum[MODEL_LOSSES]){{0}});
     states_begin_step(r->model->registry);
     trainer_refresh_states(r, true);
     return (StepReport){.loss_scale = r->scaler.scale};
+}
+
+/* With --calculate-per-token-loss all gradients are divided by the step's weights of the first loss at the end,
+ * so another loss needs the ratio of these weights to its own, before the first microbatch. */
+static void step_ratios(const Trainer *r, const Batch *batches, int64_t count, int64_t n,
+                        double ratio[MODEL_LOSSES]) {
+    double sum[MODEL_LOSSES] = {0};
+    const int losses = n_losses(r);
+    if (losses == 1) return;
+    CHECK(count == n, "the weights of %lld of %lld microbatches are known", (long long)count, (long long)n);
+    for (int64_t k = 0; k < count; k++)
+        for (int i = 0; i < losses; i++) sum[i] += weight_sum(r, &batches[k], &r->model->plan.loss[i]);
+    if (r->layout.mesh.size[AXIS_DP] > 1)
+        comm_all_reduce(r->comm, mesh_group(&r->layout.mesh, 1 << AXIS_DP), "loss_weights", COMM_SUM, F64,
+                        sum, losses);
+    for (int i = 1; i < losses; i++) ratio[i] = fmax(sum[0], 1) / fmax(sum[i], 1);
+}
+
+/* Weights of the losses of a microbatch, one of n. Adds their sums to the report. Megatron-LM: the mean of the
+ * microbatches' means, unless --calculate-per-token-loss. */
+static LossWeights loss_weights(const Trainer *r, const Batch *b, int64_t n, const double *ratio,
+                                StepReport *report) {
+    const bool per_token = r->config->calculate_per_token_loss;
+    const int64_t together = at_once(r->config, b->b);
+    const double scale = r->scaler.scale;
+    LossWeights w;
+    for (int i = 0; i < n_losses(r); i++) {
+        const double sum = weight_sum(r, b, &r->model->plan.loss[i]);
+        w.loss[i] = per_token ? scale * ratio[i] : scale / (fmax(sum, 1) * (double)n);
+        report->sum[i].weight += sum;
+    }
+    /* As if every position of the pass had the loss, regardless of the mask (MoEAuxLossAutoScaler). */
+    w.aux = per_token ? scale * (double)(together * r->config->seq_length)
+                      : scale / (double)(n * (b->b / together));
+    return w;
 }
 
 void trainer_microbatches(Trainer *r, const Batch *batches, int64_t count, int64_t n, StepReport *report) {
     const int *size = r->layout.mesh.size, *at = r->layout.mesh.coordinate;
     const int64_t samples = r->derived->micro_batch_size, together = at_once(r->config, samples),
                   parts = samples / together;
+    double ratio[MODEL_LOSSES] = {1};
     CHECK(count == n || !r->sync || r->config->cuda_graph_impl == CUDA_GRAPH_NONE,
           "a CUDA graph over ranks has all %lld microbatches of a step, not %lld", (long long)n,
           (long long)count);
     if (r->sync && !report->samples) sync_begin(r->sync, n * parts);
-    microbatches_begin(r->microbatches, count * parts, together * batches->s);
+    const Batch like = batch_rows(&batches[0], 0, together);
+    microbatches_begin(r->microbatches, count * parts, &like);
+    if (r->config->calculate_per_token_loss) step_ratios(r, batches, count, n, ratio);
     for (int64_t i = 0; i < count; i++) {
-        const Batch *b = &batches[i];
-        const double tokens = mask_sum(r, b), scale = r->scaler.scale;
-        /* Megatron-LM: the mean of the microbatches' means, unless --calculate-per-token-loss. */
-        const double weight =
-            r->config->calculate_per_token_loss ? scale : scale / (fmax(tokens, 1) * (double)n);
-        /* As if every position of the pass had the loss, regardless of the mask (MoEAuxLossAutoScaler). */
-        const double positions = (double)(together * r->config->seq_length),
-                     aux_weight = r->config->calculate_per_token_loss ? scale * positions
-                                                                      : scale / (double)(n * parts);
+        const LossWeights weights = loss_weights(r, &batches[i], n, ratio, report);
         for (int64_t k = 0; k < parts; k++) {
             /* before this microbatch */
             const int64_t dealt = report->microbatches++ * size[AXIS_DP] + at[AXIS_DP];
-            const Batch rows = batch_rows(b, k * together, together);
-            microbatches_add(r->microbatches, i * parts + k, &rows, (LossWeights){weight, aux_weight},
+            const Batch rows = batch_rows(&batches[i], k * together, together);
+            microbatches_add(r->microbatches, i * parts + k, &rows, weights,
                              r->consumed_samples + dealt * together);
         }
-        report->tokens += tokens;
         report->samples += samples * size[AXIS_DP];
     }
     microbatches_train(r->microbatches, tells_loss(r));
@@ -274,12 +319,16 @@ void trainer_sum(const Trainer *r, double *x, int64_t n) {
     if (r->comm) comm_all_reduce(r->comm, comm_everyone(r->comm), "report", COMM_SUM, F64, x, n);
 }
 
-void trainer_total(const Trainer *r, double *loss, double *tokens) {
-    const bool tells = tells_loss(r);
-    double sums[2] = {tells ? *loss : 0, tells && r->layout.mesh.coordinate[AXIS_CP] == 0 ? *tokens : 0};
-    trainer_sum(r, sums, 2);
-    *loss = sums[0], *tokens = sums[1];
+void trainer_total(const Trainer *r, LossSum sum[MODEL_LOSSES]) {
+    const bool tells = tells_loss(r), counts = tells && r->layout.mesh.coordinate[AXIS_CP] == 0;
+    double sums[2 * MODEL_LOSSES];
+    const int n = n_losses(r);
+    for (int i = 0; i < n; i++) sums[i] = tells ? sum[i].loss : 0, sums[n + i] = counts ? sum[i].weight : 0;
+    trainer_sum(r, sums, 2 * n);
+    for (int i = 0; i < n; i++) sum[i] = (LossSum){sums[i], sums[n + i]};
 }
+
+double trainer_mean(LossSum sum) { return sum.loss / fmax(sum.weight, 1); }
 
 /* From one rank's counters, or from the sums over all ranks. */
 static void report_routers(const Trainer *r, const double *counters, StepReport *report) {
@@ -304,18 +353,19 @@ static void reduce_counters(Trainer *r, StepReport *report) {
     device_view_end(&view);
 }
 
-static void report_loss(StepReport *report) {
-    report->loss = report->loss_sum / fmax(report->tokens, 1);
+static void report_loss(const Trainer *r, StepReport *report) {
+    report->loss = 0;
+    for (int i = 0; i < n_losses(r); i++) report->loss += trainer_mean(report->sum[i]);
     report->loss_is_nan = isnan(report->loss);
     report->is_read = true;
 }
 
 /* With several ranks the host sums. */
 static void reduce_report(Trainer *r, StepReport *report) {
-    if (tells_loss(r)) device_read(r->device, &report->loss_sum, loss_on_device(r), sizeof(double));
-    trainer_total(r, &report->loss_sum, &report->tokens);
+    if (tells_loss(r)) read_losses(r, report->sum);
+    trainer_total(r, report->sum);
     reduce_counters(r, report);
-    report_loss(report);
+    report_loss(r, report);
 }
 
 void trainer_reduce(Trainer *r, StepReport *report) {
@@ -326,21 +376,23 @@ void trainer_reduce(Trainer *r, StepReport *report) {
     if (r->comm) reduce_report(r, report);
     const bool per_token = r->config->calculate_per_token_loss;
     report->grad_scale =
-        (per_token ? 1 / fmax(report->tokens, 1) : 1.0 / r->layout.mesh.size[AXIS_DP]) / r->scaler.scale;
+        (per_token ? 1 / fmax(report->sum[0].weight, 1) : 1.0 / r->layout.mesh.size[AXIS_DP]) /
+        r->scaler.scale;
 }
 
 /* The host's copy of one rank's results is complete after the next wait. */
 static void start_read(Trainer *r) {
     const Tensor *counters = states_counters(r->model->registry);
-    device_copy(r->device, r->results, loss_on_device(r), sizeof(double));
-    if (counters->ndim) device_copy(r->device, r->results + 1, counters->data, tensor_bytes(counters));
+    device_copy(r->device, r->results, microbatches_losses(r->microbatches), loss_bytes(r));
+    if (counters->ndim)
+        device_copy(r->device, r->results + n_losses(r), counters->data, tensor_bytes(counters));
 }
 
 static void finish_read(Trainer *r, StepReport *report) {
     microbatches_waited(r->microbatches);
-    report->loss_sum = r->results[0];
-    if (states_counters(r->model->registry)->ndim) report_routers(r, r->results + 1, report);
-    report_loss(report);
+    for (int i = 0; i < n_losses(r); i++) report->sum[i].loss = r->results[i];
+    if (states_counters(r->model->registry)->ndim) report_routers(r, r->results + n_losses(r), report);
+    report_loss(r, report);
 }
 
 void trainer_read(Trainer *r, StepReport *report) {
@@ -372,12 +424,12 @@ void trainer_update(Trainer *r, StepReport *report) {
         r->schedule_samples += report->samples;
 }
 
-void trainer_evaluate(Trainer *r, const Batch *b, double *loss, double *tokens) {
+void trainer_evaluate(Trainer *r, const Batch *b, LossSum sum[MODEL_LOSSES]) {
     const int64_t together = at_once(r->config, b->b);
     trainer_refresh_states(r, false);
     for (int64_t first = 0; first < b->b; first += together) {
         const Batch rows = batch_rows(b, first, together);
-        forward_only(r, &rows, tells_loss(r) ? loss : NULL);
+        forward_only(r, &rows, tells_loss(r) ? sum : NULL);
     }
-    *tokens += mask_sum(r, b);
+    for (int i = 0; i < n_losses(r); i++) sum[i].weight += weight_sum(r, b, &r->model->plan.loss[i]);
 }

@@ -64,9 +64,8 @@ RankSchedule trainer_dry_run(Trainer *, PipelineSpec *);
 
 /* The report on a step of the global batch; before trainer_reduce it has only this rank's part. */
 typedef struct StepReport {
-    double loss_sum;                   /* of loss * mask, nats */
-    double tokens;                     /* sum of mask */
-    double loss;                       /* loss_sum / tokens */
+    LossSum sum[MODEL_LOSSES];         /* of each loss of the model */
+    double loss;                       /* the sum of their means */
     int64_t samples;                   /* of all ranks */
     int64_t microbatches;              /* of this rank; with --batch-invariant-mode each sample is one */
     unsigned router_losses;            /* a bit for each loss that is on */
@@ -82,8 +81,8 @@ typedef struct StepReport {
  * after that, or after trainer_read. A data-parallel rank has n microbatches, the same for all its tensor-,
  * context- and pipeline-parallel ranks. */
 StepReport trainer_begin_step(Trainer *);
-/* Forward and backward of `count` of the step's n microbatches into the main gradients. With a pipeline count
- * must be n. */
+/* Forward and backward of `count` of the step's n microbatches into the main gradients. With a pipeline, and
+ * with several losses per token (--calculate-per-token-loss), count must be n. */
 void trainer_microbatches(Trainer *, const Batch *, int64_t count, int64_t n, StepReport *);
 static inline void trainer_microbatch(Trainer *r, const Batch *b, int64_t n, StepReport *report) {
     trainer_microbatches(r, b, 1, n, report);
@@ -95,13 +94,15 @@ void trainer_read(Trainer *, StepReport *);
 /* Reduces if that is not done, clips, updates and advances the schedules. A gradient that is not finite
  * changes no parameter and counts as skipped. */
 void trainer_update(Trainer *, StepReport *);
-/* Forward only: adds this rank's sum of loss * mask to *loss and its sum of mask to *tokens. */
-void trainer_evaluate(Trainer *, const Batch *, double *loss, double *tokens);
+/* Forward only: adds this rank's sums to those of each loss. */
+void trainer_evaluate(Trainer *, const Batch *, LossSum[MODEL_LOSSES]);
 /* Updates state that is derived from parameters (FP8 weights). Steps and evaluations do it themselves; any
  * other forward needs it after the parameters have their values. */
 void trainer_refresh_states(Trainer *, bool training);
 /* Sums the results of trainer_evaluate over all ranks. */
-void trainer_total(const Trainer *, double *loss, double *tokens);
+void trainer_total(const Trainer *, LossSum[MODEL_LOSSES]);
+/* loss / weight; 0 without weight. */
+double trainer_mean(LossSum);
 /* Call it after masters have changed other than by an update: rounds values, gathers those of other ranks. */
 void trainer_publish(Trainer *);
 /* Sums x[n] over all ranks in place; each rank passes its own part. */

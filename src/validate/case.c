@@ -196,7 +196,7 @@ static Batch *batches_of(const CaseRun *c, Trainer *run, int64_t step, int64_t n
     const Mesh *m = &run->layout.mesh;
     const int64_t micro = c->derived.micro_batch_size;
     Batch *batches = arena_alloc(arena, (size_t)n * sizeof *batches),
-          b = batch_new(micro, c->of->golden->seq);
+          b = batch_new(micro, run->model->plan.sample);
     Sampler *sampler;
     Err e = sampler_open(&(SamplerConfig){.total_samples = c->of->golden->samples,
                                           .micro_batch_size = micro,

@@ -152,7 +152,6 @@ void golden_batch(const Golden *g, int64_t step, Batch *b) {
         for (int64_t p = 0; p < s; p++) {
             b->position_ids[i * s + p] = p;
             b->loss_mask[i * s + p] = g->loss_mask ? g->loss_mask[sample * s + p] : 1;
-            b->document_start[i * s + p] = 0;
         }
     }
 }

@@ -74,10 +74,11 @@ HOOK(Tensor *, op_context_attention, Tape *t, Tensor *q, Tensor *k, Tensor *v, T
 
 /* ---- losses ---- */
 
-HOOK(void, trainer_evaluate, Trainer *r, const Batch *b, double *loss, double *tokens) {
-    const double before = *tokens;
-    __real_trainer_evaluate(r, b, loss, tokens);
-    if (mutant_is_named(M_evaluation_ignores_mask)) *tokens = before + (double)(b->b * r->config->seq_length);
+HOOK(void, trainer_evaluate, Trainer *r, const Batch *b, LossSum sum[MODEL_LOSSES]) {
+    const double before = sum->weight;
+    __real_trainer_evaluate(r, b, sum);
+    if (mutant_is_named(M_evaluation_ignores_mask))
+        sum->weight = before + (double)(b->b * r->config->seq_length);
 }
 
 HOOK(void, microbatches_add, Microbatches *m, int64_t number, const Batch *b, LossWeights weights,

@@ -136,6 +136,8 @@ static void sampler_mistakes_are_sentences(void **state) {
         "cannot be counted");
 }
 
+static const SampleShape SHAPE = {6, 0, GPT_FIELDS};
+
 static Data *open_more(int64_t vocab_size) {
     static const char *const paths[] = {"more"};
     Data *data;
@@ -158,9 +160,9 @@ static void prefetch_keeps_the_order(void **state) {
     for (int depth = 1; depth <= 5; depth++) {
         SamplerConfig c = {
             .total_samples = 100, .micro_batch_size = 3, .dp_rank = 1, .dp_size = 2, .keep_last = true};
-        Prefetch *p = prefetch_start(train, sampler(c), 3, 6, depth);
+        Prefetch *p = prefetch_start(train, sampler(c), 3, SHAPE, depth);
         Sampler *direct = sampler(c);
-        Batch expected = batch_new(3, 6);
+        Batch expected = batch_new(3, SHAPE);
         const Batch *batch;
         int64_t indices[3], count, batches = 0;
         for (; sampler_next(direct, indices, &count); batches++) {
@@ -192,7 +194,7 @@ static void prefetch_stops_whenever_asked(void **state) {
         const Batch *batch;
         Prefetch *p = prefetch_start(
             data_split(data, SPLIT_TRAIN),
-            sampler((SamplerConfig){SAMPLER_CYCLIC, 100, 0, 2, 0, 1, false, false, false}), 2, 6, 3);
+            sampler((SamplerConfig){SAMPLER_CYCLIC, 100, 0, 2, 0, 1, false, false, false}), 2, SHAPE, 3);
         for (int i = 0; i < taken; i++) assert_ok(prefetch_next(p, &batch));
         prefetch_stop(p);
     }
@@ -206,7 +208,7 @@ static void prefetch_hands_on_the_error(void **state) {
     const Batch *batch;
     Prefetch *p = prefetch_start(
         data_split(data, SPLIT_TRAIN),
-        sampler((SamplerConfig){.total_samples = 100, .micro_batch_size = 4, .dp_size = 1}), 4, 6, 2);
+        sampler((SamplerConfig){.total_samples = 100, .micro_batch_size = 4, .dp_size = 1}), 4, SHAPE, 2);
     Err e = ERR_OK;
     for (int i = 0; i < 25 && !e.code; i++) e = prefetch_next(p, &batch);
     assert_mistake(e, "another tokenizer");
@@ -220,12 +222,14 @@ static void prefetch_hands_on_the_error(void **state) {
 static void context_ranks_hold_two_chunks(void **state) {
     (void)state;
     enum { B = 3, S = 24 };
-    Batch whole = batch_new(B, S);
+    Batch whole =
+        batch_new(B, (SampleShape){S, 2 * S, GPT_FIELDS | FIELD_SET(encoder_tokens) | FIELD_SET(lengths)});
     for (int64_t i = 0; i < B * S; i++) {
         whole.tokens[i] = i, whole.labels[i] = 1000 + i, whole.position_ids[i] = 2000 + i;
         whole.loss_mask[i] = (float)i / 2, whole.document_start[i] = 3000 + i;
     }
-    for (int64_t i = 0; i < B; i++) whole.indices[i] = 70 + i;
+    for (int64_t i = 0; i < B; i++) whole.indices[i] = 70 + i, whole.lengths[i] = 90 + i;
+    for (int64_t i = 0; i < B * 2 * S; i++) whole.encoder_tokens[i] = 4000 + i;
     Arena *arena = arena_new();
     for (int n = 1; n <= 4; n++)
         for (int r = 0; r < n; r++) {
@@ -233,6 +237,8 @@ static void context_ranks_hold_two_chunks(void **state) {
             const int64_t chunk = S / (2 * n);
             assert_int_equal(b.b, B), assert_int_equal(b.s, S / n);
             assert_memory_equal(b.indices, whole.indices, B * sizeof *b.indices);
+            assert_memory_equal(b.lengths, whole.lengths, B * sizeof *b.lengths);
+            assert_null(b.token_types);
             for (int64_t i = 0; i < B; i++)
                 for (int64_t c = 0; c < 2; c++)
                     for (int64_t j = 0; j < chunk; j++) {
@@ -240,6 +246,11 @@ static void context_ranks_hold_two_chunks(void **state) {
                                       from = i * S + (c ? 2 * n - 1 - r : r) * chunk + j;
                         assert_int_equal(b.tokens[at], from);
                         assert_int_equal(b.labels[at], 1000 + from);
+                        /* an encoder with twice as many positions has chunks of twice the size */
+                        const int64_t twice = i * 2 * b.s + 2 * (c * chunk + j),
+                                      its = i * 2 * S + 2 * ((c ? 2 * n - 1 - r : r) * chunk + j);
+                        assert_int_equal(b.encoder_tokens[twice], 4000 + its);
+                        assert_int_equal(b.encoder_tokens[twice + 1], 4000 + its + 1);
                         assert_int_equal(b.position_ids[at], 2000 + from);
                         assert_int_equal(b.document_start[at], 3000 + from);
                         assert_true(b.loss_mask[at] == (float)from / 2);

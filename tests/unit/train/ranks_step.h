@@ -8,7 +8,7 @@
 #include "train/trainer.h"
 
 static inline Batch numbered_batch(const Setup *s, int64_t first) {
-    Batch x = batch_new(s->derived.micro_batch_size, s->config.seq_length);
+    Batch x = batch_new(s->derived.micro_batch_size, (SampleShape){s->config.seq_length, 0, GPT_FIELDS});
     for (int64_t i = 0; i < x.b * x.s; i++) {
         const uint64_t at = (uint64_t)(first * x.s + i);
         x.tokens[i] = philox_u32(3, 1, at) % (uint32_t)s->derived.vocab_size;

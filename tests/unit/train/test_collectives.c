@@ -107,8 +107,10 @@ static void forward(Rank *r) {
     ids.spmd = type;
     Tensor field[FIELDS];
     Feed feed = {.tokens = NULL};
-    for (int f = 0; f < FIELDS; f++) field[f] = ids, feed.field[f] = &field[f];
-    if (!c->reset_attention_mask) feed.document_start = NULL;
+    for (int f = 0; f < FIELDS; f++) {
+        field[f] = ids;
+        if (fields_have(r->gpt->plan.sample.fields, f)) feed.field[f] = &field[f];
+    }
     tape_begin(r->tape, &RECORDING);
     model_forward(r->tape, r->gpt, &feed);
 }

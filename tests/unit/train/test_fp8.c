@@ -179,10 +179,11 @@ static void evaluation_leaves_scales_alone(void **state) {
         rank_step(s, r);
         const Registry *g = r->model->registry;
         const size_t n = (size_t)g->elements * sizeof(double);
-        double *before = mem_alloc(n), loss = 0, tokens = 0;
+        double *before = mem_alloc(n);
+        LossSum sum[MODEL_LOSSES] = {{0}};
         memcpy(before, g->masters, n);
         Batch b = numbered_batch(s, 100);
-        trainer_evaluate(r, &b, &loss, &tokens);
+        trainer_evaluate(r, &b, sum);
         assert_memory_equal(before, g->masters, n);
         batch_free(&b);
         free(before);

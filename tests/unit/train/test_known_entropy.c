@@ -52,7 +52,7 @@ static int draw(const double *p, double uniform) {
 
 /* Sequences number first, first + 1, ... of the source, each from the stationary distribution on. */
 static Batch batch_of(const Source *s, int64_t first, bool leaky) {
-    Batch b = batch_new(BATCH, SEQ);
+    Batch b = batch_new(BATCH, (SampleShape){SEQ, 0, GPT_FIELDS});
     for (int64_t i = 0; i < BATCH; i++) {
         int64_t x = draw(s->pi, philox_uniform(5, (uint64_t)(first + i), SEQ));
         for (int64_t j = 0; j < SEQ; j++) {
@@ -92,11 +92,12 @@ typedef struct Verdict {
 static Verdict evaluate(Trainer *r, const Source *s, bool leaky) {
     enum { N = EVAL_BATCHES * BATCH };
     Verdict v = {0};
-    double loss = 0, tokens = 0, sum = 0, squares = 0;
+    LossSum all[MODEL_LOSSES] = {{0}};
+    double sum = 0, squares = 0;
     for (int64_t k = 0; k < EVAL_BATCHES; k++) {
         const int64_t first = (INT64_C(1) << 40) + k * BATCH;
         Batch truth = batch_of(s, first, false), b = batch_of(s, first, leaky);
-        trainer_evaluate(r, &b, &loss, &tokens);
+        trainer_evaluate(r, &b, all);
         for (int64_t i = 0; i < BATCH; i++) {
             double sequence = 0;
             for (int64_t j = 0; j < SEQ; j++)
@@ -105,11 +106,12 @@ static Verdict evaluate(Trainer *r, const Source *s, bool leaky) {
         }
         batch_free(&truth), batch_free(&b);
     }
+    const double tokens = all[0].weight;
     assert_true(tokens == (double)N * SEQ);
-    v.loss = loss / tokens;
+    v.loss = all[0].loss / tokens;
     v.source = sum / tokens;
     v.error = sqrt((squares / N - sum / N * (sum / N)) / N) / SEQ;
-    v.advantage = sum - loss;
+    v.advantage = sum - all[0].loss;
     return v;
 }
 

@@ -67,7 +67,8 @@ static void step(TrainLog *log, Trainer *run, StepReport s, const Times *times) 
 }
 
 static StepReport report(double loss) {
-    return (StepReport){.loss = loss,
+    return (StepReport){.sum = {{loss, 1}},
+                        .loss = loss,
                         .samples = 4,
                         .loss_is_nan = isnan(loss),
                         .lr = 1.5e-4,
@@ -263,9 +264,11 @@ static void evaluation_is_framed_by_dashes(void **state) {
     Str out = {0};
     assert_int_equal(train_log_open(&run, NULL, 0, &log).code, ERR_NONE);
     capture_begin(&c);
-    assert_int_equal(train_log_eval(log, &run, "iteration 100 on validation set", "validation", 2).code,
+    assert_int_equal(
+        train_log_eval(log, &run, "iteration 100 on validation set", "validation", (double[]){2, 0}).code,
+        ERR_NONE);
+    assert_int_equal(train_log_eval(log, &run, "iteration 100 on test set", "test", (double[]){1000, 0}).code,
                      ERR_NONE);
-    assert_int_equal(train_log_eval(log, &run, "iteration 100 on test set", "test", 1000).code, ERR_NONE);
     capture_end(&c, &out);
     train_log_close(log);
     char *lines[8];
@@ -278,6 +281,42 @@ static void evaluation_is_framed_by_dashes(void **state) {
     expect_match("PPL: 4\\.851652E\\+08 \\| $", lines[4]); /* exp(20): Megatron-LM's cap */
     str_free(&out);
     setup_free(s);
+}
+
+/* A model with two losses: each by its name. */
+static void each_loss_has_its_name(void **state) {
+    (void)state;
+    char dir[64];
+    temp_dir(dir);
+    Setup *s = setup_new("--log-jsonl %s/log.jsonl --log-interval 2 --global-batch-size 4", dir);
+    Trainer run = run_of(s);
+    ((Model *)run.model)->plan.loss[1] = (LossSpec){"sop loss", EXTENT_SAMPLES, FIELDS};
+    ((Model *)run.model)->plan.n_losses = 2;
+    TrainLog *log;
+    Capture c;
+    Str out = {0}, records = {0};
+    StepReport first = report(8), second = report(6);
+    first.sum[1] = (LossSum){3, 4}, second.sum[1] = (LossSum){1, 4};
+    assert_int_equal(train_log_open(&run, NULL, 0, &log).code, ERR_NONE);
+    capture_begin(&c);
+    step(log, &run, first, &(Times){0});
+    step(log, &run, second, &(Times){0});
+    assert_int_equal(train_log_eval(log, &run, "here", "validation", (double[]){2, 0.5}).code, ERR_NONE);
+    capture_end(&c, &out);
+    train_log_close(log);
+    expect_match("iteration        2/.*\\| lm loss: 7\\.000000E\\+00 \\| sop loss: 5\\.000000E-01 \\|",
+                 out.s);
+    expect_match("lm loss PPL: 7\\.389056E\\+00 \\| sop loss value: 5\\.000000E-01 \\| sop loss PPL: "
+                 "1\\.648721E\\+00 \\|",
+                 out.s);
+    assert_int_equal(file_read(s->config.log_jsonl, &records).code, ERR_NONE);
+    str_puts(&records, "");
+    expect_match("\"lm_loss\": 6.0, \"sop_loss\": 0.25, \"grad_norm\"", records.s);
+    expect_match("\"loss\": 2.5, \"perplexity\": 7.389[0-9]*, \"lm_loss\": 2.0, \"sop_loss\": 0.5}",
+                 records.s);
+    str_free(&out), str_free(&records);
+    setup_free(s);
+    assert_int_equal(file_remove_tree(dir).code, ERR_NONE);
 }
 
 /* ---- files ---- */
@@ -352,7 +391,7 @@ static EventFile events_of(const char *options) {
     assert_int_equal(train_log_open(&run, NULL, 0, &log).code, ERR_NONE);
     capture_begin(&c);
     for (int i = 1; i <= 4; i++) step(log, &run, report(i), &times);
-    assert_int_equal(train_log_eval(log, &run, "here", "validation", 2).code, ERR_NONE);
+    assert_int_equal(train_log_eval(log, &run, "here", "validation", (double[]){2, 0}).code, ERR_NONE);
     capture_end(&c, &out);
     train_log_close(log);
     EventFile f = reader_read(dir);
@@ -506,6 +545,7 @@ int main(void) {
         cmocka_unit_test(every_rank_gets_the_times_of_all),
         cmocka_unit_test(timers_follow_the_line_when_asked_for),
         cmocka_unit_test(evaluation_is_framed_by_dashes),
+        cmocka_unit_test(each_loss_has_its_name),
         cmocka_unit_test(jsonl_is_json_even_without_numbers),
         cmocka_unit_test(scalars_have_megatrons_tags),
         cmocka_unit_test(times_are_means_at_log_lines),

@@ -17,7 +17,7 @@ static const char LLAMA[] =
 /* Samples first .. first + b of an endless random text; every other label of every third sample is masked if
  * `masked`. */
 static Batch batch_of(const Setup *s, int64_t first, int64_t b, bool masked) {
-    Batch x = batch_new(b, s->config.seq_length);
+    Batch x = batch_new(b, (SampleShape){s->config.seq_length, 0, GPT_FIELDS});
     for (int64_t i = 0; i < b * x.s; i++) {
         uint64_t at = (uint64_t)(first * x.s + i);
         x.tokens[i] = philox_u32(3, 1, at) % (uint32_t)s->derived.vocab_size;
@@ -81,8 +81,8 @@ static void the_plan_is_what_the_run_takes(void **state) {
         Trainer *r = run_start(s, &plan); /* a byte more than planned is a fault */
         for (int i = 0; i < 2; i++) step(s, r, false);
         Batch b = batch_of(s, 0, 3, false);
-        double loss = 0, tokens = 0;
-        trainer_evaluate(r, &b, &loss, &tokens); /* nor may evaluation need more */
+        LossSum sum[MODEL_LOSSES] = {{0}};
+        trainer_evaluate(r, &b, sum); /* nor may evaluation need more */
         batch_free(&b);
         const ExecutorMemory peak = executor_peak(r->executor);
         assert_int_equal(peak.slot + OFFLOAD_SLOTS * peak.offload.slot, plan.part[MEMORY_slots]);
@@ -187,7 +187,8 @@ static void chunks_of_logits_take_less(void **state) {
 /* ---- microbatches ---- */
 
 typedef struct Outcome {
-    double loss_sum, valid_sum, tokens, grad_norm;
+    LossSum train, valid[MODEL_LOSSES];
+    double grad_norm;
     char *grads, *values;
     size_t grad_bytes, bytes;
 } Outcome;
@@ -206,11 +207,11 @@ static Outcome outcome_of(const char *words, int micro, bool masked) {
         free(o.grads);
         o.grads = copy_of(g->grads, o.grad_bytes);
         trainer_update(r, &report);
-        o.loss_sum = report.loss_sum, o.tokens = report.tokens, o.grad_norm = report.optim.grad_norm;
+        o.train = report.sum[0], o.grad_norm = report.optim.grad_norm;
     }
     for (int i = 0; i < 8; i += micro) {
         Batch b = batch_of(s, i, micro, masked);
-        trainer_evaluate(r, &b, &o.valid_sum, &o.tokens);
+        trainer_evaluate(r, &b, o.valid);
         batch_free(&b);
     }
     o.values = copy_of(g->masters, o.bytes);
@@ -220,8 +221,9 @@ static Outcome outcome_of(const char *words, int micro, bool masked) {
 }
 
 static void expect_same(const Outcome *a, Outcome b) {
-    assert_true(a->loss_sum == b.loss_sum && a->valid_sum == b.valid_sum && a->tokens == b.tokens &&
-                a->grad_norm == b.grad_norm);
+    assert_memory_equal(&a->train, &b.train, sizeof b.train);
+    assert_memory_equal(a->valid, b.valid, sizeof b.valid);
+    assert_true(a->grad_norm == b.grad_norm);
     assert_memory_equal(a->grads, b.grads, b.grad_bytes);
     assert_memory_equal(a->values, b.values, b.bytes);
     free(b.grads), free(b.values);
@@ -237,7 +239,8 @@ static void microbatch_size_changes_nothing(void **state) {
         snprintf(words, sizeof words, "%s %s %s", k % 2 ? LLAMA : GPT2, LANES[k / 4],
                  masked ? "--calculate-per-token-loss" : "");
         Outcome one = outcome_of(words, 1, masked);
-        assert_true(masked ? one.tokens < 2 * 8 * 9 : one.tokens == 2 * 8 * 9);
+        const double tokens = one.train.weight + one.valid[0].weight;
+        assert_true(masked ? tokens < 2 * 8 * 9 : tokens == 2 * 8 * 9);
         for (int micro = 2; micro <= 8; micro *= 2) expect_same(&one, outcome_of(words, micro, masked));
         free(one.grads), free(one.values);
     }
@@ -257,7 +260,7 @@ static void dropout_follows_the_sample(void **state) {
         for (int i = 0; i < 2; i++) {
             StepReport report = accumulate(s, r, false);
             if (i == 0) trainer_update(r, &report);
-            loss[k][i] = report.loss_sum;
+            loss[k][i] = report.sum[0].loss;
         }
         Batch again =
             batch_of(s, 8, MICRO[k], false); /* the second step's first samples as if they came first */
@@ -269,7 +272,7 @@ static void dropout_follows_the_sample(void **state) {
         setup_free(s);
         batch_free(&again);
         for (int i = 0; k && i < 2; i++) assert_true(fabs(loss[k][i] / loss[0][i] - 1) < 0x1p-40);
-        if (MICRO[k] == 8) assert_true(fabs(report.loss_sum / loss[k][1] - 1) > 1e-3);
+        if (MICRO[k] == 8) assert_true(fabs(report.sum[0].loss / loss[k][1] - 1) > 1e-3);
     }
 }
 
@@ -405,10 +408,10 @@ static void evaluation_has_no_dropout_and_changes_nothing(void **state) {
     const Registry *g = r->model->registry;
     size_t n = (size_t)g->elements * dtype_size(F64);
     char *grads = copy_of(g->grads, n);
-    double loss = 0, tokens = 0;
-    trainer_evaluate(r, &b, &loss, &tokens);
-    assert_true(loss == without.loss_sum && tokens == without.tokens);
-    assert_true(with.loss_sum != without.loss_sum);
+    LossSum sum[MODEL_LOSSES] = {{0}};
+    trainer_evaluate(r, &b, sum);
+    assert_memory_equal(sum, without.sum, sizeof sum);
+    assert_true(with.sum[0].loss != without.sum[0].loss);
     assert_memory_equal(grads, g->grads, n);
     free(grads);
     batch_free(&b);
@@ -438,7 +441,7 @@ static void fully_masked_batch_is_no_gradient(void **state) {
         StepReport report = trainer_begin_step(r);
         trainer_microbatch(r, &b, 1, &report);
         trainer_update(r, &report);
-        assert_true(report.loss == 0 && report.tokens == 0 && report.optim.grad_norm == 0 &&
+        assert_true(report.loss == 0 && report.sum[0].weight == 0 && report.optim.grad_norm == 0 &&
                     !report.optim.found_inf);
         batch_free(&b);
         trainer_free(r);
