@@ -44,12 +44,12 @@ static Err describe(const BlendedDataset *d, const Mix *m, Str *out) {
     for (int i = 0; i < d->n; i++) {
         str_puts(out, i ? "," : "");
         describe_newline(out, 2);
-        ERR_RETURN(gpt_dataset_describe(&d->datasets[i], 2, out));
+        ERR_RETURN(part_describe(d->parts[i], 2, out));
     }
     describe_newline(out, 1);
     str_puts(out, "],");
     describe_newline(out, 1);
-    str_printf(out, "\"split\": \"%s\",", SPLIT_NAMES[d->datasets[0].split]);
+    str_printf(out, "\"split\": \"%s\",", SPLIT_NAMES[d->parts[0]->split]);
     describe_newline(out, 1);
     str_puts(out, "\"weights\": [");
     describe_mix(d, m, out);
@@ -70,8 +70,8 @@ static Err build(BlendedDataset *d, const Mix *m, double surplus) {
         if (sample[i] >= m->sizes[dataset[i]])
             return err_user("the %s blend draws more than the %" PRId64
                             " samples of '%s'; raise --mid-level-dataset-surplus from %g, two- or tenfold",
-                            SPLIT_NAMES[d->datasets[0].split], m->sizes[dataset[i]],
-                            d->datasets[dataset[i]].source->prefix, surplus);
+                            SPLIT_NAMES[d->parts[0]->split], m->sizes[dataset[i]],
+                            d->parts[dataset[i]]->source->prefix, surplus);
     return ERR_OK;
 }
 
@@ -97,7 +97,7 @@ static const char *const CACHE_NAMES[CACHE_FILES] = {"description.txt", "dataset
 
 static bool blended_dataset_load(BlendedDataset *d, const Mix *m, char *const paths[CACHE_FILES],
                                  const Str *description) {
-    if (gpt_cache_describes(paths[DESCRIPTION], description) && !npy_open(paths[DATASET], &d->dataset).code &&
+    if (cache_describes(paths[DESCRIPTION], description) && !npy_open(paths[DATASET], &d->dataset).code &&
         !npy_open(paths[SAMPLE], &d->sample).code && valid(d, m))
         return true;
     npy_free(&d->dataset);
@@ -106,14 +106,15 @@ static bool blended_dataset_load(BlendedDataset *d, const Mix *m, char *const pa
 }
 
 static Err load_or_build(BlendedDataset *d, const Mix *m, double surplus) {
-    const char *dir = d->datasets[0].config->cache_dir;
+    const char *dir = d->parts[0]->config->cache_dir;
     if (!dir) return build(d, m, surplus);
     Str text = {0};
     Err e = describe(d, m, &text);
-    char md5[33], *paths[CACHE_FILES];
+    char md5[33], *paths[CACHE_FILES],
+        *name = mem_printf("BlendedDataset-%s", SPLIT_NAMES[d->parts[0]->split]);
     md5_hex(text.s, text.len, md5);
-    for (int i = 0; i < CACHE_FILES; i++)
-        paths[i] = gpt_cache_path(dir, md5, "BlendedDataset", d->datasets[0].split, CACHE_NAMES[i]);
+    for (int i = 0; i < CACHE_FILES; i++) paths[i] = cache_path(dir, md5, name, CACHE_NAMES[i]);
+    free(name);
     if (!e.code && !blended_dataset_load(d, m, paths, &text)) {
         e = build(d, m, surplus);
         if (!e.code) e = file_mkdirs(dir);
@@ -131,12 +132,12 @@ static Err mix(const BlendedDataset *d, const double *weights, int64_t total, Mi
     m->sizes = mem_zero((size_t)d->n, sizeof *m->sizes);
     int64_t sum = 0;
     for (int i = 0; i < d->n; i++) {
-        m->sizes[i] = gpt_dataset_length(&d->datasets[i]);
+        m->sizes[i] = d->parts[i]->samples;
         m->size += weights ? blend_target(total, weights[i]) : 0;
         sum += m->sizes[i];
         if (!weights && !m->sizes[i])
             return err_user("'%s' has too few tokens for one %s sample; remove it of the blend",
-                            d->datasets[i].source->prefix, SPLIT_NAMES[d->datasets[0].split]);
+                            d->parts[i]->source->prefix, SPLIT_NAMES[d->parts[0]->split]);
     }
     if (!weights) m->size = total >= 0 && total < sum ? total : sum;
     if (total < 0) return ERR_OK;
@@ -146,30 +147,30 @@ static Err mix(const BlendedDataset *d, const double *weights, int64_t total, Mi
     return ERR_OK;
 }
 
-static Err open_datasets(const GptSource *sources, const double *weights, const GptConfig *config,
-                         DataSplit split, const SplitRange *range, int64_t total, double surplus, bool blend,
-                         BlendedDataset *out) {
+static Err open_parts(const DatasetKind *kind, const TokenSource *sources, const double *weights,
+                      const DatasetConfig *config, DataSplit split, const SplitRange *range, int64_t total,
+                      double surplus, bool blend, BlendedDataset *out) {
     for (int i = 0; i < out->n; i++) {
         int64_t begin, end, wanted = blend ? -1 : total;
         if (weights) wanted = blend_request(total, weights[i], surplus);
-        split_elements(range, sources[i].sequences, &begin, &end);
-        ERR_RETURN(gpt_dataset_open(&sources[i], config, split, begin, end, wanted, &out->datasets[i]));
+        split_elements(range, kind->by_document ? sources[i].documents : sources[i].sequences, &begin, &end);
+        ERR_RETURN(part_open(kind, &sources[i], config, split, begin, end, wanted, &out->parts[i]));
     }
     return ERR_OK;
 }
 
-Err blended_open(const GptSource *sources, int n, const double *weights, const GptConfig *config,
-                 DataSplit split, const SplitRange *range, int64_t total, double surplus,
-                 BlendedDataset *out) {
+Err blended_open(const DatasetKind *kind, const TokenSource *sources, int n, const double *weights,
+                 const DatasetConfig *config, DataSplit split, const SplitRange *range, int64_t total,
+                 double surplus, BlendedDataset *out) {
     *out = (BlendedDataset){0};
     if (weights && total < 0)
         return err_user("the %s datasets have weights but no number of samples to draw; remove the weights "
                         "or set a number",
                         SPLIT_NAMES[split]);
     bool blend = n > 1 || weights;
-    *out = (BlendedDataset){.n = n, .datasets = mem_zero((size_t)n, sizeof *out->datasets)};
+    *out = (BlendedDataset){.n = n, .parts = mem_zero((size_t)n, sizeof *out->parts)};
     Mix m = {0};
-    Err e = open_datasets(sources, weights, config, split, range, total, surplus, blend, out);
+    Err e = open_parts(kind, sources, weights, config, split, range, total, surplus, blend, out);
     if (!e.code && blend) e = mix(out, weights, total, &m);
     if (!e.code && blend) e = load_or_build(out, &m, surplus);
     free(m.weights), free(m.sizes);
@@ -178,18 +179,18 @@ Err blended_open(const GptSource *sources, int n, const double *weights, const G
 }
 
 void blended_close(BlendedDataset *d) {
-    for (int i = 0; i < d->n; i++) gpt_dataset_close(&d->datasets[i]);
-    free(d->datasets);
+    for (int i = 0; i < d->n; i++) part_close(d->parts[i]);
+    free(d->parts);
     npy_free(&d->dataset);
     npy_free(&d->sample);
     *d = (BlendedDataset){0};
 }
 
 int64_t blended_length(const BlendedDataset *d) {
-    return is_blend(d) ? d->dataset.rows : gpt_dataset_length(&d->datasets[0]);
+    return is_blend(d) ? d->dataset.rows : d->parts[0]->samples;
 }
 
 Err blended_get(const BlendedDataset *d, int64_t index, Sample *out) {
-    if (!is_blend(d)) return gpt_dataset_get(&d->datasets[0], index, out);
-    return gpt_dataset_get(&d->datasets[npy_at(&d->dataset, index)], npy_at(&d->sample, index), out);
+    if (!is_blend(d)) return part_get(d->parts[0], index, out);
+    return part_get(d->parts[npy_at(&d->dataset, index)], npy_at(&d->sample, index), out);
 }

@@ -14,19 +14,19 @@
 
 #include "base/err.h"
 #include "data/blend.h"
-#include "data/gpt_dataset.h"
+#include "data/dataset.h"
 
 typedef struct BlendedDataset {
     int n;
-    GptDataset *datasets; /* [n] */
-    NpyArray dataset;     /* i16[size]; no data for a single dataset */
-    NpyArray sample;      /* i64[size] */
+    DatasetPart **parts; /* [n] */
+    NpyArray dataset;    /* i16[size]; no data for a single dataset */
+    NpyArray sample;     /* i64[size] */
 } BlendedDataset;
 
 /* sources[n] and `config` are borrowed. One source without weights is that dataset, unblended. */
-Err blended_open(const GptSource *sources, int n, const double *weights, const GptConfig *config,
-                 DataSplit split, const SplitRange *range, int64_t total, double surplus,
-                 BlendedDataset *out);
+Err blended_open(const DatasetKind *, const TokenSource *sources, int n, const double *weights,
+                 const DatasetConfig *config, DataSplit split, const SplitRange *range, int64_t total,
+                 double surplus, BlendedDataset *out);
 void blended_close(BlendedDataset *);
 int64_t blended_length(const BlendedDataset *);
 Err blended_get(const BlendedDataset *, int64_t index, Sample *out);

@@ -12,9 +12,10 @@
 /* Datasets point to sources and to the configuration, which therefore live as long as Data and never move. */
 struct Data {
     Blend paths[SPLIT_COUNT]; /* [0] alone for --data-path */
-    GptSource *sources[SPLIT_COUNT];
+    const DatasetKind *kind;
+    TokenSource *sources[SPLIT_COUNT];
     SplitRange ranges[SPLIT_COUNT];
-    GptConfig gpt;
+    DatasetConfig config;
     char *split, *cache_dir, *tokenizer_json;
     BlendedDataset *datasets[SPLIT_COUNT];
     char fingerprint[33];
@@ -43,39 +44,40 @@ static Err check_config(const DataConfig *c) {
     return ERR_OK;
 }
 
-static void set_gpt_config(Data *d, const DataConfig *c, const char *split) {
+static void set_config(Data *d, const DataConfig *c, const char *split) {
     d->split = data_copy(split), d->cache_dir = data_copy(c->cache_dir),
     d->tokenizer_json = data_copy(c->tokenizer_json);
-    d->gpt = (GptConfig){.sequence_length = c->sequence_length,
-                         .seed = c->seed,
-                         .vocab_size = c->vocab_size,
-                         .eod = c->eod,
-                         .pad = c->pad == c->eod && !c->allow_ambiguous_pad ? -1 : c->pad,
-                         .eod_mask_loss = c->eod_mask_loss,
-                         .reset_position_ids = c->reset_position_ids,
-                         .reset_attention_mask = c->reset_attention_mask,
-                         .keep_last_partial_validation = c->keep_last_partial_validation,
-                         .cache_dir = d->cache_dir,
-                         .split = d->split,
-                         .ranges = split ? d->ranges : NULL,
-                         .tokenizer_json = d->tokenizer_json};
+    d->config = (DatasetConfig){.sequence_length = c->sequence_length,
+                                .seed = c->seed,
+                                .vocab_size = c->vocab_size,
+                                .eod = c->eod,
+                                .pad = c->pad == c->eod && !c->allow_ambiguous_pad ? -1 : c->pad,
+                                .eod_mask_loss = c->eod_mask_loss,
+                                .reset_position_ids = c->reset_position_ids,
+                                .reset_attention_mask = c->reset_attention_mask,
+                                .keep_last_partial_validation = c->keep_last_partial_validation,
+                                .cache_dir = d->cache_dir,
+                                .split = d->split,
+                                .ranges = split ? d->ranges : NULL,
+                                .tokenizer_json = d->tokenizer_json};
 }
 
-static Err open_sources(const Blend *paths, const GptConfig *c, GptSource **out) {
+static Err open_sources(const Data *d, const Blend *paths, TokenSource **out) {
+    const DatasetConfig *c = &d->config;
     *out = mem_zero((size_t)paths->n, sizeof **out);
     for (int i = 0; i < paths->n; i++)
-        ERR_RETURN(gpt_source_open(paths->prefixes[i], c->vocab_size, c->eod, &(*out)[i]));
+        ERR_RETURN(source_open(paths->prefixes[i], d->kind->mock, c->vocab_size, c->eod, &(*out)[i]));
     return ERR_OK;
 }
 
 static Err open_split(Data *d, const DataConfig *c, DataSplit split, const Blend *paths,
-                      const GptSource *sources, const SplitRange *range) {
+                      const TokenSource *sources, const SplitRange *range) {
     if (!range->used || !c->samples[split]) return ERR_OK;
     BlendedDataset *dataset = mem_zero(1, sizeof *dataset);
     /* Upstream ignores a single weight if the splits have separate paths. */
     const double *weights = paths->n == 1 && !c->num_paths ? NULL : paths->weights;
-    Err e = blended_open(sources, paths->n, weights, &d->gpt, split, range, c->samples[split], c->surplus,
-                         dataset);
+    Err e = blended_open(d->kind, sources, paths->n, weights, &d->config, split, range, c->samples[split],
+                         c->surplus, dataset);
     if (e.code)
         free(dataset);
     else
@@ -86,23 +88,23 @@ static Err open_split(Data *d, const DataConfig *c, DataSplit split, const Blend
 static Err open_shared(Data *d, const DataConfig *c) {
     const char *split = c->mock ? "1,1,1" : c->split ? c->split : "969, 30, 1";
     ERR_RETURN(split_parse(split, d->ranges));
-    set_gpt_config(d, c, split);
+    set_config(d, c, split);
     if (c->mock)
         d->paths[0] = (Blend){.n = 1, .prefixes = mem_zero(1, sizeof(char *))};
     else
         ERR_RETURN(blend_parse(c->paths, c->num_paths, &d->paths[0]));
-    ERR_RETURN(open_sources(&d->paths[0], &d->gpt, &d->sources[0]));
+    ERR_RETURN(open_sources(d, &d->paths[0], &d->sources[0]));
     for (int i = 0; i < SPLIT_COUNT; i++)
         ERR_RETURN(open_split(d, c, (DataSplit)i, &d->paths[0], d->sources[0], &d->ranges[i]));
     return ERR_OK;
 }
 
 static Err open_per_split(Data *d, const DataConfig *c) {
-    set_gpt_config(d, c, NULL);
+    set_config(d, c, NULL);
     for (int i = 0; i < SPLIT_COUNT; i++) {
         if (!c->num_split_paths[i]) continue;
         ERR_RETURN(blend_parse(c->split_paths[i], c->num_split_paths[i], &d->paths[i]));
-        ERR_RETURN(open_sources(&d->paths[i], &d->gpt, &d->sources[i]));
+        ERR_RETURN(open_sources(d, &d->paths[i], &d->sources[i]));
         ERR_RETURN(open_split(d, c, (DataSplit)i, &d->paths[i], d->sources[i], &WHOLE));
     }
     return ERR_OK;
@@ -124,6 +126,7 @@ Err data_open(const DataConfig *c, Data **out) {
     *out = NULL;
     ERR_RETURN(check_config(c));
     Data *d = mem_zero(1, sizeof *d);
+    d->kind = dataset_kind(c->kind);
     Err e = c->mock || c->num_paths ? open_shared(d, c) : open_per_split(d, c);
     if (e.code) {
         data_close(d);
@@ -139,7 +142,7 @@ void data_close(Data *d) {
     for (int i = 0; i < SPLIT_COUNT; i++) {
         if (d->datasets[i]) blended_close(d->datasets[i]);
         free(d->datasets[i]);
-        for (int k = 0; d->sources[i] && k < d->paths[i].n; k++) gpt_source_close(&d->sources[i][k]);
+        for (int k = 0; d->sources[i] && k < d->paths[i].n; k++) source_close(&d->sources[i][k]);
         free(d->sources[i]);
         blend_free(&d->paths[i]);
     }
@@ -153,14 +156,11 @@ DataFacts data_facts(const Dataset *d) {
     DataFacts f = {.samples = data_length(d)};
     int64_t one_epoch = 0;
     for (int i = 0; i < d->n; i++) {
-        const GptDataset *g = &d->datasets[i];
-        f.tokens += g->plan.tokens;
-        one_epoch += gpt_dataset_length(g);
-        if (g->num_samples < 0) continue;
-        if (d->n == 1) f.samples = g->num_samples;
-        const double epochs =
-            (double)g->num_samples * (double)g->plan.sequence_length / (double)g->plan.tokens;
-        if (epochs > f.epochs) f.epochs = epochs;
+        const DatasetPart *p = d->parts[i];
+        f.tokens += p->tokens;
+        one_epoch += p->samples;
+        if (d->n == 1 && p->num_samples >= 0) f.samples = p->num_samples;
+        if (p->epochs > f.epochs) f.epochs = p->epochs;
     }
     if (f.epochs == 0) f.epochs = (double)f.samples / (double)one_epoch;
     return f;

@@ -19,9 +19,10 @@
 #include "base/err.h"
 #include "data/batch.h"
 #include "data/blend.h"
-#include "data/gpt_dataset.h"
+#include "data/dataset.h"
 
 typedef struct DataConfig {
+    DatasetId kind;
     /* --data-path, as blend_parse reads it: all splits come from these datasets, divided by `split`. */
     const char *const *paths;
     int num_paths;
@@ -40,11 +41,11 @@ typedef struct DataConfig {
     bool keep_last_partial_validation;
     double surplus;             /* --mid-level-dataset-surplus; 0.005 upstream */
     const char *cache_dir;      /* --data-cache-path; NULL: next to each dataset, and blends are not cached */
-    const char *tokenizer_json; /* part of the cache's file names (gpt_dataset.h); NULL: null */
+    const char *tokenizer_json; /* part of the cache's file names (dataset.h); NULL: null */
 } DataConfig;
 
 typedef struct Data Data;
-typedef struct BlendedDataset Dataset; /* one split: a GPT dataset or a blend of several */
+typedef struct BlendedDataset Dataset; /* one split of one source, or a blend of several */
 
 /* All strings are copied. */
 Err data_open(const DataConfig *, Data **out);

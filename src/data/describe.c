@@ -62,6 +62,11 @@ void describe_double(Str *out, double x) {
 
 void describe_newline(Str *out, int depth) { str_printf(out, "\n%*s", 4 * depth, ""); }
 
+void describe_key(Str *out, const char *key, int depth) {
+    describe_newline(out, depth);
+    str_printf(out, "\"%s\": ", key);
+}
+
 Err describe_object(Str *out, const char *json, int depth) {
     json_error_t error;
     json_t *object = json_loads(json, JSON_REJECT_DUPLICATES, &error), *value;

@@ -18,5 +18,7 @@ void describe_double(Str *, double);
 Err describe_object(Str *, const char *json, int depth);
 /* A newline and `depth` levels of four blanks. */
 void describe_newline(Str *, int depth);
+/* The same and a member's name. */
+void describe_key(Str *, const char *key, int depth);
 
 #endif

@@ -26,12 +26,12 @@ static Err check_memory(const GptPlan *p) {
                     p->samples, p->sequence_length, p->epochs, p->tokens, need / 0x1p30, have / 0x1p30);
 }
 
-Err gpt_plan(const GptSource *source, int64_t begin, int64_t end, int64_t num_samples,
+Err gpt_plan(const TokenSource *source, int64_t begin, int64_t end, int64_t num_samples,
              int64_t sequence_length, bool drop_last, GptPlan *out) {
     CHECK(sequence_length >= 1, "a sequence length of %" PRId64, sequence_length);
     *out = (GptPlan){
         .source = source, .begin = begin, .end = end, .sequence_length = sequence_length, .epochs = 1};
-    for (int64_t i = begin; i < end; i++) out->tokens += gpt_source_length(source, i);
+    for (int64_t i = begin; i < end; i++) out->tokens += source_length(source, i);
     int64_t t = out->tokens, s = sequence_length, wanted = 1;
     if (t < 1)
         return err_user("the split holds no token (%" PRId64 " of %" PRId64
@@ -75,7 +75,7 @@ static NpyArray walk_samples(const GptPlan *p, const NpyArray *documents) {
     put_row(&out, 0, 0, 0);
     for (int64_t row = 1; row <= p->samples; row++) {
         for (int64_t missing = p->sequence_length + 1;;) {
-            int64_t length = gpt_source_length(p->source, document[position]);
+            int64_t length = source_length(p->source, document[position]);
             if (missing <= length - offset) {
                 offset += missing - 1;
                 break;

@@ -18,7 +18,7 @@
 #include <stdint.h>
 
 #include "base/err.h"
-#include "data/gpt_source.h"
+#include "data/source.h"
 #include "data/npy.h"
 
 typedef struct GptIndex {
@@ -27,7 +27,7 @@ typedef struct GptIndex {
 
 /* The shape of an index: everything except the order. */
 typedef struct GptPlan {
-    const GptSource *source;
+    const TokenSource *source;
     int64_t begin, end; /* sequences of the split */
     int64_t sequence_length;
     int64_t tokens, epochs; /* T and E */
@@ -39,7 +39,7 @@ typedef struct GptPlan {
 /* num_samples < 0: one epoch. drop_last false keeps the last, shorter sample (its count is rounded in single
  * precision, as upstream does). A user error if the split has no token or the index cannot fit the machine's
  * memory. */
-Err gpt_plan(const GptSource *, int64_t begin, int64_t end, int64_t num_samples, int64_t sequence_length,
+Err gpt_plan(const TokenSource *, int64_t begin, int64_t end, int64_t num_samples, int64_t sequence_length,
              bool drop_last, GptPlan *out);
 GptIndex gpt_index_build(const GptPlan *, uint32_t seed);
 /* Whether an index from disk can belong to this plan. Checks types and shapes, that every document occurs E

@@ -46,12 +46,12 @@ typedef struct StackSpec {
     const char *name; /* "decoder": the scope of its parameters' names */
     int64_t hidden;
     LayerSpec *layer; /* [n] */
-    int64_t n;
-    bool has_final; /* a norm of the stack's output: */
+    int64_t n, below; /* below: layers of the stacks before it; set by model_plan */
+    bool has_final;   /* a norm of the stack's output: */
     NormAttr final;
     StackRecompute recompute;
     int64_t recomputed;
-    /* The first layers of a stage whose activations are offloaded to host memory (tape/offload.h). Not with
+    /* The first layers of all stacks whose activations are offloaded to host memory (tape/offload.h). Not with
      * recomputation, nor over a pipeline. */
     int64_t offloaded;
 } StackSpec;

@@ -7,14 +7,14 @@
 #include "ops/residual.h"
 #include "ops/scale.h"
 
-Param *embedding_words(Registry *r, const EmbeddingSpec *s, unsigned flags) {
+Param *embedding_words(Registry *r, const EmbeddingSpec *s) {
     return param_add(r, (ParamSpec){.name = "embedding.word_embeddings.weight",
                                     .ndim = 2,
                                     .dim = {s->vocab, s->hidden},
                                     .padded = s->padded_vocab,
                                     .tp_split = 0,
                                     .init = {INIT_NORMAL, s->init_std},
-                                    .flags = PARAM_EMBEDDING | flags});
+                                    .flags = PARAM_EMBEDDING});
 }
 
 /* A table that every rank has. --decoupled-lr does not apply to it, as in Megatron-LM. */
@@ -28,7 +28,7 @@ static Param *table(Registry *r, const EmbeddingSpec *s, const char *name, int64
 }
 
 void embedding_init(Embedding *e, Registry *r, const EmbeddingSpec *s) {
-    *e = (Embedding){.spec = s, .words = embedding_words(r, s, 0)};
+    *e = (Embedding){.spec = s, .words = embedding_words(r, s)};
     if (s->positions) e->positions = table(r, s, "embedding.position_embeddings.weight", s->positions);
     if (s->types) e->types = table(r, s, "embedding.tokentype_embeddings.weight", s->types);
     if (s->normed) e->norm = norm_new(r, "embedding.layernorm", s->hidden, s->norm);

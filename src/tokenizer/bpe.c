@@ -7,7 +7,7 @@
 #include "base/hash.h"
 #include "base/mem.h"
 #include "tokenizer/field.h"
-#include "tokenizer/utf8.h"
+#include "base/utf8.h"
 
 enum { DIRECT = 512, NONE = -1 }; /* DIRECT includes the 256 characters that spell bytes */
 

@@ -14,7 +14,7 @@
 #include "tokenizer/post.h"
 #include "tokenizer/pretokenize.h"
 #include "tokenizer/type.h"
-#include "tokenizer/utf8.h"
+#include "base/utf8.h"
 
 typedef struct Hf {
     Bpe *bpe;

@@ -7,7 +7,7 @@
 #include "base/str.h"
 #include "tokenizer/field.h"
 #include "tokenizer/normalize.h"
-#include "tokenizer/utf8.h"
+#include "base/utf8.h"
 
 enum { MAX_STEPS = 64 };
 

@@ -9,7 +9,7 @@
 #include "base/fault.h"
 #include "base/mem.h"
 #include "tokenizer/ages.h"
-#include "tokenizer/utf8.h"
+#include "base/utf8.h"
 
 enum { LONGEST_DECOMPOSITION = 32 }; /* U+FDFA has 18 */
 

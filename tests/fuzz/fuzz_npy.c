@@ -12,8 +12,8 @@
 
 enum { SAMPLES = 40, SEQUENCE = 512, SEQUENCES = 60, VOCAB = 100 };
 
-static void plan(GptSource *source, GptPlan *p) {
-    CHECK(fuzz_ok(gpt_source_open(NULL, VOCAB, 1, source)), "no mock data");
+static void plan(TokenSource *source, GptPlan *p) {
+    CHECK(fuzz_ok(source_open(NULL, (MockShape){4096, 1}, VOCAB, 1, source)), "no mock data");
     CHECK(fuzz_ok(gpt_plan(source, 0, SEQUENCES, SAMPLES, SEQUENCE, true, p)), "no plan");
 }
 
@@ -23,7 +23,7 @@ bool fuzz_one(const uint8_t *bytes, size_t n) {
     bool ok = fuzz_ok(npy_open(path, &a));
     if (ok) {
         for (int64_t i = 0; a.columns == 0 && i < a.rows; i++) npy_at(&a, i);
-        GptSource source;
+        TokenSource source;
         GptPlan p;
         plan(&source, &p);
         GptIndex right = gpt_index_build(&p, 1);
@@ -31,7 +31,7 @@ bool fuzz_one(const uint8_t *bytes, size_t n) {
                               {right.document, a, right.shuffle},
                               {right.document, right.sample, a}};
         for (int i = 0; i < 3; i++) gpt_index_valid(&p, &planted[i]);
-        gpt_index_free(&right), gpt_source_close(&source), npy_free(&a);
+        gpt_index_free(&right), source_close(&source), npy_free(&a);
     }
     free(path);
     return ok;
@@ -45,12 +45,12 @@ static void seed(Corpus *c, const NpyArray *a) {
 }
 
 void fuzz_seeds(Corpus *c) {
-    GptSource source;
+    TokenSource source;
     GptPlan p;
     plan(&source, &p);
     GptIndex index = gpt_index_build(&p, 1);
     seed(c, &index.document), seed(c, &index.sample), seed(c, &index.shuffle);
-    gpt_index_free(&index), gpt_source_close(&source);
+    gpt_index_free(&index), source_close(&source);
     NpyArray wide = npy_new(NPY_I64, 7, 2);
     memset(wide.data, 0, 7 * 2 * sizeof(int64_t));
     seed(c, &wide);

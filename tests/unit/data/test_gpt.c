@@ -8,6 +8,7 @@
 
 #include "data/data.h"
 #include "data/describe.h"
+#include "data/gpt_dataset.h"
 
 #define TOKENIZER(vocab, eod, pad)                                                                           \
     "{\"class\": \"test.Null\xc3\xa9\", \"vocab_size\": " vocab ", \"eod_id\": " eod ", \"pad_id\": " pad "}"
@@ -155,8 +156,8 @@ static void toy_indices_equal_numpy(void **state) {
                 17,
                 {1, 2, 5, 2, 3, 4, 1, 0, 4, 5, 0, 3},
                 {9, 7, 4, 3, 11, 2, 13, 1, 15, 5, 0, 8, 14, 6, 10, 16, 12}}};
-    GptSource toy;
-    assert_ok(gpt_source_open("toy", 20000, 0, &toy));
+    TokenSource toy;
+    assert_ok(source_open("toy", (MockShape){0}, 20000, 0, &toy));
     for (int i = 0; i < 3; i++) {
         GptPlan plan;
         assert_ok(gpt_plan(&toy, 0, 6, TOY[i].samples, 4, true, &plan));
@@ -180,7 +181,7 @@ static void toy_indices_equal_numpy(void **state) {
         }
         gpt_index_free(&x);
     }
-    gpt_source_close(&toy);
+    source_close(&toy);
 }
 
 static void assert_data_md5(const NpyArray *a, size_t size, const char *expected) {
@@ -192,20 +193,21 @@ static void assert_data_md5(const NpyArray *a, size_t size, const char *expected
 static void mock_indices_equal_numpy(void **state) {
     (void)state;
     static const int64_t ROWS[] = {0, 0, 0, 1024, 0, 2048, 1, 71};
-    GptSource mock;
-    GptConfig config = {
+    TokenSource mock;
+    DatasetConfig config = {
         .sequence_length = 1024, .seed = 1234, .vocab_size = 128256, .eod = 128255, .pad = -1};
-    assert_ok(gpt_source_open(NULL, config.vocab_size, config.eod, &mock));
-    GptDataset d;
-    assert_ok(gpt_dataset_open(&mock, &config, SPLIT_TRAIN, 0, 33333, 1000, &d));
-    assert_int_equal(gpt_dataset_length(&d), 66592);
-    assert_int_equal(d.plan.epochs, 1);
-    assert_data_md5(&d.index.document, 4, "79405e13734aca780fb3d577a897784c");
-    assert_data_md5(&d.index.shuffle, 4, "6f0bf62fef2df92b3f44b4075d94e89b");
-    for (int i = 0; i < 8; i++) assert_int_equal(((const int32_t *)d.index.sample.data)[i], ROWS[i]);
+    assert_ok(source_open(NULL, gpt_dataset.mock, config.vocab_size, config.eod, &mock));
+    DatasetPart *part;
+    assert_ok(part_open(&gpt_dataset, &mock, &config, SPLIT_TRAIN, 0, 33333, 1000, &part));
+    const GptDataset *d = (const GptDataset *)part;
+    assert_int_equal(part->samples, 66592);
+    assert_int_equal(d->plan.epochs, 1);
+    assert_data_md5(&d->index.document, 4, "79405e13734aca780fb3d577a897784c");
+    assert_data_md5(&d->index.shuffle, 4, "6f0bf62fef2df92b3f44b4075d94e89b");
+    for (int i = 0; i < 8; i++) assert_int_equal(((const int32_t *)d->index.sample.data)[i], ROWS[i]);
     Batch b = batch_new(1, (SampleShape){1024, 0, GPT_FIELDS});
-    Sample sample = batch_sample(&b, 0);
-    assert_ok(gpt_dataset_get(&d, 0, &sample));
+    Sample row = batch_sample(&b, 0);
+    assert_ok(part_get(part, 0, &row));
     int64_t text[1025];
     memcpy(text, b.tokens, sizeof(int64_t) * 1024);
     text[1024] = b.labels[1023];
@@ -214,8 +216,8 @@ static void mock_indices_equal_numpy(void **state) {
     assert_int_equal(text[0], 117);
     assert_string_equal(md5, "f6c111bb23cd2b3158bbc4b6307d546f");
     batch_free(&b);
-    gpt_dataset_close(&d);
-    gpt_source_close(&mock);
+    part_close(part);
+    source_close(&mock);
 }
 
 /* The name of the only cache file with `part` in it. */
@@ -340,8 +342,8 @@ static void a_float_dataset_is_refused(void **state) {
     assert_ok(indexed_builder_add(b, (const float[]){1, 2}, 2));
     indexed_builder_end_document(b);
     assert_ok(indexed_builder_finalize(b));
-    GptSource s;
-    assert_mistake(gpt_source_open("float", 10, 0, &s), "float32 values and not token ids");
+    TokenSource s;
+    assert_mistake(source_open("float", (MockShape){0}, 10, 0, &s), "float32 values and not token ids");
 }
 
 /* repr() and json.dumps() of Python 3.11. */

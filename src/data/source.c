@@ -1,4 +1,4 @@
-#include "data/gpt_source.h"
+#include "data/source.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -7,20 +7,20 @@
 #include "base/mem.h"
 #include "data/pcg64.h"
 
-enum { MOCK_SEQUENCES = 100000, MOCK_MAX_LENGTH = 4096 };
+enum { MOCK_SEQUENCES = 100000 };
 
-static Err open_mock(GptSource *s) {
+static Err open_mock(TokenSource *s) {
     if (s->vocab_size < 1) return err_user("mock data needs a vocabulary; set the vocabulary size");
-    s->sequences = MOCK_SEQUENCES;
+    s->sequences = MOCK_SEQUENCES, s->documents = MOCK_SEQUENCES / s->mock.sentences;
     s->mock_lengths = mem_alloc(MOCK_SEQUENCES * sizeof *s->mock_lengths);
     Pcg64 rng;
     pcg64_seed(&rng, 0);
-    for (int i = 0; i < MOCK_SEQUENCES; i++) s->mock_lengths[i] = pcg64_integer(&rng, 1, MOCK_MAX_LENGTH);
+    for (int i = 0; i < MOCK_SEQUENCES; i++) s->mock_lengths[i] = pcg64_integer(&rng, 1, s->mock.longest);
     return ERR_OK;
 }
 
-Err gpt_source_open(const char *prefix, int64_t vocab_size, int64_t eod, GptSource *out) {
-    *out = (GptSource){.vocab_size = vocab_size, .eod = eod};
+Err source_open(const char *prefix, MockShape mock, int64_t vocab_size, int64_t eod, TokenSource *out) {
+    *out = (TokenSource){.mock = mock, .vocab_size = vocab_size, .eod = eod};
     if (!prefix) return open_mock(out);
     ERR_RETURN(indexed_open(prefix, &out->indexed));
     Err e = ERR_OK;
@@ -29,33 +29,40 @@ Err gpt_source_open(const char *prefix, int64_t vocab_size, int64_t eod, GptSour
                      indexed_dtype_name(out->indexed.dtype));
     else if (out->indexed.sequences > INT32_MAX)
         e = err_user("'%s' has %" PRId64
-                     " sequences and the document index counts to 2147483647; split the dataset",
+                     " sequences and an index of samples counts to 2147483647; split the dataset",
                      prefix, out->indexed.sequences);
     out->prefix = mem_strdup(prefix);
-    out->sequences = out->indexed.sequences;
-    if (e.code) gpt_source_close(out);
+    out->sequences = out->indexed.sequences, out->documents = out->indexed.documents;
+    if (e.code) source_close(out);
     return e;
 }
 
-void gpt_source_close(GptSource *s) {
+void source_close(TokenSource *s) {
     indexed_close(&s->indexed);
     free(s->mock_lengths), free(s->prefix);
-    *s = (GptSource){0};
+    *s = (TokenSource){0};
 }
 
-int32_t gpt_source_length(const GptSource *s, int64_t sequence) {
+const char *source_name(const TokenSource *s) { return s->prefix ? s->prefix : "mock data"; }
+
+int32_t source_length(const TokenSource *s, int64_t sequence) {
     if (!s->mock_lengths) return indexed_length(&s->indexed, sequence);
     CHECK(sequence >= 0 && sequence < s->sequences, "sequence %" PRId64 " of %" PRId64, sequence,
           s->sequences);
     return s->mock_lengths[sequence];
 }
 
-void gpt_source_tokens(const GptSource *s, int64_t sequence, int64_t begin, int64_t count, int64_t *out) {
+int64_t source_document(const TokenSource *s, int64_t document) {
+    if (!s->mock_lengths) return indexed_document(&s->indexed, document);
+    return document * s->mock.sentences;
+}
+
+void source_tokens(const TokenSource *s, int64_t sequence, int64_t begin, int64_t count, int64_t *out) {
     if (!s->mock_lengths) {
         indexed_tokens(&s->indexed, sequence, begin, count, out);
         return;
     }
-    int64_t length = gpt_source_length(s, sequence);
+    int64_t length = source_length(s, sequence);
     CHECK(begin >= 0 && count >= 0 && count <= length - begin, "tokens %" PRId64 " + %" PRId64 " of %" PRId64,
           begin, count, length);
     for (int64_t i = begin; i < begin + count; i++)

@@ -1,0 +1,228 @@
+#include "data/dataset.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/fault.h"
+#include "base/mem.h"
+#include "data/describe.h"
+#include "data/md5.h"
+
+#define DATASET(name) extern const DatasetKind name##_dataset;
+#include "data/datasets.def"
+#undef DATASET
+
+enum { MAX_SEQUENCE = 1 << 28, MAX_ARRAYS = 3 };
+
+const DatasetKind *dataset_kind(DatasetId id) {
+    static const DatasetKind *const KINDS[DATASETS] = {
+#define DATASET(name) &name##_dataset,
+#include "data/datasets.def"
+#undef DATASET
+    };
+    return KINDS[id];
+}
+
+Err part_open(const DatasetKind *kind, const TokenSource *source, const DatasetConfig *c, DataSplit split,
+              int64_t begin, int64_t end, int64_t num_samples, DatasetPart **out) {
+    if (c->sequence_length < 1 || c->sequence_length > MAX_SEQUENCE)
+        return err_user("the sequence length is %" PRId64 "; it must be 1..%d", c->sequence_length,
+                        MAX_SEQUENCE);
+    DatasetPart *p = mem_zero(1, kind->size);
+    *p = (DatasetPart){.kind = kind,
+                       .source = source,
+                       .config = c,
+                       .split = split,
+                       .begin = begin,
+                       .end = end,
+                       .num_samples = num_samples};
+    Err e = kind->open(p);
+    if (e.code)
+        part_close(p);
+    else
+        *out = p;
+    return e;
+}
+
+void part_close(DatasetPart *p) {
+    if (p) p->kind->close(p);
+    free(p);
+}
+
+Err part_get(const DatasetPart *p, int64_t k, Sample *out) {
+    CHECK(k >= 0 && k < p->samples, "sample %" PRId64 " of %" PRId64, k, p->samples);
+    return p->kind->get(p, k, out);
+}
+
+Err part_error(const DatasetPart *p, Err e) {
+    return err_user("the %s split of '%s': %s", SPLIT_NAMES[p->split], source_name(p->source), e.msg);
+}
+
+Err part_check_id(const DatasetPart *p, int64_t id) {
+    int64_t vocab_size = p->config->vocab_size;
+    if (id >= 0 && (vocab_size <= 0 || id < vocab_size)) return ERR_OK;
+    return err_user("'%s' holds the token id %" PRId64 " and the vocabulary has %" PRId64
+                    " ids: it was made with another tokenizer",
+                    source_name(p->source), id, vocab_size);
+}
+
+/* [[0, 0.969], [0.969, 0.999], null]: upstream the first boundary is the integer 0, not a float. */
+static void describe_ranges(const SplitRange *ranges, int depth, Str *out) {
+    str_puts(out, "[");
+    for (int i = 0; i < SPLIT_COUNT; i++) {
+        str_puts(out, i ? "," : "");
+        describe_newline(out, depth + 1);
+        if (!ranges[i].used) {
+            str_puts(out, "null");
+            continue;
+        }
+        str_puts(out, "[");
+        describe_newline(out, depth + 2);
+        if (i)
+            describe_double(out, ranges[i].low);
+        else
+            str_puts(out, "0");
+        str_puts(out, ",");
+        describe_newline(out, depth + 2);
+        describe_double(out, ranges[i].high);
+        describe_newline(out, depth + 1);
+        str_puts(out, "]");
+    }
+    describe_newline(out, depth);
+    str_puts(out, "]");
+}
+
+static void describe_text(Str *out, const char *text) {
+    if (text)
+        describe_string(out, text);
+    else
+        str_puts(out, "null");
+}
+
+/* Mock data has Megatron-LM's name of the class of GPT's. */
+static char *class_name(const DatasetPart *p) {
+    return mem_printf("%s%s", p->source->prefix ? "" : "Mock", p->kind->class_name);
+}
+
+static void describe_facts(const DatasetPart *p, int depth, Str *out) {
+    const DatasetConfig *c = p->config;
+    char *name = class_name(p);
+    describe_key(out, "class", depth);
+    str_printf(out, "\"%s\",", name);
+    free(name);
+    describe_key(out, "dataset_path", depth);
+    describe_text(out, p->source->prefix);
+    str_puts(out, ",");
+    describe_key(out, "num_samples", depth);
+    if (p->num_samples < 0)
+        str_puts(out, "null,");
+    else
+        str_printf(out, "%" PRId64 ",", p->num_samples);
+    describe_key(out, "index_split", depth);
+    str_printf(out, "\"%s\",", SPLIT_NAMES[p->split]);
+    describe_key(out, "random_seed", depth);
+    str_printf(out, "%" PRIu32 ",", c->seed);
+    describe_key(out, "sequence_length", depth);
+    str_printf(out, "%" PRId64 ",", c->sequence_length);
+    describe_key(out, "split", depth);
+    describe_text(out, c->split);
+    str_puts(out, ",");
+    describe_key(out, "split_matrix", depth);
+    if (c->ranges)
+        describe_ranges(c->ranges, depth, out);
+    else
+        str_puts(out, "null");
+    str_puts(out, ",");
+    describe_key(out, "tokenizer", depth);
+}
+
+Err part_describe(const DatasetPart *p, int depth, Str *out) {
+    str_puts(out, "{");
+    describe_facts(p, depth + 1, out);
+    if (p->config->tokenizer_json)
+        ERR_RETURN(describe_object(out, p->config->tokenizer_json, depth + 1));
+    else
+        str_puts(out, "null");
+    if (p->kind->describe) p->kind->describe(p, depth + 1, out);
+    describe_newline(out, depth);
+    str_puts(out, "}");
+    return ERR_OK;
+}
+
+char *cache_path(const char *dir, const char *md5, const char *name, const char *what) {
+    return mem_printf("%s/%s-%s-%s", dir, md5, name, what);
+}
+
+bool cache_describes(const char *path, const Str *description) {
+    Str stored = {0};
+    bool same = !file_read(path, &stored).code && stored.len == description->len &&
+                !memcmp(stored.s, description->s, stored.len);
+    str_free(&stored);
+    return same;
+}
+
+/* The files of a part's index. */
+typedef struct Cache {
+    char *dir, *description_path, *paths[MAX_ARRAYS];
+    Str description;
+    int arrays;
+} Cache;
+
+static Err cache_open(const DatasetPart *p, Cache *c) {
+    char md5[33], *name = class_name(p);
+    if (p->config->cache_dir)
+        c->dir = mem_strdup(p->config->cache_dir);
+    else
+        c->dir = mem_printf("%s/cache/%s_indices", p->source->prefix, p->kind->class_name);
+    if (p->kind->split_in_names) {
+        char *class = name;
+        name = mem_printf("%s-%s", class, SPLIT_NAMES[p->split]);
+        free(class);
+    }
+    Err e = part_describe(p, 0, &c->description);
+    md5_hex(c->description.s, c->description.len, md5);
+    c->description_path = cache_path(c->dir, md5, name, "description.txt");
+    for (; p->kind->array_names[c->arrays]; c->arrays++)
+        c->paths[c->arrays] = cache_path(c->dir, md5, name, p->kind->array_names[c->arrays]);
+    free(name);
+    return e;
+}
+
+static void cache_close(Cache *c) {
+    for (int i = 0; i < c->arrays; i++) free(c->paths[i]);
+    free(c->dir), free(c->description_path);
+    str_free(&c->description);
+}
+
+/* False, with no memory held, if any file is missing, truncated or foreign, or has another description. */
+static bool cache_load(const DatasetPart *p, const Cache *c, NpyArray *const *arrays,
+                       bool (*valid)(const DatasetPart *)) {
+    bool ok = cache_describes(c->description_path, &c->description);
+    for (int i = 0; i < c->arrays && ok; i++) ok = !npy_open(c->paths[i], arrays[i]).code;
+    ok = ok && valid(p);
+    for (int i = 0; i < c->arrays && !ok; i++) npy_free(arrays[i]);
+    return ok;
+}
+
+static Err cache_save(const Cache *c, NpyArray *const *arrays) {
+    Err e = file_mkdirs(c->dir);
+    if (!e.code) e = file_write_atomic(c->description_path, c->description.s, c->description.len);
+    for (int i = 0; i < c->arrays && !e.code; i++) e = npy_save(c->paths[i], arrays[i]);
+    if (!e.code) return ERR_OK;
+    return err_user("the index cache cannot be written: %s; specify a writable folder with --data-cache-path",
+                    e.msg);
+}
+
+Err part_index(DatasetPart *p, NpyArray *const *arrays, bool (*valid)(const DatasetPart *),
+               Err (*build)(DatasetPart *)) {
+    if (!p->config->cache_dir && !p->source->prefix) return build(p);
+    Cache c = {0};
+    Err e = cache_open(p, &c);
+    if (!e.code && !cache_load(p, &c, arrays, valid)) {
+        e = build(p);
+        if (!e.code) e = cache_save(&c, arrays);
+    }
+    cache_close(&c);
+    return e;
+}

@@ -1,0 +1,101 @@
+/* A kind of dataset is a DatasetKind: the fields that its samples fill, and how one split of one source becomes
+ * samples by number. Blends, splits, caches and batches are the same for all kinds. Source: Megatron-LM
+ * core/datasets/megatron_dataset.py.
+ *
+ * Indices that are slow to build are cached in files that Megatron-LM and Isotron share: a description, whose
+ * MD5 names them, and one .npy file for each array. */
+#ifndef ISOTRON_DATA_DATASET_H
+#define ISOTRON_DATA_DATASET_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/err.h"
+#include "base/str.h"
+#include "data/batch.h"
+#include "data/blend.h"
+#include "data/npy.h"
+#include "data/source.h"
+
+typedef enum DatasetId {
+#define DATASET(name) DATASET_##name,
+#include "data/datasets.def"
+#undef DATASET
+    DATASETS
+} DatasetId;
+
+typedef struct DatasetConfig {
+    int64_t sequence_length; /* s */
+    uint32_t seed;
+    int64_t vocab_size; /* an id outside [0, vocab_size) is a user error; 0: not checked */
+    int64_t eod, pad;   /* -1: none */
+    bool eod_mask_loss, reset_position_ids, reset_attention_mask;
+    bool keep_last_partial_validation; /* upstream's drop_last_partial_validation_sequence off */
+    /* The index cache. NULL: <prefix>/cache/<class>_indices, and no cache for mock data. If ranks share a folder,
+     * one must build before the others start. */
+    const char *cache_dir;
+    /* Other facts in Megatron-LM's description, and so in the cache's file names: */
+    const char *split;        /* as the user wrote it; NULL if each split has its own data */
+    const SplitRange *ranges; /* [SPLIT_COUNT], NULL with split NULL */
+    /* the tokenizer's identifiers, an object of strings and numbers; NULL: null */
+    const char *tokenizer_json;
+} DatasetConfig;
+
+typedef struct DatasetKind DatasetKind;
+
+/* One split of one source. A kind's struct begins with it. */
+typedef struct DatasetPart {
+    const DatasetKind *kind;
+    const TokenSource *source;   /* borrowed */
+    const DatasetConfig *config; /* borrowed */
+    DataSplit split;
+    int64_t begin, end;  /* elements of the source: sequences, or documents */
+    int64_t num_samples; /* number requested; < 0: one epoch */
+    /* Set by the kind's open: */
+    int64_t samples; /* >= num_samples */
+    int64_t tokens;  /* of the split */
+    double epochs;   /* that num_samples are; 0 for one epoch */
+} DatasetPart;
+
+struct DatasetKind {
+    const char *class_name; /* Megatron-LM's */
+    size_t size;            /* of the kind's struct */
+    FieldSet fields;        /* that a sample can fill */
+    MockShape mock;
+    bool by_document;                                   /* splits divide documents, not sequences */
+    bool split_in_names;                                /* of cache files */
+    const char *const *array_names;                     /* of cached arrays, NULL-terminated */
+    Err (*open)(DatasetPart *);                         /* part->kind .. num_samples are set */
+    void (*close)(DatasetPart *);                       /* what open allocated, also after its error */
+    Err (*get)(const DatasetPart *, int64_t, Sample *); /* fills the fields that are not NULL */
+    /* Appends the description's members after the common ones, each preceded by a comma. */
+    void (*describe)(const DatasetPart *, int depth, Str *out); /* NULL: none */
+};
+
+const DatasetKind *dataset_kind(DatasetId);
+
+Err part_open(const DatasetKind *, const TokenSource *, const DatasetConfig *, DataSplit, int64_t begin,
+              int64_t end, int64_t num_samples, DatasetPart **out);
+void part_close(DatasetPart *); /* NULL is fine */
+/* Sample k of [0, samples). A user error if an id is outside the vocabulary. Any thread may call. */
+Err part_get(const DatasetPart *, int64_t k, Sample *out);
+
+/* Maps a part's arrays from the cache if it has all of them and `valid` accepts them; otherwise builds and saves
+ * them. A damaged cache is rebuilt. arrays: in the order of array_names. */
+Err part_index(DatasetPart *, NpyArray *const *arrays, bool (*valid)(const DatasetPart *),
+               Err (*build)(DatasetPart *));
+
+/* Upstream's unique description: the JSON object whose MD5 names the cache, with members indented by depth + 1
+ * levels. */
+Err part_describe(const DatasetPart *, int depth, Str *out);
+/* <dir>/<md5 of description>-<name>-<what> (owned by the caller) */
+char *cache_path(const char *dir, const char *md5, const char *name, const char *what);
+/* Whether the content of the description file is exactly this text. */
+bool cache_describes(const char *path, const Str *description);
+
+/* For the kinds. A user error, prefixed with the split and the source: */
+Err part_error(const DatasetPart *, Err);
+/* A user error that names the source if an id is outside [0, vocab_size). */
+Err part_check_id(const DatasetPart *, int64_t id);
+
+#endif

@@ -1,0 +1,35 @@
+/* Where a dataset reads tokens: an IndexedDataset, or mock data as in Megatron-LM's MockGPTLowLevelDataset
+ * (core/datasets/gpt_dataset.py). Mock data has 100000 sequences, whose lengths are default_rng(0).integers(1,
+ * longest). Sequence i of length l is 1, 2, .., l-1 (modulo the vocabulary) and the end-of-document token. */
+#ifndef ISOTRON_DATA_SOURCE_H
+#define ISOTRON_DATA_SOURCE_H
+
+#include <stdint.h>
+
+#include "base/err.h"
+#include "data/indexed.h"
+
+typedef struct MockShape {
+    int32_t longest;   /* lengths are below it */
+    int32_t sentences; /* sequences of a document */
+} MockShape;
+
+typedef struct TokenSource {
+    char *prefix;           /* owned, as the user wrote it; NULL: mock data */
+    IndexedDataset indexed; /* unless mock */
+    int32_t *mock_lengths;  /* owned; NULL unless mock */
+    MockShape mock;
+    int64_t sequences, documents, vocab_size, eod;
+} TokenSource;
+
+/* prefix NULL: mock data, for which vocab_size >= 1 and eod are needed. Shared read-only by all splits and
+ * threads. */
+Err source_open(const char *prefix, MockShape, int64_t vocab_size, int64_t eod, TokenSource *out);
+void source_close(TokenSource *);
+const char *source_name(const TokenSource *); /* for messages */
+int32_t source_length(const TokenSource *, int64_t sequence);
+/* First sequence of `document`; for document == documents, the number of sequences. */
+int64_t source_document(const TokenSource *, int64_t document);
+void source_tokens(const TokenSource *, int64_t sequence, int64_t begin, int64_t count, int64_t *out);
+
+#endif
