@@ -485,12 +485,12 @@ Err tcp_meet(const CommLaunch *l, const CommOptions *o, int *socket) {
     return e;
 }
 
-bool comm_tcp_give_up(const CommLaunch *l, const CommOptions *o, Err failure) {
+bool comm_tcp_give_up(const CommLaunch *l, const CommOptions *o, Err *error) {
     Answer a = {.what = REFUSED};
     int *socket = mem_zero((size_t)l->processes, sizeof *socket);
     Meeting *m = meeting_new(l, o, socket);
-    m->own.failed = (int32_t)failure.code, m->missing = l->processes - 1;
-    snprintf(m->own.failure, sizeof m->own.failure, "%s", failure.msg);
+    m->own.failed = (int32_t)error->code, m->missing = l->processes - 1;
+    snprintf(m->own.failure, sizeof m->own.failure, "%s", error->msg);
     if (l->process == 0) {
         if (!listen_at(l->port, &m->listener).code) receive_guests(m);
     } else if (!find_host(m).code && move_all(m->socket[0], &m->own, sizeof m->own, true, m->until)) {
@@ -498,5 +498,7 @@ bool comm_tcp_give_up(const CommLaunch *l, const CommOptions *o, Err failure) {
     }
     meeting_free(m, true);
     free(socket);
-    return l->process == 0 || (!memcmp(a.magic, MAGIC, sizeof MAGIC) && a.what == ENDED);
+    const bool ended = !memcmp(a.magic, MAGIC, sizeof MAGIC) && a.what == ENDED;
+    if (ended) error->code = code_of(a.error);
+    return l->process == 0 || ended;
 }
