@@ -11,6 +11,7 @@
 
 #include "base/clock.h"
 #include "base/err.h"
+#include "comm/transport.h"
 
 enum { MOST = 4 };
 
@@ -252,6 +253,32 @@ static void wait_long(void *arg, Comm *c) {
     barrier(c, "after");
 }
 
+/* Members do not announce operations of a device. Rank 2 launches a graph and does not start what rank 1 reports. */
+static void fail_on_the_device(void *arg, Comm *c) {
+    CommCall call = small_call(c, COMM_ALL_REDUCE, "");
+    CommKey key = comm_key(&call, true);
+    CommWork w = {.facts = {.kind = COMM_ALL_REDUCE, .dtype = F32, .n = 3, .site = "planted"}};
+    (void)arg;
+    barrier(c, "before");
+    if (comm_rank(c) == 2) key.device = 2, w.facts.kind = COMM_GRAPH;
+    w.channel = comm_channel(c, &key);
+    comm_record_start(&c->recorder, &w);
+    if (comm_rank(c) == 1) usleep(300 * 1000), c->host->end(c, &key, 0, &w.facts, "NCCL reports");
+    sleep(20);
+}
+
+static void who_started_an_operation_of_the_device_is_told(void **state) {
+    (void)state;
+    static World w;
+    run_world(&w, 4, fail_on_the_device, 1000);
+    assert_words(w.text, "on the device",
+                 (const char *const[SAYS]){"COMM FAULT NCCL reports\n  all_reduce sum of 3 F32 at 'planted'",
+                                           "ranks that started it: 0 1 3\n", "ranks that did not: 2\n",
+                                           "rank 2 answers; its last operation: graph at 'planted'"});
+    assert_statuses(&w, "on the device", ERR_INFRA, -1, 0);
+    assert_in_time(&w, "on the device", SLACK_S);
+}
+
 /* They run for seconds, while the other tests run. */
 static World stopped, at_end, all, computing;
 
@@ -424,6 +451,7 @@ int main(void) {
         cmocka_unit_test(programs_run),
         cmocka_unit_test(each_fault_is_reported_in_time),
         cmocka_unit_test(a_process_that_ends_ends_the_world),
+        cmocka_unit_test(who_started_an_operation_of_the_device_is_told),
         cmocka_unit_test(a_slow_process_is_named),
         cmocka_unit_test(strangers_do_not_disturb),
         cmocka_unit_test(a_process_of_another_run_is_refused),
