@@ -103,7 +103,7 @@ typedef struct Processes {
     bool *returned;         /* [world] */
     CommWitness *witness;   /* [world], the states that this rank has received */
     bool *answered;         /* [world], this rank's ASKS */
-    int64_t heard_ns;       /* when the rank that this one watches was last heard */
+    int64_t heard_ns;       /* when the rank that this one watches was last heard; 0: never */
     int lost;               /* a rank that the wire has lost before it returned; -1: none */
     int64_t lost_ns;        /* when */
     bool ending;            /* this rank is about to report */

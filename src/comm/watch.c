@@ -250,6 +250,7 @@ static void check_silence(Comm *c, int64_t now) {
     const int64_t bytes = p->wire->heard ? p->wire->heard(p->line, next) : 0,
                   heard = bytes > p->heard_ns ? bytes : p->heard_ns;
     char why[200];
+    if (!heard) return; /* it may still connect to others */
     if (p->returned[next] || now - heard < SILENCE_NS) return;
     snprintf(why, sizeof why,
              "rank %d has not been heard for %.1f s: its process is stopped, or its host or network is down",
@@ -295,7 +296,6 @@ void watch_start(Comm *c) {
     pthread_mutex_init(&p->lock, NULL);
     pthread_cond_init(&p->closing, &monotonic);
     pthread_condattr_destroy(&monotonic);
-    p->heard_ns = clock_ns();
     p->lost = -1;
     if (c->world == 1) return;
     sigfillset(&all); /* signals are for the threads of the program */

@@ -11,6 +11,7 @@
 
 #include "base/clock.h"
 #include "base/err.h"
+#include "comm/tcp.h"
 #include "comm/transport.h"
 
 enum { MOST = 4 };
@@ -280,7 +281,17 @@ static void who_started_an_operation_of_the_device_is_told(void **state) {
 }
 
 /* They run for seconds, while the other tests run. */
-static World stopped, at_end, all, computing;
+static World stopped, at_end, all, computing, meeting;
+
+/* Rank 1 has connected to rank 0, and for long to no other one. */
+static void meet_for_long(const World *w, int rank, const void *arg) {
+    const CommLaunch l = launch_of(w, rank);
+    int socket[MOST];
+    if (rank != 1) run_task(w, rank, arg);
+    const Err e = tcp_meet(&l, &(CommOptions){0}, socket);
+    sleep(8);
+    _exit(e.code);
+}
 
 static int begin_to_stop(void **state) {
     (void)state;
@@ -288,6 +299,7 @@ static int begin_to_stop(void **state) {
     begin_world(&at_end, 4, run_task, &(Task){stop_at_the_end, 1000});
     begin_world(&computing, 2, run_task, &(Task){compute_long, 1000});
     begin_world(&all, 3, run_task, &(Task){wait_long, 1000});
+    begin_world(&meeting, 2, meet_for_long, &(Task){wait_long, 1000});
     usleep(1000 * 1000);
     for (int r = 0; r < all.ranks; r++) kill(all.process[r], SIGSTOP);
     return 0;
@@ -327,6 +339,13 @@ static void processes_may_compute_for_long(void **state) {
     assert_statuses(&computing, "compute_long", 0, -1, 0);
     assert_string_equal(computing.text, "");
     assert_true(computing.seconds > 8);
+}
+
+static void processes_may_meet_for_long(void **state) {
+    (void)state;
+    end_world(&meeting);
+    assert_words(meeting.text, "meet_for_long", (const char *const[SAYS]){"COMM FAULT rank 1 has ended"});
+    assert_statuses(&meeting, "meet_for_long", ERR_INFRA, 1, 0);
 }
 
 static void slow_1(void *arg, Comm *c) {
@@ -459,6 +478,7 @@ int main(void) {
         cmocka_unit_test(a_stopped_process_is_named_within_10_s),
         cmocka_unit_test(all_processes_may_be_stopped_for_a_while),
         cmocka_unit_test(processes_may_compute_for_long),
+        cmocka_unit_test(processes_may_meet_for_long),
     };
     return cmocka_run_group_tests(tests, begin_to_stop, NULL);
 }
