@@ -116,11 +116,9 @@ static void *watchdog(void *arg) {
     State *s = arg;
     pthread_mutex_lock(&s->lock);
     while (!s->closed) {
-        struct timespec until;
-        clock_gettime(CLOCK_REALTIME, &until);
-        const int64_t ns = until.tv_nsec + POLL_NS;
-        until.tv_sec += ns / 1000000000, until.tv_nsec = ns % 1000000000;
-        if (pthread_cond_timedwait(&s->closing, &s->lock, &until) != ETIMEDOUT) continue;
+        const int64_t ns = clock_ns() + POLL_NS;
+        const struct timespec until = {ns / 1000000000, ns % 1000000000};
+        if (pthread_cond_clockwait(&s->closing, &s->lock, CLOCK_MONOTONIC, &until) != ETIMEDOUT) continue;
         check_late(s, &s->calling_key, s->calling, "the connection for an operation");
         for (Link *l = s->links; l; l = l->next) look_at(s, l);
     }

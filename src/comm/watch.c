@@ -276,7 +276,7 @@ static void *watcher(void *arg) {
     for (int64_t last = clock_ns(); !p->closed;) {
         const int64_t until = last + TICK_NS;
         const struct timespec at = {until / SECOND, until % SECOND};
-        if (pthread_cond_timedwait(&p->closing, &p->lock, &at) != ETIMEDOUT) continue;
+        if (pthread_cond_clockwait(&p->closing, &p->lock, CLOCK_MONOTONIC, &at) != ETIMEDOUT) continue;
         const int64_t now = clock_ns();
         if (now - last > SUSPENDED_NS) p->heard_ns = now;
         last = now;
@@ -289,13 +289,9 @@ static void *watcher(void *arg) {
 
 void watch_start(Comm *c) {
     Processes *p = c->host_state;
-    pthread_condattr_t monotonic;
     sigset_t all, before;
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     pthread_mutex_init(&p->lock, NULL);
-    pthread_cond_init(&p->closing, &monotonic);
-    pthread_condattr_destroy(&monotonic);
+    pthread_cond_init(&p->closing, NULL);
     p->lost = -1;
     if (c->world == 1) return;
     sigfillset(&all); /* signals are for the threads of the program */
