@@ -56,9 +56,18 @@ typedef struct State {
 
 /* ---- errors ---- */
 
+static _Noreturn void end_world(const State *s, const CommKey *key, const Flight *f, const char *why) {
+    s->comm->host->end(s->comm, key, f->seq, &f->facts, why);
+    abort();
+}
+
 static void check(const State *s, NcclComm comm, int result, const char *call) {
+    char why[400];
     if (result == NCCL_SUCCESS) return;
-    CHECK(false, "%s: %s; %s", call, s->nccl.GetErrorString(result), s->nccl.GetLastError(comm));
+    snprintf(why, sizeof why, "%s fails on rank %d: %s; %s", call, s->comm->rank,
+             s->nccl.GetErrorString(result), s->nccl.GetLastError(comm));
+    CHECK(s->calling, "%s", why);
+    end_world(s, &s->calling_key, s->calling, why);
 }
 
 #define NCCL(s, comm, function, ...) check(s, comm, (s)->nccl.function(__VA_ARGS__), "nccl" #function)
@@ -74,11 +83,6 @@ static void sweep(State *s, Link *l) {
         f->watched = false;
         if (f->waited) f->next = s->spare, s->spare = f;
     }
-}
-
-static _Noreturn void end_world(const State *s, const CommKey *key, const Flight *f, const char *why) {
-    s->comm->host->end(s->comm, key, f->seq, &f->facts, why);
-    abort();
 }
 
 static bool is_late(const State *s, const Flight *f) {
