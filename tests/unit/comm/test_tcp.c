@@ -438,8 +438,23 @@ static void a_process_of_another_run_is_refused(void **state) {
         end_world(&w[i]);
         assert_words(w[i].text, CASES[i].says,
                      (const char *const[SAYS]){CASES[i].says, "1: this process may not join the run: ",
-                                               "0: process 0 waited 1 s at port ", "for process 1 of 2"});
+                                               "0: process 0 waited 1 s at port ", "for process 1 of 2",
+                                               "COMM WARNING process 0 waited 0.1 s at port "});
         assert_statuses(&w[i], CASES[i].says, ERR_INFRA, 1, ERR_USER);
+    }
+}
+
+static void a_process_that_cannot_be_reached_is_named(void **state) {
+    (void)state;
+    static const char *const CASES[][2] = {
+        {"127.0.0.1", "process 0 at 127.0.0.1, port 1 (Connection refused)"},
+        {"no host", "process 0 at no host, port 1 ("}};
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+        CommLaunch l = {.by = COMM_TCP, .processes = 2, .process = 1, .port = 1};
+        Comm *c;
+        snprintf(l.host, sizeof l.host, "%s", CASES[i][0]);
+        const Err e = comm_tcp(&l, &(CommOptions){.meet_s = 0.2}, &c);
+        if (e.code != ERR_INFRA || !strstr(e.msg, CASES[i][1])) fail_msg("%s: %s", CASES[i][0], e.msg);
     }
 }
 
@@ -474,6 +489,7 @@ int main(void) {
         cmocka_unit_test(a_slow_process_is_named),
         cmocka_unit_test(strangers_do_not_disturb),
         cmocka_unit_test(a_process_of_another_run_is_refused),
+        cmocka_unit_test(a_process_that_cannot_be_reached_is_named),
         cmocka_unit_test(an_end_before_the_meeting_ends_it),
         cmocka_unit_test(a_stopped_process_is_named_within_10_s),
         cmocka_unit_test(all_processes_may_be_stopped_for_a_while),
