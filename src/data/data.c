@@ -56,6 +56,7 @@ static void set_config(Data *d, const DataConfig *c, const char *split) {
                                 .reset_position_ids = c->reset_position_ids,
                                 .reset_attention_mask = c->reset_attention_mask,
                                 .keep_last_partial_validation = c->keep_last_partial_validation,
+                                .masked = c->masked,
                                 .cache_dir = d->cache_dir,
                                 .split = d->split,
                                 .ranges = split ? d->ranges : NULL,
@@ -168,7 +169,17 @@ DataFacts data_facts(const Dataset *d) {
 
 Err data_get(const Dataset *d, int64_t index, Sample *out) { return blended_get(d, index, out); }
 
+static void check_shape(const DatasetPart *p, const Batch *b) {
+    const bool encoder = fields_have(p->kind->fields, FIELD_encoder_tokens);
+    const int64_t s = p->config->sequence_length;
+    CHECK(!(b->fields & ~p->kind->fields), "a batch has a field that a %s lacks", p->kind->class_name);
+    CHECK(b->s == (encoder ? p->config->masked.decoder_sequence_length : s) &&
+              b->encoder_s == (encoder ? s : 0),
+          "a batch of %" PRId64 " and %" PRId64 " positions", b->s, b->encoder_s);
+}
+
 Err data_batch(const Dataset *d, const int64_t *indices, int64_t n, Batch *out) {
+    check_shape(d->parts[0], out);
     out->b = n;
     for (int64_t i = 0; i < n; i++) {
         Sample row = batch_sample(out, i);

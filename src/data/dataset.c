@@ -59,8 +59,7 @@ Err part_error(const DatasetPart *p, Err e) {
     return err_user("the %s split of '%s': %s", SPLIT_NAMES[p->split], source_name(p->source), e.msg);
 }
 
-Err part_check_id(const DatasetPart *p, int64_t id) {
-    int64_t vocab_size = p->config->vocab_size;
+Err part_check_id(const DatasetPart *p, int64_t id, int64_t vocab_size) {
     if (id >= 0 && (vocab_size <= 0 || id < vocab_size)) return ERR_OK;
     return err_user("'%s' holds the token id %" PRId64 " and the vocabulary has %" PRId64
                     " ids: it was made with another tokenizer",

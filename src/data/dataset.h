@@ -14,6 +14,7 @@
 #include "base/str.h"
 #include "data/batch.h"
 #include "data/blend.h"
+#include "data/masking.h"
 #include "data/npy.h"
 #include "data/source.h"
 
@@ -24,6 +25,14 @@ typedef enum DatasetId {
     DATASETS
 } DatasetId;
 
+/* Facts for datasets of masked text. */
+typedef struct MaskedConfig {
+    MaskTokens tokens;                /* its arrays are borrowed */
+    double mask_prob, short_seq_prob; /* (0, 1), [0, 1] */
+    bool binary_head;                 /* BERT: a sample is a pair of sentences */
+    int64_t decoder_sequence_length;  /* T5; s is the encoder's */
+} MaskedConfig;
+
 typedef struct DatasetConfig {
     int64_t sequence_length; /* s */
     uint32_t seed;
@@ -31,6 +40,7 @@ typedef struct DatasetConfig {
     int64_t eod, pad;   /* -1: none */
     bool eod_mask_loss, reset_position_ids, reset_attention_mask;
     bool keep_last_partial_validation; /* upstream's drop_last_partial_validation_sequence off */
+    MaskedConfig masked;
     /* The index cache. NULL: <prefix>/cache/<class>_indices, and no cache for mock data. If ranks share a folder,
      * one must build before the others start. */
     const char *cache_dir;
@@ -95,7 +105,7 @@ bool cache_describes(const char *path, const Str *description);
 
 /* For the kinds. A user error, prefixed with the split and the source: */
 Err part_error(const DatasetPart *, Err);
-/* A user error that names the source if an id is outside [0, vocab_size). */
-Err part_check_id(const DatasetPart *, int64_t id);
+/* A user error that names the source if an id is outside [0, vocab_size); vocab_size <= 0: unknown. */
+Err part_check_id(const DatasetPart *, int64_t id, int64_t vocab_size);
 
 #endif

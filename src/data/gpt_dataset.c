@@ -81,7 +81,7 @@ static Err get(const DatasetPart *p, int64_t k, Sample *out) {
     }
     Err e = ERR_OK;
     for (int64_t i = 0; i <= s && !e.code; i++)
-        if (text[i] != c->pad) e = part_check_id(p, text[i]);
+        if (text[i] != c->pad) e = part_check_id(p, text[i], c->vocab_size);
     free(text);
     return e;
 }

@@ -1,6 +1,8 @@
 /* The recurrence x[k+624] = x[k+397] ^ twist(x[k], x[k+1]) and the tempering of mt19937ar. */
 #include "data/mt19937.h"
 
+#include <math.h>
+
 enum { N = 624, M = 397 };
 
 void mt19937_seed(Mt19937 *g, uint32_t seed) {
@@ -39,6 +41,15 @@ uint64_t mt19937_bounded(Mt19937 *g, uint64_t max) {
     do value = (max <= UINT32_MAX ? mt19937_u32(g) : u64(g)) & mask;
     while (value > max);
     return value;
+}
+
+double mt19937_double(Mt19937 *g) {
+    uint32_t high = mt19937_u32(g) >> 5, low = mt19937_u32(g) >> 6;
+    return (high * 67108864.0 + low) / 9007199254740992.0;
+}
+
+int64_t mt19937_geometric(Mt19937 *g, double p) {
+    return (int64_t)ceil(log1p(-mt19937_double(g)) / log(1 - p));
 }
 
 void mt19937_shuffle_i32(Mt19937 *g, int32_t *a, int64_t n) {

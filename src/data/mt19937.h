@@ -18,6 +18,11 @@ uint32_t mt19937_u32(Mt19937 *);
  * first. */
 uint64_t mt19937_bounded(Mt19937 *, uint64_t max);
 
+/* RandomState.random(): 53 bits in [0, 1), from two words. */
+double mt19937_double(Mt19937 *);
+/* RandomState.geometric(p) for 0 < p < 1/3, by inversion. */
+int64_t mt19937_geometric(Mt19937 *, double p);
+
 /* RandomState.shuffle of a one-dimensional array: for i = n-1 .. 1 swap with bounded(i). */
 void mt19937_shuffle_i32(Mt19937 *, int32_t *, int64_t n);
 void mt19937_shuffle_i64(Mt19937 *, int64_t *, int64_t n);

@@ -10,10 +10,13 @@ typedef struct AttentionInputs {
     Tensor *q, *k, *v; /* [s,b,g,r,d], [t,b,g,1,d], [t,b,g,1,e] */
     Tensor *first_key; /* I64 [b,s]: hides keys at earlier positions from the query; NULL: none */
     Tensor *lengths;   /* I64 [b]: hides keys at this position and later ones (padding); NULL: none */
-    /* [h], heads of q starting at attr.first_sink: the logit of one more key per head, which all queries see,
+    /* [h], heads of q starting at attr.first_local: the logit of one more key per head, which all queries see,
      * with value 0 and without dropout. It is a parameter, or a tensor without a gradient (Megatron-LM
      * --softmax-type). NULL: none. */
     Tensor *sink;
+    /* [buckets,h], heads as for sinks: a score gets the bias of the bucket (kernels/relative_buckets.h) of its
+     * key's position minus its query's. It is a parameter; NULL: none. Not with a soft cap. */
+    Tensor *bias;
 } AttentionInputs;
 
 /* -> [s,b,g,r,e]. AttentionAttr defines which other keys a query sees. A query that sees no key gets 0.
@@ -35,12 +38,15 @@ void attention_add_sinks(Tape *, const Call *call);
 
 /* The destinations of the inputs' gradients; NULL: not needed. */
 typedef struct AttentionGrads {
-    Tensor *q, *k, *v, *sink;
+    Tensor *q, *k, *v, *bias, *sink;
 } AttentionGrads;
 AttentionGrads attention_grads_out(Tape *, const Call *call, Need);
-static inline bool attention_grads_of_qkv(const AttentionGrads *g) { return g->q || g->k || g->v; }
-/* Computes the gradients of q, k and v for the call's keys. The gradient of the sinks is a separate sum over
- * rows, computed once per call of the op. */
+/* Whether any is needed that depends on the scores. */
+static inline bool attention_grads_of_scores(const AttentionGrads *g) {
+    return g->q || g->k || g->v || g->bias;
+}
+/* Computes the gradients for the call's keys. The gradient of the sinks is a separate sum over rows, computed
+ * once per call of the op. */
 void attention_gradients(Tape *, const Call *call, bool unfused, Tensor *dy, AttentionGrads);
 
 #endif

@@ -36,7 +36,7 @@ Tensor *op_context_attention(Tape *t, const AttentionInputs *inputs, AttentionAt
           "attention, axis cp: %lld groups of %lld heads cannot be dealt to %d ranks", (long long)g,
           (long long)r, block.size);
     const int64_t first = block.rank * (g * r / block.size);
-    attr.first_head += first, attr.first_sink += first;
+    attr.first_head += first, attr.first_local += first;
     x.q = op_seq_to_heads(t, x.q, block);
     x.k = op_seq_to_heads(t, x.k, block);
     x.v = op_seq_to_heads(t, x.v, block);

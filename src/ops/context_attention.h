@@ -17,7 +17,7 @@ typedef struct ContextPlan {
  *
  *   q, k, v, the result: V over CP. Queries and keys are slices of two sequences, whose lengths may differ.
  *   first_key: positions among all keys, V over CP with the queries
- *   lengths, sink: R over CP
+ *   lengths, sink, bias: R over CP
  *
  * Sets attr.query and attr.key; attr.first_head is that of q. An exchange over n ranks needs g to be a
  * multiple of n, or n to be a multiple of g and r of n / g. A ring needs the fused kernel. On one rank it is

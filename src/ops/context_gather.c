@@ -66,8 +66,8 @@ static void context_gather_backward(Tape *t, const Node *n, Need need) {
     const GatherAttr *a = n->call.attr;
     Tensor *const *in = n->call.in, *dy = tape_grad(t, n->call.out[0]);
     const AttentionGrads own = attention_grads_out(t, &n->call, need);
-    if (!attention_grads_of_qkv(&own) && !own.sink) return;
-    if (!attention_grads_of_qkv(&own) && !a->unfused) {
+    if (!attention_grads_of_scores(&own) && !own.sink) return;
+    if (!attention_grads_of_scores(&own) && !a->unfused) {
         attention_gradients(t, &n->call, false, dy, own); /* without the keys */
         return;
     }
@@ -77,7 +77,7 @@ static void context_gather_backward(Tape *t, const Node *n, Need need) {
                 d = {whole(t, in[1], ranks, precise, SPMD_P), whole(t, in[2], ranks, precise, SPMD_P)};
     Call call = n->call;
     call.in[1] = all.k, call.in[2] = all.v;
-    attention_gradients(t, &call, a->unfused, dy, (AttentionGrads){own.q, d.k, d.v, own.sink});
+    attention_gradients(t, &call, a->unfused, dy, (AttentionGrads){own.q, d.k, d.v, own.bias, own.sink});
     scatter(t, d, &a->group, own.k, own.v);
     whole_drop(t, d);
     whole_drop(t, all);

@@ -92,6 +92,19 @@ void unicode_lower(const char *text, size_t n, Str *out) {
     }
 }
 
+size_t unicode_cluster(const char *text, size_t n) {
+    uint32_t c, next;
+    utf8proc_int32_t state = 0;
+    size_t end = utf8_next(text, &c);
+    for (size_t width; end < n; end += width, c = next) {
+        width = utf8_next(text + end, &next);
+        if (c < 0x80 && next < 0x80 && !(c == '\r' && next == '\n')) break;
+        if (utf8proc_grapheme_break_stateful((int32_t)age_stand_in(c), (int32_t)age_stand_in(next), &state))
+            break;
+    }
+    return end;
+}
+
 bool unicode_is_space(uint32_t c) {
     return (c >= 9 && c <= 13) || c == 0x20 || c == 0x85 || c == 0xA0 || c == 0x1680 ||
            (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F ||

@@ -1,5 +1,5 @@
-/* Index caches: the input is one .npy file, read alone and as each of the three indices of a small dataset
- * whose other two are right. */
+/* Index caches: the input is one .npy file, read alone, as each of the three indices of a small dataset
+ * whose other two are right, and as the index of a masked dataset. */
 #include "fuzz/fuzz.h"
 
 #include <stdlib.h>
@@ -9,12 +9,20 @@
 #include "base/file.h"
 #include "base/str.h"
 #include "data/gpt_index.h"
+#include "data/masked_index.h"
 
 enum { SAMPLES = 40, SEQUENCE = 512, SEQUENCES = 60, VOCAB = 100 };
 
 static void plan(TokenSource *source, GptPlan *p) {
     CHECK(fuzz_ok(source_open(NULL, (MockShape){4096, 1}, VOCAB, 1, source)), "no mock data");
     CHECK(fuzz_ok(gpt_plan(source, 0, SEQUENCES, SAMPLES, SEQUENCE, true, p)), "no plan");
+}
+
+static MaskedPlan masked_plan_of(const TokenSource *source) {
+    MaskedPlan p = {
+        .source = source, .end = SEQUENCES, .num_samples = SAMPLES, .max_length = 60, .min_sentences = 1};
+    CHECK(fuzz_ok(masked_plan(&p)), "no plan");
+    return p;
 }
 
 bool fuzz_one(const uint8_t *bytes, size_t n) {
@@ -31,6 +39,8 @@ bool fuzz_one(const uint8_t *bytes, size_t n) {
                               {right.document, a, right.shuffle},
                               {right.document, right.sample, a}};
         for (int i = 0; i < 3; i++) gpt_index_valid(&p, &planted[i]);
+        const MaskedPlan m = masked_plan_of(&source);
+        masked_index_valid(&m, &a);
         gpt_index_free(&right), source_close(&source), npy_free(&a);
     }
     free(path);
@@ -50,7 +60,10 @@ void fuzz_seeds(Corpus *c) {
     plan(&source, &p);
     GptIndex index = gpt_index_build(&p, 1);
     seed(c, &index.document), seed(c, &index.sample), seed(c, &index.shuffle);
-    gpt_index_free(&index), source_close(&source);
+    const MaskedPlan m = masked_plan_of(&source);
+    NpyArray masked = masked_index_build(&m);
+    seed(c, &masked);
+    npy_free(&masked), gpt_index_free(&index), source_close(&source);
     NpyArray wide = npy_new(NPY_I64, 7, 2);
     memset(wide.data, 0, 7 * 2 * sizeof(int64_t));
     seed(c, &wide);

@@ -5,7 +5,8 @@ usage: tools/oracle/data_vectors.py MEGATRON_LM > tests/unit/data/vectors.h
 
 MEGATRON_LM is a checkout of NVIDIA/Megatron-LM with megatron/core/datasets/helpers_cpp built (make in that folder).
 Case digests are the MD5 of the first samples in order, each as tokens, labels (int64), loss mask (float32), position ids and,
-for each row of the attention mask, its first visible column (int64).
+for each row of the attention mask, its first visible column (int64). Those of masked datasets are tokens, labels, loss mask,
+then token types, the sentence label and the length (BERT), or the decoder's length, encoder tokens and the encoder's length (T5).
 """
 
 import contextlib
@@ -30,9 +31,11 @@ sys.path.insert(0, megatron)
 with contextlib.redirect_stdout(io.StringIO()):
     import numpy
     import torch
+    from megatron.core.datasets.bert_dataset import BERTMaskedWordPieceDataset, BERTMaskedWordPieceDatasetConfig
     from megatron.core.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
     from megatron.core.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig, MockGPTDataset
     from megatron.core.datasets.indexed_dataset import IndexedDatasetBuilder
+    from megatron.core.datasets.t5_dataset import T5MaskedWordPieceDataset, T5MaskedWordPieceDatasetConfig
     from megatron.core.datasets.utils import get_blend_from_list, normalize
     from megatron.core.datasets import helpers
 
@@ -108,6 +111,73 @@ def case(name, sizes, seq=4, blend=None, per_split=None, split=None, flags=False
             CASES.append((name, i, len(d), count, digest(d, count)))
 
 
+class MaskedTokenizer(Tokenizer):
+    """1000 ids: the multiples of 3 from 200 on continue a word, and the last 100 are sentinels."""
+    cls, sep, mask, bos, eos = 101, 102, 103, 101, 102
+
+    def __init__(self, pad):
+        super().__init__(1000, 104, pad)
+        self.inv_vocab = {i: "##a" if i % 3 == 0 and i >= 200 else "a" for i in range(1000)}
+        self.additional_special_tokens_ids = list(range(900, 1000))
+
+
+def write_sentences(name, documents):
+    """Document i has 3 * i % 7 sentences, sentence j of the dataset 5 * j % 23 + 1 tokens (600 in one), token k the id
+    1 + 31 * k % 899."""
+    builder = IndexedDatasetBuilder(name + ".bin", dtype=numpy.uint16)
+    sentence = token = 0
+    for i in range(documents):
+        for _ in range(3 * i % 7):
+            length = 600 if sentence == 150 else 5 * sentence % 23 + 1
+            builder.add_item(torch.tensor([1 + 31 * (token + k) % 899 for k in range(length)]))
+            sentence, token = sentence + 1, token + length
+        builder.end_document()
+    builder.finalize(name + ".idx")
+
+
+def masked_digest(dataset, count, pad, encoder):
+    h = hashlib.md5()
+    for i in range(count):
+        s = dataset[i]
+        real = s["loss_mask"].astype(bool)
+        parts = [s["text_dec"] if encoder else s["text"], numpy.where(real, s["labels"], 0), s["loss_mask"].astype(numpy.float32)]
+        if encoder:
+            parts += [real.sum(), s["text_enc"], s["enc_mask"].sum()]
+        else:
+            length = numpy.flatnonzero(s["padding_mask"] != pad)[-1] + 1
+            parts += [numpy.where(numpy.arange(len(real)) < length, s["types"], 0), numpy.int64(s["is_random"]), length]
+        for part in parts:
+            h.update(part.tobytes())
+    return h.hexdigest()
+
+
+def masked_case(name, cls, config_cls, sizes, seq, blend, split, pad=0, mask=0.15, short=0.1, ngram=3, geometric=False, **more):
+    config = config_cls(
+        random_seed=1234, sequence_length=seq, blend=get_blend_from_list(blend), split=split, path_to_cache="masked_cache",
+        tokenizer=MaskedTokenizer(pad), masking_probability=mask, short_sequence_probability=short, masking_max_ngram=ngram,
+        masking_do_full_word=True, masking_do_permutation=False, masking_use_longer_ngrams=False,
+        masking_use_geometric_distribution=geometric, mid_level_dataset_surplus=0.005, **more)
+    for i, d in enumerate(BlendedMegatronDatasetBuilder(cls, sizes, lambda: True, config).build()):
+        if sizes[i]:
+            CASES.append((name, i, len(d), min(len(d), 3000), masked_digest(d, min(len(d), 3000), pad, geometric)))
+
+
+def masked_cases():
+    def bert(name, sizes, seq, blend, split, head=True, **more):
+        masked_case(name, BERTMaskedWordPieceDataset, BERTMaskedWordPieceDatasetConfig, sizes, seq, blend, split,
+                    classification_head=head, **more)
+
+    def t5(name, sizes, seq, blend, split, decoder, **more):
+        masked_case(name, T5MaskedWordPieceDataset, T5MaskedWordPieceDatasetConfig, sizes, seq, blend, split, ngram=10,
+                    geometric=True, sequence_length_decoder=decoder, **more)
+    bert("bert", [30000, 20, 10], 40, ["sentences"], "80,10,10")
+    bert("bert_long", [400, 0, 0], 160, ["sentences"], "1", mask=0.4, short=0.0)
+    bert("bert_no_head", [400, 0, 0], 24, ["sentences"], "1", head=False, pad=5)
+    bert("bert_blend", [300, 0, 0], 40, ["0.3", "sentences", "0.7", "few"], "1")
+    t5("t5", [400, 20, 10], 40, ["sentences"], "80,10,10", 24)
+    t5("t5_long", [400, 0, 0], 160, ["sentences"], "1", 140, mask=0.4, short=0.5)
+
+
 def samplers():
     for mbs, dp, total, consumed, sharding in [(2, 2, 21, 0, True), (2, 2, 21, 8, True), (2, 3, 38, 12, False), (1, 4, 26, 24, True)]:
         rows = []
@@ -130,6 +200,8 @@ def main():
         write_dataset(name, dtype)
         text(f"{name.upper()}_BIN", md5(open(name + ".bin", "rb").read()))
         text(f"{name.upper()}_IDX", md5(open(name + ".idx", "rb").read()))
+    for name, documents in (("sentences", 200), ("few", 30)):
+        write_sentences(name, documents)
     merged = IndexedDatasetBuilder("merged.bin", dtype=numpy.uint16)
     for name in sorted(["toy", "third"]):
         merged.add_index(name)
@@ -150,14 +222,17 @@ def main():
         case("per_split", [300, 20, 0], per_split=[["1", "more", "3", "third"], ["1.0", "toy"], None], seq=6, cache="cache", flags=True)
         case("keep_last", [50, None, 0], blend=["more"], split="50,50", seq=11, keep_last=True, flags=True)
         case("mock", [1000, 20, 10], seq=1024, mock=True, cache="cache")
+        torch.distributed.get_rank = lambda *_: 0  # masked datasets ask it without a process group
+        masked_cases()
     print("static const struct { const char *name; int split; int64_t length, count; const char *md5; } CASES[] = {")
     for name, split, length, count, value in CASES:
         print(f'    {{"{name}", {split}, {length}, {count}, "{value}"}},')
-    print("};\n/* Every file of the index cache that the cases above leave, and its content. */")
-    print("static const struct { const char *name, *md5; } CACHE[] = {")
-    for name in sorted(os.listdir("cache")):
-        print(f'    {{"{name}", "{md5(open("cache/" + name, "rb").read())}"}},')
-    print("};")
+    print("};\n/* Every file of the index caches that the cases above leave, and its content. */")
+    for cache in ("cache", "masked_cache"):
+        print(f"static const struct {{ const char *name, *md5; }} {cache.upper()}[] = {{")
+        for name in sorted(os.listdir(cache)):
+            print(f'    {{"{name}", "{md5(open(f"{cache}/{name}", "rb").read())}"}},')
+        print("};")
 
     samplers()
     for n, seed in ((10, 0), (10, 3), (1000, 7)):
@@ -171,6 +246,7 @@ def main():
     state.shuffle(big)
     text("SHUFFLE_99_100000_MD5", md5(big.tobytes()))
     array("uint64_t", "BOUNDED_99", [f"{v}ull" for v in state.randint(0, 2**40 + 5, size=4, dtype=numpy.uint64)])
+    text("GEOMETRIC_99_MD5", md5(state.geometric(0.2, size=100000).tobytes()))
     weights = [((i * 37) % 101 + 1) / 7 for i in range(300)]
     for n in (3, 8, 17, 300):
         array("double", f"NORMALIZED_{n}", [float(w).hex() for w in normalize(weights[:n])[:3]])

@@ -38,7 +38,7 @@ struct Query {
     }
     __device__ int64_t in(const View &x) const { return x.at(i, sample, group, head); }
     __device__ int64_t key(const View &x, int64_t j) const { return x.at(j, sample, group, 0); }
-    __device__ int64_t sink(const Problem &p) const { return p.attr.first_sink + group * p.q.dim[3] + head; }
+    __device__ int64_t sink(const Problem &p) const { return p.attr.first_local + group * p.q.dim[3] + head; }
 };
 
 __device__ static bool visible(const Problem &p, const Query &q, int64_t key) {
@@ -146,7 +146,7 @@ template <typename R> static __global__ void gradient_of_scores(const Problem p)
 /* One warp per sink; sinks of other ranks' heads get 0. */
 template <typename R>
 static __global__ void gradient_of_sinks(const Problem p, Cells dsink, int64_t count, bool add) {
-    const int64_t i = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32, head = i - p.attr.first_sink,
+    const int64_t i = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32, head = i - p.attr.first_local,
                   s = p.q.dim[0], heads = p.q.dim[2] * p.q.dim[3];
     if (i >= count) return;
     const bool mine = head >= 0 && head < heads;
@@ -210,8 +210,9 @@ static Problem problem(const Call *c, const Tensor *q, const Tensor *k, const Te
 
 extern "C" void cuda_attention_unfused(const Call *c) {
     Problem p = problem(c, c->in[0], c->in[1], c->in[2], c->out[1]);
+    CHECK(!c->in[5], "attention: a relative position bias is not supported on a GPU");
     p.first_key = ids_of(c->in[3]), p.lengths = ids_of(c->in[4]);
-    p.y = view_of(c->out[0]), p.sink = cells(c->in[5]);
+    p.y = view_of(c->out[0]), p.sink = cells(c->in[6]);
     if (!p.rows) return;
     REAL_SWITCH(c->in[0]->dtype, forward<R><<<grid_for(c, p.rows, WARPS), THREADS, 0, stream_of(c)>>>(p));
     LAUNCHED();

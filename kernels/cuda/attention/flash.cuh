@@ -133,11 +133,12 @@ static inline Heads heads_of(const Tensor *t) {
 }
 
 static inline Flash flash_of(const Call *c, const Tensor *q, const Tensor *k, const Tensor *v,
-                             const Tensor *first_key, const Tensor *lengths) {
+                             const Tensor *first_key, const Tensor *lengths, const Tensor *bias) {
     const AttentionAttr *a = (const AttentionAttr *)c->attr;
     const int64_t rows = q->dim[3] * q->dim[0];
     CHECK(q->dtype == k->dtype && q->dtype == v->dtype, "attention: q is %s, k %s and v %s",
           dtype_name((DType)q->dtype), dtype_name((DType)k->dtype), dtype_name((DType)v->dtype));
+    CHECK(!bias, "attention: a relative position bias is not supported on a GPU");
     CHECK(q->dim[4] <= HEAD_MOST && v->dim[4] <= HEAD_MOST, "attention: heads of %lld and %lld, more than %d",
           (long long)q->dim[4], (long long)v->dim[4], HEAD_MOST);
     CHECK(rows < INT32_MAX / 2 && k->dim[0] < INT32_MAX / 2, "attention: %lld queries and %lld keys",

@@ -75,6 +75,21 @@ static inline void write_dataset(const char *name, IndexedDtype dtype, int seque
     assert_ok(indexed_builder_finalize(b));
 }
 
+/* Document i has 3i % 7 sentences, sentence j of the dataset 5j % 23 + 1 tokens (600 in one), token k the id 1 + 31k % 899. */
+static inline void write_sentences(const char *name, int documents) {
+    IndexedBuilder *b;
+    assert_ok(indexed_builder_open(name, INDEXED_U16, &b));
+    for (int i = 0, sentence = 0, token = 0; i < documents; i++) {
+        for (int n = 3 * i % 7; n; n--, sentence++) {
+            int32_t tokens[600], length = sentence == 150 ? 600 : 5 * sentence % 23 + 1;
+            for (int k = 0; k < length; k++, token++) tokens[k] = 1 + 31 * token % 899;
+            assert_ok(indexed_builder_add_tokens(b, tokens, length));
+        }
+        indexed_builder_end_document(b);
+    }
+    assert_ok(indexed_builder_finalize(b));
+}
+
 static inline int write_datasets(void **state) {
     if (enter_folder(state)) return -1;
     write_dataset("toy", INDEXED_U16, 6, 0, 0, 0);

@@ -53,6 +53,8 @@ static void shuffles_match_numpy(void **state) {
     mt19937_shuffle_i64(&g, big, N);
     assert_bytes_md5(big, N * sizeof *big, SHUFFLE_99_100000_MD5);
     for (int i = 0; i < 4; i++) assert_int_equal(mt19937_bounded(&g, (1ull << 40) + 4), BOUNDED_99[i]);
+    for (int64_t i = 0; i < N; i++) big[i] = mt19937_geometric(&g, 0.2);
+    assert_bytes_md5(big, N * sizeof *big, GEOMETRIC_99_MD5);
     free(big);
 }
 

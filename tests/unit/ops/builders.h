@@ -104,17 +104,14 @@ static inline Tensor *build_residual_block(Tape *t, Tensor **in, const void *att
     return op_add(t, in[0], h);
 }
 
-/* The inputs from `first` on, in any order: I64 [b,s] are first keys, I64 [b] lengths, float [h] sinks. */
+/* The inputs from `first` on, in any order: I64 [b,s] are first keys, I64 [b] lengths, float [h] sinks, float
+ * [buckets,h] biases. */
 static inline AttentionInputs attention_inputs(Tensor *q, Tensor *k, Tensor *v, Tensor **in, int first) {
     AttentionInputs x = {.q = q, .k = k, .v = v};
     for (int i = first; i < CASE_INPUTS; i++) {
         if (!in[i]) continue;
-        if (in[i]->dtype != I64)
-            x.sink = in[i];
-        else if (in[i]->ndim == 2)
-            x.first_key = in[i];
-        else
-            x.lengths = in[i];
+        Tensor **of_type[] = {&x.lengths, &x.first_key, &x.sink, &x.bias};
+        *of_type[2 * (in[i]->dtype != I64) + in[i]->ndim - 1] = in[i];
     }
     return x;
 }

@@ -16,9 +16,10 @@ typedef struct Shape {
     AttentionAttr attr;
     int64_t first_key; /* of row i: i % (first_key + 1); 0: no operand */
     int64_t length;    /* of sample i: i * length; 0: no operand */
+    int64_t buckets;   /* of the bias; 0: no operand */
 } Shape;
 
-enum { Q, K, V, DY, Y, DQ, DK, DV, TENSORS };
+enum { Q, K, V, DY, BIAS, Y, DQ, DK, DV, DBIAS, TENSORS };
 
 /* Everything of one forward and backward. */
 typedef struct Run {
@@ -53,11 +54,12 @@ static void fill(Tensor *t, int which) {
 static Run run_new(Shape p, DType dtype) {
     Run r = {.shape = p};
     const int64_t heads[] = {p.s, p.b, p.g, p.r, p.d}, keys[] = {p.t, p.b, p.g, 1, p.d},
-                  values[] = {p.t, p.b, p.g, 1, p.e}, out[] = {p.s, p.b, p.g, p.r, p.e};
-    const int64_t *dims[TENSORS] = {heads, keys, values, out, out, heads, keys, values};
+                  values[] = {p.t, p.b, p.g, 1, p.e}, out[] = {p.s, p.b, p.g, p.r, p.e},
+                  bias[] = {p.buckets, p.g * p.r, 1, 1, 1};
+    const int64_t *dims[TENSORS] = {heads, keys, values, out, bias, out, heads, keys, values, bias};
     for (int i = 0; i < TENSORS; i++) {
-        r.x[i] = empty(dtype, 5, dims[i]);
-        if (i <= DY) fill(&r.x[i], i);
+        r.x[i] = empty(dtype, dims[i] == bias ? 2 : 5, dims[i]);
+        if (i <= BIAS) fill(&r.x[i], i);
     }
     r.first_key = empty(I64, 2, (int64_t[]){p.b, p.s});
     for (int64_t i = 0; i < p.b * p.s; i++) ((int64_t *)r.first_key.data)[i] = i % (p.first_key + 1);
@@ -75,30 +77,35 @@ static void compute(Run *r, int threads, bool unfused) {
     const Shape *p = &r->shape;
     Device *d = device_cpu(threads);
     Tensor *x = r->x, *first_key = p->first_key ? &r->first_key : NULL,
-           *lengths = p->length ? &r->lengths : NULL;
+           *lengths = p->length ? &r->lengths : NULL, *bias = p->buckets ? &x[BIAS] : NULL,
+           *dbias = bias ? &x[DBIAS] : NULL;
     r->kept = empty((DType)x[Q].dtype, unfused ? 5 : 4, (int64_t[]){p->b, p->g, p->r, p->s, p->t});
     call_run(&OPS[unfused ? OP_attention_unfused : OP_attention],
-             &(Call){.in = {&x[Q], &x[K], &x[V], first_key, lengths},
+             &(Call){.in = {&x[Q], &x[K], &x[V], first_key, lengths, bias},
                      .out = {&x[Y], &r->kept},
                      .attr = &p->attr,
                      .device = d});
-    Call grad = {.in = {&x[DY], &x[Q], &x[K], &x[V], &x[Y], &r->kept, first_key, lengths},
-                 .out = {&x[DQ], &x[DK], &x[DV]},
+    Call grad = {.in = {&x[DY], &x[Q], &x[K], &x[V], &x[Y], &r->kept, first_key, lengths, bias},
+                 .out = {&x[DQ], &x[DK], &x[DV], dbias},
                  .attr = &p->attr,
                  .device = d};
-    if (unfused) grad.in[4] = &r->kept, grad.in[5] = grad.in[6] = grad.in[7] = NULL;
+    if (unfused)
+        grad = (Call){.in = {&x[DY], &x[Q], &x[K], &x[V], &r->kept},
+                      .out = {&x[DQ], &x[DK], &x[DV], NULL, dbias},
+                      .attr = &p->attr,
+                      .device = d};
     call_run(&OPS[unfused ? OP_attention_unfused_grad : OP_attention_grad], &grad);
     device_free(d);
 }
 
-static const char *const NAMES[TENSORS] = {"q", "k", "v", "dy", "y", "dq", "dk", "dv"};
+static const char *const NAMES[TENSORS] = {"q", "k", "v", "dy", "bias", "y", "dq", "dk", "dv", "dbias"};
 
 /* Sums have at most s r or t d terms, of size at most 1 except that the softmax turns an absolute error of a
  * score, |scale| d u, into a relative one. */
 static void near(const Run *a, const Run *b) {
     const Shape *p = &a->shape;
-    const double terms = (double)(p->s * p->r + p->t + p->d + p->e), u = dtype_roundoff((DType)a->x[Y].dtype),
-                 softmax = 1 + fabs(p->attr.scale) * (double)p->d;
+    const double terms = (double)(p->s * (p->r + (p->buckets ? p->t : 0)) + p->t + p->d + p->e),
+                 u = dtype_roundoff((DType)a->x[Y].dtype), softmax = 1 + fabs(p->attr.scale) * (double)p->d;
     for (int i = Y; i < TENSORS; i++) {
         double largest = 1, worst = 0;
         for (int64_t e = 0; e < tensor_count(&b->x[i]); e++) {
@@ -154,6 +161,9 @@ static void fused_is_the_definition(void **state) {
             p.attr.softcap = 0.6;
             check_fused(p);
             p.length = p.t - p.t / 3;
+            check_fused(p);
+            p.attr.softcap = 0, p.buckets = 10 + j;
+            p.attr.bias_max_distance = 30, p.attr.bias_bidirectional = i % 2;
             check_fused(p);
         }
 }

@@ -1,0 +1,122 @@
+/* BERTMaskedWordPieceDataset (Megatron-LM core/datasets/bert_dataset.py), equal sample by sample:
+ *
+ *   tokens           [CLS] A [SEP] B [SEP], 15 % of whose tokens are masked (data/masking.h); then 0
+ *   labels           the original token where it is masked, otherwise 0 (upstream: -1, of weight 0 as well)
+ *   loss_mask        1 where a token is masked
+ *   token_types      0 up to the first [SEP], then 1; 0 in the padding
+ *   sentence_labels  1: A and B are swapped (half of the samples)
+ *   lengths          number of tokens
+ *
+ * Sentences up to a random one are A, the others B. While they are too long, the longer one loses a token at a
+ * random end. Without the binary head all sentences are A. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "data/describe.h"
+#include "data/masked_dataset.h"
+
+typedef struct Segment {
+    const int64_t *tokens;
+    int64_t count;
+} Segment;
+
+/* Sets *swapped, and A and B in the order of the sample. */
+static void split_text(MaskedText *t, bool pairs, Segment *a, Segment *b, bool *swapped) {
+    int64_t pivot = t->sentences;
+    *swapped = false;
+    if (pairs) {
+        pivot = t->sentences < 3 ? 1 : 1 + (int64_t)mt19937_bounded(&t->rng, (uint64_t)t->sentences - 2);
+        *swapped = mt19937_double(&t->rng) < 0.5;
+    }
+    const int64_t middle = t->ends[pivot - 1];
+    const Segment first = {t->tokens, middle},
+                  second = {t->tokens + middle, t->ends[t->sentences - 1] - middle};
+    *a = *swapped ? second : first;
+    *b = *swapped ? first : second;
+}
+
+static void truncate_pair(Segment *a, Segment *b, int64_t target, Mt19937 *rng) {
+    while (a->count + b->count > target) {
+        Segment *longer = a->count > b->count ? a : b;
+        if (mt19937_double(rng) < 0.5) longer->tokens++;
+        longer->count--;
+    }
+}
+
+/* Returns the number of tokens. */
+static int64_t join(const MaskTokens *special, const Segment *a, const Segment *b, int64_t *text) {
+    int64_t n = 0;
+    text[n++] = special->cls;
+    for (int64_t i = 0; i < a->count; i++) text[n++] = a->tokens[i];
+    text[n++] = special->sep;
+    if (!b->count) return n;
+    for (int64_t i = 0; i < b->count; i++) text[n++] = b->tokens[i];
+    text[n++] = special->sep;
+    return n;
+}
+
+static void fill(const DatasetConfig *c, const Masking *m, const int64_t *text, const int64_t *original,
+                 int64_t n, int64_t types_from, Sample *out) {
+    for (int64_t i = 0; i < c->sequence_length; i++) {
+        const bool real = i < n, masked = real && m->is_masked[i];
+        out->tokens[i] = real && text[i] != c->pad ? text[i] : 0;
+        out->labels[i] = masked && original[i] != c->pad ? original[i] : 0;
+        out->loss_mask[i] = masked ? 1.0f : 0.0f;
+        if (out->token_types) out->token_types[i] = real && i >= types_from;
+        if (out->position_ids) out->position_ids[i] = i;
+    }
+    if (out->lengths) out->lengths[0] = n;
+}
+
+static Err get(const DatasetPart *p, int64_t k, Sample *out) {
+    const DatasetConfig *c = p->config;
+    MaskedText t;
+    ERR_RETURN(masked_text(p, k, &t));
+    Segment a, b;
+    bool swapped;
+    split_text(&t, c->masked.binary_head, &a, &b, &swapped);
+    truncate_pair(&a, &b, t.target, &t.rng);
+    const size_t bytes = (size_t)c->sequence_length * sizeof(int64_t);
+    int64_t *text = mem_alloc(bytes), *original = mem_alloc(bytes);
+    const int64_t n = join(&c->masked.tokens, &a, &b, text);
+    memcpy(original, text, (size_t)n * sizeof *text);
+    Masking m = masking_new(n);
+    masking_choose(&m, &((const MaskedDataset *)p)->masking, &c->masked.tokens, text, n, t.target, &t.rng);
+    fill(c, &m, text, original, n, a.count + 2, out);
+    if (out->sentence_labels) out->sentence_labels[0] = swapped;
+    masking_free(&m);
+    free(text), free(original);
+    masked_text_free(&t);
+    return ERR_OK;
+}
+
+static Err open_part(DatasetPart *p) {
+    const DatasetConfig *c = p->config;
+    ERR_RETURN(masked_need(p, c->masked.tokens.cls, "[CLS]"));
+    ERR_RETURN(masked_need(p, c->masked.tokens.sep, "[SEP]"));
+    ERR_RETURN(masked_need(p, c->masked.tokens.mask, "[MASK]"));
+    const MaskingConfig masking = {.probability = c->masked.mask_prob, .max_ngram = 3, .random_words = true};
+    return masked_open(p, masking, 3, c->masked.binary_head ? 2 : 1);
+}
+
+static void describe(const DatasetPart *p, int depth, Str *out) {
+    masked_describe(p, depth, out);
+    str_puts(out, ",");
+    describe_key(out, "classification_head", depth);
+    str_puts(out, p->config->masked.binary_head ? "true" : "false");
+}
+
+const DatasetKind bert_dataset = {
+    .class_name = "BERTMaskedWordPieceDataset",
+    .size = sizeof(MaskedDataset),
+    .fields = FIELD_SET(tokens) | FIELD_SET(labels) | FIELD_SET(loss_mask) | FIELD_SET(token_types) |
+              FIELD_SET(position_ids) | FIELD_SET(lengths) | FIELD_SET(sentence_labels),
+    .mock = {.longest = 128, .sentences = 8},
+    .by_document = true,
+    .array_names = (const char *const[]){"sample_index.npy", NULL},
+    .open = open_part,
+    .close = masked_close,
+    .get = get,
+    .describe = describe,
+};

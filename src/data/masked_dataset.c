@@ -1,0 +1,91 @@
+#include "data/masked_dataset.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+#include "base/mem.h"
+#include "data/describe.h"
+
+static const MaskedDataset *masked(const DatasetPart *p) { return (const MaskedDataset *)p; }
+
+static bool valid(const DatasetPart *p) { return masked_index_valid(&masked(p)->plan, &masked(p)->index); }
+
+static Err build(DatasetPart *p) {
+    ((MaskedDataset *)p)->index = masked_index_build(&masked(p)->plan);
+    return ERR_OK;
+}
+
+Err masked_need(const DatasetPart *p, int64_t token, const char *name) {
+    if (token >= 0) return ERR_OK;
+    return err_user("a %s needs the token %s, and the tokenizer has none; use one that has it, such as a "
+                    "WordPiece tokenizer",
+                    p->kind->class_name, name);
+}
+
+Err masked_open(DatasetPart *p, MaskingConfig masking, int64_t reserved, int32_t min_sentences) {
+    MaskedDataset *d = (MaskedDataset *)p;
+    const DatasetConfig *c = p->config;
+    if (c->sequence_length < reserved + 2)
+        return err_user("the sequence length is %" PRId64 "; a %s needs at least %" PRId64,
+                        c->sequence_length, p->kind->class_name, reserved + 2);
+    d->masking = masking;
+    d->plan = (MaskedPlan){.source = p->source,
+                           .begin = p->begin,
+                           .end = p->end,
+                           .num_samples = p->num_samples,
+                           .max_length = (int32_t)(c->sequence_length - reserved),
+                           .min_sentences = min_sentences,
+                           .short_probability = c->masked.short_seq_prob,
+                           .seed = c->seed};
+    Err e = masked_plan(&d->plan);
+    if (e.code) return part_error(p, e);
+    p->samples = d->plan.samples, p->tokens = d->plan.tokens;
+    if (p->num_samples >= 0) p->epochs = (double)p->num_samples / (double)d->plan.samples_per_epoch;
+    NpyArray *const arrays[] = {&d->index};
+    return part_index(p, arrays, valid, build);
+}
+
+void masked_close(DatasetPart *p) { npy_free(&((MaskedDataset *)p)->index); }
+
+void masked_describe(const DatasetPart *p, int depth, Str *out) {
+    const MaskingConfig *m = &masked(p)->masking;
+    str_puts(out, ",");
+    describe_key(out, "masking_probability", depth);
+    describe_double(out, m->probability);
+    str_puts(out, ",");
+    describe_key(out, "short_sequence_probability", depth);
+    describe_double(out, p->config->masked.short_seq_prob);
+    str_puts(out, ",");
+    describe_key(out, "masking_max_ngram", depth);
+    str_printf(out, "%d,", m->max_ngram);
+    describe_key(out, "masking_do_full_word", depth);
+    str_puts(out, "true,");
+    describe_key(out, "masking_do_permutation", depth);
+    str_puts(out, "false,");
+    describe_key(out, "masking_use_longer_ngrams", depth);
+    str_puts(out, "false,");
+    describe_key(out, "masking_use_geometric_distribution", depth);
+    str_puts(out, m->geometric ? "true" : "false");
+}
+
+Err masked_text(const DatasetPart *p, int64_t k, MaskedText *out) {
+    const uint32_t *row = (const uint32_t *)masked(p)->index.data + 3 * k;
+    const int64_t first = row[0], n = (int64_t)row[1] - first;
+    *out = (MaskedText){.sentences = n, .target = row[2], .ends = mem_zero((size_t)n, sizeof *out->ends)};
+    int64_t total = 0;
+    for (int64_t i = 0; i < n; i++) out->ends[i] = total += source_length(p->source, first + i);
+    out->tokens = mem_zero((size_t)total, sizeof *out->tokens);
+    for (int64_t i = 0, at = 0; i < n; at = out->ends[i++])
+        source_tokens(p->source, first + i, 0, out->ends[i] - at, out->tokens + at);
+    mt19937_seed(&out->rng, (uint32_t)(p->config->seed + (uint64_t)k));
+    Err e = ERR_OK;
+    for (int64_t i = 0; i < total && !e.code; i++)
+        e = part_check_id(p, out->tokens[i], p->config->masked.tokens.vocab_size);
+    if (e.code) masked_text_free(out);
+    return e;
+}
+
+void masked_text_free(MaskedText *t) {
+    free(t->tokens), free(t->ends);
+    *t = (MaskedText){0};
+}

@@ -1,0 +1,31 @@
+/* What datasets of masked text share: samples are runs of sentences of one document (data/masked_index.h). */
+#ifndef ISOTRON_DATA_MASKED_DATASET_H
+#define ISOTRON_DATA_MASKED_DATASET_H
+
+#include "data/dataset.h"
+#include "data/masked_index.h"
+
+typedef struct MaskedDataset {
+    DatasetPart part;
+    MaskedPlan plan;
+    NpyArray index;
+    MaskingConfig masking;
+} MaskedDataset;
+
+/* `reserved` positions of a sample are for special tokens. */
+Err masked_open(DatasetPart *, MaskingConfig, int64_t reserved, int32_t min_sentences);
+void masked_close(DatasetPart *);
+void masked_describe(const DatasetPart *, int depth, Str *out);
+/* A user error that names the token if the tokenizer has none (-1). */
+Err masked_need(const DatasetPart *, int64_t token, const char *name);
+
+/* The sentences of a sample, back to back. */
+typedef struct MaskedText {
+    int64_t *tokens, *ends; /* owned; ends: of each sentence */
+    int64_t sentences, target;
+    Mt19937 rng; /* numpy's RandomState(seed + sample) */
+} MaskedText;
+Err masked_text(const DatasetPart *, int64_t k, MaskedText *out);
+void masked_text_free(MaskedText *);
+
+#endif

@@ -1,0 +1,16 @@
+/* C++'s std::mt19937_64 (Nishimura and Matsumoto, 2000), with which Megatron-LM shuffles the samples of masked
+ * datasets. */
+#ifndef ISOTRON_DATA_MT19937_64_H
+#define ISOTRON_DATA_MT19937_64_H
+
+#include <stdint.h>
+
+typedef struct Mt19937x64 {
+    uint64_t state[312];
+    int next; /* words of `state` already used */
+} Mt19937x64;
+
+void mt19937_64_seed(Mt19937x64 *, uint64_t seed);
+uint64_t mt19937_64_u64(Mt19937x64 *);
+
+#endif

@@ -1,0 +1,253 @@
+/* Datasets of masked text and their index cache against Megatron-LM's own (vectors.h). */
+#include "fixture.h"
+#include "vectors.h"
+
+#include "data/data.h"
+
+enum { VOCAB = 1000, SENTINELS = 100 };
+
+typedef struct Case {
+    const char *name;
+    DatasetId kind;
+    const char *split, *const *paths;
+    int num_paths;
+    int64_t seq, samples[3], pad, decoder;
+    double mask_prob, short_prob;
+    bool no_head;
+} Case;
+
+static unsigned char continues[VOCAB];
+static int64_t sentinels[SENTINELS];
+
+static int set_up(void **state) {
+    for (int i = 0; i < VOCAB; i++) continues[i] = i % 3 == 0 && i >= 200;
+    for (int i = 0; i < SENTINELS; i++) sentinels[i] = 900 + i;
+    if (enter_folder(state)) return -1;
+    write_sentences("sentences", 200);
+    write_sentences("few", 30);
+    return 0;
+}
+
+/* The tokenizer and the defaults of tools/oracle/data_vectors.py. */
+static DataConfig config_of(const Case *c) {
+    static char tokenizer[2][128];
+    snprintf(tokenizer[c->pad == 5], sizeof *tokenizer,
+             "{\"class\": \"test.Null\xc3\xa9\", \"vocab_size\": 1000, \"eod_id\": 104, \"pad_id\": %d}",
+             (int)c->pad);
+    return (DataConfig){.kind = c->kind,
+                        .paths = c->paths,
+                        .num_paths = c->num_paths,
+                        .split = c->split,
+                        .samples = {c->samples[0], c->samples[1], c->samples[2]},
+                        .sequence_length = c->seq,
+                        .vocab_size = VOCAB,
+                        .eod = 104,
+                        .pad = c->pad,
+                        .seed = 1234,
+                        .surplus = 0.005,
+                        .cache_dir = "masked_cache",
+                        .tokenizer_json = tokenizer[c->pad == 5],
+                        .masked = {.tokens = {.cls = 101,
+                                              .sep = 102,
+                                              .mask = 103,
+                                              .bos = 101,
+                                              .eos = 102,
+                                              .sentinels = sentinels,
+                                              .num_sentinels = SENTINELS,
+                                              .vocab_size = VOCAB,
+                                              .continues = continues},
+                                   .mask_prob = c->mask_prob,
+                                   .short_seq_prob = c->short_prob,
+                                   .binary_head = !c->no_head,
+                                   .decoder_sequence_length = c->decoder}};
+}
+
+static Batch batch_of(const DataConfig *c) {
+    const bool t5 = c->kind == DATASET_t5;
+    return batch_new(1, (SampleShape){t5 ? c->masked.decoder_sequence_length : c->sequence_length,
+                                      t5 ? c->sequence_length : 0, dataset_kind(c->kind)->fields});
+}
+
+static void digest(const DataConfig *c, const Dataset *d, int64_t count, char md5[33]) {
+    Batch b = batch_of(c);
+    const size_t s = (size_t)b.s * 8;
+    Str all = {0};
+    for (int64_t i = 0; i < count; i++) {
+        /* A sample fills all of its fields. */
+        memset(b.tokens, 0xa5, s), memset(b.labels, 0xa5, s), memset(b.loss_mask, 0xa5, s / 2);
+        assert_ok(data_batch(d, &i, 1, &b));
+        for (int64_t k = 0; k < b.s; k++) assert_int_equal(b.position_ids[k], k);
+        str_add(&all, b.tokens, s), str_add(&all, b.labels, s), str_add(&all, b.loss_mask, s / 2);
+        if (c->kind == DATASET_t5) {
+            for (int64_t k = 0; k < b.encoder_s; k++) assert_int_equal(b.encoder_position_ids[k], k);
+            str_add(&all, b.lengths, 8), str_add(&all, b.encoder_tokens, (size_t)b.encoder_s * 8);
+            str_add(&all, b.encoder_lengths, 8);
+        } else {
+            str_add(&all, b.token_types, s), str_add(&all, b.sentence_labels, 8);
+            str_add(&all, b.lengths, 8);
+        }
+    }
+    md5_hex(all.s, all.len, md5);
+    str_free(&all);
+    batch_free(&b);
+}
+
+static void check_case(const Case *c) {
+    const DataConfig config = config_of(c);
+    int checked = 0;
+    for (int round = 0; round < 2; round++) { /* built, then from the cache */
+        Data *data;
+        assert_ok(data_open(&config, &data));
+        for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+            if (strcmp(CASES[i].name, c->name)) continue;
+            const Dataset *d = data_split(data, (DataSplit)CASES[i].split);
+            char md5[33];
+            assert_non_null(d);
+            assert_int_equal(data_length(d), CASES[i].length);
+            digest(&config, d, CASES[i].count, md5);
+            if (strcmp(md5, CASES[i].md5))
+                fail_msg("%s, split %d: %s, not %s", c->name, CASES[i].split, md5, CASES[i].md5);
+            checked++;
+        }
+        data_close(data);
+    }
+    assert_true(checked >= 2);
+}
+
+#define PATHS(...)                                                                                           \
+    .paths = (const char *const[]){__VA_ARGS__},                                                             \
+    .num_paths = sizeof((const char *const[]){__VA_ARGS__}) / sizeof(char *)
+
+static void samples_equal_megatron(void **state) {
+    (void)state;
+    const Case cases[] = {
+        {"bert", DATASET_bert, "80,10,10", PATHS("sentences"), 40, {30000, 20, 10}, 0, 0, 0.15, 0.1, false},
+        {"bert_long", DATASET_bert, "1", PATHS("sentences"), 160, {400, 0, 0}, 0, 0, 0.4, 0, false},
+        {"bert_no_head", DATASET_bert, "1", PATHS("sentences"), 24, {400, 0, 0}, 5, 0, 0.15, 0.1, true},
+        {"bert_blend",
+         DATASET_bert,
+         "1",
+         PATHS("0.3", "sentences", "0.7", "few"),
+         40,
+         {300, 0, 0},
+         0,
+         0,
+         0.15,
+         0.1,
+         false},
+        {"t5", DATASET_t5, "80,10,10", PATHS("sentences"), 40, {400, 20, 10}, 0, 24, 0.15, 0.1, false},
+        {"t5_long", DATASET_t5, "1", PATHS("sentences"), 160, {400, 0, 0}, 0, 140, 0.4, 0.5, false},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) check_case(&cases[i]);
+    for (size_t i = 0; i < sizeof MASKED_CACHE / sizeof *MASKED_CACHE; i++) {
+        char *path = mem_printf("masked_cache/%s", MASKED_CACHE[i].name);
+        assert_true(file_exists(path));
+        assert_md5(path, MASKED_CACHE[i].md5);
+        free(path);
+    }
+}
+
+static Case small(DatasetId kind) {
+    static const char *const paths[] = {"sentences"};
+    return (Case){"", kind, "1", paths, 1, 40, {300, 0, 0}, 0, 24, 0.15, 0.1, false};
+}
+
+/* A truncated cache, one with a changed value, and one of other samples. */
+static void a_damaged_cache_is_rebuilt(void **state) {
+    (void)state;
+    const Case c = small(DATASET_bert);
+    DataConfig config = config_of(&c);
+    config.cache_dir = "damaged";
+    Data *data;
+    assert_ok(data_open(&config, &data));
+    data_close(data);
+    char *path = NULL, sound[33], after[33];
+    DIR *dir = opendir("damaged");
+    for (struct dirent *entry; (entry = readdir(dir));)
+        if (strstr(entry->d_name, "sample_index.npy")) path = mem_printf("damaged/%s", entry->d_name);
+    closedir(dir);
+    assert_non_null(path);
+    file_md5(path, sound);
+    Str whole = {0};
+    assert_ok(file_read(path, &whole));
+    for (int damage = 0; damage < 3; damage++) {
+        Str torn = {0};
+        str_add(&torn, whole.s, whole.len - (damage == 0 ? 12 : 0));
+        if (damage == 1) torn.s[whole.len - 1] ^= 1;
+        if (damage == 2) memcpy(torn.s + whole.len - 12, torn.s + whole.len - 24, 12);
+        assert_ok(file_write_atomic(path, torn.s, torn.len));
+        assert_ok(data_open(&config, &data));
+        data_close(data);
+        file_md5(path, after);
+        assert_string_equal(after, sound);
+        str_free(&torn);
+    }
+    str_free(&whole);
+    free(path);
+}
+
+static void mistakes_have_messages(void **state) {
+    (void)state;
+    Data *data;
+    Case c = small(DATASET_bert);
+    DataConfig config = config_of(&c);
+    config.cache_dir = NULL, config.masked.tokens.mask = -1;
+    assert_mistake(data_open(&config, &data), "needs the token [MASK]");
+    config.masked.tokens.mask = 103, config.sequence_length = 4;
+    assert_mistake(data_open(&config, &data), "needs at least 5");
+    write_dataset("single", INDEXED_U16, 6, 5, 17, 2);
+    config = config_of(&c);
+    config.paths = (const char *const[]){"single"};
+    assert_mistake(data_open(&config, &data), "preprocess --split-sentences");
+    c = small(DATASET_t5);
+    config = config_of(&c);
+    config.masked.tokens.num_sentinels = 0;
+    assert_mistake(data_open(&config, &data), "--vocab-extra-ids");
+
+    const int64_t first = 0;
+    const char *const parts[] = {"raise --vocab-extra-ids", "raise --decoder-seq-length",
+                                 "the vocabulary has 10 ids"};
+    for (int i = 0; i < 3; i++) {
+        config = config_of(&c);
+        config.masked.mask_prob = 0.9;
+        if (i == 0) config.masked.tokens.num_sentinels = 1;
+        if (i == 1) config.masked.decoder_sequence_length = 3;
+        if (i == 2) config.masked.tokens.vocab_size = 10;
+        assert_ok(data_open(&config, &data));
+        Batch b = batch_of(&config);
+        assert_mistake(data_batch(data_split(data, SPLIT_TRAIN), &first, 1, &b), parts[i]);
+        batch_free(&b);
+        data_close(data);
+    }
+}
+
+/* Mock data of every kind has samples without files. */
+static void mock_data_have_samples(void **state) {
+    (void)state;
+    for (int kind = 0; kind < DATASETS; kind++) {
+        Case c = small((DatasetId)kind);
+        c.paths = NULL, c.num_paths = 0, c.split = NULL;
+        DataConfig config = config_of(&c);
+        config.mock = true, config.cache_dir = NULL;
+        Data *data;
+        assert_ok(data_open(&config, &data));
+        const Dataset *d = data_split(data, SPLIT_TRAIN);
+        Batch b = batch_of(&config);
+        assert_ok(data_batch(d, (const int64_t[]){data_length(d) - 1}, 1, &b));
+        float masked = 0;
+        for (int64_t i = 0; i < b.s; i++) masked += b.loss_mask[i];
+        assert_true(masked > 0);
+        batch_free(&b);
+        data_close(data);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(samples_equal_megatron),
+        cmocka_unit_test(a_damaged_cache_is_rebuilt),
+        cmocka_unit_test(mistakes_have_messages),
+        cmocka_unit_test(mock_data_have_samples),
+    };
+    return cmocka_run_group_tests(tests, set_up, leave_folder);
+}
