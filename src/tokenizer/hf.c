@@ -29,7 +29,7 @@ typedef struct Hf {
 static void free_hf(void *impl) {
     Hf *h = impl;
     if (!h) return;
-    model_free(&h->model);
+    token_model_free(&h->model);
     normalizer_free(h->normalizer);
     pretokenizer_free(h->pre);
     added_free(h->added);

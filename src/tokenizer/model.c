@@ -13,7 +13,7 @@ Err model_load(const json_t *object, Model *out) {
     return err_user("model.type '%.60s' is not supported; BPE, WordPiece, WordLevel and Unigram are", type);
 }
 
-void model_free(Model *m) {
+void token_model_free(Model *m) {
     bpe_free(m->bpe);
     wordpiece_free(m->words);
     unigram_free(m->unigram);

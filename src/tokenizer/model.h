@@ -17,7 +17,7 @@ typedef struct Model {
 
 /* Fills `out`, which must be zero. A model without a type is BPE. Errors: another type, and those of each. */
 Err model_load(const json_t *, Model *out);
-void model_free(Model *);
+void token_model_free(Model *);
 const Vocab *model_vocab(const Model *);
 
 typedef struct ModelWork { /* one per thread, initially zero */
