@@ -1,8 +1,8 @@
-#include "tokenizer/model.h"
+#include "tokenizer/token_model.h"
 
 #include <string.h>
 
-Err model_load(const json_t *object, Model *out) {
+Err token_model_load(const json_t *object, TokenModel *out) {
     const json_t *named = json_object_get(object, "type");
     const char *type = !named || json_is_null(named) ? "BPE" : json_string_value(named);
     if (!type) return err_user("model.type must be a string");
@@ -13,22 +13,26 @@ Err model_load(const json_t *object, Model *out) {
     return err_user("model.type '%.60s' is not supported; BPE, WordPiece, WordLevel and Unigram are", type);
 }
 
+<<<<<<< HEAD:src/tokenizer/model.c
 void token_model_free(Model *m) {
+=======
+void token_model_free(TokenModel *m) {
+>>>>>>> main:src/tokenizer/token_model.c
     bpe_free(m->bpe);
     wordpiece_free(m->words);
     unigram_free(m->unigram);
 }
 
-const Vocab *model_vocab(const Model *m) {
+const Vocab *token_model_vocab(const TokenModel *m) {
     return m->bpe ? bpe_vocab(m->bpe) : m->words ? wordpiece_vocab(m->words) : unigram_vocab(m->unigram);
 }
 
-void model_work_free(ModelWork *w) {
+void token_model_work_free(TokenModelWork *w) {
     bpe_work_free(&w->bpe);
     unigram_work_free(&w->unigram);
 }
 
-void model_encode(const Model *m, ModelWork *w, const char *piece, size_t n, Ids *out) {
+void token_model_encode(const TokenModel *m, TokenModelWork *w, const char *piece, size_t n, Ids *out) {
     if (m->bpe)
         bpe_encode(m->bpe, &w->bpe, piece, n, out);
     else if (m->words)

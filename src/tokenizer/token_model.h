@@ -1,6 +1,6 @@
 /* The "model" of a tokenizer.json: what turns a pre-token into ids. BPE, WordPiece, WordLevel and Unigram. */
-#ifndef ISOTRON_TOKENIZER_MODEL_H
-#define ISOTRON_TOKENIZER_MODEL_H
+#ifndef ISOTRON_TOKENIZER_TOKEN_MODEL_H
+#define ISOTRON_TOKENIZER_TOKEN_MODEL_H
 
 #include <jansson.h>
 
@@ -9,24 +9,30 @@
 #include "tokenizer/wordpiece.h"
 
 /* One of them is there. */
-typedef struct Model {
+typedef struct TokenModel {
     Bpe *bpe;
     WordPiece *words;
     Unigram *unigram;
-} Model;
+} TokenModel;
 
 /* Fills `out`, which must be zero. A model without a type is BPE. Errors: another type, and those of each. */
+<<<<<<< HEAD:src/tokenizer/model.h
 Err model_load(const json_t *, Model *out);
 void token_model_free(Model *);
 const Vocab *model_vocab(const Model *);
+=======
+Err token_model_load(const json_t *, TokenModel *out);
+void token_model_free(TokenModel *);
+const Vocab *token_model_vocab(const TokenModel *);
+>>>>>>> main:src/tokenizer/token_model.h
 
-typedef struct ModelWork { /* one per thread, initially zero */
+typedef struct TokenModelWork { /* one per thread, initially zero */
     BpeWork bpe;
     UnigramWork unigram;
-} ModelWork;
-void model_work_free(ModelWork *);
+} TokenModelWork;
+void token_model_work_free(TokenModelWork *);
 
 /* Appends the ids of the pre-token (valid UTF-8, below 2^31 bytes) to `out`. */
-void model_encode(const Model *, ModelWork *, const char *piece, size_t n, Ids *out);
+void token_model_encode(const TokenModel *, TokenModelWork *, const char *piece, size_t n, Ids *out);
 
 #endif
