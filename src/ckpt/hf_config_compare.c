@@ -85,6 +85,7 @@ Config hf_config_filled(const Config *config, const Derived *d) {
     c.ffn_hidden_size = d->ffn_hidden_size;
     c.kv_channels = d->kv_channels;
     c.softmax_scale = f64_or(c.softmax_scale, 1 / sqrt((double)d->kv_channels));
+    c.logits_scaling = d->logits_scaling;
     c.num_query_groups = d->num_query_groups;
     c.max_position_embeddings = d->max_position_embeddings;
     c.activation = d->activation;

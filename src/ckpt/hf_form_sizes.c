@@ -60,10 +60,15 @@ static const struct {
     const char *name;
     bool is_gate;
     MlpActivation activation;
-} ACTIVATIONS[] = {{"gelu_new", false, MLP_GELU_TANH}, {"gelu_pytorch_tanh", false, MLP_GELU_TANH},
-                   {"gelu", false, MLP_GELU_ERF},      {"quick_gelu", false, MLP_QUICK_GELU},
-                   {"relu2", false, MLP_SQUARED_RELU}, {"silu", true, MLP_SWIGLU},
-                   {"gelu_new", true, MLP_GEGLU_TANH}, {"gelu_pytorch_tanh", true, MLP_GEGLU_TANH},
+} ACTIVATIONS[] = {{"gelu_new", false, MLP_GELU_TANH},
+                   {"gelu_pytorch_tanh", false, MLP_GELU_TANH},
+                   {"gelu", false, MLP_GELU_ERF},
+                   {"quick_gelu", false, MLP_QUICK_GELU},
+                   {"relu2", false, MLP_SQUARED_RELU},
+                   {"relu", false, MLP_RELU},
+                   {"silu", true, MLP_SWIGLU},
+                   {"gelu_new", true, MLP_GEGLU_TANH},
+                   {"gelu_pytorch_tanh", true, MLP_GEGLU_TANH},
                    {"gelu", true, MLP_GEGLU_ERF}};
 enum { N_ACTIVATIONS = sizeof ACTIVATIONS / sizeof *ACTIVATIONS };
 

@@ -16,7 +16,7 @@ static Flow bert_stage(Tape *t, const Model *m, const StagePart *part, const Fee
     if (!part->head)
         return (Flow){{stack_output(t, encoder, part->first_layer, part->layers, feed, s)}}; /* V or I */
     Tensor *h = stack_end(t, encoder, part->first_layer, part->layers, feed, s); /* [s, b, h]   V or I */
-    Flow out = {{bert_token_loss(t, m->head, feed, h)}};                         /* loss [b, s] I, or logits V */
+    Flow out = {{bert_token_loss(t, m->head, feed, h)}}; /* loss [b, s] I, or logits V */
     if (feed->labels && m->plan.n_losses > 1)
         out.at[1] = bert_sentence_loss(t, m->head, feed, h); /* loss [b, 1] I */
     return out;
@@ -51,7 +51,7 @@ static void bert_plan(const Config *c, const Derived *d, Arena *arena, ModelPlan
                              FIELD_SET(lengths) | FIELD_SET(loss_mask) |
                              (sentences ? FIELD_SET(token_types) | FIELD_SET(sentence_labels) : 0)},
         .embedding = spec_embedding(c, d),
-        .stack = {spec_stack(c, d, "encoder", false, arena)},
+        .stack = {spec_stack(c, d, &(StackShape){.name = "encoder", .layers = c->num_layers}, arena)},
         .n_stacks = 1,
         .head = head_spec(c, d, arena),
         .flow = {{"hidden", 0, c->seq_length, 0, c->num_layers}},

@@ -68,6 +68,12 @@ static void worked_examples(void **state) {
     assert_layout("--num-layers 5 --pipeline-model-parallel-size 2 --decoder-first-pipeline-num-layers 2 "
                   "--decoder-last-pipeline-num-layers 3",
                   "E2 3L");
+    /* The encoder's layers, then the decoder's. */
+    assert_layout("--model t5 --num-layers 2 --decoder-num-layers 4 --pipeline-model-parallel-size 3",
+                  "E2 2 2L");
+    assert_layout("--model t5 --num-layers 2 --pipeline-model-parallel-size 2 "
+                  "--pipeline-model-parallel-layout Et|tttL",
+                  "E1 3L");
 }
 
 static void layout_strings(void **state) {
