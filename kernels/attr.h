@@ -134,7 +134,10 @@ typedef struct AttentionAttr {
      * window_right = 0. */
     int64_t window_left, window_right;
     int64_t first_head, heads; /* number of q's head 0 among all heads of the model: for dropout */
-    int64_t first_sink;        /* index of the sink of q's head 0 in the tensor of sinks */
+    int64_t first_local;       /* index of q's head 0 among the heads that have a sink or a bias here */
+    /* A score gets the bias of its bucket (kernels/relative_buckets.h), after the scale. */
+    int64_t bias_max_distance;
+    bool bias_bidirectional; /* else all later keys are in bucket 0 */
     DropoutAttr dropout; /* of the probabilities; element index ((sample*heads + head)*S + query)*S + key */
 } AttentionAttr;
 

@@ -3,14 +3,16 @@
  * from lse (natural log) and uses delta = sum(dy * y):
  *   dv = p^T dy,  ds = p * (dy v^T - delta),  dq = scale * ds k,  dk = scale * ds^T q.
  * A soft cap bounds the scores by c tanh(x / c) before the mask, and multiplies ds by the slope 1 - tanh(x /
- * c)^2. Dropout scales p by its factors in y and dv, and dy v^T in ds.
+ * c)^2. A bias is added to the scores; its gradient is the sum of ds over the distances of its bucket.
+ * Dropout scales p by its factors in y and dv, and dy v^T in ds.
  *
  * A block is LANES query rows of one kv group (its r heads in sequence), one row per lane of a vector. Rows
  * do not mix: a row's tiles begin at fixed keys, it takes its keys in order, and a key that it cannot see
  * adds exactly 0. So its result does not depend on other rows and later keys. Keys may be any ascending
  * positions (AttentionAttr.key), so those that a row sees are always a range of rows of k.
  *
- * Written: y, lse. Written or added to: dq, dk, dv; dk and dv sum the rows of a group in order. */
+ * Written: y, lse. Written or added to: dq, dk, dv, dbias; dk and dv sum the rows of a group in order, dbias
+ * the samples. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,6 +20,7 @@
 #include "kernels/cpu/dropout.h"
 #include "kernels/cpu/tile.h"
 #include "kernels/cpu/vector_math.h"
+#include "kernels/relative_buckets.h"
 
 enum { LANES = 2 * TILE_WIDTH, KEYS = 64 };
 _Static_assert((int)KEYS <= DROPOUT_CHUNK, "the factors of a tile's row are drawn at once");
@@ -25,18 +28,40 @@ _Static_assert((int)KEYS <= DROPOUT_CHUNK, "the factors of a tile's row are draw
 typedef struct Problem {
     const Call *call;
     const AttentionAttr *attr;
-    const Tensor *q, *k, *v, *first_key;
+    const Tensor *q, *k, *v, *first_key, *lengths;
     int64_t s, b, g, r, t, d, dv, rows, blocks;
+    /* [g,r,span]: the bias of key - query = i - last_query; NULL: none */
+    real *bias;
+    int64_t last_query, span;
 } Problem;
 
 static Problem problem(const Call *c, const Tensor *q, const Tensor *k, const Tensor *v,
-                       const Tensor *first_key) {
-    Problem p = {.call = c, .attr = c->attr, .q = q, .k = k, .v = v, .first_key = first_key};
+                       const Tensor *first_key, const Tensor *lengths) {
+    Problem p = {
+        .call = c, .attr = c->attr, .q = q, .k = k, .v = v, .first_key = first_key, .lengths = lengths};
     p.s = q->dim[0], p.b = q->dim[1], p.g = q->dim[2], p.r = q->dim[3], p.d = q->dim[4];
     p.t = k->dim[0], p.dv = v->dim[4];
     p.rows = p.r * p.s, p.blocks = (p.rows + LANES - 1) / LANES;
     CHECK(p.t < INT32_MAX / 2, "attention: %lld keys", (long long)p.t);
     return p;
+}
+
+static RelativeBuckets buckets_of(const Problem *p, const Tensor *bias) {
+    return relative_buckets_make(bias->dim[0], p->attr->bias_max_distance, p->attr->bias_bidirectional);
+}
+
+/* Rows are in the order of positions. */
+static void find_distances(Problem *p, const Tensor *bias) {
+    if (!bias || !p->s || !p->t) return;
+    p->last_query = slice_position(&p->attr->query, p->s - 1);
+    p->span = p->last_query + slice_position(&p->attr->key, p->t - 1) + 1;
+    const RelativeBuckets buckets = buckets_of(p, bias);
+    p->bias = mem_alloc((size_t)(p->g * p->r * p->span) * sizeof(real));
+    for (int64_t head = 0; head < p->g * p->r; head++)
+        for (int64_t i = 0; i < p->span; i++)
+            p->bias[head * p->span + i] =
+                reals(bias)[relative_bucket(&buckets, i - p->last_query) * bias->dim[1] +
+                            p->attr->first_local + head];
 }
 
 /* The first element of a key or value head. */
@@ -56,12 +81,14 @@ static Block block(const Problem *p, int64_t sample, int64_t group, int64_t inde
     const AttentionAttr *a = p->attr;
     Block rows = {.sample = sample, .group = group, .first_row = index * LANES, .begin = p->t};
     rows.n = p->rows - rows.first_row < LANES ? p->rows - rows.first_row : LANES;
+    const int64_t last =
+        p->lengths ? slice_before(&a->key, p->t, int64s(p->lengths)[sample]) : p->t; /* of all rows */
     for (int64_t l = 0; l < rows.n; l++) {
         const int64_t i = (rows.first_row + l) % p->s, at = slice_position(&a->query, i);
         const int64_t first = p->first_key ? int64s(p->first_key)[sample * p->s + i] : 0;
-        int64_t lo = a->window_left == WINDOW_OFF ? 0 : at - a->window_left, hi = p->t;
+        int64_t lo = a->window_left == WINDOW_OFF ? 0 : at - a->window_left, hi = last;
         lo = slice_before(&a->key, p->t, lo > first ? lo : first);
-        if (a->window_right != WINDOW_OFF) hi = slice_before(&a->key, p->t, at + a->window_right + 1);
+        if (a->window_right != WINDOW_OFF) hi = slice_before(&a->key, last, at + a->window_right + 1);
         if (lo >= hi) continue;
         rows.lo[l] = (int32_t)lo, rows.hi[l] = (int32_t)hi;
         rows.begin = lo < rows.begin ? lo : rows.begin;
@@ -169,6 +196,36 @@ static void cap_slopes(const Problem *p, Range keys, const real *score, real *sl
     }
 }
 
+/* The first of the distances of a lane's head to the query in [.,span], for the key at position 0. */
+static int64_t distances_of(const Problem *p, const Block *rows, int64_t lane, int64_t head) {
+    const int64_t i = (rows->first_row + lane) % p->s;
+    return head * p->span + p->last_query - slice_position(&p->attr->query, i);
+}
+
+static void add_bias(const Problem *p, const Block *rows, Range keys, real *score) {
+    for (int64_t l = 0; p->bias && l < rows->n; l++) {
+        const int64_t head = rows->group * p->r + (rows->first_row + l) / p->s;
+        const real *bias = p->bias + distances_of(p, rows, l, head);
+        for (int64_t j = keys.first, n; j < keys.end; j += n) {
+            n = slice_run(&p->attr->key, j, keys.end - j);
+            const int64_t at = slice_position(&p->attr->key, j);
+            for (int64_t i = 0; i < n; i++) score[(j - keys.first + i) * LANES + l] += bias[at + i];
+        }
+    }
+}
+
+/* sum [r,span]: the gradients of scores by distance */
+static void add_distances(const Problem *p, const Block *rows, Range keys, const real *ds, real *sum) {
+    for (int64_t l = 0; l < rows->n; l++) {
+        real *of_lane = sum + distances_of(p, rows, l, (rows->first_row + l) / p->s);
+        for (int64_t j = keys.first, n; j < keys.end; j += n) {
+            n = slice_run(&p->attr->key, j, keys.end - j);
+            const int64_t at = slice_position(&p->attr->key, j);
+            for (int64_t i = 0; i < n; i++) of_lane[at + i] += ds[(j - keys.first + i) * LANES + l];
+        }
+    }
+}
+
 /* Draws factor[key,lane]; lanes without a row are unchanged. */
 static void draw(const Problem *p, const Block *rows, Range keys, real *factor) {
     const AttentionAttr *a = p->attr;
@@ -233,6 +290,7 @@ static void forward_block(const Problem *p, const Block *rows, real *scratch) {
         const Range keys = tile_keys(rows, tile);
         dot_keys(p->k, rows, keys, q, score);
         cap_scores(p, keys, score);
+        add_bias(p, rows, keys, score);
         mask(rows, keys, score);
         real shrink[LANES];
         softmax_tile(&m, score, keys.end - keys.first, shrink);
@@ -268,8 +326,10 @@ static void forward(void *arg, int64_t begin, int64_t end) {
 }
 
 void KERNEL(attention)(const Call *c) {
-    Problem p = problem(c, c->in[0], c->in[1], c->in[2], c->in[3]);
+    Problem p = problem(c, c->in[0], c->in[1], c->in[2], c->in[3], c->in[4]);
+    find_distances(&p, c->in[5]);
     pool_for(c->device->pool, p.b * p.g * p.blocks, grain_rows(LANES * p.t * (p.d + p.dv)), forward, &p);
+    free(p.bias);
 }
 
 /* ---- backward ---- */
@@ -278,6 +338,9 @@ typedef struct Gradient {
     Problem p;
     const Tensor *dy, *y, *lse;
     int64_t k_stride, v_stride; /* of dk and dv below */
+    RelativeBuckets buckets;
+    int64_t n_buckets;
+    real *shares; /* [b,g,r,buckets]: each sample's share of dbias; NULL: not needed */
 } Gradient;
 
 typedef struct Buffers {
@@ -285,6 +348,7 @@ typedef struct Buffers {
     real *q_rows, *dy_rows;           /* [LANES,stride] */
     real *prob, *ds, *factor, *slope; /* [KEYS,LANES] */
     real *dk, *dv;                    /* [t,stride]: sums over the rows of a group */
+    real *distances;                  /* [r,span]: sums of ds over the rows of a group */
     real base[LANES], delta[LANES];
 } Buffers;
 
@@ -297,11 +361,12 @@ static real *carve(real **rest, int64_t n) {
 /* Places the buffers; with memory NULL only counts their elements. */
 static int64_t buffers_place(const Gradient *g, real *memory, Buffers *u) {
     const Problem *p = &g->p;
-    const int64_t sizes[] = {p->d * LANES,        p->dv * LANES,      p->d * LANES,      LANES * g->k_stride,
-                             LANES * g->v_stride, KEYS * LANES,       KEYS * LANES,      KEYS * LANES,
-                             KEYS * LANES,        p->t * g->k_stride, p->t * g->v_stride};
+    const int64_t sizes[] = {p->d * LANES,        p->dv * LANES,       p->d * LANES,
+                             LANES * g->k_stride, LANES * g->v_stride, KEYS * LANES,
+                             KEYS * LANES,        KEYS * LANES,        KEYS * LANES,
+                             p->t * g->k_stride,  p->t * g->v_stride,  g->shares ? p->r * p->span : 0};
     real **parts[] = {&u->q,  &u->dy,     &u->dq,    &u->q_rows, &u->dy_rows, &u->prob,
-                      &u->ds, &u->factor, &u->slope, &u->dk,     &u->dv};
+                      &u->ds, &u->factor, &u->slope, &u->dk,     &u->dv,      &u->distances};
     int64_t total = 0;
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         *parts[i] = memory ? carve(&memory, sizes[i]) : NULL;
@@ -346,6 +411,7 @@ static void backward_tile(const Gradient *g, const Block *rows, Range keys, Buff
     const bool drop = p->attr->dropout.rate > 0, caps = p->attr->softcap != 0;
     dot_keys(p->k, rows, keys, u->q, u->prob);
     cap_scores(p, keys, u->prob);
+    add_bias(p, rows, keys, u->prob);
     mask(rows, keys, u->prob);
     if (caps) cap_slopes(p, keys, u->prob, u->slope);
     dot_keys(p->v, rows, keys, u->dy, u->ds);
@@ -360,6 +426,7 @@ static void backward_tile(const Gradient *g, const Block *rows, Range keys, Buff
             u->prob[j * LANES + l] = prob;
             u->ds[j * LANES + l] = prob * (u->ds[j * LANES + l] - u->delta[l]);
         }
+    if (g->shares) add_distances(p, rows, keys, u->ds, u->distances);
     if (caps) multiply(u->ds, u->slope, keys);
     if (drop) multiply(u->prob, u->factor, keys);
     add_keys(p->k, rows, keys, u->ds, u->dq);
@@ -374,11 +441,21 @@ static void store_keys(const Problem *p, const Tensor *out, int64_t sample, int6
                   accumulates(out));
 }
 
+static void store_share(const Gradient *g, int64_t sample, int64_t group, const real *distances) {
+    const Problem *p = &g->p;
+    real *share = g->shares + (sample * p->g + group) * p->r * g->n_buckets;
+    for (int64_t r = 0; r < p->r; r++)
+        for (int64_t i = 0; i < p->span; i++)
+            share[r * g->n_buckets + relative_bucket(&g->buckets, i - p->last_query)] +=
+                distances[r * p->span + i];
+}
+
 static void backward_group(const Gradient *g, int64_t sample, int64_t group, Buffers *u) {
     const Problem *p = &g->p;
     Tensor *const *out = p->call->out;
     memset(u->dk, 0, (size_t)(p->t * g->k_stride) * sizeof(real));
     memset(u->dv, 0, (size_t)(p->t * g->v_stride) * sizeof(real));
+    if (g->shares) memset(u->distances, 0, (size_t)(p->r * p->span) * sizeof(real));
     for (int64_t index = 0; index < p->blocks; index++) {
         const Block rows = block(p, sample, group, index);
         load_block(g, &rows, u);
@@ -390,6 +467,7 @@ static void backward_group(const Gradient *g, int64_t sample, int64_t group, Buf
     }
     store_keys(p, out[1], sample, group, u->dk, g->k_stride);
     store_keys(p, out[2], sample, group, u->dv, g->v_stride);
+    if (g->shares) store_share(g, sample, group, u->distances);
 }
 
 static void attention_backward(void *arg, int64_t begin, int64_t end) {
@@ -403,12 +481,31 @@ static void attention_backward(void *arg, int64_t begin, int64_t end) {
     free(memory);
 }
 
+static void put_bias_gradient(const Gradient *g, Tensor *dbias) {
+    const int64_t heads = g->p.g * g->p.r, first = g->p.attr->first_local, n = dbias->dim[1];
+    for (int64_t i = 0; i < tensor_count(dbias); i++) {
+        const int64_t head = i % n - first;
+        real *out = &reals(dbias)[i];
+        if (!accumulates(dbias)) *out = 0;
+        for (int64_t b = 0; head >= 0 && head < heads && b < g->p.b; b++)
+            *out += g->shares[(b * heads + head) * g->n_buckets + i / n];
+    }
+}
+
 void KERNEL(attention_grad)(const Call *c) {
-    Gradient g = {.p = problem(c, c->in[1], c->in[2], c->in[3], c->in[6]),
+    Gradient g = {.p = problem(c, c->in[1], c->in[2], c->in[3], c->in[6], c->in[7]),
                   .dy = c->in[0],
                   .y = c->in[4],
                   .lse = c->in[5]};
+    Tensor *dbias = c->out[3];
     g.k_stride = tile_round_up(g.p.d), g.v_stride = tile_round_up(g.p.dv);
+    find_distances(&g.p, c->in[8]);
+    if (dbias) {
+        g.buckets = buckets_of(&g.p, dbias), g.n_buckets = dbias->dim[0];
+        g.shares = mem_zero((size_t)(g.p.b * g.p.g * g.p.r * g.n_buckets), sizeof *g.shares);
+    }
     pool_for(c->device->pool, g.p.b * g.p.g, grain_rows(g.p.rows * g.p.t * (g.p.d + g.p.dv)),
              attention_backward, &g);
+    if (dbias) put_bias_gradient(&g, dbias);
+    free(g.shares), free(g.p.bias);
 }

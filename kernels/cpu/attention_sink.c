@@ -18,7 +18,7 @@ static Rows rows_of(const Call *c, const Tensor *y, const Tensor *sink) {
     const AttentionAttr *a = c->attr;
     CHECK(tensor_is_contiguous(y), "attention sinks: y is strided");
     return (Rows){
-        c, y->dim[0], y->dim[1], y->dim[2] * y->dim[3], tensor_width(y), reals(sink) + a->first_sink};
+        c, y->dim[0], y->dim[1], y->dim[2] * y->dim[3], tensor_width(y), reals(sink) + a->first_local};
 }
 
 /* The index in [b,g,r,s] of row i of a head. */
@@ -65,7 +65,7 @@ static real sample_sum(const Rows *x, int64_t sample, int64_t head) {
 
 static void sink_gradients(void *arg, int64_t begin, int64_t end) {
     const Rows *x = arg;
-    const int64_t first = ((const AttentionAttr *)x->call->attr)->first_sink;
+    const int64_t first = ((const AttentionAttr *)x->call->attr)->first_local;
     Tensor *dsink = x->call->out[0];
     for (int64_t i = begin; i < end; i++) {
         real *out = &reals(dsink)[i];

@@ -1,19 +1,25 @@
 /* Attention by its definition, one element at a time and with all probabilities in memory. It is the
  * reference of attention.c, and shares no code with it. probs are those before dropout. With sinks the last
  * probability of a row is the sink's, a key that is never dropped and whose value is 0. Written: y, probs.
- * Written or added to: dq, dk, dv, dsink. */
+ * Written or added to: dq, dk, dv, dsink, dbias. */
 #include <stdlib.h>
 
 #include "base/mem.h"
 #include "base/philox.h"
 #include "kernels/cpu/real.h"
+#include "kernels/relative_buckets.h"
 
 typedef struct Operands {
     const Call *call;
     const AttentionAttr *attr;
-    const Tensor *q, *k, *v, *probs, *first_key, *dy;
-    const real *sink; /* of the first head; NULL: none, or only the backward is needed */
-    real *sink_sum;   /* [b,g,r]: each sample's share of dsink; NULL: not needed */
+    const Tensor *q, *k, *v, *probs, *dy;
+    const Tensor *first_key, *lengths; /* only the forward needs them */
+    const real *sink;                  /* of the first head; NULL: none, or only the backward is needed */
+    const Tensor *bias;
+    RelativeBuckets buckets;
+    /* [b,g,r], [b,g,r,buckets]: each sample's share of dsink and dbias; NULL: not needed */
+    real *sink_sum, *bias_sum;
+    int64_t n_buckets;
 } Operands;
 
 /* A query row: position i of head (group, r) of a sample. */
@@ -39,6 +45,7 @@ static bool visible(const Operands *o, Query q, int64_t key) {
     const int64_t at = slice_position(&a->key, key), distance = at - slice_position(&a->query, q.i);
     if (a->window_left != WINDOW_OFF && distance < -a->window_left) return false;
     if (a->window_right != WINDOW_OFF && distance > a->window_right) return false;
+    if (o->lengths && at >= int64s(o->lengths)[q.sample]) return false;
     return !o->first_key || at >= int64s(o->first_key)[q.sample * o->first_key->dim[1] + q.i];
 }
 
@@ -69,9 +76,19 @@ static real raw_score(const Operands *o, Query q, int64_t key) {
            dot(query_row(o->q, q), row(o->k, key, q.sample, q.group, 0), tensor_width(o->k));
 }
 
+static int64_t bucket_of(const Operands *o, Query q, int64_t key) {
+    const AttentionAttr *a = o->attr;
+    return relative_bucket(&o->buckets, slice_position(&a->key, key) - slice_position(&a->query, q.i));
+}
+
+static real bias_of(const Operands *o, Query q, int64_t key) {
+    if (!o->bias) return 0;
+    return reals(o->bias)[bucket_of(o, q, key) * o->bias->dim[1] + o->attr->first_local + head_of(o, q)];
+}
+
 static real score_of(const Operands *o, Query q, int64_t key) {
     const real x = raw_score(o, q, key), cap = (real)o->attr->softcap;
-    return cap == 0 ? x : cap * REAL_MATH(tanh)(x / cap);
+    return (cap == 0 ? x : cap * REAL_MATH(tanh)(x / cap)) + bias_of(o, q, key);
 }
 
 /* d score / d raw score */
@@ -122,13 +139,22 @@ void KERNEL(attention_unfused)(const Call *c) {
     const AttentionAttr *a = c->attr;
     Operands o = {.call = c,
                   .attr = a,
-                  .sink = c->in[4] ? reals(c->in[4]) + a->first_sink : NULL,
+                  .sink = c->in[6] ? reals(c->in[6]) + a->first_local : NULL,
                   .q = c->in[0],
                   .k = c->in[1],
                   .v = c->in[2],
                   .probs = c->out[1],
-                  .first_key = c->in[3]};
+                  .first_key = c->in[3],
+                  .lengths = c->in[4],
+                  .bias = c->in[5]};
+    if (o.bias)
+        o.buckets = relative_buckets_make(o.bias->dim[0], a->bias_max_distance, a->bias_bidirectional);
     pool_for(c->device->pool, o.q->dim[1] * o.q->dim[2], grain(&o), forward, &o);
+}
+
+/* The index in [b,g,r] of a query's head. */
+static int64_t share_of(const Operands *o, Query q) {
+    return q.sample * o->q->dim[2] * o->q->dim[3] + head_of(o, q);
 }
 
 static void backward_row(const Operands *o, Query q, real *ds) {
@@ -140,13 +166,16 @@ static void backward_row(const Operands *o, Query q, real *ds) {
         ds[j] = keep(o, q, j) * dot(dy, row(o->v, j, q.sample, q.group, 0), dv);
         delta += prob[j] * ds[j];
     }
-    for (int64_t j = 0; j < t; j++) ds[j] = scale * prob[j] * (ds[j] - delta) * score_slope(o, q, j);
+    for (int64_t j = 0; j < t; j++) ds[j] = prob[j] * (ds[j] - delta);
+    real *bias_sum = o->bias_sum ? o->bias_sum + share_of(o, q) * o->n_buckets : NULL;
+    for (int64_t j = 0; bias_sum && j < t; j++) bias_sum[bucket_of(o, q, j)] += ds[j];
+    for (int64_t j = 0; j < t; j++) ds[j] *= scale * score_slope(o, q, j);
     for (int64_t j = 0; j < t; j++) {
         if (out[0]) add_scaled(query_row(out[0], q), ds[j], row(o->k, j, q.sample, q.group, 0), d);
         if (out[1]) add_scaled(row(out[1], j, q.sample, q.group, 0), ds[j], query_row(o->q, q), d);
         if (out[2]) add_scaled(row(out[2], j, q.sample, q.group, 0), prob[j] * keep(o, q, j), dy, dv);
     }
-    if (o->sink_sum) o->sink_sum[q.sample * o->q->dim[2] * o->q->dim[3] + head_of(o, q)] -= prob[t] * delta;
+    if (o->sink_sum) o->sink_sum[share_of(o, q)] -= prob[t] * delta;
 }
 
 static void clear(const Tensor *x, int64_t sample, int64_t group) {
@@ -168,13 +197,25 @@ static void attention_unfused_backward(void *arg, int64_t begin, int64_t end) {
     free(ds);
 }
 
+/* Samples are added in order. */
 static void put_sink_gradients(const Operands *o, Tensor *dsink) {
-    const int64_t heads = o->q->dim[2] * o->q->dim[3], first = o->attr->first_sink;
+    const int64_t heads = o->q->dim[2] * o->q->dim[3], first = o->attr->first_local;
     for (int64_t i = 0; i < tensor_count(dsink); i++) {
         real *out = &reals(dsink)[i];
         if (!accumulates(dsink)) *out = 0;
         for (int64_t b = 0; i >= first && i < first + heads && b < o->q->dim[1]; b++)
             *out += o->sink_sum[b * heads + i - first];
+    }
+}
+
+static void put_bias_gradients(const Operands *o, Tensor *dbias) {
+    const int64_t heads = o->q->dim[2] * o->q->dim[3], n = dbias->dim[1], first = o->attr->first_local;
+    for (int64_t i = 0; i < tensor_count(dbias); i++) {
+        const int64_t bucket = i / n, head = i % n - first;
+        real *out = &reals(dbias)[i];
+        if (!accumulates(dbias)) *out = 0;
+        for (int64_t b = 0; head >= 0 && head < heads && b < o->q->dim[1]; b++)
+            *out += o->bias_sum[(b * heads + head) * o->n_buckets + bucket];
     }
 }
 
@@ -185,11 +226,17 @@ void KERNEL(attention_unfused_grad)(const Call *c) {
                   .k = c->in[2],
                   .v = c->in[3],
                   .probs = c->in[4],
-                  .first_key = c->in[5],
                   .dy = c->in[0]};
     const size_t sums = (size_t)(o.q->dim[1] * o.q->dim[2] * o.q->dim[3]);
+    const Tensor *dbias = c->out[4];
     if (c->out[3]) o.sink_sum = mem_zero(sums, sizeof *o.sink_sum);
+    if (dbias) {
+        o.n_buckets = dbias->dim[0];
+        o.buckets = relative_buckets_make(o.n_buckets, o.attr->bias_max_distance, o.attr->bias_bidirectional);
+        o.bias_sum = mem_zero(sums * (size_t)o.n_buckets, sizeof *o.bias_sum);
+    }
     pool_for(c->device->pool, o.q->dim[1] * o.q->dim[2], grain(&o), attention_unfused_backward, &o);
     if (c->out[3]) put_sink_gradients(&o, c->out[3]);
-    free(o.sink_sum);
+    if (dbias) put_bias_gradients(&o, c->out[4]);
+    free(o.sink_sum), free(o.bias_sum);
 }

@@ -1,10 +1,11 @@
 /* Accepts a machine, a driver or an NCCL library. Stages (stages.def) run one after the other; each has a
  * verdict, evidence, and a suspect for each fault. A stage runs in a separate process, so that a crash or
- * a hang of a library ends only that stage. Under mpirun all stages run in the launched processes.
+ * a hang of a library ends only that stage. If a launcher has started several
+ * processes, all stages run in these.
  *
  *   PASS          everything that was tested is right
  *   INCONCLUSIVE  nothing could be tested, or it varies too much for a verdict
- *   DEGRADED      right, but slower than it has to be, or changed since the last good run
+ *   DEGRADED      right, but slower than it should be, or changed since the last good run
  *   FAIL          wrong
  *
  * The verdict of all is the worst, where INCONCLUSIVE counts only if no stage passed. The report lists as
@@ -51,10 +52,11 @@ typedef struct Acceptance {
     struct json_t *good; /* the earlier report; NULL: none */
     bool is_heard;       /* false in MPI processes other than rank 0 */
     int ranks;
+    double shares; /* sum of those of the stages that run */
     double seconds;
 } Acceptance;
 
-/* Errors are of the options, or of files; faults of the machine are evidence. Call accept_free also after an
+/* Errors are of the options or of files, or why the first stage could not run; all else is evidence. Call accept_free also after an
  * error. */
 Err accept_run(const AcceptOptions *, Acceptance *);
 void accept_free(Acceptance *);

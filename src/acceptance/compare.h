@@ -5,9 +5,9 @@
 
 #include "acceptance/acceptance.h"
 
-/* Reads a report that --json wrote. The file may hold anything. */
+/* Reads a report that --json wrote, of a run that passed. The file may hold anything. */
 Err compare_open_good(const char *path, struct json_t **out);
-/* No-op without a good run, or if that has not run the stage. */
+/* No-op without a good run. Rates that cannot be compared are a limit. */
 void compare_with_good(const Acceptance *, AcceptRow *);
 void compare_libraries(const Acceptance *, AcceptRow *);
 

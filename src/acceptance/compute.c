@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "acceptance/stage.h"
+#include "base/amount.h"
 #include "base/hash.h"
 #include "base/mem.h"
 #include "base/philox.h"
@@ -231,17 +232,21 @@ static Err on_rank(StageRank *r) {
     c.wanted = mem_alloc((size_t)(c.n * c.n) * sizeof(double));
     c.got = mem_alloc((size_t)(c.n * c.n) * sizeof(double));
     int64_t rounds = 0;
-    do
+    bool any;
+    do {
+        any = false;
         for (int t = 0; t < N_TYPES; t++) {
             if (bad[t] || !has_type(&c, t)) continue;
             STAGE_DOING(r, "GEMMs in %s, repetition %" PRId64, TYPES[t].name, rounds);
             prepare(&c, t);
             bad[t] = !judge(&c, t, all);
+            any |= !bad[t];
         }
-    while (rounds++, stage_has_time(r, 1));
+        rounds++;
+    } while (any && stage_has_time(r, 1));
     if (r->out) {
-        outcome_sum_up(r->out, "fp64 fp32 bf16 fp16%s, %" PRId64 " repetitions on %d device%s",
-                       fp8 ? " fp8" : "", rounds, r->world / r->sharing, r->world > r->sharing ? "s" : "");
+        outcome_sum_up(r->out, "fp64 fp32 bf16 fp16%s, %s on %s", fp8 ? " fp8" : "",
+                       amount(rounds, "repetition").s, amount(r->world / r->sharing, "device").s);
         if (r->world == r->sharing)
             outcome_limit(r->out, "compute: equal results on two devices, because there is one");
     }

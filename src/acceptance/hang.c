@@ -7,6 +7,7 @@
 
 #include "acceptance/isolated.h"
 #include "acceptance/stage.h"
+#include "base/amount.h"
 #include "base/clock.h"
 #include "train/launch.h"
 
@@ -62,7 +63,13 @@ static void judge(const StageInput *in, Drill *d) {
     const double seconds = (double)(clock_ns() - d->fault_ns) * 1e-9;
     const Blame b = isolated_blame(&i);
     snprintf(suspect, sizeof suspect, "rank %d", d->victim);
-    if (i.end == JOB_LATE || (i.end == JOB_CRASHED && seconds > LIMIT_S))
+    if (!d->fault_ns)
+        outcome_add(in->out, ACCEPT_FAIL, "transport", "the drill in which %s %s did not begin: %s", suspect,
+                    d->what,
+                    *b.line             ? b.line
+                    : i.end == JOB_LATE ? "its world did not open"
+                                        : "no reason");
+    else if (i.end == JOB_LATE || (i.end == JOB_CRASHED && seconds > LIMIT_S))
         outcome_add(in->out, ACCEPT_FAIL, "transport", "%s %s, and nothing noticed it within %d s", suspect,
                     d->what, (int)LIMIT_S);
     else if (i.end == JOB_DONE)
@@ -87,7 +94,7 @@ Err stage_hang(const StageInput *in) {
         drills[i].config.distributed_timeout_seconds = deadline_s;
         judge(in, &drills[i]);
     }
-    outcome_sum_up(in->out, "%d drills of %d ranks", 2, world);
+    outcome_sum_up(in->out, "2 drills of %s", amount(world, "rank").s);
     isolated_free(drills, 2 * sizeof *drills);
     return ERR_OK;
 }

@@ -9,6 +9,7 @@
 
 #include "acceptance/nvml.h"
 #include "acceptance/stage.h"
+#include "base/amount.h"
 #include "base/mem.h"
 #include "base/version.h"
 #include "comm/nccl_library.h"
@@ -152,13 +153,12 @@ static Err on_rank(StageRank *r) {
         add_provenance(r->out);
         add_versions(r->out);
         add_nccl(r);
+        add_environment(r->out);
         for (int i = 0; i < r->world; i++) add_device(r, i, &all[i]);
         compare_links(r, all);
         add_links(r, all);
-        add_environment(r->out);
         r->out->devices = all[0].devices;
-        outcome_sum_up(r->out, "%d rank%s, %s, %s", r->world, r->world > 1 ? "s" : "", r->described,
-                       r->transport);
+        outcome_sum_up(r->out, "%s, %s, %s", amount(r->world, "rank").s, r->described, r->transport);
         if (stage_on_gpu(r->in) && !all[0].nvml.known)
             outcome_limit(r->out,
                           "inventory: clocks, ECC and links, because libnvidia-ml.so.1 cannot be used");

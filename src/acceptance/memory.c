@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "acceptance/stage.h"
+#include "base/amount.h"
 #include "base/clock.h"
 #include "base/mem.h"
 
@@ -101,13 +102,17 @@ static void report(const StageRank *r, const Seen *all) {
                         " (offset %" PRIu64 "): pattern '%s' has 0x%016" PRIx64 ", not 0x%016" PRIx64,
                         s->words, s->address, s->offset, PATTERNS[s->pattern].name, s->got, s->wanted);
     }
-    outcome_sum_up(r->out, "%d patterns over %.2f of %.1f GiB of free memory on each of %d device%s",
-                   (int)N_PATTERNS, all[0].gib, all[0].free_gib, r->world, r->world > 1 ? "s" : "");
-    if (all[0].gib < 0.9 * all[0].free_gib)
+    double least = all[0].gib;
+    for (int i = 1; i < r->world; i++) least = all[i].gib < least ? all[i].gib : least;
+    const double gib = least * r->sharing, free_gib = all[0].free_gib * r->sharing;
+    const int devices = r->world / r->sharing;
+    outcome_sum_up(r->out, "%d patterns over %.2f of %.1f GiB of free memory on %s%s", (int)N_PATTERNS, gib,
+                   free_gib, devices > 1 ? "each of " : "", amount(devices, "device").s);
+    if (gib < 0.9 * free_gib)
         outcome_limit(
             r->out,
             "memory: the %.1f GiB of free memory of each device that the time or --memory-share left out",
-            all[0].free_gib - all[0].gib);
+            free_gib - gib);
 }
 
 static Err on_rank(StageRank *r) {

@@ -4,9 +4,20 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/utf8.h"
 #include "bench/op_runner.h"
 
 const char *const STAGE_VERDICTS[] = {"PASS", "INCONCLUSIVE", "DEGRADED", "FAIL"};
+
+/* The environment and what a library prints may hold any bytes, and a text may end inside a character. Bytes
+ * that are not UTF-8 become '?', because JSON cannot hold them. */
+static void make_valid(char *s) {
+    enum { LONGEST = 4 };
+    for (size_t n = 0; *s; s += n) {
+        for (n = 1; n <= LONGEST && !utf8_valid(s, n);) n++;
+        if (n > LONGEST) *s = '?', n = 1;
+    }
+}
 
 #define WRITE(to, fmt)                                                                                       \
     do {                                                                                                     \
@@ -14,30 +25,48 @@ const char *const STAGE_VERDICTS[] = {"PASS", "INCONCLUSIVE", "DEGRADED", "FAIL"
         va_start(args_, fmt);                                                                                \
         vsnprintf(to, sizeof(to), fmt, args_);                                                               \
         va_end(args_);                                                                                       \
+        make_valid(to);                                                                                      \
     } while (0)
 
+/* The last of the least severe. */
+static Evidence *least_severe(Outcome *r) {
+    Evidence *least = r->evidence;
+    for (int i = 1; i < r->n_evidence; i++)
+        if (r->evidence[i].verdict <= least->verdict) least = &r->evidence[i];
+    return least;
+}
+
 void outcome_add(Outcome *r, StageVerdict verdict, const char *suspect, const char *fmt, ...) {
-    if (r->n_evidence == OUTCOME_EVIDENCE) {
-        r->n_lost++;
-        return;
-    }
-    Evidence *e = &r->evidence[r->n_evidence++];
+    const bool full = r->n_evidence == OUTCOME_EVIDENCE;
+    Evidence *e = full ? least_severe(r) : &r->evidence[r->n_evidence++];
+    r->n_lost += full;
+    if (full && e->verdict >= verdict) return;
     e->verdict = verdict;
     snprintf(e->suspect, sizeof e->suspect, "%s", suspect);
+    make_valid(e->suspect);
     WRITE(e->text, fmt);
 }
 
 void outcome_limit(Outcome *r, const char *fmt, ...) {
-    if (r->n_limits == OUTCOME_LIMITS) return;
-    WRITE(r->limit[r->n_limits], fmt);
-    r->n_limits++;
+    char limit[sizeof r->limit[0]];
+    WRITE(limit, fmt);
+    if (outcome_has_limit(r, limit)) return;
+    if (r->n_limits == OUTCOME_LIMITS)
+        snprintf(r->limit[OUTCOME_LIMITS - 1], sizeof limit, "more than the first %d limits of this stage",
+                 OUTCOME_LIMITS - 1);
+    else
+        snprintf(r->limit[r->n_limits++], sizeof limit, "%s", limit);
 }
 
 void outcome_fact(Outcome *r, bool lasting, const char *name, const char *fmt, ...) {
-    if (r->n_facts == OUTCOME_FACTS) return;
+    if (r->n_facts == OUTCOME_FACTS) {
+        outcome_limit(r, "facts of the machine after the first %d", (int)OUTCOME_FACTS);
+        return;
+    }
     Fact *f = &r->fact[r->n_facts++];
     f->lasting = lasting;
     snprintf(f->name, sizeof f->name, "%s", name);
+    make_valid(f->name);
     WRITE(f->value, fmt);
 }
 
@@ -61,7 +90,10 @@ const Metric *outcome_metric(const Outcome *r, const char *name) {
 void outcome_sample(Outcome *r, const char *unit, double sample, const char *name) {
     Metric *m = (Metric *)outcome_metric(r, name);
     if (!m) {
-        if (r->n_metrics == OUTCOME_METRICS) return;
+        if (r->n_metrics == OUTCOME_METRICS) {
+            outcome_limit(r, "rates after the first %d", (int)OUTCOME_METRICS);
+            return;
+        }
         m = &r->metric[r->n_metrics++];
         snprintf(m->name, sizeof m->name, "%s", name);
         snprintf(m->unit, sizeof m->unit, "%s", unit);
@@ -71,11 +103,13 @@ void outcome_sample(Outcome *r, const char *unit, double sample, const char *nam
 
 static bool has_evidence(const Outcome *r, const Evidence *e) {
     for (int i = 0; i < r->n_evidence; i++)
-        if (r->evidence[i].verdict == e->verdict && !strcmp(r->evidence[i].suspect, e->suspect)) return true;
+        if (r->evidence[i].verdict == e->verdict && !strcmp(r->evidence[i].suspect, e->suspect) &&
+            !strcmp(r->evidence[i].text, e->text))
+            return true;
     return false;
 }
 
-static bool has_limit(const Outcome *r, const char *limit) {
+bool outcome_has_limit(const Outcome *r, const char *limit) {
     for (int i = 0; i < r->n_limits; i++)
         if (!strcmp(r->limit[i], limit)) return true;
     return false;
@@ -104,8 +138,7 @@ void outcome_merge(Outcome *to, const Outcome *from) {
     for (int i = 0; i < from->n_metrics; i++)
         for (int k = 0; k < from->metric[i].n; k++)
             outcome_sample(to, from->metric[i].unit, from->metric[i].sample[k], from->metric[i].name);
-    for (int i = 0; i < from->n_limits; i++)
-        if (!has_limit(to, from->limit[i])) outcome_limit(to, "%s", from->limit[i]);
+    for (int i = 0; i < from->n_limits; i++) outcome_limit(to, "%s", from->limit[i]);
     for (int i = 0; i < from->n_facts && to->seconds == 0; i++)
         outcome_fact(to, from->fact[i].lasting, from->fact[i].name, "%s", from->fact[i].value);
     for (int i = 0; i < from->n_hashes; i++) merge_hash(to, &from->hash[i]);

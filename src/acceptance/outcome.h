@@ -13,11 +13,11 @@ extern const char *const STAGE_VERDICTS[]; /* "PASS" */
 
 enum {
     OUTCOME_EVIDENCE = 24,
-    OUTCOME_METRICS = 256,
-    OUTCOME_SAMPLES = 32, /* of two turns; a turn has at most OUTCOME_ROUNDS */
+    OUTCOME_METRICS = 1536, /* 5 of each of 256 ranks, and others */
+    OUTCOME_SAMPLES = 32,   /* of two turns; a turn has at most OUTCOME_ROUNDS */
     OUTCOME_ROUNDS = 16,
-    OUTCOME_LIMITS = 12,
-    OUTCOME_FACTS = 128,
+    OUTCOME_LIMITS = 24,
+    OUTCOME_FACTS = 1280, /* 4 of each of 256 ranks, and others */
     OUTCOME_HASHES = 64
 };
 
@@ -48,7 +48,7 @@ typedef struct OrderHash {
 
 typedef struct Outcome {
     bool done; /* the stage ended; else `doing` is where it was */
-    Err error; /* of an option; the run ends */
+    Err error; /* why it could not run */
     double seconds;
     char doing[160], summary[240];
     int n_evidence, n_metrics, n_limits, n_facts, n_hashes, n_lost; /* n_lost: evidence that did not fit */
@@ -61,23 +61,25 @@ typedef struct Outcome {
 } Outcome;
 
 #define PRINTS(n) __attribute__((format(printf, n, n + 1)))
+/* If there is no space, it replaces less severe evidence. */
 void outcome_add(Outcome *, StageVerdict, const char *suspect, const char *fmt, ...) PRINTS(4);
-void outcome_limit(Outcome *, const char *fmt, ...) PRINTS(2); /* not certified */
+/* Not certified. A limit is kept once. A fact, a metric or a limit that does not fit is a limit. */
+void outcome_limit(Outcome *, const char *fmt, ...) PRINTS(2);
 void outcome_fact(Outcome *, bool lasting, const char *name, const char *fmt, ...) PRINTS(4);
 void outcome_doing(Outcome *, const char *fmt, ...) PRINTS(2);
 void outcome_sum_up(Outcome *, const char *fmt, ...) PRINTS(2);
 void outcome_hash(Outcome *, uint64_t hash, const char *name);
 #undef PRINTS
+bool outcome_has_limit(const Outcome *, const char *limit);
 /* A sample of the metric with this name, which is added if it is new. More than OUTCOME_SAMPLES are
  * dropped. */
 void outcome_sample(Outcome *, const char *unit, double sample, const char *name);
 const Metric *outcome_metric(const Outcome *, const char *name); /* NULL: none */
-/* Adds what a further turn of the stage has found. Evidence with the same suspect and verdict is kept
- * once. */
+/* Adds what a further turn of the stage has found. Equal evidence is kept once. */
 void outcome_merge(Outcome *to, const Outcome *from);
 double metric_median(const Metric *);
 
-/* The worst of its evidence; INCONCLUSIVE if a stage without evidence tested nothing. */
+/* The worst of its evidence. */
 StageVerdict outcome_verdict(const Outcome *);
 
 #endif

@@ -4,9 +4,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "acceptance/stage.h"
+#include "base/amount.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/mem.h"
@@ -59,16 +61,6 @@ static void make_list(const StageInput *in, Str *out) {
         if (ranks % CANDIDATES[i].ranks == 0) add_candidate(&CANDIDATES[i], ranks, out), left--;
 }
 
-static Err write_list(const Str *list, char path[200]) {
-    const char *folder = getenv("TMPDIR");
-    snprintf(path, 200, "%s/validate-XXXXXX", folder ? folder : "/tmp");
-    const int fd = mkstemp(path);
-    if (fd < 0) return file_failed("create", path);
-    const Err e = file_write_all(fd, path, list->s, list->len);
-    close(fd);
-    return e;
-}
-
 /* ---- the sweep ---- */
 
 static void report(const StageInput *in, const Sweep *s) {
@@ -92,8 +84,8 @@ static void report(const StageInput *in, const Sweep *s) {
                           s->cells[i].of->golden->name, s->cells[i].words, stage_world(in));
     if (!n.of[VERDICT_PASS] && !n.of[VERDICT_FAIL])
         outcome_add(in->out, ACCEPT_INCONCLUSIVE, "", "no cell ran");
-    outcome_sum_up(in->out, "%d of %d cells pass, in %d layouts", (int)n.of[VERDICT_PASS],
-                   (int)(n.of[VERDICT_PASS] + n.of[VERDICT_FAIL]), (int)n.layouts);
+    outcome_sum_up(in->out, "%d of %s pass, in %s", (int)n.of[VERDICT_PASS],
+                   amount(n.of[VERDICT_PASS] + n.of[VERDICT_FAIL], "cell").s, amount(n.layouts, "layout").s);
 }
 
 static Err sweep(const StageInput *in, const char *const *dirs, const char *list) {
@@ -125,10 +117,13 @@ static Err sweep(const StageInput *in, const char *const *dirs, const char *list
 }
 
 static Err sweep_list(const StageInput *in, const char *const *dirs, const Str *cells) {
-    char list[200];
-    Err e = write_list(cells, list);
+    char list[40];
+    const int fd = memfd_create("cells", MFD_CLOEXEC); /* a file that cannot stay behind */
+    if (fd < 0) return file_failed("create", "a list of cells");
+    snprintf(list, sizeof list, "/proc/self/fd/%d", fd);
+    Err e = file_write_all(fd, list, cells->s, cells->len);
     if (!e.code) e = sweep(in, dirs, list);
-    unlink(list);
+    close(fd);
     return e;
 }
 
@@ -146,7 +141,8 @@ Err stage_parity(const StageInput *in) {
     if (!there)
         outcome_limit(in->out, "parity: '%s' has no golden cases; --golden names their folder", root);
     else if (!cells.len)
-        outcome_limit(in->out, "parity: no layout of the golden cases fits %d ranks", stage_world(in));
+        outcome_limit(in->out, "parity: no layout of the golden cases fits %s",
+                      amount(stage_world(in), "rank").s);
     else
         e = sweep_list(in, (const char *const *)dirs, &cells);
     if (!there || !cells.len) outcome_add(in->out, ACCEPT_INCONCLUSIVE, "", "nothing to run");

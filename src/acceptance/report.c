@@ -6,8 +6,10 @@
 #include <string.h>
 
 #include "acceptance/acceptance.h"
+#include "base/amount.h"
 #include "base/hash.h"
 #include "base/junit.h"
+#include "base/utf8.h"
 #include "train/provenance.h"
 
 static StageVerdict verdict_of(const AcceptRow *row) {
@@ -92,6 +94,15 @@ void accept_print_row(const Acceptance *a, const AcceptRow *row, Str *out) {
     str_puts(out, "\n");
 }
 
+/* B's limits that A has too are not repeated. */
+static void print_limits(const AcceptRow *row, const char *indent, Str *out) {
+    const Outcome *a = row->a, *b = row->b;
+    for (int i = 0; i < a->n_limits; i++) str_printf(out, "%snot certified: %s\n", indent, a->limit[i]);
+    for (int i = 0; b && i < b->n_limits; i++)
+        if (!outcome_has_limit(a, b->limit[i]))
+            str_printf(out, "%snot certified: B: %s\n", indent, b->limit[i]);
+}
+
 static void print_libraries(const Acceptance *a, Str *out) {
     if (!a->options->nccl_b) return;
     str_printf(out, "\n%-12s %-12s %-12s\n", "stage", "A", "B");
@@ -105,18 +116,16 @@ static void print_libraries(const Acceptance *a, Str *out) {
 void accept_print(const Acceptance *a, Str *out) {
     print_libraries(a, out);
     str_puts(out, "\n");
-    for (int i = 0; i < STAGES; i++) {
-        const Outcome *r = a->row[i].a;
-        for (int k = 0; r && k < r->n_limits; k++) str_printf(out, "not certified: %s\n", r->limit[k]);
-    }
+    for (int i = 0; i < STAGES; i++)
+        if (a->row[i].a) print_limits(&a->row[i], "", out);
     bool any = false;
     for (int i = 0; i < STAGES; i++) {
         if (!a->row[i].a) str_printf(out, "%s%s", any ? ", " : "not certified: ", a->row[i].name);
         any |= !a->row[i].a;
     }
     if (any) str_puts(out, "; --only leaves them out\n");
-    str_printf(out, "verdict: %s (%d rank%s, %.0f s)\n", STAGE_VERDICTS[accept_verdict(a)], a->ranks,
-               a->ranks > 1 ? "s" : "", a->seconds);
+    str_printf(out, "verdict: %s (%s, %.0f s)\n", STAGE_VERDICTS[accept_verdict(a)],
+               amount(a->ranks, "rank").s, a->seconds);
 }
 
 /* ---- JSON ---- */
@@ -153,8 +162,7 @@ static void add_facts(json_t *to, const Outcome *r) {
     uint64_t hash = 0;
     for (int i = 0; i < r->n_facts; i++) {
         const Fact *f = &r->fact[i];
-        json_t *text = json_string(f->value);
-        json_object_set_new(f->lasting ? lasting : state, f->name, text ? text : json_string("?"));
+        json_object_set_new(f->lasting ? lasting : state, f->name, json_string(f->value));
         if (f->lasting) hash = hash64(f->value, strlen(f->value), hash ^ hash_name(f->name));
     }
     char hex[24];
@@ -165,12 +173,12 @@ static void add_facts(json_t *to, const Outcome *r) {
 }
 
 static json_t *row_json(const Acceptance *a, const AcceptRow *row) {
-    Str command = {0};
+    Str command = {0}, valid = {0};
     accept_command(a, row, &command);
-    json_t *all =
-        json_pack("{s:s, s:s, s:s, s:f, s:s}", "name", row->name, "certifies", row->what, "verdict",
-                  STAGE_VERDICTS[verdict_of(row)], "seconds", row->a->seconds, "command", command.s);
-    str_free(&command);
+    utf8_repair(command.s, command.len, &valid); /* its words may hold any bytes */
+    json_t *all = json_pack("{s:s, s:s, s:s, s:f, s:s}", "name", row->name, "certifies", row->what, "verdict",
+                            STAGE_VERDICTS[verdict_of(row)], "seconds", row->a->seconds, "command", valid.s);
+    str_free(&command), str_free(&valid);
     add_results(all, row->a);
     if (row->a->n_facts) add_facts(all, row->a);
     if (row->b) {
@@ -202,6 +210,7 @@ static void junit_row(const Acceptance *a, const AcceptRow *row, Str *out) {
     Str said = {0}, command = {0};
     print_evidence(row->a, "", &said);
     if (row->b) print_evidence(row->b, "B: ", &said);
+    if (!said.len) print_limits(row, "", &said);
     accept_command(a, row, &command);
     str_printf(out, "    <testcase classname=\"validate\" name=\"%s\" time=\"%.3f\">\n      <properties>\n",
                row->name, row->a->seconds);
@@ -211,7 +220,7 @@ static void junit_row(const Acceptance *a, const AcceptRow *row, Str *out) {
     if (v != ACCEPT_PASS) {
         const char *kind = v == ACCEPT_INCONCLUSIVE ? "skipped" : "failure";
         str_printf(out, "      <%s message=\"%s\">", kind, STAGE_VERDICTS[v]);
-        xml_text(out, said.s ? said.s : row->a->n_limits ? row->a->limit[0] : "");
+        xml_text(out, said.s ? said.s : "");
         str_printf(out, "</%s>\n", kind);
     }
     str_puts(out, "    </testcase>\n");
@@ -240,7 +249,7 @@ static void html_row(const Acceptance *a, const AcceptRow *row, Str *out) {
     Str said = {0}, command = {0};
     print_evidence(row->a, row->b ? "A: " : "", &said);
     if (row->b) print_evidence(row->b, "B: ", &said);
-    for (int i = 0; i < row->a->n_limits; i++) str_printf(&said, "    not certified: %s\n", row->a->limit[i]);
+    print_limits(row, "    ", &said);
     accept_command(a, row, &command);
     str_printf(out, "<tr><td>%s</td><td style=\"background:%s\">%s</td><td>%.1f s</td><td>", row->name,
                COLORS[v], STAGE_VERDICTS[v], row->a->seconds);

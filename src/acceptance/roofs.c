@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "acceptance/stage.h"
+#include "base/amount.h"
 #include "base/mem.h"
 #include "bench/op_runner.h"
 #include "bench/peaks.h"
@@ -63,8 +64,9 @@ static void judge(const StageRank *r, int item) {
 
 static void finish(const StageRank *r, bool gpu, int rounds) {
     for (int i = 0; i < N_ITEMS && gpu; i++) judge(r, i);
-    outcome_sum_up(r->out, "copy %.0f GB/s, GEMM fp32 %.0f%s %.0f GFLOP/s, %d rounds", best_of(r, 0, 0),
-                   best_of(r, 2, 0), gpu ? ", bf16" : ", fp64", best_of(r, gpu ? 3 : 1, 0), rounds);
+    outcome_sum_up(r->out, "copy %.0f GB/s, GEMM fp32 %.0f%s %.0f GFLOP/s, %s", best_of(r, 0, 0),
+                   best_of(r, 2, 0), gpu ? ", bf16" : ", fp64", best_of(r, gpu ? 3 : 1, 0),
+                   amount(rounds, "round").s);
     if (!gpu && !r->in->options->good)
         outcome_limit(r->out,
                       "roofs: the speed of the CPU, because there is no good run (--good) to compare with");

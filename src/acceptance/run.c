@@ -1,5 +1,5 @@
-/* Runs the stages: each in a separate process, except under mpirun, and those that depend on the NCCL library
- * alternately for both libraries (A B B A). */
+/* Runs the stages: each in a separate process, except if a launcher has started several, and those that
+ * depend on the NCCL library alternately for both libraries (A B B A). */
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdio.h>
@@ -11,7 +11,9 @@
 #include "acceptance/stage.h"
 #include "base/clock.h"
 #include "base/mem.h"
+#include "bench/comm/exact.h"
 #include "comm/comm.h"
+#include "comm/nccl_library.h"
 #include "train/launch.h"
 
 static Err (*const FUNCTIONS[])(const StageInput *) = {
@@ -25,8 +27,8 @@ static const AcceptRow ROWS[] = {
 #include "acceptance/stages.def"
 };
 
-/* How long a collective may wait for a member, unless an option sets it. */
-enum { DEADLINE_S = 20, SLACK_S = 30, LEAST_SWEEP_S = 10 };
+/* DEADLINE_S: how long a collective may wait for a member, unless an option sets it. */
+enum { DEADLINE_S = 20, SLACK_S = 30, LEAST_SWEEP_S = 2 };
 
 /* ---- one stage ---- */
 
@@ -100,54 +102,59 @@ static void set_or_clear(const char *name, const char *value) {
         unsetenv(name);
 }
 
+/* A stage that cannot run is a fault, because an earlier one has opened the devices and the libraries. */
+static void note_error(const Turn *t) {
+    Outcome *out = t->in.out;
+    if (t->in.variant)
+        outcome_limit(out, "collectives: %s, because %s", t->in.variant, out->error.msg);
+    else
+        outcome_add(out, ACCEPT_FAIL, "not known", "it could not run: %s", out->error.msg);
+}
+
 /* One turn, whose result is added to the row's. `v` NULL: the environment as it is. */
-static Err add_turn(const AcceptOptions *o, int stage, const char *library, double seconds, const Variant *v,
-                    Outcome *to) {
+static void add_turn(const AcceptOptions *o, int stage, const char *library, double seconds, const Variant *v,
+                     Outcome *to) {
     Outcome *out = isolated_memory(sizeof *out);
     Turn t = turn_of(o, stage, library, seconds, out);
     t.in.variant = v ? mem_printf("NCCL_ALGO=%s NCCL_PROTO=%s", v->algorithm, v->protocol) : NULL;
     if (v) set_or_clear("NCCL_ALGO", v->algorithm), set_or_clear("NCCL_PROTO", v->protocol);
     run_turn(&t);
     if (v) set_or_clear("NCCL_ALGO", NULL), set_or_clear("NCCL_PROTO", NULL);
-    const Err e = out->error;
+    if (out->error.code) note_error(&t);
     outcome_merge(to, out);
     free((char *)t.in.variant);
     isolated_free(out, sizeof *out);
-    return e;
 }
 
 /* All algorithms and protocols of NCCL, unless the user has chosen. */
-static Err sweep_variants(const AcceptOptions *o, int stage, const char *library, double seconds,
-                          Outcome *to) {
+static void sweep_variants(const AcceptOptions *o, int stage, const char *library, double seconds,
+                           Outcome *to) {
     static const Variant VARIANTS[] = {{"Ring", "Simple"}, {"Ring", "LL"},        {"Ring", "LL128"},
                                        {"Tree", "Simple"}, {"Tree", "LL"},        {"Tree", "LL128"},
                                        {"NVLS", "Simple"}, {"NVLSTree", "Simple"}};
     enum { N = sizeof VARIANTS / sizeof *VARIANTS };
-    for (int i = 0; i < N; i++) ERR_RETURN(add_turn(o, stage, library, seconds / N, &VARIANTS[i], to));
-    return ERR_OK;
+    for (int i = 0; i < N; i++) add_turn(o, stage, library, seconds / N, &VARIANTS[i], to);
 }
 
-static bool sweeps_variants(const AcceptOptions *o, int stage, const Outcome *out) {
+static bool sweeps_variants(int stage, double seconds, const Outcome *out) {
     return stage == STAGE_collectives && !strncmp(out->summary, "NCCL", 4) && !getenv("NCCL_ALGO") &&
-           !getenv("NCCL_PROTO") && comm_processes() == 1 && o->seconds >= LEAST_SWEEP_S &&
+           !getenv("NCCL_PROTO") && comm_processes() == 1 && seconds >= LEAST_SWEEP_S &&
            outcome_verdict(out) < ACCEPT_FAIL;
 }
 
-static Err run_stage(const AcceptOptions *o, AcceptRow *row, int stage) {
+static void run_stage(const AcceptOptions *o, AcceptRow *row, int stage, double all_seconds) {
     const bool both = o->nccl_b && row->on_library;
     static const char ORDER[] = "abba";
     const int turns = both ? 4 : 1;
-    const double seconds = row->share * o->seconds / turns;
+    const double seconds = all_seconds / turns;
     for (int i = 0; i < turns; i++) {
         const bool is_b = ORDER[i] == 'b';
         const char *library = is_b ? o->nccl_b : o->config->nccl_library;
         Outcome *out = is_b ? row->b : row->a;
-        ERR_RETURN(
-            add_turn(o, stage, library, stage == STAGE_collectives ? seconds / 2 : seconds, NULL, out));
-        if (i < 2 && sweeps_variants(o, stage, out))
-            ERR_RETURN(sweep_variants(o, stage, library, seconds / 2, out));
+        add_turn(o, stage, library, stage == STAGE_collectives ? seconds / 2 : seconds, NULL, out);
+        if (i < 2 && sweeps_variants(stage, all_seconds, out))
+            sweep_variants(o, stage, library, seconds / 2, out);
     }
-    return ERR_OK;
 }
 
 /* ---- the table ---- */
@@ -176,8 +183,17 @@ static Err check_names(const AcceptOptions *o) {
 static const char *obstacle(const AcceptOptions *o, const AcceptRow *row) {
     if (config_ranks(o->config) < row->least_ranks) return "it needs 2 ranks, and there is 1";
     if (comm_processes() > 1 && row->starts_processes)
-        return "it starts processes: run it without mpirun, with --ranks";
+        return "it starts processes: run it without a launcher, with --ranks";
     return NULL;
+}
+
+static bool any_ran(const Acceptance *a) {
+    bool any = false;
+    for (int i = 0; i < STAGES; i++) {
+        const Outcome *r = a->row[i].a;
+        any |= r && r->seconds > 0 && !r->error.code;
+    }
+    return any;
 }
 
 static Err run_row(const AcceptOptions *o, Acceptance *a, int stage) {
@@ -190,7 +206,8 @@ static Err run_row(const AcceptOptions *o, Acceptance *a, int stage) {
         outcome_add(row->a, ACCEPT_INCONCLUSIVE, "", "%s", why);
         row->a->done = true;
     } else {
-        ERR_RETURN(run_stage(o, row, stage));
+        run_stage(o, row, stage, o->seconds * row->share / a->shares);
+        if (row->a->error.code && !any_ran(a)) return row->a->error; /* of the options, probably */
         compare_with_good(a, row);
         if (row->b) compare_libraries(a, row);
     }
@@ -215,6 +232,58 @@ static Err count_devices(const AcceptOptions *o, Config *c) {
     return e;
 }
 
+/* ---- checks before the first stage ---- */
+
+typedef struct Loading {
+    const char *file;
+    bool done;
+    Err error;
+} Loading;
+
+static void load(void *arg) {
+    Loading *l = arg;
+    Nccl n;
+    l->error = nccl_load(l->file, &n);
+    l->done = true;
+}
+
+/* In a separate process: a file that is not NCCL may do anything when it is loaded. */
+static Err check_library(const char *file) {
+    enum { LIMIT_S = 60 };
+    if (!file) return ERR_OK;
+    Loading *l = isolated_memory(sizeof *l);
+    l->file = file;
+    if (comm_processes() > 1) {
+        load(l);
+    } else {
+        Isolated i = isolated_run(load, l, LIMIT_S);
+        if (!l->done)
+            l->error = err_user("'%s' is not NCCL: the process that loaded it did not end well", file);
+        str_free(&i.said);
+    }
+    const Err e = l->error;
+    isolated_free(l, sizeof *l);
+    return e;
+}
+
+static Err check_options(const AcceptOptions *o) {
+    ERR_RETURN(check_library(o->config->nccl_library));
+    ERR_RETURN(check_library(o->nccl_b));
+    if (config_ranks(o->config) > EXACT_RANKS)
+        return err_user("%lld ranks: validate runs on at most %d", (long long)config_ranks(o->config),
+                        (int)EXACT_RANKS);
+    return ERR_OK;
+}
+
+/* The stages that run, and the sum of their shares of the time. */
+static void select_stages(const AcceptOptions *o, Acceptance *a) {
+    for (int i = 0; i < STAGES; i++) {
+        AcceptRow *row = &a->row[i];
+        row->selected = is_selected(o, row->name);
+        if (row->selected && !obstacle(o, row)) a->shares += row->share;
+    }
+}
+
 Err accept_run(const AcceptOptions *given, Acceptance *a) {
     *a = (Acceptance){.options = given, .is_heard = comm_process() <= 0};
     memcpy(a->row, ROWS, sizeof a->row);
@@ -225,11 +294,11 @@ Err accept_run(const AcceptOptions *given, Acceptance *a) {
     options.config = &config;
     const int64_t start = clock_ns();
     ERR_RETURN(count_devices(&options, &config));
+    ERR_RETURN(check_options(&options));
     a->ranks = (int)config_ranks(&config);
-    for (int i = 0; i < STAGES; i++) {
-        a->row[i].selected = is_selected(&options, a->row[i].name);
+    select_stages(&options, a);
+    for (int i = 0; i < STAGES; i++)
         if (a->row[i].selected) ERR_RETURN(run_row(&options, a, i));
-    }
     a->seconds = (double)(clock_ns() - start) * 1e-9;
     return ERR_OK;
 }

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "acceptance/stage.h"
+#include "base/amount.h"
 #include "base/clock.h"
 #include "base/mem.h"
 #include "bench/comm/exact.h"
@@ -164,14 +165,14 @@ static bool is_rank(const bool *slow, int n, int rank) {
 }
 
 static void report_links(const Speed *s, const bool *slow, double of) {
-    static const char TEXT[] = "%s at %.3g GB/s, %.0f %% of the %.3g of its siblings";
+    static const char TEXT[] = "%s %.3g GB/s, %.0f %% of its siblings' %.3g GB/s";
     const int n = s->r->world;
     const StageVerdict verdict = s->shared ? ACCEPT_INCONCLUSIVE : ACCEPT_DEGRADED;
     for (int a = 0; a < n; a++) {
         if (is_rank(slow, n, a)) {
             const double rate = metric_median(link_of(s, a, (a + 1) % n));
             outcome_add(s->r->out, verdict, stage_suspect(s->r, a).s, TEXT,
-                        "all of its links are slow: one is", rate, 100 * rate / of, of);
+                        "all of its links are slow: one has", rate, 100 * rate / of, of);
             continue;
         }
         for (int b = 0; b < n; b++) {
@@ -285,19 +286,22 @@ static void finish(const Speed *s, const Slow *slow) {
     char name[80];
     report_links(s, slow->link, slow->of_links);
     report_arrivals(s, slow);
-    if (n <= 2) outcome_limit(r->out, "speed: the link 0-1 against its siblings, because there is one");
+    if (n <= 2) outcome_limit(r->out, "speed: the link 0-1 against its siblings, because there are none");
     if (n > MOST_PAIRED)
         outcome_limit(r->out, "speed: pairs of ranks, because there are more than %d ranks",
                       (int)MOST_PAIRED);
     snprintf(name, sizeof name, "all_reduce %zu KiB", s->most >> 10);
     const Metric *sum = outcome_metric(r->out, name);
-    const int least = (int)interval_least(GATE_ERROR / (n * (n - 1)));
-    if (sum->n < least)
-        outcome_limit(r->out, "speed: slow links and ranks, because there are %d samples, and %d are needed",
-                      sum->n, least);
-    outcome_sum_up(r->out, "%s: %s %.2f GB/s of bus bandwidth, %d rounds", r->transport, name,
-                   metric_median(sum), sum->n);
-    if (s->shared && !r->in->options->good)
+    const int least = (int)interval_least(GATE_ERROR / (n * (n - 1))), samples = sum ? sum->n : 0;
+    const AcceptOptions *o = r->in->options;
+    if (samples < least)
+        outcome_limit(r->out, "speed: slow links and ranks, because of only %s, and %d are needed",
+                      amount(samples, "sample").s, least);
+    if (samples < least || (n <= 2 && !o->good && !o->nccl_b))
+        outcome_add(r->out, ACCEPT_INCONCLUSIVE, "", "nothing could be judged");
+    outcome_sum_up(r->out, "%s: %s %.2f GB/s of bus bandwidth, %s", r->transport, name,
+                   sum ? metric_median(sum) : 0, amount(samples, "round").s);
+    if (s->shared && !o->good)
         outcome_limit(r->out, "speed: between ranks that share a device and its memory");
 }
 

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "acceptance/stage.h"
+#include "base/amount.h"
 #include "base/clock.h"
 #include "base/mem.h"
 #include "bench/gate/gate.h"
@@ -109,16 +110,21 @@ static void take_step(const StageRank *r, const Training *t, Trainer *run, const
     s->n++;
 }
 
-/* Steps until half of the budget has passed, or `steps` of them. */
+/* Steps until half of the budget has passed, or `steps` of them; none if they do not fit. */
 static Err train(StageRank *r, const Training *t, int64_t steps, Steps *s) {
     char transport[200];
     Device *device;
     ERR_RETURN(rank_open_device(&t->config, &t->derived, r->comm, &device, transport));
     const MemoryPlan plan = memory_plan_new(&t->config, &t->derived, r->comm, device);
-    const Err e = comm_agree(r->comm, memory_plan_check(&plan, device_memory_available(device)));
+    const size_t available = device_memory_available(device);
+    const Err e = comm_agree(r->comm, memory_plan_check(&plan, available));
     if (e.code) {
         rank_free_device(r->comm, device);
-        return e;
+        if (r->out)
+            outcome_limit(r->out, "training: its run needs %s of memory, and %s are available",
+                          bytes_text((double)memory_plan_total(&plan)).s, bytes_text((double)available).s);
+        if (r->out) outcome_add(r->out, ACCEPT_INCONCLUSIVE, "", "too little memory");
+        return ERR_OK;
     }
     Trainer *run = trainer_new(&t->config, &t->derived, &plan, r->comm, device);
     registry_init(run->model->registry, run->context.seed);
@@ -146,11 +152,11 @@ static void judge_determinism(const StageRank *r, const Steps *a, const Steps *b
             return;
         }
         if (a->loss[i] == b->loss[i] && a->norm[i] == b->norm[i]) continue;
-        outcome_add(r->out, ACCEPT_FAIL, r->world > 1 ? stage_transport(r).s : stage_suspect(r, 0).s,
+        outcome_add(r->out, ACCEPT_FAIL, r->world > 1 ? "rank or transport" : stage_suspect(r, 0).s,
                     "two equal runs differ from step %d on: loss %.17g and %.17g, gradient norm %.17g and "
-                    "%.17g; if the "
-                    "stage compute passes, suspect the transport",
-                    (int)i + 1, a->loss[i], b->loss[i], a->norm[i], b->norm[i]);
+                    "%.17g%s",
+                    (int)i + 1, a->loss[i], b->loss[i], a->norm[i], b->norm[i],
+                    r->world > 1 ? ": the stages compute and collectives tell which" : "");
         return;
     }
 }
@@ -160,14 +166,14 @@ static void judge_drift(const StageRank *r, const Steps *s) {
     static const double MOST = 1.05;
     const int64_t third = (s->n - 1) / 3;
     Interval first, last;
-    if (!interval_of_median(s->seconds + 1, third, GATE_ERROR / 2, &first) ||
-        !interval_of_median(s->seconds + s->n - third, third, GATE_ERROR / 2, &last))
-        outcome_limit(r->out, "training: drift of the speed, because there are %d steps", (int)s->n);
-    else if (!stage_on_gpu(r->in))
+    if (!stage_on_gpu(r->in))
         outcome_limit(r->out, "training: drift of the speed, because a CPU may be busy with other work");
+    else if (!interval_of_median(s->seconds + 1, third, GATE_ERROR / 2, &first) ||
+             !interval_of_median(s->seconds + s->n - third, third, GATE_ERROR / 2, &last))
+        outcome_limit(r->out, "training: drift of the speed, because of only %s", amount(s->n, "step").s);
     else if (last.low > MOST * first.high)
         outcome_add(r->out, ACCEPT_DEGRADED, "clocks or cooling",
-                    "steps take %.2f ms at the end, and %.2f ms at the begin", last.median * 1e3,
+                    "steps take %.2f ms at the end, and %.2f ms at the start", last.median * 1e3,
                     first.median * 1e3);
 }
 
@@ -181,9 +187,9 @@ static void finish(const StageRank *r, const Training *t, const Steps *s) {
         outcome_sample(r->out, "steps/s", 1 / s->seconds[i], "training step");
     char mfu[40] = "";
     if (peak > 0) snprintf(mfu, sizeof mfu, ", %.1f %% MFU", 100 * rate / peak);
-    outcome_sum_up(r->out, "%d steps of %lld tokens, twice, %s: %.2f ms a step, %.3g TFLOP/s%s", (int)s->n,
-                   (long long)(t->derived.global_batch_size * t->config.seq_length), r->transport,
-                   all.median * 1e3, rate * 1e-12, mfu);
+    outcome_sum_up(r->out, "%s of %lld tokens, twice, %s: %.2f ms a step, %.3g TFLOP/s%s",
+                   amount(s->n, "step").s, (long long)(t->derived.global_batch_size * t->config.seq_length),
+                   r->transport, all.median * 1e3, rate * 1e-12, mfu);
     judge_drift(r, s);
 }
 
@@ -194,8 +200,8 @@ static Err on_rank(StageRank *r) {
     Err e = make_config(r->in, arena, &t);
     rank_free_device(r->comm, r->device); /* a run owns its device */
     if (!e.code) e = train(r, &t, 0, a);
-    if (!e.code) e = train(r, &t, a->n, b);
-    if (!e.code && r->out) {
+    if (!e.code && a->n) e = train(r, &t, a->n, b);
+    if (!e.code && a->n && b->n && r->out) {
         finish(r, &t, a);
         judge_determinism(r, a, b);
     }

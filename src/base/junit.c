@@ -2,9 +2,14 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
-void xml_text(Str *out, const char *s) {
-    for (; *s; s++) switch (*s) {
+#include "base/utf8.h"
+
+void xml_text(Str *out, const char *text) {
+    Str valid = {0};
+    utf8_repair(text, strlen(text), &valid);
+    for (const char *s = valid.s ? valid.s : ""; *s; s++) switch (*s) {
         case '<':
             str_puts(out, "&lt;");
             break;
@@ -23,6 +28,7 @@ void xml_text(Str *out, const char *s) {
         default:
             if ((unsigned char)*s >= 32) str_add(out, s, 1);
         }
+    str_free(&valid);
 }
 
 void junit_property(Str *out, const char *indent, const char *name, const char *value) {

@@ -4,7 +4,8 @@
 
 #include "base/str.h"
 
-/* Escapes text for XML content and attributes. Characters that XML cannot hold are left out. */
+/* Escapes text for XML content and attributes. Characters that XML cannot hold are left out, and
+ * bytes that are not UTF-8 become U+FFFD. */
 void xml_text(Str *, const char *);
 
 /* <property name="..." value="..."/> on a line, for a <properties> element. The number must be finite, else

@@ -1,5 +1,9 @@
 #include "comm/agree.h"
 
+#include <stdlib.h>
+
+#include "base/mem.h"
+
 void comm_all_reduce(Comm *c, Group group, const char *site, CommReduction reduction, DType dtype, void *x,
                      int64_t n) {
     comm_run(c, &(CommCall){.kind = COMM_ALL_REDUCE,
@@ -27,4 +31,16 @@ Err comm_agree(Comm *c, Err e) {
                             .n = sizeof e,
                             .peer = first});
     return e;
+}
+
+/* The maximum of ~x is ~ of the minimum of x. */
+int comm_first_difference(Comm *c, const int64_t *x, int n) {
+    if (!c) return -1;
+    int64_t *most = mem_alloc(2 * (size_t)n * sizeof *most);
+    for (int i = 0; i < n; i++) most[i] = x[i], most[n + i] = ~x[i];
+    comm_all_reduce(c, comm_everyone(c), "same", COMM_MAX, I64, most, 2 * (int64_t)n);
+    int i = 0;
+    while (i < n && most[i] == ~most[n + i]) i++;
+    free(most);
+    return i < n ? i : -1;
 }

@@ -9,4 +9,8 @@
  * NULL: one rank. */
 Err comm_agree(Comm *, Err);
 
+/* The first of n numbers that is not the same on all ranks; -1: none. Every rank calls it and gets the same result.
+ * NULL: one rank. */
+int comm_first_difference(Comm *, const int64_t *x, int n);
+
 #endif

@@ -137,8 +137,9 @@ bool comm_mpi_built(void); /* else comm_mpi is a fault */
  * programs differ. */
 Err comm_tcp(const CommLaunch *, const CommOptions *, Comm **);
 /* Called by processes that end with an error, after that of process 0 is printed. Processes that still wait for
- * others at the start learn of it. True if process 0 prints the error of this one, or its own. */
-bool comm_tcp_give_up(const CommLaunch *, const CommOptions *, Err);
+ * others at the start learn of it. True if process 0 prints the error of this one, or its own; *error then has the
+ * code of what it prints. */
+bool comm_tcp_give_up(const CommLaunch *, const CommOptions *, Err *error);
 
 /* ---- exposed communication ---- */
 

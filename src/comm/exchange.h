@@ -16,7 +16,8 @@
 typedef enum Say {
     STARTS,   /* an operation */
     RETURNED, /* the sender starts no more operations */
-    ASKS,     /* asks for the receiver's state, because the sender is about to end the world */
+    ASKS,     /* asks for the receiver's state, because the sender is about to end the world; key, seq: for an
+                 operation of the device, which members do not announce */
     TELLS,    /* the sender's state: its last operation */
     BEATS,    /* the sender is alive */
     ENDS,     /* the sender has reported: the receiver ends without a report */
@@ -31,6 +32,7 @@ typedef struct Announcement {
     int32_t what;                      /* Say */
     int32_t member;                    /* STARTS: the sender */
     int32_t tag;                       /* STARTS: of the data to this receiver, in order of phases */
+    int32_t started;                   /* TELLS: 1: the sender has started what it was asked for */
     int64_t started_ago, finished_ago; /* TELLS: ns before now, because clocks differ between machines; -1:
                                           not started or finished */
 } Announcement;
@@ -101,7 +103,7 @@ typedef struct Processes {
     bool *returned;         /* [world] */
     CommWitness *witness;   /* [world], the states that this rank has received */
     bool *answered;         /* [world], this rank's ASKS */
-    int64_t heard_ns;       /* when the rank that this one watches was last heard */
+    int64_t heard_ns;       /* when the rank that this one watches was last heard; 0: never */
     int lost;               /* a rank that the wire has lost before it returned; -1: none */
     int64_t lost_ns;        /* when */
     bool ending;            /* this rank is about to report */

@@ -56,9 +56,18 @@ typedef struct State {
 
 /* ---- errors ---- */
 
+static _Noreturn void end_world(const State *s, const CommKey *key, const Flight *f, const char *why) {
+    s->comm->host->end(s->comm, key, f->seq, &f->facts, why);
+    abort();
+}
+
 static void check(const State *s, NcclComm comm, int result, const char *call) {
+    char why[400];
     if (result == NCCL_SUCCESS) return;
-    CHECK(false, "%s: %s; %s", call, s->nccl.GetErrorString(result), s->nccl.GetLastError(comm));
+    snprintf(why, sizeof why, "%s fails on rank %d: %s; %s", call, s->comm->rank,
+             s->nccl.GetErrorString(result), s->nccl.GetLastError(comm));
+    CHECK(s->calling, "%s", why);
+    end_world(s, &s->calling_key, s->calling, why);
 }
 
 #define NCCL(s, comm, function, ...) check(s, comm, (s)->nccl.function(__VA_ARGS__), "nccl" #function)
@@ -74,11 +83,6 @@ static void sweep(State *s, Link *l) {
         f->watched = false;
         if (f->waited) f->next = s->spare, s->spare = f;
     }
-}
-
-static _Noreturn void end_world(const State *s, const CommKey *key, const Flight *f, const char *why) {
-    s->comm->host->end(s->comm, key, f->seq, &f->facts, why);
-    abort();
 }
 
 static bool is_late(const State *s, const Flight *f) {
@@ -116,11 +120,9 @@ static void *watchdog(void *arg) {
     State *s = arg;
     pthread_mutex_lock(&s->lock);
     while (!s->closed) {
-        struct timespec until;
-        clock_gettime(CLOCK_REALTIME, &until);
-        const int64_t ns = until.tv_nsec + POLL_NS;
-        until.tv_sec += ns / 1000000000, until.tv_nsec = ns % 1000000000;
-        if (pthread_cond_timedwait(&s->closing, &s->lock, &until) != ETIMEDOUT) continue;
+        const int64_t ns = clock_ns() + POLL_NS;
+        const struct timespec until = {ns / 1000000000, ns % 1000000000};
+        if (pthread_cond_clockwait(&s->closing, &s->lock, CLOCK_MONOTONIC, &until) != ETIMEDOUT) continue;
         check_late(s, &s->calling_key, s->calling, "the connection for an operation");
         for (Link *l = s->links; l; l = l->next) look_at(s, l);
     }

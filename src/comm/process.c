@@ -58,7 +58,8 @@ static Err copy_host(CommLaunch *l, const char *host, size_t length) {
 static Err by_torchrun(CommLaunch *out) {
     static const char *const NEEDED[] = {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"};
     CommLaunch l = launch_of(COMM_TCP, (Names){"RANK"}, (Names){"WORLD_SIZE"}, (Names){"LOCAL_RANK"}, out);
-    if (l.processes == 1 && l.process <= 0) return ERR_OK; /* one process needs no address */
+    if (l.processes == 1 && (l.process == 0 || !text_of("RANK")))
+        return ERR_OK; /* one process needs no address */
     for (size_t i = 0; i < sizeof NEEDED / sizeof *NEEDED; i++)
         if (!text_of(NEEDED[i]))
             return err_user(

@@ -144,9 +144,8 @@ static void flush_to(Tcp *t, int rank) {
         const int skip = m->moved >= head;
         struct msghdr h = {.msg_iov = part + skip, .msg_iovlen = (size_t)(2 - skip)};
         const ssize_t sent = sendmsg(p->socket, &h, MSG_NOSIGNAL | MSG_DONTWAIT);
-        if (sent < 0 && errno == EAGAIN) break;
         if (sent < 0 && errno == EINTR) continue;
-        if (sent < 0) return; /* reading tells why, after what the process has said last */
+        if (sent < 0) break; /* no room; or reading tells why, after what the process has said last */
         if ((m->moved += (size_t)sent) < all) continue;
         p->out.first = m->next;
         finish(m);

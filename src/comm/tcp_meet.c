@@ -72,14 +72,22 @@ typedef struct Meeting {
     Place *place;          /* [world] */
     Guest guest[GUESTS];
     int guests;
-    Err failure; /* of a process that has come */
+    Err failure;          /* of a process that has come */
+    const char *obstacle; /* why process 0 could not be reached */
     double limit_s;
-    int64_t until; /* by clock_ns */
+    int64_t warning, until; /* by clock_ns; warning: INT64_MAX after it */
 } Meeting;
 
 /* ---- sockets ---- */
 
 static Err no_socket(const char *what) { return err_infra("%s: %s", what, strerror(errno)); }
+
+/* After a tenth of the limit, once. A process that has failed does not wait for long. */
+static bool warns_now(Meeting *m) {
+    if (m->own.failed || clock_ns() < m->warning) return false;
+    m->warning = INT64_MAX;
+    return true;
+}
 
 static int ms_until(int64_t until) {
     const int64_t ms = (until - clock_ns()) / 1000000;
@@ -166,17 +174,21 @@ static bool is_own_end(int s) {
     return !getsockname(s, (void *)&a, &n) && !getpeername(s, (void *)&b, &m) && n == m && !memcmp(&a, &b, n);
 }
 
-/* One try; -1: nothing listens there. */
+/* One try; -1: nothing listens there, and errno is the reason. */
 static int connect_to(const struct sockaddr *a, socklen_t size) {
     int s = socket(a->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), error = 0;
     socklen_t n = sizeof error;
     if (s < 0) return -1;
     struct pollfd p = {.fd = s, .events = POLLOUT};
-    const bool begun = !connect(s, a, size) || errno == EINPROGRESS;
-    if (begun && poll(&p, 1, CONNECT_MS) == 1 && !getsockopt(s, SOL_SOCKET, SO_ERROR, &error, &n) && !error &&
-        !is_own_end(s))
-        return s;
+    if (connect(s, a, size) && errno != EINPROGRESS)
+        error = errno;
+    else if (poll(&p, 1, CONNECT_MS) != 1)
+        error = ETIMEDOUT;
+    else if (!getsockopt(s, SOL_SOCKET, SO_ERROR, &error, &n) && !error && is_own_end(s))
+        error = ECONNREFUSED;
+    if (!error) return s;
     close(s);
+    errno = error;
     return -1;
 }
 
@@ -287,7 +299,7 @@ static void take_guest(Meeting *m) {
 }
 
 /* The processes that have not come: "2, 5". */
-static Err not_all_came(const Meeting *m) {
+static Err not_all_came(const Meeting *m, double waited_s) {
     enum { SHOWN = 16 };
     Str who = {0};
     for (int r = m->own.rank + 1, n = 0; r < m->own.world; r++)
@@ -295,7 +307,7 @@ static Err not_all_came(const Meeting *m) {
     const Err e = err_infra(
         "process %d waited %g s at port %d for process %s of %d: see whether it was started, with the "
         "same MASTER_ADDR and MASTER_PORT, and whether a firewall is between them",
-        m->own.rank, m->limit_s, m->own.rank ? m->own.port : m->launch->port, who.s, m->own.world);
+        m->own.rank, waited_s, m->own.rank ? m->own.port : m->launch->port, who.s, m->own.world);
     str_free(&who);
     return e;
 }
@@ -332,7 +344,9 @@ static Err receive_guests(Meeting *m) {
             e = err_infra("process %d ended before all %d processes had met: see its messages", left,
                           m->own.world);
         else if (m->missing && clock_ns() >= m->until)
-            e = not_all_came(m);
+            e = not_all_came(m, m->limit_s);
+        else if (m->missing && warns_now(m))
+            fprintf(stderr, "COMM WARNING %s\n", not_all_came(m, m->limit_s / 10).msg);
     }
     while (m->guests) remove_guest(m, 0, true);
     free(p);
@@ -361,28 +375,37 @@ static Err host_meeting(Meeting *m) {
 
 /* ---- the others ---- */
 
-static int try_host(const CommLaunch *l) {
+static int try_host(Meeting *m) {
+    const CommLaunch *l = m->launch;
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *all = NULL;
     char port[16];
     int s = -1;
     snprintf(port, sizeof port, "%d", l->port);
-    if (getaddrinfo(l->host, port, &hints, &all)) return -1;
+    const int unknown = getaddrinfo(l->host, port, &hints, &all);
+    if (unknown) {
+        m->obstacle = gai_strerror(unknown);
+        return -1;
+    }
     for (const struct addrinfo *a = all; a && s < 0; a = a->ai_next)
         s = connect_to(a->ai_addr, a->ai_addrlen);
+    m->obstacle = s < 0 ? strerror(errno) : NULL;
     freeaddrinfo(all);
     return s;
 }
 
+static Err not_reached(const Meeting *m, double tried_s) {
+    return err_infra(
+        "process %d has tried %g s to reach process 0 at %s, port %d (%s): see whether it was started, "
+        "and whether MASTER_ADDR and MASTER_PORT are right",
+        m->own.rank, tried_s, m->launch->host, m->launch->port, m->obstacle);
+}
+
 /* Connects to process 0, which may start later than this one. */
 static Err find_host(Meeting *m) {
-    const CommLaunch *l = m->launch;
     for (;;) {
-        if ((m->socket[0] = try_host(l)) >= 0) return ERR_OK;
-        if (clock_ns() >= m->until)
-            return err_infra("process %d has tried %g s to reach process 0 at %s, port %d: see whether it "
-                             "was started, and "
-                             "whether MASTER_ADDR and MASTER_PORT are right",
-                             m->own.rank, m->limit_s, l->host, l->port);
+        if ((m->socket[0] = try_host(m)) >= 0) return ERR_OK;
+        if (clock_ns() >= m->until) return not_reached(m, m->limit_s);
+        if (warns_now(m)) fprintf(stderr, "COMM WARNING %s\n", not_reached(m, m->limit_s / 10).msg);
         nanosleep(&(struct timespec){0, RETRY_MS * 1000000L}, NULL);
     }
 }
@@ -454,6 +477,7 @@ static Meeting *meeting_new(const CommLaunch *l, const CommOptions *o, int *sock
     const double limit_s = o->meet_s > 0 ? o->meet_s : LIMIT_S;
     Meeting *m = mem_zero(1, sizeof *m);
     *m = (Meeting){.launch = l, .listener = -1, .socket = socket, .limit_s = limit_s};
+    m->warning = clock_ns() + (int64_t)(limit_s * 1e8);
     m->until = clock_ns() + (int64_t)(limit_s * 1e9);
     m->own = (Hello){.world = l->processes, .rank = l->process, .run = hash64(l->run, strlen(l->run), 0)};
     memcpy(m->own.magic, MAGIC, sizeof MAGIC);
@@ -485,12 +509,12 @@ Err tcp_meet(const CommLaunch *l, const CommOptions *o, int *socket) {
     return e;
 }
 
-bool comm_tcp_give_up(const CommLaunch *l, const CommOptions *o, Err failure) {
+bool comm_tcp_give_up(const CommLaunch *l, const CommOptions *o, Err *error) {
     Answer a = {.what = REFUSED};
     int *socket = mem_zero((size_t)l->processes, sizeof *socket);
     Meeting *m = meeting_new(l, o, socket);
-    m->own.failed = (int32_t)failure.code, m->missing = l->processes - 1;
-    snprintf(m->own.failure, sizeof m->own.failure, "%s", failure.msg);
+    m->own.failed = (int32_t)error->code, m->missing = l->processes - 1;
+    snprintf(m->own.failure, sizeof m->own.failure, "%s", error->msg);
     if (l->process == 0) {
         if (!listen_at(l->port, &m->listener).code) receive_guests(m);
     } else if (!find_host(m).code && move_all(m->socket[0], &m->own, sizeof m->own, true, m->until)) {
@@ -498,5 +522,7 @@ bool comm_tcp_give_up(const CommLaunch *l, const CommOptions *o, Err failure) {
     }
     meeting_free(m, true);
     free(socket);
-    return l->process == 0 || (!memcmp(a.magic, MAGIC, sizeof MAGIC) && a.what == ENDED);
+    const bool ended = !memcmp(a.magic, MAGIC, sizeof MAGIC) && a.what == ENDED;
+    if (ended) error->code = code_of(a.error);
+    return l->process == 0 || ended;
 }

@@ -38,11 +38,12 @@ void watch_say(const Comm *c, Say what, int to) {
     p->wire->say(p->line, &(Announcement){.what = what}, to);
 }
 
-static void tell(Comm *c, int asker) {
+static void tell(Comm *c, int asker, const Announcement *asked) {
     const Processes *p = c->host_state;
     CommRecord last;
     const int64_t now = clock_ns();
     Announcement a = {.what = TELLS, .started_ago = -1, .finished_ago = -1};
+    a.started = comm_record_has(&c->recorder, &asked->key, asked->seq);
     if (comm_record_last(&c->recorder, &last)) {
         a.key = last.key, a.seq = last.seq, a.facts = last.facts;
         a.started_ago = now - last.started_ns;
@@ -68,6 +69,9 @@ static void take_answer(Processes *p, const Announcement *a, int source) {
     if (!p->returned[source]) w->status = "answers";
     if (a->started_ago >= 0) learn(w, a, a->started_ago, a->finished_ago);
     w->is_in = a->started_ago >= 0 && a->finished_ago < 0;
+    if (!a->started || !p->end_key || !p->end_key->device) return;
+    for (int i = 0; i < comm_members(p->end_key); i++)
+        p->end_arrived[i] |= comm_member(p->end_key, i) == source;
 }
 
 /* ---- the end ---- */
@@ -95,12 +99,14 @@ static _Noreturn void end_world(Comm *c, const CommKey *key, int64_t seq, const 
     p->end_key = key, p->end_seq = seq, p->end_arrived = arrived;
     if (p->yields) listen_for(c, false, PATIENCE_NS);
     p->yields = false;
+    Announcement ask = {.what = ASKS, .seq = seq};
+    if (key) ask.key = *key;
     for (int r = 0; r < c->world; r++) {
         const bool lost = p->wire->lost && p->wire->lost(p->line, r);
         p->answered[r] = lost;
         p->witness[r].silent = r != c->rank;
         p->witness[r].status = p->returned[r] ? "has returned" : lost ? "has ended" : "does not answer";
-        if (r != c->rank && !lost) watch_say(c, ASKS, r);
+        if (r != c->rank && !lost) p->wire->say(p->line, &ask, r);
     }
     CommWitness *own = &p->witness[c->rank];
     own->status = "reports";
@@ -174,7 +180,7 @@ void watch_check_lost(Comm *c, const Exchange *x) {
 }
 
 /* Bytes of another process are not trusted: a wrong key would index memory. */
-static bool is_sound(const Comm *c, const Announcement *a) {
+static bool is_sound(const Comm *c, const Announcement *a, int source) {
     const Group *g = &a->key.group;
     const CommFacts *f = &a->facts;
     if (g->size < 1 || g->size > c->world || g->n_axes < 0 || g->n_axes > 4) return false;
@@ -186,15 +192,16 @@ static bool is_sound(const Comm *c, const Announcement *a) {
     }
     return members == g->size && low >= 0 && high < c->world && a->key.src >= -1 && a->key.dst >= -1 &&
            a->key.src < g->size && a->key.dst < g->size && (a->key.src < 0) == (a->key.dst < 0) &&
-           a->member >= 0 && a->member < comm_members(&a->key) && (unsigned)f->kind < COMM_KINDS &&
-           (unsigned)f->reduction <= COMM_MIN && (unsigned)f->dtype < DTYPES &&
-           memchr(f->site, 0, sizeof f->site);
+           a->member >= 0 && a->member < comm_members(&a->key) &&
+           (a->what == TELLS || comm_member(&a->key, a->member) == source) &&
+           (unsigned)f->kind <= COMM_GRAPH && (unsigned)f->reduction <= COMM_MIN &&
+           (unsigned)f->dtype < DTYPES && memchr(f->site, 0, sizeof f->site);
 }
 
 static void take(Comm *c, const Announcement *a, int source) {
     Processes *p = c->host_state;
     const bool names_operation = a->what == STARTS || (a->what == TELLS && a->started_ago >= 0);
-    CHECK(!names_operation || is_sound(c, a), "rank %d sends what is no operation", source);
+    CHECK(!names_operation || is_sound(c, a, source), "rank %d sends what is no operation", source);
     if (source == (c->rank + 1) % c->world) p->heard_ns = clock_ns();
     switch ((Say)a->what) {
     case STARTS:
@@ -210,7 +217,7 @@ static void take(Comm *c, const Announcement *a, int source) {
         break;
     case ASKS:
         p->yields |= !p->ending || source < c->rank;
-        tell(c, source);
+        tell(c, source, a);
         break;
     case TELLS:
         take_answer(p, a, source);
@@ -243,6 +250,7 @@ static void check_silence(Comm *c, int64_t now) {
     const int64_t bytes = p->wire->heard ? p->wire->heard(p->line, next) : 0,
                   heard = bytes > p->heard_ns ? bytes : p->heard_ns;
     char why[200];
+    if (!heard) return; /* it may still connect to others */
     if (p->returned[next] || now - heard < SILENCE_NS) return;
     snprintf(why, sizeof why,
              "rank %d has not been heard for %.1f s: its process is stopped, or its host or network is down",
@@ -268,7 +276,7 @@ static void *watcher(void *arg) {
     for (int64_t last = clock_ns(); !p->closed;) {
         const int64_t until = last + TICK_NS;
         const struct timespec at = {until / SECOND, until % SECOND};
-        if (pthread_cond_timedwait(&p->closing, &p->lock, &at) != ETIMEDOUT) continue;
+        if (pthread_cond_clockwait(&p->closing, &p->lock, CLOCK_MONOTONIC, &at) != ETIMEDOUT) continue;
         const int64_t now = clock_ns();
         if (now - last > SUSPENDED_NS) p->heard_ns = now;
         last = now;
@@ -281,14 +289,9 @@ static void *watcher(void *arg) {
 
 void watch_start(Comm *c) {
     Processes *p = c->host_state;
-    pthread_condattr_t monotonic;
     sigset_t all, before;
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     pthread_mutex_init(&p->lock, NULL);
-    pthread_cond_init(&p->closing, &monotonic);
-    pthread_condattr_destroy(&monotonic);
-    p->heard_ns = clock_ns();
+    pthread_cond_init(&p->closing, NULL);
     p->lost = -1;
     if (c->world == 1) return;
     sigfillset(&all); /* signals are for the threads of the program */

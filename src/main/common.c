@@ -14,22 +14,20 @@ static void print_error(const char *sentence, const char *more) {
 
 /* Only process 0 prints. With MPI the launcher kills the others when it ends, and they wait for that. With TCP they
  * tell it that they have failed. A process that survives, or does not reach it, prints its own error, if it
- * has a message. */
-static void say(Err e, const char *more) {
+ * has a message. Returns the exit status. */
+static int say(Err e, const char *more) {
     enum { PATIENCE_S = 3 };
     const CommOptions options = {.meet_s = PATIENCE_S, .build = isotron_commit()};
     CommLaunch launch;
     comm_launch(&launch);
     if (launch.process == 0) print_error(e.msg, more);
     if (launch.by != COMM_TCP && launch.process) sleep(PATIENCE_S);
-    const bool told = launch.by == COMM_TCP && comm_tcp_give_up(&launch, &options, e);
+    const bool told = launch.by == COMM_TCP && comm_tcp_give_up(&launch, &options, &e);
     if (launch.process && !told) print_error(e.msg, more);
-}
-
-int command_fail(Err e) {
-    say(e, "");
     return e.code;
 }
+
+int command_fail(Err e) { return say(e, ""); }
 
 bool command_ready(const Args *args, Err e, int *status) {
     const bool speaks = comm_process() == 0;
@@ -44,8 +42,7 @@ bool command_ready(const Args *args, Err e, int *status) {
     if (args->notes.len && speaks) fputs(args->notes.s, stderr);
     if (!e.code) return true;
     /* e is the first of several problems; print the others too */
-    say(e, args->num_problems > 1 ? strchr(args->problems.s, '\n') + 1 : "");
-    *status = e.code;
+    *status = say(e, args->num_problems > 1 ? strchr(args->problems.s, '\n') + 1 : "");
     return false;
 }
 

@@ -25,11 +25,11 @@ static const Arg ROWS[] = {
     ROW(accept.nccl_b, "nccl-b", ARG_TEXT, "none",
         "Another NCCL library: stages that depend on the library run for both alternately."),
     ROW(accept.good, "good", ARG_TEXT, "none", "File of an earlier --json, of a good run, to compare with."),
-    ROW(accept.golden, "golden", ARG_TEXT, "golden", "Folder of golden cases for the stage parity."),
+    ROW(accept.golden, "golden", ARG_TEXT, "none",
+        "Folder of golden cases for the stage parity; none = golden."),
     ROW(memory, "memory-share", ARG_TEXT, "80%",
         "Share of a device's free memory that gets patterns, as the time allows."),
-    ROW(allow, "allow", ARG_TEXT, "5%",
-        "How much less speed than in the good run or with A is not degraded."),
+    ROW(allow, "allow", ARG_TEXT, "5%", "Loss of speed against the good run or A that is accepted."),
     ROW(accept.allow_changes, "allow-changes", ARG_FLAG, "off",
         "Versions, devices and the environment may differ from those of the good run."),
     ROW(json, "json", ARG_TEXT, "none", "File that gets the report as JSON."),
@@ -48,6 +48,13 @@ static void refuse_same_files(Args *args, const Options *o) {
     command_refuse_same_files(args, outputs, 3, inputs, 4);
 }
 
+/* Elsewhere the last of a repeated option applies. Here this would leave stages out without a message. */
+static void refuse_repeated_only(Args *args, int argc, char **argv) {
+    int n = 0;
+    for (int i = 0; i < argc; i++) n += !strcmp(argv[i], "--only") || !strncmp(argv[i], "--only=", 7);
+    if (n > 1) args_problem(args, "--only is given %d times: name all stages after one", n);
+}
+
 static Err read_options(Config *c, Options *o, Args *args, int argc, char **argv) {
     args_use(args, (ArgTable){.rows = ROWS, .count = sizeof ROWS / sizeof *ROWS, .target = o});
     args_use(args, config_table(c, USE_VALIDATE));
@@ -60,12 +67,18 @@ static Err read_options(Config *c, Options *o, Args *args, int argc, char **argv
     if (f64_is_set(a->seconds) && !(a->seconds >= 1 && a->seconds <= MOST_S))
         args_problem(args, "--seconds: from 1 to %d", (int)MOST_S);
     if (!f64_is_set(a->seconds)) a->seconds = o->quick ? QUICK_S : FULL_S;
-    if (!gate_parse_percentage(o->allow, &a->allow))
-        args_problem(args, "--allow expects a percentage, as 5%%, not '%s'", o->allow);
-    if (!gate_parse_percentage(o->memory, &a->memory_share) || a->memory_share <= 0 || a->memory_share > 0.95)
+    if (!gate_parse_percentage(o->allow, &a->allow) || a->allow >= 1)
+        args_problem(args, "--allow expects a percentage below 100%%, as 5%%, not '%s'", o->allow);
+    if (!gate_parse_percentage(o->memory, &a->memory_share) || a->memory_share < 0.01 ||
+        a->memory_share > 0.95)
         args_problem(args, "--memory-share expects a percentage from 1%% to 95%%, not '%s'", o->memory);
     if (a->allow_changes && !a->good) args_problem(args, "--allow-changes needs --good");
     if (o->nccl_a && c->nccl_library) args_problem(args, "--nccl-a and --nccl-library: choose one");
+    if (a->nccl_b && !o->nccl_a && !c->nccl_library && c->device == ON_CPU)
+        args_problem(args, "--nccl-b needs --nccl-a or --nccl-library without --device cuda");
+    if (a->golden && !file_is_dir(a->golden)) args_problem(args, "--golden: '%s' is not a folder", a->golden);
+    if (!a->golden) a->golden = "golden";
+    refuse_repeated_only(args, argc, argv);
     if (o->nccl_a && !a->nccl_b)
         args_problem(args, "--nccl-a needs --nccl-b; for one library use --nccl-library");
     if (o->nccl_a) c->nccl_library = o->nccl_a;

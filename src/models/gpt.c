@@ -230,7 +230,7 @@ static void gpt_plan(const Config *c, const Derived *d, Arena *arena, ModelPlan 
         .stack = {decoder},
         .n_stacks = 1,
         .head = head_spec(c, d, arena),
-        .flow = {{"hidden", 0, c->seq_length}},
+        .flow = {{"hidden", 0, c->seq_length, 0, c->num_layers}},
         .n_flows = 1,
         .loss = {{"lm loss", EXTENT_POSITIONS, FIELD_loss_mask}},
         .n_losses = 1,

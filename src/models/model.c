@@ -19,6 +19,8 @@ const Family *model_family(const Config *c) { return FAMILIES[c->model]; }
 ModelPlan model_plan(const Config *c, const Derived *d, Arena *arena) {
     ModelPlan plan = {.n_stacks = 0};
     model_family(c)->plan(c, d, arena, &plan);
+    for (int i = 1; i < plan.n_stacks; i++)
+        plan.stack[i].below = plan.stack[i - 1].below + plan.stack[i - 1].n;
     return plan;
 }
 
@@ -28,48 +30,101 @@ double model_flops(const ModelPlan *p, double s, int64_t samples) {
     return (double)samples * sum;
 }
 
+/* ---- stages ---- */
+
+int64_t model_layers(const ModelPlan *p) {
+    const StackSpec *last = &p->stack[p->n_stacks - 1];
+    return last->below + last->n;
+}
+
+/* A stage without layers has no part of a stack, except at the ends of the model. */
+StackPart model_stack_part(const ModelPlan *p, int stack, const StagePart *part) {
+    const StackSpec *s = &p->stack[stack];
+    const int64_t from = part->first_layer > s->below ? part->first_layer : s->below;
+    int64_t to = part->first_layer + part->layers;
+    if (to > s->below + s->n) to = s->below + s->n;
+    StackPart own = {.first = from - s->below, .layers = to > from ? to - from : 0};
+    own.begins = stack ? own.layers && own.first == 0 : part->embedding;
+    own.ends = stack + 1 < p->n_stacks ? own.layers && own.first + own.layers == s->n : part->head;
+    return own;
+}
+
 /* ---- construction ---- */
 
 static void head_init(Model *m) {
     Registry *r = m->registry;
-    registry_begin_unit(r);
-    stack_add_final_norm(&m->stack[m->plan.n_stacks - 1], r);
     const HeadSpec *head = &m->plan.head;
-    Param *words = m->embedding.words;
-    if (!head->tied)
-        words = NULL;
-    else if (!words)
-        words = embedding_words(r, &m->plan.embedding, PARAM_TIED_COPY);
+    Param *words = NULL;
+    if (head->tied) words = m->embedding.words ? m->embedding.words : embedding_words(r, &m->plan.embedding);
     m->head = arena_alloc(r->arena, head->ops->size);
     head->ops->init(m->head, r, head->spec, words);
 }
 
-static void stage_init(Model *m, const StagePart *part) {
-    if (part->embedding) embedding_init(&m->embedding, m->registry, &m->plan.embedding);
-    stack_add_layers(&m->stack[0], m->registry, part->first_layer, part->layers);
-    if (part->head) head_init(m);
+static void stack_part_init(Model *m, int stack, const StackPart *part) {
+    Registry *r = m->registry;
+    if (part->begins && !m->embedding.words) embedding_init(&m->embedding, r, &m->plan.embedding);
+    stack_add_layers(&m->stack[stack], r, part->first, part->layers);
+    if (!part->ends) return;
+    registry_begin_unit(r);
+    stack_add_final_norm(&m->stack[stack], r);
 }
 
-Model *model_new(const Config *c, const Derived *d, const ModelPlace *place) {
-    StagePart everything = {.embedding = true, .head = true};
-    const ModelPlace whole = {layout_single(), &everything, 1};
-    if (!place) place = &whole;
+static void stage_init(Model *m, const StagePart *stage) {
+    for (int i = 0; i < m->plan.n_stacks; i++) {
+        const StackPart part = model_stack_part(&m->plan, i, stage);
+        stack_part_init(m, i, &part);
+    }
+    if (stage->head) head_init(m);
+}
+
+/* The model of one rank, whose parameters are not tied yet. */
+static Model *model_of(const Config *c, const Derived *d, const ModelPlace *place) {
     Registry *r = registry_new(&place->layout);
     Model *m = arena_alloc(r->arena, sizeof *m);
     *m = (Model){.family = model_family(c),
                  .config = c,
                  .derived = d,
                  .plan = model_plan(c, d, r->arena),
-                 .registry = r,
-                 .n_stages = place->n_stages};
-    everything.layers = m->plan.stack[0].n;
+                 .registry = r};
+    const int ranks = place->layout.mesh.size[AXIS_PP], rank = place->layout.mesh.coordinate[AXIS_PP];
     m->stages = arena_alloc(r->arena, (size_t)place->n_stages * sizeof *m->stages);
     for (int i = 0; i < m->plan.n_stacks; i++) stack_init(&m->stack[i], r, &m->plan.stack[i]);
-    for (int i = 0; i < place->n_stages; i++) {
-        m->stages[i] = place->stages[i];
-        stage_init(m, &m->stages[i]);
+    for (int i = rank; i < place->n_stages; i += ranks) {
+        m->stages[m->n_stages++] = place->stages[i];
+        stage_init(m, &place->stages[i]);
     }
-    if (m->plan.head.tied && m->embedding.words && !m->head) m->embedding.words->spec.flags |= PARAM_TIED;
+    return m;
+}
+
+/* A parameter is tied if several pipeline ranks register its name. */
+static void tie(Model *m, const ModelPlace *place) {
+    Registry *r = m->registry;
+    const Mesh *own = &r->layout.mesh;
+    const int stride = own->world / own->size[AXIS_PP];
+    for (int rank = 0; rank < own->size[AXIS_PP]; rank++) {
+        const bool is_own = rank == own->coordinate[AXIS_PP];
+        ModelPlace there = *place;
+        there.layout.mesh =
+            mesh_make(own->world, own->rank + (rank - own->coordinate[AXIS_PP]) * stride, own->size);
+        Model *other = is_own ? m : model_of(m->config, m->derived, &there);
+        for (int i = 0; i < r->n; i++)
+            if (registry_find(other->registry, r->params[i]->spec.name))
+                param_add_holder(r, r->params[i], rank);
+        if (!is_own) model_free(other);
+    }
+}
+
+Model *model_new(const Config *c, const Derived *d, const ModelPlace *place) {
+    if (place) {
+        Model *m = model_of(c, d, place);
+        if (place->layout.mesh.size[AXIS_PP] > 1) tie(m, place);
+        return m;
+    }
+    Arena *arena = arena_new();
+    const ModelPlan plan = model_plan(c, d, arena);
+    const StagePart everything = {.layers = model_layers(&plan), .embedding = true, .head = true};
+    Model *m = model_of(c, d, &(ModelPlace){layout_single(), &everything, 1});
+    arena_free(arena);
     return m;
 }
 

@@ -10,15 +10,22 @@
 #include "nn/head.h"
 #include "nn/moe.h"
 
-enum { MODEL_STACKS = 2, MODEL_FLOWS = 2 };
+enum { MODEL_STACKS = 2, MODEL_FLOWS = 3 };
 _Static_assert((int)MODEL_LOSSES <= (int)MODEL_FLOWS, "a Flow has all losses of a head");
 
-/* A tensor of a microbatch that one pipeline stage sends to the next. */
+/* A tensor of a microbatch that one pipeline stage sends to the next. The layers of all stacks are numbered
+ * consecutively. It crosses the borders between stages that have at least first_border and at most last_border
+ * layers below. */
 typedef struct FlowSpec {
     const char *name;
     int stack;         /* index of the stack whose stream it is */
     int64_t positions; /* number of positions of a full sequence */
+    int64_t first_border, last_border;
 } FlowSpec;
+
+static inline bool flow_crosses(const FlowSpec *f, int64_t border) {
+    return border >= f->first_border && border <= f->last_border;
+}
 
 /* A loss of a model. The training loss is the sum of the losses' means. */
 typedef struct LossSpec {
@@ -39,21 +46,28 @@ typedef struct ModelPlan {
     int n_losses;
 } ModelPlan;
 
-/* The tensors of a plan's flows; at the head, of its losses. */
+/* The tensors of a plan's flows, at the head of its losses; NULL: not at this border. */
 typedef struct Flow {
     Tensor *at[MODEL_FLOWS];
 } Flow;
 
 /* Layers that are computed together, with the embedding before them or the head after them. */
 typedef struct StagePart {
-    int64_t first_layer, layers;
+    int64_t first_layer, layers; /* in the consecutive numbering */
     bool embedding, head;
 } StagePart;
 
-/* The part of a model that a rank holds. */
+/* The part of a stack that a stage computes: layers [first, first + layers) of the stack, perhaps with the
+ * embedding below its first layer and the norm above its last one. */
+typedef struct StackPart {
+    int64_t first, layers;
+    bool begins, ends;
+} StackPart;
+
+/* The place of a rank in a pipeline. */
 typedef struct ModelPlace {
     Layout layout;
-    const StagePart *stages; /* [n_stages], in the order of the layers; copied */
+    const StagePart *stages; /* [n_stages] of all ranks; stage i is on pipeline rank i modulo their number */
     int n_stages;
 } ModelPlace;
 
@@ -76,7 +90,7 @@ struct Model {
     ModelPlan plan;
     Registry *registry; /* owned */
     Device *device;     /* NULL until model_allocate */
-    StagePart *stages;  /* [n_stages] */
+    StagePart *stages;  /* [n_stages] of this rank */
     int n_stages;
     Embedding embedding; /* where a stage has it; the head likewise */
     Stack stack[MODEL_STACKS];
@@ -95,7 +109,12 @@ typedef struct ModelCount {
 } ModelCount;
 ModelCount model_count(const Config *, const Derived *);
 
-/* Registers this rank's parameters (place NULL: one rank has all). Allocates no device memory. */
+/* The number of layers of all stacks; the part of stack `stack` in a stage. */
+int64_t model_layers(const ModelPlan *);
+StackPart model_stack_part(const ModelPlan *, int stack, const StagePart *);
+
+/* Registers this rank's parameters (place NULL: one rank has all), and ties those of which other pipeline ranks
+ * have a copy. Allocates no device memory. */
 Model *model_new(const Config *, const Derived *, const ModelPlace *);
 /* Allocates parameter buffers and tables; positions: the longest sequence. Values are zero until
  * registry_init or a load. */

@@ -133,8 +133,9 @@ static Stream run_stack(Tape *t, const Stack *m, int64_t first, int64_t n, const
     for (int64_t i = 0; i < n; i += chunk) {
         LayersRun *run = tape_alloc(t, sizeof *run);
         *run = (LayersRun){m, feed, first + i, chunk < n - i ? chunk : n - i};
-        const bool offloads = i < spec->offloaded;
-        if (offloads) tape_offload_begin(t, i);
+        const int64_t number = spec->below + first + i;
+        const bool offloads = number < spec->offloaded;
+        if (offloads) tape_offload_begin(t, number);
         if (is_block(spec, feed, i)) {
             Tensor *x = stream_sum(t, s);
             if (leaves && i + chunk >= n) tape_output_next(t);
@@ -142,7 +143,7 @@ static Stream run_stack(Tape *t, const Stack *m, int64_t first, int64_t n, const
         } else {
             s = layers_forward(t, run, s);
         }
-        if (offloads) tape_offload_end(t, i);
+        if (offloads) tape_offload_end(t, number);
     }
     return s;
 }

@@ -45,11 +45,11 @@ typedef struct StackSpec {
     const char *name; /* "decoder": the scope of its parameters' names */
     int64_t hidden;
     LayerSpec *layer; /* [n] */
-    int64_t n;
-    NormAttr final; /* the norm of the stack's output */
+    int64_t n, below; /* below: layers of the stacks before it; set by model_plan */
+    NormAttr final;   /* the norm of the stack's output */
     StackRecompute recompute;
     int64_t recomputed;
-    /* The first layers of a stage whose activations are offloaded to host memory (tape/offload.h). Not with
+    /* The first layers of all stacks whose activations are offloaded to host memory (tape/offload.h). Not with
      * recomputation, nor over a pipeline. */
     int64_t offloaded;
 } StackSpec;

@@ -240,9 +240,12 @@ static Tensor *core(Tape *t, void *self, Tensor *qkv) {
                     .first_sample = microbatch->first_sample,
                     .seq_total = s * tape_axis(t, AXIS_CP)},
     };
-    Tensor *sink = sinks(t, c->attention, heads, (DType)q->dtype);
-    Tensor *y = op_context_attention(t, q, k, v, c->feed->document_start, sink, attr, p->context, p->unfused);
-    return flat_heads(t, y);
+    const AttentionInputs inputs = {.q = q,
+                                    .k = k,
+                                    .v = v,
+                                    .first_key = c->feed->document_start,
+                                    .sink = sinks(t, c->attention, heads, (DType)q->dtype)};
+    return flat_heads(t, op_context_attention(t, &inputs, attr, p->context, p->unfused));
 }
 
 static Tensor *attention_forward(Tape *t, const void *self, const Feed *feed, Tensor *x_sbh) {

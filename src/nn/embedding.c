@@ -7,18 +7,18 @@
 #include "ops/residual.h"
 #include "ops/scale.h"
 
-Param *embedding_words(Registry *r, const EmbeddingSpec *s, unsigned flags) {
+Param *embedding_words(Registry *r, const EmbeddingSpec *s) {
     return param_add(r, (ParamSpec){.name = "embedding.word_embeddings.weight",
                                     .ndim = 2,
                                     .dim = {s->vocab, s->hidden},
                                     .padded = s->padded_vocab,
                                     .tp_split = 0,
                                     .init = {INIT_NORMAL, s->init_std},
-                                    .flags = PARAM_EMBEDDING | flags});
+                                    .flags = PARAM_EMBEDDING});
 }
 
 void embedding_init(Embedding *e, Registry *r, const EmbeddingSpec *s) {
-    *e = (Embedding){.spec = s, .words = embedding_words(r, s, 0)};
+    *e = (Embedding){.spec = s, .words = embedding_words(r, s)};
     if (!s->positions) return;
     e->positions = param_add(r, (ParamSpec){.name = "embedding.position_embeddings.weight",
                                             .ndim = 2,

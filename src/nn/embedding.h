@@ -20,8 +20,8 @@ typedef struct Embedding {
     Param *words, *positions; /* positions NULL: none */
 } Embedding;
 
-/* The word table, or another pipeline stage's tied copy of it (flags). */
-Param *embedding_words(Registry *, const EmbeddingSpec *, unsigned flags);
+/* Registers the word table only, for a tied head. */
+Param *embedding_words(Registry *, const EmbeddingSpec *);
 /* The spec must outlive the registry. */
 void embedding_init(Embedding *, Registry *, const EmbeddingSpec *);
 /* tokens and, with learned positions, position_ids -> [s, b, h]. Over tensor-parallel ranks V along the

@@ -1,38 +1,46 @@
 /* y = softmax(scale * q k^T + mask) v. Formulas are in kernels/cpu/attention.c. Sinks are added after
- * attention to the keys; formulas in kernels/cpu/attention_sink.c. dq, dk, dv and dsink are written or added
- * to. */
+ * attention to the keys; formulas in kernels/cpu/attention_sink.c. dq, dk, dv, dbias and dsink are written or
+ * added to. */
 #include "ops/attention.h"
 
 #include "base/fault.h"
 #include "kernels/ops.h"
 
-enum { SINK = 4 };
+enum { Q, K, V, FIRST_KEY, LENGTHS, BIAS, SINK };
 
-Tensor *attention_kept(Tape *t, const Tensor *q, int64_t keys, const Tensor *sink, bool unfused) {
-    const int64_t s = q->dim[0], b = q->dim[1], g = q->dim[2], r = q->dim[3];
-    return tape_tensor(t, q->dtype == F64 ? F64 : F32, unfused ? 5 : 4,
-                       (int64_t[]){b, g, r, s, keys + (sink != NULL)});
+Call attention_call(const AttentionInputs *x, const void *attr) {
+    return (Call){.in = {x->q, x->k, x->v, x->first_key, x->lengths, x->bias, x->sink}, .attr = attr};
 }
 
-static void check_sinks(const Call *c) {
-    const Tensor *q = c->in[0], *sink = c->in[SINK];
-    const int64_t first = ((const AttentionAttr *)c->attr)->first_sink, end = first + q->dim[2] * q->dim[3];
-    CHECK(!sink || (sink->ndim == 1 && first >= 0 && end <= sink->dim[0]),
-          "attention: there are %lld sinks, for heads %lld to %lld", (long long)tensor_count(sink),
-          (long long)first, (long long)end - 1);
+void attention_outputs(Tape *t, Call *c, int64_t keys, bool unfused) {
+    const Tensor *q = c->in[Q];
+    const int64_t s = q->dim[0], b = q->dim[1], g = q->dim[2], r = q->dim[3];
+    c->out[0] = tape_tensor(t, (DType)q->dtype, 5, (int64_t[]){s, b, g, r, c->in[V]->dim[4]});
+    c->out[1] = tape_tensor(t, q->dtype == F64 ? F64 : F32, unfused ? 5 : 4,
+                            (int64_t[]){b, g, r, s, keys + (c->in[SINK] != NULL)});
+}
+
+/* x: [h] or [..,h], one for each head of the rank; NULL: none. */
+static void check_heads(const Call *c, const Tensor *x, int ndim, const char *what) {
+    const Tensor *q = c->in[Q];
+    const int64_t first = ((const AttentionAttr *)c->attr)->first_local, end = first + q->dim[2] * q->dim[3];
+    CHECK(!x || (x->ndim == ndim && first >= 0 && end <= x->dim[ndim - 1]),
+          "attention: there are %s of %lld heads, for heads %lld to %lld", what,
+          (long long)x->dim[x->ndim - 1], (long long)first, (long long)end - 1);
 }
 
 void attention_add_sinks(Tape *t, const Call *c) {
     Tensor *const y = c->out[0], *const lse = c->out[1];
-    check_sinks(c);
     if (!c->in[SINK]) return;
+    check_heads(c, c->in[SINK], 1, "sinks");
     tape_call(t, &OPS[OP_attention_sink],
               (Call){.in = {y, lse, c->in[SINK]}, .out = {y, lse}, .attr = c->attr});
 }
 
 void attention_run(Tape *t, const Call *c, bool unfused) {
+    check_heads(c, c->in[BIAS], 2, "biases");
     if (unfused) {
-        check_sinks(c);
+        check_heads(c, c->in[SINK], 1, "sinks");
         tape_call(t, &OPS[OP_attention_unfused], *c);
         return;
     }
@@ -43,18 +51,20 @@ void attention_run(Tape *t, const Call *c, bool unfused) {
 }
 
 AttentionGrads attention_grads_out(Tape *t, const Call *c, Need need) {
-    return (AttentionGrads){tape_grad_out(t, c->in[0], need), tape_grad_out(t, c->in[1], need),
-                            tape_grad_out(t, c->in[2], need),
+    return (AttentionGrads){tape_grad_out(t, c->in[Q], need), tape_grad_out(t, c->in[K], need),
+                            tape_grad_out(t, c->in[V], need),
+                            c->in[BIAS] ? tape_grad_out(t, c->in[BIAS], need) : NULL,
                             c->in[SINK] ? tape_grad_out(t, c->in[SINK], need) : NULL};
 }
 
 static void fused_gradients(Tape *t, const Call *c, Tensor *dy, const AttentionGrads *g) {
     Tensor *const *in = c->in, *const *out = c->out;
-    if (attention_grads_of_qkv(g))
-        tape_call(t, &OPS[OP_attention_grad],
-                  (Call){.in = {dy, in[0], in[1], in[2], out[0], out[1], in[3]},
-                         .out = {g->q, g->k, g->v},
-                         .attr = c->attr});
+    if (attention_grads_of_scores(g))
+        tape_call(
+            t, &OPS[OP_attention_grad],
+            (Call){.in = {dy, in[Q], in[K], in[V], out[0], out[1], in[FIRST_KEY], in[LENGTHS], in[BIAS]},
+                   .out = {g->q, g->k, g->v, g->bias},
+                   .attr = c->attr});
     if (g->sink)
         tape_call(t, &OPS[OP_attention_sink_grad],
                   (Call){.in = {dy, out[0], out[1], in[SINK]}, .out = {g->sink}, .attr = c->attr});
@@ -66,18 +76,19 @@ void attention_gradients(Tape *t, const Call *c, bool unfused, Tensor *dy, Atten
         return;
     }
     tape_call(t, &OPS[OP_attention_unfused_grad],
-              (Call){.in = {dy, c->in[0], c->in[1], c->in[2], c->out[1], c->in[3]},
-                     .out = {g.q, g.k, g.v, g.sink},
+              (Call){.in = {dy, c->in[Q], c->in[K], c->in[V], c->out[1]},
+                     .out = {g.q, g.k, g.v, g.sink, g.bias},
                      .attr = c->attr});
 }
 
 static void attention_backward(Tape *t, const Node *n, Need need) {
     const AttentionGrads g = attention_grads_out(t, &n->call, need);
-    if (!attention_grads_of_qkv(&g) && !g.sink) return;
+    if (!attention_grads_of_scores(&g) && !g.sink) return;
     attention_gradients(t, &n->call, n->op->number == OP_attention_unfused, tape_grad(t, n->call.out[0]), g);
 }
 
-static void attention_check(const Tensor *q, const Tensor *k, const Tensor *v, const Tensor *first_key) {
+static void attention_check(const AttentionInputs *x, const AttentionAttr *attr) {
+    const Tensor *q = x->q, *k = x->k, *v = x->v, *first_key = x->first_key, *lengths = x->lengths;
     char a[100], b[100], c[100];
     bool fits = q->ndim == 5 && k->ndim == 5 && v->ndim == 5 && k->dim[0] == v->dim[0] &&
                 q->dim[4] == k->dim[4] && k->dim[3] == 1 && v->dim[3] == 1;
@@ -88,19 +99,18 @@ static void attention_check(const Tensor *q, const Tensor *k, const Tensor *v, c
               (first_key->ndim == 2 && first_key->dim[0] == q->dim[1] && first_key->dim[1] == q->dim[0]),
           "attention: q is %s, first_key %s", tensor_describe(q, a, sizeof a),
           tensor_describe(first_key, b, sizeof b));
+    CHECK(!lengths || (lengths->ndim == 1 && lengths->dim[0] == q->dim[1]), "attention: q is %s, lengths %s",
+          tensor_describe(q, a, sizeof a), tensor_describe(lengths, b, sizeof b));
+    CHECK(!x->bias || attr->softcap == 0, "attention: a bias does not go with a soft cap of the scores");
 }
 
-Tensor *op_attention(Tape *t, Tensor *q, Tensor *k, Tensor *v, Tensor *first_key, Tensor *sink,
-                     AttentionAttr attr, bool unfused) {
-    attention_check(q, k, v, first_key);
-    const int64_t s = q->dim[0], b = q->dim[1], g = q->dim[2], r = q->dim[3];
-    Tensor *y = tape_tensor(t, (DType)q->dtype, 5, (int64_t[]){s, b, g, r, v->dim[4]});
-    const Call call = {.in = {q, k, v, first_key, sink},
-                       .out = {y, attention_kept(t, q, k->dim[0], sink, unfused)},
-                       .attr = &attr};
+Tensor *op_attention(Tape *t, const AttentionInputs *inputs, AttentionAttr attr, bool unfused) {
+    attention_check(inputs, &attr);
+    Call call = attention_call(inputs, &attr);
+    attention_outputs(t, &call, inputs->k->dim[0], unfused);
     const OpDef *op = &OPS[unfused ? OP_attention_unfused : OP_attention];
     tape_check(t, op, &call);
     attention_run(t, &call, unfused);
     tape_record(t, op, call, sizeof attr, attention_backward);
-    return y;
+    return call.out[0];
 }

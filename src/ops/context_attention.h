@@ -3,8 +3,7 @@
 #ifndef ISOTRON_OPS_CONTEXT_ATTENTION_H
 #define ISOTRON_OPS_CONTEXT_ATTENTION_H
 
-#include "kernels/attr.h"
-#include "tape/tape.h"
+#include "ops/attention.h"
 
 /* The ranks of the axis form blocks of `exchange` neighbours. A block exchanges sequence for heads (a2a).
  * Between the blocks keys and values go round a ring (p2p), or are gathered. p2p, allgather: exchange = 1;
@@ -16,21 +15,17 @@ typedef struct ContextPlan {
 
 /* op_attention over all positions, whose rows are spread over the context-parallel ranks:
  *
- *   q [s,b,g,r,d], k [s,b,g,1,d], v [s,b,g,1,e] -> [s,b,g,r,e]; all V over CP
- *   first_key I64 [b,s], positions in the whole sequence, V over CP; or NULL
- *   sink: R over CP; or NULL
+ *   q, k, v, the result: V over CP. Queries and keys are slices of two sequences, whose lengths may differ.
+ *   first_key: positions among all keys, V over CP with the queries
+ *   lengths, sink, bias: R over CP
  *
  * Sets attr.query and attr.key; attr.first_head is that of q. An exchange over n ranks needs g to be a
  * multiple of n, or n to be a multiple of g and r of n / g. A ring needs the fused kernel. On one rank it is
  * op_attention. */
-Tensor *op_context_attention(Tape *, Tensor *q, Tensor *k, Tensor *v, Tensor *first_key, Tensor *sink,
-                             AttentionAttr, ContextPlan, bool unfused);
+Tensor *op_context_attention(Tape *, const AttentionInputs *, AttentionAttr, ContextPlan, bool unfused);
 
-/* Attention between blocks. q, k, v, first_key as above, for the zigzag slice that this rank has in the
- * group. */
-Tensor *context_ring(Tape *, Tensor *q, Tensor *k, Tensor *v, Tensor *first_key, Tensor *sink, AttentionAttr,
-                     Group);
-Tensor *context_gather(Tape *, Tensor *q, Tensor *k, Tensor *v, Tensor *first_key, Tensor *sink,
-                       AttentionAttr, Group, bool unfused);
+/* Attention between blocks. The inputs are as above, for the zigzag slices that this rank has in the group. */
+Tensor *context_ring(Tape *, const AttentionInputs *, AttentionAttr, Group);
+Tensor *context_gather(Tape *, const AttentionInputs *, AttentionAttr, Group, bool unfused);
 
 #endif

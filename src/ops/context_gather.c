@@ -3,7 +3,6 @@
  * bitwise equal to one rank's. The backward gathers again and adds the gradients rank by rank. Only this
  * rank's rows are kept for it. */
 #include "kernels/ops.h"
-#include "ops/attention.h"
 #include "ops/context_attention.h"
 #include "ops/ulysses.h"
 
@@ -67,8 +66,8 @@ static void context_gather_backward(Tape *t, const Node *n, Need need) {
     const GatherAttr *a = n->call.attr;
     Tensor *const *in = n->call.in, *dy = tape_grad(t, n->call.out[0]);
     const AttentionGrads own = attention_grads_out(t, &n->call, need);
-    if (!attention_grads_of_qkv(&own) && !own.sink) return;
-    if (!attention_grads_of_qkv(&own) && !a->unfused) {
+    if (!attention_grads_of_scores(&own) && !own.sink) return;
+    if (!attention_grads_of_scores(&own) && !a->unfused) {
         attention_gradients(t, &n->call, false, dy, own); /* without the keys */
         return;
     }
@@ -78,26 +77,23 @@ static void context_gather_backward(Tape *t, const Node *n, Need need) {
                 d = {whole(t, in[1], ranks, precise, SPMD_P), whole(t, in[2], ranks, precise, SPMD_P)};
     Call call = n->call;
     call.in[1] = all.k, call.in[2] = all.v;
-    attention_gradients(t, &call, a->unfused, dy, (AttentionGrads){own.q, d.k, d.v, own.sink});
+    attention_gradients(t, &call, a->unfused, dy, (AttentionGrads){own.q, d.k, d.v, own.bias, own.sink});
     scatter(t, d, &a->group, own.k, own.v);
     whole_drop(t, d);
     whole_drop(t, all);
 }
 
-Tensor *context_gather(Tape *t, Tensor *q, Tensor *k, Tensor *v, Tensor *first_key, Tensor *sink,
-                       AttentionAttr attr, Group group, bool unfused) {
+Tensor *context_gather(Tape *t, const AttentionInputs *x, AttentionAttr attr, Group group, bool unfused) {
     const GatherAttr gather_attr = {attr, group, unfused};
-    const int64_t s = q->dim[0], b = q->dim[1], g = q->dim[2], r = q->dim[3];
-    Tensor *y = tape_tensor(t, (DType)q->dtype, 5, (int64_t[]){s, b, g, r, v->dim[4]});
-    Tensor *kept = attention_kept(t, q, group.size * k->dim[0], sink, unfused);
     const OpDef *op = &OPS[unfused ? OP_attention_unfused : OP_attention];
-    Call call = {.in = {q, k, v, first_key, sink}, .out = {y, kept}, .attr = &gather_attr};
+    Call call = attention_call(x, &gather_attr);
+    attention_outputs(t, &call, group.size * x->k->dim[0], unfused);
     tape_check(t, op, &call);
-    const Whole all = gather(t, k, v, &group);
+    const Whole all = gather(t, x->k, x->v, &group);
     call.in[1] = all.k, call.in[2] = all.v;
     attention_run(t, &call, unfused);
     whole_drop(t, all);
-    call.in[1] = k, call.in[2] = v;
+    call.in[1] = x->k, call.in[2] = x->v;
     tape_record(t, op, call, sizeof gather_attr, context_gather_backward);
-    return y;
+    return call.out[0];
 }

@@ -6,7 +6,6 @@
  * are in the arithmetic's type. */
 #include "base/fault.h"
 #include "kernels/ops.h"
-#include "ops/attention.h"
 #include "ops/context_attention.h"
 #include "ops/ulysses.h"
 
@@ -73,16 +72,20 @@ static AttentionAttr at_step(const Call *c, int step) {
     return attr;
 }
 
-/* Whether any query sees any key; else the keys are only passed on. */
+/* Whether any query may see any key; else the keys are only passed on. */
 static bool sees(const AttentionAttr *a) {
-    const int64_t reach = a->query.chunk - 1;
     for (int i = 0; i < 4; i++) {
         const int64_t q = a->query.at[i / 2], k = a->key.at[i % 2];
-        if ((a->window_right == WINDOW_OFF || q + reach + a->window_right >= k) &&
-            (a->window_left == WINDOW_OFF || q - a->window_left <= k + reach))
+        if ((a->window_right == WINDOW_OFF || q + a->query.chunk - 1 + a->window_right >= k) &&
+            (a->window_left == WINDOW_OFF || q - a->window_left <= k + a->key.chunk - 1))
             return true;
     }
     return false;
+}
+
+/* Attention to some keys, without the sinks. */
+static Call call_for(const Call *c, Tensor *k, Tensor *v, Tensor *y, Tensor *lse, const AttentionAttr *attr) {
+    return (Call){.in = {c->in[0], k, v, c->in[3], c->in[4], c->in[5]}, .out = {y, lse}, .attr = attr};
 }
 
 static void copy_to(Tape *t, Tensor *x, Tensor *y) {
@@ -102,7 +105,7 @@ static void forward(Tape *t, const Call *c) {
         Pass keys;
         if (!last) keys = pass_start(t, &OPS[OP_ring_keys], g, held, next);
         if (sees(&attr)) { /* in the first step a rank sees some of its keys */
-            Call part = {.in = {c->in[0], &k, &v, c->in[3]}, .out = {y, lse}, .attr = &attr};
+            Call part = call_for(c, &k, &v, y, lse, &attr);
             if (step) part.out[0] = part_y, part.out[1] = part_lse;
             tape_call(t, &OPS[OP_attention], part);
             if (step)
@@ -117,19 +120,20 @@ static void forward(Tape *t, const Call *c) {
     for (size_t i = 0; i < sizeof scratch / sizeof *scratch; i++) tape_drop(t, scratch[i]);
 }
 
-/* Computes the gradient of the held keys and values for this rank's queries into `own`; dq is written or
- * added to. */
+/* Computes the gradient of the held keys and values for this rank's queries into `own`; dq and dbias (NULL:
+ * not needed) are written or added to. */
 static void step_gradient(Tape *t, const Call *c, int step, Tensor *dy, const Tensor *held, Tensor *dq,
-                          Tensor *own) {
+                          Tensor *dbias, Tensor *own) {
     const AttentionAttr attr = at_step(c, step);
     Tensor k = pair_keys(held, c), v = pair_values(held, c), dk = pair_keys(own, c), dv = pair_values(own, c);
     if (!sees(&attr)) {
         tape_call(t, &OPS[OP_fill], (Call){.out = {own}, .attr = &(FillAttr){0}});
         return;
     }
-    const Call part = {.in = {c->in[0], &k, &v, c->in[3]}, .out = {c->out[0], c->out[1]}, .attr = &attr};
+    const Call part = call_for(c, &k, &v, c->out[0], c->out[1], &attr);
     dq->flags = step ? TENSOR_ACCUM : 0;
-    attention_gradients(t, &part, false, dy, (AttentionGrads){.q = dq, .k = &dk, .v = &dv});
+    if (dbias) dbias->flags = dq->flags;
+    attention_gradients(t, &part, false, dy, (AttentionGrads){.q = dq, .k = &dk, .v = &dv, .bias = dbias});
 }
 
 static void context_ring_backward(Tape *t, const Node *n, Need need) {
@@ -139,16 +143,17 @@ static void context_ring_backward(Tape *t, const Node *n, Need need) {
     const AttentionGrads grads = attention_grads_out(t, c, need);
     if (grads.sink)
         attention_gradients(t, c, false, tape_grad(t, c->out[0]), (AttentionGrads){.sink = grads.sink});
-    if (!attention_grads_of_qkv(&grads)) return;
+    if (!attention_grads_of_scores(&grads)) return;
     Tensor *held = own_pair(t, c), *next = pair_new(t, c, (DType)held->dtype, SPMD_V);
     Tensor *own = pair_new(t, c, precise, SPMD_P), *sent = pair_new(t, c, precise, SPMD_P),
-           *came = pair_new(t, c, precise, SPMD_P), *dq = partial(t, c->in[0], precise);
+           *came = pair_new(t, c, precise, SPMD_P), *dq = partial(t, c->in[0], precise),
+           *dbias = grads.bias ? partial(t, grads.bias, precise) : NULL;
     for (int step = 0; step < g->size; step++) {
         const bool last = step + 1 == g->size;
         Pass keys, gradients;
         if (!last) keys = pass_start(t, &OPS[OP_ring_keys], g, held, next);
         if (step) gradients = pass_start(t, &OPS[OP_ring_gradients], g, sent, came);
-        step_gradient(t, c, step, tape_grad(t, c->out[0]), held, dq, own);
+        step_gradient(t, c, step, tape_grad(t, c->out[0]), held, dq, dbias, own);
         if (step) {
             Tensor sum = *own;
             sum.flags = TENSOR_ACCUM;
@@ -161,20 +166,18 @@ static void context_ring_backward(Tape *t, const Node *n, Need need) {
     pass_finish(t, pass_start(t, &OPS[OP_ring_gradients], g, sent, came));
     Tensor dk = pair_keys(came, c), dv = pair_values(came, c);
     copy_to(t, dq, grads.q), copy_to(t, &dk, grads.k), copy_to(t, &dv, grads.v);
-    Tensor *const scratch[] = {held, next, own, sent, came, dq};
-    for (size_t i = 0; i < sizeof scratch / sizeof *scratch; i++) tape_drop(t, scratch[i]);
+    copy_to(t, dbias, grads.bias);
+    Tensor *const scratch[] = {held, next, own, sent, came, dq, dbias};
+    for (size_t i = 0; i < sizeof scratch / sizeof *scratch; i++)
+        if (scratch[i]) tape_drop(t, scratch[i]);
 }
 
-Tensor *context_ring(Tape *t, Tensor *q, Tensor *k, Tensor *v, Tensor *first_key, Tensor *sink,
-                     AttentionAttr attr, Group group) {
+Tensor *context_ring(Tape *t, const AttentionInputs *x, AttentionAttr attr, Group group) {
     const RingAttr ring = {attr, group};
-    Tensor *y = tape_tensor(t, (DType)q->dtype, 5,
-                            (int64_t[]){q->dim[0], q->dim[1], q->dim[2], q->dim[3], v->dim[4]});
-    const Call call = {.in = {q, k, v, first_key, sink},
-                       .out = {y, attention_kept(t, q, k->dim[0], sink, false)},
-                       .attr = &ring};
+    Call call = attention_call(x, &ring);
+    attention_outputs(t, &call, x->k->dim[0], false);
     tape_check(t, &OPS[OP_attention], &call);
     forward(t, &call);
     tape_record(t, &OPS[OP_attention], call, sizeof ring, context_ring_backward);
-    return y;
+    return call.out[0];
 }

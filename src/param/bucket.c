@@ -48,7 +48,7 @@ static int fill(Registry *r) {
     for (int i = r->n; i--;) {
         Param *p = r->params[i];
         const Kind k = kind_of(p);
-        const bool alone = p->spec.flags & (PARAM_TIED | PARAM_TIED_COPY);
+        const bool alone = param_is_tied(p);
         if (open[k] < 0 || alone || (by_unit && p->unit != unit[k])) open[k] = n++, size[k] = 0;
         unit[k] = p->unit;
         p->bucket = open[k];

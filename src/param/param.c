@@ -126,6 +126,13 @@ Param *param_add(Registry *r, ParamSpec spec) {
     return p;
 }
 
+void param_add_holder(Registry *r, Param *p, int rank) {
+    CHECK(!r->device, "a holder of parameter '%s' comes after registry_allocate", p->spec.name);
+    if (!p->holders)
+        p->holders = arena_alloc(r->arena, (size_t)r->layout.mesh.size[AXIS_PP] * sizeof *p->holders);
+    p->holders[p->n_holders++] = rank;
+}
+
 void registry_begin_unit(Registry *r) { r->unit++; }
 
 static Tensor whole(const Registry *r, const Param *p, void *flat, FlatBuffer which) {
@@ -187,7 +194,7 @@ unsigned param_sum_axes(const Param *p) { return spmd_axes(p->value.spmd, SPMD_R
 
 bool param_is_owned_on(const Registry *r, const Param *p, unsigned axes) {
     const Mesh *m = &r->layout.mesh;
-    if (p->spec.flags & PARAM_TIED_COPY) return false;
+    if (param_is_tied(p) && p->holders[0] != m->coordinate[AXIS_PP]) return false;
     axes &= (p->spec.expert ? MASK_EXPERT : MASK_DENSE) & ~(1u << AXIS_PP);
     for (int a = 0; a < AXES; a++)
         if (axes & 1u << a && spmd_on(p->value.spmd, a) != SPMD_V && m->coordinate[a]) return false;

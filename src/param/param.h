@@ -21,13 +21,8 @@ typedef enum ParamFlags {
     1,
     /* Word embedding or output layer: takes --decoupled-lr (Megatron-LM is_embedding_or_output_parameter). */
     PARAM_EMBEDDING = 2,
-    /* The last pipeline stage's copy of the word embeddings. The gradients of both are summed; norms and
-     * checkpoints use the first stage's. */
-    PARAM_TIED_COPY = 4,
-    /* The first stage's word embeddings, if the last stage has a copy. */
-    PARAM_TIED = 16,
     /* Saved with the parameters, but not trained: no gradient, no update, not in norms. */
-    PARAM_BUFFER = 8,
+    PARAM_BUFFER = 4,
 } ParamFlags;
 
 /* Suffix of the names of FP8's delayed scales: buffers that affect rounding only, not the model. */
@@ -95,6 +90,9 @@ typedef struct Param {
     int shard, shards; /* index of this rank's shard on the axis of tp_split, and their number; 0 of 1 if
                           not split */
     int number, unit, bucket;
+    /* The pipeline ranks that hold a copy, in ascending order; 0: it is not tied. The gradients of all copies are
+     * summed; norms and checkpoints use the first one. */
+    int *holders, n_holders;
     /* Storage dtype. value.grad = &main_grad unless frozen. No data while other ranks hold some of it
      * (sync.h); this is also true of main_grad and master. */
     Tensor value;
@@ -150,6 +148,9 @@ void registry_free(Registry *);
 /* Registers a parameter. The result is stable; its tensors have data after registry_allocate. A repeated name
  * is a fault. */
 Param *param_add(Registry *, ParamSpec);
+/* Adds a pipeline rank that holds a copy; called in ascending order, if several ranks do for all of them. */
+void param_add_holder(Registry *, Param *, int rank);
+static inline bool param_is_tied(const Param *p) { return p->n_holders > 1; }
 Param *registry_find(const Registry *, const char *name); /* NULL if there is none */
 /* Begins a unit: parameters that are used together, such as a layer. At stage 3 the values of a unit are
  * gathered at once. */

@@ -1,6 +1,7 @@
 #include "param/sync.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/fault.h"
 #include "kernels/attr.h"
@@ -184,26 +185,89 @@ static void over_instances(Sync *s) {
     for (int k = 0; k < n; k++) wait(s, &s->piece[k].work);
 }
 
-/* First and last rank of this rank's pipeline. */
-static Group ends_of_pipeline(const Mesh *m) {
-    const int stride = m->world / m->size[AXIS_PP], at = m->coordinate[AXIS_PP], last = m->size[AXIS_PP] - 1;
-    return (Group){.size = 2,
-                   .rank = at == last,
-                   .first = m->rank - at * stride,
+/* The pipeline ranks that hold copies `first` to `last` of a tied parameter, which are evenly spaced. */
+static Group holders_group(const Registry *r, const Param *p, int first, int last) {
+    const Mesh *m = &r->layout.mesh;
+    const int stride = m->world / m->size[AXIS_PP], at = m->coordinate[AXIS_PP], n = last - first + 1,
+              step = (p->holders[last] - p->holders[first]) / (n - 1);
+    return (Group){.size = n,
+                   .rank = (at - p->holders[first]) / step,
+                   .first = m->rank + (p->holders[first] - at) * stride,
                    .n_axes = 1,
-                   .axis_size = {2},
-                   .axis_stride = {last * stride}};
+                   .axis_size = {n},
+                   .axis_stride = {step * stride}};
+}
+
+/* A copy and the first one. */
+static Group pair_group(const Registry *r, const Param *p, int copy) {
+    Param two = *p;
+    two.holders = (int[]){p->holders[0], p->holders[copy]};
+    return holders_group(r, &two, 0, 1);
+}
+
+static bool are_evenly_spaced(const Param *p) {
+    for (int i = 2; i < p->n_holders; i++)
+        if (p->holders[i] - p->holders[i - 1] != p->holders[1] - p->holders[0]) return false;
+    return true;
+}
+
+static int copy_of(const Registry *r, const Param *p) {
+    int i = 0;
+    while (p->holders[i] != r->layout.mesh.coordinate[AXIS_PP]) i++;
+    return i;
+}
+
+/* Copies that no group can name are added to the first one, which then sends the sum to all. */
+static void over_pairs(Sync *s, const Param *p, const Tensor *part) {
+    const Registry *r = s->registry;
+    const int own = copy_of(r, p), n = p->n_holders;
+    for (int i = 1; i < n; i++)
+        if (own == 0 || own == i) {
+            const Group pair = pair_group(r, p, i);
+            CommWork *work = all_reduce(s, &pair, "tied_grad_sum", part->data, part->dim[0]);
+            wait(s, &work);
+        }
+    for (int i = 1; i + 1 < n; i++)
+        if (s->comm && (own == 0 || own == i))
+            comm_run(s->comm, &(CommCall){.kind = COMM_BROADCAST,
+                                          .dtype = r->gradients,
+                                          .group = pair_group(r, p, i),
+                                          .site = "tied_grad",
+                                          .in = part->data,
+                                          .out = part->data,
+                                          .n = part->dim[0],
+                                          .device = r->device});
+}
+
+static int by_name(const void *a, const void *b) {
+    return strcmp((*(Param *const *)a)->spec.name, (*(Param *const *)b)->spec.name);
+}
+
+/* The tied parameters, in an order that all ranks share: any two of them must not wait for each other. */
+static Param **tied_params(const Registry *r, int *n) {
+    Param **tied = mem_zero((size_t)r->n + 1, sizeof(Param *));
+    *n = 0;
+    for (int i = 0; i < r->n; i++)
+        if (param_is_tied(r->params[i])) tied[(*n)++] = r->params[i];
+    qsort(tied, (size_t)*n, sizeof *tied, by_name);
+    return tied;
 }
 
 static void over_copies(Sync *s) {
-    const Registry *r = s->registry;
-    for (int i = 0; i < r->n; i++) {
-        if (!(r->params[i]->spec.flags & (PARAM_TIED | PARAM_TIED_COPY))) continue;
-        const Group ends = ends_of_pipeline(&r->layout.mesh);
-        const Tensor part = part_of(s, r->params[i]->bucket);
-        CommWork *work = all_reduce(s, &ends, "tied_grad_sum", part.data, part.dim[0]);
+    int n;
+    Param **tied = tied_params(s->registry, &n);
+    for (int i = 0; i < n; i++) {
+        const Param *p = tied[i];
+        const Tensor part = part_of(s, p->bucket);
+        if (!are_evenly_spaced(p)) {
+            over_pairs(s, p, &part);
+            continue;
+        }
+        const Group all = holders_group(s->registry, p, 0, p->n_holders - 1);
+        CommWork *work = all_reduce(s, &all, "tied_grad_sum", part.data, part.dim[0]);
         wait(s, &work);
     }
+    free(tied);
 }
 
 typedef enum Direction { COUNT, PACK, UNPACK } Direction;
@@ -334,13 +398,23 @@ static void plan(const Sync *s, Comm *c, Group group) {
     comm_plan(c, &(CommCall){.kind = COMM_ALL_REDUCE, .dtype = s->registry->gradients, .group = group});
 }
 
+static void plan_copies(const Sync *s, Comm *c) {
+    const Registry *r = s->registry;
+    for (int i = 0; i < r->n; i++) {
+        const Param *p = r->params[i];
+        if (!param_is_tied(p)) continue;
+        const int own = copy_of(r, p), last = p->n_holders - 1;
+        if (are_evenly_spaced(p)) plan(s, c, holders_group(r, p, 0, last));
+        for (int k = 1; k <= last && !are_evenly_spaced(p); k++)
+            if (own == 0 || own == k) plan(s, c, pair_group(r, p, k));
+    }
+}
+
 void sync_plan(const Sync *s, Comm *c) {
     const Registry *r = s->registry;
     for (int k = 0; k < r->n_buckets; k++)
         if (bucket(s, k)->trained) plan(s, c, bucket(s, k)->inner), plan(s, c, bucket(s, k)->outer);
-    for (int i = 0; i < r->n; i++)
-        if (r->params[i]->spec.flags & (PARAM_TIED | PARAM_TIED_COPY))
-            plan(s, c, ends_of_pipeline(&r->layout.mesh));
+    plan_copies(s, c);
     plan(s, c, mesh_group(&r->layout.mesh, 1u << AXIS_TP));
     plan(s, c, mesh_group(&r->layout.mesh, 1u << AXIS_ETP));
     plan(s, c, comm_everyone(c)); /* sync_world_sum */

@@ -4,7 +4,7 @@
  *
  * One rule: a main gradient is summed over param_sum_axes, in this order:
  * - over the data-parallel axes (cp and dp, for experts edp), bucket by bucket;
- * - both copies of tied embeddings;
+ * - all copies of a tied parameter;
  * - over tp (etp) for parameters that are replicated there, in one message.
  *
  * Each sum adds in the order of the group's members (comm.h), element by element. So bucket sizes, overlap,

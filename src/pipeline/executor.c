@@ -14,10 +14,10 @@ typedef struct Slot {
     Flow x, y;
 } Slot;
 
-/* A buffer with the tensors of all flows, one after the other. */
+/* A buffer with the tensors of the flows that cross a border, one after the other. */
 typedef struct Message {
     char *data;
-    CommWork *work[MODEL_FLOWS]; /* that sends or receives it; NULL: none in progress */
+    CommWork *work; /* that sends or receives it; NULL: none in progress */
 } Message;
 
 typedef struct Messages {
@@ -33,7 +33,8 @@ struct Executor {
     struct {
         int64_t dim[3];
         SpmdType type;
-    } flow[MODEL_FLOWS]; /* the tensors between stages */
+    } flow[MODEL_FLOWS];  /* the tensors between stages */
+    size_t message_bytes; /* of the largest message that this rank sends or receives */
     Space *transient;
     Offload *offload; /* NULL: none */
     Slot *slots;
@@ -52,13 +53,28 @@ static Tensor flow_tensor(const Executor *e, int flow, void *data) {
     return tensor_make(data, e->context->dtype, 3, e->flow[flow].dim);
 }
 
-static size_t message_bytes(const Executor *e) {
-    size_t bytes = 0;
+static bool crosses(const Executor *e, int flow, int64_t border) {
+    return flow_crosses(&e->model->plan.flow[flow], border);
+}
+
+/* The elements of the message at a border. */
+static int64_t message_count(const Executor *e, int64_t border) {
+    int64_t n = 0;
     for (int i = 0; i < e->n_flows; i++) {
         const Tensor t = flow_tensor(e, i, NULL);
-        bytes += tensor_bytes(&t);
+        if (crosses(e, i, border)) n += tensor_count(&t);
     }
-    return bytes;
+    return n;
+}
+
+static size_t largest_message(const Executor *e) {
+    int64_t most = 0;
+    for (int i = 0; i < 2 * e->model->n_stages; i++) {
+        const StagePart *p = &e->model->stages[i / 2];
+        const int64_t n = message_count(e, p->first_layer + (i % 2) * p->layers);
+        if (n > most) most = n;
+    }
+    return (size_t)most * dtype_size(e->context->dtype);
 }
 
 Executor *executor_new(const RunContext *context, const Model *model, int64_t samples,
@@ -67,8 +83,9 @@ Executor *executor_new(const RunContext *context, const Model *model, int64_t sa
     *e = (Executor){.context = context, .model = model, .memory = memory};
     e->n_flows = model->plan.n_flows;
     for (int i = 0; i < e->n_flows; i++) e->flow[i].type = model_flow(model, i, samples, e->flow[i].dim);
+    e->message_bytes = largest_message(e);
     e->transient = space_new(context->device, "transient", memory.transient);
-    const int64_t offloaded = model->plan.stack[0].offloaded;
+    const int64_t offloaded = model->plan.stack[0].offloaded; /* of all stacks */
     if (offloaded) e->offload = offload_new(context->device, offloaded, memory.offload);
     return e;
 }
@@ -84,7 +101,7 @@ static void free_slots(Executor *e) {
 }
 
 static void free_messages(Executor *e, Messages *m) {
-    for (int64_t i = 0; i < m->n; i++) device_release(e->context->device, m->at[i].data, message_bytes(e));
+    for (int64_t i = 0; i < m->n; i++) device_release(e->context->device, m->at[i].data, e->message_bytes);
     free(m->at);
     *m = (Messages){0};
 }
@@ -95,7 +112,7 @@ static void provide_messages(Executor *e, Messages *m, int64_t n) {
     e->allocations++;
     m->at = mem_zero((size_t)n, sizeof *m->at);
     for (; m->n < n; m->n++)
-        m->at[m->n].data = device_alloc(e->context->device, message_bytes(e), "pipeline messages");
+        m->at[m->n].data = device_alloc(e->context->device, e->message_bytes, "pipeline messages");
 }
 
 void executor_free(Executor *e) {
@@ -145,7 +162,7 @@ size_t executor_bytes(const Executor *e, const RankSchedule *s, bool zero_bubble
     int64_t messages = 0;
     for (int way = 0; way < PIPELINE_WAYS; way++) messages += s->received[way] + s->sent[way];
     return (size_t)s->slots * (m.slot + (zero_bubble ? m.transient : 0)) + m.transient +
-           (size_t)messages * message_bytes(e) + (e->offload ? offload_bytes(e->offload, m.offload) : 0);
+           (size_t)messages * e->message_bytes + (e->offload ? offload_bytes(e->offload, m.offload) : 0);
 }
 
 int64_t executor_allocations(const Executor *e) { return e->allocations; }
@@ -198,28 +215,33 @@ static void open_channels(Executor *e) {
     e->is_open = true;
 }
 
-/* The tensors of a message. */
-static void message_tensors(const Executor *e, const Message *m, Tensor out[MODEL_FLOWS]) {
-    char *at = m->data;
-    for (int i = 0; i < e->n_flows; at += tensor_bytes(&out[i++])) out[i] = flow_tensor(e, i, at);
+/* The border, by the number of layers below it, that the action's input comes over, or its result. */
+static int64_t border_of(const Executor *e, const Action *a, bool result) {
+    const StagePart *p = &e->model->stages[a->chunk];
+    return p->first_layer + (result == (a->kind == ACTION_FORWARD) ? p->layers : 0);
 }
 
-static void message_start(Executor *e, CommKind kind, PipelineWay way, int peer, Message *m) {
-    Tensor t[MODEL_FLOWS];
-    message_tensors(e, m, t);
-    for (int i = 0; i < e->n_flows && !is_null(e); i++) {
-        CommCall call = message_call(e, kind, way, peer);
-        call.in = call.out = t[i].data;
-        call.n = tensor_count(&t[i]);
-        m->work[i] = comm_start(e->context->comm, &call);
+/* The tensors of a message; those of flows that do not cross the border are left as they are. */
+static void message_tensors(const Executor *e, const Message *m, int64_t border, Tensor out[MODEL_FLOWS]) {
+    char *at = m->data;
+    for (int i = 0; i < e->n_flows; i++) {
+        if (!crosses(e, i, border)) continue;
+        out[i] = flow_tensor(e, i, at);
+        at += tensor_bytes(&out[i]);
     }
+}
+
+static void message_start(Executor *e, CommKind kind, PipelineWay way, int peer, int64_t border, Message *m) {
+    if (is_null(e)) return;
+    CommCall call = message_call(e, kind, way, peer);
+    call.in = call.out = m->data;
+    call.n = message_count(e, border);
+    m->work = comm_start(e->context->comm, &call);
 }
 
 static void message_finish(Executor *e, Message *m) {
-    for (int i = 0; i < e->n_flows; i++) {
-        if (m->work[i]) comm_wait(e->context->comm, m->work[i]);
-        m->work[i] = NULL;
-    }
+    if (m->work) comm_wait(e->context->comm, m->work);
+    m->work = NULL;
 }
 
 /* The message of an action. */
@@ -229,7 +251,8 @@ static Message *received(const Executor *e, const Action *a) {
 
 static void start_receive(Executor *e, const PipelineSpec *spec, int rank, const Action *a) {
     const StageRef source = pipeline_source(spec, rank, a);
-    if (source.rank >= 0) message_start(e, COMM_RECV, pipeline_way(a), source.rank, received(e, a));
+    if (source.rank >= 0)
+        message_start(e, COMM_RECV, pipeline_way(a), source.rank, border_of(e, a, false), received(e, a));
 }
 
 /* A buffer that may be written. */
@@ -240,14 +263,15 @@ static Message *next_to_send(Executor *e, PipelineWay way) {
     return m;
 }
 
-/* Copies the tensors that are not in the message already. */
-static void send_tensors(Executor *e, PipelineWay way, int peer, Message *m, const Flow *x) {
+/* Sends the result of an action. Copies the tensors that are not in the message already. */
+static void send_tensors(Executor *e, const Action *a, int peer, Message *m, const Flow *x) {
+    const int64_t border = border_of(e, a, true);
     Tensor t[MODEL_FLOWS];
-    message_tensors(e, m, t);
+    message_tensors(e, m, border, t);
     for (int i = 0; i < e->n_flows; i++)
-        if (x->at[i]->data != t[i].data)
+        if (crosses(e, i, border) && x->at[i]->data != t[i].data)
             call_run(&OPS[OP_copy], &(Call){.in = {x->at[i]}, .out = {&t[i]}, .device = e->context->device});
-    message_start(e, COMM_SEND, way, peer, m);
+    message_start(e, COMM_SEND, pipeline_way(a), peer, border, m);
 }
 
 /* ---- passes ---- */
@@ -256,16 +280,19 @@ static void forward(Executor *e, const PipelineSpec *spec, int rank, const Actio
                     Tensor *loss_sum) {
     Slot *s = &e->slots[a->slot];
     const StageRef source = pipeline_source(spec, rank, a), target = pipeline_target(spec, rank, a);
+    const int64_t below = border_of(e, a, false), above = border_of(e, a, true);
     Message *out = target.rank >= 0 ? next_to_send(e, PIPELINE_UP) : NULL;
+    s->x = (Flow){{NULL}};
     tape_begin(s->tape, &mb->context);
     tape_output_to(s->tape, out ? out->data : NULL);
     if (source.rank >= 0) {
         Tensor x[MODEL_FLOWS];
         message_finish(e, received(e, a));
-        message_tensors(e, received(e, a), x);
+        message_tensors(e, received(e, a), below, x);
         for (int i = 0; i < e->n_flows; i++)
-            s->x.at[i] =
-                tape_input(s->tape, x[i].data, e->context->dtype, 3, e->flow[i].dim, e->flow[i].type);
+            if (crosses(e, i, below))
+                s->x.at[i] =
+                    tape_input(s->tape, x[i].data, e->context->dtype, 3, e->flow[i].dim, e->flow[i].type);
     }
     s->y = model_stage(s->tape, e->model, a->chunk, &mb->feed, s->x);
     if (e->model->stages[a->chunk].head && loss_sum)
@@ -274,9 +301,10 @@ static void forward(Executor *e, const PipelineSpec *spec, int rank, const Actio
                       (Call){.in = {s->y.at[i], (Tensor *)&mb->weights[i]}, .out = {&loss_sum[i]}});
     if (out) {
         for (int i = 0; i < e->n_flows; i++)
-            CHECK(tensor_is_contiguous(s->y.at[i]) && s->y.at[i]->spmd == e->flow[i].type,
+            CHECK(!crosses(e, i, above) ||
+                      (s->y.at[i] && tensor_is_contiguous(s->y.at[i]) && s->y.at[i]->spmd == e->flow[i].type),
                   "a stage's output '%s' is not what the next one takes", e->model->plan.flow[i].name);
-        send_tensors(e, PIPELINE_UP, target.rank, out, &s->y);
+        send_tensors(e, a, target.rank, out, &s->y);
     }
     if (spec->forward_only) tape_end(s->tape);
 }
@@ -288,18 +316,21 @@ static void executor_backward(Executor *e, const PipelineSpec *spec, int rank, c
     Slot *s = &e->slots[a->slot];
     const StageRef source = pipeline_source(spec, rank, a), target = pipeline_target(spec, rank, a);
     if (source.rank >= 0) {
+        const int64_t above = border_of(e, a, false);
         Tensor dy[MODEL_FLOWS];
         message_finish(e, received(e, a));
-        message_tensors(e, received(e, a), dy);
-        for (int i = 0; i < e->n_flows; i++) tape_give(s->tape, s->y.at[i], &dy[i]);
+        message_tensors(e, received(e, a), above, dy);
+        for (int i = 0; i < e->n_flows; i++)
+            if (crosses(e, i, above)) tape_give(s->tape, s->y.at[i], &dy[i]);
     } else if (a->kind != ACTION_BACKWARD_WEIGHT) {
         for (int i = 0; i < e->model->plan.n_losses; i++) tape_give(s->tape, s->y.at[i], mb->feed.dloss[i]);
     }
     tape_play(s->tape, NEED[a->kind]);
     if (target.rank >= 0) {
-        Flow dx;
-        for (int i = 0; i < e->n_flows; i++) dx.at[i] = tape_grad(s->tape, s->x.at[i]);
-        send_tensors(e, PIPELINE_DOWN, target.rank, next_to_send(e, PIPELINE_DOWN), &dx);
+        Flow dx = {{NULL}};
+        for (int i = 0; i < e->n_flows; i++)
+            if (s->x.at[i]) dx.at[i] = tape_grad(s->tape, s->x.at[i]);
+        send_tensors(e, a, target.rank, next_to_send(e, PIPELINE_DOWN), &dx);
     }
     if (pipeline_ends_slot(spec, a)) tape_end(s->tape);
 }

@@ -6,7 +6,7 @@
 #include "tensor/device.h"
 #include "tensor/tensor.h"
 
-enum { CALL_IN = 8, CALL_OUT = 4 };
+enum { CALL_IN = 9, CALL_OUT = 5 };
 
 typedef struct Call {
     Tensor *in[CALL_IN], *out[CALL_OUT]; /* optional operands are NULL; an output that is NULL is not

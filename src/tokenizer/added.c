@@ -6,7 +6,7 @@
 #include "base/mem.h"
 #include "tokenizer/field.h"
 #include "tokenizer/unicode.h"
-#include "tokenizer/utf8.h"
+#include "base/utf8.h"
 
 enum { LONGEST = 512 }; /* bytes of an added token; limits the cost of one position of a text */
 

@@ -34,3 +34,9 @@ uint32_t age_lower(uint32_t c) {
     const uint32_t *row = c < LOWER[0][0] ? NULL : find(LOWER[0], sizeof LOWER / sizeof *LOWER, 3, c);
     return row ? row[2] + (c - row[0]) : c;
 }
+
+#define IN(table, c) (find(table[0], sizeof table / sizeof *table, 2, c) != NULL)
+bool age_is_control(uint32_t c) { return IN(CONTROLS, c); }
+bool age_is_punctuation(uint32_t c) { return IN(PUNCTUATION, c); }
+bool age_is_nonspacing(uint32_t c) { return IN(NONSPACING, c); }
+bool age_is_mark(uint32_t c) { return IN(MARKS, c); }

@@ -14,4 +14,10 @@ bool age_unordered(uint32_t c);
 /* The lower case of an upper-case letter that is newer than utf8proc; else `c`. */
 uint32_t age_lower(uint32_t c);
 
+/* Classes of the original's normalizers and pre-tokenizers, in their versions of Unicode. */
+bool age_is_control(uint32_t c);     /* Cc, Cf and Co, except line ends and tabs */
+bool age_is_punctuation(uint32_t c); /* P, and the symbols of ASCII */
+bool age_is_nonspacing(uint32_t c);  /* Mn */
+bool age_is_mark(uint32_t c);        /* M */
+
 #endif

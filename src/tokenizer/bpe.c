@@ -7,7 +7,7 @@
 #include "base/hash.h"
 #include "base/mem.h"
 #include "tokenizer/field.h"
-#include "tokenizer/utf8.h"
+#include "base/utf8.h"
 
 enum { DIRECT = 512, NONE = -1 }; /* DIRECT includes the 256 characters that spell bytes */
 
@@ -58,17 +58,8 @@ static uint64_t pair_of(int32_t left, int32_t right) {
     return (uint64_t)(uint32_t)left << 32 | (uint32_t)right;
 }
 
-static Err load_vocab(Bpe *b, const json_t *model) {
-    const json_t *vocab;
-    ERR_RETURN(field_object(model, "model", "vocab", &vocab));
-    if (!vocab) return err_user("model.vocab is missing");
-    const char *text;
-    json_t *id;
-    json_object_foreach((json_t *)vocab, text, id) {
-        if (!json_is_integer(id))
-            return err_user("model.vocab: the id of token '%.60s' must be an integer", text);
-        ERR_RETURN(vocab_add(b->vocab, text, strlen(text), json_integer_value(id)));
-    }
+static Err load_characters(Bpe *b, const json_t *model) {
+    ERR_RETURN(vocab_load(b->vocab, model));
     for (uint32_t c = 0; c < DIRECT; c++) {
         Str s = {0};
         utf8_put(&s, c);
@@ -164,14 +155,10 @@ static Err load_options(Bpe *b, const json_t *model) {
 }
 
 Err bpe_load(const json_t *model, Bpe **out) {
-    const json_t *named = json_object_get(model, "type");
-    if (named && !(json_is_string(named) && !strcmp(json_string_value(named), "BPE")))
-        return err_user("model.type %s is not supported; only \"BPE\" is",
-                        json_is_string(named) ? json_string_value(named) : "");
     Bpe *b = mem_zero(1, sizeof *b);
     b->vocab = vocab_new();
     b->unk = NONE;
-    Err e = load_vocab(b, model);
+    Err e = load_characters(b, model);
     if (!e.code) e = load_merges(b, model);
     if (!e.code) e = load_options(b, model);
     if (e.code)

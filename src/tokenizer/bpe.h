@@ -20,7 +20,7 @@ void ids_add(Ids *, int32_t id);
 typedef struct Bpe Bpe;
 
 /* From the "model" object of a tokenizer.json, with unk_token, fuse_unk, byte_fallback and ignore_merges.
- * Errors: a model other than BPE, dropout, subword affixes, a merge of tokens that are not in the
+ * Errors: dropout, subword affixes, a merge of tokens that are not in the
  * vocabulary. */
 Err bpe_load(const json_t *model, Bpe **out);
 void bpe_free(Bpe *);

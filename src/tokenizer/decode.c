@@ -7,18 +7,19 @@
 #include "tokenizer/field.h"
 #include "tokenizer/normalize.h"
 #include "tokenizer/pretokenize.h"
-#include "tokenizer/utf8.h"
+#include "base/utf8.h"
 
 enum { MAX_STEPS = 64 };
 
-typedef enum StepKind { BYTE_LEVEL, BYTE_FALLBACK, FUSE, STRIP, REPLACE, METASPACE } StepKind;
+typedef enum StepKind { BYTE_LEVEL, BYTE_FALLBACK, FUSE, STRIP, REPLACE, METASPACE, WORDPIECE } StepKind;
 
 typedef struct Step {
     StepKind kind;
-    Str content;         /* STRIP, REPLACE, METASPACE */
+    Str content;         /* STRIP, REPLACE, METASPACE; WORDPIECE: the prefix of continuations */
     Regex *pattern;      /* REPLACE */
     int64_t start, stop; /* STRIP: the most characters to remove on each side */
     bool drop_first;     /* METASPACE: the pre-tokenizer added the blank before the first token */
+    bool cleanup;        /* WORDPIECE: join punctuation and contractions to the word before */
 } Step;
 
 struct Decoder {
@@ -59,12 +60,13 @@ static Err load_content(const json_t *object, const char *key, Str *out) {
 }
 
 static Err load_step(const json_t *object, const char *type, Step *step) {
-    static const char *const names[] = {"ByteLevel", "ByteFallback", "Fuse", "Strip", "Replace", "Metaspace"};
+    static const char *const names[] = {"ByteLevel", "ByteFallback", "Fuse",     "Strip",
+                                        "Replace",   "Metaspace",    "WordPiece"};
     size_t kind = 0;
     while (kind < sizeof names / sizeof *names && strcmp(type, names[kind])) kind++;
     if (kind == sizeof names / sizeof *names)
-        return err_user("decoder '%s' is not supported; ByteLevel, ByteFallback, Fuse, Strip, Replace, "
-                        "Metaspace and Sequence are",
+        return err_user("decoder '%.60s' is not supported; ByteLevel, ByteFallback, Fuse, Strip, Replace, "
+                        "Metaspace, WordPiece and Sequence are",
                         type);
     step->kind = (StepKind)kind;
     if (step->kind == STRIP) {
@@ -76,6 +78,10 @@ static Err load_step(const json_t *object, const char *type, Step *step) {
     if (step->kind == REPLACE) {
         ERR_RETURN(load_content(object, "content", &step->content));
         return pattern_load(object, "decoder", &step->pattern);
+    }
+    if (step->kind == WORDPIECE) {
+        ERR_RETURN(field_bool(object, "decoder", "cleanup", true, &step->cleanup));
+        return load_content(object, "prefix", &step->content);
     }
     if (step->kind == METASPACE) {
         const json_t *scheme = json_object_get(object, "prepend_scheme");
@@ -180,6 +186,36 @@ static void metaspace(const Step *step, bool first, const char *s, size_t n, Tex
     str_free(&text);
 }
 
+static void replace_text(const char *from, const char *to, Str *text) {
+    Str out = {0};
+    for (size_t i = 0, n = strlen(from); i < text->len;) {
+        bool found = text->len - i >= n && !memcmp(text->s + i, from, n);
+        if (found)
+            str_puts(&out, to);
+        else
+            str_add(&out, text->s + i, 1);
+        i += found ? n : 1;
+    }
+    str_free(text);
+    *text = out;
+}
+
+static void wordpiece(const Step *step, bool first, const char *s, size_t n, Texts *out) {
+    static const char *const joins[][2] = {
+        {" .", "."},   {" ?", "?"},           {" !", "!"},   {" ,", ","},     {" ' ", "'"},   {" n't", "n't"},
+        {" 'm", "'m"}, {" do not", " don't"}, {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"}};
+    const Str *prefix = &step->content;
+    bool continues = n >= prefix->len && !memcmp(s, prefix->s ? prefix->s : "", prefix->len);
+    Str text = {0};
+    if (!first && !continues) str_puts(&text, " ");
+    size_t dropped = !first && continues ? prefix->len : 0;
+    str_add(&text, s + dropped, n - dropped);
+    for (size_t i = 0; step->cleanup && i < sizeof joins / sizeof *joins; i++)
+        replace_text(joins[i][0], joins[i][1], &text);
+    texts_add(out, text.s ? text.s : "", text.len);
+    str_free(&text);
+}
+
 static Err run_step(const Step *step, Matcher *m, const Texts *in, Texts *out) {
     if (step->kind == BYTE_FALLBACK) return byte_fallback(in, out), ERR_OK;
     if (step->kind == FUSE) return texts_add(out, in->bytes.s ? in->bytes.s : "", in->bytes.len), ERR_OK;
@@ -194,6 +230,8 @@ static Err run_step(const Step *step, Matcher *m, const Texts *in, Texts *out) {
             strip(step, s, n, out);
         else if (step->kind == METASPACE)
             metaspace(step, i == 0, s, n, out);
+        else if (step->kind == WORDPIECE)
+            wordpiece(step, i == 0, s, n, out);
         else {
             str_clear(&text);
             e = replace_all(step->pattern, &step->content, m, s, n, &text);

@@ -1,5 +1,5 @@
-/* The "decoder" of a tokenizer.json: ByteLevel, ByteFallback, Fuse, Strip, Replace, Metaspace and Sequence.
- * It turns the texts of a list of tokens into one text. Source: tokenizers/src/decoders. */
+/* The "decoder" of a tokenizer.json: ByteLevel, ByteFallback, Fuse, Strip, Replace, Metaspace, WordPiece and
+ * Sequence. It turns the texts of a list of tokens into one text. Source: tokenizers/src/decoders. */
 #ifndef ISOTRON_TOKENIZER_DECODE_H
 #define ISOTRON_TOKENIZER_DECODE_H
 

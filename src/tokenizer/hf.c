@@ -10,14 +10,15 @@
 #include "tokenizer/added.h"
 #include "tokenizer/decode.h"
 #include "tokenizer/field.h"
+#include "tokenizer/token_model.h"
 #include "tokenizer/normalize.h"
 #include "tokenizer/post.h"
 #include "tokenizer/pretokenize.h"
 #include "tokenizer/type.h"
-#include "tokenizer/utf8.h"
+#include "base/utf8.h"
 
 typedef struct Hf {
-    Bpe *bpe;
+    TokenModel model;
     Normalizer *normalizer;
     PreTokenizer *pre;
     Added *added;
@@ -28,7 +29,7 @@ typedef struct Hf {
 static void free_hf(void *impl) {
     Hf *h = impl;
     if (!h) return;
-    bpe_free(h->bpe);
+    token_model_free(&h->model);
     normalizer_free(h->normalizer);
     pretokenizer_free(h->pre);
     added_free(h->added);
@@ -40,7 +41,7 @@ static void free_hf(void *impl) {
 static int32_t token_id(const Tokenizer *t, const char *token) {
     const Hf *h = t->impl;
     int32_t id = vocab_id(added_vocab(h->added), token, strlen(token));
-    return id >= 0 ? id : vocab_id(bpe_vocab(h->bpe), token, strlen(token));
+    return id >= 0 ? id : vocab_id(token_model_vocab(&h->model), token, strlen(token));
 }
 
 static bool is_special(const Tokenizer *t, int32_t id) {
@@ -58,12 +59,13 @@ static Err hf_load(const json_t *root, Tokenizer *t) {
     ERR_RETURN(field_object(root, "tokenizer", "post_processor", &post));
     ERR_RETURN(field_object(root, "tokenizer", "decoder", &decoder));
     if (!model) return err_user("there is no \"model\" in it");
-    ERR_RETURN(bpe_load(model, &h->bpe));
+    ERR_RETURN(token_model_load(model, &h->model));
     ERR_RETURN(normalizer_load(normalizer, &h->normalizer));
     ERR_RETURN(pretokenizer_load(pre, &h->pre));
-    ERR_RETURN(added_load(added, h->normalizer, bpe_vocab(h->bpe), &h->added));
+    ERR_RETURN(added_load(added, h->normalizer, token_model_vocab(&h->model), &h->added));
     ERR_RETURN(decoder_load(decoder, &h->decoder));
-    int32_t model_limit = vocab_limit(bpe_vocab(h->bpe)), added_limit = vocab_limit(added_vocab(h->added));
+    int32_t model_limit = vocab_limit(token_model_vocab(&h->model)),
+            added_limit = vocab_limit(added_vocab(h->added));
     t->vocab_size = model_limit > added_limit ? model_limit : added_limit;
     if (!t->vocab_size) return err_user("its vocabulary is empty");
     return post_load(post, t->vocab_size, &h->post);
@@ -179,14 +181,14 @@ typedef struct Encoding {
     bool first;       /* that stretch begins the text */
     Matcher *matcher;
     PreTokenizerWork *pre;
-    BpeWork bpe;
+    TokenModelWork model;
     Ids *out;
     Err err;
 } Encoding;
 
 static void encode_piece(void *arg, const char *piece, size_t n) {
     Encoding *e = arg;
-    bpe_encode(e->h->bpe, &e->bpe, piece, n, e->out);
+    token_model_encode(&e->h->model, &e->model, piece, n, e->out);
 }
 
 static void encode_normalized(void *arg, int32_t id, size_t begin, size_t end) {
@@ -232,7 +234,7 @@ static Err encode(const Tokenizer *t, unsigned flags, const char *text, size_t n
     for (size_t i = 0; around && i < h->post.after.n; i++) ids_add(out, h->post.after.v[i]);
     matcher_free(e.matcher);
     pretokenizer_work_free(e.pre);
-    bpe_work_free(&e.bpe);
+    token_model_work_free(&e.model);
     str_free(&e.normalized), str_free(&repaired);
     return e.err;
 }
@@ -244,7 +246,7 @@ static Err decode(const Tokenizer *t, unsigned flags, const int32_t *ids, size_t
         size_t length;
         if (flags & TOKENIZER_SKIP_SPECIAL && is_special(t, ids[i])) continue;
         const char *text = added_text(h->added, ids[i], &length);
-        if (!text) text = vocab_text(bpe_vocab(h->bpe), ids[i], &length);
+        if (!text) text = vocab_text(token_model_vocab(&h->model), ids[i], &length);
         if (text) texts_add(&tokens, text, length);
     }
     Matcher *matcher = matcher_new();

@@ -4,7 +4,12 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/utf8.h"
+#include "tokenizer/ages.h"
+#include "tokenizer/base64.h"
+#include "tokenizer/charsmap.h"
 #include "tokenizer/field.h"
+#include "tokenizer/pretokenize.h"
 #include "tokenizer/unicode.h"
 
 enum {
@@ -13,13 +18,18 @@ enum {
     FREE_GROWTH = 1 << 20
 }; /* NFKD alone can turn one character into 18 */
 
-typedef enum StepKind { FORM, LOWERCASE, PREPEND, REPLACE } StepKind;
+typedef enum StepKind { FORM, LOWERCASE, PREPEND, REPLACE, MAP, STRIP, CHARSMAP, BYTES } StepKind;
+
+typedef void MapFn(uint32_t character, Str *out); /* appends what the character becomes */
 
 typedef struct Step {
     StepKind kind;
     bool compat, compose; /* FORM */
+    bool left, right;     /* STRIP */
+    MapFn *map;           /* MAP */
     Str content;          /* PREPEND, REPLACE */
     Regex *pattern;       /* REPLACE */
+    Charsmap *charsmap;   /* CHARSMAP */
 } Step;
 
 struct Normalizer {
@@ -29,7 +39,11 @@ struct Normalizer {
 
 void normalizer_free(Normalizer *z) {
     if (!z) return;
-    for (size_t i = 0; i < z->n; i++) str_free(&z->steps[i].content), regex_free(z->steps[i].pattern);
+    for (size_t i = 0; i < z->n; i++) {
+        str_free(&z->steps[i].content);
+        regex_free(z->steps[i].pattern);
+        charsmap_free(z->steps[i].charsmap);
+    }
     free(z);
 }
 
@@ -51,6 +65,97 @@ static Err load_content(const json_t *object, const char *key, Str *out) {
     return ERR_OK;
 }
 
+static void clean(uint32_t c, Str *out) {
+    bool tab = c == '\t' || c == '\n' || c == '\r';
+    if (!c || c == 0xFFFD || (!tab && age_is_control(c))) return;
+    utf8_put(out, unicode_is_space(c) ? ' ' : c);
+}
+
+/* The blocks that BERT takes for Chinese. The gap before U+2B920 is the original's. */
+static void space_chinese(uint32_t c, Str *out) {
+    static const uint32_t blocks[][2] = {{0x4E00, 0x9FFF},   {0x3400, 0x4DBF},   {0x20000, 0x2A6DF},
+                                         {0x2A700, 0x2B73F}, {0x2B740, 0x2B81F}, {0x2B920, 0x2CEAF},
+                                         {0xF900, 0xFAFF},   {0x2F800, 0x2FA1F}};
+    bool chinese = false;
+    for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++)
+        chinese = chinese || (c >= blocks[i][0] && c <= blocks[i][1]);
+    if (chinese) str_puts(out, " ");
+    utf8_put(out, c);
+    if (chinese) str_puts(out, " ");
+}
+
+static void drop_nonspacing(uint32_t c, Str *out) {
+    if (!age_is_nonspacing(c)) utf8_put(out, c);
+}
+
+static void drop_marks(uint32_t c, Str *out) {
+    if (!age_is_mark(c)) utf8_put(out, c);
+}
+
+static void nmt(uint32_t c, Str *out) {
+    static const uint32_t blanks[] = {'\t', '\n', '\f', '\r', 0x1680, 0x2028, 0x2029, 0x2581, 0xFEFF, 0xFFFD};
+    bool blank = c >= 0x200B && c <= 0x200F;
+    for (size_t i = 0; i < sizeof blanks / sizeof *blanks; i++) blank = blank || c == blanks[i];
+    if (blank)
+        str_puts(out, " ");
+    else if (!((c && c < 0x20) || c == 0x7F || c == 0x8F || c == 0x9F))
+        utf8_put(out, c);
+}
+
+static Err new_step(Normalizer *z, StepKind kind, Step **out) {
+    if (z->n == MAX_STEPS) return err_user("the normalizer has more than %d steps", MAX_STEPS);
+    *out = &z->steps[z->n++];
+    (*out)->kind = kind;
+    return ERR_OK;
+}
+
+static Err add_map(Normalizer *z, bool wanted, MapFn *map) {
+    Step *step = NULL;
+    if (!wanted) return ERR_OK;
+    ERR_RETURN(new_step(z, MAP, &step));
+    step->map = map;
+    return ERR_OK;
+}
+
+static Err load_bert(const json_t *object, Normalizer *z) {
+    static const char where[] = "normalizer";
+    bool cleaned, chinese, lower, accents;
+    Step *step = NULL;
+    ERR_RETURN(field_bool(object, where, "clean_text", true, &cleaned));
+    ERR_RETURN(field_bool(object, where, "handle_chinese_chars", true, &chinese));
+    ERR_RETURN(field_bool(object, where, "lowercase", true, &lower));
+    ERR_RETURN(field_bool(object, where, "strip_accents", lower, &accents));
+    ERR_RETURN(add_map(z, cleaned, clean));
+    ERR_RETURN(add_map(z, chinese, space_chinese));
+    if (accents) ERR_RETURN(new_step(z, FORM, &step));
+    ERR_RETURN(add_map(z, accents, drop_nonspacing));
+    return lower ? new_step(z, LOWERCASE, &step) : ERR_OK;
+}
+
+static Err load_charsmap(const json_t *object, Step *step) {
+    const char *text;
+    ERR_RETURN(field_text(object, "normalizer", "precompiled_charsmap", &text, NULL));
+    Str bytes = {0};
+    Err e = base64_decode(text, strlen(text), &bytes)
+                ? charsmap_load(bytes.s ? bytes.s : "", bytes.len, &step->charsmap)
+                : err_user("normalizer.precompiled_charsmap is not base64");
+    str_free(&bytes);
+    return e;
+}
+
+static Err load_form(const char *type, Step *step) {
+    static const char *const forms[] = {"NFD", "NFKD", "NFC", "NFKC"};
+    for (int i = 0; i < 4; i++)
+        if (!strcmp(type, forms[i])) {
+            *step = (Step){.kind = FORM, .compat = i & 1, .compose = i & 2};
+            return ERR_OK;
+        }
+    return err_user(
+        "normalizer '%.60s' is not supported; BertNormalizer, ByteLevel, Lowercase, NFC, NFD, NFKC, "
+        "NFKD, Nmt, Precompiled, Prepend, Replace, Sequence, Strip and StripAccents are",
+        type);
+}
+
 static Err normalize_load(const json_t *object, Normalizer *z) {
     const char *type;
     ERR_RETURN(field_text(object, "normalizer", "type", &type, NULL));
@@ -61,30 +166,31 @@ static Err normalize_load(const json_t *object, Normalizer *z) {
             ERR_RETURN(normalize_load(json_array_get(list, i), z));
         return ERR_OK;
     }
-    if (z->n == MAX_STEPS) return err_user("the normalizer has more than %d steps", MAX_STEPS);
-    Step *step = &z->steps[z->n++];
-    static const char *const forms[] = {"NFD", "NFKD", "NFC", "NFKC"};
-    for (int i = 0; i < 4; i++)
-        if (!strcmp(type, forms[i])) {
-            *step = (Step){.kind = FORM, .compat = i & 1, .compose = i & 2};
-            return ERR_OK;
-        }
-    if (!strcmp(type, "Lowercase")) {
-        step->kind = LOWERCASE;
-        return ERR_OK;
+    if (!strcmp(type, "BertNormalizer")) return load_bert(object, z);
+    if (!strcmp(type, "StripAccents")) return add_map(z, true, drop_marks);
+    if (!strcmp(type, "Nmt")) return add_map(z, true, nmt);
+    static const char *const names[] = {"Lowercase", "Prepend",     "Replace",
+                                        "Strip",     "Precompiled", "ByteLevel"};
+    static const StepKind kinds[] = {LOWERCASE, PREPEND, REPLACE, STRIP, CHARSMAP, BYTES};
+    size_t i = 0;
+    while (i < sizeof kinds / sizeof *kinds && strcmp(type, names[i])) i++;
+    Step *step = NULL;
+    if (i == sizeof kinds / sizeof *kinds) {
+        ERR_RETURN(new_step(z, FORM, &step));
+        return load_form(type, step);
     }
-    if (!strcmp(type, "Prepend")) {
-        step->kind = PREPEND;
-        return load_content(object, "prepend", &step->content);
-    }
-    if (!strcmp(type, "Replace")) {
-        step->kind = REPLACE;
+    ERR_RETURN(new_step(z, kinds[i], &step));
+    if (step->kind == PREPEND) return load_content(object, "prepend", &step->content);
+    if (step->kind == CHARSMAP) return load_charsmap(object, step);
+    if (step->kind == REPLACE) {
         ERR_RETURN(load_content(object, "content", &step->content));
         return pattern_load(object, "normalizer", &step->pattern);
     }
-    return err_user("normalizer '%s' is not supported; NFC, NFD, NFKC, NFKD, Lowercase, Prepend, Replace and "
-                    "Sequence are",
-                    type);
+    if (step->kind == STRIP) {
+        ERR_RETURN(field_bool(object, "normalizer", "strip_left", true, &step->left));
+        return field_bool(object, "normalizer", "strip_right", true, &step->right);
+    }
+    return ERR_OK;
 }
 
 Err normalizer_load(const json_t *object, Normalizer **out) {
@@ -114,6 +220,44 @@ Err replace_all(const Regex *pattern, const Str *content, Matcher *m, const char
     return e;
 }
 
+static void strip(const Step *step, const char *text, size_t n, Str *out) {
+    size_t begin = 0;
+    uint32_t c;
+    for (size_t width; step->left && begin < n; begin += width) {
+        width = utf8_next(text + begin, &c);
+        if (!unicode_is_space(c)) break;
+    }
+    for (size_t at; step->right && n > begin; n = at) {
+        at = utf8_prev(text, n);
+        utf8_next(text + at, &c);
+        if (!unicode_is_space(c)) break;
+    }
+    str_add(out, text + begin, n - begin);
+}
+
+/* One part of the text: the first rule of the charsmap that matches its beginning replaces all of it. */
+static bool map_part(const Charsmap *m, const char *part, size_t n, Str *out) {
+    const char *to;
+    size_t to_n;
+    if (!charsmap_find(m, CHARSMAP_SHORTEST, part, n, &to, &to_n)) return false;
+    str_add(out, to, to_n);
+    return true;
+}
+
+/* Not what SentencePiece does: rules apply to short grapheme clusters as a whole, then to characters. */
+static void apply_charsmap(const Charsmap *m, const char *text, size_t n, Str *out) {
+    enum { SHORT_CLUSTER = 6 };
+    for (size_t i = 0, end; i < n; i = end) {
+        end = i + unicode_cluster(text + i, n - i);
+        if (end - i < SHORT_CLUSTER && map_part(m, text + i, end - i, out)) continue;
+        for (size_t at = i, width; at < end; at += width) {
+            uint32_t c;
+            width = utf8_next(text + at, &c);
+            if (!map_part(m, text + at, width, out)) str_add(out, text + at, width);
+        }
+    }
+}
+
 static Err run_step(const Step *step, Matcher *m, const char *text, size_t n, Str *out) {
     switch (step->kind) {
     case FORM:
@@ -125,6 +269,22 @@ static Err run_step(const Step *step, Matcher *m, const char *text, size_t n, St
     case PREPEND:
         if (n) str_add(out, step->content.s, step->content.len);
         str_add(out, text, n);
+        break;
+    case MAP:
+        for (size_t i = 0; i < n;) {
+            uint32_t c;
+            i += utf8_next(text + i, &c);
+            step->map(c, out);
+        }
+        break;
+    case STRIP:
+        strip(step, text, n, out);
+        break;
+    case CHARSMAP:
+        apply_charsmap(step->charsmap, text, n, out);
+        break;
+    case BYTES:
+        for (size_t i = 0; i < n; i++) utf8_put(out, byte_to_char((unsigned char)text[i]));
         break;
     case REPLACE:
         return replace_all(step->pattern, &step->content, m, text, n, out);

@@ -1,5 +1,5 @@
-/* The "normalizer" of a tokenizer.json: NFC, NFD, NFKC, NFKD, Lowercase, Prepend, Replace and Sequence.
- * Normalization forms are those of Unicode 9, as in the original (ages.h). Lowercase has utf8proc's letters;
+/* The "normalizer" of a tokenizer.json: BertNormalizer, ByteLevel, Lowercase, NFC, NFD, NFKC, NFKD, Nmt,
+ * Precompiled, Prepend, Replace, Sequence, Strip and StripAccents. Normalization forms are those of Unicode 9, as in the original (ages.h). Lowercase has utf8proc's letters;
  * the original has a few newer ones. Source: Unicode Standard Annex 15 (normalization forms) with utf8proc's
  * tables; tokenizers/src/normalizers. */
 #ifndef ISOTRON_TOKENIZER_NORMALIZE_H

@@ -9,7 +9,7 @@
 #include <string.h>
 #include <strings.h>
 
-#include "tokenizer/utf8.h"
+#include "base/utf8.h"
 
 /* Oniguruma's \w is wider than PCRE2's, and outside of classes it also has six superscripts and fractions of
  * Latin-1. Its \s lacks U+180E, which PCRE2's has. */

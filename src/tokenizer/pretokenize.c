@@ -5,9 +5,11 @@
 
 #include "base/mem.h"
 #include "base/str.h"
+#include "base/utf8.h"
+#include "tokenizer/ages.h"
 #include "tokenizer/field.h"
 #include "tokenizer/normalize.h"
-#include "tokenizer/utf8.h"
+#include "tokenizer/unicode.h"
 
 enum { MAX_STEPS = 64 };
 
@@ -17,7 +19,8 @@ typedef enum Prepend { ALWAYS, NEVER, FIRST } Prepend;
 
 typedef struct Step {
     StepKind kind;
-    Regex *pattern; /* SPLIT */
+    Regex *pattern;              /* SPLIT, or NULL: at each character of a class */
+    bool (*is_member)(uint32_t); /* that class */
     Behavior behavior;
     bool invert;
     Str meta; /* METASPACE: the character that replaces a blank */
@@ -73,6 +76,14 @@ static Err add_split(PreTokenizer *p, const char *pattern, bool literal, Behavio
     step->behavior = behavior;
     step->invert = invert;
     return regex_compile(pattern, strlen(pattern), literal, &step->pattern);
+}
+
+static Err add_class_split(PreTokenizer *p, bool (*is_member)(uint32_t), Behavior behavior) {
+    Step *step = NULL;
+    ERR_RETURN(new_step(p, SPLIT, &step));
+    step->behavior = behavior;
+    step->is_member = is_member;
+    return ERR_OK;
 }
 
 static Err load_behavior(const json_t *object, Behavior *out) {
@@ -148,7 +159,11 @@ static Err pretokenize_load(const json_t *object, PreTokenizer *p) {
     if (!strcmp(type, "Split")) return load_split(p, object);
     if (!strcmp(type, "ByteLevel")) return load_byte_level(p, object);
     if (!strcmp(type, "Metaspace")) return load_metaspace(p, object);
-    if (!strcmp(type, "WhitespaceSplit")) return add_split(p, "\\s", false, REMOVED, false);
+    if (!strcmp(type, "WhitespaceSplit")) return add_class_split(p, unicode_is_space, REMOVED);
+    if (!strcmp(type, "BertPreTokenizer")) {
+        ERR_RETURN(add_class_split(p, unicode_is_space, REMOVED));
+        return add_class_split(p, age_is_punctuation, ISOLATED);
+    }
     if (!strcmp(type, "Whitespace"))
         return add_split(p, "[" RUST_WORD "]+|[^" RUST_WORD "\\s]+", false, REMOVED, true);
     if (!strcmp(type, "Digits")) {
@@ -159,16 +174,16 @@ static Err pretokenize_load(const json_t *object, PreTokenizer *p) {
     if (!strcmp(type, "Punctuation")) {
         Behavior behavior = ISOLATED;
         if (json_object_get(object, "behavior")) ERR_RETURN(load_behavior(object, &behavior));
-        return add_split(p, "[\\p{P}$+<=>\\^`|~]", false, behavior, false);
+        return add_class_split(p, age_is_punctuation, behavior);
     }
     if (!strcmp(type, "CharDelimiterSplit")) {
         ERR_RETURN(load_char(object, "delimiter", &delimiter));
         return add_split(p, delimiter, true, REMOVED, false);
     }
-    return err_user(
-        "pre_tokenizer '%s' is not supported; Split, ByteLevel, Digits, Metaspace, Punctuation, Whitespace, "
-        "WhitespaceSplit, CharDelimiterSplit and Sequence are",
-        type);
+    return err_user("pre_tokenizer '%.60s' is not supported; BertPreTokenizer, Split, ByteLevel, Digits, "
+                    "Metaspace, Punctuation, Whitespace, "
+                    "WhitespaceSplit, CharDelimiterSplit and Sequence are",
+                    type);
 }
 
 Err pretokenizer_load(const json_t *object, PreTokenizer **out) {
@@ -247,6 +262,20 @@ static void metaspace(const Step *step, bool first, const char *text, size_t n, 
     }
 }
 
+/* The characters of the class, and the text between them, as regex_spans has matches. */
+static void class_spans(bool (*is_member)(uint32_t), const char *text, size_t n, Spans *out) {
+    size_t covered = 0;
+    out->n = 0;
+    for (size_t i = 0, width; i < n; i += width) {
+        uint32_t c;
+        width = utf8_next(text + i, &c);
+        if (!is_member(c)) continue;
+        if (i > covered) spans_add(out, covered, i, false);
+        spans_add(out, i, covered = i + width, true);
+    }
+    if (covered < n) spans_add(out, covered, n, false);
+}
+
 /* False if r->err is set. */
 static bool pretokenize_run(Run *r, size_t depth, bool first, const char *text, size_t n) {
     if (!n) return true;
@@ -267,7 +296,10 @@ static bool pretokenize_run(Run *r, size_t depth, bool first, const char *text, 
         metaspace(step, first, text, n, next);
         break;
     case SPLIT:
-        r->err = regex_spans(step->pattern, r->matcher, text, n, spans);
+        if (step->pattern)
+            r->err = regex_spans(step->pattern, r->matcher, text, n, spans);
+        else
+            class_spans(step->is_member, text, n, spans);
         if (r->err.code) return false;
         apply_behavior(spans, step->behavior, step->invert);
         for (size_t i = 0; i < spans->n; i++) {

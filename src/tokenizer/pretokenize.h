@@ -1,4 +1,4 @@
-/* The "pre_tokenizer" of a tokenizer.json: Split, ByteLevel, Digits, Metaspace, Punctuation, Whitespace,
+/* The "pre_tokenizer" of a tokenizer.json: BertPreTokenizer, Split, ByteLevel, Digits, Metaspace, Punctuation, Whitespace,
  * WhitespaceSplit, CharDelimiterSplit and Sequence. Each is one or two of four steps: prefix a blank, split,
  * spell bytes as characters, write blanks as metaspace. Pieces go through the steps depth first, without a
  * list of all pieces. Source: tokenizers/src/pre_tokenizers and NormalizedString::split; GPT-2 encoder.py

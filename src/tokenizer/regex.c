@@ -9,7 +9,7 @@
 #include "base/mem.h"
 #include "tokenizer/ages.h"
 #include "tokenizer/onig.h"
-#include "tokenizer/utf8.h"
+#include "base/utf8.h"
 
 struct Regex {
     pcre2_code *code;

@@ -3,7 +3,7 @@
  *   NullTokenizer         decimal ids separated by spaces (Megatron-LM null_tokenizer.py)
  *   ByteLevelTokenizer    one id per byte (Megatron-LM bytelevel_tokenizer.py); no text is ever lost
  *   GPT2BPETokenizer      vocab.json + merges.txt, byte-level BPE; "<|endoftext|>" is its end of document
- *   HuggingFaceTokenizer  a tokenizer.json (or a folder that holds one) whose model is BPE. Normalizer,
+ *   HuggingFaceTokenizer  a tokenizer.json (or a folder that holds one). Model, normalizer,
  *                         pre-tokenizer, added tokens, post-processor and decoder work as in version 0.23 of
  *                         the `tokenizers` library. Unsupported parts are refused by name. "truncation" and
  *                         "padding" are not applied, because Megatron-LM encodes whole documents.

@@ -9,7 +9,7 @@
 #include "base/fault.h"
 #include "base/mem.h"
 #include "tokenizer/ages.h"
-#include "tokenizer/utf8.h"
+#include "base/utf8.h"
 
 enum { LONGEST_DECOMPOSITION = 32 }; /* U+FDFA has 18 */
 
@@ -90,6 +90,19 @@ void unicode_lower(const char *text, size_t n, Str *out) {
         else
             utf8_put(out, (uint32_t)utf8proc_tolower((int32_t)age_lower(c)));
     }
+}
+
+size_t unicode_cluster(const char *text, size_t n) {
+    uint32_t c, next;
+    utf8proc_int32_t state = 0;
+    size_t end = utf8_next(text, &c);
+    for (size_t width; end < n; end += width, c = next) {
+        width = utf8_next(text + end, &next);
+        if (c < 0x80 && next < 0x80 && !(c == '\r' && next == '\n')) break;
+        if (utf8proc_grapheme_break_stateful((int32_t)age_stand_in(c), (int32_t)age_stand_in(next), &state))
+            break;
+    }
+    return end;
 }
 
 bool unicode_is_space(uint32_t c) {

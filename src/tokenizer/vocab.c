@@ -7,6 +7,7 @@
 #include "base/hash.h"
 #include "base/mem.h"
 #include "base/str.h"
+#include "tokenizer/field.h"
 
 typedef struct Entry {
     size_t at;
@@ -95,3 +96,17 @@ const char *vocab_text(const Vocab *v, int32_t id, size_t *n) {
 
 size_t vocab_count(const Vocab *v) { return v->count; }
 int32_t vocab_limit(const Vocab *v) { return (int32_t)v->limit; }
+
+Err vocab_load(Vocab *v, const json_t *model) {
+    const json_t *vocab;
+    ERR_RETURN(field_object(model, "model", "vocab", &vocab));
+    if (!vocab) return err_user("model.vocab is missing");
+    const char *text;
+    json_t *id;
+    json_object_foreach((json_t *)vocab, text, id) {
+        if (!json_is_integer(id))
+            return err_user("model.vocab: the id of token '%.60s' must be an integer", text);
+        ERR_RETURN(vocab_add(v, text, strlen(text), json_integer_value(id)));
+    }
+    return ERR_OK;
+}

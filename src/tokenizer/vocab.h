@@ -2,6 +2,7 @@
 #ifndef ISOTRON_TOKENIZER_VOCAB_H
 #define ISOTRON_TOKENIZER_VOCAB_H
 
+#include <jansson.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -15,6 +16,8 @@ Vocab *vocab_new(void);
 void vocab_free(Vocab *);
 /* Errors: an id outside [0, VOCAB_ID_LIMIT), a text or an id that exists already. */
 Err vocab_add(Vocab *, const char *text, size_t n, int64_t id);
+/* Adds the "vocab" of a model of a tokenizer.json, {token: id}. Errors: as above, an id that is no integer. */
+Err vocab_load(Vocab *, const json_t *model);
 /* -1 if there is none. */
 int32_t vocab_id(const Vocab *, const char *text, size_t n);
 /* The text of an id (borrowed; not NUL-terminated), NULL if the id has none. */

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/hash.h"
 #include "base/mem.h"
 #include "base/version.h"
 #include "comm/agree.h"
@@ -27,14 +28,54 @@ static CommOptions options_of(const Config *c) {
                          .build = isotron_commit()};
 }
 
+/* A number that two values of an option share if they are equal. Paths may differ between hosts. */
+static int64_t value_hash(const Config *c, int option) {
+    const ArgType type = CONFIG_ROWS[option].type;
+    Str text = {0};
+    arg_print(&CONFIG_ROWS[option], config_value(c, option), &text);
+    const bool is_path = (type == ARG_TEXT || type == ARG_TEXTS) && strchr(text.s, '/');
+    const uint64_t hash = hash64(text.s, is_path ? 0 : text.len, is_path);
+    str_free(&text);
+    return (int64_t)hash;
+}
+
+/* Processes read their options separately, and ranks with different options would train different models. */
+static Err check_same_options(Comm *comm, const Config *c) {
+    int64_t hash[OPTIONS];
+    for (int i = 0; i < OPTIONS; i++) hash[i] = value_hash(c, i);
+    const int i = comm_first_difference(comm, hash, OPTIONS);
+    if (i < 0) return ERR_OK;
+    const Arg *row = &CONFIG_ROWS[i];
+    Str value = {0};
+    arg_print(row, config_value(c, i), &value);
+    const Err e =
+        err_user("--%.*s is %.200s on process %d, and not on all others: give all processes the same "
+                 "options",
+                 (int)arg_name_len(row), row->names, value.s, comm_rank(comm));
+    str_free(&value);
+    return e;
+}
+
+/* MPI connects only processes that an mpirun of the same MPI has started. */
+static Err check_same_world(const Comm *comm, const CommLaunch *launch) {
+    if (comm_world(comm) == launch->processes) return ERR_OK;
+    return err_user(
+        "the launcher started %d processes, but MPI connects %d: use the mpirun of the MPI that isotron "
+        "was built with, or torchrun, srun or --ranks",
+        launch->processes, comm_world(comm));
+}
+
 /* An error before all processes have met is that of one process. */
-static Err as_process(const CommLaunch *launch, const CommOptions *options, RankMain *fn, void *arg) {
+static Err as_process(const Config *c, const CommLaunch *launch, const CommOptions *options, RankMain *fn,
+                      void *arg) {
     Comm *comm;
     if (launch->by == COMM_TCP)
         ERR_RETURN(comm_tcp(launch, options, &comm));
     else
         comm = comm_mpi(options);
-    Err e = fn(arg, comm);
+    Err e = check_same_world(comm, launch);
+    if (!e.code) e = check_same_options(comm, c);
+    if (!e.code) e = fn(arg, comm);
     if (!rank_is_printer(comm)) e.msg[0] = 0;
     comm_free(comm);
     return e;
@@ -55,7 +96,7 @@ Err world_run(const Config *c, RankMain *fn, void *arg) {
     const int ranks = (int)config_ranks(c);
     CommLaunch launch;
     ERR_RETURN(comm_launch(&launch));
-    if (launch.processes > 1 && ranks > 1) return as_process(&launch, &options, fn, arg);
+    if (launch.processes > 1 && ranks > 1) return as_process(c, &launch, &options, fn, arg);
     return ranks == 1 ? fn(arg, NULL) : as_threads(ranks, &options, fn, arg);
 }
 

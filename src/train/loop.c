@@ -9,6 +9,7 @@
 
 #include "base/amount.h"
 #include "base/clock.h"
+#include "base/hash.h"
 #include "base/mem.h"
 #include "ckpt/ckpt.h"
 #include "comm/agree.h"
@@ -393,7 +394,10 @@ static Err open_shared(Loop *l) {
     if (l->is_printer && !e.code) e = open_data(s);
     ERR_RETURN(comm_agree(l->comm, e));
     if (!l->is_printer && comm_processes() > 1) e = open_data(s);
-    return comm_agree(l->comm, e);
+    ERR_RETURN(comm_agree(l->comm, e));
+    const int64_t hash = (int64_t)hash_name(data_fingerprint(s->data));
+    if (comm_first_difference(l->comm, &hash, 1) < 0) return ERR_OK;
+    return err_user("the data of the processes differs: copy the same .bin and .idx files to all hosts");
 }
 
 static Err open_device(Loop *l) {

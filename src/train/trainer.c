@@ -82,10 +82,8 @@ Layout trainer_layout(const Config *c, int rank, int world) {
 static Model *place_model(Trainer *r) {
     Err e = pipeline_layout(r->config, r->arena, &r->pipeline);
     CHECK(!e.code, "%s", e.msg); /* checked by trainer_check */
-    const int chunks = r->pipeline.chunks, rank = r->layout.mesh.coordinate[AXIS_PP];
-    StagePart *stages = arena_alloc(r->arena, (size_t)chunks * sizeof *stages);
-    for (int i = 0; i < chunks; i++) stages[i] = r->pipeline.stages[i * r->pipeline.ranks + rank];
-    return model_new(r->config, r->derived, &(ModelPlace){r->layout, stages, chunks});
+    const int stages = r->pipeline.chunks * r->pipeline.ranks;
+    return model_new(r->config, r->derived, &(ModelPlace){r->layout, r->pipeline.stages, stages});
 }
 
 Err trainer_check(const Config *c, const Derived *d) {

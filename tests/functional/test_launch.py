@@ -58,11 +58,21 @@ started = time.monotonic()
 assert "--tensor-model-parallel-size 3" in assert_quiet(world([*RUN, "--tensor-model-parallel-size", 3]), 2, "options")
 out = assert_quiet(world(lambda rank: RUN if rank != 2 else [*RUN, "--train-iters", "many"]), 2, "one process")
 assert "isotron: process 2: --train-iters" in out, out
+out = assert_quiet(world(lambda rank: RUN if rank != 2 else [*RUN, "--lr", "1e-2"]), 2, "one differs")
+assert "--lr is 0.003 on process 0, and not on all others" in out, out
+isotron("preprocess", "--input", WORK / "corpus.txt", "--input-format", "paragraphs", "--output-prefix", WORK / "other", *TOKENIZER)
+out = assert_quiet(world(lambda rank: RUN if rank != 2 else [*RUN, "--data-path", WORK / "other_text_document"]), 2, "other data")
+assert "the data of the processes differs" in out, out
 out = assert_quiet(world([*RUN, "--ranks", 3]), 2, "ranks")
 assert "--ranks 3, but the launcher started 4 processes" in out, out
 out = assert_quiet(world(RUN, lambda *_: {"RANK": 0, "WORLD_SIZE": 2}, 1), 2, "half")
 assert "RANK is set, but MASTER_ADDR is not" in out, out
-assert time.monotonic() - started < 8, "processes wait for others that have failed"
+assert time.monotonic() - started < 10, "processes wait for others that have failed"
+
+# mpirun of another MPI
+if shutil.which("mpirun"):
+    out = assert_quiet(world(RUN, lambda *_: {"PMI_RANK": 0, "PMI_SIZE": 2}, 1), 2, "another MPI")
+    assert "2 processes, but MPI connects 1" in out or "was built without MPI" in out, out
 
 with socket.create_server(("127.0.0.1", 0)) as other:
     done = world(RUN, lambda *_: launcher.variables(0, 2, other.getsockname()[1]), 1)

@@ -1,5 +1,5 @@
 """Training with --nccl-library communicates through that library: checkpoints are bitwise equal to those of the host transport, and
-an error of the library ends the run."""
+an error of the library, or of one of its calls, ends the run."""
 import os
 import pathlib
 
@@ -17,3 +17,6 @@ assert_same_bytes(WORK / "host", WORK / "nccl", 12, "the NCCL transport")
 os.environ["HOST_NCCL_FAULT"] = "error:3"
 report = pretrain(data, WORK / "fault", *layout, *library, expect=3)
 assert "planted fault in operation 3" in report, report
+os.environ["HOST_NCCL_FAULT"] = "refuse:5"
+report = pretrain(data, WORK / "fault", *layout, *library, expect=3)
+assert "COMM FAULT nccl" in report and "unhandled system error; planted fault" in report and ", operation 5 of ranks" in report, report

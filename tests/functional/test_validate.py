@@ -7,7 +7,7 @@ good = WORK / "good.json"
 good.write_text((WORK / "v.json").read_text())
 assert {n: s["verdict"] for n, s in stages.items() if s["verdict"] != "PASS"} == {"roofs": "INCONCLUSIVE"}, said
 validate("--ranks", 4, "--seconds", 2, "--only", "inventory", "--good", good)
-nccl, said = validate("--ranks", 3, "--seconds", 4, *NCCL, "--only", "inventory", "collectives")
+nccl, said = validate("--ranks", 3, "--seconds", 1, *NCCL, "--only", "inventory", "collectives")
 assert "NCCL 2.28.9" in nccl["collectives"]["summary"] and "training, hang; --only leaves them out" in said, said
 one, said = validate("--seconds", 1)
 assert one["collectives"]["verdict"] == "INCONCLUSIVE" and "not certified: collectives: it needs 2 ranks" in said, said
@@ -17,12 +17,24 @@ if shutil.which("mpirun"):
     assert done.returncode == 0 and "verdict: PASS (2 ranks" in done.stdout and "suspect" not in done.stdout, done
 
 # A library of another version than in the good run.
-ONLY = ["--ranks", 4, "--seconds", 4, "--only"]
-newer = validate("--ranks", 4, "--seconds", 4, "--only", "inventory", *NCCL)[0]
+ONLY = ["--ranks", 4, "--seconds", 1, "--only"]
+validate(*ONLY, "inventory", *NCCL)
 good.write_text((WORK / "v.json").read_text())
 older = [*ONLY, "inventory", *NCCL, "--good", good]
 named(validate(*older, HOST_NCCL_VERSION="22703", expect=1)[0]["inventory"], "NCCL", "it is '2.27.3', and was '2.28.9'", "DEGRADED")
 validate(*older, "--allow-changes", HOST_NCCL_VERSION="22703")
+
+# A stage that cannot run is a fault, and the others are reported.
+for case in ("llama-layouts", "gpt2-layouts", "mixtral-layouts"):
+    (WORK / "broken" / case).mkdir(parents=True)
+stages, said = validate(*ONLY, "inventory", "parity", "--golden", WORK / "broken", expect=1)
+named(stages["parity"], "not known", "it could not run: ")
+assert stages["inventory"]["verdict"] == "PASS", said
+
+# A stage that judges nothing is inconclusive; a single stage gets all of the time.
+stages, said = validate("--ranks", 2, "--seconds", 1, "--only", "speed", expect=4)
+stages, said = validate("--ranks", 1, "--seconds", 2, "--only", "collectives", "compute")
+assert 1.9 < stages["compute"]["seconds"] < 10, said
 
 # Wrong arguments.
 (WORK / "empty.json").write_text("{}")
@@ -31,11 +43,18 @@ for words, message in (
         (["--seconds", 0], "--seconds: from 1 to"),
         (["--seconds", 5, "--quick"], "--seconds and --quick: choose one"),
         (["--memory-share", "99%"], "--memory-share expects"),
+        (["--memory-share", "0.9%"], "--memory-share expects"),
         (["--allow", "x"], "--allow expects a percentage"),
+        (["--allow", "100%"], "--allow expects a percentage below 100%"),
+        (["--only", "inventory", "--only=hang"], "--only is given 2 times"),
+        (["--golden", WORK / "none"], "--golden: "),
+        (["--ranks", 257, "--only", "inventory"], "257 ranks: validate runs on at most 256"),
         (["--allow-changes"], "--allow-changes needs --good"),
         (["--good", WORK / "empty.json"], "is not a report of validate"),
         (["--good", WORK / "none.json"], "none.json"),
         (["--nccl-a", LIBRARY], "--nccl-a needs --nccl-b"),
+        (["--nccl-b", LIBRARY], "--nccl-b needs --nccl-a or --nccl-library"),
+        (["--ranks", 2, *NCCL, "--nccl-b", WORK / "empty.json"], "NCCL cannot be loaded"),
         (["--nccl-a", LIBRARY, "--nccl-library", LIBRARY, "--nccl-b", LIBRARY], "choose one"),
         (["--json", WORK / "r", "--html", WORK / "r"], "are the same file"),
         (["--ranks", 2, "--nccl-library", "nowhere.so"], "NCCL cannot be loaded"),

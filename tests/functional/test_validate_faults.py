@@ -1,21 +1,25 @@
 """isotron validate names every planted fault, with its suspect."""
 from validating import *
 
-ONLY = ["--ranks", 4, "--seconds", 4, "--only"]
+ONLY = ["--ranks", 4, "--seconds", 1, "--only"]
 named(validate(*ONLY, "compute", program=FAULTY, FAULTY="gemm 2 7", expect=1)[0]["compute"], "rank 2", "one bit flipped")
 stages, said = validate(*ONLY, "collectives", *NCCL, HOST_NCCL_FAULT="drop_tail", expect=1)
 named(stages["collectives"], "NCCL 2.28.9", "the last 8 elements are missing")
-assert "validate --ranks 4 --seconds 4 --nccl-library" in said and "--only collectives" in said, said
+assert "validate --ranks 4 --seconds 1 --nccl-library" in said and "--only collectives" in said, said
 named(validate(*ONLY, "collectives", *NCCL, HOST_NCCL_FAULT="half_sum", expect=1)[0]["collectives"], "NCCL", "it sums in 16 bits")
 SOON = ["--distributed-timeout-seconds-after-init", 1]
 named(validate(*ONLY, "collectives", *NCCL, *SOON, HOST_NCCL_FAULT="lost:40", expect=1)[0]["collectives"], "NCCL", "has waited 1 s")
 named(validate(*ONLY, "collectives", *NCCL, HOST_NCCL_FAULT="error:40", expect=1)[0]["collectives"], "NCCL", "planted fault")
 named(validate(*ONLY, "memory", program=FAULTY, FAULTY="memory 3 1000", expect=1)[0]["memory"], "rank 3", "offset 1000")
-named(validate(*ONLY, "training", program=FAULTY, FAULTY="gemm 1 101", expect=1)[0]["training"], "transport", "two equal runs differ")
-named(validate(*ONLY, "parity", program=FAULTY, FAULTY="gemm 0 7", expect=1)[0]["parity"], "", "llama-layouts fp64, tp4 sp")
+named(validate(*ONLY, "training", program=FAULTY, FAULTY="gemm 1 101", expect=1)[0]["training"], "rank or transport", "two equal runs differ")
+# It makes no file that could stay behind.
+named(validate(*ONLY, "parity", program=FAULTY, FAULTY="gemm 0 7", TMPDIR=str(WORK / "none"), expect=1)[0]["parity"], "", "llama-layouts fp64, tp4 sp")
+
+# A world that ends before the drill begins.
+named(validate(*ONLY, "hang", *NCCL, HOST_NCCL_FAULT="error:0", expect=1)[0]["hang"], "transport", "did not begin: COMM FAULT")
 
 # A fault in one protocol of NCCL, which it reads once in a process.
 proto = {"HOST_NCCL_FAULT": "drop_tail", "HOST_NCCL_FAULT_PROTO": "LL128"}
-stages, said = validate(*ONLY, "collectives", *NCCL, "--seconds", 10, **proto, expect=1)
+stages, said = validate(*ONLY, "collectives", *NCCL, "--seconds", 2, **proto, expect=1)
 named(stages["collectives"], "NCCL 2.28.9 with NCCL_ALGO=Ring NCCL_PROTO=LL128", "the last 8 elements are missing")
 assert all("NCCL_PROTO=LL128" in e["suspect"] for e in stages["collectives"]["evidence"]), said

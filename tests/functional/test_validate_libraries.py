@@ -4,7 +4,7 @@ from validating import *
 # Two libraries: B is another file with a fault.
 OTHER = WORK / "libother.so"
 shutil.copy(LIBRARY, OTHER)
-BOTH = ["--ranks", 3, "--seconds", 6, "--nccl-a", LIBRARY, "--nccl-b", OTHER, "--only"]
+BOTH = ["--ranks", 3, "--seconds", 1, "--nccl-a", LIBRARY, "--nccl-b", OTHER, "--only"]
 
 
 def compared(stage, fault, expect):

@@ -52,7 +52,7 @@ static void same_heads_drop(const OpDef *op, const Call *c) {
 /* As if no heads had been exchanged for rows. */
 static void sinks_of_first_heads(const OpDef *op, const Call *c) {
     AttentionAttr a = attention(c);
-    a.first_sink = 0;
+    a.first_local = 0;
     with(op, c, &a);
 }
 

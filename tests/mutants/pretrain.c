@@ -65,11 +65,12 @@ HOOK(Tensor *, op_dropout, Tape *t, Tensor *x, double rate, uint64_t site) {
     return __real_op_dropout(t, x, left_out ? 0 : rate, site);
 }
 
-HOOK(Tensor *, op_context_attention, Tape *t, Tensor *q, Tensor *k, Tensor *v, Tensor *first_key,
-     Tensor *sink, AttentionAttr attr, ContextPlan plan, bool unfused) {
-    if (mutant_is_named(M_cp_ignores_documents) && tape_axis(t, AXIS_CP) > 1) first_key = NULL;
+HOOK(Tensor *, op_context_attention, Tape *t, const AttentionInputs *inputs, AttentionAttr attr,
+     ContextPlan plan, bool unfused) {
+    AttentionInputs x = *inputs;
+    if (mutant_is_named(M_cp_ignores_documents) && tape_axis(t, AXIS_CP) > 1) x.first_key = NULL;
     if (mutant_is_named(M_cache_ignores_window) && attr.query.first > 0) attr.window_left = WINDOW_OFF;
-    return __real_op_context_attention(t, q, k, v, first_key, sink, attr, plan, unfused);
+    return __real_op_context_attention(t, &x, attr, plan, unfused);
 }
 
 /* ---- losses ---- */

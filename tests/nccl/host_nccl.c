@@ -24,6 +24,7 @@
  *                   lost:N     operation N of member 0 never comes
  *                   slow:N:MS  member N sleeps MS milliseconds in every operation
  *                   error:N    operation N of any member is an asynchronous error, and never ends
+ *                   refuse:N   the call of operation N of any member returns an error
  *                   link:A:B   messages from rank A to rank B take twice their time
  *                   rank:A:MS  rank A sleeps MS milliseconds in every operation
  *                   reverse    sums are taken from the last member to the first
@@ -49,10 +50,17 @@ const char *ncclGetLastError(NcclComm);
 extern const char nccl_host_memory;
 const char nccl_host_memory = 1;
 
-enum { VERSION = 22809, INVALID_ARGUMENT = 4, INVALID_USAGE = 5, REMOTE_ERROR = 6, TEXT = 256 };
+enum {
+    VERSION = 22809,
+    SYSTEM_ERROR = 2,
+    INVALID_ARGUMENT = 4,
+    INVALID_USAGE = 5,
+    REMOTE_ERROR = 6,
+    TEXT = 256
+};
 
 typedef struct Fault {
-    enum { NO_FAULT, DROP_TAIL, HALF_SUM, LOST, SLOW, ERROR, LINK, RANK, REVERSE } kind;
+    enum { NO_FAULT, DROP_TAIL, HALF_SUM, LOST, SLOW, ERROR, REFUSE, LINK, RANK, REVERSE } kind;
     int number, ms;
 } Fault;
 
@@ -162,6 +170,8 @@ static Fault planted_fault(void) {
         f.kind = SLOW;
     else if (sscanf(text, "error:%d%n", &f.number, &end) == 1 && !text[end])
         f.kind = ERROR;
+    else if (sscanf(text, "refuse:%d%n", &f.number, &end) == 1 && !text[end])
+        f.kind = REFUSE;
     else
         abort_on("HOST_NCCL_FAULT", text);
     return f;
@@ -420,7 +430,10 @@ static int submit(Op op, void *stream) {
     const char *bad = bad_argument(&op);
     const bool collective = op.kind < SEND;
     int error = bad ? refuse(INVALID_ARGUMENT, bad) : NCCL_SUCCESS;
-    if (!bad && (op.n || !collective)) {
+    const Fault *f = bad ? NULL : &op.comm->world->fault;
+    if (f && f->kind == REFUSE && f->number == op.comm->operations)
+        error = refuse(SYSTEM_ERROR, "planted fault");
+    if (!error && (op.n || !collective)) {
         const int rank = op.comm->rank;
         if (op.kind == BROADCAST && rank != op.peer) op.in = NULL;
         op.src = collective ? -1 : op.kind == SEND ? rank : op.peer;

@@ -26,6 +26,7 @@ from transformers.activations import ACT2FN
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.models.gptj.modeling_gptj import apply_rotary_pos_emb as rotate_interleaved
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
+from transformers.models.t5.modeling_t5 import T5Attention
 
 from float64 import Float64
 
@@ -134,6 +135,23 @@ def attention():
                {"q": q, "k": k, "v": v}, {"y": y, "lse": lse}, {"y": torch.randn(y.shape)})
 
 
+def padded():
+    """Queries see the keys before the length of their sample, in both directions or those that are not later."""
+    for case, (s, t, g, r, right) in {"attention_padded": (6, 6, 2, 1, -1), "attention_padded_causal": (7, 7, 1, 2, 0),
+                                      "attention_padded_cross": (4, 7, 1, 2, -1)}.items():
+        b, d, lengths = 3, 4, torch.tensor([t, 1, t // 2])
+        q, k, v = draw(s, b, g, r, d), draw(t, b, g, 1, d), draw(t, b, g, 1, d)
+        where = torch.arange(t)[None, :] - torch.arange(s)[:, None]
+        seen = ((where <= right) | (right == -1)) & (torch.arange(t) < lengths[:, None, None])
+        heads = [x.permute(1, 2, 3, 0, 4).flatten(1, 2) for x in (q, k, v)]
+        y = F.scaled_dot_product_attention(*heads, attn_mask=seen[:, None], scale=0.4, enable_gqa=True)
+        score = torch.einsum("sbgrd,tbgd->bgrst", q, k[:, :, :, 0]) * 0.4
+        lse = score.masked_fill(~seen[:, None, None], -torch.inf).logsumexp(-1)
+        record(case, "attention", {"scale": 0.4, "first_query": 0, "window_left": -1, "window_right": right},
+               {"q": q, "k": k, "v": v, "lengths": lengths}, {"y": y.view(b, g, r, s, d).permute(3, 0, 1, 2, 4), "lse": lse},
+               {"y": torch.randn(s, b, g, r, d)})
+
+
 def attention_sink():
     """Ordinary attention to one key more, whose logit is the sink of the head (as a mask: queries see nothing of it) and whose
     value is 0. The window leaves some queries without another key."""
@@ -151,6 +169,43 @@ def attention_sink():
         lse = torch.logaddexp((score + mask[..., :-1]).logsumexp(-1), mask[..., -1]).view(b, g, r, s)
         record(case, "attention_sink", {"scale": 0.4, "first_query": 0, "window_left": left, "window_right": right},
                {"q": q, "k": k, "v": v, "sink": sink}, {"y": y.view(b, g, r, s, d).permute(3, 0, 1, 2, 4), "lse": lse},
+               {"y": torch.randn(s, b, g, r, d)})
+
+
+def buckets_of(distance, buckets, max_distance, bidirectional):
+    return T5Attention._relative_position_bucket(distance, bidirectional, buckets, max_distance)
+
+
+def relative_buckets():
+    """In the original's float32, so outside of Float64. Distances at which a bucket begins, with the bucket; in some of these
+    forms a distance is exactly on the boundary between two buckets."""
+    for buckets, max_distance, bidirectional in ((32, 128, True), (32, 128, False), (64, 1000, True), (8, 64, False), (4, 18, False),
+                                                 (6, 24, False), (10, 1215, False), (20, 1215, True), (9, 50, False), (2, 2, False)):
+        distance = torch.arange(-2000, 2001)
+        bucket = buckets_of(distance, buckets, max_distance, bidirectional)
+        begins = torch.cat([torch.tensor([True]), bucket[1:] != bucket[:-1]])
+        record(f"buckets_{buckets}_{max_distance}_{bidirectional}", "relative_bucket",
+               {"buckets": buckets, "max_distance": max_distance, "bidirectional": bidirectional},
+               {"begins": torch.stack([distance[begins], bucket[begins]], dim=1)}, {})
+
+
+def attention_bias():
+    for case, (s, t, g, r, right, buckets, distance) in {"attention_bias": (9, 9, 2, 1, -1, 12, 8),
+                                                         "attention_bias_causal": (11, 11, 1, 2, 0, 8, 6),
+                                                         "attention_bias_cross": (5, 12, 1, 2, -1, 6, 20)}.items():
+        b, d, lengths = 2, 4, torch.tensor([t, t // 2])
+        q, k, v, table = draw(s, b, g, r, d), draw(t, b, g, 1, d), draw(t, b, g, 1, d), draw(buckets, g * r)
+        where = torch.arange(t)[None, :] - torch.arange(s)[:, None]
+        bias = F.embedding(buckets_of(where, buckets, distance, right != 0), table).permute(2, 0, 1)
+        seen = ((where <= right) | (right == -1)) & (torch.arange(t) < lengths[:, None, None])
+        heads = [x.permute(1, 2, 3, 0, 4).flatten(1, 2) for x in (q, k, v)]
+        mask = bias + torch.zeros(b, 1, s, t).masked_fill(~seen[:, None], -torch.inf)
+        y = F.scaled_dot_product_attention(*heads, attn_mask=mask, scale=1.0, enable_gqa=True)
+        score = torch.einsum("sbgrd,tbgd->bgrst", q, k[:, :, :, 0]).flatten(1, 2)
+        record(case, "attention_bias", {"scale": 1.0, "first_query": 0, "window_left": -1, "window_right": right,
+                                        "bias_max_distance": distance, "bias_bidirectional": right != 0},
+               {"q": q, "k": k, "v": v, "lengths": lengths, "bias": table},
+               {"y": y.view(b, g, r, s, d).permute(3, 0, 1, 2, 4), "lse": (score + mask).logsumexp(-1).view(b, g, r, s)},
                {"y": torch.randn(s, b, g, r, d)})
 
 
@@ -289,8 +344,9 @@ def optimizer():
 
 
 def main(a):
+    relative_buckets()
     with Float64():
-        for make in (linear, norm, activation, rope, attention, attention_sink, embedding, cross_entropy, optimizer, route, router_loss, sinkhorn, experts):
+        for make in (linear, norm, activation, rope, attention, attention_sink, padded, attention_bias, embedding, cross_entropy, optimizer, route, router_loss, sinkhorn, experts):
             torch.manual_seed(1234)
             make()
     save_file({n: x.detach().contiguous().clone() for n, x in TENSORS.items()}, a.path, {"cases": json.dumps(CASES)})

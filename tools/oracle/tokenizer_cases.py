@@ -7,15 +7,17 @@ Deterministic for given versions of Python (its pydoc topics are the training te
 A case is {"file", "flags", "text", "times", "count", "fnv"} and, for short ones, {"ids", "decoded"}: text (base64) repeated `times`
 times gives `count` ids; fnv is FNV-1a, 64 bits, of the ids as little-endian int32; decoded is base64. "regex" has the non-empty
 pieces into which a pattern splits a text, and those of them that match."""
-import base64, json, os, platform, random
+import base64, json, os, platform, random, tempfile
 from pydoc_data import topics
 
 from cli import Command
 
-command = Command(__doc__, "tokenizers")
+command = Command(__doc__, "tokenizers sentencepiece google.protobuf")
 command.add_argument("folder")
 options = command.parse_args()
 
+import sentencepiece as spm
+from sentencepiece import sentencepiece_model_pb2
 from tokenizers import AddedToken, Regex, Tokenizer, __version__, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from awkward import ADD_SPECIAL, AS_TEXT, PIECES, SKIP_SPECIAL, fnv, gpt2, text, theirs
 
@@ -107,9 +109,58 @@ def prefix():
     return tok
 
 
+def bert():
+    tok = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    tok.normalizer, tok.pre_tokenizer, tok.decoder = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer(), decoders.WordPiece()
+    tok.train_from_iterator([t.replace("\0", "") for t in CORPUS], trainers.WordPieceTrainer(vocab_size=900, show_progress=False, special_tokens=["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]))
+    tok.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    return tok
+
+
+def word_level():
+    tok = Tokenizer(models.WordLevel(unk_token="<unk>"))
+    tok.normalizer = normalizers.Sequence([normalizers.Nmt(), normalizers.NFD(), normalizers.StripAccents(), normalizers.Strip(left=False)])
+    tok.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Punctuation()])
+    tok.train_from_iterator([t.replace("\0", "") for t in CORPUS], trainers.WordLevelTrainer(vocab_size=400, show_progress=False, special_tokens=["<unk>"]))
+    return tok
+
+
+def unigram(folder):
+    """SentencePiece's scores and charsmap, as in the tokenizer.json of T5 and XLM-R."""
+    model = sentencepiece_model(f"{folder}/unigram.model")
+    tok = Tokenizer(models.Unigram([(p.piece, p.score) for p in model.pieces], unk_id=0, byte_fallback=True))
+    tok.normalizer = normalizers.Sequence([normalizers.Precompiled(model.normalizer_spec.precompiled_charsmap), normalizers.Replace(Regex(" {2,}"), " ")])
+    tok.pre_tokenizer, tok.decoder = pre_tokenizers.Metaspace(), decoders.Sequence([decoders.ByteFallback(), decoders.Metaspace()])
+    tok.add_special_tokens(["<unk>", "<s>", "</s>", "<extra_id_0>"])
+    tok.post_processor = template(tok, [], ["</s>"])
+    return tok
+
+
+RULES = {"\ufb01": "fi", "\u2460": "1", "\u3000": " ", "\u00a0": " ", "\t": " ", "\n": " ", "\r": " ", "\u200b": " ", "e\u0301": "\u00e9", "\ufeff": "", "\0": "", "\u00bd": "1/2", "ab\u0301": "X", "\u212b": "A\u030a"}
+SENTENCEPIECE = {"unigram.model": {"byte_fallback": True, "user_defined_symbols": ["<sep>", "the", "x"], "control_symbols": ["<ctl>"], "pad_id": 3},
+                 "bpe.model": {"model_type": "bpe", "byte_fallback": True, "remove_extra_whitespaces": False, "split_digits": True, "user_defined_symbols": ["<tool>", "a b", "\u4e2d"]},
+                 "suffix.model": {"treat_whitespace_as_suffix": True, "unk_surface": " ?? "}}
+
+
+def train_sentencepiece(path, **options):
+    with tempfile.TemporaryDirectory() as dir:
+        with open(f"{dir}/rules.tsv", "w") as f: f.writelines(" ".join(f"{ord(c):X}" for c in k) + "\t" + " ".join(f"{ord(c):X}" for c in v) + "\n" for k, v in RULES.items() if k != "\0")
+        with open(f"{dir}/text", "w") as f: f.writelines(line + "\n" for t in CORPUS if "\0" not in t for line in t.split("\n") if line.strip())
+        spm.SentencePieceTrainer.train(input=f"{dir}/text", model_prefix=f"{dir}/m", vocab_size=700, character_coverage=0.98, num_threads=1, minloglevel=2, normalization_rule_tsv=f"{dir}/rules.tsv", **options)
+        os.replace(f"{dir}/m.model", path)
+
+
+def sentencepiece_model(path):
+    model = sentencepiece_model_pb2.ModelProto()
+    with open(path, "rb") as f: model.ParseFromString(f.read())
+    return model
+
+
 def write(folder):
     tokens = {"llama3.json": llama3(), "qwen2.json": qwen2(), "sentencepiece.json": sentencepiece(), "metaspace.json": metaspace("first", False),
-              "fuse_unk.json": metaspace("always", True), "splits.json": splits(), "prefix.json": prefix()}
+              "fuse_unk.json": metaspace("always", True), "splits.json": splits(), "prefix.json": prefix(), "bert.json": bert(), "wordlevel.json": word_level()}
+    for name, options in SENTENCEPIECE.items(): train_sentencepiece(f"{folder}/{name}", **options)
+    tokens["unigram.json"] = unigram(folder)
     for name, tok in tokens.items():
         with open(f"{folder}/{name}", "w") as f: json.dump(json.loads(tok.to_str()), f, ensure_ascii=False, separators=(",", ":"))
         tokens[name] = Tokenizer.from_file(f"{folder}/{name}")

@@ -4,7 +4,7 @@
 Its regexes know Unicode 16, PCRE2 10.42 and this Python (3.11) know 14: each newer character, and each that has another general
 category now, gets an older stand-in of the same general category, script and UTF-8 length. Its normalizers know Unicode 9, utf8proc
 2.8 knows 15: the newer characters that utf8proc decomposes, composes or orders are listed. Its lower case knows letters that
-utf8proc does not.
+utf8proc does not. Its classes of characters for BERT and accents come from Unicode 8 and 9, so they are listed whole.
 
 usage: tools/oracle/unicode_ages.py > src/tokenizer/ages_table.h"""
 import ctypes, unicodedata
@@ -16,7 +16,7 @@ command.parse_args()
 
 import tokenizers
 from awkward import matches
-from tokenizers import normalizers
+from tokenizers import normalizers, pre_tokenizers
 
 EVERY = [c for c in range(0x80, 0x110000) if not 0xD800 <= c < 0xE000]
 SCRIPTS = ["Han", "Hiragana", "Katakana", "Arabic", "Latin"]
@@ -73,6 +73,22 @@ def normalizing():
     return rows
 
 
+def removed(form):
+    return [c for c in range(0x110000) if not 0xD800 <= c < 0xE000 and form.normalize_str(f"a{chr(c)}b") == "ab"]
+
+
+def classes():
+    bert = lambda **on: normalizers.BertNormalizer(**{"clean_text": False, "handle_chinese_chars": False, "strip_accents": False, "lowercase": False} | on)
+    punctuation = [c for c in range(0x110000) if not 0xD800 <= c < 0xE000 and len(pre_tokenizers.Punctuation().pre_tokenize_str(f"a{chr(c)}b")) == 3]
+    for name, members in [("CONTROLS", removed(bert(clean_text=True))), ("PUNCTUATION", punctuation), ("NONSPACING", removed(bert(strip_accents=True))),
+                          ("MARKS", removed(normalizers.StripAccents()))]:
+        rows = []
+        for c in members:
+            if rows and rows[-1][1] == c - 1: rows[-1][1] = c
+            else: rows.append([c, c])
+        yield name, rows
+
+
 def table(name, comment, rows):
     print(f"/* {comment} */\nstatic const uint32_t {name}[][{len(rows[0])}] = {{")
     cells = ["{" + ", ".join(f"0x{x:X}" for x in row) + "}," for row in rows]
@@ -90,4 +106,5 @@ print(f"""/* Written by tools/oracle/unicode_ages.py from tokenizers {tokenizers
 table("STAND_INS", "first, last, stand-in", stand_ins())
 table("UNORDERED", "first, last", normalizing())
 table("LOWER", "first, last, lower case of the first", lower())
+for name, rows in classes(): table(name, "first, last", rows)
 print("/* clang-format on */\n\n#endif")

@@ -352,7 +352,7 @@ static __global__ void __launch_bounds__(THREADS) backward_keys(const Flash p, i
 extern "C" void cuda_attention(const Call *c) {
     if (attention_cudnn(c)) return;
     const Tensor *q = c->in[0];
-    Flash p = flash_of(c, q, c->in[1], c->in[2], c->in[3]);
+    Flash p = flash_of(c, q, c->in[1], c->in[2], c->in[3], c->in[4], c->in[5]);
     if (!tensor_count(c->out[1])) return;
     p.y = heads_of(c->out[0]), p.lse = cells(c->out[1]);
     if (dtype_is_16bit((DType)q->dtype)) {
@@ -377,7 +377,7 @@ static size_t place_scratch(Flash *p, DType dtype, char *memory) {
 
 static Flash gradient_of(const Call *c) {
     const Tensor *q = c->in[1], *dy = c->in[0];
-    Flash p = flash_of(c, q, c->in[2], c->in[3], c->in[6]);
+    Flash p = flash_of(c, q, c->in[2], c->in[3], c->in[6], c->in[7], c->in[8]);
     CHECK(dy->dtype == q->dtype, "attention_grad: dy is %s, q %s", dtype_name((DType)dy->dtype),
           dtype_name((DType)q->dtype));
     p.dy = heads_of(dy), p.y = heads_of(c->in[4]), p.lse = cells(c->in[5]);

@@ -89,16 +89,18 @@ static Entry *prepare(const Device *d, const AttentionShape *shape) {
 /* ---- the request of a call ---- */
 
 typedef struct Operands {
-    const Tensor *q, *k, *v, *y, *lse, *first_key;
+    const Tensor *q, *k, *v, *y, *lse, *first_key, *lengths, *bias;
     const Tensor *dy, *dq, *dk, *dv; /* backward only */
 } Operands;
 
-static bool is_backward(const Call *c) { return c->in[4]; }
+static bool is_backward(const Call *c) { return c->in[3] && c->in[3]->ndim == 5; } /* v */
 
 static Operands operands(const Call *c) {
     Tensor *const *in = c->in, *const *out = c->out;
-    const Operands forward = {in[0], in[1], in[2], out[0], out[1], in[3], NULL, NULL, NULL, NULL};
-    const Operands backward = {in[1], in[2], in[3], in[4], in[5], in[6], in[0], out[0], out[1], out[2]};
+    const Operands forward = {in[0], in[1], in[2], out[0], out[1], in[3],
+                              in[4], in[5], NULL,  NULL,   NULL,   NULL};
+    const Operands backward = {in[1], in[2], in[3], in[4],  in[5],  in[6],
+                               in[7], in[8], in[0], out[0], out[1], out[2]};
     return is_backward(c) ? backward : forward;
 }
 
@@ -199,6 +201,8 @@ static const char *refuse(const Call *c, AttentionShape *a) {
     if (at->dropout.rate > 0) return "dropout";
     if (at->softcap != 0) return "a soft cap of the scores";
     if (o.first_key) return "documents packed into a sequence";
+    if (o.lengths) return "padded keys";
+    if (o.bias) return "a relative position bias";
     const char *why = refuse_tensors(&o, a);
     if (!why) why = refuse_mask(at, a);
     if (!why) why = refuse_version(cuda_of(c->device), a);

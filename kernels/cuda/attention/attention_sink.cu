@@ -11,7 +11,7 @@ enum { THREADS = 256, WARPS = THREADS / 32, UNROLL = 4 /* rows of a thread in fl
 struct Shape {
     unsigned lines, s, b, heads, r; /* lines: s b heads */
     int vectors, share;
-    int64_t first_sink;
+    int64_t first_local;
 };
 
 static Shape shape_of(const Call *c, const Tensor *y, int n) {
@@ -26,7 +26,7 @@ static Shape shape_of(const Call *c, const Tensor *y, int n) {
                (int)(width / n),
                0,
                0};
-    x.first_sink = ((const AttentionAttr *)c->attr)->first_sink;
+    x.first_local = ((const AttentionAttr *)c->attr)->first_local;
     while (x.share < 5 && 1 << x.share < x.vectors) x.share++;
     return x;
 }
@@ -58,7 +58,7 @@ static __global__ void __launch_bounds__(THREADS)
         R weight = 0;
         if (lane == first) {
             const int64_t k = ((int64_t)(token % x.b) * x.heads + head) * x.s + token / x.b;
-            const Sunk<R> sunk(lse[k], sink.get<R>(x.first_sink + head));
+            const Sunk<R> sunk(lse[k], sink.get<R>(x.first_local + head));
             lse_out[k] = sunk.lse, weight = sunk.weight;
         }
         weight = __shfl_sync(team, weight, (int)first);
@@ -90,7 +90,7 @@ static __global__ void __launch_bounds__(THREADS)
                    sample = blockIdx.z, step = gridDim.x * turns;
     R sum = 0;
     if (head < x.heads && team / tile < turns) {
-        const R logit = sink.get<R>(x.first_sink + head);
+        const R logit = sink.get<R>(x.first_local + head);
         const R *row_lse = lse + ((int64_t)sample * x.heads + head) * x.s;
         dy += sample * strides.of[1] + head / x.r * strides.of[2] + head % x.r * strides.of[3];
         y += ((int64_t)sample * x.heads + head) * x.vectors * N;
@@ -129,7 +129,7 @@ static __global__ void __launch_bounds__(THREADS)
 /* One warp per sink; sinks of other ranks' heads get 0. */
 template <typename R>
 static __global__ void sum_parts(Shape x, const R *part, unsigned chunks, Cells dsink, int64_t n, bool add) {
-    const int64_t i = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32, head = i - x.first_sink;
+    const int64_t i = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32, head = i - x.first_local;
     if (i >= n) return;
     const bool mine = head >= 0 && head < x.heads;
     R all = add ? dsink.get<R>(i) : 0;

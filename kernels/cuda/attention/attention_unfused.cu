@@ -21,10 +21,10 @@ struct View {
 struct Problem {
     AttentionAttr attr;
     View q, k, v, y, dy;
-    Cells probs, ds; /* [b,g,r,s,columns]; ds: the gradient of the scores */
-    Cells sink;      /* without data: none, or only the backward is needed */
-    const int64_t *first_key;
-    int64_t rows, columns; /* b g r s; the keys, and with sinks one more */
+    Cells probs, ds;                    /* [b,g,r,s,columns]; ds: the gradient of the scores */
+    Cells sink;                         /* without data: none, or only the backward is needed */
+    const int64_t *first_key, *lengths; /* only the forward needs them */
+    int64_t rows, columns;              /* b g r s; the keys, and with sinks one more */
 };
 
 /* Row i of head (group, r) of a sample; `number` in the order of probs. */
@@ -38,7 +38,7 @@ struct Query {
     }
     __device__ int64_t in(const View &x) const { return x.at(i, sample, group, head); }
     __device__ int64_t key(const View &x, int64_t j) const { return x.at(j, sample, group, 0); }
-    __device__ int64_t sink(const Problem &p) const { return p.attr.first_sink + group * p.q.dim[3] + head; }
+    __device__ int64_t sink(const Problem &p) const { return p.attr.first_local + group * p.q.dim[3] + head; }
 };
 
 __device__ static bool visible(const Problem &p, const Query &q, int64_t key) {
@@ -46,6 +46,7 @@ __device__ static bool visible(const Problem &p, const Query &q, int64_t key) {
     const int64_t at = slice_position(&a.key, key), distance = at - slice_position(&a.query, q.i);
     if (a.window_left != WINDOW_OFF && distance < -a.window_left) return false;
     if (a.window_right != WINDOW_OFF && distance > a.window_right) return false;
+    if (p.lengths && at >= p.lengths[q.sample]) return false;
     return !p.first_key || at >= p.first_key[q.sample * p.q.dim[0] + q.i];
 }
 
@@ -145,7 +146,7 @@ template <typename R> static __global__ void gradient_of_scores(const Problem p)
 /* One warp per sink; sinks of other ranks' heads get 0. */
 template <typename R>
 static __global__ void gradient_of_sinks(const Problem p, Cells dsink, int64_t count, bool add) {
-    const int64_t i = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32, head = i - p.attr.first_sink,
+    const int64_t i = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32, head = i - p.attr.first_local,
                   s = p.q.dim[0], heads = p.q.dim[2] * p.q.dim[3];
     if (i >= count) return;
     const bool mine = head >= 0 && head < heads;
@@ -197,20 +198,21 @@ static View view_of(const Tensor *t) {
     return v;
 }
 
-static Problem problem(const Call *c, const Tensor *q, const Tensor *k, const Tensor *v, const Tensor *probs,
-                       const Tensor *first_key) {
+static Problem problem(const Call *c, const Tensor *q, const Tensor *k, const Tensor *v,
+                       const Tensor *probs) {
     Problem p = {};
     p.attr = *(const AttentionAttr *)c->attr;
     p.q = view_of(q), p.k = view_of(k), p.v = view_of(v);
     p.probs = cells(probs);
-    p.first_key = ids_of(first_key);
     p.rows = tensor_rows(q), p.columns = tensor_width(probs);
     return p;
 }
 
 extern "C" void cuda_attention_unfused(const Call *c) {
-    Problem p = problem(c, c->in[0], c->in[1], c->in[2], c->out[1], c->in[3]);
-    p.y = view_of(c->out[0]), p.sink = cells(c->in[4]);
+    Problem p = problem(c, c->in[0], c->in[1], c->in[2], c->out[1]);
+    CHECK(!c->in[5], "attention: a relative position bias is not supported on a GPU");
+    p.first_key = ids_of(c->in[3]), p.lengths = ids_of(c->in[4]);
+    p.y = view_of(c->out[0]), p.sink = cells(c->in[6]);
     if (!p.rows) return;
     REAL_SWITCH(c->in[0]->dtype, forward<R><<<grid_for(c, p.rows, WARPS), THREADS, 0, stream_of(c)>>>(p));
     LAUNCHED();
@@ -245,7 +247,7 @@ extern "C" size_t cuda_plans_attention_unfused_grad(const Call *c) {
 
 extern "C" void cuda_attention_unfused_grad(const Call *c) {
     const DType dtype = (DType)c->in[1]->dtype;
-    Problem p = problem(c, c->in[1], c->in[2], c->in[3], c->in[4], c->in[5]);
+    Problem p = problem(c, c->in[1], c->in[2], c->in[3], c->in[4]);
     p.dy = view_of(c->in[0]);
     p.ds.data = cuda_scratch(c->device, cuda_plans_attention_unfused_grad(c));
     p.ds.dtype = dtype == F64 ? F64 : F32;

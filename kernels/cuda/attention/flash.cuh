@@ -42,7 +42,7 @@ struct Flash {
     float unit;                           /* attention_mma.cu */
     SequenceSlice query, key;
     int64_t left, right;
-    const int64_t *first_key;
+    const int64_t *first_key, *lengths;
     bool drops;
     Drop<double> drop; /* its scale is 1 without dropout */
     int64_t first_sample, heads, first_head, seq_total;
@@ -56,9 +56,10 @@ struct Flash {
 
 __device__ static inline Range visible_keys(const Flash &p, int64_t sample, int i) {
     const int64_t at = slice_position(&p.query, i), first = p.first_key ? p.first_key[sample * p.s + i] : 0;
-    int64_t lo = p.left == WINDOW_OFF ? 0 : at - p.left, hi = p.t;
+    int64_t lo = p.left == WINDOW_OFF ? 0 : at - p.left,
+            hi = p.lengths ? slice_before(&p.key, p.t, p.lengths[sample]) : p.t;
     lo = slice_before(&p.key, p.t, lo > first ? lo : first);
-    if (p.right != WINDOW_OFF) hi = slice_before(&p.key, p.t, at + p.right + 1);
+    if (p.right != WINDOW_OFF) hi = slice_before(&p.key, hi, at + p.right + 1);
     Range x = {0, 0};
     if (lo < hi) x.lo = (int)lo, x.hi = (int)hi;
     return x;
@@ -132,11 +133,12 @@ static inline Heads heads_of(const Tensor *t) {
 }
 
 static inline Flash flash_of(const Call *c, const Tensor *q, const Tensor *k, const Tensor *v,
-                             const Tensor *first_key) {
+                             const Tensor *first_key, const Tensor *lengths, const Tensor *bias) {
     const AttentionAttr *a = (const AttentionAttr *)c->attr;
     const int64_t rows = q->dim[3] * q->dim[0];
     CHECK(q->dtype == k->dtype && q->dtype == v->dtype, "attention: q is %s, k %s and v %s",
           dtype_name((DType)q->dtype), dtype_name((DType)k->dtype), dtype_name((DType)v->dtype));
+    CHECK(!bias, "attention: a relative position bias is not supported on a GPU");
     CHECK(q->dim[4] <= HEAD_MOST && v->dim[4] <= HEAD_MOST, "attention: heads of %lld and %lld, more than %d",
           (long long)q->dim[4], (long long)v->dim[4], HEAD_MOST);
     CHECK(rows < INT32_MAX / 2 && k->dim[0] < INT32_MAX / 2, "attention: %lld queries and %lld keys",
@@ -148,7 +150,7 @@ static inline Flash flash_of(const Call *c, const Tensor *q, const Tensor *k, co
     p.t = (int)k->dim[0], p.e = (int)v->dim[4], p.rows = (int)rows;
     p.scale = a->scale, p.cap = a->softcap, p.query = a->query, p.key = a->key, p.left = a->window_left,
     p.right = a->window_right;
-    p.first_key = ids_of(first_key);
+    p.first_key = ids_of(first_key), p.lengths = ids_of(lengths);
     const DropoutAttr *d = &a->dropout;
     p.drops = d->rate > 0, p.drop.scale = 1;
     if (p.drops) p.drop = drop_of<double>(d);

@@ -56,17 +56,14 @@ static inline Setup *model_of(const Case *c) {
 }
 
 static inline Model *gpt_of(const Setup *s, const Case *c, int rank) {
-    StagePart own[STAGES];
-    ModelPlace place = {.stages = own};
+    StagePart stages[STAGES];
+    ModelPlace place = {.stages = stages, .n_stages = c->stages};
     place.layout.mesh = mesh_make(c->world, rank, c->size);
     place.layout.sequence_parallel = c->size[AXIS_TP] > 1;
     int64_t first = 0;
     for (int i = 0; i < c->stages; first += c->layers[i++])
-        if (i % c->size[AXIS_PP] == place.layout.mesh.coordinate[AXIS_PP])
-            own[place.n_stages++] = (StagePart){.first_layer = first,
-                                                .layers = c->layers[i],
-                                                .embedding = i == 0,
-                                                .head = i == c->stages - 1};
+        stages[i] = (StagePart){
+            .first_layer = first, .layers = c->layers[i], .embedding = i == 0, .head = i == c->stages - 1};
     return model_new(&s->config, &s->derived, &place);
 }
 

@@ -109,6 +109,8 @@ static void a_missing_variable_is_named(void **state) {
          "RANK '4' and WORLD_SIZE '4' do not number a process"},
         {"RANK=x WORLD_SIZE=4 MASTER_ADDR=a MASTER_PORT=1",
          "RANK 'x' and WORLD_SIZE '4' do not number a process"},
+        {"RANK=x WORLD_SIZE=1 MASTER_ADDR=a MASTER_PORT=1",
+         "RANK 'x' and WORLD_SIZE '1' do not number a process"},
         {"RANK=1 WORLD_SIZE=4 MASTER_ADDR=a MASTER_PORT=65536", "MASTER_PORT '65536' is no port"},
         {"SLURM_PROCID=1 SLURM_STEP_NUM_TASKS=2", "neither MASTER_ADDR nor SLURM_STEP_NODELIST is set"},
         {"SLURM_PROCID=2 SLURM_STEP_NUM_TASKS=2 MASTER_ADDR=a", "do not number a process"},

@@ -11,6 +11,8 @@
 
 #include "base/clock.h"
 #include "base/err.h"
+#include "comm/tcp.h"
+#include "comm/transport.h"
 
 enum { MOST = 4 };
 
@@ -252,8 +254,44 @@ static void wait_long(void *arg, Comm *c) {
     barrier(c, "after");
 }
 
+/* Members do not announce operations of a device. Rank 2 launches a graph and does not start what rank 1 reports. */
+static void fail_on_the_device(void *arg, Comm *c) {
+    CommCall call = small_call(c, COMM_ALL_REDUCE, "");
+    CommKey key = comm_key(&call, true);
+    CommWork w = {.facts = {.kind = COMM_ALL_REDUCE, .dtype = F32, .n = 3, .site = "planted"}};
+    (void)arg;
+    barrier(c, "before");
+    if (comm_rank(c) == 2) key.device = 2, w.facts.kind = COMM_GRAPH;
+    w.channel = comm_channel(c, &key);
+    comm_record_start(&c->recorder, &w);
+    if (comm_rank(c) == 1) usleep(300 * 1000), c->host->end(c, &key, 0, &w.facts, "NCCL reports");
+    sleep(20);
+}
+
+static void who_started_an_operation_of_the_device_is_told(void **state) {
+    (void)state;
+    static World w;
+    run_world(&w, 4, fail_on_the_device, 1000);
+    assert_words(w.text, "on the device",
+                 (const char *const[SAYS]){"COMM FAULT NCCL reports\n  all_reduce sum of 3 F32 at 'planted'",
+                                           "ranks that started it: 0 1 3\n", "ranks that did not: 2\n",
+                                           "rank 2 answers; its last operation: graph at 'planted'"});
+    assert_statuses(&w, "on the device", ERR_INFRA, -1, 0);
+    assert_in_time(&w, "on the device", SLACK_S);
+}
+
 /* They run for seconds, while the other tests run. */
-static World stopped, at_end, all, computing;
+static World stopped, at_end, all, computing, meeting;
+
+/* Rank 1 has connected to rank 0, and for long to no other one. */
+static void meet_for_long(const World *w, int rank, const void *arg) {
+    const CommLaunch l = launch_of(w, rank);
+    int socket[MOST];
+    if (rank != 1) run_task(w, rank, arg);
+    const Err e = tcp_meet(&l, &(CommOptions){0}, socket);
+    sleep(8);
+    _exit(e.code);
+}
 
 static int begin_to_stop(void **state) {
     (void)state;
@@ -261,6 +299,7 @@ static int begin_to_stop(void **state) {
     begin_world(&at_end, 4, run_task, &(Task){stop_at_the_end, 1000});
     begin_world(&computing, 2, run_task, &(Task){compute_long, 1000});
     begin_world(&all, 3, run_task, &(Task){wait_long, 1000});
+    begin_world(&meeting, 2, meet_for_long, &(Task){wait_long, 1000});
     usleep(1000 * 1000);
     for (int r = 0; r < all.ranks; r++) kill(all.process[r], SIGSTOP);
     return 0;
@@ -300,6 +339,13 @@ static void processes_may_compute_for_long(void **state) {
     assert_statuses(&computing, "compute_long", 0, -1, 0);
     assert_string_equal(computing.text, "");
     assert_true(computing.seconds > 8);
+}
+
+static void processes_may_meet_for_long(void **state) {
+    (void)state;
+    end_world(&meeting);
+    assert_words(meeting.text, "meet_for_long", (const char *const[SAYS]){"COMM FAULT rank 1 has ended"});
+    assert_statuses(&meeting, "meet_for_long", ERR_INFRA, 1, 0);
 }
 
 static void slow_1(void *arg, Comm *c) {
@@ -392,8 +438,23 @@ static void a_process_of_another_run_is_refused(void **state) {
         end_world(&w[i]);
         assert_words(w[i].text, CASES[i].says,
                      (const char *const[SAYS]){CASES[i].says, "1: this process may not join the run: ",
-                                               "0: process 0 waited 1 s at port ", "for process 1 of 2"});
+                                               "0: process 0 waited 1 s at port ", "for process 1 of 2",
+                                               "COMM WARNING process 0 waited 0.1 s at port "});
         assert_statuses(&w[i], CASES[i].says, ERR_INFRA, 1, ERR_USER);
+    }
+}
+
+static void a_process_that_cannot_be_reached_is_named(void **state) {
+    (void)state;
+    static const char *const CASES[][2] = {
+        {"127.0.0.1", "process 0 at 127.0.0.1, port 1 (Connection refused)"},
+        {"no host", "process 0 at no host, port 1 ("}};
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+        CommLaunch l = {.by = COMM_TCP, .processes = 2, .process = 1, .port = 1};
+        Comm *c;
+        snprintf(l.host, sizeof l.host, "%s", CASES[i][0]);
+        const Err e = comm_tcp(&l, &(CommOptions){.meet_s = 0.2}, &c);
+        if (e.code != ERR_INFRA || !strstr(e.msg, CASES[i][1])) fail_msg("%s: %s", CASES[i][0], e.msg);
     }
 }
 
@@ -424,13 +485,16 @@ int main(void) {
         cmocka_unit_test(programs_run),
         cmocka_unit_test(each_fault_is_reported_in_time),
         cmocka_unit_test(a_process_that_ends_ends_the_world),
+        cmocka_unit_test(who_started_an_operation_of_the_device_is_told),
         cmocka_unit_test(a_slow_process_is_named),
         cmocka_unit_test(strangers_do_not_disturb),
         cmocka_unit_test(a_process_of_another_run_is_refused),
+        cmocka_unit_test(a_process_that_cannot_be_reached_is_named),
         cmocka_unit_test(an_end_before_the_meeting_ends_it),
         cmocka_unit_test(a_stopped_process_is_named_within_10_s),
         cmocka_unit_test(all_processes_may_be_stopped_for_a_while),
         cmocka_unit_test(processes_may_compute_for_long),
+        cmocka_unit_test(processes_may_meet_for_long),
     };
     return cmocka_run_group_tests(tests, begin_to_stop, NULL);
 }

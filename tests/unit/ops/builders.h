@@ -104,28 +104,33 @@ static inline Tensor *build_residual_block(Tape *t, Tensor **in, const void *att
     return op_add(t, in[0], h);
 }
 
+/* The inputs from `first` on, in any order: I64 [b,s] are first keys, I64 [b] lengths, float [h] sinks, float
+ * [buckets,h] biases. */
+static inline AttentionInputs attention_inputs(Tensor *q, Tensor *k, Tensor *v, Tensor **in, int first) {
+    AttentionInputs x = {.q = q, .k = k, .v = v};
+    for (int i = first; i < CASE_INPUTS; i++) {
+        if (!in[i]) continue;
+        Tensor **of_type[] = {&x.lengths, &x.first_key, &x.sink, &x.bias};
+        *of_type[2 * (in[i]->dtype != I64) + in[i]->ndim - 1] = in[i];
+    }
+    return x;
+}
+
+/* Dropout is that of the samples that are run. */
+static inline AttentionAttr attention_attr_of(Tape *t, const void *attr) {
+    AttentionAttr a = *(const AttentionAttr *)attr;
+    a.dropout.first_sample += tape_microbatch(t)->first_sample;
+    return a;
+}
+
 static inline Tensor *build_attention(Tape *t, Tensor **in, const void *attr) {
-    return op_attention(t, in[0], in[1], in[2], in[3], NULL, *(const AttentionAttr *)attr, false);
+    const AttentionInputs x = attention_inputs(in[0], in[1], in[2], in, 3);
+    return op_attention(t, &x, attention_attr_of(t, attr), false);
 }
 
 static inline Tensor *build_attention_unfused(Tape *t, Tensor **in, const void *attr) {
-    return op_attention(t, in[0], in[1], in[2], in[3], NULL, *(const AttentionAttr *)attr, true);
-}
-
-/* Sinks behind first_key, or in its place. Dropout is that of the samples that are run. */
-static inline Tensor *attend_with_sinks(Tape *t, Tensor **in, const void *attr, bool unfused) {
-    Tensor *first_key = in[4] ? in[3] : NULL, *sink = in[4] ? in[4] : in[3];
-    AttentionAttr a = *(const AttentionAttr *)attr;
-    a.dropout.first_sample = tape_microbatch(t)->first_sample;
-    return op_attention(t, in[0], in[1], in[2], first_key, sink, a, unfused);
-}
-
-static inline Tensor *build_attention_sink(Tape *t, Tensor **in, const void *attr) {
-    return attend_with_sinks(t, in, attr, false);
-}
-
-static inline Tensor *build_attention_unfused_sink(Tape *t, Tensor **in, const void *attr) {
-    return attend_with_sinks(t, in, attr, true);
+    const AttentionInputs x = attention_inputs(in[0], in[1], in[2], in, 3);
+    return op_attention(t, &x, attention_attr_of(t, attr), true);
 }
 
 /* qkv [s,b,g,r+2,d]: the model's packed projection; keys and values are used by two attentions. */
@@ -137,8 +142,9 @@ static inline Tensor *build_attention_packed(Tape *t, Tensor **in, const void *a
     queries[3] = r, one[3] = 1;
     Tensor *q = tape_view(t, x, 0, 5, queries, x->stride), *k = tape_view(t, x, r * d, 5, one, x->stride),
            *v = tape_view(t, x, (r + 1) * d, 5, one, x->stride);
-    Tensor *y = op_attention(t, q, k, v, NULL, NULL, *(const AttentionAttr *)attr, false);
-    return op_add(t, y, op_attention(t, q, k, v, NULL, NULL, *(const AttentionAttr *)attr, true));
+    const AttentionInputs inputs = attention_inputs(q, k, v, in, 1);
+    const AttentionAttr a = attention_attr_of(t, attr);
+    return op_add(t, op_attention(t, &inputs, a, false), op_attention(t, &inputs, a, true));
 }
 
 static inline Tensor *build_rope(Tape *t, Tensor **in, const void *attr) {
@@ -157,7 +163,8 @@ static inline Tensor *build_rope_packed(Tape *t, Tensor **in, const void *attr) 
     Tensor *qk =
         op_rope(t, tape_view(t, x, 0, 5, both, x->stride), in[1], in[2], in[3], *(const RopeAttr *)attr);
     Tensor *q = tape_view(t, qk, 0, 5, queries, qk->stride), *k = tape_view(t, qk, r * d, 5, one, qk->stride);
-    return op_attention(t, q, k, v, NULL, NULL, (AttentionAttr){.scale = 0.3, .window_left = -1}, false);
+    return op_attention(t, &(AttentionInputs){.q = q, .k = k, .v = v},
+                        (AttentionAttr){.scale = 0.3, .window_left = -1}, false);
 }
 
 /* The loss takes the memory of its logits: here those of a sum, not the input itself. */

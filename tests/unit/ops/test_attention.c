@@ -1,5 +1,5 @@
 /* The fused attention compared with its definition. Bitwise properties: rows do not depend on later rows or
- * keys, a cached step is equal to a row of the full computation, threads change no result. */
+ * keys, nor on padding; a cached step is equal to a row of the full computation; threads change no result. */
 #include "unit/cmocka_all.h"
 
 #include <math.h>
@@ -15,14 +15,16 @@ typedef struct Shape {
     int64_t s, t, b, g, r, d, e;
     AttentionAttr attr;
     int64_t first_key; /* of row i: i % (first_key + 1); 0: no operand */
+    int64_t length;    /* of sample i: i * length; 0: no operand */
+    int64_t buckets;   /* of the bias; 0: no operand */
 } Shape;
 
-enum { Q, K, V, DY, Y, DQ, DK, DV, TENSORS };
+enum { Q, K, V, DY, BIAS, Y, DQ, DK, DV, DBIAS, TENSORS };
 
 /* Everything of one forward and backward. */
 typedef struct Run {
     Shape shape;
-    Tensor x[TENSORS], kept, first_key;
+    Tensor x[TENSORS], kept, first_key, lengths;
 } Run;
 
 static Tensor empty(DType dtype, int ndim, const int64_t *dim) {
@@ -52,48 +54,58 @@ static void fill(Tensor *t, int which) {
 static Run run_new(Shape p, DType dtype) {
     Run r = {.shape = p};
     const int64_t heads[] = {p.s, p.b, p.g, p.r, p.d}, keys[] = {p.t, p.b, p.g, 1, p.d},
-                  values[] = {p.t, p.b, p.g, 1, p.e}, out[] = {p.s, p.b, p.g, p.r, p.e};
-    const int64_t *dims[TENSORS] = {heads, keys, values, out, out, heads, keys, values};
+                  values[] = {p.t, p.b, p.g, 1, p.e}, out[] = {p.s, p.b, p.g, p.r, p.e},
+                  bias[] = {p.buckets, p.g * p.r, 1, 1, 1};
+    const int64_t *dims[TENSORS] = {heads, keys, values, out, bias, out, heads, keys, values, bias};
     for (int i = 0; i < TENSORS; i++) {
-        r.x[i] = empty(dtype, 5, dims[i]);
-        if (i <= DY) fill(&r.x[i], i);
+        r.x[i] = empty(dtype, dims[i] == bias ? 2 : 5, dims[i]);
+        if (i <= BIAS) fill(&r.x[i], i);
     }
     r.first_key = empty(I64, 2, (int64_t[]){p.b, p.s});
     for (int64_t i = 0; i < p.b * p.s; i++) ((int64_t *)r.first_key.data)[i] = i % (p.first_key + 1);
+    r.lengths = empty(I64, 1, &p.b);
+    for (int64_t i = 0; i < p.b; i++) ((int64_t *)r.lengths.data)[i] = i * p.length;
     return r;
 }
 
 static void run_free(Run *r) {
     for (int i = 0; i < TENSORS; i++) free(r->x[i].data);
-    free(r->kept.data), free(r->first_key.data);
+    free(r->kept.data), free(r->first_key.data), free(r->lengths.data);
 }
 
 static void compute(Run *r, int threads, bool unfused) {
     const Shape *p = &r->shape;
     Device *d = device_cpu(threads);
-    Tensor *x = r->x, *first_key = p->first_key ? &r->first_key : NULL;
+    Tensor *x = r->x, *first_key = p->first_key ? &r->first_key : NULL,
+           *lengths = p->length ? &r->lengths : NULL, *bias = p->buckets ? &x[BIAS] : NULL,
+           *dbias = bias ? &x[DBIAS] : NULL;
     r->kept = empty((DType)x[Q].dtype, unfused ? 5 : 4, (int64_t[]){p->b, p->g, p->r, p->s, p->t});
-    call_run(
-        &OPS[unfused ? OP_attention_unfused : OP_attention],
-        &(Call){
-            .in = {&x[Q], &x[K], &x[V], first_key}, .out = {&x[Y], &r->kept}, .attr = &p->attr, .device = d});
-    Call grad = {.in = {&x[DY], &x[Q], &x[K], &x[V], &x[Y], &r->kept, first_key},
-                 .out = {&x[DQ], &x[DK], &x[DV]},
+    call_run(&OPS[unfused ? OP_attention_unfused : OP_attention],
+             &(Call){.in = {&x[Q], &x[K], &x[V], first_key, lengths, bias},
+                     .out = {&x[Y], &r->kept},
+                     .attr = &p->attr,
+                     .device = d});
+    Call grad = {.in = {&x[DY], &x[Q], &x[K], &x[V], &x[Y], &r->kept, first_key, lengths, bias},
+                 .out = {&x[DQ], &x[DK], &x[DV], dbias},
                  .attr = &p->attr,
                  .device = d};
-    if (unfused) grad.in[4] = &r->kept, grad.in[5] = first_key, grad.in[6] = NULL;
+    if (unfused)
+        grad = (Call){.in = {&x[DY], &x[Q], &x[K], &x[V], &r->kept},
+                      .out = {&x[DQ], &x[DK], &x[DV], NULL, dbias},
+                      .attr = &p->attr,
+                      .device = d};
     call_run(&OPS[unfused ? OP_attention_unfused_grad : OP_attention_grad], &grad);
     device_free(d);
 }
 
-static const char *const NAMES[TENSORS] = {"q", "k", "v", "dy", "y", "dq", "dk", "dv"};
+static const char *const NAMES[TENSORS] = {"q", "k", "v", "dy", "bias", "y", "dq", "dk", "dv", "dbias"};
 
 /* Sums have at most s r or t d terms, of size at most 1 except that the softmax turns an absolute error of a
  * score, |scale| d u, into a relative one. */
 static void near(const Run *a, const Run *b) {
     const Shape *p = &a->shape;
-    const double terms = (double)(p->s * p->r + p->t + p->d + p->e), u = dtype_roundoff((DType)a->x[Y].dtype),
-                 softmax = 1 + fabs(p->attr.scale) * (double)p->d;
+    const double terms = (double)(p->s * (p->r + (p->buckets ? p->t : 0)) + p->t + p->d + p->e),
+                 u = dtype_roundoff((DType)a->x[Y].dtype), softmax = 1 + fabs(p->attr.scale) * (double)p->d;
     for (int i = Y; i < TENSORS; i++) {
         double largest = 1, worst = 0;
         for (int64_t e = 0; e < tensor_count(&b->x[i]); e++) {
@@ -147,6 +159,11 @@ static void fused_is_the_definition(void **state) {
                 (DropoutAttr){.rate = 0.4, .seed = 3, .site = 4, .first_sample = 7, .seq_total = 131};
             check_fused(p);
             p.attr.softcap = 0.6;
+            check_fused(p);
+            p.length = p.t - p.t / 3;
+            check_fused(p);
+            p.attr.softcap = 0, p.buckets = 10 + j;
+            p.attr.bias_max_distance = 30, p.attr.bias_bidirectional = i % 2;
             check_fused(p);
         }
 }
@@ -254,6 +271,36 @@ static void later_positions_change_nothing(void **state) {
         }
 }
 
+/* The second sample is one that has no more keys than it sees. */
+static void padding_changes_nothing(void **state) {
+    (void)state;
+    const int64_t lengths[] = {1, 31, 64, 65, 129};
+    for (DType dtype = F64; dtype <= F32; dtype++)
+        for (int i = 0; i < 5; i++) {
+            Shape p = {.s = 70, .t = 130, .b = 2, .g = 2, .r = 2, .d = 10, .e = 12, .attr = CAUSAL};
+            p.attr.window_right = WINDOW_OFF, p.length = lengths[i];
+            Shape fewer = p;
+            fewer.t = p.length, fewer.length = 0;
+            Run padded = run_new(p, dtype), whole = run_new(fewer, dtype);
+            for (int which = K; which <= V; which++)
+                for (int64_t e = p.length * padded.x[which].stride[0]; e < tensor_count(&padded.x[which]);
+                     e++)
+                    set(&padded.x[which], e, which == K ? 1e3 : -1e30);
+            compute(&padded, 2, false);
+            compute(&whole, 1, false);
+            for (int which = Y; which < TENSORS; which++) {
+                const Tensor *x = &padded.x[which];
+                for (int64_t e = 0; e < tensor_count(x); e++) {
+                    const bool seen = which < DK || e < p.length * x->stride[0],
+                               second = e / x->stride[1] % p.b == 1;
+                    const double want = seen && second ? get(&whole.x[which], e) : 0;
+                    if (get(x, e) != want) fail_msg("%s %d", NAMES[which], (int)e);
+                }
+            }
+            run_free(&padded), run_free(&whole);
+        }
+}
+
 static void threads_change_nothing(void **state) {
     (void)state;
     const Shape p = {.s = 130, .t = 130, .b = 1, .g = 3, .r = 2, .d = 20, .e = 20, .attr = CAUSAL};
@@ -297,7 +344,7 @@ int main(void) {
         cmocka_unit_test(fused_is_the_definition),        cmocka_unit_test(large_scores_do_not_overflow),
         cmocka_unit_test(a_row_without_keys_is_zero),     cmocka_unit_test(a_row_without_keys_has_its_sink),
         cmocka_unit_test(later_positions_change_nothing), cmocka_unit_test(threads_change_nothing),
-        cmocka_unit_test(dropout_keeps_the_mean),
+        cmocka_unit_test(padding_changes_nothing),        cmocka_unit_test(dropout_keeps_the_mean),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

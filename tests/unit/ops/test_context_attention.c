@@ -9,26 +9,29 @@
 #include "ops/residual.h"
 #include "unit/ops/case.h"
 
-enum { SAMPLES = 2, WIDTH = 6, COUNTED = 4, BYTES = 1 << 24, MOST_HEADS = 16 };
+enum { SAMPLES = 2, WIDTH = 6, COUNTED = 4, BYTES = 1 << 24, MOST_HEADS = 16, BUCKETS = 8 };
 
 typedef struct Case {
     int cp, tp;
     ContextPlan plan;
     int64_t s, g, r;     /* the whole sequence, all kv groups, heads of each */
+    int64_t keys;        /* of another sequence, whose keys and values these are; 0: of the queries' */
     int64_t left, right; /* window; 0: none, causal */
     bool packed;         /* documents of 23 positions, seen from first_key */
     bool full;           /* not causal */
     double dropout;
-    bool sinks;                 /* a parameter of each head */
+    bool sinks, bias;           /* parameters of each head */
+    bool padded;                /* samples have lengths */
     bool unfused, exact, twice; /* twice: two attentions of the same q, k, v, so that gradients are added */
     DType dtype;
 } Case;
 
 /* The full results of one run, as doubles; each rank writes its part. */
 typedef struct Outcome {
-    int64_t n_y, n_qkv, n_sink;
-    double *y, *dqkv; /* [s,b,g*r*d], [s,b,g*(r+2)*d] */
-    double *dsink;    /* [cp,g*r]: what each rank has of the sum; [0] becomes the sum */
+    int64_t n_y, n_qkv, n_kv, n_heads;
+    double *y, *dqkv, *dkv; /* [s,b,g*r*d], [s,b,g*heads*d], [keys,b,g*2*d] */
+    double
+        *dheads; /* [cp,1+BUCKETS,g*r]: dsink and dbias, what each rank has of the sum; [0] becomes the sum */
     int64_t count[COUNTED];
 } Outcome;
 
@@ -43,16 +46,18 @@ typedef struct Rank {
     int64_t count[COUNTED];
 } Rank;
 
-static int64_t position(const Rank *k, int64_t row) {
+/* Of a row of a sequence of `total` positions. */
+static int64_t position(const Rank *k, int64_t total, int64_t row) {
     const int n = k->c->cp;
-    const int64_t chunk = k->c->s / (2 * n);
+    const int64_t chunk = total / (2 * n);
     return n == 1 ? row : (row / chunk ? 2 * n - 1 - k->cp_rank : k->cp_rank) * chunk + row % chunk;
 }
 
 /* Element e of this rank's x [rows,b,width] in the whole [s,b,tp*width]. */
 static int64_t whole_at(const Rank *k, const Tensor *x, int64_t e) {
     const int64_t width = x->dim[2], line = e / width, all = width * k->c->tp;
-    return (position(k, line / SAMPLES) * SAMPLES + line % SAMPLES) * all + k->tp_rank * width + e % width;
+    return (position(k, x->dim[0] * k->c->cp, line / SAMPLES) * SAMPLES + line % SAMPLES) * all +
+           k->tp_rank * width + e % width;
 }
 
 static int bits(const Case *c) { return c->exact || dtype_is_16bit(c->dtype) ? GRID_COARSE : GRID_FINE; }
@@ -73,41 +78,81 @@ static void count_op(void *arg, const OpDef *op, const Call *c) {
             k->count[i] += i < 2 ? c->in[0] ? tensor_count(c->in[0]) : 0 : 1;
 }
 
-/* A parameter of this rank's heads, whose gradient is fresh: any element that is not written shows. */
-static Tensor sink_new(const Rank *k, Tensor *main_grad, double *values, double *gradient) {
-    const Case *c = k->c;
-    const int64_t n = k->groups * c->r;
-    *main_grad = tensor_make(gradient, c->dtype == F64 ? F64 : F32, 1, &n);
-    main_grad->flags = TENSOR_MAIN_GRAD;
-    Tensor sink = tensor_make(values, c->dtype, 1, &n);
-    sink.flags = TENSOR_NEEDS_GRAD;
-    sink.grad = main_grad;
-    if (c->tp > 1) sink.spmd = spmd_with(sink.spmd, AXIS_TP, SPMD_V);
-    if (c->cp > 1) sink.spmd = spmd_with(sink.spmd, AXIS_CP, SPMD_R);
-    for (int64_t e = 0; e < n; e++) {
-        store_element(&sink, e, grid_value("context", 2, k->tp_rank * n + e, bits(c)));
-        store_element(main_grad, e, NAN);
-    }
-    return sink;
+/* A parameter of this rank's heads. */
+typedef struct OfHeads {
+    Tensor value, main_grad;
+    int64_t first; /* of its rows among those of all parameters */
+    double values[BUCKETS * MOST_HEADS], gradient[BUCKETS * MOST_HEADS];
+} OfHeads;
+
+/* Element e among all heads and rows. */
+static int64_t heads_at(const Rank *k, const OfHeads *p, int64_t e) {
+    const int64_t n = k->groups * k->c->r;
+    return (p->first + e / n) * n * k->c->tp + k->tp_rank * n + e % n;
 }
 
-static Tensor *attend(Tape *t, const Rank *k, Tensor *qkv, Tensor *first_key, Tensor *sink) {
+/* The gradient is fresh: any element that is not written shows. */
+static void heads_open(const Rank *k, OfHeads *p, int64_t first, int ndim) {
+    const Case *c = k->c;
+    const int64_t n = k->groups * c->r, dim[] = {ndim == 1 ? n : BUCKETS, n};
+    p->first = first;
+    p->main_grad = tensor_make(p->gradient, c->dtype == F64 ? F64 : F32, ndim, dim);
+    p->main_grad.flags = TENSOR_MAIN_GRAD;
+    p->value = tensor_make(p->values, c->dtype, ndim, dim);
+    p->value.flags = TENSOR_NEEDS_GRAD;
+    p->value.grad = &p->main_grad;
+    if (c->tp > 1) p->value.spmd = spmd_with(p->value.spmd, AXIS_TP, SPMD_V);
+    if (c->cp > 1) p->value.spmd = spmd_with(p->value.spmd, AXIS_CP, SPMD_R);
+    for (int64_t e = 0; e < tensor_count(&p->value); e++) {
+        store_element(&p->value, e, grid_value("context", 2, heads_at(k, p, e), bits(c)));
+        store_element(&p->main_grad, e, NAN);
+    }
+}
+
+static void heads_close(const Rank *k, const OfHeads *p) {
+    double *all = k->out->dheads + k->cp_rank * k->out->n_heads;
+    for (int64_t e = 0; e < tensor_count(&p->value); e++)
+        all[heads_at(k, p, e)] = load_element(&p->main_grad, e);
+}
+
+/* In each group: q's alone, if keys and values are of another sequence. */
+static int64_t heads_of_qkv(const Case *c) { return c->keys ? c->r : c->r + 2; }
+
+/* Heads [first, first + n) of each group of x [s,b,g*(heads*d)]. */
+static Tensor *part_of(Tape *t, const Rank *k, Tensor *x, int64_t heads, int64_t first, int64_t n) {
+    return tape_view(t, x, first * WIDTH, 5, (int64_t[]){x->dim[0], SAMPLES, k->groups, n, WIDTH},
+                     (int64_t[]){x->stride[0], x->stride[1], heads * WIDTH, WIDTH, 1});
+}
+
+static Tensor *attend(Tape *t, const Rank *k, Tensor *qkv, Tensor *kv, AttentionInputs inputs) {
     const Case *c = k->c;
     const int64_t d = WIDTH, s = k->rows, b = SAMPLES, g = k->groups, r = c->r;
-    const int64_t stride[5] = {qkv->stride[0], qkv->stride[1], (r + 2) * d, d, 1};
-    Tensor *q = tape_view(t, qkv, 0, 5, (int64_t[]){s, b, g, r, d}, stride),
-           *key = tape_view(t, qkv, r * d, 5, (int64_t[]){s, b, g, 1, d}, stride),
-           *v = tape_view(t, qkv, (r + 1) * d, 5, (int64_t[]){s, b, g, 1, d}, stride);
-    const AttentionAttr attr = {.scale = 0.4,
-                                .window_left = c->left ? c->left : WINDOW_OFF,
-                                .window_right = c->full ? WINDOW_OFF : c->right,
-                                .first_head = k->tp_rank * g * r,
-                                .heads = c->g * c->r,
-                                .dropout = {.rate = c->dropout, .seed = 3, .site = 4, .seq_total = c->s}};
-    Tensor *y = op_context_attention(t, q, key, v, first_key, sink, attr, c->plan, c->unfused);
-    if (c->twice)
-        y = op_add(t, y, op_context_attention(t, q, key, v, first_key, sink, attr, c->plan, c->unfused));
+    inputs.q = part_of(t, k, qkv, heads_of_qkv(c), 0, r);
+    inputs.k = kv ? part_of(t, k, kv, 2, 0, 1) : part_of(t, k, qkv, r + 2, r, 1);
+    inputs.v = kv ? part_of(t, k, kv, 2, 1, 1) : part_of(t, k, qkv, r + 2, r + 1, 1);
+    const AttentionAttr attr = {
+        .scale = 0.4,
+        .window_left = c->left ? c->left : WINDOW_OFF,
+        .window_right = c->full ? WINDOW_OFF : c->right,
+        .first_head = k->tp_rank * g * r,
+        .heads = c->g * c->r,
+        .bias_max_distance = 30,
+        .bias_bidirectional = c->full,
+        .dropout = {.rate = c->dropout, .seed = 3, .site = 4, .seq_total = c->keys > c->s ? c->keys : c->s}};
+    Tensor *y = op_context_attention(t, &inputs, attr, c->plan, c->unfused);
+    if (c->twice) y = op_add(t, y, op_context_attention(t, &inputs, attr, c->plan, c->unfused));
     return tape_view(t, y, 0, 3, (int64_t[]){s, b, g * r * d}, (int64_t[]){b * g * r * d, g * r * d, 1});
+}
+
+/* This rank's rows of an input with `heads` heads in each group. */
+static Tensor *input_new(Tape *t, const Rank *k, int64_t rows, int64_t heads, int which) {
+    SpmdType type = 0;
+    if (k->c->cp > 1) type = spmd_with(type, AXIS_CP, SPMD_V);
+    if (k->c->tp > 1) type = spmd_with(type, AXIS_TP, SPMD_V);
+    Tensor *x =
+        tape_input(t, NULL, k->c->dtype, 3, (int64_t[]){rows, SAMPLES, k->groups * heads * WIDTH}, type);
+    fill_slice(k, x, which);
+    return x;
 }
 
 static void run_rank(Rank *k, const Layout *layout, Comm *comm) {
@@ -119,27 +164,32 @@ static void run_rank(Rank *k, const Layout *layout, Comm *comm) {
     Tape *t = tape_new(&run, slot, transient);
     tape_begin(t, &RECORDING);
     tape_trace(t, count_op, k);
-    SpmdType type = 0;
-    if (c->cp > 1) type = spmd_with(type, AXIS_CP, SPMD_V);
-    if (c->tp > 1) type = spmd_with(type, AXIS_TP, SPMD_V);
-    Tensor *qkv =
-        tape_input(t, NULL, c->dtype, 3, (int64_t[]){k->rows, SAMPLES, k->groups * (c->r + 2) * WIDTH}, type);
-    fill_slice(k, qkv, 0);
+    Tensor *qkv = input_new(t, k, k->rows, heads_of_qkv(c), 0), *kv = NULL;
+    if (c->keys) kv = input_new(t, k, c->keys / c->cp, 2, 3);
     Tensor *first_key = tape_tensor(t, I64, 2, (int64_t[]){SAMPLES, k->rows});
     first_key->spmd = c->cp > 1 ? spmd_with(0, AXIS_CP, SPMD_V) : 0;
     for (int64_t i = 0; i < SAMPLES * k->rows; i++) /* the samples' documents begin elsewhere */
         ((int64_t *)first_key->data)[i] =
-            (position(k, i % k->rows) + 5 * (i / k->rows)) / 23 * 23 - 5 * (i / k->rows);
-    double sinks[MOST_HEADS], sink_gradient[MOST_HEADS];
-    Tensor main_grad, sink = sink_new(k, &main_grad, sinks, sink_gradient);
-    Tensor *y = attend(t, k, qkv, c->packed ? first_key : NULL, c->sinks ? &sink : NULL);
+            (position(k, c->s, i % k->rows) + 5 * (i / k->rows)) / 23 * 23 - 5 * (i / k->rows);
+    Tensor *lengths = tape_tensor(t, I64, 1, (int64_t[]){SAMPLES});
+    if (c->cp > 1) lengths->spmd = spmd_with(0, AXIS_CP, SPMD_R);
+    const int64_t keys = c->keys ? c->keys : c->s;
+    for (int64_t i = 0; i < SAMPLES; i++) ((int64_t *)lengths->data)[i] = i ? keys * 2 / 3 : keys / 5;
+    OfHeads sink, bias;
+    heads_open(k, &sink, 0, 1), heads_open(k, &bias, 1, 2);
+    Tensor *y = attend(t, k, qkv, kv,
+                       (AttentionInputs){.first_key = c->packed ? first_key : NULL,
+                                         .lengths = c->padded ? lengths : NULL,
+                                         .sink = c->sinks ? &sink.value : NULL,
+                                         .bias = c->bias ? &bias.value : NULL});
     Tensor *dy = tape_tensor(t, c->dtype, 3, y->dim);
     fill_slice(k, dy, 1);
     gather_slice(k, y, k->out->y);
     tape_backward(t, y, dy, NEED_ALL);
     gather_slice(k, tape_grad(t, qkv), k->out->dqkv);
-    double *dsink = k->out->dsink + (k->cp_rank * c->tp + k->tp_rank) * tensor_count(&sink);
-    for (int64_t e = 0; c->sinks && e < tensor_count(&sink); e++) dsink[e] = load_element(&main_grad, e);
+    if (kv) gather_slice(k, tape_grad(t, kv), k->out->dkv);
+    if (c->sinks) heads_close(k, &sink);
+    if (c->bias) heads_close(k, &bias);
     if (k->tp_rank == 0 && k->cp_rank == 0) memcpy(k->out->count, k->count, sizeof k->count);
     tape_free(t);
     space_free(slot), space_free(transient);
@@ -163,18 +213,22 @@ static void rank_main(void *arg, Comm *comm) {
 
 static Outcome outcome_new(const Case *c) {
     const int64_t rows = c->s * SAMPLES * WIDTH;
-    Outcome o = {.n_y = rows * c->g * c->r, .n_qkv = rows * c->g * (c->r + 2), .n_sink = c->g * c->r};
+    Outcome o = {.n_y = rows * c->g * c->r,
+                 .n_qkv = rows * c->g * heads_of_qkv(c),
+                 .n_kv = c->keys * SAMPLES * WIDTH * c->g * 2,
+                 .n_heads = (1 + BUCKETS) * c->g * c->r};
     o.y = mem_zero((size_t)o.n_y, sizeof *o.y);
     o.dqkv = mem_zero((size_t)o.n_qkv, sizeof *o.dqkv);
-    o.dsink = mem_zero((size_t)(c->cp * o.n_sink), sizeof *o.dsink);
-    assert_true(o.n_sink <= MOST_HEADS);
+    o.dkv = mem_zero((size_t)o.n_kv + 1, sizeof *o.dkv);
+    o.dheads = mem_zero((size_t)(c->cp * o.n_heads), sizeof *o.dheads);
+    assert_true(c->g * c->r <= MOST_HEADS);
     return o;
 }
 
 static Outcome run_ranks(const Case *c) {
     Outcome o = outcome_new(c);
     comm_threads(c->tp * c->cp, NULL, rank_main, (void *[]){(void *)c, &o});
-    for (int64_t e = o.n_sink; e < c->cp * o.n_sink; e++) o.dsink[e % o.n_sink] += o.dsink[e];
+    for (int64_t e = o.n_heads; e < c->cp * o.n_heads; e++) o.dheads[e % o.n_heads] += o.dheads[e];
     return o;
 }
 
@@ -185,14 +239,15 @@ static Outcome run_single(Case c) {
     return o;
 }
 
-static void outcome_free(Outcome *o) { free(o->y), free(o->dqkv), free(o->dsink); }
+static void outcome_free(Outcome *o) { free(o->y), free(o->dqkv), free(o->dkv), free(o->dheads); }
 
 static void describe(const Case *c, const char *what, char *out, size_t n) {
-    snprintf(out, n, "cp %d tp %d exchange %d %s s %d g %d r %d%s%s%s%s%s%s%s %s, %s", c->cp, c->tp,
-             c->plan.exchange, c->plan.gather ? "gather" : "ring", (int)c->s, (int)c->g, (int)c->r,
-             c->left ? " window" : "", c->packed ? " packed" : "", c->full ? " full" : "",
-             c->sinks ? " sinks" : "", c->dropout > 0 ? " dropout" : "", c->unfused ? " unfused" : "",
-             c->twice ? " twice" : "", dtype_name(c->dtype), what);
+    snprintf(out, n, "cp %d tp %d exchange %d %s s %d keys %d g %d r %d%s%s%s%s%s%s%s%s%s %s, %s", c->cp,
+             c->tp, c->plan.exchange, c->plan.gather ? "gather" : "ring", (int)c->s, (int)c->keys, (int)c->g,
+             (int)c->r, c->left ? " window" : "", c->packed ? " packed" : "", c->full ? " full" : "",
+             c->sinks ? " sinks" : "", c->padded ? " padded" : "", c->bias ? " bias" : "",
+             c->dropout > 0 ? " dropout" : "", c->unfused ? " unfused" : "", c->twice ? " twice" : "",
+             dtype_name(c->dtype), what);
 }
 
 /* Sums have at most s r + s + 2d terms, of size at most 1 except that the softmax turns an absolute error of
@@ -226,7 +281,8 @@ static void check(Case c) {
     Outcome got = run_ranks(&c), want = run_single(c);
     near(&c, "y", got.y, want.y, want.n_y);
     near(&c, "dqkv", got.dqkv, want.dqkv, want.n_qkv);
-    near(&c, "dsink", got.dsink, want.dsink, want.n_sink);
+    near(&c, "dkv", got.dkv, want.dkv, want.n_kv);
+    near(&c, "dsink, dbias", got.dheads, want.dheads, want.n_heads);
     outcome_free(&got), outcome_free(&want);
 }
 
@@ -285,6 +341,29 @@ static void sinks_are_of_all_rows(void **state) {
     check_ways((Case){.g = 4, .sinks = true, .unfused = true, .left = 30}, check);
 }
 
+static void padding_is_of_the_whole_sequence(void **state) {
+    (void)state;
+    check_ways((Case){.g = 4, .full = true, .padded = true}, check);
+    check_ways((Case){.g = 2, .padded = true, .packed = true, .left = 40, .dropout = 0.3}, check);
+    check_ways((Case){.g = 1, .full = true, .padded = true, .unfused = true}, check);
+}
+
+static void biases_are_of_all_rows(void **state) {
+    (void)state;
+    check_ways((Case){.g = 8, .full = true, .bias = true, .padded = true}, check);
+    check_ways((Case){.g = 2, .bias = true, .sinks = true, .left = 30, .dropout = 0.3}, check);
+    check_ways((Case){.g = 1, .bias = true, .twice = true}, check);
+    check_ways((Case){.g = 4, .full = true, .bias = true, .unfused = true}, check);
+}
+
+/* Keys of another sequence, longer and shorter. */
+static void cross_attention_too(void **state) {
+    (void)state;
+    check_ways((Case){.g = 8, .keys = 240, .full = true, .padded = true}, check);
+    check_ways((Case){.g = 2, .keys = 48, .full = true, .padded = true, .bias = true, .dropout = 0.3}, check);
+    check_ways((Case){.g = 4, .keys = 48, .full = true, .unfused = true, .twice = true}, check);
+}
+
 static void gradients_add_up(void **state) {
     (void)state;
     check_ways((Case){.g = 2, .twice = true}, check);
@@ -295,6 +374,7 @@ static void beside_tensor_parallel_ranks(void **state) {
     const ContextPlan plans[] = {{1, false}, {1, true}, {2, false}};
     for (int i = 0; i < 3; i++) check((Case){2, 2, plans[i], .s = 92, .g = 4, .r = 2, .dropout = 0.3});
     for (int i = 0; i < 3; i++) check((Case){2, 2, plans[i], .s = 92, .g = 4, .r = 2, .sinks = true});
+    for (int i = 0; i < 3; i++) check((Case){2, 2, plans[i], .s = 92, .g = 4, .r = 2, .bias = true});
     check((Case){2, 4, {2, false}, .s = 36, .g = 4, .r = 2, .packed = true});
     check((Case){4, 2, {2, false}, .s = 48, .g = 2, .r = 4, .left = 17});
 }
@@ -306,7 +386,7 @@ static void in_every_type(void **state) {
         for (int i = 0; i < 4; i++)
             for (int sinks = 0; sinks < 2; sinks++)
                 check((Case){4, 1, plans[i], .s = 96, .g = 2, .r = 4, .dtype = type, .left = 40,
-                             .sinks = sinks});
+                             .sinks = sinks, .bias = sinks});
 }
 
 /* The gradient of a parameter is a sum over ranks without a grid, so it equals that of one rank up to
@@ -315,7 +395,8 @@ static void check_same(Case c) {
     Outcome got = run_ranks(&c), want = run_single(c);
     same(&c, "y", got.y, want.y, want.n_y);
     same(&c, "dqkv", got.dqkv, want.dqkv, want.n_qkv);
-    near(&c, "dsink", got.dsink, want.dsink, want.n_sink);
+    same(&c, "dkv", got.dkv, want.dkv, want.n_kv);
+    near(&c, "dsink, dbias", got.dheads, want.dheads, want.n_heads);
     outcome_free(&got), outcome_free(&want);
 }
 
@@ -325,6 +406,8 @@ static void exact_lane_is_bitwise(void **state) {
     check_ways((Case){.g = 1, .exact = true, .packed = true, .twice = true}, check_same);
     check_ways((Case){.g = 2, .exact = true, .unfused = true, .left = 30}, check_same);
     check_ways((Case){.g = 2, .exact = true, .sinks = true, .left = 30}, check_same);
+    check_ways((Case){.g = 2, .exact = true, .bias = true, .padded = true, .full = true}, check_same);
+    check_ways((Case){.g = 2, .exact = true, .keys = 48, .padded = true, .full = true}, check_same);
 }
 
 /* Where a rank attends to all keys in the order of positions, it computes one rank's bits. */
@@ -360,7 +443,7 @@ static int64_t seeing_steps(const Case *c) {
         bool sees = false;
         for (int64_t i = 0; i < c->s / c->cp; i++)
             for (int64_t j = 0; j < c->s / c->cp; j++) {
-                const int64_t distance = position(&me, i) - position(&other, j);
+                const int64_t distance = position(&me, c->s, i) - position(&other, c->s, j);
                 sees |= distance >= 0 && (!c->left || distance <= c->left);
             }
         steps += sees;
@@ -392,6 +475,9 @@ int main(void) {
         cmocka_unit_test(dropout_is_of_the_whole_sequence),
         cmocka_unit_test(unfused_too),
         cmocka_unit_test(sinks_are_of_all_rows),
+        cmocka_unit_test(padding_is_of_the_whole_sequence),
+        cmocka_unit_test(biases_are_of_all_rows),
+        cmocka_unit_test(cross_attention_too),
         cmocka_unit_test(gradients_add_up),
         cmocka_unit_test(beside_tensor_parallel_ranks),
         cmocka_unit_test(in_every_type),

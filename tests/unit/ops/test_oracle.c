@@ -9,6 +9,7 @@
 
 #include "base/file.h"
 #include "kernels/ops.h"
+#include "kernels/relative_buckets.h"
 #include "unit/ops/builders.h"
 #include "unit/ops/moe_builders.h"
 
@@ -118,7 +119,9 @@ static void attention_attr(const json_t *c, AnyAttr *a) {
     a->attention = (AttentionAttr){.scale = number(c, "scale"),
                                    .query.first = (int64_t)number(c, "first_query"),
                                    .window_left = (int64_t)number(c, "window_left"),
-                                   .window_right = (int64_t)number(c, "window_right")};
+                                   .window_right = (int64_t)number(c, "window_right"),
+                                   .bias_max_distance = (int64_t)number(c, "bias_max_distance"),
+                                   .bias_bidirectional = truth(c, "bias_bidirectional")};
 }
 
 static void loss_attr(const json_t *c, AnyAttr *a) { a->loss.vocab = (int64_t)number(c, "vocab"); }
@@ -167,23 +170,40 @@ static const struct Family {
      {{"x", false}, {"cos", false}, {"sin", false}, {"position", false}},
      "y",
      NULL},
-    {"attention", build_attention, attention_attr, {{"q", false}, {"k", false}, {"v", false}}, "y", "lse"},
+    {"attention",
+     build_attention,
+     attention_attr,
+     {{"q", false}, {"k", false}, {"v", false}, {"lengths", false}},
+     "y",
+     "lse"},
     {"attention",
      build_attention_unfused,
      attention_attr,
-     {{"q", false}, {"k", false}, {"v", false}},
+     {{"q", false}, {"k", false}, {"v", false}, {"lengths", false}},
      "y",
      NULL},
     {"attention_sink",
-     build_attention_sink,
+     build_attention,
      attention_attr,
      {{"q", false}, {"k", false}, {"v", false}, {"sink", true}},
      "y",
      "lse"},
     {"attention_sink",
-     build_attention_unfused_sink,
+     build_attention_unfused,
      attention_attr,
      {{"q", false}, {"k", false}, {"v", false}, {"sink", true}},
+     "y",
+     NULL},
+    {"attention_bias",
+     build_attention,
+     attention_attr,
+     {{"q", false}, {"k", false}, {"v", false}, {"lengths", false}, {"bias", true}},
+     "y",
+     "lse"},
+    {"attention_bias",
+     build_attention_unfused,
+     attention_attr,
+     {{"q", false}, {"k", false}, {"v", false}, {"lengths", false}, {"bias", true}},
      "y",
      NULL},
     {"embedding", build_embedding, NULL, {{"id", false}, {"w", true}}, "y", NULL},
@@ -330,8 +350,38 @@ static void optimizers_are_those_of_pytorch(void **state) {
     assert_int_equal(checked, 3);
 }
 
+/* ---- buckets of relative positions: every distance that the oracle has ---- */
+
+static void check_buckets(const Oracle *o, const char *name, const json_t *c) {
+    const RelativeBuckets b = relative_buckets_make(
+        (int64_t)number(c, "buckets"), (int64_t)number(c, "max_distance"), truth(c, "bidirectional"));
+    Tensor begins = load(o, name, "in", "begins");
+    const int64_t(*begin)[2] = begins.data, n = begins.dim[0];
+    for (int64_t i = 0, distance = begin[0][0]; distance <= 2000; distance++) {
+        if (i + 1 < n && begin[i + 1][0] == distance) i++;
+        if (relative_bucket(&b, distance) != begin[i][1])
+            fail_msg("%s: distance %lld is in bucket %lld, not %lld", name, (long long)distance,
+                     (long long)relative_bucket(&b, distance), (long long)begin[i][1]);
+    }
+    free(begins.data);
+}
+
+static void buckets_are_those_of_transformers(void **state) {
+    const Oracle *o = *state;
+    int checked = 0;
+    const char *name;
+    json_t *attributes;
+    json_object_foreach(o->cases, name, attributes) {
+        if (strcmp(json_string_value(json_object_get(attributes, "op")), "relative_bucket")) continue;
+        check_buckets(o, name, attributes);
+        checked++;
+    }
+    assert_int_equal(checked, 10);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(buckets_are_those_of_transformers),
         cmocka_unit_test(ops_are_those_of_pytorch),
         cmocka_unit_test(optimizers_are_those_of_pytorch),
     };

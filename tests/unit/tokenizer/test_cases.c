@@ -11,7 +11,7 @@
 #include "base/thread.h"
 #include "tokenizer/regex.h"
 #include "tokenizer/tokenizer.h"
-#include "tokenizer/utf8.h"
+#include "base/utf8.h"
 
 #define DATA "tests/data/tokenizer"
 

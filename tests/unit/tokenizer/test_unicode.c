@@ -11,7 +11,7 @@
 #include "tokenizer/ages_table.h"
 #include "tokenizer/regex.h"
 #include "tokenizer/unicode.h"
-#include "tokenizer/utf8.h"
+#include "base/utf8.h"
 
 enum { CHARACTERS = 0x110000, BLOCK = 4096 };
 

@@ -1,6 +1,6 @@
 /* UTF-8 as Unicode defines it (no surrogates, no overlong forms, at most U+10FFFF). */
-#ifndef ISOTRON_TOKENIZER_UTF8_H
-#define ISOTRON_TOKENIZER_UTF8_H
+#ifndef ISOTRON_BASE_UTF8_H
+#define ISOTRON_BASE_UTF8_H
 
 #include <stdbool.h>
 #include <stddef.h>

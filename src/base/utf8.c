@@ -1,6 +1,6 @@
 /* Source: The Unicode Standard, table 3-7 (well-formed byte sequences) and 3.9 "U+FFFD substitution of
  * maximal subparts". */
-#include "tokenizer/utf8.h"
+#include "base/utf8.h"
 
 #include <string.h>
 

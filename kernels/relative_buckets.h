@@ -1,0 +1,62 @@
+/* The bucket of a distance between a key and a query: their relative position bias is that of the bucket (T5,
+ * Raffel et al., 2020; Megatron-LM core/models/common/embeddings/relative_pos_embedding.py). Half of the
+ * buckets of a direction have one distance each. The others grow with the logarithm of the distance, up to
+ * the last one, which has all distances from the largest on. */
+#ifndef ISOTRON_KERNELS_RELATIVE_BUCKETS_H
+#define ISOTRON_KERNELS_RELATIVE_BUCKETS_H
+
+#include <math.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/fault.h"
+#include "base/host_device.h"
+
+enum { BUCKETS_MOST = 256 };
+
+typedef struct RelativeBuckets {
+    int64_t
+        later; /* the bucket of key = query + n is this one + that of key = query - n; 0: it is bucket 0 */
+    int64_t exact;                     /* smaller distances have a bucket each */
+    int32_t n, from[BUCKETS_MOST / 2]; /* bucket exact + 1 + i has distances from from[i] on */
+} RelativeBuckets;
+
+HOST_DEVICE static inline int64_t relative_bucket(const RelativeBuckets *b, int64_t key_minus_query) {
+    const bool later = key_minus_query > 0;
+    if (later && !b->later) return 0;
+    const int64_t distance = later ? key_minus_query : -key_minus_query, first = later ? b->later : 0;
+    if (distance < b->exact) return first + distance;
+    int32_t i = 0;
+    while (i < b->n && distance >= b->from[i]) i++;
+    return first + b->exact + i;
+}
+
+/* The original formula, with its arithmetic in float: how many buckets after `exact` a distance is, of `n`. */
+static inline int64_t relative_log_bucket(int64_t distance, int64_t exact, int64_t max_distance, int64_t n) {
+    const float ratio = (float)distance / (float)exact,
+                whole = (float)log((double)max_distance / (double)exact);
+    return (int64_t)((float)log((double)ratio) / whole * (float)n);
+}
+
+/* max_distance: distances from it on are in the last bucket. */
+static inline RelativeBuckets relative_buckets_make(int64_t buckets, int64_t max_distance,
+                                                    bool bidirectional) {
+    const int64_t of_direction = bidirectional ? buckets / 2 : buckets, exact = of_direction / 2,
+                  n = of_direction - exact;
+    CHECK(exact >= 1 && buckets <= BUCKETS_MOST && max_distance > exact && max_distance <= INT32_MAX / 2,
+          "relative position bias: %lld buckets and a distance of %lld do not fit together",
+          (long long)buckets, (long long)max_distance);
+    RelativeBuckets b = {0};
+    b.later = bidirectional ? of_direction : 0, b.exact = exact, b.n = (int32_t)(n - 1);
+    for (int64_t i = 1; i < n; i++) {
+        /* Below the boundary by more than the error of the float arithmetic. */
+        const double about = (double)exact * pow((double)max_distance / (double)exact, (double)i / (double)n);
+        int64_t from = (int64_t)(about * (1 - 1e-4)) - 2;
+        if (from < exact) from = exact;
+        while (relative_log_bucket(from, exact, max_distance, n) < i) from++;
+        b.from[i - 1] = (int32_t)from;
+    }
+    return b;
+}
+
+#endif

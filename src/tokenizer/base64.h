@@ -1,0 +1,13 @@
+/* Base64 (RFC 4648, section 4) to bytes. */
+#ifndef ISOTRON_TOKENIZER_BASE64_H
+#define ISOTRON_TOKENIZER_BASE64_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "base/str.h"
+
+/* Appends the bytes; false if the text is not base64. */
+bool base64_decode(const char *text, size_t n, Str *out);
+
+#endif

@@ -1,0 +1,171 @@
+/* A comparison with a good run or with another library says what it could not compare, and the reports have it. */
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "acceptance/compare.h"
+#include "base/file.h"
+#include "base/mem.h"
+#include "base/utf8.h"
+#include "unit/cmocka_all.h"
+#include "unit/temp_dir.h"
+
+enum { FEW = 3, MANY = OUTCOME_ROUNDS };
+static const char SPEED[] = "speed", RATE[] = "link 0-1";
+
+/* An acceptance with one stage, the speed. */
+typedef struct World {
+    Config config;
+    AcceptOptions options;
+    Acceptance a;
+    AcceptRow *row;
+} World;
+
+static void add_rates(Outcome *r, int n, double rate) {
+    for (int i = 0; i < n; i++) outcome_sample(r, "GB/s", rate, RATE);
+}
+
+/* One stage `speed` with n samples; with_b: with another library whose samples are those. */
+static World *new_world(DeviceOption device, int n, double rate, bool with_b) {
+    World *w = mem_zero(1, sizeof *w);
+    w->config.device = device;
+    w->options = (AcceptOptions){.config = &w->config, .nccl_b = with_b ? "b" : NULL, .allow = 0.05};
+    w->a.options = &w->options, w->a.ranks = 3;
+    w->row = &w->a.row[STAGE_speed];
+    *w->row = (AcceptRow){.name = SPEED, .what = "", .a = mem_zero(1, sizeof(Outcome))};
+    if (with_b) w->row->b = mem_zero(1, sizeof(Outcome));
+    add_rates(with_b ? w->row->b : w->row->a, n, rate);
+    return w;
+}
+
+static void free_world(World *w) {
+    json_decref(w->a.good);
+    free(w->row->a), free(w->row->b);
+    free(w);
+}
+
+static void libraries_with_few_samples_are_inconclusive(void **unused) {
+    (void)unused;
+    Str text = {0}, html = {0}, junit = {0};
+    World *w = new_world(ON_CPU, FEW, 1, true);
+    add_rates(w->row->a, FEW, 100);
+    compare_libraries(&w->a, w->row);
+    assert_int_equal(outcome_verdict(w->row->b), ACCEPT_INCONCLUSIVE);
+    accept_print(&w->a, &text), accept_html(&w->a, &html), accept_junit(&w->a, &junit);
+    const char *said = "not certified: B: speed: link 0-1, with too few samples";
+    assert_non_null(strstr(text.s, said));
+    assert_non_null(strstr(html.s, said));
+    assert_non_null(strstr(junit.s, said));
+    str_free(&text), str_free(&html), str_free(&junit);
+    free_world(w);
+}
+
+static void a_slower_library_is_degraded(void **unused) {
+    (void)unused;
+    World *w = new_world(ON_CPU, MANY, 1, true);
+    add_rates(w->row->a, MANY, 100);
+    compare_libraries(&w->a, w->row);
+    assert_true(outcome_verdict(w->row->b) == ACCEPT_DEGRADED && !w->row->b->n_limits);
+    free_world(w);
+}
+
+static Err open_good(const char *text, json_t **out) {
+    char dir[64], path[96];
+    temp_dir(dir);
+    snprintf(path, sizeof path, "%s/good.json", dir);
+    assert_int_equal(file_write_atomic(path, text, strlen(text)).code, ERR_NONE);
+    const Err e = compare_open_good(path, out);
+    file_remove_tree(dir);
+    return e;
+}
+
+static void only_reports_of_passed_runs_are_good(void **unused) {
+    (void)unused;
+    json_t *good;
+    static const char *const BAD[][2] = {
+        {"{\"schema\": 2, \"verdict\": \"PASS\", \"stages\": []}", "schema 1"},
+        {"{\"schema\": 1, \"verdict\": \"GOOD\", \"stages\": []}", "is not a report"},
+        {"{\"schema\": 1, \"verdict\": \"PASS\"}", "is not a report"},
+        {"{\"schema\": 1, \"verdict\": \"FAIL\", \"stages\": []}", "has the verdict FAIL"},
+        {"{\"schema\": 1, \"verdict\": \"DEGRADED\", \"stages\": []}", "has the verdict DEGRADED"},
+        {"[1]", "is not a report"},
+        {"", "is not a report"}};
+    for (size_t i = 0; i < sizeof BAD / sizeof *BAD; i++) {
+        const Err e = open_good(BAD[i][0], &good);
+        assert_true(e.code == ERR_USER && strstr(e.msg, BAD[i][1]) && !good);
+    }
+    assert_int_equal(open_good("{\"schema\": 1, \"verdict\": \"PASS\", \"stages\": []}", &good).code,
+                     ERR_NONE);
+    json_decref(good);
+}
+
+/* A good run with n samples of a rate of the stage speed, and the comparison with it. */
+static World *compared(DeviceOption device, const char *stage, const char *rate, int n) {
+    Str text = {0};
+    World *w = new_world(device, MANY, 1, false);
+    str_printf(&text,
+               "{\"schema\": 1, \"verdict\": \"PASS\", \"stages\": [{\"name\": \"%s\", \"metrics\": "
+               "[{\"name\": \"%s\", \"samples\": [2",
+               stage, rate);
+    for (int i = 1; i < n; i++) str_puts(&text, ", 2");
+    str_puts(&text, "]}]}]}");
+    assert_int_equal(open_good(text.s, &w->a.good).code, ERR_NONE);
+    str_free(&text);
+    compare_with_good(&w->a, w->row);
+    return w;
+}
+
+static void what_the_good_run_lacks_is_a_limit(void **unused) {
+    (void)unused;
+    static const struct {
+        const char *stage, *rate;
+        int n;
+        const char *limit;
+    } CASES[] = {{"roofs", RATE, MANY, "speed: link 0-1, which the good run does not have"},
+                 {SPEED, "link 0-2", MANY, "speed: link 0-1, which the good run does not have"},
+                 {SPEED, RATE, FEW, "speed: link 0-1, with too few samples for a comparison with the"}};
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+        World *w = compared(ON_CUDA, CASES[i].stage, CASES[i].rate, CASES[i].n);
+        assert_int_equal(outcome_verdict(w->row->a), ACCEPT_INCONCLUSIVE);
+        assert_non_null(strstr(w->row->a->limit[0], CASES[i].limit));
+        free_world(w);
+    }
+}
+
+static void a_slower_machine_is_degraded(void **unused) {
+    (void)unused;
+    World *gpu = compared(ON_CUDA, SPEED, RATE, MANY), *cpu = compared(ON_CPU, SPEED, RATE, MANY);
+    assert_true(outcome_verdict(gpu->row->a) == ACCEPT_DEGRADED && !gpu->row->a->n_limits);
+    assert_int_equal(outcome_verdict(cpu->row->a), ACCEPT_INCONCLUSIVE);
+    free_world(gpu), free_world(cpu);
+}
+
+/* A path may hold any bytes. */
+static void reports_are_utf8(void **unused) {
+    (void)unused;
+    char word[] = "--good=\xff.json", *words[] = {word};
+    Str text = {0}, junit = {0};
+    World *w = new_world(ON_CPU, FEW, 1, false);
+    w->options.argv = words, w->options.argc = 1;
+    accept_json(&w->a, &text), accept_junit(&w->a, &junit);
+    json_t *all = json_loadb(text.s, text.len, 0, NULL),
+           *stage = json_array_get(json_object_get(all, "stages"), 0);
+    assert_string_equal(json_string_value(json_object_get(stage, "name")), SPEED);
+    assert_true(utf8_valid(junit.s, junit.len));
+    json_decref(all);
+    str_free(&text), str_free(&junit);
+    free_world(w);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(libraries_with_few_samples_are_inconclusive),
+        cmocka_unit_test(a_slower_library_is_degraded),
+        cmocka_unit_test(only_reports_of_passed_runs_are_good),
+        cmocka_unit_test(what_the_good_run_lacks_is_a_limit),
+        cmocka_unit_test(a_slower_machine_is_degraded),
+        cmocka_unit_test(reports_are_utf8),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
