@@ -13,6 +13,7 @@
 #include "base/mem.h"
 #include "base/thread.h"
 #include "data/indexed.h"
+#include "data/sentences.h"
 #include "data/text_reader.h"
 
 enum { ROUND_BYTES = 8 << 20, ROUND_RECORDS = 16384, MAX_WORKERS = 1024 };
@@ -43,6 +44,7 @@ typedef struct Run {
     int64_t count;
     atomic_llong next; /* the next record for a free thread */
     Pool *pool;
+    Sentences *sentences;      /* NULL: texts are not split */
     IndexedBuilder **builders; /* [keys] */
     PreprocessStats stats;
 } Run;
@@ -64,6 +66,16 @@ static Err add_sequence(const PreprocessConfig *c, const char *text, size_t n, D
     return e;
 }
 
+/* One sequence, or one for each sentence. */
+static Err add_text(const PreprocessConfig *c, Sentences *sentences, const char *text, size_t n,
+                    Document *d) {
+    if (!sentences) return add_sequence(c, text, n, d);
+    ERR_RETURN(sentences_begin(sentences, text, n));
+    for (size_t begin, end; sentences_next(sentences, &begin, &end);)
+        ERR_RETURN(add_sequence(c, text + begin, end - begin, d));
+    return ERR_OK;
+}
+
 static void end_document(const PreprocessConfig *c, Document *d) {
     if (!c->append_eod || !d->count) return;
     d->tokens = mem_grow(d->tokens, d->count + 1, sizeof *d->tokens);
@@ -71,8 +83,10 @@ static void end_document(const PreprocessConfig *c, Document *d) {
     d->lengths[d->sequences - 1]++;
 }
 
-static Err encode_value(const PreprocessConfig *c, const char *key, const json_t *value, Document *d) {
-    if (json_is_string(value)) return add_sequence(c, json_string_value(value), json_string_length(value), d);
+static Err encode_value(const PreprocessConfig *c, Sentences *sentences, const char *key, const json_t *value,
+                        Document *d) {
+    if (json_is_string(value))
+        return add_text(c, sentences, json_string_value(value), json_string_length(value), d);
     if (!value) return err_user("there is no key '%s'", key);
     size_t i;
     json_t *sentence;
@@ -85,7 +99,8 @@ static Err encode_value(const PreprocessConfig *c, const char *key, const json_t
     return ERR_OK;
 }
 
-static Err encode_json(const Run *run, const char *text, size_t n, Document *documents) {
+static Err encode_json(const Run *run, Sentences *sentences, const char *text, size_t n,
+                       Document *documents) {
     json_error_t error;
     /* Numbers are not used: as reals, large integers are no error. */
     json_t *object = json_loadb(text, n, JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL, &error);
@@ -95,17 +110,18 @@ static Err encode_json(const Run *run, const char *text, size_t n, Document *doc
             error.text, error.column);
     Err e = json_is_object(object) ? ERR_OK : err_user("not a JSON object");
     for (int k = 0; k < run->num_keys && !e.code; k++)
-        e = encode_value(run->config, run->keys[k], json_object_get(object, run->keys[k]), &documents[k]);
+        e = encode_value(run->config, sentences, run->keys[k], json_object_get(object, run->keys[k]),
+                         &documents[k]);
     json_decref(object);
     return e;
 }
 
-static void encode_record(const Run *run, Record *r) {
+static void encode_record(const Run *run, Sentences *sentences, Record *r) {
     const char *text = run->text.s ? run->text.s + r->begin : "";
     size_t n = r->end - r->begin;
     r->documents = mem_zero((size_t)run->num_keys, sizeof *r->documents);
-    Err e = run->config->kind == PREPROCESS_JSONL ? encode_json(run, text, n, r->documents)
-                                                  : add_sequence(run->config, text, n, r->documents);
+    Err e = run->config->kind == PREPROCESS_JSONL ? encode_json(run, sentences, text, n, r->documents)
+                                                  : add_text(run->config, sentences, text, n, r->documents);
     for (int k = 0; k < run->num_keys; k++) end_document(run->config, &r->documents[k]);
     if (!e.code) return;
     r->err = mem_alloc(sizeof *r->err);
@@ -116,8 +132,10 @@ static void encode_record(const Run *run, Record *r) {
 static void encode_share(void *arg, int64_t begin, int64_t end) {
     (void)begin, (void)end;
     Run *run = arg;
+    Sentences *sentences = run->sentences ? sentences_clone(run->sentences) : NULL;
     for (long long i; (i = atomic_fetch_add(&run->next, 1)) < run->count;)
-        encode_record(run, &run->records[i]);
+        encode_record(run, sentences, &run->records[i]);
+    sentences_close(sentences);
 }
 
 static Err read_round(Run *run, bool *more) {
@@ -170,7 +188,7 @@ static Err run_rounds(Run *run) {
             free_record(&run->records[i], run->num_keys);
         }
         ERR_RETURN(e);
-        run->stats.bytes = run->reader.bytes;
+        run->stats.bytes = text_reader_bytes(&run->reader);
         if (run->config->progress) run->config->progress(run->config->progress_ctx, &run->stats);
     }
     return ERR_OK;
@@ -186,7 +204,8 @@ static Err check_inputs(const PreprocessConfig *c, const char *prefix) {
 static Err open_builders(Run *run) {
     IndexedDtype dtype = indexed_dtype_for_vocab(run->config->vocab_size);
     for (int k = 0; k < run->num_keys; k++) {
-        char *prefix = mem_printf("%s_%s_document", run->config->output_prefix, run->keys[k]);
+        char *prefix = mem_printf("%s_%s_%s", run->config->output_prefix, run->keys[k],
+                                  run->config->split_sentences ? "sentence" : "document");
         Err e = check_inputs(run->config, prefix);
         if (!e.code) e = indexed_check_target(prefix, run->config->overwrite);
         if (!e.code) e = indexed_builder_open(prefix, dtype, &run->builders[k]);
@@ -219,7 +238,8 @@ static Err finalize(Run *run) {
 static Err check_config(const PreprocessConfig *c) {
     if (c->num_inputs < 1) return err_user("there is nothing to preprocess; set --input");
     for (int i = 0; i < c->num_inputs; i++)
-        if (access(c->inputs[i], R_OK)) return file_failed("open", c->inputs[i]);
+        if (!input_is_stdin(c->inputs[i]) && access(c->inputs[i], R_OK))
+            return file_failed("open", c->inputs[i]);
     if (c->workers < 1 || c->workers > MAX_WORKERS)
         return err_user("--workers is %d; it must be 1..%d", c->workers, MAX_WORKERS);
     if (c->append_eod && c->eod < 0)
@@ -234,10 +254,15 @@ static Err check_config(const PreprocessConfig *c) {
 
 Err preprocess_run(const PreprocessConfig *c, PreprocessStats *stats) {
     ERR_RETURN(check_config(c));
+    Sentences *sentences = NULL;
+    if (c->split_sentences) ERR_RETURN(sentences_open(c->lang, c->keep_newlines, &sentences));
     bool chosen = c->keys && c->num_keys > 0;
-    Run run = {.config = c, .keys = chosen ? c->keys : TEXT_KEY, .num_keys = chosen ? c->num_keys : 1};
+    Run run = {.config = c,
+               .keys = chosen ? c->keys : TEXT_KEY,
+               .num_keys = chosen ? c->num_keys : 1,
+               .sentences = sentences};
     for (int i = 0; i < c->num_inputs; i++) {
-        int64_t size = file_size(c->inputs[i]);
+        int64_t size = input_is_stdin(c->inputs[i]) ? 0 : file_size(c->inputs[i]);
         run.stats.total_bytes += size > 0 ? size : 0;
     }
     run.reader = text_reader(c->kind, c->inputs, c->num_inputs);
@@ -254,6 +279,7 @@ Err preprocess_run(const PreprocessConfig *c, PreprocessStats *stats) {
     for (int k = 0; k < run.num_keys; k++) indexed_builder_abort(run.builders[k]), run.builders[k] = NULL;
     interrupt_end(interrupt);
     pool_free(run.pool);
+    sentences_close(sentences);
     free(run.builders), free(run.records);
     str_free(&run.text);
     text_reader_close(&run.reader);

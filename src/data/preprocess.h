@@ -1,5 +1,5 @@
-/* Text to tokens: JSON Lines or plain text into <prefix>_<key>_document.bin and .idx (Megatron-LM
- * tools/preprocess_data.py).
+/* Text to tokens: JSON Lines or plain text, also compressed (data/input.h), into <prefix>_<key>_document.bin and
+ * .idx (Megatron-LM tools/preprocess_data.py).
  *
  *   JSON Lines       one object per line, one document per key: a string, or a list of strings (sentences),
  *                    each a sequence. Blank lines are passed over; any other bad line stops the run with its
@@ -7,6 +7,9 @@
  *   text files       one document per file, every byte of it; the key is "text"
  *   text paragraphs  one document per run of lines that are not blank, without the newline at its end; the
  *                    key is "text"
+ *
+ * With split_sentences each sentence of a string is a sequence (data/sentences.h), and the names end with
+ * _sentence; a list of strings is split already.
  *
  * Sequences without tokens are dropped; with append_eod the end-of-document token joins the last sequence. A
  * document without tokens has an entry in the document index and no sequence. Ids are written as u16 below a
@@ -37,12 +40,12 @@ typedef struct PreprocessStats {
     int64_t documents;         /* of each key */
     int64_t sequences, tokens; /* all keys together */
     int64_t bytes;             /* of the input, read so far */
-    int64_t total_bytes;       /* of the input; a pipe counts as 0 */
+    int64_t total_bytes;       /* of the input files; a pipe counts as 0 */
 } PreprocessStats;
 
 typedef struct PreprocessConfig {
     PreprocessInput kind;
-    const char *const *inputs; /* files, in this order */
+    const char *const *inputs; /* files, in this order; "-" is standard input */
     int num_inputs;
     const char *const *keys; /* JSON Lines only; NULL: "text" */
     int num_keys;
@@ -50,6 +53,8 @@ typedef struct PreprocessConfig {
     bool overwrite;     /* datasets that exist; else they are a user error */
     int64_t vocab_size; /* <= 0: unknown */
     bool append_eod;
+    bool split_sentences, keep_newlines;
+    const char *lang; /* with split_sentences */
     int32_t eod;
     int workers;
     PreprocessEncode *encode;

@@ -1,17 +1,23 @@
 #include "data/text_reader.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include "base/file.h"
 
 TextReader text_reader(PreprocessInput kind, const char *const *inputs, int n) {
     return (TextReader){.kind = kind, .inputs = inputs, .num_inputs = n};
 }
 
+int64_t text_reader_bytes(const TextReader *r) { return r->bytes + (r->input ? input_bytes(r->input) : 0); }
+
+static Err close_input(TextReader *r) {
+    r->bytes = text_reader_bytes(r);
+    const Err e = input_close(r->input);
+    r->input = NULL;
+    return e;
+}
+
 void text_reader_close(TextReader *r) {
-    if (r->file) fclose(r->file);
+    if (r->input) close_input(r);
     free(r->buffer);
     *r = (TextReader){0};
 }
@@ -19,28 +25,14 @@ void text_reader_close(TextReader *r) {
 static Err open_next(TextReader *r) {
     r->path = r->inputs[r->next_input++];
     r->lines_read = 0;
-    if (file_is_dir(r->path)) return err_user("'%s' is a folder; specify the files in it", r->path);
-    r->file = fopen(r->path, "rbe");
-    return r->file ? ERR_OK
-                   : err_user("cannot open '%s': %s; check the path and its permissions", r->path,
-                              strerror(errno));
-}
-
-static Err close_file(TextReader *r) {
-    bool bad = ferror(r->file);
-    fclose(r->file);
-    r->file = NULL;
-    return bad ? err_infra("'%s' could not be read to its end (after line %lld)", r->path,
-                           (long long)r->lines_read)
-               : ERR_OK;
+    return input_open(r->path, &r->input);
 }
 
 /* The next line without its newline, -1 at the end of the file. */
 static ssize_t read_line(TextReader *r) {
-    ssize_t n = getline(&r->buffer, &r->buffer_size, r->file);
+    ssize_t n = getline(&r->buffer, &r->buffer_size, input_text(r->input));
     if (n < 0) return -1;
     r->lines_read++;
-    r->bytes += n;
     return n && r->buffer[n - 1] == '\n' ? n - 1 : n;
 }
 
@@ -74,8 +66,7 @@ static bool next_file(TextReader *r, Str *out) {
     if (r->lines_read) return false;
     r->line = r->lines_read = 1;
     char block[1 << 16];
-    for (size_t n; (n = fread(block, 1, sizeof block, r->file)) > 0; r->bytes += (int64_t)n)
-        str_add(out, block, n);
+    for (size_t n; (n = fread(block, 1, sizeof block, input_text(r->input))) > 0;) str_add(out, block, n);
     return true;
 }
 
@@ -84,12 +75,12 @@ Err text_reader_next(TextReader *r, Str *out, bool *more) {
                                                         [PREPROCESS_TEXT_FILES] = next_file,
                                                         [PREPROCESS_TEXT_PARAGRAPHS] = next_paragraph};
     for (;;) {
-        if (!r->file) {
+        if (!r->input) {
             *more = r->next_input < r->num_inputs;
             if (!*more) return ERR_OK;
             ERR_RETURN(open_next(r));
         }
         if (NEXT[r->kind](r, out)) return ERR_OK;
-        ERR_RETURN(close_file(r));
+        ERR_RETURN(close_input(r));
     }
 }

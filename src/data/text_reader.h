@@ -5,21 +5,21 @@
 
 #include <stdbool.h>
 #include <stdint.h>
-#include <stdio.h>
 
 #include "base/err.h"
 #include "base/str.h"
+#include "data/input.h"
 #include "data/preprocess.h"
 
 typedef struct TextReader {
     PreprocessInput kind;
     const char *const *inputs; /* borrowed */
     int num_inputs, next_input;
-    FILE *file;
+    Input *input;       /* NULL between files */
     const char *path;   /* of the last record */
     int64_t line;       /* first line of that record, from 1 */
     int64_t lines_read; /* of the open file */
-    int64_t bytes;      /* of all files so far */
+    int64_t bytes;      /* of the files that are closed */
     char *buffer;       /* getline's */
     size_t buffer_size;
 } TextReader;
@@ -27,6 +27,7 @@ typedef struct TextReader {
 TextReader text_reader(PreprocessInput, const char *const *inputs, int n);
 /* Appends the next record to `out` and sets path and line; *more is false at the end. */
 Err text_reader_next(TextReader *, Str *out, bool *more);
+int64_t text_reader_bytes(const TextReader *); /* of all files, read so far */
 void text_reader_close(TextReader *);
 
 #endif

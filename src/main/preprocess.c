@@ -10,7 +10,8 @@
 typedef struct Options {
     TextList input, json_keys;
     const char *output_prefix;
-    bool append_eod, overwrite;
+    const char *lang;
+    bool append_eod, overwrite, split_sentences, keep_newlines;
     int64_t workers, log_interval;
     int input_format; /* PreprocessInput */
 } Options;
@@ -23,13 +24,13 @@ static const Arg ROWS[] = {
      .offset = offsetof(Options, input),
      .fallback = "none",
      .required = true,
-     .help = "Files to read, in the given order."},
+     .help = "Files to read, in the given order, plain or compressed by gzip or zstd; - = standard input."},
     {.names = "output-prefix",
      .type = ARG_TEXT,
      .offset = offsetof(Options, output_prefix),
      .fallback = "none",
      .required = true,
-     .help = "Write PREFIX_KEY_document.bin and PREFIX_KEY_document.idx."},
+     .help = "Write PREFIX_KEY_document.bin and .idx; PREFIX_KEY_sentence with split-sentences."},
     {.names = "json-keys",
      .type = ARG_TEXTS,
      .offset = offsetof(Options, json_keys),
@@ -41,6 +42,21 @@ static const Arg ROWS[] = {
      .fallback = "jsonl",
      .choices = FORMATS,
      .help = "jsonl: one object per line; text: one document per file; paragraphs: one per block of lines."},
+    {.names = "split-sentences",
+     .type = ARG_FLAG,
+     .offset = offsetof(Options, split_sentences),
+     .fallback = "off",
+     .help = "Make each sentence a sequence, as BERT and T5 need; ICU finds the sentences."},
+    {.names = "keep-newlines",
+     .type = ARG_FLAG,
+     .offset = offsetof(Options, keep_newlines),
+     .fallback = "off",
+     .help = "With split-sentences: keep the white space between sentences."},
+    {.names = "lang",
+     .type = ARG_TEXT,
+     .offset = offsetof(Options, lang),
+     .fallback = "english",
+     .help = "With split-sentences: language of the text, an English name or a locale such as de."},
     {.names = "append-eod",
      .type = ARG_FLAG,
      .offset = offsetof(Options, append_eod),
@@ -100,6 +116,9 @@ static Err run(const Options *o, const Config *c) {
                                                .overwrite = o->overwrite,
                                                .vocab_size = tokenizer_vocab_size(tokenizer),
                                                .append_eod = o->append_eod,
+                                               .split_sentences = o->split_sentences,
+                                               .keep_newlines = o->keep_newlines,
+                                               .lang = o->lang,
                                                .eod = tokenizer_eod(tokenizer),
                                                .workers = (int)o->workers,
                                                .encode = encode,
@@ -122,6 +141,10 @@ static Err read_options(Options *o, Config *c, Args *args, int argc, char **argv
     config_check(c, CHECK_STRICT, args);
     if (o->workers < 1 || o->workers > 1024) args_problem(args, "--workers must be from 1 to 1024.");
     if (o->log_interval < 1) args_problem(args, "--log-interval must be at least 1.");
+    if (!o->split_sentences) {
+        args_refuse(args, "keep-newlines", "without --split-sentences");
+        args_refuse(args, "lang", "without --split-sentences");
+    }
     const char *type = c->tokenizer_type;
     if (!type)
         args_problem(args, "The text needs a tokenizer: set --tokenizer-type.");

@@ -13,11 +13,7 @@ Err token_model_load(const json_t *object, TokenModel *out) {
     return err_user("model.type '%.60s' is not supported; BPE, WordPiece, WordLevel and Unigram are", type);
 }
 
-<<<<<<< HEAD:src/tokenizer/model.c
-void token_model_free(Model *m) {
-=======
 void token_model_free(TokenModel *m) {
->>>>>>> main:src/tokenizer/token_model.c
     bpe_free(m->bpe);
     wordpiece_free(m->words);
     unigram_free(m->unigram);

@@ -16,15 +16,9 @@ typedef struct TokenModel {
 } TokenModel;
 
 /* Fills `out`, which must be zero. A model without a type is BPE. Errors: another type, and those of each. */
-<<<<<<< HEAD:src/tokenizer/model.h
-Err model_load(const json_t *, Model *out);
-void token_model_free(Model *);
-const Vocab *model_vocab(const Model *);
-=======
 Err token_model_load(const json_t *, TokenModel *out);
 void token_model_free(TokenModel *);
 const Vocab *token_model_vocab(const TokenModel *);
->>>>>>> main:src/tokenizer/token_model.h
 
 typedef struct TokenModelWork { /* one per thread, initially zero */
     BpeWork bpe;

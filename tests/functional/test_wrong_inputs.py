@@ -209,6 +209,7 @@ preprocess --input {data}.bin --output-prefix {work}/corpus {bytes} --overwrite 
 preprocess --input {text} {work}/link --output-prefix {work}/corpus {bytes} --overwrite => link' is both an input and an output
 preprocess {tokens} {bytes} --workers 0 => --workers must be from 1 to 1024
 preprocess {tokens} {bytes} --log-interval 0 => --log-interval must be at least 1
+preprocess {tokens} {bytes} --lang german => --lang is not used without --split-sentences
 preprocess {tokens} {bytes} --json-keys title => there is no key 'title'
 preprocess {tokens} {bytes} --json-keys text text => the key 'text' is given twice
 preprocess {tokens} {bytes} --input-format text --json-keys text => --json-keys is for JSON Lines

@@ -1,6 +1,10 @@
 /* Preprocessing with a tokenizer whose ids are the bytes of the text plus one. */
 #include "fixture.h"
 
+#include <fcntl.h>
+#include <zlib.h>
+#include <zstd.h>
+
 #include "data/preprocess.h"
 
 static Err bytes_plus_one(void *ctx, const char *text, size_t n, int32_t **tokens, size_t *count) {
@@ -178,6 +182,95 @@ static void workers_keep_the_order(void **state) {
     str_free(&text);
 }
 
+static void sentences_become_sequences(void **state) {
+    (void)state;
+    write_text("sentences.jsonl",
+               "{\"text\": \"We met Mr. Lee. It was\\nlate!  \\n\\nA title\\n\\nThe end\"}\n"
+               "{\"text\": [\"Already. Split.\", \"Yes.\"]}\n"
+               "{\"text\": \" \\n \"}\n"
+               "{\"text\": \"\u00dcber z.B. Br\u00fccken. Ja.\"}\n");
+    const char *const inputs[] = {"sentences.jsonl"};
+    PreprocessConfig c = config(inputs, 1, "split");
+    c.split_sentences = c.append_eod = true, c.lang = "english";
+    PreprocessStats stats;
+    assert_ok(preprocess_run(&c, &stats));
+    assert_dump("split_text_sentence", "We met Mr. Lee.|It was\nlate!|A title|The end$|\n"
+                                       "Already. Split.|Yes.$|\n"
+                                       "\n"
+                                       "\u00dcber z.B.|Br\u00fccken.|Ja.$|\n");
+    c.keep_newlines = true, c.output_prefix = "kept", c.append_eod = false, c.lang = "de";
+    assert_ok(preprocess_run(&c, &stats));
+    assert_dump("kept_text_sentence", "We met Mr. Lee. |It was\nlate!  \n\n|A title\n\n|The end|\n"
+                                      "Already. Split.|Yes.|\n"
+                                      " \n |\n"
+                                      "\u00dcber z.B. Br\u00fccken. |Ja.|\n");
+    c.lang = "klingon";
+    assert_mistake(preprocess_run(&c, &stats), "--lang klingon is not known");
+}
+
+enum { LINES = 20000 };
+
+/* Lines that compress badly, so that every decoder fills its buffers several times. */
+static Str many_lines(void) {
+    Str text = {0};
+    for (uint32_t i = 0; i < LINES; i++) str_printf(&text, "%08x%u\n", i * 2654435761u, i);
+    return text;
+}
+
+static void gzip_append(const char *path, const char *bytes, size_t n) {
+    gzFile f = gzopen(path, "ab");
+    assert_int_equal(gzwrite(f, bytes, (unsigned)n), n);
+    assert_int_equal(gzclose(f), Z_OK);
+}
+
+static void compressed_files_are_text(void **state) {
+    (void)state;
+    Str text = many_lines();
+    const size_t half = text.len / 2, room = ZSTD_compressBound(text.len);
+    assert_ok(file_write_atomic("lines.txt", text.s, text.len));
+    gzip_append("lines.gz", text.s, half), gzip_append("lines.gz", text.s + half, text.len - half);
+    char *packed = mem_alloc(2 * room);
+    size_t n = ZSTD_compress(packed, room, text.s, half, 3);
+    n += ZSTD_compress(packed + n, room, text.s + half, text.len - half, 3);
+    assert_ok(file_write_atomic("lines.zst", packed, n));
+    free(packed);
+    char plain[33], other[33];
+    PreprocessStats stats;
+    const char *const names[] = {"lines.txt", "lines.gz", "lines.zst"};
+    for (int i = 0; i < 3; i++) {
+        PreprocessConfig c = config(&names[i], 1, "lines");
+        c.kind = PREPROCESS_TEXT_PARAGRAPHS, c.overwrite = true;
+        assert_ok(preprocess_run(&c, &stats));
+        assert_int_equal(stats.bytes, file_size(names[i]));
+        file_md5("lines_text_document.bin", i ? other : plain);
+        if (i) assert_string_equal(other, plain);
+        /* The last bytes are missing, or one in the middle of gzip's has changed. */
+        for (int damage = 0; damage < (i == 1 ? 2 : i == 2); damage++) {
+            Str torn = {0};
+            assert_ok(file_read(names[i], &torn));
+            torn.s[torn.len / 2] ^= (char)(damage ? 0x10 : 0);
+            assert_ok(file_write_atomic("torn", torn.s, torn.len - (damage ? 0 : 9)));
+            str_free(&torn);
+            c.inputs = (const char *const[]){"torn"};
+            assert_mistake(preprocess_run(&c, &stats), "the compressed data of 'torn' are damaged");
+        }
+    }
+    write_text("table.parquet", "PAR1....");
+    const char *const parquet[] = {"table.parquet"}, *const dash[] = {"-"};
+    PreprocessConfig c = config(parquet, 1, "table");
+    assert_mistake(preprocess_run(&c, &stats), "convert it to JSON Lines");
+    c = config(dash, 1, "lines");
+    c.kind = PREPROCESS_TEXT_PARAGRAPHS, c.overwrite = true;
+    const int in = dup(STDIN_FILENO), file = open("lines.zst", O_RDONLY);
+    assert_int_equal(dup2(file, STDIN_FILENO), STDIN_FILENO);
+    assert_ok(preprocess_run(&c, &stats));
+    if (in >= 0) dup2(in, STDIN_FILENO), close(in);
+    close(file);
+    file_md5("lines_text_document.bin", other);
+    assert_string_equal(other, plain);
+    str_free(&text);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(json_lines_become_documents),
@@ -185,6 +278,8 @@ int main(void) {
         cmocka_unit_test(bad_input_is_a_sentence_and_leaves_nothing),
         cmocka_unit_test(plain_text_is_cut_into_files_or_paragraphs),
         cmocka_unit_test(workers_keep_the_order),
+        cmocka_unit_test(sentences_become_sequences),
+        cmocka_unit_test(compressed_files_are_text),
     };
     return cmocka_run_group_tests(tests, enter_folder, leave_folder);
 }

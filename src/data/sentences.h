@@ -1,0 +1,28 @@
+/* Splits text into sentences by the rules of ICU for a language (Unicode Standard Annex 29, and CLDR's list of
+ * abbreviations that do not end a sentence, which English, French, German, Italian, Portuguese, Russian and Spanish
+ * have). Megatron-LM uses NLTK's Punkt, whose trained models are not part of it: the boundaries differ.
+ *
+ * A line break inside a paragraph does not end a sentence; an empty line does. */
+#ifndef ISOTRON_DATA_SENTENCES_H
+#define ISOTRON_DATA_SENTENCES_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "base/err.h"
+#include "base/str.h"
+
+typedef struct Sentences Sentences; /* of one thread at a time */
+
+/* lang: an English name ("english", as Punkt's models) or an ICU locale ("en", "pt_BR"). With keep_newlines a sentence
+ * keeps the white space that follows it; otherwise it is trimmed at both ends. */
+Err sentences_open(const char *lang, bool keep_newlines, Sentences **out);
+Sentences *sentences_clone(const Sentences *);
+void sentences_close(Sentences *); /* NULL is fine */
+
+/* Splits n bytes of UTF-8; invalid bytes are ordinary characters. The text is borrowed until the end. */
+Err sentences_begin(Sentences *, const char *text, size_t n);
+/* The next sentence, as bytes [*begin, *end) of the text; false at the end. No sentence is empty. */
+bool sentences_next(Sentences *, size_t *begin, size_t *end);
+
+#endif

@@ -1,0 +1,64 @@
+/* Input files of preprocess: plain, gzip or zstd, and the sentences of their lines. */
+#include "fuzz/fuzz.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <zlib.h>
+#include <zstd.h>
+
+#include "base/fault.h"
+#include "base/file.h"
+#include "base/mem.h"
+#include "data/sentences.h"
+#include "data/text_reader.h"
+
+static const char TEXT[] = "One sentence. Mr. Two, and\nthe next line!\n\nA title\n\n\xc3\x9c"
+                           "ber 3.5 \xe7\xb5\x82\xe3\x80\x82 End.\n";
+
+/* Sentences are in order and inside of the text; with white space kept they are all of it. */
+static void split(Sentences *s, const char *text, size_t n, bool keep) {
+    size_t begin, end, last = 0;
+    if (fuzz_ok(sentences_begin(s, text, n)))
+        while (sentences_next(s, &begin, &end)) {
+            CHECK(begin < end && end <= n && begin >= last, "a sentence from %zu to %zu", begin, end);
+            CHECK(!keep || begin == last, "bytes %zu to %zu are lost", last, begin);
+            last = end;
+        }
+    CHECK(!keep || last == n, "%zu of %zu bytes", last, n);
+}
+
+bool fuzz_one(const uint8_t *bytes, size_t n) {
+    char *path = fuzz_file("a.txt", bytes, n);
+    const char *const inputs[] = {path};
+    TextReader reader = text_reader(PREPROCESS_TEXT_PARAGRAPHS, inputs, 1);
+    Str record = {0};
+    Sentences *sentences[2];
+    bool more = true, ok = true;
+    for (int keep = 0; keep < 2; keep++)
+        CHECK(fuzz_ok(sentences_open("en", keep, &sentences[keep])), "no sentences");
+    for (int records = 0; ok && more && records < 100; records++) {
+        str_clear(&record);
+        ok = fuzz_ok(text_reader_next(&reader, &record, &more));
+        if (ok && more && record.len < 1 << 16)
+            for (int keep = 0; keep < 2; keep++) split(sentences[keep], record.s, record.len, keep);
+    }
+    sentences_close(sentences[0]), sentences_close(sentences[1]);
+    text_reader_close(&reader);
+    str_free(&record);
+    free(path);
+    return ok;
+}
+
+void fuzz_seeds(Corpus *c) {
+    char packed[1024];
+    corpus_add(c, (const uint8_t *)TEXT, sizeof TEXT - 1);
+    const size_t n = ZSTD_compress(packed, sizeof packed, TEXT, sizeof TEXT - 1, 3);
+    CHECK(!ZSTD_isError(n), "zstd");
+    corpus_add(c, (const uint8_t *)packed, n);
+    char *path = fuzz_path("seed.gz");
+    gzFile f = gzopen(path, "wb");
+    gzwrite(f, TEXT, sizeof TEXT - 1);
+    CHECK(gzclose(f) == Z_OK, "gzip");
+    corpus_add_file(c, path);
+    free(path);
+}
