@@ -200,7 +200,7 @@ static void bad_strings_name_the_place(void **state) {
         {"EE|ttL", "must begin with its only E"},
         {"Ett|L|", "end with its only L"},
         {",", "must begin with its only E"},
-        {"Et|L", "has 1 layers (t), but --num-layers is 2"},
+        {"Et|L", "has 1 layers (t), but the model has 2: change --num-layers"},
         {"Et|t|L", "has 3 stages, which is not a multiple of --pipeline-model-parallel-size 2"},
         {"EttL", "has 1 stages"},
     };
