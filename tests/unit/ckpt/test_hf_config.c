@@ -65,20 +65,17 @@ static void config_round_trip_of(const char *conf, const char *architecture) {
     const Config *c = &a.config, *d = &b.config;
 #define SAME(field) assert_true(c->field == d->field)
     SAME(num_layers), SAME(hidden_size), SAME(num_attention_heads), SAME(position_embedding_type),
-        SAME(rotary_base);
-    SAME(rotary_percent), SAME(normalization), SAME(norm_epsilon), SAME(apply_layernorm_1p),
-        SAME(add_bias_linear);
-    SAME(qk_layernorm), SAME(untie_embeddings_and_output_weights), SAME(hidden_dropout),
-        SAME(attention_dropout);
-    SAME(use_rope_scaling), SAME(rope_scaling_factor), SAME(rope_scaling_low_freq_factor),
-        SAME(rope_scaling_high_freq_factor);
-    SAME(rope_scaling_original_max_position_embeddings);
+        SAME(rotary_base), SAME(rotary_percent), SAME(normalization), SAME(norm_epsilon),
+        SAME(apply_layernorm_1p), SAME(add_bias_linear), SAME(qk_layernorm),
+        SAME(untie_embeddings_and_output_weights), SAME(hidden_dropout), SAME(attention_dropout),
+        SAME(use_rope_scaling), SAME(rope_scaling_factor), SAME(rope_scaling_low_freq_factor),
+        SAME(rope_scaling_high_freq_factor), SAME(rope_scaling_original_max_position_embeddings);
     assert_int_equal(c->add_bias_linear || c->add_qkv_bias, d->add_bias_linear || d->add_qkv_bias);
 #undef SAME
     const Derived *x = &a.derived, *y = &b.derived;
 #define SAME(field) assert_true(x->field == y->field)
-    SAME(ffn_hidden_size), SAME(kv_channels), SAME(num_query_groups), SAME(rotary_dim);
-    SAME(vocab_size), SAME(activation), SAME(logits_scaling);
+    SAME(ffn_hidden_size), SAME(kv_channels), SAME(num_query_groups), SAME(rotary_dim), SAME(vocab_size);
+    SAME(activation), SAME(logits_scaling);
     if (c->position_embedding_type != POSITION_RELATIVE) SAME(max_position_embeddings); /* T5 has no limit */
 #undef SAME
     for (int64_t i = 0; i < c->num_layers; i++) {
@@ -141,7 +138,6 @@ static void write_text(const char *path, const char *text) {
     "50\nhidden-dropout = 0\n"
 #define LLAMA                                                                                                \
     "position-embedding-type = rope\nnormalization = RMSNorm\nswiglu = true\ndisable-bias-linear = true\n"
-
 #define LLAMA_POSITIONS "position-embedding-type = rope\n"
 #define EXPERTS         "ffn-hidden-size = 40\nmoe-ffn-hidden-size = 20\nnum-experts = 8\n"
 #define GEMMA2                                                                                               \
@@ -247,10 +243,9 @@ static void models_that_hf_lacks_are_refused(void **unused) {
 #define WINDOWS ROPE "window-size = 7,0\n"
 #define MIXTURE BASE LLAMA EXPERTS
 #define BERT    BASE "model = bert\nactivation = gelu-erf\n"
-#define T5      BASE T5_MODEL
-#define T5_MODEL                                                                                             \
-    "model = t5\nposition-embedding-type = relative\nnormalization = RMSNorm\ndisable-bias-linear = "        \
-    "true\nactivation = relu\nsoftmax-scale = 1\ndecoder-seq-length = 8\n"
+#define T5                                                                                                   \
+    BASE "model = t5\nposition-embedding-type = relative\nnormalization = RMSNorm\ndisable-bias-linear = "   \
+         "true\nactivation = relu\nsoftmax-scale = 1\ndecoder-seq-length = 8\n"
 #define WITH_BIAS  MIXTURE GLM
 #define IN_GROUPS  WITH_BIAS "moe-router-topk = 4\nmoe-router-num-groups = 4\nmoe-router-group-topk = 2\n"
 #define CAPACITY   MIXTURE "moe-expert-capacity-factor = 1\n"
@@ -436,7 +431,7 @@ static const char *const CHOICES[][MOST_CHOICES] = {
      "moe-layer-freq = [1,0,1]\nmoe-shared-expert-intermediate-size = 40\nmoe-shared-expert-gate = true\n",
      EXPERTS GLM "moe-layer-freq = [0,1,1]\nmoe-shared-expert-intermediate-size = 40\n"},
     {"", "model = bert\nactivation = gelu-erf\n",
-     "model = bert\nactivation = gelu-tanh\nnorm-placement = post\n", T5_MODEL},
+     "model = bert\nactivation = gelu-tanh\nnorm-placement = post\n", T5},
 };
 enum { N_CHOICES = sizeof CHOICES / sizeof *CHOICES };
 
