@@ -114,11 +114,11 @@ static Err read_batches(Golden *g, const char *path) {
     return g->labels ? ERR_OK : err_user("'%s' has a \"padding_mask\" and no \"labels\"", path);
 }
 
-static Err check_ids(const int64_t *id, int64_t n, int64_t end, const char *what) {
+static Err check_ids(const int64_t *id, int64_t n, int64_t end, const char *what, const char *range) {
     for (int64_t i = 0; id && i < n; i++)
         if (id[i] < 0 || id[i] >= end)
-            return err_user("batches.safetensors: %s %lld is not below %lld", what, (long long)id[i],
-                            (long long)end);
+            return err_user("batches.safetensors: %s %lld is outside the %s of %lld", what, (long long)id[i],
+                            range, (long long)end);
     return ERR_OK;
 }
 
@@ -146,16 +146,16 @@ static Err check_encoder(const Golden *g, const Derived *d, int64_t samples) {
     ERR_RETURN(check_lengths(g, samples));
     for (int64_t i = 0; i < samples * g->seq; i++)
         if (!g->loss_mask || g->loss_mask[i] != 0)
-            ERR_RETURN(check_ids(&g->labels[i], 1, d->vocab_size, "label"));
-    ERR_RETURN(check_ids(g->types, samples * g->seq, 2, "type"));
-    return check_ids(g->is_random, samples, 2, "is_random");
+            ERR_RETURN(check_ids(&g->labels[i], 1, d->vocab_size, "label", "vocabulary"));
+    ERR_RETURN(check_ids(g->types, samples * g->seq, 2, "type", "range"));
+    return check_ids(g->is_random, samples, 2, "is_random", "range");
 }
 
 Err golden_check(const Golden *g, const Config *c, const Derived *d) {
     const int64_t samples = g->n_steps * g->samples;
     const bool encoder = c->model == MODEL_bert, two = c->model == MODEL_t5;
     if (two != (g->encoder_tokens != NULL))
-        return err_user("batches.safetensors has %s \"enc_tokens\", so it is not for --model %s",
+        return err_user("batches.safetensors has %s \"enc_tokens\", which does not fit --model %s",
                         g->encoder_tokens ? "" : "no", ModelFamily_spellings[c->model]);
     if (!two && encoder != (g->padding_mask != NULL))
         return err_user("batches.safetensors has %s \"padding_mask\", so it is not for --model %s",
@@ -164,8 +164,8 @@ Err golden_check(const Golden *g, const Config *c, const Derived *d) {
         return err_user(
             "batches.safetensors needs \"types\" and \"is_random\" for the head for sentences; add "
             "them, or set --bert-no-binary-head");
-    ERR_RETURN(check_ids(g->tokens, samples * (g->seq + !encoder), d->vocab_size, "token"));
-    ERR_RETURN(check_ids(g->encoder_tokens, samples * g->encoder_seq, d->vocab_size, "token"));
+    ERR_RETURN(check_ids(g->tokens, samples * (g->seq + !encoder), d->vocab_size, "token", "vocabulary"));
+    ERR_RETURN(check_ids(g->encoder_tokens, samples * g->encoder_seq, d->vocab_size, "token", "vocabulary"));
     if (two) return check_lengths(g, samples);
     return encoder ? check_encoder(g, d, samples) : ERR_OK;
 }

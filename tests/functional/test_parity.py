@@ -129,6 +129,13 @@ bad(changed("llama-gqa", lambda t: t["logits"][1].reverse()), "logits")
 bad(changed("llama-gqa", lambda t: t.pop("model.norm.weight"), "init.safetensors"), "1 missing", "model.norm.weight")
 bad(changed("llama-gqa", lambda t: t["tokens"].__setitem__(2, b"\x3d" + t["tokens"][2][1:]), "batches.safetensors"),
     "token 61 is outside the vocabulary of 61")
+# An encoder's batches: padding only on the right, labels in the vocabulary, and all that the head for sentences reads.
+ID = struct.pack("<q", 1)
+for field, value, says in (("padding_mask", bytes(8) + ID, "padding must be on the right"), ("types", struct.pack("<q", 2), "type 2 is outside the range of 2"),
+                           ("is_random", struct.pack("<q", -1), "is_random -1"), ("labels", struct.pack("<qq", 0, 67), "label 67 is outside the vocabulary of 67")):
+    bad(changed("bert-original", lambda t: t[field].__setitem__(2, value + t[field][2][len(value):]), "batches.safetensors"), says)
+bad(changed("bert-original", lambda t: t.pop("types"), "batches.safetensors"), "--bert-no-binary-head")
+bad(conf("llama-gqa", lambda s: s + "model = bert\n"), 'no "padding_mask"', "not for --model bert")
 bad(conf("llama-gqa", lambda s: s.replace("attention-dropout = 0", "attention-dropout = 0.1")), "--attention-dropout 0.1")
 assert "--hidden-dropout 0.1" in isotron("parity", GOLDEN / "gpt2-tiny", "--hidden-dropout", 0.1, expect=2)
 for key in ("loss", "grad_norm", "clip", "lr"):
