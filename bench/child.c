@@ -2,17 +2,16 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <spawn.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/file.h"
 #include "base/mem.h"
-
-extern char **environ;
 
 /* ---- words ---- */
 
@@ -89,16 +88,30 @@ static Err ended(const char *program, const char *bench, int status, FILE *said)
                     *line ? line : "it printed nothing");
 }
 
+/* In the child: becomes the program, or writes an error number. It does not outlive its parent. */
+static _Noreturn void become(char **words, int to, int said, pid_t parent, int failed) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent) _exit(1);
+    fcntl(to, F_SETFD, 0); /* stays open in the program */
+    dup2(said, STDOUT_FILENO), dup2(said, STDERR_FILENO);
+    execvp(words[0], words);
+    const int error = errno;
+    const ssize_t written = write(failed, &error, sizeof error);
+    _exit(written < 0);
+}
+
 /* The program writes its result to a pipe, and what it prints to a file without a name. */
 static Err start(const char *program, char **words, int to, FILE *said, pid_t *pid) {
-    posix_spawn_file_actions_t actions;
-    posix_spawn_file_actions_init(&actions);
-    posix_spawn_file_actions_adddup2(&actions, to, to); /* inherited, although it is closed on exec */
-    posix_spawn_file_actions_adddup2(&actions, fileno(said), STDOUT_FILENO);
-    posix_spawn_file_actions_adddup2(&actions, fileno(said), STDERR_FILENO);
+    int failed[2], error = 0;
+    const pid_t parent = getpid();
+    if (pipe2(failed, O_CLOEXEC)) return file_failed("make", "a pipe");
     words[0] = (char *)program;
-    const int error = posix_spawnp(pid, program, &actions, NULL, words, environ);
-    posix_spawn_file_actions_destroy(&actions);
+    *pid = fork();
+    if (*pid == 0) become(words, to, fileno(said), parent, failed[1]);
+    if (*pid < 0) error = errno;
+    close(failed[1]);
+    if (*pid > 0 && read(failed[0], &error, sizeof error) == sizeof error) waitpid(*pid, NULL, 0);
+    close(failed[0]);
     return error ? err_user("cannot run '%s': %s", program, strerror(error)) : ERR_OK;
 }
 
@@ -106,7 +119,7 @@ static Err run_in(const Child *a, char **more, int from, int to, FILE *said, Str
     char path[40];
     snprintf(path, sizeof path, "/proc/self/fd/%d", to);
     char **words = words_of(a, more, path);
-    pid_t pid;
+    pid_t pid = -1;
     int status;
     Err e = start(a->program, words, to, said, &pid);
     close(to); /* the program's end remains */

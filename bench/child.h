@@ -18,7 +18,8 @@ typedef struct ChildOption {
 
 /* The words without those options, then `more` (NULL: none), then NULL; to release with free(). */
 char **child_words(int argc, char **argv, const ChildOption *without, int n, const char *more);
-/* Runs it with further words (ends with NULL; NULL: none). A process that fails is a user error with its last line. */
+/* Runs it with further words (ends with NULL; NULL: none). A process that fails is a user error with its last line.
+ * It ends when this process ends. */
 Err child_run(const Child *, char **more, Result *out);
 
 #endif

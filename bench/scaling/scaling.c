@@ -22,8 +22,8 @@ enum { N_OWN = sizeof OWN / sizeof *OWN };
 #define ALL_MISS 0.05
 
 typedef struct Point {
-    Result last;       /* of the last round, for facts */
-    double *ms, *rate; /* [rounds] a step; tokens/s */
+    Result last;                 /* of the last round, for facts */
+    double *ms, *rate, *exposed; /* [rounds] a step; tokens/s; the part that waits for communication */
     Interval efficiency;
     bool judged; /* the interval is known */
 } Point;
@@ -44,6 +44,13 @@ int64_t scaling_batch(const BenchScaling *o, int64_t ranks) {
 
 /* ---- running ---- */
 
+/* The part of a step that waits for communication, without the pipeline's bubble. */
+static double exposed(const Result *of) {
+    const json_t *ms = json_object_get(json_object_get(of->json, "family_ms"), "communication"),
+                 *step = json_object_get(json_object_get(of->json, "step_ms"), "mean");
+    return json_number_value(ms) / json_number_value(step);
+}
+
 static Err run_point(Scaling *s, const Child *child, int i) {
     static const char *const OPTION[] = {[SCALING_TENSOR] = "--tensor-model-parallel-size",
                                          [SCALING_CONTEXT] = "--context-parallel-size",
@@ -58,11 +65,18 @@ static Err run_point(Scaling *s, const Child *child, int i) {
     int n = 5;
     if (o->axis != SCALING_DATA) words[n++] = (char *)OPTION[o->axis], words[n++] = size;
     if (o->threads) words[n++] = "--cpu-threads", words[n++] = (char *)o->threads;
+    Result result = {.n = 0};
+    const Err e = child_run(child, words, &result);
+    if (e.code) {
+        result_free(&result);
+        return e;
+    }
     result_free(&p->last);
-    ERR_RETURN(child_run(child, words, &p->last));
+    p->last = result;
     const double ms = p->last.rows[0].time,
                  tokens = json_number_value(json_object_get(p->last.json, "tokens"));
     p->ms[s->rounds] = ms, p->rate[s->rounds] = tokens / ms * 1e3;
+    p->exposed[s->rounds] = exposed(&p->last);
     printf("round %lld of %lld, %s: %.2f ms\n", (long long)s->rounds + 1, (long long)o->rounds,
            amount(o->ranks[i], "rank").s, ms);
     fflush(stdout);
@@ -79,12 +93,12 @@ static Err run_all(Scaling *s, const Child *child) {
 
 static void judge(Scaling *s) {
     const BenchScaling *o = s->options;
-    double *ratio = mem_alloc((size_t)o->rounds * sizeof *ratio);
+    double *ratio = mem_alloc((size_t)s->rounds * sizeof *ratio);
     for (int i = 0; i < o->points; i++) {
         Point *p = &s->point[i];
-        for (int64_t r = 0; r < o->rounds; r++)
+        for (int64_t r = 0; r < s->rounds; r++)
             ratio[r] = p->rate[r] / (double)o->ranks[i] / (s->point[0].rate[r] / (double)o->ranks[0]);
-        p->judged = interval_of_median(ratio, o->rounds, ALL_MISS / (o->points - 1), &p->efficiency) && i > 0;
+        p->judged = interval_of_median(ratio, s->rounds, ALL_MISS / (o->points - 1), &p->efficiency) && i > 0;
     }
     free(ratio);
 }
@@ -93,13 +107,6 @@ static void judge(Scaling *s) {
 
 static double fact(const Point *p, const char *name) {
     return json_number_value(json_object_get(p->last.json, name));
-}
-
-/* The part of a step that waits for communication, without the pipeline's bubble. */
-static double exposed(const Point *p) {
-    const json_t *ms = json_object_get(json_object_get(p->last.json, "family_ms"), "communication"),
-                 *step = json_object_get(json_object_get(p->last.json, "step_ms"), "mean");
-    return json_number_value(ms) / json_number_value(step);
 }
 
 static Range range_of(const double *values, int64_t n) {
@@ -116,7 +123,7 @@ static void print_row(const Scaling *s, int i) {
     const double rate = range_of(p->rate, s->rounds).median;
     printf("%6lld %7.0f %7lld %12.2f %14.0f %14.0f %7.1f%%", (long long)s->options->ranks[i],
            fact(p, "devices"), (long long)scaling_batch(s->options, s->options->ranks[i]), ms.median, rate,
-           rate / fact(p, "devices"), 100 * exposed(p));
+           rate / fact(p, "devices"), 100 * range_of(p->exposed, s->rounds).median);
     if (i == 0)
         printf(" %10s", "1");
     else
@@ -159,7 +166,7 @@ static json_t *row_json(const Scaling *s, int i) {
                     "step_ms", "median", ms.median, "min", ms.min, "max", ms.max, "samples_ms", samples,
                     "tokens_per_second", rate, "tokens_per_second_per_device", rate / fact(p, "devices"),
                     "efficiency", efficiency);
-    json_object_set_new(row, "exposed", json_real(exposed(p)));
+    json_object_set_new(row, "exposed", json_real(range_of(p->exposed, s->rounds).median));
     static const char *const ALSO[] = {"mfu", "communication", "rank", "note"};
     for (size_t k = 0; k < sizeof ALSO / sizeof *ALSO; k++)
         json_object_set(row, ALSO[k], json_object_get(p->last.json, ALSO[k]));
@@ -182,8 +189,9 @@ static json_t *result_json(const Scaling *s) {
     return result;
 }
 
-static Err write_json(const Scaling *s) {
+static Err write_json(const Scaling *s, const Err *why) {
     json_t *result = result_json(s);
+    if (why->code) json_object_set_new(result, "error", json_string(why->msg));
     const Err e = bench_write(s->options->json, result);
     json_decref(result);
     return e;
@@ -195,17 +203,19 @@ Err bench_scaling(const BenchScaling *o, int argc, char **argv) {
     for (int i = 0; i < o->points; i++) {
         s.point[i].ms = mem_zero((size_t)o->rounds, sizeof(double));
         s.point[i].rate = mem_zero((size_t)o->rounds, sizeof(double));
+        s.point[i].exposed = mem_zero((size_t)o->rounds, sizeof(double));
     }
     char **words = child_words(argc, argv, OWN, N_OWN, NULL);
     const Child child = {"/proc/self/exe", "isotron", "train", words};
     Err e = run_all(&s, &child);
-    if (!e.code) {
+    if (s.rounds) { /* an error leaves the rounds before it */
         judge(&s);
         print(&s);
-        if (o->json) e = write_json(&s);
+        const Err written = o->json ? write_json(&s, &e) : ERR_OK;
+        if (!e.code) e = written;
     }
     for (int i = 0; i < o->points; i++) {
-        free(s.point[i].ms), free(s.point[i].rate);
+        free(s.point[i].ms), free(s.point[i].rate), free(s.point[i].exposed);
         result_free(&s.point[i].last);
     }
     free(words);

@@ -340,7 +340,8 @@ static void print_row(const char *name, double seconds, const Summary *s) {
 }
 
 static void print_ops(const Steps *b, const Summary *s) {
-    printf("\n%-26s %6s %10s %7s\n", "op", "calls", "ms/step", "share");
+    printf("\n%-26s %6s %10s %7s\n", b->ranks > 1 ? "op (calls of all ranks)" : "op", "calls", "ms/step",
+           "share");
     for (int f = 0; f < OP_FAMILIES; f++) {
         if (s->family[f] == 0) continue;
         print_row(OP_FAMILY_NAMES[f], s->family[f], s);
@@ -369,8 +370,10 @@ static void print_comm(const Steps *b, const Summary *s) {
 
 static void print_gemms(const Steps *b) {
     const double unit = b->gpu ? 1e-3 : 1;
-    printf("\n%-22s %6s %7s %7s %7s %6s %9s %9s %6s\n", b->gpu ? "TFLOP/s" : "GFLOP/s", "type", "m", "n", "k",
-           "calls", "in step", b->gpu ? "alone" : "BLAS", "ratio");
+    char title[32];
+    snprintf(title, sizeof title, "%s%s", b->gpu ? "TFLOP/s" : "GFLOP/s", b->ranks > 1 ? " of rank 0" : "");
+    printf("\n%-22s %6s %7s %7s %7s %6s %9s %9s %6s\n", title, "type", "m", "n", "k", "calls", "in step",
+           b->gpu ? "alone" : "BLAS", "ratio");
     for (int i = 0; i < b->gemms.count; i++) {
         const StepGemm *p = &b->gemms.at[i];
         printf("%-22s %6s %7lld %7lld %7lld %6lld %9.1f", OPS[p->op].name, dtype_name(p->in[0].dtype),

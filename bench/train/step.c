@@ -199,7 +199,7 @@ static Err plan_memory(Steps *b) {
     b->plan = memory_plan_new(&b->config, b->derived, b->comm, b->device);
     const MemoryPlan together = memory_plan_together(&b->plan, b->device, b->comm);
     b->planned = (double)memory_plan_total(&together);
-    return comm_agree(b->comm, memory_plan_check(&together, device_memory_available(b->device)));
+    return memory_plan_fits(&b->plan, b->device, b->comm);
 }
 
 /* NaN: unknown. */

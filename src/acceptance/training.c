@@ -117,11 +117,10 @@ static Err train(StageRank *r, const Training *t, int64_t steps, Steps *s) {
     ERR_RETURN(rank_open_device(&t->config, &t->derived, r->comm, &device, transport));
     const MemoryPlan plan = memory_plan_new(&t->config, &t->derived, r->comm, device);
     const size_t available = device_memory_available(device);
-    const Err e = comm_agree(r->comm, memory_plan_check(&plan, available));
-    if (e.code) {
+    if (memory_plan_fits(&plan, device, r->comm).code) {
         rank_free_device(r->comm, device);
         if (r->out)
-            outcome_limit(r->out, "training: its run needs %s of memory, and %s are available",
+            outcome_limit(r->out, "training: a rank needs %s of memory, and %s are available for all of them",
                           bytes_text((double)memory_plan_total(&plan)).s, bytes_text((double)available).s);
         if (r->out) outcome_add(r->out, ACCEPT_INCONCLUSIVE, "", "too little memory");
         return ERR_OK;

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/amount.h"
 #include "base/file.h"
 #include "bench/comm/comm.h"
 #include "bench/comm/exact.h"
@@ -14,6 +15,7 @@
 #include "main/command.h"
 #include "models/option_map.h"
 #include "train/launch.h"
+#include "train/trainer.h"
 
 #define ROW(type_, field, name, kind, otherwise, text)                                                       \
     { .names = name, .type = kind, .offset = offsetof(type_, field), .fallback = otherwise, .help = text }
@@ -234,6 +236,7 @@ static int bench_train_command(int argc, char **argv) {
 
 typedef struct ScalingWords {
     BenchScaling bench;
+    Config *point; /* [bench.points] options of each run */
     bool weak;
     int64_t least;
 } ScalingWords;
@@ -269,6 +272,7 @@ static int64_t axis_size(const Config *c, int axis) {
 }
 
 static void choose_points(const Config *c, ScalingWords *w, Args *args) {
+    enum { MOST_RANKS = 1024 }; /* threads of a process */
     BenchScaling *o = &w->bench;
     const int64_t each = config_model_ranks(c), least = i64_or(w->least, each), most = i64_or(c->ranks, 0);
     if (least < 1 || least % each) {
@@ -277,6 +281,8 @@ static void choose_points(const Config *c, ScalingWords *w, Args *args) {
     } else if (most <= least || most % least) {
         args_problem(args, "--ranks: the most ranks, a multiple of the fewest (%lld) and more than them",
                      (long long)least);
+    } else if (most > MOST_RANKS) {
+        args_problem(args, "--ranks: at most %d", (int)MOST_RANKS);
     } else {
         for (int64_t n = least; n < most; n *= 2)
             if (most % n == 0) o->ranks[o->points++] = n;
@@ -287,15 +293,33 @@ static void choose_points(const Config *c, ScalingWords *w, Args *args) {
     }
 }
 
-/* The options of each run keep the rules. */
-static void check_points(const Config *c, const BenchScaling *o, Args *args) {
+/* The options of each run keep the rules. An option has no effect if it has none in the largest run. */
+static void check_points(const Config *c, ScalingWords *w, Args *args) {
+    const BenchScaling *o = &w->bench;
+    w->point = arena_alloc(args->arena, (size_t)o->points * sizeof *w->point);
     for (int i = 0; i < o->points; i++) {
-        Config one = *c;
-        one.ranks = o->ranks[i];
-        one.global_batch_size = scaling_batch(o, one.ranks);
-        set_axis(&one, o->axis, scaling_axis_size(o, one.ranks));
-        config_check(&one, CHECK_MODEL | CHECK_TRAIN, args);
+        Config *one = &w->point[i];
+        const size_t noted = args->notes.len;
+        *one = *c;
+        one->ranks = o->ranks[i];
+        one->global_batch_size = scaling_batch(o, one->ranks);
+        set_axis(one, o->axis, scaling_axis_size(o, one->ranks));
+        config_check(one, CHECK_MODEL | CHECK_TRAIN, args);
+        if (i < o->points - 1 && args->notes.s) args->notes.s[args->notes.len = noted] = 0;
     }
+}
+
+/* Each run could start: nothing is measured before all of them can. */
+static Err check_runs(Setup *s, const ScalingWords *w) {
+    s->config = w->point[0];
+    ERR_RETURN(setup_finish(s));
+    for (int i = 0; i < w->bench.points; i++) {
+        Derived d;
+        config_finish(&w->point[i], s->arena, s->derived.vocab_size, &d);
+        const Err e = trainer_check(&w->point[i], &d);
+        if (e.code) return err_user("%s: %.900s", amount(w->bench.ranks[i], "rank").s, e.msg);
+    }
+    return ERR_OK;
 }
 
 static Err read_scaling(Config *c, ScalingWords *w, BenchTrain *train, Args *args, int argc, char **argv) {
@@ -314,30 +338,30 @@ static Err read_scaling(Config *c, ScalingWords *w, BenchTrain *train, Args *arg
         args_problem(args, "--rounds: from 1 to %d", (int)MOST_ROUNDS);
     refuse_same_files(args, o->json, NULL);
     choose_points(c, w, args);
-    check_points(c, o, args);
+    check_points(c, w, args);
     return args_end(args);
 }
 
 static int bench_scaling_command(int argc, char **argv) {
-    Arena *arena = arena_new();
-    Config config = {0};
+    Setup s = {.arena = arena_new()};
     ScalingWords words = {.weak = false};
     BenchTrain train;
     Args args;
     int status;
     args_init(
-        &args, arena,
+        &args, s.arena,
         "isotron bench scaling --config FILE --ranks N [options of bench train]\n\n"
         "Measures a training step on 1, 2, 4, ... N ranks: weak scaling, or strong scaling with --strong.\n\n"
         "example: isotron bench scaling --config bench/train/gpt3-1.3b.conf --ranks 4 --device cuda --bf16",
         NULL);
-    Err e = read_scaling(&config, &words, &train, &args, argc, argv);
+    Err e = read_scaling(&s.config, &words, &train, &args, argc, argv);
     if (command_ready(&args, e, &status)) {
-        e = bench_scaling(&words.bench, argc, argv);
+        e = check_runs(&s, &words);
+        if (!e.code) e = bench_scaling(&words.bench, argc, argv);
         status = e.code ? command_fail(e) : 0;
     }
     args_free(&args);
-    arena_free(arena);
+    setup_free(&s);
     return status;
 }
 

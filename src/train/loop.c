@@ -376,14 +376,13 @@ static Err train_and_save(Loop *l) {
 
 static Err check_memory(const Loop *l, const MemoryPlan *p) {
     const size_t have = device_memory_available(l->device);
-    const MemoryPlan together = memory_plan_together(p, l->device, l->comm);
     Str text = {0};
     memory_plan_describe(p, &text);
     if (l->is_printer)
         banner_line("memory", "%s%s; %s are available", l->comm ? "rank 0: " : "", text.s,
                     bytes_text((double)have).s);
     str_free(&text);
-    return memory_plan_check(&together, have);
+    return memory_plan_fits(p, l->device, l->comm);
 }
 
 /* The first rank opens the data, and so builds the index cache, before the others open it. */
@@ -432,7 +431,7 @@ static Err start(Loop *l) {
     ERR_RETURN(open_device(l));
     MemoryPlan plan = memory_plan_new(c, l->derived, l->comm, l->device);
     if (l->is_printer) printf("%s", plan.attention.text);
-    ERR_RETURN(comm_agree(l->comm, check_memory(l, &plan)));
+    ERR_RETURN(check_memory(l, &plan));
     ERR_RETURN(open_shared(l));
     if (l->is_printer) banner_print_data(c, l->derived, l->session->data);
     l->run = trainer_new(c, l->derived, &plan, l->comm, l->device);

@@ -1,6 +1,13 @@
 #include "train/memory_plan.h"
 
+#include <stdlib.h>
+
+#include "base/file.h"
+#include "base/hash.h"
 #include "base/host_memory.h"
+#include "base/machine.h"
+#include "base/mem.h"
+#include "comm/agree.h"
 #include "train/trainer.h"
 
 const char *const MEMORY_TITLES[MEMORY_PART_COUNT] = {
@@ -118,6 +125,42 @@ MemoryPlan memory_plan_together(const MemoryPlan *own, const Device *device, Com
     return p;
 }
 
+/* Two containers of one machine have different names, and limits of their own. Two machines may have one name,
+ * but were not started at once. */
+static uint64_t host_of_process(void) {
+    char name[MACHINE_TEXT] = "";
+    Str boot = {0};
+    machine_host(name);
+    const Err e = file_read("/proc/sys/kernel/random/boot_id", &boot);
+    const uint64_t host = hash64(boot.s, e.code ? 0 : boot.len, hash_name(name));
+    str_free(&boot);
+    return host;
+}
+
+MemoryPlan memory_plan_of_host(const MemoryPlan *own, Comm *comm) {
+    typedef struct Share {
+        uint64_t host, part[MEMORY_PART_COUNT];
+    } Share;
+    MemoryPlan p = *own;
+    Share mine = {.host = host_of_process()}, *all = mem_zero((size_t)comm_world(comm), sizeof *all);
+    for (int i = 0; i < MEMORY_PART_COUNT; i++) mine.part[i] = own->part[i];
+    comm_run(comm, &(CommCall){.kind = COMM_ALL_GATHER,
+                               .dtype = U8,
+                               .group = comm_everyone(comm),
+                               .site = "memory plan",
+                               .in = &mine,
+                               .out = all,
+                               .n = sizeof mine});
+    for (int i = 0; i < MEMORY_PART_COUNT; i++) {
+        if (p.discrete && !is_on_host(&p, i)) continue;
+        p.part[i] = 0;
+        for (int r = 0; r < comm_world(comm); r++)
+            if (all[r].host == mine.host) p.part[i] += all[r].part[i];
+    }
+    free(all);
+    return p;
+}
+
 /* ---- text ---- */
 
 static void describe_part(const MemoryPlan *p, int part, Str *out) {
@@ -167,4 +210,11 @@ Err memory_plan_check(const MemoryPlan *p, size_t available) {
         bytes_text((double)need).s, bytes_text((double)state).s,
         bytes_text((double)(p->part[MEMORY_slots] + p->part[MEMORY_transient])).s, have.s,
         p->discrete ? ", offload activations with --cpu-offloading-num-layers" : "");
+}
+
+Err memory_plan_fits(const MemoryPlan *own, const Device *device, Comm *comm) {
+    const size_t available = device_memory_available(device);
+    MemoryPlan all = memory_plan_together(own, device, comm);
+    if (comm && comm_processes() > 1) all = memory_plan_of_host(&all, comm);
+    return comm_agree(comm, memory_plan_check(&all, available));
 }

@@ -60,7 +60,11 @@ void memory_plan_describe(const MemoryPlan *, Str *out);
 /* The sum over the ranks of this process that share a device; for host memory over all of them. All ranks
  * call it. */
 MemoryPlan memory_plan_together(const MemoryPlan *, const Device *, Comm *);
+/* The sum over the ranks of this host, of parts in host memory. For ranks that are processes; all call it. */
+MemoryPlan memory_plan_of_host(const MemoryPlan *, Comm *);
 /* Checks that it fits into `available` bytes of the device, and into host memory. */
 Err memory_plan_check(const MemoryPlan *together, size_t available);
+/* The check for what all ranks of a device and of a host take. All ranks call it, and get the same error. */
+Err memory_plan_fits(const MemoryPlan *own, const Device *, Comm *);
 
 #endif

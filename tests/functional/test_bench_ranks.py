@@ -55,6 +55,7 @@ for options, communicators in (
 
 # Communication: the bytes of a ring's all-reduce of all gradients, and what a slow member makes the others wait.
 step, out = train("--ranks", 2)
+assert "\nop (calls of all ranks) " in out and "\nGFLOP/s of rank 0 " in out, out
 assert step["transport"] == "through host memory, threads" and all(rank["communicators"] == 0 for rank in step["rank"]), step
 dp = step["communication"]["dp"]
 parameters = (256 + 32) * 64 + 4 * (12 * 64 * 64 + 4 * 64) + 2 * 64

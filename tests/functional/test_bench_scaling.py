@@ -1,6 +1,9 @@
 """bench scaling runs a step on 1, 2, ... ranks: the batch grows or stays, the named axis takes the ranks, and efficiency is tokens/s
 per rank over those of the fewest in the same round."""
+import os
+import signal
 import statistics
+import time
 
 from harness import *
 
@@ -53,6 +56,53 @@ assert strong["options"]["tensor_model_parallel_size"] == 2 and "needs --rounds 
 
 for words, why in ((["--ranks", 1], "more than them"), ([], "more than them"), (["--ranks", 6, "--min-ranks", 4], "a multiple of the fewest (4)"),
                    (["--ranks", 8, "--over", "tensor"], "--num-attention-heads 4 is not a multiple"), (["--ranks", 2, "--weak", "--strong"], "choose one"),
+                   (["--ranks", 2048], "--ranks: at most 1024"), (["--ranks", 4, "--over", "pipeline"], "4 ranks: 2 layers cannot be divided"),
                    (["--ranks", 4, "--tensor-model-parallel-size", 2, "--min-ranks", 1], "--min-ranks: a multiple of 2"), (["--ranks", 2, "--rounds", 0], "--rounds")):
-    assert why in scaling(*words, rounds=1, expect=2)[0], words
+    said = scaling(*words, rounds=1, expect=2)[0]
+    assert why in said and "round 1" not in said, (words, said)
+
+# A note about a run is one about the largest: --nccl-library has no effect on one rank, but on two.
+LIBRARY = pathlib.Path(PROGRAM).parent / "tests/libhost_nccl.so"
+assert "no effect" not in scaling("--ranks", 2, "--nccl-library", LIBRARY, rounds=1)[0]
+
+
+def interrupted(end, steps, after):
+    """Starts a run; after that many lines, calls end(process, children) until it ends. Returns the process, and its children."""
+    words = [PROGRAM, "bench", "scaling", "--config", WORK / "bench.conf", "--steps", steps, "--rounds", 100, "--ranks", 2, "--json", WORK / "ended.json"]
+    run = subprocess.Popen([str(w) for w in words], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    for _ in range(after):
+        run.stdout.readline()
+    seen = set()
+    while run.poll() is None:
+        seen |= (children := set(pathlib.Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text().split()))
+        if children:
+            end(run, children)
+    run.stdout.read()
+    return run, seen
+
+
+def kill_children(run, children):
+    for child in children:
+        os.kill(int(child), signal.SIGKILL)
+    time.sleep(0.01)
+
+
+# A run that fails leaves the rounds before it.
+run, _ = interrupted(kill_children, steps=300, after=2)
+ended = json.loads((WORK / "ended.json").read_text())
+assert run.returncode == 2 and ended["rounds"] >= 1 and "ended by signal 9" in ended["error"], ended
+check(ended, [1, 2], [4, 8])
+
+# A run that is killed leaves no process.
+def kill(run, _):
+    time.sleep(0.3)  # the child is the program now
+    run.kill()
+    run.wait()
+
+
+run, children = interrupted(kill, steps=100000, after=0)
+deadline = time.monotonic() + 5
+while left := [c for c in children if pathlib.Path(f"/proc/{c}").exists() and "Z" not in pathlib.Path(f"/proc/{c}/stat").read_text().split()[2]]:
+    assert time.monotonic() < deadline, left
+    time.sleep(0.01)
 print("bench scaling: batches, turns, efficiency")

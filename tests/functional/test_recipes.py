@@ -21,6 +21,11 @@ for name, plan in plans.items():
     assert abs(plan["parameters"] * 1e-9 / PARAMETERS.get(name, plan["parameters"] * 1e-9) - 1) < 2e-3, (name, plan)
 
 
+(WORK / "no.conf").write_text("num-layers = 2\n")
+done = subprocess.run([ROOT / "tools/shrink_recipe", WORK / "no.conf"], capture_output=True, text=True)
+assert done.returncode == 1 and done.stderr.endswith("no.conf: it has no ranks, as each recipe of bench/recipes does\n"), done
+
+
 def run(name):
     """The scaled-down options, and the result of two steps."""
     path, out = RECIPES[name], WORK / f"{name}.json"

@@ -4,7 +4,7 @@
  * The backward has no sums across blocks: one pass over tiles of rows for dq, one over tiles of keys for dk
  * and dv. Each recomputes the probabilities from lse. A block of the second pass processes the rows of its
  * group's heads in order. Before both passes, sum(dy * y) and the keys that each row sees are written to
- * scratch memory. Written: y, lse. Written or added to: dq, dk, dv. */
+ * scratch memory. Written: y, lse. Written or added to: dq, dk, dv, dbias. */
 #include "kernels/cuda/attention/attention.cuh"
 #include "kernels/cuda/attention/flash.cuh"
 
@@ -24,6 +24,7 @@ template <typename R> struct Shared {
     R weight[TILE<R>][TILE<R> + 1]; /* row, key */
     Range range[TILE<R>];
     uint64_t line[TILE<R>];
+    int bias[TILE<R>];
     Span span;
 };
 
@@ -137,6 +138,31 @@ __device__ static void find_lines(const Flash &p, int64_t sample, int64_t group,
     const int row = row0 + (int)threadIdx.x;
     if (p.drops && threadIdx.x < TILE<R>)
         m.line[threadIdx.x] = row < p.rows ? drop_line(p, sample, group, row) : 0;
+    if (p.buckets && threadIdx.x < TILE<R>) m.bias[threadIdx.x] = row < p.rows ? bias_line(p, group, row) : 0;
+}
+
+template <typename R> __device__ static R bias_of(const Flash &p, const Shared<R> &m, int row, int key) {
+    return p.buckets ? ((const R *)p.bias)[m.bias[row] + slice_position(&p.key, key)] : 0;
+}
+
+/* Adds a tile's gradients of scores, which are m.weight, to the sums of their rows and buckets. A thread has a
+ * row. */
+template <typename R>
+__device__ static void add_to_buckets(const Flash &p, const Shared<R> &m, int64_t pair, int row0, int key0) {
+    const int i = threadIdx.x, n = p.t - key0 < TILE<R> ? p.t - key0 : TILE<R>;
+    __syncthreads();
+    if (i >= TILE<R> || row0 + i >= p.rows) return;
+    R *to = (R *)p.bias_sums + (pair * p.rows + row0 + i) * p.buckets, sum = 0;
+    int last = -1;
+    for (int j = 0; j < n; j++) {
+        const int bucket = p.bucket[m.bias[i] + slice_position(&p.key, key0 + j)];
+        if (bucket != last) {
+            if (last >= 0) to[last] += sum;
+            last = bucket, sum = 0;
+        }
+        sum += m.weight[i][j];
+    }
+    if (last >= 0) to[last] += sum;
 }
 
 /* m.weight = the factors of dropout; a thread reads only its own */
@@ -169,9 +195,10 @@ __device__ static void softmax(const Flash &p, const Shared<R> &m, int key0, Sco
         R most = top[i];
         for (int j = 0; j < N; j++) {
             R &x = score.x[i][j];
-            x = !sees(m, at.ty * N + i, key0 + at.tx + SIDE * j) ? -(R)INFINITY
-                : p.cap == 0                                     ? (R)p.scale * x
-                                                                 : capped(p, x);
+            const int row = at.ty * N + i, key = key0 + at.tx + SIDE * j;
+            x = !sees(m, row, key) ? -(R)INFINITY
+                : p.cap == 0       ? (R)p.scale * x + bias_of(p, m, row, key)
+                                   : capped(p, x);
             most = x > most ? x : most;
         }
         for (int k = SIDE / 2; k > 0; k /= 2) {
@@ -273,7 +300,8 @@ __device__ static void gradient_of_scores(const Flash &p, const Shared<R> &m, co
         for (int j = 0; j < N; j++) {
             const int key = key0 + at.tx + SIDE * j;
             R e = 0, slope = 1;
-            if (sees(m, row, key) && p.cap == 0) e = exp((R)p.scale * prob.x[i][j] - of.base);
+            if (sees(m, row, key) && p.cap == 0)
+                e = exp((R)p.scale * prob.x[i][j] + bias_of(p, m, row, key) - of.base);
             if (sees(m, row, key) && p.cap != 0) {
                 const R x = capped(p, prob.x[i][j]), t = x / (R)p.cap;
                 e = exp(x - of.base), slope = 1 - t * t;
@@ -305,8 +333,10 @@ template <typename R> static __global__ void __launch_bounds__(THREADS) backward
         if (p.drops) draw(p, m, key0);
         gradient_of_scores(p, m, sums, q.n, key0, prob, ds);
         put_weight(m, ds);
-        add_lines<false>(m, k, p.d, dq);
+        if (p.bias_sums) add_to_buckets(p, m, pair, row0, key0);
+        if (p.dq.cells.data) add_lines<false>(m, k, p.d, dq);
     }
+    if (!p.dq.cells.data) return;
     R factor[N];
     for (int i = 0; i < N; i++) factor[i] = (R)p.scale;
     store(query_lines(p, p.dq, sample, group, row0, TILE<R>), p.dq.add, dq, p.d, factor);
@@ -349,11 +379,24 @@ static __global__ void __launch_bounds__(THREADS) backward_keys(const Flash p, i
 
 /* ---- the ops ---- */
 
+static Flash forward_of(const Call *c) {
+    return flash_of(c, c->in[0], c->in[1], c->in[2], c->in[3], c->in[4], c->in[5]);
+}
+
+size_t attention_scratch(const Call *c) {
+    Flash p = forward_of(c);
+    return place_bias(&p, (DType)c->in[0]->dtype, false, NULL);
+}
+
 extern "C" void cuda_attention(const Call *c) {
     if (attention_cudnn(c)) return;
     const Tensor *q = c->in[0];
-    Flash p = flash_of(c, q, c->in[1], c->in[2], c->in[3], c->in[4], c->in[5]);
+    Flash p = forward_of(c);
     if (!tensor_count(c->out[1])) return;
+    if (p.buckets) {
+        place_bias(&p, (DType)q->dtype, false, (char *)cuda_scratch(c->device, attention_scratch(c)));
+        tabulate_bias(c, &p, c->in[5]);
+    }
     p.y = heads_of(c->out[0]), p.lse = cells(c->out[1]);
     if (dtype_is_16bit((DType)q->dtype)) {
         attention_mma(c, &p);
@@ -364,15 +407,15 @@ extern "C" void cuda_attention(const Call *c) {
     LAUNCHED();
 }
 
-/* Places the parts of the scratch memory; with NULL only counts their bytes. */
-static size_t place_scratch(Flash *p, DType dtype, char *memory) {
+/* Places the parts of the scratch memory, and returns their bytes. `gradient`: of a bias is needed. */
+static size_t place_scratch(Flash *p, DType dtype, bool gradient, char *memory) {
     const size_t rows = (size_t)p->rows, real = dtype == F64 ? sizeof(double) : sizeof(float);
     const size_t sizes[] = {(size_t)p->b * p->g * rows * 2 * real, (size_t)p->b * rows * sizeof(Range),
                             (size_t)p->b * p->tiles * sizeof(Span)};
     size_t at[4] = {0};
     for (int i = 0; i < 3; i++) at[i + 1] = at[i] + (sizes[i] + 255) / 256 * 256;
     p->sums = memory, p->range = (Range *)(memory + at[1]), p->span = (Span *)(memory + at[2]);
-    return at[3];
+    return at[3] + place_bias(p, dtype, gradient, memory + at[3]);
 }
 
 static Flash gradient_of(const Call *c) {
@@ -388,12 +431,16 @@ static Flash gradient_of(const Call *c) {
 
 size_t attention_grad_scratch(const Call *c) {
     Flash p = gradient_of(c);
-    return place_scratch(&p, (DType)c->in[1]->dtype, NULL);
+    return place_scratch(&p, (DType)c->in[1]->dtype, c->out[3], NULL);
 }
 
 template <typename R> static void gradient(const Call *c, const Flash &p) {
     const unsigned tiles = (unsigned)ceil_div(p.t, TILE<R>);
-    if (p.dq.cells.data && p.rows) backward_rows<R><<<blocks_of(p, p.tiles), THREADS, 0, stream_of(c)>>>(p);
+    if (p.bias_sums)
+        CUDA_CHECK(cudaMemsetAsync(p.bias_sums, 0, (size_t)p.b * p.g * p.rows * p.buckets * sizeof(R),
+                                   stream_of(c)));
+    if ((p.dq.cells.data || p.bias_sums) && p.rows)
+        backward_rows<R><<<blocks_of(p, p.tiles), THREADS, 0, stream_of(c)>>>(p);
     LAUNCHED();
     if ((p.dk.cells.data || p.dv.cells.data) && tiles)
         backward_keys<R><<<blocks_of(p, tiles), THREADS, 0, stream_of(c)>>>(p, (int)tiles);
@@ -405,8 +452,8 @@ extern "C" void cuda_attention_grad(const Call *c) {
     const DType dtype = (DType)c->in[1]->dtype;
     Flash p = gradient_of(c);
     const int64_t n = (int64_t)p.b * p.g * p.rows;
-    if (!p.b || !p.g) return;
-    place_scratch(&p, dtype, (char *)cuda_scratch(c->device, place_scratch(&p, dtype, NULL)));
+    place_scratch(&p, dtype, c->out[3], (char *)cuda_scratch(c->device, attention_grad_scratch(c)));
+    tabulate_bias(c, &p, c->in[8]);
     if (n) {
         CHECK((int64_t)p.b * p.tiles <= INT32_MAX, "attention_grad: %d samples of %d rows", p.b, p.rows);
         range_of_rows<<<(unsigned)(p.b * p.tiles), gradient_tile(dtype), 0, stream_of(c)>>>(p);
@@ -415,8 +462,11 @@ extern "C" void cuda_attention_grad(const Call *c) {
         REAL_SWITCH(dtype, sums_of_rows<R><<<grid_for(c, n, 8), 256, 0, stream_of(c)>>>(p, n, (R)unit));
         LAUNCHED();
     }
-    if (dtype_is_16bit(dtype))
-        attention_grad_mma(c, &p);
-    else
-        REAL_SWITCH(dtype, gradient<R>(c, p));
+    if (p.b && p.g) {
+        if (dtype_is_16bit(dtype))
+            attention_grad_mma(c, &p);
+        else
+            REAL_SWITCH(dtype, gradient<R>(c, p));
+    }
+    sum_bias_gradients(c, &p, c->out[3]);
 }

@@ -8,7 +8,8 @@
 bool attention_cudnn(const Call *);
 bool attention_grad_cudnn(const Call *);
 
-/* attention.cu: the bytes of cuda_scratch for an attention_grad that cuDNN does not support. */
+/* attention.cu: the bytes of cuda_scratch for calls that cuDNN does not support. */
+size_t attention_scratch(const Call *);
 size_t attention_grad_scratch(const Call *);
 
 #endif

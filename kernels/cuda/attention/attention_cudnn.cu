@@ -321,7 +321,7 @@ bool attention_grad_cudnn(const Call *c) { return run(c); }
 
 extern "C" size_t cuda_plans_attention(const Call *c) {
     Work w;
-    return arrange(c, true, &w) ? 0 : scratch_of(w.part).bytes;
+    return arrange(c, true, &w) ? attention_scratch(c) : scratch_of(w.part).bytes;
 }
 
 extern "C" size_t cuda_plans_attention_grad(const Call *c) {

@@ -7,159 +7,11 @@
  * iterates over tiles of rows, with the scores transposed. So in all three passes the result of one GEMM is
  * in the right registers to be an operand of the next. Results have at most W columns: wider heads are
  * computed in several blocks, each with all scores. */
-#include "kernels/cuda/attention/flash.cuh"
-#include "kernels/cuda/mma.cuh"
+#include "kernels/cuda/attention/mma_planes.cuh"
 
-enum { WARPS = 4, THREADS = 32 * WARPS, OTHERS = 64, ROW_BYTES = 128 };
+/* What happens to scores before the softmax, in addition to the scale. */
+enum { PLAIN, CAPPED, BIASED };
 template <int M> constexpr int OWN = 16 * M *WARPS; /* lines of a block */
-
-/* ---- planes: lines of 16-bit numbers in shared memory ---- */
-
-/* 64 columns of all LINES lines, then the next 64. The 16-byte pieces of a line are permuted, so that equal
- * pieces of eight lines are in different banks. */
-template <int LINES> __device__ __forceinline__ uint32_t piece(uint32_t plane, int line, int column) {
-    return plane + (column / 64 * LINES + line) * ROW_BYTES + ((column / 8 ^ line) & 7) * 16;
-}
-__host__ __device__ static inline int plane_bytes(int lines, int width) {
-    return lines * ((width + 63) / 64) * ROW_BYTES;
-}
-
-/* Copies columns [first, first + width) of lines, with zeros around them; a thread moves 8 of every 64. Any
- * alignment, any strides. */
-template <typename T, int LINES>
-__device__ __noinline__ static void load_slowly(uint32_t plane, const Lines x, int first, int width) {
-    const T *data = (const T *)x.cells.data + first;
-#pragma unroll 1
-    for (int line = (int)threadIdx.x / 8; line < LINES; line += THREADS / 8)
-#pragma unroll 1
-        for (int c = (int)threadIdx.x % 8 * 8; c < (width + 63) / 64 * 64; c += 64) {
-            uint32_t v[4];
-            const T *row = data + (line < x.n ? x.offset(line) : 0);
-            const int n = line < x.n ? width : 0;
-#pragma unroll
-            for (int i = 0; i < 8; i += 2)
-                v[i / 2] = pack<T>(c + i < n ? to_real<float>(row[c + i]) : 0,
-                                   c + i + 1 < n ? to_real<float>(row[c + i + 1]) : 0);
-            put_shared(piece<LINES>(plane, line, c), v);
-        }
-}
-/* Copies aligned lines of one head. */
-template <typename T, int LINES>
-__device__ __forceinline__ void load_plane(uint32_t plane, const Lines &x, bool vector, int first,
-                                           int width) {
-    if (!vector || x.first_row > x.length - x.n) {
-        load_slowly<T, LINES>(plane, x, first, width);
-        return;
-    }
-    constexpr int STEP = THREADS / 8;
-    const int line = (int)threadIdx.x / 8, column = (int)threadIdx.x % 8 * 8;
-    const T *data = (const T *)x.cells.data + first, *row = data + x.offset(line) + column;
-    uint32_t to = piece<LINES>(plane, line, column);
-#pragma unroll 1
-    for (int c = column; c < (width + 63) / 64 * 64; c += 64, row += 64, to += LINES * ROW_BYTES)
-#pragma unroll
-        for (int i = 0; i < LINES / STEP; i++) {
-            const bool there = line + i * STEP < x.n && c < width;
-            copy_async<16>(to + i * STEP * ROW_BYTES, there ? row + i * STEP * x.row_stride : data, there);
-        }
-}
-
-/* Waits for the copies of all threads, after they have used their previous copies. */
-__device__ __forceinline__ void all_arrived() {
-    copies_arrived();
-    __syncthreads();
-}
-/* Call it before each tile. Loads the tile that is `ahead` (1 or 0) tiles further, if it exists, and returns
- * whether the current one does: the loop begins `ahead` tiles before the first. */
-template <typename Load>
-__device__ __forceinline__ bool turn(bool present, bool coming, int ahead, const Load &load) {
-    if (present) all_arrived();
-    if (coming) load();
-    if (!ahead) all_arrived();
-    return present;
-}
-
-/* c = (lines from `own` on of plane a) (lines of plane b)^T */
-template <typename T, int M, int LINES>
-__device__ __forceinline__ void tile_gemm(float (&c)[M][OTHERS / 8][4], uint32_t a, int own, uint32_t b,
-                                          int width) {
-    const int lane = threadIdx.x % 32, swap = lane % 8;
-    a += (own + lane % 16) * ROW_BYTES;
-    b += (lane % 8 + lane / 16 * 8) * ROW_BYTES;
-#pragma unroll
-    for (int m = 0; m < M; m++)
-#pragma unroll
-        for (int n = 0; n < OTHERS / 8; n++)
-#pragma unroll
-            for (int i = 0; i < 4; i++) c[m][n][i] = 0;
-    for (int left = width; left > 0; left -= 64, a += LINES * ROW_BYTES, b += OTHERS * ROW_BYTES)
-#pragma unroll
-        for (int k = 0; k < 4; k++) {
-            uint32_t x[M][4], y[4];
-#pragma unroll
-            for (int m = 0; m < M; m++)
-                load_matrices(x[m], a + m * 16 * ROW_BYTES + ((2 * k + lane / 16) ^ swap) * 16);
-#pragma unroll
-            for (int n = 0; n < OTHERS / 8; n += 2) {
-                load_matrices(y, b + n * 8 * ROW_BYTES + ((2 * k + lane / 8 % 2) ^ swap) * 16);
-#pragma unroll
-                for (int m = 0; m < M; m++) {
-                    multiply_add<T>(c[m][n], x[m], y[0], y[1]);
-                    multiply_add<T>(c[m][n + 1], x[m], y[2], y[3]);
-                }
-            }
-        }
-}
-
-/* c += w (columns of plane b from its first one on) */
-template <typename T, int M, int W>
-__device__ __forceinline__ void add_lines(float (&c)[M][W / 8][4], const float (&w)[M][OTHERS / 8][4],
-                                          uint32_t b) {
-    const int lane = threadIdx.x % 32, swap = lane % 8;
-    b += lane % 16 * ROW_BYTES;
-#pragma unroll
-    for (int k = 0; k < OTHERS / 16; k++) {
-        uint32_t x[M][4], y[4];
-#pragma unroll
-        for (int m = 0; m < M; m++)
-#pragma unroll
-            for (int i = 0; i < 4; i++)
-                x[m][i] = pack<T>(w[m][2 * k + i / 2][i % 2 * 2], w[m][2 * k + i / 2][i % 2 * 2 + 1]);
-#pragma unroll
-        for (int n = 0; n < W / 8; n += 2) {
-            load_transposed(y, b + (n / 8 * OTHERS + k * 16) * ROW_BYTES + ((n % 8 + lane / 16) ^ swap) * 16);
-#pragma unroll
-            for (int m = 0; m < M; m++) {
-                multiply_add<T>(c[m][n], x[m], y[0], y[1]);
-                multiply_add<T>(c[m][n + 1], x[m], y[2], y[3]);
-            }
-        }
-    }
-}
-
-/* Lines of `to` become (or are increased by) factor times the results of this warp, which pass through its
- * `room` of shared memory; columns starting at `first`. factor[i] is for row lane / 4 + 8 * i. */
-template <int W>
-__device__ static void store(const Lines &to, bool add, int first, int width, int own,
-                             const float (&c)[W / 8][4], const float (&factor)[2], float *room) {
-    constexpr int PITCH = W + 8;
-    const int lane = threadIdx.x % 32;
-    __syncwarp();
-#pragma unroll
-    for (int n = 0; n < W / 8; n++)
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            room[(lane / 4 + i / 2 * 8) * PITCH + n * 8 + lane % 4 * 2 + i % 2] = factor[i / 2] * c[n][i];
-    __syncwarp();
-#pragma unroll 1
-    for (int l = 0; l < 16 && own + l < to.n; l++) {
-        const int64_t row = to.offset(own + l) + first;
-#pragma unroll 1
-        for (int column = lane; column < W && first + column < width; column += 32)
-            to.cells.put_or_add(row + column, room[l * PITCH + column], add);
-    }
-}
-template <int W> constexpr int ROOM = 16 * (W + 8); /* floats per warp */
 
 /* ---- dropout: bit 4 * n + i is whether element [n][i] of a warp's 16 x 64 scores is kept ---- */
 
@@ -310,6 +162,104 @@ __device__ __forceinline__ void cap_scores(const Flash &p, float (&score)[OTHERS
         for (int i = 0; i < 4; i++) score[n][i] = cap * tanhf(score[n][i] * in);
 }
 
+/* ---- relative position bias: the scores are scaled, and get their biases ---- */
+
+/* The position of a key of a tile, or of the last one. */
+__device__ __forceinline__ int key_position(const Flash &p, const Run &run, int key0, int key) {
+    key = key0 + key < p.t ? key : p.t - 1 - key0;
+    return (int)(run.whole ? run.first + key : slice_position(&p.key, key0 + key));
+}
+
+/* line: of this thread's two rows */
+struct BiasLines {
+    int line[2];
+};
+__device__ __forceinline__ BiasLines bias_lines(const Flash &p, const RowBlock &x, int own) {
+    BiasLines at;
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        const int row = x.row0 + own + 8 * h + (int)threadIdx.x % 32 / 4;
+        at.line[h] = bias_line(p, x.group, row < p.rows ? row : p.rows - 1);
+    }
+    return at;
+}
+
+/* Scores [row,key]. */
+__device__ __forceinline__ void add_biases(const Flash &p, const BiasLines &at, int key0,
+                                           float (&score)[OTHERS / 8][4]) {
+    const Run run = run_of(p, key0);
+    const float *bias = (const float *)p.bias, scale = (float)p.scale;
+#pragma unroll
+    for (int n = 0; n < OTHERS / 8; n++)
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const int key = key_position(p, run, key0, n * 8 + (int)threadIdx.x % 4 * 2 + i);
+#pragma unroll
+            for (int h = 0; h < 2; h++)
+                score[n][2 * h + i] = fmaf(score[n][2 * h + i], scale, bias[at.line[h] + key]);
+        }
+}
+
+/* Scores [key,row], keys from key0 on; line [64]: of the rows */
+__device__ __forceinline__ void add_biases_by_key(const Flash &p, const int *line, int key0,
+                                                  float (&score)[OTHERS / 8][4]) {
+    const int lane = threadIdx.x % 32;
+    const float *bias = (const float *)p.bias, scale = (float)p.scale;
+    int key[2];
+#pragma unroll
+    for (int j = 0; j < 2; j++) {
+        const int at = key0 + lane / 4 + 8 * j;
+        key[j] = (int)slice_position(&p.key, at < p.t ? at : p.t - 1);
+    }
+#pragma unroll
+    for (int n = 0; n < OTHERS / 8; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            score[n][i] = fmaf(score[n][i], scale, bias[line[n * 8 + lane % 4 * 2 + i % 2] + key[i / 2]]);
+}
+
+/* Adds gradients of scores [row,key] to this thread's bins, [buckets,2,THREADS]. Neighbouring keys mostly share
+ * a bucket. */
+__device__ __forceinline__ void add_to_bins(const Flash &p, const BiasLines &at, int key0,
+                                            const float (&ds)[OTHERS / 8][4], float *bins) {
+    const Run run = run_of(p, key0);
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        float sum = 0;
+        int last = 0;
+#pragma unroll
+        for (int n = 0; n < OTHERS / 8; n++)
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                const int key = key_position(p, run, key0, n * 8 + (int)threadIdx.x % 4 * 2 + i),
+                          bucket = p.bucket[at.line[h] + key];
+                if (bucket != last) {
+                    bins[(last * 2 + h) * THREADS + threadIdx.x] += sum;
+                    last = bucket, sum = 0;
+                }
+                sum += ds[n][2 * h + i];
+            }
+        bins[(last * 2 + h) * THREADS + threadIdx.x] += sum;
+    }
+}
+
+/* Four lanes have a row. */
+__device__ static void store_bins(const Flash &p, const RowBlock &x, int own, const float *bins) {
+    const int lane = threadIdx.x % 32;
+#pragma unroll 1
+    for (int i = 0; i < 2 * p.buckets; i++) {
+        const int row = x.row0 + own + 8 * (i % 2) + lane / 4;
+        float sum = bins[i * THREADS + threadIdx.x];
+        sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+        sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+        if (lane % 4 == 0 && row < p.rows)
+            ((float *)p.bias_sums)[((int64_t)x.pair * p.rows + row) * p.buckets + i / 2] = sum;
+    }
+}
+static int bins_bytes(const Flash &p) {
+    return p.bias_sums ? 2 * p.buckets * THREADS * (int)sizeof(float) : 0;
+}
+
 /* score -> 2^(score * unit - largest so far), and the factor for the results so far. `top` is the largest
  * times the unit, rounded. It is the same for all scores of a row, so it cancels in their quotient. */
 __device__ __forceinline__ void softmax(float (&score)[OTHERS / 8][4], float unit, float (&top)[2],
@@ -335,7 +285,7 @@ __device__ __forceinline__ void softmax(float (&score)[OTHERS / 8][4], float uni
     }
 }
 
-template <typename T, int W, bool CAPS>
+template <typename T, int W, int MODE>
 static __global__ void __launch_bounds__(THREADS, 2)
     forward(const __grid_constant__ Flash p, int tiles, int windows, int stages) {
     constexpr int M = 2, ROWS = OWN<M>;
@@ -354,6 +304,9 @@ static __global__ void __launch_bounds__(THREADS, 2)
     };
     describe_rows<ROWS>(p, x, range, &span, line);
     load_rows<T, ROWS>(p, x, p.q, p.d, q_plane);
+    BiasLines bias[M];
+    if constexpr (MODE == BIASED)
+        for (int m = 0; m < M; m++) bias[m] = bias_lines(p, x, own + 16 * m);
 
     float y[M][W / 8][4] = {}, top[M][2], sum[M][2] = {}, shrink[2];
     for (int m = 0; m < M; m++) top[m][0] = top[m][1] = -INFINITY;
@@ -370,7 +323,8 @@ static __global__ void __launch_bounds__(THREADS, 2)
         tile_gemm<T, M, ROWS>(score, q_plane, own, k_plane, p.d);
 #pragma unroll
         for (int m = 0; m < M; m++) {
-            if constexpr (CAPS) cap_scores(p, score[m]);
+            if constexpr (MODE == CAPPED) cap_scores(p, score[m]);
+            if constexpr (MODE == BIASED) add_biases(p, bias[m], key0, score[m]);
             if (hidden) hide_keys(score[m], range + own + 16 * m, key0);
             softmax(score[m], p.unit, top[m], sum[m], shrink);
 #pragma unroll
@@ -405,12 +359,12 @@ static __global__ void __launch_bounds__(THREADS, 2)
 /* ---- backward ---- */
 
 /* score -> probability, dp -> gradient of the score without its scale. A hidden score is -inf. */
-template <bool CAPS>
+template <int MODE>
 __device__ __forceinline__ void gradient_of_score(const Flash &p, RowSums<float> of, float &prob, float &dp) {
-    const float t = CAPS && prob != -INFINITY ? prob / (float)p.cap : 0;
+    const float t = MODE == CAPPED && prob != -INFINITY ? prob / (float)p.cap : 0;
     prob = exp_2(fmaf(prob, p.unit, -of.base));
     dp = prob * (dp - of.delta);
-    if constexpr (CAPS) dp *= 1 - t * t;
+    if constexpr (MODE == CAPPED) dp *= 1 - t * t;
 }
 __device__ __forceinline__ void scale_by(float (&x)[OTHERS / 8][4], float factor) {
 #pragma unroll
@@ -419,7 +373,7 @@ __device__ __forceinline__ void scale_by(float (&x)[OTHERS / 8][4], float factor
         for (int i = 0; i < 4; i++) x[n][i] *= factor;
 }
 
-template <typename T, int W, bool CAPS>
+template <typename T, int W, int MODE>
 static __global__ void __launch_bounds__(THREADS, 2)
     backward_rows(const __grid_constant__ Flash p, int windows, int stages) {
     constexpr int ROWS = OWN<1>;
@@ -440,6 +394,11 @@ static __global__ void __launch_bounds__(THREADS, 2)
     describe_rows<ROWS>(p, x, range, &span, line);
     load_rows<T, ROWS>(p, x, p.q, p.d, q_plane);
     load_rows<T, ROWS>(p, x, p.dy, p.e, dy_plane);
+    BiasLines bias;
+    if constexpr (MODE == BIASED) bias = bias_lines(p, x, own);
+    float *bins = (float *)(line + (p.drops ? ROWS : 0));
+    const bool sums_biases = MODE == BIASED && p.bias_sums && x.first == 0;
+    for (int i = 0; sums_biases && i < 2 * p.buckets; i++) bins[i * THREADS + threadIdx.x] = 0;
 
     float dq[1][W / 8][4] = {};
     RowSums<float> sums[2];
@@ -458,7 +417,8 @@ static __global__ void __launch_bounds__(THREADS, 2)
         const uint32_t kept = p.drops ? kept_by_row(p, run_of(p, key0), line + own, key0) : 0;
         float prob[1][OTHERS / 8][4], ds[1][OTHERS / 8][4];
         tile_gemm<T, 1, ROWS>(prob, q_plane, own, k_plane, p.d);
-        if constexpr (CAPS) cap_scores(p, prob[0]);
+        if constexpr (MODE == CAPPED) cap_scores(p, prob[0]);
+        if constexpr (MODE == BIASED) add_biases(p, bias, key0, prob[0]);
         if (hidden) hide_keys(prob[0], range + own, key0);
         tile_gemm<T, 1, ROWS>(ds, dy_plane, own, k_plane + k_bytes, p.e);
         if (p.drops) {
@@ -468,10 +428,14 @@ static __global__ void __launch_bounds__(THREADS, 2)
 #pragma unroll
         for (int n = 0; n < OTHERS / 8; n++)
 #pragma unroll
-            for (int i = 0; i < 4; i++) gradient_of_score<CAPS>(p, sums[i / 2], prob[0][n][i], ds[0][n][i]);
+            for (int i = 0; i < 4; i++) gradient_of_score<MODE>(p, sums[i / 2], prob[0][n][i], ds[0][n][i]);
+        if (sums_biases) add_to_bins(p, bias, key0, ds[0], bins);
         add_lines<T, 1, W>(dq, ds, k_plane + x.first / 64 * OTHERS * ROW_BYTES);
     }
     all_arrived();
+    if (sums_biases) store_bins(p, x, own, bins);
+    if (!p.dq.cells.data) return;
+    __syncthreads();
     const float scale[2] = {(float)p.scale, (float)p.scale};
     store<W>(query_lines(p, p.dq, x.sample, x.group, x.row0, ROWS), p.dq.add, x.first, p.d, own, dq[0], scale,
              (float *)memory + threadIdx.x / 32 * ROOM<W>);
@@ -502,6 +466,7 @@ struct RowTile {
     Range range[OTHERS];
     RowSums<float> sums[OTHERS];
     uint64_t line[OTHERS];
+    int bias[OTHERS];
 };
 
 /* Scores [key,row], keys starting at key0. */
@@ -517,7 +482,7 @@ __device__ __forceinline__ void hide_rows(float (&score)[OTHERS / 8][4], const R
 }
 
 /* One warp's 16 keys of a tile; the scores are [key,row]. */
-template <typename T, int W, bool CAPS, typename Tile>
+template <typename T, int W, int MODE, typename Tile>
 __device__ __forceinline__ void backward_tile(const Flash &p, const Tile &rows, bool hidden, int key0,
                                               int own, uint32_t kept, const uint32_t (&plane)[4], int first,
                                               float (&dk)[1][W / 8][4], float (&dv)[1][W / 8][4]) {
@@ -529,7 +494,8 @@ __device__ __forceinline__ void backward_tile(const Flash &p, const Tile &rows, 
         drop(ds[0], kept);
         scale_by(ds[0], (float)p.drop.scale);
     }
-    if constexpr (CAPS) cap_scores(p, prob[0]);
+    if constexpr (MODE == CAPPED) cap_scores(p, prob[0]);
+    if constexpr (MODE == BIASED) add_biases_by_key(p, rows.bias, key0 + own, prob[0]);
     if (hidden) hide_rows(prob[0], rows.range, key0 + own);
 #pragma unroll
     for (int n = 0; n < OTHERS / 8; n++)
@@ -537,14 +503,14 @@ __device__ __forceinline__ void backward_tile(const Flash &p, const Tile &rows, 
         for (int j = 0; j < 2; j++) {
             const RowSums<float> of = rows.sums[n * 8 + lane % 4 * 2 + j];
 #pragma unroll
-            for (int i = j; i < 4; i += 2) gradient_of_score<CAPS>(p, of, prob[0][n][i], ds[0][n][i]);
+            for (int i = j; i < 4; i += 2) gradient_of_score<MODE>(p, of, prob[0][n][i], ds[0][n][i]);
         }
     if (p.drops) drop(prob[0], kept); /* the factor of dv is applied at the end */
     if (first < p.e) add_lines<T, 1, W>(dv, prob, plane[3] + first / 64 * OTHERS * ROW_BYTES);
     if (first < p.d) add_lines<T, 1, W>(dk, ds, plane[2] + first / 64 * OTHERS * ROW_BYTES);
 }
 
-template <typename T, int W, bool CAPS>
+template <typename T, int W, int MODE>
 static __global__ void __launch_bounds__(THREADS, 2)
     backward_keys(const __grid_constant__ Flash p, int tiles, int windows, int stages) {
     extern __shared__ __align__(128) char memory[];
@@ -568,6 +534,7 @@ static __global__ void __launch_bounds__(THREADS, 2)
         copy_async<8>(shared_address(&rows[stage].sums[i]),
                       (RowSums<float> *)p.sums + (int64_t)pair * p.rows + at, there);
         if (p.drops) rows[stage].line[i] = there ? drop_line(p, sample, group, row) : 0;
+        if constexpr (MODE == BIASED) rows[stage].bias[i] = there ? bias_line(p, group, row) : 0;
     };
     load_plane<T, OTHERS>(k_plane, key_lines(p, p.k, sample, group, key0, OTHERS), p.k.vector, 0, p.d);
     load_plane<T, OTHERS>(v_plane, key_lines(p, p.v, sample, group, key0, OTHERS), p.v.vector, 0, p.e);
@@ -585,7 +552,7 @@ static __global__ void __launch_bounds__(THREADS, 2)
         const uint32_t q_plane = others + (stage ^ ahead) * stage_bytes,
                        plane[4] = {k_plane, v_plane, q_plane, q_plane + q_bytes};
         const uint32_t kept = p.drops ? kept_by_key(p, run_of(p, key0), of.line, key0, own) : 0;
-        backward_tile<T, W, CAPS>(p, of, hidden, key0, own, kept, plane, first, dk, dv);
+        backward_tile<T, W, MODE>(p, of, hidden, key0, own, kept, plane, first, dk, dv);
     }
     all_arrived();
     const float scale[2] = {(float)p.scale, (float)p.scale},
@@ -626,24 +593,25 @@ template <int W> static int at_least_room(int bytes, int stage) {
     return bytes > room ? bytes : room;
 }
 
-template <typename T, int W, bool CAPS> static void run_forward(const Call *c, const Flash &p) {
+template <typename T, int W, int MODE> static void run_forward(const Call *c, const Flash &p) {
     const int tiles = (int)ceil_div(p.rows, OWN<2>), windows = (int)ceil_div(p.e, W);
     const int stage = plane_bytes(OTHERS, p.d) + plane_bytes(OTHERS, W),
               fixed = at_least_room<W>(plane_bytes(OWN<2>, p.d) + (p.drops ? OWN<2> * 8 : 0), stage);
-    const Memory m = memory_of(c, (const void *)forward<T, W, CAPS>, fixed, stage);
-    forward<T, W, CAPS><<<blocks_of(p, (int64_t)tiles * windows), THREADS, m.bytes, stream_of(c)>>>(
+    const Memory m = memory_of(c, (const void *)forward<T, W, MODE>, fixed, stage);
+    forward<T, W, MODE><<<blocks_of(p, (int64_t)tiles * windows), THREADS, m.bytes, stream_of(c)>>>(
         p, tiles, windows, m.stages);
     LAUNCHED();
 }
 
-template <typename T, int W, bool CAPS> static void run_backward(const Call *c, const Flash &p) {
+template <typename T, int W, int MODE> static void run_backward(const Call *c, const Flash &p) {
     const int of_d = (int)ceil_div(p.d, W), of_e = (int)ceil_div(p.e, W), of_both = of_d > of_e ? of_d : of_e;
-    if (p.dq.cells.data && p.rows) {
+    if ((p.dq.cells.data || p.bias_sums) && p.rows) {
         const int stage = plane_bytes(OTHERS, of_d * W) + plane_bytes(OTHERS, p.e),
-                  own = plane_bytes(OWN<1>, p.d) + plane_bytes(OWN<1>, p.e) + (p.drops ? OWN<1> * 8 : 0);
+                  own = plane_bytes(OWN<1>, p.d) + plane_bytes(OWN<1>, p.e) + (p.drops ? OWN<1> * 8 : 0) +
+                        bins_bytes(p);
         const Memory m =
-            memory_of(c, (const void *)backward_rows<T, W, CAPS>, at_least_room<W>(own, stage), stage);
-        backward_rows<T, W, CAPS>
+            memory_of(c, (const void *)backward_rows<T, W, MODE>, at_least_room<W>(own, stage), stage);
+        backward_rows<T, W, MODE>
             <<<blocks_of(p, (int64_t)p.tiles * of_d), THREADS, m.bytes, stream_of(c)>>>(p, of_d, m.stages);
         LAUNCHED();
     }
@@ -651,46 +619,50 @@ template <typename T, int W, bool CAPS> static void run_backward(const Call *c, 
         const int tiles = (int)ceil_div(p.t, OTHERS), stage = 2 * plane_bytes(OTHERS, of_both * W),
                   own = plane_bytes(OTHERS, p.d) + plane_bytes(OTHERS, p.e);
         const Memory m =
-            memory_of(c, (const void *)backward_keys<T, W, CAPS>, at_least_room<W>(own, stage), stage);
-        backward_keys<T, W, CAPS><<<blocks_of(p, (int64_t)tiles * of_both), THREADS, m.bytes, stream_of(c)>>>(
+            memory_of(c, (const void *)backward_keys<T, W, MODE>, at_least_room<W>(own, stage), stage);
+        backward_keys<T, W, MODE><<<blocks_of(p, (int64_t)tiles * of_both), THREADS, m.bytes, stream_of(c)>>>(
             p, tiles, of_both, m.stages);
         LAUNCHED();
     }
 }
 
-template <typename T, bool CAPS> static void forward_of(const Call *c, const Flash &p) {
+template <typename T, int MODE> static void forward_of(const Call *c, const Flash &p) {
     if (p.e <= 64)
-        run_forward<T, 64, CAPS>(c, p);
+        run_forward<T, 64, MODE>(c, p);
     else
-        run_forward<T, 128, CAPS>(c, p);
+        run_forward<T, 128, MODE>(c, p);
 }
-template <typename T, bool CAPS> static void backward_of(const Call *c, const Flash &p) {
+template <typename T, int MODE> static void backward_of(const Call *c, const Flash &p) {
     if (p.d <= 64 && p.e <= 64)
-        run_backward<T, 64, CAPS>(c, p);
+        run_backward<T, 64, MODE>(c, p);
     else
-        run_backward<T, 128, CAPS>(c, p);
+        run_backward<T, 128, MODE>(c, p);
 }
 
-/* The scale in units of log(2), above 0 so that -inf stays -inf; with a cap it is part of the capped
+/* The scale in units of log(2), above 0 so that -inf stays -inf; with a cap or a bias it is part of the
  * scores. */
 static Flash in_units(const Flash &p) {
     CHECK(p.scale >= 0, "attention: a scale of %g, below 0, in 16-bit storage", p.scale);
     Flash x = p;
-    x.unit = p.cap == 0 ? fmaxf((float)(p.scale * LOG2_E), 1e-37f) : (float)LOG2_E;
+    x.unit = p.cap == 0 && !p.buckets ? fmaxf((float)(p.scale * LOG2_E), 1e-37f) : (float)LOG2_E;
     return x;
 }
 
 template <typename T> static void forward_of(const Call *c, const Flash &p) {
-    if (p.cap == 0)
-        forward_of<T, false>(c, p);
+    if (p.buckets)
+        forward_of<T, BIASED>(c, p);
+    else if (p.cap == 0)
+        forward_of<T, PLAIN>(c, p);
     else
-        forward_of<T, true>(c, p);
+        forward_of<T, CAPPED>(c, p);
 }
 template <typename T> static void backward_of(const Call *c, const Flash &p) {
-    if (p.cap == 0)
-        backward_of<T, false>(c, p);
+    if (p.buckets)
+        backward_of<T, BIASED>(c, p);
+    else if (p.cap == 0)
+        backward_of<T, PLAIN>(c, p);
     else
-        backward_of<T, true>(c, p);
+        backward_of<T, CAPPED>(c, p);
 }
 
 void attention_mma(const Call *c, const Flash *p) {

@@ -1,9 +1,10 @@
 /* The ops of kernels/cpu/attention_unfused.c: attention by its definition, with all probabilities in memory.
  * It is the reference of attention.cu, shares no code with it, and is not optimised. Written: y, probs.
- * Written or added to: dq, dk, dv, dsink. */
+ * Written or added to: dq, dk, dv, dsink, dbias. */
 #include "kernels/cuda/common.cuh"
 
 #include "base/philox.h"
+#include "kernels/relative_buckets.h"
 
 enum { THREADS = 256, WARPS = THREADS / 32 };
 
@@ -21,10 +22,13 @@ struct View {
 struct Problem {
     AttentionAttr attr;
     View q, k, v, y, dy;
-    Cells probs, ds;                    /* [b,g,r,s,columns]; ds: the gradient of the scores */
+    Cells probs, ds;                    /* [b,g,r,s,columns]; ds: the gradient of the scaled scores */
     Cells sink;                         /* without data: none, or only the backward is needed */
     const int64_t *first_key, *lengths; /* only the forward needs them */
-    int64_t rows, columns;              /* b g r s; the keys, and with sinks one more */
+    Cells bias; /* [buckets,heads]; without data: none, or only the backward is needed */
+    RelativeBuckets buckets;
+    int64_t bias_heads;
+    int64_t rows, columns; /* b g r s; the keys, and with sinks one more */
 };
 
 /* Row i of head (group, r) of a sample; `number` in the order of probs. */
@@ -38,7 +42,13 @@ struct Query {
     }
     __device__ int64_t in(const View &x) const { return x.at(i, sample, group, head); }
     __device__ int64_t key(const View &x, int64_t j) const { return x.at(j, sample, group, 0); }
-    __device__ int64_t sink(const Problem &p) const { return p.attr.first_local + group * p.q.dim[3] + head; }
+    /* Of its head, among those that have a sink or a bias. */
+    __device__ int64_t local(const Problem &p) const {
+        return p.attr.first_local + group * p.q.dim[3] + head;
+    }
+    __device__ int64_t bucket(const Problem &p, int64_t j) const {
+        return relative_bucket(&p.buckets, slice_position(&p.attr.key, j) - slice_position(&p.attr.query, i));
+    }
 };
 
 __device__ static bool visible(const Problem &p, const Query &q, int64_t key) {
@@ -72,7 +82,8 @@ template <typename R> __device__ static R raw_score(const Problem &p, const Quer
 }
 template <typename R> __device__ static R score_of(const Problem &p, const Query &q, int64_t key) {
     const R x = raw_score<R>(p, q, key), cap = (R)p.attr.softcap;
-    return cap == 0 ? x : cap * tanh(x / cap);
+    const R bias = p.bias.data ? p.bias.get<R>(q.bucket(p, key) * p.bias_heads + q.local(p)) : 0;
+    return (cap == 0 ? x : cap * tanh(x / cap)) + bias;
 }
 /* d score / d raw score */
 template <typename R> __device__ static R score_slope(const Problem &p, const Query &q, int64_t key) {
@@ -92,7 +103,7 @@ template <typename R> static __global__ void forward(const Problem p) {
     QUERY_LOOP(n) {
         const Query q(p, n);
         const int64_t row = n * p.columns;
-        const R sink = p.sink.data ? p.sink.get<R>(q.sink(p)) : -(R)INFINITY;
+        const R sink = p.sink.data ? p.sink.get<R>(q.local(p)) : -(R)INFINITY;
         R max = sink, sum = 0;
         for (int64_t j = lane; j < t; j += 32) {
             const R x = visible(p, q, j) ? score_of<R>(p, q, j) : -(R)INFINITY;
@@ -137,8 +148,8 @@ template <typename R> static __global__ void gradient_of_scores(const Problem p)
         }
         delta = warp_sum(delta);
         for (int64_t j = lane; j < t; j += 32)
-            p.ds.put(row + j, (R)p.attr.scale * p.probs.get<R>(row + j) * (p.ds.get<R>(row + j) - delta) *
-                                  score_slope<R>(p, q, j));
+            p.ds.put(row + j,
+                     p.probs.get<R>(row + j) * (p.ds.get<R>(row + j) - delta) * score_slope<R>(p, q, j));
         if (lane == 0 && t < p.columns) p.ds.put(row + t, -p.probs.get<R>(row + t) * delta);
     }
 }
@@ -157,6 +168,24 @@ static __global__ void gradient_of_sinks(const Problem p, Cells dsink, int64_t c
     if (threadIdx.x % 32 == 0) dsink.put_or_add(i, sum, add);
 }
 
+/* One warp per element; those of other ranks' heads get 0. */
+template <typename R>
+static __global__ void gradient_of_biases(const Problem p, Cells dbias, int64_t count, bool add) {
+    const int64_t i = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32,
+                  head = i % p.bias_heads - p.attr.first_local, bucket = i / p.bias_heads, s = p.q.dim[0],
+                  t = p.k.dim[0], heads = p.q.dim[2] * p.q.dim[3];
+    if (i >= count) return;
+    const bool mine = head >= 0 && head < heads;
+    R sum = 0;
+    for (int64_t k = 0; mine && k < p.q.dim[1] * s; k++) {
+        const Query q(p, (k / s * heads + head) * s + k % s);
+        for (int64_t j = threadIdx.x % 32; j < t; j += 32)
+            if (q.bucket(p, j) == bucket) sum += p.ds.get<R>(q.number * p.columns + j);
+    }
+    sum = warp_sum(sum);
+    if (threadIdx.x % 32 == 0) dbias.put_or_add(i, sum, add);
+}
+
 template <typename R> static __global__ void gradient_of_queries(const Problem p, View dq) {
     const int64_t t = p.k.dim[0];
     GRID_LOOP(i, p.rows * dq.dim[4]) {
@@ -165,7 +194,7 @@ template <typename R> static __global__ void gradient_of_queries(const Problem p
         R sum = 0;
         for (int64_t j = 0; j < t; j++)
             sum += p.ds.get<R>(q.number * p.columns + j) * p.k.cells.get<R>(q.key(p.k, j) + c);
-        dq.cells.put_or_add(q.in(dq) + c, sum, dq.add);
+        dq.cells.put_or_add(q.in(dq) + c, (R)p.attr.scale * sum, dq.add);
     }
 }
 
@@ -183,7 +212,7 @@ template <typename R> static __global__ void gradient_of_keys(const Problem p, V
             const R w = values ? p.probs.get<R>(at) * keep<R>(p, q, j) : p.ds.get<R>(at);
             sum += w * x.cells.get<R>(q.in(x) + c);
         }
-        out.cells.put_or_add(out.at(j, sample, group, 0) + c, sum, out.add);
+        out.cells.put_or_add(out.at(j, sample, group, 0) + c, values ? sum : (R)p.attr.scale * sum, out.add);
     }
 }
 
@@ -208,18 +237,24 @@ static Problem problem(const Call *c, const Tensor *q, const Tensor *k, const Te
     return p;
 }
 
+static void put_buckets(Problem *p, const Tensor *bias) {
+    if (!bias) return;
+    p->bias_heads = bias->dim[1];
+    p->buckets = relative_buckets_make(bias->dim[0], p->attr.bias_max_distance, p->attr.bias_bidirectional);
+}
+
 extern "C" void cuda_attention_unfused(const Call *c) {
     Problem p = problem(c, c->in[0], c->in[1], c->in[2], c->out[1]);
-    CHECK(!c->in[5], "attention: a relative position bias is not supported on a GPU");
     p.first_key = ids_of(c->in[3]), p.lengths = ids_of(c->in[4]);
-    p.y = view_of(c->out[0]), p.sink = cells(c->in[6]);
+    p.y = view_of(c->out[0]), p.sink = cells(c->in[6]), p.bias = cells(c->in[5]);
+    put_buckets(&p, c->in[5]);
     if (!p.rows) return;
     REAL_SWITCH(c->in[0]->dtype, forward<R><<<grid_for(c, p.rows, WARPS), THREADS, 0, stream_of(c)>>>(p));
     LAUNCHED();
 }
 
 template <typename R> static void gradients(const Call *c, const Problem &p) {
-    const Tensor *dq = c->out[0], *dk = c->out[1], *dv = c->out[2], *dsink = c->out[3];
+    const Tensor *dq = c->out[0], *dk = c->out[1], *dv = c->out[2], *dsink = c->out[3], *dbias = c->out[4];
     if (p.rows) gradient_of_scores<R><<<grid_for(c, p.rows, WARPS), THREADS, 0, stream_of(c)>>>(p);
     LAUNCHED();
     if (dq && tensor_count(dq))
@@ -233,10 +268,14 @@ template <typename R> static void gradients(const Call *c, const Problem &p) {
             <<<grid_for(c, tensor_count(out), THREADS), THREADS, 0, stream_of(c)>>>(p, view_of(out), values);
         LAUNCHED();
     }
-    if (!dsink) return;
-    const int64_t n = tensor_count(dsink);
-    gradient_of_sinks<R>
-        <<<(unsigned)ceil_div(n, WARPS), THREADS, 0, stream_of(c)>>>(p, cells(dsink), n, accumulates(dsink));
+    const int64_t sinks = dsink ? tensor_count(dsink) : 0, biases = dbias ? tensor_count(dbias) : 0;
+    if (sinks)
+        gradient_of_sinks<R><<<(unsigned)ceil_div(sinks, WARPS), THREADS, 0, stream_of(c)>>>(
+            p, cells(dsink), sinks, accumulates(dsink));
+    LAUNCHED();
+    if (biases)
+        gradient_of_biases<R><<<(unsigned)ceil_div(biases, WARPS), THREADS, 0, stream_of(c)>>>(
+            p, cells(dbias), biases, accumulates(dbias));
     LAUNCHED();
 }
 
@@ -249,6 +288,7 @@ extern "C" void cuda_attention_unfused_grad(const Call *c) {
     const DType dtype = (DType)c->in[1]->dtype;
     Problem p = problem(c, c->in[1], c->in[2], c->in[3], c->in[4]);
     p.dy = view_of(c->in[0]);
+    put_buckets(&p, c->out[4]);
     p.ds.data = cuda_scratch(c->device, cuda_plans_attention_unfused_grad(c));
     p.ds.dtype = dtype == F64 ? F64 : F32;
     REAL_SWITCH(dtype, gradients<R>(c, p));

@@ -10,6 +10,7 @@
 #include "kernels/cuda/common.cuh"
 
 #include "kernels/cuda/dropout.cuh"
+#include "kernels/relative_buckets.h"
 
 enum { HEAD_MOST = 256 };
 
@@ -46,10 +47,15 @@ struct Flash {
     bool drops;
     Drop<double> drop; /* its scale is 1 without dropout */
     int64_t first_sample, heads, first_head, seq_total;
+    int buckets; /* of a relative position bias; 0: none */
+    int64_t distances, last_query;
+    void *bias;      /* R [g,r,distances]: of key - query = i - last_query */
+    uint8_t *bucket; /* [g,r,distances] */
     /* backward */
-    Range *range; /* [b,rows] */
-    Span *span;   /* [b,tiles] */
-    void *sums;   /* RowSums [b,g,rows] */
+    void *bias_sums; /* R [b,g,rows,buckets]: sums of the gradients of scores; NULL: not needed */
+    Range *range;    /* [b,rows] */
+    Span *span;      /* [b,tiles] */
+    void *sums;      /* RowSums [b,g,rows] */
 };
 
 /* ---- visible keys ---- */
@@ -121,6 +127,14 @@ __device__ static inline bool is_kept(const Flash &p, uint64_t line, int key) {
     return p.drop.keeps(philox_u32(p.drop.seed, p.drop.site, index));
 }
 
+/* ---- relative position bias ---- */
+
+/* The index of a row's bias and bucket for the key at position 0. */
+__device__ static inline int bias_line(const Flash &p, int64_t group, int row) {
+    const int64_t first = (group * p.r + row / p.s) * p.distances;
+    return (int)(first + p.last_query - slice_position(&p.query, row % p.s));
+}
+
 /* ---- the host's side ---- */
 
 static inline Heads heads_of(const Tensor *t) {
@@ -138,7 +152,6 @@ static inline Flash flash_of(const Call *c, const Tensor *q, const Tensor *k, co
     const int64_t rows = q->dim[3] * q->dim[0];
     CHECK(q->dtype == k->dtype && q->dtype == v->dtype, "attention: q is %s, k %s and v %s",
           dtype_name((DType)q->dtype), dtype_name((DType)k->dtype), dtype_name((DType)v->dtype));
-    CHECK(!bias, "attention: a relative position bias is not supported on a GPU");
     CHECK(q->dim[4] <= HEAD_MOST && v->dim[4] <= HEAD_MOST, "attention: heads of %lld and %lld, more than %d",
           (long long)q->dim[4], (long long)v->dim[4], HEAD_MOST);
     CHECK(rows < INT32_MAX / 2 && k->dim[0] < INT32_MAX / 2, "attention: %lld queries and %lld keys",
@@ -156,6 +169,9 @@ static inline Flash flash_of(const Call *c, const Tensor *q, const Tensor *k, co
     if (p.drops) p.drop = drop_of<double>(d);
     p.first_sample = d->first_sample, p.seq_total = d->seq_total;
     p.heads = a->heads, p.first_head = a->first_head;
+    if (bias) p.buckets = (int)bias->dim[0];
+    p.last_query = slice_position(&a->query, q->dim[0] - 1);
+    p.distances = p.last_query + slice_position(&a->key, k->dim[0] - 1) + 1;
     return p;
 }
 
@@ -171,6 +187,13 @@ static inline unsigned blocks_of(const Flash &p, int64_t tiles) {
 constexpr double LOG2_E = 1.4426950408889634;
 void attention_mma(const Call *, const Flash *);
 void attention_grad_mma(const Call *, const Flash *);
+
+/* attention_bias.cu. Places the tables in scratch memory, and with `gradient` the sums; returns their bytes.
+ * Without a bias they have none. */
+size_t place_bias(Flash *, DType, bool gradient, char *memory);
+void tabulate_bias(const Call *, const Flash *, const Tensor *bias);
+/* dbias becomes the sum of bias_sums, or is added to. */
+void sum_bias_gradients(const Call *, const Flash *, const Tensor *dbias);
 /* Rows of a tile in the backward. */
 static inline int gradient_tile(DType dtype) { return dtype == F64 ? 32 : 64; }
 

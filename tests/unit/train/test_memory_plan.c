@@ -1,7 +1,9 @@
 /* The dry run goes through a part of a step. The whole step on worlds of threads takes what it planned. Ranks
  * that are threads share memory. */
+#include <stdio.h>
 #include <stdlib.h>
 
+#include "base/machine.h"
 #include "unit/train/ranks_step.h"
 
 enum { RANKS = 4, MICROBATCHES = 16 };
@@ -75,10 +77,38 @@ static void threads_add_up_what_they_share(void **state) {
     assert_int_equal(memory_plan_total(&alone), 7);
 }
 
+/* The name of the host of each rank. */
+static _Thread_local const char *host_name;
+
+void __wrap_machine_host(char out[MACHINE_TEXT]);
+void __wrap_machine_host(char out[MACHINE_TEXT]) { snprintf(out, MACHINE_TEXT, "%s", host_name); }
+
+/* Ranks 0 to 2 are on one host, rank 3 on another. */
+static void share_host(void *arg, Comm *comm) {
+    (void)arg;
+    const int rank = comm_rank(comm);
+    MemoryPlan own = {
+        .part = {[MEMORY_parameters] = (size_t)rank + 1, [MEMORY_offloaded] = 10 * (size_t)rank}};
+    host_name = rank < 3 ? "a" : "b";
+    MemoryPlan all = memory_plan_of_host(&own, comm);
+    assert_int_equal(all.part[MEMORY_parameters], rank < 3 ? 1 + 2 + 3 : 4);
+    assert_int_equal(all.part[MEMORY_offloaded], 30);
+    own.discrete = true; /* each has its own device */
+    all = memory_plan_of_host(&own, comm);
+    assert_int_equal(all.part[MEMORY_parameters], rank + 1);
+    assert_int_equal(all.part[MEMORY_offloaded], 30);
+}
+
+static void processes_of_a_host_add_up_its_memory(void **state) {
+    (void)state;
+    comm_threads(RANKS, NULL, share_host, NULL);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_part_of_a_step_plans_the_whole),
         cmocka_unit_test(threads_add_up_what_they_share),
+        cmocka_unit_test(processes_of_a_host_add_up_its_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
