@@ -49,6 +49,7 @@ template <Activation KIND, typename T> __device__ __forceinline__ Real<T> value(
     if constexpr (KIND == ACT_GELU_TANH) return x * sigmoid<T>(x * (GELU_LINEAR + GELU_CUBIC * x * x));
     if constexpr (KIND == ACT_GELU_ERF) return x * normal_cdf(x);
     if constexpr (KIND == ACT_QUICK_GELU) return x * sigmoid<T>(GELU_QUICK * x);
+    if constexpr (KIND == ACT_TANH) return tanh(x);
     return x > 0 ? x * x : 0;
 }
 
@@ -66,6 +67,7 @@ template <Activation KIND, typename T> __device__ __forceinline__ Real<T> slope(
     if constexpr (KIND == ACT_GELU_ERF)
         return normal_cdf(x) + x * exponential<T>((R)-0.5 * x * x) * (R)0.3989422804014326779399;
     if constexpr (KIND == ACT_QUICK_GELU) return gated_slope<T>(x, GELU_QUICK * x, GELU_QUICK);
+    if constexpr (KIND == ACT_TANH) return 1 - tanh(x) * tanh(x);
     return x > 0 ? 2 * x : 0;
 }
 
@@ -91,6 +93,9 @@ __global__ void __launch_bounds__(THREADS) map(Activation kind, const T *x, T *y
             break;
         case ACT_QUICK_GELU:
             values<ACT_QUICK_GELU>(&v);
+            break;
+        case ACT_TANH:
+            values<ACT_TANH>(&v);
             break;
         default:
             values<ACT_SQUARED_RELU>(&v);
@@ -127,6 +132,9 @@ __global__ void __launch_bounds__(THREADS)
             break;
         case ACT_QUICK_GELU:
             slopes<ACT_QUICK_GELU>(d, v, &out, add);
+            break;
+        case ACT_TANH:
+            slopes<ACT_TANH>(d, v, &out, add);
             break;
         default:
             slopes<ACT_SQUARED_RELU>(d, v, &out, add);

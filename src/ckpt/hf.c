@@ -38,7 +38,7 @@ static const Rule RULES[] = {
 };
 enum { N_RULES = sizeof RULES / sizeof *RULES };
 
-static const char LAYER[] = "decoder.layers.", OUTPUT[] = "output_layer.weight";
+static const char LAYERS[] = ".layers.", OUTPUT[] = "output_layer.weight";
 
 static const Rule *find_rule(HfFamily family, const char *module, size_t n, const char *part) {
     for (int i = 0; i < N_RULES; i++) {
@@ -95,9 +95,10 @@ static Err add_param(HfMap *m, const Param *p) {
     const char *name = p->spec.name, *module = name, *base = FAMILIES[m->family].prefix;
     if (!strcmp(name, OUTPUT))
         return hf_add(m, output_name(m->family), p, HF_ALL_PARTS, HF_ALL_GROUPS, OUT_IN), ERR_OK;
-    if (!strncmp(name, LAYER, sizeof LAYER - 1)) {
+    const char *in_layer = strstr(name, LAYERS); /* "decoder.layers.", "encoder.layers." */
+    if (in_layer) {
         char *end;
-        long layer = strtol(name + sizeof LAYER - 1, &end, 10);
+        long layer = strtol(in_layer + sizeof LAYERS - 1, &end, 10);
         module = end + 1;
         base = arena_printf(m->arena, "%s%s.%ld.", base, FAMILIES[m->family].layers, layer);
     }
@@ -254,16 +255,21 @@ static bool has_shape(const Tensor *t, const HfTensor *want) {
     return true;
 }
 
-/* Buffers that older transformers saved with the parameters, and the copy of a tied embedding. */
+static bool is_copy(const Tensor *x, const Tensor *of) {
+    return of && of->dtype == x->dtype && tensor_same_shape(of, x) && !memcmp(of->data, x->data, tensor_bytes(of));
+}
+
+/* Buffers that older transformers saved with the parameters, and the copies of tied parameters. */
 static bool is_expected_extra(const Safetensors *s, const HfMap *m, const SafeTensor *t) {
     static const char *const BUFFERS[] = {".attn.bias", ".attn.masked_bias", ".attention.bias",
-                                          ".attention.masked_bias", ".rotary_emb.inv_freq"};
+                                          ".attention.masked_bias", ".rotary_emb.inv_freq",
+                                          ".embeddings.position_ids"};
     for (size_t i = 0; i < sizeof BUFFERS / sizeof *BUFFERS; i++)
         if (ends_with(t->name, BUFFERS[i])) return true;
-    if (strcmp(t->name, output_name(m->family))) return false;
-    const Tensor *embedding = hf_find(s, m, &m->tensors[0]); /* the registry begins with the embedding */
-    return embedding && embedding->dtype == t->tensor.dtype && tensor_same_shape(embedding, &t->tensor) &&
-           !memcmp(embedding->data, t->tensor.data, tensor_bytes(embedding));
+    if (!strcmp(t->name, "cls.predictions.decoder.bias"))
+        return is_copy(&t->tensor, safetensors_find(s, "cls.predictions.bias"));
+    /* the registry begins with the embedding */
+    return !strcmp(t->name, output_name(m->family)) && is_copy(&t->tensor, hf_find(s, m, &m->tensors[0]));
 }
 
 Err hf_check(const Safetensors *s, const HfMap *m) {

@@ -122,10 +122,19 @@ static const HfRow ROWS_phi3[] = {
 #include "ckpt/hf/phi3.def"
 #include "ckpt/hf/all.def"
 };
+static const HfRow ROWS_bert[] = {
+#include "ckpt/hf/all.def"
+#include "ckpt/hf/bert.def"
+};
+static const HfRow ROWS_megatron_bert[] = {
+#include "ckpt/hf/all.def"
+#include "ckpt/hf/megatron_bert.def"
+};
 
 const HfType HF_TYPE[HF_TYPES] = {
-#define HF_TYPE(type, architecture, family)                                                                  \
-    [TYPE_##type] = {#type, architecture, HF_##family, ROWS_##type, sizeof ROWS_##type / sizeof(HfRow)},
+#define HF_TYPE(constant, type, architecture, family)                                                        \
+    [TYPE_##constant] = {type, architecture, HF_##family, ROWS_##constant,                                   \
+                         sizeof ROWS_##constant / sizeof(HfRow)},
 #include "config/hf_types.def"
 };
 

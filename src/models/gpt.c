@@ -1,10 +1,8 @@
 /* The decoder-only transformer: GPT-2, Llama, Mixtral and similar models are settings of one plan.
  * Megatron-LM core/models/gpt/gpt_model.py: embedding -> layers of [norm, attention, residual, norm, mlp,
  * residual] -> final norm -> output layer without bias. */
-#include <math.h>
-
 #include "models/model.h"
-#include "models/option_map.h"
+#include "models/specs.h"
 #include "nn/lm_head.h"
 
 /* ---- forward ---- Types over tp: with sequence parallelism the stream is V along the sequence, else I;
@@ -16,29 +14,11 @@ static Flow gpt_stage(Tape *t, const Model *m, const StagePart *part, const Feed
     if (part->embedding) s.x = embedding_forward(t, &m->embedding, feed); /* [s, b, h]   V or I */
     if (!part->head)
         return (Flow){{stack_output(t, decoder, part->first_layer, part->layers, feed, s)}}; /* V or I */
-    s = stack_forward(t, decoder, part->first_layer, part->layers, feed, s); /* [s, b, h]   V or I */
-    Tensor *h = stream_norm(t, &decoder->final, &s);                         /* [s, b, h]   V or I */
-    return (Flow){{lm_head_forward(t, m->head, feed, h)}};                   /* loss [b, s] I, or logits V */
+    Tensor *h = stack_end(t, decoder, part->first_layer, part->layers, feed, s); /* [s, b, h]   V or I */
+    return (Flow){{lm_head_forward(t, m->head, feed, h)}}; /* loss [b, s] I, or logits V */
 }
 
 /* ---- plan ---- */
-
-static bool recomputes(const Derived *d, RecomputeModule module) {
-    return d->recompute_modules & 1u << module;
-}
-
-static EmbeddingSpec embedding_spec(const Config *c, const Derived *d) {
-    return (EmbeddingSpec){
-        .vocab = d->vocab_size,
-        .padded_vocab = d->padded_vocab_size,
-        .hidden = c->hidden_size,
-        .positions = c->position_embedding_type == POSITION_LEARNED ? d->max_position_embeddings : 0,
-        .init_std = d->embedding_init_std,
-        .dropout = c->hidden_dropout,
-        .multiplier = c->scale_embedding ? sqrt((double)c->hidden_size) : c->embedding_multiplier,
-        .rounded = c->scale_embedding,
-    };
-}
 
 /* An untied output layer is initialised like a linear layer, whatever --embedding-init-method-std is. */
 static HeadSpec head_spec(const Config *c, const Derived *d, Arena *arena) {
@@ -56,178 +36,12 @@ static HeadSpec head_spec(const Config *c, const Derived *d, Arena *arena) {
     return (HeadSpec){&lm_head, h, !c->untie_embeddings_and_output_weights};
 }
 
-static RopeSpec rope_spec(const Config *c, const Derived *d, int64_t layer) {
-    if (!d->layer_rotated[layer]) return (RopeSpec){0};
-    if (f64_is_set(c->rope_local_base_freq) && d->layer_windowed[layer])
-        return (RopeSpec){
-            .dim = d->rotary_dim, .base = c->rope_local_base_freq, .interpolation = 1, .amplitude = 1};
-    RopeSpec rope = {.dim = d->rotary_dim,
-                     .base = c->rotary_base,
-                     .interpolation = f64_or(c->rotary_seq_len_interpolation_factor, 1)};
-    rope.divisor = d->rope_divisor;
-    rope.amplitude = d->rope_amplitude;
-    if (c->use_rope_scaling) {
-        rope.llama3.factor = c->rope_scaling_factor;
-        rope.llama3.low = c->rope_scaling_low_freq_factor;
-        rope.llama3.high = c->rope_scaling_high_freq_factor;
-        rope.llama3.original = (double)c->rope_scaling_original_max_position_embeddings;
-    }
-    return rope;
-}
-
-static ContextPlan context_plan(const Config *c, ContextComm comm) {
-    const I64List *sizes = &c->hierarchical_context_parallel_sizes;
-    const int64_t exchange = comm == CONTEXT_A2A                       ? c->context_parallel_size
-                             : comm == CONTEXT_A2A_P2P && sizes->count ? sizes->at[0]
-                                                                       : 1;
-    return (ContextPlan){(int)exchange, comm == CONTEXT_ALLGATHER};
-}
-
-/* Megatron-LM core/fp8_utils.py is_first_last_bf16_layer. */
-static QuantSpec quant_spec(const Config *c, int64_t layer) {
-    const bool bf16 = c->first_last_layers_bf16 && (layer < c->num_layers_at_start_in_bf16 ||
-                                                    layer >= c->num_layers - c->num_layers_at_end_in_bf16);
-    return (QuantSpec){.format = bf16 ? QUANT_OFF : map_fp8_format(c->fp8_format),
-                       .recipe = map_fp8_recipe(c->fp8_recipe),
-                       .margin = c->fp8_margin,
-                       .history = c->fp8_amax_history_len,
-                       .most_recent = c->fp8_amax_compute_algo == AMAX_MOST_RECENT,
-                       .wgrad = c->fp8_wgrad,
-                       .emulated = c->fp8_emulated,
-                       .fixed_order = c->batch_invariant_mode,
-                       .keep_weights = c->fp8_keep_weights,
-                       .keep_inputs = c->fp8_keep_inputs};
-}
-
-static AttentionSpec *attention_spec(const Config *c, const Derived *d, int64_t layer, NormAttr norm,
-                                     Arena *arena) {
-    AttentionSpec *a = arena_alloc(arena, sizeof *a);
-    *a = (AttentionSpec){
-        .layer = (int)layer,
-        .hidden = c->hidden_size,
-        .heads = c->num_attention_heads,
-        .groups = d->num_query_groups,
-        .head_dim = d->kv_channels,
-        .qkv_bias = c->add_bias_linear || c->add_qkv_bias,
-        .proj_bias = c->add_bias_linear || c->add_attn_proj_bias,
-        .qk_norm = c->qk_layernorm,
-        .qk_norm_whole = c->qk_layernorm_whole,
-        .norm = norm,
-        .qk_norm_decays = c->apply_wd_to_qk_layernorm,
-        .rotary_interleaved = c->rotary_interleaved,
-        .rope = rope_spec(c, d, layer),
-        .window_left = d->layer_windowed[layer] ? d->window_left : WINDOW_OFF,
-        .window_right = 0, /* causal: the right reach of --window-size has no effect */
-        .sink = map_softmax(c->softmax_type),
-        .softcap = f64_or(c->attn_logit_softcapping, 0),
-        .scale = f64_or(c->softmax_scale, 1 / sqrt((double)d->kv_channels)),
-        .dropout = c->attention_dropout,
-        .qkv_init_std = d->init_std,
-        .proj_init_std = d->output_init_std,
-        .softmax_init_std = d->init_std,
-        .quant = quant_spec(c, layer),
-        .context = context_plan(c, d->layer_context_comm[layer]),
-        .unfused = c->attention_backend == BACKEND_UNFUSED,
-        .recompute = recomputes(d, RECOMPUTE_CORE_ATTN),
-    };
-    return a;
-}
-
-static MlpSpec *mlp_spec(const Config *c, const Derived *d, int64_t layer, Arena *arena) {
-    MlpSpec *m = arena_alloc(arena, sizeof *m);
-    *m = (MlpSpec){
-        .hidden = c->hidden_size,
-        .ffn = d->ffn_hidden_size,
-        .activation = map_activation(d->activation),
-        .bias = c->add_bias_linear,
-        .fc1_init_std = d->init_std,
-        .fc2_init_std = d->output_init_std,
-        .quant = quant_spec(c, layer),
-    };
-    return m;
-}
-
-static RouterSpec router_spec(const Config *c, const Derived *d) {
-    const bool groups = i64_is_set(c->moe_router_num_groups);
-    RouterSpec r = {
-        .hidden = c->hidden_size,
-        .experts = c->num_experts,
-        .topk = c->moe_router_topk,
-        .route = {.score = map_score(c->moe_router_score_function),
-                  .groups = groups ? c->moe_router_num_groups : 0,
-                  .group_topk = groups ? c->moe_router_group_topk : 0,
-                  .scaling = f64_or(c->moe_router_topk_scaling_factor, 1)},
-        .bias = c->moe_router_enable_expert_bias,
-        .sinkhorn = d->sinkhorn,
-        .jitter = f64_or(c->moe_input_jitter_eps, 0),
-        .bias_rate = c->moe_router_bias_update_rate,
-        .init_std = d->init_std,
-    };
-    if (r.route.score == ROUTER_TOPK_SOFTMAX && (c->moe_router_pre_softmax || d->sinkhorn))
-        r.route.score = d->sinkhorn && r.topk == 1 ? ROUTER_SIGMOID : ROUTER_SOFTMAX;
-    for (RouterLoss i = 0; i < ROUTER_LOSSES; i++) r.loss_coeff[i] = map_loss_coeff(c, d, i);
-    return r;
-}
-
-static MoeSpec *moe_spec(const Config *c, const Derived *d, Arena *arena) {
-    MoeSpec *m = arena_alloc(arena, sizeof *m);
-    *m = (MoeSpec){
-        .router = router_spec(c, d),
-        .ffn = d->moe_ffn_hidden_size,
-        .shared_ffn = d->moe_shared_size,
-        .shared_gate = c->moe_shared_expert_gate,
-        .activation = map_activation(d->activation),
-        .fc1_init_std = d->init_std,
-        .fc2_init_std = d->output_init_std,
-        .capacity_factor = f64_or(c->moe_expert_capacity_factor, 0),
-        .pad = c->moe_pad_expert_input_to_capacity,
-        .drop_by_position = c->moe_token_drop_policy == DROP_POSITION,
-        .all_to_all = c->moe_token_dispatcher_type == DISPATCH_ALLTOALL,
-    };
-    return m;
-}
-
-/* "*-", or "*E" where there are experts. */
-static LayerSpec layer_spec(const Config *c, const Derived *d, int64_t i, NormAttr norm, Arena *arena) {
-    const bool moe = d->layer_moe[i];
-    const BranchSpec attention = {.kind = BRANCH_attention,
-                                  .norms = map_norms(c->norm_placement),
-                                  .norm = norm,
-                                  .multiplier = c->residual_multiplier,
-                                  .dropout = c->hidden_dropout,
-                                  .spec = attention_spec(c, d, i, norm, arena)};
-    BranchSpec feed_forward = {.kind = moe ? BRANCH_moe : BRANCH_mlp,
-                               .norms =
-                                   c->parallel_residual == PARALLEL_ONE_NORM ? NORM_SHARED : attention.norms,
-                               .norm = norm,
-                               .multiplier = c->residual_multiplier,
-                               .dropout = c->hidden_dropout,
-                               .recompute = recomputes(d, moe ? RECOMPUTE_MOE : RECOMPUTE_MLP)};
-    if (moe)
-        feed_forward.spec = moe_spec(c, d, arena);
-    else
-        feed_forward.spec = mlp_spec(c, d, i, arena);
-    return (LayerSpec){{attention, feed_forward}, 2, c->parallel_residual != PARALLEL_NONE};
-}
-
 static void gpt_plan(const Config *c, const Derived *d, Arena *arena, ModelPlan *plan) {
-    const NormAttr norm = {
-        .rms = c->normalization == NORM_RMS, .one_plus = c->apply_layernorm_1p, .eps = c->norm_epsilon};
-    StackSpec decoder = {.name = "decoder",
-                         .hidden = c->hidden_size,
-                         .layer = arena_alloc(arena, (size_t)c->num_layers * sizeof *decoder.layer),
-                         .n = c->num_layers,
-                         .final = norm,
-                         .recomputed = c->recompute_num_layers,
-                         .offloaded = c->cpu_offloading_num_layers};
-    if (c->recompute_granularity == RECOMPUTE_FULL)
-        decoder.recompute = c->recompute_method == RECOMPUTE_UNIFORM ? RECOMPUTES_CHUNKS : RECOMPUTES_FIRST;
-    for (int64_t i = 0; i < c->num_layers; i++) decoder.layer[i] = layer_spec(c, d, i, norm, arena);
     *plan = (ModelPlan){
         .sample = {.positions = c->seq_length,
                    .fields = GPT_FIELDS & ~(c->reset_attention_mask ? 0 : FIELD_SET(document_start))},
-        .embedding = embedding_spec(c, d),
-        .stack = {decoder},
+        .embedding = spec_embedding(c, d),
+        .stack = {spec_stack(c, d, "decoder", true, arena)},
         .n_stacks = 1,
         .head = head_spec(c, d, arena),
         .flow = {{"hidden", 0, c->seq_length, 0, c->num_layers}},

@@ -75,7 +75,7 @@ typedef struct Model Model;
 
 typedef struct Family {
     const char *name;
-    /* Only this function and option_map.h read options in models/ and nn/. Memory of the plan belongs to the
+    /* Only this function, specs.h and option_map.h read options in models/ and nn/. Memory of the plan belongs to the
      * arena. */
     void (*plan)(const Config *, const Derived *, Arena *, ModelPlan *);
     /* The forward of one stage. At the head at[i] is loss i in nats if the feed has labels; else at[0] are logits

@@ -31,10 +31,10 @@ AttentionSink map_softmax(SoftmaxType x) {
     return 0;
 }
 
-BranchNorms map_norms(NormPlacement x) {
+BranchNorms map_norms(NormPlacement x, ModelFamily family) {
     switch (x) {
         TO(PLACE_PRE, NORM_INPUT);
-        TO(PLACE_POST, NORM_OUTPUT);
+        TO(PLACE_POST, family == MODEL_bert ? NORM_SUM : NORM_OUTPUT);
         TO(PLACE_SANDWICH, NORM_BOTH);
     }
     return 0;

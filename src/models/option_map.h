@@ -11,7 +11,7 @@
 
 Activation map_activation(MlpActivation); /* MLP_GELU is a fault: Derived.activation is never that */
 AttentionSink map_softmax(SoftmaxType);
-BranchNorms map_norms(NormPlacement);
+BranchNorms map_norms(NormPlacement, ModelFamily);
 RouterScore map_score(RouterScoreFunction);
 QuantFormat map_fp8_format(Fp8Format);
 QuantRecipe map_fp8_recipe(Fp8Recipe); /* FP8_MXFP8 is a fault: the rules refuse it */

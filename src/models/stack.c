@@ -26,6 +26,8 @@ static bool norms_input(const BranchSpec *s) { return s->norms == NORM_INPUT || 
 
 static bool norms_output(const BranchSpec *s) { return s->norms == NORM_OUTPUT || s->norms == NORM_BOTH; }
 
+static bool norms_sum(const BranchSpec *s) { return s->norms == NORM_SUM; }
+
 static void branch_init(const Stack *m, Registry *r, int64_t layer, int k, Branch *b) {
     const BranchSpec *s = &m->spec->layer[layer].branch[k];
     const BranchKind *kind = &BRANCHES[s->kind];
@@ -35,7 +37,7 @@ static void branch_init(const Stack *m, Registry *r, int64_t layer, int k, Branc
         b->norm = norm_new(r, arena_printf(r->arena, "%s.%s", scope, kind->norm), m->spec->hidden, s->norm);
     kind->ops->init(b->self, r, arena_printf(r->arena, "%s.%s", scope, kind->scope), s->spec,
                     m->counters[layer * LAYER_BRANCHES + k]);
-    if (norms_output(s))
+    if (norms_output(s) || norms_sum(s))
         b->post_norm =
             norm_new(r, arena_printf(r->arena, "%s.%s", scope, kind->post_norm), m->spec->hidden, s->norm);
     b->dropout_site = hash_name(arena_printf(r->arena, "%s.%s", scope, kind->dropout));
@@ -51,6 +53,7 @@ void stack_add_layers(Stack *m, Registry *r, int64_t first, int64_t n) {
 }
 
 void stack_add_final_norm(Stack *m, Registry *r) {
+    if (!m->spec->has_final) return;
     m->final = norm_new(r, arena_printf(r->arena, "%s.final_layernorm", m->spec->name), m->spec->hidden,
                         m->spec->final);
 }
@@ -100,6 +103,7 @@ static Stream layer_forward(Tape *t, const Layer *l, const Feed *feed, Stream s)
     for (const Branch *b = l->branch; b < l->branch + l->n; b++) {
         Tensor *x = branch_input(t, b, &s);
         s.branch = branch_output(t, b, feed, x);
+        if (norms_sum(b->spec)) s = (Stream){stream_norm(t, &b->post_norm, &s), NULL};
     }
     return s;
 }
@@ -148,8 +152,9 @@ static Stream run_stack(Tape *t, const Stack *m, int64_t first, int64_t n, const
     return s;
 }
 
-Stream stack_forward(Tape *t, const Stack *m, int64_t first, int64_t n, const Feed *feed, Stream s) {
-    return run_stack(t, m, first, n, feed, s, false);
+Tensor *stack_end(Tape *t, const Stack *m, int64_t first, int64_t n, const Feed *feed, Stream s) {
+    s = run_stack(t, m, first, n, feed, s, false);
+    return m->spec->has_final ? stream_norm(t, &m->final, &s) : stream_sum(t, s);
 }
 
 Tensor *stack_output(Tape *t, const Stack *m, int64_t first, int64_t n, const Feed *feed, Stream s) {

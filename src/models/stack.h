@@ -14,6 +14,7 @@ typedef enum BranchNorms {
     NORM_INPUT,  /* of its input from the stream */
     NORM_OUTPUT, /* of its output to the stream */
     NORM_BOTH,
+    NORM_SUM,    /* of the stream's sum with its output (the original Transformer); not in a parallel layer */
     NORM_SHARED, /* its input is that of the layer's first branch; only in a parallel layer */
 } BranchNorms;
 
@@ -46,7 +47,8 @@ typedef struct StackSpec {
     int64_t hidden;
     LayerSpec *layer; /* [n] */
     int64_t n, below; /* below: layers of the stacks before it; set by model_plan */
-    NormAttr final;   /* the norm of the stack's output */
+    bool has_final;   /* a norm of the stack's output: */
+    NormAttr final;
     StackRecompute recompute;
     int64_t recomputed;
     /* The first layers of all stacks whose activations are offloaded to host memory (tape/offload.h). Not with
@@ -82,10 +84,11 @@ void stack_init(Stack *, Registry *, const StackSpec *);
 /* Registers layers [first, first + n), which this rank holds. */
 void stack_add_layers(Stack *, Registry *, int64_t first, int64_t n);
 void stack_add_final_norm(Stack *, Registry *);
-/* Layers [first, first + n). The feed must live until the tape ends. */
-Stream stack_forward(Tape *, const Stack *, int64_t first, int64_t n, const Feed *, Stream);
-/* The same, as the output of a stage that is sent to another (tape_output_to). */
+/* The output of layers [first, first + n) that is sent to another stage (tape_output_to). The feed must live
+ * until the tape ends. */
 Tensor *stack_output(Tape *, const Stack *, int64_t first, int64_t n, const Feed *, Stream);
+/* The same of the last layers, normed unless the stack has no final norm. */
+Tensor *stack_end(Tape *, const Stack *, int64_t first, int64_t n, const Feed *, Stream);
 double stack_flops(const StackSpec *, double s); /* as BranchOps.flops */
 
 #endif

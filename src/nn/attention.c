@@ -244,6 +244,7 @@ static Tensor *core(Tape *t, void *self, Tensor *qkv) {
                                     .k = k,
                                     .v = v,
                                     .first_key = c->feed->document_start,
+                                    .lengths = c->feed->lengths,
                                     .sink = sinks(t, c->attention, heads, (DType)q->dtype)};
     return flat_heads(t, op_context_attention(t, &inputs, attr, p->context, p->unfused));
 }
@@ -261,7 +262,8 @@ static double attention_flops(const void *spec, double s) {
     const AttentionSpec *a = spec;
     const double h = (double)a->hidden, q = (double)(a->heads * a->head_dim),
                  kv = (double)(a->groups * a->head_dim);
-    return 6 * s * (h * (q + 2 * kv) + q * h + q * s);
+    const double seen = a->window_right == WINDOW_OFF ? 2 : 1;
+    return 6 * s * (h * (q + 2 * kv) + q * h + seen * q * s);
 }
 
 const BranchOps attention_branch = {.size = sizeof(Attention),

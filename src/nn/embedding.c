@@ -17,16 +17,21 @@ Param *embedding_words(Registry *r, const EmbeddingSpec *s) {
                                     .flags = PARAM_EMBEDDING});
 }
 
+/* A table that every rank has. --decoupled-lr does not apply to it, as in Megatron-LM. */
+static Param *table(Registry *r, const EmbeddingSpec *s, const char *name, int64_t rows) {
+    return param_add(r, (ParamSpec){.name = name,
+                                    .ndim = 2,
+                                    .dim = {rows, s->hidden},
+                                    .tp_split = SPLIT_NONE,
+                                    .invariant = true,
+                                    .init = {INIT_NORMAL, s->init_std}});
+}
+
 void embedding_init(Embedding *e, Registry *r, const EmbeddingSpec *s) {
     *e = (Embedding){.spec = s, .words = embedding_words(r, s)};
-    if (!s->positions) return;
-    e->positions = param_add(r, (ParamSpec){.name = "embedding.position_embeddings.weight",
-                                            .ndim = 2,
-                                            .dim = {s->positions, s->hidden},
-                                            .tp_split = SPLIT_NONE,
-                                            .invariant = true,
-                                            /* --decoupled-lr does not apply to it, as in Megatron-LM. */
-                                            .init = {INIT_NORMAL, s->init_std}});
+    if (s->positions) e->positions = table(r, s, "embedding.position_embeddings.weight", s->positions);
+    if (s->types) e->types = table(r, s, "embedding.tokentype_embeddings.weight", s->types);
+    if (s->normed) e->norm = norm_new(r, "embedding.layernorm", s->hidden, s->norm);
 }
 
 static double multiplier(const EmbeddingSpec *s, DType dtype) {
@@ -37,15 +42,19 @@ static double multiplier(const EmbeddingSpec *s, DType dtype) {
     return x;
 }
 
+static Tensor *add_rows(Tape *t, Tensor *x, Tensor *ids, const Param *table, Spmd stream) {
+    Tensor *rows = op_embedding(t, ids, (Tensor *)&table->value); /* I */
+    return op_add(t, x, stream == SPMD_V ? op_redistribute(t, rows, AXIS_TP, SPMD_V, 0) : rows);
+}
+
 Tensor *embedding_forward(Tape *t, const Embedding *e, const Feed *feed) {
     const RunContext *run = tape_context(t);
     const Spmd stream = run->layout && run->layout->sequence_parallel ? SPMD_V : SPMD_I;
     Tensor *x = op_embedding(t, feed->tokens, &e->words->value); /* P: each rank has some rows of the table */
     x = op_redistribute(t, x, AXIS_TP, stream, 0);               /* V or I */
     x = op_scale(t, x, multiplier(e->spec, (DType)x->dtype));
-    if (e->positions) {
-        Tensor *p = op_embedding(t, feed->position_ids, &e->positions->value); /* I */
-        x = op_add(t, x, stream == SPMD_V ? op_redistribute(t, p, AXIS_TP, SPMD_V, 0) : p);
-    }
+    if (e->positions) x = add_rows(t, x, feed->position_ids, e->positions, stream);
+    if (e->types) x = add_rows(t, x, feed->token_types, e->types, stream);
+    if (e->spec->normed) x = norm_forward(t, &e->norm, x);
     return op_dropout(t, x, e->spec->dropout, hash_name("embedding.dropout"));
 }

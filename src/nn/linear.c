@@ -10,6 +10,7 @@ Linear linear_new(Registry *r, LinearSpec s) {
         .ndim = 2,
         .dim = {s.out, s.in},
         .tp_split = s.tp_split,
+        .invariant = s.tp_split == SPLIT_NONE && s.invariant,
         .split_parts = s.split_parts,
         .init = {INIT_NORMAL, s.init_std},
         .groups = s.groups,
@@ -24,7 +25,7 @@ Linear linear_new(Registry *r, LinearSpec s) {
         bias.name = arena_printf(r->arena, "%s.bias", s.name);
         bias.ndim = 1;
         bias.tp_split = s.tp_split == 0 ? 0 : SPLIT_NONE;
-        bias.invariant = !r->layout.sequence_parallel;
+        bias.invariant = s.tp_split == SPLIT_NONE ? s.invariant : !r->layout.sequence_parallel;
         bias.init = (Init){INIT_CONSTANT, 0};
         bias.flags = PARAM_NO_DECAY;
         l.bias = param_add(r, bias);

@@ -68,7 +68,7 @@ Tensor *op_cross_entropy_of(Tape *t, Tensor *logits, Tensor *label, int64_t voca
     LossAttr attr = {.vocab = vocab};
     Tensor *loss = tape_tensor(t, precise, 2, label->dim), *lse = tape_tensor(t, precise, 2, label->dim);
     const Call call = {.in = {logits, label}, .out = {loss, lse}, .attr = &attr};
-    if (tape_axis(t, AXIS_TP) > 1) {
+    if (tape_axis(t, AXIS_TP) > 1 && spmd_on(logits->spmd, AXIS_TP) != SPMD_I) {
         Group tp = tape_group(t, 1 << AXIS_TP);
         attr.first = tp.rank * logits->dim[2];
         forward_shards(t, call, tp);

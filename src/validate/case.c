@@ -39,12 +39,7 @@ static Err case_check(const Config *c, const Derived *d, const Golden *g) {
     if (c->num_layers > g->init->count)
         return err_user("init.safetensors has %lld tensors, too few for --num-layers %lld",
                         (long long)g->init->count, (long long)c->num_layers);
-    int64_t n = g->n_steps * g->samples * (g->seq + 1);
-    for (int64_t i = 0; i < n; i++)
-        if (g->tokens[i] < 0 || g->tokens[i] >= d->vocab_size)
-            return err_user("batches.safetensors: token %lld is outside the vocabulary of %lld",
-                            (long long)g->tokens[i], (long long)d->vocab_size);
-    return ERR_OK;
+    return golden_check(g, c, d);
 }
 
 enum {
@@ -187,8 +182,8 @@ static void set_weights(const Case *c, const Noise *noise) {
 
 static void keep_logits(const CaseRun *c, Trainer *run, const Batch *b) {
     const MicrobatchContext context = {.training = true, .first_sample = b->indices[0]};
-    logits_compute(run->model, &run->context, &context, b->tokens, b->position_ids, b->b, b->s,
-                   c->watch.trace, c->watch.arg, c->trace->logits + b->indices[0] * b->s * c->of->vocab);
+    logits_compute(run->model, &run->context, &context, b, c->watch.trace, c->watch.arg,
+                   c->trace->logits + b->indices[0] * b->s * c->of->vocab);
 }
 
 /* The microbatches of this data-parallel rank. */

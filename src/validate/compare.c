@@ -155,8 +155,8 @@ void report_json(const Report *r, Str *out) {
 }
 
 int compare_layer(const char *tensor) {
-    static const char *const MARKS[] = {"layers.", "h."};
-    for (int i = 0; i < 2; i++) {
+    static const char *const MARKS[] = {"layers.", "layer.", "h."};
+    for (size_t i = 0; i < sizeof MARKS / sizeof *MARKS; i++) {
         const char *at = strstr(tensor, MARKS[i]);
         if (at && at[strlen(MARKS[i])] >= '0' && at[strlen(MARKS[i])] <= '9')
             return atoi(at + strlen(MARKS[i]));

@@ -61,24 +61,86 @@ static Err read_curve(Golden *g, const char *path) {
 
 /* ---- batches.safetensors ---- */
 
+/* A tensor of the batches, [steps, samples] or [steps, samples, positions]; *out NULL: there is none. */
+static Err read_field(const Golden *g, const char *path, const char *name, DType dtype, int ndim,
+                      const void **out) {
+    const Tensor *x = safetensors_find(g->batches, name);
+    const int64_t dim[] = {g->stored_steps, g->samples, g->seq};
+    const Tensor want = tensor_make(NULL, dtype, ndim, dim);
+    *out = NULL;
+    if (!x) return ERR_OK;
+    if (x->dtype != dtype || !tensor_same_shape(x, &want))
+        return err_user("'%s': \"%s\" is not an %s tensor of shape [steps, samples%s]", path, name,
+                        dtype_name(dtype), ndim == 3 ? ", positions" : "");
+    *out = x->data;
+    return ERR_OK;
+}
+
 static Err read_batches(Golden *g, const char *path) {
-    const Tensor *tokens = safetensors_find(g->batches, "tokens"),
-                 *mask = safetensors_find(g->batches, "loss_mask");
+    const Tensor *tokens = safetensors_find(g->batches, "tokens");
+    const bool encoder = safetensors_find(g->batches, "padding_mask");
+    const char *positions = encoder ? "positions" : "positions + 1";
     if (!tokens || tokens->dtype != I64 || tokens->ndim != 3 || tokens->dim[1] < 1 || tokens->dim[2] < 2)
-        return err_user("'%s' has no I64 tensor \"tokens\" of shape [steps, samples, positions + 1]", path);
+        return err_user("'%s' has no I64 tensor \"tokens\" of shape [steps, samples, %s]", path, positions);
     if (tokens->dim[0] < g->n_steps)
         return err_user("'%s' holds %lld steps of tokens, curve.json has %lld", path,
                         (long long)tokens->dim[0], (long long)g->n_steps);
     g->tokens = tokens->data;
+    g->stored_steps = tokens->dim[0];
     g->samples = tokens->dim[1];
-    g->seq = tokens->dim[2] - 1;
-    if (!mask) return ERR_OK;
-    if (mask->dtype != F32 || mask->ndim != 3 || mask->dim[0] != tokens->dim[0] ||
-        mask->dim[1] != g->samples || mask->dim[2] != g->seq)
-        return err_user("'%s': \"loss_mask\" is not an F32 tensor of shape [steps, samples, positions]",
-                        path);
-    g->loss_mask = mask->data;
+    g->seq = tokens->dim[2] - !encoder;
+    ERR_RETURN(read_field(g, path, "loss_mask", F32, 3, (const void **)&g->loss_mask));
+    if (!encoder) return ERR_OK;
+    ERR_RETURN(read_field(g, path, "padding_mask", I64, 3, (const void **)&g->padding_mask));
+    ERR_RETURN(read_field(g, path, "types", I64, 3, (const void **)&g->types));
+    ERR_RETURN(read_field(g, path, "labels", I64, 3, (const void **)&g->labels));
+    ERR_RETURN(read_field(g, path, "is_random", I64, 2, (const void **)&g->is_random));
+    return g->labels ? ERR_OK : err_user("'%s' has a \"padding_mask\" and no \"labels\"", path);
+}
+
+static Err check_ids(const int64_t *id, int64_t n, int64_t end, const char *what) {
+    for (int64_t i = 0; id && i < n; i++)
+        if (id[i] < 0 || id[i] >= end)
+            return err_user("batches.safetensors: %s %lld is not below %lld", what, (long long)id[i],
+                            (long long)end);
     return ERR_OK;
+}
+
+/* The number of tokens before the padding of a sample; -1: the mask is not ones followed by zeros. */
+static int64_t length_of(const Golden *g, int64_t sample) {
+    const int64_t *mask = g->padding_mask + sample * g->seq;
+    int64_t n = 0;
+    while (n < g->seq && mask[n] == 1) n++;
+    for (int64_t i = n; i < g->seq; i++)
+        if (mask[i]) return -1;
+    return n;
+}
+
+/* Labels without weight may be any number. */
+static Err check_encoder(const Golden *g, const Derived *d, int64_t samples) {
+    for (int64_t i = 0; i < samples; i++)
+        if (length_of(g, i) < 1)
+            return err_user("batches.safetensors: the padding_mask of sample %lld is not one or more ones "
+                            "followed by zeros; padding must be on the right",
+                            (long long)i);
+    for (int64_t i = 0; i < samples * g->seq; i++)
+        if (!g->loss_mask || g->loss_mask[i] != 0)
+            ERR_RETURN(check_ids(&g->labels[i], 1, d->vocab_size, "label"));
+    ERR_RETURN(check_ids(g->types, samples * g->seq, 2, "type"));
+    return check_ids(g->is_random, samples, 2, "is_random");
+}
+
+Err golden_check(const Golden *g, const Config *c, const Derived *d) {
+    const int64_t samples = g->n_steps * g->samples;
+    const bool encoder = c->model == MODEL_bert;
+    if (encoder != (g->padding_mask != NULL))
+        return err_user("batches.safetensors has %s \"padding_mask\", so it is not for --model %s",
+                        g->padding_mask ? "a" : "no", ModelFamily_spellings[c->model]);
+    if (encoder && c->bert_binary_head && (!g->types || !g->is_random))
+        return err_user("batches.safetensors needs \"types\" and \"is_random\" for the head for sentences; add "
+                        "them, or set --bert-no-binary-head");
+    ERR_RETURN(check_ids(g->tokens, samples * (g->seq + !encoder), d->vocab_size, "token"));
+    return encoder ? check_encoder(g, d, samples) : ERR_OK;
 }
 
 Err golden_open(const char *dir, Golden **out) {
@@ -121,7 +183,7 @@ static void complete(int64_t *option, int64_t value) {
 
 void golden_complete(const Golden *g, Config *c) {
     static const char *const EMBEDDINGS[] = {"model.embed_tokens.weight", "transformer.wte.weight",
-                                             "wte.weight"};
+                                             "wte.weight", "bert.embeddings.word_embeddings.weight"};
     for (size_t i = 0; i < sizeof EMBEDDINGS / sizeof *EMBEDDINGS; i++) {
         const Tensor *w = safetensors_find(g->init, EMBEDDINGS[i]);
         if (w) complete(&c->vocab_size, w->dim[0]);
@@ -142,16 +204,34 @@ void golden_refuse(Args *args) {
         args_refuse(args, NAMES[i], "here, because the golden case sets the number of steps");
 }
 
+/* Inputs and labels of a sample. */
+static void decoder_sample(const Golden *g, int64_t sample, const Sample *to) {
+    const int64_t *from = g->tokens + sample * (g->seq + 1);
+    memcpy(to->tokens, from, (size_t)g->seq * sizeof *from);
+    memcpy(to->labels, from + 1, (size_t)g->seq * sizeof *from);
+}
+
+static void encoder_sample(const Golden *g, int64_t sample, const Sample *to) {
+    const int64_t at = sample * g->seq;
+    memcpy(to->tokens, g->tokens + at, (size_t)g->seq * sizeof *g->tokens);
+    for (int64_t p = 0; p < g->seq; p++)
+        to->labels[p] = g->loss_mask && g->loss_mask[at + p] == 0 ? 0 : g->labels[at + p];
+    *to->lengths = length_of(g, sample);
+    if (to->token_types) memcpy(to->token_types, g->types + at, (size_t)g->seq * sizeof *g->types);
+    if (to->sentence_labels) *to->sentence_labels = g->is_random[sample];
+}
+
 void golden_batch(const Golden *g, int64_t step, Batch *b) {
-    int64_t s = g->seq;
     for (int64_t i = 0; i < b->b; i++) {
-        int64_t sample = step * g->samples + b->indices[i];
-        const int64_t *from = g->tokens + sample * (s + 1);
-        memcpy(b->tokens + i * s, from, (size_t)s * sizeof *from);
-        memcpy(b->labels + i * s, from + 1, (size_t)s * sizeof *from);
-        for (int64_t p = 0; p < s; p++) {
-            b->position_ids[i * s + p] = p;
-            b->loss_mask[i * s + p] = g->loss_mask ? g->loss_mask[sample * s + p] : 1;
+        const int64_t sample = step * g->samples + b->indices[i];
+        const Sample to = batch_sample(b, i);
+        if (g->padding_mask)
+            encoder_sample(g, sample, &to);
+        else
+            decoder_sample(g, sample, &to);
+        for (int64_t p = 0; p < g->seq; p++) {
+            to.position_ids[p] = p;
+            to.loss_mask[p] = g->loss_mask ? g->loss_mask[sample * g->seq + p] : 1;
         }
     }
 }

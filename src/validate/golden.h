@@ -16,9 +16,11 @@ typedef struct Golden {
     Safetensors *init, *batches, *oracle;
     GoldenStep *steps; /* [n_steps] */
     int64_t n_steps;
-    const int64_t *tokens;  /* [n_steps, samples, seq + 1] */
+    const int64_t *tokens;  /* [n_steps, samples, seq + 1], or of an encoder [n_steps, samples, seq] */
     const float *loss_mask; /* [n_steps, samples, seq]; NULL: all ones */
-    int64_t samples, seq;
+    /* Of an encoder, else NULL: [n_steps, samples, seq], is_random [n_steps, samples]. */
+    const int64_t *types, *labels, *padding_mask, *is_random;
+    int64_t stored_steps, samples, seq;
 } Golden;
 
 /* Reads and checks everything but run.conf. An incomplete case is a user error that names the missing part. */
@@ -28,6 +30,8 @@ void golden_close(Golden *);
  * sizes, train-iters), and the oracle's conventions, which differ from Megatron-LM's defaults: loss per
  * token, no dropout. */
 void golden_complete(const Golden *, Config *);
+/* Whether the batches are those of the model of the options: their tensors, ids and masks. */
+Err golden_check(const Golden *, const Config *, const Derived *);
 /* Problems for options of the last command line about the length of the run, which is the case's. */
 void golden_refuse(Args *);
 /* Loads the samples of a step given by batch->indices. */

@@ -124,12 +124,16 @@ static Model *widened(const Registry *from, const Config *c, const Derived *d, c
 
 static void compute(const Model *m, const Reference *r, double *out) {
     const RunContext context = {.device = m->device, .dtype = F64};
-    int64_t *positions = mem_alloc((size_t)r->positions * sizeof *positions);
-    for (int64_t i = 0; i < r->positions; i++) positions[i] = i;
-    for (int64_t i = 0; i < r->samples; i++)
-        logits_compute(m, &context, &(MicrobatchContext){.training = false}, r->tokens + i * r->positions,
-                       positions, 1, r->positions, NULL, NULL, out + i * r->positions * r->vocab);
-    free(positions);
+    const size_t bytes = (size_t)r->positions * sizeof *r->tokens;
+    Batch b = batch_new(1, (SampleShape){r->positions, 0, m->plan.sample.fields});
+    for (int64_t i = 0; i < r->positions; i++) b.position_ids[i] = i;
+    if (b.lengths) b.lengths[0] = r->positions;
+    for (int64_t i = 0; i < r->samples; i++) {
+        memcpy(b.tokens, r->tokens + i * r->positions, bytes);
+        logits_compute(m, &context, &(MicrobatchContext){.training = false}, &b, NULL, NULL,
+                       out + i * r->positions * r->vocab);
+    }
+    batch_free(&b);
 }
 
 static void compute_noisy(const Model *m, const Reference *r, double roundoff, int draw, double *out) {

@@ -31,6 +31,7 @@ import safetensors.torch
 import torch
 import transformers
 
+import encoders
 import moe
 import sinks
 import witness
@@ -54,7 +55,7 @@ def initialise(model, rng, zero_centred, dtype):
                 value = rng.normal(0, moe.ROUTER_STD if name.endswith("mlp.gate.weight") else 0.1, tuple(p.shape))
             else:
                 value = rng.uniform(0.05, 0.3, tuple(p.shape)) * rng.choice([-1, 1], tuple(p.shape))
-                if "norm" in name or ".ln_" in name:
+                if any(word in name.lower() for word in ("norm", ".ln_", ".ln.")):
                     value += 0 if zero_centred or name.endswith("bias") else 1
             p.copy_(torch.from_numpy(value.astype(dtype).astype("float64")))
 
@@ -75,7 +76,14 @@ def make_batches(o, rng, masked):
     return batches
 
 
-def train(model, o, conf, all_tokens, masks):
+def losses(model, x):
+    """The logits of a decoder, and its loss."""
+    logits = model(input_ids=x["tokens"][:, :-1], use_cache=False).logits
+    each = torch.nn.functional.cross_entropy(logits.transpose(1, 2), x["tokens"][:, 1:], reduction="none")
+    return logits, {"lm loss": (each * x["loss_mask"]).sum() / x["loss_mask"].sum()}
+
+
+def train(model, o, conf, batches, losses):
     """AdamW as Megatron-LM runs it: p -= lr * (m_hat / (sqrt(v_hat) + eps) + wd * p), wd on tensors of 2 or more dims.
 
     Returns the curve, the gradients and logits of the first step, and the parameters PyTorch's own AdamW makes of
@@ -87,17 +95,18 @@ def train(model, o, conf, all_tokens, masks):
         [{"params": [p for p in peer.values() if (p.dim() > 1) == decayed], "weight_decay": wd * decayed}
          for decayed in (True, False)], betas=(b1, b2), eps=o["adam-eps"], foreach=False)
     curve, first, routers = [], None, moe.Routers(model, o)
-    for k, (tokens, mask) in enumerate(zip(all_tokens, masks)):
-        logits = model(input_ids=tokens[:, :-1], use_cache=False).logits
-        losses = torch.nn.functional.cross_entropy(logits.transpose(1, 2), tokens[:, 1:], reduction="none")
-        loss = (losses * mask).sum() / mask.sum()
+    for k in range(o["train-iters"]):
+        x = {name: values[k] for name, values in batches.items()}
+        logits, parts = losses(model, x)
+        loss, mask = sum(parts.values()), x["loss_mask"]
         # Megatron-LM's weight of router losses: as if all positions counted, over the tokens that do count.
-        balance = routers.losses(*tokens[:, 1:].shape) * (mask.numel() / mask.sum())
+        balance = routers.losses(*mask.shape) * (mask.numel() / mask.sum())
         grads = dict(zip(params, torch.autograd.grad(loss + balance, list(params.values()))))
         norm = math.sqrt(sum((g * g).sum().item() for g in grads.values()))
         clip = min(1.0, o["clip-grad"] / (norm + 1e-6))
         lr = trainer.learning_rate(conf, k * o["global-batch-size"], o["lr"], o["min-lr"])
-        curve.append({"loss": loss.item(), "grad_norm": norm, "clip": clip, "lr": lr})
+        named = {n: part.item() for n, part in parts.items() if len(parts) > 1}
+        curve.append({"loss": loss.item(), "grad_norm": norm, "clip": clip, "lr": lr} | named)
         first = first or (grads, logits.detach())
         with torch.no_grad():
             for n, p in params.items():
@@ -122,18 +131,21 @@ def make(name, out, overrides, arguments):
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "run.conf").write_text("".join(
         f"{k} = {str(v).lower() if isinstance(v, bool) else v}\n" for k, v in o.items() if v is not False))
-    dtype, batches = files.get("init", "float32"), make_batches(o, rng, files.get("mask"))
+    dtype, encoder = files.get("init", "float32"), o.get("model") == "bert"
+    batches = encoders.make_batches(o, rng) if encoder else make_batches(o, rng, files.get("mask"))
+    kind = "MaskedLM" if o.get("bert-no-binary-head") else "PreTraining" if encoder else "CausalLM"
     with Float64():
-        model = transformers.AutoModelForCausalLM.from_config(
-            transformers.AutoConfig.for_model(family, **FAMILIES[family].config(o)),
-            attn_implementation=sinks.implementation(o), dtype=torch.float64).train()
-        sinks.add(model, o)
+        model = getattr(transformers, "AutoModelFor" + kind).from_config(
+            transformers.AutoConfig.for_model(family.replace("_bert", "-bert"), **FAMILIES[family].config(o)),
+            attn_implementation=encoders.implementation(o) if encoder else sinks.implementation(o), dtype=torch.float64).train()
+        encoders.adapt(model, o) if encoder else sinks.add(model, o)
         model.config._experts_implementation = "eager"
         initialise(model, rng, o.get("apply-layernorm-1p"), dtype)
     save_init(family, model, folder, dtype)
     masks = batches.get("loss_mask", torch.ones(batches["tokens"][..., 1:].shape)).double()
+    task = encoders.losses if encoder else losses
     with Float64():
-        curve, grads, logits, peer, margin = train(model, o, witness.read_conf(folder / "run.conf"), batches["tokens"], masks)
+        curve, grads, logits, peer, margin = train(model, o, witness.read_conf(folder / "run.conf"), batches | {"loss_mask": masks}, task)
     params = {n: p.detach() for n, p in model.named_parameters()}
     oracle = {"grad/" + n: g for n, g in moe.on_disk(FAMILIES[family], grads).items()} | {
         "param/" + n: p for n, p in moe.on_disk(FAMILIES[family], params | moe.biases(model)).items()}
@@ -143,7 +155,7 @@ def make(name, out, overrides, arguments):
     safetensors.torch.save_file(oracle, folder / "oracle.safetensors", {"format": "pt"})
     steps = ",\n".join("    " + json.dumps(step) for step in curve)
     (folder / "curve.json").write_text('{\n  "steps": [\n' + steps + "\n  ]\n}\n")
-    checks = witness.check(folder)
+    checks = {} if encoder else witness.check(folder)  # the witness has no encoder
     checks["parameters against torch.optim.AdamW"] = max(((p - peer[n]).norm() / p.norm()).item() for n, p in params.items())
     for what, error in checks.items():
         if not error <= 1e-12:
@@ -159,7 +171,7 @@ def make(name, out, overrides, arguments):
 
 
 def provenance(family, model, arguments):
-    sources = [HERE / f"{f}.py" for f in ("golden", f"families/{family}", "families/decoder", "moe", "sinks", "witness", "float64")]
+    sources = [HERE / f"{f}.py" for f in ("golden", f"families/{family}", "families/decoder", "moe", "sinks", "encoders", "witness", "float64")]
     sources += [Path(trainer.__file__), Path(trainer.decoder.__file__)]
     return {"generator": "tools/oracle/golden.py", "arguments": arguments, "model": model,
             "source_sha256": hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest(),

@@ -1,0 +1,76 @@
+"""Support of golden.py for encoders: batches of masked text in two sentences, and BERT's two losses."""
+import numpy as np
+import torch
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.masking_utils import eager_mask
+from transformers.models.bert.modeling_bert import eager_attention_forward
+from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
+
+MASK = 3  # the id that replaces a masked token
+
+
+def rotated(module, q, k, *args, **kwargs):
+    """Attention with RoPE, which transformers' BERT does not have."""
+    dim = q.shape[-1]
+    frequencies = 10000.0 ** (-torch.arange(0, dim, 2) / dim)
+    angles = (torch.arange(q.shape[2])[:, None] * frequencies).repeat(1, 2)[None]
+    return eager_attention_forward(module, *apply_rotary_pos_emb(q, k, angles.cos(), angles.sin()), *args, **kwargs)
+
+
+AttentionInterface.register("rotated", rotated)
+AttentionMaskInterface.register("rotated", eager_mask)
+
+
+class Nothing(torch.nn.Module):
+    """An embedding that the model does not have."""
+
+    def __init__(self, hidden):
+        super().__init__()
+        self.hidden = hidden
+
+    def forward(self, ids):
+        return torch.zeros(*ids.shape, self.hidden)
+
+
+def implementation(o):
+    return "rotated" if o.get("position-embedding-type") == "rope" else "eager"
+
+
+def adapt(model, o):
+    embeddings = model.bert.embeddings
+    if o.get("position-embedding-type") == "rope":
+        embeddings.position_embeddings = Nothing(o["hidden-size"])
+    if o.get("bert-no-binary-head"):
+        embeddings.token_type_embeddings = Nothing(o["hidden-size"])
+    if "activation" not in o:  # Megatron-LM's head has the erf form, its MLP the tanh form
+        model.cls.predictions.transform.transform_act_fn = torch.nn.GELU()
+
+
+def make_batches(o, rng):
+    """Tokens that depend on those before them. Samples end in padding; one has none."""
+    steps, batch, seq, vocab = o["train-iters"], o["global-batch-size"], o["seq-length"], o["vocab-size"]
+    successors, shape = rng.integers(MASK + 1, vocab, (vocab, 3)), (steps, batch, seq)
+    labels = rng.integers(MASK + 1, vocab, shape)
+    for s in range(1, seq):
+        likely = successors[labels[..., s - 1], rng.choice(3, (steps, batch), p=[0.6, 0.3, 0.1])]
+        labels[..., s] = np.where(rng.random((steps, batch)) < 0.9, likely, labels[..., s])
+    lengths = rng.integers(seq // 3, seq + 1, (steps, batch, 1))
+    lengths[:, 0] = seq
+    there = np.arange(seq) < lengths
+    masked = there & (rng.random(shape) < 0.3)
+    masked[..., 1] = True  # at least one in each sample
+    types = there & (np.arange(seq) >= lengths * rng.uniform(0.3, 0.7, lengths.shape))
+    arrays = {"tokens": np.where(masked, np.where(rng.random(shape) < 0.8, MASK, rng.integers(MASK + 1, vocab, shape)), labels) * there,
+              "labels": labels * masked, "types": types, "padding_mask": there, "is_random": rng.integers(0, 2, (steps, batch))}
+    return {n: torch.from_numpy(x.astype(np.int64)) for n, x in arrays.items()} | {"loss_mask": torch.from_numpy(masked.astype(np.float32))}
+
+
+def losses(model, x):
+    """The logits, and the losses by Megatron-LM's names."""
+    out = model(input_ids=x["tokens"], attention_mask=x["padding_mask"], token_type_ids=x["types"])
+    logits = out.logits if hasattr(out, "logits") else out.prediction_logits
+    each = torch.nn.functional.cross_entropy(logits.transpose(1, 2), x["labels"], reduction="none")
+    found = {"lm loss": (each * x["loss_mask"]).sum() / x["loss_mask"].sum()}
+    if not hasattr(out, "logits"):
+        found["sop loss"] = torch.nn.functional.cross_entropy(out.seq_relationship_logits, x["is_random"])
+    return logits, found
