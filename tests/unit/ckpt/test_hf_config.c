@@ -166,7 +166,8 @@ static void config_json_round_trips(void **unused) {
                          "Glm4MoeForCausalLM");
     config_round_trip_of(BASE "activation = gelu-erf\nattention-dropout = 0.3\n", "GPT2LMHeadModel");
     config_round_trip_of(BASE "model = bert\nactivation = gelu-erf\n", "MegatronBertForPreTraining");
-    config_round_trip_of(BASE "model = bert\nactivation = gelu-tanh\nnorm-placement = post\n", "BertForPreTraining");
+    config_round_trip_of(BASE "model = bert\nactivation = gelu-tanh\nnorm-placement = post\n",
+                         "BertForPreTraining");
 }
 
 /* A type that is stored is written, though an earlier one fits; or what it cannot say is named. */
@@ -323,13 +324,9 @@ static const struct {
 enum { N_DIFFERENCES = sizeof DIFFERENCES / sizeof *DIFFERENCES };
 
 /* Options of training and memory; two that are part of num_query_groups and activation. */
-static const char *const NOT_COMPARED[] = {"bias_gelu_fusion",
-                                           "hf_model_type",
-                                           "seq_length",
-                                           "make_vocab_size_divisible_by",
-                                           "group_query_attention",
-                                           "hidden_dropout",
-                                           "attention_dropout"};
+static const char *const NOT_COMPARED[] = {
+    "bias_gelu_fusion",      "hf_model_type",  "seq_length",       "make_vocab_size_divisible_by",
+    "group_query_attention", "hidden_dropout", "attention_dropout"};
 
 static bool is_not_compared(const char *field) {
     for (size_t i = 0; i < sizeof NOT_COMPARED / sizeof *NOT_COMPARED; i++)
