@@ -256,14 +256,15 @@ static bool has_shape(const Tensor *t, const HfTensor *want) {
 }
 
 static bool is_copy(const Tensor *x, const Tensor *of) {
-    return of && of->dtype == x->dtype && tensor_same_shape(of, x) && !memcmp(of->data, x->data, tensor_bytes(of));
+    return of && of->dtype == x->dtype && tensor_same_shape(of, x) &&
+           !memcmp(of->data, x->data, tensor_bytes(of));
 }
 
 /* Buffers that older transformers saved with the parameters, and the copies of tied parameters. */
 static bool is_expected_extra(const Safetensors *s, const HfMap *m, const SafeTensor *t) {
-    static const char *const BUFFERS[] = {".attn.bias", ".attn.masked_bias", ".attention.bias",
-                                          ".attention.masked_bias", ".rotary_emb.inv_freq",
-                                          ".embeddings.position_ids"};
+    static const char *const BUFFERS[] = {".attn.bias",           ".attn.masked_bias",
+                                          ".attention.bias",      ".attention.masked_bias",
+                                          ".rotary_emb.inv_freq", ".embeddings.position_ids"};
     for (size_t i = 0; i < sizeof BUFFERS / sizeof *BUFFERS; i++)
         if (ends_with(t->name, BUFFERS[i])) return true;
     if (!strcmp(t->name, "cls.predictions.decoder.bias"))

@@ -167,9 +167,10 @@ static Err check_exportable(const Config *c, const Derived *d) {
                         "gives this one; it cannot be exported",
                         SoftmaxType_spellings[c->softmax_type]);
     if (c->model == MODEL_bert && c->activation == MLP_GELU && d->activation != MLP_GELU_ERF)
-        return err_user("no Hugging Face BERT has gelu-tanh in its layers and gelu-erf in its head, as this one "
-                        "by Megatron-LM's --activation gelu; it cannot be exported. Train with --activation "
-                        "gelu-tanh or --no-bias-gelu-fusion");
+        return err_user(
+            "no Hugging Face BERT has gelu-tanh in its layers and gelu-erf in its head, as this one "
+            "by Megatron-LM's --activation gelu; it cannot be exported. Train with --activation "
+            "gelu-tanh or --no-bias-gelu-fusion");
     if (d->num_moe_layers && d->sinkhorn)
         return err_user("no Hugging Face model that can be written balances its experts by sinkhorn, as "
                         "--moe-router-load-balancing-type does in this one; it cannot be exported");

@@ -55,7 +55,8 @@ static void positions_read(HfReader *r, const HfRow *row) {
 /* A model with the head for sentences has two types of tokens. */
 static void token_types_read(HfReader *r, const HfRow *row) {
     const int64_t types = (int64_t)row->fallback;
-    if (hf_get_size(r, row->key, types) != types) hf_refuse(r, row->key, "and only 2 types of tokens can be read");
+    if (hf_get_size(r, row->key, types) != types)
+        hf_refuse(r, row->key, "and only 2 types of tokens can be read");
 }
 
 /* ---- activations ---- */

@@ -16,7 +16,7 @@ static Flow bert_stage(Tape *t, const Model *m, const StagePart *part, const Fee
     if (!part->head)
         return (Flow){{stack_output(t, encoder, part->first_layer, part->layers, feed, s)}}; /* V or I */
     Tensor *h = stack_end(t, encoder, part->first_layer, part->layers, feed, s); /* [s, b, h]   V or I */
-    Flow out = {{bert_token_loss(t, m->head, feed, h)}};                         /* loss [b, s] I, or logits V */
+    Flow out = {{bert_token_loss(t, m->head, feed, h)}}; /* loss [b, s] I, or logits V */
     if (feed->labels && m->plan.n_losses > 1)
         out.at[1] = bert_sentence_loss(t, m->head, feed, h); /* loss [b, 1] I */
     return out;

@@ -125,7 +125,7 @@ MemoryPlan memory_plan_together(const MemoryPlan *own, const Device *device, Com
     return p;
 }
 
-/* Two containers of one machine have different names, and limits of their own. Two machines may have one name,
+/* Two containers of one machine have different names and separate limits. Two machines may have one name,
  * but were not started at once. */
 static uint64_t host_of_process(void) {
     char name[MACHINE_TEXT] = "";

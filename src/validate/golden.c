@@ -137,8 +137,9 @@ Err golden_check(const Golden *g, const Config *c, const Derived *d) {
         return err_user("batches.safetensors has %s \"padding_mask\", so it is not for --model %s",
                         g->padding_mask ? "a" : "no", ModelFamily_spellings[c->model]);
     if (encoder && c->bert_binary_head && (!g->types || !g->is_random))
-        return err_user("batches.safetensors needs \"types\" and \"is_random\" for the head for sentences; add "
-                        "them, or set --bert-no-binary-head");
+        return err_user(
+            "batches.safetensors needs \"types\" and \"is_random\" for the head for sentences; add "
+            "them, or set --bert-no-binary-head");
     ERR_RETURN(check_ids(g->tokens, samples * (g->seq + !encoder), d->vocab_size, "token"));
     return encoder ? check_encoder(g, d, samples) : ERR_OK;
 }

@@ -2,8 +2,7 @@
 
 /* The fields of the logits: all but those of losses. */
 static FieldSet inputs(const Model *m) {
-    return m->plan.sample.fields &
-           ~(FIELD_SET(labels) | FIELD_SET(loss_mask) | FIELD_SET(sentence_labels));
+    return m->plan.sample.fields & ~(FIELD_SET(labels) | FIELD_SET(loss_mask) | FIELD_SET(sentence_labels));
 }
 
 static Tensor field_tensor(Device *d, const Batch *b, FieldId f) {

@@ -20,7 +20,6 @@ UNCHANGED = [
     ("distributed_timeout_minutes", "--distributed-timeout-minutes 5", "", "affects only when a hung run ends: functional/faults"),
     ("distributed_backend", "--distributed-backend gloo", "", "affects only memory of GPUs"),
     ("distributed_timeout_seconds", "--distributed-timeout-seconds-after-init 300", "", "the same"),
-    ("model", "--model gpt", "", "there is one family"),
     ("hf_model_type", "--hf-model-type gpt2", "", "affects only what convert writes: functional/convert"),
     ("use_precision_aware_optimizer", "--lane fp32 --use-precision-aware-optimizer", "--lane fp32", "only allows other types of moments"),
     ("add_position_embedding", "--position-embedding-type rope --no-position-embedding", "--position-embedding-type rope", "rope has none"),

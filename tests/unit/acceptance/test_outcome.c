@@ -52,6 +52,16 @@ static void what_does_not_fit_is_a_limit(void **unused) {
     free(r);
 }
 
+static void a_stage_can_measure_again(void **unused) {
+    (void)unused;
+    Outcome *r = new_outcome();
+    outcome_sample(r, "GB/s", 1, "rate");
+    r->n_metrics = 0;
+    outcome_sample(r, "GB/s", 2, "rate");
+    assert_true(r->metric[0].n == 1 && r->metric[0].sample[0] == 2);
+    free(r);
+}
+
 static void texts_are_utf8(void **unused) {
     (void)unused;
     Outcome *r = new_outcome();
@@ -73,6 +83,7 @@ int main(void) {
         cmocka_unit_test(severe_evidence_is_kept),
         cmocka_unit_test(distinct_faults_of_one_suspect_are_kept),
         cmocka_unit_test(what_does_not_fit_is_a_limit),
+        cmocka_unit_test(a_stage_can_measure_again),
         cmocka_unit_test(texts_are_utf8),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -128,6 +128,7 @@ static const struct {
     {"test-data-path", "none"},
     {"mock-data", "false"},
     {"data-cache-path", "none"},
+    {"bert-no-binary-head", "false"},
     {"no-mmap-bin-files", "false"},
     {"num-workers", "2"},
     {"dataloader-type", "single"},

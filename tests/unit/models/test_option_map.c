@@ -42,7 +42,8 @@ static void every_choice_is_mapped(void **state) {
         Setup *s = setup_new("%s", CASES[i].words);
         assert_int_equal(map_activation(s->derived.activation), CASES[i].activation);
         assert_int_equal(map_softmax(s->config.softmax_type), CASES[i].sink);
-        assert_int_equal(map_norms(s->config.norm_placement), CASES[i].norms);
+        assert_int_equal(map_norms(s->config.norm_placement, MODEL_gpt), CASES[i].norms);
+        assert_int_equal(map_norms(PLACE_POST, MODEL_bert), NORM_SUM);
         assert_int_equal(map_score(s->config.moe_router_score_function), CASES[i].score);
         assert_int_equal(map_fp8_format(s->config.fp8_format), CASES[i].format);
         assert_int_equal(map_fp8_recipe(s->config.fp8_recipe), CASES[i].recipe);

@@ -16,6 +16,7 @@
 #include "ops/rope.h"
 #include "ops/scale.h"
 #include "ops/softcap.h"
+#include "ops/take_row.h"
 
 static inline Tensor *build_linear(Tape *t, Tensor **in, const void *attr) {
     (void)attr;
@@ -73,6 +74,12 @@ static inline Tensor *build_scale(Tape *t, Tensor **in, const void *attr) {
 }
 
 /* The gradient takes the memory of x: here that of a sum, not the input itself. */
+/* Rows of both calls get gradients, and the others get zeros. */
+static inline Tensor *build_take_row(Tape *t, Tensor **in, const void *attr) {
+    (void)attr;
+    return op_add(t, op_take_row(t, in[0], 1), op_take_row(t, in[0], in[0]->dim[0] - 1));
+}
+
 static inline Tensor *build_softcap(Tape *t, Tensor **in, const void *attr) {
     return op_softcap(t, op_add(t, in[0], in[0]), ((const SoftcapAttr *)attr)->cap);
 }
