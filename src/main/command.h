@@ -4,6 +4,7 @@
 
 #include "ckpt/ckpt.h"
 #include "config/config.h"
+#include "data/masking.h"
 #include "tokenizer/tokenizer.h"
 
 /* COMMAND(name, whether it runs on several processes, "description") */
@@ -52,6 +53,8 @@ typedef struct Setup {
 } Setup;
 /* Opens the tokenizer and computes `derived`. A missing vocabulary is a user error. */
 Err setup_finish(Setup *);
+/* The tokens of masked text. Mock data without such tokens use the last ids of the vocabulary. */
+Err setup_mask_tokens(const Setup *, MaskTokens *out);
 void setup_free(Setup *);
 /* The tokenizer that the options describe; *out is NULL if they name none. */
 Err setup_tokenizer(const Config *, Tokenizer **out);

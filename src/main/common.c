@@ -7,6 +7,7 @@
 #include "base/version.h"
 #include "comm/comm.h"
 #include "main/command.h"
+#include "tokenizer/special.h"
 
 static void print_error(const char *sentence, const char *more) {
     if (*sentence) fprintf(stderr, "isotron: %s\n%s", sentence, more);
@@ -111,6 +112,51 @@ Err setup_finish(Setup *s) {
                         s->config.tokenizer_model ? quote(s->config.tokenizer_model).s : "",
                         tokenizer_vocab_size(s->tokenizer), (long long)s->derived.vocab_size);
     return ERR_OK;
+}
+
+static void mock_mask_tokens(const Setup *s, MaskTokens *out) {
+    enum { SENTINELS = 100, OTHERS = 3 };
+    const int64_t vocab = s->derived.vocab_size, room = vocab - OTHERS,
+                  n = room < SENTINELS ? room : SENTINELS;
+    int64_t *sentinels = arena_alloc(s->arena, (size_t)(n > 0 ? n : 0) * sizeof *sentinels);
+    for (int64_t i = 0; i < n; i++) sentinels[i] = room - n + i;
+    *out = (MaskTokens){.cls = vocab - 3,
+                        .sep = vocab - 2,
+                        .mask = vocab - 1,
+                        .bos = vocab - 3,
+                        .eos = vocab - 2,
+                        .sentinels = sentinels,
+                        .num_sentinels = n,
+                        .vocab_size = vocab};
+}
+
+Err setup_mask_tokens(const Setup *s, MaskTokens *out) {
+    const Tokenizer *t = s->tokenizer;
+    const bool known = t && tokenizer_special(t, SPECIAL_MASK) >= 0;
+    if (!known && s->config.mock_data) mock_mask_tokens(s, out);
+    if (!known && s->config.mock_data) return ERR_OK;
+    *out = (MaskTokens){
+        .cls = -1, .sep = -1, .mask = -1, .bos = -1, .eos = -1, .vocab_size = s->derived.vocab_size};
+    if (!t) return ERR_OK;
+    *out = (MaskTokens){.cls = tokenizer_special(t, SPECIAL_CLS),
+                        .sep = tokenizer_special(t, SPECIAL_SEP),
+                        .mask = tokenizer_special(t, SPECIAL_MASK),
+                        .bos = tokenizer_special(t, SPECIAL_BOS),
+                        .eos = tokenizer_special(t, SPECIAL_EOS),
+                        .vocab_size = tokenizer_vocab_size(t)};
+    int64_t *sentinels;
+    unsigned char *continues;
+    out->num_sentinels = tokenizer_sentinels(t, &sentinels);
+    const Err e = tokenizer_continuations(t, &continues);
+    if (!e.code) {
+        const size_t bytes = (size_t)out->num_sentinels * sizeof *sentinels, ids = (size_t)out->vocab_size;
+        out->sentinels =
+            memcpy(arena_alloc(s->arena, bytes + 1), sentinels ? sentinels : &(int64_t){0}, bytes);
+        out->continues = memcpy(arena_alloc(s->arena, ids), continues, ids);
+        free(continues);
+    }
+    free(sentinels);
+    return e;
 }
 
 Err setup_checkpoint(const char *path, int64_t ckpt_step, Ckpt **out) {

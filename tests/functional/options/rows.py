@@ -267,6 +267,18 @@ witnessed("train_data_path valid_data_path test_data_path", "--train-data-path t
           "data-path split")
 witnessed("train_data_path valid_data_path", "--train-data-path 2 text 1 third --valid-data-path more", "data-path split")
 witnessed("split", "--split 40,50,10")
+
+
+def masks(field, words):
+    """unit/data/masked compares the samples with Megatron-LM's; here the option reaches them."""
+    def check(program, quick):
+        plain = program.words("--model bert --mock-data --eval-iters 0", "data-path split eval-interval")
+        expect(bits(program.pretrain(plain)) != bits(program.pretrain([*plain, *words.split()])), "the option changes no number")
+    row(field, words)(check)
+
+
+masks("mask_prob", "--mask-prob 0.4")
+masks("short_seq_prob", "--short-seq-prob 0.9")
 BLEND = "--data-path text more --split 80,20,0 --train-iters 16 --eval-interval 8 --dataloader-type cyclic"  # several epochs of both
 witnessed("dataloader_type", BLEND, layouts=(ONE, "--ranks 2 --tensor-model-parallel-size 2"))
 witnessed("dataloader_type", BLEND, layouts=("--ranks 2",), witness="--data-parallel-ranks 2")

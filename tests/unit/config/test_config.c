@@ -138,6 +138,8 @@ static const struct {
     {"eod-mask-loss", "false"},
     {"allow-ambiguous-pad-tokens", "false"},
     {"mid-level-dataset-surplus", "0.005"},
+    {"mask-prob", "0.15"},
+    {"short-seq-prob", "0.1"},
     {"tokenizer-type", "none"},
     {"tokenizer-model", "none"},
     {"vocab-file", "none"},
