@@ -100,6 +100,22 @@ def shown(fields, words, pattern, count=None):
 
 # ---- model ----
 
+GOLDEN = pathlib.Path(__file__).resolve().parents[3] / "golden"
+
+
+@row("decoder_num_layers decoder_seq_length relative_attention_num_buckets relative_attention_max_distance")
+def encoder_decoder(program, quick):
+    """An independent model has these options (golden/t5-v1_1), and no other values of them."""
+    case = GOLDEN / "t5-v1_1"
+    program.call("parity", case, "--fp64")
+    if quick:
+        return
+    program.call("parity", case, "--fp64", "--relative-attention-max-distance", 11, status=1)
+    for words in (["--decoder-num-layers", 4], ["--decoder-seq-length", 15], ["--relative-attention-num-buckets", 12]):
+        program.call("parity", case, "--fp64", *words, status=2)
+
+
+
 witnessed("num_layers hidden_size num_attention_heads seq_length vocab_size data_path split global_batch_size train_iters lr lane"
           " eval_iters eval_interval init_method_std hidden_dropout attention_dropout log_params_norm log_jsonl",
           layouts=(ONE, CUT, STAGES, "--ranks 2", "--ranks 2 --context-parallel-size 2 --cp-comm-type a2a"))
