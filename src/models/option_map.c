@@ -7,6 +7,15 @@
     case choice:                                                                                             \
         return value
 
+DatasetId map_dataset(ModelFamily x) {
+    switch (x) {
+#define FAMILY(name) TO(MODEL_##name, DATASET_##name);
+#include "config/families.def"
+#undef FAMILY
+    }
+    return 0;
+}
+
 Activation map_activation(MlpActivation x) {
     switch (x) {
     case MLP_GELU: /* config_finish resolves it */
