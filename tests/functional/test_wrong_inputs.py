@@ -35,7 +35,7 @@ bench train {bench} --against x --allow= => --allow expects a value, not ''
 bench train {bench} --baseline= => --baseline expects a value, not ''
 pretrain --lr fast => --lr expects a number, not 'fast'
 pretrain --lr nan => --lr expects a number, not 'nan'
-pretrain --activation elu => --activation expects one of gelu|not 'relu'
+pretrain --activation elu => --activation expects one of gelu|not 'elu'
 pretrain --window-size 1,x => --window-size expects whole numbers, not '1,x'
 pretrain --bf16=maybe => --bf16 expects true or false, not 'maybe'
 pretrain stray --num-layers 2 => 'stray' does not belong to any option

@@ -114,6 +114,10 @@ def encoder_decoder(program, quick):
     program.call("parity", case, "--fp64", "--relative-attention-max-distance", 11, status=1)
     for words in (["--decoder-num-layers", 4], ["--decoder-seq-length", 15], ["--relative-attention-num-buckets", 12]):
         program.call("parity", case, "--fp64", *words, status=2)
+    run = ["--config", case / "run.conf", "--mock-data", "--tokenizer-type", "NullTokenizer", "--vocab-size", 64, "--train-iters", 2,
+           "--encoder-seq-length", 32, "--max-position-embeddings", 32, "--log-interval", 1, "--eval-iters", 0, "--lane", "exact"]
+    cut = ["--pipeline-model-parallel-size", 2, "--tensor-model-parallel-size", 2, "--sequence-parallel"]
+    expect(bits(program.pretrain(run)) == bits(program.pretrain(run, *cut)), "a layout changes the bits of a pretraining of T5")
 
 
 
