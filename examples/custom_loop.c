@@ -48,7 +48,7 @@ static Err open_stream(const Run *run, const Trainer *t, Prefetch **stream) {
                              .dp_size = t->layout.mesh.size[AXIS_DP]};
     Sampler *sampler;
     ERR_RETURN(sampler_open(&s, &sampler));
-    *stream = prefetch_start(dataset, sampler, s.micro_batch_size, run->config.seq_length, 2);
+    *stream = prefetch_start(dataset, sampler, s.micro_batch_size, t->model->plan.sample, 2);
     return ERR_OK;
 }
 

@@ -84,6 +84,9 @@ Err masked_plan(MaskedPlan *p) {
         return err_user("the index of %" PRId64
                         " samples needs %.1f of this machine's %.1f GiB; ask for fewer samples",
                         p->num_samples, need / 0x1p30, have / 0x1p30);
+    if (p->end <= p->begin)
+        return err_user("the split holds no document (0 of %" PRId64 "); assign it more data",
+                        p->source->documents);
     if (p->short_probability > 0 && p->short_probability < 1e-9)
         return err_user("--short-seq-prob is %g; it must be 0 or at least 1e-9", p->short_probability);
     for (int64_t i = source_document(p->source, p->begin); i < source_document(p->source, p->end); i++)

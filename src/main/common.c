@@ -4,9 +4,11 @@
 #include <unistd.h>
 
 #include "base/file.h"
+#include "base/mem.h"
 #include "base/version.h"
 #include "comm/comm.h"
 #include "main/command.h"
+#include "tokenizer/special.h"
 
 static void print_error(const char *sentence, const char *more) {
     if (*sentence) fprintf(stderr, "isotron: %s\n%s", sentence, more);
@@ -77,9 +79,29 @@ void setup_absolute_paths(Config *c, Arena *arena) {
     absolute(&c->merge_file, arena);
 }
 
+/* The special tokens of the options, then <extra_id_0> and so on; free the list and its last `extra` texts. */
+static const char **extra_tokens(const Config *c, int64_t extra) {
+    const int64_t given = c->tokenizer_special_tokens.count;
+    const char **list = mem_zero((size_t)(given + extra) + 1, sizeof *list);
+    for (int64_t i = 0; i < given; i++) list[i] = c->tokenizer_special_tokens.at[i];
+    for (int64_t i = 0; i < extra; i++) list[given + i] = mem_printf("<extra_id_%lld>", (long long)i);
+    return list;
+}
+
 Err setup_tokenizer(const Config *c, Tokenizer **out) {
+    enum { BERT_CASE_EXTRA = 100, TIKTOKEN_SPECIAL = 1000 }; /* Megatron-LM build_tokenizer.py */
     *out = NULL;
     if (!c->tokenizer_type) return ERR_OK;
+    const bool bert_case = !strcmp(c->tokenizer_type, "BertWordPieceCase");
+    const int64_t wanted = bert_case && !c->vocab_extra_ids && !config_given(c, vocab_extra_ids)
+                               ? BERT_CASE_EXTRA
+                               : c->vocab_extra_ids;
+    const int64_t given = c->tokenizer_special_tokens.count;
+    const int64_t extra = strcmp(c->tokenizer_type, "TikTokenizer") ? wanted : 0;
+    const bool said =
+        c->tiktoken_num_special_tokens != TIKTOKEN_SPECIAL || config_given(c, tiktoken_num_special_tokens);
+    const int64_t special = said ? c->tiktoken_num_special_tokens : -1;
+    const char **tokens = extra_tokens(c, extra);
     TokenizerConfig t = {
         .type = c->tokenizer_type,
         .model = c->tokenizer_model,
@@ -88,8 +110,14 @@ Err setup_tokenizer(const Config *c, Tokenizer **out) {
         .vocab_size = i64_or(c->vocab_size, 0),
         .eod_id = i64_or(c->null_tokenizer_eod_id, -1),
         .pad_id = -1,
+        .extra_tokens = tokens,
+        .num_extra_tokens = (size_t)(given + extra),
+        .tiktoken_pattern = c->tiktoken_pattern,
+        .tiktoken_num_special = special,
     };
     const Err e = tokenizer_open(&t, out);
+    for (int64_t i = 0; i < extra; i++) free((char *)tokens[given + i]);
+    free(tokens);
     const bool stored =
         !config_given(c, tokenizer_type) && !config_given(c, tokenizer_model) && !config_given(c, vocab_file);
     if (!e.code || !stored) return e;
@@ -111,6 +139,51 @@ Err setup_finish(Setup *s) {
                         s->config.tokenizer_model ? quote(s->config.tokenizer_model).s : "",
                         tokenizer_vocab_size(s->tokenizer), (long long)s->derived.vocab_size);
     return ERR_OK;
+}
+
+static void mock_mask_tokens(const Setup *s, MaskTokens *out) {
+    enum { SENTINELS = 100, OTHERS = 3 };
+    const int64_t vocab = s->derived.vocab_size, room = vocab - OTHERS,
+                  n = room < SENTINELS ? room : SENTINELS;
+    int64_t *sentinels = arena_alloc(s->arena, (size_t)(n > 0 ? n : 0) * sizeof *sentinels);
+    for (int64_t i = 0; i < n; i++) sentinels[i] = room - n + i;
+    *out = (MaskTokens){.cls = vocab - 3,
+                        .sep = vocab - 2,
+                        .mask = vocab - 1,
+                        .bos = vocab - 3,
+                        .eos = vocab - 2,
+                        .sentinels = sentinels,
+                        .num_sentinels = n,
+                        .vocab_size = vocab};
+}
+
+Err setup_mask_tokens(const Setup *s, MaskTokens *out) {
+    const Tokenizer *t = s->tokenizer;
+    const bool known = t && tokenizer_special(t, SPECIAL_MASK) >= 0;
+    if (!known && s->config.mock_data) mock_mask_tokens(s, out);
+    if (!known && s->config.mock_data) return ERR_OK;
+    *out = (MaskTokens){
+        .cls = -1, .sep = -1, .mask = -1, .bos = -1, .eos = -1, .vocab_size = s->derived.vocab_size};
+    if (!t) return ERR_OK;
+    *out = (MaskTokens){.cls = tokenizer_special(t, SPECIAL_CLS),
+                        .sep = tokenizer_special(t, SPECIAL_SEP),
+                        .mask = tokenizer_special(t, SPECIAL_MASK),
+                        .bos = tokenizer_special(t, SPECIAL_BOS),
+                        .eos = tokenizer_special(t, SPECIAL_EOS),
+                        .vocab_size = tokenizer_vocab_size(t)};
+    int64_t *sentinels;
+    unsigned char *continues;
+    out->num_sentinels = tokenizer_sentinels(t, &sentinels);
+    const Err e = tokenizer_continuations(t, &continues);
+    if (!e.code) {
+        const size_t bytes = (size_t)out->num_sentinels * sizeof *sentinels, ids = (size_t)out->vocab_size;
+        out->sentinels =
+            memcpy(arena_alloc(s->arena, bytes + 1), sentinels ? sentinels : &(int64_t){0}, bytes);
+        out->continues = memcpy(arena_alloc(s->arena, ids), continues, ids);
+        free(continues);
+    }
+    free(sentinels);
+    return e;
 }
 
 Err setup_checkpoint(const char *path, int64_t ckpt_step, Ckpt **out) {

@@ -54,7 +54,9 @@ int command_pretrain(int argc, char **argv) {
             TokenFacts facts = {.eod = s.tokenizer ? tokenizer_eod(s.tokenizer) : -1,
                                 .pad = s.tokenizer ? tokenizer_pad(s.tokenizer) : -1,
                                 .vocab_size = s.tokenizer ? tokenizer_vocab_size(s.tokenizer) : 0};
-            e = train(&s.config, &s.derived, &facts, &stopped_by);
+            if (s.config.model != MODEL_gpt) e = setup_mask_tokens(&s, &facts.mask);
+            if (facts.eod < 0 && s.config.model != MODEL_gpt) facts.eod = facts.mask.eos;
+            if (!e.code) e = train(&s.config, &s.derived, &facts, &stopped_by);
         }
         status = e.code ? command_fail(e) : stopped_by ? ERR_SIGNAL + stopped_by : 0;
     }

@@ -7,6 +7,15 @@
     case choice:                                                                                             \
         return value
 
+DatasetId map_dataset(ModelFamily x) {
+    switch (x) {
+#define FAMILY(name) TO(MODEL_##name, DATASET_##name);
+#include "config/families.def"
+#undef FAMILY
+    }
+    return 0;
+}
+
 Activation map_activation(MlpActivation x) {
     switch (x) {
     case MLP_GELU: /* config_finish resolves it */
@@ -15,6 +24,7 @@ Activation map_activation(MlpActivation x) {
         TO(MLP_GELU_ERF, ACT_GELU_ERF);
         TO(MLP_QUICK_GELU, ACT_QUICK_GELU);
         TO(MLP_SQUARED_RELU, ACT_SQUARED_RELU);
+        TO(MLP_RELU, ACT_RELU);
         TO(MLP_SWIGLU, ACT_SWIGLU);
         TO(MLP_GEGLU_TANH, ACT_GEGLU_TANH);
         TO(MLP_GEGLU_ERF, ACT_GEGLU_ERF);

@@ -3,12 +3,14 @@
 #define ISOTRON_MODELS_OPTION_MAP_H
 
 #include "config/config.h"
+#include "data/dataset.h"
 #include "models/stack.h"
 #include "nn/attention.h"
 #include "nn/router.h"
 #include "ops/fp8.h"
 #include "tensor/device.h"
 
+DatasetId map_dataset(ModelFamily);       /* that a model is trained on */
 Activation map_activation(MlpActivation); /* MLP_GELU is a fault: Derived.activation is never that */
 AttentionSink map_softmax(SoftmaxType);
 BranchNorms map_norms(NormPlacement, ModelFamily);

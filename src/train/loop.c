@@ -16,6 +16,7 @@
 #include "data/data.h"
 #include "data/prefetch.h"
 #include "data/sampler.h"
+#include "models/option_map.h"
 #include "train/banner.h"
 #include "train/log.h"
 #include "train/checkpoint.h"
@@ -90,6 +91,7 @@ static Err open_data(Session *l) {
             "%lld evaluations of --eval-iters %lld batches are more than can be counted; lower it",
             (long long)evaluations, (long long)c->eval_iters);
     DataConfig data = {
+        .kind = map_dataset(c->model),
         .paths = c->data_path.at,
         .num_paths = (int)c->data_path.count,
         .split = d->split,
@@ -108,6 +110,10 @@ static Err open_data(Session *l) {
         .reset_position_ids = c->reset_position_ids,
         .reset_attention_mask = c->reset_attention_mask,
         .allow_ambiguous_pad = c->allow_ambiguous_pad_tokens,
+        .masked = {.tokens = facts->mask,
+                   .mask_prob = c->mask_prob,
+                   .short_seq_prob = c->short_seq_prob,
+                   .binary_head = c->bert_binary_head},
         .surplus = c->mid_level_dataset_surplus,
         .cache_dir = c->data_cache_path,
         .tokenizer_json = facts->tokenizer_json,

@@ -5,10 +5,12 @@
 
 #include "base/err.h"
 #include "config/config.h"
+#include "data/masking.h"
 
 /* Facts of the tokenizer that the data needs; -1: there is no such token. */
 typedef struct TokenFacts {
     int64_t eod, pad, vocab_size; /* of the tokenizer; -1, -1 and 0: none */
+    MaskTokens mask;              /* for --model bert and t5; its arrays outlive train() */
     const char *tokenizer_json;   /* identifies the tokenizer in the names of the index cache; NULL: none */
 } TokenFacts;
 

@@ -195,6 +195,10 @@ static void mistakes_have_messages(void **state) {
     assert_mistake(data_open(&config, &data), "needs the token [MASK]");
     config.masked.tokens.mask = 103, config.sequence_length = 4;
     assert_mistake(data_open(&config, &data), "needs at least 5");
+    config = config_of(&c);
+    config.split = "999,1,0", config.samples[1] = 1, config.cache_dir = NULL;
+    assert_mistake(data_open(&config, &data),
+                   "valid split of 'sentences': the split holds no document (0 of 200)");
     write_dataset("single", INDEXED_U16, 6, 5, 17, 2);
     config = config_of(&c);
     config.paths = (const char *const[]){"single"};

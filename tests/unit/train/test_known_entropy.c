@@ -12,43 +12,12 @@
 
 #include "unit/config_helper.h"
 
-#include "base/philox.h"
 #include "train/trainer.h"
+#include "unit/train/known_source.h"
 
-enum { STATES = 16, SEQ = 32, BATCH = 16, STEPS = 1000, EVAL_BATCHES = 100 };
+enum { SEQ = 32, BATCH = 16, STEPS = 1000, EVAL_BATCHES = 100 };
 enum { TOKENS_PER_STEP = SEQ * BATCH };
 static const double DELTA = 1e-9;
-
-typedef struct Source {
-    double p[STATES][STATES], pi[STATES], entropy_rate;
-} Source;
-
-static Source source_new(void) {
-    Source s;
-    for (int x = 0; x < STATES; x++) {
-        double sum = 0;
-        for (int y = 0; y < STATES; y++)
-            sum += s.p[x][y] = exp(1.5 * philox_normal(17, 1, (uint64_t)(x * STATES + y)));
-        for (int y = 0; y < STATES; y++) s.p[x][y] /= sum;
-        s.pi[x] = 1.0 / STATES;
-    }
-    for (int i = 0; i < 2000; i++) { /* the chain mixes by a factor of some 0.5 each time */
-        double next[STATES] = {0};
-        for (int x = 0; x < STATES; x++)
-            for (int y = 0; y < STATES; y++) next[y] += s.pi[x] * s.p[x][y];
-        memcpy(s.pi, next, sizeof next);
-    }
-    s.entropy_rate = 0;
-    for (int x = 0; x < STATES; x++)
-        for (int y = 0; y < STATES; y++) s.entropy_rate -= s.pi[x] * s.p[x][y] * log(s.p[x][y]);
-    return s;
-}
-
-static int draw(const double *p, double uniform) {
-    int y = 0;
-    for (double sum = p[0]; sum < uniform && y + 1 < STATES; sum += p[y]) y++;
-    return y;
-}
 
 /* Sequences number first, first + 1, ... of the source, each from the stationary distribution on. */
 static Batch batch_of(const Source *s, int64_t first, bool leaky) {

@@ -1,0 +1,43 @@
+"""A BERT is trained from text: preprocess splits sentences, and a run on several ranks, a resumed run and one from compressed text have
+the losses of one run on one rank. Data and vocabularies that cannot be masked are refused."""
+import gzip
+
+from harness import *
+
+TOKENS = ["--tokenizer-type", "HuggingFaceTokenizer", "--tokenizer-model", ROOT / "tests/data/tokenizer/bert.json"]
+MODEL = ["--model", "bert", "--num-layers", 2, "--hidden-size", 32, "--num-attention-heads", 2, "--seq-length", 48,
+         "--max-position-embeddings", 48, "--micro-batch-size", 2, "--global-batch-size", 8, "--lr", 1e-2, "--train-iters", 30,
+         "--eval-iters", 0, "--log-interval", 1, "--fp64", "--split", "100,0,0"]
+text = (ROOT / "tests/data/corpus.txt").read_text()[:30000]
+(WORK / "text.txt").write_text(text)
+(WORK / "text.gz").write_bytes(gzip.compress(text.encode()))
+
+
+def preprocess(name, *words):
+    isotron("preprocess", "--input", WORK / name, "--input-format", "paragraphs", "--output-prefix", WORK / name.replace(".", "-"),
+            *TOKENS, *words)
+
+
+def losses(*words, data="text-txt_text_sentence"):
+    log = WORK / "log.jsonl"
+    log.unlink(missing_ok=True)
+    isotron("pretrain", *MODEL, *TOKENS, "--data-path", WORK / data, "--log-jsonl", log, *words)
+    return [json.loads(line)["lm_loss"] for line in log.read_text().splitlines() if "lm_loss" in line]
+
+
+for name in ("text.txt", "text.gz"):
+    preprocess(name, "--split-sentences")
+one = losses("--save", WORK / "saved", "--save-interval", 20)
+assert len(one) == 30 and sum(one[-5:]) < 0.9 * sum(one[:5]), one
+assert losses(data="text-gz_text_sentence") == one
+ranks = losses("--ranks", 2, "--tensor-model-parallel-size", 2)
+assert max(abs(a - b) for a, b in zip(one, ranks)) < 1e-9, (one, ranks)
+assert losses("--load", WORK / "saved", "--ckpt-step", 20) == one[20:]
+assert losses("--mask-prob", 0.3)[0] != one[0]
+
+preprocess("text.txt")
+WHOLE = ["--data-path", WORK / "text-txt_text_document"]
+assert "preprocess --split-sentences" in isotron("pretrain", *MODEL, *TOKENS, *WHOLE, expect=2)
+BYTES = ["--tokenizer-type", "ByteLevelTokenizer", "--data-path", WORK / "text-txt_text_sentence"]
+assert "needs the token [CLS]" in isotron("pretrain", *MODEL, *BYTES, expect=2)
+assert "must be greater than 0" in isotron("pretrain", *MODEL, *TOKENS, *WHOLE, "--mask-prob", 0, expect=2)

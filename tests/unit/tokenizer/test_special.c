@@ -1,0 +1,66 @@
+/* Tokens for masked text, in a vocabulary of BERT and in one with sentinels. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "unit/cmocka_all.h"
+
+#include "base/file.h"
+#include "tokenizer/special.h"
+
+static Tokenizer *open_json(const char *path) {
+    TokenizerConfig c = TOKENIZER_CONFIG_DEFAULT;
+    c.type = "HuggingFaceTokenizer", c.model = path;
+    Tokenizer *t;
+    assert_string_equal(tokenizer_open(&c, &t).msg, "");
+    return t;
+}
+
+static void bert_has_masks_and_continuations(void **state) {
+    (void)state;
+    Tokenizer *t = open_json("tests/data/tokenizer/bert.json");
+    assert_int_equal(tokenizer_special(t, SPECIAL_CLS), tokenizer_token_id(t, "[CLS]"));
+    assert_int_equal(tokenizer_special(t, SPECIAL_SEP), tokenizer_token_id(t, "[SEP]"));
+    assert_int_equal(tokenizer_special(t, SPECIAL_MASK), tokenizer_token_id(t, "[MASK]"));
+    assert_int_equal(tokenizer_special(t, SPECIAL_BOS), tokenizer_token_id(t, "[CLS]"));
+    assert_int_equal(tokenizer_special(t, SPECIAL_EOS), tokenizer_token_id(t, "[SEP]"));
+    unsigned char *continues;
+    assert_string_equal(tokenizer_continuations(t, &continues).msg, "");
+    assert_true(continues[tokenizer_token_id(t, "##e")]);
+    assert_false(continues[tokenizer_token_id(t, "e")]);
+    assert_false(continues[tokenizer_token_id(t, "#")]);
+    assert_false(continues[tokenizer_token_id(t, "[CLS]")]);
+    free(continues);
+    int64_t *sentinels;
+    assert_int_equal(tokenizer_sentinels(t, &sentinels), 0);
+    tokenizer_free(t);
+}
+
+static void sentinels_end_at_a_gap(void **state) {
+    (void)state;
+    static const char JSON[] =
+        "{\"added_tokens\": [], \"model\": {\"type\": \"WordLevel\", \"unk_token\": \"u\", \"vocab\": "
+        "{\"u\": 0, "
+        "\"<extra_id_0>\": 4, \"<extra_id_1>\": 2, \"<extra_id_3>\": 1, \"<mask>\": 3}}}";
+    char path[] = "/tmp/isotron-special-XXXXXX";
+    const int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    assert_string_equal(file_write_all(fd, path, JSON, sizeof JSON - 1).msg, "");
+    Tokenizer *t = open_json(path);
+    int64_t *sentinels;
+    assert_int_equal(tokenizer_sentinels(t, &sentinels), 2);
+    assert_int_equal(sentinels[0], 4);
+    assert_int_equal(sentinels[1], 2);
+    assert_int_equal(tokenizer_special(t, SPECIAL_MASK), 3);
+    assert_int_equal(tokenizer_special(t, SPECIAL_CLS), -1);
+    free(sentinels);
+    tokenizer_free(t);
+    assert_string_equal(file_remove(path).msg, "");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(bert_has_masks_and_continuations),
+        cmocka_unit_test(sentinels_end_at_a_gap),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
