@@ -6,6 +6,7 @@
 #include "ops/expert_parallel.h"
 #include "ops/loss.h"
 #include "ops/redistribute.h"
+#include "ops/take_row.h"
 #include "ops/rope.h"
 #include "tape/tape.h"
 
@@ -52,6 +53,13 @@ HOOK(Tensor *, op_take_heads, Tape *t, Tensor *x, Axis axis, int64_t first, int6
      Spmd to) {
     if (mutant_is(M_other_group) && heads == 1) first = (first + x->dim[2] / 2) % x->dim[2];
     return __real_op_take_heads(t, x, axis, first, heads, d, to);
+}
+
+/* The pooler takes the first position of the last rank. */
+HOOK(Tensor *, op_take_row, Tape *t, Tensor *x, int64_t row) {
+    const bool gathered = spmd_on(x->spmd, AXIS_TP) == SPMD_I && x->dim[0] == tape_axis(t, AXIS_TP);
+    if (mutant_is(M_pooler_of_other_rank) && gathered) row = x->dim[0] - 1;
+    return __real_op_take_row(t, x, row);
 }
 
 /* ---- formulas ---- */

@@ -69,6 +69,7 @@ HOOK(Tensor *, op_context_attention, Tape *t, const AttentionInputs *inputs, Att
      ContextPlan plan, bool unfused) {
     AttentionInputs x = *inputs;
     if (mutant_is_named(M_cp_ignores_documents) && tape_axis(t, AXIS_CP) > 1) x.first_key = NULL;
+    if (mutant_is_named(M_cp_sees_padding) && tape_axis(t, AXIS_CP) > 1) x.lengths = NULL;
     if (mutant_is_named(M_cache_ignores_window) && attr.query.first > 0) attr.window_left = WINDOW_OFF;
     return __real_op_context_attention(t, &x, attr, plan, unfused);
 }
