@@ -139,7 +139,9 @@ typedef struct AttentionAttr {
     /* A score gets the bias of its bucket (kernels/relative_buckets.h), after the scale. */
     int64_t bias_max_distance;
     bool bias_bidirectional; /* else all later keys are in bucket 0 */
-    DropoutAttr dropout; /* of the probabilities; element index ((sample*heads + head)*S + query)*S + key */
+    /* Probabilities are dropped by the index ((sample*heads + head)*S + query)*S + key. S, which is seq_total,
+     * is at least the length of both sequences. */
+    DropoutAttr dropout;
 } AttentionAttr;
 
 typedef struct EmbeddingAttr {

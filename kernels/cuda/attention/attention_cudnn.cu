@@ -16,6 +16,7 @@
 
 extern "C" {
 #include "base/mem.h"
+#include "kernels/cuda/attention/attention_lengths.h"
 #include "kernels/cuda/attention/attention_path.h"
 }
 
@@ -201,10 +202,13 @@ static const char *refuse(const Call *c, AttentionShape *a) {
     if (at->dropout.rate > 0) return "dropout";
     if (at->softcap != 0) return "a soft cap of the scores";
     if (o.first_key) return "documents packed into a sequence";
-    if (o.lengths) return "padded keys";
     if (o.bias) return "a relative position bias";
     const char *why = refuse_tensors(&o, a);
     if (!why) why = refuse_mask(at, a);
+    a->padded = o.lengths != NULL;
+    /* A query of the padding could see no key, as with more queries than keys. */
+    if (!why && a->padded && (a->window || a->mask == MASK_BOTTOM_RIGHT))
+        why = "padded keys with a window or an offset of the mask";
     if (!why) why = refuse_version(cuda_of(c->device), a);
     if (!why && is_narrow(a)) why = "a narrow window, which cuDNN's deterministic backward does not use";
     return why;
@@ -266,10 +270,13 @@ static const char *arrange(const Call *c, bool make, Work *w) {
 
 /* ---- running ---- */
 
-/* cuDNN's workspace, delta, the sums of dq, which cuDNN clears itself from version 9.6 on. */
+/* cuDNN's workspace, delta, the sums of dq, which cuDNN clears itself from version 9.6 on, lengths. */
 typedef struct Scratch {
-    size_t delta, dq_sums, bytes;
+    size_t delta, dq_sums, lengths, bytes;
 } Scratch;
+static int64_t bytes_of_lengths(const AttentionShape *a) {
+    return round_up(a->batch * (int64_t)sizeof(int32_t), SPACE_ALIGN);
+}
 static Scratch scratch_of(const Entry *e) {
     const AttentionShape *a = &e->shape;
     const int64_t floats = a->backward ? a->batch * a->heads * a->s * (int64_t)sizeof(float) : 0;
@@ -277,11 +284,27 @@ static Scratch scratch_of(const Entry *e) {
     x.delta = (size_t)round_up((int64_t)e->graph.workspace, SPACE_ALIGN);
     x.dq_sums = x.delta + (size_t)round_up(floats, SPACE_ALIGN);
     x.bytes = a->any_order ? x.dq_sums + (size_t)(floats * a->d) : x.delta + (size_t)floats;
+    x.lengths = (size_t)round_up((int64_t)x.bytes, SPACE_ALIGN);
+    if (a->padded) x.bytes = x.lengths + (size_t)(2 * bytes_of_lengths(a));
     return x;
 }
 
 static void *from_pair(const Tensor *x, HeadStrides stride, int64_t first) {
     return x ? (char *)x->data + (size_t)(first * stride.batch) * dtype_size((DType)x->dtype) : NULL;
+}
+
+static PaddedPairs pairs_of(const Call *c, const AttentionShape *a, int64_t first) {
+    const Operands o = operands(c);
+    const PaddedPairs p = {
+        ids_of(o.lengths), ((const AttentionAttr *)c->attr)->key, first, a->batch, o.q->dim[2], a->s, a->t};
+    return p;
+}
+
+static void clear_blind(const Call *c, const PaddedPairs *p) {
+    const Operands o = operands(c);
+    const Tensor *const backward[] = {o.dq, o.dk, o.dv}, *const forward[] = {o.y, NULL, NULL};
+    for (int i = 0; i < 3; i++) attention_clear_blind(c, p, is_backward(c) ? backward[i] : forward[i]);
+    if (!is_backward(c)) attention_clear_blind_lse(c, p, o.lse);
 }
 
 static void run_part(const Call *c, Entry *e, int64_t first) {
@@ -298,10 +321,17 @@ static void run_part(const Call *c, Entry *e, int64_t first) {
     at[AT_LSE] = from_pair(o.lse, of_lse, first);
     at[AT_DELTA] = scratch + place.delta, at[AT_DQ_SUMS] = scratch + place.dq_sums;
     at[AT_SCALE] = &e->numbers.scale, at[AT_ONE] = &e->numbers.one;
-    at[AT_HIDDEN] = at[AT_HIDDEN_BEFORE] = &e->numbers.hidden;
+    at[AT_HIDDEN] = at[AT_HIDDEN_BEFORE] = at[AT_HIDDEN_PADDING] = &e->numbers.hidden;
     at[AT_WINDOW] = &e->numbers.window;
     at[AT_KEYS] = &e->numbers.keys, at[AT_QUERIES] = &e->numbers.queries;
+    const PaddedPairs pairs = pairs_of(c, a, first);
+    if (a->padded) {
+        char *lengths = scratch + place.lengths;
+        at[AT_QUERY_LENGTHS] = lengths, at[AT_KEY_LENGTHS] = lengths + bytes_of_lengths(a);
+        attention_put_lengths(c, &pairs, (int32_t *)at[AT_QUERY_LENGTHS], (int32_t *)at[AT_KEY_LENGTHS]);
+    }
     graph_run(&e->graph, state_of(c->device)->handle, at, scratch);
+    if (a->padded) clear_blind(c, &pairs);
 }
 
 static bool run(const Call *c) {

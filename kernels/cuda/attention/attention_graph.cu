@@ -19,6 +19,7 @@ typedef struct Builder {
     Dims score, row;
     cudnnDataType_t half;
     Descriptor q, k_transposed, scale;
+    Descriptor queries, keys; /* lengths; NULL: no padding */
 } Builder;
 
 static const cudnnDataType_t REAL = CUDNN_DATA_FLOAT;
@@ -48,8 +49,12 @@ static Descriptor combine(const Builder *b, cudnnPointwiseMode_t mode, Descripto
     graph_pointwise(b->g, mode, REAL, x, y, NULL, out);
     return out;
 }
-static Descriptor graph_gemm(const Builder *b, Descriptor x, Descriptor y, Descriptor out) {
-    graph_matmul(b->g, x, y, out);
+/* [queries,keys], a sum over keys, a sum over queries */
+typedef enum GemmKind { SCORES, TO_QUERIES, TO_KEYS } GemmKind;
+static Descriptor gemm(const Builder *b, GemmKind kind, Descriptor x, Descriptor y, Descriptor out) {
+    const GraphSizes sizes[] = {
+        {b->queries, b->keys, NULL}, {b->queries, NULL, b->keys}, {b->keys, NULL, b->queries}};
+    graph_matmul(b->g, x, y, out, sizes[kind]);
     return out;
 }
 static Descriptor reduced(const Builder *b, cudnnReduceTensorOp_t by, Descriptor x, Descriptor out) {
@@ -59,9 +64,9 @@ static Descriptor reduced(const Builder *b, cudnnReduceTensorOp_t by, Descriptor
 
 /* ---- the mask ---- */
 
-static Descriptor index_of(const Builder *b, int64_t axis, Descriptor x) {
+static Descriptor index_of(const Builder *b, int64_t axis, cudnnDataType_t precision, Descriptor x) {
     Descriptor i = graph_virtual(b->g, CUDNN_DATA_INT32, b->score);
-    graph_index(b->g, axis, x, i);
+    graph_index(b->g, axis, precision, x, i);
     return i;
 }
 
@@ -73,25 +78,41 @@ static Descriptor shifted(const Builder *b, cudnnPointwiseMode_t mode, Descripto
     return y;
 }
 
-/* x where `p (mode) q` holds, else -inf */
-static Descriptor kept(const Builder *b, Descriptor x, cudnnPointwiseMode_t mode, Descriptor p, Descriptor q,
-                       AttentionTensor hidden) {
-    Descriptor seen = graph_virtual(b->g, CUDNN_DATA_BOOLEAN, b->score), y = score(b);
+/* Whether `p (mode) q` holds. */
+static Descriptor condition(const Builder *b, cudnnPointwiseMode_t mode, Descriptor p, Descriptor q) {
+    Descriptor seen = graph_virtual(b->g, CUDNN_DATA_BOOLEAN, b->score);
     graph_pointwise(b->g, mode, CUDNN_DATA_BOOLEAN, p, q, NULL, seen);
+    return seen;
+}
+/* x where it is seen, else -inf */
+static Descriptor selected(const Builder *b, Descriptor x, Descriptor seen, AttentionTensor hidden) {
+    Descriptor y = score(b);
     graph_pointwise(b->g, CUDNN_POINTWISE_BINARY_SELECT, REAL, x, number(b, hidden), seen, y);
     return y;
+}
+static Descriptor kept(const Builder *b, Descriptor x, cudnnPointwiseMode_t mode, Descriptor p, Descriptor q,
+                       AttentionTensor hidden) {
+    return selected(b, x, condition(b, mode, p, q), hidden);
+}
+
+static Descriptor padded(const Builder *b, Descriptor x) {
+    if (!b->a->padded) return x;
+    Descriptor query = index_of(b, 2, CUDNN_DATA_INT32, x), key = index_of(b, 3, CUDNN_DATA_INT32, x);
+    Descriptor of_query = condition(b, CUDNN_POINTWISE_CMP_LT, query, b->queries),
+               of_key = condition(b, CUDNN_POINTWISE_CMP_LT, key, b->keys);
+    return selected(b, x, condition(b, CUDNN_POINTWISE_LOGICAL_AND, of_query, of_key), AT_HIDDEN_PADDING);
 }
 
 static Descriptor masked(const Builder *b, Descriptor x) {
     if (b->a->mask == MASK_NONE) return x;
-    Descriptor query = index_of(b, 2, x), key = index_of(b, 3, x);
+    Descriptor query = index_of(b, 2, REAL, x), key = index_of(b, 3, REAL, x);
     if (b->a->mask == MASK_BOTTOM_RIGHT) {
         query = shifted(b, CUDNN_POINTWISE_ADD, query, AT_KEYS, CUDNN_DATA_INT32);
         query = shifted(b, CUDNN_POINTWISE_SUB, query, AT_QUERIES, CUDNN_DATA_INT32);
     }
     x = kept(b, x, CUDNN_POINTWISE_CMP_GE, query, key, AT_HIDDEN);
     if (!b->a->window) return x;
-    query = index_of(b, 2, x), key = index_of(b, 3, x);
+    query = index_of(b, 2, REAL, x), key = index_of(b, 3, REAL, x);
     key = shifted(b, CUDNN_POINTWISE_ADD, key, AT_WINDOW, REAL);
     return kept(b, x, CUDNN_POINTWISE_CMP_GT, key, query, AT_HIDDEN_BEFORE);
 }
@@ -99,8 +120,8 @@ static Descriptor masked(const Builder *b, Descriptor x) {
 /* ---- forward ---- */
 
 static Descriptor scaled_scores(const Builder *b) {
-    Descriptor s = graph_gemm(b, b->q, b->k_transposed, score(b));
-    return combine(b, CUDNN_POINTWISE_MUL, s, b->scale, score(b));
+    Descriptor s = gemm(b, SCORES, b->q, b->k_transposed, score(b));
+    return padded(b, combine(b, CUDNN_POINTWISE_MUL, s, b->scale, score(b)));
 }
 
 static void forward(const Builder *b) {
@@ -114,7 +135,7 @@ static void forward(const Builder *b) {
     combine(b, CUDNN_POINTWISE_ADD, max, log_sum, graph_tensor(b->g, AT_LSE, REAL, b->row));
     Descriptor p = combine(b, CUDNN_POINTWISE_DIV, e, sum, graph_virtual(b->g, b->half, b->score));
     Descriptor v = half_tensor(b, AT_V, key_dims(b, a->e, a->v));
-    graph_gemm(b, p, v, half_tensor(b, AT_Y, query_dims(b, a->e, a->y)));
+    gemm(b, TO_QUERIES, p, v, half_tensor(b, AT_Y, query_dims(b, a->e, a->y)));
 }
 
 /* ---- backward ---- */
@@ -125,11 +146,11 @@ static void to_queries(const Builder *b, Descriptor ds) {
     graph_reshape(b->g, b->k_transposed, k);
     Descriptor dq = half_tensor(b, AT_DQ, query_dims(b, a->d, a->dq));
     if (!a->any_order) {
-        graph_gemm(b, ds, k, dq);
+        gemm(b, TO_QUERIES, ds, k, dq);
         return;
     }
     const Dims whole = dims_dense(a->batch, a->heads, a->s, a->d);
-    Descriptor sums = graph_gemm(b, ds, k, graph_tensor(b->g, AT_DQ_SUMS, REAL, whole));
+    Descriptor sums = gemm(b, TO_QUERIES, ds, k, graph_tensor(b->g, AT_DQ_SUMS, REAL, whole));
     combine(b, CUDNN_POINTWISE_IDENTITY, sums, NULL, dq);
 }
 
@@ -152,11 +173,11 @@ static void to_keys(const Builder *b, Descriptor x, Descriptor y, AttentionTenso
     graph_reshape(b->g, x, x_transposed);
     Descriptor out = half_tensor(b, id, key_dims(b, columns, strides));
     if (a->heads == 1) {
-        graph_gemm(b, x_transposed, y, out);
+        gemm(b, TO_KEYS, x_transposed, y, out);
         return;
     }
     Descriptor each = graph_virtual(b->g, b->half, dims_dense(a->batch, a->heads, a->t, columns));
-    reduced(b, CUDNN_REDUCE_TENSOR_ADD, graph_gemm(b, x_transposed, y, each), out);
+    reduced(b, CUDNN_REDUCE_TENSOR_ADD, gemm(b, TO_KEYS, x_transposed, y, each), out);
 }
 
 static void backward(const Builder *b) {
@@ -169,7 +190,7 @@ static void backward(const Builder *b) {
     to_keys(b, p, dy, AT_DV, a->e, a->dv);
 
     Descriptor v_transposed = half_tensor(b, AT_V, dims_transposed(key_dims(b, a->e, a->v)));
-    Descriptor ds = graph_gemm(b, dy, v_transposed, score(b));
+    Descriptor ds = gemm(b, SCORES, dy, v_transposed, score(b));
     ds = combine(b, CUDNN_POINTWISE_SUB, ds, delta, score(b));
     ds = combine(b, CUDNN_POINTWISE_MUL, ds, p, score(b));
     ds = combine(b, CUDNN_POINTWISE_MUL, ds, b->scale, score(b));
@@ -194,7 +215,14 @@ void attention_graph(const AttentionShape *a, Graph *g) {
                  (cudnnDataType_t)a->type,
                  NULL,
                  NULL,
+                 NULL,
+                 NULL,
                  NULL};
+    const Dims length = dims_dense(a->batch, 1, 1, 1);
+    if (a->padded) {
+        b.queries = graph_tensor(g, AT_QUERY_LENGTHS, CUDNN_DATA_INT32, length);
+        b.keys = graph_tensor(g, AT_KEY_LENGTHS, CUDNN_DATA_INT32, length);
+    }
     b.q = half_tensor(&b, AT_Q, query_dims(&b, a->d, a->q));
     b.k_transposed = half_tensor(&b, AT_K, dims_transposed(key_dims(&b, a->d, a->k)));
     b.scale = number(&b, AT_SCALE);

@@ -22,6 +22,7 @@ typedef struct AttentionShape {
     int64_t batch, heads, s, t, d, e; /* s queries, t keys, d columns of q and k, e of v and y */
     int64_t mask, window; /* window: number of keys that a query sees, itself included; 0: all up to the
                              mask */
+    int64_t padded;       /* batch elements have lengths */
     int64_t any_order;    /* backward: dq may be summed in any order, in AT_DQ_SUMS */
     double scale;         /* of q.k */
     HeadStrides q, k, v, y;
@@ -39,12 +40,15 @@ typedef enum AttentionTensor {
     AT_DQ,
     AT_DK,
     AT_DV,
-    AT_DELTA,   /* F32 [batch, heads, s]: scratch */
-    AT_DQ_SUMS, /* F32 [batch, heads, s, d]: scratch; only with any_order */
-    AT_SCALE,   /* the following ones: numbers in host memory */
+    AT_DELTA,         /* F32 [batch, heads, s]: scratch */
+    AT_DQ_SUMS,       /* F32 [batch, heads, s, d]: scratch; only with any_order */
+    AT_QUERY_LENGTHS, /* INT32 [batch]; these two only with padding */
+    AT_KEY_LENGTHS,
+    AT_SCALE, /* the following ones: numbers in host memory */
     AT_ONE,
-    AT_HIDDEN,        /* -inf: the score of a key after the mask */
-    AT_HIDDEN_BEFORE, /* -inf: that of a key before the window */
+    AT_HIDDEN,         /* -inf: the score of a key after the mask */
+    AT_HIDDEN_BEFORE,  /* -inf: that of a key before the window */
+    AT_HIDDEN_PADDING, /* -inf: that of a key of padding */
     AT_WINDOW,
     AT_KEYS,   /* INT32: t */
     AT_QUERIES /* INT32: s */

@@ -9,7 +9,7 @@
  * computed in several blocks, each with all scores. */
 #include "kernels/cuda/attention/mma_planes.cuh"
 
-/* What happens to scores before the softmax, in addition to the scale. */
+/* Scores before the softmax: scaled; scaled and capped; scaled and with a bias. */
 enum { PLAIN, CAPPED, BIASED };
 template <int M> constexpr int OWN = 16 * M *WARPS; /* lines of a block */
 

@@ -42,7 +42,7 @@ struct Query {
     }
     __device__ int64_t in(const View &x) const { return x.at(i, sample, group, head); }
     __device__ int64_t key(const View &x, int64_t j) const { return x.at(j, sample, group, 0); }
-    /* Of its head, among those that have a sink or a bias. */
+    /* The number of its head among those that have a sink or a bias. */
     __device__ int64_t local(const Problem &p) const {
         return p.attr.first_local + group * p.q.dim[3] + head;
     }

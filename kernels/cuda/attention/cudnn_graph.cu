@@ -141,13 +141,13 @@ void graph_pointwise(Graph *g, cudnnPointwiseMode_t mode, cudnnDataType_t precis
     add_pointwise(g, pointwise(g, mode, precision), x, b, t, y);
 }
 
-void graph_index(Graph *g, int64_t axis, Descriptor like, Descriptor y) {
-    Descriptor how = pointwise(g, CUDNN_POINTWISE_GEN_INDEX, CUDNN_DATA_FLOAT);
+void graph_index(Graph *g, int64_t axis, cudnnDataType_t precision, Descriptor like, Descriptor y) {
+    Descriptor how = pointwise(g, CUDNN_POINTWISE_GEN_INDEX, precision);
     set_integer(g, how, CUDNN_ATTR_POINTWISE_AXIS, axis);
     add_pointwise(g, how, like, NULL, NULL, y);
 }
 
-void graph_matmul(Graph *g, Descriptor a, Descriptor b, Descriptor c) {
+void graph_matmul(Graph *g, Descriptor a, Descriptor b, Descriptor c, GraphSizes sizes) {
     Descriptor how = make(g, CUDNN_BACKEND_MATMUL_DESCRIPTOR);
     set_type(g, how, CUDNN_ATTR_MATMUL_COMP_TYPE, CUDNN_DATA_FLOAT);
     finish(g, how, "matmul");
@@ -156,6 +156,9 @@ void graph_matmul(Graph *g, Descriptor a, Descriptor b, Descriptor c) {
     set_descriptor(g, op, CUDNN_ATTR_OPERATION_MATMUL_BDESC, b);
     set_descriptor(g, op, CUDNN_ATTR_OPERATION_MATMUL_CDESC, c);
     set_descriptor(g, op, CUDNN_ATTR_OPERATION_MATMUL_DESC, how);
+    set_descriptor(g, op, CUDNN_ATTR_OPERATION_MATMUL_GEMM_M_OVERRIDE_DESC, sizes.m);
+    set_descriptor(g, op, CUDNN_ATTR_OPERATION_MATMUL_GEMM_N_OVERRIDE_DESC, sizes.n);
+    set_descriptor(g, op, CUDNN_ATTR_OPERATION_MATMUL_GEMM_K_OVERRIDE_DESC, sizes.k);
     add(g, op);
 }
 

@@ -39,8 +39,14 @@ Descriptor graph_virtual(Graph *, cudnnDataType_t, Dims);
 /* Arguments that an operation lacks are NULL. `precision` is the type of its arithmetic. */
 void graph_pointwise(Graph *, cudnnPointwiseMode_t, cudnnDataType_t precision, Descriptor x, Descriptor b,
                      Descriptor t, Descriptor y);
-void graph_index(Graph *, int64_t axis, Descriptor like, Descriptor y); /* y: the index along an axis */
-void graph_matmul(Graph *, Descriptor a, Descriptor b, Descriptor c);
+/* y: the index along an axis */
+void graph_index(Graph *, int64_t axis, cudnnDataType_t precision, Descriptor like, Descriptor y);
+/* c [m,n] = a [m,k] b [k,n]. Rows and columns from the sizes of a batch element on (INT32 [batch,1,1,1]; NULL:
+ * none) do not count. */
+typedef struct GraphSizes {
+    Descriptor m, n, k;
+} GraphSizes;
+void graph_matmul(Graph *, Descriptor a, Descriptor b, Descriptor c, GraphSizes);
 void graph_reduce(Graph *, cudnnReduceTensorOp_t, Descriptor x, Descriptor y);
 void graph_reshape(Graph *, Descriptor x, Descriptor y);
 

@@ -149,6 +149,10 @@ static double mock_apply(int64_t mode, double x, double b, double t) {
         return x >= b;
     case CUDNN_POINTWISE_CMP_GT:
         return x > b;
+    case CUDNN_POINTWISE_CMP_LT:
+        return x < b;
+    case CUDNN_POINTWISE_LOGICAL_AND:
+        return x != 0 && b != 0;
     case CUDNN_POINTWISE_BINARY_SELECT:
         return t != 0 ? x : b;
     default:
@@ -174,6 +178,16 @@ static void mock_pointwise(const MockDescriptor *op) {
     }
 }
 
+/* The size of a GEMM in a batch element, which an operand may replace. */
+static int64_t mock_gemm_size(const MockDescriptor *op, cudnnBackendAttributeName_t name, int64_t batch,
+                              int64_t size) {
+    const MockDescriptor *lengths = mock_descriptor(op, name);
+    if (!lengths) return size;
+    const int64_t n = (int64_t)lengths->values[batch * mock_tensor(lengths).stride[0]];
+    CHECK(n <= size, "a GEMM of size %lld, more than %lld", (long long)n, (long long)size);
+    return n;
+}
+
 static void mock_matmul(const MockDescriptor *op) {
     const MockTensor a = mock_tensor(mock_descriptor(op, CUDNN_ATTR_OPERATION_MATMUL_ADESC)),
                      b = mock_tensor(mock_descriptor(op, CUDNN_ATTR_OPERATION_MATMUL_BDESC)),
@@ -186,7 +200,13 @@ static void mock_matmul(const MockDescriptor *op) {
         mock_place(&c, i, at);
         const int64_t of_a[4] = {c.dim[0], c.dim[1], c.dim[2], inner},
                       of_b[4] = {c.dim[0], c.dim[1], inner, c.dim[3]};
-        for (int64_t k = 0; k < inner; k++)
+        const int64_t m = mock_gemm_size(op, CUDNN_ATTR_OPERATION_MATMUL_GEMM_M_OVERRIDE_DESC, at[0],
+                                         c.dim[2]),
+                      width = mock_gemm_size(op, CUDNN_ATTR_OPERATION_MATMUL_GEMM_N_OVERRIDE_DESC, at[0],
+                                             c.dim[3]),
+                      depth =
+                          mock_gemm_size(op, CUDNN_ATTR_OPERATION_MATMUL_GEMM_K_OVERRIDE_DESC, at[0], inner);
+        for (int64_t k = 0; at[2] < m && at[3] < width && k < depth; k++)
             sum += *mock_at(&a, (int64_t[]){at[0], at[1], at[2], k}, of_a) *
                    *mock_at(&b, (int64_t[]){at[0], at[1], k, at[3]}, of_b);
         *mock_at(&c, at, c.dim) = sum;

@@ -35,6 +35,8 @@ static Run on_device(const Run *host, Device *d) {
     }
     for (int i = 0; i < TENSORS; i++) r.x[i].data = moved(host, &r, host->x[i].data);
     r.lse.data = device_alloc(d, tensor_bytes(&r.lse), "a test");
+    r.lengths.data = device_alloc(d, tensor_bytes(&r.lengths), "a test");
+    device_write(d, r.lengths.data, host->lengths.data, tensor_bytes(&r.lengths));
     return r;
 }
 
@@ -47,6 +49,7 @@ static void read_back(const Run *r, Device *d, Run *host) {
 static void device_run_free(Run *r, Device *d) {
     for (int i = 0; i < TENSORS; i++) device_release(d, r->memory[i], r->bytes[i]);
     device_release(d, r->lse.data, tensor_bytes(&r->lse));
+    device_release(d, r->lengths.data, tensor_bytes(&r->lengths));
 }
 
 /* ---- running ---- */
@@ -114,7 +117,7 @@ static double rms(const Tensor *x) {
     for (int64_t row = 0; row < tensor_rows(x); row++)
         for (int64_t c = 0; c < tensor_width(x); c++) {
             const double v = get(x, tensor_row_offset(x, row) + c);
-            sum += v * v;
+            if (isfinite(v)) sum += v * v;
         }
     return sqrt(sum / (double)tensor_count(x));
 }
@@ -231,6 +234,18 @@ static void masks(void **state) {
     }
 }
 
+static void padding(void **state) {
+    Shape p = causal(256, 3, 4, 1, 64, true);
+    p.padded = true;
+    check(state, p);
+    p.attr = ALL;
+    check(state, p);
+    p.r = 2, p.packed = false, p.t = 512;
+    check(state, p);
+    p.dtype = F16;
+    check(state, p);
+}
+
 static void parts(void **state) {
     Shape p = causal(256, 2, 5, 2, 64, true);
     const int64_t of_one = 2 * 2 * (256 * 256 + 256 * 128);
@@ -261,6 +276,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_prestate(layouts_and_sizes, &g),
         cmocka_unit_test_prestate(masks, &g),
+        cmocka_unit_test_prestate(padding, &g),
         cmocka_unit_test_prestate(parts, &g),
     };
     const int failed = cmocka_run_group_tests(tests, NULL, NULL);

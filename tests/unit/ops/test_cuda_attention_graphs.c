@@ -2,6 +2,7 @@
  * kernel's, for every supported mask and layout. Other calls report why they are not supported. */
 #include "unit/cmocka_all.h"
 
+#include "kernels/cuda/attention/attention_lengths.h"
 #include "kernels/cuda/attention/attention_path.h"
 #include "kernels/ops.h"
 #include "tensor/cuda.h"
@@ -77,6 +78,31 @@ static void check_form(Shape p) {
     assert_int_equal(mock.descriptors, 0);
 }
 
+/* In place of the kernels, for there is no GPU. */
+static int64_t keys_of(const PaddedPairs *p, int64_t pair) {
+    const int64_t n = p->lengths[pair / p->groups];
+    return n < p->keys ? n : p->keys;
+}
+void attention_put_lengths(const Call *c, const PaddedPairs *p, int32_t *queries, int32_t *keys) {
+    (void)c;
+    for (int64_t i = 0; i < p->count; i++)
+        queries[i] = (int32_t)p->queries, keys[i] = (int32_t)keys_of(p, p->first + i);
+}
+void attention_clear_blind(const Call *c, const PaddedPairs *p, const Tensor *x) {
+    (void)c;
+    for (int64_t row = 0; x && row < tensor_rows(x); row++) {
+        const int64_t pair = row / x->dim[3] % (x->dim[1] * x->dim[2]);
+        if (pair < p->first || pair >= p->first + p->count || keys_of(p, pair) > 0) continue;
+        for (int64_t i = 0; i < x->dim[4]; i++) set(x, tensor_row_offset(x, row) + i, 0);
+    }
+}
+void attention_clear_blind_lse(const Call *c, const PaddedPairs *p, const Tensor *lse) {
+    (void)c;
+    const int64_t of_pair = lse->stride[1];
+    for (int64_t i = p->first * of_pair; i < (p->first + p->count) * of_pair; i++)
+        if (keys_of(p, i / of_pair) == 0) set(lse, i, -INFINITY);
+}
+
 /* Both forms of the backward. */
 static void check(Shape p) {
     check_form(p);
@@ -128,6 +154,30 @@ static void masks(void **state) {
         check_form(p); /* too narrow for the deterministic form */
 }
 
+/* A sample has every key, one some, one none. */
+static void padding(void **state) {
+    (void)state;
+    for (int64_t r = 1; r <= 2; r++) {
+        Shape p = {.s = 20,
+                   .t = 20,
+                   .b = 3,
+                   .g = 2,
+                   .r = r,
+                   .d = 16,
+                   .e = 16,
+                   .attr = ALL,
+                   .dtype = BF16,
+                   .padded = true};
+        check(p);
+        p.packed = true;
+        check(p);
+        p.packed = false, p.t = 29;
+        check(p);
+        p.t = 20, p.attr = CAUSAL;
+        check(p);
+    }
+}
+
 /* On a GPU of so little memory that the backward has to take `parts` parts. */
 static void check_parts(Shape p, int64_t memory, int64_t parts) {
     const int64_t runs = mock.runs;
@@ -157,6 +207,9 @@ static void parts(void **state) {
             p.any_order = any_order;
             check_parts(p, 64 * most * (any_order ? of_their_sums : of_two_heads), (10 + most - 1) / most);
         }
+    p.padded = true, p.any_order = false, p.b = 3;
+    check_parts(p, 64 * 5 * of_two_heads, 3);
+    p.padded = false, p.b = 2;
     p.s = p.t = 13, p.r = 1; /* lse begins at 16 bytes after four pairs */
     p.any_order = false, check_parts(p, 64 * 7 * of_one, 3);
     p.any_order = true, check_parts(p, 64 * 7 * of_its_sums, 3);
@@ -164,7 +217,7 @@ static void parts(void **state) {
 
 /* ---- what is left to our own kernels ---- */
 
-typedef enum Change { AS_IT_IS, STRIDE, TYPE, OFFSET, FLAGS, ABSENT, VERSION, CAPABILITY, DOCUMENTS } Change;
+typedef enum Change { AS_IT_IS, STRIDE, TYPE, OFFSET, FLAGS, ABSENT, VERSION, CAPABILITY, OPERAND } Change;
 
 /* The backward of `p` with one change, in an operand or in the available features. */
 static void refused(const char *why, Shape p, int which, Change change, int64_t value) {
@@ -178,9 +231,12 @@ static void refused(const char *why, Shape p, int which, Change change, int64_t 
     if (change == CAPABILITY) g->cuda.capability = (int)value;
     if (change == VERSION) mock.version = (size_t)value;
     Call call = backward_call(&r, &g->device);
-    Tensor first_key = tensor_make(NULL, I64, 2, (int64_t[]){p.b, p.s});
+    Tensor first_key = tensor_make(NULL, I64, 2, (int64_t[]){p.b, p.s}),
+           lengths = tensor_make(NULL, I64, 1, &p.b),
+           bias = tensor_make(NULL, p.dtype, 2, (int64_t[]){8, p.g * p.r});
     if (change == ABSENT && which >= DQ) call.out[which - DQ] = NULL;
-    if (change == DOCUMENTS) call.in[6] = &first_key;
+    Tensor *const operand[CALL_IN] = {[6] = &first_key, [7] = &lengths, [8] = &bias};
+    if (change == OPERAND) call.in[which] = operand[which];
     Call plan = call;
     plan.device = &g->planner;
     const int64_t plans = mock.plans;
@@ -252,7 +308,10 @@ static void refused_masks_and_versions(void **state) {
     refused("chunks", with(chunks, 8), Q, AS_IT_IS, 0);
     dropout.dropout.rate = 0.1;
     refused("dropout", with(dropout, 8), Q, AS_IT_IS, 0);
-    refused("packed into a sequence", with(CAUSAL, 8), Q, DOCUMENTS, 0);
+    refused("packed into a sequence", with(CAUSAL, 8), 6, OPERAND, 0);
+    most.window_left = 6;
+    refused("padded keys with a window", with(most, 8), 7, OPERAND, 0);
+    refused("relative position bias", with(ALL, 8), 8, OPERAND, 0);
     open.window_left = 3;
     refused("without a causal", with(open, 8), Q, AS_IT_IS, 0);
     ahead.window_right = 2;
@@ -262,7 +321,6 @@ static void refused_masks_and_versions(void **state) {
     narrow.window_left = 1;
     refused("narrow window", with(narrow, 8), Q, AS_IT_IS, 0);
     refused("sees no key", with(narrow, 20), Q, AS_IT_IS, 0);
-    most.window_left = 6;
     refused("own key", with(most, 9), Q, AS_IT_IS, 0);
     refused("9.14.0 is wrong for windows", with(most, 8), Q, VERSION, 91400);
     refused("older than 9.14.0", SMALL, Q, VERSION, 91001);
@@ -286,9 +344,13 @@ static void unplanned(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(layouts),        cmocka_unit_test(masks),
-        cmocka_unit_test(parts),          cmocka_unit_test(refused_operands),
-        cmocka_unit_test(refused_by_all), cmocka_unit_test(refused_masks_and_versions),
+        cmocka_unit_test(layouts),
+        cmocka_unit_test(masks),
+        cmocka_unit_test(padding),
+        cmocka_unit_test(parts),
+        cmocka_unit_test(refused_operands),
+        cmocka_unit_test(refused_by_all),
+        cmocka_unit_test(refused_masks_and_versions),
         cmocka_unit_test(unplanned),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

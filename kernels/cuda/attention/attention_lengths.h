@@ -1,0 +1,22 @@
+/* The keys of padded samples, as cuDNN needs them: a number for each (sample, group) pair. */
+#ifndef ISOTRON_KERNELS_CUDA_ATTENTION_ATTENTION_LENGTHS_H
+#define ISOTRON_KERNELS_CUDA_ATTENTION_ATTENTION_LENGTHS_H
+
+#include "base/zigzag.h"
+#include "tensor/call.h"
+
+/* Pairs [first, first + count) of a call. All queries of a sample count: those of padding see the keys too. */
+typedef struct PaddedPairs {
+    const int64_t *lengths; /* of the samples */
+    SequenceSlice key;
+    int64_t first, count, groups, queries, keys;
+} PaddedPairs;
+
+/* Writes the numbers of queries and of keys, [count]. */
+void attention_put_lengths(const Call *, const PaddedPairs *, int32_t *queries, int32_t *keys);
+/* Sets the rows of pairs without a key to 0 in x [rows,b,g,r,width] (NULL: nothing), and to -inf in lse
+ * [b,g,r,rows]: cuDNN does not write all of them. */
+void attention_clear_blind(const Call *, const PaddedPairs *, const Tensor *x);
+void attention_clear_blind_lse(const Call *, const PaddedPairs *, const Tensor *lse);
+
+#endif
