@@ -16,6 +16,7 @@ typedef enum Activation {
     ACT_GELU_ERF,
     ACT_QUICK_GELU,
     ACT_SQUARED_RELU,
+    ACT_RELU,
     ACT_TANH,
     /* Gated: the input is [..., gate | up], the output act(gate) * up has half its width. */
     ACT_SWIGLU, /* act is SiLU */

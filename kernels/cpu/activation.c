@@ -4,7 +4,7 @@
  *     z = sqrt(2/pi) (x + 0.044715 x^3)
  *   quick GELU: x sigmoid(1.702 x);  SiLU: x sigmoid(x)
  *   SwiGLU and GeGLU (Shazeer 2020): silu(gate) * up and gelu(gate) * up
- *   GELU erf: x Phi(x);  squared ReLU (So et al. 2021): max(x, 0)^2;  tanh (a pooler)
+ *   GELU erf: x Phi(x);  ReLU: max(x, 0);  squared ReLU (So et al. 2021): max(x, 0)^2;  tanh (a pooler)
  *
  * Written: y; written or added to: dx, which may share dy's memory unless there is a gate. */
 #include "kernels/cpu/vector_math.h"
@@ -27,6 +27,8 @@ INLINE real value(Activation kind, real x) {
         return x * vector_sigmoid((real)1.702 * x);
     case ACT_SQUARED_RELU:
         return x > 0 ? x * x : 0;
+    case ACT_RELU:
+        return x > 0 ? x : 0;
     case ACT_TANH:
         return REAL_MATH(tanh)(x);
     default:
@@ -50,6 +52,8 @@ INLINE real slope(Activation kind, real x) {
         return gated_slope(x, (real)1.702 * x, (real)1.702);
     case ACT_SQUARED_RELU:
         return x > 0 ? 2 * x : 0;
+    case ACT_RELU:
+        return x > 0 ? 1 : 0;
     case ACT_TANH:
         return 1 - REAL_MATH(tanh)(x) * REAL_MATH(tanh)(x);
     default:
@@ -94,8 +98,11 @@ static void elements(void *arg, int64_t begin, int64_t end) {
     case ACT_TANH:
         map(ACT_TANH, x, y, n);
         break;
-    default:
+    case ACT_SQUARED_RELU:
         map(ACT_SQUARED_RELU, x, y, n);
+        break;
+    default:
+        map(ACT_RELU, x, y, n);
     }
 }
 
@@ -118,8 +125,11 @@ static void elements_grad(void *arg, int64_t begin, int64_t end) {
     case ACT_TANH:
         map_slope(ACT_TANH, dy, x, dx, n, placing);
         break;
-    default:
+    case ACT_SQUARED_RELU:
         map_slope(ACT_SQUARED_RELU, dy, x, dx, n, placing);
+        break;
+    default:
+        map_slope(ACT_RELU, dy, x, dx, n, placing);
     }
 }
 

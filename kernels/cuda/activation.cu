@@ -50,7 +50,8 @@ template <Activation KIND, typename T> __device__ __forceinline__ Real<T> value(
     if constexpr (KIND == ACT_GELU_ERF) return x * normal_cdf(x);
     if constexpr (KIND == ACT_QUICK_GELU) return x * sigmoid<T>(GELU_QUICK * x);
     if constexpr (KIND == ACT_TANH) return tanh(x);
-    return x > 0 ? x * x : 0;
+    if constexpr (KIND == ACT_SQUARED_RELU) return x > 0 ? x * x : 0;
+    return x > 0 ? x : 0;
 }
 
 /* d/dx x sigmoid(t(x)), given t and its derivative */
@@ -68,7 +69,8 @@ template <Activation KIND, typename T> __device__ __forceinline__ Real<T> slope(
         return normal_cdf(x) + x * exponential<T>((R)-0.5 * x * x) * (R)0.3989422804014326779399;
     if constexpr (KIND == ACT_QUICK_GELU) return gated_slope<T>(x, GELU_QUICK * x, GELU_QUICK);
     if constexpr (KIND == ACT_TANH) return 1 - tanh(x) * tanh(x);
-    return x > 0 ? 2 * x : 0;
+    if constexpr (KIND == ACT_SQUARED_RELU) return x > 0 ? 2 * x : 0;
+    return x > 0 ? 1 : 0;
 }
 
 /* ---- one operand ---- */
@@ -97,8 +99,11 @@ __global__ void __launch_bounds__(THREADS) map(Activation kind, const T *x, T *y
         case ACT_TANH:
             values<ACT_TANH>(&v);
             break;
-        default:
+        case ACT_SQUARED_RELU:
             values<ACT_SQUARED_RELU>(&v);
+            break;
+        default:
+            values<ACT_RELU>(&v);
         }
         store_run(y, i * N, n, aligned, v);
     }
@@ -136,8 +141,11 @@ __global__ void __launch_bounds__(THREADS)
         case ACT_TANH:
             slopes<ACT_TANH>(d, v, &out, add);
             break;
-        default:
+        case ACT_SQUARED_RELU:
             slopes<ACT_SQUARED_RELU>(d, v, &out, add);
+            break;
+        default:
+            slopes<ACT_RELU>(d, v, &out, add);
         }
         store_run(dx, i * N, n, aligned, out);
     }

@@ -97,10 +97,13 @@ static Err add_param(HfMap *m, const Param *p) {
         return hf_add(m, output_name(m->family), p, HF_ALL_PARTS, HF_ALL_GROUPS, OUT_IN), ERR_OK;
     const char *in_layer = strstr(name, LAYERS); /* "decoder.layers.", "encoder.layers." */
     if (in_layer) {
+        const int stack = (int)(in_layer - name);
+        const char *layers = FAMILIES[m->family].layers, *star = strchr(layers, '*');
         char *end;
         long layer = strtol(in_layer + sizeof LAYERS - 1, &end, 10);
-        module = end + 1;
-        base = arena_printf(m->arena, "%s%s.%ld.", base, FAMILIES[m->family].layers, layer);
+        module = star ? arena_printf(m->arena, "%.*s:%s", stack, name, end + 1) : end + 1;
+        base = arena_printf(m->arena, "%s%.*s%s.%ld.", base, star ? stack : 0, name, star ? star + 1 : layers,
+                            layer);
     }
     if (param_is_fp8_state(name)) return ERR_OK; /* no other program has it */
     const char *kind = strrchr(module, '.');     /* ".weight" or ".bias" */
@@ -270,7 +273,8 @@ static bool is_expected_extra(const Safetensors *s, const HfMap *m, const SafeTe
     if (!strcmp(t->name, "cls.predictions.decoder.bias"))
         return is_copy(&t->tensor, safetensors_find(s, "cls.predictions.bias"));
     /* the registry begins with the embedding */
-    return !strcmp(t->name, output_name(m->family)) && is_copy(&t->tensor, hf_find(s, m, &m->tensors[0]));
+    return (!strcmp(t->name, output_name(m->family)) || ends_with(t->name, "coder.embed_tokens.weight")) &&
+           is_copy(&t->tensor, hf_find(s, m, &m->tensors[0]));
 }
 
 Err hf_check(const Safetensors *s, const HfMap *m) {

@@ -35,7 +35,12 @@ static void plain_positions(Config *c, const Config *fresh, Arena *arena) {
             fresh->rope_scaling_original_max_position_embeddings;
     c->rope_short_factor = plain_numbers(arena, &c->rope_short_factor);
     c->rope_long_factor = plain_numbers(arena, &c->rope_long_factor);
-    c->seq_length = I64_UNSET; /* only for training */
+    c->seq_length = c->decoder_seq_length = I64_UNSET; /* only for training */
+    if (c->position_embedding_type == POSITION_RELATIVE) c->max_position_embeddings = I64_UNSET;
+    if (c->position_embedding_type != POSITION_RELATIVE) {
+        c->relative_attention_num_buckets = fresh->relative_attention_num_buckets;
+        c->relative_attention_max_distance = fresh->relative_attention_max_distance;
+    }
 }
 
 /* "[1,0,1]" */
@@ -85,7 +90,9 @@ Config hf_config_filled(const Config *config, const Derived *d) {
     c.ffn_hidden_size = d->ffn_hidden_size;
     c.kv_channels = d->kv_channels;
     c.softmax_scale = f64_or(c.softmax_scale, 1 / sqrt((double)d->kv_channels));
+    c.logits_scaling = d->logits_scaling;
     c.num_query_groups = d->num_query_groups;
+    c.decoder_num_layers = c.model == MODEL_t5 ? config_decoder_layers(&c) : I64_UNSET;
     c.max_position_embeddings = d->max_position_embeddings;
     c.activation = d->activation;
     c.moe_ffn_hidden_size = d->moe_ffn_hidden_size;

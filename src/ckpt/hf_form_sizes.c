@@ -1,5 +1,6 @@
 /* Forms of heads, sizes, activations, scores and biases. */
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "ckpt/hf_form.h"
@@ -46,6 +47,11 @@ static void fourfold_read(HfReader *r, const HfRow *row) {
                 is_given ? hf_get_size(r, row->key, 1) : hf_get_multiple(r, row, 4, OPTION_hidden_size));
 }
 
+/* As many as the encoder has. */
+static void decoder_layers_read(HfReader *r, const HfRow *row) {
+    hf_set_size(r, row->option, hf_get_size(r, row->key, hf_get_option(r, OPTION_num_layers)));
+}
+
 static void positions_read(HfReader *r, const HfRow *row) {
     const int64_t positions = hf_get_option(r, row->option);
     hf_set_size(r, OPTION_seq_length, positions);
@@ -67,10 +73,15 @@ static const struct {
     const char *name;
     bool is_gate;
     MlpActivation activation;
-} ACTIVATIONS[] = {{"gelu_new", false, MLP_GELU_TANH}, {"gelu_pytorch_tanh", false, MLP_GELU_TANH},
-                   {"gelu", false, MLP_GELU_ERF},      {"quick_gelu", false, MLP_QUICK_GELU},
-                   {"relu2", false, MLP_SQUARED_RELU}, {"silu", true, MLP_SWIGLU},
-                   {"gelu_new", true, MLP_GEGLU_TANH}, {"gelu_pytorch_tanh", true, MLP_GEGLU_TANH},
+} ACTIVATIONS[] = {{"gelu_new", false, MLP_GELU_TANH},
+                   {"gelu_pytorch_tanh", false, MLP_GELU_TANH},
+                   {"gelu", false, MLP_GELU_ERF},
+                   {"quick_gelu", false, MLP_QUICK_GELU},
+                   {"relu2", false, MLP_SQUARED_RELU},
+                   {"relu", false, MLP_RELU},
+                   {"silu", true, MLP_SWIGLU},
+                   {"gelu_new", true, MLP_GEGLU_TANH},
+                   {"gelu_pytorch_tanh", true, MLP_GEGLU_TANH},
                    {"gelu", true, MLP_GEGLU_ERF}};
 enum { N_ACTIVATIONS = sizeof ACTIVATIONS / sizeof *ACTIVATIONS };
 
@@ -94,6 +105,36 @@ static void activation_write(HfWriter *w, const HfRow *row) {
     char text[40] = "\"";
     strcat(strcat(text, ACTIVATIONS[i].name), "\"");
     hf_put_text(w, row->key, text);
+}
+
+/* T5's: "gated-" before the activation of a gate; its "gated-gelu" is gelu_new. */
+static const struct {
+    const char *name;
+    MlpActivation activation;
+} FEED_FORWARD[] = {{"relu", MLP_RELU},
+                    {"gated-gelu", MLP_GEGLU_TANH},
+                    {"gated-silu", MLP_SWIGLU},
+                    {"gelu", MLP_GELU_ERF},
+                    {"gelu_new", MLP_GELU_TANH}};
+enum { N_FEED_FORWARD = sizeof FEED_FORWARD / sizeof *FEED_FORWARD };
+
+static void feed_forward_read(HfReader *r, const HfRow *row) {
+    const char *word = hf_get_text(r, NULL, row->key, row->word);
+    int i = 0;
+    while (i < N_FEED_FORWARD && strcmp(word, FEED_FORWARD[i].name)) i++;
+    if (i == N_FEED_FORWARD)
+        hf_refuse(r, row->key, "an activation that is not supported");
+    else
+        hf_set_text(r, row->option, MlpActivation_spellings[FEED_FORWARD[i].activation]);
+}
+
+static void feed_forward_write(HfWriter *w, const HfRow *row) {
+    for (int i = 0; i < N_FEED_FORWARD; i++) {
+        if (FEED_FORWARD[i].activation != w->config->activation) continue;
+        char text[40];
+        snprintf(text, sizeof text, "\"%s\"", FEED_FORWARD[i].name);
+        hf_put_text(w, row->key, text);
+    }
 }
 
 /* ---- attention scores and logits ---- */
@@ -152,11 +193,14 @@ static void both_biases_write(HfWriter *w, const HfRow *row) {
 }
 
 const HfForm hf_form_token_types = {token_types_read, NULL};
+const HfForm hf_form_same_rate = {hf_value_read, NULL}; /* the key of another row, which writes it */
 const HfForm hf_form_query_groups = {query_groups_read, hf_value_write},
              hf_form_head_size = {head_size_read, hf_value_write},
              hf_form_head_size_is_usual = {head_size_is_usual_read, NULL},
              hf_form_hidden_size_divides = {hidden_size_divides_read, NULL},
              hf_form_fourfold = {fourfold_read, hf_value_write},
+             hf_form_decoder_layers = {decoder_layers_read, hf_value_write},
+             hf_form_feed_forward = {feed_forward_read, feed_forward_write},
              hf_form_positions = {positions_read, hf_value_write},
              hf_form_activation = {activation_read, activation_write},
              hf_form_gate = {gate_read, activation_write},

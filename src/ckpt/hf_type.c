@@ -130,6 +130,10 @@ static const HfRow ROWS_megatron_bert[] = {
 #include "ckpt/hf/all.def"
 #include "ckpt/hf/megatron_bert.def"
 };
+static const HfRow ROWS_t5[] = {
+#include "ckpt/hf/all.def"
+#include "ckpt/hf/t5.def"
+};
 
 const HfType HF_TYPE[HF_TYPES] = {
 #define HF_TYPE(constant, type, architecture, family)                                                        \

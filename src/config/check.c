@@ -82,7 +82,8 @@ static bool valid_window(const Config *c) {
 static bool countable(const Config *c) {
     const double limit = 0x1p56;
     const int64_t h = i64_or(c->hidden_size, 1), heads = i64_or(c->num_attention_heads, 1),
-                  s = i64_or(c->seq_length, 1), ffn = i64_or(c->ffn_hidden_size, 4 * h),
+                  s = i64_or(c->seq_length, 1) + i64_or(c->decoder_seq_length, 0),
+                  ffn = i64_or(c->ffn_hidden_size, 4 * h),
                   expert = 6 * i64_or(c->moe_ffn_hidden_size, ffn) + 2 * h + 4,
                   shared = i64_or(c->moe_shared_expert_intermediate_size, 0),
                   q = i64_is_set(c->kv_channels) ? heads * c->kv_channels : h,
@@ -90,7 +91,7 @@ static bool countable(const Config *c) {
                   scores = heads * (c->attention_backend == BACKEND_UNFUSED ? s : 1),
                   rows = 2 * (i64_or(c->vocab_size, 1) + c->make_vocab_size_divisible_by),
                   positions = i64_or(c->max_position_embeddings, s);
-    const double layers = (double)i64_or(c->num_layers, 1),
+    const double layers = (double)i64_or(c->num_layers, 1) + (double)i64_or(c->decoder_num_layers, 1),
                  tokens = (double)i64_or(c->micro_batch_size, 1) * (double)s,
                  parameters = (layers * (double)width + (double)(rows + positions)) * (double)h,
                  activations = tokens * (layers * (double)(width + scores) + (double)rows);
@@ -106,7 +107,7 @@ static bool valid_window_pattern(const Config *c) {
 }
 
 static bool valid_rope_pattern(const Config *c) {
-    if (!c->no_rope_freq || c->num_layers < 1 || c->num_layers > 65536) return true;
+    if (!c->no_rope_freq || c->model == MODEL_t5 || c->num_layers < 1 || c->num_layers > 65536) return true;
     bool *rotated = mem_zero((size_t)c->num_layers, sizeof *rotated);
     bool valid = config_rotated_layers(c, rotated);
     free(rotated);
@@ -129,7 +130,7 @@ static bool valid_context_comm(const Config *c) {
     const TextList *types = &c->cp_comm_type;
     for (int64_t i = 0; i < types->count; i++)
         if (enum_find(ContextComm_spellings, types->at[i]) < 0) return false;
-    return types->count == 1 || types->count == c->num_layers;
+    return types->count == 1 || types->count == config_layers(c);
 }
 
 static bool communicates_by(const Config *c, ContextComm type) {

@@ -98,6 +98,8 @@ typedef struct Derived {
     int64_t num_moe_layers, moe_ffn_hidden_size, moe_shared_size; /* the last: 0 without shared experts */
     double aux_loss_coeff[BALANCE_SINKHORN];                      /* by LoadBalancing; 0: that loss is off */
     bool sinkhorn;
+    double logits_scaling;
+    bool output_bias;                                     /* of a T5's output layer */
     double init_std, output_init_std, embedding_init_std; /* output: sqrt(2 * num_layers) smaller */
     unsigned recompute_modules; /* bit of each RecomputeModule; 0 unless selective */
 
@@ -146,6 +148,8 @@ void config_check_unused(const Config *, unsigned checks, Args *args);
  * `vocab_size` is the tokenizer's, 0 if there is none; the option vocab-size takes precedence. Arrays belong
  * to the arena. */
 void config_finish(const Config *, Arena *, int64_t vocab_size, Derived *);
+int64_t config_layers(const Config *); /* of all stacks of the model, which are numbered consecutively */
+int64_t config_decoder_layers(const Config *);      /* of a T5's decoder */
 int64_t config_ranks(const Config *);               /* of the whole run */
 bool config_bf16_grads(const Config *);             /* main gradients are bf16, in the bf16 lane */
 int64_t config_model_ranks(const Config *);         /* that hold one copy of the dense parameters */

@@ -28,6 +28,12 @@ bool config_bf16_grads(const Config *c) {
     return c->grad_reduce_in_bf16 || c->main_grads_dtype == MAIN_GRADS_BF16;
 }
 
+int64_t config_decoder_layers(const Config *c) { return i64_or(c->decoder_num_layers, c->num_layers); }
+
+int64_t config_layers(const Config *c) {
+    return c->num_layers + (c->model == MODEL_t5 ? config_decoder_layers(c) : 0);
+}
+
 static int64_t padded_vocab(const Config *c, int64_t vocab_size) {
     int64_t unit = c->make_vocab_size_divisible_by * c->tensor_model_parallel_size;
     return (vocab_size + unit - 1) / unit * unit;
@@ -51,28 +57,28 @@ static int64_t ffn_default(const Config *c) {
 }
 
 static void windows(const Config *c, Arena *arena, Derived *d) {
-    bool *windowed = arena_alloc(arena, (size_t)c->num_layers * sizeof *windowed);
+    bool *windowed = arena_alloc(arena, (size_t)config_layers(c) * sizeof *windowed);
     bool any = c->window_size.count == 2;
     d->window_left = any ? c->window_size.at[0] : -1;
-    for (int64_t i = 0; i < c->num_layers; i++) windowed[i] = any;
+    for (int64_t i = 0; i < config_layers(c); i++) windowed[i] = any;
     if (any && c->window_attn_skip_freq)
-        CHECK(config_layer_pattern(c->window_attn_skip_freq, c->num_layers, windowed), "'%s'",
+        CHECK(config_layer_pattern(c->window_attn_skip_freq, config_layers(c), windowed), "'%s'",
               c->window_attn_skip_freq);
     d->layer_windowed = windowed;
 }
 
 bool config_rotated_layers(const Config *c, bool *out) {
     const bool rope = c->position_embedding_type == POSITION_ROPE;
-    for (int64_t i = 0; i < c->num_layers; i++) out[i] = rope;
+    for (int64_t i = 0; i < config_layers(c); i++) out[i] = rope;
     if (!rope || !c->no_rope_freq) return true;
-    if (!config_layer_pattern(c->no_rope_freq, c->num_layers, out)) return false;
+    if (!config_layer_pattern(c->no_rope_freq, config_layers(c), out)) return false;
     const bool is_list = strpbrk(c->no_rope_freq, "[(");
-    for (int64_t i = 0; i < c->num_layers; i++) out[i] ^= is_list;
+    for (int64_t i = 0; i < config_layers(c); i++) out[i] ^= is_list;
     return true;
 }
 
 static void rotations(const Config *c, Arena *arena, Derived *d) {
-    bool *rotated = arena_alloc(arena, (size_t)c->num_layers * sizeof *rotated);
+    bool *rotated = arena_alloc(arena, (size_t)config_layers(c) * sizeof *rotated);
     CHECK(config_rotated_layers(c, rotated), "'%s'", c->no_rope_freq);
     d->layer_rotated = rotated;
     d->rope_amplitude = 1;
@@ -91,18 +97,18 @@ static void rotations(const Config *c, Arena *arena, Derived *d) {
 
 static void context(const Config *c, Arena *arena, Derived *d) {
     const TextList *types = &c->cp_comm_type;
-    ContextComm *comm = arena_alloc(arena, (size_t)c->num_layers * sizeof *comm);
-    for (int64_t i = 0; i < c->num_layers; i++)
+    ContextComm *comm = arena_alloc(arena, (size_t)config_layers(c) * sizeof *comm);
+    for (int64_t i = 0; i < config_layers(c); i++)
         comm[i] = (ContextComm)enum_find(ContextComm_spellings, types->at[types->count == 1 ? 0 : i]);
     d->layer_context_comm = comm;
 }
 
 static void experts(const Config *c, Arena *arena, Derived *d) {
-    bool *moe = arena_alloc(arena, (size_t)c->num_layers * sizeof *moe);
+    bool *moe = arena_alloc(arena, (size_t)config_layers(c) * sizeof *moe);
     d->layer_moe = moe;
     if (!i64_is_set(c->num_experts)) return;
-    CHECK(config_moe_pattern(c->moe_layer_freq, c->num_layers, moe), "'%s'", c->moe_layer_freq);
-    for (int64_t i = 0; i < c->num_layers; i++) d->num_moe_layers += moe[i];
+    CHECK(config_moe_pattern(c->moe_layer_freq, config_layers(c), moe), "'%s'", c->moe_layer_freq);
+    for (int64_t i = 0; i < config_layers(c); i++) d->num_moe_layers += moe[i];
     d->moe_ffn_hidden_size = i64_or(c->moe_ffn_hidden_size, d->ffn_hidden_size);
     d->moe_shared_size = i64_or(c->moe_shared_expert_intermediate_size, 0);
     for (int64_t i = 0; i < c->moe_router_load_balancing_type.count; i++) {
@@ -117,7 +123,9 @@ static void model(const Config *c, Arena *arena, int64_t vocab_size, Derived *d)
     d->ffn_hidden_size = i64_or(c->ffn_hidden_size, ffn_default(c));
     d->kv_channels = i64_or(c->kv_channels, c->hidden_size / c->num_attention_heads);
     d->num_query_groups = c->group_query_attention ? c->num_query_groups : c->num_attention_heads;
-    d->max_position_embeddings = i64_or(c->max_position_embeddings, c->seq_length);
+    const int64_t decoder = i64_or(c->decoder_seq_length, 0);
+    d->max_position_embeddings =
+        i64_or(c->max_position_embeddings, c->seq_length > decoder ? c->seq_length : decoder);
     bool rope = c->position_embedding_type == POSITION_ROPE;
     d->rotary_dim = rope ? (int64_t)((double)d->kv_channels * c->rotary_percent) : 0;
     d->vocab_size = i64_or(c->vocab_size, vocab_size);
@@ -126,6 +134,10 @@ static void model(const Config *c, Arena *arena, int64_t vocab_size, Derived *d)
     bool by_bias = c->activation == MLP_GELU;
     const bool fused = c->add_bias_linear && c->bias_gelu_fusion;
     d->activation = !by_bias ? c->activation : fused ? MLP_GELU_TANH : MLP_GELU_ERF;
+    const bool tied_t5 = c->model == MODEL_t5 && !c->untie_embeddings_and_output_weights;
+    const bool scaled = tied_t5 && f64_is_set(c->softmax_scale); /* Hugging Face's */
+    d->logits_scaling = f64_or(c->logits_scaling, scaled ? sqrt((double)c->hidden_size) : 1);
+    d->output_bias = tied_t5 && !scaled;
     d->init_std = c->init_method_std;
     d->output_init_std = c->init_method_std / sqrt(2.0 * (double)c->num_layers);
     d->embedding_init_std = f64_or(c->embedding_init_method_std, c->init_method_std);

@@ -51,7 +51,7 @@ static void bert_plan(const Config *c, const Derived *d, Arena *arena, ModelPlan
                              FIELD_SET(lengths) | FIELD_SET(loss_mask) |
                              (sentences ? FIELD_SET(token_types) | FIELD_SET(sentence_labels) : 0)},
         .embedding = spec_embedding(c, d),
-        .stack = {spec_stack(c, d, "encoder", false, arena)},
+        .stack = {spec_stack(c, d, &(StackShape){.name = "encoder", .layers = c->num_layers}, arena)},
         .n_stacks = 1,
         .head = head_spec(c, d, arena),
         .flow = {{"hidden", 0, c->seq_length, 0, c->num_layers}},

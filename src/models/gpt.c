@@ -20,30 +20,15 @@ static Flow gpt_stage(Tape *t, const Model *m, const StagePart *part, const Feed
 
 /* ---- plan ---- */
 
-/* An untied output layer is initialised like a linear layer, whatever --embedding-init-method-std is. */
-static HeadSpec head_spec(const Config *c, const Derived *d, Arena *arena) {
-    LmHeadSpec *h = arena_alloc(arena, sizeof *h);
-    *h = (LmHeadSpec){
-        .vocab = d->vocab_size,
-        .padded_vocab = d->padded_vocab_size,
-        .hidden = c->hidden_size,
-        .init_std = d->init_std,
-        .chunked = c->cross_entropy_loss_fusion && c->cross_entropy_fusion_impl == CROSS_ENTROPY_LINEAR,
-        .chunk = c->cross_entropy_chunk_size,
-        .scaling = c->logits_scaling,
-        .softcap = f64_or(c->final_logit_softcapping, 0),
-    };
-    return (HeadSpec){&lm_head, h, !c->untie_embeddings_and_output_weights};
-}
-
 static void gpt_plan(const Config *c, const Derived *d, Arena *arena, ModelPlan *plan) {
     *plan = (ModelPlan){
         .sample = {.positions = c->seq_length,
                    .fields = GPT_FIELDS & ~(c->reset_attention_mask ? 0 : FIELD_SET(document_start))},
         .embedding = spec_embedding(c, d),
-        .stack = {spec_stack(c, d, "decoder", true, arena)},
+        .stack = {spec_stack(c, d, &(StackShape){.name = "decoder", .layers = c->num_layers, .causal = true},
+                             arena)},
         .n_stacks = 1,
-        .head = head_spec(c, d, arena),
+        .head = spec_lm_head(c, d, arena),
         .flow = {{"hidden", 0, c->seq_length, 0, c->num_layers}},
         .n_flows = 1,
         .loss = {{"lm loss", EXTENT_POSITIONS, FIELD_loss_mask}},

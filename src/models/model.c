@@ -24,9 +24,11 @@ ModelPlan model_plan(const Config *c, const Derived *d, Arena *arena) {
     return plan;
 }
 
-double model_flops(const ModelPlan *p, double s, int64_t samples) {
+double model_flops(const ModelPlan *p, int64_t samples) {
+    const double s = (double)p->sample.positions;
     double sum = p->head.ops->flops(p->head.spec, s);
-    for (int i = 0; i < p->n_stacks; i++) sum += stack_flops(&p->stack[i], s);
+    for (int i = 0; i < p->n_stacks; i++)
+        sum += stack_flops(&p->stack[i], i + 1 < p->n_stacks ? (double)p->sample.encoder : s);
     return (double)samples * sum;
 }
 

@@ -100,8 +100,8 @@ struct Model {
 /* The plan for these options, which must satisfy their rules; `derived` comes from config_finish. */
 const Family *model_family(const Config *);
 ModelPlan model_plan(const Config *, const Derived *, Arena *);
-/* Model FLOPs of the forward and backward of `samples` sequences of s positions. */
-double model_flops(const ModelPlan *, double s, int64_t samples);
+/* Model FLOPs of the forward and backward of `samples` samples. */
+double model_flops(const ModelPlan *, int64_t samples);
 
 /* Trained parameters of the whole model without padding: all, those of experts, and those that a token uses. */
 typedef struct ModelCount {

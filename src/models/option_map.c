@@ -24,6 +24,7 @@ Activation map_activation(MlpActivation x) {
         TO(MLP_GELU_ERF, ACT_GELU_ERF);
         TO(MLP_QUICK_GELU, ACT_QUICK_GELU);
         TO(MLP_SQUARED_RELU, ACT_SQUARED_RELU);
+        TO(MLP_RELU, ACT_RELU);
         TO(MLP_SWIGLU, ACT_SWIGLU);
         TO(MLP_GEGLU_TANH, ACT_GEGLU_TANH);
         TO(MLP_GEGLU_ERF, ACT_GEGLU_ERF);

@@ -1,9 +1,11 @@
 #include "models/specs.h"
 
 #include <math.h>
+#include <string.h>
 
 #include "models/option_map.h"
-#include "nn/attention.h"
+#include "nn/cross_attention.h"
+#include "nn/lm_head.h"
 #include "nn/moe.h"
 
 NormAttr spec_norm(const Config *c) {
@@ -58,7 +60,7 @@ static ContextPlan context_plan(const Config *c, ContextComm comm) {
 /* Megatron-LM core/fp8_utils.py is_first_last_bf16_layer. */
 static QuantSpec quant_spec(const Config *c, int64_t layer) {
     const bool bf16 = c->first_last_layers_bf16 && (layer < c->num_layers_at_start_in_bf16 ||
-                                                    layer >= c->num_layers - c->num_layers_at_end_in_bf16);
+                                                    layer >= config_layers(c) - c->num_layers_at_end_in_bf16);
     return (QuantSpec){.format = bf16 ? QUANT_OFF : map_fp8_format(c->fp8_format),
                        .recipe = map_fp8_recipe(c->fp8_recipe),
                        .margin = c->fp8_margin,
@@ -71,11 +73,19 @@ static QuantSpec quant_spec(const Config *c, int64_t layer) {
                        .keep_inputs = c->fp8_keep_inputs};
 }
 
-static AttentionSpec *attention_spec(const Config *c, const Derived *d, int64_t layer, bool causal,
-                                     Arena *arena) {
-    AttentionSpec *a = arena_alloc(arena, sizeof *a);
-    *a = (AttentionSpec){
-        .layer = (int)layer,
+static RelativeSpec relative_spec(const Config *c, const Derived *d, const StackShape *s) {
+    if (c->position_embedding_type != POSITION_RELATIVE) return (RelativeSpec){.name = NULL};
+    return (RelativeSpec){.name = s->relative,
+                          .buckets = c->relative_attention_num_buckets,
+                          .max_distance = c->relative_attention_max_distance,
+                          .bidirectional = !s->causal,
+                          .init_std = d->init_std};
+}
+
+/* `layer` counts the layers of all stacks. */
+static AttentionSpec attention_spec(const Config *c, const Derived *d, int64_t layer, const StackShape *s) {
+    return (AttentionSpec){
+        .layer = (int)(layer - s->below),
         .hidden = c->hidden_size,
         .heads = c->num_attention_heads,
         .groups = d->num_query_groups,
@@ -88,8 +98,9 @@ static AttentionSpec *attention_spec(const Config *c, const Derived *d, int64_t 
         .qk_norm_decays = c->apply_wd_to_qk_layernorm,
         .rotary_interleaved = c->rotary_interleaved,
         .rope = rope_spec(c, d, layer),
+        .relative = relative_spec(c, d, s),
         .window_left = d->layer_windowed[layer] ? d->window_left : WINDOW_OFF,
-        .window_right = causal ? 0 : WINDOW_OFF, /* the right reach of --window-size has no effect */
+        .window_right = s->causal ? 0 : WINDOW_OFF, /* the right reach of --window-size has no effect */
         .sink = map_softmax(c->softmax_type),
         .softcap = f64_or(c->attn_logit_softcapping, 0),
         .scale = f64_or(c->softmax_scale, 1 / sqrt((double)d->kv_channels)),
@@ -102,7 +113,16 @@ static AttentionSpec *attention_spec(const Config *c, const Derived *d, int64_t 
         .unfused = c->attention_backend == BACKEND_UNFUSED,
         .recompute = recomputes(d, RECOMPUTE_CORE_ATTN),
     };
-    return a;
+}
+
+/* It has neither positions nor windows, and sees all keys. */
+static CrossAttentionSpec cross_attention_spec(const Config *c, const Derived *d, int64_t layer,
+                                               const StackShape *s) {
+    CrossAttentionSpec x = {attention_spec(c, d, layer, s), s->encoder_positions};
+    x.attention.rope = (RopeSpec){0};
+    x.attention.relative = (RelativeSpec){.name = NULL};
+    x.attention.window_left = x.attention.window_right = WINDOW_OFF;
+    return x;
 }
 
 static MlpSpec *mlp_spec(const Config *c, const Derived *d, int64_t layer, Arena *arena) {
@@ -159,41 +179,67 @@ static MoeSpec *moe_spec(const Config *c, const Derived *d, Arena *arena) {
     return m;
 }
 
-/* "*-", or "*E" where there are experts. */
-static LayerSpec layer_spec(const Config *c, const Derived *d, int64_t i, bool causal, Arena *arena) {
-    const bool moe = d->layer_moe[i];
-    const NormAttr norm = spec_norm(c);
-    const BranchSpec attention = {.kind = BRANCH_attention,
-                                  .norms = map_norms(c->norm_placement, c->model),
-                                  .norm = norm,
-                                  .multiplier = c->residual_multiplier,
-                                  .dropout = c->hidden_dropout,
-                                  .spec = attention_spec(c, d, i, causal, arena)};
-    BranchSpec feed_forward = {.kind = moe ? BRANCH_moe : BRANCH_mlp,
-                               .norms =
-                                   c->parallel_residual == PARALLEL_ONE_NORM ? NORM_SHARED : attention.norms,
-                               .norm = norm,
-                               .multiplier = c->residual_multiplier,
-                               .dropout = c->hidden_dropout,
-                               .recompute = recomputes(d, moe ? RECOMPUTE_MOE : RECOMPUTE_MLP)};
-    if (moe)
-        feed_forward.spec = moe_spec(c, d, arena);
-    else
-        feed_forward.spec = mlp_spec(c, d, i, arena);
-    return (LayerSpec){{attention, feed_forward}, 2, c->parallel_residual != PARALLEL_NONE};
+static void *kept(Arena *arena, const void *spec, size_t bytes) {
+    return memcpy(arena_alloc(arena, bytes), spec, bytes);
 }
 
-StackSpec spec_stack(const Config *c, const Derived *d, const char *name, bool causal, Arena *arena) {
-    StackSpec s = {.name = name,
+/* "*-", or "*E" where there are experts, or "*x-" with cross-attention. */
+static LayerSpec layer_spec(const Config *c, const Derived *d, int64_t i, const StackShape *s, Arena *arena) {
+    const bool moe = d->layer_moe[i];
+    const AttentionSpec attention = attention_spec(c, d, i, s);
+    const BranchSpec any = {.norms = map_norms(c->norm_placement, c->model),
+                            .norm = spec_norm(c),
+                            .multiplier = c->residual_multiplier,
+                            .dropout = c->hidden_dropout};
+    LayerSpec l = {.parallel = c->parallel_residual != PARALLEL_NONE};
+    BranchSpec *b = &l.branch[l.n++];
+    *b = any;
+    b->kind = BRANCH_attention;
+    b->spec = kept(arena, &attention, sizeof attention);
+    if (s->encoder_positions) {
+        const CrossAttentionSpec cross = cross_attention_spec(c, d, i, s);
+        b = &l.branch[l.n++];
+        *b = any;
+        b->kind = BRANCH_cross_attention;
+        b->spec = kept(arena, &cross, sizeof cross);
+    }
+    b = &l.branch[l.n++];
+    *b = any;
+    b->kind = moe ? BRANCH_moe : BRANCH_mlp;
+    b->spec = moe ? (void *)moe_spec(c, d, arena) : (void *)mlp_spec(c, d, i, arena);
+    b->recompute = recomputes(d, moe ? RECOMPUTE_MOE : RECOMPUTE_MLP);
+    if (c->parallel_residual == PARALLEL_ONE_NORM) b->norms = NORM_SHARED;
+    return l;
+}
+
+StackSpec spec_stack(const Config *c, const Derived *d, const StackShape *shape, Arena *arena) {
+    StackSpec s = {.name = shape->name,
                    .hidden = c->hidden_size,
-                   .layer = arena_alloc(arena, (size_t)c->num_layers * sizeof *s.layer),
-                   .n = c->num_layers,
+                   .layer = arena_alloc(arena, (size_t)shape->layers * sizeof *s.layer),
+                   .n = shape->layers,
                    .has_final = map_norms(c->norm_placement, c->model) != NORM_SUM,
                    .final = spec_norm(c),
                    .recomputed = c->recompute_num_layers,
                    .offloaded = c->cpu_offloading_num_layers};
     if (c->recompute_granularity == RECOMPUTE_FULL)
         s.recompute = c->recompute_method == RECOMPUTE_UNIFORM ? RECOMPUTES_CHUNKS : RECOMPUTES_FIRST;
-    for (int64_t i = 0; i < c->num_layers; i++) s.layer[i] = layer_spec(c, d, i, causal, arena);
+    for (int64_t i = 0; i < s.n; i++) s.layer[i] = layer_spec(c, d, shape->below + i, shape, arena);
     return s;
+}
+
+/* An untied output layer is initialised like a linear layer, whatever --embedding-init-method-std is. */
+HeadSpec spec_lm_head(const Config *c, const Derived *d, Arena *arena) {
+    LmHeadSpec *h = arena_alloc(arena, sizeof *h);
+    *h = (LmHeadSpec){
+        .vocab = d->vocab_size,
+        .padded_vocab = d->padded_vocab_size,
+        .hidden = c->hidden_size,
+        .init_std = d->init_std,
+        .chunked = c->cross_entropy_loss_fusion && c->cross_entropy_fusion_impl == CROSS_ENTROPY_LINEAR,
+        .chunk = c->cross_entropy_chunk_size,
+        .scaling = d->logits_scaling,
+        .bias = d->output_bias,
+        .softcap = f64_or(c->final_logit_softcapping, 0),
+    };
+    return (HeadSpec){&lm_head, h, !c->untie_embeddings_and_output_weights};
 }

@@ -6,10 +6,20 @@
 #include "config/config.h"
 #include "models/stack.h"
 #include "nn/embedding.h"
+#include "nn/head.h"
 
 EmbeddingSpec spec_embedding(const Config *, const Derived *);
 NormAttr spec_norm(const Config *);
-/* The layers of the model. `name` is the scope of their parameters' names. */
-StackSpec spec_stack(const Config *, const Derived *, const char *name, bool causal, Arena *);
+/* A language model's head. */
+HeadSpec spec_lm_head(const Config *, const Derived *, Arena *);
+
+typedef struct StackShape {
+    const char *name;      /* the scope of its parameters' names */
+    int64_t layers, below; /* below: layers of the stacks before it */
+    const char *relative;  /* the name of its bias, with --position-embedding-type relative */
+    bool causal;
+    int64_t encoder_positions; /* of the encoder that its cross-attention reads; 0: it has none */
+} StackShape;
+StackSpec spec_stack(const Config *, const Derived *, const StackShape *, Arena *);
 
 #endif

@@ -34,6 +34,17 @@ static Param *softmax_offset_new(Registry *r, const AttentionSpec *s, const char
                         });
 }
 
+/* The first layer of the stack on this rank registers it. */
+static Param *relative_of(Registry *r, const AttentionSpec *s) {
+    Param *shared = registry_find(r, s->relative.name);
+    if (shared) return shared;
+    return param_add(r, (ParamSpec){.name = s->relative.name,
+                                    .ndim = 2,
+                                    .dim = {s->relative.buckets, s->heads},
+                                    .tp_split = 1,
+                                    .init = {INIT_NORMAL, s->relative.init_std}});
+}
+
 static void attention_init(void *self, Registry *r, const char *name, const void *spec, Tensor *counters) {
     (void)counters;
     Attention *a = self;
@@ -66,6 +77,7 @@ static void attention_init(void *self, Registry *r, const char *name, const void
         a->q_norm = heads_norm(r, s, name, "q", s->heads);
         a->k_norm = heads_norm(r, s, name, "k", s->groups);
     }
+    if (s->relative.name) a->relative = relative_of(r, s);
     if (s->sink == SINK_LEARNED) a->softmax_offset = softmax_offset_new(r, s, name);
     a->proj = linear_new(r, proj);
 }
@@ -93,8 +105,7 @@ typedef struct Qkv {
     Tensor *q, *k, *v;
 } Qkv;
 
-/* Heads [first, first + n) of each group of x; a row of x is `groups` groups of `all` heads of d. */
-static Tensor *heads_of(Tape *t, Tensor *x, int64_t groups, int64_t all, int64_t d, int64_t first,
+Tensor *attention_heads(Tape *t, Tensor *x, int64_t groups, int64_t all, int64_t d, int64_t first,
                         int64_t n) {
     return tape_view(t, x, first * d, 5, (int64_t[]){x->dim[0], x->dim[1], groups, n, d},
                      (int64_t[]){x->stride[0], x->stride[1], all * d, d, 1});
@@ -103,12 +114,11 @@ static Tensor *heads_of(Tape *t, Tensor *x, int64_t groups, int64_t all, int64_t
 /* qkv [s, b, g*(r+2)*d] */
 static Qkv split_groups(Tape *t, const AttentionSpec *p, Tensor *qkv) {
     const int64_t d = p->head_dim, r = p->heads / p->groups, g = tensor_width(qkv) / ((r + 2) * d);
-    return (Qkv){heads_of(t, qkv, g, r + 2, d, 0, r), heads_of(t, qkv, g, r + 2, d, r, 1),
-                 heads_of(t, qkv, g, r + 2, d, r + 1, 1)};
+    return (Qkv){attention_heads(t, qkv, g, r + 2, d, 0, r), attention_heads(t, qkv, g, r + 2, d, r, 1),
+                 attention_heads(t, qkv, g, r + 2, d, r + 1, 1)};
 }
 
-/* Contiguous x [s, b, g, r, d] -> [s, b, g*r*d] */
-static Tensor *flat_heads(Tape *t, Tensor *x) {
+Tensor *attention_flat_heads(Tape *t, Tensor *x) {
     const int64_t s = x->dim[0], b = x->dim[1], w = x->dim[2] * x->dim[3] * x->dim[4];
     return tape_view(t, x, 0, 3, (int64_t[]){s, b, w}, (int64_t[]){b * w, w, 1});
 }
@@ -122,7 +132,7 @@ static Tensor *own_heads(Tape *t, Tensor *x, int64_t g, int64_t r, int64_t d) {
 
 static Tensor *normed_heads(Tape *t, const AttentionSpec *p, const Norm *n, Tensor *x) {
     if (!p->qk_norm_whole) return norm_forward(t, n, x);
-    Tensor *all = op_redistribute(t, flat_heads(t, op_contiguous(t, x)), AXIS_TP, SPMD_I, 2);
+    Tensor *all = op_redistribute(t, attention_flat_heads(t, op_contiguous(t, x)), AXIS_TP, SPMD_I, 2);
     return own_heads(t, norm_forward(t, n, all), x->dim[2], x->dim[3], x->dim[4]);
 }
 
@@ -151,9 +161,9 @@ static Qkv share_normed_groups(Tape *t, const Attention *a, Tensor *qkv) {
     const int64_t d = p->head_dim, mine = p->heads / tape_axis(t, AXIS_TP);
     const int64_t at = first_head(t, p) / (p->heads / p->groups) * d;
     const Qkv all = split_groups(t, p, op_redistribute(t, qkv, AXIS_TP, SPMD_I, 2));
-    Tensor *q = norm_forward(t, &a->q_norm, flat_heads(t, op_contiguous(t, all.q)));
-    Tensor *k = norm_forward(t, &a->k_norm, flat_heads(t, op_contiguous(t, all.k)));
-    Tensor *v = flat_heads(t, op_contiguous(t, all.v));
+    Tensor *q = norm_forward(t, &a->q_norm, attention_flat_heads(t, op_contiguous(t, all.q)));
+    Tensor *k = norm_forward(t, &a->k_norm, attention_flat_heads(t, op_contiguous(t, all.k)));
+    Tensor *v = attention_flat_heads(t, op_contiguous(t, all.v));
     k = op_redistribute(t, k, AXIS_TP, SPMD_R, 2);
     v = op_redistribute(t, v, AXIS_TP, SPMD_R, 2);
     return (Qkv){own_heads(t, q, 1, mine, d), op_take_heads(t, k, AXIS_TP, at, 1, d, SPMD_R),
@@ -191,9 +201,9 @@ static Qkv prepare(Tape *t, const Core *c, Tensor *qkv) {
     const AttentionSpec *p = c->attention->spec;
     if (rotates_together(t, p)) {
         const int64_t d = p->head_dim, g = p->groups / tape_axis(t, AXIS_TP), r = p->heads / p->groups;
-        Tensor *v = heads_of(t, qkv, g, r + 2, d, r + 1, 1);
-        Tensor *qk = rotated(t, c, heads_of(t, qkv, g, r + 2, d, 0, r + 1));
-        return (Qkv){heads_of(t, qk, g, r + 1, d, 0, r), heads_of(t, qk, g, r + 1, d, r, 1), v};
+        Tensor *v = attention_heads(t, qkv, g, r + 2, d, r + 1, 1);
+        Tensor *qk = rotated(t, c, attention_heads(t, qkv, g, r + 2, d, 0, r + 1));
+        return (Qkv){attention_heads(t, qk, g, r + 1, d, 0, r), attention_heads(t, qk, g, r + 1, d, r, 1), v};
     }
     Qkv x = split(t, c->attention, qkv);
     if (p->rope.dim) {
@@ -202,6 +212,26 @@ static Qkv prepare(Tape *t, const Core *c, Tensor *qkv) {
         tape_grad_off_grid(x.k);
     }
     return x;
+}
+
+AttentionAttr attention_attr(const Tape *t, const AttentionSpec *p, uint64_t dropout_site,
+                             int64_t positions) {
+    const MicrobatchContext *microbatch = tape_microbatch(t);
+    return (AttentionAttr){
+        .scale = p->scale,
+        .softcap = p->softcap,
+        .window_left = p->window_left,
+        .window_right = p->window_right,
+        .first_head = first_head(t, p),
+        .bias_max_distance = p->relative.max_distance,
+        .bias_bidirectional = p->relative.bidirectional,
+        .heads = p->heads,
+        .dropout = {.rate = microbatch->training ? p->dropout : 0,
+                    .seed = tape_context(t)->seed,
+                    .site = dropout_site,
+                    .first_sample = microbatch->first_sample,
+                    .seq_total = positions * tape_axis(t, AXIS_CP)},
+    };
 }
 
 /* The sinks of n heads; NULL: none. */
@@ -225,28 +255,16 @@ static Tensor *core(Tape *t, void *self, Tensor *qkv) {
         k = append(t, &cache->k[p->layer], cache->length, k);
         v = append(t, &cache->v[p->layer], cache->length, v);
     }
-    const MicrobatchContext *microbatch = tape_microbatch(t);
-    AttentionAttr attr = {
-        .scale = p->scale,
-        .softcap = p->softcap,
-        .query.first = cache ? cache->length : 0,
-        .window_left = p->window_left,
-        .window_right = p->window_right,
-        .first_head = first_head(t, p),
-        .heads = p->heads,
-        .dropout = {.rate = microbatch->training ? p->dropout : 0,
-                    .seed = tape_context(t)->seed,
-                    .site = c->attention->dropout_site,
-                    .first_sample = microbatch->first_sample,
-                    .seq_total = s * tape_axis(t, AXIS_CP)},
-    };
+    AttentionAttr attr = attention_attr(t, p, c->attention->dropout_site, s);
+    attr.query.first = cache ? cache->length : 0;
     const AttentionInputs inputs = {.q = q,
                                     .k = k,
                                     .v = v,
                                     .first_key = c->feed->document_start,
+                                    .bias = c->attention->relative ? &c->attention->relative->value : NULL,
                                     .lengths = c->feed->lengths,
                                     .sink = sinks(t, c->attention, heads, (DType)q->dtype)};
-    return flat_heads(t, op_context_attention(t, &inputs, attr, p->context, p->unfused));
+    return attention_flat_heads(t, op_context_attention(t, &inputs, attr, p->context, p->unfused));
 }
 
 static Tensor *attention_forward(Tape *t, const void *self, const Feed *feed, Tensor *x_sbh) {

@@ -1,4 +1,4 @@
-/* Self-attention: fused QKV projection, optional norm of queries and keys, RoPE, grouped-query attention with
+/* Self-attention: fused QKV projection, optional norm of queries and keys, RoPE or relative positions, grouped-query attention with
  * optional sinks, output projection. Megatron-LM core/transformer/attention.py: the rows of linear_qkv are
  * grouped by kv group, each [its query heads, k, v]. Sinks: dot_product_attention.py, softmax_offset. */
 #ifndef ISOTRON_NN_ATTENTION_H
@@ -17,6 +17,14 @@ typedef enum AttentionSink {
     SINK_LEARNED /* exp of a parameter of each query head */
 } AttentionSink;
 
+/* A bias of the scores for each range of distances, which the layers of a stack share. */
+typedef struct RelativeSpec {
+    const char *name; /* of its parameter; NULL: none */
+    int64_t buckets, max_distance;
+    bool bidirectional; /* else all later keys are in one bucket */
+    double init_std;
+} RelativeSpec;
+
 typedef struct AttentionSpec {
     int layer; /* index into the KV cache */
     int64_t hidden, heads, groups, head_dim;
@@ -25,6 +33,7 @@ typedef struct AttentionSpec {
     NormAttr norm;
     bool qk_norm_decays; /* --apply-wd-to-qk-layernorm */
     RopeSpec rope;       /* dim 0: no rotation */
+    RelativeSpec relative;
     int64_t window_left, window_right;
     AttentionSink sink;
     double scale;   /* of the scores */
@@ -43,7 +52,17 @@ typedef struct Attention {
     Linear qkv, proj;
     Norm q_norm, k_norm;
     Param *softmax_offset; /* one per query head; NULL unless learned */
+    Param *relative;       /* [buckets, query heads]; NULL: none */
 } Attention;
+
+/* ---- also for cross-attention ---- */
+
+/* Heads [first, first + n) of each group of x; a row of x is `groups` groups of `all` heads of d. */
+Tensor *attention_heads(Tape *, Tensor *x, int64_t groups, int64_t all, int64_t d, int64_t first, int64_t n);
+/* Contiguous x [s, b, g, r, d] -> [s, b, g*r*d] */
+Tensor *attention_flat_heads(Tape *, Tensor *x);
+/* The attributes for this rank's heads; positions: the larger number of queries or keys that this rank holds. */
+AttentionAttr attention_attr(const Tape *, const AttentionSpec *, uint64_t dropout_site, int64_t positions);
 
 /* The branch's module is an Attention, its spec an AttentionSpec. */
 extern const BranchOps attention_branch;

@@ -29,6 +29,7 @@ typedef struct Feed {
     /* For each of the model's losses (ModelPlan), [b, s] or [b, 1]: the gradient of each token's or sample's
      * loss; NULL: not known. */
     Tensor *dloss[MODEL_LOSSES];
+    Tensor *encoded; /* [encoder s, b, h], the output of the encoder, for cross-attention; NULL: none */
     /* NULL in training. Otherwise new keys and values are appended at `length`; the caller advances it. */
     KvCache *cache;
 } Feed;

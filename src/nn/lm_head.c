@@ -8,15 +8,21 @@
 static void lm_head_init(void *self, Registry *r, const void *spec, Param *words) {
     LmHead *m = self;
     const LmHeadSpec *s = spec;
+    ParamSpec output = {.name = "output_layer.weight",
+                        .ndim = 2,
+                        .dim = {s->vocab, s->hidden},
+                        .padded = s->padded_vocab,
+                        .tp_split = 0,
+                        .init = {INIT_NORMAL, s->init_std},
+                        .flags = PARAM_EMBEDDING};
     *m = (LmHead){.spec = s, .output = words};
-    if (words) return;
-    m->output = param_add(r, (ParamSpec){.name = "output_layer.weight",
-                                         .ndim = 2,
-                                         .dim = {s->vocab, s->hidden},
-                                         .padded = s->padded_vocab,
-                                         .tp_split = 0,
-                                         .init = {INIT_NORMAL, s->init_std},
-                                         .flags = PARAM_EMBEDDING});
+    if (!words) m->output = param_add(r, output);
+    if (!s->bias) return;
+    output.name = "output_layer.bias";
+    output.ndim = 1;
+    output.init = (Init){INIT_CONSTANT, 0};
+    output.flags = PARAM_NO_DECAY;
+    m->bias = param_add(r, output);
 }
 
 static int64_t lm_head_chunk(const void *spec, const Layout *l, int64_t s, int64_t b, DType storage) {
@@ -39,8 +45,10 @@ Tensor *lm_head_forward(Tape *t, const LmHead *m, const Feed *feed, Tensor *h_sb
     if (positions && (dloss || !tape_is_recording(t)))
         return op_linear_cross_entropy(
             t, h_sbh, w, labels, (LinearLoss){m->spec->vocab, positions, m->spec->softcap, sequence, dloss});
-    Tensor *logits = op_linear(
-        t, h_sbh, &(LinearLayer){.w_oi = w, .flags = LINEAR_GATHER_IN | (sequence ? LINEAR_SEQUENCE : 0)});
+    Tensor *logits = op_linear(t, h_sbh,
+                               &(LinearLayer){.w_oi = w,
+                                              .bias_o = m->bias ? &m->bias->value : NULL,
+                                              .flags = LINEAR_GATHER_IN | (sequence ? LINEAR_SEQUENCE : 0)});
     logits = op_softcap(t, logits, m->spec->softcap);
     return labels ? op_cross_entropy_of(t, logits, labels, m->spec->vocab, dloss) : logits;
 }

@@ -1,4 +1,4 @@
-/* The language model's head: output layer without bias, and the loss of each token. Megatron-LM
+/* The language model's head: output layer, and the loss of each token. Megatron-LM
  * core/models/gpt/gpt_model.py. */
 #ifndef ISOTRON_NN_LM_HEAD_H
 #define ISOTRON_NN_LM_HEAD_H
@@ -13,12 +13,13 @@ typedef struct LmHeadSpec {
     bool chunked;    /* logits exist in chunks only (--cross-entropy-fusion-impl linear) */
     int64_t chunk;   /* positions of a chunk; 0: chosen by size */
     double scaling;  /* divisor of the logits */
+    bool bias;       /* of the output layer; not with chunks */
     double softcap;  /* bound of the divided logits (ops/softcap.h); 0: none */
 } LmHeadSpec;
 
 typedef struct LmHead {
     const LmHeadSpec *spec;
-    Param *output;
+    Param *output, *bias; /* bias NULL: none */
 } LmHead;
 
 extern const HeadOps lm_head; /* the module is an LmHead, the spec an LmHeadSpec */

@@ -35,7 +35,7 @@ static Err cut_evenly(const Config *c, Arena *arena, PipelineLayout *out) {
     bool embedding = c->account_for_embedding_in_pipeline_split, loss = c->account_for_loss_in_pipeline_split;
     bool first = i64_is_set(c->decoder_first_pipeline_num_layers),
          last = i64_is_set(c->decoder_last_pipeline_num_layers);
-    int64_t p = c->pipeline_model_parallel_size, layers = c->num_layers + embedding + loss, chunks;
+    int64_t p = c->pipeline_model_parallel_size, layers = config_layers(c) + embedding + loss, chunks;
     int64_t rest = layers - (first ? c->decoder_first_pipeline_num_layers : 0) -
                    (last ? c->decoder_last_pipeline_num_layers : 0);
     int64_t sharers = p - first - last;
@@ -137,11 +137,12 @@ static Err cut_by_layout(const Config *c, Arena *arena, PipelineLayout *out) {
             "--pipeline-model-parallel-layout '%.200s' must begin with its only E, the embedding, and "
             "end with its only L, the loss",
             r.text);
-    if (count['t'] != c->num_layers)
+    if (count['t'] != config_layers(c))
         return err_user(
-            "--pipeline-model-parallel-layout '%.200s' has %lld layers (t), but --num-layers is %lld: "
-            "change one of them",
-            r.text, (long long)count['t'], (long long)c->num_layers);
+            "--pipeline-model-parallel-layout '%.200s' has %lld layers (t), but the model has %lld%s: "
+            "change --num-layers or the layout",
+            r.text, (long long)count['t'], (long long)config_layers(c),
+            c->model == MODEL_t5 ? ", those of the encoder and then those of the decoder" : "");
     int64_t stages = count['|'] + 1, stage = 0;
     if (stages % p)
         return err_user(

@@ -54,7 +54,7 @@ Err plan_make(const Config *c, const Derived *d, const Device *target, Arena *ar
     out->bubble = bubble_share(&out->spec, arena);
     out->parameters = model_count(c, d);
     const ModelPlan model = model_plan(c, d, arena);
-    out->flops = model_flops(&model, (double)c->seq_length, 1);
+    out->flops = model_flops(&model, 1);
     out->stages = arena_alloc(arena, (size_t)stages * sizeof *out->stages);
     for (int i = 0; i < stages; i++) {
         out->stages[i].rank = i * (world / stages); /* the pipeline's axis is the slowest (comm/mesh.h) */

@@ -161,9 +161,7 @@ int64_t trainer_loss_chunk(const Trainer *r, int64_t *chunks) {
     return positions * b;
 }
 
-double trainer_flops(const Trainer *r, int64_t samples) {
-    return model_flops(&r->model->plan, (double)r->config->seq_length, samples);
-}
+double trainer_flops(const Trainer *r, int64_t samples) { return model_flops(&r->model->plan, samples); }
 
 int64_t trainer_fp8_linears(const Trainer *r, const char **emulation) {
     return quantize_layers(r->model->registry, tokens_of_pass(r), emulation);

@@ -25,9 +25,13 @@ int64_t case_count(const HfTensor *t) { return t->dim[0] * (t->ndim == 2 ? t->di
 /* ---- cases ---- */
 
 static Err case_check(const Config *c, const Derived *d, const Golden *g) {
-    if (g->seq != c->seq_length)
-        return err_user("the case has %lld positions, but --seq-length is %lld", (long long)g->seq,
-                        (long long)c->seq_length);
+    const int64_t positions = g->encoder_tokens ? c->decoder_seq_length : c->seq_length;
+    if (g->seq != positions)
+        return err_user("the case has %lld positions, but --%sseq-length is %lld", (long long)g->seq,
+                        g->encoder_tokens ? "decoder-" : "", (long long)positions);
+    if (g->encoder_tokens && g->encoder_seq != c->seq_length)
+        return err_user("the case has %lld positions of the encoder, but --encoder-seq-length is %lld",
+                        (long long)g->encoder_seq, (long long)c->seq_length);
     if (g->samples != d->global_batch_size || g->samples % d->micro_batch_size)
         return err_user(
             "the case has %lld samples a step, but --global-batch-size is %lld and --micro-batch-size %lld",
@@ -284,7 +288,8 @@ Err case_run(const Case *of, const Config *config, const Derived *derived, Noise
     if (watch && (watch->trace || watch->probe))
         c->cuda_graph_impl = CUDA_GRAPH_NONE; /* ops of a replayed graph are not traced */
     if (run.derived.rotary_dim)
-        run.derived.max_position_embeddings = c->seq_length; /* rows of a table that the case reads */
+        run.derived.max_position_embeddings = /* rows of a table that the case reads */
+            c->seq_length > of->golden->seq ? c->seq_length : of->golden->seq;
     set_weights(of, &noise);
     out->has_logits =
         (!watch || watch->logits) && config_ranks(c) == 1 && safetensors_find(of->golden->oracle, "logits");

@@ -63,9 +63,9 @@ static Err read_curve(Golden *g, const char *path) {
 
 /* A tensor of the batches, [steps, samples] or [steps, samples, positions]; *out NULL: there is none. */
 static Err read_field(const Golden *g, const char *path, const char *name, DType dtype, int ndim,
-                      const void **out) {
+                      int64_t positions, const void **out) {
     const Tensor *x = safetensors_find(g->batches, name);
-    const int64_t dim[] = {g->stored_steps, g->samples, g->seq};
+    const int64_t dim[] = {g->stored_steps, g->samples, positions};
     const Tensor want = tensor_make(NULL, dtype, ndim, dim);
     *out = NULL;
     if (!x) return ERR_OK;
@@ -76,12 +76,27 @@ static Err read_field(const Golden *g, const char *path, const char *name, DType
     return ERR_OK;
 }
 
+/* The encoder's side of an encoder-decoder. */
+static Err read_encoder(Golden *g, const char *path) {
+    const Tensor *tokens = safetensors_find(g->batches, "enc_tokens");
+    if (!tokens || tokens->ndim != 3 || tokens->dim[2] < 1 || !safetensors_find(g->batches, "enc_mask"))
+        return err_user(
+            "'%s' has \"dec_tokens\" without I64 tensors \"enc_tokens\" and \"enc_mask\" of shape "
+            "[steps, samples, positions]",
+            path);
+    g->encoder_seq = tokens->dim[2];
+    ERR_RETURN(read_field(g, path, "enc_tokens", I64, 3, g->encoder_seq, (const void **)&g->encoder_tokens));
+    return read_field(g, path, "enc_mask", I64, 3, g->encoder_seq, (const void **)&g->padding_mask);
+}
+
 static Err read_batches(Golden *g, const char *path) {
-    const Tensor *tokens = safetensors_find(g->batches, "tokens");
+    const bool two = safetensors_find(g->batches, "dec_tokens");
+    const Tensor *tokens = safetensors_find(g->batches, two ? "dec_tokens" : "tokens");
     const bool encoder = safetensors_find(g->batches, "padding_mask");
     const char *positions = encoder ? "positions" : "positions + 1";
     if (!tokens || tokens->dtype != I64 || tokens->ndim != 3 || tokens->dim[1] < 1 || tokens->dim[2] < 2)
-        return err_user("'%s' has no I64 tensor \"tokens\" of shape [steps, samples, %s]", path, positions);
+        return err_user("'%s' has no I64 tensor \"%s\" of shape [steps, samples, %s]", path,
+                        two ? "dec_tokens" : "tokens", positions);
     if (tokens->dim[0] < g->n_steps)
         return err_user("'%s' holds %lld steps of tokens, curve.json has %lld", path,
                         (long long)tokens->dim[0], (long long)g->n_steps);
@@ -89,12 +104,13 @@ static Err read_batches(Golden *g, const char *path) {
     g->stored_steps = tokens->dim[0];
     g->samples = tokens->dim[1];
     g->seq = tokens->dim[2] - !encoder;
-    ERR_RETURN(read_field(g, path, "loss_mask", F32, 3, (const void **)&g->loss_mask));
+    ERR_RETURN(read_field(g, path, "loss_mask", F32, 3, g->seq, (const void **)&g->loss_mask));
+    if (two) return read_encoder(g, path);
     if (!encoder) return ERR_OK;
-    ERR_RETURN(read_field(g, path, "padding_mask", I64, 3, (const void **)&g->padding_mask));
-    ERR_RETURN(read_field(g, path, "types", I64, 3, (const void **)&g->types));
-    ERR_RETURN(read_field(g, path, "labels", I64, 3, (const void **)&g->labels));
-    ERR_RETURN(read_field(g, path, "is_random", I64, 2, (const void **)&g->is_random));
+    ERR_RETURN(read_field(g, path, "padding_mask", I64, 3, g->seq, (const void **)&g->padding_mask));
+    ERR_RETURN(read_field(g, path, "types", I64, 3, g->seq, (const void **)&g->types));
+    ERR_RETURN(read_field(g, path, "labels", I64, 3, g->seq, (const void **)&g->labels));
+    ERR_RETURN(read_field(g, path, "is_random", I64, 2, 0, (const void **)&g->is_random));
     return g->labels ? ERR_OK : err_user("'%s' has a \"padding_mask\" and no \"labels\"", path);
 }
 
@@ -108,21 +124,26 @@ static Err check_ids(const int64_t *id, int64_t n, int64_t end, const char *what
 
 /* The number of tokens before the padding of a sample; -1: the mask is not ones followed by zeros. */
 static int64_t length_of(const Golden *g, int64_t sample) {
-    const int64_t *mask = g->padding_mask + sample * g->seq;
+    const int64_t s = g->encoder_tokens ? g->encoder_seq : g->seq, *mask = g->padding_mask + sample * s;
     int64_t n = 0;
-    while (n < g->seq && mask[n] == 1) n++;
-    for (int64_t i = n; i < g->seq; i++)
+    while (n < s && mask[n] == 1) n++;
+    for (int64_t i = n; i < s; i++)
         if (mask[i]) return -1;
     return n;
 }
 
-/* Labels without weight may be any number. */
-static Err check_encoder(const Golden *g, const Derived *d, int64_t samples) {
+static Err check_lengths(const Golden *g, int64_t samples) {
     for (int64_t i = 0; i < samples; i++)
         if (length_of(g, i) < 1)
-            return err_user("batches.safetensors: the padding_mask of sample %lld is not one or more ones "
+            return err_user("batches.safetensors: the padding mask of sample %lld is not one or more ones "
                             "followed by zeros; padding must be on the right",
                             (long long)i);
+    return ERR_OK;
+}
+
+/* Labels without weight may be any number. */
+static Err check_encoder(const Golden *g, const Derived *d, int64_t samples) {
+    ERR_RETURN(check_lengths(g, samples));
     for (int64_t i = 0; i < samples * g->seq; i++)
         if (!g->loss_mask || g->loss_mask[i] != 0)
             ERR_RETURN(check_ids(&g->labels[i], 1, d->vocab_size, "label"));
@@ -132,8 +153,11 @@ static Err check_encoder(const Golden *g, const Derived *d, int64_t samples) {
 
 Err golden_check(const Golden *g, const Config *c, const Derived *d) {
     const int64_t samples = g->n_steps * g->samples;
-    const bool encoder = c->model == MODEL_bert;
-    if (encoder != (g->padding_mask != NULL))
+    const bool encoder = c->model == MODEL_bert, two = c->model == MODEL_t5;
+    if (two != (g->encoder_tokens != NULL))
+        return err_user("batches.safetensors has %s \"enc_tokens\", so it is not for --model %s",
+                        g->encoder_tokens ? "" : "no", ModelFamily_spellings[c->model]);
+    if (!two && encoder != (g->padding_mask != NULL))
         return err_user("batches.safetensors has %s \"padding_mask\", so it is not for --model %s",
                         g->padding_mask ? "a" : "no", ModelFamily_spellings[c->model]);
     if (encoder && c->bert_binary_head && (!g->types || !g->is_random))
@@ -141,6 +165,8 @@ Err golden_check(const Golden *g, const Config *c, const Derived *d) {
             "batches.safetensors needs \"types\" and \"is_random\" for the head for sentences; add "
             "them, or set --bert-no-binary-head");
     ERR_RETURN(check_ids(g->tokens, samples * (g->seq + !encoder), d->vocab_size, "token"));
+    ERR_RETURN(check_ids(g->encoder_tokens, samples * g->encoder_seq, d->vocab_size, "token"));
+    if (two) return check_lengths(g, samples);
     return encoder ? check_encoder(g, d, samples) : ERR_OK;
 }
 
@@ -184,13 +210,15 @@ static void complete(int64_t *option, int64_t value) {
 
 void golden_complete(const Golden *g, Config *c) {
     static const char *const EMBEDDINGS[] = {"model.embed_tokens.weight", "transformer.wte.weight",
-                                             "wte.weight", "bert.embeddings.word_embeddings.weight"};
+                                             "wte.weight", "bert.embeddings.word_embeddings.weight",
+                                             "shared.weight"};
     for (size_t i = 0; i < sizeof EMBEDDINGS / sizeof *EMBEDDINGS; i++) {
         const Tensor *w = safetensors_find(g->init, EMBEDDINGS[i]);
         if (w) complete(&c->vocab_size, w->dim[0]);
     }
-    complete(&c->seq_length, g->seq);
-    complete(&c->max_position_embeddings, g->seq);
+    complete(&c->seq_length, g->encoder_tokens ? g->encoder_seq : g->seq);
+    if (g->encoder_tokens) complete(&c->decoder_seq_length, g->seq);
+    complete(&c->max_position_embeddings, g->seq > g->encoder_seq ? g->seq : g->encoder_seq);
     complete(&c->global_batch_size, g->samples);
     complete(&c->micro_batch_size, c->global_batch_size);
     if (!i64_is_set(c->train_samples)) complete(&c->train_iters, g->n_steps);
@@ -212,6 +240,14 @@ static void decoder_sample(const Golden *g, int64_t sample, const Sample *to) {
     memcpy(to->labels, from + 1, (size_t)g->seq * sizeof *from);
 }
 
+/* The encoder's inputs, below a decoder. */
+static void lower_sample(const Golden *g, int64_t sample, const Sample *to) {
+    const int64_t s = g->encoder_seq;
+    memcpy(to->encoder_tokens, g->encoder_tokens + sample * s, (size_t)s * sizeof *g->encoder_tokens);
+    for (int64_t p = 0; p < s; p++) to->encoder_position_ids[p] = p;
+    *to->encoder_lengths = length_of(g, sample);
+}
+
 static void encoder_sample(const Golden *g, int64_t sample, const Sample *to) {
     const int64_t at = sample * g->seq;
     memcpy(to->tokens, g->tokens + at, (size_t)g->seq * sizeof *g->tokens);
@@ -226,7 +262,8 @@ void golden_batch(const Golden *g, int64_t step, Batch *b) {
     for (int64_t i = 0; i < b->b; i++) {
         const int64_t sample = step * g->samples + b->indices[i];
         const Sample to = batch_sample(b, i);
-        if (g->padding_mask)
+        if (g->encoder_tokens) lower_sample(g, sample, &to);
+        if (g->padding_mask && !g->encoder_tokens)
             encoder_sample(g, sample, &to);
         else
             decoder_sample(g, sample, &to);

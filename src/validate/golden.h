@@ -16,9 +16,11 @@ typedef struct Golden {
     Safetensors *init, *batches, *oracle;
     GoldenStep *steps; /* [n_steps] */
     int64_t n_steps;
-    const int64_t *tokens;  /* [n_steps, samples, seq + 1], or of an encoder [n_steps, samples, seq] */
-    const float *loss_mask; /* [n_steps, samples, seq]; NULL: all ones */
-    /* Of an encoder, else NULL: [n_steps, samples, seq], is_random [n_steps, samples]. */
+    const int64_t *tokens;         /* [n_steps, samples, seq + 1], or of an encoder [n_steps, samples, seq] */
+    const float *loss_mask;        /* [n_steps, samples, seq]; NULL: all ones */
+    const int64_t *encoder_tokens; /* [n_steps, samples, encoder_seq]; NULL: there is only one stack */
+    int64_t encoder_seq;
+    /* Of an encoder, else NULL; padding_mask also of the encoder below a decoder: [n_steps, samples, seq], is_random [n_steps, samples]. */
     const int64_t *types, *labels, *padding_mask, *is_random;
     int64_t stored_steps, samples, seq;
 } Golden;

@@ -134,7 +134,7 @@ generate {ask} --temperature 0 --random-seed 3 => --random-seed has no effect wi
 generate {ask} --tokens-to-generate 1e3 => expects a whole number, not '1e3'
 generate {ask} --num-layers 3 => --num-layers is 3, and the checkpoint has 2
 generate {ask} --ckpt-step 99 => --ckpt-step 1
-generate {ask} --tokenizer-model {text} => --tokenizer-model has no effect without --tokenizer-type HuggingFaceTokenizer
+generate {ask} --tokenizer-model {text} => --tokenizer-model has no effect without a --tokenizer-type that reads it
 generate {ask} --device tpu => --device expects one of cpu, cuda
 parity => name the golden case first
 parity {work} => is not a golden case
@@ -188,7 +188,7 @@ convert {import} --tokenizer-type HuggingFaceTokenizer --tokenizer-model {text} 
 convert --from-hf org/name --save {work}/x => 'org/name' is not a folder; nothing is downloaded
 convert --from-hf {case} --save {work}/x => is a golden case|isotron parity
 convert --from-hf {work}/deep --save {work}/x => config.json' is nested too deeply
-convert --from-hf {work}/bert --save {work}/x => model_type is "bert", but only gpt2
+convert --from-hf {work}/bert --save {work}/x => model_type is "clip", but only gpt2
 convert --load {saved} --to-hf {hf} => is not empty|--overwrite
 convert --load {saved} --to-hf {text} => Not a directory
 convert {export} --save {work}/y => --save is not used without --from-hf
@@ -276,7 +276,7 @@ def prepare():
         (WORK / folder).mkdir(parents=True)
     for name, content in {"empty": "", "lines": '{"text": "one two"}\n', "megatron/latest_checkpointed_iteration.txt": "3", "released/latest_checkpointed_iteration.txt": "release",
                           "deep/config.json": "[" * 100000, "deep/tokenizer.json": "[" * 100000,
-                          "bert/config.json": '{"model_type": "bert"}', "good.list": "fp64\n", "typo.list": "# typo\ngpt2-tiny fp64\ngpt2-tyni fp64\n",
+                          "bert/config.json": '{"model_type": "clip"}', "good.list": "fp64\n", "typo.list": "# typo\ngpt2-tiny fp64\ngpt2-tyni fp64\n",
                           "precision.list": "gpt2-tiny fp65\n", "fp8.list": "bf16 --fp8-format hybrid\n", "option.list": "fp64 --rank 2\n", "unread.list": "fp64 --save x\n"}.items():
         (WORK / name).write_text(content)
     for name in "ab":

@@ -60,15 +60,23 @@ def initialise(model, rng, zero_centred, dtype):
             p.copy_(torch.from_numpy(value.astype(dtype).astype("float64")))
 
 
-def make_batches(o, rng, masked):
-    """Tokens of a Markov chain with a few likely successors, so that there is something to learn."""
-    steps, batch, seq, vocab = o["train-iters"], o["global-batch-size"], o["seq-length"], o["vocab-size"]
+def language(o, rng):
+    """Tokens of a Markov chain with a few likely successors, so that there is something to learn: a function of their number."""
+    steps, batch, vocab = o["train-iters"], o["global-batch-size"], o["vocab-size"]
     successors = rng.integers(0, vocab, (vocab, 3))
-    tokens = rng.integers(0, vocab, (steps, batch, seq + 1))
-    for s in range(seq):
-        likely = successors[tokens[..., s], rng.choice(3, (steps, batch), p=[0.6, 0.3, 0.1])]
-        tokens[..., s + 1] = np.where(rng.random((steps, batch)) < 0.9, likely, tokens[..., s + 1])
-    batches = {"tokens": torch.from_numpy(tokens)}
+
+    def speak(positions):
+        tokens = rng.integers(0, vocab, (steps, batch, positions))
+        for s in range(positions - 1):
+            likely = successors[tokens[..., s], rng.choice(3, (steps, batch), p=[0.6, 0.3, 0.1])]
+            tokens[..., s + 1] = np.where(rng.random((steps, batch)) < 0.9, likely, tokens[..., s + 1])
+        return tokens
+    return speak
+
+
+def make_batches(o, rng, masked):
+    steps, batch, seq = o["train-iters"], o["global-batch-size"], o["seq-length"]
+    batches = {"tokens": torch.from_numpy(language(o, rng)(seq + 1))}
     if masked:
         mask = (rng.random((steps, batch, seq)) < rng.uniform(0.3, 1, (steps, batch, 1))).astype(np.float32)
         mask[1, 0] = 0  # a sample without a single counted token
@@ -131,19 +139,22 @@ def make(name, out, overrides, arguments):
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "run.conf").write_text("".join(
         f"{k} = {str(v).lower() if isinstance(v, bool) else v}\n" for k, v in o.items() if v is not False))
-    dtype, encoder = files.get("init", "float32"), o.get("model") == "bert"
-    batches = encoders.make_batches(o, rng) if encoder else make_batches(o, rng, files.get("mask"))
+    dtype, encoder, module = files.get("init", "float32"), o.get("model") == "bert", FAMILIES[family]
+    own = hasattr(module, "model")
+    batches = module.batches(o, rng, language(o, rng)) if own else encoders.make_batches(o, rng) if encoder else make_batches(
+        o, rng, files.get("mask"))
     kind = "MaskedLM" if o.get("bert-no-binary-head") else "PreTraining" if encoder else "CausalLM"
     with Float64():
-        model = getattr(transformers, "AutoModelFor" + kind).from_config(
-            transformers.AutoConfig.for_model(family.replace("_bert", "-bert"), **FAMILIES[family].config(o)),
+        model = module.model(o) if own else getattr(transformers, "AutoModelFor" + kind).from_config(
+            transformers.AutoConfig.for_model(family.replace("_bert", "-bert"), **module.config(o)),
             attn_implementation=encoders.implementation(o) if encoder else sinks.implementation(o), dtype=torch.float64).train()
-        encoders.adapt(model, o) if encoder else sinks.add(model, o)
-        model.config._experts_implementation = "eager"
+        encoders.adapt(model, o) if encoder else None if own else sinks.add(model, o)
+        if not own:
+            model.config._experts_implementation = "eager"
         initialise(model, rng, o.get("apply-layernorm-1p"), dtype)
     save_init(family, model, folder, dtype)
-    masks = batches.get("loss_mask", torch.ones(batches["tokens"][..., 1:].shape)).double()
-    task = encoders.losses if encoder else losses
+    masks = (batches["loss_mask"] if "loss_mask" in batches else torch.ones(batches["tokens"][..., 1:].shape)).double()
+    task = module.losses if own else encoders.losses if encoder else losses
     with Float64():
         curve, grads, logits, peer, margin = train(model, o, witness.read_conf(folder / "run.conf"), batches | {"loss_mask": masks}, task)
     params = {n: p.detach() for n, p in model.named_parameters()}
@@ -181,6 +192,9 @@ def provenance(family, model, arguments):
 def save_init(family, model, folder, dtype):
     """Exactly the file that save_pretrained writes. From a copy: a model cast to float32 and back has lost its rotary table."""
     dtype = getattr(torch, dtype)
+    if not hasattr(model, "save_pretrained"):
+        safetensors.torch.save_file({n: p.detach().to(dtype) for n, p in model.named_parameters()}, folder / "init.safetensors")
+        return
     with tempfile.TemporaryDirectory() as scratch:
         copy.deepcopy(model).to(dtype).save_pretrained(scratch)
         (folder / "init.safetensors").write_bytes((Path(scratch) / "model.safetensors").read_bytes())

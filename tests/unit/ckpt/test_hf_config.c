@@ -23,7 +23,8 @@ static HfFamily family_of(const char *architecture, bool two_norms) {
                   {"Qwen3MoeForCausalLM", HF_QWEN_MOE},
                   {"Glm4MoeForCausalLM", HF_GLM_MOE},
                   {"BertForPreTraining", HF_BERT},
-                  {"MegatronBertForPreTraining", HF_MEGATRON_BERT}};
+                  {"MegatronBertForPreTraining", HF_MEGATRON_BERT},
+                  {"T5ForConditionalGeneration", HF_T5}};
     for (size_t i = 0; i < sizeof OTHERS / sizeof *OTHERS; i++)
         if (!strcmp(architecture, OTHERS[i].architecture)) return OTHERS[i].family;
     return HF_LLAMA;
@@ -76,9 +77,9 @@ static void config_round_trip_of(const char *conf, const char *architecture) {
 #undef SAME
     const Derived *x = &a.derived, *y = &b.derived;
 #define SAME(field) assert_true(x->field == y->field)
-    SAME(ffn_hidden_size), SAME(kv_channels), SAME(num_query_groups), SAME(max_position_embeddings),
-        SAME(rotary_dim);
-    SAME(vocab_size), SAME(activation);
+    SAME(ffn_hidden_size), SAME(kv_channels), SAME(num_query_groups), SAME(rotary_dim);
+    SAME(vocab_size), SAME(activation), SAME(logits_scaling);
+    if (c->position_embedding_type != POSITION_RELATIVE) SAME(max_position_embeddings); /* T5 has no limit */
 #undef SAME
     for (int64_t i = 0; i < c->num_layers; i++) {
         assert_int_equal(x->layer_windowed[i], y->layer_windowed[i]);
@@ -108,7 +109,8 @@ static const char *not_exported(const char *dir) {
     static const char *const CASES[][2] = {{"mistral-sinks", "--softmax-type"},
                                            {"bert-layouts", "gelu-erf in its head"},
                                            {"bert-rope", "model is \"bert\""},
-                                           {"bert-no-binary-head", "bert_binary_head"}};
+                                           {"bert-no-binary-head", "bert_binary_head"},
+                                           {"t5-megatron", "model is \"t5\""}};
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++)
         if (strstr(dir, CASES[i][0])) return CASES[i][1];
     return NULL;
@@ -239,12 +241,16 @@ static void models_that_hf_lacks_are_refused(void **unused) {
 
 /* ---- what is compared when an export is read back ---- */
 
-#define ROPE       BASE LLAMA "ffn-hidden-size = 40\n"
-#define SCALED     ROPE "use-rope-scaling = true\n"
-#define LONG       ROPE "rope-short-factor = 1 2 3\nrope-long-factor = 1 2 3\n"
-#define WINDOWS    ROPE "window-size = 7,0\n"
-#define MIXTURE    BASE LLAMA EXPERTS
-#define BERT       BASE "model = bert\nactivation = gelu-erf\n"
+#define ROPE    BASE LLAMA "ffn-hidden-size = 40\n"
+#define SCALED  ROPE "use-rope-scaling = true\n"
+#define LONG    ROPE "rope-short-factor = 1 2 3\nrope-long-factor = 1 2 3\n"
+#define WINDOWS ROPE "window-size = 7,0\n"
+#define MIXTURE BASE LLAMA EXPERTS
+#define BERT    BASE "model = bert\nactivation = gelu-erf\n"
+#define T5      BASE T5_MODEL
+#define T5_MODEL                                                                                             \
+    "model = t5\nposition-embedding-type = relative\nnormalization = RMSNorm\ndisable-bias-linear = "        \
+    "true\nactivation = relu\nsoftmax-scale = 1\ndecoder-seq-length = 8\n"
 #define WITH_BIAS  MIXTURE GLM
 #define IN_GROUPS  WITH_BIAS "moe-router-topk = 4\nmoe-router-num-groups = 4\nmoe-router-group-topk = 2\n"
 #define CAPACITY   MIXTURE "moe-expert-capacity-factor = 1\n"
@@ -306,6 +312,9 @@ static const struct {
     {"vocab_size", ROPE, "vocab-size = 51"},
     {"model", BERT, "model = gpt"},
     {"bert_binary_head", BERT, "bert-no-binary-head = true"},
+    {"decoder_num_layers", T5, "decoder-num-layers = 3"},
+    {"relative_attention_num_buckets", T5, "relative-attention-num-buckets = 8"},
+    {"relative_attention_max_distance", T5, "relative-attention-max-distance = 64"},
     {"num_experts", MIXTURE, "num-experts = 4"},
     {"moe_layer_freq", MIXTURE "moe-layer-freq = [0,0,1,1]\n", "moe-layer-freq = [0,1,0,1]"},
     {"moe_ffn_hidden_size", MIXTURE, "moe-ffn-hidden-size = 24"},
@@ -324,9 +333,14 @@ static const struct {
 enum { N_DIFFERENCES = sizeof DIFFERENCES / sizeof *DIFFERENCES };
 
 /* Options of training and memory; two that are part of num_query_groups and activation. */
-static const char *const NOT_COMPARED[] = {
-    "bias_gelu_fusion",      "hf_model_type",  "seq_length",       "make_vocab_size_divisible_by",
-    "group_query_attention", "hidden_dropout", "attention_dropout"};
+static const char *const NOT_COMPARED[] = {"bias_gelu_fusion",
+                                           "hf_model_type",
+                                           "seq_length",
+                                           "decoder_seq_length",
+                                           "make_vocab_size_divisible_by",
+                                           "group_query_attention",
+                                           "hidden_dropout",
+                                           "attention_dropout"};
 
 static bool is_not_compared(const char *field) {
     for (size_t i = 0; i < sizeof NOT_COMPARED / sizeof *NOT_COMPARED; i++)
@@ -422,7 +436,7 @@ static const char *const CHOICES[][MOST_CHOICES] = {
      "moe-layer-freq = [1,0,1]\nmoe-shared-expert-intermediate-size = 40\nmoe-shared-expert-gate = true\n",
      EXPERTS GLM "moe-layer-freq = [0,1,1]\nmoe-shared-expert-intermediate-size = 40\n"},
     {"", "model = bert\nactivation = gelu-erf\n",
-     "model = bert\nactivation = gelu-tanh\nnorm-placement = post\n"},
+     "model = bert\nactivation = gelu-tanh\nnorm-placement = post\n", T5_MODEL},
 };
 enum { N_CHOICES = sizeof CHOICES / sizeof *CHOICES };
 
@@ -449,6 +463,7 @@ static const int MODEL[][N_CHOICES] = {
     {2, 1, 1, 1, 1},
     {0, 0, 0, 0, 0, 0, 0, 0, 0, 2},
     {0, 0, 0, 0, 0, 0, 0, 0, 0, 1},
+    {0, 0, 0, 0, 0, 0, 0, 0, 0, 3},
 };
 _Static_assert(sizeof MODEL / sizeof *MODEL == HF_TYPES, "one for each type");
 

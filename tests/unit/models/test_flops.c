@@ -4,7 +4,7 @@
 
 static double flops(Setup *s, const Derived *d, int64_t samples) {
     const ModelPlan plan = model_plan(&s->config, d, s->arena);
-    return model_flops(&plan, (double)s->config.seq_length, samples);
+    return model_flops(&plan, samples);
 }
 
 static void expect(const char *words, long long samples, const char *digits) {
@@ -42,6 +42,20 @@ static void flops_grow_with_the_batch_and_the_padded_vocabulary(void **state) {
     setup_free(s);
 }
 
+/* Encoder layers of t positions see all of them; decoder layers of s see half of theirs, and all of the encoder's,
+ * whose keys and values each of them computes. */
+static void flops_of_an_encoder_and_a_decoder(void **state) {
+    (void)state;
+    Setup *a = setup_new(
+        "--model t5 --num-layers 2 --decoder-num-layers 3 --hidden-size 32 --num-attention-heads 4 "
+        "--kv-channels 6 --ffn-hidden-size 40 --seq-length 16 --decoder-seq-length 8 --vocab-size 128");
+    const double s = 8, t = 16, h = 32, w = 4 * 6, ffn = 2 * h * 40;
+    const double encoder = t * (4 * h * w + ffn + 2 * t * w), decoder = s * (4 * h * w + ffn + s * w),
+                 cross = 2 * s * h * w + 2 * t * h * w + 2 * s * t * w;
+    assert_true(flops(a, &a->derived, 1) == 6 * (2 * encoder + 3 * (decoder + cross) + s * h * 128));
+    setup_free(a);
+}
+
 /* A layer with experts, instead of a dense one: its MLP is as wide as the experts of a token and the shared
  * one together. */
 static void flops_count_the_experts_of_a_token(void **state) {
@@ -63,6 +77,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(flops_match_megatron),
         cmocka_unit_test(flops_grow_with_the_batch_and_the_padded_vocabulary),
+        cmocka_unit_test(flops_of_an_encoder_and_a_decoder),
         cmocka_unit_test(flops_count_the_experts_of_a_token),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

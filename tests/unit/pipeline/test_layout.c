@@ -68,6 +68,12 @@ static void worked_examples(void **state) {
     assert_layout("--num-layers 5 --pipeline-model-parallel-size 2 --decoder-first-pipeline-num-layers 2 "
                   "--decoder-last-pipeline-num-layers 3",
                   "E2 3L");
+    /* The encoder's layers, then the decoder's. */
+    assert_layout("--model t5 --num-layers 2 --decoder-num-layers 4 --pipeline-model-parallel-size 3",
+                  "E2 2 2L");
+    assert_layout("--model t5 --num-layers 2 --pipeline-model-parallel-size 2 "
+                  "--pipeline-model-parallel-layout Et|tttL",
+                  "E1 3L");
 }
 
 static void layout_strings(void **state) {
@@ -194,7 +200,7 @@ static void bad_strings_name_the_place(void **state) {
         {"EE|ttL", "must begin with its only E"},
         {"Ett|L|", "end with its only L"},
         {",", "must begin with its only E"},
-        {"Et|L", "has 1 layers (t), but --num-layers is 2"},
+        {"Et|L", "has 1 layers (t), but the model has 2: change --num-layers"},
         {"Et|t|L", "has 3 stages, which is not a multiple of --pipeline-model-parallel-size 2"},
         {"EttL", "has 1 stages"},
     };

@@ -1,0 +1,85 @@
+/* Shapes: s positions, t encoder positions, b samples, h hidden, g heads, d head dim, w = g*d. */
+#include "nn/cross_attention.h"
+
+#include "base/fault.h"
+#include "base/hash.h"
+
+static void cross_attention_init(void *self, Registry *r, const char *name, const void *spec,
+                                 Tensor *counters) {
+    (void)counters;
+    CrossAttention *m = self;
+    const CrossAttentionSpec *s = spec;
+    const AttentionSpec *a = &s->attention;
+    LinearSpec q = {
+        .name = arena_printf(r->arena, "%s.linear_q", name),
+        .in = a->hidden,
+        .out = a->heads * a->head_dim,
+        .bias = a->qkv_bias,
+        .tp_split = 0,
+        .init_std = a->qkv_init_std,
+        .quant = a->quant,
+    };
+    LinearSpec kv = q;
+    kv.name = arena_printf(r->arena, "%s.linear_kv", name);
+    kv.out = 2 * q.out;
+    kv.groups = a->heads;
+    kv.n_parts = 2;
+    kv.parts[0] = (ParamPart){"k", a->head_dim};
+    kv.parts[1] = (ParamPart){"v", a->head_dim};
+    LinearSpec proj = {
+        .name = arena_printf(r->arena, "%s.linear_proj", name),
+        .in = q.out,
+        .out = a->hidden,
+        .bias = a->proj_bias,
+        .tp_split = 1,
+        .init_std = a->proj_init_std,
+        .quant = a->quant,
+    };
+    *m = (CrossAttention){.spec = s, .dropout_site = hash_name(name)};
+    m->q = linear_new(r, q);
+    m->kv = linear_new(r, kv);
+    m->proj = linear_new(r, proj);
+}
+
+typedef struct Core {
+    const CrossAttention *module;
+    const Feed *feed;
+    Tensor *kv_tbw;
+} Core;
+
+/* q [s, b, w] -> context [s, b, w] of this rank's heads */
+static Tensor *core(Tape *t, void *self, Tensor *q_sbw) {
+    const Core *c = self;
+    const AttentionSpec *p = &c->module->spec->attention;
+    const int64_t d = p->head_dim, g = tensor_width(q_sbw) / d, s = q_sbw->dim[0], keys = c->kv_tbw->dim[0];
+    const AttentionInputs inputs = {.q = attention_heads(t, q_sbw, g, 1, d, 0, 1),
+                                    .k = attention_heads(t, c->kv_tbw, g, 2, d, 0, 1),
+                                    .v = attention_heads(t, c->kv_tbw, g, 2, d, 1, 1),
+                                    .lengths = c->feed->encoder_lengths};
+    const AttentionAttr attr = attention_attr(t, p, c->module->dropout_site, s > keys ? s : keys);
+    return attention_flat_heads(t, op_context_attention(t, &inputs, attr, p->context, p->unfused));
+}
+
+static Tensor *cross_attention_forward(Tape *t, const void *self, const Feed *feed, Tensor *x_sbh) {
+    const CrossAttention *m = self;
+    CHECK(feed->encoded, "cross-attention has no output of an encoder");
+    Tensor *q = linear_forward(t, &m->q, x_sbh);
+    Core *c = tape_alloc(t, sizeof *c);
+    *c = (Core){m, feed, linear_forward(t, &m->kv, feed->encoded)};
+    Tensor *context = m->spec->attention.recompute ? tape_block(t, core, c, q) : core(t, c, q);
+    return linear_forward(t, &m->proj, context);
+}
+
+/* Every query sees all keys. */
+static double cross_attention_flops(const void *spec, double s) {
+    const CrossAttentionSpec *m = spec;
+    const AttentionSpec *a = &m->attention;
+    const double h = (double)a->hidden, w = (double)(a->heads * a->head_dim),
+                 keys = (double)m->encoder_positions;
+    return 6 * (2 * s * h * w + 2 * keys * h * w + 2 * s * keys * w);
+}
+
+const BranchOps cross_attention_branch = {.size = sizeof(CrossAttention),
+                                          .init = cross_attention_init,
+                                          .forward = cross_attention_forward,
+                                          .flops = cross_attention_flops};
