@@ -1,5 +1,5 @@
-"""A BERT is trained from text: preprocess splits sentences, and a run on several ranks, a resumed run and one from compressed text have
-the losses of one run on one rank. Data and vocabularies that cannot be masked are refused."""
+"""A BERT and a T5 are trained from text: preprocess splits sentences, and a run on several ranks, a resumed run and one from compressed
+text have the losses of one run on one rank. Data and vocabularies that cannot be masked are refused."""
 import gzip
 
 from harness import *
@@ -18,10 +18,10 @@ def preprocess(name, *words):
             *TOKENS, *words)
 
 
-def losses(*words, data="text-txt_text_sentence"):
+def losses(*words, data="text-txt_text_sentence", model=MODEL, tokens=TOKENS):
     log = WORK / "log.jsonl"
     log.unlink(missing_ok=True)
-    isotron("pretrain", *MODEL, *TOKENS, "--data-path", WORK / data, "--log-jsonl", log, *words)
+    isotron("pretrain", *model, *tokens, "--data-path", WORK / data, "--log-jsonl", log, *words)
     return [json.loads(line)["lm_loss"] for line in log.read_text().splitlines() if "lm_loss" in line]
 
 
@@ -34,6 +34,20 @@ ranks = losses("--ranks", 2, "--tensor-model-parallel-size", 2)
 assert max(abs(a - b) for a, b in zip(one, ranks)) < 1e-9, (one, ranks)
 assert losses("--load", WORK / "saved", "--ckpt-step", 20) == one[20:]
 assert losses("--mask-prob", 0.3)[0] != one[0]
+
+vocabulary = json.loads(TOKENS[-1].read_text())
+size = len(vocabulary["model"]["vocab"])
+vocabulary["added_tokens"] += [{**vocabulary["added_tokens"][0], "id": size + i, "content": f"<extra_id_{i}>"} for i in range(20)]
+(WORK / "sentinels.json").write_text(json.dumps(vocabulary))
+SENTINELS = [*TOKENS[:-1], WORK / "sentinels.json"]
+T5 = [*MODEL, "--model", "t5", "--decoder-seq-length", 24]
+one = losses(model=T5, tokens=SENTINELS)
+assert len(one) == 30 and sum(one[-5:]) < 0.9 * sum(one[:5]), one
+ranks = losses("--ranks", 2, "--tensor-model-parallel-size", 2, model=T5, tokens=SENTINELS)
+assert max(abs(a - b) for a, b in zip(one, ranks)) < 1e-9, (one, ranks)
+SPLIT = ["--data-path", WORK / "text-txt_text_sentence"]
+assert "needs sentinel tokens" in isotron("pretrain", *T5, *TOKENS, *SPLIT, expect=2)
+assert "raise --decoder-seq-length" in isotron("pretrain", *T5, *SENTINELS, *SPLIT, "--decoder-seq-length", 4, expect=2)
 
 preprocess("text.txt")
 WHOLE = ["--data-path", WORK / "text-txt_text_document"]
