@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "base/file.h"
+#include "base/mem.h"
 #include "base/version.h"
 #include "comm/comm.h"
 #include "main/command.h"
@@ -77,9 +78,29 @@ void setup_absolute_paths(Config *c, Arena *arena) {
     absolute(&c->merge_file, arena);
 }
 
+/* The special tokens of the options, then <extra_id_0> and so on; free the list and its last `extra` texts. */
+static const char **extra_tokens(const Config *c, int64_t extra) {
+    const int64_t given = c->tokenizer_special_tokens.count;
+    const char **list = mem_zero((size_t)(given + extra) + 1, sizeof *list);
+    for (int64_t i = 0; i < given; i++) list[i] = c->tokenizer_special_tokens.at[i];
+    for (int64_t i = 0; i < extra; i++) list[given + i] = mem_printf("<extra_id_%lld>", (long long)i);
+    return list;
+}
+
 Err setup_tokenizer(const Config *c, Tokenizer **out) {
+    enum { BERT_CASE_EXTRA = 100, TIKTOKEN_SPECIAL = 1000 }; /* Megatron-LM build_tokenizer.py */
     *out = NULL;
     if (!c->tokenizer_type) return ERR_OK;
+    const bool bert_case = !strcmp(c->tokenizer_type, "BertWordPieceCase");
+    const int64_t wanted = bert_case && !c->vocab_extra_ids && !config_given(c, vocab_extra_ids)
+                               ? BERT_CASE_EXTRA
+                               : c->vocab_extra_ids;
+    const int64_t given = c->tokenizer_special_tokens.count;
+    const int64_t extra = strcmp(c->tokenizer_type, "TikTokenizer") ? wanted : 0;
+    const bool said =
+        c->tiktoken_num_special_tokens != TIKTOKEN_SPECIAL || config_given(c, tiktoken_num_special_tokens);
+    const int64_t special = said ? c->tiktoken_num_special_tokens : -1;
+    const char **tokens = extra_tokens(c, extra);
     TokenizerConfig t = {
         .type = c->tokenizer_type,
         .model = c->tokenizer_model,
@@ -88,8 +109,14 @@ Err setup_tokenizer(const Config *c, Tokenizer **out) {
         .vocab_size = i64_or(c->vocab_size, 0),
         .eod_id = i64_or(c->null_tokenizer_eod_id, -1),
         .pad_id = -1,
+        .extra_tokens = tokens,
+        .num_extra_tokens = (size_t)(given + extra),
+        .tiktoken_pattern = c->tiktoken_pattern,
+        .tiktoken_num_special = special,
     };
     const Err e = tokenizer_open(&t, out);
+    for (int64_t i = 0; i < extra; i++) free((char *)tokens[given + i]);
+    free(tokens);
     const bool stored =
         !config_given(c, tokenizer_type) && !config_given(c, tokenizer_model) && !config_given(c, vocab_file);
     if (!e.code || !stored) return e;

@@ -267,6 +267,10 @@ static void add_tokenizer_files(HfExtras *x, const Config *c) {
     if (!strcmp(c->tokenizer_type, "GPT2BPETokenizer")) {
         add_file(x, mem_strdup(c->vocab_file), "vocab.json");
         add_file(x, mem_strdup(c->merge_file), "merges.txt");
+    } else if (!strncmp(c->tokenizer_type, "BertWordPiece", 13)) {
+        add_file(x, mem_strdup(c->vocab_file), "vocab.txt");
+    } else if (strstr(c->tokenizer_type, "SentencePiece") || !strcmp(c->tokenizer_type, "Llama2Tokenizer")) {
+        add_file(x, mem_strdup(c->tokenizer_model), "tokenizer.model");
     } else if (!strcmp(c->tokenizer_type, "HuggingFaceTokenizer")) {
         const char *model = c->tokenizer_model, *slash = strrchr(model, '/');
         const bool folder = file_is_dir(model);

@@ -64,10 +64,16 @@ static Err sort(Set *set) {
 /* The original keeps the id of a token that the model has, and numbers other tokens from the model's last id
  * on. */
 static Err check_id(const Vocab *model, const char *text, size_t n, int64_t id, int64_t *next) {
+    if (!next) return ERR_OK;
     int64_t known = vocab_id(model, text, n), expected = known >= 0 ? known : (*next)++;
     if (id == expected) return ERR_OK;
     return err_user("added_tokens: '%.60s' has id %lld, and the tokenizers library would give it %lld", text,
                     (long long)id, (long long)expected);
+}
+
+static void add_token(Set *set, Token t) {
+    if (set->n == set->cap) set->v = mem_grow(set->v, set->cap = set->cap * 2 + 16, sizeof *set->v);
+    set->v[set->n++] = t;
 }
 
 static Err load_token(Added *a, const json_t *object, const Normalizer *z, Matcher *m, const Vocab *model,
@@ -101,21 +107,32 @@ static Err load_token(Added *a, const json_t *object, const Normalizer *z, Match
         }
     } else
         str_add(&t.pattern, text, n);
-    Set *set = &a->sets[normalized];
-    if (set->n == set->cap) set->v = mem_grow(set->v, set->cap = set->cap * 2 + 16, sizeof *set->v);
-    set->v[set->n++] = t;
+    add_token(&a->sets[normalized], t);
     return ERR_OK;
 }
 
-Err added_load(const json_t *list, const Normalizer *z, const Vocab *model, Added **out) {
+static Err load_extra(Added *a, const char *text, const Vocab *model, int64_t *next) {
+    const size_t n = strlen(text);
+    if (!n || n > LONGEST) return err_user("a special token must have 1 to %d bytes", LONGEST);
+    if (vocab_id(a->vocab, text, n) >= 0) return ERR_OK;
+    const int64_t known = vocab_id(model, text, n), id = known >= 0 ? known : (*next)++;
+    ERR_RETURN(vocab_add(a->vocab, text, n, id));
+    Token t = {.id = (int32_t)id, .special = true};
+    str_add(&t.pattern, text, n);
+    add_token(&a->sets[0], t);
+    return ERR_OK;
+}
+
+Err added_load(const json_t *list, const Normalizer *z, const Vocab *model, AddedOptions o, Added **out) {
     Added *a = mem_zero(1, sizeof *a);
     a->vocab = vocab_new();
     Matcher *m = matcher_new();
     int64_t next = (int64_t)vocab_count(model);
     Err e = ERR_OK;
     for (size_t i = 0; i < json_array_size(list) && !e.code; i++)
-        e = load_token(a, json_array_get(list, i), z, m, model, &next);
+        e = load_token(a, json_array_get(list, i), z, m, model, o.free_ids ? NULL : &next);
     matcher_free(m);
+    for (size_t i = 0; i < o.num_extra && !e.code; i++) e = load_extra(a, o.extra[i], model, &next);
     a->by_id = mem_zero((size_t)vocab_limit(a->vocab) + 1, sizeof(Token *));
     for (int k = 0; k < 2 && !e.code; k++) {
         e = sort(&a->sets[k]);

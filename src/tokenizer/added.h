@@ -16,9 +16,15 @@
 
 typedef struct Added Added;
 
-/* Errors: an id that contradicts the model's vocabulary or that the original would not assign, a duplicate
- * token. */
-Err added_load(const json_t *list, const Normalizer *, const Vocab *model, Added **out);
+/* extra: special tokens that are appended where neither the list nor the model has them. free_ids: ids need not
+ * be those that the original would assign. Errors: an id that contradicts the model's vocabulary or that the
+ * original would not assign, a duplicate token. */
+typedef struct AddedOptions {
+    const char *const *extra;
+    size_t num_extra;
+    bool free_ids;
+} AddedOptions;
+Err added_load(const json_t *list, const Normalizer *, const Vocab *model, AddedOptions, Added **out);
 void added_free(Added *);
 
 /* The added tokens by content. */

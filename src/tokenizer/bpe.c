@@ -46,7 +46,7 @@ void bpe_free(Bpe *b) {
 
 const Vocab *bpe_vocab(const Bpe *b) { return b->vocab; }
 
-void bpe_work_free(BpeWork *w) { free(w->symbols), free(w->heap); }
+void bpe_work_free(BpeWork *w) { free(w->symbols), free(w->heap.v); }
 
 static Merge *merge_slot(const Bpe *b, uint64_t pair) {
     size_t slot = hash64(&pair, sizeof pair, 0) & b->mask;
@@ -168,30 +168,10 @@ Err bpe_load(const json_t *model, Bpe **out) {
     return e;
 }
 
-static void heap_push(BpeWork *w, uint64_t key) {
-    if (w->heap_n == w->heap_cap)
-        w->heap = mem_grow(w->heap, w->heap_cap = w->heap_cap * 2 + 64, sizeof *w->heap);
-    size_t i = w->heap_n++;
-    for (; i && w->heap[(i - 1) / 2] > key; i = (i - 1) / 2) w->heap[i] = w->heap[(i - 1) / 2];
-    w->heap[i] = key;
-}
-
-static uint64_t heap_pop(BpeWork *w) {
-    uint64_t top = w->heap[0], last = w->heap[--w->heap_n];
-    size_t i = 0;
-    for (size_t child; (child = 2 * i + 1) < w->heap_n; i = child) {
-        if (child + 1 < w->heap_n && w->heap[child + 1] < w->heap[child]) child++;
-        if (w->heap[child] >= last) break;
-        w->heap[i] = w->heap[child];
-    }
-    w->heap[i] = last;
-    return top;
-}
-
 static void propose(const Bpe *b, BpeWork *w, int32_t left) {
     int32_t right = w->symbols[left].next;
     const Merge *m = merge_slot(b, pair_of(w->symbols[left].id, w->symbols[right].id));
-    if (m->id != NONE) heap_push(w, (uint64_t)m->rank << 32 | (uint32_t)left);
+    if (m->id != NONE) heap_push(&w->heap, (uint64_t)m->rank << 32 | (uint32_t)left);
 }
 
 static size_t add_symbol(BpeWork *w, size_t count, int32_t id) {
@@ -238,10 +218,10 @@ void bpe_encode(const Bpe *b, BpeWork *w, const char *piece, size_t n, Ids *out)
         w->symbols = mem_grow(w->symbols, w->symbol_cap = 2 * n + 64, sizeof *w->symbols);
     size_t count = split(b, w, piece, n);
     Symbol *s = w->symbols;
-    w->heap_n = 0;
+    w->heap.n = 0;
     for (size_t i = 0; i + 1 < count; i++) propose(b, w, (int32_t)i);
-    while (w->heap_n) {
-        uint64_t top = heap_pop(w);
+    while (w->heap.n) {
+        uint64_t top = heap_pop(&w->heap);
         int32_t left = (int32_t)(uint32_t)top, right = s[left].next, id = b->by_rank[top >> 32];
         if (s[left].id == NONE || (size_t)right >= count) continue;
         if (merge_slot(b, pair_of(s[left].id, s[right].id))->id != id)

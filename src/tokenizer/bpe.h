@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #include "base/err.h"
+#include "tokenizer/heap.h"
 #include "tokenizer/vocab.h"
 
 typedef struct Ids {
@@ -29,8 +30,8 @@ const Vocab *bpe_vocab(const Bpe *);
 /* Working memory of bpe_encode; one per thread, initially zero. */
 typedef struct BpeWork {
     struct Symbol *symbols;
-    uint64_t *heap;
-    size_t symbol_cap, heap_n, heap_cap;
+    size_t symbol_cap;
+    Heap heap;
 } BpeWork;
 void bpe_work_free(BpeWork *);
 

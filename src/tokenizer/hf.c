@@ -1,6 +1,8 @@
 /* tokenizer.json: added tokens are split off; the rest is normalized, pre-tokenized and encoded piece by
- * piece. GPT-2's vocab.json and merges.txt are converted to this form first. Source:
+ * piece. Source:
  * tokenizers/src/tokenizer/mod.rs; Megatron-LM huggingface_tokenizer.py (eod = eos_token). */
+#include "tokenizer/hf.h"
+
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,7 +28,7 @@ typedef struct Hf {
     Decoder *decoder;
 } Hf;
 
-static void free_hf(void *impl) {
+void hf_free(void *impl) {
     Hf *h = impl;
     if (!h) return;
     token_model_free(&h->model);
@@ -38,18 +40,25 @@ static void free_hf(void *impl) {
     free(h);
 }
 
-static int32_t token_id(const Tokenizer *t, const char *token) {
+int32_t hf_token_id(const Tokenizer *t, const char *token) {
     const Hf *h = t->impl;
     int32_t id = vocab_id(added_vocab(h->added), token, strlen(token));
     return id >= 0 ? id : vocab_id(token_model_vocab(&h->model), token, strlen(token));
 }
 
-static bool is_special(const Tokenizer *t, int32_t id) {
+const char *hf_token_text(const Tokenizer *t, int32_t id, size_t *n) {
+    const Hf *h = t->impl;
+    const char *text = vocab_text(added_vocab(h->added), id, n);
+    return text ? text : vocab_text(token_model_vocab(&h->model), id, n);
+}
+
+bool hf_is_special(const Tokenizer *t, int32_t id) {
     return added_is_special(((const Hf *)t->impl)->added, id);
 }
 
-static Err hf_load(const json_t *root, Tokenizer *t) {
+Err hf_load(const json_t *root, const TokenModel *made, const TokenizerConfig *c, Tokenizer *t) {
     Hf *h = t->impl = mem_zero(1, sizeof *h);
+    if (made) h->model = *made;
     const json_t *model, *normalizer, *pre, *added, *post, *decoder;
     if (!json_is_object(root)) return err_user("a tokenizer must be a JSON object");
     ERR_RETURN(field_object(root, "tokenizer", "model", &model));
@@ -58,11 +67,12 @@ static Err hf_load(const json_t *root, Tokenizer *t) {
     ERR_RETURN(field_array(root, "tokenizer", "added_tokens", &added));
     ERR_RETURN(field_object(root, "tokenizer", "post_processor", &post));
     ERR_RETURN(field_object(root, "tokenizer", "decoder", &decoder));
-    if (!model) return err_user("there is no \"model\" in it");
-    ERR_RETURN(token_model_load(model, &h->model));
+    if (!model && !made) return err_user("there is no \"model\" in it");
+    if (!made) ERR_RETURN(token_model_load(model, &h->model));
     ERR_RETURN(normalizer_load(normalizer, &h->normalizer));
     ERR_RETURN(pretokenizer_load(pre, &h->pre));
-    ERR_RETURN(added_load(added, h->normalizer, token_model_vocab(&h->model), &h->added));
+    ERR_RETURN(added_load(added, h->normalizer, token_model_vocab(&h->model),
+                          (AddedOptions){c->extra_tokens, c->num_extra_tokens, made != NULL}, &h->added));
     ERR_RETURN(decoder_load(decoder, &h->decoder));
     int32_t model_limit = vocab_limit(token_model_vocab(&h->model)),
             added_limit = vocab_limit(added_vocab(h->added));
@@ -75,31 +85,34 @@ static Err hf_load(const json_t *root, Tokenizer *t) {
 static int32_t configured_id(const Tokenizer *t, const json_t *config, const char *key) {
     const json_t *v = json_object_get(config, key);
     const char *text = json_string_value(json_is_object(v) ? json_object_get(v, "content") : v);
-    return text ? token_id(t, text) : -1;
+    return text ? hf_token_id(t, text) : -1;
 }
 
 /* The first of the field's usual end-of-text tokens that is special here. */
-static int32_t usual_eod(const Tokenizer *t) {
+int32_t hf_usual_eod(const Tokenizer *t) {
     static const char *const names[] = {"<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<EOT>"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        int32_t id = token_id(t, names[i]);
-        if (id >= 0 && is_special(t, id)) return id;
+        int32_t id = hf_token_id(t, names[i]);
+        if (id >= 0 && hf_is_special(t, id)) return id;
     }
     return -1;
 }
 
-static Err open_json(const char *path, const char *config_path, Tokenizer *t) {
+static Err open_json(const TokenizerConfig *c, const char *path, const char *config_path, Tokenizer *t) {
     json_t *root = NULL, *config = NULL;
     ERR_RETURN(json_file(path, &root));
-    Err e = hf_load(root, t);
+    Err e = hf_load(root, NULL, c, t);
     json_decref(root);
     if (e.code) return err_user("'%s': %.900s", path, e.msg);
     if (file_exists(config_path)) ERR_RETURN(json_file(config_path, &config));
     t->eod = configured_id(t, config, "eos_token");
     t->pad = configured_id(t, config, "pad_token");
     t->bos = configured_id(t, config, "bos_token");
+    t->cls = configured_id(t, config, "cls_token");
+    t->sep = configured_id(t, config, "sep_token");
+    t->mask = configured_id(t, config, "mask_token");
     json_decref(config);
-    if (t->eod < 0) t->eod = usual_eod(t);
+    if (t->eod < 0) t->eod = hf_usual_eod(t);
     return ERR_OK;
 }
 
@@ -109,10 +122,8 @@ static Err open_hf(const TokenizerConfig *c, Tokenizer *t) {
             "HuggingFaceTokenizer needs --tokenizer-model, a tokenizer.json or the folder that holds it");
     const size_t n = strlen(c->model);
     if (n > 6 && !strcmp(c->model + n - 6, ".model") && !file_is_dir(c->model))
-        return err_user(
-            "'%s' is a SentencePiece model, which is not supported: convert it to a tokenizer.json "
-            "with Hugging Face's transformers",
-            c->model);
+        return err_user("'%s' is a SentencePiece model: use --tokenizer-type SentencePieceTokenizer",
+                        c->model);
     if (!file_exists(c->model))
         return err_user("cannot open '%s'; nothing is downloaded, so specify a tokenizer.json or the folder "
                         "that holds it",
@@ -124,51 +135,8 @@ static Err open_hf(const TokenizerConfig *c, Tokenizer *t) {
                         : mem_strdup(".");
     char *path = folder ? mem_printf("%s/tokenizer.json", dir) : mem_strdup(c->model);
     char *config_path = mem_printf("%s/tokenizer_config.json", dir);
-    Err e = open_json(path, config_path, t);
+    Err e = open_json(c, path, config_path, t);
     free(dir), free(path), free(config_path);
-    return e;
-}
-
-/* One "left right" per line; the first line names the format's version. */
-static Err read_merges(const char *path, json_t *list) {
-    Str text = {0};
-    Err e = file_read(path, &text);
-    for (size_t at = 0, line = 1; !e.code && at < text.len; line++) {
-        const char *s = text.s + at, *newline = memchr(s, '\n', text.len - at);
-        size_t n = newline ? (size_t)(newline - s) : text.len - at;
-        at += n + 1;
-        if (n && s[n - 1] == '\r') n--;
-        if (n >= 8 && !memcmp(s, "#version", 8)) continue;
-        json_t *merge = json_stringn(s, n);
-        if (!merge || !n) e = err_user("'%s' line %zu is not a merge of two tokens", path, line);
-        json_array_append_new(list, merge ? merge : json_null());
-    }
-    str_free(&text);
-    return e;
-}
-
-static Err open_gpt2(const TokenizerConfig *c, Tokenizer *t) {
-    static const char eod[] = "<|endoftext|>";
-    if (!c->vocab_file || !c->merge_file)
-        return err_user("GPT2BPETokenizer needs --vocab-file vocab.json and --merge-file merges.txt");
-    json_t *vocab = NULL, *merges = json_array();
-    Err e = json_file(c->vocab_file, &vocab);
-    if (!e.code) e = read_merges(c->merge_file, merges);
-    const json_t *eod_id = json_object_get(vocab, eod);
-    if (!e.code && !json_is_integer(eod_id)) e = err_user("'%s' has no id for %s", c->vocab_file, eod);
-    if (!e.code) {
-        json_t *root = json_pack("{s:{s:s,s:O,s:O},s:[{s:s,s:O,s:b}],s:{s:s,s:b},s:{s:s}}", "model", "type",
-                                 "BPE", "vocab", vocab, "merges", merges, "added_tokens", "content", eod,
-                                 "id", eod_id, "special", 1, "pre_tokenizer", "type", "ByteLevel",
-                                 "add_prefix_space", 0, "decoder", "type", "ByteLevel");
-        e = hf_load(root, t);
-        json_decref(root);
-        if (e.code)
-            e = err_user("'%s' and '%s': %.900s", c->vocab_file, c->merge_file, e.msg);
-        else
-            t->eod = t->bos = token_id(t, eod);
-    }
-    json_decref(vocab), json_decref(merges);
     return e;
 }
 
@@ -215,7 +183,7 @@ static void encode_raw(void *arg, int32_t id, size_t begin, size_t end) {
                     e->normalized.len, encode_normalized, e);
 }
 
-static Err encode(const Tokenizer *t, unsigned flags, const char *text, size_t n, Ids *out) {
+Err hf_encode(const Tokenizer *t, unsigned flags, const char *text, size_t n, Ids *out) {
     const Hf *h = t->impl;
     Str repaired = {0};
     if (!utf8_valid(text, n)) {
@@ -239,12 +207,12 @@ static Err encode(const Tokenizer *t, unsigned flags, const char *text, size_t n
     return e.err;
 }
 
-static Err decode(const Tokenizer *t, unsigned flags, const int32_t *ids, size_t n, Str *out) {
+Err hf_decode(const Tokenizer *t, unsigned flags, const int32_t *ids, size_t n, Str *out) {
     const Hf *h = t->impl;
     Texts tokens = {0};
     for (size_t i = 0; i < n; i++) {
         size_t length;
-        if (flags & TOKENIZER_SKIP_SPECIAL && is_special(t, ids[i])) continue;
+        if (flags & TOKENIZER_SKIP_SPECIAL && hf_is_special(t, ids[i])) continue;
         const char *text = added_text(h->added, ids[i], &length);
         if (!text) text = vocab_text(token_model_vocab(&h->model), ids[i], &length);
         if (text) texts_add(&tokens, text, length);
@@ -256,7 +224,4 @@ static Err decode(const Tokenizer *t, unsigned flags, const int32_t *ids, size_t
     return e;
 }
 
-const TokenizerType TOKENIZER_HUGGINGFACE = {
-    "HuggingFaceTokenizer", open_hf, encode, decode, token_id, is_special, free_hf};
-const TokenizerType TOKENIZER_GPT2 = {"GPT2BPETokenizer", open_gpt2,  encode, decode,
-                                      token_id,           is_special, free_hf};
+const TokenizerType TOKENIZER_HUGGINGFACE = HF_TYPE("HuggingFaceTokenizer", open_hf);

@@ -17,15 +17,23 @@ void token_model_free(TokenModel *m) {
     bpe_free(m->bpe);
     wordpiece_free(m->words);
     unigram_free(m->unigram);
+    rankbpe_free(m->ranked);
 }
 
 const Vocab *token_model_vocab(const TokenModel *m) {
+    if (m->ranked) return rankbpe_vocab(m->ranked);
     return m->bpe ? bpe_vocab(m->bpe) : m->words ? wordpiece_vocab(m->words) : unigram_vocab(m->unigram);
 }
 
 void token_model_work_free(TokenModelWork *w) {
     bpe_work_free(&w->bpe);
     unigram_work_free(&w->unigram);
+    rank_work_free(&w->ranked);
+}
+
+static void add_token(void *out, const char *text, size_t n, int32_t id) {
+    (void)text, (void)n;
+    if (id >= 0) ids_add(out, id);
 }
 
 void token_model_encode(const TokenModel *m, TokenModelWork *w, const char *piece, size_t n, Ids *out) {
@@ -33,6 +41,8 @@ void token_model_encode(const TokenModel *m, TokenModelWork *w, const char *piec
         bpe_encode(m->bpe, &w->bpe, piece, n, out);
     else if (m->words)
         wordpiece_encode(m->words, piece, n, out);
+    else if (m->ranked)
+        rankbpe_encode(m->ranked, &w->ranked, piece, n, add_token, out);
     else
         unigram_encode(m->unigram, &w->unigram, piece, n, out);
 }

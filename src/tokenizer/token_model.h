@@ -5,6 +5,7 @@
 #include <jansson.h>
 
 #include "tokenizer/bpe.h"
+#include "tokenizer/rankbpe.h"
 #include "tokenizer/unigram.h"
 #include "tokenizer/wordpiece.h"
 
@@ -13,6 +14,7 @@ typedef struct TokenModel {
     Bpe *bpe;
     WordPiece *words;
     Unigram *unigram;
+    RankBpe *ranked; /* not in a tokenizer.json: made by tiktoken.c */
 } TokenModel;
 
 /* Fills `out`, which must be zero. A model without a type is BPE. Errors: another type, and those of each. */
@@ -23,6 +25,7 @@ const Vocab *token_model_vocab(const TokenModel *);
 typedef struct TokenModelWork { /* one per thread, initially zero */
     BpeWork bpe;
     UnigramWork unigram;
+    RankWork ranked;
 } TokenModelWork;
 void token_model_work_free(TokenModelWork *);
 

@@ -11,6 +11,9 @@
 enum { LONGEST_TEXT = 1 << 30, BYTES = 256, BYTE_VOCAB = 512 };
 
 static int32_t no_token_id(const Tokenizer *t, const char *token) { return (void)t, (void)token, -1; }
+static const char *no_token_text(const Tokenizer *t, int32_t id, size_t *n) {
+    return (void)t, (void)id, (void)n, NULL;
+}
 static bool none_special(const Tokenizer *t, int32_t id) { return (void)t, (void)id, false; }
 
 static Err open_null(const TokenizerConfig *c, Tokenizer *t) {
@@ -73,10 +76,10 @@ static Err decode_bytes(const Tokenizer *t, unsigned flags, const int32_t *ids, 
     return ERR_OK;
 }
 
-static const TokenizerType TOKENIZER_NULL = {"NullTokenizer", open_null,    encode_null, decode_null,
-                                             no_token_id,     none_special, free};
-static const TokenizerType TOKENIZER_BYTES = {"ByteLevelTokenizer", bytes_open,   encode_bytes, decode_bytes,
-                                              no_token_id,          none_special, free};
+static const TokenizerType TOKENIZER_NULL = {"NullTokenizer", open_null,     encode_null,  decode_null,
+                                             no_token_id,     no_token_text, none_special, free};
+static const TokenizerType TOKENIZER_BYTES = {"ByteLevelTokenizer", bytes_open,    encode_bytes, decode_bytes,
+                                              no_token_id,          no_token_text, none_special, free};
 
 static Err override_id(const char *flag, int64_t asked, const Tokenizer *t, int32_t *id) {
     if (asked == -1) return ERR_OK;
@@ -88,8 +91,10 @@ static Err override_id(const char *flag, int64_t asked, const Tokenizer *t, int3
 }
 
 Err tokenizer_open(const TokenizerConfig *c, Tokenizer **out) {
-    const TokenizerType *const types[] = {&TOKENIZER_NULL, &TOKENIZER_BYTES, &TOKENIZER_GPT2,
-                                          &TOKENIZER_HUGGINGFACE};
+    const TokenizerType *const types[] = {&TOKENIZER_NULL,       &TOKENIZER_BYTES,     &TOKENIZER_GPT2,
+                                          &TOKENIZER_BERT_LOWER, &TOKENIZER_BERT_CASE, &TOKENIZER_HUGGINGFACE,
+                                          &TOKENIZER_SPM,        &TOKENIZER_GPT_SPM,   &TOKENIZER_LLAMA2,
+                                          &TOKENIZER_TIKTOKEN};
     enum { TYPES = sizeof types / sizeof *types };
     const char *names[TYPES];
     for (int i = 0; i < TYPES; i++) names[i] = types[i]->name;
@@ -97,7 +102,7 @@ Err tokenizer_open(const TokenizerConfig *c, Tokenizer **out) {
     for (int i = 0; i < TYPES; i++) {
         if (strcmp(c->type, names[i])) continue;
         Tokenizer *t = mem_zero(1, sizeof *t);
-        *t = (Tokenizer){.type = types[i], .eod = -1, .pad = -1, .bos = -1};
+        *t = (Tokenizer){.type = types[i], .eod = -1, .pad = -1, .bos = -1, .cls = -1, .sep = -1, .mask = -1};
         Err e = t->type->open(c, t);
         if (!e.code) e = override_id("end-of-document", c->eod_id, t, &t->eod);
         if (!e.code) e = override_id("padding", c->pad_id, t, &t->pad);
@@ -108,8 +113,13 @@ Err tokenizer_open(const TokenizerConfig *c, Tokenizer **out) {
         return e;
     }
     const char *near = str_nearest(c->type, names, TYPES);
-    return err_user("tokenizer type '%s' is not known%s%s; there are %s, %s, %s and %s", c->type,
-                    near ? "; did you mean " : "", near ? near : "", names[0], names[1], names[2], names[3]);
+    Str all = {0};
+    for (int i = 0; i < TYPES; i++)
+        str_printf(&all, "%s%s", i ? i == TYPES - 1 ? " and " : ", " : "", names[i]);
+    Err e = err_user("tokenizer type '%s' is not known%s%s; there are %s", c->type,
+                     near ? "; did you mean " : "", near ? near : "", all.s);
+    str_free(&all);
+    return e;
 }
 
 void tokenizer_free(Tokenizer *t) {
@@ -163,7 +173,14 @@ int32_t tokenizer_vocab_size(const Tokenizer *t) { return t->vocab_size; }
 int32_t tokenizer_eod(const Tokenizer *t) { return t->eod; }
 int32_t tokenizer_pad(const Tokenizer *t) { return t->pad; }
 int32_t tokenizer_bos(const Tokenizer *t) { return t->bos; }
+int32_t tokenizer_cls(const Tokenizer *t) { return t->cls; }
+int32_t tokenizer_sep(const Tokenizer *t) { return t->sep; }
+int32_t tokenizer_mask(const Tokenizer *t) { return t->mask; }
 int32_t tokenizer_token_id(const Tokenizer *t, const char *token) { return t->type->token_id(t, token); }
+
+const char *tokenizer_token_text(const Tokenizer *t, int32_t id, size_t *n) {
+    return t->type->token_text(t, id, n);
+}
 
 bool tokenizer_is_special(const Tokenizer *t, int32_t id) {
     return id >= 0 && (id == t->eod || id == t->pad || t->type->is_special(t, id));

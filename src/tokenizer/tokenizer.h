@@ -1,12 +1,18 @@
 /* Text to token ids and back. Ids are equal to those of the library that each type comes from:
  *
- *   NullTokenizer         decimal ids separated by spaces (Megatron-LM null_tokenizer.py)
- *   ByteLevelTokenizer    one id per byte (Megatron-LM bytelevel_tokenizer.py); no text is ever lost
- *   GPT2BPETokenizer      vocab.json + merges.txt, byte-level BPE; "<|endoftext|>" is its end of document
- *   HuggingFaceTokenizer  a tokenizer.json (or a folder that holds one). Model, normalizer,
- *                         pre-tokenizer, added tokens, post-processor and decoder work as in version 0.23 of
- *                         the `tokenizers` library. Unsupported parts are refused by name. "truncation" and
- *                         "padding" are not applied, because Megatron-LM encodes whole documents.
+ *   NullTokenizer           decimal ids separated by spaces (Megatron-LM null_tokenizer.py)
+ *   ByteLevelTokenizer      one id per byte (Megatron-LM bytelevel_tokenizer.py); no text is ever lost
+ *   GPT2BPETokenizer        vocab.json + merges.txt, byte-level BPE; "<|endoftext|>" is its end of document
+ *   BertWordPieceLowerCase  vocab.txt, WordPiece; lower case without accents; "[SEP]" is the end of document
+ *   BertWordPieceCase       the same with case and accents
+ *   HuggingFaceTokenizer    a tokenizer.json (or a folder that holds one). Model, normalizer, pre-tokenizer, added
+ *                           tokens, post-processor and decoder work as in version 0.23 of the `tokenizers`
+ *                           library. Unsupported parts are refused by name. "truncation" and "padding" are not
+ *                           applied, because Megatron-LM encodes whole documents.
+ *   SentencePieceTokenizer  a SentencePiece .model, unigram or BPE; GPTSentencePieceTokenizer and Llama2Tokenizer
+ *                           are other names of it. Control pieces in a text are ordinary text.
+ *   TikTokenizer            Megatron-LM's *.vocab.json, whose ids begin after the special tokens, or a .tiktoken
+ *                           file, whose ids are its ranks; special tokens follow them
  *
  * Text is bytes and may contain NULs. The BPE types decode it like Python's bytes.decode("utf-8",
  * errors="replace"): each maximal invalid subpart becomes one U+FFFD. A Tokenizer never changes after
@@ -24,16 +30,23 @@ typedef struct Tokenizer Tokenizer;
 
 typedef struct TokenizerConfig {
     const char *type;       /* one of the names above */
-    const char *model;      /* HuggingFaceTokenizer: tokenizer.json or its folder (--tokenizer-model) */
-    const char *vocab_file; /* GPT2BPETokenizer: vocab.json (--vocab-file) */
+    const char *model;      /* the file, or the folder that holds it (--tokenizer-model) */
+    const char *vocab_file; /* GPT2BPETokenizer: vocab.json; BertWordPiece: vocab.txt (--vocab-file) */
     const char *merge_file; /* GPT2BPETokenizer: merges.txt (--merge-file) */
-    int64_t vocab_size;     /* NullTokenizer: required; ByteLevelTokenizer: 0 means 512 */
+    /* NullTokenizer: required; ByteLevelTokenizer: 0 means 512; TikTokenizer: 0 means at most 2^17 */
+    int64_t vocab_size;
+    /* Special tokens that are appended if the vocabulary lacks them. TikTokenizer: its first special tokens;
+     * none: the usual ones. */
+    const char *const *extra_tokens;
+    size_t num_extra_tokens;
+    const char *tiktoken_pattern; /* v1, v2, cl100k or o200k; NULL: v2 */
+    int64_t tiktoken_num_special; /* -1: 1000 */
     /* -1: the tokenizer's own (Null: vocab_size - 1 and none; ByteLevel: 0 and 1; HuggingFace: eos_token and
      * pad_token of the tokenizer_config.json in the same folder). */
     int64_t eod_id, pad_id;
 } TokenizerConfig;
 
-#define TOKENIZER_CONFIG_DEFAULT ((TokenizerConfig){.eod_id = -1, .pad_id = -1})
+#define TOKENIZER_CONFIG_DEFAULT ((TokenizerConfig){.eod_id = -1, .pad_id = -1, .tiktoken_num_special = -1})
 
 /* Errors: an unknown type, a missing or malformed file, unsupported content. */
 Err tokenizer_open(const TokenizerConfig *, Tokenizer **out);
@@ -67,8 +80,14 @@ int32_t tokenizer_vocab_size(const Tokenizer *);
 int32_t tokenizer_eod(const Tokenizer *);
 int32_t tokenizer_pad(const Tokenizer *);
 int32_t tokenizer_bos(const Tokenizer *);
+/* The tokens that BERT puts at the beginning, behind each text and in place of masked tokens; -1: none. */
+int32_t tokenizer_cls(const Tokenizer *);
+int32_t tokenizer_sep(const Tokenizer *);
+int32_t tokenizer_mask(const Tokenizer *);
 /* Id of the token spelled `token` ("<|im_start|>"), -1 if there is none. */
 int32_t tokenizer_token_id(const Tokenizer *, const char *token);
+/* The spelling of a token in the vocabulary ("##ing"), borrowed and without a NUL at its end; NULL if it has none. */
+const char *tokenizer_token_text(const Tokenizer *, int32_t id, size_t *n);
 /* True for special added tokens and the end-of-document and padding ids. */
 bool tokenizer_is_special(const Tokenizer *, int32_t id);
 

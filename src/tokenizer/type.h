@@ -8,12 +8,13 @@
 
 typedef struct TokenizerType {
     const char *name;
-    /* Sets impl, vocab_size, eod, pad and bos. The caller then applies the ids that the user gave. */
+    /* Sets impl, vocab_size and the special ids. The caller then applies the ids that the user gave. */
     Err (*open)(const TokenizerConfig *, Tokenizer *);
     Err (*encode)(const Tokenizer *, unsigned flags, const char *text, size_t n, Ids *out);
     Err (*decode)(const Tokenizer *, unsigned flags, const int32_t *ids, size_t n,
                   Str *out); /* ids are in range */
     int32_t (*token_id)(const Tokenizer *, const char *token);
+    const char *(*token_text)(const Tokenizer *, int32_t id, size_t *n); /* NULL: the id has no text */
     bool (*is_special)(const Tokenizer *, int32_t id);
     void (*free)(void *impl);
 } TokenizerType;
@@ -21,10 +22,13 @@ typedef struct TokenizerType {
 struct Tokenizer {
     const TokenizerType *type;
     void *impl;
-    int32_t vocab_size, eod, pad, bos;
+    int32_t vocab_size, eod, pad, bos, cls, sep, mask;
 };
 
-/* hf.c: tokenizer.json, and GPT-2's pair of files as one */
-extern const TokenizerType TOKENIZER_HUGGINGFACE, TOKENIZER_GPT2;
+extern const TokenizerType TOKENIZER_HUGGINGFACE; /* hf.c */
+/* hf_files.c: the files of GPT-2 and BERT as a tokenizer.json */
+extern const TokenizerType TOKENIZER_GPT2, TOKENIZER_BERT_LOWER, TOKENIZER_BERT_CASE;
+extern const TokenizerType TOKENIZER_SPM, TOKENIZER_GPT_SPM, TOKENIZER_LLAMA2; /* spm.c */
+extern const TokenizerType TOKENIZER_TIKTOKEN;                                 /* tiktoken.c */
 
 #endif

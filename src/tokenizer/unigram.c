@@ -120,8 +120,8 @@ Err unigram_load(const json_t *model, Unigram **out) {
 }
 
 static void offer(const Unigram *u, Best *best, double score, size_t start, int32_t id) {
-    if (best->id != NONE && score <= best->score) return;
-    *best = (Best){u->single ? (float)score : score, (int32_t)start, id};
+    if (u->single) score = (float)score;
+    if (best->id == NONE || score > best->score) *best = (Best){score, (int32_t)start, id};
 }
 
 /* Fills best[0 .. n] for the split of the whole piece. */
@@ -140,8 +140,7 @@ static void search(const Unigram *u, Best *best, const char *piece, size_t n) {
             offer(u, &best[i + 1], u->scores[id] + here, start, id);
             known = known || i + 1 - start == width;
         }
-        const double unk = u->unk_score + here;
-        if (!known) offer(u, &best[start + width], u->single ? (float)unk : unk, start, u->unk);
+        if (!known) offer(u, &best[start + width], u->unk_score + here, start, u->unk);
     }
 }
 

@@ -355,8 +355,15 @@ Err trainer_load(Trainer *r, bool *loaded) { return checkpoint_load(r, r->config
 
 /* The options that name the tokenizer, if the checkpoint has any. */
 static json_t *tokenizer_options(const json_t *config) {
-    static const char *const NAMES[] = {"tokenizer_type", "tokenizer_model", "vocab_file", "merge_file",
-                                        "null_tokenizer_eod_id"};
+    static const char *const NAMES[] = {"tokenizer_type",
+                                        "tokenizer_model",
+                                        "vocab_file",
+                                        "merge_file",
+                                        "null_tokenizer_eod_id",
+                                        "vocab_extra_ids",
+                                        "tokenizer_special_tokens",
+                                        "tiktoken_pattern",
+                                        "tiktoken_num_special_tokens"};
     json_t *some = json_object();
     for (size_t i = 0; i < sizeof NAMES / sizeof *NAMES; i++) {
         json_t *value = json_object_get(config, NAMES[i]);

@@ -1,5 +1,5 @@
 /* The tokenizer as a filter, for tools/oracle/compare_tokenizer.py: tokenize TYPE MODEL [VOCAB_FILE
- * MERGE_FILE]. All numbers are uint32 in host order. Request: flags, bytes, text. Answer: count, ids, bytes
+ * MERGE_FILE], or tokenize TikTokenizer MODEL PATTERN. All numbers are uint32 in host order. Request: flags, bytes, text. Answer: count, ids, bytes
  * of the decoded text, that text; or UINT32_MAX, bytes of the message, the message. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -36,6 +36,8 @@ int main(int argc, char **argv) {
     if (argc < 3) return fprintf(stderr, "usage: tokenize TYPE MODEL [VOCAB_FILE MERGE_FILE]\n"), ERR_USER;
     TokenizerConfig config = TOKENIZER_CONFIG_DEFAULT;
     config.type = argv[1], config.model = argv[2];
+    config.vocab_file = argv[2];
+    if (argc == 4) config.tiktoken_pattern = argv[3], config.tiktoken_num_special = -1;
     if (argc > 4) config.vocab_file = argv[3], config.merge_file = argv[4];
     Tokenizer *t;
     Err e = tokenizer_open(&config, &t);

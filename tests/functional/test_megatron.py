@@ -25,7 +25,7 @@ says("--position-embedding-type rope --no-position-embedding --use-mcore-models 
 says("--multi-latent-attention --q-lora-rank 8 --v-head-dim 4", "--multi-latent-attention, --q-lora-rank and --v-head-dim are not supported",
      "Choose another model.", expect=2)
 says("--fp8-param-gather", "isotron: --fp8-param-gather is not supported: ", expect=2)
-says("--tokenizer-type TikTokenizer --tiktoken-pattern v2", "--tokenizer-type TikTokenizer is not supported", "HuggingFaceTokenizer", expect=2)
+says("--tokenizer-type SFTTokenizer", "--tokenizer-type SFTTokenizer is not supported", "HuggingFaceTokenizer", expect=2)
 says("--swiglu --squared-relu", "--swiglu and --squared-relu contradict each other", expect=2)
 for what in ("mtp-num-layers", "main-params-dtype"):
     assert "did you mean" not in says(f"--{what} 1", f"--{what}", "is not supported", expect=2)
@@ -34,7 +34,7 @@ everything = says("--foo --lr x --min-lr 1 --hidden-dropout 2 --muon-momentum 1"
 assert everything.count("--foo") == 1, everything
 
 assert "Not supported: Heads that predict" in isotron("pretrain", "--help", "mtp-num")
-assert "--tokenizer-type TikTokenizer" in isotron("pretrain", "--help", "tiktokenizer")
+assert "--tokenizer-type SFTTokenizer" in isotron("pretrain", "--help", "sfttokenizer")
 without = says("--sequence-parallel --no-load-rng --no-mmap-bin-files", "--sequence-parallel has no effect", "--no-load-rng has no effect",
                "--no-mmap-bin-files has no effect")
 assert "--no-save-rng" not in without, without

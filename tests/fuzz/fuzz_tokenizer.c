@@ -1,43 +1,8 @@
 /* Hugging Face tokenizers: a tokenizer.json, which then encodes and decodes awkward text. */
-#include "fuzz/fuzz.h"
-
-#include <stdlib.h>
-#include <string.h>
-
-#include "base/fault.h"
-#include "tokenizer/tokenizer.h"
-
-static const char TEXT[] =
-    "Hello,  wor\0ld! it's 1234567 \r\n\t\xf0\x9f\x91\xa9\xe2\x80\x8d\xf0\x9f\x91\xa6 e\xcc\x81 "
-    "\xe4\xb8\xad\xe6\x96\x87 "
-    "\xff\xc3 \xd8\xb3\xd9\x84 <|endoftext|><s>aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa  \xe2\x80\xa8 DON'T";
+#include "fuzz/tokenizer_file.h"
 
 bool fuzz_one(const uint8_t *bytes, size_t n) {
-    char *path = fuzz_file("tokenizer.json", bytes, n);
-    TokenizerConfig config = TOKENIZER_CONFIG_DEFAULT;
-    config.type = "HuggingFaceTokenizer", config.model = path;
-    Tokenizer *t;
-    bool ok = fuzz_ok(tokenizer_open(&config, &t));
-    if (ok) {
-        const unsigned flags[] = {0, TOKENIZER_ADD_SPECIAL,
-                                  TOKENIZER_SPECIAL_AS_TEXT | TOKENIZER_SKIP_SPECIAL};
-        for (int i = 0; i < 3; i++) {
-            int32_t *ids;
-            size_t count, text_bytes;
-            char *text;
-            if (!fuzz_ok(tokenizer_encode_with(t, flags[i], TEXT, sizeof TEXT, &ids, &count))) continue;
-            for (size_t k = 0; k < count; k++) {
-                CHECK(ids[k] >= 0 && ids[k] < tokenizer_vocab_size(t), "id %d of %d", ids[k],
-                      tokenizer_vocab_size(t));
-                tokenizer_is_special(t, ids[k]);
-            }
-            if (fuzz_ok(tokenizer_decode_with(t, flags[i], ids, count, &text, &text_bytes))) free(text);
-            free(ids);
-        }
-        tokenizer_free(t);
-    }
-    free(path);
-    return ok;
+    return fuzz_tokenizer_file("HuggingFaceTokenizer", "tokenizer.json", bytes, n);
 }
 
 void fuzz_seeds(Corpus *c) { corpus_add_glob(c, "tests/fuzz/corpus/tokenizer-*.json"); }

@@ -1,8 +1,11 @@
 """The tokenizers library's results for texts that tokenizers get wrong: emoji sequences, combining marks, CJK, right-to-left, NULs, invalid UTF-8, line ends, blanks,
 contractions in odd cases, digits, and tokens spelled out in the text."""
+import base64
+
 import tokenizers
 
 ADD_SPECIAL, AS_TEXT, SKIP_SPECIAL = 1, 2, 4
+CL100K = r"""'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]|\s+(?!\S)|\s"""
 
 RANGES = [(0, 0x7F), (0x20, 0x7E), (0x80, 0x24F), (0x300, 0x36F), (0x370, 0x52F), (0x590, 0x6FF), (0x900, 0x97F), (0xE00, 0xE7F),
           (0x1100, 0x11FF), (0x1E00, 0x1FFF), (0x2000, 0x206F), (0x2070, 0x24FF), (0x2500, 0x2BFF), (0x3000, 0x30FF), (0x4E00, 0x9FFF),
@@ -39,6 +42,30 @@ def theirs(tok, raw, flags):
     tok.encode_special_tokens = bool(flags & AS_TEXT)
     ids = tok.encode(s, add_special_tokens=bool(flags & ADD_SPECIAL)).ids
     return ids, tok.decode(ids, skip_special_tokens=bool(flags & SKIP_SPECIAL))
+
+
+def original(path):
+    """(the types and files of tests/compare/tokenize, what the library makes of a text, special tokens) for a file of any kind."""
+    if path.endswith(".model"):
+        import sentencepiece
+        model = sentencepiece.SentencePieceProcessor(model_file=path)
+        def run(raw, flags):
+            ids = model.encode_as_ids(raw.decode("utf-8", errors="replace"))
+            return ids, model.decode_ids(ids)
+        return ["SentencePieceTokenizer", path], run, [model.id_to_piece(i) for i in range(8)]
+    if path.endswith(".tiktoken"):
+        import tiktoken
+        with open(path) as f: ranks = {base64.b64decode(line.split()[0]): int(line.split()[1]) for line in f}
+        encoding = tiktoken.Encoding(name="x", pat_str=CL100K, mergeable_ranks=ranks, special_tokens={"<|endoftext|>": len(ranks)})
+        def run(raw, flags):
+            ids = encoding.encode(raw.decode("utf-8", errors="replace"), allowed_special="all")
+            return ids, encoding.decode(ids)
+        return ["TikTokenizer", path, "cl100k"], run, ["<|endoftext|>"]
+    pair = path.split(",")
+    tok = gpt2(*pair) if len(pair) == 2 else tokenizers.Tokenizer.from_file(path)
+    tok.no_truncation(), tok.no_padding()
+    added = [t.content for t in tok.get_added_tokens_decoder().values()]
+    return ["GPT2BPETokenizer", "", *pair] if len(pair) == 2 else ["HuggingFaceTokenizer", path], lambda raw, flags: theirs(tok, raw, flags), added
 
 
 def gpt2(vocab, merges):

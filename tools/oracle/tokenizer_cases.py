@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes tests/data/tokenizer/: small tokenizers trained with the `tokenizers` library, and what it makes of awkward texts.
 
-usage: tools/oracle/tokenizer_cases.py tests/data/tokenizer
+usage: tools/oracle/tokenizer_cases.py tests/data/tokenizer [FILE...]     only these files and their cases, the others stay
 
 Deterministic for given versions of Python (its pydoc topics are the training text) and tokenizers; cases.json names both.
 A case is {"file", "flags", "text", "times", "count", "fnv"} and, for short ones, {"ids", "decoded"}: text (base64) repeated `times`
@@ -12,14 +12,15 @@ from pydoc_data import topics
 
 from cli import Command
 
-command = Command(__doc__, "tokenizers sentencepiece google.protobuf")
+command = Command(__doc__, "tokenizers sentencepiece tiktoken google.protobuf")
 command.add_argument("folder")
+command.add_argument("only", nargs="*")
 options = command.parse_args()
 
 import sentencepiece as spm
 from sentencepiece import sentencepiece_model_pb2
 from tokenizers import AddedToken, Regex, Tokenizer, __version__, decoders, models, normalizers, pre_tokenizers, processors, trainers
-from awkward import ADD_SPECIAL, AS_TEXT, PIECES, SKIP_SPECIAL, fnv, gpt2, text, theirs
+from awkward import ADD_SPECIAL, AS_TEXT, PIECES, SKIP_SPECIAL, fnv, original, text
 
 LLAMA3 = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 QWEN2 = LLAMA3.replace("{1,3}", "")
@@ -147,7 +148,9 @@ def train_sentencepiece(path, **options):
         with open(f"{dir}/rules.tsv", "w") as f: f.writelines(" ".join(f"{ord(c):X}" for c in k) + "\t" + " ".join(f"{ord(c):X}" for c in v) + "\n" for k, v in RULES.items() if k != "\0")
         with open(f"{dir}/text", "w") as f: f.writelines(line + "\n" for t in CORPUS if "\0" not in t for line in t.split("\n") if line.strip())
         spm.SentencePieceTrainer.train(input=f"{dir}/text", model_prefix=f"{dir}/m", vocab_size=700, character_coverage=0.98, num_threads=1, minloglevel=2, normalization_rule_tsv=f"{dir}/rules.tsv", **options)
-        os.replace(f"{dir}/m.model", path)
+        model = sentencepiece_model(f"{dir}/m.model")
+    model.trainer_spec.ClearField("input"), model.trainer_spec.ClearField("model_prefix"), model.normalizer_spec.ClearField("normalization_rule_tsv")
+    with open(path, "wb") as f: f.write(model.SerializeToString())
 
 
 def sentencepiece_model(path):
@@ -156,26 +159,43 @@ def sentencepiece_model(path):
     return model
 
 
-def write(folder):
-    tokens = {"llama3.json": llama3(), "qwen2.json": qwen2(), "sentencepiece.json": sentencepiece(), "metaspace.json": metaspace("first", False),
-              "fuse_unk.json": metaspace("always", True), "splits.json": splits(), "prefix.json": prefix(), "bert.json": bert(), "wordlevel.json": word_level()}
-    for name, options in SENTENCEPIECE.items(): train_sentencepiece(f"{folder}/{name}", **options)
-    tokens["unigram.json"] = unigram(folder)
-    for name, tok in tokens.items():
-        with open(f"{folder}/{name}", "w") as f: json.dump(json.loads(tok.to_str()), f, ensure_ascii=False, separators=(",", ":"))
-        tokens[name] = Tokenizer.from_file(f"{folder}/{name}")
+def tiktoken(folder):
+    """The ranks of GPT-2's files, where <|endoftext|> comes first."""
+    with open(f"{folder}/gpt2/vocab.json") as f: vocab = json.load(f)
+    spelled = {c: b for b, c in zip([*range(33, 127), *range(161, 173), *range(174, 256)], map(chr, [*range(33, 127), *range(161, 173), *range(174, 256)]))}
+    spelled.update({chr(256 + i): b for i, b in enumerate(b for b in range(256) if b not in spelled.values())})
+    with open(f"{folder}/gpt2.tiktoken", "w") as f:
+        f.writelines(f"{base64.b64encode(bytes(spelled[c] for c in t)).decode()} {i - 1}\n" for t, i in sorted(vocab.items(), key=lambda x: x[1]) if i)
+
+
+def gpt2_files(folder):
     small = Tokenizer(models.BPE())
     small.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     train(small, 900, special_tokens=["<|endoftext|>"])
     os.makedirs(f"{folder}/gpt2", exist_ok=True)
     small.model.save(f"{folder}/gpt2")
-    tokens["gpt2"] = gpt2(f"{folder}/gpt2/vocab.json", f"{folder}/gpt2/merges.txt")
-    return tokens
 
 
-def cases(name, tok):
+def write(folder, only):
+    """Names of files, in the order of the cases."""
+    made = {"llama3.json": llama3, "qwen2.json": qwen2, "sentencepiece.json": sentencepiece, "metaspace.json": lambda: metaspace("first", False),
+            "fuse_unk.json": lambda: metaspace("always", True), "splits.json": splits, "prefix.json": prefix, "bert.json": bert, "wordlevel.json": word_level,
+            "unigram.json": lambda: unigram(folder)}
+    names = [*made, "gpt2", *SENTENCEPIECE, "gpt2.tiktoken"]
+    wanted = [name for name in names if not only or name in only]
+    for name, options in SENTENCEPIECE.items():
+        if name in wanted: train_sentencepiece(f"{folder}/{name}", **options)
+    if "gpt2" in wanted: gpt2_files(folder)
+    if "gpt2.tiktoken" in wanted: tiktoken(folder)
+    for name in made:
+        if name not in wanted: continue
+        data = json.loads(made[name]().to_str())
+        with open(f"{folder}/{name}", "w") as f: json.dump(data, f, ensure_ascii=False, separators=(",", ":"))
+    return names, wanted
+
+
+def cases(name, theirs, added):
     rng = random.Random(name)
-    added = [t.content for t in tok.get_added_tokens_decoder().values()]
     short = [(p.encode(), f) for p in ["", *PIECES, *added] for f in (0,)]
     short += [(f"a {t} b{t}{t}  {t}\n{t}x _{t}".encode(), f) for t in added[:12] for f in (0, AS_TEXT, SKIP_SPECIAL)]
     short += [(text(rng, added), rng.choice([0, ADD_SPECIAL, AS_TEXT, SKIP_SPECIAL])) for _ in range(20)]
@@ -184,8 +204,9 @@ def cases(name, tok):
     short += [(b, 0) for b in (b"\xff", b"\xc3", b"\xe2\x82", b"\xed\xa0\x80", b"\xf0\x9f\x91", b"\xf4\x90\x80\x80", b"a\xc0\xafb\xf8\x88\x80\x80\x80c", b"\xe0\x9f\xbf\xe0\xa0")]
     # One megabyte on one line, as one word, as blanks, as blanks before a word, and as letters that never merge.
     long = [(b"a", 1 << 20), (b" ", 1 << 20), ("\u4e2d".encode(), 1 << 18), (b"the quick 'S 1234 ", 1 << 16), (b"!?", 1 << 19), ("\u0301\u0323".encode(), 1 << 16), (b"0", 1 << 18)]
+    if not name.endswith(("json", "gpt2")): short, long = [(r, 0) for r, f in short if f in (0, ADD_SPECIAL)], []  # these libraries have no flags
     for raw, flags, times in [(r, f, 1) for r, f in short] + [(r, 0, t) for r, t in long]:
-        ids, decoded = theirs(tok, raw * times, flags)
+        ids, decoded = theirs(raw * times, flags)
         case = {"file": name, "flags": flags, "text": base64.b64encode(raw).decode(), "times": times, "count": len(ids), "fnv": fnv(b"".join(i.to_bytes(4, "little") for i in ids))}
         if times == 1: case.update(ids=ids, decoded=base64.b64encode(decoded.encode()).decode())
         yield case
@@ -206,13 +227,21 @@ def regexes():
             yield {"pattern": pattern, "text": subject, "pieces": [p for p, _ in every], "matches": [p for p, _ in matches]}
 
 
-def main(folder):
+def main(folder, only):
     os.makedirs(folder, exist_ok=True)
-    every = [c for name, tok in write(folder).items() for c in cases(name, tok)]
+    old, found = {}, {}
+    if only:
+        with open(f"{folder}/cases.json") as f:
+            for c in json.load(f)["cases"]: old.setdefault(c["file"], []).append(c)
+    names, wanted = write(folder, only)
+    for name in wanted:
+        _, run, added = original(f"{folder}/{name}" if name != "gpt2" else f"{folder}/gpt2/vocab.json,{folder}/gpt2/merges.txt")
+        found[name] = [*cases(name, run, added)]
+    every = [c for name in names for c in found.get(name, old.get(name, []))]
     with open(f"{folder}/cases.json", "w") as f:
         f.write(json.dumps({"tokenizers": __version__, "python": platform.python_version()})[:-1] + ', "cases": [\n')
         f.write(",\n".join(json.dumps(c, separators=(",", ":")) for c in every) + '\n], "regex": [\n')
         f.write(",\n".join(json.dumps(c, separators=(",", ":"), ensure_ascii=False) for c in regexes()) + "\n]}\n")
 
 
-main(options.folder)
+main(options.folder, options.only)

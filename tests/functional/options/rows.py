@@ -9,6 +9,7 @@ A row is a function that runs a Program and raises Wrong; `fields` are the optio
 The others are functions."""
 import dataclasses
 import glob
+import base64
 import json
 import math
 import pathlib
@@ -513,13 +514,26 @@ def hugging_face(program, quick):
         compare(program.pretrain(o, "--tokenizer-model", folder), Trainer([*o, *told]).run(), o)
 
 
-@row("vocab_file merge_file")
+@row("vocab_file merge_file vocab_extra_ids tokenizer_special_tokens")
 def gpt2_bpe(program, quick):
+    """Two special tokens of three are new, and so are both extra ids."""
     vocab = json.loads((TOKENIZERS / "gpt2/vocab.json").read_text())
     o = program.words("--tokenizer-type GPT2BPETokenizer", "vocab-size")
+    more = "--vocab-extra-ids 2 --tokenizer-special-tokens <a> the <b>".split()
     files = ["--vocab-file", TOKENIZERS / "gpt2/vocab.json", "--merge-file", TOKENIZERS / "gpt2/merges.txt"]
-    told = ["--vocab-size", len(vocab), "--null-tokenizer-eod-id", vocab.get("<|endoftext|>", -1)]
-    compare(program.pretrain(o, *files), Trainer([*o, *told]).run(), o)
+    for words, size in ([], len(vocab)), (more, len(vocab) + 2 + 2 + ("the" not in vocab)):
+        told = ["--vocab-size", size, "--null-tokenizer-eod-id", vocab.get("<|endoftext|>", -1)]
+        compare(program.pretrain(o, *files, *words), Trainer([*o, *told]).run(), o)
+
+
+@row("tiktoken_pattern tiktoken_num_special_tokens")
+def tiktoken(program, quick):
+    """Only bytes, behind ten special tokens of which </s> is the third and <pad> the fifth."""
+    path = pathlib.Path(program.fresh()) / "bytes.vocab.json"
+    path.write_text(json.dumps([{"rank": i, "token_bytes": base64.b64encode(bytes([i])).decode(), "token_str": ""} for i in range(256)]))
+    o = program.words("--tokenizer-type TikTokenizer --eod-mask-loss --tiktoken-num-special-tokens 10 --tiktoken-pattern v1", "vocab-size")
+    told = ["--vocab-size", 266, "--null-tokenizer-eod-id", 2, "--pad", 4]
+    compare(program.pretrain(o, "--tokenizer-model", path), Trainer([*o, *told]).run(), o)
 
 
 # ---- logs ----

@@ -42,6 +42,8 @@ static Tokenizer *open_file(const char *file) {
     if (!strcmp(file, "gpt2"))
         c.type = "GPT2BPETokenizer", c.vocab_file = DATA "/gpt2/vocab.json",
         c.merge_file = DATA "/gpt2/merges.txt";
+    if (strstr(file, ".model")) c.type = "SentencePieceTokenizer";
+    if (strstr(file, ".tiktoken")) c.type = "TikTokenizer", c.tiktoken_pattern = "cl100k";
     Tokenizer *t;
     Err e = tokenizer_open(&c, &t);
     assert_string_equal(e.msg, "");

@@ -1,0 +1,309 @@
+/* SentencePiece models, with ids equal to those of the library: the text is normalized, split by unigram or BPE,
+ * and unknown characters become unk or bytes. Source: sentencepiece/src/normalizer.cc,
+ * sentencepiece_processor.cc; Megatron-LM sentencepiece_tokenizer.py. */
+#include <float.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "base/mem.h"
+#include "base/utf8.h"
+#include "tokenizer/rankbpe.h"
+#include "tokenizer/spm_model.h"
+#include "tokenizer/type.h"
+#include "tokenizer/unigram.h"
+
+static const char SPACE[] = "\xE2\x96\x81"; /* U+2581 stands for a blank */
+enum { SPACE_BYTES = 3 };
+
+typedef struct Spm {
+    SpmModel m;
+    Trie *user; /* user-defined pieces, which are found in any text */
+    Unigram *unigram;
+    RankBpe *bpe; /* owns the vocabulary */
+    Vocab *extra; /* tokens after those of the file, which are not found in texts */
+    int32_t bytes[256];
+} Spm;
+
+static void free_spm(void *impl) {
+    Spm *s = impl;
+    if (!s) return;
+    if (s->bpe) s->m.vocab = NULL, s->user = NULL;
+    spm_model_free(&s->m);
+    trie_free(s->user);
+    unigram_free(s->unigram);
+    rankbpe_free(s->bpe);
+    vocab_free(s->extra);
+    free(s);
+}
+
+static const Vocab *vocab_of(const Spm *s) { return s->bpe ? rankbpe_vocab(s->bpe) : s->m.vocab; }
+
+static void find_user_pieces(Spm *s) {
+    for (int32_t id = 0; id < vocab_limit(s->m.vocab); id++) {
+        if (s->m.pieces[id].type != PIECE_USER_DEFINED) continue;
+        size_t n;
+        const char *text = vocab_text(s->m.vocab, id, &n);
+        if (!s->user) s->user = trie_new();
+        trie_add(s->user, text, n, id);
+    }
+}
+
+/* Scores are single precision in the library, and so is the sum of a path. */
+static void make_unigram(Spm *s) {
+    const SpmModel *m = &s->m;
+    float least = FLT_MAX, most = FLT_MIN;
+    for (int32_t id = 0; id < vocab_limit(m->vocab); id++) {
+        if (m->pieces[id].type != PIECE_NORMAL) continue;
+        if (m->pieces[id].score < least) least = m->pieces[id].score;
+        if (m->pieces[id].score > most) most = m->pieces[id].score;
+    }
+    s->unigram = unigram_new(m->vocab, m->unk, least - 10.0f);
+    for (int32_t id = 0; id < vocab_limit(m->vocab); id++) {
+        size_t n;
+        vocab_text(m->vocab, id, &n);
+        if (m->pieces[id].type == PIECE_NORMAL) unigram_use(s->unigram, id, m->pieces[id].score);
+        if (m->pieces[id].type == PIECE_USER_DEFINED)
+            unigram_use(s->unigram, id, (double)((float)n * most) - 0.1); /* always better than its parts */
+    }
+    if (m->byte_fallback) unigram_use_bytes(s->unigram);
+}
+
+static int by_score(const void *x, const void *y) {
+    const float a = *(const float *)x, b = *(const float *)y;
+    return (a < b) - (a > b);
+}
+
+/* Ranks are the places of the scores, the highest first; equal scores have equal ranks. */
+static void make_bpe(Spm *s) {
+    const SpmModel *m = &s->m;
+    const size_t n = (size_t)vocab_limit(m->vocab);
+    float *sorted = mem_alloc(n * sizeof *sorted);
+    uint32_t *ranks = mem_alloc(n * sizeof *ranks);
+    for (size_t id = 0; id < n; id++) sorted[id] = m->pieces[id].score;
+    qsort(sorted, n, sizeof *sorted, by_score);
+    for (size_t id = 0; id < n; id++) {
+        size_t low = 0, high = n;
+        while (low < high) {
+            size_t middle = low + (high - low) / 2;
+            if (sorted[middle] > m->pieces[id].score)
+                low = middle + 1;
+            else
+                high = middle;
+        }
+        const PieceType type = m->pieces[id].type;
+        ranks[id] = type == PIECE_NORMAL || type == PIECE_USER_DEFINED ? (uint32_t)low : RANK_NEVER;
+    }
+    free(sorted);
+    s->bpe = rankbpe_new(s->m.vocab, ranks, false, s->user);
+}
+
+static int32_t control_id(const Spm *s, const Str *piece) {
+    int32_t id = vocab_id(vocab_of(s), piece->s, piece->len);
+    return id >= 0 && s->m.pieces[id].type == PIECE_CONTROL ? id : -1;
+}
+
+static Err load(const TokenizerConfig *c, const Str *file, Tokenizer *t) {
+    Spm *s = t->impl = mem_zero(1, sizeof *s);
+    ERR_RETURN(spm_model_read(file->s ? file->s : "", file->len, &s->m));
+    for (int b = 0; b < 256; b++) {
+        char name[8];
+        snprintf(name, sizeof name, "<0x%02X>", b);
+        s->bytes[b] = s->m.byte_fallback ? vocab_id(s->m.vocab, name, 6) : -1;
+    }
+    find_user_pieces(s);
+    if (s->m.kind == SPM_UNIGRAM)
+        make_unigram(s);
+    else
+        make_bpe(s);
+    s->extra = vocab_new();
+    t->vocab_size = vocab_limit(vocab_of(s));
+    for (size_t i = 0; i < c->num_extra_tokens; i++) {
+        const char *text = c->extra_tokens[i];
+        if (vocab_id(vocab_of(s), text, strlen(text)) >= 0) continue;
+        ERR_RETURN(vocab_add(s->extra, text, strlen(text), t->vocab_size));
+        t->vocab_size++;
+    }
+    t->bos = control_id(s, &s->m.bos_piece);
+    t->eod = control_id(s, &s->m.eos_piece);
+    t->pad = control_id(s, &s->m.pad_piece);
+    return ERR_OK;
+}
+
+static Err open_spm(const TokenizerConfig *c, Tokenizer *t) {
+    if (!c->model) return err_user("%s needs --tokenizer-model, a SentencePiece .model file", c->type);
+    Str file = {0};
+    Err e = file_read(c->model, &file);
+    if (!e.code && (e = load(c, &file, t)).code) e = err_user("'%s': %.900s", c->model, e.msg);
+    str_free(&file);
+    return e;
+}
+
+/* The beginning of the text: *bytes of it become `to`. */
+static void normalize_prefix(const SpmNormalizer *z, const Trie *user, const char *text, size_t n,
+                             size_t *bytes, const char **to, size_t *to_n) {
+    int32_t node = TRIE_ROOT;
+    uint32_t c;
+    *bytes = 0;
+    for (size_t i = 0; user && i < n && (node = trie_child(user, node, text[i])) != TRIE_NONE; i++)
+        if (trie_value(user, node) != TRIE_NONE) *bytes = i + 1;
+    if (!*bytes && z->charsmap) {
+        *bytes = charsmap_find(z->charsmap, CHARSMAP_LONGEST, text, n, to, to_n);
+        if (*bytes) return;
+    }
+    if (!*bytes) *bytes = utf8_next(text, &c);
+    *to = text, *to_n = *bytes;
+}
+
+static bool ends_with(const Str *s, const char *end, size_t n) {
+    return s->len >= n && !memcmp(s->s + s->len - n, end, n);
+}
+
+static void normalize(const SpmNormalizer *z, bool suffix, const Trie *user, const char *text, size_t n,
+                      Str *out) {
+    const char *space = z->escape_whitespaces ? SPACE : " ", *to;
+    size_t i = 0, bytes, to_n;
+    for (; z->remove_extra_whitespaces && i < n; i += bytes) {
+        normalize_prefix(z, user, text + i, n - i, &bytes, &to, &to_n);
+        if (to_n != 1 || *to != ' ') break;
+    }
+    if (i == n) return;
+    if (!suffix && z->dummy_prefix) str_puts(out, space);
+    bool after_space = z->remove_extra_whitespaces;
+    for (; i < n; i += bytes) {
+        normalize_prefix(z, user, text + i, n - i, &bytes, &to, &to_n);
+        while (after_space && to_n && *to == ' ') to++, to_n--;
+        for (size_t k = 0; k < to_n; k++) {
+            if (to[k] == ' ')
+                str_puts(out, space);
+            else
+                str_add(out, to + k, 1);
+        }
+        if (to_n) after_space = to[to_n - 1] == ' ' && z->remove_extra_whitespaces;
+    }
+    if (z->remove_extra_whitespaces)
+        while (ends_with(out, space, strlen(space))) out->len -= strlen(space);
+    if (suffix && z->dummy_prefix) str_puts(out, space);
+}
+
+typedef struct Emitting {
+    const Spm *s;
+    Ids *out;
+    bool after_unk; /* unknown neighbours are one token */
+} Emitting;
+
+static void emit(void *arg, const char *text, size_t n, int32_t id) {
+    Emitting *e = arg;
+    const bool unk = id < 0 || id == e->s->m.unk;
+    if (!unk)
+        ids_add(e->out, id);
+    else if (e->s->m.byte_fallback)
+        for (size_t i = 0; i < n; i++) ids_add(e->out, e->s->bytes[(unsigned char)text[i]]);
+    else if (!e->after_unk)
+        ids_add(e->out, e->s->m.unk);
+    e->after_unk = unk;
+}
+
+static Err encode(const Tokenizer *t, unsigned flags, const char *text, size_t n, Ids *out) {
+    const Spm *s = t->impl;
+    Str repaired = {0}, normal = {0};
+    if (!utf8_valid(text, n)) {
+        utf8_repair(text, n, &repaired);
+        text = repaired.s, n = repaired.len;
+    }
+    normalize(&s->m.normalizer, s->m.whitespace_as_suffix, s->user, text, n, &normal);
+    if (flags & TOKENIZER_ADD_SPECIAL && t->bos >= 0) ids_add(out, t->bos);
+    if (s->unigram && normal.len) {
+        UnigramWork work = {0};
+        unigram_encode(s->unigram, &work, normal.s, normal.len, out);
+        unigram_work_free(&work);
+    } else if (normal.len) {
+        RankWork work = {0};
+        Emitting e = {s, out, false};
+        rankbpe_encode(s->bpe, &work, normal.s, normal.len, emit, &e);
+        rank_work_free(&work);
+    }
+    str_free(&repaired), str_free(&normal);
+    return ERR_OK;
+}
+
+static void decode_bytes(Str *bytes, Str *out) {
+    for (size_t i = 0; i < bytes->len;) {
+        size_t n = 1;
+        while (n <= 4 && i + n <= bytes->len && !utf8_valid(bytes->s + i, n)) n++;
+        const bool valid = n <= 4 && i + n <= bytes->len;
+        str_add(out, valid ? bytes->s + i : "\xEF\xBF\xBD", valid ? n : 3);
+        i += valid ? n : 1;
+    }
+    str_clear(bytes);
+}
+
+static void decode_piece(const Spm *s, int32_t id, const char *text, size_t n, bool *drop_space, Str *out) {
+    const SpmNormalizer *z = &s->m.normalizer;
+    if (s->m.pieces[id].type == PIECE_CONTROL) return;
+    if (id == s->m.unk) {
+        str_add(out, s->m.unk_surface.s, s->m.unk_surface.len);
+        return;
+    }
+    if (*drop_space && (z->dummy_prefix || z->remove_extra_whitespaces) && n >= SPACE_BYTES &&
+        !memcmp(text, SPACE, SPACE_BYTES)) {
+        text += SPACE_BYTES, n -= SPACE_BYTES;
+        if (!z->remove_extra_whitespaces) *drop_space = false;
+    }
+    for (size_t i = 0, width; i < n; i += width) {
+        const bool space = n - i >= SPACE_BYTES && !memcmp(text + i, SPACE, SPACE_BYTES);
+        width = space ? SPACE_BYTES : 1;
+        str_add(out, space ? " " : text + i, 1);
+    }
+}
+
+static Err decode(const Tokenizer *t, unsigned flags, const int32_t *ids, size_t n, Str *out) {
+    const Spm *s = t->impl;
+    Str bytes = {0}, text = {0};
+    bool drop_space = true; /* the next piece may begin with the blank of dummy_prefix */
+    for (size_t i = 0; i < n; i++) {
+        size_t piece_n;
+        const char *piece = vocab_text(vocab_of(s), ids[i], &piece_n);
+        if (piece && s->m.pieces[ids[i]].type == PIECE_BYTE) {
+            const int byte = (int)strtol(piece + 3, NULL, 16);
+            str_add(&bytes, &(char){(char)byte}, 1);
+            continue;
+        }
+        decode_bytes(&bytes, &text);
+        if (text.len) drop_space = false;
+        if (piece)
+            decode_piece(s, ids[i], piece, piece_n, &drop_space, &text);
+        else if (!(flags & TOKENIZER_SKIP_SPECIAL) && (piece = vocab_text(s->extra, ids[i], &piece_n)))
+            str_add(&text, piece, piece_n);
+    }
+    decode_bytes(&bytes, &text);
+    if (s->m.denormalizer.charsmap && text.len)
+        normalize(&s->m.denormalizer, false, NULL, text.s, text.len, out);
+    else
+        str_add(out, text.s ? text.s : "", text.len);
+    str_free(&bytes), str_free(&text);
+    return ERR_OK;
+}
+
+static int32_t token_id(const Tokenizer *t, const char *token) {
+    const Spm *s = t->impl;
+    int32_t id = vocab_id(vocab_of(s), token, strlen(token));
+    return id >= 0 ? id : vocab_id(s->extra, token, strlen(token));
+}
+
+static bool is_special(const Tokenizer *t, int32_t id) {
+    const Spm *s = t->impl;
+    return id >= vocab_limit(vocab_of(s)) || s->m.pieces[id].type == PIECE_CONTROL;
+}
+
+static const char *token_text(const Tokenizer *t, int32_t id, size_t *n) {
+    const Spm *s = t->impl;
+    const char *text = vocab_text(vocab_of(s), id, n);
+    return text ? text : vocab_text(s->extra, id, n);
+}
+
+#define SPM_TYPE(name)                                                                                       \
+    { name, open_spm, encode, decode, token_id, token_text, is_special, free_spm }
+const TokenizerType TOKENIZER_SPM = SPM_TYPE("SentencePieceTokenizer"),
+                    TOKENIZER_GPT_SPM = SPM_TYPE("GPTSentencePieceTokenizer"),
+                    TOKENIZER_LLAMA2 = SPM_TYPE("Llama2Tokenizer");
