@@ -6,7 +6,8 @@
 #include "config/config.h"
 #include "tokenizer/tokenizer.h"
 
-/* COMMAND(name, whether it runs on several processes, "description") */
+/* COMMAND(name, whether it runs on several processes, "description");
+ * NAMED_COMMAND(function, "name", ...) for a name that is no identifier */
 #define COMMANDS                                                                                             \
     COMMAND(pretrain, true, "train a model, from scratch or from a checkpoint")                              \
     COMMAND(plan, false, "print the parameters, memory and schedule of a run without starting it")           \
@@ -21,12 +22,16 @@
     COMMAND(compare, false, "compare the logs or the checkpoints of two runs")                               \
     COMMAND(bench, true, "measure the speed of a training step or of individual ops")                        \
     COMMAND(version, false, "print the version, the commit, the compiler and the libraries of this build")   \
+    NAMED_COMMAND(train_tokenizer, "train-tokenizer", false,                                                 \
+                  "train a byte-level BPE tokenizer and write its tokenizer.json")                           \
     COMMAND(docs, false, "print docs/reference/options.md: every option with its default, range and meaning")
 
 /* Each command gets the words after its name, prints usage errors, and returns the exit status. */
-#define COMMAND(name, on_ranks, what) int command_##name(int argc, char **argv);
+#define NAMED_COMMAND(function, name, on_ranks, what) int command_##function(int argc, char **argv);
+#define COMMAND(name, on_ranks, what)                 NAMED_COMMAND(name, #name, on_ranks, what)
 COMMANDS
 #undef COMMAND
+#undef NAMED_COMMAND
 
 /* ---- shared by several commands (common.c) ---- */
 

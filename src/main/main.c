@@ -17,15 +17,17 @@ typedef struct Command {
 } Command;
 
 static const Command TABLE[] = {
-#define COMMAND(name, on_ranks, what) {#name, what, on_ranks, command_##name},
+#define NAMED_COMMAND(function, name, on_ranks, what) {name, what, on_ranks, command_##function},
+#define COMMAND(name, on_ranks, what)                 NAMED_COMMAND(name, #name, on_ranks, what)
     COMMANDS
 #undef COMMAND
+#undef NAMED_COMMAND
 };
 enum { N_COMMANDS = sizeof TABLE / sizeof *TABLE };
 
 static void usage(FILE *to) {
     fputs("usage: isotron COMMAND [options]\n\n", to);
-    for (int i = 0; i < N_COMMANDS; i++) fprintf(to, "  %-11s %s\n", TABLE[i].name, TABLE[i].what);
+    for (int i = 0; i < N_COMMANDS; i++) fprintf(to, "  %-15s %s\n", TABLE[i].name, TABLE[i].what);
     fputs("\nisotron COMMAND --help        what it does, an example, and its options\n"
           "isotron COMMAND --help WORD   list only options with WORD in their name or help\n",
           to);

@@ -148,7 +148,8 @@ static Err read_options(Options *o, Config *c, Args *args, int argc, char **argv
     const char *type = c->tokenizer_type;
     if (!type)
         args_problem(args, "The text needs a tokenizer: set --tokenizer-type.");
-    else if (strcmp(type, "NullTokenizer") && strcmp(type, "ByteLevelTokenizer"))
+    else if (strcmp(type, "NullTokenizer") && strcmp(type, "ByteLevelTokenizer") &&
+             strcmp(type, "TikTokenizer"))
         args_refuse(args, "vocab-size", "with this tokenizer, which has its own");
     return args_end(args);
 }

@@ -1,6 +1,8 @@
 /* tiktoken's byte-level BPE from Megatron-LM's *.vocab.json, a list of {"rank", "token_bytes", "token_str"}, or
  * from a .tiktoken file, one "BASE64 RANK" per line. Source: Megatron-LM tiktoken_tokenizer.py;
  * tiktoken/src/lib.rs and load.py, openai_public.py (patterns cl100k and o200k). */
+#include "tokenizer/tiktoken.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -88,10 +90,10 @@ static Err read_lines(const char *path, Vocab *v) {
     return e;
 }
 
-static Err find_pattern(const char *name, const char **out) {
+Err tiktoken_pattern(const char *name, const char **out) {
     for (size_t i = 0; i < sizeof PATTERNS / sizeof *PATTERNS; i++)
-        if (!strcmp(name ? name : "v2", PATTERNS[i][0])) return *out = PATTERNS[i][1], ERR_OK;
-    return err_user("--tiktoken-pattern '%.60s' is not known; there are v1, v2, cl100k and o200k", name);
+        if (!strcmp(name, PATTERNS[i][0])) return *out = PATTERNS[i][1], ERR_OK;
+    return err_user("pattern '%.60s' is not known; there are v1, v2, cl100k and o200k", name);
 }
 
 static void add_special(json_t *list, const char *text, int64_t id) {
@@ -162,7 +164,7 @@ static Err load(const TokenizerConfig *c, Vocab *v, const json_t *special, const
 static Err open_tiktoken(const TokenizerConfig *c, Tokenizer *t) {
     const char *pattern = NULL;
     if (!c->model) return err_user("TikTokenizer needs --tokenizer-model, a .vocab.json or .tiktoken file");
-    ERR_RETURN(find_pattern(c->tiktoken_pattern, &pattern));
+    ERR_RETURN(tiktoken_pattern(c->tiktoken_pattern ? c->tiktoken_pattern : "v2", &pattern));
     Vocab *v = vocab_new();
     json_t *special = json_array();
     Err e = read_tokens(c, v, special);

@@ -176,6 +176,18 @@ def gpt2_files(folder):
     small.model.save(f"{folder}/gpt2")
 
 
+def trained(folder):
+    """The result of the library for tests/data/corpus.txt, which isotron train-tokenizer must write too."""
+    with open(f"{folder}/../corpus.txt") as f: text = f.read()
+    tok = Tokenizer(models.BPE())
+    tok.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tok.train_from_iterator([text], trainers.BpeTrainer(vocab_size=600, min_frequency=2, show_progress=False, special_tokens=["<|endoftext|>", "<pad>"],
+                                                        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet())))
+    tok.decoder = decoders.ByteLevel()
+    data = json.loads(tok.to_str())
+    with open(f"{folder}/trained.json", "w") as f: json.dump(data, f, ensure_ascii=False, separators=(",", ":"))
+
+
 def write(folder, only):
     """Names of files, in the order of the cases."""
     made = {"llama3.json": llama3, "qwen2.json": qwen2, "sentencepiece.json": sentencepiece, "metaspace.json": lambda: metaspace("first", False),
@@ -187,6 +199,7 @@ def write(folder, only):
         if name in wanted: train_sentencepiece(f"{folder}/{name}", **options)
     if "gpt2" in wanted: gpt2_files(folder)
     if "gpt2.tiktoken" in wanted: tiktoken(folder)
+    if not only or "trained.json" in only: trained(folder)
     for name in made:
         if name not in wanted: continue
         data = json.loads(made[name]().to_str())

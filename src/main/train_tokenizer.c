@@ -1,0 +1,197 @@
+#include <jansson.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/amount.h"
+#include "base/clock.h"
+#include "base/file.h"
+#include "data/text_reader.h"
+#include "main/command.h"
+#include "tokenizer/train_bpe.h"
+#include "tokenizer/vocab.h"
+
+typedef struct Options {
+    TextList input, special_tokens;
+    const char *output, *json_key, *pattern;
+    int64_t vocab_size, min_frequency;
+    int input_format; /* PreprocessInput */
+    bool overwrite;
+} Options;
+
+static const char *const FORMATS[] = {"jsonl", "text", "paragraphs", NULL};
+
+static const Arg ROWS[] = {
+    {.names = "input",
+     .type = ARG_TEXTS,
+     .offset = offsetof(Options, input),
+     .fallback = "none",
+     .required = true,
+     .help = "Files to read, in the given order."},
+    {.names = "output",
+     .type = ARG_TEXT,
+     .offset = offsetof(Options, output),
+     .fallback = "none",
+     .required = true,
+     .help = "The tokenizer.json to write."},
+    {.names = "vocab-size",
+     .type = ARG_I64,
+     .offset = offsetof(Options, vocab_size),
+     .fallback = "32000",
+     .help = "Tokens to make: special tokens, the 256 bytes, and merges."},
+    {.names = "min-frequency",
+     .type = ARG_I64,
+     .offset = offsetof(Options, min_frequency),
+     .fallback = "2",
+     .help = "Least number of occurrences of a pair that is merged."},
+    {.names = "special-tokens",
+     .type = ARG_TEXTS,
+     .offset = offsetof(Options, special_tokens),
+     .fallback = "none",
+     .help = "Special tokens, with the first ids; none = <|endoftext|>."},
+    {.names = "pattern",
+     .type = ARG_TEXT,
+     .offset = offsetof(Options, pattern),
+     .fallback = "gpt2",
+     .help = "How a text is split into words: gpt2, v1 or v2 of --tiktoken-pattern, cl100k or o200k."},
+    {.names = "input-format",
+     .type = ARG_ENUM,
+     .offset = offsetof(Options, input_format),
+     .fallback = "jsonl",
+     .choices = FORMATS,
+     .help = "jsonl: one object per line; text: one document per file; paragraphs: one per block of lines."},
+    {.names = "json-key",
+     .type = ARG_TEXT,
+     .offset = offsetof(Options, json_key),
+     .fallback = "text",
+     .help = "Key of each JSON object to train on, a text."},
+    {.names = "overwrite",
+     .type = ARG_FLAG,
+     .offset = offsetof(Options, overwrite),
+     .fallback = "off",
+     .help = "Replace the output if it exists."},
+};
+
+static Err add_record(BpeTrainer *t, const Options *o, const TextReader *r, const Str *record) {
+    if (r->kind != PREPROCESS_JSONL) return bpe_trainer_add(t, record->s ? record->s : "", record->len);
+    json_error_t why;
+    json_t *object = json_loadb(record->s, record->len, JSON_ALLOW_NUL, &why);
+    const json_t *text = json_object_get(object, o->json_key);
+    Err e = ERR_OK;
+    if (!object)
+        e = err_user("'%s' line %lld is not valid JSON: %s", r->path, (long long)r->line, why.text);
+    else if (!json_is_string(text))
+        e = err_user("'%s' line %lld has no text at \"%s\": set --json-key", r->path, (long long)r->line,
+                     o->json_key);
+    else
+        e = bpe_trainer_add(t, json_string_value(text), json_string_length(text));
+    json_decref(object);
+    return e;
+}
+
+static bool is_blank(const Str *s) { return strspn(s->s, " \t\r\n") == s->len; }
+
+static Err read_texts(BpeTrainer *t, const Options *o) {
+    enum { PROGRESS_BYTES = 1 << 28 };
+    TextReader r = text_reader((PreprocessInput)o->input_format, o->input.at, (int)o->input.count);
+    Str record = {0};
+    Err e = ERR_OK;
+    int64_t documents = 0, told = 0;
+    for (bool more = true; !e.code;) {
+        str_clear(&record);
+        e = text_reader_next(&r, &record, &more);
+        if (e.code || !more) break;
+        if (r.kind == PREPROCESS_JSONL && is_blank(&record)) continue;
+        e = add_record(t, o, &r, &record);
+        documents++;
+        if (text_reader_bytes(&r) - told < PROGRESS_BYTES) continue;
+        told = text_reader_bytes(&r);
+        fprintf(stderr, "Read %s, %s, %s\n", bytes_text((double)told).s, amount(documents, "document").s,
+                amount(bpe_trainer_words(t), "different word").s);
+    }
+    if (!e.code && !bpe_trainer_words(t)) e = err_user("the input has no text to train on");
+    text_reader_close(&r);
+    str_free(&record);
+    return e;
+}
+
+static void progress(void *ctx, int64_t tokens) {
+    const Options *o = ctx;
+    fprintf(stderr, "Made %lld of %lld tokens\n", (long long)tokens, (long long)o->vocab_size);
+}
+
+static Err write_json(const char *path, const json_t *tokenizer) {
+    char *text = json_dumps(tokenizer, JSON_INDENT(1));
+    if (!text) return err_user("the tokenizer cannot be written as JSON");
+    Err e = file_write_atomic(path, text, strlen(text));
+    free(text);
+    return e;
+}
+
+static Err train(BpeTrainer *t, Options *o) {
+    static const char *const USUAL[] = {"<|endoftext|>"};
+    const int64_t start = clock_ns();
+    ERR_RETURN(read_texts(t, o));
+    const int64_t words = bpe_trainer_words(t);
+    const BpeTraining training = {.vocab_size = o->vocab_size,
+                                  .min_frequency = o->min_frequency,
+                                  .special = o->special_tokens.count ? o->special_tokens.at : USUAL,
+                                  .num_special =
+                                      o->special_tokens.count ? (size_t)o->special_tokens.count : 1,
+                                  .progress = progress,
+                                  .ctx = o};
+    json_t *made = NULL;
+    int64_t tokens;
+    ERR_RETURN(bpe_trainer_run(t, &training, &made, &tokens));
+    Err e = write_json(o->output, made);
+    json_decref(made);
+    if (e.code) return e;
+    printf("%s of %s in %.1f s\n", amount(tokens, "token").s, amount(words, "different word").s,
+           1e-9 * (double)(clock_ns() - start));
+    if (tokens < o->vocab_size)
+        printf("note: no other pair occurs %lld times: for more tokens, lower --min-frequency or add text\n",
+               (long long)o->min_frequency);
+    return ERR_OK;
+}
+
+static Err run(Options *o) {
+    if (file_exists(o->output) && !o->overwrite)
+        return err_user("'%s' exists: choose another --output or add --overwrite", o->output);
+    ERR_RETURN(file_check_target(o->output));
+    BpeTrainer *t;
+    ERR_RETURN(bpe_trainer_new(o->pattern, &t));
+    Err e = train(t, o);
+    bpe_trainer_free(t);
+    return e;
+}
+
+int command_train_tokenizer(int argc, char **argv) {
+    Arena *arena = arena_new();
+    Options o;
+    Args args;
+    args_init(
+        &args, arena,
+        "isotron train-tokenizer --input FILE... --output tokenizer.json [options]\n\n"
+        "Trains byte-level BPE. Its merges are those of Hugging Face's tokenizers for the same documents.\n\n"
+        "example: isotron train-tokenizer --input corpus.jsonl --output tokenizer.json --vocab-size 32000",
+        NULL);
+    args_use(&args, (ArgTable){.rows = ROWS, .count = sizeof ROWS / sizeof *ROWS, .target = &o});
+    args_line(&args, argc, argv);
+    for (int64_t i = 0; i < o.input.count; i++)
+        if (o.output && file_is_same(o.input.at[i], o.output))
+            args_problem(&args, "--input and --output are the same file '%s': choose another output.",
+                         o.output);
+    if (o.vocab_size < 1 || o.vocab_size > VOCAB_ID_LIMIT)
+        args_problem(&args, "--vocab-size must be from 1 to %d.", VOCAB_ID_LIMIT);
+    if (o.min_frequency < 1) args_problem(&args, "--min-frequency must be at least 1.");
+    Err e = args_end(&args);
+    int status;
+    if (command_ready(&args, e, &status)) {
+        e = run(&o);
+        status = e.code ? command_fail(e) : 0;
+    }
+    args_free(&args);
+    arena_free(arena);
+    return status;
+}
