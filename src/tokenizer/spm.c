@@ -50,7 +50,7 @@ static void find_user_pieces(Spm *s) {
 }
 
 /* Scores are single precision in the library, and so is the sum of a path. With user-defined pieces in a text, splits
- * of equal scores may still differ from the library (21 of 100,000 awkward texts). */
+ * of equal scores may still differ from the library, version 0.2.3 (21 of 100,000 awkward texts). */
 static void make_unigram(Spm *s) {
     const SpmModel *m = &s->m;
     float least = FLT_MAX, most = FLT_MIN;
