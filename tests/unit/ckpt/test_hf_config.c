@@ -163,9 +163,6 @@ static void config_json_round_trips(void **unused) {
     config_round_trip_of(BASE LLAMA EXPERTS GLM "moe-shared-expert-intermediate-size = 40\n",
                          "Glm4MoeForCausalLM");
     config_round_trip_of(BASE "activation = gelu-erf\nattention-dropout = 0.3\n", "GPT2LMHeadModel");
-    config_round_trip_of(BASE "model = bert\nactivation = gelu-erf\n", "MegatronBertForPreTraining");
-    config_round_trip_of(BASE "model = bert\nactivation = gelu-tanh\nnorm-placement = post\n",
-                         "BertForPreTraining");
 }
 
 /* A type that is stored is written, though an earlier one fits; or what it cannot say is named. */
@@ -229,8 +226,6 @@ static void models_that_hf_lacks_are_refused(void **unused) {
         {BASE LLAMA "softmax-type = learnable\n", "--softmax-type learnable"},
         {BASE LLAMA "softmax-type = off-by-one\n", "--softmax-type off-by-one"},
         {BASE "softmax-type = learnable\n", "--softmax-type learnable"},
-        {BASE "model = bert\n", "gelu-erf in its head"},
-        {BASE "model = bert\nactivation = gelu-erf\nbert-no-binary-head = true\n", "bert_binary_head"},
     };
     for (size_t i = 0; i < sizeof confs / sizeof *confs; i++) expect_no_export(confs[i][0], confs[i][1]);
 }

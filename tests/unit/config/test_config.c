@@ -267,37 +267,35 @@ static void defaults_are_megatrons(void **state) {
     Config c;
     config_defaults(&c, arena);
     for (size_t i = 0; i < sizeof MEGATRON / sizeof MEGATRON[0]; i++) {
+        Str value = {0};
         int option = config_find(MEGATRON[i].flag, strlen(MEGATRON[i].flag));
         if (option < 0) fail_msg("there is no --%s", MEGATRON[i].flag);
-        Str value = {0};
         arg_print(&CONFIG_ROWS[option], config_value(&c, option), &value);
         if (strcmp(value.s, MEGATRON[i].value)) fail_msg("--%s is %s", MEGATRON[i].flag, value.s);
         str_free(&value);
     }
-    assert_true(c.deterministic_mode); /* Megatron-LM's default is off; here runs are deterministic by
-                                          default */
-    assert_int_equal(c.lane, LANE_FP32);
-    assert_int_equal(c.activation, MLP_GELU);
+    assert_true(c.deterministic_mode); /* Megatron-LM's default is off */
+    assert_true(c.lane == LANE_FP32 && c.activation == MLP_GELU);
     assert_true(c.add_bias_linear && c.load_optim && c.save_rng && c.check_for_nan_in_loss_and_grad &&
                 c.mmap_bin_files);
     arena_free(arena);
 }
 
 static bool is_megatrons(const char *flag) {
-    bool found = false;
     for (size_t i = 0; i < sizeof MEGATRON / sizeof *MEGATRON; i++)
-        found |= config_find(MEGATRON[i].flag, strlen(MEGATRON[i].flag)) == config_find(flag, strlen(flag));
+        if (config_find(MEGATRON[i].flag, strlen(MEGATRON[i].flag)) == config_find(flag, strlen(flag)))
+            return true;
     for (size_t i = 0; i < sizeof OTHER_DEFAULT / sizeof *OTHER_DEFAULT; i++)
-        found |= !strcmp(OTHER_DEFAULT[i], flag);
-    return found;
+        if (!strcmp(OTHER_DEFAULT[i], flag)) return true;
+    return false;
 }
 
 static void help_marks_the_options_that_megatron_lacks(void **state) {
     (void)state;
     for (int i = 0; i < OPTIONS; i++) {
         const Arg *row = &CONFIG_ROWS[i];
-        if (row->type == ARG_GROUP) continue;
         char flag[100];
+        if (row->type == ARG_GROUP) continue;
         snprintf(flag, sizeof flag, "%.*s", (int)arg_name_len(row), row->names);
         if (is_megatrons(flag) == !strstr(row->help, "not in Megatron-LM")) continue;
         fail_msg("--%s: is it in Megatron-LM? Then MEGATRON has its default. Else its help says so.", flag);
