@@ -116,9 +116,24 @@ static void tie(Model *m, const ModelPlace *place) {
     }
 }
 
+/* Counts the stages of this rank that use each parameter: several virtual stages may share a table. */
+static void count_stages(Model *m, const ModelPlace *place) {
+    const Registry *r = m->registry;
+    const int ranks = r->layout.mesh.size[AXIS_PP], rank = r->layout.mesh.coordinate[AXIS_PP];
+    for (int i = 0; i < r->n; i++) r->params[i]->stages = 0;
+    for (int stage = rank; stage < place->n_stages; stage += ranks) {
+        const ModelPlace only = {place->layout, place->stages + stage - rank, rank + 1};
+        Model *part = model_of(m->config, m->derived, &only);
+        for (int i = 0; i < r->n; i++)
+            r->params[i]->stages += registry_find(part->registry, r->params[i]->spec.name) != NULL;
+        model_free(part);
+    }
+}
+
 Model *model_new(const Config *c, const Derived *d, const ModelPlace *place) {
     if (place) {
         Model *m = model_of(c, d, place);
+        if (m->n_stages > 1) count_stages(m, place);
         if (place->layout.mesh.size[AXIS_PP] > 1) tie(m, place);
         return m;
     }

@@ -122,6 +122,7 @@ Param *param_add(Registry *r, ParamSpec spec) {
     p->count = p->rows * p->columns;
     p->number = r->n;
     p->unit = r->unit;
+    p->stages = 1;
     append(r, p);
     return p;
 }

@@ -90,6 +90,7 @@ typedef struct Param {
     int shard, shards; /* index of this rank's shard on the axis of tp_split, and their number; 0 of 1 if
                           not split */
     int number, unit, bucket;
+    int stages; /* of this rank that use it, each with a backward sweep for every microbatch */
     /* The pipeline ranks that hold a copy, in ascending order; 0: it is not tied. The gradients of all copies are
      * summed; norms and checkpoints use the first one. */
     int *holders, n_holders;

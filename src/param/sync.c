@@ -306,12 +306,20 @@ static void over_tensor_ranks(Sync *s, Axis axis) {
 
 /* ---- a step ---- */
 
+/* Calls of sync_ready for one sweep through each stage of this rank. */
+static int64_t calls_of_a_pass(const Sync *s, int k) {
+    const Bucket *b = bucket(s, k);
+    int64_t calls = 0;
+    for (int i = b->first; i < b->first + b->n; i++) calls += s->registry->laid[i]->stages;
+    return calls;
+}
+
 void sync_begin(Sync *s, int64_t passes) {
     registry_zero_grads(s->registry);
     s->finished = false;
     s->next = 0;
     for (int k = 0; k < s->registry->n_buckets; k++)
-        s->piece[k].to_come = bucket(s, k)->n * (is_shared(s, k) ? 1 : passes);
+        s->piece[k].to_come = is_shared(s, k) ? bucket(s, k)->n : passes * calls_of_a_pass(s, k);
 }
 
 void sync_finish(Sync *s) {

@@ -37,8 +37,8 @@ size_t sync_bytes(const Sync *);
 /* comm_plan for the sums and gathers of a step. */
 void sync_plan(const Sync *, Comm *);
 
-/* Begins a step in which `passes` backward sweeps compute the gradient of every parameter: one per microbatch
- * (or part of one). */
+/* Begins a step in which `passes` backward sweeps through each stage of this rank compute the gradients of its
+ * parameters: one per microbatch (or part of one). */
 void sync_begin(Sync *, int64_t passes);
 /* Returns when the main gradients (this rank's shard of them) are sums. */
 void sync_finish(Sync *);
@@ -59,7 +59,7 @@ void sync_use(Sync *, Param *const *, int n);
 /* Call it before an op adds to the main gradient, in a backward sweep or early in the forward. The gradient
  * has memory until sync_ready. */
 void sync_grad(Sync *, Param *);
-/* Call it after the last op of a backward sweep that adds to it. */
+/* Call it after the last op of a stage's backward sweep that adds to it. */
 void sync_ready(Sync *, Param *);
 
 /* ---- the optimizer ---- */

@@ -283,10 +283,10 @@ static const char *which_sum(const Search *s) {
         const bool is_out = record_is_out(s, s->rank, r, whole),
                    replicated = spmd_on(r->shape.spmd, AXIS_TP) != SPMD_V;
         all[replicated]++, out[replicated] += is_out;
-        others |= is_out && strcmp(r->place, s->found->place);
+        others |= is_out && !r->tied;
     }
     const Mesh *m = &log->mesh;
-    if (!others && m->size[AXIS_PP] > 1 && strstr(s->found->place, "word_embeddings")) return "tied_grad_sum";
+    if (!others && s->found->tied) return "tied_grad_sum";
     if (m->size[AXIS_TP] > 1 && out[true] && !out[false] && all[false]) return "replicated_grad_sum";
     return out[true] == all[true] && out[false] == all[false] ? "gradient" : "grad_sum";
 }

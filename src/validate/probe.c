@@ -55,12 +55,13 @@ static void tell(Log *log, const Record *r, Tensor *live) {
     if (log->seen) log->seen(log->seen_arg, log, r, live);
 }
 
-/* The last record of a value whose memory contains this address. */
+/* The last record of a value of this microbatch whose memory contains this address. Microbatches share the memory of
+ * messages between pipeline stages. */
 static const Record *value_at(const Log *log, const void *data) {
     for (int64_t i = log->n; i-- > 0;) {
         const Record *r = &log->records[i];
-        if (r->kind == RECORD_OUTPUT && (const char *)data >= (const char *)r->at &&
-            (const char *)data < (const char *)r->at + r->bytes)
+        if (r->kind == RECORD_OUTPUT && r->sample == log->sample &&
+            (const char *)data >= (const char *)r->at && (const char *)data < (const char *)r->at + r->bytes)
             return r->step == log->step ? r : NULL;
     }
     return NULL;
@@ -73,7 +74,10 @@ static bool is_received(const Log *log, const Tensor *x) {
     return is_value(x) && x->ndim == 3 && x->flags & TENSOR_NEEDS_GRAD && !value_at(log, x->data);
 }
 
-static const Param *parameter_of(const Call *call) {
+/* The parameter that names an op. All layers of a T5's stack have the same table of relative biases, so an attention is
+ * named by its values. */
+static const Param *parameter_of(const OpDef *op, const Call *call) {
+    if (op == &OPS[OP_attention] || op == &OPS[OP_attention_unfused]) return NULL;
     for (int i = 0; i < CALL_IN; i++)
         if (is_parameter(call->in[i])) return param_of(call->in[i]);
     return NULL;
@@ -110,10 +114,17 @@ static void name_linear(Record *r, const OpDef *op, const Call *call) {
     if (bias) r->name = mix(hash_name("bias"), hash_name(param_of(bias)->spec.name));
 }
 
+/* The encoder and the decoder of a T5 look up the same tables; the lengths of their sequences distinguish them. Rows of
+ * sequences of equal lengths have no name if other pipeline ranks look some up. */
+static void name_embedding(const Log *log, Record *r, const Call *call) {
+    const int64_t positions = call->in[0]->dim[1] * log->mesh.size[AXIS_CP];
+    r->name = log->alike && log->mesh.size[AXIS_PP] > 1 ? 0 : mix(r->name, (uint64_t)positions);
+}
+
 /* Sets name and place. Several ops of one kind on one value (rotary embedding of queries and keys) are
  * distinguished by their order. */
 static void name_output(Log *log, Record *r, const OpDef *op, const Call *call) {
-    const Param *p = parameter_of(call);
+    const Param *p = parameter_of(op, call);
     const Record *from = NULL;
     for (int i = CALL_IN; i-- > 0 && !from;)
         if (is_value(call->in[i]) && call->in[i]->flags & TENSOR_NEEDS_GRAD)
@@ -128,6 +139,8 @@ static void name_output(Log *log, Record *r, const OpDef *op, const Call *call) 
     if (!p && (!from || !from->name)) return;
     r->name = mix(hash_name(op->name), p ? hash_name(p->spec.name) : from->name);
     if (op == &OPS[OP_linear] || op == &OPS[OP_bias]) name_linear(r, op, call);
+    if (op == &OPS[OP_embedding]) name_embedding(log, r, call);
+    if (!r->name) return;
     for (int64_t n = same_before(log, r->name, r->sample, r->again); n > 0; n--) r->name = mix(r->name, 1);
     if (p && p->spec.ndim == 2 && (op == &OPS[OP_linear] || op == &OPS[OP_grouped_linear]))
         map_rows(log, r, p);
@@ -168,7 +181,7 @@ static void on_ran(Log *log, const Tape *t, const OpDef *op, const Call *call) {
     for (int i = 0; i < CALL_IN; i++) {
         if (!is_received(log, call->in[i])) continue;
         Record *in = probe_add(log, (Record){.kind = RECORD_OUTPUT,
-                                             .sample = tape_microbatch(t)->first_sample,
+                                             .sample = log->sample,
                                              .moved = true,
                                              .received = true,
                                              .from = -1,
@@ -178,7 +191,7 @@ static void on_ran(Log *log, const Tape *t, const OpDef *op, const Call *call) {
         tell(log, in, call->in[i]);
     }
     Record r = {.kind = RECORD_OUTPUT,
-                .sample = tape_microbatch(t)->first_sample,
+                .sample = log->sample,
                 .again = tape_in_backward(t),
                 .moved = op_is_collective(op),
                 .op = op->name};
@@ -222,6 +235,11 @@ static void on_plays(Log *log, const OpDef *op, const Call *call, Need need) {
     tell(log, r, call->out[0]->grad);
 }
 
+/* Several ops of a stage may add to the gradient of one table. */
+static bool is_table(const OpDef *op) {
+    return op == &OPS[OP_embedding] || op == &OPS[OP_attention] || op == &OPS[OP_attention_unfused];
+}
+
 /* Records the contribution to a main gradient; the type is that of the sum. */
 static void weight_played(Log *log, const Record *y, const OpDef *op, Tensor *w, int which) {
     if (!w->grad->data || !log->before[which]) return;
@@ -233,6 +251,7 @@ static void weight_played(Log *log, const Record *y, const OpDef *op, Tensor *w,
     map_rows(log, r, param_of(w));
     r->place = arena_printf(log->arena, "%s", param_of(w)->spec.name);
     r->name = mix(hash_name(r->place), hash_name(w->ndim == 1 ? "vector" : op->name));
+    if (is_table(op)) r->name = mix(r->name, y->name);
     r->operand = which;
     tell(log, r, w->grad);
 }
@@ -263,6 +282,7 @@ static void on_played(Log *log, const OpDef *op, const Call *call, Need need) {
 static void probe(void *arg, const Tape *t, TapePoint point, const OpDef *op, const Call *call, Need need) {
     Log *log = arg;
     if (!writes_down(log) || !tape_microbatch(t)->training) return;
+    log->sample = tape_microbatch(t)->first_sample;
     if (point == TAPE_RAN)
         on_ran(log, t, op, call);
     else if (point == TAPE_PLAYS)
@@ -279,6 +299,7 @@ static void begin(void *arg, Trainer *run) {
     Log *log = log_of(arg, run);
     log->mesh = run->layout.mesh;
     log->device = run->device;
+    log->alike = run->config->model == MODEL_t5 && run->config->seq_length == run->config->decoder_seq_length;
     run->context.probe = probe;
     run->context.probe_arg = log;
     executor_trace(run->executor, trace, log);
@@ -291,6 +312,7 @@ static void add_parameter(Log *log, RecordKind kind, const char *op, const Param
                                         .sample = kind == RECORD_START ? (int64_t)-1 : END_OF_STEP,
                                         .from = -1,
                                         .begin = begin,
+                                        .tied = param_is_tied(p),
                                         .op = op});
     r->place = arena_printf(log->arena, "%s", p->spec.name);
     keep(log, r, x);
@@ -463,6 +485,14 @@ static bool is_regrouped(const Record *r, const Mesh *m) {
     return cut || (r->ragged && (m->size[AXIS_TP] > 1 || m->size[AXIS_CP] > 1 || m->size[AXIS_EP] > 1));
 }
 
+/* A value of a sample's first position, such as BERT's pooler, or its gradient: only the first context-parallel rank has
+ * that position. */
+static bool is_of_no_position(const Record *r, const Mesh *m, const Record *whole) {
+    return !is_parameter_record(r) && m->coordinate[AXIS_CP] > 0 &&
+           spmd_on(r->shape.spmd, AXIS_CP) != SPMD_P &&
+           tensor_count(&r->shape) == tensor_count(&whole->shape);
+}
+
 int64_t *record_index(const Record *r, const Mesh *m, const Record *whole) {
     const Tensor *s = &r->shape, *w = &whole->shape;
     const int64_t n = tensor_count(s);
@@ -471,8 +501,13 @@ int64_t *record_index(const Record *r, const Mesh *m, const Record *whole) {
     if (r->kind != RECORD_OUTPUT && shares_heads(r, w, ranks_if(r, m, AXIS_TP))) return NULL;
     int64_t *out = mem_zero((size_t)(n ? n : 1), sizeof *out);
     const int tp = ranks_if(r, m, AXIS_TP), cp = ranks_if(r, m, AXIS_CP);
+    const bool none = is_of_no_position(r, m, whole);
     const bool by_map = r->map && s->ndim == 3 && s->dim[2] == r->n_map;
     for (int64_t k = 0; k < n; k++) {
+        if (none) {
+            out[k] = -1;
+            continue;
+        }
         if (is_parameter_record(r)) {
             out[k] = in_parameter(r, whole, k);
             continue;

@@ -34,6 +34,7 @@ typedef struct Record {
     bool moved;           /* by a separate collective op */
     bool received;        /* from another pipeline stage; the next record is the op that consumes it */
     bool ragged;          /* rows are tokens grouped by expert */
+    bool tied;            /* a parameter of which several pipeline ranks have a copy */
     const char *op, *place;
     Tensor shape; /* dims and type; data: contiguous doubles */
     int64_t *map; /* [last dim of an output, or rows of a parameter]: global index, -1: padding; or NULL */
@@ -60,9 +61,11 @@ typedef struct Log {
     int64_t n, cap;
     Mesh mesh;
     Device *device; /* of the run's tensors */
+    bool alike;     /* the sequences of encoder and decoder have the same length */
     Arena *arena;
     int64_t *table, slots;     /* hash table by name, see log_index */
     int64_t step, first, last; /* recorded: first to last */
+    int64_t sample;            /* of the running op: the first of its microbatch */
     Writer writers[WRITERS];
     int64_t n_writers;
     double *before[OPERANDS]; /* main gradients before a node's backward */

@@ -1,11 +1,15 @@
 """The exact lane has one rank's bits also where several tensor-parallel ranks share a group's keys: the gradients of these are
 summed before a norm and RoPE round them. The same holds with one norm over all heads, and where logits are computed in chunks. The sizes
-divide into no blocks of 64, and the gradient is clipped."""
+divide into no blocks of 64, and the gradient is clipped. A T5 and a BERT drop the same elements in every layout, also where a
+cross-attention has fewer queries than keys, and offloaded activations change no bit."""
 from harness import *
 
 data = corpus()
-MODEL = ["--lane", "exact", "--calculate-per-token-loss", "--hidden-size", 48, "--num-attention-heads", 8, "--num-query-groups", 2,
-         "--ffn-hidden-size", 40, "--qk-layernorm", "--softmax-type", "learnable", "--train-iters", 4, "--lr-decay-iters", 4, "--clip-grad", 0.25]
+ANY = ["--lane", "exact", "--calculate-per-token-loss", "--hidden-size", 48, "--num-attention-heads", 8, "--ffn-hidden-size", 40,
+       "--train-iters", 4, "--lr-decay-iters", 4, "--clip-grad", 0.25]
+MODEL = [*ANY, "--num-query-groups", 2, "--qk-layernorm", "--softmax-type", "learnable"]
+ENCODER = [*ANY, "--group-query-attention=false", "--num-query-groups", 1, "--tokenizer-type", "NullTokenizer", "--vocab-size", 200, "--seq-length", 24]
+T5 = [*ENCODER, "--model", "t5", "--position-embedding-type", "relative", "--decoder-num-layers", 4]
 CHUNKS = ["--cross-entropy-loss-fusion", "--cross-entropy-fusion-impl", "linear", "--cross-entropy-chunk-size", 5]
 CP = ["--context-parallel-size", 2, "--cp-comm-type"]
 LAYOUTS = {
@@ -20,24 +24,37 @@ LAYOUTS = {
 }
 
 
-def run(name, *options):
+def run(name, *options, data=data):
     """-> the checkpoint's content and the steps' losses and norms"""
     save, log = WORK / name, WORK / f"{name}.jsonl"
-    pretrain(data, save, *MODEL, *options, "--log-jsonl", log)
+    pretrain(data, save, *options, "--log-jsonl", log)
     steps = [(r["lm_loss"], r["grad_norm"], r["clip"]) for r in records(log)]
     return isotron("inspect", "--checkpoint", save, "--hash"), steps
 
 
-def check(name, layouts, *options):
-    content, steps = run(name, *options)
+def check(name, layouts, *options, data=data):
+    content, steps = run(name, *options, data=data)
     assert all(clip < 1 for _, _, clip in steps), steps
     for layout, ranks in layouts.items():
-        got, its_steps = run(f"{name}, {layout}", *options, *ranks)
+        got, its_steps = run(f"{name}, {layout}", *options, *ranks, data=data)
         assert its_steps == steps, f"{name}, {layout}: {its_steps}, not {steps}"
         assert got == content, f"{name}, {layout}: other bits than one rank"
         print(f"{name}, {layout}: one rank's bits")
 
 
-check("a norm of each head", LAYOUTS)
+check("a norm of each head", LAYOUTS, *MODEL)
 WHOLE = ("tp2", "tp4", "tp8 sp", "tp4 cp2, ring, recomputed")
-check("a norm of all heads", {name: LAYOUTS[name] for name in WHOLE}, "--qk-layernorm-whole")
+check("a norm of all heads", {name: LAYOUTS[name] for name in WHOLE}, *MODEL, "--qk-layernorm-whole")
+
+ENCODERS = {
+    "tp4 sp": ["--tensor-model-parallel-size", 4, "--sequence-parallel"],
+    "pp2": ["--pipeline-model-parallel-size", 2],
+    "tp2 cp2, all-to-all": ["--tensor-model-parallel-size", 2, *CP, "a2a"],
+    "cp4, ring": ["--context-parallel-size", 4],
+    "dp2, sharded": ["--ranks", 2, "--use-megatron-fsdp"],
+}
+OFFLOADED = {f"{n} layers offloaded": ["--cpu-offloading-num-layers", n] for n in (2, 5)}
+MOCK = ["--mock-data"]
+for name, decoder in {"a T5 with a short decoder": 16, "a T5 with a long decoder": 40}.items():
+    check(name, ENCODERS | OFFLOADED, *T5, "--decoder-seq-length", decoder, data=MOCK)
+check("a BERT", ENCODERS, *ENCODER, "--model", "bert", "--num-layers", 4, data=MOCK)

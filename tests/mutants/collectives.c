@@ -66,6 +66,13 @@ static void own_part(const CommCall *c, int64_t n) {
             memcpy((char *)c->out + (size_t)i * part, (char *)c->out + (size_t)c->group.rank * part, part);
 }
 
+/* The gradients of a T5's last flow, the output of the encoder, follow those of the decoder's stream; they are twice as long in
+ * the cell. */
+static void encoded_zero(const CommCall *c, int64_t n) {
+    const int64_t decoder = n / 3;
+    if (c->dtype == F64) memset((double *)c->out + decoder, 0, (size_t)(n - decoder) * sizeof(double));
+}
+
 static void first_half_twice(const CommCall *c, int64_t n) {
     const size_t half = (size_t)(n / 2) * dtype_size(c->dtype);
     memmove((char *)c->out + half, c->out, half);
@@ -92,6 +99,7 @@ static const struct {
 } TABLE[] = {
     {M_tied_not_summed, "tied_grad_sum", NOT_DONE, NULL},
     {M_tied_summed_twice, "tied_grad_sum", DONE_TWICE, NULL},
+    {M_relative_not_summed, "tied_grad_sum", NOT_DONE, NULL},
     {M_dp_not_summed, "grad_sum", NOT_DONE, NULL},
     {M_summed_too_early, "grad_sum", AT_ONCE, NULL},
     {M_dp_averaged, "grad_sum", SPOILT, averaged},
@@ -113,6 +121,7 @@ static const struct {
     {M_cp_scatter_averages, "scatter_gradients", SPOILT, averaged},
     {M_pipeline_read_early, "pipeline_activation", SPOILT, zero},
     {M_pipeline_gradient_halved, "pipeline_gradient", SPOILT, halved},
+    {M_encoded_gradient_lost, "pipeline_gradient", SPOILT, encoded_zero},
     {M_pipeline_tail_dropped, "pipeline_activation", SPOILT, last_eight_zero},
     {M_moe_counts_of_own_rank, "sum_tokens", NOT_DONE, NULL},
     {M_moe_sent_permuted, "send_to_experts", SPOILT, permuted},
@@ -122,9 +131,16 @@ static const struct {
     {M_gradient_element, "grad_sum", SPOILT, one_element},
 };
 
+/* Tables of relative biases are the smallest tied parameters. */
+static bool is_other_table(const CommCall *c, MutantId id) {
+    enum { ELEMENTS = 256 };
+    return id == M_relative_not_summed && c->n > ELEMENTS;
+}
+
 static int planted(const CommCall *c) {
     for (int i = 0; i < (int)(sizeof TABLE / sizeof *TABLE); i++)
-        if (mutant_is(TABLE[i].id) && !strcmp(c->site, TABLE[i].site)) return i;
+        if (mutant_is(TABLE[i].id) && !strcmp(c->site, TABLE[i].site) && !is_other_table(c, TABLE[i].id))
+            return i;
     return -1;
 }
 

@@ -49,6 +49,23 @@ static void same_heads_drop(const OpDef *op, const Call *c) {
     with(op, c, &a);
 }
 
+/* Row i of the table is that of bucket i + 1. */
+static void bias_of_next_bucket(const OpDef *op, const Call *c) {
+    const Tensor *bias = c->in[5];
+    Call x = *c;
+    Tensor moved;
+    char rows[4096];
+    const size_t bytes = bias ? tensor_bytes(bias) : 0, row = bias ? bytes / (size_t)bias->dim[0] : 0;
+    if (bytes && bytes <= sizeof rows) {
+        memcpy(rows, bias->data, bytes);
+        memmove(rows, rows + row, bytes - row);
+        moved = *bias;
+        moved.data = rows;
+        x.in[5] = &moved;
+    }
+    __real_call_run(op, &x);
+}
+
 /* As if no heads had been exchanged for rows. */
 static void sinks_of_first_heads(const OpDef *op, const Call *c) {
     AttentionAttr a = attention(c);
@@ -268,6 +285,7 @@ static const struct {
     {M_scores_of_low_precision, OP_attention_grad, scores_too_large},
     {M_dropout_same_heads, OP_attention, same_heads_drop},
     {M_dropout_same_heads, OP_attention_grad, same_heads_drop},
+    {M_bias_of_next_bucket, OP_attention, bias_of_next_bucket},
     {M_cp_merge_lse, OP_attention_merge, merge_keeps_lse},
     {M_cp_merge_skipped, OP_attention_merge, nothing},
     {M_sinks_skipped, OP_attention_sink, nothing},

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "kernels/ops.h"
+#include "models/stack.h"
 #include "mutants/mutants.h"
 #include "ops/expert_parallel.h"
 #include "ops/loss.h"
@@ -60,6 +61,15 @@ HOOK(Tensor *, op_take_row, Tape *t, Tensor *x, int64_t row) {
     const bool gathered = spmd_on(x->spmd, AXIS_TP) == SPMD_I && x->dim[0] == tape_axis(t, AXIS_TP);
     if (mutant_is(M_pooler_of_other_rank) && gathered) row = x->dim[0] - 1;
     return __real_op_take_row(t, x, row);
+}
+
+/* ---- flows ---- */
+
+/* Where the encoder ends with a stage. */
+HOOK(Tensor *, stack_end, Tape *t, const Stack *m, int64_t first, int64_t n, const Feed *feed, Stream s) {
+    const bool encoder = !strcmp(m->spec->name, "encoder");
+    return mutant_is(M_encoded_not_normed) && encoder ? stack_output(t, m, first, n, feed, s)
+                                                      : __real_stack_end(t, m, first, n, feed, s);
 }
 
 /* ---- formulas ---- */

@@ -3,8 +3,8 @@
  * with the bug, in the environment variable ISOTRON_MUTANT; --mutant list prints all bugs.
  *
  * A bug is only in ranks of a layout: runs on one rank, the reference, are correct. Bugs of the family
- * "comparator" are in the judge, and those of "option" are judged by a separate witness; both are in every
- * run. Calls inside one object file are not replaced. */
+ * "comparator" are in the judge, and those of "option" and "dataset" are judged by a separate witness; all
+ * of them are in every run. Calls inside one object file are not replaced. */
 #ifndef ISOTRON_TESTS_MUTANTS_H
 #define ISOTRON_TESTS_MUTANTS_H
 

@@ -19,12 +19,6 @@
 
 /* ---- data ---- */
 
-HOOK(Err, data_open, const DataConfig *c, Data **out) {
-    DataConfig d = *c;
-    if (mutant_is_named(M_seed_not_in_data)) d.seed = 1234;
-    return __real_data_open(&d, out);
-}
-
 HOOK(const Dataset *, data_split, const Data *d, DataSplit split) {
     if (mutant_is_named(M_test_is_validation) && split == SPLIT_TEST) split = SPLIT_VALID;
     return __real_data_split(d, split);
@@ -65,11 +59,23 @@ HOOK(Tensor *, op_dropout, Tape *t, Tensor *x, double rate, uint64_t site) {
     return __real_op_dropout(t, x, left_out ? 0 : rate, site);
 }
 
+/* As if the padding of a sample came before its tokens. */
+static AttentionInputs hides_on_the_left(Tape *t, const AttentionInputs *inputs) {
+    AttentionInputs x = *inputs;
+    const int64_t s = x.q->dim[0], b = x.q->dim[1], *lengths = x.lengths->data;
+    x.first_key = tape_tensor(t, I64, 2, (int64_t[]){b, s});
+    x.lengths = NULL;
+    for (int64_t i = 0; i < b * s; i++) ((int64_t *)x.first_key->data)[i] = s - lengths[i / s];
+    return x;
+}
+
 HOOK(Tensor *, op_context_attention, Tape *t, const AttentionInputs *inputs, AttentionAttr attr,
      ContextPlan plan, bool unfused) {
     AttentionInputs x = *inputs;
     if (mutant_is_named(M_cp_ignores_documents) && tape_axis(t, AXIS_CP) > 1) x.first_key = NULL;
     if (mutant_is_named(M_cp_sees_padding) && tape_axis(t, AXIS_CP) > 1) x.lengths = NULL;
+    if (mutant_is(M_cross_sees_padding) && x.q->dim[0] != x.k->dim[0]) x.lengths = NULL;
+    if (mutant_is(M_padding_on_the_left)) x = hides_on_the_left(t, &x);
     if (mutant_is_named(M_cache_ignores_window) && attr.query.first > 0) attr.window_left = WINDOW_OFF;
     return __real_op_context_attention(t, &x, attr, plan, unfused);
 }

@@ -29,12 +29,12 @@ from cli import Command, Failed, count, program, result_file, write_json
 
 WORK = tempfile.TemporaryDirectory(prefix="isotron-mutants-")
 STEPS, HALF = 12, 6  # of a training cell
-APART = "comparator", "option"  # families that have no curve to compare with that of a sound run
+APART = "comparator", "option", "dataset"  # families that have no curve to compare with that of a sound run
 DEADLINE_S = 60
 KEYS = ["id", "family", "rank", "op", "issues", "cells", "what"]  # of mutants.def
-# Bugs whose op the report does not name: a later op is the first that can be compared, the first sample has no padding, or the run crashes.
+# Bugs whose op the report does not name: a later op is the first that can be compared, or the run crashes.
 UNNAMED = {"summed_too_early", "cp_heads_permuted", "other_group", "moe_tail_dropped", "moe_sent_permuted", "moe_returned_permuted",
-           "moe_counts_of_own_rank", "moe_aux_times_tp", "labels_of_other_microbatch", "cp_sees_padding", "flip_mantissa"}
+           "moe_counts_of_own_rank", "moe_aux_times_tp", "labels_of_other_microbatch", "encoded_gradient_lost", "flip_mantissa"}
 TRAIN = f"""--num-layers 2 --hidden-size 32 --num-attention-heads 4 --group-query-attention --num-query-groups 2 --seq-length 16
   --max-position-embeddings 16 --position-embedding-type rope --normalization RMSNorm --swiglu --hidden-dropout 0.1
   --attention-dropout 0.1 --micro-batch-size 1 --global-batch-size 4 --lr 1e-2 --lr-warmup-iters 2 --lr-decay-style cosine
@@ -45,9 +45,13 @@ MODEL = {"-": [], "moe": "--num-experts 4 --moe-expert-capacity-factor 0.75 --mo
 TRAIN_BOUND = 1e4 * 2.0**-53
 MATRIX = ["gpt2/tp2dp2", "gpt2/tp2sp", "llama/cp2", "gpt2/pp2", "gpt2/zero1", "moe/ep2", "gpt2/zero1-exact", "gpt2/zero1-bf16",
           "train/tp2", "resume/tp2"]
-# The report on bugs that scale gradients by a known factor.
+# The report on bugs that scale gradients by a known factor, and the layers of BERT and T5 that have a bug first.
 REPORTED = {"gradient_over_cp": {"signature": "scaled by 0.5", "slice": "[0:61, 0:32]"}, "gradient_over_tp": {"signature": "scaled by 0.5"},
             "dp_averaged": {"signature": "scaled by 0.5"}, "gradient_times_dp": {"signature": "scaled by 2", "slice": "[0:61, 0:32]"},
+            "relative_not_summed": {"place": "encoder_relative_pos_emb.relative_attention_bias.weight"},
+            "cross_sees_padding": {"place": "decoder.layers.0.cross_attention.linear_kv.weight"},
+            "encoded_not_normed": {"place": "encoder.final_layernorm.weight"}, "pooler_of_other_rank": {"place": "pooler.dense.weight"},
+            "cp_sees_padding": {"place": "encoder.layers.0.self_attention.linear_qkv.weight"},
             "experts_times_ep": {"signature": "scaled by 2"}, "gradient_over_microbatches": {"signature": "scaled by 0.125"}}
 OF_A_STEP = "parameter before the step", "gradient sum", "update", "end of the step"  # phases that belong to no sample
 
@@ -196,9 +200,17 @@ class Suite:
         why = (done.stdout.splitlines() or [first_words(done.stderr)])[-1].split(": ", 1)[-1]  # without the name of the row
         return Outcome(done.returncode != 0, why, math.inf if done.returncode else 0.0, megatron=done.returncode != 0)
 
+    def unit(self, cell, mutant, folder):
+        """A unit test of which a second program has the bugs."""
+        env = os.environ | ({"ISOTRON_MUTANT": mutant} if mutant else {})
+        done = subprocess.run(pathlib.Path(self.program).parent / cell["options"][0], capture_output=True, text=True, env=env, cwd=ROOT)
+        failed = re.findall(r"FAILED  . (\w+)", done.stdout + done.stderr)
+        return Outcome(done.returncode != 0, (failed or [""])[0], math.inf if done.returncode else 0.0, megatron=done.returncode != 0)
+
     def meet(self, name, mutant):
         cell, folder = self.cells[name], pathlib.Path(tempfile.mkdtemp(dir=WORK.name))
-        judge = {"t0": self.parity, "beyond": self.parity, "same": self.same, "options": self.options}.get(cell["kind"], self.train)
+        judge = {"t0": self.parity, "beyond": self.parity, "same": self.same, "options": self.options,
+                 "unit": self.unit}.get(cell["kind"], self.train)
         try:
             return judge(cell, mutant, folder)
         except Fault as fault:

@@ -41,7 +41,7 @@ def matrix(records):
 
 def bugs(records):
     rows = [[f"`{r['id']}`", r["family"], r["what"], r["issues"], r["by"], r["why"].split(":")[0].split("(")[0].strip()[:40],
-             f"{float(r['excess']):.0e}", "yes" if r["megatron"] and r["family"] not in ("comparator", "option") else ""] for r in records]
+             f"{float(r['excess']):.0e}", "yes" if r["megatron"] and r["family"] not in ("comparator", "option", "dataset") else ""] for r in records]
     head = ["bug", "family", "what it does", "reported like", "killed in", "first by its bound", "error / bound", "5 % of loss"]
     return markdown(head, rows)
 
