@@ -162,6 +162,20 @@ static void softcap_write(HfWriter *w, const HfRow *row) {
         hf_put_text(w, row->key, "null");
 }
 
+/* T5's logits are scaled if its embeddings are tied. transformers 5 writes that they are tied in any case, and
+ * scale_decoder_outputs. */
+static void scaled_head_read(HfReader *r, const HfRow *row) {
+    const bool tied = hf_get_flag(r, row->key, row->fallback != 0),
+               scaled = hf_get_flag(r, "scale_decoder_outputs", tied);
+    if (scaled && !tied)
+        hf_refuse(r, "scale_decoder_outputs", "but without tied embeddings the logits are not scaled");
+    hf_set_flag(r, row->option, !scaled);
+}
+
+static void scaled_head_write(HfWriter *w, const HfRow *row) {
+    hf_put_flag(w, row->key, !w->config->untie_embeddings_and_output_weights);
+}
+
 /* ---- biases ---- */
 
 /* All four projections of attention, or none. */
@@ -206,5 +220,6 @@ const HfForm hf_form_query_groups = {query_groups_read, hf_value_write},
              hf_form_gate = {gate_read, activation_write},
              hf_form_pre_attention_scalar = {pre_attention_scalar_read, pre_attention_scalar_write},
              hf_form_softcap = {softcap_read, softcap_write},
+             hf_form_scaled_head = {scaled_head_read, scaled_head_write},
              hf_form_attention_biases = {attention_biases_read, attention_biases_write},
              hf_form_both_biases = {both_biases_read, both_biases_write};

@@ -17,7 +17,8 @@ static bool is_usable(const json_t *v, int64_t vocab_size) {
 }
 
 void hf_tokens_take(json_t *tokens, const json_t *from, const char *where, int64_t vocab_size, Str *notes) {
-    static const char *const KEYS[] = {"bos_token_id", "eos_token_id", "pad_token_id"};
+    static const char *const KEYS[] = {"bos_token_id", "eos_token_id", "pad_token_id",
+                                       "decoder_start_token_id"};
     for (size_t i = 0; i < sizeof KEYS / sizeof *KEYS; i++) {
         json_t *v = json_object_get(from, KEYS[i]);
         if (!v || json_is_null(v) || json_object_get(tokens, KEYS[i])) continue;

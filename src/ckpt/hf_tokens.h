@@ -1,5 +1,5 @@
-/* Token ids in a Hugging Face folder: bos_token_id, eos_token_id and pad_token_id, each an id or a list of
- * ids. generate() of transformers stops at those of generation_config.json. */
+/* Token ids in a Hugging Face folder: bos_token_id, eos_token_id, pad_token_id and decoder_start_token_id, each an id
+ * or a list of ids. generate() of transformers stops at those of generation_config.json. */
 #ifndef ISOTRON_CKPT_HF_TOKENS_H
 #define ISOTRON_CKPT_HF_TOKENS_H
 
@@ -8,6 +8,8 @@
 
 #include "base/err.h"
 #include "base/str.h"
+
+#define HF_TOKENS "hf_tokens" /* of a checkpoint's state: an import's ids */
 
 /* Adds those ids of `from` that `tokens` lacks. An id outside the vocabulary is skipped, with a note; `where`
  * names the source of `from` in the note. */

@@ -13,41 +13,83 @@ typedef struct Session {
     const Model *model;
     const RunContext *context;
     const GenerateOptions *options;
+    const Prompt *prompts;
     Space *slot, *transient;
     Tape *tape;
     KvCache cache;
-    char *ids; /* tokens, positions and first keys of a forward */
-    size_t ids_bytes;
-    int64_t n, longest, capacity; /* samples; longest prompt; positions in the cache */
+    /* tokens, positions and first keys of a forward; tokens and positions of the encoder, and its lengths */
+    char *ids, *encoder_ids;
+    size_t ids_bytes, encoder_bytes;
+    int64_t n, longest; /* samples; tokens of the longest prompt of the decoder */
+    int64_t encoder;    /* tokens of the longest prompt of the encoder; 0: there is none */
+    int64_t capacity;   /* positions in the cache */
     Generated *out;
     bool *done;
 } Session;
 
-static Err check_prompts(const Derived *c, const Prompt *prompts, int64_t n, const GenerateOptions *o,
-                         int64_t *longest) {
-    *longest = 0;
-    for (int64_t i = 0; i < n; i++) {
-        if (prompts[i].n < 1)
-            return err_user("prompt %lld is empty; give it at least one token", (long long)i + 1);
-        if (prompts[i].n > *longest) *longest = prompts[i].n;
-        for (int64_t j = 0; j < prompts[i].n; j++)
-            if (prompts[i].tokens[j] < 0 || prompts[i].tokens[j] >= c->vocab_size)
-                return err_user("token %d of prompt %lld is outside the model's vocabulary of %lld; is this "
-                                "the model's tokenizer?",
-                                prompts[i].tokens[j], (long long)i + 1, (long long)c->vocab_size);
-    }
-    if (*longest + o->max_new_tokens > c->max_position_embeddings)
+static bool has_encoder(const Model *m) { return m->plan.sample.encoder > 0; }
+
+/* Relative positions have no table that ends. */
+static bool has_room(const Model *m, int64_t positions) {
+    return m->config->position_embedding_type == POSITION_RELATIVE ||
+           positions <= m->derived->max_position_embeddings;
+}
+
+static Err check_token(const Model *m, int64_t token, int64_t prompt) {
+    const int64_t vocab = m->derived->vocab_size;
+    if (token >= 0 && token < vocab) return ERR_OK;
+    return err_user(
+        "token %lld of prompt %lld is outside the model's vocabulary of %lld; is this the model's "
+        "tokenizer?",
+        (long long)token, (long long)prompt + 1, (long long)vocab);
+}
+
+static Err check_length(const Session *s) {
+    const long long room = s->model->derived->max_position_embeddings, fresh = s->options->max_new_tokens;
+    if (!has_room(s->model, s->encoder))
+        return err_user("a prompt of %lld tokens exceeds the model's %lld positions; shorten it",
+                        (long long)s->encoder, room);
+    if (!has_room(s->model, s->capacity) && s->encoder)
+        return err_user(
+            "%lld new tokens exceed the model's %lld positions, the first of which holds the token that "
+            "begins a text; ask for fewer tokens",
+            fresh, room);
+    if (!has_room(s->model, s->capacity))
         return err_user("%lld prompt tokens and %lld new ones exceed the model's %lld positions; shorten the "
-                        "prompt or ask for "
-                        "fewer tokens",
-                        (long long)*longest, (long long)o->max_new_tokens,
-                        (long long)c->max_position_embeddings);
+                        "prompt or ask for fewer tokens",
+                        (long long)s->longest, fresh, room);
     return ERR_OK;
+}
+
+static Err check_prompts(Session *s) {
+    int64_t longest = 0;
+    for (int64_t i = 0; i < s->n; i++) {
+        const Prompt *p = &s->prompts[i];
+        if (p->n < 1) return err_user("prompt %lld is empty; give it at least one token", (long long)i + 1);
+        if (p->n > longest) longest = p->n;
+        for (int64_t j = 0; j < p->n; j++) ERR_RETURN(check_token(s->model, p->tokens[j], i));
+    }
+    const bool encodes = has_encoder(s->model);
+    s->encoder = encodes ? longest : 0;
+    s->longest = encodes ? 1 : longest;
+    s->capacity = s->longest + s->options->max_new_tokens;
+    const int64_t start = s->options->start, vocab = s->model->derived->vocab_size;
+    if (encodes && (start < 0 || start >= vocab))
+        return err_user(
+            "the decoder begins with token %lld, which is outside the model's vocabulary of %lld; is this "
+            "the model's tokenizer?",
+            (long long)start, (long long)vocab);
+    return check_length(s);
+}
+
+static CacheShape cache_shape(const Session *s) {
+    return (CacheShape){s->context->dtype, s->capacity, s->encoder, s->n};
 }
 
 /* The memory that grows with the prompts and the new tokens. The logits of all prompt tokens exist at once. */
 static Err check_memory(const Session *s) {
-    const double cache = model_cache_bytes(s->model, s->context->dtype, s->capacity, s->n),
+    const CacheShape shape = cache_shape(s);
+    const double cache = model_cache_bytes(s->model, &shape),
                  logits = (double)s->n * (double)s->longest * (double)s->model->derived->padded_vocab_size *
                           (double)dtype_size(s->context->dtype),
                  have = (double)device_memory_available(s->context->device);
@@ -55,15 +97,18 @@ static Err check_memory(const Session *s) {
     return err_user("the KV cache of %s of %s takes %s and the logits of the prompts "
                     "take %s, but %s "
                     "are available; lower --tokens-to-generate, or give fewer or shorter prompts at a time",
-                    amount(s->n, "sequence").s, amount(s->capacity, "token").s, bytes_text(cache).s,
-                    bytes_text(logits).s, bytes_text(have).s);
+                    amount(s->n, "sequence").s, amount(s->capacity + s->encoder, "token").s,
+                    bytes_text(cache).s, bytes_text(logits).s, bytes_text(have).s);
 }
 
 static void open_session(Session *s) {
     Device *d = s->context->device;
-    s->cache = model_cache_new(s->model, s->context->dtype, s->capacity, s->n);
+    const CacheShape shape = cache_shape(s);
+    s->cache = model_cache_new(s->model, &shape);
     s->ids_bytes = IDS * (size_t)(s->n * s->longest) * sizeof(int64_t);
     s->ids = device_alloc(d, s->ids_bytes, "token ids");
+    s->encoder_bytes = s->encoder ? (size_t)(s->n * (2 * s->encoder + 1)) * sizeof(int64_t) : 0;
+    s->encoder_ids = device_alloc(d, s->encoder_bytes, "token ids of the encoder");
     s->slot = space_new(d, "activation", SPACE_UNPLANNED);
     s->transient = space_new(d, "transient", SPACE_UNPLANNED);
     s->tape = tape_new(s->context, s->slot, s->transient);
@@ -76,13 +121,40 @@ static void close_session(Session *s) {
     space_free(s->transient);
     model_cache_free(s->model, &s->cache);
     device_release(s->context->device, s->ids, s->ids_bytes);
+    device_release(s->context->device, s->encoder_ids, s->encoder_bytes);
     free(s->done);
 }
 
 static int64_t padding(const Session *s, int64_t sample) { return s->longest - s->out[sample].n_prompt; }
 
-/* Feeds `count` positions starting at cache.length. Leaves the logits of all of them in *logits [count, n,
- * padded vocab]. */
+/* The tensors of the encoder: its ids are written to the device by the first forward. */
+typedef struct EncoderIds {
+    Tensor tokens, positions, lengths;
+} EncoderIds;
+
+static EncoderIds encoder_ids(const Session *s) {
+    const int64_t cells = s->n * s->encoder, *at = (const int64_t *)s->encoder_ids,
+                  dim[] = {s->n, s->encoder};
+    return (EncoderIds){tensor_make((void *)at, I64, 2, dim), tensor_make((void *)(at + cells), I64, 2, dim),
+                        tensor_make((void *)(at + 2 * cells), I64, 1, dim)};
+}
+
+static void write_encoder_ids(const Session *s) {
+    const int64_t cells = s->n * s->encoder;
+    int64_t *tokens = mem_zero(s->encoder_bytes, 1), *position = tokens + cells, *length = position + cells;
+    for (int64_t b = 0; b < s->n; b++) {
+        length[b] = s->prompts[b].n;
+        for (int64_t i = 0; i < s->encoder; i++) {
+            tokens[b * s->encoder + i] = i < length[b] ? s->prompts[b].tokens[i] : 0;
+            position[b * s->encoder + i] = i;
+        }
+    }
+    device_write(s->context->device, s->encoder_ids, tokens, s->encoder_bytes);
+    free(tokens);
+}
+
+/* Feeds `count` positions starting at cache.length, the first time also to the encoder. Leaves the logits of all of
+ * them in *logits [count, n, padded vocab]. */
 static Tensor *feed(Session *s, int64_t count) {
     int64_t first = s->cache.length, cells = s->n * count;
     int64_t *tokens = mem_zero(IDS * (size_t)cells, sizeof *tokens), *position = tokens + cells,
@@ -103,8 +175,18 @@ static Tensor *feed(Session *s, int64_t count) {
     for (int i = 0; i < IDS; i++) ids[i] = tensor_make(s->ids + (size_t)i * bytes, I64, 2, dim);
     device_write(s->context->device, s->ids, tokens, IDS * bytes);
     free(tokens);
-    const Feed feed = {
-        .tokens = &ids[0], .position_ids = &ids[1], .document_start = &ids[2], .cache = &s->cache};
+    EncoderIds encoder;
+    Feed feed = {.tokens = &ids[0], .position_ids = &ids[1], .cache = &s->cache, .releases = true};
+    if (s->encoder) {
+        encoder = encoder_ids(s);
+        feed.encoder_lengths = &encoder.lengths;
+    } else {
+        feed.document_start = &ids[2];
+    }
+    if (s->encoder && first == 0) {
+        write_encoder_ids(s);
+        feed.encoder_tokens = &encoder.tokens, feed.encoder_position_ids = &encoder.positions;
+    }
     tape_begin(s->tape, &(MicrobatchContext){.recording = false});
     Tensor *logits = model_forward(s->tape, s->model, &feed);
     s->cache.length += count;
@@ -131,10 +213,9 @@ static void append(Session *s, int64_t sample, double *row) {
     memcpy(scratch, row, (size_t)vocab * sizeof *scratch);
     int64_t id = sampling_choose(&o->sampling, scratch, vocab, uniform);
     free(scratch);
-    if (id == o->eod) {
-        g->stopped = s->done[sample] = true;
-        return;
-    }
+    for (int64_t i = 0; i < o->n_ends; i++) g->stopped |= id == o->ends[i];
+    s->done[sample] = g->stopped;
+    if (g->stopped) return;
     g->logprobs[g->n - 1] = sampling_logprob(row, vocab, id);
     g->tokens[g->n++] = (int32_t)id;
     g->stopped = s->done[sample] = o->stop && o->stop(o->stop_arg, sample, g->tokens, g->n);
@@ -169,16 +250,18 @@ static void generate_run(Session *s) {
 
 Err generate(const Model *m, const RunContext *context, const Prompt *prompts, int64_t n,
              const GenerateOptions *o, Generated *out) {
-    Session s = {.model = m, .context = context, .options = o, .n = n, .out = out};
-    ERR_RETURN(check_prompts(m->derived, prompts, n, o, &s.longest));
-    s.capacity = s.longest + o->max_new_tokens;
+    Session s = {.model = m, .context = context, .options = o, .prompts = prompts, .n = n, .out = out};
+    ERR_RETURN(check_prompts(&s));
     ERR_RETURN(check_memory(&s));
+    const int32_t start = (int32_t)o->start;
+    const Prompt begun = {&start, 1};
     for (int64_t b = 0; b < n; b++) {
-        int64_t room = prompts[b].n + o->max_new_tokens;
-        out[b] = (Generated){.n = prompts[b].n, .n_prompt = prompts[b].n};
+        const Prompt *p = s.encoder ? &begun : &prompts[b];
+        const int64_t room = p->n + o->max_new_tokens;
+        out[b] = (Generated){.n = p->n, .n_prompt = p->n};
         out[b].tokens = mem_zero((size_t)room, sizeof *out[b].tokens);
         out[b].logprobs = mem_zero((size_t)room, sizeof *out[b].logprobs);
-        memcpy(out[b].tokens, prompts[b].tokens, (size_t)prompts[b].n * sizeof *prompts[b].tokens);
+        memcpy(out[b].tokens, p->tokens, (size_t)p->n * sizeof *p->tokens);
     }
     open_session(&s);
     generate_run(&s);

@@ -11,6 +11,7 @@
 #include "ckpt/hf_tokens.h"
 #include "main/command.h"
 #include "models/model.h"
+#include "tokenizer/special.h"
 #include "train/checkpoint.h"
 #include "validate/reference.h"
 
@@ -112,13 +113,11 @@ static Err convert_check(const Job *j, const Model *m) {
 
 /* ---- from Hugging Face ---- */
 
-static const char TOKENS[] = "hf_tokens"; /* of the checkpoint's state: the ids of hf_tokens.h */
-
 static Err save(const Job *j, const Model *m, json_t *tokens) {
     Str text = {0};
     config_json(&j->setup.config, CLASS_ALL, &text);
     json_t *state = json_pack("{s:o, s:I, s:O}", "config", json_loadb(text.s, text.len, 0, NULL),
-                              "vocab_size", (json_int_t)j->setup.derived.vocab_size, TOKENS, tokens);
+                              "vocab_size", (json_int_t)j->setup.derived.vocab_size, HF_TOKENS, tokens);
     CkptItem item = {.suffix = "", .flat = m->registry->masters, .dtype = m->registry->precise};
     Err e = ckpt_save(j->setup.config.save, &(CkptSaveOptions){.iteration = 0}, NULL, m->registry, &item, 1,
                       state);
@@ -282,7 +281,7 @@ static void add_tokenizer_files(HfExtras *x, const Config *c) {
     }
 }
 
-static void take_id(json_t *from, const char *key, int32_t id) {
+static void take_id(json_t *from, const char *key, int64_t id) {
     if (id >= 0) json_object_set_new(from, key, json_integer(id));
 }
 
@@ -291,7 +290,7 @@ static void take_id(json_t *from, const char *key, int32_t id) {
 static Err add_tokens(Job *j, const json_t *state, json_t *tokens, HfExtras *x, Str *notes) {
     const Config *c = &j->setup.config;
     const int64_t vocab_size = j->setup.derived.vocab_size;
-    hf_tokens_take(tokens, json_object_get(state, TOKENS), "the checkpoint", vocab_size, notes);
+    hf_tokens_take(tokens, json_object_get(state, HF_TOKENS), "the checkpoint", vocab_size, notes);
     const Err e = setup_tokenizer(c, &j->setup.tokenizer);
     if (e.code && config_given(c, tokenizer_type)) return e;
     if (e.code) str_printf(notes, "note: the tokenizer's files are not written: %s\n", e.msg);
@@ -301,6 +300,7 @@ static Err add_tokens(Job *j, const json_t *state, json_t *tokens, HfExtras *x, 
     take_id(own, "bos_token_id", tokenizer_bos(t));
     take_id(own, "eos_token_id", tokenizer_eod(t));
     take_id(own, "pad_token_id", tokenizer_pad(t));
+    if (c->model == MODEL_t5) take_id(own, "decoder_start_token_id", tokenizer_special(t, SPECIAL_BOS));
     hf_tokens_take(tokens, own, "the tokenizer", vocab_size, notes);
     json_decref(own);
     add_tokenizer_files(x, c);

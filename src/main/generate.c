@@ -5,8 +5,10 @@
 #include "base/amount.h"
 #include "base/clock.h"
 #include "base/file.h"
+#include "ckpt/hf_tokens.h"
 #include "infer/generate.h"
 #include "main/command.h"
+#include "tokenizer/special.h"
 #include "train/checkpoint.h"
 
 typedef struct Job {
@@ -14,14 +16,20 @@ typedef struct Job {
     Prompt *prompts;
     int64_t n;
     Generated *out;
+    int64_t *ends, n_ends, start; /* GenerateOptions */
 } Job;
+
+static bool is_t5(const Job *j) { return j->setup.config.model == MODEL_t5; }
+static bool is_hf_t5(const Job *j) { return is_t5(j) && j->setup.config.hf_model_type == TYPE_t5; }
 
 /* ---- prompts ---- */
 
+/* A T5 of Hugging Face reads its texts with the tokens that its tokenizer adds: </s> at the end. */
 static Err add_prompt(Job *j, const char *text, size_t length) {
+    const unsigned flags = is_hf_t5(j) ? TOKENIZER_ADD_SPECIAL : 0;
     int32_t *ids;
     size_t n;
-    ERR_RETURN(tokenizer_encode(j->setup.tokenizer, text, length, &ids, &n));
+    ERR_RETURN(tokenizer_encode_with(j->setup.tokenizer, flags, text, length, &ids, &n));
     j->prompts = mem_grow(j->prompts, (size_t)j->n + 1, sizeof *j->prompts);
     j->prompts[j->n++] = (Prompt){ids, (int64_t)n};
     return ERR_OK;
@@ -56,6 +64,50 @@ static Err read_prompts(Job *j) {
     return e;
 }
 
+/* ---- the first and the last token ---- */
+
+static void add_end(Job *j, int64_t id) {
+    j->ends = mem_grow(j->ends, (size_t)j->n_ends + 1, sizeof *j->ends);
+    j->ends[j->n_ends++] = id;
+}
+
+/* The ids that Hugging Face's files gave to an imported checkpoint go before the tokenizer's. */
+static void find_ends(Job *j, const json_t *ids) {
+    const Tokenizer *t = j->setup.tokenizer;
+    const json_t *known = json_object_get(ids, "eos_token_id");
+    const int64_t own = is_t5(j) ? tokenizer_special(t, SPECIAL_EOS) : tokenizer_eod(t);
+    if (!known || config_given(&j->setup.config, null_tokenizer_eod_id)) {
+        if (own >= 0) add_end(j, own);
+        return;
+    }
+    if (json_is_integer(known)) add_end(j, json_integer_value(known));
+    for (size_t i = 0; i < json_array_size(known); i++)
+        add_end(j, json_integer_value(json_array_get(known, i)));
+}
+
+/* The first token of a T5's decoder: Hugging Face's files name it; else it is that of the masked dataset. */
+static Err find_start(Job *j, const json_t *ids) {
+    const json_t *known = json_object_get(ids, "decoder_start_token_id");
+    if (!known && is_hf_t5(j)) known = json_object_get(ids, "pad_token_id");
+    j->start = json_is_integer(known) ? json_integer_value(known)
+                                      : tokenizer_special(j->setup.tokenizer, SPECIAL_BOS);
+    if (j->start >= 0) return ERR_OK;
+    return err_user(
+        "the decoder of a T5 begins with [BOS], [CLS] or padding, and the tokenizer %s has none of them: "
+        "give the tokenizer that the model was trained with",
+        j->setup.config.tokenizer_type);
+}
+
+static Err find_tokens(Job *j) {
+    Ckpt *c;
+    ERR_RETURN(setup_checkpoint(j->setup.config.load, j->setup.config.ckpt_step, &c));
+    const json_t *ids = json_object_get(ckpt_manifest(c)->state, HF_TOKENS);
+    find_ends(j, ids);
+    const Err e = is_t5(j) ? find_start(j, ids) : ERR_OK;
+    ckpt_close(c);
+    return e;
+}
+
 /* ---- stop texts ---- */
 
 /* The tokens that were generated as text (*text is the caller's to free), and how many of its bytes stand before
@@ -63,7 +115,7 @@ static Err read_prompts(Job *j) {
 static Err find_stop(const Job *j, int64_t sample, const int32_t *tokens, int64_t n, char **text,
                      size_t *bytes, int64_t *before) {
     const TextList *stop = &j->setup.config.stop;
-    const int64_t skip = j->prompts[sample].n;
+    const int64_t skip = is_t5(j) ? 1 : j->prompts[sample].n;
     *before = -1;
     ERR_RETURN(tokenizer_decode(j->setup.tokenizer, tokens + skip, (size_t)(n - skip), text, bytes));
     for (int64_t i = 0; i < stop->count; i++) {
@@ -87,7 +139,7 @@ static bool stop(void *arg, int64_t sample, const int32_t *tokens, int64_t n) {
 
 /* ---- output ---- */
 
-/* The last token may go beyond the text that stopped it. */
+/* The last token may go beyond the text that stopped it. A T5 answers a prompt, other models continue it. */
 static Err print_text(const Job *j, int64_t i) {
     const Generated *g = &j->out[i];
     char *text, *generated;
@@ -95,7 +147,8 @@ static Err print_text(const Job *j, int64_t i) {
     int64_t before;
     ERR_RETURN(find_stop(j, i, g->tokens, g->n, &generated, &own, &before));
     free(generated);
-    ERR_RETURN(tokenizer_decode(j->setup.tokenizer, g->tokens, (size_t)g->n, &text, &bytes));
+    const int64_t skip = is_t5(j) ? 1 : 0;
+    ERR_RETURN(tokenizer_decode(j->setup.tokenizer, g->tokens + skip, (size_t)(g->n - skip), &text, &bytes));
     fwrite(text, 1, before < 0 ? bytes : bytes - (own - (size_t)before), stdout);
     putchar('\n');
     free(text);
@@ -131,13 +184,16 @@ static Err generate_run(Job *j) {
                         "HuggingFaceTokenizer, ByteLevelTokenizer or NullTokenizer, with its files");
     ERR_RETURN(read_prompts(j));
     if (!j->n) return err_user("there is nothing to continue; set --prompt TEXT or --prompts-file FILE");
+    ERR_RETURN(find_tokens(j));
     Trainer *r;
     ERR_RETURN(trainer_open_for_inference(&s->config, &s->derived, &r));
     GenerateOptions options = {
         .sampling = {s->config.temperature, s->config.top_k, s->config.top_p},
         .max_new_tokens = s->config.tokens_to_generate,
         .seed = s->derived.random_seed,
-        .eod = tokenizer_eod(s->tokenizer),
+        .ends = j->ends,
+        .n_ends = j->n_ends,
+        .start = j->start,
         .stop = stop,
         .stop_arg = j,
     };
@@ -157,7 +213,8 @@ int command_generate(int argc, char **argv) {
     Args args;
     args_init(&args, s->arena,
               "isotron generate --load DIR --prompt TEXT... [options]\n\n"
-              "Continues prompts with the model of a checkpoint that was saved in any layout.\n\n"
+              "Continues prompts with the model of a checkpoint that was saved in any layout. A T5 answers "
+              "them.\n\n"
               "example: isotron generate --load checkpoints --prompt \"Once upon a time\" --temperature 0.8",
               NULL);
     Err e = config_parse(&s->config, &args, USE_GENERATE, 0, argc, argv);
@@ -177,7 +234,7 @@ int command_generate(int argc, char **argv) {
         free((void *)j.prompts[i].tokens);
         if (j.out) generated_free(&j.out[i]);
     }
-    free(j.prompts);
+    free(j.prompts), free(j.ends);
     free(j.out);
     args_free(&args);
     setup_free(s);

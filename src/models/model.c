@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "base/fault.h"
+#include "nn/cross_attention.h"
 
 #define FAMILY(name) extern const Family name##_family;
 #include "config/families.def"
@@ -203,32 +204,43 @@ static const void *branch_spec(const LayerSpec *l, BranchId kind) {
     return NULL;
 }
 
-/* Keys or values of a layer, without memory; ndim 0: it has no attention. */
-static Tensor cache_tensor(const StackSpec *s, int64_t layer, DType dtype, int64_t capacity, int64_t b) {
-    const AttentionSpec *a = branch_spec(&s->layer[layer], BRANCH_attention);
-    return a ? tensor_make(NULL, dtype, 5, (int64_t[]){capacity, b, a->groups, 1, a->head_dim}) : (Tensor){0};
+enum { CACHED = 3 }; /* tensors of a layer: KvCache.k, v and cross */
+
+/* Tensor i / layers of layer i % layers, without memory; ndim 0: it has none. */
+static Tensor cache_tensor(const StackSpec *s, int64_t i, const CacheShape *shape) {
+    const LayerSpec *l = &s->layer[i % s->n];
+    const AttentionSpec *a = branch_spec(l, BRANCH_attention);
+    const CrossAttentionSpec *x = branch_spec(l, BRANCH_cross_attention);
+    if (i < 2 * s->n)
+        return a ? tensor_make(NULL, shape->dtype, 5,
+                               (int64_t[]){shape->capacity, shape->b, a->groups, 1, a->head_dim})
+                 : (Tensor){0};
+    if (!x) return (Tensor){0};
+    const int64_t width = 2 * x->attention.heads * x->attention.head_dim;
+    return tensor_make(NULL, shape->dtype, 3, (int64_t[]){shape->encoder, shape->b, width});
 }
 
-double model_cache_bytes(const Model *m, DType dtype, int64_t capacity, int64_t b) {
+double model_cache_bytes(const Model *m, const CacheShape *shape) {
     const StackSpec *s = &m->plan.stack[m->plan.n_stacks - 1];
     double bytes = 0;
-    for (int64_t i = 0; i < s->n; i++) {
-        const Tensor position = cache_tensor(s, i, dtype, 1, 1);
-        if (position.ndim) bytes += 2 * (double)tensor_bytes(&position) * (double)capacity * (double)b;
+    for (int64_t i = 0; i < CACHED * s->n; i++) {
+        const Tensor position = cache_tensor(s, i, &(CacheShape){shape->dtype, 1, 1, 1});
+        const int64_t positions = i < 2 * s->n ? shape->capacity : shape->encoder;
+        if (position.ndim) bytes += (double)tensor_bytes(&position) * (double)positions * (double)shape->b;
     }
     return bytes;
 }
 
-KvCache model_cache_new(const Model *m, DType dtype, int64_t capacity, int64_t b) {
+KvCache model_cache_new(const Model *m, const CacheShape *shape) {
     const StackSpec *s = &m->plan.stack[m->plan.n_stacks - 1];
-    KvCache cache = {.k = mem_zero(2 * (size_t)s->n, sizeof *cache.k)};
-    cache.v = cache.k + s->n;
-    for (int64_t i = 0; i < 2 * s->n; i++) {
-        cache.k[i] = cache_tensor(s, i % s->n, dtype, capacity, b);
+    KvCache cache = {.k = mem_zero(CACHED * (size_t)s->n, sizeof *cache.k)};
+    cache.v = cache.k + s->n, cache.cross = cache.v + s->n;
+    for (int64_t i = 0; i < CACHED * s->n; i++) {
+        cache.k[i] = cache_tensor(s, i, shape);
         if (cache.k[i].ndim) cache.bytes += tensor_bytes(&cache.k[i]);
     }
     char *at = cache.block = device_alloc(m->device, cache.bytes, "KV cache");
-    for (int64_t i = 0; i < 2 * s->n; i++) {
+    for (int64_t i = 0; i < CACHED * s->n; i++) {
         if (!cache.k[i].ndim) continue;
         cache.k[i].data = at;
         at += tensor_bytes(&cache.k[i]);

@@ -124,9 +124,8 @@ static Tensor *layers_block(Tape *t, void *run, Tensor *x_sbh) {
     return stream_sum(t, layers_forward(t, run, (Stream){x_sbh, NULL}));
 }
 
-/* Generation has no backward, so it runs every layer as a block. */
 static bool is_block(const StackSpec *s, const Feed *feed, int64_t i) {
-    return feed->cache || s->recompute == RECOMPUTES_CHUNKS ||
+    return feed->releases || s->recompute == RECOMPUTES_CHUNKS ||
            (s->recompute == RECOMPUTES_FIRST && i < s->recomputed);
 }
 

@@ -14,7 +14,8 @@ static Feed *encoder_feed(Tape *t, const Feed *feed) {
     Feed *f = tape_alloc(t, sizeof *f);
     *f = (Feed){.tokens = feed->encoder_tokens,
                 .position_ids = feed->encoder_position_ids,
-                .lengths = feed->encoder_lengths};
+                .lengths = feed->encoder_lengths,
+                .releases = feed->releases};
     return f;
 }
 
@@ -35,7 +36,8 @@ static Flow t5_stage(Tape *t, const Model *m, const StagePart *part, const Feed 
     const StackPart encoder = model_stack_part(&m->plan, ENCODER, part),
                     decoder = model_stack_part(&m->plan, DECODER, part);
     Tensor *encoded = in.at[ENCODED];
-    if (encoder.begins || in.at[ENCODER_STREAM]) {
+    const bool encodes = encoder.begins && feed->encoder_tokens; /* generation does it once */
+    if (encodes || in.at[ENCODER_STREAM]) {
         const Feed *own = encoder_feed(t, feed);
         const Stream s = stream_below(t, m, &encoder, own, in.at[ENCODER_STREAM]);
         if (!encoder.ends)

@@ -3,6 +3,7 @@
 
 #include "base/fault.h"
 #include "base/hash.h"
+#include "kernels/ops.h"
 
 static void cross_attention_init(void *self, Registry *r, const char *name, const void *spec,
                                  Tensor *counters) {
@@ -60,12 +61,21 @@ static Tensor *core(Tape *t, void *self, Tensor *q_sbw) {
     return attention_flat_heads(t, op_context_attention(t, &inputs, attr, p->context, p->unfused));
 }
 
+/* Keys and values [t, b, 2*w] of the encoder's output, or those that an earlier forward of the generation stored. */
+static Tensor *encoded_kv(Tape *t, const CrossAttention *m, const Feed *feed) {
+    Tensor *cached = feed->cache ? &feed->cache->cross[m->spec->attention.layer] : NULL;
+    if (cached && !feed->encoded) return cached;
+    CHECK(feed->encoded, "cross-attention has no output of an encoder");
+    Tensor *kv = linear_forward(t, &m->kv, feed->encoded);
+    if (cached) tape_call(t, &OPS[OP_copy], (Call){.in = {kv}, .out = {cached}});
+    return kv;
+}
+
 static Tensor *cross_attention_forward(Tape *t, const void *self, const Feed *feed, Tensor *x_sbh) {
     const CrossAttention *m = self;
-    CHECK(feed->encoded, "cross-attention has no output of an encoder");
     Tensor *q = linear_forward(t, &m->q, x_sbh);
     Core *c = tape_alloc(t, sizeof *c);
-    *c = (Core){m, feed, linear_forward(t, &m->kv, feed->encoded)};
+    *c = (Core){m, feed, encoded_kv(t, m, feed)};
     Tensor *context = m->spec->attention.recompute ? tape_block(t, core, c, q) : core(t, c, q);
     return linear_forward(t, &m->proj, context);
 }

@@ -10,7 +10,9 @@ enum { MODEL_LOSSES = 2 }; /* at most */
 /* Keys and values of earlier positions, one pair per layer (generation). */
 typedef struct KvCache {
     Tensor *k, *v; /* [layers] tensors [capacity, b, g, 1, d]; ndim 0: a layer without attention */
-    void *block;   /* memory of all of them */
+    Tensor
+        *cross;  /* [layers] keys and values of cross-attention, [encoder s, b, g*2*d]; ndim 0: it has none */
+    void *block; /* memory of all of them */
     size_t bytes;
     int64_t length; /* positions filled, the same for all layers and samples */
 } KvCache;
@@ -30,8 +32,10 @@ typedef struct Feed {
      * loss; NULL: not known. */
     Tensor *dloss[MODEL_LOSSES];
     Tensor *encoded; /* [encoder s, b, h], the output of the encoder, for cross-attention; NULL: none */
-    /* NULL in training. Otherwise new keys and values are appended at `length`; the caller advances it. */
+    /* NULL in training. Otherwise new keys and values are appended at `length`; the caller advances it. The keys
+     * and values of cross-attention are stored by the forward that has encoder_tokens, and read by later ones. */
     KvCache *cache;
+    bool releases; /* no backward follows: each layer releases its activations (generation) */
 } Feed;
 
 #endif

@@ -25,6 +25,23 @@ static const char *text_of(const Reference *r, const char *key) {
     return NULL;
 }
 
+static Err read_encoder(Reference *r, const char *path) {
+    const Tensor *tokens = safetensors_find(r->file, "encoder_tokens"),
+                 *lengths = safetensors_find(r->file, "encoder_lengths");
+    if (!tokens && !lengths) return ERR_OK;
+    const bool good = tokens && lengths && tokens->dtype == I64 && tokens->ndim == 2 &&
+                      tokens->dim[0] == r->samples && tokens->dim[1] > 0 && lengths->dtype == I64 &&
+                      lengths->ndim == 1 && lengths->dim[0] == r->samples;
+    if (!good)
+        return err_user(
+            "'%s' is not a reference: \"encoder_tokens\" and \"encoder_lengths\" are not I64 of shape "
+            "[%lld, positions] and [%lld]; create it with tools/oracle/hf_logits.py",
+            path, (long long)r->samples, (long long)r->samples);
+    r->encoder_tokens = tokens->data, r->encoder_lengths = lengths->data;
+    r->encoder = tokens->dim[1];
+    return ERR_OK;
+}
+
 static Err read_tensors(Reference *r, const char *path) {
     const Tensor *tokens = safetensors_find(r->file, "tokens"), *logits = safetensors_find(r->file, "logits");
     if (!tokens || tokens->dtype != I64 || tokens->ndim != 2 || tensor_count(tokens) < 1)
@@ -41,15 +58,25 @@ static Err read_tensors(Reference *r, const char *path) {
                         path, (long long)r->samples, (long long)r->positions);
     r->logits = logits->data;
     r->vocab = logits->dim[2];
+    return read_encoder(r, path);
+}
+
+static Err check_tokens(const Reference *r, const int64_t *tokens, int64_t positions, const char *path) {
+    for (int64_t i = 0; i < r->samples * positions; i++)
+        if (tokens[i] < 0 || tokens[i] >= r->vocab)
+            return err_user("'%s': token %lld of sample %lld is %lld, outside the vocabulary of %lld", path,
+                            (long long)(i % positions), (long long)(i / positions), (long long)tokens[i],
+                            (long long)r->vocab);
     return ERR_OK;
 }
 
 static Err check_numbers(const Reference *r, const char *path) {
-    for (int64_t i = 0; i < r->samples * r->positions; i++)
-        if (r->tokens[i] < 0 || r->tokens[i] >= r->vocab)
-            return err_user("'%s': token %lld of sample %lld is %lld, outside the vocabulary of %lld", path,
-                            (long long)(i % r->positions), (long long)(i / r->positions),
-                            (long long)r->tokens[i], (long long)r->vocab);
+    ERR_RETURN(check_tokens(r, r->tokens, r->positions, path));
+    ERR_RETURN(check_tokens(r, r->encoder_tokens, r->encoder, path));
+    for (int64_t i = 0; i < (r->encoder ? r->samples : 0); i++)
+        if (r->encoder_lengths[i] < 1 || r->encoder_lengths[i] > r->encoder)
+            return err_user("'%s': encoder length %lld of sample %lld is not in [1, %lld]", path,
+                            (long long)r->encoder_lengths[i], (long long)i, (long long)r->encoder);
     for (int64_t i = 0; i < r->samples * r->positions * r->vocab; i++)
         if (!isfinite(r->logits[i]))
             return err_user(
@@ -78,6 +105,8 @@ void reference_close(Reference *r) {
     *r = (Reference){0};
 }
 
+static int64_t longest(const Reference *r) { return r->encoder > r->positions ? r->encoder : r->positions; }
+
 /* ---- our logits ---- */
 
 static Err check_fit(const Reference *r, const Model *m) {
@@ -86,9 +115,13 @@ static Err check_fit(const Reference *r, const Model *m) {
         return err_user("the reference has logits of %lld tokens, the model has a vocabulary of %lld: it was "
                         "computed with another model",
                         (long long)r->vocab, (long long)d->vocab_size);
-    if (r->positions > d->max_position_embeddings)
+    if (!r->encoder != !m->plan.sample.encoder)
+        return err_user("the reference is %s, the model %s: it was computed with another model",
+                        r->encoder ? "of an encoder-decoder" : "not of an encoder-decoder",
+                        m->plan.sample.encoder ? "is one" : "is none");
+    if (longest(r) > d->max_position_embeddings)
         return err_user("the reference has %lld positions, the model %lld: recreate it with --length",
-                        (long long)r->positions, (long long)d->max_position_embeddings);
+                        (long long)longest(r), (long long)d->max_position_embeddings);
     return ERR_OK;
 }
 
@@ -96,7 +129,7 @@ static Err check_fit(const Reference *r, const Model *m) {
 static Config of_samples(const Model *m, const Reference *r, Arena *arena, Derived *derived) {
     Config c = *m->config;
     c.max_position_embeddings = m->derived->max_position_embeddings;
-    c.seq_length = r->positions;
+    c.seq_length = longest(r);
     config_finish(&c, arena, m->derived->vocab_size, derived);
     return c;
 }
@@ -105,7 +138,7 @@ static Config of_samples(const Model *m, const Reference *r, Arena *arena, Deriv
 static Model *widened(const Registry *from, const Config *c, const Derived *d, const Reference *r,
                       int64_t *rounded) {
     Model *wide = model_new(c, d, NULL);
-    model_allocate(wide, device_cpu((int)c->cpu_threads), F64, r->positions);
+    model_allocate(wide, device_cpu((int)c->cpu_threads), F64, longest(r));
     Registry *to = wide->registry;
     CHECK(to->elements == from->elements, "%lld elements, not %lld", (long long)to->elements,
           (long long)from->elements);
@@ -125,11 +158,17 @@ static Model *widened(const Registry *from, const Config *c, const Derived *d, c
 static void compute(const Model *m, const Reference *r, double *out) {
     const RunContext context = {.device = m->device, .dtype = F64};
     const size_t bytes = (size_t)r->positions * sizeof *r->tokens;
-    Batch b = batch_new(1, (SampleShape){r->positions, 0, m->plan.sample.fields});
+    Batch b = batch_new(1, (SampleShape){r->positions, r->encoder, m->plan.sample.fields});
     for (int64_t i = 0; i < r->positions; i++) b.position_ids[i] = i;
+    for (int64_t i = 0; i < r->encoder; i++) b.encoder_position_ids[i] = i;
     if (b.lengths) b.lengths[0] = r->positions;
     for (int64_t i = 0; i < r->samples; i++) {
         memcpy(b.tokens, r->tokens + i * r->positions, bytes);
+        if (r->encoder) {
+            memcpy(b.encoder_tokens, r->encoder_tokens + i * r->encoder,
+                   (size_t)r->encoder * sizeof *r->encoder_tokens);
+            b.encoder_lengths[0] = r->encoder_lengths[i];
+        }
         logits_compute(m, &context, &(MicrobatchContext){.training = false}, &b, NULL, NULL,
                        out + i * r->positions * r->vocab);
     }
@@ -164,7 +203,7 @@ Err reference_judge(const Reference *r, const Model *m, ReferenceReport *report)
     double *ours = mem_alloc((size_t)n * sizeof *ours), *moved = mem_alloc((size_t)n * sizeof *moved);
     const DType stored = m->registry->precise;
     *report = (ReferenceReport){.roundoff = dtype_roundoff(r->weights == F64 ? stored : F64),
-                                .longest_sum = longest_sum(m->config, m->derived, r->positions)};
+                                .longest_sum = longest_sum(m->config, m->derived, longest(r))};
     Arena *arena = arena_new();
     Derived derived;
     const Config config = of_samples(m, r, arena, &derived);

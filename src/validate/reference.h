@@ -17,9 +17,11 @@
 
 typedef struct Reference {
     Safetensors *file;
-    const int64_t *tokens; /* [samples, positions] */
-    const double *logits;  /* [samples, positions, vocab] */
-    int64_t samples, positions, vocab;
+    const int64_t *tokens; /* [samples, positions]; of an encoder-decoder: the decoder's */
+    /* [samples, encoder positions] and [samples]; NULL: not an encoder-decoder */
+    const int64_t *encoder_tokens, *encoder_lengths;
+    const double *logits; /* [samples, positions, vocab] */
+    int64_t samples, positions, encoder, vocab;
     DType weights; /* the narrowest type that can hold all of the reference's weights */
 } Reference;
 

@@ -27,9 +27,15 @@ def i64(rows):
     return "I64", [len(rows), len(rows[0])], struct.pack(f"<{len(rows) * len(rows[0])}q", *sum(rows, []))
 
 
-def reference(name, tokens, logits, metadata={"weights": "float32"}):
-    tensors.write(WORK / name, {"tokens": tokens, "logits": logits}, metadata)
+def reference(name, tokens, logits, metadata={"weights": "float32"}, **more):
+    tensors.write(WORK / name, {"tokens": tokens, "logits": logits} | more, metadata)
     return WORK / name
+
+
+def encoder(rows, lengths=None):
+    """What the encoder of a T5 reads."""
+    lengths = lengths or [len(row) for row in rows]
+    return {"encoder_tokens": i64(rows), "encoder_lengths": ("I64", [len(lengths)], struct.pack(f"<{len(lengths)}q", *lengths))}
 
 
 # ---- every spelling of config.json ----
@@ -46,7 +52,7 @@ for number, case in enumerate(table["cases"]):
         said = convert("--from-hf", folder, "--save", saved, expect=2)
         assert ("config.json': " in said or "config.json' gives" in said) and not saved.exists(), f"{name}: {said}"  # not for its weights
         continue
-    check = reference("reference", i64(table["tokens"]), answers[str(number)])
+    check = reference("reference", i64(table["tokens"]), answers[str(number)], **(encoder(table["tokens"]) if case["family"] == "t5" else {}))
     convert("--from-hf", folder, "--save", saved, "--check", check)
     convert("--load", saved, "--to-hf", out)
     assert json.loads((out / "config.json").read_text())["model_type"] == case["family"], name
@@ -85,6 +91,22 @@ good = tensors.read(check)
 double = reference("double", good["tokens"], good["logits"], {"weights": "float64"})
 said = convert("--from-hf", model, "--check", double)
 assert "u = 5.96e-08" in said and "pass" in said, said
+
+# ---- both T5s: v1.0 has tied embeddings and scales its logits ----
+
+for name, tied in ("t5-original", True), ("t5-v1_1", False):
+    t5, back = DATA / name, WORK / f"{name}-out"
+    convert("--from-hf", t5, "--save", WORK / name, "--check", t5 / "reference.safetensors")
+    convert("--load", WORK / name, "--to-hf", back, "--hf-dtype", "bfloat16", "--check", t5 / "reference.safetensors")
+    assert tensors.read(back / "model.safetensors") == tensors.read(t5 / "model.safetensors"), name
+    config, ids = (json.loads((back / f"{kind}.json").read_text()) for kind in ("config", "generation_config"))
+    assert ids == {"decoder_start_token_id": 0, "eos_token_id": 1, "pad_token_id": 0} and ids.items() <= config.items(), config
+    assert config["tie_word_embeddings"] == tied and ("lm_head.weight" in tensors.read(back / "model.safetensors")) != tied, config
+t5_good, edited = tensors.read(DATA / "t5-original/reference.safetensors"), WORK / "t5-edited"
+shutil.copytree(DATA / "t5-original", edited)
+(edited / "config.json").write_text((edited / "config.json").read_text().replace('"relative_attention_max_distance": 12', '"relative_attention_max_distance": 16'))
+convert("--from-hf", edited, "--check", edited / "reference.safetensors", expect=1)
+convert("--from-hf", edited, "--check", edited / "reference.safetensors", "--relative-attention-max-distance", 12)
 
 # ---- token ids and the tokenizer's files ----
 
@@ -260,6 +282,13 @@ refuses(reference("narrow", i64([[0] * length] * samples), (kind, [samples, leng
 refuses(reference("negative", i64([[-1] + rows[0][1:], rows[1]]), good["logits"]), "token 0 of sample 0 is -1")
 refuses(reference("beyond", i64([rows[0], rows[1][:-1] + [vocab]]), good["logits"]), f"token {length - 1} of sample 1 is {vocab}")
 refuses(reference("nan", good["tokens"], (kind, [samples, length, vocab], content[:-8] + nan)), "not finite", "sample 1")
+for more, part in ((encoder(rows), "of an encoder-decoder, the model is none"), (encoder(rows[:1]), f"of shape [{samples}, positions] and [{samples}]"),
+                   (encoder(rows, [length, length + 1]), f"encoder length {length + 1} of sample 1 is not in [1, {length}]"),
+                   (encoder([[-1] + rows[0][1:], rows[1]]), "token 0 of sample 0 is -1")):
+    refuses(reference("encoder", good["tokens"], good["logits"], **more), part)
+del t5_good["encoder_tokens"], t5_good["encoder_lengths"]
+said = convert("--from-hf", DATA / "t5-original", "--check", reference("no-encoder", t5_good["tokens"], t5_good["logits"]), expect=2)
+assert "the reference is not of an encoder-decoder, the model is one" in said, said
 long = [[0] * 41]
 refuses(reference("long", i64(long), (kind, [1, 41, vocab], bytes(41 * vocab * 8))), "the reference has 41 positions, the model 40")
 said = isotron("convert", "--check", check, expect=2)

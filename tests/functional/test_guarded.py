@@ -33,8 +33,10 @@ for name, options in RUNS.items():
     assert_same_bytes(here[0], there[0], 12, name)
 
 # ---- generation from prompts of different lengths
-for options in (["--top-k", 1], ["--temperature", 0.9, "--top-p", 0.8]):
-    words = ["generate", "--load", WORK / "experts-there", "--prompt", "the", "a device", "--tokens-to-generate", 9, "--logprobs", *options]
+run(PROGRAM, "convert", "--from-hf", ROOT / "tests/data/hf/t5-original", "--save", WORK / "t5")
+WRITER, T5 = ["experts-there", "--prompt", "the", "a device"], ["t5", "--tokenizer-type", "NullTokenizer", "--vocab-size", 61, "--prompt", "4 5", "6 7 8 9"]
+for (model, *prompts), options in ((WRITER, ["--top-k", 1]), (WRITER, ["--temperature", 0.9, "--top-p", 0.8]), (T5, ["--bf16", "--top-k", 1])):
+    words = ["generate", "--load", WORK / model, *prompts, "--tokens-to-generate", 9, "--logprobs", *options]
     here, there = run(PROGRAM, *words), run(GUARDED, *words)
     assert here == there and "new 3" in here, f"{here}\n{there}"
 

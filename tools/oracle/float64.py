@@ -50,13 +50,25 @@ class Float64:
         torch.set_default_dtype(torch.float32)
 
 
+def kind(config):
+    """The class of transformers whose logits are compared."""
+    return transformers.AutoModelForSeq2SeqLM if config.is_encoder_decoder else transformers.AutoModelForCausalLM
+
+
+def make(config, **how):
+    model = kind(config).from_config(config, **how)
+    if not getattr(config, "scale_decoder_outputs", True):  # T5 v1.1, which transformers 5 ties all the same
+        model.lm_head = torch.nn.Linear(config.d_model, config.vocab_size, bias=False)
+    return model
+
+
 def load(folder):
     """A saved model in float64 throughout, tables included, and the type of its weights."""
-    stored = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype="auto", local_files_only=True)
+    config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
+    stored = kind(config).from_pretrained(folder, dtype="auto", local_files_only=True)
     weights = stored.state_dict()
     with Float64():
-        config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
-        model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager", dtype=torch.float64).eval()
+        model = make(config, attn_implementation="eager", dtype=torch.float64).eval()
         model.config._experts_implementation = "eager"
     model.load_state_dict({n: t.double() for n, t in weights.items()})
     return model, narrowest(weights.values())
@@ -69,9 +81,11 @@ def narrowest(tensors):
     return next(name for name in ("bfloat16", "float16", "float32", "float64") if holds(name))
 
 
-def logits(model, tokens):
+def logits(model, tokens, **encoder):
+    """encoder: of an encoder-decoder, whose decoder reads the tokens."""
+    name = "decoder_input_ids" if encoder else "input_ids"
     with Float64(), torch.no_grad():
-        return model(input_ids=tokens, use_cache=False).logits
+        return model(**{name: tokens}, **encoder, use_cache=False).logits
 
 
 def versions():

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes tests/data/hf: what transformers computes for many spellings of config.json, and a small model as it saves one.
+"""Makes tests/data/hf: what transformers computes for many spellings of config.json, and small models as it saves them.
 
 usage: tools/oracle/hf_configs.py [--round-trip PROGRAM]
 
@@ -35,7 +35,6 @@ from families.decoder import EXPERTS, MISSING, ON, SIZES, spelled
 
 OUT = Path("tests/data/hf")
 TOKENS = [[3, 0, 5, 6, 1, 4]]
-MODEL = "qwen3-moe-windows"
 
 
 def cases():
@@ -48,8 +47,8 @@ def collapse(found):
     """{name: shape} as {name with * for the layer and # for the expert: [shape, layers, number of experts]}"""
     result = {}
     for name, shape in found.items():
-        layer, expert = re.search(r"(?<=\.layers\.|.....\.h\.)\d+", name), re.search(r"(?<=\.experts\.)\d+", name)
-        short = re.sub(r"(\.layers\.|\.h\.)\d+", r"\1*", re.sub(r"(\.experts\.)\d+", r"\1#", name))
+        layer, expert = re.search(r"(?<=\.layers\.|.....\.h\.|.\.block\.)\d+", name), re.search(r"(?<=\.experts\.)\d+", name)
+        short = re.sub(r"(\.layers\.|\.h\.|\.block\.)\d+", r"\1*", re.sub(r"(\.experts\.)\d+", r"\1#", name))
         entry = result.setdefault(short, [shape, [], 0])
         if layer and int(layer[0]) not in entry[1]:
             entry[1].append(int(layer[0]))
@@ -60,13 +59,13 @@ def collapse(found):
 def shapes(config):
     """The shapes of the tensors that transformers would save."""
     with tempfile.TemporaryDirectory() as folder:
-        model = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.for_model(**copy.deepcopy(config)))
-        model.save_pretrained(folder)
+        float64.make(transformers.AutoConfig.for_model(**copy.deepcopy(config))).save_pretrained(folder)
         return {n: shape for n, (_, shape, _) in tensors.read(Path(folder, "model.safetensors")).items()}
 
 
 def compute(folder):
-    return float64.logits(float64.load(folder)[0], torch.tensor(TOKENS)).numpy()
+    model, tokens = float64.load(folder)[0], torch.tensor(TOKENS)
+    return float64.logits(model, tokens, **({"input_ids": tokens} if model.config.is_encoder_decoder else {})).numpy()
 
 
 def answer(config):
@@ -82,18 +81,26 @@ def answer(config):
     return (found, logits) if np.isfinite(logits).all() else ("logits that are not finite", None)
 
 
-def make_model():
-    """As save_pretrained writes it: windows that the sequence exceeds, weights large enough to show every term."""
-    config = SIZES | EXPERTS | ON | {"hidden_size": 24, "num_attention_heads": 6, "num_key_value_heads": 3, "head_dim": 4,
+def make_models():
+    """As save_pretrained writes them: windows that the sequence exceeds, weights large enough to show every term."""
+    moe = SIZES | EXPERTS | ON | {"hidden_size": 24, "num_attention_heads": 6, "num_key_value_heads": 3, "head_dim": 4,
                                      "vocab_size": 37, "intermediate_size": 32, "moe_intermediate_size": 8, "norm_topk_prob": True,
                                      "mlp_only_layers": [1], "sliding_window": 5, "initializer_range": 0.4, "max_position_embeddings": 40}
-    torch.manual_seed(1)
-    model = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.for_model("qwen3_moe", **config))
-    model.to(torch.bfloat16).save_pretrained(OUT / MODEL)
-    (OUT / MODEL / "generation_config.json").unlink()
-    subprocess.run([sys.executable, HERE / "hf_logits.py", OUT / MODEL, OUT / MODEL / "reference.safetensors", "--length", "24"], check=True)
-    for file in (OUT / MODEL).iterdir():
-        file.chmod(0o644)
+    t5 = {"vocab_size": 61, "d_model": 24, "d_kv": 5, "d_ff": 20, "num_layers": 3, "num_decoder_layers": 2, "num_heads": 3,
+          "relative_attention_num_buckets": 8, "relative_attention_max_distance": 12, "decoder_start_token_id": 0}
+    for name, kind, config, seed, samples in (  # with these seeds, one sample of each T5 generates its end
+            ("qwen3-moe-windows", "qwen3_moe", moe, 1, 2), ("t5-original", "t5", t5, 2, 4),
+            ("t5-v1_1", "t5", t5 | {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}, 2, 4)):
+        torch.manual_seed(seed)
+        model = float64.make(transformers.AutoConfig.for_model(kind, **config))
+        for part, p in model.named_parameters() if kind == "t5" else ():
+            torch.nn.init.normal_(p, float("layer_norm" in part), 0.7)
+        model.to(torch.bfloat16).save_pretrained(OUT / name)
+        (OUT / name / "generation_config.json").unlink()
+        subprocess.run([sys.executable, HERE / "hf_logits.py", OUT / name, OUT / name / "reference.safetensors",
+                        "--length", "24", "--samples", str(samples)], check=True)
+        for file in (OUT / name).iterdir():
+            file.chmod(0o644)
 
 
 def round_trip(program):
@@ -149,7 +156,7 @@ def main(a):
     lines += [f'"{key}": [\n' + ",\n".join(map(dump, rows)) + "\n]" for key, rows in (("shapes", sets), ("cases", table))]
     (OUT / "configs.json").write_text("{\n" + ",\n".join(lines) + "\n}\n")
     tensors.write(OUT / "logits.safetensors", {n: ("F64", x.shape, x.tobytes()) for n, x in logits.items()}, {})
-    make_model()
+    make_models()
 
 
 command.run(main)

@@ -4,7 +4,8 @@
 usage: tools/oracle/hf_logits.py MODEL_DIR OUT.safetensors [--samples 2] [--length N] [--seed 1]
 
 Tokens are drawn at random. --length is the tokens of a sample: 32, or what the model has room for. Samples longer than the model's
-sliding window are needed to see the window at all."""
+sliding window are needed to see the window at all. The encoder of a T5 reads texts of several lengths, and its decoder the tokens
+that generate() of transformers chooses greedily."""
 import hashlib
 import platform
 from pathlib import Path
@@ -25,20 +26,43 @@ import transformers
 
 import float64
 
+LEAST_MARGIN = 1e-9
+
+
+def read(model, args, length, random):
+    """What an encoder-decoder reads: the encoder's tokens and their number, and the tokens that it generates from them."""
+    ends = torch.randint(1, length + 1, (args.samples,), generator=random)
+    ends[0] = length
+    mask = (torch.arange(length) < ends[:, None]).long()
+    ids = torch.randint(model.config.vocab_size, (args.samples, length), generator=random) * mask
+    with torch.no_grad():
+        tokens = model.generate(input_ids=ids, attention_mask=mask, max_new_tokens=length - 1, do_sample=False, num_beams=1,
+                                use_cache=False)  # the cache has layers for the encoder only
+    logits = float64.logits(model, tokens, input_ids=ids, attention_mask=mask)
+    first, second = logits.topk(2).values.unbind(-1)
+    return {"encoder_tokens": ids, "encoder_lengths": ends, "tokens": tokens, "logits": logits}, (first - second).min().item()
+
 
 def main(args):
     if not (args.model / "config.json").is_file():
         raise Failed(f"'{args.model}' is no model folder: it has no config.json")
     transformers.utils.logging.disable_progress_bar()
     model, weights = float64.load(args.model)
-    room = model.config.max_position_embeddings
+    room = getattr(model.config, "max_position_embeddings", 512)
     length = args.length or min(32, room)
     if length > room:
         raise Failed(f"--length {length} is more than the {room} positions of the model")
     window = getattr(model.config, "sliding_window", None)
     if window and window >= length:
         print(f"note: {length} tokens do not reach beyond the sliding window of {window}: give a longer --length to test it")
-    tokens = torch.randint(model.config.vocab_size, (args.samples, length), generator=torch.Generator().manual_seed(args.seed))
+    random = torch.Generator().manual_seed(args.seed)
+    if model.config.is_encoder_decoder:
+        found, margin = read(model, args, length, random)
+        if margin < LEAST_MARGIN:
+            raise Failed(f"the two most likely tokens of a position differ by {margin:g}: rounding may choose. Try another --seed")
+    else:
+        tokens = torch.randint(model.config.vocab_size, (args.samples, length), generator=random)
+        found = {"tokens": tokens, "logits": float64.logits(model, tokens)}
     metadata = {
         "weights": weights, "dtype": "float64", "generator": "tools/oracle/hf_logits.py",
         "source": f"{type(model).__name__} of transformers {transformers.__version__}, torch {torch.__version__}",
@@ -46,7 +70,7 @@ def main(args):
         "arguments": f"--samples {args.samples} --length {length} --seed {args.seed}",
         "config_sha256": hashlib.sha256((args.model / "config.json").read_bytes()).hexdigest(),
     }
-    safetensors.torch.save_file({"tokens": tokens, "logits": float64.logits(model, tokens).contiguous()}, args.out, metadata)
+    safetensors.torch.save_file({name: x.contiguous() for name, x in found.items()}, args.out, metadata)
     print(f"{args.out}: {args.samples} samples of {length} tokens, vocabulary {model.config.vocab_size}, weights {weights}")
 
 

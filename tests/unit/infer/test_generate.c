@@ -69,7 +69,7 @@ static void cached_greedy_equals_plain_forwards(void **state) {
         snprintf(words, sizeof words, "%s --fp64", STYLES[k]);
         TestModel *m = inference_model(words);
         const Prompt prompt = {PROMPT_TOKENS, PROMPT};
-        const GenerateOptions o = {.max_new_tokens = NEW, .eod = -1};
+        const GenerateOptions o = {.max_new_tokens = NEW};
         Generated g;
         assert_int_equal(generate(m->model, &m->run, &prompt, 1, &o, &g).code, ERR_NONE);
         assert_int_equal(g.n, PROMPT + NEW);
@@ -98,7 +98,7 @@ static void batch_of_prompts_equals_one_by_one(void **state) {
         char words[512];
         snprintf(words, sizeof words, "%s --fp64", STYLES[k]);
         TestModel *m = inference_model(words);
-        const GenerateOptions o = {.max_new_tokens = NEW, .eod = -1};
+        const GenerateOptions o = {.max_new_tokens = NEW};
         Generated together[N], alone;
         assert_int_equal(generate(m->model, &m->run, prompts, N, &o, together).code, ERR_NONE);
         for (int b = 0; b < N; b++) {
@@ -121,7 +121,7 @@ static void draws_depend_on_seed_sample_and_position(void **state) {
     static const int32_t TOKENS[] = {4, 5};
     const Prompt prompts[N] = {{TOKENS, 2}, {TOKENS, 2}, {TOKENS, 2}};
     TestModel *m = inference_model(STYLES[0]);
-    GenerateOptions o = {.sampling = {.temperature = 1.5}, .max_new_tokens = NEW, .seed = 1, .eod = -1};
+    GenerateOptions o = {.sampling = {.temperature = 1.5}, .max_new_tokens = NEW, .seed = 1};
     Generated a[N], b[N], c[N];
     assert_int_equal(generate(m->model, &m->run, prompts, N, &o, a).code, ERR_NONE);
     assert_int_equal(generate(m->model, &m->run, prompts, N, &o, b).code, ERR_NONE);
@@ -151,12 +151,12 @@ static bool stop_at(void *arg, int64_t sample, const int32_t *tokens, int64_t n)
     return sample == s->sample && n == s->n;
 }
 
-static void a_sample_ends_by_callback_eod_or_length(void **state) {
+static void a_sample_ends_by_callback_token_or_length(void **state) {
     (void)state;
     static const int32_t A[] = {1, 2, 3}, B[] = {40};
     const Prompt prompts[] = {{A, 3}, {B, 1}};
     TestModel *m = inference_model(STYLES[1]);
-    GenerateOptions o = {.max_new_tokens = 8, .eod = -1};
+    GenerateOptions o = {.max_new_tokens = 8};
     Generated full[2], g[2];
     assert_int_equal(generate(m->model, &m->run, prompts, 2, &o, full).code, ERR_NONE);
 
@@ -171,17 +171,18 @@ static void a_sample_ends_by_callback_eod_or_length(void **state) {
                         9 * sizeof(int32_t)); /* its neighbour's end changes nothing */
     generated_free(&g[0]), generated_free(&g[1]);
 
-    o = (GenerateOptions){.max_new_tokens = 8, .eod = full[1].tokens[4]};
+    const int64_t end = full[1].tokens[4];
+    o = (GenerateOptions){.max_new_tokens = 8, .ends = (int64_t[]){61, end}, .n_ends = 2};
     int64_t end0 = 3, end1 = 1;
-    while (end0 < full[0].n && full[0].tokens[end0] != o.eod) end0++;
-    while (full[1].tokens[end1] != o.eod) end1++;
+    while (end0 < full[0].n && full[0].tokens[end0] != end) end0++;
+    while (full[1].tokens[end1] != end) end1++;
     assert_int_equal(generate(m->model, &m->run, prompts, 2, &o, g).code, ERR_NONE);
     assert_int_equal(g[0].n, end0);
     assert_int_equal(g[1].n, end1); /* the end of document is not part of the text */
     assert_true(g[1].stopped);
     generated_free(&g[0]), generated_free(&g[1]);
 
-    o = (GenerateOptions){.max_new_tokens = 0, .eod = -1};
+    o = (GenerateOptions){.max_new_tokens = 0};
     assert_int_equal(generate(m->model, &m->run, prompts, 2, &o, g).code, ERR_NONE);
     assert_int_equal(g[0].n, 3);
     assert_true(fabs(g[0].logprobs[1] - full[0].logprobs[1]) <= logprob_bound(m, 100));
@@ -194,7 +195,7 @@ static void what_cannot_be_generated_is_a_sentence(void **state) {
     (void)state;
     TestModel *m = inference_model(STYLES[0]);
     int32_t tokens[41] = {0};
-    const GenerateOptions o = {.max_new_tokens = 10, .eod = -1};
+    const GenerateOptions o = {.max_new_tokens = 10};
     Generated g;
     const struct {
         Prompt prompt;
@@ -224,7 +225,7 @@ int main(void) {
         cmocka_unit_test(cached_greedy_equals_plain_forwards),
         cmocka_unit_test(batch_of_prompts_equals_one_by_one),
         cmocka_unit_test(draws_depend_on_seed_sample_and_position),
-        cmocka_unit_test(a_sample_ends_by_callback_eod_or_length),
+        cmocka_unit_test(a_sample_ends_by_callback_token_or_length),
         cmocka_unit_test(what_cannot_be_generated_is_a_sentence),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -214,4 +214,12 @@ def witness(o, init, x):
     return loss.item(), dict(zip(names, torch.autograd.grad(loss, params))), y.detach()
 
 
-BASE, SPELLINGS = {}, {}
+BASE = {"vocab_size": 7, "d_model": 16, "d_kv": 3, "d_ff": 24, "num_layers": 2, "num_heads": 4}
+SPELLINGS = {
+    "defaults": {}, "more decoder layers": {"num_decoder_layers": 3}, "few buckets": {"relative_attention_num_buckets": 4, "relative_attention_max_distance": 3},
+    "v1.1": {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False},
+    "v1.1 of transformers 5": {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": True, "scale_decoder_outputs": False},
+    "gated-silu": {"feed_forward_proj": "gated-silu"}, "gelu": {"feed_forward_proj": "gelu"}, "gelu_new": {"feed_forward_proj": "gelu_new"},
+    "epsilon": {"layer_norm_epsilon": 1e-3}, "!gated-relu": {"feed_forward_proj": "gated-relu"}, "!decoder": {"is_decoder": True},
+    "!scaled and untied": {"tie_word_embeddings": False, "scale_decoder_outputs": True},
+}

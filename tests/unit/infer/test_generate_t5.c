@@ -1,0 +1,233 @@
+/* Generation with an encoder-decoder: transformers' choices and logits, and a cache that changes nothing. */
+#include <math.h>
+#include <stdlib.h>
+
+#include "unit/model_helper.h"
+
+#include "ckpt/hf.h"
+#include "infer/generate.h"
+
+#define SIZES                                                                                                \
+    "--model t5 --num-layers 3 --decoder-num-layers 2 --hidden-size 24 --num-attention-heads 3 "             \
+    "--ffn-hidden-size 20 --seq-length 24 --decoder-seq-length 24 --vocab-size 61 --fp64 "
+#define RELATIVE "--position-embedding-type relative --kv-channels 5 --relative-attention-num-buckets 8 "
+#define ORIGINAL                                                                                             \
+    SIZES RELATIVE "--relative-attention-max-distance 12 --normalization RMSNorm --norm-epsilon 1e-6 "       \
+                   "--disable-bias-linear --softmax-scale 1 "
+#define WIDE "--init-method-std 0.3 "
+
+/* ---- forwards ---- */
+
+enum { POSITIONS = 64 };
+
+/* The tensors of one sample. */
+typedef struct Inputs {
+    int64_t tokens[POSITIONS], encoder[POSITIONS], positions[POSITIONS], length;
+    Tensor tensor[5];
+    Feed feed;
+} Inputs;
+
+/* Decoder tokens [first, first + n); the encoder's tokens and padding behind them. */
+static void inputs_fill(Inputs *x, const Prompt *p, int64_t padding, const int32_t *tokens, int64_t first,
+                        int64_t n) {
+    *x = (Inputs){.length = p->n};
+    for (int64_t i = 0; i < n; i++) x->tokens[i] = tokens[first + i];
+    for (int64_t i = 0; i < p->n; i++) x->encoder[i] = p->tokens[i];
+    for (int64_t i = 0; i < POSITIONS; i++) x->positions[i] = i;
+    const int64_t own[] = {1, n}, other[] = {1, p->n + padding}, one = 1;
+    x->tensor[0] = tensor_make(x->tokens, I64, 2, own);
+    x->tensor[1] = tensor_make(x->positions + first, I64, 2, own);
+    x->tensor[2] = tensor_make(x->encoder, I64, 2, other);
+    x->tensor[3] = tensor_make(x->positions, I64, 2, other);
+    x->tensor[4] = tensor_make(&x->length, I64, 1, &one);
+    x->feed = (Feed){.tokens = &x->tensor[0],
+                     .position_ids = &x->tensor[1],
+                     .encoder_tokens = &x->tensor[2],
+                     .encoder_position_ids = &x->tensor[3],
+                     .encoder_lengths = &x->tensor[4]};
+}
+
+static void forward(TestModel *m, const Inputs *x, double *logits) {
+    tape_begin(m->tape, &(MicrobatchContext){.recording = false});
+    const Tensor *y = model_forward(m->tape, m->model, &x->feed);
+    const int64_t vocab = m->setup->derived.vocab_size;
+    for (int64_t i = 0; i < y->dim[0]; i++)
+        memcpy(logits + i * vocab, (double *)y->data + i * y->dim[2], (size_t)vocab * sizeof *logits);
+}
+
+/* Logits [n, vocab] of all decoder tokens at once, or one by one with a cache. */
+static void plain_logits(TestModel *m, const Prompt *p, const int32_t *tokens, int64_t n, double *logits) {
+    Inputs x;
+    inputs_fill(&x, p, 0, tokens, 0, n);
+    forward(m, &x, logits);
+}
+
+static void cached_logits(TestModel *m, const Prompt *p, const int32_t *tokens, int64_t n, double *logits) {
+    enum { PADDING = 7 };
+    const CacheShape shape = {F64, n, p->n + PADDING, 1};
+    KvCache cache = model_cache_new(m->model, &shape);
+    for (int64_t i = 0; i < n; i++) {
+        Inputs x;
+        inputs_fill(&x, p, PADDING, tokens, i, 1);
+        x.feed.cache = &cache, x.feed.releases = true;
+        if (i) x.feed.encoder_tokens = x.feed.encoder_position_ids = NULL;
+        forward(m, &x, logits + i * m->setup->derived.vocab_size);
+        cache.length++;
+    }
+    model_cache_free(m->model, &cache);
+}
+
+/* |a - b| / max |b| */
+static double distance(const double *a, const double *b, int64_t n) {
+    double most = 0, largest = 0;
+    for (int64_t i = 0; i < n; i++) most = fmax(most, fabs(a[i] - b[i])), largest = fmax(largest, fabs(b[i]));
+    return most / largest;
+}
+
+/* log-probabilities of tokens[1..n) by logits [n, vocab] */
+static void assert_logprobs(const Generated *g, const double *logits, int64_t vocab) {
+    for (int64_t i = 0; i + 1 < g->n; i++) {
+        const double want = sampling_logprob(logits + i * vocab, vocab, g->tokens[i + 1]);
+        if (!(fabs(g->logprobs[i] - want) <= 1e-12 * fmax(1, fabs(want))))
+            fail_msg("log-probability %lld is %.17g, not %.17g", (long long)i, g->logprobs[i], want);
+    }
+}
+
+/* ---- transformers ---- */
+
+static void import_folder(const char *folder, Registry *r) {
+    Safetensors *s;
+    HfMap map;
+    assert_int_equal(safetensors_open(folder, &s).code, ERR_NONE);
+    assert_int_equal(hf_match(s, r, &map).code, ERR_NONE);
+    assert_int_equal(hf_import(s, &map, r).code, ERR_NONE);
+    hf_map_free(&map);
+    safetensors_close(s);
+}
+
+/* What generate() of transformers chose greedily, and its logits (tools/oracle/hf_logits.py). */
+static void equals_transformers(const char *folder, const char *words) {
+    enum { MOST = 8, END = 1 };
+    TestModel *m = test_model_new(setup_new("%s", words));
+    char *path = mem_printf("%s/reference.safetensors", folder);
+    Safetensors *file;
+    import_folder(folder, m->model->registry);
+    assert_int_equal(safetensors_open(path, &file).code, ERR_NONE);
+    const Tensor *encoder = safetensors_find(file, "encoder_tokens"),
+                 *tokens = safetensors_find(file, "tokens");
+    const int64_t *lengths = safetensors_find(file, "encoder_lengths")->data, n = tokens->dim[0],
+                  s = tokens->dim[1], vocab = m->setup->derived.vocab_size, end = END;
+    const double *want = safetensors_find(file, "logits")->data;
+    int32_t texts[MOST][POSITIONS], chosen[MOST][POSITIONS];
+    double *logits = mem_zero((size_t)(s * vocab), sizeof *logits);
+    Prompt prompts[MOST];
+    Generated g[MOST];
+    int64_t ended = 0;
+    assert_in_range(n, 2, MOST);
+    for (int64_t b = 0; b < n; b++) {
+        for (int64_t i = 0; i < lengths[b]; i++)
+            texts[b][i] = (int32_t)((int64_t *)encoder->data)[b * encoder->dim[1] + i];
+        for (int64_t i = 0; i < s; i++) chosen[b][i] = (int32_t)((int64_t *)tokens->data)[b * s + i];
+        prompts[b] = (Prompt){texts[b], lengths[b]};
+        cached_logits(m, &prompts[b], chosen[b], s, logits);
+        assert_true(distance(logits, want + b * s * vocab, s * vocab) <= 1e-12);
+    }
+    const GenerateOptions o = {.max_new_tokens = s - 1, .ends = &end, .n_ends = 1, .start = chosen[0][0]};
+    assert_int_equal(generate(m->model, &m->run, prompts, n, &o, g).code, ERR_NONE);
+    for (int64_t b = 0; b < n; b++) {
+        assert_memory_equal(g[b].tokens, chosen[b], (size_t)g[b].n * sizeof **chosen);
+        assert_int_equal(g[b].n_prompt, 1);
+        assert_true(g[b].n == s || chosen[b][g[b].n] == END);
+        assert_int_equal(g[b].stopped, g[b].n < s);
+        ended += g[b].stopped;
+        assert_logprobs(&g[b], want + b * s * vocab, vocab);
+        generated_free(&g[b]);
+    }
+    assert_in_range(ended, 1, n - 1);
+    safetensors_close(file);
+    free(path), free(logits);
+    test_model_free(m);
+}
+
+static void choices_and_logits_equal_transformers(void **state) {
+    (void)state;
+    equals_transformers("tests/data/hf/t5-original", ORIGINAL "--activation relu");
+    equals_transformers("tests/data/hf/t5-v1_1",
+                        ORIGINAL "--activation geglu-tanh --untie-embeddings-and-output-weights");
+}
+
+/* ---- the cache ---- */
+
+static const char *const STYLES[] = {
+    SIZES WIDE, /* Megatron-LM's */
+    SIZES WIDE "--position-embedding-type rope --swiglu",
+    SIZES WIDE RELATIVE "--relative-attention-max-distance 5 --attention-backend unfused",
+};
+enum { STYLE_COUNT = sizeof STYLES / sizeof *STYLES, PROMPTS = 4, NEW = 14 };
+static const int32_t A[] = {1}, B[] = {5, 9, 33, 20, 7, 8, 2, 11}, C[] = {60, 59},
+                     D[] = {5, 9, 33, 20, 7, 8, 2, 12};
+static const Prompt TEXTS[PROMPTS] = {{A, 1}, {B, 8}, {C, 2}, {D, 8}};
+
+/* A prompt is read alike in a batch with longer ones, and a position with all later ones or without them. */
+static void batches_and_caches_change_nothing(void **state) {
+    (void)state;
+    for (int k = 0; k < STYLE_COUNT; k++) {
+        TestModel *m = test_model_new(setup_new("%s", STYLES[k]));
+        const int64_t vocab = m->setup->derived.vocab_size;
+        const GenerateOptions o = {.max_new_tokens = NEW, .start = 3};
+        Generated together[PROMPTS], alone;
+        assert_int_equal(generate(m->model, &m->run, TEXTS, PROMPTS, &o, together).code, ERR_NONE);
+        for (int b = 0; b < PROMPTS; b++) {
+            double plain[(NEW + 1) * 61], cached[(NEW + 1) * 61];
+            assert_int_equal(generate(m->model, &m->run, &TEXTS[b], 1, &o, &alone).code, ERR_NONE);
+            assert_int_equal(together[b].n, 1 + NEW);
+            assert_int_equal(together[b].tokens[0], 3);
+            assert_memory_equal(together[b].tokens, alone.tokens, (1 + NEW) * sizeof *alone.tokens);
+            plain_logits(m, &TEXTS[b], alone.tokens, alone.n, plain);
+            cached_logits(m, &TEXTS[b], alone.tokens, alone.n, cached);
+            assert_true(distance(cached, plain, alone.n * vocab) <= 1e-13);
+            assert_logprobs(&alone, plain, vocab);
+            assert_logprobs(&together[b], plain, vocab);
+            generated_free(&alone), generated_free(&together[b]);
+        }
+        test_model_free(m);
+    }
+}
+
+/* ---- errors ---- */
+
+static void assert_refused(TestModel *m, int64_t prompt, int64_t fresh, int64_t start, const char *says) {
+    int32_t tokens[POSITIONS] = {0};
+    const Prompt p = {tokens, prompt};
+    Generated g;
+    const Err e =
+        generate(m->model, &m->run, &p, 1, &(GenerateOptions){.max_new_tokens = fresh, .start = start}, &g);
+    if (!says) assert_int_equal(e.code, ERR_NONE);
+    if (!says) generated_free(&g);
+    if (!says) return;
+    assert_int_equal(e.code, ERR_USER);
+    if (!strstr(e.msg, says)) fail_msg("'%s' does not say '%s'", e.msg, says);
+}
+
+static void lengths_are_those_of_each_stack(void **state) {
+    (void)state;
+    TestModel *m = test_model_new(setup_new(SIZES));
+    assert_refused(m, 24, 23, 0, NULL);
+    assert_refused(m, 25, 1, 0, "a prompt of 25 tokens exceeds the model's 24 positions");
+    assert_refused(m, 1, 24, 0, "24 new tokens exceed the model's 24 positions");
+    assert_refused(m, 1, 1, 61, "begins with token 61, which is outside the model's vocabulary of 61");
+    assert_refused(m, 1, 1, -1, "begins with token -1");
+    test_model_free(m);
+    m = test_model_new(setup_new(ORIGINAL)); /* relative positions do not end */
+    assert_refused(m, 40, 40, 0, NULL);
+    test_model_free(m);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(choices_and_logits_equal_transformers),
+        cmocka_unit_test(batches_and_caches_change_nothing),
+        cmocka_unit_test(lengths_are_those_of_each_stack),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
