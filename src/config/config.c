@@ -83,7 +83,10 @@ Err config_parse(Config *c, Args *args, ConfigUse use, unsigned checks, int argc
     args_use(args, config_table(c, use));
     args_line(args, argc, argv);
     if (args->help) return ERR_OK;
-    if (!c->tokenizer_type && c->vocab_file && c->merge_file) /* like pretrain_gpt.py */
+    if (!c->tokenizer_type && c->vocab_file &&
+        c->model != MODEL_gpt) /* like pretrain_bert.py and pretrain_t5.py */
+        c->tokenizer_type = "BertWordPieceLowerCase";
+    else if (!c->tokenizer_type && c->vocab_file && c->merge_file) /* like pretrain_gpt.py */
         c->tokenizer_type = "GPT2BPETokenizer";
     config_check(c, checks, args);
     return args_end(args);

@@ -415,6 +415,7 @@ Err checkpoint_args(Config *c, Arena *arena, Str *notes) {
     Source s;
     const bool tokenizer = !c->tokenizer_type && !i64_is_set(c->vocab_size);
     ERR_RETURN(source_find(c, &s));
+    if (!s.dir && c->use_checkpoint_args && c->load) return check_load(c); /* a run that begins */
     if (!s.dir)
         return c->load ? err_user("'%s' holds no checkpoint; check the path", c->load)
                        : err_user("--load is missing; which checkpoint?");

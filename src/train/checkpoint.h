@@ -8,7 +8,8 @@
 #include "train/trainer.h"
 
 /* Sets the model options that the user did not give from the checkpoint in --load (or
- * --pretrained-checkpoint). If neither a tokenizer nor --vocab-size is given, also sets the tokenizer's. */
+ * --pretrained-checkpoint). If neither a tokenizer nor --vocab-size is given, also sets the tokenizer's. With
+ * --use-checkpoint-args there may be no checkpoint yet. */
 Err checkpoint_args(Config *, Arena *, Str *notes);
 /* Sets the options of the schedules of learning rate and weight decay to those of the checkpoint that the run
  * continues, if there is one. */

@@ -24,6 +24,9 @@ says("--position-embedding-type rope --no-position-embedding --use-mcore-models 
      "--profile, --profile-step-start and --profile-ranks have no effect here: ", "--attention-backend fused is taken as flash")
 says("--multi-latent-attention --q-lora-rank 8 --v-head-dim 4", "--multi-latent-attention, --q-lora-rank and --v-head-dim are not supported",
      "Choose another model.", expect=2)
+says("--spec local", "--spec has no effect here: ")
+says("--spec megatron.core.models.mamba.mamba_layer_specs mamba_stack_spec", "--spec megatron.core.models.mamba.mamba_layer_specs is not supported",
+     expect=2)
 says("--fp8-param-gather", "isotron: --fp8-param-gather is not supported: ", expect=2)
 says("--tokenizer-type SFTTokenizer", "--tokenizer-type SFTTokenizer is not supported", "HuggingFaceTokenizer", expect=2)
 says("--swiglu --squared-relu", "--swiglu and --squared-relu contradict each other", expect=2)
@@ -47,6 +50,14 @@ assert "Use --micro-batch-size." in says("--batch-size 3", "is not supported: Me
 (WORK / "merges.txt").write_text("#version: 0.2\n")
 out = isotron("pretrain", *LAUNCHER, "--vocab-file", WORK / "vocab.json", "--merge-file", WORK / "merges.txt")
 assert "learning rate: 1.0" in out and "E-02" in out, out
+
+# That of pretrain_bert.py and pretrain_t5.py is BERT's. A run that begins has no checkpoint to take options from.
+(WORK / "vocab.txt").write_text("".join(f"{token}\n" for token in ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "##a")))
+for model in (["bert"], ["t5", "--decoder-seq-length", 16, "--vocab-extra-ids", 20]):
+    begins = ["--model", *model, "--vocab-file", WORK / "vocab.txt", "--use-checkpoint-args", "--load", WORK / model[0]]
+    said = isotron("pretrain", *LAUNCHER, *begins, expect=2)
+    assert "holds no checkpoint" in said and "set --save to the same folder" in said, said
+    assert "BertWordPieceLowerCase" in isotron("pretrain", *LAUNCHER, *begins, "--save", WORK / model[0], "--save-interval", 4)
 
 # Megatron-LM ignores --vocab-size with such a tokenizer; here it sizes the model, and a run prints a note.
 assert "note: the model has" not in out
