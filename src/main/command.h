@@ -24,7 +24,7 @@
     COMMAND(bench, true, "measure the speed of a training step or of individual ops")                        \
     COMMAND(version, false, "print the version, the commit, the compiler and the libraries of this build")   \
     NAMED_COMMAND(train_tokenizer, "train-tokenizer", false,                                                 \
-                  "train a byte-level BPE tokenizer and write its tokenizer.json")                           \
+                  "train a byte-level BPE or unigram tokenizer and write its tokenizer.json")                \
     COMMAND(docs, false, "print docs/reference/options.md: every option with its default, range and meaning")
 
 /* Each command gets the words after its name, prints usage errors, and returns the exit status. */

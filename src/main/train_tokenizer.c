@@ -10,16 +10,20 @@
 #include "data/text_reader.h"
 #include "main/command.h"
 #include "tokenizer/train_bpe.h"
+#include "tokenizer/train_unigram.h"
 #include "tokenizer/vocab.h"
 
 typedef struct Options {
     TextList input, special_tokens;
     const char *output, *json_key, *pattern;
     int64_t vocab_size, min_frequency;
+    int model;        /* Model */
     int input_format; /* PreprocessInput */
     bool overwrite;
 } Options;
 
+typedef enum Model { BPE, UNIGRAM } Model;
+static const char *const MODELS[] = {"bpe", "unigram", NULL};
 static const char *const FORMATS[] = {"jsonl", "text", "paragraphs", NULL};
 
 static const Arg ROWS[] = {
@@ -35,26 +39,32 @@ static const Arg ROWS[] = {
      .fallback = "none",
      .required = true,
      .help = "The tokenizer.json to write."},
+    {.names = "model",
+     .type = ARG_ENUM,
+     .offset = offsetof(Options, model),
+     .fallback = "bpe",
+     .choices = MODELS,
+     .help = "bpe: byte-level BPE, as GPT-2 has; unigram: pieces with probabilities, as T5 and XLM-R have."},
     {.names = "vocab-size",
      .type = ARG_I64,
      .offset = offsetof(Options, vocab_size),
      .fallback = "32000",
-     .help = "Tokens to make: special tokens, the 256 bytes, and merges."},
+     .help = "Tokens to make: special tokens, the 256 bytes and merges, or pieces."},
     {.names = "min-frequency",
      .type = ARG_I64,
      .offset = offsetof(Options, min_frequency),
      .fallback = "2",
-     .help = "Least number of occurrences of a pair that is merged."},
+     .help = "BPE: least number of occurrences of a pair that is merged."},
     {.names = "special-tokens",
      .type = ARG_TEXTS,
      .offset = offsetof(Options, special_tokens),
      .fallback = "none",
-     .help = "Special tokens, with the first ids; none = <|endoftext|>."},
+     .help = "Special tokens, with the first ids; none = <|endoftext|>, for unigram <pad> </s> <unk>."},
     {.names = "pattern",
      .type = ARG_TEXT,
      .offset = offsetof(Options, pattern),
      .fallback = "gpt2",
-     .help = "How a text is split into words: gpt2, v1 or v2 of --tiktoken-pattern, cl100k or o200k."},
+     .help = "BPE: how a text is split into words: gpt2, v1 or v2 of --tiktoken-pattern, cl100k or o200k."},
     {.names = "input-format",
      .type = ARG_ENUM,
      .offset = offsetof(Options, input_format),
@@ -73,8 +83,8 @@ static const Arg ROWS[] = {
      .help = "Replace the output if it exists."},
 };
 
-static Err add_record(BpeTrainer *t, const Options *o, const TextReader *r, const Str *record) {
-    if (r->kind != PREPROCESS_JSONL) return bpe_trainer_add(t, record->s ? record->s : "", record->len);
+static Err add_record(Words *t, const Options *o, const TextReader *r, const Str *record) {
+    if (r->kind != PREPROCESS_JSONL) return words_add(t, record->s ? record->s : "", record->len);
     json_error_t why;
     json_t *object = json_loadb(record->s, record->len, JSON_ALLOW_NUL, &why);
     const json_t *text = json_object_get(object, o->json_key);
@@ -85,14 +95,14 @@ static Err add_record(BpeTrainer *t, const Options *o, const TextReader *r, cons
         e = err_user("'%s' line %lld has no text at \"%s\": set --json-key", r->path, (long long)r->line,
                      o->json_key);
     else
-        e = bpe_trainer_add(t, json_string_value(text), json_string_length(text));
+        e = words_add(t, json_string_value(text), json_string_length(text));
     json_decref(object);
     return e;
 }
 
 static bool is_blank(const Str *s) { return strspn(s->s, " \t\r\n") == s->len; }
 
-static Err read_texts(BpeTrainer *t, const Options *o) {
+static Err read_texts(Words *t, const Options *o) {
     enum { PROGRESS_BYTES = 1 << 28 };
     TextReader r = text_reader((PreprocessInput)o->input_format, o->input.at, (int)o->input.count);
     Str record = {0};
@@ -108,9 +118,9 @@ static Err read_texts(BpeTrainer *t, const Options *o) {
         if (text_reader_bytes(&r) - told < PROGRESS_BYTES) continue;
         told = text_reader_bytes(&r);
         fprintf(stderr, "Read %s, %s, %s\n", bytes_text((double)told).s, amount(documents, "document").s,
-                amount(bpe_trainer_words(t), "different word").s);
+                amount(words_number(t), "different word").s);
     }
-    if (!e.code && !bpe_trainer_words(t)) e = err_user("the input has no text to train on");
+    if (!e.code && !words_number(t)) e = err_user("the input has no text to train on");
     text_reader_close(&r);
     str_free(&record);
     return e;
@@ -118,7 +128,10 @@ static Err read_texts(BpeTrainer *t, const Options *o) {
 
 static void progress(void *ctx, int64_t tokens) {
     const Options *o = ctx;
-    fprintf(stderr, "Made %lld of %lld tokens\n", (long long)tokens, (long long)o->vocab_size);
+    if (o->model == BPE)
+        fprintf(stderr, "Made %lld of %lld tokens\n", (long long)tokens, (long long)o->vocab_size);
+    else
+        fprintf(stderr, "Estimating the probabilities of %s\n", amount(tokens, "piece").s);
 }
 
 static Err write_json(const char *path, const json_t *tokenizer) {
@@ -129,29 +142,40 @@ static Err write_json(const char *path, const json_t *tokenizer) {
     return e;
 }
 
-static Err train(BpeTrainer *t, Options *o) {
-    static const char *const USUAL[] = {"<|endoftext|>"};
+static Training training_of(Options *o) {
+    static const char *const USUAL[] = {"<|endoftext|>"}, *const UNIGRAM_USUAL[] = {"<pad>", "</s>", "<unk>"};
+    Training t = {.vocab_size = o->vocab_size,
+                  .min_frequency = o->min_frequency,
+                  .special = o->special_tokens.at,
+                  .num_special = (size_t)o->special_tokens.count,
+                  .progress = progress,
+                  .ctx = o};
+    if (t.num_special) return t;
+    t.special = o->model == BPE ? USUAL : UNIGRAM_USUAL;
+    t.num_special = o->model == BPE ? 1 : 3;
+    return t;
+}
+
+static Err train(Words *words, Options *o) {
     const int64_t start = clock_ns();
-    ERR_RETURN(read_texts(t, o));
-    const int64_t words = bpe_trainer_words(t);
-    const BpeTraining training = {.vocab_size = o->vocab_size,
-                                  .min_frequency = o->min_frequency,
-                                  .special = o->special_tokens.count ? o->special_tokens.at : USUAL,
-                                  .num_special =
-                                      o->special_tokens.count ? (size_t)o->special_tokens.count : 1,
-                                  .progress = progress,
-                                  .ctx = o};
+    ERR_RETURN(read_texts(words, o));
+    const Training training = training_of(o);
     json_t *made = NULL;
     int64_t tokens;
-    ERR_RETURN(bpe_trainer_run(t, &training, &made, &tokens));
+    if (o->model == BPE)
+        ERR_RETURN(bpe_train(words, &training, &made, &tokens));
+    else
+        ERR_RETURN(unigram_train(words, &training, &made, &tokens));
     Err e = write_json(o->output, made);
     json_decref(made);
     if (e.code) return e;
-    printf("%s of %s in %.1f s\n", amount(tokens, "token").s, amount(words, "different word").s,
+    printf("%s of %s in %.1f s\n", amount(tokens, "token").s, amount(words_number(words), "different word").s,
            1e-9 * (double)(clock_ns() - start));
-    if (tokens < o->vocab_size)
+    if (tokens < o->vocab_size && o->model == BPE)
         printf("note: no other pair occurs %lld times: for more tokens, lower --min-frequency or add text\n",
                (long long)o->min_frequency);
+    else if (tokens < o->vocab_size)
+        printf("note: the text has no more pieces that occur often enough: for more tokens, add text\n");
     return ERR_OK;
 }
 
@@ -159,10 +183,10 @@ static Err run(Options *o) {
     if (file_exists(o->output) && !o->overwrite)
         return err_user("'%s' exists: choose another --output or add --overwrite", o->output);
     ERR_RETURN(file_check_target(o->output));
-    BpeTrainer *t;
-    ERR_RETURN(bpe_trainer_new(o->pattern, &t));
-    Err e = train(t, o);
-    bpe_trainer_free(t);
+    Words *words;
+    ERR_RETURN(o->model == BPE ? bpe_words(o->pattern, &words) : unigram_words(&words));
+    Err e = train(words, o);
+    words_free(words);
     return e;
 }
 
@@ -173,7 +197,8 @@ int command_train_tokenizer(int argc, char **argv) {
     args_init(
         &args, arena,
         "isotron train-tokenizer --input FILE... --output tokenizer.json [options]\n\n"
-        "Trains byte-level BPE. Its merges are those of Hugging Face's tokenizers for the same documents.\n\n"
+        "Trains byte-level BPE or a unigram model, as Hugging Face's tokenizers does for the same "
+        "documents.\n\n"
         "example: isotron train-tokenizer --input corpus.jsonl --output tokenizer.json --vocab-size 32000",
         NULL);
     args_use(&args, (ArgTable){.rows = ROWS, .count = sizeof ROWS / sizeof *ROWS, .target = &o});
@@ -184,6 +209,8 @@ int command_train_tokenizer(int argc, char **argv) {
                          o.output);
     if (o.vocab_size < 1 || o.vocab_size > VOCAB_ID_LIMIT)
         args_problem(&args, "--vocab-size must be from 1 to %d.", VOCAB_ID_LIMIT);
+    for (int i = 0; o.model == UNIGRAM && i < 2; i++)
+        args_refuse(&args, i ? "min-frequency" : "pattern", "by --model unigram");
     if (o.min_frequency < 1) args_problem(&args, "--min-frequency must be at least 1.");
     Err e = args_end(&args);
     int status;

@@ -39,16 +39,8 @@ typedef struct Word {
     size_t n;
 } Word;
 
-struct BpeTrainer {
-    json_t *pre_json;
-    PreTokenizer *pre;
-    PreTokenizerWork *work;
-    Matcher *matcher;
-    Vocab *words;
-    int64_t *counts; /* of words, by their id */
-    size_t counts_cap;
-    Err err;
-
+typedef struct Trainer {
+    const Words *words;
     Vocab *tokens;
     Word *lists; /* by word */
     int32_t *ids;
@@ -62,73 +54,27 @@ struct BpeTrainer {
     size_t queue_n, queue_cap;
     uint64_t *merges; /* keys; UINT64_MAX: the same pair was merged again later */
     size_t num_merges, merges_cap;
-};
+} Trainer;
 
-Err bpe_trainer_new(const char *pattern, BpeTrainer **out) {
+Err bpe_words(const char *pattern, Words **out) {
     const char *regex = NULL;
     if (strcmp(pattern, "gpt2")) ERR_RETURN(tiktoken_pattern(pattern, &regex));
-    BpeTrainer *t = mem_zero(1, sizeof *t);
-    if (regex)
-        t->pre_json = json_pack("{s:s,s:[{s:s,s:{s:s},s:s,s:b},{s:s,s:b,s:b,s:b}]}", "type", "Sequence",
-                                "pretokenizers", "type", "Split", "pattern", "Regex", regex, "behavior",
-                                "Isolated", "invert", 0, "type", "ByteLevel", "add_prefix_space", 0,
-                                "trim_offsets", 1, "use_regex", 0);
-    else
-        t->pre_json = json_pack("{s:s,s:b,s:b,s:b}", "type", "ByteLevel", "add_prefix_space", 0,
-                                "trim_offsets", 1, "use_regex", 1);
-    Err e = pretokenizer_load(t->pre_json, &t->pre);
-    if (e.code) return bpe_trainer_free(t), e;
-    t->work = pretokenizer_work_new(t->pre);
-    t->matcher = matcher_new();
-    t->words = vocab_new();
-    *out = t;
-    return ERR_OK;
+    json_t *pre = regex ? json_pack("{s:s,s:[{s:s,s:{s:s},s:s,s:b},{s:s,s:b,s:b,s:b}]}", "type", "Sequence",
+                                    "pretokenizers", "type", "Split", "pattern", "Regex", regex, "behavior",
+                                    "Isolated", "invert", 0, "type", "ByteLevel", "add_prefix_space", 0,
+                                    "trim_offsets", 1, "use_regex", 0)
+                        : json_pack("{s:s,s:b,s:b,s:b}", "type", "ByteLevel", "add_prefix_space", 0,
+                                    "trim_offsets", 1, "use_regex", 1);
+    return words_new(NULL, pre, out);
 }
 
-void bpe_trainer_free(BpeTrainer *t) {
-    if (!t) return;
-    json_decref(t->pre_json);
-    pretokenizer_free(t->pre);
-    pretokenizer_work_free(t->work);
-    matcher_free(t->matcher);
-    vocab_free(t->words), vocab_free(t->tokens);
+static void free_trainer(Trainer *t) {
+    vocab_free(t->tokens);
     for (size_t i = 0; i < t->num_pairs; i++) free(t->pairs[i].fresh.v);
     for (size_t i = 0; i < t->queue_n; i++) free(t->queue[i].places.v);
-    free(t->counts), free(t->lists), free(t->ids), free(t->pairs), free(t->slots), free(t->touched);
-    free(t->queue), free(t->merges), free(t);
+    free(t->lists), free(t->ids), free(t->pairs), free(t->slots), free(t->touched);
+    free(t->queue), free(t->merges);
 }
-
-static void count_word(void *arg, const char *piece, size_t n) {
-    BpeTrainer *t = arg;
-    if (t->err.code) return;
-    int32_t id = vocab_id(t->words, piece, n);
-    if (id < 0) {
-        id = vocab_limit(t->words);
-        if (id == VOCAB_ID_LIMIT)
-            t->err =
-                err_user("the text has more than %d different words; train on a part of it", VOCAB_ID_LIMIT);
-        else
-            t->err = vocab_add(t->words, piece, n, id);
-        if (t->err.code) return;
-        if ((size_t)id >= t->counts_cap)
-            t->counts = mem_grow(t->counts, t->counts_cap = t->counts_cap * 2 + 1024, sizeof *t->counts);
-        t->counts[id] = 0;
-    }
-    t->counts[id]++;
-}
-
-Err bpe_trainer_add(BpeTrainer *t, const char *text, size_t n) {
-    Str repaired = {0};
-    if (!utf8_valid(text, n)) {
-        utf8_repair(text, n, &repaired);
-        text = repaired.s, n = repaired.len;
-    }
-    Err e = pretokenizer_run(t->pre, t->work, t->matcher, true, text, n, count_word, t);
-    str_free(&repaired);
-    return e.code ? e : t->err;
-}
-
-int64_t bpe_trainer_words(const BpeTrainer *t) { return (int64_t)vocab_count(t->words); }
 
 /* ---- the queue: most frequent first, then the pair of smaller ids ---- */
 
@@ -136,7 +82,7 @@ static bool comes_first(const Queued *a, const Queued *b) {
     return a->count != b->count ? a->count > b->count : a->key < b->key;
 }
 
-static void enqueue(BpeTrainer *t, Queued q) {
+static void enqueue(Trainer *t, Queued q) {
     if (t->queue_n == t->queue_cap)
         t->queue = mem_grow(t->queue, t->queue_cap = t->queue_cap * 2 + 1024, sizeof *t->queue);
     size_t i = t->queue_n++;
@@ -144,7 +90,7 @@ static void enqueue(BpeTrainer *t, Queued q) {
     t->queue[i] = q;
 }
 
-static Queued dequeue(BpeTrainer *t) {
+static Queued dequeue(Trainer *t) {
     const Queued top = t->queue[0], last = t->queue[--t->queue_n];
     size_t i = 0;
     for (size_t child; (child = 2 * i + 1) < t->queue_n; i = child) {
@@ -158,13 +104,13 @@ static Queued dequeue(BpeTrainer *t) {
 
 /* ---- pairs ---- */
 
-static size_t slot_of(const BpeTrainer *t, uint64_t key) {
+static size_t slot_of(const Trainer *t, uint64_t key) {
     size_t slot = hash64(&key, sizeof key, 0) & t->mask;
     while (t->slots[slot] && t->pairs[t->slots[slot] - 1].key != key) slot = (slot + 1) & t->mask;
     return slot;
 }
 
-static Pair *pair_at(BpeTrainer *t, int32_t left, int32_t right) {
+static Pair *pair_at(Trainer *t, int32_t left, int32_t right) {
     const uint64_t key = (uint64_t)(uint32_t)left << 32 | (uint32_t)right;
     if (t->num_pairs * 2 >= t->mask) {
         t->mask = t->mask ? t->mask * 2 + 1 : 4095;
@@ -183,7 +129,7 @@ static Pair *pair_at(BpeTrainer *t, int32_t left, int32_t right) {
 }
 
 /* `word` has `count` more occurrences of the pair in all. */
-static void change(BpeTrainer *t, int32_t left, int32_t right, int64_t count, int32_t word) {
+static void change(Trainer *t, int32_t left, int32_t right, int64_t count, int32_t word) {
     Pair *p = pair_at(t, left, right);
     p->count += count;
     if (count < 0) return;
@@ -198,7 +144,7 @@ static void change(BpeTrainer *t, int32_t left, int32_t right, int64_t count, in
     p->fresh.v[p->fresh.n++] = word;
 }
 
-static void queue_touched(BpeTrainer *t) {
+static void queue_touched(Trainer *t) {
     for (size_t i = 0; i < t->num_touched; i++) {
         Pair *p = &t->pairs[t->touched[i]];
         if (p->count > 0)
@@ -212,7 +158,7 @@ static void queue_touched(BpeTrainer *t) {
 
 /* ---- training ---- */
 
-static Err add_token(BpeTrainer *t, const char *text, size_t n, int32_t *id) {
+static Err add_token(Trainer *t, const char *text, size_t n, int32_t *id) {
     *id = vocab_id(t->tokens, text, n);
     if (*id >= 0) return ERR_OK;
     *id = vocab_limit(t->tokens);
@@ -220,7 +166,7 @@ static Err add_token(BpeTrainer *t, const char *text, size_t n, int32_t *id) {
 }
 
 /* Special tokens, then the characters that spell bytes, in their order. */
-static Err add_alphabet(BpeTrainer *t, const BpeTraining *c) {
+static Err add_alphabet(Trainer *t, const Training *c) {
     int32_t id;
     t->tokens = vocab_new();
     for (size_t i = 0; i < c->num_special; i++) {
@@ -240,34 +186,35 @@ static Err add_alphabet(BpeTrainer *t, const BpeTraining *c) {
                     (long long)c->vocab_size, vocab_count(t->tokens));
 }
 
-static void split_words(BpeTrainer *t) {
-    const int32_t words = vocab_limit(t->words);
+static void split_words(Trainer *t) {
+    const int32_t words = words_number(t->words);
     size_t symbols = 0, n;
     for (int32_t w = 0; w < words; w++) {
-        const char *text = vocab_text(t->words, w, &n);
+        const char *text = words_text(t->words, w, &n);
         for (size_t i = 0; i < n; i++) symbols += ((unsigned char)text[i] & 0xC0) != 0x80;
     }
     t->ids = mem_alloc((symbols + 1) * sizeof *t->ids);
     t->lists = mem_alloc(((size_t)words + 1) * sizeof *t->lists);
     symbols = 0;
     for (int32_t w = 0; w < words; w++) {
-        const char *text = vocab_text(t->words, w, &n);
+        const char *text = words_text(t->words, w, &n);
         Word *word = &t->lists[w];
         *word = (Word){t->ids + symbols, 0};
         for (size_t i = 0, width; i < n; i += width) {
             uint32_t c;
             width = utf8_next(text + i, &c);
             word->ids[word->n++] = vocab_id(t->tokens, text + i, width);
-            if (word->n > 1) change(t, word->ids[word->n - 2], word->ids[word->n - 1], t->counts[w], w);
+            if (word->n > 1)
+                change(t, word->ids[word->n - 2], word->ids[word->n - 1], words_count(t->words, w), w);
         }
         symbols += word->n;
     }
     queue_touched(t);
 }
 
-static void merge_word(BpeTrainer *t, int32_t w, int32_t left, int32_t right, int32_t made) {
+static void merge_word(Trainer *t, int32_t w, int32_t left, int32_t right, int32_t made) {
     Word *word = &t->lists[w];
-    const int64_t count = t->counts[w];
+    const int64_t count = words_count(t->words, w);
     int32_t *ids = word->ids;
     size_t kept = 0;
     for (size_t i = 0; i < word->n; kept++) {
@@ -290,7 +237,7 @@ static void merge_word(BpeTrainer *t, int32_t w, int32_t left, int32_t right, in
 }
 
 /* The same pair may be merged twice; then its second rank holds. */
-static void note_merge(BpeTrainer *t, Pair *p) {
+static void note_merge(Trainer *t, Pair *p) {
     if (p->merged) t->merges[p->merged - 1] = UINT64_MAX;
     if (t->num_merges == t->merges_cap)
         t->merges = mem_grow(t->merges, t->merges_cap = t->merges_cap * 2 + 1024, sizeof *t->merges);
@@ -298,7 +245,7 @@ static void note_merge(BpeTrainer *t, Pair *p) {
     p->merged = (int64_t)t->num_merges;
 }
 
-static Err merge_pair(BpeTrainer *t, const Queued *top) {
+static Err merge_pair(Trainer *t, const Queued *top) {
     const int32_t left = (int32_t)(top->key >> 32), right = (int32_t)(uint32_t)top->key;
     size_t n;
     int32_t made;
@@ -316,7 +263,7 @@ static Err merge_pair(BpeTrainer *t, const Queued *top) {
     return ERR_OK;
 }
 
-static Err merge_all(BpeTrainer *t, const BpeTraining *c) {
+static Err merge_all(Trainer *t, const Training *c) {
     Err e = ERR_OK;
     while (vocab_count(t->tokens) < (size_t)c->vocab_size && t->queue_n && !e.code) {
         Queued top = dequeue(t);
@@ -336,14 +283,8 @@ static Err merge_all(BpeTrainer *t, const BpeTraining *c) {
     return e;
 }
 
-static json_t *token_json(const BpeTrainer *t, int32_t id) {
-    size_t n;
-    const char *text = vocab_text(t->tokens, id, &n);
-    return json_stringn(text, n);
-}
-
-static json_t *tokenizer_json(const BpeTrainer *t, const BpeTraining *c) {
-    json_t *vocab = json_object(), *merges = json_array(), *added = json_array();
+static json_t *tokenizer_json(const Trainer *t, const Training *c) {
+    json_t *vocab = json_object(), *merges = json_array();
     for (int32_t id = 0; id < vocab_limit(t->tokens); id++) {
         size_t n;
         const char *text = vocab_text(t->tokens, id, &n);
@@ -351,27 +292,28 @@ static json_t *tokenizer_json(const BpeTrainer *t, const BpeTraining *c) {
     }
     for (size_t i = 0; i < t->num_merges; i++)
         if (t->merges[i] != UINT64_MAX)
-            json_array_append_new(merges, json_pack("[o,o]", token_json(t, (int32_t)(t->merges[i] >> 32)),
-                                                    token_json(t, (int32_t)(uint32_t)t->merges[i])));
-    for (size_t i = 0; i < c->num_special; i++)
-        json_array_append_new(added, json_pack("{s:i,s:s,s:b,s:b,s:b,s:b,s:b}", "id",
-                                               vocab_id(t->tokens, c->special[i], strlen(c->special[i])),
-                                               "content", c->special[i], "single_word", 0, "lstrip", 0,
-                                               "rstrip", 0, "normalized", 0, "special", 1));
-    return json_pack(
-        "{s:s,s:n,s:n,s:o,s:n,s:O,s:n,s:{s:s,s:b,s:b,s:b},s:{s:s,s:n,s:n,s:n,s:n,s:b,s:b,s:b,s:o,s:o}}",
-        "version", "1.0", "truncation", "padding", "added_tokens", added, "normalizer", "pre_tokenizer",
-        t->pre_json, "post_processor", "decoder", "type", "ByteLevel", "add_prefix_space", 1, "trim_offsets",
-        1, "use_regex", 1, "model", "type", "BPE", "dropout", "unk_token", "continuing_subword_prefix",
-        "end_of_word_suffix", "fuse_unk", 0, "byte_fallback", 0, "ignore_merges", 0, "vocab", vocab, "merges",
-        merges);
+            json_array_append_new(merges,
+                                  json_pack("[o,o]", training_token(t->tokens, (int32_t)(t->merges[i] >> 32)),
+                                            training_token(t->tokens, (int32_t)(uint32_t)t->merges[i])));
+    json_t *decoder = json_pack("{s:s,s:b,s:b,s:b}", "type", "ByteLevel", "add_prefix_space", 1,
+                                "trim_offsets", 1, "use_regex", 1);
+    json_t *model = json_pack("{s:s,s:n,s:n,s:n,s:n,s:b,s:b,s:b,s:o,s:o}", "type", "BPE", "dropout",
+                              "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk", 0,
+                              "byte_fallback", 0, "ignore_merges", 0, "vocab", vocab, "merges", merges);
+    return training_json(t->words, c, t->tokens, decoder, model);
 }
 
-Err bpe_trainer_run(BpeTrainer *t, const BpeTraining *c, json_t **out, int64_t *tokens) {
-    ERR_RETURN(add_alphabet(t, c));
-    split_words(t);
-    ERR_RETURN(merge_all(t, c));
-    *tokens = (int64_t)vocab_count(t->tokens);
-    *out = tokenizer_json(t, c);
-    return ERR_OK;
+Err bpe_train(const Words *words, const Training *c, json_t **out, int64_t *tokens) {
+    Trainer t = {.words = words};
+    Err e = add_alphabet(&t, c);
+    if (!e.code) {
+        split_words(&t);
+        e = merge_all(&t, c);
+    }
+    if (!e.code) {
+        *tokens = (int64_t)vocab_count(t.tokens);
+        *out = tokenizer_json(&t, c);
+    }
+    free_trainer(&t);
+    return e;
 }

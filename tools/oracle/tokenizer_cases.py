@@ -184,8 +184,16 @@ def trained(folder):
     tok.train_from_iterator([text], trainers.BpeTrainer(vocab_size=600, min_frequency=2, show_progress=False, special_tokens=["<|endoftext|>", "<pad>"],
                                                         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet())))
     tok.decoder = decoders.ByteLevel()
-    data = json.loads(tok.to_str())
-    with open(f"{folder}/trained.json", "w") as f: json.dump(data, f, ensure_ascii=False, separators=(",", ":"))
+    save(tok, f"{folder}/trained.json")
+    tok = Tokenizer(models.Unigram())
+    tok.normalizer = normalizers.Sequence([normalizers.Nmt(), normalizers.NFKC(), normalizers.Replace(Regex(" {2,}"), " ")])
+    tok.pre_tokenizer, tok.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
+    tok.train_from_iterator([text], trainers.UnigramTrainer(vocab_size=600, show_progress=False, special_tokens=["<pad>", "</s>", "<unk>"], unk_token="<unk>"))
+    save(tok, f"{folder}/trained_unigram.json")
+
+
+def save(tok, path):
+    with open(path, "w") as f: json.dump(json.loads(tok.to_str()), f, ensure_ascii=False, separators=(",", ":"))
 
 
 def write(folder, only):
@@ -202,8 +210,7 @@ def write(folder, only):
     if not only or "trained.json" in only: trained(folder)
     for name in made:
         if name not in wanted: continue
-        data = json.loads(made[name]().to_str())
-        with open(f"{folder}/{name}", "w") as f: json.dump(data, f, ensure_ascii=False, separators=(",", ":"))
+        save(made[name](), f"{folder}/{name}")
     return names, wanted
 
 
