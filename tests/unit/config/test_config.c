@@ -1,4 +1,4 @@
-/* The options of a run: Megatron-LM's defaults, the seeds' spellings, rules, JSON, the generated document. */
+/* The options of a run: rules, JSON, the generated document. Defaults and names: test_defaults.c. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,75 +34,6 @@ static void done(Parsed *p) {
 static const char VALID[] =
     "--num-layers 2 --hidden-size 64 --num-attention-heads 4 --seq-length 16 --micro-batch-size 2 "
     "--train-iters 10 --lr 1e-3 --mock-data";
-
-static const struct {
-    const char *flag, *value;
-} MEGATRON_DEFAULTS[] = {
-#define MEGATRON(flag, value) {flag, value},
-#include "unit/config/megatron_defaults.def"
-#undef MEGATRON
-};
-/* These have another default here: runs are deterministic, and generation draws from all tokens. */
-static const char *const OTHER_DEFAULT[] = {"no-deterministic-mode", "top-k"};
-
-static void defaults_are_megatrons(void **state) {
-    (void)state;
-    Arena *arena = arena_new();
-    Config c;
-    config_defaults(&c, arena);
-    for (size_t i = 0; i < sizeof MEGATRON_DEFAULTS / sizeof *MEGATRON_DEFAULTS; i++) {
-        Str value = {0};
-        int option = config_find(MEGATRON_DEFAULTS[i].flag, strlen(MEGATRON_DEFAULTS[i].flag));
-        if (option < 0) fail_msg("there is no --%s", MEGATRON_DEFAULTS[i].flag);
-        arg_print(&CONFIG_ROWS[option], config_value(&c, option), &value);
-        if (strcmp(value.s, MEGATRON_DEFAULTS[i].value))
-            fail_msg("--%s is %s", MEGATRON_DEFAULTS[i].flag, value.s);
-        str_free(&value);
-    }
-    assert_true(c.deterministic_mode); /* Megatron-LM's default is off */
-    assert_true(c.lane == LANE_FP32 && c.activation == MLP_GELU);
-    assert_true(c.add_bias_linear && c.load_optim && c.save_rng && c.check_for_nan_in_loss_and_grad &&
-                c.mmap_bin_files);
-    arena_free(arena);
-}
-
-static bool is_megatrons(const char *flag) {
-    for (size_t i = 0; i < sizeof MEGATRON_DEFAULTS / sizeof *MEGATRON_DEFAULTS; i++)
-        if (config_find(MEGATRON_DEFAULTS[i].flag, strlen(MEGATRON_DEFAULTS[i].flag)) ==
-            config_find(flag, strlen(flag)))
-            return true;
-    for (size_t i = 0; i < sizeof OTHER_DEFAULT / sizeof *OTHER_DEFAULT; i++)
-        if (!strcmp(OTHER_DEFAULT[i], flag)) return true;
-    return false;
-}
-
-static void help_marks_the_options_that_megatron_lacks(void **state) {
-    (void)state;
-    for (int i = 0; i < OPTIONS; i++) {
-        const Arg *row = &CONFIG_ROWS[i];
-        char flag[100];
-        if (row->type == ARG_GROUP) continue;
-        snprintf(flag, sizeof flag, "%.*s", (int)arg_name_len(row), row->names);
-        if (is_megatrons(flag) == !strstr(row->help, "not in Megatron-LM")) continue;
-        fail_msg(
-            "--%s: is it in Megatron-LM? Then megatron_defaults.def has its default. Else its help says so.",
-            flag);
-    }
-}
-
-static void spellings_are_unique(void **state) {
-    (void)state;
-    for (int i = 0; i < OPTIONS; i++) {
-        if (CONFIG_ROWS[i].type == ARG_GROUP) continue;
-        char flag[100], *c;
-        assert_int_equal(config_find(CONFIG_ROWS[i].names, arg_name_len(&CONFIG_ROWS[i])), i);
-        snprintf(flag, sizeof flag, "%s",
-                 config_field_name(i)); /* also the field's own name leads nowhere else */
-        for (c = flag; *c; c++) *c = *c == '_' ? '-' : *c;
-        int other = config_find(flag, strlen(flag));
-        assert_true(other < 0 || other == i);
-    }
-}
 
 static void seeds_spellings_are_understood(void **state) {
     (void)state;
@@ -567,9 +498,6 @@ static void json_of_a_class_has_its_options_only(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(defaults_are_megatrons),
-        cmocka_unit_test(help_marks_the_options_that_megatron_lacks),
-        cmocka_unit_test(spellings_are_unique),
         cmocka_unit_test(seeds_spellings_are_understood),
         cmocka_unit_test(a_plain_run_keeps_the_rules),
         cmocka_unit_test(all_broken_rules_are_reported_at_once),
