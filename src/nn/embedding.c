@@ -56,5 +56,6 @@ Tensor *embedding_forward(Tape *t, const Embedding *e, const Feed *feed) {
     if (e->positions) x = add_rows(t, x, feed->position_ids, e->positions, stream);
     if (e->types) x = add_rows(t, x, feed->token_types, e->types, stream);
     if (e->spec->normed) x = norm_forward(t, &e->norm, x);
-    return op_dropout(t, x, e->spec->dropout, hash_name("embedding.dropout"));
+    const char *site = feed->encoded ? "decoder.embedding.dropout" : "embedding.dropout";
+    return op_dropout(t, x, e->spec->dropout, hash_name(site));
 }

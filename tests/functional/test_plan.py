@@ -8,6 +8,9 @@ CONFIG = ["--config", WORK / "run.conf"]
 FSDP = ["--use-megatron-fsdp", "--data-parallel-sharding-strategy"]
 PIPELINE = ["--num-layers", 4, "--pipeline-model-parallel-size", 2]
 EXPERTS = ["--disable-bias-linear", "--num-experts", 4, "--moe-router-topk", 2]
+ENCODER = ["--group-query-attention=false", "--num-query-groups", 1, "--tokenizer-type", "NullTokenizer", "--vocab-size", 200]
+BERT = [*ENCODER, "--model", "bert"]
+T5 = [*ENCODER, "--model", "t5", "--decoder-num-layers", 4, "--decoder-seq-length", 48, "--position-embedding-type", "relative"]
 
 
 def plan(*options):
@@ -30,8 +33,14 @@ for layout in ([], ["--bf16", "--ranks", 4, "--use-distributed-optimizer"],
                ["--ranks", 4, *PIPELINE, "--num-virtual-stages-per-pipeline-rank", 2, "--recompute-granularity", "selective"],
                ["--bf16", *PIPELINE, "--pipeline-schedule", "zero-bubble"],
                ["--ranks", 4, "--tensor-model-parallel-size", 2, "--sequence-parallel", "--expert-model-parallel-size", 2, *EXPERTS],
-               ["--context-parallel-size", 2, "--cpu-offloading-num-layers", 1]):
-    ran = isotron(*BASE, *data, *layout, "--train-iters", 1, "--lr-warmup-iters", 0)
+               ["--context-parallel-size", 2, "--cpu-offloading-num-layers", 1],
+               [*BERT, "--bf16", "--ranks", 2, "--tensor-model-parallel-size", 2, "--sequence-parallel"],
+               [*BERT, "--ranks", 4, *PIPELINE, *FSDP, "optim_grads"],
+               [*T5, "--cpu-offloading-num-layers", 5],
+               [*T5, "--ranks", 4, "--context-parallel-size", 2, "--use-distributed-optimizer"],
+               [*T5, "--bf16", "--pipeline-model-parallel-size", 2, "--num-virtual-stages-per-pipeline-rank", 3],
+               [*T5, "--ranks", 4, "--pipeline-model-parallel-size", 2, *FSDP, "optim_grads_params", "--recompute-granularity", "selective"]):
+    ran = isotron(*BASE, *(["--mock-data"] if "--model" in layout else data), *layout, "--train-iters", 1, "--lr-warmup-iters", 0)
     said = plan(*CONFIG, *layout)
     rank = said["plan"]["memory"][0]
     parts = {**rank["bytes"], "total": rank["total"]}

@@ -7,14 +7,25 @@
 #include "base/philox.h"
 #include "train/trainer.h"
 
-static inline Batch numbered_batch(const Setup *s, int64_t first) {
-    Batch x = batch_new(s->derived.micro_batch_size, (SampleShape){s->config.seq_length, 0, GPT_FIELDS});
+/* Samples without padding; only T5 has fields of an encoder, and the sentences of BERT are all of one kind. */
+static inline Batch numbered_batch(const Setup *s, const SampleShape *shape, int64_t first) {
+    Batch x = batch_new(s->derived.micro_batch_size, *shape);
     for (int64_t i = 0; i < x.b * x.s; i++) {
         const uint64_t at = (uint64_t)(first * x.s + i);
         x.tokens[i] = philox_u32(3, 1, at) % (uint32_t)s->derived.vocab_size;
         x.labels[i] = philox_u32(3, 2, at) % (uint32_t)s->derived.vocab_size;
-        x.position_ids[i] = i % x.s;
+        if (x.position_ids) x.position_ids[i] = i % x.s;
+        if (x.token_types) x.token_types[i] = 0;
         x.loss_mask[i] = 1;
+    }
+    for (int64_t i = 0; x.encoder_tokens && i < x.b * x.encoder_s; i++) {
+        x.encoder_tokens[i] = x.tokens[i % (x.b * x.s)];
+        x.encoder_position_ids[i] = i % x.encoder_s;
+    }
+    for (int64_t i = 0; i < x.b; i++) {
+        if (x.lengths) x.lengths[i] = x.s;
+        if (x.sentence_labels) x.sentence_labels[i] = 0;
+        if (x.encoder_lengths) x.encoder_lengths[i] = x.encoder_s;
     }
     return x;
 }
@@ -29,7 +40,8 @@ static inline StepReport rank_step(const Setup *s, Trainer *r) {
     Batch whole[MOST], batches[MOST];
     assert_in_range(n, 1, MOST);
     for (int64_t i = 0; i < n; i++) {
-        whole[i] = numbered_batch(s, r->consumed_samples + (i * ranks + m->coordinate[AXIS_DP]) * micro);
+        whole[i] = numbered_batch(s, &r->model->plan.sample,
+                                  r->consumed_samples + (i * ranks + m->coordinate[AXIS_DP]) * micro);
         batches[i] = batch_slice(&whole[i], m->size[AXIS_CP], m->coordinate[AXIS_CP], arena);
     }
     StepReport report = trainer_begin_step(r);

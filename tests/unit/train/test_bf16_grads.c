@@ -30,7 +30,8 @@ static void accumulate(Trial *t, Comm *comm, Trainer *r, int64_t first, int64_t 
     const Registry *whole = t->whole->registry;
     Batch batches[MICROBATCHES];
     for (int64_t i = 0; i < count; i++)
-        batches[i] = numbered_batch(s, (first + i) * ranks + r->layout.mesh.coordinate[AXIS_DP]);
+        batches[i] = numbered_batch(s, &r->model->plan.sample,
+                                    (first + i) * ranks + r->layout.mesh.coordinate[AXIS_DP]);
     StepReport report = trainer_begin_step(r);
     trainer_microbatches(r, batches, count, n, &report);
     trainer_reduce(r, &report);

@@ -182,7 +182,7 @@ static void evaluation_leaves_scales_alone(void **state) {
         double *before = mem_alloc(n);
         LossSum sum[MODEL_LOSSES] = {{0}};
         memcpy(before, g->masters, n);
-        Batch b = numbered_batch(s, 100);
+        Batch b = numbered_batch(s, &r->model->plan.sample, 100);
         trainer_evaluate(r, &b, sum);
         assert_memory_equal(before, g->masters, n);
         batch_free(&b);

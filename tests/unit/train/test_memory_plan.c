@@ -7,6 +7,7 @@
 #include "unit/train/ranks_step.h"
 
 enum { RANKS = 4, MICROBATCHES = 16 };
+#define T5 "--model t5 --decoder-seq-length 4 --position-embedding-type relative "
 
 typedef struct Trial {
     const Setup *setup;
@@ -40,6 +41,11 @@ static void a_part_of_a_step_plans_the_whole(void **state) {
         "--use-megatron-fsdp --overlap-grad-reduce --num-virtual-stages-per-pipeline-rank 2",
         "--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads --ddp-bucket-size 200",
         "--use-distributed-optimizer --overlap-grad-reduce --ddp-bucket-size 200",
+        "--model bert --tensor-model-parallel-size 2 --sequence-parallel --global-batch-size 16",
+        "--model bert --use-megatron-fsdp --overlap-grad-reduce --overlap-param-gather",
+        T5 "--num-virtual-stages-per-pipeline-rank 4 --use-distributed-optimizer --overlap-grad-reduce",
+        T5 "--pipeline-schedule zero-bubble --context-parallel-size 2 --global-batch-size 16",
+        T5 "--use-megatron-fsdp --overlap-grad-reduce --num-virtual-stages-per-pipeline-rank 2",
     };
     for (size_t i = 0; i < sizeof WAYS / sizeof *WAYS; i++) {
         Trial t = {0};

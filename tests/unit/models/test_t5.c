@@ -1,0 +1,30 @@
+/* The encoder and the decoder share an embedding, and drop other elements of it. */
+#include "unit/model_helper.h"
+
+enum { B = 2, S = 8, HIDDEN = 16 };
+
+static void the_decoder_drops_other_elements_than_the_encoder(void **state) {
+    (void)state;
+    TestModel *m = test_model_new(setup_new("--fp64 --model t5 --seq-length %d --decoder-seq-length %d "
+                                            "--hidden-dropout 0.5",
+                                            S, S));
+    const Ids *x = ids_new(m, B, S, 1);
+    Feed decoder = x->feed;
+    decoder.encoded = &(Tensor){0};
+    tape_begin(m->tape, &(MicrobatchContext){.training = true});
+    const double *a = embedding_forward(m->tape, &m->model->embedding, &x->feed)->data,
+                 *again = embedding_forward(m->tape, &m->model->embedding, &x->feed)->data,
+                 *b = embedding_forward(m->tape, &m->model->embedding, &decoder)->data;
+    int differ = 0;
+    for (int i = 0; i < B * S * HIDDEN; i++) differ += (a[i] == 0) != (b[i] == 0);
+    assert_memory_equal(a, again, B * S * HIDDEN * sizeof *a);
+    assert_in_range(differ, B * S * HIDDEN / 3, B * S * HIDDEN * 2 / 3); /* half of them, by chance */
+    test_model_free(m);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_decoder_drops_other_elements_than_the_encoder),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
