@@ -71,6 +71,8 @@ isotron("pretrain", *T5, *SHAPE, *TOKENS, "--data-path", WORK / "text_text_sente
         "--save", WORK / "trained", "--save-interval", 40)
 said = generate(WORK / "trained", "--temperature", 0, "--prompt", "The loss <extra_id_0> ranks.", "A <extra_id_0>", "--tokens-to-generate", 8)[0]
 assert [text.startswith("<extra_id_0>") for text in said.split("\n")[1::3]] == [True, True], said
+many = ["--temperature", 0, "--prompt", "The loss <extra_id_0> ranks.", "A <extra_id_0>", "--tokens-to-generate", 8, "--fp64", "--logprobs"]
+assert_same_text(generate(WORK / "trained", *many, "--tensor-model-parallel-size", 2)[0], generate(WORK / "trained", *many)[0], "2 ranks")
 said = generate(WORK / "trained", "--temperature", 0, "--prompt", "A", "--tokens-to-generate", 48, status=2)[1]
 assert "48 new tokens exceed the model's 48 positions" in said, said
 
