@@ -6,6 +6,8 @@
 #include "base/amount.h"
 #include "base/hash.h"
 #include "base/philox.h"
+#include "comm/agree.h"
+#include "ops/redistribute.h"
 
 enum { IDS = 3 };
 
@@ -190,7 +192,7 @@ static Tensor *feed(Session *s, int64_t count) {
     tape_begin(s->tape, &(MicrobatchContext){.recording = false});
     Tensor *logits = model_forward(s->tape, s->model, &feed);
     s->cache.length += count;
-    return logits;
+    return op_redistribute(s->tape, logits, AXIS_TP, SPMD_I, 2);
 }
 
 static void logits_row(const Session *s, const Tensor *logits, int64_t position, int64_t sample,
@@ -252,7 +254,7 @@ Err generate(const Model *m, const RunContext *context, const Prompt *prompts, i
              const GenerateOptions *o, Generated *out) {
     Session s = {.model = m, .context = context, .options = o, .prompts = prompts, .n = n, .out = out};
     ERR_RETURN(check_prompts(&s));
-    ERR_RETURN(check_memory(&s));
+    ERR_RETURN(comm_agree(context->comm, check_memory(&s)));
     const int32_t start = (int32_t)o->start;
     const Prompt begun = {&start, 1};
     for (int64_t b = 0; b < n; b++) {

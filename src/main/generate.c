@@ -10,12 +10,12 @@
 #include "main/command.h"
 #include "tokenizer/special.h"
 #include "train/checkpoint.h"
+#include "train/launch.h"
 
 typedef struct Job {
     Setup setup;
     Prompt *prompts;
     int64_t n;
-    Generated *out;
     int64_t *ends, n_ends, start; /* GenerateOptions */
 } Job;
 
@@ -140,8 +140,7 @@ static bool stop(void *arg, int64_t sample, const int32_t *tokens, int64_t n) {
 /* ---- output ---- */
 
 /* The last token may go beyond the text that stopped it. A T5 answers a prompt, other models continue it. */
-static Err print_text(const Job *j, int64_t i) {
-    const Generated *g = &j->out[i];
+static Err print_text(const Job *j, const Generated *g, int64_t i) {
     char *text, *generated;
     size_t bytes, own;
     int64_t before;
@@ -155,11 +154,11 @@ static Err print_text(const Job *j, int64_t i) {
     return ERR_OK;
 }
 
-static Err print(const Job *j) {
+static Err print(const Job *j, const Generated *out) {
     for (int64_t i = 0; i < j->n; i++) {
-        const Generated *g = &j->out[i];
+        const Generated *g = &out[i];
         if (j->n > 1) printf("%s--- %lld\n", i ? "\n" : "", (long long)i + 1);
-        ERR_RETURN(print_text(j, i));
+        ERR_RETURN(print_text(j, g, i));
         if (!j->setup.config.logprobs) continue;
         for (int64_t k = 1; k < g->n; k++)
             printf("%s %lld\t%d\t%.9g\n", k < g->n_prompt ? "prompt" : "new", (long long)k, g->tokens[k],
@@ -168,11 +167,41 @@ static Err print(const Job *j) {
     return ERR_OK;
 }
 
-static void tell_speed(const Job *j, int64_t ns) {
+static void tell_speed(const Job *j, const Generated *out, int64_t ns) {
     int64_t tokens = 0;
-    for (int64_t i = 0; i < j->n; i++) tokens += j->out[i].n - j->out[i].n_prompt;
+    for (int64_t i = 0; i < j->n; i++) tokens += out[i].n - out[i].n_prompt;
     fprintf(stderr, "  generated %s in %.2f s: %.1f tokens/s\n", amount(tokens, "token").s, 1e-9 * (double)ns,
             1e9 * (double)tokens / (double)ns);
+}
+
+/* What a rank generates; the first one prints it. */
+static Err generate_on_rank(void *arg, Comm *comm) {
+    const Job *j = arg;
+    const Setup *s = &j->setup;
+    Trainer *r;
+    ERR_RETURN(trainer_open_for_inference(&s->config, &s->derived, comm, &r));
+    const GenerateOptions options = {
+        .sampling = {s->config.temperature, s->config.top_k, s->config.top_p},
+        .max_new_tokens = s->config.tokens_to_generate,
+        .seed = s->derived.random_seed,
+        .ends = j->ends,
+        .n_ends = j->n_ends,
+        .start = j->start,
+        .stop = stop,
+        .stop_arg = arg,
+    };
+    Generated *out = mem_zero((size_t)j->n, sizeof *out);
+    const int64_t start = clock_ns();
+    Err e = generate(r->model, &r->context, j->prompts, j->n, &options, out);
+    const int64_t ns = clock_ns() - start;
+    if (!e.code && rank_is_printer(comm)) {
+        e = print(j, out);
+        if (!e.code) tell_speed(j, out, ns);
+    }
+    for (int64_t i = 0; i < j->n; i++) generated_free(&out[i]);
+    free(out);
+    trainer_free(r);
+    return e;
 }
 
 static Err generate_run(Job *j) {
@@ -185,26 +214,7 @@ static Err generate_run(Job *j) {
     ERR_RETURN(read_prompts(j));
     if (!j->n) return err_user("there is nothing to continue; set --prompt TEXT or --prompts-file FILE");
     ERR_RETURN(find_tokens(j));
-    Trainer *r;
-    ERR_RETURN(trainer_open_for_inference(&s->config, &s->derived, &r));
-    GenerateOptions options = {
-        .sampling = {s->config.temperature, s->config.top_k, s->config.top_p},
-        .max_new_tokens = s->config.tokens_to_generate,
-        .seed = s->derived.random_seed,
-        .ends = j->ends,
-        .n_ends = j->n_ends,
-        .start = j->start,
-        .stop = stop,
-        .stop_arg = j,
-    };
-    j->out = mem_zero((size_t)j->n, sizeof *j->out);
-    const int64_t start = clock_ns();
-    Err e = generate(r->model, &r->context, j->prompts, j->n, &options, j->out);
-    const int64_t ns = clock_ns() - start;
-    if (!e.code) e = print(j);
-    if (!e.code) tell_speed(j, ns);
-    trainer_free(r);
-    return e;
+    return world_run(&s->config, generate_on_rank, j);
 }
 
 int command_generate(int argc, char **argv) {
@@ -230,12 +240,8 @@ int command_generate(int argc, char **argv) {
         e = generate_run(&j);
         status = e.code ? command_fail(e) : 0;
     }
-    for (int64_t i = 0; i < j.n; i++) {
-        free((void *)j.prompts[i].tokens);
-        if (j.out) generated_free(&j.out[i]);
-    }
+    for (int64_t i = 0; i < j.n; i++) free((void *)j.prompts[i].tokens);
     free(j.prompts), free(j.ends);
-    free(j.out);
     args_free(&args);
     setup_free(s);
     return status;

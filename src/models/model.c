@@ -207,16 +207,20 @@ static const void *branch_spec(const LayerSpec *l, BranchId kind) {
 enum { CACHED = 3 }; /* tensors of a layer: KvCache.k, v and cross */
 
 /* Tensor i / layers of layer i % layers, without memory; ndim 0: it has none. */
-static Tensor cache_tensor(const StackSpec *s, int64_t i, const CacheShape *shape) {
+static Tensor cache_tensor(const Model *m, int64_t i, const CacheShape *shape) {
+    const StackSpec *s = &m->plan.stack[m->plan.n_stacks - 1];
+    const int64_t tp = m->registry->layout.mesh.size[AXIS_TP];
     const LayerSpec *l = &s->layer[i % s->n];
     const AttentionSpec *a = branch_spec(l, BRANCH_attention);
     const CrossAttentionSpec *x = branch_spec(l, BRANCH_cross_attention);
-    if (i < 2 * s->n)
-        return a ? tensor_make(NULL, shape->dtype, 5,
-                               (int64_t[]){shape->capacity, shape->b, a->groups, 1, a->head_dim})
-                 : (Tensor){0};
+    if (i < 2 * s->n) {
+        if (!a) return (Tensor){0};
+        const int64_t groups = a->groups > tp ? a->groups / tp : 1; /* fewer groups are shared by ranks */
+        return tensor_make(NULL, shape->dtype, 5,
+                           (int64_t[]){shape->capacity, shape->b, groups, 1, a->head_dim});
+    }
     if (!x) return (Tensor){0};
-    const int64_t width = 2 * x->attention.heads * x->attention.head_dim;
+    const int64_t width = 2 * x->attention.heads / tp * x->attention.head_dim;
     return tensor_make(NULL, shape->dtype, 3, (int64_t[]){shape->encoder, shape->b, width});
 }
 
@@ -224,7 +228,7 @@ double model_cache_bytes(const Model *m, const CacheShape *shape) {
     const StackSpec *s = &m->plan.stack[m->plan.n_stacks - 1];
     double bytes = 0;
     for (int64_t i = 0; i < CACHED * s->n; i++) {
-        const Tensor position = cache_tensor(s, i, &(CacheShape){shape->dtype, 1, 1, 1});
+        const Tensor position = cache_tensor(m, i, &(CacheShape){shape->dtype, 1, 1, 1});
         const int64_t positions = i < 2 * s->n ? shape->capacity : shape->encoder;
         if (position.ndim) bytes += (double)tensor_bytes(&position) * (double)positions * (double)shape->b;
     }
@@ -236,7 +240,7 @@ KvCache model_cache_new(const Model *m, const CacheShape *shape) {
     KvCache cache = {.k = mem_zero(CACHED * (size_t)s->n, sizeof *cache.k)};
     cache.v = cache.k + s->n, cache.cross = cache.v + s->n;
     for (int64_t i = 0; i < CACHED * s->n; i++) {
-        cache.k[i] = cache_tensor(s, i, shape);
+        cache.k[i] = cache_tensor(m, i, shape);
         if (cache.k[i].ndim) cache.bytes += tensor_bytes(&cache.k[i]);
     }
     char *at = cache.block = device_alloc(m->device, cache.bytes, "KV cache");

@@ -92,6 +92,7 @@ static Tensor *append(Tape *t, Tensor *cache, int64_t length, Tensor *x_sbg1d) {
     tail.dim[0] = s;
     tape_call(t, &OPS[OP_copy], (Call){.in = {x_sbg1d}, .out = {&tail}});
     *all = *cache;
+    all->spmd = x_sbg1d->spmd;
     all->dim[0] = length + s;
     return all;
 }

@@ -68,6 +68,7 @@ static Tensor *encoded_kv(Tape *t, const CrossAttention *m, const Feed *feed) {
     CHECK(feed->encoded, "cross-attention has no output of an encoder");
     Tensor *kv = linear_forward(t, &m->kv, feed->encoded);
     if (cached) tape_call(t, &OPS[OP_copy], (Call){.in = {kv}, .out = {cached}});
+    if (cached) cached->spmd = kv->spmd;
     return kv;
 }
 

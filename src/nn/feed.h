@@ -7,7 +7,7 @@
 
 enum { MODEL_LOSSES = 2 }; /* at most */
 
-/* Keys and values of earlier positions, one pair per layer (generation). */
+/* Keys and values of earlier positions, one pair per layer, of this rank's g groups (generation). */
 typedef struct KvCache {
     Tensor *k, *v; /* [layers] tensors [capacity, b, g, 1, d]; ndim 0: a layer without attention */
     Tensor

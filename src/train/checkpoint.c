@@ -451,14 +451,14 @@ Err checkpoint_schedule(Config *c, Arena *arena) {
     return e;
 }
 
-Err trainer_open_for_inference(const Config *c, const Derived *d, Trainer **out) {
+Err trainer_open_for_inference(const Config *c, const Derived *d, Comm *comm, Trainer **out) {
     Device *device;
+    char transport[200];
     *out = NULL;
-    const DeviceSpec spec = map_device_spec(c, d, 0);
-    ERR_RETURN(device_open(&spec, &device));
-    Trainer *r = trainer_new(c, d, NULL, NULL, device);
+    ERR_RETURN(rank_open_device(c, d, comm, &device, transport));
+    Trainer *r = trainer_new(c, d, NULL, comm, device);
     bool loaded;
-    Err e = checkpoint_load(r, true, stderr, &loaded);
+    Err e = comm_agree(comm, checkpoint_load(r, true, stderr, &loaded));
     if (!e.code && !loaded) e = err_user("'%s' holds no checkpoint", c->load);
     if (!e.code) trainer_refresh_states(r, false);
     if (e.code) trainer_free(r);

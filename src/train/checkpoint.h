@@ -22,8 +22,8 @@ Err checkpoint_check_model(const Config *, const json_t *state, const char *dir,
  * replace. */
 Err checkpoint_check_folders(const Config *);
 bool checkpoint_saves_where_it_loads(const Config *);
-/* Opens a run whose parameters come from --load. */
-Err trainer_open_for_inference(const Config *, const Derived *, Trainer **);
+/* Opens a run whose parameters come from --load. All ranks call it and get the same error; comm may be NULL. */
+Err trainer_open_for_inference(const Config *, const Derived *, Comm *, Trainer **);
 /* Saves to --save under the current iteration and applies retention. With --async-save it only starts the
  * save; no other save may be in progress. */
 Err trainer_save(Trainer *);

@@ -88,6 +88,13 @@ def losses(path):
     return {r["iteration"]: r["lm_loss"] for r in records(path)}
 
 
+def assert_same_text(a, b, claim):
+    """Two outputs of `generate --logprobs` in fp64: the same tokens, and the same log-probabilities up to rounding."""
+    a, b = ([line.rsplit("\t", 1) for line in text.splitlines()] for text in (a, b))
+    assert [x[0] for x in a] == [x[0] for x in b] and any(len(x) == 2 for x in a), f"{claim}: {a}, {b}"
+    assert all(abs(float(x[1]) - float(y[1])) < 1e-7 for x, y in zip(a, b) if len(x) == 2), f"{claim}: {a}, {b}"
+
+
 class Rounding:
     """The bound of the difference of two fp64 runs whose sums have different orders. The same run in fp32 shows how much a run amplifies
     roundings: it differs from fp64 by that many times 2^-24. The bound is 8 times as many 2^-53, relative to each field's value.

@@ -1,4 +1,5 @@
-"""generate prints text and nothing else to standard output, ends it before a stop, reads standard input, and refuses what does not fit."""
+"""generate prints text and nothing else to standard output, ends it before a stop, reads standard input, runs on several ranks, and refuses
+what does not fit."""
 import re
 
 from harness import *
@@ -29,6 +30,15 @@ stops = [new[5:7], new[12:14]]
 at = min(new.index(s) for s in stops)
 assert generate("--prompt", "The ", *LENGTH, "--stop", *stops)[0] == "The " + new[:at] + "\n", (new, stops)
 assert generate("--prompt", "The ", *LENGTH, "--stop", "no such text")[0] == whole
+
+# Tensor-parallel ranks, also more than there are groups, generate what one rank does.
+many = ["--prompt", "The ", "Another prompt, ", *LENGTH, "--fp64", "--logprobs"]
+alone = generate(*many)[0]
+for ranks in 2, 4:
+    assert_same_text(generate(*many, "--tensor-model-parallel-size", ranks)[0], alone, f"{ranks} ranks")
+told = generate("--prompt", "a", "--num-experts", 4, "--tensor-model-parallel-size", 2, status=2)[1]
+assert "Generation with experts runs on one rank: remove --tensor-model-parallel-size 2" in told, told
+assert "--ranks is not used in generate" in generate("--prompt", "a", "--ranks", 2, status=2)[1]
 
 out, told = generate("--prompt", "a", "--tokens-to-generate", 10**9, status=2)
 assert not out and re.search(r"the KV cache of 1 sequence of 1000000001 tokens takes \d+\.\d GiB", told) and "available" in told, told

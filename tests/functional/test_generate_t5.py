@@ -55,6 +55,24 @@ assert [line.split()[:3:2] for line in table] == [["new", token] for token in to
 drawn = [generate(saved, "--tokenizer-type", "NullTokenizer", "--vocab-size", 61, "--fp64", *prompt, "--top-k", 3, "--random-seed", seed)[0] for seed in (1, 1, 2)]
 assert drawn[0] == drawn[1] != drawn[2], drawn
 
+# With the tokenizer of a Hugging Face T5 a prompt ends with </s>, and sentinels are printed by name.
+spelled = {i: f"<extra_id_{60 - i}>" if i > 40 else f"w{i}" for i in range(61)} | {0: "<pad>", END: "</s>"}
+special = {"special": True, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+(folder := WORK / "spelled").mkdir()
+for file in "config.json", "model.safetensors":
+    shutil.copy(ROOT / "tests/data/hf/t5-v1_1" / file, folder)
+(folder / "tokenizer.json").write_text(json.dumps({
+    "model": {"type": "WordLevel", "vocab": {text: i for i, text in spelled.items()}, "unk_token": "w2"}, "pre_tokenizer": {"type": "WhitespaceSplit"},
+    "added_tokens": [{"id": i, "content": text} | special for i, text in spelled.items() if text[0] == "<"],
+    "post_processor": {"type": "TemplateProcessing", "single": [{"Sequence": {"id": "A", "type_id": 0}}, {"SpecialToken": {"id": "</s>", "type_id": 0}}],
+                       "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 0}}],
+                       "special_tokens": {"</s>": {"id": "</s>", "ids": [END], "tokens": ["</s>"]}}}}))
+isotron("convert", "--from-hf", folder, "--save", WORK / "spelled-saved")
+ids = [5, 55, 7, 23]
+said = generate(WORK / "spelled-saved", "--temperature", 0, "--fp64", "--prompt", " ".join(spelled[i] for i in ids), "--tokens-to-generate", 12)[0]
+numbers = generate(WORK / "t5-v1_1", *GREEDY, "--prompt", words([*ids, END]), "--tokens-to-generate", 12)[0].split()
+assert said.split() == [spelled[int(n)] for n in numbers] and "<extra_id_" in said, (said, numbers)
+
 # ---- a model trained here: its decoder begins with [CLS], and its texts with the first sentinel ----
 
 TOKENS = ["--tokenizer-type", "HuggingFaceTokenizer", "--tokenizer-model", WORK / "sentinels.json"]
@@ -71,6 +89,8 @@ isotron("pretrain", *T5, *SHAPE, *TOKENS, "--data-path", WORK / "text_text_sente
         "--save", WORK / "trained", "--save-interval", 40)
 said = generate(WORK / "trained", "--temperature", 0, "--prompt", "The loss <extra_id_0> ranks.", "A <extra_id_0>", "--tokens-to-generate", 8)[0]
 assert [text.startswith("<extra_id_0>") for text in said.split("\n")[1::3]] == [True, True], said
+many = ["--temperature", 0, "--prompt", "The loss <extra_id_0> ranks.", "A <extra_id_0>", "--tokens-to-generate", 8, "--fp64", "--logprobs"]
+assert_same_text(generate(WORK / "trained", *many, "--tensor-model-parallel-size", 2)[0], generate(WORK / "trained", *many)[0], "2 ranks")
 said = generate(WORK / "trained", "--temperature", 0, "--prompt", "A", "--tokens-to-generate", 48, status=2)[1]
 assert "48 new tokens exceed the model's 48 positions" in said, said
 
