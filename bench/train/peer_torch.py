@@ -4,7 +4,9 @@
 usage: bench/train/peer_torch.py --config bench/train/NAME.conf [--steps N] [--seconds S] [--warmup N]
                                  [--micro-batch-size N] [--no-compile]
 
-Every layer is compiled. Attention is cuDNN's; where it refuses, flash, and the result says which did it. The parameters are bf16 with
+Every layer is compiled. Attention is cuDNN's; where it refuses, flash, and the result says which did it. A BERT and a T5 have
+padding masks, as ours have, and a T5's relative bias is one mask for all layers of a stack; where cuDNN refuses a mask, the
+memory-efficient attention computes it. The parameters are bf16 with
 fp32 masters, as ours. With fp32 moments AdamW is PyTorch's fused one, and gradients of microbatches are summed in fp32. Where the
 configuration asks for 16-bit moments AdamW is peer_adamw.py's, compiled. Its gradients are summed as main-grads-dtype says: in fp32
 behind each parameter's backward, or by autograd in bf16. Without that key they are in fp32 if that leaves 40 GB for activations, else
@@ -53,14 +55,22 @@ def read_conf(path):
     take = known.pop
     number = lambda key, otherwise=None: int(take(key, otherwise))
     true = lambda key: take(key, "false") == "true"
-    c = argparse.Namespace()
-    c.layers, c.hidden, c.heads = number("num-layers"), number("hidden-size"), number("num-attention-heads")
-    c.seq, c.vocab = number("seq-length"), number("vocab-size")
+    c = argparse.Namespace(model=take("model", "gpt"))
+    encoder = "encoder-" if c.model == "t5" else ""
+    c.layers, c.hidden, c.heads = number(f"{encoder}num-layers"), number("hidden-size"), number("num-attention-heads")
+    c.seq, c.vocab = number(f"{encoder}seq-length"), number("vocab-size")
+    c.decoder_layers, c.decoder_seq = number("decoder-num-layers", 0), number("decoder-seq-length", 0)
+    assert c.model in ("gpt", "bert") or c.model == "t5" and c.decoder_layers and c.decoder_seq, c.model
+    c.scale = float(take("softmax-scale", (c.hidden // c.heads) ** -0.5))
     c.groups = number("num-query-groups", c.heads) if true("group-query-attention") else c.heads
-    c.gated, c.rms = true("swiglu"), take("normalization", "LayerNorm") == "RMSNorm"
+    activation = take("activation", "swiglu" if true("swiglu") else "gelu")
+    assert activation in ("gelu", "swiglu", "geglu-tanh"), activation
+    c.gated, c.silu, c.rms = activation != "gelu", activation == "swiglu", take("normalization", "LayerNorm") == "RMSNorm"
     c.ffn = number("ffn-hidden-size", 4 * c.hidden)
     c.bias, c.tied = not true("disable-bias-linear"), not true("untie-embeddings-and-output-weights")
-    c.rope, c.base = take("position-embedding-type", "learned_absolute") == "rope", float(take("rotary-base", 10000))
+    positions = take("position-embedding-type", "learned_absolute")
+    assert (positions == "relative") == (c.model == "t5"), "a T5 has relative positions here, and only a T5"
+    c.rope, c.base = positions == "rope", float(take("rotary-base", 10000))
     c.positions = number("max-position-embeddings", c.seq)
     c.micro, c.batch = number("micro-batch-size"), number("global-batch-size")
     c.lr, c.beta2, c.decay = float(take("lr")), float(take("adam-beta2")), float(take("weight-decay"))
@@ -90,35 +100,48 @@ def rotate(x, cos, sin):
 
 
 class Layer(nn.Module):
-    def __init__(self, c):
+    def __init__(self, c, cross=False):
         super().__init__()
         self.width, self.heads, self.groups, self.gated = c.hidden // c.heads, c.heads, c.groups, c.gated
+        self.gate, self.scale = F.silu if c.silu else lambda x: F.gelu(x, approximate="tanh"), c.scale
         norm = nn.RMSNorm if c.rms else nn.LayerNorm
         self.input_norm, self.mlp_norm = norm(c.hidden, eps=1e-5), norm(c.hidden, eps=1e-5)
         self.qkv = nn.Linear(c.hidden, (c.heads + 2 * c.groups) * self.width, bias=c.bias)
         self.out = nn.Linear(c.hidden, c.hidden, bias=c.bias)
         self.up = nn.Linear(c.hidden, c.ffn * (2 if c.gated else 1), bias=c.bias)
         self.down = nn.Linear(c.ffn, c.hidden, bias=c.bias)
+        if cross:
+            self.cross_norm = norm(c.hidden, eps=1e-5)
+            self.cross_q, self.cross_out = (nn.Linear(c.hidden, c.hidden, bias=c.bias) for _ in range(2))
+            self.cross_kv = nn.Linear(c.hidden, 2 * c.hidden, bias=c.bias)
 
-    def attention(self, x, table):
+    def attention(self, x, table, mask):
         b, s, h = x.shape
         heads = self.qkv(x).view(b, s, self.heads + 2 * self.groups, self.width)
         q, k, v = heads.split((self.heads, self.groups, self.groups), dim=2)
         if table is not None:
             q, k = rotate(q, *table), rotate(k, *table)
-        y = F.scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), is_causal=True,
-                                           enable_gqa=self.groups != self.heads)
+        y = F.scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), mask, is_causal=mask is None,
+                                           scale=self.scale, enable_gqa=self.groups != self.heads)
         return self.out(y.transpose(1, 2).reshape(b, s, h))
+
+    def cross_attention(self, x, encoded, mask):
+        q = self.cross_q(x).unflatten(2, (self.heads, self.width))
+        k, v = self.cross_kv(encoded).unflatten(2, (2 * self.heads, self.width)).chunk(2, dim=2)
+        y = F.scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), mask, scale=self.scale)
+        return self.cross_out(y.transpose(1, 2).flatten(2))
 
     def mlp(self, x):
         x = self.up(x)
         if self.gated:
             gate, value = x.chunk(2, dim=-1)
-            return self.down(F.silu(gate) * value)
+            return self.down(self.gate(gate) * value)
         return self.down(F.gelu(x, approximate="tanh"))
 
-    def forward(self, x, table):
-        x = x + self.attention(self.input_norm(x), table)
+    def forward(self, x, table, mask=None, encoded=None, encoded_mask=None):
+        x = x + self.attention(self.input_norm(x), table, mask)
+        if encoded is not None:
+            x = x + self.cross_attention(self.cross_norm(x), encoded, encoded_mask)
         return x + self.mlp(self.mlp_norm(x))
 
 
@@ -145,12 +168,12 @@ class Model(nn.Module):
         angle = torch.outer(torch.arange(c.seq).float(), c.base ** (-torch.arange(0, width, 2).float() / width))
         self.register_buffer("cos", angle.cos()[:, None].bfloat16() if c.rope else None, persistent=False)
         self.register_buffer("sin", angle.sin()[:, None].bfloat16() if c.rope else None, persistent=False)
-        for name, p in self.named_parameters():
-            if p.dim() > 1:
-                deep = name.endswith(("out.weight", "down.weight"))
-                nn.init.normal_(p, std=0.02 / math.sqrt(2 * c.layers) if deep else 0.02)
-            elif name.endswith("bias"):
-                nn.init.zeros_(p)
+        start(self, c)
+
+    def draw(self, c, device, generator):
+        """The arguments of a step."""
+        tokens = draw_tokens(c, c.seq + 1, device, generator)
+        return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
 
     def forward(self, tokens, labels):
         x = self.tokens(tokens)
@@ -160,6 +183,109 @@ class Model(nn.Module):
         for layer in self.layers:
             x = layer(x, table)
         return self.head(x, self.tokens.weight if self.output is None else self.output, labels)
+
+
+def start(model, c):
+    for name, p in model.named_parameters():
+        if p.dim() > 1:
+            deep = name.endswith(("out.weight", "down.weight"))
+            nn.init.normal_(p, std=0.02 / math.sqrt(2 * c.layers) if deep else 0.02)
+        elif name.endswith("bias"):
+            nn.init.zeros_(p)
+
+
+def draw_tokens(c, columns, device, generator):
+    return torch.randint(0, c.vocab, (c.micro, columns), device=device, generator=generator)
+
+
+def padding_mask(columns, lengths):
+    """[b,1,1,columns]: the keys that are tokens."""
+    return (torch.arange(columns, device=lengths.device) < lengths[:, None])[:, None, None]
+
+
+class BertHead(nn.Module):
+    """Last norm, logits of all positions and of the sentence, and both losses."""
+    def __init__(self, c):
+        super().__init__()
+        self.norm, self.dense, self.dense_norm = nn.LayerNorm(c.hidden), nn.Linear(c.hidden, c.hidden), nn.LayerNorm(c.hidden)
+        self.bias, self.pooler, self.classes = nn.Parameter(torch.zeros(c.vocab)), nn.Linear(c.hidden, c.hidden), nn.Linear(c.hidden, 2)
+
+    def forward(self, x, weight, labels, order):
+        x = self.norm(x)
+        sentence = self.classes(torch.tanh(self.pooler(x[:, 0])))
+        logits = F.linear(self.dense_norm(F.gelu(self.dense(x))), weight, self.bias)
+        return F.cross_entropy(logits.flatten(0, 1).float(), labels.flatten()) + F.cross_entropy(sentence.float(), order)
+
+
+class Bert(nn.Module):
+    def __init__(self, c):
+        super().__init__()
+        self.tokens, self.positions, self.types = nn.Embedding(c.vocab, c.hidden), nn.Embedding(c.positions, c.hidden), nn.Embedding(2, c.hidden)
+        self.layers, self.head = nn.ModuleList(Layer(c) for _ in range(c.layers)), BertHead(c)
+        start(self, c)
+
+    def draw(self, c, device, generator):
+        tokens, labels = (draw_tokens(c, c.seq, device, generator) for _ in range(2))
+        types = (torch.arange(c.seq, device=device) >= c.seq // 2).long().expand(c.micro, -1)
+        return tokens, types, torch.full((c.micro,), c.seq, device=device), labels, torch.arange(c.micro, device=device) % 2
+
+    def forward(self, tokens, types, lengths, labels, order):
+        x = self.tokens(tokens) + self.positions.weight + self.types(types)
+        mask = padding_mask(tokens.shape[1], lengths)
+        for layer in self.layers:
+            x = layer(x, None, mask)
+        return self.head(x, self.tokens.weight, labels, order)
+
+
+class RelativeBias(nn.Module):
+    """[heads,s,s]: a parameter for each head and range of distances."""
+    def __init__(self, c, columns, both, buckets=32, largest=128):
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(buckets, c.heads))
+        at = torch.arange(columns)
+        far = at[None] - at[:, None]
+        half = buckets // 2 if both else buckets
+        bucket, far = ((far > 0).long() * half, far.abs()) if both else (0, -far.clamp(max=0))
+        exact = half // 2
+        log = exact + (torch.log(far.clamp(min=1) / exact) / math.log(largest / exact) * (half - exact)).long().clamp(max=half - exact - 1)
+        self.register_buffer("bucket", bucket + torch.where(far < exact, far, log), persistent=False)
+
+    def forward(self):
+        return self.weight[self.bucket].permute(2, 0, 1)
+
+
+class T5(nn.Module):
+    def __init__(self, c):
+        super().__init__()
+        self.tokens = nn.Embedding(c.vocab, c.hidden)
+        self.encoder = nn.ModuleList(Layer(c) for _ in range(c.layers))
+        self.decoder = nn.ModuleList(Layer(c, cross=True) for _ in range(c.decoder_layers))
+        self.encoder_bias, self.decoder_bias = RelativeBias(c, c.seq, True), RelativeBias(c, c.decoder_seq, False)
+        self.encoder_norm = (nn.RMSNorm if c.rms else nn.LayerNorm)(c.hidden, eps=1e-5)
+        self.head, self.output = Head(c), None if c.tied else nn.Parameter(torch.empty(c.vocab, c.hidden))
+        start(self, c)
+
+    layers = property(lambda self: [*self.encoder, *self.decoder])
+
+    def draw(self, c, device, generator):
+        tokens = draw_tokens(c, c.decoder_seq + 1, device, generator)
+        return (draw_tokens(c, c.seq, device, generator), torch.full((c.micro,), c.seq, device=device), tokens[:, :-1].contiguous(),
+                tokens[:, 1:].contiguous())
+
+    def forward(self, encoder_tokens, lengths, tokens, labels):
+        x, seen = self.tokens(encoder_tokens), padding_mask(encoder_tokens.shape[1], lengths)
+        mask = self.encoder_bias()[None].masked_fill(~seen, -math.inf)
+        for layer in self.encoder:
+            x = layer(x, None, mask)
+        encoded, x = self.encoder_norm(x), self.tokens(tokens)
+        later = torch.ones(2 * tokens.shape[1:], dtype=torch.bool, device=tokens.device).triu(1)
+        mask = self.decoder_bias()[None].masked_fill(later, -math.inf)
+        for layer in self.decoder:
+            x = layer(x, None, mask, encoded, seen)
+        return self.head(x, self.tokens.weight if self.output is None else self.output, labels)
+
+
+MODELS = {"gpt": Model, "bert": Bert, "t5": T5}
 
 
 # ---- step ----
@@ -205,15 +331,15 @@ def make_optimizer(c, a, params):
 class Trainer:
     def __init__(self, c, a, device):
         with device:
-            self.model = Model(c)
+            self.model = MODELS[c.model](c)
         self.model.bfloat16()
         self.params = list(self.model.parameters())
         self.optimizer = make_optimizer(c, a, self.params)
 
     def step(self, batches):
         total = 0
-        for tokens, labels in batches:
-            loss = self.model(tokens, labels)
+        for batch in batches:
+            loss = self.model(*batch)
             (loss / len(batches)).backward()
             self.optimizer.next_microbatch()
             total = total + loss.detach()
@@ -225,6 +351,8 @@ def choose_attention(c, device):
     """The backends in order, and the one that takes the shapes."""
     if not CUDA:
         return [SDPBackend.FLASH_ATTENTION, SDPBackend.MATH], "of a CPU"
+    if c.model != "gpt":
+        return [SDPBackend.CUDNN_ATTENTION, SDPBackend.EFFICIENT_ATTENTION], "cuDNN, or the memory-efficient one where it refuses"
     shape = lambda heads: torch.randn(1, heads, c.seq, c.hidden // c.heads, device=device, dtype=torch.bfloat16, requires_grad=True)
     try:
         with sdpa_kernel([SDPBackend.CUDNN_ATTENTION]):
@@ -245,11 +373,9 @@ def now():
 
 def measure(trainer, a, c, device):
     gpu = torch.Generator(device=device).manual_seed(1)
-    shape = (c.micro, c.seq + 1)
     n = c.batch // c.micro
-    draws = [torch.randint(0, c.vocab, shape, device=device, generator=gpu) for _ in range(2 * n)]
-    pairs = [(d[:, :-1].contiguous(), d[:, 1:].contiguous()) for d in draws]
-    steps = [pairs[:n], pairs[n:]]
+    draws = [trainer.model.draw(c, device, gpu) for _ in range(2 * n)]
+    steps = [draws[:n], draws[n:]]
     start = now()
     trainer.step(steps[0])
     first = now() - start
@@ -277,7 +403,7 @@ def main(a):
     trainer = Trainer(c, a, device)
     for part in [] if a.no_compile else [*trainer.model.layers, trainer.model.head]:
         part.compile()
-    with sdpa_kernel(backends):
+    with sdpa_kernel(backends, set_priority=True):
         first, times, together, loss = measure(trainer, a, c, device)
     median, tokens = statistics.median(times), c.batch * c.seq
     print(json.dumps({

@@ -1,4 +1,4 @@
-/* vector_exp and vector_sigmoid against libm in long double. Compiled for float here, for double by
+/* vector_exp, vector_sigmoid and vector_erf against libm in long double. Compiled for float here, for double by
  * test_vector_math_f64.c. */
 #include "unit/cmocka_all.h"
 
@@ -54,10 +54,26 @@ static void sigmoid_is_within_four_ulp(void **state) {
                 isnan(vector_sigmoid(NAN)));
 }
 
+/* P and Q within 1 ulp each, and the roundings of a product, or of exp and a difference. */
+static void erf_is_within_three_ulp(void **state) {
+    (void)state;
+    double worst = 0;
+    for (int i = 0; i < SAMPLES; i++) {
+        const double u = 2 * philox_uniform(5, 6, (uint64_t)i) - 1;
+        const real x = (real)(i % 3 == 0 ? u : i % 3 == 1 ? 6 * u : exp2(40 * u - 40));
+        worst = fmax(worst, ulps(vector_erf(x), erfl((long double)x)));
+    }
+    print_message("    largest error %.3f ulp\n", worst);
+    assert_true(worst <= 3);
+    assert_true(vector_erf(0) == 0 && vector_erf(1) == -vector_erf(-1));
+    assert_true(vector_erf(INFINITY) == 1 && vector_erf(-INFINITY) == -1 && isnan(vector_erf(NAN)));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(exp_is_within_two_ulp),
         cmocka_unit_test(exp_has_the_right_limits),
+        cmocka_unit_test(erf_is_within_three_ulp),
         cmocka_unit_test(sigmoid_is_within_four_ulp),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
