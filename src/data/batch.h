@@ -24,7 +24,7 @@ FieldExtent field_extent(FieldId);
 /* A set of fields. */
 typedef uint32_t FieldSet;
 #define FIELD_SET(name) (UINT32_C(1) << FIELD_##name)
-/* Of a decoder. */
+/* The fields that a decoder reads. */
 #define GPT_FIELDS                                                                                           \
     (FIELD_SET(tokens) | FIELD_SET(labels) | FIELD_SET(position_ids) | FIELD_SET(document_start) |           \
      FIELD_SET(loss_mask))

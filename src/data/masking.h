@@ -2,9 +2,9 @@
  * _create_masked_lm_predictions), equal for the same generator:
  *
  *   A word is a token and the continuations ("##") that follow it; [CLS] and [SEP] belong to no word. Words are
- *   visited in random order. Each draws the number n of words to mask from it on, with a probability
- *   proportional to 1/n or geometric (SpanBERT, Joshi et al., 2020, section 3.1), and n is lowered until the
- *   words fit into the number of tokens still to mask. An n-gram with a token that is already masked is skipped.
+ *   visited in random order. Each draws the number n of words to mask from it on. The probability of n
+ *   is proportional to 1/n or geometric (SpanBERT, Joshi et al., 2020, section 3.1). n is lowered until the words
+ *   fit into the number of tokens still to mask. An n-gram with a token that is already masked is skipped.
  *
  * The number of tokens to mask is min(p * target, max(1, round(p * tokens))). */
 #ifndef ISOTRON_DATA_MASKING_H

@@ -1,6 +1,6 @@
-/* Splits text into sentences by the rules of ICU for a language (Unicode Standard Annex 29, and CLDR's list of
- * abbreviations that do not end a sentence, which English, French, German, Italian, Portuguese, Russian and Spanish
- * have). Megatron-LM uses NLTK's Punkt, whose trained models are not part of it: the boundaries differ.
+/* Splits text into sentences by the rules of ICU for a language: Unicode Standard Annex 29, and CLDR's list of
+ * abbreviations that do not end a sentence. The list exists for English, French, German, Italian, Portuguese,
+ * Russian and Spanish. Megatron-LM uses NLTK's Punkt, whose trained models are not part of it: the boundaries differ.
  *
  * A line break inside a paragraph does not end a sentence; an empty line does. */
 #ifndef ISOTRON_DATA_SENTENCES_H

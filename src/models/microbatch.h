@@ -11,7 +11,7 @@ typedef struct Microbatch {
     /* The memory of the feed's fields; real numbers have the type of the loss. ndim 0: the model does not read
      * it. */
     Tensor field[FIELDS];
-    /* Of each loss, in its type, [b, s] or [b, 1]: weights, and gradients, which are the feed's dloss. */
+    /* The weights and the gradients (the feed's dloss) of each loss, in its type, [b, s] or [b, 1]. */
     Tensor weights[MODEL_LOSSES], loss_gradients[MODEL_LOSSES];
     int n_losses;
     char *block; /* device memory of all of them */

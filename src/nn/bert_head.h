@@ -25,8 +25,8 @@ typedef struct BertHead {
 } BertHead;
 
 extern const HeadOps bert_head; /* the module is a BertHead, the spec a BertHeadSpec */
-/* h [s, b, h], the encoder's output -> with labels in the feed the loss of each token [b, s] in nats, else logits
- * [s, b, padded vocabulary], which are V along the vocabulary over tensor-parallel ranks. */
+/* h [s, b, h] is the encoder's output. With labels in the feed, returns the loss of each token [b, s] in nats. Else
+ * returns logits [s, b, padded vocabulary], V along the vocabulary over tensor-parallel ranks. */
 Tensor *bert_token_loss(Tape *, const BertHead *, const Feed *, Tensor *h_sbh);
 /* The loss of each sample's sentence label [b, 1], of this rank's first position: over context-parallel ranks only
  * the first rank's is the model's. */

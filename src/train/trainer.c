@@ -9,7 +9,7 @@
 #include "models/option_map.h"
 #include "train/launch.h"
 
-/* Of a batch's losses: over complete samples, including positions that this rank does not hold. */
+/* The sum of a loss's weights over complete samples, including positions that this rank does not hold. */
 static double weight_sum(const Trainer *r, const Batch *b, const LossSpec *loss) {
     if (loss->extent == EXTENT_SAMPLES) return (double)b->b;
     const float *weights = b->field[loss->weights];

@@ -158,7 +158,7 @@ Err golden_check(const Golden *g, const Config *c, const Derived *d) {
         return err_user("batches.safetensors has %s \"enc_tokens\", which does not fit --model %s",
                         g->encoder_tokens ? "" : "no", ModelFamily_spellings[c->model]);
     if (!two && encoder != (g->padding_mask != NULL))
-        return err_user("batches.safetensors has %s \"padding_mask\", so it is not for --model %s",
+        return err_user("batches.safetensors has %s \"padding_mask\", which does not fit --model %s",
                         g->padding_mask ? "a" : "no", ModelFamily_spellings[c->model]);
     if (encoder && c->bert_binary_head && (!g->types || !g->is_random))
         return err_user(

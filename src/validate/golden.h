@@ -20,7 +20,8 @@ typedef struct Golden {
     const float *loss_mask;        /* [n_steps, samples, seq]; NULL: all ones */
     const int64_t *encoder_tokens; /* [n_steps, samples, encoder_seq]; NULL: there is only one stack */
     int64_t encoder_seq;
-    /* Of an encoder, else NULL; padding_mask also of the encoder below a decoder: [n_steps, samples, seq], is_random [n_steps, samples]. */
+    /* NULL without an encoder; a T5 has only padding_mask, of its encoder. [n_steps, samples, seq], except is_random
+     * [n_steps, samples]. */
     const int64_t *types, *labels, *padding_mask, *is_random;
     int64_t stored_steps, samples, seq;
 } Golden;

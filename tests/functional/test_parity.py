@@ -135,7 +135,7 @@ for field, value, says in (("padding_mask", bytes(8) + ID, "padding must be on t
                            ("is_random", struct.pack("<q", -1), "is_random -1"), ("labels", struct.pack("<qq", 0, 67), "label 67 is outside the vocabulary of 67")):
     bad(changed("bert-original", lambda t: t[field].__setitem__(2, value + t[field][2][len(value):]), "batches.safetensors"), says)
 bad(changed("bert-original", lambda t: t.pop("types"), "batches.safetensors"), "--bert-no-binary-head")
-bad(conf("llama-gqa", lambda s: s + "model = bert\n"), 'no "padding_mask"', "not for --model bert")
+bad(conf("llama-gqa", lambda s: s + "model = bert\n"), 'no "padding_mask"', "does not fit --model bert")
 bad(conf("llama-gqa", lambda s: s.replace("attention-dropout = 0", "attention-dropout = 0.1")), "--attention-dropout 0.1")
 assert "--hidden-dropout 0.1" in isotron("parity", GOLDEN / "gpt2-tiny", "--hidden-dropout", 0.1, expect=2)
 for key in ("loss", "grad_norm", "clip", "lr"):

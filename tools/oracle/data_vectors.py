@@ -5,7 +5,7 @@ usage: tools/oracle/data_vectors.py MEGATRON_LM > tests/unit/data/vectors.h
 
 MEGATRON_LM is a checkout of NVIDIA/Megatron-LM with megatron/core/datasets/helpers_cpp built (make in that folder).
 Case digests are the MD5 of the first samples in order, each as tokens, labels (int64), loss mask (float32), position ids and,
-for each row of the attention mask, its first visible column (int64). Those of masked datasets are tokens, labels, loss mask,
+for each row of the attention mask, its first visible column (int64). Digests of masked datasets have tokens, labels, loss mask,
 then token types, the sentence label and the length (BERT), or the decoder's length, encoder tokens and the encoder's length (T5).
 """
 

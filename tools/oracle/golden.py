@@ -193,7 +193,8 @@ def save_init(family, model, folder, dtype):
     """Exactly the file that save_pretrained writes. From a copy: a model cast to float32 and back has lost its rotary table."""
     dtype = getattr(torch, dtype)
     if not hasattr(model, "save_pretrained"):
-        safetensors.torch.save_file({n: p.detach().to(dtype) for n, p in model.named_parameters()}, folder / "init.safetensors")
+        weights = {n: p.detach().to(dtype) for n, p in model.named_parameters()}
+        safetensors.torch.save_file(weights, folder / "init.safetensors", {"format": "pt"})
         return
     with tempfile.TemporaryDirectory() as scratch:
         copy.deepcopy(model).to(dtype).save_pretrained(scratch)

@@ -574,12 +574,19 @@ def gpt2_bpe(program, quick):
 
 @row("tiktoken_pattern tiktoken_num_special_tokens")
 def tiktoken(program, quick):
-    """Only bytes, behind ten special tokens of which </s> is the third and <pad> the fifth."""
-    path = pathlib.Path(program.fresh()) / "bytes.vocab.json"
-    path.write_text(json.dumps([{"rank": i, "token_bytes": base64.b64encode(bytes([i])).decode(), "token_str": ""} for i in range(256)]))
+    """All bytes and aB, behind ten special tokens of which </s> is the third and <pad> the fifth. v1 does not split a word
+    where its case changes, v2 does."""
+    folder = pathlib.Path(program.fresh())
+    path, pieces = folder / "bytes.vocab.json", [*(bytes([i]) for i in range(256)), b"aB"]
+    path.write_text(json.dumps([{"rank": i, "token_bytes": base64.b64encode(p).decode(), "token_str": ""} for i, p in enumerate(pieces)]))
     o = program.words("--tokenizer-type TikTokenizer --eod-mask-loss --tiktoken-num-special-tokens 10 --tiktoken-pattern v1", "vocab-size")
-    told = ["--vocab-size", 266, "--null-tokenizer-eod-id", 2, "--pad", 4]
+    told = ["--vocab-size", 267, "--null-tokenizer-eod-id", 2, "--pad", 4]
     compare(program.pretrain(o, "--tokenizer-model", path), Trainer([*o, *told]).run(), o)
+    (folder / "in.txt").write_text("aB")
+    program.call("preprocess", "--input", folder / "in.txt", "--input-format", "text", "--output-prefix", folder / "out", "--tokenizer-type",
+                 "TikTokenizer", "--tokenizer-model", path, *"--tiktoken-num-special-tokens 10 --tiktoken-pattern v1".split())
+    ids = (folder / "out_text_document.bin").read_bytes()
+    expect(ids == struct.pack("<H", 266), f"preprocess writes {ids.hex()}, not the one token aB")
 
 
 # ---- logs ----

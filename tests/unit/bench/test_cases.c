@@ -41,7 +41,9 @@ static void the_work_of_attention(void **state) {
     (void)state;
     enum { POSITIONS = 6, HEADS = 2 * 3 * 4, WIDTH = 8 };
     Tensor q = tensor_make(NULL, BF16, 5, (int64_t[]){POSITIONS, 2, 3, 4, WIDTH});
-    const Call forward = {.in = {&q}}, backward = {.in = {&q, &q}};
+    const AttentionAttr causal = {.window_right = 0};
+    const Call forward = {.in = {&q, &q, &q}, .attr = &causal},
+               backward = {.in = {&q, &q, &q, &q}, .attr = &causal};
     double pairs = 0;
     for (int i = 0; i < POSITIONS; i++)
         for (int j = 0; j <= i; j++) pairs += i == j ? 0.5 : 1;

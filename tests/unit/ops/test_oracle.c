@@ -100,12 +100,18 @@ static void norm_attr(const json_t *c, AnyAttr *a) {
 }
 
 static void activation_attr(const json_t *c, AnyAttr *a) {
-    static const char *const KINDS[] = {
-        [ACT_GELU_TANH] = "gelu_tanh",       [ACT_GELU_ERF] = "gelu_erf", [ACT_QUICK_GELU] = "quick_gelu",
-        [ACT_SQUARED_RELU] = "squared_relu", [ACT_TANH] = "tanh",         [ACT_SWIGLU] = "swiglu"};
+    static const char *const KINDS[] = {[ACT_GELU_TANH] = "gelu_tanh",
+                                        [ACT_GELU_ERF] = "gelu_erf",
+                                        [ACT_QUICK_GELU] = "quick_gelu",
+                                        [ACT_SQUARED_RELU] = "squared_relu",
+                                        [ACT_RELU] = "relu",
+                                        [ACT_TANH] = "tanh",
+                                        [ACT_SWIGLU] = "swiglu",
+                                        [ACT_GEGLU_TANH] = "geglu_tanh",
+                                        [ACT_GEGLU_ERF] = "geglu_erf"};
     const char *kind = json_string_value(json_object_get(c, "kind"));
     int i = 0;
-    while (strcmp(KINDS[i], kind)) assert_true(++i <= ACT_SWIGLU);
+    while (strcmp(KINDS[i], kind)) assert_true(++i <= ACT_GEGLU_ERF);
     a->activation.kind = (Activation)i;
 }
 

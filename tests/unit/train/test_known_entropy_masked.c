@@ -2,8 +2,8 @@
  * better than the exact posterior, and one that reads both sides gets below the entropy rate, which bounds every
  * causal model.
  *
- * Each state is selected with probability 0.2; it then becomes [MASK] (80 %), a random state (10 %), or stays. What
- * is visible is a hidden Markov model, so the forward and backward recurrences (Rabiner, 1989) give p(state |
+ * Each state is selected with probability 0.2; it then becomes [MASK] (80 %), a random state (10 %), or stays. The
+ * visible states are outputs of a hidden Markov model, so the forward and backward recurrences (Rabiner, 1989) give p(state |
  * visible). One selected state of each sequence counts. A model that does not see it has P(A > log(1/delta)) <
  * delta for the advantage A, as in test_known_entropy.c. */
 #include <math.h>
