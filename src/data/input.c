@@ -101,9 +101,10 @@ static Err choose(Input *in) {
     in->read = read_plain;
     if (in->end >= MAGIC && !memcmp(in->block, "PAR1", MAGIC))
         return err_user(
-            "'%s' is a Parquet file, which cannot be read; convert it to JSON Lines first, for example "
-            "with DuckDB: COPY (SELECT text FROM 'in.parquet') TO 'out.jsonl'",
-            in->path);
+            "'%s' is a Parquet file, which cannot be read; convert it to JSON Lines, for example with "
+            "DuckDB: duckdb -c \"COPY (SELECT text FROM '%s') TO '/dev/stdout' (FORMAT json)\" | isotron "
+            "preprocess --input - ...",
+            in->path, in->path);
     if (in->end >= sizeof GZIP && !memcmp(in->block, GZIP, sizeof GZIP)) {
         in->read = read_gzip;
         if (inflateInit2(&in->gzip, MAX_WBITS + 16) != Z_OK) return err_infra("zlib cannot start");

@@ -49,15 +49,12 @@ static void find_user_pieces(Spm *s) {
     }
 }
 
-/* Scores are single precision in the library, and so is the sum of a path. With user-defined pieces in a text, splits
- * of equal scores may still differ from the library, version 0.2.3 (21 of 100,000 awkward texts). */
 static void make_unigram(Spm *s) {
     const SpmModel *m = &s->m;
-    float least = FLT_MAX, most = FLT_MIN;
+    float least = FLT_MAX;
     for (int32_t id = 0; id < vocab_limit(m->vocab); id++) {
         if (m->pieces[id].type != PIECE_NORMAL) continue;
         if (m->pieces[id].score < least) least = m->pieces[id].score;
-        if (m->pieces[id].score > most) most = m->pieces[id].score;
     }
     s->unigram = unigram_new(m->vocab, m->unk, least - 10.0f);
     for (int32_t id = 0; id < vocab_limit(m->vocab); id++) {
@@ -65,7 +62,8 @@ static void make_unigram(Spm *s) {
         vocab_text(m->vocab, id, &n);
         if (m->pieces[id].type == PIECE_NORMAL) unigram_use(s->unigram, id, m->pieces[id].score);
         if (m->pieces[id].type == PIECE_USER_DEFINED)
-            unigram_use(s->unigram, id, (double)((float)n * most) - 0.1); /* always better than its parts */
+            unigram_use(s->unigram, id,
+                        (float)n * 0.1f - 0.1f); /* as version 0.2.3; always better than its parts */
     }
     if (m->byte_fallback) unigram_use_bytes(s->unigram);
 }

@@ -1,4 +1,4 @@
-/* What all trainers of tokenizers share: the words of a text and how often each occurs, and the options. */
+/* Shared by the trainers of tokenizers: the words of a text and how often each occurs, and the options. */
 #ifndef ISOTRON_TOKENIZER_TRAINING_H
 #define ISOTRON_TOKENIZER_TRAINING_H
 

@@ -1,5 +1,5 @@
 /* Indexed datasets: the input is the size of the .bin (u16) and an .idx file. Everything an opened dataset
- * offers is read. */
+ * offers is read, and the samples of a masked dataset are made of it. */
 #include "fuzz/fuzz.h"
 
 #include <stdlib.h>
@@ -8,7 +8,7 @@
 #include "base/fault.h"
 #include "base/file.h"
 #include "base/mem.h"
-#include "data/indexed.h"
+#include "data/masked_index.h"
 
 static void read_all(const IndexedDataset *d) {
     for (int64_t i = 0; i <= d->documents; i++) indexed_document(d, i);
@@ -25,6 +25,24 @@ static void read_all(const IndexedDataset *d) {
     }
 }
 
+/* Sentences of the samples lie in the dataset. */
+static void make_samples(const char *prefix) {
+    TokenSource source;
+    CHECK(fuzz_ok(source_open(prefix, (MockShape){0}, 1, 0, &source)), "it cannot be opened again");
+    MaskedPlan p = {.source = &source,
+                    .end = source.documents,
+                    .num_samples = 20,
+                    .max_length = 6,
+                    .min_sentences = 1,
+                    .short_probability = 0.1};
+    if (fuzz_ok(masked_plan(&p))) {
+        NpyArray a = masked_index_build(&p);
+        CHECK(masked_index_valid(&p, &a), "samples outside of the dataset");
+        npy_free(&a);
+    }
+    source_close(&source);
+}
+
 bool fuzz_one(const uint8_t *bytes, size_t n) {
     uint16_t bin_size = 0;
     memcpy(&bin_size, bytes, n < sizeof bin_size ? n : sizeof bin_size);
@@ -36,6 +54,7 @@ bool fuzz_one(const uint8_t *bytes, size_t n) {
     bool ok = fuzz_ok(indexed_open(prefix, &d));
     if (ok) {
         read_all(&d);
+        if (!indexed_dtype_is_float(d.dtype)) make_samples(prefix);
         indexed_close(&d);
     }
     free(prefix), free(idx_path), free(bin_path), free(bin);

@@ -258,7 +258,9 @@ static void compressed_files_are_text(void **state) {
     write_text("table.parquet", "PAR1....");
     const char *const parquet[] = {"table.parquet"}, *const dash[] = {"-"};
     PreprocessConfig c = config(parquet, 1, "table");
-    assert_mistake(preprocess_run(&c, &stats), "convert it to JSON Lines");
+    assert_mistake(preprocess_run(&c, &stats),
+                   "duckdb -c \"COPY (SELECT text FROM 'table.parquet') TO '/dev/stdout' (FORMAT json)\" | "
+                   "isotron preprocess --input -");
     c = config(dash, 1, "lines");
     c.kind = PREPROCESS_TEXT_PARAGRAPHS, c.overwrite = true;
     const int in = dup(STDIN_FILENO), file = open("lines.zst", O_RDONLY);
