@@ -136,6 +136,18 @@ void KERNEL(cross_entropy_join)(const Call *c) {
     }
 }
 
+void KERNEL(correct)(const Call *c) {
+    const Tensor *logits = c->in[0];
+    check_labels(c, c->in[1]);
+    for (int64_t r = 0; r < tensor_rows(logits); r++) {
+        const int64_t token = token_of_row(logits, r), label = int64s(c->in[1])[token];
+        const real *x = reals(logits) + r * tensor_width(logits);
+        bool best = true;
+        for (int64_t i = 0; i < vocab(c); i++) best &= i < label ? x[i] < x[label] : x[i] <= x[label];
+        reals(c->out[0])[token] = best;
+    }
+}
+
 void KERNEL(weighted_sum)(const Call *c) {
     const Tensor *x = c->in[0];
     CHECK(c->out[0]->dtype == F64, "weighted_sum: the sum is F64");

@@ -449,6 +449,32 @@ extern "C" void cuda_cross_entropy_join(const Call *c) {
                            shards->dim[0], tokens, cells(loss), cells(c->out[1])));
 }
 
+/* A thread for each token: there are few classes. */
+template <typename T> static __global__ void best_label(Losses o, const T *logits, Cells out) {
+    typedef Real<T> R;
+    start_pdl();
+    GRID_LOOP(r, o.rows) {
+        const int64_t token = o.token(r), target = o.target(token), label = target < 0 ? 0 : target;
+        o.check(token);
+        const T *x = logits + r * o.width;
+        const R own = to_real<R>(x[label]);
+        bool best = true;
+        for (int64_t i = 0; i < o.vocab; i++) {
+            const R other = to_real<R>(x[i]);
+            best &= i < label ? other < own : other <= own;
+        }
+        out.put(token, (R)best);
+    }
+}
+
+extern "C" void cuda_correct(const Call *c) {
+    const Tensor *logits = c->in[0];
+    const Losses o = losses_of(c, logits, c->in[1]);
+    if (!o.rows) return;
+    STORAGE_SWITCH(logits->dtype, launch_pdl(c, grid_for(c, o.rows, THREADS), THREADS, 0, best_label<T>, o,
+                                             data_of<T>(logits), cells(c->out[0])));
+}
+
 /* One block adds the samples in order, and the sum of a sample does not depend on the other samples. */
 enum { SUM_THREADS = 1024 };
 static __global__ void __launch_bounds__(SUM_THREADS)

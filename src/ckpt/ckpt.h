@@ -33,6 +33,9 @@ typedef struct CkptItem {
     const FlatRange *ranges;
     int n_ranges;
     bool is_copy; /* with ranges: another rank with the same ranges is primary */
+    /* Loading: beginnings of names, NULL-terminated, of tensors that the model or the checkpoint may lack. Such
+     * tensors of the model keep their values. NULL: none. */
+    const char *const *optional;
 } CkptItem;
 
 typedef struct CkptSaveOptions {
@@ -86,7 +89,7 @@ bool ckpt_has_fp8_state(const Ckpt *);
 /* Checks the hashes of all tensors. */
 Err ckpt_verify(const Ckpt *);
 /* Fills this rank's part of the items, and reads no other data. The registries of all ranks together must
- * have exactly the stored parameters. FP8's delayed scales are an exception: if only one side has some,
+ * have exactly the stored parameters, apart from the items' optional ones. FP8's delayed scales are an exception: if only one side has some,
  * stored ones are ignored, or those of the registry stay unchanged. Padding rows stay unchanged too. On an
  * error no item of any rank has changed. The caller rounds values of 16-bit storage
  * (registry_round_values). */

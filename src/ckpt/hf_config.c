@@ -166,6 +166,11 @@ static Err check_exportable(const Config *c, const Derived *d) {
         return err_user("no Hugging Face model that can be written has attention sinks, as --softmax-type %s "
                         "gives this one; it cannot be exported",
                         SoftmaxType_spellings[c->softmax_type]);
+    if (c->task != TASK_NONE)
+        return err_user(
+            "a model that was fine-tuned, here with --task %s, cannot be exported: only pretrained "
+            "models can",
+            TaskKind_spellings[c->task]);
     if (c->model == MODEL_bert && c->activation == MLP_GELU && d->activation != MLP_GELU_ERF)
         return err_user(
             "no Hugging Face BERT has gelu-tanh in its layers and gelu-erf in its head, as this one "

@@ -79,6 +79,12 @@ static void add_overlaps(Plan *plan, Overlap like, const CkptTensor *stored, int
     free(held);
 }
 
+static bool is_optional(const CkptItem *item, const char *name) {
+    for (const char *const *start = item->optional; start && *start; start++)
+        if (!strncmp(name, *start, strlen(*start))) return true;
+    return false;
+}
+
 static Err match_part(Plan *plan, const Param *p, int part, const CkptItem *item) {
     const Manifest *m = &plan->ckpt->manifest;
     const CkptTensor want = wanted(p, part, item);
@@ -86,6 +92,7 @@ static Err match_part(Plan *plan, const Param *p, int part, const CkptItem *item
     int64_t end = first;
     while (end < m->count && ckpt_same_part(&m->tensors[end], &want)) plan->is_known[end++] = 1;
     if (end == first && param_is_fp8_state(want.name) && !ckpt_has_fp8_state(plan->ckpt)) return ERR_OK;
+    if (end == first && is_optional(item, want.name)) return ERR_OK;
     if (end == first)
         return err_user("'%s' holds no tensor %s, which the model has; use the model options it was trained "
                         "with (--use-checkpoint-args takes them from the checkpoint)",
@@ -122,7 +129,7 @@ static Err refuse_unknown(const Plan *plan, const CkptItem *items, int n_items) 
     for (int k = 0; k < n_items; k++)
         for (int64_t i = 0; i < m->count; i++)
             if (!plan->is_known[i] && (scales || !param_is_fp8_state(m->tensors[i].name)) &&
-                !strcmp(m->tensors[i].suffix, items[k].suffix))
+                !is_optional(&items[k], m->tensors[i].name) && !strcmp(m->tensors[i].suffix, items[k].suffix))
                 return err_user("'%s' holds tensor %s, which the model does not have; use the model options "
                                 "it was trained with (--use-checkpoint-args takes them from the checkpoint)",
                                 c->folder, ckpt_title(&m->tensors[i]).s);

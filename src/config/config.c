@@ -64,8 +64,8 @@ ArgTable config_table(Config *c, ConfigUse use) {
                       .count = OPTIONS,
                       .foreign = MEGATRON,
                       .num_foreign = sizeof MEGATRON / sizeof *MEGATRON,
-                      .refuses_foreign = use != USE_PRETRAIN && use != USE_BENCH_TRAIN && use != USE_PARITY &&
-                                         use != USE_ALL,
+                      .refuses_foreign = use != USE_PRETRAIN && use != USE_FINETUNE &&
+                                         use != USE_BENCH_TRAIN && use != USE_PARITY && use != USE_ALL,
                       .accepts = config_uses,
                       .use = (int)use,
                       .command = config_use_name(use),

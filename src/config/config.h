@@ -104,10 +104,13 @@ typedef struct Derived {
     double init_std, output_init_std, embedding_init_std; /* output: sqrt(2 * num_layers) smaller */
     unsigned recompute_modules; /* bit of each RecomputeModule; 0 unless selective */
 
+    int64_t choices; /* of a question, each a sample of a batch; 1: none */
     int64_t data_parallel_size;
-    int64_t cpu_threads;                         /* of a rank; 0: one for each core */
-    int64_t micro_batch_size, global_batch_size; /* global: the last one of the schedule */
-    const BatchStep *batch_steps;                /* [num_batch_steps], ascending, the first from 0 */
+    int64_t cpu_threads; /* of a rank; 0: one for each core */
+    /* In samples, as are all counts below: with choices that many times the options. global: the last one of the
+     * schedule. */
+    int64_t micro_batch_size, global_batch_size;
+    const BatchStep *batch_steps; /* [num_batch_steps], ascending, the first from 0 */
     int64_t num_batch_steps;
     int64_t train_iters, train_samples; /* 0 if neither is given */
     int64_t samples_needed; /* more than train_samples if the last step of a schedule ends after it */
@@ -126,6 +129,7 @@ typedef enum ConfigCheck {
     CHECK_DATA = 4,
     CHECK_LAYOUT = 8, /* how layers are split over ranks: all options that a pipeline's schedule depends on */
     CHECK_MODEL = 16 | CHECK_LAYOUT,
+    CHECK_TASK = 64,
     CHECK_STRICT = 32, /* refuses options of the command line without effect, also those of Megatron-LM */
     CHECK_ANY = 0,
 } ConfigCheck;

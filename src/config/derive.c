@@ -201,9 +201,11 @@ static void schedule(const Config *c, Arena *arena, Derived *d) {
     CHECK(capacity > 0, "batch size options that the rules let pass");
     BatchStep *steps = arena_alloc(arena, (size_t)capacity * sizeof *steps);
     d->num_batch_steps = config_batch_steps(c, steps, capacity);
+    for (int64_t i = 0; i < d->num_batch_steps; i++) steps[i].size *= d->choices;
     d->batch_steps = steps;
     d->global_batch_size = steps[d->num_batch_steps - 1].size;
-    d->micro_batch_size = i64_or(c->micro_batch_size, d->global_batch_size);
+    d->micro_batch_size =
+        i64_is_set(c->micro_batch_size) ? c->micro_batch_size * d->choices : d->global_batch_size;
 
     bool by_samples = i64_is_set(c->train_samples);
     int64_t batch = by_samples ? 1 : d->global_batch_size;
@@ -222,7 +224,8 @@ static void schedule(const Config *c, Arena *arena, Derived *d) {
 }
 
 void config_finish(const Config *c, Arena *arena, int64_t vocab_size, Derived *d) {
-    *d = (Derived){0};
+    enum { RACE_CHOICES = 4 };
+    *d = (Derived){.choices = c->task == TASK_RACE ? RACE_CHOICES : 1};
     model(c, arena, vocab_size, d);
     schedule(c, arena, d);
     d->decoupled_lr = f64_or(c->decoupled_lr, c->lr);

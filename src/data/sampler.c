@@ -16,7 +16,7 @@ struct Sampler {
 };
 
 /* The number of consecutive samples that a rank is dealt. */
-static int64_t deal_of(const SamplerConfig *c) { return c->one_by_one ? 1 : c->micro_batch_size; }
+static int64_t deal_of(const SamplerConfig *c) { return c->deal ? c->deal : c->micro_batch_size; }
 
 static Err sampler_check(const SamplerConfig *c) {
     CHECK(c->micro_batch_size > 0 && c->dp_size > 0 && c->dp_rank >= 0 && c->dp_rank < c->dp_size &&
@@ -70,11 +70,12 @@ void sampler_free(Sampler *s) {
 
 static bool next_single(Sampler *s, int64_t *indices, int64_t *count) {
     const SamplerConfig *c = &s->config;
+    const int64_t deal = deal_of(c);
     int64_t left = c->total_samples - s->consumed, taken = left < s->step ? left : s->step;
     if (left <= 0 || (taken < s->step && !c->keep_last)) return false;
     *count = 0;
     for (int64_t i = 0; i < c->micro_batch_size; i++) {
-        const int64_t at = c->one_by_one ? i * c->dp_size + c->dp_rank : c->dp_rank * c->micro_batch_size + i;
+        const int64_t at = (i / deal * c->dp_size + c->dp_rank) * deal + i % deal;
         if (at < taken) indices[(*count)++] = s->consumed + at;
     }
     s->consumed += taken;

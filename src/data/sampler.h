@@ -6,8 +6,8 @@
  *           seeded with the epoch's number. With sharding every rank permutes its own contiguous bucket;
  *           without it all ranks share one permutation. The order depends on mbs and dp, as upstream.
  *
- * one_by_one deals samples as if micro-batches had one sample: a rank gets the same samples in the same order
- * for any mbs, which only sets how many of them form a micro-batch (--batch-invariant-mode).
+ * deal > 0 deals samples as if micro-batches had that many: a rank gets the same samples in the same order for
+ * any mbs, which only sets how many of them form a micro-batch (--batch-invariant-mode).
  *
  * One difference from upstream concerns an epoch without sharding whose samples fill whole micro-batches but
  * not a whole micro-step. Upstream lets some ranks run one micro-step more than others; here every rank takes
@@ -29,13 +29,13 @@ typedef struct SamplerConfig {
     int dp_rank, dp_size;
     bool keep_last;        /* single only: also deal the last, partial micro-step (drop_last=False) */
     bool no_data_sharding; /* cyclic only */
-    bool one_by_one;
+    int64_t deal;
 } SamplerConfig;
 
 typedef struct Sampler Sampler;
 
 /* A user error if no sample is left, or (cyclic) if consumed_samples is not a multiple of a micro-step
- * (one_by_one: of the number of ranks). */
+ * (deal: of that number times the ranks). */
 Err sampler_open(const SamplerConfig *, Sampler **out);
 void sampler_free(Sampler *); /* NULL is fine */
 /* The next micro-batch of this rank: up to micro_batch_size indices. False at the end, which only `single`

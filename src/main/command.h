@@ -11,6 +11,8 @@
  * NAMED_COMMAND(function, "name", ...) for a name that is no identifier */
 #define COMMANDS                                                                                             \
     COMMAND(pretrain, true, "train a model, from scratch or from a checkpoint")                              \
+    COMMAND(finetune, true,                                                                                  \
+            "fine-tune a pretrained BERT on labelled texts or questions, with accuracy per epoch")           \
     COMMAND(plan, false, "print the parameters, memory and schedule of a run without starting it")           \
     COMMAND(preprocess, false, "tokenize JSON Lines or plain text into .bin and .idx files")                 \
     COMMAND(merge, false, "merge several .bin/.idx datasets into one")                                       \

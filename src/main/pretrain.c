@@ -56,7 +56,7 @@ int command_pretrain(int argc, char **argv) {
                                 .vocab_size = s.tokenizer ? tokenizer_vocab_size(s.tokenizer) : 0};
             if (s.config.model != MODEL_gpt) e = setup_mask_tokens(&s, &facts.mask);
             if (facts.eod < 0 && s.config.model != MODEL_gpt) facts.eod = facts.mask.eos;
-            if (!e.code) e = train(&s.config, &s.derived, &facts, &stopped_by);
+            if (!e.code) e = train(&s.config, &s.derived, &facts, NULL, &stopped_by);
         }
         status = e.code ? command_fail(e) : stopped_by ? ERR_SIGNAL + stopped_by : 0;
     }

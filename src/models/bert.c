@@ -5,8 +5,16 @@
 #include "models/option_map.h"
 #include "models/specs.h"
 #include "nn/bert_head.h"
+#include "nn/class_head.h"
 
 enum { TOKEN_TYPES = 2 };
+
+/* Loss [b, 1] and, in an evaluation, right answers, I; or logits. */
+static Flow class_flow(Tape *t, const Model *m, const Feed *feed, Tensor *h) {
+    Flow out = {{NULL}};
+    out.at[0] = class_loss(t, m->head, feed, h, &out.at[1]);
+    return out;
+}
 
 /* Types as for GPT. */
 static Flow bert_stage(Tape *t, const Model *m, const StagePart *part, const Feed *feed, Flow in) {
@@ -16,6 +24,7 @@ static Flow bert_stage(Tape *t, const Model *m, const StagePart *part, const Fee
     if (!part->head)
         return (Flow){{stack_output(t, encoder, part->first_layer, part->layers, feed, s)}}; /* V or I */
     Tensor *h = stack_end(t, encoder, part->first_layer, part->layers, feed, s); /* [s, b, h]   V or I */
+    if (m->plan.head.ops == &class_head) return class_flow(t, m, feed, h);
     Flow out = {{bert_token_loss(t, m->head, feed, h)}}; /* loss [b, s] I, or logits V */
     if (feed->labels && m->plan.n_losses > 1)
         out.at[1] = bert_sentence_loss(t, m->head, feed, h); /* loss [b, 1] I */
@@ -43,6 +52,23 @@ static HeadSpec head_spec(const Config *c, const Derived *d, Arena *arena) {
     return (HeadSpec){&bert_head, h, !c->untie_embeddings_and_output_weights};
 }
 
+/* The head and loss of --task replace those of pretraining. Megatron-LM names the loss so. */
+static void task_plan(const Config *c, const Derived *d, Arena *arena, ModelPlan *plan) {
+    const LossSpec loss = {"lm loss", EXTENT_SAMPLES, FIELD_sample_weights, d->choices};
+    ClassHeadSpec *h = arena_alloc(arena, sizeof *h);
+    *h = (ClassHeadSpec){.hidden = c->hidden_size,
+                         .classes = c->class_labels.count,
+                         .choices = d->choices,
+                         .init_std = d->init_std,
+                         .dropout = c->hidden_dropout};
+    plan->sample.fields = FIELD_SET(tokens) | FIELD_SET(position_ids) | FIELD_SET(lengths) |
+                          FIELD_SET(token_types) | FIELD_SET(sentence_labels) | FIELD_SET(sample_weights);
+    plan->head = (HeadSpec){.ops = &class_head, .spec = h};
+    plan->loss[0] = plan->loss[1] = loss;
+    plan->loss[1].name = "correct";
+    plan->n_losses = plan->n_counts = 1;
+}
+
 static void bert_plan(const Config *c, const Derived *d, Arena *arena, ModelPlan *plan) {
     const bool sentences = c->bert_binary_head;
     *plan = (ModelPlan){
@@ -62,6 +88,7 @@ static void bert_plan(const Config *c, const Derived *d, Arena *arena, ModelPlan
     plan->embedding.types = sentences ? TOKEN_TYPES : 0;
     plan->embedding.normed = !plan->stack[0].has_final;
     plan->embedding.norm = spec_norm(c);
+    if (c->task != TASK_NONE) task_plan(c, d, arena, plan);
 }
 
 const Family bert_family = {"bert", bert_plan, bert_stage};

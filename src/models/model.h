@@ -32,7 +32,12 @@ typedef struct LossSpec {
     const char *name;   /* Megatron-LM's */
     FieldExtent extent; /* POSITIONS: one of each token, [b, s]; SAMPLES: of each sample, [b, 1] */
     int weights;        /* the field with the weight of each; FIELDS: all are 1 */
+    /* With SAMPLES: each loss is of so many samples in a row, the choices of a question, [b / choices, 1], and has
+     * the weight of the first; 0: of one. */
+    int64_t choices;
 } LossSpec;
+
+static inline int64_t loss_samples(const LossSpec *l) { return l->choices ? l->choices : 1; }
 
 typedef struct ModelPlan {
     SampleShape sample; /* what the model reads */
@@ -44,7 +49,10 @@ typedef struct ModelPlan {
     int n_flows;
     LossSpec loss[MODEL_LOSSES];
     int n_losses;
+    int n_counts; /* numbers after the losses that only evaluations compute and sum, such as right answers */
 } ModelPlan;
+
+static inline int model_sums(const ModelPlan *p) { return p->n_losses + p->n_counts; }
 
 /* The tensors of a plan's flows, at the head of its losses; NULL: not at this border. */
 typedef struct Flow {
@@ -79,7 +87,7 @@ typedef struct Family {
      * arena. */
     void (*plan)(const Config *, const Derived *, Arena *, ModelPlan *);
     /* The forward of one stage. At the head at[i] is loss i in nats if the feed has labels; else at[0] are logits
-     * [s, b, padded vocabulary]. */
+     * [s, b, padded vocabulary], or of the class head (nn/class_head.h). */
     Flow (*stage)(Tape *, const Model *, const StagePart *, const Feed *, Flow);
 } Family;
 

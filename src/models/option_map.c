@@ -16,6 +16,18 @@ DatasetId map_dataset(ModelFamily x) {
     return 0;
 }
 
+TaskFormat map_task(TaskKind x) {
+    switch (x) {
+    case TASK_NONE: /* the rules refuse it */
+        CHECK(false, "there is no task");
+        TO(TASK_MNLI, TASK_FORMAT_MNLI);
+        TO(TASK_QQP, TASK_FORMAT_QQP);
+        TO(TASK_RACE, TASK_FORMAT_RACE);
+        TO(TASK_LABELS, TASK_FORMAT_LABELS);
+    }
+    return 0;
+}
+
 Activation map_activation(MlpActivation x) {
     switch (x) {
     case MLP_GELU: /* config_finish resolves it */

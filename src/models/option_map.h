@@ -4,6 +4,7 @@
 
 #include "config/config.h"
 #include "data/dataset.h"
+#include "data/task_set.h"
 #include "models/stack.h"
 #include "nn/attention.h"
 #include "nn/router.h"
@@ -11,6 +12,7 @@
 #include "tensor/device.h"
 
 DatasetId map_dataset(ModelFamily);       /* that a model is trained on */
+TaskFormat map_task(TaskKind);            /* TASK_NONE is a fault */
 Activation map_activation(MlpActivation); /* MLP_GELU is a fault: Derived.activation is never that */
 AttentionSink map_softmax(SoftmaxType);
 BranchNorms map_norms(NormPlacement, ModelFamily);

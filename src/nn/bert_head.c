@@ -1,23 +1,11 @@
 #include "nn/bert_head.h"
 
+#include "nn/pooler.h"
 #include "ops/activation.h"
 #include "ops/linear.h"
 #include "ops/loss.h"
-#include "ops/redistribute.h"
-#include "ops/take_row.h"
 
 enum { CLASSES = 2 };
-
-/* A layer that every tensor-parallel rank has. invariant: all of them see the same input. */
-static Linear whole_layer(Registry *r, const BertHeadSpec *s, const char *name, int64_t out, bool invariant) {
-    return linear_new(r, (LinearSpec){.name = name,
-                                      .in = s->hidden,
-                                      .out = out,
-                                      .bias = true,
-                                      .tp_split = SPLIT_NONE,
-                                      .invariant = invariant,
-                                      .init_std = s->init_std});
-}
 
 static void bert_head_init(void *self, Registry *r, const void *spec, Param *words) {
     BertHead *m = self;
@@ -30,7 +18,8 @@ static void bert_head_init(void *self, Registry *r, const void *spec, Param *wor
                         .init = {INIT_NORMAL, s->init_std},
                         .flags = PARAM_EMBEDDING};
     *m = (BertHead){.spec = s, .output = words};
-    m->dense = whole_layer(r, s, "lm_head.dense", s->hidden, !r->layout.sequence_parallel);
+    m->dense =
+        whole_layer(r, "lm_head.dense", s->hidden, s->hidden, s->init_std, !r->layout.sequence_parallel);
     m->norm = norm_new(r, "lm_head.layer_norm", s->hidden, s->norm);
     if (!words) m->output = param_add(r, output);
     output.name = "output_layer.bias";
@@ -39,8 +28,8 @@ static void bert_head_init(void *self, Registry *r, const void *spec, Param *wor
     output.flags = PARAM_NO_DECAY;
     m->output_bias = param_add(r, output);
     if (!s->sentences) return;
-    m->pooler = whole_layer(r, s, "pooler.dense", s->hidden, true);
-    m->classes = whole_layer(r, s, "binary_head", CLASSES, true);
+    m->pooler = pooler_new(r, s->hidden, s->init_std);
+    m->classes = whole_layer(r, "binary_head", s->hidden, CLASSES, s->init_std, true);
 }
 
 /* Chunks of logits have no bias. */
@@ -72,17 +61,9 @@ Tensor *bert_token_loss(Tape *t, const BertHead *m, const Feed *feed, Tensor *x)
     return op_cross_entropy_of(t, logits, feed->labels, m->spec->vocab, feed->dloss[0]); /* I */
 }
 
-/* The first position of the sequence of the tensor-parallel ranks, [1, b, h], I. */
-static Tensor *first_position(Tape *t, Tensor *x) {
-    Tensor *first = op_take_row(t, x, 0);
-    if (spmd_on(x->spmd, AXIS_TP) != SPMD_V) return first;
-    return op_take_row(t, op_redistribute(t, first, AXIS_TP, SPMD_I, 0), 0);
-}
-
 Tensor *bert_sentence_loss(Tape *t, const BertHead *m, const Feed *feed, Tensor *x) {
     const int64_t b = x->dim[1];
-    x = op_activation(t, linear_forward(t, &m->pooler, first_position(t, x)), ACT_TANH);
-    Tensor *logits = linear_forward(t, &m->classes, x); /* [1, b, 2]   I */
+    Tensor *logits = linear_forward(t, &m->classes, pooler_forward(t, &m->pooler, x)); /* [1, b, 2]   I */
     Tensor *labels = tape_alloc(t, sizeof *labels);
     *labels = tensor_make(feed->sentence_labels->data, I64, 2, (int64_t[]){b, 1});
     labels->spmd = feed->sentence_labels->spmd;

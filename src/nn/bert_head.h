@@ -1,5 +1,5 @@
-/* BERT's heads. Masked language model: dense, activation, norm, output layer with bias. Sentences: dense and tanh
- * of the first position (the pooler), two classes. Megatron-LM core/models/bert/{bert_lm_head,pooler,bert_model}.py. */
+/* BERT's heads. Masked language model: dense, activation, norm, output layer with bias. Sentences: the pooler, two
+ * classes. Megatron-LM core/models/bert/{bert_lm_head,bert_model}.py. */
 #ifndef ISOTRON_NN_BERT_HEAD_H
 #define ISOTRON_NN_BERT_HEAD_H
 

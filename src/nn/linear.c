@@ -27,7 +27,7 @@ Linear linear_new(Registry *r, LinearSpec s) {
         bias.tp_split = s.tp_split == 0 ? 0 : SPLIT_NONE;
         bias.invariant = s.tp_split == SPLIT_NONE ? s.invariant : !r->layout.sequence_parallel;
         bias.init = (Init){INIT_CONSTANT, 0};
-        bias.flags = PARAM_NO_DECAY;
+        bias.flags = PARAM_NO_DECAY | (s.fixed_bias ? PARAM_BUFFER : 0);
         l.bias = param_add(r, bias);
     }
     l.quantiser = quantize_new(r, s.name, l.weight, s.quant);

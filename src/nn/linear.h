@@ -23,6 +23,7 @@ typedef struct LinearSpec {
     int tp_split;   /* 0: column-parallel, 1: row-parallel; SPLIT_NONE: every rank has all of it */
     bool invariant; /* of a weight without a split: see param.h */
     double init_std;
+    bool fixed_bias; /* the bias is not trained (PARAM_BUFFER) */
     QuantSpec quant;
     bool split_parts; /* see param.h */
     int64_t groups;   /* parts of the output rows, see param.h */

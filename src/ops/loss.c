@@ -86,6 +86,15 @@ Tensor *op_cross_entropy_of(Tape *t, Tensor *logits, Tensor *label, int64_t voca
     return loss;
 }
 
+Tensor *op_correct(Tape *t, Tensor *logits, Tensor *label, int64_t vocab) {
+    check_sizes(t, logits, logits->dim[2], label, vocab);
+    const LossAttr attr = {.vocab = vocab};
+    Tensor *y = tape_tensor(t, precise_type(logits), 2, label->dim);
+    tape_run(t, &OPS[OP_correct], (Call){.in = {logits, label}, .out = {y}, .attr = &attr}, sizeof attr,
+             NULL);
+    return y;
+}
+
 /* ---- after a linear layer, in chunks ---- A chunk is some positions of all samples, so that its rows of x
  * are contiguous. Its gradients are computed while its logits exist: w's is summed over the chunks, x's
  * overwrites the rows. */

@@ -11,6 +11,10 @@ Tensor *op_cross_entropy(Tape *, Tensor *logits_sbv, Tensor *label_bs, int64_t v
  * computes the logits' gradient, unless the tape does not record. */
 Tensor *op_cross_entropy_of(Tape *, Tensor *logits_sbv, Tensor *label_bs, int64_t vocab, Tensor *dloss_bs);
 
+/* logits_sbv, label_bs as there, not sharded over tensor-parallel ranks -> [b,s]: 1 where the label has the first of
+ * the largest logits, else 0. No gradient. */
+Tensor *op_correct(Tape *, Tensor *logits_sbv, Tensor *label_bs, int64_t vocab);
+
 /* Attributes of op_linear_cross_entropy. */
 typedef struct LinearLoss {
     int64_t vocab;     /* later columns are padding */

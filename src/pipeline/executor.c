@@ -296,7 +296,7 @@ static void forward(Executor *e, const PipelineSpec *spec, int rank, const Actio
     }
     s->y = model_stage(s->tape, e->model, a->chunk, &mb->feed, s->x);
     if (e->model->stages[a->chunk].head && loss_sum)
-        for (int i = 0; i < e->model->plan.n_losses; i++)
+        for (int i = 0; i < model_sums(&e->model->plan) && s->y.at[i]; i++)
             tape_call(s->tape, &OPS[OP_weighted_sum],
                       (Call){.in = {s->y.at[i], (Tensor *)&mb->weights[i]}, .out = {&loss_sum[i]}});
     if (out) {

@@ -107,3 +107,26 @@ void banner_print_data(const Config *c, const Derived *d, const Data *data) {
                     amount(f.samples, "sample").s, f.epochs);
     }
 }
+
+void banner_print_task(const Config *c, const Task *task) {
+    const TaskLabels *labels = task_labels(task);
+    enum { SHOWN = 120 };
+    Str text = {0};
+    for (int64_t i = 0; i < labels->n && text.len < SHOWN; i++)
+        str_printf(&text, "%s%s", i ? ", " : "", labels->at[i]);
+    if (labels->n)
+        banner_line("task", "%s, %lld classes: %s%s", TaskKind_spellings[c->task], (long long)labels->n,
+                    text.s, text.len < SHOWN ? "" : ", ...");
+    else
+        banner_line("task", "%s, %lld choices a question, each a sample", TaskKind_spellings[c->task],
+                    (long long)task_choices(task));
+    str_free(&text);
+    const char *one = labels->n ? "sample" : "question";
+    if (task_train(task))
+        banner_line("training", "%s; %lld epoch%s of %s", amount(task_train_samples(task), one).s,
+                    (long long)c->epochs, c->epochs == 1 ? "" : "s",
+                    amount(task_steps_per_epoch(task), "step").s);
+    for (int i = 0; i < task_valid_files(task); i++)
+        banner_line("validation", "%s in %s", amount(task_valid_samples(task, i), one).s,
+                    task_valid_name(task, i));
+}

@@ -232,8 +232,9 @@ bool checkpoint_saves_where_it_loads(const Config *c) {
 /* A continued run keeps these too, but weights alone do not depend on them. A table of positions does; loading
  * compares its shape. */
 static bool concerns_weights(const char *key) {
-    static const char *const APART[] = {"seq_length", "max_position_embeddings",
-                                        "make_vocab_size_divisible_by", "hf_model_type"};
+    static const char *const APART[] = {
+        "seq_length",  "max_position_embeddings", "make_vocab_size_divisible_by", "hf_model_type", "task",
+        "class_labels"};
     for (size_t i = 0; i < sizeof APART / sizeof *APART; i++)
         if (!strcmp(key, APART[i])) return false;
     return true;
@@ -281,6 +282,30 @@ static bool scaled_dynamically(const json_t *state) {
     return lane && !strcmp(lane, "fp16") && json_is_null(json_object_get(config, "loss_scale"));
 }
 
+/* The heads of a BERT. Fine-tuning takes weights of another task, whose heads it does not need. */
+static const char *const HEADS[] = {
+    "lm_head.", "output_layer.", "binary_head.", "classification_head.", "multichoice_head.", NULL};
+
+static bool stores(const Ckpt *ckpt, const char *start) {
+    const Manifest *m = ckpt_manifest(ckpt);
+    for (int64_t i = 0; i < m->count; i++)
+        if (!strncmp(m->tensors[i].name, start, strlen(start))) return true;
+    return false;
+}
+
+static void tell_heads(const Trainer *r, const Ckpt *ckpt, FILE *to) {
+    const char *own = r->derived->choices > 1 ? "multichoice_head." : "classification_head.";
+    Str others = {0};
+    for (int i = 0; HEADS[i]; i++)
+        if (strcmp(HEADS[i], own) && stores(ckpt, HEADS[i]))
+            str_printf(&others, "%s%.*s", others.len ? ", " : "", (int)strlen(HEADS[i]) - 1, HEADS[i]);
+    if (!stores(ckpt, own))
+        fprintf(to, "  the checkpoint has no %.*s: it is initialised from --seed %lld\n",
+                (int)strlen(own) - 1, own, (long long)r->config->seed);
+    if (others.len) fprintf(to, "  the checkpoint's %s are left out\n", others.s);
+    str_free(&others);
+}
+
 static Err load_into(Trainer *r, const Ckpt *ckpt, const char *dir, bool weights_only) {
     const Config *c = r->config;
     const json_t *state = ckpt_manifest(ckpt)->state;
@@ -293,6 +318,8 @@ static Err load_into(Trainer *r, const Ckpt *ckpt, const char *dir, bool weights
                             "--no-load-optim or --finetune",
                             dir, r->optimizer->buffer[i].suffix);
     CkptItem list[ITEMS];
+    const int n = items(r, optimizer, list);
+    if (weights_only && c->task != TASK_NONE) list[0].optional = HEADS;
     Trainer numbers_first = *r; /* all is checked before anything changes */
     Optimizer step_first;
     if (!weights_only) {
@@ -301,7 +328,7 @@ static Err load_into(Trainer *r, const Ckpt *ckpt, const char *dir, bool weights
         ERR_RETURN(restore_numbers(&numbers_first, state, dir));
         if (!r->scaler.dynamic || !scaled_dynamically(state)) numbers_first.scaler = r->scaler;
     }
-    ERR_RETURN(ckpt_load(ckpt, r->model->registry, list, items(r, optimizer, list)));
+    ERR_RETURN(ckpt_load(ckpt, r->model->registry, list, n));
     trainer_publish(r);
     if (weights_only) return ERR_OK;
     if (!optimizer) step_first.step = 0;
@@ -326,6 +353,7 @@ static void tell_loaded(const Trainer *r, const Ckpt *ckpt, const Source *s, boo
     fprintf(to, "  successfully loaded checkpoint from %s at iteration %lld\n%s", s->dir,
             (long long)ckpt_manifest(ckpt)->iteration, notes.len ? notes.s : "");
     tell_fp8_state(r->config, ckpt, to);
+    if (weights_only && r->config->task != TASK_NONE) tell_heads(r, ckpt, to);
     str_free(&notes);
 }
 
@@ -423,13 +451,15 @@ Err checkpoint_args(Config *c, Arena *arena, Str *notes) {
     Err e = ckpt_open(s.dir, s.step, NULL, &ckpt);
     source_free(&s);
     if (e.code) return e;
-    const json_t *config = json_object_get(ckpt_manifest(ckpt)->state, "config");
+    json_t *config = json_copy(json_object_get(ckpt_manifest(ckpt)->state, "config"));
+    if (s.weights_only) json_object_del(config, "task"), json_object_del(config, "class_labels");
     e = restore_options(c, arena, config, CLASS_ARCH, notes);
     if (!e.code && tokenizer) {
         json_t *some = tokenizer_options(config);
         e = restore_options(c, arena, some, CLASS_ALL, notes);
         json_decref(some);
     }
+    json_decref(config);
     ckpt_close(ckpt);
     return e;
 }

@@ -423,6 +423,64 @@ Err train_log_eval(TrainLog *log, const Trainer *r, const char *where, const cha
     return log->events ? evaluation_scalars(log, r, name, loss) : ERR_OK;
 }
 
+/* ---- accuracy of a task ---- */
+
+static double ratio(const Accuracy *a) { return (double)a->correct / (double)a->total; }
+
+static void print_accuracy(const Trainer *r, int64_t epoch, const Accuracy *a, bool overall) {
+    if (r->config->log_format == LOG_MEGATRON)
+        printf(" %s |epoch: %lld| %s%s: correct / total = %lld / %lld = %.4f %% | lm loss value: %.6E\n",
+               overall ? ">>" : ">", (long long)epoch, overall ? "" : "metrics for ", a->name,
+               (long long)a->correct, (long long)a->total, 100 * ratio(a), a->loss);
+    else
+        printf("epoch %lld | %s accuracy %.4f, %lld of %lld | loss %.4f\n", (long long)epoch, a->name,
+               ratio(a), (long long)a->correct, (long long)a->total, a->loss);
+}
+
+static void put_accuracy(Str *text, const Accuracy *a) {
+    put_field(text, "loss", a->loss);
+    put_field(text, "accuracy", ratio(a));
+    str_printf(text, "\"correct\": %lld, \"total\": %lld", (long long)a->correct, (long long)a->total);
+}
+
+static Err write_accuracy(TrainLog *log, const Trainer *r, int64_t epoch, const Accuracy *all,
+                          const Accuracy *file, int n) {
+    Str *text = &log->text;
+    str_clear(text);
+    str_printf(
+        text, "{\"kind\": \"validation\", \"iteration\": %lld, \"consumed_samples\": %lld, \"epoch\": %lld, ",
+        (long long)r->iteration, (long long)r->consumed_samples, (long long)epoch);
+    put_accuracy(text, all);
+    str_puts(text, ", \"files\": {");
+    for (int i = 0; i < n; i++) {
+        str_puts(text, i ? ", " : "");
+        describe_string(text, file[i].name);
+        str_puts(text, ": {");
+        put_accuracy(text, &file[i]);
+        str_puts(text, "}");
+    }
+    str_puts(text, "}}\n");
+    return write_record(log, r);
+}
+
+Err train_log_accuracy(TrainLog *log, const Trainer *r, int64_t epoch, const Accuracy *file, int n) {
+    Accuracy all = {.name = r->config->log_format == LOG_MEGATRON ? "overall" : "validation"};
+    double loss = 0;
+    train_log_hide_status(log);
+    for (int i = 0; i < n; i++) {
+        if (n > 1) print_accuracy(r, epoch, &file[i], false);
+        all.correct += file[i].correct, all.total += file[i].total;
+        loss += file[i].loss * (double)file[i].total;
+    }
+    all.loss = loss / (double)all.total;
+    print_accuracy(r, epoch, &all, true);
+    fflush(stdout);
+    if (log->jsonl >= 0) ERR_RETURN(write_accuracy(log, r, epoch, &all, file, n));
+    if (!log->events) return ERR_OK;
+    ERR_RETURN(scalar_twice(log, r, "accuracy validation", ratio(&all)));
+    return scalar_twice(log, r, "lm loss validation", all.loss);
+}
+
 Err train_log_progress(const Trainer *r, const char *event) {
     const Config *c = r->config;
     if (!c->log_progress || !c->save) return ERR_OK;

@@ -23,6 +23,14 @@ Err train_log_step(TrainLog *, const Trainer *, const StepReport *, int64_t ns, 
  * the TensorBoard tags. */
 Err train_log_eval(TrainLog *, const Trainer *, const char *where, const char *name,
                    const double loss[MODEL_LOSSES]);
+/* The right answers in a file of a task, and the mean loss. */
+typedef struct Accuracy {
+    const char *name;
+    int64_t correct, total;
+    double loss;
+} Accuracy;
+/* One line for all files together, after one for each if there are several. */
+Err train_log_accuracy(TrainLog *, const Trainer *, int64_t epoch, const Accuracy *, int files);
 /* Call it before other lines are printed to a terminal: clears the status line. NULL is allowed. */
 void train_log_hide_status(TrainLog *);
 /* Appends a line to progress.txt in --save, with --log-progress. */

@@ -31,9 +31,10 @@ typedef struct Session {
     const TokenFacts *facts;
     int64_t start_ns;
     StopSignals *signals;
-    int save_lock;  /* a descriptor; -1: none */
-    Data *data;     /* opened by the first rank; read-only afterwards */
-    int stopped_by; /* the number of a signal; 0: none */
+    int save_lock;    /* a descriptor; -1: none */
+    const Task *task; /* NULL: pretraining */
+    Data *data;       /* opened by the first rank; read-only afterwards; NULL with a task */
+    int stopped_by;   /* the number of a signal; 0: none */
 } Session;
 
 typedef struct Loop {
@@ -124,14 +125,9 @@ static Err open_data(Session *l) {
     return check_evaluation(l);
 }
 
-static Err open_stream(Loop *l, DataSplit split, int64_t consumed, Prefetch **out) {
+static Err open_samples(Loop *l, const Dataset *dataset, bool cyclic, int64_t consumed, Prefetch **out) {
     const Config *c = l->config;
-    const Dataset *dataset = data_split(l->session->data, split);
     const Mesh *mesh = &l->run->layout.mesh;
-    static const char *const NAMES[SPLIT_COUNT] = {"training", "validation", "test"};
-    if (!dataset)
-        return err_user("the data has no %s samples; check --split and the data paths", NAMES[split]);
-    bool cyclic = split == SPLIT_TRAIN && c->dataloader_type == DATALOADER_CYCLIC;
     Sampler *sampler;
     ERR_RETURN(sampler_open(&(SamplerConfig){.kind = cyclic ? SAMPLER_CYCLIC : SAMPLER_SINGLE,
                                              .total_samples = data_length(dataset),
@@ -140,11 +136,27 @@ static Err open_stream(Loop *l, DataSplit split, int64_t consumed, Prefetch **ou
                                              .dp_rank = mesh->coordinate[AXIS_DP],
                                              .dp_size = mesh->size[AXIS_DP],
                                              .no_data_sharding = !c->data_sharding,
-                                             .one_by_one = c->batch_invariant_mode},
+                                             .deal = c->batch_invariant_mode ? l->derived->choices : 0},
                             &sampler));
     *out = prefetch_start(dataset, sampler, l->derived->micro_batch_size, l->run->model->plan.sample,
                           c->num_workers > 1 ? (int)c->num_workers : 1);
     return ERR_OK;
+}
+
+static Err open_stream(Loop *l, DataSplit split, int64_t consumed, Prefetch **out) {
+    const Dataset *dataset = data_split(l->session->data, split);
+    static const char *const NAMES[SPLIT_COUNT] = {"training", "validation", "test"};
+    if (!dataset)
+        return err_user("the data has no %s samples; check --split and the data paths", NAMES[split]);
+    return open_samples(l, dataset, split == SPLIT_TRAIN && l->config->dataloader_type == DATALOADER_CYCLIC,
+                        consumed, out);
+}
+
+static Err open_training(Loop *l) {
+    const Task *task = l->session->task;
+    const int64_t consumed = l->run->consumed_samples;
+    return task ? open_samples(l, task_train(task), false, consumed, &l->train)
+                : open_stream(l, SPLIT_TRAIN, consumed, &l->train);
 }
 
 /* How many a data-parallel rank has of a global batch of that many samples. */
@@ -202,10 +214,9 @@ static const char *reason_to_exit(Loop *l, bool after_step) {
 
 /* ---- evaluation ---- */
 
-/* A signal stops it; then the losses are unknown and l->exit_reason is set. */
-static Err evaluate(Loop *l, Prefetch *stream, double loss[MODEL_LOSSES]) {
-    LossSum sum[MODEL_LOSSES] = {{0}};
-    int64_t batches = l->config->eval_iters * microbatches(l, l->derived->global_batch_size);
+/* Sums over so many batches of each data-parallel rank. A signal stops it; then the sums are not complete and
+ * l->exit_reason is set. */
+static Err evaluate_batches(Loop *l, Prefetch *stream, int64_t batches, LossSum sum[MODEL_LOSSES]) {
     timer_start(&l->timers, TIMER_EVALUATE);
     for (int64_t i = 0; i < batches && !l->exit_reason; i++) {
         Batch b;
@@ -216,12 +227,20 @@ static Err evaluate(Loop *l, Prefetch *stream, double loss[MODEL_LOSSES]) {
     }
     timer_stop(&l->timers, TIMER_EVALUATE);
     trainer_total(l->run, sum);
+    return ERR_OK;
+}
+
+static Err evaluate(Loop *l, Prefetch *stream, double loss[MODEL_LOSSES]) {
+    LossSum sum[MODEL_LOSSES] = {{0}};
+    const int64_t batches = l->config->eval_iters * microbatches(l, l->derived->global_batch_size);
+    ERR_RETURN(evaluate_batches(l, stream, batches, sum));
     for (int i = 0; i < MODEL_LOSSES; i++) loss[i] = trainer_mean(sum[i]);
     return ERR_OK;
 }
 
 static Err evaluate_valid(Loop *l) {
-    if (l->config->eval_iters <= 0 || !data_split(l->session->data, SPLIT_VALID)) return ERR_OK;
+    if (l->session->task || l->config->eval_iters <= 0 || !data_split(l->session->data, SPLIT_VALID))
+        return ERR_OK;
     Trainer *r = l->run;
     double loss[MODEL_LOSSES];
     char where[64];
@@ -243,7 +262,8 @@ static Err evaluate_valid(Loop *l) {
 }
 
 static Err evaluate_test(Loop *l) {
-    if (l->config->eval_iters <= 0 || !data_split(l->session->data, SPLIT_TEST)) return ERR_OK;
+    if (l->session->task || l->config->eval_iters <= 0 || !data_split(l->session->data, SPLIT_TEST))
+        return ERR_OK;
     Prefetch *stream;
     double loss[MODEL_LOSSES];
     char where[64];
@@ -253,6 +273,37 @@ static Err evaluate_test(Loop *l) {
     if (e.code || l->exit_reason) return e;
     snprintf(where, sizeof where, "iteration %lld on test set", (long long)l->run->iteration);
     return say(l, l->is_printer ? train_log_eval(l->log, l->run, where, "test", loss) : ERR_OK);
+}
+
+/* All samples of a file of the task, each once. */
+static Err evaluate_file(Loop *l, int file, Accuracy *out) {
+    const Task *task = l->session->task;
+    const Dataset *samples = task_valid(task, file);
+    LossSum sum[MODEL_LOSSES] = {{0}};
+    Prefetch *stream;
+    ERR_RETURN(open_samples(l, samples, false, 0, &stream));
+    const Err e = evaluate_batches(l, stream, microbatches(l, data_length(samples)), sum);
+    prefetch_stop(stream);
+    *out = (Accuracy){.name = task_valid_name(task, file),
+                      .correct = (int64_t)sum[1].loss,
+                      .total = (int64_t)sum[1].weight,
+                      .loss = trainer_mean(sum[0])};
+    return e;
+}
+
+static Err evaluate_task(Loop *l) {
+    const Task *task = l->session->task;
+    const int n = task_valid_files(task);
+    const int64_t steps = task_steps_per_epoch(task);
+    Accuracy *files = mem_zero((size_t)n, sizeof *files);
+    Err e = ERR_OK;
+    for (int i = 0; i < n && !e.code && !l->exit_reason; i++) e = evaluate_file(l, i, &files[i]);
+    if (!e.code && !l->exit_reason)
+        e = say(l, l->is_printer
+                       ? train_log_accuracy(l->log, l->run, steps ? l->run->iteration / steps : 0, files, n)
+                       : ERR_OK);
+    free(files);
+    return e;
 }
 
 /* ---- checkpoints ---- */
@@ -338,23 +389,31 @@ static Err one_step(Loop *l) {
     return say(l, l->is_printer ? train_log_step(l->log, r, &report, ns, times) : ERR_OK);
 }
 
+/* After each epoch of a task, as Megatron-LM's tasks do. */
+static Err end_epoch(Loop *l) {
+    if (!l->session->task || l->run->iteration % task_steps_per_epoch(l->session->task)) return ERR_OK;
+    ERR_RETURN(save(l));
+    return evaluate_task(l);
+}
+
 static Err train_steps(Loop *l) {
     const Config *c = l->config;
     Trainer *r = l->run;
     if (r->iteration >= l->derived->train_iters) {
         if (l->is_printer)
-            printf("already at step %lld of %lld: nothing to train; raise --train-iters or --train-samples "
-                   "to go on\n",
-                   (long long)r->iteration, (long long)l->derived->train_iters);
-        return ERR_OK;
+            printf("already at step %lld of %lld: nothing to train; raise %s to go on\n",
+                   (long long)r->iteration, (long long)l->derived->train_iters,
+                   l->session->task ? "--epochs" : "--train-iters or --train-samples");
+        return l->session->task ? evaluate_task(l) : ERR_OK;
     }
-    ERR_RETURN(open_stream(l, SPLIT_TRAIN, r->consumed_samples, &l->train));
+    ERR_RETURN(open_training(l));
     stop_signals_defer(l->session->signals);
     while (r->iteration < l->derived->train_iters && !l->exit_reason) {
         ERR_RETURN(one_step(l));
         ERR_RETURN(finish_save(l, false));
         if (is_multiple(r->iteration, c->eval_interval)) ERR_RETURN(evaluate_valid(l));
         if (is_multiple(r->iteration, c->save_interval)) ERR_RETURN(save(l));
+        ERR_RETURN(end_epoch(l));
         if (!l->exit_reason) l->exit_reason = reason_to_exit(l, true);
     }
     train_log_hide_status(l->log);
@@ -364,7 +423,8 @@ static Err train_steps(Loop *l) {
 }
 
 static Err train_and_save(Loop *l) {
-    Err e = l->config->skip_train ? ERR_OK : train_steps(l);
+    const bool evaluates_task = l->session->task && l->config->skip_train;
+    Err e = evaluates_task ? evaluate_task(l) : l->config->skip_train ? ERR_OK : train_steps(l);
     Err saved = l->config->skip_train
                     ? ERR_OK
                     : save(l); /* also after a failed step: its parameters are the last good ones */
@@ -392,18 +452,23 @@ static Err check_memory(const Loop *l, const MemoryPlan *p) {
     return memory_plan_fits(p, l->device, l->comm);
 }
 
+static const char *fingerprint(const Session *s) {
+    return s->task ? task_fingerprint(s->task) : data_fingerprint(s->data);
+}
+
 /* The first rank opens the data, and so builds the index cache, before the others open it. */
 static Err open_shared(Loop *l) {
     Session *s = l->session;
     Err e = ERR_OK;
     if (l->is_printer && l->config->save) e = ckpt_lock(l->config->save, &s->save_lock);
-    if (l->is_printer && !e.code) e = open_data(s);
+    if (l->is_printer && !e.code && !s->task) e = open_data(s);
     ERR_RETURN(comm_agree(l->comm, e));
-    if (!l->is_printer && comm_processes() > 1) e = open_data(s);
+    if (!l->is_printer && comm_processes() > 1 && !s->task) e = open_data(s);
     ERR_RETURN(comm_agree(l->comm, e));
-    const int64_t hash = (int64_t)hash_name(data_fingerprint(s->data));
+    const int64_t hash = (int64_t)hash_name(fingerprint(s));
     if (comm_first_difference(l->comm, &hash, 1) < 0) return ERR_OK;
-    return err_user("the data of the processes differs: copy the same .bin and .idx files to all hosts");
+    return err_user("the data of the processes differs: copy the same %s to all hosts",
+                    s->task ? "files of the task" : ".bin and .idx files");
 }
 
 static Err open_device(Loop *l) {
@@ -440,17 +505,22 @@ static Err start(Loop *l) {
     if (l->is_printer) printf("%s", plan.attention.text);
     ERR_RETURN(check_memory(l, &plan));
     ERR_RETURN(open_shared(l));
-    if (l->is_printer) banner_print_data(c, l->derived, l->session->data);
+    if (l->is_printer && !l->session->task) banner_print_data(c, l->derived, l->session->data);
+    if (l->is_printer && l->session->task) banner_print_task(c, l->session->task);
     l->run = trainer_new(c, l->derived, &plan, l->comm, l->device);
-    l->run->data_fingerprint = data_fingerprint(l->session->data);
+    l->run->data_fingerprint = fingerprint(l->session);
     l->device = NULL;
     if (l->is_printer) say_how(l->run);
     bool loaded;
+    if (l->session->task) registry_init(l->run->model->registry, l->run->context.seed); /* a new head */
     ERR_RETURN(comm_agree(l->comm, trainer_load(l->run, &loaded)));
     if (!loaded) {
         registry_init(l->run->model->registry, l->run->context.seed);
         trainer_publish(l->run);
     }
+    if (!loaded && l->session->task && l->is_printer)
+        printf("  no --pretrained-checkpoint: all weights are initialised from --seed %lld\n",
+               (long long)c->seed);
     l->saved_iteration = loaded && checkpoint_saves_where_it_loads(c) ? l->run->iteration : -1;
     return say(l, l->is_printer ? train_log_open(l->run, l->session->data, parameters, &l->log) : ERR_OK);
 }
@@ -474,10 +544,11 @@ static Err train_rank(void *arg, Comm *comm) {
     return e;
 }
 
-Err train(const Config *c, const Derived *d, const TokenFacts *facts, int *stopped_by) {
+Err train(const Config *c, const Derived *d, const TokenFacts *facts, const Task *task, int *stopped_by) {
     ERR_RETURN(trainer_check(c, d));
     setvbuf(stdout, NULL, _IOLBF, 0); /* so that redirected output is also immediate */
-    Session s = {.config = c, .derived = d, .facts = facts, .start_ns = clock_ns(), .save_lock = -1};
+    Session s = {
+        .config = c, .derived = d, .facts = facts, .task = task, .start_ns = clock_ns(), .save_lock = -1};
     s.signals = stop_signals_new(c);
     Err e = world_run(c, train_rank, &s);
     stop_signals_free(s.signals);

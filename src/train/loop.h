@@ -6,6 +6,7 @@
 #include "base/err.h"
 #include "config/config.h"
 #include "data/masking.h"
+#include "data/task.h"
 
 /* Facts of the tokenizer that the data needs; -1: there is no such token. */
 typedef struct TokenFacts {
@@ -16,8 +17,9 @@ typedef struct TokenFacts {
 
 /* Trains to the end, or until a signal, --exit-interval or --exit-duration-in-mins; saves before it returns
  * if --save is given. SIGINT (Ctrl-C) always stops it in this way, SIGTERM only with --exit-signal-handler; a
- * second signal kills the process. *stopped_by: the number of the signal, 0: none. Runs all ranks of this
+ * second signal kills the process. task: NULL, or fine-tune on it, whose accuracy is printed after each epoch; the
+ * options then have its classes and steps. *stopped_by: the number of the signal, 0: none. Runs all ranks of this
  * process. */
-Err train(const Config *, const Derived *, const TokenFacts *, int *stopped_by);
+Err train(const Config *, const Derived *, const TokenFacts *, const Task *task, int *stopped_by);
 
 #endif

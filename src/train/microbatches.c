@@ -47,7 +47,7 @@ struct Microbatches {
     Graphs *graphs;            /* NULL: not used yet */
 };
 
-static size_t loss_bytes(const Microbatches *m) { return (size_t)m->plan->n_losses * sizeof(double); }
+static size_t loss_bytes(const Microbatches *m) { return (size_t)model_sums(m->plan) * sizeof(double); }
 
 Microbatches *microbatches_new(const Config *config, const RunContext *context, const Model *model,
                                Executor *executor, const PipelineLayout *pipeline) {
@@ -60,7 +60,7 @@ Microbatches *microbatches_new(const Config *config, const RunContext *context, 
                         .plan = &model->plan,
                         .arena = arena_new()};
     double *sums = device_alloc(context->device, loss_bytes(m), "loss");
-    for (int i = 0; i < m->plan->n_losses; i++) {
+    for (int i = 0; i < model_sums(m->plan); i++) {
         m->loss[i] = tensor_make(sums + i, F64, 1, (int64_t[]){1});
         m->loss[i].flags = TENSOR_ACCUM;
         tape_grad_off_grid(&m->loss[i]); /* in the exact lane a sum of products of two numbers on the grid */
@@ -113,7 +113,7 @@ static SpmdType field_type(const RunContext *c, FieldExtent extent) {
 /* Tensors without memory for the fields and losses of a batch. */
 static Microbatch microbatch_like(const Microbatches *m, const Batch *b) {
     const ModelPlan *plan = m->plan;
-    Microbatch mb = {.n_losses = plan->n_losses};
+    Microbatch mb = {.n_losses = plan->n_losses, .n_counts = plan->n_counts};
     CHECK(!(plan->sample.fields & ~b->fields), "a batch lacks a field that the model reads");
     for (int f = 0; f < FIELDS; f++) {
         const FieldExtent extent = field_extent((FieldId)f);
@@ -122,8 +122,9 @@ static Microbatch microbatch_like(const Microbatches *m, const Batch *b) {
                                   (int64_t[]){b->b, batch_columns(b, (FieldId)f)});
         mb.field[f].spmd = field_type(m->context, extent);
     }
-    for (int i = 0; i < plan->n_losses; i++) {
-        const int64_t dim[] = {b->b, plan->loss[i].extent == EXTENT_SAMPLES ? 1 : b->s};
+    for (int i = 0; i < model_sums(plan); i++) {
+        const LossSpec *l = &plan->loss[i];
+        const int64_t dim[] = {b->b / loss_samples(l), l->extent == EXTENT_SAMPLES ? 1 : b->s};
         mb.weights[i] = mb.loss_gradients[i] = tensor_make(NULL, m->registry->precise, 2, dim);
     }
     return mb;
@@ -137,14 +138,20 @@ typedef struct BlockPart {
 
 enum { BLOCK_PARTS = FIELDS + 2 * MODEL_LOSSES };
 
+/* Whether the field with the weights of a loss has exactly these weights. */
+static bool weights_are_field(const Microbatches *m, int loss) {
+    const LossSpec *l = &m->plan->loss[loss];
+    return l->weights < FIELDS && loss_samples(l) == 1;
+}
+
 /* The parts of a microbatch's block, in their order. Weights that are a field are not a part. */
 static int block_parts(const Microbatches *m, Microbatch *mb, BlockPart out[BLOCK_PARTS]) {
     int n = 0;
     for (int f = 0; f < FIELDS; f++)
         if (mb->field[f].ndim) out[n++] = (BlockPart){&mb->field[f], f, -1, false};
-    for (int i = 0; i < mb->n_losses; i++) {
-        if (m->plan->loss[i].weights == FIELDS) out[n++] = (BlockPart){&mb->weights[i], FIELDS, i, false};
-        out[n++] = (BlockPart){&mb->loss_gradients[i], FIELDS, i, true};
+    for (int i = 0; i < mb->n_losses + mb->n_counts; i++) {
+        if (!weights_are_field(m, i)) out[n++] = (BlockPart){&mb->weights[i], FIELDS, i, false};
+        if (i < mb->n_losses) out[n++] = (BlockPart){&mb->loss_gradients[i], FIELDS, i, true};
     }
     return n;
 }
@@ -178,17 +185,17 @@ static void point_fields(const Microbatches *m, Microbatch *mb, char *block) {
         block += tensor_bytes(part[i].tensor);
     }
     for (int f = 0; f < FIELDS; f++) mb->feed.field[f] = mb->field[f].ndim ? &mb->field[f] : NULL;
-    for (int i = 0; i < mb->n_losses; i++) {
-        const int weights = m->plan->loss[i].weights;
-        if (weights < FIELDS) mb->weights[i].data = mb->field[weights].data;
-        mb->feed.dloss[i] = &mb->loss_gradients[i];
+    for (int i = 0; i < mb->n_losses + mb->n_counts; i++) {
+        if (weights_are_field(m, i)) mb->weights[i].data = mb->field[m->plan->loss[i].weights].data;
+        if (i < mb->n_losses) mb->feed.dloss[i] = &mb->loss_gradients[i];
     }
 }
 
-/* x * scale, on the grid in the exact lane; x NULL: ones. */
-static void write_scaled(const Microbatches *m, const float *x, int64_t n, double scale, void *out) {
+/* Every `step`-th x * scale, on the grid in the exact lane; x NULL: ones. */
+static void write_scaled(const Microbatches *m, const float *x, int64_t n, int64_t step, double scale,
+                         void *out) {
     for (int64_t i = 0; i < n; i++) {
-        double y = x ? (double)x[i] * scale : scale;
+        double y = x ? (double)x[i * step] * scale : scale;
         if (m->context->exact) y = exact_on_grid(y);
         if (m->registry->precise == F64)
             ((double *)out)[i] = y;
@@ -198,22 +205,23 @@ static void write_scaled(const Microbatches *m, const float *x, int64_t n, doubl
 }
 
 /* The first context-parallel rank, which has the first position of each sample, has the losses of samples. */
-static double weight_of(const Microbatches *m, int loss) {
+static double weight_of(const Microbatches *m, FieldExtent extent) {
     const Layout *l = m->context->layout;
-    return m->plan->loss[loss].extent != EXTENT_SAMPLES || !l || !l->mesh.coordinate[AXIS_CP];
+    return extent != EXTENT_SAMPLES || !l || !l->mesh.coordinate[AXIS_CP];
 }
 
 static void write_part(const Microbatches *m, const BlockPart *p, const Batch *b, LossWeights weights,
                        void *out) {
     const int64_t n = tensor_count(p->tensor);
     if (p->loss >= 0) {
-        const int field = m->plan->loss[p->loss].weights;
+        const LossSpec *l = &m->plan->loss[p->loss];
         const double scale = p->gradient ? weights.loss[p->loss] : 1;
-        write_scaled(m, field < FIELDS ? b->field[field] : NULL, n, weight_of(m, p->loss) * scale, out);
+        write_scaled(m, l->weights < FIELDS ? b->field[l->weights] : NULL, n, loss_samples(l),
+                     weight_of(m, l->extent) * scale, out);
     } else if (field_is_integer((FieldId)p->field)) {
         memcpy(out, b->field[p->field], tensor_bytes(p->tensor));
     } else {
-        write_scaled(m, b->field[p->field], n, 1, out);
+        write_scaled(m, b->field[p->field], n, 1, weight_of(m, field_extent((FieldId)p->field)), out);
     }
 }
 
@@ -350,7 +358,7 @@ void microbatches_evaluate(Microbatches *m, bool counts_loss) {
 /* ---- results ---- */
 
 void microbatches_set_losses(Microbatches *m, const LossSum sum[MODEL_LOSSES]) {
-    for (int i = 0; i < m->plan->n_losses; i++) {
+    for (int i = 0; i < model_sums(m->plan); i++) {
         Tensor loss = m->loss[i];
         loss.flags = 0;
         call_run(&OPS[OP_fill],

@@ -22,6 +22,8 @@ static const struct {
     {OPTION_train_data_path, DATA},
     {OPTION_valid_data_path, DATA},
     {OPTION_test_data_path, DATA},
+    {OPTION_train_data, DATA},
+    {OPTION_keep_last, DATA},
     {OPTION_split, DATA},
     {OPTION_mock_data, DATA},
     {OPTION_dataloader_type, DATA},
@@ -39,6 +41,7 @@ static const struct {
     {OPTION_global_batch_size, BATCH},
     {OPTION_rampup_batch_size, BATCH},
     {OPTION_step_batch_size_schedule, BATCH},
+    {OPTION_epochs, LENGTH},
     {OPTION_train_iters, LENGTH},
     {OPTION_train_samples, LENGTH},
     {OPTION_lr, RATE},
@@ -111,8 +114,9 @@ void resume_difference(int option, const json_t *here, const json_t *there, Str 
 }
 
 static bool names_data(int option) {
-    return option == OPTION_data_path || option == OPTION_train_data_path ||
-           option == OPTION_valid_data_path || option == OPTION_test_data_path || option == OPTION_mock_data;
+    return option == OPTION_data_path || option == OPTION_train_data_path || option == OPTION_train_data ||
+           option == OPTION_valid_data || option == OPTION_valid_data_path ||
+           option == OPTION_test_data_path || option == OPTION_mock_data;
 }
 
 void resume_notes(const Config *c, const char *data_fingerprint, const json_t *state, Str *out) {
@@ -127,7 +131,8 @@ void resume_notes(const Config *c, const char *data_fingerprint, const json_t *s
         const char *key = config_field_name(i), *then = consequence(i);
         const json_t *here = key ? json_object_get(ours, key) : NULL,
                      *there = key ? json_object_get(saved, key) : NULL;
-        if (!here || !there || json_equal(here, there) || !then) continue;
+        const bool implied = i == OPTION_train_iters && c->task != TASK_NONE; /* by --epochs */
+        if (!here || !there || json_equal(here, there) || !then || implied) continue;
         str_puts(out, "  note: ");
         resume_difference(i, here, there, out);
         str_printf(out, ": %s\n", then == LENGTH && own_decay ? LENGTH_ONLY : then);

@@ -11,9 +11,14 @@
 
 /* The sum of a loss's weights over complete samples, including positions that this rank does not hold. */
 static double weight_sum(const Trainer *r, const Batch *b, const LossSpec *loss) {
-    if (loss->extent == EXTENT_SAMPLES) return (double)b->b;
+    const int64_t each = loss_samples(loss);
+    if (loss->weights == FIELDS) return (double)(b->b / each);
     const float *weights = b->field[loss->weights];
     double sum = 0;
+    if (loss->extent == EXTENT_SAMPLES) {
+        for (int64_t i = 0; i < b->b; i += each) sum += (double)weights[i];
+        return sum;
+    }
     for (int64_t i = 0; i < b->b * b->s; i++) sum += (double)weights[i];
     if (r->layout.mesh.size[AXIS_CP] > 1)
         comm_all_reduce(r->comm, mesh_group(&r->layout.mesh, 1 << AXIS_CP), "loss_mask", COMM_SUM, F64, &sum,
@@ -22,23 +27,28 @@ static double weight_sum(const Trainer *r, const Batch *b, const LossSpec *loss)
 }
 
 /* The number of a microbatch's samples that go through the model at once. With --batch-invariant-mode each
- * goes alone, so that no gradient depends on how samples are grouped (a tied embedding is the sum of two ops'
+ * (or each question, with its choices) goes alone, so that no gradient depends on how samples are grouped (a tied embedding is the sum of two ops'
  * sums). */
-static int64_t at_once(const Config *c, int64_t samples) { return c->batch_invariant_mode ? 1 : samples; }
+static int64_t at_once(const Config *c, const Derived *d, int64_t samples) {
+    return c->batch_invariant_mode ? d->choices : samples;
+}
 
 static int64_t tokens_of_pass(const Trainer *r) {
-    return at_once(r->config, r->derived->micro_batch_size) * r->config->seq_length /
+    return at_once(r->config, r->derived, r->derived->micro_batch_size) * r->config->seq_length /
            r->layout.mesh.size[AXIS_CP];
 }
 
 static int n_losses(const Trainer *r) { return r->model->plan.n_losses; }
 
-static size_t loss_bytes(const Trainer *r) { return (size_t)n_losses(r) * sizeof(double); }
+/* With the numbers that only evaluations sum. */
+static int n_sums(const Trainer *r) { return model_sums(&r->model->plan); }
+
+static size_t loss_bytes(const Trainer *r) { return (size_t)n_sums(r) * sizeof(double); }
 
 static void read_losses(const Trainer *r, LossSum *sum) {
     double loss[MODEL_LOSSES];
     device_read(r->device, loss, microbatches_losses(r->microbatches), loss_bytes(r));
-    for (int i = 0; i < n_losses(r); i++) sum[i].loss = loss[i];
+    for (int i = 0; i < n_sums(r); i++) sum[i].loss = loss[i];
 }
 
 static void forward_only(Trainer *r, const Batch *rows, LossSum *sum) {
@@ -148,14 +158,14 @@ static Trainer *assemble(const Config *c, const Derived *d, Comm *comm, Device *
     states_prepare(r->model->registry, &state);
     r->optimizer = optim_new(c, r->model->registry, r->sync);
     r->scaler = scaler_new(c);
-    r->executor = executor_new(&r->context, r->model, at_once(c, d->micro_batch_size), memory);
+    r->executor = executor_new(&r->context, r->model, at_once(c, d, d->micro_batch_size), memory);
     r->microbatches = microbatches_new(c, &r->context, r->model, r->executor, &r->pipeline);
     return r;
 }
 
 int64_t trainer_loss_chunk(const Trainer *r, int64_t *chunks) {
     const HeadSpec *head = &r->model->plan.head;
-    const int64_t b = at_once(r->config, r->derived->micro_batch_size), s = tokens_of_pass(r) / b,
+    const int64_t b = at_once(r->config, r->derived, r->derived->micro_batch_size), s = tokens_of_pass(r) / b,
                   positions = head->ops->chunk(head->spec, &r->layout, s, b, r->context.dtype);
     *chunks = positions ? (s + positions - 1) / positions : 0;
     return positions * b;
@@ -176,7 +186,7 @@ static int64_t most_microbatches(const Trainer *r) {
 }
 
 RankSchedule trainer_dry_run(Trainer *r, PipelineSpec *spec) {
-    const int64_t samples = r->derived->micro_batch_size, together = at_once(r->config, samples);
+    const int64_t samples = r->derived->micro_batch_size, together = at_once(r->config, r->derived, samples);
     const SampleShape *sample = &r->model->plan.sample;
     const int ranks = r->layout.mesh.size[AXIS_CP];
     const Batch rows = {.b = together,
@@ -262,7 +272,7 @@ static void step_ratios(const Trainer *r, const Batch *batches, int64_t count, i
 static LossWeights loss_weights(const Trainer *r, const Batch *b, int64_t n, const double *ratio,
                                 StepReport *report) {
     const bool per_token = r->config->calculate_per_token_loss;
-    const int64_t together = at_once(r->config, b->b);
+    const int64_t together = at_once(r->config, r->derived, b->b);
     const double scale = r->scaler.scale;
     LossWeights w;
     for (int i = 0; i < n_losses(r); i++) {
@@ -278,7 +288,7 @@ static LossWeights loss_weights(const Trainer *r, const Batch *b, int64_t n, con
 
 void trainer_microbatches(Trainer *r, const Batch *batches, int64_t count, int64_t n, StepReport *report) {
     const int *size = r->layout.mesh.size, *at = r->layout.mesh.coordinate;
-    const int64_t samples = r->derived->micro_batch_size, together = at_once(r->config, samples),
+    const int64_t samples = r->derived->micro_batch_size, together = at_once(r->config, r->derived, samples),
                   parts = samples / together;
     double ratio[MODEL_LOSSES] = {1};
     CHECK(count == n || !r->sync || r->config->cuda_graph_impl == CUDA_GRAPH_NONE,
@@ -318,7 +328,7 @@ void trainer_sum(const Trainer *r, double *x, int64_t n) {
 void trainer_total(const Trainer *r, LossSum sum[MODEL_LOSSES]) {
     const bool tells = tells_loss(r), counts = tells && r->layout.mesh.coordinate[AXIS_CP] == 0;
     double sums[2 * MODEL_LOSSES];
-    const int n = n_losses(r);
+    const int n = n_sums(r);
     for (int i = 0; i < n; i++) sums[i] = tells ? sum[i].loss : 0, sums[n + i] = counts ? sum[i].weight : 0;
     trainer_sum(r, sums, 2 * n);
     for (int i = 0; i < n; i++) sum[i] = (LossSum){sums[i], sums[n + i]};
@@ -381,13 +391,13 @@ static void start_read(Trainer *r) {
     const Tensor *counters = states_counters(r->model->registry);
     device_copy(r->device, r->results, microbatches_losses(r->microbatches), loss_bytes(r));
     if (counters->ndim)
-        device_copy(r->device, r->results + n_losses(r), counters->data, tensor_bytes(counters));
+        device_copy(r->device, r->results + n_sums(r), counters->data, tensor_bytes(counters));
 }
 
 static void finish_read(Trainer *r, StepReport *report) {
     microbatches_waited(r->microbatches);
     for (int i = 0; i < n_losses(r); i++) report->sum[i].loss = r->results[i];
-    if (states_counters(r->model->registry)->ndim) report_routers(r, r->results + n_losses(r), report);
+    if (states_counters(r->model->registry)->ndim) report_routers(r, r->results + n_sums(r), report);
     report_loss(r, report);
 }
 
@@ -421,11 +431,11 @@ void trainer_update(Trainer *r, StepReport *report) {
 }
 
 void trainer_evaluate(Trainer *r, const Batch *b, LossSum sum[MODEL_LOSSES]) {
-    const int64_t together = at_once(r->config, b->b);
+    const int64_t together = at_once(r->config, r->derived, b->b);
     trainer_refresh_states(r, false);
     for (int64_t first = 0; first < b->b; first += together) {
         const Batch rows = batch_rows(b, first, together);
         forward_only(r, &rows, tells_loss(r) ? sum : NULL);
     }
-    for (int i = 0; i < n_losses(r); i++) sum[i].weight += weight_sum(r, b, &r->model->plan.loss[i]);
+    for (int i = 0; i < n_sums(r); i++) sum[i].weight += weight_sum(r, b, &r->model->plan.loss[i]);
 }

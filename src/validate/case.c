@@ -201,7 +201,7 @@ static Batch *batches_of(const CaseRun *c, Trainer *run, int64_t step, int64_t n
                                           .micro_batch_size = micro,
                                           .dp_rank = m->coordinate[AXIS_DP],
                                           .dp_size = m->size[AXIS_DP],
-                                          .one_by_one = c->config.batch_invariant_mode},
+                                          .deal = c->config.batch_invariant_mode ? c->derived.choices : 0},
                          &sampler);
     CHECK(!e.code, "%s", e.msg); /* checked by the rules */
     for (int64_t i = 0; i < n && sampler_next(sampler, b.indices, &b.b); i++) {

@@ -111,7 +111,8 @@ static Err read_batches(Golden *g, const char *path) {
     ERR_RETURN(read_field(g, path, "types", I64, 3, g->seq, (const void **)&g->types));
     ERR_RETURN(read_field(g, path, "labels", I64, 3, g->seq, (const void **)&g->labels));
     ERR_RETURN(read_field(g, path, "is_random", I64, 2, 0, (const void **)&g->is_random));
-    return g->labels ? ERR_OK : err_user("'%s' has a \"padding_mask\" and no \"labels\"", path);
+    ERR_RETURN(read_field(g, path, "classes", I64, 2, 0, (const void **)&g->classes));
+    return g->labels || g->classes ? ERR_OK : err_user("'%s' has a \"padding_mask\" and no \"labels\"", path);
 }
 
 static Err check_ids(const int64_t *id, int64_t n, int64_t end, const char *what, const char *range) {
@@ -151,6 +152,13 @@ static Err check_encoder(const Golden *g, const Derived *d, int64_t samples) {
     return check_ids(g->is_random, samples, 2, "is_random", "range");
 }
 
+static Err check_task(const Golden *g, const Config *c, const Derived *d, int64_t samples) {
+    const int64_t classes = d->choices > 1 ? d->choices : c->class_labels.count;
+    ERR_RETURN(check_lengths(g, samples));
+    ERR_RETURN(check_ids(g->types, samples * g->seq, 2, "type", "range"));
+    return check_ids(g->classes, samples, classes, "class", "classes");
+}
+
 Err golden_check(const Golden *g, const Config *c, const Derived *d) {
     const int64_t samples = g->n_steps * g->samples;
     const bool encoder = c->model == MODEL_bert, two = c->model == MODEL_t5;
@@ -160,13 +168,19 @@ Err golden_check(const Golden *g, const Config *c, const Derived *d) {
     if (!two && encoder != (g->padding_mask != NULL))
         return err_user("batches.safetensors has %s \"padding_mask\", which does not fit --model %s",
                         g->padding_mask ? "a" : "no", ModelFamily_spellings[c->model]);
-    if (encoder && c->bert_binary_head && (!g->types || !g->is_random))
+    const bool task = c->task != TASK_NONE;
+    if (task && (!g->types || !g->classes))
+        return err_user("batches.safetensors needs \"types\" and \"classes\" for --task");
+    if (encoder && !task && !g->labels)
+        return err_user("batches.safetensors has no \"labels\"; set the --task of its \"classes\"");
+    if (encoder && !task && c->bert_binary_head && (!g->types || !g->is_random))
         return err_user(
             "batches.safetensors needs \"types\" and \"is_random\" for the head for sentences; add "
             "them, or set --bert-no-binary-head");
     ERR_RETURN(check_ids(g->tokens, samples * (g->seq + !encoder), d->vocab_size, "token", "vocabulary"));
     ERR_RETURN(check_ids(g->encoder_tokens, samples * g->encoder_seq, d->vocab_size, "token", "vocabulary"));
     if (two) return check_lengths(g, samples);
+    if (task) return check_task(g, c, d, samples);
     return encoder ? check_encoder(g, d, samples) : ERR_OK;
 }
 
@@ -251,11 +265,12 @@ static void lower_sample(const Golden *g, int64_t sample, const Sample *to) {
 static void encoder_sample(const Golden *g, int64_t sample, const Sample *to) {
     const int64_t at = sample * g->seq;
     memcpy(to->tokens, g->tokens + at, (size_t)g->seq * sizeof *g->tokens);
-    for (int64_t p = 0; p < g->seq; p++)
+    for (int64_t p = 0; to->labels && p < g->seq; p++)
         to->labels[p] = g->loss_mask && g->loss_mask[at + p] == 0 ? 0 : g->labels[at + p];
     *to->lengths = length_of(g, sample);
     if (to->token_types) memcpy(to->token_types, g->types + at, (size_t)g->seq * sizeof *g->types);
-    if (to->sentence_labels) *to->sentence_labels = g->is_random[sample];
+    if (to->sentence_labels) *to->sentence_labels = g->classes ? g->classes[sample] : g->is_random[sample];
+    if (to->sample_weights) *to->sample_weights = 1;
 }
 
 void golden_batch(const Golden *g, int64_t step, Batch *b) {
@@ -269,7 +284,7 @@ void golden_batch(const Golden *g, int64_t step, Batch *b) {
             decoder_sample(g, sample, &to);
         for (int64_t p = 0; p < g->seq; p++) {
             to.position_ids[p] = p;
-            to.loss_mask[p] = g->loss_mask ? g->loss_mask[sample * g->seq + p] : 1;
+            if (to.loss_mask) to.loss_mask[p] = g->loss_mask ? g->loss_mask[sample * g->seq + p] : 1;
         }
     }
 }

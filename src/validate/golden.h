@@ -23,6 +23,7 @@ typedef struct Golden {
     /* NULL without an encoder; a T5 has only padding_mask, of its encoder. [n_steps, samples, seq], except is_random
      * [n_steps, samples]. */
     const int64_t *types, *labels, *padding_mask, *is_random;
+    const int64_t *classes; /* [n_steps, samples], of a task, which has no labels; else NULL */
     int64_t stored_steps, samples, seq;
 } Golden;
 

@@ -1,4 +1,4 @@
-"""Support of golden.py for encoders: batches of masked text in two sentences, and BERT's two losses."""
+"""Support of golden.py for encoders: batches of masked text in two sentences, and BERT's two losses; batches and losses of tasks."""
 import numpy as np
 import torch
 from transformers import AttentionInterface, AttentionMaskInterface
@@ -42,7 +42,7 @@ def adapt(model, o):
         embeddings.position_embeddings = Nothing(o["hidden-size"])
     if o.get("bert-no-binary-head"):
         embeddings.token_type_embeddings = Nothing(o["hidden-size"])
-    if "activation" not in o:  # Megatron-LM's head has the erf form, its MLP the tanh form
+    if "activation" not in o and not o.get("task"):  # Megatron-LM's head has the erf form, its MLP the tanh form
         model.cls.predictions.transform.transform_act_fn = torch.nn.GELU()
 
 
@@ -63,6 +63,36 @@ def make_batches(o, rng):
     arrays = {"tokens": np.where(masked, np.where(rng.random(shape) < 0.8, MASK, rng.integers(MASK + 1, vocab, shape)), labels) * there,
               "labels": labels * masked, "types": types, "padding_mask": there, "is_random": rng.integers(0, 2, (steps, batch))}
     return {n: torch.from_numpy(x.astype(np.int64)) for n, x in arrays.items()} | {"loss_mask": torch.from_numpy(masked.astype(np.float32))}
+
+
+def task_batches(o, rng):
+    """Samples whose class is about that of their second token. A question has a sample for each choice, and their class is the right one."""
+    choices = 4 if o["task"] == "RACE" else 1
+    steps, questions, seq, vocab = o["train-iters"], o["global-batch-size"], o["seq-length"], o["vocab-size"]
+    classes = choices if choices > 1 else len(o["class-labels"].split())
+    shape = (steps, questions * choices, seq)
+    lengths = rng.integers(seq // 3, seq + 1, (steps, questions * choices, 1))
+    lengths[:, 0] = seq
+    there = np.arange(seq) < lengths
+    tokens = rng.integers(MASK + 1, vocab, shape)
+    right = tokens[:, ::choices, 1] % classes
+    arrays = {"tokens": tokens * there, "types": there & (np.arange(seq) >= lengths * rng.uniform(0.3, 0.7, lengths.shape)), "padding_mask": there,
+              "classes": np.repeat(right, choices, axis=1)}
+    return {n: torch.from_numpy(x.astype(np.int64)) for n, x in arrays.items()}
+
+
+def task_losses(model, x):
+    """No logits of tokens, and the loss."""
+    inputs = {"input_ids": x["tokens"], "attention_mask": x["padding_mask"], "token_type_ids": x["types"]}
+    choices = 4 if "MultipleChoice" in type(model).__name__ else 1
+    if choices > 1:
+        inputs = {n: v.unflatten(0, (-1, choices)) for n, v in inputs.items()}
+    return torch.zeros(0), {"lm loss": torch.nn.functional.cross_entropy(model(**inputs).logits, x["classes"][::choices])}
+
+
+def without_effect(model):
+    """Parameters whose gradient is zero up to rounding, as standalone tensors: the bias that all choices share."""
+    return ["classifier.bias"] if "MultipleChoice" in type(model).__name__ else []
 
 
 def losses(model, x):

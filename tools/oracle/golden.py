@@ -110,6 +110,7 @@ def train(model, o, conf, batches, losses):
         # Megatron-LM's weight of router losses: as if all positions counted, over the tokens that do count.
         balance = routers.losses(*mask.shape) * (mask.numel() / mask.sum())
         grads = dict(zip(params, torch.autograd.grad(loss + balance, list(params.values()))))
+        grads |= {n: torch.zeros_like(params[n]) for n in encoders.without_effect(model)}
         norm = math.sqrt(sum((g * g).sum().item() for g in grads.values()))
         clip = min(1.0, o["clip-grad"] / (norm + 1e-6))
         lr = trainer.learning_rate(conf, k * o["global-batch-size"], o["lr"], o["min-lr"])
@@ -141,9 +142,9 @@ def make(name, out, overrides, arguments):
         f"{k} = {str(v).lower() if isinstance(v, bool) else v}\n" for k, v in o.items() if v is not False))
     dtype, encoder, module = files.get("init", "float32"), o.get("model") == "bert", FAMILIES[family]
     own = hasattr(module, "model")
-    batches = module.batches(o, rng, language(o, rng)) if own else encoders.make_batches(o, rng) if encoder else make_batches(
-        o, rng, files.get("mask"))
-    kind = "MaskedLM" if o.get("bert-no-binary-head") else "PreTraining" if encoder else "CausalLM"
+    batches = module.batches(o, rng, language(o, rng)) if own else encoders.task_batches(o, rng) if o.get(
+        "task") else encoders.make_batches(o, rng) if encoder else make_batches(o, rng, files.get("mask"))
+    kind = "MultipleChoice" if o.get("task") == "RACE" else "SequenceClassification" if o.get("task") else "MaskedLM" if o.get("bert-no-binary-head") else "PreTraining" if encoder else "CausalLM"
     with Float64():
         model = module.model(o) if own else getattr(transformers, "AutoModelFor" + kind).from_config(
             transformers.AutoConfig.for_model(family.replace("_bert", "-bert"), **module.config(o)),
@@ -154,13 +155,13 @@ def make(name, out, overrides, arguments):
         initialise(model, rng, o.get("apply-layernorm-1p"), dtype)
     save_init(family, model, folder, dtype)
     masks = (batches["loss_mask"] if "loss_mask" in batches else torch.ones(batches["tokens"][..., 1:].shape)).double()
-    task = module.losses if own else encoders.losses if encoder else losses
+    task = module.losses if own else encoders.task_losses if o.get("task") else encoders.losses if encoder else losses
     with Float64():
         curve, grads, logits, peer, margin = train(model, o, witness.read_conf(folder / "run.conf"), batches | {"loss_mask": masks}, task)
     params = {n: p.detach() for n, p in model.named_parameters()}
     oracle = {"grad/" + n: g for n, g in moe.on_disk(FAMILIES[family], grads).items()} | {
         "param/" + n: p for n, p in moe.on_disk(FAMILIES[family], params | moe.biases(model)).items()}
-    if logits.nbytes <= 64 << 10:
+    if 0 < logits.nbytes <= 64 << 10:
         oracle["logits"] = logits.contiguous()
     safetensors.torch.save_file(batches, folder / "batches.safetensors", {"format": "pt"})
     safetensors.torch.save_file(oracle, folder / "oracle.safetensors", {"format": "pt"})

@@ -95,7 +95,7 @@ static void unsharded_ranks_stay_together(void **state) {
 }
 
 /* 40 samples over 3 ranks: an epoch of 39 in which a rank's 13 fill no whole micro-batches. */
-static void one_by_one_knows_no_micro_batch_size(void **state) {
+static void a_deal_knows_no_micro_batch_size(void **state) {
     (void)state;
     for (int k = 0; k < 3 * 3; k++) {
         SamplerConfig one = {.kind = k < 3 ? SAMPLER_SINGLE : SAMPLER_CYCLIC,
@@ -106,7 +106,7 @@ static void one_by_one_knows_no_micro_batch_size(void **state) {
                              .dp_size = 3,
                              .no_data_sharding = k >= 6},
                       several = one;
-        several.micro_batch_size = 4, several.one_by_one = true;
+        several.micro_batch_size = 4, several.deal = 1;
         Sampler *a = sampler(one), *b = sampler(several);
         int64_t got[4], expected, count, steps = 0;
         for (; steps < 9 && sampler_next(b, got, &count); steps++) {
@@ -266,7 +266,7 @@ int main(void) {
         cmocka_unit_test(the_last_partial_step_is_kept_on_request),
         cmocka_unit_test(cyclic_equals_megatron),
         cmocka_unit_test(unsharded_ranks_stay_together),
-        cmocka_unit_test(one_by_one_knows_no_micro_batch_size),
+        cmocka_unit_test(a_deal_knows_no_micro_batch_size),
         cmocka_unit_test(sampler_mistakes_are_sentences),
         cmocka_unit_test(prefetch_keeps_the_order),
         cmocka_unit_test(prefetch_stops_whenever_asked),

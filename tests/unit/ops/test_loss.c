@@ -67,6 +67,23 @@ static void a_wrong_label_is_named(void **state) {
     EXPECT_FAULT("label 5 of token 0", loss_of(*state, row, VOCAB, NULL));
 }
 
+static double correct(Device *device, const float row[COLUMNS], int64_t label) {
+    float y = -1;
+    Tensor x = tensor_make((void *)row, F32, 3, (int64_t[]){1, 1, COLUMNS}),
+           of = tensor_make(&label, I64, 2, (int64_t[]){1, 1}),
+           yt = tensor_make(&y, F32, 2, (int64_t[]){1, 1});
+    call_run(&OPS[OP_correct],
+             &(Call){.in = {&x, &of}, .out = {&yt}, .attr = &(LossAttr){.vocab = VOCAB}, .device = device});
+    return (double)y;
+}
+
+/* As torch.argmax: the first of equal logits. A column of padding never counts. */
+static void only_the_first_largest_logit_is_correct(void **state) {
+    const float row[COLUMNS] = {1, 3, 2, 3, 0, [COLUMNS - 1] = 9}, bad[COLUMNS] = {0, NAN};
+    for (int64_t label = 0; label < VOCAB; label++) assert_true(correct(*state, row, label) == (label == 1));
+    for (int64_t label = 0; label < VOCAB; label++) assert_true(correct(*state, bad, label) == 0);
+}
+
 /* Sums that float could not hold. */
 static void a_weighted_sum_is_double(void **state) {
     float x[6] = {16777216, 1, 1, 2, 3, 4}, weight[6] = {1, 1, 0, 0.5f, 0, 2};
@@ -98,6 +115,7 @@ int main(void) {
         cmocka_unit_test(extreme_logits_stay_finite),
         cmocka_unit_test(a_logit_that_is_nan_shows),
         cmocka_unit_test(a_wrong_label_is_named),
+        cmocka_unit_test(only_the_first_largest_logit_is_correct),
         cmocka_unit_test(a_weighted_sum_is_double),
     };
     return cmocka_run_group_tests(tests, open_device, close_device);

@@ -290,7 +290,8 @@ static void each_loss_has_its_name(void **state) {
     temp_dir(dir);
     Setup *s = setup_new("--log-jsonl %s/log.jsonl --log-interval 2 --global-batch-size 4", dir);
     Trainer run = run_of(s);
-    ((Model *)run.model)->plan.loss[1] = (LossSpec){"sop loss", EXTENT_SAMPLES, FIELDS};
+    ((Model *)run.model)->plan.loss[1] =
+        (LossSpec){.name = "sop loss", .extent = EXTENT_SAMPLES, .weights = FIELDS};
     ((Model *)run.model)->plan.n_losses = 2;
     TrainLog *log;
     Capture c;

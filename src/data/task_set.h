@@ -1,0 +1,58 @@
+/* The samples of a task in memory, as tokens, and the formats of its files. Formats and clean-up of texts: Megatron-LM
+ * tasks/{glue,race}, tasks/data_utils.py (removed in 2025-07). */
+#ifndef ISOTRON_DATA_TASK_SET_H
+#define ISOTRON_DATA_TASK_SET_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/err.h"
+#include "data/preprocess.h"
+
+/* The names of classes; a sample stores the index of its name. */
+typedef struct TaskLabels {
+    char **at; /* owned */
+    int64_t n;
+    bool open; /* a name that is not there is added; else it is an error */
+} TaskLabels;
+void task_labels_free(TaskLabels *);
+
+/* Tokens of a text. */
+typedef struct TaskText {
+    int64_t first, count;
+} TaskText;
+
+/* A sequence: one text, or a pair. */
+typedef struct TaskRow {
+    TaskText a, b;
+    bool is_pair;
+} TaskRow;
+
+typedef struct TaskSet {
+    int64_t choices; /* rows of a sample */
+    int64_t samples, rows, tokens;
+    int64_t *label; /* [samples] */
+    TaskRow *row;   /* [samples * choices] */
+    int32_t *ids;   /* [tokens] */
+} TaskSet;
+void task_set_free(TaskSet *);
+
+/* Formats of files:
+ *   mnli    a header, then lines with at least 11 columns: texts in columns 9 and 10, the label in the last
+ *   qqp     a header, then lines with 6 columns: texts in columns 4 and 5, the label in the last
+ *   race    JSON Lines {"article", "questions", "options", "answers"}, or a folder of such files, *.txt
+ *   labels  lines "label<TAB>text" or "label<TAB>text<TAB>text" */
+typedef enum TaskFormat {
+    TASK_FORMAT_MNLI,
+    TASK_FORMAT_QQP,
+    TASK_FORMAT_RACE,
+    TASK_FORMAT_LABELS
+} TaskFormat;
+
+/* The classes of a format, NULL-terminated; NULL: those of the files, or none. */
+const char *const *task_format_labels(TaskFormat);
+/* Adds the samples of a file or folder. A malformed line is a user error that names it. */
+Err task_read(TaskFormat, const char *path, PreprocessEncode *, void *ctx, TaskLabels *, TaskSet *);
+
+#endif

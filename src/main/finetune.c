@@ -1,0 +1,110 @@
+#include <stdio.h>
+
+#include "main/command.h"
+#include "models/option_map.h"
+#include "tokenizer/special.h"
+#include "train/checkpoint.h"
+#include "train/launch.h"
+#include "train/loop.h"
+
+enum { CHECKS = CHECK_MODEL | CHECK_TRAIN | CHECK_TASK };
+
+static Err encode(void *tokenizer, const char *text, size_t n, int32_t **tokens, size_t *count) {
+    return tokenizer_encode(tokenizer, text, n, tokens, count);
+}
+
+/* Problems of the options. */
+static Err check_options(Setup *s, Args *args) {
+    Config *c = &s->config;
+    c->train_iters = 0;                                     /* until the files are read */
+    if (c->epochs == 0) c->skip_train = c->finetune = true; /* only the weights are needed */
+    Err loaded = c->use_checkpoint_args ? checkpoint_args(c, s->arena, &args->notes) : ERR_OK;
+    if (!loaded.code && c->use_checkpoint_opt_param_scheduler) loaded = checkpoint_schedule(c, s->arena);
+    if (!loaded.code) loaded = world_size(c);
+    if (loaded.code) return args->num_problems ? args_end(args) : loaded;
+    config_check(c, CHECKS, args);
+    if (!c->tokenizer_type)
+        args_problem(
+            args, "Fine-tuning needs --tokenizer-type with the files of the pretrained model's tokenizer.");
+    return args_end(args);
+}
+
+static Err open_task(const Setup *s, Task **out) {
+    const Config *c = &s->config;
+    const Derived *d = &s->derived;
+    const Tokenizer *t = s->tokenizer;
+    const TaskConfig task = {
+        .format = map_task(c->task),
+        .choices = d->choices,
+        .train = c->train_data.at,
+        .num_train = c->epochs ? (int)c->train_data.count : 0,
+        .valid = c->valid_data.at,
+        .num_valid = (int)c->valid_data.count,
+        .labels = c->class_labels.at,
+        .num_labels = (int)c->class_labels.count,
+        .epochs = c->epochs,
+        .seed = (uint32_t)c->seed,
+        .keep_last = c->keep_last,
+        .batch = d->global_batch_size / d->choices,
+        .valid_batch = d->micro_batch_size / d->choices * d->data_parallel_size,
+        .sequence_length = c->seq_length,
+        .cls = tokenizer_special(t, SPECIAL_CLS),
+        .sep = tokenizer_special(t, SPECIAL_SEP),
+        .pad = tokenizer_pad(t),
+        .encode = encode,
+        .encode_ctx = s->tokenizer,
+    };
+    return task_open(&task, out);
+}
+
+/* Sets the options that follow from the files: the classes, and the number of steps. */
+static Err set_options(Setup *s, const Task *task, Args *args) {
+    Config *c = &s->config;
+    const TaskLabels *labels = task_labels(task);
+    const char **names = arena_alloc(s->arena, (size_t)labels->n * sizeof *names + 1);
+    for (int64_t i = 0; i < labels->n; i++) names[i] = arena_printf(s->arena, "%s", labels->at[i]);
+    c->class_labels = (TextList){names, labels->n};
+    c->train_iters = c->epochs * task_steps_per_epoch(task);
+    if (c->keep_last) c->calculate_per_token_loss = true; /* batches have unequal numbers of samples */
+    config_check(c, CHECKS, args);                        /* the schedule against the number of steps */
+    const Err e = args_end(args);
+    if (!e.code)
+        config_finish(c, s->arena, s->tokenizer ? tokenizer_vocab_size(s->tokenizer) : 0, &s->derived);
+    return e;
+}
+
+static Err run(Setup *s, Args *args, int *stopped_by) {
+    Task *task;
+    const TokenFacts facts = {.eod = -1, .pad = -1, .vocab_size = tokenizer_vocab_size(s->tokenizer)};
+    ERR_RETURN(open_task(s, &task));
+    Err e = set_options(s, task, args);
+    if (!e.code) e = train(&s->config, &s->derived, &facts, task, stopped_by);
+    task_close(task);
+    return e;
+}
+
+int command_finetune(int argc, char **argv) {
+    Setup s = {.arena = arena_new()};
+    Args args;
+    args_init(
+        &args, s.arena,
+        "isotron finetune [--config FILE] [options]\n\n"
+        "Fine-tunes a BERT of pretrain or convert on a task, and prints its accuracy after each epoch.\n\n"
+        "example: isotron finetune --task MNLI --train-data train.tsv --valid-data dev_matched.tsv --epochs "
+        "3\n"
+        "           --pretrained-checkpoint checkpoints --use-checkpoint-args --micro-batch-size 16 --lr "
+        "5e-5",
+        NULL);
+    Err e = config_parse(&s.config, &args, USE_FINETUNE, 0, argc, argv);
+    if (!args.help) e = check_options(&s, &args);
+    int status, stopped_by = 0;
+    if (command_ready(&args, e, &status)) {
+        str_clear(&args.notes); /* printed */
+        e = setup_finish(&s);
+        if (!e.code) e = run(&s, &args, &stopped_by);
+        status = e.code ? command_fail(e) : stopped_by ? ERR_SIGNAL + stopped_by : 0;
+    }
+    args_free(&args);
+    setup_free(&s);
+    return status;
+}

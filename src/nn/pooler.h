@@ -1,0 +1,14 @@
+/* BERT's pooler: dense and tanh of the first position. Megatron-LM core/models/bert/pooler.py. */
+#ifndef ISOTRON_NN_POOLER_H
+#define ISOTRON_NN_POOLER_H
+
+#include "nn/linear.h"
+
+/* A layer with bias that every tensor-parallel rank has. invariant: all of them see the same input. */
+Linear whole_layer(Registry *, const char *name, int64_t in, int64_t out, double init_std, bool invariant);
+Linear pooler_new(Registry *, int64_t hidden, double init_std);
+/* h [s,b,h], V along the sequence with sequence parallelism, else I -> [1,b,h], I. Over context-parallel ranks only
+ * the first rank has the first position of a sample; the others compute numbers that no loss may count. */
+Tensor *pooler_forward(Tape *, const Linear *, Tensor *h_sbh);
+
+#endif

@@ -1,0 +1,234 @@
+/* The samples of fine-tuning: files as tokens, pairs that are too long, epochs, and padding. */
+#include "fixture.h"
+
+#include "base/file.h"
+#include "data/mt19937.h"
+#include "data/task.h"
+#include "unit/temp_dir.h"
+
+enum { CLS = 101, SEP = 102, PAD = 7, LONGEST = 160 };
+
+/* A number for each word: the word itself, or 0. The text is added to *ctx. */
+static Err encode(void *ctx, const char *text, size_t n, int32_t **ids, size_t *count) {
+    char *copy = strndup(text, n), *rest = copy;
+    if (ctx) str_printf(ctx, "[%.*s]", (int)n, text);
+    *ids = malloc((n + 1) * sizeof **ids);
+    *count = 0;
+    for (char *word; (word = strtok_r(rest, " ", &rest));) (*ids)[(*count)++] = atoi(word);
+    free(copy);
+    return ERR_OK;
+}
+
+typedef struct Files {
+    char dir[64];
+    char *train, *valid;
+} Files;
+
+static void write_file(const char *path, const char *text) {
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    fputs(text, f);
+    assert_int_equal(fclose(f), 0);
+}
+
+static Files files(const char *train, const char *valid) {
+    Files f;
+    temp_dir(f.dir);
+    f.train = mem_printf("%s/train", f.dir);
+    f.valid = mem_printf("%s/valid", f.dir);
+    write_file(f.train, train);
+    write_file(f.valid, valid);
+    return f;
+}
+
+static void files_free(Files *f) {
+    assert_ok(file_remove_tree(f->dir));
+    free(f->train), free(f->valid);
+}
+
+static TaskConfig config_of(const Files *f, TaskFormat format, int64_t length) {
+    return (TaskConfig){.format = format,
+                        .choices = format == TASK_FORMAT_RACE ? 4 : 1,
+                        .train = (const char *const *)&f->train,
+                        .num_train = 1,
+                        .valid = (const char *const *)&f->valid,
+                        .num_valid = 1,
+                        .epochs = 1,
+                        .seed = 5,
+                        .batch = 1,
+                        .valid_batch = 1,
+                        .sequence_length = length,
+                        .cls = CLS,
+                        .sep = SEP,
+                        .pad = PAD,
+                        .encode = encode};
+}
+
+static Batch batch_of(const Dataset *d, int64_t first, int64_t n, int64_t length) {
+    const FieldSet fields = FIELD_SET(tokens) | FIELD_SET(token_types) | FIELD_SET(position_ids) |
+                            FIELD_SET(lengths) | FIELD_SET(sentence_labels) | FIELD_SET(sample_weights);
+    int64_t *indices = malloc((size_t)n * sizeof *indices);
+    for (int64_t i = 0; i < n; i++) indices[i] = first + i;
+    Batch b = batch_new(n, (SampleShape){.positions = length, .fields = fields});
+    assert_ok(data_batch(d, indices, n, &b));
+    free(indices);
+    return b;
+}
+
+/* build_tokens_types_paddings_from_ids of Megatron-LM's tasks, step by step. b < 0: one text. */
+static int64_t reference(int64_t a, int64_t b, int64_t most, int64_t *tokens, int64_t *types) {
+    int64_t n = 0, count;
+    tokens[n] = CLS, types[n++] = 0;
+    for (int64_t i = 0; i < a; i++) tokens[n] = 1 + i, types[n++] = 0;
+    tokens[n] = SEP, types[n++] = 0;
+    for (int64_t i = 0; i < b; i++) tokens[n] = 201 + i, types[n++] = 1;
+    const bool trimmed = n >= most;
+    if (trimmed) n = most - 1;
+    if (b >= 0 || trimmed) tokens[n] = SEP, types[n++] = b >= 0;
+    for (count = n; n < most; n++) tokens[n] = PAD, types[n] = 0;
+    return count;
+}
+
+static void put_numbers(Str *out, int64_t first, int64_t n) {
+    for (int64_t i = 0; i < n; i++) str_printf(out, "%s%d", i ? " " : "", (int)(first + i));
+}
+
+static void texts_are_joined_and_cut_as_in_megatron_lm(void **state) {
+    (void)state;
+    enum { TEXT = 9 };
+    Str lines = {0};
+    for (int a = 1; a <= TEXT; a++)
+        for (int b = 0; b <= TEXT; b++) {
+            str_puts(&lines, a % 2 ? "odd\t" : "even\t");
+            put_numbers(&lines, 1, a);
+            if (b) str_puts(&lines, "\t"), put_numbers(&lines, 201, b);
+            str_puts(&lines, "\n");
+        }
+    Files f = files(lines.s, lines.s);
+    for (int64_t most = 4; most <= 2 * TEXT + 5; most++) {
+        const TaskConfig c = config_of(&f, TASK_FORMAT_LABELS, most);
+        Task *task;
+        assert_ok(task_open(&c, &task));
+        Batch got = batch_of(task_valid(task, 0), 0, (int64_t)TEXT * (TEXT + 1), most);
+        for (int64_t i = 0; i < got.b; i++) {
+            int64_t tokens[2 * LONGEST], types[2 * LONGEST], a = 1 + i / (TEXT + 1), b = i % (TEXT + 1);
+            assert_int_equal(got.lengths[i], reference(a, b ? b : -1, most, tokens, types));
+            assert_memory_equal(got.tokens + i * most, tokens, (size_t)most * sizeof *tokens);
+            assert_memory_equal(got.token_types + i * most, types, (size_t)most * sizeof *types);
+            assert_int_equal(got.position_ids[i * most + most - 1], most - 1);
+            assert_int_equal(got.sentence_labels[i], a % 2); /* even, odd */
+        }
+        batch_free(&got);
+        task_close(task);
+    }
+    files_free(&f);
+    str_free(&lines);
+}
+
+/* Numbers 0, 1, ... as single texts. */
+static Files numbered(int n) {
+    Str lines = {0};
+    for (int i = 0; i < n; i++) str_printf(&lines, "%c\t%d\n", 'a' + i % 2, i);
+    Files f = files(lines.s, lines.s);
+    str_free(&lines);
+    return f;
+}
+
+static void an_epoch_is_a_permutation_of_its_own(void **state) {
+    (void)state;
+    enum { N = 11, BATCH = 4, EPOCHS = 3 };
+    Files f = numbered(N);
+    for (int keep = 0; keep < 2; keep++) {
+        TaskConfig c = config_of(&f, TASK_FORMAT_LABELS, 4);
+        c.epochs = EPOCHS, c.batch = BATCH, c.keep_last = keep;
+        Task *task;
+        assert_ok(task_open(&c, &task));
+        const int64_t epoch = keep ? 12 : 8;
+        assert_int_equal(task_steps_per_epoch(task), epoch / BATCH);
+        assert_int_equal(data_length(task_train(task)), EPOCHS * epoch);
+        Batch got = batch_of(task_train(task), 0, EPOCHS * epoch, 4);
+        for (int64_t i = 0; i < got.b; i++) {
+            int64_t order[N];
+            mt19937_torch_randperm((uint32_t)(5 + i / epoch), order, N);
+            const bool padding = i % epoch >= N;
+            assert_true(got.sample_weights[i] == (padding ? 0.0f : 1.0f));
+            if (!padding) assert_int_equal(got.tokens[4 * i + 1], order[i % epoch]);
+            if (!padding) assert_int_equal(got.sentence_labels[i], order[i % epoch] % 2);
+        }
+        batch_free(&got);
+        task_close(task);
+    }
+    files_free(&f);
+}
+
+static void a_validation_file_is_padded_to_whole_batches(void **state) {
+    (void)state;
+    Files f = numbered(5);
+    TaskConfig c = config_of(&f, TASK_FORMAT_LABELS, 4);
+    c.valid_batch = 4;
+    Task *task;
+    assert_ok(task_open(&c, &task));
+    assert_int_equal(task_valid_samples(task, 0), 5);
+    assert_int_equal(data_length(task_valid(task, 0)), 8);
+    Batch got = batch_of(task_valid(task, 0), 0, 8, 4);
+    for (int64_t i = 0; i < 8; i++) assert_true(got.sample_weights[i] == (i < 5 ? 1.0f : 0.0f));
+    batch_free(&got);
+    task_close(task);
+    files_free(&f);
+}
+
+/* Each choice is a row; it replaces "_" or follows the question, of which 128 tokens are kept. */
+static void a_question_is_a_row_for_each_choice(void **state) {
+    (void)state;
+    Str line = {0}, seen = {0};
+    str_puts(&line, "{\"article\": \"30 31\", \"questions\": [\"is _ it\", \"which\"], \"options\": "
+                    "[[\"1\", \"2\", \"3\", \"4\"], [\"5\", \"6\", \"7\", \"");
+    put_numbers(&line, 1, 140);
+    str_puts(&line, "\"]], \"answers\": [\"D\", \"A\"]}\n");
+    Files f = files(line.s, line.s);
+    TaskConfig c = config_of(&f, TASK_FORMAT_RACE, LONGEST);
+    c.encode_ctx = &seen;
+    c.num_train = 0;
+    Task *task;
+    assert_ok(task_open(&c, &task));
+    assert_int_equal(task_valid_samples(task, 0), 2);
+    assert_int_equal(data_length(task_valid(task, 0)), 8);
+    assert_int_equal(strncmp(seen.s, "[30 31][is 1 it][is 2 it][is 3 it][is 4 it][which 5]", 52), 0);
+    Batch got = batch_of(task_valid(task, 0), 0, 8, LONGEST);
+    for (int64_t i = 0; i < 8; i++) assert_int_equal(got.sentence_labels[i], i < 4 ? 3 : 0);
+    assert_int_equal(got.tokens[2 * LONGEST + 2], 3);
+    assert_int_equal(got.lengths[0], 1 + 3 + 1 + 2 + 1);
+    assert_int_equal(got.lengths[7], 1 + 128 + 1 + 2 + 1);
+    assert_int_equal(got.tokens[7 * LONGEST + 130], 30);
+    batch_free(&got);
+    task_close(task);
+    files_free(&f);
+    str_free(&line), str_free(&seen);
+}
+
+/* Megatron-LM's clean_text. U+00A0 and a tab of JSON are blanks, too. */
+static void texts_are_cleaned(void **state) {
+    (void)state;
+    Str seen = {0};
+    Files f = files("a\tone  two . three . \xc2\xa0 four\n b \tx . . y\n", "a\tz\n");
+    TaskConfig c = config_of(&f, TASK_FORMAT_LABELS, 8);
+    c.encode_ctx = &seen;
+    Task *task;
+    assert_ok(task_open(&c, &task));
+    assert_string_equal(seen.s, "[one two. three. four][x.. y][z]");
+    assert_string_equal(task_labels(task)->at[1], "b");
+    task_close(task);
+    files_free(&f);
+    str_free(&seen);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(texts_are_joined_and_cut_as_in_megatron_lm),
+        cmocka_unit_test(an_epoch_is_a_permutation_of_its_own),
+        cmocka_unit_test(a_validation_file_is_padded_to_whole_batches),
+        cmocka_unit_test(a_question_is_a_row_for_each_choice),
+        cmocka_unit_test(texts_are_cleaned),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
