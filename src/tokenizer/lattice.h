@@ -1,6 +1,6 @@
-/* All splits of a word into the pieces of a unigram model: the best of them, and how often each piece is expected. Sums have
- * the order of the original, so that results differ from its results only by rounding over words.
- * Source: Kudo 2018 (arXiv:1804.10959) section 3.2; tokenizers/src/models/unigram/lattice.rs. */
+/* All splits of a word into the pieces of a unigram model: the best of them, and how often each piece is
+ * expected. Sums have the order of the original, so that results differ from its results only by rounding
+ * over words. Source: Kudo 2018 (arXiv:1804.10959) section 3.2; tokenizers/src/models/unigram/lattice.rs. */
 #ifndef ISOTRON_TOKENIZER_LATTICE_H
 #define ISOTRON_TOKENIZER_LATTICE_H
 
@@ -24,7 +24,8 @@ void lattice_set(Lattice *, PieceScores, const char *word, size_t n);
 
 /* expected[piece] += count * the probability of each place of the piece. */
 void lattice_expect(Lattice *, double count, double *expected);
-/* The best split (Viterbi), of several pieces if asked for; n = 0: there is none. Valid until the next call. */
+/* The best split (Viterbi), of several pieces if asked for; n = 0: there is none. Valid until the next
+ * call. */
 typedef struct Split {
     const int32_t *pieces;
     size_t n;

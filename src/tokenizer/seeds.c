@@ -1,6 +1,6 @@
-/* The original has a suffix array of all words and takes the nodes of its suffix tree: the substrings that at least two
- * different characters follow (the end of a word is one). Pieces are short, so suffixes are sorted here by their
- * first 17 characters only. A character 0 separates words. */
+/* The original has a suffix array of all words and takes the nodes of its suffix tree: the substrings that
+ * at least two different characters follow (the end of a word is one). Pieces are short, so suffixes are
+ * sorted here by their first 17 characters only. A character 0 separates words. */
 #include "tokenizer/seeds.h"
 
 #include <stdlib.h>
@@ -90,7 +90,8 @@ static int by_score(const void *x, const void *y) {
     return (a->length < b->length) - (a->length > b->length);
 }
 
-/* The intervals of sorted suffixes that begin with the same `depth` characters and continue in different ways. */
+/* The intervals of sorted suffixes that begin with the same `depth` characters and continue in different
+ * ways. */
 static void find_substrings(const uint32_t **suffixes, size_t n, Candidates *out) {
     struct {
         int depth;

@@ -1,5 +1,6 @@
-/* A word is a list of token ids. `pairs` has the count of each pair of neighbours. The queue has the pairs by count,
- * with the words where they occur; its counts may be old and are looked up again when a pair comes first. */
+/* A word is a list of token ids. `pairs` has the count of each pair of neighbours. The queue has the pairs
+ * by count, with the words where they occur; its counts may be old and are looked up again when a pair
+ * comes first. */
 #include "tokenizer/train_bpe.h"
 
 #include <stdbool.h>

@@ -5,12 +5,12 @@
 
 #include "tokenizer/training.h"
 
-/* Words whose bytes are spelled as characters. pattern: gpt2, v1, v2, cl100k or o200k, how a text is split. Errors:
- * another pattern. */
+/* Words whose bytes are spelled as characters. pattern: gpt2, v1, v2, cl100k or o200k, how a text is
+ * split. Errors: another pattern. */
 Err bpe_words(const char *pattern, Words **out);
-/* Merges until the vocabulary of special tokens, 256 bytes and merges is full or no pair is frequent enough. *out: a
- * tokenizer.json, for the caller to release; *tokens: the size of its vocabulary. Errors: a vocabulary that special
- * tokens and bytes fill. */
+/* Merges until the vocabulary of special tokens, 256 bytes and merges is full or no pair is frequent
+ * enough. *out: a tokenizer.json, for the caller to release; *tokens: the size of its vocabulary. Errors:
+ * a vocabulary that special tokens and bytes fill. */
 Err bpe_train(const Words *, const Training *, json_t **out, int64_t *tokens);
 
 #endif

@@ -14,6 +14,7 @@ static const double SHRINK = 0.75; /* part of the pieces that a round keeps */
 static const double LEAST_COUNT = 0.5;
 static const double UNK_PENALTY = 10;
 enum { SEEDS = 1000000, SUB_ITERATIONS = 2 };
+enum { LONGEST_WORD = 1 << 22 }; /* bytes; a lattice has up to 512 bytes for each */
 
 /* Pieces in the order of the original, which is that of sums and ties. Piece 0 is unknown characters. */
 typedef struct Trainer {
@@ -82,7 +83,8 @@ static double digamma(double x) {
     return sum + (log(x) + 1.0 / 24 * x2 - 7.0 / 960 * x4 + 31.0 / 8064 * x4 * x2 - 127.0 / 30720 * x4 * x4);
 }
 
-/* One round of EM. Digamma instead of log is the Bayesian variant, which favours few pieces (Liang and Klein 2007). */
+/* One round of EM. Digamma instead of log is the Bayesian variant, which favours few pieces (Liang and
+ * Klein 2007). */
 static void estimate(Trainer *t) {
     for (int32_t i = 0; i < t->n; i++) t->expected[i] = 0;
     for (int32_t w = 0; w < words_number(t->words); w++) {
@@ -117,9 +119,10 @@ static int by_loss(const void *x, const void *y) {
 
 typedef enum Fate { DROP, KEEP, WEIGH } Fate;
 
-/* The best split of a piece's text into other pieces replaces the piece wherever it is in the best split of a word; freq counts
- * these places. `after` should add the length of that split: version 0.23 of tokenizers takes the number of all
- * pieces, which weakens frequent pieces, and this code follows it. SentencePiece takes the length. */
+/* The best split of a piece's text into other pieces replaces the piece wherever it is in the best split
+ * of a word; freq counts these places. `after` should add the length of that split: version 0.23 of
+ * tokenizers takes the number of all pieces, which overstates the loss of frequent pieces, and this code
+ * follows it. SentencePiece takes the length. */
 static Fate weigh(Trainer *t, int32_t piece, const double *freq, double pieces, double words, double *loss) {
     size_t n;
     const char *text = vocab_text(t->seeds.texts, t->seed[piece], &n);
@@ -192,8 +195,8 @@ static int by_score(const void *x, const void *y) {
     return (a->place > b->place) - (a->place < b->place);
 }
 
-/* All characters, then pieces until the list is full; by score. A character that was dropped gets the least score, each
- * a little more than the one before. */
+/* All characters, then pieces until the list is full; by score. A character that was dropped gets the
+ * least score, each a little more than the one before. */
 static size_t choose(const Trainer *t, size_t wanted, Piece *out) {
     static const double STEP = 0.0001;
     const size_t chars = (size_t)t->seeds.chars;
@@ -246,7 +249,18 @@ static Err finish(Trainer *t, const Training *c, Vocab *vocab, json_t *list) {
     return e;
 }
 
+static Err check_words(const Words *words) {
+    for (int32_t w = 0; w < words_number(words); w++) {
+        size_t n;
+        words_text(words, w, &n);
+        if (n > LONGEST_WORD)
+            return err_user("a text has %zu bytes without a blank, more than %d: split it", n, LONGEST_WORD);
+    }
+    return ERR_OK;
+}
+
 static Err train(Trainer *t, const Training *c, Vocab *vocab, json_t *list) {
+    ERR_RETURN(check_words(t->words));
     ERR_RETURN(seeds_find(t->words, SEEDS, &t->seeds));
     const int64_t least = (int64_t)vocab_count(vocab) + t->seeds.chars;
     if (least > c->vocab_size)

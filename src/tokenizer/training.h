@@ -26,14 +26,14 @@ typedef struct Training {
     int64_t min_frequency; /* BPE: of a pair that is merged */
     const char *const *special;
     size_t num_special;
-    /* BPE: called with the number of tokens after every 1000 merges; Unigram: with the number of pieces before
-     * each round. NULL: never. */
+    /* BPE: called with the number of tokens after every 1000 merges; Unigram: with the number of pieces
+     * before each round. NULL: never. */
     void (*progress)(void *ctx, int64_t tokens);
     void *ctx;
 } Training;
 
-/* A tokenizer.json with the normalizer and pre-tokenizer of the words. The special tokens are those of `training`, and
- * `vocab` has their ids. decoder and model are taken over. */
+/* A tokenizer.json with the normalizer and pre-tokenizer of the words. The special tokens are those of
+ * `training`, and `vocab` has their ids. decoder and model are taken over. */
 json_t *training_json(const Words *, const Training *, const Vocab *, json_t *decoder, json_t *model);
 /* A token as a JSON string. */
 json_t *training_token(const Vocab *, int32_t id);
