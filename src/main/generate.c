@@ -174,7 +174,7 @@ static void tell_speed(const Job *j, const Generated *out, int64_t ns) {
             1e9 * (double)tokens / (double)ns);
 }
 
-/* What a rank generates; the first one prints it. */
+/* Generates on one rank; the first rank prints the result. */
 static Err generate_on_rank(void *arg, Comm *comm) {
     const Job *j = arg;
     const Setup *s = &j->setup;

@@ -33,7 +33,7 @@ def reference(name, tokens, logits, metadata={"weights": "float32"}, **more):
 
 
 def encoder(rows, lengths=None):
-    """What the encoder of a T5 reads."""
+    """The inputs of a T5's encoder."""
     lengths = lengths or [len(row) for row in rows]
     return {"encoder_tokens": i64(rows), "encoder_lengths": ("I64", [len(lengths)], struct.pack(f"<{len(lengths)}q", *lengths))}
 

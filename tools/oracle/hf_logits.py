@@ -30,7 +30,7 @@ LEAST_MARGIN = 1e-9
 
 
 def read(model, args, length, random):
-    """What an encoder-decoder reads: the encoder's tokens and their number, and the tokens that it generates from them."""
+    """The inputs of an encoder-decoder: the encoder's tokens and their number, and the tokens that it generates from them."""
     ends = torch.randint(1, length + 1, (args.samples,), generator=random)
     ends[0] = length
     mask = (torch.arange(length) < ends[:, None]).long()

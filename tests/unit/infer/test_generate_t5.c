@@ -105,7 +105,7 @@ static void import_folder(const char *folder, Registry *r) {
     safetensors_close(s);
 }
 
-/* What generate() of transformers chose greedily, and its logits (tools/oracle/hf_logits.py). */
+/* The tokens that generate() of transformers chose greedily, and its logits (tools/oracle/hf_logits.py). */
 static void equals_transformers(const char *folder, const char *words) {
     enum { MOST = 8, END = 1 };
     TestModel *m = test_model_new(setup_new("%s", words));
