@@ -65,9 +65,10 @@ HOOK(void, comm_threads, int world, const CommOptions *options, CommMain *fn, vo
     __real_comm_threads(world, options, rank_main, &s);
 }
 
+/* The first one of a thread is its rank's; with pipeline stages, a model looks at those of other ranks too. */
 HOOK(Mesh, mesh_make, int world, int rank, const int size[AXES]) {
     const Mesh m = __real_mesh_make(world, rank, size);
-    if (world > 1) now.mesh = m;
+    if (world > 1 && !now.mesh.world) now.mesh = m;
     return m;
 }
 
