@@ -15,6 +15,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/amount.h"
 #include "base/err.h"
 #include "base/mem.h"
 #include "base/str.h"
@@ -150,6 +151,8 @@ void config_check_unused(const Config *, unsigned checks, Args *args);
 void config_finish(const Config *, Arena *, int64_t vocab_size, Derived *);
 int64_t config_layers(const Config *); /* of all stacks of the model, which are numbered consecutively */
 int64_t config_decoder_layers(const Config *);      /* of a T5's decoder */
+AmountText config_layers_text(const Config *);      /* "2 layers"; "2 encoder and 3 decoder layers" in a T5 */
+AmountText config_tokens_text(const Config *);      /* the same for the tokens of a sample */
 int64_t config_ranks(const Config *);               /* of the whole run */
 bool config_bf16_grads(const Config *);             /* main gradients are bf16, in the bf16 lane */
 int64_t config_model_ranks(const Config *);         /* that hold one copy of the dense parameters */

@@ -3,6 +3,7 @@
 #include "config/config.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -32,6 +33,22 @@ int64_t config_decoder_layers(const Config *c) { return i64_or(c->decoder_num_la
 
 int64_t config_layers(const Config *c) {
     return c->num_layers + (c->model == MODEL_t5 ? config_decoder_layers(c) : 0);
+}
+
+static AmountText stacks_text(const Config *c, int64_t first, int64_t decoder, const char *noun) {
+    if (c->model != MODEL_t5) return amount(first, noun);
+    AmountText both = {0};
+    snprintf(both.s, sizeof both.s, "%lld encoder and %lld decoder %ss", (long long)first, (long long)decoder,
+             noun);
+    return both;
+}
+
+AmountText config_layers_text(const Config *c) {
+    return stacks_text(c, c->num_layers, config_decoder_layers(c), "layer");
+}
+
+AmountText config_tokens_text(const Config *c) {
+    return stacks_text(c, c->seq_length, c->decoder_seq_length, "token");
 }
 
 static int64_t padded_vocab(const Config *c, int64_t vocab_size) {

@@ -29,8 +29,8 @@ static void print_model(const Config *c, const Derived *d, int64_t parameters) {
     banner_line("model", "%s, %s of width %lld, %s%s%s; number of parameters: %lld",
                 c->hf_model_type != HF_TYPES ? HfModelType_spellings[c->hf_model_type]
                                              : ModelFamily_spellings[c->model],
-                amount(c->num_layers, "layer").s, (long long)c->hidden_size,
-                amount(c->num_attention_heads, "head").s, groups, experts, (long long)parameters);
+                config_layers_text(c).s, (long long)c->hidden_size, amount(c->num_attention_heads, "head").s,
+                groups, experts, (long long)parameters);
 }
 
 static void print_layout(const Config *c, const Derived *d) {
@@ -73,7 +73,7 @@ void banner_print(const Config *c, const Derived *d, int64_t tokenizer_size, int
     print_model(c, d, parameters);
     print_tokenizer(c, d, tokenizer_size);
     banner_line("batch", "%s%s of %s, in microbatches of %lld; %s", d->num_batch_steps > 1 ? "up to " : "",
-                amount(d->global_batch_size, "sample").s, amount(c->seq_length, "token").s,
+                amount(d->global_batch_size, "sample").s, config_tokens_text(c).s,
                 (long long)d->micro_batch_size, amount(d->train_iters, "step").s);
     print_layout(c, d);
     banner_line("precision", "%s%s%s", Lane_spellings[c->lane], c->fp8_format != FP8_NONE ? ", FP8 " : "",

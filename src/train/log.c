@@ -150,12 +150,6 @@ static int n_losses(const Trainer *r) { return r->model->plan.n_losses; }
 
 static const char *loss_name(const Trainer *r, int i) { return r->model->plan.loss[i].name; }
 
-static double loss_total(const TrainLog *log, const Trainer *r) {
-    double sum = 0;
-    for (int i = 0; i < n_losses(r); i++) sum += log->loss[i];
-    return sum;
-}
-
 static double perplexity(double loss) { return exp(fmin(20, loss)); }
 
 static void print_megatron_line(const TrainLog *log, const Trainer *r, const StepReport *s) {
@@ -192,7 +186,8 @@ static void short_line(const TrainLog *log, const Trainer *r, Str *out) {
     const Rates rate = rates(r, log->samples, log->ns);
     str_clear(out);
     str_printf(out, "step %lld/%lld", (long long)r->iteration, (long long)r->derived->train_iters);
-    if (log->losses) str_printf(out, " | loss %.4f", loss_total(log, r) / (double)log->losses);
+    for (int i = 0; log->losses && i < n_losses(r); i++)
+        str_printf(out, " | %s %.4f", i ? loss_name(r, i) : "loss", log->loss[i] / (double)log->losses);
     str_printf(out, " | %.0f tokens/s | %s left", rate.tokens_per_second,
                clock_text(seconds_left(log, r), left));
 }

@@ -1,6 +1,7 @@
 """A BERT and a T5 are trained from text: preprocess splits sentences, and a run on several ranks, a resumed run and one from compressed
 text have the losses of one run on one rank. Data and vocabularies that cannot be masked are refused."""
 import gzip
+import re
 
 from harness import *
 
@@ -55,3 +56,9 @@ assert "preprocess --split-sentences" in isotron("pretrain", *MODEL, *TOKENS, *W
 BYTES = ["--tokenizer-type", "ByteLevelTokenizer", "--data-path", WORK / "text-txt_text_sentence"]
 assert "needs the token [CLS]" in isotron("pretrain", *MODEL, *BYTES, expect=2)
 assert "must be greater than 0" in isotron("pretrain", *MODEL, *TOKENS, *WHOLE, "--mask-prob", 0, expect=2)
+
+TEXT = ["--data-path", WORK / "text-txt_text_sentence", "--log-format", "short", "--train-iters", 1]
+said = isotron("pretrain", *MODEL, *TOKENS, *TEXT)
+assert re.search(r"\| loss \d\.\d+ \| sop loss 0\.\d+ \|", said), said
+said = isotron("pretrain", *T5, *SENTINELS, *TEXT, "--decoder-num-layers", 1)
+assert "2 encoder and 1 decoder layers" in said and "48 encoder and 24 decoder tokens" in said, said
