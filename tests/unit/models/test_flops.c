@@ -56,7 +56,7 @@ static void flops_of_an_encoder_and_a_decoder(void **state) {
     setup_free(a);
 }
 
-/* Each position sees all. The head has a layer of its own, and one for a sample's first position and two classes. */
+/* Each position sees all. The head has a dense layer, and a second one and two classes for a first position. */
 static void flops_of_a_bert(void **state) {
     (void)state;
     Setup *a = setup_new("--model bert --num-layers 2 --hidden-size 32 --num-attention-heads 4 --seq-length "
