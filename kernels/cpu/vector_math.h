@@ -63,9 +63,9 @@ static inline real vector_exp(real exponent) {
 /* 1 / (1 + exp(-x)) */
 static inline real vector_sigmoid(real x) { return 1 / (1 + vector_exp(-x)); }
 
-/* erf. For float it is x P(x^2) if |x| < 1, else 1 - exp(-Q(|x|)). P and Q interpolate erf(x) / x and
- * -log(1 - erf(x)) at Chebyshev's points, up to x = 4; above, erf rounds to 1. The error is below 3 ulp. For double it
- * is libm's. */
+/* erf. In float it is x P(x^2) for |x| < 1 and 1 - exp(-Q(|x|)) above; from 4 on that rounds to 1. P and Q
+ * interpolate erf(x) / x and -log(1 - erf(x)) at Chebyshev's points. The error is below 3 ulp. In double it is
+ * libm's. */
 #ifdef REAL_IS_DOUBLE
 static inline real vector_erf(real x) { return erf(x); }
 #else

@@ -140,6 +140,13 @@ race("step", confs[0], *common, "--rounds", 1, "--against", "--cpu-threads 1")
 against, = rows_of(out)
 assert against["provenance"]["peer"] == "this program" and against["provenance"]["peer_options"] == "--cpu-threads 1", against
 assert against["peer"][0]["result"]["model"] == against["ours"][0]["result"]["model"]
+# Another model: of half the samples, so its step has half the FLOPs.
+half = WORK / "half.conf"
+half.write_text((WORK / "bench.conf").read_text().replace("global-batch-size = 4", "global-batch-size = 2"))
+race("step", confs[0], *common[:-4], "--out", WORK / "half.json", "--rounds", 1, "--against", f"--config {half}")
+row, = rows_of(WORK / "half.json")
+near({"ratio": row["flops_ratio"]["median"]}, ratio=2 * row["ratio"]["median"])
+assert row["peer"][0]["result"]["tokens"] == 32, row
 race("step", confs[1], *common, "--rounds", 1, "--limit", -1, "--add", status=1)
 added = rows_of(out)
 assert added[0] == against and [row["conf"] for row in added] == ["bench", "broken"], added

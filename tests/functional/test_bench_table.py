@@ -10,7 +10,7 @@ for name in ("docs", "bench/results"):
 DOCUMENTS = WORK / "docs/performance.md", WORK / "README.md"
 script = (ROOT / "tools/bench_table").read_text()
 SECTIONS = re.findall(r'"([\w-]+)": \w+_table\b', script)
-assert len(SECTIONS) == 17, SECTIONS
+assert len(SECTIONS) == 18, SECTIONS
 for path in DOCUMENTS:
     path.write_text("Before.\n" + "".join(f"<!-- {name} -->\n<!-- end -->\n" for name in SECTIONS) + "After.\n")
 
@@ -26,12 +26,16 @@ failed = {"conf": "llama3-8b", "ours": [{"failed": "ended with 1"}], "peer": []}
 other = row | {"conf": "gpt3-1.3b", "provenance": facts | {"ours_options": "", "driver": "1.2"}}
 cell = {"ours": {"us": spread, "path": "cuDNN"}, "peer": {"us": spread, "path": "flash"}, "ratio": spread}
 against = {"rows": [row | {"provenance": facts | {"ours_options": "--this", "peer_options": "--that"}}]}
+of_cpu = {"gemm": {"gflops": 90.0, "blas_gflops": 96.0}, "family_ms": {"attention": 1.0}, "step_ms": {"mean": 20.0}}
+of_family = {"conf": "bert-20m", "ours": [{"result": of_cpu}], "ratio": spread, "flops_ratio": spread, "step_tflop": 0.121, "tflops": 0.0832,
+             "provenance": {"device": "CPU (1 thread)", "cpu": "a CPU", "blas": "a BLAS", "commit": "0123abc", "rounds": 4}}
 scaled = {"ranks": 2, "devices": 2, "global_batch_size": 8, "step_ms": spread, "tokens_per_second": 5e4, "tokens_per_second_per_device": 2.5e4,
           "exposed": 0.015, "efficiency": {"median": 0.97, "low": 0.96, "high": 0.98}, "note": "2 ranks share a bus"}
 first = scaled | {"ranks": 1, "efficiency": {"median": 1.0}}
 RESULTS = {
     "recipes.json": {"rows": [{"name": "m", "parameters": 8030261248, "layout": {"ranks": 64, "tensor": 4, "pipeline": 4, "context": 1, "expert": 1, "data": 4},
                                "global_batch_size": 128, "bubble": 0.012, "bytes": 2**36, "published": "1 TFLOP/s"}]},
+    "cpu-families.json": {"rows": [of_family]},
     "gpu-scaling-2b-weak.json": {"scaling": "weak", "rows": [first, scaled]},
     "gpu-race.json": {"rows": [row, failed, other]}, "gpu-fp8.json": against, "gpu-deterministic.json": against,
     "gpu-ops.json": {"roofs": {"copy_gbytes": 4000.0, "bf16": 7e5}, "rows": [
@@ -66,7 +70,7 @@ for name, what in RESULTS.items():
     assert json.loads(text) == what and text.count("\n") < json.dumps(what, indent=1).count("\n") / 2, text
 text = DOCUMENTS[0].read_text()
 for part in ("| gpt2-125m | 1.2 | 1.2 | 1.250 (1.200 to 1.300) | 100000 | 592000 | 50.0 % | 40.0 % | 70.0 % | - |", "After.\n",
-             "| gpt2-125m | 1 ms | 1 ms | 1.25 | 100,000 |",
+             "| gpt2-125m | 1 ms | 1 ms | 1.25 | 100,000 |", "| bert-20m | 121 | 83.2 | 66.6 | 1.250 (1.200 to 1.300) | 90.0 | 96.0 | 5.0% |",
              "| `add` | 10 us, 3900 GB/s, 98 % |", "10 us, 650.0 TFLOP/s, 93 %", "| +1.0% | 0.970 | +2.0% |", "libcudnn.so.9",
              "Ours: `--fast` or as configured.", "| driver | 1.2 |", "| ours_options | --fast;  |",
              "| gpt2-125m: MFU | 46.0 % | 36.8 % (roof 604) | 50.0 % | yes |", "| gpt2-125m: ratio to PyTorch | 1.15 |  | 1.250 | yes |",

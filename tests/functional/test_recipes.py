@@ -7,12 +7,13 @@ from harness import *
 
 RECIPES = {path.stem: path for path in sorted((ROOT / "bench/recipes").glob("*.conf"))}
 # Parameters in billions, of the tables.
-PARAMETERS = {"gpt-462b-h100": 462, "gpt-177b-h100": 177, "gpt-1t-a100": 1008.0, "gpt-145b-a100": 145.6, "llama3-8b": 8.03, "llama3-405b-fp8": 405.9, "mixtral-8x7b": 46.7}
+PARAMETERS = {"gpt-462b-h100": 462, "gpt-177b-h100": 177, "gpt-1t-a100": 1008.0, "gpt-145b-a100": 145.6, "llama3-8b": 8.03, "llama3-405b-fp8": 405.9, "mixtral-8x7b": 46.7,
+              "bert-large": 0.336, "t5-11b": 11.0}
 AXES = {"tensor-model": "tensor", "pipeline-model": "pipeline", "context": "context", "expert-model": "expert"}
 
 subprocess.run([ROOT / "tools/plan_recipes", "--program", PROGRAM, "--out", WORK / "plans.json"], check=True)
 plans = {row["name"]: row for row in json.loads((WORK / "plans.json").read_text())["rows"]}
-assert plans.keys() == RECIPES.keys() and len(plans) >= 28, plans.keys()
+assert plans.keys() == RECIPES.keys() and len(plans) >= 31, plans.keys()
 for name, plan in plans.items():
     text = RECIPES[name].read_text()
     gib = int(re.search(r"^# Published: .*[AH]100 (\d+) GB\.$", text, re.M)[1])

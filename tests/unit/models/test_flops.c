@@ -56,6 +56,16 @@ static void flops_of_an_encoder_and_a_decoder(void **state) {
     setup_free(a);
 }
 
+/* Each position sees all. The head has a dense layer, and a second one and two classes for a first position. */
+static void flops_of_a_bert(void **state) {
+    (void)state;
+    Setup *a = setup_new("--model bert --num-layers 2 --hidden-size 32 --num-attention-heads 4 --seq-length "
+                         "16 --vocab-size 128");
+    const double s = 16, h = 32, layer = s * (4 * h * h + 8 * h * h + 2 * s * h);
+    assert_true(flops(a, &a->derived, 1) == 6 * (2 * layer + s * h * (h + 128) + h * (h + 2)));
+    setup_free(a);
+}
+
 /* A layer with experts, instead of a dense one: its MLP is as wide as the experts of a token and the shared
  * one together. */
 static void flops_count_the_experts_of_a_token(void **state) {
@@ -78,6 +88,7 @@ int main(void) {
         cmocka_unit_test(flops_match_megatron),
         cmocka_unit_test(flops_grow_with_the_batch_and_the_padded_vocabulary),
         cmocka_unit_test(flops_of_an_encoder_and_a_decoder),
+        cmocka_unit_test(flops_of_a_bert),
         cmocka_unit_test(flops_count_the_experts_of_a_token),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
