@@ -235,7 +235,7 @@ static double spread(const Series *s, double least, int n) {
     Series logs;
     for (int i = 0; i < n; i++) logs.at[i] = log(s->at[i] + least);
     const double m = mean(&logs, n);
-    return acos(0) * (mean_square(&logs, n) - m * m) / (n - 1);
+    return acos(0) * fmax(mean_square(&logs, n) - m * m, 0) / (n - 1); /* equal numbers: perhaps below 0 */
 }
 
 /* Per draw: squares of both errors and of the quantity, and products. */

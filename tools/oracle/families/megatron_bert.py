@@ -9,5 +9,5 @@ CASES = {
         "model": "bert", "bert-no-binary-head": True, "activation": "gelu-erf", "micro-batch-size": 1, "global-batch-size": 3,
         "clip-grad": 0.5, "seed": 7}, {}),
     # questions of four choices, each a sample
-    "bert-choices": (shape(2, 32, 4, 48, 16, 47) | {"model": "bert", "task": "RACE", "micro-batch-size": 1, "global-batch-size": 2, "clip-grad": 0.4, "seed": 5}, {}),
+    "bert-choices": (shape(2, 32, 4, 48, 12, 47) | {"model": "bert", "task": "RACE", "micro-batch-size": 2, "global-batch-size": 4, "clip-grad": 0.4, "seed": 5}, {}),
 }

@@ -1,0 +1,80 @@
+/* Files of tasks in each format, which their content tells: their samples and, if there are any, batches of them. */
+#include "fuzz/fuzz.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/fault.h"
+#include "base/mem.h"
+#include "data/task.h"
+
+enum { LENGTH = 12, MOST_SAMPLES = 200 };
+
+static const char LABELS[] = "good\ta text\nbad\ta text\tand another\n",
+                  MNLI[] = "h\nA\tb\tc\td\te\tf\tg\th\tone text\tother . text\tx\tneutral\n",
+                  QQP[] = "h\nA\tb\tc\tone \xc2\xa0 text\tother\t1\n",
+                  RACE[] =
+                      "{\"article\": \"a b\", \"questions\": [\"is _ it\", \"who\"], \"options\": [[\"1\", "
+                      "\"2\", \"3\", \"4\"], [\"a\", \"b\", \"c\", \"d\"]], \"answers\": [\"A\", \"D\"]}\n";
+
+/* A token for each byte. */
+static Err encode(void *ctx, const char *text, size_t n, int32_t **ids, size_t *count) {
+    (void)ctx;
+    *ids = mem_zero(n + 1, sizeof **ids);
+    for (*count = 0; *count < n; ++*count) (*ids)[*count] = (unsigned char)text[*count];
+    return ERR_OK;
+}
+
+static TaskFormat format_of(const uint8_t *bytes, size_t n) {
+    if (n && bytes[0] == '{') return TASK_FORMAT_RACE;
+    if (n < 2 || memcmp(bytes, "h\n", 2)) return TASK_FORMAT_LABELS;
+    size_t tabs = 0;
+    for (size_t i = 0; i < n; i++) tabs += bytes[i] == '\t';
+    return tabs > 6 ? TASK_FORMAT_MNLI : TASK_FORMAT_QQP;
+}
+
+static void read_samples(const Task *task) {
+    const Dataset *d = task_valid(task, 0);
+    const FieldSet fields = FIELD_SET(tokens) | FIELD_SET(token_types) | FIELD_SET(position_ids) |
+                            FIELD_SET(lengths) | FIELD_SET(sentence_labels) | FIELD_SET(sample_weights);
+    Batch b = batch_new(1, (SampleShape){.positions = LENGTH, .fields = fields});
+    for (int64_t i = 0; i < data_length(d) && i < MOST_SAMPLES; i++) {
+        const int64_t classes = task_choices(task) > 1 ? task_choices(task) : task_labels(task)->n;
+        CHECK(fuzz_ok(data_batch(d, &i, 1, &b)), "sample %lld", (long long)i);
+        CHECK(b.lengths[0] >= 3 && b.lengths[0] <= LENGTH && b.sentence_labels[0] >= 0 &&
+                  b.sentence_labels[0] < classes,
+              "sample %lld has %lld tokens", (long long)i, (long long)b.lengths[0]);
+    }
+    batch_free(&b);
+}
+
+bool fuzz_one(const uint8_t *bytes, size_t n) {
+    const TaskFormat format = format_of(bytes, n);
+    char *path = fuzz_file("task", bytes, n);
+    const TaskConfig c = {.format = format,
+                          .choices = format == TASK_FORMAT_RACE ? 4 : 1,
+                          .train = (const char *const *)&path,
+                          .num_train = 1,
+                          .valid = (const char *const *)&path,
+                          .num_valid = 1,
+                          .epochs = 2,
+                          .batch = 1,
+                          .valid_batch = 2,
+                          .sequence_length = LENGTH,
+                          .cls = 1,
+                          .sep = 2,
+                          .encode = encode};
+    Task *task;
+    const bool ok = fuzz_ok(task_open(&c, &task));
+    if (ok) read_samples(task);
+    task_close(task);
+    free(path);
+    return ok;
+}
+
+void fuzz_seeds(Corpus *c) {
+    corpus_add(c, LABELS, sizeof LABELS - 1);
+    corpus_add(c, MNLI, sizeof MNLI - 1);
+    corpus_add(c, QQP, sizeof QQP - 1);
+    corpus_add(c, RACE, sizeof RACE - 1);
+}
