@@ -2,7 +2,7 @@
 """PyTorch's training step of a configuration of bench/train, timed: the peer of `bench/race step`.
 
 usage: bench/train/peer_torch.py --config bench/train/NAME.conf [--steps N] [--seconds S] [--warmup N]
-                                 [--micro-batch-size N] [--no-compile]
+                                 [--micro-batch-size N] [--batch N] [--no-compile] [--shard]
 
 Every layer is compiled. Attention is cuDNN's; where it refuses, flash, and the result says which did it. A BERT and a T5 have
 padding masks, as ours have, and a T5's relative bias is one mask for all layers of a stack; where cuDNN refuses a mask, the
@@ -11,10 +11,17 @@ fp32 masters, as ours. With fp32 moments AdamW is PyTorch's fused one, and gradi
 configuration asks for 16-bit moments AdamW is peer_adamw.py's, compiled. Its gradients are summed as main-grads-dtype says: in fp32
 behind each parameter's backward, or by autograd in bf16. Without that key they are in fp32 if that leaves 40 GB for activations, else
 in bf16. The gradient's norm is clipped as ours. There is no recomputation. Prints one line of JSON: the median of steps that are
-waited for, and the mean of as many back to back."""
+waited for, and the mean of as many back to back.
+
+--batch takes this many samples in one microbatch, instead of the configuration's.
+
+Under torchrun every rank has a GPU and the batch of the configuration, which must be one microbatch. Gradients are summed by
+DistributedDataParallel, in bf16 and behind the backward; with --shard, FSDP2 shards fp32 parameters and moments, gathers bf16 and
+sums gradients in fp32."""
 import argparse
 import json
 import math
+import os
 import pathlib
 import statistics
 import sys
@@ -29,17 +36,21 @@ command.add_argument("--steps", type=count, default=20)
 command.add_argument("--seconds", type=float, default=0)
 command.add_argument("--warmup", type=count, default=5)
 command.add_argument("--micro-batch-size", type=count)
+command.add_argument("--batch", type=count)
 command.add_argument("--no-compile", action="store_true")
+command.add_argument("--shard", action="store_true")
 command.parse_args()
 
 import torch
 from torch import nn
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import peer_adamw
 
 CUDA = torch.cuda.is_available()
+RANK, RANKS, LOCAL_RANK = (int(os.environ.get(name, value)) for name, value in (("RANK", 0), ("WORLD_SIZE", 1), ("LOCAL_RANK", 0)))
 
 
 # ---- configuration ----
@@ -316,10 +327,28 @@ class Fused:
         torch._foreach_copy_(self.params, self.masters)
 
 
+class Sharded:
+    """torch's fused AdamW on FSDP2's shards in fp32."""
+    words = "fused AdamW, FSDP2's fp32 shards of parameters, moments and gradients"
+
+    def __init__(self, groups, c):
+        self.params = [p for params, _ in groups for p in params]
+        self.adam = torch.optim.AdamW([{"params": params, "weight_decay": decay} for params, decay in groups],
+                                      lr=c.lr, betas=(0.9, c.beta2), eps=1e-8, fused=True)
+
+    def next_microbatch(self):
+        pass
+
+    def step(self, largest_norm):
+        nn.utils.clip_grad_norm_(self.params, largest_norm, foreach=True)
+        self.adam.step()
+        self.adam.zero_grad(set_to_none=True)
+
+
 def make_optimizer(c, a, params):
     groups = [([p for p in params if p.dim() > 1], c.decay), ([p for p in params if p.dim() == 1], 0.0)]
     if not c.narrow:
-        return Fused(groups, c)
+        return (Sharded if a.shard else Fused)(groups, c)
     sums = c.gradients != "bf16"
     if c.gradients == "auto" and CUDA:  # parameters and moments in bf16, masters and sums in fp32 are 14 bytes each
         sums = torch.cuda.get_device_properties(0).total_memory - 14 * sum(p.numel() for p in params) > 40e9
@@ -328,18 +357,32 @@ def make_optimizer(c, a, params):
     return adam
 
 
+def shard(model):
+    """FSDP2, a unit for each layer. The last layer's parameters are the first that the backward needs, so they stay."""
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    for layer in model.layers:
+        fully_shard(layer, mp_policy=policy, reshard_after_forward=layer is not model.layers[-1])
+    fully_shard(model, mp_policy=policy, reshard_after_forward=False)
+
+
 class Trainer:
     def __init__(self, c, a, device):
         with device:
-            self.model = MODELS[c.model](c)
-        self.model.bfloat16()
+            self.model = self.on_ranks = MODELS[c.model](c)
+        if a.shard:
+            shard(self.model)
+        else:
+            self.model.bfloat16()
+            if RANKS > 1:
+                self.on_ranks = nn.parallel.DistributedDataParallel(self.model, device_ids=[LOCAL_RANK] if CUDA else None,
+                                                                    gradient_as_bucket_view=True, bucket_cap_mb=100)
         self.params = list(self.model.parameters())
         self.optimizer = make_optimizer(c, a, self.params)
 
     def step(self, batches):
         total = 0
         for batch in batches:
-            loss = self.model(*batch)
+            loss = self.on_ranks(*batch)
             (loss / len(batches)).backward()
             self.optimizer.next_microbatch()
             total = total + loss.detach()
@@ -371,8 +414,17 @@ def now():
     return time.perf_counter()
 
 
+def agreed(wish):
+    """Whether all ranks wish it."""
+    if RANKS == 1:
+        return wish
+    votes = torch.tensor(int(wish), device="cuda" if CUDA else "cpu")
+    torch.distributed.all_reduce(votes)
+    return votes.item() == RANKS
+
+
 def measure(trainer, a, c, device):
-    gpu = torch.Generator(device=device).manual_seed(1)
+    gpu = torch.Generator(device=device).manual_seed(1 + RANK)
     n = c.batch // c.micro
     draws = [trainer.model.draw(c, device, gpu) for _ in range(2 * n)]
     steps = [draws[:n], draws[n:]]
@@ -382,11 +434,12 @@ def measure(trainer, a, c, device):
     for i in range(1, a.warmup):
         trainer.step(steps[i % 2])
     times, begin = [], now()
-    while len(times) < a.steps and (len(times) < 3 or not a.seconds or now() - begin < a.seconds):
+    while len(times) < a.steps and agreed(len(times) < 3 or not a.seconds or now() - begin < a.seconds):
         start, i = now(), len(times)
         loss = trainer.step(steps[i % 2])
         times.append(1e3 * (now() - start))
-        print(f"step {i}: {times[-1]:.1f} ms", file=sys.stderr, flush=True)
+        if RANK == 0:
+            print(f"step {i}: {times[-1]:.1f} ms", file=sys.stderr, flush=True)
     start = now()
     for i in range(len(times)):
         trainer.step(steps[i % 2])
@@ -396,8 +449,16 @@ def measure(trainer, a, c, device):
 
 def main(a):
     c = read_conf(a.config)
-    c.micro = a.micro_batch_size or c.micro
-    device = torch.device("cuda" if CUDA else "cpu")
+    c.micro, c.batch = a.micro_batch_size or a.batch or c.micro, a.batch or c.batch
+    if RANKS > 1 and (c.batch != c.micro or c.narrow):
+        raise Failed("several ranks take one microbatch a step, with fp32 moments")
+    if a.shard and RANKS == 1:
+        raise Failed("--shard needs several ranks: start it with torchrun")
+    device = torch.device("cuda", LOCAL_RANK) if CUDA else torch.device("cpu")
+    if CUDA:
+        torch.cuda.set_device(device)
+    if RANKS > 1:
+        torch.distributed.init_process_group("nccl" if CUDA else "gloo")
     torch.manual_seed(1)
     backends, attention = choose_attention(c, device)
     trainer = Trainer(c, a, device)
@@ -405,17 +466,21 @@ def main(a):
         part.compile()
     with sdpa_kernel(backends, set_priority=True):
         first, times, together, loss = measure(trainer, a, c, device)
-    median, tokens = statistics.median(times), c.batch * c.seq
-    print(json.dumps({
-        "device": torch.cuda.get_device_name() if CUDA else "CPU", "torch": torch.__version__, "cuda": torch.version.cuda,
-        "cudnn": torch.backends.cudnn.version() if CUDA else None, "attention": attention,
-        "compile": "none" if a.no_compile else "block, default",
-        "optimizer": trainer.optimizer.words,
-        "parameters": sum(p.numel() for p in trainer.params), "micro_batch_size": c.micro, "global_batch_size": c.batch,
-        "steps": len(times), "tokens": tokens, "step_ms": {"median": median, "min": min(times), "max": max(times)},
-        "back_to_back_ms": together, "tokens_per_second": tokens / median * 1e3, "first_step_seconds": first, "loss": loss,
-        "memory_mb": torch.cuda.max_memory_allocated() / 2**20 if CUDA else None,
-        "allocation_retries": torch.cuda.memory_stats().get("num_alloc_retries") if CUDA else None}))
+    median, tokens = statistics.median(times), RANKS * c.batch * c.seq
+    if RANKS > 1:
+        torch.distributed.destroy_process_group()
+    if RANK == 0:
+        print(json.dumps({
+            "device": torch.cuda.get_device_name() if CUDA else "CPU", "torch": torch.__version__, "cuda": torch.version.cuda,
+            "cudnn": torch.backends.cudnn.version() if CUDA else None, "attention": attention,
+            "compile": "none" if a.no_compile else "block, default",
+            "optimizer": trainer.optimizer.words, "ranks": RANKS,
+            "parallel": "none" if RANKS == 1 else "FSDP2" if a.shard else "DDP",
+            "parameters": sum(p.numel() for p in trainer.params), "micro_batch_size": c.micro, "global_batch_size": RANKS * c.batch,
+            "steps": len(times), "tokens": tokens, "step_ms": {"median": median, "min": min(times), "max": max(times)},
+            "back_to_back_ms": together, "tokens_per_second": tokens / median * 1e3, "first_step_seconds": first, "loss": loss,
+            "memory_mb": torch.cuda.max_memory_allocated() / 2**20 if CUDA else None,
+            "allocation_retries": torch.cuda.memory_stats().get("num_alloc_retries") if CUDA else None}))
 
 
 command.run(main)

@@ -155,13 +155,27 @@ assert "no result of a race" in race("step", confs[1], *common, "--add", status=
 done = race("step", "gpt3-1.3b", "llama3-8b", "--ours", PROGRAM, "--limit", -1, status=1)
 assert "gpt3-1.3b" in done.stdout and "llama3-8b" in done.stdout, done
 
+# Two ranks with two samples each; PyTorch's launcher starts the peer's.
+launched = program("launched", f"""#!/bin/sh
+case "$*" in '-m torch.distributed.run --standalone --nproc-per-node 2 '*/peer_torch.py\ --config\ *' --batch 2 '*) exec {peer} - - -;; esac
+echo "called as $*" >&2
+exit 3
+""")
+race("step", confs[0], *common[:-4], "--python", launched, "--out", out, "--rounds", 1, "--ranks", 2, "--batch", 2)
+row, = rows_of(out)
+ours, = (turn["result"] for turn in row["ours"])
+assert ours["ranks"] == row["ranks"] == 2 and (ours["micro_batch_size"], ours["global_batch_size"]) == (2, 4) and row["ratio"]["median"] > 0, row
+near(row, mfu=row["tflops"] / row["devices"], step_tflop=model_tflop)
+(WORK / "short.conf").write_text("num-layers = 2\n")
+assert "no line 'global-batch-size = N'" in race("step", WORK / "short.conf", *common, "--ranks", 2, status=1).stderr
+
 # The results of a race on a GPU: 20 ms back to back in the first turn, 10 ms in the second. A step has 2 GFLOP, which it does at
 # 80 GFLOP/s when it takes 25 ms; the roof is 400 GFLOP/s, the peak 0.5 TFLOP/s. A symlink to the results stays.
 ours = program("ours", """#!/usr/bin/env python3
 import json, pathlib, sys
 pathlib.Path(sys.argv[sys.argv.index("--json") + 1]).write_text(json.dumps({
     "step_ms": {"median": 25.0}, "back_to_back_ms": 10.0 if "--no-alone" in sys.argv else 20.0, "tokens": 64, "model_gflops": 80.0,
-    "roof_gflops": 400.0, "peak_tflops": 0.5, "provenance": {}, "device": "a GPU"}))
+    "roof_gflops": 400.0, "peak_tflops": 0.5, "provenance": {}, "device": "a GPU", "ranks": 1, "devices": 1}))
 """)
 (WORK / "link.json").symlink_to("race.json")
 done = race("step", confs[0], "--ours", ours, "--python", peer, "--out", WORK / "link.json")

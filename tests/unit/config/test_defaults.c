@@ -131,6 +131,11 @@ static const struct {
     {"no-load-rng", "false"},
     {"finetune", "false"},
     {"pretrained-checkpoint", "none"},
+    {"task", "none"}, /* this and the next four: of tasks/main.py, which core 0.19 no longer has */
+    {"train-data", "none"},
+    {"valid-data", "none"},
+    {"epochs", "none"},
+    {"keep-last", "false"},
     {"use-checkpoint-args", "false"},
     {"exit-on-missing-checkpoint", "false"},
     {"log-interval", "100"},
