@@ -245,7 +245,7 @@ static Err open_run(Steps *b) {
 static Err measure_alone(Steps *b) {
     trainer_free(b->run);
     b->run = NULL;
-    const DeviceSpec spec = map_device_spec(&b->config, b->derived, b->comm ? comm_rank(b->comm) : 0);
+    const DeviceSpec spec = rank_device_spec(&b->config, b->derived, b->comm);
     ERR_RETURN(comm_agree(b->comm, device_open(&spec, &b->device)));
     b->roof_copy = bench_roof_copy(b->device);
     b->roof_gemm = bench_roof_gemm(b->device, b->type);

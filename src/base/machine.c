@@ -28,11 +28,12 @@ void machine_cpu(char out[MACHINE_TEXT]) {
     if (f) fclose(f);
 }
 
-void machine_cores(char out[MACHINE_TEXT]) {
+int machine_threads(void) {
     cpu_set_t set;
-    unknown(out);
-    if (!sched_getaffinity(0, sizeof set, &set)) snprintf(out, MACHINE_TEXT, "%d", CPU_COUNT(&set));
+    return sched_getaffinity(0, sizeof set, &set) ? 1 : CPU_COUNT(&set);
 }
+
+void machine_cores(char out[MACHINE_TEXT]) { snprintf(out, MACHINE_TEXT, "%d", machine_threads()); }
 
 void machine_now(char out[MACHINE_TEXT]) {
     const time_t now = time(NULL);

@@ -4,10 +4,11 @@
 
 enum { MACHINE_TEXT = 160 };
 
+int machine_threads(void); /* cores that this process may use */
 /* Each writes "unknown" if the system does not say. */
 void machine_host(char out[MACHINE_TEXT]);
 void machine_cpu(char out[MACHINE_TEXT]);   /* "AMD EPYC 7763 64-Core Processor" */
-void machine_cores(char out[MACHINE_TEXT]); /* how many this process may use */
+void machine_cores(char out[MACHINE_TEXT]); /* machine_threads */
 void machine_now(char out[MACHINE_TEXT]);   /* the time in UTC, ISO 8601 */
 
 #endif

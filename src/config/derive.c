@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/fault.h"
+#include "base/machine.h"
 
 int64_t config_model_ranks(const Config *c) {
     return c->tensor_model_parallel_size * c->pipeline_model_parallel_size * c->context_parallel_size;
@@ -223,6 +224,13 @@ static void schedule(const Config *c, Arena *arena, Derived *d) {
     d->wd_incr_steps = d->train_samples;
 }
 
+/* Ranks that compute on GPUs use the host's cores to initialise parameters. */
+static int64_t threads_of_rank(const Config *c) {
+    if (config_ranks(c) == 1) return 0;
+    const int64_t share = c->device == ON_CUDA ? machine_threads() / config_ranks(c) : 1;
+    return share > 1 ? share : 1;
+}
+
 void config_finish(const Config *c, Arena *arena, int64_t vocab_size, Derived *d) {
     enum { RACE_CHOICES = 4 };
     *d = (Derived){.choices = c->task == TASK_RACE ? RACE_CHOICES : 1};
@@ -236,6 +244,6 @@ void config_finish(const Config *c, Arena *arena, int64_t vocab_size, Derived *d
     bool per_split = c->train_data_path.count || c->valid_data_path.count || c->test_data_path.count;
     d->split = per_split ? NULL : c->split ? c->split : c->mock_data ? "1,1,1" : "969, 30, 1";
     d->data_parallel_size = config_data_ranks(c);
-    d->cpu_threads = c->cpu_threads || config_ranks(c) == 1 ? c->cpu_threads : 1;
+    d->cpu_threads = c->cpu_threads ? c->cpu_threads : threads_of_rank(c);
     d->random_seed = (uint64_t)i64_or(c->random_seed, c->seed);
 }

@@ -40,7 +40,8 @@ struct Executor {
     Slot *slots;
     int64_t n_slots;
     Messages received[PIPELINE_WAYS], sent[PIPELINE_WAYS];
-    bool is_open; /* the channels of the pipeline */
+    bool is_open;     /* the channels of the pipeline */
+    bool has_trained; /* so all kernels of a step are loaded */
     bool own_transients;
     int64_t allocations;
     TapeTrace *trace;
@@ -342,11 +343,14 @@ void executor_run(Executor *e, const PipelineSpec *spec, const RankSchedule *sch
           "two microbatches offload their activations");
     provide(e, schedule, spec->kind == SCHEDULE_ZERO_BUBBLE);
     if (spec->ranks > 1 && !e->is_open && !is_null(e)) open_channels(e);
+    /* The first launch of a kernel loads it, which may wait for all work of the GPU. A receive that waits for this
+     * pass's own result, through other ranks, would then wait forever. */
+    const bool overlap = spec->overlap && e->has_trained;
     for (int64_t i = 0; i < schedule->count; i++) {
         const Action *a = &schedule->actions[i];
         const Microbatch *mb = &microbatches[a->microbatch];
-        if (i == 0 || !spec->overlap) start_receive(e, spec, rank, a);
-        if (spec->overlap && i + 1 < schedule->count) start_receive(e, spec, rank, a + 1);
+        if (i == 0 || !overlap) start_receive(e, spec, rank, a);
+        if (overlap && i + 1 < schedule->count) start_receive(e, spec, rank, a + 1);
         if (a->kind == ACTION_FORWARD)
             forward(e, spec, rank, a, mb, loss_sum);
         else
@@ -355,4 +359,5 @@ void executor_run(Executor *e, const PipelineSpec *spec, const RankSchedule *sch
     for (int64_t i = 0; i < e->n_slots; i++) tape_end(e->slots[i].tape);
     for (int way = 0; way < PIPELINE_WAYS; way++)
         for (int64_t i = 0; i < e->sent[way].n; i++) message_finish(e, &e->sent[way].at[i]);
+    e->has_trained |= !spec->forward_only;
 }

@@ -133,23 +133,6 @@ static void cuda_wait(Device *d) {
     if (c->times) cuda_add_times(d);
 }
 
-static void *cuda_alloc(Device *d, size_t bytes) {
-    const Cuda *c = cuda_use(d);
-    void *p;
-    if (cudaMalloc(&p, bytes) != cudaSuccess) {
-        cudaGetLastError();
-        return NULL;
-    }
-    CUDA_CHECK(cudaMemsetAsync(p, 0, bytes, c->stream));
-    return p;
-}
-
-static void cuda_free(Device *d, void *p, size_t bytes) {
-    (void)bytes;
-    cuda_wait(d);
-    CUDA_CHECK(cudaFree(p));
-}
-
 static void cuda_copy(Device *d, void *to, const void *from, size_t bytes) {
     const Cuda *c = cuda_use(d);
     CUDA_CHECK(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, c->stream));
@@ -168,51 +151,6 @@ static void cuda_describe(const Device *d, char *buffer, size_t n) {
     const Cuda *c = cuda_of(d);
     snprintf(buffer, n, "%s (GPU %d, sm_%d, %d multiprocessors, %.0f GiB)", c->name, c->ordinal,
              c->capability, c->multiprocessors, (double)c->memory / 0x1p30);
-}
-
-/* ---- scratch memory ---- */
-
-static void cuda_keep_scratch(Cuda *c) {
-    c->outgrown = mem_grow(c->outgrown, c->n_outgrown + 1, sizeof *c->outgrown);
-    c->outgrown[c->n_outgrown++] = c->scratch;
-}
-
-static void cuda_free_outgrown(Cuda *c) {
-    for (size_t i = 0; i < c->n_outgrown; i++) CUDA_CHECK(cudaFree(c->outgrown[i]));
-    free(c->outgrown);
-    c->outgrown = NULL, c->n_outgrown = 0;
-}
-
-void *cuda_scratch(const Device *of, size_t bytes) {
-    Device *d = (Device *)of;
-    Cuda *c = cuda_of(d);
-    if (bytes <= c->scratch_bytes) return c->scratch;
-    cuda_wait(d);
-    if (c->graphs)
-        cuda_keep_scratch(c);
-    else
-        CUDA_CHECK(cudaFree(c->scratch));
-    c->scratch = cuda_alloc(d, bytes);
-    CHECK(c->scratch, "the GPU has no %s left for a kernel's scratch memory", bytes_text((double)bytes).s);
-    c->scratch_bytes = bytes;
-    return c->scratch;
-}
-
-static void cuda_reserve_scratch(Device *d, size_t scratch) { cuda_scratch(d, scratch); }
-
-static void cuda_close(Device *d) {
-    Cuda *c = cuda_use(d);
-    cuda_wait(d);
-    for (int i = 0; i < CUDA_LIBRARIES; i++)
-        if (c->state[i].at) c->state[i].free(c->state[i].at);
-    cuda_free_times(c->times);
-    CUDA_CHECK(cudaFree(c->scratch));
-    cuda_free_outgrown(c);
-    CUDA_CHECK(cudaFreeHost(c->failure));
-    CUDA_CHECK(cudaEventDestroy(c->fork));
-    CUDA_CHECK(cudaStreamDestroy(c->copies));
-    CUDA_CHECK(cudaStreamDestroy(c->stream));
-    free(c);
 }
 
 /* ---- async copies ---- */
@@ -317,7 +255,6 @@ static DeviceGraph *cuda_graph_end(Device *d) {
     CUDA_CHECK(cudaStreamEndCapture(cuda_use(d)->stream, &graph));
     CUDA_CHECK(cudaGraphInstantiate(&g->exec, graph, 0));
     CUDA_CHECK(cudaGraphDestroy(graph));
-    cuda_of(d)->graphs++;
     return g;
 }
 
@@ -328,7 +265,6 @@ static void cuda_graph_launch(Device *d, DeviceGraph *g) {
 static void cuda_graph_free(Device *d, DeviceGraph *g) {
     cuda_wait(d);
     CUDA_CHECK(cudaGraphExecDestroy(g->exec));
-    if (!--cuda_of(d)->graphs) cuda_free_outgrown(cuda_of(d));
     free(g);
 }
 
@@ -358,23 +294,27 @@ static void *cuda_reserve(Device *d, size_t bytes) {
     return (void *)(uintptr_t)p;
 }
 
-static size_t cuda_commit(Device *d, char *base, size_t from, size_t to) {
-    const Cuda *c = cuda_use(d);
+/* Backs reserved addresses with zeroed memory. False: there is not so much. */
+static bool cuda_map(const Cuda *c, char *at, size_t bytes) {
     const CUmemAllocationProp what = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
                                       .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = c->ordinal}};
     const CUmemAccessDesc access = {what.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    const CUdeviceptr p = (CUdeviceptr)(uintptr_t)at;
+    CUmemGenericAllocationHandle memory;
+    const CUresult taken = DRIVER_RESULT(cuMemCreate, _v10020, &memory, bytes, &what, 0);
+    if (taken == CUDA_ERROR_OUT_OF_MEMORY) return false;
+    cuda_driver_check(taken, "cuMemCreate");
+    DRIVER(cuMemMap, _v10020, p, bytes, 0, memory, 0);
+    DRIVER(cuMemRelease, _v10020, memory); /* it lives as long as it is mapped */
+    DRIVER(cuMemSetAccess, _v10020, p, bytes, &access, 1);
+    CUDA_CHECK(cudaMemsetAsync(at, 0, bytes, c->stream));
+    return true;
+}
+
+static size_t cuda_commit(Device *d, char *base, size_t from, size_t to) {
+    const Cuda *c = cuda_use(d);
     size_t at = from;
-    for (; at < to; at += PAGE) {
-        const CUdeviceptr p = (CUdeviceptr)(uintptr_t)(base + at);
-        CUmemGenericAllocationHandle page;
-        const CUresult taken = DRIVER_RESULT(cuMemCreate, _v10020, &page, PAGE, &what, 0);
-        if (taken == CUDA_ERROR_OUT_OF_MEMORY) break;
-        cuda_driver_check(taken, "cuMemCreate");
-        DRIVER(cuMemMap, _v10020, p, PAGE, 0, page, 0);
-        DRIVER(cuMemRelease, _v10020, page); /* the memory lives as long as it is mapped */
-        DRIVER(cuMemSetAccess, _v10020, p, PAGE, &access, 1);
-    }
-    CUDA_CHECK(cudaMemsetAsync(base + from, 0, at - from, c->stream));
+    while (at < to && cuda_map(c, base + at, PAGE)) at += PAGE;
     return at - from;
 }
 
@@ -384,6 +324,69 @@ static void cuda_unreserve(Device *d, char *base, size_t bytes, size_t committed
         DRIVER(cuMemUnmap, _v10020, (CUdeviceptr)(uintptr_t)(base + at), PAGE);
     DRIVER(cuMemAddressFree, _v10020, (CUdeviceptr)(uintptr_t)base, (bytes + PAGE - 1) / PAGE * PAGE);
 }
+
+/* ---- blocks ---- */
+
+enum { GRANULE = 2 << 20 }; /* the driver's unit of memory */
+
+/* cudaMalloc and cudaFree may wait for all GPUs of this process, and there NCCL may wait for this rank. */
+static bool cuda_avoids_malloc(const Cuda *c, size_t bytes) { return c->has_neighbours || bytes >= GRANULE; }
+
+static size_t cuda_granules(size_t bytes) { return (bytes + GRANULE - 1) / GRANULE * GRANULE; }
+
+static void *cuda_alloc_mapped(Device *d, size_t bytes) {
+    char *p = cuda_reserve(d, bytes);
+    if (cuda_map(cuda_of(d), p, cuda_granules(bytes))) return p;
+    cuda_unreserve(d, p, bytes, 0);
+    return NULL;
+}
+
+static void *cuda_alloc(Device *d, size_t bytes) {
+    const Cuda *c = cuda_use(d);
+    void *p;
+    if (cuda_avoids_malloc(c, bytes)) return cuda_alloc_mapped(d, bytes);
+    if (cudaMalloc(&p, bytes) != cudaSuccess) {
+        cudaGetLastError();
+        return NULL;
+    }
+    CUDA_CHECK(cudaMemsetAsync(p, 0, bytes, c->stream));
+    return p;
+}
+
+static void cuda_unmap(char *at, size_t bytes) {
+    DRIVER(cuMemUnmap, _v10020, (CUdeviceptr)(uintptr_t)at, bytes);
+}
+
+static void cuda_free(Device *d, void *p, size_t bytes) {
+    cuda_wait(d);
+    if (cuda_avoids_malloc(cuda_of(d), bytes)) {
+        cuda_unmap(p, cuda_granules(bytes));
+        cuda_unreserve(d, p, bytes, 0);
+    } else {
+        CUDA_CHECK(cudaFree(p));
+    }
+}
+
+/* ---- scratch memory ---- */
+
+void *cuda_scratch(const Device *of, size_t bytes) {
+    Device *d = (Device *)of;
+    Cuda *c = cuda_of(d);
+    if (bytes <= c->scratch_bytes) return c->scratch;
+    CHECK(!d->recording, "a graph needs %s of scratch memory that no plan has reserved",
+          bytes_text((double)bytes).s);
+    if (!c->scratch) c->scratch = cuda_reserve(d, c->memory);
+    const size_t backed = cuda_granules(bytes);
+    cuda_use(d);
+    CHECK(backed <= c->scratch_backed || (backed <= c->memory && cuda_map(c, c->scratch + c->scratch_backed,
+                                                                          backed - c->scratch_backed)),
+          "the GPU has no %s left for a kernel's scratch memory", bytes_text((double)bytes).s);
+    c->scratch_bytes = bytes;
+    if (backed > c->scratch_backed) c->scratch_backed = backed;
+    return c->scratch;
+}
+
+static void cuda_reserve_scratch(Device *d, size_t scratch) { cuda_scratch(d, scratch); }
 
 /* ---- the device ---- */
 
@@ -403,6 +406,7 @@ static Err cuda_open(const DeviceSpec *spec, Device *d) {
     Cuda *c = d->state = mem_zero(1, sizeof *c);
     c->ordinal = spec->rank % d->n_devices;
     c->gemm_tuning = spec->gemm_tuning, c->gemm_sm_margin = spec->gemm_sm_margin;
+    c->has_neighbours = spec->has_neighbours && d->n_devices > 1;
     cuda_use(d);
     CUDA_CHECK(cudaGetDeviceProperties(&p, c->ordinal));
     memcpy(c->name, p.name, sizeof c->name - 1);
@@ -416,6 +420,23 @@ static Err cuda_open(const DeviceSpec *spec, Device *d) {
     CUDA_CHECK(cudaHostAlloc((void **)&c->failure, sizeof *c->failure, cudaHostAllocMapped));
     memset(c->failure, 0, sizeof *c->failure);
     return ERR_OK;
+}
+
+static void cuda_close(Device *d) {
+    Cuda *c = cuda_use(d);
+    cuda_wait(d);
+    for (int i = 0; i < CUDA_LIBRARIES; i++)
+        if (c->state[i].at) c->state[i].free(c->state[i].at);
+    cuda_free_times(c->times);
+    if (c->scratch) {
+        cuda_unmap(c->scratch, c->scratch_backed);
+        cuda_unreserve(d, c->scratch, c->memory, 0);
+    }
+    CUDA_CHECK(cudaFreeHost(c->failure));
+    CUDA_CHECK(cudaEventDestroy(c->fork));
+    CUDA_CHECK(cudaStreamDestroy(c->copies));
+    CUDA_CHECK(cudaStreamDestroy(c->stream));
+    free(c);
 }
 
 const DeviceBackend device_cuda_backend = {.discrete = true,

@@ -30,6 +30,7 @@ typedef struct Cuda {
     int code; /* capability that the kernels in use were compiled for; 0: not queried yet */
     char name[64];
     size_t memory;
+    bool has_neighbours;    /* other ranks of this process use other GPUs */
     GemmTuning gemm_tuning; /* as in DeviceSpec */
     int64_t gemm_sm_margin;
     cudaStream_t stream;
@@ -37,11 +38,8 @@ typedef struct Cuda {
     cudaEvent_t fork;    /* where the last async copy began in `stream` */
     DeviceAssert *failure;
     struct CudaTimes *times; /* times of ops that have not been waited for; NULL: no profile yet */
-    void *scratch;
-    size_t scratch_bytes;
-    int graphs;      /* number of live graphs */
-    void **outgrown; /* [n_outgrown]: former scratch memory, which graphs may still use */
-    size_t n_outgrown;
+    char *scratch;           /* reserved addresses, of which the first are backed by memory */
+    size_t scratch_bytes, scratch_backed; /* may be used; are backed */
     CudaState state[CUDA_LIBRARIES];
 } Cuda;
 
@@ -52,8 +50,7 @@ static inline Cuda *cuda_of(const Device *d) {
 }
 void cuda_check(cudaError_t, const char *call, const char *file, int line);
 /* Memory for the duration of one kernel launch or library call, SPACE_ALIGN-aligned. The next call of any
- * kernel of this device may reuse it. It grows when it is too small, which a graph cannot capture. Outgrown
- * memory is freed when no graph is left. */
+ * kernel of this device may reuse it. It grows in place when it is too small, which a graph cannot capture. */
 void *cuda_scratch(const Device *, size_t bytes);
 
 #endif

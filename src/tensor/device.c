@@ -1,10 +1,10 @@
 #include "tensor/device.h"
 
-#include <sched.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/machine.h"
 #include "base/amount.h"
 #include "base/clock.h"
 #include "base/fault.h"
@@ -34,11 +34,6 @@ static Err refuse_absent(DeviceKind kind) {
         KINDS[kind].title, name);
 }
 
-static int cores(void) {
-    cpu_set_t set;
-    return sched_getaffinity(0, sizeof set, &set) ? 1 : CPU_COUNT(&set);
-}
-
 Err device_open(const DeviceSpec *spec, Device **out) {
     const DeviceBackend *backend = BACKENDS[spec->kind];
     *out = NULL;
@@ -50,7 +45,7 @@ Err device_open(const DeviceSpec *spec, Device **out) {
         free(d);
         return e;
     }
-    d->pool = pool_new(spec->threads > 0 ? spec->threads : cores());
+    d->pool = pool_new(spec->threads > 0 ? spec->threads : machine_threads());
     *out = d;
     return ERR_OK;
 }

@@ -96,6 +96,9 @@ Err world_run(const Config *c, RankMain *fn, void *arg) {
     const int ranks = (int)config_ranks(c);
     CommLaunch launch;
     ERR_RETURN(comm_launch(&launch));
+    /* Streams of a GPU share this many queues, by default 8. In one queue, a receive of NCCL would hold up what
+     * it waits for. CUDA reads the variable when it starts. */
+    if (c->device == ON_CUDA && ranks > 1) setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
     if (launch.processes > 1 && ranks > 1) return as_process(c, &launch, &options, fn, arg);
     return ranks == 1 ? fn(arg, NULL) : as_threads(ranks, &options, fn, arg);
 }
@@ -118,8 +121,14 @@ static int rank_on_host(const Comm *comm) {
     return comm_launch(&launch).code || launch.processes == 1 ? comm_rank(comm) : launch.local;
 }
 
+DeviceSpec rank_device_spec(const Config *c, const Derived *d, const Comm *comm) {
+    DeviceSpec spec = map_device_spec(c, d, rank_on_host(comm));
+    spec.has_neighbours = comm && comm_processes() == 1;
+    return spec;
+}
+
 Err rank_open_device(const Config *c, const Derived *d, Comm *comm, Device **out, char text[200]) {
-    const DeviceSpec spec = map_device_spec(c, d, rank_on_host(comm));
+    const DeviceSpec spec = rank_device_spec(c, d, comm);
     Device *device;
     *out = NULL;
     Err e = comm_agree(comm, device_open(&spec, &device));

@@ -5,6 +5,7 @@
 #include "base/err.h"
 #include "comm/comm.h"
 #include "config/config.h"
+#include "tensor/device.h"
 
 /* The main function of a rank; comm is NULL if it is the only one. */
 typedef Err RankMain(void *arg, Comm *comm);
@@ -15,6 +16,8 @@ Err world_run(const Config *, RankMain *fn, void *arg);
 /* With several processes, sets --ranks to their number. A user error if the options give another number. */
 Err world_size(Config *);
 
+/* The device of a rank. comm may be NULL. */
+DeviceSpec rank_device_spec(const Config *, const Derived *, const Comm *);
 /* Opens the device of a rank, and the transport of its memory. All ranks call it and get the same error. `text`
  * is that of comm_open_device. The device is freed with rank_free_device. comm may be NULL. */
 Err rank_open_device(const Config *, const Derived *, Comm *, Device **, char text[200]);

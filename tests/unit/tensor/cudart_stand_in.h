@@ -19,7 +19,7 @@ static struct {
     int copies;                 /* so far */
     unsigned before[32];        /* of each copy: those that it comes after */
     unsigned waited;            /* copies that the host has waited for */
-    int pages, most_pages;      /* that have memory; that can have some */
+    size_t backed, most_backed; /* bytes of addresses that have memory; that can have some */
     size_t room;                /* the largest block that there is */
     int priority;               /* of the last stream that was made with one */
 } gpu;
@@ -171,23 +171,21 @@ static CUresult unreserve(CUdeviceptr p, size_t bytes) {
 static CUresult create(CUmemGenericAllocationHandle *h, size_t bytes, const CUmemAllocationProp *what,
                        unsigned long long flags) {
     (void)flags;
-    assert_int_equal(bytes, PAGE);
+    assert_int_equal(bytes % ((size_t)2 << 20), 0); /* the granularity of a real one */
     assert_int_equal(what->location.id, gpu.current);
     *h = 1;
-    return gpu.pages < gpu.most_pages ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+    return gpu.backed + bytes <= gpu.most_backed ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 static CUresult map(CUdeviceptr p, size_t bytes, size_t offset, CUmemGenericAllocationHandle h,
                     unsigned long long flags) {
     (void)offset, (void)h, (void)flags;
-    assert_int_equal(p, (CUdeviceptr)PAGE * (CUdeviceptr)(1 + gpu.pages)); /* the next one */
-    assert_int_equal(bytes, PAGE);
-    gpu.pages++;
+    assert_int_equal(p, (CUdeviceptr)PAGE + gpu.backed); /* the next one */
+    gpu.backed += bytes;
     return CUDA_SUCCESS;
 }
 static CUresult unmap(CUdeviceptr p, size_t bytes) {
     (void)p;
-    assert_int_equal(bytes, PAGE);
-    gpu.pages--;
+    gpu.backed -= bytes;
     return CUDA_SUCCESS;
 }
 static CUresult release(CUmemGenericAllocationHandle h) {

@@ -20,14 +20,14 @@ static Device *open_rank(int rank) {
 
 static Device *new_gpu(void) {
     memset(&gpu, 0, sizeof gpu);
-    gpu.gpus = 1, gpu.room = 1000, gpu.most_pages = 3;
+    gpu.gpus = 1, gpu.room = 1000, gpu.most_backed = (size_t)3 * PAGE;
     return open_rank(0);
 }
 
 static void free_gpu(Device *d) {
     device_free(d);
     assert_int_equal(gpu.live, 0);
-    assert_int_equal(gpu.pages, 0);
+    assert_int_equal(gpu.backed, 0);
 }
 
 /* ---- tests ---- */
@@ -92,7 +92,8 @@ static void memory_that_is_not_there_is_named(void **state) {
     Device *d = new_gpu();
     EXPECT_FAULT("cannot allocate 1001 B for a table", device_alloc(d, 1001, "a table"));
     EXPECT_FAULT("cannot allocate 1001 B of host memory for a table", device_host_alloc(d, 1001, "a table"));
-    EXPECT_FAULT("the GPU has no 1001 B left for a kernel's scratch memory", device_reserve_scratch(d, 1001));
+    EXPECT_FAULT("the GPU has no 96.0 MiB left for a kernel's scratch memory",
+                 device_reserve_scratch(d, ((size_t)3 * PAGE) + 1));
     free_gpu(d);
 }
 
@@ -100,16 +101,16 @@ static void pages_come_as_they_are_reached(void **state) {
     (void)state;
     Device *d = new_gpu();
     Space *s = space_new(d, "cache", SPACE_UNPLANNED);
-    assert_int_equal(gpu.pages, 0);
+    assert_int_equal(gpu.backed, 0);
     space_take(s, PAGE - SPACE_ALIGN);
-    assert_int_equal(gpu.pages, 1);
+    assert_int_equal(gpu.backed, PAGE);
     space_take(s, SPACE_ALIGN);
-    assert_int_equal(gpu.pages, 1);
+    assert_int_equal(gpu.backed, PAGE);
     space_take(s, 1);
-    assert_int_equal(gpu.pages, 2);
+    assert_int_equal(gpu.backed, (size_t)2 * PAGE);
     EXPECT_FAULT("cannot allocate 128.0 MiB for cache memory, of which 96.0 MiB are there",
                  space_take(s, (size_t)3 * PAGE));
-    assert_int_equal(gpu.pages, 3);
+    assert_int_equal(gpu.backed, (size_t)3 * PAGE);
     space_free(s);
     free_gpu(d);
 }
@@ -171,7 +172,7 @@ static void streams_follow_and_are_followed(void **state) {
 static void nothing(const Call *c) { (void)c; }
 static void work(void *device) { cuda_scratch(device, 10); }
 
-/* Recordings, scratch memory that they outlive, events, times of ops. */
+/* Recordings, scratch memory that grows, events, times of ops. */
 static void everything_is_given_back(void **state) {
     (void)state;
     Device *d = new_gpu();
@@ -181,8 +182,9 @@ static void everything_is_given_back(void **state) {
     void *block = device_alloc(d, 100, "a test"), *host = device_host_alloc(d, 100, "a test");
     for (int i = 0; i < 3; i++) device_replay(d, &r, work, d);
     assert_int_equal(d->graph_replays, 2);
-    cuda_scratch(d, 20), cuda_scratch(d, 30);
-    assert_int_equal(cuda_of(d)->n_outgrown, 2);
+    const void *scratch = cuda_scratch(d, 20);
+    assert_ptr_equal(cuda_scratch(d, PAGE), scratch); /* it grows in place */
+    assert_int_equal(gpu.backed, PAGE);
     d->profile = profile;
     const OpDef op = {.name = "op", .number = 1, .cuda = nothing};
     for (int i = 0; i < 1000; i++) call_run(&op, &(Call){.device = d});
@@ -192,7 +194,6 @@ static void everything_is_given_back(void **state) {
     assert_int_equal(profile[1].calls, 1000);
     d->profile = NULL;
     device_recording_drop(d, &r);
-    assert_int_equal(cuda_of(d)->n_outgrown, 0);
     device_release(d, block, 100), device_host_release(d, host, 100);
     device_event_free(d, e);
     free_gpu(d);

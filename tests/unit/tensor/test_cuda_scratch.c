@@ -1,4 +1,4 @@
-/* Scratch memory of a GPU that grows: what a graph may use stays as it is, and nothing else is kept.
+/* Scratch memory of a GPU that grows: its address stays, and it takes no more than the largest request.
  * Without a GPU: exit status 77. */
 #include "unit/cmocka_all.h"
 
@@ -13,7 +13,7 @@
 
 #define MB ((size_t)1 << 20)
 #define GB ((size_t)1 << 30)
-enum { GARBAGE = 0xA5, BLOCKS = 8 };
+enum { GARBAGE = 0xA5 };
 
 static Device *gpu(void) {
     Device *d;
@@ -67,13 +67,12 @@ static void replay(const Work *w, DeviceGraph *g, int value) {
     expect("what the graph has copied", w->device, w->to, value, w->bytes);
 }
 
-/* Freed memory is reused for the next blocks of the same size. */
-static void recorded_work_keeps_its_scratch_memory(void **state) {
+/* A recording contains the address of the scratch memory, so this must not change. */
+static void recorded_work_survives_growth(void **state) {
     (void)state;
     Device *d = gpu();
     Work small = work_new(d, 8 * MB), large = work_new(d, 40 * MB);
     DeviceRecording r = {0};
-    char *block[BLOCKS];
     set(d, small.from, 1, small.bytes);
     device_replay(d, &r, work, &small);
     expect("what was copied op by op", d, small.to, 1, small.bytes);
@@ -81,50 +80,18 @@ static void recorded_work_keeps_its_scratch_memory(void **state) {
     device_replay(d, &r, work, &small);
     assert_int_equal(d->graph_replays, 1);
     replay(&small, r.graph, 2);
+    const void *scratch = cuda_scratch(d, small.bytes);
     set(d, large.from, 3, large.bytes);
     work(&large);
     expect("what was copied beside a recording", d, large.to, 3, large.bytes);
-    assert_int_equal(cuda_of(d)->n_outgrown, 1);
-    set(d, cuda_scratch(d, large.bytes), GARBAGE, large.bytes);
-    for (int i = 0; i < BLOCKS; i++) {
-        block[i] = device_alloc(d, small.bytes, "a test");
-        set(d, block[i], GARBAGE, small.bytes);
-    }
+    assert_ptr_equal(cuda_scratch(d, large.bytes), scratch);
+    char *block = device_alloc(d, small.bytes, "a test");
+    set(d, block, GARBAGE, small.bytes);
     replay(&small, r.graph, 4);
-    for (int i = 0; i < BLOCKS; i++) {
-        expect("somebody else's memory", d, block[i], GARBAGE, small.bytes);
-        device_release(d, block[i], small.bytes);
-    }
-    expect("the scratch memory of other work", d, cuda_scratch(d, large.bytes), GARBAGE, large.bytes);
+    expect("somebody else's memory", d, block, GARBAGE, small.bytes);
+    device_release(d, block, small.bytes);
     device_recording_drop(d, &r);
-    assert_int_equal(cuda_of(d)->n_outgrown, 0);
     work_free(&small), work_free(&large);
-    device_free(d);
-}
-
-/* The last recording ends what is kept for all, in whatever order they end; the device, what is left. */
-static void memory_is_kept_until_the_last_recording_ends(void **state) {
-    (void)state;
-    Device *d = gpu();
-    Work w = work_new(d, MB);
-    DeviceRecording first = {true, NULL}, second = {true, NULL};
-    cuda_scratch(d, MB);
-    device_replay(d, &first, work, &w);
-    cuda_scratch(d, 2 * MB);
-    device_replay(d, &second, work, &w);
-    cuda_scratch(d, 4 * MB);
-    assert_int_equal(cuda_of(d)->n_outgrown, 2);
-    device_recording_drop(d, &first);
-    assert_int_equal(cuda_of(d)->n_outgrown, 2);
-    replay(&w, second.graph, 5);
-    device_recording_drop(d, &second);
-    assert_int_equal(cuda_of(d)->n_outgrown, 0);
-    device_replay(d, &first, work, &w);
-    cuda_scratch(d, 8 * MB);
-    assert_int_equal(cuda_of(d)->n_outgrown, 1);
-    replay(&w, first.graph, 6);
-    device_recording_drop(d, &first);
-    work_free(&w);
     device_free(d);
 }
 
@@ -137,34 +104,25 @@ static void expect_taken(const Device *d, size_t before, size_t planned) {
         fail_msg("%.0f bytes of the GPU's memory are taken, %zu were asked for", taken, planned);
 }
 
-static void without_recordings_nothing_is_kept(void **state) {
+static void growth_takes_only_the_difference(void **state) {
     (void)state;
     Device *d = gpu();
-    Work w = work_new(d, MB);
-    DeviceRecording r = {0};
-    for (int i = 0; i < 2; i++) device_replay(d, &r, work, &w); /* takes what the driver takes but once */
+    cuda_scratch(d, MB);
     device_wait(d);
-    device_recording_drop(d, &r);
     const size_t before = device_memory_available(d);
     device_reserve_scratch(d, 4 * GB);
     expect_taken(d, before, 4 * GB);
     device_reserve_scratch(d, 6 * GB);
-    assert_int_equal(cuda_of(d)->n_outgrown, 0);
     expect_taken(d, before, 6 * GB);
-    device_replay(d, &r, work, &w);
-    device_reserve_scratch(d, 8 * GB);
-    expect_taken(d, before, (6 + 8) * GB);
-    device_recording_drop(d, &r);
-    expect_taken(d, before, 8 * GB);
-    work_free(&w);
+    device_reserve_scratch(d, 5 * GB);
+    expect_taken(d, before, 6 * GB);
     device_free(d);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(recorded_work_keeps_its_scratch_memory),
-        cmocka_unit_test(memory_is_kept_until_the_last_recording_ends),
-        cmocka_unit_test(without_recordings_nothing_is_kept),
+        cmocka_unit_test(recorded_work_survives_growth),
+        cmocka_unit_test(growth_takes_only_the_difference),
     };
     Device *d;
     const Err e = device_open(&(DeviceSpec){.kind = DEVICE_CUDA, .threads = 1}, &d);
