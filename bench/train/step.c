@@ -62,10 +62,10 @@ static int64_t timed_step(Steps *b, int64_t number) {
     device_wait(b->device);
     steps_over_ranks(b, COMM_MAX, 0);
     const int64_t start = clock_ns();
-    if (b->comm) comm_profile(b->comm, b->comm_profile);
+    if (b->comm) comm_profile(b->comm, b->comm_profile, b->device);
     one_step(b, batches);
     device_wait(b->device);
-    if (b->comm) comm_profile(b->comm, NULL);
+    if (b->comm) comm_profile(b->comm, NULL, NULL);
     return (int64_t)steps_over_ranks(b, COMM_MAX, (double)(clock_ns() - start));
 }
 

@@ -158,7 +158,9 @@ static const CommTransport *transport_of(const Comm *c, const CommCall *call) {
 
 /* ---- exposed time ---- */
 
-void comm_profile(Comm *c, CommProfile profile[COMM_PROFILE]) { c->profile = profile; }
+void comm_profile(Comm *c, CommProfile profile[COMM_PROFILE], Device *computes) {
+    c->profile = profile, c->computes = computes;
+}
 
 static bool on_device(const Comm *c, const CommWork *w) { return c->device && w->transport == c->device; }
 
@@ -169,7 +171,7 @@ static bool is_profiled(const Comm *c, const CommWork *w) {
 static int64_t span_begin(const Comm *c, const CommWork *w) {
     if (!is_profiled(c, w)) return 0;
     if (on_device(c, w)) return device_span_begin(w->call.device, NULL);
-    if (w->transport == &COMM_STAGING) device_wait(w->call.device);
+    if (c->computes) device_wait(c->computes);
     return clock_ns();
 }
 

@@ -153,9 +153,10 @@ typedef struct CommProfile {
 } CommProfile;
 
 /* Adds the operations of this rank to profile[axes of the group] (mesh_axes_text). Operations in a CUDA graph are
- * not counted. After device_wait the sums are complete. NULL: stops. */
+ * not counted. After device_wait the sums are complete. NULL: stops. An operation of the host is exposed only when
+ * `computes` (NULL: none), which it waits for, has no work left. */
 enum { COMM_PROFILE = 1 << AXES };
-void comm_profile(Comm *, CommProfile profile[COMM_PROFILE]);
+void comm_profile(Comm *, CommProfile profile[COMM_PROFILE], Device *computes);
 
 /* ---- planning ---- */
 

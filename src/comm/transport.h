@@ -129,6 +129,7 @@ struct Comm {
     double deadline_s;
     CommSabotage sabotage;
     CommProfile *profile; /* [COMM_PROFILE]; NULL: none */
+    Device *computes;     /* that the profile waits for; NULL: none */
     int64_t started;      /* number of operations that this rank has started */
     int open;             /* number of works that have not been waited for */
     CommTable channels;

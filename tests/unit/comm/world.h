@@ -330,7 +330,7 @@ static inline void run_exposed(void *arg, Comm *comm) {
                            .n = 1,
                            .device = world_device};
     comm_run(comm, &call);
-    comm_profile(comm, profile);
+    comm_profile(comm, profile, NULL);
     if (mesh.rank) be_late();
     comm_run(comm, &call);
     const double exposed = (double)dp->exposed.ns * 1e-6;
@@ -340,7 +340,7 @@ static inline void run_exposed(void *arg, Comm *comm) {
     comm_wait(comm, work);
     const double hidden = (double)dp->exposed.ns * 1e-6 - exposed;
     CHECK(hidden < 0.5 * LATE_MS, "%g ms were exposed behind work of %d ms", hidden, LATE_MS);
-    comm_profile(comm, NULL);
+    comm_profile(comm, NULL, NULL);
     comm_run(comm, &call);
     for (int i = 0; i < COMM_PROFILE; i++)
         CHECK(profile[i].exposed.calls == (&profile[i] == dp ? 2 : 0), "axes %#x have %lld operations",
