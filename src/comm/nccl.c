@@ -43,6 +43,7 @@ typedef struct State {
     Nccl nccl;
     Comm *comm;
     Device *device;
+    int most_blocks;      /* of a kernel; 0: NCCL chooses */
     Link *links, *graphs; /* graphs: one of the links, or NULL */
     Flight *spare;
     const Flight *calling; /* in a call of NCCL, which may wait for other members; NULL: none */
@@ -160,11 +161,19 @@ static void draw_ids(State *s, Group g, NcclId *id, int count) {
                                   .n = count * (int64_t)sizeof *id});
 }
 
+static void join(const State *s, NcclComm *comm, int members, NcclId id, int member) {
+    NcclConfig config = nccl_config(s->most_blocks);
+    if (s->most_blocks)
+        NCCL(s, NULL, CommInitRankConfig, comm, members, id, member, &config);
+    else
+        NCCL(s, NULL, CommInitRank, comm, members, id, member);
+}
+
 static void open_group(State *s, CommChannel *ch, Group g) {
     NcclId id = {{0}};
     Link *l = link_new(s, ch);
     draw_ids(s, g, &id, 1);
-    NCCL(s, NULL, CommInitRank, &l->nccl, g.size, id, g.rank);
+    join(s, &l->nccl, g.size, id, g.rank);
     link_publish(s, l);
 }
 
@@ -210,7 +219,7 @@ static void open_pairs(State *s, const CommKey *of, Group g) {
         const CommKey key = pair_key(of, i);
         if (!is_in_pair(&key, g.rank)) continue;
         own[n] = link_new(s, comm_channel(s->comm, &key));
-        NCCL(s, NULL, CommInitRank, &own[n++]->nccl, 2, id[i], key.dst == g.rank);
+        join(s, &own[n++]->nccl, 2, id[i], key.dst == g.rank);
     }
     NCCL(s, NULL, GroupEnd);
     connect(s, own, n);
@@ -472,9 +481,9 @@ static Err agree_on(const Comm *c, const Facts *all, char why[200], bool *shared
     return ERR_OK;
 }
 
-static void open_transport(Comm *c, const Nccl *n, Device *device) {
+static void open_transport(Comm *c, const Nccl *n, Device *device, int most_blocks) {
     State *s = mem_zero(1, sizeof *s);
-    *s = (State){.nccl = *n, .comm = c, .device = device};
+    *s = (State){.nccl = *n, .comm = c, .device = device, .most_blocks = most_blocks};
     s->greeting = device_alloc(device, MOST_PAIRS, "connections of NCCL");
     pthread_mutex_init(&s->lock, NULL);
     pthread_cond_init(&s->closing, NULL);
@@ -494,15 +503,24 @@ static Err load(const char *library, const Device *device, Nccl *n) {
     return ERR_OK;
 }
 
-Err comm_open_device(Comm *c, Device *device, const char *library, bool required, char text[200]) {
+static void describe(const Nccl *n, bool shared, int most_blocks, char text[200]) {
     enum { SIZE = 200 };
-    char version[32], why[SIZE];
+    char version[32], limit[64] = "";
+    if (most_blocks)
+        snprintf(limit, sizeof limit, ", at most %d thread blocks for each operation", most_blocks);
+    snprintf(text, SIZE, "NCCL %s%s%s", nccl_version_text(n, version), limit,
+             shared && !n->host_memory ? ", ranks share a GPU" : "");
+}
+
+Err comm_open_device(Comm *c, Device *device, const CommDeviceOptions *o, char text[200]) {
+    enum { SIZE = 200 };
+    char why[SIZE];
     bool shared;
     Nccl n = {0};
     comm_describe_host(c, text);
-    if (!c || !c->host || (!library && !device_is_discrete(device))) return ERR_OK;
-    Err e = load(library, device, &n);
-    if (library || required) ERR_RETURN(comm_agree(c, e));
+    if (!c || !c->host || (!o->library && !device_is_discrete(device))) return ERR_OK;
+    Err e = load(o->library, device, &n);
+    if (o->library || o->required) ERR_RETURN(comm_agree(c, e));
     Facts *all = mem_zero((size_t)c->world, sizeof *all);
     Facts *mine = &all[c->rank];
     mine->version = e.code ? 0 : n.version;
@@ -518,7 +536,7 @@ Err comm_open_device(Comm *c, Device *device, const char *library, bool required
     e = agree_on(c, all, why, &shared);
     free(all);
     if (e.code) return e;
-    if (*why && required)
+    if (*why && o->required)
         return err_user(
             "NCCL cannot be used, because %s: leave --distributed-backend and --cuda-graph-impl out to "
             "communicate through host memory",
@@ -527,9 +545,8 @@ Err comm_open_device(Comm *c, Device *device, const char *library, bool required
         snprintf(text + strlen(text), SIZE - strlen(text), ", because %s", why);
         return ERR_OK;
     }
-    open_transport(c, &n, device);
-    snprintf(text, SIZE, "NCCL %s%s", nccl_version_text(&n, version),
-             shared && !n.host_memory ? ", ranks share a GPU" : "");
+    open_transport(c, &n, device, o->most_blocks);
+    describe(&n, shared, o->most_blocks, text);
     return ERR_OK;
 }
 

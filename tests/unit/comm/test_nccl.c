@@ -1,7 +1,10 @@
 /* The NCCL transport, with the library of tests/nccl, which moves host memory. */
 #include "unit/cmocka_all.h"
 
+#include <dlfcn.h>
+
 #include "base/err.h"
+#include "nccl/host_nccl.h"
 #include "unit/comm/ending.h"
 
 /* A world that ends by a fault does not join its threads; the thread sanitizer asks for this name. */
@@ -11,15 +14,20 @@ const char *__tsan_default_options(void) { return "report_thread_leaks=0"; }
 typedef struct Program {
     CommMain *run;
     void *arg;
+    int most_blocks; /* 0: no limit */
 } Program;
 
 /* Runs a program of a rank with memory that NCCL moves. */
 static void over_nccl(void *arg, Comm *c) {
     const Program *p = arg;
-    char text[200];
+    const CommDeviceOptions options = {.library = HOST_NCCL, .most_blocks = p->most_blocks};
+    char text[200], want[200] = "NCCL 2.28.9";
+    if (p->most_blocks)
+        snprintf(want, sizeof want, "NCCL 2.28.9, at most %d thread blocks for each operation",
+                 p->most_blocks);
     world_device = device_cpu(1);
-    const Err e = comm_open_device(c, world_device, HOST_NCCL, false, text);
-    CHECK(!e.code && !strcmp(text, "NCCL 2.28.9"), "%s%s", e.msg, text);
+    const Err e = comm_open_device(c, world_device, &options, text);
+    CHECK(!e.code && !strcmp(text, want), "%s%s", e.msg, text);
     p->run(p->arg, c);
     comm_close_device(c);
     device_free(world_device);
@@ -27,7 +35,7 @@ static void over_nccl(void *arg, Comm *c) {
 }
 
 static void run(int world, const CommOptions *options, CommMain *program, void *arg) {
-    comm_threads(world, options, over_nccl, &(Program){program, arg});
+    comm_threads(world, options, over_nccl, &(Program){.run = program, .arg = arg});
 }
 
 static void all_kinds_on_all_types_and_sizes(void **state) {
@@ -118,6 +126,31 @@ static void time_in_which_the_device_waits_is_exposed(void **state) {
     run(3, NULL, run_exposed, NULL);
 }
 
+/* ---- thread blocks ---- */
+
+static void collectives_and_messages(void *arg, Comm *c) {
+    run_order(arg, c);
+    around_the_ring(arg, c);
+}
+
+/* The communicators of groups, and those of pairs for messages. */
+static void a_limit_on_thread_blocks_is_that_of_every_communicator(void **state) {
+    (void)state;
+    enum { RANKS = 3, JOINED = RANKS * (1 + 4) }; /* in a circle a rank is in four pairs */
+    void *library = dlopen(HOST_NCCL, RTLD_NOW | RTLD_LOCAL);
+    const HostNcclJoined *joined = dlsym(library, "host_nccl_joined");
+    assert_non_null(joined);
+    const HostNcclJoined before = *joined;
+    comm_threads(RANKS, NULL, over_nccl, &(Program){.run = collectives_and_messages, .most_blocks = 12});
+    assert_int_equal(joined->limited - before.limited, JOINED);
+    assert_int_equal(joined->most_blocks, 12);
+    assert_int_equal(joined->unlimited, before.unlimited);
+    comm_threads(RANKS, NULL, over_nccl, &(Program){.run = collectives_and_messages});
+    assert_int_equal(joined->limited - before.limited, JOINED);
+    assert_int_equal(joined->unlimited - before.unlimited, JOINED);
+    dlclose(library);
+}
+
 /* ---- faults ---- */
 
 static void one_is_dropped(void *arg, Comm *c) {
@@ -167,7 +200,7 @@ static void faults_are_reported(void **state) {
     };
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
         static Ending e;
-        Program p = {CASES[i].program, NULL};
+        Program p = {.run = CASES[i].program};
         end_of(over_nccl, &p, FAULT_RANKS, &(CommOptions){.deadline_s = CASES[i].deadline_s}, &e);
         assert_says(&e, "fault", CASES[i].says);
         assert_true(WIFEXITED(e.status) && WEXITSTATUS(e.status) == ERR_INFRA);
@@ -181,7 +214,7 @@ static void open_with(void *arg, Comm *c) {
     char text[200];
     Device *d = device_cpu(1);
     const char *const *words = arg;
-    const Err e = comm_open_device(c, d, words[0], false, text);
+    const Err e = comm_open_device(c, d, &(CommDeviceOptions){.library = words[0]}, text);
     CHECK(e.code == ERR_USER && strstr(e.msg, words[1]), "'%s' says nothing of '%s'", e.msg, words[1]);
     device_free(d);
 }
@@ -198,7 +231,7 @@ static void without_a_library_the_host_communicates(void *arg, Comm *c) {
     char text[200];
     (void)arg;
     world_device = device_cpu(1);
-    const Err e = comm_open_device(c, world_device, NULL, true, text);
+    const Err e = comm_open_device(c, world_device, &(CommDeviceOptions){.required = true}, text);
     CHECK(!e.code && !strcmp(text, "through host memory"), "%s%s", e.msg, text);
     run_order(NULL, c);
     comm_close_device(c);
@@ -219,6 +252,7 @@ int main(void) {
         cmocka_unit_test(neighbours_of_any_ring_exchange),
         cmocka_unit_test(works_of_many_groups_interleave),
         cmocka_unit_test(time_in_which_the_device_waits_is_exposed),
+        cmocka_unit_test(a_limit_on_thread_blocks_is_that_of_every_communicator),
         cmocka_unit_test(faults_are_reported),
         cmocka_unit_test(other_libraries_are_refused),
         cmocka_unit_test(no_library_is_needed),
