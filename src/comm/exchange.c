@@ -259,7 +259,7 @@ static void wait_for(Comm *c, CommWork *w) {
         if (now >= deadline) late(c, x);
         if (now >= warning && !x->warned) {
             x->warned = true;
-            comm_warn(c, w, x->arrived);
+            comm_warn(c, &w->channel->key, w->seq, &w->facts, x->arrived);
         }
         tries = any ? 0 : tries + 1;
         if (any) continue;
@@ -314,7 +314,8 @@ static void leave(Comm *c) {
 
 Comm *comm_exchange(const Wire *wire, void *line, int last_tag, int world, int rank,
                     const CommOptions *options) {
-    static const CommTransport EXCHANGE = {.start = start, .wait = wait_for, .free = leave, .end = watch_end};
+    static const CommTransport EXCHANGE = {
+        .start = start, .wait = wait_for, .free = leave, .end = watch_end, .warn = watch_warn};
     Processes *p = mem_zero(1, sizeof *p);
     *p = (Processes){.wire = wire, .line = line, .last_tag = last_tag};
     p->next_tag = mem_zero((size_t)world, sizeof *p->next_tag);

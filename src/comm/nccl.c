@@ -2,9 +2,9 @@
  * of different channels overlap. An operation runs after earlier calls on the device, and later calls wait for
  * its event. The host does not block.
  *
- * NCCL does not detect a missing member. On each rank, a watchdog thread polls the operations in flight and ends
- * the world if one misses the deadline or if NCCL reports an error. Events of a CUDA graph cannot be queried, so
- * the launch of a graph is watched instead of its operations. */
+ * NCCL does not detect a missing member. On each rank, a watchdog thread polls the operations in flight. It warns if
+ * one is late, and ends the world if one misses the deadline or if NCCL reports an error. Events of a CUDA graph
+ * cannot be queried, so the launch of a graph is watched instead of its operations. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,6 +27,7 @@ typedef struct Flight {
     CommFacts facts;
     bool watched; /* in its link's list */
     bool waited;  /* nothing else refers to it */
+    bool warned;  /* that it is late */
     struct Flight *next;
 } Flight;
 
@@ -36,6 +37,7 @@ typedef struct Link {
     NcclComm nccl; /* NULL: none */
     DeviceStream *stream;
     Flight *first, **last; /* oldest first */
+    int64_t swept_ns;      /* when the one before `first` ended */
     struct Link *next;
 } Link;
 
@@ -46,9 +48,10 @@ typedef struct State {
     int most_blocks;      /* of a kernel; 0: NCCL chooses */
     Link *links, *graphs; /* graphs: one of the links, or NULL */
     Flight *spare;
-    const Flight *calling; /* in a call of NCCL, which may wait for other members; NULL: none */
+    Flight *calling; /* in a call of NCCL, which may wait for other members; NULL: none */
     CommKey calling_key;
-    char *greeting;       /* device memory [MOST_PAIRS] that neighbours send when they connect */
+    int64_t calling_ns; /* since when; INT64_MAX: in an operation of the host transport, which warns itself */
+    char *greeting;     /* device memory [MOST_PAIRS] that neighbours send when they connect */
     pthread_mutex_t lock; /* of the lists, which the watchdog reads */
     pthread_cond_t closing;
     bool closed;
@@ -81,6 +84,7 @@ static void sweep(State *s, Link *l) {
         comm_record_done(&s->comm->recorder, f->record);
         l->first = f->next;
         if (!l->first) l->last = &l->first;
+        l->swept_ns = clock_ns();
         f->watched = false;
         if (f->waited) f->next = s->spare, s->spare = f;
     }
@@ -99,6 +103,13 @@ static void check_late(const State *s, const CommKey *key, const Flight *f, cons
     end_world(s, key, f, why);
 }
 
+/* Names the late members of an operation once, a tenth of the deadline after it became the oldest of its channel. */
+static void check_slow(const State *s, const CommKey *key, Flight *f, int64_t since_ns) {
+    if (!f || f->warned || clock_ns() - since_ns < comm_warning_ns(s->comm)) return;
+    f->warned = true;
+    s->comm->host->warn(s->comm, key, f->seq, &f->facts);
+}
+
 /* `busy`: the link whose operation may fail for an error of this one. */
 static void check_async(const State *s, const Link *l, const Link *busy) {
     char why[400];
@@ -115,6 +126,9 @@ static void look_at(State *s, Link *l) {
     const Link *busy = l->first ? l : s->graphs && s->graphs->first ? s->graphs : NULL;
     if (busy && l->nccl) check_async(s, l, busy);
     check_late(s, &l->channel->key, l->first, l->nccl ? "an operation" : "a CUDA graph with operations");
+    if (l->first)
+        check_slow(s, &l->channel->key, l->first,
+                   l->swept_ns > l->first->start_ns ? l->swept_ns : l->first->start_ns);
 }
 
 static void *watchdog(void *arg) {
@@ -125,6 +139,7 @@ static void *watchdog(void *arg) {
         const struct timespec until = {ns / 1000000000, ns % 1000000000};
         if (pthread_cond_clockwait(&s->closing, &s->lock, CLOCK_MONOTONIC, &until) != ETIMEDOUT) continue;
         check_late(s, &s->calling_key, s->calling, "the connection for an operation");
+        check_slow(s, &s->calling_key, s->calling, s->calling_ns);
         for (Link *l = s->links; l; l = l->next) look_at(s, l);
     }
     pthread_mutex_unlock(&s->lock);
@@ -149,9 +164,16 @@ static void link_publish(State *s, Link *l) {
     pthread_mutex_unlock(&s->lock);
 }
 
+static void set_calling_since(State *s, int64_t ns) {
+    pthread_mutex_lock(&s->lock);
+    s->calling_ns = ns;
+    pthread_mutex_unlock(&s->lock);
+}
+
 /* Member 0 of the group creates `count` ids of communicators, and all members get them. */
 static void draw_ids(State *s, Group g, NcclId *id, int count) {
     for (int i = 0; g.rank == 0 && i < count; i++) NCCL(s, NULL, GetUniqueId, &id[i]);
+    set_calling_since(s, INT64_MAX);
     comm_run(s->comm, &(CommCall){.kind = COMM_BROADCAST,
                                   .dtype = U8,
                                   .group = g,
@@ -159,6 +181,7 @@ static void draw_ids(State *s, Group g, NcclId *id, int count) {
                                   .in = id,
                                   .out = id,
                                   .n = count * (int64_t)sizeof *id});
+    set_calling_since(s, clock_ns());
 }
 
 static void join(const State *s, NcclComm *comm, int members, NcclId id, int member) {
@@ -319,9 +342,9 @@ static void fly(State *s, Link *l, Flight *f) {
     pthread_mutex_unlock(&s->lock);
 }
 
-static void set_calling(State *s, const CommKey *key, const Flight *f) {
+static void set_calling(State *s, const CommKey *key, Flight *f) {
     pthread_mutex_lock(&s->lock);
-    s->calling_key = *key, s->calling = f;
+    s->calling_key = *key, s->calling = f, s->calling_ns = clock_ns();
     pthread_mutex_unlock(&s->lock);
 }
 

@@ -208,6 +208,79 @@ static void faults_are_reported(void **state) {
     }
 }
 
+/* ---- slow ranks ---- */
+
+enum { SLOW = 2, QUEUED = 4 };
+
+/* The others queue operations behind the one that waits. Once it comes, the slow rank is in time for each. */
+static void one_is_slow(void *arg, Comm *c) {
+    static const char *const SITES[QUEUED] = {"slow", "next", "third", "last"};
+    float out[QUEUED][64];
+    CommWork *work[QUEUED];
+    (void)arg;
+    small_run(c, small_call(c, COMM_ALL_REDUCE, "before"));
+    for (int i = 0; i < QUEUED; i++) {
+        if (comm_rank(c) == SLOW) usleep(i ? 150 * 1000 : 999 * 1000);
+        CommCall call = small_call(c, COMM_ALL_REDUCE, SITES[i]);
+        call.out = out[i];
+        work[i] = comm_start(c, &call);
+    }
+    for (int i = 0; i < QUEUED; i++) comm_wait(c, work[i]);
+    device_wait(world_device);
+}
+
+static void one_connects_slowly(void *arg, Comm *c) {
+    (void)arg;
+    int64_t counts[FAULT_RANKS];
+    for (int i = 0; i < FAULT_RANKS; i++) counts[i] = 1;
+    small_run(c, small_call(c, COMM_ALL_GATHER, "before"));
+    device_wait(world_device);
+    CommCall call = small_call(c, COMM_ALL_TO_ALL, "first");
+    call.in_counts = call.out_counts = counts;
+    if (comm_rank(c) == SLOW) sleep(1);
+    small_run(c, call);
+    device_wait(world_device);
+}
+
+static void one_opens_slowly(void *arg, Comm *c) {
+    (void)arg;
+    if (comm_rank(c) == SLOW) sleep(1);
+    small_run(c, small_call(c, COMM_ALL_REDUCE, "opens"));
+    device_wait(world_device);
+}
+
+static void all_are_equally_slow(void *arg, Comm *c) {
+    (void)arg;
+    small_run(c, small_call(c, COMM_ALL_REDUCE, "before"));
+    sleep(1);
+    small_run(c, small_call(c, COMM_ALL_REDUCE, "after"));
+    device_wait(world_device);
+}
+
+static void a_slow_rank_is_named_once(void **state) {
+    (void)state;
+    static const struct {
+        CommMain *program;
+        const char *operation; /* NULL: none is late */
+    } CASES[] = {{one_is_slow, "all_reduce sum of 3 F32 at 'slow', operation 1"},
+                 {one_connects_slowly, "all_to_all at 'first', operation 1"},
+                 {one_opens_slowly, "broadcast of 128 U8 at 'nccl_id', operation 2"},
+                 {all_are_equally_slow, NULL}};
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+        static Ending e;
+        char want[300] = "";
+        if (CASES[i].operation)
+            snprintf(want, sizeof want,
+                     "COMM WARNING rank 0 has waited 0.5 s, and will wait 5 s, in %s of ranks 0 1 2 3\n"
+                     "  for ranks: 2\n",
+                     CASES[i].operation);
+        Program p = {.run = CASES[i].program};
+        end_of(over_nccl, &p, FAULT_RANKS, &(CommOptions){.deadline_s = 5}, &e);
+        assert_string_equal(e.text, want);
+        assert_int_equal(e.status, 0);
+    }
+}
+
 /* ---- libraries that cannot be used ---- */
 
 static void open_with(void *arg, Comm *c) {
@@ -254,6 +327,7 @@ int main(void) {
         cmocka_unit_test(time_in_which_the_device_waits_is_exposed),
         cmocka_unit_test(a_limit_on_thread_blocks_is_that_of_every_communicator),
         cmocka_unit_test(faults_are_reported),
+        cmocka_unit_test(a_slow_rank_is_named_once),
         cmocka_unit_test(other_libraries_are_refused),
         cmocka_unit_test(no_library_is_needed),
     };
