@@ -472,6 +472,7 @@ typedef struct Facts {
     unsigned char device[16];
     int32_t version; /* 0: NCCL cannot be loaded */
     int32_t shares;  /* 1: NCCL lets ranks share a GPU */
+    int32_t alone;   /* 1: the rank is a thread, and NCCL needs a process for each */
 } Facts;
 
 /* NCCL's own switch, for tests on a machine with fewer GPUs than ranks: init.cc of NCCL 2.30. */
@@ -500,6 +501,10 @@ static Err agree_on(const Comm *c, const Facts *all, char why[200], bool *shared
             *shared = true;
             if (!all[i].shares || !all[k].shares) snprintf(why, SIZE, "ranks %d and %d share a GPU", k, i);
         }
+        if (all[i].alone && c->world > 1)
+            snprintf(why, SIZE,
+                     "NCCL %s needs a process for each GPU: use mpirun or torchrun, or a newer NCCL",
+                     nccl_version_text(&(Nccl){.version = all[i].version}, a));
     }
     return ERR_OK;
 }
@@ -548,6 +553,7 @@ Err comm_open_device(Comm *c, Device *device, const CommDeviceOptions *o, char t
     Facts *mine = &all[c->rank];
     mine->version = e.code ? 0 : n.version;
     mine->shares = !e.code && may_share(&n);
+    mine->alone = !e.code && !c->processes_by && !nccl_shares_a_process(&n);
     memcpy(mine->device, device->id, sizeof mine->device);
     comm_run(c, &(CommCall){.kind = COMM_ALL_GATHER,
                             .dtype = U8,

@@ -37,6 +37,8 @@ Err nccl_load(const char *file, Nccl *n) {
     return ERR_OK;
 }
 
+bool nccl_shares_a_process(const Nccl *n) { return n->host_memory || n->version >= 22400; }
+
 NcclConfig nccl_config(int most_blocks) {
     return (NcclConfig){.size = sizeof(NcclConfig),
                         .magic = NCCL_MAGIC,

@@ -60,6 +60,10 @@ typedef struct Nccl {
     const char *(*GetLastError)(NcclComm);
 } Nccl;
 
+/* Whether ranks may be threads of one process. Before 2.24, their GPUs access each other's buffers directly, which
+ * fails because a Space (tensor/device.h) is mapped for one GPU only. Between processes NCCL copies through its own
+ * buffers. */
+bool nccl_shares_a_process(const Nccl *);
 /* Loads a library; NULL: libnccl.so.2, from where the loader finds it. A library that cannot be used is a
  * user error. The process keeps it until it ends. */
 Err nccl_load(const char *file, Nccl *);

@@ -4,7 +4,9 @@
 #include <dlfcn.h>
 
 #include "base/err.h"
+#include "comm/transport.h"
 #include "nccl/host_nccl.h"
+#include "tensor/backend.h"
 #include "unit/comm/ending.h"
 
 /* A world that ends by a fault does not join its threads; the thread sanitizer asks for this name. */
@@ -300,6 +302,50 @@ static void other_libraries_are_refused(void **state) {
         comm_threads(2, NULL, open_with, (void *)CASES[i]);
 }
 
+/* Linked with --wrap=nccl_load: the host's NCCL, as if it moved memory of GPUs. */
+static int gpu_version; /* 0: it does not */
+Err __real_nccl_load(const char *file, Nccl *);
+Err __wrap_nccl_load(const char *file, Nccl *);
+Err __wrap_nccl_load(const char *file, Nccl *n) {
+    if (!gpu_version) return __real_nccl_load(file, n);
+    const Err e = __real_nccl_load(HOST_NCCL, n);
+    n->version = gpu_version, n->host_memory = false;
+    return e;
+}
+
+/* All ranks have the same id of a GPU, so no library is used. */
+static void open_on_a_gpu(void *arg, Comm *c) {
+    const char *const *words = arg;
+    char text[200];
+    Device *cpu = device_cpu(1), gpu = *cpu;
+    DeviceBackend backend = *cpu->backend;
+    backend.discrete = true, gpu.backend = &backend;
+    c->processes_by = words[2];
+    Err e = comm_open_device(c, &gpu, &(CommDeviceOptions){0}, text);
+    CHECK(!e.code && !strcmp(text, words[0]), "%s%s", e.msg, text);
+    e = comm_open_device(c, &gpu, &(CommDeviceOptions){.required = true}, text);
+    CHECK(e.code == ERR_USER && strstr(e.msg, words[1]), "%s", e.msg);
+    device_free(cpu);
+}
+
+static void an_old_library_needs_processes(void **state) {
+    (void)state;
+    static const char *const OLD[] = {
+        "through host memory, because NCCL 2.23.4 needs a process for each GPU: use mpirun or torchrun, or a "
+        "newer NCCL",
+        "NCCL cannot be used, because NCCL 2.23.4 needs a process for each GPU", NULL};
+    static const char *const PROCESSES[] = {"through host memory, by TCP, because ranks 0 and 1 share a GPU",
+                                            "NCCL cannot be used, because ranks 0 and 1 share a GPU", "TCP"};
+    static const char *const NEW[] = {"through host memory, because ranks 0 and 1 share a GPU",
+                                      "NCCL cannot be used, because ranks 0 and 1 share a GPU", NULL};
+    gpu_version = 22304;
+    comm_threads(2, NULL, open_on_a_gpu, (void *)OLD);
+    comm_threads(2, NULL, open_on_a_gpu, (void *)PROCESSES);
+    gpu_version = 22400;
+    comm_threads(2, NULL, open_on_a_gpu, (void *)NEW);
+    gpu_version = 0;
+}
+
 static void without_a_library_the_host_communicates(void *arg, Comm *c) {
     char text[200];
     (void)arg;
@@ -329,6 +375,7 @@ int main(void) {
         cmocka_unit_test(faults_are_reported),
         cmocka_unit_test(a_slow_rank_is_named_once),
         cmocka_unit_test(other_libraries_are_refused),
+        cmocka_unit_test(an_old_library_needs_processes),
         cmocka_unit_test(no_library_is_needed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
