@@ -473,6 +473,7 @@ typedef struct Facts {
     int32_t version; /* 0: NCCL cannot be loaded */
     int32_t shares;  /* 1: NCCL lets ranks share a GPU */
     int32_t alone;   /* 1: the rank is a thread, and NCCL needs a process for each */
+    int32_t lacks_peers;
 } Facts;
 
 /* NCCL's own switch, for tests on a machine with fewer GPUs than ranks: init.cc of NCCL 2.30. */
@@ -485,11 +486,11 @@ static bool same_gpu(const Facts *a, const Facts *b) {
     return !memcmp(a->device, b->device, sizeof a->device);
 }
 
-/* Writes the reason why NCCL cannot be used to `why`; empty: it can be used. *shared: ranks share a GPU. */
-static Err agree_on(const Comm *c, const Facts *all, char why[200], bool *shared) {
+/* Writes the reason why NCCL cannot be used to `why`; empty: it can be used. */
+static Err agree_on(const Comm *c, const Facts *all, char why[200]) {
     enum { SIZE = 200 };
     char a[32], b[32];
-    *why = 0, *shared = false;
+    *why = 0;
     for (int i = 0; i < c->world; i++) {
         if (!all[i].version) snprintf(why, SIZE, "rank %d has no NCCL", i);
         if (all[i].version && all[0].version && all[i].version != all[0].version)
@@ -497,9 +498,8 @@ static Err agree_on(const Comm *c, const Facts *all, char why[200], bool *shared
                             nccl_version_text(&(Nccl){.version = all[0].version}, a), i,
                             nccl_version_text(&(Nccl){.version = all[i].version}, b));
         for (int k = 0; k < i; k++) {
-            if (!same_gpu(&all[i], &all[k])) continue;
-            *shared = true;
-            if (!all[i].shares || !all[k].shares) snprintf(why, SIZE, "ranks %d and %d share a GPU", k, i);
+            if (same_gpu(&all[i], &all[k]) && !(all[i].shares && all[k].shares))
+                snprintf(why, SIZE, "ranks %d and %d share a GPU", k, i);
         }
         if (all[i].alone && c->world > 1)
             snprintf(why, SIZE,
@@ -531,40 +531,47 @@ static Err load(const char *library, const Device *device, Nccl *n) {
     return ERR_OK;
 }
 
-static void describe(const Nccl *n, bool shared, int most_blocks, char text[200]) {
+static void describe(const Comm *c, const Nccl *n, const Facts *all, int most_blocks, char text[200]) {
     enum { SIZE = 200 };
     char version[32], limit[64] = "";
+    bool shared = false, lacks_peers = false;
+    for (int i = 0; i < c->world; i++) {
+        lacks_peers |= all[i].lacks_peers;
+        for (int k = 0; k < i; k++) shared |= !n->host_memory && same_gpu(&all[i], &all[k]);
+    }
     if (most_blocks)
         snprintf(limit, sizeof limit, ", at most %d thread blocks for each operation", most_blocks);
-    snprintf(text, SIZE, "NCCL %s%s%s", nccl_version_text(n, version), limit,
-             shared && !n->host_memory ? ", ranks share a GPU" : "");
+    snprintf(text, SIZE, "NCCL %s%s%s%s", nccl_version_text(n, version), limit,
+             shared ? ", ranks share a GPU" : "", lacks_peers ? ", some GPUs have no peer access" : "");
 }
 
-Err comm_open_device(Comm *c, Device *device, const CommDeviceOptions *o, char text[200]) {
-    enum { SIZE = 200 };
-    char why[SIZE];
-    bool shared;
-    Nccl n = {0};
-    comm_describe_host(c, text);
-    if (!c || !c->host || (!o->library && !device_is_discrete(device))) return ERR_OK;
-    Err e = load(o->library, device, &n);
-    if (o->library || o->required) ERR_RETURN(comm_agree(c, e));
+static Facts facts_of(const Comm *c, const Device *device, const Nccl *n, bool loaded) {
+    Facts f = {.version = loaded ? n->version : 0,
+               .shares = loaded && may_share(n),
+               .alone = loaded && !c->processes_by && !nccl_shares_a_process(n),
+               .lacks_peers = device->lacks_peers};
+    memcpy(f.device, device->id, sizeof f.device);
+    return f;
+}
+
+/* The caller frees the facts of all ranks. */
+static Facts *gather_facts(Comm *c, Facts mine) {
     Facts *all = mem_zero((size_t)c->world, sizeof *all);
-    Facts *mine = &all[c->rank];
-    mine->version = e.code ? 0 : n.version;
-    mine->shares = !e.code && may_share(&n);
-    mine->alone = !e.code && !c->processes_by && !nccl_shares_a_process(&n);
-    memcpy(mine->device, device->id, sizeof mine->device);
     comm_run(c, &(CommCall){.kind = COMM_ALL_GATHER,
                             .dtype = U8,
                             .group = comm_everyone(c),
                             .site = "nccl_facts",
-                            .in = mine,
+                            .in = &mine,
                             .out = all,
-                            .n = sizeof *mine});
-    e = agree_on(c, all, why, &shared);
-    free(all);
-    if (e.code) return e;
+                            .n = sizeof mine});
+    return all;
+}
+
+static Err open_as_agreed(Comm *c, const Nccl *n, Device *device, const Facts *all,
+                          const CommDeviceOptions *o, char text[200]) {
+    enum { SIZE = 200 };
+    char why[SIZE];
+    ERR_RETURN(agree_on(c, all, why));
     if (*why && o->required)
         return err_user(
             "NCCL cannot be used, because %s: leave --distributed-backend and --cuda-graph-impl out to "
@@ -574,9 +581,21 @@ Err comm_open_device(Comm *c, Device *device, const CommDeviceOptions *o, char t
         snprintf(text + strlen(text), SIZE - strlen(text), ", because %s", why);
         return ERR_OK;
     }
-    open_transport(c, &n, device, o->most_blocks);
-    describe(&n, shared, o->most_blocks, text);
+    open_transport(c, n, device, o->most_blocks);
+    describe(c, n, all, o->most_blocks, text);
     return ERR_OK;
+}
+
+Err comm_open_device(Comm *c, Device *device, const CommDeviceOptions *o, char text[200]) {
+    Nccl n = {0};
+    comm_describe_host(c, text);
+    if (!c || !c->host || (!o->library && !device_is_discrete(device))) return ERR_OK;
+    Err e = load(o->library, device, &n);
+    if (o->library || o->required) ERR_RETURN(comm_agree(c, e));
+    Facts *all = gather_facts(c, facts_of(c, device, &n, !e.code));
+    e = open_as_agreed(c, &n, device, all, o, text);
+    free(all);
+    return e;
 }
 
 /* ---- planning ---- */

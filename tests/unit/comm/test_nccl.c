@@ -328,6 +328,22 @@ static void open_on_a_gpu(void *arg, Comm *c) {
     device_free(cpu);
 }
 
+static void open_without_peers(void *arg, Comm *c) {
+    (void)arg;
+    char text[200];
+    Device *d = device_cpu(1);
+    d->lacks_peers = comm_rank(c) == 1;
+    const Err e = comm_open_device(c, d, &(CommDeviceOptions){.library = HOST_NCCL}, text);
+    CHECK(!e.code && !strcmp(text, "NCCL 2.28.9, some GPUs have no peer access"), "%s%s", e.msg, text);
+    comm_close_device(c);
+    device_free(d);
+}
+
+static void gpus_without_peer_access_are_mentioned(void **state) {
+    (void)state;
+    comm_threads(3, NULL, open_without_peers, NULL);
+}
+
 static void an_old_library_needs_processes(void **state) {
     (void)state;
     static const char *const OLD[] = {
@@ -375,6 +391,7 @@ int main(void) {
         cmocka_unit_test(faults_are_reported),
         cmocka_unit_test(a_slow_rank_is_named_once),
         cmocka_unit_test(other_libraries_are_refused),
+        cmocka_unit_test(gpus_without_peer_access_are_mentioned),
         cmocka_unit_test(an_old_library_needs_processes),
         cmocka_unit_test(no_library_is_needed),
     };
