@@ -82,14 +82,19 @@ int comm_rank(const Comm *);
 int comm_world(const Comm *);
 Group comm_everyone(const Comm *); /* all ranks in their order */
 
+typedef struct CommDeviceOptions {
+    const char *library; /* the file name of NCCL; NULL: the library that the loader finds */
+    bool required;       /* it is a user error if memory of a GPU would be staged */
+    int most_blocks;     /* that a kernel of NCCL may have; 0: as many as NCCL chooses */
+} CommDeviceOptions;
+
 /* "through host memory", with what connects the ranks if they are processes. A NULL Comm is one rank. */
 void comm_describe_host(const Comm *, char text[200]);
 /* Selects the transport for memory of `device`: NCCL if no two ranks share a GPU and NCCL can be loaded, staging
- * otherwise. All ranks must call it and get the same result. `library` is a file name; NULL: the library that
- * the loader finds. It is a user error if a named library cannot be used or if versions differ between ranks,
- * and if `required`, also if memory of a GPU would be staged. `text` describes the transport and the reason. Call comm_close_device before the device is freed. A NULL
- * Comm is one rank. */
-Err comm_open_device(Comm *, Device *, const char *library, bool required, char text[200]);
+ * otherwise. All ranks must call it with the same options, and get the same result. It is a user error if a named
+ * library cannot be used or if versions differ between ranks. `text` describes the transport and the reason. Call
+ * comm_close_device before the device is freed. A NULL Comm is one rank. */
+Err comm_open_device(Comm *, Device *, const CommDeviceOptions *, char text[200]);
 void comm_close_device(Comm *);
 
 /* ---- worlds ---- */

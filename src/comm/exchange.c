@@ -247,6 +247,18 @@ static _Noreturn void late(Comm *c, Exchange *x) {
     watch_end_world(c, x->work, x->arrived, why);
 }
 
+/* A member may also stop after its announcement: then the first message that is missing tells which. */
+static void warn(const Comm *c, Exchange *x) {
+    const CommWork *w = x->work;
+    const size_t members = (size_t)w->channel->members;
+    bool *in_time = mem_alloc(members * sizeof *in_time);
+    memcpy(in_time, x->arrived, members * sizeof *in_time);
+    if (x->heard == w->channel->members && x->done < x->messages) in_time[x->peer[x->done]] = false;
+    comm_warn(c, &w->channel->key, w->seq, &w->facts, in_time);
+    free(in_time);
+    x->warned = true;
+}
+
 static void wait_for(Comm *c, CommWork *w) {
     Processes *p = c->host_state;
     Exchange *x = w->state;
@@ -257,10 +269,7 @@ static void wait_for(Comm *c, CommWork *w) {
         const bool any = progress(c);
         const int64_t now = any ? begin : clock_ns();
         if (now >= deadline) late(c, x);
-        if (now >= warning && !x->warned) {
-            x->warned = true;
-            comm_warn(c, w, x->arrived);
-        }
+        if (now >= warning && !x->warned) warn(c, x);
         tries = any ? 0 : tries + 1;
         if (any) continue;
         watch_check_lost(c, x);
@@ -314,7 +323,8 @@ static void leave(Comm *c) {
 
 Comm *comm_exchange(const Wire *wire, void *line, int last_tag, int world, int rank,
                     const CommOptions *options) {
-    static const CommTransport EXCHANGE = {.start = start, .wait = wait_for, .free = leave, .end = watch_end};
+    static const CommTransport EXCHANGE = {
+        .start = start, .wait = wait_for, .free = leave, .end = watch_end, .warn = watch_warn};
     Processes *p = mem_zero(1, sizeof *p);
     *p = (Processes){.wire = wire, .line = line, .last_tag = last_tag};
     p->next_tag = mem_zero((size_t)world, sizeof *p->next_tag);

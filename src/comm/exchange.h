@@ -19,6 +19,8 @@ typedef enum Say {
     ASKS,     /* asks for the receiver's state, because the sender is about to end the world; key, seq: for an
                  operation of the device, which members do not announce */
     TELLS,    /* the sender's state: its last operation */
+    WONDERS,  /* asks whether the receiver has started an operation of the device, for a warning; key, seq */
+    REPLIES,  /* the answer */
     BEATS,    /* the sender is alive */
     ENDS,     /* the sender has reported: the receiver ends without a report */
     LOST,     /* said by the wire, after all that the sender has said: it can no longer be reached */
@@ -32,7 +34,7 @@ typedef struct Announcement {
     int32_t what;                      /* Say */
     int32_t member;                    /* STARTS: the sender */
     int32_t tag;                       /* STARTS: of the data to this receiver, in order of phases */
-    int32_t started;                   /* TELLS: 1: the sender has started what it was asked for */
+    int32_t started;                   /* TELLS, REPLIES: 1: the sender has started what it was asked for */
     int64_t started_ago, finished_ago; /* TELLS: ns before now, because clocks differ between machines; -1:
                                           not started or finished */
 } Announcement;
@@ -90,6 +92,17 @@ typedef struct Exchange {
     struct Exchange *next;
 } Exchange;
 
+/* Which members have started an operation of the device that is late? */
+typedef struct Question {
+    CommKey key;
+    int64_t seq;
+    CommFacts facts;
+    bool *arrived; /* [members] */
+    int unanswered;
+    int64_t until_ns; /* for answers; members that have not answered count as late */
+    struct Question *next;
+} Question;
+
 typedef struct Processes {
     const Wire *wire;
     void *line;           /* the wire's state */
@@ -111,7 +124,8 @@ typedef struct Processes {
     int64_t end_seq;
     bool *end_arrived; /* [members] */
     bool yields;       /* another rank will report */
-    CommTable early;   /* EarlyList */
+    Question *questions;
+    CommTable early; /* EarlyList */
     Exchange *active;
     FaultScope scope, *outer;
 } Processes;
@@ -133,5 +147,7 @@ void watch_check_lost(Comm *, const Exchange *);
 _Noreturn void watch_end_world(Comm *, const CommWork *, bool *arrived, const char *why);
 /* CommTransport.end */
 _Noreturn void watch_end(Comm *, const CommKey *, int64_t seq, const CommFacts *, const char *why);
+/* CommTransport.warn */
+void watch_warn(Comm *, const CommKey *, int64_t seq, const CommFacts *);
 
 #endif

@@ -2,9 +2,9 @@
  * of different channels overlap. An operation runs after earlier calls on the device, and later calls wait for
  * its event. The host does not block.
  *
- * NCCL does not detect a missing member. On each rank, a watchdog thread polls the operations in flight and ends
- * the world if one misses the deadline or if NCCL reports an error. Events of a CUDA graph cannot be queried, so
- * the launch of a graph is watched instead of its operations. */
+ * NCCL does not detect a missing member. On each rank, a watchdog thread polls the operations in flight. It warns if
+ * one is late, and ends the world if one misses the deadline or if NCCL reports an error. Events of a CUDA graph
+ * cannot be queried, so the launch of a graph is watched instead of its operations. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,6 +27,7 @@ typedef struct Flight {
     CommFacts facts;
     bool watched; /* in its link's list */
     bool waited;  /* nothing else refers to it */
+    bool warned;  /* that it is late */
     struct Flight *next;
 } Flight;
 
@@ -36,6 +37,7 @@ typedef struct Link {
     NcclComm nccl; /* NULL: none */
     DeviceStream *stream;
     Flight *first, **last; /* oldest first */
+    int64_t swept_ns;      /* when the one before `first` ended */
     struct Link *next;
 } Link;
 
@@ -43,11 +45,13 @@ typedef struct State {
     Nccl nccl;
     Comm *comm;
     Device *device;
+    int most_blocks;      /* of a kernel; 0: NCCL chooses */
     Link *links, *graphs; /* graphs: one of the links, or NULL */
     Flight *spare;
-    const Flight *calling; /* in a call of NCCL, which may wait for other members; NULL: none */
+    Flight *calling; /* in a call of NCCL, which may wait for other members; NULL: none */
     CommKey calling_key;
-    char *greeting;       /* device memory [MOST_PAIRS] that neighbours send when they connect */
+    int64_t calling_ns; /* since when; INT64_MAX: in an operation of the host transport, which warns itself */
+    char *greeting;     /* device memory [MOST_PAIRS] that neighbours send when they connect */
     pthread_mutex_t lock; /* of the lists, which the watchdog reads */
     pthread_cond_t closing;
     bool closed;
@@ -80,6 +84,7 @@ static void sweep(State *s, Link *l) {
         comm_record_done(&s->comm->recorder, f->record);
         l->first = f->next;
         if (!l->first) l->last = &l->first;
+        l->swept_ns = clock_ns();
         f->watched = false;
         if (f->waited) f->next = s->spare, s->spare = f;
     }
@@ -98,6 +103,13 @@ static void check_late(const State *s, const CommKey *key, const Flight *f, cons
     end_world(s, key, f, why);
 }
 
+/* Names the late members of an operation once, a tenth of the deadline after it became the oldest of its channel. */
+static void check_slow(const State *s, const CommKey *key, Flight *f, int64_t since_ns) {
+    if (!f || f->warned || clock_ns() - since_ns < comm_warning_ns(s->comm)) return;
+    f->warned = true;
+    s->comm->host->warn(s->comm, key, f->seq, &f->facts);
+}
+
 /* `busy`: the link whose operation may fail for an error of this one. */
 static void check_async(const State *s, const Link *l, const Link *busy) {
     char why[400];
@@ -114,6 +126,9 @@ static void look_at(State *s, Link *l) {
     const Link *busy = l->first ? l : s->graphs && s->graphs->first ? s->graphs : NULL;
     if (busy && l->nccl) check_async(s, l, busy);
     check_late(s, &l->channel->key, l->first, l->nccl ? "an operation" : "a CUDA graph with operations");
+    if (l->first)
+        check_slow(s, &l->channel->key, l->first,
+                   l->swept_ns > l->first->start_ns ? l->swept_ns : l->first->start_ns);
 }
 
 static void *watchdog(void *arg) {
@@ -124,6 +139,7 @@ static void *watchdog(void *arg) {
         const struct timespec until = {ns / 1000000000, ns % 1000000000};
         if (pthread_cond_clockwait(&s->closing, &s->lock, CLOCK_MONOTONIC, &until) != ETIMEDOUT) continue;
         check_late(s, &s->calling_key, s->calling, "the connection for an operation");
+        check_slow(s, &s->calling_key, s->calling, s->calling_ns);
         for (Link *l = s->links; l; l = l->next) look_at(s, l);
     }
     pthread_mutex_unlock(&s->lock);
@@ -148,9 +164,16 @@ static void link_publish(State *s, Link *l) {
     pthread_mutex_unlock(&s->lock);
 }
 
+static void set_calling_since(State *s, int64_t ns) {
+    pthread_mutex_lock(&s->lock);
+    s->calling_ns = ns;
+    pthread_mutex_unlock(&s->lock);
+}
+
 /* Member 0 of the group creates `count` ids of communicators, and all members get them. */
 static void draw_ids(State *s, Group g, NcclId *id, int count) {
     for (int i = 0; g.rank == 0 && i < count; i++) NCCL(s, NULL, GetUniqueId, &id[i]);
+    set_calling_since(s, INT64_MAX);
     comm_run(s->comm, &(CommCall){.kind = COMM_BROADCAST,
                                   .dtype = U8,
                                   .group = g,
@@ -158,13 +181,22 @@ static void draw_ids(State *s, Group g, NcclId *id, int count) {
                                   .in = id,
                                   .out = id,
                                   .n = count * (int64_t)sizeof *id});
+    set_calling_since(s, clock_ns());
+}
+
+static void join(const State *s, NcclComm *comm, int members, NcclId id, int member) {
+    NcclConfig config = nccl_config(s->most_blocks);
+    if (s->most_blocks)
+        NCCL(s, NULL, CommInitRankConfig, comm, members, id, member, &config);
+    else
+        NCCL(s, NULL, CommInitRank, comm, members, id, member);
 }
 
 static void open_group(State *s, CommChannel *ch, Group g) {
     NcclId id = {{0}};
     Link *l = link_new(s, ch);
     draw_ids(s, g, &id, 1);
-    NCCL(s, NULL, CommInitRank, &l->nccl, g.size, id, g.rank);
+    join(s, &l->nccl, g.size, id, g.rank);
     link_publish(s, l);
 }
 
@@ -210,7 +242,7 @@ static void open_pairs(State *s, const CommKey *of, Group g) {
         const CommKey key = pair_key(of, i);
         if (!is_in_pair(&key, g.rank)) continue;
         own[n] = link_new(s, comm_channel(s->comm, &key));
-        NCCL(s, NULL, CommInitRank, &own[n++]->nccl, 2, id[i], key.dst == g.rank);
+        join(s, &own[n++]->nccl, 2, id[i], key.dst == g.rank);
     }
     NCCL(s, NULL, GroupEnd);
     connect(s, own, n);
@@ -310,9 +342,9 @@ static void fly(State *s, Link *l, Flight *f) {
     pthread_mutex_unlock(&s->lock);
 }
 
-static void set_calling(State *s, const CommKey *key, const Flight *f) {
+static void set_calling(State *s, const CommKey *key, Flight *f) {
     pthread_mutex_lock(&s->lock);
-    s->calling_key = *key, s->calling = f;
+    s->calling_key = *key, s->calling = f, s->calling_ns = clock_ns();
     pthread_mutex_unlock(&s->lock);
 }
 
@@ -440,6 +472,8 @@ typedef struct Facts {
     unsigned char device[16];
     int32_t version; /* 0: NCCL cannot be loaded */
     int32_t shares;  /* 1: NCCL lets ranks share a GPU */
+    int32_t alone;   /* 1: the rank is a thread, and NCCL needs a process for each */
+    int32_t lacks_peers;
 } Facts;
 
 /* NCCL's own switch, for tests on a machine with fewer GPUs than ranks: init.cc of NCCL 2.30. */
@@ -452,11 +486,11 @@ static bool same_gpu(const Facts *a, const Facts *b) {
     return !memcmp(a->device, b->device, sizeof a->device);
 }
 
-/* Writes the reason why NCCL cannot be used to `why`; empty: it can be used. *shared: ranks share a GPU. */
-static Err agree_on(const Comm *c, const Facts *all, char why[200], bool *shared) {
+/* Writes the reason why NCCL cannot be used to `why`; empty: it can be used. */
+static Err agree_on(const Comm *c, const Facts *all, char why[200]) {
     enum { SIZE = 200 };
     char a[32], b[32];
-    *why = 0, *shared = false;
+    *why = 0;
     for (int i = 0; i < c->world; i++) {
         if (!all[i].version) snprintf(why, SIZE, "rank %d has no NCCL", i);
         if (all[i].version && all[0].version && all[i].version != all[0].version)
@@ -464,17 +498,20 @@ static Err agree_on(const Comm *c, const Facts *all, char why[200], bool *shared
                             nccl_version_text(&(Nccl){.version = all[0].version}, a), i,
                             nccl_version_text(&(Nccl){.version = all[i].version}, b));
         for (int k = 0; k < i; k++) {
-            if (!same_gpu(&all[i], &all[k])) continue;
-            *shared = true;
-            if (!all[i].shares || !all[k].shares) snprintf(why, SIZE, "ranks %d and %d share a GPU", k, i);
+            if (same_gpu(&all[i], &all[k]) && !(all[i].shares && all[k].shares))
+                snprintf(why, SIZE, "ranks %d and %d share a GPU", k, i);
         }
+        if (all[i].alone && c->world > 1)
+            snprintf(why, SIZE,
+                     "NCCL %s needs a process for each GPU: use mpirun or torchrun, or a newer NCCL",
+                     nccl_version_text(&(Nccl){.version = all[i].version}, a));
     }
     return ERR_OK;
 }
 
-static void open_transport(Comm *c, const Nccl *n, Device *device) {
+static void open_transport(Comm *c, const Nccl *n, Device *device, int most_blocks) {
     State *s = mem_zero(1, sizeof *s);
-    *s = (State){.nccl = *n, .comm = c, .device = device};
+    *s = (State){.nccl = *n, .comm = c, .device = device, .most_blocks = most_blocks};
     s->greeting = device_alloc(device, MOST_PAIRS, "connections of NCCL");
     pthread_mutex_init(&s->lock, NULL);
     pthread_cond_init(&s->closing, NULL);
@@ -494,31 +531,48 @@ static Err load(const char *library, const Device *device, Nccl *n) {
     return ERR_OK;
 }
 
-Err comm_open_device(Comm *c, Device *device, const char *library, bool required, char text[200]) {
+static void describe(const Comm *c, const Nccl *n, const Facts *all, int most_blocks, char text[200]) {
     enum { SIZE = 200 };
-    char version[32], why[SIZE];
-    bool shared;
-    Nccl n = {0};
-    comm_describe_host(c, text);
-    if (!c || !c->host || (!library && !device_is_discrete(device))) return ERR_OK;
-    Err e = load(library, device, &n);
-    if (library || required) ERR_RETURN(comm_agree(c, e));
+    char version[32], limit[64] = "";
+    bool shared = false, lacks_peers = false;
+    for (int i = 0; i < c->world; i++) {
+        lacks_peers |= all[i].lacks_peers;
+        for (int k = 0; k < i; k++) shared |= !n->host_memory && same_gpu(&all[i], &all[k]);
+    }
+    if (most_blocks)
+        snprintf(limit, sizeof limit, ", at most %d thread blocks for each operation", most_blocks);
+    snprintf(text, SIZE, "NCCL %s%s%s%s", nccl_version_text(n, version), limit,
+             shared ? ", ranks share a GPU" : "", lacks_peers ? ", some GPUs have no peer access" : "");
+}
+
+static Facts facts_of(const Comm *c, const Device *device, const Nccl *n, bool loaded) {
+    Facts f = {.version = loaded ? n->version : 0,
+               .shares = loaded && may_share(n),
+               .alone = loaded && !c->processes_by && !nccl_shares_a_process(n),
+               .lacks_peers = device->lacks_peers};
+    memcpy(f.device, device->id, sizeof f.device);
+    return f;
+}
+
+/* The caller frees the facts of all ranks. */
+static Facts *gather_facts(Comm *c, Facts mine) {
     Facts *all = mem_zero((size_t)c->world, sizeof *all);
-    Facts *mine = &all[c->rank];
-    mine->version = e.code ? 0 : n.version;
-    mine->shares = !e.code && may_share(&n);
-    memcpy(mine->device, device->id, sizeof mine->device);
     comm_run(c, &(CommCall){.kind = COMM_ALL_GATHER,
                             .dtype = U8,
                             .group = comm_everyone(c),
                             .site = "nccl_facts",
-                            .in = mine,
+                            .in = &mine,
                             .out = all,
-                            .n = sizeof *mine});
-    e = agree_on(c, all, why, &shared);
-    free(all);
-    if (e.code) return e;
-    if (*why && required)
+                            .n = sizeof mine});
+    return all;
+}
+
+static Err open_as_agreed(Comm *c, const Nccl *n, Device *device, const Facts *all,
+                          const CommDeviceOptions *o, char text[200]) {
+    enum { SIZE = 200 };
+    char why[SIZE];
+    ERR_RETURN(agree_on(c, all, why));
+    if (*why && o->required)
         return err_user(
             "NCCL cannot be used, because %s: leave --distributed-backend and --cuda-graph-impl out to "
             "communicate through host memory",
@@ -527,10 +581,21 @@ Err comm_open_device(Comm *c, Device *device, const char *library, bool required
         snprintf(text + strlen(text), SIZE - strlen(text), ", because %s", why);
         return ERR_OK;
     }
-    open_transport(c, &n, device);
-    snprintf(text, SIZE, "NCCL %s%s", nccl_version_text(&n, version),
-             shared && !n.host_memory ? ", ranks share a GPU" : "");
+    open_transport(c, n, device, o->most_blocks);
+    describe(c, n, all, o->most_blocks, text);
     return ERR_OK;
+}
+
+Err comm_open_device(Comm *c, Device *device, const CommDeviceOptions *o, char text[200]) {
+    Nccl n = {0};
+    comm_describe_host(c, text);
+    if (!c || !c->host || (!o->library && !device_is_discrete(device))) return ERR_OK;
+    Err e = load(o->library, device, &n);
+    if (o->library || o->required) ERR_RETURN(comm_agree(c, e));
+    Facts *all = gather_facts(c, facts_of(c, device, &n, !e.code));
+    e = open_as_agreed(c, &n, device, all, o, text);
+    free(all);
+    return e;
 }
 
 /* ---- planning ---- */

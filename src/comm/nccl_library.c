@@ -37,6 +37,18 @@ Err nccl_load(const char *file, Nccl *n) {
     return ERR_OK;
 }
 
+bool nccl_shares_a_process(const Nccl *n) { return n->host_memory || n->version >= 22400; }
+
+NcclConfig nccl_config(int most_blocks) {
+    return (NcclConfig){.size = sizeof(NcclConfig),
+                        .magic = NCCL_MAGIC,
+                        .version = OLDEST,
+                        .blocking = NCCL_UNDEFINED,
+                        .cluster_size = NCCL_UNDEFINED,
+                        .least_blocks = NCCL_UNDEFINED,
+                        .most_blocks = most_blocks};
+}
+
 const char *nccl_version_text(const Nccl *n, char text[32]) {
     enum { SIZE = 32 };
     snprintf(text, SIZE, "%d.%d.%d", n->version / 10000, n->version / 100 % 100, n->version % 100);

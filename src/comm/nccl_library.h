@@ -6,6 +6,7 @@
 #ifndef ISOTRON_COMM_NCCL_LIBRARY_H
 #define ISOTRON_COMM_NCCL_LIBRARY_H
 
+#include <limits.h>
 #include <stdbool.h>
 #include <stddef.h>
 
@@ -20,11 +21,23 @@ enum { NCCL_SUCCESS = 0, NCCL_IN_PROGRESS = 7 };   /* ncclResult_t */
 enum { NCCL_SUM = 0, NCCL_MAX = 2, NCCL_MIN = 3 }; /* ncclRedOp_t */
 enum { NCCL_U8 = 1, NCCL_I32 = 2, NCCL_I64 = 4, NCCL_F16 = 6, NCCL_F32 = 7, NCCL_F64 = 8, NCCL_BF16 = 9 };
 
+#define NCCL_MAGIC     0xcafebeefU /* of every ncclConfig_t */
+#define NCCL_UNDEFINED INT_MIN     /* an int of ncclConfig_t that NCCL chooses */
+
+/* The first members of ncclConfig_t. NCCL copies the first `size` bytes, and `version` tells it which members they
+ * are (parseCommConfig in init.cc). It uses its defaults for later members, so all versions accept this prefix. */
+typedef struct NcclConfig {
+    size_t size;
+    unsigned magic, version;
+    int blocking, cluster_size, least_blocks, most_blocks; /* thread blocks of a kernel (CTAs) */
+} NcclConfig;
+
 /* name, parameters */
 #define NCCL_FUNCTIONS(F)                                                                                    \
     F(GetVersion, (int *version))                                                                            \
     F(GetUniqueId, (NcclId *))                                                                               \
     F(CommInitRank, (NcclComm *, int ranks, NcclId, int rank))                                               \
+    F(CommInitRankConfig, (NcclComm *, int ranks, NcclId, int rank, NcclConfig *))                           \
     F(CommDestroy, (NcclComm))                                                                               \
     F(CommGetAsyncError, (NcclComm, int *error))                                                             \
     F(AllReduce, (const void *in, void *out, size_t n, int type, int op, NcclComm, void *stream))            \
@@ -47,9 +60,15 @@ typedef struct Nccl {
     const char *(*GetLastError)(NcclComm);
 } Nccl;
 
+/* Whether ranks may be threads of one process. Before 2.24, their GPUs access each other's buffers directly, which
+ * fails because a Space (tensor/device.h) is mapped for one GPU only. Between processes NCCL copies through its own
+ * buffers. */
+bool nccl_shares_a_process(const Nccl *);
 /* Loads a library; NULL: libnccl.so.2, from where the loader finds it. A library that cannot be used is a
  * user error. The process keeps it until it ends. */
 Err nccl_load(const char *file, Nccl *);
+/* A configuration that limits the thread blocks of each kernel; the rest is NCCL's choice. */
+NcclConfig nccl_config(int most_blocks);
 /* "2.28.9" */
 const char *nccl_version_text(const Nccl *, char text[32]);
 

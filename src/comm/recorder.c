@@ -44,7 +44,7 @@ bool comm_record_has(CommRecorder *r, const CommKey *key, int64_t seq) {
     const int64_t first = r->count > COMM_RECORDS ? r->count - COMM_RECORDS : 0;
     for (int64_t i = r->count; i-- > first && !found;) {
         const CommRecord *at = &r->ring[i % COMM_RECORDS];
-        found = at->seq == seq && !memcmp(&at->key, key, sizeof *key);
+        found = at->seq >= seq && !memcmp(&at->key, key, sizeof *key);
     }
     pthread_mutex_unlock(&r->lock);
     return found;

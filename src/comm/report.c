@@ -159,8 +159,7 @@ void comm_report(const Comm *c, const char *why, const CommKey *key, int64_t seq
     free(text);
 }
 
-void comm_warn(const Comm *c, const CommWork *w, const bool *arrived) {
-    const CommKey *key = &w->channel->key;
+void comm_warn(const Comm *c, const CommKey *key, int64_t seq, const CommFacts *facts, const bool *arrived) {
     char *text;
     size_t size;
     int missing = 0;
@@ -173,9 +172,9 @@ void comm_warn(const Comm *c, const CommWork *w, const bool *arrived) {
     CHECK(file, "no memory for a warning");
     fprintf(file, "COMM WARNING rank %d has waited %g s, and will wait %g s, in ", c->rank,
             (double)comm_warning_ns(c) * 1e-9, c->deadline_s);
-    print_facts(&w->facts, file);
+    print_facts(facts, file);
     fputs(", ", file);
-    print_channel(key, w->seq, file);
+    print_channel(key, seq, file);
     print_ranks("\n  for ranks", key, arrived, false, file);
     fclose(file);
     fwrite(text, 1, size, stderr);

@@ -80,13 +80,23 @@ static _Noreturn void end_meeting(const Comm *c, const Queue *q, const Meeting *
     end_world(c, &q->key, m->seq, &first->facts, arrived, why);
 }
 
-static _Noreturn void threads_end(Comm *c, const CommKey *key, int64_t seq, const CommFacts *facts,
-                                  const char *why) {
-    World *world = c->host_state;
+/* [members] */
+static bool *who_started(World *world, const CommKey *key, int64_t seq) {
     bool *arrived = mem_zero((size_t)comm_members(key), sizeof *arrived);
     for (int i = 0; i < comm_members(key); i++)
         arrived[i] = comm_record_has(&world->comm[comm_member(key, i)].recorder, key, seq);
-    end_world(c, key, seq, facts, arrived, why);
+    return arrived;
+}
+
+static _Noreturn void threads_end(Comm *c, const CommKey *key, int64_t seq, const CommFacts *facts,
+                                  const char *why) {
+    end_world(c, key, seq, facts, who_started(c->host_state, key, seq), why);
+}
+
+static void threads_warn(Comm *c, const CommKey *key, int64_t seq, const CommFacts *facts) {
+    bool *arrived = who_started(c->host_state, key, seq);
+    comm_warn(c, key, seq, facts, arrived);
+    free(arrived);
 }
 
 /* A new member must agree with those that have come: with any one of them, but with all of them on the counts
@@ -221,7 +231,7 @@ static void warn(const Comm *c, Queue *q, const Meeting *m, const CommWork *w) {
     pthread_mutex_lock(&q->lock);
     for (int i = 0; i < q->members; i++) arrived[i] = m->work[i] != NULL;
     pthread_mutex_unlock(&q->lock);
-    comm_warn(c, w, arrived);
+    comm_warn(c, &q->key, w->seq, &w->facts, arrived);
     free(arrived);
 }
 
@@ -291,7 +301,8 @@ static void queue_free(Queue *q) {
 }
 
 void comm_threads(int size, const CommOptions *options, CommMain *fn, void *arg) {
-    static const CommTransport THREADS = {.start = threads_start, .wait = threads_wait, .end = threads_end};
+    static const CommTransport THREADS = {
+        .start = threads_start, .wait = threads_wait, .end = threads_end, .warn = threads_warn};
     World world = {.size = size, .reported = ATOMIC_FLAG_INIT, .fn = fn, .arg = arg};
     pthread_mutex_init(&world.lock, NULL);
     world.comm = mem_zero((size_t)size, sizeof *world.comm);

@@ -94,7 +94,7 @@ void comm_recorder_free(CommRecorder *);
 int64_t comm_record_start(CommRecorder *, const CommWork *); /* the number of the record */
 void comm_record_done(CommRecorder *, int64_t number);
 bool comm_record_last(CommRecorder *, CommRecord *out); /* false: none */
-/* Whether an operation is among the last COMM_RECORDS. */
+/* Whether an operation has started: it, or a later one of its channel, is among the last COMM_RECORDS. */
 bool comm_record_has(CommRecorder *, const CommKey *, int64_t seq);
 void comm_record_print(const CommRecord *, FILE *);
 
@@ -113,6 +113,9 @@ typedef struct CommTransport {
     /* Host transports: reports a failed operation of the device transport and ends the world. May be called
      * on any thread. */
     void (*end)(Comm *, const CommKey *, int64_t seq, const CommFacts *, const char *why);
+    /* Host transports: calls comm_warn about an operation of the device transport, when it has learned which members
+     * have started it. Returns at once. May be called on any thread. */
+    void (*warn)(Comm *, const CommKey *, int64_t seq, const CommFacts *);
 } CommTransport;
 
 /* For a device without a transport: operations work on copies in host memory, which the host transport
@@ -177,6 +180,6 @@ typedef struct CommWitness {
 void comm_report(const Comm *, const char *why, const CommKey *, int64_t seq, const CommFacts *,
                  const bool *arrived, const CommWitness *witness);
 /* Prints that the operation waits for members that are late. Only the first of those that wait prints. */
-void comm_warn(const Comm *, const CommWork *, const bool *arrived);
+void comm_warn(const Comm *, const CommKey *, int64_t seq, const CommFacts *, const bool *arrived);
 
 #endif

@@ -74,6 +74,62 @@ static void take_answer(Processes *p, const Announcement *a, int source) {
         p->end_arrived[i] |= comm_member(p->end_key, i) == source;
 }
 
+/* ---- warnings about operations of the device ---- */
+
+void watch_warn(Comm *c, const CommKey *key, int64_t seq, const CommFacts *facts) {
+    Processes *p = c->host_state;
+    const Announcement ask = {.what = WONDERS, .key = *key, .seq = seq};
+    Question *q = mem_alloc(sizeof *q);
+    *q = (Question){.key = *key, .seq = seq, .facts = *facts, .until_ns = clock_ns() + ANSWERS_NS};
+    q->arrived = mem_zero((size_t)comm_members(key), sizeof *q->arrived);
+    pthread_mutex_lock(&p->lock);
+    for (int i = 0; i < comm_members(key); i++) {
+        const int rank = comm_member(key, i);
+        q->arrived[i] = rank == c->rank;
+        if (rank == c->rank || (p->wire->lost && p->wire->lost(p->line, rank))) continue;
+        p->wire->say(p->line, &ask, rank);
+        q->unanswered++;
+    }
+    q->next = p->questions;
+    p->questions = q;
+    pthread_mutex_unlock(&p->lock);
+}
+
+static void reply(Comm *c, int asker, const Announcement *asked) {
+    const Processes *p = c->host_state;
+    Announcement a = *asked;
+    a.what = REPLIES;
+    a.started = comm_record_has(&c->recorder, &asked->key, asked->seq);
+    p->wire->say(p->line, &a, asker);
+}
+
+static void take_reply(const Processes *p, const Announcement *a, int source) {
+    Question *q = p->questions;
+    while (q && (q->seq != a->seq || memcmp(&q->key, &a->key, sizeof a->key))) q = q->next;
+    if (!q) return; /* it came too late */
+    for (int i = 0; i < comm_members(&q->key); i++)
+        if (comm_member(&q->key, i) == source) q->arrived[i] = a->started;
+    q->unanswered--;
+}
+
+static void question_free(Question *q) {
+    free(q->arrived);
+    free(q);
+}
+
+static void settle_questions(const Comm *c, int64_t now) {
+    Processes *p = c->host_state;
+    for (Question **at = &p->questions, *q; (q = *at);) {
+        if (q->unanswered > 0 && now < q->until_ns) {
+            at = &q->next;
+            continue;
+        }
+        comm_warn(c, &q->key, q->seq, &q->facts, q->arrived);
+        *at = q->next;
+        question_free(q);
+    }
+}
+
 /* ---- the end ---- */
 
 /* Listens until all ranks that can answer have done so (`answers`), or the time is up. The thread that ends the
@@ -222,6 +278,12 @@ static void take(Comm *c, const Announcement *a, int source) {
     case TELLS:
         take_answer(p, a, source);
         break;
+    case WONDERS:
+        reply(c, source, a);
+        break;
+    case REPLIES:
+        take_reply(p, a, source);
+        break;
     case ENDS:
         _exit(ERR_INFRA);
     case LOST:
@@ -263,6 +325,7 @@ static void tick(Comm *c, int64_t now) {
     watch_take_announcements(c);
     if (!p->returned[c->rank]) watch_say(c, BEATS, (c->rank + c->world - 1) % c->world);
     check_silence(c, now);
+    settle_questions(c, now);
     if (p->lost >= 0 && now - p->lost_ns > TICK_NS)
         end_after_loss(c); /* an operation may name it meanwhile */
 }
@@ -308,6 +371,10 @@ void watch_stop(Comm *c) {
     pthread_cond_signal(&p->closing);
     pthread_mutex_unlock(&p->lock);
     if (c->world > 1) pthread_join(p->watcher, NULL);
+    for (Question *q = p->questions, *next; q; q = next) {
+        next = q->next;
+        question_free(q);
+    }
     pthread_cond_destroy(&p->closing);
     pthread_mutex_destroy(&p->lock);
 }

@@ -400,6 +400,13 @@ static Err cuda_count_gpus(int *n) {
         cudaGetErrorString(e));
 }
 
+static bool lacks_peers(int ordinal, int n) {
+    int can = 1;
+    for (int i = 0; i < n && can; i++)
+        if (i != ordinal) CUDA_CHECK(cudaDeviceCanAccessPeer(&can, ordinal, i));
+    return !can;
+}
+
 static Err cuda_open(const DeviceSpec *spec, Device *d) {
     struct cudaDeviceProp p;
     ERR_RETURN(cuda_count_gpus(&d->n_devices));
@@ -411,6 +418,7 @@ static Err cuda_open(const DeviceSpec *spec, Device *d) {
     CUDA_CHECK(cudaGetDeviceProperties(&p, c->ordinal));
     memcpy(c->name, p.name, sizeof c->name - 1);
     memcpy(d->id, p.uuid.bytes, sizeof d->id);
+    d->lacks_peers = lacks_peers(c->ordinal, d->n_devices);
     c->capability = 10 * p.major + p.minor;
     c->multiprocessors = p.multiProcessorCount;
     c->memory = p.totalGlobalMem;

@@ -129,13 +129,15 @@ DeviceSpec rank_device_spec(const Config *c, const Derived *d, const Comm *comm)
 
 Err rank_open_device(const Config *c, const Derived *d, Comm *comm, Device **out, char text[200]) {
     const DeviceSpec spec = rank_device_spec(c, d, comm);
+    const CommDeviceOptions options = {.library = c->nccl_library,
+                                       .required = config_given(c, distributed_backend) ||
+                                                   c->cuda_graph_impl == CUDA_GRAPH_LOCAL,
+                                       .most_blocks = (int)c->gemm_sm_margin};
     Device *device;
     *out = NULL;
     Err e = comm_agree(comm, device_open(&spec, &device));
     if (!e.code && c->distributed_backend == DISTRIBUTED_NCCL)
-        e = comm_open_device(comm, device, c->nccl_library,
-                             config_given(c, distributed_backend) || c->cuda_graph_impl == CUDA_GRAPH_LOCAL,
-                             text);
+        e = comm_open_device(comm, device, &options, text);
     else
         comm_describe_host(comm, text);
     if (e.code)

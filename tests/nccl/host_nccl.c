@@ -49,6 +49,8 @@ const char *ncclGetErrorString(int error);
 const char *ncclGetLastError(NcclComm);
 extern const char nccl_host_memory;
 const char nccl_host_memory = 1;
+extern HostNcclJoined host_nccl_joined;
+HostNcclJoined host_nccl_joined; /* guarded by `registry` */
 
 enum {
     VERSION = 22809,
@@ -494,6 +496,14 @@ static NcclComm comm_new(World *w, int rank) {
     return c;
 }
 
+static void count_joined(int most_blocks) {
+    HostNcclJoined *to = &host_nccl_joined;
+    if (most_blocks == NCCL_UNDEFINED)
+        to->unlimited++;
+    else
+        to->limited++, to->most_blocks = most_blocks;
+}
+
 int ncclGetVersion(int *version) {
     const char *text = getenv("HOST_NCCL_VERSION");
     *version = text ? (int)strtol(text, NULL, 10) : VERSION;
@@ -508,7 +518,7 @@ int ncclGetUniqueId(NcclId *id) {
     return NCCL_SUCCESS;
 }
 
-int ncclCommInitRank(NcclComm *comm, int members, NcclId id, int rank) {
+static int join(NcclComm *comm, int members, NcclId id, int rank, int most_blocks) {
     if (!comm || rank < 0 || rank >= members)
         return refuse(INVALID_ARGUMENT, "the rank is not below the number of ranks, or the pointer is NULL");
     ncclGroupStart();
@@ -522,11 +532,30 @@ int ncclCommInitRank(NcclComm *comm, int members, NcclId id, int rank) {
     else {
         *comm = group.joining = w->comm[rank] = comm_new(w, rank);
         w->joined++;
+        count_joined(most_blocks);
         pthread_cond_broadcast(&joined);
     }
     pthread_mutex_unlock(&registry);
     const int end = ncclGroupEnd();
     return error ? error : end;
+}
+
+int ncclCommInitRank(NcclComm *comm, int members, NcclId id, int rank) {
+    return join(comm, members, id, rank, NCCL_UNDEFINED);
+}
+
+/* As NCCL does, takes the first bytes of the caller's structure over the defaults. */
+int ncclCommInitRankConfig(NcclComm *comm, int members, NcclId id, int rank, NcclConfig *given) {
+    enum { FIRST_VERSION = 21700 };
+    NcclConfig c = {.least_blocks = NCCL_UNDEFINED, .most_blocks = NCCL_UNDEFINED};
+    if (!given) return refuse(INVALID_ARGUMENT, "the configuration is NULL");
+    memcpy(&c, given, given->size < sizeof c ? given->size : sizeof c);
+    if (c.magic != NCCL_MAGIC) return refuse(INVALID_ARGUMENT, "the configuration is not initialized");
+    if (c.version < FIRST_VERSION) c.least_blocks = c.most_blocks = NCCL_UNDEFINED;
+    if ((c.least_blocks != NCCL_UNDEFINED && c.least_blocks <= 0) ||
+        (c.most_blocks != NCCL_UNDEFINED && c.most_blocks <= 0) || c.least_blocks > c.most_blocks)
+        return refuse(INVALID_ARGUMENT, "the limits on thread blocks contradict each other");
+    return join(comm, members, id, rank, c.most_blocks);
 }
 
 /* Waits for the operations of this member. After an error they never end, and the memory stays. */

@@ -47,4 +47,10 @@ size_t out_count(const Op *, int members);
  * an element that a share overwrites is read by that share only. */
 void move_share(const Meeting *, int slot);
 
+/* The communicators that members have joined so far: with a limit on the thread blocks of a kernel, and without;
+ * and the last limit. The library exports it for tests as host_nccl_joined. */
+typedef struct HostNcclJoined {
+    int limited, unlimited, most_blocks;
+} HostNcclJoined;
+
 #endif

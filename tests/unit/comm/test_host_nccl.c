@@ -254,6 +254,8 @@ static void wrong_arguments(Member *m) {
     float x[4] = {0};
     HostStream *s = m->stream;
     NcclComm c = m->comm, none;
+    NcclConfig unmarked = nccl_config(4), zero = nccl_config(0), crossed = nccl_config(4);
+    unmarked.magic = 0, crossed.least_blocks = 5;
     const int errors[] = {all_reduce(m, NULL, x, 1),
                           all_reduce(m, x, NULL, 1),
                           nccl.AllReduce(x, x, 1, NCCL_F32, 1, c, s), /* a reduction that is not the sum */
@@ -265,7 +267,11 @@ static void wrong_arguments(Member *m) {
                           nccl.Recv(x, 1, NCCL_F32, 1, c, s),
                           nccl.Send(NULL, 1, NCCL_F32, 0, c, s),
                           nccl.CommInitRank(&none, 1, m->id, 1),
-                          nccl.CommInitRank(&none, 1, m->id, 0)};
+                          nccl.CommInitRank(&none, 1, m->id, 0),
+                          nccl.CommInitRankConfig(&none, 1, m->id, 0, NULL),
+                          nccl.CommInitRankConfig(&none, 1, m->id, 0, &unmarked),
+                          nccl.CommInitRankConfig(&none, 1, m->id, 0, &zero),
+                          nccl.CommInitRankConfig(&none, 1, m->id, 0, &crossed)};
     for (size_t i = 0; i < sizeof errors / sizeof *errors; i++)
         CHECK(errors[i] == INVALID_ARGUMENT, "call %zu returned %d", i, errors[i]);
     CHECK(nccl.GroupEnd() == INVALID_USAGE, "a group ends that has not started");

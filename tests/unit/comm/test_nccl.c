@@ -1,7 +1,12 @@
 /* The NCCL transport, with the library of tests/nccl, which moves host memory. */
 #include "unit/cmocka_all.h"
 
+#include <dlfcn.h>
+
 #include "base/err.h"
+#include "comm/transport.h"
+#include "nccl/host_nccl.h"
+#include "tensor/backend.h"
 #include "unit/comm/ending.h"
 
 /* A world that ends by a fault does not join its threads; the thread sanitizer asks for this name. */
@@ -11,15 +16,20 @@ const char *__tsan_default_options(void) { return "report_thread_leaks=0"; }
 typedef struct Program {
     CommMain *run;
     void *arg;
+    int most_blocks; /* 0: no limit */
 } Program;
 
 /* Runs a program of a rank with memory that NCCL moves. */
 static void over_nccl(void *arg, Comm *c) {
     const Program *p = arg;
-    char text[200];
+    const CommDeviceOptions options = {.library = HOST_NCCL, .most_blocks = p->most_blocks};
+    char text[200], want[200] = "NCCL 2.28.9";
+    if (p->most_blocks)
+        snprintf(want, sizeof want, "NCCL 2.28.9, at most %d thread blocks for each operation",
+                 p->most_blocks);
     world_device = device_cpu(1);
-    const Err e = comm_open_device(c, world_device, HOST_NCCL, false, text);
-    CHECK(!e.code && !strcmp(text, "NCCL 2.28.9"), "%s%s", e.msg, text);
+    const Err e = comm_open_device(c, world_device, &options, text);
+    CHECK(!e.code && !strcmp(text, want), "%s%s", e.msg, text);
     p->run(p->arg, c);
     comm_close_device(c);
     device_free(world_device);
@@ -27,7 +37,7 @@ static void over_nccl(void *arg, Comm *c) {
 }
 
 static void run(int world, const CommOptions *options, CommMain *program, void *arg) {
-    comm_threads(world, options, over_nccl, &(Program){program, arg});
+    comm_threads(world, options, over_nccl, &(Program){.run = program, .arg = arg});
 }
 
 static void all_kinds_on_all_types_and_sizes(void **state) {
@@ -118,6 +128,31 @@ static void time_in_which_the_device_waits_is_exposed(void **state) {
     run(3, NULL, run_exposed, NULL);
 }
 
+/* ---- thread blocks ---- */
+
+static void collectives_and_messages(void *arg, Comm *c) {
+    run_order(arg, c);
+    around_the_ring(arg, c);
+}
+
+/* The communicators of groups, and those of pairs for messages. */
+static void a_limit_on_thread_blocks_is_that_of_every_communicator(void **state) {
+    (void)state;
+    enum { RANKS = 3, JOINED = RANKS * (1 + 4) }; /* in a circle a rank is in four pairs */
+    void *library = dlopen(HOST_NCCL, RTLD_NOW | RTLD_LOCAL);
+    const HostNcclJoined *joined = dlsym(library, "host_nccl_joined");
+    assert_non_null(joined);
+    const HostNcclJoined before = *joined;
+    comm_threads(RANKS, NULL, over_nccl, &(Program){.run = collectives_and_messages, .most_blocks = 12});
+    assert_int_equal(joined->limited - before.limited, JOINED);
+    assert_int_equal(joined->most_blocks, 12);
+    assert_int_equal(joined->unlimited, before.unlimited);
+    comm_threads(RANKS, NULL, over_nccl, &(Program){.run = collectives_and_messages});
+    assert_int_equal(joined->limited - before.limited, JOINED);
+    assert_int_equal(joined->unlimited - before.unlimited, JOINED);
+    dlclose(library);
+}
+
 /* ---- faults ---- */
 
 static void one_is_dropped(void *arg, Comm *c) {
@@ -167,11 +202,84 @@ static void faults_are_reported(void **state) {
     };
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
         static Ending e;
-        Program p = {CASES[i].program, NULL};
+        Program p = {.run = CASES[i].program};
         end_of(over_nccl, &p, FAULT_RANKS, &(CommOptions){.deadline_s = CASES[i].deadline_s}, &e);
         assert_says(&e, "fault", CASES[i].says);
         assert_true(WIFEXITED(e.status) && WEXITSTATUS(e.status) == ERR_INFRA);
         assert_true(e.seconds < 5);
+    }
+}
+
+/* ---- slow ranks ---- */
+
+enum { SLOW = 2, QUEUED = 4 };
+
+/* The others queue operations behind the one that waits. Once it comes, the slow rank is in time for each. */
+static void one_is_slow(void *arg, Comm *c) {
+    static const char *const SITES[QUEUED] = {"slow", "next", "third", "last"};
+    float out[QUEUED][64];
+    CommWork *work[QUEUED];
+    (void)arg;
+    small_run(c, small_call(c, COMM_ALL_REDUCE, "before"));
+    for (int i = 0; i < QUEUED; i++) {
+        if (comm_rank(c) == SLOW) usleep(i ? 150 * 1000 : 999 * 1000);
+        CommCall call = small_call(c, COMM_ALL_REDUCE, SITES[i]);
+        call.out = out[i];
+        work[i] = comm_start(c, &call);
+    }
+    for (int i = 0; i < QUEUED; i++) comm_wait(c, work[i]);
+    device_wait(world_device);
+}
+
+static void one_connects_slowly(void *arg, Comm *c) {
+    (void)arg;
+    int64_t counts[FAULT_RANKS];
+    for (int i = 0; i < FAULT_RANKS; i++) counts[i] = 1;
+    small_run(c, small_call(c, COMM_ALL_GATHER, "before"));
+    device_wait(world_device);
+    CommCall call = small_call(c, COMM_ALL_TO_ALL, "first");
+    call.in_counts = call.out_counts = counts;
+    if (comm_rank(c) == SLOW) sleep(1);
+    small_run(c, call);
+    device_wait(world_device);
+}
+
+static void one_opens_slowly(void *arg, Comm *c) {
+    (void)arg;
+    if (comm_rank(c) == SLOW) sleep(1);
+    small_run(c, small_call(c, COMM_ALL_REDUCE, "opens"));
+    device_wait(world_device);
+}
+
+static void all_are_equally_slow(void *arg, Comm *c) {
+    (void)arg;
+    small_run(c, small_call(c, COMM_ALL_REDUCE, "before"));
+    sleep(1);
+    small_run(c, small_call(c, COMM_ALL_REDUCE, "after"));
+    device_wait(world_device);
+}
+
+static void a_slow_rank_is_named_once(void **state) {
+    (void)state;
+    static const struct {
+        CommMain *program;
+        const char *operation; /* NULL: none is late */
+    } CASES[] = {{one_is_slow, "all_reduce sum of 3 F32 at 'slow', operation 1"},
+                 {one_connects_slowly, "all_to_all at 'first', operation 1"},
+                 {one_opens_slowly, "broadcast of 128 U8 at 'nccl_id', operation 2"},
+                 {all_are_equally_slow, NULL}};
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+        static Ending e;
+        char want[300] = "";
+        if (CASES[i].operation)
+            snprintf(want, sizeof want,
+                     "COMM WARNING rank 0 has waited 0.5 s, and will wait 5 s, in %s of ranks 0 1 2 3\n"
+                     "  for ranks: 2\n",
+                     CASES[i].operation);
+        Program p = {.run = CASES[i].program};
+        end_of(over_nccl, &p, FAULT_RANKS, &(CommOptions){.deadline_s = 5}, &e);
+        assert_string_equal(e.text, want);
+        assert_int_equal(e.status, 0);
     }
 }
 
@@ -181,7 +289,7 @@ static void open_with(void *arg, Comm *c) {
     char text[200];
     Device *d = device_cpu(1);
     const char *const *words = arg;
-    const Err e = comm_open_device(c, d, words[0], false, text);
+    const Err e = comm_open_device(c, d, &(CommDeviceOptions){.library = words[0]}, text);
     CHECK(e.code == ERR_USER && strstr(e.msg, words[1]), "'%s' says nothing of '%s'", e.msg, words[1]);
     device_free(d);
 }
@@ -194,11 +302,71 @@ static void other_libraries_are_refused(void **state) {
         comm_threads(2, NULL, open_with, (void *)CASES[i]);
 }
 
+/* Linked with --wrap=nccl_load: the host's NCCL, as if it moved memory of GPUs. */
+static int gpu_version; /* 0: it does not */
+Err __real_nccl_load(const char *file, Nccl *);
+Err __wrap_nccl_load(const char *file, Nccl *);
+Err __wrap_nccl_load(const char *file, Nccl *n) {
+    if (!gpu_version) return __real_nccl_load(file, n);
+    const Err e = __real_nccl_load(HOST_NCCL, n);
+    n->version = gpu_version, n->host_memory = false;
+    return e;
+}
+
+/* All ranks have the same id of a GPU, so no library is used. */
+static void open_on_a_gpu(void *arg, Comm *c) {
+    const char *const *words = arg;
+    char text[200];
+    Device *cpu = device_cpu(1), gpu = *cpu;
+    DeviceBackend backend = *cpu->backend;
+    backend.discrete = true, gpu.backend = &backend;
+    c->processes_by = words[2];
+    Err e = comm_open_device(c, &gpu, &(CommDeviceOptions){0}, text);
+    CHECK(!e.code && !strcmp(text, words[0]), "%s%s", e.msg, text);
+    e = comm_open_device(c, &gpu, &(CommDeviceOptions){.required = true}, text);
+    CHECK(e.code == ERR_USER && strstr(e.msg, words[1]), "%s", e.msg);
+    device_free(cpu);
+}
+
+static void open_without_peers(void *arg, Comm *c) {
+    (void)arg;
+    char text[200];
+    Device *d = device_cpu(1);
+    d->lacks_peers = comm_rank(c) == 1;
+    const Err e = comm_open_device(c, d, &(CommDeviceOptions){.library = HOST_NCCL}, text);
+    CHECK(!e.code && !strcmp(text, "NCCL 2.28.9, some GPUs have no peer access"), "%s%s", e.msg, text);
+    comm_close_device(c);
+    device_free(d);
+}
+
+static void gpus_without_peer_access_are_mentioned(void **state) {
+    (void)state;
+    comm_threads(3, NULL, open_without_peers, NULL);
+}
+
+static void an_old_library_needs_processes(void **state) {
+    (void)state;
+    static const char *const OLD[] = {
+        "through host memory, because NCCL 2.23.4 needs a process for each GPU: use mpirun or torchrun, or a "
+        "newer NCCL",
+        "NCCL cannot be used, because NCCL 2.23.4 needs a process for each GPU", NULL};
+    static const char *const PROCESSES[] = {"through host memory, by TCP, because ranks 0 and 1 share a GPU",
+                                            "NCCL cannot be used, because ranks 0 and 1 share a GPU", "TCP"};
+    static const char *const NEW[] = {"through host memory, because ranks 0 and 1 share a GPU",
+                                      "NCCL cannot be used, because ranks 0 and 1 share a GPU", NULL};
+    gpu_version = 22304;
+    comm_threads(2, NULL, open_on_a_gpu, (void *)OLD);
+    comm_threads(2, NULL, open_on_a_gpu, (void *)PROCESSES);
+    gpu_version = 22400;
+    comm_threads(2, NULL, open_on_a_gpu, (void *)NEW);
+    gpu_version = 0;
+}
+
 static void without_a_library_the_host_communicates(void *arg, Comm *c) {
     char text[200];
     (void)arg;
     world_device = device_cpu(1);
-    const Err e = comm_open_device(c, world_device, NULL, true, text);
+    const Err e = comm_open_device(c, world_device, &(CommDeviceOptions){.required = true}, text);
     CHECK(!e.code && !strcmp(text, "through host memory"), "%s%s", e.msg, text);
     run_order(NULL, c);
     comm_close_device(c);
@@ -219,8 +387,12 @@ int main(void) {
         cmocka_unit_test(neighbours_of_any_ring_exchange),
         cmocka_unit_test(works_of_many_groups_interleave),
         cmocka_unit_test(time_in_which_the_device_waits_is_exposed),
+        cmocka_unit_test(a_limit_on_thread_blocks_is_that_of_every_communicator),
         cmocka_unit_test(faults_are_reported),
+        cmocka_unit_test(a_slow_rank_is_named_once),
         cmocka_unit_test(other_libraries_are_refused),
+        cmocka_unit_test(gpus_without_peer_access_are_mentioned),
+        cmocka_unit_test(an_old_library_needs_processes),
         cmocka_unit_test(no_library_is_needed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -364,6 +364,54 @@ static void a_slow_process_is_named(void **state) {
                 "'slow', operation 0 of ranks 0 1 2\n  for ranks: 1\n");
 }
 
+/* Rank 2 starts first, so it has not added its share when it stops taking part. */
+static void slow_2_between(void *arg, Comm *c) {
+    CommCall call = small_call(c, COMM_ALL_REDUCE, "between");
+    float out[64];
+    (void)arg;
+    barrier(c, "before");
+    if (comm_rank(c) != 2) usleep(200 * 1000);
+    call.out = out;
+    CommWork *w = comm_start(c, &call);
+    if (comm_rank(c) == 2) usleep(1200 * 1000);
+    comm_wait(c, w);
+}
+
+static void a_process_that_stops_after_its_start_is_named(void **state) {
+    (void)state;
+    static World w;
+    run_world(&w, 4, slow_2_between, 5);
+    assert_statuses(&w, "slow_2_between", 0, -1, 0);
+    assert_string_equal(
+        w.text, "COMM WARNING rank 0 has waited 0.5 s, and will wait 5 s, in all_reduce sum of 3 F32 at "
+                "'between', operation 1 of ranks 0 1 2 3\n  for ranks: 2\n");
+}
+
+/* Operation 0 of a device has all members, operation 1 lacks rank 2. Rank 3 has started so many later ones that its
+ * records no longer have operation 1. */
+static void late_on_the_device(void *arg, Comm *c) {
+    CommCall call = small_call(c, COMM_ALL_REDUCE, "");
+    const CommKey key = comm_key(&call, true);
+    CommWork w = {.facts = {.kind = COMM_ALL_REDUCE, .dtype = F32, .n = 3, .site = "slow"}};
+    const int rank = comm_rank(c), started[MOST] = {2, 2, 1, 2 + COMM_RECORDS};
+    (void)arg;
+    w.channel = comm_channel(c, &key);
+    for (; w.seq < started[rank]; w.seq++) comm_record_start(&c->recorder, &w);
+    barrier(c, "before");
+    if (rank != 2) c->host->warn(c, &key, 0, &w.facts), c->host->warn(c, &key, 1, &w.facts);
+    sleep(2);
+}
+
+static void a_process_that_is_slow_on_the_device_is_named(void **state) {
+    (void)state;
+    static World w;
+    run_world(&w, 4, late_on_the_device, 50);
+    assert_statuses(&w, "late_on_the_device", 0, -1, 0);
+    assert_string_equal(
+        w.text, "COMM WARNING rank 0 has waited 5 s, and will wait 50 s, in all_reduce sum of 3 F32 at "
+                "'slow', operation 1 of ranks 0 1 2 3\n  for ranks: 2\n");
+}
+
 /* ---- meetings ---- */
 
 static int connect_to(int port) {
@@ -487,6 +535,8 @@ int main(void) {
         cmocka_unit_test(a_process_that_ends_ends_the_world),
         cmocka_unit_test(who_started_an_operation_of_the_device_is_told),
         cmocka_unit_test(a_slow_process_is_named),
+        cmocka_unit_test(a_process_that_stops_after_its_start_is_named),
+        cmocka_unit_test(a_process_that_is_slow_on_the_device_is_named),
         cmocka_unit_test(strangers_do_not_disturb),
         cmocka_unit_test(a_process_of_another_run_is_refused),
         cmocka_unit_test(a_process_that_cannot_be_reached_is_named),

@@ -1,15 +1,25 @@
-/* The device of a rank: its number among the ranks of its host, or among the threads of its process. */
+/* The device of a rank: its number among the ranks of its host, or among the threads of its process. And the
+ * transport of its memory. */
 #include <stdlib.h>
 
 #include "unit/cmocka_all.h"
 
 #include "train/launch.h"
 
+static bool device_opens;
+
 /* Linked with --wrap=device_open: keeps the specification, and opens nothing. */
 Err __wrap_device_open(const DeviceSpec *, Device **);
 Err __wrap_device_open(const DeviceSpec *spec, Device **out) {
     *out = NULL;
-    return err_failed("%d", spec->rank);
+    return device_opens ? ERR_OK : err_failed("%d", spec->rank);
+}
+
+/* Linked with --wrap=comm_open_device. */
+Err __wrap_comm_open_device(Comm *, Device *, const CommDeviceOptions *, char text[200]);
+Err __wrap_comm_open_device(Comm *c, Device *d, const CommDeviceOptions *o, char text[200]) {
+    (void)c, (void)d, (void)text;
+    return err_failed("%d blocks", o->most_blocks);
 }
 
 static void assert_opens(const char *number, int world, int rank) {
@@ -36,9 +46,26 @@ static void a_process_opens_the_device_of_its_local_rank(void **state) {
     assert_opens("5", 8, 5);
 }
 
+static void operations_of_nccl_have_the_blocks_that_gemms_leave(void **state) {
+    (void)state;
+    Arena *arena = arena_new();
+    Config c;
+    const Derived d = {.cpu_threads = 1};
+    Device *device;
+    char text[200];
+    config_defaults(&c, arena);
+    device_opens = true;
+    assert_string_equal(rank_open_device(&c, &d, NULL, &device, text).msg, "0 blocks");
+    c.gemm_sm_margin = 16;
+    assert_string_equal(rank_open_device(&c, &d, NULL, &device, text).msg, "16 blocks");
+    device_opens = false;
+    arena_free(arena);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_process_opens_the_device_of_its_local_rank),
+        cmocka_unit_test(operations_of_nccl_have_the_blocks_that_gemms_leave),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
