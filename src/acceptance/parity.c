@@ -94,6 +94,8 @@ static Err sweep(const StageInput *in, const char *const *dirs, const char *list
     Arena *arena = arena_new();
     if (stage_on_gpu(in))
         words[n++] = arena_printf(arena, "--device"), words[n++] = arena_printf(arena, "cuda");
+    words[n++] = arena_printf(arena, "--gemm-tuning");
+    words[n++] = arena_printf(arena, "%s", GemmTuningOption_spellings[in->config.gemm_tuning]);
     if (in->config.nccl_library) {
         words[n++] = arena_printf(arena, "--nccl-library");
         words[n++] = arena_printf(arena, "%s", in->config.nccl_library);

@@ -1,6 +1,7 @@
 /* The program with a faulty machine. It is linked with --wrap, so that the program itself has no way in.
  *   FAULTY="gemm RANK N"    flips a bit in the result of every Nth GEMM of a rank
  *   FAULTY="slow RANK MS"   delays its GEMMs
+ *   FAULTY="tuning RANK N"  a device may only be opened with number N of GemmTuning
  *   FAULTY="memory RANK N"  one bit of each write to its device sticks at 1, if the write has more than N bytes */
 #include <stdio.h>
 #include <stdlib.h>
@@ -41,6 +42,16 @@ void __wrap_call_run(const OpDef *op, const Call *c) {
     if (op->number != OP_linear || c->device->kind == DEVICE_NULL) return;
     if (is_here(&f, "slow")) usleep((useconds_t)f.number * 1000);
     if (is_here(&f, "gemm") && ++calls % f.number == 0) ((unsigned char *)c->out[0]->data)[100] ^= 0x10;
+}
+
+Err __real_device_open(const DeviceSpec *, Device **);
+Err __wrap_device_open(const DeviceSpec *, Device **);
+
+Err __wrap_device_open(const DeviceSpec *spec, Device **out) {
+    const Fault f = planted();
+    CHECK(strcmp(f.kind, "tuning") || (int)spec->gemm_tuning == f.number, "a device is opened with tuning %d",
+          (int)spec->gemm_tuning);
+    return __real_device_open(spec, out);
 }
 
 void __real_device_write(Device *, void *at, const void *host, size_t bytes);

@@ -36,6 +36,11 @@ stages, said = validate("--seconds", 1, "--only", "speed", expect=4)
 stages, said = validate("--ranks", 1, "--seconds", 2, "--only", "collectives", "compute")
 assert 1.9 < stages["compute"]["seconds"] < 10, said
 
+# No stage measures the algorithms of GEMMs, unless it is told to: this would take its time.
+GEMMS = ["--ranks", 2, "--seconds", 1, "--only", "compute", "roofs", "speed", "parity", "training"]
+validate(*GEMMS, program=FAULTY, FAULTY="tuning 0 2")
+validate(*GEMMS, "--gemm-tuning", "fastest", program=FAULTY, FAULTY="tuning 0 1")
+
 # Wrong arguments.
 (WORK / "empty.json").write_text("{}")
 for words, message in (
