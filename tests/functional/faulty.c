@@ -2,6 +2,7 @@
  *   FAULTY="gemm RANK N"    flips a bit in the result of every Nth GEMM of a rank
  *   FAULTY="slow RANK MS"   delays its GEMMs
  *   FAULTY="tuning RANK N"  a device may only be opened with number N of GemmTuning
+ *   FAULTY="open RANK MS"   delays the opening of its device
  *   FAULTY="memory RANK N"  one bit of each write to its device sticks at 1, if the write has more than N bytes */
 #include <stdio.h>
 #include <stdlib.h>
@@ -51,6 +52,7 @@ Err __wrap_device_open(const DeviceSpec *spec, Device **out) {
     const Fault f = planted();
     CHECK(strcmp(f.kind, "tuning") || (int)spec->gemm_tuning == f.number, "a device is opened with tuning %d",
           (int)spec->gemm_tuning);
+    if (is_here(&f, "open")) usleep((useconds_t)f.number * 1000);
     return __real_device_open(spec, out);
 }
 

@@ -41,6 +41,9 @@ GEMMS = ["--ranks", 2, "--seconds", 1, "--only", "compute", "roofs", "speed", "p
 validate(*GEMMS, program=FAULTY, FAULTY="tuning 0 2")
 validate(*GEMMS, "--gemm-tuning", "fastest", program=FAULTY, FAULTY="tuning 0 1")
 
+# A device that takes longer to open than the drills wait for an operation.
+validate("--ranks", 2, "--seconds", 1, "--only", "hang", program=FAULTY, FAULTY="open 0 4000")
+
 # Wrong arguments.
 (WORK / "empty.json").write_text("{}")
 for words, message in (
