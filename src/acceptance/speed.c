@@ -4,12 +4,13 @@
  * confidence interval of its median (bench/gate/interval.h) is below a fraction of its siblings' upper
  * quartile. In a world of two, each has one sibling: the other direction of the link, the arrival of the other
  * rank. The interval then has to be below a fraction of the sibling's whole interval. If all links of a rank
- * are slow, the rank is suspect, else the link. */
+ * are slow, the rank is suspect, else the link. Links that are all slow are found by their roof (links_roof.h). */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "acceptance/links_roof.h"
 #include "acceptance/stage.h"
 #include "base/amount.h"
 #include "base/clock.h"
@@ -29,11 +30,17 @@ typedef struct Speed {
     int round;
     char *in, *out, *work;
     Tensor x, w, y;
+    LinksRoof roof;
 } Speed;
+
+/* The collectives whose bus bandwidth is compared with the roof of the links. */
+static const char *const ROOFED[] = {"all_reduce", "all_gather"};
+enum { N_ROOFED = sizeof ROOFED / sizeof *ROOFED };
 
 /* The slow ones, and the rates of their siblings. Set: slow in each measurement so far. */
 typedef struct Slow {
     bool link[MOST_PAIRED * MOST_PAIRED], rank[EXACT_RANKS]; /* [from * world + to] */
+    bool below[N_ROOFED];                                    /* the floor of the roof */
     double of_links, of_ranks;
 } Slow;
 
@@ -241,6 +248,68 @@ static void report_arrivals(const Speed *s, const Slow *slow) {
                         s->r->world > 2 ? "its siblings" : "the other rank");
 }
 
+/* ---- the roof of the links ---- */
+
+static const Metric *busbw_of(const Speed *s, const char *collective) {
+    char name[80];
+    snprintf(name, sizeof name, "%s %zu KiB", collective, s->most >> 10);
+    return outcome_metric(s->r->out, name);
+}
+
+static void find_roof(Speed *s) {
+    StageRank *r = s->r;
+    unsigned char(*ids)[16] = mem_zero((size_t)r->world, sizeof *ids);
+    NvmlFacts mine = {.known = false}, *all = mem_zero((size_t)r->world, sizeof *all);
+    nvml_read(r->device->id, &mine);
+    stage_gather(r, r->device->id, ids, sizeof *ids);
+    stage_gather(r, &mine, all, sizeof mine);
+    if (r->out)
+        s->roof = links_roof(all, r->world, nvml_all_linked((const unsigned char(*)[16])ids, r->world),
+                             r->device->n_devices);
+    free(ids), free(all);
+}
+
+/* The rank whose links are slower than those of the others; -1: there is none, or it is not known. */
+static int slowest_rank(const Speed *s) {
+    static const double LEAST = 0.8;
+    const int n = s->r->world;
+    double all = 0, rate[MOST_PAIRED] = {0};
+    int slowest = 0;
+    if (n == 2 || n > MOST_PAIRED) return -1;
+    for (int a = 0; a < n; a++)
+        for (int b = 0; b < n; b++) {
+            const double of = a == b ? 0 : metric_median(link_of(s, a, b));
+            all += of, rate[a] += of, rate[b] += of;
+        }
+    for (int i = 1; i < n; i++)
+        if (rate[i] < rate[slowest]) slowest = i;
+    return rate[slowest] < LEAST * (2 * all - rate[slowest]) / (n - 1) ? slowest : -1;
+}
+
+static void report_roof(const Speed *s, const Slow *slow) {
+    const int n = s->r->world, rank = s->roof.weakest >= 0 ? s->roof.weakest : slowest_rank(s);
+    char suspect[64], share[160];
+    if (rank >= 0)
+        snprintf(suspect, sizeof suspect, "links of rank %d", rank);
+    else
+        snprintf(suspect, sizeof suspect, "links of %s", n == 2 ? "rank 0 or rank 1" : "all ranks");
+    for (int i = 0; i < N_ROOFED; i++) {
+        const Metric *busbw = busbw_of(s, ROOFED[i]);
+        links_share(&s->roof, busbw, share, sizeof share);
+        if (*share) outcome_fact(s->r->out, false, ROOFED[i], "%s", share);
+        if (slow->below[i])
+            outcome_add(s->r->out, ACCEPT_DEGRADED, suspect, "%s reaches %.3g GB/s of bus bandwidth, %s",
+                        ROOFED[i], metric_median(busbw), share);
+    }
+    if (s->roof.kind == ROOF_NOT_KNOWN)
+        outcome_limit(s->r->out, "speed: bus bandwidth against the roof of the links, which is not known: %s",
+                      s->roof.why);
+    if (s->roof.kind == ROOF_PCIE)
+        outcome_limit(s->r->out,
+                      "speed: bus bandwidth against the roof of PCIe, because it depends on the way "
+                      "through bridges and the host");
+}
+
 /* ---- the stage ---- */
 
 static size_t bytes_of(const Speed *s) { return s->most > s->message ? s->most : s->message; }
@@ -289,6 +358,10 @@ static bool measure(Speed *s, Slow *slow) {
     bool any = false;
     if (r->out) {
         judge_links(s, slow), judge_arrivals(s, slow);
+        for (int i = 0; i < N_ROOFED; i++) {
+            slow->below[i] &= links_are_slow(&s->roof, busbw_of(s, ROOFED[i]));
+            any |= slow->below[i];
+        }
         for (int i = 0; i < n * n && n <= MOST_PAIRED; i++) any |= slow->link[i];
         for (int i = 0; i < n; i++) any |= slow->rank[i];
     }
@@ -299,23 +372,26 @@ static bool measure(Speed *s, Slow *slow) {
 static void finish(const Speed *s, const Slow *slow) {
     StageRank *r = s->r;
     const int n = r->world;
-    char name[80];
+    char name[80], share[160];
     report_links(s, slow->link, slow->of_links);
     report_arrivals(s, slow);
-    if (n == 2)
+    if (s->gpu) report_roof(s, slow);
+    if (n == 2 && s->roof.kind != ROOF_NVLINK)
         outcome_limit(r->out, "speed: both directions of the link 0-1 alike, because it has no siblings");
     if (n > MOST_PAIRED)
         outcome_limit(r->out, "speed: pairs of ranks, because there are more than %d ranks",
                       (int)MOST_PAIRED);
     snprintf(name, sizeof name, "all_reduce %zu KiB", s->most >> 10);
-    const Metric *sum = outcome_metric(r->out, name);
+    const Metric *sum = busbw_of(s, "all_reduce");
+    links_share(&s->roof, sum, share, sizeof share);
     const int least = (int)interval_least(GATE_ERROR / (n * (n - 1))), samples = sum ? sum->n : 0;
     if (samples < least)
         outcome_limit(r->out, "speed: slow links and ranks, because of only %s, and %d are needed",
                       amount(samples, "sample").s, least);
     if (samples < least) outcome_add(r->out, ACCEPT_INCONCLUSIVE, "", "nothing could be judged");
-    outcome_sum_up(r->out, "%s: %s %.2f GB/s of bus bandwidth, %s", r->transport, name,
-                   sum ? metric_median(sum) : 0, amount(samples, "round").s);
+    outcome_sum_up(r->out, "%s: %s %.2f GB/s of bus bandwidth%s%s%s, %s", r->transport, name,
+                   sum ? metric_median(sum) : 0, *share ? " (" : "", share, *share ? ")" : "",
+                   amount(samples, "round").s);
     if (s->shared && !r->in->options->good)
         outcome_limit(r->out, "speed: between ranks that share a device and its memory");
 }
@@ -329,9 +405,12 @@ typedef struct Passes {
 
 static Err on_rank(StageRank *r) {
     Passes *p = r->in->state;
-    Speed s = {.r = r, .gpu = device_is_discrete(r->device)};
+    Speed s = {.r = r,
+               .gpu = device_is_discrete(r->device),
+               .roof = {.weakest = -1, .why = "ranks communicate through host memory"}};
     s.shared = s.gpu ? r->sharing > 1 : r->transport[0] != 'N';
-    s.message = s.gpu ? 32 << 20 : 16 << 20, s.most = s.gpu ? 128 << 20 : 4 << 20;
+    s.message = s.gpu ? 32 << 20 : 16 << 20, s.most = s.gpu ? 256 << 20 : 4 << 20;
+    if (s.gpu && !s.shared && r->transport[0] == 'N') find_roof(&s);
     const bool any = measure(&s, &p->slow);
     if (r->rank == 0 || comm_processes() > 1) p->any = any;
     if (r->out && (!any || p->pass == PASSES - 1)) finish(&s, &p->slow);

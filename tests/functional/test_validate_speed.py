@@ -5,7 +5,7 @@ ONLY = ["--ranks", 3, "--seconds", 1, "--only"]
 stages, said = validate(*ONLY, "speed", *NCCL, HOST_NCCL_FAULT="link:1:2", expect=1)
 named(stages["speed"], "link 1-2", "it is slow", "DEGRADED")
 assert len(stages["speed"]["evidence"]) == 1, said
-named(validate(*ONLY, "speed", *NCCL, HOST_NCCL_FAULT="rank:2:2", expect=1)[0]["speed"], "rank 2", "all of its links are slow", "DEGRADED")
+named(validate(*ONLY, "speed", *NCCL, HOST_NCCL_FAULT="rank:2:4", expect=1)[0]["speed"], "rank 2", "all of its links are slow", "DEGRADED")
 named(validate(*ONLY, "speed", program=FAULTY, FAULTY="slow 1 2", expect=1)[0]["speed"], "rank 1", "it arrives late", "DEGRADED")
 
 # A good run that was a hundred times faster. A CPU may be busy, so this is no verdict.
