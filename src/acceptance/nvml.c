@@ -24,6 +24,12 @@ typedef struct nvmlDevice *NvmlDevice;
     F(DeviceGetRemappedRows, (NvmlDevice, unsigned *, unsigned *, unsigned *pending, unsigned *failed))      \
     F(DeviceGetCurrentClocksThrottleReasons, (NvmlDevice, unsigned long long *))                             \
     F(DeviceGetNvLinkState, (NvmlDevice, unsigned link, int *active))
+/* Functions that a driver may lack. */
+#define NVML_OPTIONAL(F)                                                                                     \
+    F(DeviceGetCudaComputeCapability, (NvmlDevice, int *major, int *minor))                                  \
+    F(DeviceGetMaxPcieLinkGeneration, (NvmlDevice, unsigned *))                                              \
+    F(DeviceGetNvLinkRemoteDeviceType, (NvmlDevice, unsigned link, int *type))                               \
+    F(DeviceGetP2PStatus, (NvmlDevice, NvmlDevice, int capability, int *status))
 
 enum {
     CLOCK_SM = 1,
@@ -31,6 +37,9 @@ enum {
     SENSOR_GPU = 0,
     ECC_UNCORRECTED = 1,
     ECC_VOLATILE = 0,
+    REMOTE_SWITCH = 2,
+    P2P_NVLINK = 2,
+    P2P_OK = 0,
     MOST_LINKS = 18
 };
 
@@ -38,6 +47,7 @@ typedef struct Nvml {
     void *library;
 #define FUNCTION(name, parameters) int(*name) parameters;
     NVML_FUNCTIONS(FUNCTION)
+    NVML_OPTIONAL(FUNCTION)
 #undef FUNCTION
 } Nvml;
 
@@ -51,6 +61,13 @@ static bool load(Nvml *n) {
         memcpy(&n->name, &at, sizeof at);                                                                    \
     }
     NVML_FUNCTIONS(FUNCTION)
+#undef FUNCTION
+#define FUNCTION(name, parameters)                                                                           \
+    {                                                                                                        \
+        void *at = dlsym(n->library, "nvml" #name);                                                          \
+        memcpy(&n->name, &at, sizeof at);                                                                    \
+    }
+    NVML_OPTIONAL(FUNCTION)
 #undef FUNCTION
     return true;
 }
@@ -67,6 +84,19 @@ static void name_reasons(unsigned long long bits, char *out, size_t n) {
     for (size_t i = 0; i < sizeof REASONS / sizeof *REASONS; i++)
         if (bits & REASONS[i].bit)
             snprintf(out + strlen(out), n - strlen(out), "%s%s", *out ? ", " : "", REASONS[i].name);
+}
+
+static void read_links(const Nvml *n, NvmlDevice d, NvmlFacts *f) {
+    int on = 0, type = 0, major = 0, minor = 0;
+    for (unsigned link = 0; link < MOST_LINKS; link++) {
+        if (n->DeviceGetNvLinkState(d, link, &on) || !on) continue;
+        f->nvlinks++;
+        if (n->DeviceGetNvLinkRemoteDeviceType && n->DeviceGetNvLinkRemoteDeviceType(d, link, &type) == 0)
+            f->switched += type == REMOTE_SWITCH;
+    }
+    if (n->DeviceGetCudaComputeCapability && n->DeviceGetCudaComputeCapability(d, &major, &minor) == 0)
+        f->sm = 10 * major + minor;
+    if (n->DeviceGetMaxPcieLinkGeneration) n->DeviceGetMaxPcieLinkGeneration(d, &f->pcie);
 }
 
 static void read_device(const Nvml *n, NvmlDevice d, NvmlFacts *f) {
@@ -87,22 +117,43 @@ static void read_device(const Nvml *n, NvmlDevice d, NvmlFacts *f) {
         f->remap_pending = pending, f->remap_failed = failed;
     if (n->DeviceGetCurrentClocksThrottleReasons(d, &reasons) == 0)
         name_reasons(reasons, f->throttled, sizeof f->throttled);
-    for (unsigned link = 0; link < MOST_LINKS; link++)
-        if (n->DeviceGetNvLinkState(d, link, &on) == 0) f->nvlinks += on;
+    read_links(n, d, f);
+}
+
+static bool open_device(const Nvml *n, const unsigned char id[16], NvmlDevice *d) {
+    char uuid[48] = "GPU-";
+    for (int i = 0; i < 16; i++)
+        snprintf(uuid + strlen(uuid), 4, "%s%02x", i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "", id[i]);
+    return n->DeviceGetHandleByUUID(uuid, d) == 0;
 }
 
 void nvml_read(const unsigned char id[16], NvmlFacts *f) {
     Nvml n;
     NvmlDevice d;
-    char uuid[48] = "GPU-";
     *f = (NvmlFacts){.known = false};
     if (!load(&n) || n.Init_v2()) return;
-    for (int i = 0; i < 16; i++)
-        snprintf(uuid + strlen(uuid), 4, "%s%02x", i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "", id[i]);
-    if (n.DeviceGetHandleByUUID(uuid, &d) == 0) {
+    if (open_device(&n, id, &d)) {
         f->known = true;
         n.SystemGetDriverVersion(f->driver, sizeof f->driver);
         read_device(&n, d, f);
     }
     n.Shutdown();
+}
+
+static bool is_linked(const Nvml *n, const unsigned char a[16], const unsigned char b[16]) {
+    NvmlDevice from, to;
+    int status = !P2P_OK;
+    return open_device(n, a, &from) && open_device(n, b, &to) &&
+           n->DeviceGetP2PStatus(from, to, P2P_NVLINK, &status) == 0 && status == P2P_OK;
+}
+
+bool nvml_all_linked(const unsigned char (*ids)[16], int n) {
+    Nvml nvml;
+    if (!load(&nvml) || !nvml.DeviceGetP2PStatus || nvml.Init_v2()) return false;
+    bool all = true;
+    for (int i = 0; i < n; i++)
+        for (int k = 0; k < n && all; k++)
+            if (i != k) all = is_linked(&nvml, ids[i], ids[k]);
+    nvml.Shutdown();
+    return all;
 }

@@ -12,11 +12,15 @@ typedef struct NvmlFacts {
     unsigned sm_mhz, sm_most_mhz, memory_mhz, celsius, width, most_width; /* width: PCIe lanes */
     double watts, limit_watts;
     bool ecc, remap_pending, remap_failed;
-    uint64_t uncorrected; /* ECC errors since the driver was loaded */
-    int nvlinks;          /* that are up */
+    uint64_t uncorrected;  /* ECC errors since the driver was loaded */
+    int nvlinks, switched; /* NVLinks that are up; those of them that lead to an NVSwitch */
+    int sm;                /* 90: compute capability 9.0; 0: not known */
+    unsigned pcie;         /* the best generation that the GPU and its slot have; 0: not known */
 } NvmlFacts;
 
 /* Reads the GPU with this UUID. */
 void nvml_read(const unsigned char id[16], NvmlFacts *);
+/* Whether all pairs of these n GPUs of this host reach each other through NVLink. False if it is not known. */
+bool nvml_all_linked(const unsigned char (*ids)[16], int n);
 
 #endif

@@ -14,24 +14,49 @@
 #include "base/mem.h"
 #include "validate/sweep.h"
 
-/* The most important first. */
+/* Each kind of parallelism comes once, before variants, pairs of kinds and further lanes. */
 typedef struct Candidate {
-    const char *golden, *lane, *options; /* W: the ranks, H: half of them */
-    int ranks;                           /* that must divide the world */
+    const char *golden, *lane, *options; /* F: 4, or 2 in a world of two */
+    int ranks;                           /* the least */
 } Candidate;
 
+#define TP    "--tensor-model-parallel-size "
+#define SP    " --sequence-parallel"
+#define PP    "--pipeline-model-parallel-size "
+#define CP    "--context-parallel-size "
+#define EP    "--expert-model-parallel-size "
+#define ETP   "--expert-tensor-parallel-size "
+#define FSDP  "--use-megatron-fsdp --data-parallel-sharding-strategy "
+#define TO_EP " --moe-token-dispatcher-type alltoall"
+#define ZERO1 "--use-distributed-optimizer"
+
 static const Candidate CANDIDATES[] = {
-    {"llama-layouts", "fp64", "--tensor-model-parallel-size W --sequence-parallel", 2},
-    {"gpt2-layouts", "exact", "--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather", 2},
-    {"llama-layouts", "fp64", "--pipeline-model-parallel-size W", 2},
-    {"llama-layouts", "fp64", "--context-parallel-size W", 2},
-    {"mixtral-layouts", "fp64", "--expert-model-parallel-size W --moe-token-dispatcher-type alltoall", 2},
-    {"llama-layouts", "bf16", "--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads_params", 2},
-    {"llama-layouts", "exact", "--tensor-model-parallel-size 2 --pipeline-model-parallel-size H", 4},
-    {"llama-layouts", "exact", "--context-parallel-size 2 --tensor-model-parallel-size H", 4},
-    {"mixtral-layouts", "exact",
-     "--tensor-model-parallel-size 2 --expert-model-parallel-size H --sequence-parallel", 4},
-    {"gpt2-layouts", "fp32", "--tensor-model-parallel-size 2", 2},
+    {"llama-layouts", "fp64", TP "F" SP, 2},
+    {"gpt2-layouts", "exact", ZERO1 " --overlap-grad-reduce --overlap-param-gather", 2},
+    {"llama-layouts", "fp64", PP "F", 2},
+    {"llama-layouts", "fp64", CP "F", 2},
+    {"mixtral-layouts", "fp64", EP "F" TO_EP, 2},
+    {"llama-layouts", "fp64", FSDP "optim_grads_params --overlap-param-gather", 2},
+    {"mixtral-layouts", "fp64", TP "2" SP " " ETP "2", 2},
+    {"llama-layouts", "fp64", ZERO1 " --num-distributed-optimizer-instances 2", 4},
+    {"llama-layouts", "fp64", TP "F", 2},
+    {"llama-layouts", "fp64", PP "2 --num-virtual-stages-per-pipeline-rank 2", 2},
+    {"llama-layouts", "fp64", PP "F --pipeline-schedule zero-bubble", 2},
+    {"llama-layouts", "fp64", CP "F --cp-comm-type a2a", 2},
+    {"llama-layouts", "fp64", CP "F --cp-comm-type allgather", 2},
+    {"llama-layouts", "fp64", "", 2},
+    {"llama-layouts", "fp64", FSDP "optim_grads", 2},
+    {"mixtral-layouts", "fp64", EP "F", 2},
+    {"llama-layouts", "exact", TP "2 " PP "2", 4},
+    {"llama-layouts", "exact", CP "2 " TP "2", 4},
+    {"mixtral-layouts", "exact", TP "2 " EP "2" SP TO_EP, 4},
+    {"mixtral-layouts", "fp64", TP "2 " EP "2 " ETP "2" SP, 4},
+    {"llama-layouts", "fp64", PP "2 " CP "2", 4},
+    {"llama-layouts", "fp64", TP "2 " PP "2 --pipeline-schedule zero-bubble", 4},
+    {"llama-layouts", "exact", PP "F", 2},
+    {"llama-layouts", "exact", CP "F", 2},
+    {"llama-layouts", "bf16", FSDP "optim_grads_params", 2},
+    {"gpt2-layouts", "fp32", TP "F", 2},
 };
 enum { N_CANDIDATES = sizeof CANDIDATES / sizeof *CANDIDATES, CASES = 3 };
 static const char *const GOLDEN[CASES] = {"llama-layouts", "gpt2-layouts", "mixtral-layouts"};
@@ -40,31 +65,47 @@ static const char *const ONE_RANK[] = {"llama-layouts fp64", "llama-layouts bf16
 
 /* ---- the list ---- */
 
+/* The ranks of a cell. Golden batches have 8 sequences, so that only powers of two divide them. */
+static int cell_ranks(const StageInput *in) {
+    enum { MOST = 8 };
+    int ranks = 1;
+    while (2 * ranks <= stage_world(in) && ranks < MOST) ranks *= 2;
+    return ranks;
+}
+
 static void add_candidate(const Candidate *l, int ranks, Str *out) {
     str_printf(out, "%s %s --ranks %d ", l->golden, l->lane, ranks);
     for (const char *c = l->options; *c; c++)
-        if (*c == 'W' || *c == 'H')
-            str_printf(out, "%d", *c == 'W' ? ranks : ranks / 2);
+        if (*c == 'F')
+            str_printf(out, "%d", ranks < 4 ? ranks : 4);
         else
             str_add(out, c, 1);
     str_puts(out, "\n");
 }
 
-/* As many cells as the time allows, at least 2; none if no layout fits. */
-static void make_list(const StageInput *in, Str *out) {
-    const int ranks = stage_world(in);
-    const double cell_s = stage_on_gpu(in) ? 4 : 1.5;
-    int left = in->seconds < 2 * cell_s ? 2 : (int)(in->seconds / cell_s);
-    for (size_t i = 0; ranks == 1 && i < sizeof ONE_RANK / sizeof *ONE_RANK && left; i++, left--)
-        str_printf(out, "%s\n", ONE_RANK[i]);
-    for (int i = 0; ranks > 1 && i < N_CANDIDATES && left; i++)
-        if (ranks % CANDIDATES[i].ranks == 0) add_candidate(&CANDIDATES[i], ranks, out), left--;
+/* Cells `first` to `end` of those that the world has, one a line; returns the number of all of these. */
+static int list_cells(int ranks, int first, int end, Str *out) {
+    int n = 0;
+    for (size_t i = 0; ranks == 1 && i < sizeof ONE_RANK / sizeof *ONE_RANK; i++, n++)
+        if (n >= first && n < end) str_printf(out, "%s\n", ONE_RANK[i]);
+    for (int i = 0; ranks > 1 && i < N_CANDIDATES; i++) {
+        if (ranks < CANDIDATES[i].ranks) continue;
+        if (n >= first && n < end) add_candidate(&CANDIDATES[i], ranks, out);
+        n++;
+    }
+    return n;
 }
 
 /* ---- the sweep ---- */
 
-static void report(const StageInput *in, const Sweep *s) {
+/* The cells of all sweeps. */
+typedef struct Tally {
+    int all, ran, passed, failed;
+} Tally;
+
+static void report(const StageInput *in, const Sweep *s, Tally *t) {
     const SweepCounts n = sweep_counts(s);
+    t->passed += (int)n.of[VERDICT_PASS], t->failed += (int)n.of[VERDICT_FAIL];
     for (int64_t i = 0; i < s->n_cells; i++) {
         const Cell *c = &s->cells[i];
         if (cell_verdict(c) != VERDICT_FAIL) continue;
@@ -81,19 +122,17 @@ static void report(const StageInput *in, const Sweep *s) {
     for (int64_t i = 0; i < s->n_cells; i++)
         if (s->cells[i].skipped)
             outcome_limit(in->out, "parity: %s %s, which breaks a rule on %d ranks",
-                          s->cells[i].of->golden->name, s->cells[i].words, stage_world(in));
-    if (!n.of[VERDICT_PASS] && !n.of[VERDICT_FAIL])
-        outcome_add(in->out, ACCEPT_INCONCLUSIVE, "", "no cell ran");
-    outcome_sum_up(in->out, "%d of %s pass, in %s", (int)n.of[VERDICT_PASS],
-                   amount(n.of[VERDICT_PASS] + n.of[VERDICT_FAIL], "cell").s, amount(n.layouts, "layout").s);
+                          s->cells[i].of->golden->name, s->cells[i].words, cell_ranks(in));
 }
 
-static Err sweep(const StageInput *in, const char *const *dirs, const char *list) {
+static Err sweep(const StageInput *in, const char *const *dirs, const char *list, Tally *t) {
     char *words[8], none[] = "";
     int n = 0;
     Arena *arena = arena_new();
     if (stage_on_gpu(in))
         words[n++] = arena_printf(arena, "--device"), words[n++] = arena_printf(arena, "cuda");
+    words[n++] = arena_printf(arena, "--gemm-tuning");
+    words[n++] = arena_printf(arena, "%s", GemmTuningOption_spellings[in->config.gemm_tuning]);
     if (in->config.nccl_library) {
         words[n++] = arena_printf(arena, "--nccl-library");
         words[n++] = arena_printf(arena, "%s", in->config.nccl_library);
@@ -110,20 +149,55 @@ static Err sweep(const StageInput *in, const char *const *dirs, const char *list
     Err e = sweep_open(&o, &s);
     if (!e.code) e = sweep_check_device(&s);
     if (!e.code) sweep_run(&o, &s);
-    if (!e.code) report(in, &s);
+    if (!e.code) report(in, &s, t);
     sweep_free(&s);
     arena_free(arena);
     return e;
 }
 
-static Err sweep_list(const StageInput *in, const char *const *dirs, const Str *cells) {
+static Err sweep_list(const StageInput *in, const char *const *dirs, const Str *cells, Tally *t) {
     char list[40];
     const int fd = memfd_create("cells", MFD_CLOEXEC); /* a file that cannot stay behind */
     if (fd < 0) return file_failed("create", "a list of cells");
     snprintf(list, sizeof list, "/proc/self/fd/%d", fd);
     Err e = file_write_all(fd, list, cells->s, cells->len);
-    if (!e.code) e = sweep(in, dirs, list);
+    if (!e.code) e = sweep(in, dirs, list, t);
     close(fd);
+    return e;
+}
+
+static void finish(const StageInput *in, const Tally *t) {
+    const int ranks = cell_ranks(in), judged = t->passed + t->failed;
+    if (!judged) outcome_add(in->out, ACCEPT_INCONCLUSIVE, "", "no cell ran");
+    outcome_sum_up(in->out, "%d of %s pass, of %d for %s", t->passed, amount(judged, "cell").s, t->all,
+                   amount(ranks, "rank").s);
+    if (t->ran < t->all)
+        outcome_limit(in->out, "parity: %d of the %s for %s, for which there was no time", t->all - t->ran,
+                      amount(t->all, "cell").s, amount(ranks, "rank").s);
+    if (ranks < stage_world(in))
+        outcome_limit(in->out,
+                      "parity: layouts of more than %d ranks, because the golden cases do not fit %d", ranks,
+                      stage_world(in));
+}
+
+/* Sweeps as many cells as the time allows, at least 2. The first sweep tells how long a cell takes. */
+static Err sweep_all(const StageInput *in, const char *const *dirs) {
+    const int64_t start = clock_ns();
+    const double guess_s = stage_on_gpu(in) ? 4 : 1.5;
+    const int ranks = cell_ranks(in);
+    Tally t = {.all = list_cells(ranks, 0, 0, NULL)};
+    int next = in->seconds < 2 * guess_s ? 2 : (int)(in->seconds / guess_s);
+    Err e = ERR_OK;
+    while (next > 0 && t.ran < t.all && !e.code) {
+        Str cells = {0};
+        list_cells(ranks, t.ran, t.ran + next, &cells);
+        e = sweep_list(in, dirs, &cells, &t);
+        str_free(&cells);
+        t.ran = t.ran + next < t.all ? t.ran + next : t.all;
+        const double seconds = (double)(clock_ns() - start) * 1e-9;
+        next = (int)((in->seconds - seconds) * t.ran / seconds);
+    }
+    if (!e.code) finish(in, &t);
     return e;
 }
 
@@ -131,22 +205,16 @@ Err stage_parity(const StageInput *in) {
     char *dirs[CASES];
     const char *root = in->options->golden;
     bool there = true;
-    Str cells = {0};
     Err e = ERR_OK;
     for (int i = 0; i < CASES; i++) {
         dirs[i] = mem_printf("%s/%s", root, GOLDEN[i]);
         there &= file_is_dir(dirs[i]);
     }
-    make_list(in, &cells);
     if (!there)
         outcome_limit(in->out, "parity: '%s' has no golden cases; --golden names their folder", root);
-    else if (!cells.len)
-        outcome_limit(in->out, "parity: no layout of the golden cases fits %s",
-                      amount(stage_world(in), "rank").s);
     else
-        e = sweep_list(in, (const char *const *)dirs, &cells);
-    if (!there || !cells.len) outcome_add(in->out, ACCEPT_INCONCLUSIVE, "", "nothing to run");
-    str_free(&cells);
+        e = sweep_all(in, (const char *const *)dirs);
+    if (!there) outcome_add(in->out, ACCEPT_INCONCLUSIVE, "", "nothing to run");
     for (int i = 0; i < CASES; i++) free(dirs[i]);
     return e;
 }

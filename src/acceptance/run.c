@@ -79,10 +79,12 @@ static void run_turn(Turn *t) {
     str_free(&i.said);
 }
 
+/* Measuring the algorithms of a GEMM takes seconds, for which a stage has no time. */
 static Turn turn_of(const AcceptOptions *o, int stage, const char *library, double seconds, Outcome *out) {
     Turn t = {.in = {.options = o, .config = *o->config, .seconds = seconds, .out = out}, .stage = stage};
     Config *c = &t.in.config;
     c->nccl_library = library;
+    if (!config_given(c, gemm_tuning)) c->gemm_tuning = TUNING_OFF;
     if (!config_given(c, distributed_timeout_seconds) && !config_given(c, distributed_timeout_minutes))
         c->distributed_timeout_seconds = DEADLINE_S;
     else if (!config_given(c, distributed_timeout_seconds))

@@ -2,12 +2,15 @@
  * long each rank takes for the same work before it arrives. Samples are taken in rounds over all of these,
  * so that what changes slowly on the machine affects all alike. A pair or a rank is slow if the whole
  * confidence interval of its median (bench/gate/interval.h) is below a fraction of its siblings' upper
- * quartile. If all links of a rank are slow, the rank is suspect, else the link. */
+ * quartile. In a world of two, each has one sibling: the other direction of the link, the arrival of the other
+ * rank. The interval then has to be below a fraction of the sibling's whole interval. If all links of a rank
+ * are slow, the rank is suspect, else the link. Links that are all slow are found by their roof (links_roof.h). */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "acceptance/links_roof.h"
 #include "acceptance/stage.h"
 #include "base/amount.h"
 #include "base/clock.h"
@@ -27,11 +30,17 @@ typedef struct Speed {
     int round;
     char *in, *out, *work;
     Tensor x, w, y;
+    LinksRoof roof;
 } Speed;
+
+/* The collectives whose bus bandwidth is compared with the roof of the links. */
+static const char *const ROOFED[] = {"all_reduce", "all_gather"};
+enum { N_ROOFED = sizeof ROOFED / sizeof *ROOFED };
 
 /* The slow ones, and the rates of their siblings. Set: slow in each measurement so far. */
 typedef struct Slow {
     bool link[MOST_PAIRED * MOST_PAIRED], rank[EXACT_RANKS]; /* [from * world + to] */
+    bool below[N_ROOFED];                                    /* the floor of the roof */
     double of_links, of_ranks;
 } Slow;
 
@@ -110,6 +119,8 @@ static void sample_arrival(Speed *s, bool keep) {
     double *all = mem_zero((size_t)r->world, sizeof *all);
     STAGE_DOING(r, "arrival of the ranks");
     stage_barrier(r);
+    call_run(&OPS[OP_linear], &call); /* the caches of the rank that waited longest are cold */
+    device_wait(r->device);
     const int64_t start = clock_ns();
     for (int i = 0; i < REPEATS; i++) call_run(&OPS[OP_linear], &call);
     device_wait(r->device);
@@ -151,28 +162,37 @@ static bool is_slow(const Metric *m, double of, double fraction, int siblings) {
     return m && interval_of_median(m->sample, m->n, GATE_ERROR / siblings, &i) && i.high < fraction * of;
 }
 
+/* The lower end of the interval of the faster one of two siblings; 0: there are too few samples. */
+static double faster_of_two(const Metric *a, const Metric *b) {
+    Interval x = {0}, y = {0};
+    if (a) interval_of_median(a->sample, a->n, GATE_ERROR / 2, &x);
+    if (b) interval_of_median(b->sample, b->n, GATE_ERROR / 2, &y);
+    return fmax(x.low, y.low);
+}
+
 static const Metric *link_of(const Speed *s, int from, int to) {
     char name[80];
     link_name(from, to, name);
     return outcome_metric(s->r->out, name);
 }
 
-/* Whether all links from and to a rank are slow. */
+/* Whether all links from and to a rank are slow. A link between two ranks is no evidence against one of them. */
 static bool is_rank(const bool *slow, int n, int rank) {
-    bool all = true;
+    bool all = n > 2;
     for (int k = 0; k < n; k++) all &= k == rank || slow[rank * n + k] || slow[k * n + rank];
     return all;
 }
 
 static void report_links(const Speed *s, const bool *slow, double of) {
-    static const char TEXT[] = "%s %.3g GB/s, %.0f %% of its siblings' %.3g GB/s";
+    static const char TEXT[] = "%s %.3g GB/s, %.0f %% of %s %.3g GB/s";
     const int n = s->r->world;
+    const char *whose = n > 2 ? "its siblings'" : "the other direction's";
     const StageVerdict verdict = s->shared ? ACCEPT_INCONCLUSIVE : ACCEPT_DEGRADED;
     for (int a = 0; a < n; a++) {
         if (is_rank(slow, n, a)) {
             const double rate = metric_median(link_of(s, a, (a + 1) % n));
             outcome_add(s->r->out, verdict, stage_suspect(s->r, a).s, TEXT,
-                        "all of its links are slow: one has", rate, 100 * rate / of, of);
+                        "all of its links are slow: one has", rate, 100 * rate / of, whose, of);
             continue;
         }
         for (int b = 0; b < n; b++) {
@@ -180,7 +200,7 @@ static void report_links(const Speed *s, const bool *slow, double of) {
             if (a == b || !slow[a * n + b] || is_rank(slow, n, b)) continue;
             const double rate = metric_median(link_of(s, a, b));
             link_name(a, b, name);
-            outcome_add(s->r->out, verdict, name, TEXT, "it is slow:", rate, 100 * rate / of, of);
+            outcome_add(s->r->out, verdict, name, TEXT, "it is slow:", rate, 100 * rate / of, whose, of);
         }
     }
 }
@@ -189,7 +209,7 @@ static void judge_links(const Speed *s, Slow *slow) {
     static const double LEAST = 0.7;
     const int n = s->r->world, links = n * (n - 1);
     double medians[MOST_PAIRED * MOST_PAIRED] = {0};
-    if (n <= 2 || n > MOST_PAIRED) {
+    if (n > MOST_PAIRED) {
         memset(slow->link, 0, sizeof slow->link);
         return;
     }
@@ -197,9 +217,10 @@ static void judge_links(const Speed *s, Slow *slow) {
         for (int b = 0; b < n; b++)
             if (a != b) medians[k++] = metric_median(link_of(s, a, b));
     slow->of_links = reference(medians, links);
+    const double of = n > 2 ? slow->of_links : faster_of_two(link_of(s, 0, 1), link_of(s, 1, 0));
     for (int a = 0; a < n; a++)
         for (int b = 0; b < n; b++)
-            slow->link[a * n + b] &= a != b && is_slow(link_of(s, a, b), slow->of_links, LEAST, links);
+            slow->link[a * n + b] &= a != b && is_slow(link_of(s, a, b), of, LEAST, links);
 }
 
 static const Metric *arrival_of(const Speed *s, int rank) {
@@ -214,15 +235,79 @@ static void judge_arrivals(const Speed *s, Slow *slow) {
     double medians[EXACT_RANKS] = {0};
     for (int i = 0; i < n; i++) medians[i] = metric_median(arrival_of(s, i));
     slow->of_ranks = reference(medians, n);
-    for (int i = 0; i < n; i++) slow->rank[i] &= n > 2 && is_slow(arrival_of(s, i), slow->of_ranks, least, n);
+    const double of = n > 2 ? slow->of_ranks : faster_of_two(arrival_of(s, 0), arrival_of(s, 1));
+    for (int i = 0; i < n; i++) slow->rank[i] &= is_slow(arrival_of(s, i), of, least, n);
 }
 
 static void report_arrivals(const Speed *s, const Slow *slow) {
     for (int i = 0; i < s->r->world; i++)
         if (slow->rank[i])
             outcome_add(s->r->out, ACCEPT_DEGRADED, stage_suspect(s->r, i).s,
-                        "it arrives late: its work takes %.2g ms, and %.2g ms on its siblings",
-                        1e3 / metric_median(arrival_of(s, i)), 1e3 / slow->of_ranks);
+                        "it arrives late: its work takes %.2g ms, and %.2g ms on %s",
+                        1e3 / metric_median(arrival_of(s, i)), 1e3 / slow->of_ranks,
+                        s->r->world > 2 ? "its siblings" : "the other rank");
+}
+
+/* ---- the roof of the links ---- */
+
+static const Metric *busbw_of(const Speed *s, const char *collective) {
+    char name[80];
+    snprintf(name, sizeof name, "%s %zu KiB", collective, s->most >> 10);
+    return outcome_metric(s->r->out, name);
+}
+
+static void find_roof(Speed *s) {
+    StageRank *r = s->r;
+    unsigned char(*ids)[16] = mem_zero((size_t)r->world, sizeof *ids);
+    NvmlFacts mine = {.known = false}, *all = mem_zero((size_t)r->world, sizeof *all);
+    nvml_read(r->device->id, &mine);
+    stage_gather(r, r->device->id, ids, sizeof *ids);
+    stage_gather(r, &mine, all, sizeof mine);
+    if (r->out)
+        s->roof = links_roof(all, r->world, nvml_all_linked((const unsigned char(*)[16])ids, r->world),
+                             r->device->n_devices);
+    free(ids), free(all);
+}
+
+/* The rank whose links are slower than those of the others; -1: there is none, or it is not known. */
+static int slowest_rank(const Speed *s) {
+    static const double LEAST = 0.8;
+    const int n = s->r->world;
+    double all = 0, rate[MOST_PAIRED] = {0};
+    int slowest = 0;
+    if (n == 2 || n > MOST_PAIRED) return -1;
+    for (int a = 0; a < n; a++)
+        for (int b = 0; b < n; b++) {
+            const double of = a == b ? 0 : metric_median(link_of(s, a, b));
+            all += of, rate[a] += of, rate[b] += of;
+        }
+    for (int i = 1; i < n; i++)
+        if (rate[i] < rate[slowest]) slowest = i;
+    return rate[slowest] < LEAST * (2 * all - rate[slowest]) / (n - 1) ? slowest : -1;
+}
+
+static void report_roof(const Speed *s, const Slow *slow) {
+    const int n = s->r->world, rank = s->roof.weakest >= 0 ? s->roof.weakest : slowest_rank(s);
+    char suspect[64], share[160];
+    if (rank >= 0)
+        snprintf(suspect, sizeof suspect, "links of rank %d", rank);
+    else
+        snprintf(suspect, sizeof suspect, "links of %s", n == 2 ? "rank 0 or rank 1" : "all ranks");
+    for (int i = 0; i < N_ROOFED; i++) {
+        const Metric *busbw = busbw_of(s, ROOFED[i]);
+        links_share(&s->roof, busbw, share, sizeof share);
+        if (*share) outcome_fact(s->r->out, false, ROOFED[i], "%s", share);
+        if (slow->below[i])
+            outcome_add(s->r->out, ACCEPT_DEGRADED, suspect, "%s reaches %.3g GB/s of bus bandwidth, %s",
+                        ROOFED[i], metric_median(busbw), share);
+    }
+    if (s->roof.kind == ROOF_NOT_KNOWN)
+        outcome_limit(s->r->out, "speed: bus bandwidth against the roof of the links, which is not known: %s",
+                      s->roof.why);
+    if (s->roof.kind == ROOF_PCIE)
+        outcome_limit(s->r->out,
+                      "speed: bus bandwidth against the roof of PCIe, because it depends on the way "
+                      "through bridges and the host");
 }
 
 /* ---- the stage ---- */
@@ -238,7 +323,7 @@ static void touch(const Speed *s, char *at) {
 }
 
 static void allocate(Speed *s) {
-    const int64_t n = s->gpu ? 4096 : 64, rows[] = {n, 1, n}, square[] = {n, n};
+    const int64_t n = s->gpu ? 4096 : 128, rows[] = {n, 1, n}, square[] = {n, n};
     const size_t operand = (size_t)(n * n) * sizeof(float);
     Device *d = s->r->device;
     s->in = device_alloc(d, bytes_of(s), "messages"), s->out = device_alloc(d, bytes_of(s), "messages");
@@ -273,6 +358,10 @@ static bool measure(Speed *s, Slow *slow) {
     bool any = false;
     if (r->out) {
         judge_links(s, slow), judge_arrivals(s, slow);
+        for (int i = 0; i < N_ROOFED; i++) {
+            slow->below[i] &= links_are_slow(&s->roof, busbw_of(s, ROOFED[i]));
+            any |= slow->below[i];
+        }
         for (int i = 0; i < n * n && n <= MOST_PAIRED; i++) any |= slow->link[i];
         for (int i = 0; i < n; i++) any |= slow->rank[i];
     }
@@ -283,25 +372,27 @@ static bool measure(Speed *s, Slow *slow) {
 static void finish(const Speed *s, const Slow *slow) {
     StageRank *r = s->r;
     const int n = r->world;
-    char name[80];
+    char name[80], share[160];
     report_links(s, slow->link, slow->of_links);
     report_arrivals(s, slow);
-    if (n <= 2) outcome_limit(r->out, "speed: the link 0-1 against its siblings, because there are none");
+    if (s->gpu) report_roof(s, slow);
+    if (n == 2 && s->roof.kind != ROOF_NVLINK)
+        outcome_limit(r->out, "speed: both directions of the link 0-1 alike, because it has no siblings");
     if (n > MOST_PAIRED)
         outcome_limit(r->out, "speed: pairs of ranks, because there are more than %d ranks",
                       (int)MOST_PAIRED);
     snprintf(name, sizeof name, "all_reduce %zu KiB", s->most >> 10);
-    const Metric *sum = outcome_metric(r->out, name);
+    const Metric *sum = busbw_of(s, "all_reduce");
+    links_share(&s->roof, sum, share, sizeof share);
     const int least = (int)interval_least(GATE_ERROR / (n * (n - 1))), samples = sum ? sum->n : 0;
-    const AcceptOptions *o = r->in->options;
     if (samples < least)
         outcome_limit(r->out, "speed: slow links and ranks, because of only %s, and %d are needed",
                       amount(samples, "sample").s, least);
-    if (samples < least || (n <= 2 && !o->good && !o->nccl_b))
-        outcome_add(r->out, ACCEPT_INCONCLUSIVE, "", "nothing could be judged");
-    outcome_sum_up(r->out, "%s: %s %.2f GB/s of bus bandwidth, %s", r->transport, name,
-                   sum ? metric_median(sum) : 0, amount(samples, "round").s);
-    if (s->shared && !o->good)
+    if (samples < least) outcome_add(r->out, ACCEPT_INCONCLUSIVE, "", "nothing could be judged");
+    outcome_sum_up(r->out, "%s: %s %.2f GB/s of bus bandwidth%s%s%s, %s", r->transport, name,
+                   sum ? metric_median(sum) : 0, *share ? " (" : "", share, *share ? ")" : "",
+                   amount(samples, "round").s);
+    if (s->shared && !r->in->options->good)
         outcome_limit(r->out, "speed: between ranks that share a device and its memory");
 }
 
@@ -314,9 +405,12 @@ typedef struct Passes {
 
 static Err on_rank(StageRank *r) {
     Passes *p = r->in->state;
-    Speed s = {.r = r, .gpu = device_is_discrete(r->device)};
+    Speed s = {.r = r,
+               .gpu = device_is_discrete(r->device),
+               .roof = {.weakest = -1, .why = "ranks communicate through host memory"}};
     s.shared = s.gpu ? r->sharing > 1 : r->transport[0] != 'N';
-    s.message = s.gpu ? 32 << 20 : 16 << 20, s.most = s.gpu ? 128 << 20 : 4 << 20;
+    s.message = s.gpu ? 32 << 20 : 16 << 20, s.most = s.gpu ? 256 << 20 : 4 << 20;
+    if (s.gpu && !s.shared && r->transport[0] == 'N') find_roof(&s);
     const bool any = measure(&s, &p->slow);
     if (r->rank == 0 || comm_processes() > 1) p->any = any;
     if (r->out && (!any || p->pass == PASSES - 1)) finish(&s, &p->slow);

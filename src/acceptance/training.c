@@ -92,6 +92,7 @@ static Err make_config(const StageInput *in, Arena *arena, Training *t) {
     t->config.nccl_library = in->config.nccl_library;
     t->config.distributed_backend = in->config.distributed_backend;
     t->config.distributed_timeout_seconds = in->config.distributed_timeout_seconds;
+    t->config.gemm_tuning = in->config.gemm_tuning;
     config_finish(&t->config, arena, 0, &t->derived);
     return ERR_OK;
 }

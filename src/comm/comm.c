@@ -36,6 +36,11 @@ void comm_init(Comm *c, const CommTransport *host, void *host_state, int world, 
     comm_recorder_init(&c->recorder);
 }
 
+void comm_set_deadline(Comm *c, double seconds) {
+    CHECK(seconds > 0, "a deadline of %g s", seconds);
+    c->deadline_s = seconds;
+}
+
 int64_t comm_deadline_ns(const Comm *c) { return (int64_t)(c->deadline_s * 1e9); }
 int64_t comm_warning_ns(const Comm *c) { return comm_deadline_ns(c) / 10; }
 

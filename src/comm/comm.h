@@ -78,6 +78,10 @@ void comm_all_reduce(Comm *, Group, const char *site, CommReduction, DType, void
  * deadline then counts for the graph as a whole. Operations must not be started in a graph if they are staged. */
 void comm_launched(Comm *comm, const char *site);
 
+/* Replaces the deadline of CommOptions in the operations that this rank starts from now on. All ranks should do
+ * it, because the first one to wait too long ends the world. No operation of a device may be in flight. */
+void comm_set_deadline(Comm *, double seconds);
+
 int comm_rank(const Comm *);
 int comm_world(const Comm *);
 Group comm_everyone(const Comm *); /* all ranks in their order */

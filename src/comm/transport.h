@@ -129,7 +129,7 @@ struct Comm {
     void *device_state;
     const char *processes_by; /* what connects the ranks, if they are processes: "MPI", "TCP"; else NULL */
     int rank, world;
-    double deadline_s;
+    _Atomic double deadline_s; /* threads of the transports read it */
     CommSabotage sabotage;
     CommProfile *profile; /* [COMM_PROFILE]; NULL: none */
     Device *computes;     /* that the profile waits for; NULL: none */

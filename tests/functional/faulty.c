@@ -1,7 +1,10 @@
 /* The program with a faulty machine. It is linked with --wrap, so that the program itself has no way in.
  *   FAULTY="gemm RANK N"    flips a bit in the result of every Nth GEMM of a rank
+ *   FAULTY="count RANK N"   counts N zeros too few
  *   FAULTY="slow RANK MS"   delays its GEMMs
- *   FAULTY="memory RANK N"  one bit of each write to its device sticks at 1, if the write has more than N bytes */
+ *   FAULTY="tuning RANK N"  a device may only be opened with number N of GemmTuning
+ *   FAULTY="open RANK MS"   delays the opening of its device
+ *   FAULTY="memory RANK N"  one bit of each copy on its device sticks at 1, if the copy has more than N bytes */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -38,16 +41,28 @@ void __wrap_call_run(const OpDef *op, const Call *c) {
     static _Thread_local int calls;
     const Fault f = planted();
     __real_call_run(op, c);
+    if (op->number == OP_count_zeros && is_here(&f, "count")) *(int64_t *)c->out[0]->data -= f.number;
     if (op->number != OP_linear || c->device->kind == DEVICE_NULL) return;
     if (is_here(&f, "slow")) usleep((useconds_t)f.number * 1000);
     if (is_here(&f, "gemm") && ++calls % f.number == 0) ((unsigned char *)c->out[0]->data)[100] ^= 0x10;
 }
 
-void __real_device_write(Device *, void *at, const void *host, size_t bytes);
-void __wrap_device_write(Device *, void *at, const void *host, size_t bytes);
+Err __real_device_open(const DeviceSpec *, Device **);
+Err __wrap_device_open(const DeviceSpec *, Device **);
 
-void __wrap_device_write(Device *d, void *at, const void *host, size_t bytes) {
+Err __wrap_device_open(const DeviceSpec *spec, Device **out) {
     const Fault f = planted();
-    __real_device_write(d, at, host, bytes);
-    if (is_here(&f, "memory") && bytes > (size_t)f.number) ((unsigned char *)at)[f.number] |= 0x40;
+    CHECK(strcmp(f.kind, "tuning") || (int)spec->gemm_tuning == f.number, "a device is opened with tuning %d",
+          (int)spec->gemm_tuning);
+    if (is_here(&f, "open")) usleep((useconds_t)f.number * 1000);
+    return __real_device_open(spec, out);
+}
+
+void __real_device_copy(Device *, void *to, const void *from, size_t bytes);
+void __wrap_device_copy(Device *, void *to, const void *from, size_t bytes);
+
+void __wrap_device_copy(Device *d, void *to, const void *from, size_t bytes) {
+    const Fault f = planted();
+    __real_device_copy(d, to, from, bytes);
+    if (is_here(&f, "memory") && bytes > (size_t)f.number) ((unsigned char *)to)[f.number] |= 1;
 }

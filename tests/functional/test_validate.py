@@ -32,9 +32,26 @@ named(stages["parity"], "not known", "it could not run: ")
 assert stages["inventory"]["verdict"] == "PASS", said
 
 # A stage that judges nothing is inconclusive; a single stage gets all of the time.
-stages, said = validate("--ranks", 2, "--seconds", 1, "--only", "speed", expect=4)
+stages, said = validate("--seconds", 1, "--only", "speed", expect=4)
 stages, said = validate("--ranks", 1, "--seconds", 2, "--only", "collectives", "compute")
 assert 1.9 < stages["compute"]["seconds"] < 10, said
+
+# No stage measures the algorithms of GEMMs, unless it is told to: this would take its time.
+GEMMS = ["--ranks", 2, "--seconds", 1, "--only", "compute", "roofs", "speed", "parity", "training"]
+validate(*GEMMS, program=FAULTY, FAULTY="tuning 0 2")
+validate(*GEMMS, "--gemm-tuning", "fastest", program=FAULTY, FAULTY="tuning 0 1")
+
+# All layouts run if there is time, and the report has their number if there is not.
+for ranks, cells in ((4, 26), (3, 19), (1, 4)):
+    stages, said = validate("--ranks", ranks, "--seconds", 60, "--only", "parity")
+    assert f"{cells} of {cells} cells pass, of {cells} for " in stages["parity"]["summary"] and "no time" not in said, said
+    assert ("layouts of more than 2 ranks" in said) == (ranks == 3), said
+stages, said = validate("--ranks", 4, "--seconds", 1, "--only", "parity")
+ran = int(stages["parity"]["summary"].split()[0])
+assert ran >= 2 and (ran == 26 or f"parity: {26 - ran} of the 26 cells for 4 ranks, for which there was no time" in said), said
+
+# A device that takes longer to open than the drills wait for an operation.
+validate("--ranks", 2, "--seconds", 1, "--only", "hang", program=FAULTY, FAULTY="open 0 4000")
 
 # Wrong arguments.
 (WORK / "empty.json").write_text("{}")

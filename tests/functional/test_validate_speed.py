@@ -5,7 +5,7 @@ ONLY = ["--ranks", 3, "--seconds", 1, "--only"]
 stages, said = validate(*ONLY, "speed", *NCCL, HOST_NCCL_FAULT="link:1:2", expect=1)
 named(stages["speed"], "link 1-2", "it is slow", "DEGRADED")
 assert len(stages["speed"]["evidence"]) == 1, said
-named(validate(*ONLY, "speed", *NCCL, HOST_NCCL_FAULT="rank:2:2", expect=1)[0]["speed"], "rank 2", "all of its links are slow", "DEGRADED")
+named(validate(*ONLY, "speed", *NCCL, HOST_NCCL_FAULT="rank:2:4", expect=1)[0]["speed"], "rank 2", "all of its links are slow", "DEGRADED")
 named(validate(*ONLY, "speed", program=FAULTY, FAULTY="slow 1 2", expect=1)[0]["speed"], "rank 1", "it arrives late", "DEGRADED")
 
 # A good run that was a hundred times faster. A CPU may be busy, so this is no verdict.
@@ -21,3 +21,14 @@ named(stages["speed"], "all_reduce 4096 KiB", "less than", "INCONCLUSIVE")
 stages, said = validate(*ONLY, "speed", "compute", "memory", "roofs", *NCCL, HOST_NCCL_FAULT="rank:0:50")
 named(stages["speed"], "", "nothing could be judged", "INCONCLUSIVE")
 assert any("slow links and ranks, because of only " in limit for limit in stages["speed"]["not_certified"]), said
+
+# With two ranks, one is the sibling of the other, and so are the directions of their link.
+TWO = ["--ranks", 2, "--seconds", 1, "--only", "speed"]
+stages, said = validate(*TWO, *NCCL)
+assert "both directions of the link 0-1 alike" in said, said
+stages, said = validate(*TWO, *NCCL, HOST_NCCL_FAULT="link:0:1", expect=1)
+named(stages["speed"], "link 0-1", "of the other direction's", "DEGRADED")
+assert len(stages["speed"]["evidence"]) == 1, said
+stages, said = validate(*TWO, program=FAULTY, FAULTY="slow 1 2", expect=1)
+named(stages["speed"], "rank 1", "on the other rank", "DEGRADED")
+assert len(stages["speed"]["evidence"]) == 1, said

@@ -31,7 +31,7 @@
  *   HOST_NCCL_FAULT_IN=TEXT    the fault is only in a library whose file name contains TEXT
  *   HOST_NCCL_FAULT_PROTO=TEXT the fault is only in a process in which NCCL_PROTO is TEXT
  * Faults are in communicators of more than one member. Operations are counted from 0. A member is numbered in its
- * communicator, a rank in the largest communicator that its thread has joined. */
+ * communicator, a rank in the first of the largest communicators that its thread has joined. */
 #include <dlfcn.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -489,7 +489,7 @@ static World *world_new(const NcclId *id, int members) {
 
 static NcclComm comm_new(World *w, int rank) {
     NcclComm c = zeroed(1, sizeof *c);
-    if (w->members >= largest.members) largest.members = w->members, largest.rank = rank;
+    if (w->members > largest.members) largest.members = w->members, largest.rank = rank;
     *c = (struct ncclComm){.world = w, .rank = rank, .global = largest.rank, .next = group.joining};
     c->sent = zeroed(2 * (size_t)w->members, sizeof(int64_t));
     c->received = c->sent + w->members;

@@ -53,6 +53,23 @@ static void a_slow_rank_is_named_once(void **state) {
     assert_int_equal(e.status, 0);
 }
 
+/* The first operation may take long, and later ones may not. */
+static void has_a_new_deadline(void *arg, Comm *c) {
+    small_run(c, small_call(c, COMM_ALL_REDUCE, "first"));
+    comm_set_deadline(c, 0.5);
+    if (comm_rank(c) == 1) comm_sabotage(c, (CommSabotage){.nth = 1, .delay_s = *(double *)arg});
+    small_run(c, small_call(c, COMM_ALL_REDUCE, "second"));
+}
+
+static void a_new_deadline_is_that_of_later_operations(void **state) {
+    (void)state;
+    static Ending e;
+    double delay = 30;
+    end_of(has_a_new_deadline, &delay, FAULT_RANKS, &(CommOptions){.deadline_s = 1000}, &e);
+    assert_non_null(strstr(e.text, "has waited 0.5 s for ranks that are late"));
+    assert_true(WEXITSTATUS(e.status) == ERR_INFRA && e.seconds < 10);
+}
+
 /* ---- bugs of the caller: they end the process and name the rank ---- */
 
 static void leaves_work(void *arg, Comm *c) {
@@ -110,6 +127,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_fault_is_reported_in_time),
         cmocka_unit_test(a_delay_within_the_deadline_is_no_fault),
+        cmocka_unit_test(a_new_deadline_is_that_of_later_operations),
         cmocka_unit_test(a_slow_rank_is_named_once),
         cmocka_unit_test(bugs_end_the_process_with_the_ranks_name),
     };

@@ -1,0 +1,72 @@
+#include "acceptance/links_roof.h"
+
+#include <stdio.h>
+
+#include "bench/gate/gate.h"
+
+static const double FLOOR = 0.5;
+
+/* GB/s of an NVLink in each direction. The kind of GPU decides, because some drivers report the fifth generation
+ * of NVLink for the fourth. */
+static double of_nvlink(int sm) {
+    if (sm >= 100) return 50;
+    if (sm >= 86 && sm < 90) return 14.0625;
+    return sm >= 70 ? 25 : sm >= 60 ? 20 : 0;
+}
+
+/* GB/s of a PCIe lane in each direction, with its encoding. */
+static double of_lane(unsigned generation) {
+    static const double RATES[] = {0, 0.25, 0.5, 0.985, 1.969, 3.938, 7.563};
+    return generation < sizeof RATES / sizeof *RATES ? RATES[generation] : 0;
+}
+
+static double rate_of(const NvmlFacts *f, RoofKind kind) {
+    return kind == ROOF_NVLINK ? f->nvlinks * of_nvlink(f->sm) : f->width * of_lane(f->pcie);
+}
+
+/* Ranks on some of the GPUs of a mesh without switches use some of the links. */
+static RoofKind kind_of(const NvmlFacts *facts, int n, bool all_linked, int devices, const char **why) {
+    bool known = true, any = false, all = true, switched = true;
+    for (int i = 0; i < n; i++) {
+        known &= facts[i].known;
+        any |= facts[i].nvlinks > 0, all &= facts[i].nvlinks > 0;
+        switched &= facts[i].switched == facts[i].nvlinks;
+    }
+    *why = !known                             ? "libnvidia-ml.so.1 does not tell it"
+           : any && !(all && all_linked)      ? "NVLink does not connect all pairs of GPUs"
+           : any && !switched && devices != n ? "NVLinks lead to GPUs without a rank"
+                                              : NULL;
+    return *why ? ROOF_NOT_KNOWN : any ? ROOF_NVLINK : ROOF_PCIE;
+}
+
+LinksRoof links_roof(const NvmlFacts *facts, int n, bool all_linked, int devices) {
+    LinksRoof r = {.weakest = -1};
+    int best = 0, weakest = 0;
+    r.kind = kind_of(facts, n, all_linked, devices, &r.why);
+    if (r.kind == ROOF_NOT_KNOWN) return r;
+    for (int i = 1; i < n; i++) {
+        if (rate_of(&facts[i], r.kind) > rate_of(&facts[best], r.kind)) best = i;
+        if (rate_of(&facts[i], r.kind) < rate_of(&facts[weakest], r.kind)) weakest = i;
+    }
+    r.rate = rate_of(&facts[best], r.kind);
+    if (rate_of(&facts[weakest], r.kind) < r.rate) r.weakest = weakest;
+    if (r.rate <= 0) r.kind = ROOF_NOT_KNOWN, r.why = "the rate of a link of this GPU is not known";
+    if (r.kind == ROOF_NVLINK)
+        snprintf(r.of, sizeof r.of, "%d NVLinks of %.3g GB/s", facts[best].nvlinks,
+                 of_nvlink(facts[best].sm));
+    else
+        snprintf(r.of, sizeof r.of, "PCIe %u x%u", facts[best].pcie, facts[best].width);
+    return r;
+}
+
+bool links_are_slow(const LinksRoof *r, const Metric *busbw) {
+    Interval i;
+    return r->kind == ROOF_NVLINK && busbw &&
+           interval_of_median(busbw->sample, busbw->n, GATE_ERROR / 2, &i) && i.high < FLOOR * r->rate;
+}
+
+void links_share(const LinksRoof *r, const Metric *busbw, char *out, size_t n) {
+    *out = 0;
+    if (r->kind != ROOF_NOT_KNOWN && busbw)
+        snprintf(out, n, "%.0f %% of %.0f GB/s, %s", 100 * metric_median(busbw) / r->rate, r->rate, r->of);
+}

@@ -1,0 +1,87 @@
+/* A library with NVML's functions and two GPUs of the kind H100, for machines without a GPU. Their UUIDs begin with a and b.
+ * HOST_NVML_LINKS=N: N of the 18 NVLinks of the second GPU are up; else all. */
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { NOT_FOUND = 6, LINKS = 18, SWITCH = 2, NVLINK = 2 };
+
+typedef const char *Device; /* its UUID */
+
+#define FUNCTION(name, ...)                                                                                  \
+    int nvml##name(__VA_ARGS__);                                                                             \
+    int nvml##name(__VA_ARGS__)
+#define GIVES(name, type, value)                                                                             \
+    FUNCTION(name, Device d, type *out) {                                                                    \
+        (void)d;                                                                                             \
+        *out = value;                                                                                        \
+        return 0;                                                                                            \
+    }
+#define GIVES_OF_KIND(name, type, value)                                                                     \
+    FUNCTION(name, Device d, int kind, type *out) {                                                          \
+        (void)d, (void)kind;                                                                                 \
+        *out = value;                                                                                        \
+        return 0;                                                                                            \
+    }
+
+FUNCTION(Init_v2, void) { return 0; }
+FUNCTION(Shutdown, void) { return 0; }
+FUNCTION(SystemGetDriverVersion, char *out, unsigned n) {
+    snprintf(out, n, "570.1");
+    return 0;
+}
+FUNCTION(DeviceGetHandleByUUID, const char *uuid, Device *out) {
+    static const char *const UUIDS[] = {"GPU-aaaaaaaa-aaaa-aaaa-aaaa-aaaaaaaaaaaa",
+                                        "GPU-bbbbbbbb-bbbb-bbbb-bbbb-bbbbbbbbbbbb"};
+    for (int i = 0; i < 2; i++)
+        if (!strcmp(uuid, UUIDS[i])) {
+            *out = UUIDS[i];
+            return 0;
+        }
+    return NOT_FOUND;
+}
+GIVES_OF_KIND(DeviceGetClockInfo, unsigned, 1700)
+GIVES_OF_KIND(DeviceGetMaxClockInfo, unsigned, 1980)
+GIVES_OF_KIND(DeviceGetTemperature, unsigned, 40)
+GIVES(DeviceGetPowerUsage, unsigned, 300000)
+GIVES(DeviceGetEnforcedPowerLimit, unsigned, 700000)
+GIVES(DeviceGetCurrPcieLinkWidth, unsigned, 16)
+GIVES(DeviceGetMaxPcieLinkWidth, unsigned, 16)
+GIVES(DeviceGetMaxPcieLinkGeneration, unsigned, 5)
+GIVES(DeviceGetCurrentClocksThrottleReasons, unsigned long long, 0)
+FUNCTION(DeviceGetEccMode, Device d, int *now, int *later) {
+    (void)d;
+    *now = *later = 1;
+    return 0;
+}
+FUNCTION(DeviceGetTotalEccErrors, Device d, int type, int counter, unsigned long long *out) {
+    (void)d, (void)type, (void)counter;
+    *out = 0;
+    return 0;
+}
+FUNCTION(DeviceGetRemappedRows, Device d, unsigned *a, unsigned *b, unsigned *pending, unsigned *failed) {
+    (void)d;
+    *a = *b = *pending = *failed = 0;
+    return 0;
+}
+FUNCTION(DeviceGetCudaComputeCapability, Device d, int *major, int *minor) {
+    (void)d;
+    *major = 9, *minor = 0;
+    return 0;
+}
+FUNCTION(DeviceGetNvLinkState, Device d, unsigned link, int *on) {
+    const char *up = getenv("HOST_NVML_LINKS");
+    if (link >= LINKS) return NOT_FOUND;
+    *on = d[4] == 'a' || !up || (int)link < atoi(up);
+    return 0;
+}
+FUNCTION(DeviceGetNvLinkRemoteDeviceType, Device d, unsigned link, int *type) {
+    (void)d, (void)link;
+    *type = SWITCH;
+    return 0;
+}
+FUNCTION(DeviceGetP2PStatus, Device from, Device to, int capability, int *status) {
+    *status = from == to || capability != NVLINK;
+    return 0;
+}

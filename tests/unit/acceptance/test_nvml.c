@@ -1,0 +1,56 @@
+/* The facts that NVML tells about GPUs. The test is linked with nvml/host_nvml.c, which has the name of the driver's library. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "acceptance/nvml.h"
+#include "unit/cmocka_all.h"
+
+static void new_ids(unsigned char ids[3][16]) {
+    static const int BYTES[] = {0xaa, 0xbb, 0xcc};
+    for (int i = 0; i < 3; i++) memset(ids[i], BYTES[i], 16);
+}
+
+static void a_gpu_is_read(void **unused) {
+    (void)unused;
+    unsigned char ids[3][16];
+    NvmlFacts f;
+    new_ids(ids);
+    nvml_read(ids[0], &f);
+    assert_true(f.known && f.ecc && !f.uncorrected && !*f.throttled);
+    assert_string_equal(f.driver, "570.1");
+    assert_true(f.nvlinks == 18 && f.switched == 18 && f.sm == 90);
+    assert_true(f.width == 16 && f.most_width == 16 && f.pcie == 5);
+    assert_true(f.watts == 300 && f.limit_watts == 700);
+    nvml_read(ids[2], &f);
+    assert_true(!f.known && !f.nvlinks);
+}
+
+static void links_that_are_down_do_not_count(void **unused) {
+    (void)unused;
+    unsigned char ids[3][16];
+    NvmlFacts f;
+    new_ids(ids);
+    setenv("HOST_NVML_LINKS", "5", 1);
+    nvml_read(ids[1], &f);
+    unsetenv("HOST_NVML_LINKS");
+    assert_true(f.nvlinks == 5 && f.switched == 5);
+}
+
+static void pairs_are_linked(void **unused) {
+    (void)unused;
+    unsigned char ids[3][16];
+    new_ids(ids);
+    assert_true(nvml_all_linked((const unsigned char(*)[16])ids, 2));
+    assert_false(nvml_all_linked((const unsigned char(*)[16])ids, 3)); /* the third is on another host */
+    memcpy(ids[1], ids[0], 16);
+    assert_false(nvml_all_linked((const unsigned char(*)[16])ids, 2));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_gpu_is_read),
+        cmocka_unit_test(links_that_are_down_do_not_count),
+        cmocka_unit_test(pairs_are_linked),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
