@@ -208,6 +208,23 @@ assert [row["name"] for row in rows_of(out)] == ["attention/short", "attention_g
 vanishing = program("vanishing", '#!/bin/sh\nrm -f "$0"\nexit 1\n')
 assert "no process: " in race(*words, "--ours", vanishing, "--rounds", 2, status=1).stdout
 
+# Collectives, in host memory. The peer's programs print nccl-tests' lines, and take 1000 us; one of them fails.
+(WORK / "nccl-tests").mkdir()
+for name in ("all_reduce", "all_gather", "reduce_scatter", "alltoall"):
+    program(f"nccl-tests/{name}_perf", f"""#!/bin/sh
+[ "$*" = '-g 2 -b 64K -e 64K -n 40 -w 10 -c 0' ] || exit 5
+case $0 in *alltoall*) exit 1;; esac
+echo '#       size         count      type   redop    root     time   algbw   busbw  #wrong     time   algbw   busbw  #wrong'
+echo '       65536         16384     float     sum      -1  1000.00   60.00   61.00    N/A   999.00   60.00   62.00    N/A'
+""")
+done = race("comm", "--nccl-tests", WORK / "nccl-tests", "--sizes", "64K", "--device", "cpu", "--ours", PROGRAM, "--rounds", 2, "--seconds", 1e-3,
+            "--out", out, status=1)
+rows = rows_of(out)
+assert [row["collective"] for row in rows] == ["all_reduce", "all_gather", "reduce_scatter"] and "nccl-tests, all_to_all: ended with 1" in done.stdout
+for row in rows:
+    assert row["bytes"] == 65536 and row["peer_us"] == spread([1000, 1000]) and row["peer_busbw"]["median"] == 61, row
+    assert abs(row["ratio"]["max"] * row["ours_us"]["min"] - 1000) < 1e-6, row
+
 # Programs. We take 10 ms a step, the peer 30 ms after a slower first step.
 program("ours", """#!/usr/bin/env python3
 import json, pathlib, sys

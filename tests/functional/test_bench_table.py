@@ -10,7 +10,7 @@ for name in ("docs", "bench/results"):
 DOCUMENTS = WORK / "docs/performance.md", WORK / "README.md"
 script = (ROOT / "tools/bench_table").read_text()
 SECTIONS = re.findall(r'"([\w-]+)": \w+_table\b', script)
-assert len(SECTIONS) == 18, SECTIONS
+assert len(SECTIONS) == 20, SECTIONS
 for path in DOCUMENTS:
     path.write_text("Before.\n" + "".join(f"<!-- {name} -->\n<!-- end -->\n" for name in SECTIONS) + "After.\n")
 
@@ -32,7 +32,12 @@ of_family = {"conf": "bert-20m", "ours": [{"result": of_cpu}], "ratio": spread, 
 scaled = {"ranks": 2, "devices": 2, "global_batch_size": 8, "step_ms": spread, "tokens_per_second": 5e4, "tokens_per_second_per_device": 2.5e4,
           "exposed": 0.015, "efficiency": {"median": 0.97, "low": 0.96, "high": 0.98}, "note": "2 ranks share a bus"}
 first = scaled | {"ranks": 1, "efficiency": {"median": 1.0}}
+on_two = result | {"global_batch_size": 32, "profiled_step_ms": 10.0, "family_ms": families | {"communication": 0.2}}
+step = row | {"provenance": facts, "devices": 2, "ours": [{"result": on_two}], "peer": [{"result": {"parallel": "DDP"}}]}
+collective = {"collective": "all_reduce", "bytes": 2**28} | {f"{side}_{what}": spread for side in ("ours", "peer") for what in ("us", "busbw")}
 RESULTS = {
+    "gpu-steps-ddp.json": {"rows": [step, step | {"devices": 1}, failed]},
+    "gpu-comm.json": {"rows": [collective | {"ratio": spread}], "provenance": {"ranks": 2, "device": "a GPU", "transport": "a NCCL", "rounds": 3}},
     "recipes.json": {"rows": [{"name": "m", "parameters": 8030261248, "layout": {"ranks": 64, "tensor": 4, "pipeline": 4, "context": 1, "expert": 1, "data": 4},
                                "global_batch_size": 128, "bubble": 0.012, "bytes": 2**36, "published": "1 TFLOP/s"}]},
     "cpu-families.json": {"rows": [of_family]},
@@ -78,7 +83,10 @@ for part in ("| gpt2-125m | 1.2 | 1.2 | 1.250 (1.200 to 1.300) | 100000 | 592000
              "| `attention/short` | 2 x 1 x 1 x 1 x 8 | 1 us, 800 TFLOP/s | 1 us, 800 TFLOP/s, flash | 1.250 (1.200 to 1.300) | - | - | - |",
              "worst shape | 0.970 |  | 1.250 | yes |", "| gpt2-125m | 1.2 | 1.2 | -23.1 % to -16.7 % |", "cost of determinism | 3.0 % |",
              "FP8 over bf16 | 1.30 |  | 1.250 | no |", "FP8: `--this`; bf16: `--that`.",
-             "| [m](../bench/recipes/m.conf) | 8.0 | 64 | TP4 PP4 DP4 | 128 | 1.2 % | 64.0 | 1 TFLOP/s |", "| 2b-weak | 2 | 2 | 8 | 1.2 | 50000 | 25000 | 1.5 % | 97.0 % (96.0 % to 98.0 %) |", "Note: 2 ranks share a bus.", "| gpt2-125m | 0123abc | 1, 0 |"):
+             "| [m](../bench/recipes/m.conf) | 8.0 | 64 | TP4 PP4 DP4 | 128 | 1.2 % | 64.0 | 1 TFLOP/s |", "| 2b-weak | 2 | 2 | 8 | 1.2 | 50000 | 25000 | 1.5 % | 97.0 % (96.0 % to 98.0 %) |", "Note: 2 ranks share a bus.",
+             "| gpt2-125m | 2 x a GPU | 16 | `--fast` | 1.2 | 2.0 % | DDP | 1.2 | 1.250 (1.200 to 1.300) | 100000 | 50.0 % |",
+             "| gpt2-125m | 1 x a GPU | 32 | `--fast` | 1.2 | - | DDP |",
+             "| all_reduce | 256 | 1 | 1 | 1.2 | 1.250 (1.200 to 1.300) |", "2 ranks on a GPU, a NCCL, 3 rounds.", "| gpt2-125m | 0123abc | 1, 0 |"):
     assert part in text, (part, text)
 assert "llama3-8b" not in text and all((WORK / f"docs/{name}.svg").read_text().count("<svg") == 1 for name in ("race", "scaling"))
 
