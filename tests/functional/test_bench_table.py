@@ -7,10 +7,10 @@ from harness import *
 
 for name in ("docs", "bench/results"):
     (WORK / name).mkdir(parents=True)
-DOCUMENTS = WORK / "docs/performance.md", WORK / "README.md"
+DOCUMENTS = WORK / "docs/performance.md", WORK / "docs/encoder-results.md", WORK / "README.md"
 script = (ROOT / "tools/bench_table").read_text()
 SECTIONS = re.findall(r'"([\w-]+)": \w+_table\b', script)
-assert len(SECTIONS) == 20, SECTIONS
+assert len(SECTIONS) == 23, SECTIONS
 for path in DOCUMENTS:
     path.write_text("Before.\n" + "".join(f"<!-- {name} -->\n<!-- end -->\n" for name in SECTIONS) + "After.\n")
 
@@ -31,6 +31,8 @@ of_family = {"conf": "bert-20m", "ours": [{"result": of_cpu}], "ratio": spread, 
              "provenance": {"device": "CPU (1 thread)", "cpu": "a CPU", "blas": "a BLAS", "commit": "0123abc", "rounds": 4}}
 scaled = {"ranks": 2, "devices": 2, "global_batch_size": 8, "step_ms": spread, "tokens_per_second": 5e4, "tokens_per_second_per_device": 2.5e4,
           "exposed": 0.015, "efficiency": {"median": 0.97, "low": 0.96, "high": 0.98}, "note": "2 ranks share a bus"}
+trained = {"device": "a GPU", "commit": "0123abc", "parameters": 19456926, "steps": 6000, "tokens": 98304000, "seconds": 61.5, "loss_first": 9.49,
+           "loss_last": 2.5, "validation_loss": 2.75, "curve": [[60, 9.0], [120, 8.5]]}
 first = scaled | {"ranks": 1, "efficiency": {"median": 1.0}}
 on_two = result | {"global_batch_size": 32, "profiled_step_ms": 10.0, "family_ms": families | {"communication": 0.2}}
 step = row | {"provenance": facts, "devices": 2, "ours": [{"result": on_two}], "peer": [{"result": {"parallel": "DDP"}}]}
@@ -40,6 +42,9 @@ RESULTS = {
     "gpu-comm.json": {"rows": [collective | {"ratio": spread}], "provenance": {"ranks": 2, "device": "a GPU", "transport": "a NCCL", "rounds": 3}},
     "recipes.json": {"rows": [{"name": "m", "parameters": 8030261248, "layout": {"ranks": 64, "tensor": 4, "pipeline": 4, "context": 1, "expert": 1, "data": 4},
                                "global_batch_size": 128, "bubble": 0.012, "bytes": 2**36, "published": "1 TFLOP/s"}]},
+    "encoders.json": {"lane": "bf16", "rows": [trained | {"model": "bert"}, trained | {"model": "t5", "validation_loss": None}],
+                      "classifier": [{"start": "scratch", "rate": 0.001, "steps": 75, "accuracy": [0.5, 0.625]}], "train": 1200, "valid": 396,
+                      "answers": [{"prompt": "a <extra_id_0>", "answer": "<extra_id_0> `b|c"}]},
     "cpu-families.json": {"rows": [of_family]},
     "gpu-scaling-2b-weak.json": {"scaling": "weak", "rows": [first, scaled]},
     "gpu-race.json": {"rows": [row, failed, other]}, "gpu-fp8.json": against, "gpu-deterministic.json": against,
@@ -84,11 +89,13 @@ for part in ("| gpt2-125m | 1.2 | 1.2 | 1.250 (1.200 to 1.300) | 100000 | 592000
              "worst shape | 0.970 |  | 1.250 | yes |", "| gpt2-125m | 1.2 | 1.2 | -23.1 % to -16.7 % |", "cost of determinism | 3.0 % |",
              "FP8 over bf16 | 1.30 |  | 1.250 | no |", "FP8: `--this`; bf16: `--that`.",
              "| [m](../bench/recipes/m.conf) | 8.0 | 64 | TP4 PP4 DP4 | 128 | 1.2 % | 64.0 | 1 TFLOP/s |", "| 2b-weak | 2 | 2 | 8 | 1.2 | 50000 | 25000 | 1.5 % | 97.0 % (96.0 % to 98.0 %) |", "Note: 2 ranks share a bus.",
+             "| bert | 19,456,926 | 6,000 | 98,304,000 | 61.5 | 9.49 | 2.50 | 2.75 |", "| 2.50 | - |\n\na GPU, bf16, commit 0123abc.",
+             "| scratch | 0.001 | 75 | 50.0 %, 62.5 % |", "| `a <extra_id_0>` | `<extra_id_0> 'b/c` |",
              "| gpt2-125m | 2 x a GPU | 16 | `--fast` | 1.2 | 2.0 % | DDP | 1.2 | 1.250 (1.200 to 1.300) | 100000 | 50.0 % |",
              "| gpt2-125m | 1 x a GPU | 32 | `--fast` | 1.2 | - | DDP |",
              "| all_reduce | 256 | 1 | 1 | 1.2 | 1.250 (1.200 to 1.300) |", "2 ranks on a GPU, a NCCL, 3 rounds.", "| gpt2-125m | 0123abc | 1, 0 |"):
     assert part in text, (part, text)
-assert "llama3-8b" not in text and all((WORK / f"docs/{name}.svg").read_text().count("<svg") == 1 for name in ("race", "scaling"))
+assert "llama3-8b" not in text and all((WORK / f"docs/{name}.svg").read_text().count("<svg") == 1 for name in ("race", "scaling", "encoders"))
 
 # A new number makes the documents and the plot stale.
 row["mfu"] = 0.51
