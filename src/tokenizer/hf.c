@@ -88,14 +88,24 @@ static int32_t configured_id(const Tokenizer *t, const json_t *config, const cha
     return text ? hf_token_id(t, text) : -1;
 }
 
-/* The first of the field's usual end-of-text tokens that is special here. */
-int32_t hf_usual_eod(const Tokenizer *t) {
-    static const char *const names[] = {"<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<EOT>"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        int32_t id = hf_token_id(t, names[i]);
+/* The first of these tokens that is special here; NULL ends the list. */
+static int32_t usual(const Tokenizer *t, const char *const *names) {
+    for (; *names; names++) {
+        const int32_t id = hf_token_id(t, *names);
         if (id >= 0 && hf_is_special(t, id)) return id;
     }
     return -1;
+}
+
+int32_t hf_usual_eod(const Tokenizer *t) {
+    static const char *const names[] = {"<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<EOT>", NULL};
+    return usual(t, names);
+}
+
+/* A file that train-tokenizer writes has no tokenizer_config.json, which would name its tokens. */
+static void take_usual(Tokenizer *t) {
+    static const char *const bos[] = {"<s>", "<bos>", NULL}, *const pad[] = {"<pad>", "[PAD]", NULL};
+    t->bos = usual(t, bos), t->pad = usual(t, pad);
 }
 
 static Err open_json(const TokenizerConfig *c, const char *path, const char *config_path, Tokenizer *t) {
@@ -104,7 +114,8 @@ static Err open_json(const TokenizerConfig *c, const char *path, const char *con
     Err e = hf_load(root, NULL, c, t);
     json_decref(root);
     if (e.code) return err_user("'%s': %.900s", path, e.msg);
-    if (file_exists(config_path)) ERR_RETURN(json_file(config_path, &config));
+    const bool configured = file_exists(config_path);
+    if (configured) ERR_RETURN(json_file(config_path, &config));
     t->eod = configured_id(t, config, "eos_token");
     t->pad = configured_id(t, config, "pad_token");
     t->bos = configured_id(t, config, "bos_token");
@@ -112,6 +123,7 @@ static Err open_json(const TokenizerConfig *c, const char *path, const char *con
     t->sep = configured_id(t, config, "sep_token");
     t->mask = configured_id(t, config, "mask_token");
     json_decref(config);
+    if (!configured) take_usual(t);
     if (t->eod < 0) t->eod = hf_usual_eod(t);
     return ERR_OK;
 }

@@ -42,7 +42,8 @@ typedef struct TokenizerConfig {
     const char *tiktoken_pattern; /* v1, v2, cl100k or o200k; NULL: v2 */
     int64_t tiktoken_num_special; /* -1: 1000 */
     /* -1: the tokenizer's own (Null: vocab_size - 1 and none; ByteLevel: 0 and 1; HuggingFace: eos_token and
-     * pad_token of the tokenizer_config.json in the same folder). */
+     * pad_token of the tokenizer_config.json in the same folder; without that file, special tokens with the
+     * usual names: </s>, <|endoftext|>, <s>, <pad>, [PAD] and similar ones). */
     int64_t eod_id, pad_id;
 } TokenizerConfig;
 

@@ -117,7 +117,7 @@ static const char SMALL[] =
     "s>\",\"special\":true},"
     "{\"id\":5,\"content\":\"<pad>\",\"special\":true}]}";
 
-/* eos_token comes as text or as an object; without the file a usual name is taken. */
+/* eos_token comes as text or as an object; without the file usual names are taken. */
 static void special_tokens_come_from_the_config_beside_it(void **state) {
     (void)state;
     char dir[] = NEW_FOLDER;
@@ -126,14 +126,20 @@ static void special_tokens_come_from_the_config_beside_it(void **state) {
     Tokenizer *t;
     assert_string_equal(tokenizer_open(&c, &t).msg, "");
     assert_int_equal(tokenizer_eod(t), 4);
-    assert_int_equal(tokenizer_pad(t), -1);
-    assert_int_equal(tokenizer_bos(t), -1);
+    assert_int_equal(tokenizer_pad(t), 5);
+    assert_int_equal(tokenizer_bos(t), 3);
     assert_int_equal(tokenizer_token_id(t, "ab"), 2);
     assert_int_equal(tokenizer_token_id(t, "<pad>"), 5);
     assert_int_equal(tokenizer_token_id(t, "none"), -1);
     assert_true(tokenizer_is_special(t, 3));
     assert_false(tokenizer_is_special(t, 2));
     assert_int_equal(tokenizer_vocab_size(t), 6);
+    tokenizer_free(t);
+    write_text(dir, "tokenizer_config.json", "{}");
+    assert_string_equal(tokenizer_open(&c, &t).msg, "");
+    assert_int_equal(tokenizer_eod(t), 4);
+    assert_int_equal(tokenizer_pad(t), -1);
+    assert_int_equal(tokenizer_bos(t), -1);
     tokenizer_free(t);
     write_text(dir, "tokenizer_config.json",
                "{\"eos_token\":\"ab\",\"pad_token\":{\"content\":\"<pad>\"},\"bos_token\":\"<bos>\"}");
