@@ -158,7 +158,7 @@ typedef struct Encoding {
     unsigned flags;
     const char *text; /* the whole text */
     Str normalized;   /* the stretch between two added tokens */
-    bool first;       /* that stretch begins the text */
+    size_t first;     /* bytes of that stretch that begin the text */
     Matcher *matcher;
     PreTokenizerWork *pre;
     TokenModelWork model;
@@ -177,8 +177,8 @@ static void encode_normalized(void *arg, int32_t id, size_t begin, size_t end) {
     if (id >= 0)
         ids_add(e->out, id);
     else
-        e->err = pretokenizer_run(e->h->pre, e->pre, e->matcher, e->first && !begin, e->normalized.s + begin,
-                                  end - begin, encode_piece, e);
+        e->err = pretokenizer_run(e->h->pre, e->pre, e->matcher, e->first > begin ? e->first - begin : 0,
+                                  e->normalized.s + begin, end - begin, encode_piece, e);
 }
 
 static void encode_raw(void *arg, int32_t id, size_t begin, size_t end) {
@@ -188,8 +188,11 @@ static void encode_raw(void *arg, int32_t id, size_t begin, size_t end) {
         ids_add(e->out, id);
         return;
     }
-    e->err = normalizer_run(e->h->normalizer, e->matcher, e->text + begin, end - begin, &e->normalized);
-    e->first = !begin;
+    const bool aligned = !begin && end && pretokenizer_knows_first(e->h->pre);
+    uint32_t c;
+    e->first = aligned ? utf8_next(e->text, &c) : 0;
+    e->err = normalizer_run(e->h->normalizer, e->matcher, e->text + begin, end - begin,
+                            aligned ? &e->first : NULL, &e->normalized);
     if (!e->err.code)
         added_split(e->h->added, true, e->flags & TOKENIZER_SPECIAL_AS_TEXT, e->normalized.s,
                     e->normalized.len, encode_normalized, e);
