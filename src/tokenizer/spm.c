@@ -191,9 +191,10 @@ typedef struct Emitting {
     bool after_unk; /* unknown neighbours are one token */
 } Emitting;
 
+/* A control piece is never in a text, not even one that is spelled as a single character. */
 static void emit(void *arg, const char *text, size_t n, int32_t id) {
     Emitting *e = arg;
-    const bool unk = id < 0 || id == e->s->m.unk;
+    const bool unk = id < 0 || id == e->s->m.unk || e->s->m.pieces[id].type == PIECE_CONTROL;
     if (!unk)
         ids_add(e->out, id);
     else if (e->s->m.byte_fallback)
