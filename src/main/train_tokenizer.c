@@ -207,6 +207,11 @@ int command_train_tokenizer(int argc, char **argv) {
         if (o.output && file_is_same(o.input.at[i], o.output))
             args_problem(&args, "--input and --output are the same file '%s': choose another output.",
                          o.output);
+    for (int64_t i = 1; i < o.special_tokens.count; i++)
+        for (int64_t k = 0; k < i; k++)
+            if (!strcmp(o.special_tokens.at[i], o.special_tokens.at[k]))
+                args_problem(&args, "--special-tokens has '%.60s' twice: remove one.",
+                             o.special_tokens.at[i]);
     if (o.vocab_size < 1 || o.vocab_size > VOCAB_ID_LIMIT)
         args_problem(&args, "--vocab-size must be from 1 to %d.", VOCAB_ID_LIMIT);
     for (int i = 0; o.model == UNIGRAM && i < 2; i++)

@@ -57,6 +57,9 @@ for (name, value), message in MISTAKES.items():
     assert not (WORK / "other.json").exists()
 lines.write_text("\n")
 assert "no text" in isotron("train-tokenizer", "--input", lines, "--output", WORK / "other.json", expect=2)
+for model in "bpe", "unigram":
+    said = isotron("train-tokenizer", "--model", model, "--input", lines, "--output", WORK / "other.json", "--special-tokens", "<a>", "b", "<a>", expect=2)
+    assert "--special-tokens has '<a>' twice: remove one" in said, said
 for option, value in ("--pattern", "v2"), ("--min-frequency", 3):
     said = isotron("train-tokenizer", "--model", "unigram", "--input", lines, "--output", WORK / "other.json", option, value, expect=2)
     assert f"{option} is not used by --model unigram: remove it" in said, said
