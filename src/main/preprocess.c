@@ -154,7 +154,8 @@ static Err read_options(Options *o, Config *c, Args *args, int argc, char **argv
         args_refuse(args, "keep-newlines", "without --split-sentences");
         args_refuse(args, "lang", "without --split-sentences");
     }
-    if (!c->tokenizer_type) args_problem(args, "The text needs a tokenizer: set --tokenizer-type.");
+    if (!c->tokenizer_type && c->given[OPTION_tokenizer_type] != ARG_BAD)
+        args_problem(args, "The text needs a tokenizer: set --tokenizer-type.");
     return args_end(args);
 }
 

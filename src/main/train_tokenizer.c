@@ -90,7 +90,9 @@ static Err add_record(Words *t, const Options *o, const TextReader *r, const Str
     const json_t *text = json_object_get(object, o->json_key);
     Err e = ERR_OK;
     if (!object)
-        e = err_user("'%s' line %lld is not valid JSON: %s", r->path, (long long)r->line, why.text);
+        e = err_user(
+            "'%s' line %lld is not valid JSON: %s; for plain text set --input-format text or paragraphs",
+            r->path, (long long)r->line, why.text);
     else if (!json_is_string(text))
         e = err_user("'%s' line %lld has no text at \"%s\": set --json-key", r->path, (long long)r->line,
                      o->json_key);

@@ -224,6 +224,7 @@ preprocess {tokens} --tokenizer-type NullTokenizer --vocab-size 10 --null-tokeni
 preprocess {tokens} {bytes} --num-layers 3 => --num-layers is not used in preprocess
 preprocess {tokens} {qwen} --vocab-size 99 --json-keys title => note: --vocab-size has no effect: HuggingFaceTokenizer has|no key
 preprocess {tokens} --tokenizer-type GPT2BPETokenizer --vocab-file {text} => needs --vocab-file vocab.json and --merge-file
+preprocess {tokens} --tokenizer-type SFTTokenizer => isotron: --tokenizer-type SFTTokenizer is not supported
 preprocess {tokens} --tokenizer-type Gpt2BPETokenizer => did you mean GPT2BPETokenizer
 preprocess {tokens} --tokenizer-type NullTokenizer => NullTokenizer needs --vocab-size
 preprocess {tokens} --tokenizer-type NullTokenizer --vocab-size 0 => --vocab-size must be from 1
