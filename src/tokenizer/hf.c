@@ -222,7 +222,19 @@ Err hf_encode(const Tokenizer *t, unsigned flags, const char *text, size_t n, Id
     return e.err;
 }
 
-Err hf_decode(const Tokenizer *t, unsigned flags, const int32_t *ids, size_t n, Str *out) {
+static Err decode_each(const Tokenizer *t, unsigned flags, const int32_t *ids, size_t n, Str *out,
+                       size_t *starts) {
+    if (!decoder_joins_bytes(((const Hf *)t->impl)->decoder))
+        return err_user("offsets of tokens need a tokenizer.json with the decoder ByteLevel");
+    for (size_t i = 0; i < n; i++) {
+        starts[i] = out->len;
+        ERR_RETURN(hf_decode(t, flags, ids + i, 1, out, NULL));
+    }
+    return ERR_OK;
+}
+
+Err hf_decode(const Tokenizer *t, unsigned flags, const int32_t *ids, size_t n, Str *out, size_t *starts) {
+    if (starts) return decode_each(t, flags, ids, n, out, starts);
     const Hf *h = t->impl;
     Texts tokens = {0};
     for (size_t i = 0; i < n; i++) {

@@ -75,6 +75,11 @@ Err tokenizer_decode(const Tokenizer *, const int32_t *ids, size_t n, char **tex
 Err tokenizer_decode_with(const Tokenizer *, unsigned flags, const int32_t *ids, size_t n, char **text,
                           size_t *bytes);
 
+/* Sets offsets[n]: the character of the decoded text in which each token begins, as offsets() of Megatron-LM's tokenizers
+ * and, if the text decodes to itself, the beginnings in Encoding.offsets of the `tokenizers` library. Errors: a
+ * tokenizer.json whose decoder is not ByteLevel, an id outside [0, vocab_size). */
+Err tokenizer_offsets(const Tokenizer *, const int32_t *ids, size_t n, size_t *offsets);
+
 /* The largest id, including added tokens, plus one: the rows of an embedding before padding. */
 int32_t tokenizer_vocab_size(const Tokenizer *);
 /* Ids of the end of document, padding and beginning-of-sequence token; -1 if the tokenizer has none. */

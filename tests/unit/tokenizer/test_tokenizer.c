@@ -70,6 +70,29 @@ static void bytes_survive_whatever_they_are(void **state) {
     tokenizer_free(t);
 }
 
+/* test_cases.c has those of the types with files. A token within a character begins where the character does. */
+static void offsets_count_characters(void **state) {
+    (void)state;
+    size_t at[4];
+    Tokenizer *t = open_type("NullTokenizer", 1000);
+    assert_string_equal(tokenizer_offsets(t, (int32_t[]){7, 999, 0}, 3, at).msg, "");
+    assert_memory_equal(at, ((size_t[]){0, 2, 6}), 3 * sizeof *at);
+    assert_int_equal(tokenizer_offsets(t, (int32_t[]){1000}, 1, at).code, ERR_USER);
+    assert_string_equal(tokenizer_offsets(t, NULL, 0, at).msg, "");
+    tokenizer_free(t);
+    t = open_type("ByteLevelTokenizer", 0);
+    assert_string_equal(tokenizer_offsets(t, (int32_t[]){0xC3, 0xA9, 300, 'x'}, 4, at).msg, "");
+    assert_memory_equal(at, ((size_t[]){0, 0, 1, 1}), 4 * sizeof *at);
+    assert_string_equal(tokenizer_offsets(t, (int32_t[]){0xA9, 'x', 'y'}, 3, at).msg, "");
+    assert_memory_equal(at, ((size_t[]){0, 0, 1}), 3 * sizeof *at);
+    tokenizer_free(t);
+    TokenizerConfig c = TOKENIZER_CONFIG_DEFAULT;
+    c.type = "HuggingFaceTokenizer", c.model = DATA "/bert.json";
+    assert_string_equal(tokenizer_open(&c, &t).msg, "");
+    assert_non_null(strstr(tokenizer_offsets(t, (int32_t[]){5}, 1, at).msg, "decoder ByteLevel"));
+    tokenizer_free(t);
+}
+
 #define NEW_FOLDER "/tmp/isotron-tokenizer-XXXXXX"
 
 /* Creates the folder of this template. */
@@ -341,6 +364,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(null_reads_ids_and_ends_with_its_last),
         cmocka_unit_test(bytes_survive_whatever_they_are),
+        cmocka_unit_test(offsets_count_characters),
         cmocka_unit_test(mistakes_in_the_configuration_are_named),
         cmocka_unit_test(special_tokens_come_from_the_config_beside_it),
         cmocka_unit_test(malformed_files_end_in_a_sentence),
