@@ -111,16 +111,21 @@ static HfFamily write_rows(const HfType *t, const Config *filled, const Derived 
     return w.family;
 }
 
-/* How many of the values that the type implies differ from the model's. */
+/* How many of the values that the type implies differ from the model's. A type that names no family is a GPT;
+ * another family counts more than all values. */
 static int count_unlike(const HfType *t, const Config *filled) {
     const HfRow *rows[HF_MOST_ROWS];
     const int n = hf_type_rows(t, rows);
-    int unlike = 0;
+    int unlike = filled->model == MODEL_gpt ? 0 : HF_MOST_ROWS;
     for (int i = 0; i < n; i++) {
         Str value = {0};
         if (rows[i]->form != &hf_form_fixed) continue;
         arg_print(&CONFIG_ROWS[rows[i]->option], config_value(filled, rows[i]->option), &value);
-        unlike += strcmp(value.s, hf_fixed_text(rows[i])) != 0;
+        const bool differs = strcmp(value.s, hf_fixed_text(rows[i])) != 0;
+        if (rows[i]->option == OPTION_model)
+            unlike += differs ? HF_MOST_ROWS : filled->model == MODEL_gpt ? 0 : -HF_MOST_ROWS;
+        else
+            unlike += differs;
         str_free(&value);
     }
     return unlike;

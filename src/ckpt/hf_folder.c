@@ -120,6 +120,7 @@ static Err write_generation(const char *stage, const json_t *tokens) {
 }
 
 static Err copy_file(const char *stage, const HfFile *f) {
+    if (!f->from) return write_file(stage, f->name, f->content, strlen(f->content));
     Str bytes = {0};
     Err e = file_read(f->from, &bytes);
     if (!e.code) e = write_file(stage, f->name, bytes.s ? bytes.s : "", bytes.len);

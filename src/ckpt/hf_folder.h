@@ -8,10 +8,11 @@
 #include "base/str.h"
 #include "models/model.h"
 
-/* A file of the tokenizer, to be copied. */
+/* A file of the tokenizer, to be copied, or with the given content. */
 typedef struct HfFile {
-    char *from;
+    char *from;       /* NULL: `content` is the content */
     const char *name; /* in the folder */
+    char *content;
 } HfFile;
 
 enum { HF_MOST_FILES = 8 };

@@ -15,6 +15,13 @@ static bool divides(int64_t d, int64_t n) { return d <= 0 || n <= 0 || n % d == 
 static bool has_experts(const Config *c) { return i64_is_set(c->num_experts); }
 static bool uses_fp8(const Config *c) { return c->fp8_format != FP8_NONE; }
 
+static bool repeated(const TextList *list) {
+    for (int64_t i = 1; i < list->count; i++)
+        for (int64_t k = 0; k < i; k++)
+            if (!strcmp(list->at[i], list->at[k])) return true;
+    return false;
+}
+
 /* Whether the user gave an option of a group. */
 static bool any_given(const Config *c, ConfigGroup wanted) {
     ConfigGroup group = GROUPS;

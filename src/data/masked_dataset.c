@@ -22,12 +22,26 @@ Err masked_need(const DatasetPart *p, int64_t token, const char *name) {
                     p->kind->class_name, name);
 }
 
+/* masking_choose masks at most `probability` of the text: of a shorter one, nothing. */
+static Err check_share(const DatasetPart *p, double probability, int64_t reserved) {
+    const int64_t length = p->config->sequence_length, text = length - reserved;
+    int64_t least = 1;
+    while (probability * (double)least < 1) least++;
+    if (text >= least) return ERR_OK;
+    return err_user(
+        "a %s would mask no token: a sequence of %" PRId64 " tokens has at most %" PRId64
+        " of text, and a share of %g of them is less than one token; set --seq-length to at least %" PRId64
+        ", or raise --mask-prob",
+        p->kind->class_name, length, text, probability, least + reserved);
+}
+
 Err masked_open(DatasetPart *p, MaskingConfig masking, int64_t reserved, int32_t min_sentences) {
     MaskedDataset *d = (MaskedDataset *)p;
     const DatasetConfig *c = p->config;
     if (c->sequence_length < reserved + 2)
         return err_user("the sequence length is %" PRId64 "; a %s needs at least %" PRId64,
                         c->sequence_length, p->kind->class_name, reserved + 2);
+    ERR_RETURN(check_share(p, masking.probability, reserved));
     d->masking = masking;
     d->plan = (MaskedPlan){.source = p->source,
                            .begin = p->begin,

@@ -3,6 +3,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <unicode/ubrk.h>
 #include <unicode/uloc.h>
 #include <unicode/utext.h>
@@ -26,7 +27,7 @@ static const char *locale_of(const char *lang) {
         {"spanish", "es"},   {"swedish", "sv"}, {"turkish", "tr"},
     };
     for (size_t i = 0; i < sizeof PUNKT / sizeof *PUNKT; i++)
-        if (!strcmp(lang, PUNKT[i][0])) return PUNKT[i][1];
+        if (!strcasecmp(lang, PUNKT[i][0])) return PUNKT[i][1];
     return *uloc_getISO3Language(lang) && !strchr(lang, '@') ? lang : NULL;
 }
 

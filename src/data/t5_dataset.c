@@ -97,7 +97,7 @@ static Err get(const DatasetPart *p, int64_t k, Sample *out) {
 
 static Err open_part(DatasetPart *p) {
     const DatasetConfig *c = p->config;
-    ERR_RETURN(masked_need(p, c->masked.tokens.bos, "[BOS] or [CLS]"));
+    ERR_RETURN(masked_need(p, c->masked.tokens.bos, "<s>, [CLS] or <pad>"));
     ERR_RETURN(masked_need(p, c->masked.tokens.eos, "[EOS] or [SEP]"));
     if (!c->masked.tokens.num_sentinels)
         return err_user("a %s needs sentinel tokens; set --vocab-extra-ids", p->kind->class_name);

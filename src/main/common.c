@@ -92,6 +92,7 @@ Err setup_tokenizer(const Config *c, Tokenizer **out) {
     enum { BERT_CASE_EXTRA = 100, TIKTOKEN_SPECIAL = 1000 }; /* Megatron-LM build_tokenizer.py */
     *out = NULL;
     if (!c->tokenizer_type) return ERR_OK;
+    const bool null = !strcmp(c->tokenizer_type, "NullTokenizer");
     const bool bert_case = !strcmp(c->tokenizer_type, "BertWordPieceCase");
     const int64_t wanted = bert_case && !c->vocab_extra_ids && !config_given(c, vocab_extra_ids)
                                ? BERT_CASE_EXTRA
@@ -108,8 +109,8 @@ Err setup_tokenizer(const Config *c, Tokenizer **out) {
         .vocab_file = c->vocab_file,
         .merge_file = c->merge_file,
         .vocab_size = i64_or(c->vocab_size, 0),
-        .eod_id = i64_or(c->null_tokenizer_eod_id, -1),
-        .pad_id = -1,
+        .eod_id = null ? i64_or(c->null_tokenizer_eod_id, -1) : -1,
+        .pad_id = null ? c->null_tokenizer_pad_id : -1,
         .extra_tokens = tokens,
         .num_extra_tokens = (size_t)(given + extra),
         .tiktoken_pattern = c->tiktoken_pattern,

@@ -255,12 +255,47 @@ static Err read_hf_options(Job *j, int argc, char **argv) {
 /* Adds a file if it exists; takes ownership of `from`. */
 static void add_file(HfExtras *x, char *from, const char *name) {
     if (file_exists(from))
-        x->files[x->num_files++] = (HfFile){from, name};
+        x->files[x->num_files++] = (HfFile){.from = from, .name = name};
     else
         free(from);
 }
 
-static void add_tokenizer_files(HfExtras *x, const Config *c) {
+static void name_token(json_t *config, const char *key, const Tokenizer *t, int64_t id) {
+    size_t n;
+    const char *text =
+        id < 0 || !tokenizer_is_special(t, (int32_t)id) ? NULL : tokenizer_token_text(t, (int32_t)id, &n);
+    if (text) json_object_set_new(config, key, json_stringn(text, n));
+}
+
+/* Without this file AutoTokenizer would choose a class by the model's type, which can replace parts of
+ * tokenizer.json. The tokens of the options are in no file. */
+static void add_tokenizer_config(HfExtras *x, const Config *c, const Tokenizer *t) {
+    static const struct {
+        const char *key, *names[2];
+    } NAMED[] = {{"unk_token", {"[UNK]", "<unk>"}},
+                 {"cls_token", {"[CLS]", "<cls>"}},
+                 {"sep_token", {"[SEP]", "<sep>"}},
+                 {"mask_token", {"[MASK]", "<mask>"}}};
+    json_t *config = json_pack("{s:s,s:b}", "tokenizer_class", "PreTrainedTokenizerFast",
+                               "clean_up_tokenization_spaces", 0),
+           *added = json_array();
+    name_token(config, "bos_token", t, tokenizer_bos(t));
+    name_token(config, "eos_token", t, tokenizer_eod(t));
+    name_token(config, "pad_token", t, tokenizer_pad(t));
+    for (size_t i = 0; i < 2 * (sizeof NAMED / sizeof *NAMED); i++)
+        if (!json_object_get(config, NAMED[i / 2].key))
+            name_token(config, NAMED[i / 2].key, t, tokenizer_token_id(t, NAMED[i / 2].names[i % 2]));
+    for (int64_t i = 0; i < c->tokenizer_special_tokens.count; i++)
+        json_array_append_new(added, json_string(c->tokenizer_special_tokens.at[i]));
+    for (int64_t i = 0; i < c->vocab_extra_ids; i++)
+        json_array_append_new(added, json_sprintf("<extra_id_%lld>", (long long)i));
+    if (json_array_size(added)) json_object_set(config, "additional_special_tokens", added);
+    char *text = json_dumps(config, JSON_INDENT(2));
+    x->files[x->num_files++] = (HfFile){.name = "tokenizer_config.json", .content = text};
+    json_decref(config), json_decref(added);
+}
+
+static void add_tokenizer_files(HfExtras *x, const Config *c, const Tokenizer *t) {
     static const char *const OTHERS[] = {"tokenizer_config.json", "special_tokens_map.json",
                                          "added_tokens.json", "chat_template.jinja"};
     if (!strcmp(c->tokenizer_type, "GPT2BPETokenizer")) {
@@ -276,7 +311,10 @@ static void add_tokenizer_files(HfExtras *x, const Config *c) {
         const int n = folder ? (int)strlen(model) : slash ? (int)(slash - model) : 1;
         const char *dir = folder || slash ? model : ".";
         add_file(x, folder ? mem_printf("%s/tokenizer.json", model) : mem_strdup(model), "tokenizer.json");
-        for (size_t i = 0; i < sizeof OTHERS / sizeof *OTHERS; i++)
+        const int before = x->num_files;
+        add_file(x, mem_printf("%.*s/%s", n, dir, OTHERS[0]), OTHERS[0]);
+        if (x->num_files == before) add_tokenizer_config(x, c, t);
+        for (size_t i = 1; i < sizeof OTHERS / sizeof *OTHERS; i++)
             add_file(x, mem_printf("%.*s/%s", n, dir, OTHERS[i]), OTHERS[i]);
     }
 }
@@ -303,7 +341,7 @@ static Err add_tokens(Job *j, const json_t *state, json_t *tokens, HfExtras *x, 
     if (c->model == MODEL_t5) take_id(own, "decoder_start_token_id", tokenizer_special(t, SPECIAL_BOS));
     hf_tokens_take(tokens, own, "the tokenizer", vocab_size, notes);
     json_decref(own);
-    add_tokenizer_files(x, c);
+    add_tokenizer_files(x, c, t);
     return ERR_OK;
 }
 
@@ -316,7 +354,7 @@ static Err export_model(Job *j, const Model *m, const json_t *state) {
     if (!e.code) e = hf_folder_write(dir, m, DTYPE_VALUES[j->options.dtype], &x, &notes);
     if (notes.len) fputs(notes.s, stderr);
     if (!e.code) printf("wrote %s/model.safetensors and %s/config.json\n", dir, dir);
-    for (int i = 0; i < x.num_files; i++) free(x.files[i].from);
+    for (int i = 0; i < x.num_files; i++) free(x.files[i].from), free(x.files[i].content);
     json_decref(tokens), str_free(&notes);
     return e;
 }

@@ -98,9 +98,18 @@ static void progress(void *ctx, const PreprocessStats *s) {
     fputc('\n', stderr);
 }
 
+/* These types make their vocabulary, or a part of it, from the option. */
+static bool reads_vocab_size(const char *type) {
+    return !strcmp(type, "NullTokenizer") || !strcmp(type, "ByteLevelTokenizer") ||
+           !strcmp(type, "TikTokenizer");
+}
+
 static Err run(const Options *o, const Config *c) {
     Tokenizer *tokenizer;
     ERR_RETURN(setup_tokenizer(c, &tokenizer));
+    if (i64_is_set(c->vocab_size) && !reads_vocab_size(c->tokenizer_type))
+        fprintf(stderr, "note: --vocab-size has no effect: %s has %d tokens\n", c->tokenizer_type,
+                tokenizer_vocab_size(tokenizer));
     Err e = ERR_OK;
     if (o->append_eod && tokenizer_eod(tokenizer) < 0)
         e = err_user("--append-eod needs an end-of-document token, and this tokenizer has none: remove it");
@@ -145,12 +154,8 @@ static Err read_options(Options *o, Config *c, Args *args, int argc, char **argv
         args_refuse(args, "keep-newlines", "without --split-sentences");
         args_refuse(args, "lang", "without --split-sentences");
     }
-    const char *type = c->tokenizer_type;
-    if (!type)
+    if (!c->tokenizer_type && c->given[OPTION_tokenizer_type] != ARG_BAD)
         args_problem(args, "The text needs a tokenizer: set --tokenizer-type.");
-    else if (strcmp(type, "NullTokenizer") && strcmp(type, "ByteLevelTokenizer") &&
-             strcmp(type, "TikTokenizer"))
-        args_refuse(args, "vocab-size", "with this tokenizer, which has its own");
     return args_end(args);
 }
 

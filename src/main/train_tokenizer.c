@@ -90,7 +90,9 @@ static Err add_record(Words *t, const Options *o, const TextReader *r, const Str
     const json_t *text = json_object_get(object, o->json_key);
     Err e = ERR_OK;
     if (!object)
-        e = err_user("'%s' line %lld is not valid JSON: %s", r->path, (long long)r->line, why.text);
+        e = err_user(
+            "'%s' line %lld is not valid JSON: %s; for plain text set --input-format text or paragraphs",
+            r->path, (long long)r->line, why.text);
     else if (!json_is_string(text))
         e = err_user("'%s' line %lld has no text at \"%s\": set --json-key", r->path, (long long)r->line,
                      o->json_key);
@@ -207,6 +209,11 @@ int command_train_tokenizer(int argc, char **argv) {
         if (o.output && file_is_same(o.input.at[i], o.output))
             args_problem(&args, "--input and --output are the same file '%s': choose another output.",
                          o.output);
+    for (int64_t i = 1; i < o.special_tokens.count; i++)
+        for (int64_t k = 0; k < i; k++)
+            if (!strcmp(o.special_tokens.at[i], o.special_tokens.at[k]))
+                args_problem(&args, "--special-tokens has '%.60s' twice: remove one.",
+                             o.special_tokens.at[i]);
     if (o.vocab_size < 1 || o.vocab_size > VOCAB_ID_LIMIT)
         args_problem(&args, "--vocab-size must be from 1 to %d.", VOCAB_ID_LIMIT);
     for (int i = 0; o.model == UNIGRAM && i < 2; i++)

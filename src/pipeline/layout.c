@@ -28,6 +28,11 @@ static Err count_chunks(const Config *c, int64_t layers, int64_t *chunks) {
     return ERR_OK;
 }
 
+/* The other option that a T5 has, in the list of a message. */
+static const char *decoder_depth(const Config *c) {
+    return c->model == MODEL_t5 ? ", --decoder-num-layers" : "";
+}
+
 /* Every rank gets the same number of counted layers, except the first and the last if options set theirs.
  * Every chunk of a rank gets the same number. Embedding and loss may count as layers; they are subtracted at
  * the end. */
@@ -42,15 +47,15 @@ static Err cut_evenly(const Config *c, Arena *arena, PipelineLayout *out) {
     if (sharers ? rest < sharers || rest % sharers : rest)
         return first || last
                    ? err_user("the first and the last pipeline rank leave %lld of %lld layers for %lld other "
-                              "ranks, which cannot share them evenly: change --num-layers, "
+                              "ranks, which cannot share them evenly: change --num-layers%s, "
                               "--decoder-first-pipeline-num-layers or --decoder-last-pipeline-num-layers",
-                              (long long)rest, (long long)layers, (long long)sharers)
+                              (long long)rest, (long long)layers, (long long)sharers, decoder_depth(c))
                    : err_user("%lld layers%s cannot be divided evenly among %lld pipeline ranks: change "
-                              "--num-layers or --pipeline-model-parallel-size, or set "
+                              "--num-layers%s or --pipeline-model-parallel-size, or set "
                               "--pipeline-model-parallel-layout",
                               (long long)rest,
                               embedding || loss ? " (with the embedding or the loss, which count here)" : "",
-                              (long long)p);
+                              (long long)p, decoder_depth(c));
     ERR_RETURN(count_chunks(c, layers, &chunks));
     for (int64_t rank = 0; rank < p; rank++) {
         int64_t n = rank == 0 && first      ? c->decoder_first_pipeline_num_layers
@@ -140,9 +145,10 @@ static Err cut_by_layout(const Config *c, Arena *arena, PipelineLayout *out) {
     if (count['t'] != config_layers(c))
         return err_user(
             "--pipeline-model-parallel-layout '%.200s' has %lld layers (t), but the model has %lld%s: "
-            "change --num-layers or the layout",
+            "change --num-layers%s or the layout",
             r.text, (long long)count['t'], (long long)config_layers(c),
-            c->model == MODEL_t5 ? ", those of the encoder and then those of the decoder" : "");
+            c->model == MODEL_t5 ? ", those of the encoder and then those of the decoder" : "",
+            decoder_depth(c));
     int64_t stages = count['|'] + 1, stage = 0;
     if (stages % p)
         return err_user(

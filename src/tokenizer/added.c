@@ -97,7 +97,7 @@ static Err load_token(Added *a, const json_t *object, const Normalizer *z, Match
     ERR_RETURN(vocab_add(a->vocab, text, n, id));
     t.id = (int32_t)id;
     if (normalized) {
-        Err e = normalizer_run(z, m, text, n, &t.pattern);
+        Err e = normalizer_run(z, m, text, n, NULL, &t.pattern);
         if (!e.code && (!t.pattern.len || t.pattern.len > LONGEST))
             e = err_user("added_tokens: '%.60s' is empty or longer than %d bytes once it is normalized", text,
                          LONGEST);

@@ -243,6 +243,8 @@ static Err run_step(const Step *step, Matcher *m, const Texts *in, Texts *out) {
     return e;
 }
 
+bool decoder_joins_bytes(const Decoder *d) { return d->n == 1 && d->steps[0].kind == BYTE_LEVEL; }
+
 Err decoder_run(const Decoder *d, Matcher *m, Texts *tokens, Str *out) {
     Texts next = {0};
     Err e = ERR_OK;

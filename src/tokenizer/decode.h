@@ -4,6 +4,7 @@
 #define ISOTRON_TOKENIZER_DECODE_H
 
 #include <jansson.h>
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "base/err.h"
@@ -25,6 +26,9 @@ void texts_free(Texts *);
  * above. */
 Err decoder_load(const json_t *, Decoder **out);
 void decoder_free(Decoder *);
+
+/* Whether the text of a list is that of its tokens, one after another. */
+bool decoder_joins_bytes(const Decoder *);
 
 /* Appends the decoded text to `out`; consumes `tokens`. ByteLevel returns bytes unchanged (the original
  * replaces invalid UTF-8). Errors: from a Replace. */

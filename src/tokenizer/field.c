@@ -3,12 +3,14 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "tokenizer/serde_number.h"
 
 Err json_file(const char *path, json_t **out) {
     Str text = {0};
     Err e = file_read(path, &text);
     if (!e.code) {
         json_error_t why;
+        serde_numbers(&text);
         *out = json_loadb(text.s, text.len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);
         if (!*out && json_error_code(&why) == json_error_stack_overflow)
             e = err_user("'%s' is nested too deeply to be a tokenizer's file; download it again", path);

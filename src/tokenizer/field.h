@@ -9,7 +9,7 @@
 
 #include "base/err.h"
 
-/* Reads a JSON file; release with json_decref. Errors: unreadable, malformed, duplicate keys, nested too
+/* Reads a JSON file, with the numbers that serde_json reads; release with json_decref. Errors: unreadable, malformed, duplicate keys, nested too
  * deeply. */
 Err json_file(const char *path, json_t **out);
 

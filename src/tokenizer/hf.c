@@ -88,14 +88,24 @@ static int32_t configured_id(const Tokenizer *t, const json_t *config, const cha
     return text ? hf_token_id(t, text) : -1;
 }
 
-/* The first of the field's usual end-of-text tokens that is special here. */
-int32_t hf_usual_eod(const Tokenizer *t) {
-    static const char *const names[] = {"<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<EOT>"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        int32_t id = hf_token_id(t, names[i]);
+/* The first of these tokens that is special here; NULL ends the list. */
+static int32_t usual(const Tokenizer *t, const char *const *names) {
+    for (; *names; names++) {
+        const int32_t id = hf_token_id(t, *names);
         if (id >= 0 && hf_is_special(t, id)) return id;
     }
     return -1;
+}
+
+int32_t hf_usual_eod(const Tokenizer *t) {
+    static const char *const names[] = {"<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<EOT>", NULL};
+    return usual(t, names);
+}
+
+/* A file that train-tokenizer writes has no tokenizer_config.json, which would name its tokens. */
+static void take_usual(Tokenizer *t) {
+    static const char *const bos[] = {"<s>", "<bos>", NULL}, *const pad[] = {"<pad>", "[PAD]", NULL};
+    t->bos = usual(t, bos), t->pad = usual(t, pad);
 }
 
 static Err open_json(const TokenizerConfig *c, const char *path, const char *config_path, Tokenizer *t) {
@@ -104,7 +114,8 @@ static Err open_json(const TokenizerConfig *c, const char *path, const char *con
     Err e = hf_load(root, NULL, c, t);
     json_decref(root);
     if (e.code) return err_user("'%s': %.900s", path, e.msg);
-    if (file_exists(config_path)) ERR_RETURN(json_file(config_path, &config));
+    const bool configured = file_exists(config_path);
+    if (configured) ERR_RETURN(json_file(config_path, &config));
     t->eod = configured_id(t, config, "eos_token");
     t->pad = configured_id(t, config, "pad_token");
     t->bos = configured_id(t, config, "bos_token");
@@ -112,6 +123,7 @@ static Err open_json(const TokenizerConfig *c, const char *path, const char *con
     t->sep = configured_id(t, config, "sep_token");
     t->mask = configured_id(t, config, "mask_token");
     json_decref(config);
+    if (!configured) take_usual(t);
     if (t->eod < 0) t->eod = hf_usual_eod(t);
     return ERR_OK;
 }
@@ -146,7 +158,7 @@ typedef struct Encoding {
     unsigned flags;
     const char *text; /* the whole text */
     Str normalized;   /* the stretch between two added tokens */
-    bool first;       /* that stretch begins the text */
+    size_t first;     /* bytes of that stretch that begin the text */
     Matcher *matcher;
     PreTokenizerWork *pre;
     TokenModelWork model;
@@ -165,8 +177,8 @@ static void encode_normalized(void *arg, int32_t id, size_t begin, size_t end) {
     if (id >= 0)
         ids_add(e->out, id);
     else
-        e->err = pretokenizer_run(e->h->pre, e->pre, e->matcher, e->first && !begin, e->normalized.s + begin,
-                                  end - begin, encode_piece, e);
+        e->err = pretokenizer_run(e->h->pre, e->pre, e->matcher, e->first > begin ? e->first - begin : 0,
+                                  e->normalized.s + begin, end - begin, encode_piece, e);
 }
 
 static void encode_raw(void *arg, int32_t id, size_t begin, size_t end) {
@@ -176,8 +188,11 @@ static void encode_raw(void *arg, int32_t id, size_t begin, size_t end) {
         ids_add(e->out, id);
         return;
     }
-    e->err = normalizer_run(e->h->normalizer, e->matcher, e->text + begin, end - begin, &e->normalized);
-    e->first = !begin;
+    const bool aligned = !begin && end && pretokenizer_knows_first(e->h->pre);
+    uint32_t c;
+    e->first = aligned ? utf8_next(e->text, &c) : 0;
+    e->err = normalizer_run(e->h->normalizer, e->matcher, e->text + begin, end - begin,
+                            aligned ? &e->first : NULL, &e->normalized);
     if (!e->err.code)
         added_split(e->h->added, true, e->flags & TOKENIZER_SPECIAL_AS_TEXT, e->normalized.s,
                     e->normalized.len, encode_normalized, e);
@@ -207,7 +222,19 @@ Err hf_encode(const Tokenizer *t, unsigned flags, const char *text, size_t n, Id
     return e.err;
 }
 
-Err hf_decode(const Tokenizer *t, unsigned flags, const int32_t *ids, size_t n, Str *out) {
+static Err decode_each(const Tokenizer *t, unsigned flags, const int32_t *ids, size_t n, Str *out,
+                       size_t *starts) {
+    if (!decoder_joins_bytes(((const Hf *)t->impl)->decoder))
+        return err_user("offsets of tokens need a tokenizer.json with the decoder ByteLevel");
+    for (size_t i = 0; i < n; i++) {
+        starts[i] = out->len;
+        ERR_RETURN(hf_decode(t, flags, ids + i, 1, out, NULL));
+    }
+    return ERR_OK;
+}
+
+Err hf_decode(const Tokenizer *t, unsigned flags, const int32_t *ids, size_t n, Str *out, size_t *starts) {
+    if (starts) return decode_each(t, flags, ids, n, out, starts);
     const Hf *h = t->impl;
     Texts tokens = {0};
     for (size_t i = 0; i < n; i++) {

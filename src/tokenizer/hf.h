@@ -13,7 +13,7 @@ Err hf_load(const json_t *root, const TokenModel *made, const TokenizerConfig *,
 int32_t hf_usual_eod(const Tokenizer *);
 
 Err hf_encode(const Tokenizer *, unsigned flags, const char *text, size_t n, Ids *out);
-Err hf_decode(const Tokenizer *, unsigned flags, const int32_t *ids, size_t n, Str *out);
+Err hf_decode(const Tokenizer *, unsigned flags, const int32_t *ids, size_t n, Str *out, size_t *starts);
 int32_t hf_token_id(const Tokenizer *, const char *token);
 const char *hf_token_text(const Tokenizer *, int32_t id, size_t *n);
 bool hf_is_special(const Tokenizer *, int32_t id);

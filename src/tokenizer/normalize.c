@@ -244,9 +244,10 @@ static bool map_part(const Charsmap *m, const char *part, size_t n, Str *out) {
     return true;
 }
 
+enum { SHORT_CLUSTER = 6 };
+
 /* Not what SentencePiece does: rules apply to short grapheme clusters as a whole, then to characters. */
 static void apply_charsmap(const Charsmap *m, const char *text, size_t n, Str *out) {
-    enum { SHORT_CLUSTER = 6 };
     for (size_t i = 0, end; i < n; i = end) {
         end = i + unicode_cluster(text + i, n - i);
         if (end - i < SHORT_CLUSTER && map_part(m, text + i, end - i, out)) continue;
@@ -292,7 +293,81 @@ static Err run_step(const Step *step, Matcher *m, const char *text, size_t n, St
     return ERR_OK;
 }
 
-Err normalizer_run(const Normalizer *z, Matcher *m, const char *text, size_t n, Str *out) {
+static size_t chars_in(const char *text, size_t n) {
+    size_t chars = 0;
+    for (size_t i = 0; i < n; i++) chars += ((unsigned char)text[i] & 0xC0) != 0x80;
+    return chars;
+}
+
+static size_t bytes_of(const Str *text, size_t chars) {
+    size_t at = 0;
+    for (uint32_t c; chars && at < text->len; chars--) at += utf8_next(text->s + at, &c);
+    return at;
+}
+
+/* A replacement is aligned character by character with what it replaces, and the rest of it with the last one.
+ * Characters that are deleted at the beginning shift the alignment of all others. */
+static size_t first_of_charsmap(const Charsmap *m, const char *text, size_t n, size_t first, const Str *out) {
+    uint32_t c;
+    Str made = {0};
+    size_t part = unicode_cluster(text, n);
+    if (part >= SHORT_CLUSTER || !map_part(m, text, part, &made)) {
+        part = utf8_next(text, &c);
+        if (!map_part(m, text, part, &made)) str_add(&made, text, part);
+    }
+    const size_t had = chars_in(text, part), has = chars_in(made.s, made.len), wanted = chars_in(text, first);
+    str_free(&made);
+    if (!has) return bytes_of(out, wanted);
+    return bytes_of(out, has > had && wanted >= had ? has : wanted < has ? wanted : has);
+}
+
+/* The content of a Replace is aligned with the last byte of the match. */
+static Err first_of_replace(const Step *step, Matcher *m, const char *text, size_t n, size_t *first) {
+    Spans spans = {0};
+    Err e = regex_spans(step->pattern, m, text, n, &spans);
+    size_t bytes = 0;
+    for (size_t i = 0; i < spans.n && spans.v[i].begin <= *first; i++) {
+        const Span *s = &spans.v[i];
+        if (!s->match)
+            bytes += (s->end < *first ? s->end : *first) - s->begin;
+        else if (s->end <= *first)
+            bytes += step->content.len;
+    }
+    *first = bytes;
+    free(spans.v);
+    return e;
+}
+
+/* Replaces `first` bytes of the step's text by those of its output. */
+static Err align_first(const Step *step, Matcher *m, const char *text, size_t n, const Str *out,
+                       size_t *first) {
+    Str alone = {0};
+    if (!*first) return ERR_OK;
+    switch (step->kind) {
+    case REPLACE:
+        return first_of_replace(step, m, text, n, first);
+    case CHARSMAP:
+        *first = first_of_charsmap(step->charsmap, text, n, *first, out);
+        break;
+    case PREPEND:
+        *first += step->content.len;
+        break;
+    case STRIP:
+        strip(&(Step){.left = step->left}, text, n, &alone);
+        *first = n - alone.len < *first ? *first - (n - alone.len) : 0;
+        break;
+    default: /* each character for itself, except that a mark can be composed with the first one */
+        run_step(step, m, text, *first, &alone);
+        *first = !alone.len || (alone.len <= out->len && !memcmp(alone.s, out->s, alone.len))
+                     ? alone.len
+                     : bytes_of(out, 1);
+    }
+    if (*first > out->len) *first = out->len;
+    str_free(&alone);
+    return ERR_OK;
+}
+
+Err normalizer_run(const Normalizer *z, Matcher *m, const char *text, size_t n, size_t *first, Str *out) {
     str_clear(out);
     str_add(out, text, n);
     Str next = {0};
@@ -300,6 +375,7 @@ Err normalizer_run(const Normalizer *z, Matcher *m, const char *text, size_t n, 
     for (size_t i = 0; i < z->n && !e.code; i++) {
         str_clear(&next);
         e = run_step(&z->steps[i], m, out->s, out->len, &next);
+        if (first && !e.code) e = align_first(&z->steps[i], m, out->s, out->len, &next, first);
         if (!e.code && next.len > n * MAX_GROWTH + FREE_GROWTH)
             e = err_user("the normalizer makes more than %d times its input", MAX_GROWTH);
         Str swap = *out;

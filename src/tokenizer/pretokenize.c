@@ -249,12 +249,18 @@ typedef struct Run {
     Err err;
 } Run;
 
-static void metaspace(const Step *step, bool first, const char *text, size_t n, Str *out) {
+/* Updates the bytes that begin the user's text. */
+static void metaspace(const Step *step, size_t *first, const char *text, size_t n, Str *out) {
     const Str *meta = &step->meta;
+    const size_t from = *first;
     bool has = *text == ' ' || (n >= meta->len && !memcmp(text, meta->s, meta->len));
-    if (!has && (step->prepend == ALWAYS || (step->prepend == FIRST && first)))
+    if (!has && (step->prepend == ALWAYS || (step->prepend == FIRST && from))) {
         str_add(out, meta->s, meta->len);
+        *first = from ? meta->len : 0;
+    } else
+        *first = 0;
     for (size_t i = 0; i < n; i++) {
+        if (i < from) *first += text[i] == ' ' ? meta->len : 1;
         if (text[i] == ' ')
             str_add(out, meta->s, meta->len);
         else
@@ -277,7 +283,7 @@ static void class_spans(bool (*is_member)(uint32_t), const char *text, size_t n,
 }
 
 /* False if r->err is set. */
-static bool pretokenize_run(Run *r, size_t depth, bool first, const char *text, size_t n) {
+static bool pretokenize_run(Run *r, size_t depth, size_t first, const char *text, size_t n) {
     if (!n) return true;
     if (depth == r->p->n) return r->fn(r->arg, text, n), true;
     const Step *step = &r->p->steps[depth];
@@ -288,12 +294,16 @@ static bool pretokenize_run(Run *r, size_t depth, bool first, const char *text, 
     case PREFIX:
         if (*text != ' ') str_puts(next, " ");
         str_add(next, text, n);
+        if (first) first += next->len - n;
         break;
     case BYTES:
-        for (size_t i = 0; i < n; i++) utf8_put(next, byte_to_char((unsigned char)text[i]));
+        for (size_t i = 0, from = first; i < n; i++) {
+            utf8_put(next, byte_to_char((unsigned char)text[i]));
+            if (i < from) first = next->len;
+        }
         break;
     case METASPACE:
-        metaspace(step, first, text, n, next);
+        metaspace(step, &first, text, n, next);
         break;
     case SPLIT:
         if (step->pattern)
@@ -304,8 +314,8 @@ static bool pretokenize_run(Run *r, size_t depth, bool first, const char *text, 
         apply_behavior(spans, step->behavior, step->invert);
         for (size_t i = 0; i < spans->n; i++) {
             const Span s = spans->v[i];
-            if (!s.match &&
-                !pretokenize_run(r, depth + 1, first && !s.begin, text + s.begin, s.end - s.begin))
+            if (!s.match && !pretokenize_run(r, depth + 1, first > s.begin ? first - s.begin : 0,
+                                             text + s.begin, s.end - s.begin))
                 return false;
         }
         return true;
@@ -313,7 +323,13 @@ static bool pretokenize_run(Run *r, size_t depth, bool first, const char *text, 
     return pretokenize_run(r, depth + 1, first, next->s, next->len);
 }
 
-Err pretokenizer_run(const PreTokenizer *p, PreTokenizerWork *w, Matcher *m, bool first, const char *text,
+bool pretokenizer_knows_first(const PreTokenizer *p) {
+    for (size_t i = 0; i < p->n; i++)
+        if (p->steps[i].kind == METASPACE && p->steps[i].prepend == FIRST) return true;
+    return false;
+}
+
+Err pretokenizer_run(const PreTokenizer *p, PreTokenizerWork *w, Matcher *m, size_t first, const char *text,
                      size_t n, PieceFn *fn, void *arg) {
     Run r = {p, w, m, fn, arg, ERR_OK};
     pretokenize_run(&r, 0, first, text, n);

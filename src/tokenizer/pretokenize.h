@@ -23,10 +23,12 @@ void pretokenizer_free(PreTokenizer *);
 PreTokenizerWork *pretokenizer_work_new(const PreTokenizer *);
 void pretokenizer_work_free(PreTokenizerWork *);
 
-/* Calls fn for each non-empty piece, in order. `first`: the text is the beginning of the user's text. Errors:
- * from a regex. */
+/* Calls fn for each non-empty piece, in order. `first`: bytes at the beginning of the text that are aligned with the
+ * beginning of the user's text (normalizer_run). Errors: from a regex. */
+/* False: `first` has no effect. */
+bool pretokenizer_knows_first(const PreTokenizer *);
 typedef void PieceFn(void *arg, const char *piece, size_t n);
-Err pretokenizer_run(const PreTokenizer *, PreTokenizerWork *, Matcher *, bool first, const char *text,
+Err pretokenizer_run(const PreTokenizer *, PreTokenizerWork *, Matcher *, size_t first, const char *text,
                      size_t n, PieceFn *fn, void *arg);
 
 /* The character that spells a byte in a byte-level vocabulary, and back: -1 for any other character. */

@@ -191,9 +191,10 @@ typedef struct Emitting {
     bool after_unk; /* unknown neighbours are one token */
 } Emitting;
 
+/* A control piece is never in a text, not even one that is spelled as a single character. */
 static void emit(void *arg, const char *text, size_t n, int32_t id) {
     Emitting *e = arg;
-    const bool unk = id < 0 || id == e->s->m.unk;
+    const bool unk = id < 0 || id == e->s->m.unk || e->s->m.pieces[id].type == PIECE_CONTROL;
     if (!unk)
         ids_add(e->out, id);
     else if (e->s->m.byte_fallback)
@@ -226,11 +227,13 @@ static Err encode(const Tokenizer *t, unsigned flags, const char *text, size_t n
     return ERR_OK;
 }
 
-static void decode_bytes(Str *bytes, Str *out) {
+/* starts: NULL, or those of the byte pieces, which begin with their character. */
+static void decode_bytes(Str *bytes, Str *out, size_t *starts) {
     for (size_t i = 0; i < bytes->len;) {
         size_t n = 1;
         while (n <= 4 && i + n <= bytes->len && !utf8_valid(bytes->s + i, n)) n++;
         const bool valid = n <= 4 && i + n <= bytes->len;
+        for (size_t k = 0; starts && k < (valid ? n : 1); k++) starts[i + k] = out->len;
         str_add(out, valid ? bytes->s + i : "\xEF\xBF\xBD", valid ? n : 3);
         i += valid ? n : 1;
     }
@@ -256,7 +259,9 @@ static void decode_piece(const Spm *s, int32_t id, const char *text, size_t n, b
     }
 }
 
-static Err decode(const Tokenizer *t, unsigned flags, const int32_t *ids, size_t n, Str *out) {
+/* The starts are those in the text before the denormalizer, which then does not run. */
+static Err decode(const Tokenizer *t, unsigned flags, const int32_t *ids, size_t n, Str *out,
+                  size_t *starts) {
     const Spm *s = t->impl;
     Str bytes = {0}, text = {0};
     bool drop_space = true; /* the next piece may begin with the blank of dummy_prefix */
@@ -268,15 +273,16 @@ static Err decode(const Tokenizer *t, unsigned flags, const int32_t *ids, size_t
             str_add(&bytes, &(char){(char)byte}, 1);
             continue;
         }
-        decode_bytes(&bytes, &text);
+        decode_bytes(&bytes, &text, starts ? starts + i - bytes.len : NULL);
         if (text.len) drop_space = false;
+        if (starts) starts[i] = text.len;
         if (piece)
             decode_piece(s, ids[i], piece, piece_n, &drop_space, &text);
         else if (!(flags & TOKENIZER_SKIP_SPECIAL) && (piece = vocab_text(s->extra, ids[i], &piece_n)))
             str_add(&text, piece, piece_n);
     }
-    decode_bytes(&bytes, &text);
-    if (s->m.denormalizer.charsmap && text.len)
+    decode_bytes(&bytes, &text, starts ? starts + n - bytes.len : NULL);
+    if (s->m.denormalizer.charsmap && text.len && !starts)
         normalize(&s->m.denormalizer, false, NULL, text.s, text.len, out);
     else
         str_add(out, text.s ? text.s : "", text.len);

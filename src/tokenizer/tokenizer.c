@@ -46,10 +46,13 @@ static Err encode_null(const Tokenizer *t, unsigned flags, const char *text, siz
     return ERR_OK;
 }
 
-static Err decode_null(const Tokenizer *t, unsigned flags, const int32_t *ids, size_t n, Str *out) {
-    for (size_t i = 0; i < n; i++)
+static Err decode_null(const Tokenizer *t, unsigned flags, const int32_t *ids, size_t n, Str *out,
+                       size_t *starts) {
+    for (size_t i = 0; i < n; i++) {
+        if (starts) starts[i] = out->len + (out->len > 0);
         if (!(flags & TOKENIZER_SKIP_SPECIAL && tokenizer_is_special(t, ids[i])))
             str_printf(out, out->len ? " %d" : "%d", ids[i]);
+    }
     return ERR_OK;
 }
 
@@ -69,10 +72,13 @@ static Err encode_bytes(const Tokenizer *t, unsigned flags, const char *text, si
     return ERR_OK;
 }
 
-static Err decode_bytes(const Tokenizer *t, unsigned flags, const int32_t *ids, size_t n, Str *out) {
-    for (size_t i = 0; i < n; i++)
+static Err decode_bytes(const Tokenizer *t, unsigned flags, const int32_t *ids, size_t n, Str *out,
+                        size_t *starts) {
+    for (size_t i = 0; i < n; i++) {
+        if (starts) starts[i] = out->len;
         if (ids[i] < BYTES && !(flags & TOKENIZER_SKIP_SPECIAL && tokenizer_is_special(t, ids[i])))
             str_add(out, &(char){(char)ids[i]}, 1);
+    }
     return ERR_OK;
 }
 
@@ -147,15 +153,20 @@ Err tokenizer_encode(const Tokenizer *t, const char *text, size_t n, int32_t **i
     return tokenizer_encode_with(t, 0, text, n, ids, count);
 }
 
-Err tokenizer_decode_with(const Tokenizer *t, unsigned flags, const int32_t *ids, size_t n, char **text,
-                          size_t *bytes) {
+static Err check_ids(const Tokenizer *t, const int32_t *ids, size_t n) {
     for (size_t i = 0; i < n; i++)
         if (ids[i] < 0 || ids[i] >= t->vocab_size)
             return err_user("id %d at position %zu is not in the vocabulary of %d tokens", ids[i], i,
                             t->vocab_size);
+    return ERR_OK;
+}
+
+Err tokenizer_decode_with(const Tokenizer *t, unsigned flags, const int32_t *ids, size_t n, char **text,
+                          size_t *bytes) {
+    ERR_RETURN(check_ids(t, ids, n));
     Str out = {0};
     str_puts(&out, "");
-    Err e = t->type->decode(t, flags, ids, n, &out);
+    Err e = t->type->decode(t, flags, ids, n, &out, NULL);
     if (e.code) {
         str_free(&out);
         return e;
@@ -167,6 +178,22 @@ Err tokenizer_decode_with(const Tokenizer *t, unsigned flags, const int32_t *ids
 
 Err tokenizer_decode(const Tokenizer *t, const int32_t *ids, size_t n, char **text, size_t *bytes) {
     return tokenizer_decode_with(t, 0, ids, n, text, bytes);
+}
+
+static bool is_continuation(char byte) { return ((unsigned char)byte & 0xC0) == 0x80; }
+
+Err tokenizer_offsets(const Tokenizer *t, const int32_t *ids, size_t n, size_t *offsets) {
+    ERR_RETURN(check_ids(t, ids, n));
+    Str out = {0};
+    Err e = t->type->decode(t, 0, ids, n, &out, offsets);
+    size_t at = 0, characters = 0;
+    for (size_t i = 0; i < n && !e.code; i++) {
+        for (; at < offsets[i]; at++) characters += !is_continuation(out.s[at]);
+        const bool inside = at < out.len && is_continuation(out.s[at]) && characters;
+        offsets[i] = characters - inside;
+    }
+    str_free(&out);
+    return e;
 }
 
 int32_t tokenizer_vocab_size(const Tokenizer *t) { return t->vocab_size; }

@@ -42,7 +42,8 @@ typedef struct TokenizerConfig {
     const char *tiktoken_pattern; /* v1, v2, cl100k or o200k; NULL: v2 */
     int64_t tiktoken_num_special; /* -1: 1000 */
     /* -1: the tokenizer's own (Null: vocab_size - 1 and none; ByteLevel: 0 and 1; HuggingFace: eos_token and
-     * pad_token of the tokenizer_config.json in the same folder). */
+     * pad_token of the tokenizer_config.json in the same folder; without that file, special tokens with the
+     * usual names: </s>, <|endoftext|>, <s>, <pad>, [PAD] and similar ones). */
     int64_t eod_id, pad_id;
 } TokenizerConfig;
 
@@ -73,6 +74,11 @@ Err tokenizer_encode_with(const Tokenizer *, unsigned flags, const char *text, s
 Err tokenizer_decode(const Tokenizer *, const int32_t *ids, size_t n, char **text, size_t *bytes);
 Err tokenizer_decode_with(const Tokenizer *, unsigned flags, const int32_t *ids, size_t n, char **text,
                           size_t *bytes);
+
+/* Sets offsets[n]: the character of the decoded text in which each token begins, as offsets() of Megatron-LM's tokenizers
+ * and, if the text decodes to itself, the beginnings in Encoding.offsets of the `tokenizers` library. Errors: a
+ * tokenizer.json whose decoder is not ByteLevel, an id outside [0, vocab_size). */
+Err tokenizer_offsets(const Tokenizer *, const int32_t *ids, size_t n, size_t *offsets);
 
 /* The largest id, including added tokens, plus one: the rows of an embedding before padding. */
 int32_t tokenizer_vocab_size(const Tokenizer *);

@@ -70,8 +70,9 @@ Err words_add(Words *w, const char *text, size_t n) {
         utf8_repair(text, n, &repaired);
         text = repaired.s, n = repaired.len;
     }
-    Err e = normalizer_run(w->normalizer, w->matcher, text, n, &normal);
-    if (!e.code) e = pretokenizer_run(w->pre, w->work, w->matcher, true, normal.s, normal.len, count_word, w);
+    Err e = normalizer_run(w->normalizer, w->matcher, text, n, NULL, &normal);
+    if (!e.code)
+        e = pretokenizer_run(w->pre, w->work, w->matcher, normal.len, normal.s, normal.len, count_word, w);
     str_free(&repaired), str_free(&normal);
     return e.code ? e : w->err;
 }

@@ -388,6 +388,7 @@ static json_t *tokenizer_options(const json_t *config) {
                                         "vocab_file",
                                         "merge_file",
                                         "null_tokenizer_eod_id",
+                                        "null_tokenizer_pad_id",
                                         "vocab_extra_ids",
                                         "tokenizer_special_tokens",
                                         "tiktoken_pattern",

@@ -153,6 +153,19 @@ said = convert("--load", WORK / "tokens", "--to-hf", WORK / "none", "--tokenizer
 assert not (WORK / "none").exists(), said
 convert("--load", saved, "--to-hf", WORK / "given", "--tokenizer-type", "HuggingFaceTokenizer", "--tokenizer-model", WORK / "told")
 assert token_ids(WORK / "given") == [3, 2, None] and (WORK / "given" / "tokenizer.json").exists()
+
+# A tokenizer.json without its configuration, as train-tokenizer writes it: AutoTokenizer would choose a class by the model's type, so the
+# export names one that keeps the file's parts, and the tokens that are only options.
+BARE = {"model": {"type": "BPE", "vocab": {"a": 0, "[CLS]": 1, "</s>": 2, "<s>": 3, "<pad>": 4, "[MASK]": 5}, "merges": []},
+        "added_tokens": [{"id": i, "content": t, "special": True} for i, t in ((1, "[CLS]"), (2, "</s>"), (3, "<s>"), (4, "<pad>"))]}
+convert("--from-hf", with_tokens("bare", {"tokenizer.json": BARE}), "--save", WORK / "bare-saved")
+NAMES = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False, "bos_token": "<s>", "eos_token": "</s>",
+         "pad_token": "<pad>", "cls_token": "[CLS]"}  # [MASK] is not special: text that spells it is text
+for words, more in ([], {}), (["--vocab-extra-ids", 1, "--tokenizer-special-tokens", "<x>"], {"additional_special_tokens": ["<x>", "<extra_id_0>"]}):
+    convert("--load", WORK / "bare-saved", "--to-hf", WORK / "bare-out", "--overwrite", *words)
+    assert json.loads((WORK / "bare-out" / "tokenizer_config.json").read_text()) == NAMES | more
+    assert token_ids(WORK / "bare-out") == [3, 2, 4]
+convert("--from-hf", WORK / "bare-out", "--save", WORK / "bare-again")
 said = convert("--from-hf", with_tokens("list", {"generation_config.json": []}), "--save", WORK / "list-saved", expect=2)
 assert "generation_config.json' is not a JSON object" in said and not (WORK / "list-saved").exists(), said
 

@@ -133,10 +133,12 @@ refused("line 1: the label 'sideways' is none of the 2 classes", *LABELS, write(
 refused("--task expects one of none, MNLI, QQP, RACE, labels, not 'SST'", "--task", "SST", *LABELS[2:], *FROM, "--epochs", 1)
 refused("Fine-tuning needs --task", *LABELS[2:], *FROM, "--epochs", 1)
 refused("--train-iters", *LABELS, *FROM, "--epochs", 1, "--train-iters", 5)
+refused("--class-labels has the same class twice", *LABELS, *FROM, "--epochs", 1, "--class-labels", "c", "prose", "c")
 refused("--class-labels has no effect without --task labels", *MNLI, *FROM, "--epochs", 1, "--class-labels", "a", "b")
 refused("the checkpoint in", *LABELS, "--pretrained-checkpoint", WORK / "bert", *SIZES, "--hidden-size", 64, *TOKENS, "--epochs", 1)
 refused("'classification_head.weight' ('whole') is stored as [3, 32], the model has [2, 32]", *QQP, "--pretrained-checkpoint", WORK / "mnli",
         "--use-checkpoint-args", "--epochs", 1)
-refused("needs --model bert", *LABELS, *SIZES, "--model", "gpt", *TOKENS, "--epochs", 1)
+for family in "gpt", "t5":
+    refused(f"isotron: --task fine-tunes a BERT: it needs --model bert, and not {family}.", *LABELS, *SIZES, "--model", family, *TOKENS, "--epochs", 1)
 refused("needs the tokens [CLS] and [SEP]", *LABELS, *SIZES, "--tokenizer-type", "ByteLevelTokenizer", "--epochs", 1)
 refused("lower --global-batch-size, or add --keep-last", *LABELS[:3], write("few.tsv", ["a\tword", "b\tword"]), *LABELS[4:], *FROM, "--epochs", 1)

@@ -47,6 +47,24 @@ assert len(one) == 30 and sum(one[-5:]) < 0.9 * sum(one[:5]), one
 ranks = losses("--ranks", 2, "--tensor-model-parallel-size", 2, model=T5, tokens=SENTINELS)
 assert max(abs(a - b) for a, b in zip(one, ranks)) < 1e-9, (one, ranks)
 SPLIT = ["--data-path", WORK / "text-txt_text_sentence"]
+
+# The tokens of train-tokenizer's unigram models are those that a T5 needs: its decoder begins with <pad>, or with <s> if there is one.
+HF_T5 = [*T5, "--position-embedding-type", "relative", "--normalization", "RMSNorm", "--disable-bias-linear", "--softmax-scale", 1,
+         "--activation", "relu"]
+for name, words in ("bare", []), ("start", ["--special-tokens", "<pad>", "</s>", "<unk>", "<s>"]):
+    isotron("train-tokenizer", "--model", "unigram", "--input", WORK / "text.txt", "--input-format", "paragraphs", "--output",
+            WORK / f"{name}.json", "--vocab-size", 300, *words)
+    tokens = ["--tokenizer-type", "HuggingFaceTokenizer", "--tokenizer-model", WORK / f"{name}.json"]
+    isotron("preprocess", "--input", WORK / "text.txt", "--input-format", "paragraphs", "--split-sentences", "--output-prefix", WORK / name, *tokens)
+    saved = WORK / f"{name}-saved"
+    extra = losses("--train-iters", 1, "--vocab-extra-ids", 20, "--save", saved, "--save-interval", 1, data=f"{name}_text_sentence", model=HF_T5, tokens=tokens)
+    assert len(extra) == 1 and math.isfinite(extra[0]), extra
+    isotron("convert", "--load", saved, "--to-hf", WORK / f"{name}-hf")
+    config = json.loads((WORK / f"{name}-hf" / "config.json").read_text())
+    assert [config[f"{k}_token_id"] for k in ("decoder_start", "pad", "eos")] == [3 if words else 0, 0, 1], config
+    config = json.loads((WORK / f"{name}-hf" / "tokenizer_config.json").read_text())
+    assert config["additional_special_tokens"] == [f"<extra_id_{i}>" for i in range(20)], config
+    assert [config.get(f"{k}_token") for k in ("bos", "eos", "pad", "unk")] == ["<s>" if words else None, "</s>", "<pad>", "<unk>"], config
 assert "needs sentinel tokens" in isotron("pretrain", *T5, *TOKENS, *SPLIT, expect=2)
 assert "raise --decoder-seq-length" in isotron("pretrain", *T5, *SENTINELS, *SPLIT, "--decoder-seq-length", 4, expect=2)
 
@@ -55,6 +73,10 @@ WHOLE = ["--data-path", WORK / "text-txt_text_document"]
 assert "preprocess --split-sentences" in isotron("pretrain", *MODEL, *TOKENS, *WHOLE, expect=2)
 BYTES = ["--tokenizer-type", "ByteLevelTokenizer", "--data-path", WORK / "text-txt_text_sentence"]
 assert "needs the token [CLS]" in isotron("pretrain", *MODEL, *BYTES, expect=2)
+SHORT = [*TOKENS, *SPLIT, "--seq-length", 9, "--mask-prob", 0.15]
+said = isotron("pretrain", *MODEL, *SHORT, expect=2)
+assert "a sequence of 9 tokens has at most 6 of text, and a share of 0.15 of them is less than one token; set --seq-length to at least 10" in said, said
+assert losses("--seq-length", 10, "--mask-prob", 0.15, "--train-iters", 1)[0] > 0
 assert "must be greater than 0" in isotron("pretrain", *MODEL, *TOKENS, *WHOLE, "--mask-prob", 0, expect=2)
 
 TEXT = ["--data-path", WORK / "text-txt_text_sentence", "--log-format", "short", "--train-iters", 1]

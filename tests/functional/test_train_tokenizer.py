@@ -55,8 +55,13 @@ for (name, value), message in MISTAKES.items():
     said = isotron("train-tokenizer", *(x for pair in options.items() for x in pair), expect=2)
     assert message in said, f"'{message}' is missing in: {said}"
     assert not (WORK / "other.json").exists()
+said = isotron("train-tokenizer", "--input", TEXT, "--output", WORK / "other.json", expect=2)
+assert "line 1 is not valid JSON" in said and "for plain text set --input-format text or paragraphs" in said, said
 lines.write_text("\n")
 assert "no text" in isotron("train-tokenizer", "--input", lines, "--output", WORK / "other.json", expect=2)
+for model in "bpe", "unigram":
+    said = isotron("train-tokenizer", "--model", model, "--input", lines, "--output", WORK / "other.json", "--special-tokens", "<a>", "b", "<a>", expect=2)
+    assert "--special-tokens has '<a>' twice: remove one" in said, said
 for option, value in ("--pattern", "v2"), ("--min-frequency", 3):
     said = isotron("train-tokenizer", "--model", "unigram", "--input", lines, "--output", WORK / "other.json", option, value, expect=2)
     assert f"{option} is not used by --model unigram: remove it" in said, said

@@ -1,6 +1,7 @@
 """The tokenizers library's results for texts that tokenizers get wrong: emoji sequences, combining marks, CJK, right-to-left, NULs, invalid UTF-8, line ends, blanks,
 contractions in odd cases, digits, and tokens spelled out in the text."""
 import base64
+import json
 
 import tokenizers
 
@@ -52,6 +53,10 @@ def original(path):
         def run(raw, flags):
             ids = model.encode_as_ids(raw.decode("utf-8", errors="replace"))
             return ids, model.decode_ids(ids)
+        def offsets(raw, ids):
+            proto = model.decode(ids, return_type="proto")  # in bytes; Megatron-LM's are those of older versions, in characters
+            return [len(proto.text.encode()[:piece.begin].decode()) for piece in proto.pieces]
+        run.offsets = offsets
         return ["SentencePieceTokenizer", path], run, [model.id_to_piece(i) for i in range(8)]
     if path.endswith(".tiktoken"):
         import tiktoken
@@ -60,12 +65,25 @@ def original(path):
         def run(raw, flags):
             ids = encoding.encode(raw.decode("utf-8", errors="replace"), allowed_special="all")
             return ids, encoding.decode(ids)
+        run.offsets = lambda raw, ids: encoding.decode_with_offsets(ids)[1]
         return ["TikTokenizer", path, "cl100k"], run, ["<|endoftext|>"]
     pair = path.split(",")
     tok = gpt2(*pair) if len(pair) == 2 else tokenizers.Tokenizer.from_file(path)
     tok.no_truncation(), tok.no_padding()
     added = [t.content for t in tok.get_added_tokens_decoder().values()]
-    return ["GPT2BPETokenizer", "", *pair] if len(pair) == 2 else ["HuggingFaceTokenizer", path], lambda raw, flags: theirs(tok, raw, flags), added
+    def run(raw, flags): return theirs(tok, raw, flags)
+    parts = json.loads(tok.to_str())
+    if parts["decoder"] and parts["decoder"]["type"] == "ByteLevel" and '"trim_offsets": true' not in json.dumps(parts["post_processor"]):
+        run.offsets = lambda raw, ids: begins(tok, raw, ids)
+    return ["GPT2BPETokenizer", "", *pair] if len(pair) == 2 else ["HuggingFaceTokenizer", path], run, added
+
+
+def begins(tok, raw, ids):
+    """The character at which each token begins; none if the ids are not those of the text, or the text is not what they decode to."""
+    s = raw.decode("utf-8", errors="replace")
+    tok.encode_special_tokens = False
+    encoding = tok.encode(s, add_special_tokens=False)
+    return [begin for begin, _ in encoding.offsets] if encoding.ids == ids and tok.decode(ids, skip_special_tokens=False) == s else None
 
 
 def gpt2(vocab, merges):

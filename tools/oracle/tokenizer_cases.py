@@ -5,7 +5,8 @@ usage: tools/oracle/tokenizer_cases.py tests/data/tokenizer [FILE...]     only t
 
 Deterministic for given versions of Python (its pydoc topics are the training text) and tokenizers; cases.json names both.
 A case is {"file", "flags", "text", "times", "count", "fnv"} and, for short ones, {"ids", "decoded"}: text (base64) repeated `times`
-times gives `count` ids; fnv is FNV-1a, 64 bits, of the ids as little-endian int32; decoded is base64. "regex" has the non-empty
+times gives `count` ids; fnv is FNV-1a, 64 bits, of the ids as little-endian int32; decoded is base64. "offsets" has the character at which each token
+begins, where the library knows it. "regex" has the non-empty
 pieces into which a pattern splits a text, and those of them that match."""
 import base64, json, os, platform, random, tempfile
 from pydoc_data import topics
@@ -137,6 +138,18 @@ def unigram(folder):
     return tok
 
 
+def first(folder):
+    """The beginning of a text, which gets a metaspace, where it is changed or deleted. Tokens are characters."""
+    model = sentencepiece_model(f"{folder}/unigram.model")
+    tok = Tokenizer(models.Unigram([("<unk>", -9.0), ("\u2581", -1.0), *((chr(c), -1.0 - c % 7) for c in range(33, 127))], unk_id=0))
+    tok.normalizer = normalizers.Sequence([normalizers.Precompiled(model.normalizer_spec.precompiled_charsmap), normalizers.BertNormalizer(), normalizers.Replace(Regex("^a.| {2,}"), "-b"),
+                                           normalizers.Strip(), normalizers.Prepend("<")])
+    tok.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.BertPreTokenizer(), pre_tokenizers.Metaspace(prepend_scheme="first")])
+    tok.decoder = decoders.Metaspace(prepend_scheme="first")
+    tok.add_tokens(["<tool>"])
+    return tok
+
+
 RULES = {"\ufb01": "fi", "\u2460": "1", "\u3000": " ", "\u00a0": " ", "\t": " ", "\n": " ", "\r": " ", "\u200b": " ", "e\u0301": "\u00e9", "\ufeff": "", "\0": "", "\u00bd": "1/2", "ab\u0301": "X", "\u212b": "A\u030a"}
 SENTENCEPIECE = {"unigram.model": {"byte_fallback": True, "user_defined_symbols": ["<sep>", "the", "x"], "control_symbols": ["<ctl>"], "pad_id": 3},
                  "bpe.model": {"model_type": "bpe", "byte_fallback": True, "remove_extra_whitespaces": False, "split_digits": True, "user_defined_symbols": ["<tool>", "a b", "\u4e2d"]},
@@ -200,7 +213,7 @@ def write(folder, only):
     """Names of files, in the order of the cases."""
     made = {"llama3.json": llama3, "qwen2.json": qwen2, "sentencepiece.json": sentencepiece, "metaspace.json": lambda: metaspace("first", False),
             "fuse_unk.json": lambda: metaspace("always", True), "splits.json": splits, "prefix.json": prefix, "bert.json": bert, "wordlevel.json": word_level,
-            "unigram.json": lambda: unigram(folder)}
+            "unigram.json": lambda: unigram(folder), "first.json": lambda: first(folder)}
     names = [*made, "gpt2", *SENTENCEPIECE, "gpt2.tiktoken"]
     wanted = [name for name in names if not only or name in only]
     for name, options in SENTENCEPIECE.items():
@@ -229,6 +242,8 @@ def cases(name, theirs, added):
         ids, decoded = theirs(raw * times, flags)
         case = {"file": name, "flags": flags, "text": base64.b64encode(raw).decode(), "times": times, "count": len(ids), "fnv": fnv(b"".join(i.to_bytes(4, "little") for i in ids))}
         if times == 1: case.update(ids=ids, decoded=base64.b64encode(decoded.encode()).decode())
+        offsets = theirs.offsets(raw, ids) if times == 1 and hasattr(theirs, "offsets") else None
+        if offsets is not None: case["offsets"] = offsets
         yield case
 
 

@@ -276,6 +276,7 @@ SPARSE = "--ranks 4 --tensor-model-parallel-size 2 --context-parallel-size 2"
 RINGS = (ONE, CUT, STAGES, *(f"{SPARSE} --cp-comm-type {how}" for how in ("allgather", "a2a")))
 witnessed("eod_mask_loss tokenizer_type", "--eod-mask-loss")
 witnessed("null_tokenizer_eod_id", "--eod-mask-loss --null-tokenizer-eod-id 5")
+witnessed("null_tokenizer_pad_id", "--null-tokenizer-pad-id 5")
 witnessed("reset_position_ids", "--reset-position-ids", layouts=RINGS)
 witnessed("reset_position_ids", "--reset-position-ids --position-embedding-type rope", layouts=RINGS)
 witnessed("reset_attention_mask", "--reset-attention-mask", layouts=RINGS)

@@ -63,7 +63,7 @@ def batch_of(o, texts):
     ends = np.where(tokens == o.eod, place + 1, 0)  # a document begins after the last end before a token
     start = np.concatenate([np.zeros_like(ends[:, :1]), np.maximum.accumulate(ends, axis=1)[:, :-1]], axis=1)
     mask = np.where((tokens == o.eod) & ("eod-mask-loss" in o), 0.0, 1.0)
-    pad = o.int("pad", -1)
+    pad = o.int("pad", o.int("null-tokenizer-pad-id", -1))
     if pad != o.eod or "allow-ambiguous-pad-tokens" in o:
         mask, tokens, labels = np.where(labels == pad, 0.0, mask), np.where(tokens == pad, 0, tokens), np.where(labels == pad, 0, labels)
     return Batch(tokens, labels, mask, place - start if "reset-position-ids" in o else place,

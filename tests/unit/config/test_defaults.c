@@ -223,6 +223,7 @@ static const struct {
     {"exp-avg-dtype", "fp32"},
     {"exp-avg-sq-dtype", "fp32"},
     {"null-tokenizer-eod-id", "none"},
+    {"null-tokenizer-pad-id", "-1"},
     {"vocab-extra-ids", "0"},
     {"tokenizer-special-tokens", "none"},
     {"tiktoken-pattern", "none"},

@@ -191,7 +191,7 @@ static void sentences_become_sequences(void **state) {
                "{\"text\": \"\u00dcber z.B. Br\u00fccken. Ja.\"}\n");
     const char *const inputs[] = {"sentences.jsonl"};
     PreprocessConfig c = config(inputs, 1, "split");
-    c.split_sentences = c.append_eod = true, c.lang = "english";
+    c.split_sentences = c.append_eod = true, c.lang = "English";
     PreprocessStats stats;
     assert_ok(preprocess_run(&c, &stats));
     assert_dump("split_text_sentence", "We met Mr. Lee.|It was\nlate!|A title|The end$|\n"

@@ -153,6 +153,9 @@ static void bad_splits_are_sentences(void **state) {
         {"--num-layers 7 --pipeline-model-parallel-size 2", "7 layers cannot be divided evenly among 2"},
         {"--num-layers 2 --pipeline-model-parallel-size 4",
          "2 layers cannot be divided evenly among 4 pipeline ranks"},
+        {"--model t5 --decoder-seq-length 8 --num-layers 2 --pipeline-model-parallel-size 3",
+         "4 layers cannot be divided evenly among 3 pipeline ranks: change --num-layers, "
+         "--decoder-num-layers or"},
         {"--num-layers 4 --pipeline-model-parallel-size 2 --decoder-first-pipeline-num-layers 5",
          "leave -1 of 4 layers for 1 other"},
         {"--num-layers 4 --pipeline-model-parallel-size 2 --decoder-first-pipeline-num-layers 1 "

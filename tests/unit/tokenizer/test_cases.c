@@ -51,6 +51,15 @@ static Tokenizer *open_file(const char *file) {
     return t;
 }
 
+static void check_offsets(const Tokenizer *t, const int32_t *ids, size_t n, const json_t *wanted) {
+    size_t *offsets = mem_alloc((n + 1) * sizeof *offsets);
+    assert_string_equal(tokenizer_offsets(t, ids, n, offsets).msg, "");
+    assert_int_equal(n, json_array_size(wanted));
+    for (size_t i = 0; i < n; i++)
+        assert_int_equal(offsets[i], json_integer_value(json_array_get(wanted, i)));
+    free(offsets);
+}
+
 static void check(const Tokenizer *t, const json_t *c) {
     Str unit = {0}, text = {0}, decoded = {0};
     int32_t *ids;
@@ -76,6 +85,7 @@ static void check(const Tokenizer *t, const json_t *c) {
         if (shown.len) assert_memory_equal(shown.s, decoded.s, shown.len);
         free(back), str_free(&shown);
     }
+    if (json_object_get(c, "offsets")) check_offsets(t, ids, n, json_object_get(c, "offsets"));
     free(ids), str_free(&unit), str_free(&text), str_free(&decoded);
 }
 

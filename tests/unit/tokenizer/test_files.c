@@ -119,6 +119,23 @@ static void sentencepiece_has_its_ids_and_extra_tokens(void **state) {
     tokenizer_free(t);
 }
 
+/* The pieces U (unknown), P (control), a and a blank, as a unigram and as a BPE model. Ids are those of SentencePiece. */
+static void control_pieces_match_no_text(void **state) {
+    (void)state;
+    static const char model[] = "\x0A\x05\x0A\x01U\x18\x02\x0A\x05\x0A\x01P\x18\x03\x0A\x05\x0A\x01"
+                                "a\x18\x01\x0A\x07\x0A\x03\xE2\x96\x81\x18\x01\x12\x02\x18";
+    char bytes[sizeof model];
+    memcpy(bytes, model, sizeof model);
+    for (char kind = 1; kind <= 2; kind++) {
+        bytes[sizeof model - 1] = kind;
+        const Place p = make("a.model", bytes, sizeof bytes);
+        Tokenizer *t = open_config(config_of("SentencePieceTokenizer", p.path));
+        encodes(t, 0, "aPUa aP", (int32_t[]){3, 2, 0, 2, 3, 2, 0}, 7);
+        tokenizer_free(t);
+        remove_place(&p);
+    }
+}
+
 static const struct {
     const char *bytes, *says;
     size_t n;
@@ -244,6 +261,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bert_has_its_ids_and_extra_tokens),
         cmocka_unit_test(sentencepiece_has_its_ids_and_extra_tokens),
+        cmocka_unit_test(control_pieces_match_no_text),
         cmocka_unit_test(damaged_models_are_refused),
         cmocka_unit_test(tiktoken_puts_special_tokens_on_either_side),
     };
