@@ -452,8 +452,8 @@ static void nccl_free(Comm *c) {
         free(l);
     }
     flights_free(s, s->spare);
-    /* Of ranks that are threads, the last to destroy a communicator frees the memory of all its members. Their
-     * devices must still be open. */
+    /* If ranks are threads, the last to destroy a communicator frees the memory of all its members, whose devices
+     * must still be open. */
     comm_run(c, &(CommCall){.kind = COMM_BARRIER, .group = comm_everyone(c), .site = "nccl_close"});
     device_release(s->device, s->greeting, MOST_PAIRS);
     pthread_cond_destroy(&s->closing);

@@ -10,7 +10,7 @@ for name in ("docs", "bench/results"):
 DOCUMENTS = WORK / "docs/performance.md", WORK / "docs/encoder-results.md", WORK / "README.md"
 script = (ROOT / "tools/bench_table").read_text()
 SECTIONS = re.findall(r'"([\w-]+)": \w+_table\b', script)
-assert len(SECTIONS) == 23, SECTIONS
+assert len(SECTIONS) == 24, SECTIONS
 for path in DOCUMENTS:
     path.write_text("Before.\n" + "".join(f"<!-- {name} -->\n<!-- end -->\n" for name in SECTIONS) + "After.\n")
 
@@ -39,6 +39,9 @@ step = row | {"provenance": facts, "devices": 2, "ours": [{"result": on_two}], "
 collective = {"collective": "all_reduce", "bytes": 2**28} | {f"{side}_{what}": spread for side in ("ours", "peer") for what in ("us", "busbw")}
 RESULTS = {
     "gpu-steps-ddp.json": {"rows": [step, step | {"devices": 1}, failed]},
+    "gpu-layout-pp2.json": {"family_ms": {"communication": 0.2, "bubble": 1.0, "attention": 2.0}, "profiled_step_ms": 10.0, "devices": 2, "device": "a GPU (GPU 0)",
+                            "options": {"seq_length": 2048}, "micro_batch_size": 2, "global_batch_size": 16, "step_ms": spread, "tokens_per_second": 9e4, "mfu": 0.4,
+                            "memory_mb": {"planned": 100.0, "taken": 103.0}},
     "gpu-comm.json": {"rows": [collective | {"ratio": spread}], "provenance": {"ranks": 2, "device": "a GPU", "transport": "a NCCL", "rounds": 3}},
     "recipes.json": {"rows": [{"name": "m", "parameters": 8030261248, "layout": {"ranks": 64, "tensor": 4, "pipeline": 4, "context": 1, "expert": 1, "data": 4},
                                "global_batch_size": 128, "bubble": 0.012, "bytes": 2**36, "published": "1 TFLOP/s"}]},
@@ -93,6 +96,7 @@ for part in ("| gpt2-125m | 1.2 | 1.2 | 1.250 (1.200 to 1.300) | 100000 | 592000
              "| scratch | 0.001 | 75 | 50.0 %, 62.5 % |", "| `a <extra_id_0>` | `<extra_id_0> 'b/c` |",
              "| gpt2-125m | 2 x a GPU | 16 | `--fast` | 1.2 | 2.0 % | DDP | 1.2 | 1.250 (1.200 to 1.300) | 100000 | 50.0 % |",
              "| gpt2-125m | 1 x a GPU | 32 | `--fast` | 1.2 | - | DDP |",
+             "| pp2 | 2 x a GPU | 2048 | 2 | 16 | 1.2 | 90000 | 40.0 % | 2.0 % | 10.0 % | 20.0 % | +3.0% |",
              "| all_reduce | 256 | 1 | 1 | 1.2 | 1.250 (1.200 to 1.300) |", "2 ranks on a GPU, a NCCL, 3 rounds.", "| gpt2-125m | 0123abc | 1, 0 |"):
     assert part in text, (part, text)
 assert "llama3-8b" not in text and all((WORK / f"docs/{name}.svg").read_text().count("<svg") == 1 for name in ("race", "scaling", "encoders"))
