@@ -263,11 +263,16 @@ static bool is_copy(const Tensor *x, const Tensor *of) {
            !memcmp(of->data, x->data, tensor_bytes(of));
 }
 
-/* Buffers that older transformers saved with the parameters, and the copies of tied parameters. */
+/* Buffers that older transformers saved with the parameters, the table of T5's cross-attention, which the original
+ * files contain and no program uses, and the copies of tied parameters. */
 static bool is_expected_extra(const Safetensors *s, const HfMap *m, const SafeTensor *t) {
-    static const char *const BUFFERS[] = {".attn.bias",           ".attn.masked_bias",
-                                          ".attention.bias",      ".attention.masked_bias",
-                                          ".rotary_emb.inv_freq", ".embeddings.position_ids"};
+    static const char *const BUFFERS[] = {".attn.bias",
+                                          ".attn.masked_bias",
+                                          ".attention.bias",
+                                          ".attention.masked_bias",
+                                          ".rotary_emb.inv_freq",
+                                          ".embeddings.position_ids",
+                                          ".EncDecAttention.relative_attention_bias.weight"};
     for (size_t i = 0; i < sizeof BUFFERS / sizeof *BUFFERS; i++)
         if (ends_with(t->name, BUFFERS[i])) return true;
     if (!strcmp(t->name, "cls.predictions.decoder.bias"))

@@ -201,7 +201,8 @@ static void values_that_cannot_be_used_are_named(void **unused) {
     edit_free(&e);
 }
 
-/* Hugging Face's own gpt2 has no "transformer." and has mask buffers; a tied output layer may be saved too. */
+/* Hugging Face's own gpt2 has no "transformer." and has mask buffers; a tied output layer may be saved too. The first
+ * T5s have a table of the cross-attention. */
 static void known_variants_are_read(void **unused) {
     (void)unused;
     Edited e = edit("golden/gpt2-awkward");
@@ -218,6 +219,12 @@ static void known_variants_are_read(void **unused) {
     e.tensors[e.count - 1].tensor.data = other;
     assert_err(import_edited(&e), "1 unexpected: 'lm_head.weight'");
     free(other);
+    edit_free(&e);
+    e = edit("golden/t5-original");
+    e.tensors[e.count++] =
+        (SafeTensor){"decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",
+                     tensor_make(buffer, F32, 2, (int64_t[]){1, 2})};
+    assert_ok(import_edited(&e));
     edit_free(&e);
 }
 
