@@ -258,7 +258,7 @@ static bool has_shape(const Tensor *t, const HfTensor *want) {
     return true;
 }
 
-static bool is_copy(const Tensor *x, const Tensor *of) {
+bool hf_is_copy(const Tensor *x, const Tensor *of) {
     return of && of->dtype == x->dtype && tensor_same_shape(of, x) &&
            !memcmp(of->data, x->data, tensor_bytes(of));
 }
@@ -276,10 +276,10 @@ static bool is_expected_extra(const Safetensors *s, const HfMap *m, const SafeTe
     for (size_t i = 0; i < sizeof BUFFERS / sizeof *BUFFERS; i++)
         if (ends_with(t->name, BUFFERS[i])) return true;
     if (!strcmp(t->name, "cls.predictions.decoder.bias"))
-        return is_copy(&t->tensor, safetensors_find(s, "cls.predictions.bias"));
+        return hf_is_copy(&t->tensor, safetensors_find(s, "cls.predictions.bias"));
     /* the registry begins with the embedding */
     return (!strcmp(t->name, output_name(m->family)) || ends_with(t->name, "coder.embed_tokens.weight")) &&
-           is_copy(&t->tensor, hf_find(s, m, &m->tensors[0]));
+           hf_is_copy(&t->tensor, hf_find(s, m, &m->tensors[0]));
 }
 
 Err hf_check(const Safetensors *s, const HfMap *m) {

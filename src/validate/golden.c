@@ -6,6 +6,7 @@
 
 #include "base/file.h"
 #include "base/mem.h"
+#include "ckpt/hf_config.h"
 
 static char *path_of(const char *dir, const char *file) { return mem_printf("%s/%s", dir, file); }
 
@@ -230,6 +231,7 @@ void golden_complete(const Golden *g, Config *c) {
         const Tensor *w = safetensors_find(g->init, EMBEDDINGS[i]);
         if (w) complete(&c->vocab_size, w->dim[0]);
     }
+    if (c->untie_embeddings_and_output_weights) hf_config_fit(c, g->init);
     complete(&c->seq_length, g->encoder_tokens ? g->encoder_seq : g->seq);
     if (g->encoder_tokens) complete(&c->decoder_seq_length, g->seq);
     complete(&c->max_position_embeddings, g->seq > g->encoder_seq ? g->seq : g->encoder_seq);

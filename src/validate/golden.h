@@ -32,7 +32,7 @@ Err golden_open(const char *dir, Golden **);
 void golden_close(Golden *);
 /* Sets the options that run.conf omits: sizes given by the case's tensors (vocab-size, seq-length, batch
  * sizes, train-iters), and the oracle's conventions, which differ from Megatron-LM's defaults: loss per
- * token, no dropout. */
+ * token, no dropout. The oracle of a T5 without scaled logits may have tied its output layer (hf_config_fit). */
 void golden_complete(const Golden *, Config *);
 /* Whether the batches are those of the model of the options: their tensors, ids and masks. */
 Err golden_check(const Golden *, const Config *, const Derived *);
