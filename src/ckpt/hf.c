@@ -113,8 +113,9 @@ static Err add_param(HfMap *m, const Param *p) {
         const Rule *rule =
             whole ? whole : find_rule(m->family, module, (size_t)(kind - module), name_of_part);
         if (!rule)
-            return err_user("parameter '%s' (%s) has no counterpart in Hugging Face's %s models", name,
-                            name_of_part, FAMILIES[m->family].title);
+            return err_user("parameter '%s' (%s) has no counterpart in Hugging Face's %s models, whose names "
+                            "the weights here have: remove the option that adds it",
+                            name, name_of_part, FAMILIES[m->family].title);
         add_by_rule(m, rule, base, whole ? "" : kind, p, part);
         if (!rule->part) break;
     }

@@ -139,6 +139,9 @@ for field, value, says in (("padding_mask", bytes(8) + ID, "padding must be on t
                            ("is_random", struct.pack("<q", -1), "is_random -1"), ("labels", struct.pack("<qq", 0, 67), "label 67 is outside the vocabulary of 67")):
     bad(changed("bert-original", lambda t: t[field].__setitem__(2, value + t[field][2][len(value):]), "batches.safetensors"), says)
 bad(changed("bert-original", lambda t: t.pop("types"), "batches.safetensors"), "--bert-no-binary-head")
+# Only transformers' names are read, and its BERT has neither a gate nor norms of queries.
+for more, says in ("swiglu = true\n", "linear_fc1.weight' (gate)"), ("qk-layernorm = true\n", "q_layernorm.weight'"):
+    bad(conf("bert-original", lambda s: s.replace("activation = gelu-erf\n", "") + more), says, "Hugging Face's BERT", "remove the option that adds it")
 bad(conf("llama-gqa", lambda s: s + "model = bert\n"), 'no "padding_mask"', "does not fit --model bert")
 bad(conf("llama-gqa", lambda s: s.replace("attention-dropout = 0", "attention-dropout = 0.1")), "--attention-dropout 0.1")
 assert "--hidden-dropout 0.1" in isotron("parity", GOLDEN / "gpt2-tiny", "--hidden-dropout", 0.1, expect=2)
