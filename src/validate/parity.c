@@ -144,6 +144,9 @@ static Err judge_logits(const Judge *j) {
 
 static Err judge_all(const Judge *j) {
     judge_curve(j, "loss", offsetof(GoldenStep, loss));
+    for (int i = 0; i < j->of->golden->n_losses; i++)
+        judge_curve(j, j->of->golden->loss_names[i],
+                    offsetof(GoldenStep, named) + (size_t)i * sizeof(double));
     judge_curve(j, "grad norm", offsetof(GoldenStep, grad_norm));
     judge_curve(j, "clip coefficient", offsetof(GoldenStep, clip));
     judge_curve(j, "learning rate", offsetof(GoldenStep, lr));
