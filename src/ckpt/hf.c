@@ -134,24 +134,48 @@ void hf_map_free(HfMap *m) {
     *m = (HfMap){0};
 }
 
-static const Tensor *find_either(const Safetensors *s, const char *base, const char *name) {
-    char full[160];
-    snprintf(full, sizeof full, "%s%s", base, name);
-    const Tensor *t = safetensors_find(s, full);
-    return t ? t : safetensors_find(s, name);
-}
-
 static bool ends_with(const char *name, const char *end) {
     size_t n = strlen(name), k = strlen(end);
     return n >= k && !strcmp(name + n - k, end);
+}
+
+enum { NAME_BYTES = 160 };
+
+/* The names of BERT's norms in files that were converted from TensorFlow, such as the first bert-base-uncased.
+ * transformers reads both. Returns false if the tensor has no such name. */
+static bool older_name(const char *name, char out[NAME_BYTES]) {
+    static const char *const NAMES[][2] = {{"LayerNorm.weight", "LayerNorm.gamma"},
+                                           {"LayerNorm.bias", "LayerNorm.beta"}};
+    for (size_t i = 0; i < sizeof NAMES / sizeof *NAMES; i++) {
+        if (!ends_with(name, NAMES[i][0])) continue;
+        snprintf(out, NAME_BYTES, "%.*s%s", (int)(strlen(name) - strlen(NAMES[i][0])), name, NAMES[i][1]);
+        return true;
+    }
+    return false;
+}
+
+static const Tensor *find_any_age(const Safetensors *s, const char *name) {
+    char older[NAME_BYTES];
+    const Tensor *t = safetensors_find(s, name);
+    return t || !older_name(name, older) ? t : safetensors_find(s, older);
+}
+
+static const Tensor *find_either(const Safetensors *s, const char *base, const char *name) {
+    char full[NAME_BYTES];
+    snprintf(full, sizeof full, "%s%s", base, name);
+    const Tensor *t = find_any_age(s, full);
+    return t ? t : find_any_age(s, name);
 }
 
 static bool is_witness(const char *name, HfFamily family) {
     const char *prefix = FAMILIES[family].prefix, *layers = FAMILIES[family].layers,
                *witness = FAMILIES[family].witness;
     if (!strncmp(name, prefix, strlen(prefix))) name += strlen(prefix);
-    return *witness == '.' ? !strncmp(name, layers, strlen(layers)) && ends_with(name, witness)
-                           : !strcmp(name, witness);
+    char older[NAME_BYTES];
+    return *witness == '.'
+               ? !strncmp(name, layers, strlen(layers)) &&
+                     (ends_with(name, witness) || (older_name(witness, older) && ends_with(name, older)))
+               : !strcmp(name, witness);
 }
 
 Err hf_detect(const Safetensors *s, HfFamily *out) {
@@ -172,7 +196,7 @@ Err hf_detect(const Safetensors *s, HfFamily *out) {
 const Tensor *hf_find(const Safetensors *s, const HfMap *m, const HfTensor *t) {
     const char *base = FAMILIES[m->family].prefix;
     size_t n = strlen(base);
-    return strncmp(t->name, base, n) ? safetensors_find(s, t->name) : find_either(s, base, t->name + n);
+    return strncmp(t->name, base, n) ? find_any_age(s, t->name) : find_either(s, base, t->name + n);
 }
 
 /* ---- layout ---- */

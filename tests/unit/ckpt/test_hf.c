@@ -220,6 +220,20 @@ static void known_variants_are_read(void **unused) {
     assert_err(import_edited(&e), "1 unexpected: 'lm_head.weight'");
     free(other);
     edit_free(&e);
+    e = edit("golden/bert-original"); /* the names of the first bert-base-uncased */
+    for (int64_t i = 0; i < e.count; i++) {
+        const char *name = e.tensors[i].name, *norm = strstr(name, "LayerNorm.");
+        if (norm)
+            e.tensors[i].name = arena_printf(e.model->arena, "%.*sLayerNorm.%s", (int)(norm - name), name,
+                                             strstr(norm, "weight") ? "gamma" : "beta");
+    }
+    assert_ok(import_edited(&e));
+    const Param *norm = registry_find(e.model->model->registry, "encoder.layers.1.post_mlp_layernorm.bias");
+    const Tensor *beta = safetensors_find(e.base, "bert.encoder.layer.1.output.LayerNorm.bias");
+    assert_int_equal(beta->dtype, F64);
+    for (int64_t i = 0; i < tensor_count(beta); i++)
+        assert_true(((const float *)norm->master.data)[i] == (float)((const double *)beta->data)[i]);
+    edit_free(&e);
     e = edit("golden/t5-original");
     e.tensors[e.count++] =
         (SafeTensor){"decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",
