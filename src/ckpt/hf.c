@@ -113,8 +113,9 @@ static Err add_param(HfMap *m, const Param *p) {
         const Rule *rule =
             whole ? whole : find_rule(m->family, module, (size_t)(kind - module), name_of_part);
         if (!rule)
-            return err_user("parameter '%s' (%s) has no counterpart in Hugging Face's %s models", name,
-                            name_of_part, FAMILIES[m->family].title);
+            return err_user("parameter '%s' (%s) has no counterpart in Hugging Face's %s models, whose names "
+                            "the weights here have: remove the option that adds it",
+                            name, name_of_part, FAMILIES[m->family].title);
         add_by_rule(m, rule, base, whole ? "" : kind, p, part);
         if (!rule->part) break;
     }
@@ -133,24 +134,48 @@ void hf_map_free(HfMap *m) {
     *m = (HfMap){0};
 }
 
-static const Tensor *find_either(const Safetensors *s, const char *base, const char *name) {
-    char full[160];
-    snprintf(full, sizeof full, "%s%s", base, name);
-    const Tensor *t = safetensors_find(s, full);
-    return t ? t : safetensors_find(s, name);
-}
-
 static bool ends_with(const char *name, const char *end) {
     size_t n = strlen(name), k = strlen(end);
     return n >= k && !strcmp(name + n - k, end);
+}
+
+enum { NAME_BYTES = 160 };
+
+/* The names of BERT's norms in files that were converted from TensorFlow, such as the first bert-base-uncased.
+ * transformers reads both. Returns false if the tensor has no such name. */
+static bool older_name(const char *name, char out[NAME_BYTES]) {
+    static const char *const NAMES[][2] = {{"LayerNorm.weight", "LayerNorm.gamma"},
+                                           {"LayerNorm.bias", "LayerNorm.beta"}};
+    for (size_t i = 0; i < sizeof NAMES / sizeof *NAMES; i++) {
+        if (!ends_with(name, NAMES[i][0])) continue;
+        snprintf(out, NAME_BYTES, "%.*s%s", (int)(strlen(name) - strlen(NAMES[i][0])), name, NAMES[i][1]);
+        return true;
+    }
+    return false;
+}
+
+static const Tensor *find_any_age(const Safetensors *s, const char *name) {
+    char older[NAME_BYTES];
+    const Tensor *t = safetensors_find(s, name);
+    return t || !older_name(name, older) ? t : safetensors_find(s, older);
+}
+
+static const Tensor *find_either(const Safetensors *s, const char *base, const char *name) {
+    char full[NAME_BYTES];
+    snprintf(full, sizeof full, "%s%s", base, name);
+    const Tensor *t = find_any_age(s, full);
+    return t ? t : find_any_age(s, name);
 }
 
 static bool is_witness(const char *name, HfFamily family) {
     const char *prefix = FAMILIES[family].prefix, *layers = FAMILIES[family].layers,
                *witness = FAMILIES[family].witness;
     if (!strncmp(name, prefix, strlen(prefix))) name += strlen(prefix);
-    return *witness == '.' ? !strncmp(name, layers, strlen(layers)) && ends_with(name, witness)
-                           : !strcmp(name, witness);
+    char older[NAME_BYTES];
+    return *witness == '.'
+               ? !strncmp(name, layers, strlen(layers)) &&
+                     (ends_with(name, witness) || (older_name(witness, older) && ends_with(name, older)))
+               : !strcmp(name, witness);
 }
 
 Err hf_detect(const Safetensors *s, HfFamily *out) {
@@ -171,7 +196,7 @@ Err hf_detect(const Safetensors *s, HfFamily *out) {
 const Tensor *hf_find(const Safetensors *s, const HfMap *m, const HfTensor *t) {
     const char *base = FAMILIES[m->family].prefix;
     size_t n = strlen(base);
-    return strncmp(t->name, base, n) ? safetensors_find(s, t->name) : find_either(s, base, t->name + n);
+    return strncmp(t->name, base, n) ? find_any_age(s, t->name) : find_either(s, base, t->name + n);
 }
 
 /* ---- layout ---- */
@@ -258,23 +283,28 @@ static bool has_shape(const Tensor *t, const HfTensor *want) {
     return true;
 }
 
-static bool is_copy(const Tensor *x, const Tensor *of) {
+bool hf_is_copy(const Tensor *x, const Tensor *of) {
     return of && of->dtype == x->dtype && tensor_same_shape(of, x) &&
            !memcmp(of->data, x->data, tensor_bytes(of));
 }
 
-/* Buffers that older transformers saved with the parameters, and the copies of tied parameters. */
+/* Buffers that older transformers saved with the parameters, the table of T5's cross-attention, which the original
+ * files contain and no program uses, and the copies of tied parameters. */
 static bool is_expected_extra(const Safetensors *s, const HfMap *m, const SafeTensor *t) {
-    static const char *const BUFFERS[] = {".attn.bias",           ".attn.masked_bias",
-                                          ".attention.bias",      ".attention.masked_bias",
-                                          ".rotary_emb.inv_freq", ".embeddings.position_ids"};
+    static const char *const BUFFERS[] = {".attn.bias",
+                                          ".attn.masked_bias",
+                                          ".attention.bias",
+                                          ".attention.masked_bias",
+                                          ".rotary_emb.inv_freq",
+                                          ".embeddings.position_ids",
+                                          ".EncDecAttention.relative_attention_bias.weight"};
     for (size_t i = 0; i < sizeof BUFFERS / sizeof *BUFFERS; i++)
         if (ends_with(t->name, BUFFERS[i])) return true;
     if (!strcmp(t->name, "cls.predictions.decoder.bias"))
-        return is_copy(&t->tensor, safetensors_find(s, "cls.predictions.bias"));
+        return hf_is_copy(&t->tensor, safetensors_find(s, "cls.predictions.bias"));
     /* the registry begins with the embedding */
     return (!strcmp(t->name, output_name(m->family)) || ends_with(t->name, "coder.embed_tokens.weight")) &&
-           is_copy(&t->tensor, hf_find(s, m, &m->tensors[0]));
+           hf_is_copy(&t->tensor, hf_find(s, m, &m->tensors[0]));
 }
 
 Err hf_check(const Safetensors *s, const HfMap *m) {

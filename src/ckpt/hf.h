@@ -47,6 +47,9 @@ Err hf_detect(const Safetensors *, HfFamily *out);
 /* The file's tensor, with or without the leading "transformer." or "model."; NULL if there is none. */
 const Tensor *hf_find(const Safetensors *, const HfMap *, const HfTensor *);
 
+/* Whether x has the type, shape and values of the other tensor; false if `of` is NULL. */
+bool hf_is_copy(const Tensor *x, const Tensor *of);
+
 /* Copies between a tensor in Hugging Face's layout and a flat buffer laid out like the registry (values, main
  * gradients, masters, optimizer state) in the device's memory (NULL: the host's). Converts between float
  * types. */

@@ -67,6 +67,15 @@ Err hf_config_parse(const char *path, const Str *conf, Arena *arena, Config *con
     return e.code ? err_user("'%s' gives a model that cannot be: %s", path, e.msg) : ERR_OK;
 }
 
+void hf_config_fit(Config *c, const Safetensors *weights) {
+    const bool unscaled = c->untie_embeddings_and_output_weights || c->logits_scaling == 1;
+    if (!config_is_hf_t5(c) || !unscaled) return;
+    const Tensor *output = safetensors_find(weights, "lm_head.weight"),
+                 *embedding = safetensors_find(weights, "shared.weight");
+    c->untie_embeddings_and_output_weights = output && !hf_is_copy(output, embedding);
+    c->logits_scaling = 1;
+}
+
 /* ---- reading an export back ---- */
 
 /* *differences: as in hf_config_compare, INT_MAX if the file is refused. */

@@ -16,6 +16,10 @@ Err hf_config_import(const char *path, Str *conf);
 /* Sets the options that hf_config_import has read from `path`. If no model has these options, the error names
  * the file. */
 Err hf_config_parse(const char *path, const Str *conf, Arena *, Config *);
+/* Whether the output layer of a T5 without scaled logits is tied to the embedding: it is unless the weights have an
+ * output layer that is no copy. transformers 5 ties it so, and its config.json tells only that the logits are not
+ * scaled. Other models keep their options. */
+void hf_config_fit(Config *, const Safetensors *weights);
 /* Writes the text of config.json, and sets the family of the tensors' names. The type is hf_model_type, else
  * the first type that fits. An error if the type, or every type, lacks this combination of options. `tokens`
  * are the ids of hf_tokens.h; NULL: all are null in the file. */

@@ -163,17 +163,20 @@ static void softcap_write(HfWriter *w, const HfRow *row) {
 }
 
 /* T5's logits are scaled if its embeddings are tied. transformers 5 writes that they are tied in any case, and
- * scale_decoder_outputs. */
+ * scale_decoder_outputs; only the weights tell whether they are (hf_config_fit). */
 static void scaled_head_read(HfReader *r, const HfRow *row) {
     const bool tied = hf_get_flag(r, row->key, row->fallback != 0),
                scaled = hf_get_flag(r, "scale_decoder_outputs", tied);
     if (scaled && !tied)
         hf_refuse(r, "scale_decoder_outputs", "but without tied embeddings the logits are not scaled");
-    hf_set_flag(r, row->option, !scaled);
+    hf_set_flag(r, row->option, !tied);
+    if (tied && !scaled) hf_set_real(r, OPTION_logits_scaling, 1);
 }
 
 static void scaled_head_write(HfWriter *w, const HfRow *row) {
-    hf_put_flag(w, row->key, !w->config->untie_embeddings_and_output_weights);
+    const bool tied = !w->config->untie_embeddings_and_output_weights;
+    hf_put_flag(w, row->key, tied);
+    if (tied && w->derived->logits_scaling == 1) hf_put_flag(w, "scale_decoder_outputs", false);
 }
 
 /* ---- biases ---- */

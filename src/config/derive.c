@@ -32,6 +32,11 @@ bool config_bf16_grads(const Config *c) {
 
 int64_t config_decoder_layers(const Config *c) { return i64_or(c->decoder_num_layers, c->num_layers); }
 
+bool config_is_hf_t5(const Config *c) {
+    return c->model == MODEL_t5 && c->position_embedding_type == POSITION_RELATIVE &&
+           c->normalization == NORM_RMS && !c->add_bias_linear && c->softmax_scale == 1;
+}
+
 int64_t config_layers(const Config *c) {
     return c->num_layers + (c->model == MODEL_t5 ? config_decoder_layers(c) : 0);
 }
@@ -153,7 +158,7 @@ static void model(const Config *c, Arena *arena, int64_t vocab_size, Derived *d)
     const bool fused = c->add_bias_linear && c->bias_gelu_fusion;
     d->activation = !by_bias ? c->activation : fused ? MLP_GELU_TANH : MLP_GELU_ERF;
     const bool tied_t5 = c->model == MODEL_t5 && !c->untie_embeddings_and_output_weights;
-    const bool scaled = tied_t5 && f64_is_set(c->softmax_scale); /* Hugging Face's */
+    const bool scaled = tied_t5 && config_is_hf_t5(c);
     d->logits_scaling = f64_or(c->logits_scaling, scaled ? sqrt((double)c->hidden_size) : 1);
     d->output_bias = tied_t5 && !scaled;
     d->init_std = c->init_method_std;

@@ -14,7 +14,7 @@
 #undef CHOICE
 #undef END
 
-/* The constant with this spelling; -1: none. */
+/* The constant with this spelling or synonym; -1: none. */
 int enum_find(const char *const *spellings, const char *word);
 
 #endif

@@ -148,6 +148,7 @@ static Err import_model(Job *j, const Ckpt *none) {
     Safetensors *file;
     if (j->setup.config.save) ERR_RETURN(check_save_folder(j->setup.config.save, j->options.overwrite));
     ERR_RETURN(safetensors_open(j->options.from_hf, &file));
+    hf_config_fit(&j->setup.config, file);
     Model *m = new_model(&j->setup, 0, j->setup.config.lane == LANE_FP64 ? F64 : F32);
     HfMap map = {0};
     Err e = ERR_OK;

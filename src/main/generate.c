@@ -108,6 +108,20 @@ static Err find_tokens(Job *j) {
     return e;
 }
 
+/* ---- text ---- */
+
+/* A model may have more ids than its tokenizer, for a round size. As in transformers they have no text. */
+static Err decode(const Job *j, const int32_t *tokens, int64_t n, char **text, size_t *bytes) {
+    const Tokenizer *t = j->setup.tokenizer;
+    int32_t *known = mem_alloc((size_t)(n + 1) * sizeof *known);
+    size_t count = 0;
+    for (int64_t i = 0; i < n; i++)
+        if (tokens[i] < tokenizer_vocab_size(t)) known[count++] = tokens[i];
+    const Err e = tokenizer_decode(t, known, count, text, bytes);
+    free(known);
+    return e;
+}
+
 /* ---- stop texts ---- */
 
 /* The tokens that were generated as text (*text is the caller's to free), and how many of its bytes stand before
@@ -117,7 +131,7 @@ static Err find_stop(const Job *j, int64_t sample, const int32_t *tokens, int64_
     const TextList *stop = &j->setup.config.stop;
     const int64_t skip = is_t5(j) ? 1 : j->prompts[sample].n;
     *before = -1;
-    ERR_RETURN(tokenizer_decode(j->setup.tokenizer, tokens + skip, (size_t)(n - skip), text, bytes));
+    ERR_RETURN(decode(j, tokens + skip, n - skip, text, bytes));
     for (int64_t i = 0; i < stop->count; i++) {
         const char *at = memmem(*text, *bytes, stop->at[i], strlen(stop->at[i]));
         if (at && (*before < 0 || at - *text < *before)) *before = at - *text;
@@ -147,7 +161,7 @@ static Err print_text(const Job *j, const Generated *g, int64_t i) {
     ERR_RETURN(find_stop(j, i, g->tokens, g->n, &generated, &own, &before));
     free(generated);
     const int64_t skip = is_t5(j) ? 1 : 0;
-    ERR_RETURN(tokenizer_decode(j->setup.tokenizer, g->tokens + skip, (size_t)(g->n - skip), &text, &bytes));
+    ERR_RETURN(decode(j, g->tokens + skip, g->n - skip, &text, &bytes));
     fwrite(text, 1, before < 0 ? bytes : bytes - (own - (size_t)before), stdout);
     putchar('\n');
     free(text);

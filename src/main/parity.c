@@ -132,11 +132,11 @@ static Err sweep(const Options *given, ArgTable own, int n_dirs, int argc, char 
 
 /* ---- one run ---- */
 
-static Err run(Setup *s, const Golden *g, const Options *o, bool *pass) {
+static Err run(Setup *s, const Golden *g, const Options *o, int *status) {
     config_finish(&s->config, s->arena, 0, &s->derived);
     ParityReport report;
     ERR_RETURN(parity_run(&s->config, &s->derived, g, &report));
-    *pass = true;
+    *status = 0;
     if (!report.is_heard) return ERR_OK;
     Str text = {0}, json = {0};
     parity_print(&report, g->name, &s->config, s->derived.cpu_threads, &text);
@@ -146,7 +146,7 @@ static Err run(Setup *s, const Golden *g, const Options *o, bool *pass) {
     if (e.code) e.code = ERR_INFRA; /* the case has been judged; only the report cannot be written */
     str_free(&text);
     str_free(&json);
-    *pass = report.pass;
+    *status = report.pass ? 0 : report.is_weak ? ERR_INCONCLUSIVE : ERR_FAILED;
     return e;
 }
 
@@ -195,7 +195,8 @@ int command_parity(int argc, char **argv) {
     args_init(&args, s.arena,
               "isotron parity DIR [DIR ... --sweep LIST] [layout and precision options]\n\n"
               "Runs a golden case and compares every result with that of an independent implementation.\n"
-              "With --sweep, runs a list of precisions and layouts. Exit status 1: a comparison failed.\n\n"
+              "With --sweep, runs a list of precisions and layouts. Exit status 1: a comparison failed;\n"
+              "4: the case is too small to judge the precision.\n\n"
               "example: isotron parity golden/llama-gqa --fp64 --tensor-model-parallel-size 2",
               NULL);
     args_use(&args, own);
@@ -204,10 +205,11 @@ int command_parity(int argc, char **argv) {
     Err e = read_options(&s, &args, &o, &g, n_dirs, argc, argv);
     int status;
     if (command_ready(&args, e, &status)) {
-        bool pass = false;
+        bool pass = true;
+        status = 0;
         e = check_places(&o);
-        if (!e.code) e = o.sweep ? sweep(&o, own, n_dirs, argc, argv, &pass) : run(&s, g, &o, &pass);
-        status = e.code ? command_fail(e) : pass ? 0 : ERR_FAILED;
+        if (!e.code) e = o.sweep ? sweep(&o, own, n_dirs, argc, argv, &pass) : run(&s, g, &o, &status);
+        if (e.code || !pass) status = e.code ? command_fail(e) : ERR_FAILED;
     }
     golden_close(g);
     args_free(&args);

@@ -232,9 +232,13 @@ bool checkpoint_saves_where_it_loads(const Config *c) {
 /* A continued run keeps these too, but weights alone do not depend on them. A table of positions does; loading
  * compares its shape. */
 static bool concerns_weights(const char *key) {
-    static const char *const APART[] = {
-        "seq_length",  "max_position_embeddings", "make_vocab_size_divisible_by", "hf_model_type", "task",
-        "class_labels"};
+    static const char *const APART[] = {"seq_length",
+                                        "decoder_seq_length",
+                                        "max_position_embeddings",
+                                        "make_vocab_size_divisible_by",
+                                        "hf_model_type",
+                                        "task",
+                                        "class_labels"};
     for (size_t i = 0; i < sizeof APART / sizeof *APART; i++)
         if (!strcmp(key, APART[i])) return false;
     return true;

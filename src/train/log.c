@@ -15,7 +15,7 @@
 #include "train/run_header.h"
 
 /* Megatron-LM's names (core/transformer/moe/moe_logging.py). */
-static const char *const ROUTER_LOSS_NAMES[ROUTER_LOSSES] = {
+const char *const ROUTER_LOSS_NAMES[ROUTER_LOSSES] = {
     [ROUTER_LOSS_AUX] = "load_balancing_loss",
     [ROUTER_LOSS_SEQ_AUX] = "seq_load_balancing_loss",
     [ROUTER_LOSS_GLOBAL_AUX] = "global_load_balancing_loss",

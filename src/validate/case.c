@@ -15,6 +15,7 @@
 #include "param/bucket.h"
 #include "param/collect.h"
 #include "train/launch.h"
+#include "train/log.h"
 #include "validate/logits.h"
 
 /* A dynamic scale would skip steps while it decreases from 2^32; the oracle skips none. */
@@ -46,6 +47,31 @@ static Err case_check(const Config *c, const Derived *d, const Golden *g) {
     return golden_check(g, c, d);
 }
 
+/* MODEL_LOSSES and more: of routers. NULL: the model has no such loss. */
+static const char *loss_name(const Model *m, int loss) {
+    if (loss < MODEL_LOSSES) return loss < m->plan.n_losses ? m->plan.loss[loss].name : NULL;
+    return model_router_loss_coeff(m, loss - MODEL_LOSSES) ? ROUTER_LOSS_NAMES[loss - MODEL_LOSSES] : NULL;
+}
+
+/* Whether they are equal, also as fields of the log, where a loss has no blank in its name. */
+static bool names_same(const char *ours, const char *theirs) {
+    while (*ours && (*ours == *theirs || (*ours == ' ' && *theirs == '_'))) ours++, theirs++;
+    return !*ours && !*theirs;
+}
+
+static Err find_loss(const Model *m, const char *name, int *out) {
+    Str all = {0};
+    for (int i = 0; i < GOLDEN_LOSSES; i++) {
+        const char *ours = loss_name(m, i);
+        if (ours && names_same(ours, name)) return str_free(&all), *out = i, ERR_OK;
+        if (ours) str_printf(&all, "%s'%s'", all.len ? ", " : "", ours);
+    }
+    const Err e =
+        err_user("curve.json has the loss %s, which this model lacks; it has %s", quote(name).s, all.s);
+    str_free(&all);
+    return e;
+}
+
 enum {
     SPACES = 4
 }; /* of a run on one rank: activations and transients of the step, and of the whole logits */
@@ -58,6 +84,8 @@ Err case_open(const Golden *g, const Config *c, const Derived *d, Case *out) {
     ERR_RETURN(space_check(out->device, SPACES));
     out->init = model_new(&out->config, &out->derived, NULL);
     Registry *r = out->init->registry;
+    for (int i = 0; i < g->n_losses; i++)
+        ERR_RETURN(find_loss(out->init, g->loss_names[i], &out->loss_of[i]));
     ERR_RETURN(hf_match(g->init, r, &out->map));
     registry_allocate(r, out->device, F64);
     ERR_RETURN(hf_import(g->init, &out->map, r));
@@ -214,6 +242,15 @@ static Batch *batches_of(const CaseRun *c, Trainer *run, int64_t step, int64_t n
     return batches;
 }
 
+static GoldenStep golden_step(const Case *c, const StepReport *s) {
+    GoldenStep step = {.loss = s->loss, .grad_norm = s->optim.grad_norm, .clip = s->optim.clip, .lr = s->lr};
+    for (int i = 0; i < c->golden->n_losses; i++) {
+        const int of = c->loss_of[i];
+        step.named[i] = of < MODEL_LOSSES ? trainer_mean(s->sum[of]) : s->router_loss[of - MODEL_LOSSES];
+    }
+    return step;
+}
+
 static void one_step(const CaseRun *c, Trainer *run, int64_t step, Trace *heard) {
     const int64_t n = c->of->golden->samples / (c->derived.micro_batch_size * c->derived.data_parallel_size);
     const CaseWatch *w = &c->watch;
@@ -231,8 +268,7 @@ static void one_step(const CaseRun *c, Trainer *run, int64_t step, Trace *heard)
         gather_all(c->of, run, FLAT_GRADS, r->grads, report.grad_scale, heard ? heard->gradients : NULL);
     trainer_update(run, &report);
     if (w->updated) w->updated(w->arg, run, &report);
-    if (heard)
-        heard->steps[step] = (GoldenStep){report.loss, report.optim.grad_norm, report.optim.clip, report.lr};
+    if (heard) heard->steps[step] = golden_step(c->of, &report);
     arena_free(arena);
 }
 

@@ -15,6 +15,8 @@ typedef struct Case {
     double *first;        /* the case's initial parameters, laid out like init's */
     HfMap map;            /* of init's registry */
     int64_t *at, total;   /* offset of each tensor of the map in a Trace; total elements */
+    int loss_of
+        [GOLDEN_LOSSES]; /* which loss of the model has golden->loss_names[i]; those of routers come last */
     int64_t vocab;
     Config config; /* the options passed to case_open, but on one rank */
     Derived derived;

@@ -99,6 +99,15 @@ bool report_passes(const Report *r) {
     return true;
 }
 
+bool report_is_weak(const Report *r) {
+    bool weak = false;
+    for (int i = 0; i < r->n; i++) {
+        if (!r->row[i].pass && !r->row[i].is_power) return false;
+        weak |= !r->row[i].pass;
+    }
+    return weak;
+}
+
 /* Infinite: no bound. */
 static void print_pair(double x, double bound, Str *out) {
     if (isinf(bound))
@@ -115,7 +124,7 @@ void report_print(const Report *r, Str *out) {
         str_printf(out, "%-26s %7lld", w->quantity, (long long)w->tensors);
         print_pair(w->error.relative, w->bound, out);
         print_pair(w->error.elementwise, w->elementwise_bound, out);
-        str_printf(out, "  %-4s  %s", w->pass ? "pass" : "FAIL", w->worst);
+        str_printf(out, "  %-4s  %s", w->pass ? "pass" : w->is_power ? "weak" : "FAIL", w->worst);
         if (w->rank != NO_RANK)
             str_printf(out, "[%lld] rank %lld", (long long)w->error.worst, (long long)w->rank);
         str_puts(out, "\n");

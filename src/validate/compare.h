@@ -41,6 +41,8 @@ typedef struct Row {
     int64_t tensors;
     float layer[ROW_LAYERS + 1]; /* error over bound of the layer's worst tensor */
     bool pass;
+    bool
+        is_power; /* the error is the smallest that the other rows would reject: too large a one is no wrong result */
 } Row;
 
 /* Adds a tensor, which passes if both errors are within their bounds. */
@@ -64,6 +66,8 @@ typedef struct Report {
 /* Adds an empty row. */
 Row *report_row(Report *, const char *quantity);
 bool report_passes(const Report *); /* true if there are no rows */
+/* Whether only rows of power fail, so that the results are within all bounds, and the bounds too wide. */
+bool report_is_weak(const Report *);
 void report_print(const Report *, Str *out);
 /* row_describe of each row that fails, with a prefix, one a line. */
 void report_failures(const Report *, const char *prefix, Str *out);

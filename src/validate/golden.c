@@ -6,6 +6,7 @@
 
 #include "base/file.h"
 #include "base/mem.h"
+#include "ckpt/hf_config.h"
 
 static char *path_of(const char *dir, const char *file) { return mem_printf("%s/%s", dir, file); }
 
@@ -31,15 +32,43 @@ static Err open_tensors(const char *dir, const char *file, Safetensors **out) {
 
 /* ---- curve.json ---- */
 
-static Err read_step(const json_t *step, const char *path, int64_t number, GoldenStep *out) {
-    static const char *const KEYS[] = {"loss", "grad_norm", "clip", "lr"};
-    double *const to[] = {&out->loss, &out->grad_norm, &out->clip, &out->lr};
-    for (size_t i = 0; i < sizeof KEYS / sizeof *KEYS; i++) {
-        const json_t *v = json_object_get(step, KEYS[i]);
-        if (!json_is_number(v))
-            return err_user("'%s': step %lld has no number \"%s\"", path, (long long)number, KEYS[i]);
-        *to[i] = json_number_value(v);
+static const char *const KEYS[] = {"loss", "grad_norm", "clip", "lr"};
+enum { N_KEYS = sizeof KEYS / sizeof *KEYS };
+
+static bool is_key(const char *name) {
+    for (int i = 0; i < N_KEYS; i++)
+        if (!strcmp(name, KEYS[i])) return true;
+    return false;
+}
+
+/* The other members of the first step. */
+static Err read_loss_names(Golden *g, const json_t *step, const char *path) {
+    const char *name;
+    const json_t *value;
+    json_object_foreach((json_t *)step, name, value) {
+        if (is_key(name)) continue;
+        if (g->n_losses == GOLDEN_LOSSES)
+            return err_user("'%s' names more than %d losses; a model has fewer", path, GOLDEN_LOSSES);
+        g->loss_names[g->n_losses++] = mem_strdup(name);
     }
+    return ERR_OK;
+}
+
+static Err read_number(const json_t *step, const char *path, int64_t number, const char *key, double *out) {
+    const json_t *v = json_object_get(step, key);
+    if (!json_is_number(v))
+        return err_user("'%s': step %lld has no number %s", path, (long long)number, quote(key).s);
+    *out = json_number_value(v);
+    return ERR_OK;
+}
+
+static Err read_step(const Golden *g, const json_t *step, const char *path, int64_t number, GoldenStep *out) {
+    double *const to[] = {&out->loss, &out->grad_norm, &out->clip, &out->lr};
+    for (int i = 0; i < N_KEYS; i++) ERR_RETURN(read_number(step, path, number, KEYS[i], to[i]));
+    for (int i = 0; i < g->n_losses; i++)
+        ERR_RETURN(read_number(step, path, number, g->loss_names[i], &out->named[i]));
+    if (json_object_size(step) > (size_t)(N_KEYS + g->n_losses))
+        return err_user("'%s': step %lld names a loss that the first step lacks", path, (long long)number);
     return ERR_OK;
 }
 
@@ -53,8 +82,9 @@ static Err read_curve(Golden *g, const char *path) {
         e = err_user("'%s' has no list \"steps\" with at least one step", path);
     g->n_steps = e.code ? 0 : (int64_t)json_array_size(steps);
     g->steps = mem_zero((size_t)g->n_steps, sizeof *g->steps);
+    if (!e.code) e = read_loss_names(g, json_array_get(steps, 0), path);
     for (int64_t i = 0; i < g->n_steps && !e.code; i++)
-        e = read_step(json_array_get(steps, (size_t)i), path, i + 1, &g->steps[i]);
+        e = read_step(g, json_array_get(steps, (size_t)i), path, i + 1, &g->steps[i]);
     json_decref(root);
     return e;
 }
@@ -214,6 +244,7 @@ void golden_close(Golden *g) {
     if (g->batches) safetensors_close(g->batches);
     if (g->oracle) safetensors_close(g->oracle);
     free(g->steps);
+    for (int i = 0; i < g->n_losses; i++) free(g->loss_names[i]);
     free(g->name);
     free(g);
 }
@@ -230,6 +261,7 @@ void golden_complete(const Golden *g, Config *c) {
         const Tensor *w = safetensors_find(g->init, EMBEDDINGS[i]);
         if (w) complete(&c->vocab_size, w->dim[0]);
     }
+    if (c->untie_embeddings_and_output_weights) hf_config_fit(c, g->init);
     complete(&c->seq_length, g->encoder_tokens ? g->encoder_seq : g->seq);
     if (g->encoder_tokens) complete(&c->decoder_seq_length, g->seq);
     complete(&c->max_position_embeddings, g->seq > g->encoder_seq ? g->seq : g->encoder_seq);

@@ -6,9 +6,14 @@
 #include "ckpt/safetensors.h"
 #include "config/config.h"
 #include "data/data.h"
+#include "nn/feed.h"
+#include "nn/router.h"
+
+enum { GOLDEN_LOSSES = MODEL_LOSSES + ROUTER_LOSSES };
 
 typedef struct GoldenStep {
     double loss, grad_norm, clip, lr;
+    double named[GOLDEN_LOSSES]; /* in the order of Golden.loss_names */
 } GoldenStep;
 
 typedef struct Golden {
@@ -16,6 +21,8 @@ typedef struct Golden {
     Safetensors *init, *batches, *oracle;
     GoldenStep *steps; /* [n_steps] */
     int64_t n_steps;
+    char *loss_names[GOLDEN_LOSSES]; /* of single losses, which curve.json may have */
+    int n_losses;
     const int64_t *tokens;         /* [n_steps, samples, seq + 1], or of an encoder [n_steps, samples, seq] */
     const float *loss_mask;        /* [n_steps, samples, seq]; NULL: all ones */
     const int64_t *encoder_tokens; /* [n_steps, samples, encoder_seq]; NULL: there is only one stack */
@@ -32,7 +39,7 @@ Err golden_open(const char *dir, Golden **);
 void golden_close(Golden *);
 /* Sets the options that run.conf omits: sizes given by the case's tensors (vocab-size, seq-length, batch
  * sizes, train-iters), and the oracle's conventions, which differ from Megatron-LM's defaults: loss per
- * token, no dropout. */
+ * token, no dropout. The oracle of a T5 without scaled logits may have tied its output layer (hf_config_fit). */
 void golden_complete(const Golden *, Config *);
 /* Whether the batches are those of the model of the options: their tensors, ids and masks. */
 Err golden_check(const Golden *, const Config *, const Derived *);

@@ -144,6 +144,9 @@ static Err judge_logits(const Judge *j) {
 
 static Err judge_all(const Judge *j) {
     judge_curve(j, "loss", offsetof(GoldenStep, loss));
+    for (int i = 0; i < j->of->golden->n_losses; i++)
+        judge_curve(j, j->of->golden->loss_names[i],
+                    offsetof(GoldenStep, named) + (size_t)i * sizeof(double));
     judge_curve(j, "grad norm", offsetof(GoldenStep, grad_norm));
     judge_curve(j, "clip coefficient", offsetof(GoldenStep, clip));
     judge_curve(j, "learning rate", offsetof(GoldenStep, lr));
@@ -213,6 +216,7 @@ static Err run_all(const Case *of, const Config *c, const Derived *d, Runs *r, P
         report->is_heard = report->rows.n > before;
     }
     report->pass = report_passes(&report->rows);
+    report->is_weak = report_is_weak(&report->rows);
     return ERR_OK;
 }
 
@@ -258,7 +262,11 @@ void parity_print(const ParityReport *r, const char *case_name, const Config *c,
             "fails, and its limit\n",
             amount(r->precision.draws, "draw").s, r->precision.dither);
     provenance_print(&p, number, out);
-    str_printf(out, "verdict: %s\n", r->pass ? "pass" : "FAIL");
+    if (r->is_weak)
+        str_puts(out, "All results are within their bounds, but an error as large as the power would be too. "
+                      "Use a case "
+                      "with more tokens a step or larger sizes, or a finer precision.\n");
+    str_printf(out, "verdict: %s\n", r->pass ? "pass" : r->is_weak ? "inconclusive" : "FAIL");
 }
 
 bool parity_is_report(const char *path) {
@@ -287,5 +295,6 @@ void parity_json(const ParityReport *r, const char *case_name, const Config *c, 
                "  \"draws\": %d,\n  \"rows\": ",
                r->roundoff, r->longest_sum, r->precision.draws);
     report_json(&r->rows, out);
-    str_printf(out, ",\n  \"pass\": %s\n}\n", r->pass ? "true" : "false");
+    str_printf(out, ",\n  \"inconclusive\": %s,\n  \"pass\": %s\n}\n", r->is_weak ? "true" : "false",
+               r->pass ? "true" : "false");
 }

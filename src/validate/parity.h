@@ -33,7 +33,9 @@ typedef struct ParityReport {
     int draws;                    /* of the noise */
     double roundoff, longest_sum; /* u, K of the lane that sets the bounds */
     Precision precision;
-    bool pass, is_heard; /* is_heard: false in MPI processes other than rank 0 */
+    bool pass,
+        is_weak;   /* is_weak: no result is wrong, but the bounds are too wide to tell (report_is_weak) */
+    bool is_heard; /* false in MPI processes other than rank 0 */
 } ParityReport;
 
 /* The options, into which the case's run.conf has been read, set lane and layout (fp16 uses the loss scale 64

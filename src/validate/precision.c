@@ -364,6 +364,12 @@ static Row *new_row(Judge *p, const char *format, const char *quantity) {
     return report_row(p->report, name);
 }
 
+static Row *new_power(Judge *p, const char *quantity) {
+    Row *row = new_row(p, "power: %s", quantity);
+    row->is_power = true;
+    return row;
+}
+
 static void precision_add(Row *row, const char *name, Statistic relative, Statistic element, int64_t worst,
                           int64_t rank) {
     /* A comparison would not detect a NaN. */
@@ -403,8 +409,7 @@ static void judge_curve(Judge *p, const char *quantity, size_t member, double ga
     precision_add(new_row(p, "%s, R", quantity), step, j.error, j.element, 0, NO_RANK);
     precision_add(new_row(p, "%s, scale", quantity), "all steps", j.scale, NOTHING, 0, NO_RANK);
     if (gate > 0)
-        precision_add(new_row(p, "power: %s", quantity), "all steps", (Statistic){j.power, gate}, NOTHING, 0,
-                      NO_RANK);
+        precision_add(new_power(p, quantity), "all steps", (Statistic){j.power, gate}, NOTHING, 0, NO_RANK);
     free(values);
 }
 
@@ -443,25 +448,40 @@ static Magnitudes sample_of(const Judge *p, const HfTensor *t, int64_t at, bool 
     return s;
 }
 
-/* Layers in the order of the map; a tensor outside of layers is judged alone, at twice the gate, because the
- * embeddings' gradients have the noise of all layers. */
+/* Whether two tensors outside of layers are of one linear, norm or table. */
+static bool module_same(const char *a, const char *b) {
+    const char *end = strrchr(a, '.');
+    const size_t n = end ? (size_t)(end - a) + 1 : 0;
+    return end ? !strncmp(a, b, n) && !strchr(b + n, '.') : !strcmp(a, b);
+}
+
+/* Modules in the order of the map. An error scales all gradients or updates of a module together, so it has the power
+ * of its most sensitive tensor. The bias of BERT's head for sentences has almost none: it is two numbers that move as
+ * one. A module outside of layers is judged at twice the gate, because the embeddings' gradients have the noise of all
+ * layers. */
 static void judge_power(Judge *p, const char *quantity, double gate, const double *power) {
     const HfMap *map = &p->of->map;
-    Row *row = new_row(p, "power: %s", quantity);
+    Row *row = new_power(p, quantity);
     for (int64_t i = 0; i < map->count; i++) {
-        const int64_t layer = compare_layer(map->tensors[i].name);
-        double least = power[i];
-        bool counted = false;
-        for (int64_t k = 0; k < map->count && layer >= 0; k++) {
-            if (compare_layer(map->tensors[k].name) != layer) continue;
+        const char *of = map->tensors[i].name;
+        const int layer = compare_layer(of);
+        double least = INFINITY;
+        bool counted = false, trained = false;
+        for (int64_t k = 0; k < map->count; k++) {
+            const char *other = map->tensors[k].name;
+            if (compare_layer(other) != layer || (layer < 0 && !module_same(of, other))) continue;
             counted |= k < i;
+            if (map->tensors[k].param->spec.flags & PARAM_BUFFER) continue;
+            trained = true;
             least = fmin(least, power[k]);
         }
-        char name[32];
-        snprintf(name, sizeof name, "layer %lld", (long long)layer);
-        if (!counted && !(map->tensors[i].param->spec.flags & PARAM_BUFFER))
-            precision_add(row, layer >= 0 ? name : map->tensors[i].name,
-                          (Statistic){least, (layer >= 0 ? 1 : 2) * gate}, NOTHING, 0, NO_RANK);
+        char name[160];
+        if (layer >= 0)
+            snprintf(name, sizeof name, "layer %d", layer);
+        else
+            snprintf(name, sizeof name, "%.*s", (int)(strrchr(of, '.') ? strrchr(of, '.') - of : 159), of);
+        if (!counted && trained)
+            precision_add(row, name, (Statistic){least, (layer >= 0 ? 1 : 2) * gate}, NOTHING, 0, NO_RANK);
     }
 }
 

@@ -92,16 +92,24 @@ double = reference("double", good["tokens"], good["logits"], {"weights": "float6
 said = convert("--from-hf", model, "--check", double)
 assert "u = 5.96e-08" in said and "pass" in said, said
 
-# ---- both T5s: v1.0 has tied embeddings and scales its logits ----
+# ---- T5s: v1.0 has tied embeddings and scales its logits, v1.1 has neither; transformers 5 ties a new v1.1, and does not scale ----
 
-for name, tied in ("t5-original", True), ("t5-v1_1", False):
+for name, tied in ("t5-original", True), ("t5-v1_1", False), ("t5-tied", True):
     t5, back = DATA / name, WORK / f"{name}-out"
     convert("--from-hf", t5, "--save", WORK / name, "--check", t5 / "reference.safetensors")
     convert("--load", WORK / name, "--to-hf", back, "--hf-dtype", "bfloat16", "--check", t5 / "reference.safetensors")
     assert tensors.read(back / "model.safetensors") == tensors.read(t5 / "model.safetensors"), name
     config, ids = (json.loads((back / f"{kind}.json").read_text()) for kind in ("config", "generation_config"))
     assert ids == {"decoder_start_token_id": 0, "eos_token_id": 1, "pad_token_id": 0} and ids.items() <= config.items(), config
+    assert config.get("scale_decoder_outputs", tied) == (name == "t5-original"), config
     assert config["tie_word_embeddings"] == tied and ("lm_head.weight" in tensors.read(back / "model.safetensors")) != tied, config
+# An output layer in the file is used unless it is a copy of the embedding.
+for name, source, rows in ("t5-copied", "t5-tied", "shared.weight"), ("t5-own", "t5-v1_1", "lm_head.weight"):
+    folder = WORK / name
+    shutil.copytree(DATA / "t5-tied", folder)
+    weights = tensors.read(DATA / source / "model.safetensors")
+    tensors.write(folder / "model.safetensors", weights | {"lm_head.weight": weights[rows]}, {"format": "pt"})
+    convert("--from-hf", folder, "--check", DATA / source / "reference.safetensors")
 t5_good, edited = tensors.read(DATA / "t5-original/reference.safetensors"), WORK / "t5-edited"
 shutil.copytree(DATA / "t5-original", edited)
 (edited / "config.json").write_text((edited / "config.json").read_text().replace('"relative_attention_max_distance": 12', '"relative_attention_max_distance": 16'))

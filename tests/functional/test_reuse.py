@@ -16,6 +16,13 @@ def run(*words, data=data, expect=0):
 out = run("--load", first, "--finetune", "--seq-length", 16, "--hidden-dropout", 0, "--train-iters", 1)
 assert "iteration        1/       1" in out, out
 
+t5 = ["pretrain", "--model", "t5", "--position-embedding-type", "relative", "--num-layers", 1, "--hidden-size", 32, "--num-attention-heads", 2, "--mock-data",
+      "--tokenizer-type", "NullTokenizer", "--vocab-size", 60, "--micro-batch-size", 2, "--train-iters", 1, "--lr", 1e-3]
+isotron(*t5, "--seq-length", 32, "--decoder-seq-length", 16, "--save", WORK / "t5", "--save-interval", 1)
+said = isotron(*t5, "--seq-length", 32, "--decoder-seq-length", 24, "--load", WORK / "t5", expect=2)
+assert "--decoder-seq-length is 24, and the checkpoint has 16" in said and "lengths may change with --finetune" in said, said
+isotron(*t5, "--seq-length", 48, "--decoder-seq-length", 24, "--load", WORK / "t5", "--finetune")
+
 # Model and tokenizer from the checkpoint alone.
 out = isotron("generate", "--load", first, "--prompt", "a", "--tokens-to-generate", 2)
 assert "successfully loaded" in out, out

@@ -88,11 +88,12 @@ def make_models():
                                      "mlp_only_layers": [1], "sliding_window": 5, "initializer_range": 0.4, "max_position_embeddings": 40}
     t5 = {"vocab_size": 61, "d_model": 24, "d_kv": 5, "d_ff": 20, "num_layers": 3, "num_decoder_layers": 2, "num_heads": 3,
           "relative_attention_num_buckets": 8, "relative_attention_max_distance": 12, "decoder_start_token_id": 0}
-    for name, kind, config, seed, samples in (  # with these seeds, one sample of each T5 generates its end
-            ("qwen3-moe-windows", "qwen3_moe", moe, 1, 2), ("t5-original", "t5", t5, 2, 4),
-            ("t5-v1_1", "t5", t5 | {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}, 2, 4)):
+    v1_1 = t5 | {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}
+    for name, kind, config, seed, samples in (  # with these seeds, one sample of t5-original and t5-v1_1 generates its end
+            ("qwen3-moe-windows", "qwen3_moe", moe, 1, 2), ("t5-original", "t5", t5, 2, 4), ("t5-v1_1", "t5", v1_1, 2, 4), ("t5-tied", "t5", v1_1, 2, 1)):
         torch.manual_seed(seed)
-        model = float64.make(transformers.AutoConfig.for_model(kind, **config))
+        config = transformers.AutoConfig.for_model(kind, **config)  # transformers 5 itself ties a T5 v1.1
+        model = float64.kind(config).from_config(config) if name == "t5-tied" else float64.make(config)
         for part, p in model.named_parameters() if kind == "t5" else ():
             torch.nn.init.normal_(p, float("layer_norm" in part), 0.7)
         model.to(torch.bfloat16).save_pretrained(OUT / name)

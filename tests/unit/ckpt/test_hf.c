@@ -201,7 +201,8 @@ static void values_that_cannot_be_used_are_named(void **unused) {
     edit_free(&e);
 }
 
-/* Hugging Face's own gpt2 has no "transformer." and has mask buffers; a tied output layer may be saved too. */
+/* Hugging Face's own gpt2 has no "transformer." and has mask buffers; a tied output layer may be saved too. The first
+ * T5s have a table of the cross-attention. */
 static void known_variants_are_read(void **unused) {
     (void)unused;
     Edited e = edit("golden/gpt2-awkward");
@@ -218,6 +219,26 @@ static void known_variants_are_read(void **unused) {
     e.tensors[e.count - 1].tensor.data = other;
     assert_err(import_edited(&e), "1 unexpected: 'lm_head.weight'");
     free(other);
+    edit_free(&e);
+    e = edit("golden/bert-original"); /* the names of the first bert-base-uncased */
+    for (int64_t i = 0; i < e.count; i++) {
+        const char *name = e.tensors[i].name, *norm = strstr(name, "LayerNorm.");
+        if (norm)
+            e.tensors[i].name = arena_printf(e.model->arena, "%.*sLayerNorm.%s", (int)(norm - name), name,
+                                             strstr(norm, "weight") ? "gamma" : "beta");
+    }
+    assert_ok(import_edited(&e));
+    const Param *norm = registry_find(e.model->model->registry, "encoder.layers.1.post_mlp_layernorm.bias");
+    const Tensor *beta = safetensors_find(e.base, "bert.encoder.layer.1.output.LayerNorm.bias");
+    assert_int_equal(beta->dtype, F64);
+    for (int64_t i = 0; i < tensor_count(beta); i++)
+        assert_true(((const float *)norm->master.data)[i] == (float)((const double *)beta->data)[i]);
+    edit_free(&e);
+    e = edit("golden/t5-original");
+    e.tensors[e.count++] =
+        (SafeTensor){"decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",
+                     tensor_make(buffer, F32, 2, (int64_t[]){1, 2})};
+    assert_ok(import_edited(&e));
     edit_free(&e);
 }
 

@@ -145,6 +145,9 @@ static void write_text(const char *path, const char *text) {
 #define GEMMA2                                                                                               \
     "activation = geglu-tanh\napply-layernorm-1p = true\nnorm-placement = sandwich\nscale-embedding = "      \
     "true\n"
+#define T5                                                                                                   \
+    BASE "model = t5\nposition-embedding-type = relative\nnormalization = RMSNorm\ndisable-bias-linear = "   \
+         "true\nactivation = relu\nsoftmax-scale = 1\ndecoder-seq-length = 8\n"
 #define GLM "moe-router-score-function = sigmoid\nmoe-router-enable-expert-bias = true\n"
 
 static void config_json_round_trips(void **unused) {
@@ -164,6 +167,7 @@ static void config_json_round_trips(void **unused) {
                          "MixtralForCausalLM");
     config_round_trip_of(BASE LLAMA EXPERTS GLM "moe-shared-expert-intermediate-size = 40\n",
                          "Glm4MoeForCausalLM");
+    config_round_trip_of(T5 "attention-dropout = 0\nlogits-scaling = 1\n", "T5ForConditionalGeneration");
     config_round_trip_of(BASE "activation = gelu-erf\nattention-dropout = 0.3\n", "GPT2LMHeadModel");
 }
 
@@ -235,15 +239,12 @@ static void models_that_hf_lacks_are_refused(void **unused) {
 
 /* ---- what is compared when an export is read back ---- */
 
-#define ROPE    BASE LLAMA "ffn-hidden-size = 40\n"
-#define SCALED  ROPE "use-rope-scaling = true\n"
-#define LONG    ROPE "rope-short-factor = 1 2 3\nrope-long-factor = 1 2 3\n"
-#define WINDOWS ROPE "window-size = 7,0\n"
-#define MIXTURE BASE LLAMA EXPERTS
-#define BERT    BASE "model = bert\nactivation = gelu-erf\n"
-#define T5                                                                                                   \
-    BASE "model = t5\nposition-embedding-type = relative\nnormalization = RMSNorm\ndisable-bias-linear = "   \
-         "true\nactivation = relu\nsoftmax-scale = 1\ndecoder-seq-length = 8\n"
+#define ROPE       BASE LLAMA "ffn-hidden-size = 40\n"
+#define SCALED     ROPE "use-rope-scaling = true\n"
+#define LONG       ROPE "rope-short-factor = 1 2 3\nrope-long-factor = 1 2 3\n"
+#define WINDOWS    ROPE "window-size = 7,0\n"
+#define MIXTURE    BASE LLAMA EXPERTS
+#define BERT       BASE "model = bert\nactivation = gelu-erf\n"
 #define WITH_BIAS  MIXTURE GLM
 #define IN_GROUPS  WITH_BIAS "moe-router-topk = 4\nmoe-router-num-groups = 4\nmoe-router-group-topk = 2\n"
 #define CAPACITY   MIXTURE "moe-expert-capacity-factor = 1\n"

@@ -94,6 +94,43 @@ static void gelu_is_erf_without_biases(void **state) {
     end(&r);
 }
 
+/* transformers' T5 divides the logits if its embeddings are tied. Megatron-LM's, which may have any one of these
+ * options, has a bias instead. */
+static void the_output_layer_of_a_t5(void **state) {
+    (void)state;
+#define T5       "model = t5\ndecoder-seq-length = 8\n"
+#define RELATIVE "position-embedding-type = relative\n"
+#define RMS      "normalization = RMSNorm\n"
+#define BARE     "disable-bias-linear = true\n"
+#define SCALE    "softmax-scale = 1\n"
+    static const struct {
+        const char *options;
+        double scaling;
+        bool bias;
+    } CASES[] = {
+        {T5 RELATIVE RMS BARE SCALE, 27.712812921102035, false},
+        {T5 RELATIVE RMS BARE SCALE "logits-scaling = 1\n", 1, false},
+        {T5 RELATIVE RMS BARE SCALE "untie-embeddings-and-output-weights = true\n", 1, false},
+        {T5 RELATIVE RMS BARE "softmax-scale = 0.5\n", 1, true},
+        {T5 RMS BARE SCALE, 1, true},
+        {T5 RELATIVE BARE SCALE, 1, true},
+        {T5 RELATIVE RMS SCALE, 1, true},
+        {T5, 1, true},
+    };
+#undef T5
+#undef RELATIVE
+#undef RMS
+#undef BARE
+#undef SCALE
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+        Run r;
+        start(&r, CASES[i].options);
+        assert_true(r.d.logits_scaling == CASES[i].scaling);
+        assert_int_equal(r.d.output_bias, CASES[i].bias);
+        end(&r);
+    }
+}
+
 static void experts_follow_the_pattern(void **state) {
     (void)state;
     static const char MODEL[] = "num-experts = 8\ndisable-bias-linear = true\nffn-hidden-size = 48\n";
@@ -280,6 +317,7 @@ int main(void) {
         cmocka_unit_test(gpt2_sizes),
         cmocka_unit_test(llama_sizes),
         cmocka_unit_test(gelu_is_erf_without_biases),
+        cmocka_unit_test(the_output_layer_of_a_t5),
         cmocka_unit_test(windows_follow_the_pattern),
         cmocka_unit_test(experts_follow_the_pattern),
         cmocka_unit_test(each_balancing_type_has_its_coefficient),
