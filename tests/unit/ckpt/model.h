@@ -67,4 +67,12 @@ static inline void for_each_case(void (*fn)(const char *dir)) {
     globfree(&cases);
 }
 
+/* Not synced, as file_write_atomic would. */
+static inline void write_text(const char *path, const char *text) {
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    fputs(text, f);
+    assert_int_equal(fclose(f), 0);
+}
+
 #endif

@@ -1,0 +1,160 @@
+/* Files config.json that are damaged, or of models that cannot be read. */
+#include "unit/cmocka_all.h"
+
+#include <jansson.h>
+
+#include "ckpt/hf_config.h"
+#include "unit/ckpt/model.h"
+
+#define LLAMA3 "'rope_type': 'llama3', 'factor': 8, 'low_freq_factor': 1, 'high_freq_factor': 4"
+
+/* Keys in addition to the sizes of a small model of that type; quotes are single here. */
+static const struct {
+    const char *type, *keys, *says;
+} REFUSED[] = {
+    {"bloom", "", "model_type is \"bloom\", but only gpt2"},
+    {"llama", "'num_hidden_layers': 70000", "more layers than"},
+    {"llama", "'quantization_config': {}", "quantized"},
+    {"llama", "'hidden_act': 'relu2'", "hidden_act is \"relu2\""},
+    {"llama", "'rms_norm_eps': 'small'", "rms_norm_eps is \"small\", not a number"},
+    {"llama", "'mlp_bias': true", "no biases in MLPs alone"},
+    {"llama", "'attention_bias': 1", "neither true nor false"},
+    {"llama", "'head_dim': 0", "head_dim is '0', not a positive whole number"},
+    {"llama", "'num_attention_heads': 3", "hidden_size is '8', not a multiple of num_attention_heads"},
+    {"llama", "'rope_scaling': {'type': 'yarn'}", "scaling of positions"},
+    {"llama", "'rope_scaling': {'type': 'linear'}", "which lacks a number that its rope_type needs"},
+    {"llama", "'rope_scaling': 3", "rope_scaling is '3', not an object"},
+    {"llama", "'rope_scaling': {'type': 'linear', 'factor': '2'}",
+     "factor in rope_scaling is \"2\", not a number"},
+    {"llama", "'rope_scaling': {'rope_type': 5}", "rope_type in rope_scaling is '5', not a text"},
+    {"llama", "'rope_parameters': {'rope_theta': 'x'}",
+     "rope_theta in rope_parameters is \"x\", not a number"},
+    {"llama", "'rope_scaling': {" LLAMA3 ", 'original_max_position_embeddings': 8.5}",
+     "original_max_position_embeddings in rope_scaling is '8.5', not a whole number of positions"},
+    {"llama", "'original_max_position_embeddings': 1e30, 'rope_scaling': {" LLAMA3 "}",
+     "original_max_position_embeddings is '1e30', not a whole number of positions"},
+    {"llama", "'partial_rotary_factor': 0.5", "rotates whole heads"},
+    {"llama", "'is_causal': false", "is_causal is 'false'"},
+    {"llama", "'per_layer_config': {}", "per_layer_config is"},
+    {"llama", "'layer_types': ['full_attention', 'odd']",
+     "layer_types has 'odd' for layer 1; only full_attention"},
+    {"llama", "'layer_types': ['sliding_attention', 'full_attention']", "gives this model no window"},
+    {"mistral", "'layer_types': ['full_attention', 'full_attention']", "another type of model, ministral"},
+    {"mistral", "'sliding_window': -4", "sliding_window is '-4'"},
+    {"qwen2", "'layer_types': ['full_attention', 7]", "layer_types has no text for layer 1"},
+    {"qwen2", "'layer_types': []", "layer_types is '[]', not a list with one entry for each layer"},
+    {"qwen2", "'layer_types': 'full_attention'", "not a list with one entry for each layer"},
+    {"qwen2", "'use_sliding_window': true, 'sliding_window': 0", "sliding_window is '0', not a positive"},
+    {"qwen2", "'rope_parameters': {'full_attention': {}}", "for each kind of layer"},
+    {"qwen3", "'max_window_layers': -1", "max_window_layers is '-1'"},
+    {"qwen3", "'layer_types': ['full_attention', 'sliding_attention']", "gives this model no window"},
+    {"qwen3_moe", "'use_sliding_window': true, 'layer_types': ['full_attention', 'sliding_attention']",
+     "gives every layer of this type"},
+    {"qwen3_moe", "'mlp_only_layers': 1", "mlp_only_layers is '1', not a list"},
+    {"qwen3_moe", "'mlp_only_layers': ['0']", "not a list of numbers of layers"},
+    {"qwen2_moe", "'num_experts': null", "num_experts is 'null'"},
+    {"qwen2_moe", "'use_sliding_window': true, 'sliding_window': null", "but use_sliding_window is true"},
+    {"stablelm", "'use_parallel_residual': true", "use_parallel_residual is 'true'"},
+    {"stablelm", "'head_dim': 8", "head_dim is '8', not hidden_size / num_attention_heads"},
+    {"nemotron", "'hidden_act': 'silu'", "activation that is not supported"},
+    {"granite", "'logits_scaling': 0", "logits_scaling is '0', a number that this model cannot have"},
+    {"gemma2", "'sliding_window': null", "sliding_window is 'null', without which"},
+    {"gemma2", "'final_logit_softcapping': 0", "final_logit_softcapping is '0', a number that"},
+    {"gemma3_text", "'attn_logit_softcapping': 50",
+     "attn_logit_softcapping is '50', which transformers does"},
+    {"gemma3_text", "'sliding_window_pattern': 0", "sliding_window_pattern is '0', not a positive"},
+    {"gemma3_text", "'rope_parameters': {'rope_theta': 50}", "needs an object in it for each kind of layer"},
+    {"gemma3_text", "'rope_parameters': {'sliding_attention': {'rope_type': 'linear', 'factor': 2}}",
+     "positions of layers with a window can only be without scaling"},
+    {"gemma3_text", "'rope_scaling': {'rope_type': 'linear', 'factor': 2}, 'rope_parameters': {}",
+     "but rope_parameters is there too"},
+    {"gemma3_text", "'rope_scaling': {'type': 'linear', 'factor': 2}", "reads rope_type of this type"},
+    {"glm4_moe", "'n_group': 2, 'num_experts_per_tok': 3", "topk_group is"},
+    {"glm4_moe", "'num_experts_per_tok': 1", "num_experts_per_tok is '1', but this type"},
+    {"glm4_moe", "'n_shared_experts': 4611686018427387904",
+     "n_shared_experts is '4611686018427387904', more than is supported"},
+    {"glm4_moe", "'n_shared_experts': 2305843009213693953", "more than is supported"},
+    {"glm4_moe", "'n_group': 9223372036854775807, 'topk_group': 4611686018427387905",
+     "topk_group is '4611686018427387905', not half of num_experts_per_tok"},
+    {"glm4_moe", "'norm_topk_prob': false", "norm_topk_prob is 'false'"},
+    {"glm4_moe", "'first_k_dense_replace': -1", "first_k_dense_replace is '-1'"},
+    {"gpt_neox", "'attention_bias': false", "attention_bias is 'false'"},
+    {"gpt_neox", "'head_dim': 8", "head_dim is '8', not hidden_size / num_attention_heads"},
+    {"falcon", "'alibi': true", "alibi is 'true', which is not supported"},
+    {"falcon", "'n_embed': 16", "n_embed is '16', but it contradicts hidden_size"},
+    {"falcon", "'new_decoder_architecture': true, 'parallel_attn': false", "is always parallel"},
+    {"falcon", "'new_decoder_architecture': true, 'num_ln_in_parallel_attn': 3", "is '3', neither 1 nor 2"},
+    {"falcon", "'num_ln_in_parallel_attn': 2", "but new_decoder_architecture is false"},
+    {"falcon", "'multi_query': false, 'num_kv_heads': 1", "each head has a key"},
+    {"phi3", "'rope_scaling': {'type': 'longrope', 'short_factor': [1, 1]}",
+     "without the lists of positive numbers"},
+    {"phi3", "'rope_scaling': {'type': 'longrope', 'short_factor': [1, '1'], 'long_factor': [2, 2]}",
+     "without the lists of positive numbers"},
+    {"phi3", "'rope_scaling': {'type': 'longrope', 'short_factor': [], 'long_factor': [2, 2]}",
+     "without the lists of positive numbers"},
+    {"phi3",
+     "'rope_scaling': {'type': 'longrope', 'short_factor': [1], 'long_factor': [2], 'attention_factor': 0}",
+     "whose factor of attention"},
+    {"phi3", "'rope_scaling': {'type': 'linear', 'factor': 2}", "(default and longrope are known)"},
+    {"gpt2", "'scale_attn_by_inverse_layer_idx': true", "scale_attn_by_inverse_layer_idx"},
+    {"gpt2", "'n_embd': 4611686018427387904, 'n_head': 1",
+     "n_embd is '4611686018427387904', more than is supported"},
+    {"falcon", "'hidden_size': 4611686018427387904", "hidden_size is '4611686018427387904', more than"},
+    {"gpt2", "'layer_types': ['odd']", "layer_types has 'odd' for layer 0"},
+    {"gpt2", "'hidden_size': 16", "hidden_size is '16', but it contradicts"},
+};
+
+/* The later of two equal keys is dropped: a key of `keys` replaces the usual one. */
+static char *small_model(const char *type, const char *keys) {
+    static const char LLAMA_KEYS[] =
+        "{'num_hidden_layers': 2, 'hidden_size': 8, 'num_attention_heads': 2, 'intermediate_size': 16, "
+        "'vocab_size': 9, 'max_position_embeddings': 16, 'num_experts': 4, 'num_experts_per_tok': 2, "
+        "'moe_intermediate_size': 8}",
+                      GPT2_KEYS[] =
+                          "{'n_layer': 1, 'n_embd': 8, 'n_head': 2, 'n_positions': 9, 'vocab_size': 9}";
+    char *own = mem_printf("{%s}", keys), *usual = mem_strdup(strcmp(type, "gpt2") ? LLAMA_KEYS : GPT2_KEYS);
+    for (char *c = own; *c; c++) *c = *c == '\'' ? '"' : *c;
+    for (char *c = usual; *c; c++) *c = *c == '\'' ? '"' : *c;
+    json_t *root = json_loads(usual, 0, NULL), *more = json_loads(own, 0, NULL);
+    assert_non_null(root), assert_non_null(more);
+    json_object_update(root, more);
+    json_object_set_new(root, "model_type", json_string(type));
+    char *text = json_dumps(root, 0);
+    json_decref(root), json_decref(more);
+    free(own), free(usual);
+    return text;
+}
+
+static Err import_text(const char *path, const char *text, Str *conf) {
+    str_clear(conf);
+    write_text(path, text);
+    return hf_config_import(path, conf);
+}
+
+static void config_json_is_not_trusted(void **unused) {
+    (void)unused;
+    static const char *const texts[][2] = {
+        {"", "is not JSON"},
+        {"[]", "not a JSON object"},
+        {"{}", "model_type is 'missing'"},
+        {"{\"model_type\":7}", "model_type is '7'"},
+        {"{\"model_type\":\"llama\"}", "vocab_size is 'missing'"},
+    };
+    char *scratch = scratch_new_in_memory(), *path = mem_printf("%s/config.json", scratch);
+    Str conf = {0};
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
+        assert_err(import_text(path, texts[i][0], &conf), texts[i][1]);
+    for (size_t i = 0; i < sizeof REFUSED / sizeof *REFUSED; i++) {
+        char *text = small_model(REFUSED[i].type, REFUSED[i].keys);
+        assert_err(import_text(path, text, &conf), REFUSED[i].says);
+        free(text);
+    }
+    str_free(&conf);
+    free(path);
+    scratch_remove(scratch);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(config_json_is_not_trusted)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
