@@ -4,7 +4,7 @@
 
 #include "bench/gate/gate.h"
 
-static const double FLOOR = 0.5;
+static const double FLOOR = 0.45;
 
 /* GB/s of an NVLink in each direction. The kind of GPU decides, because some drivers report the fifth generation
  * of NVLink for the fourth. */

@@ -11,19 +11,18 @@ typedef enum RoofKind { ROOF_NOT_KNOWN, ROOF_PCIE, ROOF_NVLINK } RoofKind;
 
 typedef struct LinksRoof {
     RoofKind kind;
-    double rate;     /* GB/s in each direction, of the best rank; 0: not known */
-    int weakest;     /* the rank with the lowest rate; -1: all have this one */
+    double rate;     /* GB/s in each direction, the highest of all ranks; 0: not known */
+    int weakest;     /* the rank with the lowest rate; -1: all have the same rate */
     char of[80];     /* "18 NVLinks of 25 GB/s" */
-    const char *why; /* it is not known */
+    const char *why; /* the rate is not known; NULL: it is known */
 } LinksRoof;
 
 /* facts [n]: of the ranks. all_linked: that of nvml_all_linked. devices: GPUs that the process sees. */
 LinksRoof links_roof(const NvmlFacts *facts, int n, bool all_linked, int devices);
 
-/* Whether the whole interval of the median of a bus bandwidth is below half of NVLink's roof. A copy without a
- * protocol reaches more than nine tenths of the rate of a link, and NCCL's rings three quarters and more. So a
- * GPU whose links have half their rate, or half of whose links are lost, is below, and a healthy one has a
- * margin of a third. PCIe has no such bound: traffic may cross bridges, the host's memory and both processors. */
+/* Whether the whole interval of the median of a bus bandwidth is below 45 % of NVLink's roof. NCCL reaches from 54 %
+ * (all-gather on 2 H100) to 82 % (all-reduce on more), and with links at half their rate, or half of them lost, at
+ * most half of that. PCIe has no such bound: traffic may cross bridges, the host's memory and both processors. */
 bool links_are_slow(const LinksRoof *, const Metric *busbw);
 /* "78 % of 450 GB/s, 18 NVLinks of 25 GB/s"; empty if the roof is not known. */
 void links_share(const LinksRoof *, const Metric *busbw, char *out, size_t n);

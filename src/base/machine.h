@@ -4,11 +4,12 @@
 
 enum { MACHINE_TEXT = 160 };
 
-int machine_threads(void); /* cores that this process may use */
+/* Cores that this process may use; 1 if the system does not say. */
+int machine_threads(void);
 /* Each writes "unknown" if the system does not say. */
 void machine_host(char out[MACHINE_TEXT]);
 void machine_cpu(char out[MACHINE_TEXT]);   /* "AMD EPYC 7763 64-Core Processor" */
-void machine_cores(char out[MACHINE_TEXT]); /* machine_threads */
+void machine_cores(char out[MACHINE_TEXT]); /* machine_threads(), as text */
 void machine_now(char out[MACHINE_TEXT]);   /* the time in UTC, ISO 8601 */
 
 #endif

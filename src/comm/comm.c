@@ -46,7 +46,7 @@ int64_t comm_warning_ns(const Comm *c) { return comm_deadline_ns(c) / 10; }
 
 void comm_close(Comm *c) {
     CHECK(c->open == 0, "rank %d leaves %d operations that it did not wait for", c->rank, c->open);
-    comm_close_device(c);
+    if (c->device) c->device->free(c);
     for (size_t i = 0; i < c->channels.capacity; i++) free(c->channels.entry[i].value);
     free(c->channels.entry);
     while (c->spare) {

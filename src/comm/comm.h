@@ -99,6 +99,7 @@ void comm_describe_host(const Comm *, char text[200]);
  * library cannot be used or if versions differ between ranks. `text` describes the transport and the reason. Call
  * comm_close_device before the device is freed. A NULL Comm is one rank. */
 Err comm_open_device(Comm *, Device *, const CommDeviceOptions *, char text[200]);
+/* All ranks call it. It returns when all have closed the transport. */
 void comm_close_device(Comm *);
 
 /* ---- worlds ---- */

@@ -452,9 +452,6 @@ static void nccl_free(Comm *c) {
         free(l);
     }
     flights_free(s, s->spare);
-    /* If ranks are threads, the last to destroy a communicator frees the memory of all its members, whose devices
-     * must still be open. */
-    comm_run(c, &(CommCall){.kind = COMM_BARRIER, .group = comm_everyone(c), .site = "nccl_close"});
     device_release(s->device, s->greeting, MOST_PAIRS);
     pthread_cond_destroy(&s->closing);
     pthread_mutex_destroy(&s->lock);
@@ -632,5 +629,9 @@ int comm_communicators(const Comm *c, bool open) {
 }
 
 void comm_close_device(Comm *c) {
-    if (c && c->device) c->device->free(c);
+    if (!c || !c->device) return;
+    c->device->free(c);
+    /* If ranks are threads, the last to destroy a communicator frees the memory of all its members, whose devices
+     * must still be open. */
+    comm_run(c, &(CommCall){.kind = COMM_BARRIER, .group = comm_everyone(c), .site = "device_close"});
 }

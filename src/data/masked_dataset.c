@@ -1,6 +1,7 @@
 #include "data/masked_dataset.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 
 #include "base/mem.h"
@@ -25,14 +26,12 @@ Err masked_need(const DatasetPart *p, int64_t token, const char *name) {
 /* masking_choose masks at most `probability` of the text: of a shorter one, nothing. */
 static Err check_share(const DatasetPart *p, double probability, int64_t reserved) {
     const int64_t length = p->config->sequence_length, text = length - reserved;
-    int64_t least = 1;
-    while (probability * (double)least < 1) least++;
-    if (text >= least) return ERR_OK;
-    return err_user(
-        "a %s would mask no token: a sequence of %" PRId64 " tokens has at most %" PRId64
-        " of text, and a share of %g of them is less than one token; set --seq-length to at least %" PRId64
-        ", or raise --mask-prob",
-        p->kind->class_name, length, text, probability, least + reserved);
+    if (probability * (double)text >= 1) return ERR_OK;
+    return err_user("a %s would mask no token: a sequence of %" PRId64 " tokens has at most %" PRId64
+                    " of text, and a share of %g of them is less than one token; set --seq-length to at "
+                    "least %.0f, or raise "
+                    "--mask-prob",
+                    p->kind->class_name, length, text, probability, ceil(1 / probability) + (double)reserved);
 }
 
 Err masked_open(DatasetPart *p, MaskingConfig masking, int64_t reserved, int32_t min_sentences) {

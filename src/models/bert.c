@@ -82,7 +82,7 @@ static void bert_plan(const Config *c, const Derived *d, Arena *arena, ModelPlan
         .head = head_spec(c, d, arena),
         .flow = {{"hidden", 0, c->seq_length, 0, c->num_layers}},
         .n_flows = 1,
-        .loss = {{"lm loss", EXTENT_POSITIONS, FIELD_loss_mask}, {"sop loss", EXTENT_SAMPLES, FIELDS}},
+        .loss = {{"lm loss", EXTENT_POSITIONS, FIELD_loss_mask, 0}, {"sop loss", EXTENT_SAMPLES, FIELDS, 0}},
         .n_losses = sentences ? 2 : 1,
     };
     plan->embedding.types = sentences ? TOKEN_TYPES : 0;

@@ -31,7 +31,7 @@ static void gpt_plan(const Config *c, const Derived *d, Arena *arena, ModelPlan 
         .head = spec_lm_head(c, d, arena),
         .flow = {{"hidden", 0, c->seq_length, 0, c->num_layers}},
         .n_flows = 1,
-        .loss = {{"lm loss", EXTENT_POSITIONS, FIELD_loss_mask}},
+        .loss = {{"lm loss", EXTENT_POSITIONS, FIELD_loss_mask, 0}},
         .n_losses = 1,
     };
 }

@@ -84,7 +84,7 @@ static void t5_plan(const Config *c, const Derived *d, Arena *arena, ModelPlan *
                  [DECODER_STREAM] = {"decoder", DECODER, c->decoder_seq_length, below + 1, all},
                  [ENCODED] = {"encoded", ENCODER, c->seq_length, below, all - 1}},
         .n_flows = 3,
-        .loss = {{"lm loss", EXTENT_POSITIONS, FIELD_loss_mask}},
+        .loss = {{"lm loss", EXTENT_POSITIONS, FIELD_loss_mask, 0}},
         .n_losses = 1,
     };
 }

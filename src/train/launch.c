@@ -98,7 +98,9 @@ Err world_run(const Config *c, RankMain *fn, void *arg) {
     ERR_RETURN(comm_launch(&launch));
     /* Streams of a GPU share this many queues, by default 8. In one queue, a receive of NCCL would hold up what
      * it waits for. CUDA reads the variable when it starts. */
-    if (c->device == ON_CUDA && ranks > 1) setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+    const char *queues = getenv("CUDA_DEVICE_MAX_CONNECTIONS");
+    if (c->device == ON_CUDA && ranks > 1 && (!queues || atoi(queues) < 8))
+        setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1);
     if (launch.processes > 1 && ranks > 1) return as_process(c, &launch, &options, fn, arg);
     return ranks == 1 ? fn(arg, NULL) : as_threads(ranks, &options, fn, arg);
 }

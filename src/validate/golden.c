@@ -48,7 +48,7 @@ static Err read_loss_names(Golden *g, const json_t *step, const char *path) {
     json_object_foreach((json_t *)step, name, value) {
         if (is_key(name)) continue;
         if (g->n_losses == GOLDEN_LOSSES)
-            return err_user("'%s' names more than %d losses; a model has fewer", path, GOLDEN_LOSSES);
+            return err_user("'%s' names more than %d losses, the most that a model has", path, GOLDEN_LOSSES);
         g->loss_names[g->n_losses++] = mem_strdup(name);
     }
     return ERR_OK;

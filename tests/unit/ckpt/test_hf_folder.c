@@ -152,7 +152,7 @@ static void files_of_another_model_do_not_stay(void **unused) {
         free(path);
     }
     char *path = mem_printf("%s/tokenizer.json", scratch);
-    const HfExtras extras = {.files = {{path, "tokenizer.json"}}, .num_files = 1, .overwrite = true};
+    const HfExtras extras = {.files = {{path, "tokenizer.json", NULL}}, .num_files = 1, .overwrite = true};
     assert_ok(file_write_atomic(path, "x", 1));
     assert_ok(hf_folder_write(scratch, m->model, F32, &extras, &notes));
     assert_int_equal(entries(scratch), 4);

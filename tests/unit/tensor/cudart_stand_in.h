@@ -21,6 +21,7 @@ static struct {
     unsigned waited;            /* copies that the host has waited for */
     size_t backed, most_backed; /* bytes of addresses that have memory; that can have some */
     size_t room;                /* the largest block that there is */
+    int secluded;               /* a GPU that GPU 0 cannot access; 0: none */
     int priority;               /* of the last stream that was made with one */
 } gpu;
 
@@ -39,6 +40,10 @@ static cudaError_t give(void *p) {
 cudaError_t cudaGetDeviceCount(int *n) {
     *n = gpu.gpus;
     return gpu.count;
+}
+cudaError_t cudaDeviceCanAccessPeer(int *can, int ordinal, int peer) {
+    *can = ordinal || !gpu.secluded || peer != gpu.secluded;
+    return cudaSuccess;
 }
 cudaError_t cudaSetDevice(int ordinal) {
     gpu.current = ordinal;

@@ -69,6 +69,15 @@ static void ranks_share_the_gpus(void **state) {
     assert_int_equal(gpu.live, 0);
 }
 
+static void gpus_without_peer_access_are_noticed(void **state) {
+    (void)state;
+    memset(&gpu, 0, sizeof gpu);
+    gpu.gpus = 3, gpu.secluded = 2;
+    Device *lacks = open_rank(0), *has = open_rank(1);
+    assert_true(lacks->lacks_peers && !has->lacks_peers);
+    device_free(lacks), device_free(has);
+}
+
 /* A kernel that goes on with an operand that it complained of may touch what is not there. */
 static void an_assert_is_reported_although_the_gpu_has_failed(void **state) {
     (void)state;
@@ -203,6 +212,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(without_a_gpu_the_reason_is_said),
         cmocka_unit_test(ranks_share_the_gpus),
+        cmocka_unit_test(gpus_without_peer_access_are_noticed),
         cmocka_unit_test(an_assert_is_reported_although_the_gpu_has_failed),
         cmocka_unit_test(memory_that_is_not_there_is_named),
         cmocka_unit_test(pages_come_as_they_are_reached),
