@@ -63,7 +63,7 @@ static Str stripped(const char *s, size_t n) {
     for (size_t step; begin < end && (step = utf8_next(valid.s + begin, &c), is_space(c));) begin += step;
     for (size_t at; end > begin && (at = utf8_prev(valid.s, end), utf8_next(valid.s + at, &c), is_space(c));)
         end = at;
-    str_add(&out, valid.s + begin, end - begin);
+    str_add(&out, valid.len ? valid.s + begin : "", end - begin);
     str_free(&valid);
     return out;
 }
