@@ -21,7 +21,7 @@ typedef struct LinksRoof {
 LinksRoof links_roof(const NvmlFacts *facts, int n, bool all_linked, int devices);
 
 /* Whether the whole interval of the median of a bus bandwidth is below 45 % of NVLink's roof. NCCL reaches from 54 %
- * (all-gather on 2 H100) to 82 % (all-reduce on more), and with links at half their rate, or half of them lost, at
+ * (all-gather on 2 H100) to 80 % (all-reduce on 8), and with links at half their rate, or half of them lost, at
  * most half of that. PCIe has no such bound: traffic may cross bridges, the host's memory and both processors. */
 bool links_are_slow(const LinksRoof *, const Metric *busbw);
 /* "78 % of 450 GB/s, 18 NVLinks of 25 GB/s"; empty if the roof is not known. */

@@ -55,6 +55,7 @@ pretrain {run} --cross-entropy-chunk-size 5 => --cross-entropy-loss-fusion
 pretrain {run} --gemm-sm-margin 4 => needs --device cuda
 pretrain {run} --cuda-graph-impl local => needs --device cuda
 pretrain {run} --fp8-keep-inputs => Add --fp8-format
+pretrain {run} --bf16 --fp8-format hybrid --fp8-keep-weights --ranks 2 --use-distributed-optimizer --cuda-graph-impl local => before a step's CUDA graph, which gathers those of other ranks
 pretrain {run} --hidden-size 50 => not a multiple of --num-attention-heads 4
 pretrain {run} --num-attention-heads 5 => not a multiple of --num-query-groups 2
 pretrain {run} --tensor-model-parallel-size 3 => not a multiple of --tensor-model-parallel-size 3

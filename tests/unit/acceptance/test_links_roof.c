@@ -96,8 +96,8 @@ static void a_part_of_nvlink_is_the_floor(void **unused) {
     assert_false(are_slow(&r, 341, MANY));     /* an H100 with NCCL's rings */
     assert_true(are_slow(&r, 341 / 2., MANY)); /* with links at half their speed */
     assert_false(are_slow(&r, 341 / 2., FEW));
-    assert_false(are_slow(&r, 243, MANY)); /* an all-gather on two H100 */
-    assert_true(are_slow(&r, 0.82 * 450 / 2, MANY));
+    assert_false(are_slow(&r, 243, MANY));     /* an all-gather on two H100 */
+    assert_true(are_slow(&r, 361 / 2., MANY)); /* half of an all-reduce on eight */
     assert_false(are_slow(&pcie, 20, MANY));
     assert_false(links_are_slow(&r, NULL));
     Metric *m = metric_of(351, MANY);

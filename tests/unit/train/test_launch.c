@@ -22,17 +22,22 @@ Err __wrap_comm_open_device(Comm *c, Device *d, const CommDeviceOptions *o, char
     return err_failed("%d blocks", o->most_blocks);
 }
 
-static void assert_opens(const char *number, int world, int rank) {
+static void assert_says(const char *message, Comm *comm, int64_t gemm_sm_margin) {
     Arena *arena = arena_new();
     Config c;
     const Derived d = {.cpu_threads = 1};
     Device *device;
     char text[200];
     config_defaults(&c, arena);
-    Comm *comm = world > 1 ? comm_null(world, rank) : NULL;
-    assert_string_equal(rank_open_device(&c, &d, comm, &device, text).msg, number);
-    if (comm) comm_free(comm);
+    c.gemm_sm_margin = gemm_sm_margin;
+    assert_string_equal(rank_open_device(&c, &d, comm, &device, text).msg, message);
     arena_free(arena);
+}
+
+static void assert_opens(const char *number, int world, int rank) {
+    Comm *comm = world > 1 ? comm_null(world, rank) : NULL;
+    assert_says(number, comm, 0);
+    if (comm) comm_free(comm);
 }
 
 static void a_process_opens_the_device_of_its_local_rank(void **state) {
@@ -48,18 +53,10 @@ static void a_process_opens_the_device_of_its_local_rank(void **state) {
 
 static void operations_of_nccl_have_the_blocks_that_gemms_leave(void **state) {
     (void)state;
-    Arena *arena = arena_new();
-    Config c;
-    const Derived d = {.cpu_threads = 1};
-    Device *device;
-    char text[200];
-    config_defaults(&c, arena);
     device_opens = true;
-    assert_string_equal(rank_open_device(&c, &d, NULL, &device, text).msg, "0 blocks");
-    c.gemm_sm_margin = 16;
-    assert_string_equal(rank_open_device(&c, &d, NULL, &device, text).msg, "16 blocks");
+    assert_says("0 blocks", NULL, 0);
+    assert_says("16 blocks", NULL, 16);
     device_opens = false;
-    arena_free(arena);
 }
 
 int main(void) {
