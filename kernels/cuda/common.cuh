@@ -158,7 +158,7 @@ struct Rows {
     __host__ __device__ __forceinline__ int64_t operator()(int64_t row) const {
         if (dense) return row * width;
         int64_t at = 0;
-        for (int i = TENSOR_DIMS - 2; i >= 0; i--) {
+        for (int i = TENSOR_DIMS - 2; i >= 0 && row; i--) {
             at += row % dim[i] * stride[i];
             row /= dim[i];
         }

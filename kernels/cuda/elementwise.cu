@@ -22,29 +22,45 @@ template <typename X, typename Y, int N> __global__ void copy_flat(const X *x, Y
     }
 }
 
-template <typename X, typename Y>
+/* Each thread copies N neighbours of a row. */
+template <typename X, typename Y, int N>
 __global__ void copy_rows(const X *x, Y *y, Rows x_rows, Rows y_rows, int64_t n, bool add) {
     typedef Real<Y> R;
-    GRID_LOOP(i, n) {
-        const int64_t row = i / x_rows.width, column = i % x_rows.width, to = y_rows(row) + column;
-        const R v = to_real<R>(x[x_rows(row) + column]);
-        y[to] = from_real<Y>(add ? to_real<R>(y[to]) + v : v);
+    const int64_t each = x_rows.width / N;
+    GRID_LOOP(i, n / N) {
+        const int64_t row = i / each, column = i % each * N;
+        const Vec<X, N> from = *(const Vec<X, N> *)(x + x_rows(row) + column);
+        Vec<Y, N> *at = (Vec<Y, N> *)(y + y_rows(row) + column), to;
+        if (add) to = *at;
+#pragma unroll
+        for (int k = 0; k < N; k++) {
+            const R v = to_real<R>(from.v[k]);
+            to.v[k] = from_real<Y>(add ? to_real<R>(to.v[k]) + v : v);
+        }
+        *at = to;
     }
+}
+
+template <typename X, typename Y, int N> static void copy_by_rows(const Call *c) {
+    const int64_t n = tensor_count(c->out[0]);
+    copy_rows<X, Y, N><<<grid_for(c, n / N, THREADS), THREADS, 0, stream_of(c)>>>(
+        data_of<X>(c->in[0]), data_of<Y>(c->out[0]), rows_of(c->in[0]), rows_of(c->out[0]), n,
+        accumulates(c->out[0]));
 }
 
 template <typename X, typename Y> static void copy(const Call *c) {
     const Tensor *x = c->in[0], *y = c->out[0];
     const int64_t n = tensor_count(y);
-    const Rows from = rows_of(x), to = rows_of(y);
     const X *p = data_of<X>(x);
     Y *q = data_of<Y>(y);
     constexpr int N = 16 / (sizeof(X) > sizeof(Y) ? sizeof(X) : sizeof(Y));
-    if (from.dense && to.dense && n % N == 0 && aligned_16(p) && aligned_16(q))
+    if (tensor_is_contiguous(x) && tensor_is_contiguous(y) && n % N == 0 && aligned_16(p) && aligned_16(q))
         copy_flat<X, Y, N>
             <<<grid_for(c, n / N, THREADS), THREADS, 0, stream_of(c)>>>(p, q, n, accumulates(y));
+    else if (tensor_width(x) == tensor_width(y) && rows_are_aligned(x) && rows_are_aligned(y))
+        copy_by_rows<X, Y, N>(c);
     else
-        copy_rows<X, Y>
-            <<<grid_for(c, n, THREADS), THREADS, 0, stream_of(c)>>>(p, q, from, to, n, accumulates(y));
+        copy_by_rows<X, Y, 1>(c);
     LAUNCHED();
 }
 

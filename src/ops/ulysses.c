@@ -25,8 +25,40 @@ static Tensor rows_of(const Tensor *x, int64_t first, int64_t n) {
     return v;
 }
 
+/* The first or second chunk of every member's slice, for x whose rows are contiguous: [n,chunk,row]. */
+static Tensor chunks_of(const Tensor *x, int n, bool second) {
+    const int64_t chunk = x->dim[0] / (2 * n), step = chunk * x->stride[0];
+    Tensor v = tensor_make(x->data, (DType)x->dtype, 3, (int64_t[]){n, chunk, tensor_count(x) / x->dim[0]});
+    v.stride[0] = second ? -step : step, v.stride[1] = x->stride[0];
+    v.spmd = x->spmd;
+    if (second) shift(&v, (2 * n - 1) * step);
+    return v;
+}
+
+static bool has_whole_rows(const Tensor *x) {
+    int64_t row = 1;
+    for (int i = x->ndim - 1; i > 0; row *= x->dim[i--])
+        if (x->stride[i] != row && x->dim[i] > 1) return false;
+    return true;
+}
+
+/* One copy for the first chunks of all members, and one for the second. */
+static void exchange_whole_rows(Tape *t, Tensor *x, Tensor *packed, int64_t at, bool pack) {
+    const int n = (int)packed->dim[0];
+    for (int second = 0; second < 2; second++) {
+        const Tensor there = chunks_of(x, n, second);
+        Tensor here = exchange_part(packed, 0, at + second * there.dim[1] * there.dim[2], &there);
+        here.stride[0] = packed->dim[1];
+        move(t, there, here, pack);
+    }
+}
+
 void exchange_rows(Tape *t, Tensor *x, Tensor *packed, int64_t at, bool pack) {
     const int n = (int)packed->dim[0];
+    if (n > 1 && has_whole_rows(x)) {
+        exchange_whole_rows(t, x, packed, at, pack);
+        return;
+    }
     for (int m = 0; m < n; m++) {
         const int64_t s = x->dim[0] / n;
         const SequenceSlice slice = slice_zigzag(x->dim[0], n, m);
@@ -56,9 +88,26 @@ static Tensor heads_of(const Tensor *x, int members, int m) {
 
 static bool is_shared(const Tensor *x, int members) { return x->dim[3] == 1 && x->dim[2] < members; }
 
+/* The heads of every member as [n,s*b,g/n,r*d]; false: the strides of x do not allow it. */
+static bool heads_of_all(const Tensor *x, int n, Tensor *out) {
+    const int64_t s = x->dim[0], b = x->dim[1], g = x->dim[2], r = x->dim[3], d = x->dim[4];
+    if (g % n || (b > 1 && s > 1 && x->stride[0] != b * x->stride[1]) || (r > 1 && x->stride[3] != d))
+        return false;
+    *out = tensor_make(x->data, (DType)x->dtype, 4, (int64_t[]){n, s * b, g / n, r * d});
+    out->stride[0] = g / n * x->stride[2], out->stride[1] = b > 1 ? x->stride[1] : x->stride[0];
+    out->stride[2] = x->stride[2];
+    out->spmd = x->spmd;
+    return true;
+}
+
 /* Gradients of heads that members share are summed on the way back. */
 static void exchange_heads(Tape *t, Tensor *x, Tensor *packed, bool pack) {
     const int n = (int)packed->dim[0];
+    Tensor all;
+    if (heads_of_all(x, n, &all)) {
+        move(t, all, exchange_part(packed, 0, 0, &all), pack);
+        return;
+    }
     for (int m = 0; m < n; m++) {
         Tensor mine = heads_of(x, n, m);
         if (m > 0 && mine.data == heads_of(x, n, m - 1).data) mine.flags |= TENSOR_ACCUM;
