@@ -208,7 +208,8 @@ static double bubble_of(const Steps *b) {
     PipelineSpec spec;
     const int64_t microbatches =
         b->microbatches * (b->config.batch_invariant_mode ? b->derived->micro_batch_size : 1);
-    if (pipeline_spec(&b->config, &b->run->pipeline, microbatches, false, &spec).code) return NAN;
+    const int64_t units = pipeline_units(&b->config, microbatches);
+    if (pipeline_spec(&b->config, &b->run->pipeline, units, false, &spec).code) return NAN;
     return pipeline_bubble(&spec, EQUAL) / (double)(3 * spec.microbatches * spec.chunks);
 }
 

@@ -42,6 +42,11 @@ static bool shards_data(const Config *c) {
                                 : c->use_distributed_optimizer;
 }
 
+static bool shards_gradients(const Config *c) {
+    const ShardingStrategy s = c->data_parallel_sharding_strategy;
+    return c->use_megatron_fsdp && (s == SHARD_OPTIM_GRADS || s == SHARD_OPTIM_GRADS_PARAMS);
+}
+
 /* Whether instances divide the ranks that hold a parameter, dense or of an expert. */
 static bool divides_replicas(const Config *c) {
     const int64_t n = c->num_distributed_optimizer_instances, ranks = config_ranks(c);

@@ -6,9 +6,10 @@
 #include "base/fault.h"
 #include "kernels/ops.h"
 
+/* A microbatch in flight. */
 typedef struct Slot {
     Tape *tape;
-    /* transient: the executor's; with zero-bubble this slot's own, because gradients wait there for the
+    /* transient: one of the executor's; with zero-bubble this slot's own, because gradients wait there for the
      * weight pass. */
     Space *space, *transient;
     Flow x, y;
@@ -29,15 +30,17 @@ struct Executor {
     const RunContext *context;
     const Model *model;
     ExecutorMemory memory;
+    int64_t interleaved; /* microbatches of a unit: an action of the schedule is for all of them */
+    Fiber **fibers;      /* [interleaved] */
     int n_flows;
     struct {
         int64_t dim[3];
         SpmdType type;
     } flow[MODEL_FLOWS];  /* the tensors between stages */
     size_t message_bytes; /* of the largest message that this rank sends or receives */
-    Space *transient;
-    Offload *offload; /* NULL: none */
-    Slot *slots;
+    Space **transient; /* [interleaved] */
+    Offload *offload;  /* NULL: none */
+    Slot *slots;       /* those of the schedule, each for a unit: [n_slots, interleaved] */
     int64_t n_slots;
     Messages received[PIPELINE_WAYS], sent[PIPELINE_WAYS];
     bool is_open;     /* the channels of the pipeline */
@@ -78,21 +81,28 @@ static size_t largest_message(const Executor *e) {
     return (size_t)most * dtype_size(e->context->dtype);
 }
 
-Executor *executor_new(const RunContext *context, const Model *model, int64_t samples,
+Executor *executor_new(const RunContext *context, const Model *model, int64_t samples, int64_t interleaved,
                        ExecutorMemory memory) {
     Executor *e = mem_zero(1, sizeof *e);
-    *e = (Executor){.context = context, .model = model, .memory = memory};
+    *e = (Executor){.context = context, .model = model, .memory = memory, .interleaved = interleaved};
     e->n_flows = model->plan.n_flows;
     for (int i = 0; i < e->n_flows; i++) e->flow[i].type = model_flow(model, i, samples, e->flow[i].dim);
     e->message_bytes = largest_message(e);
-    e->transient = space_new(context->device, "transient", memory.transient);
+    e->transient = mem_zero((size_t)interleaved, sizeof(Space *));
+    e->fibers = mem_zero((size_t)interleaved, sizeof(Fiber *));
+    for (int64_t i = 0; i < interleaved; i++) {
+        e->transient[i] = space_new(context->device, "transient", memory.transient);
+        e->fibers[i] = fiber_new();
+    }
     const int64_t offloaded = model->plan.stack[0].offloaded; /* of all stacks */
     if (offloaded) e->offload = offload_new(context->device, offloaded, memory.offload);
     return e;
 }
 
+static int64_t slot_count(const Executor *e) { return e->n_slots * e->interleaved; }
+
 static void free_slots(Executor *e) {
-    for (int64_t i = 0; i < e->n_slots; i++) {
+    for (int64_t i = 0; i < slot_count(e); i++) {
         tape_free(e->slots[i].tape);
         space_free(e->slots[i].space);
         if (e->own_transients) space_free(e->slots[i].transient);
@@ -121,7 +131,9 @@ void executor_free(Executor *e) {
     free_slots(e);
     for (int way = 0; way < PIPELINE_WAYS; way++)
         free_messages(e, &e->received[way]), free_messages(e, &e->sent[way]);
-    space_free(e->transient);
+    for (int64_t i = 0; i < e->interleaved; i++) space_free(e->transient[i]), fiber_free(e->fibers[i]);
+    free(e->transient);
+    free(e->fibers);
     offload_free(e->offload);
     free(e);
 }
@@ -132,26 +144,28 @@ static void provide(Executor *e, const RankSchedule *s, bool own_transients) {
         free_slots(e);
         e->allocations++;
         e->own_transients = own_transients;
-        e->slots = mem_zero((size_t)s->slots, sizeof *e->slots);
-        for (e->n_slots = 0; e->n_slots < s->slots; e->n_slots++) {
-            Slot *slot = &e->slots[e->n_slots];
+        e->n_slots = s->slots;
+        e->slots = mem_zero((size_t)slot_count(e), sizeof *e->slots);
+        for (int64_t i = 0; i < slot_count(e); i++) {
+            Slot *slot = &e->slots[i];
             slot->space = space_new(d, "activation", e->memory.slot);
-            slot->transient = own_transients ? space_new(d, "transient", e->memory.transient) : e->transient;
+            slot->transient = own_transients ? space_new(d, "transient", e->memory.transient)
+                                             : e->transient[i % e->interleaved];
             slot->tape = tape_new(e->context, slot->space, slot->transient);
             tape_trace(slot->tape, e->trace, e->trace_arg);
             tape_offload_to(slot->tape, e->offload);
         }
     }
     for (int way = 0; way < PIPELINE_WAYS; way++) {
-        provide_messages(e, &e->received[way], s->received[way]);
-        provide_messages(e, &e->sent[way], s->sent[way]);
+        provide_messages(e, &e->received[way], s->received[way] * e->interleaved);
+        provide_messages(e, &e->sent[way], s->sent[way] * e->interleaved);
     }
 }
 
 ExecutorMemory executor_peak(const Executor *e) {
-    ExecutorMemory m = {.transient = space_peak(e->transient)};
+    ExecutorMemory m = {.transient = space_peak(e->transient[0])};
     if (e->offload) m.offload = offload_peak(e->offload);
-    for (int64_t i = 0; i < e->n_slots; i++) {
+    for (int64_t i = 0; i < slot_count(e); i++) {
         const size_t used = space_peak(e->slots[i].space), transient = space_peak(e->slots[i].transient);
         if (used > m.slot) m.slot = used;
         if (transient > m.transient) m.transient = transient;
@@ -162,15 +176,16 @@ ExecutorMemory executor_peak(const Executor *e) {
 size_t executor_bytes(const Executor *e, const RankSchedule *s, bool zero_bubble, ExecutorMemory m) {
     int64_t messages = 0;
     for (int way = 0; way < PIPELINE_WAYS; way++) messages += s->received[way] + s->sent[way];
-    return (size_t)s->slots * (m.slot + (zero_bubble ? m.transient : 0)) + m.transient +
-           (size_t)messages * e->message_bytes + (e->offload ? offload_bytes(e->offload, m.offload) : 0);
+    const size_t of_one = (size_t)s->slots * (m.slot + (zero_bubble ? m.transient : 0)) + m.transient +
+                          (size_t)messages * e->message_bytes;
+    return (size_t)e->interleaved * of_one + (e->offload ? offload_bytes(e->offload, m.offload) : 0);
 }
 
 int64_t executor_allocations(const Executor *e) { return e->allocations; }
 
 void executor_trace(Executor *e, TapeTrace *trace, void *arg) {
     e->trace = trace, e->trace_arg = arg;
-    for (int64_t i = 0; i < e->n_slots; i++) tape_trace(e->slots[i].tape, trace, arg);
+    for (int64_t i = 0; i < slot_count(e); i++) tape_trace(e->slots[i].tape, trace, arg);
 }
 
 /* ---- messages ---- */
@@ -245,15 +260,24 @@ static void message_finish(Executor *e, Message *m) {
     m->work = NULL;
 }
 
-/* The message of an action. */
-static Message *received(const Executor *e, const Action *a) {
-    return &e->received[pipeline_way(a)].at[a->buffer];
+/* The message of an action for a member of its unit. */
+static Message *received(const Executor *e, const Action *a, int64_t member) {
+    return &e->received[pipeline_way(a)].at[a->buffer * e->interleaved + member];
 }
 
-static void start_receive(Executor *e, const PipelineSpec *spec, int rank, const Action *a) {
+/* The microbatches of an action's unit, which are neighbours. The last unit may have fewer than others. */
+static int64_t first_of(const Executor *e, const Action *a) { return a->microbatch * e->interleaved; }
+
+static int64_t members_of(const Executor *e, const Action *a, int64_t microbatches) {
+    const int64_t left = microbatches - first_of(e, a);
+    return left < e->interleaved ? left : e->interleaved;
+}
+
+static void start_receives(Executor *e, const PipelineSpec *spec, int rank, const Action *a,
+                           int64_t microbatches) {
     const StageRef source = pipeline_source(spec, rank, a);
-    if (source.rank >= 0)
-        message_start(e, COMM_RECV, pipeline_way(a), source.rank, border_of(e, a, false), received(e, a));
+    for (int64_t i = 0; source.rank >= 0 && i < members_of(e, a, microbatches); i++)
+        message_start(e, COMM_RECV, pipeline_way(a), source.rank, border_of(e, a, false), received(e, a, i));
 }
 
 /* A buffer that may be written. */
@@ -277,10 +301,29 @@ static void send_tensors(Executor *e, const Action *a, int peer, Message *m, con
 
 /* ---- passes ---- */
 
-static void forward(Executor *e, const PipelineSpec *spec, int rank, const Action *a, const Microbatch *mb,
-                    Tensor *loss_sum) {
-    Slot *s = &e->slots[a->slot];
-    const StageRef source = pipeline_source(spec, rank, a), target = pipeline_target(spec, rank, a);
+/* An action for one microbatch. */
+typedef struct Pass {
+    Executor *executor;
+    const PipelineSpec *spec;
+    const Action *action;
+    const Microbatch *microbatch;
+    Tensor *loss_sum;
+    int64_t member; /* of the unit */
+    int rank;       /* of the pipeline */
+    bool is_done;
+} Pass;
+
+static Slot *slot_of(const Pass *p) {
+    return &p->executor->slots[p->action->slot * p->executor->interleaved + p->member];
+}
+
+static void forward(const Pass *p) {
+    Executor *e = p->executor;
+    const PipelineSpec *spec = p->spec;
+    const Action *a = p->action;
+    const Microbatch *mb = p->microbatch;
+    Slot *s = slot_of(p);
+    const StageRef source = pipeline_source(spec, p->rank, a), target = pipeline_target(spec, p->rank, a);
     const int64_t below = border_of(e, a, false), above = border_of(e, a, true);
     Message *out = target.rank >= 0 ? next_to_send(e, PIPELINE_UP) : NULL;
     s->x = (Flow){{NULL}};
@@ -288,18 +331,18 @@ static void forward(Executor *e, const PipelineSpec *spec, int rank, const Actio
     tape_output_to(s->tape, out ? out->data : NULL);
     if (source.rank >= 0) {
         Tensor x[MODEL_FLOWS];
-        message_finish(e, received(e, a));
-        message_tensors(e, received(e, a), below, x);
+        message_finish(e, received(e, a, p->member));
+        message_tensors(e, received(e, a, p->member), below, x);
         for (int i = 0; i < e->n_flows; i++)
             if (crosses(e, i, below))
                 s->x.at[i] =
                     tape_input(s->tape, x[i].data, e->context->dtype, 3, e->flow[i].dim, e->flow[i].type);
     }
     s->y = model_stage(s->tape, e->model, a->chunk, &mb->feed, s->x);
-    if (e->model->stages[a->chunk].head && loss_sum)
+    if (e->model->stages[a->chunk].head && p->loss_sum)
         for (int i = 0; i < model_sums(&e->model->plan) && s->y.at[i]; i++)
             tape_call(s->tape, &OPS[OP_weighted_sum],
-                      (Call){.in = {s->y.at[i], (Tensor *)&mb->weights[i]}, .out = {&loss_sum[i]}});
+                      (Call){.in = {s->y.at[i], (Tensor *)&mb->weights[i]}, .out = {&p->loss_sum[i]}});
     if (out) {
         for (int i = 0; i < e->n_flows; i++)
             CHECK(!crosses(e, i, above) ||
@@ -310,21 +353,23 @@ static void forward(Executor *e, const PipelineSpec *spec, int rank, const Actio
     if (spec->forward_only) tape_end(s->tape);
 }
 
-static void executor_backward(Executor *e, const PipelineSpec *spec, int rank, const Action *a,
-                              const Microbatch *mb) {
+static void executor_backward(const Pass *p) {
     static const Need NEED[] = {
         [ACTION_BACKWARD] = NEED_ALL, [ACTION_BACKWARD_INPUT] = NEED_DX, [ACTION_BACKWARD_WEIGHT] = NEED_DW};
-    Slot *s = &e->slots[a->slot];
-    const StageRef source = pipeline_source(spec, rank, a), target = pipeline_target(spec, rank, a);
+    Executor *e = p->executor;
+    const Action *a = p->action;
+    Slot *s = slot_of(p);
+    const StageRef source = pipeline_source(p->spec, p->rank, a), target = pipeline_target(p->spec, p->rank, a);
     if (source.rank >= 0) {
         const int64_t above = border_of(e, a, false);
         Tensor dy[MODEL_FLOWS];
-        message_finish(e, received(e, a));
-        message_tensors(e, received(e, a), above, dy);
+        message_finish(e, received(e, a, p->member));
+        message_tensors(e, received(e, a, p->member), above, dy);
         for (int i = 0; i < e->n_flows; i++)
             if (crosses(e, i, above)) tape_give(s->tape, s->y.at[i], &dy[i]);
     } else if (a->kind != ACTION_BACKWARD_WEIGHT) {
-        for (int i = 0; i < e->model->plan.n_losses; i++) tape_give(s->tape, s->y.at[i], mb->feed.dloss[i]);
+        for (int i = 0; i < e->model->plan.n_losses; i++)
+            tape_give(s->tape, s->y.at[i], p->microbatch->feed.dloss[i]);
     }
     tape_play(s->tape, NEED[a->kind]);
     if (target.rank >= 0) {
@@ -333,13 +378,48 @@ static void executor_backward(Executor *e, const PipelineSpec *spec, int rank, c
             if (s->x.at[i]) dx.at[i] = tape_grad(s->tape, s->x.at[i]);
         send_tensors(e, a, target.rank, next_to_send(e, PIPELINE_DOWN), &dx);
     }
-    if (pipeline_ends_slot(spec, a)) tape_end(s->tape);
+    if (pipeline_ends_slot(p->spec, a)) tape_end(s->tape);
+}
+
+static void run_pass(void *arg) {
+    const Pass *p = arg;
+    if (p->action->kind == ACTION_FORWARD)
+        forward(p);
+    else
+        executor_backward(p);
+}
+
+/* The microbatches of a unit compute by turns, always in the same order: each until it would wait for an
+ * operation between ranks. The ops of a microbatch keep their order, and the first microbatch is always ahead.
+ * So gradients are added in the order of the microbatches, as without interleaving. An observer sees one
+ * microbatch after the other. */
+static void run_interleaved(Executor *e, Pass *passes, int64_t n) {
+    for (int64_t i = 0; i < n; i++) {
+        tape_pauses(slot_of(&passes[i])->tape, e->fibers[i]);
+        fiber_begin(e->fibers[i], run_pass, &passes[i]);
+    }
+    for (int64_t left = n; left > 0;)
+        for (int64_t i = 0; i < n; i++)
+            if (!passes[i].is_done && !fiber_resume(e->fibers[i])) passes[i].is_done = true, left--;
+}
+
+static void run_unit(Executor *e, const PipelineSpec *spec, int rank, const Action *a,
+                     const Microbatch *microbatches, int64_t n, Tensor *loss_sum) {
+    const int64_t first = first_of(e, a), members = members_of(e, a, n);
+    Pass *passes = mem_zero((size_t)members, sizeof *passes);
+    for (int64_t i = 0; i < members; i++)
+        passes[i] = (Pass){e, spec, a, &microbatches[first + i], loss_sum, i, rank, false};
+    if (members > 1 && !e->context->probe)
+        run_interleaved(e, passes, members);
+    else
+        for (int64_t i = 0; i < members; i++) tape_pauses(slot_of(&passes[i])->tape, NULL), run_pass(&passes[i]);
+    free(passes);
 }
 
 void executor_run(Executor *e, const PipelineSpec *spec, const RankSchedule *schedule,
-                  const Microbatch *microbatches, Tensor *loss_sum) {
+                  const Microbatch *microbatches, int64_t n, Tensor *loss_sum) {
     const int rank = e->context->layout ? e->context->layout->mesh.coordinate[AXIS_PP] : 0;
-    CHECK(!e->offload || spec->forward_only || schedule->slots == 1,
+    CHECK(!e->offload || spec->forward_only || (schedule->slots == 1 && e->interleaved == 1),
           "two microbatches offload their activations");
     provide(e, schedule, spec->kind == SCHEDULE_ZERO_BUBBLE);
     if (spec->ranks > 1 && !e->is_open && !is_null(e)) open_channels(e);
@@ -348,15 +428,11 @@ void executor_run(Executor *e, const PipelineSpec *spec, const RankSchedule *sch
     const bool overlap = spec->overlap && e->has_trained;
     for (int64_t i = 0; i < schedule->count; i++) {
         const Action *a = &schedule->actions[i];
-        const Microbatch *mb = &microbatches[a->microbatch];
-        if (i == 0 || !overlap) start_receive(e, spec, rank, a);
-        if (overlap && i + 1 < schedule->count) start_receive(e, spec, rank, a + 1);
-        if (a->kind == ACTION_FORWARD)
-            forward(e, spec, rank, a, mb, loss_sum);
-        else
-            executor_backward(e, spec, rank, a, mb);
+        if (i == 0 || !overlap) start_receives(e, spec, rank, a, n);
+        if (overlap && i + 1 < schedule->count) start_receives(e, spec, rank, a + 1, n);
+        run_unit(e, spec, rank, a, microbatches, n, loss_sum);
     }
-    for (int64_t i = 0; i < e->n_slots; i++) tape_end(e->slots[i].tape);
+    for (int64_t i = 0; i < slot_count(e); i++) tape_end(e->slots[i].tape);
     for (int way = 0; way < PIPELINE_WAYS; way++)
         for (int64_t i = 0; i < e->sent[way].n; i++) message_finish(e, &e->sent[way].at[i]);
     e->has_trained |= !spec->forward_only;

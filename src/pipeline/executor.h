@@ -1,7 +1,12 @@
 /* Runs a rank's schedule (schedule.h): the passes, with one tape per slot, and the messages with activations
  * and their gradients between the stages. They have separate buffers: a stage's input and the gradient of
  * its output are read where they were received, and its output is written where it is sent from. One rank
- * without a pipeline is a schedule of one stage. */
+ * without a pipeline is a schedule of one stage.
+ *
+ * --interleaved-microbatches: an action of the schedule is for a unit of several microbatches, which take turns.
+ * While one waits for an operation between ranks, the next one computes. Results are bitwise equal to those
+ * without it. DeepSpeed-Domino (Wang et al., 2024, arXiv 2409.15241) does this for tensor parallelism, Megatron-LM's
+ * --overlap-moe-expert-parallel-comm for experts. */
 #ifndef ISOTRON_PIPELINE_EXECUTOR_H
 #define ISOTRON_PIPELINE_EXECUTOR_H
 
@@ -10,7 +15,7 @@
 #include "pipeline/schedule.h"
 #include "tape/tape.h"
 
-/* Bytes of one slot's activations, of the transient space(s), and of offloaded activations; 0: unplanned. */
+/* Bytes of one microbatch's activations, of its transient space, and of offloaded activations; 0: unplanned. */
 typedef struct ExecutorMemory {
     size_t slot, transient;
     OffloadMemory offload;
@@ -19,11 +24,11 @@ typedef struct ExecutorMemory {
 typedef struct Executor Executor;
 
 /* The context and the model must outlive the executor. Every microbatch has `samples` samples. */
-Executor *executor_new(const RunContext *, const Model *, int64_t samples, ExecutorMemory);
+Executor *executor_new(const RunContext *, const Model *, int64_t samples, int64_t interleaved,
+                       ExecutorMemory);
 void executor_free(Executor *);
-/* Runs the schedule, which was made from `spec`, on numbered microbatches; adds slots first if there are too
- * few. The head adds the sum of each loss * its weights to loss_sum (F64 [1] each; NULL: not needed). */
-void executor_run(Executor *, const PipelineSpec *, const RankSchedule *, const Microbatch *,
+/* Runs the schedule, which was made from `spec`, on n microbatches; adds slots first if there are too few. The head adds the sum of each loss * its weights to loss_sum (F64 [1] each; NULL: not needed). */
+void executor_run(Executor *, const PipelineSpec *, const RankSchedule *, const Microbatch *, int64_t n,
                   Tensor *loss_sum);
 /* The highest use of any slot and transient space so far. */
 ExecutorMemory executor_peak(const Executor *);

@@ -10,6 +10,11 @@ static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 
 /* ---- from options ---- */
 
+int64_t pipeline_units(const Config *c, int64_t microbatches) {
+    const int64_t each = c->interleaved_microbatches;
+    return (microbatches + each - 1) / each;
+}
+
 /* A last group of fewer microbatches than ranks can leave each rank waiting for another; Megatron-LM refuses
  * it too. Megatron-LM also refuses fewer microbatches than a group, which is no problem here. */
 static Err check_group(const PipelineSpec *s) {

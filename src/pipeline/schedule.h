@@ -6,6 +6,8 @@
  *   zero-bubble  ZB-H1 (Qi et al. 2023, arXiv 2401.10241): 1F1B with the weight gradients of rank r delayed
  *                by r microbatches; no rank has more than 1F1B's p microbatches in flight
  *
+ * Microbatches that run interleaved (executor.h) count as one here.
+ *
  * p ranks, r this rank, v chunks per rank, M microbatches, G microbatches that one chunk takes before the
  * next chunk.
  *
@@ -65,6 +67,8 @@ typedef struct StageRef {
     int rank, chunk;
 } StageRef;
 
+/* The number of microbatches of a schedule: those that run interleaved count as one. */
+int64_t pipeline_units(const Config *, int64_t microbatches);
 /* The schedule for the options. A schedule that does not fit the chunks, and a group that does not fit the
  * microbatches, are user errors. */
 Err pipeline_spec(const Config *, const PipelineLayout *, int64_t microbatches, bool forward_only,

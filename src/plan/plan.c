@@ -50,7 +50,8 @@ Err plan_make(const Config *c, const Derived *d, const Device *target, Arena *ar
     const int stages = out->pipeline.ranks;
     const int64_t samples = d->global_batch_size / d->data_parallel_size,
                   together = c->batch_invariant_mode ? 1 : d->micro_batch_size;
-    ERR_RETURN(pipeline_spec(c, &out->pipeline, samples / together, false, &out->spec));
+    out->microbatches = samples / together;
+    ERR_RETURN(pipeline_spec(c, &out->pipeline, pipeline_units(c, out->microbatches), false, &out->spec));
     out->bubble = bubble_share(&out->spec, arena);
     out->parameters = model_count(c, d);
     const ModelPlan model = model_plan(c, d, arena);

@@ -16,7 +16,8 @@ typedef struct RunPlan {
     const Derived *derived;
     Layout layout; /* of rank 0 */
     PipelineLayout pipeline;
-    PipelineSpec spec;     /* of the last global batch size */
+    int64_t microbatches;  /* of a rank, with the last global batch size */
+    PipelineSpec spec;     /* likewise */
     StagePlan *stages;     /* [pipeline.ranks] */
     int largest;           /* the stage that takes most memory */
     ModelCount parameters; /* of the whole model */

@@ -76,7 +76,7 @@ static void print_layout(const RunPlan *p, Str *out) {
                p->layout.sequence_parallel ? ", sequence parallel" : "");
     str_printf(out, "batch: micro %lld, global %lld, %s a rank and step\n",
                (long long)p->derived->micro_batch_size, (long long)p->derived->global_batch_size,
-               amount(p->spec.microbatches, "microbatch").s);
+               amount(p->microbatches, "microbatch").s);
     if (p->pipeline.ranks == 1) return;
     str_printf(out, "pipeline: %s, %s a rank, bubble %s of a step\n",
                PipelineSchedule_spellings[p->spec.kind], amount(p->pipeline.chunks, "stage").s,
@@ -180,7 +180,7 @@ static json_t *plan_json(const RunPlan *p) {
         p->layout.mesh.world, "tensor", size[AXIS_TP], "context", size[AXIS_CP], "pipeline", size[AXIS_PP],
         "data", size[AXIS_DP], "expert", size[AXIS_EP], "expert_tensor", size[AXIS_ETP], "zero",
         p->layout.data.stage, "batch", "micro", (json_int_t)p->derived->micro_batch_size, "global",
-        (json_int_t)p->derived->global_batch_size, "microbatches", (json_int_t)p->spec.microbatches, "bubble",
+        (json_int_t)p->derived->global_batch_size, "microbatches", (json_int_t)p->microbatches, "bubble",
         share_json(p->bubble), "largest", p->stages[p->largest].rank, "memory", ranks);
 }
 

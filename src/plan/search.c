@@ -120,7 +120,7 @@ static bool fits(Seeker *s, FoundLayout *f) {
     if (plan_make(&c, &d, s->target, s->arena, &plan).code || plan_bytes(&plan) > s->available) return false;
     f->bytes = plan_bytes(&plan);
     f->bubble = plan.bubble;
-    f->microbatches = plan.spec.microbatches;
+    f->microbatches = plan.microbatches;
     put_words(&c, f, f->words);
     return true;
 }

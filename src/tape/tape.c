@@ -33,6 +33,7 @@ struct Tape {
         Call call;
     } postponed;
     bool postpones; /* the node in progress has postponed its rest */
+    Fiber *fiber;   /* NULL: waits without a pause */
     int *uses;      /* for each parameter number: ops whose backward is still to come, for sync_ready */
     int n_uses;
     TapeTrace *trace;
@@ -96,6 +97,8 @@ void tape_end(Tape *t) {
     t->output = NULL;
     for (int i = 0; i < t->n_uses; i++) t->uses[i] = 0;
 }
+
+void tape_pauses(Tape *t, Fiber *f) { t->fiber = f; }
 
 void *tape_alloc(Tape *t, size_t bytes) { return arena_alloc(t->arena, bytes); }
 
@@ -399,6 +402,8 @@ void tape_comm_at_once(Tape *t, TapeComm *c) {
 }
 
 void tape_comm_finish(Tape *t, TapeComm c) {
+    const bool is_small = (c.in ? c.in : c.out)->dtype == I64; /* ids and offsets */
+    if (t->fiber && !is_small) fiber_pause(t->fiber);
     if (c.work) comm_wait(t->context->comm, c.work);
     ran(t, c.op, &(Call){.in = {c.in}, .out = {c.out}, .device = t->context->device});
 }

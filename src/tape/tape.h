@@ -13,6 +13,7 @@
 
 #include <math.h>
 
+#include "base/fiber.h"
 #include "base/mem.h"
 #include "comm/comm.h"
 #include "kernels/attr.h"
@@ -78,6 +79,9 @@ struct Node {
 Tape *tape_new(const RunContext *, Space *slot, Space *transient);
 void tape_free(Tape *);
 const RunContext *tape_context(const Tape *);
+/* Pauses this fiber, on which the tape runs, before each wait for an operation, unless it moves integers, so that
+ * others can compute. NULL: none. */
+void tape_pauses(Tape *, Fiber *);
 /* Opens the tape for one forward; discards everything recorded or allocated before. The context is copied. */
 void tape_begin(Tape *, const MicrobatchContext *);
 const MicrobatchContext *tape_microbatch(const Tape *);

@@ -65,17 +65,17 @@ MemoryPlan memory_plan_new(const Config *c, const Derived *d, Comm *comm, const 
     executor_trace(r->executor, attention_log, &plan.attention);
     const RankSchedule schedule = trainer_dry_run(r, &spec);
     const size_t ranks = (size_t)r->layout.mesh.size[AXIS_EP];
-    plan.in_flight = schedule.slots;
+    plan.in_flight = schedule.slots * c->interleaved_microbatches;
     plan.unit = executor_peak(r->executor);
     plan.balanced = ranks > 1 && !f64_is_set(c->moe_expert_capacity_factor);
     size_t *part = plan.part;
     part[MEMORY_parameters] = registry_flat_bytes(all, FLAT_VALUES);
     part[MEMORY_gradients] = registry_flat_bytes(all, FLAT_GRADS);
     part[MEMORY_optimizer] = registry_flat_bytes(all, FLAT_MASTERS) + optim_bytes(r->optimizer);
-    part[MEMORY_transient] = plan.unit.transient;
+    part[MEMORY_transient] = plan.unit.transient * (size_t)c->interleaved_microbatches;
     part[MEMORY_slots] =
         executor_bytes(r->executor, &schedule, spec.kind == SCHEDULE_ZERO_BUBBLE, plan.unit) -
-        plan.unit.transient;
+        part[MEMORY_transient];
     part[MEMORY_gathered] = r->sync ? sync_bytes(r->sync) : 0;
     part[MEMORY_tables] = states_bytes(all);
     part[MEMORY_inputs] = microbatches_bytes(r->microbatches);

@@ -268,7 +268,7 @@ void microbatches_add(Microbatches *m, int64_t number, const Batch *b, LossWeigh
 /* ---- running ---- */
 
 static RankSchedule schedule_of(Microbatches *m, int64_t n, bool forward_only, PipelineSpec *spec) {
-    Err e = pipeline_spec(m->config, m->pipeline, n, forward_only, spec);
+    Err e = pipeline_spec(m->config, m->pipeline, pipeline_units(m->config, n), forward_only, spec);
     CHECK(!e.code, "%s", e.msg); /* checked by trainer_check */
     const Layout *l = m->context->layout;
     return pipeline_schedule(spec, l ? l->mesh.coordinate[AXIS_PP] : 0, m->arena);
@@ -282,7 +282,7 @@ static void execute(Microbatches *m, Microbatch *list, int64_t n, bool trains, b
     PipelineSpec spec;
     const RankSchedule schedule = schedule_of(m, n, !trains, &spec);
     for (int64_t i = 0; i < n; i++) list[i].context.recording = list[i].context.training = trains;
-    executor_run(m->executor, &spec, &schedule, list, counts_loss ? m->loss : NULL);
+    executor_run(m->executor, &spec, &schedule, list, n, counts_loss ? m->loss : NULL);
     if (trains) grads_zero_unwritten(m->registry);
 }
 

@@ -102,8 +102,10 @@ Err trainer_check(const Config *c, const Derived *d) {
     PipelineSpec spec;
     Err e = pipeline_layout(c, arena, &layout);
     for (int64_t i = 0; i < d->num_batch_steps && !e.code; i++)
-        e = pipeline_spec(c, &layout, d->batch_steps[i].size / (d->micro_batch_size * d->data_parallel_size),
-                          false, &spec);
+        e = pipeline_spec(
+            c, &layout,
+            pipeline_units(c, d->batch_steps[i].size / (d->micro_batch_size * d->data_parallel_size)), false,
+            &spec);
     arena_free(arena);
     return e;
 }
@@ -128,9 +130,10 @@ void trainer_refresh_states(Trainer *r, bool training) {
 
 /* The axes whose collectives may not run behind other ops. */
 static unsigned at_once_axes(const Config *c) {
+    const bool experts = c->moe_shared_expert_overlap || c->overlap_dispatch_backward_with_experts_wgrad ||
+                         c->interleaved_microbatches > 1;
     return (c->tp_comm_overlap ? 0 : 1u << AXIS_TP) | (c->cp_comm_overlap ? 0 : 1u << AXIS_CP) |
-           (c->moe_shared_expert_overlap || c->overlap_dispatch_backward_with_experts_wgrad ? 0
-                                                                                            : 1u << AXIS_EP);
+           (experts ? 0 : 1u << AXIS_EP);
 }
 
 /* Builds the trainer except for random initial values; allocates nothing on the null device. */
@@ -158,7 +161,8 @@ static Trainer *assemble(const Config *c, const Derived *d, Comm *comm, Device *
     states_prepare(r->model->registry, &state);
     r->optimizer = optim_new(c, r->model->registry, r->sync);
     r->scaler = scaler_new(c);
-    r->executor = executor_new(&r->context, r->model, at_once(c, d, d->micro_batch_size), memory);
+    r->executor = executor_new(&r->context, r->model, at_once(c, d, d->micro_batch_size),
+                               c->interleaved_microbatches, memory);
     r->microbatches = microbatches_new(c, &r->context, r->model, r->executor, &r->pipeline);
     return r;
 }
@@ -194,12 +198,14 @@ RankSchedule trainer_dry_run(Trainer *r, PipelineSpec *spec) {
                         .encoder_s = sample->encoder / ranks,
                         .fields = sample->fields};
     LossSum sum[MODEL_LOSSES] = {{0}};
-    Err e = pipeline_spec(r->config, &r->pipeline, most_microbatches(r) * (samples / together), false, spec);
+    const int64_t n = most_microbatches(r) * (samples / together);
+    Err e = pipeline_spec(r->config, &r->pipeline, pipeline_units(r->config, n), false, spec);
     CHECK(!e.code, "%s", e.msg); /* checked by trainer_check */
-    const int64_t passes = pipeline_shortened(spec).microbatches;
+    const int64_t repeated = pipeline_shortened(spec).microbatches * r->config->interleaved_microbatches,
+                  passes = repeated < n ? repeated : n;
     trainer_refresh_states(r, true);
     if (!r->sync) grads_mark_unwritten(r->model->registry);
-    microbatches_reserve(r->microbatches, spec->microbatches, &rows);
+    microbatches_reserve(r->microbatches, n, &rows);
     microbatches_begin(r->microbatches, passes, &rows);
     for (int64_t i = 0; i < passes; i++)
         microbatches_add(r->microbatches, i, &rows, (LossWeights){.aux = 0}, 0);

@@ -9,6 +9,8 @@ TP = "--tensor-model-parallel-size 2 --sequence-parallel"
 EXPERTS = ("--num-experts 4 --disable-bias-linear --moe-shared-expert-intermediate-size 32 --expert-model-parallel-size 2"
            " --moe-token-dispatcher-type alltoall --num-layers 1")
 RECOMPUTED = "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"
+TWO = "--interleaved-microbatches 2"
+UNTIED = "--untie-embeddings-and-output-weights"
 CASES = [  # layout, the switch that turns overlap off, the one that turns it on
     (PP, "--no-overlap-p2p-communication", ""),
     (f"{PP} --pipeline-schedule zero-bubble", "--no-overlap-p2p-communication", ""),
@@ -26,6 +28,21 @@ CASES = [  # layout, the switch that turns overlap off, the one that turns it on
     ("--use-distributed-optimizer --ddp-num-buckets 3", "", "--overlap-grad-reduce --overlap-param-gather"),
     ("--use-megatron-fsdp", "", "--overlap-grad-reduce --overlap-param-gather"),
     ("--use-megatron-fsdp --num-distributed-optimizer-instances 2 --ranks 4", "", "--overlap-grad-reduce --overlap-param-gather"),
+    # Tied embeddings have two gradients a microbatch, whose order changes: the exact lane does not depend on it.
+    (f"{TP} --lane exact", "", TWO),
+    (f"{TP} {UNTIED}", "", TWO),
+    (f"{TP} {UNTIED} --global-batch-size 6 {RECOMPUTED}", "", TWO),  # a last unit of one
+    (f"{TP} {UNTIED} --bf16 --fp8-format hybrid", "", "--interleaved-microbatches 4 --no-tp-comm-overlap"),
+    (f"{TP} {UNTIED} {PP} --ranks 4", "", TWO),
+    (f"{TP} {UNTIED} {PP} --pipeline-schedule zero-bubble --ranks 4", "", TWO),
+    (f"{TP} {UNTIED} {PP} --num-layers 4 --num-virtual-stages-per-pipeline-rank 2 --ranks 4", "", TWO),
+    (f"{TP} {UNTIED} --use-distributed-optimizer --ddp-num-buckets 3 --ranks 4", "",
+     f"{TWO} --overlap-grad-reduce --overlap-param-gather"),
+    (f"--context-parallel-size 2 {UNTIED}", "", TWO),
+    (f"--context-parallel-size 2 --cp-comm-type a2a {UNTIED}", "", TWO),
+    (f"{EXPERTS} {UNTIED}", "", TWO),
+    (f"{EXPERTS} {UNTIED} --moe-z-loss-coeff 1e-3", "--moe-shared-expert-overlap",
+     f"{TWO} --overlap-dispatch-backward-with-experts-wgrad"),
 ]
 data = corpus()
 library = ["--nccl-library", pathlib.Path(PROGRAM).parent / "tests/libhost_nccl.so"]

@@ -1,0 +1,21 @@
+/* A function with its own stack that can pause. It runs on the thread that resumes it, so per-thread state
+ * (the CUDA device, OpenMP's threads, FaultScope) is that of the caller. */
+#ifndef ISOTRON_BASE_FIBER_H
+#define ISOTRON_BASE_FIBER_H
+
+#include <stdbool.h>
+
+typedef struct Fiber Fiber;
+typedef void FiberFn(void *arg);
+
+Fiber *fiber_new(void);
+/* A fiber that is paused inside its function must not be freed. NULL: nothing. */
+void fiber_free(Fiber *);
+/* Prepares to run fn(arg). The fiber must be new or have ended. */
+void fiber_begin(Fiber *, FiberFn *, void *arg);
+/* Runs the function until it pauses or returns. Returns whether it is paused. */
+bool fiber_resume(Fiber *);
+/* Called by the function: returns to fiber_resume, and continues when it is called again. */
+void fiber_pause(Fiber *);
+
+#endif
