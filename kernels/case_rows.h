@@ -26,6 +26,7 @@
 /* Operands with the type of main gradients. */
 #define M(...)        OPERAND(CASE_PRECISE, SIGNED, SHAPE(__VA_ARGS__))
 #define MY(...)       OPERAND(CASE_PRECISE, SIGNED, .updated = true, SHAPE(__VA_ARGS__))
+#define M_GAP(n, ...) OPERAND(CASE_PRECISE, SIGNED, .gap = n, SHAPE(__VA_ARGS__))
 #define POSITIVE(...) OPERAND(CASE_PRECISE, POSITIVE, SHAPE(__VA_ARGS__))
 #define MYP(...)      OPERAND(CASE_PRECISE, POSITIVE, .updated = true, SHAPE(__VA_ARGS__))
 /* Operands with a given type. */

@@ -1,7 +1,8 @@
 /* Attention over two sets of keys, merged from attention over each (Liu et al., "Ring Attention", 2023). With
  * w = exp(lse - m), m = max(lse, sum_lse), and w' likewise,
  *   sum_y = (w y + w' sum_y) / (w + w'),  sum_lse = m + log(w + w').
- * A row that sees no key of a set has y = 0 and lse = -inf there. Updated in place: sum_y, sum_lse. */
+ * A row that sees no key of a set has y = 0 and lse = -inf there. Updated in place: sum_y, sum_lse, which may
+ * be the rows of some queries among more. */
 #include "kernels/cpu/real.h"
 
 static void merge(void *arg, int64_t begin, int64_t end) {
@@ -9,14 +10,15 @@ static void merge(void *arg, int64_t begin, int64_t end) {
     const Tensor *y = c->in[0];
     const int64_t s = y->dim[0], width = tensor_width(y), heads = tensor_rows(y) / s;
     for (int64_t line = begin; line < end; line++) {
-        const int64_t row = line % heads * s + line / heads; /* of lse */
-        const real a = reals(c->in[1])[row], b = reals(c->out[1])[row], max = a > b ? a : b;
+        const int64_t head = line % heads, row = line / heads;
+        real *lse = reals(c->out[1]) + tensor_row_offset(c->out[1], head) + row;
+        const real a = reals(c->in[1])[head * s + row], b = *lse, max = a > b ? a : b;
         if (a == -(real)INFINITY) continue;
         const real from = REAL_MATH(exp)(a - max), into = REAL_MATH(exp)(b - max), sum = from + into;
         const real *add = reals(y) + line * width;
         real *out = reals(c->out[0]) + line * width;
         for (int64_t i = 0; i < width; i++) out[i] = (from * add[i] + into * out[i]) / sum;
-        reals(c->out[1])[row] = max + REAL_MATH(log)(sum);
+        *lse = max + REAL_MATH(log)(sum);
     }
 }
 

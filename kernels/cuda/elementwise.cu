@@ -80,8 +80,9 @@ extern "C" void cuda_copy(const Call *c) {
         LAUNCHED();
         return;
     }
-    CHECK(!accumulates(y) || x->dtype == y->dtype, "a copy between %s and %s cannot accumulate",
-          dtype_name((DType)x->dtype), dtype_name((DType)y->dtype));
+    CHECK(!accumulates(y) || (x->dtype == F64) == (y->dtype == F64),
+          "a copy between %s and %s cannot accumulate", dtype_name((DType)x->dtype),
+          dtype_name((DType)y->dtype));
     STORAGE_SWITCH(x->dtype, typedef T X; STORAGE_SWITCH(y->dtype, copy<X, T>(c)));
 }
 

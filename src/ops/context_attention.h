@@ -28,4 +28,16 @@ Tensor *op_context_attention(Tape *, const AttentionInputs *, AttentionAttr, Con
 Tensor *context_ring(Tape *, const AttentionInputs *, AttentionAttr, Group);
 Tensor *context_gather(Tape *, const AttentionInputs *, AttentionAttr, Group, bool unfused);
 
+/* The work of a rank for the keys of one rank of the ring: attention of rows [query, query + queries) of q to
+ * rows [key, key + keys) of k and v. queries = 0: no query sees a key. */
+typedef struct RingStep {
+    AttentionAttr attr;
+    int64_t query, queries, key, keys;
+} RingStep;
+/* attr has the zigzag slices of the queries and of the keys. Returns the rectangle of chunks outside of which
+ * no query sees a key, if attention inside has no mask or is plainly causal. attr.query and attr.key are then
+ * without chunks, so that fused kernels can be used. Otherwise, and if results depend on positions other than
+ * through the mask (`by_position`), the step has all rows and the attr is unchanged. */
+RingStep context_ring_step(const AttentionAttr *, bool by_position);
+
 #endif

@@ -2,8 +2,11 @@
  * Attention", 2023; Transformer Engine AttnFuncWithCPAndKVP2P). In step i rank r holds those of rank r - i.
  * Partial results are merged by their log-sums; the order depends on the rank only. The backward sends keys
  * and values round again, followed by their gradients, to which each rank adds: those of rank j are the sum
- * over j, j+1, ..., j-1. q, k, v, y and lse of this rank's rows are kept for the backward. Partial results
- * are in the arithmetic's type. */
+ * over j, j+1, ..., j-1. q, k, v, y and lse of this rank's rows are kept for the backward.
+ *
+ * A step computes y, dq, dk and dv in the type of the operands, as a fused kernel does. Their sums over steps
+ * are in the arithmetic's type. The gradients of a step are exact parts of the whole, because they are
+ * computed from the final y and lse. */
 #include "base/fault.h"
 #include "kernels/ops.h"
 #include "ops/context_attention.h"
@@ -64,76 +67,193 @@ static Tensor *partial(Tape *t, const Tensor *like, DType dtype) {
     return x;
 }
 
-static AttentionAttr at_step(const Call *c, int step) {
+/* ---- the steps ---- */
+
+typedef enum Sight { SEES_NONE, SEES_SOME, SEES_ALL } Sight;
+
+/* The queries are those of chunk i, the keys those of chunk j. */
+static Sight sight(const AttentionAttr *a, int i, int j) {
+    const int64_t query = a->query.at[i], last_query = query + a->query.chunk - 1, key = a->key.at[j],
+                  last_key = key + a->key.chunk - 1;
+    const bool ends = a->window_right != WINDOW_OFF, begins = a->window_left != WINDOW_OFF;
+    if ((ends && last_query + a->window_right < key) || (begins && query - a->window_left > last_key))
+        return SEES_NONE;
+    return (!ends || query + a->window_right >= last_key) && (!begins || last_query - a->window_left <= key)
+               ? SEES_ALL
+               : SEES_SOME;
+}
+
+/* The mask of one sequence with itself, causal, without a window or with one as long as the positions. */
+static bool is_causal(const AttentionAttr *a) {
+    const SequenceSlice *q = &a->query, *k = &a->key;
+    const bool same = q->chunk == k->chunk && q->at[0] == k->at[0] && q->at[1] == k->at[1],
+               begins = a->window_left != WINDOW_OFF && q->at[1] + q->chunk - 1 - a->window_left > k->at[0];
+    return same && !begins && a->window_right == 0;
+}
+
+RingStep context_ring_step(const AttentionAttr *a, bool by_position) {
+    const int64_t rows = a->query.chunk, keys = a->key.chunk;
+    RingStep step = {.attr = *a, .queries = 2 * rows, .keys = 2 * keys};
+    bool sees[2] = {false, false}, seen[2] = {false, false}, all = true;
+    for (int i = 0; i < 2; i++)
+        for (int j = 0; j < 2; j++)
+            if (sight(a, i, j) != SEES_NONE) sees[i] = seen[j] = true;
+    if (!sees[0] && !sees[1]) step.queries = step.keys = 0;
+    if (!step.queries || by_position) return step;
+    for (int i = 0; i < 2; i++)
+        for (int j = 0; j < 2; j++)
+            if (sees[i] && seen[j]) all = all && sight(a, i, j) == SEES_ALL;
+    if (!all && !is_causal(a)) return step;
+    step.attr.query = step.attr.key = (SequenceSlice){0};
+    step.attr.window_left = WINDOW_OFF;
+    if (all) step.attr.window_right = WINDOW_OFF;
+    step.query = sees[0] ? 0 : rows, step.queries = (sees[0] + sees[1]) * rows;
+    step.key = seen[0] ? 0 : keys, step.keys = (seen[0] + seen[1]) * keys;
+    return step;
+}
+
+static RingStep step_of(const Call *c, int step) {
     const RingAttr *a = c->attr;
     const int n = a->group.size;
     AttentionAttr attr = a->attention;
     attr.key = slice_zigzag(c->in[1]->dim[0] * n, n, (a->group.rank + n - step) % n);
-    return attr;
+    return context_ring_step(&attr, c->in[3] || c->in[4] || c->in[5] || attr.dropout.rate > 0);
 }
 
-/* Whether any query may see any key; else the keys are only passed on. */
-static bool sees(const AttentionAttr *a) {
-    for (int i = 0; i < 4; i++) {
-        const int64_t q = a->query.at[i / 2], k = a->key.at[i % 2];
-        if ((a->window_right == WINDOW_OFF || q + a->query.chunk - 1 + a->window_right >= k) &&
-            (a->window_left == WINDOW_OFF || q - a->window_left <= k + a->key.chunk - 1))
-            return true;
-    }
-    return false;
+static Tensor queries_of(const Tensor *x, const RingStep *s) {
+    return tensor_slice(x, 0, s->query, s->queries);
 }
 
-/* Attention to some keys, without the sinks. */
-static Call call_for(const Call *c, Tensor *k, Tensor *v, Tensor *y, Tensor *lse, const AttentionAttr *attr) {
-    return (Call){.in = {c->in[0], k, v, c->in[3], c->in[4], c->in[5]}, .out = {y, lse}, .attr = attr};
+static Tensor keys_of(Tensor x, const RingStep *s) { return tensor_slice(&x, 0, s->key, s->keys); }
+
+/* [b,g,r,queries] in the memory of a larger lse. */
+static Tensor lse_within(const Tensor *memory, const RingStep *s) {
+    const int64_t *dim = memory->dim;
+    Tensor x =
+        tensor_make(memory->data, (DType)memory->dtype, 4, (int64_t[]){dim[0], dim[1], dim[2], s->queries});
+    x.spmd = memory->spmd;
+    return x;
 }
 
 static void copy_to(Tape *t, Tensor *x, Tensor *y) {
     if (y) tape_call(t, &OPS[OP_copy], (Call){.in = {x}, .out = {y}});
 }
 
+static void fill(Tape *t, Tensor *x, double value) {
+    tape_call(t, &OPS[OP_fill], (Call){.out = {x}, .attr = &(FillAttr){value}});
+}
+
+/* ---- forward ---- */
+
+typedef struct Result {
+    Tensor *y, *lse;
+} Result;
+
+static Result result_new(Tape *t, const Call *c, DType dtype) {
+    return (Result){partial(t, c->out[0], dtype), partial(t, c->out[1], (DType)c->out[1]->dtype)};
+}
+
+/* Attends to the held keys, without the sinks; `part` has room for the result, which `sum` becomes or is
+ * merged with. */
+static void attend(Tape *t, const Call *c, const RingStep *s, const Tensor *held, Result part, Result sum,
+                   bool merge) {
+    Tensor q = queries_of(c->in[0], s), k = keys_of(pair_keys(held, c), s),
+           v = keys_of(pair_values(held, c), s), y = tensor_slice(part.y, 0, 0, s->queries),
+           lse = lse_within(part.lse, s), sum_y = queries_of(sum.y, s),
+           sum_lse = tensor_slice(sum.lse, 3, s->query, s->queries);
+    tape_call(t, &OPS[OP_attention],
+              (Call){.in = {&q, &k, &v, c->in[3], c->in[4], c->in[5]}, .out = {&y, &lse}, .attr = &s->attr});
+    if (merge)
+        tape_call(t, &OPS[OP_attention_merge], (Call){.in = {&y, &lse}, .out = {&sum_y, &sum_lse}});
+    else
+        copy_to(t, &y, &sum_y), copy_to(t, &lse, &sum_lse);
+}
+
 static void forward(Tape *t, const Call *c) {
     const Group *g = &((const RingAttr *)c->attr)->group;
-    const DType precise = (DType)c->out[1]->dtype;
     Tensor *held = own_pair(t, c), *next = pair_new(t, c, (DType)held->dtype, SPMD_V);
-    Tensor *y = partial(t, c->out[0], precise), *lse = partial(t, c->out[1], precise);
-    Tensor *part_y = partial(t, y, precise), *part_lse = partial(t, lse, precise);
+    const Result sum = result_new(t, c, (DType)c->out[1]->dtype),
+                 part = result_new(t, c, (DType)c->out[0]->dtype);
+    bool begun = step_of(c, 0).queries == c->in[0]->dim[0];
+    if (!begun) fill(t, sum.y, 0), fill(t, sum.lse, -INFINITY);
     for (int step = 0; step < g->size; step++) {
         const bool last = step + 1 == g->size;
-        const AttentionAttr attr = at_step(c, step);
-        Tensor k = pair_keys(held, c), v = pair_values(held, c);
+        const RingStep s = step_of(c, step);
         Pass keys;
         if (!last) keys = pass_start(t, &OPS[OP_ring_keys], g, held, next);
-        if (sees(&attr)) { /* in the first step a rank sees some of its keys */
-            Call part = call_for(c, &k, &v, y, lse, &attr);
-            if (step) part.out[0] = part_y, part.out[1] = part_lse;
-            tape_call(t, &OPS[OP_attention], part);
-            if (step)
-                tape_call(t, &OPS[OP_attention_merge], (Call){.in = {part_y, part_lse}, .out = {y, lse}});
-        }
+        if (s.queries) attend(t, c, &s, held, part, sum, step > 0 || !begun);
         if (!last) pass_finish(t, keys), swap(&held, &next);
     }
-    copy_to(t, y, c->out[0]);
-    copy_to(t, lse, c->out[1]);
+    copy_to(t, sum.y, c->out[0]);
+    copy_to(t, sum.lse, c->out[1]);
     attention_add_sinks(t, c);
-    Tensor *const scratch[] = {held, next, y, lse, part_y, part_lse};
+    Tensor *const scratch[] = {held, next, sum.y, sum.lse, part.y, part.lse};
     for (size_t i = 0; i < sizeof scratch / sizeof *scratch; i++) tape_drop(t, scratch[i]);
 }
 
-/* Computes the gradient of the held keys and values for this rank's queries into `own`; dq and dbias (NULL:
- * not needed) are written or added to. */
-static void step_gradient(Tape *t, const Call *c, int step, Tensor *dy, const Tensor *held, Tensor *dq,
-                          Tensor *dbias, Tensor *own) {
-    const AttentionAttr attr = at_step(c, step);
-    Tensor k = pair_keys(held, c), v = pair_values(held, c), dk = pair_keys(own, c), dv = pair_values(own, c);
-    if (!sees(&attr)) {
-        tape_call(t, &OPS[OP_fill], (Call){.out = {own}, .attr = &(FillAttr){0}});
-        return;
+/* ---- backward ---- */
+
+/* Gradients of a step: room for those of the rows that take part, the last two in one message. dbias is a sum
+ * over steps; NULL: not needed. */
+typedef struct Parts {
+    Tensor *dq, *pair, *dbias;
+} Parts;
+
+static Tensor part_keys(const Tensor *pair, const Call *c, const RingStep *s) {
+    const Tensor x = pair_keys(pair, c);
+    return tensor_slice(&x, 0, 0, s->keys);
+}
+
+static Tensor part_values(const Tensor *pair, const Call *c, const RingStep *s) {
+    const Tensor x = pair_values(pair, c);
+    return tensor_slice(&x, 0, 0, s->keys);
+}
+
+static void step_gradients(Tape *t, const Call *c, const RingStep *s, Tensor *dy, const Tensor *held,
+                           const Parts *parts) {
+    Tensor q = queries_of(c->in[0], s), k = keys_of(pair_keys(held, c), s),
+           v = keys_of(pair_values(held, c), s), y = queries_of(c->out[0], s), dy_rows = queries_of(dy, s),
+           dq = tensor_slice(parts->dq, 0, 0, s->queries), dk = part_keys(parts->pair, c, s),
+           dv = part_values(parts->pair, c, s), lse_rows = tensor_slice(c->out[1], 3, s->query, s->queries);
+    Tensor *lse = c->out[1];
+    if (s->queries < c->in[0]->dim[0]) { /* kernels need it in one piece */
+        lse = tape_scratch(t, (DType)lse->dtype, 4, lse_rows.dim);
+        lse->spmd = c->out[1]->spmd;
+        copy_to(t, &lse_rows, lse);
     }
-    const Call part = call_for(c, &k, &v, c->out[0], c->out[1], &attr);
-    dq->flags = step ? TENSOR_ACCUM : 0;
-    if (dbias) dbias->flags = dq->flags;
-    attention_gradients(t, &part, false, dy, (AttentionGrads){.q = dq, .k = &dk, .v = &dv, .bias = dbias});
+    const Call part = {.in = {&q, &k, &v, c->in[3], c->in[4], c->in[5]}, .out = {&y, lse}, .attr = &s->attr};
+    attention_gradients(t, &part, false, &dy_rows, (AttentionGrads){&dq, &dk, &dv, parts->dbias, NULL});
+    tape_drop_unless(t, lse, c->out[1]);
+}
+
+/* Adds the part to the sum; the first part becomes it, with zeros in the rows without one. */
+static void add_queries(Tape *t, const RingStep *s, const Parts *parts, Tensor *sum, bool first) {
+    const bool whole = s->queries == sum->dim[0];
+    if (first && !whole) fill(t, sum, 0);
+    if (!s->queries) return;
+    Tensor dq = tensor_slice(parts->dq, 0, 0, s->queries), rows = queries_of(sum, s);
+    rows.flags = first && whole ? 0 : TENSOR_ACCUM;
+    copy_to(t, &dq, &rows);
+}
+
+static void add_keys(Tape *t, const Call *c, const RingStep *s, const Parts *parts, Tensor *sum, bool first) {
+    const bool whole = s->keys == c->in[1]->dim[0];
+    if (first && !whole) fill(t, sum, 0);
+    if (!s->keys) return;
+    Tensor dk = part_keys(parts->pair, c, s), dv = part_values(parts->pair, c, s),
+           k_rows = keys_of(pair_keys(sum, c), s), v_rows = keys_of(pair_values(sum, c), s);
+    k_rows.flags = v_rows.flags = first && whole ? 0 : TENSOR_ACCUM;
+    copy_to(t, &dk, &k_rows), copy_to(t, &dv, &v_rows);
+}
+
+static Parts parts_new(Tape *t, const Call *c, const AttentionGrads *grads) {
+    const Parts p = {partial(t, c->in[0], (DType)c->in[0]->dtype),
+                     pair_new(t, c, (DType)c->in[1]->dtype, SPMD_P),
+                     grads->bias ? partial(t, grads->bias, (DType)c->out[1]->dtype) : NULL};
+    if (!p.dbias) return p;
+    fill(t, p.dbias, 0);
+    p.dbias->flags = TENSOR_ACCUM;
+    return p;
 }
 
 static void context_ring_backward(Tape *t, const Node *n, Need need) {
@@ -145,29 +265,27 @@ static void context_ring_backward(Tape *t, const Node *n, Need need) {
         attention_gradients(t, c, false, tape_grad(t, c->out[0]), (AttentionGrads){.sink = grads.sink});
     if (!attention_grads_of_scores(&grads)) return;
     Tensor *held = own_pair(t, c), *next = pair_new(t, c, (DType)held->dtype, SPMD_V);
-    Tensor *own = pair_new(t, c, precise, SPMD_P), *sent = pair_new(t, c, precise, SPMD_P),
-           *came = pair_new(t, c, precise, SPMD_P), *dq = partial(t, c->in[0], precise),
-           *dbias = grads.bias ? partial(t, grads.bias, precise) : NULL;
+    Tensor *sent = pair_new(t, c, precise, SPMD_P), *came = pair_new(t, c, precise, SPMD_P),
+           *dq = partial(t, c->in[0], precise);
+    const Parts parts = parts_new(t, c, &grads);
     for (int step = 0; step < g->size; step++) {
         const bool last = step + 1 == g->size;
+        const RingStep s = step_of(c, step);
         Pass keys, gradients;
         if (!last) keys = pass_start(t, &OPS[OP_ring_keys], g, held, next);
         if (step) gradients = pass_start(t, &OPS[OP_ring_gradients], g, sent, came);
-        step_gradient(t, c, step, tape_grad(t, c->out[0]), held, dq, dbias, own);
-        if (step) {
-            Tensor sum = *own;
-            sum.flags = TENSOR_ACCUM;
-            pass_finish(t, gradients);
-            copy_to(t, came, &sum);
-        }
+        if (s.queries) step_gradients(t, c, &s, tape_grad(t, c->out[0]), held, &parts);
+        add_queries(t, &s, &parts, dq, !step);
+        if (step) pass_finish(t, gradients);
+        add_keys(t, c, &s, &parts, came, !step);
         if (!last) pass_finish(t, keys), swap(&held, &next);
-        swap(&own, &sent);
+        swap(&came, &sent);
     }
     pass_finish(t, pass_start(t, &OPS[OP_ring_gradients], g, sent, came));
     Tensor dk = pair_keys(came, c), dv = pair_values(came, c);
     copy_to(t, dq, grads.q), copy_to(t, &dk, grads.k), copy_to(t, &dv, grads.v);
-    copy_to(t, dbias, grads.bias);
-    Tensor *const scratch[] = {held, next, own, sent, came, dq, dbias};
+    copy_to(t, parts.dbias, grads.bias);
+    Tensor *const scratch[] = {held, next, sent, came, dq, parts.dq, parts.pair, parts.dbias};
     for (size_t i = 0; i < sizeof scratch / sizeof *scratch; i++)
         if (scratch[i]) tape_drop(t, scratch[i]);
 }

@@ -18,13 +18,6 @@ Tensor exchange_part(const Tensor *packed, int member, int64_t at, const Tensor 
     return v;
 }
 
-static Tensor rows_of(const Tensor *x, int64_t first, int64_t n) {
-    Tensor v = *x;
-    v.dim[0] = n;
-    shift(&v, first * x->stride[0]);
-    return v;
-}
-
 /* The first or second chunk of every member's slice, for x whose rows are contiguous: [n,chunk,row]. */
 static Tensor chunks_of(const Tensor *x, int n, bool second) {
     const int64_t chunk = x->dim[0] / (2 * n), step = chunk * x->stride[0];
@@ -62,10 +55,11 @@ void exchange_rows(Tape *t, Tensor *x, Tensor *packed, int64_t at, bool pack) {
     for (int m = 0; m < n; m++) {
         const int64_t s = x->dim[0] / n;
         const SequenceSlice slice = slice_zigzag(x->dim[0], n, m);
-        Tensor slice_like = rows_of(x, 0, s), own = exchange_part(packed, m, at, &slice_like);
+        Tensor slice_like = tensor_slice(x, 0, 0, s), own = exchange_part(packed, m, at, &slice_like);
         for (int64_t row = 0, run; row < s; row += run) {
             run = slice_run(&slice, row, s - row);
-            move(t, rows_of(x, slice_position(&slice, row), run), rows_of(&own, row, run), pack);
+            move(t, tensor_slice(x, 0, slice_position(&slice, row), run), tensor_slice(&own, 0, row, run),
+                 pack);
         }
     }
 }

@@ -17,6 +17,15 @@ Tensor tensor_make(void *data, DType dtype, int ndim, const int64_t *dim) {
     return t;
 }
 
+Tensor tensor_slice(const Tensor *t, int dim, int64_t first, int64_t n) {
+    CHECK(dim < t->ndim && first >= 0 && n >= 0 && first + n <= t->dim[dim],
+          "%lld elements from %lld on along dimension %d", (long long)n, (long long)first, dim);
+    Tensor slice = *t;
+    slice.dim[dim] = n;
+    slice.data = (char *)t->data + first * t->stride[dim] * (int64_t)dtype_size((DType)t->dtype);
+    return slice;
+}
+
 int64_t tensor_count(const Tensor *t) {
     int64_t n = 1;
     for (int i = 0; i < t->ndim; i++) n *= t->dim[i];

@@ -33,6 +33,8 @@ typedef struct Tensor {
 
 /* A contiguous tensor over `data`. */
 Tensor tensor_make(void *data, DType, int ndim, const int64_t *dim);
+/* A view of elements [first, first + n) along a dimension. */
+Tensor tensor_slice(const Tensor *, int dim, int64_t first, int64_t n);
 int64_t tensor_count(const Tensor *); /* elements */
 size_t tensor_bytes(const Tensor *);
 /* Bytes from the first element to the end of the last, gaps included. */

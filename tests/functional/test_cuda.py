@@ -7,6 +7,7 @@ from harness import *
 ON_GPU, OPTIONS[:] = list(OPTIONS), []  # what follows names the device itself
 data = corpus()
 HEADS = ["--hidden-size", 256, "--seq-length", 128, "--attention-dropout", 0]  # of 64, as fused kernels want them
+RING = ["--hidden-size", 256, "--seq-length", 512, "--attention-dropout", 0, "--ranks", 2, "--context-parallel-size", 2]
 EXPERTS = ["--num-experts", 4, "--disable-bias-linear", "--moe-aux-loss-coeff", 0.01, "--moe-input-jitter-eps", 0.1]
 RUNS = {
     "fp64": ["--fp64"],
@@ -17,6 +18,7 @@ RUNS = {
     "bf16 unfused": ["--bf16", "--attention-backend", "unfused"],
     "bf16 experts": ["--bf16", *EXPERTS],
     "bf16 heads of 64, ranks": ["--bf16", *HEADS, "--ranks", 4, "--tensor-model-parallel-size", 2, "--use-distributed-optimizer"],
+    "bf16 ring": ["--bf16", *RING],
     "bf16 experts, ranks": ["--bf16", *EXPERTS, "--ranks", 2, "--expert-model-parallel-size", 2, "--moe-token-dispatcher-type", "alltoall"],
 }
 FULL = ["--recompute-granularity", "full", "--recompute-method", "uniform", "--recompute-num-layers", 1]
@@ -73,6 +75,14 @@ for name, options in {"same bits": [], "any order": ["--no-deterministic-mode"]}
     assert (", not deterministic" in lines[1]) == ("cuDNN " in lines[1].split(":")[1] and bool(options)), lines
     print(f"{name}: {lines[1]}")
 assert first["same bits"] == first["any order"], first
+
+# The steps of a ring too.
+said = pretrain(data, WORK / "ring", "--bf16", *RING, *ON_GPU)
+lines = [line for line in said[:said.index("iteration ")].splitlines() if line.startswith("attention")]
+assert {line.split(":")[0] for line in lines} == {"attention, forward", "attention, backward"}, lines
+who = [": cuDNN "] if ", sm_90," in said else [": cuDNN ", ": own kernels"]
+assert all(any(w in line for w in who) for line in lines), lines
+print(f"ring: {lines}")
 
 for name, options in {"dense": [], "experts": EXPERTS}.items():
     here, single, there = (WORK / f"{name} {place}.jsonl" for place in ("here", "here in fp32", "there"))

@@ -77,7 +77,7 @@ static void sinks_of_first_heads(const OpDef *op, const Call *c) {
 static void merge_keeps_lse(const OpDef *op, const Call *c) {
     Tensor *lse = c->out[1];
     double kept[4096];
-    const size_t bytes = tensor_bytes(lse);
+    const size_t bytes = tensor_extent(lse);
     if (bytes <= sizeof kept) memcpy(kept, lse->data, bytes);
     __real_call_run(op, c);
     if (bytes <= sizeof kept) memcpy(lse->data, kept, bytes);

@@ -118,11 +118,12 @@ static inline bool op_updates(const OpDef *op) {
     return false;
 }
 
-/* Whether output j of the call can add: a copy adds only within a float type, and no gradient does that goes
- * through an activation. */
+/* Whether output j of the call can add: a copy adds F64 to F64, or other float types, and no gradient does
+ * that goes through an activation. */
 static inline bool can_add(const OpDef *op, const Call *c, int j) {
     return c->out[j] && op->out[j].adds && !(op->number == OP_linear_dgrad && c->in[2]) &&
-           (op->number != OP_copy || (c->in[0]->dtype == c->out[0]->dtype && c->out[0]->dtype != I64));
+           (op->number != OP_copy ||
+            (c->out[0]->dtype != I64 && (c->in[0]->dtype == F64) == (c->out[0]->dtype == F64)));
 }
 
 /* The operands are those of the op's row in kernels/ops.def. */

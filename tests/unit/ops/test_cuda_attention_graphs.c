@@ -1,14 +1,17 @@
 /* Attention by cuDNN without cuDNN or a GPU. A stand-in computes its graphs, and the result is the CPU
- * kernel's, for every supported mask and layout. Other calls report why they are not supported. */
+ * kernel's, for every supported mask and layout. Other calls report why they are not supported. All steps of a
+ * ring of context parallelism are supported. */
 #include "unit/cmocka_all.h"
 
 #include "kernels/cuda/attention/attention_lengths.h"
 #include "kernels/cuda/attention/attention_path.h"
 #include "kernels/ops.h"
+#include "tensor/backend.h"
 #include "tensor/cuda.h"
 #include "unit/expect_fault.h"
 #include "unit/ops/attention_run.h"
 #include "unit/ops/cudnn_stand_in.h"
+#include "unit/ops/ring_run.h"
 
 /* A GPU without a GPU: its scratch memory is taken before. */
 typedef struct Gpu {
@@ -342,6 +345,30 @@ static void unplanned(void **state) {
     run_free(&r);
 }
 
+/* ---- a ring of context parallelism ---- */
+
+static size_t plan_on_gpu(const OpDef *op, const Call *c) { return op->cuda_plans ? op->cuda_plans(c) : 0; }
+static const char *path_on_gpu(const OpDef *op, const Call *c) { return op->cuda_path(c); }
+
+/* A dry run of every rank: all steps of a causal ring are calls for cuDNN, and have few shapes. */
+static void steps_of_a_ring(void **state) {
+    (void)state;
+    static const DeviceBackend BACKEND = {.plan = plan_on_gpu, .path = path_on_gpu};
+    for (int ranks = 2; ranks <= 4; ranks += 2)
+        for (DType type = BF16; type <= F16; type++) {
+            Gpu *g = gpu_new(SMALL);
+            g->device.backend = &BACKEND;
+            const int64_t plans = mock.plans;
+            for (int rank = 0; rank < ranks; rank++) {
+                const RingPaths paths = ring_plan(&g->device, ranks, rank, type);
+                if (*paths.other) fail_msg("rank %d of %d, %s", rank, ranks, paths.other);
+                assert_int_equal(paths.calls, 2 * ranks);
+            }
+            assert_int_equal(mock.plans - plans, 2 * 3); /* own keys, half of the keys, half of the queries */
+            gpu_free(g);
+        }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(layouts),
@@ -352,6 +379,7 @@ int main(void) {
         cmocka_unit_test(refused_by_all),
         cmocka_unit_test(refused_masks_and_versions),
         cmocka_unit_test(unplanned),
+        cmocka_unit_test(steps_of_a_ring),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
