@@ -153,7 +153,8 @@ static Err inspect_schedule(const Config *c, Arena *arena) {
     PipelineLayout layout;
     PipelineSpec spec;
     ERR_RETURN(pipeline_layout(c, arena, &layout));
-    ERR_RETURN(pipeline_spec(c, &layout, pipeline_units(c, last_batch(c) / c->micro_batch_size), false, &spec));
+    ERR_RETURN(
+        pipeline_spec(c, &layout, pipeline_units(c, last_batch(c) / c->micro_batch_size), false, &spec));
     Str text = {0};
     Err e = pipeline_report(&spec, &layout, &text);
     if (!e.code) fputs(text.s, stdout);

@@ -18,13 +18,19 @@ Tensor exchange_part(const Tensor *packed, int member, int64_t at, const Tensor 
     return v;
 }
 
-/* The first or second chunk of every member's slice, for x whose rows are contiguous: [n,chunk,row]. */
-static Tensor chunks_of(const Tensor *x, int n, bool second) {
-    const int64_t chunk = x->dim[0] / (2 * n), step = chunk * x->stride[0];
-    Tensor v = tensor_make(x->data, (DType)x->dtype, 3, (int64_t[]){n, chunk, tensor_count(x) / x->dim[0]});
-    v.stride[0] = second ? -step : step, v.stride[1] = x->stride[0];
-    v.spmd = x->spmd;
-    if (second) shift(&v, (2 * n - 1) * step);
+/* The elements of x in another shape, with contiguous strides that the caller corrects. */
+static Tensor reshaped(const Tensor *x, int ndim, const int64_t *dim) {
+    Tensor v = tensor_make(x->data, (DType)x->dtype, ndim, dim);
+    v.spmd = x->spmd, v.flags = x->flags;
+    return v;
+}
+
+/* The two chunks of a member's slice, for x whose rows are contiguous: [2,chunk,row]. */
+static Tensor chunks_of(const Tensor *x, int members, int m) {
+    const int64_t chunk = x->dim[0] / (2 * members);
+    Tensor v = reshaped(x, 3, (int64_t[]){2, chunk, tensor_count(x) / x->dim[0]});
+    v.stride[0] = (2 * members - 1 - 2 * m) * chunk * x->stride[0], v.stride[1] = x->stride[0];
+    shift(&v, m * chunk * x->stride[0]);
     return v;
 }
 
@@ -35,24 +41,15 @@ static bool has_whole_rows(const Tensor *x) {
     return true;
 }
 
-/* One copy for the first chunks of all members, and one for the second. */
-static void exchange_whole_rows(Tape *t, Tensor *x, Tensor *packed, int64_t at, bool pack) {
-    const int n = (int)packed->dim[0];
-    for (int second = 0; second < 2; second++) {
-        const Tensor there = chunks_of(x, n, second);
-        Tensor here = exchange_part(packed, 0, at + second * there.dim[1] * there.dim[2], &there);
-        here.stride[0] = packed->dim[1];
-        move(t, there, here, pack);
-    }
-}
-
 void exchange_rows(Tape *t, Tensor *x, Tensor *packed, int64_t at, bool pack) {
     const int n = (int)packed->dim[0];
-    if (n > 1 && has_whole_rows(x)) {
-        exchange_whole_rows(t, x, packed, at, pack);
-        return;
-    }
+    const bool by_chunks = n > 1 && has_whole_rows(x);
     for (int m = 0; m < n; m++) {
+        if (by_chunks) {
+            const Tensor chunks = chunks_of(x, n, m);
+            move(t, chunks, exchange_part(packed, m, at, &chunks), pack);
+            continue;
+        }
         const int64_t s = x->dim[0] / n;
         const SequenceSlice slice = slice_zigzag(x->dim[0], n, m);
         Tensor slice_like = tensor_slice(x, 0, 0, s), own = exchange_part(packed, m, at, &slice_like);
@@ -87,10 +84,9 @@ static bool heads_of_all(const Tensor *x, int n, Tensor *out) {
     const int64_t s = x->dim[0], b = x->dim[1], g = x->dim[2], r = x->dim[3], d = x->dim[4];
     if (g % n || (b > 1 && s > 1 && x->stride[0] != b * x->stride[1]) || (r > 1 && x->stride[3] != d))
         return false;
-    *out = tensor_make(x->data, (DType)x->dtype, 4, (int64_t[]){n, s * b, g / n, r * d});
+    *out = reshaped(x, 4, (int64_t[]){n, s * b, g / n, r * d});
     out->stride[0] = g / n * x->stride[2], out->stride[1] = b > 1 ? x->stride[1] : x->stride[0];
     out->stride[2] = x->stride[2];
-    out->spmd = x->spmd;
     return true;
 }
 

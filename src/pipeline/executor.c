@@ -38,9 +38,9 @@ struct Executor {
         SpmdType type;
     } flow[MODEL_FLOWS];  /* the tensors between stages */
     size_t message_bytes; /* of the largest message that this rank sends or receives */
-    Space **transient; /* [interleaved] */
-    Offload *offload;  /* NULL: none */
-    Slot *slots;       /* those of the schedule, each for a unit: [n_slots, interleaved] */
+    Space **transient;    /* [interleaved] */
+    Offload *offload;     /* NULL: none */
+    Slot *slots;          /* those of the schedule, each for a unit: [n_slots, interleaved] */
     int64_t n_slots;
     Messages received[PIPELINE_WAYS], sent[PIPELINE_WAYS];
     bool is_open;     /* the channels of the pipeline */
@@ -359,7 +359,8 @@ static void executor_backward(const Pass *p) {
     Executor *e = p->executor;
     const Action *a = p->action;
     Slot *s = slot_of(p);
-    const StageRef source = pipeline_source(p->spec, p->rank, a), target = pipeline_target(p->spec, p->rank, a);
+    const StageRef source = pipeline_source(p->spec, p->rank, a),
+                   target = pipeline_target(p->spec, p->rank, a);
     if (source.rank >= 0) {
         const int64_t above = border_of(e, a, false);
         Tensor dy[MODEL_FLOWS];
@@ -412,7 +413,8 @@ static void run_unit(Executor *e, const PipelineSpec *spec, int rank, const Acti
     if (members > 1 && !e->context->probe)
         run_interleaved(e, passes, members);
     else
-        for (int64_t i = 0; i < members; i++) tape_pauses(slot_of(&passes[i])->tape, NULL), run_pass(&passes[i]);
+        for (int64_t i = 0; i < members; i++)
+            tape_pauses(slot_of(&passes[i])->tape, NULL), run_pass(&passes[i]);
     free(passes);
 }
 

@@ -317,7 +317,8 @@ witnessed("hidden_dropout attention_dropout", "--num-layers 4 --hidden-dropout 0
     "--ranks 2 --pipeline-model-parallel-size 2 --pipeline-schedule gpipe", "--ranks 2 --pipeline-model-parallel-size 2 --pipeline-schedule zero-bubble",
     "--ranks 2 --pipeline-model-parallel-size 2 --num-virtual-stages-per-pipeline-rank 2",
     "--ranks 2 --pipeline-model-parallel-size 2 --pipeline-model-parallel-layout Et|tttL",
-    "--ranks 2 --tensor-model-parallel-size 2", "--ranks 2 --context-parallel-size 2 --cp-comm-type allgather"))
+    "--ranks 2 --tensor-model-parallel-size 2", "--ranks 2 --tensor-model-parallel-size 2 --interleaved-microbatches 2",
+    "--ranks 2 --context-parallel-size 2 --cp-comm-type allgather"))
 experts("moe_aux_loss_coeff moe_expert_capacity_factor moe_input_jitter_eps",
         "--moe-aux-loss-coeff 0.3 --moe-expert-capacity-factor 0.7 --moe-input-jitter-eps 0.2",
         (ONE, "--moe-pad-expert-input-to-capacity", "--ranks 2 --expert-model-parallel-size 2 --moe-token-dispatcher-type alltoall",

@@ -189,7 +189,8 @@ static const char *const BREAKING[][2] = {
     {"--overlap-dispatch-backward-with-experts-wgrad", "wgrad computes during an all-to-all"},
     {"--ranks 4 --tensor-model-parallel-size 2 --interleaved-microbatches 2 --use-megatron-fsdp",
      "--interleaved-microbatches 2 adds to the gradients of several layers"},
-    {"--ranks 2 --tensor-model-parallel-size 2 --interleaved-microbatches 2 --cpu-offloading-num-layers 1 --num-layers 2",
+    {"--ranks 2 --tensor-model-parallel-size 2 --interleaved-microbatches 2 --cpu-offloading-num-layers 1 "
+     "--num-layers 2",
      "--interleaved-microbatches 2 cannot be used with --cpu-offloading"},
     {"--moe-shared-expert-overlap", "--moe-shared-expert-overlap runs shared experts during an all-to-all"},
     {"--use-megatron-fsdp --data-parallel-sharding-strategy no_shard --overlap-param-gather",
