@@ -2,14 +2,18 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unicode/utf8.h>
 #include <unistd.h>
 #include <zlib.h>
 #include <zstd.h>
 
 #include "base/file.h"
 #include "base/mem.h"
+#include "data/parquet.h"
 
 enum { BLOCK = 1 << 16, MAGIC = 4 };
 
@@ -22,6 +26,12 @@ struct Input {
     size_t begin, end; /* of the bytes in `block` that are not used yet */
     z_stream gzip;
     ZSTD_DStream *zstd;
+    Parquet *parquet;
+    InputColumns columns;
+    ParquetText *row; /* [columns] */
+    Str json;         /* the row */
+    size_t json_used; /* bytes of it that are read */
+    int64_t rows;
     bool inside; /* a compressed part is not complete */
     Err err;
     ssize_t (*read)(Input *, char *out, size_t n); /* 0: the end; -1: input->err is set */
@@ -87,6 +97,70 @@ static ssize_t read_zstd(Input *in, char *out, size_t n) {
     }
 }
 
+/* False if the string is not UTF-8. */
+static bool add_json_string(Str *out, const char *s, size_t n) {
+    str_add(out, "\"", 1);
+    for (size_t i = 0, begin = 0, next; i < n; i = next) {
+        UChar32 c;
+        next = i;
+        U8_NEXT(s, next, n, c);
+        if (c < 0) return false;
+        const bool escape = c < ' ' || c == '"' || c == '\\';
+        if (escape || next == n) str_add(out, s + begin, (escape ? i : n) - begin);
+        if (escape) str_printf(out, "\\u%04x", (unsigned)c), begin = next;
+    }
+    str_add(out, "\"", 1);
+    return true;
+}
+
+static Err next_row(Input *in, bool *more) {
+    ERR_RETURN(parquet_next(in->parquet, in->row, more));
+    str_clear(&in->json), in->json_used = 0;
+    in->rows += *more;
+    for (int i = 0; i < in->columns.n && *more; i++) {
+        const char *name = in->columns.names[i];
+        if (!in->row[i].bytes) continue;
+        str_puts(&in->json, in->json.len ? ", " : "{");
+        bool ok = add_json_string(&in->json, name, strlen(name));
+        str_puts(&in->json, ": ");
+        ok = ok && add_json_string(&in->json, in->row[i].bytes, in->row[i].n);
+        if (!ok)
+            return err_user("row %" PRId64
+                            " of '%s': the column %s is not valid UTF-8; write it as UTF-8 strings",
+                            in->rows, in->path, quote(name).s);
+    }
+    if (*more) str_puts(&in->json, in->json.len ? "}\n" : "{}\n");
+    return ERR_OK;
+}
+
+static ssize_t read_parquet(Input *in, char *out, size_t n) {
+    bool more = true;
+    if (in->json_used == in->json.len) in->err = next_row(in, &more);
+    if (in->err.code || !more) return in->err.code ? -1 : 0;
+    const size_t left = in->json.len - in->json_used;
+    if (n > left) n = left;
+    memcpy(out, in->json.s + in->json_used, n);
+    in->json_used += n;
+    return (ssize_t)n;
+}
+
+/* Its footer is at the end, so that a pipe would have to be stored first. */
+static Err open_parquet(Input *in) {
+    struct stat st;
+    if (!in->columns.n)
+        return err_user(
+            "'%s' is a Parquet file, which can only be read as records with keys, like JSON Lines; "
+            "set --input-format jsonl where there is such an option, or convert the file to text",
+            in->path);
+    if (input_is_stdin(in->path) || fstat(in->fd, &st) || !S_ISREG(st.st_mode))
+        return err_user(
+            "'%s' is a Parquet file, which cannot be read from a pipe; specify the name of the file",
+            in->path);
+    in->read = read_parquet;
+    in->row = mem_zero((size_t)in->columns.n, sizeof *in->row);
+    return parquet_open(in->path, in->columns.names, in->columns.n, &in->parquet);
+}
+
 static ssize_t cookie_read(void *cookie, char *out, size_t n) {
     Input *in = cookie;
     return in->err.code ? -1 : in->read(in, out, n);
@@ -99,12 +173,8 @@ static Err choose(Input *in) {
         n = read(in->fd, in->block + in->end, BLOCK - in->end);
     in->bytes = (int64_t)in->end;
     in->read = read_plain;
-    if (in->end >= MAGIC && !memcmp(in->block, "PAR1", MAGIC))
-        return err_user(
-            "'%s' is a Parquet file, which cannot be read; convert it to JSON Lines, for example with "
-            "DuckDB: duckdb -c \"COPY (SELECT text FROM '%s') TO '/dev/stdout' (FORMAT json)\" | isotron "
-            "preprocess --input - ...",
-            in->path, in->path);
+    if (in->end >= MAGIC && (!memcmp(in->block, "PAR1", MAGIC) || !memcmp(in->block, "PARE", MAGIC)))
+        return open_parquet(in);
     if (in->end >= sizeof GZIP && !memcmp(in->block, GZIP, sizeof GZIP)) {
         in->read = read_gzip;
         if (inflateInit2(&in->gzip, MAX_WBITS + 16) != Z_OK) return err_infra("zlib cannot start");
@@ -121,16 +191,18 @@ static void input_free(Input *in) {
     if (in->fd > STDIN_FILENO) close(in->fd);
     if (in->read == read_gzip) inflateEnd(&in->gzip);
     ZSTD_freeDStream(in->zstd);
+    if (in->parquet) parquet_close(in->parquet);
+    str_free(&in->json), free(in->row);
     free(in);
 }
 
-Err input_open(const char *path, Input **out) {
+Err input_open(const char *path, InputColumns columns, Input **out) {
     if (file_is_dir(path)) return err_user("'%s' is a folder; specify the files in it", path);
     const int fd = input_is_stdin(path) ? STDIN_FILENO : open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
         return err_user("cannot open '%s': %s; check the path and its permissions", path, strerror(errno));
     Input *in = mem_zero(1, sizeof *in);
-    in->path = path, in->fd = fd;
+    in->path = path, in->fd = fd, in->columns = columns;
     Err e = choose(in);
     if (!e.code) in->text = fopencookie(in, "r", (cookie_io_functions_t){.read = cookie_read});
     if (!e.code && !in->text) e = err_infra("'%s' cannot be read: %s", path, strerror(errno));
@@ -142,7 +214,7 @@ Err input_open(const char *path, Input **out) {
 }
 
 FILE *input_text(Input *in) { return in->text; }
-int64_t input_bytes(const Input *in) { return in->bytes; }
+int64_t input_bytes(const Input *in) { return in->parquet ? parquet_bytes(in->parquet) : in->bytes; }
 
 Err input_close(Input *in) {
     const Err e = in->err;

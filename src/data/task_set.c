@@ -313,7 +313,7 @@ static const Format FORMATS[] = {
 const char *const *task_format_labels(TaskFormat format) { return FORMATS[format].labels; }
 
 static Err read_files(const Format *format, const char *const *paths, int n, TaskFile *f) {
-    TextReader reader = text_reader(PREPROCESS_JSONL, paths, n);
+    TextReader reader = text_reader(PREPROCESS_JSONL, paths, n, (InputColumns){0});
     f->reader = &reader;
     Str line = {0};
     bool more;

@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-TextReader text_reader(PreprocessInput kind, const char *const *inputs, int n) {
-    return (TextReader){.kind = kind, .inputs = inputs, .num_inputs = n};
+TextReader text_reader(PreprocessInput kind, const char *const *inputs, int n, InputColumns columns) {
+    return (TextReader){.kind = kind, .inputs = inputs, .num_inputs = n, .columns = columns};
 }
 
 int64_t text_reader_bytes(const TextReader *r) { return r->bytes + (r->input ? input_bytes(r->input) : 0); }
@@ -25,7 +25,7 @@ void text_reader_close(TextReader *r) {
 static Err open_next(TextReader *r) {
     r->path = r->inputs[r->next_input++];
     r->lines_read = 0;
-    return input_open(r->path, &r->input);
+    return input_open(r->path, r->columns, &r->input);
 }
 
 /* The next line without its newline, -1 at the end of the file. */

@@ -15,6 +15,7 @@ typedef struct TextReader {
     PreprocessInput kind;
     const char *const *inputs; /* borrowed */
     int num_inputs, next_input;
+    InputColumns columns;
     Input *input;       /* NULL between files */
     const char *path;   /* of the last record */
     int64_t line;       /* first line of that record, from 1 */
@@ -24,7 +25,8 @@ typedef struct TextReader {
     size_t buffer_size;
 } TextReader;
 
-TextReader text_reader(PreprocessInput, const char *const *inputs, int n);
+/* columns: those of Parquet files, with kind PREPROCESS_JSONL only; a line is then a row. */
+TextReader text_reader(PreprocessInput, const char *const *inputs, int n, InputColumns columns);
 /* Appends the next record to `out` and sets path and line; *more is false at the end. */
 Err text_reader_next(TextReader *, Str *out, bool *more);
 int64_t text_reader_bytes(const TextReader *); /* of all files, read so far */

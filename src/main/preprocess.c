@@ -24,7 +24,8 @@ static const Arg ROWS[] = {
      .offset = offsetof(Options, input),
      .fallback = "none",
      .required = true,
-     .help = "Files to read, in the given order, plain or compressed by gzip or zstd; - = standard input."},
+     .help = "Files to read, in the given order: plain, compressed by gzip or zstd, or Parquet; - = standard "
+             "input."},
     {.names = "output-prefix",
      .type = ARG_TEXT,
      .offset = offsetof(Options, output_prefix),

@@ -106,7 +106,8 @@ static bool is_blank(const Str *s) { return strspn(s->s, " \t\r\n") == s->len; }
 
 static Err read_texts(Words *t, const Options *o) {
     enum { PROGRESS_BYTES = 1 << 28 };
-    TextReader r = text_reader((PreprocessInput)o->input_format, o->input.at, (int)o->input.count);
+    TextReader r = text_reader((PreprocessInput)o->input_format, o->input.at, (int)o->input.count,
+                               (InputColumns){&o->json_key, o->input_format == PREPROCESS_JSONL});
     Str record = {0};
     Err e = ERR_OK;
     int64_t documents = 0, told = 0;

@@ -30,7 +30,7 @@ static void split(Sentences *s, const char *text, size_t n, bool keep) {
 bool fuzz_one(const uint8_t *bytes, size_t n) {
     char *path = fuzz_file("a.txt", bytes, n);
     const char *const inputs[] = {path};
-    TextReader reader = text_reader(PREPROCESS_TEXT_PARAGRAPHS, inputs, 1);
+    TextReader reader = text_reader(PREPROCESS_TEXT_PARAGRAPHS, inputs, 1, (InputColumns){0});
     Str record = {0};
     Sentences *sentences[2];
     bool more = true, ok = true;

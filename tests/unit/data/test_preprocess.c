@@ -255,13 +255,8 @@ static void compressed_files_are_text(void **state) {
             assert_mistake(preprocess_run(&c, &stats), "the compressed data of 'torn' are damaged");
         }
     }
-    write_text("table.parquet", "PAR1....");
-    const char *const parquet[] = {"table.parquet"}, *const dash[] = {"-"};
-    PreprocessConfig c = config(parquet, 1, "table");
-    assert_mistake(preprocess_run(&c, &stats),
-                   "duckdb -c \"COPY (SELECT text FROM 'table.parquet') TO '/dev/stdout' (FORMAT json)\" | "
-                   "isotron preprocess --input -");
-    c = config(dash, 1, "lines");
+    const char *const dash[] = {"-"};
+    PreprocessConfig c = config(dash, 1, "lines");
     c.kind = PREPROCESS_TEXT_PARAGRAPHS, c.overwrite = true;
     const int in = dup(STDIN_FILENO), file = open("lines.zst", O_RDONLY);
     assert_int_equal(dup2(file, STDIN_FILENO), STDIN_FILENO);

@@ -1,0 +1,19 @@
+/* The compression codecs of Parquet pages (Compression.md of apache/parquet-format), by their numbers in
+ * parquet.thrift. */
+#ifndef ISOTRON_DATA_PARQUET_CODEC_H
+#define ISOTRON_DATA_PARQUET_CODEC_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { PARQUET_UNCOMPRESSED = 0 };
+
+bool parquet_codec_can(int64_t codec); /* whether it can be read */
+/* The end of an error message about a column whose codec cannot be read: "is compressed by LZO; ...". */
+const char *parquet_codec_problem(int64_t codec);
+/* Whether `n` bytes decompress to exactly `size` > 0 bytes, which are written to `out`. The codec is readable
+ * and compresses. */
+bool parquet_decompress(int64_t codec, const unsigned char *in, size_t n, unsigned char *out, size_t size);
+
+#endif

@@ -1,0 +1,59 @@
+/* Reads structs of Apache Thrift's compact protocol from untrusted bytes (thrift-compact-protocol.md of Apache
+ * Thrift). A reader is a loop over the fields of a struct:
+ *
+ *     for (ThriftField f = {0}; thrift_next(&b, &f);)
+ *         if (f.id == 3) rows = thrift_int(&b, f);
+ *         else thrift_skip(&b, f);
+ *
+ * Any error sets `bad` and leaves no bytes, so that every such loop ends. The caller looks at `bad` afterwards. */
+#ifndef ISOTRON_DATA_THRIFT_H
+#define ISOTRON_DATA_THRIFT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* Bytes that are not read yet; borrowed. */
+typedef struct Bytes {
+    const unsigned char *at, *end;
+    bool bad;
+} Bytes;
+
+void bytes_fail(Bytes *);
+/* Takes the next n bytes; false if fewer are left. */
+bool bytes_take(Bytes *, uint64_t n, const unsigned char **out);
+uint64_t bytes_little(Bytes *, unsigned n); /* a little-endian integer of n <= 8 bytes */
+uint64_t bytes_varint(Bytes *);             /* ULEB128, at most 64 bits */
+int64_t bytes_zigzag(Bytes *);              /* a varint: 0, -1, 1, -2, ... */
+
+typedef enum ThriftType {
+    THRIFT_STOP,
+    THRIFT_TRUE,
+    THRIFT_FALSE,
+    THRIFT_I8,
+    THRIFT_I16,
+    THRIFT_I32,
+    THRIFT_I64,
+    THRIFT_DOUBLE,
+    THRIFT_BINARY,
+    THRIFT_LIST,
+    THRIFT_SET,
+    THRIFT_MAP,
+    THRIFT_STRUCT
+} ThriftType;
+
+typedef struct ThriftField {
+    int16_t id;
+    unsigned type; /* a ThriftType, or a number that has none */
+} ThriftField;
+
+/* The next field of a struct, which starts as {0}; false at the end of the struct. */
+bool thrift_next(Bytes *, ThriftField *);
+/* The value of the field. Another type than the function's is an error. */
+int64_t thrift_int(Bytes *, ThriftField); /* a boolean is 0 or 1 */
+Bytes thrift_binary(Bytes *, ThriftField);
+void thrift_struct(Bytes *, ThriftField); /* its fields follow */
+/* Number of the structs that follow; at most the number of bytes left. */
+uint64_t thrift_structs(Bytes *, ThriftField);
+void thrift_skip(Bytes *, ThriftField);
+
+#endif

@@ -1,0 +1,47 @@
+/* Parquet files, read by row and as JSON Lines. A damaged file may claim any number of rows: only the first are read. */
+#include "fuzz/fuzz.h"
+
+#include <stdlib.h>
+
+#include "base/str.h"
+#include "data/input.h"
+#include "data/parquet.h"
+
+static const char *const NAMES[] = {"nulls",      "plain",    "lengths",     "deltas",
+                                    "dictionary", "overflow", "null_lengths"};
+enum { COLUMNS = sizeof NAMES / sizeof *NAMES, ROWS = 200 };
+
+/* One column, so that damage of others is no error. */
+static bool read_column(const char *path, const char *const *name) {
+    Parquet *p;
+    ParquetText text;
+    if (!fuzz_ok(parquet_open(path, name, 1, &p))) return false;
+    bool more = true, ok = true;
+    Str read = {0};
+    for (int i = 0; i < ROWS && ok && more; i++) {
+        ok = fuzz_ok(parquet_next(p, &text, &more));
+        str_clear(&read);
+        if (ok && more) str_add(&read, text.bytes, text.n); /* a sanitizer sees each byte */
+    }
+    str_free(&read);
+    parquet_close(p);
+    return ok;
+}
+
+static bool read_lines(const char *path) {
+    Input *in;
+    char block[4096];
+    if (!fuzz_ok(input_open(path, (InputColumns){NAMES, COLUMNS}, &in))) return false;
+    for (int i = 0; i < ROWS && fread(block, 1, sizeof block, input_text(in)) == sizeof block; i++) {}
+    return fuzz_ok(input_close(in));
+}
+
+bool fuzz_one(const uint8_t *bytes, size_t n) {
+    char *path = fuzz_file("a.parquet", bytes, n);
+    bool ok = read_lines(path);
+    for (int i = 0; i < COLUMNS; i++) ok &= read_column(path, &NAMES[i]);
+    free(path);
+    return ok;
+}
+
+void fuzz_seeds(Corpus *c) { corpus_add_glob(c, "tests/data/parquet/*.parquet"); }
