@@ -272,6 +272,14 @@ void comm_wait(Comm *c, CommWork *w) {
     c->open--;
 }
 
+void comm_register(Comm *c, const Group *g, void *memory, size_t bytes) {
+    if (c && c->device && g->size > 1 && bytes) c->device->attach(c, g, memory, bytes);
+}
+
+void comm_unregister(Comm *c, const void *memory) {
+    if (c && c->device) c->device->detach(c, memory);
+}
+
 void comm_launched(Comm *c, const char *site) {
     if (c->device && c->device->launched) c->device->launched(c, site);
 }

@@ -90,6 +90,7 @@ typedef struct CommDeviceOptions {
     const char *library; /* the file name of NCCL; NULL: the library that the loader finds */
     bool required;       /* it is a user error if memory of a GPU would be staged */
     int most_blocks;     /* that a kernel of NCCL may have; 0: as many as NCCL chooses */
+    bool registers;      /* comm_register will be called; it is a user error if the library has no windows */
 } CommDeviceOptions;
 
 /* "through host memory", with what connects the ranks if they are processes. A NULL Comm is one rank. */
@@ -101,6 +102,14 @@ void comm_describe_host(const Comm *, char text[200]);
 Err comm_open_device(Comm *, Device *, const CommDeviceOptions *, char text[200]);
 /* All ranks call it. It returns when all have closed the transport. */
 void comm_close_device(Comm *);
+/* Registers memory of the device with the communicator of the group as a symmetric window of NCCL. Gathers whose
+ * buffers are both registered then run on copy engines, and sums need fewer thread blocks. All members of the group
+ * call it together with the same number of bytes, and operations must use the same offsets in the windows of all
+ * members. The device must map its memory for this (DeviceSpec.exports). No-op unless the transport is NCCL and was
+ * opened with `registers`, or if the group has one member. */
+void comm_register(Comm *, const Group *, void *memory, size_t bytes);
+/* Removes the windows that begin at `memory`. Call it before the memory is freed; no operation may be in flight. */
+void comm_unregister(Comm *, const void *memory);
 
 /* ---- worlds ---- */
 

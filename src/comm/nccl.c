@@ -41,12 +41,22 @@ typedef struct Link {
     struct Link *next;
 } Link;
 
+/* Memory that is registered with a communicator. */
+typedef struct Window {
+    const void *memory;
+    NcclComm of;
+    NcclWindow window;
+    struct Window *next;
+} Window;
+
 typedef struct State {
     Nccl nccl;
     Comm *comm;
     Device *device;
     int most_blocks;      /* of a kernel; 0: NCCL chooses */
+    bool registers;       /* windows, so copies between them run on copy engines */
     Link *links, *graphs; /* graphs: one of the links, or NULL */
+    Window *windows;
     Flight *spare;
     Flight *calling; /* in a call of NCCL, which may wait for other members; NULL: none */
     CommKey calling_key;
@@ -185,8 +195,8 @@ static void draw_ids(State *s, Group g, NcclId *id, int count) {
 }
 
 static void join(const State *s, NcclComm *comm, int members, NcclId id, int member) {
-    NcclConfig config = nccl_config(s->most_blocks);
-    if (s->most_blocks)
+    NcclConfig config = nccl_config(s->most_blocks, s->registers);
+    if (s->most_blocks || s->registers)
         NCCL(s, NULL, CommInitRankConfig, comm, members, id, member, &config);
     else
         NCCL(s, NULL, CommInitRank, comm, members, id, member);
@@ -258,6 +268,35 @@ static Link *link_of(State *s, const CommWork *w) {
     CHECK(ch->state, "at '%s': members %d and %d of %d are not neighbours", w->call.site, ch->key.src,
           ch->key.dst, w->call.group.size);
     return ch->state;
+}
+
+/* ---- windows ---- */
+
+/* The members first meet in the host transport, which detects a missing one. */
+static void nccl_attach(Comm *c, const Group *g, void *memory, size_t bytes) {
+    State *s = c->device_state;
+    if (!s->registers) return;
+    comm_run(c, &(CommCall){.kind = COMM_BARRIER, .group = *g, .site = "register"});
+    const CommKey key = comm_key(&(CommCall){.kind = COMM_ALL_GATHER, .group = *g}, true);
+    CommChannel *ch = comm_channel(c, &key);
+    if (!ch->state) open_group(s, ch, *g);
+    Window *w = mem_zero(1, sizeof *w);
+    *w = (Window){.memory = memory, .of = ((Link *)ch->state)->nccl, .next = s->windows};
+    NCCL(s, w->of, CommWindowRegister, w->of, memory, bytes, &w->window, NCCL_SYMMETRIC);
+    s->windows = w;
+}
+
+static void nccl_detach(Comm *c, const void *memory) {
+    State *s = c->device_state;
+    for (Window **at = &s->windows, *w; (w = *at);) {
+        if (w->memory != memory) {
+            at = &w->next;
+            continue;
+        }
+        NCCL(s, w->of, CommWindowDeregister, w->of, w->window);
+        *at = w->next;
+        free(w);
+    }
 }
 
 /* ---- operations ---- */
@@ -443,6 +482,7 @@ static void nccl_free(Comm *c) {
     State *s = c->device_state;
     device_wait(s->device);
     stop_watchdog(s);
+    while (s->windows) nccl_detach(c, s->windows->memory);
     for (Link *l = s->links, *next; l; l = next) {
         next = l->next;
         if (l->nccl) NCCL(s, l->nccl, CommDestroy, l->nccl);
@@ -463,7 +503,9 @@ static const CommTransport NCCL_TRANSPORT = {.start = nccl_start,
                                              .wait = nccl_wait,
                                              .free = nccl_free,
                                              .takes = nccl_takes,
-                                             .launched = nccl_launched};
+                                             .launched = nccl_launched,
+                                             .attach = nccl_attach,
+                                             .detach = nccl_detach};
 
 /* ---- opening ---- */
 
@@ -509,9 +551,10 @@ static Err agree_on(const Comm *c, const Facts *all, char why[200]) {
     return ERR_OK;
 }
 
-static void open_transport(Comm *c, const Nccl *n, Device *device, int most_blocks) {
+static void open_transport(Comm *c, const Nccl *n, Device *device, const CommDeviceOptions *o) {
     State *s = mem_zero(1, sizeof *s);
-    *s = (State){.nccl = *n, .comm = c, .device = device, .most_blocks = most_blocks};
+    *s = (State){
+        .nccl = *n, .comm = c, .device = device, .most_blocks = o->most_blocks, .registers = o->registers};
     s->greeting = device_alloc(device, MOST_PAIRS, "connections of NCCL");
     pthread_mutex_init(&s->lock, NULL);
     pthread_cond_init(&s->closing, NULL);
@@ -531,7 +574,8 @@ static Err load(const char *library, const Device *device, Nccl *n) {
     return ERR_OK;
 }
 
-static void describe(const Comm *c, const Nccl *n, const Facts *all, int most_blocks, char text[200]) {
+static void describe(const Comm *c, const Nccl *n, const Facts *all, const CommDeviceOptions *o,
+                     char text[200]) {
     enum { SIZE = 200 };
     char version[32], limit[64] = "";
     bool shared = false, lacks_peers = false;
@@ -539,10 +583,11 @@ static void describe(const Comm *c, const Nccl *n, const Facts *all, int most_bl
         lacks_peers |= all[i].lacks_peers;
         for (int k = 0; k < i; k++) shared |= !n->host_memory && same_gpu(&all[i], &all[k]);
     }
-    if (most_blocks)
-        snprintf(limit, sizeof limit, ", at most %d thread blocks for each operation", most_blocks);
-    snprintf(text, SIZE, "NCCL %s%s%s%s", nccl_version_text(n, version), limit,
-             shared ? ", ranks share a GPU" : "", lacks_peers ? ", some GPUs have no peer access" : "");
+    if (o->most_blocks)
+        snprintf(limit, sizeof limit, ", at most %d thread blocks for each operation", o->most_blocks);
+    snprintf(text, SIZE, "NCCL %s%s%s%s%s", nccl_version_text(n, version), limit,
+             o->registers ? ", registered buffers" : "", shared ? ", ranks share a GPU" : "",
+             lacks_peers ? ", some GPUs have no peer access" : "");
 }
 
 static Facts facts_of(const Comm *c, const Device *device, const Nccl *n, bool loaded) {
@@ -581,8 +626,13 @@ static Err open_as_agreed(Comm *c, const Nccl *n, Device *device, const Facts *a
         snprintf(text + strlen(text), SIZE - strlen(text), ", because %s", why);
         return ERR_OK;
     }
-    open_transport(c, n, device, o->most_blocks);
-    describe(c, n, all, o->most_blocks, text);
+    if (o->registers && !nccl_has_windows(n))
+        return err_user(
+            "--use-nccl-ub needs NCCL 2.28 or later, and this is %s: remove the option or give a newer "
+            "library with --nccl-library",
+            nccl_version_text(n, why));
+    open_transport(c, n, device, o);
+    describe(c, n, all, o, text);
     return ERR_OK;
 }
 

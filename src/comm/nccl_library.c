@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { OLDEST = 21800 };
+enum { OLDEST = 21800, HAS_COPY_ENGINES = 22800 };
 
 static bool find(void *library, const char *name, void *function) {
     void *at = dlsym(library, name);
@@ -17,6 +17,9 @@ static const char *find_functions(Nccl *n) {
 #define FUNCTION(name, parameters)                                                                           \
     if (!find(n->library, "nccl" #name, &n->name)) return "nccl" #name;
     NCCL_FUNCTIONS(FUNCTION)
+#undef FUNCTION
+#define FUNCTION(name, parameters) find(n->library, "nccl" #name, &n->name);
+    NCCL_WINDOW_FUNCTIONS(FUNCTION)
 #undef FUNCTION
     if (!find(n->library, "ncclGetErrorString", &n->GetErrorString)) return "ncclGetErrorString";
     if (!find(n->library, "ncclGetLastError", &n->GetLastError)) return "ncclGetLastError";
@@ -39,14 +42,22 @@ Err nccl_load(const char *file, Nccl *n) {
 
 bool nccl_shares_a_process(const Nccl *n) { return n->host_memory || n->version >= 22400; }
 
-NcclConfig nccl_config(int most_blocks) {
-    return (NcclConfig){.size = sizeof(NcclConfig),
+bool nccl_has_windows(const Nccl *n) {
+    return n->version >= HAS_COPY_ENGINES && n->CommWindowRegister && n->CommWindowDeregister;
+}
+
+NcclConfig nccl_config(int most_blocks, bool copy_engines) {
+    return (NcclConfig){.size = copy_engines ? sizeof(NcclConfig) : offsetof(NcclConfig, network),
                         .magic = NCCL_MAGIC,
-                        .version = OLDEST,
+                        .version = copy_engines ? HAS_COPY_ENGINES : OLDEST,
                         .blocking = NCCL_UNDEFINED,
                         .cluster_size = NCCL_UNDEFINED,
                         .least_blocks = NCCL_UNDEFINED,
-                        .most_blocks = most_blocks};
+                        .most_blocks = most_blocks ? most_blocks : NCCL_UNDEFINED,
+                        .split_share = NCCL_UNDEFINED,
+                        .traffic_class = NCCL_UNDEFINED,
+                        .collnet = NCCL_UNDEFINED,
+                        .policy = NCCL_COPY_ENGINES};
 }
 
 const char *nccl_version_text(const Nccl *n, char text[32]) {

@@ -13,6 +13,7 @@
 #include "base/err.h"
 
 typedef struct ncclComm *NcclComm;
+typedef struct NcclWindowState *NcclWindow;
 typedef struct NcclId {
     char bytes[128];
 } NcclId;
@@ -24,12 +25,19 @@ enum { NCCL_U8 = 1, NCCL_I32 = 2, NCCL_I64 = 4, NCCL_F16 = 6, NCCL_F32 = 7, NCCL
 #define NCCL_MAGIC     0xcafebeefU /* of every ncclConfig_t */
 #define NCCL_UNDEFINED INT_MIN     /* an int of ncclConfig_t that NCCL chooses */
 
+enum { NCCL_SYMMETRIC = 1 };    /* ncclCommWindowRegister: all members register the same offsets */
+enum { NCCL_COPY_ENGINES = 2 }; /* policy: collectives that only copy between windows need no thread blocks */
+
 /* The first members of ncclConfig_t. NCCL copies the first `size` bytes, and `version` tells it which members they
- * are (parseCommConfig in init.cc). It uses its defaults for later members, so all versions accept this prefix. */
+ * are (parseCommConfig in init.cc). It uses its defaults for later members, so all versions accept a prefix. */
 typedef struct NcclConfig {
     size_t size;
     unsigned magic, version;
     int blocking, cluster_size, least_blocks, most_blocks; /* thread blocks of a kernel (CTAs) */
+    const char *network;
+    int split_share, traffic_class;
+    const char *name;
+    int collnet, policy; /* since 2.27 */
 } NcclConfig;
 
 /* name, parameters */
@@ -49,12 +57,18 @@ typedef struct NcclConfig {
     F(GroupStart, (void))                                                                                    \
     F(GroupEnd, (void))
 
+/* Since 2.27; NULL in older libraries. */
+#define NCCL_WINDOW_FUNCTIONS(F)                                                                             \
+    F(CommWindowRegister, (NcclComm, void *, size_t bytes, NcclWindow *, int flags))                         \
+    F(CommWindowDeregister, (NcclComm, NcclWindow))
+
 typedef struct Nccl {
     void *library;
     int version;      /* 22809: 2.28.9 */
     bool host_memory; /* moves memory of the CPU, not of GPUs */
 #define FUNCTION(name, parameters) int(*name) parameters;
     NCCL_FUNCTIONS(FUNCTION)
+    NCCL_WINDOW_FUNCTIONS(FUNCTION)
 #undef FUNCTION
     const char *(*GetErrorString)(int);
     const char *(*GetLastError)(NcclComm);
@@ -64,11 +78,13 @@ typedef struct Nccl {
  * fails because a Space (tensor/device.h) is mapped for one GPU only. Between processes NCCL copies through its own
  * buffers. */
 bool nccl_shares_a_process(const Nccl *);
+/* Whether copies between windows can run on copy engines: since 2.28. */
+bool nccl_has_windows(const Nccl *);
 /* Loads a library; NULL: libnccl.so.2, from where the loader finds it. A library that cannot be used is a
  * user error. The process keeps it until it ends. */
 Err nccl_load(const char *file, Nccl *);
-/* A configuration that limits the thread blocks of each kernel; the rest is NCCL's choice. */
-NcclConfig nccl_config(int most_blocks);
+/* The rest is NCCL's choice. most_blocks 0: that too. */
+NcclConfig nccl_config(int most_blocks, bool copy_engines);
 /* "2.28.9" */
 const char *nccl_version_text(const Nccl *, char text[32]);
 

@@ -110,6 +110,9 @@ typedef struct CommTransport {
     bool (*takes)(const Comm *, const CommCall *);
     /* Device transports: implements comm_launched. */
     void (*launched)(Comm *, const char *site);
+    /* Device transports: implement comm_register and comm_unregister for groups of several members. */
+    void (*attach)(Comm *, const Group *, void *memory, size_t bytes);
+    void (*detach)(Comm *, const void *memory);
     /* Host transports: reports a failed operation of the device transport and ends the world. May be called
      * on any thread. */
     void (*end)(Comm *, const CommKey *, int64_t seq, const CommFacts *, const char *why);

@@ -1,6 +1,7 @@
 #include "param/bucket.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/fault.h"
 
@@ -106,6 +107,19 @@ bool bucket_is_shared(const Registry *r, const Bucket *b, FlatBuffer which) {
     static const int FROM_STAGE[] = {
         [FLAT_VALUES] = 3, [FLAT_GRADS] = 2, [FLAT_MASTERS] = 1, [FLAT_STATE] = 1};
     return b->inner.size > 1 && r->layout.data.stage >= FROM_STAGE[which];
+}
+
+static bool is_group_of(const Group *a, const Group *b) {
+    const Group x = group_simplify(a), y = group_simplify(b);
+    return !memcmp(&x, &y, sizeof x);
+}
+
+void buckets_register(const Registry *r, Comm *comm, void *memory, size_t bytes) {
+    for (int k = 0; k < r->n_buckets; k++) {
+        bool again = false;
+        for (int i = 0; i < k && !again; i++) again = is_group_of(&r->buckets[i].inner, &r->buckets[k].inner);
+        if (!again) comm_register(comm, &r->buckets[k].inner, memory, bytes);
+    }
 }
 
 FlatRange bucket_part(const Registry *r, const Bucket *b) {

@@ -13,6 +13,7 @@
 #ifndef ISOTRON_PARAM_BUCKET_H
 #define ISOTRON_PARAM_BUCKET_H
 
+#include "comm/comm.h"
 #include "param/param.h"
 
 struct Bucket {
@@ -28,6 +29,8 @@ struct Bucket {
 void buckets_lay(Registry *);
 /* Whether the ranks of `inner` share out the bucket's elements of this buffer. */
 bool bucket_is_shared(const Registry *, const Bucket *, FlatBuffer);
+/* comm_register of memory that buckets are communicated in, with each group that shares buckets out. */
+void buckets_register(const Registry *, Comm *, void *memory, size_t bytes);
 /* The elements that this rank updates: its part, or all of the bucket. */
 FlatRange bucket_part(const Registry *, const Bucket *);
 

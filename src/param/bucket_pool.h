@@ -6,10 +6,11 @@
 
 #include <stdbool.h>
 
-#include "tensor/device.h"
+#include "param/bucket.h"
 
 typedef struct BucketPool {
-    Device *device;
+    const Registry *registry;
+    Comm *comm;       /* that moves the buckets; NULL: none */
     const char *what; /* for messages */
     size_t bytes;     /* of each */
     void **free_ones;

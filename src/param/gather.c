@@ -36,7 +36,7 @@ Gather *gather_new(Registry *r, Comm *comm) {
     Gather *g = mem_zero(1, sizeof *g);
     *g = (Gather){.registry = r, .comm = comm, .way = -1, .last = r->n_buckets};
     g->piece = mem_zero((size_t)r->n_buckets, sizeof *g->piece);
-    g->slots = (BucketPool){.device = r->device, .what = "gathered parameters"};
+    g->slots = (BucketPool){.registry = r, .comm = comm, .what = "gathered parameters"};
     for (int k = 0; k < r->n_buckets; k++) {
         const size_t bytes = (size_t)(bucket(g, k)->end - bucket(g, k)->begin) * dtype_size(r->storage);
         if (is_dropped(g, k) && bytes > g->slots.bytes) g->slots.bytes = bytes;

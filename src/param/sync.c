@@ -386,7 +386,7 @@ Sync *sync_new(Registry *r, Comm *comm) {
           "%d ranks without a way to talk", r->layout.mesh.world);
     *s = (Sync){.registry = r, .comm = comm, .gather = gather_new(r, comm)};
     s->piece = mem_zero((size_t)r->n_buckets, sizeof *s->piece);
-    s->slots = (BucketPool){.device = r->device, .what = "gradients of a bucket"};
+    s->slots = (BucketPool){.registry = r, .comm = comm, .what = "gradients of a bucket"};
     for (int k = 0; k < r->n_buckets; k++) {
         const size_t bytes = grad_bytes(s, bucket(s, k)->end - bucket(s, k)->begin);
         if (is_shared(s, k) && bytes > s->slots.bytes) s->slots.bytes = bytes;
@@ -394,6 +394,8 @@ Sync *sync_new(Registry *r, Comm *comm) {
     const int64_t dense = move(s, 1u << AXIS_TP, COUNT), expert = move(s, 1u << AXIS_ETP, COUNT);
     s->message_elements = dense > expert ? dense : expert;
     s->message = device_alloc(r->device, grad_bytes(s, s->message_elements), "replicated gradients");
+    buckets_register(r, comm, r->values, registry_flat_bytes(r, FLAT_VALUES));
+    buckets_register(r, comm, r->grads, registry_flat_bytes(r, FLAT_GRADS));
     return s;
 }
 
@@ -430,6 +432,8 @@ void sync_plan(const Sync *s, Comm *c) {
 
 void sync_free(Sync *s) {
     if (!s) return;
+    comm_unregister(s->comm, s->registry->values);
+    comm_unregister(s->comm, s->registry->grads);
     gather_free(s->gather);
     bucket_pool_free(&s->slots);
     device_release(s->registry->device, s->message, grad_bytes(s, s->message_elements));

@@ -297,6 +297,9 @@ static void *cuda_reserve(Device *d, size_t bytes) {
 /* Backs reserved addresses with zeroed memory. False: there is not so much. */
 static bool cuda_map(const Cuda *c, char *at, size_t bytes) {
     const CUmemAllocationProp what = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                      .requestedHandleTypes = c->exports
+                                                                  ? CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+                                                                  : CU_MEM_HANDLE_TYPE_NONE,
                                       .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = c->ordinal}};
     const CUmemAccessDesc access = {what.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
     const CUdeviceptr p = (CUdeviceptr)(uintptr_t)at;
@@ -330,7 +333,9 @@ static void cuda_unreserve(Device *d, char *base, size_t bytes, size_t committed
 enum { GRANULE = 2 << 20 }; /* the driver's unit of memory */
 
 /* cudaMalloc and cudaFree may wait for all GPUs of this process, and there NCCL may wait for this rank. */
-static bool cuda_avoids_malloc(const Cuda *c, size_t bytes) { return c->has_neighbours || bytes >= GRANULE; }
+static bool cuda_avoids_malloc(const Cuda *c, size_t bytes) {
+    return c->has_neighbours || c->exports || bytes >= GRANULE;
+}
 
 static size_t cuda_granules(size_t bytes) { return (bytes + GRANULE - 1) / GRANULE * GRANULE; }
 
@@ -414,6 +419,7 @@ static Err cuda_open(const DeviceSpec *spec, Device *d) {
     c->ordinal = spec->rank % d->n_devices;
     c->gemm_tuning = spec->gemm_tuning, c->gemm_sm_margin = spec->gemm_sm_margin;
     c->has_neighbours = spec->has_neighbours && d->n_devices > 1;
+    c->exports = spec->exports;
     cuda_use(d);
     CUDA_CHECK(cudaGetDeviceProperties(&p, c->ordinal));
     memcpy(c->name, p.name, sizeof c->name - 1);

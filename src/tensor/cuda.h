@@ -30,8 +30,9 @@ typedef struct Cuda {
     int code; /* capability that the kernels in use were compiled for; 0: not queried yet */
     char name[64];
     size_t memory;
-    bool has_neighbours;    /* other ranks of this process use other GPUs */
-    GemmTuning gemm_tuning; /* as in DeviceSpec */
+    bool has_neighbours; /* other ranks of this process use other GPUs */
+    bool exports;        /* this and the next as in DeviceSpec */
+    GemmTuning gemm_tuning;
     int64_t gemm_sm_margin;
     cudaStream_t stream;
     cudaStream_t copies; /* stream of async copies */

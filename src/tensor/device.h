@@ -28,6 +28,7 @@ typedef struct DeviceSpec {
     DeviceKind kind;
     int rank;               /* if there are several devices: opens number `rank` modulo their count */
     bool has_neighbours;    /* other ranks of this process may use other devices */
+    bool exports;           /* memory of a GPU can be mapped by other ranks, as comm_register needs */
     int threads;            /* of the host; <= 0: one for each core that this process may use */
     bool any_order;         /* sums may be taken in any order (--no-deterministic-mode) */
     GemmTuning gemm_tuning; /* of the GEMMs that a null device plans for a GPU */

@@ -126,15 +126,17 @@ static int rank_on_host(const Comm *comm) {
 DeviceSpec rank_device_spec(const Config *c, const Derived *d, const Comm *comm) {
     DeviceSpec spec = map_device_spec(c, d, rank_on_host(comm));
     spec.has_neighbours = comm && comm_processes() == 1;
+    spec.exports = comm && c->use_nccl_ub;
     return spec;
 }
 
 Err rank_open_device(const Config *c, const Derived *d, Comm *comm, Device **out, char text[200]) {
     const DeviceSpec spec = rank_device_spec(c, d, comm);
     const CommDeviceOptions options = {.library = c->nccl_library,
-                                       .required = config_given(c, distributed_backend) ||
+                                       .required = config_given(c, distributed_backend) || c->use_nccl_ub ||
                                                    c->cuda_graph_impl == CUDA_GRAPH_LOCAL,
-                                       .most_blocks = (int)c->gemm_sm_margin};
+                                       .most_blocks = (int)c->gemm_sm_margin,
+                                       .registers = c->use_nccl_ub};
     Device *device;
     *out = NULL;
     Err e = comm_agree(comm, device_open(&spec, &device));

@@ -1,5 +1,5 @@
-"""Training with --nccl-library communicates through that library: checkpoints are bitwise equal to those of the host transport, and
-an error of the library, or of one of its calls, ends the run."""
+"""Training with --nccl-library communicates through that library: checkpoints are bitwise equal to those of the host transport, also
+with registered buffers, and an error of the library, or of one of its calls, ends the run."""
 import os
 import pathlib
 
@@ -13,6 +13,13 @@ pretrain(data, WORK / "host", *layout)
 os.environ["HOST_NCCL_DELAY_US"] = "50"
 pretrain(data, WORK / "nccl", *layout, *library)
 assert_same_bytes(WORK / "host", WORK / "nccl", 12, "the NCCL transport")
+
+pretrain(data, WORK / "windows", *layout, *library, "--use-nccl-ub")
+assert_same_bytes(WORK / "host", WORK / "windows", 12, "registered buffers")
+sharded = ["--ranks", 4, "--tensor-model-parallel-size", 2, "--use-megatron-fsdp", "--overlap-param-gather"]
+pretrain(data, WORK / "host3", *sharded)
+pretrain(data, WORK / "windows3", *sharded, *library, "--use-nccl-ub")
+assert_same_bytes(WORK / "host3", WORK / "windows3", 12, "registered buffers of ZeRO-3")
 
 os.environ["HOST_NCCL_FAULT"] = "error:3"
 report = pretrain(data, WORK / "fault", *layout, *library, expect=3)

@@ -11,8 +11,9 @@
  * all members have made it; that of the first message to a member, when both sides have. A group connects as a
  * whole.
  *
- * Members that disagree on the kind, type, count or root of an operation are an error: ncclCommGetAsyncError
- * returns it, ncclGetLastError describes it, and operations of the communicator that have not met never end.
+ * It is an error if members disagree on the kind, type, count, root or place in a window of an operation.
+ * ncclCommGetAsyncError returns it, ncclGetLastError describes it, and operations of the communicator that have not
+ * met never end.
  *
  * Environment variables, read when the first member of a communicator joins (the version, when it is asked for):
  *   HOST_NCCL_VERSION=N        its version, as 22703 for 2.27.3; else 22809
@@ -44,6 +45,7 @@
 
 #define FUNCTION(name, parameters) int nccl##name parameters;
 NCCL_FUNCTIONS(FUNCTION)
+NCCL_WINDOW_FUNCTIONS(FUNCTION)
 #undef FUNCTION
 const char *ncclGetErrorString(int error);
 const char *ncclGetLastError(NcclComm);
@@ -76,17 +78,31 @@ typedef struct World {
     Fault fault;
     pthread_mutex_t lock; /* guards what follows, the meetings and `pending` */
     pthread_cond_t changed;
-    Meeting *open; /* those that wait for members */
-    int begun;     /* members that have called a collective */
+    Meeting *open;         /* those that wait for members */
+    int begun;             /* members that have called a collective */
+    int64_t window_number; /* of the registration that members are in, or were in last */
+    int registering;       /* members that have come to it */
+    size_t window_bytes;
     bool *
         asked; /* [members, members, 2]: the sender, the receiver has called a message from one to the other */
     int error; /* NCCL_SUCCESS: none */
     char why[TEXT];
 } World;
 
+/* A member's side of memory that all members register together. */
+struct NcclWindowState {
+    const char *memory;
+    size_t bytes;
+    int64_t number; /* all members' windows with this number belong together */
+    NcclWindow next;
+};
+
 struct ncclComm {
     World *world;
-    int rank, global; /* global: its rank in the largest communicator that its thread has joined */
+    NcclWindow windows;
+    int64_t n_windows; /* registered so far */
+    bool copies;       /* between windows, without thread blocks */
+    int rank, global;  /* global: its rank in the largest communicator that its thread has joined */
     int64_t collectives, operations, *sent, *received; /* counts; [members] */
     int pending;                                       /* operations that are not done */
     bool has_begun;                                    /* has called a collective */
@@ -235,6 +251,7 @@ static void check_alike(World *w, const Op *a, const Op *b) {
                        : a->type != b->type                         ? "type"
                        : a->n != b->n                               ? "count"
                        : a->kind == BROADCAST && a->peer != b->peer ? "root"
+                       : a->src < 0 && a->place != b->place         ? "place in a window"
                                                                     : NULL;
     if (what)
         fail(w, INVALID_USAGE,
@@ -406,6 +423,25 @@ int ncclGroupEnd(void) {
     return group.error;
 }
 
+/* The number of the window and the offset in it; -1: it is in none. */
+static int64_t place_of(const struct ncclComm *c, const void *p) {
+    enum { LARGEST = 40 }; /* bits of an offset */
+    for (NcclWindow w = c->windows; w; w = w->next)
+        if ((const char *)p >= w->memory && (const char *)p < w->memory + w->bytes)
+            return w->number << LARGEST | ((const char *)p - w->memory);
+    return -1;
+}
+
+static void find_place(Op *op) {
+    const NcclComm c = op->comm;
+    const int64_t in = place_of(c, op->in), out = place_of(c, op->out);
+    op->place = op->kind == REDUCE_SCATTER ? in : out;
+    if (op->kind != ALL_GATHER || in < 0 || out < 0 || !c->copies) return;
+    pthread_mutex_lock(&registry);
+    host_nccl_joined.on_copy_engines++;
+    pthread_mutex_unlock(&registry);
+}
+
 /* Floats have none: NCCL's drop NaN, so nothing should use them. */
 static bool is_integer_extreme(const Op *op) {
     return (op->reduction == NCCL_MAX || op->reduction == NCCL_MIN) &&
@@ -441,6 +477,7 @@ static int submit(Op op, void *stream) {
         op.src = collective ? -1 : op.kind == SEND ? rank : op.peer;
         op.dst = collective ? -1 : op.kind == SEND ? op.peer : rank;
         op.slot = collective ? rank : op.kind == RECV;
+        find_place(&op);
         *group.last = zeroed(1, sizeof op);
         **group.last = op;
         group.last = &(*group.last)->next;
@@ -518,7 +555,7 @@ int ncclGetUniqueId(NcclId *id) {
     return NCCL_SUCCESS;
 }
 
-static int join(NcclComm *comm, int members, NcclId id, int rank, int most_blocks) {
+static int join(NcclComm *comm, int members, NcclId id, int rank, int most_blocks, bool copies) {
     if (!comm || rank < 0 || rank >= members)
         return refuse(INVALID_ARGUMENT, "the rank is not below the number of ranks, or the pointer is NULL");
     ncclGroupStart();
@@ -531,6 +568,7 @@ static int join(NcclComm *comm, int members, NcclId id, int rank, int most_block
         error = refuse(INVALID_ARGUMENT, "this id has another number of ranks, or the rank has joined");
     else {
         *comm = group.joining = w->comm[rank] = comm_new(w, rank);
+        (*comm)->copies = copies;
         w->joined++;
         count_joined(most_blocks);
         pthread_cond_broadcast(&joined);
@@ -541,13 +579,13 @@ static int join(NcclComm *comm, int members, NcclId id, int rank, int most_block
 }
 
 int ncclCommInitRank(NcclComm *comm, int members, NcclId id, int rank) {
-    return join(comm, members, id, rank, NCCL_UNDEFINED);
+    return join(comm, members, id, rank, NCCL_UNDEFINED, false);
 }
 
 /* As NCCL does, takes the first bytes of the caller's structure over the defaults. */
 int ncclCommInitRankConfig(NcclComm *comm, int members, NcclId id, int rank, NcclConfig *given) {
-    enum { FIRST_VERSION = 21700 };
-    NcclConfig c = {.least_blocks = NCCL_UNDEFINED, .most_blocks = NCCL_UNDEFINED};
+    enum { FIRST_VERSION = 21700, POLICY_VERSION = 22700 };
+    NcclConfig c = {.least_blocks = NCCL_UNDEFINED, .most_blocks = NCCL_UNDEFINED, .policy = NCCL_UNDEFINED};
     if (!given) return refuse(INVALID_ARGUMENT, "the configuration is NULL");
     memcpy(&c, given, given->size < sizeof c ? given->size : sizeof c);
     if (c.magic != NCCL_MAGIC) return refuse(INVALID_ARGUMENT, "the configuration is not initialized");
@@ -555,7 +593,42 @@ int ncclCommInitRankConfig(NcclComm *comm, int members, NcclId id, int rank, Ncc
     if ((c.least_blocks != NCCL_UNDEFINED && c.least_blocks <= 0) ||
         (c.most_blocks != NCCL_UNDEFINED && c.most_blocks <= 0) || c.least_blocks > c.most_blocks)
         return refuse(INVALID_ARGUMENT, "the limits on thread blocks contradict each other");
-    return join(comm, members, id, rank, c.most_blocks);
+    return join(comm, members, id, rank, c.most_blocks,
+                c.version >= POLICY_VERSION && c.policy == NCCL_COPY_ENGINES);
+}
+
+/* Returns when all members have come. */
+int ncclCommWindowRegister(NcclComm c, void *memory, size_t bytes, NcclWindow *window, int flags) {
+    if (!c || !memory || !window || flags != NCCL_SYMMETRIC)
+        return refuse(INVALID_ARGUMENT, "the memory is NULL, or the window is not symmetric");
+    World *w = c->world;
+    pthread_mutex_lock(&w->lock);
+    const int64_t number = ++c->n_windows;
+    if (w->window_number < number) w->window_number = number, w->registering = 0, w->window_bytes = bytes;
+    w->registering++;
+    const bool alike = w->window_bytes == bytes;
+    pthread_cond_broadcast(&w->changed);
+    while (w->registering < w->members && w->window_number == number)
+        pthread_cond_wait(&w->changed, &w->lock);
+    pthread_mutex_unlock(&w->lock);
+    if (!alike) return refuse(INVALID_ARGUMENT, "the members' windows have different sizes");
+    *window = zeroed(1, sizeof **window);
+    **window = (struct NcclWindowState){memory, bytes, number, c->windows};
+    c->windows = *window;
+    pthread_mutex_lock(&registry);
+    host_nccl_joined.windows++;
+    pthread_mutex_unlock(&registry);
+    return NCCL_SUCCESS;
+}
+
+int ncclCommWindowDeregister(NcclComm c, NcclWindow window) {
+    for (NcclWindow *at = &c->windows; *at; at = &(*at)->next)
+        if (*at == window) {
+            *at = window->next;
+            free(window);
+            return NCCL_SUCCESS;
+        }
+    return refuse(INVALID_ARGUMENT, "the communicator has no such window");
 }
 
 /* Waits for the operations of this member. After an error they never end, and the memory stays. */

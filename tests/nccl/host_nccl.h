@@ -25,6 +25,7 @@ typedef struct Op {
     int src, dst;   /* the members of a message; -1, -1 for a collective */
     int64_t seq;    /* among the collectives of the communicator, or the messages from src to dst */
     int64_t number; /* among all operations of this member */
+    int64_t place;  /* in a window, of the buffer that other members access (place_of); -1: in none */
     NcclComm comm;
     HostStream *stream;
     struct Meeting *meeting;
@@ -47,10 +48,11 @@ size_t out_count(const Op *, int members);
  * an element that a share overwrites is read by that share only. */
 void move_share(const Meeting *, int slot);
 
-/* The communicators that members have joined so far: with a limit on the thread blocks of a kernel, and without;
- * and the last limit. The library exports it for tests as host_nccl_joined. */
+/* Counts over all members: communicators that they have joined with a limit on the thread blocks of a kernel, and
+ * without; windows that they have registered; gathers between windows, which NCCL runs on copy engines. most_blocks
+ * is the last limit. The library exports it for tests as host_nccl_joined. */
 typedef struct HostNcclJoined {
-    int limited, unlimited, most_blocks;
+    int limited, unlimited, most_blocks, windows, on_copy_engines;
 } HostNcclJoined;
 
 #endif

@@ -254,8 +254,9 @@ static void wrong_arguments(Member *m) {
     float x[4] = {0};
     HostStream *s = m->stream;
     NcclComm c = m->comm, none;
-    NcclConfig unmarked = nccl_config(4), zero = nccl_config(0), crossed = nccl_config(4);
-    unmarked.magic = 0, crossed.least_blocks = 5;
+    NcclConfig unmarked = nccl_config(4, false), zero = nccl_config(0, false),
+               crossed = nccl_config(4, false);
+    unmarked.magic = 0, zero.most_blocks = 0, crossed.least_blocks = 5;
     const int errors[] = {all_reduce(m, NULL, x, 1),
                           all_reduce(m, x, NULL, 1),
                           nccl.AllReduce(x, x, 1, NCCL_F32, 1, c, s), /* a reduction that is not the sum */

@@ -17,13 +17,16 @@ typedef struct Program {
     CommMain *run;
     void *arg;
     int most_blocks; /* 0: no limit */
+    bool registers;
 } Program;
 
 /* Runs a program of a rank with memory that NCCL moves. */
 static void over_nccl(void *arg, Comm *c) {
     const Program *p = arg;
-    const CommDeviceOptions options = {.library = HOST_NCCL, .most_blocks = p->most_blocks};
+    const CommDeviceOptions options = {
+        .library = HOST_NCCL, .most_blocks = p->most_blocks, .registers = p->registers};
     char text[200], want[200] = "NCCL 2.28.9";
+    if (p->registers) strcat(want, ", registered buffers");
     if (p->most_blocks)
         snprintf(want, sizeof want, "NCCL 2.28.9, at most %d thread blocks for each operation",
                  p->most_blocks);
@@ -150,6 +153,53 @@ static void a_limit_on_thread_blocks_is_that_of_every_communicator(void **state)
     comm_threads(RANKS, NULL, over_nccl, &(Program){.run = collectives_and_messages});
     assert_int_equal(joined->limited - before.limited, JOINED);
     assert_int_equal(joined->unlimited - before.unlimited, JOINED);
+    dlclose(library);
+}
+
+/* ---- registered memory ---- */
+
+/* Gathers in place in a registered buffer, out of a registered buffer, and out of other memory. */
+static void gathers_of_windows(void *arg, Comm *c) {
+    enum { N = 5 };
+    const Group all = comm_everyone(c);
+    const int world = all.size, rank = all.rank;
+    float *into = device_alloc(world_device, (size_t)(world * N) * sizeof *into, "test"),
+          *from = device_alloc(world_device, N * sizeof *from, "test"), other[N];
+    (void)arg;
+    comm_register(c, &all, into, (size_t)(world * N) * sizeof *into);
+    comm_register(c, &all, from, N * sizeof *from);
+    float *const parts[] = {into + rank * N, from, other};
+    for (int k = 0; k < 3; k++) {
+        for (int i = 0; i < N; i++) parts[k][i] = (float)(100 * rank + 10 * k + i);
+        comm_run(c, &(CommCall){.kind = COMM_ALL_GATHER,
+                                .dtype = F32,
+                                .group = all,
+                                .site = "windows",
+                                .in = parts[k],
+                                .out = into,
+                                .n = N,
+                                .device = world_device});
+        device_wait(world_device);
+        for (int i = 0; i < world * N; i++)
+            CHECK(into[i] == (float)(100 * (i / N) + 10 * k + i % N), "gather %d: element %d is %g", k, i,
+                  into[i]);
+    }
+    comm_unregister(c, from);
+    device_release(world_device, from, N * sizeof *from);
+    comm_unregister(c, into);
+    device_release(world_device, into, (size_t)(world * N) * sizeof *into);
+}
+
+static void gathers_between_windows_use_copy_engines(void **state) {
+    (void)state;
+    enum { RANKS = 3 };
+    void *library = dlopen(HOST_NCCL, RTLD_NOW | RTLD_LOCAL);
+    const HostNcclJoined *joined = dlsym(library, "host_nccl_joined"), before = *joined;
+    comm_threads(RANKS, NULL, over_nccl, &(Program){.run = gathers_of_windows});
+    assert_int_equal(joined->windows, before.windows);
+    comm_threads(RANKS, NULL, over_nccl, &(Program){.run = gathers_of_windows, .registers = true});
+    assert_int_equal(joined->windows - before.windows, 2 * RANKS);
+    assert_int_equal(joined->on_copy_engines - before.on_copy_engines, 2 * RANKS);
     dlclose(library);
 }
 
@@ -294,6 +344,21 @@ static void open_with(void *arg, Comm *c) {
     device_free(d);
 }
 
+static void open_without_windows(void *arg, Comm *c) {
+    char text[200];
+    Device *d = device_cpu(1);
+    const Err e = comm_open_device(c, d, &(CommDeviceOptions){.library = HOST_NCCL, .registers = true}, text);
+    CHECK(e.code == ERR_USER && strstr(e.msg, arg), "%s", e.msg);
+    device_free(d);
+}
+
+static void a_library_without_windows_is_refused(void **state) {
+    (void)state;
+    setenv("HOST_NCCL_VERSION", "22703", 1);
+    comm_threads(2, NULL, open_without_windows, "--use-nccl-ub needs NCCL 2.28 or later, and this is 2.27.3");
+    unsetenv("HOST_NCCL_VERSION");
+}
+
 static void other_libraries_are_refused(void **state) {
     (void)state;
     static const char *const CASES[][2] = {{"/nowhere/libnccl.so.2", "NCCL cannot be loaded: /nowhere/"},
@@ -388,6 +453,8 @@ int main(void) {
         cmocka_unit_test(works_of_many_groups_interleave),
         cmocka_unit_test(time_in_which_the_device_waits_is_exposed),
         cmocka_unit_test(a_limit_on_thread_blocks_is_that_of_every_communicator),
+        cmocka_unit_test(gathers_between_windows_use_copy_engines),
+        cmocka_unit_test(a_library_without_windows_is_refused),
         cmocka_unit_test(faults_are_reported),
         cmocka_unit_test(a_slow_rank_is_named_once),
         cmocka_unit_test(other_libraries_are_refused),

@@ -175,6 +175,7 @@ static const struct {
     {"expert-tensor-parallel-size", "none"},
     {"sequence-parallel", "false"},
     {"use-distributed-optimizer", "false"},
+    {"use-nccl-ub", "false"},
     {"overlap-grad-reduce", "false"},
     {"overlap-param-gather", "false"},
     {"no-overlap-p2p-communication", "false"},
