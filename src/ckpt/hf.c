@@ -7,6 +7,7 @@
 #include "base/str.h"
 #include "ckpt/hf_problems.h"
 #include "ckpt/hf_type.h"
+#include "nn/bert_head.h"
 
 /* ---- names ---- */
 
@@ -58,6 +59,8 @@ static void hf_add(HfMap *m, const char *name, const Param *p, int part, int64_t
     int64_t rows = part == HF_ALL_PARTS ? p->spec.dim[0] : param_part_rows(p, part);
     if (group != HF_ALL_GROUPS) rows /= p->spec.groups;
     int64_t columns = p->spec.ndim == 2 ? p->spec.dim[1] : 1;
+    const int64_t unused = layout == AFTER_PADDING ? HF_PADDING_ROWS : 0;
+    rows += unused;
     m->tensors = mem_grow(m->tensors, (size_t)m->count + 1, sizeof *m->tensors);
     m->tensors[m->count++] = (HfTensor){
         .name = name,
@@ -67,6 +70,7 @@ static void hf_add(HfMap *m, const char *name, const Param *p, int part, int64_t
         .part = part,
         .group = group,
         .transposed = transposed,
+        .unused = unused,
         .by_group = layout == BY_GROUP,
     };
 }
@@ -74,14 +78,14 @@ static void hf_add(HfMap *m, const char *name, const Param *p, int part, int64_t
 /* `kind` is ".weight" or ".bias", or "" if the rule has the complete name. */
 static void add_by_rule(HfMap *m, const Rule *rule, const char *base, const char *kind, const Param *p,
                         int part) {
-    const char *star = strchr(rule->hf, '*');
+    const char *star = strchr(rule->hf, '*'), *name = rule->hf;
     part = rule->part ? part : HF_ALL_PARTS;
+    if (*name == '/') name++, base = "";
     if (!star)
-        hf_add(m, arena_printf(m->arena, "%s%s%s", base, rule->hf, kind), p, part, HF_ALL_GROUPS,
-               rule->layout);
+        hf_add(m, arena_printf(m->arena, "%s%s%s", base, name, kind), p, part, HF_ALL_GROUPS, rule->layout);
     for (int64_t g = 0; star && g < p->spec.groups; g++)
         hf_add(m,
-               arena_printf(m->arena, "%s%.*s%lld%s%s", base, (int)(star - rule->hf), rule->hf, (long long)g,
+               arena_printf(m->arena, "%s%.*s%lld%s%s", base, (int)(star - name), name, (long long)g,
                             star + 1, kind),
                p, part, g, rule->layout);
 }
@@ -170,6 +174,7 @@ static const Tensor *find_either(const Safetensors *s, const char *base, const c
 static bool is_witness(const char *name, HfFamily family) {
     const char *prefix = FAMILIES[family].prefix, *layers = FAMILIES[family].layers,
                *witness = FAMILIES[family].witness;
+    if (*witness == '/') return !strcmp(name, witness + 1);
     if (!strncmp(name, prefix, strlen(prefix))) name += strlen(prefix);
     char older[NAME_BYTES];
     return *witness == '.'
@@ -256,7 +261,7 @@ static void hf_copy(Copying c) {
     const bool one_group = t->group != HF_ALL_GROUPS;
     const int64_t pieces = one_group || t->by_group ? p->spec.groups : 1, begin = one_group ? t->group : 0,
                   end = one_group ? begin + 1 : pieces;
-    int64_t row = 0;
+    int64_t row = t->unused;
     for (int64_t piece = begin; piece < end; piece++)
         for (int part = first; part < last; part++) {
             const int64_t n = param_part_rows(p, part) / pieces, stop = (piece + 1) * n;
@@ -267,6 +272,7 @@ static void hf_copy(Copying c) {
 }
 
 void hf_gather(const HfTensor *t, Device *d, const void *flat, DType flat_type, void *hf, DType hf_type) {
+    memset(hf, 0, (size_t)(t->unused * t->dim[1]) * dtype_size(hf_type));
     hf_copy((Copying){t, d, (char *)flat, flat_type, hf, hf_type, true, NULL});
 }
 
@@ -288,6 +294,24 @@ bool hf_is_copy(const Tensor *x, const Tensor *of) {
            !memcmp(of->data, x->data, tensor_bytes(of));
 }
 
+static bool is_pooler(const char *name) {
+    return ends_with(name, "pooler.dense.weight") || ends_with(name, "pooler.dense.bias");
+}
+
+bool hf_leaves_pooler(const Safetensors *s, const HfMap *m) {
+    for (int64_t i = 0; i < m->count; i++)
+        if (is_pooler(m->tensors[i].name)) return false;
+    for (int64_t i = 0; i < s->count; i++)
+        if (is_pooler(s->tensors[i].name)) return true;
+    return false;
+}
+
+static bool is_of_head(const HfTensor *t) {
+    int i = 0;
+    while (BERT_HEADS[i] && strncmp(t->param->spec.name, BERT_HEADS[i], strlen(BERT_HEADS[i]))) i++;
+    return BERT_HEADS[i] != NULL;
+}
+
 /* Buffers that older transformers saved with the parameters, the table of T5's cross-attention, which the original
  * files contain and no program uses, and the copies of tied parameters. */
 static bool is_expected_extra(const Safetensors *s, const HfMap *m, const SafeTensor *t) {
@@ -300,59 +324,74 @@ static bool is_expected_extra(const Safetensors *s, const HfMap *m, const SafeTe
                                           ".EncDecAttention.relative_attention_bias.weight"};
     for (size_t i = 0; i < sizeof BUFFERS / sizeof *BUFFERS; i++)
         if (ends_with(t->name, BUFFERS[i])) return true;
+    if (is_pooler(t->name)) return true;
     if (!strcmp(t->name, "cls.predictions.decoder.bias"))
         return hf_is_copy(&t->tensor, safetensors_find(s, "cls.predictions.bias"));
+    if (!strcmp(t->name, "lm_head.decoder.bias"))
+        return hf_is_copy(&t->tensor, safetensors_find(s, "lm_head.bias"));
     /* the registry begins with the embedding */
     return (!strcmp(t->name, output_name(m->family)) || ends_with(t->name, "coder.embed_tokens.weight")) &&
            hf_is_copy(&t->tensor, hf_find(s, m, &m->tensors[0]));
 }
 
+/* `headless`: tensors of heads are missing. */
+static Err report(const char *path, HfProblem problem[4], bool headless) {
+    static const char *const WHAT[] = {"missing", "unexpected", "of another shape",
+                                       "of a dtype that is not F64, F32, BF16 or F16"};
+    Str text = {0};
+    for (int i = 0; i < 4; i++) hf_problem_report(&text, &problem[i], WHAT[i]);
+    const Err e =
+        text.len
+            ? err_user("'%s' does not fit the model that config.json or the options describe: tensors %s%s",
+                       path, text.s,
+                       headless ? "; --init-missing-heads of convert initialises heads that are missing" : "")
+            : ERR_OK;
+    str_free(&text);
+    return e;
+}
+
 Err hf_check(const Safetensors *s, const HfMap *m) {
-    HfProblem missing = {0}, shapes = {0}, dtypes = {0}, unexpected = {0};
+    enum { MISSING, UNEXPECTED, SHAPE, TYPE, PROBLEMS };
+    HfProblem problem[PROBLEMS] = {{.count = 0}};
+    bool headless = false;
     const Tensor **used = mem_zero((size_t)m->count + 1, sizeof *used);
     for (int64_t i = 0; i < m->count; i++) {
         const HfTensor *want = &m->tensors[i];
         used[i] = hf_find(s, m, want);
         if (!used[i]) {
-            hf_problem_add(&missing, want->name, "");
+            if (is_of_head(want) && m->init_heads) continue;
+            headless |= is_of_head(want);
+            hf_problem_add(&problem[MISSING], want->name, "");
         } else if (!dtype_is_float((DType)used[i]->dtype)) {
             char detail[20];
             snprintf(detail, sizeof detail, " (%s)", dtype_name((DType)used[i]->dtype));
-            hf_problem_add(&dtypes, want->name, detail);
+            hf_problem_add(&problem[TYPE], want->name, detail);
         } else if (!has_shape(used[i], want)) {
             char has[100], detail[240];
             Tensor shape = tensor_make(NULL, F32, want->ndim, want->dim);
             snprintf(detail, sizeof detail, " (%s, the model has %s)",
                      tensor_describe(used[i], has, sizeof has),
                      tensor_describe(&shape, (char[60]){0}, 60) + strlen("F32 "));
-            hf_problem_add(&shapes, want->name, detail);
+            hf_problem_add(&problem[SHAPE], want->name, detail);
         }
     }
     for (int64_t i = 0; i < s->count; i++) {
         bool is_used = false;
         for (int64_t k = 0; k < m->count && !is_used; k++) is_used = used[k] == &s->tensors[i].tensor;
         if (!is_used && !is_expected_extra(s, m, &s->tensors[i]))
-            hf_problem_add(&unexpected, s->tensors[i].name, "");
+            hf_problem_add(&problem[UNEXPECTED], s->tensors[i].name, "");
     }
     free(used);
-    Str text = {0};
-    hf_problem_report(&text, &missing, "missing");
-    hf_problem_report(&text, &unexpected, "unexpected");
-    hf_problem_report(&text, &shapes, "of another shape");
-    hf_problem_report(&text, &dtypes, "of a dtype that is not F64, F32, BF16 or F16");
-    Err e = text.len
-                ? err_user("'%s' does not fit the model that config.json or the options describe: tensors %s",
-                           s->path, text.s)
-                : ERR_OK;
-    str_free(&text);
-    return e;
+    return report(s->path, problem, headless);
 }
 
-Err hf_match(const Safetensors *s, const Registry *r, HfMap *out) {
+Err hf_match(const Safetensors *s, const Registry *r, const HfSource *source, HfMap *out) {
     HfFamily family;
     *out = (HfMap){0};
     ERR_RETURN(hf_detect(s, &family));
+    if (source && FAMILIES[source->family].base == family) family = source->family;
     ERR_RETURN(hf_map(r, family, out));
+    out->init_heads = source && source->init_heads;
     return hf_check(s, out);
 }
 
@@ -360,6 +399,7 @@ static Err check_file_values(const Safetensors *s, const HfMap *m, DType precise
     HfValues values = {0};
     for (int64_t i = 0; i < m->count; i++) {
         const Tensor *t = hf_find(s, m, &m->tensors[i]);
+        if (!t) continue;
         hf_values_check(&values, m->tensors[i].name, t->data, (DType)t->dtype, precise, tensor_count(t));
     }
     Str text = {0};
@@ -374,6 +414,7 @@ Err hf_import(const Safetensors *s, const HfMap *m, Registry *r) {
     ERR_RETURN(check_file_values(s, m, r->precise));
     for (int64_t i = 0; i < m->count; i++) {
         const Tensor *t = hf_find(s, m, &m->tensors[i]);
+        if (!t) continue; /* a head keeps its initial values */
         hf_scatter(&m->tensors[i], t->data, (DType)t->dtype, r->device, r->masters, r->precise);
     }
     registry_round_values(r);

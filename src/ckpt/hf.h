@@ -16,9 +16,10 @@ typedef enum HfFamily {
 } HfFamily;
 
 /* The order of a parameter's rows in a tensor: names.def. */
-typedef enum HfLayout { OUT_IN, IN_OUT, BY_GROUP } HfLayout;
+typedef enum HfLayout { OUT_IN, IN_OUT, BY_GROUP, AFTER_PADDING } HfLayout;
 
-enum { HF_ALL_PARTS = -1, HF_ALL_GROUPS = -1 };
+/* RoBERTa counts positions from 1 + the id of its padding token, which is 1. */
+enum { HF_ALL_PARTS = -1, HF_ALL_GROUPS = -1, HF_PADDING_TOKEN = 1, HF_PADDING_ROWS = HF_PADDING_TOKEN + 1 };
 
 typedef struct HfTensor {
     const char *name;
@@ -28,6 +29,7 @@ typedef struct HfTensor {
     int part;        /* of the parameter; HF_ALL_PARTS: all, in order */
     int64_t group;   /* an expert; HF_ALL_GROUPS: all */
     bool transposed; /* [in, out] */
+    int64_t unused;  /* rows of the tensor before those of the parameter; written as zeros */
     bool by_group;   /* rows in the order of the parameter; else part by part */
 } HfTensor;
 
@@ -35,6 +37,7 @@ typedef struct HfMap {
     HfTensor *tensors; /* in the order of the registry; without a tied output layer */
     int64_t count;
     HfFamily family;
+    bool init_heads; /* tensors of heads may be missing */
     Arena *arena;
 } HfMap;
 
@@ -58,9 +61,18 @@ void hf_scatter(const HfTensor *, const void *hf, DType hf_type, Device *, void 
 
 /* An error lists every missing, unexpected and mis-shaped tensor of the file. Needs no memory for parameters. */
 Err hf_check(const Safetensors *, const HfMap *);
-/* hf_detect, hf_map and hf_check; hf_map_free also after an error. */
-Err hf_match(const Safetensors *, const Registry *, HfMap *out);
-/* Sets all parameters (masters and values) of an allocated registry from a file that hf_match has accepted.
+/* The origin of a file of weights. */
+typedef struct HfSource {
+    HfFamily family; /* of the model's type: without their prefix, its names can be those of its base */
+    bool init_heads;
+} HfSource;
+/* hf_detect, hf_map and hf_check; hf_map_free also after an error. The source may be NULL: the names alone tell the
+ * family, and no tensor may be missing. */
+Err hf_match(const Safetensors *, const Registry *, const HfSource *, HfMap *out);
+/* Whether the file has a pooler that the model has no use for: hf_check accepts it. */
+bool hf_leaves_pooler(const Safetensors *, const HfMap *);
+/* Sets all parameters (masters and values) of an allocated registry from a file that hf_match has accepted, except
+ * heads that the file lacks.
  * NaN and infinite values, in the file or after conversion to the registry's precise type, are an error; then
  * nothing is set. */
 Err hf_import(const Safetensors *, const HfMap *, Registry *);

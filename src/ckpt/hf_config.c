@@ -76,6 +76,14 @@ void hf_config_fit(Config *c, const Safetensors *weights) {
     c->logits_scaling = 1;
 }
 
+void hf_config_fit_heads(Config *c, const Safetensors *weights, bool init_missing) {
+    if (c->model != MODEL_bert || c->task != TASK_NONE) return;
+    const bool possible = config_token_types(c) >= 2 && c->hf_model_type < HF_TYPES &&
+                          strstr(HF_TYPE[c->hf_model_type].architecture, "ForPreTraining");
+    c->bert_binary_head =
+        possible && (init_missing || safetensors_find(weights, "cls.seq_relationship.weight"));
+}
+
 /* ---- reading an export back ---- */
 
 /* *differences: as in hf_config_compare, INT_MAX if the file is refused. */
@@ -112,8 +120,12 @@ static HfFamily write_rows(const HfType *t, const Config *filled, const Derived 
     const HfRow *rows[HF_MOST_ROWS];
     const int n = hf_type_rows(t, rows);
     HfWriter w = {filled, d, tokens, out, t->family};
-    str_printf(out, "{\n  \"model_type\": \"%s\",\n  \"architectures\": [\"%s\"],\n  \"torch_dtype\": \"%s\"",
-               t->name, t->architecture, hf_dtype_name(dtype));
+    const bool bert = filled->model == MODEL_bert;
+    const size_t name = strcspn(t->architecture, "F"), length = strlen(t->architecture);
+    str_printf(out,
+               "{\n  \"model_type\": \"%s\",\n  \"architectures\": [\"%.*s%s\"],\n  \"torch_dtype\": \"%s\"",
+               t->name, (int)(bert ? name : length), t->architecture, bert ? hf_bert_head(filled) : "",
+               hf_dtype_name(dtype));
     for (int i = 0; i < n; i++)
         if (rows[i]->form->write) rows[i]->form->write(&w, rows[i]);
     str_puts(out, "\n}\n");
@@ -180,12 +192,8 @@ static Err check_exportable(const Config *c, const Derived *d) {
         return err_user("no Hugging Face model that can be written has attention sinks, as --softmax-type %s "
                         "gives this one; it cannot be exported",
                         SoftmaxType_spellings[c->softmax_type]);
-    if (c->task != TASK_NONE)
-        return err_user(
-            "a model that was fine-tuned, here with --task %s, cannot be exported: only pretrained "
-            "models can",
-            TaskKind_spellings[c->task]);
-    if (c->model == MODEL_bert && c->activation == MLP_GELU && d->activation != MLP_GELU_ERF)
+    if (c->model == MODEL_bert && c->task == TASK_NONE && c->activation == MLP_GELU &&
+        d->activation != MLP_GELU_ERF)
         return err_user(
             "no Hugging Face BERT has gelu-tanh in its layers and gelu-erf in its head, as this one "
             "by Megatron-LM's --activation gelu; it cannot be exported. Train with --activation "

@@ -20,6 +20,9 @@ Err hf_config_parse(const char *path, const Str *conf, Arena *, Config *);
  * output layer that is no copy. transformers 5 ties it so, and its config.json tells only that the logits are not
  * scaled. Other models keep their options. */
 void hf_config_fit(Config *, const Safetensors *weights);
+/* Whether a pretrained BERT has the head for sentences: if the weights have it or, with init_missing, if its type has
+ * one. Other models keep their options. */
+void hf_config_fit_heads(Config *, const Safetensors *weights, bool init_missing);
 /* Writes the text of config.json, and sets the family of the tensors' names. The type is hf_model_type, else
  * the first type that fits. An error if the type, or every type, lacks this combination of options. `tokens`
  * are the ids of hf_tokens.h; NULL: all are null in the file. */

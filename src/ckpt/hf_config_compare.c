@@ -60,6 +60,13 @@ static void plain_windows(Config *c, const Derived *d, Arena *arena) {
     c->window_attn_skip_freq = any ? plain_pattern(arena, d->layer_windowed, c->num_layers) : NULL;
 }
 
+/* The tasks with classes have the same head. Only pretraining needs the head for sentences. */
+static void plain_heads(Config *c) {
+    if (c->task == TASK_MNLI || c->task == TASK_QQP) c->task = TASK_LABELS;
+    if (c->task != TASK_LABELS) c->class_labels = (TextList){0};
+    if (c->task != TASK_NONE) c->bert_binary_head = true;
+}
+
 static void plain_experts(Config *c, const Derived *d, const Config *fresh, Arena *arena) {
     if (d->num_moe_layers == c->num_layers) c->ffn_hidden_size = I64_UNSET;
     if (!d->num_moe_layers) {
@@ -93,6 +100,7 @@ Config hf_config_filled(const Config *config, const Derived *d) {
     c.logits_scaling = d->logits_scaling;
     c.num_query_groups = d->num_query_groups;
     c.decoder_num_layers = c.model == MODEL_t5 ? config_decoder_layers(&c) : I64_UNSET;
+    c.num_token_types = c.model == MODEL_bert ? config_token_types(&c) : I64_UNSET;
     c.max_position_embeddings = d->max_position_embeddings;
     c.activation = d->activation;
     c.moe_ffn_hidden_size = d->moe_ffn_hidden_size;
@@ -111,6 +119,7 @@ static Config plain(const Config *config, const Derived *d, Arena *arena) {
     c.hf_model_type = fresh.hf_model_type;
     plain_positions(&c, &fresh, arena);
     plain_windows(&c, d, arena);
+    plain_heads(&c);
     plain_experts(&c, d, &fresh, arena);
     return c;
 }

@@ -78,7 +78,7 @@ static Err read_weights_back(const char *path, const Registry *r) {
     Safetensors *file;
     ERR_RETURN(safetensors_open(path, &file));
     HfMap map;
-    const Err e = hf_match(file, r, &map);
+    const Err e = hf_match(file, r, NULL, &map);
     hf_map_free(&map);
     safetensors_close(file);
     return e;

@@ -51,8 +51,10 @@ extern const HfForm hf_form_value, hf_form_opposite, hf_form_copy, hf_form_text,
 extern const HfForm hf_form_query_groups, hf_form_head_size, hf_form_head_size_is_usual,
     hf_form_hidden_size_divides, hf_form_fourfold, hf_form_decoder_layers, hf_form_feed_forward,
     hf_form_positions, hf_form_activation, hf_form_gate, hf_form_pre_attention_scalar, hf_form_softcap,
-    hf_form_scaled_head, hf_form_attention_biases, hf_form_both_biases, hf_form_token_types,
-    hf_form_same_rate, hf_form_two_norms, hf_form_falcon_layers, hf_form_falcon_heads;
+    hf_form_scaled_head, hf_form_attention_biases, hf_form_both_biases, hf_form_same_rate, hf_form_two_norms,
+    hf_form_falcon_layers, hf_form_falcon_heads;
+extern const HfForm hf_form_bert_heads, hf_form_classes, hf_form_padding, hf_form_positions_after_padding,
+    hf_form_erf_activation;
 extern const HfForm hf_form_rope_number, hf_form_local_base, hf_form_whole_rotation, hf_form_rope_scaling,
     hf_form_long_rope, hf_form_windows;
 extern const HfForm hf_form_experts, hf_form_expert_width, hf_form_several_experts, hf_form_router_groups,
@@ -93,6 +95,9 @@ void hf_value_read(HfReader *, const HfRow *);
 void hf_value_write(HfWriter *, const HfRow *);
 
 /* ---- writing ---- */
+
+/* The end of the class of a BERT, after the name of the model: "ForMaskedLM". */
+const char *hf_bert_head(const Config *);
 
 void hf_put_text(HfWriter *, const char *key, const char *json);
 void hf_put_size(HfWriter *, const char *key, int64_t);

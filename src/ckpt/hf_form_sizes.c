@@ -58,13 +58,6 @@ static void positions_read(HfReader *r, const HfRow *row) {
     hf_set_size(r, row->option, positions);
 }
 
-/* A model with the head for sentences has two types of tokens. */
-static void token_types_read(HfReader *r, const HfRow *row) {
-    const int64_t types = (int64_t)row->fallback;
-    if (hf_get_size(r, row->key, types) != types)
-        hf_refuse(r, row->key, "and only 2 types of tokens can be read");
-}
-
 /* ---- activations ---- */
 
 /* Names of activations; the first name of an activation is written. All activations of a type are gated, or
@@ -209,7 +202,6 @@ static void both_biases_write(HfWriter *w, const HfRow *row) {
     hf_put_flag(w, "mlp_bias", w->config->add_bias_linear);
 }
 
-const HfForm hf_form_token_types = {token_types_read, NULL};
 const HfForm hf_form_same_rate = {hf_value_read, NULL}; /* the key of another row, which writes it */
 const HfForm hf_form_query_groups = {query_groups_read, hf_value_write},
              hf_form_head_size = {head_size_read, hf_value_write},

@@ -12,6 +12,7 @@
  *   SAME(key, option)                      written with the option, read from another key
  *   SAY(key, text)                         written, not read
  *   TOKEN(key)                             a token's id, written (hf_tokens.h reads it)
+ *   PADDING(key)                           ... the padding of RoBERTa
  *   FIX(option, value)                     what the type implies: the value of the option's field
  *   LACK(option, value)                    the same of an option that does not change the model's function
  *   REQUIRE(key, value), STATE(key, value) the key must have this value if it is there; STATE also writes it
@@ -29,6 +30,7 @@
 #define SAME(k, o)                  {.name = "key " k, .option = OPTION_##o, .key = k, .form = &hf_form_copy},
 #define SAY(k, text)                {ALONE(k), .key = k, .word = text, .form = &hf_form_text},
 #define TOKEN(k)                    {ALONE(k), .key = k, .form = &hf_form_token},
+#define PADDING(k)                  {ALONE(k), .key = k, .form = &hf_form_padding},
 #define FIX(o, value)               {OF(o), .word = value, .form = &hf_form_fixed},
 #define LACK(o, value)              {OF(o), .word = value, .form = &hf_form_lacking},
 #define REQUIRE(k, value)           {ALONE(k), .key = k, .fallback = value, .form = &hf_form_required},
@@ -129,6 +131,14 @@ static const HfRow ROWS_bert[] = {
 static const HfRow ROWS_megatron_bert[] = {
 #include "ckpt/hf/all.def"
 #include "ckpt/hf/megatron_bert.def"
+};
+static const HfRow ROWS_roberta[] = {
+#include "ckpt/hf/all.def"
+#include "ckpt/hf/roberta.def"
+};
+static const HfRow ROWS_xlm_roberta[] = {
+#include "ckpt/hf/all.def"
+#include "ckpt/hf/roberta.def"
 };
 static const HfRow ROWS_t5[] = {
 #include "ckpt/hf/all.def"

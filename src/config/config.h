@@ -155,6 +155,7 @@ void config_check_unused(const Config *, unsigned checks, Args *args);
 void config_finish(const Config *, Arena *, int64_t vocab_size, Derived *);
 int64_t config_layers(const Config *); /* of all stacks of the model, which are numbered consecutively */
 int64_t config_decoder_layers(const Config *); /* of a T5's decoder */
+int64_t config_token_types(const Config *);    /* of a BERT; 0: no table */
 /* Whether a T5 has what every T5 of Hugging Face has (ckpt/hf/t5.def), Megatron-LM's lacks, and no other option tells:
  * if its embeddings are tied, the output layer has no bias and the logits are divided by sqrt(hidden-size). */
 bool config_is_hf_t5(const Config *);

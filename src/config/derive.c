@@ -32,6 +32,10 @@ bool config_bf16_grads(const Config *c) {
 
 int64_t config_decoder_layers(const Config *c) { return i64_or(c->decoder_num_layers, c->num_layers); }
 
+int64_t config_token_types(const Config *c) {
+    return i64_or(c->num_token_types, c->bert_binary_head ? 2 : 0);
+}
+
 bool config_is_hf_t5(const Config *c) {
     return c->model == MODEL_t5 && c->position_embedding_type == POSITION_RELATIVE &&
            c->normalization == NORM_RMS && !c->add_bias_linear && c->softmax_scale == 1;

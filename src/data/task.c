@@ -52,8 +52,8 @@ static int64_t join(const TaskConfig *c, const TaskSet *s, const TaskRow *row, c
     n = put(s, row->a, 0, most, out, n);
     if (!row->is_pair) return put_one(c->sep, 0, most + 1, out, n);
     n = put_one(c->sep, 0, most, out, n);
-    n = put(s, row->b, 1, most, out, n);
-    return put_one(c->sep, 1, most + 1, out, n);
+    n = put(s, row->b, c->second_type, most, out, n);
+    return put_one(c->sep, c->second_type, most + 1, out, n);
 }
 
 static Err get(const DatasetPart *part, int64_t k, Sample *out) {

@@ -24,6 +24,7 @@ typedef struct TaskConfig {
     /* samples, without their choices: of a step, and of a microbatch of all data-parallel ranks */
     int64_t batch, valid_batch;
     int64_t sequence_length;
+    bool second_type;      /* tokens of the second text have type 1; else all have type 0 */
     int64_t cls, sep, pad; /* pad -1: padding is id 0, which no position attends to */
     PreprocessEncode *encode;
     void *encode_ctx;

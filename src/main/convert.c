@@ -10,6 +10,8 @@
 #include "ckpt/hf_folder.h"
 #include "ckpt/hf_tokens.h"
 #include "main/command.h"
+#include "ckpt/hf_problems.h"
+#include "ckpt/hf_type.h"
 #include "models/model.h"
 #include "tokenizer/special.h"
 #include "train/checkpoint.h"
@@ -18,7 +20,7 @@
 typedef struct Options {
     const char *from_hf, *to_hf, *check;
     int dtype;
-    bool overwrite;
+    bool overwrite, init_missing_heads;
 } Options;
 
 static const char *const DTYPE_NAMES[] = {"float32", "float64", "bfloat16", "float16", NULL};
@@ -50,6 +52,14 @@ static const Arg ROWS[] = {
      .help =
          "Compare the model's logits with this file of logits that tools/oracle/hf_logits.py computed with "
          "transformers, before the model is saved or exported. The exit status is 1 if they differ."},
+    {.names = "init-missing-heads",
+     .type = ARG_FLAG,
+     .offset = offsetof(Options, init_missing_heads),
+     .fallback = "off",
+     .help = "With from-hf: initialise from seed the heads of the model that the weights lack, such as the "
+             "LM head of a "
+             "BertModel. The heads of a BERT are those of BertForPreTraining, unless --bert-no-binary-head "
+             "is given."},
     {.names = "overwrite",
      .type = ARG_FLAG,
      .offset = offsetof(Options, overwrite),
@@ -143,20 +153,41 @@ static Err check_save_folder(const char *dir, bool overwrite) {
     return e;
 }
 
+/* The weights of an import. */
+static Err read_weights(const Job *j, const Safetensors *file, const Model *m) {
+    const HfSource source = {HF_TYPE[j->type].family, j->options.init_missing_heads};
+    const long long seed = (long long)j->setup.config.seed;
+    HfMap map = {0};
+    HfProblem missing = {0};
+    Str note = {0};
+    registry_init(m->registry, (uint64_t)seed);
+    Err e = hf_match(file, m->registry, &source, &map);
+    if (!e.code) e = hf_import(file, &map, m->registry);
+    for (int64_t i = 0; i < map.count && !e.code; i++)
+        if (!hf_find(file, &map, &map.tensors[i])) hf_problem_add(&missing, map.tensors[i].name, "");
+    hf_problem_report(&note, &missing, "missing");
+    if (note.len) fprintf(stderr, "note: heads are initialised from --seed %lld, tensors %s\n", seed, note.s);
+    if (!e.code && hf_leaves_pooler(file, &map))
+        fputs("note: the pooler of the file is left out: without the head for sentences, no head needs it\n",
+              stderr);
+    str_free(&note);
+    hf_map_free(&map);
+    return e;
+}
+
 static Err import_model(Job *j, const Ckpt *none) {
     (void)none;
     Safetensors *file;
     if (j->setup.config.save) ERR_RETURN(check_save_folder(j->setup.config.save, j->options.overwrite));
     ERR_RETURN(safetensors_open(j->options.from_hf, &file));
     hf_config_fit(&j->setup.config, file);
+    if (j->setup.config.given[OPTION_bert_binary_head] != j->args.line)
+        hf_config_fit_heads(&j->setup.config, file, j->options.init_missing_heads);
     Model *m = new_model(&j->setup, 0, j->setup.config.lane == LANE_FP64 ? F64 : F32);
-    HfMap map = {0};
     Err e = ERR_OK;
     if (j->setup.config.hf_model_type != j->type)
         e = hf_config_check_type(&j->setup.config, &j->setup.derived);
-    if (!e.code) e = hf_match(file, m->registry, &map);
-    if (!e.code) e = hf_import(file, &map, m->registry);
-    hf_map_free(&map);
+    if (!e.code) e = read_weights(j, file, m);
     if (!e.code) e = convert_check(j, m);
     json_t *tokens = json_object();
     Str notes = {0};
@@ -233,6 +264,7 @@ static Err read_hf_options(Job *j, int argc, char **argv) {
         add_tokenizer(&j->args, j->setup.arena, dir);
         args_line(&j->args, argc, argv);
         refuse_for_import(&j->args);
+        if (!j->options.init_missing_heads) args_refuse(&j->args, "seed", "without --init-missing-heads");
         if (!j->options.check) args_refuse(&j->args, "attention-backend", "without --check");
         if (c->lane != LANE_FP32 && c->lane != LANE_FP64)
             args_problem(&j->args,
@@ -389,7 +421,7 @@ static Err read_checkpoint_options(Job *j, const Ckpt *c) {
 }
 
 static void refuse_for_export(Args *args, const Options *o) {
-    static const char *const NAMES[] = {"save", "lane"};
+    static const char *const NAMES[] = {"save", "lane", "init-missing-heads", "seed"};
     for (size_t i = 0; i < sizeof NAMES / sizeof *NAMES; i++)
         args_refuse(args, NAMES[i], "without --from-hf");
     if (!o->check) args_refuse(args, "attention-backend", "without --check");

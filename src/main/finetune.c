@@ -48,6 +48,7 @@ static Err open_task(const Setup *s, Task **out) {
         .batch = d->global_batch_size / d->choices,
         .valid_batch = d->micro_batch_size / d->choices * d->data_parallel_size,
         .sequence_length = c->seq_length,
+        .second_type = config_token_types(c) > 1,
         .cls = tokenizer_special(t, SPECIAL_CLS),
         .sep = tokenizer_special(t, SPECIAL_SEP),
         .pad = tokenizer_pad(t),

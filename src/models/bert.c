@@ -7,8 +7,6 @@
 #include "nn/bert_head.h"
 #include "nn/class_head.h"
 
-enum { TOKEN_TYPES = 2 };
-
 /* Loss [b, 1] and, in an evaluation, right answers, I; or logits. */
 static Flow class_flow(Tape *t, const Model *m, const Feed *feed, Tensor *h) {
     Flow out = {{NULL}};
@@ -71,11 +69,13 @@ static void task_plan(const Config *c, const Derived *d, Arena *arena, ModelPlan
 
 static void bert_plan(const Config *c, const Derived *d, Arena *arena, ModelPlan *plan) {
     const bool sentences = c->bert_binary_head;
+    const int64_t types = config_token_types(c);
     *plan = (ModelPlan){
         .sample = {.positions = c->seq_length,
                    .fields = FIELD_SET(tokens) | FIELD_SET(labels) | FIELD_SET(position_ids) |
                              FIELD_SET(lengths) | FIELD_SET(loss_mask) |
-                             (sentences ? FIELD_SET(token_types) | FIELD_SET(sentence_labels) : 0)},
+                             (types ? FIELD_SET(token_types) : 0) |
+                             (sentences ? FIELD_SET(sentence_labels) : 0)},
         .embedding = spec_embedding(c, d),
         .stack = {spec_stack(c, d, &(StackShape){.name = "encoder", .layers = c->num_layers}, arena)},
         .n_stacks = 1,
@@ -85,7 +85,7 @@ static void bert_plan(const Config *c, const Derived *d, Arena *arena, ModelPlan
         .loss = {{"lm loss", EXTENT_POSITIONS, FIELD_loss_mask, 0}, {"sop loss", EXTENT_SAMPLES, FIELDS, 0}},
         .n_losses = sentences ? 2 : 1,
     };
-    plan->embedding.types = sentences ? TOKEN_TYPES : 0;
+    plan->embedding.types = types;
     plan->embedding.normed = !plan->stack[0].has_final;
     plan->embedding.norm = spec_norm(c);
     if (c->task != TASK_NONE) task_plan(c, d, arena, plan);

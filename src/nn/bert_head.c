@@ -7,6 +7,10 @@
 
 enum { CLASSES = 2 };
 
+const char *const BERT_HEADS[] = {
+    "lm_head.", "output_layer.", "pooler.", "binary_head.", "classification_head.", "multichoice_head.",
+    NULL};
+
 static void bert_head_init(void *self, Registry *r, const void *spec, Param *words) {
     BertHead *m = self;
     const BertHeadSpec *s = spec;

@@ -24,6 +24,8 @@ typedef struct BertHead {
     Linear pooler, classes; /* with sentences */
 } BertHead;
 
+/* How the names of parameters of heads begin, also of heads of tasks (class_head.h). Ends with NULL. */
+extern const char *const BERT_HEADS[];
 extern const HeadOps bert_head; /* the module is a BertHead, the spec a BertHeadSpec */
 /* h [s, b, h] is the encoder's output. With labels in the feed, returns the loss of each token [b, s] in nats. Else
  * returns logits [s, b, padded vocabulary], V along the vocabulary over tensor-parallel ranks. */

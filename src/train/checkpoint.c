@@ -11,6 +11,7 @@
 #include "base/mem.h"
 #include "ckpt/ckpt.h"
 #include "models/option_map.h"
+#include "nn/bert_head.h"
 #include "param/bucket.h"
 #include "comm/agree.h"
 #include "train/launch.h"
@@ -286,10 +287,6 @@ static bool scaled_dynamically(const json_t *state) {
     return lane && !strcmp(lane, "fp16") && json_is_null(json_object_get(config, "loss_scale"));
 }
 
-/* The heads of a BERT. Fine-tuning takes weights of another task, whose heads it does not need. */
-static const char *const HEADS[] = {
-    "lm_head.", "output_layer.", "binary_head.", "classification_head.", "multichoice_head.", NULL};
-
 static bool stores(const Ckpt *ckpt, const char *start) {
     const Manifest *m = ckpt_manifest(ckpt);
     for (int64_t i = 0; i < m->count; i++)
@@ -298,14 +295,17 @@ static bool stores(const Ckpt *ckpt, const char *start) {
 }
 
 static void tell_heads(const Trainer *r, const Ckpt *ckpt, FILE *to) {
-    const char *own = r->derived->choices > 1 ? "multichoice_head." : "classification_head.";
+    const char *output = r->derived->choices > 1 ? "multichoice_head." : "classification_head.";
     Str others = {0};
-    for (int i = 0; HEADS[i]; i++)
-        if (strcmp(HEADS[i], own) && stores(ckpt, HEADS[i]))
-            str_printf(&others, "%s%.*s", others.len ? ", " : "", (int)strlen(HEADS[i]) - 1, HEADS[i]);
-    if (!stores(ckpt, own))
-        fprintf(to, "  the checkpoint has no %.*s: it is initialised from --seed %lld\n",
-                (int)strlen(own) - 1, own, (long long)r->config->seed);
+    for (int i = 0; BERT_HEADS[i]; i++) {
+        const char *head = BERT_HEADS[i];
+        const bool own = !strcmp(head, output) || !strcmp(head, "pooler.");
+        if (!own && stores(ckpt, head))
+            str_printf(&others, "%s%.*s", others.len ? ", " : "", (int)strlen(head) - 1, head);
+        if (own && !stores(ckpt, head))
+            fprintf(to, "  the checkpoint has no %.*s: it is initialised from --seed %lld\n",
+                    (int)strlen(head) - 1, head, (long long)r->config->seed);
+    }
     if (others.len) fprintf(to, "  the checkpoint's %s are left out\n", others.s);
     str_free(&others);
 }
@@ -323,7 +323,7 @@ static Err load_into(Trainer *r, const Ckpt *ckpt, const char *dir, bool weights
                             dir, r->optimizer->buffer[i].suffix);
     CkptItem list[ITEMS];
     const int n = items(r, optimizer, list);
-    if (weights_only && c->task != TASK_NONE) list[0].optional = HEADS;
+    if (weights_only && c->task != TASK_NONE) list[0].optional = BERT_HEADS;
     Trainer numbers_first = *r; /* all is checked before anything changes */
     Optimizer step_first;
     if (!weights_only) {

@@ -86,7 +86,7 @@ Err case_open(const Golden *g, const Config *c, const Derived *d, Case *out) {
     Registry *r = out->init->registry;
     for (int i = 0; i < g->n_losses; i++)
         ERR_RETURN(find_loss(out->init, g->loss_names[i], &out->loss_of[i]));
-    ERR_RETURN(hf_match(g->init, r, &out->map));
+    ERR_RETURN(hf_match(g->init, r, NULL, &out->map));
     registry_allocate(r, out->device, F64);
     ERR_RETURN(hf_import(g->init, &out->map, r));
     out->first = arena_alloc(out->arena, (size_t)r->elements * sizeof *out->first);

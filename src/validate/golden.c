@@ -172,20 +172,25 @@ static Err check_lengths(const Golden *g, int64_t samples) {
     return ERR_OK;
 }
 
+static Err check_types(const Golden *g, const Config *c, int64_t samples) {
+    const int64_t types = config_token_types(c);
+    return check_ids(types ? g->types : NULL, samples * g->seq, types, "type", "range");
+}
+
 /* Labels without weight may be any number. */
-static Err check_encoder(const Golden *g, const Derived *d, int64_t samples) {
+static Err check_encoder(const Golden *g, const Config *c, const Derived *d, int64_t samples) {
     ERR_RETURN(check_lengths(g, samples));
     for (int64_t i = 0; i < samples * g->seq; i++)
         if (!g->loss_mask || g->loss_mask[i] != 0)
             ERR_RETURN(check_ids(&g->labels[i], 1, d->vocab_size, "label", "vocabulary"));
-    ERR_RETURN(check_ids(g->types, samples * g->seq, 2, "type", "range"));
+    ERR_RETURN(check_types(g, c, samples));
     return check_ids(g->is_random, samples, 2, "is_random", "range");
 }
 
 static Err check_task(const Golden *g, const Config *c, const Derived *d, int64_t samples) {
     const int64_t classes = d->choices > 1 ? d->choices : c->class_labels.count;
     ERR_RETURN(check_lengths(g, samples));
-    ERR_RETURN(check_ids(g->types, samples * g->seq, 2, "type", "range"));
+    ERR_RETURN(check_types(g, c, samples));
     return check_ids(g->classes, samples, classes, "class", "classes");
 }
 
@@ -207,11 +212,14 @@ Err golden_check(const Golden *g, const Config *c, const Derived *d) {
         return err_user(
             "batches.safetensors needs \"types\" and \"is_random\" for the head for sentences; add "
             "them, or set --bert-no-binary-head");
+    if (encoder && config_token_types(c) && !g->types)
+        return err_user("batches.safetensors needs \"types\" for the token types; add them, or set "
+                        "--num-token-types 0");
     ERR_RETURN(check_ids(g->tokens, samples * (g->seq + !encoder), d->vocab_size, "token", "vocabulary"));
     ERR_RETURN(check_ids(g->encoder_tokens, samples * g->encoder_seq, d->vocab_size, "token", "vocabulary"));
     if (two) return check_lengths(g, samples);
     if (task) return check_task(g, c, d, samples);
-    return encoder ? check_encoder(g, d, samples) : ERR_OK;
+    return encoder ? check_encoder(g, c, d, samples) : ERR_OK;
 }
 
 Err golden_open(const char *dir, Golden **out) {

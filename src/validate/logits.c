@@ -13,7 +13,7 @@ static Tensor field_tensor(Device *d, const Batch *b, FieldId f) {
     return x;
 }
 
-/* y [s, b, padded vocabulary] -> out [b, s, vocab] */
+/* y [s, b, vocabulary and padding] -> out [b, s, vocab] */
 static void read_logits(Device *d, const Tensor *y, int64_t vocab, double *out) {
     const DType type = (DType)y->dtype;
     const int64_t s = y->dim[0], b = y->dim[1];
@@ -41,7 +41,8 @@ void logits_compute(const Model *m, const RunContext *context, const MicrobatchC
     Tape *tape = tape_new(context, slot, transient);
     tape_trace(tape, trace, trace_arg);
     tape_begin(tape, microbatch);
-    read_logits(device, model_forward(tape, m, &feed), m->derived->vocab_size, out);
+    const Tensor *y = model_forward(tape, m, &feed);
+    read_logits(device, y, m->config->task == TASK_NONE ? m->derived->vocab_size : y->dim[2], out);
     tape_free(tape);
     space_free(slot), space_free(transient);
     for (int f = 0; f < FIELDS; f++)

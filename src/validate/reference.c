@@ -51,37 +51,39 @@ static Err read_tensors(Reference *r, const char *path) {
             path);
     r->tokens = tokens->data;
     r->samples = tokens->dim[0], r->positions = tokens->dim[1];
-    if (!logits || logits->dtype != F64 || logits->ndim != 3 || logits->dim[0] != r->samples ||
-        logits->dim[1] != r->positions || logits->dim[2] < 1)
+    const bool of_task = logits && logits->ndim == 2;
+    if (!logits || logits->dtype != F64 || (!of_task && logits->ndim != 3) || logits->dim[0] != r->samples ||
+        (!of_task && logits->dim[1] != r->positions) || logits->dim[logits->ndim - 1] < 1)
         return err_user("'%s' is not a reference: it has no F64 tensor \"logits\" of shape [%lld, %lld, "
-                        "vocabulary], as its tokens need",
-                        path, (long long)r->samples, (long long)r->positions);
+                        "vocabulary], as its tokens need, or [%lld, classes]",
+                        path, (long long)r->samples, (long long)r->positions, (long long)r->samples);
     r->logits = logits->data;
-    r->vocab = logits->dim[2];
+    r->of_task = of_task, r->rows = of_task ? 1 : r->positions;
+    r->outputs = logits->dim[logits->ndim - 1];
     return read_encoder(r, path);
 }
 
-static Err check_tokens(const Reference *r, const int64_t *tokens, int64_t positions, const char *path) {
+static Err check_tokens(const Reference *r, const int64_t *tokens, int64_t positions, int64_t vocab) {
     for (int64_t i = 0; i < r->samples * positions; i++)
-        if (tokens[i] < 0 || tokens[i] >= r->vocab)
-            return err_user("'%s': token %lld of sample %lld is %lld, outside the vocabulary of %lld", path,
-                            (long long)(i % positions), (long long)(i / positions), (long long)tokens[i],
-                            (long long)r->vocab);
+        if (tokens[i] < 0 || tokens[i] >= vocab)
+            return err_user("'%s': token %lld of sample %lld is %lld, outside the vocabulary of %lld",
+                            r->file->path, (long long)(i % positions), (long long)(i / positions),
+                            (long long)tokens[i], (long long)vocab);
     return ERR_OK;
 }
 
 static Err check_numbers(const Reference *r, const char *path) {
-    ERR_RETURN(check_tokens(r, r->tokens, r->positions, path));
-    ERR_RETURN(check_tokens(r, r->encoder_tokens, r->encoder, path));
+    if (!r->of_task) ERR_RETURN(check_tokens(r, r->tokens, r->positions, r->outputs));
+    if (!r->of_task) ERR_RETURN(check_tokens(r, r->encoder_tokens, r->encoder, r->outputs));
     for (int64_t i = 0; i < (r->encoder ? r->samples : 0); i++)
         if (r->encoder_lengths[i] < 1 || r->encoder_lengths[i] > r->encoder)
             return err_user("'%s': encoder length %lld of sample %lld is not in [1, %lld]", path,
                             (long long)r->encoder_lengths[i], (long long)i, (long long)r->encoder);
-    for (int64_t i = 0; i < r->samples * r->positions * r->vocab; i++)
+    for (int64_t i = 0; i < r->samples * r->rows * r->outputs; i++)
         if (!isfinite(r->logits[i]))
             return err_user(
                 "'%s': the logits have a value that is not finite, for sample %lld, position %lld", path,
-                (long long)(i / r->vocab / r->positions), (long long)(i / r->vocab % r->positions));
+                (long long)(i / r->outputs / r->rows), (long long)(i / r->outputs % r->rows));
     return ERR_OK;
 }
 
@@ -110,11 +112,24 @@ static int64_t longest(const Reference *r) { return r->encoder > r->positions ? 
 /* ---- our logits ---- */
 
 static Err check_fit(const Reference *r, const Model *m) {
+    const Config *c = m->config;
     const Derived *d = m->derived;
-    if (r->vocab != d->vocab_size)
-        return err_user("the reference has logits of %lld tokens, the model has a vocabulary of %lld: it was "
+    const bool of_task = c->task != TASK_NONE;
+    const int64_t outputs = !of_task ? d->vocab_size : d->choices > 1 ? 1 : c->class_labels.count;
+    if (of_task != r->of_task)
+        return err_user("the reference has logits of %s, the model of %s: it was computed with another model",
+                        of_task ? "tokens" : "classes", of_task ? "classes" : "tokens");
+    if (r->outputs != outputs)
+        return err_user("the reference has logits of %lld %s, the model %s of %lld: it was "
                         "computed with another model",
-                        (long long)r->vocab, (long long)d->vocab_size);
+                        (long long)r->outputs, of_task ? "classes" : "tokens",
+                        of_task ? "a head" : "has a vocabulary", (long long)outputs);
+    if (r->samples % d->choices)
+        return err_user(
+            "the reference has %lld samples, which are not questions of %lld choices: recreate it "
+            "with --samples",
+            (long long)r->samples, (long long)d->choices);
+    if (of_task) ERR_RETURN(check_tokens(r, r->tokens, r->positions, d->vocab_size));
     if (!r->encoder != !m->plan.sample.encoder)
         return err_user("the reference is %s, the model %s: it was computed with another model",
                         r->encoder ? "of an encoder-decoder" : "not of an encoder-decoder",
@@ -155,22 +170,26 @@ static Model *widened(const Registry *from, const Config *c, const Derived *d, c
     return wide;
 }
 
+/* Samples [first, first + b->b). */
+static void set_batch(const Reference *r, int64_t first, const Batch *b) {
+    for (int64_t i = 0; i < b->b * r->positions; i++) b->position_ids[i] = i % r->positions;
+    memcpy(b->tokens, r->tokens + first * r->positions, (size_t)(b->b * r->positions) * sizeof *r->tokens);
+    for (int64_t i = 0; b->lengths && i < b->b; i++) b->lengths[i] = r->positions;
+    if (!r->encoder) return;
+    for (int64_t i = 0; i < b->b * r->encoder; i++) b->encoder_position_ids[i] = i % r->encoder;
+    memcpy(b->encoder_tokens, r->encoder_tokens + first * r->encoder,
+           (size_t)(b->b * r->encoder) * sizeof *r->encoder_tokens);
+    memcpy(b->encoder_lengths, r->encoder_lengths + first, (size_t)b->b * sizeof *r->encoder_lengths);
+}
+
 static void compute(const Model *m, const Reference *r, double *out) {
     const RunContext context = {.device = m->device, .dtype = F64};
-    const size_t bytes = (size_t)r->positions * sizeof *r->tokens;
-    Batch b = batch_new(1, (SampleShape){r->positions, r->encoder, m->plan.sample.fields});
-    for (int64_t i = 0; i < r->positions; i++) b.position_ids[i] = i;
-    for (int64_t i = 0; i < r->encoder; i++) b.encoder_position_ids[i] = i;
-    if (b.lengths) b.lengths[0] = r->positions;
-    for (int64_t i = 0; i < r->samples; i++) {
-        memcpy(b.tokens, r->tokens + i * r->positions, bytes);
-        if (r->encoder) {
-            memcpy(b.encoder_tokens, r->encoder_tokens + i * r->encoder,
-                   (size_t)r->encoder * sizeof *r->encoder_tokens);
-            b.encoder_lengths[0] = r->encoder_lengths[i];
-        }
+    const int64_t samples = m->derived->choices; /* of a batch */
+    Batch b = batch_new(samples, (SampleShape){r->positions, r->encoder, m->plan.sample.fields});
+    for (int64_t i = 0; i < r->samples; i += samples) {
+        set_batch(r, i, &b);
         logits_compute(m, &context, &(MicrobatchContext){.training = false}, &b, NULL, NULL,
-                       out + i * r->positions * r->vocab);
+                       out + i * r->rows * r->outputs);
     }
     batch_free(&b);
 }
@@ -199,7 +218,7 @@ static double longest_sum(const Config *c, const Derived *d, int64_t positions) 
 
 Err reference_judge(const Reference *r, const Model *m, ReferenceReport *report) {
     ERR_RETURN(check_fit(r, m));
-    const int64_t n = r->samples * r->positions * r->vocab;
+    const int64_t n = r->samples * r->rows * r->outputs;
     double *ours = mem_alloc((size_t)n * sizeof *ours), *moved = mem_alloc((size_t)n * sizeof *moved);
     const DType stored = m->registry->precise;
     *report = (ReferenceReport){.roundoff = dtype_roundoff(r->weights == F64 ? stored : F64),
@@ -214,10 +233,10 @@ Err reference_judge(const Reference *r, const Model *m, ReferenceReport *report)
     double bound = report->roundoff * sqrt(report->longest_sum), elementwise = bound;
     for (int k = 0; k < DRAWS; k++) {
         compute_noisy(wide, r, report->roundoff, k, moved);
-        const TensorError e = tensor_error(moved, ours, n, r->vocab, &scale);
+        const TensorError e = tensor_error(moved, ours, n, r->outputs, &scale);
         bound = fmax(bound, e.relative), elementwise = fmax(elementwise, e.elementwise);
     }
-    row_add(&report->logits, "logits", tensor_error(ours, r->logits, n, r->vocab, &scale), 8 * bound,
+    row_add(&report->logits, "logits", tensor_error(ours, r->logits, n, r->outputs, &scale), 8 * bound,
             8 * elementwise, 0);
     free(ours), free(moved);
     Device *device = wide->device;
@@ -237,7 +256,7 @@ static const char *type_name(DType type) {
 
 void reference_print(const Reference *r, const Model *m, const ReferenceReport *report, Str *out) {
     const Row *x = &report->logits;
-    const int64_t at = x->error.worst / r->vocab;
+    const int64_t at = x->error.worst / r->outputs;
     const char *source = text_of(r, "source");
     str_printf(out, "logits of %s of %s, in fp64, against %s (%s)\n", amount(r->samples, "sample").s,
                amount(r->positions, "token").s, r->file->path, source ? source : "of unknown source");
@@ -253,8 +272,8 @@ void reference_print(const Reference *r, const Model *m, const ReferenceReport *
                x->elementwise_bound);
     str_printf(out,
                "bound = 8 max(movement by roundings of the weights, u sqrt(K)), u = %.3g, K = %.0f\n"
-               "worst: sample %lld, position %lld, token %lld\n%s\n",
-               report->roundoff, report->longest_sum, (long long)(at / r->positions),
-               (long long)(at % r->positions), (long long)(x->error.worst % r->vocab),
+               "worst: sample %lld, position %lld, output %lld\n%s\n",
+               report->roundoff, report->longest_sum, (long long)(at / r->rows), (long long)(at % r->rows),
+               (long long)(x->error.worst % r->outputs),
                x->pass ? "pass" : "FAIL: this is not the model that the reference was computed with");
 }

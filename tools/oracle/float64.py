@@ -52,11 +52,14 @@ class Float64:
 
 def kind(config):
     """The class of transformers whose logits are compared."""
+    if "bert" in config.model_type:
+        return getattr(transformers, config.architectures[0])
     return transformers.AutoModelForSeq2SeqLM if config.is_encoder_decoder else transformers.AutoModelForCausalLM
 
 
 def make(config, **how):
-    model = kind(config).from_config(config, **how)
+    make = getattr(kind(config), "from_config", None) or kind(config)._from_config
+    model = make(config, **how)
     if not getattr(config, "scale_decoder_outputs", True):  # T5 v1.1, which transformers 5 ties all the same
         model.lm_head = torch.nn.Linear(config.d_model, config.vocab_size, bias=False)
     return model
@@ -85,7 +88,12 @@ def logits(model, tokens, **encoder):
     """encoder: of an encoder-decoder, whose decoder reads the tokens."""
     name = "decoder_input_ids" if encoder else "input_ids"
     with Float64(), torch.no_grad():
-        return model(**{name: tokens}, **encoder, use_cache=False).logits
+        if "bert" not in model.config.model_type:
+            return model(**{name: tokens}, **encoder, use_cache=False).logits
+        if "MultipleChoice" in type(model).__name__:  # each row of tokens is a choice
+            return model(input_ids=tokens[None]).logits[0][:, None]
+        found = model(input_ids=tokens)
+        return found.logits if hasattr(found, "logits") else found.prediction_logits
 
 
 def versions():

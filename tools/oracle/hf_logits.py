@@ -62,6 +62,8 @@ def main(args):
             raise Failed(f"the two most likely tokens of a position differ by {margin:g}: rounding may choose. Try another --seed")
     else:
         tokens = torch.randint(model.config.vocab_size, (args.samples, length), generator=random)
+        if "roberta" in model.config.model_type:  # which does not count the positions of padding
+            tokens[tokens == model.config.pad_token_id] = model.config.pad_token_id + 1
         found = {"tokens": tokens, "logits": float64.logits(model, tokens)}
     metadata = {
         "weights": weights, "dtype": "float64", "generator": "tools/oracle/hf_logits.py",

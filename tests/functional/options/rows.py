@@ -540,6 +540,16 @@ def encoder(program, quick):
     expect("has the loss 'sop loss', which this model lacks" in text, "the loss of the head is not unexpected")
 
 
+@row("num_token_types", "--model bert --bert-no-binary-head")
+def token_types(program, quick):
+    """transformers computed the logits of this model with one token type; without its table the import refuses the tensor."""
+    folder = GOLDEN.parent / "tests/data/hf/encoder-RobertaForMaskedLM"
+    words = ("convert", "--from-hf", folder, "--check", folder / "reference.safetensors")
+    expect("pass" in program.call(*words, "--num-token-types", 1), "the logits differ")
+    text = program.call(*words, "--num-token-types", 0, status=2)
+    expect("unexpected: 'roberta.embeddings.token_type_embeddings.weight'" in text, "the table is not unexpected")
+
+
 # ---- tokenizers: vocabulary size, end of document and padding ----
 
 TOKENIZERS = pathlib.Path(__file__).resolve().parents[2] / "data/tokenizer"

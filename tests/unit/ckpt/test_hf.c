@@ -15,7 +15,7 @@ static Safetensors *open_init(const char *dir) {
 
 static Err import_file(const Safetensors *s, Registry *r) {
     HfMap map;
-    Err e = hf_match(s, r, &map);
+    Err e = hf_match(s, r, NULL, &map);
     if (!e.code) e = hf_import(s, &map, r);
     hf_map_free(&map);
     return e;

@@ -23,7 +23,9 @@ static HfFamily family_of(const char *architecture, bool two_norms) {
                   {"Qwen3MoeForCausalLM", HF_QWEN_MOE},
                   {"Glm4MoeForCausalLM", HF_GLM_MOE},
                   {"BertForPreTraining", HF_BERT},
+                  {"BertForSequenceClassification", HF_BERT},
                   {"MegatronBertForPreTraining", HF_MEGATRON_BERT},
+                  {"MegatronBertForMultipleChoice", HF_MEGATRON_BERT},
                   {"T5ForConditionalGeneration", HF_T5}};
     for (size_t i = 0; i < sizeof OTHERS / sizeof *OTHERS; i++)
         if (!strcmp(architecture, OTHERS[i].architecture)) return OTHERS[i].family;
@@ -105,10 +107,8 @@ static void expect_no_export(const char *conf, const char *why) {
 static const char *not_exported(const char *dir) {
     static const char *const CASES[][2] = {{"mistral-sinks", "--softmax-type"},
                                            {"bert-layouts", "gelu-erf in its head"},
-                                           {"bert-classes", "--task"},
-                                           {"bert-choices", "--task"},
                                            {"bert-rope", "as bert, the nearest type"},
-                                           {"bert-no-binary-head", "bert_binary_head"},
+                                           {"bert-no-binary-head", "type_vocab_size"},
                                            {"t5-megatron", "as t5, the nearest type"}};
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++)
         if (strstr(dir, CASES[i][0])) return CASES[i][1];
@@ -298,6 +298,9 @@ static const struct {
     {"vocab_size", ROPE, "vocab-size = 51"},
     {"model", BERT, "model = gpt"},
     {"bert_binary_head", BERT, "bert-no-binary-head = true"},
+    {"num_token_types", BERT, "num-token-types = 3"},
+    {"task", BERT, "task = RACE"},
+    {"class_labels", BERT "task = labels\n", "class-labels = a b"},
     {"decoder_num_layers", T5, "decoder-num-layers = 3"},
     {"relative_attention_num_buckets", T5, "relative-attention-num-buckets = 8"},
     {"relative_attention_max_distance", T5, "relative-attention-max-distance = 64"},
@@ -318,7 +321,7 @@ static const struct {
 };
 enum { N_DIFFERENCES = sizeof DIFFERENCES / sizeof *DIFFERENCES };
 
-/* Options of training, memory and fine-tuned models, which are not exported; two that are part of num_query_groups and activation. */
+/* Options of training and memory, which are not exported; two that are part of num_query_groups and activation. */
 static const char *const NOT_COMPARED[] = {"bias_gelu_fusion",
                                            "hf_model_type",
                                            "seq_length",
@@ -326,9 +329,7 @@ static const char *const NOT_COMPARED[] = {"bias_gelu_fusion",
                                            "make_vocab_size_divisible_by",
                                            "group_query_attention",
                                            "hidden_dropout",
-                                           "attention_dropout",
-                                           "task",
-                                           "class_labels"};
+                                           "attention_dropout"};
 
 static bool is_not_compared(const char *field) {
     for (size_t i = 0; i < sizeof NOT_COMPARED / sizeof *NOT_COMPARED; i++)
@@ -405,6 +406,11 @@ static void what_says_the_same_in_other_words_is_equal(void **unused) {
 
 /* ---- combinations of options ---- */
 
+#define ROBERTA(type)                                                                                        \
+    "model = bert\nactivation = gelu-erf\nnorm-placement = post\nbert-no-binary-head = "                     \
+    "true\nnum-token-types = "                                                                               \
+    "1\nhf-model-type = " type "\n"
+
 enum { MOST_CHOICES = 7 };
 static const char *const CHOICES[][MOST_CHOICES] = {
     {"", LLAMA_POSITIONS, LLAMA_POSITIONS "rotary-percent = 0.5\n",
@@ -424,7 +430,8 @@ static const char *const CHOICES[][MOST_CHOICES] = {
      "moe-layer-freq = [1,0,1]\nmoe-shared-expert-intermediate-size = 40\nmoe-shared-expert-gate = true\n",
      EXPERTS GLM "moe-layer-freq = [0,1,1]\nmoe-shared-expert-intermediate-size = 40\n"},
     {"", "model = bert\nactivation = gelu-erf\n",
-     "model = bert\nactivation = gelu-tanh\nnorm-placement = post\n", T5},
+     "model = bert\nactivation = gelu-tanh\nnorm-placement = post\n", T5, ROBERTA("roberta"),
+     ROBERTA("xlm-roberta")},
 };
 enum { N_CHOICES = sizeof CHOICES / sizeof *CHOICES };
 
@@ -451,6 +458,8 @@ static const int MODEL[][N_CHOICES] = {
     {2, 1, 1, 1, 1},
     {0, 0, 0, 0, 0, 0, 0, 0, 0, 2},
     {0, 0, 0, 0, 0, 0, 0, 0, 0, 1},
+    {0, 0, 0, 0, 0, 0, 0, 0, 0, 4},
+    {0, 0, 0, 0, 0, 0, 0, 0, 0, 5},
     {0, 0, 0, 0, 0, 0, 0, 0, 0, 3},
 };
 _Static_assert(sizeof MODEL / sizeof *MODEL == HF_TYPES, "one for each type");

@@ -58,6 +58,7 @@ static TaskConfig config_of(const Files *f, TaskFormat format, int64_t length) {
                         .batch = 1,
                         .valid_batch = 1,
                         .sequence_length = length,
+                        .second_type = true,
                         .cls = CLS,
                         .sep = SEP,
                         .pad = PAD,

@@ -99,7 +99,7 @@ static void import_folder(const char *folder, Registry *r) {
     Safetensors *s;
     HfMap map;
     assert_int_equal(safetensors_open(folder, &s).code, ERR_NONE);
-    assert_int_equal(hf_match(s, r, &map).code, ERR_NONE);
+    assert_int_equal(hf_match(s, r, NULL, &map).code, ERR_NONE);
     assert_int_equal(hf_import(s, &map, r).code, ERR_NONE);
     hf_map_free(&map);
     safetensors_close(s);
