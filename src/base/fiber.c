@@ -123,6 +123,9 @@ void fiber_begin(Fiber *f, FiberFn *fn, void *arg) {
     const uint64_t self = (uintptr_t)f;
     CHECK(!f->begun, "a fiber begins while its function is paused");
     f->fn = fn, f->arg = arg, f->begun = true;
+#ifdef FIBER_ASAN
+    f->own_fake = NULL;
+#endif
     CHECK(!getcontext(&f->own), "there is no context for a fiber");
     f->own.uc_stack = (stack_t){.ss_sp = f->memory + f->page, .ss_size = STACK_BYTES};
     f->own.uc_link = NULL;
