@@ -66,7 +66,7 @@ static bool deltas_open(Deltas *d, Bytes in, Bytes *after) {
     const uint64_t block = bytes_varint(&d->in);
     d->count = bytes_varint(&d->in), d->left = bytes_varint(&d->in);
     d->value = (uint32_t)bytes_zigzag(&d->in);
-    if (d->in.bad || !d->count || block > UINT32_MAX || block % d->count || block / d->count % 8 || !block)
+    if (d->in.bad || !d->count || block > UINT32_MAX || block % d->count || block / d->count % 8)
         return false;
     d->size = block / d->count;
     Deltas ahead = *d;
@@ -118,7 +118,6 @@ const char *strings_open(Strings *s, Bytes page, int64_t encoding) {
         return width > MAX_WIDTH ? "the indices of a page have more than 32 bits" : NULL;
     case DELTA_BYTE_ARRAY:
         if (!deltas_open(&s->prefixes, s->data, &s->data)) return DELTAS;
-        str_clear(&s->previous);
         /* fall through */
     case DELTA_LENGTH_BYTE_ARRAY:
         return deltas_open(&s->lengths, s->data, &s->data) ? NULL : DELTAS;
@@ -133,7 +132,7 @@ static bool next_delta(Strings *s, ParquetText *out) {
     if (!deltas_next(&s->lengths, &n) || !take_string(&s->data, n, out)) return false;
     if (s->encoding == DELTA_LENGTH_BYTE_ARRAY) return true;
     if (prefix > s->previous.len) return false;
-    s->previous.len = prefix;
+    s->previous.len = prefix; /* also across pages: parquet-mr before 1.8 wrote that (PARQUET-246) */
     str_add(&s->previous, out->bytes, n);
     *out = (ParquetText){s->previous.s, s->previous.len};
     return true;

@@ -4,10 +4,16 @@
 #include <fcntl.h>
 #include <glob.h>
 #include <jansson.h>
+#include <lz4.h>
+#include <snappy-c.h>
 #include <stddef.h>
+#include <zlib.h>
+#include <zstd.h>
 
 #include "data/input.h"
 #include "data/parquet.h"
+#include "data/parquet_codec.h"
+#include "data/thrift.h"
 
 static char folder[1024]; /* tests/data/parquet */
 
@@ -237,6 +243,9 @@ static void each_field_is_checked(void **state) {
     m.repetition = 1, m.level_encoding = 4;
     write_made(m, BODY, BODY_SIZE);
     assert_mistake(read_all("made", "text"), "the old encoding BIT_PACKED");
+    m = made(BODY_SIZE), m.group_rows = m.chunk_rows = -2;
+    write_made(m, BODY, BODY_SIZE);
+    assert_mistake(read_all("made", "text"), "is damaged");
     m = made(BODY_SIZE), m.codec = 6;
     for (m.size = 64 << 20 | 1; m.size < INT64_C(1) << 40; m.size <<= 10) {
         write_made(m, BODY, BODY_SIZE);
@@ -244,8 +253,60 @@ static void each_field_is_checked(void **state) {
     }
 }
 
+static void thrift_is_bounded(void **state) {
+    (void)state;
+    enum { DEEP = 1 << 20 };
+    static const unsigned char LIST[] = {0xfc, 0x05, 0, 0, 0, 0}; /* 5 structs in the 4 bytes that follow */
+    Bytes b = {LIST, LIST + sizeof LIST, false};
+    assert_int_equal(thrift_structs(&b, (ThriftField){.type = THRIFT_LIST}), 0);
+    assert_true(b.bad);
+    b = (Bytes){LIST, LIST + sizeof LIST, false};
+    assert_int_equal(thrift_int(&b, (ThriftField){.type = THRIFT_BINARY}), 0);
+    assert_true(b.bad && b.at == b.end);
+
+    Str s = {0}; /* a footer with lists in lists, under a number that no field has */
+    PUT(&s, "PAR1\xf9");
+    for (int i = 0; i < DEEP; i++) PUT(&s, "\x19");
+    const uint32_t length = DEEP + 1;
+    str_add(&s, &length, sizeof length);
+    PUT(&s, "PAR1");
+    assert_ok(file_write_atomic("made", s.s, s.len));
+    assert_mistake(read_all("made", "text"), "the footer of the Parquet file 'made' is damaged");
+    str_free(&s);
+}
+
+/* The size is that of the data, neither more nor less. */
+static void sizes_of_codecs_are_exact(void **state) {
+    (void)state;
+    static const unsigned char BROTLI[] = {0x8b, 0x00, 0x80, 'h', 'i', 0x03};
+    unsigned char packed[5][200], out[8];
+    size_t n[5] = {200, 0, sizeof BROTLI};
+    z_stream z = {.next_out = packed[1], .avail_out = 200};
+    assert_int_equal(snappy_compress("hi", 2, (char *)packed[0], &n[0]), SNAPPY_OK);
+    assert_int_equal(deflateInit2(&z, 1, Z_DEFLATED, MAX_WBITS + 16, 1, Z_DEFAULT_STRATEGY), Z_OK);
+    for (int i = 0; i < 2; i++, deflateReset(&z)) { /* a member each */
+        unsigned char *at = packed[1] + n[1];
+        z.next_out = at, z.avail_out = 100, z.next_in = (unsigned char *)&"hi"[i], z.avail_in = 1;
+        assert_int_equal(deflate(&z, Z_FINISH), Z_STREAM_END);
+        n[1] += (size_t)(z.next_out - at);
+    }
+    deflateEnd(&z);
+    memcpy(packed[2], BROTLI, sizeof BROTLI);
+    n[3] = ZSTD_compress(packed[3], 200, "hi", 2, 1);
+    n[4] = (size_t)LZ4_compress_default("hi", (char *)packed[4], 2, 200);
+    static const int CODECS[] = {1, 2, 4, 6, 7};
+    for (int i = 0; i < 5; i++) {
+        assert_true(parquet_decompress(CODECS[i], packed[i], n[i], out, 2));
+        assert_memory_equal(out, "hi", 2);
+        assert_false(parquet_decompress(CODECS[i], packed[i], n[i], out, 1));
+        assert_false(parquet_decompress(CODECS[i], packed[i], n[i], out, 3));
+        assert_false(parquet_decompress(CODECS[i], packed[i], n[i] - 1, out, 2));
+    }
+}
+
 static void each_encoding_is_checked(void **state) {
     (void)state;
+#define ZEROS "\0\0\0\0\0\0\0\0\0\0\0\0"
     /* Deltas: a block of 8 values in one miniblock, 2 values, the first 0, then the least delta and the width. */
     static const struct {
         int64_t encoding, repetition;
@@ -255,13 +316,14 @@ static void each_encoding_is_checked(void **state) {
     } CASES[] = {
 #define CASE(encoding, repetition, body, says) {encoding, repetition, body, sizeof body - 1, says}
         CASE(6, 0, "\x08\x01\x02\0\x02\0x", NULL),
-        CASE(6, 0, "\x08\x01\x02\0\x04\0x", "fewer strings"),                        /* 2 bytes */
-        CASE(6, 0, "\x08\x01\x02\0\x01\0x", "fewer strings"),                        /* -1 bytes */
-        CASE(6, 0, "\x08\x01\x01\0x", "fewer strings"),                              /* 1 value */
-        CASE(6, 0, "\x08\x01\x02\0\x02\x21x", "the lengths of the strings"),         /* 33 bits */
-        CASE(6, 0, "\x08\0\x02\0\x02\0x", "the lengths of the strings"),             /* no miniblock */
-        CASE(6, 0, "\0\x01\x02\0\x02\0x", "the lengths of the strings"),             /* empty blocks */
-        CASE(6, 0, "\x0c\x01\x02\0\x02\0x", "the lengths of the strings"),           /* 12 values */
+        CASE(6, 0, "\x08\x01\x02\0\x04\0x", "fewer strings"),                                 /* 2 bytes */
+        CASE(6, 0, "\x08\x01\x02\0\x01\0x", "fewer strings"),                                 /* -1 bytes */
+        CASE(6, 0, "\x08\x01\x01\0x", "fewer strings"),                                       /* 1 value */
+        CASE(6, 0, "\x08\x01\x02\0\x02\x21" ZEROS ZEROS ZEROS, "the lengths of the strings"), /* 33 bits */
+        CASE(6, 1, "\x02\0\0\0\x04\0", NULL),                              /* two nulls, and no lengths */
+        CASE(6, 0, "\x08\0\x02\0\x02\0x", "the lengths of the strings"),   /* no miniblock */
+        CASE(6, 0, "\0\x01\x02\0\x02\0x", "the lengths of the strings"),   /* empty blocks */
+        CASE(6, 0, "\x0c\x01\x02\0\x02\0x", "the lengths of the strings"), /* 12 values */
         CASE(6, 0, "\x08\x01\xff\xff\xff\xff\x7f\0\x02\0x", "the lengths of the"),   /* too many */
         CASE(7, 0, "\x08\x01\x02\0\x02\0\x08\x01\x02\x02\0\0xy", NULL),              /* x, xy */
         CASE(7, 0, "\x08\x01\x02\0\x04\0\x08\x01\x02\x02\0\0xy", "fewer strings"),   /* 2 of x */
@@ -301,23 +363,32 @@ static void dictionaries_are_checked(void **state) {
     assert_mistake(read_all("made", "text"), "a string of its dictionary is longer");
     write_page(DICTIONARY, 8, 1, ONE, sizeof ONE - 1);
     assert_mistake(read_all("made", "text"), "its dictionary has an unknown encoding");
-    /* A page follows: of type 2, or 0 with a width of indices and a run of two. */
-#define DATA(bytes) "\x01\0\0\0x\x15\0\x15\x06\x15\x06\x2c\x15\x04\x15\x10\x15\x06\x15\x06\0\0" bytes
+    /* A page follows: of type 2, or 0 with a width of indices and runs. Its size is doubled: \x06 is 3 bytes. */
+#define DATA(size, bytes)                                                                                    \
+    "\x01\0\0\0x\x15\0\x15" size "\x15" size "\x2c\x15\x04\x15\x10\x15\x06\x15\x06\0\0" bytes
     static const struct {
+        int64_t repetition;
         const char *body;
         size_t n;
         const char *says;
     } CASES[] = {
-#define ROW(body, says) {body, sizeof body - 1, says}
-        ROW("\x01\0\0\0x\x15\x04\x15\0\x15\0\x4c\x15\0\x15\0\0\0", "it has two dictionaries"),
-        ROW(DATA("\x01\x04\0"), NULL),
-        ROW(DATA("\x01\x04\x01"), "fewer strings than rows"), /* no string has the index 1 */
-        ROW(DATA("\x01\x02\0"), "fewer strings than rows"),   /* a run of one */
-        ROW(DATA("\x21\x04\0"), "more than 32 bits"),
+#define ROW(repetition, body, says) {repetition, body, sizeof body - 1, says}
+        ROW(0, "\x01\0\0\0x\x15\x04\x15\0\x15\0\x4c\x15\0\x15\0\0\0", "it has two dictionaries"),
+        ROW(0, DATA("\x06", "\x01\x04\0"), NULL),
+        ROW(0, DATA("\x06", "\x01\x04\x01"), "fewer strings than rows"), /* no string has the index 1 */
+        ROW(0, DATA("\x06", "\x01\x02\0"), "fewer strings than rows"),   /* a run of one */
+        ROW(0, DATA("\x06", "\x21\x04\0"), "more than 32 bits"),
+        /* Packed runs of 8 values of 4 and 8 bits in one byte, and of 2^62 values; zeros follow the page. */
+        ROW(0, DATA("\x06", "\x04\x03\0"), NULL),
+        ROW(0, DATA("\x06", "\x08\x03\0\0\0"), "fewer strings than rows"),
+        ROW(0, DATA("\x14", "\x20\x81\x80\x80\x80\x80\x80\x80\x80\x10\0\0\0\0\0\0\0\0"),
+            "fewer strings than rows"),
+        /* Two nulls and no indices; what follows the page is no width. */
+        ROW(1, DATA("\x0c", "\x02\0\0\0\x04\0\x7f"), NULL),
     };
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
         Made m = made(sizeof ONE - 1);
-        m.page_type = DICTIONARY, m.page_rows = 1;
+        m.page_type = DICTIONARY, m.page_rows = 1, m.repetition = CASES[i].repetition;
         write_made(m, CASES[i].body, CASES[i].n);
         if (CASES[i].says)
             assert_mistake(read_all("made", "text"), CASES[i].says);
@@ -387,6 +458,8 @@ int main(void) {
         cmocka_unit_test(refused_columns_are_named),
         cmocka_unit_test(damage_is_found),
         cmocka_unit_test(each_field_is_checked),
+        cmocka_unit_test(thrift_is_bounded),
+        cmocka_unit_test(sizes_of_codecs_are_exact),
         cmocka_unit_test(each_encoding_is_checked),
         cmocka_unit_test(dictionaries_are_checked),
         cmocka_unit_test(levels_of_version_2_are_checked),
