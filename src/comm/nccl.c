@@ -270,35 +270,6 @@ static Link *link_of(State *s, const CommWork *w) {
     return ch->state;
 }
 
-/* ---- windows ---- */
-
-/* The members first meet in the host transport, which detects a missing one. */
-static void nccl_attach(Comm *c, const Group *g, void *memory, size_t bytes) {
-    State *s = c->device_state;
-    if (!s->registers) return;
-    comm_run(c, &(CommCall){.kind = COMM_BARRIER, .group = *g, .site = "register"});
-    const CommKey key = comm_key(&(CommCall){.kind = COMM_ALL_GATHER, .group = *g}, true);
-    CommChannel *ch = comm_channel(c, &key);
-    if (!ch->state) open_group(s, ch, *g);
-    Window *w = mem_zero(1, sizeof *w);
-    *w = (Window){.memory = memory, .of = ((Link *)ch->state)->nccl, .next = s->windows};
-    NCCL(s, w->of, CommWindowRegister, w->of, memory, bytes, &w->window, NCCL_SYMMETRIC);
-    s->windows = w;
-}
-
-static void nccl_detach(Comm *c, const void *memory) {
-    State *s = c->device_state;
-    for (Window **at = &s->windows, *w; (w = *at);) {
-        if (w->memory != memory) {
-            at = &w->next;
-            continue;
-        }
-        NCCL(s, w->of, CommWindowDeregister, w->of, w->window);
-        *at = w->next;
-        free(w);
-    }
-}
-
 /* ---- operations ---- */
 
 static int type_of(DType t) {
@@ -416,6 +387,49 @@ static void nccl_wait(Comm *c, CommWork *w) {
         f->next = s->spare, s->spare = f;
     }
     pthread_mutex_unlock(&s->lock);
+}
+
+/* ---- windows ---- */
+
+/* NCCL does not detect a missing member, or windows of different sizes. The host transport does the first, and
+ * compares the largest and the smallest size. */
+static void nccl_attach(Comm *c, const Group *g, void *memory, size_t bytes) {
+    State *s = c->device_state;
+    if (!s->registers) return;
+    int64_t range[2] = {(int64_t)bytes, -(int64_t)bytes};
+    comm_all_reduce(c, *g, "register", COMM_MAX, I64, range, 2);
+    CHECK(range[0] == -range[1],
+          "rank %d registers %zu bytes, and other members of the group from %lld to %lld", c->rank, bytes,
+          (long long)-range[1], (long long)range[0]);
+    const CommKey key = comm_key(&(CommCall){.kind = COMM_ALL_GATHER, .group = *g}, true);
+    CommChannel *ch = comm_channel(c, &key);
+    CommWork work = {.facts = {.kind = COMM_BARRIER, .site = "register"}, .channel = ch, .seq = ch->next++};
+    work.record = comm_record_start(&c->recorder, &work);
+    Flight *f = flight_new(s, &work);
+    set_calling(s, &key, f);
+    if (!ch->state) open_group(s, ch, *g);
+    Window *w = mem_zero(1, sizeof *w);
+    *w = (Window){.memory = memory, .of = ((Link *)ch->state)->nccl, .next = s->windows};
+    NCCL(s, w->of, CommWindowRegister, w->of, memory, bytes, &w->window, NCCL_SYMMETRIC);
+    s->windows = w;
+    set_calling(s, &key, NULL);
+    comm_record_done(&c->recorder, work.record);
+    pthread_mutex_lock(&s->lock);
+    f->next = s->spare, s->spare = f;
+    pthread_mutex_unlock(&s->lock);
+}
+
+static void nccl_detach(Comm *c, const void *memory) {
+    State *s = c->device_state;
+    for (Window **at = &s->windows, *w; (w = *at);) {
+        if (w->memory != memory) {
+            at = &w->next;
+            continue;
+        }
+        NCCL(s, w->of, CommWindowDeregister, w->of, w->window);
+        *at = w->next;
+        free(w);
+    }
 }
 
 /* ---- graphs ---- */

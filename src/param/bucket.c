@@ -109,7 +109,7 @@ bool bucket_is_shared(const Registry *r, const Bucket *b, FlatBuffer which) {
     return b->inner.size > 1 && r->layout.data.stage >= FROM_STAGE[which];
 }
 
-static bool is_group_of(const Group *a, const Group *b) {
+static bool is_same_group(const Group *a, const Group *b) {
     const Group x = group_simplify(a), y = group_simplify(b);
     return !memcmp(&x, &y, sizeof x);
 }
@@ -117,7 +117,8 @@ static bool is_group_of(const Group *a, const Group *b) {
 void buckets_register(const Registry *r, Comm *comm, void *memory, size_t bytes) {
     for (int k = 0; k < r->n_buckets; k++) {
         bool again = false;
-        for (int i = 0; i < k && !again; i++) again = is_group_of(&r->buckets[i].inner, &r->buckets[k].inner);
+        for (int i = 0; i < k && !again; i++)
+            again = is_same_group(&r->buckets[i].inner, &r->buckets[k].inner);
         if (!again) comm_register(comm, &r->buckets[k].inner, memory, bytes);
     }
 }

@@ -21,6 +21,12 @@ pretrain(data, WORK / "host3", *sharded)
 pretrain(data, WORK / "windows3", *sharded, *library, "--use-nccl-ub")
 assert_same_bytes(WORK / "host3", WORK / "windows3", 12, "registered buffers of ZeRO-3")
 
+os.environ["HOST_NCCL_FAULT"] = "window"
+for name, options in ("layout", layout), ("sharded", sharded):
+    pretrain(data, WORK / f"{name} without", *options, *library)
+    report = pretrain(data, WORK / f"{name} refused", *options, *library, "--use-nccl-ub", expect=3)
+    assert "ncclCommWindowRegister fails on rank" in report and "planted fault in a window" in report, report
+
 os.environ["HOST_NCCL_FAULT"] = "error:3"
 report = pretrain(data, WORK / "fault", *layout, *library, expect=3)
 assert "planted fault in operation 3" in report, report

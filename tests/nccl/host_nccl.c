@@ -26,6 +26,7 @@
  *                   slow:N:MS  member N sleeps MS milliseconds in every operation
  *                   error:N    operation N of any member is an asynchronous error, and never ends
  *                   refuse:N   the call of operation N of any member returns an error
+ *                   window     no member can register a window
  *                   link:A:B   messages from rank A to rank B take twice their time
  *                   rank:A:MS  rank A sleeps MS milliseconds in every operation
  *                   reverse    sums are taken from the last member to the first
@@ -64,7 +65,7 @@ enum {
 };
 
 typedef struct Fault {
-    enum { NO_FAULT, DROP_TAIL, HALF_SUM, LOST, SLOW, ERROR, REFUSE, LINK, RANK, REVERSE } kind;
+    enum { NO_FAULT, DROP_TAIL, HALF_SUM, LOST, SLOW, ERROR, REFUSE, LINK, RANK, REVERSE, WINDOW } kind;
     int number, ms;
 } Fault;
 
@@ -178,6 +179,8 @@ static Fault planted_fault(void) {
         f.kind = HALF_SUM;
     else if (!strcmp(text, "reverse"))
         f.kind = REVERSE;
+    else if (!strcmp(text, "window"))
+        f.kind = WINDOW;
     else if (sscanf(text, "link:%d:%d%n", &f.number, &f.ms, &end) == 2 && !text[end])
         f.kind = LINK; /* ms: the receiver */
     else if (sscanf(text, "rank:%d:%d%n", &f.number, &f.ms, &end) == 2 && !text[end])
@@ -602,6 +605,7 @@ int ncclCommWindowRegister(NcclComm c, void *memory, size_t bytes, NcclWindow *w
     if (!c || !memory || !window || flags != NCCL_SYMMETRIC)
         return refuse(INVALID_ARGUMENT, "the memory is NULL, or the window is not symmetric");
     World *w = c->world;
+    if (w->fault.kind == WINDOW) return refuse(SYSTEM_ERROR, "planted fault in a window");
     pthread_mutex_lock(&w->lock);
     const int64_t number = ++c->n_windows;
     if (w->window_number < number) w->window_number = number, w->registering = 0, w->window_bytes = bytes;

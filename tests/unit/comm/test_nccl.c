@@ -333,6 +333,23 @@ static void a_slow_rank_is_named_once(void **state) {
     }
 }
 
+static void sizes_differ(void *arg, Comm *c) {
+    enum { BYTES = 64 };
+    const Group all = comm_everyone(c);
+    void *memory = device_alloc(world_device, BYTES, "test");
+    (void)arg;
+    comm_register(c, &all, memory, comm_rank(c) == 2 ? BYTES / 2 : BYTES);
+}
+
+static void windows_of_different_sizes_are_a_fault(void **state) {
+    (void)state;
+    Ending e;
+    Program p = {.run = sizes_differ, .registers = true};
+    end_of(over_nccl, &p, FAULT_RANKS, NULL, &e);
+    assert_non_null(strstr(e.text, "and other members of the group from 32 to 64"));
+    assert_int_not_equal(e.status, 0);
+}
+
 /* ---- libraries that cannot be used ---- */
 
 static void open_with(void *arg, Comm *c) {
@@ -455,6 +472,7 @@ int main(void) {
         cmocka_unit_test(a_limit_on_thread_blocks_is_that_of_every_communicator),
         cmocka_unit_test(gathers_between_windows_use_copy_engines),
         cmocka_unit_test(a_library_without_windows_is_refused),
+        cmocka_unit_test(windows_of_different_sizes_are_a_fault),
         cmocka_unit_test(faults_are_reported),
         cmocka_unit_test(a_slow_rank_is_named_once),
         cmocka_unit_test(other_libraries_are_refused),
