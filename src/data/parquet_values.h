@@ -1,6 +1,6 @@
 /* The values of a page of a Parquet file (Encodings.md of apache/parquet-format): runs of small integers, and
  * strings in the encodings PLAIN, PLAIN_DICTIONARY, RLE_DICTIONARY, DELTA_LENGTH_BYTE_ARRAY and
- * DELTA_BYTE_ARRAY. Values are decoded one by one, so that a page needs no memory apart from its bytes, which
+ * DELTA_BYTE_ARRAY. Values are decoded one by one, so that a page needs only the memory of its bytes, which
  * are untrusted, borrowed, and must stay until the last value is read. */
 #ifndef ISOTRON_DATA_PARQUET_VALUES_H
 #define ISOTRON_DATA_PARQUET_VALUES_H
