@@ -276,6 +276,10 @@ void comm_register(Comm *c, const Group *g, void *memory, size_t bytes) {
     if (c && c->device && g->size > 1 && bytes) c->device->attach(c, g, memory, bytes);
 }
 
+void comm_compare_places(Comm *c) {
+    if (c && c->device) c->device->compare(c);
+}
+
 void comm_unregister(Comm *c, const void *memory) {
     if (c && c->device) c->device->detach(c, memory);
 }

@@ -108,6 +108,9 @@ void comm_close_device(Comm *);
  * members. The device must map its memory for this (DeviceSpec.exports). No-op unless the transport is NCCL and was
  * opened with `registers`, or if the group has one member. */
 void comm_register(Comm *, const Group *, void *memory, size_t bytes);
+/* Checks that all members of each group have used the same offsets in their windows since the last call. NCCL does not,
+ * and moves data to wrong places if they differ. All ranks call it. */
+void comm_compare_places(Comm *);
 /* Removes the windows that begin at `memory`. Call it before the memory is freed; no operation may be in flight. */
 void comm_unregister(Comm *, const void *memory);
 

@@ -38,13 +38,16 @@ typedef struct Link {
     DeviceStream *stream;
     Flight *first, **last; /* oldest first */
     int64_t swept_ns;      /* when the one before `first` ended */
+    uint64_t places; /* hash of where operations were in windows since the last comparison; 0: in none */
     struct Link *next;
 } Link;
 
 /* Memory that is registered with a communicator. */
 typedef struct Window {
-    const void *memory;
-    NcclComm of;
+    const char *memory;
+    size_t bytes;
+    Group group;
+    Link *of;
     NcclWindow window;
     struct Window *next;
 } Window;
@@ -284,11 +287,25 @@ static int reduction_of(CommReduction r) {
     return REDUCTIONS[r];
 }
 
+/* Whether all parts have the same size and follow each other. */
+static bool has_equal_parts(const CommWork *w) {
+    const int64_t n = w->call.in_counts[0];
+    bool equal = true;
+    for (int i = 0; i < w->call.group.size; i++)
+        equal &= w->call.in_counts[i] == n && w->call.out_counts[i] == n && w->in_at[i] == i * n &&
+                 w->out_at[i] == i * n;
+    return equal;
+}
+
 static void all_to_all(State *s, const Link *l, const CommWork *w) {
     const CommCall *c = &w->call;
     const size_t size = dtype_size(c->dtype);
     const int type = type_of(c->dtype);
     void *stream = device_stream_handle(s->device, l->stream);
+    if (s->registers && has_equal_parts(w)) {
+        NCCL(s, l->nccl, AlltoAll, c->in, c->out, (size_t)c->in_counts[0], type, l->nccl, stream);
+        return;
+    }
     NCCL(s, l->nccl, GroupStart);
     for (int i = 0; i < c->group.size; i++) {
         const char *in = (const char *)c->in + (size_t)w->in_at[i] * size;
@@ -358,6 +375,51 @@ static void set_calling(State *s, const CommKey *key, Flight *f) {
     pthread_mutex_unlock(&s->lock);
 }
 
+/* ---- places in windows ---- */
+
+/* The window of the link that holds an address, NULL if there is none. */
+static const Window *window_of(const State *s, const Link *l, const void *p) {
+    const Window *w = s->windows;
+    while (w && (w->of != l || (const char *)p < w->memory || (const char *)p >= w->memory + w->bytes))
+        w = w->next;
+    return w;
+}
+
+static void note_place(const State *s, Link *l, const void *p) {
+    const Window *w = window_of(s, l, p);
+    if (w) l->places = (l->places ^ (uint64_t)((const char *)p - w->memory + 1)) * 0x100000001b3; /* FNV-1 */
+}
+
+/* Other members read what is summed, and write everything else. */
+static void note_places(const State *s, Link *l, const CommCall *c) {
+    const bool reduces = c->kind == COMM_ALL_REDUCE || c->kind == COMM_REDUCE_SCATTER;
+    if (reduces) note_place(s, l, c->in);
+    if (c->kind != COMM_REDUCE_SCATTER) note_place(s, l, c->out);
+}
+
+static bool is_first_of_link(const State *s, const Window *w) {
+    const Window *first = s->windows;
+    while (first->of != w->of) first = first->next;
+    return first == w;
+}
+
+static void nccl_compare(Comm *c) {
+    State *s = c->device_state;
+    for (const Window *w = s->windows; w; w = w->next) {
+        if (!is_first_of_link(s, w) || !w->of->places) continue;
+        int64_t range[2] = {(int64_t)w->of->places, ~(int64_t)w->of->places};
+        comm_all_reduce(c, w->group, "places", COMM_MAX, I64, range, 2);
+        CHECK(range[0] == ~range[1],
+              "rank %d and other members of a group have used different offsets in memory that is registered "
+              "with NCCL, "
+              "so results are wrong: run without --use-nccl-ub, and report this as a bug of Isotron",
+              c->rank);
+        w->of->places = 0;
+    }
+}
+
+/* ---- start and wait ---- */
+
 static void nccl_start(Comm *c, CommWork *w) {
     State *s = c->device_state;
     Flight *f = flight_new(s, w);
@@ -366,6 +428,7 @@ static void nccl_start(Comm *c, CommWork *w) {
     device_stream_follow(s->device, l->stream);
     const bool timed = c->profile && device_is_discrete(s->device) && !device_is_recording(s->device);
     const int64_t begin = timed ? device_span_begin(s->device, l->stream) : 0;
+    if (s->windows) note_places(s, l, &w->call);
     if (w->call.n || w->call.kind == COMM_ALL_TO_ALL) launch(s, l, w);
     if (timed) device_span_end(s->device, l->stream, begin, &c->profile[w->call.group.axes].flight);
     device_stream_record(s->device, l->stream, f->done);
@@ -409,8 +472,8 @@ static void nccl_attach(Comm *c, const Group *g, void *memory, size_t bytes) {
     set_calling(s, &key, f);
     if (!ch->state) open_group(s, ch, *g);
     Window *w = mem_zero(1, sizeof *w);
-    *w = (Window){.memory = memory, .of = ((Link *)ch->state)->nccl, .next = s->windows};
-    NCCL(s, w->of, CommWindowRegister, w->of, memory, bytes, &w->window, NCCL_SYMMETRIC);
+    *w = (Window){.memory = memory, .bytes = bytes, .group = *g, .of = ch->state, .next = s->windows};
+    NCCL(s, w->of->nccl, CommWindowRegister, w->of->nccl, memory, bytes, &w->window, NCCL_SYMMETRIC);
     s->windows = w;
     set_calling(s, &key, NULL);
     comm_record_done(&c->recorder, work.record);
@@ -426,7 +489,7 @@ static void nccl_detach(Comm *c, const void *memory) {
             at = &w->next;
             continue;
         }
-        NCCL(s, w->of, CommWindowDeregister, w->of, w->window);
+        NCCL(s, w->of->nccl, CommWindowDeregister, w->of->nccl, w->window);
         *at = w->next;
         free(w);
     }
@@ -519,6 +582,7 @@ static const CommTransport NCCL_TRANSPORT = {.start = nccl_start,
                                              .takes = nccl_takes,
                                              .launched = nccl_launched,
                                              .attach = nccl_attach,
+                                             .compare = nccl_compare,
                                              .detach = nccl_detach};
 
 /* ---- opening ---- */

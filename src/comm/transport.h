@@ -112,6 +112,7 @@ typedef struct CommTransport {
     void (*launched)(Comm *, const char *site);
     /* Device transports: implement comm_register and comm_unregister for groups of several members. */
     void (*attach)(Comm *, const Group *, void *memory, size_t bytes);
+    void (*compare)(Comm *); /* implements comm_compare_places */
     void (*detach)(Comm *, const void *memory);
     /* Host transports: reports a failed operation of the device transport and ends the world. May be called
      * on any thread. */

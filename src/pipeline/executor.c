@@ -81,6 +81,22 @@ static size_t largest_message(const Executor *e) {
     return (size_t)most * dtype_size(e->context->dtype);
 }
 
+/* Only planned memory is registered: a dry run has none. */
+static Space *open_space(const RunContext *context, const char *name, size_t bytes) {
+    Space *s = space_new(context->device, name, bytes);
+    for (int a = 0; a < AXES && bytes; a++) {
+        if (!(context->registered & 1u << a)) continue;
+        const Group g = mesh_group(&context->layout->mesh, 1u << a);
+        comm_register(context->comm, &g, space_base(s), space_capacity(s));
+    }
+    return s;
+}
+
+static void close_space(const RunContext *context, Space *s) {
+    if (context->registered) comm_unregister(context->comm, space_base(s));
+    space_free(s);
+}
+
 Executor *executor_new(const RunContext *context, const Model *model, int64_t samples, int64_t interleaved,
                        ExecutorMemory memory) {
     Executor *e = mem_zero(1, sizeof *e);
@@ -91,7 +107,7 @@ Executor *executor_new(const RunContext *context, const Model *model, int64_t sa
     e->transient = mem_zero((size_t)interleaved, sizeof(Space *));
     e->fibers = mem_zero((size_t)interleaved, sizeof(Fiber *));
     for (int64_t i = 0; i < interleaved; i++) {
-        e->transient[i] = space_new(context->device, "transient", memory.transient);
+        e->transient[i] = open_space(context, "transient", memory.transient);
         e->fibers[i] = fiber_new();
     }
     const int64_t offloaded = model->plan.stack[0].offloaded; /* of all stacks */
@@ -104,8 +120,8 @@ static int64_t slot_count(const Executor *e) { return e->n_slots * e->interleave
 static void free_slots(Executor *e) {
     for (int64_t i = 0; i < slot_count(e); i++) {
         tape_free(e->slots[i].tape);
-        space_free(e->slots[i].space);
-        if (e->own_transients) space_free(e->slots[i].transient);
+        close_space(e->context, e->slots[i].space);
+        if (e->own_transients) close_space(e->context, e->slots[i].transient);
     }
     free(e->slots);
     e->slots = NULL, e->n_slots = 0;
@@ -131,7 +147,8 @@ void executor_free(Executor *e) {
     free_slots(e);
     for (int way = 0; way < PIPELINE_WAYS; way++)
         free_messages(e, &e->received[way]), free_messages(e, &e->sent[way]);
-    for (int64_t i = 0; i < e->interleaved; i++) space_free(e->transient[i]), fiber_free(e->fibers[i]);
+    for (int64_t i = 0; i < e->interleaved; i++)
+        close_space(e->context, e->transient[i]), fiber_free(e->fibers[i]);
     free(e->transient);
     free(e->fibers);
     offload_free(e->offload);
@@ -139,7 +156,6 @@ void executor_free(Executor *e) {
 }
 
 static void provide(Executor *e, const RankSchedule *s, bool own_transients) {
-    Device *d = e->context->device;
     if (s->slots > e->n_slots || own_transients != e->own_transients) {
         free_slots(e);
         e->allocations++;
@@ -148,8 +164,8 @@ static void provide(Executor *e, const RankSchedule *s, bool own_transients) {
         e->slots = mem_zero((size_t)slot_count(e), sizeof *e->slots);
         for (int64_t i = 0; i < slot_count(e); i++) {
             Slot *slot = &e->slots[i];
-            slot->space = space_new(d, "activation", e->memory.slot);
-            slot->transient = own_transients ? space_new(d, "transient", e->memory.transient)
+            slot->space = open_space(e->context, "activation", e->memory.slot);
+            slot->transient = own_transients ? open_space(e->context, "transient", e->memory.transient)
                                              : e->transient[i % e->interleaved];
             slot->tape = tape_new(e->context, slot->space, slot->transient);
             tape_trace(slot->tape, e->trace, e->trace_arg);

@@ -179,6 +179,7 @@ void *space_take(Space *, size_t bytes); /* SPACE_ALIGN-aligned; more than the c
 void space_give(Space *, void *, size_t bytes);
 void space_reset(Space *);       /* frees all blocks */
 void *space_base(const Space *); /* address of its first block */
+size_t space_capacity(const Space *);
 size_t space_used(const Space *);
 size_t space_peak(const Space *); /* highest end of any block since space_new */
 

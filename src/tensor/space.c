@@ -151,5 +151,6 @@ void space_give(Space *s, void *p, size_t bytes) {
 }
 
 void *space_base(const Space *s) { return s->base; }
+size_t space_capacity(const Space *s) { return s->capacity; }
 size_t space_used(const Space *s) { return s->used; }
 size_t space_peak(const Space *s) { return s->peak; }
