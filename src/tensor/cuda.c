@@ -441,11 +441,11 @@ static void cuda_close(Device *d) {
     cuda_wait(d);
     for (int i = 0; i < CUDA_LIBRARIES; i++)
         if (c->state[i].at) c->state[i].free(c->state[i].at);
-    cuda_free_times(c->times);
     if (c->scratch) {
         cuda_unmap(c->scratch, c->scratch_backed);
-        cuda_unreserve(d, c->scratch, c->memory, 0);
+        cuda_unreserve(d, c->scratch, c->memory, 0); /* waits, so it adds times */
     }
+    cuda_free_times(c->times);
     CUDA_CHECK(cudaFreeHost(c->failure));
     CUDA_CHECK(cudaEventDestroy(c->fork));
     CUDA_CHECK(cudaStreamDestroy(c->copies));
