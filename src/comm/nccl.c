@@ -57,7 +57,7 @@ typedef struct State {
     Comm *comm;
     Device *device;
     int most_blocks;      /* of a kernel; 0: NCCL chooses */
-    bool registers;       /* windows, so copies between them run on copy engines */
+    bool registers;       /* windows */
     Link *links, *graphs; /* graphs: one of the links, or NULL */
     Window *windows;
     Flight *spare;
@@ -197,9 +197,15 @@ static void draw_ids(State *s, Group g, NcclId *id, int count) {
     set_calling_since(s, clock_ns());
 }
 
-static void join(const State *s, NcclComm *comm, int members, NcclId id, int member) {
-    NcclConfig config = nccl_config(s->most_blocks, s->registers);
-    if (s->most_blocks || s->registers)
+/* Copy engines leave the multiprocessors to computation, but they are slower than NCCL's kernels, most of all in a CUDA
+ * graph. Data parallelism has time, because its gathers run behind whole layers. Tensor parallelism has none. */
+static bool uses_copy_engines(const State *s, const Group *g) {
+    return s->registers && g->axes != 1u << AXIS_TP;
+}
+
+static void join(const State *s, NcclComm *comm, int members, NcclId id, int member, bool copy_engines) {
+    NcclConfig config = nccl_config(s->most_blocks, copy_engines);
+    if (s->most_blocks || copy_engines)
         NCCL(s, NULL, CommInitRankConfig, comm, members, id, member, &config);
     else
         NCCL(s, NULL, CommInitRank, comm, members, id, member);
@@ -209,7 +215,7 @@ static void open_group(State *s, CommChannel *ch, Group g) {
     NcclId id = {{0}};
     Link *l = link_new(s, ch);
     draw_ids(s, g, &id, 1);
-    join(s, &l->nccl, g.size, id, g.rank);
+    join(s, &l->nccl, g.size, id, g.rank, uses_copy_engines(s, &g));
     link_publish(s, l);
 }
 
@@ -255,7 +261,7 @@ static void open_pairs(State *s, const CommKey *of, Group g) {
         const CommKey key = pair_key(of, i);
         if (!is_in_pair(&key, g.rank)) continue;
         own[n] = link_new(s, comm_channel(s->comm, &key));
-        join(s, &own[n++]->nccl, 2, id[i], key.dst == g.rank);
+        join(s, &own[n++]->nccl, 2, id[i], key.dst == g.rank, false);
     }
     NCCL(s, NULL, GroupEnd);
     connect(s, own, n);
@@ -287,25 +293,11 @@ static int reduction_of(CommReduction r) {
     return REDUCTIONS[r];
 }
 
-/* Whether all parts have the same size and follow each other. */
-static bool has_equal_parts(const CommWork *w) {
-    const int64_t n = w->call.in_counts[0];
-    bool equal = true;
-    for (int i = 0; i < w->call.group.size; i++)
-        equal &= w->call.in_counts[i] == n && w->call.out_counts[i] == n && w->in_at[i] == i * n &&
-                 w->out_at[i] == i * n;
-    return equal;
-}
-
 static void all_to_all(State *s, const Link *l, const CommWork *w) {
     const CommCall *c = &w->call;
     const size_t size = dtype_size(c->dtype);
     const int type = type_of(c->dtype);
     void *stream = device_stream_handle(s->device, l->stream);
-    if (s->registers && has_equal_parts(w)) {
-        NCCL(s, l->nccl, AlltoAll, c->in, c->out, (size_t)c->in_counts[0], type, l->nccl, stream);
-        return;
-    }
     NCCL(s, l->nccl, GroupStart);
     for (int i = 0; i < c->group.size; i++) {
         const char *in = (const char *)c->in + (size_t)w->in_at[i] * size;

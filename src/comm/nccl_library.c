@@ -43,7 +43,7 @@ Err nccl_load(const char *file, Nccl *n) {
 bool nccl_shares_a_process(const Nccl *n) { return n->host_memory || n->version >= 22400; }
 
 bool nccl_has_windows(const Nccl *n) {
-    return n->version >= HAS_COPY_ENGINES && n->CommWindowRegister && n->CommWindowDeregister && n->AlltoAll;
+    return n->version >= HAS_COPY_ENGINES && n->CommWindowRegister && n->CommWindowDeregister;
 }
 
 NcclConfig nccl_config(int most_blocks, bool copy_engines) {

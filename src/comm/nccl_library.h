@@ -57,11 +57,10 @@ typedef struct NcclConfig {
     F(GroupStart, (void))                                                                                    \
     F(GroupEnd, (void))
 
-/* The first two since 2.27, the last since 2.28; NULL in older libraries. */
+/* Since 2.27; NULL in older libraries. */
 #define NCCL_WINDOW_FUNCTIONS(F)                                                                             \
     F(CommWindowRegister, (NcclComm, void *, size_t bytes, NcclWindow *, int flags))                         \
-    F(CommWindowDeregister, (NcclComm, NcclWindow))                                                          \
-    F(AlltoAll, (const void *in, void *out, size_t n, int type, NcclComm, void *stream))
+    F(CommWindowDeregister, (NcclComm, NcclWindow))
 
 typedef struct Nccl {
     void *library;

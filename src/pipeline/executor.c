@@ -84,11 +84,9 @@ static size_t largest_message(const Executor *e) {
 /* Only planned memory is registered: a dry run has none. */
 static Space *open_space(const RunContext *context, const char *name, size_t bytes) {
     Space *s = space_new(context->device, name, bytes);
-    for (int a = 0; a < AXES && bytes; a++) {
-        if (!(context->registered & 1u << a)) continue;
-        const Group g = mesh_group(&context->layout->mesh, 1u << a);
-        comm_register(context->comm, &g, space_base(s), space_capacity(s));
-    }
+    if (!context->registered || !bytes) return s;
+    const Group g = mesh_group(&context->layout->mesh, 1u << AXIS_TP);
+    comm_register(context->comm, &g, space_base(s), space_capacity(s));
     return s;
 }
 

@@ -46,9 +46,10 @@ typedef struct RunContext {
     void *probe_arg;
     bool exact;             /* the exact lane: outputs of ops are rounded to a grid, see exact_on_grid */
     bool postpones_experts; /* the gradients of the experts' weights, behind an all-to-all */
-    unsigned at_once;    /* mask of axes: collectives of their groups are finished when they have started */
-    unsigned registered; /* mask of axes: activations are registered with their groups (comm_register), whose
-                            members then must use the same offsets */
+    unsigned at_once; /* mask of axes: collectives of their groups are finished when they have started */
+    bool
+        registered; /* activations, with the group of tensor parallelism (comm_register), whose members then must
+                         use the same offsets */
 } RunContext;
 
 /* The facts that the ops of an open tape need about their microbatch. */

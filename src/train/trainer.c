@@ -136,15 +136,6 @@ static unsigned at_once_axes(const Config *c) {
            (experts ? 0 : 1u << AXIS_EP);
 }
 
-/* The axes whose groups activations are registered with: those whose members allocate in the same way. Members of a
- * ring skip different steps, and experts get different numbers of tokens. */
-static unsigned registered_axes(const Config *c, const Derived *d) {
-    bool cp = true;
-    if (!c->use_nccl_ub || d->num_moe_layers) return 0;
-    for (int64_t i = 0; i < config_layers(c); i++) cp &= d->layer_context_comm[i] == CONTEXT_A2A;
-    return 1u << AXIS_TP | (unsigned)cp << AXIS_CP;
-}
-
 /* Builds the trainer except for random initial values; allocates nothing on the null device. */
 static Trainer *assemble(const Config *c, const Derived *d, Comm *comm, Device *device,
                          ExecutorMemory memory) {
@@ -158,7 +149,8 @@ static Trainer *assemble(const Config *c, const Derived *d, Comm *comm, Device *
         .exact = c->lane == LANE_EXACT,
         .seed = (uint64_t)c->seed,
         .at_once = at_once_axes(c),
-        .registered = registered_axes(c, d),
+        .registered =
+            c->use_nccl_ub && !d->num_moe_layers, /* ranks have different numbers of experts' tokens */
         .postpones_experts = c->overlap_dispatch_backward_with_experts_wgrad,
         .layout = comm ? &r->layout : NULL,
         .comm = comm,

@@ -123,8 +123,8 @@ static _Thread_local struct {
 static _Thread_local char last_error[TEXT];
 static _Thread_local struct { int members, rank; } largest; /* communicator that this thread has joined */
 
-static const char *const KIND_NAME[] = {"all-reduce", "reduce-scatter", "all-gather", "broadcast",
-                                        "all-to-all", "send",           "receive"};
+static const char *const KIND_NAME[] = {"all-reduce", "reduce-scatter", "all-gather",
+                                        "broadcast",  "send",           "receive"};
 
 static void *zeroed(size_t n, size_t size) {
     void *p = calloc(n, size);
@@ -439,7 +439,7 @@ static void find_place(Op *op) {
     const NcclComm c = op->comm;
     const int64_t in = place_of(c, op->in), out = place_of(c, op->out);
     op->place = op->kind == REDUCE_SCATTER ? in : out;
-    if ((op->kind != ALL_GATHER && op->kind != ALL_TO_ALL) || in < 0 || out < 0 || !c->copies) return;
+    if (op->kind != ALL_GATHER || in < 0 || out < 0 || !c->copies) return;
     pthread_mutex_lock(&registry);
     host_nccl_joined.on_copy_engines++;
     pthread_mutex_unlock(&registry);
@@ -499,10 +499,6 @@ int ncclReduceScatter(const void *in, void *out, size_t n, int type, int op, Ncc
 
 int ncclAllGather(const void *in, void *out, size_t n, int type, NcclComm comm, void *stream) {
     return submit((Op){ALL_GATHER, in, out, n, type, .comm = comm}, stream);
-}
-
-int ncclAlltoAll(const void *in, void *out, size_t n, int type, NcclComm comm, void *stream) {
-    return submit((Op){ALL_TO_ALL, in, out, n, type, .comm = comm}, stream);
 }
 
 int ncclBroadcast(const void *in, void *out, size_t n, int type, int root, NcclComm comm, void *stream) {

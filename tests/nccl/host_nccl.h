@@ -10,10 +10,10 @@
 #include "base/host_stream.h"
 #include "comm/nccl_library.h"
 
-typedef enum Kind { ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER, BROADCAST, ALL_TO_ALL, SEND, RECV } Kind;
+typedef enum Kind { ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER, BROADCAST, SEND, RECV } Kind;
 
-/* One member's part of an operation. Buffers follow nccl.h: a reduce-scatter reads members * n elements,
- * an all-gather writes as many, and an all-to-all does both. */
+/* One member's part of an operation. Buffers follow nccl.h: a reduce-scatter reads members * n elements, and
+ * an all-gather writes as many. */
 typedef struct Op {
     Kind kind;
     const void *in; /* NULL: it has none, like the members of a broadcast except for the root */
@@ -49,7 +49,7 @@ size_t out_count(const Op *, int members);
 void move_share(const Meeting *, int slot);
 
 /* Counts over all members: communicators that they have joined with a limit on the thread blocks of a kernel, and
- * without; windows that they have registered; gathers and all-to-alls between windows, which NCCL runs on copy engines. most_blocks
+ * without; windows that they have registered; gathers between windows, which NCCL runs on copy engines. most_blocks
  * is the last limit. The library exports it for tests as host_nccl_joined. */
 typedef struct HostNcclJoined {
     int limited, unlimited, most_blocks, windows, on_copy_engines;

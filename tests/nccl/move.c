@@ -21,13 +21,11 @@ size_t type_size(int type) {
 }
 
 size_t in_count(const Op *op, int members) {
-    const bool many = op->kind == REDUCE_SCATTER || op->kind == ALL_TO_ALL;
-    return op->kind == RECV ? 0 : many ? op->n * (size_t)members : op->n;
+    return op->kind == RECV ? 0 : op->kind == REDUCE_SCATTER ? op->n * (size_t)members : op->n;
 }
 
 size_t out_count(const Op *op, int members) {
-    const bool many = op->kind == ALL_GATHER || op->kind == ALL_TO_ALL;
-    return op->kind == SEND ? 0 : many ? op->n * (size_t)members : op->n;
+    return op->kind == SEND ? 0 : op->kind == ALL_GATHER ? op->n * (size_t)members : op->n;
 }
 
 /* ---- 16-bit floats ---- */
@@ -169,9 +167,6 @@ void move_share(const Meeting *m, int slot) {
         break;
     case BROADCAST:
         put(m, slot, 0, m->op[m->first.peer]->in, n);
-        break;
-    case ALL_TO_ALL:
-        for (int k = 0; k < m->members; k++) put(m, slot, (size_t)k * n, input(m->op[k], me * n), n);
         break;
     case SEND:
     case RECV:

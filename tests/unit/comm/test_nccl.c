@@ -190,36 +190,7 @@ static void gathers_of_windows(void *arg, Comm *c) {
     device_release(world_device, into, (size_t)(world * N) * sizeof *into);
 }
 
-/* An all-to-all of equal parts within one registered buffer. */
-static void all_to_all_of_windows(void *arg, Comm *c) {
-    enum { N = 5 };
-    const Group all = comm_everyone(c);
-    const int world = all.size, rank = all.rank;
-    int64_t counts[8];
-    float *memory = device_alloc(world_device, 2 * (size_t)(world * N) * sizeof *memory, "test");
-    float *out = memory + world * N;
-    (void)arg;
-    comm_register(c, &all, memory, 2 * (size_t)(world * N) * sizeof *memory);
-    for (int i = 0; i < world; i++) counts[i] = N;
-    for (int i = 0; i < world * N; i++) memory[i] = (float)(100 * rank + i);
-    comm_run(c, &(CommCall){.kind = COMM_ALL_TO_ALL,
-                            .dtype = F32,
-                            .group = all,
-                            .site = "windows",
-                            .in = memory,
-                            .out = out,
-                            .in_counts = counts,
-                            .out_counts = counts,
-                            .device = world_device});
-    device_wait(world_device);
-    for (int i = 0; i < world * N; i++)
-        CHECK(out[i] == (float)(100 * (i / N) + rank * N + i % N), "element %d is %g", i, out[i]);
-    comm_compare_places(c);
-    comm_unregister(c, memory);
-    device_release(world_device, memory, 2 * (size_t)(world * N) * sizeof *memory);
-}
-
-static void copies_between_windows_use_copy_engines(void **state) {
+static void gathers_between_windows_use_copy_engines(void **state) {
     (void)state;
     enum { RANKS = 3 };
     void *library = dlopen(HOST_NCCL, RTLD_NOW | RTLD_LOCAL);
@@ -229,9 +200,6 @@ static void copies_between_windows_use_copy_engines(void **state) {
     comm_threads(RANKS, NULL, over_nccl, &(Program){.run = gathers_of_windows, .registers = true});
     assert_int_equal(joined->windows - before.windows, 2 * RANKS);
     assert_int_equal(joined->on_copy_engines - before.on_copy_engines, 2 * RANKS);
-    comm_threads(RANKS, NULL, over_nccl, &(Program){.run = all_to_all_of_windows});
-    comm_threads(RANKS, NULL, over_nccl, &(Program){.run = all_to_all_of_windows, .registers = true});
-    assert_int_equal(joined->on_copy_engines - before.on_copy_engines, 3 * RANKS);
     dlclose(library);
 }
 
@@ -529,7 +497,7 @@ int main(void) {
         cmocka_unit_test(works_of_many_groups_interleave),
         cmocka_unit_test(time_in_which_the_device_waits_is_exposed),
         cmocka_unit_test(a_limit_on_thread_blocks_is_that_of_every_communicator),
-        cmocka_unit_test(copies_between_windows_use_copy_engines),
+        cmocka_unit_test(gathers_between_windows_use_copy_engines),
         cmocka_unit_test(a_library_without_windows_is_refused),
         cmocka_unit_test(different_offsets_in_windows_are_a_fault),
         cmocka_unit_test(windows_of_different_sizes_are_a_fault),
