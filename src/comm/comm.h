@@ -188,8 +188,9 @@ void comm_profile(Comm *, CommProfile profile[COMM_PROFILE], Device *computes);
 void comm_plan(Comm *, const CommCall *);
 /* The number of those that were noted, or that are open. */
 int comm_communicators(const Comm *, bool open);
-/* Bytes of device memory of the buffers of all that were noted. */
-size_t comm_device_bytes(const Comm *);
+/* Bytes of device memory of the buffers of all that were noted, if an operation has at most so many thread blocks
+ * (CommDeviceOptions). */
+size_t comm_device_bytes(const Comm *, int most_blocks);
 
 /* ---- flight recorder ---- */
 

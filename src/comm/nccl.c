@@ -723,20 +723,37 @@ Err comm_open_device(Comm *c, Device *device, const CommDeviceOptions *o, char t
 void comm_plan(Comm *c, const CommCall *call) {
     if (call->group.size == 1 || !has_operation(call)) return;
     const CommKey key = comm_key(call, true);
-    if (key.src < 0) comm_channel(c, &key);
+    if (key.src < 0) comm_channel(c, &key)->all_to_all |= call->kind == COMM_ALL_TO_ALL;
     for (int i = 0; key.src >= 0 && i < pair_count(call->group.size); i++) {
         const CommKey pair = pair_key(&key, i);
         if (is_in_pair(&pair, call->group.rank)) comm_channel(c, &pair);
     }
 }
 
-/* Device memory that NCCL takes when it first connects ranks, and for each communicator. Measured with NCCL 2.28.9
- * on two H100 with NVLink, by `bench train`: "taken" minus "planned" of runs with 1, 3 and 5 communicators. */
-static const size_t FIRST_BYTES = (size_t)465 << 20, COMMUNICATOR_BYTES = (size_t)411 << 20;
+/* MiB of device memory that NCCL takes when it first connects ranks, and for each other member of an all-to-all. Measured
+ * with NCCL 2.28.9 on H100 and H200 with NVLink, by `bench train`: "taken" minus "planned" of runs with 1 to 6
+ * communicators. If a member is on another host, NCCL gives each 2 channels, not 32 (ncclTopoComputeP2pChannels). */
+enum { FIRST_MIB = 465, PEER_MIB = 402, REMOTE_PEER_MIB = PEER_MIB / 16, GPUS_OF_HOST = 8 };
 
-size_t comm_device_bytes(const Comm *c) {
-    const size_t n = (size_t)comm_communicators(c, false);
-    return n ? FIRST_BYTES + n * COMMUNICATOR_BYTES : 0;
+/* MiB of a communicator whose operations have at most so many thread blocks, measured for 8, 10, 16, 20 and 24. NCCL
+ * chooses 24; 0 is its choice. */
+static int communicator_mib(int most_blocks) {
+    const int blocks = most_blocks && most_blocks < 24 ? most_blocks : 24;
+    return (blocks > 16 ? 123 : 36) + 12 * blocks;
+}
+
+size_t comm_device_bytes(const Comm *c, int most_blocks) {
+    int mib = 0;
+    for (size_t i = 0; i < c->channels.capacity; i++) {
+        const CommEntry *e = &c->channels.entry[i];
+        const CommChannel *ch = e->value;
+        if (!ch || e->key.device != 1) continue;
+        mib += (mib ? 0 : FIRST_MIB) + communicator_mib(most_blocks);
+        if (!ch->all_to_all) continue;
+        const bool remote = comm_member(&e->key, ch->members - 1) - comm_member(&e->key, 0) >= GPUS_OF_HOST;
+        mib += (ch->members - 1) * (remote ? REMOTE_PEER_MIB : PEER_MIB);
+    }
+    return (size_t)mib << 20;
 }
 
 int comm_communicators(const Comm *c, bool open) {

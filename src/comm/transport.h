@@ -36,6 +36,7 @@ typedef struct CommChannel {
     CommKey key;
     int members, member; /* of this rank */
     int64_t next;        /* sequence number of this rank's next operation */
+    bool all_to_all;     /* one is planned */
     void *state;         /* the transport's */
 } CommChannel;
 

@@ -52,7 +52,8 @@ static void plan_communicators(const Trainer *r, const Device *target, MemoryPla
     sync_plan(r->sync, r->comm);
     plan_messages(&r->layout, r->comm);
     plan->communicators = comm_communicators(r->comm, false);
-    if (uses_nccl(r, plan, target)) plan->part[MEMORY_gathered] += comm_device_bytes(r->comm);
+    if (uses_nccl(r, plan, target))
+        plan->part[MEMORY_gathered] += comm_device_bytes(r->comm, (int)r->config->gemm_sm_margin);
 }
 
 MemoryPlan memory_plan_new(const Config *c, const Derived *d, Comm *comm, const Device *target) {
