@@ -2,6 +2,8 @@
  * maximal subparts". */
 #include "base/utf8.h"
 
+#include "base/mem.h"
+
 #include <string.h>
 
 size_t utf8_next(const char *s, uint32_t *character) {
@@ -64,4 +66,14 @@ void utf8_repair(const char *s, size_t n, Str *out) {
         str_add(out, "\xEF\xBF\xBD", 3);
         i += (size_t)-scan((const unsigned char *)s + i, n - i);
     }
+}
+
+uint32_t *utf8_characters(const char *s, size_t n) {
+    uint32_t *of = mem_alloc((n + 1) * sizeof *of), count = 0;
+    for (size_t i = 0; i < n; i++) {
+        count += ((unsigned char)s[i] & 0xC0) != 0x80;
+        of[i] = count - 1;
+    }
+    of[n] = count;
+    return of;
 }

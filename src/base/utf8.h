@@ -17,5 +17,8 @@ bool utf8_valid(const char *s, size_t n);
 /* Appends the text with each maximal invalid subpart replaced by one U+FFFD (Unicode 3.9, as Python's
  * errors="replace"). */
 void utf8_repair(const char *s, size_t n, Str *out);
+/* The number of the character that each byte of valid UTF-8 belongs to, [n + 1]; the last element is the number of
+ * characters. n < 2^32. The caller frees it. */
+uint32_t *utf8_characters(const char *s, size_t n);
 
 #endif

@@ -15,6 +15,7 @@
             "fine-tune a pretrained BERT on labelled texts or questions, with accuracy per epoch")           \
     COMMAND(plan, false, "print the parameters, memory and schedule of a run without starting it")           \
     COMMAND(preprocess, false, "tokenize JSON Lines or plain text into .bin and .idx files")                 \
+    COMMAND(tokenize, false, "print the tokens of texts, with the characters that each stands for")          \
     COMMAND(merge, false, "merge several .bin/.idx datasets into one")                                       \
     COMMAND(generate, false, "continue prompts with a trained model")                                        \
     COMMAND(convert, false, "convert checkpoints from and to Hugging Face safetensors")                      \

@@ -97,7 +97,9 @@ static Err load_token(Added *a, const json_t *object, const Normalizer *z, Match
     ERR_RETURN(vocab_add(a->vocab, text, n, id));
     t.id = (int32_t)id;
     if (normalized) {
-        Err e = normalizer_run(z, m, text, n, NULL, &t.pattern);
+        Aligned pattern = {0};
+        Err e = normalizer_run(z, m, text, n, 0, &pattern);
+        t.pattern = pattern.text;
         if (!e.code && (!t.pattern.len || t.pattern.len > LONGEST))
             e = err_user("added_tokens: '%.60s' is empty or longer than %d bytes once it is normalized", text,
                          LONGEST);

@@ -31,12 +31,19 @@ struct Bpe {
 typedef struct Symbol {
     int32_t id; /* NONE once it is merged into its left neighbour */
     int32_t prev, next;
+    int32_t n; /* bytes */
 } Symbol;
 
-void ids_add(Ids *ids, int32_t id) {
-    if (ids->n == ids->cap) ids->v = mem_grow(ids->v, ids->cap = ids->cap * 2 + 64, sizeof *ids->v);
+void ids_add(Ids *ids, int32_t id, size_t begin, size_t end) {
+    if (ids->n == ids->cap) {
+        ids->v = mem_grow(ids->v, ids->cap = ids->cap * 2 + 64, sizeof *ids->v);
+        if (ids->spans) ids->at = mem_grow(ids->at, ids->cap, sizeof *ids->at);
+    }
+    if (ids->spans) ids->at[ids->n] = (Origin){(uint32_t)begin, (uint32_t)end};
     ids->v[ids->n++] = id;
 }
+
+void ids_free(Ids *ids) { free(ids->v), free(ids->at); }
 
 void bpe_free(Bpe *b) {
     if (!b) return;
@@ -174,44 +181,45 @@ static void propose(const Bpe *b, BpeWork *w, int32_t left) {
     if (m->id != NONE) heap_push(&w->heap, (uint64_t)m->rank << 32 | (uint32_t)left);
 }
 
-static size_t add_symbol(BpeWork *w, size_t count, int32_t id) {
-    w->symbols[count] = (Symbol){id, (int32_t)count - 1, (int32_t)count + 1};
+static size_t add_symbol(BpeWork *w, size_t count, int32_t id, size_t n) {
+    w->symbols[count] = (Symbol){id, (int32_t)count - 1, (int32_t)count + 1, (int32_t)n};
     return count + 1;
 }
 
 /* Makes one symbol per character. A character that is no token becomes its bytes (byte_fallback), else unk,
  * else it is dropped. */
 static size_t split(const Bpe *b, BpeWork *w, const char *s, size_t n) {
-    size_t count = 0;
-    bool pending = false; /* an unk that later ones may fuse with; bytes do not end it, as in the original */
+    size_t count = 0,
+           pending = 0; /* bytes of an unk that later ones may fuse with; bytes do not end it, as in the
+                                      original */
     for (size_t i = 0, width; i < n; i += width) {
         uint32_t c;
         width = utf8_next(s + i, &c);
         int32_t id = c < DIRECT ? b->direct[c] : vocab_id(b->vocab, s + i, width);
         if (id != NONE) {
-            if (pending) count = add_symbol(w, count, b->unk);
-            pending = false;
-            count = add_symbol(w, count, id);
+            if (pending) count = add_symbol(w, count, b->unk, pending);
+            pending = 0;
+            count = add_symbol(w, count, id, width);
             continue;
         }
         size_t known = 0;
         while (known < width && b->bytes[(unsigned char)s[i + known]] != NONE) known++;
         if (known == width) {
             for (size_t k = 0; k < width; k++)
-                count = add_symbol(w, count, b->bytes[(unsigned char)s[i + k]]);
+                count = add_symbol(w, count, b->bytes[(unsigned char)s[i + k]], 1);
         } else if (b->unk != NONE) {
-            if (pending && !b->fuse_unk) count = add_symbol(w, count, b->unk);
-            pending = true;
+            if (pending && !b->fuse_unk) count = add_symbol(w, count, b->unk, pending), pending = 0;
+            pending += width;
         }
     }
-    return pending ? add_symbol(w, count, b->unk) : count;
+    return pending ? add_symbol(w, count, b->unk, pending) : count;
 }
 
 void bpe_encode(const Bpe *b, BpeWork *w, const char *piece, size_t n, Ids *out) {
     CHECK(n < INT32_MAX, "a pre-token of %zu bytes", n);
     int32_t whole = b->ignore_merges ? vocab_id(b->vocab, piece, n) : NONE;
     if (whole != NONE) {
-        ids_add(out, whole);
+        ids_add(out, whole, 0, n);
         return;
     }
     if (n + 1 > w->symbol_cap)
@@ -228,6 +236,7 @@ void bpe_encode(const Bpe *b, BpeWork *w, const char *piece, size_t n, Ids *out)
             continue; /* the pair has changed since it was queued */
         s[left].id = id;
         s[left].next = s[right].next;
+        s[left].n += s[right].n;
         s[right].id = NONE;
         if ((size_t)s[left].next < count) {
             s[s[left].next].prev = left;
@@ -235,6 +244,7 @@ void bpe_encode(const Bpe *b, BpeWork *w, const char *piece, size_t n, Ids *out)
         }
         if (s[left].prev >= 0) propose(b, w, s[left].prev);
     }
+    size_t at = 0; /* as in the original, dropped characters do not count */
     for (size_t i = 0; i < count; i++)
-        if (s[i].id != NONE) ids_add(out, s[i].id);
+        if (s[i].id != NONE) ids_add(out, s[i].id, at, at + (size_t)s[i].n), at += (size_t)s[i].n;
 }

@@ -9,14 +9,19 @@
 #include <stdint.h>
 
 #include "base/err.h"
+#include "tokenizer/aligned.h"
 #include "tokenizer/heap.h"
 #include "tokenizer/vocab.h"
 
+/* Ids of tokens and, if `spans` is set before the first, the bytes of the pre-token that each stands for. */
 typedef struct Ids {
     int32_t *v;
     size_t n, cap;
+    bool spans;
+    Origin *at; /* [n] */
 } Ids;
-void ids_add(Ids *, int32_t id);
+void ids_add(Ids *, int32_t id, size_t begin, size_t end);
+void ids_free(Ids *);
 
 typedef struct Bpe Bpe;
 

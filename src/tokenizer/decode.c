@@ -220,6 +220,7 @@ static Err run_step(const Step *step, Matcher *m, const Texts *in, Texts *out) {
     if (step->kind == BYTE_FALLBACK) return byte_fallback(in, out), ERR_OK;
     if (step->kind == FUSE) return texts_add(out, in->bytes.s ? in->bytes.s : "", in->bytes.len), ERR_OK;
     Str text = {0};
+    Aligned replaced = {0};
     Err e = ERR_OK;
     for (size_t i = 0; i < in->n && !e.code; i++) {
         size_t n;
@@ -233,13 +234,13 @@ static Err run_step(const Step *step, Matcher *m, const Texts *in, Texts *out) {
         else if (step->kind == WORDPIECE)
             wordpiece(step, i == 0, s, n, out);
         else {
-            str_clear(&text);
-            e = replace_all(step->pattern, &step->content, m, s, n, &text);
-            texts_add(out, text.s ? text.s : "", text.len);
+            aligned_clear(&replaced);
+            e = replace_all(step->pattern, &step->content, m, (View){s, n, NULL}, &replaced);
+            texts_add(out, aligned_view(&replaced).text, replaced.text.len);
         }
     }
     if (step->kind == BYTE_LEVEL) texts_add(out, text.s ? text.s : "", text.len);
-    str_free(&text);
+    str_free(&text), aligned_free(&replaced);
     return e;
 }
 

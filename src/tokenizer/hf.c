@@ -17,6 +17,7 @@
 #include "tokenizer/post.h"
 #include "tokenizer/pretokenize.h"
 #include "tokenizer/type.h"
+#include "tokenizer/unicode.h"
 #include "base/utf8.h"
 
 typedef struct Hf {
@@ -35,7 +36,7 @@ void hf_free(void *impl) {
     normalizer_free(h->normalizer);
     pretokenizer_free(h->pre);
     added_free(h->added);
-    free(h->post.before.v), free(h->post.after.v);
+    ids_free(&h->post.before), ids_free(&h->post.after);
     decoder_free(h->decoder);
     free(h);
 }
@@ -156,9 +157,8 @@ static Err open_hf(const TokenizerConfig *c, Tokenizer *t) {
 typedef struct Encoding {
     const Hf *h;
     unsigned flags;
-    const char *text; /* the whole text */
-    Str normalized;   /* the stretch between two added tokens */
-    size_t first;     /* bytes of that stretch that begin the text */
+    const char *text;   /* the whole text */
+    Aligned normalized; /* the stretch between two added tokens */
     Matcher *matcher;
     PreTokenizerWork *pre;
     TokenModelWork model;
@@ -166,36 +166,88 @@ typedef struct Encoding {
     Err err;
 } Encoding;
 
-static void encode_piece(void *arg, const char *piece, size_t n) {
+/* NormalizedString::convert_offsets: the origin of a part; a part that is empty or not within the text stays as it is. */
+static Origin origin_of(View v, Origin part) {
+    if (part.begin == part.end && v.n) return (Origin){v.at[0].begin + part.begin, v.at[0].begin + part.end};
+    if (part.begin >= part.end || part.end > v.n) return part;
+    return (Origin){v.at[part.begin].begin, v.at[part.end - 1].end};
+}
+
+static void encode_piece(void *arg, View piece) {
     Encoding *e = arg;
-    token_model_encode(&e->h->model, &e->model, piece, n, e->out);
+    const size_t before = e->out->n;
+    token_model_encode(&e->h->model, &e->model, piece.text, piece.n, e->out);
+    for (size_t i = before; e->out->spans && i < e->out->n; i++)
+        e->out->at[i] = origin_of(piece, e->out->at[i]);
 }
 
 static void encode_normalized(void *arg, int32_t id, size_t begin, size_t end) {
     Encoding *e = arg;
     if (e->err.code) return;
+    const View v = view_slice(aligned_view(&e->normalized), begin, end);
+    const Origin all = e->out->spans ? origin_of(v, (Origin){0, (uint32_t)v.n}) : (Origin){0, 0};
     if (id >= 0)
-        ids_add(e->out, id);
+        ids_add(e->out, id, all.begin, all.end);
     else
-        e->err = pretokenizer_run(e->h->pre, e->pre, e->matcher, e->first > begin ? e->first - begin : 0,
-                                  e->normalized.s + begin, end - begin, encode_piece, e);
+        e->err = pretokenizer_run(e->h->pre, e->pre, e->matcher, v, encode_piece, e);
 }
 
 static void encode_raw(void *arg, int32_t id, size_t begin, size_t end) {
     Encoding *e = arg;
     if (e->err.code) return;
     if (id >= 0) {
-        ids_add(e->out, id);
+        ids_add(e->out, id, begin, end);
         return;
     }
-    const bool aligned = !begin && end && pretokenizer_knows_first(e->h->pre);
-    uint32_t c;
-    e->first = aligned ? utf8_next(e->text, &c) : 0;
-    e->err = normalizer_run(e->h->normalizer, e->matcher, e->text + begin, end - begin,
-                            aligned ? &e->first : NULL, &e->normalized);
+    e->err =
+        normalizer_run(e->h->normalizer, e->matcher, e->text + begin, end - begin, begin, &e->normalized);
+    const View v = aligned_view(&e->normalized);
     if (!e->err.code)
-        added_split(e->h->added, true, e->flags & TOKENIZER_SPECIAL_AS_TEXT, e->normalized.s,
-                    e->normalized.len, encode_normalized, e);
+        added_split(e->h->added, true, e->flags & TOKENIZER_SPECIAL_AS_TEXT, v.text, v.n, encode_normalized,
+                    e);
+}
+
+/* Bytes to characters, as BytesToCharOffsetConverter: a span that begins behind the text stays in bytes. */
+static Origin in_characters(const uint32_t *characters, size_t n, Origin at) {
+    if (at.begin >= n) return at;
+    const uint32_t begin = characters[at.begin];
+    if (at.end < n) return (Origin){begin, characters[at.end]};
+    return (Origin){begin, at.end == n ? characters[n - 1] + 1 : begin + 2};
+}
+
+/* The blanks of byte-level vocabularies, and others. */
+static bool is_blank(uint32_t c) { return c == byte_to_char(' ') || unicode_is_space(c); }
+
+/* The span without the blanks at the ends of the token (process_offsets in pre_tokenizers/byte_level.rs). A single blank at
+ * the beginning of a text stays if the pre-tokenizer may have put it there. */
+static Origin trim(const Post *post, const char *token, size_t n, bool is_first, Origin at) {
+    uint32_t c, leading = 0, trailing = 0;
+    for (size_t i = 0, width; i < n && (width = utf8_next(token + i, &c), is_blank(c)); i += width) leading++;
+    for (size_t i = n; i && (utf8_next(token + utf8_prev(token, i), &c), is_blank(c));
+         i = utf8_prev(token, i))
+        trailing++;
+    for (size_t k = 0; k < post->n_trims; k++) {
+        const bool stays = leading == 1 && post->trims[k].prefix && (is_first || !at.begin);
+        if (!stays) at.begin = at.begin + leading < at.end ? at.begin + leading : at.end;
+        if (trailing && at.end >= trailing)
+            at.end = at.end - trailing > at.begin ? at.end - trailing : at.begin;
+    }
+    return at;
+}
+
+/* Spans of bytes to what the original returns. An added token may have blanks at its ends, which are not in its spelling. */
+static void finish_spans(const Tokenizer *t, const char *text, size_t n, Ids *ids, size_t first) {
+    const Hf *h = t->impl;
+    uint32_t *characters = utf8_characters(text, n);
+    for (size_t i = first; i < ids->n; i++) {
+        const Origin at = ids->at[i];
+        size_t length = 0;
+        const char *token = hf_token_text(t, ids->v[i], &length);
+        const bool added = at.begin <= at.end && at.end <= n && added_text(h->added, ids->v[i], &(size_t){0});
+        ids->at[i] = trim(&h->post, added ? text + at.begin : token, added ? at.end - at.begin : length,
+                          i == first, in_characters(characters, n, at));
+    }
+    free(characters);
 }
 
 Err hf_encode(const Tokenizer *t, unsigned flags, const char *text, size_t n, Ids *out) {
@@ -210,15 +262,18 @@ Err hf_encode(const Tokenizer *t, unsigned flags, const char *text, size_t n, Id
                   .text = text,
                   .matcher = matcher_new(),
                   .pre = pretokenizer_work_new(h->pre),
+                  .normalized.tracks = out->spans || pretokenizer_needs_origins(h->pre),
                   .out = out};
     bool around = flags & TOKENIZER_ADD_SPECIAL;
-    for (size_t i = 0; around && i < h->post.before.n; i++) ids_add(out, h->post.before.v[i]);
+    for (size_t i = 0; around && i < h->post.before.n; i++) ids_add(out, h->post.before.v[i], 0, 0);
+    const size_t first = out->n;
     added_split(h->added, false, flags & TOKENIZER_SPECIAL_AS_TEXT, text, n, encode_raw, &e);
-    for (size_t i = 0; around && i < h->post.after.n; i++) ids_add(out, h->post.after.v[i]);
+    if (out->spans && !e.err.code) finish_spans(t, text, n, out, first);
+    for (size_t i = 0; around && i < h->post.after.n; i++) ids_add(out, h->post.after.v[i], 0, 0);
     matcher_free(e.matcher);
     pretokenizer_work_free(e.pre);
     token_model_work_free(&e.model);
-    str_free(&e.normalized), str_free(&repaired);
+    aligned_free(&e.normalized), str_free(&repaired);
     return e.err;
 }
 

@@ -203,185 +203,135 @@ Err normalizer_load(const json_t *object, Normalizer **out) {
     return e;
 }
 
-Err replace_all(const Regex *pattern, const Str *content, Matcher *m, const char *text, size_t n, Str *out) {
+/* The content of a replacement comes from where the last character of the match does. */
+Err replace_all(const Regex *pattern, const Str *content, Matcher *m, View text, Aligned *out) {
     Spans spans = {0};
-    Err e = regex_spans(pattern, m, text, n, &spans);
-    size_t limit = out->len + n * MAX_GROWTH + FREE_GROWTH;
+    Err e = regex_spans(pattern, m, text.text, text.n, &spans);
+    const size_t limit = out->text.len + text.n * MAX_GROWTH + FREE_GROWTH;
     for (size_t i = 0; i < spans.n && !e.code; i++) {
         const Span *s = &spans.v[i];
+        Origin origin = {0, 0};
+        if (text.at && s->end) origin = text.at[s->end - 1];
+        if (text.at && !s->end) origin = (Origin){text.at[0].begin, text.at[0].begin};
         if (s->match)
-            str_add(out, content->s, content->len);
+            aligned_insert(out, content->s, content->len, origin);
         else
-            str_add(out, text + s->begin, s->end - s->begin);
-        if (out->len > limit)
+            aligned_add(out, view_slice(text, s->begin, s->end));
+        if (out->text.len > limit)
             e = err_user("a Replace of the tokenizer makes more than %d times its input", MAX_GROWTH);
     }
     free(spans.v);
     return e;
 }
 
-static void strip(const Step *step, const char *text, size_t n, Str *out) {
-    size_t begin = 0;
+static void strip(const Step *step, View v, Aligned *out) {
+    size_t begin = 0, end = v.n;
     uint32_t c;
-    for (size_t width; step->left && begin < n; begin += width) {
-        width = utf8_next(text + begin, &c);
+    for (size_t width; step->left && begin < end; begin += width) {
+        width = utf8_next(v.text + begin, &c);
         if (!unicode_is_space(c)) break;
     }
-    for (size_t at; step->right && n > begin; n = at) {
-        at = utf8_prev(text, n);
-        utf8_next(text + at, &c);
+    for (size_t at; step->right && end > begin; end = at) {
+        at = utf8_prev(v.text, end);
+        utf8_next(v.text + at, &c);
         if (!unicode_is_space(c)) break;
     }
-    str_add(out, text + begin, n - begin);
+    aligned_add(out, view_slice(v, begin, end));
 }
 
-/* One part of the text: the first rule of the charsmap that matches its beginning replaces all of it. */
-static bool map_part(const Charsmap *m, const char *part, size_t n, Str *out) {
+static int chars_in(const char *text, size_t n) {
+    int chars = 0;
+    for (size_t i = 0; i < n; i++) chars += ((unsigned char)text[i] & 0xC0) != 0x80;
+    return chars;
+}
+
+/* One part of the text: the first rule of the charsmap that matches its beginning replaces all of it. Characters replace
+ * characters one by one; the last ones are additional, or the last one replaces the rest. */
+static bool map_part(const Charsmap *m, const char *part, size_t n, Edit *e) {
     const char *to;
     size_t to_n;
     if (!charsmap_find(m, CHARSMAP_SHORTEST, part, n, &to, &to_n)) return false;
-    str_add(out, to, to_n);
+    const int had = chars_in(part, n), has = chars_in(to, to_n);
+    for (size_t at = 0, k = 0; at < to_n; k++) {
+        uint32_t c;
+        at += utf8_next(to + at, &c);
+        edit_put(e, c, (int)k >= had);
+    }
+    if (has < had) edit_remove(e, had - has);
     return true;
 }
 
 enum { SHORT_CLUSTER = 6 };
 
 /* Not what SentencePiece does: rules apply to short grapheme clusters as a whole, then to characters. */
-static void apply_charsmap(const Charsmap *m, const char *text, size_t n, Str *out) {
-    for (size_t i = 0, end; i < n; i = end) {
-        end = i + unicode_cluster(text + i, n - i);
-        if (end - i < SHORT_CLUSTER && map_part(m, text + i, end - i, out)) continue;
+static void apply_charsmap(const Charsmap *m, View v, Aligned *out) {
+    Edit e = {.from = v, .out = out};
+    for (size_t i = 0, end; i < v.n; i = end) {
+        end = i + unicode_cluster(v.text + i, v.n - i);
+        if (end - i < SHORT_CLUSTER && map_part(m, v.text + i, end - i, &e)) continue;
         for (size_t at = i, width; at < end; at += width) {
             uint32_t c;
-            width = utf8_next(text + at, &c);
-            if (!map_part(m, text + at, width, out)) str_add(out, text + at, width);
+            width = utf8_next(v.text + at, &c);
+            if (!map_part(m, v.text + at, width, &e)) edit_put(&e, c, 0);
         }
     }
+    edit_end(&e);
 }
 
-static Err run_step(const Step *step, Matcher *m, const char *text, size_t n, Str *out) {
+static Origin origin_at(View v, size_t i) { return v.at ? v.at[i] : (Origin){0, 0}; }
+
+static Err run_step(const Step *step, Matcher *m, View v, Aligned *out) {
     switch (step->kind) {
     case FORM:
-        unicode_normalize(text, n, step->compat, step->compose, out);
+        unicode_normalize(v, step->compat, step->compose, out);
         break;
     case LOWERCASE:
-        unicode_lower(text, n, out);
+        unicode_lower(v, out);
         break;
     case PREPEND:
-        if (n) str_add(out, step->content.s, step->content.len);
-        str_add(out, text, n);
+        if (v.n) aligned_insert(out, step->content.s, step->content.len, origin_at(v, 0));
+        aligned_add(out, v);
         break;
     case MAP:
-        for (size_t i = 0; i < n;) {
+        for (size_t i = 0, end; i < v.n; i = end) {
             uint32_t c;
-            i += utf8_next(text + i, &c);
-            step->map(c, out);
+            end = i + utf8_next(v.text + i, &c);
+            step->map(c, &out->text);
+            aligned_fill(out, origin_at(v, i));
         }
         break;
     case STRIP:
-        strip(step, text, n, out);
+        strip(step, v, out);
         break;
     case CHARSMAP:
-        apply_charsmap(step->charsmap, text, n, out);
+        apply_charsmap(step->charsmap, v, out);
         break;
     case BYTES:
-        for (size_t i = 0; i < n; i++) utf8_put(out, byte_to_char((unsigned char)text[i]));
+        for (size_t i = 0; i < v.n; i++) {
+            utf8_put(&out->text, byte_to_char((unsigned char)v.text[i]));
+            aligned_fill(out, origin_at(v, i));
+        }
         break;
     case REPLACE:
-        return replace_all(step->pattern, &step->content, m, text, n, out);
+        return replace_all(step->pattern, &step->content, m, v, out);
     }
     return ERR_OK;
 }
 
-static size_t chars_in(const char *text, size_t n) {
-    size_t chars = 0;
-    for (size_t i = 0; i < n; i++) chars += ((unsigned char)text[i] & 0xC0) != 0x80;
-    return chars;
-}
-
-static size_t bytes_of(const Str *text, size_t chars) {
-    size_t at = 0;
-    for (uint32_t c; chars && at < text->len; chars--) at += utf8_next(text->s + at, &c);
-    return at;
-}
-
-/* A replacement is aligned character by character with what it replaces, and the rest of it with the last one.
- * Characters that are deleted at the beginning shift the alignment of all others. */
-static size_t first_of_charsmap(const Charsmap *m, const char *text, size_t n, size_t first, const Str *out) {
-    uint32_t c;
-    Str made = {0};
-    size_t part = unicode_cluster(text, n);
-    if (part >= SHORT_CLUSTER || !map_part(m, text, part, &made)) {
-        part = utf8_next(text, &c);
-        if (!map_part(m, text, part, &made)) str_add(&made, text, part);
-    }
-    const size_t had = chars_in(text, part), has = chars_in(made.s, made.len), wanted = chars_in(text, first);
-    str_free(&made);
-    if (!has) return bytes_of(out, wanted);
-    return bytes_of(out, has > had && wanted >= had ? has : wanted < has ? wanted : has);
-}
-
-/* The content of a Replace is aligned with the last byte of the match. */
-static Err first_of_replace(const Step *step, Matcher *m, const char *text, size_t n, size_t *first) {
-    Spans spans = {0};
-    Err e = regex_spans(step->pattern, m, text, n, &spans);
-    size_t bytes = 0;
-    for (size_t i = 0; i < spans.n && spans.v[i].begin <= *first; i++) {
-        const Span *s = &spans.v[i];
-        if (!s->match)
-            bytes += (s->end < *first ? s->end : *first) - s->begin;
-        else if (s->end <= *first)
-            bytes += step->content.len;
-    }
-    *first = bytes;
-    free(spans.v);
-    return e;
-}
-
-/* Replaces `first` bytes of the step's text by those of its output. */
-static Err align_first(const Step *step, Matcher *m, const char *text, size_t n, const Str *out,
-                       size_t *first) {
-    Str alone = {0};
-    if (!*first) return ERR_OK;
-    switch (step->kind) {
-    case REPLACE:
-        return first_of_replace(step, m, text, n, first);
-    case CHARSMAP:
-        *first = first_of_charsmap(step->charsmap, text, n, *first, out);
-        break;
-    case PREPEND:
-        *first += step->content.len;
-        break;
-    case STRIP:
-        strip(&(Step){.left = step->left}, text, n, &alone);
-        *first = n - alone.len < *first ? *first - (n - alone.len) : 0;
-        break;
-    default: /* each character for itself, except that a mark can be composed with the first one */
-        run_step(step, m, text, *first, &alone);
-        *first = !alone.len || (alone.len <= out->len && !memcmp(alone.s, out->s, alone.len))
-                     ? alone.len
-                     : bytes_of(out, 1);
-    }
-    if (*first > out->len) *first = out->len;
-    str_free(&alone);
-    return ERR_OK;
-}
-
-Err normalizer_run(const Normalizer *z, Matcher *m, const char *text, size_t n, size_t *first, Str *out) {
-    str_clear(out);
-    str_add(out, text, n);
-    Str next = {0};
+Err normalizer_run(const Normalizer *z, Matcher *m, const char *text, size_t n, size_t at, Aligned *out) {
+    aligned_clear(out);
+    aligned_original(out, text, n, at);
+    Aligned next = {.tracks = out->tracks};
     Err e = ERR_OK;
     for (size_t i = 0; i < z->n && !e.code; i++) {
-        str_clear(&next);
-        e = run_step(&z->steps[i], m, out->s, out->len, &next);
-        if (first && !e.code) e = align_first(&z->steps[i], m, out->s, out->len, &next, first);
-        if (!e.code && next.len > n * MAX_GROWTH + FREE_GROWTH)
+        aligned_clear(&next);
+        e = run_step(&z->steps[i], m, aligned_view(out), &next);
+        if (!e.code && next.text.len > n * MAX_GROWTH + FREE_GROWTH)
             e = err_user("the normalizer makes more than %d times its input", MAX_GROWTH);
-        Str swap = *out;
+        const Aligned swap = *out;
         *out = next;
         next = swap;
     }
-    str_free(&next);
+    aligned_free(&next);
     return e;
 }

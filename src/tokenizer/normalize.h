@@ -8,7 +8,7 @@
 #include <jansson.h>
 
 #include "base/err.h"
-#include "base/str.h"
+#include "tokenizer/aligned.h"
 #include "tokenizer/regex.h"
 
 typedef struct Normalizer Normalizer;
@@ -17,13 +17,12 @@ typedef struct Normalizer Normalizer;
 Err normalizer_load(const json_t *, Normalizer **out);
 void normalizer_free(Normalizer *);
 
-/* Replaces `out` by the normalized text; text is valid UTF-8. first: NULL, or the bytes at the beginning of `text`
- * that begin the user's text (its first character, or 0), replaced by the bytes of `out` that the original aligns
- * with them. Errors: a regex that exceeds its limits, a text that grows without bound. */
-Err normalizer_run(const Normalizer *, Matcher *, const char *text, size_t n, size_t *first, Str *out);
+/* Replaces `out` by the normalized text; text is valid UTF-8, at byte `at` of the original text. Errors: a regex that
+ * exceeds its limits, a text that grows without bound. */
+Err normalizer_run(const Normalizer *, Matcher *, const char *text, size_t n, size_t at, Aligned *out);
 
 /* Appends `text` with every match of the regex replaced. Errors: as above. */
-Err replace_all(const Regex *, const Str *content, Matcher *, const char *text, size_t n, Str *out);
+Err replace_all(const Regex *, const Str *content, Matcher *, View text, Aligned *out);
 /* The "pattern" of a Replace or Split: {"String": s} or {"Regex": r}. */
 Err pattern_load(const json_t *object, const char *where, Regex **out);
 

@@ -9,7 +9,7 @@ static const char WHERE[] = "post_processor";
 static Err add_id(const json_t *id, int32_t limit, Ids *out) {
     json_int_t v = json_is_integer(id) ? json_integer_value(id) : -1;
     if (v < 0 || v >= limit) return err_user("post_processor adds an id that is not in [0, %d)", limit);
-    ids_add(out, (int32_t)v);
+    ids_add(out, (int32_t)v, 0, 0);
     return ERR_OK;
 }
 
@@ -45,11 +45,21 @@ static Err template(const json_t *object, int32_t limit, Post *out) {
     return text_seen ? ERR_OK : err_user("post_processor.single must hold sequence A exactly once");
 }
 
+static Err load_trim(const json_t *object, Post *out) {
+    bool trims, prefix;
+    ERR_RETURN(field_bool(object, WHERE, "trim_offsets", true, &trims));
+    ERR_RETURN(field_bool(object, WHERE, "add_prefix_space", true, &prefix));
+    if (!trims) return ERR_OK;
+    if (out->n_trims == POST_TRIMS) return err_user("post_processor: more than %d trim offsets", POST_TRIMS);
+    out->trims[out->n_trims++].prefix = prefix;
+    return ERR_OK;
+}
+
 Err post_load(const json_t *object, int32_t limit, Post *out) {
     const char *type;
     if (!object) return ERR_OK;
     ERR_RETURN(field_text(object, WHERE, "type", &type, NULL));
-    if (!strcmp(type, "ByteLevel")) return ERR_OK;
+    if (!strcmp(type, "ByteLevel")) return load_trim(object, out);
     if (!strcmp(type, "Sequence")) {
         const json_t *list;
         ERR_RETURN(field_array(object, WHERE, "processors", &list));
@@ -62,6 +72,7 @@ Err post_load(const json_t *object, int32_t limit, Post *out) {
     if (!strcmp(type, "TemplateProcessing")) return template(object, limit, out);
     if (!strcmp(type, "RobertaProcessing") || !strcmp(type, "BertProcessing")) {
         const json_t *cls, *sep; /* ["<s>", 0] */
+        if (*type == 'R') ERR_RETURN(load_trim(object, out));
         ERR_RETURN(field_array(object, WHERE, "cls", &cls));
         ERR_RETURN(field_array(object, WHERE, "sep", &sep));
         ERR_RETURN(add_id(json_array_get(cls, 1), limit, &out->before));

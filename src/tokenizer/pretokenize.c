@@ -36,7 +36,7 @@ struct PreTokenizerWork {
     size_t n;
     struct {
         Spans spans;
-        Str text;
+        Aligned text;
     } step[];
 };
 
@@ -210,7 +210,7 @@ PreTokenizerWork *pretokenizer_work_new(const PreTokenizer *p) {
 
 void pretokenizer_work_free(PreTokenizerWork *w) {
     if (!w) return;
-    for (size_t i = 0; i < w->n; i++) free(w->step[i].spans.v), str_free(&w->step[i].text);
+    for (size_t i = 0; i < w->n; i++) free(w->step[i].spans.v), aligned_free(&w->step[i].text);
     free(w);
 }
 
@@ -249,22 +249,19 @@ typedef struct Run {
     Err err;
 } Run;
 
-/* Updates the bytes that begin the user's text. */
-static void metaspace(const Step *step, size_t *first, const char *text, size_t n, Str *out) {
+static Origin origin_at(View v, size_t i) { return v.at ? v.at[i] : (Origin){0, 0}; }
+
+/* FIRST: at the beginning of the original text. */
+static void metaspace(const Step *step, View v, Aligned *out) {
     const Str *meta = &step->meta;
-    const size_t from = *first;
-    bool has = *text == ' ' || (n >= meta->len && !memcmp(text, meta->s, meta->len));
-    if (!has && (step->prepend == ALWAYS || (step->prepend == FIRST && from))) {
-        str_add(out, meta->s, meta->len);
-        *first = from ? meta->len : 0;
-    } else
-        *first = 0;
-    for (size_t i = 0; i < n; i++) {
-        if (i < from) *first += text[i] == ' ' ? meta->len : 1;
-        if (text[i] == ' ')
-            str_add(out, meta->s, meta->len);
+    const bool has = *v.text == ' ' || (v.n >= meta->len && !memcmp(v.text, meta->s, meta->len));
+    if (!has && (step->prepend == ALWAYS || (step->prepend == FIRST && !v.at[0].begin)))
+        aligned_insert(out, meta->s, meta->len, origin_at(v, 0));
+    for (size_t i = 0; i < v.n; i++) {
+        if (v.text[i] == ' ')
+            aligned_insert(out, meta->s, meta->len, origin_at(v, i));
         else
-            str_add(out, text + i, 1);
+            aligned_add(out, view_slice(v, i, i + 1));
     }
 }
 
@@ -283,55 +280,53 @@ static void class_spans(bool (*is_member)(uint32_t), const char *text, size_t n,
 }
 
 /* False if r->err is set. */
-static bool pretokenize_run(Run *r, size_t depth, size_t first, const char *text, size_t n) {
-    if (!n) return true;
-    if (depth == r->p->n) return r->fn(r->arg, text, n), true;
+static bool pretokenize_run(Run *r, size_t depth, View v) {
+    if (!v.n) return true;
+    if (depth == r->p->n) return r->fn(r->arg, v), true;
     const Step *step = &r->p->steps[depth];
     Spans *spans = &r->w->step[depth].spans;
-    Str *next = &r->w->step[depth].text;
-    str_clear(next);
+    Aligned *next = &r->w->step[depth].text;
+    aligned_clear(next);
+    next->tracks = v.at != NULL;
     switch (step->kind) {
     case PREFIX:
-        if (*text != ' ') str_puts(next, " ");
-        str_add(next, text, n);
-        if (first) first += next->len - n;
+        if (*v.text != ' ') aligned_insert(next, " ", 1, origin_at(v, 0));
+        aligned_add(next, v);
         break;
     case BYTES:
-        for (size_t i = 0, from = first; i < n; i++) {
-            utf8_put(next, byte_to_char((unsigned char)text[i]));
-            if (i < from) first = next->len;
+        for (size_t i = 0; i < v.n; i++) {
+            utf8_put(&next->text, byte_to_char((unsigned char)v.text[i]));
+            aligned_fill(next, origin_at(v, i));
         }
         break;
     case METASPACE:
-        metaspace(step, &first, text, n, next);
+        metaspace(step, v, next);
         break;
     case SPLIT:
         if (step->pattern)
-            r->err = regex_spans(step->pattern, r->matcher, text, n, spans);
+            r->err = regex_spans(step->pattern, r->matcher, v.text, v.n, spans);
         else
-            class_spans(step->is_member, text, n, spans);
+            class_spans(step->is_member, v.text, v.n, spans);
         if (r->err.code) return false;
         apply_behavior(spans, step->behavior, step->invert);
         for (size_t i = 0; i < spans->n; i++) {
             const Span s = spans->v[i];
-            if (!s.match && !pretokenize_run(r, depth + 1, first > s.begin ? first - s.begin : 0,
-                                             text + s.begin, s.end - s.begin))
-                return false;
+            if (!s.match && !pretokenize_run(r, depth + 1, view_slice(v, s.begin, s.end))) return false;
         }
         return true;
     }
-    return pretokenize_run(r, depth + 1, first, next->s, next->len);
+    return pretokenize_run(r, depth + 1, aligned_view(next));
 }
 
-bool pretokenizer_knows_first(const PreTokenizer *p) {
+bool pretokenizer_needs_origins(const PreTokenizer *p) {
     for (size_t i = 0; i < p->n; i++)
         if (p->steps[i].kind == METASPACE && p->steps[i].prepend == FIRST) return true;
     return false;
 }
 
-Err pretokenizer_run(const PreTokenizer *p, PreTokenizerWork *w, Matcher *m, size_t first, const char *text,
-                     size_t n, PieceFn *fn, void *arg) {
+Err pretokenizer_run(const PreTokenizer *p, PreTokenizerWork *w, Matcher *m, View text, PieceFn *fn,
+                     void *arg) {
     Run r = {p, w, m, fn, arg, ERR_OK};
-    pretokenize_run(&r, 0, first, text, n);
+    pretokenize_run(&r, 0, text);
     return r.err;
 }

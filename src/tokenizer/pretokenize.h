@@ -12,6 +12,7 @@
 #include <stdint.h>
 
 #include "base/err.h"
+#include "tokenizer/aligned.h"
 #include "tokenizer/regex.h"
 
 typedef struct PreTokenizer PreTokenizer;
@@ -23,13 +24,11 @@ void pretokenizer_free(PreTokenizer *);
 PreTokenizerWork *pretokenizer_work_new(const PreTokenizer *);
 void pretokenizer_work_free(PreTokenizerWork *);
 
-/* Calls fn for each non-empty piece, in order. `first`: bytes at the beginning of the text that are aligned with the
- * beginning of the user's text (normalizer_run). Errors: from a regex. */
-/* False: `first` has no effect. */
-bool pretokenizer_knows_first(const PreTokenizer *);
-typedef void PieceFn(void *arg, const char *piece, size_t n);
-Err pretokenizer_run(const PreTokenizer *, PreTokenizerWork *, Matcher *, size_t first, const char *text,
-                     size_t n, PieceFn *fn, void *arg);
+/* Whether the origins of the text change its pieces: a Metaspace that prefixes the beginning of the original text. */
+bool pretokenizer_needs_origins(const PreTokenizer *);
+/* Calls fn for each non-empty piece, in order. Errors: from a regex. */
+typedef void PieceFn(void *arg, View piece);
+Err pretokenizer_run(const PreTokenizer *, PreTokenizerWork *, Matcher *, View text, PieceFn *fn, void *arg);
 
 /* The character that spells a byte in a byte-level vocabulary, and back: -1 for any other character. */
 uint32_t byte_to_char(unsigned char byte);

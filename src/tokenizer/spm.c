@@ -154,39 +154,48 @@ static void normalize_prefix(const SpmNormalizer *z, const Trie *user, const cha
     *to = text, *to_n = *bytes;
 }
 
+/* Appends to the normalized text; `at` bytes of the text have been consumed before. */
+static void append(Aligned *out, const char *text, size_t n, size_t at) {
+    aligned_insert(out, text, n, (Origin){(uint32_t)at, (uint32_t)at});
+}
+
 static bool ends_with(const Str *s, const char *end, size_t n) {
     return s->len >= n && !memcmp(s->s + s->len - n, end, n);
 }
 
-static void normalize(const SpmNormalizer *z, bool suffix, const Trie *user, const char *text, size_t n,
-                      Str *out) {
+/* Returns how much of the text has been consumed: the end of the last token. */
+static size_t normalize(const SpmNormalizer *z, bool suffix, const Trie *user, const char *text, size_t n,
+                        Aligned *out) {
     const char *space = z->escape_whitespaces ? SPACE : " ", *to;
+    const size_t space_n = strlen(space);
     size_t i = 0, bytes, to_n;
     for (; z->remove_extra_whitespaces && i < n; i += bytes) {
         normalize_prefix(z, user, text + i, n - i, &bytes, &to, &to_n);
         if (to_n != 1 || *to != ' ') break;
     }
-    if (i == n) return;
-    if (!suffix && z->dummy_prefix) str_puts(out, space);
+    if (i == n) return n;
+    if (!suffix && z->dummy_prefix) append(out, space, space_n, i);
     bool after_space = z->remove_extra_whitespaces;
     for (; i < n; i += bytes) {
         normalize_prefix(z, user, text + i, n - i, &bytes, &to, &to_n);
         while (after_space && to_n && *to == ' ') to++, to_n--;
         for (size_t k = 0; k < to_n; k++) {
-            if (to[k] == ' ')
-                str_puts(out, space);
-            else
-                str_add(out, to + k, 1);
+            const bool blank = to[k] == ' ';
+            append(out, blank ? space : to + k, blank ? space_n : 1, i);
         }
         if (to_n) after_space = to[to_n - 1] == ' ' && z->remove_extra_whitespaces;
     }
-    if (z->remove_extra_whitespaces)
-        while (ends_with(out, space, strlen(space))) out->len -= strlen(space);
-    if (suffix && z->dummy_prefix) str_puts(out, space);
+    while (z->remove_extra_whitespaces && ends_with(&out->text, space, space_n)) {
+        out->text.len -= space_n;
+        if (out->tracks) out->count = out->text.len, i = out->at[out->count].begin;
+    }
+    if (suffix && z->dummy_prefix) append(out, space, space_n, i);
+    return i;
 }
 
 typedef struct Emitting {
     const Spm *s;
+    const char *text; /* normalized */
     Ids *out;
     bool after_unk; /* unknown neighbours are one token */
 } Emitting;
@@ -195,35 +204,55 @@ typedef struct Emitting {
 static void emit(void *arg, const char *text, size_t n, int32_t id) {
     Emitting *e = arg;
     const bool unk = id < 0 || id == e->s->m.unk || e->s->m.pieces[id].type == PIECE_CONTROL;
+    const size_t begin = (size_t)(text - e->text), end = begin + n;
     if (!unk)
-        ids_add(e->out, id);
+        ids_add(e->out, id, begin, end);
     else if (e->s->m.byte_fallback)
-        for (size_t i = 0; i < n; i++) ids_add(e->out, e->s->bytes[(unsigned char)text[i]]);
+        for (size_t i = 0; i < n; i++) /* the last stands for the character */
+            ids_add(e->out, e->s->bytes[(unsigned char)text[i]], begin, i + 1 == n ? end : begin);
     else if (!e->after_unk)
-        ids_add(e->out, e->s->m.unk);
+        ids_add(e->out, e->s->m.unk, begin, end);
+    else if (e->out->spans)
+        e->out->at[e->out->n - 1].end = (uint32_t)end;
     e->after_unk = unk;
+}
+
+/* Spans of the normalized text to characters of the text, of which `end` bytes were consumed. */
+static void find_origins(const char *text, size_t n, const Aligned *normal, size_t end, Ids *ids,
+                         size_t first) {
+    uint32_t *characters = utf8_characters(text, n);
+    for (size_t i = first; i < ids->n; i++) {
+        Origin *at = &ids->at[i];
+        at->begin = characters[at->begin < normal->count ? normal->at[at->begin].begin : end];
+        at->end = characters[at->end < normal->count ? normal->at[at->end].begin : end];
+    }
+    free(characters);
 }
 
 static Err encode(const Tokenizer *t, unsigned flags, const char *text, size_t n, Ids *out) {
     const Spm *s = t->impl;
-    Str repaired = {0}, normal = {0};
+    Str repaired = {0};
+    Aligned normal = {.tracks = out->spans};
     if (!utf8_valid(text, n)) {
         utf8_repair(text, n, &repaired);
         text = repaired.s, n = repaired.len;
     }
-    normalize(&s->m.normalizer, s->m.whitespace_as_suffix, s->user, text, n, &normal);
-    if (flags & TOKENIZER_ADD_SPECIAL && t->bos >= 0) ids_add(out, t->bos);
-    if (s->unigram && normal.len) {
+    const size_t end = normalize(&s->m.normalizer, s->m.whitespace_as_suffix, s->user, text, n, &normal);
+    if (flags & TOKENIZER_ADD_SPECIAL && t->bos >= 0) ids_add(out, t->bos, 0, 0);
+    const size_t first = out->n;
+    const View v = aligned_view(&normal);
+    if (s->unigram && v.n) {
         UnigramWork work = {0};
-        unigram_encode(s->unigram, &work, normal.s, normal.len, out);
+        unigram_encode(s->unigram, &work, v.text, v.n, out);
         unigram_work_free(&work);
-    } else if (normal.len) {
+    } else if (v.n) {
         RankWork work = {0};
-        Emitting e = {s, out, false};
-        rankbpe_encode(s->bpe, &work, normal.s, normal.len, emit, &e);
+        Emitting e = {s, v.text, out, false};
+        rankbpe_encode(s->bpe, &work, v.text, v.n, emit, &e);
         rank_work_free(&work);
     }
-    str_free(&repaired), str_free(&normal);
+    if (out->spans) find_origins(text, n, &normal, end, out, first);
+    str_free(&repaired), aligned_free(&normal);
     return ERR_OK;
 }
 
@@ -282,11 +311,13 @@ static Err decode(const Tokenizer *t, unsigned flags, const int32_t *ids, size_t
             str_add(&text, piece, piece_n);
     }
     decode_bytes(&bytes, &text, starts ? starts + n - bytes.len : NULL);
-    if (s->m.denormalizer.charsmap && text.len && !starts)
-        normalize(&s->m.denormalizer, false, NULL, text.s, text.len, out);
-    else
+    Aligned denormalized = {0};
+    if (s->m.denormalizer.charsmap && text.len && !starts) {
+        normalize(&s->m.denormalizer, false, NULL, text.s, text.len, &denormalized);
+        str_add(out, aligned_view(&denormalized).text, denormalized.text.len);
+    } else
         str_add(out, text.s ? text.s : "", text.len);
-    str_free(&bytes), str_free(&text);
+    str_free(&bytes), str_free(&text), aligned_free(&denormalized);
     return ERR_OK;
 }
 

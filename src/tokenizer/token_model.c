@@ -31,9 +31,15 @@ void token_model_work_free(TokenModelWork *w) {
     rank_work_free(&w->ranked);
 }
 
-static void add_token(void *out, const char *text, size_t n, int32_t id) {
-    (void)text, (void)n;
-    if (id >= 0) ids_add(out, id);
+typedef struct Ranked {
+    const char *piece;
+    Ids *out;
+} Ranked;
+
+static void add_token(void *arg, const char *text, size_t n, int32_t id) {
+    const Ranked *r = arg;
+    const size_t begin = (size_t)(text - r->piece);
+    if (id >= 0) ids_add(r->out, id, begin, begin + n);
 }
 
 void token_model_encode(const TokenModel *m, TokenModelWork *w, const char *piece, size_t n, Ids *out) {
@@ -42,7 +48,7 @@ void token_model_encode(const TokenModel *m, TokenModelWork *w, const char *piec
     else if (m->words)
         wordpiece_encode(m->words, piece, n, out);
     else if (m->ranked)
-        rankbpe_encode(m->ranked, &w->ranked, piece, n, add_token, out);
+        rankbpe_encode(m->ranked, &w->ranked, piece, n, add_token, &(Ranked){piece, out});
     else
         unigram_encode(m->unigram, &w->unigram, piece, n, out);
 }

@@ -10,6 +10,8 @@
 
 enum { LONGEST_TEXT = 1 << 30, BYTES = 256, BYTE_VOCAB = 512 };
 
+static bool is_continuation(char byte) { return ((unsigned char)byte & 0xC0) == 0x80; }
+
 static int32_t no_token_id(const Tokenizer *t, const char *token) { return (void)t, (void)token, -1; }
 static const char *no_token_text(const Tokenizer *t, int32_t id, size_t *n) {
     return (void)t, (void)id, (void)n, NULL;
@@ -40,7 +42,7 @@ static Err encode_null(const Tokenizer *t, unsigned flags, const char *text, siz
             return err_user(
                 "NullTokenizer: '%.*s' is not an id below %d; a text is ids separated by single spaces",
                 (int)(end - i < 40 ? end - i : 40), text + i, t->vocab_size);
-        ids_add(out, (int32_t)id);
+        ids_add(out, (int32_t)id, i, end);
         i = end;
     }
     return ERR_OK;
@@ -68,7 +70,11 @@ static Err bytes_open(const TokenizerConfig *c, Tokenizer *t) {
 
 static Err encode_bytes(const Tokenizer *t, unsigned flags, const char *text, size_t n, Ids *out) {
     (void)t, (void)flags;
-    for (size_t i = 0; i < n; i++) ids_add(out, (unsigned char)text[i]);
+    size_t characters = 0;
+    for (size_t i = 0; i < n; i++) {
+        characters += !i || !is_continuation(text[i]);
+        ids_add(out, (unsigned char)text[i], characters - 1, characters);
+    }
     return ERR_OK;
 }
 
@@ -134,18 +140,34 @@ void tokenizer_free(Tokenizer *t) {
     free(t);
 }
 
-Err tokenizer_encode_with(const Tokenizer *t, unsigned flags, const char *text, size_t n, int32_t **ids,
-                          size_t *count) {
+/* `out` is released after an error. */
+static Err encode(const Tokenizer *t, unsigned flags, const char *text, size_t n, Ids *out) {
     if (n > LONGEST_TEXT)
         return err_user("a text of %zu bytes is too long to encode at once; split it into documents", n);
+    const Err e = t->type->encode(t, flags, text, n, out);
+    if (e.code)
+        ids_free(out);
+    else if (!out->v)
+        out->v = mem_alloc(sizeof *out->v);
+    return e;
+}
+
+Err tokenizer_encode_with(const Tokenizer *t, unsigned flags, const char *text, size_t n, int32_t **ids,
+                          size_t *count) {
     Ids out = {0};
-    Err e = t->type->encode(t, flags, text, n, &out);
-    if (e.code) {
-        free(out.v);
-        return e;
-    }
-    *ids = out.v ? out.v : mem_alloc(sizeof **ids);
-    *count = out.n;
+    ERR_RETURN(encode(t, flags, text, n, &out));
+    *ids = out.v, *count = out.n;
+    return ERR_OK;
+}
+
+Err tokenizer_encode_spans(const Tokenizer *t, unsigned flags, const char *text, size_t n, int32_t **ids,
+                           TokenSpan **spans, size_t *count) {
+    Ids out = {.spans = true};
+    ERR_RETURN(encode(t, flags, text, n, &out));
+    *ids = out.v, *count = out.n;
+    *spans = mem_alloc((out.n + 1) * sizeof **spans);
+    for (size_t i = 0; i < out.n; i++) (*spans)[i] = (TokenSpan){out.at[i].begin, out.at[i].end};
+    free(out.at);
     return ERR_OK;
 }
 
@@ -179,8 +201,6 @@ Err tokenizer_decode_with(const Tokenizer *t, unsigned flags, const int32_t *ids
 Err tokenizer_decode(const Tokenizer *t, const int32_t *ids, size_t n, char **text, size_t *bytes) {
     return tokenizer_decode_with(t, 0, ids, n, text, bytes);
 }
-
-static bool is_continuation(char byte) { return ((unsigned char)byte & 0xC0) == 0x80; }
 
 Err tokenizer_offsets(const Tokenizer *t, const int32_t *ids, size_t n, size_t *offsets) {
     ERR_RETURN(check_ids(t, ids, n));

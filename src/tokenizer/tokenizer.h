@@ -68,6 +68,16 @@ Err tokenizer_encode(const Tokenizer *, const char *text, size_t n, int32_t **id
 Err tokenizer_encode_with(const Tokenizer *, unsigned flags, const char *text, size_t n, int32_t **ids,
                           size_t *count);
 
+/* The same, and the characters of the text, [begin, end), that each token stands for; the caller frees `*spans` too
+ * (never NULL on success). They are those of the original: Encoding.offsets of the `tokenizers` library, and begin and end of
+ * SentencePiece's immutable_proto. (0, 0) for the ids of the post-processor. If the text is not valid UTF-8, the characters
+ * are those that it is decoded to. */
+typedef struct TokenSpan {
+    size_t begin, end;
+} TokenSpan;
+Err tokenizer_encode_spans(const Tokenizer *, unsigned flags, const char *text, size_t n, int32_t **ids,
+                           TokenSpan **spans, size_t *count);
+
 /* Ids to `*bytes` bytes of text and a NUL; the caller frees `*text` (never NULL on success). Byte-level
  * tokens return their bytes unchanged, so a character that is split over two calls survives. Errors: an id
  * outside [0, vocab_size). An id in a gap of the vocabulary has no text, as in the original. */

@@ -45,7 +45,9 @@ void words_free(Words *w) {
     free(w->counts), free(w);
 }
 
-static void count_word(void *arg, const char *piece, size_t n) {
+static void count_word(void *arg, View v) {
+    const char *piece = v.text;
+    const size_t n = v.n;
     Words *w = arg;
     if (w->err.code) return;
     int32_t id = vocab_id(w->vocab, piece, n);
@@ -65,15 +67,17 @@ static void count_word(void *arg, const char *piece, size_t n) {
 }
 
 Err words_add(Words *w, const char *text, size_t n) {
-    Str repaired = {0}, normal = {0};
+    Str repaired = {0};
+    Aligned normal = {.tracks = pretokenizer_needs_origins(w->pre)};
     if (!utf8_valid(text, n)) {
         utf8_repair(text, n, &repaired);
         text = repaired.s, n = repaired.len;
     }
-    Err e = normalizer_run(w->normalizer, w->matcher, text, n, NULL, &normal);
-    if (!e.code)
-        e = pretokenizer_run(w->pre, w->work, w->matcher, normal.len, normal.s, normal.len, count_word, w);
-    str_free(&repaired), str_free(&normal);
+    Err e = normalizer_run(w->normalizer, w->matcher, text, n, 0, &normal);
+    for (size_t i = 0; i < normal.count; i++)
+        normal.at[i] = (Origin){0, 0}; /* each piece begins a text, as in the original */
+    if (!e.code) e = pretokenizer_run(w->pre, w->work, w->matcher, aligned_view(&normal), count_word, w);
+    str_free(&repaired), aligned_free(&normal);
     return e.code ? e : w->err;
 }
 

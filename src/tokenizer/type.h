@@ -10,7 +10,8 @@ typedef struct TokenizerType {
     const char *name;
     /* Sets impl, vocab_size and the special ids. The caller then applies the ids that the user gave. */
     Err (*open)(const TokenizerConfig *, Tokenizer *);
-    Err (*encode)(const Tokenizer *, unsigned flags, const char *text, size_t n, Ids *out);
+    Err (*encode)(const Tokenizer *, unsigned flags, const char *text, size_t n,
+                  Ids *out); /* spans: in characters */
     /* ids are in range. starts: NULL, or [n], where each token begins in `out`; an error if the type does not know */
     Err (*decode)(const Tokenizer *, unsigned flags, const int32_t *ids, size_t n, Str *out, size_t *starts);
     int32_t (*token_id)(const Tokenizer *, const char *token);

@@ -23,73 +23,118 @@ static unsigned combining_class(int32_t c) {
     return age_unordered((uint32_t)c) ? 0 : (unsigned)utf8proc_get_property(c)->combining_class;
 }
 
+/* A character of a decomposition, and how many characters it adds (Edit). */
+typedef struct Part {
+    int32_t c;
+    int change;
+} Part;
+
 /* Stable counting sort of [v, v + n) by combining class (all below 256). */
-static void sort_marks(int32_t *v, size_t n) {
+static void sort_marks(Part *v, size_t n) {
     bool sorted = true;
-    for (size_t i = 1; i < n && sorted; i++) sorted = combining_class(v[i - 1]) <= combining_class(v[i]);
+    for (size_t i = 1; i < n && sorted; i++) sorted = combining_class(v[i - 1].c) <= combining_class(v[i].c);
     if (sorted) return;
     size_t start[257] = {0};
-    int32_t *copy = mem_alloc(n * sizeof *copy);
+    Part *copy = mem_alloc(n * sizeof *copy);
     memcpy(copy, v, n * sizeof *v);
-    for (size_t i = 0; i < n; i++) start[combining_class(v[i]) + 1]++;
+    for (size_t i = 0; i < n; i++) start[combining_class(v[i].c) + 1]++;
     for (int c = 0; c < 256; c++) start[c + 1] += start[c];
-    for (size_t i = 0; i < n; i++) v[start[combining_class(copy[i])]++] = copy[i];
+    for (size_t i = 0; i < n; i++) v[start[combining_class(copy[i].c)]++] = copy[i];
     free(copy);
 }
 
+static size_t decompose_char(uint32_t c, bool compat, int32_t out[LONGEST_DECOMPOSITION]) {
+    const int options = UTF8PROC_STABLE | UTF8PROC_DECOMPOSE | (compat ? UTF8PROC_COMPAT : 0);
+    out[0] = (int32_t)c;
+    if (age_unordered(c)) return 1;
+    const utf8proc_ssize_t k =
+        utf8proc_decompose_char((int32_t)c, out, LONGEST_DECOMPOSITION, (utf8proc_option_t)options, NULL);
+    CHECK(k >= 0 && k <= LONGEST_DECOMPOSITION, "utf8proc gives %ld for U+%04X", (long)k, c);
+    return (size_t)k;
+}
+
 /* Decomposes the text into *v, which the caller frees, and returns how many characters that gives. */
-static size_t decompose(const char *text, size_t n, bool compat, int32_t **v) {
-    int options = UTF8PROC_STABLE | UTF8PROC_DECOMPOSE | (compat ? UTF8PROC_COMPAT : 0);
-    size_t cap = n + LONGEST_DECOMPOSITION, count = 0;
+static size_t decompose(View text, bool compat, Part **v) {
+    size_t cap = text.n + LONGEST_DECOMPOSITION, count = 0;
     *v = mem_alloc(cap * sizeof **v);
-    for (size_t i = 0; i < n;) {
+    for (size_t i = 0; i < text.n;) {
         uint32_t c;
-        i += utf8_next(text + i, &c);
+        int32_t to[LONGEST_DECOMPOSITION];
+        i += utf8_next(text.text + i, &c);
         if (cap - count < LONGEST_DECOMPOSITION)
             *v = mem_grow(*v, cap += cap / 2 + LONGEST_DECOMPOSITION, sizeof **v);
-        utf8proc_ssize_t k = 1;
-        if (age_unordered(c))
-            (*v)[count] = (int32_t)c;
-        else
-            k = utf8proc_decompose_char((int32_t)c, *v + count, LONGEST_DECOMPOSITION,
-                                        (utf8proc_option_t)options, NULL);
-        CHECK(k >= 0 && k <= LONGEST_DECOMPOSITION, "utf8proc gives %ld for U+%04X", (long)k, c);
-        count += (size_t)k;
+        const size_t k = decompose_char(c, compat, to);
+        for (size_t j = 0; j < k; j++) (*v)[count++] = (Part){to[j], j > 0};
     }
     for (size_t i = 0, end; i < count; i = end + 1) {
-        for (end = i; end < count && combining_class((*v)[end]); end++) continue;
+        for (end = i; end < count && combining_class((*v)[end].c); end++) continue;
         sort_marks(*v + i, end - i);
     }
     return count;
 }
 
-void unicode_normalize(const char *text, size_t n, bool compat, bool compose, Str *out) {
-    if (is_ascii(text, n)) {
-        str_add(out, text, n);
+/* False: they do not compose, as characters do not that Unicode 9 does not define. utf8proc composes Hangul with U+11A7,
+ * which is no final consonant. */
+static bool compose_pair(Part *a, Part b) {
+    int32_t pair[] = {a->c, b.c};
+    if (age_unordered((uint32_t)a->c) || age_unordered((uint32_t)b.c) || b.c == 0x11A7 ||
+        utf8proc_normalize_utf32(pair, 2, UTF8PROC_STABLE | UTF8PROC_COMPOSE) != 1)
+        return false;
+    *a = (Part){pair[0], a->change + b.change - 1};
+    return true;
+}
+
+/* The canonical composition algorithm. Marks that do not compose with their starter wait behind it. */
+static void recompose(Part *v, size_t count, Edit *e) {
+    size_t waiting = 0; /* v[0 .. waiting) */
+    Part starter = {0, 0};
+    bool has = false;
+    unsigned last = 0; /* class of the last mark that waits */
+    for (size_t i = 0; i < count; i++) {
+        const Part p = v[i];
+        const unsigned class = combining_class(p.c);
+        if (has && (!waiting || last < class) && compose_pair(&starter, p)) continue;
+        if (class) {
+            if (has)
+                v[waiting++] = p, last = class;
+            else
+                edit_put(e, (uint32_t)p.c, p.change);
+            continue;
+        }
+        if (has) edit_put(e, (uint32_t)starter.c, starter.change);
+        for (size_t k = 0; k < waiting; k++) edit_put(e, (uint32_t)v[k].c, v[k].change);
+        waiting = 0;
+        starter = p, has = true;
+    }
+    if (has) edit_put(e, (uint32_t)starter.c, starter.change);
+    for (size_t k = 0; k < waiting; k++) edit_put(e, (uint32_t)v[k].c, v[k].change);
+}
+
+void unicode_normalize(View text, bool compat, bool compose, Aligned *out) {
+    if (is_ascii(text.text, text.n)) {
+        aligned_add(out, text);
         return;
     }
-    int32_t *v;
-    size_t count = decompose(text, n, compat, &v);
-    for (size_t i = 0, end; i < count;
-         i = end) { /* no composition crosses a character that Unicode 9 does not define */
-        for (end = i + 1; end < count && !age_unordered((uint32_t)v[end]); end++) continue;
-        utf8proc_ssize_t k = (utf8proc_ssize_t)(end - i);
-        if (compose) k = utf8proc_normalize_utf32(v + i, k, UTF8PROC_STABLE | UTF8PROC_COMPOSE);
-        CHECK(k >= 0, "utf8proc: %s", utf8proc_errmsg(k));
-        for (utf8proc_ssize_t j = 0; j < k; j++) utf8_put(out, (uint32_t)v[i + (size_t)j]);
-    }
+    Part *v;
+    Edit e = {.from = text, .out = out};
+    const size_t count = decompose(text, compat, &v);
+    if (compose)
+        recompose(v, count, &e);
+    else
+        for (size_t i = 0; i < count; i++) edit_put(&e, (uint32_t)v[i].c, v[i].change);
+    edit_end(&e);
     free(v);
 }
 
-void unicode_lower(const char *text, size_t n, Str *out) {
-    for (size_t i = 0; i < n;) {
+void unicode_lower(View text, Aligned *out) {
+    Edit e = {.from = text, .out = out};
+    for (size_t i = 0; i < text.n;) {
         uint32_t c;
-        i += utf8_next(text + i, &c);
-        if (c == 0x130)
-            str_puts(out, "i\xCC\x87"); /* the only character whose lower case has two characters */
-        else
-            utf8_put(out, (uint32_t)utf8proc_tolower((int32_t)age_lower(c)));
+        i += utf8_next(text.text + i, &c);
+        edit_put(&e, c == 0x130 ? 'i' : (uint32_t)utf8proc_tolower((int32_t)age_lower(c)), 0);
+        if (c == 0x130) edit_put(&e, 0x307, 1); /* the only character whose lower case has two characters */
     }
+    edit_end(&e);
 }
 
 size_t unicode_cluster(const char *text, size_t n) {

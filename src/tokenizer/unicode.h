@@ -6,12 +6,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "base/str.h"
+#include "tokenizer/aligned.h"
 
-/* Appends NFD, with compat NFKD, with compose NFC, with both NFKC. */
-void unicode_normalize(const char *text, size_t n, bool compat, bool compose, Str *out);
+/* Appends NFD, with compat NFKD, with compose NFC, with both NFKC. The origins of composed characters are those that
+ * unicode_normalization_alignments, the `tokenizers` library's crate, gives. */
+void unicode_normalize(View text, bool compat, bool compose, Aligned *out);
 /* Appends the text with each character's full lower-case mapping, without context (no final sigma). */
-void unicode_lower(const char *text, size_t n, Str *out);
+void unicode_lower(View text, Aligned *out);
 /* Bytes of the extended grapheme cluster at the beginning of the text (Unicode Standard Annex 29). */
 size_t unicode_cluster(const char *text, size_t n);
 bool unicode_is_space(uint32_t character); /* White_Space */

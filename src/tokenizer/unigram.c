@@ -144,12 +144,28 @@ static void search(const Unigram *u, Best *best, const char *piece, size_t n) {
     }
 }
 
-static void add_unknown(const Unigram *u, const char *text, size_t n, Ids *out) {
-    int32_t whole = u->single ? NONE : vocab_id(u->vocab, text, n);
+/* The tokens of bytes all stand for the whole; in SentencePiece, the last of a character stands for it, and the others for
+ * nothing in front of it. */
+static void add_bytes(const Unigram *u, const char *piece, size_t begin, size_t end, Ids *out) {
+    for (size_t i = begin, next; i < end; i = next) {
+        uint32_t c;
+        next = i + utf8_next(piece + i, &c);
+        for (size_t k = i; k < next; k++)
+            ids_add(out, u->bytes[(unsigned char)piece[k]], u->single ? i : begin,
+                    !u->single      ? end
+                    : k + 1 == next ? next
+                                    : i);
+    }
+}
+
+static void add_unknown(const Unigram *u, const char *piece, size_t begin, size_t end, Ids *out) {
+    int32_t whole = u->single ? NONE : vocab_id(u->vocab, piece + begin, end - begin);
     bool bytes = whole == NONE;
-    for (size_t i = 0; i < n && bytes; i++) bytes = u->bytes[(unsigned char)text[i]] != NONE;
-    for (size_t i = 0; i < n && bytes; i++) ids_add(out, u->bytes[(unsigned char)text[i]]);
-    if (!bytes) ids_add(out, whole != NONE ? whole : u->unk);
+    for (size_t i = begin; i < end && bytes; i++) bytes = u->bytes[(unsigned char)piece[i]] != NONE;
+    if (bytes)
+        add_bytes(u, piece, begin, end, out);
+    else
+        ids_add(out, whole != NONE ? whole : u->unk, begin, end);
 }
 
 void unigram_encode(const Unigram *u, UnigramWork *w, const char *piece, size_t n, Ids *out) {
@@ -167,10 +183,10 @@ void unigram_encode(const Unigram *u, UnigramWork *w, const char *piece, size_t 
     for (size_t at = 0, unknown = 0; at < n;) {
         const size_t stop = (size_t)w->best[at].start;
         const bool is_unk = w->best[at].id == u->unk;
-        if (!is_unk) ids_add(out, w->best[at].id);
+        if (!is_unk) ids_add(out, w->best[at].id, at, stop);
         at = stop;
         if (is_unk && at < n && w->best[at].id == u->unk) continue; /* unknown neighbours are one token */
-        if (is_unk) add_unknown(u, piece + unknown, at - unknown, out);
+        if (is_unk) add_unknown(u, piece, unknown, at, out);
         unknown = at;
     }
 }

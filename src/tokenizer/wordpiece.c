@@ -85,10 +85,10 @@ static bool too_long(const WordPiece *w, const char *piece, size_t n) {
 void wordpiece_encode(const WordPiece *w, const char *piece, size_t n, Ids *out) {
     if (!w->starts) {
         int32_t id = vocab_id(w->vocab, piece, n);
-        ids_add(out, id >= 0 ? id : w->unk);
+        ids_add(out, id >= 0 ? id : w->unk, 0, n);
         return;
     }
-    const size_t before = out->n;
+    const size_t before = out->n, whole = n;
     size_t done = 0;
     if (too_long(w, piece, n)) n = 0;
     while (done < n) {
@@ -98,10 +98,10 @@ void wordpiece_encode(const WordPiece *w, const char *piece, size_t n, Ids *out)
         for (size_t i = done; i < n && (node = trie_child(trie, node, piece[i])) != TRIE_NONE; i++)
             if (trie_value(trie, node) != TRIE_NONE) id = trie_value(trie, node), end = i + 1;
         if (id == TRIE_NONE) break;
-        ids_add(out, id);
+        ids_add(out, id, done, end);
         done = end;
     }
     if (done == n && n) return;
     out->n = before;
-    ids_add(out, w->unk);
+    ids_add(out, w->unk, 0, whole);
 }

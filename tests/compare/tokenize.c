@@ -1,6 +1,6 @@
 /* The tokenizer as a filter, for tools/oracle/compare_tokenizer.py: tokenize TYPE MODEL [VOCAB_FILE
- * MERGE_FILE], or tokenize TikTokenizer MODEL PATTERN. All numbers are uint32 in host order. Request: flags, bytes, text. Answer: count, ids, bytes
- * of the decoded text, that text; or UINT32_MAX, bytes of the message, the message. */
+ * MERGE_FILE], or tokenize TikTokenizer MODEL PATTERN. All numbers are uint32 in host order. Request: flags, bytes, text. Answer: count, ids, begins of
+ * their spans, ends, bytes of the decoded text, that text; or UINT32_MAX, bytes of the message, the message. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,9 +16,10 @@ static void put(const void *bytes, size_t n) {
 
 static void answer(const Tokenizer *t, unsigned flags, const char *text, size_t n) {
     int32_t *ids = NULL;
+    TokenSpan *spans = NULL;
     size_t count, bytes;
     char *decoded = NULL;
-    Err e = tokenizer_encode_with(t, flags, text, n, &ids, &count);
+    Err e = tokenizer_encode_spans(t, flags, text, n, &ids, &spans, &count);
     if (!e.code) e = tokenizer_decode_with(t, flags, ids, count, &decoded, &bytes);
     uint32_t head = e.code ? UINT32_MAX : (uint32_t)count;
     fwrite(&head, sizeof head, 1, stdout);
@@ -26,9 +27,12 @@ static void answer(const Tokenizer *t, unsigned flags, const char *text, size_t 
         put(e.msg, strlen(e.msg));
     else {
         fwrite(ids, sizeof *ids, count, stdout);
+        for (size_t i = 0; i < 2 * count; i++)
+            fwrite(&(uint32_t){(uint32_t)(i < count ? spans[i].begin : spans[i - count].end)},
+                   sizeof(uint32_t), 1, stdout);
         put(decoded, bytes);
     }
-    free(ids), free(decoded);
+    free(ids), free(spans), free(decoded);
     fflush(stdout);
 }
 

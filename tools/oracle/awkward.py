@@ -57,6 +57,7 @@ def original(path):
             proto = model.decode(ids, return_type="proto")  # in bytes; Megatron-LM's are those of older versions, in characters
             return [len(proto.text.encode()[:piece.begin].decode()) for piece in proto.pieces]
         run.offsets = offsets
+        run.spans = lambda raw, flags: spm_spans(model, raw.decode("utf-8", errors="replace"))
         return ["SentencePieceTokenizer", path], run, [model.id_to_piece(i) for i in range(8)]
     if path.endswith(".tiktoken"):
         import tiktoken
@@ -72,10 +73,23 @@ def original(path):
     tok.no_truncation(), tok.no_padding()
     added = [t.content for t in tok.get_added_tokens_decoder().values()]
     def run(raw, flags): return theirs(tok, raw, flags)
+    run.spans = lambda raw, flags: hf_spans(tok, raw.decode("utf-8", errors="replace"), flags)
     parts = json.loads(tok.to_str())
     if parts["decoder"] and parts["decoder"]["type"] == "ByteLevel" and '"trim_offsets": true' not in json.dumps(parts["post_processor"]):
         run.offsets = lambda raw, ids: begins(tok, raw, ids)
     return ["GPT2BPETokenizer", "", *pair] if len(pair) == 2 else ["HuggingFaceTokenizer", path], run, added
+
+
+def hf_spans(tok, text, flags):
+    """The characters that each token stands for."""
+    tok.encode_special_tokens = bool(flags & AS_TEXT)
+    return tok.encode(text, add_special_tokens=bool(flags & ADD_SPECIAL)).offsets
+
+
+def spm_spans(model, text):
+    proto = model.encode(text, return_type="proto")  # in bytes
+    characters = lambda at: len(proto.text.encode()[:at].decode())
+    return [(characters(piece.begin), characters(piece.end)) for piece in proto.pieces]
 
 
 def begins(tok, raw, ids):

@@ -5,8 +5,8 @@ usage: tools/oracle/tokenizer_cases.py tests/data/tokenizer [FILE...]     only t
 
 Deterministic for given versions of Python (its pydoc topics are the training text) and tokenizers; cases.json names both.
 A case is {"file", "flags", "text", "times", "count", "fnv"} and, for short ones, {"ids", "decoded"}: text (base64) repeated `times`
-times gives `count` ids; fnv is FNV-1a, 64 bits, of the ids as little-endian int32; decoded is base64. "offsets" has the character at which each token
-begins, where the library knows it. "regex" has the non-empty
+times gives `count` ids; fnv is FNV-1a, 64 bits, of the ids as little-endian int32; decoded is base64. "offsets" has the character of the decoded text at which each token
+begins, and "spans" the first and the last character + 1 of the text that each stands for, where the library knows them. "regex" has the non-empty
 pieces into which a pattern splits a text, and those of them that match."""
 import base64, json, os, platform, random, tempfile
 from pydoc_data import topics
@@ -244,6 +244,7 @@ def cases(name, theirs, added):
         if times == 1: case.update(ids=ids, decoded=base64.b64encode(decoded.encode()).decode())
         offsets = theirs.offsets(raw, ids) if times == 1 and hasattr(theirs, "offsets") else None
         if offsets is not None: case["offsets"] = offsets
+        if times == 1 and hasattr(theirs, "spans"): case["spans"] = [at for span in theirs.spans(raw, flags) for at in span]
         yield case
 
 

@@ -60,6 +60,19 @@ static void check_offsets(const Tokenizer *t, const int32_t *ids, size_t n, cons
     free(offsets);
 }
 
+static void check_spans(const Tokenizer *t, unsigned flags, const Str *text, const json_t *wanted) {
+    int32_t *ids;
+    TokenSpan *spans;
+    size_t n;
+    assert_string_equal(tokenizer_encode_spans(t, flags, text->s, text->len, &ids, &spans, &n).msg, "");
+    assert_int_equal(2 * n, json_array_size(wanted));
+    for (size_t i = 0; i < n; i++) {
+        assert_int_equal(spans[i].begin, json_integer_value(json_array_get(wanted, 2 * i)));
+        assert_int_equal(spans[i].end, json_integer_value(json_array_get(wanted, 2 * i + 1)));
+    }
+    free(ids), free(spans);
+}
+
 static void check(const Tokenizer *t, const json_t *c) {
     Str unit = {0}, text = {0}, decoded = {0};
     int32_t *ids;
@@ -85,6 +98,7 @@ static void check(const Tokenizer *t, const json_t *c) {
         if (shown.len) assert_memory_equal(shown.s, decoded.s, shown.len);
         free(back), str_free(&shown);
     }
+    if (json_object_get(c, "spans")) check_spans(t, flags, &text, json_object_get(c, "spans"));
     if (json_object_get(c, "offsets")) check_offsets(t, ids, n, json_object_get(c, "offsets"));
     free(ids), str_free(&unit), str_free(&text), str_free(&decoded);
 }

@@ -1,0 +1,123 @@
+#include <jansson.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/utf8.h"
+#include "data/input.h"
+#include "main/command.h"
+
+typedef struct Options {
+    TextList text, input;
+    bool add_special_tokens;
+} Options;
+
+static const Arg ROWS[] = {
+    {.names = "text",
+     .type = ARG_TEXTS,
+     .offset = offsetof(Options, text),
+     .fallback = "none",
+     .help = "Texts to tokenize."},
+    {.names = "input",
+     .type = ARG_TEXTS,
+     .offset = offsetof(Options, input),
+     .fallback = "none",
+     .help = "Files whose lines are texts: plain, or compressed by gzip or zstd; - = standard input."},
+    {.names = "add-special-tokens",
+     .type = ARG_FLAG,
+     .offset = offsetof(Options, add_special_tokens),
+     .fallback = "off",
+     .help = "Add the tokens of the post-processor, such as [CLS] and [SEP]."},
+};
+
+/* A token that is no text, such as a part of a character, has U+FFFD for its bytes. */
+static json_t *spelling(const Tokenizer *t, int32_t id) {
+    size_t n;
+    const char *text = tokenizer_token_text(t, id, &n);
+    if (!text) return json_null();
+    Str valid = {0};
+    utf8_repair(text, n, &valid);
+    json_t *spelled = json_stringn(valid.s ? valid.s : "", valid.len);
+    str_free(&valid);
+    return spelled;
+}
+
+static Err print_tokens(const Tokenizer *t, const Options *o, const char *text, size_t n) {
+    int32_t *ids;
+    TokenSpan *spans;
+    size_t count;
+    ERR_RETURN(tokenizer_encode_spans(t, o->add_special_tokens ? TOKENIZER_ADD_SPECIAL : 0, text, n, &ids,
+                                      &spans, &count));
+    json_t *id = json_array(), *token = json_array(), *span = json_array();
+    for (size_t i = 0; i < count; i++) {
+        json_array_append_new(id, json_integer(ids[i]));
+        json_array_append_new(token, spelling(t, ids[i]));
+        json_array_append_new(span, json_pack("[I,I]", (json_int_t)spans[i].begin, (json_int_t)spans[i].end));
+    }
+    json_t *line = json_pack("{s:o,s:o,s:o}", "ids", id, "tokens", token, "spans", span);
+    json_dumpf(line, stdout, JSON_COMPACT);
+    putchar('\n');
+    json_decref(line);
+    free(ids), free(spans);
+    return ferror(stdout) ? err_infra("cannot write the tokens to standard output") : ERR_OK;
+}
+
+static Err print_lines(const Tokenizer *t, const Options *o, const char *path) {
+    Input *input;
+    ERR_RETURN(input_open(path, (InputColumns){0}, &input));
+    char *line = NULL;
+    size_t size = 0;
+    int64_t number = 0;
+    Err e = ERR_OK;
+    for (ssize_t n; !e.code && (n = getline(&line, &size, input_text(input))) >= 0;) {
+        number++;
+        e = print_tokens(t, o, line, (size_t)n - (n && line[n - 1] == '\n'));
+        if (e.code) e = err_user("'%s' line %lld: %.900s", path, (long long)number, e.msg);
+    }
+    free(line);
+    const Err closed = input_close(input);
+    return e.code ? e : closed;
+}
+
+static Err run(const Options *o, const Config *c) {
+    Tokenizer *t;
+    ERR_RETURN(setup_tokenizer(c, &t));
+    Err e = ERR_OK;
+    for (int64_t i = 0; i < o->text.count && !e.code; i++)
+        e = print_tokens(t, o, o->text.at[i], strlen(o->text.at[i]));
+    for (int64_t i = 0; i < o->input.count && !e.code; i++) e = print_lines(t, o, o->input.at[i]);
+    tokenizer_free(t);
+    return e;
+}
+
+int command_tokenize(int argc, char **argv) {
+    Arena *arena = arena_new();
+    Options o;
+    Config c = {0};
+    Args args;
+    args_init(&args, arena,
+              "isotron tokenize --text TEXT... --tokenizer-type TYPE [options]\n\n"
+              "Prints the tokens of texts: for each text a line of JSON with ids, spellings, and the first "
+              "character\n"
+              "of the text that each token stands for and the last one + 1.\n\n"
+              "example: isotron tokenize --text 'Hello world' --tokenizer-type HuggingFaceTokenizer "
+              "--tokenizer-model tokenizer.json",
+              NULL);
+    args_use(&args, (ArgTable){.rows = ROWS, .count = sizeof ROWS / sizeof *ROWS, .target = &o});
+    args_use(&args, config_table(&c, USE_PREPROCESS));
+    args_line(&args, argc, argv);
+    config_check(&c, CHECK_STRICT, &args);
+    if (!c.tokenizer_type && c.given[OPTION_tokenizer_type] != ARG_BAD)
+        args_problem(&args, "The texts need a tokenizer: set --tokenizer-type.");
+    if (!o.text.count && !o.input.count) args_problem(&args, "There is no text: set --text or --input.");
+    Err e = args_end(&args);
+    int status;
+    if (command_ready(&args, e, &status)) {
+        e = run(&o, &c);
+        status = e.code ? command_fail(e) : 0;
+    }
+    args_free(&args);
+    arena_free(arena);
+    return status;
+}

@@ -1,0 +1,54 @@
+#!/usr/bin/env python3
+"""tokenize: ids and spans of the original libraries (tests/data/tokenizer/cases.json), from lines, from --text, and mistakes."""
+import base64
+import json
+
+from harness import ROOT, WORK, isotron
+
+FOLDER = ROOT / "tests/data/tokenizer"
+ADD_SPECIAL = 1
+GPT2 = ["--tokenizer-type", "GPT2BPETokenizer", "--vocab-file", FOLDER / "gpt2/vocab.json", "--merge-file", FOLDER / "gpt2/merges.txt"]
+
+
+def tokenizer(file):
+    kind = {"json": "HuggingFaceTokenizer", "model": "SentencePieceTokenizer"}
+    return GPT2 if file == "gpt2" else ["--tokenizer-type", kind[file.split(".")[1]], "--tokenizer-model", FOLDER / file]
+
+
+def is_line(text):
+    try: text.decode()
+    except UnicodeDecodeError: return False
+    return b"\n" not in text and b"\0" not in text and not text.endswith(b"\r")
+
+
+cases = {}
+for case in json.loads((FOLDER / "cases.json").read_text())["cases"]:
+    text = base64.b64decode(case["text"])
+    if "spans" in case and case["flags"] in (0, ADD_SPECIAL) and is_line(text):
+        cases.setdefault((case["file"], case["flags"]), []).append((text, case["ids"], case["spans"]))
+checked = 0
+for (file, flags), some in cases.items():
+    (WORK / "lines").write_bytes(b"".join(text + b"\n" for text, *_ in some))
+    said = isotron("tokenize", "--input", WORK / "lines", *tokenizer(file), *(["--add-special-tokens"] if flags else []))
+    lines = [json.loads(line) for line in said.split("\n")[:-1]]
+    assert len(lines) == len(some), (file, len(lines), len(some))
+    for line, (text, ids, spans) in zip(lines, some):
+        got = line["ids"], [at for span in line["spans"] for at in span]
+        assert got == (ids, spans), (file, text, got, ids, spans)
+        checked += 1
+assert checked > 800, checked
+
+bert = tokenizer("bert.json")
+said = json.loads(isotron("tokenize", "--text", "Hello  w\u00f6rld", *bert))
+assert said["tokens"] == ["hello", "w", "##or", "##ld"] and said["spans"] == [[0, 5], [7, 8], [8, 10], [10, 12]], said
+assert len(isotron("tokenize", "--text", "a", "b", "--input", WORK / "lines", *bert).split("\n")) - 1 == 2 + len(some)
+
+for words, message in [
+    (["tokenize", *bert], "There is no text: set --text or --input."),
+    (["tokenize", "--text", "a"], "The texts need a tokenizer: set --tokenizer-type."),
+    (["tokenize", "--input", WORK / "none", *bert], "none"),
+    (["tokenize", "--text", "7 x", "--tokenizer-type", "NullTokenizer", "--vocab-size", 9], "'x' is not an id below 9"),
+    (["tokenize", "--input", WORK / "lines", "--tokenizer-type", "NullTokenizer", "--vocab-size", 9], "lines' line 2: NullTokenizer"),
+]:
+    said = isotron(*words, expect=2)
+    assert message in said, (words, said)
