@@ -146,7 +146,8 @@ static Quoted shown(const json_t *value) {
 
 /* Whether only training uses the field. */
 static bool is_dropout(const char *field) {
-    return !strcmp(field, "hidden_dropout") || !strcmp(field, "attention_dropout");
+    return !strcmp(field, "hidden_dropout") || !strcmp(field, "attention_dropout") ||
+           !strcmp(field, "classifier_dropout");
 }
 
 Err hf_config_compare(const Config *a, const Derived *da, const Config *b, const Derived *db, Str *notes,

@@ -61,6 +61,9 @@ static void read_labels(HfReader *r, const char *key, Str *labels) {
 static void classes_read(HfReader *r, const HfRow *row) {
     const char *head = head_of(r);
     if (!strcmp(head, CHOICES)) hf_set_text(r, row->option, TaskKind_spellings[TASK_RACE]);
+    const bool dropout = hf_member(r, NULL, "classifier_dropout") != NULL; /* null: that of hidden states */
+    if (dropout && (!strcmp(head, CHOICES) || !strcmp(head, CLASSES)))
+        hf_set_real(r, OPTION_classifier_dropout, hf_get_real(r, NULL, "classifier_dropout", 0));
     if (!*head || !strcmp(head, CHOICES) || !strcmp(head, PRETRAINING) || !strcmp(head, MASKED)) return;
     if (strcmp(head, CLASSES)) {
         hf_refuse(r, row->key,
@@ -88,6 +91,8 @@ static void put_json(HfWriter *w, const char *key, json_t *value) {
 static void classes_write(HfWriter *w, const HfRow *row) {
     const TextList *labels = &w->config->class_labels;
     (void)row;
+    if (f64_is_set(w->config->classifier_dropout))
+        hf_put_real(w, "classifier_dropout", w->config->classifier_dropout);
     if (strcmp(hf_bert_head(w->config), CLASSES)) return;
     if (w->family == HF_ROBERTA) w->family = HF_ROBERTA_CLASSES;
     json_t *names = json_object(), *ids = json_object();

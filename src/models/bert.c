@@ -58,7 +58,7 @@ static void task_plan(const Config *c, const Derived *d, Arena *arena, ModelPlan
                          .classes = c->class_labels.count,
                          .choices = d->choices,
                          .init_std = d->init_std,
-                         .dropout = c->hidden_dropout};
+                         .dropout = f64_or(c->classifier_dropout, c->hidden_dropout)};
     plan->sample.fields = FIELD_SET(tokens) | FIELD_SET(position_ids) | FIELD_SET(lengths) |
                           FIELD_SET(token_types) | FIELD_SET(sentence_labels) | FIELD_SET(sample_weights);
     plan->head = (HeadSpec){.ops = &class_head, .spec = h};

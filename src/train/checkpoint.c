@@ -239,7 +239,8 @@ static bool concerns_weights(const char *key) {
                                         "make_vocab_size_divisible_by",
                                         "hf_model_type",
                                         "task",
-                                        "class_labels"};
+                                        "class_labels",
+                                        "classifier_dropout"};
     for (size_t i = 0; i < sizeof APART / sizeof *APART; i++)
         if (!strcmp(key, APART[i])) return false;
     return true;
@@ -457,7 +458,9 @@ Err checkpoint_args(Config *c, Arena *arena, Str *notes) {
     source_free(&s);
     if (e.code) return e;
     json_t *config = json_copy(json_object_get(ckpt_manifest(ckpt)->state, "config"));
-    if (s.weights_only) json_object_del(config, "task"), json_object_del(config, "class_labels");
+    static const char *const OF_TASK[] = {"task", "class_labels", "classifier_dropout"};
+    for (size_t i = 0; s.weights_only && i < sizeof OF_TASK / sizeof *OF_TASK; i++)
+        json_object_del(config, OF_TASK[i]);
     e = restore_options(c, arena, config, CLASS_ARCH, notes);
     if (!e.code && tokenizer) {
         json_t *some = tokenizer_options(config);

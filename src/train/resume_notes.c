@@ -70,6 +70,7 @@ static const struct {
     {OPTION_clip_grad, UPDATE},
     {OPTION_hidden_dropout, DROPOUT},
     {OPTION_attention_dropout, DROPOUT},
+    {OPTION_classifier_dropout, DROPOUT},
 };
 
 static const char *consequence(int option) {

@@ -37,9 +37,9 @@ static Err case_check(const Config *c, const Derived *d, const Golden *g) {
         return err_user(
             "the case has %lld samples a step, but --global-batch-size is %lld and --micro-batch-size %lld",
             (long long)g->samples, (long long)d->global_batch_size, (long long)d->micro_batch_size);
-    if (c->hidden_dropout > 0 || c->attention_dropout > 0)
+    if (c->hidden_dropout > 0 || c->attention_dropout > 0 || c->classifier_dropout > 0)
         return err_user("with --hidden-dropout %g and --attention-dropout %g implementations draw different "
-                        "masks: set both to 0",
+                        "masks: set both to 0, and leave --classifier-dropout out",
                         c->hidden_dropout, c->attention_dropout);
     if (c->num_layers > g->init->count)
         return err_user("init.safetensors has %lld tensors, too few for --num-layers %lld",

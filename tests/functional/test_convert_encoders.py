@@ -102,6 +102,11 @@ refused("the activation of RoBERTa's head", "RobertaForMaskedLM", hidden_act="re
 refused("token_type_embeddings.weight", "RobertaForMaskedLM", type_vocab_size=2)
 plain = edited("plain", "BertForSequenceClassification", id2label=None, num_labels=3)
 assert config(there_and_back("plain-saved", plain)[0])["id2label"] == {"0": "LABEL_0", "1": "LABEL_1", "2": "LABEL_2"}
+for kind in "BertForSequenceClassification", "RobertaForMultipleChoice":
+    for rate in 0.25, 0.0:
+        assert config(there_and_back(f"{kind}-{rate}", edited(f"dropout-{kind}-{rate}", kind, classifier_dropout=rate))[0])["classifier_dropout"] == rate
+    assert "classifier_dropout" not in config(WORK / f"{kind}-out")
+refused("not a number", "BertForSequenceClassification", classifier_dropout="much")
 folder = MODELS["BertForSequenceClassification"]
 said = convert("--from-hf", folder, "--check", masked / "reference.safetensors", expect=2)
 assert "the reference has logits of tokens, the model of classes" in said, said

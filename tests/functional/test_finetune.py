@@ -90,6 +90,12 @@ whole = records(*DROPOUT, "--micro-batch-size", 8)[0]
 assert max(abs(a - b) for a, b in zip(one, whole)) < 1e-12, (one, whole)
 assert len(records(*[word for word in DROPOUT if word != "--keep-last"])[0]) == 3
 
+# Only dropout in front of the classes: none by default, as hidden states have none.
+STILL = [*LABELS, *FROM, "--epochs", 1, "--hidden-dropout", 0, "--attention-dropout", 0]
+default, none, half = (records(*STILL, *words)[0] for words in ([], ["--classifier-dropout", 0], ["--classifier-dropout", 0.5]))
+assert default == none and all(a != b for a, b in zip(none, half)), (default, none, half)
+assert records(*STILL, "--hidden-dropout", 0.1)[0] != records(*STILL, "--hidden-dropout", 0.1, "--classifier-dropout", 0)[0]
+
 # A resumed run is bitwise equal, from the middle of an epoch and from its end.
 RUN = [*LABELS, *FROM, "--epochs", 2, "--hidden-dropout", 0.1]
 finetune(*RUN, "--save", WORK / "a", "--save-interval", 20)

@@ -5,6 +5,7 @@
 #include "fuzz/fuzz.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/fault.h"
 #include "tokenizer/tokenizer.h"
@@ -30,6 +31,14 @@ static bool fuzz_tokenizer_file(const char *type, const char *name, const uint8_
             char *text;
             if (!fuzz_ok(tokenizer_encode_with(t, flags[i], FUZZ_TEXT, sizeof FUZZ_TEXT, &ids, &count)))
                 continue;
+            int32_t *same;
+            TokenSpan *spans;
+            size_t same_count;
+            CHECK(fuzz_ok(tokenizer_encode_spans(t, flags[i], FUZZ_TEXT, sizeof FUZZ_TEXT, &same, &spans,
+                                                 &same_count)) &&
+                      same_count == count && !memcmp(same, ids, count * sizeof *ids),
+                  "the %zu ids with spans differ from the %zu without", same_count, count);
+            free(same), free(spans);
             for (size_t k = 0; k < count; k++) {
                 CHECK(ids[k] >= 0 && ids[k] < tokenizer_vocab_size(t), "id %d of %d", ids[k],
                       tokenizer_vocab_size(t));

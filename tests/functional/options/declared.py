@@ -26,7 +26,7 @@ UNCHANGED = [
     ("fp8_emulated fp8_keep_weights fp8_keep_inputs", FP8 + "--fp8-emulated --fp8-keep-weights --fp8-keep-inputs", FP8, "affects only GPU kernels"),
 ]
 REFUSED = [("gemm_sm_margin", "--gemm-sm-margin 4"), ("nccl_library", "--ranks 2 --nccl-library no-such-file"),
-           ("task class_labels train_data valid_data epochs keep_last", "--task RACE --epochs 1")]  # of finetune: functional/finetune
+           ("task class_labels classifier_dropout train_data valid_data epochs keep_last", "--task RACE --epochs 1")]  # of finetune: functional/finetune
 
 
 def declared():

@@ -329,7 +329,8 @@ static const char *const NOT_COMPARED[] = {"bias_gelu_fusion",
                                            "make_vocab_size_divisible_by",
                                            "group_query_attention",
                                            "hidden_dropout",
-                                           "attention_dropout"};
+                                           "attention_dropout",
+                                           "classifier_dropout"};
 
 static bool is_not_compared(const char *field) {
     for (size_t i = 0; i < sizeof NOT_COMPARED / sizeof *NOT_COMPARED; i++)
