@@ -103,11 +103,11 @@ Err comm_open_device(Comm *, Device *, const CommDeviceOptions *, char text[200]
 /* All ranks call it. It returns when all have closed the transport. */
 void comm_close_device(Comm *);
 /* Registers memory of the device with the communicator of the group as a symmetric window of NCCL. Gathers and sums
- * whose buffers are both registered then need fewer thread blocks. Gathers need none, because they run on copy engines, unless
- * the group is that of tensor parallelism. All members of the group
- * call it together with the same number of bytes, and operations must use the same offsets in the windows of all
- * members. The device must map its memory for this (DeviceSpec.exports). No-op unless the transport is NCCL and was
- * opened with `registers`, or if the group has one member. */
+ * whose buffers are both registered then need fewer thread blocks. Gathers need none, because they run on copy
+ * engines, unless the group is that of tensor parallelism. All members of the group call it together with the same
+ * number of bytes, and operations must use the same offsets in the windows of all members. The device must map its
+ * memory for this (DeviceSpec.exports). No-op unless the transport is NCCL and was opened with `registers`, or if
+ * the group has one member. */
 void comm_register(Comm *, const Group *, void *memory, size_t bytes);
 /* Checks that all members of each group have used the same offsets in their windows since the last call. NCCL does not,
  * and moves data to wrong places if they differ. All ranks call it. */

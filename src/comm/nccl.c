@@ -401,11 +401,11 @@ static void nccl_compare(Comm *c) {
         if (!is_first_of_link(s, w) || !w->of->places) continue;
         int64_t range[2] = {(int64_t)w->of->places, ~(int64_t)w->of->places};
         comm_all_reduce(c, w->group, "places", COMM_MAX, I64, range, 2);
-        CHECK(range[0] == ~range[1],
-              "rank %d and other members of a group have used different offsets in memory that is registered "
-              "with NCCL, "
-              "so results are wrong: run without --use-nccl-ub, and report this as a bug of Isotron",
-              c->rank);
+        CHECK(
+            range[0] == ~range[1],
+            "rank %d and other members of a group have used different offsets in memory that is registered "
+            "with NCCL, so results are wrong: run without --use-nccl-ub, and report this as a bug of Isotron",
+            c->rank);
         w->of->places = 0;
     }
 }

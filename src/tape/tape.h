@@ -47,9 +47,7 @@ typedef struct RunContext {
     bool exact;             /* the exact lane: outputs of ops are rounded to a grid, see exact_on_grid */
     bool postpones_experts; /* the gradients of the experts' weights, behind an all-to-all */
     unsigned at_once; /* mask of axes: collectives of their groups are finished when they have started */
-    bool
-        registered; /* activations, with the group of tensor parallelism (comm_register), whose members then must
-                         use the same offsets */
+    bool registered;  /* activations are registered with the group of tensor parallelism (comm_register) */
 } RunContext;
 
 /* The facts that the ops of an open tape need about their microbatch. */

@@ -37,17 +37,25 @@ def implementation(o):
 
 
 def adapt(model, o):
-    embeddings = model.bert.embeddings
+    embeddings = model.base_model.embeddings
     if o.get("position-embedding-type") == "rope":
         embeddings.position_embeddings = Nothing(o["hidden-size"])
-    if o.get("bert-no-binary-head"):
+    if o.get("bert-no-binary-head") and "num-token-types" not in o:
         embeddings.token_type_embeddings = Nothing(o["hidden-size"])
     if "activation" not in o and not o.get("task"):  # Megatron-LM's head has the erf form, its MLP the tanh form
         model.cls.predictions.transform.transform_act_fn = torch.nn.GELU()
 
 
-def make_batches(o, rng):
-    """Tokens that depend on those before them. Samples end in padding; one has none."""
+def clear_padding(model):
+    """The positions up to that of padding, which no token of a text has."""
+    positions = model.base_model.embeddings.position_embeddings
+    if getattr(positions, "padding_idx", None) is not None:
+        with torch.no_grad():
+            positions.weight[:positions.padding_idx + 1] = 0
+
+
+def make_batches(o, rng, pad):
+    """Tokens that depend on those before them. Samples end in padding, the token `pad`; one has none."""
     steps, batch, seq, vocab = o["train-iters"], o["global-batch-size"], o["seq-length"], o["vocab-size"]
     successors, shape = rng.integers(MASK + 1, vocab, (vocab, 3)), (steps, batch, seq)
     labels = rng.integers(MASK + 1, vocab, shape)
@@ -59,8 +67,9 @@ def make_batches(o, rng):
     there = np.arange(seq) < lengths
     masked = there & (rng.random(shape) < 0.3)
     masked[..., 1] = True  # at least one in each sample
-    types = there & (np.arange(seq) >= lengths * rng.uniform(0.3, 0.7, lengths.shape))
-    arrays = {"tokens": np.where(masked, np.where(rng.random(shape) < 0.8, MASK, rng.integers(MASK + 1, vocab, shape)), labels) * there,
+    types = there & (np.arange(seq) >= lengths * rng.uniform(0.3, 0.7, lengths.shape)) & (o.get("num-token-types") != 1)
+    tokens = np.where(masked, np.where(rng.random(shape) < 0.8, MASK, rng.integers(MASK + 1, vocab, shape)), labels)
+    arrays = {"tokens": np.where(there, tokens, pad),
               "labels": labels * masked, "types": types, "padding_mask": there, "is_random": rng.integers(0, 2, (steps, batch))}
     return {n: torch.from_numpy(x.astype(np.int64)) for n, x in arrays.items()} | {"loss_mask": torch.from_numpy(masked.astype(np.float32))}
 

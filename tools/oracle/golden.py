@@ -143,7 +143,7 @@ def make(name, out, overrides, arguments):
     dtype, encoder, module = files.get("init", "float32"), o.get("model") == "bert", FAMILIES[family]
     own = hasattr(module, "model")
     batches = module.batches(o, rng, language(o, rng)) if own else encoders.task_batches(o, rng) if o.get(
-        "task") else encoders.make_batches(o, rng) if encoder else make_batches(o, rng, files.get("mask"))
+        "task") else encoders.make_batches(o, rng, files.get("pad", 0)) if encoder else make_batches(o, rng, files.get("mask"))
     kind = "MultipleChoice" if o.get("task") == "RACE" else "SequenceClassification" if o.get("task") else "MaskedLM" if o.get("bert-no-binary-head") else "PreTraining" if encoder else "CausalLM"
     with Float64():
         model = module.model(o) if own else getattr(transformers, "AutoModelFor" + kind).from_config(
@@ -153,6 +153,7 @@ def make(name, out, overrides, arguments):
         if not own:
             model.config._experts_implementation = "eager"
         initialise(model, rng, o.get("apply-layernorm-1p"), dtype)
+        encoders.clear_padding(model) if encoder else None
     save_init(family, model, folder, dtype)
     masks = (batches["loss_mask"] if "loss_mask" in batches else torch.ones(batches["tokens"][..., 1:].shape)).double()
     task = module.losses if own else encoders.task_losses if o.get("task") else encoders.losses if encoder else losses
@@ -161,7 +162,7 @@ def make(name, out, overrides, arguments):
     params = {n: p.detach() for n, p in model.named_parameters()}
     oracle = {"grad/" + n: g for n, g in moe.on_disk(FAMILIES[family], grads).items()} | {
         "param/" + n: p for n, p in moe.on_disk(FAMILIES[family], params | moe.biases(model)).items()}
-    if 0 < logits.nbytes <= 64 << 10:
+    if 0 < logits.nbytes <= 64 << 10 and not files.get("pad"):  # RoBERTa gives padding a position of its own, which nothing else sees
         oracle["logits"] = logits.contiguous()
     safetensors.torch.save_file(batches, folder / "batches.safetensors", {"format": "pt"})
     safetensors.torch.save_file(oracle, folder / "oracle.safetensors", {"format": "pt"})
