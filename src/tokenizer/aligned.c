@@ -57,13 +57,16 @@ void edit_end(Edit *e) {
     if (!e->waits) return;
     e->waits = false;
     utf8_put(&e->out->text, e->last);
-    if (!e->out->tracks) return;
     aligned_fill(e->out, origin_of(e));
     uint32_t c;
     for (int k = e->change; k <= 0 && e->at < e->from.n; k++) e->at += utf8_next(e->from.text + e->at, &c);
 }
 
 void edit_put(Edit *e, uint32_t character, int change) {
+    if (!e->out->tracks) {
+        utf8_put(&e->out->text, character);
+        return;
+    }
     edit_end(e);
     e->last = character, e->change = change, e->waits = true;
 }

@@ -257,11 +257,11 @@ static void metaspace(const Step *step, View v, Aligned *out) {
     const bool has = *v.text == ' ' || (v.n >= meta->len && !memcmp(v.text, meta->s, meta->len));
     if (!has && (step->prepend == ALWAYS || (step->prepend == FIRST && !v.at[0].begin)))
         aligned_insert(out, meta->s, meta->len, origin_at(v, 0));
-    for (size_t i = 0; i < v.n; i++) {
-        if (v.text[i] == ' ')
-            aligned_insert(out, meta->s, meta->len, origin_at(v, i));
-        else
-            aligned_add(out, view_slice(v, i, i + 1));
+    for (size_t i = 0, end; i < v.n; i = end + 1) {
+        const char *blank = memchr(v.text + i, ' ', v.n - i);
+        end = blank ? (size_t)(blank - v.text) : v.n;
+        aligned_add(out, view_slice(v, i, end));
+        if (blank) aligned_insert(out, meta->s, meta->len, origin_at(v, end));
     }
 }
 

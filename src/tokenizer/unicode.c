@@ -73,10 +73,11 @@ static size_t decompose(View text, bool compat, Part **v) {
     return count;
 }
 
-/* False: they do not compose, as characters do not that Unicode 9 does not define. utf8proc composes Hangul with U+11A7,
- * which is no final consonant. */
+/* False: they do not compose, as no character does that Unicode 9 does not define, and none with one below U+0300.
+ * utf8proc composes Hangul with U+11A7, which is no final consonant. */
 static bool compose_pair(Part *a, Part b) {
     int32_t pair[] = {a->c, b.c};
+    if (b.c < 0x300) return false;
     if (age_unordered((uint32_t)a->c) || age_unordered((uint32_t)b.c) || b.c == 0x11A7 ||
         utf8proc_normalize_utf32(pair, 2, UTF8PROC_STABLE | UTF8PROC_COMPOSE) != 1)
         return false;
