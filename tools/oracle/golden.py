@@ -162,7 +162,7 @@ def make(name, out, overrides, arguments):
     params = {n: p.detach() for n, p in model.named_parameters()}
     oracle = {"grad/" + n: g for n, g in moe.on_disk(FAMILIES[family], grads).items()} | {
         "param/" + n: p for n, p in moe.on_disk(FAMILIES[family], params | moe.biases(model)).items()}
-    if 0 < logits.nbytes <= 64 << 10 and not files.get("pad"):  # RoBERTa gives padding a position of its own, which nothing else sees
+    if 0 < logits.nbytes <= 64 << 10 and not files.get("pad"):  # RoBERTa gives all padding the same position, and nothing else depends on it
         oracle["logits"] = logits.contiguous()
     safetensors.torch.save_file(batches, folder / "batches.safetensors", {"format": "pt"})
     safetensors.torch.save_file(oracle, folder / "oracle.safetensors", {"format": "pt"})
