@@ -23,6 +23,7 @@ static HfFamily family_of(const char *architecture, bool two_norms) {
                   {"Qwen3MoeForCausalLM", HF_QWEN_MOE},
                   {"Glm4MoeForCausalLM", HF_GLM_MOE},
                   {"BertForPreTraining", HF_BERT},
+                  {"RobertaForMaskedLM", HF_ROBERTA},
                   {"BertForSequenceClassification", HF_BERT},
                   {"MegatronBertForPreTraining", HF_MEGATRON_BERT},
                   {"MegatronBertForMultipleChoice", HF_MEGATRON_BERT},

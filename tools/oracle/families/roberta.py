@@ -4,7 +4,7 @@ from families.decoder import shape
 
 PAD = 1
 CASES = {
-    "roberta": (shape(2, 28, 4, 36, 16, 47) | bert.POST | {"bert-no-binary-head": True, "num-token-types": 1, "norm-epsilon": 1e-5}, {"pad": PAD}),
+    "roberta": (shape(2, 28, 4, 36, 16, 47) | bert.POST | {"bert-no-binary-head": True, "num-token-types": 1, "norm-epsilon": 1e-5, "hf-model-type": "roberta"}, {"pad": PAD}),
 }
 
 
