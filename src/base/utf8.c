@@ -2,9 +2,9 @@
  * maximal subparts". */
 #include "base/utf8.h"
 
-#include "base/mem.h"
-
 #include <string.h>
+
+#include "base/mem.h"
 
 size_t utf8_next(const char *s, uint32_t *character) {
     const unsigned char *p = (const unsigned char *)s;
@@ -16,8 +16,14 @@ size_t utf8_next(const char *s, uint32_t *character) {
 
 size_t utf8_prev(const char *s, size_t at) {
     do at--;
-    while (at && ((unsigned char)s[at] & 0xC0) == 0x80);
+    while (at && !utf8_begins(s[at]));
     return at;
+}
+
+size_t utf8_count(const char *s, size_t n) {
+    size_t count = 0;
+    for (size_t i = 0; i < n; i++) count += utf8_begins(s[i]);
+    return count;
 }
 
 void utf8_put(Str *out, uint32_t c) {
@@ -71,7 +77,7 @@ void utf8_repair(const char *s, size_t n, Str *out) {
 uint32_t *utf8_characters(const char *s, size_t n) {
     uint32_t *of = mem_alloc((n + 1) * sizeof *of), count = 0;
     for (size_t i = 0; i < n; i++) {
-        count += ((unsigned char)s[i] & 0xC0) != 0x80;
+        count += utf8_begins(s[i]);
         of[i] = count - 1;
     }
     of[n] = count;

@@ -12,6 +12,9 @@
 size_t utf8_next(const char *s, uint32_t *character);
 /* Start of the character that ends just before `at` (valid UTF-8, at > 0). */
 size_t utf8_prev(const char *s, size_t at);
+/* Whether a byte of valid UTF-8 is the first of its character. */
+static inline bool utf8_begins(char byte) { return ((unsigned char)byte & 0xC0) != 0x80; }
+size_t utf8_count(const char *s, size_t n); /* characters of valid UTF-8 */
 void utf8_put(Str *, uint32_t character);
 bool utf8_valid(const char *s, size_t n);
 /* Appends the text with each maximal invalid subpart replaced by one U+FFFD (Unicode 3.9, as Python's

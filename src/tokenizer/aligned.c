@@ -5,9 +5,17 @@
 #include "base/mem.h"
 #include "base/utf8.h"
 
-void aligned_free(Aligned *a) { str_free(&a->text), free(a->at), a->at = NULL; }
+void aligned_free(Aligned *a) {
+    str_free(&a->text), free(a->at);
+    *a = (Aligned){0};
+}
 
 void aligned_clear(Aligned *a) { str_clear(&a->text), a->count = 0; }
+
+void aligned_shorten(Aligned *a, size_t n) {
+    a->text.len = n;
+    if (a->tracks) a->count = n;
+}
 
 View aligned_view(const Aligned *a) {
     return (View){a->text.s ? a->text.s : "", a->text.len, a->tracks ? a->at : NULL};
@@ -48,9 +56,8 @@ void aligned_original(Aligned *a, const char *text, size_t n, size_t at) {
 }
 
 static Origin origin_of(const Edit *e) {
-    if (!e->from.n) return (Origin){0, 0};
-    if (e->change <= 0) return e->from.at[e->at < e->from.n ? e->at : e->from.n - 1];
-    return e->at ? e->from.at[e->at - 1] : (Origin){e->from.at[0].begin, e->from.at[0].begin};
+    if (e->change <= 0 && e->at < e->from.n) return view_origin(e->from, e->at);
+    return view_origin_before(e->from, e->at);
 }
 
 void edit_end(Edit *e) {

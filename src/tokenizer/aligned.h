@@ -25,6 +25,14 @@ static inline View view_slice(View v, size_t begin, size_t end) {
     return (View){v.text + begin, end - begin, v.at ? v.at + begin : NULL};
 }
 
+/* The origin of byte i, and that of the character before it: of the first one, the empty range where the part begins.
+ * {0}: unknown. */
+static inline Origin view_origin(View v, size_t i) { return v.at ? v.at[i] : (Origin){0, 0}; }
+static inline Origin view_origin_before(View v, size_t i) {
+    if (!v.at || !v.n) return (Origin){0, 0};
+    return i ? v.at[i - 1] : (Origin){v.at[0].begin, v.at[0].begin};
+}
+
 typedef struct Aligned {
     Str text;
     bool tracks; /* the origins; set by the owner while the text is empty */
@@ -32,8 +40,9 @@ typedef struct Aligned {
     size_t count, cap;
 } Aligned;
 
-void aligned_free(Aligned *);
+void aligned_free(Aligned *); /* leaves an empty text that tracks nothing */
 void aligned_clear(Aligned *);
+void aligned_shorten(Aligned *, size_t n); /* to n bytes */
 View aligned_view(const Aligned *);
 /* Bytes that were appended to `text` since the last call come from here. */
 void aligned_fill(Aligned *, Origin);

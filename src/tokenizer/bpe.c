@@ -190,8 +190,7 @@ static size_t add_symbol(BpeWork *w, size_t count, int32_t id, size_t n) {
  * else it is dropped. */
 static size_t split(const Bpe *b, BpeWork *w, const char *s, size_t n) {
     size_t count = 0,
-           pending = 0; /* bytes of an unk that later ones may fuse with; bytes do not end it, as in the
-                                      original */
+           pending = 0; /* pending: bytes of an unk. As in the original, tokens of bytes do not end it */
     for (size_t i = 0, width; i < n; i += width) {
         uint32_t c;
         width = utf8_next(s + i, &c);

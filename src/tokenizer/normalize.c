@@ -210,11 +210,8 @@ Err replace_all(const Regex *pattern, const Str *content, Matcher *m, View text,
     const size_t limit = out->text.len + text.n * MAX_GROWTH + FREE_GROWTH;
     for (size_t i = 0; i < spans.n && !e.code; i++) {
         const Span *s = &spans.v[i];
-        Origin origin = {0, 0};
-        if (text.at && s->end) origin = text.at[s->end - 1];
-        if (text.at && !s->end) origin = (Origin){text.at[0].begin, text.at[0].begin};
         if (s->match)
-            aligned_insert(out, content->s, content->len, origin);
+            aligned_insert(out, content->s, content->len, view_origin_before(text, s->end));
         else
             aligned_add(out, view_slice(text, s->begin, s->end));
         if (out->text.len > limit)
@@ -239,19 +236,13 @@ static void strip(const Step *step, View v, Aligned *out) {
     aligned_add(out, view_slice(v, begin, end));
 }
 
-static int chars_in(const char *text, size_t n) {
-    int chars = 0;
-    for (size_t i = 0; i < n; i++) chars += ((unsigned char)text[i] & 0xC0) != 0x80;
-    return chars;
-}
-
 /* One part of the text: the first rule of the charsmap that matches its beginning replaces all of it. Characters replace
  * characters one by one; the last ones are additional, or the last one replaces the rest. */
 static bool map_part(const Charsmap *m, const char *part, size_t n, Edit *e) {
     const char *to;
     size_t to_n;
     if (!charsmap_find(m, CHARSMAP_SHORTEST, part, n, &to, &to_n)) return false;
-    const int had = chars_in(part, n), has = chars_in(to, to_n);
+    const int had = (int)utf8_count(part, n), has = (int)utf8_count(to, to_n);
     for (size_t at = 0, k = 0; at < to_n; k++) {
         uint32_t c;
         at += utf8_next(to + at, &c);
@@ -278,8 +269,6 @@ static void apply_charsmap(const Charsmap *m, View v, Aligned *out) {
     edit_end(&e);
 }
 
-static Origin origin_at(View v, size_t i) { return v.at ? v.at[i] : (Origin){0, 0}; }
-
 static Err run_step(const Step *step, Matcher *m, View v, Aligned *out) {
     switch (step->kind) {
     case FORM:
@@ -289,7 +278,7 @@ static Err run_step(const Step *step, Matcher *m, View v, Aligned *out) {
         unicode_lower(v, out);
         break;
     case PREPEND:
-        if (v.n) aligned_insert(out, step->content.s, step->content.len, origin_at(v, 0));
+        if (v.n) aligned_insert(out, step->content.s, step->content.len, view_origin(v, 0));
         aligned_add(out, v);
         break;
     case MAP:
@@ -297,7 +286,7 @@ static Err run_step(const Step *step, Matcher *m, View v, Aligned *out) {
             uint32_t c;
             end = i + utf8_next(v.text + i, &c);
             step->map(c, &out->text);
-            aligned_fill(out, origin_at(v, i));
+            aligned_fill(out, view_origin(v, i));
         }
         break;
     case STRIP:
@@ -307,10 +296,7 @@ static Err run_step(const Step *step, Matcher *m, View v, Aligned *out) {
         apply_charsmap(step->charsmap, v, out);
         break;
     case BYTES:
-        for (size_t i = 0; i < v.n; i++) {
-            utf8_put(&out->text, byte_to_char((unsigned char)v.text[i]));
-            aligned_fill(out, origin_at(v, i));
-        }
+        spell_bytes(v, out);
         break;
     case REPLACE:
         return replace_all(step->pattern, &step->content, m, v, out);

@@ -72,7 +72,7 @@ Err post_load(const json_t *object, int32_t limit, Post *out) {
     if (!strcmp(type, "TemplateProcessing")) return template(object, limit, out);
     if (!strcmp(type, "RobertaProcessing") || !strcmp(type, "BertProcessing")) {
         const json_t *cls, *sep; /* ["<s>", 0] */
-        if (*type == 'R') ERR_RETURN(load_trim(object, out));
+        if (!strcmp(type, "RobertaProcessing")) ERR_RETURN(load_trim(object, out));
         ERR_RETURN(field_array(object, WHERE, "cls", &cls));
         ERR_RETURN(field_array(object, WHERE, "sep", &sep));
         ERR_RETURN(add_id(json_array_get(cls, 1), limit, &out->before));

@@ -63,6 +63,13 @@ int char_to_byte(uint32_t c) {
     return c == 0x143 ? 0xAD : -1;
 }
 
+void spell_bytes(View v, Aligned *out) {
+    for (size_t i = 0; i < v.n; i++) {
+        utf8_put(&out->text, byte_to_char((unsigned char)v.text[i]));
+        aligned_fill(out, view_origin(v, i));
+    }
+}
+
 static Err new_step(PreTokenizer *p, StepKind kind, Step **out) {
     if (p->n == MAX_STEPS) return err_user("the pre_tokenizer has more than %d steps", MAX_STEPS);
     *out = &p->steps[p->n++];
@@ -249,19 +256,17 @@ typedef struct Run {
     Err err;
 } Run;
 
-static Origin origin_at(View v, size_t i) { return v.at ? v.at[i] : (Origin){0, 0}; }
-
 /* FIRST: at the beginning of the original text. */
 static void metaspace(const Step *step, View v, Aligned *out) {
     const Str *meta = &step->meta;
     const bool has = *v.text == ' ' || (v.n >= meta->len && !memcmp(v.text, meta->s, meta->len));
     if (!has && (step->prepend == ALWAYS || (step->prepend == FIRST && !v.at[0].begin)))
-        aligned_insert(out, meta->s, meta->len, origin_at(v, 0));
+        aligned_insert(out, meta->s, meta->len, view_origin(v, 0));
     for (size_t i = 0, end; i < v.n; i = end + 1) {
         const char *blank = memchr(v.text + i, ' ', v.n - i);
         end = blank ? (size_t)(blank - v.text) : v.n;
         aligned_add(out, view_slice(v, i, end));
-        if (blank) aligned_insert(out, meta->s, meta->len, origin_at(v, end));
+        if (blank) aligned_insert(out, meta->s, meta->len, view_origin(v, end));
     }
 }
 
@@ -290,14 +295,11 @@ static bool pretokenize_run(Run *r, size_t depth, View v) {
     next->tracks = v.at != NULL;
     switch (step->kind) {
     case PREFIX:
-        if (*v.text != ' ') aligned_insert(next, " ", 1, origin_at(v, 0));
+        if (*v.text != ' ') aligned_insert(next, " ", 1, view_origin(v, 0));
         aligned_add(next, v);
         break;
     case BYTES:
-        for (size_t i = 0; i < v.n; i++) {
-            utf8_put(&next->text, byte_to_char((unsigned char)v.text[i]));
-            aligned_fill(next, origin_at(v, i));
-        }
+        spell_bytes(v, next);
         break;
     case METASPACE:
         metaspace(step, v, next);

@@ -33,5 +33,7 @@ Err pretokenizer_run(const PreTokenizer *, PreTokenizerWork *, Matcher *, View t
 /* The character that spells a byte in a byte-level vocabulary, and back: -1 for any other character. */
 uint32_t byte_to_char(unsigned char byte);
 int char_to_byte(uint32_t character);
+/* Appends the characters that spell the bytes of a text. */
+void spell_bytes(View, Aligned *out);
 
 #endif

@@ -186,8 +186,8 @@ static size_t normalize(const SpmNormalizer *z, bool suffix, const Trie *user, c
         if (to_n) after_space = to[to_n - 1] == ' ' && z->remove_extra_whitespaces;
     }
     while (z->remove_extra_whitespaces && ends_with(&out->text, space, space_n)) {
-        out->text.len -= space_n;
-        if (out->tracks) out->count = out->text.len, i = out->at[out->count].begin;
+        aligned_shorten(out, out->text.len - space_n);
+        if (out->tracks) i = out->at[out->count].begin; /* still there */
     }
     if (suffix && z->dummy_prefix) append(out, space, space_n, i);
     return i;

@@ -6,11 +6,10 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/utf8.h"
 #include "tokenizer/type.h"
 
 enum { LONGEST_TEXT = 1 << 30, BYTES = 256, BYTE_VOCAB = 512 };
-
-static bool is_continuation(char byte) { return ((unsigned char)byte & 0xC0) == 0x80; }
 
 static int32_t no_token_id(const Tokenizer *t, const char *token) { return (void)t, (void)token, -1; }
 static const char *no_token_text(const Tokenizer *t, int32_t id, size_t *n) {
@@ -72,7 +71,7 @@ static Err encode_bytes(const Tokenizer *t, unsigned flags, const char *text, si
     (void)t, (void)flags;
     size_t characters = 0;
     for (size_t i = 0; i < n; i++) {
-        characters += !i || !is_continuation(text[i]);
+        characters += !i || utf8_begins(text[i]);
         ids_add(out, (unsigned char)text[i], characters - 1, characters);
     }
     return ERR_OK;
@@ -208,8 +207,8 @@ Err tokenizer_offsets(const Tokenizer *t, const int32_t *ids, size_t n, size_t *
     Err e = t->type->decode(t, 0, ids, n, &out, offsets);
     size_t at = 0, characters = 0;
     for (size_t i = 0; i < n && !e.code; i++) {
-        for (; at < offsets[i]; at++) characters += !is_continuation(out.s[at]);
-        const bool inside = at < out.len && is_continuation(out.s[at]) && characters;
+        for (; at < offsets[i]; at++) characters += utf8_begins(out.s[at]);
+        const bool inside = at < out.len && !utf8_begins(out.s[at]) && characters;
         offsets[i] = characters - inside;
     }
     str_free(&out);

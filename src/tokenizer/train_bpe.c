@@ -192,7 +192,7 @@ static void split_words(Trainer *t) {
     size_t symbols = 0, n;
     for (int32_t w = 0; w < words; w++) {
         const char *text = words_text(t->words, w, &n);
-        for (size_t i = 0; i < n; i++) symbols += ((unsigned char)text[i] & 0xC0) != 0x80;
+        symbols += utf8_count(text, n);
     }
     t->ids = mem_alloc((symbols + 1) * sizeof *t->ids);
     t->lists = mem_alloc(((size_t)words + 1) * sizeof *t->lists);

@@ -76,12 +76,6 @@ Err wordlevel_load(const json_t *model, WordPiece **out) {
     return finish(load_words(model, "<unk>", w), w, out);
 }
 
-static bool too_long(const WordPiece *w, const char *piece, size_t n) {
-    int64_t characters = 0;
-    for (size_t i = 0; i < n; i++) characters += ((unsigned char)piece[i] & 0xC0) != 0x80;
-    return characters > w->longest;
-}
-
 void wordpiece_encode(const WordPiece *w, const char *piece, size_t n, Ids *out) {
     if (!w->starts) {
         int32_t id = vocab_id(w->vocab, piece, n);
@@ -90,7 +84,7 @@ void wordpiece_encode(const WordPiece *w, const char *piece, size_t n, Ids *out)
     }
     const size_t before = out->n, whole = n;
     size_t done = 0;
-    if (too_long(w, piece, n)) n = 0;
+    if ((int64_t)utf8_count(piece, n) > w->longest) n = 0;
     while (done < n) {
         const Trie *trie = done ? w->continuations : w->starts;
         int32_t node = TRIE_ROOT, id = TRIE_NONE;
