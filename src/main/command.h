@@ -41,6 +41,10 @@ COMMANDS
 
 /* Call it after a parse: prints help, notes or problems. True: continue; false: return *status. */
 bool command_ready(const Args *, Err, int *status);
+/* The rest of a command after the parse: prints help, notes or problems, or else calls run(arg) and prints its error.
+ * Frees the Args, and returns the exit status. */
+typedef Err CommandRun(void *arg);
+int command_finish(Args *, Err, CommandRun *, void *arg);
 /* Prints an error message; returns the exit status. */
 int command_fail(Err);
 
@@ -66,6 +70,10 @@ Err setup_mask_tokens(const Setup *, MaskTokens *out);
 void setup_free(Setup *);
 /* The tokenizer that the options describe; *out is NULL if they name none. */
 Err setup_tokenizer(const Config *, Tokenizer **out);
+/* The same for a command that only tokenizes: a problem if the options name none; a note for --vocab-size if it has no
+ * effect. */
+void setup_check_tokenizer(const Config *, Args *);
+Err setup_tokenizer_alone(const Config *, Tokenizer **out);
 /* Opens the checkpoint of --ckpt-step in `path`, or the newest; `path` may also be a checkpoint's own
  * folder. */
 Err setup_checkpoint(const char *path, int64_t ckpt_step, Ckpt **out);

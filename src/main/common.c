@@ -48,6 +48,16 @@ bool command_ready(const Args *args, Err e, int *status) {
     return false;
 }
 
+int command_finish(Args *args, Err e, CommandRun *run, void *arg) {
+    int status;
+    if (command_ready(args, e, &status)) {
+        e = run(arg);
+        status = e.code ? command_fail(e) : 0;
+    }
+    args_free(args);
+    return status;
+}
+
 static void refuse_same(Args *args, const NamedFile *output, const NamedFile *other) {
     if (!output->path || !other->path || file_is_stream(output->path)) return;
     if (file_is_same(output->path, other->path))
@@ -124,6 +134,25 @@ Err setup_tokenizer(const Config *c, Tokenizer **out) {
     if (!e.code || !stored) return e;
     return err_user("the tokenizer that the checkpoint names: %.600s; set --tokenizer-type with its files",
                     e.msg);
+}
+
+void setup_check_tokenizer(const Config *c, Args *args) {
+    if (!c->tokenizer_type && c->given[OPTION_tokenizer_type] != ARG_BAD)
+        args_problem(args, "The text needs a tokenizer: set --tokenizer-type.");
+}
+
+/* These types make their vocabulary, or a part of it, from the option. */
+static bool reads_vocab_size(const char *type) {
+    return !strcmp(type, "NullTokenizer") || !strcmp(type, "ByteLevelTokenizer") ||
+           !strcmp(type, "TikTokenizer");
+}
+
+Err setup_tokenizer_alone(const Config *c, Tokenizer **out) {
+    ERR_RETURN(setup_tokenizer(c, out));
+    if (i64_is_set(c->vocab_size) && !reads_vocab_size(c->tokenizer_type))
+        fprintf(stderr, "note: --vocab-size has no effect: %s has %d tokens\n", c->tokenizer_type,
+                tokenizer_vocab_size(*out));
+    return ERR_OK;
 }
 
 Err setup_finish(Setup *s) {

@@ -218,7 +218,8 @@ static Err generate_on_rank(void *arg, Comm *comm) {
     return e;
 }
 
-static Err generate_run(Job *j) {
+static Err generate_run(void *job) {
+    Job *j = job;
     Setup *s = &j->setup;
     ERR_RETURN(setup_finish(s));
     if (!s->tokenizer)
@@ -249,14 +250,9 @@ int command_generate(int argc, char **argv) {
     } else if (!e.code) {
         e = loaded;
     }
-    int status;
-    if (command_ready(&args, e, &status)) {
-        e = generate_run(&j);
-        status = e.code ? command_fail(e) : 0;
-    }
+    const int status = command_finish(&args, e, generate_run, &j);
     for (int64_t i = 0; i < j.n; i++) free((void *)j.prompts[i].tokens);
     free(j.prompts), free(j.ends);
-    args_free(&args);
     setup_free(s);
     return status;
 }

@@ -29,6 +29,12 @@ static const Arg ROWS[] = {
      .help = "Replace PREFIX.bin and PREFIX.idx if they exist."},
 };
 
+static Err run(void *options) {
+    const Options *o = options;
+    ERR_RETURN(indexed_check_target(o->output_prefix, o->overwrite));
+    return data_merge_folder(o->input, o->output_prefix);
+}
+
 int command_merge(int argc, char **argv) {
     Arena *arena = arena_new();
     Options o;
@@ -40,14 +46,7 @@ int command_merge(int argc, char **argv) {
               NULL);
     args_use(&args, (ArgTable){.rows = ROWS, .count = sizeof ROWS / sizeof *ROWS, .target = &o});
     args_line(&args, argc, argv);
-    Err e = args_end(&args);
-    int status;
-    if (command_ready(&args, e, &status)) {
-        e = indexed_check_target(o.output_prefix, o.overwrite);
-        if (!e.code) e = data_merge_folder(o.input, o.output_prefix);
-        status = e.code ? command_fail(e) : 0;
-    }
-    args_free(&args);
+    const int status = command_finish(&args, args_end(&args), run, &o);
     arena_free(arena);
     return status;
 }

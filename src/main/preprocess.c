@@ -14,6 +14,7 @@ typedef struct Options {
     bool append_eod, overwrite, split_sentences, keep_newlines;
     int64_t workers, log_interval;
     int input_format; /* PreprocessInput */
+    Config config;
 } Options;
 
 static const char *const FORMATS[] = {"jsonl", "text", "paragraphs", NULL};
@@ -99,18 +100,10 @@ static void progress(void *ctx, const PreprocessStats *s) {
     fputc('\n', stderr);
 }
 
-/* These types make their vocabulary, or a part of it, from the option. */
-static bool reads_vocab_size(const char *type) {
-    return !strcmp(type, "NullTokenizer") || !strcmp(type, "ByteLevelTokenizer") ||
-           !strcmp(type, "TikTokenizer");
-}
-
-static Err run(const Options *o, const Config *c) {
+static Err run(void *options) {
+    const Options *o = options;
     Tokenizer *tokenizer;
-    ERR_RETURN(setup_tokenizer(c, &tokenizer));
-    if (i64_is_set(c->vocab_size) && !reads_vocab_size(c->tokenizer_type))
-        fprintf(stderr, "note: --vocab-size has no effect: %s has %d tokens\n", c->tokenizer_type,
-                tokenizer_vocab_size(tokenizer));
+    ERR_RETURN(setup_tokenizer_alone(&o->config, &tokenizer));
     Err e = ERR_OK;
     if (o->append_eod && tokenizer_eod(tokenizer) < 0)
         e = err_user("--append-eod needs an end-of-document token, and this tokenizer has none: remove it");
@@ -144,7 +137,8 @@ static Err run(const Options *o, const Config *c) {
     return e;
 }
 
-static Err read_options(Options *o, Config *c, Args *args, int argc, char **argv) {
+static Err read_options(Options *o, Args *args, int argc, char **argv) {
+    Config *c = &o->config;
     args_use(args, (ArgTable){.rows = ROWS, .count = sizeof ROWS / sizeof *ROWS, .target = o});
     args_use(args, config_table(c, USE_PREPROCESS));
     args_line(args, argc, argv);
@@ -155,15 +149,13 @@ static Err read_options(Options *o, Config *c, Args *args, int argc, char **argv
         args_refuse(args, "keep-newlines", "without --split-sentences");
         args_refuse(args, "lang", "without --split-sentences");
     }
-    if (!c->tokenizer_type && c->given[OPTION_tokenizer_type] != ARG_BAD)
-        args_problem(args, "The text needs a tokenizer: set --tokenizer-type.");
+    setup_check_tokenizer(c, args);
     return args_end(args);
 }
 
 int command_preprocess(int argc, char **argv) {
     Arena *arena = arena_new();
-    Options o;
-    Config c = {0};
+    Options o = {0};
     Args args;
     args_init(&args, arena,
               "isotron preprocess --input FILE... --output-prefix PREFIX --tokenizer-type TYPE [options]\n\n"
@@ -171,13 +163,7 @@ int command_preprocess(int argc, char **argv) {
               "example: isotron preprocess --input corpus.jsonl --output-prefix corpus --append-eod \\\n"
               "             --tokenizer-type HuggingFaceTokenizer --tokenizer-model tokenizer.json",
               NULL);
-    Err e = read_options(&o, &c, &args, argc, argv);
-    int status;
-    if (command_ready(&args, e, &status)) {
-        e = run(&o, &c);
-        status = e.code ? command_fail(e) : 0;
-    }
-    args_free(&args);
+    const int status = command_finish(&args, read_options(&o, &args, argc, argv), run, &o);
     arena_free(arena);
     return status;
 }

@@ -11,6 +11,7 @@
 typedef struct Options {
     TextList text, input;
     bool add_special_tokens;
+    Config config;
 } Options;
 
 static const Arg ROWS[] = {
@@ -80,9 +81,10 @@ static Err print_lines(const Tokenizer *t, const Options *o, const char *path) {
     return e.code ? e : closed;
 }
 
-static Err run(const Options *o, const Config *c) {
+static Err run(void *options) {
+    const Options *o = options;
     Tokenizer *t;
-    ERR_RETURN(setup_tokenizer(c, &t));
+    ERR_RETURN(setup_tokenizer_alone(&o->config, &t));
     Err e = ERR_OK;
     for (int64_t i = 0; i < o->text.count && !e.code; i++)
         e = print_tokens(t, o, o->text.at[i], strlen(o->text.at[i]));
@@ -93,31 +95,23 @@ static Err run(const Options *o, const Config *c) {
 
 int command_tokenize(int argc, char **argv) {
     Arena *arena = arena_new();
-    Options o;
-    Config c = {0};
+    Options o = {0};
     Args args;
     args_init(&args, arena,
               "isotron tokenize --text TEXT... --tokenizer-type TYPE [options]\n\n"
-              "Prints the tokens of texts: for each text a line of JSON with ids, spellings, and the first "
-              "character\n"
-              "of the text that each token stands for and the last one + 1.\n\n"
-              "example: isotron tokenize --text 'Hello world' --tokenizer-type HuggingFaceTokenizer "
-              "--tokenizer-model tokenizer.json",
+              "Prints the tokens of texts: for each text a line of JSON with ids, spellings and spans. A "
+              "span is the "
+              "first\ncharacter of the text that a token stands for, and the last one + 1.\n\n"
+              "example: isotron tokenize --text 'Hello world' --tokenizer-type HuggingFaceTokenizer \\\n"
+              "             --tokenizer-model tokenizer.json",
               NULL);
     args_use(&args, (ArgTable){.rows = ROWS, .count = sizeof ROWS / sizeof *ROWS, .target = &o});
-    args_use(&args, config_table(&c, USE_PREPROCESS));
+    args_use(&args, config_table(&o.config, USE_PREPROCESS));
     args_line(&args, argc, argv);
-    config_check(&c, CHECK_STRICT, &args);
-    if (!c.tokenizer_type && c.given[OPTION_tokenizer_type] != ARG_BAD)
-        args_problem(&args, "The texts need a tokenizer: set --tokenizer-type.");
+    config_check(&o.config, CHECK_STRICT, &args);
+    setup_check_tokenizer(&o.config, &args);
     if (!o.text.count && !o.input.count) args_problem(&args, "There is no text: set --text or --input.");
-    Err e = args_end(&args);
-    int status;
-    if (command_ready(&args, e, &status)) {
-        e = run(&o, &c);
-        status = e.code ? command_fail(e) : 0;
-    }
-    args_free(&args);
+    const int status = command_finish(&args, args_end(&args), run, &o);
     arena_free(arena);
     return status;
 }

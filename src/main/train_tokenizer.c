@@ -182,7 +182,8 @@ static Err train(Words *words, Options *o) {
     return ERR_OK;
 }
 
-static Err run(Options *o) {
+static Err run(void *options) {
+    Options *o = options;
     if (file_exists(o->output) && !o->overwrite)
         return err_user("'%s' exists: choose another --output or add --overwrite", o->output);
     ERR_RETURN(file_check_target(o->output));
@@ -220,13 +221,7 @@ int command_train_tokenizer(int argc, char **argv) {
     for (int i = 0; o.model == UNIGRAM && i < 2; i++)
         args_refuse(&args, i ? "min-frequency" : "pattern", "by --model unigram");
     if (o.min_frequency < 1) args_problem(&args, "--min-frequency must be at least 1.");
-    Err e = args_end(&args);
-    int status;
-    if (command_ready(&args, e, &status)) {
-        e = run(&o);
-        status = e.code ? command_fail(e) : 0;
-    }
-    args_free(&args);
+    const int status = command_finish(&args, args_end(&args), run, &o);
     arena_free(arena);
     return status;
 }

@@ -43,9 +43,11 @@ said = json.loads(isotron("tokenize", "--text", "Hello  w\u00f6rld", *bert))
 assert said["tokens"] == ["hello", "w", "##or", "##ld"] and said["spans"] == [[0, 5], [7, 8], [8, 10], [10, 12]], said
 assert len(isotron("tokenize", "--text", "a", "b", "--input", WORK / "lines", *bert).split("\n")) - 1 == 2 + len(some)
 
+assert "note: --vocab-size has no effect: HuggingFaceTokenizer has" in isotron("tokenize", "--text", "a", "--vocab-size", 9, *bert)
+
 for words, message in [
     (["tokenize", *bert], "There is no text: set --text or --input."),
-    (["tokenize", "--text", "a"], "The texts need a tokenizer: set --tokenizer-type."),
+    (["tokenize", "--text", "a"], "The text needs a tokenizer: set --tokenizer-type."),
     (["tokenize", "--input", WORK / "none", *bert], "none"),
     (["tokenize", "--text", "7 x", "--tokenizer-type", "NullTokenizer", "--vocab-size", 9], "'x' is not an id below 9"),
     (["tokenize", "--input", WORK / "lines", "--tokenizer-type", "NullTokenizer", "--vocab-size", 9], "lines' line 2: NullTokenizer"),
