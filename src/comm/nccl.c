@@ -369,6 +369,14 @@ static void set_calling(State *s, const CommKey *key, Flight *f) {
 
 /* ---- places in windows ---- */
 
+/* Whether all members of the group have this value; their least and largest one. */
+static bool is_same_on_all(Comm *c, Group g, const char *site, int64_t value, int64_t range[2]) {
+    int64_t most[] = {~value, value};
+    comm_all_reduce(c, g, site, COMM_MAX, I64, most, 2);
+    range[0] = ~most[0], range[1] = most[1];
+    return range[0] == range[1];
+}
+
 /* The window of the link that holds an address, NULL if there is none. */
 static const Window *window_of(const State *s, const Link *l, const void *p) {
     const Window *w = s->windows;
@@ -399,10 +407,9 @@ static void nccl_compare(Comm *c) {
     State *s = c->device_state;
     for (const Window *w = s->windows; w; w = w->next) {
         if (!is_first_of_link(s, w) || !w->of->places) continue;
-        int64_t range[2] = {(int64_t)w->of->places, ~(int64_t)w->of->places};
-        comm_all_reduce(c, w->group, "places", COMM_MAX, I64, range, 2);
+        int64_t range[2];
         CHECK(
-            range[0] == ~range[1],
+            is_same_on_all(c, w->group, "places", (int64_t)w->of->places, range),
             "rank %d and other members of a group have used different offsets in memory that is registered "
             "with NCCL, so results are wrong: run without --use-nccl-ub, and report this as a bug of Isotron",
             c->rank);
@@ -451,11 +458,10 @@ static void nccl_wait(Comm *c, CommWork *w) {
 static void nccl_attach(Comm *c, const Group *g, void *memory, size_t bytes) {
     State *s = c->device_state;
     if (!s->registers) return;
-    int64_t range[2] = {(int64_t)bytes, -(int64_t)bytes};
-    comm_all_reduce(c, *g, "register", COMM_MAX, I64, range, 2);
-    CHECK(range[0] == -range[1],
+    int64_t range[2];
+    CHECK(is_same_on_all(c, *g, "register", (int64_t)bytes, range),
           "rank %d registers %zu bytes, and other members of the group from %lld to %lld", c->rank, bytes,
-          (long long)-range[1], (long long)range[0]);
+          (long long)range[0], (long long)range[1]);
     const CommKey key = comm_key(&(CommCall){.kind = COMM_ALL_GATHER, .group = *g}, true);
     CommChannel *ch = comm_channel(c, &key);
     CommWork work = {.facts = {.kind = COMM_BARRIER, .site = "register"}, .channel = ch, .seq = ch->next++};

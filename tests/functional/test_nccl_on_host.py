@@ -26,7 +26,8 @@ pretrain(data, WORK / "windows2", *activations, *library, "--use-nccl-ub")
 assert_same_bytes(WORK / "host2", WORK / "windows2", 12, "registered activations")
 
 os.environ["HOST_NCCL_FAULT"] = "window"
-for name, options in ("layout", layout), ("sharded", sharded):
+alone = ["--ranks", 2, "--tensor-model-parallel-size", 2, "--sequence-parallel"]  # only activations are registered
+for name, options in ("layout", layout), ("sharded", sharded), ("alone", alone):
     pretrain(data, WORK / f"{name} without", *options, *library)
     report = pretrain(data, WORK / f"{name} refused", *options, *library, "--use-nccl-ub", expect=3)
     assert "ncclCommWindowRegister fails on rank" in report and "planted fault in a window" in report, report

@@ -377,6 +377,42 @@ static void windows_of_different_sizes_are_a_fault(void **state) {
     assert_int_not_equal(e.status, 0);
 }
 
+/* ---- memory that is planned ---- */
+
+/* Device memory of one all-to-all among ranks 0, stride, ... */
+static int64_t mib_of_all_to_all(int members, int stride, int most_blocks) {
+    Comm *c = comm_null(members * stride, 0);
+    const Group g = {.size = members, .n_axes = 1, .axis_size = {members}, .axis_stride = {stride}};
+    comm_plan(c, &(CommCall){.kind = COMM_ALL_GATHER, .dtype = F32, .group = g, .site = "plan"});
+    const int64_t gather = (int64_t)comm_device_bytes(c, most_blocks);
+    comm_plan(c, &(CommCall){.kind = COMM_ALL_TO_ALL, .dtype = F32, .group = g, .site = "plan"});
+    const int64_t more = (int64_t)comm_device_bytes(c, most_blocks) - gather;
+    comm_free(c);
+    return more >> 20;
+}
+
+static int64_t mib_of_gather(int most_blocks) {
+    Comm *c = comm_null(4, 0);
+    const Group g = comm_everyone(c);
+    assert_int_equal(comm_device_bytes(c, most_blocks), 0);
+    comm_plan(c, &(CommCall){.kind = COMM_ALL_GATHER, .dtype = F32, .group = g, .site = "plan"});
+    const int64_t bytes = (int64_t)comm_device_bytes(c, most_blocks);
+    comm_free(c);
+    return bytes >> 20;
+}
+
+/* The measured ones: see bench/results/gpu-layout-cp4-a2a.json and its kind, "taken" minus "planned" of commit 4bae112. */
+static void memory_of_communicators_is_the_measured_one(void **state) {
+    (void)state;
+    static const int64_t MEASURED[][2] = {{0, 411}, {24, 411}, {20, 363}, {16, 228}, {10, 156}};
+    for (size_t i = 0; i < sizeof MEASURED / sizeof *MEASURED; i++)
+        assert_int_equal(mib_of_gather((int)MEASURED[i][0]) - mib_of_gather(0),
+                         MEASURED[i][1] - MEASURED[0][1]);
+    assert_int_equal(mib_of_all_to_all(4, 1, 0), 1206);
+    assert_int_equal(mib_of_all_to_all(2, 7, 0), 402);
+    assert_true(mib_of_all_to_all(2, 8, 0) < 402); /* on another host */
+}
+
 /* ---- libraries that cannot be used ---- */
 
 static void open_with(void *arg, Comm *c) {
@@ -501,6 +537,7 @@ int main(void) {
         cmocka_unit_test(a_library_without_windows_is_refused),
         cmocka_unit_test(different_offsets_in_windows_are_a_fault),
         cmocka_unit_test(windows_of_different_sizes_are_a_fault),
+        cmocka_unit_test(memory_of_communicators_is_the_measured_one),
         cmocka_unit_test(faults_are_reported),
         cmocka_unit_test(a_slow_rank_is_named_once),
         cmocka_unit_test(other_libraries_are_refused),
