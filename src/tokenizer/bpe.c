@@ -187,10 +187,10 @@ static size_t add_symbol(BpeWork *w, size_t count, int32_t id, size_t n) {
 }
 
 /* Makes one symbol per character. A character that is no token becomes its bytes (byte_fallback), else unk,
- * else it is dropped. */
+ * else it is dropped. `pending`: bytes of an unk that later ones may fuse with. As in the original, tokens of bytes do
+ * not end it. */
 static size_t split(const Bpe *b, BpeWork *w, const char *s, size_t n) {
-    size_t count = 0,
-           pending = 0; /* pending: bytes of an unk. As in the original, tokens of bytes do not end it */
+    size_t count = 0, pending = 0;
     for (size_t i = 0, width; i < n; i += width) {
         uint32_t c;
         width = utf8_next(s + i, &c);
