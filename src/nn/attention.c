@@ -265,6 +265,7 @@ static Tensor *core(Tape *t, void *self, Tensor *qkv) {
                                     .bias = c->attention->relative ? &c->attention->relative->value : NULL,
                                     .lengths = c->feed->lengths,
                                     .sink = sinks(t, c->attention, heads, (DType)q->dtype)};
+    if (tape_axis(t, AXIS_CP) == 1) tape_pause_halfway(t); /* else the attention waits for other ranks */
     return attention_flat_heads(t, op_context_attention(t, &inputs, attr, p->context, p->unfused));
 }
 

@@ -404,7 +404,13 @@ static void run_pass(void *arg) {
         executor_backward(p);
 }
 
-/* The microbatches of a unit compute by turns, always in the same order: each until it would wait for an
+/* Whether the first microbatch starts one pause earlier, so that it computes half a branch while another one
+ * runs its norm (tape_pause_halfway). */
+static bool has_head_start(const Executor *e, const Action *a) {
+    return a->kind == ACTION_FORWARD && e->context->layout && e->context->layout->sequence_parallel;
+}
+
+/* The microbatches of a unit compute alternately, always in the same order: each until it would wait for an
  * operation between ranks. The ops of a microbatch keep their order, and the first microbatch is always ahead.
  * So gradients are added in the order of the microbatches, as without interleaving. An observer sees one
  * microbatch after the other. */
@@ -413,7 +419,8 @@ static void run_interleaved(Executor *e, Pass *passes, int64_t n) {
         tape_pauses(slot_of(&passes[i])->tape, e->fibers[i]);
         fiber_begin(e->fibers[i], run_pass, &passes[i]);
     }
-    for (int64_t left = n; left > 0;)
+    if (has_head_start(e, passes->action)) passes->is_done = !fiber_resume(e->fibers[0]);
+    for (int64_t left = n - passes->is_done; left > 0;)
         for (int64_t i = 0; i < n; i++)
             if (!passes[i].is_done && !fiber_resume(e->fibers[i])) passes[i].is_done = true, left--;
 }
