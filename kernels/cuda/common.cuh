@@ -153,20 +153,14 @@ static inline DType lead_type(const Call *c) {
 struct Rows {
     int64_t dim[TENSOR_DIMS - 1], stride[TENSOR_DIMS - 1]; /* right-aligned; missing dims are 1 */
     bool dense;                                            /* row r begins at r * width */
-    bool narrow;                                           /* any index of an element fits 32 bits */
     int64_t width;
 
-    /* 64-bit divisions are several times slower. */
-    __host__ __device__ __forceinline__ int64_t divide(int64_t a, int64_t b) const {
-        return narrow ? (int64_t)((uint32_t)a / (uint32_t)b) : a / b;
-    }
     __host__ __device__ __forceinline__ int64_t operator()(int64_t row) const {
         if (dense) return row * width;
         int64_t at = 0;
         for (int i = TENSOR_DIMS - 2; i >= 0 && row; i--) {
-            const int64_t rest = divide(row, dim[i]);
-            at += (row - rest * dim[i]) * stride[i];
-            row = rest;
+            at += row % dim[i] * stride[i];
+            row /= dim[i];
         }
         return at;
     }
@@ -179,7 +173,6 @@ static inline Rows rows_of(const Tensor *t) {
         r.stride[TENSOR_DIMS - t->ndim + i] = t->stride[i];
     }
     r.dense = tensor_is_contiguous(t);
-    r.narrow = tensor_count(t) <= UINT32_MAX;
     r.width = tensor_width(t);
     return r;
 }

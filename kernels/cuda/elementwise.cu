@@ -28,7 +28,7 @@ __global__ void copy_rows(const X *x, Y *y, Rows x_rows, Rows y_rows, int64_t n,
     typedef Real<Y> R;
     const int64_t each = x_rows.width / N;
     GRID_LOOP(i, n / N) {
-        const int64_t row = x_rows.divide(i, each), column = (i - row * each) * N;
+        const int64_t row = i / each, column = i % each * N;
         const Vec<X, N> from = *(const Vec<X, N> *)(x + x_rows(row) + column);
         Vec<Y, N> *at = (Vec<Y, N> *)(y + y_rows(row) + column), to;
         if (add) to = *at;
@@ -66,8 +66,7 @@ template <typename X, typename Y> static void copy(const Call *c) {
 
 __global__ void copy_integers(const int64_t *x, int64_t *y, Rows x_rows, Rows y_rows, int64_t n) {
     GRID_LOOP(i, n) {
-        const int64_t row = x_rows.divide(i, x_rows.width), column = i - row * x_rows.width;
-        y[y_rows(row) + column] = x[x_rows(row) + column];
+        y[y_rows(i / x_rows.width) + i % x_rows.width] = x[x_rows(i / x_rows.width) + i % x_rows.width];
     }
 }
 
@@ -104,7 +103,7 @@ template <typename T>
 __global__ void add_rows(const T *a, const T *b, T *y, Rows a_rows, Rows b_rows, Rows y_rows, int64_t n) {
     typedef Real<T> R;
     GRID_LOOP(i, n) {
-        const int64_t row = y_rows.divide(i, y_rows.width), column = i - row * y_rows.width;
+        const int64_t row = i / y_rows.width, column = i % y_rows.width;
         y[y_rows(row) + column] =
             from_real<T>(to_real<R>(a[a_rows(row) + column]) + to_real<R>(b[b_rows(row) + column]));
     }
@@ -146,7 +145,7 @@ __global__ void scale_flat(const T *x, T *y, int64_t n, Real<T> factor, bool add
 template <typename R>
 __global__ void scale_rows(Cells x, Cells y, Rows x_rows, Rows y_rows, int64_t n, R factor, bool add) {
     GRID_LOOP(i, n) {
-        const int64_t row = y_rows.divide(i, y_rows.width), column = i - row * y_rows.width;
+        const int64_t row = i / y_rows.width, column = i % y_rows.width;
         y.put_or_add(y_rows(row) + column, factor * x.get<R>(x_rows(row) + column), add);
     }
 }
@@ -173,10 +172,7 @@ extern "C" void cuda_scale(const Call *c) {
 }
 
 template <typename R> __global__ void fill(Cells y, Rows rows, int64_t n, R value) {
-    GRID_LOOP(i, n) {
-        const int64_t row = rows.divide(i, rows.width);
-        y.put(rows(row) + i - row * rows.width, value);
-    }
+    GRID_LOOP(i, n) y.put(rows(i / rows.width) + i % rows.width, value);
 }
 
 extern "C" void cuda_fill(const Call *c) {
@@ -195,7 +191,7 @@ extern "C" void cuda_fill(const Call *c) {
 
 template <typename R> __global__ void snap(Cells y, Rows rows, int64_t n, R scale) {
     GRID_LOOP(i, n) {
-        const int64_t row = rows.divide(i, rows.width), at = rows(row) + i - row * rows.width;
+        const int64_t at = rows(i / rows.width) + i % rows.width;
         y.put(at, floor(y.get<R>(at) * scale + (R)0.5) / scale);
     }
 }
