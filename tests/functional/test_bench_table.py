@@ -42,7 +42,7 @@ RESULTS = {
     "gpu-layout-pp2.json": {"family_ms": {"communication": 0.2, "bubble": 1.0, "attention": 2.0}, "profiled_step_ms": 10.0, "devices": 2, "device": "a GPU (GPU 0)",
                             "options": {"seq_length": 2048}, "micro_batch_size": 2, "global_batch_size": 16, "step_ms": spread, "tokens_per_second": 9e4, "mfu": 0.4,
                             "memory_mb": {"planned": 100.0, "taken": 103.0}},
-    "gpu-comm.json": {"rows": [collective | {"ratio": spread}], "provenance": {"ranks": 2, "device": "a GPU", "transport": "a NCCL", "rounds": 3}},
+    "gpu-comm-2.json": {"rows": [collective | {"ratio": spread}], "provenance": {"ranks": 2, "device": "a GPU", "transport": "a NCCL", "rounds": 3}},
     "recipes.json": {"rows": [{"name": "m", "parameters": 8030261248, "layout": {"ranks": 64, "tensor": 4, "pipeline": 4, "context": 1, "expert": 1, "data": 4},
                                "global_batch_size": 128, "bubble": 0.012, "bytes": 2**36, "published": "1 TFLOP/s"}]},
     "encoders.json": {"lane": "bf16", "rows": [trained | {"model": "bert"}, trained | {"model": "t5", "validation_loss": None}],
