@@ -1,7 +1,7 @@
 /* Accepts a machine, a driver or an NCCL library. Stages (stages.def) run one after the other; each has a
- * verdict, evidence, and a suspect for each fault. A stage runs in a separate process, so that a crash or
- * a hang of a library ends only that stage. If a launcher has started several
- * processes, all stages run in these.
+ * verdict, evidence, and a suspect for each fault. Stages run in a separate process, so that a crash or a hang
+ * of a library ends only one stage. The next one starts a new process, and so does one after a stage that has
+ * failed. If a launcher has started several processes, all stages run in these.
  *
  *   PASS          everything that was tested is right
  *   INCONCLUSIVE  nothing could be tested, or it varies too much for a verdict
@@ -19,7 +19,7 @@
 struct json_t; /* jansson.h */
 
 enum {
-#define STAGE(name, share, ranks, on_library, starts_processes, what) STAGE_##name,
+#define STAGE(name, share, least, ranks, on_library, starts_processes, what) STAGE_##name,
 #include "acceptance/stages.def"
     STAGES
 };
@@ -27,7 +27,7 @@ enum {
 typedef struct AcceptOptions {
     const Config *config; /* ranks, device, transport, deadlines */
     TextList only;        /* names of stages; none: all */
-    double seconds;       /* for all stages; a stage gets its share */
+    double seconds;       /* for all stages */
     const char *nccl_b;   /* another NCCL library to compare with config->nccl_library; NULL: none */
     const char *good;     /* file that --json wrote; NULL: none */
     const char *golden;   /* folder of golden cases */
@@ -40,7 +40,7 @@ typedef struct AcceptOptions {
 
 typedef struct AcceptRow {
     const char *name, *what;
-    double share;
+    double share, least_seconds;
     int least_ranks;
     bool on_library, starts_processes, selected;
     Outcome *a, *b; /* b: with the other NCCL library; NULL: not run */
@@ -52,7 +52,6 @@ typedef struct Acceptance {
     struct json_t *good; /* the earlier report; NULL: none */
     bool is_heard;       /* false in MPI processes other than rank 0 */
     int ranks;
-    double shares; /* sum of those of the stages that run */
     double seconds;
 } Acceptance;
 

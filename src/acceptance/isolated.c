@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "base/fault.h"
+#include "base/mem.h"
 
 enum { MOST_SAID = 1 << 16 };
 
@@ -22,17 +23,59 @@ static void run(void *arg) {
     w->fn(w->arg);
 }
 
-Isolated isolated_run(void (*fn)(void *arg), void *arg, double deadline_s) {
-    Work work = {fn, arg, memfd_create("stderr", 0)};
-    CHECK(work.said >= 0, "no memory for what a stage says");
-    Job job = {.run = run, .arg = &work};
-    jobs_run(&job, 1, 1, deadline_s);
-    Isolated i = {.end = job.end, .seconds = job.seconds};
+struct Isolation {
+    int n;
+    Work *works; /* [n] */
+    Job *jobs;   /* [n] */
+    JobPool *pool;
+};
+
+Isolation *isolation_new(void (*fn)(void *arg), void *const *args, int n) {
+    Isolation *x = mem_zero(1, sizeof *x);
+    *x = (Isolation){n, mem_zero((size_t)n, sizeof *x->works), mem_zero((size_t)n, sizeof *x->jobs), NULL};
+    for (int i = 0; i < n; i++) {
+        x->works[i] = (Work){fn, args[i], memfd_create("stderr", 0)};
+        CHECK(x->works[i].said >= 0, "no memory for what a stage says");
+        x->jobs[i] = (Job){.run = run, .arg = &x->works[i]};
+    }
+    x->pool = job_pool_new(x->jobs, n, n);
+    return x;
+}
+
+void isolation_free(Isolation *x) {
+    if (!x) return;
+    job_pool_free(x->pool);
+    for (int i = 0; i < x->n; i++) close(x->works[i].said);
+    free(x->works);
+    free(x->jobs);
+    free(x);
+}
+
+static void hear(const Work *w, Str *out) {
     char *text = malloc(MOST_SAID);
-    const ssize_t n = text ? pread(work.said, text, MOST_SAID, 0) : 0;
-    if (n > 0) str_add(&i.said, text, (size_t)n);
+    const ssize_t n = text ? pread(w->said, text, MOST_SAID, 0) : 0;
+    if (n > 0) str_add(out, text, (size_t)n);
     free(text);
-    close(work.said);
+}
+
+void isolation_run(Isolation *x, double deadline_s, Isolated *out) {
+    for (int i = 0; i < x->n; i++) {
+        CHECK(!ftruncate(x->works[i].said, 0) && lseek(x->works[i].said, 0, SEEK_SET) == 0,
+              "cannot reset what a stage says");
+        x->jobs[i].end = JOB_WAITING;
+    }
+    job_pool_run(x->pool, deadline_s);
+    for (int i = 0; i < x->n; i++) {
+        out[i] = (Isolated){.end = x->jobs[i].end, .seconds = x->jobs[i].seconds};
+        hear(&x->works[i], &out[i].said);
+    }
+}
+
+Isolated isolated_run(void (*fn)(void *arg), void *arg, double deadline_s) {
+    Isolated i;
+    Isolation *x = isolation_new(fn, &arg, 1);
+    isolation_run(x, deadline_s, &i);
+    isolation_free(x);
     return i;
 }
 

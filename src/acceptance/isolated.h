@@ -1,4 +1,4 @@
-/* Work in a separate process: a crash or a hang ends only that process, and what it said on stderr stays.
+/* Work in separate processes: a crash or a hang ends only that process, and what it said on stderr stays.
  * Call it while the process has one thread, and before it uses a GPU. */
 #ifndef ISOTRON_ACCEPTANCE_ISOLATED_H
 #define ISOTRON_ACCEPTANCE_ISOLATED_H
@@ -12,7 +12,14 @@ typedef struct Isolated {
     Str said; /* the caller frees it */
 } Isolated;
 
-/* `arg` must be in shared memory if fn writes to it. */
+/* Runs fn once with each argument, each in its own process, all at the same time. The processes stay for
+ * the next isolation_run, unless they have ended. The arguments must be in shared memory if fn writes to
+ * them, or if they are written here between runs. */
+typedef struct Isolation Isolation;
+Isolation *isolation_new(void (*fn)(void *arg), void *const *args, int n);
+void isolation_run(Isolation *, double deadline_s, Isolated *out); /* out: [n] */
+void isolation_free(Isolation *);                                  /* NULL: nothing */
+/* One argument, once. */
 Isolated isolated_run(void (*fn)(void *arg), void *arg, double deadline_s);
 /* Zeroed memory that is shared with processes forked later. */
 void *isolated_memory(size_t bytes);

@@ -183,7 +183,7 @@ static void finish(const StageInput *in, const Tally *t) {
 /* Sweeps as many cells as the time allows, at least 2. The first sweep tells how long a cell takes. */
 static Err sweep_all(const StageInput *in, const char *const *dirs) {
     const int64_t start = clock_ns();
-    const double guess_s = stage_on_gpu(in) ? 4 : 1.5;
+    const double guess_s = stage_on_gpu(in) ? 6 : 1.5;
     const int ranks = cell_ranks(in);
     Tally t = {.all = list_cells(ranks, 0, 0, NULL)};
     int next = in->seconds < 2 * guess_s ? 2 : (int)(in->seconds / guess_s);

@@ -1,7 +1,8 @@
-/* Runs the stages: each in a separate process, except if a launcher has started several, and those that
- * depend on the NCCL library alternately for both libraries (A B B A). */
+/* Runs the stages in a separate process, except if a launcher has started several. With two NCCL libraries, stages
+ * that depend on the library run alternately for both (A B B A). */
 #include <inttypes.h>
 #include <jansson.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,25 +18,34 @@
 #include "train/launch.h"
 
 static Err (*const FUNCTIONS[])(const StageInput *) = {
-#define STAGE(name, share, ranks, on_library, starts_processes, what) stage_##name,
+#define STAGE(name, share, least, ranks, on_library, starts_processes, what) stage_##name,
 #include "acceptance/stages.def"
 };
 
 static const AcceptRow ROWS[] = {
-#define STAGE(name, share, ranks, on_library, starts_processes, what)                                        \
-    {#name, what, share, ranks, on_library, starts_processes, false, NULL, NULL},
+#define STAGE(name, share, least, ranks, on_library, starts_processes, what)                                 \
+    {#name, what, share, least, ranks, on_library, starts_processes, false, NULL, NULL},
 #include "acceptance/stages.def"
 };
 
 /* DEADLINE_S: how long a collective may wait for a member, unless an option sets it. */
-enum { DEADLINE_S = 20, SLACK_S = 30, LEAST_SWEEP_S = 2 };
+enum { DEADLINE_S = 20, SLACK_S = 30 };
+static const double LEAST_SWEEP_S = 1.5, LEAST_VARIANT_S = 0.1;
 
 /* ---- one stage ---- */
 
+/* In memory that the processes share. */
 typedef struct Turn {
     StageInput in;
     int stage;
+    Outcome out;
 } Turn;
+
+typedef struct Runner {
+    const AcceptOptions *options;
+    Turn *turn;      /* the present one */
+    Isolation *kept; /* the process with the devices and the library A of earlier stages; NULL: none */
+} Runner;
 
 static void take_turn(void *arg) {
     Turn *t = arg;
@@ -66,23 +76,40 @@ static void note_crash(const Turn *t, const Isolated *i, double limit) {
                     *b.line ? b.line : "nothing");
 }
 
-static void run_turn(Turn *t) {
+static Isolation *process_for(Turn *t) { return isolation_new(take_turn, (void *[]){t}, 1); }
+
+static void end_kept(Runner *x) {
+    isolation_free(x->kept);
+    x->kept = NULL;
+}
+
+/* Opening GPUs and NCCL takes seconds, so stages share a process. The environment of a variant, another library and
+ * a stage that forks need a new one. */
+static void run_turn(Runner *x, bool in_new) {
+    Turn *t = x->turn;
     const double limit = 2 * t->in.seconds + SLACK_S + t->in.config.distributed_timeout_seconds;
-    Outcome *out = t->in.out;
-    out->done = false;
+    Isolated i;
     if (comm_processes() > 1) {
         take_turn(t);
         return;
     }
-    Isolated i = isolated_run(take_turn, t, limit);
-    if (!out->done) note_crash(t, &i, limit);
+    if (!in_new && !x->kept) x->kept = process_for(t);
+    Isolation *process = in_new ? process_for(t) : x->kept;
+    isolation_run(process, limit, &i);
+    if (in_new) isolation_free(process);
+    if (!t->out.done) note_crash(t, &i, limit);
+    if (!in_new && (t->out.error.code || outcome_verdict(&t->out) >= ACCEPT_FAIL)) end_kept(x);
     str_free(&i.said);
 }
 
 /* Measuring the algorithms of a GEMM takes seconds, for which a stage has no time. */
-static Turn turn_of(const AcceptOptions *o, int stage, const char *library, double seconds, Outcome *out) {
-    Turn t = {.in = {.options = o, .config = *o->config, .seconds = seconds, .out = out}, .stage = stage};
-    Config *c = &t.in.config;
+static Turn *next_turn(Runner *x, int stage, const char *library, double seconds) {
+    const AcceptOptions *o = x->options;
+    Turn *t = x->turn;
+    memset(t, 0, sizeof *t);
+    t->in = (StageInput){.options = o, .config = *o->config, .seconds = seconds, .out = &t->out};
+    t->stage = stage;
+    Config *c = &t->in.config;
     c->nccl_library = library;
     if (!config_given(c, gemm_tuning)) c->gemm_tuning = TUNING_OFF;
     if (!config_given(c, distributed_timeout_seconds) && !config_given(c, distributed_timeout_minutes))
@@ -114,28 +141,39 @@ static void note_error(const Turn *t) {
 }
 
 /* One turn, whose result is added to the row's. `v` NULL: the environment as it is. */
-static void add_turn(const AcceptOptions *o, int stage, const char *library, double seconds, const Variant *v,
+static void add_turn(Runner *x, int stage, const char *library, double seconds, const Variant *v,
                      Outcome *to) {
-    Outcome *out = isolated_memory(sizeof *out);
-    Turn t = turn_of(o, stage, library, seconds, out);
-    t.in.variant = v ? mem_printf("NCCL_ALGO=%s NCCL_PROTO=%s", v->algorithm, v->protocol) : NULL;
+    Turn *t = next_turn(x, stage, library, seconds);
+    t->in.variant = v ? mem_printf("NCCL_ALGO=%s NCCL_PROTO=%s", v->algorithm, v->protocol) : NULL;
     if (v) set_or_clear("NCCL_ALGO", v->algorithm), set_or_clear("NCCL_PROTO", v->protocol);
-    run_turn(&t);
+    run_turn(x, v || ROWS[stage].starts_processes || library != x->options->config->nccl_library);
     if (v) set_or_clear("NCCL_ALGO", NULL), set_or_clear("NCCL_PROTO", NULL);
-    if (out->error.code) note_error(&t);
-    outcome_merge(to, out);
-    free((char *)t.in.variant);
-    isolated_free(out, sizeof *out);
+    if (t->out.error.code) note_error(t);
+    outcome_merge(to, &t->out);
+    free((char *)t->in.variant);
 }
 
-/* All algorithms and protocols of NCCL, unless the user has chosen. */
-static void sweep_variants(const AcceptOptions *o, int stage, const char *library, double seconds,
-                           Outcome *to) {
-    static const Variant VARIANTS[] = {{"Ring", "Simple"}, {"Ring", "LL"},        {"Ring", "LL128"},
-                                       {"Tree", "Simple"}, {"Tree", "LL"},        {"Tree", "LL128"},
+/* The algorithms and protocols of NCCL for which there is time, at least one, unless the user has chosen. Each
+ * needs a new process, whose start counts. */
+static void sweep_variants(Runner *x, int stage, const char *library, double seconds, Outcome *to) {
+    static const Variant VARIANTS[] = {{"Ring", "LL"},     {"Ring", "LL128"},     {"Tree", "Simple"},
+                                       {"Ring", "Simple"}, {"Tree", "LL"},        {"Tree", "LL128"},
                                        {"NVLS", "Simple"}, {"NVLSTree", "Simple"}};
     enum { N = sizeof VARIANTS / sizeof *VARIANTS };
-    for (int i = 0; i < N; i++) add_turn(o, stage, library, seconds / N, &VARIANTS[i], to);
+    const int64_t start = clock_ns();
+    double left = seconds, starting = 0; /* what a turn takes in addition to its own time */
+    int i = 0;
+    for (; i < N && (!i || left > starting + LEAST_VARIANT_S); i++) {
+        const double own = left / (N - i) - starting, turn = own > LEAST_VARIANT_S ? own : LEAST_VARIANT_S;
+        add_turn(x, stage, library, turn, &VARIANTS[i], to);
+        const double rest = seconds - (double)(clock_ns() - start) * 1e-9, took = left - rest;
+        starting = took > turn ? took - turn : 0;
+        left = rest;
+    }
+    if (i < N)
+        outcome_limit(
+            to, "collectives: %d of the %d algorithms and protocols of NCCL, for which there was no time",
+            N - i, (int)N);
 }
 
 static bool sweeps_variants(int stage, double seconds, const Outcome *out) {
@@ -144,7 +182,8 @@ static bool sweeps_variants(int stage, double seconds, const Outcome *out) {
            outcome_verdict(out) < ACCEPT_FAIL;
 }
 
-static void run_stage(const AcceptOptions *o, AcceptRow *row, int stage, double all_seconds) {
+static void run_stage(Runner *x, AcceptRow *row, int stage, double all_seconds) {
+    const AcceptOptions *o = x->options;
     const bool both = o->nccl_b && row->on_library;
     static const char ORDER[] = "abba";
     const int turns = both ? 4 : 1;
@@ -153,9 +192,9 @@ static void run_stage(const AcceptOptions *o, AcceptRow *row, int stage, double 
         const bool is_b = ORDER[i] == 'b';
         const char *library = is_b ? o->nccl_b : o->config->nccl_library;
         Outcome *out = is_b ? row->b : row->a;
-        add_turn(o, stage, library, stage == STAGE_collectives ? seconds / 2 : seconds, NULL, out);
+        add_turn(x, stage, library, stage == STAGE_collectives ? seconds / 2 : seconds, NULL, out);
         if (i < 2 && sweeps_variants(stage, all_seconds, out))
-            sweep_variants(o, stage, library, seconds / 2, out);
+            sweep_variants(x, stage, library, seconds / 2, out);
     }
 }
 
@@ -198,7 +237,25 @@ static bool any_ran(const Acceptance *a) {
     return any;
 }
 
-static Err run_row(const AcceptOptions *o, Acceptance *a, int stage) {
+/* Whether the stage runs now or later. */
+static bool is_ahead(const AcceptOptions *o, const Acceptance *a, int stage, int now) {
+    return stage >= now && a->row[stage].selected && !obstacle(o, &a->row[stage]);
+}
+
+/* A stage gets the seconds that it needs at least, or part of them if little time is left, and its share of what
+ * is then left. So the stages after one that took too long get less. */
+static double budget(const AcceptOptions *o, const Acceptance *a, int stage, int64_t start_ns) {
+    const double gone = (double)(clock_ns() - start_ns) * 1e-9,
+                 left = fmax(o->seconds - gone, 0.01 * o->seconds);
+    double least = 0, shares = 0;
+    for (int i = 0; i < STAGES; i++)
+        if (is_ahead(o, a, i, stage)) least += a->row[i].least_seconds, shares += a->row[i].share;
+    const double part = fmin(1, 0.5 * left / least);
+    return part * a->row[stage].least_seconds + (left - part * least) * a->row[stage].share / shares;
+}
+
+static Err run_row(Runner *x, Acceptance *a, int stage, int64_t start_ns) {
+    const AcceptOptions *o = x->options;
     AcceptRow *row = &a->row[stage];
     const char *why = obstacle(o, row);
     row->a = isolated_memory(sizeof *row->a);
@@ -208,7 +265,7 @@ static Err run_row(const AcceptOptions *o, Acceptance *a, int stage) {
         outcome_add(row->a, ACCEPT_INCONCLUSIVE, "", "%s", why);
         row->a->done = true;
     } else {
-        run_stage(o, row, stage, o->seconds * row->share / a->shares);
+        run_stage(x, row, stage, budget(o, a, stage, start_ns));
         if (row->a->error.code && !any_ran(a)) return row->a->error; /* of the options, probably */
         compare_with_good(a, row);
         if (row->b) compare_libraries(a, row);
@@ -223,15 +280,12 @@ static Err run_row(const AcceptOptions *o, Acceptance *a, int stage) {
 }
 
 /* With --device cuda and no --ranks, there is a rank for each GPU. */
-static Err count_devices(const AcceptOptions *o, Config *c) {
+static Err count_devices(Runner *x, Config *c) {
     if (c->device != ON_CUDA || config_given(c, ranks) || comm_processes() > 1) return ERR_OK;
-    Outcome *out = isolated_memory(sizeof *out);
-    Turn t = turn_of(o, STAGE_inventory, c->nccl_library, 1, out);
-    run_turn(&t);
-    const Err e = out->error;
-    if (!e.code && out->devices > 1) c->ranks = out->devices;
-    isolated_free(out, sizeof *out);
-    return e;
+    const Turn *t = next_turn(x, STAGE_inventory, c->nccl_library, 1);
+    run_turn(x, false);
+    if (!t->out.error.code && t->out.devices > 1) c->ranks = t->out.devices;
+    return t->out.error;
 }
 
 /* ---- checks before the first stage ---- */
@@ -277,13 +331,18 @@ static Err check_options(const AcceptOptions *o) {
     return ERR_OK;
 }
 
-/* The stages that run, and the sum of their shares of the time. */
-static void select_stages(const AcceptOptions *o, Acceptance *a) {
-    for (int i = 0; i < STAGES; i++) {
-        AcceptRow *row = &a->row[i];
-        row->selected = is_selected(o, row->name);
-        if (row->selected && !obstacle(o, row)) a->shares += row->share;
-    }
+static Err run_rows(Runner *x, Config *config, Acceptance *a) {
+    const AcceptOptions *o = x->options;
+    const int64_t start = clock_ns();
+    ERR_RETURN(count_devices(x, config));
+    ERR_RETURN(check_options(o));
+    a->ranks = (int)config_ranks(config);
+    for (int i = 0; i < STAGES; i++) a->row[i].selected = is_selected(o, a->row[i].name);
+    for (int i = 0; i < STAGES; i++)
+        if (a->row[i].selected) ERR_RETURN(run_row(x, a, i, start));
+    end_kept(x);
+    a->seconds = (double)(clock_ns() - start) * 1e-9;
+    return ERR_OK;
 }
 
 Err accept_run(const AcceptOptions *given, Acceptance *a) {
@@ -294,15 +353,11 @@ Err accept_run(const AcceptOptions *given, Acceptance *a) {
     Config config = *given->config;
     AcceptOptions options = *given;
     options.config = &config;
-    const int64_t start = clock_ns();
-    ERR_RETURN(count_devices(&options, &config));
-    ERR_RETURN(check_options(&options));
-    a->ranks = (int)config_ranks(&config);
-    select_stages(&options, a);
-    for (int i = 0; i < STAGES; i++)
-        if (a->row[i].selected) ERR_RETURN(run_row(&options, a, i));
-    a->seconds = (double)(clock_ns() - start) * 1e-9;
-    return ERR_OK;
+    Runner x = {.options = &options, .turn = isolated_memory(sizeof *x.turn)};
+    const Err e = run_rows(&x, &config, a);
+    end_kept(&x);
+    isolated_free(x.turn, sizeof *x.turn);
+    return e;
 }
 
 void accept_free(Acceptance *a) {

@@ -16,7 +16,8 @@ typedef struct StageInput {
 } StageInput;
 
 /* stages.def: each function writes its result; an error is of the options. */
-#define STAGE(name, share, ranks, on_library, starts_processes, what) Err stage_##name(const StageInput *);
+#define STAGE(name, share, least, ranks, on_library, starts_processes, what)                                 \
+    Err stage_##name(const StageInput *);
 #include "acceptance/stages.def"
 
 /* A rank of a stage. */

@@ -133,17 +133,40 @@ static bool any(const Job *jobs, int64_t n) {
     return false;
 }
 
-void jobs_run(Job *jobs, int64_t n, int at_once, double deadline_s) {
-    Worker *workers = mem_zero((size_t)at_once, sizeof *workers);
-    while (any(jobs, n)) {
-        for (int i = 0; i < at_once; i++)
-            if (workers[i].job) look_after(&workers[i], deadline_s);
-        for (int i = 0; i < at_once; i++) {
-            Job *j = workers[i].job ? NULL : next(jobs, n);
-            if (j) start(&workers[i], jobs, j);
+struct JobPool {
+    Job *jobs;
+    int64_t n;
+    int at_once;
+    Worker *workers; /* [at_once] */
+};
+
+JobPool *job_pool_new(Job *jobs, int64_t n, int at_once) {
+    JobPool *p = mem_zero(1, sizeof *p);
+    *p = (JobPool){jobs, n, at_once, mem_zero((size_t)at_once, sizeof *p->workers)};
+    return p;
+}
+
+void job_pool_free(JobPool *p) {
+    if (!p) return;
+    for (int i = 0; i < p->at_once; i++) dismiss(&p->workers[i]);
+    free(p->workers);
+    free(p);
+}
+
+void job_pool_run(JobPool *p, double deadline_s) {
+    while (any(p->jobs, p->n)) {
+        for (int i = 0; i < p->at_once; i++)
+            if (p->workers[i].job) look_after(&p->workers[i], deadline_s);
+        for (int i = 0; i < p->at_once; i++) {
+            Job *j = p->workers[i].job ? NULL : next(p->jobs, p->n);
+            if (j) start(&p->workers[i], p->jobs, j);
         }
         nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
     }
-    for (int i = 0; i < at_once; i++) dismiss(&workers[i]);
-    free(workers);
+}
+
+void jobs_run(Job *jobs, int64_t n, int at_once, double deadline_s) {
+    JobPool *p = job_pool_new(jobs, n, at_once);
+    job_pool_run(p, deadline_s);
+    job_pool_free(p);
 }

@@ -35,4 +35,11 @@ void job_needs(Job *, const Job *other);
  * a GPU. */
 void jobs_run(Job *, int64_t n, int at_once, double deadline_s);
 
+/* The same with processes that stay for further work: job_pool_run runs all jobs whose end is JOB_WAITING, in
+ * processes that have run others before. */
+typedef struct JobPool JobPool;
+JobPool *job_pool_new(Job *, int64_t n, int at_once);
+void job_pool_run(JobPool *, double deadline_s);
+void job_pool_free(JobPool *); /* ends the processes; NULL: nothing */
+
 #endif

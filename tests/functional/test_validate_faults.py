@@ -16,11 +16,16 @@ named(validate(*ONLY, "training", program=FAULTY, FAULTY="gemm 1 101", expect=1)
 # It makes no file that could stay behind.
 named(validate(*ONLY, "parity", program=FAULTY, FAULTY="gemm 0 7", TMPDIR=str(WORK / "none"), expect=1)[0]["parity"], "", "llama-layouts fp64, tp4 sp")
 
+# The stage after one whose process has ended runs in a new process, and passes.
+stages, said = validate(*ONLY, "collectives", "training", *NCCL, *SOON, HOST_NCCL_FAULT="lost:40", expect=1)
+named(stages["collectives"], "NCCL", "has waited 1 s")
+assert stages["training"]["verdict"] == "PASS", said
+
 # A world that ends before the drill begins.
 named(validate(*ONLY, "hang", *NCCL, HOST_NCCL_FAULT="error:0", expect=1)[0]["hang"], "transport", "did not begin: COMM FAULT")
 
 # A fault in one protocol of NCCL, which it reads once in a process.
 proto = {"HOST_NCCL_FAULT": "drop_tail", "HOST_NCCL_FAULT_PROTO": "LL128"}
-stages, said = validate(*ONLY, "collectives", *NCCL, "--seconds", 2, **proto, expect=1)
+stages, said = validate(*ONLY, "collectives", *NCCL, "--seconds", 6, **proto, expect=1)
 named(stages["collectives"], "NCCL 2.28.9 with NCCL_ALGO=Ring NCCL_PROTO=LL128", "the last 8 elements are missing")
 assert all("NCCL_PROTO=LL128" in e["suspect"] for e in stages["collectives"]["evidence"]), said

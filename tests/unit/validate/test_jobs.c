@@ -1,4 +1,5 @@
 /* Jobs end each in its own way, and only those that need one that failed are not run. */
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -82,9 +83,38 @@ static void a_process_does_several(void **state) {
     munmap(pid, MANY * sizeof *pid);
 }
 
+static void crash_if(void *arg) {
+    int *pid = arg;
+    if (*pid < 0) crash(NULL);
+    *pid = getpid();
+}
+
+static void a_process_stays_until_it_ends(void **state) {
+    (void)state;
+    int *pid = shared_number(), first, second;
+    Job job = {.run = crash_if, .arg = pid};
+    JobPool *p = job_pool_new(&job, 1, 1);
+    job_pool_run(p, 5);
+    first = *pid;
+    *pid = 0, job.end = JOB_WAITING;
+    job_pool_run(p, 5);
+    assert_int_equal(*pid, first);
+    *pid = -1, job.end = JOB_WAITING;
+    job_pool_run(p, 5);
+    assert_int_equal(job.end, JOB_CRASHED);
+    *pid = 0, job.end = JOB_WAITING;
+    job_pool_run(p, 5);
+    second = *pid;
+    assert_int_equal(job.end, JOB_DONE);
+    assert_int_not_equal(second, first);
+    job_pool_free(p);
+    assert_int_equal(kill(second, 0), -1); /* it has ended */
+    munmap(pid, sizeof *pid);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(every_end_is_told),
-                                       cmocka_unit_test(needs_are_done_before),
-                                       cmocka_unit_test(a_process_does_several)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_end_is_told), cmocka_unit_test(needs_are_done_before),
+        cmocka_unit_test(a_process_does_several), cmocka_unit_test(a_process_stays_until_it_ends)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
