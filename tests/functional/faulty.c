@@ -1,10 +1,11 @@
 /* The program with a faulty machine. It is linked with --wrap, so that the program itself has no way in.
  *   FAULTY="gemm RANK N"    flips a bit in the result of every Nth GEMM of a rank
- *   FAULTY="count RANK N"   counts N zeros too few
+ *   FAULTY="count RANK N"   counts N zeros too few, on a CPU
  *   FAULTY="slow RANK MS"   delays its GEMMs
  *   FAULTY="tuning RANK N"  a device may only be opened with number N of GemmTuning
  *   FAULTY="open RANK MS"   delays the opening of its device
- *   FAULTY="memory RANK N"  one bit of each copy on its device sticks at 1, if the copy has more than N bytes */
+ *   FAULTY="memory RANK N"  one bit of each copy on its device sticks at 1, if the copy has more than N bytes; on a
+ *                           CPU */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,6 +35,19 @@ static bool is_here(const Fault *f, const char *kind) {
     return !strcmp(f->kind, kind) && rank == f->rank;
 }
 
+static void flip(Device *d, unsigned char *at, unsigned char bits) {
+    unsigned char here;
+    if (!device_is_discrete(d)) {
+        *at ^= bits;
+        return;
+    }
+    device_copy(d, &here, at, 1);
+    device_wait(d);
+    here ^= bits;
+    device_copy(d, at, &here, 1);
+    device_wait(d);
+}
+
 void __real_call_run(const OpDef *, const Call *);
 void __wrap_call_run(const OpDef *, const Call *);
 
@@ -44,7 +58,8 @@ void __wrap_call_run(const OpDef *op, const Call *c) {
     if (op->number == OP_count_zeros && is_here(&f, "count")) *(int64_t *)c->out[0]->data -= f.number;
     if (op->number != OP_linear || c->device->kind == DEVICE_NULL) return;
     if (is_here(&f, "slow")) usleep((useconds_t)f.number * 1000);
-    if (is_here(&f, "gemm") && ++calls % f.number == 0) ((unsigned char *)c->out[0]->data)[100] ^= 0x10;
+    if (is_here(&f, "gemm") && ++calls % f.number == 0)
+        flip(c->device, (unsigned char *)c->out[0]->data + 100, 0x10);
 }
 
 Err __real_device_open(const DeviceSpec *, Device **);

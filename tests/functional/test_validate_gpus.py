@@ -1,0 +1,29 @@
+"""isotron validate on GPUs: a clean run passes, in the time that --quick has, and each planted fault is named."""
+import time
+
+from validating import *
+
+ON_GPU, OPTIONS[:] = list(OPTIONS), []
+GPUS = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True).stdout.count("GPU ")
+ALL = [*ON_GPU, "--ranks", max(GPUS, 1)]
+FAULTY_NCCL = ["--nccl-library", pathlib.Path(PROGRAM).parent / "tests/libfaulty_nccl.so"]
+BRIEF = [*ALL, "--seconds", 10, "--only"]
+
+begin = time.monotonic()
+stages, said = validate(*ALL, "--quick")
+took = time.monotonic() - begin
+print(said)
+print(f"--quick took {took:.1f} s on {GPUS} GPUs")
+shutil.copy(WORK / "v.json", WORK / "good.json")
+
+last = max(GPUS, 1) - 1
+named(validate(*BRIEF, "compute", program=FAULTY, FAULTY=f"gemm {last} 7", expect=1)[0]["compute"], f"GPU {last} ", "one bit flipped")
+if GPUS > 1:
+    for fault, words in {"drop_tail": "the last 8 elements are missing", "half_sum": "it sums in 16 bits"}.items():
+        named(validate(*BRIEF, "collectives", *FAULTY_NCCL, FAULTY_NCCL=fault, expect=1)[0]["collectives"], "NCCL", words)
+    named(validate(*BRIEF, "speed", *FAULTY_NCCL, FAULTY_NCCL="link:0:1", expect=1)[0]["speed"], "link 0-1", "", "DEGRADED")
+    named(validate(*BRIEF, "speed", program=FAULTY, FAULTY="slow 1 2", expect=1)[0]["speed"], "GPU 1 ", "late" if GPUS > 2 else "", "DEGRADED")
+    # Another version than that of the good run.
+    named(validate(*BRIEF, "inventory", *FAULTY_NCCL, "--good", WORK / "good.json", FAULTY_NCCL="version:22707", expect=1)[0]["inventory"],
+          "", "NCCL", "DEGRADED")
+assert took < 60, f"--quick took {took:.1f} s"

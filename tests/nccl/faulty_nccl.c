@@ -1,0 +1,231 @@
+/* A faulty NCCL for GPUs: calls libnccl.so.2 of the loader's search path, and damages or delays what that does.
+ *   FAULTY_NCCL=drop_tail    all-reduce, all-gather and reduce-scatter lose their last 8 elements
+ *               half_sum     sums of F32 have the bits of BF16
+ *               link:A:B     messages from rank A to rank B take twice their time over NVLink
+ *               rank:A:US    rank A waits US microseconds before every operation
+ *               version:N    it says that it is version N, as in ncclGetVersion
+ * Faults are in communicators of more than one member, and ranks are numbered in them. Work on the stream is the
+ * driver's, so it becomes part of a CUDA graph. */
+#include <dlfcn.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "comm/nccl_library.h"
+
+#define FUNCTION(name, parameters) int nccl##name parameters;
+NCCL_FUNCTIONS(FUNCTION)
+NCCL_WINDOW_FUNCTIONS(FUNCTION)
+#undef FUNCTION
+const char *ncclGetErrorString(int error);
+const char *ncclGetLastError(NcclComm);
+
+enum { F32 = 7, LOST = 8, PENDING = 64 };
+static const double LINK_BYTES_PER_US = 150e3;
+static const size_t TYPE_BYTES[] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1}; /* by ncclDataType_t */
+
+typedef struct Fault {
+    enum { NO_FAULT, DROP_TAIL, HALF_SUM, LINK, RANK, VERSION } kind;
+    int a, b;
+} Fault;
+
+/* Damage to a result, done after the operation has been started: at the end of its group. */
+typedef struct Damage {
+    bool drops;
+    char *out;
+    size_t n, width;
+    void *stream;
+} Damage;
+
+static _Thread_local struct {
+    int depth, n;
+    Damage pending[PENDING];
+} group;
+
+static struct {
+    Nccl nccl;
+    int (*rank)(NcclComm, int *), (*members)(NcclComm, int *);
+    int (*memset_bytes)(uintptr_t at, unsigned char, size_t n, void *stream);
+    int (*memset_columns)(uintptr_t at, size_t pitch, unsigned short, size_t width, size_t height,
+                          void *stream);
+    int (*host_call)(void *stream, void (*)(void *), void *);
+    Fault fault;
+} real;
+
+static _Noreturn void abort_on(const char *what, const char *text) {
+    fprintf(stderr, "faulty_nccl: %s: %s\n", what, text ? text : "unknown");
+    abort();
+}
+
+static void find(void *library, const char *name, void *function) {
+    void *at = dlsym(library, name);
+    if (!at) abort_on(name, dlerror());
+    memcpy(function, &at, sizeof at);
+}
+
+static Fault planted(void) {
+    const char *text = getenv("FAULTY_NCCL");
+    Fault f = {NO_FAULT, 0, 0};
+    if (!text) return f;
+    if (!strcmp(text, "drop_tail"))
+        f.kind = DROP_TAIL;
+    else if (!strcmp(text, "half_sum"))
+        f.kind = HALF_SUM;
+    else if (sscanf(text, "link:%d:%d", &f.a, &f.b) == 2)
+        f.kind = LINK;
+    else if (sscanf(text, "rank:%d:%d", &f.a, &f.b) == 2)
+        f.kind = RANK;
+    else if (sscanf(text, "version:%d", &f.a) == 1)
+        f.kind = VERSION;
+    else
+        abort_on("FAULTY_NCCL", text);
+    return f;
+}
+
+__attribute__((constructor)) static void load(void) {
+    void *nccl = dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL), *driver = dlopen("libcuda.so.1", RTLD_NOW);
+    if (!nccl || !driver) abort_on("a library cannot be loaded", dlerror());
+#define FUNCTION(name, parameters) find(nccl, "nccl" #name, &real.nccl.name);
+    NCCL_FUNCTIONS(FUNCTION)
+    NCCL_WINDOW_FUNCTIONS(FUNCTION)
+#undef FUNCTION
+    find(nccl, "ncclGetErrorString", &real.nccl.GetErrorString);
+    find(nccl, "ncclGetLastError", &real.nccl.GetLastError);
+    find(nccl, "ncclCommUserRank", &real.rank);
+    find(nccl, "ncclCommCount", &real.members);
+    find(driver, "cuMemsetD8Async", &real.memset_bytes);
+    find(driver, "cuMemsetD2D16Async", &real.memset_columns);
+    find(driver, "cuLaunchHostFunc", &real.host_call);
+    real.fault = planted();
+}
+
+/* ---- faults ---- */
+
+static void sleep_us(void *us) { usleep((useconds_t)(uintptr_t)us); }
+
+static void delay(void *stream, double us) {
+    if (real.host_call(stream, sleep_us, (void *)(uintptr_t)us)) abort_on("cuLaunchHostFunc", "failed");
+}
+
+static bool is_rank(NcclComm c, int rank) {
+    int own, members;
+    return real.rank(c, &own) == NCCL_SUCCESS && real.members(c, &members) == NCCL_SUCCESS && members > 1 &&
+           own == rank;
+}
+
+static bool has_members(NcclComm c) {
+    int members;
+    return real.members(c, &members) == NCCL_SUCCESS && members > 1;
+}
+
+static void arrive(NcclComm c, void *stream) {
+    if (real.fault.kind == RANK && is_rank(c, real.fault.a)) delay(stream, real.fault.b);
+}
+
+static void do_damage(const Damage *d) {
+    const size_t lost = d->n < LOST ? d->n : LOST;
+    const uintptr_t at = (uintptr_t)d->out;
+    if (d->drops ? real.memset_bytes(at + (d->n - lost) * d->width, 0, lost * d->width, d->stream)
+                 : real.memset_columns(at, sizeof(float), 0, 1, d->n, d->stream))
+        abort_on("a fill of memory", "failed");
+}
+
+static void do_pending(void) {
+    for (int i = 0; i < group.n; i++) do_damage(&group.pending[i]);
+    group.n = 0;
+}
+
+/* n elements of the result. */
+static void damage(NcclComm c, void *out, size_t n, int type, bool sums, void *stream) {
+    const bool drops = real.fault.kind == DROP_TAIL,
+               rounds = real.fault.kind == HALF_SUM && sums && type == F32;
+    if (!n || !(drops || rounds) || !has_members(c)) return;
+    if (group.n == PENDING) abort_on("a group", "it has too many operations");
+    group.pending[group.n++] = (Damage){drops, out, n, TYPE_BYTES[type], stream};
+    if (!group.depth) do_pending();
+}
+
+/* ---- NCCL ---- */
+
+int ncclGetVersion(int *version) {
+    const int status = real.nccl.GetVersion(version);
+    if (real.fault.kind == VERSION) *version = real.fault.a;
+    return status;
+}
+
+int ncclGetUniqueId(NcclId *id) { return real.nccl.GetUniqueId(id); }
+
+int ncclCommInitRank(NcclComm *c, int ranks, NcclId id, int rank) {
+    return real.nccl.CommInitRank(c, ranks, id, rank);
+}
+
+int ncclCommInitRankConfig(NcclComm *c, int ranks, NcclId id, int rank, NcclConfig *config) {
+    return real.nccl.CommInitRankConfig(c, ranks, id, rank, config);
+}
+
+int ncclCommDestroy(NcclComm c) { return real.nccl.CommDestroy(c); }
+
+int ncclCommGetAsyncError(NcclComm c, int *error) { return real.nccl.CommGetAsyncError(c, error); }
+
+int ncclAllReduce(const void *in, void *out, size_t n, int type, int op, NcclComm c, void *stream) {
+    arrive(c, stream);
+    const int status = real.nccl.AllReduce(in, out, n, type, op, c, stream);
+    damage(c, out, n, type, true, stream);
+    return status;
+}
+
+int ncclBroadcast(const void *in, void *out, size_t n, int type, int root, NcclComm c, void *stream) {
+    arrive(c, stream);
+    return real.nccl.Broadcast(in, out, n, type, root, c, stream);
+}
+
+int ncclAllGather(const void *in, void *out, size_t n, int type, NcclComm c, void *stream) {
+    int members = 0;
+    arrive(c, stream);
+    const int status = real.nccl.AllGather(in, out, n, type, c, stream);
+    if (real.members(c, &members) == NCCL_SUCCESS) damage(c, out, n * (size_t)members, type, false, stream);
+    return status;
+}
+
+int ncclReduceScatter(const void *in, void *out, size_t n, int type, int op, NcclComm c, void *stream) {
+    arrive(c, stream);
+    const int status = real.nccl.ReduceScatter(in, out, n, type, op, c, stream);
+    damage(c, out, n, type, true, stream);
+    return status;
+}
+
+int ncclSend(const void *in, size_t n, int type, int peer, NcclComm c, void *stream) {
+    arrive(c, stream);
+    if (real.fault.kind == LINK && peer == real.fault.b && is_rank(c, real.fault.a))
+        delay(stream, (double)n * (double)TYPE_BYTES[type] / LINK_BYTES_PER_US);
+    return real.nccl.Send(in, n, type, peer, c, stream);
+}
+
+int ncclRecv(void *out, size_t n, int type, int peer, NcclComm c, void *stream) {
+    return real.nccl.Recv(out, n, type, peer, c, stream);
+}
+
+int ncclGroupStart(void) {
+    group.depth++;
+    return real.nccl.GroupStart();
+}
+
+int ncclGroupEnd(void) {
+    const int status = real.nccl.GroupEnd();
+    if (--group.depth == 0) do_pending();
+    return status;
+}
+
+int ncclCommWindowRegister(NcclComm c, void *at, size_t bytes, NcclWindow *window, int flags) {
+    return real.nccl.CommWindowRegister(c, at, bytes, window, flags);
+}
+
+int ncclCommWindowDeregister(NcclComm c, NcclWindow window) {
+    return real.nccl.CommWindowDeregister(c, window);
+}
+
+const char *ncclGetErrorString(int error) { return real.nccl.GetErrorString(error); }
+
+const char *ncclGetLastError(NcclComm c) { return real.nccl.GetLastError(c); }
