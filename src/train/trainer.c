@@ -228,17 +228,23 @@ Trainer *trainer_new(const Config *c, const Derived *d, const MemoryPlan *plan, 
     return assemble(c, d, comm, device, memory);
 }
 
-void trainer_free(Trainer *r) {
-    if (!r) return;
+Device *trainer_free_but_device(Trainer *r) {
+    Device *device = r->device;
     executor_free(r->executor);
     device_host_release(r->device, r->results, result_bytes(r));
     microbatches_free(r->microbatches);
     optim_free(r->optimizer);
     sync_free(r->sync);
     model_free(r->model);
-    rank_free_device(r->context.comm, r->device);
     arena_free(r->arena);
     free(r);
+    return device;
+}
+
+void trainer_free(Trainer *r) {
+    if (!r) return;
+    Comm *comm = r->context.comm;
+    rank_free_device(comm, trainer_free_but_device(r));
 }
 
 /* ---- steps ---- */

@@ -57,6 +57,8 @@ int64_t trainer_fp8_linears(const Trainer *, const char **emulation);
 /* Model FLOPs of training on `samples` samples. */
 double trainer_flops(const Trainer *, int64_t samples);
 void trainer_free(Trainer *);
+/* The same, but the device stays and is the caller's, for another run. */
+Device *trainer_free_but_device(Trainer *);
 /* On the null device: runs the part of the training step with the most microbatches that determines its
  * memory (pipeline_shortened), and an evaluation. Returns that part's schedule, of which only the counts stay
  * valid, and the spec of the full step. */

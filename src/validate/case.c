@@ -149,6 +149,12 @@ typedef struct CaseRun {
     Trace *trace;
 } CaseRun;
 
+typedef struct CaseRuns {
+    CaseRun each; /* what all have */
+    const CaseTurn *turns;
+    int n;
+} CaseRuns;
+
 /* Converts from the layout of the whole registry to the oracle's tensors. */
 static void to_tensors(const Case *c, const double *whole, double *out) {
     for (int64_t i = 0; i < c->map.count; i++)
@@ -272,16 +278,18 @@ static void one_step(const CaseRun *c, Trainer *run, int64_t step, Trace *heard)
     arena_free(arena);
 }
 
-/* Runs on every rank; only rank 0's results are kept. */
-static Err run_rank(void *arg, Comm *comm) {
-    CaseRun *c = arg;
+/* The threads of a process share the case: one of them sets its weights, when none reads the last ones any more. */
+static void share_weights(const CaseRun *c, Comm *comm) {
+    double nothing = 0;
+    if (comm) comm_all_reduce(comm, comm_everyone(comm), "weights", COMM_MAX, F64, &nothing, 1);
+    if (!comm || comm_processes() > 1 || comm_rank(comm) == 0) set_weights(c->of, &c->noise);
+    if (comm) comm_all_reduce(comm, comm_everyone(comm), "weights", COMM_MAX, F64, &nothing, 1);
+}
+
+/* Returns the device. */
+static Device *run_turn(const CaseRun *c, Comm *comm, Device *device) {
     Trace *heard = rank_is_printer(comm) ? c->trace : NULL;
-    char transport[200];
-    Device *device;
-    if (c->watch.on_host)
-        device = device_cpu((int)c->derived.cpu_threads);
-    else
-        ERR_RETURN(rank_open_device(&c->config, &c->derived, comm, &device, transport));
+    share_weights(c, comm);
     /* With a plan a GPU uses the kernels of training; only for one rank, since each would need a plan. */
     if (!comm) memory_plan_new(&c->config, &c->derived, comm, device);
     /* One rank also computes whole logits, which need more memory than the plan of a step. */
@@ -298,7 +306,25 @@ static Err run_rank(void *arg, Comm *comm) {
     for (int64_t step = 0; step < steps; step++) one_step(c, run, step, heard);
     gather_all(c->of, run, FLAT_MASTERS, r->masters, 1, heard ? heard->parameters : NULL);
     if (heard) heard->has_steps = true;
-    trainer_free(run);
+    return trainer_free_but_device(run);
+}
+
+/* Runs on every rank; only rank 0's results are kept. Opening GPUs and NCCL takes seconds, so all turns have the
+ * same device. */
+static Err run_rank(void *arg, Comm *comm) {
+    const CaseRuns *all = arg;
+    CaseRun c = all->each;
+    char transport[200];
+    Device *device;
+    if (all->turns->watch && all->turns->watch->on_host)
+        device = device_cpu((int)c.derived.cpu_threads);
+    else
+        ERR_RETURN(rank_open_device(&c.config, &c.derived, comm, &device, transport));
+    for (const CaseTurn *t = all->turns; t < all->turns + all->n; t++) {
+        c.noise = t->noise, c.watch = t->watch ? *t->watch : (CaseWatch){0}, c.trace = t->out;
+        device = run_turn(&c, comm, device);
+    }
+    rank_free_device(comm, device);
     return ERR_OK;
 }
 
@@ -315,21 +341,27 @@ void case_set_loss_scale(Config *c) {
         c->loss_scale = DEFAULT_LOSS_SCALE;
 }
 
-Err case_run(const Case *of, const Config *config, const Derived *derived, Noise noise,
-             const CaseWatch *watch, Trace *out) {
-    CaseRun run = {of, *config, *derived, noise, watch ? *watch : (CaseWatch){0}, out};
-    Config *c = &run.config;
+Err case_run_turns(const Case *of, const Config *config, const Derived *derived, const CaseTurn *turns,
+                   int n) {
+    const CaseWatch *watch = turns->watch;
+    CaseRuns all = {{.of = of, .config = *config, .derived = *derived}, turns, n};
+    Config *c = &all.each.config;
     forget_narrow_types(c, watch && watch->quantises);
     case_set_loss_scale(c);
     if (watch && (watch->trace || watch->probe))
         c->cuda_graph_impl = CUDA_GRAPH_NONE; /* ops of a replayed graph are not traced */
-    if (run.derived.rotary_dim)
-        run.derived.max_position_embeddings = /* rows of a table that the case reads */
+    if (all.each.derived.rotary_dim)
+        all.each.derived.max_position_embeddings = /* rows of a table that the case reads */
             c->seq_length > of->golden->seq ? c->seq_length : of->golden->seq;
-    set_weights(of, &noise);
-    out->has_logits =
+    const bool has_logits =
         (!watch || watch->logits) && config_ranks(c) == 1 && safetensors_find(of->golden->oracle, "logits");
-    return world_run(c, run_rank, &run);
+    for (int i = 0; i < n; i++) turns[i].out->has_logits = has_logits;
+    return world_run(c, run_rank, &all);
+}
+
+Err case_run(const Case *of, const Config *config, const Derived *derived, Noise noise,
+             const CaseWatch *watch, Trace *out) {
+    return case_run_turns(of, config, derived, &(CaseTurn){noise, watch, out}, 1);
 }
 
 Err case_run_alone(const Case *c, Lane lane, Noise noise, const CaseWatch *watch, Trace *out) {

@@ -75,7 +75,14 @@ typedef struct CaseWatch {
 /* Runs all steps in the lane and layout of the options (fp16 uses the loss scale 64 unless they set one).
  * The options must have passed the rules and trainer_check. `watch` NULL: no callbacks, with logits. */
 Err case_run(const Case *, const Config *, const Derived *, Noise, const CaseWatch *, Trace *out);
-/* The same on one rank, in a lane. fp64 and exact run without FP8 (unless watch->quantises); fp64, the ground
+/* Several runs of the same options in one world, one after the other. Their watches differ only in `arg`. */
+typedef struct CaseTurn {
+    Noise noise;
+    const CaseWatch *watch;
+    Trace *out;
+} CaseTurn;
+Err case_run_turns(const Case *, const Config *, const Derived *, const CaseTurn *, int n);
+/* case_run on one rank, in a lane. fp64 and exact run without FP8 (unless watch->quantises); fp64, the ground
  * truth, runs on the CPU. */
 Err case_run_alone(const Case *, Lane, Noise, const CaseWatch *, Trace *out);
 /* Sets the loss scale that case_run uses for fp16. */

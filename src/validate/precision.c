@@ -97,13 +97,21 @@ static CaseWatch watch_of(const Judge *p, Watch *w, const Trace *out) {
                        .steps = p->steps};
 }
 
-static Err run_judged(Judge *p, int draw, Trace *out) {
-    Watch w = {.choices = {p->of->init->registry, &out->choices, NULL, NULL}};
-    w.choices.rank = mem_zero((size_t)config_ranks(&p->config), sizeof *w.choices.rank);
-    CaseWatch watch = watch_of(p, &w, out);
-    watch.updated = on_judged_update;
-    Err e = case_run(p->of, &p->config, p->derived, noise_of(p, draw), &watch, out);
-    free(w.choices.rank);
+/* Runs x of the draws `first` to `end`. */
+static Err run_judged(const Judge *p, int first, int end) {
+    Watch w[PRECISION_DRAWS];
+    CaseWatch watch[PRECISION_DRAWS];
+    CaseTurn turns[PRECISION_DRAWS];
+    for (int k = first; k < end; k++) {
+        Trace *out = p->draw[k].x;
+        w[k] = (Watch){.choices = {p->of->init->registry, &out->choices, NULL, NULL}};
+        w[k].choices.rank = mem_zero((size_t)config_ranks(&p->config), sizeof *w[k].choices.rank);
+        watch[k] = watch_of(p, &w[k], out);
+        watch[k].updated = on_judged_update;
+        turns[k] = (CaseTurn){noise_of(p, k), &watch[k], out};
+    }
+    const Err e = case_run_turns(p->of, &p->config, p->derived, turns + first, end - first);
+    for (int k = first; k < end; k++) free(w[k].choices.rank);
     return e;
 }
 
@@ -143,8 +151,8 @@ static Err run_draws(Judge *p, int draws, const PrecisionShared *shared) {
         *d = (Draw){.x = trace_new(p->of), .shared = shared && k < PRECISION_SHARED};
         d->y = d->shared ? shared->y[k] : trace_new(p->of);
         d->z = d->shared ? shared->z[k] : trace_new(p->of);
-        ERR_RETURN(run_judged(p, k, d->x));
     }
+    ERR_RETURN(run_judged(p, first, draws));
     for (int k = first; k < draws; k++) {
         const Draw *d = &p->draw[k];
         if (!d->x->has_steps || d->shared) continue;
