@@ -278,12 +278,16 @@ static void one_step(const CaseRun *c, Trainer *run, int64_t step, Trace *heard)
     arena_free(arena);
 }
 
+static void wait_for_all(Comm *comm) {
+    if (comm)
+        comm_run(comm, &(CommCall){.kind = COMM_BARRIER, .group = comm_everyone(comm), .site = "weights"});
+}
+
 /* The threads of a process share the case: one of them sets its weights, when none reads the last ones any more. */
 static void share_weights(const CaseRun *c, Comm *comm) {
-    double nothing = 0;
-    if (comm) comm_all_reduce(comm, comm_everyone(comm), "weights", COMM_MAX, F64, &nothing, 1);
+    wait_for_all(comm);
     if (!comm || comm_processes() > 1 || comm_rank(comm) == 0) set_weights(c->of, &c->noise);
-    if (comm) comm_all_reduce(comm, comm_everyone(comm), "weights", COMM_MAX, F64, &nothing, 1);
+    wait_for_all(comm);
 }
 
 /* Returns the device. */
