@@ -1,7 +1,8 @@
 /* Accepts a machine, a driver or an NCCL library. Stages (stages.def) run one after the other; each has a
- * verdict, evidence, and a suspect for each fault. Stages run in a separate process, so that a crash or a hang
- * of a library ends only one stage. The next one starts a new process, and so does one after a stage that has
- * failed. If a launcher has started several processes, all stages run in these.
+ * verdict, evidence, and a suspect for each fault. Stages share one separate process, so that a crash or a hang of
+ * a library ends only the current stage. After a stage that has failed, the next one gets a new process. Stages that
+ * start processes, those on one of two NCCL libraries, and variants of NCCL always get a new process.
+ * If a launcher has started several processes, all stages run in these.
  *
  *   PASS          everything that was tested is right
  *   INCONCLUSIVE  nothing could be tested, or it varies too much for a verdict

@@ -58,22 +58,23 @@ static void run_drill(void *arg) {
     if (e.code) fprintf(stderr, "%s\n", e.msg);
 }
 
-/* start_ns: when its process was started */
-static void judge(const StageInput *in, const Drill *d, const Isolated *i, int64_t start_ns) {
+static void judge(const StageInput *in, Drill *d) {
     char suspect[32];
-    const double seconds = i->seconds - (double)(d->fault_ns - start_ns) * 1e-9;
-    const Blame b = isolated_blame(i);
+    outcome_doing(in->out, "drill: rank %d %s", d->victim, d->what);
+    Isolated i = isolated_run(run_drill, d, LIMIT_S + START_S);
+    const double seconds = (double)(clock_ns() - d->fault_ns) * 1e-9;
+    const Blame b = isolated_blame(&i);
     snprintf(suspect, sizeof suspect, "rank %d", d->victim);
     if (!d->fault_ns)
         outcome_add(in->out, ACCEPT_FAIL, "transport", "the drill in which %s %s did not begin: %s", suspect,
                     d->what,
-                    *b.line              ? b.line
-                    : i->end == JOB_LATE ? "its world did not open"
-                                         : "no reason");
-    else if (i->end == JOB_LATE || (i->end == JOB_CRASHED && seconds > LIMIT_S))
+                    *b.line             ? b.line
+                    : i.end == JOB_LATE ? "its world did not open"
+                                        : "no reason");
+    else if (i.end == JOB_LATE || (i.end == JOB_CRASHED && seconds > LIMIT_S))
         outcome_add(in->out, ACCEPT_FAIL, "transport", "%s %s, and nothing noticed it within %d s", suspect,
                     d->what, (int)LIMIT_S);
-    else if (i->end == JOB_DONE)
+    else if (i.end == JOB_DONE)
         outcome_add(in->out, ACCEPT_FAIL, "transport", "%s %s, and the world went on; it said: %s", suspect,
                     d->what, b.line);
     else if (b.rank != d->victim)
@@ -81,30 +82,20 @@ static void judge(const StageInput *in, const Drill *d, const Isolated *i, int64
                     d->what, b.line);
     else
         outcome_fact(in->out, false, d->what, "diagnosed after %.1f s: %s", seconds, b.line);
+    str_free(&i.said);
 }
 
 Err stage_hang(const StageInput *in) {
-    enum { DRILLS = 2 };
     const int world = stage_world(in);
-    Drill *drills = isolated_memory(DRILLS * sizeof *drills);
-    Isolated ends[DRILLS];
+    Drill *drills = isolated_memory(2 * sizeof *drills);
     drills[0] = (Drill){.what = "is late for an operation", .dies = false, .victim = world / 2};
     drills[1] = (Drill){.what = "ends early", .dies = true, .victim = world - 1};
-    for (int i = 0; i < DRILLS; i++) {
+    for (int i = 0; i < 2; i++) {
         drills[i].config = in->config;
         drills[i].config.distributed_timeout_seconds = START_S;
+        judge(in, &drills[i]);
     }
-    outcome_doing(in->out, "drills: rank %d %s, rank %d %s", drills[0].victim, drills[0].what,
-                  drills[1].victim, drills[1].what);
-    const int64_t start_ns = clock_ns();
-    Isolation *x = isolation_new(run_drill, (void *[]){&drills[0], &drills[1]}, DRILLS);
-    isolation_run(x, LIMIT_S + START_S, ends);
-    isolation_free(x);
-    for (int i = 0; i < DRILLS; i++) {
-        judge(in, &drills[i], &ends[i], start_ns);
-        str_free(&ends[i].said);
-    }
-    outcome_sum_up(in->out, "%d drills of %s", (int)DRILLS, amount(world, "rank").s);
-    isolated_free(drills, DRILLS * sizeof *drills);
+    outcome_sum_up(in->out, "2 drills of %s", amount(world, "rank").s);
+    isolated_free(drills, 2 * sizeof *drills);
     return ERR_OK;
 }

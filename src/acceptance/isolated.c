@@ -24,57 +24,43 @@ static void run(void *arg) {
 }
 
 struct Isolation {
-    int n;
-    Work *works; /* [n] */
-    Job *jobs;   /* [n] */
+    Work work;
+    Job job;
     JobPool *pool;
 };
 
-Isolation *isolation_new(void (*fn)(void *arg), void *const *args, int n) {
+Isolation *isolation_new(void (*fn)(void *arg), void *arg) {
     Isolation *x = mem_zero(1, sizeof *x);
-    *x = (Isolation){n, mem_zero((size_t)n, sizeof *x->works), mem_zero((size_t)n, sizeof *x->jobs), NULL};
-    for (int i = 0; i < n; i++) {
-        x->works[i] = (Work){fn, args[i], memfd_create("stderr", 0)};
-        CHECK(x->works[i].said >= 0, "no memory for what a stage says");
-        x->jobs[i] = (Job){.run = run, .arg = &x->works[i]};
-    }
-    x->pool = job_pool_new(x->jobs, n, n);
+    x->work = (Work){fn, arg, memfd_create("stderr", 0)};
+    CHECK(x->work.said >= 0, "no memory for what a stage says");
+    x->job = (Job){.run = run, .arg = &x->work};
+    x->pool = job_pool_new(&x->job, 1, 1);
     return x;
 }
 
 void isolation_free(Isolation *x) {
     if (!x) return;
     job_pool_free(x->pool);
-    for (int i = 0; i < x->n; i++) close(x->works[i].said);
-    free(x->works);
-    free(x->jobs);
+    close(x->work.said);
     free(x);
 }
 
-static void hear(const Work *w, Str *out) {
-    char *text = malloc(MOST_SAID);
-    const ssize_t n = text ? pread(w->said, text, MOST_SAID, 0) : 0;
-    if (n > 0) str_add(out, text, (size_t)n);
-    free(text);
-}
-
-void isolation_run(Isolation *x, double deadline_s, Isolated *out) {
-    for (int i = 0; i < x->n; i++) {
-        CHECK(!ftruncate(x->works[i].said, 0) && lseek(x->works[i].said, 0, SEEK_SET) == 0,
-              "cannot reset what a stage says");
-        x->jobs[i].end = JOB_WAITING;
-    }
+Isolated isolation_run(Isolation *x, double deadline_s) {
+    CHECK(!ftruncate(x->work.said, 0) && lseek(x->work.said, 0, SEEK_SET) == 0,
+          "cannot reset what a stage says");
+    x->job.end = JOB_WAITING;
     job_pool_run(x->pool, deadline_s);
-    for (int i = 0; i < x->n; i++) {
-        out[i] = (Isolated){.end = x->jobs[i].end, .seconds = x->jobs[i].seconds};
-        hear(&x->works[i], &out[i].said);
-    }
+    Isolated i = {.end = x->job.end, .seconds = x->job.seconds};
+    char *text = malloc(MOST_SAID);
+    const ssize_t n = text ? pread(x->work.said, text, MOST_SAID, 0) : 0;
+    if (n > 0) str_add(&i.said, text, (size_t)n);
+    free(text);
+    return i;
 }
 
 Isolated isolated_run(void (*fn)(void *arg), void *arg, double deadline_s) {
-    Isolated i;
-    Isolation *x = isolation_new(fn, &arg, 1);
-    isolation_run(x, deadline_s, &i);
+    Isolation *x = isolation_new(fn, arg);
+    const Isolated i = isolation_run(x, deadline_s);
     isolation_free(x);
     return i;
 }

@@ -1,4 +1,4 @@
-/* Work in separate processes: a crash or a hang ends only that process, and what it said on stderr stays.
+/* Work in a separate process: a crash or a hang ends only that process, and what it said on stderr stays.
  * Call it while the process has one thread, and before it uses a GPU. */
 #ifndef ISOTRON_ACCEPTANCE_ISOLATED_H
 #define ISOTRON_ACCEPTANCE_ISOLATED_H
@@ -12,14 +12,13 @@ typedef struct Isolated {
     Str said; /* the caller frees it */
 } Isolated;
 
-/* Runs fn once with each argument, each in its own process, all at the same time. The processes stay for
- * the next isolation_run, unless they have ended. The arguments must be in shared memory if fn writes to
- * them, or if they are written here between runs. */
+/* Runs fn(arg) in a process that stays for the next isolation_run, unless it has ended. `arg` must be in shared
+ * memory if fn writes to it, or if the caller does between two runs. */
 typedef struct Isolation Isolation;
-Isolation *isolation_new(void (*fn)(void *arg), void *const *args, int n);
-void isolation_run(Isolation *, double deadline_s, Isolated *out); /* out: [n] */
-void isolation_free(Isolation *);                                  /* NULL: nothing */
-/* One argument, once. */
+Isolation *isolation_new(void (*fn)(void *arg), void *arg);
+Isolated isolation_run(Isolation *, double deadline_s);
+void isolation_free(Isolation *); /* NULL: nothing */
+/* One run. */
 Isolated isolated_run(void (*fn)(void *arg), void *arg, double deadline_s);
 /* Zeroed memory that is shared with processes forked later. */
 void *isolated_memory(size_t bytes);

@@ -52,7 +52,8 @@ typedef struct Outcome {
     double seconds;
     char doing[160], summary[240];
     int n_evidence, n_metrics, n_limits, n_facts, n_hashes, n_lost; /* n_lost: evidence that did not fit */
-    int devices; /* inventory: devices of this kind that this process sees */
+    int devices;    /* inventory: devices of this kind that this process sees */
+    bool exclusive; /* no other process can use the devices until this one has ended */
     Evidence evidence[OUTCOME_EVIDENCE];
     Metric metric[OUTCOME_METRICS];
     char limit[OUTCOME_LIMITS][200]; /* what is not certified */

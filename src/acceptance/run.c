@@ -30,7 +30,7 @@ static const AcceptRow ROWS[] = {
 
 /* DEADLINE_S: how long a collective may wait for a member, unless an option sets it. */
 enum { DEADLINE_S = 20, SLACK_S = 30 };
-static const double LEAST_SWEEP_S = 1.5, LEAST_VARIANT_S = 0.1;
+static const double LEAST_SWEEP_S = 0.7, LEAST_VARIANT_S = 0.1;
 
 /* ---- one stage ---- */
 
@@ -76,29 +76,33 @@ static void note_crash(const Turn *t, const Isolated *i, double limit) {
                     *b.line ? b.line : "nothing");
 }
 
-static Isolation *process_for(Turn *t) { return isolation_new(take_turn, (void *[]){t}, 1); }
-
 static void end_kept(Runner *x) {
     isolation_free(x->kept);
     x->kept = NULL;
 }
 
-/* Opening GPUs and NCCL takes seconds, so stages share a process. The environment of a variant, another library and
- * a stage that forks need a new one. */
+/* A process that has ended since the stage before is no fault of this one. */
+static Isolated run_kept(Runner *x, double limit) {
+    if (!x->kept) x->kept = isolation_new(take_turn, x->turn);
+    Isolated i = isolation_run(x->kept, limit);
+    if (i.end != JOB_CRASHED || *x->turn->out.doing) return i;
+    str_free(&i.said);
+    return isolation_run(x->kept, limit);
+}
+
+/* Opening GPUs and NCCL takes seconds, so stages share a process. Another environment, another library, and a stage
+ * that forks need a new one. */
 static void run_turn(Runner *x, bool in_new) {
     Turn *t = x->turn;
     const double limit = 2 * t->in.seconds + SLACK_S + t->in.config.distributed_timeout_seconds;
-    Isolated i;
     if (comm_processes() > 1) {
         take_turn(t);
         return;
     }
-    if (!in_new && !x->kept) x->kept = process_for(t);
-    Isolation *process = in_new ? process_for(t) : x->kept;
-    isolation_run(process, limit, &i);
-    if (in_new) isolation_free(process);
+    Isolated i = in_new ? isolated_run(take_turn, t, limit) : run_kept(x, limit);
     if (!t->out.done) note_crash(t, &i, limit);
-    if (!in_new && (t->out.error.code || outcome_verdict(&t->out) >= ACCEPT_FAIL)) end_kept(x);
+    if (!in_new && (t->out.error.code || t->out.exclusive || outcome_verdict(&t->out) >= ACCEPT_FAIL))
+        end_kept(x);
     str_free(&i.said);
 }
 
@@ -140,21 +144,26 @@ static void note_error(const Turn *t) {
         outcome_add(out, ACCEPT_FAIL, "not known", "it could not run: %s", out->error.msg);
 }
 
+/* Two libraries are compared, so neither has a process that is warm. */
+static bool needs_new(const AcceptOptions *o, int stage) {
+    return ROWS[stage].starts_processes || (o->nccl_b && ROWS[stage].on_library);
+}
+
 /* One turn, whose result is added to the row's. `v` NULL: the environment as it is. */
 static void add_turn(Runner *x, int stage, const char *library, double seconds, const Variant *v,
                      Outcome *to) {
     Turn *t = next_turn(x, stage, library, seconds);
     t->in.variant = v ? mem_printf("NCCL_ALGO=%s NCCL_PROTO=%s", v->algorithm, v->protocol) : NULL;
     if (v) set_or_clear("NCCL_ALGO", v->algorithm), set_or_clear("NCCL_PROTO", v->protocol);
-    run_turn(x, v || ROWS[stage].starts_processes || library != x->options->config->nccl_library);
+    run_turn(x, v || needs_new(x->options, stage));
     if (v) set_or_clear("NCCL_ALGO", NULL), set_or_clear("NCCL_PROTO", NULL);
     if (t->out.error.code) note_error(t);
     outcome_merge(to, &t->out);
     free((char *)t->in.variant);
 }
 
-/* The algorithms and protocols of NCCL for which there is time, at least one, unless the user has chosen. Each
- * needs a new process, whose start counts. */
+/* NCCL's combinations of algorithm and protocol for which there is time, at least one unless the stage has almost
+ * none. Each needs a new process, whose start counts. */
 static void sweep_variants(Runner *x, int stage, const char *library, double seconds, Outcome *to) {
     static const Variant VARIANTS[] = {{"Ring", "LL"},     {"Ring", "LL128"},     {"Tree", "Simple"},
                                        {"Ring", "Simple"}, {"Tree", "LL"},        {"Tree", "LL128"},
@@ -163,7 +172,7 @@ static void sweep_variants(Runner *x, int stage, const char *library, double sec
     const int64_t start = clock_ns();
     double left = seconds, starting = 0; /* what a turn takes in addition to its own time */
     int i = 0;
-    for (; i < N && (!i || left > starting + LEAST_VARIANT_S); i++) {
+    for (; i < N && (i ? left > starting + LEAST_VARIANT_S : seconds >= LEAST_SWEEP_S); i++) {
         const double own = left / (N - i) - starting, turn = own > LEAST_VARIANT_S ? own : LEAST_VARIANT_S;
         add_turn(x, stage, library, turn, &VARIANTS[i], to);
         const double rest = seconds - (double)(clock_ns() - start) * 1e-9, took = left - rest;
@@ -171,15 +180,15 @@ static void sweep_variants(Runner *x, int stage, const char *library, double sec
         left = rest;
     }
     if (i < N)
-        outcome_limit(
-            to, "collectives: %d of the %d algorithms and protocols of NCCL, for which there was no time",
-            N - i, (int)N);
+        outcome_limit(to,
+                      "collectives: %d of NCCL's %d combinations of algorithm and protocol, for lack of time",
+                      N - i, (int)N);
 }
 
-static bool sweeps_variants(int stage, double seconds, const Outcome *out) {
+/* Not if the user has chosen, nor in the processes of a launcher. */
+static bool sweeps_variants(int stage, const Outcome *out) {
     return stage == STAGE_collectives && !strncmp(out->summary, "NCCL", 4) && !getenv("NCCL_ALGO") &&
-           !getenv("NCCL_PROTO") && comm_processes() == 1 && seconds >= LEAST_SWEEP_S &&
-           outcome_verdict(out) < ACCEPT_FAIL;
+           !getenv("NCCL_PROTO") && comm_processes() == 1 && outcome_verdict(out) < ACCEPT_FAIL;
 }
 
 static void run_stage(Runner *x, AcceptRow *row, int stage, double all_seconds) {
@@ -193,8 +202,7 @@ static void run_stage(Runner *x, AcceptRow *row, int stage, double all_seconds) 
         const char *library = is_b ? o->nccl_b : o->config->nccl_library;
         Outcome *out = is_b ? row->b : row->a;
         add_turn(x, stage, library, stage == STAGE_collectives ? seconds / 2 : seconds, NULL, out);
-        if (i < 2 && sweeps_variants(stage, all_seconds, out))
-            sweep_variants(x, stage, library, seconds / 2, out);
+        if (i < 2 && sweeps_variants(stage, out)) sweep_variants(x, stage, library, seconds / 2, out);
     }
 }
 
@@ -237,24 +245,21 @@ static bool any_ran(const Acceptance *a) {
     return any;
 }
 
-/* Whether the stage runs now or later. */
-static bool is_ahead(const AcceptOptions *o, const Acceptance *a, int stage, int now) {
-    return stage >= now && a->row[stage].selected && !obstacle(o, &a->row[stage]);
-}
-
 /* A stage gets the seconds that it needs at least, or part of them if little time is left, and its share of what
- * is then left. So the stages after one that took too long get less. */
-static double budget(const AcceptOptions *o, const Acceptance *a, int stage, int64_t start_ns) {
-    const double gone = (double)(clock_ns() - start_ns) * 1e-9,
-                 left = fmax(o->seconds - gone, 0.01 * o->seconds);
+ * is then left. So the stages after one that took too long get less. `gone`: seconds until now. Processes of a
+ * launcher have different clocks and need equal budgets, so there no time is gone and no stage is over. */
+static double budget(const AcceptOptions *o, const Acceptance *a, int stage, double gone) {
+    const bool by_clock = comm_processes() == 1;
+    const double left = by_clock ? fmax(o->seconds - gone, 0.01 * o->seconds) : o->seconds;
     double least = 0, shares = 0;
-    for (int i = 0; i < STAGES; i++)
-        if (is_ahead(o, a, i, stage)) least += a->row[i].least_seconds, shares += a->row[i].share;
+    for (int i = by_clock ? stage : 0; i < STAGES; i++)
+        if (a->row[i].selected && !obstacle(o, &a->row[i]))
+            least += a->row[i].least_seconds, shares += a->row[i].share;
     const double part = fmin(1, 0.5 * left / least);
     return part * a->row[stage].least_seconds + (left - part * least) * a->row[stage].share / shares;
 }
 
-static Err run_row(Runner *x, Acceptance *a, int stage, int64_t start_ns) {
+static Err run_row(Runner *x, Acceptance *a, int stage) {
     const AcceptOptions *o = x->options;
     AcceptRow *row = &a->row[stage];
     const char *why = obstacle(o, row);
@@ -265,7 +270,7 @@ static Err run_row(Runner *x, Acceptance *a, int stage, int64_t start_ns) {
         outcome_add(row->a, ACCEPT_INCONCLUSIVE, "", "%s", why);
         row->a->done = true;
     } else {
-        run_stage(x, row, stage, budget(o, a, stage, start_ns));
+        run_stage(x, row, stage, budget(o, a, stage, a->seconds));
         if (row->a->error.code && !any_ran(a)) return row->a->error; /* of the options, probably */
         compare_with_good(a, row);
         if (row->b) compare_libraries(a, row);
@@ -283,6 +288,7 @@ static Err run_row(Runner *x, Acceptance *a, int stage, int64_t start_ns) {
 static Err count_devices(Runner *x, Config *c) {
     if (c->device != ON_CUDA || config_given(c, ranks) || comm_processes() > 1) return ERR_OK;
     const Turn *t = next_turn(x, STAGE_inventory, c->nccl_library, 1);
+    world_ask_for_queues();
     run_turn(x, false);
     if (!t->out.error.code && t->out.devices > 1) c->ranks = t->out.devices;
     return t->out.error;
@@ -338,10 +344,11 @@ static Err run_rows(Runner *x, Config *config, Acceptance *a) {
     ERR_RETURN(check_options(o));
     a->ranks = (int)config_ranks(config);
     for (int i = 0; i < STAGES; i++) a->row[i].selected = is_selected(o, a->row[i].name);
-    for (int i = 0; i < STAGES; i++)
-        if (a->row[i].selected) ERR_RETURN(run_row(x, a, i, start));
-    end_kept(x);
-    a->seconds = (double)(clock_ns() - start) * 1e-9;
+    for (int i = 0; i < STAGES; i++) {
+        if (!a->row[i].selected) continue;
+        ERR_RETURN(run_row(x, a, i));
+        a->seconds = (double)(clock_ns() - start) * 1e-9;
+    }
     return ERR_OK;
 }
 

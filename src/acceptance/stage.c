@@ -34,6 +34,7 @@ static Err rank_main(void *arg, Comm *comm) {
                    .end_ns = w->start_ns + (int64_t)(w->in->seconds * 1e9)};
     if (r.rank == 0) r.out = w->in->out;
     ERR_RETURN(rank_open_device(&w->in->config, &d, comm, &r.device, r.transport));
+    if (r.out) r.out->exclusive = r.device->exclusive;
     device_describe(r.device, r.described, sizeof r.described);
     r.sharing = count_sharing(&r);
     const Err e = w->fn(&r);

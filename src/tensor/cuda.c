@@ -417,6 +417,9 @@ static Err cuda_open(const DeviceSpec *spec, Device *d) {
     ERR_RETURN(cuda_count_gpus(&d->n_devices));
     Cuda *c = d->state = mem_zero(1, sizeof *c);
     c->ordinal = spec->rank % d->n_devices;
+    int mode;
+    CUDA_CHECK(cudaDeviceGetAttribute(&mode, cudaDevAttrComputeMode, c->ordinal));
+    d->exclusive = mode == cudaComputeModeExclusiveProcess;
     c->gemm_tuning = spec->gemm_tuning, c->gemm_sm_margin = spec->gemm_sm_margin;
     c->has_neighbours = spec->has_neighbours && d->n_devices > 1;
     c->exports = spec->exports;

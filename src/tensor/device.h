@@ -53,6 +53,7 @@ typedef struct Device {
     bool any_order;                      /* as in DeviceSpec */
     unsigned char id[16];                /* of a GPU, unique; 0 for others */
     bool recording;                      /* between device_graph_begin and device_graph_end */
+    bool exclusive;                      /* a GPU that one process at a time can use */
     bool lacks_peers;      /* a GPU that cannot access the memory of all others that this process sees */
     int n_devices;         /* devices of its kind that this process sees, itself included; assigned to ranks
                            round-robin */

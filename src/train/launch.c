@@ -91,16 +91,17 @@ static Err as_threads(int ranks, const CommOptions *options, RankMain *fn, void 
     return e;
 }
 
+void world_ask_for_queues(void) {
+    const char *queues = getenv("CUDA_DEVICE_MAX_CONNECTIONS");
+    if (!queues || atoi(queues) < 8) setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1);
+}
+
 Err world_run(const Config *c, RankMain *fn, void *arg) {
     const CommOptions options = options_of(c);
     const int ranks = (int)config_ranks(c);
     CommLaunch launch;
     ERR_RETURN(comm_launch(&launch));
-    /* Streams of a GPU share this many queues, by default 8. In one queue, a receive of NCCL would hold up what
-     * it waits for. CUDA reads the variable when it starts. */
-    const char *queues = getenv("CUDA_DEVICE_MAX_CONNECTIONS");
-    if (c->device == ON_CUDA && ranks > 1 && (!queues || atoi(queues) < 8))
-        setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1);
+    if (c->device == ON_CUDA && ranks > 1) world_ask_for_queues();
     if (launch.processes > 1 && ranks > 1) return as_process(c, &launch, &options, fn, arg);
     return ranks == 1 ? fn(arg, NULL) : as_threads(ranks, &options, fn, arg);
 }

@@ -283,7 +283,7 @@ static void wait_for_all(Comm *comm) {
         comm_run(comm, &(CommCall){.kind = COMM_BARRIER, .group = comm_everyone(comm), .site = "weights"});
 }
 
-/* The threads of a process share the case: one of them sets its weights, when none reads the last ones any more. */
+/* The threads of a process share the case: one of them sets its weights, once none reads the previous ones. */
 static void share_weights(const CaseRun *c, Comm *comm) {
     wait_for_all(comm);
     if (!comm || comm_processes() > 1 || comm_rank(comm) == 0) set_weights(c->of, &c->noise);

@@ -1,5 +1,6 @@
 /* The program with a faulty machine. It is linked with --wrap, so that the program itself has no way in.
  *   FAULTY="gemm RANK N"    flips a bit in the result of every Nth GEMM of a rank
+ *   FAULTY="crash RANK N"   ends the process in the Nth GEMM of a rank
  *   FAULTY="count RANK N"   counts N zeros too few, on a CPU
  *   FAULTY="slow RANK MS"   delays its GEMMs
  *   FAULTY="tuning RANK N"  a device may only be opened with number N of GemmTuning
@@ -58,6 +59,7 @@ void __wrap_call_run(const OpDef *op, const Call *c) {
     if (op->number == OP_count_zeros && is_here(&f, "count")) *(int64_t *)c->out[0]->data -= f.number;
     if (op->number != OP_linear || c->device->kind == DEVICE_NULL) return;
     if (is_here(&f, "slow")) usleep((useconds_t)f.number * 1000);
+    if (is_here(&f, "crash") && ++calls == f.number) abort();
     if (is_here(&f, "gemm") && ++calls % f.number == 0)
         flip(c->device, (unsigned char *)c->out[0]->data + 100, 0x10);
 }

@@ -1,4 +1,4 @@
-/* A faulty NCCL for GPUs: calls libnccl.so.2 of the loader's search path, and damages or delays what that does.
+/* A faulty NCCL for GPUs: calls libnccl.so.2 of the loader's search path, and corrupts or delays its operations.
  *   FAULTY_NCCL=drop_tail    all-reduce, all-gather and reduce-scatter lose their last 8 elements
  *               half_sum     sums of F32 have the bits of BF16
  *               link:A:B     messages from rank A to rank B take twice their time over NVLink
