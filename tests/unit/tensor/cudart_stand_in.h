@@ -23,6 +23,7 @@ static struct {
     size_t room;                /* the largest block that there is */
     int secluded;               /* a GPU that GPU 0 cannot access; 0: none */
     int priority;               /* of the last stream that was made with one */
+    int compute_mode;           /* cudaComputeMode of all GPUs */
 } gpu;
 
 static void *take(size_t bytes) {
@@ -54,6 +55,11 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int ordinal) {
                                  .major = 9,
                                  .multiProcessorCount = 132 + ordinal,
                                  .totalGlobalMem = (size_t)10 * PAGE - 1};
+    return cudaSuccess;
+}
+cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int ordinal) {
+    (void)ordinal;
+    *value = attribute == cudaDevAttrComputeMode ? gpu.compute_mode : 0;
     return cudaSuccess;
 }
 cudaError_t cudaGetLastError(void) { return cudaSuccess; }

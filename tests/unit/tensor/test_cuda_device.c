@@ -69,6 +69,18 @@ static void ranks_share_the_gpus(void **state) {
     assert_int_equal(gpu.live, 0);
 }
 
+static void exclusive_gpus_are_noticed(void **state) {
+    (void)state;
+    memset(&gpu, 0, sizeof gpu);
+    gpu.gpus = 1;
+    Device *shared = open_rank(0);
+    gpu.compute_mode = cudaComputeModeExclusiveProcess;
+    Device *exclusive = open_rank(0);
+    assert_true(!shared->exclusive && exclusive->exclusive);
+    device_free(shared);
+    device_free(exclusive);
+}
+
 static void gpus_without_peer_access_are_noticed(void **state) {
     (void)state;
     memset(&gpu, 0, sizeof gpu);
@@ -212,6 +224,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(without_a_gpu_the_reason_is_said),
         cmocka_unit_test(ranks_share_the_gpus),
+        cmocka_unit_test(exclusive_gpus_are_noticed),
         cmocka_unit_test(gpus_without_peer_access_are_noticed),
         cmocka_unit_test(an_assert_is_reported_although_the_gpu_has_failed),
         cmocka_unit_test(memory_that_is_not_there_is_named),
