@@ -144,9 +144,8 @@ static void note_error(const Turn *t) {
         outcome_add(out, ACCEPT_FAIL, "not known", "it could not run: %s", out->error.msg);
 }
 
-/* Two libraries are compared, so neither has a process that is warm. */
-static bool needs_new(const AcceptOptions *o, int stage) {
-    return ROWS[stage].starts_processes || (o->nccl_b && ROWS[stage].on_library);
+static bool compares_libraries(const AcceptOptions *o, int stage) {
+    return o->nccl_b && ROWS[stage].on_library;
 }
 
 /* One turn, whose result is added to the row's. `v` NULL: the environment as it is. */
@@ -155,7 +154,8 @@ static void add_turn(Runner *x, int stage, const char *library, double seconds, 
     Turn *t = next_turn(x, stage, library, seconds);
     t->in.variant = v ? mem_printf("NCCL_ALGO=%s NCCL_PROTO=%s", v->algorithm, v->protocol) : NULL;
     if (v) set_or_clear("NCCL_ALGO", v->algorithm), set_or_clear("NCCL_PROTO", v->protocol);
-    run_turn(x, v || needs_new(x->options, stage));
+    /* neither of two libraries that are compared has a process that is warm */
+    run_turn(x, v || ROWS[stage].starts_processes || compares_libraries(x->options, stage));
     if (v) set_or_clear("NCCL_ALGO", NULL), set_or_clear("NCCL_PROTO", NULL);
     if (t->out.error.code) note_error(t);
     outcome_merge(to, &t->out);
@@ -193,9 +193,8 @@ static bool sweeps_variants(int stage, const Outcome *out) {
 
 static void run_stage(Runner *x, AcceptRow *row, int stage, double all_seconds) {
     const AcceptOptions *o = x->options;
-    const bool both = o->nccl_b && row->on_library;
     static const char ORDER[] = "abba";
-    const int turns = both ? 4 : 1;
+    const int turns = compares_libraries(o, stage) ? 4 : 1;
     const double seconds = all_seconds / turns;
     for (int i = 0; i < turns; i++) {
         const bool is_b = ORDER[i] == 'b';
@@ -264,7 +263,7 @@ static Err run_row(Runner *x, Acceptance *a, int stage) {
     AcceptRow *row = &a->row[stage];
     const char *why = obstacle(o, row);
     row->a = isolated_memory(sizeof *row->a);
-    if (o->nccl_b && row->on_library && !why) row->b = isolated_memory(sizeof *row->b);
+    if (compares_libraries(o, stage) && !why) row->b = isolated_memory(sizeof *row->b);
     if (why) {
         outcome_limit(row->a, "%s: %s", row->name, why);
         outcome_add(row->a, ACCEPT_INCONCLUSIVE, "", "%s", why);

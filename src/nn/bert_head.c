@@ -54,7 +54,7 @@ const HeadOps bert_head = {sizeof(BertHead), bert_head_init, bert_head_chunk, be
 /* Types over tp: x is V along the sequence with sequence parallelism, else I. */
 Tensor *bert_token_loss(Tape *t, const BertHead *m, const Feed *feed, Tensor *x) {
     const RunContext *run = tape_context(t);
-    const bool sequence = run->layout && run->layout->sequence_parallel;
+    const bool sequence = layout_is_sequence_parallel(run->layout);
     x = op_activation(t, linear_forward(t, &m->dense, x), m->spec->activation); /* [s, b, h]   V or I */
     x = norm_forward(t, &m->norm, x);                                           /* [s, b, h]   V or I */
     const LinearLayer output = {.w_oi = &m->output->value,

@@ -49,7 +49,7 @@ static Tensor *add_rows(Tape *t, Tensor *x, Tensor *ids, const Param *table, Spm
 
 Tensor *embedding_forward(Tape *t, const Embedding *e, const Feed *feed) {
     const RunContext *run = tape_context(t);
-    const Spmd stream = run->layout && run->layout->sequence_parallel ? SPMD_V : SPMD_I;
+    const Spmd stream = layout_is_sequence_parallel(run->layout) ? SPMD_V : SPMD_I;
     Tensor *x = op_embedding(t, feed->tokens, &e->words->value); /* P: each rank has some rows of the table */
     x = op_redistribute(t, x, AXIS_TP, stream, 0);               /* V or I */
     x = op_scale(t, x, multiplier(e->spec, (DType)x->dtype));

@@ -35,7 +35,7 @@ static int64_t lm_head_chunk(const void *spec, const Layout *l, int64_t s, int64
 
 Tensor *lm_head_forward(Tape *t, const LmHead *m, const Feed *feed, Tensor *h_sbh) {
     const RunContext *run = tape_context(t);
-    const bool sequence = run->layout && run->layout->sequence_parallel;
+    const bool sequence = layout_is_sequence_parallel(run->layout);
     Tensor *w = &m->output->value, *labels = feed->labels, *dloss = feed->dloss[0];
     h_sbh = op_scale(t, h_sbh, 1 / m->spec->scaling); /* far narrower than the logits, so scaling it is
                                                          cheaper */

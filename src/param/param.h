@@ -62,6 +62,8 @@ typedef struct Layout {
     DataParallel data;
 } Layout;
 Layout layout_single(void); /* one rank */
+/* NULL: one rank. */
+static inline bool layout_is_sequence_parallel(const Layout *l) { return l && l->sequence_parallel; }
 
 typedef struct ParamSpec {
     const char *name; /* Megatron's state-dict name; must outlive the registry */

@@ -407,7 +407,7 @@ static void run_pass(void *arg) {
 /* Whether the first microbatch starts one pause earlier, so that it computes half a branch while another one
  * runs its norm (tape_pause_halfway). */
 static bool has_head_start(const Executor *e, const Action *a) {
-    return a->kind == ACTION_FORWARD && e->context->layout && e->context->layout->sequence_parallel;
+    return a->kind == ACTION_FORWARD && layout_is_sequence_parallel(e->context->layout);
 }
 
 /* The microbatches of a unit compute alternately, always in the same order: each until it would wait for an

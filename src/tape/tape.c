@@ -101,8 +101,7 @@ void tape_end(Tape *t) {
 void tape_pauses(Tape *t, Fiber *f) { t->fiber = f; }
 
 void tape_pause_halfway(Tape *t) {
-    const Layout *l = t->context->layout;
-    if (t->fiber && !t->playing && l && l->sequence_parallel) fiber_pause(t->fiber);
+    if (t->fiber && !t->playing && layout_is_sequence_parallel(t->context->layout)) fiber_pause(t->fiber);
 }
 
 void *tape_alloc(Tape *t, size_t bytes) { return arena_alloc(t->arena, bytes); }

@@ -13,18 +13,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "comm/nccl_library.h"
+#include "nccl/exports.h"
 
-#define FUNCTION(name, parameters) int nccl##name parameters;
-NCCL_FUNCTIONS(FUNCTION)
-NCCL_WINDOW_FUNCTIONS(FUNCTION)
-#undef FUNCTION
-const char *ncclGetErrorString(int error);
-const char *ncclGetLastError(NcclComm);
-
-enum { F32 = 7, LOST = 8, PENDING = 64 };
+enum { LOST = 8, PENDING = 64 };
 static const double LINK_BYTES_PER_US = 150e3;
-static const size_t TYPE_BYTES[] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1}; /* by ncclDataType_t */
 
 typedef struct Fault {
     enum { NO_FAULT, DROP_TAIL, HALF_SUM, LINK, RANK, VERSION } kind;
@@ -68,16 +60,17 @@ static void find(void *library, const char *name, void *function) {
 static Fault planted(void) {
     const char *text = getenv("FAULTY_NCCL");
     Fault f = {NO_FAULT, 0, 0};
+    int end = -1;
     if (!text) return f;
     if (!strcmp(text, "drop_tail"))
         f.kind = DROP_TAIL;
     else if (!strcmp(text, "half_sum"))
         f.kind = HALF_SUM;
-    else if (sscanf(text, "link:%d:%d", &f.a, &f.b) == 2)
+    else if (sscanf(text, "link:%d:%d%n", &f.a, &f.b, &end) == 2 && !text[end])
         f.kind = LINK;
-    else if (sscanf(text, "rank:%d:%d", &f.a, &f.b) == 2)
+    else if (sscanf(text, "rank:%d:%d%n", &f.a, &f.b, &end) == 2 && !text[end])
         f.kind = RANK;
-    else if (sscanf(text, "version:%d", &f.a) == 1)
+    else if (sscanf(text, "version:%d%n", &f.a, &end) == 1 && !text[end])
         f.kind = VERSION;
     else
         abort_on("FAULTY_NCCL", text);
@@ -140,10 +133,10 @@ static void do_pending(void) {
 /* n elements of the result. */
 static void damage(NcclComm c, void *out, size_t n, int type, bool sums, void *stream) {
     const bool drops = real.fault.kind == DROP_TAIL,
-               rounds = real.fault.kind == HALF_SUM && sums && type == F32;
+               rounds = real.fault.kind == HALF_SUM && sums && type == NCCL_F32;
     if (!n || !(drops || rounds) || !has_members(c)) return;
     if (group.n == PENDING) abort_on("a group", "it has too many operations");
-    group.pending[group.n++] = (Damage){drops, out, n, TYPE_BYTES[type], stream};
+    group.pending[group.n++] = (Damage){drops, out, n, type_size(type), stream};
     if (!group.depth) do_pending();
 }
 
@@ -199,7 +192,7 @@ int ncclReduceScatter(const void *in, void *out, size_t n, int type, int op, Ncc
 int ncclSend(const void *in, size_t n, int type, int peer, NcclComm c, void *stream) {
     arrive(c, stream);
     if (real.fault.kind == LINK && peer == real.fault.b && is_rank(c, real.fault.a))
-        delay(stream, (double)n * (double)TYPE_BYTES[type] / LINK_BYTES_PER_US);
+        delay(stream, (double)n * (double)type_size(type) / LINK_BYTES_PER_US);
     return real.nccl.Send(in, n, type, peer, c, stream);
 }
 

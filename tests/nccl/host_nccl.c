@@ -44,12 +44,6 @@
 
 #include "nccl/host_nccl.h"
 
-#define FUNCTION(name, parameters) int nccl##name parameters;
-NCCL_FUNCTIONS(FUNCTION)
-NCCL_WINDOW_FUNCTIONS(FUNCTION)
-#undef FUNCTION
-const char *ncclGetErrorString(int error);
-const char *ncclGetLastError(NcclComm);
 extern const char nccl_host_memory;
 const char nccl_host_memory = 1;
 extern HostNcclJoined host_nccl_joined;

@@ -8,7 +8,7 @@
 #include <stdint.h>
 
 #include "base/host_stream.h"
-#include "comm/nccl_library.h"
+#include "nccl/exports.h"
 
 typedef enum Kind { ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER, BROADCAST, SEND, RECV } Kind;
 
@@ -41,7 +41,6 @@ typedef struct Meeting {
     struct Meeting *next; /* in the list of those that wait for members */
 } Meeting;
 
-size_t type_size(int type); /* bytes per element; 0: unknown type */
 size_t in_count(const Op *, int members);
 size_t out_count(const Op *, int members);
 /* Moves one member's share of the data. All members have come. Each element of an output is in one share, and

@@ -14,12 +14,6 @@ typedef union Sum {
     uint64_t i64[BLOCK]; /* the low bits of a sum do not depend on the sign or on higher bits */
 } Sum;
 
-size_t type_size(int type) {
-    static const uint8_t SIZE[] = {[NCCL_U8] = 1,  [NCCL_I32] = 4, [NCCL_I64] = 8, [NCCL_F16] = 2,
-                                   [NCCL_F32] = 4, [NCCL_F64] = 8, [NCCL_BF16] = 2};
-    return type >= 0 && type < (int)sizeof SIZE ? SIZE[type] : 0;
-}
-
 size_t in_count(const Op *op, int members) {
     return op->kind == RECV ? 0 : op->kind == REDUCE_SCATTER ? op->n * (size_t)members : op->n;
 }
