@@ -29,7 +29,7 @@ typedef struct Check {
     int n_splits;
     size_t bytes; /* of each buffer, without the guard */
     char *in, *out, *host;
-    int64_t calls, rounds;
+    int64_t calls;
     bool wrong[N_COLLECTIVES]; /* it is reported already */
 } Check;
 
@@ -203,8 +203,8 @@ static bool is_of_variant(const Check *c, const Collective *of) {
     return strstr(variant, "Ring") && of->kind != COMM_ALL_TO_ALL && of->kind != COMM_SEND;
 }
 
-/* All collectives of one size in one split. Returns false when there is no time left. */
-static bool check_size(Check *c, const Split *s, int64_t count) {
+/* All collectives of one size in one split. */
+static void check_size(Check *c, const Split *s, int64_t count) {
     for (int k = 0; k < N_COLLECTIVES; k++)
         for (int t = 0; t < N_EXACT_TYPES; t++)
             for (int in_place = 0; in_place < 2; in_place++) {
@@ -212,14 +212,22 @@ static bool check_size(Check *c, const Split *s, int64_t count) {
                 if (in_place ? !x.of->in_place : !x.of->out_of_place) continue;
                 if (fits(c, &x) && is_of_variant(c, x.of)) check_call(c, &x, s);
             }
-    return stage_has_time(c->r, 0.9);
 }
 
-static void check_exact(Check *c) {
-    for (;; c->rounds++)
+/* One size in all splits, whether there is time or not: a stage that certifies less certifies nothing. */
+static void check_first(Check *c) {
+    enum { COUNT = 1003 };
+    for (int s = 0; s < c->n_splits; s++) check_size(c, &c->split[s], COUNT);
+}
+
+/* Further sizes, repeatedly while there is time. Returns the first size that was left out; -1: none. */
+static int64_t check_sizes(Check *c) {
+    for (bool again = false;; again = true)
         for (int i = 0; (size_t)size_of(i) <= c->bytes / sizeof(double) / (size_t)c->r->world; i++)
-            for (int s = 0; s < c->n_splits; s++)
-                if (!check_size(c, &c->split[s], size_of(i))) return;
+            for (int s = 0; s < c->n_splits; s++) {
+                if (!stage_has_time(c->r, 0.9)) return again ? -1 : size_of(i);
+                check_size(c, &c->split[s], size_of(i));
+            }
 }
 
 /* ---- order of sums ---- */
@@ -282,11 +290,15 @@ static Err on_rank(StageRank *r) {
     c.in = device_alloc(r->device, c.bytes + GUARD, "collectives");
     c.out = device_alloc(r->device, c.bytes + GUARD, "collectives");
     c.host = mem_alloc(c.bytes + GUARD);
+    check_first(&c);
     if (!r->in->variant) check_orders(&c);
-    check_exact(&c);
+    const int64_t left_out = check_sizes(&c);
     if (r->out && !r->in->variant) {
         outcome_sum_up(r->out, "%s: %s in %s of %s", r->transport, amount(c.calls, "call").s,
                        amount(c.n_splits, "split").s, amount(r->world, "rank").s);
+        if (left_out >= 0)
+            outcome_limit(r->out, "collectives: sizes from %s, for lack of time",
+                          amount(left_out, "element").s);
         if (stage_on_gpu(r->in) && strncmp(r->transport, "NCCL", 4))
             outcome_limit(r->out, "collectives: NCCL, because the ranks communicate %s", r->transport);
     }

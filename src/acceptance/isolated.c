@@ -24,44 +24,66 @@ static void run(void *arg) {
 }
 
 struct Isolation {
-    Work work;
-    Job job;
+    int n;
+    Work *work; /* [n] */
+    Job *job;   /* [n] */
     JobPool *pool;
 };
 
-Isolation *isolation_new(void (*fn)(void *arg), void *arg) {
+static Isolation *isolation_of(void (*fn)(void *arg), void *const *args, int n) {
     Isolation *x = mem_zero(1, sizeof *x);
-    x->work = (Work){fn, arg, memfd_create("stderr", 0)};
-    CHECK(x->work.said >= 0, "no memory for what a stage says");
-    x->job = (Job){.run = run, .arg = &x->work};
-    x->pool = job_pool_new(&x->job, 1, 1);
+    x->n = n, x->work = mem_zero((size_t)n, sizeof *x->work), x->job = mem_zero((size_t)n, sizeof *x->job);
+    for (int i = 0; i < n; i++) {
+        x->work[i] = (Work){fn, args[i], memfd_create("stderr", 0)};
+        CHECK(x->work[i].said >= 0, "no memory for what a stage says");
+        x->job[i] = (Job){.run = run, .arg = &x->work[i]};
+    }
+    x->pool = job_pool_new(x->job, n, n);
     return x;
 }
+
+static void start_again(Isolation *x) {
+    for (int i = 0; i < x->n; i++) {
+        const int said = x->work[i].said;
+        CHECK(!ftruncate(said, 0) && lseek(said, 0, SEEK_SET) == 0, "cannot reset what a stage says");
+        x->job[i].end = JOB_WAITING;
+    }
+}
+
+static Isolated result(const Isolation *x, int i) {
+    Isolated r = {.end = x->job[i].end, .seconds = x->job[i].seconds};
+    char *text = malloc(MOST_SAID);
+    const ssize_t n = text ? pread(x->work[i].said, text, MOST_SAID, 0) : 0;
+    if (n > 0) str_add(&r.said, text, (size_t)n);
+    free(text);
+    return r;
+}
+
+Isolation *isolation_new(void (*fn)(void *arg), void *arg) { return isolation_of(fn, &arg, 1); }
 
 void isolation_free(Isolation *x) {
     if (!x) return;
     job_pool_free(x->pool);
-    close(x->work.said);
-    free(x);
+    for (int i = 0; i < x->n; i++) close(x->work[i].said);
+    free(x->work), free(x->job), free(x);
 }
 
 Isolated isolation_run(Isolation *x, double deadline_s) {
-    CHECK(!ftruncate(x->work.said, 0) && lseek(x->work.said, 0, SEEK_SET) == 0,
-          "cannot reset what a stage says");
-    x->job.end = JOB_WAITING;
+    start_again(x);
     job_pool_run(x->pool, deadline_s);
-    Isolated i = {.end = x->job.end, .seconds = x->job.seconds};
-    char *text = malloc(MOST_SAID);
-    const ssize_t n = text ? pread(x->work.said, text, MOST_SAID, 0) : 0;
-    if (n > 0) str_add(&i.said, text, (size_t)n);
-    free(text);
-    return i;
+    return result(x, 0);
+}
+
+void isolated_run_all(void (*fn)(void *arg), void *const *args, Isolated *results, int n, double deadline_s) {
+    Isolation *x = isolation_of(fn, args, n);
+    job_pool_run(x->pool, deadline_s);
+    for (int i = 0; i < n; i++) results[i] = result(x, i);
+    isolation_free(x);
 }
 
 Isolated isolated_run(void (*fn)(void *arg), void *arg, double deadline_s) {
-    Isolation *x = isolation_new(fn, arg);
-    const Isolated i = isolation_run(x, deadline_s);
-    isolation_free(x);
+    Isolated i;
+    isolated_run_all(fn, &arg, &i, 1, deadline_s);
     return i;
 }
 

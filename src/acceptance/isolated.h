@@ -20,6 +20,8 @@ Isolated isolation_run(Isolation *, double deadline_s);
 void isolation_free(Isolation *); /* NULL: nothing */
 /* One run. */
 Isolated isolated_run(void (*fn)(void *arg), void *arg, double deadline_s);
+/* fn(args[i]) of each i at the same time, each in its own process. */
+void isolated_run_all(void (*fn)(void *arg), void *const *args, Isolated *results, int n, double deadline_s);
 /* Zeroed memory that is shared with processes forked later. */
 void *isolated_memory(size_t bytes);
 void isolated_free(void *, size_t bytes);

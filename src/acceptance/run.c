@@ -30,7 +30,7 @@ static const AcceptRow ROWS[] = {
 
 /* DEADLINE_S: how long a collective may wait for a member, unless an option sets it. */
 enum { DEADLINE_S = 20, SLACK_S = 30 };
-static const double LEAST_SWEEP_S = 0.7, LEAST_VARIANT_S = 0.1;
+static const double LEAST_SWEEP_S = 0.7, LEAST_GPU_SWEEP_S = 7, LEAST_VARIANT_S = 0.1;
 
 /* ---- one stage ---- */
 
@@ -44,6 +44,7 @@ typedef struct Turn {
 typedef struct Runner {
     const AcceptOptions *options;
     Turn *turn;      /* the present one */
+    bool exclusive;  /* as in StageInput */
     Isolation *kept; /* the process with the devices and the library A of earlier stages; NULL: none */
 } Runner;
 
@@ -101,6 +102,7 @@ static void run_turn(Runner *x, bool in_new) {
     }
     Isolated i = in_new ? isolated_run(take_turn, t, limit) : run_kept(x, limit);
     if (!t->out.done) note_crash(t, &i, limit);
+    x->exclusive |= t->out.exclusive;
     if (!in_new && (t->out.error.code || t->out.exclusive || outcome_verdict(&t->out) >= ACCEPT_FAIL))
         end_kept(x);
     str_free(&i.said);
@@ -111,7 +113,8 @@ static Turn *next_turn(Runner *x, int stage, const char *library, double seconds
     const AcceptOptions *o = x->options;
     Turn *t = x->turn;
     memset(t, 0, sizeof *t);
-    t->in = (StageInput){.options = o, .config = *o->config, .seconds = seconds, .out = &t->out};
+    t->in = (StageInput){
+        .options = o, .config = *o->config, .seconds = seconds, .exclusive = x->exclusive, .out = &t->out};
     t->stage = stage;
     Config *c = &t->in.config;
     c->nccl_library = library;
@@ -162,8 +165,8 @@ static void add_turn(Runner *x, int stage, const char *library, double seconds, 
     free((char *)t->in.variant);
 }
 
-/* NCCL's combinations of algorithm and protocol for which there is time, at least one unless the stage has almost
- * none. Each needs a new process, whose start counts. */
+/* NCCL's combinations of algorithm and protocol for which there is time, at least one if there is any. Each needs a
+ * new process, whose start counts. */
 static void sweep_variants(Runner *x, int stage, const char *library, double seconds, Outcome *to) {
     static const Variant VARIANTS[] = {{"Ring", "LL"},     {"Ring", "LL128"},     {"Tree", "Simple"},
                                        {"Ring", "Simple"}, {"Tree", "LL"},        {"Tree", "LL128"},
@@ -172,7 +175,7 @@ static void sweep_variants(Runner *x, int stage, const char *library, double sec
     const int64_t start = clock_ns();
     double left = seconds, starting = 0; /* what a turn takes in addition to its own time */
     int i = 0;
-    for (; i < N && (i ? left > starting + LEAST_VARIANT_S : seconds >= LEAST_SWEEP_S); i++) {
+    for (; i < N && (i ? left > starting + LEAST_VARIANT_S : seconds > 0); i++) {
         const double own = left / (N - i) - starting, turn = own > LEAST_VARIANT_S ? own : LEAST_VARIANT_S;
         add_turn(x, stage, library, turn, &VARIANTS[i], to);
         const double rest = seconds - (double)(clock_ns() - start) * 1e-9, took = left - rest;
@@ -191,17 +194,23 @@ static bool sweeps_variants(int stage, const Outcome *out) {
            !getenv("NCCL_PROTO") && comm_processes() == 1 && outcome_verdict(out) < ACCEPT_FAIL;
 }
 
+/* Part of the time of a turn, unless it is too short to start a process. */
+static double variants_seconds(const AcceptOptions *o, int stage, double seconds) {
+    const double least = o->config->device == ON_CUDA ? LEAST_GPU_SWEEP_S : LEAST_SWEEP_S;
+    return stage == STAGE_collectives && seconds / 2 >= least ? seconds / 2 : 0;
+}
+
 static void run_stage(Runner *x, AcceptRow *row, int stage, double all_seconds) {
     const AcceptOptions *o = x->options;
     static const char ORDER[] = "abba";
     const int turns = compares_libraries(o, stage) ? 4 : 1;
-    const double seconds = all_seconds / turns;
+    const double seconds = all_seconds / turns, for_variants = variants_seconds(o, stage, seconds);
     for (int i = 0; i < turns; i++) {
         const bool is_b = ORDER[i] == 'b';
         const char *library = is_b ? o->nccl_b : o->config->nccl_library;
         Outcome *out = is_b ? row->b : row->a;
-        add_turn(x, stage, library, stage == STAGE_collectives ? seconds / 2 : seconds, NULL, out);
-        if (i < 2 && sweeps_variants(stage, out)) sweep_variants(x, stage, library, seconds / 2, out);
+        add_turn(x, stage, library, seconds - for_variants, NULL, out);
+        if (i < 2 && sweeps_variants(stage, out)) sweep_variants(x, stage, library, for_variants, out);
     }
 }
 
@@ -283,13 +292,14 @@ static Err run_row(Runner *x, Acceptance *a, int stage) {
     return ERR_OK;
 }
 
-/* With --device cuda and no --ranks, there is a rank for each GPU. */
-static Err count_devices(Runner *x, Config *c) {
-    if (c->device != ON_CUDA || config_given(c, ranks) || comm_processes() > 1) return ERR_OK;
-    const Turn *t = next_turn(x, STAGE_inventory, c->nccl_library, 1);
+/* Whether processes can share a GPU, and the number of GPUs: with --device cuda and no --ranks, each has a rank. */
+static Err look_at_devices(Runner *x, Config *c) {
+    if (c->device != ON_CUDA || comm_processes() > 1) return ERR_OK;
+    Turn *t = next_turn(x, STAGE_inventory, c->nccl_library, 1);
+    t->in.config.ranks = 1;
     world_ask_for_queues();
     run_turn(x, false);
-    if (!t->out.error.code && t->out.devices > 1) c->ranks = t->out.devices;
+    if (!config_given(c, ranks) && !t->out.error.code && t->out.devices > 1) c->ranks = t->out.devices;
     return t->out.error;
 }
 
@@ -339,7 +349,7 @@ static Err check_options(const AcceptOptions *o) {
 static Err run_rows(Runner *x, Config *config, Acceptance *a) {
     const AcceptOptions *o = x->options;
     const int64_t start = clock_ns();
-    ERR_RETURN(count_devices(x, config));
+    ERR_RETURN(look_at_devices(x, config));
     ERR_RETURN(check_options(o));
     a->ranks = (int)config_ranks(config);
     for (int i = 0; i < STAGES; i++) a->row[i].selected = is_selected(o, a->row[i].name);

@@ -12,6 +12,7 @@ typedef struct StageInput {
     double seconds;
     Outcome *out;
     const char *variant; /* collectives: algorithm and protocol of NCCL; NULL: its choice */
+    bool exclusive;      /* only one process at a time can use a device */
     void *state;         /* the stage's own, of all its worlds in this process */
 } StageInput;
 
