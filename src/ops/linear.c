@@ -11,6 +11,7 @@
 typedef struct LayerAttr {
     LinearGemm gemm;                 /* first: the kernels read its LinearAttr */
     bool gathers, reduces, sequence; /* over tensor-parallel ranks */
+    Tensor *all_x;                   /* the gathered input, if it is kept; else NULL */
 } LayerAttr;
 
 enum { PRE = 3 }; /* an operand of the node: gemm.pre */
@@ -23,20 +24,24 @@ static Tensor *scratch(Tape *t, const Tensor *like, int64_t s, int64_t width, Sp
 
 /* ---- over tensor-parallel ranks ---- */
 
-/* x or dy in the form that the GEMMs need: the full sequence, R. Returns the tensor itself if it has that
- * form. */
-static Tensor *gather_start(Tape *t, Tensor *x, bool is_sharded, PendingReshard *moving) {
-    if (!is_sharded) return x;
-    Tensor *whole = scratch(t, x, x->dim[0] * tape_axis(t, AXIS_TP), x->dim[2], SPMD_R);
+/* x or dy in the form that the GEMMs need: the full sequence, R. `kept`: until the backward. */
+static Tensor *gather_start(Tape *t, Tensor *x, bool kept, PendingReshard *moving) {
+    const int64_t dim[] = {x->dim[0] * tape_axis(t, AXIS_TP), x->dim[1], x->dim[2]};
+    Tensor *whole = (kept ? tape_tensor : tape_scratch)(t, (DType)x->dtype, 3, dim);
+    whole->spmd = spmd_with(x->spmd, AXIS_TP, SPMD_R);
     *moving = redistribute_start(t, x, whole, AXIS_TP, MOVE_GATHER, 0);
     return whole;
 }
 
-static Tensor *gathered(Tape *t, Tensor *x, bool is_sharded) {
-    PendingReshard m = {0};
-    Tensor *y = gather_start(t, x, is_sharded, &m);
-    if (is_sharded) redistribute_finish(t, m);
-    return y;
+/* The input of the forward; x itself if it is not sharded. */
+static Tensor *gathered(Tape *t, Tensor *x, LayerAttr *a) {
+    PendingReshard m;
+    if (!a->gemm.gathers_x) return x;
+    const bool kept = tape_context(t)->keeps_gathered && tape_microbatch(t)->recording;
+    Tensor *whole = gather_start(t, x, kept, &m);
+    redistribute_finish(t, m);
+    if (kept) a->all_x = whole;
+    return whole;
 }
 
 /* Builds the gradient of x (or of pre) from a partial sum. */
@@ -83,7 +88,7 @@ static void weight_gradient(Tape *t, void *arg) {
 /* Gathers dy while the postponed weight gradient of an earlier layer is computed. */
 static Tensor *gathered_behind(Tape *t, Tensor *dy) {
     PendingReshard m;
-    Tensor *all_dy = gather_start(t, dy, true, &m);
+    Tensor *all_dy = gather_start(t, dy, false, &m);
     tape_run_postponed(t);
     redistribute_finish(t, m);
     return all_dy;
@@ -116,16 +121,17 @@ static void linear_backward(Tape *t, const Node *n, Need need) {
     Tensor *dw = tape_grad_out(t, w, need), *dbias = bias ? tape_grad_out(t, bias, need) : NULL;
     PendingReshard gather = {0};
     InputGradient dx = {0};
-    Tensor *all_x = gather_start(t, x, dw && a->gemm.gathers_x, &gather);
+    const bool gathers_again = dw && a->gemm.gathers_x && !a->all_x;
+    Tensor *all_x = a->all_x ? a->all_x : gathers_again ? gather_start(t, x, false, &gather) : x;
     GemmGradient g = linear_gemm_gradient(t, &a->gemm, dy, n->call.out[0]->spmd,
                                           need & NEED_DX && x->flags & TENSOR_NEEDS_GRAD, dw != NULL);
     if (a->gathers) dx = input_gradient_start(t, n, &g, need);
-    if (all_x != x) redistribute_finish(t, gather);
+    if (gathers_again) redistribute_finish(t, gather);
     if (dw || dbias) linear_gemm_dw(t, &a->gemm, &g, all_x, dw, dbias);
     if (!a->gathers) dx = input_gradient_start(t, n, &g, need);
     quantize_drop(t, &g.values);
     input_gradient_finish(t, dx);
-    tape_drop_unless(t, all_x, x);
+    if (gathers_again) tape_drop(t, all_x);
 }
 
 /* Checks the input type of a collective inside the op. */
@@ -138,7 +144,7 @@ static void check_type(const Tensor *x, const char *which, Spmd want) {
 /* act: NULL, or receives the activation of the result, which is not recorded. */
 static Tensor *linear_record(Tape *t, Tensor *x, Tensor *w, Tensor *bias, LayerAttr *a, Tensor **act) {
     if (a->gemm.gathers_x) check_type(x, "input", SPMD_V);
-    Tensor *all_x = gathered(t, x, a->gemm.gathers_x);
+    Tensor *all_x = gathered(t, x, a);
     Tensor as_r = *all_x; /* I becomes R: no data moves, and the backward reduces */
     if (a->gathers && spmd_on(as_r.spmd, AXIS_TP) == SPMD_I)
         as_r.spmd = spmd_with(as_r.spmd, AXIS_TP, SPMD_R);
@@ -155,7 +161,7 @@ static Tensor *linear_record(Tape *t, Tensor *x, Tensor *w, Tensor *bias, LayerA
         redistribute_run(t, out, y, AXIS_TP, a->sequence ? MOVE_REDUCE_SCATTER : MOVE_REDUCE, 0);
         tape_drop(t, out);
     }
-    tape_drop_unless(t, all_x, x);
+    if (all_x != a->all_x) tape_drop_unless(t, all_x, x);
     call.in[0] = x, call.in[PRE] = a->gemm.pre, call.out[0] = y, call.out[1] = NULL;
     tape_record(t, &OPS[OP_linear], call, sizeof *a, linear_backward);
     return y;

@@ -8,8 +8,9 @@
 
 typedef enum LinearFlags {
     LINEAR_GATHER_IN =
-        /* Column-parallel: x is I, or V along the sequence; the op makes it R. Only the shard is kept. The
-         * backward gathers x again while it computes dx, and reduces dx while it computes dw. */
+        /* Column-parallel: x is I, or V along the sequence; the op makes it R. Only the shard is kept, unless
+         * the context keeps what is gathered. The backward gathers x again while it computes dx, and reduces dx while
+         * it computes dw. */
     1,
     LINEAR_REDUCE_OUT =
         /* Row-parallel: the partial sums become I, or V with LINEAR_SEQUENCE; the bias is added after. */

@@ -45,6 +45,7 @@ typedef struct RunContext {
     TapeProbe *probe;     /* NULL: none */
     void *probe_arg;
     bool exact;             /* the exact lane: outputs of ops are rounded to a grid, see exact_on_grid */
+    bool keeps_gathered;    /* the gathered inputs of column-parallel layers, until their backward */
     bool postpones_experts; /* the gradients of the experts' weights, behind an all-to-all */
     unsigned at_once; /* mask of axes: collectives of their groups are finished when they have started */
     bool registered;  /* activations are registered with the group of tensor parallelism (comm_register) */

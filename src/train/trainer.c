@@ -150,6 +150,7 @@ static Trainer *assemble(const Config *c, const Derived *d, Comm *comm, Device *
         .seed = (uint64_t)c->seed,
         .at_once = at_once_axes(c),
         .registered = c->use_nccl_ub && !d->num_moe_layers, /* experts' tokens give ranks different offsets */
+        .keeps_gathered = c->keep_gathered_inputs,
         .postpones_experts = c->overlap_dispatch_backward_with_experts_wgrad,
         .layout = comm ? &r->layout : NULL,
         .comm = comm,

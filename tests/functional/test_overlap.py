@@ -10,6 +10,7 @@ EXPERTS = ("--num-experts 4 --disable-bias-linear --moe-shared-expert-intermedia
            " --moe-token-dispatcher-type alltoall --num-layers 1")
 RECOMPUTED = "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"
 TWO = "--interleaved-microbatches 2"
+KEPT = "--keep-gathered-inputs"
 UNTIED = "--untie-embeddings-and-output-weights"
 CASES = [  # layout, the switch that turns overlap off, the one that turns it on
     (PP, "--no-overlap-p2p-communication", ""),
@@ -20,6 +21,10 @@ CASES = [  # layout, the switch that turns overlap off, the one that turns it on
     (f"{TP} --use-megatron-fsdp --ranks 4", "--no-tp-comm-overlap", ""),
     (f"{TP} --cpu-offloading-num-layers 4 --num-layers 5 --bf16 --fp8-format hybrid", "--no-tp-comm-overlap", ""),
     (f"{TP} {RECOMPUTED}", "--no-tp-comm-overlap", ""),
+    (TP, "", KEPT),
+    (f"{TP} {PP} --pipeline-schedule zero-bubble --ranks 4", "", KEPT),
+    (f"{TP} {UNTIED} --bf16 --fp8-format hybrid {RECOMPUTED}", "", KEPT),
+    (f"{TP} --cpu-offloading-num-layers 2 --num-layers 3 --calculate-per-token-loss", "", KEPT),
     ("--context-parallel-size 2", "--no-cp-comm-overlap", ""),
     (EXPERTS, "", "--moe-shared-expert-overlap"),
     (EXPERTS, "", "--overlap-dispatch-backward-with-experts-wgrad --overlap-grad-reduce"),
@@ -33,7 +38,7 @@ CASES = [  # layout, the switch that turns overlap off, the one that turns it on
     (f"{TP} {UNTIED}", "", TWO),
     (f"{TP} {UNTIED} --global-batch-size 6 {RECOMPUTED}", "", TWO),  # a last unit of one
     (f"{TP} {UNTIED} --bf16 --fp8-format hybrid", "", "--interleaved-microbatches 4 --no-tp-comm-overlap"),
-    (f"{TP} {UNTIED} {PP} --ranks 4", "", TWO),
+    (f"{TP} {UNTIED} {PP} --ranks 4", "", f"{TWO} {KEPT}"),
     (f"{TP} {UNTIED} {PP} --pipeline-schedule zero-bubble --ranks 4", "", TWO),
     (f"{TP} {UNTIED} {PP} --num-layers 4 --num-virtual-stages-per-pipeline-rank 2 --ranks 4", "", TWO),
     (f"{TP} {UNTIED} --use-distributed-optimizer --ddp-num-buckets 3 --ranks 4", "",

@@ -187,6 +187,8 @@ static const char *const BREAKING[][2] = {
     {"--ranks 2 --context-parallel-size 2 --cp-comm-type a2a --no-cp-comm-overlap",
      "--no-cp-comm-overlap is for a ring of keys"},
     {"--overlap-dispatch-backward-with-experts-wgrad", "wgrad computes during an all-to-all"},
+    {"--ranks 2 --tensor-model-parallel-size 2 --keep-gathered-inputs", "add --sequence-parallel"},
+    {"--ranks 2 --sequence-parallel --keep-gathered-inputs", "--tensor-model-parallel-size above 1"},
     {"--ranks 4 --tensor-model-parallel-size 2 --interleaved-microbatches 2 --use-megatron-fsdp",
      "--interleaved-microbatches 2 adds to the gradients of several layers"},
     {"--ranks 2 --tensor-model-parallel-size 2 --interleaved-microbatches 2 --cpu-offloading-num-layers 1 "

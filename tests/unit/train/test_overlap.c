@@ -6,7 +6,7 @@
 enum { RANKS = 2 };
 
 typedef struct Claim {
-    const char *layout, *off; /* off: the option that ends the overlap */
+    const char *layout, *off; /* off: the option that ends the overlap, or the operation */
     CommKind kind;
     const char *site, *behind; /* the op that runs meanwhile */
 } Claim;
@@ -21,6 +21,8 @@ static const Claim CLAIMS[] = {
     {"--pipeline-model-parallel-size 2", "--no-overlap-p2p-communication", COMM_RECV, "pipeline_gradient",
      "linear"},
     {"--tensor-model-parallel-size 2 --sequence-parallel", "--no-tp-comm-overlap", COMM_ALL_GATHER,
+     "all_gather", "linear_dgrad"},
+    {"--tensor-model-parallel-size 2 --sequence-parallel", "--keep-gathered-inputs", COMM_ALL_GATHER,
      "all_gather", "linear_dgrad"},
     {"--tensor-model-parallel-size 2 --sequence-parallel", "--no-tp-comm-overlap", COMM_REDUCE_SCATTER,
      "reduce_scatter", "linear_wgrad"},
