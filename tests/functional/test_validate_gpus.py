@@ -20,7 +20,9 @@ named(validate(*BRIEF, "compute", program=FAULTY, FAULTY=f"gemm {last} 7", expec
 if GPUS > 1:
     for fault, words in {"drop_tail": "the last 8 elements are missing", "half_sum": "it sums in 16 bits"}.items():
         named(validate(*BRIEF, "collectives", *FAULTY_NCCL, FAULTY_NCCL=fault, expect=1)[0]["collectives"], "NCCL", words)
-    named(validate(*BRIEF, "speed", *FAULTY_NCCL, FAULTY_NCCL="link:0:1", expect=1)[0]["speed"], "link 0-1", "", "DEGRADED")
+    slow = validate(*BRIEF, "speed", *FAULTY_NCCL, FAULTY_NCCL="link:0:1", expect=1)[0]["speed"]
+    named(slow, "link 0-1", "it is slow", "DEGRADED")
+    assert [e["suspect"] for e in slow["evidence"]] == ["link 0-1"], slow
     named(validate(*BRIEF, "speed", program=FAULTY, FAULTY="slow 1 2", expect=1)[0]["speed"], "GPU 1 ", "late" if GPUS > 2 else "", "DEGRADED")
     # Another version than that of the good run.
     named(validate(*BRIEF, "inventory", *FAULTY_NCCL, "--good", WORK / "good.json", FAULTY_NCCL="version:22707", expect=1)[0]["inventory"],

@@ -1,12 +1,13 @@
 /* A faulty NCCL for GPUs: calls libnccl.so.2 of the loader's search path, and corrupts or delays its operations.
  *   FAULTY_NCCL=drop_tail    all-reduce, all-gather and reduce-scatter lose their last 8 elements
  *               half_sum     sums of F32 have the bits of BF16
- *               link:A:B     messages from rank A to rank B take twice their time over NVLink
- *               rank:A:US    rank A waits US microseconds before every operation
+ *               link:A:B     messages from GPU A to GPU B take twice their time over NVLink
+ *               rank:A:US    GPU A waits US microseconds before every operation
  *               version:N    it says that it is version N, as in ncclGetVersion
- * Faults are in communicators of more than one member, and ranks are numbered in them. Work on the stream is the
- * driver's, so it becomes part of a CUDA graph. */
+ * Faults are in communicators of more than one member; those of a link are in a process with both GPUs. Work on the
+ * stream is the driver's, so it becomes part of a CUDA graph. */
 #include <dlfcn.h>
+#include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,7 +16,7 @@
 
 #include "nccl/exports.h"
 
-enum { LOST = 8, PENDING = 64 };
+enum { LOST = 8, PENDING = 64, MEMBERS = 1024 };
 static const double LINK_BYTES_PER_US = 150e3;
 
 typedef struct Fault {
@@ -31,6 +32,19 @@ typedef struct Damage {
     void *stream;
 } Damage;
 
+/* A rank of a communicator in this process. */
+typedef struct Member {
+    NcclComm comm;
+    NcclId id;
+    int rank, gpu;
+} Member;
+
+static struct {
+    pthread_mutex_t lock;
+    int n;
+    Member of[MEMBERS];
+} members = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
 static _Thread_local struct {
     int depth, n;
     Damage pending[PENDING];
@@ -38,7 +52,7 @@ static _Thread_local struct {
 
 static struct {
     Nccl nccl;
-    int (*rank)(NcclComm, int *), (*members)(NcclComm, int *);
+    int (*members)(NcclComm, int *), (*gpu)(int *);
     int (*memset_bytes)(uintptr_t at, unsigned char, size_t n, void *stream);
     int (*memset_columns)(uintptr_t at, size_t pitch, unsigned short, size_t width, size_t height,
                           void *stream);
@@ -86,8 +100,8 @@ __attribute__((constructor)) static void load(void) {
 #undef FUNCTION
     find(nccl, "ncclGetErrorString", &real.nccl.GetErrorString);
     find(nccl, "ncclGetLastError", &real.nccl.GetLastError);
-    find(nccl, "ncclCommUserRank", &real.rank);
     find(nccl, "ncclCommCount", &real.members);
+    find(driver, "cuCtxGetDevice", &real.gpu);
     find(driver, "cuMemsetD8Async", &real.memset_bytes);
     find(driver, "cuMemsetD2D16Async", &real.memset_columns);
     find(driver, "cuLaunchHostFunc", &real.host_call);
@@ -102,19 +116,45 @@ static void delay(void *stream, double us) {
     if (real.host_call(stream, sleep_us, (void *)(uintptr_t)us)) abort_on("cuLaunchHostFunc", "failed");
 }
 
-static bool is_rank(NcclComm c, int rank) {
-    int own, members;
-    return real.rank(c, &own) == NCCL_SUCCESS && real.members(c, &members) == NCCL_SUCCESS && members > 1 &&
-           own == rank;
+static bool has_members(NcclComm c) {
+    int n;
+    return real.members(c, &n) == NCCL_SUCCESS && n > 1;
 }
 
-static bool has_members(NcclComm c) {
-    int members;
-    return real.members(c, &members) == NCCL_SUCCESS && members > 1;
+static void join(NcclComm c, NcclId id, int rank) {
+    int gpu;
+    if (real.gpu(&gpu)) abort_on("cuCtxGetDevice", "failed");
+    pthread_mutex_lock(&members.lock);
+    if (members.n == MEMBERS) abort_on("communicators", "there are too many");
+    members.of[members.n++] = (Member){c, id, rank, gpu};
+    pthread_mutex_unlock(&members.lock);
+}
+
+static void leave(NcclComm c) {
+    pthread_mutex_lock(&members.lock);
+    for (int i = 0; i < members.n; i++)
+        if (members.of[i].comm == c) members.of[i--] = members.of[--members.n];
+    pthread_mutex_unlock(&members.lock);
+}
+
+/* Whether a member is on this GPU. peer -1: this rank. */
+static bool is_on(NcclComm c, int peer, int gpu) {
+    const Member *own = NULL;
+    bool found = false;
+    pthread_mutex_lock(&members.lock);
+    for (int i = 0; i < members.n; i++)
+        if (members.of[i].comm == c) own = &members.of[i];
+    for (int i = 0; own && i < members.n; i++) {
+        const Member *m = &members.of[i];
+        found |= m->gpu == gpu && !memcmp(&m->id, &own->id, sizeof m->id) &&
+                 m->rank == (peer < 0 ? own->rank : peer);
+    }
+    pthread_mutex_unlock(&members.lock);
+    return found && has_members(c);
 }
 
 static void arrive(NcclComm c, void *stream) {
-    if (real.fault.kind == RANK && is_rank(c, real.fault.a)) delay(stream, real.fault.b);
+    if (real.fault.kind == RANK && is_on(c, -1, real.fault.a)) delay(stream, real.fault.b);
 }
 
 static void do_damage(const Damage *d) {
@@ -151,14 +191,21 @@ int ncclGetVersion(int *version) {
 int ncclGetUniqueId(NcclId *id) { return real.nccl.GetUniqueId(id); }
 
 int ncclCommInitRank(NcclComm *c, int ranks, NcclId id, int rank) {
-    return real.nccl.CommInitRank(c, ranks, id, rank);
+    const int status = real.nccl.CommInitRank(c, ranks, id, rank);
+    join(*c, id, rank);
+    return status;
 }
 
 int ncclCommInitRankConfig(NcclComm *c, int ranks, NcclId id, int rank, NcclConfig *config) {
-    return real.nccl.CommInitRankConfig(c, ranks, id, rank, config);
+    const int status = real.nccl.CommInitRankConfig(c, ranks, id, rank, config);
+    join(*c, id, rank);
+    return status;
 }
 
-int ncclCommDestroy(NcclComm c) { return real.nccl.CommDestroy(c); }
+int ncclCommDestroy(NcclComm c) {
+    leave(c);
+    return real.nccl.CommDestroy(c);
+}
 
 int ncclCommGetAsyncError(NcclComm c, int *error) { return real.nccl.CommGetAsyncError(c, error); }
 
@@ -191,7 +238,7 @@ int ncclReduceScatter(const void *in, void *out, size_t n, int type, int op, Ncc
 
 int ncclSend(const void *in, size_t n, int type, int peer, NcclComm c, void *stream) {
     arrive(c, stream);
-    if (real.fault.kind == LINK && peer == real.fault.b && is_rank(c, real.fault.a))
+    if (real.fault.kind == LINK && is_on(c, -1, real.fault.a) && is_on(c, peer, real.fault.b))
         delay(stream, (double)n * (double)type_size(type) / LINK_BYTES_PER_US);
     return real.nccl.Send(in, n, type, peer, c, stream);
 }
