@@ -1,5 +1,6 @@
 #include "bench/comm/exact.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 #include "base/mem.h"
@@ -105,15 +106,19 @@ void exact_run(const Exact *x, CommCall call) {
 
 /* ---- checking ---- */
 
-static bool is_rounded(double got, double wanted) {
-    return got == (double)bf16_to_float(bf16_from_float((float)wanted)) ||
-           got == (double)f16_to_float(f16_from_float((float)wanted));
+/* A value of a 16-bit type, and as far off as a sum of `members` summands that is rounded, or truncated, to BF16
+ * after each. */
+static bool is_rounded(double got, double wanted, int members) {
+    const double eps = 0x1p-7;
+    return (got == (double)bf16_to_float(bf16_from_float((float)got)) ||
+            got == (double)f16_to_float(f16_from_float((float)got))) &&
+           fabs(got - wanted) <= eps * members * fabs(wanted);
 }
 
-static void note_wrong(ExactWrong *w, int64_t at, double got, double wanted) {
+static void note_wrong(const Exact *x, ExactWrong *w, int64_t at, double got, double wanted) {
     if (!w->count++) w->first = at, w->got = got, w->wanted = wanted;
     w->last = at;
-    w->rounded += is_rounded(got, wanted);
+    w->rounded += is_rounded(got, wanted, x->group.size);
 }
 
 ExactWrong exact_check(const Exact *x, const CommCall *call) {
@@ -126,7 +131,7 @@ ExactWrong exact_check(const Exact *x, const CommCall *call) {
         device_read(x->device, piece, (char *)call->out + (size_t)at * size, (size_t)k * size);
         for (int64_t i = 0; i < k; i++) {
             const double got = dtype_load(piece, call->dtype, i), wanted = exact_expected(x, at + i);
-            if (got != wanted) note_wrong(&wrong, at + i, got, wanted);
+            if (got != wanted) note_wrong(x, &wrong, at + i, got, wanted);
         }
     }
     free(piece);

@@ -51,7 +51,7 @@ void exact_run(const Exact *, CommCall);
 /* The wrong elements of an output. */
 typedef struct ExactWrong {
     int64_t count, first, last; /* elements, and the places of the first and the last one */
-    int64_t rounded;            /* those that are the exact value, rounded to bf16 or fp16 */
+    int64_t rounded;            /* those that a sum in bf16 or fp16 may have */
     double got, wanted;         /* of the first */
 } ExactWrong;
 ExactWrong exact_check(const Exact *, const CommCall *);

@@ -1,6 +1,7 @@
 /* Golden cases in the layouts that fit the world, over the transport: a sweep of `isotron parity`
- * (validate/sweep.h). Each cell runs in its own process. The lane exact has sums that are exact in any
- * order, so NCCL has to agree bitwise with one rank. */
+ * (validate/sweep.h). Each cell runs in its own process; on GPUs all run in that of the stage, because opening GPUs
+ * takes longer than a cell. The lane exact has sums that are exact in any order, so NCCL has to agree bitwise with
+ * one rank. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -58,7 +59,7 @@ static const Candidate CANDIDATES[] = {
     {"llama-layouts", "bf16", FSDP "optim_grads_params", 2},
     {"gpt2-layouts", "fp32", TP "F", 2},
 };
-enum { N_CANDIDATES = sizeof CANDIDATES / sizeof *CANDIDATES, CASES = 3, ON_GPU_AT_ONCE = 4 };
+enum { N_CANDIDATES = sizeof CANDIDATES / sizeof *CANDIDATES, CASES = 3 };
 static const char *const GOLDEN[CASES] = {"llama-layouts", "gpt2-layouts", "mixtral-layouts"};
 static const char *const ONE_RANK[] = {"llama-layouts fp64", "llama-layouts bf16", "mixtral-layouts fp64",
                                        "gpt2-layouts fp32"};
@@ -125,8 +126,6 @@ static void report(const StageInput *in, const Sweep *s, Tally *t) {
                           s->cells[i].of->golden->name, s->cells[i].words, cell_ranks(in));
 }
 
-static bool shares_gpus(const StageInput *in) { return stage_on_gpu(in) && !in->exclusive; }
-
 static Err sweep(const StageInput *in, const char *const *dirs, const char *list, Tally *t) {
     char *words[8], none[] = "";
     int n = 0;
@@ -145,12 +144,11 @@ static Err sweep(const StageInput *in, const char *const *dirs, const char *list
                             .list = list,
                             .words = words,
                             .n_words = n,
-                            .at_once = shares_gpus(in) ? ON_GPU_AT_ONCE : 0,
+                            .here = stage_on_gpu(in),
                             .deadline_s = 60 + in->seconds};
     Sweep s;
     outcome_doing(in->out, "a sweep of golden cases");
     Err e = sweep_open(&o, &s);
-    if (!e.code) e = sweep_check_device(&s);
     if (!e.code) sweep_run(&o, &s);
     if (!e.code) report(in, &s, t);
     sweep_free(&s);
@@ -186,7 +184,7 @@ static void finish(const StageInput *in, const Tally *t) {
 /* Sweeps as many cells as the time allows, at least 2. The first sweep tells how long a cell takes. */
 static Err sweep_all(const StageInput *in, const char *const *dirs) {
     const int64_t start = clock_ns();
-    const double guess_s = shares_gpus(in) ? 3 : stage_on_gpu(in) ? 6 : 1.5;
+    const double guess_s = stage_on_gpu(in) ? 4 : 1.5;
     const int ranks = cell_ranks(in);
     Tally t = {.all = list_cells(ranks, 0, 0, NULL)};
     int next = in->seconds < 2 * guess_s ? 2 : (int)(in->seconds / guess_s);

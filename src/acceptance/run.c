@@ -147,6 +147,11 @@ static void note_error(const Turn *t) {
         outcome_add(out, ACCEPT_FAIL, "not known", "it could not run: %s", out->error.msg);
 }
 
+/* Cells of parity share a process on GPUs. */
+static bool needs_new_process(const AcceptOptions *o, int stage) {
+    return ROWS[stage].starts_processes && !(stage == STAGE_parity && o->config->device == ON_CUDA);
+}
+
 static bool compares_libraries(const AcceptOptions *o, int stage) {
     return o->nccl_b && ROWS[stage].on_library;
 }
@@ -158,7 +163,7 @@ static void add_turn(Runner *x, int stage, const char *library, double seconds, 
     t->in.variant = v ? mem_printf("NCCL_ALGO=%s NCCL_PROTO=%s", v->algorithm, v->protocol) : NULL;
     if (v) set_or_clear("NCCL_ALGO", v->algorithm), set_or_clear("NCCL_PROTO", v->protocol);
     /* neither of two libraries that are compared has a process that is warm */
-    run_turn(x, v || ROWS[stage].starts_processes || compares_libraries(x->options, stage));
+    run_turn(x, v || needs_new_process(x->options, stage) || compares_libraries(x->options, stage));
     if (v) set_or_clear("NCCL_ALGO", NULL), set_or_clear("NCCL_PROTO", NULL);
     if (t->out.error.code) note_error(t);
     outcome_merge(to, &t->out);
@@ -253,8 +258,8 @@ static bool any_ran(const Acceptance *a) {
     return any;
 }
 
-/* A stage gets the seconds that it needs at least, or part of them if little time is left, and its share of what
- * is then left. So the stages after one that took too long get less. `gone`: seconds until now. Processes of a
+/* A stage gets the seconds that it needs at least, or part of them if these are most of the time, and its share of
+ * what is then left. So the stages after one that took too long get less. `gone`: seconds until now. Processes of a
  * launcher have different clocks and need equal budgets, so there no time is gone and no stage is over. */
 static double budget(const AcceptOptions *o, const Acceptance *a, int stage, double gone) {
     const bool by_clock = comm_processes() == 1;
@@ -263,7 +268,7 @@ static double budget(const AcceptOptions *o, const Acceptance *a, int stage, dou
     for (int i = by_clock ? stage : 0; i < STAGES; i++)
         if (a->row[i].selected && !obstacle(o, &a->row[i]))
             least += a->row[i].least_seconds, shares += a->row[i].share;
-    const double part = fmin(1, 0.5 * left / least);
+    const double part = fmin(1, 0.75 * left / least);
     return part * a->row[stage].least_seconds + (left - part * least) * a->row[stage].share / shares;
 }
 

@@ -35,7 +35,10 @@ void job_needs(Job *, const Job *other);
  * a GPU. */
 void jobs_run(Job *, int64_t n, int at_once, double deadline_s);
 
-/* The same with processes that stay for further work: job_pool_run runs all jobs whose end is JOB_WAITING, in
+/* Runs all jobs in this process, in order. A fault ends it. */
+void jobs_run_here(Job *, int64_t n);
+
+/* jobs_run with processes that stay for further work: job_pool_run runs all jobs whose end is JOB_WAITING, in
  * processes that have run others before. */
 typedef struct JobPool JobPool;
 JobPool *job_pool_new(Job *, int64_t n, int at_once);

@@ -419,7 +419,10 @@ void sweep_run(const SweepOptions *o, Sweep *s) {
     s->results = shared_zero((size_t)s->n_cells * sizeof *s->results);
     for (int64_t i = 0; i < s->n_cells; i++)
         if (!s->cells[i].skipped) add_cell_job(s, &s->cells[i], &s->results[i]);
-    jobs_run(s->jobs, s->n_jobs, at_once(o, s), o->deadline_s);
+    if (o->here)
+        jobs_run_here(s->jobs, s->n_jobs);
+    else
+        jobs_run(s->jobs, s->n_jobs, at_once(o, s), o->deadline_s);
     s->seconds = (double)(clock_ns() - begin) * 1e-9;
 }
 
