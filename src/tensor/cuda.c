@@ -268,9 +268,9 @@ static void cuda_graph_free(Device *d, DeviceGraph *g) {
     free(g);
 }
 
-/* ---- address space: functions of the driver ---- */
+/* ---- address space: functions of the driver, which the runtime looks up ---- */
 
-void *cuda_driver_entry(const char *name) {
+static void *cuda_driver_entry(const char *name) {
     void *f = NULL;
     enum cudaDriverEntryPointQueryResult found;
     CUDA_CHECK(cudaGetDriverEntryPointByVersion(name, &f, CUDART_VERSION, cudaEnableDefault, &found));
@@ -282,7 +282,8 @@ static void cuda_driver_check(CUresult e, const char *call) {
     CHECK(e == CUDA_SUCCESS, "%s: error %d of the driver", call, (int)e);
 }
 
-#define DRIVER(name, version, ...) cuda_driver_check(CUDA_DRIVER(name, version, __VA_ARGS__), #name)
+#define DRIVER_RESULT(name, version, ...) ((PFN_##name##version)cuda_driver_entry(#name))(__VA_ARGS__)
+#define DRIVER(name, version, ...)        cuda_driver_check(DRIVER_RESULT(name, version, __VA_ARGS__), #name)
 
 enum { PAGE = 32 << 20 };
 
@@ -303,7 +304,7 @@ static bool cuda_map(const Cuda *c, char *at, size_t bytes) {
     const CUmemAccessDesc access = {what.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
     const CUdeviceptr p = (CUdeviceptr)(uintptr_t)at;
     CUmemGenericAllocationHandle memory;
-    const CUresult taken = CUDA_DRIVER(cuMemCreate, _v10020, &memory, bytes, &what, 0);
+    const CUresult taken = DRIVER_RESULT(cuMemCreate, _v10020, &memory, bytes, &what, 0);
     if (taken == CUDA_ERROR_OUT_OF_MEMORY) return false;
     cuda_driver_check(taken, "cuMemCreate");
     DRIVER(cuMemMap, _v10020, p, bytes, 0, memory, 0);

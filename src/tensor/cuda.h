@@ -50,10 +50,6 @@ static inline Cuda *cuda_of(const Device *d) {
     return d->kind == DEVICE_CUDA ? (Cuda *)d->state : NULL;
 }
 void cuda_check(cudaError_t, const char *call, const char *file, int line);
-/* Calls a function of the driver, which the runtime looks up: CUDA_DRIVER(cuMemMap, _v10020, ...), of type CUresult.
- * Include <cudaTypedefs.h>. */
-#define CUDA_DRIVER(name, version, ...) ((PFN_##name##version)cuda_driver_entry(#name))(__VA_ARGS__)
-void *cuda_driver_entry(const char *name);
 /* Memory for the duration of one kernel launch or library call, SPACE_ALIGN-aligned. The next call of any
  * kernel of this device may reuse it. It grows in place when it is too small, which a graph cannot capture. */
 void *cuda_scratch(const Device *, size_t bytes);

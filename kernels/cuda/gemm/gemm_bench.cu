@@ -3,7 +3,6 @@
 #include "kernels/cuda/gemm/gemm_bench.cuh"
 
 #include <algorithm>
-#include <cudaTypedefs.h>
 #include <string.h>
 
 enum { SETS_MAX = 64 };
@@ -170,54 +169,4 @@ bool gemm_bench_print(GemmBench *b, unsigned long long *out) {
     CUDA_CHECK(cudaMemcpyAsync(out, sum, sizeof *out, cudaMemcpyDeviceToHost, b->stream));
     CUDA_CHECK(cudaStreamSynchronize(b->stream));
     return true;
-}
-
-/* ---- rounds of blocks ---- */
-
-/* The kernel with the most shared memory. */
-static bool find_gemm(cudaGraph_t graph, CUDA_KERNEL_NODE_PARAMS *out) {
-    enum { NODES = 16 };
-    cudaGraphNode_t node[NODES];
-    size_t n = NODES;
-    bool found = false;
-    CUDA_CHECK(cudaGraphGetNodes(graph, node, &n));
-    for (size_t i = 0; i < n; i++) {
-        enum cudaGraphNodeType type;
-        CUDA_KERNEL_NODE_PARAMS p;
-        CUDA_CHECK(cudaGraphNodeGetType(node[i], &type));
-        if (type != cudaGraphNodeTypeKernel) continue;
-        if (CUDA_DRIVER(cuGraphKernelNodeGetParams, _v12000, node[i], &p) != CUDA_SUCCESS) continue;
-        if (!found || p.sharedMemBytes > out->sharedMemBytes) *out = p;
-        found = true;
-    }
-    return found;
-}
-
-/* Blocks of the kernel that a multiprocessor runs at once; 0: not known. */
-static int blocks_at_once(const CUDA_KERNEL_NODE_PARAMS *p) {
-    CUfunction f = p->func;
-    const int threads = (int)(p->blockDimX * p->blockDimY * p->blockDimZ);
-    int n = 0;
-    if (!f && CUDA_DRIVER(cuKernelGetFunction, _v12000, &f, p->kern) != CUDA_SUCCESS) return 0;
-    return CUDA_DRIVER(cuOccupancyMaxActiveBlocksPerMultiprocessor, _v6050, &n, f, threads,
-                       p->sharedMemBytes) == CUDA_SUCCESS
-               ? n
-               : 0;
-}
-
-static int64_t rounds(int64_t blocks, int64_t at_once) { return (blocks + at_once - 1) / at_once; }
-
-double gemm_bench_slowdown(GemmBench *b, int multiprocessors) {
-    cudaGraph_t graph = NULL;
-    CUDA_KERNEL_NODE_PARAMS p;
-    take_set(b, 0);
-    CUDA_CHECK(cudaStreamBeginCapture(b->stream, cudaStreamCaptureModeThreadLocal));
-    const bool started = start(b), captured = cudaStreamEndCapture(b->stream, &graph) == cudaSuccess;
-    const int each = started && captured && find_gemm(graph, &p) ? blocks_at_once(&p) : 0;
-    if (graph) CUDA_CHECK(cudaGraphDestroy(graph));
-    cudaGetLastError(); /* clears the error of a capture that failed */
-    if (!each) return 1;
-    const int64_t blocks = (int64_t)p.gridDimX * p.gridDimY * p.gridDimZ;
-    return (double)rounds(blocks, (int64_t)each * multiprocessors) /
-           (double)rounds(blocks, (int64_t)each * cuda_of(b->call.device)->multiprocessors);
 }

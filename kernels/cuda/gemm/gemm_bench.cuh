@@ -30,9 +30,6 @@ void gemm_bench_take(GemmBench *, const GemmAlgo *);
 /* Milliseconds of each of `runs` runs, after `before` others without a gap, including separate passes of
  * epilogues; negative: this algorithm does not run. */
 double gemm_bench_run(GemmBench *, int before, int runs);
-/* The factor by which the GEMM's kernel takes longer if other kernels leave it only this number of
- * multiprocessors: its blocks run in more rounds. 1 if the kernel is not known. */
-double gemm_bench_slowdown(GemmBench *, int multiprocessors);
 /* A fingerprint of all results over the first set; false: this algorithm does not run. */
 bool gemm_bench_print(GemmBench *, unsigned long long *out);
 

@@ -40,7 +40,7 @@ static char *file_in(const char *dir, const Cuda *c) {
 }
 
 static char *head_of(const Cuda *c) {
-    return mem_printf("isotron gemms 8: cuBLASLt %zu, %s, %d multiprocessors\n", cublasLtGetVersion(),
+    return mem_printf("isotron gemms 7: cuBLASLt %zu, %s, %d multiprocessors\n", cublasLtGetVersion(),
                       c->name, c->multiprocessors);
 }
 

@@ -4,10 +4,6 @@
  * run alone, on a hot GPU, for as long as the power governor needs to settle. Each is measured with the
  * separate passes of its epilogues.
  *
- * With --gemm-sm-margin, kernels of communication occupy multiprocessors during a step and none here. An algorithm
- * whose blocks fill all of them exactly needs a second round then, so its time is multiplied by the ratio of the
- * rounds.
- *
  * Two choices are made and stored. One is the fastest of those that are bitwise equal to the algorithm of an
  * unmeasured GEMM, so that tuning changes the time but no result, on any rank and after a restart. The other
  * is the fastest of all (--gemm-tuning), which is the same for all runs that share the store. */
@@ -45,19 +41,17 @@ static const double WORTHWHILE = 0.995; /* fraction of the first candidate's tim
 typedef struct Candidate {
     GemmAlgo algo;
     bool runs, same_bits, finalist;
-    double slowdown;        /* because of the margin */
     double turn[TURNS], ms; /* milliseconds of a run: each turn; the mean of its blocks */
 } Candidate;
 
 /* ---- turns ---- */
 
 /* An algorithm whose second result is not bitwise equal to its first counts as not running. */
-static void try_all(GemmBench *b, int multiprocessors, Candidate *all, int n) {
+static void try_all(GemmBench *b, Candidate *all, int n) {
     unsigned long long first = 0, one, two;
     for (int i = 0; i < n; i++) {
         gemm_bench_take(b, &all[i].algo);
         all[i].runs = gemm_bench_print(b, &one) && gemm_bench_print(b, &two) && one == two;
-        all[i].slowdown = multiprocessors && all[i].runs ? gemm_bench_slowdown(b, multiprocessors) : 1;
         if (i == 0) first = one;
         all[i].same_bits = all[i].runs && one == first;
     }
@@ -71,7 +65,7 @@ static void turn(GemmBench *b, Candidate *x, int number) {
     gemm_bench_take(b, &x->algo);
     const double once = number ? x->turn[0] : gemm_bench_run(b, 0, TURN_RUNS_MIN);
     const int runs = std::max<int>(TURN_RUNS_MIN, std::min<int>(TURN_RUNS_MAX, runs_in(TURN_MS, once)));
-    x->turn[number] = x->slowdown * gemm_bench_run(b, 0, runs);
+    x->turn[number] = gemm_bench_run(b, 0, runs);
     x->runs = x->turn[number] >= 0;
 }
 
@@ -124,7 +118,7 @@ static void heat(GemmBench *b, const GemmState *s, const Candidate *by) {
 static void block(GemmBench *b, Candidate *x, int round) {
     const double once = x->turn[TURNS / 2];
     gemm_bench_take(b, &x->algo);
-    const double ms = x->slowdown * gemm_bench_run(b, runs_in(SETTLE_MS, once), runs_in(BLOCK_MS, once));
+    const double ms = gemm_bench_run(b, runs_in(SETTLE_MS, once), runs_in(BLOCK_MS, once));
     x->ms = round ? (round * x->ms + ms) / (round + 1) : ms;
     x->runs = x->finalist = ms >= 0;
 }
@@ -167,7 +161,7 @@ static bool tune(const Device *d, GemmState *s, GemmPlan *p, const Gemm *g, Gemm
     Candidate all[GEMM_ALGOS];
     const int n = gather(s, p, all);
     if (n < 2 || !gemm_bench_open(&b, d, s, p, g)) return false;
-    try_all(&b, s->multiprocessors, all, n);
+    try_all(&b, all, n);
     if (all[0].runs) take_turns(&b, all, n);
     if (all[0].runs) run_finals(&b, s, all, n);
     gemm_bench_close(&b);

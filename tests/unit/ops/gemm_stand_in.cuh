@@ -21,7 +21,6 @@ typedef struct Timing {
     double burst, sustained; /* milliseconds; negative: it does not run */
     bool other_bits;
     double later[3]; /* in its blocks under load behind the first; 0: as in that */
-    double slowdown; /* on fewer multiprocessors */
 } Timing;
 
 static struct {
@@ -64,8 +63,6 @@ double gemm_bench_run(GemmBench *, int before, int runs) {
     gpu.ms += (before + runs) * fabs(each);
     return each;
 }
-
-double gemm_bench_slowdown(GemmBench *, int) { return gpu.algos[gpu.at].slowdown; }
 
 bool gemm_bench_print(GemmBench *, unsigned long long *out) {
     *out = gpu.algos[gpu.at].other_bits ? 1 + (unsigned long long)gpu.at : 0;

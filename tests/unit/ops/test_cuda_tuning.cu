@@ -76,19 +76,6 @@ static void one_block_decides_nothing(void **state) {
     assert_int_equal(choice(out_early), 1);
 }
 
-/* Kernels of communication leave the blocks of the fastest algorithm too few multiprocessors for one round. */
-static void rounds_on_fewer_multiprocessors_count(void **state) {
-    (void)state;
-    const Timing algos[] = {{.70, .75, false, {}, 1}, {.60, .62, false, {}, 2}, {.66, .68, false, {}, 1.05}};
-    for (int margin = 0; margin < 2; margin++) {
-        Run r = run_new();
-        gpu.algos = algos, gpu.n = 3;
-        r.state.multiprocessors = margin ? 116 : 0;
-        assert_int_equal(choose(&r, GEMM_TUNING_SAME_BITS), margin ? 2 : 1);
-        run_end(&r);
-    }
-}
-
 static void what_stops_is_not_taken(void **state) {
     (void)state;
     const Timing algos[] = {{.70, .75}, {.69, -1}}, later[] = {{.70, .75}, {.69, .60, false, {-1}}},
@@ -132,7 +119,6 @@ int main(void) {
         cmocka_unit_test(last_in_turns_wins_under_load),
         cmocka_unit_test(noise_changes_nothing),
         cmocka_unit_test(one_block_decides_nothing),
-        cmocka_unit_test(rounds_on_fewer_multiprocessors_count),
         cmocka_unit_test(what_stops_is_not_taken),
         cmocka_unit_test(hopeless_algorithms_cost_no_load),
         cmocka_unit_test(takes_seconds),
