@@ -39,9 +39,7 @@ Tensor *mlp_output(Tape *t, const Mlp *m, Activated hidden_sbf) {
 }
 
 Tensor *mlp_forward(Tape *t, const Mlp *m, Tensor *x_sbh) {
-    const Activated hidden = mlp_hidden(t, m, x_sbh);
-    tape_pause_halfway(t);
-    return mlp_output(t, m, hidden);
+    return mlp_output(t, m, mlp_hidden(t, m, x_sbh));
 }
 
 int mlp_matrices(Activation activation) { return activation_is_gated(activation) ? 3 : 2; }

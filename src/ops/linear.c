@@ -228,11 +228,13 @@ Activated op_linear_activated(Tape *t, Tensor *x, const LinearLayer *l, Activati
     LayerAttr attr = layer_attr(t, x, l);
     CHECK(!attr.reduces, "linear: partial sums have no activation");
     Activated out = {.kind = activation};
-    if (activation_is_gated(activation) || tape_context(t)->exact) {
-        out.act = op_activation(t, linear_record(t, x, l->w_oi, l->bias_o, &attr, NULL), activation);
-        return out;
-    }
-    attr.gemm.linear.activation = activation;
-    out.pre = linear_record(t, x, l->w_oi, l->bias_o, &attr, &out.act);
+    const bool fused = !activation_is_gated(activation) && !tape_context(t)->exact;
+    if (fused) attr.gemm.linear.activation = activation;
+    Tensor *pre = linear_record(t, x, l->w_oi, l->bias_o, &attr, fused ? &out.act : NULL);
+    tape_pause_halfway(t); /* the two GEMMs of an MLP take longer than the activation */
+    if (fused)
+        out.pre = pre;
+    else
+        out.act = op_activation(t, pre, activation);
     return out;
 }

@@ -404,10 +404,12 @@ static void run_pass(void *arg) {
         executor_backward(p);
 }
 
-/* Whether the first microbatch starts one pause earlier, so that it computes half a branch while another one
- * runs its norm (tape_pause_halfway). */
-static bool has_head_start(const Executor *e, const Action *a) {
-    return a->kind == ACTION_FORWARD && layout_is_sequence_parallel(e->context->layout);
+/* Pauses by which the first microbatch is ahead. With sequence parallelism it then computes half a branch while
+ * another one runs its norm (tape_pause_halfway). In a backward that gathers inputs again, its reduce-scatter runs
+ * behind the dgrad of another one. */
+static int head_start(const Executor *e, const Action *a) {
+    if (!layout_is_sequence_parallel(e->context->layout)) return 0;
+    return a->kind == ACTION_FORWARD || e->context->keeps_gathered ? 1 : 2;
 }
 
 /* The microbatches of a unit compute alternately, always in the same order: each until it would wait for an
@@ -419,7 +421,8 @@ static void run_interleaved(Executor *e, Pass *passes, int64_t n) {
         tape_pauses(slot_of(&passes[i])->tape, e->fibers[i]);
         fiber_begin(e->fibers[i], run_pass, &passes[i]);
     }
-    if (has_head_start(e, passes->action)) passes->is_done = !fiber_resume(e->fibers[0]);
+    for (int i = head_start(e, passes->action); i > 0 && !passes->is_done; i--)
+        passes->is_done = !fiber_resume(e->fibers[0]);
     for (int64_t left = n - passes->is_done; left > 0;)
         for (int64_t i = 0; i < n; i++)
             if (!passes[i].is_done && !fiber_resume(e->fibers[i])) passes[i].is_done = true, left--;

@@ -100,10 +100,6 @@ void tape_end(Tape *t) {
 
 void tape_pauses(Tape *t, Fiber *f) { t->fiber = f; }
 
-void tape_pause_halfway(Tape *t) {
-    if (t->fiber && !t->playing && layout_is_sequence_parallel(t->context->layout)) fiber_pause(t->fiber);
-}
-
 void *tape_alloc(Tape *t, size_t bytes) { return arena_alloc(t->arena, bytes); }
 
 void tape_trace(Tape *t, TapeTrace *trace, void *arg) {
@@ -424,6 +420,18 @@ static void append(Tape *t, const OpDef *op, Call call, size_t attr_size, NodeBa
     Node *n = &t->nodes[t->n_nodes++];
     *n = (Node){.op = op, .call = call, .backward = backward};
     if (attr_size) n->call.attr = memcpy(arena_alloc(t->arena, attr_size), call.attr, attr_size);
+}
+
+static void pause_in_backward(Tape *t, const Node *n, Need need) {
+    (void)n, (void)need;
+    if (t->fiber) fiber_pause(t->fiber);
+}
+
+void tape_pause_halfway(Tape *t) {
+    if (!layout_is_sequence_parallel(t->context->layout)) return;
+    if (t->fiber && !t->playing) fiber_pause(t->fiber);
+    if (t->recording && t->context->keeps_gathered)
+        append(t, NULL, (Call){.attr = NULL}, 0, pause_in_backward);
 }
 
 /* An op's use of a parameter is counted when the op runs first, not when a block is recomputed. */

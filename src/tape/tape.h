@@ -86,7 +86,8 @@ const RunContext *tape_context(const Tape *);
 void tape_pauses(Tape *, Fiber *);
 /* Called halfway through the forward of a branch (nn/branch.h). With sequence parallelism only a norm separates
  * a branch's reduce-scatter from the next one's all-gather, so pauses between branches alone would hide
- * one of the two at most. A pause here lets another microbatch run its norm, and the two halves hide one operation each. */
+ * one of the two at most. A pause here lets another microbatch run its norm, and the two halves hide one operation each.
+ * The backward pauses here too, unless it gathers the branch's input again, for which it pauses anyway. */
 void tape_pause_halfway(Tape *);
 /* Opens the tape for one forward; discards everything recorded or allocated before. The context is copied. */
 void tape_begin(Tape *, const MicrobatchContext *);
