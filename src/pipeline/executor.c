@@ -9,8 +9,8 @@
 /* A microbatch in flight. */
 typedef struct Slot {
     Tape *tape;
-    /* transient: one of the executor's; with zero-bubble this slot's own, because gradients wait there for the
-     * weight pass. */
+    /* transient: one of the executor's. With zero-bubble this slot's own, because gradients wait there for the
+     * weight pass; also with units of one microbatch, of which any two may take turns. */
     Space *space, *transient;
     Flow x, y;
 } Slot;
@@ -30,7 +30,8 @@ struct Executor {
     const RunContext *context;
     const Model *model;
     ExecutorMemory memory;
-    int64_t interleaved; /* microbatches of a unit: an action of the schedule is for all of them */
+    int64_t interleaved; /* passes that take turns */
+    int64_t unit;        /* microbatches of an action of the schedule */
     Fiber **fibers;      /* [interleaved] */
     int n_flows;
     struct {
@@ -40,7 +41,7 @@ struct Executor {
     size_t message_bytes; /* of the largest message that this rank sends or receives */
     Space **transient;    /* [interleaved] */
     Offload *offload;     /* NULL: none */
-    Slot *slots;          /* those of the schedule, each for a unit: [n_slots, interleaved] */
+    Slot *slots;          /* those of the schedule, each for a unit: [n_slots, unit] */
     int64_t n_slots;
     Messages received[PIPELINE_WAYS], sent[PIPELINE_WAYS];
     bool is_open;     /* the channels of the pipeline */
@@ -96,9 +97,10 @@ static void close_space(const RunContext *context, Space *s) {
 }
 
 Executor *executor_new(const RunContext *context, const Model *model, int64_t samples, int64_t interleaved,
-                       ExecutorMemory memory) {
+                       int64_t unit, ExecutorMemory memory) {
     Executor *e = mem_zero(1, sizeof *e);
-    *e = (Executor){.context = context, .model = model, .memory = memory, .interleaved = interleaved};
+    *e = (Executor){
+        .context = context, .model = model, .memory = memory, .interleaved = interleaved, .unit = unit};
     e->n_flows = model->plan.n_flows;
     for (int i = 0; i < e->n_flows; i++) e->flow[i].type = model_flow(model, i, samples, e->flow[i].dim);
     e->message_bytes = largest_message(e);
@@ -113,13 +115,18 @@ Executor *executor_new(const RunContext *context, const Model *model, int64_t sa
     return e;
 }
 
-static int64_t slot_count(const Executor *e) { return e->n_slots * e->interleaved; }
+static int64_t slot_count(const Executor *e) { return e->n_slots * e->unit; }
+
+/* Whether slots have transient spaces of their own: the first ones have those of the executor. */
+static bool own_transients(const Executor *e, bool zero_bubble) {
+    return zero_bubble || e->unit < e->interleaved;
+}
 
 static void free_slots(Executor *e) {
     for (int64_t i = 0; i < slot_count(e); i++) {
         tape_free(e->slots[i].tape);
         close_space(e->context, e->slots[i].space);
-        if (e->own_transients) close_space(e->context, e->slots[i].transient);
+        if (e->own_transients && i >= e->interleaved) close_space(e->context, e->slots[i].transient);
     }
     free(e->slots);
     e->slots = NULL, e->n_slots = 0;
@@ -153,26 +160,28 @@ void executor_free(Executor *e) {
     free(e);
 }
 
-static void provide(Executor *e, const RankSchedule *s, bool own_transients) {
-    if (s->slots > e->n_slots || own_transients != e->own_transients) {
+static void provide(Executor *e, const RankSchedule *s, bool zero_bubble) {
+    const bool own = own_transients(e, zero_bubble);
+    if (s->slots > e->n_slots || own != e->own_transients) {
         free_slots(e);
         e->allocations++;
-        e->own_transients = own_transients;
+        e->own_transients = own;
         e->n_slots = s->slots;
         e->slots = mem_zero((size_t)slot_count(e), sizeof *e->slots);
         for (int64_t i = 0; i < slot_count(e); i++) {
             Slot *slot = &e->slots[i];
             slot->space = open_space(e->context, "activation", e->memory.slot);
-            slot->transient = own_transients ? open_space(e->context, "transient", e->memory.transient)
-                                             : e->transient[i % e->interleaved];
+            slot->transient = own && i >= e->interleaved
+                                  ? open_space(e->context, "transient", e->memory.transient)
+                                  : e->transient[i % e->interleaved];
             slot->tape = tape_new(e->context, slot->space, slot->transient);
             tape_trace(slot->tape, e->trace, e->trace_arg);
             tape_offload_to(slot->tape, e->offload);
         }
     }
     for (int way = 0; way < PIPELINE_WAYS; way++) {
-        provide_messages(e, &e->received[way], s->received[way] * e->interleaved);
-        provide_messages(e, &e->sent[way], s->sent[way] * e->interleaved);
+        provide_messages(e, &e->received[way], s->received[way] * e->unit);
+        provide_messages(e, &e->sent[way], s->sent[way] * e->unit);
     }
 }
 
@@ -190,9 +199,12 @@ ExecutorMemory executor_peak(const Executor *e) {
 size_t executor_bytes(const Executor *e, const RankSchedule *s, bool zero_bubble, ExecutorMemory m) {
     int64_t messages = 0;
     for (int way = 0; way < PIPELINE_WAYS; way++) messages += s->received[way] + s->sent[way];
-    const size_t of_one = (size_t)s->slots * (m.slot + (zero_bubble ? m.transient : 0)) + m.transient +
-                          (size_t)messages * e->message_bytes;
-    return (size_t)e->interleaved * of_one + (e->offload ? offload_bytes(e->offload, m.offload) : 0);
+    const int64_t slots = s->slots * e->unit,
+                  transients =
+                      own_transients(e, zero_bubble) && slots > e->interleaved ? slots : e->interleaved;
+    return (size_t)slots * m.slot + (size_t)transients * m.transient +
+           (size_t)(messages * e->unit) * e->message_bytes +
+           (e->offload ? offload_bytes(e->offload, m.offload) : 0);
 }
 
 int64_t executor_allocations(const Executor *e) { return e->allocations; }
@@ -276,15 +288,15 @@ static void message_finish(Executor *e, Message *m) {
 
 /* The message of an action for a member of its unit. */
 static Message *received(const Executor *e, const Action *a, int64_t member) {
-    return &e->received[pipeline_way(a)].at[a->buffer * e->interleaved + member];
+    return &e->received[pipeline_way(a)].at[a->buffer * e->unit + member];
 }
 
 /* The microbatches of an action's unit, which are neighbours. The last unit may have fewer than others. */
-static int64_t first_of(const Executor *e, const Action *a) { return a->microbatch * e->interleaved; }
+static int64_t first_of(const Executor *e, const Action *a) { return a->microbatch * e->unit; }
 
 static int64_t members_of(const Executor *e, const Action *a, int64_t microbatches) {
     const int64_t left = microbatches - first_of(e, a);
-    return left < e->interleaved ? left : e->interleaved;
+    return left < e->unit ? left : e->unit;
 }
 
 static void start_receives(Executor *e, const PipelineSpec *spec, int rank, const Action *a,
@@ -328,7 +340,7 @@ typedef struct Pass {
 } Pass;
 
 static Slot *slot_of(const Pass *p) {
-    return &p->executor->slots[p->action->slot * p->executor->interleaved + p->member];
+    return &p->executor->slots[p->action->slot * p->executor->unit + p->member];
 }
 
 static void forward(const Pass *p) {
@@ -412,10 +424,9 @@ static int head_start(const Executor *e, const Action *a) {
     return a->kind == ACTION_FORWARD || e->context->keeps_gathered ? 1 : 2;
 }
 
-/* The microbatches of a unit compute alternately, always in the same order: each until it would wait for an
- * operation between ranks. The ops of a microbatch keep their order, and the first microbatch is always ahead.
- * So gradients are added in the order of the microbatches, as without interleaving. An observer sees one
- * microbatch after the other. */
+/* The passes compute alternately, always in the same order: each until it would wait for an
+ * operation between ranks. The ops of a microbatch keep their order, and the first pass is always ahead.
+ * So gradients are added in the order of the microbatches, as without interleaving. */
 static void run_interleaved(Executor *e, Pass *passes, int64_t n) {
     for (int64_t i = 0; i < n; i++) {
         tape_pauses(slot_of(&passes[i])->tape, e->fibers[i]);
@@ -428,18 +439,33 @@ static void run_interleaved(Executor *e, Pass *passes, int64_t n) {
             if (!passes[i].is_done && !fiber_resume(e->fibers[i])) passes[i].is_done = true, left--;
 }
 
+/* An observer sees one pass after the other. */
+static void run_passes(Executor *e, Pass *passes, int64_t n) {
+    if (n > 1 && !e->context->probe)
+        run_interleaved(e, passes, n);
+    else
+        for (int64_t i = 0; i < n; i++) tape_pauses(slot_of(&passes[i])->tape, NULL), run_pass(&passes[i]);
+}
+
 static void run_unit(Executor *e, const PipelineSpec *spec, int rank, const Action *a,
                      const Microbatch *microbatches, int64_t n, Tensor *loss_sum) {
     const int64_t first = first_of(e, a), members = members_of(e, a, n);
     Pass *passes = mem_zero((size_t)members, sizeof *passes);
     for (int64_t i = 0; i < members; i++)
         passes[i] = (Pass){e, spec, a, &microbatches[first + i], loss_sum, i, rank, false};
-    if (members > 1 && !e->context->probe)
-        run_interleaved(e, passes, members);
-    else
-        for (int64_t i = 0; i < members; i++)
-            tape_pauses(slot_of(&passes[i])->tape, NULL), run_pass(&passes[i]);
+    run_passes(e, passes, members);
     free(passes);
+}
+
+/* An action and the next one. A backward goes first: it computes more between two operations than a forward. */
+static void run_pair(Executor *e, const PipelineSpec *spec, int rank, const Action *a,
+                     const Microbatch *microbatches, Tensor *loss_sum) {
+    const bool swapped = a[0].kind == ACTION_FORWARD && a[1].kind != ACTION_FORWARD;
+    Pass passes[2];
+    for (int i = 0; i < 2; i++)
+        passes[swapped ? 1 - i : i] =
+            (Pass){e, spec, &a[i], &microbatches[a[i].microbatch], loss_sum, 0, rank, false};
+    run_passes(e, passes, 2);
 }
 
 void executor_run(Executor *e, const PipelineSpec *spec, const RankSchedule *schedule,
@@ -454,6 +480,11 @@ void executor_run(Executor *e, const PipelineSpec *spec, const RankSchedule *sch
     const bool overlap = spec->overlap && e->has_trained;
     for (int64_t i = 0; i < schedule->count; i++) {
         const Action *a = &schedule->actions[i];
+        if (pipeline_is_pair(spec, schedule, i)) {
+            run_pair(e, spec, rank, a, microbatches, loss_sum);
+            i++;
+            continue;
+        }
         if (i == 0 || !overlap) start_receives(e, spec, rank, a, n);
         if (overlap && i + 1 < schedule->count) start_receives(e, spec, rank, a + 1, n);
         run_unit(e, spec, rank, a, microbatches, n, loss_sum);

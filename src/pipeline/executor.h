@@ -4,8 +4,8 @@
  * without a pipeline is a schedule of one stage.
  *
  * --interleaved-microbatches: an action of the schedule is for a unit of several microbatches, which take turns.
- * While one waits for an operation between ranks, the next one computes. Results are bitwise equal to those
- * without it. DeepSpeed-Domino (Wang et al., 2024, arXiv 2409.15241) does this for tensor parallelism, Megatron-LM's
+ * While one waits for an operation between ranks, the next one computes. --interleave-forward-backward: two actions
+ * take turns, where possible a backward and a forward. Results are bitwise equal to those without it. DeepSpeed-Domino (Wang et al., 2024, arXiv 2409.15241) does this for tensor parallelism, Megatron-LM's
  * --overlap-moe-expert-parallel-comm for experts. */
 #ifndef ISOTRON_PIPELINE_EXECUTOR_H
 #define ISOTRON_PIPELINE_EXECUTOR_H
@@ -23,8 +23,9 @@ typedef struct ExecutorMemory {
 
 typedef struct Executor Executor;
 
-/* The context and the model must outlive the executor. Every microbatch has `samples` samples. */
-Executor *executor_new(const RunContext *, const Model *, int64_t samples, int64_t interleaved,
+/* The context and the model must outlive the executor. Every microbatch has `samples` samples. `interleaved`:
+ * passes that take turns; `unit`: microbatches of an action, all of these or 1. */
+Executor *executor_new(const RunContext *, const Model *, int64_t samples, int64_t interleaved, int64_t unit,
                        ExecutorMemory);
 void executor_free(Executor *);
 /* Runs the schedule, which was made from `spec`, on n microbatches; adds slots first if there are too few. The head adds the sum of each loss * its weights to loss_sum (F64 [1] each; NULL: not needed). */

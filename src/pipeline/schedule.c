@@ -10,8 +10,12 @@ static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 
 /* ---- from options ---- */
 
+int64_t pipeline_unit(const Config *c) {
+    return c->interleave_forward_backward ? 1 : c->interleaved_microbatches;
+}
+
 int64_t pipeline_units(const Config *c, int64_t microbatches) {
-    const int64_t each = c->interleaved_microbatches;
+    const int64_t each = pipeline_unit(c);
     return (microbatches + each - 1) / each;
 }
 
@@ -45,7 +49,8 @@ Err pipeline_spec(const Config *c, const PipelineLayout *layout, int64_t microba
                           .microbatches = microbatches,
                           .group = i64_or(group, layout->ranks),
                           .forward_only = forward_only,
-                          .overlap = c->overlap_p2p_communication};
+                          .overlap = c->overlap_p2p_communication,
+                          .mixed = c->interleave_forward_backward};
     return kind == SCHEDULE_INTERLEAVED && !forward_only ? check_group(out) : ERR_OK;
 }
 
@@ -96,7 +101,7 @@ static Shape shape_of(const PipelineSpec *s, int rank) {
     case SCHEDULE_GPIPE:
         return (Shape){.group = s->microbatches, .warmup = total};
     case SCHEDULE_1F1B:
-        return (Shape){.group = p, .warmup = least(behind, total)};
+        return (Shape){.group = p, .warmup = least(s->mixed ? 2 : behind, total)};
     case SCHEDULE_INTERLEAVED:
         return (Shape){.group = s->group, .warmup = least(2 * behind + (s->chunks - 1) * s->group, total)};
     case SCHEDULE_ZERO_BUBBLE:
@@ -117,6 +122,11 @@ static Action nth(const PipelineSpec *s, int64_t group, ActionKind kind, int64_t
     return (Action){.kind = kind,
                     .chunk = kind == ACTION_FORWARD ? chunk : s->chunks - 1 - chunk,
                     .microbatch = first + in_group % size};
+}
+
+bool pipeline_is_pair(const PipelineSpec *s, const RankSchedule *r, int64_t action) {
+    const Action *a = &r->actions[action];
+    return s->mixed && action + 1 < r->count && a->microbatch != a[1].microbatch;
 }
 
 bool pipeline_ends_slot(const PipelineSpec *s, const Action *a) {

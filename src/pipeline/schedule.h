@@ -6,7 +6,8 @@
  *   zero-bubble  ZB-H1 (Qi et al. 2023, arXiv 2401.10241): 1F1B with the weight gradients of rank r delayed
  *                by r microbatches; no rank has more than 1F1B's p microbatches in flight
  *
- * Microbatches that run interleaved (executor.h) count as one here.
+ * Microbatches that run interleaved (executor.h) count as one here. With `mixed`, two neighbours of the list run
+ * interleaved instead: two forwards first, then a backward and a forward, and two backwards last.
  *
  * p ranks, r this rank, v chunks per rank, M microbatches, G microbatches that one chunk takes before the
  * next chunk.
@@ -51,6 +52,7 @@ typedef struct PipelineSpec {
     int64_t microbatches, group;
     bool forward_only; /* evaluation: in groups of p, with two alternating slots */
     bool overlap;      /* a message is received while the action before its own computes */
+    bool mixed;        /* --interleave-forward-backward */
 } PipelineSpec;
 
 typedef enum PipelineWay { PIPELINE_UP, PIPELINE_DOWN, PIPELINE_WAYS } PipelineWay; /* of messages */
@@ -67,7 +69,9 @@ typedef struct StageRef {
     int rank, chunk;
 } StageRef;
 
-/* The number of microbatches of a schedule: those that run interleaved count as one. */
+/* The microbatches of an action. */
+int64_t pipeline_unit(const Config *);
+/* The number of microbatches of a schedule: those of an action count as one. */
 int64_t pipeline_units(const Config *, int64_t microbatches);
 /* The schedule for the options. A schedule that does not fit the chunks, and a group that does not fit the
  * microbatches, are user errors. */
@@ -83,6 +87,8 @@ RankSchedule pipeline_schedule(const PipelineSpec *, int rank, Arena *);
 StageRef pipeline_source(const PipelineSpec *, int rank, const Action *);
 StageRef pipeline_target(const PipelineSpec *, int rank, const Action *);
 PipelineWay pipeline_way(const Action *);
+/* Whether the action runs interleaved with the next one in the list. */
+bool pipeline_is_pair(const PipelineSpec *, const RankSchedule *, int64_t action);
 /* Whether it is the last pass of its slot. */
 bool pipeline_ends_slot(const PipelineSpec *, const Action *);
 

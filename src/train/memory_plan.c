@@ -66,7 +66,7 @@ MemoryPlan memory_plan_new(const Config *c, const Derived *d, Comm *comm, const 
     executor_trace(r->executor, attention_log, &plan.attention);
     const RankSchedule schedule = trainer_dry_run(r, &spec);
     const size_t ranks = (size_t)r->layout.mesh.size[AXIS_EP];
-    plan.in_flight = schedule.slots * c->interleaved_microbatches;
+    plan.in_flight = schedule.slots * pipeline_unit(c);
     plan.unit = executor_peak(r->executor);
     plan.balanced = ranks > 1 && !f64_is_set(c->moe_expert_capacity_factor);
     size_t *part = plan.part;

@@ -164,7 +164,7 @@ static Trainer *assemble(const Config *c, const Derived *d, Comm *comm, Device *
     r->optimizer = optim_new(c, r->model->registry, r->sync);
     r->scaler = scaler_new(c);
     r->executor = executor_new(&r->context, r->model, at_once(c, d, d->micro_batch_size),
-                               c->interleaved_microbatches, memory);
+                               c->interleaved_microbatches, pipeline_unit(c), memory);
     r->microbatches = microbatches_new(c, &r->context, r->model, r->executor, &r->pipeline);
     return r;
 }
@@ -203,7 +203,7 @@ RankSchedule trainer_dry_run(Trainer *r, PipelineSpec *spec) {
     const int64_t n = most_microbatches(r) * (samples / together);
     Err e = pipeline_spec(r->config, &r->pipeline, pipeline_units(r->config, n), false, spec);
     CHECK(!e.code, "%s", e.msg); /* checked by trainer_check */
-    const int64_t repeated = pipeline_shortened(spec).microbatches * r->config->interleaved_microbatches,
+    const int64_t repeated = pipeline_shortened(spec).microbatches * pipeline_unit(r->config),
                   passes = repeated < n ? repeated : n;
     trainer_refresh_states(r, true);
     if (!r->sync) grads_mark_unwritten(r->model->registry);

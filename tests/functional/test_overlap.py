@@ -11,6 +11,7 @@ EXPERTS = ("--num-experts 4 --disable-bias-linear --moe-shared-expert-intermedia
 RECOMPUTED = "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"
 TWO = "--interleaved-microbatches 2"
 KEPT = "--keep-gathered-inputs"
+MIXED = "--interleave-forward-backward"
 UNTIED = "--untie-embeddings-and-output-weights"
 CASES = [  # layout, the switch that turns overlap off, the one that turns it on
     (PP, "--no-overlap-p2p-communication", ""),
@@ -39,6 +40,11 @@ CASES = [  # layout, the switch that turns overlap off, the one that turns it on
     (f"{TP} {UNTIED} --global-batch-size 6 {RECOMPUTED}", "", TWO),  # a last unit of one
     (f"{TP} {UNTIED} --bf16 --fp8-format hybrid", "", "--interleaved-microbatches 4 --no-tp-comm-overlap"),
     (f"{TP} {UNTIED} {PP} --ranks 4", "", f"{TWO} {KEPT}"),
+    (f"{TP} {UNTIED}", "", f"{TWO} {MIXED}"),
+    (f"{TP} {UNTIED} --global-batch-size 6 {RECOMPUTED}", "", f"{TWO} {MIXED} {KEPT}"),  # an odd number of microbatches
+    (f"{TP} {UNTIED} --use-distributed-optimizer --ddp-num-buckets 3 --ranks 4 --eval-iters 1 --eval-interval 2 --split 90,10,0", "",
+     f"{TWO} {MIXED} --overlap-grad-reduce --overlap-param-gather"),
+    (f"{EXPERTS} {UNTIED} --bf16", "", f"{TWO} {MIXED}"),
     (f"{TP} {UNTIED} {PP} --pipeline-schedule zero-bubble --ranks 4", "", TWO),
     (f"{TP} {UNTIED} {PP} --num-layers 4 --num-virtual-stages-per-pipeline-rank 2 --ranks 4", "", TWO),
     (f"{TP} {UNTIED} --use-distributed-optimizer --ddp-num-buckets 3 --ranks 4", "",

@@ -187,6 +187,11 @@ static const char *const BREAKING[][2] = {
     {"--ranks 2 --context-parallel-size 2 --cp-comm-type a2a --no-cp-comm-overlap",
      "--no-cp-comm-overlap is for a ring of keys"},
     {"--overlap-dispatch-backward-with-experts-wgrad", "wgrad computes during an all-to-all"},
+    {"--ranks 2 --tensor-model-parallel-size 2 --interleave-forward-backward",
+     "add --interleaved-microbatches 2"},
+    {"--ranks 4 --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 --interleaved-microbatches 2 "
+     "--interleave-forward-backward",
+     "cannot be used with --pipeline-model-parallel-size 2"},
     {"--ranks 2 --tensor-model-parallel-size 2 --keep-gathered-inputs", "add --sequence-parallel"},
     {"--ranks 2 --sequence-parallel --keep-gathered-inputs", "--tensor-model-parallel-size above 1"},
     {"--ranks 4 --tensor-model-parallel-size 2 --interleaved-microbatches 2 --use-megatron-fsdp",

@@ -56,7 +56,7 @@ static inline void plan_sweep(void (*visit)(Arena *, PipelineSpec)) {
                         if (v > 1 && !interleaved && kind != SCHEDULE_GPIPE) continue;
                         if (interleaved ? v == 1 || !plan_group_fits(p, m, group) : group > 1) continue;
                         arena_reset(arena);
-                        visit(arena, (PipelineSpec){kind, p, v, m, group, false, true});
+                        visit(arena, (PipelineSpec){kind, p, v, m, group, false, true, false});
                     }
     arena_free(arena);
 }

@@ -8,10 +8,11 @@ static void pictures_are_the_papers_figures(void **state) {
     Arena *arena = arena_new();
     Str text = {0};
     Plan p;
-    plan_make(&p, arena, (PipelineSpec){SCHEDULE_1F1B, 2, 1, 3, 2, false, false}, (PassTimes){1, 1, 1});
+    plan_make(&p, arena, (PipelineSpec){SCHEDULE_1F1B, 2, 1, 3, 2, false, false, false},
+              (PassTimes){1, 1, 1});
     plan_play(&p);
     pipeline_draw(&p.spec, p.ranks, &p.times, &p.out, 1, &text);
-    plan_make(&p, arena, (PipelineSpec){SCHEDULE_ZERO_BUBBLE, 2, 1, 3, 2, false, false},
+    plan_make(&p, arena, (PipelineSpec){SCHEDULE_ZERO_BUBBLE, 2, 1, 3, 2, false, false, false},
               (PassTimes){1, 1, 1});
     plan_play(&p);
     pipeline_draw(&p.spec, p.ranks, &p.times, &p.out, 1, &text);
@@ -29,7 +30,7 @@ static void a_report_counts_layers_slots_and_bubble(void **state) {
     StagePart stages[] = {
         {0, 2, true, false}, {2, 1, false, false}, {3, 0, false, false}, {3, 1, false, true}};
     PipelineLayout layout = {2, 2, stages};
-    PipelineSpec s = {SCHEDULE_INTERLEAVED, 2, 2, 2, 2, false, false};
+    PipelineSpec s = {SCHEDULE_INTERLEAVED, 2, 2, 2, 2, false, false, false};
     assert_int_equal(pipeline_report(&s, &layout, &text).code, ERR_NONE);
     assert_string_equal(text.s, "interleaved: ranks 2, chunks per rank 2, microbatches 2\n"
                                 "rank 0  F0a F1a F0b F1b .   .   B0b -   .   B1b -   B0a -   B1a -   \n"

@@ -23,7 +23,7 @@ static void assert_list(PipelineSpec spec, int rank, const char *expected) {
  * microbatches, 2 chunks), by hand. */
 static void small_lists_are_the_published_ones(void **state) {
     (void)state;
-    PipelineSpec s = {SCHEDULE_GPIPE, 2, 1, 3, 2, false, false};
+    PipelineSpec s = {SCHEDULE_GPIPE, 2, 1, 3, 2, false, false, false};
     assert_list(s, 0, "F0 F1 F2 B0 B1 B2");
     s.kind = SCHEDULE_1F1B;
     assert_list(s, 0, "F0 F1 B0 F2 B1 B2");
@@ -31,7 +31,7 @@ static void small_lists_are_the_published_ones(void **state) {
     s.kind = SCHEDULE_ZERO_BUBBLE;
     assert_list(s, 0, "F0 F1 I0 W0 F2 I1 W1 I2 W2");
     assert_list(s, 1, "F0 I0 F1 I1 W0 F2 I2 W1 W2");
-    s = (PipelineSpec){SCHEDULE_INTERLEAVED, 2, 2, 5, 3, false, false};
+    s = (PipelineSpec){SCHEDULE_INTERLEAVED, 2, 2, 5, 3, false, false, false};
     assert_list(s, 0,
                 "F0a F1a F2a F0b F1b F2b B0b F3a B1b F4a B2b F3b B0a F4b B1a "
                 "B2a B3b B4b B3a B4a");
@@ -40,6 +40,27 @@ static void small_lists_are_the_published_ones(void **state) {
                 "B4b B3a B4a");
     s.forward_only = true;
     assert_list(s, 1, "F0a F1a F0b F1b F2a F3a F2b F3b F4a F4b");
+}
+
+/* Two forwards, then a backward with the forward of the next microbatch but one, and two backwards: three
+ * microbatches are in flight. A single microbatch has no pair. */
+static void mixed_passes_are_pairs(void **state) {
+    (void)state;
+    PipelineSpec s = {SCHEDULE_1F1B, 1, 1, 5, 1, false, false, true};
+    assert_list(s, 0, "F0 F1 F2 B0 F3 B1 F4 B2 B3 B4");
+    Arena *arena = arena_new();
+    for (s.microbatches = 1; s.microbatches <= 5; s.microbatches++) {
+        const RankSchedule r = pipeline_schedule(&s, 0, arena);
+        assert_int_equal(r.slots, s.microbatches < 3 ? s.microbatches : 3);
+        for (int64_t i = 0; i < r.count; i += 2) {
+            assert_int_equal(pipeline_is_pair(&s, &r, i), s.microbatches > 1);
+            assert_true(r.actions[i].slot != r.actions[i + 1].slot || s.microbatches == 1);
+        }
+    }
+    s.forward_only = true;
+    const RankSchedule r = pipeline_schedule(&s, 0, arena);
+    assert_true(pipeline_is_pair(&s, &r, 0) && r.actions[0].slot != r.actions[1].slot);
+    arena_free(arena);
 }
 
 static int64_t warmup_of(const RankSchedule *r) {
@@ -131,7 +152,7 @@ static void overlap_takes_one_buffer_more(void **state) {
 
 static void messages_go_to_the_neighbouring_stage(void **state) {
     (void)state;
-    PipelineSpec s = {SCHEDULE_INTERLEAVED, 4, 2, 4, 4, false, false};
+    PipelineSpec s = {SCHEDULE_INTERLEAVED, 4, 2, 4, 4, false, false, false};
     static const struct {
         int rank;
         Action action;
@@ -210,7 +231,7 @@ static void forbidden_groups_deadlock(void **state) {
     (void)state;
     Arena *arena = arena_new();
     Plan p;
-    plan_make(&p, arena, (PipelineSpec){SCHEDULE_INTERLEAVED, 4, 3, 5, 4, false, false}, ONE);
+    plan_make(&p, arena, (PipelineSpec){SCHEDULE_INTERLEAVED, 4, 3, 5, 4, false, false, false}, ONE);
     Err e = plan_try(&p);
     assert_int_equal(e.code, ERR_FAILED);
     assert_string_equal(
@@ -230,7 +251,7 @@ static void a_shortened_schedule_takes_as_much_memory(void **state) {
                 for (size_t i = 0; i < sizeof COUNTS / sizeof *COUNTS; i++) {
                     const int v = kind == SCHEDULE_INTERLEAVED ? 3 : 1, m = (int)COUNTS[i];
                     if (v > 1 && (p == 1 || !plan_group_fits(p, m, group))) continue;
-                    const PipelineSpec whole = {kind, p, v, m, group, false, true},
+                    const PipelineSpec whole = {kind, p, v, m, group, false, true, false},
                                        part = pipeline_shortened(&whole);
                     assert_true(kind == SCHEDULE_GPIPE || m < 5 * 2 * PLAN_RANKS || part.microbatches < m);
                     assert_true(v == 1 || plan_group_fits(p, (int)part.microbatches, group));
@@ -249,6 +270,7 @@ static void a_shortened_schedule_takes_as_much_memory(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(small_lists_are_the_published_ones),
+        cmocka_unit_test(mixed_passes_are_pairs),
         cmocka_unit_test(warmups_and_slots_are_the_closed_forms),
         cmocka_unit_test(every_list_keeps_the_invariants),
         cmocka_unit_test(overlap_takes_one_buffer_more),

@@ -83,9 +83,12 @@ static double start_of(const Plan *p, int rank, ActionKind kind, int chunk, int6
 static void passes_start_as_soon_as_they_can(void **state) {
     (void)state;
     static const PipelineSpec specs[] = {
-        {SCHEDULE_GPIPE, 3, 2, 5, 3, false, false},       {SCHEDULE_1F1B, 4, 1, 7, 4, false, false},
-        {SCHEDULE_INTERLEAVED, 3, 3, 8, 5, false, false}, {SCHEDULE_INTERLEAVED, 2, 2, 6, 4, false, false},
-        {SCHEDULE_ZERO_BUBBLE, 4, 1, 6, 4, false, false}, {SCHEDULE_INTERLEAVED, 3, 2, 7, 3, true, false},
+        {SCHEDULE_GPIPE, 3, 2, 5, 3, false, false, false},
+        {SCHEDULE_1F1B, 4, 1, 7, 4, false, false, false},
+        {SCHEDULE_INTERLEAVED, 3, 3, 8, 5, false, false, false},
+        {SCHEDULE_INTERLEAVED, 2, 2, 6, 4, false, false, false},
+        {SCHEDULE_ZERO_BUBBLE, 4, 1, 6, 4, false, false, false},
+        {SCHEDULE_INTERLEAVED, 3, 2, 7, 3, true, false, false},
     };
     Arena *arena = arena_new();
     for (size_t i = 0; i < sizeof specs / sizeof *specs; i++) {
@@ -153,7 +156,7 @@ static void too_few_buffers_to_send_from_deadlock(void **state) {
     Arena *arena = arena_new();
     for (int way = 0; way < PIPELINE_WAYS; way++) {
         Plan p;
-        plan_make(&p, arena, (PipelineSpec){SCHEDULE_INTERLEAVED, 2, 2, 16, 8, false, false},
+        plan_make(&p, arena, (PipelineSpec){SCHEDULE_INTERLEAVED, 2, 2, 16, 8, false, false, false},
                   (PassTimes){1, 1, 1});
         p.times.rendezvous = true;
         plan_play(&p);
@@ -173,7 +176,7 @@ static void a_buffer_in_use_is_not_received_into(void **state) {
         for (int way = 0; way < PIPELINE_WAYS; way++) {
             Plan p;
             plan_make(&p, arena,
-                      (PipelineSpec){kind, 2, kind == SCHEDULE_INTERLEAVED ? 2 : 1, 4, 2, false, true},
+                      (PipelineSpec){kind, 2, kind == SCHEDULE_INTERLEAVED ? 2 : 1, 4, 2, false, true, false},
                       (PassTimes){1, 1, 1});
             plan_play(&p);
             const int rank = way == PIPELINE_UP;
@@ -194,7 +197,8 @@ static void a_full_gradient_buffer_delays_the_next_backward(void **state) {
     (void)state;
     Arena *arena = arena_new();
     Plan p;
-    plan_make(&p, arena, (PipelineSpec){SCHEDULE_1F1B, 2, 1, 2, 2, false, false}, (PassTimes){1, 1, 1});
+    plan_make(&p, arena, (PipelineSpec){SCHEDULE_1F1B, 2, 1, 2, 2, false, false, false},
+              (PassTimes){1, 1, 1});
     p.times.latency = 2;
     p.times.rendezvous = true;
     plan_play(&p);
@@ -259,10 +263,13 @@ static void break_each(Plan *p, int rank, int64_t at) {
 static void every_broken_action_is_caught(void **state) {
     (void)state;
     static const PipelineSpec specs[] = {
-        {SCHEDULE_GPIPE, 2, 2, 4, 2, false, false},       {SCHEDULE_1F1B, 3, 1, 5, 3, false, false},
-        {SCHEDULE_INTERLEAVED, 3, 2, 7, 4, false, false}, {SCHEDULE_INTERLEAVED, 2, 3, 5, 3, false, false},
-        {SCHEDULE_ZERO_BUBBLE, 3, 1, 5, 3, false, false}, {SCHEDULE_INTERLEAVED, 2, 2, 5, 2, true, false},
-        {SCHEDULE_1F1B, 1, 1, 3, 1, true, false},
+        {SCHEDULE_GPIPE, 2, 2, 4, 2, false, false, false},
+        {SCHEDULE_1F1B, 3, 1, 5, 3, false, false, false},
+        {SCHEDULE_INTERLEAVED, 3, 2, 7, 4, false, false, false},
+        {SCHEDULE_INTERLEAVED, 2, 3, 5, 3, false, false, false},
+        {SCHEDULE_ZERO_BUBBLE, 3, 1, 5, 3, false, false, false},
+        {SCHEDULE_INTERLEAVED, 2, 2, 5, 2, true, false, false},
+        {SCHEDULE_1F1B, 1, 1, 3, 1, true, false, false},
     };
     Arena *arena = arena_new();
     for (size_t i = 0; i < sizeof specs / sizeof *specs; i++) {
@@ -281,7 +288,7 @@ static void every_broken_action_is_caught(void **state) {
 static void assert_sentence(bool forward_only, int rank, int64_t at, Action broken, const char *sentence) {
     Arena *arena = arena_new();
     Plan p;
-    plan_make(&p, arena, (PipelineSpec){SCHEDULE_ZERO_BUBBLE, 2, 1, 3, 2, forward_only, false},
+    plan_make(&p, arena, (PipelineSpec){SCHEDULE_ZERO_BUBBLE, 2, 1, 3, 2, forward_only, false, false},
               (PassTimes){1, 1, 1});
     p.ranks[rank].actions[at] = broken;
     Err e = plan_try(&p);
