@@ -117,7 +117,7 @@ Executor *executor_new(const RunContext *context, const Model *model, int64_t sa
 
 static int64_t slot_count(const Executor *e) { return e->n_slots * e->unit; }
 
-/* Whether slots have transient spaces of their own: the first ones have those of the executor. */
+/* Whether each slot has a separate transient space. The first ones have those of the executor. */
 static bool own_transients(const Executor *e, bool zero_bubble) {
     return zero_bubble || e->unit < e->interleaved;
 }
@@ -457,7 +457,7 @@ static void run_unit(Executor *e, const PipelineSpec *spec, int rank, const Acti
     free(passes);
 }
 
-/* An action and the next one. A backward goes first: it computes more between two operations than a forward. */
+/* An action and the next one. A backward is ahead: it computes more between two operations than a forward. */
 static void run_pair(Executor *e, const PipelineSpec *spec, int rank, const Action *a,
                      const Microbatch *microbatches, Tensor *loss_sum) {
     const bool swapped = a[0].kind == ACTION_FORWARD && a[1].kind != ACTION_FORWARD;
