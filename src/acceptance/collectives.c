@@ -203,21 +203,25 @@ static bool is_of_variant(const Check *c, const Collective *of) {
     return strstr(variant, "Ring") && of->kind != COMM_ALL_TO_ALL && of->kind != COMM_SEND;
 }
 
-/* One collective of one size in one split. */
-static void check_types(Check *c, const Split *s, int collective, int64_t count) {
-    for (int t = 0; t < N_EXACT_TYPES; t++)
-        for (int in_place = 0; in_place < 2; in_place++) {
-            const Exact x = exact_of(c, s, collective, t, count, in_place);
-            if (in_place ? !x.of->in_place : !x.of->out_of_place) continue;
-            if (fits(c, &x) && is_of_variant(c, x.of)) check_call(c, &x, s);
-        }
+/* All collectives of one size in one split, while there is time or, if `always`, to the end. Returns whether it came to
+ * the end. */
+static bool check_size(Check *c, const Split *s, int64_t count, bool always) {
+    for (int k = 0; k < N_COLLECTIVES; k++)
+        for (int t = 0; t < N_EXACT_TYPES; t++)
+            for (int in_place = 0; in_place < 2; in_place++) {
+                const Exact x = exact_of(c, s, k, t, count, in_place);
+                if (in_place ? !x.of->in_place : !x.of->out_of_place) continue;
+                if (!fits(c, &x) || !is_of_variant(c, x.of)) continue;
+                if (!always && !stage_has_time(c->r, 0.9)) return false;
+                check_call(c, &x, s);
+            }
+    return true;
 }
 
-/* One size in all splits, whether there is time or not: a stage that certifies less certifies nothing. */
+/* One size in all splits: a stage that certifies less certifies nothing. */
 static void check_first(Check *c) {
     enum { COUNT = 1003 };
-    for (int s = 0; s < c->n_splits; s++)
-        for (int k = 0; k < N_COLLECTIVES; k++) check_types(c, &c->split[s], k, COUNT);
+    for (int s = 0; s < c->n_splits; s++) check_size(c, &c->split[s], COUNT, true);
 }
 
 /* Further sizes, repeatedly while there is time. Returns the first size that was left out; -1: none. */
@@ -225,10 +229,7 @@ static int64_t check_sizes(Check *c) {
     for (bool again = false;; again = true)
         for (int i = 0; (size_t)size_of(i) <= c->bytes / sizeof(double) / (size_t)c->r->world; i++)
             for (int s = 0; s < c->n_splits; s++)
-                for (int k = 0; k < N_COLLECTIVES; k++) {
-                    if (!stage_has_time(c->r, 0.9)) return again ? -1 : size_of(i);
-                    check_types(c, &c->split[s], k, size_of(i));
-                }
+                if (!check_size(c, &c->split[s], size_of(i), false)) return again ? -1 : size_of(i);
 }
 
 /* ---- order of sums ---- */

@@ -58,7 +58,10 @@ void __wrap_call_run(const OpDef *op, const Call *c) {
     __real_call_run(op, c);
     if (op->number == OP_count_zeros && is_here(&f, "count")) *(int64_t *)c->out[0]->data -= f.number;
     if (op->number != OP_linear || c->device->kind == DEVICE_NULL) return;
-    if (is_here(&f, "slow")) usleep((useconds_t)f.number * 1000);
+    if (is_here(&f, "slow")) {
+        device_wait(c->device); /* else a GPU computes meanwhile */
+        usleep((useconds_t)f.number * 1000);
+    }
     if (is_here(&f, "crash") && ++calls == f.number) abort();
     if (is_here(&f, "gemm") && ++calls % f.number == 0)
         flip(c->device, (unsigned char *)c->out[0]->data + 100, 0x10);
