@@ -19,3 +19,10 @@ b, said = compared("collectives", "half_sum", 1)
 named(b, "NCCL 2.28.9", "it sums in 16 bits")
 b, said = compared("speed", "slow:0:2", 1)
 assert any("slower than A at all_reduce" in e["text"] for e in b["evidence"]) and b["verdict"] == "DEGRADED", said
+
+# Each turn of a library is a new process, so that neither is warm when it is measured.
+log = WORK / "communicators"
+validate(*BOTH, "speed", HOST_NCCL_LOG=str(log))
+processes = {line for line in log.read_text().splitlines()}
+turns = {str(library): sum(line.startswith(f"{library}\t") for line in processes) for library in (LIBRARY, OTHER)}
+assert turns == {str(LIBRARY): 2, str(OTHER): 2}, turns

@@ -30,6 +30,7 @@
  *                   link:A:B   messages from rank A to rank B take twice their time
  *                   rank:A:MS  rank A sleeps MS milliseconds in every operation
  *                   reverse    sums are taken from the last member to the first
+ *   HOST_NCCL_LOG=FILE         a communicator adds a line with the library's file name and the process to FILE
  *   HOST_NCCL_FAULT_IN=TEXT    the fault is only in a library whose file name contains TEXT
  *   HOST_NCCL_FAULT_PROTO=TEXT the fault is only in a process in which NCCL_PROTO is TEXT
  * Faults are in communicators of more than one member. Operations are counted from 0. A member is numbered in its
@@ -150,6 +151,15 @@ static _Noreturn void hang(void) {
 static _Noreturn void abort_on(const char *variable, const char *value) {
     fprintf(stderr, "host_nccl: %s=%s is unknown; tests/nccl/host_nccl.c has the list\n", variable, value);
     abort();
+}
+
+static void log_communicator(void) {
+    const char *name = getenv("HOST_NCCL_LOG");
+    Dl_info self;
+    FILE *f = name ? fopen(name, "a") : NULL;
+    if (!f) return;
+    if (dladdr(&nccl_host_memory, &self)) fprintf(f, "%s\t%d\n", self.dli_fname, (int)getpid());
+    fclose(f);
 }
 
 /* Whether faults are meant for this library and this protocol. */
@@ -512,6 +522,7 @@ int ncclRecv(void *out, size_t n, int type, int peer, NcclComm comm, void *strea
 static World *world_new(const NcclId *id, int members) {
     World *w = zeroed(1, sizeof *w);
     *w = (World){.id = *id, .members = members, .delay_us = planted_delay(), .next = worlds};
+    log_communicator();
     const Fault fault = planted_fault();
     if (members > 1) w->fault = fault;
     w->comm = zeroed((size_t)members, sizeof(NcclComm));
