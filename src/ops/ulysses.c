@@ -25,12 +25,13 @@ static Tensor reshaped(const Tensor *x, int ndim, const int64_t *dim) {
     return v;
 }
 
-/* The two chunks of a member's slice, for x whose rows are contiguous: [2,chunk,row]. */
-static Tensor chunks_of(const Tensor *x, int members, int m) {
-    const int64_t chunk = x->dim[0] / (2 * members);
-    Tensor v = reshaped(x, 3, (int64_t[]){2, chunk, tensor_count(x) / x->dim[0]});
-    v.stride[0] = (2 * members - 1 - 2 * m) * chunk * x->stride[0], v.stride[1] = x->stride[0];
-    shift(&v, m * chunk * x->stride[0]);
+/* Every member's first chunk of x, whose rows are contiguous, or second one: [members,chunk,row]. Member m has chunks m
+ * and 2 members - 1 - m. */
+static Tensor chunks_of(const Tensor *x, int members, int second) {
+    const int64_t chunk = x->dim[0] / (2 * members), size = chunk * x->stride[0];
+    Tensor v = reshaped(x, 3, (int64_t[]){members, chunk, tensor_count(x) / x->dim[0]});
+    v.stride[0] = second ? -size : size, v.stride[1] = x->stride[0];
+    shift(&v, second ? (2 * members - 1) * size : 0);
     return v;
 }
 
@@ -41,15 +42,24 @@ static bool has_whole_rows(const Tensor *x) {
     return true;
 }
 
+/* By chunks: two copies for all members. */
+static void exchange_chunks(Tape *t, Tensor *x, Tensor *packed, int64_t at, bool pack) {
+    for (int second = 0; second < 2; second++) {
+        const int n = (int)packed->dim[0];
+        const Tensor chunks = chunks_of(x, n, second);
+        Tensor part = exchange_part(packed, 0, at + second * chunks.dim[1] * chunks.dim[2], &chunks);
+        part.stride[0] = packed->dim[1];
+        move(t, chunks, part, pack);
+    }
+}
+
 void exchange_rows(Tape *t, Tensor *x, Tensor *packed, int64_t at, bool pack) {
     const int n = (int)packed->dim[0];
-    const bool by_chunks = n > 1 && has_whole_rows(x);
+    if (n > 1 && has_whole_rows(x)) {
+        exchange_chunks(t, x, packed, at, pack);
+        return;
+    }
     for (int m = 0; m < n; m++) {
-        if (by_chunks) {
-            const Tensor chunks = chunks_of(x, n, m);
-            move(t, chunks, exchange_part(packed, m, at, &chunks), pack);
-            continue;
-        }
         const int64_t s = x->dim[0] / n;
         const SequenceSlice slice = slice_zigzag(x->dim[0], n, m);
         Tensor slice_like = tensor_slice(x, 0, 0, s), own = exchange_part(packed, m, at, &slice_like);
@@ -79,12 +89,14 @@ static Tensor heads_of(const Tensor *x, int members, int m) {
 
 static bool is_shared(const Tensor *x, int members) { return x->dim[3] == 1 && x->dim[2] < members; }
 
-/* The heads of every member as [n,s*b,g/n,r*d]; false: the strides of x do not allow it. */
+/* The heads of every member as [n,s*b,g/n,r*d], or [n,s*b,1,g/n*r*d] if groups are neighbours; false: the strides of x
+ * do not allow it. */
 static bool heads_of_all(const Tensor *x, int n, Tensor *out) {
-    const int64_t s = x->dim[0], b = x->dim[1], g = x->dim[2], r = x->dim[3], d = x->dim[4];
+    const int64_t s = x->dim[0], b = x->dim[1], g = x->dim[2], r = x->dim[3], d = x->dim[4],
+                  joined = x->stride[2] == r * d ? g / n : 1;
     if (g % n || (b > 1 && s > 1 && x->stride[0] != b * x->stride[1]) || (r > 1 && x->stride[3] != d))
         return false;
-    *out = reshaped(x, 4, (int64_t[]){n, s * b, g / n, r * d});
+    *out = reshaped(x, 4, (int64_t[]){n, s * b, g / n / joined, joined * r * d});
     out->stride[0] = g / n * x->stride[2], out->stride[1] = b > 1 ? x->stride[1] : x->stride[0];
     out->stride[2] = x->stride[2];
     return true;
