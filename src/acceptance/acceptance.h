@@ -1,7 +1,8 @@
 /* Accepts a machine, a driver or an NCCL library. Stages (stages.def) run one after the other; each has a
  * verdict, evidence, and a suspect for each fault. Stages share one separate process, so that a crash or a hang of
  * a library ends only the current stage. After a stage that has failed, the next one gets a new process. Stages that
- * start processes, those on one of two NCCL libraries, and variants of NCCL always get a new process.
+ * start processes (parity: except on GPUs), those on one of two NCCL libraries, and variants of NCCL always get a new
+ * process.
  * If a launcher has started several processes, all stages run in these.
  *
  *   PASS          everything that was tested is right
