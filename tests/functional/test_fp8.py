@@ -28,7 +28,7 @@ for recipe, (form, *options) in RECIPES.items():
         said = isotron("parity", ROOT / "golden" / case, "--sweep", WORK / "cells.list", "--sweep-deadline", 300,
                        "--fp8-format", form, "--fp8-recipe", recipe, *options)
         assert " 0 fail, 0 are skipped" in said, said
-    print(f"{recipe}: R of all layouts is that of one rank")
+        print(f"{recipe}, {case}: R of all layouts is that of one rank", flush=True)
 
 data = corpus()
 options = ["--lane", "bf16", "--fp8-format", *RECIPES["delayed"]]
