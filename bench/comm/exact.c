@@ -106,19 +106,18 @@ void exact_run(const Exact *x, CommCall call) {
 
 /* ---- checking ---- */
 
-/* A value of a 16-bit type, and as far off as a sum of `members` summands that is rounded, or truncated, to BF16
- * after each. */
-static bool is_rounded(double got, double wanted, int members) {
-    const double eps = 0x1p-7;
+bool exact_is_rounded(double got, double wanted, int members) {
+    static const double EPS = 0x1p-7, MOST = 0.25, MOST_F16 = 65504;
+    if (isinf(got)) return fabs(wanted) > MOST_F16;
     return (got == (double)bf16_to_float(bf16_from_float((float)got)) ||
             got == (double)f16_to_float(f16_from_float((float)got))) &&
-           fabs(got - wanted) <= eps * members * fabs(wanted);
+           fabs(got - wanted) <= fmin(EPS * members, MOST) * fabs(wanted);
 }
 
 static void note_wrong(const Exact *x, ExactWrong *w, int64_t at, double got, double wanted) {
     if (!w->count++) w->first = at, w->got = got, w->wanted = wanted;
     w->last = at;
-    w->rounded += is_rounded(got, wanted, x->group.size);
+    w->rounded += exact_is_rounded(got, wanted, x->group.size);
 }
 
 ExactWrong exact_check(const Exact *x, const CommCall *call) {

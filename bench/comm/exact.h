@@ -51,9 +51,11 @@ void exact_run(const Exact *, CommCall);
 /* The wrong elements of an output. */
 typedef struct ExactWrong {
     int64_t count, first, last; /* elements, and the places of the first and the last one */
-    int64_t rounded;            /* those that a sum in bf16 or fp16 may have */
+    int64_t rounded;            /* those that a sum in bf16 or fp16 could give */
     double got, wanted;         /* of the first */
 } ExactWrong;
 ExactWrong exact_check(const Exact *, const CommCall *);
+/* Whether a sum of `members` summands in bf16 or fp16, rounded or truncated after each, could give `got`. */
+bool exact_is_rounded(double got, double wanted, int members);
 
 #endif

@@ -84,7 +84,7 @@ static void judge(const StageInput *in, const Drill *d, const Isolated *i) {
         outcome_fact(in->out, false, d->what, "diagnosed after %.1f s: %s", seconds, b.line);
 }
 
-/* Both at once, unless each device takes only one process. */
+/* Both at the same time, unless a device can be used by only one process. */
 static void run_drills(const StageInput *in, Drill *drills, Isolated *results) {
     void *args[DRILLS];
     for (int i = 0; i < DRILLS; i++) args[i] = &drills[i];

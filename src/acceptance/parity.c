@@ -147,7 +147,6 @@ static Err sweep(const StageInput *in, const char *const *dirs, const char *list
                             .here = stage_on_gpu(in),
                             .deadline_s = 60 + in->seconds};
     Sweep s;
-    outcome_doing(in->out, "a sweep of golden cases");
     Err e = sweep_open(&o, &s);
     if (!e.code) sweep_run(&o, &s);
     if (!e.code) report(in, &s, t);
@@ -158,6 +157,7 @@ static Err sweep(const StageInput *in, const char *const *dirs, const char *list
 
 static Err sweep_list(const StageInput *in, const char *const *dirs, const Str *cells, Tally *t) {
     char list[40];
+    outcome_doing(in->out, "golden cases, from: %.*s", (int)strcspn(cells->s, "\n"), cells->s);
     const int fd = memfd_create("cells", MFD_CLOEXEC); /* a file that cannot stay behind */
     if (fd < 0) return file_failed("create", "a list of cells");
     snprintf(list, sizeof list, "/proc/self/fd/%d", fd);
@@ -181,22 +181,24 @@ static void finish(const StageInput *in, const Tally *t) {
                       stage_world(in));
 }
 
-/* Sweeps as many cells as the time allows, at least 2. The first sweep tells how long a cell takes. */
+/* Sweeps as many cells as the time allows, at least 2. The first sweep tells how long a cell takes. On GPUs a sweep is
+ * of one cell, so that the report names a cell that ends the process. */
 static Err sweep_all(const StageInput *in, const char *const *dirs) {
     const int64_t start = clock_ns();
-    const double guess_s = stage_on_gpu(in) ? 4 : 1.5;
-    const int ranks = cell_ranks(in);
+    const double guess_s = 1.5;
+    const int ranks = cell_ranks(in), least = 2;
     Tally t = {.all = list_cells(ranks, 0, 0, NULL)};
-    int next = in->seconds < 2 * guess_s ? 2 : (int)(in->seconds / guess_s);
+    int next = in->seconds < least * guess_s ? least : (int)(in->seconds / guess_s);
     Err e = ERR_OK;
     while (next > 0 && t.ran < t.all && !e.code) {
         Str cells = {0};
-        list_cells(ranks, t.ran, t.ran + next, &cells);
+        const int n = stage_on_gpu(in) ? 1 : next, end = t.ran + n < t.all ? t.ran + n : t.all;
+        list_cells(ranks, t.ran, end, &cells);
         e = sweep_list(in, dirs, &cells, &t);
         str_free(&cells);
-        t.ran = t.ran + next < t.all ? t.ran + next : t.all;
+        t.ran = end;
         const double seconds = (double)(clock_ns() - start) * 1e-9;
-        next = (int)((in->seconds - seconds) * t.ran / seconds);
+        next = t.ran < least ? least - t.ran : (int)((in->seconds - seconds) * t.ran / seconds);
     }
     if (!e.code) finish(in, &t);
     return e;

@@ -103,7 +103,7 @@ static void run_turn(Runner *x, bool in_new) {
     Isolated i = in_new ? isolated_run(take_turn, t, limit) : run_kept(x, limit);
     if (!t->out.done) note_crash(t, &i, limit);
     x->exclusive |= t->out.exclusive;
-    if (!in_new && (t->out.error.code || t->out.exclusive || outcome_verdict(&t->out) >= ACCEPT_FAIL))
+    if (!in_new && (t->out.error.code || x->exclusive || outcome_verdict(&t->out) >= ACCEPT_FAIL))
         end_kept(x);
     str_free(&i.said);
 }
@@ -170,7 +170,7 @@ static void add_turn(Runner *x, int stage, const char *library, double seconds, 
     free((char *)t->in.variant);
 }
 
-/* NCCL's combinations of algorithm and protocol for which there is time, at least one if there is any. Each needs a
+/* NCCL's combinations of algorithm and protocol for which there is time, at least one if `seconds` is not 0. Each needs a
  * new process, whose start counts. */
 static void sweep_variants(Runner *x, int stage, const char *library, double seconds, Outcome *to) {
     static const Variant VARIANTS[] = {{"Ring", "LL"},     {"Ring", "LL128"},     {"Tree", "Simple"},
@@ -245,7 +245,7 @@ static Err check_names(const AcceptOptions *o) {
 static const char *obstacle(const AcceptOptions *o, const AcceptRow *row) {
     if (config_ranks(o->config) < row->least_ranks) return "it needs 2 ranks, and there is 1";
     if (comm_processes() > 1 && row->starts_processes)
-        return "it starts processes: run it without a launcher, with --ranks";
+        return "it starts its own worlds: run it without a launcher, with --ranks";
     return NULL;
 }
 
@@ -258,9 +258,10 @@ static bool any_ran(const Acceptance *a) {
     return any;
 }
 
-/* A stage gets the seconds that it needs at least, or part of them if these are most of the time, and its share of
- * what is then left. So the stages after one that took too long get less. `gone`: seconds until now. Processes of a
- * launcher have different clocks and need equal budgets, so there no time is gone and no stage is over. */
+/* A stage gets the seconds that it needs at least, and its share of what is then left. If all stages together need more
+ * than three quarters of the time at least, each gets only part of that. So the stages after one that took too long get
+ * less. `gone`: seconds until now. Processes of a launcher have different clocks and need equal budgets, so there no
+ * time is gone and no stage is over. */
 static double budget(const AcceptOptions *o, const Acceptance *a, int stage, double gone) {
     const bool by_clock = comm_processes() == 1;
     const double left = by_clock ? fmax(o->seconds - gone, 0.01 * o->seconds) : o->seconds;
@@ -297,13 +298,17 @@ static Err run_row(Runner *x, Acceptance *a, int stage) {
     return ERR_OK;
 }
 
-/* Whether processes can share a GPU, and the number of GPUs: with --device cuda and no --ranks, each has a rank. */
+/* Finds out whether processes can share a GPU. With --device cuda and no --ranks, also counts the GPUs: each gets a
+ * rank. */
 static Err look_at_devices(Runner *x, Config *c) {
     if (c->device != ON_CUDA || comm_processes() > 1) return ERR_OK;
     Turn *t = next_turn(x, STAGE_inventory, c->nccl_library, 1);
     t->in.config.ranks = 1;
     world_ask_for_queues();
     run_turn(x, false);
+    if (!t->out.done)
+        return err_user("the process that looked for GPUs ended: %s",
+                        t->out.n_evidence ? t->out.evidence[0].text : "");
     if (!config_given(c, ranks) && !t->out.error.code && t->out.devices > 1) c->ranks = t->out.devices;
     return t->out.error;
 }

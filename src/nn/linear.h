@@ -33,8 +33,8 @@ typedef struct LinearSpec {
 
 Linear linear_new(Registry *, LinearSpec);
 Tensor *linear_forward(Tape *, const Linear *, Tensor *x_sbi);
-/* Also computes the activation, for linear_on_activated. */
-Activated linear_activated(Tape *, const Linear *, Tensor *x_sbi, Activation);
+/* Also computes the activation, for linear_on_activated. halfway: as in op_linear_activated. */
+Activated linear_activated(Tape *, const Linear *, Tensor *x_sbi, Activation, bool halfway);
 Tensor *linear_on_activated(Tape *, const Linear *, Activated x_sbi);
 
 #endif

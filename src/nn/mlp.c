@@ -31,7 +31,7 @@ Mlp mlp_new(Registry *r, const char *name, const MlpSpec *s) {
 }
 
 Activated mlp_hidden(Tape *t, const Mlp *m, Tensor *x_sbh) {
-    return linear_activated(t, &m->fc1, x_sbh, m->activation);
+    return linear_activated(t, &m->fc1, x_sbh, m->activation, false);
 }
 
 Tensor *mlp_output(Tape *t, const Mlp *m, Activated hidden_sbf) {
@@ -39,7 +39,7 @@ Tensor *mlp_output(Tape *t, const Mlp *m, Activated hidden_sbf) {
 }
 
 Tensor *mlp_forward(Tape *t, const Mlp *m, Tensor *x_sbh) {
-    return mlp_output(t, m, mlp_hidden(t, m, x_sbh));
+    return mlp_output(t, m, linear_activated(t, &m->fc1, x_sbh, m->activation, true));
 }
 
 int mlp_matrices(Activation activation) { return activation_is_gated(activation) ? 3 : 2; }

@@ -16,19 +16,24 @@ typedef struct LayerAttr {
 
 enum { PRE = 3 }; /* an operand of the node: gemm.pre */
 
-static Tensor *scratch(Tape *t, const Tensor *like, int64_t s, int64_t width, Spmd tp) {
-    Tensor *x = tape_scratch(t, (DType)like->dtype, 3, (int64_t[]){s, like->dim[1], width});
+typedef Tensor *TakeTensor(Tape *, DType, int ndim, const int64_t *dim);
+
+static Tensor *sized_by(TakeTensor *take, Tape *t, const Tensor *like, int64_t s, int64_t width, Spmd tp) {
+    Tensor *x = take(t, (DType)like->dtype, 3, (int64_t[]){s, like->dim[1], width});
     x->spmd = spmd_with(like->spmd, AXIS_TP, tp);
     return x;
+}
+
+static Tensor *scratch(Tape *t, const Tensor *like, int64_t s, int64_t width, Spmd tp) {
+    return sized_by(tape_scratch, t, like, s, width, tp);
 }
 
 /* ---- over tensor-parallel ranks ---- */
 
 /* x or dy in the form that the GEMMs need: the full sequence, R. `kept`: until the backward. */
 static Tensor *gather_start(Tape *t, Tensor *x, bool kept, PendingReshard *moving) {
-    const int64_t dim[] = {x->dim[0] * tape_axis(t, AXIS_TP), x->dim[1], x->dim[2]};
-    Tensor *whole = (kept ? tape_tensor : tape_scratch)(t, (DType)x->dtype, 3, dim);
-    whole->spmd = spmd_with(x->spmd, AXIS_TP, SPMD_R);
+    const int64_t s = x->dim[0] * tape_axis(t, AXIS_TP);
+    Tensor *whole = sized_by(kept ? tape_tensor : tape_scratch, t, x, s, x->dim[2], SPMD_R);
     *moving = redistribute_start(t, x, whole, AXIS_TP, MOVE_GATHER, 0);
     return whole;
 }
@@ -37,7 +42,7 @@ static Tensor *gather_start(Tape *t, Tensor *x, bool kept, PendingReshard *movin
 static Tensor *gathered(Tape *t, Tensor *x, LayerAttr *a) {
     PendingReshard m;
     if (!a->gemm.gathers_x) return x;
-    const bool kept = tape_context(t)->keeps_gathered && tape_microbatch(t)->recording;
+    const bool kept = tape_context(t)->keeps_gathered && tape_is_recording(t);
     Tensor *whole = gather_start(t, x, kept, &m);
     redistribute_finish(t, m);
     if (kept) a->all_x = whole;
@@ -224,14 +229,14 @@ Tensor *op_linear_on_activated(Tape *t, Activated x, const LinearLayer *l) {
 }
 
 /* The exact lane computes the activation from values on its grid. */
-Activated op_linear_activated(Tape *t, Tensor *x, const LinearLayer *l, Activation activation) {
+Activated op_linear_activated(Tape *t, Tensor *x, const LinearLayer *l, Activation activation, bool halfway) {
     LayerAttr attr = layer_attr(t, x, l);
     CHECK(!attr.reduces, "linear: partial sums have no activation");
     Activated out = {.kind = activation};
     const bool fused = !activation_is_gated(activation) && !tape_context(t)->exact;
     if (fused) attr.gemm.linear.activation = activation;
     Tensor *pre = linear_record(t, x, l->w_oi, l->bias_o, &attr, fused ? &out.act : NULL);
-    tape_pause_halfway(t); /* the two GEMMs of an MLP take longer than the activation */
+    if (halfway) tape_pause_halfway(t);
     if (fused)
         out.pre = pre;
     else

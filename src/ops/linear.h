@@ -32,8 +32,9 @@ typedef struct LinearLayer {
  * batch-invariant mode. */
 Tensor *op_linear(Tape *, Tensor *x_sbi, const LinearLayer *);
 /* Also computes the activation, [s,b,o] or with SwiGLU [s,b,o/2], in one kernel where that saves memory
- * traffic. Not for LINEAR_REDUCE_OUT. Only op_linear_on_activated may read the result. */
-Activated op_linear_activated(Tape *, Tensor *x_sbi, const LinearLayer *, Activation);
+ * traffic. Not for LINEAR_REDUCE_OUT. Only op_linear_on_activated may read the result. `halfway`: calls
+ * tape_pause_halfway before a separate activation, so that both halves of an MLP take about as long. */
+Activated op_linear_activated(Tape *, Tensor *x_sbi, const LinearLayer *, Activation, bool halfway);
 /* op_linear of an activation [s,b,i]. Without a quantiser and without a sum over ranks in between, the
  * backward computes the gradient before the activation directly. The activation's own gradient is then never
  * stored. */

@@ -9,8 +9,8 @@
 /* A microbatch in flight. */
 typedef struct Slot {
     Tape *tape;
-    /* transient: one of the executor's. With zero-bubble this slot's own, because gradients wait there for the
-     * weight pass; also with units of one microbatch, of which any two may take turns. */
+    /* transient: with zero-bubble this slot's own, because gradients wait there for the weight pass; else that of
+     * the executor for the pass that runs. */
     Space *space, *transient;
     Flow x, y;
 } Slot;
@@ -30,7 +30,7 @@ struct Executor {
     const RunContext *context;
     const Model *model;
     ExecutorMemory memory;
-    int64_t interleaved; /* passes that take turns */
+    int64_t interleaved; /* passes that run alternately */
     int64_t unit;        /* microbatches of an action of the schedule */
     Fiber **fibers;      /* [interleaved] */
     int n_flows;
@@ -117,16 +117,11 @@ Executor *executor_new(const RunContext *context, const Model *model, int64_t sa
 
 static int64_t slot_count(const Executor *e) { return e->n_slots * e->unit; }
 
-/* Whether each slot has a separate transient space. The first ones have those of the executor. */
-static bool own_transients(const Executor *e, bool zero_bubble) {
-    return zero_bubble || e->unit < e->interleaved;
-}
-
 static void free_slots(Executor *e) {
     for (int64_t i = 0; i < slot_count(e); i++) {
         tape_free(e->slots[i].tape);
         close_space(e->context, e->slots[i].space);
-        if (e->own_transients && i >= e->interleaved) close_space(e->context, e->slots[i].transient);
+        if (e->own_transients) close_space(e->context, e->slots[i].transient);
     }
     free(e->slots);
     e->slots = NULL, e->n_slots = 0;
@@ -160,20 +155,18 @@ void executor_free(Executor *e) {
     free(e);
 }
 
-static void provide(Executor *e, const RankSchedule *s, bool zero_bubble) {
-    const bool own = own_transients(e, zero_bubble);
-    if (s->slots > e->n_slots || own != e->own_transients) {
+static void provide(Executor *e, const RankSchedule *s, bool own_transients) {
+    if (s->slots > e->n_slots || own_transients != e->own_transients) {
         free_slots(e);
         e->allocations++;
-        e->own_transients = own;
+        e->own_transients = own_transients;
         e->n_slots = s->slots;
         e->slots = mem_zero((size_t)slot_count(e), sizeof *e->slots);
         for (int64_t i = 0; i < slot_count(e); i++) {
             Slot *slot = &e->slots[i];
             slot->space = open_space(e->context, "activation", e->memory.slot);
-            slot->transient = own && i >= e->interleaved
-                                  ? open_space(e->context, "transient", e->memory.transient)
-                                  : e->transient[i % e->interleaved];
+            slot->transient = own_transients ? open_space(e->context, "transient", e->memory.transient)
+                                             : e->transient[i % e->interleaved];
             slot->tape = tape_new(e->context, slot->space, slot->transient);
             tape_trace(slot->tape, e->trace, e->trace_arg);
             tape_offload_to(slot->tape, e->offload);
@@ -199,11 +192,9 @@ ExecutorMemory executor_peak(const Executor *e) {
 size_t executor_bytes(const Executor *e, const RankSchedule *s, bool zero_bubble, ExecutorMemory m) {
     int64_t messages = 0;
     for (int way = 0; way < PIPELINE_WAYS; way++) messages += s->received[way] + s->sent[way];
-    const int64_t slots = s->slots * e->unit,
-                  transients =
-                      own_transients(e, zero_bubble) && slots > e->interleaved ? slots : e->interleaved;
-    return (size_t)slots * m.slot + (size_t)transients * m.transient +
-           (size_t)(messages * e->unit) * e->message_bytes +
+    const size_t of_one =
+        (size_t)s->slots * (m.slot + (zero_bubble ? m.transient : 0)) + (size_t)messages * e->message_bytes;
+    return (size_t)e->unit * of_one + (size_t)e->interleaved * m.transient +
            (e->offload ? offload_bytes(e->offload, m.offload) : 0);
 }
 
@@ -417,8 +408,8 @@ static void run_pass(void *arg) {
 }
 
 /* Pauses by which the first microbatch is ahead. With sequence parallelism it then computes half a branch while
- * another one runs its norm (tape_pause_halfway). In a backward that gathers inputs again, its reduce-scatter runs
- * behind the dgrad of another one. */
+ * another one runs its norm (tape_pause_halfway). A backward that gathers inputs again is two pauses ahead, so that its
+ * reduce-scatter runs behind the dgrad of the other one. */
 static int head_start(const Executor *e, const Action *a) {
     if (!layout_is_sequence_parallel(e->context->layout)) return 0;
     return a->kind == ACTION_FORWARD || e->context->keeps_gathered ? 1 : 2;
@@ -441,6 +432,8 @@ static void run_interleaved(Executor *e, Pass *passes, int64_t n) {
 
 /* An observer sees one pass after the other. */
 static void run_passes(Executor *e, Pass *passes, int64_t n) {
+    for (int64_t i = 0; i < n && !e->own_transients; i++)
+        tape_transient_to(slot_of(&passes[i])->tape, e->transient[i]);
     if (n > 1 && !e->context->probe)
         run_interleaved(e, passes, n);
     else
@@ -462,6 +455,7 @@ static void run_pair(Executor *e, const PipelineSpec *spec, int rank, const Acti
                      const Microbatch *microbatches, Tensor *loss_sum) {
     const bool swapped = a[0].kind == ACTION_FORWARD && a[1].kind != ACTION_FORWARD;
     Pass passes[2];
+    CHECK(a[0].slot != a[1].slot, "two passes that run interleaved have the same slot");
     for (int i = 0; i < 2; i++)
         passes[swapped ? 1 - i : i] =
             (Pass){e, spec, &a[i], &microbatches[a[i].microbatch], loss_sum, 0, rank, false};

@@ -3,10 +3,11 @@
  * its output are read where they were received, and its output is written where it is sent from. One rank
  * without a pipeline is a schedule of one stage.
  *
- * --interleaved-microbatches: an action of the schedule is for a unit of several microbatches, which take turns.
- * While one waits for an operation between ranks, the next one computes. --interleave-forward-backward: two actions
- * take turns, where possible a backward and a forward. Results are bitwise equal to those without it. DeepSpeed-Domino (Wang et al., 2024, arXiv 2409.15241) does this for tensor parallelism, Megatron-LM's
- * --overlap-moe-expert-parallel-comm for experts. */
+ * --interleaved-microbatches: an action of the schedule is for a unit of several microbatches, which run
+ * alternately. While one waits for an operation between ranks, the next one computes. With
+ * --interleave-forward-backward two actions run alternately: a backward and a forward where possible. Results are
+ * bitwise equal to those without. DeepSpeed-Domino (Wang et al., 2024, arXiv 2409.15241) does this for tensor
+ * parallelism, Megatron-LM's --overlap-moe-expert-parallel-comm for experts. */
 #ifndef ISOTRON_PIPELINE_EXECUTOR_H
 #define ISOTRON_PIPELINE_EXECUTOR_H
 
@@ -24,7 +25,7 @@ typedef struct ExecutorMemory {
 typedef struct Executor Executor;
 
 /* The context and the model must outlive the executor. Every microbatch has `samples` samples. `interleaved`:
- * passes that take turns; `unit`: microbatches of an action, all of these or 1. */
+ * passes that run alternately; `unit`: microbatches of an action, equal to `interleaved` or 1. */
 Executor *executor_new(const RunContext *, const Model *, int64_t samples, int64_t interleaved, int64_t unit,
                        ExecutorMemory);
 void executor_free(Executor *);

@@ -6,8 +6,9 @@
  *   zero-bubble  ZB-H1 (Qi et al. 2023, arXiv 2401.10241): 1F1B with the weight gradients of rank r delayed
  *                by r microbatches; no rank has more than 1F1B's p microbatches in flight
  *
- * Microbatches that run interleaved (executor.h) count as one here. With `mixed`, two neighbours of the list run
- * interleaved instead: two forwards first, then a backward and a forward, and two backwards last.
+ * Microbatches that run interleaved (executor.h) count as one here. With `mixed`, pairs of
+ * consecutive actions run interleaved instead: two forwards first, then a backward and a forward, and two backwards
+ * last.
  *
  * p ranks, r this rank, v chunks per rank, M microbatches, G microbatches that one chunk takes before the
  * next chunk.
@@ -69,7 +70,7 @@ typedef struct StageRef {
     int rank, chunk;
 } StageRef;
 
-/* The microbatches of an action. */
+/* The number of microbatches of an action. */
 int64_t pipeline_unit(const Config *);
 /* The number of microbatches of a schedule: those of an action count as one. */
 int64_t pipeline_units(const Config *, int64_t microbatches);

@@ -100,6 +100,8 @@ void tape_end(Tape *t) {
 
 void tape_pauses(Tape *t, Fiber *f) { t->fiber = f; }
 
+void tape_transient_to(Tape *t, Space *transient) { t->transient = transient; }
+
 void *tape_alloc(Tape *t, size_t bytes) { return arena_alloc(t->arena, bytes); }
 
 void tape_trace(Tape *t, TapeTrace *trace, void *arg) {

@@ -84,6 +84,8 @@ const RunContext *tape_context(const Tape *);
 /* Pauses this fiber, on which the tape runs, before each wait for an operation, unless it moves integers, so that
  * others can compute. NULL: none. */
 void tape_pauses(Tape *, Fiber *);
+/* Memory for gradients and temporaries from now on. None may be in use. */
+void tape_transient_to(Tape *, Space *transient);
 /* Called halfway through the forward of a branch (nn/branch.h). With sequence parallelism only a norm separates
  * a branch's reduce-scatter from the next one's all-gather, so pauses between branches alone would hide
  * one of the two at most. A pause here lets another microbatch run its norm, and the two halves hide one operation each.

@@ -4,7 +4,7 @@
  *               link:A:B     messages from GPU A to GPU B take twice their time over NVLink
  *               rank:A:US    GPU A waits US microseconds before every operation
  *               version:N    it says that it is version N, as in ncclGetVersion
- * Faults are in communicators of more than one member; those of a link are in a process with both GPUs. Work on the
+ * Faults are in communicators of more than one member; a slow link needs both GPUs in one process. Work on the
  * stream is the driver's, so it becomes part of a CUDA graph. */
 #include <dlfcn.h>
 #include <pthread.h>
@@ -192,13 +192,13 @@ int ncclGetUniqueId(NcclId *id) { return real.nccl.GetUniqueId(id); }
 
 int ncclCommInitRank(NcclComm *c, int ranks, NcclId id, int rank) {
     const int status = real.nccl.CommInitRank(c, ranks, id, rank);
-    join(*c, id, rank);
+    if (status == NCCL_SUCCESS || status == NCCL_IN_PROGRESS) join(*c, id, rank);
     return status;
 }
 
 int ncclCommInitRankConfig(NcclComm *c, int ranks, NcclId id, int rank, NcclConfig *config) {
     const int status = real.nccl.CommInitRankConfig(c, ranks, id, rank, config);
-    join(*c, id, rank);
+    if (status == NCCL_SUCCESS || status == NCCL_IN_PROGRESS) join(*c, id, rank);
     return status;
 }
 

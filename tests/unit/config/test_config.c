@@ -192,6 +192,9 @@ static const char *const BREAKING[][2] = {
     {"--ranks 4 --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 --interleaved-microbatches 2 "
      "--interleave-forward-backward",
      "cannot be used with --pipeline-model-parallel-size 2"},
+    {"--ranks 2 --tensor-model-parallel-size 2 --interleaved-microbatches 2 --interleave-forward-backward "
+     "--pipeline-schedule gpipe",
+     "cannot be used with --pipeline-schedule gpipe"},
     {"--ranks 2 --tensor-model-parallel-size 2 --keep-gathered-inputs", "add --sequence-parallel"},
     {"--ranks 2 --sequence-parallel --keep-gathered-inputs", "--tensor-model-parallel-size above 1"},
     {"--ranks 4 --tensor-model-parallel-size 2 --interleaved-microbatches 2 --use-megatron-fsdp",

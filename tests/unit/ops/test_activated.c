@@ -9,7 +9,7 @@
 /* The activation as a separate node. */
 static Tensor *build_apart(Tape *t, Tensor **in, const void *attr) {
     const Activated h = op_linear_activated(t, in[0], &(LinearLayer){.w_oi = in[1], .bias_o = in[2]},
-                                            ((const ActivationAttr *)attr)->kind);
+                                            ((const ActivationAttr *)attr)->kind, false);
     activation_record(t, h.pre, h.act, h.kind, false);
     return op_linear(t, h.act, &(LinearLayer){.w_oi = in[3], .bias_o = in[4]});
 }

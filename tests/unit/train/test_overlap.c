@@ -136,20 +136,83 @@ static void operations_run_behind_ops(void **state) {
 static void both_microbatches_hide_operations(void **state) {
     (void)state;
     const char *layout = "--tensor-model-parallel-size 2 --sequence-parallel --interleaved-microbatches 2 "
-                         "--keep-gathered-inputs --swiglu --ffn-hidden-size 16 --num-layers 8";
-    const Claim claims[] = {{layout, NULL, COMM_ALL_GATHER, "all_gather", "activation"},
-                            {layout, NULL, COMM_REDUCE_SCATTER, "reduce_scatter", "attention_grad"}};
-    for (int i = 0; i < 2; i++) {
+                         "--swiglu --ffn-hidden-size 16 --num-layers 8";
+    static const char KEPT[] = "--keep-gathered-inputs";
+    const struct {
+        Claim claim;
+        const char *more;
+    } claims[] = {{{layout, NULL, COMM_ALL_GATHER, "all_gather", "activation"}, KEPT},
+                  {{layout, NULL, COMM_REDUCE_SCATTER, "reduce_scatter", "attention_grad"}, KEPT},
+                  {{layout, NULL, COMM_ALL_GATHER, "all_gather", "attention_grad"}, ""}};
+    for (size_t i = 0; i < sizeof claims / sizeof *claims; i++) {
         int64_t ran;
-        const int64_t behind = count(&claims[i], "", &ran);
-        print_message("a %s is in progress during %lld of %lld ops '%s'\n", claims[i].site, (long long)behind,
-                      (long long)ran, claims[i].behind);
+        const int64_t behind = count(&claims[i].claim, claims[i].more, &ran);
+        print_message("a %s is in progress during %lld of %lld ops '%s'\n", claims[i].claim.site,
+                      (long long)behind, (long long)ran, claims[i].claim.behind);
         assert_true(behind > 3 * ran / 4);
+    }
+}
+
+/* The order of some ops on a rank: E embedding, f attention; G gradient of the loss, b that of attention. */
+typedef struct Order {
+    const Setup *setup;
+    Str ops[RANKS];
+} Order;
+
+static void note(void *arg, const OpDef *op, const Call *call) {
+    static const char *const NAMES[] = {"embedding", "attention", "cross_entropy_grad", "attention_grad"};
+    (void)call;
+    for (int i = 0; i < 4; i++)
+        if (!strcmp(op->name, NAMES[i])) str_add(arg, &"EfGb"[i], 1);
+}
+
+static void train_in_order(void *arg, Comm *comm) {
+    Order *o = arg;
+    Trainer *r = trainer_new(&o->setup->config, &o->setup->derived, NULL, comm, NULL);
+    registry_init(r->model->registry, r->context.seed);
+    trainer_publish(r);
+    executor_trace(r->executor, note, &o->ops[comm_rank(comm)]);
+    rank_step(o->setup, r);
+    trainer_free(r);
+}
+
+/* How often an op of the second kind follows one of the first kind directly, among ops of both kinds. */
+static int64_t follows(const char *ops, char first, char second) {
+    int64_t n = 0;
+    char last = 0;
+    for (const char *op = ops; *op; op++) {
+        if (*op != first && *op != second) continue;
+        n += last == first && *op == second;
+        last = *op;
+    }
+    return n;
+}
+
+/* With --interleave-forward-backward a forward begins after the backward that it runs with, and their layers alternate. */
+static void forwards_run_between_backwards(void **state) {
+    (void)state;
+    enum { LAYERS = 8, MICROBATCHES = 8, PAIRS = MICROBATCHES - 2 };
+    for (int mixed = 0; mixed < 2; mixed++) {
+        Order o = {.setup = setup_new(
+                       "--ranks %d --cpu-threads 1 --micro-batch-size 1 --global-batch-size %d "
+                       "--tensor-model-parallel-size 2 --sequence-parallel --num-layers %d "
+                       "--interleaved-microbatches 2 --keep-gathered-inputs %s",
+                       RANKS, (int)MICROBATCHES, (int)LAYERS, mixed ? "--interleave-forward-backward" : "")};
+        comm_threads(RANKS, NULL, train_in_order, &o);
+        for (int rank = 0; rank < RANKS; rank++) {
+            const char *ops = o.ops[rank].s;
+            assert_int_equal(follows(ops, 'G', 'E'), mixed ? PAIRS : MICROBATCHES / 2 - 1);
+            assert_true(mixed ? follows(ops, 'b', 'f') >= PAIRS * (LAYERS - 1)
+                              : follows(ops, 'b', 'f') < MICROBATCHES);
+            str_free(&o.ops[rank]);
+        }
+        setup_free((Setup *)o.setup);
     }
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(operations_run_behind_ops),
-                                       cmocka_unit_test(both_microbatches_hide_operations)};
+                                       cmocka_unit_test(both_microbatches_hide_operations),
+                                       cmocka_unit_test(forwards_run_between_backwards)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
