@@ -25,13 +25,12 @@ static Tensor reshaped(const Tensor *x, int ndim, const int64_t *dim) {
     return v;
 }
 
-/* Every member's first chunk of x, whose rows are contiguous, or second one: [members,chunk,row]. Member m has chunks m
- * and 2 members - 1 - m. */
-static Tensor chunks_of(const Tensor *x, int members, int second) {
-    const int64_t chunk = x->dim[0] / (2 * members), size = chunk * x->stride[0];
-    Tensor v = reshaped(x, 3, (int64_t[]){members, chunk, tensor_count(x) / x->dim[0]});
-    v.stride[0] = second ? -size : size, v.stride[1] = x->stride[0];
-    shift(&v, second ? (2 * members - 1) * size : 0);
+/* The two chunks of a member's slice, for x whose rows are contiguous: [2,chunk,row]. */
+static Tensor chunks_of(const Tensor *x, int members, int m) {
+    const int64_t chunk = x->dim[0] / (2 * members);
+    Tensor v = reshaped(x, 3, (int64_t[]){2, chunk, tensor_count(x) / x->dim[0]});
+    v.stride[0] = (2 * members - 1 - 2 * m) * chunk * x->stride[0], v.stride[1] = x->stride[0];
+    shift(&v, m * chunk * x->stride[0]);
     return v;
 }
 
@@ -42,24 +41,15 @@ static bool has_whole_rows(const Tensor *x) {
     return true;
 }
 
-/* By chunks: two copies for all members. */
-static void exchange_chunks(Tape *t, Tensor *x, Tensor *packed, int64_t at, bool pack) {
-    for (int second = 0; second < 2; second++) {
-        const int n = (int)packed->dim[0];
-        const Tensor chunks = chunks_of(x, n, second);
-        Tensor part = exchange_part(packed, 0, at + second * chunks.dim[1] * chunks.dim[2], &chunks);
-        part.stride[0] = packed->dim[1];
-        move(t, chunks, part, pack);
-    }
-}
-
 void exchange_rows(Tape *t, Tensor *x, Tensor *packed, int64_t at, bool pack) {
     const int n = (int)packed->dim[0];
-    if (n > 1 && has_whole_rows(x)) {
-        exchange_chunks(t, x, packed, at, pack);
-        return;
-    }
+    const bool by_chunks = n > 1 && has_whole_rows(x);
     for (int m = 0; m < n; m++) {
+        if (by_chunks) {
+            const Tensor chunks = chunks_of(x, n, m);
+            move(t, chunks, exchange_part(packed, m, at, &chunks), pack);
+            continue;
+        }
         const int64_t s = x->dim[0] / n;
         const SequenceSlice slice = slice_zigzag(x->dim[0], n, m);
         Tensor slice_like = tensor_slice(x, 0, 0, s), own = exchange_part(packed, m, at, &slice_like);
