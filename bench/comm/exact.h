@@ -1,12 +1,12 @@
-/* Collectives on data for which the result is known exactly: integers whose sums are exact in their type,
- * and as large as that allows, so that a sum in a narrower type is wrong. bench comm measures them, and
- * validate certifies a transport with them. */
+/* Collectives on data for which the result is known exactly: integers whose sums are exact in their type. The
+ * integers are as large as this allows, so that a sum in a narrower type is wrong. bench comm measures them,
+ * and validate certifies a transport with them. */
 #ifndef ISOTRON_BENCH_EXACT_H
 #define ISOTRON_BENCH_EXACT_H
 
 #include "comm/comm.h"
 
-enum { EXACT_RANKS = 256 }; /* sums of 0 and 1 over more are not exact in bf16 */
+enum { EXACT_RANKS = 256 }; /* sums of 0 and 1 over more ranks are not exact in bf16 */
 
 typedef struct Collective {
     const char *name;

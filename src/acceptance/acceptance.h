@@ -1,17 +1,17 @@
 /* Accepts a machine, a driver or an NCCL library. Stages (stages.def) run one after the other; each has a
- * verdict, evidence, and a suspect for each fault. Stages share one separate process, so that a crash or a hang of
- * a library ends only the current stage. After a stage that has failed, the next one gets a new process. Stages that
- * start processes (parity: except on GPUs), those on one of two NCCL libraries, and variants of NCCL always get a new
- * process.
- * If a launcher has started several processes, all stages run in these.
+ * verdict, evidence, and a suspect for each fault. Stages share one separate process, so that a crash or a
+ * hang of a library ends only the current stage. After a stage that has failed, the next one gets a new
+ * process. Stages that start processes (parity: except on GPUs), those on one of two NCCL libraries, and
+ * variants of NCCL always get a new process. If a launcher has started several processes, all stages run in
+ * these processes.
  *
  *   PASS          everything that was tested is right
  *   INCONCLUSIVE  nothing could be tested, or it varies too much for a verdict
  *   DEGRADED      right, but slower than it should be, or changed since the last good run
  *   FAIL          wrong
  *
- * The verdict of all is the worst, where INCONCLUSIVE counts only if no stage passed. The report lists as
- * not certified whatever could not be tested. */
+ * The overall verdict is the worst verdict of all stages. INCONCLUSIVE counts only if no stage passed. The
+ * report lists everything that could not be tested as not certified. */
 #ifndef ISOTRON_ACCEPTANCE_ACCEPTANCE_H
 #define ISOTRON_ACCEPTANCE_ACCEPTANCE_H
 
@@ -57,13 +57,14 @@ typedef struct Acceptance {
     double seconds;
 } Acceptance;
 
-/* Errors are of the options or of files, or why the first stage could not run; all else is evidence. Call accept_free also after an
- * error. */
+/* Returns an error if an option or a file is wrong, or if the first stage could not run. Everything else is
+ * evidence. Call accept_free also after an error. */
 Err accept_run(const AcceptOptions *, Acceptance *);
 void accept_free(Acceptance *);
 StageVerdict accept_verdict(const Acceptance *);
 
-/* Reports: what remains to print after the progress, JSON, JUnit XML, a self-contained HTML page. */
+/* Reports: the text that is printed after the progress lines, JSON, JUnit XML, and a self-contained HTML
+ * page. */
 void accept_print(const Acceptance *, Str *out);
 void accept_json(const Acceptance *, Str *out);
 void accept_junit(const Acceptance *, Str *out);

@@ -1,8 +1,8 @@
-/* Collectives on exact data: each one, in each type, in place and not, over ragged sizes, repeatedly as
- * time allows. Groups have every size that divides the world, and consecutive or strided members. All
- * groups communicate at once. Outputs are filled before, and a zone behind them is watched. Sums of
- * numbers that are not exact are compared with their own repetition, and hashed: their order may differ
- * from one library to another, but not from run to run. */
+/* Collectives on exact data: each one, in each type, in place and not, over ragged sizes, repeatedly as time
+ * allows. Groups have every size that divides the world, and consecutive or strided members. All groups
+ * communicate at once. Outputs are filled before each call, and a guard zone behind them is checked. Sums
+ * that are not exact are repeated, compared with the first result, and hashed: their order may differ between
+ * libraries, but not between runs. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -124,7 +124,8 @@ static void explain(const Exact *x, const ExactWrong *w, char *out, size_t n) {
         snprintf(out, n, "the first is element %" PRId64 ": %g, not %g", w->first, w->got, w->wanted);
 }
 
-/* All ranks of a group see a fault of the library; one rank alone is suspect itself. */
+/* A fault of the library affects all ranks of a group. If only one rank has wrong results, that rank is the
+ * suspect. */
 static void report(Check *c, const Exact *x, const Split *s, const Seen *all) {
     StageRank *r = c->r;
     char what[160], why[200];
@@ -146,7 +147,8 @@ static void report(Check *c, const Exact *x, const Split *s, const Seen *all) {
                 bad, r->world, first, why);
 }
 
-/* Runs a call; whether it is right on all ranks. `all` [world] gets what each rank has seen. */
+/* Runs a call, and returns whether the result is right on all ranks. `all` [world] gets what each rank has
+ * seen. */
 static bool is_right(Check *c, const Exact *x, const Split *s, Seen *all) {
     char what[160];
     describe(x, s, what, sizeof what);
@@ -196,15 +198,15 @@ static Exact exact_of(const Check *c, const Split *s, int collective, int type, 
                    .in_place = in_place};
 }
 
-/* A variant of NCCL is for some collectives: trees only for all-reduce, no algorithm for messages. */
+/* A variant of NCCL applies only to some collectives: trees only to all-reduce, no algorithm to messages. */
 static bool is_of_variant(const Check *c, const Collective *of) {
     const char *variant = c->r->in->variant;
     if (!variant || of->kind == COMM_ALL_REDUCE) return true;
     return strstr(variant, "Ring") && of->kind != COMM_ALL_TO_ALL && of->kind != COMM_SEND;
 }
 
-/* All collectives of one size in one split, while there is time or, if `always`, to the end. Returns whether it came to
- * the end. */
+/* Checks all collectives of one size in one split, while there is time or, if `always`, to the end. Returns
+ * whether it reached the end. */
 static bool check_size(Check *c, const Split *s, int64_t count, bool always) {
     for (int k = 0; k < N_COLLECTIVES; k++)
         for (int t = 0; t < N_EXACT_TYPES; t++)

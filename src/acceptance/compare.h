@@ -1,5 +1,5 @@
-/* Compares a stage with the last good run, and with the same stage on another NCCL library. The comparison is
- * evidence of the stage. */
+/* Compares a stage with the last good run, and with the same stage on another NCCL library. The result is
+ * added to the stage's evidence. */
 #ifndef ISOTRON_ACCEPTANCE_COMPARE_H
 #define ISOTRON_ACCEPTANCE_COMPARE_H
 
@@ -7,7 +7,7 @@
 
 /* Reads a report that --json wrote, of a run that passed. The file may hold anything. */
 Err compare_open_good(const char *path, struct json_t **out);
-/* No-op without a good run. Rates that cannot be compared are a limit. */
+/* No-op without a good run. Rates that cannot be compared are added to the limits (outcome_limit). */
 void compare_with_good(const Acceptance *, AcceptRow *);
 void compare_libraries(const Acceptance *, AcceptRow *);
 

@@ -1,6 +1,6 @@
-/* Drills in child worlds: one rank does not come to an operation, or ends while the others go on. The
- * fault has to end the world within 10 s, and its report has to name that rank. Devices and groups of NCCL
- * may take long to open, which is no fault, so the short deadline begins after the first operation. */
+/* Drills in child worlds: one rank does not start an operation, or ends while the others continue. The fault
+ * has to end the world within 10 s, and its report has to name that rank. Opening devices and NCCL's groups
+ * may take long, which is not a fault, so the short deadline begins after the first operation. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,6 @@
-/* The machine: devices and their state, links, versions of libraries, and the environment. The lasting
- * facts are its fingerprint. Versions come from the libraries that this program has loaded, by name, so
- * that a build without CUDA has the same code. */
+/* The machine: devices and their state, links, versions of libraries, and the environment. The lasting facts
+ * are its fingerprint. The version functions of loaded libraries are looked up by name, so that a build
+ * without CUDA has the same code. */
 #include <dlfcn.h>
 #include <inttypes.h>
 #include <stdio.h>

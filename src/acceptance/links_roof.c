@@ -6,8 +6,8 @@
 
 static const double FLOOR = 0.45;
 
-/* GB/s of an NVLink in each direction. The kind of GPU decides, because some drivers report the fifth generation
- * of NVLink for the fourth. */
+/* GB/s of an NVLink in each direction. It is determined by the kind of GPU, because some drivers report the
+ * fourth generation of NVLink as the fifth. */
 static double of_nvlink(int sm) {
     if (sm >= 100) return 50;
     if (sm >= 86 && sm < 90) return 14.0625;
@@ -24,7 +24,7 @@ static double rate_of(const NvmlFacts *f, RoofKind kind) {
     return kind == ROOF_NVLINK ? f->nvlinks * of_nvlink(f->sm) : f->width * of_lane(f->pcie);
 }
 
-/* Ranks on some of the GPUs of a mesh without switches use some of the links. */
+/* In a mesh of GPUs without switches, ranks on only some of the GPUs use only some of the links. */
 static RoofKind kind_of(const NvmlFacts *facts, int n, bool all_linked, int devices, const char **why) {
     bool known = true, any = false, all = true, switched = true;
     for (int i = 0; i < n; i++) {

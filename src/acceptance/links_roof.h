@@ -1,4 +1,5 @@
-/* The rate that the links between GPUs can have, from what NVML tells, and whether collectives reach enough of it. */
+/* The highest rate of the links between GPUs, computed from what NVML reports, and whether collectives reach
+ * enough of it. */
 #ifndef ISOTRON_ACCEPTANCE_LINKS_ROOF_H
 #define ISOTRON_ACCEPTANCE_LINKS_ROOF_H
 
@@ -17,12 +18,14 @@ typedef struct LinksRoof {
     const char *why; /* the rate is not known; NULL: it is known */
 } LinksRoof;
 
-/* facts [n]: of the ranks. all_linked: that of nvml_all_linked. devices: GPUs that the process sees. */
+/* facts [n]: one for each rank. all_linked: the result of nvml_all_linked. devices: the number of GPUs that
+ * the process sees. */
 LinksRoof links_roof(const NvmlFacts *facts, int n, bool all_linked, int devices);
 
-/* Whether the whole interval of the median of a bus bandwidth is below 45 % of NVLink's roof. NCCL reaches from 54 %
- * (all-gather on 2 H100) to 80 % (all-reduce on 8), and with links at half their rate, or half of them lost, at
- * most half of that. PCIe has no such bound: traffic may cross bridges, the host's memory and both processors. */
+/* Whether the whole interval of the median of a bus bandwidth is below 45 % of NVLink's roof. NCCL reaches
+ * from 54 % (all-gather on 2 H100) to 80 % (all-reduce on 8), and at most half of that if links have half
+ * their rate or half of them are lost. PCIe has no such bound: traffic may cross bridges, the host's memory
+ * and both processors. */
 bool links_are_slow(const LinksRoof *, const Metric *busbw);
 /* "78 % of 450 GB/s, 18 NVLinks of 25 GB/s"; empty if the roof is not known. */
 void links_share(const LinksRoof *, const Metric *busbw, char *out, size_t n);

@@ -1,12 +1,13 @@
-/* Patterns in device memory: the host makes a pattern, and the device copies it to each block of a region. When
- * all blocks are written, the device compares each with the pattern, and the host reads the blocks that differ.
- * The region is as large as the share of free memory allows and the time lets all patterns finish. An error is
- * located by its address.
+/* Patterns in device memory: the host makes a pattern, and the device copies it to each block of a region.
+ * When all blocks are written, the device compares each with the pattern, and the host reads the blocks that
+ * differ. The region is as large as the share of free memory allows, and small enough that all patterns
+ * finish in time. An error is located by its address.
  *
- * The comparison is by ops: it adds the negative of the pattern as F32, and counts the zeros. A sum of two
- * numbers is 0 only if they are opposite, so every word of a pattern has to be a finite number other than 0. The
- * highest two bits of its exponent differ, so the sums are no denormal numbers either. A block has the pattern
- * from another word on than its neighbours, so that one block that is written instead of another differs. */
+ * Ops do the comparison: they add the negative of the pattern as F32, and count the zeros. A sum of two
+ * numbers is 0 only if they are opposite, so every word of a pattern has to be a finite number other than 0.
+ * The highest two bits of its exponent differ, so the sums are no denormal numbers either. In each block the
+ * pattern starts at a different word than in its neighbours, so that a write to the wrong block is
+ * detected. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -155,7 +156,7 @@ static void check_counts(Region *g, size_t region) {
     free(counts);
 }
 
-/* Over several blocks, whose memory is new to the caches. */
+/* The time of one block: the mean over several blocks that are not in the caches yet. */
 static double seconds_of_block(const Region *g) {
     enum { SOME = 8 };
     const size_t all = g->bytes / g->block, n = all < SOME ? all : SOME;
@@ -166,7 +167,8 @@ static double seconds_of_block(const Region *g) {
     return (double)(clock_ns() - start) * 1e-9 / (double)n;
 }
 
-/* As much memory as all patterns can visit in the budget, by the time that a pattern and a block take. */
+/* The memory that all patterns can visit in the budget, computed from the measured time of a pattern and of a
+ * block. */
 static size_t affordable(Region *g) {
     make_pattern(g, 0), write_block(g, 0), count_block(g, 0); /* warms up */
     device_wait(g->r->device);

@@ -1,4 +1,4 @@
-/* The state of a GPU as NVIDIA's management library tells it (libnvidia-ml.so.1, part of the driver). It
+/* The state of a GPU as reported by NVIDIA's management library (libnvidia-ml.so.1, part of the driver). It
  * is loaded at run time; the declarations follow NVML's API reference, whose ABI is stable. */
 #ifndef ISOTRON_ACCEPTANCE_NVML_H
 #define ISOTRON_ACCEPTANCE_NVML_H

@@ -28,7 +28,7 @@ static void make_valid(char *s) {
         make_valid(to);                                                                                      \
     } while (0)
 
-/* The last of the least severe. */
+/* The last one among the least severe evidence. */
 static Evidence *least_severe(Outcome *r) {
     Evidence *least = r->evidence;
     for (int i = 1; i < r->n_evidence; i++)

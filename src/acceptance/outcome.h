@@ -13,11 +13,11 @@ extern const char *const STAGE_VERDICTS[]; /* "PASS" */
 
 enum {
     OUTCOME_EVIDENCE = 24,
-    OUTCOME_METRICS = 1536, /* 5 of each of 256 ranks, and others */
+    OUTCOME_METRICS = 1536, /* 5 for each of 256 ranks, and others */
     OUTCOME_SAMPLES = 32,   /* of two turns; a turn has at most OUTCOME_ROUNDS */
     OUTCOME_ROUNDS = 16,
     OUTCOME_LIMITS = 24,
-    OUTCOME_FACTS = 1280, /* 4 of each of 256 ranks, and others */
+    OUTCOME_FACTS = 1280, /* 4 for each of 256 ranks, and others */
     OUTCOME_HASHES = 64
 };
 
@@ -62,9 +62,10 @@ typedef struct Outcome {
 } Outcome;
 
 #define PRINTS(n) __attribute__((format(printf, n, n + 1)))
-/* If there is no space, it replaces less severe evidence. */
+/* If there is no space, the new evidence replaces less severe evidence. */
 void outcome_add(Outcome *, StageVerdict, const char *suspect, const char *fmt, ...) PRINTS(4);
-/* Not certified. A limit is kept once. A fact, a metric or a limit that does not fit is a limit. */
+/* Adds a limit: something that is not certified. Equal limits are kept once. If a fact, a metric or a limit
+ * does not fit, a limit reports this. */
 void outcome_limit(Outcome *, const char *fmt, ...) PRINTS(2);
 void outcome_fact(Outcome *, bool lasting, const char *name, const char *fmt, ...) PRINTS(4);
 void outcome_doing(Outcome *, const char *fmt, ...) PRINTS(2);
@@ -80,7 +81,7 @@ const Metric *outcome_metric(const Outcome *, const char *name); /* NULL: none *
 void outcome_merge(Outcome *to, const Outcome *from);
 double metric_median(const Metric *);
 
-/* The worst of its evidence. */
+/* The worst verdict of its evidence. */
 StageVerdict outcome_verdict(const Outcome *);
 
 #endif

@@ -1,7 +1,7 @@
 /* Golden cases in the layouts that fit the world, over the transport: a sweep of `isotron parity`
- * (validate/sweep.h). Each cell runs in its own process; on GPUs all run in that of the stage, because opening GPUs
- * takes longer than a cell. The lane exact has sums that are exact in any order, so NCCL has to agree bitwise with
- * one rank. */
+ * (validate/sweep.h). Each cell runs in its own process. On GPUs all cells run in the process of the stage,
+ * because opening GPUs takes longer than a cell. In the lane `exact`, sums are exact in any order, so NCCL
+ * has to agree bitwise with one rank. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -84,7 +84,8 @@ static void add_candidate(const Candidate *l, int ranks, Str *out) {
     str_puts(out, "\n");
 }
 
-/* Cells `first` to `end` of those that the world has, one a line; returns the number of all of these. */
+/* Lists cells `first` to `end` of those that fit the world, one per line. Returns the number of all cells
+ * that fit. */
 static int list_cells(int ranks, int first, int end, Str *out) {
     int n = 0;
     for (size_t i = 0; ranks == 1 && i < sizeof ONE_RANK / sizeof *ONE_RANK; i++, n++)
@@ -181,8 +182,8 @@ static void finish(const StageInput *in, const Tally *t) {
                       stage_world(in));
 }
 
-/* Sweeps as many cells as the time allows, at least 2. The first sweep tells how long a cell takes. On GPUs a sweep is
- * of one cell, so that the report names a cell that ends the process. */
+/* Sweeps as many cells as the time allows, at least 2. The first sweep measures how long a cell takes. On
+ * GPUs a sweep has one cell, so that the report names a cell that ends the process. */
 static Err sweep_all(const StageInput *in, const char *const *dirs) {
     const int64_t start = clock_ns();
     const double guess_s = 1.5;

@@ -82,7 +82,7 @@ static void end_kept(Runner *x) {
     x->kept = NULL;
 }
 
-/* A process that has ended since the stage before is no fault of this one. */
+/* A process that has ended since the previous stage is not a fault of this stage. */
 static Isolated run_kept(Runner *x, double limit) {
     if (!x->kept) x->kept = isolation_new(take_turn, x->turn);
     Isolated i = isolation_run(x->kept, limit);
@@ -108,7 +108,8 @@ static void run_turn(Runner *x, bool in_new) {
     str_free(&i.said);
 }
 
-/* Measuring the algorithms of a GEMM takes seconds, for which a stage has no time. */
+/* GEMM tuning is off by default, because measuring the algorithms of a GEMM takes seconds, too long for a
+ * stage. */
 static Turn *next_turn(Runner *x, int stage, const char *library, double seconds) {
     const AcceptOptions *o = x->options;
     Turn *t = x->turn;
@@ -126,7 +127,7 @@ static Turn *next_turn(Runner *x, int stage, const char *library, double seconds
     return t;
 }
 
-/* Environment of NCCL that a further turn of the stage collectives has: NCCL reads it once in a process. */
+/* The NCCL environment of a further turn of the stage `collectives`. NCCL reads it once in a process. */
 typedef struct Variant {
     const char *algorithm, *protocol; /* NULL: NCCL's choice */
 } Variant;
@@ -162,7 +163,7 @@ static void add_turn(Runner *x, int stage, const char *library, double seconds, 
     Turn *t = next_turn(x, stage, library, seconds);
     t->in.variant = v ? mem_printf("NCCL_ALGO=%s NCCL_PROTO=%s", v->algorithm, v->protocol) : NULL;
     if (v) set_or_clear("NCCL_ALGO", v->algorithm), set_or_clear("NCCL_PROTO", v->protocol);
-    /* neither of two libraries that are compared has a process that is warm */
+    /* if two libraries are compared, neither starts in a warm process */
     run_turn(x, v || needs_new_process(x->options, stage) || compares_libraries(x->options, stage));
     if (v) set_or_clear("NCCL_ALGO", NULL), set_or_clear("NCCL_PROTO", NULL);
     if (t->out.error.code) note_error(t);
@@ -170,8 +171,8 @@ static void add_turn(Runner *x, int stage, const char *library, double seconds, 
     free((char *)t->in.variant);
 }
 
-/* NCCL's combinations of algorithm and protocol for which there is time, at least one if `seconds` is not 0. Each needs a
- * new process, whose start counts. */
+/* NCCL's combinations of algorithm and protocol for which there is time, at least one if `seconds` is not 0.
+ * Each needs a new process, whose start counts. */
 static void sweep_variants(Runner *x, int stage, const char *library, double seconds, Outcome *to) {
     static const Variant VARIANTS[] = {{"Ring", "LL"},     {"Ring", "LL128"},     {"Tree", "Simple"},
                                        {"Ring", "Simple"}, {"Tree", "LL"},        {"Tree", "LL128"},
@@ -193,7 +194,7 @@ static void sweep_variants(Runner *x, int stage, const char *library, double sec
                       N - i, (int)N);
 }
 
-/* Not if the user has chosen, nor in the processes of a launcher. */
+/* Variants do not run if the user has chosen one, nor in the processes of a launcher. */
 static bool sweeps_variants(int stage, const Outcome *out) {
     return stage == STAGE_collectives && !strncmp(out->summary, "NCCL", 4) && !getenv("NCCL_ALGO") &&
            !getenv("NCCL_PROTO") && comm_processes() == 1 && outcome_verdict(out) < ACCEPT_FAIL;
@@ -258,10 +259,10 @@ static bool any_ran(const Acceptance *a) {
     return any;
 }
 
-/* A stage gets the seconds that it needs at least, and its share of what is then left. If all stages together need more
- * than three quarters of the time at least, each gets only part of that. So the stages after one that took too long get
- * less. `gone`: seconds until now. Processes of a launcher have different clocks and need equal budgets, so there no
- * time is gone and no stage is over. */
+/* A stage gets its minimum, and its share of the time that then remains. If the minimums of all remaining
+ * stages together exceed three quarters of the time, each stage gets only part of its minimum. So the stages
+ * after one that took too long get less. `gone`: seconds until now. Processes of a launcher have different
+ * clocks and need equal budgets, so they ignore `gone` and count all stages as remaining. */
 static double budget(const AcceptOptions *o, const Acceptance *a, int stage, double gone) {
     const bool by_clock = comm_processes() == 1;
     const double left = by_clock ? fmax(o->seconds - gone, 0.01 * o->seconds) : o->seconds;

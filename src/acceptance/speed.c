@@ -1,10 +1,11 @@
-/* Speed between ranks: bus bandwidth of collectives, of each pair of ranks in both directions, and how
- * long each rank takes for the same work before it arrives. Samples are taken in rounds over all of these,
- * so that what changes slowly on the machine affects all alike. A pair or a rank is slow if the whole
- * confidence interval of its median (bench/gate/interval.h) is below a fraction of its siblings' upper
- * quartile. In a world of two, each has one sibling: the other direction of the link, the arrival of the other
- * rank. The interval then has to be below a fraction of the sibling's whole interval. If all links of a rank
- * are slow, the rank is suspect, else the link. Links that are all slow are found by their roof (links_roof.h). */
+/* Speed between ranks: bus bandwidth of collectives, of each pair of ranks in both directions, and how long
+ * each rank takes for the same work before it arrives. Samples are taken in rounds over all of these, so that
+ * slow changes of the machine affect all of them equally. A pair or a rank is slow if the whole confidence
+ * interval of its median (bench/gate/interval.h) is below a fraction of its siblings' upper quartile. In a
+ * world of two, each has one sibling: the other direction of the link, the arrival of the other rank. The
+ * interval then has to be below a fraction of the sibling's whole interval. If all links of a rank are slow,
+ * the rank is the suspect, else the link. If all links of the world are slow, the comparison with their roof
+ * (links_roof.h) detects it. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -417,8 +418,8 @@ static Err on_rank(StageRank *r) {
     return ERR_OK;
 }
 
-/* The place of memory and of threads matters to a CPU's caches, so a slow link or rank has to be slow in
- * each of several worlds. */
+/* The placement of memory and threads affects the caches of a CPU, so a link or a rank counts as slow only if
+ * it is slow in each of several worlds. */
 Err stage_speed(const StageInput *given) {
     Passes passes = {.any = true};
     StageInput in = *given;

@@ -13,10 +13,11 @@ typedef struct StageInput {
     Outcome *out;
     const char *variant; /* collectives: algorithm and protocol of NCCL; NULL: its choice */
     bool exclusive;      /* only one process at a time can use a device */
-    void *state;         /* the stage's own, of all its worlds in this process */
+    void *state;         /* owned by the stage, shared by all its worlds in this process */
 } StageInput;
 
-/* stages.def: each function writes its result; an error is of the options. */
+/* The stages of stages.def. Each function writes its result to `out`. An error that it returns is about the
+ * options. */
 #define STAGE(name, share, least, ranks, on_library, starts_processes, what)                                 \
     Err stage_##name(const StageInput *);
 #include "acceptance/stages.def"
@@ -43,7 +44,7 @@ bool stage_on_gpu(const StageInput *);
 void stage_gather(const StageRank *, const void *mine, void *all, size_t bytes); /* all: [world] */
 double stage_reduce(const StageRank *, CommReduction, double);
 void stage_barrier(const StageRank *);
-/* Whether the fraction of the budget has not passed; rank 0 decides for all. */
+/* Whether less than the fraction of the budget has passed; rank 0 decides for all. */
 bool stage_has_time(const StageRank *, double fraction);
 /* Sets what this stage is doing; rank 0 only. */
 #define STAGE_DOING(r, ...) ((r)->out ? outcome_doing((r)->out, __VA_ARGS__) : (void)0)

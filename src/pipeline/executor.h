@@ -1,13 +1,13 @@
 /* Runs a rank's schedule (schedule.h): the passes, with one tape per slot, and the messages with activations
- * and their gradients between the stages. They have separate buffers: a stage's input and the gradient of
- * its output are read where they were received, and its output is written where it is sent from. One rank
+ * and their gradients between the stages. Messages have their own buffers: a stage reads its input and the
+ * gradient of its output where they were received, and writes its output where it is sent from. One rank
  * without a pipeline is a schedule of one stage.
  *
- * --interleaved-microbatches: an action of the schedule is for a unit of several microbatches, which run
- * alternately. While one waits for an operation between ranks, the next one computes. With
- * --interleave-forward-backward two actions run alternately: a backward and a forward where possible. Results are
- * bitwise equal to those without. DeepSpeed-Domino (Wang et al., 2024, arXiv 2409.15241) does this for tensor
- * parallelism, Megatron-LM's --overlap-moe-expert-parallel-comm for experts. */
+ * With --interleaved-microbatches, an action of the schedule runs a unit of several microbatches alternately.
+ * While one microbatch waits for an operation between ranks, the next one computes. With
+ * --interleave-forward-backward two actions run alternately: a backward and a forward where possible. Results
+ * are bitwise equal to those without these options. DeepSpeed-Domino (Wang et al., 2024, arXiv 2409.15241)
+ * does this for tensor parallelism, Megatron-LM's --overlap-moe-expert-parallel-comm for experts. */
 #ifndef ISOTRON_PIPELINE_EXECUTOR_H
 #define ISOTRON_PIPELINE_EXECUTOR_H
 
@@ -16,7 +16,8 @@
 #include "pipeline/schedule.h"
 #include "tape/tape.h"
 
-/* Bytes of one microbatch's activations, of its transient space, and of offloaded activations; 0: unplanned. */
+/* Bytes of one microbatch's activations, of its transient space, and of offloaded activations; 0:
+ * unplanned. */
 typedef struct ExecutorMemory {
     size_t slot, transient;
     OffloadMemory offload;
@@ -29,7 +30,8 @@ typedef struct Executor Executor;
 Executor *executor_new(const RunContext *, const Model *, int64_t samples, int64_t interleaved, int64_t unit,
                        ExecutorMemory);
 void executor_free(Executor *);
-/* Runs the schedule, which was made from `spec`, on n microbatches; adds slots first if there are too few. The head adds the sum of each loss * its weights to loss_sum (F64 [1] each; NULL: not needed). */
+/* Runs the schedule, which was made from the spec, on n microbatches. Adds slots first if there are too few.
+ * The head adds the sum of each loss * its weights to loss_sum (F64 [1] each; NULL: not needed). */
 void executor_run(Executor *, const PipelineSpec *, const RankSchedule *, const Microbatch *, int64_t n,
                   Tensor *loss_sum);
 /* The highest use of any slot and transient space so far. */
@@ -37,7 +39,8 @@ ExecutorMemory executor_peak(const Executor *);
 /* Bytes of device memory that a schedule needs at these sizes: all slots, transient spaces and message
  * buffers. */
 size_t executor_bytes(const Executor *, const RankSchedule *, bool zero_bubble, ExecutorMemory);
-/* Changes whenever executor_run allocates memory anew; a graph with the old addresses is then useless. */
+/* A number that changes whenever executor_run reallocates memory. A CUDA graph with the old addresses is then
+ * invalid. */
 int64_t executor_allocations(const Executor *);
 /* Calls trace after every op of every tape (tape_trace). */
 void executor_trace(Executor *, TapeTrace *, void *arg);

@@ -6,9 +6,8 @@
  *   zero-bubble  ZB-H1 (Qi et al. 2023, arXiv 2401.10241): 1F1B with the weight gradients of rank r delayed
  *                by r microbatches; no rank has more than 1F1B's p microbatches in flight
  *
- * Microbatches that run interleaved (executor.h) count as one here. With `mixed`, pairs of
- * consecutive actions run interleaved instead: two forwards first, then a backward and a forward, and two backwards
- * last.
+ * Microbatches that run interleaved (executor.h) count as one here. With `mixed`, pairs of consecutive
+ * actions run interleaved instead: two forwards first, then a backward and a forward, and two backwards last.
  *
  * p ranks, r this rank, v chunks per rank, M microbatches, G microbatches that one chunk takes before the
  * next chunk.
@@ -44,7 +43,7 @@ typedef struct Action {
     int chunk;
     int64_t microbatch;
     int64_t slot;   /* memory of the activations of (microbatch, chunk) until its last pass */
-    int64_t buffer; /* that receives the message of its source, among those of its direction; -1: none */
+    int64_t buffer; /* index of the buffer that receives the source's message, in its direction; -1: none */
 } Action;
 
 typedef struct PipelineSpec {
@@ -78,8 +77,8 @@ int64_t pipeline_units(const Config *, int64_t microbatches);
  * microbatches, are user errors. */
 Err pipeline_spec(const Config *, const PipelineLayout *, int64_t microbatches, bool forward_only,
                   PipelineSpec *out);
-/* The same schedule with fewer microbatches, but enough to repeat what it repeats: every rank needs as much
- * memory for them, slots and gradients included. */
+/* The same schedule with fewer microbatches, but with enough to contain its repeating part. Every rank needs
+ * as much memory, slots and gradients included, as in the full schedule. */
 PipelineSpec pipeline_shortened(const PipelineSpec *);
 /* The passes of one rank; they belong to the arena. */
 RankSchedule pipeline_schedule(const PipelineSpec *, int rank, Arena *);
@@ -90,7 +89,7 @@ StageRef pipeline_target(const PipelineSpec *, int rank, const Action *);
 PipelineWay pipeline_way(const Action *);
 /* Whether the action runs interleaved with the next one in the list. */
 bool pipeline_is_pair(const PipelineSpec *, const RankSchedule *, int64_t action);
-/* Whether it is the last pass of its slot. */
+/* Whether the action is the last pass of its slot. */
 bool pipeline_ends_slot(const PipelineSpec *, const Action *);
 
 #endif

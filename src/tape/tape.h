@@ -47,7 +47,7 @@ typedef struct RunContext {
     bool exact;             /* the exact lane: outputs of ops are rounded to a grid, see exact_on_grid */
     bool keeps_gathered;    /* the gathered inputs of column-parallel layers, until their backward */
     bool postpones_experts; /* the gradients of the experts' weights, behind an all-to-all */
-    unsigned at_once; /* mask of axes: collectives of their groups are finished when they have started */
+    unsigned at_once; /* mask of axes: collectives of their groups are waited for as soon as they start */
     bool registered;  /* activations are registered with the group of tensor parallelism (comm_register) */
 } RunContext;
 
@@ -81,15 +81,16 @@ struct Node {
 Tape *tape_new(const RunContext *, Space *slot, Space *transient);
 void tape_free(Tape *);
 const RunContext *tape_context(const Tape *);
-/* Pauses this fiber, on which the tape runs, before each wait for an operation, unless it moves integers, so that
- * others can compute. NULL: none. */
+/* Sets the fiber on which the tape runs. The tape pauses it before each wait for an operation that does not
+ * move integers, so that other fibers can compute. NULL: no pauses. */
 void tape_pauses(Tape *, Fiber *);
 /* Memory for gradients and temporaries from now on. None may be in use. */
 void tape_transient_to(Tape *, Space *transient);
-/* Called halfway through the forward of a branch (nn/branch.h). With sequence parallelism only a norm separates
- * a branch's reduce-scatter from the next one's all-gather, so pauses between branches alone would hide
- * one of the two at most. A pause here lets another microbatch run its norm, and the two halves hide one operation each.
- * The backward pauses here too, unless it gathers the branch's input again, for which it pauses anyway. */
+/* Called halfway through the forward of a branch (nn/branch.h). With sequence parallelism only a norm
+ * separates a branch's reduce-scatter from the next one's all-gather, so pauses between branches alone would
+ * hide at most one of the two. A pause here lets another microbatch run its norm, and the two halves hide one
+ * operation each. The backward pauses here too, unless it gathers the branch's input again, for which it
+ * pauses anyway. */
 void tape_pause_halfway(Tape *);
 /* Opens the tape for one forward; discards everything recorded or allocated before. The context is copied. */
 void tape_begin(Tape *, const MicrobatchContext *);
@@ -125,7 +126,7 @@ void tape_early_grads_begin(Tape *, const OpDef *, const Call *);
 void tape_early_grads_end(Tape *, const OpDef *, Call, size_t attr_size, NodeBackward *);
 /* Whether a backward will follow the op that runs now. True exactly once for each op of a training
  * microbatch, even if a block runs the op again; never true in an evaluation. Code that counts or accumulates
- * outside the tape must ask. */
+ * outside the tape must check this. */
 bool tape_is_recording(const Tape *);
 /* Whether the op that runs now is part of a backward, because a block is recomputed. */
 bool tape_in_backward(const Tape *);
@@ -161,8 +162,8 @@ typedef struct TapeComm {
 } TapeComm;
 TapeComm tape_comm_start(Tape *, const OpDef *op, CommCall, Tensor *in, Tensor *out);
 void tape_comm_finish(Tape *, TapeComm);
-/* Waits if the operation must not run behind others. start does it for collectives; the builder calls it for
- * messages, after it has started all that depend on each other. */
+/* Waits if the operation must not run behind others. tape_comm_start calls this for collectives. For
+ * messages, the builder calls it after it has started all messages that depend on each other. */
 void tape_comm_at_once(Tape *, TapeComm *);
 
 /* ---- for backward functions ---- */
@@ -178,8 +179,8 @@ void tape_grad_drop(Tape *, Tensor *grad);
  * memory to add to. Parameters belong to NEED_DW, all other tensors to NEED_DX. Call it once per use of x,
  * then write or add every element exactly once: unwritten memory (grads_mark_unwritten) may hold anything. */
 Tensor *tape_grad_out(Tape *, Tensor *x, Need);
-/* For a backward that cannot add to the gradient dx of x, or not in this case (`apart`). Returns the tensor
- * to write: dx, or scratch memory that tape_grad_sum_end adds to dx. */
+/* For a backward that cannot always add to the gradient dx of x. Returns the tensor to write: dx or, if
+ * `apart`, scratch memory that tape_grad_sum_end adds to dx. */
 Tensor *tape_grad_sum_begin(Tape *, const Tensor *x, Tensor *dx, bool apart);
 void tape_grad_sum_end(Tape *, Tensor *sum, Tensor *dx);
 /* Passes the gradient g to x unchanged (y = x + ...): shared if it is the first, else added. */
@@ -187,9 +188,9 @@ void tape_grad_share(Tape *, Tensor *x, Tensor *g, Need);
 /* As tape_grad_out, but in x's own memory: for an x that no other node reads again. */
 Tensor *tape_grad_in_place(Tape *, Tensor *x, Need);
 
-/* Postpones the rest of a node's backward, which computes gradients of parameters. It runs behind the operation
- * that a later backward has started before tape_run_postponed, or at the end of the sweep, block or offloaded
- * layer. One at a time: a second one runs the first. arg is copied. */
+/* Postpones the rest of a node's backward, which computes gradients of parameters. It runs behind the
+ * operation that a later backward has started before tape_run_postponed, or at the end of the sweep, block or
+ * offloaded layer. Only one can be postponed: a second call runs the first one. arg is copied. */
 typedef void Postponed(Tape *, void *arg);
 void tape_postpone(Tape *, const Node *, Postponed *, const void *arg, size_t bytes);
 void tape_run_postponed(Tape *);
@@ -201,9 +202,9 @@ bool tape_overlaps(const Tape *, Axis);
 /* A tensor from outside that needs a gradient: an input from another pipeline stage. After tape_backward,
  * tape_grad returns its gradient. `data` is the caller's memory; NULL: the slot space's. */
 Tensor *tape_input(Tape *, void *data, DType, int ndim, const int64_t *dim, SpmdType);
-/* Memory, which is the caller's, for a tensor that no backward reads: the output of the stage, which is sent to
- * another. It is the tensor that the next op after tape_output_next makes, or the next block returns. NULL
- * (after tape_begin): the slot space. */
+/* Sets the caller's memory for a tensor that no backward reads: the output of the stage, which is sent to
+ * another stage. This tensor is the one that the next op after tape_output_next makes, or the next block
+ * returns. NULL (after tape_begin): the slot space. */
 void tape_output_to(Tape *, void *memory);
 void tape_output_next(Tape *);
 
@@ -214,8 +215,8 @@ Tensor *tape_block(Tape *, BlockFn *, void *self, Tensor *x);
 /* Memory for the activations of layers between tape_offload_begin and tape_offload_end. The caller owns it;
  * NULL: the slot space. */
 void tape_offload_to(Tape *, Offload *);
-/* Enclose each of the Offload's layers, which follow each other. The next layer may read outputs of this one
- * in its forward; other layers may not. One sweep must compute all gradients of the layer (NEED_ALL). */
+/* Enclose each of the Offload's layers, which are consecutive. The next layer may read outputs of this one in
+ * its forward; other layers may not. One sweep must compute all gradients of the layer (NEED_ALL). */
 void tape_offload_begin(Tape *, int64_t layer);
 void tape_offload_end(Tape *, int64_t layer);
 /* Sets the gradient of the output y to dy (same shape), before tape_play. */

@@ -1,11 +1,12 @@
-/* A faulty NCCL for GPUs: calls libnccl.so.2 of the loader's search path, and corrupts or delays its operations.
+/* A faulty NCCL for GPUs: calls libnccl.so.2 of the loader's search path, and corrupts or delays its
+ * operations.
  *   FAULTY_NCCL=drop_tail    all-reduce, all-gather and reduce-scatter lose their last 8 elements
  *               half_sum     sums of F32 have the bits of BF16
  *               link:A:B     messages from GPU A to GPU B take twice their time over NVLink
  *               rank:A:US    GPU A waits US microseconds before every operation
- *               version:N    it says that it is version N, as in ncclGetVersion
- * Faults are in communicators of more than one member; a slow link needs both GPUs in one process. Work on the
- * stream is the driver's, so it becomes part of a CUDA graph. */
+ *               version:N    it reports version N, in the encoding of ncclGetVersion
+ * Faults apply only to communicators of more than one member. A slow link needs both GPUs in one process.
+ * Faults that act on the stream use functions of the driver, so they become part of a CUDA graph. */
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdint.h>

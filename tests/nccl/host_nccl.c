@@ -1,28 +1,28 @@
-/* A library with NCCL's functions that moves host memory between the threads of one process. A machine
- * without GPUs runs Isotron's NCCL code with it: layouts, the order of operations, and faults. A `stream` is a
- * HostStream.
+/* A library with NCCL's functions that moves host memory between the threads of one process. With this
+ * library, a machine without GPUs runs Isotron's NCCL code: layouts, the order of operations, and faults. A
+ * `stream` is a HostStream.
  *
- * Every operation runs in the thread of its stream, and waits there until all of its members have come. The
- * operations of a group that are on one stream are one task. The task first comes to all of its meetings, then
- * moves its shares, then waits for the shares of the others. No step waits for a later one, so the order
- * inside a group does not matter. As in NCCL, a collective of no elements does nothing.
+ * Every operation runs in the thread of its stream, and waits there until all of its members have arrived.
+ * The operations of a group that are on one stream are one task. The task first joins all of its meetings,
+ * then moves its shares, then waits for the other members' shares. No step waits for a later one, so the
+ * order inside a group does not matter. As in NCCL, a collective of no elements does nothing.
  *
- * As in NCCL, members connect when they first use a communicator. The call of the first collective returns when
- * all members have made it; that of the first message to a member, when both sides have. A group connects as a
- * whole.
+ * As in NCCL, members connect when they first use a communicator. The call of the first collective returns
+ * when all members have made it. The call of the first message to a member returns when both sides have made
+ * it. A group connects as a whole.
  *
  * It is an error if members disagree on the kind, type, count, root or place in a window of an operation.
- * ncclCommGetAsyncError returns it, ncclGetLastError describes it, and operations of the communicator that have not
- * met never end.
+ * ncclCommGetAsyncError returns it, ncclGetLastError describes it, and operations of the communicator for
+ * which members are still missing never end.
  *
  * Environment variables, read when the first member of a communicator joins (the version, when it is asked for):
- *   HOST_NCCL_VERSION=N        its version, as 22703 for 2.27.3; else 22809
+ *   HOST_NCCL_VERSION=N        the version that it reports (22703 is 2.27.3); default: 22809
  *   HOST_NCCL_DELAY_US=N       operations wait N microseconds before they read their inputs. Outputs that do
  *                              not overlap the input are filled with 0xFF bytes when the operation is added to
  *                              its stream, so earlier operations must be done with these buffers.
  *   HOST_NCCL_FAULT=drop_tail  all-reduce, reduce-scatter and all-gather do not write the last 8 elements
  *                   half_sum   sums of F32 and F64 are rounded to BF16
- *                   lost:N     operation N of member 0 never comes
+ *                   lost:N     member 0 never joins operation N
  *                   slow:N:MS  member N sleeps MS milliseconds in every operation
  *                   error:N    operation N of any member is an asynchronous error, and never ends
  *                   refuse:N   the call of operation N of any member returns an error
@@ -31,10 +31,11 @@
  *                   rank:A:MS  rank A sleeps MS milliseconds in every operation
  *                   reverse    sums are taken from the last member to the first
  *   HOST_NCCL_LOG=FILE         a communicator adds a line with the library's file name and the process to FILE
- *   HOST_NCCL_FAULT_IN=TEXT    the fault is only in a library whose file name contains TEXT
- *   HOST_NCCL_FAULT_PROTO=TEXT the fault is only in a process in which NCCL_PROTO is TEXT
- * Faults are in communicators of more than one member. Operations are counted from 0. A member is numbered in its
- * communicator, a rank in the first of the largest communicators that its thread has joined. */
+ *   HOST_NCCL_FAULT_IN=TEXT    the fault applies only to a library whose file name contains TEXT
+ *   HOST_NCCL_FAULT_PROTO=TEXT the fault applies only to a process in which NCCL_PROTO is TEXT
+ * Faults apply only to communicators of more than one member. Operations are counted from 0. A member is
+ * numbered in its communicator, a rank in the first of the largest communicators that its thread has
+ * joined. */
 #include <dlfcn.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -590,7 +591,7 @@ int ncclCommInitRank(NcclComm *comm, int members, NcclId id, int rank) {
     return join(comm, members, id, rank, NCCL_UNDEFINED, false);
 }
 
-/* As NCCL does, takes the first bytes of the caller's structure over the defaults. */
+/* As in NCCL, the first bytes of the caller's structure overwrite the defaults. */
 int ncclCommInitRankConfig(NcclComm *comm, int members, NcclId id, int rank, NcclConfig *given) {
     enum { FIRST_VERSION = 21700, POLICY_VERSION = 22700 };
     NcclConfig c = {.least_blocks = NCCL_UNDEFINED, .most_blocks = NCCL_UNDEFINED, .policy = NCCL_UNDEFINED};

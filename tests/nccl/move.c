@@ -122,8 +122,8 @@ static void put(const Meeting *m, int slot, size_t at, const void *from, size_t 
     if (n && to != from) memcpy(to, from, n * type_size(op->type));
 }
 
-/* The reductions of elements [begin, end) of all inputs are elements from `at` on of the results of the members
- * [first, last). */
+/* Reduces elements [begin, end) of all inputs, and writes them to the results of members [first, last),
+ * starting at element `at`. */
 static void reduce(const Meeting *m, size_t begin, size_t end, int first, int last, size_t at) {
     const int type = m->first.type;
     Sum sum, next;
