@@ -112,9 +112,24 @@ static void a_process_stays_until_it_ends(void **state) {
     munmap(pid, sizeof *pid);
 }
 
+static void note_pid(void *arg) { *(pid_t *)arg = getpid(); }
+
+static void jobs_can_run_in_this_process(void **state) {
+    (void)state;
+    pid_t pid[2] = {0, 0};
+    Job jobs[2] = {{.run = note_pid, .arg = &pid[0]}, {.run = note_pid, .arg = &pid[1]}};
+    job_needs(&jobs[1], &jobs[0]);
+    jobs_run_here(jobs, 2);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(pid[i], getpid());
+        assert_int_equal(jobs[i].end, JOB_DONE);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_end_is_told), cmocka_unit_test(needs_are_done_before),
-        cmocka_unit_test(a_process_does_several), cmocka_unit_test(a_process_stays_until_it_ends)};
+        cmocka_unit_test(a_process_does_several), cmocka_unit_test(a_process_stays_until_it_ends),
+        cmocka_unit_test(jobs_can_run_in_this_process)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
