@@ -107,7 +107,9 @@ void exact_run(const Exact *x, CommCall call) {
 /* ---- checking ---- */
 
 bool exact_is_rounded(double got, double wanted, int members) {
-    static const double EPS = 0x1p-7, MOST = 0.25, MOST_F16 = 65504;
+    static const double EPS = 0x1p-7; /* BF16 has 8 bits; truncated */
+    static const double MOST = 0.25;  /* of the value; a lost element is off by all of it */
+    static const double MOST_F16 = 65504;
     if (isinf(got)) return fabs(wanted) > MOST_F16;
     return (got == (double)bf16_to_float(bf16_from_float((float)got)) ||
             got == (double)f16_to_float(f16_from_float((float)got))) &&

@@ -31,6 +31,7 @@ static const AcceptRow ROWS[] = {
 /* DEADLINE_S: how long a collective may wait for a member, unless an option sets it. */
 enum { DEADLINE_S = 20, SLACK_S = 30 };
 static const double LEAST_SWEEP_S = 0.7, LEAST_GPU_SWEEP_S = 7, LEAST_VARIANT_S = 0.1;
+static const double MOST_FOR_MINIMUMS = 0.75; /* of the time that is left */
 
 /* ---- one stage ---- */
 
@@ -270,7 +271,7 @@ static double budget(const AcceptOptions *o, const Acceptance *a, int stage, dou
     for (int i = by_clock ? stage : 0; i < STAGES; i++)
         if (a->row[i].selected && !obstacle(o, &a->row[i]))
             least += a->row[i].least_seconds, shares += a->row[i].share;
-    const double part = fmin(1, 0.75 * left / least);
+    const double part = fmin(1, MOST_FOR_MINIMUMS * left / least);
     return part * a->row[stage].least_seconds + (left - part * least) * a->row[stage].share / shares;
 }
 
@@ -308,8 +309,8 @@ static Err look_at_devices(Runner *x, Config *c) {
     world_ask_for_queues();
     run_turn(x, false);
     if (!t->out.done)
-        return err_user("the process that looked for GPUs ended: %s",
-                        t->out.n_evidence ? t->out.evidence[0].text : "");
+        return err_user("the process that opened the first GPU ended: %s. Check the GPU with nvidia-smi.",
+                        t->out.n_evidence ? t->out.evidence[0].text : "it said nothing");
     if (!config_given(c, ranks) && !t->out.error.code && t->out.devices > 1) c->ranks = t->out.devices;
     return t->out.error;
 }

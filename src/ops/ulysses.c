@@ -79,14 +79,12 @@ static Tensor heads_of(const Tensor *x, int members, int m) {
 
 static bool is_shared(const Tensor *x, int members) { return x->dim[3] == 1 && x->dim[2] < members; }
 
-/* The heads of every member as [n,s*b,g/n,r*d], or [n,s*b,1,g/n*r*d] if groups are neighbours; false: the strides of x
- * do not allow it. */
+/* The heads of every member as [n,s*b,g/n,r*d]; false: the strides of x do not allow it. */
 static bool heads_of_all(const Tensor *x, int n, Tensor *out) {
-    const int64_t s = x->dim[0], b = x->dim[1], g = x->dim[2], r = x->dim[3], d = x->dim[4],
-                  joined = x->stride[2] == r * d ? g / n : 1;
+    const int64_t s = x->dim[0], b = x->dim[1], g = x->dim[2], r = x->dim[3], d = x->dim[4];
     if (g % n || (b > 1 && s > 1 && x->stride[0] != b * x->stride[1]) || (r > 1 && x->stride[3] != d))
         return false;
-    *out = reshaped(x, 4, (int64_t[]){n, s * b, g / n / joined, joined * r * d});
+    *out = reshaped(x, 4, (int64_t[]){n, s * b, g / n, r * d});
     out->stride[0] = g / n * x->stride[2], out->stride[1] = b > 1 ? x->stride[1] : x->stride[0];
     out->stride[2] = x->stride[2];
     return true;

@@ -63,11 +63,10 @@ struct SweepOptions {
     const char *list; /* path */
     char **words;     /* options for all cells, applied after run.conf and before the cell's own */
     int n_words;
-    ArgTable own; /* the caller's options that may appear among the words */
-    int at_once;  /* 0: one per core; one on a GPU */
-    bool here; /* in this process instead, one after the other: a cell that crashes ends it, and at_once and
-                          deadline_s are not used */
+    ArgTable own;      /* the caller's options that may appear among the words */
+    int at_once;       /* 0: one per core; one on a GPU */
     double deadline_s; /* per cell */
+    bool here;         /* without at_once and deadline_s: cells run in this process, and a crash ends it */
 };
 
 /* Reads cases and list. The options must outlive the sweep. Call sweep_free afterwards, even on error. */

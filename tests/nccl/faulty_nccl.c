@@ -3,7 +3,6 @@
  *   FAULTY_NCCL=drop_tail    all-reduce, all-gather and reduce-scatter lose their last 8 elements
  *               half_sum     sums of F32 have the bits of BF16
  *               link:A:B     messages from GPU A to GPU B take twice their time over NVLink
- *               rank:A:US    GPU A waits US microseconds before every operation
  *               version:N    it reports version N, in the encoding of ncclGetVersion
  * Faults apply only to communicators of more than one member. A slow link needs both GPUs in one process.
  * Faults that act on the stream use functions of the driver, so they become part of a CUDA graph. */
@@ -21,7 +20,7 @@ enum { LOST = 8, PENDING = 64, MEMBERS = 1024 };
 static const double LINK_BYTES_PER_US = 150e3;
 
 typedef struct Fault {
-    enum { NO_FAULT, DROP_TAIL, HALF_SUM, LINK, RANK, VERSION } kind;
+    enum { NO_FAULT, DROP_TAIL, HALF_SUM, LINK, VERSION } kind;
     int a, b;
 } Fault;
 
@@ -83,8 +82,6 @@ static Fault planted(void) {
         f.kind = HALF_SUM;
     else if (sscanf(text, "link:%d:%d%n", &f.a, &f.b, &end) == 2 && !text[end])
         f.kind = LINK;
-    else if (sscanf(text, "rank:%d:%d%n", &f.a, &f.b, &end) == 2 && !text[end])
-        f.kind = RANK;
     else if (sscanf(text, "version:%d%n", &f.a, &end) == 1 && !text[end])
         f.kind = VERSION;
     else
@@ -154,10 +151,6 @@ static bool is_on(NcclComm c, int peer, int gpu) {
     return found && has_members(c);
 }
 
-static void arrive(NcclComm c, void *stream) {
-    if (real.fault.kind == RANK && is_on(c, -1, real.fault.a)) delay(stream, real.fault.b);
-}
-
 static void do_damage(const Damage *d) {
     const size_t lost = d->n < LOST ? d->n : LOST;
     const uintptr_t at = (uintptr_t)d->out;
@@ -211,34 +204,29 @@ int ncclCommDestroy(NcclComm c) {
 int ncclCommGetAsyncError(NcclComm c, int *error) { return real.nccl.CommGetAsyncError(c, error); }
 
 int ncclAllReduce(const void *in, void *out, size_t n, int type, int op, NcclComm c, void *stream) {
-    arrive(c, stream);
     const int status = real.nccl.AllReduce(in, out, n, type, op, c, stream);
     damage(c, out, n, type, true, stream);
     return status;
 }
 
 int ncclBroadcast(const void *in, void *out, size_t n, int type, int root, NcclComm c, void *stream) {
-    arrive(c, stream);
     return real.nccl.Broadcast(in, out, n, type, root, c, stream);
 }
 
 int ncclAllGather(const void *in, void *out, size_t n, int type, NcclComm c, void *stream) {
     int members = 0;
-    arrive(c, stream);
     const int status = real.nccl.AllGather(in, out, n, type, c, stream);
     if (real.members(c, &members) == NCCL_SUCCESS) damage(c, out, n * (size_t)members, type, false, stream);
     return status;
 }
 
 int ncclReduceScatter(const void *in, void *out, size_t n, int type, int op, NcclComm c, void *stream) {
-    arrive(c, stream);
     const int status = real.nccl.ReduceScatter(in, out, n, type, op, c, stream);
     damage(c, out, n, type, true, stream);
     return status;
 }
 
 int ncclSend(const void *in, size_t n, int type, int peer, NcclComm c, void *stream) {
-    arrive(c, stream);
     if (real.fault.kind == LINK && is_on(c, -1, real.fault.a) && is_on(c, peer, real.fault.b))
         delay(stream, (double)n * (double)type_size(type) / LINK_BYTES_PER_US);
     return real.nccl.Send(in, n, type, peer, c, stream);

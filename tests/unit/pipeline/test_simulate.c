@@ -78,21 +78,31 @@ static double start_of(const Plan *p, int rank, ActionKind kind, int chunk, int6
     return 0;
 }
 
+/* Every kind of schedule, with ragged numbers of microbatches. */
+static const PipelineSpec SPECS[] = {
+    {SCHEDULE_GPIPE, 3, 2, 5, 3, false, false, false},
+    {SCHEDULE_1F1B, 4, 1, 7, 4, false, false, false},
+    {SCHEDULE_INTERLEAVED, 3, 3, 8, 5, false, false, false},
+    {SCHEDULE_INTERLEAVED, 2, 2, 6, 4, false, false, false},
+    {SCHEDULE_ZERO_BUBBLE, 4, 1, 6, 4, false, false, false},
+    {SCHEDULE_INTERLEAVED, 3, 2, 7, 3, true, false, false},
+    {SCHEDULE_GPIPE, 2, 2, 4, 2, false, false, false},
+    {SCHEDULE_1F1B, 3, 1, 5, 3, false, false, false},
+    {SCHEDULE_INTERLEAVED, 3, 2, 7, 4, false, false, false},
+    {SCHEDULE_INTERLEAVED, 2, 3, 5, 3, false, false, false},
+    {SCHEDULE_ZERO_BUBBLE, 3, 1, 5, 3, false, false, false},
+    {SCHEDULE_INTERLEAVED, 2, 2, 5, 2, true, false, false},
+    {SCHEDULE_1F1B, 1, 1, 3, 1, true, false, false},
+};
+enum { N_SPECS = sizeof SPECS / sizeof *SPECS };
+
 /* For any times of the stages, every pass starts exactly when its last dependency is ready. Dependencies are
  * the previous pass of its rank, and the same pass of the previous stage plus the latency. */
 static void passes_start_as_soon_as_they_can(void **state) {
     (void)state;
-    static const PipelineSpec specs[] = {
-        {SCHEDULE_GPIPE, 3, 2, 5, 3, false, false, false},
-        {SCHEDULE_1F1B, 4, 1, 7, 4, false, false, false},
-        {SCHEDULE_INTERLEAVED, 3, 3, 8, 5, false, false, false},
-        {SCHEDULE_INTERLEAVED, 2, 2, 6, 4, false, false, false},
-        {SCHEDULE_ZERO_BUBBLE, 4, 1, 6, 4, false, false, false},
-        {SCHEDULE_INTERLEAVED, 3, 2, 7, 3, true, false, false},
-    };
     Arena *arena = arena_new();
-    for (size_t i = 0; i < sizeof specs / sizeof *specs; i++) {
-        const PipelineSpec *s = &specs[i];
+    for (size_t i = 0; i < N_SPECS; i++) {
+        const PipelineSpec *s = &SPECS[i];
         Plan p;
         plan_make(&p, arena, *s, (PassTimes){0});
         for (int k = 0; k < s->ranks * s->chunks; k++) {
@@ -262,19 +272,10 @@ static void break_each(Plan *p, int rank, int64_t at) {
 
 static void every_broken_action_is_caught(void **state) {
     (void)state;
-    static const PipelineSpec specs[] = {
-        {SCHEDULE_GPIPE, 2, 2, 4, 2, false, false, false},
-        {SCHEDULE_1F1B, 3, 1, 5, 3, false, false, false},
-        {SCHEDULE_INTERLEAVED, 3, 2, 7, 4, false, false, false},
-        {SCHEDULE_INTERLEAVED, 2, 3, 5, 3, false, false, false},
-        {SCHEDULE_ZERO_BUBBLE, 3, 1, 5, 3, false, false, false},
-        {SCHEDULE_INTERLEAVED, 2, 2, 5, 2, true, false, false},
-        {SCHEDULE_1F1B, 1, 1, 3, 1, true, false, false},
-    };
     Arena *arena = arena_new();
-    for (size_t i = 0; i < sizeof specs / sizeof *specs; i++) {
+    for (size_t i = 0; i < N_SPECS; i++) {
         Plan p;
-        plan_make(&p, arena, specs[i], (PassTimes){1, 1, 1});
+        plan_make(&p, arena, SPECS[i], (PassTimes){1, 1, 1});
         plan_play(&p);
         for (int rank = 0; rank < p.spec.ranks; rank++)
             for (int64_t at = 0; at < p.ranks[rank].count; at++) break_each(&p, rank, at);

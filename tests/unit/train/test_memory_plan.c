@@ -44,8 +44,7 @@ static void a_part_of_a_step_plans_the_whole(void **state) {
         "--model bert --tensor-model-parallel-size 2 --sequence-parallel --global-batch-size 16",
         "--model bert --use-megatron-fsdp --overlap-grad-reduce --overlap-param-gather",
         "--tensor-model-parallel-size 2 --sequence-parallel --interleaved-microbatches 2 "
-        "--keep-gathered-inputs "
-        "--pipeline-schedule zero-bubble --global-batch-size 16",
+        "--keep-gathered-inputs --pipeline-schedule zero-bubble --global-batch-size 16",
         "--pipeline-model-parallel-size 1 --tensor-model-parallel-size 2 --sequence-parallel "
         "--interleaved-microbatches 2 --interleave-forward-backward --keep-gathered-inputs",
         T5 "--num-virtual-stages-per-pipeline-rank 4 --use-distributed-optimizer --overlap-grad-reduce",

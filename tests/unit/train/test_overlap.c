@@ -160,10 +160,13 @@ typedef struct Order {
 } Order;
 
 static void note(void *arg, const OpDef *op, const Call *call) {
-    static const char *const NAMES[] = {"embedding", "attention", "cross_entropy_grad", "attention_grad"};
+    static const struct {
+        const char *op, *letter;
+    } NOTED[] = {
+        {"embedding", "E"}, {"attention", "f"}, {"cross_entropy_grad", "G"}, {"attention_grad", "b"}};
     (void)call;
-    for (int i = 0; i < 4; i++)
-        if (!strcmp(op->name, NAMES[i])) str_add(arg, &"EfGb"[i], 1);
+    for (size_t i = 0; i < sizeof NOTED / sizeof *NOTED; i++)
+        if (!strcmp(op->name, NOTED[i].op)) str_puts(arg, NOTED[i].letter);
 }
 
 static void train_in_order(void *arg, Comm *comm) {
