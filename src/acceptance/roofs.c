@@ -1,24 +1,22 @@
 /* Roofs of each device: the bandwidth of a copy, and the rate of a large GEMM in each type. A device is
  * compared with the rates that the vendor states and with its siblings; all devices work at once. Ranks on
  * a CPU share it, so rank 0 measures alone, for the comparison with the last good run. */
+#include "acceptance/roofs.h"
+
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
-#include "acceptance/stage.h"
 #include "base/amount.h"
 #include "base/mem.h"
 #include "bench/op_runner.h"
 #include "bench/peaks.h"
 
-static const struct {
-    const char *name, *unit;
-    DType type;
-    bool copy, on_cpu;
-} ITEMS[] = {{"copy", "GB/s", F32, true, true},
-             {"GEMM fp64", "GFLOP/s", F64, false, true},
-             {"GEMM fp32", "GFLOP/s", F32, false, true},
-             {"GEMM bf16", "GFLOP/s", BF16, false, false},
-             {"GEMM fp16", "GFLOP/s", F16, false, false}};
+static const Roof ITEMS[] = {{"copy", "GB/s", F32, true, true},
+                             {"GEMM fp64", "GFLOP/s", F64, false, true},
+                             {"GEMM fp32", "GFLOP/s", F32, false, true},
+                             {"GEMM bf16", "GFLOP/s", BF16, false, false},
+                             {"GEMM fp16", "GFLOP/s", F16, false, false}};
 enum { N_ITEMS = sizeof ITEMS / sizeof *ITEMS };
 
 /* The least fraction of the rate that the vendor states, and of the median of the siblings. The power limit sets the
@@ -43,26 +41,33 @@ static double best_of(const StageRank *r, int item, int rank) {
     return best;
 }
 
-static void judge(const StageRank *r, int item) {
-    const double stated = ITEMS[item].copy ? bench_peak_copy(r->described)
-                                           : 1e3 * bench_peak(r->described, ITEMS[item].type),
-                 least = ITEMS[item].copy ? LEAST_COPY : LEAST_GEMM,
-                 of_siblings = ITEMS[item].copy ? LEAST_COPY_OF_SIBLINGS : LEAST_GEMM_OF_SIBLINGS;
-    double *sorted = mem_alloc((size_t)r->world * sizeof *sorted);
-    for (int i = 0; i < r->world; i++) sorted[i] = best_of(r, item, i);
-    const double median = bench_range(sorted, r->world).median;
-    for (int i = 0; i < r->world; i++) {
-        const double best = best_of(r, item, i);
-        if (best < of_siblings * median)
-            outcome_add(r->out, ACCEPT_DEGRADED, stage_suspect(r, i).s,
-                        "%s: %.0f %s, %.0f %% below the median of its siblings", ITEMS[item].name, best,
-                        ITEMS[item].unit, 100 * (1 - best / median));
-        if (best < least * stated)
-            outcome_add(r->out, ACCEPT_DEGRADED, stage_suspect(r, i).s,
-                        "%s: %.0f %s, %.0f %% of the stated %.0f", ITEMS[item].name, best, ITEMS[item].unit,
-                        100 * best / stated, stated);
+void roofs_judge(Outcome *out, const Roof *roof, const double *best, const Suspect *suspect, int n,
+                 double stated) {
+    const double least = roof->copy ? LEAST_COPY : LEAST_GEMM,
+                 of_siblings = roof->copy ? LEAST_COPY_OF_SIBLINGS : LEAST_GEMM_OF_SIBLINGS;
+    double *sorted = mem_alloc((size_t)n * sizeof *sorted);
+    memcpy(sorted, best, (size_t)n * sizeof *sorted);
+    const double median = bench_range(sorted, n).median;
+    for (int i = 0; i < n; i++) {
+        if (best[i] < of_siblings * median)
+            outcome_add(out, ACCEPT_DEGRADED, suspect[i].s,
+                        "%s: %.0f %s, %.0f %% below the median of its siblings", roof->name, best[i],
+                        roof->unit, 100 * (1 - best[i] / median));
+        if (best[i] < least * stated)
+            outcome_add(out, ACCEPT_DEGRADED, suspect[i].s, "%s: %.0f %s, %.0f %% of the stated %.0f",
+                        roof->name, best[i], roof->unit, 100 * best[i] / stated, stated);
     }
     free(sorted);
+}
+
+static void judge(const StageRank *r, int item) {
+    const double stated =
+        ITEMS[item].copy ? bench_peak_copy(r->described) : 1e3 * bench_peak(r->described, ITEMS[item].type);
+    double *best = mem_alloc((size_t)r->world * sizeof *best);
+    Suspect *suspect = mem_alloc((size_t)r->world * sizeof *suspect);
+    for (int i = 0; i < r->world; i++) best[i] = best_of(r, item, i), suspect[i] = stage_suspect(r, i);
+    roofs_judge(r->out, &ITEMS[item], best, suspect, r->world, stated);
+    free(best), free(suspect);
 }
 
 static void finish(const StageRank *r, bool gpu, int rounds) {

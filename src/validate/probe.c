@@ -55,16 +55,27 @@ static void tell(Log *log, const Record *r, Tensor *live) {
     if (log->seen) log->seen(log->seen_arg, log, r, live);
 }
 
-/* The last record of a value of this microbatch whose memory contains this address. Microbatches share the memory of
+/* Whether the address is in the memory of this record, a value of this microbatch. Microbatches share the memory of
  * messages between pipeline stages. */
-static const Record *value_at(const Log *log, const void *data) {
-    for (int64_t i = log->n; i-- > 0;) {
-        const Record *r = &log->records[i];
-        if (r->kind == RECORD_OUTPUT && r->sample == log->sample &&
-            (const char *)data >= (const char *)r->at && (const char *)data < (const char *)r->at + r->bytes)
-            return r->step == log->step ? r : NULL;
+static bool has_value(const Log *log, const Record *r, const void *data) {
+    const char *at = data, *first = r->at;
+    return r->kind == RECORD_OUTPUT && r->sample == log->sample && at >= first && at < first + r->bytes;
+}
+
+/* The value at this address: the last one of the first n records, of this op (NULL: of any). Ops in place make several
+ * values at one address. NULL: none in this step. */
+static const Record *value_of(const Log *log, int64_t n, const char *op, const void *data) {
+    while (n-- > 0) {
+        const Record *r = &log->records[n];
+        if (has_value(log, r, data) && (!op || !strcmp(op, r->op))) return r->step == log->step ? r : NULL;
     }
     return NULL;
+}
+
+static const Record *value_at(const Log *log, const void *data) { return value_of(log, log->n, NULL, data); }
+/* The output of an op whose backward runs. */
+static const Record *output_of(const Log *log, const OpDef *op, const Call *call) {
+    return value_of(log, log->n, op->name, call->out[0]->data);
 }
 
 static bool is_parameter(const Tensor *x) { return x && x->grad && x->grad->flags & TENSOR_MAIN_GRAD; }
@@ -213,7 +224,7 @@ static Record *add_backward(Log *log, const Record *of, RecordKind kind, int whi
 }
 
 static void on_plays(Log *log, const OpDef *op, const Call *call, Need need) {
-    const Record *y = value_at(log, call->out[0]->data);
+    const Record *y = output_of(log, op, call);
     for (int i = 0; i < CALL_IN && need & NEED_DW; i++) {
         if (!is_parameter(call->in[i]) || !call->in[i]->grad->data || i >= OPERANDS) continue;
         const Tensor *grad = call->in[i]->grad;
@@ -257,10 +268,10 @@ static void weight_played(Log *log, const Record *y, const OpDef *op, Tensor *w,
 }
 
 static void on_played(Log *log, const OpDef *op, const Call *call, Need need) {
-    const Record *found = value_at(log, call->out[0]->data);
+    const Record *found = output_of(log, op, call);
     if (!found || !found->name || is_of_a_share(op)) return;
     const Record y = *found;
-    const int64_t partial = log->pending;
+    const int64_t at = found - log->records, partial = log->pending;
     for (int i = 0; i < CALL_IN && i < OPERANDS; i++) {
         Tensor *x = call->in[i];
         if (is_parameter(x)) {
@@ -269,7 +280,7 @@ static void on_played(Log *log, const OpDef *op, const Call *call, Need need) {
             Record *r = add_backward(log, &y, RECORD_INPUT, i, op);
             r->moved = y.moved;
             r->partial = partial;
-            const Record *from = value_at(log, x->data);
+            const Record *from = value_of(log, at, NULL, x->data);
             if (from && from->n_map && x->ndim == 3) r->map = from->map, r->n_map = from->n_map;
             keep(log, r, x->grad);
             tell(log, r, x->grad);

@@ -74,9 +74,18 @@ HOOK(Tensor *, stack_end, Tape *t, const Stack *m, int64_t first, int64_t n, con
 
 /* ---- formulas ---- */
 
-HOOK(Tensor *, op_rope, Tape *t, Tensor *x, Tensor *cos, Tensor *sin, Tensor *position, RopeAttr a) {
+static RopeAttr rope_attr(RopeAttr a) {
     if (mutant_is(M_rope_interleaved)) a.interleaved = !a.interleaved;
-    return __real_op_rope(t, x, cos, sin, position, a);
+    return a;
+}
+
+HOOK(Tensor *, op_rope, Tape *t, Tensor *x, Tensor *cos, Tensor *sin, Tensor *position, RopeAttr a) {
+    return __real_op_rope(t, x, cos, sin, position, rope_attr(a));
+}
+
+HOOK(Tensor *, op_rope_in_place, Tape *t, Tensor *x, int64_t groups, int64_t all, int64_t n, Tensor *cos,
+     Tensor *sin, Tensor *position, RopeAttr a) {
+    return __real_op_rope_in_place(t, x, groups, all, n, cos, sin, position, rope_attr(a));
 }
 
 HOOK(Tensor *, op_cross_entropy_of, Tape *t, Tensor *logits, Tensor *label, int64_t vocab, Tensor *dloss) {

@@ -181,6 +181,27 @@ static inline Tensor *build_rope_packed(Tape *t, Tensor **in, const void *attr) 
                         (AttentionAttr){.scale = 0.3, .window_left = -1}, false);
 }
 
+typedef struct RopeInPlaceCase {
+    RopeAttr rope;
+    int64_t groups, all; /* all: queries, key and value of a group */
+} RopeInPlaceCase;
+
+/* x [s,b,groups*all*d]: the same in the memory of the projection, here that of a sum. */
+static inline Tensor *build_rope_in_place(Tape *t, Tensor **in, const void *attr) {
+    const RopeInPlaceCase *c = attr;
+    Tensor *x = op_rope_in_place(t, op_add(t, in[0], in[0]), c->groups, c->all, c->all - 1, in[1], in[2],
+                                 in[3], c->rope);
+    const int64_t d = x->dim[2] / (c->groups * c->all), r = c->all - 2;
+    const int64_t stride[5] = {x->stride[0], x->stride[1], c->all * d, d, 1},
+                  queries[5] = {x->dim[0], x->dim[1], c->groups, r, d},
+                  one[5] = {x->dim[0], x->dim[1], c->groups, 1, d};
+    return op_attention(t,
+                        &(AttentionInputs){.q = tape_view(t, x, 0, 5, queries, stride),
+                                           .k = tape_view(t, x, r * d, 5, one, stride),
+                                           .v = tape_view(t, x, (r + 1) * d, 5, one, stride)},
+                        (AttentionAttr){.scale = 0.3, .window_left = -1}, false);
+}
+
 /* The loss takes the memory of its logits: here those of a sum, not the input itself. */
 static inline Tensor *build_cross_entropy(Tape *t, Tensor **in, const void *attr) {
     return op_cross_entropy(t, op_add(t, in[0], in[0]), in[1], ((const LossAttr *)attr)->vocab);

@@ -1,0 +1,18 @@
+/* The speed of a device, compared with the rate that the vendor states and with its siblings. */
+#ifndef ISOTRON_ACCEPTANCE_ROOFS_H
+#define ISOTRON_ACCEPTANCE_ROOFS_H
+
+#include "acceptance/stage.h"
+
+typedef struct Roof {
+    const char *name, *unit;
+    DType type;  /* of a GEMM */
+    bool copy;   /* else a GEMM */
+    bool on_cpu; /* it is measured there too */
+} Roof;
+
+/* Adds evidence against each of n devices whose best rate is too low. The limits: a copy 70 % of the stated rate and 95 %
+ * of the median of the devices, a GEMM 60 % and 90 %. stated: in the roof's unit; 0: not known. */
+void roofs_judge(Outcome *, const Roof *, const double *best, const Suspect *, int n, double stated);
+
+#endif
