@@ -12,6 +12,7 @@ typedef struct Piece {
     bool stale;     /* below stage 3: the gather has not been started since the last publish */
     void *slot;     /* stage 3 */
     int64_t used;   /* time of the last use, in calls of gather_use */
+    bool attends;   /* an attention has run while it was the bucket used last */
 } Piece;
 
 struct Gather {
@@ -22,6 +23,7 @@ struct Gather {
     bool in_graph; /* a graph gathers, so gather_publish does not */
     int64_t now;   /* calls of gather_use */
     int last, way; /* bucket used last, and whether the numbers rise (backward) or fall */
+    int due;       /* the bucket whose gather starts with the next attention; -1: none */
 };
 
 static Bucket *bucket(const Gather *g, int k) { return &g->registry->buckets[k]; }
@@ -34,7 +36,7 @@ static bool is_dropped(const Gather *g, int k) {
 
 Gather *gather_new(Registry *r, Comm *comm) {
     Gather *g = mem_zero(1, sizeof *g);
-    *g = (Gather){.registry = r, .comm = comm, .way = -1, .last = r->n_buckets};
+    *g = (Gather){.registry = r, .comm = comm, .way = -1, .last = r->n_buckets, .due = -1};
     g->piece = mem_zero((size_t)r->n_buckets, sizeof *g->piece);
     g->slots = (BucketPool){.registry = r, .comm = comm, .what = "gathered parameters"};
     for (int k = 0; k < r->n_buckets; k++) {
@@ -112,6 +114,11 @@ static void ensure(Gather *g, int k) {
     g->piece[k].used = g->now;
 }
 
+static void start_due(Gather *g) {
+    if (g->due >= 0) ensure(g, g->due);
+    g->due = -1;
+}
+
 void gather_use(Gather *g, Param *const *p, int n) {
     g->now++;
     for (int i = 0; i < n; i++) ensure(g, p[i]->bucket);
@@ -119,14 +126,22 @@ void gather_use(Gather *g, Param *const *p, int n) {
     if (!n || !g->registry->layout.data.overlap_values || p[0]->bucket == g->last) return;
     g->way = p[0]->bucket > g->last ? 1 : -1;
     g->last = p[0]->bucket;
-    const int next = g->last + g->way;
-    if (next >= 0 && next < g->registry->n_buckets) ensure(g, next);
+    int next = g->last + g->way;
+    while (next >= 0 && next < g->registry->n_buckets && !bucket(g, next)->trained) next += g->way;
+    if (next >= 0 && next < g->registry->n_buckets) g->due = next;
+    if (!g->registry->layout.data.with_attention || !g->piece[g->last].attends) start_due(g);
+}
+
+void gather_attention(Gather *g) {
+    if (g->last < g->registry->n_buckets) g->piece[g->last].attends = true;
+    start_due(g);
 }
 
 /* ---- all stages ---- */
 
-/* Below stage 3; stage 3 gathers when a bucket is used. */
+/* Below stage 3; stage 3 gathers when a bucket is used. The next use begins a forward. */
 static void set_stale(Gather *g, bool stale) {
+    g->last = g->registry->n_buckets, g->way = g->due = -1;
     for (int k = 0; k < g->registry->n_buckets; k++) {
         if (is_dropped(g, k))
             drop(g, k);
@@ -135,17 +150,23 @@ static void set_stale(Gather *g, bool stale) {
     }
 }
 
-static void start_all(Gather *g) {
-    for (int k = g->registry->n_buckets; k--;) /* in the order of the next forward */
+/* In the order of the next forward. */
+static void start_until(Gather *g, int last) {
+    for (int k = g->registry->n_buckets; k-- > last;)
         if (g->piece[k].stale) start(g, k);
-    if (!g->registry->layout.data.overlap_values) finish_all(g);
+}
+
+static void start_first(Gather *g) {
+    const DataParallel *data = &g->registry->layout.data;
+    start_until(g, data->overlap_values && data->with_attention ? g->registry->n_buckets - 1 : 0);
+    if (!data->overlap_values) finish_all(g);
 }
 
 void gather_publish(Gather *g) {
     finish_all(g);
     registry_round_values(g->registry);
     set_stale(g, true);
-    if (!g->in_graph) start_all(g);
+    if (!g->in_graph) start_first(g);
 }
 
 /* ---- graphs ---- */
@@ -156,8 +177,13 @@ void gather_before_graph(Gather *g) {
     set_stale(g, true);
 }
 
-void gather_begin_graph(Gather *g) { start_all(g); }
-void gather_end_graph(Gather *g) { finish_all(g); }
+void gather_begin_graph(Gather *g) { start_first(g); }
+
+void gather_end_graph(Gather *g) {
+    start_until(g, 0); /* values that the graph has not used */
+    finish_all(g);
+}
+
 void gather_after_graph(Gather *g) { set_stale(g, false); }
 
 size_t gather_bytes(const Gather *g) { return (size_t)g->slots.taken * g->slots.bytes; }

@@ -1,7 +1,8 @@
 /* Gathers the parameter values that ranks share out, for sync.h. Each rank rounds its part from the masters;
  * all ranks have all values before an op reads them. Below stage 3 the gathered values have their place in
  * the registry. At stage 3 a bucket is gathered into a slot when it is used and dropped when the slot is
- * needed again. Slots hold the layer in use and, with overlap_values, the next one. */
+ * needed again. Slots hold the layer in use and, with overlap_values, the next one. Below stage 3 all gathers
+ * start at once or, with `with_attention`, also one bucket ahead. */
 #ifndef ISOTRON_PARAM_GATHER_H
 #define ISOTRON_PARAM_GATHER_H
 
@@ -16,6 +17,8 @@ size_t gather_bytes(const Gather *);
 /* Implement sync_publish and sync_use. */
 void gather_publish(Gather *);
 void gather_use(Gather *, Param *const *, int n);
+/* Starts the gather that waits for the next attention. */
+void gather_attention(Gather *);
 /* Parts of the functions of sync.h that run a step as a graph: before and after the work, and its begin and
  * end. */
 void gather_before_graph(Gather *);

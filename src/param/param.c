@@ -293,14 +293,10 @@ static void zero(Registry *r, Tensor *x) {
     call_run(&OPS[OP_fill], &(Call){.out = {x}, .attr = &attr, .device = r->device});
 }
 
-void registry_zero_grads(Registry *r) {
-    Tensor grads = tensor_make(r->grads, r->gradients, 1, &r->held[FLAT_GRADS]);
-    zero(r, &grads);
-    grads_mark_written(r);
-}
+static void mark_written(Param *p) { p->main_grad.flags |= TENSOR_ACCUM; }
 
 void grads_mark_written(Registry *r) {
-    for (int i = 0; i < r->n; i++) r->params[i]->main_grad.flags |= TENSOR_ACCUM;
+    for (int i = 0; i < r->n; i++) mark_written(r->params[i]);
 }
 
 bool grads_are_unwritten(const Registry *r) {
@@ -310,16 +306,21 @@ bool grads_are_unwritten(const Registry *r) {
 }
 
 /* No gradient is ever written for buffers, nor for the gaps between parameters: these stay 0. */
+void grad_mark_unwritten(Param *p) {
+    if (!(p->spec.flags & PARAM_BUFFER)) p->main_grad.flags &= (uint8_t)~TENSOR_ACCUM;
+}
+
 void grads_mark_unwritten(Registry *r) {
-    for (int i = 0; i < r->n; i++)
-        if (!(r->params[i]->spec.flags & PARAM_BUFFER))
-            r->params[i]->main_grad.flags &= (uint8_t)~TENSOR_ACCUM;
+    for (int i = 0; i < r->n; i++) grad_mark_unwritten(r->params[i]);
+}
+
+void grad_zero_unwritten(Registry *r, Param *p) {
+    if (grad_is_unwritten(&p->main_grad)) zero(r, &p->main_grad);
+    mark_written(p);
 }
 
 void grads_zero_unwritten(Registry *r) {
-    for (int i = 0; i < r->n; i++)
-        if (grad_is_unwritten(&r->params[i]->main_grad)) zero(r, &r->params[i]->main_grad);
-    grads_mark_written(r);
+    for (int i = 0; i < r->n; i++) grad_zero_unwritten(r, r->params[i]);
 }
 
 void registry_snap(Registry *r, FlatBuffer which, int bits) {

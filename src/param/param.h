@@ -49,6 +49,7 @@ typedef struct DataParallel {
     bool overlap_grads;  /* a bucket is summed as soon as its last gradient is complete, else all at the
                             end */
     bool overlap_values; /* values are gathered during the next forward, else before it */
+    bool with_attention; /* both start with the next attention, else between two layers */
     /* BF16 main gradients with BF16 storage: each sum over microbatches, and each rank's part of a sum over
      * ranks (comm.h), is rounded to BF16. */
     bool bf16_grads;
@@ -171,13 +172,14 @@ void registry_init(Registry *, uint64_t seed);
 void registry_round_values(Registry *);
 /* The same for buffers only (PARAM_BUFFER). */
 void registry_round_buffers(Registry *);
-void registry_zero_grads(Registry *);
-/* As registry_zero_grads, for a step that writes each parameter's first gradient: marks all as unwritten,
- * without touching memory. A sum of zeros may then be -0, where adding to 0 gives +0. No norm, update or
+/* Begins a sum of gradients: the first one overwrites. Zeroing the memory and adding to it would give the same, except
+ * for the sign of zeros: a sum of zeros may then be -0, where adding to 0 gives +0. No norm, update or
  * comparison depends on that. */
 void grads_mark_unwritten(Registry *);
+void grad_mark_unwritten(Param *);
 /* Fills main gradients that are still unwritten with zeros. Call it before they are read. */
 void grads_zero_unwritten(Registry *);
+void grad_zero_unwritten(Registry *, Param *);
 /* Whether any is unwritten. grads_mark_written follows a CUDA graph that has written all of them. */
 bool grads_are_unwritten(const Registry *);
 void grads_mark_written(Registry *);

@@ -16,6 +16,8 @@ typedef struct Piece {
     int64_t to_come; /* calls of sync_ready before the bucket's sum can start */
     CommWork *work;
     void *slot;      /* stages 2 and 3: the gradients of the full bucket, while a sweep adds to them */
+    bool at_once;    /* its sum does not wait for an attention, because none has followed before */
+    bool unwritten;  /* stages 2 and 3: no sum has been added to this rank's part of the main gradients */
     int64_t started; /* when the sum started, in number of sums */
 } Piece;
 
@@ -25,9 +27,10 @@ struct Sync {
     Gather *gather;
     Piece *piece; /* [n_buckets] */
     BucketPool slots;
-    int next;        /* the first bucket whose sum has not been started */
+    int next;        /* stages 0 and 1: the first bucket whose sum has not been started */
+    int due;         /* stages 2 and 3: the bucket whose sum starts with the next attention; -1: none */
     int64_t started; /* number of sums */
-    bool finished;   /* this step's sums are done */
+    bool finished;   /* no step is in progress: its sums are done */
     void *message;   /* the gradients that are summed over tensor-parallel ranks */
     int64_t message_elements;
 };
@@ -66,6 +69,10 @@ static void wait(Sync *s, CommWork **work) {
 
 /* ---- stages 2 and 3: memory for a bucket's gradients ---- */
 
+static Tensor flat(const Sync *s, void *data, int64_t n) {
+    return tensor_make(data, s->registry->gradients, 1, &n);
+}
+
 static void show(Sync *s, int k, char *slot) {
     const Bucket *b = bucket(s, k);
     s->piece[k].slot = slot;
@@ -75,8 +82,23 @@ static void show(Sync *s, int k, char *slot) {
     }
 }
 
-static Tensor flat(const Sync *s, void *data, int64_t n) {
-    return tensor_make(data, s->registry->gradients, 1, &n);
+static void zero(Sync *s, Tensor x) {
+    const FillAttr attr = {0};
+    call_run(&OPS[OP_fill], &(Call){.out = {&x}, .attr = &attr, .device = s->registry->device});
+}
+
+/* Takes a slot, whose gradients are unwritten. The gaps between them are summed too, so they must be 0. */
+static void open_slot(Sync *s, int k) {
+    const Bucket *b = bucket(s, k);
+    char *slot = bucket_pool_take(&s->slots);
+    show(s, k, slot);
+    for (int i = b->first; i < b->first + b->n; i++) {
+        Param *p = s->registry->laid[i];
+        const int64_t end = p->offset + p->count,
+                      next = i + 1 < b->first + b->n ? s->registry->laid[i + 1]->offset : b->end;
+        if (next > end) zero(s, flat(s, slot + grad_bytes(s, end - b->begin), next - end));
+        grad_mark_unwritten(p);
+    }
 }
 
 /* Adds the sum of this rank's part to the main gradient. */
@@ -84,7 +106,8 @@ static void absorb(Sync *s, int k) {
     const Bucket *b = bucket(s, k);
     Tensor sum = flat(s, (char *)s->piece[k].slot + grad_bytes(s, b->inner.rank * b->shard), b->shard),
            main = part_of(s, k);
-    main.flags = TENSOR_ACCUM;
+    main.flags = s->piece[k].unwritten ? 0 : TENSOR_ACCUM;
+    s->piece[k].unwritten = false;
     call_run(&OPS[OP_copy], &(Call){.in = {&sum}, .out = {&main}, .device = s->registry->device});
     bucket_pool_give(&s->slots, s->piece[k].slot);
     show(s, k, NULL);
@@ -97,6 +120,7 @@ static void start(Sync *s, int k) {
     Registry *r = s->registry;
     const int64_t n = b->end - b->begin;
     if (!b->trained || b->inner.size == 1) return;
+    for (int i = b->first; i < b->first + b->n; i++) grad_zero_unwritten(r, r->laid[i]);
     char *all =
         is_shared(s, k) ? s->piece[k].slot : registry_slice(r, FLAT_GRADS, r->grads, k, b->begin, n).data;
     s->piece[k].started = ++s->started;
@@ -134,18 +158,37 @@ static bool finish_oldest(Sync *s) {
     return found >= 0;
 }
 
+/* Starts the sum that is due, because of an attention or because none has followed. In the latter case, the bucket's
+ * later sums do not wait for one. */
+static void start_due(Sync *s, bool attention) {
+    const int k = s->due;
+    if (k < 0) return;
+    s->due = -1;
+    s->piece[k].at_once = !attention;
+    start(s, k);
+}
+
 /* Stages 2 and 3: gradients are being added to its slot. */
 static bool is_open(const Sync *s, int k) { return s->piece[k].slot && !is_summing(s, k); }
 
+/* Slots that stay open are additional ones. A sweep adds to tied embeddings first and last, for example. */
+static int slots_wanted(const Sync *s) {
+    int open = 0;
+    for (int k = 0; k < s->registry->n_buckets; k++) open += is_open(s, k) && k != s->due;
+    return SLOTS + open;
+}
+
 void sync_grad(Sync *s, Param *p) {
     const int k = p->bucket;
+    if (k == s->due) start_due(s, false); /* this is the next sweep */
     if (!is_shared(s, k) || is_open(s, k)) return;
     finish(s, k);
-    while (!bucket_pool_can_take(&s->slots, SLOTS) && finish_oldest(s)) continue;
-    show(s, k, bucket_pool_take(&s->slots));
-    const FillAttr zero = {0};
-    Tensor all = flat(s, s->piece[k].slot, bucket(s, k)->end - bucket(s, k)->begin);
-    call_run(&OPS[OP_fill], &(Call){.out = {&all}, .attr = &zero, .device = s->registry->device});
+    while (!bucket_pool_can_take(&s->slots, slots_wanted(s))) {
+        if (finish_oldest(s)) continue;
+        if (s->due < 0) break;
+        start_due(s, false);
+    }
+    open_slot(s, k);
 }
 
 /* Starts sums in the order of the buckets, regardless of the order in which they become ready, so that the
@@ -160,16 +203,26 @@ static void start_until(Sync *s, bool all) {
 
 void sync_ready(Sync *s, Param *p) {
     const int k = p->bucket;
-    const bool overlap = s->registry->layout.data.overlap_grads;
+    const DataParallel *data = &s->registry->layout.data;
+    const bool waits = data->overlap_grads && data->with_attention && !s->piece[k].at_once;
     s->piece[k].to_come--;
     if (!is_shared(s, k)) {
-        if (overlap) start_until(s, false);
+        if (data->overlap_grads && !waits) start_until(s, false);
     } else if (s->piece[k].to_come == 0) {
         s->piece[k].to_come = bucket(s, k)->n;
         if (!is_open(s, k)) return; /* this sweep's gradients came before, and are summed */
-        start(s, k);
-        if (!overlap) finish(s, k);
+        start_due(s, false);
+        s->due = k;
+        if (!waits) start_due(s, false);
+        if (!data->overlap_grads) finish(s, k);
     }
+}
+
+void sync_attention(Sync *s) {
+    const DataParallel *data = &s->registry->layout.data;
+    if (!data->with_attention) return;
+    if (data->overlap_grads && !s->finished) start_until(s, false), start_due(s, true);
+    gather_attention(s->gather);
 }
 
 /* ---- later sums ---- */
@@ -315,21 +368,29 @@ static int64_t calls_of_a_pass(const Sync *s, int k) {
 }
 
 void sync_begin(Sync *s, int64_t passes) {
-    registry_zero_grads(s->registry);
     s->finished = false;
     s->next = 0;
-    for (int k = 0; k < s->registry->n_buckets; k++)
-        s->piece[k].to_come = is_shared(s, k) ? bucket(s, k)->n : passes * calls_of_a_pass(s, k);
+    for (int k = 0; k < s->registry->n_buckets; k++) {
+        const Bucket *b = bucket(s, k);
+        const bool shared = s->piece[k].unwritten = is_shared(s, k);
+        s->piece[k].to_come = shared ? b->n : passes * calls_of_a_pass(s, k);
+        for (int i = b->first; i < b->first + b->n && !shared; i++) grad_mark_unwritten(s->registry->laid[i]);
+    }
 }
 
 void sync_finish(Sync *s) {
     const int n = s->registry->n_buckets;
     if (s->finished) return;
     s->finished = true;
+    for (int k = s->next; k < n; k++) s->piece[k].at_once |= !is_shared(s, k);
     start_until(s, true);
+    start_due(s, false);
     for (int k = 0; k < n; k++)
         if (is_open(s, k)) start(s, k); /* one of its parameters had no gradient */
-    for (int k = 0; k < n; k++) finish(s, k);
+    for (int k = 0; k < n; k++) {
+        finish(s, k);
+        if (s->piece[k].unwritten) zero(s, part_of(s, k));
+    }
     over_instances(s);
     over_copies(s);
     over_tensor_ranks(s, AXIS_TP);
@@ -354,6 +415,7 @@ void sync_replay(Sync *s, DeviceRecording *r, void (*work)(void *arg), void *arg
     gather_before_graph(s->gather);
     device_replay(s->registry->device, r, graph_work, &(GraphWork){s, work, arg});
     gather_after_graph(s->gather);
+    grads_mark_written(s->registry);
     s->finished = true;
     if (r->graph) sync_launched(s, "a step's CUDA graph");
 }
@@ -384,7 +446,7 @@ Sync *sync_new(Registry *r, Comm *comm) {
     if (r->device->kind == DEVICE_NULL) comm = NULL;
     CHECK(comm || r->layout.mesh.world == 1 || r->device->kind == DEVICE_NULL,
           "%d ranks without a way to talk", r->layout.mesh.world);
-    *s = (Sync){.registry = r, .comm = comm, .gather = gather_new(r, comm)};
+    *s = (Sync){.registry = r, .comm = comm, .gather = gather_new(r, comm), .due = -1, .finished = true};
     s->piece = mem_zero((size_t)r->n_buckets, sizeof *s->piece);
     s->slots = (BucketPool){.registry = r, .comm = comm, .what = "gradients of a bucket"};
     for (int k = 0; k < r->n_buckets; k++) {

@@ -15,7 +15,7 @@
  *
  * All ranks of the world call the same functions in the same order. A step:
  *
- *     sync_begin(s, passes)          zeroes the main gradients
+ *     sync_begin(s, passes)          marks the main gradients as unwritten (param.h)
  *     forward and backward sweeps    the tape calls sync_use, sync_grad, sync_ready (RunContext.sync)
  *     sync_finish(s)                 main gradients are sums
  *     optim_step                     norm, clip, update of the shard, sync_publish */
@@ -56,6 +56,8 @@ void sync_publish(Sync *);
 
 /* Call it before ops read the values of these parameters. They are available until the next sync_use. */
 void sync_use(Sync *, Param *const *, int n);
+/* Call it before an attention. With `with_attention`, operations that are due start now. */
+void sync_attention(Sync *);
 /* Call it before an op adds to the main gradient, in a backward sweep or early in the forward. The gradient
  * has memory until sync_ready. */
 void sync_grad(Sync *, Param *);

@@ -345,9 +345,15 @@ static void use_parameters(Tape *t, const Call *call) {
     if (n) sync_use(t->context->sync, used, n);
 }
 
+static bool is_attention(const OpDef *op) {
+    return op == &OPS[OP_attention] || op == &OPS[OP_attention_grad] || op == &OPS[OP_attention_unfused] ||
+           op == &OPS[OP_attention_unfused_grad];
+}
+
 void tape_call(Tape *t, const OpDef *op, Call call) {
     call.device = t->context->device;
     if (t->context->sync) use_parameters(t, &call);
+    if (t->context->sync && is_attention(op)) sync_attention(t->context->sync);
     call_run(op, &call);
     ran(t, op, &call);
 }

@@ -69,6 +69,7 @@ static DataParallel data_parallel(const Config *c, int ranks) {
                       .num_buckets = (int)i64_or(c->ddp_num_buckets, 0),
                       .overlap_grads = c->overlap_grad_reduce,
                       .overlap_values = c->overlap_param_gather,
+                      .with_attention = c->overlap_with_attention,
                       .bf16_grads = config_bf16_grads(c)};
     if (i64_is_set(c->ddp_bucket_size))
         d.bucket_size = c->ddp_bucket_size;

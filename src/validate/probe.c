@@ -226,11 +226,11 @@ static Record *add_backward(Log *log, const Record *of, RecordKind kind, int whi
 static void on_plays(Log *log, const OpDef *op, const Call *call, Need need) {
     const Record *y = output_of(log, op, call);
     for (int i = 0; i < CALL_IN && need & NEED_DW; i++) {
-        if (!is_parameter(call->in[i]) || !call->in[i]->grad->data || i >= OPERANDS) continue;
+        if (!is_parameter(call->in[i]) || i >= OPERANDS) continue;
         const Tensor *grad = call->in[i]->grad;
         const int64_t n = tensor_count(grad);
         log->before[i] = mem_grow(log->before[i], (size_t)n, sizeof **log->before);
-        if (grad_is_unwritten(grad)) {
+        if (!grad->data || grad_is_unwritten(grad)) {
             memset(log->before[i], 0, (size_t)n * sizeof **log->before);
             continue;
         }

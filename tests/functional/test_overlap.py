@@ -12,6 +12,7 @@ RECOMPUTED = "--recompute-granularity full --recompute-method uniform --recomput
 TWO = "--interleaved-microbatches 2"
 KEPT = "--keep-gathered-inputs"
 MIXED = "--interleave-forward-backward"
+ATTENTION = "--overlap-with-attention"
 UNTIED = "--untie-embeddings-and-output-weights"
 CASES = [  # layout, the switch that turns overlap off, the one that turns it on
     (PP, "--no-overlap-p2p-communication", ""),
@@ -34,6 +35,11 @@ CASES = [  # layout, the switch that turns overlap off, the one that turns it on
     ("--use-distributed-optimizer --ddp-num-buckets 3", "", "--overlap-grad-reduce --overlap-param-gather"),
     ("--use-megatron-fsdp", "", "--overlap-grad-reduce --overlap-param-gather"),
     ("--use-megatron-fsdp --num-distributed-optimizer-instances 2 --ranks 4", "", "--overlap-grad-reduce --overlap-param-gather"),
+    (f"--ddp-num-buckets 3 {RECOMPUTED}", "", f"--overlap-grad-reduce {ATTENTION}"),
+    ("--use-distributed-optimizer --ddp-num-buckets 3", "", f"--overlap-grad-reduce --overlap-param-gather {ATTENTION}"),
+    ("--use-megatron-fsdp --num-layers 4", "", f"--overlap-grad-reduce --overlap-param-gather {ATTENTION}"),
+    (f"{PP} --pipeline-schedule zero-bubble --use-megatron-fsdp --data-parallel-sharding-strategy optim_grads --ranks 4", "",
+     f"--overlap-grad-reduce --overlap-param-gather {ATTENTION}"),
     # Tied embeddings have two gradients a microbatch, whose order changes: the exact lane does not depend on it.
     (f"{TP} --lane exact", "", TWO),
     (f"{TP} {UNTIED}", "", TWO),

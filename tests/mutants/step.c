@@ -55,8 +55,8 @@ HOOK(void, sync_begin, Sync *s, int64_t passes) {
     __real_sync_begin(s, mutant_is(M_summed_too_early) && passes > 1 ? passes - 1 : passes);
 }
 
-HOOK(void, registry_zero_grads, Registry *r) {
-    if (!mutant_is(M_gradient_of_last_step) || mutant_place()->step != 2) __real_registry_zero_grads(r);
+HOOK(void, grad_mark_unwritten, Param *p) {
+    if (!mutant_is(M_gradient_of_last_step) || mutant_place()->step != 2) __real_grad_mark_unwritten(p);
 }
 
 /* ---- parameters ---- */

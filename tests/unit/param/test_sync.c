@@ -10,6 +10,7 @@
 #include "base/hash.h"
 #include "base/mem.h"
 #include "base/philox.h"
+#include "comm/transport.h"
 #include "param/bucket.h"
 #include "param/sync.h"
 
@@ -189,9 +190,12 @@ static void sweep(Sync *s, const World *w, Registry *r, const DataParallel *d, i
         Param *p = r->params[pass % 2 ? k : r->n - 1 - k]; /* not always in the order of the buckets */
         if (p->spec.flags & PARAM_BUFFER) continue;
         sync_grad(s, p);
+        if (grad_is_unwritten(&p->main_grad)) memset(p->main_grad.data, 0, tensor_bytes(&p->main_grad));
+        p->main_grad.flags |= TENSOR_ACCUM;
         for (int64_t i = 0; i < p->count; i++)
             add_to(&p->main_grad, i, gradient(&(Sum){w, p, d, r->gradients, i}, r->layout.mesh.rank, pass));
         sync_ready(s, p);
+        if (k % 2) sync_attention(s);
     }
 }
 
@@ -221,6 +225,7 @@ static void check_values(Sync *s, const World *w, Registry *r, Device *device, D
         for (int k = 0; k < r->n; k++) {
             Param *p = r->params[round ? r->n - 1 - k : k], *two[] = {p, r->params[k ? k - 1 : 0]};
             sync_use(s, two, 2);
+            if (k % 2) sync_attention(s);
             for (int j = 0; j < 2; j++) {
                 const Tensor *got = &two[j]->value, *want = &whole->params[two[j]->number]->value;
                 CHECK(!memcmp(got->data, want->data, tensor_bytes(want)),
@@ -253,14 +258,15 @@ static void run_world(void *arg, Comm *comm) {
     const Mesh m = mesh_make(w->ranks, comm_rank(comm), w->size);
     for (int stage = 0; stage < 4; stage++)
         for (int b = 0; b < 4; b++)
-            for (int overlap = 0; overlap < 2; overlap++)
+            for (int overlap = 0; overlap < 3; overlap++) /* 2: with attention */
                 for (int instances = 1; instances < 3; instances++) {
                     DataParallel d = BUCKETS[b];
                     const bool divides =
                         m.size[AXIS_DP] % instances == 0 && m.size[AXIS_EDP] % instances == 0;
                     if (!divides || (instances > 1 && (!stage || !overlap))) continue;
                     d.stage = stage, d.instances = instances;
-                    d.overlap_grads = d.overlap_values = overlap;
+                    d.overlap_grads = d.overlap_values = overlap > 0;
+                    d.with_attention = overlap > 1;
                     step(w, comm, device, d, b == 1 ? BF16 : F64);
                     d.bf16_grads = true;
                     if (b == 2) step(w, comm, device, d, BF16);
@@ -289,6 +295,88 @@ static void sums_and_values_are_what_the_formulas_say(void **state) {
     };
     for (size_t i = 0; i < sizeof WORLDS / sizeof *WORLDS; i++)
         comm_threads(WORLDS[i].ranks, NULL, run_world, (void *)&WORLDS[i]);
+}
+
+/* ---- when operations start ---- */
+
+static int64_t operations(Comm *comm) {
+    pthread_mutex_lock(&comm->recorder.lock);
+    const int64_t n = comm->recorder.count;
+    pthread_mutex_unlock(&comm->recorder.lock);
+    return n;
+}
+
+/* An attention follows all buckets but the last two. */
+static bool is_followed(const Registry *r, int k) { return k + 2 < r->n_buckets; }
+
+/* Sums start with the attention of the next layer or, as soon as a step has shown that none follows, at once. */
+static void sums_wait(Sync *s, Registry *r, Comm *comm, int step) {
+    sync_begin(s, 1);
+    for (int k = 0; k < r->n_buckets; k++) {
+        const int64_t before = operations(comm);
+        for (int i = r->buckets[k].first; i < r->buckets[k].first + r->buckets[k].n; i++) {
+            if (r->laid[i]->spec.flags & PARAM_BUFFER) continue;
+            sync_grad(s, r->laid[i]);
+            sync_ready(s, r->laid[i]);
+        }
+        const int64_t ready = operations(comm) - before;
+        if (is_followed(r, k)) sync_attention(s);
+        const bool follows = is_followed(r, k), sums = r->buckets[k].trained;
+        CHECK(step == 0 || ready == (sums && !follows), "stage %d, bucket %d: %lld sums have started",
+              r->layout.data.stage, k, (long long)ready);
+        CHECK((!follows && step == 0) || operations(comm) - before == sums,
+              "stage %d, bucket %d: %lld sums have started after the attention", r->layout.data.stage, k,
+              (long long)(operations(comm) - before));
+    }
+    sync_finish(s);
+}
+
+/* The gather of the next bucket starts with the attention of this one, or at once if it has none, as a step has shown. */
+static void gathers_wait(Sync *s, Registry *r, Comm *comm, int step) {
+    sync_publish(s);
+    for (int k = r->n_buckets - 1; k > 0; k--) {
+        Param *first = r->laid[r->buckets[k].first];
+        if (!r->buckets[k].trained) continue; /* buffers, which are not sharded */
+        int64_t before = operations(comm);
+        sync_use(s, &first, 1);
+        const bool follows = is_followed(r, k), own = k == r->n_buckets - 1 && r->layout.data.stage == 3;
+        const int64_t used = operations(comm) - before - own;
+        if (follows) sync_attention(s);
+        CHECK(step == 0 || used == !follows, "stage %d, bucket %d: %lld gathers have started",
+              r->layout.data.stage, k, (long long)used);
+        CHECK(operations(comm) - before - own == 1,
+              "stage %d, bucket %d: %lld gathers have started after the attention", r->layout.data.stage, k,
+              (long long)(operations(comm) - before - own));
+    }
+}
+
+static void wait_for_attention(void *arg, Comm *comm) {
+    const World *w = arg;
+    Device *device = device_cpu(1);
+    for (int stage = 0; stage < 4; stage++) {
+        const DataParallel d = {.stage = stage,
+                                .instances = 1,
+                                .bucket_size = stage < 2,
+                                .overlap_grads = true,
+                                .overlap_values = true,
+                                .with_attention = true};
+        Registry *r = registry(w, comm_rank(comm), d, device, F64);
+        Sync *s = sync_new(r, comm);
+        registry_init(r, 7);
+        for (int step = 0; step < 3; step++) {
+            if (stage) gathers_wait(s, r, comm, step);
+            sums_wait(s, r, comm, step);
+        }
+        sync_free(s);
+        registry_free(r);
+    }
+    device_free(device);
+}
+
+static void operations_start_with_attention(void **state) {
+    (void)state;
+    const World w = {"dp2", 2, {1, 1, 0, 1, 1, 1, 0}, false};
+    comm_threads(w.ranks, NULL, wait_for_attention, (void *)&w);
 }
 
 /* ---- the layout ---- */
@@ -350,6 +438,7 @@ static void memory_shrinks_by_the_stage(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sums_and_values_are_what_the_formulas_say),
+        cmocka_unit_test(operations_start_with_attention),
         cmocka_unit_test(shards_cover_the_layout_once),
         cmocka_unit_test(memory_shrinks_by_the_stage),
     };

@@ -306,7 +306,7 @@ static double *gradients_of(const Setup *s, bool added, int64_t *n) {
     const int64_t micro = s->derived.micro_batch_size, passes = s->derived.global_batch_size / micro;
     StepReport report = trainer_begin_step(r);
     spoil_gradients(g);
-    if (added) registry_zero_grads(g);
+    if (added) grads_mark_unwritten(g), grads_zero_unwritten(g);
     for (int64_t i = 0; i < passes; i++) {
         Batch b = batch_of(s, i * micro, micro, false);
         trainer_microbatch(r, &b, passes, &report);
