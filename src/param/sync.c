@@ -119,8 +119,8 @@ static void start(Sync *s, int k) {
     const Bucket *b = bucket(s, k);
     Registry *r = s->registry;
     const int64_t n = b->end - b->begin;
-    if (!b->trained || b->inner.size == 1) return;
     for (int i = b->first; i < b->first + b->n; i++) grad_zero_unwritten(r, r->laid[i]);
+    if (!b->trained || b->inner.size == 1) return;
     char *all =
         is_shared(s, k) ? s->piece[k].slot : registry_slice(r, FLAT_GRADS, r->grads, k, b->begin, n).data;
     s->piece[k].started = ++s->started;

@@ -185,17 +185,40 @@ static void add_to(Tensor *grad, int64_t i, double x) {
     }
 }
 
+/* Gives the parameter memory for a gradient, and zeros if this is the first one of the step. */
+static void begin_gradient(Sync *s, Param *p) {
+    sync_grad(s, p);
+    if (grad_is_unwritten(&p->main_grad)) memset(p->main_grad.data, 0, tensor_bytes(&p->main_grad));
+    p->main_grad.flags |= TENSOR_ACCUM;
+}
+
 static void sweep(Sync *s, const World *w, Registry *r, const DataParallel *d, int pass) {
     for (int k = 0; k < r->n; k++) {
         Param *p = r->params[pass % 2 ? k : r->n - 1 - k]; /* not always in the order of the buckets */
         if (p->spec.flags & PARAM_BUFFER) continue;
-        sync_grad(s, p);
-        if (grad_is_unwritten(&p->main_grad)) memset(p->main_grad.data, 0, tensor_bytes(&p->main_grad));
-        p->main_grad.flags |= TENSOR_ACCUM;
+        begin_gradient(s, p);
         for (int64_t i = 0; i < p->count; i++)
             add_to(&p->main_grad, i, gradient(&(Sum){w, p, d, r->gradients, i}, r->layout.mesh.rank, pass));
         sync_ready(s, p);
         if (k % 2) sync_attention(s);
+    }
+}
+
+static bool is_in_param(const Registry *r, const Bucket *b, int64_t at) {
+    for (int i = b->first; i < b->first + b->n; i++)
+        if (at >= r->laid[i]->offset && at < r->laid[i]->offset + r->laid[i]->count) return true;
+    return false;
+}
+
+/* Norms and updates run over the gaps between parameters, which must stay 0. */
+static void check_gaps(const World *w, const Registry *r) {
+    for (int k = 0; k < r->n_buckets; k++) {
+        const FlatRange *h = &r->ranges[FLAT_GRADS][k];
+        for (int64_t at = h->begin; at < h->end; at++)
+            CHECK(is_in_param(r, &r->buckets[k], at) ||
+                      load(r->grads, r->gradients, registry_place(r, FLAT_GRADS, k, at)) == 0,
+                  "%s, stage %d: element %lld of bucket %d, which is of no parameter, is not 0", w->name,
+                  r->layout.data.stage, (long long)(at - h->begin), k);
     }
 }
 
@@ -213,6 +236,22 @@ static void check_sums(const World *w, const Registry *r, const DataParallel *d)
         }
     }
     CHECK(seen > 0 || d->stage > 0, "nothing is held");
+}
+
+/* A step in which only one parameter has a gradient: the others have 0, not those of the step before. */
+static void check_idle(Sync *s, const World *w, Registry *r) {
+    const char *only = "fc2";
+    sync_begin(s, 1);
+    begin_gradient(s, registry_find(r, only));
+    sync_ready(s, registry_find(r, only));
+    sync_finish(s);
+    for (int k = 0; k < r->n; k++) {
+        const Param *p = r->params[k];
+        const FlatRange part = param_part_held(r, p);
+        for (int64_t e = part.begin; e < part.end && !(p->spec.flags & PARAM_BUFFER); e++)
+            CHECK(load(r->grads, r->gradients, registry_place(r, FLAT_GRADS, p->bucket, e)) == 0,
+                  "%s, stage %d: the gradient of %s is not 0", w->name, r->layout.data.stage, p->spec.name);
+    }
 }
 
 /* Masters are drawn by name and index, so every rank knows what the others hold. */
@@ -244,7 +283,9 @@ static void step(const World *w, Comm *comm, Device *device, DataParallel d, DTy
         for (int pass = 0; pass < PASSES; pass++) sweep(s, w, r, &d, pass);
         sync_finish(s);
         check_sums(w, r, &d);
+        check_gaps(w, r);
     }
+    check_idle(s, w, r);
     check_values(s, w, r, device, storage);
     sync_free(s);
     registry_free(r);

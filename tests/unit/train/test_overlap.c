@@ -52,6 +52,8 @@ static const Claim CLAIMS[] = {
      "param_gather", "linear"},
     {"--use-megatron-fsdp --overlap-param-gather", NULL, COMM_ALL_GATHER, "param_gather", "linear"},
     {"--use-megatron-fsdp --overlap-grad-reduce", NULL, COMM_REDUCE_SCATTER, "grad_sum", "linear_dgrad"},
+    {"--num-layers 4 --use-megatron-fsdp --overlap-grad-reduce", NULL, COMM_REDUCE_SCATTER, "grad_sum",
+     "attention_grad"},
     {"--num-layers 4 --use-megatron-fsdp --overlap-grad-reduce --overlap-with-attention", NULL,
      COMM_REDUCE_SCATTER, "grad_sum", "attention_grad"},
     {"--num-layers 4 --use-megatron-fsdp --overlap-param-gather --overlap-with-attention", NULL,
