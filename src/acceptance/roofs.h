@@ -11,8 +11,8 @@ typedef struct Roof {
     bool on_cpu; /* it is measured there too */
 } Roof;
 
-/* Adds evidence against each of n devices whose best rate is too low. The limits: a copy 70 % of the stated rate and 95 %
- * of the median of the devices, a GEMM 60 % and 90 %. stated: in the roof's unit; 0: not known. */
+/* Adds evidence against each of n devices whose best rate is too low, compared with the stated rate (in the roof's unit;
+ * 0: not known) or with the median of the devices. */
 void roofs_judge(Outcome *, const Roof *, const double *best, const Suspect *, int n, double stated);
 
 #endif

@@ -184,11 +184,10 @@ static Qkv split(Tape *t, const Attention *a, Tensor *qkv) {
     return x;
 }
 
-/* Whether queries and keys, which are adjacent in qkv, are rotated in its memory. Not if a block recomputes them, which
- * needs qkv again, and not in the exact lane, which rounds the gradient of the queries but not that of the keys. */
-static bool rotates_in_place(const Tape *t, const AttentionSpec *p) {
-    return p->rope.dim && !p->qk_norm && !p->recompute && p->groups >= tape_axis(t, AXIS_TP) &&
-           !tape_context(t)->exact;
+/* Whether one call rotates both queries and keys, which are adjacent in qkv. Not in the exact lane, which
+ * rounds the gradient of the queries but not that of the keys. */
+static bool rotates_together(const Tape *t, const AttentionSpec *p) {
+    return p->rope.dim && !p->qk_norm && p->groups >= tape_axis(t, AXIS_TP) && !tape_context(t)->exact;
 }
 
 static RopeAttr rope_attr(const AttentionSpec *p) {
@@ -200,18 +199,24 @@ static Tensor *rotated(Tape *t, const Core *c, Tensor *x) {
                    c->feed->position_ids, rope_attr(c->attention->spec));
 }
 
-static Tensor *rotated_in_place(Tape *t, const Core *c, Tensor *qkv) {
+/* In the memory of qkv, unless a block needs it again to recompute the rotation. */
+static Qkv rotated_together(Tape *t, const Core *c, Tensor *qkv) {
     const AttentionSpec *p = c->attention->spec;
-    const int64_t r = p->heads / p->groups;
-    return op_rope_in_place(t, qkv, p->groups / tape_axis(t, AXIS_TP), r + 2, r + 1,
-                            (Tensor *)&c->attention->rope->cos, (Tensor *)&c->attention->rope->sin,
-                            c->feed->position_ids, rope_attr(p));
+    const int64_t d = p->head_dim, g = p->groups / tape_axis(t, AXIS_TP), r = p->heads / p->groups;
+    if (!p->recompute)
+        return split_groups(t, p,
+                            op_rope_in_place(t, qkv, g, r + 2, r + 1, (Tensor *)&c->attention->rope->cos,
+                                             (Tensor *)&c->attention->rope->sin, c->feed->position_ids,
+                                             rope_attr(p)));
+    Tensor *v = attention_heads(t, qkv, g, r + 2, d, r + 1, 1);
+    Tensor *qk = rotated(t, c, attention_heads(t, qkv, g, r + 2, d, 0, r + 1));
+    return (Qkv){attention_heads(t, qk, g, r + 1, d, 0, r), attention_heads(t, qk, g, r + 1, d, r, 1), v};
 }
 
 /* The inputs of attention: split, normed, rotated. */
 static Qkv prepare(Tape *t, const Core *c, Tensor *qkv) {
     const AttentionSpec *p = c->attention->spec;
-    if (rotates_in_place(t, p)) return split_groups(t, p, rotated_in_place(t, c, qkv));
+    if (rotates_together(t, p)) return rotated_together(t, c, qkv);
     Qkv x = split(t, c->attention, qkv);
     if (p->rope.dim) {
         x.q = rotated(t, c, x.q);

@@ -1,5 +1,5 @@
 /* y[s,b] = w[id[b,s]]. Backward: row v of dw gets the sum of dy over the tokens with id v, in the canonical
- * order of kernels/ops.def. It is added to the main gradient. */
+ * order of kernels/ops.def. dw is written or added to. */
 #include "ops/embedding.h"
 
 #include "kernels/attr.h"

@@ -1,4 +1,4 @@
-/* y = x w_e^T for the rows of each expert e. dx is written or added to, dw is added to the main gradient,
+/* y = x w_e^T for the rows of each expert e. dx and dw are written or added to, dw
  * possibly while the gradients of the rows return to the ranks of their tokens (ops/expert_parallel.c). */
 #include "ops/grouped.h"
 

@@ -1,6 +1,6 @@
 /* y = x w^T + bias: the GEMMs of ops/linear_gemm.h and the communication around them. dbias is summed in the
  * canonical order of kernels/ops.def. If x is an activation that no other op reads, dx is the gradient before
- * that activation. dx is written or added to, dw and dbias are added to the main gradients. */
+ * that activation. dx, dw and dbias are written or added to. */
 #include "ops/linear.h"
 
 #include "base/fault.h"

@@ -1,6 +1,5 @@
 /* y = (x - mean) * rstd * g + bias; formulas in kernels/cpu/norm.c. mean and rstd are kept in the
- * arithmetic's type for the backward. dx is written or added to, dgain and dbias are added to the main
- * gradients. */
+ * arithmetic's type for the backward. dx, dgain and dbias are written or added to. */
 #include "ops/norm.h"
 
 #include "base/fault.h"

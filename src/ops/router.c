@@ -1,5 +1,5 @@
-/* The choice of experts has no gradient; the probabilities of the chosen ones do (kernels/cpu/router.c). dx
- * and dlogits are written or added to, dw is added to the main gradient. */
+/* The choice of experts has no gradient; the probabilities of the chosen ones do (kernels/cpu/router.c). dx,
+ * dlogits and dw are written or added to. */
 #include "ops/router.h"
 
 #include "base/fault.h"

@@ -147,19 +147,18 @@ static void finish(Sync *s, int k) {
     if (is_shared(s, k)) absorb(s, k);
 }
 
-/* Frees the slot of the sum that was started first; false: no sum is running. */
-static bool finish_oldest(Sync *s) {
+/* Frees the slot of the sum that was started first. */
+static void finish_oldest(Sync *s) {
     int found = -1;
     for (int k = 0; k < s->registry->n_buckets; k++)
         if (s->piece[k].slot && is_summing(s, k) &&
             (found < 0 || s->piece[k].started < s->piece[found].started))
             found = k;
-    if (found >= 0) finish(s, found);
-    return found >= 0;
+    CHECK(found >= 0, "no sum of gradients is in progress");
+    finish(s, found);
 }
 
-/* Starts the sum that is due, because of an attention or because none has followed. In the latter case, the bucket's
- * later sums do not wait for one. */
+/* Starts the sum that is due. `attention`: an attention follows. If none does, the bucket's later sums do not wait. */
 static void start_due(Sync *s, bool attention) {
     const int k = s->due;
     if (k < 0) return;
@@ -178,16 +177,16 @@ static int slots_wanted(const Sync *s) {
     return SLOTS + open;
 }
 
+bool sync_is_adding(const Sync *s, const Param *p) {
+    return !is_shared(s, p->bucket) || (is_open(s, p->bucket) && p->bucket != s->due);
+}
+
 void sync_grad(Sync *s, Param *p) {
     const int k = p->bucket;
     if (k == s->due) start_due(s, false); /* this is the next sweep */
     if (!is_shared(s, k) || is_open(s, k)) return;
     finish(s, k);
-    while (!bucket_pool_can_take(&s->slots, slots_wanted(s))) {
-        if (finish_oldest(s)) continue;
-        if (s->due < 0) break;
-        start_due(s, false);
-    }
+    if (!bucket_pool_can_take(&s->slots, slots_wanted(s))) finish_oldest(s);
     open_slot(s, k);
 }
 
@@ -210,7 +209,7 @@ void sync_ready(Sync *s, Param *p) {
         if (data->overlap_grads && !waits) start_until(s, false);
     } else if (s->piece[k].to_come == 0) {
         s->piece[k].to_come = bucket(s, k)->n;
-        if (!is_open(s, k)) return; /* this sweep's gradients came before, and are summed */
+        if (!is_open(s, k) || s->due == k) return; /* this sweep's gradients came before, and are summed */
         start_due(s, false);
         s->due = k;
         if (!waits) start_due(s, false);

@@ -61,6 +61,9 @@ void sync_attention(Sync *);
 /* Call it before an op adds to the main gradient, in a backward sweep or early in the forward. The gradient
  * has memory until sync_ready. */
 void sync_grad(Sync *, Param *);
+/* Whether a gradient that is not unwritten has the sum that the next gradient is added to. False in stages 2 and 3 before
+ * sync_grad, which then gives it other memory. */
+bool sync_is_adding(const Sync *, const Param *);
 /* Call it after the last op of a stage's backward sweep that adds to it. */
 void sync_ready(Sync *, Param *);
 

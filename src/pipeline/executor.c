@@ -44,8 +44,8 @@ struct Executor {
     Slot *slots;          /* those of the schedule, each for a unit: [n_slots, unit] */
     int64_t n_slots;
     Messages received[PIPELINE_WAYS], sent[PIPELINE_WAYS];
-    bool is_open;     /* the channels of the pipeline */
-    bool has_trained; /* so all kernels of a step are loaded */
+    bool is_open;    /* the channels of the pipeline */
+    int64_t trained; /* the most microbatches of a training step so far, whose kernels are loaded */
     bool own_transients;
     int64_t allocations;
     TapeTrace *trace;
@@ -470,8 +470,9 @@ void executor_run(Executor *e, const PipelineSpec *spec, const RankSchedule *sch
     provide(e, schedule, spec->kind == SCHEDULE_ZERO_BUBBLE);
     if (spec->ranks > 1 && !e->is_open && !is_null(e)) open_channels(e);
     /* The first launch of a kernel loads it, which may wait for all work of the GPU. A receive that waits for this
-     * pass's own result, through other ranks, would then wait forever. */
-    const bool overlap = spec->overlap && e->has_trained;
+     * pass's own result, through other ranks, would then wait forever. The first gradients of a step are written by other
+     * kernels than those that later microbatches add with. */
+    const bool overlap = spec->overlap && e->trained >= (n < 2 ? n : 2);
     for (int64_t i = 0; i < schedule->count; i++) {
         const Action *a = &schedule->actions[i];
         if (pipeline_is_pair(spec, schedule, i)) {
@@ -486,5 +487,5 @@ void executor_run(Executor *e, const PipelineSpec *spec, const RankSchedule *sch
     for (int64_t i = 0; i < slot_count(e); i++) tape_end(e->slots[i].tape);
     for (int way = 0; way < PIPELINE_WAYS; way++)
         for (int64_t i = 0; i < e->sent[way].n; i++) message_finish(e, &e->sent[way].at[i]);
-    e->has_trained |= !spec->forward_only;
+    if (!spec->forward_only && n > e->trained) e->trained = n;
 }

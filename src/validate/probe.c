@@ -223,14 +223,20 @@ static Record *add_backward(Log *log, const Record *of, RecordKind kind, int whi
     return probe_add(log, r);
 }
 
-static void on_plays(Log *log, const OpDef *op, const Call *call, Need need) {
+/* Whether the next gradient overwrites the main gradient of w, or gets other memory. */
+static bool begins_sum(const Tape *t, const Tensor *w) {
+    const Sync *sync = tape_context(t)->sync;
+    return grad_is_unwritten(w->grad) || (sync && !sync_is_adding(sync, param_of(w)));
+}
+
+static void on_plays(Log *log, const Tape *t, const OpDef *op, const Call *call, Need need) {
     const Record *y = output_of(log, op, call);
     for (int i = 0; i < CALL_IN && need & NEED_DW; i++) {
         if (!is_parameter(call->in[i]) || i >= OPERANDS) continue;
         const Tensor *grad = call->in[i]->grad;
         const int64_t n = tensor_count(grad);
         log->before[i] = mem_grow(log->before[i], (size_t)n, sizeof **log->before);
-        if (!grad->data || grad_is_unwritten(grad)) {
+        if (begins_sum(t, call->in[i])) {
             memset(log->before[i], 0, (size_t)n * sizeof **log->before);
             continue;
         }
@@ -297,7 +303,7 @@ static void probe(void *arg, const Tape *t, TapePoint point, const OpDef *op, co
     if (point == TAPE_RAN)
         on_ran(log, t, op, call);
     else if (point == TAPE_PLAYS)
-        on_plays(log, op, call, need);
+        on_plays(log, t, op, call, need);
     else
         on_played(log, op, call, need);
 }
@@ -342,6 +348,7 @@ static void add_parameters(Log *log, Trainer *run, RecordKind kind, double scale
         Param *p = r->params[i];
         const FlatRange held = param_part_held(r, p);
         if (kind == RECORD_START) {
+            if (run->sync && run->layout.data.stage < 3) sync_use(run->sync, &p, 1);
             if (p->value.data) add_parameter(log, kind, "parameter", p, &p->value, 0, 1);
         } else if (held.end > held.begin && !(p->spec.flags & PARAM_BUFFER)) {
             Tensor part = registry_slice(r, buffer, kind == RECORD_SUM ? r->grads : r->masters, p->bucket,

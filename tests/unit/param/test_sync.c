@@ -254,6 +254,27 @@ static void check_idle(Sync *s, const World *w, Registry *r) {
     }
 }
 
+/* A bucket that is ready twice in a sweep, because its gradients came early, is summed once. */
+static void check_early(Sync *s, const World *w, Registry *r) {
+    Param *p = registry_find(r, "final_norm");
+    if (!p) return;
+    const Bucket *b = &r->buckets[p->bucket];
+    sync_begin(s, 2);
+    for (int i = b->first; i < b->first + b->n; i++) begin_gradient(s, r->laid[i]);
+    for (int64_t i = 0; i < p->count; i++) add_to(&p->main_grad, i, 1);
+    for (int twice = 0; twice < 2; twice++)
+        for (int i = b->first; i < b->first + b->n; i++) sync_ready(s, r->laid[i]);
+    sync_finish(s);
+    const Group all = replicas(&(Sum){.world = w, .param = p}, r->layout.mesh.rank);
+    const double ranks = all.size * (r->layout.sequence_parallel ? r->layout.mesh.size[AXIS_TP] : 1);
+    const FlatRange part = param_part_held(r, p);
+    for (int64_t e = part.begin; e < part.end; e++) {
+        const double got = load(r->grads, r->gradients, registry_place(r, FLAT_GRADS, p->bucket, e));
+        CHECK(got == ranks, "%s, stage %d: a sum of %g ranks is %g", w->name, r->layout.data.stage, ranks,
+              got);
+    }
+}
+
 /* Masters are drawn by name and index, so every rank knows what the others hold. */
 static void check_values(Sync *s, const World *w, Registry *r, Device *device, DType storage) {
     Registry *whole = registry(w, r->layout.mesh.rank, (DataParallel){0}, device, storage);
@@ -286,6 +307,7 @@ static void step(const World *w, Comm *comm, Device *device, DataParallel d, DTy
         check_gaps(w, r);
     }
     check_idle(s, w, r);
+    check_early(s, w, r);
     check_values(s, w, r, device, storage);
     sync_free(s);
     registry_free(r);

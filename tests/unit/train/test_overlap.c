@@ -54,10 +54,6 @@ static const Claim CLAIMS[] = {
     {"--use-megatron-fsdp --overlap-grad-reduce", NULL, COMM_REDUCE_SCATTER, "grad_sum", "linear_dgrad"},
     {"--num-layers 4 --use-megatron-fsdp --overlap-grad-reduce", NULL, COMM_REDUCE_SCATTER, "grad_sum",
      "attention_grad"},
-    {"--num-layers 4 --use-megatron-fsdp --overlap-grad-reduce --overlap-with-attention", NULL,
-     COMM_REDUCE_SCATTER, "grad_sum", "attention_grad"},
-    {"--num-layers 4 --use-megatron-fsdp --overlap-param-gather --overlap-with-attention", NULL,
-     COMM_ALL_GATHER, "param_gather", "attention"},
 };
 
 typedef struct Watch {
@@ -219,9 +215,96 @@ static void forwards_run_between_backwards(void **state) {
     }
 }
 
+/* The order of starts and ops on a rank: s sum of gradients, g gather of parameters, f attention, b its gradient, x other
+ * ops. */
+typedef struct Starts {
+    Str order;
+    Comm *comm;
+    int64_t seen; /* records of the flight recorder */
+} Starts;
+
+static void note_starts(void *arg, const OpDef *op, const Call *call) {
+    Starts *s = arg;
+    CommRecorder *r = &s->comm->recorder;
+    (void)call;
+    pthread_mutex_lock(&r->lock);
+    for (; s->seen < r->count; s->seen++) {
+        const char *site = r->ring[s->seen % COMM_RECORDS].facts.site;
+        if (!strcmp(site, "grad_sum")) str_puts(&s->order, "s");
+        if (!strcmp(site, "param_gather")) str_puts(&s->order, "g");
+    }
+    pthread_mutex_unlock(&r->lock);
+    str_puts(&s->order, !strcmp(op->name, "attention")        ? "f"
+                        : !strcmp(op->name, "attention_grad") ? "b"
+                                                              : "x");
+}
+
+typedef struct StartsRun {
+    const Setup *setup;
+    Starts rank[RANKS];
+} StartsRun;
+
+static void train_and_note_starts(void *arg, Comm *comm) {
+    StartsRun *run = arg;
+    Starts *s = &run->rank[comm_rank(comm)];
+    s->comm = comm;
+    Trainer *r = trainer_new(&run->setup->config, &run->setup->derived, NULL, comm, NULL);
+    registry_init(r->model->registry, r->context.seed);
+    trainer_publish(r);
+    executor_trace(r->executor, note_starts, s);
+    for (int step = 0; step < 2; step++) rank_step(run->setup, r);
+    trainer_free(r);
+}
+
+/* How many of these starts the op follows directly. */
+static int64_t starts_before(const char *order, char start, char op) {
+    int64_t n = 0;
+    for (const char *at = order; *at; at++) n += *at == start && at[strspn(at, "sg")] == op;
+    return n;
+}
+
+typedef struct Together {
+    int64_t sums, gathers; /* that start with an attention, on both ranks in two steps */
+} Together;
+
+static Together starts_with_attention(const char *layout, int layers, const char *more) {
+    StartsRun run = {.setup =
+                         setup_new("--ranks %d --cpu-threads 1 --micro-batch-size 1 --global-batch-size 8 "
+                                   "--num-layers %d %s --overlap-grad-reduce --overlap-param-gather %s",
+                                   RANKS, layers, layout, more)};
+    Together t = {0};
+    comm_threads(RANKS, NULL, train_and_note_starts, &run);
+    for (int rank = 0; rank < RANKS; rank++) {
+        const char *order = run.rank[rank].order.s;
+        t.sums += starts_before(order, 's', 'b');
+        t.gathers += starts_before(order, 'g', 'f') + starts_before(order, 'g', 'b');
+        str_free(&run.rank[rank].order);
+    }
+    print_message("%s %s: %lld sums and %lld gathers start with an attention\n", layout, more,
+                  (long long)t.sums, (long long)t.gathers);
+    setup_free((Setup *)run.setup);
+    return t;
+}
+
+static void data_parallelism_starts_with_attention(void **state) {
+    (void)state;
+    enum { LAYERS = 4, SWEEPS = 2 * RANKS * 4 };
+    static const char *const WAITS = "--overlap-with-attention";
+    const Together now = starts_with_attention("--use-megatron-fsdp", LAYERS, ""),
+                   then = starts_with_attention("--use-megatron-fsdp", LAYERS, WAITS);
+    assert_true(now.sums == 0 && now.gathers == 0);
+    assert_true(then.sums >= SWEEPS * (LAYERS - 1) && then.gathers >= SWEEPS * (LAYERS - 1));
+    /* A bucket may end in the middle of a layer, with the attention's projection. */
+    static const char ZERO1[] = "--use-distributed-optimizer --ddp-num-buckets 5";
+    const Together early = starts_with_attention(ZERO1, LAYERS, ""),
+                   late = starts_with_attention(ZERO1, LAYERS, WAITS);
+    assert_true(late.gathers > early.gathers && late.sums > early.sums);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(operations_run_behind_ops),
                                        cmocka_unit_test(both_microbatches_hide_operations),
-                                       cmocka_unit_test(forwards_run_between_backwards)};
+                                       cmocka_unit_test(forwards_run_between_backwards),
+                                       cmocka_unit_test(data_parallelism_starts_with_attention)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
