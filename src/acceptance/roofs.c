@@ -51,7 +51,7 @@ void roofs_judge(Outcome *out, const Roof *roof, const double *best, const Suspe
     for (int i = 0; i < n; i++) {
         if (best[i] < of_siblings * median)
             outcome_add(out, ACCEPT_DEGRADED, suspect[i].s,
-                        "%s: %.0f %s, %.0f %% below the median of its siblings", roof->name, best[i],
+                        "%s: %.0f %s, %.0f %% below the median of all devices", roof->name, best[i],
                         roof->unit, 100 * (1 - best[i] / median));
         if (best[i] < least * stated)
             outcome_add(out, ACCEPT_DEGRADED, suspect[i].s, "%s: %.0f %s, %.0f %% of the stated %.0f",

@@ -8,11 +8,11 @@ typedef struct Roof {
     const char *name, *unit;
     DType type;  /* of a GEMM */
     bool copy;   /* else a GEMM */
-    bool on_cpu; /* it is measured there too */
+    bool on_cpu; /* also measured on a CPU */
 } Roof;
 
-/* Adds evidence against each of n devices whose best rate is too low, compared with the stated rate (in the roof's unit;
- * 0: not known) or with the median of the devices. */
+/* Adds evidence against each of the n devices whose best rate is too low compared with the median of the n devices or
+ * with `stated`, the vendor's rate in the roof's unit (0: not known). */
 void roofs_judge(Outcome *, const Roof *, const double *best, const Suspect *, int n, double stated);
 
 #endif

@@ -199,7 +199,7 @@ static Tensor *rotated(Tape *t, const Core *c, Tensor *x) {
                    c->feed->position_ids, rope_attr(c->attention->spec));
 }
 
-/* In the memory of qkv, unless a block needs it again to recompute the rotation. */
+/* Rotates in place, unless the backward needs qkv again to recompute the rotation. */
 static Qkv rotated_together(Tape *t, const Core *c, Tensor *qkv) {
     const AttentionSpec *p = c->attention->spec;
     const int64_t d = p->head_dim, g = p->groups / tape_axis(t, AXIS_TP), r = p->heads / p->groups;

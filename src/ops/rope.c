@@ -61,7 +61,7 @@ static void in_place_backward(Tape *t, const Node *n, Need need) {
     if (!(need & NEED_DX)) return;
     InPlaceAttr back = *(const InPlaceAttr *)n->call.attr;
     Tensor *g = tape_grad(t, n->call.out[0]);
-    CHECK(g->refs == 1, "rope in place: another op reads the gradient too");
+    CHECK(g->refs == 1, "rope in place: the gradient is shared with another tensor");
     back.rope.inverse = !back.rope.inverse;
     rotate(t, g, &n->call.in[1], &back);
     tape_grad_share(t, n->call.in[0], g, need);

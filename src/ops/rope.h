@@ -8,8 +8,8 @@
 /* x [s,b,g,r,d], may be strided; cos and sin [positions,dim/2] in the arithmetic's type; position I64 [b,s]
  * -> contiguous, same shape. */
 Tensor *op_rope(Tape *, Tensor *x_sbgrd, Tensor *cos, Tensor *sin, Tensor *position_bs, RopeAttr);
-/* The same for the first n of every `all` heads of x [s,b,groups*all*d], in its own memory: no other op may read x, now or
- * in a backward. The gradient is rotated in its own memory too. */
+/* Rotates the first n of every `all` heads of x [s,b,groups*all*d] in place. No other op may read x, in the forward or
+ * in a backward. The backward rotates the gradient in place too. */
 Tensor *op_rope_in_place(Tape *, Tensor *x_sbw, int64_t groups, int64_t all, int64_t n, Tensor *cos,
                          Tensor *sin, Tensor *position_bs, RopeAttr);
 

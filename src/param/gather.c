@@ -12,7 +12,7 @@ typedef struct Piece {
     bool stale;     /* below stage 3: the gather has not been started since the last publish */
     void *slot;     /* stage 3 */
     int64_t used;   /* time of the last use, in calls of gather_use */
-    bool attends;   /* an attention has run while it was the bucket used last */
+    bool attends;   /* an attention has run while this was the last used bucket */
 } Piece;
 
 struct Gather {
@@ -139,7 +139,7 @@ void gather_attention(Gather *g) {
 
 /* ---- all stages ---- */
 
-/* Below stage 3; stage 3 gathers when a bucket is used. The next use begins a forward. */
+/* Sets `stale` below stage 3, and drops the buckets of stage 3. The next use begins a forward. */
 static void set_stale(Gather *g, bool stale) {
     g->last = g->registry->n_buckets, g->way = g->due = -1;
     for (int k = 0; k < g->registry->n_buckets; k++) {
@@ -150,7 +150,7 @@ static void set_stale(Gather *g, bool stale) {
     }
 }
 
-/* In the order of the next forward. */
+/* Starts the stale gathers of buckets from the end down to `last`: the order of the next forward. */
 static void start_until(Gather *g, int last) {
     for (int k = g->registry->n_buckets; k-- > last;)
         if (g->piece[k].stale) start(g, k);

@@ -1,8 +1,9 @@
 /* Gathers the parameter values that ranks share out, for sync.h. Each rank rounds its part from the masters;
  * all ranks have all values before an op reads them. Below stage 3 the gathered values have their place in
  * the registry. At stage 3 a bucket is gathered into a slot when it is used and dropped when the slot is
- * needed again. Slots hold the layer in use and, with overlap_values, the next one. Below stage 3 all gathers
- * start at once or, with `with_attention`, also one bucket ahead. */
+ * needed again. Slots hold the layer in use and, with overlap_values, the next one. Below stage 3, all gathers
+ * start together after an update. With overlap_values and with_attention, only the first one does, and each
+ * later one starts one bucket ahead. */
 #ifndef ISOTRON_PARAM_GATHER_H
 #define ISOTRON_PARAM_GATHER_H
 

@@ -305,7 +305,7 @@ bool grads_are_unwritten(const Registry *r) {
     return false;
 }
 
-/* No gradient is ever written for buffers, nor for the gaps between parameters: these stay 0. */
+/* Buffers, and the gaps between parameters in the flat buffer, get no gradient: they stay 0. */
 void grad_mark_unwritten(Param *p) {
     if (!(p->spec.flags & PARAM_BUFFER)) p->main_grad.flags &= (uint8_t)~TENSOR_ACCUM;
 }

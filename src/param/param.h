@@ -49,7 +49,7 @@ typedef struct DataParallel {
     bool overlap_grads;  /* a bucket is summed as soon as its last gradient is complete, else all at the
                             end */
     bool overlap_values; /* values are gathered during the next forward, else before it */
-    bool with_attention; /* both start with the next attention, else between two layers */
+    bool with_attention; /* both start with the next attention, else as soon as possible */
     /* BF16 main gradients with BF16 storage: each sum over microbatches, and each rank's part of a sum over
      * ranks (comm.h), is rounded to BF16. */
     bool bf16_grads;
@@ -172,9 +172,8 @@ void registry_init(Registry *, uint64_t seed);
 void registry_round_values(Registry *);
 /* The same for buffers only (PARAM_BUFFER). */
 void registry_round_buffers(Registry *);
-/* Begins a sum of gradients: the first one overwrites. Zeroing the memory and adding to it would give the same, except
- * for the sign of zeros: a sum of zeros may then be -0, where adding to 0 gives +0. No norm, update or
- * comparison depends on that. */
+/* Marks main gradients as unwritten: the first gradient overwrites them. The result equals that of zeroing and adding,
+ * except that a sum of zeros may be -0 instead of +0. No norm, update or comparison depends on that. */
 void grads_mark_unwritten(Registry *);
 void grad_mark_unwritten(Param *);
 /* Fills main gradients that are still unwritten with zeros. Call it before they are read. */

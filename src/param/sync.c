@@ -16,7 +16,7 @@ typedef struct Piece {
     int64_t to_come; /* calls of sync_ready before the bucket's sum can start */
     CommWork *work;
     void *slot;      /* stages 2 and 3: the gradients of the full bucket, while a sweep adds to them */
-    bool at_once;    /* its sum does not wait for an attention, because none has followed before */
+    bool at_once;    /* its sum does not wait: no attention followed it in an earlier sweep */
     bool unwritten;  /* stages 2 and 3: no sum has been added to this rank's part of the main gradients */
     int64_t started; /* when the sum started, in number of sums */
 } Piece;
@@ -30,7 +30,7 @@ struct Sync {
     int next;        /* stages 0 and 1: the first bucket whose sum has not been started */
     int due;         /* stages 2 and 3: the bucket whose sum starts with the next attention; -1: none */
     int64_t started; /* number of sums */
-    bool finished;   /* no step is in progress: its sums are done */
+    bool finished;   /* no step is in progress, or all of its sums are complete */
     void *message;   /* the gradients that are summed over tensor-parallel ranks */
     int64_t message_elements;
 };
@@ -87,7 +87,7 @@ static void zero(Sync *s, Tensor x) {
     call_run(&OPS[OP_fill], &(Call){.out = {&x}, .attr = &attr, .device = s->registry->device});
 }
 
-/* Takes a slot, whose gradients are unwritten. The gaps between them are summed too, so they must be 0. */
+/* Takes a slot and marks its gradients as unwritten. The sum includes the gaps between parameters, so zeroes them. */
 static void open_slot(Sync *s, int k) {
     const Bucket *b = bucket(s, k);
     char *slot = bucket_pool_take(&s->slots);
@@ -158,7 +158,7 @@ static void finish_oldest(Sync *s) {
     finish(s, found);
 }
 
-/* Starts the sum that is due. `attention`: an attention follows. If none does, the bucket's later sums do not wait. */
+/* Starts the sum that is due. `attention`: one follows. If not, later sums of the bucket start at once. */
 static void start_due(Sync *s, bool attention) {
     const int k = s->due;
     if (k < 0) return;
@@ -170,7 +170,7 @@ static void start_due(Sync *s, bool attention) {
 /* Stages 2 and 3: gradients are being added to its slot. */
 static bool is_open(const Sync *s, int k) { return s->piece[k].slot && !is_summing(s, k); }
 
-/* Slots that stay open are additional ones. A sweep adds to tied embeddings first and last, for example. */
+/* Every slot that stays open needs one more. For example, a sweep adds to tied embeddings at its start and its end. */
 static int slots_wanted(const Sync *s) {
     int open = 0;
     for (int k = 0; k < s->registry->n_buckets; k++) open += is_open(s, k) && k != s->due;
@@ -183,7 +183,7 @@ bool sync_is_adding(const Sync *s, const Param *p) {
 
 void sync_grad(Sync *s, Param *p) {
     const int k = p->bucket;
-    if (k == s->due) start_due(s, false); /* this is the next sweep */
+    if (k == s->due) start_due(s, false); /* the gradient belongs to the next sweep */
     if (!is_shared(s, k) || is_open(s, k)) return;
     finish(s, k);
     if (!bucket_pool_can_take(&s->slots, slots_wanted(s))) finish_oldest(s);
@@ -209,7 +209,7 @@ void sync_ready(Sync *s, Param *p) {
         if (data->overlap_grads && !waits) start_until(s, false);
     } else if (s->piece[k].to_come == 0) {
         s->piece[k].to_come = bucket(s, k)->n;
-        if (!is_open(s, k) || s->due == k) return; /* this sweep's gradients came before, and are summed */
+        if (!is_open(s, k) || s->due == k) return; /* the sum of this sweep has started or is due */
         start_due(s, false);
         s->due = k;
         if (!waits) start_due(s, false);

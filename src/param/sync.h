@@ -16,7 +16,7 @@
  * All ranks of the world call the same functions in the same order. A step:
  *
  *     sync_begin(s, passes)          marks the main gradients as unwritten (param.h)
- *     forward and backward sweeps    the tape calls sync_use, sync_grad, sync_ready (RunContext.sync)
+ *     forward and backward sweeps    the tape calls sync_use, sync_attention, sync_grad, sync_ready
  *     sync_finish(s)                 main gradients are sums
  *     optim_step                     norm, clip, update of the shard, sync_publish */
 #ifndef ISOTRON_PARAM_SYNC_H
@@ -56,13 +56,13 @@ void sync_publish(Sync *);
 
 /* Call it before ops read the values of these parameters. They are available until the next sync_use. */
 void sync_use(Sync *, Param *const *, int n);
-/* Call it before an attention. With `with_attention`, operations that are due start now. */
+/* Call it before an attention. With `with_attention`, it starts the sums and gathers that are due. */
 void sync_attention(Sync *);
-/* Call it before an op adds to the main gradient, in a backward sweep or early in the forward. The gradient
+/* Call it before an op writes or adds to the main gradient, in a backward sweep or early in the forward. The gradient
  * has memory until sync_ready. */
 void sync_grad(Sync *, Param *);
-/* Whether a gradient that is not unwritten has the sum that the next gradient is added to. False in stages 2 and 3 before
- * sync_grad, which then gives it other memory. */
+/* Whether the next gradient belongs to the sum in the current memory of the main gradient. False in stages 2 and 3 if
+ * sync_grad will provide new memory. See also grad_is_unwritten. */
 bool sync_is_adding(const Sync *, const Param *);
 /* Call it after the last op of a stage's backward sweep that adds to it. */
 void sync_ready(Sync *, Param *);

@@ -45,7 +45,7 @@ struct Executor {
     int64_t n_slots;
     Messages received[PIPELINE_WAYS], sent[PIPELINE_WAYS];
     bool is_open;    /* the channels of the pipeline */
-    int64_t trained; /* the most microbatches of a training step so far, whose kernels are loaded */
+    int64_t trained; /* most microbatches in any training step so far; their kernels are loaded */
     bool own_transients;
     int64_t allocations;
     TapeTrace *trace;
@@ -470,8 +470,8 @@ void executor_run(Executor *e, const PipelineSpec *spec, const RankSchedule *sch
     provide(e, schedule, spec->kind == SCHEDULE_ZERO_BUBBLE);
     if (spec->ranks > 1 && !e->is_open && !is_null(e)) open_channels(e);
     /* The first launch of a kernel loads it, which may wait for all work of the GPU. A receive that waits for this
-     * pass's own result, through other ranks, would then wait forever. The first gradients of a step are written by other
-     * kernels than those that later microbatches add with. */
+     * pass's own result, through other ranks, would then wait forever. Different kernels write the first gradient of a
+     * step and add the later ones, so a step of two microbatches is needed to load both. */
     const bool overlap = spec->overlap && e->trained >= (n < 2 ? n : 2);
     for (int64_t i = 0; i < schedule->count; i++) {
         const Action *a = &schedule->actions[i];

@@ -245,7 +245,7 @@ static Tensor *view_grad(Tape *t, Tensor *x) {
 
 static bool is_parameter(const Tensor *x) { return x && x->grad && x->grad->flags & TENSOR_MAIN_GRAD; }
 
-/* Only one bucket of gradients is added to at a time (param/sync.h). */
+/* Finishes a postponed gradient of another bucket, so that its sum can start (param/sync.h). */
 static void end_bucket(Tape *t, const Param *next) {
     for (int i = 0; t->postponed.run && i < CALL_IN; i++) {
         const Tensor *x = t->postponed.call.in[i];
@@ -253,7 +253,7 @@ static void end_bucket(Tape *t, const Param *next) {
     }
 }
 
-/* The first gradient of a step is written, later ones are added. */
+/* The first gradient of a step, or in ZeRO-2 and ZeRO-3 of a sweep, is written. Later ones are added. */
 static Tensor *main_grad(Tape *t, Tensor *x) {
     if (t->context->sync) {
         end_bucket(t, param_of(x));

@@ -55,15 +55,15 @@ static void tell(Log *log, const Record *r, Tensor *live) {
     if (log->seen) log->seen(log->seen_arg, log, r, live);
 }
 
-/* Whether the address is in the memory of this record, a value of this microbatch. Microbatches share the memory of
- * messages between pipeline stages. */
+/* Whether the record is an op's output in this microbatch and its memory contains the address. Microbatches share the
+ * memory of messages between pipeline stages. */
 static bool has_value(const Log *log, const Record *r, const void *data) {
     const char *at = data, *first = r->at;
     return r->kind == RECORD_OUTPUT && r->sample == log->sample && at >= first && at < first + r->bytes;
 }
 
-/* The value at this address: the last one of the first n records, of this op (NULL: of any). Ops in place make several
- * values at one address. NULL: none in this step. */
+/* The last of the first n records that is an output of `op` (NULL: of any op) at this address. In-place ops write
+ * several outputs to one address. Returns NULL if there is none in this step. */
 static const Record *value_of(const Log *log, int64_t n, const char *op, const void *data) {
     while (n-- > 0) {
         const Record *r = &log->records[n];
@@ -223,7 +223,7 @@ static Record *add_backward(Log *log, const Record *of, RecordKind kind, int whi
     return probe_add(log, r);
 }
 
-/* Whether the next gradient overwrites the main gradient of w, or gets other memory. */
+/* Whether the next gradient of w starts a new sum: it overwrites the main gradient or gets a new slot. */
 static bool begins_sum(const Tape *t, const Tensor *w) {
     const Sync *sync = tape_context(t)->sync;
     return grad_is_unwritten(w->grad) || (sync && !sync_is_adding(sync, param_of(w)));

@@ -1,4 +1,4 @@
-/* A device is named if it is slower than its siblings, or than the vendor states, by more than healthy devices are. */
+/* A device is reported if it is slower than its siblings, or than the vendor's rate, by more than the tolerance. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,7 +39,7 @@ static void siblings_are_compared(void **unused) {
     assert_int_equal(faults(&GEMM, 2000, 0), 0);
 }
 
-/* 1400 is 71 % of 1000, and 1650 is 61 %: the others pass. */
+/* 1000 is 71 % of 1400 and 61 % of 1650, so the other devices pass. */
 static void the_stated_rate_is_compared(void **unused) {
     (void)unused;
     assert_int_equal(faults(&COPY, 981, 1400), 0);

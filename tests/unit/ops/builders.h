@@ -186,7 +186,7 @@ typedef struct RopeInPlaceCase {
     int64_t groups, all; /* all: queries, key and value of a group */
 } RopeInPlaceCase;
 
-/* x [s,b,groups*all*d]: the same in the memory of the projection, here that of a sum. */
+/* x [s,b,groups*all*d]: as build_rope_packed, but in place. The sum stands for the projection, which is overwritten. */
 static inline Tensor *build_rope_in_place(Tape *t, Tensor **in, const void *attr) {
     const RopeInPlaceCase *c = attr;
     Tensor *x = op_rope_in_place(t, op_add(t, in[0], in[0]), c->groups, c->all, c->all - 1, in[1], in[2],

@@ -185,7 +185,7 @@ static void add_to(Tensor *grad, int64_t i, double x) {
     }
 }
 
-/* Gives the parameter memory for a gradient, and zeros if this is the first one of the step. */
+/* Provides memory for the gradient, as the tape does. Zeroes it if it is unwritten, because add_to only adds. */
 static void begin_gradient(Sync *s, Param *p) {
     sync_grad(s, p);
     if (grad_is_unwritten(&p->main_grad)) memset(p->main_grad.data, 0, tensor_bytes(&p->main_grad));
@@ -217,7 +217,7 @@ static void check_gaps(const World *w, const Registry *r) {
         for (int64_t at = h->begin; at < h->end; at++)
             CHECK(is_in_param(r, &r->buckets[k], at) ||
                       load(r->grads, r->gradients, registry_place(r, FLAT_GRADS, k, at)) == 0,
-                  "%s, stage %d: element %lld of bucket %d, which is of no parameter, is not 0", w->name,
+                  "%s, stage %d: element %lld of this rank's part of bucket %d is padding and not 0", w->name,
                   r->layout.data.stage, (long long)(at - h->begin), k);
     }
 }
@@ -238,7 +238,7 @@ static void check_sums(const World *w, const Registry *r, const DataParallel *d)
     CHECK(seen > 0 || d->stage > 0, "nothing is held");
 }
 
-/* A step in which only one parameter has a gradient: the others have 0, not those of the step before. */
+/* In a step where only one parameter gets a gradient (of zeros), no main gradient keeps values of an earlier step. */
 static void check_idle(Sync *s, const World *w, Registry *r) {
     const char *only = "fc2";
     sync_begin(s, 1);
@@ -270,7 +270,7 @@ static void check_early(Sync *s, const World *w, Registry *r) {
     const FlatRange part = param_part_held(r, p);
     for (int64_t e = part.begin; e < part.end; e++) {
         const double got = load(r->grads, r->gradients, registry_place(r, FLAT_GRADS, p->bucket, e));
-        CHECK(got == ranks, "%s, stage %d: a sum of %g ranks is %g", w->name, r->layout.data.stage, ranks,
+        CHECK(got == ranks, "%s, stage %d: the sum over %g ranks is %g", w->name, r->layout.data.stage, ranks,
               got);
     }
 }
@@ -372,7 +372,7 @@ static int64_t operations(Comm *comm) {
 /* An attention follows all buckets but the last two. */
 static bool is_followed(const Registry *r, int k) { return k + 2 < r->n_buckets; }
 
-/* Sums start with the attention of the next layer or, as soon as a step has shown that none follows, at once. */
+/* A sum starts with the next attention, or at once if no attention followed it in an earlier step. */
 static void sums_wait(Sync *s, Registry *r, Comm *comm, int step) {
     sync_begin(s, 1);
     for (int k = 0; k < r->n_buckets; k++) {
@@ -394,7 +394,7 @@ static void sums_wait(Sync *s, Registry *r, Comm *comm, int step) {
     sync_finish(s);
 }
 
-/* The gather of the next bucket starts with the attention of this one, or at once if it has none, as a step has shown. */
+/* The next bucket's gather starts with this bucket's attention, or at once if it had none in an earlier step. */
 static void gathers_wait(Sync *s, Registry *r, Comm *comm, int step) {
     sync_publish(s);
     for (int k = r->n_buckets - 1; k > 0; k--) {

@@ -256,7 +256,7 @@ static void train_and_note_starts(void *arg, Comm *comm) {
     trainer_free(r);
 }
 
-/* How many of these starts the op follows directly. */
+/* The number of starts of this kind between the previous op and an `op`. */
 static int64_t starts_before(const char *order, char start, char op) {
     int64_t n = 0;
     for (const char *at = order; *at; at++) n += *at == start && at[strspn(at, "sg")] == op;
@@ -294,7 +294,7 @@ static void data_parallelism_starts_with_attention(void **state) {
                    then = starts_with_attention("--use-megatron-fsdp", LAYERS, WAITS);
     assert_true(now.sums == 0 && now.gathers == 0);
     assert_true(then.sums >= SWEEPS * (LAYERS - 1) && then.gathers >= SWEEPS * (LAYERS - 1));
-    /* A bucket may end in the middle of a layer, with the attention's projection. */
+    /* Without the option, too, a sum may start before an attention: a bucket may end at the output projection. */
     static const char ZERO1[] = "--use-distributed-optimizer --ddp-num-buckets 5";
     const Together early = starts_with_attention(ZERO1, LAYERS, ""),
                    late = starts_with_attention(ZERO1, LAYERS, WAITS);
