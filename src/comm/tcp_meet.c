@@ -410,11 +410,26 @@ static Err find_host(Meeting *m) {
     }
 }
 
+static bool ask_host(Meeting *m, Answer *a) {
+    return move_all(m->socket[0], &m->own, sizeof m->own, true, m->until) &&
+           move_all(m->socket[0], a, sizeof *a, false, m->until + HELLO_S * SECOND);
+}
+
+/* Process 0 closes the connection of a process that is slow to send while many others connect (take_guest). */
+static bool connects_again(Meeting *m) {
+    if (m->socket[0] >= 0) close(m->socket[0]);
+    nanosleep(&(struct timespec){0, RETRY_MS * 1000000L}, NULL);
+    return (m->socket[0] = try_host(m)) >= 0;
+}
+
 static Err hear_host(Meeting *m) {
+    enum { TRIES = 20 }; /* process 0 may have ended, and another program may close each connection */
     Answer a;
     const CommLaunch *l = m->launch;
-    if (!move_all(m->socket[0], &m->own, sizeof m->own, true, m->until) ||
-        !move_all(m->socket[0], &a, sizeof a, false, m->until + HELLO_S * SECOND))
+    bool answered = ask_host(m, &a);
+    for (int i = 1; i < TRIES && !answered && clock_ns() < m->until; i++)
+        answered = connects_again(m) && ask_host(m, &a);
+    if (!answered)
         return err_infra(
             "process 0 at %s, port %d, ended or was silent for %g s before all %d processes had met: see its "
             "messages",

@@ -1,6 +1,7 @@
 /* Worlds of processes that TCP connects, on this host. */
 #include "unit/comm/processes.h"
 
+#include <errno.h>
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -451,6 +452,29 @@ static void strangers_do_not_disturb(void **state) {
     assert_true(one && !strstr(one + 1, "a process was refused"));
 }
 
+/* Process 0 closes the first connections, as it does if it has no room for a process that is slow to send. */
+static void drop_then_task(const World *w, int rank, const void *arg) {
+    if (rank == 0) {
+        struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = htons((uint16_t)w->port)};
+        const int one = 1, s = socket(AF_INET, SOCK_STREAM, 0);
+        a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+        setsockopt(s, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+        assert_return_code(bind(s, (void *)&a, sizeof a), errno);
+        assert_return_code(listen(s, 8), errno);
+        for (int i = 0; i < 3; i++) close(accept(s, NULL, NULL));
+        close(s);
+    }
+    run_task(w, rank, arg);
+}
+
+static void a_process_that_is_dropped_connects_again(void **state) {
+    (void)state;
+    static World w;
+    begin_world(&w, 3, drop_then_task, &(Task){run_order, 20});
+    end_world(&w);
+    assert_statuses(&w, "dropped", 0, -1, 0);
+}
+
 typedef struct Join {
     int rank, world; /* what process 1 says of itself */
     const char *build, *run;
@@ -538,6 +562,7 @@ int main(void) {
         cmocka_unit_test(a_process_that_stops_after_its_start_is_named),
         cmocka_unit_test(a_process_that_is_slow_on_the_device_is_named),
         cmocka_unit_test(strangers_do_not_disturb),
+        cmocka_unit_test(a_process_that_is_dropped_connects_again),
         cmocka_unit_test(a_process_of_another_run_is_refused),
         cmocka_unit_test(a_process_that_cannot_be_reached_is_named),
         cmocka_unit_test(an_end_before_the_meeting_ends_it),
