@@ -19,7 +19,7 @@ static const Roof ITEMS[] = {{"copy", "GB/s", F32, true, true},
                              {"GEMM fp16", "GFLOP/s", F16, false, false}};
 enum { N_ITEMS = sizeof ITEMS / sizeof *ITEMS };
 
-/* The least fraction of the rate that the vendor states, and of the median of the siblings. The power limit sets the
+/* The least fraction of the rate that the vendor states, and of the median of all devices. The power limit sets the
  * clocks during a GEMM: four healthy H100 of one host differed by 6 %. */
 static const double LEAST_COPY = 0.7, LEAST_GEMM = 0.6, LEAST_COPY_OF_SIBLINGS = 0.95,
                     LEAST_GEMM_OF_SIBLINGS = 0.9;

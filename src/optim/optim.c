@@ -135,8 +135,7 @@ static void add_sum(const Optimizer *o, int bucket, OpNumber op, FlatBuffer whic
 static void total(const Optimizer *o, OpNumber op, FlatBuffer which, void *flat, void *at, int64_t words) {
     const Registry *r = o->registry;
     Tensor zeros = tensor_make(at, F64, 1, &words), sum = tensor_make(at, I64, 1, &words);
-    call_run(&OPS[OP_fill], /* zero bits are 0 in either type */
-             &(Call){.out = {&zeros}, .attr = &(FillAttr){0}, .device = r->device});
+    registry_zero(r, &zeros); /* zero bits are 0 in either type */
     sum.flags = TENSOR_ACCUM;
     for (int k = 0; k < r->n_buckets; k++) add_sum(o, k, op, which, flat, &sum);
     sync_world_sum(o->sync, I64, at, words);

@@ -288,7 +288,7 @@ void registry_round_values(Registry *r) {
     round_values(r, false);
 }
 
-static void zero(Registry *r, Tensor *x) {
+void registry_zero(const Registry *r, Tensor *x) {
     const FillAttr attr = {0};
     call_run(&OPS[OP_fill], &(Call){.out = {x}, .attr = &attr, .device = r->device});
 }
@@ -315,7 +315,7 @@ void grads_mark_unwritten(Registry *r) {
 }
 
 void grad_zero_unwritten(Registry *r, Param *p) {
-    if (grad_is_unwritten(&p->main_grad)) zero(r, &p->main_grad);
+    if (grad_is_unwritten(&p->main_grad)) registry_zero(r, &p->main_grad);
     mark_written(p);
 }
 

@@ -172,6 +172,8 @@ void registry_init(Registry *, uint64_t seed);
 void registry_round_values(Registry *);
 /* The same for buffers only (PARAM_BUFFER). */
 void registry_round_buffers(Registry *);
+/* Fills x, in memory of the registry's device, with zeros. */
+void registry_zero(const Registry *, Tensor *x);
 /* Marks main gradients as unwritten: the first gradient overwrites them. The result equals that of zeroing and adding,
  * except that a sum of zeros may be -0 instead of +0. No norm, update or comparison depends on that. */
 void grads_mark_unwritten(Registry *);

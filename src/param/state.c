@@ -3,8 +3,6 @@
 #include <stdlib.h>
 
 #include "base/fault.h"
-#include "kernels/attr.h"
-#include "kernels/ops.h"
 
 typedef struct State {
     const StateKind *kind;
@@ -101,9 +99,7 @@ size_t states_bytes(const Registry *r) {
 
 void states_begin_step(Registry *r) {
     Tensor *counters = &states_of(r)->counters;
-    const FillAttr zero = {0};
-    if (counters->data)
-        call_run(&OPS[OP_fill], &(Call){.out = {counters}, .attr = &zero, .device = r->device});
+    if (counters->data) registry_zero(r, counters);
 }
 
 void states_prepare(Registry *r, const StateContext *c) {

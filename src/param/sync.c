@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "base/fault.h"
-#include "kernels/attr.h"
 #include "kernels/ops.h"
 #include "param/bucket.h"
 #include "param/gather.h"
@@ -82,11 +81,6 @@ static void show(Sync *s, int k, char *slot) {
     }
 }
 
-static void zero(Sync *s, Tensor x) {
-    const FillAttr attr = {0};
-    call_run(&OPS[OP_fill], &(Call){.out = {&x}, .attr = &attr, .device = s->registry->device});
-}
-
 /* Takes a slot and marks its gradients as unwritten. The sum includes the gaps between parameters, so zeroes them. */
 static void open_slot(Sync *s, int k) {
     const Bucket *b = bucket(s, k);
@@ -96,7 +90,8 @@ static void open_slot(Sync *s, int k) {
         Param *p = s->registry->laid[i];
         const int64_t end = p->offset + p->count,
                       next = i + 1 < b->first + b->n ? s->registry->laid[i + 1]->offset : b->end;
-        if (next > end) zero(s, flat(s, slot + grad_bytes(s, end - b->begin), next - end));
+        Tensor gap = flat(s, slot + grad_bytes(s, end - b->begin), next - end);
+        if (next > end) registry_zero(s->registry, &gap);
         grad_mark_unwritten(p);
     }
 }
@@ -387,8 +382,9 @@ void sync_finish(Sync *s) {
     for (int k = 0; k < n; k++)
         if (is_open(s, k)) start(s, k); /* one of its parameters had no gradient */
     for (int k = 0; k < n; k++) {
+        Tensor part = part_of(s, k);
         finish(s, k);
-        if (s->piece[k].unwritten) zero(s, part_of(s, k));
+        if (s->piece[k].unwritten) registry_zero(s->registry, &part);
     }
     over_instances(s);
     over_copies(s);

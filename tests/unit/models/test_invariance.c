@@ -6,6 +6,7 @@
 #include "unit/model_helper.h"
 
 #include "param/bucket.h"
+#include "unit/zero_grads.h"
 
 #define ROPE_GQA                                                                                             \
     "--num-attention-heads 4 --hidden-size 32 --group-query-attention --num-query-groups 2 --swiglu "        \
@@ -156,7 +157,7 @@ static Result result_of(Setup *s, bool two_sweeps) {
     m->microbatch.first_sample = 5;
     m->microbatch.aux_scale = 0.5;
     Ids *x = ids_new(m, B, S, 7);
-    grads_mark_unwritten(m->model->registry), grads_zero_unwritten(m->model->registry);
+    zero_grads(m->model->registry);
     tape_begin(m->tape, &m->microbatch);
     Tensor *y = model_forward(m->tape, m->model, &x->labelled);
     Tensor *dy = tape_tensor(m->tape, (DType)y->dtype, 2, y->dim);

@@ -3,6 +3,7 @@
 #include <math.h>
 
 #include "unit/model_helper.h"
+#include "unit/zero_grads.h"
 
 #define EXPERTS                                                                                              \
     "--fp64 --num-layers 3 --hidden-size 16 --disable-bias-linear --swiglu --ffn-hidden-size 24 "            \
@@ -28,7 +29,7 @@ static double pass(TestModel *m, Ids *x, double weight) {
 }
 
 static void restart(TestModel *m) {
-    grads_mark_unwritten(m->model->registry), grads_zero_unwritten(m->model->registry);
+    zero_grads(m->model->registry);
     states_begin_step(m->model->registry);
 }
 
@@ -182,7 +183,7 @@ static void only_dropped_tokens_miss_anything(void **state) {
     for (int i = 0; i < N; i++) {
         TestModel *m = test_model_new(setup_new(EXPERTS "%s", WAYS[i]));
         const Param *p = registry_find(m->model->registry, "decoder.layers.0.mlp.router.weight");
-        grads_mark_unwritten(m->model->registry), grads_zero_unwritten(m->model->registry);
+        zero_grads(m->model->registry);
         sum[i] = pass(m, ids_new(m, B, S, 1), 1);
         grad[i] = 0;
         for (int64_t e = 0; e < p->count; e++) grad[i] += fabs(((double *)p->main_grad.data)[e]);

@@ -12,6 +12,7 @@
 #include "kernels/ops.h"
 #include "ops/linear.h"
 #include "ops/fp8.h"
+#include "unit/zero_grads.h"
 
 /* ---- scales ---- */
 
@@ -248,7 +249,7 @@ static void check_layer(QuantSpec spec, Way way) {
            *dx = mem_alloc((size_t)(ROWS * IN) * sizeof *dx);
     const double *w0 = l.w->master.data;
     for (int pass = 0; pass < 2; pass++) { /* a delayed scale is 1 before the first step has ended */
-        grads_mark_unwritten(l.registry), grads_zero_unwritten(l.registry);
+        zero_grads(l.registry);
         states_refresh(l.registry, &state);
         tape_begin(l.tape, &RECORDING);
         int passes = 0;

@@ -6,6 +6,7 @@
 
 #include "optim/optim.h"
 #include "tensor/backend.h"
+#include "unit/zero_grads.h"
 
 /* Four parameters, one of each kind that the step treats in its own way. */
 enum { EMBEDDING, WEIGHT, BIAS, GAIN, KINDS };
@@ -226,7 +227,7 @@ static void bf16_gradients_that_are_exact_change_no_bit(void **state) {
         for (int step = 0; step < 3; step++) {
             OptimResult r[2];
             for (int i = 0; i < 2; i++) {
-                grads_mark_unwritten(f[i].registry), grads_zero_unwritten(f[i].registry);
+                zero_grads(f[i].registry);
                 set_bf16_grads(&f[i], step);
                 r[i] = optim_step(
                     f[i].optimizer,
@@ -268,7 +269,7 @@ static void adamw_of_bf16_gradients_is_the_formula(void **state) {
     Adam a[12] = {0};
     for (int i = 0; i < 12; i++) a[i].x = ((float *)p->master.data)[i];
     for (int step = 1; step <= 3; step++) {
-        grads_mark_unwritten(f.registry), grads_zero_unwritten(f.registry);
+        zero_grads(f.registry);
         for (int i = 0; i < 12; i++) {
             const uint16_t g = bf16_from_float((float)sin(i + 100 * step));
             ((uint16_t *)p->main_grad.data)[i] = g;
@@ -313,7 +314,7 @@ static void infinite_gradient_changes_no_byte(void **state) {
         Fixture f = fixture_new(LANES[i % 3], i % 3 ? BF16 : F64);
         const OptimStep s = {.lr = 0.1, .decoupled_lr = 0.3, .weight_decay = 0.2, .grad_scale = 1};
         for (int step = 0; step < 2; step++) {
-            grads_mark_unwritten(f.registry), grads_zero_unwritten(f.registry);
+            zero_grads(f.registry);
             Tensor *g = &f.registry->params[WEIGHT]->main_grad;
             char *at = g->data;
             const DType type = (DType)g->dtype;
@@ -334,7 +335,7 @@ static void infinite_gradient_changes_no_byte(void **state) {
 static void bf16_values_are_rounded_masters(void **state) {
     (void)state;
     Fixture f = fixture_new("--bf16", BF16);
-    grads_mark_unwritten(f.registry), grads_zero_unwritten(f.registry);
+    zero_grads(f.registry);
     for (int i = 0; i < 12; i++) ((float *)f.registry->params[WEIGHT]->main_grad.data)[i] = (float)(i + 1);
     optim_step(f.optimizer, (OptimStep){.lr = 0.1, .decoupled_lr = 0.1, .grad_scale = 1});
     const Param *p = f.registry->params[WEIGHT];

@@ -6,6 +6,7 @@
 
 #include "param/bucket.h"
 #include "unit/expect_fault.h"
+#include "unit/zero_grads.h"
 
 static ParamSpec matrix(const char *name, int64_t rows, int64_t padded, int64_t columns) {
     return (ParamSpec){.name = name,
@@ -157,7 +158,7 @@ static void gradients_are_zeroed_and_linked(void **state) {
     assert_int_equal(m.w->main_grad.flags, TENSOR_ACCUM | TENSOR_MAIN_GRAD);
     float *g = m.w->main_grad.data;
     for (int i = 0; i < 80; i++) g[i] = 1;
-    grads_mark_unwritten(m.r), grads_zero_unwritten(m.r);
+    zero_grads(m.r);
     for (int i = 0; i < 80; i++) assert_true(g[i] == 0);
     assert_int_equal(registry_bytes(m.r), m.r->elements * (2 + 4 + 4));
     model_free(&m);
@@ -205,7 +206,7 @@ static void fresh_gradients_settle_to_zero(void **state) {
     for (int i = 0; i < m.v->count; i++) assert_true(fresh[i] == 0);
     assert_false(grads_are_unwritten(m.r));
     grads_mark_unwritten(m.r);
-    grads_mark_unwritten(m.r), grads_zero_unwritten(m.r);
+    zero_grads(m.r);
     assert_false(grads_are_unwritten(m.r));
     model_free(&m);
 }

@@ -413,6 +413,21 @@ static void gathers_wait(Sync *s, Registry *r, Comm *comm, int step) {
     }
 }
 
+static void nothing(void *unused) { (void)unused; }
+
+/* A graph gathers the values that it does not use too, because later uses do not. */
+static void graphs_gather_all(Sync *s, Registry *r, Comm *comm) {
+    DeviceRecording recording = {0};
+    sync_publish(s);
+    const int64_t before = operations(comm);
+    int64_t gathers = 0;
+    sync_begin(s, 1);
+    sync_replay(s, &recording, nothing, NULL);
+    for (int k = 0; k < r->n_buckets; k++) gathers += 2 * r->buckets[k].trained; /* and a sum */
+    CHECK(operations(comm) - before == gathers, "stage %d: %lld operations and not %lld",
+          r->layout.data.stage, (long long)(operations(comm) - before), (long long)gathers);
+}
+
 static void wait_for_attention(void *arg, Comm *comm) {
     const World *w = arg;
     Device *device = device_cpu(1);
@@ -430,6 +445,7 @@ static void wait_for_attention(void *arg, Comm *comm) {
             if (stage) gathers_wait(s, r, comm, step);
             sums_wait(s, r, comm, step);
         }
+        if (stage == 1) graphs_gather_all(s, r, comm);
         sync_free(s);
         registry_free(r);
     }

@@ -30,6 +30,14 @@ static inline Batch numbered_batch(const Setup *s, const SampleShape *shape, int
     return x;
 }
 
+/* A trainer with drawn parameters. plan: NULL, or the memory that it may take. Release with trainer_free. */
+static inline Trainer *rank_trainer(const Setup *s, const MemoryPlan *plan, Comm *comm) {
+    Trainer *r = trainer_new(&s->config, &s->derived, plan, comm, NULL);
+    registry_init(r->model->registry, r->context.seed);
+    trainer_publish(r);
+    return r;
+}
+
 /* The rank's microbatches, as the sampler deals them out, and the positions it holds of each. */
 static inline StepReport rank_step(const Setup *s, Trainer *r) {
     enum { MOST = 16 };

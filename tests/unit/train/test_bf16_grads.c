@@ -43,16 +43,9 @@ static void accumulate(Trial *t, Comm *comm, Trainer *r, int64_t first, int64_t 
     free(grads);
 }
 
-static Trainer *run_start(const Trial *t, Comm *comm) {
-    Trainer *r = trainer_new(&t->setup->config, &t->setup->derived, NULL, comm, NULL);
-    registry_init(r->model->registry, r->context.seed);
-    trainer_publish(r);
-    return r;
-}
-
 static Err whole_step(void *arg, Comm *comm) {
     Trial *t = arg;
-    Trainer *r = run_start(t, comm);
+    Trainer *r = rank_trainer(t->setup, NULL, comm);
     assert_int_equal(r->model->registry->gradients, BF16);
     accumulate(t, comm, r, 0, MICROBATCHES / t->setup->derived.data_parallel_size);
     trainer_free(r);
@@ -74,7 +67,7 @@ static Truth truth_new(void) {
     const size_t n = (size_t)t.whole->registry->elements;
     t.sum = mem_zero(n, sizeof *t.sum), t.sizes = mem_zero(n, sizeof *t.sizes);
     Trial one = {t.setup, t.whole, mem_alloc(n * sizeof *one.grads), 0};
-    Trainer *r = run_start(&one, NULL);
+    Trainer *r = rank_trainer(one.setup, NULL, NULL);
     assert_int_equal(r->model->registry->gradients, F32);
     for (int64_t i = 0; i < MICROBATCHES; i++) {
         accumulate(&one, NULL, r, i, 1);

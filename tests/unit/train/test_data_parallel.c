@@ -52,9 +52,7 @@ static void train(void *arg, Comm *comm) {
     const int rank = comm_rank(comm);
     Outcome *o = &t->outcome[rank];
     const MemoryPlan plan = memory_plan_new(&s->config, &s->derived, comm, NULL);
-    Trainer *r = trainer_new(&s->config, &s->derived, &plan, comm, NULL);
-    registry_init(r->model->registry, r->context.seed);
-    trainer_publish(r);
+    Trainer *r = rank_trainer(s, &plan, comm);
     for (int i = 0; i < STEPS; i++) {
         const StepReport report = rank_step(s, r);
         o->loss[i] = report.loss, o->norm[i] = report.optim.grad_norm, o->clip[i] = report.optim.clip;

@@ -18,9 +18,7 @@ static void train(void *arg, Comm *comm) {
     Trial *t = arg;
     const Setup *s = t->setup;
     const MemoryPlan plan = memory_plan_new(&s->config, &s->derived, comm, NULL);
-    Trainer *r = trainer_new(&s->config, &s->derived, &plan, comm, NULL); /* a byte more is a fault */
-    registry_init(r->model->registry, r->context.seed);
-    trainer_publish(r);
+    Trainer *r = rank_trainer(s, &plan, comm); /* a byte more is a fault */
     rank_step(s, r);
     const ExecutorMemory peak = executor_peak(r->executor);
     t->as_planned[comm_rank(comm)] = peak.slot == plan.unit.slot && peak.transient == plan.unit.transient &&

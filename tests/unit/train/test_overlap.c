@@ -96,9 +96,7 @@ static void train(void *arg, Comm *comm) {
     const Setup *s = w->setup;
     Eye eye = {w, comm_rank(comm)};
     w->comm[eye.rank] = comm;
-    Trainer *r = trainer_new(&s->config, &s->derived, NULL, comm, NULL);
-    registry_init(r->model->registry, r->context.seed);
-    trainer_publish(r);
+    Trainer *r = rank_trainer(s, NULL, comm);
     executor_trace(r->executor, look, &eye);
     rank_step(s, r);
     w->first[eye.rank] = w->behind[eye.rank];
@@ -173,9 +171,7 @@ static void note(void *arg, const OpDef *op, const Call *call) {
 
 static void train_in_order(void *arg, Comm *comm) {
     Order *o = arg;
-    Trainer *r = trainer_new(&o->setup->config, &o->setup->derived, NULL, comm, NULL);
-    registry_init(r->model->registry, r->context.seed);
-    trainer_publish(r);
+    Trainer *r = rank_trainer(o->setup, NULL, comm);
     executor_trace(r->executor, note, &o->ops[comm_rank(comm)]);
     rank_step(o->setup, r);
     trainer_free(r);
@@ -248,9 +244,7 @@ static void train_and_note_starts(void *arg, Comm *comm) {
     StartsRun *run = arg;
     Starts *s = &run->rank[comm_rank(comm)];
     s->comm = comm;
-    Trainer *r = trainer_new(&run->setup->config, &run->setup->derived, NULL, comm, NULL);
-    registry_init(r->model->registry, r->context.seed);
-    trainer_publish(r);
+    Trainer *r = rank_trainer(run->setup, NULL, comm);
     executor_trace(r->executor, note_starts, s);
     for (int step = 0; step < 2; step++) rank_step(run->setup, r);
     trainer_free(r);

@@ -7,6 +7,7 @@
 
 #include "base/philox.h"
 #include "train/trainer.h"
+#include "unit/zero_grads.h"
 
 static const char GPT2[] = "--num-layers 3 --seq-length 9 --vocab-size 45 ";
 static const char LLAMA[] =
@@ -306,7 +307,7 @@ static double *gradients_of(const Setup *s, bool added, int64_t *n) {
     const int64_t micro = s->derived.micro_batch_size, passes = s->derived.global_batch_size / micro;
     StepReport report = trainer_begin_step(r);
     spoil_gradients(g);
-    if (added) grads_mark_unwritten(g), grads_zero_unwritten(g);
+    if (added) zero_grads(g);
     for (int64_t i = 0; i < passes; i++) {
         Batch b = batch_of(s, i * micro, micro, false);
         trainer_microbatch(r, &b, passes, &report);
