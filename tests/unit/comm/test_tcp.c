@@ -33,9 +33,14 @@ typedef struct World {
     char text[1 << 18];
 } World;
 
+static struct sockaddr_in at_port(int port) { /* 0: any */
+    return (struct sockaddr_in){
+        .sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+}
+
 /* A port at which no process listens. */
 static int free_port(void) {
-    struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct sockaddr_in a = at_port(0);
     socklen_t size = sizeof a;
     const int s = socket(AF_INET, SOCK_STREAM, 0);
     assert_int_equal(bind(s, (void *)&a, sizeof a), 0);
@@ -416,8 +421,7 @@ static void a_process_that_is_slow_on_the_device_is_named(void **state) {
 /* ---- meetings ---- */
 
 static int connect_to(int port) {
-    struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
-    a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    struct sockaddr_in a = at_port(port);
     const int s = socket(AF_INET, SOCK_STREAM, 0);
     while (connect(s, (void *)&a, sizeof a)) usleep(1000);
     return s;
@@ -455,9 +459,8 @@ static void strangers_do_not_disturb(void **state) {
 /* Process 0 closes the first connections, as it does if it has no room for a process that is slow to send. */
 static void drop_then_task(const World *w, int rank, const void *arg) {
     if (rank == 0) {
-        struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = htons((uint16_t)w->port)};
+        struct sockaddr_in a = at_port(w->port);
         const int one = 1, s = socket(AF_INET, SOCK_STREAM, 0);
-        a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
         setsockopt(s, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
         assert_return_code(bind(s, (void *)&a, sizeof a), errno);
         assert_return_code(listen(s, 8), errno);
