@@ -142,7 +142,7 @@ static void put_data(const Config *c, const Derived *d, Str *out) {
     if (i64_is_set(c->ddp_bucket_size)) put(out, "bucket-size%lld", (long long)c->ddp_bucket_size);
     if (c->overlap_grad_reduce) str_puts(out, " overlap-grads");
     if (c->overlap_param_gather) str_puts(out, " overlap-params");
-    if (c->overlap_with_attention) str_puts(out, " with-attention");
+    if (!c->overlap_with_attention) str_puts(out, " not-with-attention");
 }
 
 static void put_recompute(const Config *c, Str *out) {

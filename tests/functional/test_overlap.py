@@ -12,7 +12,7 @@ RECOMPUTED = "--recompute-granularity full --recompute-method uniform --recomput
 TWO = "--interleaved-microbatches 2"
 KEPT = "--keep-gathered-inputs"
 MIXED = "--interleave-forward-backward"
-ATTENTION = "--overlap-with-attention"
+EARLY = "--no-overlap-with-attention"
 UNTIED = "--untie-embeddings-and-output-weights"
 CASES = [  # layout, the switch that turns overlap off, the one that turns it on
     (PP, "--no-overlap-p2p-communication", ""),
@@ -32,14 +32,14 @@ CASES = [  # layout, the switch that turns overlap off, the one that turns it on
     (EXPERTS, "", "--overlap-dispatch-backward-with-experts-wgrad --overlap-grad-reduce"),
     (f"{EXPERTS} --use-megatron-fsdp", "", "--overlap-dispatch-backward-with-experts-wgrad --overlap-grad-reduce"),
     (f"{EXPERTS} {RECOMPUTED}", "", "--moe-shared-expert-overlap"),
+    ("--use-distributed-optimizer --ddp-num-buckets 3", "", f"--overlap-grad-reduce --overlap-param-gather {EARLY}"),
+    ("--use-megatron-fsdp", "", f"--overlap-grad-reduce --overlap-param-gather {EARLY}"),
+    ("--use-megatron-fsdp --num-distributed-optimizer-instances 2 --ranks 4", "", f"--overlap-grad-reduce --overlap-param-gather {EARLY}"),
+    (f"--ddp-num-buckets 3 {RECOMPUTED}", "", "--overlap-grad-reduce"),
     ("--use-distributed-optimizer --ddp-num-buckets 3", "", "--overlap-grad-reduce --overlap-param-gather"),
-    ("--use-megatron-fsdp", "", "--overlap-grad-reduce --overlap-param-gather"),
-    ("--use-megatron-fsdp --num-distributed-optimizer-instances 2 --ranks 4", "", "--overlap-grad-reduce --overlap-param-gather"),
-    (f"--ddp-num-buckets 3 {RECOMPUTED}", "", f"--overlap-grad-reduce {ATTENTION}"),
-    ("--use-distributed-optimizer --ddp-num-buckets 3", "", f"--overlap-grad-reduce --overlap-param-gather {ATTENTION}"),
-    ("--use-megatron-fsdp --num-layers 4", "", f"--overlap-grad-reduce --overlap-param-gather {ATTENTION}"),
+    ("--use-megatron-fsdp --num-layers 4", "", "--overlap-grad-reduce --overlap-param-gather"),
     (f"{PP} --pipeline-schedule zero-bubble --use-megatron-fsdp --data-parallel-sharding-strategy optim_grads --ranks 4", "",
-     f"--overlap-grad-reduce --overlap-param-gather {ATTENTION}"),
+     "--overlap-grad-reduce --overlap-param-gather"),
     # Tied embeddings have two gradients a microbatch, whose order changes: the exact lane does not depend on it.
     (f"{TP} --lane exact", "", TWO),
     (f"{TP} {UNTIED}", "", TWO),

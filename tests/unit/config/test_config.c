@@ -197,7 +197,7 @@ static const char *const BREAKING[][2] = {
      "cannot be used with --pipeline-schedule gpipe"},
     {"--ranks 2 --tensor-model-parallel-size 2 --keep-gathered-inputs", "add --sequence-parallel"},
     {"--ranks 2 --sequence-parallel --keep-gathered-inputs", "--tensor-model-parallel-size above 1"},
-    {"--ranks 2 --overlap-with-attention", "add --overlap-grad-reduce"},
+    {"--ranks 2 --no-overlap-with-attention", "--overlap-grad-reduce or --overlap-param-gather"},
     {"--ranks 4 --tensor-model-parallel-size 2 --interleaved-microbatches 2 --use-megatron-fsdp",
      "--interleaved-microbatches 2 adds to the gradients of several layers"},
     {"--ranks 2 --tensor-model-parallel-size 2 --interleaved-microbatches 2 --cpu-offloading-num-layers 1 "

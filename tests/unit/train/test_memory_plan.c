@@ -37,7 +37,7 @@ static void a_part_of_a_step_plans_the_whole(void **state) {
         "--num-virtual-stages-per-pipeline-rank 2",
         "--use-megatron-fsdp --overlap-grad-reduce --overlap-param-gather",
         "--use-megatron-fsdp --overlap-grad-reduce --num-virtual-stages-per-pipeline-rank 2",
-        "--use-megatron-fsdp --overlap-grad-reduce --overlap-param-gather --overlap-with-attention",
+        "--use-megatron-fsdp --overlap-grad-reduce --overlap-param-gather --no-overlap-with-attention",
         "--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads --ddp-bucket-size 200",
         "--use-distributed-optimizer --overlap-grad-reduce --ddp-bucket-size 200",
         "--model bert --tensor-model-parallel-size 2 --sequence-parallel --global-batch-size 16",

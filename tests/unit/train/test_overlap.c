@@ -283,15 +283,15 @@ static Together starts_with_attention(const char *layout, int layers, const char
 static void data_parallelism_starts_with_attention(void **state) {
     (void)state;
     enum { LAYERS = 4, SWEEPS = 2 * RANKS * 4 };
-    static const char *const WAITS = "--overlap-with-attention";
-    const Together now = starts_with_attention("--use-megatron-fsdp", LAYERS, ""),
-                   then = starts_with_attention("--use-megatron-fsdp", LAYERS, WAITS);
-    assert_true(now.sums == 0 && now.gathers == 0);
-    assert_true(then.sums >= SWEEPS * (LAYERS - 1) && then.gathers >= SWEEPS * (LAYERS - 1));
-    /* Without the option, too, a sum may start before an attention: a bucket may end at the output projection. */
-    static const char ZERO1[] = "--use-distributed-optimizer --ddp-num-buckets 5";
-    const Together early = starts_with_attention(ZERO1, LAYERS, ""),
-                   late = starts_with_attention(ZERO1, LAYERS, WAITS);
+    static const char EARLY[] = "--no-overlap-with-attention", ZERO3[] = "--use-megatron-fsdp",
+                      ZERO1[] = "--use-distributed-optimizer --ddp-num-buckets 5";
+    Together early = starts_with_attention(ZERO3, LAYERS, EARLY),
+             late = starts_with_attention(ZERO3, LAYERS, "");
+    assert_true(early.sums == 0 && early.gathers == 0);
+    assert_true(late.sums >= SWEEPS * (LAYERS - 1) && late.gathers >= SWEEPS * (LAYERS - 1));
+    /* An early sum, too, may start before an attention: a bucket may end at the output projection. */
+    early = starts_with_attention(ZERO1, LAYERS, EARLY);
+    late = starts_with_attention(ZERO1, LAYERS, "");
     assert_true(late.gathers > early.gathers && late.sums > early.sums);
 }
 
