@@ -150,7 +150,8 @@ static Trainer *assemble(const Config *c, const Derived *d, Comm *comm, Device *
         .exact = c->lane == LANE_EXACT,
         .seed = (uint64_t)c->seed,
         .at_once = at_once_axes(c),
-        .registered = c->use_nccl_ub && !d->num_moe_layers, /* experts' tokens give ranks different offsets */
+        /* Tokens of experts give ranks different offsets. */
+        .registered = comm && c->use_nccl_ub && !d->num_moe_layers,
         .keeps_gathered = c->keep_gathered_inputs,
         .postpones_experts = c->overlap_dispatch_backward_with_experts_wgrad,
         .layout = comm ? &r->layout : NULL,

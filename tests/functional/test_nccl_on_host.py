@@ -20,6 +20,7 @@ sharded = ["--ranks", 4, "--tensor-model-parallel-size", 2, "--use-megatron-fsdp
 pretrain(data, WORK / "host3", *sharded)
 pretrain(data, WORK / "windows3", *sharded, *library, "--use-nccl-ub")
 assert_same_bytes(WORK / "host3", WORK / "windows3", 12, "registered buffers of ZeRO-3")
+assert "--use-nccl-ub has no effect without" in pretrain(data, WORK / "one", "--use-nccl-ub")
 activations = [*layout, "--sequence-parallel", "--interleaved-microbatches", 2]
 pretrain(data, WORK / "host2", *activations)
 pretrain(data, WORK / "windows2", *activations, *library, "--use-nccl-ub")
