@@ -32,6 +32,8 @@ static const AcceptRow ROWS[] = {
 enum { DEADLINE_S = 20, SLACK_S = 30 };
 static const double LEAST_SWEEP_S = 0.7, LEAST_GPU_SWEEP_S = 7, LEAST_VARIANT_S = 0.1;
 static const double MOST_FOR_MINIMUMS = 0.75; /* of the time that is left */
+static const double MOST_RESERVED = 1.0 / 3;  /* of all time */
+static const double OPENING_S = 5;            /* opening and closing GPUs and NCCL in a kept process */
 
 /* ---- one stage ---- */
 
@@ -260,18 +262,24 @@ static bool any_ran(const Acceptance *a) {
     return any;
 }
 
-/* A stage gets its minimum, and its share of the time that then remains. If the minimums of all remaining
- * stages together exceed three quarters of the time, each stage gets only part of its minimum. So the stages
- * after one that took too long get less. `gone`: seconds until now. Processes of a launcher have different
- * clocks and need equal budgets, so they ignore `gone` and count all stages as remaining. */
+/* A stage without a share takes its minimum, which is reserved. Each of the others gets its minimum, and its share of
+ * the time that then remains. If the minimums of all remaining stages together exceed three quarters of the time,
+ * each gets only part of its minimum. So the stages after one that took too long get less. `gone`: seconds until
+ * now. Processes of a launcher have different clocks and need equal budgets, so they ignore `gone` and count all
+ * stages as remaining. */
 static double budget(const AcceptOptions *o, const Acceptance *a, int stage, double gone) {
     const bool by_clock = comm_processes() == 1;
-    const double left = by_clock ? fmax(o->seconds - gone, 0.01 * o->seconds) : o->seconds;
-    double least = 0, shares = 0;
-    for (int i = by_clock ? stage : 0; i < STAGES; i++)
-        if (a->row[i].selected && !obstacle(o, &a->row[i]))
-            least += a->row[i].least_seconds, shares += a->row[i].share;
-    const double part = fmin(1, MOST_FOR_MINIMUMS * left / least);
+    double least = 0, shares = 0, reserved = o->config->device == ON_CUDA ? OPENING_S : 0;
+    for (int i = by_clock ? stage : 0; i < STAGES; i++) {
+        const AcceptRow *row = &a->row[i];
+        if (!row->selected || obstacle(o, row)) continue;
+        *(row->share > 0 ? &least : &reserved) += row->least_seconds;
+        shares += row->share;
+    }
+    if (a->row[stage].share == 0) return a->row[stage].least_seconds;
+    const double left = fmax(o->seconds - (by_clock ? gone : 0) - fmin(reserved, MOST_RESERVED * o->seconds),
+                             0.01 * o->seconds),
+                 part = fmin(1, MOST_FOR_MINIMUMS * left / least);
     return part * a->row[stage].least_seconds + (left - part * least) * a->row[stage].share / shares;
 }
 

@@ -26,6 +26,6 @@ if GPUS > 1:
     named(validate(*BRIEF, "speed", program=FAULTY, FAULTY="slow 1 2", expect=1)[0]["speed"], "GPU 1 ", "late" if GPUS > 2 else "", "DEGRADED")
     # Another version than that of the good run.
     named(validate(*BRIEF, "inventory", *FAULTY_NCCL, "--good", WORK / "good.json", FAULTY_NCCL="version:22707", expect=1)[0]["inventory"],
-          "", "NCCL", "DEGRADED")
+          "NCCL", "it is '2.27.7'", "DEGRADED")
 else:
     print("one GPU: faults of NCCL and of ranks were not planted")
