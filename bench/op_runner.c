@@ -42,8 +42,8 @@ static void draw(float *x, int64_t n, bool positive, uint64_t seed) {
 }
 
 static void fill_numbers(Device *d, const Tensor *t, bool positive, uint64_t seed) {
-    const int64_t count = tensor_count(t), n = count < PATTERN ? count : PATTERN;
-    const size_t size = dtype_size((DType)t->dtype), bytes = (size_t)count * size;
+    const size_t size = dtype_size((DType)t->dtype), bytes = tensor_extent(t);
+    const int64_t count = (int64_t)(bytes / size), n = count < PATTERN ? count : PATTERN;
     float *x = mem_alloc((size_t)n * sizeof *x);
     void *stored = mem_alloc((size_t)n * size);
     draw(x, n, positive, seed);
@@ -69,8 +69,7 @@ static void fill_integers(Device *d, const CaseOperand *o, const Tensor *t, uint
 
 static Tensor *header(const CaseOperand *o, DType storage, Tensor *t) {
     if (!o->ndim) return NULL;
-    *t = tensor_make(NULL, case_dtype(o, storage), o->ndim, o->dim);
-    t->flags = (uint8_t)((o->updated ? TENSOR_ACCUM : 0) | (o->main_grad ? TENSOR_MAIN_GRAD : 0));
+    *t = case_tensor(o, storage);
     return t;
 }
 
@@ -81,7 +80,7 @@ static void make_headers(Set *s, const KernelCase *c, DType storage) {
 
 /* Aligned like memory of a Space. */
 static size_t aligned(const Tensor *t) {
-    return (tensor_bytes(t) + SPACE_ALIGN - 1) / SPACE_ALIGN * SPACE_ALIGN;
+    return (tensor_extent(t) + SPACE_ALIGN - 1) / SPACE_ALIGN * SPACE_ALIGN;
 }
 
 /* Places the operands starting at `at`; returns their end. */

@@ -6,8 +6,8 @@
 #include "kernels/cases.h"
 
 typedef struct BenchCalls BenchCalls;
-/* Makes the op's plans, then allocates the operands: contiguous, with the types for `storage` (case_dtype).
- * `attr` must outlive the calls. */
+/* Makes the op's plans, then allocates the operands, with the types for `storage` (case_dtype). `attr` must
+ * outlive the calls. */
 BenchCalls *bench_calls_new(Device *, const KernelCase *, DType storage);
 void bench_calls_free(BenchCalls *);
 /* Starts one call, on the next set. */

@@ -17,12 +17,13 @@
     { .dtype = type, .content = CONTENT_##what, __VA_ARGS__ }
 
 /* Operands with the type of activations. */
-#define X(...)      OPERAND(CASE_STORAGE, SIGNED, SHAPE(__VA_ARGS__))
-#define Y(...)      OPERAND(CASE_STORAGE, SIGNED, .updated = true, SHAPE(__VA_ARGS__))
-#define P(...)      OPERAND(CASE_STORAGE, SIGNED, .parameter = true, SHAPE(__VA_ARGS__))
-#define W(...)      OPERAND(CASE_STORAGE, SIGNED, .parameter = true, .shared = true, SHAPE(__VA_ARGS__))
-#define WIDE(...)   OPERAND(CASE_STORAGE, WIDE, SHAPE(__VA_ARGS__))
-#define GAP(n, ...) OPERAND(CASE_STORAGE, SIGNED, .gap = n, SHAPE(__VA_ARGS__))
+#define X(...)          OPERAND(CASE_STORAGE, SIGNED, SHAPE(__VA_ARGS__))
+#define Y(...)          OPERAND(CASE_STORAGE, SIGNED, .updated = true, SHAPE(__VA_ARGS__))
+#define P(...)          OPERAND(CASE_STORAGE, SIGNED, .parameter = true, SHAPE(__VA_ARGS__))
+#define W(...)          OPERAND(CASE_STORAGE, SIGNED, .parameter = true, .shared = true, SHAPE(__VA_ARGS__))
+#define WIDE(...)       OPERAND(CASE_STORAGE, WIDE, SHAPE(__VA_ARGS__))
+#define GAP(n, ...)     OPERAND(CASE_STORAGE, SIGNED, .gap = n, SHAPE(__VA_ARGS__))
+#define SWAPPED(n, ...) OPERAND(CASE_STORAGE, SIGNED, .gap = n, .swapped = true, SHAPE(__VA_ARGS__))
 /* Operands with the type of main gradients. */
 #define M(...)        OPERAND(CASE_PRECISE, SIGNED, SHAPE(__VA_ARGS__))
 #define MY(...)       OPERAND(CASE_PRECISE, SIGNED, .updated = true, SHAPE(__VA_ARGS__))
@@ -41,6 +42,7 @@
 #define ZEROS(...)           OPERAND(I64, SIGNED, SHAPE(__VA_ARGS__))
 #define ZEROS_Y(...)         OPERAND(I64, SIGNED, .updated = true, SHAPE(__VA_ARGS__))
 #define WHOLE(first, n, ...) OPERAND(I64, WHOLE, .low = first, .range = n, SHAPE(__VA_ARGS__))
+#define WHOLE_GAP(n, ...)    OPERAND(I64, WHOLE, .range = 99, .gap = n, SHAPE(__VA_ARGS__))
 #define POSITIONS(...)       OPERAND(I64, POSITIONS, SHAPE(__VA_ARGS__))
 #define CHOICES(n, ...)      OPERAND(I64, CHOICES, .range = n, SHAPE(__VA_ARGS__))
 #define ROWS(n, ...)         OPERAND(I64, ROWS, .range = n, SHAPE(__VA_ARGS__))

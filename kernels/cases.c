@@ -62,6 +62,15 @@ DType case_dtype(const CaseOperand *o, DType storage) {
     return (DType)o->dtype;
 }
 
+Tensor case_tensor(const CaseOperand *o, DType storage) {
+    Tensor t = tensor_make(NULL, case_dtype(o, storage), o->ndim, o->dim);
+    t.flags = (uint8_t)((o->updated ? TENSOR_ACCUM : 0) | (o->main_grad ? TENSOR_MAIN_GRAD : 0));
+    int64_t span = o->dim[o->ndim - 1] + o->gap;
+    for (int i = o->ndim - 2; i >= 0; span *= o->dim[i--]) t.stride[i] = span;
+    if (o->swapped) t.stride[0] = t.stride[1], t.stride[1] *= o->dim[0];
+    return t;
+}
+
 int64_t case_integer(const CaseOperand *o, int64_t i, int64_t n, uint64_t seed, uint64_t stream) {
     const int64_t share = o->range ? n / o->range : 0, width = o->dim[o->ndim - 1];
     switch (o->content) {

@@ -29,7 +29,8 @@ typedef struct CaseOperand {
     bool parameter; /* of a model: has a main gradient */
     bool shared;    /* a parameter whose gradient depends on how samples are grouped */
     int64_t low, range;
-    int64_t gap; /* elements between rows */
+    int64_t gap;  /* elements between rows */
+    bool swapped; /* in memory the second dimension comes before the first */
     int ndim;
     int64_t dim[TENSOR_DIMS];
 } CaseOperand;
@@ -47,6 +48,8 @@ int kernel_case_count(void);
 const KernelCase *kernel_case(CaseSize, int number);
 /* `storage`: the type of activations. */
 DType case_dtype(const CaseOperand *, DType storage);
+/* An operand with its strides and flags, without memory. */
+Tensor case_tensor(const CaseOperand *, DType storage);
 /* Element i of an operand of n integers. */
 int64_t case_integer(const CaseOperand *, int64_t i, int64_t n, uint64_t seed, uint64_t stream);
 

@@ -28,6 +28,7 @@ typedef __half fp16;
 
 template <typename T> struct RealOf { typedef float type; };
 template <> struct RealOf<double> { typedef double type; };
+template <> struct RealOf<int64_t> { typedef int64_t type; };
 template <typename T> using Real = typename RealOf<T>::type;
 
 /* Runs the statements with T as the storage type of `dtype`. */
@@ -69,6 +70,7 @@ template <typename T> using Real = typename RealOf<T>::type;
 
 template <typename R> __device__ __forceinline__ R to_real(double x) { return (R)x; }
 template <typename R> __device__ __forceinline__ R to_real(float x) { return (R)x; }
+template <typename R> __device__ __forceinline__ R to_real(int64_t x) { return (R)x; }
 template <typename R> __device__ __forceinline__ R to_real(bf16 x) { return (R)__bfloat162float(x); }
 template <typename R> __device__ __forceinline__ R to_real(fp16 x) { return (R)__half2float(x); }
 

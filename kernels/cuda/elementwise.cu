@@ -7,77 +7,93 @@ enum { THREADS = 256 };
 
 /* ---- copy ---- */
 
-template <typename X, typename Y, int N> __global__ void copy_flat(const X *x, Y *y, int64_t n, bool add) {
-    typedef Real<Y> R;
-    GRID_LOOP(i, n / N) {
-        const Vec<X, N> from = ((const Vec<X, N> *)x)[i];
-        Vec<Y, N> to;
-        if (add) to = ((const Vec<Y, N> *)y)[i];
-#pragma unroll
-        for (int k = 0; k < N; k++) {
-            const R v = to_real<R>(from.v[k]);
-            to.v[k] = from_real<Y>(add ? to_real<R>(to.v[k]) + v : v);
-        }
-        ((Vec<Y, N> *)y)[i] = to;
-    }
-}
-
-/* Each thread copies N neighbours of a row. */
+/* Writes a vector, or adds it. */
 template <typename X, typename Y, int N>
-__global__ void copy_rows(const X *x, Y *y, Rows x_rows, Rows y_rows, int64_t n, bool add) {
+__device__ __forceinline__ void put(const Vec<X, N> &from, Vec<Y, N> *at, bool add) {
     typedef Real<Y> R;
-    const int64_t each = x_rows.width / N;
-    GRID_LOOP(i, n / N) {
-        const int64_t row = i / each, column = i % each * N;
-        const Vec<X, N> from = *(const Vec<X, N> *)(x + x_rows(row) + column);
-        Vec<Y, N> *at = (Vec<Y, N> *)(y + y_rows(row) + column), to;
-        if (add) to = *at;
+    Vec<Y, N> to;
+    if (add) to = *at;
 #pragma unroll
-        for (int k = 0; k < N; k++) {
-            const R v = to_real<R>(from.v[k]);
-            to.v[k] = from_real<Y>(add ? to_real<R>(to.v[k]) + v : v);
-        }
-        *at = to;
+    for (int k = 0; k < N; k++) {
+        const R v = to_real<R>(from.v[k]);
+        to.v[k] = from_real<Y>(add ? to_real<R>(to.v[k]) + v : v);
     }
+    *at = to;
 }
 
-template <typename X, typename Y, int N> static void copy_by_rows(const Call *c) {
-    const int64_t n = tensor_count(c->out[0]);
-    copy_rows<X, Y, N><<<grid_for(c, n / N, THREADS), THREADS, 0, stream_of(c)>>>(
-        data_of<X>(c->in[0]), data_of<Y>(c->out[0]), rows_of(c->in[0]), rows_of(c->out[0]), n,
-        accumulates(c->out[0]));
+/* n vectors of N elements. */
+template <typename X, typename Y, int N> __global__ void copy_flat(const X *x, Y *y, int64_t n, bool add) {
+    GRID_LOOP(i, n) put(((const Vec<X, N> *)x)[i], (Vec<Y, N> *)y + i, add);
+}
+
+/* A block copies a tile of TILE vectors of N neighbours each. To find a row takes several divisions, many more
+ * instructions than to copy a vector, so the block finds each of its rows once. */
+enum { LOADS = 4, TILE = LOADS * THREADS };
+struct Start {
+    int64_t x, y;
+};
+
+template <typename X, typename Y, int N>
+__global__ void __launch_bounds__(THREADS)
+    copy_rows(const X *x, Y *y, Rows x_rows, Rows y_rows, int64_t n, bool add) {
+    extern __shared__ Start start[]; /* for each row: vector i of the tile is i * N elements behind it */
+    const int64_t each = x_rows.width / N, begin = (int64_t)blockIdx.x * TILE, first = begin / each,
+                  column = begin - first * each;
+    const int count = (int)min((int64_t)TILE, n - begin);
+    for (int64_t r = threadIdx.x; r * each < column + count; r += THREADS) {
+        const int64_t skip = (column - r * each) * N;
+        start[r] = {x_rows(first + r) + skip, y_rows(first + r) + skip};
+    }
+    __syncthreads();
+
+    /* Vector i is in row (at + i) / width. A row counts as its last TILE vectors at most: 32 bits suffice. */
+    const uint32_t width = (uint32_t)min(each, (int64_t)TILE),
+                   at = (uint32_t)max(column + width - each, (int64_t)0);
+    Vec<X, N> from[LOADS];
+    Vec<Y, N> *to[LOADS];
+#pragma unroll
+    for (int k = 0; k < LOADS; k++) { /* no branch, so that all loads are in flight together */
+        const int i = min(k * THREADS + (int)threadIdx.x, count - 1);
+        const Start p = start[(at + i) / width];
+        from[k] = *(const Vec<X, N> *)(x + p.x + i * N);
+        to[k] = (Vec<Y, N> *)(y + p.y + i * N);
+    }
+#pragma unroll
+    for (int k = 0; k < LOADS; k++)
+        if (k * THREADS + (int)threadIdx.x < count) put(from[k], to[k], add);
+}
+
+template <typename X, typename Y, int N> static void copy_vectors(const Call *c) {
+    const X *x = data_of<X>(c->in[0]);
+    Y *y = data_of<Y>(c->out[0]);
+    const Rows from = rows_of(c->in[0]), to = rows_of(c->out[0]);
+    const int64_t n = tensor_count(c->out[0]) / N;
+    const bool add = accumulates(c->out[0]);
+    if (from.dense && to.dense) {
+        copy_flat<X, Y, N><<<grid_for(c, n, THREADS), THREADS, 0, stream_of(c)>>>(x, y, n, add);
+    } else {
+        const size_t room = (TILE / (from.width / N) + 2) * sizeof(Start); /* for all rows of a tile */
+        copy_rows<X, Y, N><<<ceil_div(n, TILE), THREADS, room, stream_of(c)>>>(x, y, from, to, n, add);
+    }
+    LAUNCHED();
 }
 
 template <typename X, typename Y> static void copy(const Call *c) {
     const Tensor *x = c->in[0], *y = c->out[0];
-    const int64_t n = tensor_count(y);
-    const X *p = data_of<X>(x);
-    Y *q = data_of<Y>(y);
     constexpr int N = 16 / (sizeof(X) > sizeof(Y) ? sizeof(X) : sizeof(Y));
-    if (tensor_is_contiguous(x) && tensor_is_contiguous(y) && n % N == 0 && aligned_16(p) && aligned_16(q))
-        copy_flat<X, Y, N>
-            <<<grid_for(c, n / N, THREADS), THREADS, 0, stream_of(c)>>>(p, q, n, accumulates(y));
-    else if (tensor_width(x) == tensor_width(y) && rows_are_aligned(x) && rows_are_aligned(y))
-        copy_by_rows<X, Y, N>(c);
+    const bool flat = tensor_is_contiguous(x) && tensor_is_contiguous(y);
+    if (flat ? tensor_count(y) % N == 0 && aligned_16(x->data) && aligned_16(y->data)
+             : rows_are_aligned(x) && rows_are_aligned(y))
+        copy_vectors<X, Y, N>(c);
     else
-        copy_by_rows<X, Y, 1>(c);
-    LAUNCHED();
-}
-
-__global__ void copy_integers(const int64_t *x, int64_t *y, Rows x_rows, Rows y_rows, int64_t n) {
-    GRID_LOOP(i, n) {
-        y[y_rows(i / x_rows.width) + i % x_rows.width] = x[x_rows(i / x_rows.width) + i % x_rows.width];
-    }
+        copy_vectors<X, Y, 1>(c);
 }
 
 extern "C" void cuda_copy(const Call *c) {
     const Tensor *x = c->in[0], *y = c->out[0];
-    const int64_t n = tensor_count(y);
-    if (!n) return;
+    if (!tensor_count(y)) return;
     if (x->dtype == I64) {
-        copy_integers<<<grid_for(c, n, THREADS), THREADS, 0, stream_of(c)>>>(ids_of(x), data_of<int64_t>(y),
-                                                                             rows_of(x), rows_of(y), n);
-        LAUNCHED();
+        copy<int64_t, int64_t>(c);
         return;
     }
     CHECK(!accumulates(y) || (x->dtype == F64) == (y->dtype == F64),

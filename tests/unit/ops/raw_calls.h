@@ -131,13 +131,10 @@ static inline double fill_value(const CaseOperand *o, uint64_t seed, int which, 
 static inline Tensor *direct_operand(Arena *arena, const CaseOperand *o, DType storage, const char *name,
                                      int which) {
     if (!o->ndim) return NULL;
-    const DType dtype = case_dtype(o, storage);
     Tensor *t = arena_alloc(arena, sizeof *t);
-    *t = tensor_make(NULL, dtype, o->ndim, o->dim);
-    t->flags = (uint8_t)((o->updated ? TENSOR_ACCUM : 0) | (o->main_grad ? TENSOR_MAIN_GRAD : 0));
-    int64_t span = o->dim[o->ndim - 1] + o->gap;
-    for (int i = o->ndim - 2; i >= 0; span *= o->dim[i--]) t->stride[i] = span;
-    t->data = arena_alloc(arena, (size_t)(span + 1) * dtype_size(dtype));
+    *t = case_tensor(o, storage);
+    const DType dtype = (DType)t->dtype;
+    t->data = arena_alloc(arena, tensor_extent(t) + dtype_size(dtype));
     const uint64_t seed = hash_name(name);
     const int64_t count = tensor_count(t), width = tensor_width(t);
     for (int64_t e = 0, at = 0; e < count; e++, at++) {
