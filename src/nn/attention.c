@@ -102,21 +102,19 @@ typedef struct Core {
     const Feed *feed;
 } Core;
 
-typedef struct Qkv {
-    Tensor *q, *k, *v;
-} Qkv;
-
 Tensor *attention_heads(Tape *t, Tensor *x, int64_t groups, int64_t all, int64_t d, int64_t first,
                         int64_t n) {
     return tape_view(t, x, first * d, 5, (int64_t[]){x->dim[0], x->dim[1], groups, n, d},
                      (int64_t[]){x->stride[0], x->stride[1], all * d, d, 1});
 }
 
-/* qkv [s, b, g*(r+2)*d] */
-static Qkv split_groups(Tape *t, const AttentionSpec *p, Tensor *qkv) {
-    const int64_t d = p->head_dim, r = p->heads / p->groups, g = tensor_width(qkv) / ((r + 2) * d);
-    return (Qkv){attention_heads(t, qkv, g, r + 2, d, 0, r), attention_heads(t, qkv, g, r + 2, d, r, 1),
-                 attention_heads(t, qkv, g, r + 2, d, r + 1, 1)};
+/* qkv [s, b, g*(r+2)*d] or [s, b, g, r+2, d] */
+static AttentionInputs split_groups(Tape *t, const AttentionSpec *p, Tensor *qkv) {
+    const int64_t d = p->head_dim, r = p->heads / p->groups;
+    const int64_t g = tensor_count(qkv) / (qkv->dim[0] * qkv->dim[1] * (r + 2) * d);
+    return (AttentionInputs){.q = attention_heads(t, qkv, g, r + 2, d, 0, r),
+                             .k = attention_heads(t, qkv, g, r + 2, d, r, 1),
+                             .v = attention_heads(t, qkv, g, r + 2, d, r + 1, 1)};
 }
 
 Tensor *attention_flat_heads(Tape *t, Tensor *x) {
@@ -146,37 +144,38 @@ static int64_t first_head(const Tape *t, const AttentionSpec *p) {
 /* With more tensor-parallel ranks than groups, each rank has a piece of a group's rows. The rows of all ranks
  * are gathered, and a rank takes its queries and their group's key and value (Megatron-LM
  * core/transformer/attention.py, num_query_groups < world_size). */
-static Qkv share_groups(Tape *t, const AttentionSpec *p, Tensor *qkv) {
+static AttentionInputs share_groups(Tape *t, const AttentionSpec *p, Tensor *qkv) {
     const int64_t d = p->head_dim, r = p->heads / p->groups, mine = p->heads / tape_axis(t, AXIS_TP);
     const int64_t first = first_head(t, p), group = first / r * (r + 2) * d;
     const int64_t at_q = group + first % r * d, at_k = group + r * d;
     qkv = op_redistribute(t, qkv, AXIS_TP, SPMD_R, 2);
-    return (Qkv){op_take_heads(t, qkv, AXIS_TP, at_q, mine, d, SPMD_V),
-                 op_take_heads(t, qkv, AXIS_TP, at_k, 1, d, SPMD_R),
-                 op_take_heads(t, qkv, AXIS_TP, at_k + d, 1, d, SPMD_R)};
+    return (AttentionInputs){.q = op_take_heads(t, qkv, AXIS_TP, at_q, mine, d, SPMD_V),
+                             .k = op_take_heads(t, qkv, AXIS_TP, at_k, 1, d, SPMD_R),
+                             .v = op_take_heads(t, qkv, AXIS_TP, at_k + d, 1, d, SPMD_R)};
 }
 
 /* The same, but queries and keys are normed over all heads before a rank takes its heads. */
-static Qkv share_normed_groups(Tape *t, const Attention *a, Tensor *qkv) {
+static AttentionInputs share_normed_groups(Tape *t, const Attention *a, Tensor *qkv) {
     const AttentionSpec *p = a->spec;
     const int64_t d = p->head_dim, mine = p->heads / tape_axis(t, AXIS_TP);
     const int64_t at = first_head(t, p) / (p->heads / p->groups) * d;
-    const Qkv all = split_groups(t, p, op_redistribute(t, qkv, AXIS_TP, SPMD_I, 2));
+    const AttentionInputs all = split_groups(t, p, op_redistribute(t, qkv, AXIS_TP, SPMD_I, 2));
     Tensor *q = norm_forward(t, &a->q_norm, attention_flat_heads(t, op_contiguous(t, all.q)));
     Tensor *k = norm_forward(t, &a->k_norm, attention_flat_heads(t, op_contiguous(t, all.k)));
     Tensor *v = attention_flat_heads(t, op_contiguous(t, all.v));
     k = op_redistribute(t, k, AXIS_TP, SPMD_R, 2);
     v = op_redistribute(t, v, AXIS_TP, SPMD_R, 2);
-    return (Qkv){own_heads(t, q, 1, mine, d), op_take_heads(t, k, AXIS_TP, at, 1, d, SPMD_R),
-                 op_take_heads(t, v, AXIS_TP, at, 1, d, SPMD_R)};
+    return (AttentionInputs){.q = own_heads(t, q, 1, mine, d),
+                             .k = op_take_heads(t, k, AXIS_TP, at, 1, d, SPMD_R),
+                             .v = op_take_heads(t, v, AXIS_TP, at, 1, d, SPMD_R)};
 }
 
 /* This rank's queries, keys and values, with their norms. */
-static Qkv split(Tape *t, const Attention *a, Tensor *qkv) {
+static AttentionInputs split(Tape *t, const Attention *a, Tensor *qkv) {
     const AttentionSpec *p = a->spec;
     const bool shares = p->groups < tape_axis(t, AXIS_TP);
     if (shares && p->qk_norm_whole) return share_normed_groups(t, a, qkv);
-    Qkv x = shares ? share_groups(t, p, qkv) : split_groups(t, p, qkv);
+    AttentionInputs x = shares ? share_groups(t, p, qkv) : split_groups(t, p, qkv);
     if (!p->qk_norm) return x;
     x.q = normed_heads(t, p, &a->q_norm, x.q);
     x.k = normed_heads(t, p, &a->k_norm, x.k);
@@ -199,25 +198,44 @@ static Tensor *rotated(Tape *t, const Core *c, Tensor *x) {
                    c->feed->position_ids, rope_attr(c->attention->spec));
 }
 
-/* Rotates in place, unless the backward needs qkv again to recompute the rotation. */
-static Qkv rotated_together(Tape *t, const Core *c, Tensor *qkv) {
+static int64_t own_groups(const Tape *t, const AttentionSpec *p) { return p->groups / tape_axis(t, AXIS_TP); }
+
+/* Queries and keys, rotated into new memory, because the backward needs qkv again to recompute the rotation. */
+static AttentionInputs rotated_together(Tape *t, const Core *c, Tensor *qkv) {
     const AttentionSpec *p = c->attention->spec;
-    const int64_t d = p->head_dim, g = p->groups / tape_axis(t, AXIS_TP), r = p->heads / p->groups;
-    if (!p->recompute)
-        return split_groups(t, p,
-                            op_rope_in_place(t, qkv, g, r + 2, r + 1, (Tensor *)&c->attention->rope->cos,
-                                             (Tensor *)&c->attention->rope->sin, c->feed->position_ids,
-                                             rope_attr(p)));
+    const int64_t d = p->head_dim, g = own_groups(t, p), r = p->heads / p->groups;
     Tensor *v = attention_heads(t, qkv, g, r + 2, d, r + 1, 1);
     Tensor *qk = rotated(t, c, attention_heads(t, qkv, g, r + 2, d, 0, r + 1));
-    return (Qkv){attention_heads(t, qk, g, r + 1, d, 0, r), attention_heads(t, qk, g, r + 1, d, r, 1), v};
+    return (AttentionInputs){.q = attention_heads(t, qk, g, r + 1, d, 0, r),
+                             .k = attention_heads(t, qk, g, r + 1, d, r, 1),
+                             .v = v};
+}
+
+/* Whether queries and keys stay in qkv's memory. */
+static bool stay_in_place(const Tape *t, const AttentionSpec *p) {
+    if (p->rope.dim) return rotates_together(t, p) && !p->recompute;
+    return !p->qk_norm && p->groups >= tape_axis(t, AXIS_TP);
+}
+
+static AttentionInputs prepare_in_place(Tape *t, const Core *c, Tensor *qkv) {
+    const AttentionSpec *p = c->attention->spec;
+    const RopeTable *rope = c->attention->rope;
+    const int64_t g = own_groups(t, p), r = p->heads / p->groups;
+    if (p->rope.dim)
+        qkv = op_rope_in_place(t, qkv, g, r + 2, r + 1, (Tensor *)&rope->cos, (Tensor *)&rope->sin,
+                               c->feed->position_ids, rope_attr(p));
+    const bool exchanged = context_exchange(t, &qkv, g, p->head_dim, p->context);
+    AttentionInputs x = split_groups(t, p, qkv);
+    x.exchanged = exchanged;
+    return x;
 }
 
 /* The inputs of attention: split, normed, rotated. */
-static Qkv prepare(Tape *t, const Core *c, Tensor *qkv) {
+static AttentionInputs prepare(Tape *t, const Core *c, Tensor *qkv) {
     const AttentionSpec *p = c->attention->spec;
+    if (stay_in_place(t, p)) return prepare_in_place(t, c, qkv);
     if (rotates_together(t, p)) return rotated_together(t, c, qkv);
-    Qkv x = split(t, c->attention, qkv);
+    AttentionInputs x = split(t, c->attention, qkv);
     if (p->rope.dim) {
         x.q = rotated(t, c, x.q);
         x.k = rotated(t, c, x.k);
@@ -259,25 +277,21 @@ static Tensor *sinks(Tape *t, const Attention *a, int64_t n, DType dtype) {
 static Tensor *core(Tape *t, void *self, Tensor *qkv) {
     const Core *c = self;
     const AttentionSpec *p = c->attention->spec;
-    const Qkv parts = prepare(t, c, qkv);
-    Tensor *q = parts.q, *k = parts.k, *v = parts.v;
-    const int64_t s = q->dim[0], heads = q->dim[2] * q->dim[3];
+    AttentionInputs x = prepare(t, c, qkv);
+    const int64_t s = qkv->dim[0];
     KvCache *cache = c->feed->cache;
     if (cache) {
-        k = append(t, &cache->k[p->layer], cache->length, k);
-        v = append(t, &cache->v[p->layer], cache->length, v);
+        x.k = append(t, &cache->k[p->layer], cache->length, x.k);
+        x.v = append(t, &cache->v[p->layer], cache->length, x.v);
     }
     AttentionAttr attr = attention_attr(t, p, c->attention->dropout_site, s);
     attr.query.first = cache ? cache->length : 0;
-    const AttentionInputs inputs = {.q = q,
-                                    .k = k,
-                                    .v = v,
-                                    .first_key = c->feed->document_start,
-                                    .bias = c->attention->relative ? &c->attention->relative->value : NULL,
-                                    .lengths = c->feed->lengths,
-                                    .sink = sinks(t, c->attention, heads, (DType)q->dtype)};
+    x.first_key = c->feed->document_start;
+    x.bias = c->attention->relative ? &c->attention->relative->value : NULL;
+    x.lengths = c->feed->lengths;
+    x.sink = sinks(t, c->attention, p->heads / tape_axis(t, AXIS_TP), (DType)qkv->dtype);
     if (tape_axis(t, AXIS_CP) == 1) tape_pause_halfway(t); /* else the attention waits for other ranks */
-    return attention_flat_heads(t, op_context_attention(t, &inputs, attr, p->context, p->unfused));
+    return attention_flat_heads(t, op_context_attention(t, &x, attr, p->context, p->unfused));
 }
 
 static Tensor *attention_forward(Tape *t, const void *self, const Feed *feed, Tensor *x_sbh) {

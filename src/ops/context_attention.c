@@ -21,25 +21,49 @@ static void check_rows(const Tensor *x, int dim, int64_t rows) {
           (long long)x->dim[dim], (long long)rows);
 }
 
+/* The block of a rank, and the ranks with its place in other blocks. */
+static Group block_of(const Tape *t, ContextPlan plan, Group *blocks) {
+    const Group cp = tape_group(t, 1 << AXIS_CP);
+    *blocks = group_outer(&cp, plan.exchange);
+    return group_inner(&cp, plan.exchange);
+}
+
+bool context_exchange(Tape *t, Tensor **qkv, int64_t g, int64_t d, ContextPlan plan) {
+    if (tape_axis(t, AXIS_CP) == 1) return false;
+    Group blocks;
+    const Group block = block_of(t, plan, &blocks);
+    if (block.size == 1 || g % block.size) return false;
+    Tensor *x = *qkv;
+    const int64_t s = x->dim[0], heads = tensor_width(x) / (g * d);
+    Tensor *all = tape_view(t, x, 0, 5, (int64_t[]){s, x->dim[1], g, heads, d},
+                            (int64_t[]){x->stride[0], x->stride[1], heads * d, d, 1});
+    *qkv = op_seq_to_heads(t, all, block);
+    check_rows(*qkv, 0, block.size * s);
+    return true;
+}
+
 Tensor *op_context_attention(Tape *t, const AttentionInputs *inputs, AttentionAttr attr, ContextPlan plan,
                              bool unfused) {
     const int ranks = tape_axis(t, AXIS_CP);
     if (ranks == 1) return op_attention(t, inputs, attr, unfused);
     AttentionInputs x = *inputs;
-    const int64_t s = x.q->dim[0], keys = x.k->dim[0], g = x.q->dim[2], r = x.q->dim[3];
+    Group blocks;
+    const Group block = block_of(t, plan, &blocks);
+    const int n = x.exchanged ? block.size : 1;
+    const int64_t s = x.q->dim[0] / n, keys = x.k->dim[0] / n, g = x.q->dim[2] * n, r = x.q->dim[3];
     CHECK(s % 2 == 0 && keys % 2 == 0, "attention, axis cp: %lld queries and %lld keys are no two chunks",
           (long long)s, (long long)keys);
-    const Group cp = tape_group(t, 1 << AXIS_CP), block = group_inner(&cp, plan.exchange),
-                blocks = group_outer(&cp, plan.exchange);
     if (block.size == 1) return between(t, &x, attr, blocks, plan.gather, unfused);
     CHECK(g % block.size == 0 || (block.size % g == 0 && r % (block.size / g) == 0),
           "attention, axis cp: %lld groups of %lld heads cannot be dealt to %d ranks", (long long)g,
           (long long)r, block.size);
     const int64_t first = block.rank * (g * r / block.size);
     attr.first_head += first, attr.first_local += first;
-    x.q = op_seq_to_heads(t, x.q, block);
-    x.k = op_seq_to_heads(t, x.k, block);
-    x.v = op_seq_to_heads(t, x.v, block);
+    if (!x.exchanged) {
+        x.q = op_seq_to_heads(t, x.q, block);
+        x.k = op_seq_to_heads(t, x.k, block);
+        x.v = op_seq_to_heads(t, x.v, block);
+    }
     if (x.first_key) x.first_key = exchange_ids(t, x.first_key, block);
     check_rows(x.q, 0, block.size * s), check_rows(x.k, 0, block.size * keys);
     check_rows(x.v, 0, block.size * keys);

@@ -23,6 +23,10 @@ typedef struct ContextPlan {
  * multiple of n, or n to be a multiple of g and r of n / g. A ring needs the fused kernel. On one rank it is
  * op_attention. */
 Tensor *op_context_attention(Tape *, const AttentionInputs *, AttentionAttr, ContextPlan, bool unfused);
+/* Exchanges queries, keys and values in one operation instead of three, before op_context_attention. qkv [s,b,w] has
+ * g groups of heads, each with its queries, key and value, and becomes [n*s,b,g/n,w/(g*d),d]. False: it stays,
+ * because the plan has no exchange or n does not divide g. */
+bool context_exchange(Tape *, Tensor **qkv, int64_t g, int64_t d, ContextPlan);
 
 /* Attention between blocks. The inputs are as above, for the zigzag slices that this rank has in the group. */
 Tensor *context_ring(Tape *, const AttentionInputs *, AttentionAttr, Group);

@@ -25,12 +25,13 @@ static Tensor reshaped(const Tensor *x, int ndim, const int64_t *dim) {
     return v;
 }
 
-/* The two chunks of a member's slice, for x whose rows are contiguous: [2,chunk,row]. */
-static Tensor chunks_of(const Tensor *x, int members, int m) {
-    const int64_t chunk = x->dim[0] / (2 * members);
-    Tensor v = reshaped(x, 3, (int64_t[]){2, chunk, tensor_count(x) / x->dim[0]});
-    v.stride[0] = (2 * members - 1 - 2 * m) * chunk * x->stride[0], v.stride[1] = x->stride[0];
-    shift(&v, m * chunk * x->stride[0]);
+/* The first or second chunk of each member's slice, for x whose rows are contiguous: [members,chunk,row]. The second
+ * chunks are in reverse order. */
+static Tensor chunks_of(const Tensor *x, int members, int which) {
+    const int64_t chunk = x->dim[0] / (2 * members), first = which ? (2 * members - 1) * chunk : 0;
+    Tensor v = reshaped(x, 3, (int64_t[]){members, chunk, tensor_count(x) / x->dim[0]});
+    v.stride[0] = (which ? -chunk : chunk) * x->stride[0], v.stride[1] = x->stride[0];
+    shift(&v, first * x->stride[0]);
     return v;
 }
 
@@ -43,13 +44,16 @@ static bool has_whole_rows(const Tensor *x) {
 
 void exchange_rows(Tape *t, Tensor *x, Tensor *packed, int64_t at, bool pack) {
     const int n = (int)packed->dim[0];
-    const bool by_chunks = n > 1 && has_whole_rows(x);
-    for (int m = 0; m < n; m++) {
-        if (by_chunks) {
-            const Tensor chunks = chunks_of(x, n, m);
-            move(t, chunks, exchange_part(packed, m, at, &chunks), pack);
-            continue;
+    if (n > 1 && has_whole_rows(x)) {
+        for (int which = 0; which < 2; which++) {
+            const Tensor chunks = chunks_of(x, n, which);
+            Tensor parts = exchange_part(packed, 0, at + which * tensor_count(&chunks) / n, &chunks);
+            parts.stride[0] = packed->dim[1];
+            move(t, chunks, parts, pack);
         }
+        return;
+    }
+    for (int m = 0; m < n; m++) {
         const int64_t s = x->dim[0] / n;
         const SequenceSlice slice = slice_zigzag(x->dim[0], n, m);
         Tensor slice_like = tensor_slice(x, 0, 0, s), own = exchange_part(packed, m, at, &slice_like);

@@ -1,6 +1,7 @@
 #include "tensor/tensor.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "base/fault.h"
 
@@ -35,9 +36,16 @@ int64_t tensor_count(const Tensor *t) {
 size_t tensor_bytes(const Tensor *t) { return (size_t)tensor_count(t) * dtype_size((DType)t->dtype); }
 
 size_t tensor_extent(const Tensor *t) {
-    int64_t last = 0;
-    for (int i = 0; i < t->ndim; i++) last += (t->dim[i] - 1) * t->stride[i];
-    return tensor_count(t) ? (size_t)(last + 1) * dtype_size((DType)t->dtype) : 0;
+    int64_t steps = 0;
+    for (int i = 0; i < t->ndim; i++) steps += (t->dim[i] - 1) * llabs(t->stride[i]);
+    return tensor_count(t) ? (size_t)(steps + 1) * dtype_size((DType)t->dtype) : 0;
+}
+
+void *tensor_lowest(const Tensor *t) {
+    int64_t below = 0;
+    for (int i = 0; i < t->ndim; i++)
+        if (t->stride[i] < 0) below += (t->dim[i] - 1) * t->stride[i];
+    return (char *)t->data + below * (int64_t)dtype_size((DType)t->dtype);
 }
 
 bool tensor_is_contiguous(const Tensor *t) {

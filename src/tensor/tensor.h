@@ -37,8 +37,10 @@ Tensor tensor_make(void *data, DType, int ndim, const int64_t *dim);
 Tensor tensor_slice(const Tensor *, int dim, int64_t first, int64_t n);
 int64_t tensor_count(const Tensor *); /* elements */
 size_t tensor_bytes(const Tensor *);
-/* Bytes from the first element to the end of the last, gaps included. */
+/* Bytes from the lowest element in memory to the end of the highest, gaps included; and where they begin, which
+ * is before `data` if a stride is negative. */
 size_t tensor_extent(const Tensor *);
+void *tensor_lowest(const Tensor *);
 bool tensor_is_contiguous(const Tensor *);
 bool tensor_same_shape(const Tensor *, const Tensor *);
 /* Rows are the slices along the last dimension: their number, and the offset of row r (in elements). */

@@ -165,10 +165,11 @@ static Tensor *operand(const Guarded *g, const OpDef *op, Tensor *t, Tensor *cop
     const size_t bytes = t ? tensor_extent(t) : 0;
     char text[100];
     if (!bytes) return t;
-    CHECK(find(g, t->data, bytes), "op '%s' is given %s outside of the device's memory", op->name,
+    char *lowest = tensor_lowest(t);
+    CHECK(find(g, lowest, bytes), "op '%s' is given %s outside of the device's memory", op->name,
           tensor_describe(t, text, sizeof text));
     *copy = *t;
-    copy->data = behind(g, t->data, bytes);
+    copy->data = (char *)behind(g, lowest, bytes) + ((char *)t->data - lowest);
     return copy;
 }
 
