@@ -290,11 +290,16 @@ static int64_t members_of(const Executor *e, const Action *a, int64_t microbatch
     return left < e->unit ? left : e->unit;
 }
 
-static void start_receives(Executor *e, const PipelineSpec *spec, int rank, const Action *a,
-                           int64_t microbatches) {
-    const StageRef source = pipeline_source(spec, rank, a);
-    for (int64_t i = 0; source.rank >= 0 && i < members_of(e, a, microbatches); i++)
-        message_start(e, COMM_RECV, pipeline_way(a), source.rank, border_of(e, a, false), received(e, a, i));
+/* Starts the receives of the actions that run at a time from `action` on. */
+static void start_receives(Executor *e, const PipelineSpec *spec, int rank, const RankSchedule *schedule,
+                           int64_t action, int64_t microbatches) {
+    const int64_t end = action + pipeline_step(schedule, action);
+    for (const Action *a = &schedule->actions[action]; a < &schedule->actions[end]; a++) {
+        const StageRef source = pipeline_source(spec, rank, a);
+        for (int64_t i = 0; source.rank >= 0 && i < members_of(e, a, microbatches); i++)
+            message_start(e, COMM_RECV, pipeline_way(a), source.rank, border_of(e, a, false),
+                          received(e, a, i));
+    }
 }
 
 /* A buffer that may be written. */
@@ -473,16 +478,15 @@ void executor_run(Executor *e, const PipelineSpec *spec, const RankSchedule *sch
      * pass's own result, through other ranks, would then wait forever. Different kernels write the first gradient of a
      * step and add the later ones, so a step of two microbatches is needed to load both. */
     const bool overlap = spec->overlap && e->trained >= (n < 2 ? n : 2);
-    for (int64_t i = 0; i < schedule->count; i++) {
+    for (int64_t i = 0, next; i < schedule->count; i = next) {
         const Action *a = &schedule->actions[i];
-        if (pipeline_is_pair(spec, schedule, i)) {
+        next = i + pipeline_step(schedule, i);
+        if (i == 0 || !overlap) start_receives(e, spec, rank, schedule, i, n);
+        if (overlap) start_receives(e, spec, rank, schedule, next, n);
+        if (a->pair)
             run_pair(e, spec, rank, a, microbatches, loss_sum);
-            i++;
-            continue;
-        }
-        if (i == 0 || !overlap) start_receives(e, spec, rank, a, n);
-        if (overlap && i + 1 < schedule->count) start_receives(e, spec, rank, a + 1, n);
-        run_unit(e, spec, rank, a, microbatches, n, loss_sum);
+        else
+            run_unit(e, spec, rank, a, microbatches, n, loss_sum);
     }
     for (int64_t i = 0; i < slot_count(e); i++) tape_end(e->slots[i].tape);
     for (int way = 0; way < PIPELINE_WAYS; way++)

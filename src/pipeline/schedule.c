@@ -47,7 +47,7 @@ Err pipeline_spec(const Config *c, const PipelineLayout *layout, int64_t microba
                           .ranks = layout->ranks,
                           .chunks = layout->chunks,
                           .microbatches = microbatches,
-                          .group = i64_or(group, layout->ranks),
+                          .group = i64_or(group, layout->ranks * (c->interleave_forward_backward ? 2 : 1)),
                           .forward_only = forward_only,
                           .overlap = c->overlap_p2p_communication,
                           .mixed = c->interleave_forward_backward};
@@ -80,8 +80,8 @@ PipelineWay pipeline_way(const Action *a) { return a->kind == ACTION_FORWARD ? P
 PipelineSpec pipeline_shortened(const PipelineSpec *s) {
     enum { GROUPS_KEPT = 4, REPEATED = 3 };
     const bool grouped = s->kind == SCHEDULE_INTERLEAVED;
-    const int64_t few =
-        grouped ? GROUPS_KEPT * s->group + s->microbatches % s->group : (int64_t)2 * s->ranks + REPEATED;
+    const int64_t few = grouped ? GROUPS_KEPT * s->group + s->microbatches % s->group
+                                : (int64_t)(s->mixed ? 4 : 2) * s->ranks + REPEATED;
     PipelineSpec out = *s;
     if (s->kind != SCHEDULE_GPIPE) out.microbatches = least(s->microbatches, few);
     return out;
@@ -89,23 +89,26 @@ PipelineSpec pipeline_shortened(const PipelineSpec *s) {
 
 /* The parameters of a schedule. */
 typedef struct Shape {
-    int64_t group, warmup,
-        lag;    /* forwards before the first backward; backwards before the first weight pass */
-    bool split; /* backwards in two passes */
+    int64_t group;
+    int64_t warmup; /* forwards before the first backward, if there are so many */
+    int64_t lag;    /* backwards before the first weight pass */
+    bool split;     /* backwards in two passes */
 } Shape;
 
 static Shape shape_of(const PipelineSpec *s, int rank) {
     int64_t total = s->microbatches * s->chunks, p = s->ranks, behind = p - rank - 1;
+    const int64_t pairs = p - rank + ((s->chunks - 1) * s->group + 1) / 2; /* in the warm-up, with `mixed` */
     if (s->forward_only) return (Shape){.group = p, .warmup = total};
     switch (s->kind) {
     case SCHEDULE_GPIPE:
         return (Shape){.group = s->microbatches, .warmup = total};
     case SCHEDULE_1F1B:
-        return (Shape){.group = p, .warmup = least(s->mixed ? 2 : behind, total)};
+        return (Shape){.group = p, .warmup = s->mixed ? 2 * pairs : behind};
     case SCHEDULE_INTERLEAVED:
-        return (Shape){.group = s->group, .warmup = least(2 * behind + (s->chunks - 1) * s->group, total)};
+        return (Shape){.group = s->group,
+                       .warmup = s->mixed ? 2 * pairs : 2 * behind + (s->chunks - 1) * s->group};
     case SCHEDULE_ZERO_BUBBLE:
-        return (Shape){.group = p, .warmup = least(behind, total), .lag = rank, .split = true};
+        return (Shape){.group = p, .warmup = behind, .lag = rank, .split = true};
     case SCHEDULE_AUTO:
         break;
     }
@@ -124,9 +127,18 @@ static Action nth(const PipelineSpec *s, int64_t group, ActionKind kind, int64_t
                     .microbatch = first + in_group % size};
 }
 
-bool pipeline_is_pair(const PipelineSpec *s, const RankSchedule *r, int64_t action) {
-    const Action *a = &r->actions[action];
-    return s->mixed && action + 1 < r->count && a->microbatch != a[1].microbatch;
+/* Two forwards of different chunks could wait for each other through other ranks, and so could two backwards. A
+ * forward of the warm-up and the first backward could too. */
+static void make_pairs(const PipelineSpec *s, int64_t warmup, RankSchedule *r) {
+    if (!s->mixed || (s->forward_only && s->ranks > 1)) return;
+    for (int64_t i = 0; i + 1 < r->count; i += pipeline_step(r, i)) {
+        Action *a = &r->actions[i];
+        a->pair = a->kind == a[1].kind ? a->chunk == a[1].chunk : i >= warmup && a->kind == ACTION_FORWARD;
+    }
+}
+
+int64_t pipeline_step(const RankSchedule *r, int64_t action) {
+    return action >= r->count ? 0 : r->actions[action].pair ? 2 : 1;
 }
 
 bool pipeline_ends_slot(const PipelineSpec *s, const Action *a) {
@@ -161,23 +173,30 @@ static void assign_buffer(const PipelineSpec *s, int rank, Action *a, BufferList
     a->buffer = l->n_unused ? l->unused[--l->n_unused] : l->count++;
 }
 
+static void release_buffers(const PipelineSpec *s, const Action *a, int64_t *held, BufferList *lists) {
+    int64_t *mine = &held[a->slot * PIPELINE_WAYS];
+    for (int way = 0; pipeline_ends_slot(s, a) && way < PIPELINE_WAYS; way++) {
+        if (mine[way]) lists[way].unused[lists[way].n_unused++] = mine[way] - 1;
+        mine[way] = 0;
+    }
+}
+
 /* In the order in which receives start. */
 static void assign_buffers(const PipelineSpec *s, int rank, RankSchedule *r) {
     int64_t *held = mem_zero((size_t)(r->slots * PIPELINE_WAYS), sizeof *held); /* by slots; 1 + buffer */
     BufferList lists[PIPELINE_WAYS] = {{0}};
     for (int way = 0; way < PIPELINE_WAYS; way++)
-        lists[way].unused = mem_zero((size_t)r->slots + 1, sizeof *lists[way].unused);
+        lists[way].unused = mem_zero((size_t)r->slots + 2, sizeof *lists[way].unused);
     for (int64_t i = 0; i < r->count; i++) r->actions[i].buffer = -1;
-    for (int64_t i = 0; i < r->count; i++) {
-        Action *a = &r->actions[i];
-        int64_t *mine = &held[a->slot * PIPELINE_WAYS];
-        if (i == 0 || !s->overlap) assign_buffer(s, rank, a, lists);
-        if (s->overlap && i + 1 < r->count) assign_buffer(s, rank, a + 1, lists);
-        if (a->buffer >= 0) mine[pipeline_way(a)] = 1 + a->buffer;
-        for (int way = 0; pipeline_ends_slot(s, a) && way < PIPELINE_WAYS; way++) {
-            if (mine[way]) lists[way].unused[lists[way].n_unused++] = mine[way] - 1;
-            mine[way] = 0;
+    int64_t begun = 0; /* receives of the actions before */
+    for (int64_t i = 0; i < r->count;) {
+        const int64_t end = i + pipeline_step(r, i), next = s->overlap ? end + pipeline_step(r, end) : end;
+        while (begun < next) assign_buffer(s, rank, &r->actions[begun++], lists);
+        for (int64_t k = i; k < end; k++) {
+            const Action *a = &r->actions[k];
+            if (a->buffer >= 0) held[a->slot * PIPELINE_WAYS + pipeline_way(a)] = 1 + a->buffer;
         }
+        for (; i < end; i++) release_buffers(s, &r->actions[i], held, lists);
     }
     for (int way = 0; way < PIPELINE_WAYS; way++) {
         r->received[way] = lists[way].count;
@@ -198,12 +217,12 @@ static void count_sent(const PipelineSpec *s, int rank, int64_t group, RankSched
 
 RankSchedule pipeline_schedule(const PipelineSpec *s, int rank, Arena *arena) {
     Shape shape = shape_of(s, rank);
-    int64_t total = s->microbatches * s->chunks, weights = 0, n = 0;
+    int64_t total = s->microbatches * s->chunks, warmup = least(shape.warmup, total), weights = 0, n = 0;
     int64_t passes = s->forward_only ? 1 : shape.split ? 3 : 2;
     ActionKind backward = shape.split ? ACTION_BACKWARD_INPUT : ACTION_BACKWARD;
     Action *list = arena_alloc(arena, (size_t)(passes * total) * sizeof *list);
-    for (int64_t k = 0; k < total + shape.warmup; k++) {
-        int64_t done = k - shape.warmup; /* backwards so far */
+    for (int64_t k = 0; k < total + warmup; k++) {
+        int64_t done = k - warmup; /* backwards so far */
         if (k < total) list[n++] = nth(s, shape.group, ACTION_FORWARD, k);
         if (s->forward_only || done < 0) continue;
         list[n++] = nth(s, shape.group, backward, done);
@@ -218,6 +237,7 @@ RankSchedule pipeline_schedule(const PipelineSpec *s, int rank, Arena *arena) {
     } else {
         out.slots = assign_slots(s, list, n);
     }
+    make_pairs(s, shape.warmup, &out);
     assign_buffers(s, rank, &out);
     count_sent(s, rank, shape.group, &out);
     return out;

@@ -7,7 +7,10 @@
  *                by r microbatches; no rank has more than 1F1B's p microbatches in flight
  *
  * Microbatches that run interleaved (executor.h) count as one here. With `mixed`, pairs of consecutive
- * actions run interleaved instead: two forwards first, then a backward and a forward, and two backwards last.
+ * actions of 1F1B or interleaved run interleaved instead: two forwards in the warm-up, then a backward and a
+ * forward, and two backwards last. A message arrives only a pair later, so more forwards come first: 2 (p - r) +
+ * (v - 1) G, rounded up to an even number. (Megatron-LM schedules.py adds one forward with
+ * --overlap-moe-expert-parallel-comm.)
  *
  * p ranks, r this rank, v chunks per rank, M microbatches, G microbatches that one chunk takes before the
  * next chunk.
@@ -44,6 +47,7 @@ typedef struct Action {
     int64_t microbatch;
     int64_t slot;   /* memory of the activations of (microbatch, chunk) until its last pass */
     int64_t buffer; /* index of the buffer that receives the source's message, in its direction; -1: none */
+    bool pair;      /* runs interleaved with the next action */
 } Action;
 
 typedef struct PipelineSpec {
@@ -87,8 +91,8 @@ RankSchedule pipeline_schedule(const PipelineSpec *, int rank, Arena *);
 StageRef pipeline_source(const PipelineSpec *, int rank, const Action *);
 StageRef pipeline_target(const PipelineSpec *, int rank, const Action *);
 PipelineWay pipeline_way(const Action *);
-/* Whether the action runs interleaved with the next one in the list. */
-bool pipeline_is_pair(const PipelineSpec *, const RankSchedule *, int64_t action);
+/* The number of actions that run at a time from this one on: 1, 2 for a pair, 0 after the last one. */
+int64_t pipeline_step(const RankSchedule *, int64_t action);
 /* Whether the action is the last pass of its slot. */
 bool pipeline_ends_slot(const PipelineSpec *, const Action *);
 

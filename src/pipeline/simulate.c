@@ -19,6 +19,7 @@ typedef struct Cell {
 typedef struct RankState {
     int64_t at; /* next action */
     double clock;
+    Message *unsent; /* of the first action of a pair, until the second one ends */
     int64_t held, sent[PIPELINE_WAYS], received[PIPELINE_WAYS]; /* received: of this rank's messages */
     int64_t *next_input, *next_weight;                          /* [chunks] next microbatch */
     bool *taken;                                                /* [slots] */
@@ -105,11 +106,15 @@ static Err claim_buffer(const Player *p, int rank, const Action *a) {
     return ERR_OK;
 }
 
+/* The receives that start with the next action: those of its step, or with `overlap` of the step after it. */
 static Err claim_buffers(const Player *p, int rank) {
     const RankSchedule *r = &p->schedules[rank];
-    const int64_t at = p->states[rank].at;
-    if (at == 0 || !p->spec->overlap) ERR_RETURN(claim_buffer(p, rank, &r->actions[at]));
-    return p->spec->overlap && at + 1 < r->count ? claim_buffer(p, rank, &r->actions[at + 1]) : ERR_OK;
+    const int64_t at = p->states[rank].at, end = at + pipeline_step(r, at);
+    if (at > 0 && r->actions[at - 1].pair) return ERR_OK; /* they have started with the first of the pair */
+    const int64_t first = at == 0 || !p->spec->overlap ? at : end,
+                  next = p->spec->overlap ? end + pipeline_step(r, end) : end;
+    for (int64_t i = first; i < next; i++) ERR_RETURN(claim_buffer(p, rank, &r->actions[i]));
+    return ERR_OK;
 }
 
 static void release_buffers(const Player *p, int rank, int64_t slot) {
@@ -142,6 +147,10 @@ static Err ready_at(const Player *p, int rank, const Action *a, double *ready, c
     return ERR_OK;
 }
 
+static void send(const Player *p, const RankState *state, Message *m) {
+    if (m) m->sent = true, m->arrival = state->clock + p->times->latency;
+}
+
 static void perform(Player *p, int rank, const Action *a, double start) {
     RankState *state = &p->states[rank];
     RankTrace *trace = &p->out->ranks[rank];
@@ -152,11 +161,13 @@ static void perform(Player *p, int rank, const Action *a, double start) {
     state->clock = start + takes;
     p->out->makespan = fmax(p->out->makespan, state->clock);
     Message **buffer = buffer_of(p, rank, a);
-    if (buffer) {
-        Message *m = *buffer = &cell->message[pipeline_way(a)];
-        *m = (Message){.sent = true,
-                       .arrival = state->clock + p->times->latency,
-                       .number = state->sent[pipeline_way(a)]++};
+    Message *m = buffer ? *buffer = &cell->message[pipeline_way(a)] : NULL;
+    if (m) *m = (Message){.number = state->sent[pipeline_way(a)]++};
+    if (a->pair) {
+        state->unsent = m;
+    } else {
+        send(p, state, m), send(p, state, state->unsent);
+        state->unsent = NULL;
     }
     if (a->kind == ACTION_FORWARD) {
         cell->forward = state->taken[a->slot] = true;
@@ -245,12 +256,22 @@ Err pipeline_simulate(const PipelineSpec *s, const RankSchedule *schedules, cons
     }
 }
 
+/* Whether the next microbatch of a chunk is always there when a pair ends. */
+static bool fills_pairs(const PipelineSpec *s) {
+    const int64_t m = s->microbatches, p = s->ranks, group = s->group < m ? s->group : m;
+    if (s->chunks == 1) return m % 2 == 0 || m >= 2 * p;
+    return group % 2 == 0 && group >= 2 * p && m % group == 0;
+}
+
 double pipeline_bubble(const PipelineSpec *s, PassTimes t) {
     int64_t m = s->microbatches, p = s->ranks;
     bool gpipe = s->kind == SCHEDULE_GPIPE && !s->forward_only;
+    const bool pairs = s->mixed && !s->forward_only;
     if (s->chunks > 1 && (gpipe ? m < p : m % p)) return NAN;
+    if (pairs && !fills_pairs(s)) return NAN;
     if (s->forward_only) return (double)(p - 1) * t.forward;
     double bubble = (double)(p - 1) * (t.forward + t.backward_input);
+    if (pairs) return 2 * (bubble + (double)(p - 1) * t.backward_weight);
     if (s->kind != SCHEDULE_ZERO_BUBBLE) return bubble + (double)(p - 1) * t.backward_weight;
     /* No weight gradient delays another rank, and the delayed ones fill gaps at the end. */
     bool fits = t.backward_weight <= t.forward && t.backward_weight <= t.backward_input;

@@ -36,9 +36,12 @@ Err pipeline_simulate(const PipelineSpec *, const RankSchedule *schedules, const
                       Simulation *out);
 
 /* The bubble in closed form: makespan - busy time of any rank, for stages of equal times without latency. It
- * is (p - 1) (F + I + W) per chunk for gpipe, 1f1b and interleaved, and (p - 1) (F + I - W) for zero-bubble
- * with at least p microbatches. NaN if there is no formula: several chunks with a last group of less than p
- * microbatches, or zero-bubble with weight gradients that take longer than another pass. */
+ * is (p - 1) (F + I + W) per chunk for gpipe, 1f1b and interleaved, twice that for pairs (`mixed`), and
+ * (p - 1) (F + I - W) for zero-bubble with at least p microbatches.
+ *
+ * NaN if there is no formula. Several chunks need a last group of at least p microbatches. Pairs need an even number
+ * of microbatches, or at least 2 p; with several chunks, equal and even groups of at least 2 p. Zero-bubble needs
+ * weight gradients that take no longer than another pass. */
 double pipeline_bubble(const PipelineSpec *, PassTimes);
 
 #endif

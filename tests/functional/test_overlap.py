@@ -51,6 +51,11 @@ CASES = [  # layout, the switch that turns overlap off, the one that turns it on
     (f"{TP} {UNTIED} --use-distributed-optimizer --ddp-num-buckets 3 --ranks 4 --eval-iters 1 --eval-interval 2 --split 90,10,0", "",
      f"{TWO} {MIXED} --overlap-grad-reduce --overlap-param-gather"),
     (f"{EXPERTS} {UNTIED} --bf16", "", f"{TWO} {MIXED}"),
+    (f"{TP} {UNTIED} {PP} --ranks 4", "", f"{TWO} {MIXED} {KEPT}"),
+    (f"{TP} {UNTIED} {PP} --global-batch-size 6 --no-overlap-p2p-communication --ranks 4", "", f"{TWO} {MIXED}"),  # fewer than first forwards
+    (f"{TP} {UNTIED} {PP} --num-layers 4 --num-virtual-stages-per-pipeline-rank 2 --ranks 4", "", f"{TWO} {MIXED}"),
+    (f"--context-parallel-size 2 {UNTIED} --pipeline-model-parallel-size 4 --num-layers 4 --global-batch-size 28 --ranks 8"
+     " --eval-iters 1 --eval-interval 2 --split 90,10,0", "", f"{TWO} {MIXED}"),
     (f"{TP} {UNTIED} {PP} --pipeline-schedule zero-bubble --ranks 4", "", TWO),
     (f"{TP} {UNTIED} {PP} --num-layers 4 --num-virtual-stages-per-pipeline-rank 2 --ranks 4", "", TWO),
     (f"{TP} {UNTIED} --use-distributed-optimizer --ddp-num-buckets 3 --ranks 4", "",

@@ -190,8 +190,8 @@ static const char *const BREAKING[][2] = {
     {"--ranks 2 --tensor-model-parallel-size 2 --interleave-forward-backward",
      "add --interleaved-microbatches 2"},
     {"--ranks 4 --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 --interleaved-microbatches 2 "
-     "--interleave-forward-backward",
-     "cannot be used with --pipeline-model-parallel-size 2"},
+     "--interleave-forward-backward --pipeline-schedule zero-bubble",
+     "cannot be used with --pipeline-schedule zero-bubble"},
     {"--ranks 2 --tensor-model-parallel-size 2 --interleaved-microbatches 2 --interleave-forward-backward "
      "--pipeline-schedule gpipe",
      "cannot be used with --pipeline-schedule gpipe"},

@@ -35,8 +35,8 @@ static inline void plan_play(Plan *p) {
     Err e = plan_try(p);
     const PipelineSpec *s = &p->spec;
     if (e.code)
-        fail_msg("%s p %d v %d M %d G %d forward only %d: %s", PipelineSchedule_spellings[s->kind], s->ranks,
-                 s->chunks, (int)s->microbatches, (int)s->group, s->forward_only, e.msg);
+        fail_msg("%s p %d v %d M %d G %d forward only %d mixed %d: %s", PipelineSchedule_spellings[s->kind],
+                 s->ranks, s->chunks, (int)s->microbatches, (int)s->group, s->forward_only, s->mixed, e.msg);
 }
 
 /* The condition on the group of the interleaved schedule. */
@@ -57,6 +57,8 @@ static inline void plan_sweep(void (*visit)(Arena *, PipelineSpec)) {
                         if (interleaved ? v == 1 || !plan_group_fits(p, m, group) : group > 1) continue;
                         arena_reset(arena);
                         visit(arena, (PipelineSpec){kind, p, v, m, group, false, true, false});
+                        if (!interleaved && kind != SCHEDULE_1F1B) continue;
+                        visit(arena, (PipelineSpec){kind, p, v, m, group, false, true, true});
                     }
     arena_free(arena);
 }

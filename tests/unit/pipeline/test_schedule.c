@@ -43,7 +43,7 @@ static void small_lists_are_the_published_ones(void **state) {
 }
 
 /* Two forwards, then a backward with the forward of the next microbatch but one, and two backwards: three
- * microbatches are in flight. A single microbatch has no pair. */
+ * microbatches are in flight. A single microbatch has no pair. More forwards come first on several ranks. */
 static void mixed_passes_are_pairs(void **state) {
     (void)state;
     PipelineSpec s = {SCHEDULE_1F1B, 1, 1, 5, 1, false, false, true};
@@ -53,13 +53,17 @@ static void mixed_passes_are_pairs(void **state) {
         const RankSchedule r = pipeline_schedule(&s, 0, arena);
         assert_int_equal(r.slots, s.microbatches < 3 ? s.microbatches : 3);
         for (int64_t i = 0; i < r.count; i += 2) {
-            assert_int_equal(pipeline_is_pair(&s, &r, i), s.microbatches > 1);
+            assert_int_equal(r.actions[i].pair, s.microbatches > 1);
             assert_true(r.actions[i].slot != r.actions[i + 1].slot || s.microbatches == 1);
         }
     }
+    s = (PipelineSpec){SCHEDULE_1F1B, 2, 1, 6, 1, false, false, true};
+    assert_list(s, 0, "F0 F1 F2 F3 F4 B0 F5 B1 B2 B3 B4 B5");
+    assert_list(s, 1, "F0 F1 F2 B0 F3 B1 F4 B2 F5 B3 B4 B5");
+    s = (PipelineSpec){SCHEDULE_1F1B, 1, 1, 5, 1, false, false, true};
     s.forward_only = true;
     const RankSchedule r = pipeline_schedule(&s, 0, arena);
-    assert_true(pipeline_is_pair(&s, &r, 0) && r.actions[0].slot != r.actions[1].slot);
+    assert_true(r.actions[0].pair && r.actions[0].slot != r.actions[1].slot);
     arena_free(arena);
 }
 
@@ -79,6 +83,7 @@ static void visit_warmup(Arena *arena, PipelineSpec s) {
         RankSchedule r = pipeline_schedule(&s, rank, arena);
         int64_t behind = p - rank - 1, interleaved = 2 * behind + (s.chunks - 1) * s.group;
         int64_t warmup = s.kind == SCHEDULE_GPIPE         ? total
+                         : s.mixed                        ? (interleaved + 3) / 2 * 2
                          : s.kind == SCHEDULE_INTERLEAVED ? interleaved
                                                           : behind;
         int64_t slots = s.kind == SCHEDULE_ZERO_BUBBLE ? p : warmup + 1;
@@ -126,15 +131,16 @@ static void every_list_keeps_the_invariants(void **state) {
 
 static void at_most(int64_t n, int64_t bound) { assert_true(n <= bound); }
 
-/* One buffer more than without overlap. A gradient is kept until the weight pass. */
+/* One buffer more than without overlap, or two for pairs. A gradient is kept until the weight pass. */
 static void visit_buffers(Arena *arena, PipelineSpec s) {
     for (s.overlap = false;; s.overlap = true) {
         for (int rank = 0; rank < s.ranks; rank++) {
             const RankSchedule r = pipeline_schedule(&s, rank, arena);
             const bool alone = s.ranks * s.chunks == 1;
-            at_most(r.received[PIPELINE_UP], alone ? 0 : r.slots + s.overlap);
+            const int64_t at_a_time = s.mixed ? 2 : 1, more = s.overlap ? at_a_time : 0;
+            at_most(r.received[PIPELINE_UP], alone ? 0 : r.slots + more);
             at_most(r.received[PIPELINE_DOWN],
-                    alone ? 0 : 1 + s.overlap + (s.kind == SCHEDULE_ZERO_BUBBLE ? rank : 0));
+                    alone ? 0 : at_a_time + more + (s.kind == SCHEDULE_ZERO_BUBBLE ? rank : 0));
             if (s.chunks > 1) continue;
             assert_int_equal(!r.received[PIPELINE_UP], rank == 0);
             assert_int_equal(!r.received[PIPELINE_DOWN], rank == s.ranks - 1);
@@ -158,15 +164,15 @@ static void messages_go_to_the_neighbouring_stage(void **state) {
         Action action;
         StageRef source, target;
     } cases[] = {
-        {0, {ACTION_FORWARD, 0, 1, 0, -1}, {-1, -1}, {1, 0}},
-        {3, {ACTION_FORWARD, 0, 1, 0, -1}, {2, 0}, {0, 1}},
-        {0, {ACTION_FORWARD, 1, 1, 0, -1}, {3, 0}, {1, 1}},
-        {3, {ACTION_FORWARD, 1, 1, 0, -1}, {2, 1}, {-1, -1}},
-        {3, {ACTION_BACKWARD, 1, 1, 0, -1}, {-1, -1}, {2, 1}},
-        {0, {ACTION_BACKWARD, 1, 1, 0, -1}, {1, 1}, {3, 0}},
-        {3, {ACTION_BACKWARD_INPUT, 0, 1, 0, -1}, {0, 1}, {2, 0}},
-        {0, {ACTION_BACKWARD, 0, 1, 0, -1}, {1, 0}, {-1, -1}},
-        {1, {ACTION_BACKWARD_WEIGHT, 0, 1, 0, -1}, {-1, -1}, {-1, -1}},
+        {0, {ACTION_FORWARD, 0, 1, 0, -1, false}, {-1, -1}, {1, 0}},
+        {3, {ACTION_FORWARD, 0, 1, 0, -1, false}, {2, 0}, {0, 1}},
+        {0, {ACTION_FORWARD, 1, 1, 0, -1, false}, {3, 0}, {1, 1}},
+        {3, {ACTION_FORWARD, 1, 1, 0, -1, false}, {2, 1}, {-1, -1}},
+        {3, {ACTION_BACKWARD, 1, 1, 0, -1, false}, {-1, -1}, {2, 1}},
+        {0, {ACTION_BACKWARD, 1, 1, 0, -1, false}, {1, 1}, {3, 0}},
+        {3, {ACTION_BACKWARD_INPUT, 0, 1, 0, -1, false}, {0, 1}, {2, 0}},
+        {0, {ACTION_BACKWARD, 0, 1, 0, -1, false}, {1, 0}, {-1, -1}},
+        {1, {ACTION_BACKWARD_WEIGHT, 0, 1, 0, -1, false}, {-1, -1}, {-1, -1}},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         StageRef source = pipeline_source(&s, cases[i].rank, &cases[i].action);
@@ -240,6 +246,21 @@ static void forbidden_groups_deadlock(void **state) {
     arena_free(arena);
 }
 
+static void assert_shortened(Arena *arena, PipelineSpec whole) {
+    const PipelineSpec part = pipeline_shortened(&whole);
+    const int64_t m = whole.microbatches;
+    assert_true(whole.kind == SCHEDULE_GPIPE || m < 5 * 2 * PLAN_RANKS || part.microbatches < m);
+    assert_true(whole.chunks == 1 || plan_group_fits(whole.ranks, (int)part.microbatches, (int)whole.group));
+    for (int rank = 0; rank < whole.ranks; rank++) {
+        arena_reset(arena);
+        const RankSchedule a = pipeline_schedule(&whole, rank, arena),
+                           b = pipeline_schedule(&part, rank, arena);
+        assert_int_equal(a.slots, b.slots);
+        assert_memory_equal(a.received, b.received, sizeof a.received);
+        assert_memory_equal(a.sent, b.sent, sizeof a.sent);
+    }
+}
+
 /* No more slots and messages, and the same rule of groups. */
 static void a_shortened_schedule_takes_as_much_memory(void **state) {
     (void)state;
@@ -251,18 +272,9 @@ static void a_shortened_schedule_takes_as_much_memory(void **state) {
                 for (size_t i = 0; i < sizeof COUNTS / sizeof *COUNTS; i++) {
                     const int v = kind == SCHEDULE_INTERLEAVED ? 3 : 1, m = (int)COUNTS[i];
                     if (v > 1 && (p == 1 || !plan_group_fits(p, m, group))) continue;
-                    const PipelineSpec whole = {kind, p, v, m, group, false, true, false},
-                                       part = pipeline_shortened(&whole);
-                    assert_true(kind == SCHEDULE_GPIPE || m < 5 * 2 * PLAN_RANKS || part.microbatches < m);
-                    assert_true(v == 1 || plan_group_fits(p, (int)part.microbatches, group));
-                    for (int rank = 0; rank < p; rank++) {
-                        arena_reset(arena);
-                        const RankSchedule a = pipeline_schedule(&whole, rank, arena),
-                                           b = pipeline_schedule(&part, rank, arena);
-                        assert_int_equal(a.slots, b.slots);
-                        assert_memory_equal(a.received, b.received, sizeof a.received);
-                        assert_memory_equal(a.sent, b.sent, sizeof a.sent);
-                    }
+                    const bool mixed = kind == SCHEDULE_1F1B || kind == SCHEDULE_INTERLEAVED;
+                    for (int paired = 0; paired <= mixed; paired++)
+                        assert_shortened(arena, (PipelineSpec){kind, p, v, m, group, false, true, paired});
                 }
     arena_free(arena);
 }

@@ -18,11 +18,13 @@ static void assert_bubble(const Plan *p, double expected) {
                      p->out.makespan - p->out.ranks[rank].busy, expected);
 }
 
-/* Formulas of the papers; dyadic times and others. */
+/* Formulas of the papers, and twice the bubble for pairs; dyadic times and others. */
 static void visit_bubble(Arena *arena, PipelineSpec s) {
     static const PassTimes times[] = {{1, 1, 1}, {1, 1.5, 0.5}, {0.3, 0.7, 0.1}};
-    int64_t m = s.microbatches, p = s.ranks;
+    int64_t m = s.microbatches, p = s.ranks, at_a_time = s.mixed ? 2 : 1;
     if (s.chunks > 1 && (s.kind == SCHEDULE_GPIPE ? m < p : m % p || m < s.group)) return;
+    if (s.mixed && (s.chunks > 1 ? s.group % 2 || s.group < 2 * p || m % s.group : m % 2 && m < 2 * p))
+        return;
     if (s.kind == SCHEDULE_ZERO_BUBBLE && m < p) return;
     for (size_t i = 0; i < sizeof times / sizeof *times; i++) {
         PassTimes t = times[i];
@@ -30,13 +32,13 @@ static void visit_bubble(Arena *arena, PipelineSpec s) {
         Plan plan;
         plan_make(&plan, arena, s, t);
         plan_play(&plan);
-        double bubble = (double)(p - 1) * (t.forward + t.backward_input + weight);
+        double bubble = (double)(at_a_time * (p - 1)) * (t.forward + t.backward_input + weight);
         assert_bubble(&plan, bubble);
         assert_bubble(&plan, pipeline_bubble(&s, t));
         if (s.kind == SCHEDULE_INTERLEAVED) { /* Narayanan et al. 2021: (p - 1) / (v m) of the ideal time */
             double ideal = plan.out.ranks[0].busy;
-            assert_true(fabs((plan.out.makespan - ideal) / ideal - (double)(p - 1) / (double)(s.chunks * m)) <
-                        1e-12);
+            assert_true(fabs((plan.out.makespan - ideal) / ideal -
+                             (double)(at_a_time * (p - 1)) / (double)(s.chunks * m)) < 1e-12);
         }
     }
 }
@@ -300,33 +302,33 @@ static void assert_sentence(bool forward_only, int rank, int64_t at, Action brok
 static void sentences_name_rank_action_and_reason(void **state) {
     (void)state;
     assert_sentence(
-        false, 0, 2, (Action){ACTION_BACKWARD_INPUT, 0, 1, 1, -1},
+        false, 0, 2, (Action){ACTION_BACKWARD_INPUT, 0, 1, 1, -1, false},
         "pipeline rank 0, action 2, input gradient of microbatch 1, chunk 0, slot 1: backwards must go "
         "through the microbatches in order");
-    assert_sentence(false, 0, 1, (Action){ACTION_FORWARD, 0, 1, 0, -1},
+    assert_sentence(false, 0, 1, (Action){ACTION_FORWARD, 0, 1, 0, -1, false},
                     "pipeline rank 0, action 1, forward of microbatch 1, chunk 0, slot 0: the slot is taken");
     assert_sentence(
-        false, 1, 0, (Action){ACTION_FORWARD, 0, 1, 0, -1},
+        false, 1, 0, (Action){ACTION_FORWARD, 0, 1, 0, -1, false},
         "pipeline rank 1, action 0, forward of microbatch 1, chunk 0, slot 0: it receives a message before "
         "one that was sent earlier");
     assert_sentence(
-        false, 1, 4, (Action){ACTION_BACKWARD_WEIGHT, 0, 1, 1, -1},
+        false, 1, 4, (Action){ACTION_BACKWARD_WEIGHT, 0, 1, 1, -1, false},
         "pipeline rank 1, action 4, weight gradient of microbatch 1, chunk 0, slot 1: weight gradients must "
         "go through the microbatches in order");
     assert_sentence(
-        false, 0, 8, (Action){ACTION_BACKWARD_INPUT, 0, 2, 0, -1},
+        false, 0, 8, (Action){ACTION_BACKWARD_INPUT, 0, 2, 0, -1, false},
         "pipeline rank 0, action 8, input gradient of microbatch 2, chunk 0, slot 0: backwards must go "
         "through the microbatches in order");
     assert_sentence(
-        false, 0, 2, (Action){ACTION_BACKWARD_WEIGHT, 0, 0, 0, -1},
+        false, 0, 2, (Action){ACTION_BACKWARD_WEIGHT, 0, 0, 0, -1, false},
         "pipeline rank 0, action 2, weight gradient of microbatch 0, chunk 0, slot 0: its input gradient has "
         "not been made");
     assert_sentence(
-        false, 1, 0, (Action){ACTION_BACKWARD_INPUT, 0, 0, 0, -1},
+        false, 1, 0, (Action){ACTION_BACKWARD_INPUT, 0, 0, 0, -1, false},
         "pipeline rank 1, action 0, input gradient of microbatch 0, chunk 0, slot 0: its forward has not "
         "been made");
     assert_sentence(
-        true, 1, 1, (Action){ACTION_BACKWARD, 0, 0, 0, -1},
+        true, 1, 1, (Action){ACTION_BACKWARD, 0, 0, 0, -1, false},
         "pipeline rank 1, action 1, backward of microbatch 0, chunk 0, slot 0: the schedule is for forwards "
         "only");
 }

@@ -46,6 +46,8 @@ static void a_part_of_a_step_plans_the_whole(void **state) {
         "--keep-gathered-inputs --pipeline-schedule zero-bubble --global-batch-size 16",
         "--pipeline-model-parallel-size 1 --tensor-model-parallel-size 2 --sequence-parallel "
         "--interleaved-microbatches 2 --interleave-forward-backward --keep-gathered-inputs",
+        "--tensor-model-parallel-size 2 --sequence-parallel --interleaved-microbatches 2 "
+        "--interleave-forward-backward --num-virtual-stages-per-pipeline-rank 2 --global-batch-size 16",
         T5 "--num-virtual-stages-per-pipeline-rank 4 --use-distributed-optimizer --overlap-grad-reduce",
         T5 "--pipeline-schedule zero-bubble --context-parallel-size 2 --global-batch-size 16",
         T5 "--use-megatron-fsdp --overlap-grad-reduce --num-virtual-stages-per-pipeline-rank 2",
