@@ -26,8 +26,8 @@ template <typename X, typename Y, int N> __global__ void copy_flat(const X *x, Y
     GRID_LOOP(i, n) put(((const Vec<X, N> *)x)[i], (Vec<Y, N> *)y + i, add);
 }
 
-/* A block copies a tile of TILE vectors of N neighbours each. To find a row takes several divisions, many more
- * instructions than to copy a vector, so the block finds each of its rows once. */
+/* A block copies a tile of TILE vectors of N neighbours each. Finding a row takes several divisions, many more
+ * instructions than copying a vector, so the block finds each of its rows once. */
 enum { LOADS = 4, TILE = LOADS * THREADS };
 struct Start {
     int64_t x, y;
@@ -36,7 +36,7 @@ struct Start {
 template <typename X, typename Y, int N>
 __global__ void __launch_bounds__(THREADS)
     copy_rows(const X *x, Y *y, Rows x_rows, Rows y_rows, int64_t n, bool add) {
-    extern __shared__ Start start[]; /* for each row: vector i of the tile is i * N elements behind it */
+    extern __shared__ Start start[]; /* of each row, extended back to the first vector of the tile */
     const int64_t each = x_rows.width / N, begin = (int64_t)blockIdx.x * TILE, first = begin / each,
                   column = begin - first * each;
     const int count = (int)min((int64_t)TILE, n - begin);

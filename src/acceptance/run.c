@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "acceptance/budget.h"
 #include "acceptance/compare.h"
 #include "acceptance/isolated.h"
 #include "acceptance/stage.h"
@@ -31,9 +32,8 @@ static const AcceptRow ROWS[] = {
 /* DEADLINE_S: how long a collective may wait for a member, unless an option sets it. */
 enum { DEADLINE_S = 20, SLACK_S = 30 };
 static const double LEAST_SWEEP_S = 0.7, LEAST_GPU_SWEEP_S = 7, LEAST_VARIANT_S = 0.1;
-static const double MOST_FOR_MINIMUMS = 0.75; /* of the time that is left */
-static const double MOST_RESERVED = 1.0 / 3;  /* of all time */
-static const double OPENING_S = 5;            /* opening and closing GPUs and NCCL in a kept process */
+/* Opening and closing GPUs and NCCL, in the process that stages share and in those of the drills of `hang`. */
+static const double OPENING_S = 5, DRILL_OPENING_S = 12;
 
 /* ---- one stage ---- */
 
@@ -209,10 +209,12 @@ static double variants_seconds(const AcceptOptions *o, int stage, double seconds
     return stage == STAGE_collectives && seconds / 2 >= least ? seconds / 2 : 0;
 }
 
+static int turns_of(const AcceptOptions *o, int stage) { return compares_libraries(o, stage) ? 4 : 1; }
+
 static void run_stage(Runner *x, AcceptRow *row, int stage, double all_seconds) {
     const AcceptOptions *o = x->options;
     static const char ORDER[] = "abba";
-    const int turns = compares_libraries(o, stage) ? 4 : 1;
+    const int turns = turns_of(o, stage);
     const double seconds = all_seconds / turns, for_variants = variants_seconds(o, stage, seconds);
     for (int i = 0; i < turns; i++) {
         const bool is_b = ORDER[i] == 'b';
@@ -262,25 +264,20 @@ static bool any_ran(const Acceptance *a) {
     return any;
 }
 
-/* A stage without a share takes its minimum, which is reserved. Each of the others gets its minimum, and its share of
- * the time that then remains. If the minimums of all remaining stages together exceed three quarters of the time,
- * each gets only part of its minimum. So the stages after one that took too long get less. `gone`: seconds until
- * now. Processes of a launcher have different clocks and need equal budgets, so they ignore `gone` and count all
- * stages as remaining. */
+/* Processes of a launcher have different clocks and need equal budgets, so they ignore `gone`, the seconds until
+ * now, and count all stages as remaining. */
 static double budget(const AcceptOptions *o, const Acceptance *a, int stage, double gone) {
-    const bool by_clock = comm_processes() == 1;
-    double least = 0, shares = 0, reserved = o->config->device == ON_CUDA ? OPENING_S : 0;
-    for (int i = by_clock ? stage : 0; i < STAGES; i++) {
+    const bool by_clock = comm_processes() == 1, gpu = o->config->device == ON_CUDA;
+    StageTime times[STAGES];
+    int n = 0;
+    for (int k = 0; k < STAGES; k++) {
+        const int i = (stage + k) % STAGES;
         const AcceptRow *row = &a->row[i];
-        if (!row->selected || obstacle(o, row)) continue;
-        *(row->share > 0 ? &least : &reserved) += row->least_seconds;
-        shares += row->share;
+        if ((by_clock && i < stage) || !row->selected || obstacle(o, row)) continue;
+        const double opening = row->share == 0 && gpu ? DRILL_OPENING_S : 0;
+        times[n++] = (StageTime){row->share, turns_of(o, i) * (row->least_seconds + opening)};
     }
-    if (a->row[stage].share == 0) return a->row[stage].least_seconds;
-    const double left = fmax(o->seconds - (by_clock ? gone : 0) - fmin(reserved, MOST_RESERVED * o->seconds),
-                             0.01 * o->seconds),
-                 part = fmin(1, MOST_FOR_MINIMUMS * left / least);
-    return part * a->row[stage].least_seconds + (left - part * least) * a->row[stage].share / shares;
+    return stage_budget(times, n, o->seconds, by_clock ? gone : 0, gpu ? OPENING_S : 0);
 }
 
 static Err run_row(Runner *x, Acceptance *a, int stage) {

@@ -253,7 +253,7 @@ static bool valid_batch_steps(const Config *c) { return config_batch_steps(c, NU
 
 static bool divisible_batches(const Config *c) {
     int64_t n = config_batch_steps(c, NULL, 0);
-    if (n <= 0) return true;
+    if (n <= 0 || !i64_is_set(c->micro_batch_size)) return true;
     BatchStep *steps = mem_zero((size_t)n, sizeof *steps);
     n = config_batch_steps(c, steps, n);
     bool divisible = true;

@@ -8,7 +8,9 @@
 /* q, k and v may be strided. r query heads share the kv head of their group. */
 typedef struct AttentionInputs {
     Tensor *q, *k, *v; /* [s,b,g,r,d], [t,b,g,1,d], [t,b,g,1,e] */
-    bool exchanged;    /* by context_exchange (ops/context_attention.h) */
+    bool
+        exchanged; /* q, k and v have all rows of the block, with some heads (context_exchange); first_key has those
+                       of this rank */
     Tensor *first_key; /* I64 [b,s]: hides keys at earlier positions from the query; NULL: none */
     Tensor *lengths;   /* I64 [b]: hides keys at this position and later ones (padding); NULL: none */
     /* [h], heads of q starting at attr.first_local: the logit of one more key per head, which all queries see,

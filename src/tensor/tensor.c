@@ -43,7 +43,7 @@ size_t tensor_extent(const Tensor *t) {
 
 void *tensor_lowest(const Tensor *t) {
     int64_t below = 0;
-    for (int i = 0; i < t->ndim; i++)
+    for (int i = 0; i < t->ndim && tensor_count(t); i++)
         if (t->stride[i] < 0) below += (t->dim[i] - 1) * t->stride[i];
     return (char *)t->data + below * (int64_t)dtype_size((DType)t->dtype);
 }

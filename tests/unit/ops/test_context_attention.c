@@ -12,7 +12,7 @@
 enum {
     SAMPLES = 2,
     WIDTH = 6,
-    COUNTED = 4,
+    COUNTED = 5,
     BYTES = 1 << 24,
     UNSET_BYTES = 1 << 20,
     MOST_HEADS = 16,
@@ -31,6 +31,7 @@ typedef struct Case {
     bool sinks, bias;           /* parameters of each head */
     bool padded;                /* samples have lengths */
     bool unfused, exact, twice; /* twice: two attentions of the same q, k, v, so that gradients are added */
+    bool together;              /* q, k and v are exchanged in one operation, if they can be */
     DType dtype;
 } Case;
 
@@ -43,8 +44,8 @@ typedef struct Outcome {
     int64_t count[COUNTED];
 } Outcome;
 
-static const char *const COUNTED_OPS[COUNTED] = {"ring_keys", "ring_gradients", "attention",
-                                                 "attention_grad"};
+static const char *const COUNTED_OPS[COUNTED] = {"ring_keys", "ring_gradients", "attention", "attention_grad",
+                                                 "seq_to_heads"};
 
 typedef struct Rank {
     const Case *c;
@@ -126,18 +127,20 @@ static void heads_close(const Rank *k, const OfHeads *p) {
 /* In each group: q's alone, if keys and values are of another sequence. */
 static int64_t heads_of_qkv(const Case *c) { return c->keys ? c->r : c->r + 2; }
 
-/* Heads [first, first + n) of each group of x [s,b,g*(heads*d)]. */
-static Tensor *part_of(Tape *t, const Rank *k, Tensor *x, int64_t heads, int64_t first, int64_t n) {
-    return tape_view(t, x, first * WIDTH, 5, (int64_t[]){x->dim[0], SAMPLES, k->groups, n, WIDTH},
+/* Heads [first, first + n) of each group of x [s,b,g*(heads*d)] or [s,b,g,heads,d]. */
+static Tensor *part_of(Tape *t, Tensor *x, int64_t heads, int64_t first, int64_t n) {
+    const int64_t groups = tensor_count(x) / (x->dim[0] * SAMPLES * heads * WIDTH);
+    return tape_view(t, x, first * WIDTH, 5, (int64_t[]){x->dim[0], SAMPLES, groups, n, WIDTH},
                      (int64_t[]){x->stride[0], x->stride[1], heads * WIDTH, WIDTH, 1});
 }
 
 static Tensor *attend(Tape *t, const Rank *k, Tensor *qkv, Tensor *kv, AttentionInputs inputs) {
     const Case *c = k->c;
     const int64_t d = WIDTH, s = k->rows, b = SAMPLES, g = k->groups, r = c->r;
-    inputs.q = part_of(t, k, qkv, heads_of_qkv(c), 0, r);
-    inputs.k = kv ? part_of(t, k, kv, 2, 0, 1) : part_of(t, k, qkv, r + 2, r, 1);
-    inputs.v = kv ? part_of(t, k, kv, 2, 1, 1) : part_of(t, k, qkv, r + 2, r + 1, 1);
+    if (c->together && !kv && c->cp > 1) inputs.exchanged = context_exchange(t, &qkv, g, d, c->plan);
+    inputs.q = part_of(t, qkv, heads_of_qkv(c), 0, r);
+    inputs.k = kv ? part_of(t, kv, 2, 0, 1) : part_of(t, qkv, r + 2, r, 1);
+    inputs.v = kv ? part_of(t, kv, 2, 1, 1) : part_of(t, qkv, r + 2, r + 1, 1);
     const AttentionAttr attr = {
         .scale = 0.4,
         .window_left = c->left ? c->left : WINDOW_OFF,
@@ -383,6 +386,22 @@ static void cross_attention_too(void **state) {
     check_ways((Case){.g = 2, .keys = 480}, check);
 }
 
+/* The queries, keys and values are one operation, or three if members share a group. So is y's gradient. */
+static void one_exchange_of_all(void **state) {
+    (void)state;
+    check_ways((Case){.g = 8, .together = true}, check);
+    check_ways((Case){.g = 4, .together = true, .left = 9, .packed = true, .dropout = 0.3}, check);
+    check_ways((Case){.g = 2, .together = true, .sinks = true, .bias = true, .padded = true, .twice = true},
+               check);
+    for (int together = 0; together < 2; together++)
+        for (int64_t g = 2; g <= 4; g += 2) {
+            const Case c = {4, 1, {4, false}, .s = 96, .g = g, .r = 2, .together = together};
+            Outcome o = run_ranks(&c);
+            assert_int_equal(o.count[4], together && g == 4 ? 2 : 4);
+            outcome_free(&o);
+        }
+}
+
 static void gradients_add_up(void **state) {
     (void)state;
     check_ways((Case){.g = 2, .twice = true}, check);
@@ -583,6 +602,7 @@ int main(void) {
         cmocka_unit_test(padding_is_of_the_whole_sequence),
         cmocka_unit_test(biases_are_of_all_rows),
         cmocka_unit_test(cross_attention_too),
+        cmocka_unit_test(one_exchange_of_all),
         cmocka_unit_test(gradients_add_up),
         cmocka_unit_test(beside_tensor_parallel_ranks),
         cmocka_unit_test(in_every_type),
