@@ -22,10 +22,10 @@ static const Tensor *first_float(const Call *c) {
 static void convert_rows(Tensor *dst, const Tensor *src) {
     size_t width = (size_t)tensor_width(src);
     for (int64_t r = 0, rows = tensor_rows(src); r < rows; r++)
-        dtype_convert((char *)dst->data + (size_t)tensor_row_offset(dst, r) * dtype_size((DType)dst->dtype),
+        dtype_convert((char *)dst->data + tensor_row_offset(dst, r) * (int64_t)dtype_size((DType)dst->dtype),
                       (DType)dst->dtype,
                       (const char *)src->data +
-                          (size_t)tensor_row_offset(src, r) * dtype_size((DType)src->dtype),
+                          tensor_row_offset(src, r) * (int64_t)dtype_size((DType)src->dtype),
                       (DType)src->dtype, width);
 }
 
