@@ -45,9 +45,7 @@ static void copy_units(void *arg, int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; i++) {
         const int64_t n = length(u, i), from = offset(u, x, i), to = offset(u, y, i);
         if (!add) {
-            dtype_convert((char *)y->data + to * (int64_t)dtype_size((DType)y->dtype), (DType)y->dtype,
-                          (const char *)x->data + from * (int64_t)dtype_size((DType)x->dtype),
-                          (DType)x->dtype, (size_t)n);
+            dtype_convert(tensor_at(y, to), (DType)y->dtype, tensor_at(x, from), (DType)x->dtype, (size_t)n);
             continue;
         }
         const real *in = reals(x) + from;

@@ -274,7 +274,7 @@ static double budget(const AcceptOptions *o, const Acceptance *a, int stage, dou
         const int i = (stage + k) % STAGES;
         const AcceptRow *row = &a->row[i];
         if ((by_clock && i < stage) || !row->selected || obstacle(o, row)) continue;
-        const double opening = row->share == 0 && gpu ? DRILL_OPENING_S : 0;
+        const double opening = i == STAGE_hang && gpu ? DRILL_OPENING_S : 0;
         times[n++] = (StageTime){row->share, turns_of(o, i) * (row->least_seconds + opening)};
     }
     return stage_budget(times, n, o->seconds, by_clock ? gone : 0, gpu ? OPENING_S : 0);

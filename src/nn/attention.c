@@ -88,7 +88,7 @@ static Tensor *append(Tape *t, Tensor *cache, int64_t length, Tensor *x_sbg1d) {
     CHECK(length + s <= cache->dim[0], "the KV cache holds %lld positions, %lld are needed",
           (long long)cache->dim[0], (long long)(length + s));
     Tensor tail = *cache, *all = tape_alloc(t, sizeof *all);
-    tail.data = (char *)cache->data + (size_t)(length * cache->stride[0]) * dtype_size((DType)cache->dtype);
+    tail.data = tensor_at(cache, length * cache->stride[0]);
     tail.dim[0] = s;
     tape_call(t, &OPS[OP_copy], (Call){.in = {x_sbg1d}, .out = {&tail}});
     *all = *cache;

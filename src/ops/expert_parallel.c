@@ -61,7 +61,7 @@ static void exchange_start(Tape *t, Exchange *e, const int64_t *out, const int64
     }
     Tensor rest = *to;
     rest.dim[0] -= received;
-    rest.data = (char *)to->data + (size_t)(received * width) * dtype_size((DType)to->dtype);
+    rest.data = tensor_at(to, received * width);
     if (rest.dim[0]) tape_call(t, &OPS[OP_fill], (Call){.out = {&rest}, .attr = &(FillAttr){0}});
     e->comm = tape_comm_start(
         t, e->op,

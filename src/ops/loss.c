@@ -112,7 +112,7 @@ typedef struct Chunks {
 /* Positions [first, first + n) of x, along dimension `axis`. */
 static Tensor part_of(const Tensor *x, int axis, int64_t first, int64_t n) {
     Tensor part = *x;
-    part.data = (char *)x->data + (size_t)(first * x->stride[axis]) * dtype_size((DType)x->dtype);
+    part.data = tensor_at(x, first * x->stride[axis]);
     part.dim[axis] = n;
     return part;
 }

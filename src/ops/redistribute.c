@@ -57,7 +57,7 @@ static void redistribute_copy(Tape *t, Tensor from, Tensor to) {
 /* One rank's piece of `whole`, as [1, outer, inner]. */
 static Tensor piece(const Tensor *whole, Pieces p, int rank) {
     Tensor v = by_rank(whole, p, false);
-    v.data = (char *)v.data + (size_t)(rank * p.inner) * dtype_size((DType)v.dtype);
+    v.data = tensor_at(&v, rank * p.inner);
     v.dim[0] = 1;
     return v;
 }
@@ -166,7 +166,7 @@ typedef struct TakeAttr {
 /* The selected columns as a view of x. */
 static Tensor taken(const Tensor *x, const Tensor *y, int64_t first) {
     Tensor v = *y;
-    v.data = (char *)x->data + (size_t)first * dtype_size((DType)x->dtype);
+    v.data = tensor_at(x, first);
     v.stride[0] = x->stride[0], v.stride[1] = x->stride[1], v.stride[2] = v.stride[3] = y->dim[4],
     v.stride[4] = 1;
     v.spmd = x->spmd;

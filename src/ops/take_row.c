@@ -9,7 +9,7 @@ typedef struct RowAttr {
 
 static Tensor row_of(const Tensor *x, int64_t row) {
     Tensor v = *x;
-    v.data = (char *)x->data + (size_t)(row * x->stride[0]) * dtype_size((DType)x->dtype);
+    v.data = tensor_at(x, row * x->stride[0]);
     v.dim[0] = 1;
     return v;
 }

@@ -7,9 +7,7 @@ static void move(Tape *t, Tensor a, Tensor b, bool forth) {
     tape_call(t, &OPS[OP_copy], (Call){.in = {forth ? &a : &b}, .out = {forth ? &b : &a}});
 }
 
-static void shift(Tensor *x, int64_t elements) {
-    x->data = (char *)x->data + elements * (int64_t)dtype_size((DType)x->dtype);
-}
+static void shift(Tensor *x, int64_t elements) { x->data = tensor_at(x, elements); }
 
 Tensor exchange_part(const Tensor *packed, int member, int64_t at, const Tensor *like) {
     Tensor v = tensor_make(packed->data, (DType)packed->dtype, like->ndim, like->dim);

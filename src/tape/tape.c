@@ -146,13 +146,9 @@ Tensor *tape_tensor(Tape *t, DType dtype, int ndim, const int64_t *dim) {
     return x;
 }
 
-static void *element(const Tensor *x, int64_t offset) {
-    return (char *)x->data + (size_t)offset * dtype_size((DType)x->dtype);
-}
-
 Tensor *tape_view(Tape *t, Tensor *base, int64_t offset, int ndim, const int64_t *dim,
                   const int64_t *stride) {
-    Tensor v = tensor_make(element(base, offset), (DType)base->dtype, ndim, dim);
+    Tensor v = tensor_make(tensor_at(base, offset), (DType)base->dtype, ndim, dim);
     memcpy(v.stride, stride, (size_t)ndim * sizeof *stride);
     v.flags = base->flags & TENSOR_NEEDS_GRAD;
     v.base = base;

@@ -22,11 +22,8 @@ static const Tensor *first_float(const Call *c) {
 static void convert_rows(Tensor *dst, const Tensor *src) {
     size_t width = (size_t)tensor_width(src);
     for (int64_t r = 0, rows = tensor_rows(src); r < rows; r++)
-        dtype_convert((char *)dst->data + tensor_row_offset(dst, r) * (int64_t)dtype_size((DType)dst->dtype),
-                      (DType)dst->dtype,
-                      (const char *)src->data +
-                          tensor_row_offset(src, r) * (int64_t)dtype_size((DType)src->dtype),
-                      (DType)src->dtype, width);
+        dtype_convert(tensor_at(dst, tensor_row_offset(dst, r)), (DType)dst->dtype,
+                      tensor_at(src, tensor_row_offset(src, r)), (DType)src->dtype, width);
 }
 
 static Tensor *widen(Tensor *t, Tensor *copy, bool load) {

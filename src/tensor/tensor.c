@@ -23,7 +23,7 @@ Tensor tensor_slice(const Tensor *t, int dim, int64_t first, int64_t n) {
           "%lld elements from %lld on along dimension %d", (long long)n, (long long)first, dim);
     Tensor slice = *t;
     slice.dim[dim] = n;
-    slice.data = (char *)t->data + first * t->stride[dim] * (int64_t)dtype_size((DType)t->dtype);
+    slice.data = tensor_at(t, first * t->stride[dim]);
     return slice;
 }
 
@@ -45,7 +45,11 @@ void *tensor_lowest(const Tensor *t) {
     int64_t below = 0;
     for (int i = 0; i < t->ndim && tensor_count(t); i++)
         if (t->stride[i] < 0) below += (t->dim[i] - 1) * t->stride[i];
-    return (char *)t->data + below * (int64_t)dtype_size((DType)t->dtype);
+    return tensor_at(t, below);
+}
+
+void *tensor_at(const Tensor *t, int64_t offset) {
+    return (char *)t->data + offset * (int64_t)dtype_size((DType)t->dtype);
 }
 
 bool tensor_is_contiguous(const Tensor *t) {

@@ -47,6 +47,8 @@ bool tensor_same_shape(const Tensor *, const Tensor *);
 int64_t tensor_rows(const Tensor *);
 int64_t tensor_width(const Tensor *); /* the last dimension */
 int64_t tensor_row_offset(const Tensor *, int64_t row);
+/* The address `offset` elements after `data`; before it if negative. */
+void *tensor_at(const Tensor *, int64_t offset);
 /* "F32 [37, 2, 64]" for messages. */
 const char *tensor_describe(const Tensor *, char *buffer, size_t n);
 

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/fault.h"
 #include "base/hash.h"
 #include "base/mem.h"
 #include "base/zigzag.h"
@@ -24,13 +25,13 @@ static Record *probe_add(Log *log, Record value) {
 }
 
 DeviceView record_view(const Log *log, const Tensor *live, unsigned mode) {
-    return device_view(log->device, tensor_lowest(live), tensor_extent(live), mode);
+    CHECK(tensor_lowest(live) == live->data, "a value with a negative stride is recorded");
+    return device_view(log->device, live->data, tensor_extent(live), mode);
 }
 
 int64_t record_place(const Tensor *live, int64_t k) {
-    const int64_t width = tensor_width(live), first = ((char *)live->data - (char *)tensor_lowest(live)) /
-                                                      (int64_t)dtype_size((DType)live->dtype);
-    return first + tensor_row_offset(live, k / width) + k % width * live->stride[live->ndim - 1];
+    const int64_t width = tensor_width(live);
+    return tensor_row_offset(live, k / width) + k % width * live->stride[live->ndim - 1];
 }
 
 /* Copies the strided tensor x, contiguous and in double. */
