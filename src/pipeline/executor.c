@@ -44,8 +44,10 @@ struct Executor {
     Slot *slots;          /* those of the schedule, each for a unit: [n_slots, unit] */
     int64_t n_slots;
     Messages received[PIPELINE_WAYS], sent[PIPELINE_WAYS];
-    bool is_open;    /* the channels of the pipeline */
-    int64_t trained; /* most microbatches in any training step so far; their kernels are loaded */
+    bool is_open; /* the channels of the pipeline */
+    /* The most microbatches that any training step, or any evaluation, has had. Their kernels are loaded. */
+    int64_t trained, evaluated;
+    bool staged; /* messages go through host memory */
     bool own_transients;
     int64_t allocations;
     TapeTrace *trace;
@@ -155,7 +157,8 @@ void executor_free(Executor *e) {
     free(e);
 }
 
-static void provide(Executor *e, const RankSchedule *s, bool own_transients) {
+void executor_provide(Executor *e, const PipelineSpec *spec, const RankSchedule *s) {
+    const bool own_transients = spec->kind == SCHEDULE_ZERO_BUBBLE;
     if (s->slots > e->n_slots || own_transients != e->own_transients) {
         free_slots(e);
         e->allocations++;
@@ -226,6 +229,7 @@ static CommCall message_call(const Executor *e, CommKind kind, PipelineWay way, 
                       .group = g,
                       .site = way == PIPELINE_UP ? "pipeline_activation" : "pipeline_gradient",
                       .device = e->context->device,
+                      .staged = e->staged,
                       .peer = way == PIPELINE_UP ? peer : g.size - 1 - peer};
 }
 
@@ -467,22 +471,25 @@ static void run_pair(Executor *e, const PipelineSpec *spec, int rank, const Acti
     run_passes(e, passes, 2);
 }
 
+/* Different kernels write the first gradient of a step and add the later ones: two microbatches load both. */
+bool executor_loads(const Executor *e, const PipelineSpec *spec, int64_t n) {
+    if (spec->ranks == 1 || is_null(e)) return false;
+    return spec->forward_only ? e->evaluated < 1 : e->trained < (n < 2 ? n : 2);
+}
+
 void executor_run(Executor *e, const PipelineSpec *spec, const RankSchedule *schedule,
                   const Microbatch *microbatches, int64_t n, Tensor *loss_sum) {
     const int rank = e->context->layout ? e->context->layout->mesh.coordinate[AXIS_PP] : 0;
     CHECK(!e->offload || spec->forward_only || (schedule->slots == 1 && e->interleaved == 1),
           "two microbatches offload their activations");
-    provide(e, schedule, spec->kind == SCHEDULE_ZERO_BUBBLE);
+    executor_provide(e, spec, schedule);
     if (spec->ranks > 1 && !e->is_open && !is_null(e)) open_channels(e);
-    /* The first launch of a kernel loads it, which may wait for all work of the GPU. A receive that waits for this
-     * pass's own result, through other ranks, would then wait forever. Different kernels write the first gradient of a
-     * step and add the later ones, so a step of two microbatches is needed to load both. */
-    const bool overlap = spec->overlap && e->trained >= (n < 2 ? n : 2);
+    e->staged = executor_loads(e, spec, n);
     for (int64_t i = 0, next; i < schedule->count; i = next) {
         const Action *a = &schedule->actions[i];
         next = i + pipeline_step(schedule, i);
-        if (i == 0 || !overlap) start_receives(e, spec, rank, schedule, i, n);
-        if (overlap) start_receives(e, spec, rank, schedule, next, n);
+        if (i == 0 || !spec->overlap) start_receives(e, spec, rank, schedule, i, n);
+        if (spec->overlap) start_receives(e, spec, rank, schedule, next, n);
         if (a->pair)
             run_pair(e, spec, rank, a, microbatches, loss_sum);
         else
@@ -491,5 +498,10 @@ void executor_run(Executor *e, const PipelineSpec *spec, const RankSchedule *sch
     for (int64_t i = 0; i < slot_count(e); i++) tape_end(e->slots[i].tape);
     for (int way = 0; way < PIPELINE_WAYS; way++)
         for (int64_t i = 0; i < e->sent[way].n; i++) message_finish(e, &e->sent[way].at[i]);
-    if (!spec->forward_only && n > e->trained) e->trained = n;
+    if (e->staged)
+        comm_run(e->context->comm, &(CommCall){.kind = COMM_BARRIER,
+                                               .group = comm_everyone(e->context->comm),
+                                               .site = "kernels_loaded"});
+    int64_t *ran = spec->forward_only ? &e->evaluated : &e->trained;
+    if (n > *ran) *ran = n;
 }

@@ -30,7 +30,13 @@ typedef struct Executor Executor;
 Executor *executor_new(const RunContext *, const Model *, int64_t samples, int64_t interleaved, int64_t unit,
                        ExecutorMemory);
 void executor_free(Executor *);
-/* Runs the schedule, which was made from the spec, on n microbatches. Adds slots first if there are too few.
+/* Adds slots and buffers if there are too few for the schedule, which was made from the spec. */
+void executor_provide(Executor *, const PipelineSpec *, const RankSchedule *);
+/* Whether executor_run with n microbatches loads kernels. The first launch of a kernel loads it, which may wait for all
+ * work of the GPU and its peers. A kernel of NCCL that waits for a message of this rank would then wait forever. So
+ * messages go through host memory meanwhile, which is slow, and the run ends with a barrier of all ranks. */
+bool executor_loads(const Executor *, const PipelineSpec *, int64_t n);
+/* Runs the schedule, which was made from the spec, on n microbatches. Calls executor_provide.
  * The head adds the sum of each loss * its weights to loss_sum (F64 [1] each; NULL: not needed). */
 void executor_run(Executor *, const PipelineSpec *, const RankSchedule *, const Microbatch *, int64_t n,
                   Tensor *loss_sum);
@@ -39,7 +45,7 @@ ExecutorMemory executor_peak(const Executor *);
 /* Bytes of device memory that a schedule needs at these sizes: all slots, transient spaces and message
  * buffers. */
 size_t executor_bytes(const Executor *, const RankSchedule *, bool zero_bubble, ExecutorMemory);
-/* A number that changes whenever executor_run reallocates memory. A CUDA graph with the old addresses is then
+/* A number that changes whenever memory is reallocated. A CUDA graph with the old addresses is then
  * invalid. */
 int64_t executor_allocations(const Executor *);
 /* Calls trace after every op of every tape (tape_trace). */

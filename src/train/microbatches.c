@@ -278,11 +278,22 @@ RankSchedule microbatches_schedule(Microbatches *m, bool forward_only, PipelineS
     return schedule_of(m, m->n, forward_only, spec);
 }
 
+static void execute_part(Microbatches *m, const Microbatch *list, int64_t n, bool trains, bool counts_loss) {
+    PipelineSpec spec;
+    const RankSchedule schedule = schedule_of(m, n, !trains, &spec);
+    executor_run(m->executor, &spec, &schedule, list, n, counts_loss ? m->loss : NULL);
+}
+
+/* If kernels must be loaded, the first group of microbatches does it alone, because it is slow (executor_loads). */
 static void execute(Microbatches *m, Microbatch *list, int64_t n, bool trains, bool counts_loss) {
     PipelineSpec spec;
     const RankSchedule schedule = schedule_of(m, n, !trains, &spec);
+    const int64_t group = spec.group * pipeline_unit(m->config),
+                  first = executor_loads(m->executor, &spec, n) && group < n ? group : n;
     for (int64_t i = 0; i < n; i++) list[i].context.recording = list[i].context.training = trains;
-    executor_run(m->executor, &spec, &schedule, list, n, counts_loss ? m->loss : NULL);
+    executor_provide(m->executor, &spec, &schedule);
+    execute_part(m, list, first, trains, counts_loss);
+    if (first < n) execute_part(m, list + first, n - first, trains, counts_loss);
     if (trains) grads_zero_unwritten(m->registry);
 }
 
