@@ -33,7 +33,7 @@ static const AcceptRow ROWS[] = {
 enum { DEADLINE_S = 20, SLACK_S = 30 };
 static const double LEAST_SWEEP_S = 0.7, LEAST_GPU_SWEEP_S = 7, LEAST_VARIANT_S = 0.1;
 /* Opening and closing GPUs and NCCL, in the process that stages share and in those of the drills of `hang`. */
-static const double OPENING_S = 5, DRILL_OPENING_S = 12;
+static const double OPENING_S = 6.5, DRILL_OPENING_S = 13;
 
 /* ---- one stage ---- */
 

@@ -32,9 +32,9 @@ Executor *executor_new(const RunContext *, const Model *, int64_t samples, int64
 void executor_free(Executor *);
 /* Adds slots and buffers if there are too few for the schedule, which was made from the spec. */
 void executor_provide(Executor *, const PipelineSpec *, const RankSchedule *);
-/* Whether executor_run with n microbatches loads kernels. The first launch of a kernel loads it, which may wait for all
- * work of the GPU and its peers. A kernel of NCCL that waits for a message of this rank would then wait forever. So
- * messages go through host memory meanwhile, which is slow, and the run ends with a barrier of all ranks. */
+/* Whether executor_run with n microbatches loads kernels. The first launch of a kernel loads it, which may wait until
+ * the GPUs of the process are idle. They never are if a kernel of NCCL waits for a message of this rank. So messages go
+ * through host memory meanwhile, which is slow, and the run ends with a barrier of all ranks. */
 bool executor_loads(const Executor *, const PipelineSpec *, int64_t n);
 /* Runs the schedule, which was made from the spec, on n microbatches. Calls executor_provide.
  * The head adds the sum of each loss * its weights to loss_sum (F64 [1] each; NULL: not needed). */

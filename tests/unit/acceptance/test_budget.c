@@ -35,12 +35,12 @@ static void a_slow_stage_takes_time_from_the_later_ones(void **state) {
     assert_true(fabs(stage_budget(STAGES + 1, N - 1, 40, 50, 3) - 0.4) <= ROUNDINGS * 40 * 0x1p-53);
 }
 
-/* At most 4 of 12 s are kept, and three quarters of the 8 that are left are less than the minimums of 8. */
+/* At most 4 of 10 s are kept, and three quarters of the 6 that are left are less than the minimums of 8. */
 static void little_time_shortens_the_minimums(void **state) {
     (void)state;
-    const double part = 0.75 * 8 / 8;
-    assert_true(stage_budget(STAGES, N, 12, 0, 3) == part * 2 + 0.25 * (8 - part * 8));
-    assert_true(stage_budget(STAGES + 2, 1, 12, 0, 3) == 5);
+    const double part = 0.75 * 6 / 8;
+    assert_true(stage_budget(STAGES, N, 10, 0, 3) == part * 2 + 0.25 * (6 - part * 8));
+    assert_true(stage_budget(STAGES + 2, 1, 10, 0, 3) == 5);
 }
 
 int main(void) {
