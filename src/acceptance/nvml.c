@@ -1,8 +1,15 @@
 #include "acceptance/nvml.h"
 
 #include <dlfcn.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <time.h>
+
+#include "base/fault.h"
+#include "base/mem.h"
 
 typedef struct nvmlDevice *NvmlDevice;
 
@@ -72,11 +79,14 @@ static bool load(Nvml *n) {
     return true;
 }
 
+enum { POWER_LIMIT = 0x4 }; /* lowers the clocks of every GPU that works hard */
+
 static void name_reasons(unsigned long long bits, char *out, size_t n) {
     static const struct {
         unsigned long long bit;
         const char *name;
-    } REASONS[] = {{0x8, "hardware slowdown"},
+    } REASONS[] = {{POWER_LIMIT, "power limit"},
+                   {0x8, "hardware slowdown"},
                    {0x20, "software thermal slowdown"},
                    {0x40, "hardware thermal slowdown"},
                    {0x80, "power brake"}};
@@ -116,7 +126,7 @@ static void read_device(const Nvml *n, NvmlDevice d, NvmlFacts *f) {
     if (n->DeviceGetRemappedRows(d, &ignored, &ignored, &pending, &failed) == 0)
         f->remap_pending = pending, f->remap_failed = failed;
     if (n->DeviceGetCurrentClocksThrottleReasons(d, &reasons) == 0)
-        name_reasons(reasons, f->throttled, sizeof f->throttled);
+        name_reasons(reasons & ~(unsigned long long)POWER_LIMIT, f->throttled, sizeof f->throttled);
     read_links(n, d, f);
 }
 
@@ -139,6 +149,65 @@ void nvml_read(const unsigned char id[16], NvmlFacts *f) {
     }
     n.Shutdown();
 }
+
+/* ---- under load ---- */
+
+struct NvmlWatch {
+    Nvml nvml;
+    NvmlDevice device;
+    pthread_t thread;
+    atomic_bool ends;
+    NvmlLoad load;
+    unsigned long long reasons;
+};
+
+static void sample(NvmlWatch *w) {
+    const Nvml *n = &w->nvml;
+    unsigned mhz = 0, celsius = 0, milliwatts = 0;
+    unsigned long long reasons = 0;
+    if (n->DeviceGetCurrentClocksThrottleReasons(w->device, &reasons) == 0) w->reasons |= reasons;
+    if (n->DeviceGetPowerUsage(w->device, &milliwatts) || milliwatts * 1e-3 < w->load.watts ||
+        n->DeviceGetClockInfo(w->device, CLOCK_SM, &mhz) ||
+        n->DeviceGetTemperature(w->device, SENSOR_GPU, &celsius))
+        return;
+    w->load = (NvmlLoad){.known = true, .sm_mhz = mhz, .celsius = celsius, .watts = milliwatts * 1e-3};
+}
+
+static void *sample_until_end(void *arg) {
+    static const struct timespec PERIOD = {.tv_nsec = 20 * 1000 * 1000};
+    NvmlWatch *w = arg;
+    do {
+        sample(w);
+        nanosleep(&PERIOD, NULL);
+    } while (!atomic_load(&w->ends));
+    return NULL;
+}
+
+NvmlWatch *nvml_watch(const unsigned char id[16]) {
+    NvmlWatch *w = mem_zero(1, sizeof *w);
+    const bool is_loaded = load(&w->nvml) && w->nvml.Init_v2() == 0;
+    if (is_loaded && open_device(&w->nvml, id, &w->device)) {
+        const int rc = pthread_create(&w->thread, NULL, sample_until_end, w);
+        CHECK(rc == 0, "cannot start the thread that reads a GPU's clocks: error %d", rc);
+        return w;
+    }
+    if (is_loaded) w->nvml.Shutdown();
+    free(w);
+    return NULL;
+}
+
+NvmlLoad nvml_watch_end(NvmlWatch *w) {
+    if (!w) return (NvmlLoad){.known = false};
+    atomic_store(&w->ends, true);
+    pthread_join(w->thread, NULL);
+    w->nvml.Shutdown();
+    NvmlLoad load = w->load;
+    name_reasons(w->reasons, load.limits, sizeof load.limits);
+    free(w);
+    return load;
+}
+
+/* ---- links ---- */
 
 static bool is_linked(const Nvml *n, const unsigned char a[16], const unsigned char b[16]) {
     NvmlDevice from, to;

@@ -20,6 +20,21 @@ typedef struct NvmlFacts {
 
 /* Reads the GPU with this UUID. */
 void nvml_read(const unsigned char id[16], NvmlFacts *);
+
+/* A GPU at work. */
+typedef struct NvmlLoad {
+    bool known;
+    unsigned sm_mhz, celsius; /* when it took the most power */
+    double watts;             /* the most */
+    char limits[120];         /* all that have lowered its clocks, the power limit included */
+} NvmlLoad;
+
+typedef struct NvmlWatch NvmlWatch;
+/* Reads the GPU with this UUID in a thread, 50 times a second. NULL if it is not known. */
+NvmlWatch *nvml_watch(const unsigned char id[16]);
+/* Ends the watch, which is freed. */
+NvmlLoad nvml_watch_end(NvmlWatch *);
+
 /* Whether all pairs of these n GPUs of this host reach each other through NVLink. False if it is not known. */
 bool nvml_all_linked(const unsigned char (*ids)[16], int n);
 

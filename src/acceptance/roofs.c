@@ -41,37 +41,58 @@ static double best_of(const StageRank *r, int item, int rank) {
     return best;
 }
 
-void roofs_judge(Outcome *out, const Roof *roof, const double *best, const Suspect *suspect, int n,
-                 double stated) {
+typedef struct LoadText {
+    char s[256];
+} LoadText;
+
+static LoadText load_text(const NvmlLoad *l) {
+    LoadText t = {""};
+    if (l->known)
+        snprintf(t.s, sizeof t.s, "%u MHz, %u C and %.0f W under load%s%s", l->sm_mhz, l->celsius, l->watts,
+                 *l->limits ? ", clocks lowered by: " : "", l->limits);
+    return t;
+}
+
+void roofs_judge(Outcome *out, const Roof *roof, const double *best, const Suspect *suspect,
+                 const NvmlLoad *load, int n, double stated) {
     const double least = roof->copy ? LEAST_COPY : LEAST_GEMM,
                  of_siblings = roof->copy ? LEAST_COPY_OF_SIBLINGS : LEAST_GEMM_OF_SIBLINGS;
     double *sorted = mem_alloc((size_t)n * sizeof *sorted);
     memcpy(sorted, best, (size_t)n * sizeof *sorted);
     const double median = bench_range(sorted, n).median;
     for (int i = 0; i < n; i++) {
+        const LoadText why = load_text(&load[i]);
+        const char *open = *why.s ? " (" : "", *close = *why.s ? ")" : "";
         if (best[i] < of_siblings * median)
             outcome_add(out, ACCEPT_DEGRADED, suspect[i].s,
-                        "%s: %.0f %s, %.0f %% below the median of all devices", roof->name, best[i],
-                        roof->unit, 100 * (1 - best[i] / median));
+                        "%s: %.0f %s, %.0f %% below the median of all devices%s%s%s", roof->name, best[i],
+                        roof->unit, 100 * (1 - best[i] / median), open, why.s, close);
         if (best[i] < least * stated)
-            outcome_add(out, ACCEPT_DEGRADED, suspect[i].s, "%s: %.0f %s, %.0f %% of the stated %.0f",
-                        roof->name, best[i], roof->unit, 100 * best[i] / stated, stated);
+            outcome_add(out, ACCEPT_DEGRADED, suspect[i].s, "%s: %.0f %s, %.0f %% of the stated %.0f%s%s%s",
+                        roof->name, best[i], roof->unit, 100 * best[i] / stated, stated, open, why.s, close);
     }
     free(sorted);
 }
 
-static void judge(const StageRank *r, int item) {
+static void judge(const StageRank *r, const NvmlLoad *load, int item) {
     const double stated =
         ITEMS[item].copy ? bench_peak_copy(r->described) : 1e3 * bench_peak(r->described, ITEMS[item].type);
     double *best = mem_alloc((size_t)r->world * sizeof *best);
     Suspect *suspect = mem_alloc((size_t)r->world * sizeof *suspect);
     for (int i = 0; i < r->world; i++) best[i] = best_of(r, item, i), suspect[i] = stage_suspect(r, i);
-    roofs_judge(r->out, &ITEMS[item], best, suspect, r->world, stated);
+    roofs_judge(r->out, &ITEMS[item], best, suspect, load, r->world, stated);
     free(best), free(suspect);
 }
 
-static void finish(const StageRank *r, bool gpu, int rounds) {
-    for (int i = 0; i < N_ITEMS && gpu; i++) judge(r, i);
+static void note_load(const StageRank *r, const NvmlLoad *load, int rank) {
+    char name[32];
+    snprintf(name, sizeof name, "load of rank %d", rank);
+    if (load->known) outcome_fact(r->out, false, name, "%s", load_text(load).s);
+}
+
+static void finish(const StageRank *r, bool gpu, const NvmlLoad *load, int rounds) {
+    for (int i = 0; i < r->world; i++) note_load(r, &load[i], i);
+    for (int i = 0; i < N_ITEMS && gpu; i++) judge(r, load, i);
     outcome_sum_up(r->out, "copy %.0f GB/s, GEMM fp32 %.0f%s %.0f GFLOP/s, %s", best_of(r, 0, 0),
                    best_of(r, 2, 0), gpu ? ", bf16" : ", fp64", best_of(r, gpu ? 3 : 1, 0),
                    amount(rounds, "round").s);
@@ -92,6 +113,7 @@ static Err on_rank(StageRank *r) {
         return ERR_OK;
     }
     double *all = mem_zero((size_t)r->world, sizeof *all);
+    NvmlWatch *watch = gpu ? nvml_watch(r->device->id) : NULL;
     int rounds = 0;
     do
         for (int i = 0; i < N_ITEMS; i++) {
@@ -107,8 +129,10 @@ static Err on_rank(StageRank *r) {
             }
         }
     while (++rounds < OUTCOME_ROUNDS && stage_has_time(r, 0.8));
-    if (r->out) finish(r, gpu, rounds);
-    free(all);
+    NvmlLoad mine = nvml_watch_end(watch), *load = mem_zero((size_t)r->world, sizeof *load);
+    stage_gather(r, &mine, load, sizeof mine);
+    if (r->out) finish(r, gpu, load, rounds);
+    free(all), free(load);
     return ERR_OK;
 }
 

@@ -2,6 +2,7 @@
 #ifndef ISOTRON_ACCEPTANCE_ROOFS_H
 #define ISOTRON_ACCEPTANCE_ROOFS_H
 
+#include "acceptance/nvml.h"
 #include "acceptance/stage.h"
 
 typedef struct Roof {
@@ -12,7 +13,8 @@ typedef struct Roof {
 } Roof;
 
 /* Adds evidence against each of the n devices whose best rate is too low compared with the median of the n devices or
- * with `stated`, the vendor's rate in the roof's unit (0: not known). */
-void roofs_judge(Outcome *, const Roof *, const double *best, const Suspect *, int n, double stated);
+ * with `stated`, the vendor's rate in the roof's unit (0: not known). Their loads tell why. */
+void roofs_judge(Outcome *, const Roof *, const double *best, const Suspect *, const NvmlLoad *, int n,
+                 double stated);
 
 #endif

@@ -157,7 +157,7 @@ static bool sabotaged(const Comm *c, int64_t number) {
 }
 
 static const CommTransport *transport_of(const Comm *c, const CommCall *call) {
-    if (c->device && call->device && c->device->takes(c, call)) return c->device;
+    if (c->device && call->device && !call->staged && c->device->takes(c, call)) return c->device;
     return device_is_discrete(call->device) ? &COMM_STAGING : c->host;
 }
 

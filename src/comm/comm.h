@@ -57,6 +57,7 @@ typedef struct CommCall {
     const int64_t *in_counts, *out_counts; /* [group.size], ALL_TO_ALL only; read before comm_start returns */
     int peer;                              /* member number: SEND, RECV, BROADCAST */
     Device *device;                        /* the device of in and out; NULL: the host */
+    bool staged; /* through host memory, also if there is another transport; the same on all members */
 } CommCall;
 
 typedef struct Comm Comm;

@@ -44,8 +44,10 @@ struct Executor {
     Slot *slots;          /* those of the schedule, each for a unit: [n_slots, unit] */
     int64_t n_slots;
     Messages received[PIPELINE_WAYS], sent[PIPELINE_WAYS];
-    bool is_open;    /* the channels of the pipeline */
-    int64_t trained; /* most microbatches in any training step so far; their kernels are loaded */
+    bool is_open; /* the channels of the pipeline */
+    /* The most microbatches that any training step, or any evaluation, has had. Their kernels are loaded. */
+    int64_t trained, evaluated;
+    bool staged; /* messages go through host memory */
     bool own_transients;
     int64_t allocations;
     TapeTrace *trace;
@@ -226,6 +228,7 @@ static CommCall message_call(const Executor *e, CommKind kind, PipelineWay way, 
                       .group = g,
                       .site = way == PIPELINE_UP ? "pipeline_activation" : "pipeline_gradient",
                       .device = e->context->device,
+                      .staged = e->staged,
                       .peer = way == PIPELINE_UP ? peer : g.size - 1 - peer};
 }
 
@@ -474,15 +477,17 @@ void executor_run(Executor *e, const PipelineSpec *spec, const RankSchedule *sch
           "two microbatches offload their activations");
     provide(e, schedule, spec->kind == SCHEDULE_ZERO_BUBBLE);
     if (spec->ranks > 1 && !e->is_open && !is_null(e)) open_channels(e);
-    /* The first launch of a kernel loads it, which may wait for all work of the GPU. A receive that waits for this
-     * pass's own result, through other ranks, would then wait forever. Different kernels write the first gradient of a
-     * step and add the later ones, so a step of two microbatches is needed to load both. */
-    const bool overlap = spec->overlap && e->trained >= (n < 2 ? n : 2);
+    /* The first launch of a kernel loads it, which may wait for all work of this GPU and its peers. A kernel of NCCL
+     * that waits for a message of this rank would then wait forever. So messages go through host memory until all
+     * kernels are loaded. Different kernels write the first gradient of a step and add the later ones, so a step of
+     * two microbatches is needed to load both. */
+    int64_t *ran = spec->forward_only ? &e->evaluated : &e->trained;
+    e->staged = *ran < (spec->forward_only || n < 2 ? 1 : 2);
     for (int64_t i = 0, next; i < schedule->count; i = next) {
         const Action *a = &schedule->actions[i];
         next = i + pipeline_step(schedule, i);
-        if (i == 0 || !overlap) start_receives(e, spec, rank, schedule, i, n);
-        if (overlap) start_receives(e, spec, rank, schedule, next, n);
+        if (i == 0 || !spec->overlap) start_receives(e, spec, rank, schedule, i, n);
+        if (spec->overlap) start_receives(e, spec, rank, schedule, next, n);
         if (a->pair)
             run_pair(e, spec, rank, a, microbatches, loss_sum);
         else
@@ -491,5 +496,5 @@ void executor_run(Executor *e, const PipelineSpec *spec, const RankSchedule *sch
     for (int64_t i = 0; i < slot_count(e); i++) tape_end(e->slots[i].tape);
     for (int way = 0; way < PIPELINE_WAYS; way++)
         for (int64_t i = 0; i < e->sent[way].n; i++) message_finish(e, &e->sent[way].at[i]);
-    if (!spec->forward_only && n > e->trained) e->trained = n;
+    if (n > *ran) *ran = n;
 }

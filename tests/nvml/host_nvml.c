@@ -1,5 +1,6 @@
 /* A library with NVML's functions and two GPUs of the kind H100, for machines without a GPU. Their UUIDs begin with a and b.
- * HOST_NVML_LINKS=N: N of the 18 NVLinks of the second GPU are up; else all. */
+ * HOST_NVML_LINKS=N: N of the 18 NVLinks of the second GPU are up; else all.
+ * HOST_NVML_LIMITS=N: the bits of what lowers the clocks of both; else nothing does. */
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -49,7 +50,12 @@ GIVES(DeviceGetEnforcedPowerLimit, unsigned, 700000)
 GIVES(DeviceGetCurrPcieLinkWidth, unsigned, 16)
 GIVES(DeviceGetMaxPcieLinkWidth, unsigned, 16)
 GIVES(DeviceGetMaxPcieLinkGeneration, unsigned, 5)
-GIVES(DeviceGetCurrentClocksThrottleReasons, unsigned long long, 0)
+FUNCTION(DeviceGetCurrentClocksThrottleReasons, Device d, unsigned long long *out) {
+    const char *limits = getenv("HOST_NVML_LIMITS");
+    (void)d;
+    *out = limits ? strtoull(limits, NULL, 10) : 0;
+    return 0;
+}
 FUNCTION(DeviceGetEccMode, Device d, int *now, int *later) {
     (void)d;
     *now = *later = 1;

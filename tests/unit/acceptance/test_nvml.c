@@ -25,6 +25,21 @@ static void a_gpu_is_read(void **unused) {
     assert_true(!f.known && !f.nvlinks);
 }
 
+static void a_gpu_is_watched(void **unused) {
+    (void)unused;
+    unsigned char ids[3][16];
+    new_ids(ids);
+    setenv("HOST_NVML_LIMITS", "68", 1); /* power limit and hardware thermal slowdown */
+    const NvmlLoad load = nvml_watch_end(nvml_watch(ids[0]));
+    NvmlFacts f;
+    nvml_read(ids[0], &f);
+    unsetenv("HOST_NVML_LIMITS");
+    assert_true(load.known && load.sm_mhz == 1700 && load.celsius == 40 && load.watts == 300);
+    assert_string_equal(load.limits, "power limit, hardware thermal slowdown");
+    assert_string_equal(f.throttled, "hardware thermal slowdown");
+    assert_true(!nvml_watch(ids[2]) && !nvml_watch_end(NULL).known);
+}
+
 static void links_that_are_down_do_not_count(void **unused) {
     (void)unused;
     unsigned char ids[3][16];
@@ -49,6 +64,7 @@ static void pairs_are_linked(void **unused) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_gpu_is_read),
+        cmocka_unit_test(a_gpu_is_watched),
         cmocka_unit_test(links_that_are_down_do_not_count),
         cmocka_unit_test(pairs_are_linked),
     };

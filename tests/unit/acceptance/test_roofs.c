@@ -11,18 +11,23 @@ enum { DEVICES = 4 };
 static const Roof COPY = {.name = "copy", .unit = "GB/s", .copy = true},
                   GEMM = {.name = "GEMM bf16", .unit = "GFLOP/s", .type = BF16};
 
+static const char WHY[] =
+    "(345 MHz, 82 C and 175 W under load, clocks lowered by: hardware thermal slowdown)";
+
 /* The last device has this rate, the others 1000. Returns the number of faults, which all name the last device. */
 static int faults(const Roof *roof, double rate, double stated) {
     Outcome *out = mem_zero(1, sizeof *out);
     const double best[DEVICES] = {1000, 1000, 1000, rate};
     Suspect suspect[DEVICES];
     for (int i = 0; i < DEVICES; i++) snprintf(suspect[i].s, sizeof suspect[i].s, "GPU %d", i);
-    roofs_judge(out, roof, best, suspect, DEVICES, stated);
+    const NvmlLoad load[DEVICES] = {[DEVICES - 1] = {true, 345, 82, 175, "hardware thermal slowdown"}};
+    roofs_judge(out, roof, best, suspect, load, DEVICES, stated);
     const int n = out->n_evidence;
     for (int i = 0; i < n; i++) {
         assert_int_equal(out->evidence[i].verdict, ACCEPT_DEGRADED);
         assert_string_equal(out->evidence[i].suspect, "GPU 3");
         assert_true(!strncmp(out->evidence[i].text, roof->name, strlen(roof->name)));
+        assert_non_null(strstr(out->evidence[i].text, WHY));
     }
     free(out);
     return n;
