@@ -10,9 +10,9 @@ typedef struct StageTime {
 } StageTime;
 
 /* The seconds of stages[0], the next of n. A stage without a share gets its minimum. At most two fifths of `all`
- * seconds are kept for such stages and for `overhead` seconds outside of stages. The time that is left after `gone` seconds is
- * divided: each other stage gets its minimum, and its share of the rest. If the minimums together exceed three quarters
- * of it, each gets only part of its minimum. So the stages after one that took too long get less. */
+ * seconds are kept for such stages and for `overhead` seconds outside stages. The time that is left after `gone`
+ * seconds is divided: each other stage gets its minimum, and its share of the rest. If the minimums together exceed
+ * three quarters of it, each gets only part of its minimum. So the stages after one that took too long get less. */
 double stage_budget(const StageTime *stages, int n, double all, double gone, double overhead);
 
 #endif

@@ -8,7 +8,6 @@
 #include <string.h>
 #include <time.h>
 
-#include "base/fault.h"
 #include "base/mem.h"
 
 typedef struct nvmlDevice *NvmlDevice;
@@ -79,7 +78,7 @@ static bool load(Nvml *n) {
     return true;
 }
 
-enum { POWER_LIMIT = 0x4 }; /* lowers the clocks of every GPU that works hard */
+enum { IDLE = 0x1, POWER_LIMIT = 0x4 }; /* the power limit lowers the clocks of every GPU that works hard */
 
 static void name_reasons(unsigned long long bits, char *out, size_t n) {
     static const struct {
@@ -163,14 +162,19 @@ struct NvmlWatch {
 
 static void sample(NvmlWatch *w) {
     const Nvml *n = &w->nvml;
-    unsigned mhz = 0, celsius = 0, milliwatts = 0;
-    unsigned long long reasons = 0;
-    if (n->DeviceGetCurrentClocksThrottleReasons(w->device, &reasons) == 0) w->reasons |= reasons;
-    if (n->DeviceGetPowerUsage(w->device, &milliwatts) || milliwatts * 1e-3 < w->load.watts ||
-        n->DeviceGetClockInfo(w->device, CLOCK_SM, &mhz) ||
-        n->DeviceGetTemperature(w->device, SENSOR_GPU, &celsius))
+    NvmlLoad *l = &w->load;
+    unsigned mhz, celsius = 0, milliwatts = 0;
+    unsigned long long reasons;
+    if (n->DeviceGetCurrentClocksThrottleReasons(w->device, &reasons) || reasons & IDLE ||
+        n->DeviceGetClockInfo(w->device, CLOCK_SM, &mhz))
         return;
-    w->load = (NvmlLoad){.known = true, .sm_mhz = mhz, .celsius = celsius, .watts = milliwatts * 1e-3};
+    w->reasons |= reasons;
+    if (!l->known || mhz < l->sm_mhz) l->sm_mhz = mhz;
+    if (n->DeviceGetTemperature(w->device, SENSOR_GPU, &celsius) == 0 && celsius > l->celsius)
+        l->celsius = celsius;
+    if (n->DeviceGetPowerUsage(w->device, &milliwatts) == 0 && milliwatts * 1e-3 > l->watts)
+        l->watts = milliwatts * 1e-3;
+    l->known = true;
 }
 
 static void *sample_until_end(void *arg) {
@@ -186,11 +190,9 @@ static void *sample_until_end(void *arg) {
 NvmlWatch *nvml_watch(const unsigned char id[16]) {
     NvmlWatch *w = mem_zero(1, sizeof *w);
     const bool is_loaded = load(&w->nvml) && w->nvml.Init_v2() == 0;
-    if (is_loaded && open_device(&w->nvml, id, &w->device)) {
-        const int rc = pthread_create(&w->thread, NULL, sample_until_end, w);
-        CHECK(rc == 0, "cannot start the thread that reads a GPU's clocks: error %d", rc);
+    if (is_loaded && open_device(&w->nvml, id, &w->device) &&
+        !pthread_create(&w->thread, NULL, sample_until_end, w))
         return w;
-    }
     if (is_loaded) w->nvml.Shutdown();
     free(w);
     return NULL;

@@ -21,18 +21,19 @@ typedef struct NvmlFacts {
 /* Reads the GPU with this UUID. */
 void nvml_read(const unsigned char id[16], NvmlFacts *);
 
-/* A GPU at work. */
+/* The extremes while a GPU was not idle. */
 typedef struct NvmlLoad {
     bool known;
-    unsigned sm_mhz, celsius; /* when it took the most power */
-    double watts;             /* the most */
-    char limits[120];         /* all that have lowered its clocks, the power limit included */
+    unsigned sm_mhz;  /* lowest */
+    unsigned celsius; /* highest */
+    double watts;     /* highest, of NVML's average over a second */
+    char limits[120]; /* what lowered the clock, including the power limit */
 } NvmlLoad;
 
 typedef struct NvmlWatch NvmlWatch;
-/* Reads the GPU with this UUID in a thread, 50 times a second. NULL if it is not known. */
+/* Starts a thread that reads the GPU with this UUID 50 times a second. NULL if that is not possible. */
 NvmlWatch *nvml_watch(const unsigned char id[16]);
-/* Ends the watch, which is freed. */
+/* Ends and frees the watch. NULL is allowed. */
 NvmlLoad nvml_watch_end(NvmlWatch *);
 
 /* Whether all pairs of these n GPUs of this host reach each other through NVLink. False if it is not known. */

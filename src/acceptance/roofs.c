@@ -48,8 +48,8 @@ typedef struct LoadText {
 static LoadText load_text(const NvmlLoad *l) {
     LoadText t = {""};
     if (l->known)
-        snprintf(t.s, sizeof t.s, "%u MHz, %u C and %.0f W under load%s%s", l->sm_mhz, l->celsius, l->watts,
-                 *l->limits ? ", clocks lowered by: " : "", l->limits);
+        snprintf(t.s, sizeof t.s, "clock down to %u MHz, up to %u C and %.0f W%s%s", l->sm_mhz, l->celsius,
+                 l->watts, *l->limits ? "; clock lowered by: " : "", l->limits);
     return t;
 }
 

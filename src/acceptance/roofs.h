@@ -13,7 +13,7 @@ typedef struct Roof {
 } Roof;
 
 /* Adds evidence against each of the n devices whose best rate is too low compared with the median of the n devices or
- * with `stated`, the vendor's rate in the roof's unit (0: not known). Their loads tell why. */
+ * with `stated`, the vendor's rate in the roof's unit (0: not known). The evidence quotes its load. */
 void roofs_judge(Outcome *, const Roof *, const double *best, const Suspect *, const NvmlLoad *, int n,
                  double stated);
 

@@ -57,7 +57,7 @@ typedef struct CommCall {
     const int64_t *in_counts, *out_counts; /* [group.size], ALL_TO_ALL only; read before comm_start returns */
     int peer;                              /* member number: SEND, RECV, BROADCAST */
     Device *device;                        /* the device of in and out; NULL: the host */
-    bool staged; /* through host memory, also if there is another transport; the same on all members */
+    bool staged; /* goes through host memory even if the device has a transport. All members must agree */
 } CommCall;
 
 typedef struct Comm Comm;
@@ -184,8 +184,8 @@ void comm_profile(Comm *, CommProfile profile[COMM_PROFILE], Device *computes);
 
 /* ---- planning ---- */
 
-/* Notes the communicators that NCCL would open for this rank and an operation on memory of a GPU; starts
- * nothing. For a Comm of comm_null. */
+/* Opens the communicators that NCCL needs for an operation on memory of a GPU; starts nothing. All members of the group
+ * call it. On a Comm of comm_null, which has no NCCL, it notes those of this rank. No-op without NCCL. */
 void comm_plan(Comm *, const CommCall *);
 /* The number of those that were noted, or that are open. */
 int comm_communicators(const Comm *, bool open);

@@ -487,6 +487,11 @@ void sync_plan(const Sync *s, Comm *c) {
     plan(s, c, comm_everyone(c)); /* sync_world_sum */
 }
 
+void sync_prepare(Sync *s) {
+    sync_plan(s, s->comm);
+    for (int k = 0; k < s->registry->n_buckets; k++) finish(s, k);
+}
+
 void sync_free(Sync *s) {
     if (!s) return;
     comm_unregister(s->comm, s->registry->values);

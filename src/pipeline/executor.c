@@ -44,10 +44,8 @@ struct Executor {
     Slot *slots;          /* those of the schedule, each for a unit: [n_slots, unit] */
     int64_t n_slots;
     Messages received[PIPELINE_WAYS], sent[PIPELINE_WAYS];
-    bool is_open; /* the channels of the pipeline */
-    /* The most microbatches that any training step, or any evaluation, has had. Their kernels are loaded. */
-    int64_t trained, evaluated;
-    bool staged; /* messages go through host memory */
+    int64_t most[2]; /* microbatches of a run: [forward_only]; their kernels are loaded */
+    bool staged;     /* messages go through host memory */
     bool own_transients;
     int64_t allocations;
     TapeTrace *trace;
@@ -235,21 +233,12 @@ static CommCall message_call(const Executor *e, CommKind kind, PipelineWay way, 
 
 static bool is_null(const Executor *e) { return e->context->device->kind == DEVICE_NULL; }
 
-/* A group opens its channels with its first message, and all ranks must open groups in the same order. Receives
- * that start early would not keep it. */
-static void open_channels(Executor *e) {
-    char none;
+void executor_plan(const Executor *e, Comm *c) {
     for (int way = 0; way < PIPELINE_WAYS; way++) {
-        const Group g = group_of(e, way);
-        const int next = (g.rank + 1) % g.size, last = (g.rank + g.size - 1) % g.size;
-        CommCall send = message_call(e, COMM_SEND, way, 0), receive = message_call(e, COMM_RECV, way, 0);
-        send.in = receive.out = &none;
-        send.peer = next, receive.peer = last;
-        CommWork *work = comm_start(e->context->comm, &send);
-        comm_run(e->context->comm, &receive);
-        comm_wait(e->context->comm, work);
+        CommCall call = message_call(e, COMM_SEND, way, 0);
+        call.peer = (call.group.rank + 1) % call.group.size;
+        comm_plan(c, &call);
     }
-    e->is_open = true;
 }
 
 /* The border, by the number of layers below it, that the action's input comes over, or its result. */
@@ -474,7 +463,13 @@ static void run_pair(Executor *e, const PipelineSpec *spec, int rank, const Acti
 /* Different kernels write the first gradient of a step and add the later ones: two microbatches load both. */
 bool executor_loads(const Executor *e, const PipelineSpec *spec, int64_t n) {
     if (spec->ranks == 1 || is_null(e)) return false;
-    return spec->forward_only ? e->evaluated < 1 : e->trained < (n < 2 ? n : 2);
+    return e->most[spec->forward_only] < (spec->forward_only || n < 2 ? 1 : 2);
+}
+
+static void end_loading(const Executor *e, const PipelineSpec *spec) {
+    Comm *c = e->context->comm;
+    if (!spec->forward_only && e->context->sync) sync_prepare(e->context->sync);
+    comm_run(c, &(CommCall){.kind = COMM_BARRIER, .group = comm_everyone(c), .site = "kernels_loaded"});
 }
 
 void executor_run(Executor *e, const PipelineSpec *spec, const RankSchedule *schedule,
@@ -483,7 +478,7 @@ void executor_run(Executor *e, const PipelineSpec *spec, const RankSchedule *sch
     CHECK(!e->offload || spec->forward_only || (schedule->slots == 1 && e->interleaved == 1),
           "two microbatches offload their activations");
     executor_provide(e, spec, schedule);
-    if (spec->ranks > 1 && !e->is_open && !is_null(e)) open_channels(e);
+    if (spec->ranks > 1 && !is_null(e)) executor_plan(e, e->context->comm);
     e->staged = executor_loads(e, spec, n);
     for (int64_t i = 0, next; i < schedule->count; i = next) {
         const Action *a = &schedule->actions[i];
@@ -498,10 +493,6 @@ void executor_run(Executor *e, const PipelineSpec *spec, const RankSchedule *sch
     for (int64_t i = 0; i < slot_count(e); i++) tape_end(e->slots[i].tape);
     for (int way = 0; way < PIPELINE_WAYS; way++)
         for (int64_t i = 0; i < e->sent[way].n; i++) message_finish(e, &e->sent[way].at[i]);
-    if (e->staged)
-        comm_run(e->context->comm, &(CommCall){.kind = COMM_BARRIER,
-                                               .group = comm_everyone(e->context->comm),
-                                               .site = "kernels_loaded"});
-    int64_t *ran = spec->forward_only ? &e->evaluated : &e->trained;
-    if (n > *ran) *ran = n;
+    if (e->staged) end_loading(e, spec);
+    if (n > e->most[spec->forward_only]) e->most[spec->forward_only] = n;
 }

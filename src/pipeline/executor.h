@@ -32,9 +32,12 @@ Executor *executor_new(const RunContext *, const Model *, int64_t samples, int64
 void executor_free(Executor *);
 /* Adds slots and buffers if there are too few for the schedule, which was made from the spec. */
 void executor_provide(Executor *, const PipelineSpec *, const RankSchedule *);
-/* Whether executor_run with n microbatches loads kernels. The first launch of a kernel loads it, which may wait until
- * the GPUs of the process are idle. They never are if a kernel of NCCL waits for a message of this rank. So messages go
- * through host memory meanwhile, which is slow, and the run ends with a barrier of all ranks. */
+/* comm_plan for the messages. */
+void executor_plan(const Executor *, Comm *);
+/* Whether executor_run with n microbatches is the first of its kind, which loads kernels. The first launch of a kernel
+ * loads it, which may wait until the GPU is idle, or all GPUs of the process. A GPU on which NCCL waits for a message of
+ * this rank would never be idle. So the messages of this run go through host memory, which is slow. At its end, all
+ * that the rest of a step may allocate or load is prepared, and all ranks meet. */
 bool executor_loads(const Executor *, const PipelineSpec *, int64_t n);
 /* Runs the schedule, which was made from the spec, on n microbatches. Calls executor_provide.
  * The head adds the sum of each loss * its weights to loss_sum (F64 [1] each; NULL: not needed). */

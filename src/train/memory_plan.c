@@ -32,16 +32,6 @@ static size_t snapshot_bytes(const Trainer *r) {
     return (size_t)all->elements * dtype_size(all->precise) + (c->save_optim ? optim_bytes(r->optimizer) : 0);
 }
 
-/* Messages of the pipeline go both ways, in two groups (pipeline/executor.c). */
-static void plan_messages(const Layout *l, Comm *notes) {
-    Group up = mesh_group(&l->mesh, 1u << AXIS_PP), down = up;
-    down.first = mesh_member(&up, up.size - 1);
-    down.axis_stride[0] = -up.axis_stride[0];
-    down.rank = up.size - 1 - up.rank;
-    comm_plan(notes, &(CommCall){.kind = COMM_SEND, .group = up, .peer = (up.rank + 1) % up.size});
-    comm_plan(notes, &(CommCall){.kind = COMM_SEND, .group = down, .peer = (down.rank + 1) % down.size});
-}
-
 /* Ranks that share a GPU communicate through host memory. */
 static bool uses_nccl(const Trainer *r, const MemoryPlan *plan, const Device *target) {
     const bool shares = target && comm_processes() == 1 && target->n_devices < r->layout.mesh.world;
@@ -50,7 +40,7 @@ static bool uses_nccl(const Trainer *r, const MemoryPlan *plan, const Device *ta
 
 static void plan_communicators(const Trainer *r, const Device *target, MemoryPlan *plan) {
     sync_plan(r->sync, r->comm);
-    plan_messages(&r->layout, r->comm);
+    executor_plan(r->executor, r->comm);
     plan->communicators = comm_communicators(r->comm, false);
     if (uses_nccl(r, plan, target))
         plan->part[MEMORY_gathered] += comm_device_bytes(r->comm, (int)r->config->gemm_sm_margin);

@@ -267,33 +267,45 @@ void microbatches_add(Microbatches *m, int64_t number, const Batch *b, LossWeigh
 
 /* ---- running ---- */
 
-static RankSchedule schedule_of(Microbatches *m, int64_t n, bool forward_only, PipelineSpec *spec) {
+static RankSchedule schedule_of(Microbatches *m, int64_t n, bool forward_only, bool loads,
+                                PipelineSpec *spec) {
     Err e = pipeline_spec(m->config, m->pipeline, pipeline_units(m->config, n), forward_only, spec);
     CHECK(!e.code, "%s", e.msg); /* checked by trainer_check */
     const Layout *l = m->context->layout;
+    spec->overlap &= !loads;
     return pipeline_schedule(spec, l ? l->mesh.coordinate[AXIS_PP] : 0, m->arena);
 }
 
 RankSchedule microbatches_schedule(Microbatches *m, bool forward_only, PipelineSpec *spec) {
-    return schedule_of(m, m->n, forward_only, spec);
+    return schedule_of(m, m->n, forward_only, false, spec);
 }
 
-static void execute_part(Microbatches *m, const Microbatch *list, int64_t n, bool trains, bool counts_loss) {
+/* Runs the first microbatches, which load kernels (executor_loads): a group, because fewer could leave a number to which
+ * the schedule does not apply. Returns their number. Without overlap they need no more slots and buffers than all. */
+static int64_t execute_first(Microbatches *m, const Microbatch *list, int64_t n, const PipelineSpec *all,
+                             Tensor *loss) {
+    const int64_t group = all->group * pipeline_unit(m->config), first = group < n ? group : n;
     PipelineSpec spec;
-    const RankSchedule schedule = schedule_of(m, n, !trains, &spec);
-    executor_run(m->executor, &spec, &schedule, list, n, counts_loss ? m->loss : NULL);
+    const RankSchedule schedule = schedule_of(m, first, all->forward_only, true, &spec);
+    executor_run(m->executor, &spec, &schedule, list, first, loss);
+    return first;
 }
 
-/* If kernels must be loaded, the first group of microbatches does it alone, because it is slow (executor_loads). */
 static void execute(Microbatches *m, Microbatch *list, int64_t n, bool trains, bool counts_loss) {
     PipelineSpec spec;
-    const RankSchedule schedule = schedule_of(m, n, !trains, &spec);
-    const int64_t group = spec.group * pipeline_unit(m->config),
-                  first = executor_loads(m->executor, &spec, n) && group < n ? group : n;
+    RankSchedule schedule = schedule_of(m, n, !trains, false, &spec);
+    Tensor *loss = counts_loss ? m->loss : NULL;
+    int64_t done = 0;
     for (int64_t i = 0; i < n; i++) list[i].context.recording = list[i].context.training = trains;
-    executor_provide(m->executor, &spec, &schedule);
-    execute_part(m, list, first, trains, counts_loss);
-    if (first < n) execute_part(m, list + first, n - first, trains, counts_loss);
+    if (executor_loads(m->executor, &spec, n)) {
+        executor_provide(m->executor, &spec, &schedule);
+        const int64_t allocations = executor_allocations(m->executor);
+        done = execute_first(m, list, n, &spec, loss);
+        CHECK(executor_allocations(m->executor) == allocations, "%lld of %lld microbatches take more memory",
+              (long long)done, (long long)n);
+        if (done < n) schedule = schedule_of(m, n - done, !trains, false, &spec);
+    }
+    if (done < n) executor_run(m->executor, &spec, &schedule, list + done, n - done, loss);
     if (trains) grads_zero_unwritten(m->registry);
 }
 

@@ -37,11 +37,16 @@ first = scaled | {"ranks": 1, "efficiency": {"median": 1.0}}
 on_two = result | {"global_batch_size": 32, "profiled_step_ms": 10.0, "family_ms": families | {"communication": 0.2}}
 step = row | {"provenance": facts, "devices": 2, "ours": [{"result": on_two}], "peer": [{"result": {"parallel": "DDP"}}]}
 collective = {"collective": "all_reduce", "bytes": 2**28} | {f"{side}_{what}": spread for side in ("ours", "peer") for what in ("us", "busbw")}
-RESULTS = {
+layout = {"family_ms": {"communication": 0.2, "bubble": 1.0, "attention": 2.0}, "profiled_step_ms": 10.0, "devices": 2, "device": "a GPU (GPU 0)",
+          "options": {"seq_length": 2048}, "micro_batch_size": 2, "global_batch_size": 16, "step_ms": spread, "tokens_per_second": 9e4, "mfu": 0.4,
+          "memory_mb": {"planned": 100.0, "taken": 103.0}}
+LAYOUTS = ("tp4", "tp2pp2", "cp4-a2a", "8b-dp4", "8b-tp2", "8b-tp4", "dp4")
+RESULTS = {f"gpu-layout-{name}.json": layout | {"roof_gflops": 1208e3} for name in LAYOUTS} | {
+    "gpu-layout-dp4.json": layout | {"family_ms": layout["family_ms"] | {"communication": 0.21}},
+    "gpu-steps-ddp-4.json": {"rows": [step]}, "gpu-steps-fsdp.json": {"rows": [step | {"ratio": spread | {"median": 1.0}}]},
+    "gpu-scaling-gpt3-1.3b-weak.json": {"scaling": "weak", "rows": [first, scaled]},
     "gpu-steps-ddp.json": {"rows": [step, step | {"devices": 1}, failed]},
-    "gpu-layout-pp2.json": {"family_ms": {"communication": 0.2, "bubble": 1.0, "attention": 2.0}, "profiled_step_ms": 10.0, "devices": 2, "device": "a GPU (GPU 0)",
-                            "options": {"seq_length": 2048}, "micro_batch_size": 2, "global_batch_size": 16, "step_ms": spread, "tokens_per_second": 9e4, "mfu": 0.4,
-                            "memory_mb": {"planned": 100.0, "taken": 103.0}},
+    "gpu-layout-pp2.json": layout,
     "gpu-comm-2.json": {"rows": [collective | {"ratio": spread}], "provenance": {"ranks": 2, "device": "a GPU", "transport": "a NCCL", "rounds": 3}},
     "recipes.json": {"rows": [{"name": "m", "parameters": 8030261248, "layout": {"ranks": 64, "tensor": 4, "pipeline": 4, "context": 1, "expert": 1, "data": 4},
                                "global_batch_size": 128, "bubble": 0.012, "bytes": 2**36, "published": "1 TFLOP/s"}]},
@@ -96,7 +101,11 @@ for part in ("| gpt2-125m | 1.2 | 1.2 | 1.250 (1.200 to 1.300) | 100000 | 592000
              "| scratch | 0.001 | 75 | 50.0 %, 62.5 % |", "| `a <extra_id_0>` | `<extra_id_0> 'b/c` |",
              "| gpt2-125m | 2 x a GPU | 16 | `--fast` | 1.2 | 2.0 % | DDP | 1.2 | 1.250 (1.200 to 1.300) | 100000 | 50.0 % |",
              "| gpt2-125m | 1 x a GPU | 32 | `--fast` | 1.2 | - | DDP |",
-             "| pp2 | 2 x a GPU | 2048 | 2 | 16 | 1.2 | 90000 | 40.0 % | 2.0 % | 10.0 % | 20.0 % | +3.0% |",
+             "| pp2 | 2 x a GPU | 2048 | 2 | 16 | 1.2 | 90000 | 40.0 % | 2.0 % | 10.0 % | 20.0 % | - | +3.0% |", "| 20.0 % | 604 | +3.0% |",
+             "| gpt2-125m on 2 GPUs: ratio to DDP | 1.10 |  | 1.250 | yes |", "| gpt2-125m on 2 GPUs: ratio to DDP | 1.08 |  | 1.000 | no |",
+             "| tp4: tokens/s of a GPU | 47500 | 38000 (roof 604) | 45000 | at this roof |", "| cp4-a2a: tokens/s of a GPU | 40000 | 32000 (roof 604) | 45000 | yes |",
+             "| dp4: exposed communication, at most | 2.0 % |  | 2.1 % | no |", "| tp4: exposed communication, at most | 10.0 % |  | 2.0 % | yes |",
+             "| gpt3-1.3b: weak scaling on 2 GPUs | 97.0 % |  | 97.0 % | yes |", "| bus bandwidth: ratio to nccl-tests, lowest | 0.97 |  | 1.250 | yes |",
              "| all_reduce | 256 | 1 | 1 | 1.2 | 1.250 (1.200 to 1.300) |", "2 ranks on a GPU, a NCCL, 3 rounds.", "| gpt2-125m | 0123abc | 1, 0 |"):
     assert part in text, (part, text)
 assert "llama3-8b" not in text and all((WORK / f"docs/{name}.svg").read_text().count("<svg") == 1 for name in ("race", "scaling", "encoders"))

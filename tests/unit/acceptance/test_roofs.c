@@ -12,7 +12,7 @@ static const Roof COPY = {.name = "copy", .unit = "GB/s", .copy = true},
                   GEMM = {.name = "GEMM bf16", .unit = "GFLOP/s", .type = BF16};
 
 static const char WHY[] =
-    "(345 MHz, 82 C and 175 W under load, clocks lowered by: hardware thermal slowdown)";
+    "(clock down to 345 MHz, up to 82 C and 175 W; clock lowered by: hardware thermal slowdown)";
 
 /* The last device has this rate, the others 1000. Returns the number of faults, which all name the last device. */
 static int faults(const Roof *roof, double rate, double stated) {

@@ -156,6 +156,32 @@ static void overlap_takes_one_buffer_more(void **state) {
     plan_sweep(visit_buffers);
 }
 
+/* A group without overlap and the rest, as the first step runs them, fit into the slots and buffers of all. */
+static void visit_parts(Arena *arena, PipelineSpec s) {
+    const int64_t first = s.kind == SCHEDULE_INTERLEAVED ? s.group : (s.mixed ? 2 : 1) * s.ranks;
+    if (s.microbatches <= first) return;
+    for (s.overlap = false;; s.overlap = true) {
+        PipelineSpec part[2] = {s, s};
+        part[0].microbatches = first, part[0].overlap = false;
+        part[1].microbatches -= first;
+        for (int rank = 0; rank < s.ranks; rank++) {
+            const RankSchedule all = pipeline_schedule(&s, rank, arena);
+            for (int i = 0; i < 2; i++) {
+                const RankSchedule r = pipeline_schedule(&part[i], rank, arena);
+                at_most(r.slots, all.slots);
+                for (int way = 0; way < PIPELINE_WAYS; way++)
+                    at_most(r.received[way], all.received[way]), at_most(r.sent[way], all.sent[way]);
+            }
+        }
+        if (s.overlap) return;
+    }
+}
+
+static void parts_fit_into_the_memory_of_all(void **state) {
+    (void)state;
+    plan_sweep(visit_parts);
+}
+
 static void messages_go_to_the_neighbouring_stage(void **state) {
     (void)state;
     PipelineSpec s = {SCHEDULE_INTERLEAVED, 4, 2, 4, 4, false, false, false};
@@ -286,6 +312,7 @@ int main(void) {
         cmocka_unit_test(warmups_and_slots_are_the_closed_forms),
         cmocka_unit_test(every_list_keeps_the_invariants),
         cmocka_unit_test(overlap_takes_one_buffer_more),
+        cmocka_unit_test(parts_fit_into_the_memory_of_all),
         cmocka_unit_test(messages_go_to_the_neighbouring_stage),
         cmocka_unit_test(options_choose_the_schedule),
         cmocka_unit_test(forbidden_groups_deadlock),

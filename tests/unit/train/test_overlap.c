@@ -289,71 +289,106 @@ static void data_parallelism_starts_with_attention(void **state) {
     assert_true(late.gathers > early.gathers && late.sums > early.sums);
 }
 
-/* The messages of a pipeline that a rank has started, by transport: host memory, NCCL. */
-typedef struct Messages {
-    int64_t staged, direct;
-} Messages;
+/* ---- loading kernels ---- */
+
+enum { WORLD = 4, PIPELINE = 2, MICROBATCHES = 10, TURNS = 5 }; /* microbatches of a rank */
+
+/* A rank has started these so far. */
+typedef struct Started {
+    int64_t staged, direct; /* messages of the pipeline, through host memory and through NCCL */
+    int64_t barriers;       /* after kernels were loaded */
+    int64_t opened_late;    /* channels, after the first of these barriers */
+} Started;
 
 typedef struct LoadingRun {
-    const Setup *setup;
-    Messages after[RANKS][2]; /* [rank][step] */
+    const Setup *one, *all; /* steps of a microbatch, and of all */
+    Started after[WORLD][TURNS];
 } LoadingRun;
 
-static Messages count_messages(Comm *c) {
+static Started count_started(Comm *c) {
     CommRecorder *r = &c->recorder;
-    Messages m = {0};
+    Started n = {0};
     pthread_mutex_lock(&r->lock);
     assert_true(r->count < COMM_RECORDS);
     for (int64_t i = 0; i < r->count; i++) {
         const CommRecord *at = &r->ring[i];
         if (!strncmp(at->facts.site, "pipeline_", strlen("pipeline_")))
-            at->key.device ? m.direct++ : m.staged++;
+            at->key.device ? n.direct++ : n.staged++;
+        n.barriers += !strcmp(at->facts.site, "kernels_loaded");
+        n.opened_late += n.barriers && !strcmp(at->facts.site, "nccl_id");
     }
     pthread_mutex_unlock(&r->lock);
-    return m;
+    return n;
+}
+
+static void evaluate(const Setup *s, Trainer *r) {
+    LossSum sum[MODEL_LOSSES] = {{0}};
+    Batch b = numbered_batch(s, &r->model->plan.sample, 0);
+    trainer_evaluate(r, &b, sum);
+    batch_free(&b);
 }
 
 static void train_over_nccl(void *arg, Comm *comm) {
     LoadingRun *run = arg;
-    const Setup *s = run->setup;
+    const Setup *s = run->all;
     const CommDeviceOptions options = {.library = HOST_NCCL};
     Device *device = device_cpu(1);
     char text[200];
+    int64_t allocations = 0;
     assert_int_equal(comm_open_device(comm, device, &options, text).code, 0);
     Trainer *r = trainer_new(&s->config, &s->derived, NULL, comm, device);
     registry_init(r->model->registry, r->context.seed);
     trainer_publish(r);
-    for (int step = 0; step < 2; step++) {
-        rank_step(s, r);
-        run->after[comm_rank(comm)][step] = count_messages(comm);
+    for (int turn = 0; turn < TURNS; turn++) {
+        if (turn < 3)
+            rank_step(turn ? run->all : run->one, r);
+        else
+            evaluate(s, r);
+        run->after[comm_rank(comm)][turn] = count_started(comm);
+        if (turn == 1) allocations = executor_allocations(r->executor);
     }
+    assert_int_equal(executor_allocations(r->executor), allocations); /* a CUDA graph needs the addresses */
     trainer_free(r);
 }
 
-/* While kernels are loaded, which is done by the first group of microbatches, NCCL has no messages (executor_loads). */
+/* The first step of one microbatch, the first group of the first step of several, and the first evaluation load
+ * kernels. NCCL then has no messages, and opens no channels later. */
 static void kernels_are_loaded_without_nccl(void **state) {
     (void)state;
-    enum {
-        MICROBATCHES = 8,
-        GROUP = 2,
-        OPENING = 4,
-        EACH = 2
-    }; /* EACH: messages of a rank and a microbatch */
-    static const char *const LAYOUTS[] = {"", "--interleave-forward-backward --interleaved-microbatches 2",
-                                          "--pipeline-schedule zero-bubble"};
-    for (int i = 0; i < 3; i++) {
-        const int group = i == 1 ? 2 * GROUP : GROUP;
-        LoadingRun run = {.setup = setup_new("--ranks %d --cpu-threads 1 --micro-batch-size 1 "
-                                             "--global-batch-size %d --pipeline-model-parallel-size 2 %s",
-                                             RANKS, MICROBATCHES, LAYOUTS[i])};
-        comm_threads(RANKS, NULL, train_over_nccl, &run);
-        for (int rank = 0; rank < RANKS; rank++)
-            for (int step = 0; step < 2; step++) {
-                const Messages *m = &run.after[rank][step];
-                assert_int_equal(m->staged, EACH * group);
-                assert_int_equal(m->direct, OPENING + EACH * ((step + 1) * MICROBATCHES - group));
-            }
-        setup_free((Setup *)run.setup);
+    static const struct {
+        const char *options;
+        int group; /* microbatches */
+        int each;  /* messages of a rank for a microbatch; half of them are activations */
+    } CASES[] = {{"", 2, 2},
+                 {"--interleaved-microbatches 2", 4, 2},
+                 {"--interleaved-microbatches 2 --interleave-forward-backward", 4, 2},
+                 {"--pipeline-schedule zero-bubble", 2, 2},
+                 {"--num-layers 4 --num-virtual-stages-per-pipeline-rank 2", 2, 6},
+                 {"--num-layers 4 --num-virtual-stages-per-pipeline-rank 2 --interleaved-microbatches 2 "
+                  "--interleave-forward-backward",
+                  4, 6},
+                 {"--use-megatron-fsdp", 2, 2}};
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+        LoadingRun run;
+        const int each = CASES[i].each, group = CASES[i].group;
+        const Started want[TURNS] = {
+            {each, 0, 1, 0},
+            {each * (1 + group), each * (MICROBATCHES - group), 2, 0},
+            {each * (1 + group), each * (2 * MICROBATCHES - group), 2, 0},
+            {each * (1 + group) + each / 2, each * (2 * MICROBATCHES - group), 3, 0},
+            {each * (1 + group) + each / 2, each * (2 * MICROBATCHES - group) + each / 2, 3, 0}};
+        Setup *setup[2];
+        for (int k = 0; k < 2; k++)
+            setup[k] =
+                setup_new("--ranks %d --cpu-threads 1 --pipeline-model-parallel-size %d "
+                          "--micro-batch-size 1 --global-batch-size %d --overlap-grad-reduce %s",
+                          WORLD, PIPELINE, WORLD / PIPELINE * (k ? MICROBATCHES : 1), CASES[i].options);
+        run.one = setup[0], run.all = setup[1];
+        comm_threads(WORLD, NULL, train_over_nccl, &run);
+        for (int rank = 0; rank < WORLD; rank++)
+            for (int turn = 0; turn < TURNS; turn++)
+                assert_memory_equal(&run.after[rank][turn], &want[turn], sizeof *want);
+        setup_free(setup[0]), setup_free(setup[1]);
     }
 }
 
