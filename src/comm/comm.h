@@ -184,8 +184,8 @@ void comm_profile(Comm *, CommProfile profile[COMM_PROFILE], Device *computes);
 
 /* ---- planning ---- */
 
-/* Opens the communicators that NCCL needs for an operation on memory of a GPU; starts nothing. All members of the group
- * call it. On a Comm of comm_null, which has no NCCL, it notes those of this rank. No-op without NCCL. */
+/* Notes the communicators that NCCL would open for this rank and an operation on memory of a GPU; starts
+ * nothing. For a Comm of comm_null. */
 void comm_plan(Comm *, const CommCall *);
 /* The number of those that were noted, or that are open. */
 int comm_communicators(const Comm *, bool open);

@@ -270,14 +270,10 @@ static void open_pairs(State *s, const CommKey *of, Group g) {
     free(id);
 }
 
-static void open_channel(State *s, CommChannel *ch, Group g) {
-    if (!ch->state && ch->key.src < 0) open_group(s, ch, g);
-    if (!ch->state) open_pairs(s, &ch->key, g);
-}
-
 static Link *link_of(State *s, const CommWork *w) {
     CommChannel *ch = w->channel;
-    open_channel(s, ch, w->call.group);
+    if (!ch->state && ch->key.src < 0) open_group(s, ch, w->call.group);
+    if (!ch->state) open_pairs(s, &ch->key, w->call.group);
     CHECK(ch->state, "at '%s': members %d and %d of %d are not neighbours", w->call.site, ch->key.src,
           ch->key.dst, w->call.group.size);
     return ch->state;
@@ -731,11 +727,9 @@ Err comm_open_device(Comm *c, Device *device, const CommDeviceOptions *o, char t
 /* ---- planning ---- */
 
 void comm_plan(Comm *c, const CommCall *call) {
-    if (call->group.size == 1 || !has_operation(call) || (c->host && !c->device)) return;
+    if (call->group.size == 1 || !has_operation(call)) return;
     const CommKey key = comm_key(call, true);
-    CommChannel *ch = comm_channel(c, &key);
-    ch->all_to_all |= call->kind == COMM_ALL_TO_ALL;
-    if (c->device) open_channel(c->device_state, ch, call->group);
+    if (key.src < 0) comm_channel(c, &key)->all_to_all |= call->kind == COMM_ALL_TO_ALL;
     for (int i = 0; key.src >= 0 && i < pair_count(call->group.size); i++) {
         const CommKey pair = pair_key(&key, i);
         if (is_in_pair(&pair, call->group.rank)) comm_channel(c, &pair);

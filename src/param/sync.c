@@ -461,34 +461,52 @@ size_t sync_bytes(const Sync *s) {
            gather_bytes(s->gather);
 }
 
+typedef void GroupVisitor(const Sync *, Comm *, Group);
+
 static void plan(const Sync *s, Comm *c, Group group) {
     comm_plan(c, &(CommCall){.kind = COMM_ALL_REDUCE, .dtype = s->registry->gradients, .group = group});
 }
 
-static void plan_copies(const Sync *s, Comm *c) {
+/* The first operation of a group opens its channel. */
+static void open_channel(const Sync *s, Comm *c, Group group) {
+    char none;
+    if (group.size > 1)
+        comm_run(c, &(CommCall){.kind = COMM_ALL_REDUCE,
+                                .dtype = s->registry->gradients,
+                                .group = group,
+                                .site = "open",
+                                .in = &none,
+                                .out = &none,
+                                .device = s->registry->device});
+}
+
+static void visit_copies(const Sync *s, Comm *c, GroupVisitor *visit) {
     const Registry *r = s->registry;
     for (int i = 0; i < r->n; i++) {
         const Param *p = r->params[i];
         if (!param_is_tied(p)) continue;
         const int own = copy_of(r, p), last = p->n_holders - 1;
-        if (are_evenly_spaced(p)) plan(s, c, holders_group(r, p, 0, last));
+        if (are_evenly_spaced(p)) visit(s, c, holders_group(r, p, 0, last));
         for (int k = 1; k <= last && !are_evenly_spaced(p); k++)
-            if (own == 0 || own == k) plan(s, c, pair_group(r, p, k));
+            if (own == 0 || own == k) visit(s, c, pair_group(r, p, k));
     }
 }
 
-void sync_plan(const Sync *s, Comm *c) {
+/* The groups of all sums and gathers, some several times. */
+static void visit_groups(const Sync *s, Comm *c, GroupVisitor *visit) {
     const Registry *r = s->registry;
     for (int k = 0; k < r->n_buckets; k++)
-        if (bucket(s, k)->trained) plan(s, c, bucket(s, k)->inner), plan(s, c, bucket(s, k)->outer);
-    plan_copies(s, c);
-    plan(s, c, mesh_group(&r->layout.mesh, 1u << AXIS_TP));
-    plan(s, c, mesh_group(&r->layout.mesh, 1u << AXIS_ETP));
-    plan(s, c, comm_everyone(c)); /* sync_world_sum */
+        if (bucket(s, k)->trained) visit(s, c, bucket(s, k)->inner), visit(s, c, bucket(s, k)->outer);
+    visit_copies(s, c, visit);
+    visit(s, c, mesh_group(&r->layout.mesh, 1u << AXIS_TP));
+    visit(s, c, mesh_group(&r->layout.mesh, 1u << AXIS_ETP));
+    visit(s, c, comm_everyone(c)); /* sync_world_sum */
 }
 
+void sync_plan(const Sync *s, Comm *c) { visit_groups(s, c, plan); }
+
 void sync_prepare(Sync *s) {
-    sync_plan(s, s->comm);
+    visit_groups(s, s->comm, open_channel);
     for (int k = 0; k < s->registry->n_buckets; k++) finish(s, k);
 }
 

@@ -40,8 +40,8 @@ void sync_plan(const Sync *, Comm *);
 /* Begins a step in which `passes` backward sweeps through each stage of this rank compute the gradients of its
  * parameters: one per microbatch (or part of one). */
 void sync_begin(Sync *, int64_t passes);
-/* Opens the channels of all sums and gathers (comm_plan), and adds the sums that are in progress to the main gradients,
- * which loads a kernel. All ranks call it, during a step. */
+/* Opens the channels of all sums and gathers, and adds the sums that are in progress to the main gradients, which loads
+ * a kernel. All ranks call it, during a step. */
 void sync_prepare(Sync *);
 /* Returns when the main gradients (this rank's shard of them) are sums. */
 void sync_finish(Sync *);

@@ -46,6 +46,7 @@ struct Executor {
     Messages received[PIPELINE_WAYS], sent[PIPELINE_WAYS];
     int64_t most[2]; /* microbatches of a run: [forward_only]; their kernels are loaded */
     bool staged;     /* messages go through host memory */
+    bool is_open;    /* the channels of the pipeline */
     bool own_transients;
     int64_t allocations;
     TapeTrace *trace;
@@ -232,6 +233,23 @@ static CommCall message_call(const Executor *e, CommKind kind, PipelineWay way, 
 }
 
 static bool is_null(const Executor *e) { return e->context->device->kind == DEVICE_NULL; }
+
+/* A group opens its channels with its first message, and all ranks must open groups in the same order. Receives
+ * that start early would not keep it. */
+static void open_channels(Executor *e) {
+    char none;
+    for (int way = 0; way < PIPELINE_WAYS; way++) {
+        const Group g = group_of(e, way);
+        const int next = (g.rank + 1) % g.size, last = (g.rank + g.size - 1) % g.size;
+        CommCall send = message_call(e, COMM_SEND, way, 0), receive = message_call(e, COMM_RECV, way, 0);
+        send.in = receive.out = &none;
+        send.peer = next, receive.peer = last;
+        CommWork *work = comm_start(e->context->comm, &send);
+        comm_run(e->context->comm, &receive);
+        comm_wait(e->context->comm, work);
+    }
+    e->is_open = true;
+}
 
 void executor_plan(const Executor *e, Comm *c) {
     for (int way = 0; way < PIPELINE_WAYS; way++) {
@@ -478,7 +496,7 @@ void executor_run(Executor *e, const PipelineSpec *spec, const RankSchedule *sch
     CHECK(!e->offload || spec->forward_only || (schedule->slots == 1 && e->interleaved == 1),
           "two microbatches offload their activations");
     executor_provide(e, spec, schedule);
-    if (spec->ranks > 1 && !is_null(e)) executor_plan(e, e->context->comm);
+    if (spec->ranks > 1 && !e->is_open && !is_null(e)) open_channels(e);
     e->staged = executor_loads(e, spec, n);
     for (int64_t i = 0, next; i < schedule->count; i = next) {
         const Action *a = &schedule->actions[i];

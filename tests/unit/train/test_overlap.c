@@ -370,13 +370,13 @@ static void kernels_are_loaded_without_nccl(void **state) {
                  {"--use-megatron-fsdp", 2, 2}};
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
         LoadingRun run;
-        const int each = CASES[i].each, group = CASES[i].group;
-        const Started want[TURNS] = {
-            {each, 0, 1, 0},
-            {each * (1 + group), each * (MICROBATCHES - group), 2, 0},
-            {each * (1 + group), each * (2 * MICROBATCHES - group), 2, 0},
-            {each * (1 + group) + each / 2, each * (2 * MICROBATCHES - group), 3, 0},
-            {each * (1 + group) + each / 2, each * (2 * MICROBATCHES - group) + each / 2, 3, 0}};
+        const int each = CASES[i].each, group = CASES[i].group, greetings = 2 * PIPELINE_WAYS;
+        const int staged = each * (1 + group), direct = greetings + each * (MICROBATCHES - group);
+        const Started want[TURNS] = {{each, greetings, 1, 0},
+                                     {staged, direct, 2, 0},
+                                     {staged, direct + each * MICROBATCHES, 2, 0},
+                                     {staged + each / 2, direct + each * MICROBATCHES, 3, 0},
+                                     {staged + each / 2, direct + each * MICROBATCHES + each / 2, 3, 0}};
         Setup *setup[2];
         for (int k = 0; k < 2; k++)
             setup[k] =
