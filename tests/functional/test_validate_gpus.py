@@ -11,8 +11,10 @@ FAULTY_NCCL = ["--nccl-library", pathlib.Path(PROGRAM).parent / "tests/libfaulty
 BRIEF = [*ALL, "--seconds", 10, "--only"]
 
 begin = time.monotonic()
-print(validate(*ALL, "--quick")[1])
+clean, said = validate(*ALL, "--quick")
+print(said)
 print(f"--quick took {time.monotonic() - begin:.1f} s on {GPUS} GPUs")
+assert all(re.match(r"clock down to \d+ MHz, ", clean["roofs"]["state"][f"load of rank {rank}"]) for rank in range(GPUS)), clean["roofs"]
 shutil.copy(WORK / "v.json", WORK / "good.json")
 
 last = GPUS - 1
