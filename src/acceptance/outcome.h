@@ -14,7 +14,7 @@ extern const char *const STAGE_VERDICTS[]; /* "PASS" */
 enum {
     OUTCOME_EVIDENCE = 24,
     OUTCOME_METRICS = 1536, /* 5 for each of 256 ranks, and others */
-    OUTCOME_SAMPLES = 32,   /* of two turns; a turn has at most OUTCOME_ROUNDS */
+    OUTCOME_SAMPLES = 64,   /* of two turns with OUTCOME_ROUNDS, each of at most two */
     OUTCOME_ROUNDS = 16,
     OUTCOME_LIMITS = 24,
     OUTCOME_FACTS = 1280, /* 4 for each of 256 ranks, and others */

@@ -21,8 +21,9 @@
 #include "kernels/attr.h"
 #include "kernels/ops.h"
 
-/* WISH, PATIENCE: budgets that all samples may take, and the least. PASSES: the most worlds. */
-enum { MOST_PAIRED = 12, SIZES = 2, REPEATS = 2, WISH = 4, PATIENCE = 16, PASSES = 2 };
+/* LINK_SAMPLES: of each link in a round. WISH, PATIENCE: budgets that all samples may take, and the least. PASSES: the
+ * most worlds. */
+enum { MOST_PAIRED = 12, SIZES = 2, REPEATS = 2, LINK_SAMPLES = 2, WISH = 4, PATIENCE = 16, PASSES = 2 };
 
 typedef struct Speed {
     StageRank *r;
@@ -140,9 +141,9 @@ static void sample_all(Speed *s, bool keep) {
     for (int k = 0; k < N_COLLECTIVES; k++)
         for (int size = 0; size < SIZES; size++)
             sample_collective(s, &COLLECTIVES[k], size ? s->most : s->most / 32, keep);
-    for (int a = 0; a < n && n <= MOST_PAIRED; a++)
+    for (int i = 0; i < LINK_SAMPLES * n && n <= MOST_PAIRED; i++)
         for (int b = 0; b < n; b++)
-            if (a != b) sample_link(s, a, b, keep);
+            if (i % n != b) sample_link(s, i % n, b, keep);
     sample_arrival(s, keep);
 }
 
