@@ -33,6 +33,8 @@ static void a_gpu_is_watched(void **unused) {
     const NvmlLoad load = nvml_watch_end(nvml_watch(ids[0]));
     NvmlFacts f;
     nvml_read(ids[0], &f);
+    setenv("HOST_NVML_LIMITS", "1", 1);
+    assert_false(nvml_watch_end(nvml_watch(ids[0])).known); /* it is idle */
     unsetenv("HOST_NVML_LIMITS");
     assert_true(load.known && load.sm_mhz == 1700 && load.celsius == 40 && load.watts == 300);
     assert_string_equal(load.limits, "power limit, hardware thermal slowdown");

@@ -30,12 +30,17 @@ static inline Batch numbered_batch(const Setup *s, const SampleShape *shape, int
     return x;
 }
 
-/* A trainer with drawn parameters. plan: NULL, or the memory that it may take. Release with trainer_free. */
-static inline Trainer *rank_trainer(const Setup *s, const MemoryPlan *plan, Comm *comm) {
-    Trainer *r = trainer_new(&s->config, &s->derived, plan, comm, NULL);
+/* A trainer with drawn parameters. plan: NULL, or the memory that it may take. It owns the device; NULL: the CPU. Release
+ * with trainer_free. */
+static inline Trainer *rank_trainer_on(const Setup *s, const MemoryPlan *plan, Comm *comm, Device *device) {
+    Trainer *r = trainer_new(&s->config, &s->derived, plan, comm, device);
     registry_init(r->model->registry, r->context.seed);
     trainer_publish(r);
     return r;
+}
+
+static inline Trainer *rank_trainer(const Setup *s, const MemoryPlan *plan, Comm *comm) {
+    return rank_trainer_on(s, plan, comm, NULL);
 }
 
 /* The rank's microbatches, as the sampler deals them out, and the positions it holds of each. */

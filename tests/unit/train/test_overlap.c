@@ -1,6 +1,7 @@
 /* Operations are in progress while ops compute, unless their switch is off. The flight recorder shows which
  * operations have been started and not waited for when an op runs. */
 #include "comm/transport.h"
+#include "train/launch.h"
 #include "unit/train/ranks_step.h"
 
 enum { RANKS = 2 };
@@ -331,14 +332,11 @@ static void evaluate(const Setup *s, Trainer *r) {
 static void train_over_nccl(void *arg, Comm *comm) {
     LoadingRun *run = arg;
     const Setup *s = run->all;
-    const CommDeviceOptions options = {.library = HOST_NCCL};
-    Device *device = device_cpu(1);
+    Device *device;
     char text[200];
     int64_t allocations = 0;
-    assert_int_equal(comm_open_device(comm, device, &options, text).code, 0);
-    Trainer *r = trainer_new(&s->config, &s->derived, NULL, comm, device);
-    registry_init(r->model->registry, r->context.seed);
-    trainer_publish(r);
+    assert_int_equal(rank_open_device(&s->config, &s->derived, comm, &device, text).code, ERR_NONE);
+    Trainer *r = rank_trainer_on(s, NULL, comm, device);
     for (int turn = 0; turn < TURNS; turn++) {
         if (turn < 3)
             rank_step(turn ? run->all : run->one, r);
@@ -379,10 +377,11 @@ static void kernels_are_loaded_without_nccl(void **state) {
                                      {staged + each / 2, direct + each * MICROBATCHES + each / 2, 3, 0}};
         Setup *setup[2];
         for (int k = 0; k < 2; k++)
-            setup[k] =
-                setup_new("--ranks %d --cpu-threads 1 --pipeline-model-parallel-size %d "
-                          "--micro-batch-size 1 --global-batch-size %d --overlap-grad-reduce %s",
-                          WORLD, PIPELINE, WORLD / PIPELINE * (k ? MICROBATCHES : 1), CASES[i].options);
+            setup[k] = setup_new(
+                "--ranks %d --cpu-threads 1 --pipeline-model-parallel-size %d "
+                "--micro-batch-size 1 --global-batch-size %d --overlap-grad-reduce --nccl-library " HOST_NCCL
+                " %s",
+                WORLD, PIPELINE, WORLD / PIPELINE * (k ? MICROBATCHES : 1), CASES[i].options);
         run.one = setup[0], run.all = setup[1];
         comm_threads(WORLD, NULL, train_over_nccl, &run);
         for (int rank = 0; rank < WORLD; rank++)
