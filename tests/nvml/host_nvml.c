@@ -1,6 +1,9 @@
 /* A library with NVML's functions and two GPUs of the kind H100, for machines without a GPU. Their UUIDs begin with a and b.
  * HOST_NVML_LINKS=N: N of the 18 NVLinks of the second GPU are up; else all.
- * HOST_NVML_LIMITS=N: the bits of what lowers the clocks of both; else nothing does. */
+ * HOST_NVML_LIMITS=N: the bits of what lowers the clocks of both; else nothing does.
+ * HOST_NVML_VARIES=1: each reading of clock, temperature or power gives the next of three values, in a cycle; else the
+ * first. */
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,6 +29,14 @@ typedef const char *Device; /* its UUID */
         return 0;                                                                                            \
     }
 
+static unsigned reading(atomic_uint *n, const unsigned values[3]) {
+    return values[getenv("HOST_NVML_VARIES") ? atomic_fetch_add(n, 1) % 3 : 0];
+}
+
+unsigned host_nvml_power_readings(void); /* with HOST_NVML_VARIES */
+static atomic_uint clock_readings, temperature_readings, power_readings;
+unsigned host_nvml_power_readings(void) { return atomic_load(&power_readings); }
+
 FUNCTION(Init_v2, void) { return 0; }
 FUNCTION(Shutdown, void) { return 0; }
 FUNCTION(SystemGetDriverVersion, char *out, unsigned n) {
@@ -42,10 +53,10 @@ FUNCTION(DeviceGetHandleByUUID, const char *uuid, Device *out) {
         }
     return NOT_FOUND;
 }
-GIVES_OF_KIND(DeviceGetClockInfo, unsigned, 1700)
+GIVES_OF_KIND(DeviceGetClockInfo, unsigned, reading(&clock_readings, (const unsigned[]){1700, 1500, 1600}))
 GIVES_OF_KIND(DeviceGetMaxClockInfo, unsigned, 1980)
-GIVES_OF_KIND(DeviceGetTemperature, unsigned, 40)
-GIVES(DeviceGetPowerUsage, unsigned, 300000)
+GIVES_OF_KIND(DeviceGetTemperature, unsigned, reading(&temperature_readings, (const unsigned[]){40, 60, 50}))
+GIVES(DeviceGetPowerUsage, unsigned, reading(&power_readings, (const unsigned[]){300000, 500000, 400000}))
 GIVES(DeviceGetEnforcedPowerLimit, unsigned, 700000)
 GIVES(DeviceGetCurrPcieLinkWidth, unsigned, 16)
 GIVES(DeviceGetMaxPcieLinkWidth, unsigned, 16)

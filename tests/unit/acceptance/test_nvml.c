@@ -1,6 +1,7 @@
 /* The facts that NVML tells about GPUs. The test is linked with nvml/host_nvml.c, which has the name of the driver's library. */
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "acceptance/nvml.h"
 #include "unit/cmocka_all.h"
@@ -42,6 +43,21 @@ static void a_gpu_is_watched(void **unused) {
     assert_true(!nvml_watch(ids[2]) && !nvml_watch_end(NULL).known);
 }
 
+unsigned host_nvml_power_readings(void);
+
+static void the_extremes_of_a_watch_are_kept(void **unused) {
+    (void)unused;
+    static const struct timespec MS = {.tv_nsec = 1000 * 1000};
+    unsigned char ids[3][16];
+    new_ids(ids);
+    setenv("HOST_NVML_VARIES", "1", 1);
+    NvmlWatch *watch = nvml_watch(ids[0]);
+    while (host_nvml_power_readings() < 3) nanosleep(&MS, NULL);
+    const NvmlLoad load = nvml_watch_end(watch);
+    unsetenv("HOST_NVML_VARIES");
+    assert_true(load.sm_mhz == 1500 && load.celsius == 60 && load.watts == 500);
+}
+
 static void links_that_are_down_do_not_count(void **unused) {
     (void)unused;
     unsigned char ids[3][16];
@@ -67,6 +83,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_gpu_is_read),
         cmocka_unit_test(a_gpu_is_watched),
+        cmocka_unit_test(the_extremes_of_a_watch_are_kept),
         cmocka_unit_test(links_that_are_down_do_not_count),
         cmocka_unit_test(pairs_are_linked),
     };
