@@ -171,7 +171,9 @@ static void print_head(const Rank *r, const char *device, const char *transport)
 static void finish(const Rank *r, Run *run, const char *device, const char *transport) {
     const double roof = copy_roof(r);
     if (!r->prints) return;
-    printf("\nalgbw and busbw in GB/s; roof: every rank copies %.2f GB/s while all copy\n", roof);
+    printf("\nalgbw and busbw are in GB/s. Roof: a memory copy reaches %.2f GB/s per rank when all ranks "
+           "copy at once\n",
+           roof);
     run->wrong = r->wrong;
     char how[BENCH_TRANSPORT];
     run->result =

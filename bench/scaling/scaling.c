@@ -139,12 +139,13 @@ static void print(const Scaling *s) {
     printf("%6s %7s %7s %12s %14s %14s %8s %10s\n", "ranks", "devices", "batch", "step, ms", "tokens/s",
            "per device", "exposed", "efficiency");
     for (int i = 0; i < o->points; i++) print_row(s, i);
-    printf("efficiency: tokens/s per rank over those of %lld", (long long)o->ranks[0]);
+    printf("efficiency: tokens/s per rank, divided by that of the run with %s",
+           amount(o->ranks[0], "rank").s);
     const int64_t least = interval_least(ALL_MISS / (o->points - 1));
     if (s->rounds < least)
         printf("; an interval needs --rounds %lld\n", (long long)least);
     else
-        printf("; the intervals hold together with a probability of %g %%\n", 100 * (1 - ALL_MISS));
+        printf("; all intervals hold simultaneously with a probability of %g %%\n", 100 * (1 - ALL_MISS));
     for (int i = 0; i < o->points; i++) {
         const char *note = json_string_value(json_object_get(s->point[i].last.json, "note"));
         if (note) printf("note: %s\n", note);

@@ -69,17 +69,17 @@ static void judge(const StageInput *in, const Drill *d, const Isolated *i) {
         outcome_add(in->out, ACCEPT_FAIL, "transport", "the drill in which %s %s did not begin: %s", suspect,
                     d->what,
                     *b.line              ? b.line
-                    : i->end == JOB_LATE ? "its world did not open"
-                                         : "no reason");
+                    : i->end == JOB_LATE ? "its ranks did not start"
+                                         : "no reason was reported");
     else if (i->end == JOB_LATE || (i->end == JOB_CRASHED && seconds > LIMIT_S))
-        outcome_add(in->out, ACCEPT_FAIL, "transport", "%s %s, and nothing noticed it within %d s", suspect,
-                    d->what, (int)LIMIT_S);
+        outcome_add(in->out, ACCEPT_FAIL, "transport", "%s %s, and no fault was reported within %d s",
+                    suspect, d->what, (int)LIMIT_S);
     else if (i->end == JOB_DONE)
-        outcome_add(in->out, ACCEPT_FAIL, "transport", "%s %s, and the world went on; it said: %s", suspect,
-                    d->what, b.line);
+        outcome_add(in->out, ACCEPT_FAIL, "transport", "%s %s, and the other ranks continued; output: %s",
+                    suspect, d->what, b.line);
     else if (b.rank != d->victim)
-        outcome_add(in->out, ACCEPT_FAIL, "transport", "%s %s, and the report does not name it: %s", suspect,
-                    d->what, b.line);
+        outcome_add(in->out, ACCEPT_FAIL, "transport",
+                    "%s %s, and the fault report does not name this rank: %s", suspect, d->what, b.line);
     else
         outcome_fact(in->out, false, d->what, "diagnosed after %.1f s: %s", seconds, b.line);
 }

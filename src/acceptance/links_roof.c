@@ -32,7 +32,7 @@ static RoofKind kind_of(const NvmlFacts *facts, int n, bool all_linked, int devi
         any |= facts[i].nvlinks > 0, all &= facts[i].nvlinks > 0;
         switched &= facts[i].switched == facts[i].nvlinks;
     }
-    *why = !known                             ? "libnvidia-ml.so.1 does not tell it"
+    *why = !known                             ? "NVML (libnvidia-ml.so.1) does not report the links"
            : any && !(all && all_linked)      ? "NVLink does not connect all pairs of GPUs"
            : any && !switched && devices != n ? "NVLinks lead to GPUs without a rank"
                                               : NULL;

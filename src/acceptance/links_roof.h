@@ -22,10 +22,10 @@ typedef struct LinksRoof {
  * the process sees. */
 LinksRoof links_roof(const NvmlFacts *facts, int n, bool all_linked, int devices);
 
-/* Whether the whole interval of the median of a bus bandwidth is below 45 % of NVLink's roof. NCCL reaches
- * from 54 % (all-gather on 2 H100) to 80 % (all-reduce on 8), and at most half of that if links have half
- * their rate or half of them are lost. PCIe has no such bound: traffic may cross bridges, the host's memory
- * and both processors. */
+/* Whether the whole confidence interval of the median bus bandwidth is below 45 % of NVLink's roof. With 256 MiB, NCCL
+ * reaches 54 % (all-gather on two H100) to 75 % (all-reduce on four). If links run at half their rate, or half of them are
+ * lost, at most 40 % is possible. PCIe has no such bound, because traffic may cross bridges, host memory and both
+ * processors. */
 bool links_are_slow(const LinksRoof *, const Metric *busbw);
 /* "78 % of 450 GB/s, 18 NVLinks of 25 GB/s"; empty if the roof is not known. */
 void links_share(const LinksRoof *, const Metric *busbw, char *out, size_t n);

@@ -202,10 +202,11 @@ static void report(const StageRank *r, const Seen *all) {
                         s->words, s->address + s->first, s->first, s->address + s->last,
                         PATTERNS[s->pattern].name, s->got, s->wanted);
         if (s->unsure)
-            outcome_add(r->out, ACCEPT_FAIL, stage_suspect(r, i).s,
-                        "%" PRId64
-                        " words of its memory differ when it compares them, and not when the host does",
-                        s->unsure);
+            outcome_add(
+                r->out, ACCEPT_FAIL, stage_suspect(r, i).s,
+                "%" PRId64
+                " words of its memory are wrong according to the device, but right according to the host",
+                s->unsure);
     }
     double least = all[0].gib;
     for (int i = 1; i < r->world; i++) least = all[i].gib < least ? all[i].gib : least;

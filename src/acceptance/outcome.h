@@ -14,7 +14,7 @@ extern const char *const STAGE_VERDICTS[]; /* "PASS" */
 enum {
     OUTCOME_EVIDENCE = 24,
     OUTCOME_METRICS = 1536, /* 5 for each of 256 ranks, and others */
-    OUTCOME_SAMPLES = 64,   /* of two turns with OUTCOME_ROUNDS, each of at most two */
+    OUTCOME_SAMPLES = 64, /* two runs of the stage, each with OUTCOME_ROUNDS rounds of at most two samples */
     OUTCOME_ROUNDS = 16,
     OUTCOME_LIMITS = 24,
     OUTCOME_FACTS = 1280, /* 4 for each of 256 ranks, and others */
@@ -77,7 +77,7 @@ bool outcome_has_limit(const Outcome *, const char *limit);
  * dropped. */
 void outcome_sample(Outcome *, const char *unit, double sample, const char *name);
 const Metric *outcome_metric(const Outcome *, const char *name); /* NULL: none */
-/* Adds what a further turn of the stage has found. Equal evidence is kept once. */
+/* Adds the results of another run of the stage. Equal evidence is kept once. */
 void outcome_merge(Outcome *to, const Outcome *from);
 double metric_median(const Metric *);
 

@@ -139,7 +139,8 @@ static Err on_rank(StageRank *r) {
 Err stage_roofs(const StageInput *in) {
     static const double LEAST_S = 5; /* of a round on a CPU */
     if (stage_on_gpu(in) || in->seconds >= LEAST_S) return stage_on_ranks(in, on_rank);
-    outcome_limit(in->out, "roofs: a CPU needs %.0f s for them, and there are %.1f s", LEAST_S, in->seconds);
+    outcome_limit(in->out, "roofs: a CPU needs %.0f s to measure them, and only %.1f s are left", LEAST_S,
+                  in->seconds);
     outcome_add(in->out, ACCEPT_INCONCLUSIVE, "", "no time");
     return ERR_OK;
 }

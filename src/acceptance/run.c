@@ -73,11 +73,11 @@ static void note_crash(const Turn *t, const Isolated *i, double limit) {
         return;
     }
     if (i->end == JOB_LATE)
-        outcome_add(out, ACCEPT_FAIL, suspect, "it did not end within %.0f s, in: %s%s%s", limit, out->doing,
-                    *b.line ? "; it said: " : "", b.line);
+        outcome_add(out, ACCEPT_FAIL, suspect, "the stage did not end within %.0f s, during: %s%s%s", limit,
+                    out->doing, *b.line ? "; output: " : "", b.line);
     else
-        outcome_add(out, ACCEPT_FAIL, suspect, "its process ended in: %s; it said: %s", out->doing,
-                    *b.line ? b.line : "nothing");
+        outcome_add(out, ACCEPT_FAIL, suspect, "its process ended during: %s; output: %s", out->doing,
+                    *b.line ? b.line : "none");
 }
 
 static void end_kept(Runner *x) {
@@ -315,7 +315,7 @@ static Err look_at_devices(Runner *x, Config *c) {
     run_turn(x, false);
     if (!t->out.done)
         return err_user("the process that opened the first GPU ended: %s. Check the GPU with nvidia-smi.",
-                        t->out.n_evidence ? t->out.evidence[0].text : "it said nothing");
+                        t->out.n_evidence ? t->out.evidence[0].text : "no output");
     if (!config_given(c, ranks) && !t->out.error.code && t->out.devices > 1) c->ranks = t->out.devices;
     return t->out.error;
 }
@@ -346,7 +346,9 @@ static Err check_library(const char *file) {
     } else {
         Isolated i = isolated_run(load, l, LIMIT_S);
         if (!l->done)
-            l->error = err_user("'%s' is not NCCL: the process that loaded it did not end well", file);
+            l->error = err_user("'%s' is not a usable NCCL library: the process that loaded it crashed or "
+                                "hung. Give the path of a libnccl.so.2",
+                                file);
         str_free(&i.said);
     }
     const Err e = l->error;

@@ -21,8 +21,8 @@
 #include "kernels/attr.h"
 #include "kernels/ops.h"
 
-/* LINK_SAMPLES: of each link in a round. WISH, PATIENCE: budgets that all samples may take, and the least. PASSES: the
- * most worlds. */
+/* LINK_SAMPLES: samples of each link in a round. WISH: multiple of the budget after which rounds stop; PATIENCE: the same while
+ * there are too few rounds for an interval. PASSES: most worlds that are measured. */
 enum { MOST_PAIRED = 12, SIZES = 2, REPEATS = 2, LINK_SAMPLES = 2, WISH = 4, PATIENCE = 16, PASSES = 2 };
 
 typedef struct Speed {
@@ -39,7 +39,7 @@ typedef struct Speed {
 static const char *const ROOFED[] = {"all_reduce", "all_gather"};
 enum { N_ROOFED = sizeof ROOFED / sizeof *ROOFED };
 
-/* The slow ones, and the rates of their siblings. Set: slow in each measurement so far. */
+/* Links and ranks that were slow in every measurement so far, and the rates of their siblings. */
 typedef struct Slow {
     bool link[MOST_PAIRED * MOST_PAIRED], rank[EXACT_RANKS]; /* [from * world + to] */
     bool below[N_ROOFED];                                    /* the floor of the roof */
@@ -379,7 +379,8 @@ static void finish(const Speed *s, const Slow *slow) {
     report_arrivals(s, slow);
     if (s->gpu) report_roof(s, slow);
     if (n == 2 && s->roof.kind != ROOF_NVLINK)
-        outcome_limit(r->out, "speed: both directions of the link 0-1 alike, because it has no siblings");
+        outcome_limit(r->out, "speed: whether link 0-1 is slow in both directions, because there is no other "
+                              "link to compare it with");
     if (n > MOST_PAIRED)
         outcome_limit(r->out, "speed: pairs of ranks, because there are more than %d ranks",
                       (int)MOST_PAIRED);
@@ -388,7 +389,7 @@ static void finish(const Speed *s, const Slow *slow) {
     links_share(&s->roof, sum, share, sizeof share);
     const int least = (int)interval_least(GATE_ERROR / (n * (n - 1))), samples = sum ? sum->n : 0;
     if (samples < least)
-        outcome_limit(r->out, "speed: slow links and ranks, because of only %s, and %d are needed",
+        outcome_limit(r->out, "speed: slow links and ranks, because there are only %s, and %d are needed",
                       amount(samples, "sample").s, least);
     if (samples < least) outcome_add(r->out, ACCEPT_INCONCLUSIVE, "", "nothing could be judged");
     outcome_sum_up(r->out, "%s: %s %.2f GB/s of bus bandwidth%s%s%s, %s", r->transport, name,

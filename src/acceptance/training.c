@@ -156,7 +156,7 @@ static void judge_determinism(const StageRank *r, const Steps *a, const Steps *b
                     "two equal runs differ from step %d on: loss %.17g and %.17g, gradient norm %.17g and "
                     "%.17g%s",
                     (int)i + 1, a->loss[i], b->loss[i], a->norm[i], b->norm[i],
-                    r->world > 1 ? ": the stages compute and collectives tell which" : "");
+                    r->world > 1 ? "; the stages compute and collectives show the cause" : "");
         return;
     }
 }
@@ -170,7 +170,8 @@ static void judge_drift(const StageRank *r, const Steps *s) {
         outcome_limit(r->out, "training: drift of the speed, because a CPU may be busy with other work");
     else if (!interval_of_median(s->seconds + 1, third, GATE_ERROR / 2, &first) ||
              !interval_of_median(s->seconds + s->n - third, third, GATE_ERROR / 2, &last))
-        outcome_limit(r->out, "training: drift of the speed, because of only %s", amount(s->n, "step").s);
+        outcome_limit(r->out, "training: drift of the speed, because there are only %s",
+                      amount(s->n, "step").s);
     else if (last.low > MOST * first.high)
         outcome_add(r->out, ACCEPT_DEGRADED, "clocks or cooling",
                     "steps take %.2f ms at the end, and %.2f ms at the start", last.median * 1e3,

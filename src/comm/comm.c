@@ -63,7 +63,7 @@ CommChannel *comm_channel(Comm *c, const CommKey *key) {
         CommChannel *ch = mem_zero(1, sizeof *ch);
         *ch = (CommChannel){.key = *key, .members = comm_members(key)};
         while (ch->member < ch->members && comm_member(key, ch->member) != c->rank) ch->member++;
-        CHECK(ch->member < ch->members, "rank %d is not in a group that it is asked to talk to", c->rank);
+        CHECK(ch->member < ch->members, "rank %d is not a member of the group of its operation", c->rank);
         *place = ch;
     }
     return *place;

@@ -160,9 +160,8 @@ bool comm_mpi_built(void); /* else comm_mpi is a fault */
 /* The world of processes that meet at a TCP address. An error if they do not all come in time, or if their
  * programs differ. */
 Err comm_tcp(const CommLaunch *, const CommOptions *, Comm **);
-/* Called by processes that end with an error, after that of process 0 is printed. Processes that still wait for
- * others at the start learn of it. True if process 0 prints the error of this one, or its own; *error then has the
- * code of what it prints. */
+/* A process calls this before it ends with an error. Processes that still wait at the start are informed. Returns true if
+ * process 0 prints an error, either its own or this one. *error then has the code of the printed error. */
 bool comm_tcp_give_up(const CommLaunch *, const CommOptions *, Err *error);
 
 /* ---- exposed communication ---- */

@@ -1,6 +1,6 @@
 /* Ranks as processes, over any wire that carries bytes between two of them: MPI or TCP. Every operation consists
- * of messages between pairs. Each member first announces its operation to each other member, and then sends its
- * data. So a member that is late, or that does something else, is known by name. Sums are computed here, in
+ * of messages between pairs. Each member first announces its operation to every other member, and then sends its
+ * data. A report can therefore name a member that is late or that starts a different operation. Sums are computed here, in
  * member order: a member collects all parts of its share, adds them and, in an all-reduce, passes the result on.
  *
  * comm_start and comm_wait make progress on all operations alike. A second thread of each process listens too, a

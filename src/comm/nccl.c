@@ -123,7 +123,7 @@ static void check_slow(const State *s, const CommKey *key, Flight *f, int64_t si
     s->comm->host->warn(s->comm, key, f->seq, &f->facts);
 }
 
-/* `busy`: the link whose operation may fail for an error of this one. */
+/* `busy`: the link whose operation is reported if the communicator of `l` has an error. */
 static void check_async(const State *s, const Link *l, const Link *busy) {
     char why[400];
     int error = NCCL_SUCCESS;
@@ -198,7 +198,7 @@ static void draw_ids(State *s, Group g, NcclId *id, int count) {
 }
 
 /* Copy engines leave the multiprocessors to computation, but they are slower than NCCL's kernels, most of all in a CUDA
- * graph. Data parallelism has time, because its gathers run behind whole layers. Tensor parallelism has none. */
+ * graph. The gathers of data parallelism overlap with whole layers, so they may be slower. The gathers of tensor parallelism may not. */
 static bool uses_copy_engines(const State *s, const Group *g) {
     return s->registers && g->axes != 1u << AXIS_TP;
 }
@@ -390,7 +390,7 @@ static void note_place(const State *s, Link *l, const void *p) {
     if (w) l->places = (l->places ^ (uint64_t)((const char *)p - w->memory + 1)) * 0x100000001b3; /* FNV-1 */
 }
 
-/* Other members read what is summed, and write everything else. */
+/* Other members read the inputs of reductions, and write the outputs of all operations except reduce-scatter. */
 static void note_places(const State *s, Link *l, const CommCall *c) {
     const bool reduces = c->kind == COMM_ALL_REDUCE || c->kind == COMM_REDUCE_SCATTER;
     if (reduces) note_place(s, l, c->in);
@@ -612,7 +612,8 @@ static Err agree_on(const Comm *c, const Facts *all, char why[200]) {
     for (int i = 0; i < c->world; i++) {
         if (!all[i].version) snprintf(why, SIZE, "rank %d has no NCCL", i);
         if (all[i].version && all[0].version && all[i].version != all[0].version)
-            return err_user("rank 0 has NCCL %s and rank %d has %s: give all ranks one with --nccl-library",
+            return err_user("rank 0 has NCCL %s and rank %d has %s: use the same version on all ranks, for "
+                            "example with --nccl-library",
                             nccl_version_text(&(Nccl){.version = all[0].version}, a), i,
                             nccl_version_text(&(Nccl){.version = all[i].version}, b));
         for (int k = 0; k < i; k++) {
@@ -694,10 +695,9 @@ static Err open_as_agreed(Comm *c, const Nccl *n, Device *device, const Facts *a
     char why[SIZE];
     ERR_RETURN(agree_on(c, all, why));
     if (*why && o->required)
-        return err_user(
-            "NCCL cannot be used, because %s: leave --distributed-backend and --cuda-graph-impl out to "
-            "communicate through host memory",
-            why);
+        return err_user("NCCL cannot be used, because %s. To communicate through host memory, remove "
+                        "--distributed-backend, --cuda-graph-impl and --use-nccl-ub",
+                        why);
     if (*why) {
         snprintf(text + strlen(text), SIZE - strlen(text), ", because %s", why);
         return ERR_OK;

@@ -30,13 +30,18 @@ Err nccl_load(const char *file, Nccl *n) {
     char text[32];
     const char *name = file ? file : "libnccl.so.2";
     *n = (Nccl){.library = dlopen(name, RTLD_NOW | RTLD_LOCAL)};
-    if (!n->library) return err_user("NCCL cannot be loaded: %s", dlerror());
+    if (!n->library)
+        return err_user(
+            "NCCL cannot be loaded: %s. Install libnccl.so.2, or give its path with --nccl-library",
+            dlerror());
     const char *missing = find_functions(n);
     if (missing) return err_user("'%s' is not NCCL: it has no function %s", name, missing);
     n->host_memory = dlsym(n->library, "nccl_host_memory") != NULL;
-    if (n->GetVersion(&n->version) != NCCL_SUCCESS) return err_user("'%s' does not tell its version", name);
+    if (n->GetVersion(&n->version) != NCCL_SUCCESS)
+        return err_user("'%s': ncclGetVersion failed: use another libnccl.so.2", name);
     if (n->version < OLDEST)
-        return err_user("'%s' is NCCL %s, and 2.18.0 or later is needed", name, nccl_version_text(n, text));
+        return err_user("'%s' is NCCL %s, which is too old: use 2.18.0 or later", name,
+                        nccl_version_text(n, text));
     return ERR_OK;
 }
 

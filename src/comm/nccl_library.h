@@ -83,7 +83,7 @@ bool nccl_has_windows(const Nccl *);
 /* Loads a library; NULL: libnccl.so.2, from where the loader finds it. A library that cannot be used is a
  * user error. The process keeps it until it ends. */
 Err nccl_load(const char *file, Nccl *);
-/* The rest is NCCL's choice. most_blocks 0: that too. */
+/* NCCL chooses all other values, and also the number of blocks if most_blocks is 0. */
 NcclConfig nccl_config(int most_blocks, bool copy_engines);
 /* "2.28.9" */
 const char *nccl_version_text(const Nccl *, char text[32]);

@@ -47,7 +47,9 @@ static CommLaunch launch_of(CommLauncher by, Names ranks, Names sizes, Names loc
 
 static Err copy_host(CommLaunch *l, const char *host, size_t length) {
     if (length >= sizeof l->host)
-        return err_user("MASTER_ADDR: the name of a host has %zu characters", length);
+        return err_user("MASTER_ADDR: the host name has %zu characters, and the limit is %zu: use a shorter "
+                        "name or an IP address",
+                        length, sizeof l->host - 1);
     memcpy(l->host, host, length);
     l->host[length] = 0;
     return ERR_OK;
@@ -72,9 +74,11 @@ static Err by_torchrun(CommLaunch *out) {
     l.port = number_of("MASTER_PORT") + (agent && !strcmp(agent, "True"));
     snprintf(l.run, sizeof l.run, "%s %s", run ? run : "", turn ? turn : "");
     if (l.processes < 1 || l.process < 0 || l.process >= l.processes)
-        return err_user("RANK '%s' and WORLD_SIZE '%s' do not number a process", text_of("RANK"),
-                        text_of("WORLD_SIZE"));
-    if (l.port < 1 || l.port > 65535) return err_user("MASTER_PORT '%s' is no port", text_of("MASTER_PORT"));
+        return err_user("RANK '%s' and WORLD_SIZE '%s' are not valid: RANK must be from 0 to WORLD_SIZE - 1",
+                        text_of("RANK"), text_of("WORLD_SIZE"));
+    if (l.port < 1 || l.port > 65535)
+        return err_user("MASTER_PORT '%s' is not a port: use a number from 1 to 65535",
+                        text_of("MASTER_PORT"));
     *out = l;
     return copy_host(out, text_of("MASTER_ADDR"), strlen(text_of("MASTER_ADDR")));
 }
@@ -92,7 +96,7 @@ static Err first_host(CommLaunch *l, const char *list) {
         }
         for (c++; *c && !strchr(",-]", *c) && n < sizeof name; c++) name[n++] = *c;
         c = strchr(c, ']');
-        if (!c) return err_user("SLURM_STEP_NODELIST '%s' is no list of hosts: set MASTER_ADDR", list);
+        if (!c) return err_user("SLURM_STEP_NODELIST '%s' is not a list of hosts: set MASTER_ADDR", list);
     }
     return copy_host(l, name, n);
 }
@@ -108,7 +112,8 @@ static Err by_srun(CommLaunch *out) {
     CommLaunch l = launch_of(COMM_TCP, SLURM_RANKS, SLURM_SIZES, SLURM_LOCALS, out);
     if (l.processes == 1) return ERR_OK;
     if (l.processes < 1 || l.process < 0 || l.process >= l.processes)
-        return err_user("SLURM_PROCID and SLURM_STEP_NUM_TASKS do not number a process: start it with srun");
+        return err_user(
+            "SLURM_PROCID and SLURM_STEP_NUM_TASKS are missing or not valid: start the program with srun");
     const char *host = text_of("MASTER_ADDR"), *list = text_of("SLURM_STEP_NODELIST"),
                *job = text_of("SLURM_JOB_ID"), *step = text_of("SLURM_STEP_ID");
     if (!host && !list) host = text_of("SLURM_LAUNCH_NODE_IPADDR");
@@ -118,7 +123,9 @@ static Err by_srun(CommLaunch *out) {
             "MASTER_ADDR to the host of process 0",
             l.processes);
     l.port = text_of("MASTER_PORT") ? number_of("MASTER_PORT") : port_of_job();
-    if (l.port < 1 || l.port > 65535) return err_user("MASTER_PORT '%s' is no port", text_of("MASTER_PORT"));
+    if (l.port < 1 || l.port > 65535)
+        return err_user("MASTER_PORT '%s' is not a port: use a number from 1 to 65535",
+                        text_of("MASTER_PORT"));
     snprintf(l.run, sizeof l.run, "%s.%s", job ? job : "", step ? step : "");
     *out = l;
     return host ? copy_host(out, host, strlen(host)) : first_host(out, list);
@@ -131,8 +138,7 @@ static Err by_mpirun(CommLaunch *out) {
     if (l.processes == 1) return ERR_OK;
     if (l.processes < 1)
         return err_user(
-            "this process was started by a launcher that does not say how many there are: use mpirun, or "
-            "--ranks without a launcher");
+            "the launcher does not give the number of processes: use mpirun, or --ranks without a launcher");
     if (!comm_mpi_built())
         return err_user(
             "mpirun started %d processes, but this isotron was built without MPI, so each would be a "

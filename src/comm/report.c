@@ -170,7 +170,7 @@ void comm_warn(const Comm *c, const CommKey *key, int64_t seq, const CommFacts *
     if (!missing) return;
     FILE *file = open_memstream(&text, &size);
     CHECK(file, "no memory for a warning");
-    fprintf(file, "COMM WARNING rank %d has waited %g s, and will wait %g s, in ", c->rank,
+    fprintf(file, "COMM WARNING rank %d has waited %g s of at most %g s in ", c->rank,
             (double)comm_warning_ns(c) * 1e-9, c->deadline_s);
     print_facts(facts, file);
     fputs(", ", file);

@@ -205,15 +205,17 @@ static int connect_to_place(const Place *p) {
 static void judge(const Meeting *m, const Hello *h, char *why, size_t size) {
     *why = 0;
     if (strncmp(h->build, m->own.build, sizeof h->build))
-        snprintf(why, size, "process 0 runs isotron %.80s, and process %d isotron %.80s", m->own.build,
-                 h->rank, h->build);
+        snprintf(why, size,
+                 "process 0 runs isotron %.80s, and process %d runs isotron %.80s: use the same build",
+                 m->own.build, h->rank, h->build);
     else if (h->world != m->own.world)
-        snprintf(why, size, "process 0 belongs to %d processes, and process %d to %d", m->own.world, h->rank,
-                 h->world);
+        snprintf(why, size,
+                 "process 0 has %d processes, and process %d has %d: start all with the same number",
+                 m->own.world, h->rank, h->world);
     else if (h->run != m->own.run)
         snprintf(why, size, "process 0 belongs to another run: give each run its own MASTER_PORT");
     else if (h->rank < 1 || h->rank >= m->own.world || m->socket[h->rank] >= 0)
-        snprintf(why, size, "process 0 has already met a process %d", h->rank);
+        snprintf(why, size, "two processes have the number %d: give each its own", h->rank);
 }
 
 static void answer(int socket, Answer a) {
@@ -305,8 +307,8 @@ static Err not_all_came(const Meeting *m, double waited_s) {
     for (int r = m->own.rank + 1, n = 0; r < m->own.world; r++)
         if (m->socket[r] < 0 && n++ <= SHOWN) str_printf(&who, n > SHOWN ? " ..." : n > 1 ? ", %d" : "%d", r);
     const Err e = err_infra(
-        "process %d waited %g s at port %d for process %s of %d: see whether it was started, with the "
-        "same MASTER_ADDR and MASTER_PORT, and whether a firewall is between them",
+        "process %d waited %g s at port %d for process %s of %d: check that it was started with the "
+        "same MASTER_ADDR and MASTER_PORT, and that no firewall blocks the connection",
         m->own.rank, waited_s, m->own.rank ? m->own.port : m->launch->port, who.s, m->own.world);
     str_free(&who);
     return e;
@@ -395,8 +397,8 @@ static int try_host(Meeting *m) {
 
 static Err not_reached(const Meeting *m, double tried_s) {
     return err_infra(
-        "process %d has tried %g s to reach process 0 at %s, port %d (%s): see whether it was started, "
-        "and whether MASTER_ADDR and MASTER_PORT are right",
+        "process %d tried for %g s to reach process 0 at %s, port %d (%s): check that process 0 was started, "
+        "and that MASTER_ADDR and MASTER_PORT are right",
         m->own.rank, tried_s, m->launch->host, m->launch->port, m->obstacle);
 }
 
@@ -436,9 +438,8 @@ static Err hear_host(Meeting *m) {
             l->host, l->port, m->limit_s, l->processes);
     a.refusal[sizeof a.refusal - 1] = 0;
     if (memcmp(a.magic, MAGIC, sizeof MAGIC))
-        return err_user("what listens at %s, port %d, is not process 0 of this run: set MASTER_PORT to a "
-                        "port that is free",
-                        l->host, l->port);
+        return err_user("another program listens at %s, port %d: set MASTER_PORT to a free port", l->host,
+                        l->port);
     if (a.what == REFUSED) return err_user("this process may not join the run: %s", a.refusal);
     if (a.what != WELCOME) return (Err){.code = code_of(a.error)}; /* process 0 has printed the reason */
     m->own.secret = a.secret;

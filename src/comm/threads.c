@@ -118,7 +118,8 @@ static void check_returned(const Comm *c, const Queue *q, const Meeting *m) {
     for (int i = 0; i < q->members; i++) {
         const int rank = comm_member(&q->key, i);
         if (m->work[i] || !atomic_load(&world->returned[rank])) continue;
-        snprintf(why, sizeof why, "rank %d has returned and will not start what others wait for", rank);
+        snprintf(why, sizeof why, "rank %d has returned, but other ranks wait for it to start an operation",
+                 rank);
         end_meeting(c, q, m, why);
     }
 }

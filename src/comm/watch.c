@@ -1,6 +1,6 @@
-/* The end of a world of processes. Processes watch each other in a circle: each tells the one before it that it
- * is alive. Some process that runs always follows one that does not, so one process notices, and it asks
- * all others. */
+/* Detects that a process has stopped or ended. The processes form a ring: each sends heartbeats to the rank before it, and
+ * watches the rank after it. If some processes run and others do not, at least one running process watches a stopped one. It
+ * asks all others for their state, and reports. */
 #include <errno.h>
 #include <sched.h>
 #include <signal.h>
@@ -193,7 +193,8 @@ void watch_check_returned(Comm *c, const Exchange *x) {
     for (int i = 0; i < x->work->channel->members; i++) {
         const int rank = comm_member(&x->work->channel->key, i);
         if (x->arrived[i] || !p->returned[rank]) continue;
-        snprintf(why, sizeof why, "rank %d has returned and will not start what others wait for", rank);
+        snprintf(why, sizeof why, "rank %d has returned, but other ranks wait for it to start an operation",
+                 rank);
         watch_end_world(c, x->work, x->arrived, why);
     }
 }
@@ -257,7 +258,8 @@ static bool is_sound(const Comm *c, const Announcement *a, int source) {
 static void take(Comm *c, const Announcement *a, int source) {
     Processes *p = c->host_state;
     const bool names_operation = a->what == STARTS || (a->what == TELLS && a->started_ago >= 0);
-    CHECK(!names_operation || is_sound(c, a, source), "rank %d sends what is no operation", source);
+    CHECK(!names_operation || is_sound(c, a, source), "rank %d sent a message that names no valid operation",
+          source);
     if (source == (c->rank + 1) % c->world) p->heard_ns = clock_ns();
     switch ((Say)a->what) {
     case STARTS:

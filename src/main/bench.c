@@ -178,8 +178,9 @@ static void check_train(const Config *c, const BenchTrain *o, Args *args) {
     if (o->seconds < 0) args_problem(args, "--seconds: at least 0");
     if (f64_is_set(o->peak_tflops) && o->peak_tflops <= 0) args_problem(args, "--peak-tflops: more than 0");
     if (o->warmup < 1 + records)
-        args_problem(args, "--warmup: at least 1, the first step touches the memory, and 2 with "
-                           "--cuda-graph-impl local, which records the second");
+        args_problem(args,
+                     "--warmup: at least 1, because the first step allocates memory, and at least 2 with "
+                     "--cuda-graph-impl local, which captures the second step");
 }
 
 static Err read_train(Setup *s, BenchTrain *o, GateArgs *gate, Args *args, int argc, char **argv) {
@@ -243,8 +244,9 @@ typedef struct ScalingWords {
 
 static const Arg SCALING_ROWS[] = {
     ROW(ScalingWords, weak, "weak", ARG_FLAG, "off",
-        "The global batch grows with the ranks, as by default. --global-batch-size is that of the fewest."),
-    ROW(ScalingWords, bench.strong, "strong", ARG_FLAG, "off", "The global batch stays."),
+        "Multiply the global batch by the number of ranks (default). --global-batch-size is the batch of the "
+        "smallest run."),
+    ROW(ScalingWords, bench.strong, "strong", ARG_FLAG, "off", "Keep the global batch constant."),
     {.names = "over",
      .type = ARG_ENUM,
      .offset = offsetof(ScalingWords, bench.axis),
@@ -252,8 +254,9 @@ static const Arg SCALING_ROWS[] = {
      .choices = SCALING_AXES,
      .help = "The kind of parallelism that takes the additional ranks."},
     ROW(ScalingWords, least, "min-ranks", ARG_I64, "none",
-        "Fewest ranks, which efficiency is relative to; none = those of the tensor, pipeline and context "
-        "parallel sizes. Each next number is twice the last, up to --ranks."),
+        "Smallest number of ranks, which is the reference for the efficiency; none = the product of the "
+        "tensor, pipeline and "
+        "context parallel sizes. The number then doubles up to --ranks."),
     ROW(ScalingWords, bench.rounds, "rounds", ARG_I64, "7",
         "Runs of each number of ranks. An interval needs 6 with two numbers, 7 with three."),
 };

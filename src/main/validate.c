@@ -28,8 +28,9 @@ static const Arg ROWS[] = {
     ROW(accept.golden, "golden", ARG_TEXT, "none",
         "Folder of golden cases for the stage parity; none = golden."),
     ROW(memory, "memory-share", ARG_TEXT, "80%",
-        "Share of a device's free memory that gets patterns, as the time allows."),
-    ROW(allow, "allow", ARG_TEXT, "5%", "Loss of speed against the good run or A that is accepted."),
+        "Largest share of each device's free memory to test; less if time is short."),
+    ROW(allow, "allow", ARG_TEXT, "5%",
+        "Accepted loss of speed, compared with the good run, or of library B compared with A."),
     ROW(accept.allow_changes, "allow-changes", ARG_FLAG, "off",
         "Versions, devices and the environment may differ from those of the good run."),
     ROW(json, "json", ARG_TEXT, "none", "File that gets the report as JSON."),
@@ -140,9 +141,9 @@ int command_validate(int argc, char **argv) {
     int status;
     args_init(&args, arena,
               "isotron validate [--device cuda] [--ranks N] [options]\n\n"
-              "Accepts a machine, a driver or an NCCL library: a table of stages, each with a verdict, its "
-              "evidence\n"
-              "and a suspect. Exit status 1: something is wrong or degraded.\n\n"
+              "Tests a machine, a driver or an NCCL library in stages. Prints a verdict for each stage, with "
+              "its evidence\n"
+              "and a suspect. Exit status: 1 if something is wrong or degraded, 4 if no stage passed.\n\n"
               "example: isotron validate --ranks 4 --quick",
               NULL);
     const Err e = read_options(&config, &o, &args, argc, argv);

@@ -111,8 +111,9 @@ Err world_size(Config *c) {
     ERR_RETURN(comm_launch(&launch));
     if (launch.processes == 1) return ERR_OK;
     if (config_given(c, ranks) && c->ranks != launch.processes)
-        return err_user("--ranks %lld, but the launcher started %d processes: remove it", (long long)c->ranks,
-                        launch.processes);
+        return err_user(
+            "--ranks %lld differs from the %d processes that the launcher started: remove --ranks",
+            (long long)c->ranks, launch.processes);
     c->ranks = launch.processes;
     return ERR_OK;
 }

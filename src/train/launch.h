@@ -13,9 +13,9 @@ typedef Err RankMain(void *arg, Comm *comm);
 /* Runs fn on every rank of this process and returns the first error in the order of the ranks. If there are
  * several processes, each is one rank, and all except rank 0 return an error without a message. */
 Err world_run(const Config *, RankMain *fn, void *arg);
-/* Streams of a GPU share CUDA_DEVICE_MAX_CONNECTIONS queues, by default 8. In one queue, a receive of NCCL would hold
- * up what it waits for. CUDA reads the variable when it starts. world_run calls this before, if there are several ranks
- * on GPUs. */
+/* Streams of a GPU share CUDA_DEVICE_MAX_CONNECTIONS queues, by default 8. If a receive of NCCL precedes, in the same queue,
+ * the work that it waits for, both wait forever. CUDA reads the variable when it starts, so world_run calls this first if
+ * several ranks use GPUs. */
 void world_ask_for_queues(void);
 /* With several processes, sets --ranks to their number. A user error if the options give another number. */
 Err world_size(Config *);

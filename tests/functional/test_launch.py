@@ -64,7 +64,7 @@ isotron("preprocess", "--input", WORK / "corpus.txt", "--input-format", "paragra
 out = assert_quiet(world(lambda rank: RUN if rank != 2 else [*RUN, "--data-path", WORK / "other_text_document"]), 2, "other data")
 assert "the data of the processes differs" in out, out
 out = assert_quiet(world([*RUN, "--ranks", 3]), 2, "ranks")
-assert "--ranks 3, but the launcher started 4 processes" in out, out
+assert "--ranks 3 differs from the 4 processes that the launcher started" in out, out
 out = assert_quiet(world(RUN, lambda *_: {"RANK": 0, "WORLD_SIZE": 2}, 1), 2, "half")
 assert "RANK is set, but MASTER_ADDR is not" in out, out
 assert time.monotonic() - started < 10, "processes wait for others that have failed"

@@ -11,14 +11,14 @@ SOON = ["--distributed-timeout-seconds-after-init", 1]
 named(validate(*ONLY, "collectives", *NCCL, *SOON, HOST_NCCL_FAULT="lost:40", expect=1)[0]["collectives"], "NCCL", "has waited 1 s")
 named(validate(*ONLY, "collectives", *NCCL, HOST_NCCL_FAULT="error:40", expect=1)[0]["collectives"], "NCCL", "planted fault")
 named(validate(*ONLY, "memory", program=FAULTY, FAULTY="memory 3 1000", expect=1)[0]["memory"], "rank 3", "offset 1000")
-named(validate(*ONLY, "memory", program=FAULTY, FAULTY="count 2 5", expect=1)[0]["memory"], "rank 2", "and not when the host does")
+named(validate(*ONLY, "memory", program=FAULTY, FAULTY="count 2 5", expect=1)[0]["memory"], "rank 2", "but right according to the host")
 named(validate(*ONLY, "training", program=FAULTY, FAULTY="gemm 1 101", expect=1)[0]["training"], "rank or transport", "two equal runs differ")
 # It makes no file that could stay behind.
 named(validate(*ONLY, "parity", program=FAULTY, FAULTY="gemm 0 7", TMPDIR=str(WORK / "none"), expect=1)[0]["parity"], "", "llama-layouts fp64, tp4 sp")
 
 # The stage after one whose process has ended runs in a new process, and passes.
 stages, said = validate(*ONLY, "compute", "memory", program=FAULTY, FAULTY="crash 2 3", expect=1)
-named(stages["compute"], "", "its process ended in: ")
+named(stages["compute"], "", "its process ended during: ")
 assert stages["memory"]["verdict"] == "PASS", said
 
 # A world that ends before the drill begins.

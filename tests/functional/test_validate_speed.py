@@ -20,12 +20,12 @@ named(stages["speed"], "all_reduce 4096 KiB", "less than", "INCONCLUSIVE")
 # Each operation takes 50 ms, so there are too few samples.
 stages, said = validate(*ONLY, "speed", "compute", "memory", "roofs", *NCCL, HOST_NCCL_FAULT="rank:0:50")
 named(stages["speed"], "", "nothing could be judged", "INCONCLUSIVE")
-assert any("slow links and ranks, because of only " in limit for limit in stages["speed"]["not_certified"]), said
+assert any("slow links and ranks, because there are only " in limit for limit in stages["speed"]["not_certified"]), said
 
 # With two ranks, one is the sibling of the other, and so are the directions of their link.
 TWO = ["--ranks", 2, "--seconds", 1, "--only", "speed"]
 stages, said = validate(*TWO, *NCCL)
-assert "both directions of the link 0-1 alike" in said, said
+assert "whether link 0-1 is slow in both directions" in said, said
 stages, said = validate(*TWO, *NCCL, HOST_NCCL_FAULT="link:0:1", expect=1)
 named(stages["speed"], "link 0-1", "of the other direction's", "DEGRADED")
 assert len(stages["speed"]["evidence"]) == 1, said

@@ -323,7 +323,7 @@ static void a_slow_rank_is_named_once(void **state) {
         char want[300] = "";
         if (CASES[i].operation)
             snprintf(want, sizeof want,
-                     "COMM WARNING rank 0 has waited 0.5 s, and will wait 5 s, in %s of ranks 0 1 2 3\n"
+                     "COMM WARNING rank 0 has waited 0.5 s of at most 5 s in %s of ranks 0 1 2 3\n"
                      "  for ranks: 2\n",
                      CASES[i].operation);
         Program p = {.run = CASES[i].program};
