@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "acceptance/load.h"
 #include "base/amount.h"
 #include "base/mem.h"
 #include "bench/op_runner.h"
@@ -41,18 +42,6 @@ static double best_of(const StageRank *r, int item, int rank) {
     return best;
 }
 
-typedef struct LoadText {
-    char s[256];
-} LoadText;
-
-static LoadText load_text(const NvmlLoad *l) {
-    LoadText t = {""};
-    if (l->known)
-        snprintf(t.s, sizeof t.s, "clock down to %u MHz, up to %u C and %.0f W%s%s", l->sm_mhz, l->celsius,
-                 l->watts, *l->limits ? "; clock lowered by: " : "", l->limits);
-    return t;
-}
-
 void roofs_judge(Outcome *out, const Roof *roof, const double *best, const Suspect *suspect,
                  const NvmlLoad *load, int n, double stated) {
     const double least = roof->copy ? LEAST_COPY : LEAST_GEMM,
@@ -84,14 +73,7 @@ static void judge(const StageRank *r, const NvmlLoad *load, int item) {
     free(best), free(suspect);
 }
 
-static void note_load(const StageRank *r, const NvmlLoad *load, int rank) {
-    char name[32];
-    snprintf(name, sizeof name, "load of rank %d", rank);
-    if (load->known) outcome_fact(r->out, false, name, "%s", load_text(load).s);
-}
-
 static void finish(const StageRank *r, bool gpu, const NvmlLoad *load, int rounds) {
-    for (int i = 0; i < r->world; i++) note_load(r, &load[i], i);
     for (int i = 0; i < N_ITEMS && gpu; i++) judge(r, load, i);
     outcome_sum_up(r->out, "copy %.0f GB/s, GEMM fp32 %.0f%s %.0f GFLOP/s, %s", best_of(r, 0, 0),
                    best_of(r, 2, 0), gpu ? ", bf16" : ", fp64", best_of(r, gpu ? 3 : 1, 0),
@@ -129,8 +111,7 @@ static Err on_rank(StageRank *r) {
             }
         }
     while (++rounds < OUTCOME_ROUNDS && stage_has_time(r, 0.8));
-    NvmlLoad mine = nvml_watch_end(watch), *load = mem_zero((size_t)r->world, sizeof *load);
-    stage_gather(r, &mine, load, sizeof mine);
+    NvmlLoad *load = loads_of_ranks(r, watch);
     if (r->out) finish(r, gpu, load, rounds);
     free(all), free(load);
     return ERR_OK;
