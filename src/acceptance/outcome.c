@@ -150,8 +150,9 @@ void outcome_merge(Outcome *to, const Outcome *from) {
 }
 
 double metric_median(const Metric *m) {
+    if (!m || !m->n) return 0;
     Metric sorted = *m;
-    return m->n ? bench_range(sorted.sample, m->n).median : 0;
+    return bench_range(sorted.sample, m->n).median;
 }
 
 StageVerdict outcome_verdict(const Outcome *r) {

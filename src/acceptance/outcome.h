@@ -79,7 +79,7 @@ void outcome_sample(Outcome *, const char *unit, double sample, const char *name
 const Metric *outcome_metric(const Outcome *, const char *name); /* NULL: none */
 /* Adds the results of another run of the stage. Equal evidence is kept once. */
 void outcome_merge(Outcome *to, const Outcome *from);
-double metric_median(const Metric *);
+double metric_median(const Metric *); /* 0: NULL, or without samples */
 
 /* The worst verdict of its evidence. */
 StageVerdict outcome_verdict(const Outcome *);

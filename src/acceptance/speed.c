@@ -21,9 +21,8 @@
 #include "kernels/attr.h"
 #include "kernels/ops.h"
 
-/* LINK_SAMPLES: samples of each link in a round. WISH: multiple of the budget after which rounds stop; PATIENCE: the same while
- * there are too few rounds for an interval. PASSES: most worlds that are measured. */
-enum { MOST_PAIRED = 12, SIZES = 2, REPEATS = 2, LINK_SAMPLES = 2, WISH = 4, PATIENCE = 16, PASSES = 2 };
+/* ROUND_SAMPLES: samples of each link and rank in a round. PASSES: most worlds that are measured. */
+enum { MOST_PAIRED = 12, SIZES = 2, REPEATS = 2, ROUND_SAMPLES = 2, PASSES = 2 };
 
 typedef struct Speed {
     StageRank *r;
@@ -136,15 +135,33 @@ static void sample_arrival(Speed *s, bool keep) {
     free(all);
 }
 
+/* The number of samples without which no link or rank can be judged. */
+static int least_samples(const Speed *s) {
+    return (int)interval_least(GATE_ERROR / (s->r->world * (s->r->world - 1)));
+}
+
+/* The limits of a world keep two worlds within the time after which run.c ends a stage. */
+static bool has_time(const Speed *s) {
+    const double budget = s->r->in->seconds, most = s->round < least_samples(s) ? 16 : 4;
+    return stage_has_time(s->r, fmin(most, (budget + 5) / budget));
+}
+
+/* A very slow link or rank has to be named, so links and ranks are measured for longer than collectives. */
+static bool has_time_to_name(const Speed *s) {
+    const double budget = s->r->in->seconds;
+    return stage_has_time(s->r, (2 * budget + 20) / budget);
+}
+
 static void sample_all(Speed *s, bool keep) {
     const int n = s->r->world;
-    for (int k = 0; k < N_COLLECTIVES; k++)
+    const bool collectives = s->round <= 1 || has_time(s);
+    for (int k = 0; k < N_COLLECTIVES && collectives; k++)
         for (int size = 0; size < SIZES; size++)
             sample_collective(s, &COLLECTIVES[k], size ? s->most : s->most / 32, keep);
-    for (int i = 0; i < LINK_SAMPLES * n && n <= MOST_PAIRED; i++)
+    for (int i = 0; i < ROUND_SAMPLES * n && n <= MOST_PAIRED; i++)
         for (int b = 0; b < n; b++)
             if (i % n != b) sample_link(s, i % n, b, keep);
-    sample_arrival(s, keep);
+    for (int i = 0; i < ROUND_SAMPLES; i++) sample_arrival(s, keep);
 }
 
 /* ---- judging ---- */
@@ -350,12 +367,12 @@ static void release(const Speed *s) {
 /* Measures everything in fresh memory, and clears what is not slow. Returns whether something is slow. */
 static bool measure(Speed *s, Slow *slow) {
     StageRank *r = s->r;
-    const int n = r->world, least = (int)interval_least(GATE_ERROR / (n * (n - 1)));
+    const int n = r->world;
     allocate(s);
     if (r->out) r->out->n_metrics = 0;
     for (s->round = 0; s->round <= OUTCOME_ROUNDS; s->round++) {
         sample_all(s, s->round > 0); /* the first round opens the groups */
-        if (!stage_has_time(r, s->round < least ? PATIENCE : WISH)) break;
+        if (s->round * ROUND_SAMPLES < least_samples(s) ? !has_time_to_name(s) : !has_time(s)) break;
     }
     bool any = false;
     if (r->out) {
@@ -387,14 +404,14 @@ static void finish(const Speed *s, const Slow *slow) {
     snprintf(name, sizeof name, "all_reduce %zu KiB", s->most >> 10);
     const Metric *sum = busbw_of(s, "all_reduce");
     links_share(&s->roof, sum, share, sizeof share);
-    const int least = (int)interval_least(GATE_ERROR / (n * (n - 1))), samples = sum ? sum->n : 0;
+    const int least = least_samples(s), samples = arrival_of(s, 0) ? arrival_of(s, 0)->n : 0;
     if (samples < least)
         outcome_limit(r->out, "speed: slow links and ranks, because there are only %s, and %d are needed",
                       amount(samples, "sample").s, least);
     if (samples < least) outcome_add(r->out, ACCEPT_INCONCLUSIVE, "", "nothing could be judged");
     outcome_sum_up(r->out, "%s: %s %.2f GB/s of bus bandwidth%s%s%s, %s", r->transport, name,
                    sum ? metric_median(sum) : 0, *share ? " (" : "", share, *share ? ")" : "",
-                   amount(samples, "round").s);
+                   amount(samples / ROUND_SAMPLES, "round").s);
     if (s->shared && !r->in->options->good)
         outcome_limit(r->out, "speed: between ranks that share a device and its memory");
 }
@@ -403,7 +420,7 @@ static void finish(const Speed *s, const Slow *slow) {
 typedef struct Passes {
     Slow slow;
     int pass;
-    bool any; /* rank 0's */
+    bool again; /* rank 0's */
 } Passes;
 
 static Err on_rank(StageRank *r) {
@@ -414,20 +431,21 @@ static Err on_rank(StageRank *r) {
     s.shared = s.gpu ? r->sharing > 1 : r->transport[0] != 'N';
     s.message = s.gpu ? 32 << 20 : 16 << 20, s.most = s.gpu ? 256 << 20 : 4 << 20;
     if (s.gpu && !s.shared && r->transport[0] == 'N') find_roof(&s);
-    const bool any = measure(&s, &p->slow);
-    if (r->rank == 0 || comm_processes() > 1) p->any = any;
-    if (r->out && (!any || p->pass == PASSES - 1)) finish(&s, &p->slow);
+    const bool again = measure(&s, &p->slow) && p->pass < PASSES - 1 &&
+                       stage_has_time(r, (r->in->seconds + 15) / r->in->seconds);
+    if (r->rank == 0 || comm_processes() > 1) p->again = again;
+    if (r->out && !again) finish(&s, &p->slow);
     return ERR_OK;
 }
 
 /* The placement of memory and threads affects the caches of a CPU, so a link or a rank counts as slow only if
- * it is slow in each of several worlds. */
+ * it is slow in each of several worlds. If the first world took too long, it is the only one. */
 Err stage_speed(const StageInput *given) {
-    Passes passes = {.any = true};
+    Passes passes = {.again = true};
     StageInput in = *given;
     in.state = &passes;
     memset(&passes.slow, 1, sizeof passes.slow);
     Err e = ERR_OK;
-    for (; passes.any && passes.pass < PASSES && !e.code; passes.pass++) e = stage_on_ranks(&in, on_rank);
+    for (; passes.again && !e.code; passes.pass++) e = stage_on_ranks(&in, on_rank);
     return e;
 }

@@ -17,8 +17,12 @@ for metric in report["stages"][0]["metrics"]:
 stages, said = validate(*ONLY, "speed", "--good", WORK / "good.json", "--allow", "50%", expect=4)
 named(stages["speed"], "all_reduce 4096 KiB", "less than", "INCONCLUSIVE")
 
-# Each operation takes 50 ms, so there are too few samples.
-stages, said = validate(*ONLY, "speed", "compute", "memory", "roofs", *NCCL, HOST_NCCL_FAULT="rank:0:50")
+# A very slow rank is named, even if that takes longer than --seconds.
+slow = ["--ranks", 4, "--seconds", 1, "--only", "speed", "compute", "memory", *NCCL]
+named(validate(*slow, HOST_NCCL_FAULT="rank:0:50", expect=1)[0]["speed"], "rank 0", "all of its links are slow", "DEGRADED")
+
+# The first round, which is not judged, takes all of the time.
+stages, said = validate(*ONLY, "speed", "compute", "memory", "roofs", *NCCL, HOST_NCCL_FAULT="rank:0:400")
 named(stages["speed"], "", "nothing could be judged", "INCONCLUSIVE")
 assert any("slow links and ranks, because there are only " in limit for limit in stages["speed"]["not_certified"]), said
 
