@@ -32,6 +32,7 @@ void steps_describe_rank(Steps *b) {
     own->planned = b->planned;
     own->planned_communicators = b->plan.communicators;
     own->communicators = b->comm ? comm_communicators(b->comm, true) : 0;
+    own->load = b->load;
     own->taken = b->gpu ? b->peak - b->before : b->peak;
     if (b->gpu)
         memcpy(own->device, b->device->id, sizeof b->device->id);

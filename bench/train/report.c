@@ -213,10 +213,16 @@ static json_t *ranks_json(const Steps *b) {
     json_t *ranks = json_array();
     for (int i = 0; i < b->ranks; i++) {
         const RankResult *r = &b->rank[i];
-        json_array_append_new(ranks, json_pack("{s:f, s:f, s:f, s:i, s:i}", "busy_ms", r->busy_ms,
-                                               "planned_mb", r->planned / (1 << 20), "taken_mb",
-                                               r->taken / (1 << 20), "planned_communicators",
-                                               r->planned_communicators, "communicators", r->communicators));
+        json_t *rank =
+            json_pack("{s:f, s:f, s:f, s:i, s:i}", "busy_ms", r->busy_ms, "planned_mb",
+                      r->planned / (1 << 20), "taken_mb", r->taken / (1 << 20), "planned_communicators",
+                      r->planned_communicators, "communicators", r->communicators);
+        if (r->load.known)
+            json_object_update_new(rank, json_pack("{s:f, s:i, s:f, s:i, s:s}", "mean_mhz", r->load.mean_mhz,
+                                                   "lowest_mhz", (int)r->load.sm_mhz, "mean_watts",
+                                                   r->load.mean_watts, "highest_celsius",
+                                                   (int)r->load.celsius, "clock_lowered_by", r->load.limits));
+        json_array_append_new(ranks, rank);
     }
     return ranks;
 }
@@ -389,6 +395,20 @@ static void print_gemms(const Steps *b) {
     printf("\n");
 }
 
+/* The ranks' GPUs with the lowest and the highest mean clock. */
+static void print_loads(const Steps *b) {
+    const NvmlLoad *low = &b->rank[0].load, *high = low;
+    for (int i = 0; i < b->ranks; i++) {
+        const NvmlLoad *l = &b->rank[i].load;
+        if (!l->known) return;
+        if (l->mean_mhz < low->mean_mhz) low = l;
+        if (l->mean_mhz > high->mean_mhz) high = l;
+    }
+    printf("mean clock and power: %.0f MHz and %.0f W", low->mean_mhz, low->mean_watts);
+    if (low != high) printf(" (slowest GPU) to %.0f MHz and %.0f W", high->mean_mhz, high->mean_watts);
+    printf("%s%s\n", *low->limits ? ", lowered by: " : "", low->limits);
+}
+
 static void print_gpu(const Steps *b, const Summary *s) {
     const double planned = b->rank[s->fullest].planned, got = b->rank[s->fullest].taken,
                  rate = s->flops / s->step.median;
@@ -396,6 +416,7 @@ static void print_gpu(const Steps *b, const Summary *s) {
     printf("memory: planned %s, taken %s (%+.1f %%)\n", bytes_text(planned).s, bytes_text(got).s,
            (got / planned - 1) * 100);
     printf("CUDA graphs: replayed %.1f times a step\n", b->graph_replays);
+    print_loads(b);
     printf("timing ops adds %.1f %% to a step\n", (s->profiled / s->step.median - 1) * 100);
     if (b->roof_gemm > 0)
         printf("roofs of %s: GEMM %.1f TFLOP/s, copy %.0f GB/s; the step's model FLOPs are %.1f %% of the "

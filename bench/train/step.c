@@ -87,6 +87,7 @@ static void measure_plain(Steps *b) {
     const BenchTrain *o = b->options;
     b->wall = mem_alloc((size_t)o->steps * sizeof *b->wall);
     for (int64_t i = 0; i < o->warmup; i++) say(b, "warm-up", i, timed_step(b, i));
+    NvmlWatch *watch = nvml_watch(b->device->id, 100);
     const int64_t before = b->device->graph_replays;
     for (const int64_t start = clock_ns(); !enough(b, b->n_plain, start); b->n_plain++) {
         const int64_t ns = timed_step(b, o->warmup + b->n_plain);
@@ -100,6 +101,7 @@ static void measure_plain(Steps *b) {
     device_wait(b->device);
     b->back_to_back = steps_over_ranks(b, COMM_MAX, (double)(clock_ns() - start)) / (double)b->n_plain;
     b->graph_replays = (double)(b->device->graph_replays - before) / (2 * (double)b->n_plain);
+    b->load = nvml_watch_end(watch);
 }
 
 /* ---- memory ---- */

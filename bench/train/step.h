@@ -4,6 +4,7 @@
 
 #include "base/machine.h"
 #include "bench/head.h"
+#include "bench/nvml.h"
 #include "bench/train/gemms.h"
 #include "bench/train/train.h"
 #include "comm/comm.h"
@@ -41,6 +42,7 @@ typedef struct RankResult {
     double busy_ms;        /* in ops, none of which waits for another rank: median of the profiled steps */
     double planned, taken; /* bytes of memory; on the host, of all ranks of the process */
     char device[MACHINE_TEXT]; /* equal for ranks that share a device */
+    NvmlLoad load;             /* of the GPU, in the steps without the times of ops */
 } RankResult;
 
 typedef struct Steps {
@@ -69,6 +71,7 @@ typedef struct Steps {
     int64_t n_plain;
     double back_to_back;  /* ns of a step without waits between steps; GPU only */
     double graph_replays; /* in each of these steps */
+    NvmlLoad load;        /* of this rank's GPU meanwhile */
     Step *profiled;       /* [n_profiled] */
     int64_t n_profiled;
     int64_t op_calls[OP_KERNELS]; /* of a step */

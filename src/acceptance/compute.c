@@ -318,7 +318,7 @@ static Err on_rank(StageRank *r) {
     c.memory = device_alloc(r->device, c.bytes, "GEMMs");
     for (int b = 0; b < BLOCKS; b++) c.wanted[b] = mem_alloc(result_bytes(&c));
     c.got = mem_alloc(result_bytes(&c));
-    NvmlWatch *watch = gpu ? nvml_watch(r->device->id) : NULL;
+    NvmlWatch *watch = gpu ? load_watch(r) : NULL;
     for (int t = 0; t < types; t++) check_type(&c, t, types - t);
     free(loads_of_ranks(r, watch));
     if (r->out) {

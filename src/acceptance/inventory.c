@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "acceptance/nvml.h"
+#include "bench/nvml.h"
 #include "acceptance/stage.h"
 #include "base/amount.h"
 #include "base/mem.h"

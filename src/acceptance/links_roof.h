@@ -5,7 +5,7 @@
 
 #include <stddef.h>
 
-#include "acceptance/nvml.h"
+#include "bench/nvml.h"
 #include "acceptance/outcome.h"
 
 typedef enum RoofKind { ROOF_NOT_KNOWN, ROOF_PCIE, ROOF_NVLINK } RoofKind;

@@ -12,6 +12,8 @@ LoadText load_text(const NvmlLoad *l) {
     return t;
 }
 
+NvmlWatch *load_watch(const StageRank *r) { return nvml_watch(r->device->id, 20); }
+
 NvmlLoad *loads_of_ranks(const StageRank *r, NvmlWatch *watch) {
     const NvmlLoad mine = nvml_watch_end(watch);
     NvmlLoad *all = mem_zero((size_t)r->world, sizeof *all);

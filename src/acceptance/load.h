@@ -2,7 +2,7 @@
 #ifndef ISOTRON_ACCEPTANCE_LOAD_H
 #define ISOTRON_ACCEPTANCE_LOAD_H
 
-#include "acceptance/nvml.h"
+#include "bench/nvml.h"
 #include "acceptance/stage.h"
 
 typedef struct LoadText {
@@ -11,6 +11,8 @@ typedef struct LoadText {
 /* "clock down to 1320 MHz, up to 61 C and 690 W; clock lowered by: power limit"; empty if it is not known. */
 LoadText load_text(const NvmlLoad *);
 
+/* Watches this rank's GPU; NULL if that is not possible. */
+NvmlWatch *load_watch(const StageRank *);
 /* Collective: ends the watch of this rank's GPU, and adds a fact for each rank. The loads are [world]; the caller
  * frees them. */
 NvmlLoad *loads_of_ranks(const StageRank *, NvmlWatch *);

@@ -95,7 +95,7 @@ static Err on_rank(StageRank *r) {
         return ERR_OK;
     }
     double *all = mem_zero((size_t)r->world, sizeof *all);
-    NvmlWatch *watch = gpu ? nvml_watch(r->device->id) : NULL;
+    NvmlWatch *watch = gpu ? load_watch(r) : NULL;
     int rounds = 0;
     do
         for (int i = 0; i < N_ITEMS; i++) {

@@ -2,7 +2,7 @@
 #ifndef ISOTRON_ACCEPTANCE_ROOFS_H
 #define ISOTRON_ACCEPTANCE_ROOFS_H
 
-#include "acceptance/nvml.h"
+#include "bench/nvml.h"
 #include "acceptance/stage.h"
 
 typedef struct Roof {

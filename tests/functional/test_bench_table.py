@@ -39,14 +39,14 @@ step = row | {"provenance": facts, "devices": 2, "ours": [{"result": on_two}], "
 collective = {"collective": "all_reduce", "bytes": 2**28} | {f"{side}_{what}": spread for side in ("ours", "peer") for what in ("us", "busbw")}
 layout = {"family_ms": {"communication": 0.2, "bubble": 1.0, "attention": 2.0}, "profiled_step_ms": 10.0, "devices": 2, "device": "a GPU (GPU 0)",
           "options": {"seq_length": 2048}, "micro_batch_size": 2, "global_batch_size": 16, "step_ms": spread, "tokens_per_second": 9e4, "mfu": 0.4,
-          "memory_mb": {"planned": 100.0, "taken": 103.0}}
+          "memory_mb": {"planned": 100.0, "taken": 103.0}, "rank": [{"busy_ms": 1.0, "planned_mb": 100.0, "taken_mb": 103.0, "communicators": 1}] * 2}
 LAYOUTS = ("tp4", "tp2pp2", "cp4-a2a", "8b-dp4", "8b-tp2", "8b-tp4", "dp4")
 RESULTS = {f"gpu-layout-{name}.json": layout | {"roof_gflops": 1208e3} for name in LAYOUTS} | {
     "gpu-layout-dp4.json": layout | {"family_ms": layout["family_ms"] | {"communication": 0.21}},
     "gpu-steps-ddp-4.json": {"rows": [step]}, "gpu-steps-fsdp.json": {"rows": [step | {"ratio": spread | {"median": 1.0}}]},
     "gpu-scaling-gpt3-1.3b-weak.json": {"scaling": "weak", "rows": [first, scaled]},
     "gpu-steps-ddp.json": {"rows": [step, step | {"devices": 1}, failed]},
-    "gpu-layout-pp2.json": layout,
+    "gpu-layout-pp2.json": layout | {"rank": [{"mean_mhz": mhz, "mean_watts": 600.0} for mhz in (1400.0, 1500.0)]},
     "gpu-comm-2.json": {"rows": [collective | {"ratio": spread}], "provenance": {"ranks": 2, "device": "a GPU", "transport": "a NCCL", "rounds": 3}},
     "recipes.json": {"rows": [{"name": "m", "parameters": 8030261248, "layout": {"ranks": 64, "tensor": 4, "pipeline": 4, "context": 1, "expert": 1, "data": 4},
                                "global_batch_size": 128, "bubble": 0.012, "bytes": 2**36, "published": "1 TFLOP/s"}]},
@@ -101,7 +101,7 @@ for part in ("| gpt2-125m | 1.2 | 1.2 | 1.250 (1.200 to 1.300) | 100000 | 592000
              "| scratch | 0.001 | 75 | 50.0 %, 62.5 % |", "| `a <extra_id_0>` | `<extra_id_0> 'b/c` |",
              "| gpt2-125m | 2 x a GPU | 16 | `--fast` | 1.2 | 2.0 % | DDP | 1.2 | 1.250 (1.200 to 1.300) | 100000 | 50.0 % |",
              "| gpt2-125m | 1 x a GPU | 32 | `--fast` | 1.2 | - | DDP |",
-             "| pp2 | 2 x a GPU | 2048 | 2 | 16 | 1.2 | 90000 | 40.0 % | 2.0 % | 10.0 % | 20.0 % | - | +3.0% |", "| 20.0 % | 604 | +3.0% |",
+             "| pp2 | 2 x a GPU | 2048 | 2 | 16 | 1.2 | 90000 | 40.0 % | 2.0 % | 10.0 % | 20.0 % | - | 1450 | 600 | +3.0% |", "| 20.0 % | 604 | - | - | +3.0% |",
              "| gpt2-125m on 2 GPUs: ratio to DDP | 1.10 |  | 1.250 | yes |", "| gpt2-125m on 2 GPUs: ratio to DDP | 1.08 |  | 1.000 | no |",
              "| tp4: tokens/s of a GPU | 47500 | 38000 (roof 604) | 45000 | at this roof |", "| tp4: tokens/s of Megatron-LM, by hand | 123200 |  | 90000 | no |",
              "| cp4-a2a: tokens/s of Megatron-LM, by hand | 84800 |  | 90000 | yes |", "| cp4-a2a: tokens/s of a GPU | 40000 | 32000 (roof 604) | 45000 | yes |",

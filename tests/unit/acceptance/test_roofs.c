@@ -20,7 +20,11 @@ static int faults(const Roof *roof, double rate, double stated) {
     const double best[DEVICES] = {1000, 1000, 1000, rate};
     Suspect suspect[DEVICES];
     for (int i = 0; i < DEVICES; i++) snprintf(suspect[i].s, sizeof suspect[i].s, "GPU %d", i);
-    const NvmlLoad load[DEVICES] = {[DEVICES - 1] = {true, 345, 82, 175, "hardware thermal slowdown"}};
+    const NvmlLoad load[DEVICES] = {[DEVICES - 1] = {.known = true,
+                                                     .sm_mhz = 345,
+                                                     .celsius = 82,
+                                                     .watts = 175,
+                                                     .limits = "hardware thermal slowdown"}};
     roofs_judge(out, roof, best, suspect, load, DEVICES, stated);
     const int n = out->n_evidence;
     for (int i = 0; i < n; i++) {

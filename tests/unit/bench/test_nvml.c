@@ -3,7 +3,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "acceptance/nvml.h"
+#include "bench/nvml.h"
 #include "unit/cmocka_all.h"
 
 static void new_ids(unsigned char ids[3][16]) {
@@ -31,16 +31,16 @@ static void a_gpu_is_watched(void **unused) {
     unsigned char ids[3][16];
     new_ids(ids);
     setenv("HOST_NVML_LIMITS", "68", 1); /* power limit and hardware thermal slowdown */
-    const NvmlLoad load = nvml_watch_end(nvml_watch(ids[0]));
+    const NvmlLoad load = nvml_watch_end(nvml_watch(ids[0], 20));
     NvmlFacts f;
     nvml_read(ids[0], &f);
     setenv("HOST_NVML_LIMITS", "1", 1);
-    assert_false(nvml_watch_end(nvml_watch(ids[0])).known); /* it is idle */
+    assert_false(nvml_watch_end(nvml_watch(ids[0], 20)).known); /* it is idle */
     unsetenv("HOST_NVML_LIMITS");
     assert_true(load.known && load.sm_mhz == 1700 && load.celsius == 40 && load.watts == 300);
     assert_string_equal(load.limits, "power limit, hardware thermal slowdown");
     assert_string_equal(f.throttled, "hardware thermal slowdown");
-    assert_true(!nvml_watch(ids[2]) && !nvml_watch_end(NULL).known);
+    assert_true(!nvml_watch(ids[2], 20) && !nvml_watch_end(NULL).known);
 }
 
 unsigned host_nvml_power_readings(void);
@@ -51,11 +51,13 @@ static void the_extremes_of_a_watch_are_kept(void **unused) {
     unsigned char ids[3][16];
     new_ids(ids);
     setenv("HOST_NVML_VARIES", "1", 1);
-    NvmlWatch *watch = nvml_watch(ids[0]);
+    NvmlWatch *watch = nvml_watch(ids[0], 20);
     while (host_nvml_power_readings() < 3) nanosleep(&MS, NULL);
     const NvmlLoad load = nvml_watch_end(watch);
     unsetenv("HOST_NVML_VARIES");
     assert_true(load.sm_mhz == 1500 && load.celsius == 60 && load.watts == 500);
+    assert_true(load.mean_mhz > 1500 && load.mean_mhz < 1700 && load.mean_watts > 300 &&
+                load.mean_watts < 500);
 }
 
 static void links_that_are_down_do_not_count(void **unused) {

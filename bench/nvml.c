@@ -1,4 +1,4 @@
-#include "acceptance/nvml.h"
+#include "bench/nvml.h"
 
 #include <dlfcn.h>
 #include <pthread.h>
@@ -156,7 +156,9 @@ struct NvmlWatch {
     NvmlDevice device;
     pthread_t thread;
     atomic_bool ends;
-    NvmlLoad load;
+    struct timespec period;
+    NvmlLoad load; /* the means are sums until the end */
+    int samples;
     unsigned long long reasons;
 };
 
@@ -174,21 +176,23 @@ static void sample(NvmlWatch *w) {
         l->celsius = celsius;
     if (n->DeviceGetPowerUsage(w->device, &milliwatts) == 0 && milliwatts * 1e-3 > l->watts)
         l->watts = milliwatts * 1e-3;
+    l->mean_mhz += mhz, l->mean_watts += milliwatts * 1e-3;
     l->known = true;
+    w->samples++;
 }
 
 static void *sample_until_end(void *arg) {
-    static const struct timespec PERIOD = {.tv_nsec = 20 * 1000 * 1000};
     NvmlWatch *w = arg;
     do {
         sample(w);
-        nanosleep(&PERIOD, NULL);
+        nanosleep(&w->period, NULL);
     } while (!atomic_load(&w->ends));
     return NULL;
 }
 
-NvmlWatch *nvml_watch(const unsigned char id[16]) {
+NvmlWatch *nvml_watch(const unsigned char id[16], int period_ms) {
     NvmlWatch *w = mem_zero(1, sizeof *w);
+    w->period = (struct timespec){period_ms / 1000, period_ms % 1000 * 1000000L};
     const bool is_loaded = load(&w->nvml) && w->nvml.Init_v2() == 0;
     if (is_loaded && open_device(&w->nvml, id, &w->device) &&
         !pthread_create(&w->thread, NULL, sample_until_end, w))
@@ -204,6 +208,7 @@ NvmlLoad nvml_watch_end(NvmlWatch *w) {
     pthread_join(w->thread, NULL);
     w->nvml.Shutdown();
     NvmlLoad load = w->load;
+    if (load.known) load.mean_mhz /= w->samples, load.mean_watts /= w->samples;
     name_reasons(w->reasons, load.limits, sizeof load.limits);
     free(w);
     return load;

@@ -1,7 +1,7 @@
 /* The state of a GPU as reported by NVIDIA's management library (libnvidia-ml.so.1, part of the driver). It
  * is loaded at run time; the declarations follow NVML's API reference, whose ABI is stable. */
-#ifndef ISOTRON_ACCEPTANCE_NVML_H
-#define ISOTRON_ACCEPTANCE_NVML_H
+#ifndef ISOTRON_BENCH_NVML_H
+#define ISOTRON_BENCH_NVML_H
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -21,18 +21,19 @@ typedef struct NvmlFacts {
 /* Reads the GPU with this UUID. */
 void nvml_read(const unsigned char id[16], NvmlFacts *);
 
-/* The extremes while a GPU was not idle. */
+/* A GPU while it was not idle. */
 typedef struct NvmlLoad {
     bool known;
     unsigned sm_mhz;  /* lowest */
     unsigned celsius; /* highest */
     double watts;     /* highest, of NVML's average over a second */
+    double mean_mhz, mean_watts;
     char limits[120]; /* what lowered the clock, including the power limit */
 } NvmlLoad;
 
 typedef struct NvmlWatch NvmlWatch;
-/* Starts a thread that reads the GPU with this UUID 50 times a second. NULL if that is not possible. */
-NvmlWatch *nvml_watch(const unsigned char id[16]);
+/* Starts a thread that reads the GPU with this UUID every `period_ms`. NULL if that is not possible. */
+NvmlWatch *nvml_watch(const unsigned char id[16], int period_ms);
 /* Ends and frees the watch. NULL is allowed. */
 NvmlLoad nvml_watch_end(NvmlWatch *);
 
