@@ -1,12 +1,11 @@
 // Each row of kernels/cases.def against the roof that limits it: bench_ops [--benchmark_filter=REGEX]
-// [--benchmark_out=FILE.json] Operands that a cache holds can beat the roof of a copy through memory. The
-// only C++ of the repository: Google Benchmark.
+// [--benchmark_out=FILE.json] Operands that a cache holds can beat the roof of a copy through memory.
 #include <benchmark/benchmark.h>
 
 #include <string>
 
 #include "bench/ops/cases.h"
-#include "train/provenance.h"
+#include "bench/provenance_context.h"
 
 static void run(benchmark::State &state, int number) {
     BenchOp *op = bench_op_open(number);
@@ -19,9 +18,8 @@ static void run(benchmark::State &state, int number) {
 }
 
 int main(int argc, char **argv) {
-    const Provenance facts = provenance_read();
     const BenchRoofs roofs = bench_roofs();
-    for (int i = 0; i < FACTS; i++) benchmark::AddCustomContext(PROVENANCE_NAMES[i], facts.text[i]);
+    add_provenance();
     benchmark::AddCustomContext("sgemm_gflops", std::to_string(roofs.gflops));
     benchmark::AddCustomContext("copy_gbytes", std::to_string(roofs.gbytes));
     for (int i = 0; i < bench_case_count(); i++)
