@@ -50,12 +50,26 @@ static void start_again(Isolation *x) {
     }
 }
 
+/* Where its fault begins. A library may have said any amount before it. */
+static const char *fault_in(const char *text, size_t n) {
+    static const char OF_RANKS[] = "COMM FAULT ", CHECKED[] = "\nFAULT ";
+    const char *at = memmem(text, n, OF_RANKS, sizeof OF_RANKS - 1);
+    if (at) return at;
+    at = memmem(text, n, CHECKED, sizeof CHECKED - 1);
+    return at ? at + 1 : text;
+}
+
 static Isolated result(const Isolation *x, int i) {
     Isolated r = {.end = x->job[i].end, .seconds = x->job[i].seconds};
-    char *text = malloc(MOST_SAID);
-    const ssize_t n = text ? pread(x->work[i].said, text, MOST_SAID, 0) : 0;
-    if (n > 0) str_add(&r.said, text, (size_t)n);
-    free(text);
+    const int said = x->work[i].said;
+    const off_t size = lseek(said, 0, SEEK_END);
+    const size_t n = size > 0 ? (size_t)size : 0;
+    const char *text = n ? mmap(NULL, n, PROT_READ, MAP_SHARED, said, 0) : MAP_FAILED;
+    if (text == MAP_FAILED) return r;
+    const char *begin = fault_in(text, n);
+    const size_t left = n - (size_t)(begin - text);
+    str_add(&r.said, begin, left < MOST_SAID ? left : MOST_SAID);
+    munmap((void *)text, n);
     return r;
 }
 
@@ -107,12 +121,11 @@ static int rank_before(const char *line, const char *words) {
 
 Blame isolated_blame(const Isolated *i) {
     static const char ABSENT[] = "ranks that did not: ", CHECKED[] = ": [rank ";
-    const char *said = i->said.s ? i->said.s : "", *fault = strstr(said, "COMM FAULT");
-    const char *begin = fault ? fault : said;
+    const char *said = i->said.s ? i->said.s : "";
     Blame b = {.rank = -1};
-    snprintf(b.line, sizeof b.line, "%.*s", (int)strcspn(begin, "\n"), begin);
+    snprintf(b.line, sizeof b.line, "%.*s", (int)strcspn(said, "\n"), said);
     b.of_library = strstr(b.line, "NCCL") != NULL;
-    const char *absent = strstr(begin, ABSENT), *checked = strstr(begin, CHECKED);
+    const char *absent = strstr(said, ABSENT), *checked = strstr(said, CHECKED);
     b.rank = rank_before(b.line, "has returned");
     if (b.rank < 0 && absent) sscanf(absent + sizeof ABSENT - 1, "%d", &b.rank);
     if (b.rank < 0 && checked) sscanf(checked + sizeof CHECKED - 1, "%d", &b.rank);
