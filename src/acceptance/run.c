@@ -35,6 +35,47 @@ static const double LEAST_SWEEP_S = 0.7, LEAST_GPU_SWEEP_S = 7, LEAST_VARIANT_S 
 /* Opening and closing GPUs and NCCL, in the process that stages share and in those of the drills of `hang`. */
 static const double OPENING_S = 6.5, DRILL_OPENING_S = 13;
 
+/* ---- the NCCL library ---- */
+
+enum { VERSION = 32 };
+
+typedef struct Loading {
+    const char *file;
+    bool done;
+    Err error;
+    char version[VERSION];
+} Loading;
+
+static void load(void *arg) {
+    Loading *l = arg;
+    Nccl n;
+    l->error = nccl_load(l->file, &n);
+    if (!l->error.code) nccl_version_text(&n, l->version);
+    l->done = true;
+}
+
+/* In a separate process: a file that is not NCCL may do anything when it is loaded. `version` is empty after an
+ * error. */
+static Err load_alone(const char *file, char version[VERSION]) {
+    enum { LIMIT_S = 60 };
+    Loading *l = isolated_memory(sizeof *l);
+    l->file = file;
+    if (comm_processes() > 1) {
+        load(l);
+    } else {
+        Isolated i = isolated_run(load, l, LIMIT_S);
+        if (!l->done)
+            l->error = err_user("'%s' is not a usable NCCL library: the process that loaded it crashed or "
+                                "hung. Give the path of a libnccl.so.2",
+                                file ? file : "libnccl.so.2");
+        str_free(&i.said);
+    }
+    const Err e = l->error;
+    strcpy(version, l->version);
+    isolated_free(l, sizeof *l);
+    return e;
+}
+
 /* ---- one stage ---- */
 
 /* In memory that the processes share. */
@@ -59,19 +100,26 @@ static void take_turn(void *arg) {
     t->in.out->done = true;
 }
 
+/* As the stages name it: "NCCL 2.28.9 with NCCL_ALGO=Ring NCCL_PROTO=LL". */
+static void name_library(const StageInput *in, char *out, size_t n) {
+    char version[VERSION];
+    load_alone(in->config.nccl_library, version);
+    snprintf(out, n, "NCCL%s%s%s%s", *version ? " " : "", version, in->variant ? " with " : "",
+             in->variant ? in->variant : "");
+}
+
 /* The process of the stage has ended by a fault, or had to be killed. */
 static void note_crash(const Turn *t, const Isolated *i, double limit) {
     Outcome *out = t->in.out;
     const Blame b = isolated_blame(i);
     char suspect[96] = "not known";
-    if (b.of_library) snprintf(suspect, sizeof suspect, "NCCL");
-    if (t->in.variant) snprintf(suspect, sizeof suspect, "NCCL with %s", t->in.variant);
-    if (b.rank >= 0) snprintf(suspect, sizeof suspect, "rank %d", b.rank);
     out->seconds += i->seconds;
     if (t->in.variant && strstr(i->said.s ? i->said.s : "", "invalid usage")) {
         outcome_limit(out, "collectives: %s, which NCCL refuses here", t->in.variant);
         return;
     }
+    if (b.of_library || t->in.variant) name_library(&t->in, suspect, sizeof suspect);
+    if (b.rank >= 0) snprintf(suspect, sizeof suspect, "rank %d", b.rank);
     if (i->end == JOB_LATE)
         outcome_add(out, ACCEPT_FAIL, suspect, "the stage did not end within %.0f s, during: %s%s%s", limit,
                     out->doing, *b.line ? "; output: " : "", b.line);
@@ -322,38 +370,9 @@ static Err look_at_devices(Runner *x, Config *c) {
 
 /* ---- checks before the first stage ---- */
 
-typedef struct Loading {
-    const char *file;
-    bool done;
-    Err error;
-} Loading;
-
-static void load(void *arg) {
-    Loading *l = arg;
-    Nccl n;
-    l->error = nccl_load(l->file, &n);
-    l->done = true;
-}
-
-/* In a separate process: a file that is not NCCL may do anything when it is loaded. */
 static Err check_library(const char *file) {
-    enum { LIMIT_S = 60 };
-    if (!file) return ERR_OK;
-    Loading *l = isolated_memory(sizeof *l);
-    l->file = file;
-    if (comm_processes() > 1) {
-        load(l);
-    } else {
-        Isolated i = isolated_run(load, l, LIMIT_S);
-        if (!l->done)
-            l->error = err_user("'%s' is not a usable NCCL library: the process that loaded it crashed or "
-                                "hung. Give the path of a libnccl.so.2",
-                                file);
-        str_free(&i.said);
-    }
-    const Err e = l->error;
-    isolated_free(l, sizeof *l);
-    return e;
+    char version[VERSION];
+    return file ? load_alone(file, version) : ERR_OK;
 }
 
 static Err check_options(const AcceptOptions *o) {
