@@ -208,8 +208,8 @@ static bool compares_libraries(const AcceptOptions *o, int stage) {
     return o->nccl_b && ROWS[stage].on_library;
 }
 
-/* One turn, whose result is added to the row's. `v` NULL: the environment as it is. */
-static void add_turn(Runner *x, int stage, const char *library, double seconds, const Variant *v,
+/* One turn, whose result is added to the row's. `v` NULL: the environment as it is. Returns whether it ended. */
+static bool add_turn(Runner *x, int stage, const char *library, double seconds, const Variant *v,
                      Outcome *to) {
     Turn *t = next_turn(x, stage, library, seconds);
     t->in.variant = v ? mem_printf("NCCL_ALGO=%s NCCL_PROTO=%s", v->algorithm, v->protocol) : NULL;
@@ -220,6 +220,7 @@ static void add_turn(Runner *x, int stage, const char *library, double seconds, 
     if (t->out.error.code) note_error(t);
     outcome_merge(to, &t->out);
     free((char *)t->in.variant);
+    return t->out.done;
 }
 
 /* NCCL's combinations of algorithm and protocol for which there is time, at least one if `seconds` is not 0.
@@ -259,16 +260,19 @@ static double variants_seconds(const AcceptOptions *o, int stage, double seconds
 
 static int turns_of(const AcceptOptions *o, int stage) { return compares_libraries(o, stage) ? 4 : 1; }
 
+/* After a turn that did not end, a further one on the same library would only take its time limit again. */
 static void run_stage(Runner *x, AcceptRow *row, int stage, double all_seconds) {
     const AcceptOptions *o = x->options;
     static const char ORDER[] = "abba";
     const int turns = turns_of(o, stage);
     const double seconds = all_seconds / turns, for_variants = variants_seconds(o, stage, seconds);
+    bool ended[] = {true, true};
     for (int i = 0; i < turns; i++) {
         const bool is_b = ORDER[i] == 'b';
+        if (!ended[is_b]) continue;
         const char *library = is_b ? o->nccl_b : o->config->nccl_library;
         Outcome *out = is_b ? row->b : row->a;
-        add_turn(x, stage, library, seconds - for_variants, NULL, out);
+        ended[is_b] = add_turn(x, stage, library, seconds - for_variants, NULL, out);
         if (i < 2 && sweeps_variants(stage, out)) sweep_variants(x, stage, library, for_variants, out);
     }
 }

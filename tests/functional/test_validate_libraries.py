@@ -26,3 +26,11 @@ validate(*BOTH, "speed", HOST_NCCL_LOG=str(log))
 processes = {line for line in log.read_text().splitlines()}
 turns = {str(library): sum(line.startswith(f"{library}\t") for line in processes) for library in (LIBRARY, OTHER)}
 assert turns == {str(LIBRARY): 2, str(OTHER): 2}, turns
+
+# A library on which a stage does not end gets no second turn. The suspect is the library, by its version.
+log.unlink()
+FAULT = {"HOST_NCCL_FAULT": "error:40", "HOST_NCCL_FAULT_IN": "libother"}
+b = validate(*BOTH, "collectives", expect=1, HOST_NCCL_LOG=str(log), **FAULT)[0]["collectives"]["b"]
+named(b, "NCCL 2.28.9", "planted fault")
+turns = [line.split("\t")[0] for line in {*log.read_text().splitlines()}]
+assert turns.count(str(LIBRARY)) == 2 and turns.count(str(OTHER)) == 1, turns
