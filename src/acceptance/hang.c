@@ -1,6 +1,8 @@
 /* Drills in child worlds: one rank does not start an operation, or ends while the others continue. The fault
  * has to end the world within 10 s, and its report has to name that rank. Opening devices and NCCL's groups
  * may take long, which is not a fault, so the short deadline begins after the first operation. */
+#include "acceptance/hang.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -85,10 +87,16 @@ static void judge(const StageInput *in, const Drill *d, const Isolated *i) {
 }
 
 /* Both at the same time, unless a device can be used by only one process. */
+static int drills_at_once(bool exclusive) { return exclusive ? 1 : DRILLS; }
+
+double hang_most_seconds(bool exclusive) {
+    return (double)(LIMIT_S + START_S) * DRILLS / drills_at_once(exclusive);
+}
+
 static void run_drills(const StageInput *in, Drill *drills, Isolated *results) {
     void *args[DRILLS];
     for (int i = 0; i < DRILLS; i++) args[i] = &drills[i];
-    const int at_once = in->exclusive ? 1 : DRILLS;
+    const int at_once = drills_at_once(in->exclusive);
     for (int i = 0; i < DRILLS; i += at_once)
         isolated_run_all(run_drill, &args[i], &results[i], at_once, LIMIT_S + START_S);
 }

@@ -9,6 +9,7 @@
 
 #include "acceptance/budget.h"
 #include "acceptance/compare.h"
+#include "acceptance/hang.h"
 #include "acceptance/isolated.h"
 #include "acceptance/stage.h"
 #include "base/clock.h"
@@ -142,11 +143,20 @@ static Isolated run_kept(Runner *x, double limit) {
     return isolation_run(x->kept, limit);
 }
 
+/* The seconds after which a stage is killed. Drills of `hang` have separate limits. The stage judges them, so it has
+ * to outlast them. */
+static double limit_of(const Turn *t) {
+    const StageInput *in = &t->in;
+    const double most = t->stage == STAGE_hang ? hang_most_seconds(in->exclusive)
+                                               : 2 * in->seconds + in->config.distributed_timeout_seconds;
+    return most + SLACK_S;
+}
+
 /* Opening GPUs and NCCL takes seconds, so stages share a process. Another environment, another library, and a stage
  * that forks need a new one. */
 static void run_turn(Runner *x, bool in_new) {
     Turn *t = x->turn;
-    const double limit = 2 * t->in.seconds + SLACK_S + t->in.config.distributed_timeout_seconds;
+    const double limit = limit_of(t);
     if (comm_processes() > 1) {
         take_turn(t);
         return;
