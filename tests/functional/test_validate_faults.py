@@ -16,6 +16,10 @@ named(validate(*ONLY, "memory", program=FAULTY, FAULTY="count 2 5", expect=1)[0]
 named(validate(*ONLY, "training", program=FAULTY, FAULTY="gemm 1 101", expect=1)[0]["training"], "rank or transport", "two equal runs differ")
 # It makes no file that could stay behind.
 named(validate(*ONLY, "parity", program=FAULTY, FAULTY="gemm 0 7", TMPDIR=str(WORK / "none"), expect=1)[0]["parity"], "", "llama-layouts fp64, tp4 sp")
+# The rates that a stage measured before its process ended are in the report.
+lost = validate(*ONLY, "speed", *NCCL, HOST_NCCL_FAULT="error:100", expect=1)[0]["speed"]
+named(lost, "NCCL 2.28.9", "planted fault in operation 100")
+assert {m["name"] for m in lost["metrics"] if m["samples"]} >= {"all_reduce 4096 KiB", "link 0-1"}, lost
 
 # The stage after one whose process has ended runs in a new process, and passes.
 stages, said = validate(*ONLY, "compute", "memory", program=FAULTY, FAULTY="crash 2 3", expect=1)
