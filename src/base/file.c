@@ -133,8 +133,11 @@ static Err find_target(const char *path, Target *out) {
     return S_ISREG(st.st_mode) && out->own < 0 ? follow(path, &out->file) : ERR_OK;
 }
 
+/* The name of a new file until it is complete. */
+static char *new_name(const char *path) { return mem_printf("%s.tmp.%ld", path, (long)gettid()); }
+
 static Err replace(const char *path, const void *bytes, size_t n) {
-    char *tmp = mem_printf("%s.tmp.%ld", path, (long)gettid());
+    char *tmp = new_name(path);
     Sink s;
     Err e = sink_open(&s, tmp);
     if (!e.code) e = sink_add(&s, bytes, n);
@@ -188,13 +191,26 @@ bool file_is_stream(const char *path) {
     return is_stream;
 }
 
+/* access() cannot tell, because folders of a file system such as /proc cannot get files. A file without a name does not
+ * change the folder; where there are none, as in NFS, it has a name. */
+static Err check_creation(char *path) {
+    char *tmp = new_name(path), *folder = dirname(path);
+    int fd = open(folder, O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666);
+    const bool named = fd < 0 && errno == EOPNOTSUPP;
+    if (named) fd = open(tmp, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+    Err e = fd < 0 ? file_failed("create a file in", folder) : ERR_OK;
+    if (fd >= 0 && close(fd)) e = file_failed("close a file in", folder);
+    if (fd >= 0 && named) unlink(tmp);
+    free(tmp);
+    return e;
+}
+
 Err file_check_target(const char *path) {
     Target to;
     ERR_RETURN(find_target(path, &to));
     Err e = ERR_OK;
     if (to.file) {
-        const char *folder = dirname(to.file);
-        if (access(folder, W_OK | X_OK)) e = file_failed("create a file in", folder);
+        e = check_creation(to.file);
     } else if (to.own < 0 && access(path, W_OK)) {
         e = file_failed("write to", path);
     }

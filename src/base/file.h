@@ -27,8 +27,8 @@ Err file_write_atomic(const char *path, const void *bytes, size_t n);
 bool file_is_same(const char *a, const char *b);
 /* Whether file_write_atomic appends to the path instead of replacing it. */
 bool file_is_stream(const char *path);
-/* Checks before long work whether file_write_atomic can begin: an error if the folder is missing or not
- * writable, or if `path` is a folder. Writes nothing. */
+/* Checks before long work whether file_write_atomic can begin: an error if the folder is missing or cannot get new
+ * files, or if `path` is a folder. No file changes. */
 Err file_check_target(const char *path);
 /* Writes all bytes to an open descriptor; a full disk is an infra error that names `path`. */
 Err file_write_all(int fd, const char *path, const void *bytes, size_t n);

@@ -73,6 +73,7 @@ for words, message in (
         (["--nccl-b", LIBRARY], "--nccl-b needs --nccl-a or --nccl-library"),
         (["--ranks", 2, *NCCL, "--nccl-b", WORK / "empty.json"], "NCCL cannot be loaded"),
         (["--nccl-a", LIBRARY, "--nccl-library", LIBRARY, "--nccl-b", LIBRARY], "choose one"),
+        *[([option, "/proc/report"], "cannot create a file in '/proc'") for option in ("--json", "--junit", "--html")],
         (["--json", WORK / "r", "--html", WORK / "r"], "are the same file"),
         (["--ranks", 2, "--nccl-library", "nowhere.so"], "NCCL cannot be loaded"),
         (["--num-layers", 2], "--num-layers"),

@@ -162,6 +162,27 @@ static void a_folder_is_refused(void **state) {
     leave(dir);
 }
 
+/* Its permissions allow new files, at least for root, and it cannot get any. */
+static void a_folder_without_files_is_said_before(void **state) {
+    (void)state;
+    const Err e = file_check_target("/proc/report.json");
+    assert_int_equal(e.code, ERR_USER);
+    assert_non_null(strstr(e.msg, "cannot create a file in '/proc'"));
+}
+
+static void a_check_leaves_the_file_and_its_folder_as_they_were(void **state) {
+    (void)state;
+    char dir[64];
+    enter(dir);
+    assert_written("here/file", "good");
+    assert_int_equal(file_check_target("here/file").code, ERR_NONE);
+    assert_int_equal(file_check_target("here/other").code, ERR_NONE);
+    assert_holds("here/file", "good");
+    assert_int_equal(unlink("here/file"), 0);
+    assert_int_equal(rmdir("here"), 0); /* empty */
+    leave(dir);
+}
+
 static void what_may_not_be_written_to_is_said_before(void **state) {
     (void)state;
     if (geteuid() == 0) skip(); /* root may write anywhere */
@@ -196,6 +217,8 @@ int main(void) {
         cmocka_unit_test(own_output_is_written_to_behind_what_was_printed),
         cmocka_unit_test(an_old_error_repeats_no_write),
         cmocka_unit_test(a_folder_is_refused),
+        cmocka_unit_test(a_folder_without_files_is_said_before),
+        cmocka_unit_test(a_check_leaves_the_file_and_its_folder_as_they_were),
         cmocka_unit_test(what_may_not_be_written_to_is_said_before),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
