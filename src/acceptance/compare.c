@@ -60,27 +60,99 @@ static void limit_rates(Outcome *r, const char *stage, const char *first, int n,
 
 /* ---- the last good run ---- */
 
-static Err check_good(const json_t *report, const char *path) {
-    enum { SCHEMA = 1 };
-    const char *verdict = json_string_value(json_object_get(report, "verdict"));
+enum { SCHEMA = 1, WHY = 200, MOST_MIB = 64 };
+static const double MOST_RATE = 1e18; /* sums of rates stay finite */
+
+static bool is_object_of_texts(const json_t *object) {
+    const char *name;
+    json_t *value;
+    bool good = json_is_object(object);
+    json_object_foreach((json_t *)object, name, value) good &= json_is_string(value);
+    return good;
+}
+
+static bool is_array_of_rates(const json_t *samples) {
+    bool good = json_is_array(samples);
+    for (size_t i = 0; i < json_array_size(samples); i++) {
+        const double x = json_number_value(json_array_get(samples, i)); /* 0 if it is no number */
+        good &= x > 0 && x <= MOST_RATE;
+    }
+    return good;
+}
+
+/* `why` stays empty if nothing is wrong. */
+static void check_metrics(const json_t *metrics, size_t stage, char why[WHY]) {
+    if (!json_is_array(metrics)) snprintf(why, WHY, "stages[%zu].metrics is not an array", stage);
+    for (size_t i = 0; i < json_array_size(metrics) && !*why; i++) {
+        const json_t *m = json_array_get(metrics, i);
+        if (!json_is_string(json_object_get(m, "name")))
+            snprintf(why, WHY, "stages[%zu].metrics[%zu].name is not a text", stage, i);
+        else if (!is_array_of_rates(json_object_get(m, "samples")))
+            snprintf(why, WHY,
+                     "stages[%zu].metrics[%zu].samples is not an array of positive numbers up to %g", stage,
+                     i, MOST_RATE);
+    }
+}
+
+static void check_stage(const json_t *stages, size_t i, char why[WHY]) {
+    const json_t *stage = json_array_get(stages, i), *metrics = json_object_get(stage, "metrics"),
+                 *fingerprint = json_object_get(stage, "fingerprint");
+    if (!json_is_string(json_object_get(stage, "name")))
+        snprintf(why, WHY, "stages[%zu].name is not a text", i);
+    else if (fingerprint && !is_object_of_texts(fingerprint))
+        snprintf(why, WHY, "stages[%zu].fingerprint is not an object of texts", i);
+    else if (metrics)
+        check_metrics(metrics, i, why);
+}
+
+static void check_members(const json_t *report, StageVerdict *verdict, char why[WHY]) {
+    const json_t *stages = json_object_get(report, "stages");
+    const char *said = json_string_value(json_object_get(report, "verdict"));
     int v = 0;
-    while (v <= ACCEPT_FAIL && (!verdict || strcmp(verdict, STAGE_VERDICTS[v]))) v++;
-    if (!json_is_array(json_object_get(report, "stages")) || v > ACCEPT_FAIL ||
-        json_integer_value(json_object_get(report, "schema")) != SCHEMA)
-        return err_user("'%s' is not a report of validate with schema %d: give a file that 'isotron validate "
-                        "--json' wrote",
-                        path, (int)SCHEMA);
-    if (v >= ACCEPT_DEGRADED)
-        return err_user("'%s' has the verdict %s: give the report of a run that passed", path, verdict);
+    while (v <= ACCEPT_FAIL && (!said || strcmp(said, STAGE_VERDICTS[v]))) v++;
+    if (!report)
+        snprintf(why, WHY, "it is not in JSON");
+    else if (json_integer_value(json_object_get(report, "schema")) != SCHEMA)
+        snprintf(why, WHY, "schema is not %d", (int)SCHEMA);
+    else if (v > ACCEPT_FAIL)
+        snprintf(why, WHY, "verdict is not one of %s, %s, %s and %s", STAGE_VERDICTS[0], STAGE_VERDICTS[1],
+                 STAGE_VERDICTS[2], STAGE_VERDICTS[3]);
+    else if (!json_is_array(stages))
+        snprintf(why, WHY, "stages is not an array");
+    for (size_t i = 0; i < json_array_size(stages) && !*why; i++) check_stage(stages, i, why);
+    *verdict = (StageVerdict)v;
+}
+
+static Err check_good(const json_t *report, const char *path) {
+    char why[WHY] = "";
+    StageVerdict verdict;
+    check_members(report, &verdict, why);
+    if (*why)
+        return err_user("'%s' is not a report of validate with schema %d, because %s: give a file that "
+                        "'isotron validate --json' wrote",
+                        path, (int)SCHEMA, why);
+    if (verdict >= ACCEPT_DEGRADED)
+        return err_user("'%s' has the verdict %s: give the report of a run that passed", path,
+                        STAGE_VERDICTS[verdict]);
     return ERR_OK;
+}
+
+static Err read_report(const char *path, Str *text) {
+    const int64_t size = file_size(path);
+    if (size < 0 && file_exists(path))
+        return err_user("'%s' is not a regular file: give a file that 'isotron validate --json' wrote", path);
+    if (size > (int64_t)MOST_MIB << 20)
+        return err_user("'%s' is larger than %d MiB, and a report is not: give a file that 'isotron validate "
+                        "--json' wrote",
+                        path, (int)MOST_MIB);
+    return file_read(path, text);
 }
 
 Err compare_open_good(const char *path, json_t **out) {
     Str text = {0};
-    json_error_t why;
     *out = NULL;
-    ERR_RETURN(file_read(path, &text));
-    json_t *all = json_loadb(text.s ? text.s : "", text.len, 0, &why);
+    ERR_RETURN(read_report(path, &text));
+    json_t *all = json_loadb(text.s, text.len, 0, NULL);
     str_free(&text);
     const Err e = check_good(all, path);
     if (e.code)
@@ -101,10 +173,8 @@ static const json_t *find_named(const json_t *list, const char *name) {
 static Metric metric_of(const json_t *from) {
     const json_t *samples = json_object_get(from, "samples");
     Metric m = {.n = 0};
-    for (size_t i = 0; i < json_array_size(samples) && m.n < OUTCOME_SAMPLES; i++) {
-        const double x = json_number_value(json_array_get(samples, i));
-        if (x > 0) m.sample[m.n++] = x;
-    }
+    for (size_t i = 0; i < json_array_size(samples) && m.n < OUTCOME_SAMPLES; i++)
+        m.sample[m.n++] = json_number_value(json_array_get(samples, i));
     return m;
 }
 
@@ -152,8 +222,7 @@ static void compare_facts(const Acceptance *a, Outcome *r, const json_t *good) {
     const char *name;
     json_t *value;
     json_object_foreach((json_t *)facts, name, value) {
-        if (!find_fact(r, name) && json_is_string(value))
-            changed(a, r, name, "none", json_string_value(value));
+        if (!find_fact(r, name)) changed(a, r, name, "none", json_string_value(value));
     }
 }
 

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "acceptance/compare.h"
 #include "base/file.h"
@@ -84,36 +85,95 @@ static void only_reports_of_passed_runs_are_good(void **unused) {
     (void)unused;
     json_t *good;
     static const char *const BAD[][2] = {
-        {"{\"schema\": 2, \"verdict\": \"PASS\", \"stages\": []}", "schema 1"},
-        {"{\"schema\": 1, \"verdict\": \"GOOD\", \"stages\": []}", "is not a report"},
-        {"{\"schema\": 1, \"verdict\": \"PASS\"}", "is not a report"},
-        {"{\"schema\": 1, \"verdict\": \"FAIL\", \"stages\": []}", "has the verdict FAIL"},
-        {"{\"schema\": 1, \"verdict\": \"DEGRADED\", \"stages\": []}", "has the verdict DEGRADED"},
-        {"[1]", "is not a report"},
-        {"", "is not a report"}};
+        {"{\"schema\": 2, \"verdict\": \"PASS\", \"ranks\": 3, \"stages\": []}", "schema is not 1"},
+        {"{\"schema\": 1, \"verdict\": \"GOOD\", \"ranks\": 3, \"stages\": []}",
+         "verdict is not one of PASS, "},
+        {"{\"schema\": 1, \"verdict\": \"PASS\", \"ranks\": 3}", "stages is not an array"},
+        {"{\"schema\": 1, \"verdict\": \"FAIL\", \"ranks\": 3, \"stages\": []}", "has the verdict FAIL"},
+        {"{\"schema\": 1, \"verdict\": \"DEGRADED\", \"ranks\": 3, \"stages\": []}",
+         "has the verdict DEGRADED"},
+        {"[1]", "schema is not 1"},
+        {"", "it is not in JSON"}};
     for (size_t i = 0; i < sizeof BAD / sizeof *BAD; i++) {
         const Err e = open_good(BAD[i][0], &good);
         assert_true(e.code == ERR_USER && strstr(e.msg, BAD[i][1]) && !good);
     }
-    assert_int_equal(open_good("{\"schema\": 1, \"verdict\": \"PASS\", \"stages\": []}", &good).code,
-                     ERR_NONE);
-    json_decref(good);
 }
 
-/* A good run with n samples of a rate of the stage speed, and the comparison with it. */
-static World *compared(DeviceOption device, const char *stage, const char *rate, int n) {
+/* Damaged members would otherwise count as changes of the machine, or be left out. */
+static void a_stage_has_texts_and_rates(void **unused) {
+    (void)unused;
+    json_t *good;
+    static const char *const BAD[][2] = {
+        {"1", "stages[1].name is not a text"},
+        {"{\"name\": 1}", "stages[1].name is not a text"},
+        {"{\"name\": \"x\", \"fingerprint\": [1, 2]}", "stages[1].fingerprint is not an object of texts"},
+        {"{\"name\": \"x\", \"fingerprint\": \"a\"}", "stages[1].fingerprint is not an object of texts"},
+        {"{\"name\": \"x\", \"fingerprint\": {\"a\": 1}}", "stages[1].fingerprint is not an object of texts"},
+        {"{\"name\": \"x\", \"metrics\": 5}", "stages[1].metrics is not an array"},
+        {"{\"name\": \"x\", \"metrics\": [5]}", "stages[1].metrics[0].name is not a text"},
+        {"{\"name\": \"x\", \"metrics\": [{\"name\": \"y\"}]}",
+         "stages[1].metrics[0].samples is not an array"},
+        {"{\"name\": \"x\", \"metrics\": [{\"name\": \"y\", \"samples\": \"q\"}]}",
+         "metrics[0].samples is not"},
+        {"{\"name\": \"x\", \"metrics\": [{\"name\": \"y\", \"samples\": [1, \"q\"]}]}",
+         "metrics[0].samples is not"},
+        {"{\"name\": \"x\", \"metrics\": [{\"name\": \"y\", \"samples\": [1, 0]}]}",
+         "metrics[0].samples is not"},
+        {"{\"name\": \"x\", \"metrics\": [{\"name\": \"y\", \"samples\": [1e308]}]}",
+         "metrics[0].samples is not"}};
+    for (size_t i = 0; i < sizeof BAD / sizeof *BAD; i++) {
+        Str text = {0};
+        str_printf(
+            &text,
+            "{\"schema\": 1, \"verdict\": \"PASS\", \"ranks\": 3, \"stages\": [{\"name\": \"a\"}, %s]}",
+            BAD[i][0]);
+        const Err e = open_good(text.s, &good);
+        assert_true(e.code == ERR_USER && !good);
+        assert_non_null(strstr(e.msg, BAD[i][1]));
+        assert_non_null(strstr(e.msg, ": give a file that"));
+        str_free(&text);
+    }
+}
+
+static void a_good_run_is_a_regular_file_of_a_limited_size(void **unused) {
+    (void)unused;
+    char dir[64], path[96];
+    json_t *good;
+    temp_dir(dir);
+    Err e = compare_open_good("/dev/zero", &good);
+    assert_true(e.code == ERR_USER && strstr(e.msg, "'/dev/zero' is not a regular file"));
+    e = compare_open_good(dir, &good);
+    assert_true(e.code == ERR_USER && strstr(e.msg, "is not a regular file"));
+    snprintf(path, sizeof path, "%s/large", dir);
+    assert_int_equal(file_write_atomic(path, "", 0).code, ERR_NONE);
+    assert_int_equal(truncate(path, INT64_C(1) << 40), 0);
+    e = compare_open_good(path, &good);
+    assert_true(e.code == ERR_USER && strstr(e.msg, "is larger than 64 MiB"));
+    file_remove_tree(dir);
+}
+
+/* A good run with n samples of a rate of a stage, and the comparison with it. `members` are those of the report,
+ * `more` those of the stage. */
+static World *compared_with(const char *members, DeviceOption device, const char *stage, const char *more,
+                            const char *rate, int n) {
     Str text = {0};
     World *w = new_world(device, MANY, 1, false);
+    outcome_sum_up(w->row->a, "NCCL 2.28.9: fast");
     str_printf(&text,
-               "{\"schema\": 1, \"verdict\": \"PASS\", \"stages\": [{\"name\": \"%s\", \"metrics\": "
+               "{\"schema\": 1, \"verdict\": \"PASS\", %s, \"stages\": [{\"name\": \"%s\", %s \"metrics\": "
                "[{\"name\": \"%s\", \"samples\": [2",
-               stage, rate);
+               members, stage, more, rate);
     for (int i = 1; i < n; i++) str_puts(&text, ", 2");
     str_puts(&text, "]}]}]}");
     assert_int_equal(open_good(text.s, &w->a.good).code, ERR_NONE);
     str_free(&text);
     compare_with_good(&w->a, w->row);
     return w;
+}
+
+static World *compared(DeviceOption device, const char *stage, const char *rate, int n) {
+    return compared_with("\"ranks\": 3", device, stage, "", rate, n);
 }
 
 static void what_the_good_run_lacks_is_a_limit(void **unused) {
@@ -163,6 +223,8 @@ int main(void) {
         cmocka_unit_test(libraries_with_few_samples_are_inconclusive),
         cmocka_unit_test(a_slower_library_is_degraded),
         cmocka_unit_test(only_reports_of_passed_runs_are_good),
+        cmocka_unit_test(a_stage_has_texts_and_rates),
+        cmocka_unit_test(a_good_run_is_a_regular_file_of_a_limited_size),
         cmocka_unit_test(what_the_good_run_lacks_is_a_limit),
         cmocka_unit_test(a_slower_machine_is_degraded),
         cmocka_unit_test(reports_are_utf8),
