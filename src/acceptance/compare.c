@@ -96,9 +96,12 @@ static void check_metrics(const json_t *metrics, size_t stage, char why[WHY]) {
 
 static void check_stage(const json_t *stages, size_t i, char why[WHY]) {
     const json_t *stage = json_array_get(stages, i), *metrics = json_object_get(stage, "metrics"),
-                 *fingerprint = json_object_get(stage, "fingerprint");
+                 *fingerprint = json_object_get(stage, "fingerprint"),
+                 *summary = json_object_get(stage, "summary");
     if (!json_is_string(json_object_get(stage, "name")))
         snprintf(why, WHY, "stages[%zu].name is not a text", i);
+    else if (summary && !json_is_string(summary))
+        snprintf(why, WHY, "stages[%zu].summary is not a text", i);
     else if (fingerprint && !is_object_of_texts(fingerprint))
         snprintf(why, WHY, "stages[%zu].fingerprint is not an object of texts", i);
     else if (metrics)
@@ -106,7 +109,7 @@ static void check_stage(const json_t *stages, size_t i, char why[WHY]) {
 }
 
 static void check_members(const json_t *report, StageVerdict *verdict, char why[WHY]) {
-    const json_t *stages = json_object_get(report, "stages");
+    const json_t *stages = json_object_get(report, "stages"), *device = json_object_get(report, "device");
     const char *said = json_string_value(json_object_get(report, "verdict"));
     int v = 0;
     while (v <= ACCEPT_FAIL && (!said || strcmp(said, STAGE_VERDICTS[v]))) v++;
@@ -117,6 +120,10 @@ static void check_members(const json_t *report, StageVerdict *verdict, char why[
     else if (v > ACCEPT_FAIL)
         snprintf(why, WHY, "verdict is not one of %s, %s, %s and %s", STAGE_VERDICTS[0], STAGE_VERDICTS[1],
                  STAGE_VERDICTS[2], STAGE_VERDICTS[3]);
+    else if (json_integer_value(json_object_get(report, "ranks")) < 1)
+        snprintf(why, WHY, "ranks is not a positive whole number");
+    else if (device && !json_is_string(device))
+        snprintf(why, WHY, "device is not a text");
     else if (!json_is_array(stages))
         snprintf(why, WHY, "stages is not an array");
     for (size_t i = 0; i < json_array_size(stages) && !*why; i++) check_stage(stages, i, why);
@@ -194,6 +201,32 @@ static Rates compare_speed(const Acceptance *a, Outcome *r, const json_t *good) 
     return rates;
 }
 
+/* How the ranks of a stage communicate; NULL: its summary does not contain it. */
+static const char *transport_in(const char *summary) {
+    static const char HOST[] = "through host memory";
+    if (strstr(summary, HOST)) return HOST; /* what follows may say why it is not NCCL */
+    return strstr(summary, "NCCL ") ? "with NCCL" : NULL;
+}
+
+/* Rates depend on these. A report without the member `device` is of an earlier version. */
+static bool may_compare_rates(const Acceptance *a, const Outcome *r, const json_t *good, char why[WHY]) {
+    const json_t *summary = json_object_get(good, "summary");
+    const char *device = DeviceOption_spellings[a->options->config->device],
+               *their_device = json_string_value(json_object_get(a->good, "device")),
+               *transport = transport_in(r->summary),
+               *theirs = summary ? transport_in(json_string_value(summary)) : NULL;
+    const json_int_t ranks = json_integer_value(json_object_get(a->good, "ranks"));
+    *why = 0;
+    if (ranks != a->ranks)
+        snprintf(why, WHY, "the good run had %s, and this one has %d", amount(ranks, "rank").s, a->ranks);
+    else if (their_device && strcmp(their_device, device))
+        snprintf(why, WHY, "the good run had --device %.40s, and this one has %s", their_device, device);
+    else if (transport && theirs && strcmp(transport, theirs))
+        snprintf(why, WHY, "the ranks of the good run communicated %s, and those of this one %s", theirs,
+                 transport);
+    return !*why;
+}
+
 static void changed(const Acceptance *a, Outcome *r, const char *name, const char *now, const char *was) {
     const bool allowed = a->options->allow_changes;
     outcome_add(r, allowed ? ACCEPT_PASS : ACCEPT_DEGRADED, name,
@@ -234,7 +267,12 @@ void compare_with_good(const Acceptance *a, AcceptRow *row) {
     if (comparable) compare_facts(a, r, good);
     if (marked && !comparable)
         outcome_limit(r, "%s: the fingerprint, because the good run has none", row->name);
-    const Rates rates = compare_speed(a, r, good);
+    Rates rates = {.judged = 0};
+    char why[WHY];
+    if (may_compare_rates(a, r, good, why))
+        rates = compare_speed(a, r, good);
+    else if (r->n_metrics)
+        outcome_limit(r, "%s: rates, because %s", row->name, why);
     limit_rates(r, row->name, rates.first_absent, rates.absent, "which the good run does not have");
     limit_rates(r, row->name, rates.first_few, rates.few,
                 "with too few samples for a comparison with the good run");

@@ -10,6 +10,7 @@
 #include "base/hash.h"
 #include "base/junit.h"
 #include "base/utf8.h"
+#include "config/enums.h"
 #include "train/provenance.h"
 
 static StageVerdict verdict_of(const AcceptRow *row) {
@@ -193,8 +194,9 @@ void accept_json(const Acceptance *a, Str *out) {
     json_t *stages = json_array();
     for (int i = 0; i < STAGES; i++)
         if (a->row[i].a) json_array_append_new(stages, row_json(a, &a->row[i]));
-    json_t *all = json_pack("{s:i, s:o, s:s, s:i, s:f, s:o}", "schema", 1, "provenance", provenance_json(),
-                            "verdict", STAGE_VERDICTS[accept_verdict(a)], "ranks", a->ranks, "seconds",
+    json_t *all = json_pack("{s:i, s:o, s:s, s:i, s:s, s:f, s:o}", "schema", 1, "provenance",
+                            provenance_json(), "verdict", STAGE_VERDICTS[accept_verdict(a)], "ranks",
+                            a->ranks, "device", DeviceOption_spellings[a->options->config->device], "seconds",
                             a->seconds, "stages", stages);
     char *text = json_dumps(all, JSON_INDENT(1) | JSON_REAL_PRECISION(8));
     str_puts(out, text);

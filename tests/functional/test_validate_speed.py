@@ -17,6 +17,17 @@ for metric in report["stages"][0]["metrics"]:
 stages, said = validate(*ONLY, "speed", "--good", WORK / "good.json", "--allow", "50%", expect=4)
 named(stages["speed"], "all_reduce 4096 KiB", "less than", "INCONCLUSIVE")
 
+# The good run had other ranks, or another transport: what is slower then is not the machine.
+report["ranks"] = 2
+(WORK / "good.json").write_text(json.dumps(report))
+stages, said = validate(*ONLY, "speed", "--good", WORK / "good.json", expect=4)
+assert "not certified: speed: rates, because the good run had 2 ranks, and this one has 3" in said, said
+validate(*ONLY, "inventory", "speed", "training", *NCCL)
+shutil.copy(WORK / "v.json", WORK / "good.json")
+stages, said = validate(*ONLY, "speed", "training", "--good", WORK / "good.json", expect=4)
+for stage in ("speed", "training"):
+    assert f"{stage}: rates, because the ranks of the good run communicated with NCCL, and those of this one through host memory" in said, said
+
 # A very slow rank is named, even if that takes longer than --seconds.
 slow = ["--ranks", 4, "--seconds", 1, "--only", "speed", "compute", "memory", *NCCL]
 named(validate(*slow, HOST_NCCL_FAULT="rank:0:50", expect=1)[0]["speed"], "rank 0", "all of its links are slow", "DEGRADED")

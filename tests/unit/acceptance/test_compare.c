@@ -89,6 +89,11 @@ static void only_reports_of_passed_runs_are_good(void **unused) {
         {"{\"schema\": 1, \"verdict\": \"GOOD\", \"ranks\": 3, \"stages\": []}",
          "verdict is not one of PASS, "},
         {"{\"schema\": 1, \"verdict\": \"PASS\", \"ranks\": 3}", "stages is not an array"},
+        {"{\"schema\": 1, \"verdict\": \"PASS\", \"stages\": []}", "ranks is not a positive"},
+        {"{\"schema\": 1, \"verdict\": \"PASS\", \"ranks\": \"3\", \"stages\": []}",
+         "ranks is not a positive"},
+        {"{\"schema\": 1, \"verdict\": \"PASS\", \"ranks\": 3, \"device\": 1, \"stages\": []}",
+         "device is not a"},
         {"{\"schema\": 1, \"verdict\": \"FAIL\", \"ranks\": 3, \"stages\": []}", "has the verdict FAIL"},
         {"{\"schema\": 1, \"verdict\": \"DEGRADED\", \"ranks\": 3, \"stages\": []}",
          "has the verdict DEGRADED"},
@@ -107,6 +112,7 @@ static void a_stage_has_texts_and_rates(void **unused) {
     static const char *const BAD[][2] = {
         {"1", "stages[1].name is not a text"},
         {"{\"name\": 1}", "stages[1].name is not a text"},
+        {"{\"name\": \"x\", \"summary\": []}", "stages[1].summary is not a text"},
         {"{\"name\": \"x\", \"fingerprint\": [1, 2]}", "stages[1].fingerprint is not an object of texts"},
         {"{\"name\": \"x\", \"fingerprint\": \"a\"}", "stages[1].fingerprint is not an object of texts"},
         {"{\"name\": \"x\", \"fingerprint\": {\"a\": 1}}", "stages[1].fingerprint is not an object of texts"},
@@ -176,6 +182,48 @@ static World *compared(DeviceOption device, const char *stage, const char *rate,
     return compared_with("\"ranks\": 3", device, stage, "", rate, n);
 }
 
+/* Rates depend on the ranks, the kind of device and the transport, and the good run had twice the rates. */
+static void a_run_of_another_kind_is_not_compared(void **unused) {
+    (void)unused;
+    static const char HERE[] = "\"ranks\": 3, \"device\": \"cuda\"";
+    static const struct {
+        const char *members, *more, *limit;
+    } CASES[] = {{"\"ranks\": 2", "", "speed: rates, because the good run had 2 ranks, and this one has 3"},
+                 {"\"ranks\": 3, \"device\": \"cpu\"", "",
+                  "speed: rates, because the good run had --device cpu, and this one has cuda"},
+                 {HERE, "\"summary\": \"through host memory, because NCCL cannot be loaded: slow\",",
+                  "speed: rates, because the ranks of the good run communicated through host memory, and "
+                  "those of this "
+                  "one with NCCL"},
+                 {HERE, "\"summary\": \"NCCL 2.27.3: fast\",", NULL},
+                 {HERE, "\"summary\": \"\",", NULL}};
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+        World *w = compared_with(CASES[i].members, ON_CUDA, SPEED, CASES[i].more, RATE, MANY);
+        const Outcome *r = w->row->a;
+        assert_int_equal(outcome_verdict(r), CASES[i].limit ? ACCEPT_INCONCLUSIVE : ACCEPT_DEGRADED);
+        assert_int_equal(r->n_limits, CASES[i].limit ? 1 : 0);
+        if (CASES[i].limit) assert_string_equal(r->limit[0], CASES[i].limit);
+        free_world(w);
+    }
+}
+
+/* The report of a run is a good run for the next one. */
+static void a_report_can_be_the_good_run(void **unused) {
+    (void)unused;
+    Str text = {0};
+    World *w = new_world(ON_CUDA, MANY, 1, false);
+    outcome_fact(w->row->a, true, "driver", "1");
+    accept_json(&w->a, &text);
+    assert_int_equal(open_good(text.s, &w->a.good).code, ERR_NONE);
+    compare_with_good(&w->a, w->row);
+    assert_true(outcome_verdict(w->row->a) == ACCEPT_PASS && !w->row->a->n_limits);
+    w->config.device = ON_CPU;
+    compare_with_good(&w->a, w->row);
+    assert_non_null(strstr(w->row->a->limit[0], "the good run had --device cuda, and this one has cpu"));
+    str_free(&text);
+    free_world(w);
+}
+
 static void what_the_good_run_lacks_is_a_limit(void **unused) {
     (void)unused;
     static const struct {
@@ -225,6 +273,8 @@ int main(void) {
         cmocka_unit_test(only_reports_of_passed_runs_are_good),
         cmocka_unit_test(a_stage_has_texts_and_rates),
         cmocka_unit_test(a_good_run_is_a_regular_file_of_a_limited_size),
+        cmocka_unit_test(a_run_of_another_kind_is_not_compared),
+        cmocka_unit_test(a_report_can_be_the_good_run),
         cmocka_unit_test(what_the_good_run_lacks_is_a_limit),
         cmocka_unit_test(a_slower_machine_is_degraded),
         cmocka_unit_test(reports_are_utf8),
