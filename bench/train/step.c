@@ -176,6 +176,7 @@ static void profiled_step(Steps *b, int64_t number, Step *s) {
 static void measure_ops(Steps *b) {
     const BenchTrain *o = b->options;
     int64_t number = b->gpu ? o->warmup + b->n_plain : 0;
+    const CudaGraph graphs = b->config.cuda_graph_impl;
     b->config.cuda_graph_impl = CUDA_GRAPH_NONE; /* ops of a graph cannot be timed */
     count_ops(b, number++);
     for (Step s; !b->gpu && number < o->warmup; number++) {
@@ -193,6 +194,7 @@ static void measure_ops(Steps *b) {
         say(b, b->gpu ? "profiled step" : "step", i, s->wall_ns);
     }
     executor_trace(b->run->executor, NULL, NULL);
+    b->config.cuda_graph_impl = graphs;
 }
 
 /* ---- start and end ---- */

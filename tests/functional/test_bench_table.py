@@ -111,6 +111,11 @@ for part in ("| gpt2-125m | 1.2 | 1.2 | 1.250 (1.200 to 1.300) | 100000 | 592000
     assert part in text, (part, text)
 assert "llama3-8b" not in text and all((WORK / f"docs/{name}.svg").read_text().count("<svg") == 1 for name in ("race", "scaling", "encoders"))
 
+# The options of each row of the table of layouts are on record.
+listed = {line.split()[0] for line in (ROOT / "bench/train/layouts.list").read_text().splitlines()} - {"#"}
+measured = {path.stem.removeprefix("gpu-layout-") for path in (ROOT / "bench/results").glob("gpu-layout-*.json")}
+assert measured <= listed, measured - listed
+
 # A new number makes the documents and the plot stale.
 row["mfu"] = 0.51
 write("gpu-race.json", RESULTS["gpu-race.json"])
