@@ -77,6 +77,12 @@ static Err write_file(const char *path, const char *text, size_t n) {
     return e;
 }
 
+/* For benches in which 0 has a meaning. */
+static void check_seconds(Args *args, double seconds) {
+    if (!(seconds >= 0 && seconds <= COMMAND_MOST_S))
+        args_problem(args, "--seconds: from 0 to %d", (int)COMMAND_MOST_S);
+}
+
 /* Prints and writes the verdict. With a baseline --json has the measurement itself. */
 static Err report_gate(const Gate *g, const char *json, ErrCode *status) {
     static const ErrCode STATUS[] = {
@@ -175,7 +181,7 @@ static void check_train(const Config *c, const BenchTrain *o, Args *args) {
     if (o->steps < 1 || o->steps > MOST_STEPS) args_problem(args, "--steps: from 1 to %d", (int)MOST_STEPS);
     if (o->profiled < 1 || o->profiled > MOST_STEPS)
         args_problem(args, "--profiled: from 1 to %d", (int)MOST_STEPS);
-    if (o->seconds < 0) args_problem(args, "--seconds: at least 0");
+    check_seconds(args, o->seconds);
     if (f64_is_set(o->peak_tflops) && o->peak_tflops <= 0) args_problem(args, "--peak-tflops: more than 0");
     if (o->warmup < 1 + records)
         args_problem(args,
@@ -422,7 +428,7 @@ static int bench_ops_command(int argc, char **argv) {
     args_line(&args, argc, argv);
     check_gate(&gate, &args);
     refuse_same_files(&args, o.ops.json, &gate.words);
-    if (o.ops.seconds < 0) args_problem(&args, "--seconds: at least 0");
+    check_seconds(&args, o.ops.seconds);
     if (o.ops.threads < 0 || o.ops.threads > MOST_THREADS)
         args_problem(&args, "--cpu-threads: from 0 to %d", (int)MOST_THREADS);
     Err e = args_end(&args);
@@ -483,7 +489,8 @@ static Err read_comm(Config *c, CommWords *w, Args *args, int argc, char **argv)
     if (!o->most) args_problem(args, "--max-bytes expects a size such as 64, 4K or 1M, not '%s'", w->most);
     if (o->least > o->most) args_problem(args, "--min-bytes is larger than --max-bytes: swap them");
     if (o->factor < 2) args_problem(args, "--step-factor: at least 2");
-    if (!(o->seconds > 0)) args_problem(args, "--seconds: more than 0");
+    if (!(o->seconds > 0 && o->seconds <= COMMAND_MOST_S))
+        args_problem(args, "--seconds: more than 0 and at most %d", (int)COMMAND_MOST_S);
     refuse_same_files(args, o->json, NULL);
     const Err e = world_size(c);
     const int64_t ranks = i64_or(c->ranks, 1);

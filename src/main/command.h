@@ -39,6 +39,10 @@ COMMANDS
 
 /* ---- shared by several commands (common.c) ---- */
 
+enum {
+    COMMAND_MOST_S = 1000000
+}; /* the longest time for which an option lets a command measure, in seconds */
+
 /* Call it after a parse: prints help, notes or problems. True: continue; false: return *status. */
 bool command_ready(const Args *, Err, int *status);
 /* The rest of a command after the parse: prints help, notes or problems, or else calls run(arg) and prints its error.

@@ -38,7 +38,7 @@ static const Arg ROWS[] = {
     ROW(html, "html", ARG_TEXT, "none", "File that gets the report as a page."),
 };
 
-enum { FULL_S = 600, QUICK_S = 60, MOST_S = 1000000 };
+enum { FULL_S = 600, QUICK_S = 60 };
 
 static void refuse_same_files(Args *args, const Options *o) {
     const NamedFile outputs[] = {{"--json", o->json}, {"--junit", o->junit}, {"--html", o->html}},
@@ -65,8 +65,8 @@ static Err read_options(Config *c, Options *o, Args *args, int argc, char **argv
     a->config = c, a->argc = argc, a->argv = argv;
     refuse_same_files(args, o);
     if (f64_is_set(a->seconds) && o->quick) args_problem(args, "--seconds and --quick: choose one");
-    if (f64_is_set(a->seconds) && !(a->seconds >= 1 && a->seconds <= MOST_S))
-        args_problem(args, "--seconds: from 1 to %d", (int)MOST_S);
+    if (f64_is_set(a->seconds) && !(a->seconds >= 1 && a->seconds <= COMMAND_MOST_S))
+        args_problem(args, "--seconds: from 1 to %d", (int)COMMAND_MOST_S);
     if (!f64_is_set(a->seconds)) a->seconds = o->quick ? QUICK_S : FULL_S;
     if (!gate_parse_percentage(o->allow, &a->allow) || a->allow >= 1)
         args_problem(args, "--allow expects a percentage below 100%%, as 5%%, not '%s'", o->allow);

@@ -56,6 +56,7 @@ for words, message in (
         (["--ranks", 2, "--collective", "reduce"], "--collective reduce: choose from all_reduce"),
         (["--ranks", 2, "--dtype", "fp8"], "--dtype fp8: choose from"),
         (["--ranks", 2, "--seconds", 0], "--seconds: more than 0"),
+        (["--ranks", 2, "--seconds", 1e300], "--seconds: more than 0 and at most 1000000"),
         (["--ranks", 2, "--step-factor", 1], "--step-factor: at least 2"),
         (["--ranks", 2, "--nccl-library", "nowhere.so"], "NCCL cannot be loaded"),
         (["--ranks", 2, "--num-layers", 2], "--num-layers"),
