@@ -31,12 +31,6 @@ typedef struct Row {
     int64_t bytes;
 } Row;
 
-static bool is_listed(const TextList *list, const char *name) {
-    bool found = list->count == 0;
-    for (int64_t i = 0; i < list->count; i++) found |= !strcmp(list->at[i], name);
-    return found;
-}
-
 /* ---- measuring ---- */
 
 /* Reduces a number over all ranks. */
@@ -69,11 +63,6 @@ static double time_of(const Rank *r, const Exact *x) {
     return bench_range(t, rounds).median;
 }
 
-static double bus_factor(const Rank *r, const Collective *c) {
-    const double n = r->group.size;
-    return c->per_step > 0 ? c->per_step * (n - 1) / n : 1;
-}
-
 static json_t *one_place(Rank *r, const Row *row, bool in_place) {
     Exact x = row->exact;
     x.in_place = in_place;
@@ -86,7 +75,7 @@ static json_t *one_place(Rank *r, const Row *row, bool in_place) {
     exact_run(&x, call);
     const int64_t wrong = (int64_t)over_ranks(r, COMM_SUM, (double)exact_check(&x, &call).count);
     const double s = time_of(r, &x), algbw = (double)row->bytes * 1e-9 / s,
-                 busbw = algbw * bus_factor(r, x.of);
+                 busbw = algbw * exact_bus_factor(x.of, r->group.size);
     r->wrong += wrong;
     if (r->prints) printf(" %10.1f %8.2f %8.2f %7lld", s * 1e6, algbw, busbw, (long long)wrong);
     return json_pack("{s:f, s:f, s:f, s:I}", "us", s * 1e6, "algbw", algbw, "busbw", busbw, "wrong",
@@ -128,8 +117,8 @@ static double copy_roof(const Rank *r) {
 static void measure_all(Rank *r) {
     const BenchComm *o = r->options;
     for (int c = 0; c < N_COLLECTIVES; c++)
-        for (int t = 0; is_listed(&o->collectives, COLLECTIVES[c].name) && t < N_EXACT_TYPES; t++) {
-            if (!is_listed(&o->types, EXACT_TYPES[t].name)) continue;
+        for (int t = 0; text_list_selects(&o->collectives, COLLECTIVES[c].name) && t < N_EXACT_TYPES; t++) {
+            if (!text_list_selects(&o->types, EXACT_TYPES[t].name)) continue;
             int64_t last = 0;
             for (double bytes = (double)o->least; bytes <= (double)o->most; bytes *= (double)o->factor) {
                 const int64_t parts = COLLECTIVES[c].splits ? r->group.size : 1,
@@ -209,26 +198,12 @@ static Err run_rank(void *arg, Comm *comm) {
 
 /* ---- options ---- */
 
-static Err check_names(const char *option, const TextList *names, const char *const *known, int n) {
-    for (int64_t i = 0; i < names->count; i++) {
-        int k = 0;
-        while (k < n && strcmp(known[k], names->at[i])) k++;
-        if (k < n) continue;
-        Str all = {0};
-        for (k = 0; k < n; k++) str_printf(&all, "%s%s", k ? ", " : "", known[k]);
-        const Err e = err_user("--%s %s: choose from %s", option, names->at[i], all.s);
-        str_free(&all);
-        return e;
-    }
-    return ERR_OK;
-}
-
 static Err check_options(const BenchComm *o) {
     const char *collectives[N_COLLECTIVES], *types[N_EXACT_TYPES];
     for (int i = 0; i < N_COLLECTIVES; i++) collectives[i] = COLLECTIVES[i].name;
     for (int i = 0; i < N_EXACT_TYPES; i++) types[i] = EXACT_TYPES[i].name;
-    ERR_RETURN(check_names("collective", &o->collectives, collectives, N_COLLECTIVES));
-    ERR_RETURN(check_names("dtype", &o->types, types, N_EXACT_TYPES));
+    ERR_RETURN(text_list_check(&o->collectives, "collective", collectives, N_COLLECTIVES));
+    ERR_RETURN(text_list_check(&o->types, "dtype", types, N_EXACT_TYPES));
     return o->json ? file_check_target(o->json) : ERR_OK;
 }
 

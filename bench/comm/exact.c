@@ -19,6 +19,10 @@ const Collective COLLECTIVES[N_COLLECTIVES] = {
 const ExactType EXACT_TYPES[N_EXACT_TYPES] = {{"fp32", F32, 24}, {"bf16", BF16, 8},  {"fp16", F16, 11},
                                               {"fp64", F64, 53}, {"int64", I64, 53}, {"int32", I32, 30}};
 
+double exact_bus_factor(const Collective *c, int members) {
+    return c->per_step > 0 ? c->per_step * (members - 1) / members : 1;
+}
+
 static double value(const Exact *x, int member, int64_t at) {
     const uint64_t values = (UINT64_C(1) << x->type->bits) / (uint64_t)x->group.size + 1;
     uint64_t v =

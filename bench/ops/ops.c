@@ -36,14 +36,10 @@ typedef struct Session {
 
 static Err choose_types(Session *s) {
     const TextList *types = &s->options->types;
-    for (int t = 0; t < TYPES; t++) s->wanted[t] = types->count == 0;
-    for (int64_t i = 0; i < types->count; i++) {
-        int t = 0;
-        while (t < TYPES && strcmp(types->at[i], NAMED[t].name)) t++;
-        if (t == TYPES) return err_user("--dtype %s: the types are fp64, fp32, bf16 and fp16", types->at[i]);
-        s->wanted[t] = true;
-    }
-    return ERR_OK;
+    const char *names[TYPES];
+    for (int t = 0; t < TYPES; t++) names[t] = NAMED[t].name;
+    for (int t = 0; t < TYPES; t++) s->wanted[t] = text_list_selects(types, names[t]);
+    return text_list_check(types, "dtype", names, TYPES);
 }
 
 static bool is_chosen(const Session *s, int number) {

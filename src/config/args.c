@@ -12,6 +12,26 @@
 
 enum { NAME_MAX_BYTES = 100, LINE_MAX_BYTES = 1 << 20 };
 
+bool text_list_selects(const TextList *list, const char *name) {
+    bool found = list->count == 0;
+    for (int64_t i = 0; i < list->count; i++) found |= !strcmp(list->at[i], name);
+    return found;
+}
+
+Err text_list_check(const TextList *list, const char *option, const char *const *names, int n) {
+    for (int64_t i = 0; i < list->count; i++) {
+        int k = 0;
+        while (k < n && strcmp(names[k], list->at[i])) k++;
+        if (k < n) continue;
+        Str all = {0};
+        for (k = 0; k < n; k++) str_printf(&all, "%s%s", k ? ", " : "", names[k]);
+        const Err e = err_user("--%s %s: choose from %s", option, quote(list->at[i]).s, all.s);
+        str_free(&all);
+        return e;
+    }
+    return ERR_OK;
+}
+
 /* One spelling inside Arg.names. */
 typedef struct Spelling {
     const char *name, *implied; /* implied: NULL, or the value that the spelling means */
