@@ -485,9 +485,12 @@ static Err read_comm(Config *c, CommWords *w, Args *args, int argc, char **argv)
     if (args->help) return ERR_OK;
     o->config = c;
     o->least = parse_bytes(w->least), o->most = parse_bytes(w->most);
-    if (!o->least) args_problem(args, "--min-bytes expects a size such as 64, 4K or 1M, not '%s'", w->least);
-    if (!o->most) args_problem(args, "--max-bytes expects a size such as 64, 4K or 1M, not '%s'", w->most);
-    if (o->least > o->most) args_problem(args, "--min-bytes is larger than --max-bytes: swap them");
+    if (*w->least && !o->least) /* the parser has refused an empty text */
+        args_problem(args, "--min-bytes expects a size such as 64, 4K or 1M, not '%s'", w->least);
+    if (*w->most && !o->most)
+        args_problem(args, "--max-bytes expects a size such as 64, 4K or 1M, not '%s'", w->most);
+    if (o->most && o->least > o->most)
+        args_problem(args, "--min-bytes is larger than --max-bytes: swap them");
     if (o->factor < 2) args_problem(args, "--step-factor: at least 2");
     if (!(o->seconds > 0 && o->seconds <= COMMAND_MOST_S))
         args_problem(args, "--seconds: more than 0 and at most %d", (int)COMMAND_MOST_S);

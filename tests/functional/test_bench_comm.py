@@ -63,3 +63,6 @@ for words, message in (
 ):
     said = isotron("bench", "comm", *FAST, *words, expect=2)
     assert message in said, (words, said)
+for size, wanted in ((0, "a size such as 64, 4K or 1M"), (-5, "a size such as 64, 4K or 1M"), ("", "a value")):
+    said = isotron("bench", "comm", "--ranks", 2, "--max-bytes", size, expect=2)
+    assert f"--max-bytes expects {wanted}, not '{size}'" in said and said.count("\n") == 1, said
