@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/amount.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/mem.h"
@@ -30,6 +31,11 @@ typedef struct Row {
     Exact exact;
     int64_t bytes;
 } Row;
+
+/* The smallest size: one element for each member. */
+static int64_t unit_of(const Collective *c, const ExactType *t, int64_t members) {
+    return (c->splits ? members : 1) * (int64_t)dtype_size(t->type);
+}
 
 /* ---- measuring ---- */
 
@@ -121,8 +127,7 @@ static void measure_all(Rank *r) {
             if (!text_list_selects(&o->types, EXACT_TYPES[t].name)) continue;
             int64_t last = 0;
             for (double bytes = (double)o->least; bytes <= (double)o->most; bytes *= (double)o->factor) {
-                const int64_t parts = COLLECTIVES[c].splits ? r->group.size : 1,
-                              unit = parts * (int64_t)dtype_size(EXACT_TYPES[t].type),
+                const int64_t unit = unit_of(&COLLECTIVES[c], &EXACT_TYPES[t], r->group.size),
                               count = (int64_t)bytes / unit;
                 if (count == last) continue;
                 last = count;
@@ -198,12 +203,30 @@ static Err run_rank(void *arg, Comm *comm) {
 
 /* ---- options ---- */
 
+/* Each collective with each type can be measured with at least one size. */
+static Err check_sizes(const BenchComm *o) {
+    const int64_t members = o->group ? o->group : config_ranks(o->config);
+    double largest = (double)o->least;
+    while (largest * (double)o->factor <= (double)o->most) largest *= (double)o->factor;
+    for (int c = 0; c < N_COLLECTIVES; c++)
+        for (int t = 0; text_list_selects(&o->collectives, COLLECTIVES[c].name) && t < N_EXACT_TYPES; t++) {
+            const int64_t unit = unit_of(&COLLECTIVES[c], &EXACT_TYPES[t], members);
+            if (!text_list_selects(&o->types, EXACT_TYPES[t].name) || (int64_t)largest >= unit) continue;
+            return err_user("%s of %s on %lld ranks needs at least %s, and the largest size to measure is "
+                            "%.0f: raise --max-bytes",
+                            COLLECTIVES[c].name, EXACT_TYPES[t].name, (long long)members,
+                            amount(unit, "byte").s, largest);
+        }
+    return ERR_OK;
+}
+
 static Err check_options(const BenchComm *o) {
     const char *collectives[N_COLLECTIVES], *types[N_EXACT_TYPES];
     for (int i = 0; i < N_COLLECTIVES; i++) collectives[i] = COLLECTIVES[i].name;
     for (int i = 0; i < N_EXACT_TYPES; i++) types[i] = EXACT_TYPES[i].name;
     ERR_RETURN(text_list_check(&o->collectives, "collective", collectives, N_COLLECTIVES));
     ERR_RETURN(text_list_check(&o->types, "dtype", types, N_EXACT_TYPES));
+    ERR_RETURN(check_sizes(o));
     return o->json ? file_check_target(o->json) : ERR_OK;
 }
 
