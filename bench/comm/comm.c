@@ -14,6 +14,7 @@
 #include "bench/op_runner.h"
 #include "comm/agree.h"
 #include "train/launch.h"
+#include "train/memory_plan.h"
 
 typedef struct Rank {
     const BenchComm *options;
@@ -176,6 +177,20 @@ static void finish(const Rank *r, Run *run, const char *device, const char *tran
                                                   roof, "rows", r->rows));
 }
 
+/* The buffers of all ranks of a device fit. Between processes, a sum in host memory needs a third buffer. */
+static Err check_memory(const Rank *r) {
+    const size_t available = device_memory_available(r->device), most = (size_t)r->options->most;
+    const bool discrete = device_is_discrete(r->device);
+    const MemoryPlan own = {.part = {[MEMORY_inputs] = most * (comm_processes() > 1 && !discrete ? 3 : 2)},
+                            .discrete = discrete};
+    MemoryPlan all = memory_plan_together(&own, r->device, r->comm);
+    if (comm_processes() > 1) all = memory_plan_of_host(&all, r->comm);
+    const size_t need = memory_plan_total(&all);
+    if (need <= available) return ERR_OK;
+    return err_user("the buffers of the ranks need %s of memory, and %s are available: lower --max-bytes",
+                    bytes_text((double)need).s, bytes_text((double)available).s);
+}
+
 static Err run_rank(void *arg, Comm *comm) {
     Run *run = arg;
     const BenchComm *o = run->options;
@@ -187,6 +202,11 @@ static Err run_rank(void *arg, Comm *comm) {
               .group = o->group ? group_inner(&all, (int)o->group) : all,
               .prints = rank_is_printer(comm)};
     ERR_RETURN(rank_open_device(o->config, &d, comm, &r.device, transport));
+    const Err e = comm_agree(comm, check_memory(&r));
+    if (e.code) {
+        rank_free_device(comm, r.device);
+        return e;
+    }
     r.rows = json_array();
     r.in = device_alloc(r.device, (size_t)o->most, "a benchmark's buffers");
     r.out = device_alloc(r.device, (size_t)o->most, "a benchmark's buffers");

@@ -67,6 +67,13 @@ for words, message in (
 ):
     said = isotron("bench", "comm", *FAST, *words, expect=2)
     assert message in said, (words, said)
+# The buffers of all ranks count. Ranks that are processes have a third one.
+for ranks, most, need in ((2, "1048576G", "4.0 PiB"), (3, "1048576G", "6.0 PiB"), (4, "4096G", "32.0 TiB")):
+    said = isotron("bench", "comm", "--ranks", ranks, "--max-bytes", most, expect=2)
+    assert f"the buffers of the ranks need {need} of memory, and " in said and "are available: lower --max-bytes" in said, said
+launched = [sys.executable, ROOT / "tests/functional/launcher.py", 2, PROGRAM, "bench", "comm", "--max-bytes", "1048576G"]
+said = subprocess.run([*map(str, launched)], capture_output=True, text=True).stderr
+assert said.count("\n") == 1 and "the buffers of the ranks need 6.0 PiB of memory" in said, said
 for size, wanted in ((0, "a size such as 64, 4K or 1M"), (-5, "a size such as 64, 4K or 1M"), ("", "a value")):
     said = isotron("bench", "comm", "--ranks", 2, "--max-bytes", size, expect=2)
     assert f"--max-bytes expects {wanted}, not '{size}'" in said and said.count("\n") == 1, said
