@@ -101,6 +101,8 @@ void comm_describe_host(const Comm *, char text[200]);
  * library cannot be used or if versions differ between ranks. `text` describes the transport and the reason. Call
  * comm_close_device before the device is freed. A NULL Comm is one rank. */
 Err comm_open_device(Comm *, Device *, const CommDeviceOptions *, char text[200]);
+/* Whether comm_open_device accepts this library for devices that are discrete or not. The process keeps it. */
+Err comm_check_library(const char *library, bool discrete);
 /* All ranks call it. It returns when all have closed the transport. */
 void comm_close_device(Comm *);
 /* Registers memory of the device with the communicator of the group as a symmetric window of NCCL. Gathers and sums

@@ -640,15 +640,20 @@ static void open_transport(Comm *c, const Nccl *n, Device *device, const CommDev
     CHECK(rc == 0, "cannot start the watchdog thread of NCCL: error %d", rc);
 }
 
-static Err load(const char *library, const Device *device, Nccl *n) {
+static Err load(const char *library, bool discrete, Nccl *n) {
     ERR_RETURN(nccl_load(library, n));
-    if (n->host_memory && device_is_discrete(device))
+    if (n->host_memory && discrete)
         return err_user("'%s' moves host memory: leave --device cuda out", library);
-    if (!n->host_memory && !device_is_discrete(device))
+    if (!n->host_memory && !discrete)
         return err_user("--nccl-library: NCCL moves memory of GPUs: add --device cuda");
     if (n->host_memory && comm_processes() > 1)
         return err_user("'%s' moves memory of one process: use --ranks without a launcher", library);
     return ERR_OK;
+}
+
+Err comm_check_library(const char *library, bool discrete) {
+    Nccl n;
+    return load(library, discrete, &n);
 }
 
 static void describe(const Comm *c, const Nccl *n, const Facts *all, const CommDeviceOptions *o,
@@ -716,7 +721,7 @@ Err comm_open_device(Comm *c, Device *device, const CommDeviceOptions *o, char t
     Nccl n = {0};
     comm_describe_host(c, text);
     if (!c || !c->host || (!o->library && !device_is_discrete(device))) return ERR_OK;
-    Err e = load(o->library, device, &n);
+    Err e = load(o->library, device_is_discrete(device), &n);
     if (o->library || o->required) ERR_RETURN(comm_agree(c, e));
     Facts *all = gather_facts(c, facts_of(c, device, &n, !e.code));
     e = open_as_agreed(c, &n, device, all, o, text);

@@ -320,7 +320,9 @@ static void check_points(const Config *c, ScalingWords *w, Args *args) {
 
 /* Each run could start: nothing is measured before all of them can. */
 static Err check_runs(Setup *s, const ScalingWords *w) {
-    s->config = w->point[0];
+    const Config *c = &w->point[0];
+    if (c->nccl_library) ERR_RETURN(comm_check_library(c->nccl_library, c->device == ON_CUDA));
+    s->config = *c;
     ERR_RETURN(setup_finish(s));
     for (int i = 0; i < w->bench.points; i++) {
         Derived d;

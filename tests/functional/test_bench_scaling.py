@@ -57,7 +57,8 @@ assert strong["options"]["tensor_model_parallel_size"] == 2 and "needs --rounds 
 for words, why in ((["--ranks", 1], "more than them"), ([], "more than them"), (["--ranks", 6, "--min-ranks", 4], "a multiple of the fewest (4)"),
                    (["--ranks", 8, "--over", "tensor"], "--num-attention-heads 4 is not a multiple"), (["--ranks", 2, "--weak", "--strong"], "choose one"),
                    (["--ranks", 2048], "--ranks: at most 1024"), (["--ranks", 4, "--over", "pipeline"], "4 ranks: 2 layers cannot be divided"),
-                   (["--ranks", 4, "--tensor-model-parallel-size", 2, "--min-ranks", 1], "--min-ranks: a multiple of 2"), (["--ranks", 2, "--rounds", 0], "--rounds")):
+                   (["--ranks", 4, "--tensor-model-parallel-size", 2, "--min-ranks", 1], "--min-ranks: a multiple of 2"), (["--ranks", 2, "--rounds", 0], "--rounds"),
+                   (["--ranks", 2, "--nccl-library", "/etc/passwd"], "NCCL cannot be loaded")):
     said = scaling(*words, rounds=1, expect=2)[0]
     assert why in said and "round 1" not in said, (words, said)
 
