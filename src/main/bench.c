@@ -298,15 +298,19 @@ static void choose_points(const Config *c, ScalingWords *w, Args *args) {
         o->ranks[o->points++] = most;
         o->axis_size = axis_size(c, o->axis);
         o->threads = c->device == ON_CPU && c->cpu_threads == 0 ? "1" : NULL;
-        o->batch = i64_or(c->global_batch_size, c->micro_batch_size * (least / each));
+        if (__builtin_mul_overflow(c->micro_batch_size, least / each, &o->batch))
+            o->batch = c->micro_batch_size; /* out of range, which its rule reports */
+        o->batch = i64_or(c->global_batch_size, o->batch);
     }
 }
 
-/* The options of each run keep the rules. An option has no effect if it has none in the largest run. */
+/* The options of each run keep the rules. After a run with problems the next one is not checked, because its batch may
+ * exceed the range of an integer. An option has no effect if it has none in the largest run. */
 static void check_points(const Config *c, ScalingWords *w, Args *args) {
     const BenchScaling *o = &w->bench;
+    const int64_t problems = args->num_problems;
     w->point = arena_alloc(args->arena, (size_t)o->points * sizeof *w->point);
-    for (int i = 0; i < o->points; i++) {
+    for (int i = 0; i < o->points && args->num_problems == problems; i++) {
         Config *one = &w->point[i];
         const size_t noted = args->notes.len;
         *one = *c;
@@ -344,12 +348,13 @@ static Err read_scaling(Config *c, ScalingWords *w, BenchTrain *train, Args *arg
     if (args->help) return ERR_OK;
     o->json = train->json;
     check_train(c, train, args);
-    if (w->weak && o->strong) args_problem(args, "--weak and --strong: choose one");
     if (o->rounds < 1 || o->rounds > MOST_ROUNDS)
         args_problem(args, "--rounds: from 1 to %d", (int)MOST_ROUNDS);
     refuse_same_files(args, o->json, NULL);
-    choose_points(c, w, args);
-    check_points(c, w, args);
+    if (w->weak && o->strong)
+        args_problem(args, "--weak and --strong: choose one");
+    else
+        choose_points(c, w, args), check_points(c, w, args);
     return args_end(args);
 }
 

@@ -58,9 +58,12 @@ for words, why in ((["--ranks", 1], "more than them"), ([], "more than them"), (
                    (["--ranks", 8, "--over", "tensor"], "--num-attention-heads 4 is not a multiple"), (["--ranks", 2, "--weak", "--strong"], "choose one"),
                    (["--ranks", 2048], "--ranks: at most 1024"), (["--ranks", 4, "--over", "pipeline"], "4 ranks: 2 layers cannot be divided"),
                    (["--ranks", 4, "--tensor-model-parallel-size", 2, "--min-ranks", 1], "--min-ranks: a multiple of 2"), (["--ranks", 2, "--rounds", 0], "--rounds"),
-                   (["--ranks", 2, "--nccl-library", "/etc/passwd"], "NCCL cannot be loaded")):
+                   (["--ranks", 2, "--nccl-library", "/etc/passwd"], "NCCL cannot be loaded"),
+                   (["--ranks", 2, "--global-batch-size", 2**63 - 1], "--global-batch-size must be from 1 to 16777216, not 9223372036854775807"),
+                   (["--ranks", 8, "--min-ranks", 4, "--micro-batch-size", 2**62], "--micro-batch-size must be from"),
+                   (["--ranks", 2, "--weak", "--strong", "--global-batch-size", 3, "--micro-batch-size", 3], "choose one")):
     said = scaling(*words, rounds=1, expect=2)[0]
-    assert why in said and "round 1" not in said, (words, said)
+    assert why in said and "round 1" not in said and said.count("\n") == 1, (words, said)
 
 # A note about a run is one about the largest: --nccl-library has no effect on one rank, but on two.
 LIBRARY = pathlib.Path(PROGRAM).parent / "tests/libhost_nccl.so"
