@@ -217,8 +217,9 @@ case $0 in *alltoall*) exit 1;; esac
 echo '#       size         count      type   redop    root     time   algbw   busbw  #wrong     time   algbw   busbw  #wrong'
 echo '       65536         16384     float     sum      -1  1000.00   60.00   61.00    N/A   999.00   60.00   62.00    N/A'
 """)
-done = race("comm", "--nccl-tests", WORK / "nccl-tests", "--sizes", "64K", "--device", "cpu", "--ours", PROGRAM, "--rounds", 2, "--seconds", 1e-3,
-            "--out", out, status=1)
+comm = ["comm", "--nccl-tests", WORK / "nccl-tests", "--sizes", "64K", "--device", "cpu", "--rounds", 2, "--seconds", 1e-3, "--out", out]
+assert race(*comm, "--ours", PROGRAM, "--limit", -1, status=1).stdout.count("left out") == 2 * 5 and rows_of(out) == []
+done = race(*comm, "--ours", PROGRAM, status=1)
 rows = rows_of(out)
 assert [row["collective"] for row in rows] == ["all_reduce", "all_gather", "reduce_scatter"] and "nccl-tests, all_to_all: ended with 1" in done.stdout
 for row in rows:
