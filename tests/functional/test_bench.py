@@ -245,10 +245,11 @@ for kind, option, value, status, why in (
         ("step", "--ours", WORK / "missing", 2, "no program"), ("step", "--python", WORK / "missing", 2, "no program"), ("step", "gpt3", "", 2, "no configuration 'gpt3'"),
         ("step", "--out", WORK, 2, "cannot be written"), ("attention", "--out", WORK / "missing/x.json", 2, "cannot be written"),
         ("attention", "--ours-options", '"a', 2, "invalid words value"), ("attention", "--rounds", 0, 2, "at least 1"), ("attention", "--seconds", "nan", 2, "above 0"),
-        ("program", "--cpus", "x", 1, "ended with 1"), ("program", "--peer-pattern", "(", 2, "no regular expression"), ("program", "--peer-pattern", "ms", 2, "0 groups"),
+        ("comm", "--nccl-tests", WORK / "missing", 2, "no program all_reduce_perf in"), ("comm", "--sizes", "", 2, "not a list of sizes"),
+        ("comm", "--sizes", "64K,4Q", 2, "not a list of sizes"), ("program", "--cpus", "x", 1, "ended with 1"), ("program", "--peer-pattern", "(", 2, "no regular expression"), ("program", "--peer-pattern", "ms", 2, "0 groups"),
         ("program", "--peer-pattern", "(it)", 1, "no number"), ("program", "--peer-dir", WORK / "missing", 1, "missing: No such file"),
         ("program", "--ours", WORK / "missing", 1, "ended with 127"), ("program", "--ours", "true", 1, "no results"), ("program", "--peer", "true", 1, "printed 0 step times")):
-    done = race(*(words if kind == "program" else [kind, "--ours", PROGRAM]), option, value, status=status)
+    done = race(*{"program": words, "comm": [*comm, "--ours", PROGRAM]}.get(kind, [kind, "--ours", PROGRAM]), option, value, status=status)
     assert why in done.stderr and done.stderr.count("\n") == 1 and not done.stdout, done
 assert json.loads((WORK / "program.json").read_text()) == result
 
