@@ -2,6 +2,7 @@
 FLOPs, and ops can be chosen by name and type. A race interleaves both sides, counts the smaller time, and survives a side that
 fails. Measured times are not judged here."""
 import json
+import os
 import statistics
 import subprocess
 
@@ -89,8 +90,8 @@ out = isotron("bench", expect=2)
 
 # ---- races, with stand-ins ----
 
-def race(*words, status=0):
-    done = subprocess.run(["bench/race", *map(str, words)], cwd=ROOT, capture_output=True, text=True)
+def race(*words, status=0, path=os.environ["PATH"]):
+    done = subprocess.run(["bench/race", *map(str, words)], cwd=ROOT, capture_output=True, text=True, env=os.environ | {"PATH": path})
     assert done.returncode == status, done
     return done
 
@@ -210,7 +211,8 @@ assert "no process: " in race(*words, "--ours", vanishing, "--rounds", 2, status
 
 # Collectives, in host memory. The peer's programs print nccl-tests' lines, and take 1000 us; one of them fails.
 (WORK / "nccl-tests").mkdir()
-for name in ("all_reduce", "all_gather", "reduce_scatter", "alltoall"):
+NCCL_TESTS = "all_reduce", "all_gather", "reduce_scatter", "alltoall"
+for name in NCCL_TESTS:
     program(f"nccl-tests/{name}_perf", f"""#!/bin/sh
 [ "$*" = '-g 2 -b 64K -e 64K -n 40 -w 10 -c 0' ] || exit 5
 case $0 in *alltoall*) exit 1;; esac
@@ -225,6 +227,29 @@ assert [row["collective"] for row in rows] == ["all_reduce", "all_gather", "redu
 for row in rows:
     assert row["bytes"] == 65536 and row["peer_us"] == spread([1000, 1000]) and row["peer_busbw"]["median"] == 61, row
     assert abs(row["ratio"]["max"] * row["ours_us"]["min"] - 1000) < 1e-6, row
+
+# The sensors of the GPUs of all ranks, while each is busy: 0 and 1, and not 2. A turn ends after nvidia-smi has printed.
+(WORK / "path").mkdir()
+program("path/nvidia-smi", f"""#!/bin/sh
+case $* in *driver_version*) echo 1.2; exit;; esac
+printf '0, 95, 1000, 2000, 300, 40\n1, 90, 1400, 2000, 500, 60\n1, 10, 100, 100, 100, 10\n2, 99, 1, 1, 1, 1\n0, [N/A]\n'
+touch {WORK}/printed
+exec sleep 60
+""")
+waits = lambda path: f"#!/bin/sh\nuntil rm {WORK}/printed 2>/dev/null; do sleep 0.01; done\nexec {path} \"$@\"\n"
+for name in NCCL_TESTS:
+    (WORK / f"nccl-tests/{name}_perf").rename(WORK / f"nccl-tests/{name}_then")
+    program(f"nccl-tests/{name}_perf", waits(WORK / f"nccl-tests/{name}_then"))
+waiting, path = program("waiting", waits(os.path.abspath(PROGRAM))), f"{WORK}/path:{os.environ['PATH']}"
+race(*comm, "--ours", waiting, status=1, path=path)
+turns = json.loads(out.read_text())["turns"]
+assert list(turns) == [f"{side} 64K" for side in ("ours", "all_reduce", "all_gather", "reduce_scatter", "all_to_all")], turns.keys()
+one = lambda *values: {name: spread(pair) for name, pair in zip(("sm_mhz", "memory_mhz", "watts", "celsius"), values)}
+both = one([1000, 1400], [2000], [300, 500], [40, 60]) | {"gpus": [one([1000], [2000], [300], [40]), one([1400], [2000], [500], [60])]}
+assert all([turn["sensors"] for turn in taken] == [both, both] for taken in turns.values()), turns
+race("step", confs[0], *common[:-4], "--ours", waiting, "--out", out, "--rounds", 1, "--against", "--cpu-threads 1", path=path)
+row, = rows_of(out)
+assert row["ours"][0]["sensors"] == row["peer"][0]["sensors"] == both["gpus"][0] and row["provenance"]["driver"] == "1.2", row
 
 # Programs. We take 10 ms a step, the peer 30 ms after a slower first step.
 program("ours", """#!/usr/bin/env python3

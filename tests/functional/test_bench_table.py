@@ -19,6 +19,7 @@ families = {family: 1.0 for family in "gemm attention norm activation loss eleme
 result = {"profiled_step_ms": 11.0, "roof_gflops": 604e3, "family_ms": families, "timing_ops_adds": 0.01, "gemm": {"of_alone": 0.97},
           "memory_mb": {"peak_over_plan": 1.02}, "provenance": {"commit": "0123abc"}}
 sensors = {name: spread for name in ("sm_mhz", "watts", "celsius")}
+sensors["gpus"] = [dict(sensors), None]
 facts = {"device": "a GPU", "our_libraries": {"libcudnn": "/lib/libcudnn.so.9"}, "ours_options": "--fast", "peer_options": ""}
 row = {"conf": "gpt2-125m", "provenance": facts, "ours": [{"result": result, "sensors": sensors}], "peer": [{"sensors": None}], "ours_ms": spread,
        "peer_ms": spread, "ratio": spread, "tokens_per_second": 1e5, "mfu": 0.5, "peer_mfu": 0.4, "of_roof": 0.7}
@@ -47,7 +48,8 @@ RESULTS = {f"gpu-layout-{name}.json": layout | {"roof_gflops": 1208e3} for name 
     "gpu-scaling-gpt3-1.3b-weak.json": {"scaling": "weak", "rows": [first, scaled]},
     "gpu-steps-ddp.json": {"rows": [step, step | {"devices": 1}, failed]},
     "gpu-layout-pp2.json": layout | {"rank": [{"mean_mhz": mhz, "mean_watts": 600.0} for mhz in (1400.0, 1500.0)]},
-    "gpu-comm-2.json": {"rows": [collective | {"ratio": spread}], "provenance": {"ranks": 2, "device": "a GPU", "transport": "a NCCL", "rounds": 3}},
+    "gpu-comm-2.json": {"rows": [collective | {"ratio": spread}], "provenance": {"ranks": 2, "device": "a GPU", "transport": "a NCCL", "rounds": 3},
+                        "turns": {"ours 256M": [{"sensors": sensors}]}},
     "recipes.json": {"rows": [{"name": "m", "parameters": 8030261248, "layout": {"ranks": 64, "tensor": 4, "pipeline": 4, "context": 1, "expert": 1, "data": 4},
                                "global_batch_size": 128, "bubble": 0.012, "bytes": 2**36, "published": "1 TFLOP/s"}]},
     "encoders.json": {"lane": "bf16", "rows": [trained | {"model": "bert"}, trained | {"model": "t5", "validation_loss": None}],
