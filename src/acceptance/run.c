@@ -289,24 +289,10 @@ static void run_stage(Runner *x, AcceptRow *row, int stage, double all_seconds) 
 
 /* ---- the table ---- */
 
-static bool is_selected(const AcceptOptions *o, const char *name) {
-    bool listed = o->only.count == 0;
-    for (int64_t i = 0; i < o->only.count; i++) listed |= !strcmp(o->only.at[i], name);
-    return listed;
-}
-
 static Err check_names(const AcceptOptions *o) {
-    for (int64_t i = 0; i < o->only.count; i++) {
-        int k = 0;
-        while (k < STAGES && strcmp(o->only.at[i], ROWS[k].name)) k++;
-        if (k < STAGES) continue;
-        Str all = {0};
-        for (k = 0; k < STAGES; k++) str_printf(&all, "%s%s", k ? ", " : "", ROWS[k].name);
-        const Err e = err_user("--only %s: choose from %s", quote(o->only.at[i]).s, all.s);
-        str_free(&all);
-        return e;
-    }
-    return ERR_OK;
+    const char *names[STAGES];
+    for (int i = 0; i < STAGES; i++) names[i] = ROWS[i].name;
+    return text_list_check(&o->only, "only", names, STAGES);
 }
 
 /* Why a stage cannot run here; NULL: it can. */
@@ -404,7 +390,7 @@ static Err run_rows(Runner *x, Config *config, Acceptance *a) {
     ERR_RETURN(look_at_devices(x, config));
     ERR_RETURN(check_options(o));
     a->ranks = (int)config_ranks(config);
-    for (int i = 0; i < STAGES; i++) a->row[i].selected = is_selected(o, a->row[i].name);
+    for (int i = 0; i < STAGES; i++) a->row[i].selected = text_list_selects(&o->only, a->row[i].name);
     for (int i = 0; i < STAGES; i++) {
         if (!a->row[i].selected) continue;
         ERR_RETURN(run_row(x, a, i));

@@ -72,8 +72,7 @@ static void sample_collective(Speed *s, const Collective *of, size_t bytes, bool
     stage_barrier(s->r);
     const int64_t start = clock_ns();
     for (int i = 0; i < REPEATS; i++) exact_run(&x, call);
-    const double each = slowest(s, start) / REPEATS,
-                 factor = of->per_step > 0 ? of->per_step * (n - 1) / n : 1;
+    const double each = slowest(s, start) / REPEATS, factor = exact_bus_factor(of, n);
     if (s->r->out && keep) outcome_sample(s->r->out, "GB/s", (double)bytes * 1e-9 * factor / each, name);
 }
 
