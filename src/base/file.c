@@ -192,11 +192,11 @@ bool file_is_stream(const char *path) {
 }
 
 /* access() cannot tell, because folders of a file system such as /proc cannot get files. A file without a name does not
- * change the folder; where there are none, as in NFS, it has a name. */
+ * change the folder. Where there are none, as in NFS and in old kernels, it has a name. */
 static Err check_creation(char *path) {
     char *tmp = new_name(path), *folder = dirname(path);
     int fd = open(folder, O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666);
-    const bool named = fd < 0 && errno == EOPNOTSUPP;
+    const bool named = fd < 0 && (errno == EOPNOTSUPP || errno == EISDIR || errno == EINVAL);
     if (named) fd = open(tmp, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
     Err e = fd < 0 ? file_failed("create a file in", folder) : ERR_OK;
     if (fd >= 0 && close(fd)) e = file_failed("close a file in", folder);
