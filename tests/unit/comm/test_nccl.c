@@ -8,6 +8,7 @@
 #include "nccl/host_nccl.h"
 #include "tensor/backend.h"
 #include "unit/comm/ending.h"
+#include "unit/comm/graphs.h"
 
 /* A world that ends by a fault does not join its threads; the thread sanitizer asks for this name. */
 const char *__tsan_default_options(void);
@@ -30,11 +31,14 @@ static void over_nccl(void *arg, Comm *c) {
     if (p->most_blocks)
         snprintf(want, sizeof want, "NCCL 2.28.9, at most %d thread blocks for each operation",
                  p->most_blocks);
+    DeviceBackend backend = cpu_with_graphs();
     world_device = device_cpu(1);
+    world_device->backend = &backend;
     const Err e = comm_open_device(c, world_device, &options, text);
     CHECK(!e.code && !strcmp(text, want), "%s%s", e.msg, text);
     p->run(p->arg, c);
     comm_close_device(c);
+    device_graph_free(world_device, graphs.launched);
     device_free(world_device);
     world_device = NULL;
 }
@@ -233,27 +237,53 @@ static void counts_differ(void *arg, Comm *c) {
     sleep(20);
 }
 
+static void one_does_not_launch(void *arg, Comm *c) {
+    DeviceGraph *g = record_all_reduce(c);
+    (void)arg;
+    if (comm_rank(c) != 2) launch_graph(c, g);
+    sleep(20);
+    _exit(0);
+}
+
+static void all_launch(void *arg, Comm *c) {
+    (void)arg;
+    launch_graph(c, record_all_reduce(c));
+    sleep(20);
+    _exit(0);
+}
+
+enum { NEVER = 1000 };
+#define GRAPH "  graph at 'the graph', operation 0 of ranks 0 1 2 3\n"
+
 static void faults_are_reported(void **state) {
     (void)state;
     static const struct {
         CommMain *program;
         double deadline_s;
+        const char *planted; /* in the library; NULL: nothing */
         const char *says[SAYS];
     } CASES[] = {
         {one_is_dropped,
          1,
+         NULL,
          {"has waited 1 s for an operation of NCCL", "all_reduce sum of 3 F32 at 'dropped'",
           "ranks that did not: 2\n", "ranks that started it: 0 1 3\n"}},
         {one_does_not_connect,
          1,
+         NULL,
          {"has waited 1 s for the connection for an operation of NCCL", "all_to_all at 'first'",
           "ranks that did not: 1\n"}},
-        {counts_differ, 1000, {"NCCL reports on rank ", "all_reduce sum of", "at 'counts'"}},
+        {counts_differ, NEVER, NULL, {"NCCL reports on rank ", "all_reduce sum of", "at 'counts'"}},
+        {one_does_not_launch, 1, NULL, {"has waited 1 s for a CUDA graph", GRAPH, "ranks that did not: 2\n"}},
+        {all_launch, 1, "lost:1", {"has waited 1 s for a CUDA graph", GRAPH, "ranks that did not: none\n"}},
+        {all_launch, NEVER, "error:1", {"NCCL reports on rank ", "planted fault in operation 1", GRAPH}},
     };
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
         static Ending e;
         Program p = {.run = CASES[i].program};
+        if (CASES[i].planted) setenv("HOST_NCCL_FAULT", CASES[i].planted, 1);
         end_of(over_nccl, &p, FAULT_RANKS, &(CommOptions){.deadline_s = CASES[i].deadline_s}, &e);
+        unsetenv("HOST_NCCL_FAULT");
         assert_says(&e, "fault", CASES[i].says);
         assert_true(WIFEXITED(e.status) && WEXITSTATUS(e.status) == ERR_INFRA);
         assert_true(e.seconds < 5);
@@ -301,6 +331,14 @@ static void one_opens_slowly(void *arg, Comm *c) {
     device_wait(world_device);
 }
 
+static void one_launches_slowly(void *arg, Comm *c) {
+    DeviceGraph *g = record_all_reduce(c);
+    (void)arg;
+    if (comm_rank(c) == SLOW) sleep(1);
+    launch_graph(c, g);
+    device_wait(world_device);
+}
+
 static void all_are_equally_slow(void *arg, Comm *c) {
     (void)arg;
     small_run(c, small_call(c, COMM_ALL_REDUCE, "before"));
@@ -317,6 +355,7 @@ static void a_slow_rank_is_named_once(void **state) {
     } CASES[] = {{one_is_slow, "all_reduce sum of 3 F32 at 'slow', operation 1"},
                  {one_connects_slowly, "all_to_all at 'first', operation 1"},
                  {one_opens_slowly, "broadcast of 128 U8 at 'nccl_id', operation 2"},
+                 {one_launches_slowly, "graph at 'the graph', operation 0"},
                  {all_are_equally_slow, NULL}};
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
         static Ending e;
