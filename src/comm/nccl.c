@@ -68,6 +68,7 @@ typedef struct State {
     pthread_mutex_t lock; /* of the lists, which the watchdog reads */
     pthread_cond_t closing;
     bool closed;
+    FaultScope scope; /* of the watchdog: a fault there names the rank */
     pthread_t watchdog;
 } State;
 
@@ -146,6 +147,7 @@ static void look_at(State *s, Link *l) {
 
 static void *watchdog(void *arg) {
     State *s = arg;
+    fault_scope(&s->scope);
     pthread_mutex_lock(&s->lock);
     while (!s->closed) {
         const int64_t ns = clock_ns() + POLL_NS;
@@ -636,6 +638,7 @@ static void open_transport(Comm *c, const Nccl *n, Device *device, const CommDev
     pthread_mutex_init(&s->lock, NULL);
     pthread_cond_init(&s->closing, NULL);
     c->device = &NCCL_TRANSPORT, c->device_state = s;
+    snprintf(s->scope.where, sizeof s->scope.where, "rank %d", c->rank);
     const int rc = pthread_create(&s->watchdog, NULL, watchdog, s);
     CHECK(rc == 0, "cannot start the watchdog thread of NCCL: error %d", rc);
 }

@@ -19,7 +19,14 @@ typedef struct Program {
     void *arg;
     int most_blocks; /* 0: no limit */
     bool registers;
+    bool breaks; /* the GPU of rank 2 */
 } Program;
+
+/* As after an error of a GPU, whose rank waits for it in a call: the watchdog sees the error. */
+static bool break_in_watchdog(Device *d, DeviceEvent *e) {
+    if (graphs.add) return device_cpu_backend.event_happened(d, e); /* the rank's thread */
+    fault(__FILE__, __LINE__, "cudaEventQuery", "cudaErrorIllegalAddress");
+}
 
 /* Runs a program of a rank with memory that NCCL moves. */
 static void over_nccl(void *arg, Comm *c) {
@@ -32,6 +39,7 @@ static void over_nccl(void *arg, Comm *c) {
         snprintf(want, sizeof want, "NCCL 2.28.9, at most %d thread blocks for each operation",
                  p->most_blocks);
     DeviceBackend backend = cpu_with_graphs();
+    if (p->breaks && comm_rank(c) == 2) backend.event_happened = break_in_watchdog;
     world_device = device_cpu(1);
     world_device->backend = &backend;
     const Err e = comm_open_device(c, world_device, &options, text);
@@ -288,6 +296,15 @@ static void faults_are_reported(void **state) {
         assert_true(WIFEXITED(e.status) && WEXITSTATUS(e.status) == ERR_INFRA);
         assert_true(e.seconds < 5);
     }
+}
+
+static void an_error_of_a_gpu_names_the_rank(void **state) {
+    (void)state;
+    static Ending e;
+    Program p = {.run = all_launch, .breaks = true};
+    end_of(over_nccl, &p, FAULT_RANKS, NULL, &e);
+    assert_says(&e, "GPU", (const char *const[SAYS]){"[rank 2, op none] cudaErrorIllegalAddress"});
+    assert_true(WIFSIGNALED(e.status) && WTERMSIG(e.status) == SIGABRT && e.seconds < 5);
 }
 
 /* ---- slow ranks ---- */
@@ -578,6 +595,7 @@ int main(void) {
         cmocka_unit_test(windows_of_different_sizes_are_a_fault),
         cmocka_unit_test(memory_of_communicators_is_the_measured_one),
         cmocka_unit_test(faults_are_reported),
+        cmocka_unit_test(an_error_of_a_gpu_names_the_rank),
         cmocka_unit_test(a_slow_rank_is_named_once),
         cmocka_unit_test(other_libraries_are_refused),
         cmocka_unit_test(gpus_without_peer_access_are_mentioned),
