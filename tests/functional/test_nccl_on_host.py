@@ -2,6 +2,7 @@
 with registered buffers, and an error of the library, or of one of its calls, ends the run."""
 import os
 import pathlib
+import time
 
 from harness import PROGRAM, WORK, assert_same_bytes, corpus, pretrain
 
@@ -34,8 +35,10 @@ for name, options in ("layout", layout), ("sharded", sharded), ("alone", alone):
     assert "ncclCommWindowRegister fails on rank" in report and "planted fault in a window" in report, report
 
 os.environ["HOST_NCCL_FAULT"] = "error:3"
+begin = time.monotonic()  # the deadline is the default one, 10 minutes
 report = pretrain(data, WORK / "fault", *layout, *library, expect=3)
 assert "planted fault in operation 3" in report, report
 os.environ["HOST_NCCL_FAULT"] = "refuse:5"
 report = pretrain(data, WORK / "fault", *layout, *library, expect=3)
+assert time.monotonic() - begin < 10, "errors of NCCL are reported late"
 assert "COMM FAULT nccl" in report and "unhandled system error; planted fault" in report and ", operation 5 of ranks" in report, report

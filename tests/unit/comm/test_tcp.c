@@ -1,145 +1,16 @@
 /* Worlds of processes that TCP connects, on this host. */
-#include "unit/comm/processes.h"
+#include "unit/comm/tcp_world.h"
 
 #include <errno.h>
-#include <arpa/inet.h>
-#include <fcntl.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
-#include <time.h>
-#include <sys/wait.h>
 
-#include "base/clock.h"
-#include "base/err.h"
 #include "comm/tcp.h"
 #include "comm/transport.h"
-
-enum { MOST = 4 };
 
 /* Many processes end here; the thread sanitizer asks for this name. */
 const char *__tsan_default_options(void);
 const char *__tsan_default_options(void) { return "atexit_sleep_ms=0"; }
 
-typedef struct World {
-    int ranks, output, port;
-    pid_t process[MOST];
-    int status[MOST]; /* of waitpid */
-    bool gone[MOST], stopped[MOST];
-    int64_t begin_ns;
-    double begin_s;  /* by the clock of files */
-    double seconds;  /* until all had ended that were not stopped */
-    double reported; /* seconds until the last output */
-    char text[1 << 18];
-} World;
-
-static struct sockaddr_in at_port(int port) { /* 0: any */
-    return (struct sockaddr_in){
-        .sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-}
-
-/* A port at which no process listens. */
-static int free_port(void) {
-    struct sockaddr_in a = at_port(0);
-    socklen_t size = sizeof a;
-    const int s = socket(AF_INET, SOCK_STREAM, 0);
-    assert_int_equal(bind(s, (void *)&a, sizeof a), 0);
-    assert_int_equal(getsockname(s, (void *)&a, &size), 0);
-    close(s);
-    return ntohs(a.sin_port);
-}
-
-static CommLaunch launch_of(const World *w, int rank) {
-    return (CommLaunch){.by = COMM_TCP,
-                        .processes = w->ranks,
-                        .process = rank,
-                        .local = rank,
-                        .host = "127.0.0.1",
-                        .port = w->port};
-}
-
-typedef void Child(const World *, int rank, const void *arg);
-
-static void begin_world(World *w, int ranks, Child *child, const void *arg) {
-    *w = (World){.ranks = ranks, .port = free_port(), .begin_ns = clock_ns()};
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    w->begin_s = (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
-    char name[] = "/tmp/isotron-tcp-XXXXXX";
-    assert_true((w->output = mkostemp(name, O_APPEND)) >= 0);
-    unlink(name);
-    fflush(NULL);
-    for (int r = 0; r < ranks; r++)
-        if (!(w->process[r] = fork())) {
-            dup2(w->output, STDOUT_FILENO), dup2(w->output, STDERR_FILENO);
-            child(w, r, arg);
-            exit(0); /* and not _exit: leaks are reported */
-        }
-}
-
-/* Looks for changes of the processes; false: all have ended, or are stopped. */
-static bool look(World *w) {
-    bool runs = false;
-    for (int r = 0; r < w->ranks; r++) {
-        if (!w->gone[r] && waitpid(w->process[r], &w->status[r], WNOHANG | WUNTRACED) > 0) {
-            w->stopped[r] = WIFSTOPPED(w->status[r]);
-            w->gone[r] = WIFEXITED(w->status[r]) || WIFSIGNALED(w->status[r]);
-        }
-        runs |= !w->gone[r] && !w->stopped[r];
-    }
-    return runs;
-}
-
-static void end_world(World *w) {
-    while (look(w)) usleep(2000);
-    w->seconds = (double)(clock_ns() - w->begin_ns) * 1e-9;
-    for (int r = 0; r < w->ranks; r++)
-        if (!w->gone[r]) kill(w->process[r], SIGKILL), waitpid(w->process[r], &w->status[r], 0);
-    struct stat output;
-    assert_int_equal(fstat(w->output, &output), 0);
-    w->reported = (double)output.st_mtim.tv_sec + (double)output.st_mtim.tv_nsec * 1e-9 - w->begin_s;
-    const ssize_t n = pread(w->output, w->text, sizeof w->text - 1, 0);
-    w->text[n > 0 ? n : 0] = 0;
-    close(w->output);
-}
-
 /* ---- programs ---- */
-
-typedef struct Task {
-    CommMain *run;
-    double deadline_s;
-} Task;
-
-static void run_task(const World *w, int rank, const void *arg) {
-    const Task *t = arg;
-    const CommLaunch l = launch_of(w, rank);
-    Comm *c;
-    const Err e = comm_tcp(&l, &(CommOptions){.deadline_s = t->deadline_s}, &c);
-    if (e.code) {
-        fprintf(stderr, "rank %d: %s\n", rank, e.msg);
-        _exit(e.code);
-    }
-    t->run(NULL, c);
-    comm_free(c);
-}
-
-static void run_world(World *w, int ranks, CommMain *run, double deadline_s) {
-    begin_world(w, ranks, run_task, &(Task){run, deadline_s});
-    end_world(w);
-}
-
-/* Rank `hit` ended by a signal (below 0) or with a status; all others with the status. */
-static void assert_statuses(const World *w, const char *name, int status, int hit, int of_hit) {
-    for (int r = 0; r < w->ranks; r++) {
-        const int s = w->status[r], got = WIFSIGNALED(s) ? -WTERMSIG(s) : WEXITSTATUS(s),
-                  want = r == hit ? of_hit : status;
-        if (got != want) fail_msg("%s: rank %d ended with %d, not %d:\n%s", name, r, got, want, w->text);
-    }
-}
-
-static void assert_in_time(const World *w, const char *name, double seconds) {
-    if (w->seconds >= seconds) fail_msg("%s took %.1f s:\n%s", name, w->seconds, w->text);
-}
 
 /* More data than a connection holds, in messages that are sent unasked. A part of one of them has come when the
  * receiver starts to expect them. */
@@ -175,8 +46,6 @@ static void programs_run(void **state) {
             assert_string_equal(w.text, "");
         }
 }
-
-static const double SLACK_S = 4; /* of a loaded machine */
 
 static void judge_fault(const Fault *f, World *w) {
     end_world(w);
