@@ -237,6 +237,16 @@ static void one_does_not_connect(void *arg, Comm *c) {
     sleep(20);
 }
 
+static void one_is_dropped_after_a_new_deadline(void *arg, Comm *c) {
+    (void)arg;
+    small_run(c, small_call(c, COMM_ALL_REDUCE, "before"));
+    device_wait(world_device);
+    comm_set_deadline(c, 1);
+    if (comm_rank(c) != 2) small_run(c, small_call(c, COMM_ALL_REDUCE, "dropped"));
+    sleep(20);
+    _exit(0);
+}
+
 static void counts_differ(void *arg, Comm *c) {
     (void)arg;
     CommCall call = small_call(c, COMM_ALL_REDUCE, "counts");
@@ -281,6 +291,11 @@ static void faults_are_reported(void **state) {
          NULL,
          {"has waited 1 s for the connection for an operation of NCCL", "all_to_all at 'first'",
           "ranks that did not: 1\n"}},
+        {one_is_dropped_after_a_new_deadline,
+         NEVER,
+         NULL,
+         {"has waited 1 s for an operation of NCCL", "all_reduce sum of 3 F32 at 'dropped', operation 1",
+          "ranks that did not: 2\n"}},
         {counts_differ, NEVER, NULL, {"NCCL reports on rank ", "all_reduce sum of", "at 'counts'"}},
         {one_does_not_launch, 1, NULL, {"has waited 1 s for a CUDA graph", GRAPH, "ranks that did not: 2\n"}},
         {all_launch, 1, "lost:1", {"has waited 1 s for a CUDA graph", GRAPH, "ranks that did not: none\n"}},
