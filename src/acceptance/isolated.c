@@ -124,8 +124,9 @@ Blame isolated_blame(const Isolated *i) {
     const char *said = i->said.s ? i->said.s : "";
     Blame b = {.rank = -1};
     snprintf(b.line, sizeof b.line, "%.*s", (int)strcspn(said, "\n"), said);
-    b.of_library = strstr(b.line, "NCCL") != NULL;
-    const char *absent = strstr(said, ABSENT), *checked = strstr(said, CHECKED);
+    const bool refused = strstr(b.line, "COMM FAULT nccl") != NULL; /* other ranks may not have come yet */
+    b.of_library = refused || strstr(b.line, "NCCL");
+    const char *absent = refused ? NULL : strstr(said, ABSENT), *checked = strstr(said, CHECKED);
     b.rank = rank_before(b.line, "has returned");
     if (b.rank < 0 && absent) sscanf(absent + sizeof ABSENT - 1, "%d", &b.rank);
     if (b.rank < 0 && checked) sscanf(checked + sizeof CHECKED - 1, "%d", &b.rank);

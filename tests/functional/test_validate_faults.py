@@ -11,6 +11,7 @@ named(validate(*ONLY, "collectives", *NCCL, HOST_NCCL_FAULT="half_sum", expect=1
 SOON = ["--distributed-timeout-seconds-after-init", 1]
 named(validate(*ONLY, "collectives", *NCCL, *SOON, HOST_NCCL_FAULT="lost:40", expect=1)[0]["collectives"], "NCCL 2.28.9", "has waited 1 s")
 named(validate(*ONLY, "collectives", *NCCL, HOST_NCCL_FAULT="error:40", expect=1)[0]["collectives"], "NCCL 2.28.9", "planted fault")
+named(validate(*ONLY, "collectives", *NCCL, HOST_NCCL_FAULT="refuse:40", expect=1)[0]["collectives"], "NCCL 2.28.9", " fails on rank ")
 named(validate(*ONLY, "memory", program=FAULTY, FAULTY="memory 3 1000", expect=1)[0]["memory"], "rank 3", "offset 1000")
 named(validate(*ONLY, "memory", program=FAULTY, FAULTY="count 2 5", expect=1)[0]["memory"], "rank 2", "but right according to the host")
 named(validate(*ONLY, "training", program=FAULTY, FAULTY="gemm 1 101", expect=1)[0]["training"], "rank or transport", "two equal runs differ")
