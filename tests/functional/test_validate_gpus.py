@@ -24,6 +24,9 @@ named(validate(*BRIEF, "compute", program=FAULTY, FAULTY=f"gemm {last} 1009", ex
 if GPUS > 1:
     for fault, words in {"drop_tail": "the last 8 elements are missing", "half_sum": "it sums in 16 bits"}.items():
         named(validate(*BRIEF, "collectives", *FAULTY_NCCL, FAULTY_NCCL=fault, expect=1)[0]["collectives"], "NCCL", words)
+    LATER = ["--distributed-timeout-seconds-after-init", 20]
+    for fault, words in {"lost:9": "has waited 20 s", "error:9": "NCCL reports on rank", "refuse:9": " fails on rank "}.items():
+        named(validate(*BRIEF, "collectives", *LATER, *FAULTY_NCCL, FAULTY_NCCL=fault, expect=1)[0]["collectives"], "NCCL", words)
     slow = validate(*BRIEF, "speed", *FAULTY_NCCL, FAULTY_NCCL="link:0:1", expect=1)[0]["speed"]
     named(slow, "link 0-1", "it is slow", "DEGRADED")
     assert [e["suspect"] for e in slow["evidence"]] == ["link 0-1"], slow

@@ -4,7 +4,10 @@
  *               half_sum     sums of F32 have the bits of BF16
  *               link:A:B     messages from GPU A to GPU B take twice their time over NVLink
  *               version:N    it reports version N, in the encoding of ncclGetVersion
- * Faults apply only to communicators of more than one member. A slow link needs both GPUs in one process.
+ *               lost:N       member 0 never starts collective N, and no later one
+ *               error:N      collective N of any member is an asynchronous error, and does not end
+ *               refuse:N     the call of collective N of any member returns an error
+ * Faults apply only to communicators of more than one member. Collectives of a communicator are counted from 0. A slow link needs both GPUs in one process.
  * Faults that act on the stream use functions of the driver, so they become part of a CUDA graph. */
 #include <dlfcn.h>
 #include <pthread.h>
@@ -16,11 +19,11 @@
 
 #include "nccl/exports.h"
 
-enum { LOST = 8, PENDING = 64, MEMBERS = 1024 };
-static const double LINK_BYTES_PER_US = 150e3;
+enum { TAIL = 8, PENDING = 64, MEMBERS = 1024, INTERNAL_ERROR = 3, REMOTE_ERROR = 6 };
+static const double LINK_BYTES_PER_US = 150e3, LONG_US = 900e6;
 
 typedef struct Fault {
-    enum { NO_FAULT, DROP_TAIL, HALF_SUM, LINK, VERSION } kind;
+    enum { NO_FAULT, DROP_TAIL, HALF_SUM, LINK, VERSION, LOST, ERROR, REFUSE } kind;
     int a, b;
 } Fault;
 
@@ -36,7 +39,8 @@ typedef struct Damage {
 typedef struct Member {
     NcclComm comm;
     NcclId id;
-    int rank, gpu;
+    int rank, gpu, collectives; /* collectives: started so far */
+    bool failed;
 } Member;
 
 static struct {
@@ -84,6 +88,12 @@ static Fault planted(void) {
         f.kind = LINK;
     else if (sscanf(text, "version:%d%n", &f.a, &end) == 1 && !text[end])
         f.kind = VERSION;
+    else if (sscanf(text, "lost:%d%n", &f.a, &end) == 1 && !text[end])
+        f.kind = LOST;
+    else if (sscanf(text, "error:%d%n", &f.a, &end) == 1 && !text[end])
+        f.kind = ERROR;
+    else if (sscanf(text, "refuse:%d%n", &f.a, &end) == 1 && !text[end])
+        f.kind = REFUSE;
     else
         abort_on("FAULTY_NCCL", text);
     return f;
@@ -124,7 +134,7 @@ static void join(NcclComm c, NcclId id, int rank) {
     if (real.gpu(&gpu)) abort_on("cuCtxGetDevice", "failed");
     pthread_mutex_lock(&members.lock);
     if (members.n == MEMBERS) abort_on("communicators", "there are too many");
-    members.of[members.n++] = (Member){c, id, rank, gpu};
+    members.of[members.n++] = (Member){.comm = c, .id = id, .rank = rank, .gpu = gpu};
     pthread_mutex_unlock(&members.lock);
 }
 
@@ -151,8 +161,35 @@ static bool is_on(NcclComm c, int peer, int gpu) {
     return found && has_members(c);
 }
 
+static Member *member_of(NcclComm c) {
+    for (int i = 0; i < members.n; i++)
+        if (members.of[i].comm == c) return &members.of[i];
+    abort_on("a communicator", NULL);
+}
+
+/* Counts a collective. True: the caller does not start it, and returns *status. */
+static bool prevented(NcclComm c, void *stream, int *status) {
+    const int kind = real.fault.kind;
+    if (kind < LOST || !has_members(c)) return false;
+    pthread_mutex_lock(&members.lock);
+    Member *m = member_of(c);
+    const bool hit = m->collectives++ == real.fault.a && (kind != LOST || m->rank == 0);
+    m->failed |= hit && kind == ERROR;
+    pthread_mutex_unlock(&members.lock);
+    if (hit && kind != REFUSE) delay(stream, LONG_US);
+    *status = kind == REFUSE ? INTERNAL_ERROR : NCCL_SUCCESS;
+    return hit;
+}
+
+static bool has_failed(NcclComm c) {
+    pthread_mutex_lock(&members.lock);
+    const bool failed = member_of(c)->failed;
+    pthread_mutex_unlock(&members.lock);
+    return failed;
+}
+
 static void do_damage(const Damage *d) {
-    const size_t lost = d->n < LOST ? d->n : LOST;
+    const size_t lost = d->n < TAIL ? d->n : TAIL;
     const uintptr_t at = (uintptr_t)d->out;
     if (d->drops ? real.memset_bytes(at + (d->n - lost) * d->width, 0, lost * d->width, d->stream)
                  : real.memset_columns(at, sizeof(float), 0, 1, d->n, d->stream))
@@ -201,27 +238,38 @@ int ncclCommDestroy(NcclComm c) {
     return real.nccl.CommDestroy(c);
 }
 
-int ncclCommGetAsyncError(NcclComm c, int *error) { return real.nccl.CommGetAsyncError(c, error); }
+int ncclCommGetAsyncError(NcclComm c, int *error) {
+    const int status = real.nccl.CommGetAsyncError(c, error);
+    if (has_failed(c)) *error = REMOTE_ERROR;
+    return status;
+}
 
 int ncclAllReduce(const void *in, void *out, size_t n, int type, int op, NcclComm c, void *stream) {
-    const int status = real.nccl.AllReduce(in, out, n, type, op, c, stream);
+    int status;
+    if (prevented(c, stream, &status)) return status;
+    status = real.nccl.AllReduce(in, out, n, type, op, c, stream);
     damage(c, out, n, type, true, stream);
     return status;
 }
 
 int ncclBroadcast(const void *in, void *out, size_t n, int type, int root, NcclComm c, void *stream) {
+    int status;
+    if (prevented(c, stream, &status)) return status;
     return real.nccl.Broadcast(in, out, n, type, root, c, stream);
 }
 
 int ncclAllGather(const void *in, void *out, size_t n, int type, NcclComm c, void *stream) {
-    int members = 0;
-    const int status = real.nccl.AllGather(in, out, n, type, c, stream);
+    int members = 0, status;
+    if (prevented(c, stream, &status)) return status;
+    status = real.nccl.AllGather(in, out, n, type, c, stream);
     if (real.members(c, &members) == NCCL_SUCCESS) damage(c, out, n * (size_t)members, type, false, stream);
     return status;
 }
 
 int ncclReduceScatter(const void *in, void *out, size_t n, int type, int op, NcclComm c, void *stream) {
-    const int status = real.nccl.ReduceScatter(in, out, n, type, op, c, stream);
+    int status;
+    if (prevented(c, stream, &status)) return status;
+    status = real.nccl.ReduceScatter(in, out, n, type, op, c, stream);
     damage(c, out, n, type, true, stream);
     return status;
 }
