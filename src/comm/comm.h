@@ -145,6 +145,7 @@ typedef struct CommLaunch {
     CommLauncher by; /* COMM_ALONE: no launcher, or one process */
     int processes, process,
         local;      /* their number, the number of this one, and that among those of its host */
+    int of_host;    /* processes of its host; 0: the launcher does not say */
     char host[256]; /* COMM_TCP: where process 0 listens */
     int port;
     char run[128]; /* COMM_TCP: names the run, if the launcher does */
@@ -190,9 +191,12 @@ void comm_profile(Comm *, CommProfile profile[COMM_PROFILE], Device *computes);
 void comm_plan(Comm *, const CommCall *);
 /* The number of those that were noted, or that are open. */
 int comm_communicators(const Comm *, bool open);
+/* Ranks on a host: all of them if they are threads, else what the launcher says. 8, the GPUs of a usual host, if it does
+ * not, or in a world of comm_null. */
+int comm_ranks_of_host(const Comm *);
 /* Bytes of device memory of the buffers of all that were noted, if an operation has at most so many thread blocks
- * (CommDeviceOptions). */
-size_t comm_device_bytes(const Comm *, int most_blocks);
+ * (CommDeviceOptions) and a host has so many ranks. */
+size_t comm_device_bytes(const Comm *, int most_blocks, int ranks_of_host);
 
 /* ---- flight recorder ---- */
 

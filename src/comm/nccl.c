@@ -747,7 +747,7 @@ void comm_plan(Comm *c, const CommCall *call) {
 /* MiB of device memory that NCCL takes when it first connects ranks, and for each other member of an all-to-all. Measured
  * with NCCL 2.28.9 on H100 and H200 with NVLink, by `bench train`: "taken" minus "planned" of runs with 1 to 6
  * communicators. If a member is on another host, NCCL gives each 2 channels, not 32 (ncclTopoComputeP2pChannels). */
-enum { FIRST_MIB = 465, PEER_MIB = 402, REMOTE_PEER_MIB = PEER_MIB / 16, GPUS_OF_HOST = 8 };
+enum { FIRST_MIB = 465, PEER_MIB = 402, REMOTE_PEER_MIB = PEER_MIB / 16 };
 
 /* MiB of a communicator whose operations have at most so many thread blocks, measured for 8, 10, 16, 20 and 24. NCCL
  * chooses 24; 0 is its choice. */
@@ -756,7 +756,7 @@ static int communicator_mib(int most_blocks) {
     return (blocks > 16 ? 123 : 36) + 12 * blocks;
 }
 
-size_t comm_device_bytes(const Comm *c, int most_blocks) {
+size_t comm_device_bytes(const Comm *c, int most_blocks, int ranks_of_host) {
     int mib = 0;
     for (size_t i = 0; i < c->channels.capacity; i++) {
         const CommEntry *e = &c->channels.entry[i];
@@ -764,7 +764,7 @@ size_t comm_device_bytes(const Comm *c, int most_blocks) {
         if (!ch || e->key.device != 1) continue;
         mib += (mib ? 0 : FIRST_MIB) + communicator_mib(most_blocks);
         if (!ch->all_to_all) continue;
-        const bool remote = comm_member(&e->key, ch->members - 1) - comm_member(&e->key, 0) >= GPUS_OF_HOST;
+        const bool remote = comm_member(&e->key, ch->members - 1) - comm_member(&e->key, 0) >= ranks_of_host;
         mib += (ch->members - 1) * (remote ? REMOTE_PEER_MIB : PEER_MIB);
     }
     return (size_t)mib << 20;

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "comm/comm.h"
+#include "comm/transport.h"
 
 typedef const char *const Names[4];
 
@@ -36,9 +36,19 @@ static int first_of(Names names) {
     return -1;
 }
 
+/* 0: unknown. srun's "8(x2),4" begins with the number of the first host. */
+static int processes_of_host(void) {
+    static const Names NAMES = {"LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS",
+                                "SLURM_STEP_TASKS_PER_NODE"};
+    for (int i = 0; i < 4; i++)
+        if (text_of(NAMES[i])) return atoi(text_of(NAMES[i]));
+    return 0;
+}
+
 /* Also notes the number of the process in `out`, because process 0 reports errors. */
 static CommLaunch launch_of(CommLauncher by, Names ranks, Names sizes, Names locals, CommLaunch *out) {
-    CommLaunch l = {.by = by, .processes = first_of(sizes), .process = first_of(ranks)};
+    CommLaunch l = {
+        .by = by, .processes = first_of(sizes), .process = first_of(ranks), .of_host = processes_of_host()};
     const int local = first_of(locals);
     l.local = local >= 0 ? local : l.process;
     out->process = l.process > 0 ? l.process : 0;
@@ -172,4 +182,12 @@ int comm_process(void) {
 int comm_processes(void) {
     CommLaunch l;
     return comm_launch(&l).code ? -1 : l.processes;
+}
+
+int comm_ranks_of_host(const Comm *c) {
+    enum { USUAL = 8 };
+    CommLaunch l;
+    if (c->host && !c->processes_by) return c->world;
+    const bool known = c->host && !comm_launch(&l).code && l.of_host > 0;
+    return known ? l.of_host : USUAL;
 }

@@ -38,12 +38,13 @@ static bool uses_nccl(const Trainer *r, const MemoryPlan *plan, const Device *ta
     return plan->discrete && !shares && r->config->distributed_backend == DISTRIBUTED_NCCL;
 }
 
-static void plan_communicators(const Trainer *r, const Device *target, MemoryPlan *plan) {
+static void plan_communicators(const Trainer *r, const Device *target, const Comm *real, MemoryPlan *plan) {
     sync_plan(r->sync, r->comm);
     executor_plan(r->executor, r->comm);
     plan->communicators = comm_communicators(r->comm, false);
     if (uses_nccl(r, plan, target))
-        plan->part[MEMORY_gathered] += comm_device_bytes(r->comm, (int)r->config->gemm_sm_margin);
+        plan->part[MEMORY_gathered] +=
+            comm_device_bytes(r->comm, (int)r->config->gemm_sm_margin, comm_ranks_of_host(real));
 }
 
 MemoryPlan memory_plan_new(const Config *c, const Derived *d, Comm *comm, const Device *target) {
@@ -76,7 +77,7 @@ MemoryPlan memory_plan_new(const Config *c, const Derived *d, Comm *comm, const 
     /* In balance a rank receives as many rows as it sends; the most that it can receive are the rows of all
      * ranks. */
     plan.offloaded_most = part[MEMORY_offloaded] * (plan.balanced ? ranks : 1);
-    if (notes) plan_communicators(r, target, &plan);
+    if (notes) plan_communicators(r, target, comm, &plan);
     trainer_free(r);
     if (notes) comm_free(notes);
     return plan;

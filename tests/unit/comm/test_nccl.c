@@ -451,13 +451,13 @@ static void windows_of_different_sizes_are_a_fault(void **state) {
 /* ---- memory that is planned ---- */
 
 /* Device memory of one all-to-all among ranks 0, stride, ... */
-static int64_t mib_of_all_to_all(int members, int stride, int most_blocks) {
+static int64_t mib_of_all_to_all(int members, int stride, int ranks_of_host) {
     Comm *c = comm_null(members * stride, 0);
     const Group g = {.size = members, .n_axes = 1, .axis_size = {members}, .axis_stride = {stride}};
     comm_plan(c, &(CommCall){.kind = COMM_ALL_GATHER, .dtype = F32, .group = g, .site = "plan"});
-    const int64_t gather = (int64_t)comm_device_bytes(c, most_blocks);
+    const int64_t gather = (int64_t)comm_device_bytes(c, 0, ranks_of_host);
     comm_plan(c, &(CommCall){.kind = COMM_ALL_TO_ALL, .dtype = F32, .group = g, .site = "plan"});
-    const int64_t more = (int64_t)comm_device_bytes(c, most_blocks) - gather;
+    const int64_t more = (int64_t)comm_device_bytes(c, 0, ranks_of_host) - gather;
     comm_free(c);
     return more >> 20;
 }
@@ -465,9 +465,9 @@ static int64_t mib_of_all_to_all(int members, int stride, int most_blocks) {
 static int64_t mib_of_gather(int most_blocks) {
     Comm *c = comm_null(4, 0);
     const Group g = comm_everyone(c);
-    assert_int_equal(comm_device_bytes(c, most_blocks), 0);
+    assert_int_equal(comm_device_bytes(c, most_blocks, 8), 0);
     comm_plan(c, &(CommCall){.kind = COMM_ALL_GATHER, .dtype = F32, .group = g, .site = "plan"});
-    const int64_t bytes = (int64_t)comm_device_bytes(c, most_blocks);
+    const int64_t bytes = (int64_t)comm_device_bytes(c, most_blocks, 8);
     comm_free(c);
     return bytes >> 20;
 }
@@ -479,9 +479,10 @@ static void memory_of_communicators_is_the_measured_one(void **state) {
     for (size_t i = 0; i < sizeof MEASURED / sizeof *MEASURED; i++)
         assert_int_equal(mib_of_gather((int)MEASURED[i][0]) - mib_of_gather(0),
                          MEASURED[i][1] - MEASURED[0][1]);
-    assert_int_equal(mib_of_all_to_all(4, 1, 0), 1206);
-    assert_int_equal(mib_of_all_to_all(2, 7, 0), 402);
-    assert_true(mib_of_all_to_all(2, 8, 0) < 402); /* on another host */
+    assert_int_equal(mib_of_all_to_all(4, 1, 8), 1206);
+    assert_int_equal(mib_of_all_to_all(2, 7, 8), 402);
+    assert_int_equal(mib_of_all_to_all(2, 8, 16), 402);
+    assert_true(mib_of_all_to_all(2, 8, 8) < 402); /* on another host */
 }
 
 /* ---- libraries that cannot be used ---- */

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "comm/comm.h"
+#include "comm/transport.h"
 
 static const char *const NAMES[] = {"OMPI_COMM_WORLD_RANK",
                                     "OMPI_COMM_WORLD_SIZE",
@@ -26,7 +26,10 @@ static const char *const NAMES[] = {"OMPI_COMM_WORLD_RANK",
                                     "SLURM_STEP_NODELIST",
                                     "SLURM_LAUNCH_NODE_IPADDR",
                                     "SLURM_JOB_ID",
-                                    "SLURM_STEP_ID"};
+                                    "SLURM_STEP_ID",
+                                    "SLURM_STEP_TASKS_PER_NODE",
+                                    "OMPI_COMM_WORLD_LOCAL_SIZE",
+                                    "LOCAL_WORLD_SIZE"};
 
 /* Sets these variables only: "NAME=value NAME=value". */
 static void set(const char *variables) {
@@ -123,10 +126,42 @@ static void a_missing_variable_is_named(void **state) {
     }
 }
 
+static void is_one_host(void *arg, Comm *c) {
+    (void)arg;
+    assert_int_equal(comm_ranks_of_host(c), 3);
+}
+
+static void the_ranks_of_a_host_are_known(void **state) {
+    (void)state;
+    static const CommTransport HOST = {0};
+    const Comm processes = {.host = &HOST, .processes_by = "TCP", .world = 32};
+    const struct {
+        const char *variables;
+        int ranks;
+    } cases[] = {
+        {TORCH " LOCAL_WORLD_SIZE=4", 4},
+        {TORCH, 8},
+        {SRUN "a,b SLURM_STEP_TASKS_PER_NODE=16(x2)", 16},
+        {SRUN "a SLURM_STEP_TASKS_PER_NODE=2 LOCAL_WORLD_SIZE=4 " TORCH, 4},
+        {MPIRUN " OMPI_COMM_WORLD_LOCAL_SIZE=72", comm_mpi_built() ? 72 : 8},
+        {"RANK=1 LOCAL_WORLD_SIZE=4", 8},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        set(cases[i].variables);
+        if (comm_ranks_of_host(&processes) != cases[i].ranks)
+            fail_msg("%s: %d", cases[i].variables, comm_ranks_of_host(&processes));
+    }
+    comm_threads(3, NULL, is_one_host, NULL);
+    Comm *imaginary = comm_null(32, 0);
+    assert_int_equal(comm_ranks_of_host(imaginary), 8);
+    comm_free(imaginary);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_launcher_is_understood),
         cmocka_unit_test(a_missing_variable_is_named),
+        cmocka_unit_test(the_ranks_of_a_host_are_known),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
