@@ -1,12 +1,24 @@
 """isotron validate names a slow link, a slow rank, a late rank, and a rate that was higher in the good run."""
 from validating import *
 
+
+def only(suspect, words, *options, **fault):
+    """A planted fault is the only evidence. A busy machine hides a slow link in about one of 100 runs, so there are three."""
+    for last in (False, False, True):
+        try:
+            stages, said = validate(*options, expect=1, **fault)
+            named(stages["speed"], suspect, words, "DEGRADED")
+            assert len(stages["speed"]["evidence"]) == 1, said
+            return
+        except AssertionError:
+            if last:
+                raise
+
+
 ONLY = ["--ranks", 3, "--seconds", 1, "--only"]
-stages, said = validate(*ONLY, "speed", *NCCL, HOST_NCCL_FAULT="link:1:2", expect=1)
-named(stages["speed"], "link 1-2", "it is slow", "DEGRADED")
-assert len(stages["speed"]["evidence"]) == 1, said
-named(validate(*ONLY, "speed", *NCCL, HOST_NCCL_FAULT="rank:2:4", expect=1)[0]["speed"], "rank 2", "all of its links are slow", "DEGRADED")
-named(validate(*ONLY, "speed", program=FAULTY, FAULTY="slow 1 2", expect=1)[0]["speed"], "rank 1", "it arrives late", "DEGRADED")
+only("link 1-2", "it is slow", *ONLY, "speed", *NCCL, HOST_NCCL_FAULT="link:1:2")
+only("rank 2", "all of its links are slow", *ONLY, "speed", *NCCL, HOST_NCCL_FAULT="rank:2:4")
+only("rank 1", "it arrives late", *ONLY, "speed", program=FAULTY, FAULTY="slow 1 2")
 
 # A good run that was a hundred times faster. A CPU may be busy, so this is no verdict.
 report = json.loads((WORK / "v.json").read_text())
@@ -29,8 +41,7 @@ for stage in ("speed", "training"):
     assert f"{stage}: rates, because the ranks of the good run communicated with NCCL, and those of this one through host memory" in said, said
 
 # A very slow rank is named, even if that takes longer than --seconds.
-slow = ["--ranks", 4, "--seconds", 1, "--only", "speed", "compute", "memory", *NCCL]
-named(validate(*slow, HOST_NCCL_FAULT="rank:0:50", expect=1)[0]["speed"], "rank 0", "all of its links are slow", "DEGRADED")
+only("rank 0", "all of its links are slow", "--ranks", 4, "--seconds", 1, "--only", "speed", "compute", "memory", *NCCL, HOST_NCCL_FAULT="rank:0:50")
 
 # The first round, which is not judged, takes all of the time.
 stages, said = validate(*ONLY, "speed", "compute", "memory", "roofs", *NCCL, HOST_NCCL_FAULT="rank:0:400")
@@ -41,9 +52,5 @@ assert any("slow links and ranks, because there are only " in limit for limit in
 TWO = ["--ranks", 2, "--seconds", 1, "--only", "speed"]
 stages, said = validate(*TWO, *NCCL)
 assert "whether link 0-1 is slow in both directions" in said, said
-stages, said = validate(*TWO, *NCCL, HOST_NCCL_FAULT="link:0:1", expect=1)
-named(stages["speed"], "link 0-1", "of the other direction's", "DEGRADED")
-assert len(stages["speed"]["evidence"]) == 1, said
-stages, said = validate(*TWO, program=FAULTY, FAULTY="slow 1 2", expect=1)
-named(stages["speed"], "rank 1", "on the other rank", "DEGRADED")
-assert len(stages["speed"]["evidence"]) == 1, said
+only("link 0-1", "of the other direction's", *TWO, *NCCL, HOST_NCCL_FAULT="link:0:1")
+only("rank 1", "on the other rank", *TWO, program=FAULTY, FAULTY="slow 1 2")
