@@ -1,9 +1,7 @@
 // Collectives between 2 and 4 ranks that are threads: bench_comm [--benchmark_filter=REGEX] [--benchmark_out=FILE.json]
 // GB/s is algbw, as in nccl-tests.
-#include <benchmark/benchmark.h>
-
 #include "bench/comm/rows.h"
-#include "bench/provenance_context.h"
+#include "bench/google_benchmark.h"
 
 static void run(benchmark::State &state, CommRow row) {
     const auto next = [](void *arg) { return static_cast<benchmark::State *>(arg)->KeepRunning(); };
@@ -15,13 +13,9 @@ static void run(benchmark::State &state, CommRow row) {
 int main(int argc, char **argv) {
     CommRow rows[COMM_ROWS];
     const int n = comm_rows(rows);
-    add_provenance();
     for (int i = 0; i < n; i++)
         benchmark::RegisterBenchmark(rows[i].name, run, rows[i])
             ->UseRealTime()
             ->Unit(benchmark::kMicrosecond);
-    benchmark::Initialize(&argc, argv);
-    if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
-    benchmark::RunSpecifiedBenchmarks();
-    benchmark::Shutdown();
+    return run_registered(argc, argv);
 }

@@ -1,11 +1,9 @@
 // Each row of kernels/cases.def against the roof that limits it: bench_ops [--benchmark_filter=REGEX]
 // [--benchmark_out=FILE.json] Operands that a cache holds can beat the roof of a copy through memory.
-#include <benchmark/benchmark.h>
-
 #include <string>
 
 #include "bench/ops/cases.h"
-#include "bench/provenance_context.h"
+#include "bench/google_benchmark.h"
 
 static void run(benchmark::State &state, int number) {
     BenchOp *op = bench_op_open(number);
@@ -19,15 +17,11 @@ static void run(benchmark::State &state, int number) {
 
 int main(int argc, char **argv) {
     const BenchRoofs roofs = bench_roofs();
-    add_provenance();
     benchmark::AddCustomContext("sgemm_gflops", std::to_string(roofs.gflops));
     benchmark::AddCustomContext("copy_gbytes", std::to_string(roofs.gbytes));
     for (int i = 0; i < bench_case_count(); i++)
         benchmark::RegisterBenchmark(bench_case_name(i), run, i)
             ->UseRealTime()
             ->Unit(benchmark::kMicrosecond);
-    benchmark::Initialize(&argc, argv);
-    if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
-    benchmark::RunSpecifiedBenchmarks();
-    benchmark::Shutdown();
+    return run_registered(argc, argv);
 }

@@ -67,6 +67,7 @@ StageVerdict accept_verdict(const Acceptance *);
  * page. */
 void accept_print(const Acceptance *, Str *out);
 void accept_json(const Acceptance *, Str *out);
+enum { ACCEPT_SCHEMA = 1 }; /* of the JSON */
 void accept_junit(const Acceptance *, Str *out);
 void accept_html(const Acceptance *, Str *out);
 /* The line about a stage that has run. */

@@ -60,7 +60,7 @@ static void limit_rates(Outcome *r, const char *stage, const char *first, int n,
 
 /* ---- the last good run ---- */
 
-enum { SCHEMA = 1, WHY = 200, MOST_MIB = 64 };
+enum { WHY = 200, MOST_MIB = 64 };
 static const double MOST_RATE = 1e18; /* sums of rates stay finite */
 
 static bool is_object_of_texts(const json_t *object) {
@@ -115,8 +115,8 @@ static void check_members(const json_t *report, StageVerdict *verdict, char why[
     while (v <= ACCEPT_FAIL && (!said || strcmp(said, STAGE_VERDICTS[v]))) v++;
     if (!report)
         snprintf(why, WHY, "it is not in JSON");
-    else if (json_integer_value(json_object_get(report, "schema")) != SCHEMA)
-        snprintf(why, WHY, "schema is not %d", (int)SCHEMA);
+    else if (json_integer_value(json_object_get(report, "schema")) != ACCEPT_SCHEMA)
+        snprintf(why, WHY, "schema is not %d", (int)ACCEPT_SCHEMA);
     else if (v > ACCEPT_FAIL)
         snprintf(why, WHY, "verdict is not one of %s, %s, %s and %s", STAGE_VERDICTS[0], STAGE_VERDICTS[1],
                  STAGE_VERDICTS[2], STAGE_VERDICTS[3]);
@@ -137,7 +137,7 @@ static Err check_good(const json_t *report, const char *path) {
     if (*why)
         return err_user("'%s' is not a report of validate with schema %d, because %s: give a file that "
                         "'isotron validate --json' wrote",
-                        path, (int)SCHEMA, why);
+                        path, (int)ACCEPT_SCHEMA, why);
     if (verdict >= ACCEPT_DEGRADED)
         return err_user("'%s' has the verdict %s: give the report of a run that passed", path,
                         STAGE_VERDICTS[verdict]);

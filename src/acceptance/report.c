@@ -194,7 +194,7 @@ void accept_json(const Acceptance *a, Str *out) {
     json_t *stages = json_array();
     for (int i = 0; i < STAGES; i++)
         if (a->row[i].a) json_array_append_new(stages, row_json(a, &a->row[i]));
-    json_t *all = json_pack("{s:i, s:o, s:s, s:i, s:s, s:f, s:o}", "schema", 1, "provenance",
+    json_t *all = json_pack("{s:i, s:o, s:s, s:i, s:s, s:f, s:o}", "schema", (int)ACCEPT_SCHEMA, "provenance",
                             provenance_json(), "verdict", STAGE_VERDICTS[accept_verdict(a)], "ranks",
                             a->ranks, "device", DeviceOption_spellings[a->options->config->device], "seconds",
                             a->seconds, "stages", stages);

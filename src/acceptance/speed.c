@@ -139,17 +139,21 @@ static int least_samples(const Speed *s) {
     return (int)interval_least(GATE_ERROR / (s->r->world * (s->r->world - 1)));
 }
 
-/* The limits of a world keep two worlds within the time after which run.c ends a stage. */
+/* Whether this world has taken less time. The limits below keep two worlds within the time after which run.c ends a
+ * stage. */
+static bool is_within(const Speed *s, double seconds) {
+    return stage_has_time(s->r, seconds / s->r->in->seconds);
+}
+
 static bool has_time(const Speed *s) {
     const double budget = s->r->in->seconds, most = s->round < least_samples(s) ? 16 : 4;
-    return stage_has_time(s->r, fmin(most, (budget + 5) / budget));
+    return is_within(s, fmin(most * budget, budget + 5));
 }
 
 /* A very slow link or rank has to be named, so links and ranks are measured for longer than collectives. */
-static bool has_time_to_name(const Speed *s) {
-    const double budget = s->r->in->seconds;
-    return stage_has_time(s->r, (2 * budget + 20) / budget);
-}
+static bool has_time_to_name(const Speed *s) { return is_within(s, 2 * s->r->in->seconds + 20); }
+
+static bool has_time_for_another_world(const Speed *s) { return is_within(s, s->r->in->seconds + 15); }
 
 static void sample_all(Speed *s, bool keep) {
     const int n = s->r->world;
@@ -430,8 +434,7 @@ static Err on_rank(StageRank *r) {
     s.shared = s.gpu ? r->sharing > 1 : r->transport[0] != 'N';
     s.message = s.gpu ? 32 << 20 : 16 << 20, s.most = s.gpu ? 256 << 20 : 4 << 20;
     if (s.gpu && !s.shared && r->transport[0] == 'N') find_roof(&s);
-    const bool again = measure(&s, &p->slow) && p->pass < PASSES - 1 &&
-                       stage_has_time(r, (r->in->seconds + 15) / r->in->seconds);
+    const bool again = measure(&s, &p->slow) && p->pass < PASSES - 1 && has_time_for_another_world(&s);
     if (r->rank == 0 || comm_processes() > 1) p->again = again;
     if (r->out && !again) finish(&s, &p->slow);
     return ERR_OK;

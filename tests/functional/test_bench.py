@@ -242,11 +242,11 @@ for name in NCCL_TESTS:
     program(f"nccl-tests/{name}_perf", waits(WORK / f"nccl-tests/{name}_then"))
 waiting, path = program("waiting", waits(os.path.abspath(PROGRAM))), f"{WORK}/path:{os.environ['PATH']}"
 race(*comm, "--ours", waiting, status=1, path=path)
-turns = json.loads(out.read_text())["turns"]
-assert list(turns) == [f"{side} 64K" for side in ("ours", "all_reduce", "all_gather", "reduce_scatter", "all_to_all")], turns.keys()
+recorded = json.loads(out.read_text())["turns"]
+assert list(recorded) == [f"{side} 64K" for side in ("ours", "all_reduce", "all_gather", "reduce_scatter", "all_to_all")], recorded.keys()
 one = lambda *values: {name: spread(pair) for name, pair in zip(("sm_mhz", "memory_mhz", "watts", "celsius"), values)}
 both = one([1000, 1400], [2000], [300, 500], [40, 60]) | {"gpus": [one([1000], [2000], [300], [40]), one([1400], [2000], [500], [60])]}
-assert all([turn["sensors"] for turn in taken] == [both, both] for taken in turns.values()), turns
+assert all([turn["sensors"] for turn in side] == [both, both] for side in recorded.values()), recorded
 race("step", confs[0], *common[:-4], "--ours", waiting, "--out", out, "--rounds", 1, "--against", "--cpu-threads 1", path=path)
 row, = rows_of(out)
 assert row["ours"][0]["sensors"] == row["peer"][0]["sensors"] == both["gpus"][0] and row["provenance"]["driver"] == "1.2", row

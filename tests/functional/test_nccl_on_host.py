@@ -34,11 +34,17 @@ for name, options in ("layout", layout), ("sharded", sharded), ("alone", alone):
     report = pretrain(data, WORK / f"{name} refused", *options, *library, "--use-nccl-ub", expect=3)
     assert "ncclCommWindowRegister fails on rank" in report and "planted fault in a window" in report, report
 
-os.environ["HOST_NCCL_FAULT"] = "error:3"
-begin = time.monotonic()  # the deadline is the default one, 10 minutes
-report = pretrain(data, WORK / "fault", *layout, *library, expect=3)
+
+def report_of(fault):
+    """With the default deadline, 10 minutes."""
+    os.environ["HOST_NCCL_FAULT"] = fault
+    begin = time.monotonic()
+    report = pretrain(data, WORK / "fault", *layout, *library, expect=3)
+    assert time.monotonic() - begin < 10, "an error of NCCL is reported late"
+    return report
+
+
+report = report_of("error:3")
 assert "planted fault in operation 3" in report, report
-os.environ["HOST_NCCL_FAULT"] = "refuse:5"
-report = pretrain(data, WORK / "fault", *layout, *library, expect=3)
-assert time.monotonic() - begin < 10, "errors of NCCL are reported late"
+report = report_of("refuse:5")
 assert "COMM FAULT nccl" in report and "unhandled system error; planted fault" in report and ", operation 5 of ranks" in report, report

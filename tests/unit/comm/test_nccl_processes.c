@@ -112,7 +112,8 @@ static void over_nccl(void *arg, Comm *c) {
     backend.event_happened = event_happened;
     world_device = device_cpu(1);
     world_device->backend = &backend;
-    const Err e = comm_open_device(c, world_device, &(CommDeviceOptions){.library = "planted"}, text);
+    const CommDeviceOptions options = {"planted", false, 0, false};
+    const Err e = comm_open_device(c, world_device, &options, text);
     CHECK(!e.code, "%s", e.msg);
     program(arg, c);
     comm_close_device(c);
