@@ -271,7 +271,7 @@ for kind, option, value, status, why in (
         ("step", "--out", WORK, 2, "cannot be written"), ("attention", "--out", WORK / "missing/x.json", 2, "cannot be written"),
         ("attention", "--ours-options", '"a', 2, "invalid words value"), ("attention", "--rounds", 0, 2, "at least 1"), ("attention", "--seconds", "nan", 2, "above 0"),
         ("comm", "--nccl-tests", WORK / "missing", 2, "no program all_reduce_perf in"), ("comm", "--sizes", "", 2, "not a list of sizes"),
-        ("comm", "--sizes", "64K,4Q", 2, "not a list of sizes"), ("program", "--cpus", "x", 1, "ended with 1"), ("program", "--peer-pattern", "(", 2, "no regular expression"), ("program", "--peer-pattern", "ms", 2, "0 groups"),
+        ("comm", "--sizes", "64K,4Q", 2, "not a list of sizes"), ("program", "--cpus", "x", 1, "ended with 1"), ("program", "--peer-pattern", "(", 2, "not a regular expression"), ("program", "--peer-pattern", "ms", 2, "0 groups"),
         ("program", "--peer-pattern", "(it)", 1, "no number"), ("program", "--peer-dir", WORK / "missing", 1, "missing: No such file"),
         ("program", "--ours", WORK / "missing", 1, "ended with 127"), ("program", "--ours", "true", 1, "no results"), ("program", "--peer", "true", 1, "printed 0 step times")):
     done = race(*{"program": words, "comm": [*comm, "--ours", PROGRAM]}.get(kind, [kind, "--ours", PROGRAM]), option, value, status=status)
