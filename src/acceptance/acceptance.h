@@ -1,13 +1,13 @@
 /* Accepts a machine, a driver or an NCCL library. Stages (stages.def) run one after the other; each has a
  * verdict, evidence, and a suspect for each fault. Stages share one separate process, so that a crash or a
  * hang of a library ends only the current stage. After a stage that has failed, the next one gets a new
- * process. Stages that start processes (parity: except on GPUs), those on one of two NCCL libraries, and
- * variants of NCCL always get a new process. If a launcher has started several processes, all stages run in
+ * process. These always get a new process: stages that start processes (parity only without GPUs), stages that
+ * compare two NCCL libraries, and variants of NCCL. If a launcher has started several processes, all stages run in
  * these processes.
  *
- *   PASS          everything that was tested is right
- *   INCONCLUSIVE  nothing could be tested, or it varies too much for a verdict
- *   DEGRADED      right, but slower than it should be, or changed since the last good run
+ *   PASS          everything that was tested is correct
+ *   INCONCLUSIVE  nothing could be tested, or the results vary too much for a verdict
+ *   DEGRADED      correct, but slower than it should be, or changed since the last good run
  *   FAIL          wrong
  *
  * The overall verdict is the worst verdict of all stages. INCONCLUSIVE counts only if no stage passed. The
@@ -31,12 +31,12 @@ typedef struct AcceptOptions {
     TextList only;        /* names of stages; none: all */
     double seconds;       /* for all stages */
     const char *nccl_b;   /* another NCCL library to compare with config->nccl_library; NULL: none */
-    const char *good;     /* file that --json wrote; NULL: none */
+    const char *good;     /* report of the last good run, as written by --json; NULL: none */
     const char *golden;   /* folder of golden cases */
     double memory_share;  /* of the free memory of a device */
-    double allow;         /* 0.05: 5 % less speed is not degraded */
+    double allow;         /* 0.05: a rate that is up to 5 % lower is not degraded */
     bool allow_changes;   /* versions may differ from those of the good run */
-    int argc;             /* the words of the command, for the command that repeats a stage */
+    int argc;             /* the command line, from which the command that repeats a stage is made */
     char **argv;
 } AcceptOptions;
 
@@ -57,7 +57,7 @@ typedef struct Acceptance {
     double seconds;
 } Acceptance;
 
-/* Returns an error if an option or a file is wrong, or if the first stage could not run. Everything else is
+/* Returns an error if an option or a file is invalid, or if the first stage could not run. Everything else is
  * evidence. Call accept_free also after an error. */
 Err accept_run(const AcceptOptions *, Acceptance *);
 void accept_free(Acceptance *);

@@ -220,7 +220,7 @@ static bool check_size(Check *c, const Split *s, int64_t count, bool always) {
     return true;
 }
 
-/* One size in all splits: less than this would certify nothing. */
+/* One size in all splits, which is the minimum that certifies anything. */
 static void check_first(Check *c) {
     for (int s = 0; s < c->n_splits; s++) check_size(c, &c->split[s], FIRST_COUNT, true);
 }
@@ -302,7 +302,7 @@ static Err on_rank(StageRank *r) {
         outcome_sum_up(r->out, "%s: %s in %s of %s", r->transport, amount(c.calls, "call").s,
                        amount(c.n_splits, "split").s, amount(r->world, "rank").s);
         if (left_out >= 0)
-            outcome_limit(r->out, "collectives: sizes from %s, except %d, for lack of time",
+            outcome_limit(r->out, "collectives: sizes from %s, except %d, for which there was no time",
                           amount(left_out, "element").s, (int)FIRST_COUNT);
         if (stage_on_gpu(r->in) && strncmp(r->transport, "NCCL", 4))
             outcome_limit(r->out, "collectives: NCCL, because the ranks communicate %s", r->transport);

@@ -86,7 +86,7 @@ static void check_metrics(const json_t *metrics, size_t stage, char why[WHY]) {
     for (size_t i = 0; i < json_array_size(metrics) && !*why; i++) {
         const json_t *m = json_array_get(metrics, i);
         if (!json_is_string(json_object_get(m, "name")))
-            snprintf(why, WHY, "stages[%zu].metrics[%zu].name is not a text", stage, i);
+            snprintf(why, WHY, "stages[%zu].metrics[%zu].name is not a string", stage, i);
         else if (!is_array_of_rates(json_object_get(m, "samples")))
             snprintf(why, WHY,
                      "stages[%zu].metrics[%zu].samples is not an array of positive numbers up to %g", stage,
@@ -99,11 +99,11 @@ static void check_stage(const json_t *stages, size_t i, char why[WHY]) {
                  *fingerprint = json_object_get(stage, "fingerprint"),
                  *summary = json_object_get(stage, "summary");
     if (!json_is_string(json_object_get(stage, "name")))
-        snprintf(why, WHY, "stages[%zu].name is not a text", i);
+        snprintf(why, WHY, "stages[%zu].name is not a string", i);
     else if (summary && !json_is_string(summary))
-        snprintf(why, WHY, "stages[%zu].summary is not a text", i);
+        snprintf(why, WHY, "stages[%zu].summary is not a string", i);
     else if (fingerprint && !is_object_of_texts(fingerprint))
-        snprintf(why, WHY, "stages[%zu].fingerprint is not an object of texts", i);
+        snprintf(why, WHY, "stages[%zu].fingerprint is not an object of strings", i);
     else if (metrics)
         check_metrics(metrics, i, why);
 }
@@ -123,7 +123,7 @@ static void check_members(const json_t *report, StageVerdict *verdict, char why[
     else if (json_integer_value(json_object_get(report, "ranks")) < 1)
         snprintf(why, WHY, "ranks is not a positive whole number");
     else if (device && !json_is_string(device))
-        snprintf(why, WHY, "device is not a text");
+        snprintf(why, WHY, "device is not a string");
     else if (!json_is_array(stages))
         snprintf(why, WHY, "stages is not an array");
     for (size_t i = 0; i < json_array_size(stages) && !*why; i++) check_stage(stages, i, why);
@@ -149,9 +149,10 @@ static Err read_report(const char *path, Str *text) {
     if (size < 0 && file_exists(path))
         return err_user("'%s' is not a regular file: give a file that 'isotron validate --json' wrote", path);
     if (size > (int64_t)MOST_MIB << 20)
-        return err_user("'%s' is larger than %d MiB, and a report is not: give a file that 'isotron validate "
-                        "--json' wrote",
-                        path, (int)MOST_MIB);
+        return err_user(
+            "'%s' is larger than %d MiB, which is too large for a report: give a file that 'isotron validate "
+            "--json' wrote",
+            path, (int)MOST_MIB);
     return file_read(path, text);
 }
 
@@ -204,7 +205,7 @@ static Rates compare_speed(const Acceptance *a, Outcome *r, const json_t *good) 
 /* How the ranks of a stage communicate; NULL: its summary does not contain it. */
 static const char *transport_in(const char *summary) {
     static const char HOST[] = "through host memory";
-    if (strstr(summary, HOST)) return HOST; /* what follows may say why it is not NCCL */
+    if (strstr(summary, HOST)) return HOST; /* the rest may be the reason why it is not NCCL */
     return strstr(summary, "NCCL ") ? "with NCCL" : NULL;
 }
 
@@ -230,7 +231,7 @@ static bool may_compare_rates(const Acceptance *a, const Outcome *r, const json_
 static void changed(const Acceptance *a, Outcome *r, const char *name, const char *now, const char *was) {
     const bool allowed = a->options->allow_changes;
     outcome_add(r, allowed ? ACCEPT_PASS : ACCEPT_DEGRADED, name,
-                "it is '%.150s', and was '%.150s' in the last good run", now, was);
+                "it is '%.150s', but was '%.150s' in the last good run", now, was);
 }
 
 static bool has_fingerprint(const Outcome *r) {

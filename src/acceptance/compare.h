@@ -5,7 +5,7 @@
 
 #include "acceptance/acceptance.h"
 
-/* Reads a report that --json wrote, of a run that passed. The file may hold anything. */
+/* Reads the report (--json) of a run that passed. Its content is untrusted. */
 Err compare_open_good(const char *path, struct json_t **out);
 /* No-op without a good run. Rates that cannot be compared are added to the limits (outcome_limit). */
 void compare_with_good(const Acceptance *, AcceptRow *);

@@ -35,7 +35,7 @@ static Isolation *isolation_of(void (*fn)(void *arg), void *const *args, int n) 
     x->n = n, x->work = mem_zero((size_t)n, sizeof *x->work), x->job = mem_zero((size_t)n, sizeof *x->job);
     for (int i = 0; i < n; i++) {
         x->work[i] = (Work){fn, args[i], memfd_create("stderr", 0)};
-        CHECK(x->work[i].said >= 0, "no memory for what a stage says");
+        CHECK(x->work[i].said >= 0, "cannot create the file for the output of a stage");
         x->job[i] = (Job){.run = run, .arg = &x->work[i]};
     }
     x->pool = job_pool_new(x->job, n, n);
@@ -45,12 +45,13 @@ static Isolation *isolation_of(void (*fn)(void *arg), void *const *args, int n) 
 static void start_again(Isolation *x) {
     for (int i = 0; i < x->n; i++) {
         const int said = x->work[i].said;
-        CHECK(!ftruncate(said, 0) && lseek(said, 0, SEEK_SET) == 0, "cannot reset what a stage says");
+        CHECK(!ftruncate(said, 0) && lseek(said, 0, SEEK_SET) == 0,
+              "cannot reset the file for the output of a stage");
         x->job[i].end = JOB_WAITING;
     }
 }
 
-/* Where its fault begins. A library may have said any amount before it. */
+/* The beginning of its fault report. A library may have printed any amount before it. */
 static const char *fault_in(const char *text, size_t n) {
     static const char OF_RANKS[] = "COMM FAULT ", CHECKED[] = "\nFAULT ";
     const char *at = memmem(text, n, OF_RANKS, sizeof OF_RANKS - 1);
@@ -111,7 +112,7 @@ void isolated_free(void *p, size_t bytes) {
     if (p) munmap(p, bytes);
 }
 
-/* The rank of "rank 3 has returned"; -1: the line has no such words. */
+/* The rank in "rank 3 has returned"; -1: the line does not contain the words. */
 static int rank_before(const char *line, const char *words) {
     const char *at = strstr(line, words);
     int rank = -1;

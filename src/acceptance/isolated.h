@@ -9,7 +9,7 @@
 typedef struct Isolated {
     JobEnd end;
     double seconds;
-    Str said; /* the first 64 KiB of its stderr, from the report of a fault on if it has one; the caller frees it */
+    Str said; /* up to 64 KiB of its stderr, starting at its fault report if it has one; the caller frees it */
 } Isolated;
 
 /* Runs fn(arg) in a process that is kept for the next isolation_run, unless it has ended. `arg` must be in

@@ -15,7 +15,7 @@ typedef struct LinksRoof {
     double rate;     /* GB/s in each direction, the highest of all ranks; 0: not known */
     int weakest;     /* the rank with the lowest rate; -1: all have the same rate */
     char of[80];     /* "18 NVLinks of 25 GB/s" */
-    const char *why; /* the rate is not known; NULL: it is known */
+    const char *why; /* the reason why the rate is not known; NULL: it is known */
 } LinksRoof;
 
 /* facts [n]: one for each rank. all_linked: the result of nvml_all_linked. devices: the number of GPUs that

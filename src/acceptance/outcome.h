@@ -34,7 +34,7 @@ typedef struct Metric {
     double sample[OUTCOME_SAMPLES];
 } Metric;
 
-/* A fact about the machine. `lasting` ones are the fingerprint: they are equal in each run on one machine. */
+/* A fact about the machine. Lasting facts are the fingerprint: they are equal in all runs on one machine. */
 typedef struct Fact {
     char name[64], value[200];
     bool lasting;
@@ -47,8 +47,8 @@ typedef struct OrderHash {
 } OrderHash;
 
 typedef struct Outcome {
-    bool done; /* the stage ended; else `doing` is where it was */
-    Err error; /* why it could not run */
+    bool done; /* the stage has ended; otherwise `doing` is what it was doing */
+    Err error; /* the reason why it could not run */
     double seconds;
     char doing[160], summary[240];
     int n_evidence, n_metrics, n_limits, n_facts, n_hashes, n_lost; /* n_lost: evidence that did not fit */
@@ -73,7 +73,7 @@ void outcome_sum_up(Outcome *, const char *fmt, ...) PRINTS(2);
 void outcome_hash(Outcome *, uint64_t hash, const char *name);
 #undef PRINTS
 bool outcome_has_limit(const Outcome *, const char *limit);
-/* A sample of the metric with this name, which is added if it is new. More than OUTCOME_SAMPLES are
+/* Adds a sample to the metric with this name, and the metric if it is new. More than OUTCOME_SAMPLES are
  * dropped. */
 void outcome_sample(Outcome *, const char *unit, double sample, const char *name);
 const Metric *outcome_metric(const Outcome *, const char *name); /* NULL: none */

@@ -55,8 +55,8 @@ static void load(void *arg) {
     l->done = true;
 }
 
-/* In a separate process: a file that is not NCCL may do anything when it is loaded. `version` is empty after an
- * error. */
+/* Runs in a separate process, because a file that is not NCCL may do anything when it is loaded. `version` is empty
+ * after an error. */
 static Err load_alone(const char *file, char version[VERSION]) {
     enum { LIMIT_S = 60 };
     Loading *l = isolated_memory(sizeof *l);
@@ -101,7 +101,7 @@ static void take_turn(void *arg) {
     t->in.out->done = true;
 }
 
-/* As the stages name it: "NCCL 2.28.9 with NCCL_ALGO=Ring NCCL_PROTO=LL". */
+/* The name that the stages use: "NCCL 2.28.9 with NCCL_ALGO=Ring NCCL_PROTO=LL". */
 static void name_library(const StageInput *in, char *out, size_t n) {
     char version[VERSION];
     load_alone(in->config.nccl_library, version);
@@ -109,14 +109,14 @@ static void name_library(const StageInput *in, char *out, size_t n) {
              in->variant ? in->variant : "");
 }
 
-/* The process of the stage has ended by a fault, or had to be killed. */
+/* The process of the stage has ended with a fault, or had to be killed. */
 static void note_crash(const Turn *t, const Isolated *i, double limit) {
     Outcome *out = t->in.out;
     const Blame b = isolated_blame(i);
     char suspect[96] = "not known";
     out->seconds += i->seconds;
     if (t->in.variant && strstr(i->said.s ? i->said.s : "", "invalid usage")) {
-        outcome_limit(out, "collectives: %s, which NCCL refuses here", t->in.variant);
+        outcome_limit(out, "collectives: %s, which NCCL rejects here", t->in.variant);
         return;
     }
     if (b.of_library || t->in.variant) name_library(&t->in, suspect, sizeof suspect);
@@ -143,8 +143,8 @@ static Isolated run_kept(Runner *x, double limit) {
     return isolation_run(x->kept, limit);
 }
 
-/* The seconds after which a stage is killed. Drills of `hang` have separate limits. The stage judges them, so it has
- * to outlast them. */
+/* The seconds after which a stage is killed. Drills of `hang` have separate limits. The stage judges them, so its own
+ * limit must be longer. */
 static double limit_of(const Turn *t) {
     const StageInput *in = &t->in;
     const double most = t->stage == STAGE_hang ? hang_most_seconds(in->exclusive)
@@ -152,8 +152,8 @@ static double limit_of(const Turn *t) {
     return most + SLACK_S;
 }
 
-/* Opening GPUs and NCCL takes seconds, so stages share a process. Another environment, another library, and a stage
- * that forks need a new one. */
+/* Opening GPUs and NCCL takes seconds, so stages share a process. A new environment, a new library, or a stage
+ * that forks needs a new process. */
 static void run_turn(Runner *x, bool in_new) {
     Turn *t = x->turn;
     const double limit = limit_of(t);
@@ -200,7 +200,7 @@ static void set_or_clear(const char *name, const char *value) {
         unsetenv(name);
 }
 
-/* A stage that cannot run is a fault, because an earlier one has opened the devices and the libraries. */
+/* A stage that cannot run has failed, because an earlier stage could open the devices and the libraries. */
 static void note_error(const Turn *t) {
     Outcome *out = t->in.out;
     if (t->in.variant)
@@ -218,7 +218,7 @@ static bool compares_libraries(const AcceptOptions *o, int stage) {
     return o->nccl_b && ROWS[stage].on_library;
 }
 
-/* One turn, whose result is added to the row's. `v` NULL: the environment as it is. Returns whether it ended. */
+/* Runs one turn, and adds its result to the row. `v` NULL: the environment is not changed. Returns whether it ended. */
 static bool add_turn(Runner *x, int stage, const char *library, double seconds, const Variant *v,
                      Outcome *to) {
     Turn *t = next_turn(x, stage, library, seconds);
@@ -252,7 +252,8 @@ static void sweep_variants(Runner *x, int stage, const char *library, double sec
     }
     if (i < N)
         outcome_limit(to,
-                      "collectives: %d of NCCL's %d combinations of algorithm and protocol, for lack of time",
+                      "collectives: %d of NCCL's %d combinations of algorithm and protocol, for which there "
+                      "was no time",
                       N - i, (int)N);
 }
 
@@ -270,7 +271,7 @@ static double variants_seconds(const AcceptOptions *o, int stage, double seconds
 
 static int turns_of(const AcceptOptions *o, int stage) { return compares_libraries(o, stage) ? 4 : 1; }
 
-/* After a turn that did not end, a further one on the same library would only take its time limit again. */
+/* If a turn did not end, further turns on the same library are left out: they would only reach the time limit again. */
 static void run_stage(Runner *x, AcceptRow *row, int stage, double all_seconds) {
     const AcceptOptions *o = x->options;
     static const char ORDER[] = "abba";
@@ -299,7 +300,7 @@ static Err check_names(const AcceptOptions *o) {
 static const char *obstacle(const AcceptOptions *o, const AcceptRow *row) {
     if (config_ranks(o->config) < row->least_ranks) return "it needs 2 ranks, and there is 1";
     if (comm_processes() > 1 && row->starts_processes)
-        return "it starts its own worlds: run it without a launcher, with --ranks";
+        return "it starts processes itself: run it without a launcher, with --ranks";
     return NULL;
 }
 
@@ -340,7 +341,7 @@ static Err run_row(Runner *x, Acceptance *a, int stage) {
         row->a->done = true;
     } else {
         run_stage(x, row, stage, budget(o, a, stage, a->seconds));
-        if (row->a->error.code && !any_ran(a)) return row->a->error; /* of the options, probably */
+        if (row->a->error.code && !any_ran(a)) return row->a->error; /* probably an error in the options */
         compare_with_good(a, row);
         if (row->b) compare_libraries(a, row);
     }

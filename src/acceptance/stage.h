@@ -16,7 +16,7 @@ typedef struct StageInput {
     void *state;         /* owned by the stage, shared by all its worlds in this process */
 } StageInput;
 
-/* The stages of stages.def. Each function writes its result to `out`. An error that it returns is about the
+/* The stages of stages.def. Each function writes its result to `out`. It returns only errors in the
  * options. */
 #define STAGE(name, share, least, ranks, on_library, starts_processes, what)                                 \
     Err stage_##name(const StageInput *);

@@ -29,12 +29,14 @@ typedef struct GateWords {
 
 static const Arg GATE_ROWS[] = {
     ROW(GateWords, against, "against", ARG_TEXT, "none",
-        "Another isotron program, as an earlier release: both run alternately, and the ratio of their times "
+        "Another isotron program, such as an earlier release: both run alternately, and the ratio of their "
+        "times "
         "is judged."),
     ROW(GateWords, baseline, "baseline", ARG_TEXT, "none",
-        "File of an earlier --json on this machine, which the times are compared with."),
+        "File that an earlier --json wrote on this machine, to compare the times with."),
     ROW(GateWords, pairs, "pairs", ARG_I64, "12", "Runs of each program with --against, at least 6."),
-    ROW(GateWords, allow, "allow", ARG_TEXT, "3%", "How much more time than the other is no regression."),
+    ROW(GateWords, allow, "allow", ARG_TEXT, "3%",
+        "Additional time, compared with the other measurement, that is not a regression."),
     ROW(GateWords, junit, "junit", ARG_TEXT, "none", "File that gets the verdicts as JUnit XML."),
 };
 enum { GATE_OPTIONS = sizeof GATE_ROWS / sizeof *GATE_ROWS, MOST_PAIRS = 10000 };
@@ -59,7 +61,7 @@ static void check_gate(GateArgs *g, Args *args) {
         if (g->given[i]) args_problem(args, "--%s needs --against or --baseline", GATE_ROWS[i].names);
     if (w->baseline && w->against) args_problem(args, "--against and --baseline: choose one");
     if (!gate_parse_percentage(w->allow, &g->options.allow))
-        args_problem(args, "--allow expects a percentage, as 3%%, not '%s'", w->allow);
+        args_problem(args, "--allow expects a percentage, such as 3%%, not '%s'", w->allow);
     const int64_t least = interval_least(GATE_ERROR);
     if (w->pairs < least || w->pairs > MOST_PAIRS)
         args_problem(args, "--pairs: from %lld to %d", (long long)least, (int)MOST_PAIRS);
@@ -77,7 +79,7 @@ static Err write_file(const char *path, const char *text, size_t n) {
     return e;
 }
 
-/* For benches in which 0 has a meaning. */
+/* For benches that accept 0. */
 static void check_seconds(Args *args, double seconds) {
     if (!(seconds >= 0 && seconds <= COMMAND_MOST_S))
         args_problem(args, "--seconds: from 0 to %d", (int)COMMAND_MOST_S);
@@ -108,12 +110,12 @@ typedef struct Bench {
     const char *name, *json;
     int argc;
     char **argv;
-    const char *more; /* an argument for runs of which only the times count; NULL: none */
+    const char *more; /* an additional option for runs whose times alone are used; NULL: none */
     Err (*measure)(void *arg, const BenchGuard *guard, json_t **result);
     void *arg;
 } Bench;
 
-/* Reads the baseline, which only rank 0 needs to have. */
+/* Reads the baseline; only rank 0 needs the file. */
 static Err check_facts(void *gate, const json_t *facts) {
     Gate *g = gate;
     ERR_RETURN(gate_open_baseline(g));
@@ -157,14 +159,15 @@ static int run_bench(const Bench *b, const GateOptions *o) {
 
 static const Arg TRAIN_ROWS[] = {
     ROW(BenchTrain, steps, "steps", ARG_I64, "20", "Steps to measure."),
-    ROW(BenchTrain, warmup, "warmup", ARG_I64, "3", "Steps before that: first touch of memory, CUDA graphs."),
+    ROW(BenchTrain, warmup, "warmup", ARG_I64, "3",
+        "Steps before that, which touch all memory and capture CUDA graphs."),
     ROW(BenchTrain, seconds, "seconds", ARG_F64, "0",
         "On a GPU, stop measuring after this time, but not before 3 steps; 0 = no limit."),
     ROW(BenchTrain, profiled, "profiled", ARG_I64, "5", "Further steps on a GPU in which every op is timed."),
     ROW(BenchTrain, alone, "no-alone", ARG_OFF, "on",
-        "Do not measure GEMMs alone, nor the roofs. Several ranks on a CPU never do."),
+        "Do not measure GEMMs alone, or the roofs. They are never measured with several ranks on a CPU."),
     ROW(BenchTrain, peak_tflops, "peak-tflops", ARG_F64, "none",
-        "Peak TFLOP/s for MFU; none = that of a known device, else no MFU."),
+        "Peak TFLOP/s for MFU; none = the peak of the device, if it is known, otherwise no MFU."),
     ROW(BenchTrain, json, "json", ARG_TEXT, "none", "File that gets the results."),
 };
 
@@ -264,7 +267,7 @@ static const Arg SCALING_ROWS[] = {
         "tensor, pipeline and "
         "context parallel sizes. The number then doubles up to --ranks."),
     ROW(ScalingWords, bench.rounds, "rounds", ARG_I64, "7",
-        "Runs of each number of ranks. An interval needs 6 with two numbers, 7 with three."),
+        "Runs of each number of ranks. An interval needs 6 rounds for two numbers of ranks, 7 for three."),
 };
 
 static void set_axis(Config *c, int axis, int64_t size) {
@@ -304,7 +307,7 @@ static void choose_points(const Config *c, ScalingWords *w, Args *args) {
     }
 }
 
-/* The options of each run keep the rules. After a run with problems the next one is not checked, because its batch may
+/* Checks the rules for the options of each run. After a run with problems the next one is not checked, because its batch may
  * exceed the range of an integer. An option has no effect if it has none in the largest run. */
 static void check_points(const Config *c, ScalingWords *w, Args *args) {
     const BenchScaling *o = &w->bench;
@@ -322,7 +325,7 @@ static void check_points(const Config *c, ScalingWords *w, Args *args) {
     }
 }
 
-/* Each run could start: nothing is measured before all of them can. */
+/* Checks that each run can start, before anything is measured. */
 static Err check_runs(Setup *s, const ScalingWords *w) {
     const Config *c = &w->point[0];
     if (c->nccl_library) ERR_RETURN(comm_check_library(c->nccl_library, c->device == ON_CUDA));
@@ -398,13 +401,13 @@ static const Arg OPS_ROWS[] = {
      .offset = offsetof(OpsOptions, device),
      .fallback = "cpu",
      .choices = DEVICES,
-     .help = "Where the ops run: operands are larger for cuda."},
+     .help = "Where the ops run; cuda has larger operands."},
     ROW(OpsOptions, ops.filter, "filter", ARG_TEXT, "none", "Only names that match this regular expression."),
     ROW(OpsOptions, ops.types, "dtype", ARG_TEXTS, "none", "fp64, fp32, bf16, fp16; none = all."),
     ROW(OpsOptions, ops.seconds, "seconds", ARG_F64, "0.07",
         "Time to measure each op, at least 3 rounds; 0 = 21 rounds of at least 5 ms."),
     ROW(OpsOptions, ops.deterministic, "no-deterministic-mode", ARG_OFF, "on",
-        "Sums may be taken in any order, as in pretrain."),
+        "Allow sums in any order, as in pretrain."),
     {.names = "gemm-tuning",
      .type = ARG_ENUM,
      .offset = offsetof(OpsOptions, tuning),
@@ -465,11 +468,10 @@ static const Arg COMM_ROWS[] = {
     ROW(CommWords, least, "min-bytes", ARG_TEXT, "1K",
         "Smallest size, with a suffix K, M or G (powers of 1024)."),
     ROW(CommWords, most, "max-bytes", ARG_TEXT, "64M", "Largest size."),
-    ROW(CommWords, bench.factor, "step-factor", ARG_I64, "4", "Ratio of one size to the size before."),
+    ROW(CommWords, bench.factor, "step-factor", ARG_I64, "4", "Ratio of one size to the previous size."),
     ROW(CommWords, bench.group, "group-size", ARG_I64, "0",
         "Split the ranks into groups of this many, which communicate at the same time; 0 = one group."),
-    ROW(CommWords, bench.seconds, "seconds", ARG_F64, "0.1",
-        "Time to measure each number, at least 3 rounds."),
+    ROW(CommWords, bench.seconds, "seconds", ARG_F64, "0.1", "Time for each measurement, at least 3 rounds."),
     ROW(CommWords, bench.json, "json", ARG_TEXT, "none", "File that gets the results."),
 };
 

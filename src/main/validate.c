@@ -19,23 +19,24 @@ typedef struct Options {
     { .names = name, .type = kind, .offset = offsetof(Options, field), .fallback = otherwise, .help = text }
 static const Arg ROWS[] = {
     ROW(accept.only, "only", ARG_TEXTS, "none", "Stages to run; none = all."),
-    ROW(quick, "quick", ARG_FLAG, "off", "Take 60 s instead of 10 minutes."),
-    ROW(accept.seconds, "seconds", ARG_F64, "none", "Take this time instead, at least 1 s."),
+    ROW(quick, "quick", ARG_FLAG, "off", "Run for 60 s instead of 10 minutes."),
+    ROW(accept.seconds, "seconds", ARG_F64, "none", "Run for this many seconds instead, at least 1."),
     ROW(nccl_a, "nccl-a", ARG_TEXT, "none", "The same as --nccl-library, for use with --nccl-b."),
     ROW(accept.nccl_b, "nccl-b", ARG_TEXT, "none",
         "Another NCCL library: stages that depend on the library run for both alternately."),
-    ROW(accept.good, "good", ARG_TEXT, "none", "File of an earlier --json, of a good run, to compare with."),
+    ROW(accept.good, "good", ARG_TEXT, "none",
+        "File that --json of an earlier good run wrote, to compare with."),
     ROW(accept.golden, "golden", ARG_TEXT, "none",
         "Folder of golden cases for the stage parity; none = golden."),
     ROW(memory, "memory-share", ARG_TEXT, "80%",
-        "Largest share of each device's free memory to test; less if time is short."),
+        "Largest share of each device's free memory to test. Less is tested if time is short."),
     ROW(allow, "allow", ARG_TEXT, "5%",
-        "Accepted loss of speed, compared with the good run, or of library B compared with A."),
+        "Accepted loss of speed compared with the good run, or of library B compared with A."),
     ROW(accept.allow_changes, "allow-changes", ARG_FLAG, "off",
         "Versions, devices and the environment may differ from those of the good run."),
     ROW(json, "json", ARG_TEXT, "none", "File that gets the report as JSON."),
     ROW(junit, "junit", ARG_TEXT, "none", "File that gets the report as JUnit XML."),
-    ROW(html, "html", ARG_TEXT, "none", "File that gets the report as a page."),
+    ROW(html, "html", ARG_TEXT, "none", "File that gets the report as an HTML page."),
 };
 
 enum { FULL_S = 600, QUICK_S = 60 };
@@ -53,7 +54,7 @@ static void refuse_same_files(Args *args, const Options *o) {
 static void refuse_repeated_only(Args *args, int argc, char **argv) {
     int n = 0;
     for (int i = 0; i < argc; i++) n += !strcmp(argv[i], "--only") || !strncmp(argv[i], "--only=", 7);
-    if (n > 1) args_problem(args, "--only is given %d times: name all stages after one", n);
+    if (n > 1) args_problem(args, "--only is given %d times: list all stages after one --only", n);
 }
 
 static Err read_options(Config *c, Options *o, Args *args, int argc, char **argv) {
@@ -69,14 +70,14 @@ static Err read_options(Config *c, Options *o, Args *args, int argc, char **argv
         args_problem(args, "--seconds: from 1 to %d", (int)COMMAND_MOST_S);
     if (!f64_is_set(a->seconds)) a->seconds = o->quick ? QUICK_S : FULL_S;
     if (!gate_parse_percentage(o->allow, &a->allow) || a->allow >= 1)
-        args_problem(args, "--allow expects a percentage below 100%%, as 5%%, not '%s'", o->allow);
+        args_problem(args, "--allow expects a percentage below 100%%, such as 5%%, not '%s'", o->allow);
     if (!gate_parse_percentage(o->memory, &a->memory_share) || a->memory_share < 0.01 ||
         a->memory_share > 0.95)
         args_problem(args, "--memory-share expects a percentage from 1%% to 95%%, not '%s'", o->memory);
     if (a->allow_changes && !a->good) args_problem(args, "--allow-changes needs --good");
     if (o->nccl_a && c->nccl_library) args_problem(args, "--nccl-a and --nccl-library: choose one");
     if (a->nccl_b && !o->nccl_a && !c->nccl_library && c->device == ON_CPU)
-        args_problem(args, "--nccl-b needs --nccl-a or --nccl-library without --device cuda");
+        args_problem(args, "without --device cuda, --nccl-b needs --nccl-a or --nccl-library");
     if (a->golden && !file_is_dir(a->golden)) args_problem(args, "--golden: '%s' is not a folder", a->golden);
     if (!a->golden) a->golden = "golden";
     refuse_repeated_only(args, argc, argv);

@@ -110,14 +110,15 @@ static void a_stage_has_texts_and_rates(void **unused) {
     (void)unused;
     json_t *good;
     static const char *const BAD[][2] = {
-        {"1", "stages[1].name is not a text"},
-        {"{\"name\": 1}", "stages[1].name is not a text"},
-        {"{\"name\": \"x\", \"summary\": []}", "stages[1].summary is not a text"},
-        {"{\"name\": \"x\", \"fingerprint\": [1, 2]}", "stages[1].fingerprint is not an object of texts"},
-        {"{\"name\": \"x\", \"fingerprint\": \"a\"}", "stages[1].fingerprint is not an object of texts"},
-        {"{\"name\": \"x\", \"fingerprint\": {\"a\": 1}}", "stages[1].fingerprint is not an object of texts"},
+        {"1", "stages[1].name is not a string"},
+        {"{\"name\": 1}", "stages[1].name is not a string"},
+        {"{\"name\": \"x\", \"summary\": []}", "stages[1].summary is not a string"},
+        {"{\"name\": \"x\", \"fingerprint\": [1, 2]}", "stages[1].fingerprint is not an object of strings"},
+        {"{\"name\": \"x\", \"fingerprint\": \"a\"}", "stages[1].fingerprint is not an object of strings"},
+        {"{\"name\": \"x\", \"fingerprint\": {\"a\": 1}}",
+         "stages[1].fingerprint is not an object of strings"},
         {"{\"name\": \"x\", \"metrics\": 5}", "stages[1].metrics is not an array"},
-        {"{\"name\": \"x\", \"metrics\": [5]}", "stages[1].metrics[0].name is not a text"},
+        {"{\"name\": \"x\", \"metrics\": [5]}", "stages[1].metrics[0].name is not a string"},
         {"{\"name\": \"x\", \"metrics\": [{\"name\": \"y\"}]}",
          "stages[1].metrics[0].samples is not an array"},
         {"{\"name\": \"x\", \"metrics\": [{\"name\": \"y\", \"samples\": \"q\"}]}",
