@@ -2,7 +2,7 @@
  * buffers selects one:
  *
  *   host     the ranks of a world are threads of this process, or processes that MPI or TCP connects. In
- *            comm_null they are imaginary: nothing arrives, as a dry run needs
+ *            comm_null they do not exist: nothing arrives, as in a dry run
  *   device   for memory of a discrete device: NCCL, or staging through host memory and the host transport
  *
  * Order of sums: a host transport, and so staging, adds in the order of the group's members, element by
@@ -19,8 +19,8 @@
  *
  * An operation is a fault if a member does not start it within the deadline, or starts it with another kind,
  * count, dtype or site. If ranks are processes, it is also a fault if one of them ends early or does not run. The
- * fault names the group, the sequence number, the ranks and what each of them did,
- * prints this rank's recorder, and ends the whole world (exit status 3, ERR_INFRA). */
+ * fault report names the group, the sequence number, the ranks and what each of them
+ * did, and prints this rank's recorder. The whole world then ends (exit status 3, ERR_INFRA). */
 #ifndef ISOTRON_COMM_COMM_H
 #define ISOTRON_COMM_COMM_H
 
@@ -63,11 +63,11 @@ typedef struct CommCall {
 typedef struct Comm Comm;
 typedef struct CommWork CommWork;
 
-/* Starts an operation and returns at once where the transport can; it may finish the operation in the wait.
+/* Starts an operation, and returns at once if the transport can. It may finish the operation in the wait.
  * On a device it runs after all earlier calls on that device. The rank that started a work must wait for it
  * exactly once; works may be waited for in any order. */
 CommWork *comm_start(Comm *, const CommCall *);
-/* For host memory: returns when the result is there. For a device: later calls on it run after the operation,
+/* For host memory: returns when the result is available. For a device: later calls on it run after the operation,
  * and the host reads the result through device_read or device_view, which wait for the device. */
 void comm_wait(Comm *, CommWork *);
 /* comm_start and comm_wait. A group of one member copies in to out. */
@@ -90,7 +90,7 @@ Group comm_everyone(const Comm *); /* all ranks in their order */
 typedef struct CommDeviceOptions {
     const char *library; /* the file name of NCCL; NULL: the library that the loader finds */
     bool required;       /* it is a user error if memory of a GPU would be staged */
-    int most_blocks;     /* that a kernel of NCCL may have; 0: as many as NCCL chooses */
+    int most_blocks;     /* maximum number of thread blocks of a kernel of NCCL; 0: NCCL chooses */
     bool registers;      /* comm_register will be called; it is a user error if the library has no windows */
 } CommDeviceOptions;
 
@@ -112,8 +112,8 @@ void comm_close_device(Comm *);
  * memory for this (DeviceSpec.exports). No-op unless the transport is NCCL and was opened with `registers`, or if
  * the group has one member. */
 void comm_register(Comm *, const Group *, void *memory, size_t bytes);
-/* Checks that all members of each group have used the same offsets in their windows since the last call. NCCL does not,
- * and moves data to wrong places if they differ. All ranks call it. */
+/* Checks that all members of each group have used the same offsets in their windows since the last call. NCCL does not
+ * check this, and moves data to wrong places if they differ. All ranks call it. */
 void comm_compare_places(Comm *);
 /* Removes the windows that begin at `memory`. Call it before the memory is freed; no operation may be in flight. */
 void comm_unregister(Comm *, const void *memory);
@@ -142,16 +142,15 @@ typedef enum CommLauncher { COMM_ALONE, COMM_MPI, COMM_TCP } CommLauncher;
 
 /* The environment variables of a launcher: mpirun, srun, torchrun or others that set the same ones. */
 typedef struct CommLaunch {
-    CommLauncher by; /* COMM_ALONE: no launcher, or one process */
-    int processes, process,
-        local;      /* their number, the number of this one, and that among those of its host */
-    int of_host;    /* processes of its host; 0: the launcher does not say */
-    char host[256]; /* COMM_TCP: where process 0 listens */
+    CommLauncher by;               /* COMM_ALONE: no launcher, or one process */
+    int processes, process, local; /* number of processes, number of this one, and its number on its host */
+    int of_host;                   /* processes of its host; 0: the launcher does not say */
+    char host[256];                /* COMM_TCP: where process 0 listens */
     int port;
     char run[128]; /* COMM_TCP: names the run, if the launcher does */
 } CommLaunch;
 
-/* A user error if variables are missing, or if this program cannot communicate in this way. */
+/* Returns a user error if variables are missing, or if the launcher needs MPI and this program was built without it. */
 Err comm_launch(CommLaunch *);
 /* The number of processes, and the number of this one, from 0. 1 and 0 without a launcher; -1: unknown. */
 int comm_processes(void);
@@ -160,8 +159,8 @@ int comm_process(void);
 /* The world of all MPI processes. The first call initialises MPI; the end of the process finalises it. */
 Comm *comm_mpi(const CommOptions *);
 bool comm_mpi_built(void); /* else comm_mpi is a fault */
-/* The world of processes that meet at a TCP address. An error if they do not all come in time, or if their
- * programs differ. */
+/* The world of processes that meet at a TCP address. Returns an error if one of them does not connect in time, or if
+ * their programs differ. */
 Err comm_tcp(const CommLaunch *, const CommOptions *, Comm **);
 /* A process calls this before it ends with an error. Processes that still wait at the start are informed. Returns true if
  * process 0 prints an error, either its own or this one. *error then has the code of the printed error. */
@@ -179,22 +178,22 @@ typedef struct CommProfile {
 } CommProfile;
 
 /* Adds the operations of this rank to profile[axes of the group] (mesh_axes_text). Operations in a CUDA graph are
- * not counted. After device_wait the sums are complete. NULL: stops. An operation of the host is exposed only when
- * `computes` (NULL: none), which it waits for, has no work left. */
+ * not counted. After device_wait the sums are complete. NULL: stops. An operation of the host waits for `computes`
+ * (NULL: none), and is exposed only when that device has no work left. */
 enum { COMM_PROFILE = 1 << AXES };
 void comm_profile(Comm *, CommProfile profile[COMM_PROFILE], Device *computes);
 
 /* ---- planning ---- */
 
-/* Notes the communicators that NCCL would open for this rank and an operation on memory of a GPU; starts
+/* Records the communicators that NCCL would open for this rank and an operation on memory of a GPU; starts
  * nothing. For a Comm of comm_null. */
 void comm_plan(Comm *, const CommCall *);
-/* The number of those that were noted, or that are open. */
+/* The number of recorded or of open communicators. */
 int comm_communicators(const Comm *, bool open);
-/* Ranks on a host: all of them if they are threads, else what the launcher says. 8, the GPUs of a usual host, if it does
- * not, or in a world of comm_null. */
+/* Ranks on a host: all of them if they are threads, else the launcher's number. 8, the usual number of GPUs of a host,
+ * if that is unknown, or in a world of comm_null. */
 int comm_ranks_of_host(const Comm *);
-/* Bytes of device memory of the buffers of all that were noted, if an operation has at most so many thread blocks
+/* Bytes of device memory of the buffers of all recorded communicators, if an operation has at most so many thread blocks
  * (CommDeviceOptions) and a host has so many ranks. */
 size_t comm_device_bytes(const Comm *, int most_blocks, int ranks_of_host);
 

@@ -157,7 +157,7 @@ static void compute(Exchange *x) {
     }
 }
 
-/* Without the lock, because it may take seconds, and other processes expect this one's signs of life. */
+/* Without the lock, because it may take seconds, and other processes expect this one's heartbeats. */
 static void collected(Processes *p, Exchange *x) {
     const CommWork *w = x->work;
     pthread_mutex_unlock(&p->lock);
@@ -247,7 +247,7 @@ static _Noreturn void late(Comm *c, Exchange *x) {
     watch_end_world(c, x->work, x->arrived, why);
 }
 
-/* A member may also stop after its announcement: then the first message that is missing tells which. */
+/* A member may also stop after its announcement. The first missing message then shows which member it is. */
 static void warn(const Comm *c, Exchange *x) {
     const CommWork *w = x->work;
     const size_t members = (size_t)w->channel->members;

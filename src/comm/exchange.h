@@ -1,11 +1,11 @@
-/* Ranks as processes, over any wire that carries bytes between two of them: MPI or TCP. Every operation consists
+/* Ranks as processes that a wire connects. A wire carries bytes between two processes: MPI or TCP. Every operation consists
  * of messages between pairs. Each member first announces its operation to every other member, and then sends its
  * data. A report can therefore name a member that is late or that starts a different operation. Sums are computed here, in
  * member order: a member collects all parts of its share, adds them and, in an all-reduce, passes the result on.
  *
  * comm_start and comm_wait make progress on all operations alike. A second thread of each process listens too, a
- * few times a second, while the rank computes. It tells another process that this one is alive, and watches a third
- * one, so that a process that was killed or stopped ends the world within seconds, whatever the deadline is. */
+ * few times a second, while the rank computes. It sends heartbeats to one process and watches
+ * another one, so that a process that was killed or stopped ends the world within seconds, whatever the deadline is. */
 #ifndef ISOTRON_COMM_EXCHANGE_H
 #define ISOTRON_COMM_EXCHANGE_H
 
@@ -23,7 +23,7 @@ typedef enum Say {
     REPLIES,  /* the answer */
     BEATS,    /* the sender is alive */
     ENDS,     /* the sender has reported: the receiver ends without a report */
-    LOST,     /* said by the wire, after all that the sender has said: it can no longer be reached */
+    LOST,     /* from the wire, after all announcements of the sender: the sender can no longer be reached */
     SAYS
 } Say;
 
@@ -52,7 +52,7 @@ typedef struct Wire {
     WireMessage *(*send)(void *wire, int to, int tag, const void *, int64_t bytes);
     WireMessage *(*receive)(void *wire, int from, int tag, void *, int64_t bytes);
     bool (*done)(void *wire, WireMessage *); /* if it is done, frees it */
-    /* Waits for something to arrive, but not long; `tries` have failed so far. Other calls may overlap it. */
+    /* Waits a short time for something to arrive; so far, `tries` attempts have failed. Other calls may overlap it. */
     void (*rest)(void *wire, int tries);
     /* When bytes of a rank have arrived last, by clock_ns. NULL: only announcements are known. */
     int64_t (*heard)(void *wire, int rank);
@@ -71,7 +71,7 @@ typedef struct Early { /* announced before this rank has started it */
     struct Early *next;
 } Early;
 
-/* A list that comm_lookup may hold while it is empty. */
+/* A list that may be empty, as a value of comm_lookup. */
 typedef struct EarlyList {
     Early *first;
 } EarlyList;
@@ -143,7 +143,7 @@ void watch_rest(Processes *, int tries);
 void watch_check_returned(Comm *, const Exchange *);
 /* Ends the world if an operation waits for a lost rank. */
 void watch_check_lost(Comm *, const Exchange *);
-/* Ends the world with a report about an operation; NULL: it is about none. */
+/* Ends the world with a report about an operation; NULL: not about an operation. */
 _Noreturn void watch_end_world(Comm *, const CommWork *, bool *arrived, const char *why);
 /* CommTransport.end */
 _Noreturn void watch_end(Comm *, const CommKey *, int64_t seq, const CommFacts *, const char *why);

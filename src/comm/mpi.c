@@ -167,9 +167,10 @@ static void begin_mpi(void) {
     MPI_CHECK(MPI_Initialized(&begun));
     if (begun) return;
     MPI_CHECK(MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &level));
-    CHECK(level >= MPI_THREAD_SERIALIZED, "this MPI does not allow calls by two threads, one at a time");
+    CHECK(level >= MPI_THREAD_SERIALIZED,
+          "this MPI does not support MPI_THREAD_SERIALIZED: build isotron with an MPI that does");
     MPI_CHECK(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
-    CHECK(!atexit(finalize), "no memory for the end of MPI");
+    CHECK(!atexit(finalize), "cannot register MPI_Finalize with atexit");
 }
 
 bool comm_mpi_built(void) { return true; }

@@ -18,7 +18,7 @@
 #include "comm/nccl_library.h"
 #include "comm/transport.h"
 
-enum { POLL_NS = 50000000, MOST_PAIRS = 4 }; /* links of a rank with its two neighbours in a circle */
+enum { POLL_NS = 50000000, MOST_PAIRS = 4 }; /* links of a rank with its two neighbours in a ring */
 
 /* An operation in flight. */
 typedef struct Flight {
@@ -38,7 +38,8 @@ typedef struct Link {
     DeviceStream *stream;
     Flight *first, **last; /* oldest first */
     int64_t swept_ns;      /* when the one before `first` ended */
-    uint64_t places; /* hash of where operations were in windows since the last comparison; 0: in none */
+    uint64_t
+        places; /* hash of operations' offsets in windows since the last comparison; 0: there were none */
     struct Link *next;
 } Link;
 
@@ -221,7 +222,7 @@ static void open_group(State *s, CommChannel *ch, Group g) {
     link_publish(s, l);
 }
 
-/* Number of ordered pairs of neighbours in a circle. */
+/* Number of ordered pairs of neighbours in a ring. */
 static int pair_count(int size) { return size == 2 ? 2 : 2 * size; }
 
 static CommKey pair_key(const CommKey *of, int pair) {
@@ -646,11 +647,11 @@ static void open_transport(Comm *c, const Nccl *n, Device *device, const CommDev
 static Err load(const char *library, bool discrete, Nccl *n) {
     ERR_RETURN(nccl_load(library, n));
     if (n->host_memory && discrete)
-        return err_user("'%s' moves host memory: leave --device cuda out", library);
+        return err_user("'%s' moves only host memory: remove --device cuda", library);
     if (!n->host_memory && !discrete)
-        return err_user("--nccl-library: NCCL moves memory of GPUs: add --device cuda");
+        return err_user("--nccl-library: NCCL moves only GPU memory: add --device cuda");
     if (n->host_memory && comm_processes() > 1)
-        return err_user("'%s' moves memory of one process: use --ranks without a launcher", library);
+        return err_user("'%s' supports only one process: use --ranks without a launcher", library);
     return ERR_OK;
 }
 

@@ -80,8 +80,8 @@ typedef struct Nccl {
 bool nccl_shares_a_process(const Nccl *);
 /* Whether copies between windows can run on copy engines: since 2.28. */
 bool nccl_has_windows(const Nccl *);
-/* Loads a library; NULL: libnccl.so.2, from where the loader finds it. A library that cannot be used is a
- * user error. The process keeps it until it ends. */
+/* Loads a library; NULL: libnccl.so.2, from where the loader finds it. Returns a user error if the library
+ * cannot be used. The library stays loaded until the process ends. */
 Err nccl_load(const char *file, Nccl *);
 /* NCCL chooses all other values, and also the number of blocks if most_blocks is 0. */
 NcclConfig nccl_config(int most_blocks, bool copy_engines);

@@ -94,7 +94,7 @@ static void print_ranks(const char *title, const CommKey *key, const bool *arriv
 }
 
 /* Prints the members that `rank` waits for and whose own last operation is another one. If ranks wait for
- * each other in a circle, this shows the circle. */
+ * each other in a cycle, this shows the cycle. */
 static void print_absent(int rank, const CommWitness *witness, FILE *file) {
     const CommRecord *in = &witness[rank].last;
     fputs("    not in it: ranks", file);

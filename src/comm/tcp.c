@@ -1,7 +1,7 @@
 /* TCP as a wire: one connection for each pair of processes, which carries frames. A frame has a head and its
- * bytes. Small data are sent at once, and kept by a receiver that does not expect them yet. For large data the
- * receiver first sends that it expects them, so that they go straight to their place and no process keeps
- * more than a little for others. */
+ * bytes. Small data are sent at once; a receiver that does not expect them yet stores them. Large data are sent
+ * when the receiver has announced that it expects them. They are then received directly into their destination,
+ * and no process stores much data that it does not expect yet. */
 #include "comm/tcp.h"
 
 #include <errno.h>
@@ -211,7 +211,7 @@ static bool tcp_done(void *wire, WireMessage *m) {
     return done;
 }
 
-/* The head of a frame has come. False: no process of this program sends it. */
+/* The head of a frame has arrived. False: it is not valid. */
 static bool begin_frame(Tcp *t, int rank, const Frame *f) {
     Peer *p = &t->peer[rank];
     WireMessage *m;
@@ -234,7 +234,7 @@ static bool begin_frame(Tcp *t, int rank, const Frame *f) {
     return true;
 }
 
-/* All bytes of the present frame have come. Small data may have been expected meanwhile. */
+/* All bytes of the current frame have arrived. Small data may have been expected meanwhile. */
 static void end_frame(Tcp *t, int rank) {
     Peer *p = &t->peer[rank];
     WireMessage *m = p->coming, *expected = NULL;
@@ -257,7 +257,7 @@ static void read_buffer(Tcp *t, int rank) {
             if (have < sizeof f) return;
             memcpy(&f, p->buffer + p->begin, sizeof f);
             p->begin += sizeof f;
-            if (!begin_frame(t, rank, &f)) lose(t, rank, "it sends what no process of this program sends");
+            if (!begin_frame(t, rank, &f)) lose(t, rank, "it sent data that is not valid for this program");
             continue;
         }
         WireMessage *m = p->coming;
@@ -269,7 +269,7 @@ static void read_buffer(Tcp *t, int rank) {
     }
 }
 
-/* Bytes read; 0: there are none now. Large data go straight to their place. */
+/* Bytes read; 0: there are none now. Large data are received directly into their destination. */
 static size_t read_some(Tcp *t, int rank) {
     Peer *p = &t->peer[rank];
     WireMessage *m = p->coming;
@@ -411,7 +411,7 @@ Err comm_tcp(const CommLaunch *l, const CommOptions *o, Comm **out) {
     }
     Tcp *t = mem_zero(1, sizeof *t);
     *t = (Tcp){.world = l->processes, .rank = l->process, .epoll = epoll_create1(EPOLL_CLOEXEC)};
-    CHECK(t->epoll >= 0, "no descriptor is left for epoll");
+    CHECK(t->epoll >= 0, "cannot create an epoll instance");
     t->inbox_end = &t->inbox;
     t->peer = mem_zero((size_t)t->world, sizeof *t->peer);
     for (int r = 0; r < t->world; r++) {
@@ -420,8 +420,8 @@ Err comm_tcp(const CommLaunch *l, const CommOptions *o, Comm **out) {
         p->socket = socket[r];
         if (r == t->rank) continue;
         p->buffer = mem_alloc(BUFFER);
-        CHECK(!epoll_ctl(t->epoll, EPOLL_CTL_ADD, p->socket, &event), "epoll takes no connection to rank %d",
-              r);
+        CHECK(!epoll_ctl(t->epoll, EPOLL_CTL_ADD, p->socket, &event),
+              "cannot add the connection to rank %d to epoll", r);
     }
     free(socket);
     *out = comm_exchange(&TCP, t, INT32_MAX - 1, t->world, t->rank, o);

@@ -1,4 +1,4 @@
-/* Connections of TCP between the processes of a world. */
+/* TCP connections between the processes of a world. */
 #ifndef ISOTRON_COMM_TCP_H
 #define ISOTRON_COMM_TCP_H
 

@@ -1,10 +1,10 @@
 /* How processes find each other. Process 0 listens at the launcher's address, and all others connect to it. When
- * all have come, it sends each the places where the others listen, and a number that only this run knows. Then
- * every process connects to those below it. All pairs are connected at once, because the first operation of a
+ * all have connected, it sends each the addresses at which the others listen, and a secret number of this run. Then
+ * every process connects to those with lower numbers. All pairs are connected at once, because the first operation of a
  * run is one of all ranks (comm_agree).
  *
- * Anyone may connect to a port. A guest is let in if it says hello as a process of this run does; all lengths are
- * fixed. Others are dropped. */
+ * Any program may connect to a port. A connection (a guest) is accepted if it sends the hello of a process of this run;
+ * all lengths are fixed. Other connections are closed. */
 #include <errno.h>
 #include <fcntl.h>
 #include <netdb.h>
@@ -56,7 +56,7 @@ typedef struct Place {
     unsigned char address[16];
 } Place;
 
-/* A connection that has not said all of its hello. */
+/* A connection whose hello is not complete. */
 typedef struct Guest {
     int socket;
     size_t have;
@@ -201,7 +201,7 @@ static int connect_to_place(const Place *p) {
 
 /* ---- guests ---- */
 
-/* The reason why a process may not take part; empty: it may. */
+/* The reason why a process may not join the run; empty: it may. */
 static void judge(const Meeting *m, const Hello *h, char *why, size_t size) {
     *why = 0;
     if (strncmp(h->build, m->own.build, sizeof h->build))
@@ -277,7 +277,7 @@ static void remove_guest(Meeting *m, int i, bool close_it) {
     m->guest[i] = m->guest[--m->guests];
 }
 
-/* More of a guest's hello; false: it is no longer in the list. */
+/* Reads more of a guest's hello; false: the guest is no longer in the list. */
 static bool hear_guest(Meeting *m, int i) {
     Guest *g = &m->guest[i];
     const ssize_t got = recv(g->socket, (char *)&g->hello + g->have, sizeof g->hello - g->have, MSG_DONTWAIT);
@@ -287,7 +287,7 @@ static bool hear_guest(Meeting *m, int i) {
     return false;
 }
 
-/* If there is no room, the guest that has been silent for longest goes. */
+/* If there is no room, the guest that has been silent for longest is dropped. */
 static void take_guest(Meeting *m) {
     const int s = accept4(m->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (s < 0) return;
@@ -300,7 +300,7 @@ static void take_guest(Meeting *m) {
     m->guest[m->guests++] = (Guest){.socket = s, .since = clock_ns()};
 }
 
-/* The processes that have not come: "2, 5". */
+/* The processes that have not connected: "2, 5". */
 static Err not_all_came(const Meeting *m, double waited_s) {
     enum { SHOWN = 16 };
     Str who = {0};
@@ -326,7 +326,7 @@ static int who_left(const Meeting *m, struct pollfd *p) {
     return -1;
 }
 
-/* Lets in all that are missing. */
+/* Accepts all missing processes. */
 static Err receive_guests(Meeting *m) {
     struct pollfd *p = mem_zero((size_t)m->own.world + GUESTS + 1, sizeof *p);
     Err e = ERR_OK;
@@ -462,10 +462,10 @@ static Err visit(Meeting *m, int rank) {
         if (m->socket[rank] >= 0) close(m->socket[rank]);
         m->socket[rank] = -1;
         if (clock_ns() >= m->until)
-            return err_infra("process %d cannot connect to process %d at port %d: see whether it runs, and "
-                             "whether a firewall "
-                             "is between them",
-                             m->own.rank, rank, to.port);
+            return err_infra(
+                "process %d cannot connect to process %d at port %d: check that it runs, and that "
+                "no firewall blocks the connection",
+                m->own.rank, rank, to.port);
         nanosleep(&(struct timespec){0, RETRY_MS * 1000000L}, NULL);
     }
 }

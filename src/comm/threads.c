@@ -26,7 +26,7 @@ enum { GATHERING, READY, DONE }; /* states of a Meeting */
 typedef struct Meeting {
     int64_t seq;
     int arrived;
-    const CommWork **work;               /* [members]; NULL: has not come yet */
+    const CommWork **work;               /* [members]; NULL: has not arrived yet */
     int64_t units, grain;                /* a piece is `grain` units */
     atomic_int_fast64_t taken, finished; /* pieces */
     atomic_uint state;                   /* waiters sleep on it */
@@ -56,7 +56,7 @@ typedef struct World {
 
 /* ---- faults ---- */
 
-/* Reports and ends the process. If several threads come here, only the first one does. */
+/* Reports and ends the process. If several threads call this, only the first one does. */
 static _Noreturn void end_world(const Comm *c, const CommKey *key, int64_t seq, const CommFacts *facts,
                                 const bool *arrived, const char *why) {
     World *world = c->host_state;

@@ -146,8 +146,8 @@ static void listen_for(Comm *c, bool answers, int64_t ns) {
     }
 }
 
-/* Asks all other ranks for their state: stopped and lost ranks do not answer. If several ranks come here, the
- * first one to ask (of several, the lowest) reports, and its report ends the others. */
+/* Asks all other ranks for their state: stopped and lost ranks do not answer. If several ranks do this, the first
+ * one to ask reports (the lowest one, if they ask at the same time), and its report ends the others. */
 static _Noreturn void end_world(Comm *c, const CommKey *key, int64_t seq, const CommFacts *facts,
                                 bool *arrived, const char *why) {
     Processes *p = c->host_state;
