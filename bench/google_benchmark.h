@@ -1,4 +1,4 @@
-/* The end of the programs that use Google Benchmark. */
+/* The last step of programs that use Google Benchmark. */
 #ifndef ISOTRON_BENCH_GOOGLE_BENCHMARK_H
 #define ISOTRON_BENCH_GOOGLE_BENCHMARK_H
 

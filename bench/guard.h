@@ -1,4 +1,4 @@
-/* Who may end a bench before it measures. */
+/* A check that may end a bench before it measures. */
 #ifndef ISOTRON_BENCH_GUARD_H
 #define ISOTRON_BENCH_GUARD_H
 
@@ -6,7 +6,7 @@
 
 struct json_t; /* jansson.h */
 
-/* Gets the members of the coming result that are known before anything is measured; an error ends the bench. */
+/* Gets the members of the result that are known before anything is measured. An error ends the bench. */
 typedef struct BenchGuard {
     Err (*check)(void *arg, const struct json_t *facts);
     void *arg;

@@ -7,7 +7,7 @@
 #include <stdint.h>
 
 typedef struct NvmlFacts {
-    bool known; /* false: the library or the GPU was not found, and all else is 0 */
+    bool known; /* false: the library or the GPU was not found, and all other fields are 0 */
     char driver[80], throttled[120];
     unsigned sm_mhz, sm_most_mhz, memory_mhz, celsius, width, most_width; /* width: PCIe lanes */
     double watts, limit_watts;
@@ -15,7 +15,7 @@ typedef struct NvmlFacts {
     uint64_t uncorrected;  /* ECC errors since the driver was loaded */
     int nvlinks, switched; /* NVLinks that are up; those of them that lead to an NVSwitch */
     int sm;                /* 90: compute capability 9.0; 0: not known */
-    unsigned pcie;         /* the best generation that the GPU and its slot have; 0: not known */
+    unsigned pcie;         /* the highest generation that both the GPU and its slot support; 0: not known */
 } NvmlFacts;
 
 /* Reads the GPU with this UUID. */

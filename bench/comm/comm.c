@@ -104,7 +104,7 @@ static void measure(Rank *r, const Row *row) {
     if (r->prints) printf("\n"), fflush(stdout);
 }
 
-/* GB/s that a rank copies while all ranks copy `most` bytes: what no transport through memory exceeds. */
+/* GB/s that a rank copies while all ranks copy `most` bytes: an upper limit for any transport through memory. */
 static double copy_roof(const Rank *r) {
     enum { ROUNDS = 5 };
     double best = 0;

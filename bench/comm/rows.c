@@ -10,7 +10,7 @@ int comm_rows(CommRow rows[COMM_ROWS]) {
     static const int RANKS[] = {2, 4};
     static const int64_t BYTES[] = {4 << 10, 64 << 10, 1 << 20, 16 << 20};
     enum { N_RANKS = sizeof RANKS / sizeof *RANKS, N_BYTES = sizeof BYTES / sizeof *BYTES };
-    _Static_assert(N_COLLECTIVES * N_RANKS * N_BYTES <= COMM_ROWS, "there are more rows");
+    _Static_assert(N_COLLECTIVES * N_RANKS * N_BYTES <= COMM_ROWS, "COMM_ROWS is too small");
     int n = 0;
     for (int c = 0; c < N_COLLECTIVES; c++)
         for (int r = 0; r < N_RANKS; r++)

@@ -11,8 +11,8 @@
  * second measurement after a verdict.
  *
  * --against PROGRAM runs both programs alternately, in the order A B B A, as processes. A sample is the ratio
- * of the medians of a pair of neighbours. So what changes slowly on the machine affects both alike. --baseline
- * FILE compares the samples of an earlier result. It cannot know how the machine has changed since.
+ * of the medians of a pair of neighbours. Slow changes of the machine thus affect both equally. --baseline
+ * FILE compares the samples of an earlier result. Changes of the machine since then are not detected.
  *
  * There is no verdict unless both results state the same machine, device and work (work.c). */
 #ifndef ISOTRON_BENCH_GATE_H
@@ -60,8 +60,8 @@ void gate_free(Gate *);
 
 /* A new gate has options, the name of its bench, and zeros. Reads and checks the file of the baseline. */
 Err gate_open_baseline(Gate *);
-/* Whether the machine and the work of an open baseline are those of a bench that is about to measure, as far as its
- * facts say it: a part of its result. */
+/* Whether the machine and the work of an open baseline are those of a bench that is about to measure, as far as the
+ * facts, a part of its result, show it. */
 Err gate_check_facts(Gate *, const json_t *facts);
 /* Judges a result (taken over), or says what differs from the baseline's machine or work. Appends notes. */
 Err gate_judge_baseline(Gate *, json_t *result, Str *notes);

@@ -1,4 +1,4 @@
-/* The file that `bench train --json` or `bench ops --json` writes, as rows of times. The file may hold anything. */
+/* The file that `bench train --json` or `bench ops --json` writes, as rows of times. The file is untrusted. */
 #ifndef ISOTRON_BENCH_RESULT_H
 #define ISOTRON_BENCH_RESULT_H
 

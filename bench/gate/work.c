@@ -36,7 +36,7 @@ static Err differs(const Gate *g, const char *of, const char *name, const json_t
 
 static const struct {
     const char *name;
-    bool always; /* every version states it; others state it since they have a gate that reads it */
+    bool always; /* every version states it; otherwise only versions with a gate that reads it */
 } FACTS_OF_WORK[] = {
     {"device", true},
     {"cpu", true},
@@ -54,8 +54,8 @@ static const struct {
     {"gemm_tuning", false},
 };
 
-/* Another program had the same words, so it may leave out a fact that only later versions state. The
- * words behind a file are not known. */
+/* With --against, both programs had the same command line, so one of them may leave out a fact that only later versions
+ * state. The command line that produced a file is not known. */
 static bool may_miss(const Gate *g, bool always, const json_t *ours, const json_t *theirs) {
     return g->options->against && !always && (!ours || !theirs);
 }
@@ -80,7 +80,7 @@ static const json_t *option(const Result *r, const char *name, bool *given) {
     return value ? value : json_object_get(json_object_get(r->json, "options"), name);
 }
 
-/* A version that has not the option computes as another one by default. */
+/* If one version lacks an option, the other must not set it: its default changes nothing. */
 static Err check_options_of(const Gate *g, json_t *names) {
     const char *name;
     json_t *unused;

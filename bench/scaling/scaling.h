@@ -27,7 +27,7 @@ typedef struct BenchScaling {
     int64_t ranks[SCALING_POINTS]; /* ascending */
     int points;
     int64_t axis_size, batch; /* of the smallest number of ranks */
-    const char *threads;      /* --cpu-threads of every run: equal ones; NULL: as the options say */
+    const char *threads;      /* --cpu-threads of every run; NULL: the value of the options */
     const char *json;         /* file for the results; NULL: none */
 } BenchScaling;
 
@@ -35,7 +35,7 @@ typedef struct BenchScaling {
 int64_t scaling_axis_size(const BenchScaling *, int64_t ranks);
 int64_t scaling_batch(const BenchScaling *, int64_t ranks);
 
-/* `argv`: the words of the command, for the children. Prints the results. */
+/* `argv`: the command line, for the children. Prints the results. */
 Err bench_scaling(const BenchScaling *, int argc, char **argv);
 
 #endif

@@ -58,7 +58,7 @@ static void summarise_walls(const Steps *b, Summary *s) {
     free(value);
 }
 
-/* The bubble is a part of what pipeline ranks wait for each other. */
+/* The bubble is part of the time in which pipeline ranks wait for each other. */
 static void summarise_comm(const Steps *b, int64_t first, int64_t count, Summary *s) {
     const double each = 1 / (double)count;
     for (int i = 0; i < b->groups; i++) {
@@ -453,7 +453,7 @@ static void print(const Steps *b, const Summary *s) {
         printf("MFU %.2f %% of %s of %.0f TFLOP/s\n", mfu(s) * 100, amount(s->devices, "device").s,
                s->peak * 1e-12);
     else if (b->gpu)
-        printf("no MFU: the peak of this device is not known; --peak-tflops says it\n");
+        printf("no MFU: the peak of this device is not known; set it with --peak-tflops\n");
     printf("init %.2f s, loss %.4f\n", b->init_seconds, b->loss);
     printf("step: median %.2f ms (%.2f to %.2f)", s->step.median * 1e3, s->step.min * 1e3, s->step.max * 1e3);
     if (b->gpu) printf(", back to back %.2f ms", b->back_to_back * 1e-6);

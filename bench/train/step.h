@@ -78,7 +78,7 @@ typedef struct Steps {
     unsigned group[COMM_GROUPS];  /* masks of axes */
     int64_t comm_calls[COMM_GROUPS];
     int groups;
-    CommProfile *comm_profile; /* [COMM_PROFILE] of the present step; NULL: it is not profiled */
+    CommProfile *comm_profile; /* [COMM_PROFILE] of the current step; NULL: it is not profiled */
     double bubble;             /* idle time of the schedule over the time of all passes, if these are equal */
     Recorder recorder;
     StepGemms gemms;
@@ -86,7 +86,7 @@ typedef struct Steps {
     RankResult *rank;            /* [ranks], after steps_gather */
 } Steps;
 
-/* Notes this rank's part, while its device is open. */
+/* Records this rank's part, while its device is open. */
 void steps_describe_rank(Steps *);
 /* Combines what the ranks measured; all ranks call it. Times of ops become means over the ranks, their calls
  * and the roofs become sums. */
@@ -100,7 +100,7 @@ bool steps_alone(const Steps *);
 /* Reduces a number over all ranks. */
 double steps_over_ranks(const Steps *, CommReduction, double);
 
-/* The facts of the coming result: machine, device, work. */
+/* The facts that are known before anything is measured: machine, device, work. */
 struct json_t *report_facts(const Steps *);
 /* Called on rank 0. *result: as in bench_train. */
 Err report_steps(Steps *, struct json_t **result);

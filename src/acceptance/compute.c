@@ -4,8 +4,8 @@
  *
  * The first result of each block is compared bitwise: that of the own block with the host's, and the hash of the
  * neighbour's block with that of its owner. Then the device computes both blocks again and again, and compares each
- * result itself: it adds the negative of the right result, and counts the zeros. So it is never idle, and no result is
- * left unchecked. The host reads only results that differ. */
+ * result itself: it adds the negative of the correct result, and counts the zeros. The device is thus never idle, and every
+ * result is checked. The host reads only results that differ. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -243,7 +243,7 @@ static void report_wrong(const Compute *c, int type, int rank, const Found *f) {
                 TYPES[type].name, f->wrong, c->n * c->n, (rank + f->block) % r->world, f->repetition, where);
 }
 
-/* Collective: whether all ranks found only right results. */
+/* Collective: whether all ranks found only correct results. */
 static bool judge(const Compute *c, int type, const Found *mine) {
     StageRank *r = c->r;
     Found *all = mem_zero((size_t)r->world, sizeof *all);
@@ -256,8 +256,9 @@ static bool judge(const Compute *c, int type, const Found *mine) {
         if (r->out && all[i].wrong) report_wrong(c, type, i, &all[i]);
         if (r->out && differs)
             outcome_add(r->out, ACCEPT_FAIL, stage_suspect(r, i).s,
-                        "GEMM in %s: the block of rank %d differs from the host's result%s", TYPES[type].name,
-                        next, all[next].wrong ? "" : ", which that rank also got");
+                        "GEMM in %s: its result for the block of rank %d differs from the host's%s",
+                        TYPES[type].name, next,
+                        all[next].wrong ? "" : ", but that rank's own result does not");
     }
     free(all);
     return good;

@@ -1,6 +1,6 @@
 /* Drills in child worlds: one rank does not start an operation, or ends while the others continue. The fault
  * has to end the world within 10 s, and its report has to name that rank. Opening devices and NCCL's groups
- * may take long, which is not a fault, so the short deadline begins after the first operation. */
+ * may take long without being a fault, so the short deadline begins after the first operation. */
 #include "acceptance/hang.h"
 
 #include <stdio.h>
@@ -74,14 +74,14 @@ static void judge(const StageInput *in, const Drill *d, const Isolated *i) {
                     : i->end == JOB_LATE ? "its ranks did not start"
                                          : "no reason was reported");
     else if (i->end == JOB_LATE || (i->end == JOB_CRASHED && seconds > LIMIT_S))
-        outcome_add(in->out, ACCEPT_FAIL, "transport", "%s %s, and no fault was reported within %d s",
+        outcome_add(in->out, ACCEPT_FAIL, "transport", "%s %s, but no fault was reported within %d s",
                     suspect, d->what, (int)LIMIT_S);
     else if (i->end == JOB_DONE)
-        outcome_add(in->out, ACCEPT_FAIL, "transport", "%s %s, and the other ranks continued; output: %s",
+        outcome_add(in->out, ACCEPT_FAIL, "transport", "%s %s, but the other ranks continued; output: %s",
                     suspect, d->what, b.line);
     else if (b.rank != d->victim)
         outcome_add(in->out, ACCEPT_FAIL, "transport",
-                    "%s %s, and the fault report does not name this rank: %s", suspect, d->what, b.line);
+                    "%s %s, but the fault report does not name this rank: %s", suspect, d->what, b.line);
     else
         outcome_fact(in->out, false, d->what, "diagnosed after %.1f s: %s", seconds, b.line);
 }

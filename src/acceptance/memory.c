@@ -5,7 +5,7 @@
  *
  * Ops do the comparison: they add the negative of the pattern as F32, and count the zeros. A sum of two
  * numbers is 0 only if they are opposite, so every word of a pattern has to be a finite number other than 0.
- * The highest two bits of its exponent differ, so the sums are no denormal numbers either. In each block the
+ * The highest two bits of its exponent differ, so the sums are not denormal. In each block the
  * pattern starts at a different word than in its neighbours, so that a write to the wrong block is
  * detected. */
 #include <inttypes.h>

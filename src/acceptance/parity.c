@@ -66,7 +66,7 @@ static const char *const ONE_RANK[] = {"llama-layouts fp64", "llama-layouts bf16
 
 /* ---- the list ---- */
 
-/* The ranks of a cell. Golden batches have 8 sequences, so that only powers of two divide them. */
+/* The ranks of a cell. Golden batches have 8 sequences, so only powers of two divide them. */
 static int cell_ranks(const StageInput *in) {
     enum { MOST = 8 };
     int ranks = 1;
@@ -159,7 +159,7 @@ static Err sweep(const StageInput *in, const char *const *dirs, const char *list
 static Err sweep_list(const StageInput *in, const char *const *dirs, const Str *cells, Tally *t) {
     char list[40];
     outcome_doing(in->out, "golden cases, from: %.*s", (int)strcspn(cells->s, "\n"), cells->s);
-    const int fd = memfd_create("cells", MFD_CLOEXEC); /* a file that cannot stay behind */
+    const int fd = memfd_create("cells", MFD_CLOEXEC); /* a file without a name, which needs no cleanup */
     if (fd < 0) return file_failed("create", "a list of cells");
     snprintf(list, sizeof list, "/proc/self/fd/%d", fd);
     Err e = file_write_all(fd, list, cells->s, cells->len);

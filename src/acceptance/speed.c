@@ -198,7 +198,7 @@ static const Metric *link_of(const Speed *s, int from, int to) {
     return outcome_metric(s->r->out, name);
 }
 
-/* Whether all links from and to a rank are slow. A link between two ranks is no evidence against one of them. */
+/* Whether all links from and to a rank are slow. With two ranks, a slow link is not evidence against one of them. */
 static bool is_rank(const bool *slow, int n, int rank) {
     bool all = n > 2;
     for (int k = 0; k < n; k++) all &= k == rank || slow[rank * n + k] || slow[k * n + rank];
@@ -328,7 +328,7 @@ static void report_roof(const Speed *s, const Slow *slow) {
                       s->roof.why);
     if (s->roof.kind == ROOF_PCIE)
         outcome_limit(s->r->out,
-                      "speed: bus bandwidth against the roof of PCIe, because it depends on the way "
+                      "speed: bus bandwidth against the roof of PCIe, because it depends on the path "
                       "through bridges and the host");
 }
 
@@ -441,7 +441,7 @@ static Err on_rank(StageRank *r) {
 }
 
 /* The placement of memory and threads affects the caches of a CPU, so a link or a rank counts as slow only if
- * it is slow in each of several worlds. If the first world took too long, it is the only one. */
+ * it is slow in each of several worlds. If the first world takes too long, there is only this one. */
 Err stage_speed(const StageInput *given) {
     Passes passes = {.again = true};
     StageInput in = *given;

@@ -17,7 +17,7 @@ Err world_run(const Config *, RankMain *fn, void *arg);
  * the work that it waits for, both wait forever. CUDA reads the variable when it starts, so world_run calls this first if
  * several ranks use GPUs. */
 void world_ask_for_queues(void);
-/* With several processes, sets --ranks to their number. A user error if the options give another number. */
+/* With several processes, sets --ranks to their number. Returns a user error if the options give a different number. */
 Err world_size(Config *);
 
 /* The device of a rank. comm may be NULL. */
