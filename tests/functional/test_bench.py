@@ -204,7 +204,7 @@ for form, us in (("deterministic", 1000.0), ("any_order", 500.0)):
 assert first["deterministic"]["peer"]["path"] == "flash" and first["any_order"]["peer"]["path"] == "cuDNN"
 # A peer without results has failed, and our rows stay. So has a program that is gone.
 program("peer", "#!/bin/sh\necho '{\"rows\": 5'\n")
-assert "something else than results" in race(*words, "--ours", PROGRAM, status=1).stdout
+assert "did not write valid results" in race(*words, "--ours", PROGRAM, status=1).stdout
 assert [row["name"] for row in rows_of(out)] == ["attention/short", "attention_grad/short"]
 vanishing = program("vanishing", '#!/bin/sh\nrm -f "$0"\nexit 1\n')
 assert "no process: " in race(*words, "--ours", vanishing, "--rounds", 2, status=1).stdout

@@ -21,7 +21,7 @@ ONLY = ["--ranks", 4, "--seconds", 1, "--only"]
 validate(*ONLY, "inventory", *NCCL)
 good.write_text((WORK / "v.json").read_text())
 older = [*ONLY, "inventory", *NCCL, "--good", good]
-named(validate(*older, HOST_NCCL_VERSION="22703", expect=1)[0]["inventory"], "NCCL", "it is '2.27.3', and was '2.28.9'", "DEGRADED")
+named(validate(*older, HOST_NCCL_VERSION="22703", expect=1)[0]["inventory"], "NCCL", "it is '2.27.3', but was '2.28.9'", "DEGRADED")
 validate(*older, "--allow-changes", HOST_NCCL_VERSION="22703")
 
 # A stage that cannot run is a fault, and the others are reported.
