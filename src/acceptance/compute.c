@@ -272,7 +272,8 @@ static void compare_with_host(Compute *c, int type, Found *f) {
     c->gemms += BLOCKS;
 }
 
-/* Computes both blocks until the end, or until a result is wrong. */
+/* Computes both blocks until the end. A rank with a wrong result continues too: if it waited for the others for longer
+ * than the deadline, they would be reported in its place. */
 static void repeat(Compute *c, int type, int64_t end_ns, Found *f) {
     int64_t counts[MOST_BATCH];
     const int64_t n = c->n * c->n;
@@ -283,13 +284,13 @@ static void repeat(Compute *c, int type, int64_t end_ns, Found *f) {
             count_right(c, i % BLOCKS, i);
         }
         device_read(c->r->device, counts, c->counts, (size_t)c->batch * sizeof *counts);
-        for (int i = 0; i < c->batch && !f->wrong; i++, c->gemms++) {
-            if (counts[i] == n) continue;
+        for (int i = 0; i < c->batch; i++, c->gemms++) {
+            if (f->wrong || counts[i] == n) continue;
             device_read(c->r->device, c->got, c->y[i].data, tensor_bytes(&c->y[i]));
             locate(c, type, i % BLOCKS, f);
             if (!f->wrong) f->wrong = n - counts[i], f->at = -1;
         }
-    } while (!f->wrong && clock_ns() < end_ns);
+    } while (clock_ns() < end_ns);
 }
 
 static bool has_type(const Compute *c, int type) {

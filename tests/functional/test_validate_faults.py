@@ -4,6 +4,9 @@ from validating import *
 ONLY = ["--ranks", 4, "--seconds", 1, "--only"]
 named(validate(*ONLY, "compute", program=FAULTY, FAULTY="gemm 2 7", expect=1)[0]["compute"], "rank 2", "one bit flipped")
 named(validate(*ONLY, "compute", program=FAULTY, FAULTY="count 2 5", expect=1)[0]["compute"], "rank 2", "but right according to the host")
+# The GEMMs of a type take longer than a rank may wait for the others.
+LONG = ["--ranks", 4, "--seconds", 12, "--distributed-timeout-seconds-after-init", 2, "--only"]
+named(validate(*LONG, "compute", program=FAULTY, FAULTY="gemm 2 7", expect=1)[0]["compute"], "rank 2", "one bit flipped")
 stages, said = validate(*ONLY, "collectives", *NCCL, HOST_NCCL_FAULT="drop_tail", expect=1)
 named(stages["collectives"], "NCCL 2.28.9", "the last 8 elements are missing")
 assert "validate --ranks 4 --seconds 1 --nccl-library" in said and "--only collectives" in said, said
