@@ -97,11 +97,11 @@ static void check_metrics(const json_t *metrics, size_t stage, char why[WHY]) {
 static void check_stage(const json_t *stages, size_t i, char why[WHY]) {
     const json_t *stage = json_array_get(stages, i), *metrics = json_object_get(stage, "metrics"),
                  *fingerprint = json_object_get(stage, "fingerprint"),
-                 *summary = json_object_get(stage, "summary");
+                 *transport = json_object_get(stage, "transport");
     if (!json_is_string(json_object_get(stage, "name")))
         snprintf(why, WHY, "stages[%zu].name is not a string", i);
-    else if (summary && !json_is_string(summary))
-        snprintf(why, WHY, "stages[%zu].summary is not a string", i);
+    else if (transport && !json_is_string(transport))
+        snprintf(why, WHY, "stages[%zu].transport is not a string", i);
     else if (fingerprint && !is_object_of_texts(fingerprint))
         snprintf(why, WHY, "stages[%zu].fingerprint is not an object of strings", i);
     else if (metrics)
@@ -202,20 +202,18 @@ static Rates compare_speed(const Acceptance *a, Outcome *r, const json_t *good) 
     return rates;
 }
 
-/* How the ranks of a stage communicate; NULL: its summary does not contain it. */
-static const char *transport_in(const char *summary) {
-    static const char HOST[] = "through host memory";
-    if (strstr(summary, HOST)) return HOST; /* the rest may be the reason why it is not NCCL */
-    return strstr(summary, "NCCL ") ? "with NCCL" : NULL;
+/* The kind of an Outcome's transport; NULL: none. */
+static const char *kind_of(const char *transport) {
+    if (!transport || !*transport) return NULL;
+    return strncmp(transport, "NCCL", 4) ? "through host memory" : "with NCCL";
 }
 
-/* Rates depend on these. A report without the member `device` is of an earlier version. */
+/* Rates depend on these. A report without the members `device` and `transport` is of an earlier version. */
 static bool may_compare_rates(const Acceptance *a, const Outcome *r, const json_t *good, char why[WHY]) {
-    const json_t *summary = json_object_get(good, "summary");
     const char *device = DeviceOption_spellings[a->options->config->device],
                *their_device = json_string_value(json_object_get(a->good, "device")),
-               *transport = transport_in(r->summary),
-               *theirs = summary ? transport_in(json_string_value(summary)) : NULL;
+               *transport = kind_of(r->transport),
+               *theirs = kind_of(json_string_value(json_object_get(good, "transport")));
     const json_int_t ranks = json_integer_value(json_object_get(a->good, "ranks"));
     *why = 0;
     if (ranks != a->ranks)

@@ -144,6 +144,7 @@ void outcome_merge(Outcome *to, const Outcome *from) {
         outcome_fact(to, from->fact[i].lasting, from->fact[i].name, "%s", from->fact[i].value);
     for (int i = 0; i < from->n_hashes; i++) merge_hash(to, &from->hash[i]);
     if (*from->summary) outcome_sum_up(to, "%s", from->summary);
+    if (*from->transport) memcpy(to->transport, from->transport, sizeof to->transport);
     to->n_lost += from->n_lost, to->devices = from->devices;
     to->done = from->done, to->error = from->error;
     to->seconds += from->seconds;

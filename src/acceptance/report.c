@@ -151,6 +151,7 @@ static void add_results(json_t *to, const Outcome *r) {
         json_object_set_new(hashes, r->hash[i].name, json_string(hex));
     }
     json_object_set_new(to, "summary", json_string(r->summary));
+    if (*r->transport) json_object_set_new(to, "transport", json_string(r->transport));
     json_object_set_new(to, "evidence", evidence);
     json_object_set_new(to, "not_certified", limits);
     json_object_set_new(to, "metrics", metrics);

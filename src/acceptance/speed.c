@@ -431,6 +431,7 @@ static Err on_rank(StageRank *r) {
     Speed s = {.r = r,
                .gpu = device_is_discrete(r->device),
                .roof = {.weakest = -1, .why = "ranks communicate through host memory"}};
+    stage_note_transport(r);
     s.shared = s.gpu ? r->sharing > 1 : r->transport[0] != 'N';
     s.message = s.gpu ? 32 << 20 : 16 << 20, s.most = s.gpu ? 256 << 20 : 4 << 20;
     if (s.gpu && !s.shared && r->transport[0] == 'N') find_roof(&s);

@@ -87,6 +87,10 @@ Suspect stage_suspect(const StageRank *r, int rank) {
     return s;
 }
 
+void stage_note_transport(const StageRank *r) {
+    if (r->out) memcpy(r->out->transport, r->transport, sizeof r->out->transport);
+}
+
 Suspect stage_transport(const StageRank *r) {
     Suspect s;
     const bool nccl = !strncmp(r->transport, "NCCL", 4);

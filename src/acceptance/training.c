@@ -199,6 +199,7 @@ static Err on_rank(StageRank *r) {
     Training t = {.in = r->in};
     Steps *a = mem_zero(2, sizeof *a), *b = a + 1;
     Err e = make_config(r->in, arena, &t);
+    stage_note_transport(r);
     rank_free_device(r->comm, r->device); /* a run owns its device */
     if (!e.code) e = train(r, &t, 0, a);
     if (!e.code && a->n) e = train(r, &t, a->n, b);

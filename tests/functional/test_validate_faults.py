@@ -24,6 +24,7 @@ named(validate(*ONLY, "parity", program=FAULTY, FAULTY="gemm 0 7", TMPDIR=str(WO
 lost = validate(*ONLY, "speed", *NCCL, HOST_NCCL_FAULT="error:100", expect=1)[0]["speed"]
 named(lost, "NCCL 2.28.9", "planted fault in operation 100")
 assert {m["name"] for m in lost["metrics"] if m["samples"]} >= {"all_reduce 4096 KiB", "link 0-1"}, lost
+assert lost["transport"] == "NCCL 2.28.9" and not lost["summary"], lost
 
 # The stage after one whose process has ended runs in a new process, and passes.
 stages, said = validate(*ONLY, "compute", "memory", program=FAULTY, FAULTY="crash 2 3", expect=1)

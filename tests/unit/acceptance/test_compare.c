@@ -112,7 +112,7 @@ static void a_stage_has_texts_and_rates(void **unused) {
     static const char *const BAD[][2] = {
         {"1", "stages[1].name is not a string"},
         {"{\"name\": 1}", "stages[1].name is not a string"},
-        {"{\"name\": \"x\", \"summary\": []}", "stages[1].summary is not a string"},
+        {"{\"name\": \"x\", \"transport\": []}", "stages[1].transport is not a string"},
         {"{\"name\": \"x\", \"fingerprint\": [1, 2]}", "stages[1].fingerprint is not an object of strings"},
         {"{\"name\": \"x\", \"fingerprint\": \"a\"}", "stages[1].fingerprint is not an object of strings"},
         {"{\"name\": \"x\", \"fingerprint\": {\"a\": 1}}",
@@ -166,7 +166,7 @@ static World *compared_with(const char *members, DeviceOption device, const char
                             const char *rate, int n) {
     Str text = {0};
     World *w = new_world(device, MANY, 1, false);
-    outcome_sum_up(w->row->a, "NCCL 2.28.9: fast");
+    snprintf(w->row->a->transport, sizeof w->row->a->transport, "NCCL 2.28.9");
     str_printf(&text,
                "{\"schema\": 1, \"verdict\": \"PASS\", %s, \"stages\": [{\"name\": \"%s\", %s \"metrics\": "
                "[{\"name\": \"%s\", \"samples\": [2",
@@ -192,12 +192,12 @@ static void a_run_of_another_kind_is_not_compared(void **unused) {
     } CASES[] = {{"\"ranks\": 2", "", "speed: rates, because the good run had 2 ranks, and this one has 3"},
                  {"\"ranks\": 3, \"device\": \"cpu\"", "",
                   "speed: rates, because the good run had --device cpu, and this one has cuda"},
-                 {HERE, "\"summary\": \"through host memory, because NCCL cannot be loaded: slow\",",
+                 {HERE, "\"transport\": \"through host memory, because NCCL 2.17.1 is too old\",",
                   "speed: rates, because the ranks of the good run communicated through host memory, and "
                   "those of this "
                   "one with NCCL"},
-                 {HERE, "\"summary\": \"NCCL 2.27.3: fast\",", NULL},
-                 {HERE, "\"summary\": \"\",", NULL}};
+                 {HERE, "\"summary\": \"through host memory\", \"transport\": \"NCCL 2.27.3\",", NULL},
+                 {HERE, "", NULL}};
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
         World *w = compared_with(CASES[i].members, ON_CUDA, SPEED, CASES[i].more, RATE, MANY);
         const Outcome *r = w->row->a;
@@ -214,11 +214,15 @@ static void a_report_can_be_the_good_run(void **unused) {
     Str text = {0};
     World *w = new_world(ON_CUDA, MANY, 1, false);
     outcome_fact(w->row->a, true, "driver", "1");
+    snprintf(w->row->a->transport, sizeof w->row->a->transport, "NCCL 2.28.9");
     accept_json(&w->a, &text);
     assert_int_equal(open_good(text.s, &w->a.good).code, ERR_NONE);
     compare_with_good(&w->a, w->row);
     assert_true(outcome_verdict(w->row->a) == ACCEPT_PASS && !w->row->a->n_limits);
-    w->config.device = ON_CPU;
+    snprintf(w->row->a->transport, sizeof w->row->a->transport, "through host memory");
+    compare_with_good(&w->a, w->row);
+    assert_non_null(strstr(w->row->a->limit[0], "the good run communicated with NCCL, and those"));
+    w->row->a->n_limits = 0, w->config.device = ON_CPU;
     compare_with_good(&w->a, w->row);
     assert_non_null(strstr(w->row->a->limit[0], "the good run had --device cuda, and this one has cpu"));
     str_free(&text);
