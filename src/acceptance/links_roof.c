@@ -2,9 +2,10 @@
 
 #include <stdio.h>
 
+#include "base/amount.h"
 #include "bench/gate/gate.h"
 
-static const double FLOOR = 0.45;
+static const double FLOOR = 0.45, ERROR = GATE_ERROR / 2;
 
 /* GB/s of an NVLink in each direction. It is determined by the kind of GPU, because some drivers report the
  * fourth generation of NVLink as the fifth. */
@@ -61,8 +62,16 @@ LinksRoof links_roof(const NvmlFacts *facts, int n, bool all_linked, int devices
 
 bool links_are_slow(const LinksRoof *r, const Metric *busbw) {
     Interval i;
-    return r->kind == ROOF_NVLINK && busbw &&
-           interval_of_median(busbw->sample, busbw->n, GATE_ERROR / 2, &i) && i.high < FLOOR * r->rate;
+    return r->kind == ROOF_NVLINK && busbw && interval_of_median(busbw->sample, busbw->n, ERROR, &i) &&
+           i.high < FLOOR * r->rate;
+}
+
+void links_limit_samples(const LinksRoof *r, const Metric *busbw, const char *collective, Outcome *out) {
+    const int samples = busbw ? busbw->n : 0, least = (int)interval_least(ERROR);
+    if (r->kind == ROOF_NVLINK && samples < least)
+        outcome_limit(out,
+                      "speed: %s against the roof of the links, because there are only %s, and %d are needed",
+                      collective, amount(samples, "sample").s, least);
 }
 
 void links_share(const LinksRoof *r, const Metric *busbw, char *out, size_t n) {

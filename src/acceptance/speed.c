@@ -319,6 +319,7 @@ static void report_roof(const Speed *s, const Slow *slow) {
         const Metric *busbw = busbw_of(s, ROOFED[i]);
         links_share(&s->roof, busbw, share, sizeof share);
         if (*share) outcome_fact(s->r->out, false, ROOFED[i], "%s", share);
+        links_limit_samples(&s->roof, busbw, ROOFED[i], s->r->out);
         if (slow->below[i])
             outcome_add(s->r->out, ACCEPT_DEGRADED, suspect, "%s reaches %.3g GB/s of bus bandwidth, %s",
                         ROOFED[i], metric_median(busbw), share);

@@ -108,6 +108,25 @@ static void a_part_of_nvlink_is_the_floor(void **unused) {
     free(m);
 }
 
+static void too_few_samples_are_a_limit(void **unused) {
+    (void)unused;
+    enum { LEAST = 7 };
+    const LinksRoof r = {.kind = ROOF_NVLINK, .rate = 450}, pcie = {.kind = ROOF_PCIE, .rate = 63};
+    Outcome *out = mem_zero(1, sizeof *out);
+    Metric *few = metric_of(100, LEAST - 1), *enough = metric_of(100, LEAST);
+    assert_true(!links_are_slow(&r, few) && links_are_slow(&r, enough));
+    links_limit_samples(&r, enough, "all_reduce", out);
+    links_limit_samples(&pcie, few, "all_reduce", out);
+    assert_int_equal(out->n_limits, 0);
+    links_limit_samples(&r, few, "all_reduce", out);
+    links_limit_samples(&r, NULL, "all_gather", out);
+    assert_string_equal(out->limit[0], "speed: all_reduce against the roof of the links, because there are "
+                                       "only 6 samples, and 7 are needed");
+    assert_non_null(
+        strstr(out->limit[1], "all_gather against the roof of the links, because there are only 0"));
+    free(few), free(enough), free(out);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(nvlink_counts_links),
@@ -115,6 +134,7 @@ int main(void) {
         cmocka_unit_test(pcie_is_the_roof_without_nvlink),
         cmocka_unit_test(it_may_not_be_known),
         cmocka_unit_test(a_part_of_nvlink_is_the_floor),
+        cmocka_unit_test(too_few_samples_are_a_limit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
