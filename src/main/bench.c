@@ -283,9 +283,23 @@ static int64_t axis_size(const Config *c, int axis) {
     return sizes[axis];
 }
 
+/* A product of others may be 0, or exceed the range of an integer. */
+static bool has_valid_sizes(const Config *c) {
+    enum { MOST = 1 << 16 };
+    bool valid = true;
+    for (int i = SCALING_DATA + 1; SCALING_AXES[i]; i++)
+        valid &= axis_size(c, i) >= 1 && axis_size(c, i) <= MOST;
+    return valid;
+}
+
 static void choose_points(const Config *c, ScalingWords *w, Args *args) {
     enum { MOST_RANKS = 1024 }; /* threads of a process */
     BenchScaling *o = &w->bench;
+    if (!has_valid_sizes(c)) {
+        Config any = *c;
+        config_check(&any, CHECK_MODEL | CHECK_TRAIN, args); /* reports them */
+        return;
+    }
     const int64_t each = config_model_ranks(c), least = i64_or(w->least, each), most = i64_or(c->ranks, 0);
     if (least < 1 || least % each) {
         args_problem(args, "--min-ranks: a multiple of %lld, the ranks of the parallel sizes",

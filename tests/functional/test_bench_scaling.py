@@ -61,9 +61,15 @@ for words, why in ((["--ranks", 1], "more than them"), ([], "more than them"), (
                    (["--ranks", 2, "--nccl-library", "/etc/passwd"], "NCCL cannot be loaded"),
                    (["--ranks", 2, "--global-batch-size", 2**63 - 1], "--global-batch-size must be from 1 to 16777216, not 9223372036854775807"),
                    (["--ranks", 8, "--min-ranks", 4, "--micro-batch-size", 2**62], "--micro-batch-size must be from"),
+                   (["--ranks", 2, "--tensor-model-parallel-size", 0], "--tensor-model-parallel-size must be from 1 to"),
+                   (["--ranks", 2, "--min-ranks", 2, "--context-parallel-size", -1], "--context-parallel-size must be from 1 to"),
                    (["--ranks", 2, "--weak", "--strong", "--global-batch-size", 3, "--micro-batch-size", 3], "choose one")):
     said = scaling(*words, rounds=1, expect=2)[0]
     assert why in said and "round 1" not in said and said.count("\n") == 1, (words, said)
+
+# The product of the sizes exceeds the range of an integer, which makes it 0.
+said = scaling("--ranks", 4, "--min-ranks", 1, "--tensor-model-parallel-size", 2**32, "--pipeline-model-parallel-size", 2**32, rounds=1, expect=2)[0]
+assert "--tensor-model-parallel-size must be from 1 to" in said and "--pipeline-model-parallel-size must be from 1 to" in said, said
 
 # A note about a run is one about the largest: --nccl-library has no effect on one rank, but on two.
 LIBRARY = pathlib.Path(PROGRAM).parent / "tests/libhost_nccl.so"
