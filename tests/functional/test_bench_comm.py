@@ -67,6 +67,8 @@ for words, message in (
 ):
     said = isotron("bench", "comm", *FAST, *words, expect=2)
     assert message in said, (words, said)
+# The members of a group count, not all ranks.
+assert bench("--ranks", 4, "--group-size", 2, "--collective", "all_gather", "--min-bytes", 8, "--max-bytes", 8)[1]["rows"][0]["count"] == 1
 # The buffers of all ranks count. Ranks that are processes have a third one.
 for ranks, most, need in ((2, "1048576G", "4.0 PiB"), (3, "1048576G", "6.0 PiB"), (4, "4096G", "32.0 TiB")):
     said = isotron("bench", "comm", "--ranks", ranks, "--max-bytes", most, expect=2)
