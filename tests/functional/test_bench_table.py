@@ -48,6 +48,7 @@ RESULTS = {f"gpu-layout-{name}.json": layout | {"roof_gflops": 1208e3} for name 
     "gpu-steps-ddp-4.json": {"rows": [step]}, "gpu-steps-fsdp.json": {"rows": [step | {"ratio": spread | {"median": 1.0}}]},
     "gpu-scaling-gpt3-1.3b-weak.json": {"scaling": "weak", "rows": [first, scaled]},
     "gpu-steps-ddp.json": {"rows": [step, step | {"devices": 1}, failed]},
+    "gpu-layout-half.json": layout | {"rank": [loads[0], {}]},  # NVML does not know the second GPU
     "gpu-layout-pp2.json": layout | {"rank": loads},
     "gpu-comm-2.json": {"rows": [collective | {"ratio": spread}], "provenance": {"ranks": 2, "device": "a GPU", "transport": "a NCCL", "rounds": 3},
                         "turns": {"ours 256M": [{"sensors": sensors}]}},
@@ -106,7 +107,8 @@ for part in ("| gpt2-125m | 1.2 | 1.2 | 1.250 (1.200 to 1.300) | 100000 | 592000
              "| scratch | 0.001 | 75 | 50.0 %, 62.5 % |", "| `a <extra_id_0>` | `<extra_id_0> 'b/c` |",
              "| gpt2-125m | 2 x a GPU | 16 | `--fast` | 1.2 | 2.0 % | DDP | 1.2 | 1.250 (1.200 to 1.300) | 100000 | 50.0 % | 1 | 1 | - | - |",
              "| gpt2-125m | 1 x a GPU | 32 | `--fast` | 1.2 | - | DDP |",
-             "| pp2 | 2 x a GPU | 2048 | 2 | 16 | 1.2 | 90000 | 40.0 % | 2.0 % | 10.0 % | 20.0 % | - | 1450 | 600 | +3.0% |", "| 20.0 % | 604 | - | - | +3.0% |",
+             "| pp2 | 2 x a GPU | 2048 | 2 | 16 | 1.2 | 90000 | 40.0 % | 2.0 % | 10.0 % | 20.0 % | - | 1450 | 600 | +3.0% |",
+             "| half | 2 x a GPU | 2048 | 2 | 16 | 1.2 | 90000 | 40.0 % | 2.0 % | 10.0 % | 20.0 % | - | - | - | +3.0% |", "| 20.0 % | 604 | - | - | +3.0% |",
              "| gpt2-125m on 2 GPUs: ratio to DDP | 1.10 |  | 1.250 | yes |", "| gpt2-125m on 2 GPUs: ratio to DDP | 1.08 |  | 1.000 | no |",
              "| tp4: tokens/s of a GPU | 47500 | 38000 (roof 604) | 45000 | at this roof |", "| tp4: tokens/s of Megatron-LM, by hand | 123200 |  | 90000 | no |",
              "| cp4-a2a: tokens/s of Megatron-LM, by hand | 84800 |  | 90000 | yes |", "| cp4-a2a: tokens/s of a GPU | 40000 | 32000 (roof 604) | 45000 | yes |",
