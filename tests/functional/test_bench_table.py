@@ -48,7 +48,7 @@ RESULTS = {f"gpu-layout-{name}.json": layout | {"roof_gflops": 1208e3} for name 
     "gpu-steps-ddp-4.json": {"rows": [step]}, "gpu-steps-fsdp.json": {"rows": [step | {"ratio": spread | {"median": 1.0}}]},
     "gpu-scaling-gpt3-1.3b-weak.json": {"scaling": "weak", "rows": [first, scaled]},
     "gpu-steps-ddp.json": {"rows": [step, step | {"devices": 1}, failed]},
-    "gpu-layout-half.json": layout | {"rank": [loads[0], {}]},  # NVML does not know the second GPU
+    "gpu-layout-half.json": layout | {"rank": [loads[0], layout["rank"][1]]},  # NVML does not know the second GPU
     "gpu-layout-pp2.json": layout | {"rank": loads},
     "gpu-comm-2.json": {"rows": [collective | {"ratio": spread}], "provenance": {"ranks": 2, "device": "a GPU", "transport": "a NCCL", "rounds": 3},
                         "turns": {"ours 256M": [{"sensors": sensors}]}},
