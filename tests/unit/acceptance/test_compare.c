@@ -190,6 +190,7 @@ static void a_run_of_another_kind_is_not_compared(void **unused) {
     static const struct {
         const char *members, *more, *limit;
     } CASES[] = {{"\"ranks\": 2", "", "speed: rates, because the good run had 2 ranks, and this one has 3"},
+                 {"\"ranks\": 4", "", "speed: rates, because the good run had 4 ranks, and this one has 3"},
                  {"\"ranks\": 3, \"device\": \"cpu\"", "",
                   "speed: rates, because the good run had --device cpu, and this one has cuda"},
                  {HERE, "\"transport\": \"through host memory, because NCCL 2.17.1 is too old\",",
