@@ -250,6 +250,10 @@ assert all([turn["sensors"] for turn in side] == [both, both] for side in record
 race("step", confs[0], *common[:-4], "--ours", waiting, "--out", out, "--rounds", 1, "--against", "--cpu-threads 1", path=path)
 row, = rows_of(out)
 assert row["ours"][0]["sensors"] == row["peer"][0]["sensors"] == both["gpus"][0] and row["provenance"]["driver"] == "1.2", row
+os.environ["CUDA_VISIBLE_DEVICES"] = "1,0"
+race("step", confs[0], *common[:-4], "--ours", waiting, "--out", out, "--rounds", 1, "--against", "--cpu-threads 1", path=path)
+assert rows_of(out)[0]["ours"][0]["sensors"] == both["gpus"][1], rows_of(out)
+del os.environ["CUDA_VISIBLE_DEVICES"]
 
 # Programs. We take 10 ms a step, the peer 30 ms after a slower first step.
 program("ours", """#!/usr/bin/env python3
