@@ -129,7 +129,9 @@ Blame isolated_blame(const Isolated *i) {
     b.of_library = refused || strstr(b.line, "NCCL");
     const char *absent = refused ? NULL : strstr(said, ABSENT), *checked = strstr(said, CHECKED);
     b.rank = rank_before(b.line, "has returned");
-    if (b.rank < 0 && absent) sscanf(absent + sizeof ABSENT - 1, "%d", &b.rank);
+    int rank, other;
+    if (b.rank < 0 && absent && sscanf(absent + sizeof ABSENT - 1, "%d%*[ ]%d", &rank, &other) == 1)
+        b.rank = rank;
     if (b.rank < 0 && checked) sscanf(checked + sizeof CHECKED - 1, "%d", &b.rank);
     return b;
 }

@@ -28,7 +28,7 @@ void isolated_free(void *, size_t bytes);
 /* The parsed report of a fault. */
 typedef struct Blame {
     char line[300];  /* its first line */
-    int rank;        /* the missing or failed rank; -1: the report names none */
+    int rank;        /* the missing or failed rank; -1: the report names none, or several */
     bool of_library; /* NCCL reported the fault, or all ranks started an operation that it did not finish */
 } Blame;
 Blame isolated_blame(const Isolated *);

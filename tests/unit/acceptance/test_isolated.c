@@ -21,6 +21,8 @@ static void a_fault_is_found_behind_much_output(void **unused) {
         int rank;
     } CASES[] = {{"COMM FAULT rank 0 has waited 3 s for an operation\n  ranks that did not: 2\n",
                   "COMM FAULT rank 0 has waited 3 s for an operation", 2},
+                 {"COMM FAULT rank 2 has waited 3 s for an operation\n  ranks that did not: 0 1\n",
+                  "COMM FAULT rank 2 has waited 3 s for an operation", -1},
                  {"FAULT nccl.c:85: [rank 1, op none] ncclSend fails: invalid usage\n",
                   "FAULT nccl.c:85: [rank 1, op none] ncclSend fails: invalid usage", 1},
                  {"", "host:1:1 [0] NCCL INFO channel 0 of rank 0", -1}};
