@@ -26,6 +26,7 @@ enum { MOST_PAIRED = 12, SIZES = 2, REPEATS = 2, ROUND_SAMPLES = 2, PASSES = 2 }
 
 typedef struct Speed {
     StageRank *r;
+    bool second;          /* world, because something was slow in the first one */
     bool gpu, shared;     /* shared: ranks share a device and its memory */
     size_t message, most; /* bytes: of a link, larger than caches; of a collective */
     int round;
@@ -150,10 +151,13 @@ static bool has_time(const Speed *s) {
     return is_within(s, fmin(most * budget, budget + 5));
 }
 
-/* A very slow link or rank has to be named, so links and ranks are measured for longer than collectives. */
-static bool has_time_to_name(const Speed *s) { return is_within(s, 2 * s->r->in->seconds + 20); }
-
 static bool has_time_for_another_world(const Speed *s) { return is_within(s, s->r->in->seconds + 15); }
+
+/* A very slow link or rank has to be named, so links and ranks are measured for longer than collectives. A second world
+ * gets as much time as the first one could take. */
+static bool has_time_to_name(const Speed *s) {
+    return s->second ? has_time_for_another_world(s) : is_within(s, 2 * s->r->in->seconds + 20);
+}
 
 static void sample_all(Speed *s, bool keep) {
     const int n = s->r->world;
@@ -430,6 +434,7 @@ typedef struct Passes {
 static Err on_rank(StageRank *r) {
     Passes *p = r->in->state;
     Speed s = {.r = r,
+               .second = p->pass > 0,
                .gpu = device_is_discrete(r->device),
                .roof = {.weakest = -1, .why = "ranks communicate through host memory"}};
     stage_note_transport(r);
