@@ -299,12 +299,13 @@ static Err on_rank(StageRank *r) {
     if (!r->in->variant) check_orders(&c);
     const int64_t left_out = check_sizes(&c);
     if (r->out && !r->in->variant) {
+        stage_note_transport(r);
         outcome_sum_up(r->out, "%s: %s in %s of %s", r->transport, amount(c.calls, "call").s,
                        amount(c.n_splits, "split").s, amount(r->world, "rank").s);
         if (left_out >= 0)
             outcome_limit(r->out, "collectives: sizes from %s, except %d, for which there was no time",
                           amount(left_out, "element").s, (int)FIRST_COUNT);
-        if (stage_on_gpu(r->in) && strncmp(r->transport, "NCCL", 4))
+        if (stage_on_gpu(r->in) && !stage_is_nccl(r->transport))
             outcome_limit(r->out, "collectives: NCCL, because the ranks communicate %s", r->transport);
     }
     device_release(r->device, c.in, c.bytes + GUARD);

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "acceptance/stage.h"
 #include "base/amount.h"
 #include "base/file.h"
 #include "bench/gate/gate.h"
@@ -205,7 +206,7 @@ static Rates compare_speed(const Acceptance *a, Outcome *r, const json_t *good) 
 /* The kind of an Outcome's transport; NULL: none. */
 static const char *kind_of(const char *transport) {
     if (!transport || !*transport) return NULL;
-    return strncmp(transport, "NCCL", 4) ? "through host memory" : "with NCCL";
+    return stage_is_nccl(transport) ? "with NCCL" : "through host memory";
 }
 
 /* Rates depend on these. A report without the members `device` and `transport` is of an earlier version. */

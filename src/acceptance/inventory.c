@@ -132,13 +132,13 @@ static void compare_links(const StageRank *r, const RankFacts *all) {
 static void add_nccl(const StageRank *r) {
     char text[32];
     Nccl n;
-    if (strncmp(r->transport, "NCCL", 4) && !stage_on_gpu(r->in)) return;
+    if (!stage_is_nccl(r->transport) && !stage_on_gpu(r->in)) return;
     const Err e = nccl_load(r->in->config.nccl_library, &n);
     if (e.code)
         outcome_fact(r->out, true, "NCCL", "none");
     else
         outcome_fact(r->out, true, "NCCL", "%s", nccl_version_text(&n, text));
-    outcome_fact(r->out, strncmp(r->transport, "NCCL", 4) != 0, "transport", "%s", r->transport);
+    outcome_fact(r->out, !stage_is_nccl(r->transport), "transport", "%s", r->transport);
 }
 
 static Err on_rank(StageRank *r) {

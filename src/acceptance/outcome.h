@@ -51,7 +51,7 @@ typedef struct Outcome {
     Err error; /* the reason why it could not run */
     double seconds;
     char doing[160], summary[240];
-    char transport[200]; /* on which its rates depend; empty: on none */
+    char transport[200]; /* on which its result depends; empty: on none */
     int n_evidence, n_metrics, n_limits, n_facts, n_hashes, n_lost; /* n_lost: evidence that did not fit */
     int devices;    /* inventory: devices of this kind that this process sees */
     bool exclusive; /* no other process can use the devices until this one has ended */

@@ -259,7 +259,7 @@ static void sweep_variants(Runner *x, int stage, const char *library, double sec
 
 /* Variants do not run if the user has chosen one, nor in the processes of a launcher. */
 static bool sweeps_variants(int stage, const Outcome *out) {
-    return stage == STAGE_collectives && !strncmp(out->summary, "NCCL", 4) && !getenv("NCCL_ALGO") &&
+    return stage == STAGE_collectives && stage_is_nccl(out->transport) && !getenv("NCCL_ALGO") &&
            !getenv("NCCL_PROTO") && comm_processes() == 1 && outcome_verdict(out) < ACCEPT_FAIL;
 }
 

@@ -26,7 +26,7 @@ enum { MOST_PAIRED = 12, SIZES = 2, REPEATS = 2, ROUND_SAMPLES = 2, PASSES = 2 }
 
 typedef struct Speed {
     StageRank *r;
-    bool second;          /* world, because something was slow in the first one */
+    bool second;          /* world: something was slow in the first one */
     bool gpu, shared;     /* shared: ranks share a device and its memory */
     size_t message, most; /* bytes: of a link, larger than caches; of a collective */
     int round;
@@ -438,9 +438,9 @@ static Err on_rank(StageRank *r) {
                .gpu = device_is_discrete(r->device),
                .roof = {.weakest = -1, .why = "ranks communicate through host memory"}};
     stage_note_transport(r);
-    s.shared = s.gpu ? r->sharing > 1 : r->transport[0] != 'N';
+    s.shared = s.gpu ? r->sharing > 1 : !stage_is_nccl(r->transport);
     s.message = s.gpu ? 32 << 20 : 16 << 20, s.most = s.gpu ? 256 << 20 : 4 << 20;
-    if (s.gpu && !s.shared && r->transport[0] == 'N') find_roof(&s);
+    if (s.gpu && !s.shared && stage_is_nccl(r->transport)) find_roof(&s);
     const bool again = measure(&s, &p->slow) && p->pass < PASSES - 1 && has_time_for_another_world(&s);
     if (r->rank == 0 || comm_processes() > 1) p->again = again;
     if (r->out && !again) finish(&s, &p->slow);

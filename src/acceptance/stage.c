@@ -87,14 +87,16 @@ Suspect stage_suspect(const StageRank *r, int rank) {
     return s;
 }
 
+bool stage_is_nccl(const char *transport) { return !strncmp(transport, "NCCL", 4); }
+
 void stage_note_transport(const StageRank *r) {
     if (r->out) memcpy(r->out->transport, r->transport, sizeof r->out->transport);
 }
 
 Suspect stage_transport(const StageRank *r) {
     Suspect s;
-    const bool nccl = !strncmp(r->transport, "NCCL", 4);
-    snprintf(s.s, sizeof s.s, "%s%s%s", nccl ? r->transport : "transport through host memory",
+    snprintf(s.s, sizeof s.s, "%s%s%s",
+             stage_is_nccl(r->transport) ? r->transport : "transport through host memory",
              r->in->variant ? " with " : "", r->in->variant ? r->in->variant : "");
     return s;
 }

@@ -54,7 +54,9 @@ typedef struct Suspect {
 } Suspect;
 /* "GPU 2 (rank 2)", or "rank 2" of ranks on a CPU. */
 Suspect stage_suspect(const StageRank *, int rank);
-/* Notes in the result that its rates depend on the transport. */
+/* Whether a transport, as rank_open_device describes it, is NCCL. */
+bool stage_is_nccl(const char *transport);
+/* Notes in the result that it depends on the transport. */
 void stage_note_transport(const StageRank *);
 /* "NCCL 2.28.9", or the transport through host memory. */
 Suspect stage_transport(const StageRank *);
