@@ -283,23 +283,12 @@ static int64_t axis_size(const Config *c, int axis) {
     return sizes[axis];
 }
 
-/* A product of others may be 0, or exceed the range of an integer. */
-static bool has_valid_sizes(const Config *c) {
-    enum { MOST = 1 << 16 };
-    bool valid = true;
-    for (int i = SCALING_DATA + 1; SCALING_AXES[i]; i++)
-        valid &= axis_size(c, i) >= 1 && axis_size(c, i) <= MOST;
-    return valid;
-}
-
 static void choose_points(const Config *c, ScalingWords *w, Args *args) {
     enum { MOST_RANKS = 1024 }; /* threads of a process */
     BenchScaling *o = &w->bench;
-    if (!has_valid_sizes(c)) {
-        Config any = *c;
-        config_check(&any, CHECK_MODEL | CHECK_TRAIN, args); /* reports them */
-        return;
-    }
+    const int64_t problems = args->num_problems;
+    config_check_ranges(c, args); /* without these, products would exceed the range of an integer */
+    if (args->num_problems > problems) return;
     const int64_t each = config_model_ranks(c), least = i64_or(w->least, each), most = i64_or(c->ranks, 0);
     if (least < 1 || least % each) {
         args_problem(args, "--min-ranks: a multiple of %lld, the ranks of the parallel sizes",
@@ -315,14 +304,12 @@ static void choose_points(const Config *c, ScalingWords *w, Args *args) {
         o->ranks[o->points++] = most;
         o->axis_size = axis_size(c, o->axis);
         o->threads = c->device == ON_CPU && c->cpu_threads == 0 ? "1" : NULL;
-        if (__builtin_mul_overflow(c->micro_batch_size, least / each, &o->batch))
-            o->batch = c->micro_batch_size; /* out of range, which its rule reports */
-        o->batch = i64_or(c->global_batch_size, o->batch);
+        o->batch = i64_or(c->global_batch_size, i64_or(c->micro_batch_size, 1) * (least / each));
     }
 }
 
-/* Checks the rules for the options of each run. After a run with problems the next one is not checked, because its batch may
- * exceed the range of an integer. An option has no effect if it has none in the largest run. */
+/* Checks the rules for the options of each run. After a run with problems the next one is not checked, because it would
+ * repeat them. An option has no effect if it has none in the largest run. */
 static void check_points(const Config *c, ScalingWords *w, Args *args) {
     const BenchScaling *o = &w->bench;
     const int64_t problems = args->num_problems;

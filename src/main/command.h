@@ -39,9 +39,8 @@ COMMANDS
 
 /* ---- shared by several commands (common.c) ---- */
 
-enum {
-    COMMAND_MOST_S = 1000000
-}; /* the longest time for which an option lets a command measure, in seconds */
+/* The longest time for which an option lets a command measure, in seconds. */
+enum { COMMAND_MOST_S = 1000000 };
 
 /* Call it after a parse: prints help, notes or problems. True: continue; false: return *status. */
 bool command_ready(const Args *, Err, int *status);
