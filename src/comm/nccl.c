@@ -38,8 +38,7 @@ typedef struct Link {
     DeviceStream *stream;
     Flight *first, **last; /* oldest first */
     int64_t swept_ns;      /* when the one before `first` ended */
-    uint64_t
-        places; /* hash of operations' offsets in windows since the last comparison; 0: there were none */
+    uint64_t places;       /* hash of operations' offsets in windows since the last comparison; 0: none */
     struct Link *next;
 } Link;
 

@@ -7,7 +7,8 @@
  *               lost:N       member 0 never starts collective N, and no later one
  *               error:N      collective N of any member is an asynchronous error, and does not end
  *               refuse:N     the call of collective N of any member returns an error
- * Faults apply only to communicators of more than one member. Collectives of a communicator are counted from 0. A slow link needs both GPUs in one process.
+ * Faults apply only to communicators of more than one member. Collectives of a communicator are counted from 0. A slow
+ * link needs both GPUs in one process.
  * Faults that act on the stream use functions of the driver, so they become part of a CUDA graph. */
 #include <dlfcn.h>
 #include <pthread.h>
