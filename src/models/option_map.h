@@ -18,8 +18,8 @@ AttentionSink map_softmax(SoftmaxType);
 BranchNorms map_norms(NormPlacement, ModelFamily);
 RouterScore map_score(RouterScoreFunction);
 QuantFormat map_fp8_format(Fp8Format);
-QuantRecipe map_fp8_recipe(Fp8Recipe); /* FP8_MXFP8 is a fault: the rules refuse it */
-DType map_storage(Lane);               /* of activations and weights */
+QuantRecipe map_fp8_recipe(Fp8Recipe);
+DType map_storage(Lane); /* of activations and weights */
 DeviceKind map_device(DeviceOption);
 GemmTuning map_gemm_tuning(GemmTuningOption);
 /* The device of a rank. */

@@ -13,8 +13,9 @@ static size_t buffer_bytes(const Optimizer *o, int i) {
     return (size_t)o->registry->held[FLAT_STATE] * dtype_size(o->buffer[i].dtype);
 }
 
-static DType state_type(StateType t, DType precise) {
-    return t == STATE_BF16 ? BF16 : t == STATE_FP16 ? F16 : precise;
+DType optim_moment_type(const Config *c, int moment, DType precise) {
+    if (moment == 1) return c->exp_avg_sq_dtype == SQUARES_BF16 ? BF16 : precise;
+    return c->exp_avg_dtype == STATE_BF16 ? BF16 : c->exp_avg_dtype == STATE_FP16 ? F16 : precise;
 }
 
 /* ---- pieces: the parameters in each bucket's part ---- */
@@ -90,7 +91,7 @@ Optimizer *optim_new(const Config *c, Registry *r, Sync *sync) {
     *o = (Optimizer){.config = c, .registry = r, .sync = sync, .n_buffers = adam ? 2 : 1};
     for (int i = 0; i < o->n_buffers; i++) {
         o->buffer[i].suffix = adam ? ADAM[i] : SGD[i];
-        o->buffer[i].dtype = state_type(i == 0 ? c->exp_avg_dtype : c->exp_avg_sq_dtype, r->precise);
+        o->buffer[i].dtype = optim_moment_type(c, i, r->precise);
         o->buffer[i].flat = device_alloc(r->device, buffer_bytes(o, i), "optimizer state");
     }
     o->state = device_alloc(r->device, sizeof *o->state, "a step of the optimizer");

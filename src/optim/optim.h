@@ -53,6 +53,8 @@ typedef struct Optimizer {
 Optimizer *optim_new(const Config *, Registry *, Sync *);
 void optim_free(Optimizer *);
 size_t optim_bytes(const Optimizer *);
+/* The storage of Adam's first (0) or second (1) moment. */
+DType optim_moment_type(const Config *, int moment, DType precise);
 
 typedef struct OptimStep {
     double lr, decoupled_lr; /* of this step; the latter for embeddings and output layer */

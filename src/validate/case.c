@@ -337,7 +337,7 @@ static void forget_narrow_types(Config *c, bool quantises) {
     if (c->lane != LANE_FP64 && c->lane != LANE_EXACT) return;
     if (!quantises) c->fp8_format = FP8_NONE;
     c->use_precision_aware_optimizer = false;
-    c->exp_avg_dtype = c->exp_avg_sq_dtype = STATE_FP32;
+    c->exp_avg_dtype = STATE_FP32, c->exp_avg_sq_dtype = SQUARES_FP32;
 }
 
 void case_set_loss_scale(Config *c) {

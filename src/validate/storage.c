@@ -145,17 +145,14 @@ void storage_gradients(Storage *s, Trainer *run) {
     s->kept = NULL;
 }
 
-static void round_state(const Trainer *run, int buffer, StateType type) {
+static void round_state(const Trainer *run, int buffer, DType type) {
     const int64_t n = run->model->registry->held[FLAT_STATE];
-    if (type == STATE_FP32 || buffer >= run->optimizer->n_buffers) return;
     Tensor all = tensor_make(run->optimizer->buffer[buffer].flat, F64, 1, &n);
-    round_tensor(&all, type == STATE_BF16 ? BF16 : F16);
+    if (type != F64) round_tensor(&all, type);
 }
 
 void storage_updated(Storage *s, Trainer *run) {
-    if (s->lane->use_precision_aware_optimizer) {
-        round_state(run, 0, s->lane->exp_avg_dtype);
-        round_state(run, 1, s->lane->exp_avg_sq_dtype);
-    }
+    for (int i = 0; s->lane->use_precision_aware_optimizer && i < run->optimizer->n_buffers; i++)
+        round_state(run, i, optim_moment_type(s->lane, i, F64));
     if (s->lane->lane == LANE_EXACT) add_noise_to(s, run->model->registry, FLAT_MASTERS);
 }

@@ -305,6 +305,41 @@ static void each_rule_can_be_broken(void **state) {
     }
 }
 
+/* Help and errors list the choices of an option: each can be used, in one of these runs. */
+static void every_choice_that_is_offered_can_be_used(void **state) {
+    (void)state;
+    static const char *const RUNS[] = {
+        "",
+        "--start-weight-decay 0 --end-weight-decay 1",
+        "--lr-wsd-decay-iters 2",
+        "--model bert",
+        "--model t5 --decoder-seq-length 8",
+        "--bf16 --use-precision-aware-optimizer --cross-entropy-loss-fusion",
+        "--device cuda --hidden-dropout 0 --attention-dropout 0",
+        "--recompute-method uniform --recompute-num-layers 1",
+        "--recompute-granularity full --recompute-num-layers 1",
+    };
+    Config c;
+    const ArgTable options = config_table(&c, USE_ALL);
+    for (int64_t o = 0; o < options.count; o++) {
+        const Arg *row = &options.rows[o];
+        for (int i = 0; row->type == ARG_ENUM && row->choices[i]; i++) {
+            size_t run = 0;
+            for (bool kept = false; !kept; run++) {
+                if (run == sizeof RUNS / sizeof RUNS[0])
+                    fail_msg("--%s %s is refused in each run", row->names, row->choices[i]);
+                Parsed p;
+                char line[800];
+                snprintf(line, sizeof line, "%s %s --%.*s %s", VALID, RUNS[run],
+                         (int)strcspn(row->names, "|"), row->names, row->choices[i]);
+                parse(&p, CHECK_MODEL | CHECK_TRAIN, line);
+                kept = !p.err.code;
+                done(&p);
+            }
+        }
+    }
+}
+
 /* And what a command line that switches FP8 off may leave of a configuration file. */
 static void fp8_options_go_with_a_format(void **state) {
     (void)state;
@@ -518,6 +553,7 @@ int main(void) {
         cmocka_unit_test(a_plain_run_keeps_the_rules),
         cmocka_unit_test(all_broken_rules_are_reported_at_once),
         cmocka_unit_test(each_rule_can_be_broken),
+        cmocka_unit_test(every_choice_that_is_offered_can_be_used),
         cmocka_unit_test(fp8_options_go_with_a_format),
         cmocka_unit_test(a_layout_can_be_checked_without_its_model),
         cmocka_unit_test(training_asks_for_data_only_where_it_reads_some),
