@@ -101,7 +101,8 @@ static bool countable(const Config *c) {
                   q = i64_is_set(c->kv_channels) ? heads * c->kv_channels : h,
                   width = 4 * h + 6 * q + 6 * ffn + i64_or(c->num_experts, 0) * expert + 6 * shared,
                   scores = heads * (c->attention_backend == BACKEND_UNFUSED ? s : 1),
-                  rows = 2 * (i64_or(c->vocab_size, 1) + c->make_vocab_size_divisible_by),
+                  rows = 2 * (i64_or(c->vocab_size, 1) + c->make_vocab_size_divisible_by) +
+                         i64_or(c->padded_vocab_size, 0),
                   positions = i64_or(c->max_position_embeddings, s);
     const double layers = (double)i64_or(c->num_layers, 1) + (double)i64_or(c->decoder_num_layers, 1),
                  tokens = (double)i64_or(c->micro_batch_size, 1) * (double)s,

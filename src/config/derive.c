@@ -62,6 +62,7 @@ AmountText config_tokens_text(const Config *c) {
 }
 
 static int64_t padded_vocab(const Config *c, int64_t vocab_size) {
+    if (i64_is_set(c->padded_vocab_size)) return c->padded_vocab_size;
     int64_t unit = c->make_vocab_size_divisible_by * c->tensor_model_parallel_size;
     return (vocab_size + unit - 1) / unit * unit;
 }

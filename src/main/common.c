@@ -168,6 +168,11 @@ Err setup_finish(Setup *s) {
                         s->config.tokenizer_type, s->config.tokenizer_model ? " " : "",
                         s->config.tokenizer_model ? quote(s->config.tokenizer_model).s : "",
                         tokenizer_vocab_size(s->tokenizer), (long long)s->derived.vocab_size);
+    if (s->derived.padded_vocab_size <
+        s->derived.vocab_size) /* of a tokenizer; the rules know --vocab-size */
+        return err_user("--padded-vocab-size %lld is less than the %lld ids of the %s: raise or remove it",
+                        (long long)s->derived.padded_vocab_size, (long long)s->derived.vocab_size,
+                        s->config.tokenizer_type);
     return ERR_OK;
 }
 

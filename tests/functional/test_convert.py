@@ -74,6 +74,13 @@ assert sorted(p.name for p in out.iterdir()) == ["config.json", "generation_conf
 convert("--from-hf", out, "--save", again, "--check", check)
 assert_same_bytes(saved, again, 0, "exported and imported again")
 
+# ---- padding is not part of a model: it trains with --padded-vocab-size on two ranks, and its vocabulary stays ----
+
+isotron("pretrain", "--load", saved, "--use-checkpoint-args", "--finetune", "--save", WORK / "padded", "--save-interval", 1, "--fp64", "--mock-data",
+        "--micro-batch-size", 1, "--train-iters", 1, "--lr", 0, "--padded-vocab-size", 41, "--ranks", 2)
+convert("--load", WORK / "padded", "--to-hf", WORK / "unpadded", "--check", check)
+assert json.loads((WORK / "unpadded/config.json").read_text())["vocab_size"] == 37
+
 # Weights that an export to 16 bits rounds are rounded before they are compared.
 def finer(tensor):
     """In float32, with a last bit that bfloat16 does not hold."""

@@ -66,6 +66,7 @@ pretrain {run} --train-samples 5 => --train-iters 12 and --train-samples 5 are m
 pretrain {run} --hidden-dropout 1 => must be less than 1
 pretrain {run} --seq-length 64 --max-position-embeddings 32 => --seq-length 64 is longer than
 pretrain {run} --vocab-size 40 => ByteLevelTokenizer needs --vocab-size of at least 256
+pretrain {run} --padded-vocab-size 511 => --padded-vocab-size 511 is less than the 512 ids of the ByteLevelTokenizer: raise or remove it
 pretrain {run} --save {work}/run.conf --save-interval 2 => is not a folder
 pretrain {run} --save {saved} --save-interval 0 => --save-interval must be at least 1
 pretrain {run} --load {work}/absent --exit-on-missing-checkpoint => holds no checkpoint

@@ -603,15 +603,16 @@ def tiktoken(program, quick):
 
 # ---- logs ----
 
-@row("make_vocab_size_divisible_by")
+@row("make_vocab_size_divisible_by padded_vocab_size")
 def throughput(program, quick):
     """Speeds follow Megatron-LM's formula for the FLOPs of a step, the only number that depends on the padded vocabulary."""
-    for words, ranks in ((" --make-vocab-size-divisible-by 64", 1), (" --swiglu --ffn-hidden-size 24 --ranks 2", 2)):
+    for words, ranks in ((" --make-vocab-size-divisible-by 64", 1), (" --swiglu --ffn-hidden-size 24 --ranks 2", 2),
+                         (" --padded-vocab-size 50 --ranks 2 --tensor-model-parallel-size 2", 2)):
         o = Options(program.words(words))
         h, layers, s = (o.int(name) for name in ("hidden-size", "num-layers", "seq-length"))
         unit = o.int("make-vocab-size-divisible-by")
         mlp = 3 * 24 if "swiglu" in o else 2 * 4 * h
-        each = 6 * h * mlp * layers + 6 * layers * 4 * h * h + 6 * h * (-(-o.int("vocab-size") // unit) * unit)
+        each = 6 * h * mlp * layers + 6 * layers * 4 * h * h + 6 * h * o.int("padded-vocab-size", -(-o.int("vocab-size") // unit) * unit)
         for r in program.pretrain(program.words(words)).records:
             tokens = r["batch_size"] * s
             flops = tokens * each + r["batch_size"] * s * s * layers * 6 * h

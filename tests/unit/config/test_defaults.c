@@ -41,6 +41,7 @@ static const struct {
     {"softmax-type", "vanilla"},
     {"untie-embeddings-and-output-weights", "false"},
     {"make-vocab-size-divisible-by", "128"},
+    {"padded-vocab-size", "none"},
     {"hidden-dropout", "0.1"},
     {"attention-dropout", "0.1"},
     {"seed", "1234"},

@@ -75,6 +75,9 @@ static void llama_sizes(void **state) {
         assert_int_equal(r.d.num_query_groups, 1);
         assert_int_equal(r.d.rotary_dim, 4);
         assert_int_equal(r.d.padded_vocab_size, 14);
+        r.c.padded_vocab_size = 15;
+        config_finish(&r.c, r.arena, 14, &r.d);
+        assert_true(r.d.vocab_size == 14 && r.d.padded_vocab_size == 15);
         assert_int_equal(r.d.activation, MLP_SWIGLU);
         arena_free(r.arena);
     }
