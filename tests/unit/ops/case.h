@@ -30,6 +30,10 @@ static inline Role role_of(const CaseOperand *in) {
     return in->dtype == I64 ? ROLE_IDS : in->ndim >= 3 ? ROLE_ACTIVATION : ROLE_TABLE;
 }
 
+static inline bool wants_gradient(const CaseOperand *in) {
+    return role_of(in) == ROLE_ACTIVATION || role_of(in) == ROLE_PARAMETER;
+}
+
 typedef Tensor *BuildFn(Tape *, Tensor **in, const void *attr);
 
 typedef struct OpCase {
@@ -46,7 +50,8 @@ typedef struct OpLane {
     int threads;           /* 0: 1; -1: every core */
     bool split;            /* backward as a DX sweep, then a DW sweep */
     bool sample_by_sample; /* each sample on a separate tape */
-    bool coarse;           /* inputs that 16-bit types hold exactly */
+    bool batch_invariant;
+    bool coarse; /* inputs that 16-bit types hold exactly */
     bool forward_only;
     int moved_input; /* this element of this input is moved by `move` */
     int64_t moved_element;
@@ -143,7 +148,7 @@ static inline void input_open(Session *s, int i, Values grad_before) {
         if (i == s->lane->moved_input && whole == s->lane->moved_element) x += s->lane->move;
         store_element(t, e, x);
     }
-    if (role == ROLE_ACTIVATION || role == ROLE_PARAMETER) t->flags = TENSOR_NEEDS_GRAD;
+    if (wants_gradient(in)) t->flags = TENSOR_NEEDS_GRAD;
     if (role == ROLE_PARAMETER) {
         s->main_grad[i] = tensor_new(arithmetic_type(s->lane->dtype), in->ndim, dim);
         s->main_grad[i].flags = TENSOR_ACCUM | TENSOR_MAIN_GRAD;
@@ -162,6 +167,7 @@ static inline void session_open(Session *s, const OpCase *c, const OpLane *lane,
     s->run =
         (RunContext){.device = lane->device ? lane->device : device_cpu(lane->threads ? lane->threads : 1),
                      .dtype = lane->dtype,
+                     .batch_invariant = lane->batch_invariant,
                      .seed = 1234};
     s->slot = space_new(s->run.device, "slot", SPACE_UNPLANNED);
     s->transient = space_new(s->run.device, "transient", SPACE_UNPLANNED);

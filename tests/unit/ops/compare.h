@@ -25,6 +25,19 @@ static inline double most_terms(const OpCase *c) {
     return (double)k;
 }
 
+/* The first input that wants a gradient and has none, or CASE_INPUTS. A check that only looks at the gradients
+ * that a backward returned would pass without a backward. */
+static inline int input_without_gradient(const OpCase *c, const Result *r) {
+    int i = 0;
+    while (i < CASE_INPUTS && (!wants_gradient(&c->in[i]) || r->grad[i].n)) i++;
+    return i;
+}
+
+static inline void expect_gradients(const OpCase *c, const Result *r) {
+    const int i = input_without_gradient(c, r);
+    if (i < CASE_INPUTS) fail_msg("%s: the backward has no gradient of input %d", c->name, i);
+}
+
 static inline void compare(const OpCase *c, const char *what, Values got, Values want, double u,
                            double roundings) {
     assert_int_equal(got.v != NULL, want.v != NULL);
@@ -51,6 +64,7 @@ static const char *const GRAD_NAMES[CASE_INPUTS] = {"grad of input 0", "grad of 
  * standard deviations of a random walk of roundings. */
 static inline void compare_all(const OpCase *c, const Result *got, const Result *want, double u,
                                double roundings) {
+    expect_gradients(c, want);
     compare(c, "y", got->y, want->y, u, roundings);
     for (int i = 0; i < CASE_INPUTS; i++)
         compare(c, GRAD_NAMES[i], got->grad[i], want->grad[i], u, roundings);
@@ -65,6 +79,7 @@ static inline void same(const OpCase *c, const char *what, Values got, Values wa
 }
 
 static inline void same_all(const OpCase *c, const Result *got, const Result *want, bool with_y) {
+    expect_gradients(c, want);
     if (with_y) same(c, "y", got->y, want->y);
     for (int i = 0; i < CASE_INPUTS; i++) same(c, GRAD_NAMES[i], got->grad[i], want->grad[i]);
 }

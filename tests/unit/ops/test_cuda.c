@@ -125,6 +125,7 @@ static void its_calls_agree(const Test *t) {
                                        .coarse = dtype_is_16bit(t->dtype),
                                        .trace = agree_check,
                                        .trace_arg = all.agree});
+    expect_gradients(t->c, &r);
     result_free(&r);
 }
 

@@ -37,27 +37,68 @@ static double slope(const OpCase *c, int input, int64_t element, double h, doubl
 
 /* Central differences in double. The truncation error of step h is a third of |D(2h) - D(h)| to leading
  * order; the bound takes the whole difference, and adds the rounding errors of the elements of y that moved. */
-static void gradcheck(void **state) {
-    const OpCase *c = *state;
-    enum { SAMPLED = 16 };
+typedef struct GradCheck {
+    const OpCase *c;
+    char *fault; /* NULL: none so far */
+    bool moved;  /* a difference was not 0 */
+    double worst, worst_bound;
+} GradCheck;
+
+static void check_element(GradCheck *g, int i, int64_t e, double grad) {
     const double h = cbrt(2 * dtype_roundoff(F64));
+    double rounding;
+    const double d1 = slope(g->c, i, e, h, &rounding), d2 = slope(g->c, i, e, 2 * h, &rounding);
+    const double bound = fabs(d2 - d1) + 2 * rounding, error = fabs(d1 - grad);
+    if (!(error <= bound) && !g->fault)
+        g->fault =
+            mem_printf("%s, gradient of input %d at %lld: %.12g, central difference %.12g, error %.3g > "
+                       "|D(2h) - D(h)| + rounding = %.3g",
+                       g->c->name, i, (long long)e, grad, d1, error, bound);
+    if (error >= g->worst) g->worst = error, g->worst_bound = bound;
+    g->moved |= d1 != 0;
+}
+
+/* A sample of the elements, and the one with the largest gradient. */
+static void check_input(GradCheck *g, int i, Values grad) {
+    enum { SAMPLED = 16 };
+    int64_t most = 0;
+    g->worst = g->worst_bound = 0;
+    for (int64_t e = 0; e < grad.n; e++)
+        if (fabs(grad.v[e]) > fabs(grad.v[most])) most = e;
+    check_element(g, i, most, grad.v[most]);
+    for (int64_t e = 0; e < grad.n && !g->fault; e += grad.n / SAMPLED + 1) check_element(g, i, e, grad.v[e]);
+    print_message("    %-20s error %.3g, bound %.3g\n", GRAD_NAMES[i], g->worst, g->worst_bound);
+}
+
+/* Cases whose outputs are constant. */
+static bool is_constant(const OpCase *c) {
+    static const char *const NAMES[] = {"dropout_all", "attention_lengths_none", "cross_entropy_one",
+                                        "route_one"};
+    for (size_t i = 0; i < sizeof NAMES / sizeof *NAMES; i++)
+        if (!strcmp(c->name, NAMES[i])) return true;
+    return false;
+}
+
+/* NULL: the gradients are right, and at least one was compared. The caller owns the text. */
+static char *gradient_fault(const OpCase *c) {
+    GradCheck g = {.c = c};
     Result r = run_case(c, (OpLane){.dtype = F64});
-    for (int i = 0; i < CASE_INPUTS; i++) {
-        const int64_t n = r.grad[i].n, step = n / SAMPLED + 1;
-        double worst = 0, worst_bound = 0;
-        for (int64_t e = 0; e < n; e += step) {
-            double rounding;
-            const double d1 = slope(c, i, e, h, &rounding), d2 = slope(c, i, e, 2 * h, &rounding);
-            const double bound = fabs(d2 - d1) + 2 * rounding, error = fabs(d1 - r.grad[i].v[e]);
-            if (!(error <= bound))
-                fail_msg("%s, gradient of input %d at %lld: %.12g, central difference %.12g, error %.3g > "
-                         "|D(2h) - D(h)| + rounding = %.3g",
-                         c->name, i, (long long)e, r.grad[i].v[e], d1, error, bound);
-            if (error >= worst) worst = error, worst_bound = bound;
-        }
-        if (n) print_message("    %-20s error %.3g, bound %.3g\n", GRAD_NAMES[i], worst, worst_bound);
-    }
+    const int absent = input_without_gradient(c, &r);
+    if (absent < CASE_INPUTS)
+        g.fault = mem_printf("%s: the backward has no gradient of input %d", c->name, absent);
+    for (int i = 0; i < CASE_INPUTS && !g.fault; i++)
+        if (wants_gradient(&c->in[i])) check_input(&g, i, r.grad[i]);
+    if (!g.fault && g.moved == is_constant(c))
+        g.fault = mem_printf(g.moved ? "%s is listed as constant, and is not"
+                                     : "%s: no gradient was compared, or all of them are 0",
+                             c->name);
     result_free(&r);
+    return g.fault;
+}
+
+static void gradcheck(void **state) {
+    char *fault = gradient_fault(*state);
+    if (fault) fail_msg("%s", fault);
 }
 
 static void float_is_near_double(void **state) {
@@ -107,16 +148,69 @@ static void threads_change_nothing(void **state) {
     }
 }
 
-/* The canonical order of kernels/ops.def: gradients of parameters do not depend on how samples are grouped
- * into microbatches. (Not so of a parameter that several ops use, where each adds all samples of a microbatch
- * in turn, nor of a weight, whose gradient is one GEMM over all tokens.) */
+/* A parameter whose gradient has the canonical order of kernels/ops.def. (Not so of one that several ops use,
+ * where each adds all samples of a microbatch in turn, nor of a weight, whose gradient is one GEMM over all
+ * tokens.) */
+static bool sums_by_sample(const CaseOperand *in) { return in->parameter && !in->shared; }
+
+/* The promise of the batch-invariant mode: gradients do not depend on how samples are grouped into
+ * microbatches. Without it OpenBLAS chooses the order of a GEMM's sums by its shape. */
 static void samples_one_by_one_are_the_batch(void **state) {
     const OpCase *c = *state;
-    Result want = run_case(c, (OpLane){.dtype = F32});
-    Result got = run_case(c, (OpLane){.dtype = F32, .sample_by_sample = true});
+    const OpLane together = {.dtype = F32, .batch_invariant = true};
+    OpLane one_by_one = together;
+    one_by_one.sample_by_sample = true;
+    Result want = run_case(c, together), got = run_case(c, one_by_one);
+    expect_gradients(c, &want);
     for (int i = 0; i < CASE_INPUTS; i++)
-        if (c->in[i].parameter && !c->in[i].shared) same(c, GRAD_NAMES[i], got.grad[i], want.grad[i]);
+        if (sums_by_sample(&c->in[i])) same(c, GRAD_NAMES[i], got.grad[i], want.grad[i]);
     result_free(&want), result_free(&got);
+}
+
+/* ---- the gradient check fails on backwards that are wrong ---- */
+
+static void wrong_backward(Tape *t, const Node *n, Need need) {
+    Tensor *dx = tape_grad_out(t, n->call.in[0], need);
+    const FactorAttr attr = {1.01 * ((const FactorAttr *)n->call.attr)->factor};
+    if (dx) tape_call(t, n->op, (Call){.in = {tape_grad(t, n->call.out[0])}, .out = {dx}, .attr = &attr});
+}
+
+static Tensor *scale_with(Tape *t, Tensor *x, double factor, NodeBackward *backward) {
+    const FactorAttr attr = {factor};
+    Tensor *y = tape_tensor(t, (DType)x->dtype, x->ndim, x->dim);
+    tape_run(t, &OPS[OP_scale], (Call){.in = {x}, .out = {y}, .attr = &attr}, sizeof attr, backward);
+    return y;
+}
+static Tensor *build_without_backward(Tape *t, Tensor **in, const void *attr) {
+    (void)attr;
+    return scale_with(t, in[0], 0.75, NULL);
+}
+static Tensor *build_with_wrong_backward(Tape *t, Tensor **in, const void *attr) {
+    (void)attr;
+    return scale_with(t, in[0], 0.75, wrong_backward);
+}
+static Tensor *build_scaled_by_0(Tape *t, Tensor **in, const void *attr) {
+    (void)attr;
+    return op_scale(t, in[0], 0);
+}
+
+static void wrong_backwards_are_found(void **state) {
+    (void)state;
+    static const struct {
+        OpCase c;
+        const char *fault;
+    } WRONG[] = {
+        {{"no_backward", build_without_backward, NULL, {X(5, 3, 7)}}, "has no gradient of input 0"},
+        {{"wrong_backward", build_with_wrong_backward, NULL, {X(5, 3, 7)}}, "central difference"},
+        {{"no_slope", build_scaled_by_0, NULL, {X(5, 3, 7)}}, "all of them are 0"},
+        {{"no_input", build_with_wrong_backward, NULL, {M(5, 7)}}, "no gradient was compared"},
+    };
+    for (size_t i = 0; i < sizeof WRONG / sizeof *WRONG; i++) {
+        char *fault = gradient_fault(&WRONG[i].c);
+        if (!fault || !strstr(fault, WRONG[i].fault))
+            fail_msg("%s: '%s', not '%s'", WRONG[i].c.name, fault ? fault : "passes", WRONG[i].fault);
+        free(fault);
+    }
 }
 
 /* ---- main ---- */
@@ -140,20 +234,30 @@ typedef struct Tests {
     size_t n;
 } Tests;
 
+static bool has_sums_by_sample(const OpCase *c) {
+    for (int i = 0; i < CASE_INPUTS; i++)
+        if (sums_by_sample(&c->in[i])) return true;
+    return false;
+}
+
 static void add(Tests *t, const OpCase *c) {
     for (int m = 0; m < MODE_COUNT; m++)
-        t->at[t->n++] = (struct CMUnitTest){.name = mem_printf("%s %s", c->name, MODES[m].name),
-                                            .test_func = MODES[m].run,
-                                            .initial_state = (void *)c};
+        if (MODES[m].run != samples_one_by_one_are_the_batch ||
+            has_sums_by_sample(c)) /* else it compares nothing */
+            t->at[t->n++] = (struct CMUnitTest){.name = mem_printf("%s %s", c->name, MODES[m].name),
+                                                .test_func = MODES[m].run,
+                                                .initial_state = (void *)c};
 }
 
 int main(int argc, char **argv) {
     const size_t most = (size_t)(TAPE_COUNT + kernel_case_count());
-    Tests tests = {mem_alloc(most * MODE_COUNT * sizeof *tests.at), 0};
+    Tests tests = {mem_alloc((most * MODE_COUNT + 1) * sizeof *tests.at), 0};
     OpCase *rows = mem_alloc((size_t)kernel_case_count() * sizeof *rows);
     for (int i = 0; i < TAPE_COUNT; i++) add(&tests, &TAPES[i]);
     for (int i = 0; i < kernel_case_count(); i++)
         if (case_on_tape(i, &rows[i])) add(&tests, &rows[i]);
+    tests.at[tests.n++] = (struct CMUnitTest){.name = mem_printf("wrong backwards are found"),
+                                              .test_func = wrong_backwards_are_found};
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     const int failed = _cmocka_run_group_tests("ops", tests.at, tests.n, NULL, NULL);
     for (size_t i = 0; i < tests.n; i++) free((char *)tests.at[i].name);
