@@ -12,24 +12,42 @@
 
 enum { NAME_MAX_BYTES = 100, LINE_MAX_BYTES = 1 << 20 };
 
+/* Whether the name is one of those in a word, which commas separate. */
+static bool has_name(const char *word, const char *name) {
+    const size_t n = strlen(name);
+    for (size_t end;; word += end + 1) {
+        end = strcspn(word, ",");
+        if (end == n && !memcmp(word, name, n)) return true;
+        if (!word[end]) return false;
+    }
+}
+
 bool text_list_selects(const TextList *list, const char *name) {
     bool found = list->count == 0;
-    for (int64_t i = 0; i < list->count; i++) found |= !strcmp(list->at[i], name);
+    for (int64_t i = 0; i < list->count; i++) found |= has_name(list->at[i], name);
     return found;
 }
 
-Err text_list_check(const TextList *list, const char *option, const char *const *names, int n) {
-    for (int64_t i = 0; i < list->count; i++) {
-        int k = 0;
-        while (k < n && strcmp(names[k], list->at[i])) k++;
-        if (k < n) continue;
-        Str all = {0};
-        for (k = 0; k < n; k++) str_printf(&all, "%s%s", k ? ", " : "", names[k]);
-        const Err e = err_user("--%s %s: choose from %s", option, quote(list->at[i]).s, all.s);
-        str_free(&all);
-        return e;
+static Err check_name(const char *name, const char *option, const char *const *names, int n) {
+    Str all = {0};
+    bool known = false;
+    for (int k = 0; k < n; k++) {
+        known |= !strcmp(name, names[k]);
+        str_printf(&all, "%s%s", k ? ", " : "", names[k]);
     }
-    return ERR_OK;
+    const Err e = known ? ERR_OK : err_user("--%s %s: choose from %s", option, quote(name).s, all.s);
+    str_free(&all);
+    return e;
+}
+
+Err text_list_check(const TextList *list, const char *option, const char *const *names, int n) {
+    Err e = ERR_OK;
+    for (int64_t i = 0; i < list->count && !e.code; i++) {
+        char *copy = mem_strdup(list->at[i]), *rest = copy;
+        for (char *name; !e.code && (name = strsep(&rest, ","));) e = check_name(name, option, names, n);
+        free(copy);
+    }
+    return e;
 }
 
 /* One spelling inside Arg.names. */

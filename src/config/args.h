@@ -32,7 +32,8 @@ typedef struct TextList {
     const char **at;
     int64_t count;
 } TextList;
-/* Whether a list of names selects this one: an empty list selects all. */
+/* Lists of names, which blanks or commas separate.
+ * Whether a list selects this name: an empty list selects all. */
 bool text_list_selects(const TextList *, const char *name);
 /* A user error of --`option` if the list has a name that is not one of these. */
 Err text_list_check(const TextList *, const char *option, const char *const *names, int n);

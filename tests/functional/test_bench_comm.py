@@ -58,7 +58,7 @@ for words, message in (
         (["--ranks", 8, "--collective", "all_gather", "--dtype", "fp64", "--min-bytes", 8, "--max-bytes", 32],
          "all_gather of fp64 on 8 ranks needs at least 64 bytes, and the largest size to measure is 8"),
         (["--ranks", 2, "--collective", "reduce"], "--collective 'reduce': choose from all_reduce"),
-        (["--ranks", 2, "--dtype", "fp8"], "--dtype 'fp8': choose from"),
+        (["--ranks", 2, "--dtype", "fp32,fp8"], "--dtype 'fp8': choose from"),
         (["--ranks", 2, "--seconds", 0], "--seconds: more than 0"),
         (["--ranks", 2, "--seconds", 1e300], "--seconds: more than 0 and at most 1000000"),
         (["--ranks", 2, "--step-factor", 1], "--step-factor: at least 2"),
