@@ -1,4 +1,5 @@
-# cmake --install: the program, libisotron.a, its headers, and packages for CMake (find_package(isotron)) and pkg-config.
+# cmake --install: the program, the golden cases of `isotron validate`, libisotron.a, its headers, and packages for CMake
+# (find_package(isotron)) and pkg-config.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 add_dependencies(isotron libisotron) # what is installed is built by one target
@@ -6,6 +7,7 @@ set(headers ${CMAKE_INSTALL_INCLUDEDIR}/isotron)
 set(packages ${CMAKE_INSTALL_LIBDIR}/cmake/isotron)
 target_include_directories(libisotron INTERFACE $<INSTALL_INTERFACE:${headers}>)
 install(TARGETS isotron RUNTIME)
+install(DIRECTORY golden DESTINATION share/isotron) # src/acceptance/parity.c finds it relative to the program
 install(TARGETS libisotron EXPORT isotron ARCHIVE)
 install(DIRECTORY src/ kernels DESTINATION ${headers} FILES_MATCHING PATTERN "*.h" PATTERN "*.def"
   PATTERN main EXCLUDE PATTERN acceptance EXCLUDE PATTERN validate EXCLUDE PATTERN plan EXCLUDE

@@ -32,7 +32,7 @@ typedef struct AcceptOptions {
     double seconds;       /* for all stages */
     const char *nccl_b;   /* another NCCL library to compare with config->nccl_library; NULL: none */
     const char *good;     /* report of the last good run, as written by --json; NULL: none */
-    const char *golden;   /* folder of golden cases */
+    const char *golden;   /* folder of golden cases; NULL: that of the installation or the source tree */
     double memory_share;  /* of the free memory of a device */
     double allow;         /* 0.05: a rate that is up to 5 % lower is not degraded */
     bool allow_changes;   /* versions may differ from those of the good run */
@@ -66,6 +66,8 @@ StageVerdict accept_verdict(const Acceptance *);
 /* Reports: the text that is printed after the progress lines, JSON, JUnit XML, and a self-contained HTML
  * page. */
 void accept_print(const Acceptance *, Str *out);
+/* "7 of 9 stages; speed, hang: not run because it needs 2 ranks, and there is 1" */
+void accept_count(const Acceptance *, Str *out);
 void accept_json(const Acceptance *, Str *out);
 enum { ACCEPT_SCHEMA = 1 }; /* of the JSON */
 void accept_junit(const Acceptance *, Str *out);

@@ -9,6 +9,7 @@
  * pattern starts at a different word than in its neighbours, so that a write to the wrong block is
  * detected. */
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -212,13 +213,18 @@ static void report(const StageRank *r, const Seen *all) {
     for (int i = 1; i < r->world; i++) least = all[i].gib < least ? all[i].gib : least;
     const double gib = least * r->sharing, free_gib = all[0].free_gib * r->sharing;
     const int devices = r->world / r->sharing;
-    outcome_sum_up(r->out, "%d patterns over %.2f of %.1f GiB of free memory on %s%s", (int)N_PATTERNS, gib,
-                   free_gib, devices > 1 ? "each of " : "", amount(devices, "device").s);
+    char host[60] = "";
+    if (!device_is_discrete(r->device))
+        snprintf(host, sizeof host, " or the limit of a host, %.0f GiB for each rank,",
+                 ldexp(MOST_OF_HOST, -30));
+    outcome_sum_up(r->out, "%d patterns over %.2f of %.1f GiB (%.2g %%) of free memory on %s%s",
+                   (int)N_PATTERNS, gib, free_gib, 100 * gib / free_gib, devices > 1 ? "each of " : "",
+                   amount(devices, "device").s);
     if (gib < 0.9 * free_gib)
         outcome_limit(
             r->out,
-            "memory: the %.1f GiB of free memory of each device that the time or --memory-share left out",
-            free_gib - gib);
+            "memory: the %.1f GiB of free memory of each device that the time, --memory-share%s left out",
+            free_gib - gib, host);
 }
 
 static Err on_rank(StageRank *r) {

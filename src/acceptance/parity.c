@@ -2,6 +2,7 @@
  * (validate/sweep.h). Each cell runs in its own process. On GPUs all cells run in the process of the stage,
  * because opening GPUs takes longer than a cell. In the lane `exact`, sums are exact in any order, so NCCL
  * has to agree bitwise with one rank. */
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -207,18 +208,49 @@ static Err sweep_all(const StageInput *in, const char *const *dirs) {
 
 Err stage_parity(const StageInput *in) {
     char *dirs[CASES];
-    const char *root = in->options->golden;
-    bool there = true;
-    Err e = ERR_OK;
-    for (int i = 0; i < CASES; i++) {
-        dirs[i] = mem_printf("%s/%s", root, GOLDEN[i]);
-        there &= file_is_dir(dirs[i]);
-    }
-    if (!there)
-        outcome_limit(in->out, "parity: '%s' has no golden cases; --golden names their folder", root);
-    else
-        e = sweep_all(in, (const char *const *)dirs);
-    if (!there) outcome_add(in->out, ACCEPT_INCONCLUSIVE, "", "nothing to run");
+    for (int i = 0; i < CASES; i++) dirs[i] = mem_printf("%s/%s", in->options->golden, GOLDEN[i]);
+    const Err e = sweep_all(in, (const char *const *)dirs);
     for (int i = 0; i < CASES; i++) free(dirs[i]);
     return e;
+}
+
+/* ---- the folder of the cases ---- */
+
+static Err check_golden(const char *root) {
+    Err e = ERR_OK;
+    for (int i = 0; i < CASES && !e.code; i++) {
+        char *dir = mem_printf("%s/%s", root, GOLDEN[i]);
+        Golden *g = NULL;
+        e = golden_open(dir, &g);
+        golden_close(g);
+        free(dir);
+    }
+    return e;
+}
+
+/* In an installation the program is in bin/, in the source tree in build/PRESET/ or a folder of that. */
+static char *near_program(void) {
+    static const char *const PLACES[] = {"../share/isotron/golden", "../../golden", "../../../golden"};
+    char program[PATH_MAX];
+    const ssize_t n = readlink("/proc/self/exe", program, sizeof program - 1);
+    program[n > 0 ? n : 0] = 0;
+    char *slash = strrchr(program, '/');
+    if (slash) *slash = 0;
+    for (size_t i = 0; slash && i < sizeof PLACES / sizeof *PLACES; i++) {
+        char *root = mem_printf("%s/%s", program, PLACES[i]);
+        if (file_is_dir(root)) return root;
+        free(root);
+    }
+    return mem_strdup("golden");
+}
+
+Err parity_find_golden(const char *given, char **out) {
+    *out = given ? mem_strdup(given) : near_program();
+    const Err e = check_golden(*out);
+    return e.code
+               ? err_user(
+                     "the stage parity has no golden cases: %s. --golden names their folder, which has %s, "
+                     "%s and %s; --only without parity needs none",
+                     e.msg, GOLDEN[0], GOLDEN[1], GOLDEN[2])
+               : e;
 }

@@ -114,19 +114,44 @@ static void print_libraries(const Acceptance *a, Str *out) {
                        STAGE_VERDICTS[outcome_verdict(a->row[i].b)]);
 }
 
+/* Why a stage has no verdict; NULL: it has one. The reasons of stages have no suspect. */
+static const char *why_none(const AcceptRow *row) {
+    if (!row->a) return "--only leaves it out";
+    if (verdict_of(row) != ACCEPT_INCONCLUSIVE) return NULL;
+    const Outcome *r = outcome_verdict(row->a) == ACCEPT_INCONCLUSIVE ? row->a : row->b;
+    for (int i = 0; i < r->n_evidence; i++)
+        if (r->evidence[i].verdict == ACCEPT_INCONCLUSIVE && !*r->evidence[i].suspect)
+            return r->evidence[i].text;
+    return "its results vary too much";
+}
+
+void accept_count(const Acceptance *a, Str *out) {
+    const bool pass = accept_verdict(a) == ACCEPT_PASS;
+    int passed = 0;
+    for (int i = 0; i < STAGES; i++) passed += a->row[i].a && verdict_of(&a->row[i]) == ACCEPT_PASS;
+    str_printf(out, "%d of %d stages%s", passed, (int)STAGES, pass ? "" : " pass");
+    bool said[STAGES] = {false};
+    for (int i = 0; i < STAGES; i++) {
+        const char *why = said[i] ? NULL : why_none(&a->row[i]);
+        for (int k = i; why && k < STAGES; k++) { /* the other stages with this reason */
+            const char *other = why_none(&a->row[k]);
+            if (!other || strcmp(other, why)) continue;
+            str_printf(out, "%s%s", k == i ? "; " : ", ", a->row[k].name);
+            said[k] = true;
+        }
+        const bool ran = a->row[i].a && a->row[i].a->seconds > 0;
+        if (why) str_printf(out, ": not %s because %s", ran ? "certified" : "run", why);
+    }
+}
+
 void accept_print(const Acceptance *a, Str *out) {
     print_libraries(a, out);
     str_puts(out, "\n");
     for (int i = 0; i < STAGES; i++)
         if (a->row[i].a) print_limits(&a->row[i], "", out);
-    bool any = false;
-    for (int i = 0; i < STAGES; i++) {
-        if (!a->row[i].a) str_printf(out, "%s%s", any ? ", " : "not certified: ", a->row[i].name);
-        any |= !a->row[i].a;
-    }
-    if (any) str_puts(out, "; --only leaves them out\n");
-    str_printf(out, "verdict: %s (%s, %.0f s)\n", STAGE_VERDICTS[accept_verdict(a)],
-               amount(a->ranks, "rank").s, a->seconds);
+    str_printf(out, "verdict: %s, ", STAGE_VERDICTS[accept_verdict(a)]);
+    accept_count(a, out);
+    str_printf(out, " (%s, %.0f s)\n", amount(a->ranks, "rank").s, a->seconds);
 }
 
 /* ---- JSON ---- */

@@ -122,6 +122,6 @@ Err stage_roofs(const StageInput *in) {
     if (stage_on_gpu(in) || in->seconds >= LEAST_S) return stage_on_ranks(in, on_rank);
     outcome_limit(in->out, "roofs: a CPU needs %.0f s to measure them, and only %.1f s are left", LEAST_S,
                   in->seconds);
-    outcome_add(in->out, ACCEPT_INCONCLUSIVE, "", "no time");
+    outcome_add(in->out, ACCEPT_INCONCLUSIVE, "", "there is too little time");
     return ERR_OK;
 }

@@ -400,6 +400,12 @@ static Err run_rows(Runner *x, Config *config, Acceptance *a) {
     return ERR_OK;
 }
 
+/* Golden cases are checked if they are named, or if parity will run. */
+static Err find_golden(const AcceptOptions *o, char **out) {
+    const bool runs = text_list_selects(&o->only, ROWS[STAGE_parity].name) && comm_processes() == 1;
+    return o->golden || runs ? parity_find_golden(o->golden, out) : ERR_OK;
+}
+
 Err accept_run(const AcceptOptions *given, Acceptance *a) {
     *a = (Acceptance){.options = given, .is_heard = comm_process() <= 0};
     memcpy(a->row, ROWS, sizeof a->row);
@@ -408,10 +414,14 @@ Err accept_run(const AcceptOptions *given, Acceptance *a) {
     Config config = *given->config;
     AcceptOptions options = *given;
     options.config = &config;
+    char *golden = NULL;
+    Err e = find_golden(given, &golden);
+    options.golden = golden;
     Runner x = {.options = &options, .turn = isolated_memory(sizeof *x.turn)};
-    const Err e = run_rows(&x, &config, a);
+    if (!e.code) e = run_rows(&x, &config, a);
     end_kept(&x);
     isolated_free(x.turn, sizeof *x.turn);
+    free(golden);
     return e;
 }
 

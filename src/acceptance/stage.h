@@ -22,6 +22,10 @@ typedef struct StageInput {
     Err stage_##name(const StageInput *);
 #include "acceptance/stages.def"
 
+/* The folder of the golden cases of `parity`: `given`, or if that is NULL the one of this installation or source tree,
+ * else "golden". The caller frees it. An error names the first case that is not complete. */
+Err parity_find_golden(const char *given, char **out);
+
 /* A rank of a stage. */
 typedef struct StageRank {
     const StageInput *in;

@@ -27,9 +27,11 @@ static const Arg ROWS[] = {
     ROW(accept.good, "good", ARG_TEXT, "none",
         "File that --json of an earlier good run wrote, to compare with."),
     ROW(accept.golden, "golden", ARG_TEXT, "none",
-        "Folder of golden cases for the stage parity; none = golden."),
+        "Folder of golden cases for the stage parity; none = that of the installation or the source tree."),
     ROW(memory, "memory-share", ARG_TEXT, "80%",
-        "Largest share of each device's free memory to test. Less is tested if time is short."),
+        "Largest share of each device's free memory to test, on a CPU at most 1 GiB for each rank. Less is "
+        "tested if time is "
+        "short."),
     ROW(allow, "allow", ARG_TEXT, "5%",
         "Accepted loss of speed compared with the good run, or of library B compared with A."),
     ROW(accept.allow_changes, "allow-changes", ARG_FLAG, "off",
@@ -78,8 +80,6 @@ static Err read_options(Config *c, Options *o, Args *args, int argc, char **argv
     if (o->nccl_a && c->nccl_library) args_problem(args, "--nccl-a and --nccl-library: choose one");
     if (a->nccl_b && !o->nccl_a && !c->nccl_library && c->device == ON_CPU)
         args_problem(args, "without --device cuda, --nccl-b needs --nccl-a or --nccl-library");
-    if (a->golden && !file_is_dir(a->golden)) args_problem(args, "--golden: '%s' is not a folder", a->golden);
-    if (!a->golden) a->golden = "golden";
     refuse_repeated_only(args, argc, argv);
     if (o->nccl_a && !a->nccl_b)
         args_problem(args, "--nccl-a needs --nccl-b; for one library use --nccl-library");

@@ -17,8 +17,16 @@ def sh(*words, **environment):
 # An installation can be moved.
 sh("cmake", "--install", BUILD, "--prefix", WORK / "prefix")
 (WORK / "prefix").rename(PREFIX)
-assert {path.name for path in PREFIX.iterdir()} == {"bin", "lib", "include"}
+assert {path.name for path in PREFIX.iterdir()} == {"bin", "lib", "include", "share"}
 assert sh(PREFIX / "bin/isotron", "--version") == isotron("--version")
+# It finds its golden cases from any folder. Without them validate refuses to run.
+golden, validate = PREFIX / "share/isotron/golden", [PREFIX / "bin/isotron", "validate", "--only", "parity", "--seconds", "1"]
+done = subprocess.run(validate, cwd=WORK, capture_output=True, text=True)
+assert done.returncode == 0 and "verdict: PASS, 1 of 9 stages" in done.stdout, done
+golden.rename(WORK / "elsewhere")
+done = subprocess.run(validate, cwd=WORK, capture_output=True, text=True)
+assert done.returncode == 2 and "'golden/llama-layouts' is not a golden case" in done.stderr and not done.stdout, done
+(WORK / "elsewhere").rename(golden)
 
 sh("cmake", "-S", EXAMPLES, "-B", WORK / "cmake", f"-DCMAKE_PREFIX_PATH={PREFIX}")
 sh("cmake", "--build", WORK / "cmake")

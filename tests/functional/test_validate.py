@@ -3,18 +3,21 @@ from validating import *
 
 # Clean runs, on threads and with NCCL's code path; what one rank cannot show is listed, and does not fail.
 stages, said = validate("--ranks", 4, "--seconds", 4)
+assert "verdict: PASS, 8 of 9 stages; roofs: not certified because there is too little time (4 ranks, " in said, said
+assert "left out" in said and "the limit of a host, 1 GiB for each rank" in said, said
 good = WORK / "good.json"
 good.write_text((WORK / "v.json").read_text())
 assert {n: s["verdict"] for n, s in stages.items() if s["verdict"] != "PASS"} == {"roofs": "INCONCLUSIVE"}, said
 validate("--ranks", 4, "--seconds", 2, "--only", "inventory", "--good", good)
-nccl, said = validate("--ranks", 3, "--seconds", 1, *NCCL, "--only", "inventory", "collectives")
-assert "NCCL 2.28.9" in nccl["collectives"]["summary"] and "training, hang; --only leaves them out" in said, said
+nccl, said = validate("--ranks", 3, "--seconds", 1, *NCCL, "--only", "inventory,collectives")
+assert "NCCL 2.28.9" in nccl["collectives"]["summary"] and "training, hang: not run because --only leaves it out (3 ranks" in said, said
 one, said = validate("--seconds", 1)
 assert one["collectives"]["verdict"] == "INCONCLUSIVE" and "not certified: collectives: it needs 2 ranks" in said, said
+assert "verdict: PASS, 5 of 9 stages; " in said and "; collectives, speed, hang: not run because it needs 2 ranks, and there is 1 (" in said, said
 if shutil.which("mpirun"):
     run = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-np", "2", PROGRAM, "validate", "--seconds", "1"]
     done = subprocess.run(run, capture_output=True, text=True)
-    assert done.returncode == 0 and "verdict: PASS (2 ranks" in done.stdout and "suspect" not in done.stdout, done
+    assert done.returncode == 0 and "verdict: PASS, 6 of 9 stages; " in done.stdout and "suspect" not in done.stdout, done
 
 # A library of another version than in the good run.
 ONLY = ["--ranks", 4, "--seconds", 1, "--only"]
@@ -25,8 +28,10 @@ named(validate(*older, HOST_NCCL_VERSION="22703", expect=1)[0]["inventory"], "NC
 validate(*older, "--allow-changes", HOST_NCCL_VERSION="22703")
 
 # A stage that cannot run is a fault, and the others are reported.
-for case in ("llama-layouts", "gpt2-layouts", "mixtral-layouts"):
-    (WORK / "broken" / case).mkdir(parents=True)
+CASES = ("llama-layouts", "gpt2-layouts", "mixtral-layouts")
+for case in CASES:
+    shutil.copytree(ROOT / "golden" / case, WORK / "broken" / case)
+    (WORK / "broken" / case / "run.conf").write_text("num-layers = none of them\n")
 stages, said = validate(*ONLY, "inventory", "parity", "--golden", WORK / "broken", expect=1)
 named(stages["parity"], "not known", "it could not run: ")
 assert stages["inventory"]["verdict"] == "PASS", said
@@ -54,9 +59,16 @@ assert ran >= 2 and (ran == 26 or f"parity: {26 - ran} of the 26 cells for 4 ran
 validate("--ranks", 2, "--seconds", 1, "--only", "hang", program=FAULTY, FAULTY="open 0 4000")
 
 # Wrong arguments.
+for case in CASES:
+    shutil.copytree(ROOT / "golden" / case, WORK / "cut" / case)
+    if case != "mixtral-layouts":
+        shutil.copytree(ROOT / "golden" / case, WORK / "part" / case)
+os.truncate(WORK / "cut/gpt2-layouts/oracle.safetensors", 100000)
 (WORK / "empty.json").write_text("{}")
 for words, message in (
         (["--only", "gpu"], "--only 'gpu': choose from inventory, "),
+        (["--only", "inventory,gpu"], "--only 'gpu': choose from inventory, "),
+        (["--only", "inventory,"], "--only '': choose from inventory, "),
         (["--seconds", 0], "--seconds: from 1 to"),
         (["--seconds", 5, "--quick"], "--seconds and --quick: choose one"),
         (["--memory-share", "99%"], "--memory-share expects"),
@@ -64,7 +76,9 @@ for words, message in (
         (["--allow", "x"], "--allow expects a percentage"),
         (["--allow", "100%"], "--allow expects a percentage below 100%"),
         (["--only", "inventory", "--only=hang"], "--only is given 2 times"),
-        (["--golden", WORK / "none"], "--golden: "),
+        (["--golden", WORK / "none"], f"'{WORK}/none/llama-layouts' is not a golden case: it has no run.conf. --golden names"),
+        (["--golden", WORK / "part"], f"'{WORK}/part/mixtral-layouts' is not a golden case: it has no run.conf"),
+        (["--golden", WORK / "cut", "--only", "inventory"], "cut/gpt2-layouts/"),
         (["--ranks", 257, "--only", "inventory"], "257 ranks: validate runs on at most 256"),
         (["--allow-changes"], "--allow-changes needs --good"),
         (["--good", WORK / "empty.json"], "is not a report of validate"),
