@@ -14,6 +14,7 @@
 #include "acceptance/stage.h"
 #include "base/clock.h"
 #include "base/mem.h"
+#include "base/terminal.h"
 #include "bench/comm/exact.h"
 #include "comm/comm.h"
 #include "comm/nccl_library.h"
@@ -348,7 +349,7 @@ static Err run_row(Runner *x, Acceptance *a, int stage) {
     if (!a->is_heard) return ERR_OK;
     Str line = {0};
     accept_print_row(a, row, &line);
-    fputs(line.s, stdout);
+    terminal_report(stdout, line.s);
     fflush(stdout);
     str_free(&line);
     return ERR_OK;

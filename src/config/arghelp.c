@@ -94,7 +94,26 @@ static int64_t foreign_help(const ArgTable *table, const char *word, Str *out) {
     return shown;
 }
 
-void args_help(const Args *a, Str *out) {
+/* Breaks lines of more than WIDTH columns at a blank, or after the | of a list of choices. The text is ASCII. */
+static void wrap(const char *text, Str *out) {
+    enum { WIDTH = 100, OPTION_INDENT = 2, CHOICES_INDENT = 12 };
+    while (*text) {
+        const size_t all = strcspn(text, "\n"), begin = strspn(text, " ");
+        const char *line = text, *end = text + all;
+        const int indent = begin == OPTION_INDENT ? CHOICES_INDENT : (int)begin;
+        for (size_t room = WIDTH; (size_t)(end - line) > room; room = WIDTH - (size_t)indent) {
+            size_t n = room;
+            while (n > begin && line[n] != ' ' && line[n - 1] != '|') n--;
+            if (n == begin) break; /* one long word */
+            str_printf(out, "%.*s\n%*s", (int)n, line, indent, "");
+            line += n + (line[n] == ' ');
+        }
+        str_printf(out, "%.*s\n", (int)(end - line), line);
+        text = end + (*end == '\n');
+    }
+}
+
+void args_help(const Args *a, Str *to) {
     static const Arg config = {.names = "config",
                                .type = ARG_TEXT,
                                .fallback = "none",
@@ -102,6 +121,7 @@ void args_help(const Args *a, Str *out) {
                                        "that only other commands read are skipped."};
     const char *word = a->help_word ? without_dashes(a->help_word) : NULL;
     int64_t shown = 0;
+    Str text = {0}, *out = &text;
     if (!word) {
         str_printf(out, "usage: %s\n\n", a->usage);
         option(&config, out);
@@ -109,4 +129,6 @@ void args_help(const Args *a, Str *out) {
     for (int t = 0; t < a->num_tables; t++) shown += table_help(&a->tables[t], word, out);
     for (int t = 0; word && t < a->num_tables; t++) shown += foreign_help(&a->tables[t], word, out);
     if (word && !shown) str_printf(out, "No option has '%s' in its name, values or help.\n", word);
+    wrap(text.s, to);
+    str_free(&text);
 }

@@ -5,6 +5,7 @@
 
 #include "base/amount.h"
 #include "base/file.h"
+#include "base/terminal.h"
 #include "bench/comm/comm.h"
 #include "bench/comm/exact.h"
 #include "bench/gate/gate.h"
@@ -91,7 +92,7 @@ static Err report_gate(const Gate *g, const char *json, ErrCode *status) {
         [GATE_PASS] = ERR_NONE, [GATE_REGRESS] = ERR_FAILED, [GATE_INCONCLUSIVE] = ERR_INCONCLUSIVE};
     Str text = {0}, junit = {0};
     gate_print(g, &text);
-    fputs(text.s, stdout);
+    terminal_report(stdout, text.s);
     gate_junit(g, &junit);
     Err e = write_file(g->options->junit, junit.s, junit.len);
     if (!e.code && json && g->options->against) {

@@ -11,8 +11,7 @@
  * NAMED_COMMAND(function, "name", ...) for a name that is no identifier */
 #define COMMANDS                                                                                             \
     COMMAND(pretrain, true, "train a model, from scratch or from a checkpoint")                              \
-    COMMAND(finetune, true,                                                                                  \
-            "fine-tune a pretrained BERT on labelled texts or questions, with accuracy per epoch")           \
+    COMMAND(finetune, true, "fine-tune a pretrained BERT on labelled texts or questions")                    \
     COMMAND(plan, false, "print the parameters, memory and schedule of a run without starting it")           \
     COMMAND(preprocess, false, "tokenize JSON Lines or plain text into .bin and .idx files")                 \
     COMMAND(tokenize, false, "print the tokens of texts, with the characters that each stands for")          \
@@ -22,7 +21,7 @@
     COMMAND(inspect, false, "print the content of a checkpoint or a dataset")                                \
     COMMAND(parity, true, "compare a run with a golden case of an independent implementation")               \
     COMMAND(validate, true,                                                                                  \
-            "accept a machine, a driver or an NCCL library: correctness, speed, and what is to blame")       \
+            "accept a machine, a driver or an NCCL library: correctness, speed, what is to blame")           \
     COMMAND(compare, false, "compare the logs or the checkpoints of two runs")                               \
     COMMAND(bench, true, "measure the speed of a training step or of individual ops")                        \
     COMMAND(version, false, "print the version, the commit, the compiler and the libraries of this build")   \

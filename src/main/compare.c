@@ -3,6 +3,7 @@
 #include <stdio.h>
 
 #include "base/file.h"
+#include "base/terminal.h"
 #include "main/command.h"
 #include "validate/ckpt_diff.h"
 #include "validate/log_diff.h"
@@ -56,7 +57,7 @@ static Err compare(const char *a, const char *b, const Options *o, Diff *d) {
     const CkptDiffOptions options = {{o->bound, o->common, o->only}, o->weights_only};
     Str text = {0};
     Err e = file_is_dir(a) ? ckpt_diff(a, b, &options, d, &text) : log_diff(a, b, &options.diff, d, &text);
-    if (text.s) fputs(text.s, stdout);
+    if (text.s) terminal_report(stdout, text.s);
     str_free(&text);
     return e;
 }
@@ -67,8 +68,8 @@ int command_compare(int argc, char **argv) {
     Args args;
     args_init(&args, arena,
               "isotron compare A B [options]    (two logs, or two folders of checkpoints)\n\n"
-              "Compares two runs value by value, and reports the first difference. The exit status is 1 if "
-              "there is one.\n\n"
+              "Compares two runs value by value, and reports the first difference. Exit status 1: "
+              "they differ.\n\n"
               "example: isotron compare yesterday.jsonl today.jsonl --bound 1e-6",
               "A B");
     args_use(&args, (ArgTable){.rows = ROWS, .count = sizeof ROWS / sizeof *ROWS, .target = &o});

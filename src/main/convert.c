@@ -5,6 +5,7 @@
 
 #include "base/amount.h"
 #include "base/file.h"
+#include "base/terminal.h"
 #include "ckpt/ckpt.h"
 #include "ckpt/hf_config.h"
 #include "ckpt/hf_folder.h"
@@ -111,7 +112,7 @@ static Err convert_check(const Job *j, const Model *m) {
     if (!e.code) {
         Str text = {0};
         reference_print(&r, m, &report, &text);
-        fputs(text.s, stdout);
+        terminal_report(stdout, text.s);
         str_free(&text);
         if (!report.logits.pass)
             e = err_failed("the logits differ from those in '%s' by more than rounding: nothing is written",

@@ -184,8 +184,8 @@ int command_inspect(int argc, char **argv) {
     Config config;
     Args args;
     args_init(&args, arena,
-              "isotron inspect [--checkpoint DIR [--verify] [--hash]] [--dataset PREFIX] [--schedule "
-              "--num-layers N ...]\n\n"
+              "isotron inspect [--checkpoint DIR [--verify] [--hash]] [--dataset PREFIX]\n"
+              "                       [--schedule --num-layers N ...]\n\n"
               "Prints what a checkpoint or a dataset contains, or how a pipeline schedule runs.\n\n"
               "example: isotron inspect --checkpoint checkpoints --verify",
               NULL);

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "base/terminal.h"
 #include "comm/comm.h"
 #include "main/command.h"
 #include "train/launch.h"
@@ -101,7 +102,7 @@ static Err remove_reports(const Options *o) {
 static Err report_sweep(const Options *o, const Sweep *s, bool *pass) {
     Str text = {0};
     sweep_print(s, &text);
-    fputs(text.s, stdout);
+    terminal_report(stdout, text.s);
     str_free(&text);
     const SweepCounts n = sweep_counts(s);
     *pass = o->dry_run || (n.of[VERDICT_FAIL] == 0 && n.of[VERDICT_PASS] > 0);
@@ -140,7 +141,7 @@ static Err run(Setup *s, const Golden *g, const Options *o, int *status) {
     if (!report.is_heard) return ERR_OK;
     Str text = {0}, json = {0};
     parity_print(&report, g->name, &s->config, s->derived.cpu_threads, &text);
-    fputs(text.s, stdout);
+    terminal_report(stdout, text.s);
     parity_json(&report, g->name, &s->config, s->derived.cpu_threads, &json);
     Err e = o->json ? file_write_atomic(o->json, json.s, json.len) : ERR_OK;
     if (e.code) e.code = ERR_INFRA; /* the case has been judged; only the report cannot be written */

@@ -4,6 +4,7 @@
 
 #include "acceptance/acceptance.h"
 #include "base/file.h"
+#include "base/terminal.h"
 #include "bench/gate/gate.h"
 #include "comm/comm.h"
 #include "main/command.h"
@@ -113,7 +114,7 @@ static Err write_reports(const Options *o, const Acceptance *a) {
     if (!a->is_heard) return ERR_OK;
     Str text = {0};
     accept_print(a, &text);
-    fputs(text.s, stdout);
+    terminal_report(stdout, text.s);
     str_free(&text);
     ERR_RETURN(write_report(o->json, accept_json, a));
     ERR_RETURN(write_report(o->junit, accept_junit, a));
@@ -143,7 +144,7 @@ int command_validate(int argc, char **argv) {
     args_init(&args, arena,
               "isotron validate [--device cuda] [--ranks N] [options]\n\n"
               "Tests a machine, a driver or an NCCL library in stages. Prints a verdict for each stage, with "
-              "its evidence\n"
+              "its evidence "
               "and a suspect. Exit status: 1 if something is wrong or degraded, 4 if no stage passed.\n\n"
               "example: isotron validate --ranks 4 --quick",
               NULL);

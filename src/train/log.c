@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/mem.h"
+#include "base/terminal.h"
 #include "data/describe.h"
 #include "train/events.h"
 #include "train/run_header.h"
@@ -30,6 +31,7 @@ struct TrainLog {
     int64_t losses, steps, skipped, nan, ns, samples;
 
     bool printed;        /* the first step of the process has been printed */
+    bool brief;          /* short lines, not Megatron-LM's */
     bool live;           /* standard error is a terminal, which gets a status line between the others */
     bool status_shown;   /* it is visible now */
     int64_t status_time; /* when it was written, clock_ns */
@@ -101,7 +103,8 @@ Err train_log_open(const Trainer *r, const Data *data, int64_t parameters, Train
     TrainLog *log = mem_zero(1, sizeof *log);
     json_t *header = run_header(r, data, parameters);
     log->jsonl = -1;
-    log->live = isatty(STDERR_FILENO);
+    log->brief = c->log_format == LOG_SHORT || (c->log_format == LOG_AUTO && isatty(STDOUT_FILENO));
+    log->live = terminal_is_live(stderr);
     Err e = c->tensorboard_dir ? open_events(log, r, header) : ERR_OK;
     if (!e.code && c->log_jsonl) e = open_jsonl(log, r, header);
     json_decref(header);
@@ -194,7 +197,7 @@ static void short_line(const TrainLog *log, const Trainer *r, Str *out) {
 
 static void print_line(TrainLog *log, const Trainer *r, const StepReport *s) {
     train_log_hide_status(log);
-    if (r->config->log_format == LOG_MEGATRON) {
+    if (!log->brief) {
         print_megatron_line(log, r, s);
         return;
     }
@@ -211,7 +214,8 @@ static void show_status(TrainLog *log, const Trainer *r) {
     const int64_t now = clock_ns();
     if (!log->live || (log->status_shown && now - log->status_time < INTERVAL_NS)) return;
     short_line(log, r, &log->text);
-    fprintf(stderr, "\r\033[K%s", log->text.s);
+    const int columns = terminal_columns(stderr) - 1; /* in the last one, some terminals begin a line */
+    fprintf(stderr, "\r\033[K%.*s", (int)terminal_fit(log->text.s, columns), log->text.s);
     log->status_shown = true;
     log->status_time = now;
 }
@@ -415,7 +419,7 @@ static Err evaluation_scalars(TrainLog *log, const Trainer *r, const char *name,
 Err train_log_eval(TrainLog *log, const Trainer *r, const char *where, const char *name,
                    const double loss[MODEL_LOSSES]) {
     train_log_hide_status(log);
-    if (r->config->log_format == LOG_MEGATRON)
+    if (!log->brief)
         print_megatron_evaluation(r, where, loss);
     else
         print_short_evaluation(r, where, name, loss);
@@ -427,8 +431,8 @@ Err train_log_eval(TrainLog *log, const Trainer *r, const char *where, const cha
 
 static double ratio(const Accuracy *a) { return (double)a->correct / (double)a->total; }
 
-static void print_accuracy(const Trainer *r, int64_t epoch, const Accuracy *a, bool overall) {
-    if (r->config->log_format == LOG_MEGATRON)
+static void print_accuracy(const TrainLog *log, int64_t epoch, const Accuracy *a, bool overall) {
+    if (!log->brief)
         printf(" %s |epoch: %lld| %s%s: correct / total = %lld / %lld = %.4f %% | lm loss value: %.6E\n",
                overall ? ">>" : ">", (long long)epoch, overall ? "" : "metrics for ", a->name,
                (long long)a->correct, (long long)a->total, 100 * ratio(a), a->loss);
@@ -464,16 +468,16 @@ static Err write_accuracy(TrainLog *log, const Trainer *r, int64_t epoch, const 
 }
 
 Err train_log_accuracy(TrainLog *log, const Trainer *r, int64_t epoch, const Accuracy *file, int n) {
-    Accuracy all = {.name = r->config->log_format == LOG_MEGATRON ? "overall" : "validation"};
+    Accuracy all = {.name = log->brief ? "validation" : "overall"};
     double loss = 0;
     train_log_hide_status(log);
     for (int i = 0; i < n; i++) {
-        if (n > 1) print_accuracy(r, epoch, &file[i], false);
+        if (n > 1) print_accuracy(log, epoch, &file[i], false);
         all.correct += file[i].correct, all.total += file[i].total;
         loss += file[i].loss * (double)file[i].total;
     }
     all.loss = loss / (double)all.total;
-    print_accuracy(r, epoch, &all, true);
+    print_accuracy(log, epoch, &all, true);
     fflush(stdout);
     if (log->jsonl >= 0) ERR_RETURN(write_accuracy(log, r, epoch, &all, file, n));
     if (!log->events) return ERR_OK;

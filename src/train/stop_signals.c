@@ -13,6 +13,7 @@
 
 #include "base/fault.h"
 #include "base/mem.h"
+#include "base/terminal.h"
 #include "comm/comm.h"
 
 struct StopSignals {
@@ -42,7 +43,7 @@ int stop_signals_number(const Config *c) {
  * prints. */
 static void say(int number, const char *what) {
     if (comm_process() > 0) return;
-    fprintf(stderr, "%sSIG%s: %s\n", isatty(STDERR_FILENO) ? "\r\033[K" : "", sigabbrev_np(number), what);
+    fprintf(stderr, "%sSIG%s: %s\n", terminal_is_live(stderr) ? "\r\033[K" : "", sigabbrev_np(number), what);
 }
 
 static void end_process(int number) {

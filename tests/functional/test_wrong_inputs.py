@@ -1,6 +1,7 @@
 """A wrong command line ends with a message that says what is wrong, and changes no file. A row is the command, what the message
 must contain (parts are separated by |), and the exit status if it is not 2. Also the help that a message points to."""
 import os
+import re
 import signal
 import subprocess
 import time
@@ -351,8 +352,9 @@ def check_shared_file():
 
 
 def check_help():
-    for command in "pretrain preprocess merge generate convert inspect parity compare version docs plan".split():
+    for command in re.findall(r"^  ([\w-]+) ", isotron("--help"), re.M):
         said = isotron("help", command)
+        assert all(len(line) <= 100 for line in said.splitlines()), said
         assert said == isotron(command, "--help") and f"\n\nexample: isotron {command}" in said, said
     assert "--lr " not in isotron("generate", "--help") and "--prompt " in isotron("generate", "--help", "PROMPT")
     found = isotron("help", "pretrain", "warm-up")

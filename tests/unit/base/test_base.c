@@ -10,6 +10,7 @@
 #include "base/mem.h"
 #include "base/philox.h"
 #include "base/str.h"
+#include "base/terminal.h"
 #include "base/thread.h"
 
 /* Known-answer vectors of the Random123 distribution (kat_vectors, philox4x32 10). */
@@ -152,6 +153,33 @@ static void nouns_follow_their_number(void **state) {
     assert_string_equal(amount(-1, "token").s, "-1 tokens");
 }
 
+static void a_line_is_cut_before_the_character_that_does_not_fit(void **state) {
+    (void)state;
+    const struct {
+        const char *text;
+        int columns;
+        size_t bytes;
+    } rows[] = {
+        {"", 5, 0},
+        {"abc", 0, 0},
+        {"abc", -1, 0},
+        {"abc", 2, 2},
+        {"abc", 3, 3},
+        {"abc", 99, 3},
+        {"\xc3\xa9tat", 3, 4}, /* e with an accent */
+        {"\xe5\xad\xa6x", 1, 0},
+        {"\xe5\xad\xa6x", 2, 3},
+        {"\xe5\xad\xa6x", 3, 4},     /* a wide character */
+        {"\xf0\x9f\x9a\x80x", 2, 4}, /* an emoji is wide */
+        {"e\xcc\x81x", 1, 3},        /* a combining accent takes no column */
+        {"\xff\xfex", 2, 2},
+        {"a\xe5\xad", 2, 2},
+        {"a\xe5\xad", 3, 3}, /* not UTF-8 */
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        assert_int_equal(terminal_fit(rows[i].text, rows[i].columns), rows[i].bytes);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(philox_matches_random123),
@@ -164,6 +192,7 @@ int main(void) {
         cmocka_unit_test(hash_does_not_depend_on_pieces),
         cmocka_unit_test(bytes_have_a_unit_that_suits_them),
         cmocka_unit_test(nouns_follow_their_number),
+        cmocka_unit_test(a_line_is_cut_before_the_character_that_does_not_fit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

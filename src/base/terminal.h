@@ -1,0 +1,20 @@
+/* Output to a terminal: the width of a line, and verdicts in colour. Output that goes elsewhere is plain. */
+#ifndef ISOTRON_BASE_TERMINAL_H
+#define ISOTRON_BASE_TERMINAL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdio.h>
+
+/* Whether the stream is a terminal that can overwrite a line: not with TERM=dumb. */
+bool terminal_is_live(FILE *);
+/* Its columns now: those of the terminal, else COLUMNS, else 80. */
+int terminal_columns(FILE *);
+/* The bytes of `text` that fit into so many columns, with whole characters: a wide one takes two columns. A byte
+ * that is not UTF-8 takes one. */
+size_t terminal_fit(const char *text, int columns);
+/* Prints a report. On a live terminal its verdicts are green (PASS), yellow (INCONCLUSIVE, DEGRADED) or red (FAIL),
+ * unless the variable NO_COLOR is set (no-color.org). */
+void terminal_report(FILE *, const char *text);
+
+#endif

@@ -1,0 +1,87 @@
+"""A terminal shows verdicts in colour and the step of a run in a line that never wraps; what is redirected is plain."""
+import contextlib
+import fcntl
+import os
+import pty
+import re
+import struct
+import termios
+
+from harness import *
+
+
+STATUS = re.compile(r"\r\033\[K([^\r]*)(?=\r\033)")  # a line of the log ends with \r\n
+
+
+def resize(terminal, columns):
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+
+
+def at_terminal(words, columns=200, then=None, stdout=None, **env):
+    """The program's output to a terminal. As soon as the run shows a step, the terminal has `then` columns; as soon as it shows one in these,
+    the run is stopped."""
+    main, terminal = pty.openpty()
+    resize(main, columns)
+    clean = {name: value for name, value in os.environ.items() if name not in ("TERM", "NO_COLOR", "COLUMNS")}
+    process = subprocess.Popen([PROGRAM, *map(str, words)], stdin=terminal, stdout=stdout or terminal, stderr=terminal, text=True,
+                               env=clean | {"TERM": "xterm"} | env)
+    os.close(terminal)
+    said = b""
+    with contextlib.suppress(OSError):  # the end of a terminal
+        while more := os.read(main, 4096):
+            said += more
+            shown = STATUS.findall(said.decode(errors="replace"))
+            if then and shown:
+                resize(main, then)
+            if then and len(shown and shown[-1]) == then - 1:
+                process.terminate()
+    os.close(main)
+    plain = process.communicate()[0]
+    return said.decode(), plain
+
+
+# The step between two lines: cut to the width of the terminal, also when that changes, else to COLUMNS.
+words = [*BASE, *corpus(), "--train-iters", 12, "--log-interval", 6, "--global-batch-size", 128]
+WHOLE = r"step (\d+)/12 \| loss [\d.]+ \| \d+ tokens/s \| 0:00:\d\d left"
+for columns, then, env in ((200, None, {}), (0, None, {"COLUMNS": "30"}), (40, 20, {}), (1, None, {})):
+    said, _ = at_terminal([*words, "--train-iters", 10**5] if then else words, columns, then, **env)
+    shown, width = STATUS.findall(said), (columns or int(env["COLUMNS"])) - 1
+    if then:
+        assert len(shown[0]) == width and len(shown[-1]) == then - 1, said
+        continue
+    assert shown and max(map(len, shown)) <= width and all("step "[:width].startswith(line[:len("step ")]) for line in shown), said
+    assert width < 60 or re.fullmatch(WHOLE, shown[0]), said
+    assert re.search(r"step 6/12 \| loss .* \| grad norm .*\r$", said, re.M) and "iteration " not in said, said
+said, plain = at_terminal(words, stdout=subprocess.PIPE)  # the log in a file keeps Megatron-LM's lines
+steps = [int(k) for k in re.findall(rf"\r\033\[K{WHOLE}", said)]
+assert steps and steps[0] > 1 and steps == sorted(steps) and {6, 12}.isdisjoint(steps) and said.endswith("\r\033[K"), said
+assert " iteration        6/      12 | consumed samples" in plain and "\033" not in plain and "step " not in plain, plain
+words[-1] = 8
+assert "\033" not in at_terminal(words, TERM="dumb")[0]
+assert " iteration        6/" in at_terminal([*words, "--log-format", "megatron"])[0]
+said = isotron(*words)
+assert "\033" not in said and " iteration        6/" in said, said
+
+# Verdicts: green, yellow and red, only on a terminal, without NO_COLOR (an empty value is none) and TERM=dumb.
+GREEN, YELLOW, RED = 32, 33, 31
+for name, rate in (("a", 1), ("b", 2)):
+    (WORK / f"{name}.jsonl").write_text(f'{{"kind": "run"}}\n{{"iteration": 1, "lm_loss": {rate}}}\n')
+OPS = ["bench", "ops", "--filter", "^norm/rms-narrow$", "--dtype", "fp32", "--seconds", 1e-9, "--cpu-threads", 1]
+isotron(*OPS, "--json", WORK / "result.json")
+(WORK / "one.list").write_text("gpt2-tiny fp64\n")
+for colour, verdict, words in (
+        (GREEN, "equal", ["compare", WORK / "a.jsonl", WORK / "a.jsonl"]),
+        (RED, "differ", ["compare", WORK / "a.jsonl", WORK / "b.jsonl"]),
+        (GREEN, "pass", ["parity", ROOT / "golden/gpt2-tiny", "--fp64"]),
+        (RED, "FAIL", ["parity", ROOT / "golden/gpt2-tiny", "--fp64", "--lr", 0.02]),
+        (YELLOW, "weak", ["parity", ROOT / "golden/gpt2-tiny", "--lane", "fp16", "--loss-scale", 1e-5]),
+        (GREEN, "pass", ["parity", ROOT / "golden/gpt2-tiny", "--sweep", WORK / "one.list"]),
+        (GREEN, "PASS", ["validate", "--only", "memory", "--seconds", 1]),
+        (YELLOW, "INCONCLUSIVE", [*OPS, "--baseline", WORK / "result.json"])):
+    said, _ = at_terminal(words)
+    assert f"\033[{colour}m{verdict}\033[0m" in said and said.count("\033") % 2 == 0, (words, said)
+for env in ({"NO_COLOR": "1"}, {"NO_COLOR": "false"}, {"TERM": "dumb"}):
+    assert "\033" not in at_terminal(["compare", WORK / "a.jsonl", WORK / "a.jsonl"], **env)[0], env
+assert "\033" in at_terminal(["compare", WORK / "a.jsonl", WORK / "a.jsonl"], NO_COLOR="")[0]
+assert "\033" not in isotron("compare", WORK / "a.jsonl", WORK / "a.jsonl")
+print("a terminal has colours and a line of its width; a pipe has neither")
