@@ -315,15 +315,17 @@ static bool is_of_head(const HfTensor *t) {
 /* Buffers that older transformers saved with the parameters, the table of T5's cross-attention, which the original
  * files contain and no program uses, and the copies of tied parameters. */
 static bool is_expected_extra(const Safetensors *s, const HfMap *m, const SafeTensor *t) {
-    static const char *const BUFFERS[] = {".attn.bias",
-                                          ".attn.masked_bias",
-                                          ".attention.bias",
-                                          ".attention.masked_bias",
-                                          ".rotary_emb.inv_freq",
-                                          ".embeddings.position_ids",
-                                          ".EncDecAttention.relative_attention_bias.weight"};
-    for (size_t i = 0; i < sizeof BUFFERS / sizeof *BUFFERS; i++)
-        if (ends_with(t->name, BUFFERS[i])) return true;
+    static const char *const BUFFERS[] = {"attn.bias",
+                                          "attention.bias",
+                                          "masked_bias",
+                                          "inv_freq",
+                                          "embeddings.position_ids",
+                                          "embeddings.token_type_ids",
+                                          "EncDecAttention.relative_attention_bias.weight"};
+    for (size_t i = 0; i < sizeof BUFFERS / sizeof *BUFFERS; i++) {
+        const size_t n = strlen(t->name), k = strlen(BUFFERS[i]);
+        if (ends_with(t->name, BUFFERS[i]) && (n == k || t->name[n - k - 1] == '.')) return true;
+    }
     if (is_pooler(t->name)) return true;
     if (!strcmp(t->name, "cls.predictions.decoder.bias"))
         return hf_is_copy(&t->tensor, safetensors_find(s, "cls.predictions.bias"));
@@ -363,8 +365,8 @@ Err hf_check(const Safetensors *s, const HfMap *m) {
             headless |= is_of_head(want);
             hf_problem_add(&problem[MISSING], want->name, "");
         } else if (!dtype_is_float((DType)used[i]->dtype)) {
-            char detail[20];
-            snprintf(detail, sizeof detail, " (%s)", dtype_name((DType)used[i]->dtype));
+            char detail[100];
+            snprintf(detail, sizeof detail, " (%.90s)", quote(safetensors_dtype(used[i])).s);
             hf_problem_add(&problem[TYPE], want->name, detail);
         } else if (!has_shape(used[i], want)) {
             char has[100], detail[240];
@@ -478,8 +480,9 @@ Err hf_export(const Registry *r, HfFamily family, const char *path, DType dtype)
         Export x = {r, &map, dtype, NULL};
         SafeTensor *headers = mem_zero((size_t)map.count + 1, sizeof *headers);
         for (int64_t i = 0; i < map.count; i++)
-            headers[i] = (SafeTensor){map.tensors[i].name,
-                                      tensor_make(NULL, dtype, map.tensors[i].ndim, map.tensors[i].dim)};
+            headers[i] =
+                (SafeTensor){.name = map.tensors[i].name,
+                             .tensor = tensor_make(NULL, dtype, map.tensors[i].ndim, map.tensors[i].dim)};
         e = check_master_values(&x);
         if (!e.code)
             e = safetensors_write(path, headers, map.count, &(MetaText){"format", "pt"}, 1, export_bytes, &x);

@@ -2,6 +2,7 @@
 
 #include <jansson.h>
 #include <stdarg.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -62,14 +63,10 @@ static Err read_entry(const char *path, const char *name, const json_t *json, Ar
     const char *dtype_text = json_string_value(json_object_get(json, "dtype"));
     int64_t dim[TENSOR_DIMS] = {1}, offset[2], count, bytes;
     size_t ndim, offsets;
-    DType dtype;
+    DType dtype = U8;
     if (json_object_size(json) != 3 || !dtype_text)
         return bad(path, "tensor %s is not described by dtype, shape and data_offsets", quote(name).s);
-    if (!dtype_parse(dtype_text, &dtype) || dtype_is_fp8(dtype))
-        return err_user(
-            "'%s': tensor %s has the dtype %s; only F64, F32, BF16, F16, I64, I32 and U8 can be read, so "
-            "convert it first",
-            path, quote(name).s, quote(dtype_text).s);
+    const bool unread = !dtype_parse(dtype_text, &dtype) || dtype_is_fp8(dtype);
     Err e = read_integers(json_object_get(json, "shape"), dim, &ndim, TENSOR_DIMS);
     if (e.code) return bad(path, "the shape of tensor %s %s", quote(name).s, e.msg);
     e = read_integers(json_object_get(json, "data_offsets"), offset, &offsets, 2);
@@ -77,6 +74,11 @@ static Err read_entry(const char *path, const char *name, const json_t *json, Ar
     if (!count_elements(dim, ndim, &count) ||
         __builtin_mul_overflow(count, (int64_t)dtype_size(dtype), &bytes))
         return bad(path, "the shape of tensor %s is larger than any memory", quote(name).s);
+    if (unread && offset[1] >= offset[0]) {
+        bytes = dim[0] = offset[1] - offset[0];
+        ndim = 1, dtype = U8;
+        out->tensor.unread = arena_printf(arena, "%s", dtype_text);
+    }
     if (offset[1] < offset[0] || offset[1] - offset[0] != bytes)
         return bad(path, "tensor %s needs %lld bytes, its data_offsets are %lld and %lld", quote(name).s,
                    (long long)bytes, (long long)offset[0], (long long)offset[1]);
@@ -283,4 +285,9 @@ const Tensor *safetensors_find(const Safetensors *s, const char *name) {
     SafeTensor key = {.name = name};
     SafeTensor *found = s->count ? bsearch(&key, s->tensors, (size_t)s->count, sizeof key, by_name) : NULL;
     return found ? &found->tensor : NULL;
+}
+
+const char *safetensors_dtype(const Tensor *t) {
+    const SafeTensor *of = (const void *)((const char *)t - offsetof(SafeTensor, tensor));
+    return of->unread ? of->unread : dtype_name((DType)t->dtype);
 }

@@ -38,6 +38,12 @@ def encoder(rows, lengths=None):
     return {"encoder_tokens": i64(rows), "encoder_lengths": ("I64", [len(lengths)], struct.pack(f"<{len(lengths)}q", *lengths))}
 
 
+# Buffers that no model reads, of every dtype: those of safetensors, and a later one.
+IGNORED = {"h.0.attn.bias": ("BOOL", [1, 1, 2, 2], bytes(4)), "layers.0.attention.bias": ("F4", [4], bytes(2)),
+           "h.0.attn.masked_bias": ("F8_E5M2", [], bytes(1)), "layers.0.attention.masked_bias": ("I16", [1], bytes(2)),
+           "rotary_emb.inv_freq": ("C64", [2], bytes(16)), "layers.0.attention.rotary_emb.inv_freq": ("F8_E8M0", [3], bytes(3)),
+           "embeddings.position_ids": ("U64", [1, 1], bytes(8)), "embeddings.token_type_ids": ("NEW", [9, 9], bytes(5))}
+
 # ---- every spelling of config.json ----
 
 table, answers = json.loads((DATA / "configs.json").read_text()), tensors.read(DATA / "logits.safetensors")
@@ -47,7 +53,7 @@ for number, case in enumerate(table["cases"]):
     config = {"model_type": case["family"]} | table["bases"][case["family"]] | case["keys"]
     (folder / "config.json").write_text(json.dumps({k: v for k, v in config.items() if k not in case["drop"]}))
     shapes = expand(table["shapes"][case["shapes"]]) if "shapes" in case else []
-    tensors.write(folder / "model.safetensors", {n: tensors.weight(n, s) for n, s in shapes}, {"format": "pt"})
+    tensors.write(folder / "model.safetensors", {n: tensors.weight(n, s) for n, s in shapes} | IGNORED, {"format": "pt"})
     if case["refused"]:
         said = convert("--from-hf", folder, "--save", saved, expect=2)
         assert ("config.json': " in said or "config.json' gives" in said) and not saved.exists(), f"{name}: {said}"  # not for its weights
@@ -122,6 +128,29 @@ shutil.copytree(DATA / "t5-original", edited)
 (edited / "config.json").write_text((edited / "config.json").read_text().replace('"relative_attention_max_distance": 12', '"relative_attention_max_distance": 16'))
 convert("--from-hf", edited, "--check", edited / "reference.safetensors", expect=1)
 convert("--from-hf", edited, "--check", edited / "reference.safetensors", "--relative-attention-max-distance", 12)
+
+# ---- dtypes: of ignored tensors any, in one file and in shards; of the others one that is read ----
+
+neox = DATA / "gpt-neox-mask"
+convert("--from-hf", neox, "--save", WORK / "neox", "--check", neox / "reference.safetensors")
+weights, name = tensors.read(neox / "model.safetensors"), "gpt_neox.layers.0.mlp.dense_h_to_4h.bias"
+for kind in ("BOOL", "U8", "I64", "F8_E4M3", "C64", "NEW"):
+    for sharded in False, True:
+        folder = WORK / f"neox-{kind}-{sharded}"
+        shutil.copytree(neox, folder)
+        halves = {k: v for k, v in weights.items() if k != name}, IGNORED | {name: (kind, [24], bytes(24 * 8 if kind in ("I64", "C64") else 24))}
+        if sharded:
+            (folder / "model.safetensors").unlink()
+            for i, half in enumerate(halves):
+                tensors.write(folder / f"{i}.safetensors", half, {})
+            (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {k: f"{i}.safetensors" for i in (0, 1) for k in halves[i]}}))
+        else:
+            tensors.write(folder / "model.safetensors", halves[0] | halves[1], {})
+        said = convert("--from-hf", folder, "--save", WORK / "refused", expect=2)
+        assert f"tensors 1 of a dtype that is not F64, F32, BF16 or F16: '{name}' ('{kind}')" in said and not (WORK / "refused").exists(), said
+        if sharded:
+            tensors.write(folder / "1.safetensors", halves[1] | {name: weights[name]}, {})
+            convert("--from-hf", folder, "--check", neox / "reference.safetensors")
 
 # ---- token ids and the tokenizer's files ----
 

@@ -25,8 +25,8 @@ void fuzz_seeds(Corpus *c) {
     int64_t tokens[] = {0, 3, 1, 2, 2, 1};
     double logits[24];
     for (int i = 0; i < 24; i++) logits[i] = i - 12;
-    SafeTensor tensors[] = {{"tokens", tensor_make(tokens, I64, 2, (int64_t[]){2, 3})},
-                            {"logits", tensor_make(logits, F64, 3, (int64_t[]){2, 3, 4})}};
+    SafeTensor tensors[] = {{"tokens", .tensor = tensor_make(tokens, I64, 2, (int64_t[]){2, 3})},
+                            {"logits", .tensor = tensor_make(logits, F64, 3, (int64_t[]){2, 3, 4})}};
     CHECK(fuzz_ok(safetensors_write(path, tensors, 2, &(MetaText){"weights", "float32"}, 1, NULL, NULL)),
           "cannot write a seed");
     corpus_add_file(c, path);

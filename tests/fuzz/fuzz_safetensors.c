@@ -13,9 +13,11 @@ static const MetaText FORMAT = {"format", "pt"};
 
 static Err write_valid(const char *path) {
     SafeTensor tensors[] = {
-        {"a.weight", {.dtype = F64, .ndim = 2, .dim = {2, 3}, .stride = {3, 1}, .data = (void *)VALUES}},
-        {"b.bias", {.dtype = F32, .ndim = 1, .dim = {5}, .stride = {1}, .data = (void *)VALUES}},
-        {"c", {.dtype = BF16, .ndim = 3, .dim = {1, 0, 2}, .stride = {0, 2, 1}, .data = (void *)VALUES}},
+        {"a.weight",
+         .tensor = {.dtype = F64, .ndim = 2, .dim = {2, 3}, .stride = {3, 1}, .data = (void *)VALUES}},
+        {"b.bias", .tensor = {.dtype = F32, .ndim = 1, .dim = {5}, .stride = {1}, .data = (void *)VALUES}},
+        {"c",
+         .tensor = {.dtype = BF16, .ndim = 3, .dim = {1, 0, 2}, .stride = {0, 2, 1}, .data = (void *)VALUES}},
     };
     return safetensors_write(path, tensors, 3, &FORMAT, 1, NULL, NULL);
 }

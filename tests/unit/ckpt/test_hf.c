@@ -153,7 +153,7 @@ static void misfits_are_listed(void **unused) {
     assert_true(all_zero(e.model->model->registry));
     e.tensors[2].tensor = tensor_make((int64_t[30]){0}, I64, 1, &(int64_t){30});
     assert_err(import_edited(&e), "does not fit the model that config.json or the options describe",
-               "1 of a dtype that is not F64, F32, BF16 or F16: 'model.layers.0.mlp.down_proj.bias' (I64)");
+               "1 of a dtype that is not F64, F32, BF16 or F16: 'model.layers.0.mlp.down_proj.bias' ('I64')");
     edit_free(&e);
     e = edit("golden/gpt2-tiny");
     for (int64_t i = 0; i < e.count; i++)
@@ -209,9 +209,9 @@ static void known_variants_are_read(void **unused) {
     float buffer[2] = {0};
     for (int64_t i = 0; i < e.count; i++) e.tensors[i].name += strlen("transformer.");
     e.tensors[e.count++] =
-        (SafeTensor){"h.0.attn.bias", tensor_make(buffer, F32, 4, (int64_t[]){1, 1, 1, 2})};
+        (SafeTensor){"h.0.attn.bias", .tensor = tensor_make(buffer, F32, 4, (int64_t[]){1, 1, 1, 2})};
     const Tensor *wte = safetensors_find(e.base, "transformer.wte.weight");
-    e.tensors[e.count++] = (SafeTensor){"lm_head.weight", *wte};
+    e.tensors[e.count++] = (SafeTensor){"lm_head.weight", .tensor = *wte};
     assert_ok(import_edited(&e));
     const Registry *r = e.model->model->registry;
     assert_memory_equal(r->params[0]->master.data, wte->data, tensor_bytes(wte));
@@ -237,7 +237,7 @@ static void known_variants_are_read(void **unused) {
     e = edit("golden/t5-original");
     e.tensors[e.count++] =
         (SafeTensor){"decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",
-                     tensor_make(buffer, F32, 2, (int64_t[]){1, 2})};
+                     .tensor = tensor_make(buffer, F32, 2, (int64_t[]){1, 2})};
     assert_ok(import_edited(&e));
     edit_free(&e);
 }
