@@ -274,12 +274,15 @@ static Err check_vocabulary(const Config *c, int64_t ours, const json_t *state, 
     const int64_t theirs = json_integer_value(json_object_get(state, "vocab_size"));
     if (theirs < 1 || ours == theirs) return ERR_OK;
     const char *file = c->tokenizer_model ? c->tokenizer_model : c->vocab_file;
-    return err_user(
-        "%s%s%s%s has %lld ids, and the model in '%s' has a vocabulary of %lld: give the tokenizer "
-        "that it was trained with, by --tokenizer-type and its files",
-        c->tokenizer_type ? "the tokenizer " : "the vocabulary of --vocab-size",
-        c->tokenizer_type ? c->tokenizer_type : "", c->tokenizer_type && file ? " " : "",
-        c->tokenizer_type && file ? quote(file).s : "", (long long)ours, dir, (long long)theirs);
+    const char *type = json_string_value(json_object_get(json_object_get(state, "config"), "tokenizer_type"));
+    return err_user("%s%s%s%s has %lld ids, and the model in '%s' has %lld: give the "
+                    "tokenizer that it was "
+                    "trained with%s%s, by --tokenizer-type and its files%s",
+                    c->tokenizer_type ? "the tokenizer " : "the vocabulary of --vocab-size",
+                    c->tokenizer_type ? c->tokenizer_type : "", c->tokenizer_type && file ? " " : "",
+                    c->tokenizer_type && file ? quote(file).s : "", (long long)ours, dir, (long long)theirs,
+                    type ? ", " : "", type ? type : "",
+                    c->save ? "; a new model needs another folder for --load and --save" : "");
 }
 
 static bool scaled_dynamically(const json_t *state) {

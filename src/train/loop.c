@@ -48,7 +48,8 @@ typedef struct Loop {
     Prefetch *train, *valid; /* NULL until first used */
     TrainLog *log;           /* NULL unless is_printer */
     Timers timers;
-    Arena *step; /* the batches of a step */
+    Arena *step;             /* the batches of a step */
+    int64_t first_iteration; /* steps that were done before this run */
     int64_t saved_iteration;
     const char *exit_reason;
 } Loop;
@@ -346,18 +347,20 @@ static Err save(Loop *l) {
 
 /* ---- steps ---- */
 
-/* Without dynamic loss scaling a gradient that is not finite is an error of the run, not of the scale. The
- * parameters are still those of the last good step, and are saved. */
+/* Without dynamic loss scaling a gradient that is not finite is an error of the run, not of the scale. */
 static Err check_finite(Loop *l, const StepReport *s) {
     const Trainer *r = l->run;
     bool bad = s->loss_is_nan || s->optim.found_inf;
     if (!bad || !l->config->check_for_nan_in_loss_and_grad || r->scaler.dynamic) return ERR_OK;
-    return err_failed(
-        "the %s of iteration %lld is not finite; %s. Lower --lr or look at the data of this step "
-        "(samples %lld to %lld); --no-check-for-nan-in-loss-and-grad skips such steps",
-        s->loss_is_nan ? "loss" : "gradient", (long long)r->iteration,
-        s->optim.found_inf ? "nothing was updated" : "no checkpoint has its update",
-        (long long)(r->consumed_samples - s->samples), (long long)(r->consumed_samples - 1));
+    char newest[60] = "";
+    if (l->saved_iteration >= 0)
+        snprintf(newest, sizeof newest, ", the newest is that of iteration %lld",
+                 (long long)l->saved_iteration);
+    return err_failed("the %s of iteration %lld is not finite; no checkpoint has its update%s. Lower --lr or "
+                      "look at the data of this step (samples %lld to %lld); "
+                      "--no-check-for-nan-in-loss-and-grad skips such steps",
+                      s->loss_is_nan ? "loss" : "gradient", (long long)r->iteration, newest,
+                      (long long)(r->consumed_samples - s->samples), (long long)(r->consumed_samples - 1));
 }
 
 /* Copies, because all are in flight at once over a pipeline; they live until the next step. */
@@ -372,9 +375,9 @@ static Err one_step(Loop *l) {
     Trainer *r = l->run;
     int64_t start = clock_ns();
     int64_t n = microbatches(l, config_batch_size(l->derived, r->consumed_samples));
-    StepReport report = trainer_begin_step(r);
     Batch *batches;
     ERR_RETURN(comm_agree(l->comm, take_batches(l, n, &batches)));
+    StepReport report = trainer_begin_step(r);
     timer_start(&l->timers, TIMER_FORWARD_BACKWARD);
     trainer_microbatches(r, batches, n, n, &report);
     trainer_reduce(r, &report);
@@ -422,12 +425,17 @@ static Err train_steps(Loop *l) {
     return ERR_OK;
 }
 
+/* After an error in the data or of the machine the steps that are done are saved: the failing one has changed
+ * nothing. After a numeric error the last regular checkpoint stays the newest, and none is pruned. */
+static bool saves_at_end(const Loop *l, Err e) {
+    if (l->config->skip_train) return false;
+    return !e.code || (e.code != ERR_FAILED && l->run->iteration > l->first_iteration);
+}
+
 static Err train_and_save(Loop *l) {
     const bool evaluates_task = l->session->task && l->config->skip_train;
     Err e = evaluates_task ? evaluate_task(l) : l->config->skip_train ? ERR_OK : train_steps(l);
-    Err saved = l->config->skip_train
-                    ? ERR_OK
-                    : save(l); /* also after a failed step: its parameters are the last good ones */
+    Err saved = saves_at_end(l, e) ? save(l) : ERR_OK;
     Err finished = finish_save(l, true);
     if (!saved.code) saved = finished;
     if (e.code || saved.code) return e.code ? e : saved;
@@ -521,6 +529,7 @@ static Err start(Loop *l) {
     if (!loaded && l->session->task && l->is_printer)
         printf("  no --pretrained-checkpoint: all weights are initialised from --seed %lld\n",
                (long long)c->seed);
+    l->first_iteration = l->run->iteration;
     l->saved_iteration = loaded && checkpoint_saves_where_it_loads(c) ? l->run->iteration : -1;
     return say(l, l->is_printer ? train_log_open(l->run, l->session->data, parameters, &l->log) : ERR_OK);
 }

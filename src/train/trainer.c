@@ -378,7 +378,7 @@ static void reduce_counters(Trainer *r, StepReport *report) {
 static void report_loss(const Trainer *r, StepReport *report) {
     report->loss = 0;
     for (int i = 0; i < n_losses(r); i++) report->loss += trainer_mean(report->sum[i]);
-    report->loss_is_nan = isnan(report->loss);
+    report->loss_is_nan = !isfinite(report->loss);
     report->is_read = true;
 }
 

@@ -72,7 +72,8 @@ typedef struct StepReport {
     int64_t microbatches;              /* of this rank; with --batch-invariant-mode each sample is one */
     unsigned router_losses;            /* a bit for each loss that is on */
     double router_loss[ROUTER_LOSSES]; /* mean over layers and microbatches, without the coefficient */
-    bool loss_is_nan, is_reduced, is_read;
+    bool loss_is_nan;                  /* or infinite */
+    bool is_reduced, is_read;
     double grad_scale; /* main gradient * grad_scale = gradient of the training loss */
     double lr, weight_decay, loss_scale;
     OptimResult optim;

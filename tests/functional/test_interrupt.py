@@ -1,6 +1,9 @@
 """Ctrl-C loses nothing: the run says at once that it stops, saves, and exits with status 130; the resumed run ends as the one that was
 never stopped. An evaluation stops too, and a second Ctrl-C ends the process at once. SIGTERM does the same with --exit-signal-handler
-(status 143); --exit-interval and --exit-duration-in-mins stop where they say, with status 0."""
+(status 143); --exit-interval and --exit-duration-in-mins stop where they say, with status 0. Other ends leave what formats.md says
+(ENDS; full disks, lost ranks and lost data: test_faults.py)."""
+import re
+import resource
 import signal
 import time
 
@@ -68,3 +71,79 @@ process.send_signal(signal.SIGINT)
 out, err = process.communicate(timeout=60)
 assert process.returncode == 130 and "validation loss" not in out and [p.name for p in folder.glob("iter_*")] == ["iter_0000002"], (out, err)
 print("an evaluation stops")
+
+# ---- other ends ----
+
+SHORT, LAST, SIZE = ["--train-iters", 12, "--save-interval", 4], 12, 4 << 20
+NAN = """--num-layers 1 --hidden-size 16 --num-attention-heads 2 --seq-length 32 --max-position-embeddings 32 --vocab-size 128
+  --tokenizer-type NullTokenizer --mock-data --micro-batch-size 1 --global-batch-size 2 --train-iters 60 --lr 900000 --min-lr 900000
+  --clip-grad 0 --hidden-dropout 0 --attention-dropout 0 --eval-iters 0 --log-interval 1 --save-interval 2 --most-recent-k 1""".split()
+
+
+def spoilt(name, *places):
+    """A copy of the data with ids outside of the vocabulary."""
+    for end in (".bin", ".idx"):
+        shutil.copy(f"{data[1]}{end}", WORK / f"{name}{end}")
+    tokens = bytearray((WORK / f"{name}.bin").read_bytes())
+    for at in places or range(len(tokens) // 2):
+        tokens[2 * at:2 * at + 2] = b"\xff\xee"
+    (WORK / f"{name}.bin").write_bytes(tokens)
+    return WORK / name
+
+
+def limit_files():
+    resource.setrlimit(resource.RLIMIT_FSIZE, (SIZE, SIZE))
+
+
+def steps_in(folder):
+    return sorted(int(p.name[5:]) for p in folder.glob("iter_*"))
+
+
+pretrain(data, WORK / "short", *SHORT, "--log-jsonl", WORK / "short.jsonl")
+header, *lines = (WORK / "short.jsonl").read_text().splitlines(True)
+(WORK / "long.jsonl").write_text(json.dumps({"kind": "run", "iteration": 0, "pad": "x" * (SIZE - 2 * len(header) - 6 * len(lines[0]))}) + "\n")
+shutil.copy(f"{data[1]}.bin", WORK / "alone.bin")
+LATER = ["--data-path", spoilt("later", 1000), *data[2:]]
+NONE, DONE, REGULAR = "nothing", "the steps that were done", "the last regular checkpoint"
+ENDS = {  # options, exit status, message, what is left
+    "option": ([*data, "--train-iterz", 3], 2, "did you mean --train-iters", NONE),
+    "value": ([*data, "--min-lr", 1], 2, "--min-lr 1 is above", NONE),
+    "tokenizer": ([*data, "--tokenizer-type", "NullTokenizer", "--vocab-size", 64], 2, "made with another tokenizer", NONE),
+    "absent": (["--data-path", WORK / "absent"], 2, "cannot open", NONE),
+    "alone": (["--data-path", WORK / "alone"], 2, "alone.idx", NONE),
+    "wrong": (["--data-path", spoilt("wrong")], 2, "the vocabulary has 512 ids", NONE),
+    "later": (LATER, 2, "the vocabulary has 512 ids", DONE),
+    "later, pruned": ([*LATER, "--most-recent-k", 1, "--async-save"], 2, "the vocabulary has 512 ids", DONE),
+    "validation": (["--train-data-path", data[1], "--valid-data-path", WORK / "wrong", "--eval-iters", 1, "--eval-interval", 6], 2,
+                   "the vocabulary has 512 ids", DONE),
+    "log closed": ([*data, "--log-jsonl", "/dev/full"], 3, "No space left on device", NONE),
+    "log full": ([*data, "--log-jsonl", WORK / "long.jsonl"], 3, "File too large", DONE),
+    "loss": (NAN, 1, "is not finite", REGULAR),
+    "loss, async": ([*NAN, "--async-save"], 1, "is not finite", REGULAR),
+    "loss, ranks": ([*NAN, "--ranks", 2, "--use-distributed-optimizer"], 1, "is not finite", REGULAR),
+    "loss, nothing regular": ([*NAN, "--save-interval", 50], 1, "is not finite", NONE),
+}
+for name, (words, status, message, leaves) in ENDS.items():
+    folder = WORK / f"end {name}"
+    words = [*(["pretrain"] if words[0] == NAN[0] else [*BASE, *SHORT]), *words, "--save", folder, "--load", folder]
+    done = subprocess.run([PROGRAM, *map(str, words)], capture_output=True, text=True, preexec_fn=limit_files)
+    said, left = done.stdout + done.stderr, steps_in(folder)
+    assert done.returncode == status and message in said, (name, done.returncode, said)
+    failed = int(re.findall(r"iteration +(\d+)/", said)[-1]) + 1 if leaves != NONE else 0
+    if leaves == NONE:
+        assert not left and "saved checkpoint" not in said, (name, left, said)
+    elif leaves == DONE:
+        assert 4 < left[-1] in (failed - 1, failed) and left[:-1] in ([], [*range(4, left[-1], 4)]), (name, failed, left)
+    else:
+        assert left == [(failed - 1) // 2 * 2] and f"the newest is that of iteration {left[0]}." in said, (name, failed, left, said)
+        again = isotron(*words, expect=1)  # the failing samples are read again
+        assert f"iteration {failed} is not finite" in again and steps_in(folder) == left, (name, again)
+    if not name.startswith("loss"):  # the mended command
+        pretrain(data, folder, *SHORT, "--load", folder)
+        assert_same_bytes(WORK / "short", folder, LAST, name)
+    print(f"{name}: leaves {leaves}, {left}")
+
+# A checkpoint with another vocabulary: what differs, and what to do.
+said = isotron(*BASE, *data, *SHORT, "--tokenizer-type", "NullTokenizer", "--vocab-size", 64, "--load", WORK / "short", "--save", WORK / "short", expect=2)
+assert "NullTokenizer has 64 ids, and the model in" in said and "has 512: give the tokenizer that it was trained with, ByteLevelTokenizer" in said, said
+assert "a new model needs another folder" in said, said
