@@ -296,6 +296,8 @@ Comm *comm_null(int world, int rank) {
     return c;
 }
 
+bool comm_is_null(const Comm *c) { return !c->host; }
+
 void comm_free(Comm *c) {
     if (c->host) c->host->free(c);
     comm_close(c);

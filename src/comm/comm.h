@@ -134,6 +134,7 @@ void comm_threads(int world, const CommOptions *, CommMain *fn, void *arg);
 
 /* A Comm whose operations finish at once and leave `out` unchanged. */
 Comm *comm_null(int world, int rank);
+bool comm_is_null(const Comm *);
 void comm_free(Comm *); /* of comm_null, comm_mpi and comm_tcp */
 
 /* ---- processes ---- */

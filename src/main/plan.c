@@ -20,14 +20,16 @@ static const Arg ROWS[] = {
      .offset = offsetof(Options, device_memory),
      .fallback = "none",
      .help = "Device memory per rank in GiB, to report whether the run fits (an H200 has 140). none = that "
-             "of the "
-             "GPU with --device cuda, if there is one."},
+             "of the GPU, if there is one and --device is not cpu."},
     {.names = "search",
      .type = ARG_FLAG,
      .offset = offsetof(Options, search),
      .fallback = "off",
-     .help = "Also list the layouts of the fewest ranks that fit, or of --ranks if it is given: tensor, "
-             "pipeline, expert and data parallelism, ZeRO, recomputation. Other options are unchanged."},
+     .help =
+         "Also list the layouts of the fewest ranks that fit, or of --ranks if it is given: tensor, context, "
+         "pipeline, expert and data parallelism, virtual stages, ZeRO, recomputation, microbatches. Other "
+         "options "
+         "are unchanged."},
     {.names = "gpus-per-node",
      .type = ARG_I64,
      .offset = offsetof(Options, node),
@@ -51,7 +53,7 @@ static void check(const Options *o, const Config *c, Args *args) {
     command_refuse_same_files(args, &(NamedFile){"--json", o->json}, 1, NULL, 0);
 }
 
-/* The GPU, if the options name one and this machine has one; then its kernels' needs are planned. */
+/* The GPU, if the plan is for GPUs and this machine has one; then its kernels' needs are planned. */
 static Device *open_gpu(const Setup *s) {
     Device *device = NULL;
     const DeviceSpec spec = map_device_spec(&s->config, &s->derived, 0);
@@ -96,6 +98,7 @@ int command_plan(int argc, char **argv) {
     args_init(&args, s.arena,
               "isotron plan [--config FILE] [options of pretrain]\n\n"
               "Prints the parameters, memory and pipeline schedule of a run without starting it.\n"
+              "The plan is for GPUs, with NCCL's memory, unless --device cpu is given.\n"
               "Exit status 1: the layout does not fit into the device, or with --search none does.\n\n"
               "example: isotron plan --config run.conf --ranks 64 --device-memory-gib 140 --search",
               NULL);
@@ -104,6 +107,7 @@ int command_plan(int argc, char **argv) {
     Err loaded = ERR_OK;
     if (!args.help && s.config.use_checkpoint_args) loaded = checkpoint_args(&s.config, s.arena, &args.notes);
     s.config.skip_train = true; /* a plan needs neither --lr nor --train-iters */
+    if (!config_given(&s.config, device)) s.config.device = ON_CUDA;
     if (!args.help && !loaded.code) {
         check(&o, &s.config, &args);
         e = args_end(&args);

@@ -42,17 +42,22 @@ MemoryPlan plan_rank(const Config *c, const Derived *d, const Device *target, in
 
 size_t plan_bytes(const RunPlan *p) { return memory_plan_total(&p->stages[p->largest].memory); }
 
-Err plan_make(const Config *c, const Derived *d, const Device *target, Arena *arena, RunPlan *out) {
+Err plan_schedule(const Config *c, const Derived *d, Arena *arena, RunPlan *out) {
     ERR_RETURN(trainer_check(c, d));
     const int world = (int)config_ranks(c);
     *out = (RunPlan){.config = c, .derived = d, .layout = trainer_layout(c, 0, world)};
     ERR_RETURN(pipeline_layout(c, arena, &out->pipeline));
-    const int stages = out->pipeline.ranks;
     const int64_t samples = d->global_batch_size / d->data_parallel_size,
                   together = c->batch_invariant_mode ? 1 : d->micro_batch_size;
     out->microbatches = samples / together;
     ERR_RETURN(pipeline_spec(c, &out->pipeline, pipeline_units(c, out->microbatches), false, &out->spec));
     out->bubble = bubble_share(&out->spec, arena);
+    return ERR_OK;
+}
+
+Err plan_make(const Config *c, const Derived *d, const Device *target, Arena *arena, RunPlan *out) {
+    ERR_RETURN(plan_schedule(c, d, arena, out));
+    const int world = (int)config_ranks(c), stages = out->pipeline.ranks;
     out->parameters = model_count(c, d);
     const ModelPlan model = model_plan(c, d, arena);
     out->flops = model_flops(&model, 1);

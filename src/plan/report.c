@@ -66,6 +66,10 @@ static void print_model(const RunPlan *p, Str *out) {
 
 static void print_layout(const RunPlan *p, Str *out) {
     const int *size = p->layout.mesh.size;
+    str_printf(out, "device: %s\n",
+               p->config->device == ON_CPU        ? "CPU"
+               : !config_given(p->config, device) ? "GPU, unless --device cpu is given"
+                                                  : "GPU");
     str_printf(out, "layout: %s, tensor %d, context %d, pipeline %d, data %d",
                amount(p->layout.mesh.world, "rank").s, size[AXIS_TP], size[AXIS_CP], size[AXIS_PP],
                size[AXIS_DP]);
@@ -130,6 +134,12 @@ void plan_print(const RunPlan *p, size_t available, Str *out) {
 void search_print(const Search *s, int64_t ranks, size_t available, Str *out) {
     const BytesText memory = bytes_text((double)available);
     const bool exactly = i64_is_set(ranks);
+    str_printf(out,
+               "searched %s: tensor parallelism to %lld ranks, context to %d, pipeline, virtual stages, "
+               "expert, data, "
+               "ZeRO, recomputation, microbatches to %s%s\n",
+               amount(s->tries, "layout").s, (long long)s->node, SEARCH_CONTEXT, amount(s->micro, "sample").s,
+               s->stopped ? "; stopped before all were tried" : "");
     if (!s->n && exactly)
         str_printf(out, "no layout of %s fits into %s a rank: remove --ranks to search more\n",
                    amount(ranks, "rank").s, memory.s);
@@ -142,14 +152,15 @@ void search_print(const Search *s, int64_t ranks, size_t available, Str *out) {
         str_printf(out, "layouts of %s that fit into %s a rank:\n", amount(ranks, "rank").s, memory.s);
     else
         str_printf(out, "the layouts of the fewest ranks that fit into %s a rank:\n", memory.s);
-    str_printf(out, "%7s%8s%10s%8s%6s%6s%12s%12s%10s\n", "ranks", "tensor", "pipeline", "expert", "data",
-               "ZeRO", "recompute", "memory", "bubble");
+    str_printf(out, "%7s%8s%9s%10s%9s%8s%6s%6s%12s%7s%12s%10s\n", "ranks", "tensor", "context", "pipeline",
+               "virtual", "expert", "data", "ZeRO", "recompute", "micro", "memory", "bubble");
     for (int i = 0; i < s->n; i++) {
         const FoundLayout *f = &s->found[i];
-        str_printf(out, "%7lld%8lld%10lld%8lld%6lld%6d%12s%12s%10s\n", (long long)f->ranks,
-                   (long long)f->tensor, (long long)f->pipeline, (long long)f->expert, (long long)f->data,
-                   f->zero, RecomputeGranularity_spellings[f->recompute], bytes_text((double)f->bytes).s,
-                   percent_text(f->bubble).s);
+        str_printf(out, "%7lld%8lld%9lld%10lld%9lld%8lld%6lld%6d%12s%7lld%12s%10s\n", (long long)f->ranks,
+                   (long long)f->tensor, (long long)f->context, (long long)f->pipeline, (long long)f->chunks,
+                   (long long)f->expert, (long long)f->data, f->zero,
+                   RecomputeGranularity_spellings[f->recompute], (long long)f->micro,
+                   bytes_text((double)f->bytes).s, percent_text(f->bubble).s);
     }
     str_printf(out, "options of the first: %s\n", s->found[0].words);
 }
@@ -173,15 +184,17 @@ static json_t *plan_json(const RunPlan *p) {
     const int *size = p->layout.mesh.size;
     json_t *ranks = json_array();
     for (int i = 0; i < p->pipeline.ranks; i++) json_array_append_new(ranks, memory_json(p, i));
-    return json_pack(
-        "{s:I, s:I, s:I, s:f, s:{s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i}, s:{s:I, s:I, s:I}, s:o, s:i, s:o}",
-        "parameters", (json_int_t)p->parameters.all, "active_parameters", (json_int_t)p->parameters.active,
-        "rank_parameters", (json_int_t)most_held(p), "flops_per_sample", p->flops, "layout", "ranks",
-        p->layout.mesh.world, "tensor", size[AXIS_TP], "context", size[AXIS_CP], "pipeline", size[AXIS_PP],
-        "data", size[AXIS_DP], "expert", size[AXIS_EP], "expert_tensor", size[AXIS_ETP], "zero",
-        p->layout.data.stage, "batch", "micro", (json_int_t)p->derived->micro_batch_size, "global",
-        (json_int_t)p->derived->global_batch_size, "microbatches", (json_int_t)p->microbatches, "bubble",
-        share_json(p->bubble), "largest", p->stages[p->largest].rank, "memory", ranks);
+    return json_pack("{s:s, s:I, s:I, s:I, s:f, s:{s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i}, s:{s:I, s:I, "
+                     "s:I}, s:o, s:i, s:o}",
+                     "device", DeviceOption_spellings[p->config->device], "parameters",
+                     (json_int_t)p->parameters.all, "active_parameters", (json_int_t)p->parameters.active,
+                     "rank_parameters", (json_int_t)most_held(p), "flops_per_sample", p->flops, "layout",
+                     "ranks", p->layout.mesh.world, "tensor", size[AXIS_TP], "context", size[AXIS_CP],
+                     "pipeline", size[AXIS_PP], "data", size[AXIS_DP], "expert", size[AXIS_EP],
+                     "expert_tensor", size[AXIS_ETP], "zero", p->layout.data.stage, "batch", "micro",
+                     (json_int_t)p->derived->micro_batch_size, "global",
+                     (json_int_t)p->derived->global_batch_size, "microbatches", (json_int_t)p->microbatches,
+                     "bubble", share_json(p->bubble), "largest", p->stages[p->largest].rank, "memory", ranks);
 }
 
 static json_t *search_json(const Search *s) {
@@ -198,6 +211,9 @@ static json_t *search_json(const Search *s) {
 Err plan_write_json(const RunPlan *p, const Search *s, size_t available, const char *path) {
     json_t *all = json_pack("{s:o}", "plan", plan_json(p));
     if (s) json_object_set_new(all, "search", search_json(s));
+    if (s)
+        json_object_set_new(all, "searched",
+                            json_pack("{s:I, s:b}", "layouts", (json_int_t)s->tries, "all", !s->stopped));
     if (available) json_object_set_new(all, "device_bytes", json_integer((json_int_t)available));
     char *text = json_dumps(all, JSON_INDENT(1));
     json_decref(all);

@@ -1,5 +1,6 @@
 #include "plan/search.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -8,7 +9,7 @@
 enum { RANKS_MOST = 1 << 16, PIPELINE_MOST = 128, ZERO_MOST = 3 };
 
 typedef struct Candidate {
-    int64_t ranks, tensor, pipeline, data;
+    int64_t ranks, tensor, context, pipeline, data;
 } Candidate;
 
 typedef struct Seeker {
@@ -18,7 +19,8 @@ typedef struct Seeker {
     size_t available;
     MemoryPlan whole; /* of one rank that holds the whole model */
     double experts;   /* their part of the parameters */
-    Arena *arena;     /* of one layout */
+    int64_t tries;
+    Arena *arena; /* of one layout */
 } Seeker;
 
 /* ---- a layout ---- */
@@ -53,15 +55,30 @@ static void put_words(const Config *c, const FoundLayout *f, char *out) {
         "", " --use-distributed-optimizer",
         " --use-megatron-fsdp --data-parallel-sharding-strategy optim_grads",
         " --use-megatron-fsdp --data-parallel-sharding-strategy optim_grads_params"};
-    char expert[64] = "";
+    char expert[64] = "", chunks[64] = "";
     if (i64_is_set(c->num_experts))
         snprintf(expert, sizeof expert, " --expert-model-parallel-size %lld", (long long)f->expert);
+    if (i64_is_set(c->num_virtual_stages_per_pipeline_rank))
+        snprintf(chunks, sizeof chunks, " --num-virtual-stages-per-pipeline-rank %lld", (long long)f->chunks);
     snprintf(out, SEARCH_WORDS,
-             "--ranks %lld --tensor-model-parallel-size %lld%s --pipeline-model-parallel-size %lld%s%s%s%s%s",
+             "--ranks %lld --tensor-model-parallel-size %lld%s --context-parallel-size %lld "
+             "--pipeline-model-parallel-size %lld%s%s%s --micro-batch-size %lld%s%s%s%s",
              (long long)f->ranks, (long long)f->tensor, f->tensor > 1 ? " --sequence-parallel" : "",
-             (long long)f->pipeline, expert, ZERO[f->zero], f->recompute ? " --recompute-granularity " : "",
+             (long long)f->context, (long long)f->pipeline, chunks,
+             c->given[OPTION_num_layers_per_virtual_pipeline_stage]
+                 ? " --num-layers-per-virtual-pipeline-stage none"
+                 : "",
+             expert, (long long)f->micro, ZERO[f->zero], f->recompute ? " --recompute-granularity " : "",
              f->recompute ? RecomputeGranularity_spellings[f->recompute] : "",
              f->recompute == RECOMPUTE_FULL ? " --recompute-method uniform --recompute-num-layers 1" : "");
+}
+
+/* A given layout of the pipeline defines its stages. */
+static void set_chunks(Config *c, int64_t chunks) {
+    if (c->pipeline_model_parallel_layout) return;
+    c->num_layers_per_virtual_pipeline_stage = I64_UNSET;
+    if (chunks > 1 || i64_is_set(c->num_virtual_stages_per_pipeline_rank))
+        c->num_virtual_stages_per_pipeline_rank = chunks;
 }
 
 static Config config_of(const Seeker *s, const FoundLayout *f) {
@@ -69,7 +86,10 @@ static Config config_of(const Seeker *s, const FoundLayout *f) {
     c.ranks = f->ranks, c.given[OPTION_ranks] = 1;
     c.tensor_model_parallel_size = f->tensor;
     c.sequence_parallel |= f->tensor > 1;
+    c.context_parallel_size = f->context;
     c.pipeline_model_parallel_size = f->pipeline;
+    c.micro_batch_size = f->micro;
+    set_chunks(&c, f->chunks);
     c.expert_model_parallel_size = f->expert;
     set_zero(&c, f->zero);
     set_recompute(&c, f->recompute);
@@ -105,23 +125,53 @@ static bool keeps_rules(const Seeker *s, const Config *c) {
     return kept;
 }
 
-/* Fills in the memory that the layout needs. */
-static bool fits(Seeker *s, FoundLayout *f) {
-    if (least_state(s, f) > (double)s->available) return false;
+/* Less than a percent of a step does not matter. */
+static int64_t percents(double bubble) { return isnan(bubble) ? 100 : (int64_t)(100 * bubble); }
+
+/* Whether a is the better choice of virtual stages and microbatches: less bubble, then larger GEMMs, then fewer messages. */
+static bool is_faster(const FoundLayout *a, const FoundLayout *b) {
+    if (percents(a->bubble) != percents(b->bubble)) return percents(a->bubble) < percents(b->bubble);
+    return a->micro != b->micro ? a->micro > b->micro : a->chunks < b->chunks;
+}
+
+/* Whether the layout fits and, where there is another one, is faster. Fills in its memory and bubble. */
+static bool fits(Seeker *s, FoundLayout *f, const FoundLayout *other) {
+    if (least_state(s, f) > (double)s->available || s->tries == SEARCH_TRIES) return false;
     arena_reset(s->arena);
+    s->tries++;
     const Config c = config_of(s, f);
     Derived d;
     RunPlan plan;
     if (!keeps_rules(s, &c)) return false;
     config_finish(&c, s->arena, s->derived->vocab_size, &d);
-    if (trainer_check(&c, &d).code) return false;
+    if (plan_schedule(&c, &d, s->arena, &plan).code) return false;
+    f->bubble = plan.bubble;
+    if (other && !is_faster(f, other)) return false;
     const MemoryPlan first = plan_rank(&c, &d, s->target, 0); /* mostly the largest */
     if (memory_plan_total(&first) > s->available) return false;
     if (plan_make(&c, &d, s->target, s->arena, &plan).code || plan_bytes(&plan) > s->available) return false;
     f->bytes = plan_bytes(&plan);
-    f->bubble = plan.bubble;
-    f->microbatches = plan.microbatches;
     put_words(&c, f, f->words);
+    return true;
+}
+
+static int64_t micro_most(const Config *c) {
+    return c->micro_batch_size > SEARCH_MICRO ? c->micro_batch_size : SEARCH_MICRO;
+}
+
+/* The best choice of virtual stages and microbatches. One stage and one sample need least memory. */
+static bool divide(Seeker *s, FoundLayout *out) {
+    const Config *c = s->config;
+    const int64_t chunks_most = out->pipeline > 1 ? (config_layers(c) + 2) / out->pipeline : 1;
+    out->micro = out->chunks = 1;
+    if (!fits(s, out, NULL)) return false;
+    for (int64_t chunks = 1; chunks <= chunks_most; chunks++)
+        for (int64_t micro = micro_most(c); micro; micro--) {
+            FoundLayout f = *out;
+            f.chunks = chunks, f.micro = micro;
+            const bool tried = !(micro & (micro - 1)) || micro == c->micro_batch_size;
+            if (tried && fits(s, &f, out)) *out = f;
+        }
     return true;
 }
 
@@ -129,19 +179,20 @@ static bool fits(Seeker *s, FoundLayout *f) {
 static bool find(Seeker *s, const Candidate *a, FoundLayout *out) {
     const Config *c = s->config;
     const int given = trainer_layout(c, 0, (int)config_ranks(c)).data.stage,
-              zero_most = a->data * c->context_parallel_size > 1 ? ZERO_MOST : given;
+              zero_most = a->data * a->context > 1 ? ZERO_MOST : given;
     const int64_t experts = i64_or(c->num_experts, 1);
     for (int level = level_of(c->recompute_granularity); level < N_LEVELS; level++)
         for (int zero = given; zero <= zero_most; zero++)
             for (int64_t expert = 1; expert <= experts && expert <= a->ranks; expert *= 2) {
                 *out = (FoundLayout){.ranks = a->ranks,
                                      .tensor = a->tensor,
+                                     .context = a->context,
                                      .pipeline = a->pipeline,
                                      .expert = expert,
                                      .data = a->data,
                                      .zero = zero,
                                      .recompute = LEVELS[level]};
-                if (fits(s, out)) return true;
+                if (divide(s, out)) return true;
             }
     return false;
 }
@@ -151,7 +202,9 @@ static bool find(Seeker *s, const Candidate *a, FoundLayout *out) {
 static int compare(const void *x, const void *y) {
     const Candidate *a = x, *b = y;
     if (a->ranks != b->ranks) return a->ranks < b->ranks ? -1 : 1;
-    return a->pipeline < b->pipeline ? -1 : a->pipeline > b->pipeline;
+    if (a->pipeline != b->pipeline) return a->pipeline < b->pipeline ? -1 : 1;
+    if (a->context != b->context) return a->context < b->context ? -1 : 1;
+    return a->tensor < b->tensor ? -1 : a->tensor > b->tensor;
 }
 
 /* With --ranks the only size of layouts of exactly these ranks; above it, none. */
@@ -163,15 +216,18 @@ static int64_t first_data(const Config *c, int64_t model_ranks) {
 /* Sizes are powers of two, except pipeline sizes, which are at most the layers with embedding and head, and the
  * data-parallel size that --ranks leaves. */
 static Candidate *candidates(const Config *c, int64_t node, int64_t *n) {
-    const int64_t context = c->context_parallel_size;
     Candidate *list = NULL;
     *n = 0;
     for (int64_t tensor = 1; tensor <= node; tensor *= 2)
-        for (int64_t pipeline = 1; pipeline <= c->num_layers + 2 && pipeline <= PIPELINE_MOST; pipeline++)
-            for (int64_t data = first_data(c, tensor * pipeline * context);
-                 tensor * pipeline * context * data <= i64_or(c->ranks, RANKS_MOST); data *= 2) {
-                list = mem_grow(list, (size_t)*n + 1, sizeof *list);
-                list[(*n)++] = (Candidate){tensor * pipeline * context * data, tensor, pipeline, data};
+        for (int64_t context = 1; context <= SEARCH_CONTEXT; context *= 2)
+            for (int64_t pipeline = 1; pipeline <= c->num_layers + 2 && pipeline <= PIPELINE_MOST;
+                 pipeline++) {
+                const int64_t model = tensor * context * pipeline;
+                for (int64_t data = first_data(c, model); model * data <= i64_or(c->ranks, RANKS_MOST);
+                     data *= 2) {
+                    list = mem_grow(list, (size_t)*n + 1, sizeof *list);
+                    list[(*n)++] = (Candidate){model * data, tensor, context, pipeline, data};
+                }
             }
     if (*n) qsort(list, (size_t)*n, sizeof *list, compare);
     return list;
@@ -181,7 +237,7 @@ static Candidate *candidates(const Config *c, int64_t node, int64_t *n) {
 static bool is_better(const FoundLayout *a, const FoundLayout *b) {
     if (a->ranks != b->ranks) return a->ranks < b->ranks;
     if (a->recompute != b->recompute) return level_of(a->recompute) < level_of(b->recompute);
-    return a->zero != b->zero ? a->zero < b->zero : a->bubble < b->bubble;
+    return a->zero != b->zero ? a->zero < b->zero : percents(a->bubble) < percents(b->bubble);
 }
 
 /* Drops the last of too many. */
@@ -210,6 +266,8 @@ Search plan_search(const Config *c, const Derived *d, const Device *target, size
         if (out.n == SEARCH_MOST && list[i].ranks > out.found[SEARCH_MOST - 1].ranks) break;
         if (find(&s, &list[i], &found)) insert(&out, &found);
     }
+    out.tries = s.tries, out.stopped = s.tries == SEARCH_TRIES;
+    out.node = node, out.micro = micro_most(c);
     free(list);
     arena_free(arena);
     arena_free(s.arena);

@@ -32,9 +32,10 @@ static size_t snapshot_bytes(const Trainer *r) {
     return (size_t)all->elements * dtype_size(all->precise) + (c->save_optim ? optim_bytes(r->optimizer) : 0);
 }
 
-/* Ranks that share a GPU communicate through host memory. */
-static bool uses_nccl(const Trainer *r, const MemoryPlan *plan, const Device *target) {
-    const bool shares = target && comm_processes() == 1 && target->n_devices < r->layout.mesh.world;
+/* Ranks that share a GPU communicate through host memory. Ranks that are only planned have a GPU each. */
+static bool uses_nccl(const Trainer *r, const MemoryPlan *plan, const Device *target, const Comm *real) {
+    const bool shares =
+        target && !comm_is_null(real) && comm_processes() == 1 && target->n_devices < r->layout.mesh.world;
     return plan->discrete && !shares && r->config->distributed_backend == DISTRIBUTED_NCCL;
 }
 
@@ -42,7 +43,7 @@ static void plan_communicators(const Trainer *r, const Device *target, const Com
     sync_plan(r->sync, r->comm);
     executor_plan(r->executor, r->comm);
     plan->communicators = comm_communicators(r->comm, false);
-    if (uses_nccl(r, plan, target))
+    if (uses_nccl(r, plan, target, real))
         plan->part[MEMORY_gathered] +=
             comm_device_bytes(r->comm, (int)r->config->gemm_sm_margin, comm_ranks_of_host(real));
 }

@@ -4,7 +4,7 @@ import itertools
 from harness import *
 
 data = corpus()
-CONFIG = ["--config", WORK / "run.conf"]
+CONFIG = ["--config", WORK / "run.conf", "--device", "cpu"]
 FSDP = ["--use-megatron-fsdp", "--data-parallel-sharding-strategy"]
 PIPELINE = ["--num-layers", 4, "--pipeline-model-parallel-size", 2]
 EXPERTS = ["--disable-bias-linear", "--num-experts", 4, "--moe-router-topk", 2]
@@ -62,6 +62,18 @@ middle = whole["memory"][1]["bytes"]  # values of 2 bytes, gradients of 4, norms
 assert 1 <= middle["parameters"] / (2 * L / P * 12 * H * H / 8) < 1.001 and middle["main gradients"] == 2 * middle["parameters"]
 assert 1 <= middle["optimizer"] / (6 * middle["parameters"] / 48) < 1.01  # a master and two moments, shared by 48
 
+# A plan is for GPUs, with the buffers of NCCL, unless --device cpu is given on the line or in a file.
+(WORK / "cpu.conf").write_text((WORK / "run.conf").read_text() + "device = cpu\n")
+for layout in (["--use-distributed-optimizer"], ["--tensor-model-parallel-size", 2], ["--context-parallel-size", 2], PIPELINE,
+               [*EXPERTS, "--expert-model-parallel-size", 2], [*FSDP, "optim_grads_params"]):
+    words = ["--config", WORK / "run.conf", "--ranks", 2, *layout]
+    for_gpus, for_cpus = plan(*words), plan(*words, "--device", "cpu")
+    assert plan(*words, "--device", "cuda")["plan"] == for_gpus["plan"] and plan("--config", WORK / "cpu.conf", *words[2:])["plan"] == for_cpus["plan"]
+    assert "device: GPU, unless --device cpu is given\n" in for_gpus["printed"] and "device: CPU\n" in for_cpus["printed"], for_gpus["printed"]
+    for gpu, cpu in zip(for_gpus["plan"]["memory"], for_cpus["plan"]["memory"]):
+        nccl = gpu["bytes"]["communication"] - cpu["bytes"]["communication"]
+        assert gpu["communicators"] and nccl == gpu["total"] - cpu["total"] >= (465 + 411 * gpu["communicators"]) * 2**20, (layout, gpu, cpu)
+
 # Mistakes: a rule of the options, and one of the pipeline alone.
 assert "--ranks 3 is not a multiple" in isotron("plan", *CONFIG, "--ranks", 3, "--tensor-model-parallel-size", 2, expect=2)
 assert "among 3 pipeline ranks" in isotron("plan", *CONFIG, "--pipeline-model-parallel-size", 3, expect=2)
@@ -80,20 +92,26 @@ for model, share in ((MODEL, 0.2), ([*MODEL, *EXPERTS], 0.16)):
     said = plan(*model, "--search", "--device-memory-gib", memory)
     found = said["search"]
     assert len(found) == 8 and "does not fit" in said["printed"] and found[0]["options"] in said["printed"]
+    assert said["searched"]["all"] and f"searched {said['searched']['layouts']} layouts: " in said["printed"], said["printed"]
     for layout in found:
         again = plan(*model, *layout["options"].split())["plan"]
         assert max(m["total"] for m in again["memory"]) == layout["bytes"] <= memory * 2**30, layout
+        faster = lambda p: (int(100 * p["bubble"]), -p["batch"]["micro"])
+        for chunks, micro in itertools.product((1, 2) if again["layout"]["pipeline"] == 2 else (1,), (1, 2, 4, 8)):  # of 4 layers
+            if 16 % (micro * again["layout"]["data"]) == 0 and (chunks == 1 or 16 // micro // again["layout"]["data"] % 2 == 0):
+                other = plan(*model, *layout["options"].split(), "--micro-batch-size", micro, "--num-virtual-stages-per-pipeline-rank", chunks)["plan"]
+                assert max(m["total"] for m in other["memory"]) > memory * 2**30 or faster(other) >= faster(again), (layout, chunks, micro)
     smallest = found[0]["ranks"]
     assert 2 <= smallest <= 16, smallest
     zero = ([], ["--use-distributed-optimizer"], [*FSDP, "optim_grads"], [*FSDP, "optim_grads_params"])
     full = ["--recompute-granularity", "full", "--recompute-method", "uniform", "--recompute-num-layers", 1]
     ranks = smallest // 2
-    for tensor, pipeline, shard in itertools.product((1, 2, 4), (1, 2, 4), zero):
-        if tensor * pipeline > ranks:
+    for tensor, context, pipeline, shard in itertools.product((1, 2, 4), (1, 2, 4), (1, 2, 4), zero):
+        if ranks % (tensor * context * pipeline):
             continue
-        least = plan(*model, "--ranks", ranks, "--tensor-model-parallel-size", tensor, "--sequence-parallel",
-                     "--pipeline-model-parallel-size", pipeline, *shard, *full)["plan"]
-        assert max(m["total"] for m in least["memory"]) > memory * 2**30, (ranks, tensor, pipeline, shard)
+        least = plan(*model, "--ranks", ranks, "--tensor-model-parallel-size", tensor, "--sequence-parallel", "--context-parallel-size", context,
+                     "--pipeline-model-parallel-size", pipeline, "--micro-batch-size", 1, *shard, *full)["plan"]
+        assert max(m["total"] for m in least["memory"]) > memory * 2**30, (ranks, tensor, context, pipeline, shard)
     exact = plan(*model, "--global-batch-size", 4 * smallest, "--ranks", 2 * smallest, "--search", "--device-memory-gib", memory)
     assert {f["ranks"] for f in exact["search"]} == {2 * smallest} and f"layouts of {2 * smallest} ranks" in exact["printed"], exact["search"]
 

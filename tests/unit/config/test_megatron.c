@@ -44,7 +44,12 @@ static const char *const NOTED[][2] = {
     {"--attention-backend local", "--attention-backend local is taken as unfused"},
     {"--cuda-graph-impl transformer_engine", "transformer_engine is taken as none"},
     {"--recompute-activations --recompute-modules layernorm moe_act mlp",
-     "--recompute-modules layernorm and --recompute-modules moe_act have no effect here"},
+     "--recompute-modules layernorm and --recompute-modules moe_act have no effect here: No memory is saved"},
+    {"--optimizer-cpu-offload", "--optimizer-cpu-offload has no effect here: No memory is saved"},
+    {"--distribute-saved-activations --fine-grained-activation-offloading",
+     "--distribute-saved-activations and --fine-grained-activation-offloading have no effect here: No memory "
+     "is saved"},
+    {"--moe-layer-recompute", "--moe-layer-recompute has no effect here: No memory is saved"},
     {"--moe-token-dispatcher-type flex", "--moe-token-dispatcher-type flex is taken as alltoall"},
     {"--position-embedding-type rope --no-position-embedding", "--no-position-embedding has no effect here"},
     {"--swiglu --no-bias-gelu-fusion", "--no-bias-gelu-fusion has no effect with --activation swiglu"},
