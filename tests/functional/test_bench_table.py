@@ -5,6 +5,9 @@ import re
 
 from harness import *
 
+sys.path.insert(0, str(ROOT / "tools"))
+from cli import compact
+
 for name in ("docs", "bench/results"):
     (WORK / name).mkdir(parents=True)
 DOCUMENTS = WORK / "docs/performance.md", WORK / "docs/encoder-results.md", WORK / "README.md"
@@ -93,6 +96,7 @@ for name, what in RESULTS.items():
     text = (WORK / "bench/results" / name).read_text()
     assert json.loads(text) == what and text.count("\n") < json.dumps(what, indent=1).count("\n") / 2, text
 text = DOCUMENTS[0].read_text()
+assert "Measured at commit 0123abc.\n<!-- end -->" in text and "skipped: the ages of results, because there is no history of git" in run("--check").stdout
 for part in ("| gpt2-125m | 1.2 | 1.2 | 1.250 (1.200 to 1.300) | 100000 | 592000 | 50.0 % | 40.0 % | 70.0 % | - |", "After.\n",
              "| gpt2-125m | 1 ms | 1 ms | 1.25 | 100,000 |", "| bert-20m | 121 | 83.2 | 66.6 | 1.250 (1.200 to 1.300) | 90.0 | 96.0 | 5.0% |",
              "| `add` | 10 us, 3900 GB/s, 98 % |", "10 us, 650.0 TFLOP/s, 93 %", "| +1.0% | 0.970 | +2.0% |", "libcudnn.so.9",
@@ -103,7 +107,7 @@ for part in ("| gpt2-125m | 1.2 | 1.2 | 1.250 (1.200 to 1.300) | 100000 | 592000
              "worst shape | 0.970 |  | 1.250 | yes |", "| gpt2-125m | 1.2 | 1.2 | -23.1 % to -16.7 % |", "cost of determinism | 3.0 % |",
              "FP8 over bf16 | 1.30 |  | 1.250 | no |", "FP8: `--this`; bf16: `--that`.",
              "| [m](../bench/recipes/m.conf) | 8.0 | 64 | TP4 PP4 DP4 | 128 | 1.2 % | 64.0 | 1 TFLOP/s |", "| 2b-weak | 2 | 2 | 8 | 1.2 | 50000 | 25000 | 1.5 % | 1450 | 600 | 97.0 % (96.0 % to 98.0 %) |", "Note: 2 ranks share a bus.",
-             "| bert | 19,456,926 | 6,000 | 98,304,000 | 61.5 | 9.49 | 2.50 | 2.75 |", "| 2.50 | - |\n\na GPU, bf16, commit 0123abc.",
+             "| bert | 19,456,926 | 6,000 | 98,304,000 | 61.5 | 9.49 | 2.50 | 2.75 |", "| 2.50 | - |\n\na GPU, bf16.",
              "| scratch | 0.001 | 75 | 50.0 %, 62.5 % |", "| `a <extra_id_0>` | `<extra_id_0> 'b/c` |",
              "| gpt2-125m | 2 x a GPU | 16 | `--fast` | 1.2 | 2.0 % | DDP | 1.2 | 1.250 (1.200 to 1.300) | 100000 | 50.0 % | 1 | 1 | - | - |",
              "| gpt2-125m | 1 x a GPU | 32 | `--fast` | 1.2 | - | DDP |",
@@ -138,4 +142,50 @@ for what, why in ((json.dumps(against)[:-9], "is not JSON"), ("[]", "a JSON obje
     done = run(PATH="")
     assert done.returncode == 1 and done.stderr.count("\n") == 1 and why in done.stderr and not done.stdout, (what, done)
 assert before == [path.read_text() for path in DOCUMENTS]
+# Ages: a table says "older" when it is written more than 200 commits after its measurement, and must more than 300 commits after it. Text
+# that names its file must too. A commit that was made again is known by its date, and a clone without history compares nothing.
+TREE = WORK / "tree"
+(TREE / "bench/results").mkdir(parents=True)
+(TREE / "docs").mkdir()
+stream = "".join(f"commit refs/heads/main\nmark :{i}\ncommitter a <a> {1700000000 + 86400 * i} +0000\ndata 1\n.\n" for i in range(1, 303))
+for words in (["init", "-q", "-b", "main"], ["fast-import", "--quiet"]):
+    subprocess.run(["git", "-C", TREE, *words], input=stream, text=True, check=True)
+shas = subprocess.run(["git", "-C", TREE, "rev-list", "main"], capture_output=True, text=True, check=True).stdout.split()  # the newest first
+
+
+def aged(tree, commit, *words, text="", **more):
+    """Checks or writes the README of a tree with a race that was measured at this commit."""
+    (tree / "bench/results/gpu-race.json").write_text(compact({"rows": [row | {"provenance": {"commit": commit, **more}}]}) + "\n")
+    for name in ("performance", "encoder-results"):
+        (tree / f"docs/{name}.md").write_text("")
+    if text:
+        (tree / "README.md").write_text(text)
+    done = run(*words, BENCH_TABLE_ROOT=str(tree))
+    return done, (tree / "README.md").read_text()
+
+
+EMPTY = "See bench/results/gpu-race.json, which is older.\n\n<!-- speed -->\n<!-- end -->\n"
+row["ours"][0]["result"].pop("provenance")
+for age, older, fails in ((0, False, False), (200, False, False), (201, True, False), (300, True, False), (301, True, True)):
+    done, text = aged(TREE, shas[age], text=EMPTY, date="2023-11-15T00:00:00Z")
+    line = f"easured at commit {shas[age][:7]} (2023-11-15).\n<!-- end -->"
+    assert done.returncode == 0 and (f"\n\nOlder: m{line}" in text) == older and (f"\n\nM{line}" in text) == (not older), (age, text, done)
+    assert aged(TREE, shas[age], "--check", date="2023-11-15T00:00:00Z")[0].returncode == 0
+    for wrong in (text.replace("Older: m", "M"), text.replace("which is older", "above")):
+        done, _ = aged(TREE, shas[age], "--check", text=wrong, date="2023-11-15T00:00:00Z")
+        assert (done.returncode == 1) == (fails and wrong != text), (age, done)
+    if fails:
+        assert "README.md: gpu-race.json is older than 300 commits" in done.stdout, done
+old = text
+for date, older in (("2023-11-16T00:00:00Z", True), ("2024-09-01T00:00:00Z", False)):
+    assert ("Older: m" in aged(TREE, "fffffff", text=EMPTY, date=date)[1]) == older
+assert "measurement without a date: measure again" in aged(TREE, "fffffff", text=EMPTY)[0].stderr
+done, _ = aged(TREE, shas[0], "--check", text="<!-- speed -->\n<!-- end -->\n")
+assert done.returncode == 1 and "no age was compared" in done.stdout, done
+subprocess.run(["git", "clone", "-q", "--depth=1", f"file://{TREE}", WORK / "shallow"], check=True)
+(WORK / "shallow/bench/results").mkdir(parents=True)
+shutil.copytree(TREE / "docs", WORK / "shallow/docs")
+for text in (old, old.replace("Older: m", "M")):
+    done, _ = aged(WORK / "shallow", shas[301], "--check", text=text, date="2023-11-15T00:00:00Z")
+    assert done.returncode == 0 and "skipped: the ages of results, because this clone" in done.stdout, done
 print("bench_table: tables and plots follow their results")
