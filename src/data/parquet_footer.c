@@ -133,9 +133,8 @@ static ParquetChunk read_chunk(Reader *r, Bytes *b, Wanted *w) {
     /* Some writers set 0 for a dictionary that does not exist. */
     const int64_t begin = m.dictionary > 0 && m.dictionary < m.data ? m.dictionary : m.data;
     if (m.size < 0 || begin < MAGIC || begin > r->file_size || m.size > r->file_size - begin)
-        r->damaged = true;
-    else if (!w->problem && !parquet_codec_can(m.codec))
-        w->problem = parquet_codec_problem(m.codec);
+        return (ParquetChunk){.begin = -1, .rows = m.values};
+    if (!w->problem && !parquet_codec_can(m.codec)) w->problem = parquet_codec_problem(m.codec);
     return (ParquetChunk){begin, m.size, m.values, m.codec};
 }
 
@@ -162,7 +161,9 @@ static void read_group(Reader *r, Bytes *b) {
         else
             thrift_skip(b, f);
     }
-    for (size_t c = 0; c < n; c++) r->damaged |= rows < 0 || chunks[c].rows != rows;
+    /* A row group of no rows need not have pages, nor columns. */
+    for (size_t c = 0; c < n; c++)
+        r->damaged |= rows ? rows < 0 || chunks[c].rows != rows || chunks[c].begin < 0 : chunks[c].rows > 0;
 }
 
 static void read_file(Reader *r, Bytes *b) {

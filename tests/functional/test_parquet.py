@@ -16,10 +16,12 @@ def assert_same(names, claim):
 
 
 rows, files = FILES / "rows.jsonl", sorted(FILES.glob("*.parquet"))
-assert len(files) == 12, files
+assert len(files) == 13, files
 preprocess([rows, rows], "lines", "--json-keys", *KEYS, "--workers", 2)
-for file in files:  # columns in another order than in the file
-    preprocess([rows, file], "rows", "--overwrite", "--json-keys", *KEYS[::-1], "--workers", 2)
+empty = sorted(FILES.glob("empty/*.parquet"))
+assert len(empty) == 3, empty
+for file in files:  # columns in another order than in the file, and files without rows
+    preprocess([empty[0], rows, empty[1], file, empty[2]], "rows", "--overwrite", "--json-keys", *KEYS[::-1], "--workers", 2)
     assert_same([f"{{}}_{key}_document.{end}" for key in KEYS for end in ("bin", "idx")], file.name)
 
 preprocess([rows], "lines-split", "--split-sentences", "--json-keys", "overflow")
@@ -37,6 +39,7 @@ def refuses(*parts, file=files[0], options):
         assert part in out, f"'{part}' is missing in: {out}"
 
 
+refuses("has 0 documents and no text", file=empty[1], options=["--json-keys", "plain"])
 refuses("no column 'text'", "'overflow'", options=[])
 refuses("'list'", "is nested", options=["--json-keys", "list"])
 refuses("line 1 of", "there is no key 'nulls'", options=["--json-keys", "nulls"])

@@ -5,7 +5,8 @@ usage: tools/oracle/parquet_files.py
 
 CODEC-v1.parquet and -v2 have data pages of that version, several pages in each of several row groups, and a column for each
 encoding. The column `overflow` begins with a dictionary and continues in encoding PLAIN. rows.jsonl has the same rows; a null is a
-missing key."""
+missing key. empty-groups.parquet has them with row groups of 0 rows at the beginning, between others and at the end; the files in
+empty/ have no rows, in N row groups."""
 import json
 from pathlib import Path
 
@@ -45,11 +46,27 @@ table = table.cast(pa.schema([f.with_nullable(f.name != "plain") for f in table.
 rows = [{k: v for k, v in row.items() if isinstance(v, str)} for row in table.to_pylist()]
 OUT.mkdir(parents=True, exist_ok=True)
 (OUT / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def options(codec, version):
+    return dict(compression=codec, data_page_version=f"{version}.0", version={"1": "1.0", "2": "2.6"}[version],  # PLAIN_ and RLE_DICTIONARY
+                use_dictionary=["dictionary", "overflow", "nulls"], dictionary_pagesize_limit=150, data_page_size=200, write_batch_size=6,
+                store_schema=False, write_statistics=False, write_page_checksum=codec == "gzip",
+                column_encoding=ENCODINGS | {"null_lengths": ENCODINGS["lengths" if version == "1" else "deltas"]})
+
+
 for codec in CODECS:
     for version in "1", "2":
-        pq.write_table(table, OUT / f"{codec}-v{version}.parquet", compression=codec, data_page_version=f"{version}.0",
-                       version={"1": "1.0", "2": "2.6"}[version],  # PLAIN_DICTIONARY, RLE_DICTIONARY
-                       use_dictionary=["dictionary", "overflow", "nulls"], dictionary_pagesize_limit=150, data_page_size=200,
-                       write_batch_size=6, row_group_size=23, store_schema=False, write_statistics=False,
-                       column_encoding=ENCODINGS | {"null_lengths": ENCODINGS["lengths" if version == "1" else "deltas"]},
-                       write_page_checksum=codec == "gzip")
+        pq.write_table(table, OUT / f"{codec}-v{version}.parquet", row_group_size=23, **options(codec, version))
+
+
+def write_groups(path, *bounds):
+    with pq.ParquetWriter(path, table.schema, **options("zstd", "2")) as writer:
+        for begin, end in bounds:
+            writer.write_table(table.slice(begin, end - begin))
+
+
+write_groups(OUT / "empty-groups.parquet", (0, 0), (0, 23), (23, 23), (23, 23), (23, ROWS), (ROWS, ROWS))
+(OUT / "empty").mkdir(exist_ok=True)
+for groups in 0, 1, 2:
+    write_groups(OUT / f"empty/{groups}.parquet", *[(0, 0)] * groups)
