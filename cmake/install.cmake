@@ -18,6 +18,12 @@ write_basic_package_version_file(isotron-config-version.cmake COMPATIBILITY Same
 install(FILES ${PROJECT_BINARY_DIR}/isotron-config.cmake ${PROJECT_BINARY_DIR}/isotron-config-version.cmake DESTINATION ${packages})
 
 set(private "-lm -pthread")
+if(BZIP2_FOUND)
+  string(APPEND private " -lbz2")
+endif()
+if(LIBLZMA_FOUND)
+  string(APPEND private " -llzma")
+endif()
 if(MPI_C_FOUND)
   list(JOIN MPI_C_LIBRARIES " " mpi)
   string(APPEND private " ${mpi}")

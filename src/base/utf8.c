@@ -50,22 +50,30 @@ static int scan(const unsigned char *p, size_t n) {
     return want;
 }
 
-/* Offset of the first invalid byte, n if there is none. */
-static size_t valid_prefix(const char *s, size_t n) {
+size_t utf8_prefix(const char *s, size_t n, bool *cut) {
     size_t i = 0;
+    *cut = false;
     while (i < n) {
-        int step = scan((const unsigned char *)s + i, n - i);
-        if (step < 0) break;
+        const unsigned char *p = (const unsigned char *)s + i;
+        const int step = scan(p, n - i);
+        if (step < 0) {
+            *cut = (size_t)-step == n - i && *p >= 0xC2 && *p <= 0xF4; /* the subpart reaches the end */
+            break;
+        }
         i += (size_t)step;
     }
     return i;
 }
 
-bool utf8_valid(const char *s, size_t n) { return valid_prefix(s, n) == n; }
+bool utf8_valid(const char *s, size_t n) {
+    bool cut;
+    return utf8_prefix(s, n, &cut) == n;
+}
 
 void utf8_repair(const char *s, size_t n, Str *out) {
+    bool cut;
     for (size_t i = 0; i < n;) {
-        size_t good = valid_prefix(s + i, n - i);
+        size_t good = utf8_prefix(s + i, n - i, &cut);
         str_add(out, s + i, good);
         i += good;
         if (i == n) break;

@@ -1,223 +1,287 @@
 #include "data/input.h"
 
 #include <errno.h>
-#include <fcntl.h>
+#include <iconv.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unicode/utf8.h>
-#include <unistd.h>
-#include <zlib.h>
-#include <zstd.h>
+#include <strings.h>
 
-#include "base/file.h"
 #include "base/mem.h"
+#include "base/text.h"
+#include "base/utf8.h"
 #include "data/parquet.h"
+#include "data/unpack.h"
 
-enum { BLOCK = 1 << 16, MAGIC = 4 };
+enum { RAW = 1 << 16, TEXT = 4 * RAW, HEAD = 512 };
 
 struct Input {
-    const char *path; /* borrowed */
-    FILE *text;
-    int fd;
-    int64_t bytes;
-    unsigned char block[BLOCK];
-    size_t begin, end; /* of the bytes in `block` that are not used yet */
-    z_stream gzip;
-    ZSTD_DStream *zstd;
+    char *where; /* owned: 'path' */
+    const char *path;
+    InputOptions options;
+    Unpack *file;
     Parquet *parquet;
-    InputColumns columns;
     ParquetText *row; /* [columns] */
     Str json;         /* the row */
     size_t json_used; /* bytes of it that are read */
     int64_t rows;
-    bool inside; /* a compressed part is not complete */
-    Err err;
-    ssize_t (*read)(Input *, char *out, size_t n); /* 0: the end; -1: input->err is set */
+    bool converts;
+    iconv_t converter;
+    char head[HEAD]; /* the first bytes, for an error message */
+    size_t head_size;
+    char raw[RAW]; /* bytes that are not text yet */
+    size_t raw_size;
+    int64_t offset, line; /* of the first of them */
+    bool ended;           /* the file has no others */
+    char text[TEXT];
+    size_t at, size; /* of the text that is not used yet */
+    bool begun;      /* some text is read */
+    bool after_return;
 };
 
-bool input_is_stdin(const char *path) { return !strcmp(path, "-"); }
+bool input_is_stdin(const char *path) { return unpack_is_stdin(path); }
 
-/* Reads more of the file; false at its end and after an error. */
-static bool more(Input *in) {
-    if (in->begin < in->end) return true;
-    ssize_t n;
-    do n = read(in->fd, in->block, BLOCK);
-    while (n < 0 && errno == EINTR);
-    in->begin = 0, in->end = n > 0 ? (size_t)n : 0;
-    in->bytes += (int64_t)in->end;
-    if (n < 0) in->err = err_infra("'%s' cannot be read to its end: %s", in->path, strerror(errno));
-    return n > 0;
-}
+/* ---- rows of Parquet as JSON Lines ---- */
 
-static ssize_t read_plain(Input *in, char *out, size_t n) {
-    if (!more(in)) return in->err.code ? -1 : 0;
-    if (n > in->end - in->begin) n = in->end - in->begin;
-    memcpy(out, in->block + in->begin, n);
-    in->begin += n;
-    return (ssize_t)n;
-}
-
-static ssize_t damaged(Input *in, const char *why) {
-    in->err = err_user("the compressed data of '%s' are damaged: %s; compress the file again", in->path, why);
-    return -1;
-}
-
-/* Both decoders may hold output back, so each is also called without input, until nothing comes. */
-static ssize_t read_gzip(Input *in, char *out, size_t n) {
-    z_stream *z = &in->gzip;
-    const unsigned room = n < BLOCK ? (unsigned)n : BLOCK;
-    for (;;) {
-        const bool have = more(in);
-        if (!have && (in->err.code || !in->inside)) return in->err.code ? -1 : 0;
-        if (!in->inside) inflateReset(z);
-        z->next_in = in->block + in->begin, z->avail_in = (unsigned)(in->end - in->begin);
-        z->next_out = (unsigned char *)out, z->avail_out = room;
-        const int status = inflate(z, Z_NO_FLUSH);
-        in->begin = in->end - z->avail_in, in->inside = status != Z_STREAM_END;
-        if (status != Z_OK && status != Z_STREAM_END && status != Z_BUF_ERROR)
-            return damaged(in, z->msg ? z->msg : zError(status));
-        if (z->avail_out < room) return (ssize_t)(room - z->avail_out);
-        if (!have && in->inside) return damaged(in, "the end is missing");
-    }
-}
-
-static ssize_t read_zstd(Input *in, char *out, size_t n) {
-    for (;;) {
-        const bool have = more(in);
-        if (!have && (in->err.code || !in->inside)) return in->err.code ? -1 : 0;
-        ZSTD_outBuffer o = {out, n, 0};
-        ZSTD_inBuffer i = {in->block, in->end, in->begin};
-        const size_t status = ZSTD_decompressStream(in->zstd, &o, &i);
-        if (ZSTD_isError(status)) return damaged(in, ZSTD_getErrorName(status));
-        in->begin = i.pos, in->inside = status != 0;
-        if (o.pos) return (ssize_t)o.pos;
-        if (!have && in->inside) return damaged(in, "the end is missing");
-    }
-}
-
-/* False if the string is not UTF-8. */
-static bool add_json_string(Str *out, const char *s, size_t n) {
+static void add_json_string(Str *out, const char *s, size_t n) {
     str_add(out, "\"", 1);
-    for (size_t i = 0, begin = 0, next; i < n; i = next) {
-        UChar32 c;
-        next = i;
-        U8_NEXT(s, next, n, c);
-        if (c < 0) return false;
-        const bool escape = c < ' ' || c == '"' || c == '\\';
-        if (escape || next == n) str_add(out, s + begin, (escape ? i : n) - begin);
-        if (escape) str_printf(out, "\\u%04x", (unsigned)c), begin = next;
+    size_t begin = 0;
+    for (size_t i = 0; i < n; i++) {
+        const unsigned char c = (unsigned char)s[i];
+        if (c >= ' ' && c != '"' && c != '\\') continue;
+        str_add(out, s + begin, i - begin);
+        str_printf(out, "\\u%04x", c);
+        begin = i + 1;
     }
+    str_add(out, s + begin, n - begin);
     str_add(out, "\"", 1);
-    return true;
+}
+
+/* A NUL is text here, because JSON can spell it. */
+static Err check_value(const Input *in, const char *name, ParquetText value) {
+    bool cut;
+    const size_t good = utf8_prefix(value.bytes, value.n, &cut);
+    if (good == value.n) return ERR_OK;
+    return err_user("row %" PRId64
+                    " of '%s': the column %s is not valid UTF-8: byte 0x%02x at offset %zu of its string; "
+                    "write it as UTF-8 strings",
+                    in->rows, in->path, quote(name).s, (unsigned char)value.bytes[good], good);
 }
 
 static Err next_row(Input *in, bool *more) {
     ERR_RETURN(parquet_next(in->parquet, in->row, more));
     str_clear(&in->json), in->json_used = 0;
     in->rows += *more;
-    for (int i = 0; i < in->columns.n && *more; i++) {
-        const char *name = in->columns.names[i];
+    for (int i = 0; i < in->options.num_columns && *more; i++) {
         if (!in->row[i].bytes) continue;
+        ERR_RETURN(check_value(in, in->options.columns[i], in->row[i]));
         str_puts(&in->json, in->json.len ? ", " : "{");
-        bool ok = add_json_string(&in->json, name, strlen(name));
+        add_json_string(&in->json, in->options.columns[i], strlen(in->options.columns[i]));
         str_puts(&in->json, ": ");
-        ok = ok && add_json_string(&in->json, in->row[i].bytes, in->row[i].n);
-        if (!ok)
-            return err_user("row %" PRId64
-                            " of '%s': the column %s is not valid UTF-8; write it as UTF-8 strings",
-                            in->rows, in->path, quote(name).s);
+        add_json_string(&in->json, in->row[i].bytes, in->row[i].n);
     }
     if (*more) str_puts(&in->json, in->json.len ? "}\n" : "{}\n");
     return ERR_OK;
 }
 
-static ssize_t read_parquet(Input *in, char *out, size_t n) {
+static Err read_rows(Input *in, char *out, size_t n, size_t *got) {
     bool more = true;
-    if (in->json_used == in->json.len) in->err = next_row(in, &more);
-    if (in->err.code || !more) return in->err.code ? -1 : 0;
+    *got = 0;
+    if (in->json_used == in->json.len) ERR_RETURN(next_row(in, &more));
+    if (!more) return ERR_OK;
     const size_t left = in->json.len - in->json_used;
-    if (n > left) n = left;
-    memcpy(out, in->json.s + in->json_used, n);
-    in->json_used += n;
-    return (ssize_t)n;
+    *got = n < left ? n : left;
+    memcpy(out, in->json.s + in->json_used, *got);
+    in->json_used += *got;
+    return ERR_OK;
 }
 
-/* Its footer is at the end, so that a pipe would have to be stored first. */
 static Err open_parquet(Input *in) {
-    struct stat st;
-    if (!in->columns.n)
+    if (!in->options.num_columns)
         return err_user(
             "'%s' is a Parquet file, which can only be read as records with keys, like JSON Lines; "
             "set --input-format jsonl where there is such an option, or convert the file to text",
             in->path);
-    if (input_is_stdin(in->path) || fstat(in->fd, &st) || !S_ISREG(st.st_mode))
+    if (unpack_is_pipe(in->file))
         return err_user(
             "'%s' is a Parquet file, which cannot be read from a pipe; specify the name of the file",
             in->path);
-    in->read = read_parquet;
-    in->row = mem_zero((size_t)in->columns.n, sizeof *in->row);
-    return parquet_open(in->path, in->columns.names, in->columns.n, &in->parquet);
+    in->row = mem_zero((size_t)in->options.num_columns, sizeof *in->row);
+    return parquet_open(in->path, in->options.columns, in->options.num_columns, &in->parquet);
 }
 
-static ssize_t cookie_read(void *cookie, char *out, size_t n) {
-    Input *in = cookie;
-    return in->err.code ? -1 : in->read(in, out, n);
+/* ---- bytes to text ---- */
+
+static bool is_utf8(const char *encoding) {
+    return !encoding || !strcasecmp(encoding, "utf-8") || !strcasecmp(encoding, "utf8");
 }
 
-/* Chooses by the first bytes. */
-static Err choose(Input *in) {
-    static const unsigned char GZIP[] = {0x1f, 0x8b}, ZSTD[MAGIC] = {0x28, 0xb5, 0x2f, 0xfd};
-    for (ssize_t n = 1; in->end < MAGIC && n > 0; in->end += n > 0 ? (size_t)n : 0)
-        n = read(in->fd, in->block + in->end, BLOCK - in->end);
-    in->bytes = (int64_t)in->end;
-    in->read = read_plain;
-    if (in->end >= MAGIC && (!memcmp(in->block, "PAR1", MAGIC) || !memcmp(in->block, "PARE", MAGIC)))
-        return open_parquet(in);
-    if (in->end >= sizeof GZIP && !memcmp(in->block, GZIP, sizeof GZIP)) {
-        in->read = read_gzip;
-        if (inflateInit2(&in->gzip, MAX_WBITS + 16) != Z_OK) return err_infra("zlib cannot start");
-    } else if (in->end >= MAGIC && !memcmp(in->block, ZSTD, MAGIC)) {
-        in->read = read_zstd;
-        in->zstd = ZSTD_createDStream();
-        if (!in->zstd) return err_infra("zstd cannot start");
+/* Also Python's spellings, such as latin-1 and utf_16. No suffixes such as //IGNORE, which would lose text. */
+static iconv_t find_encoding(const char *encoding) {
+    char *name = mem_strdup(encoding), *to = name;
+    iconv_t found = (iconv_t)-1;
+    if (*encoding && !strchr(encoding, '/')) found = iconv_open("UTF-8", encoding);
+    for (const char *from = encoding; *from; from++)
+        if (!strchr("-_ ", *from)) *to++ = *from;
+    *to = 0;
+    if (*name && !strchr(name, '/') && found == (iconv_t)-1) found = iconv_open("UTF-8", name);
+    free(name);
+    return found;
+}
+
+Err input_check_encoding(const char *encoding) {
+    static const char *const USUAL[] = {"utf-8",     "latin1",   "iso-8859-15", "cp1252",    "utf-16",
+                                        "utf-16le",  "utf-16be", "utf-32",      "ascii",     "koi8-r",
+                                        "shift-jis", "euc-jp",   "euc-kr",      "gbk",       "gb18030",
+                                        "big5",      "cp1251",   "cp437",       "iso-8859-2"};
+    enum { NUMBER = sizeof USUAL / sizeof *USUAL };
+    if (is_utf8(encoding)) return ERR_OK;
+    const iconv_t found = find_encoding(encoding);
+    if (found != (iconv_t)-1) return iconv_close(found), ERR_OK;
+    Str all = {0};
+    const char *near = str_nearest(encoding, USUAL, NUMBER);
+    for (int i = 0; i < NUMBER; i++) str_printf(&all, "%s%s", i ? ", " : "", USUAL[i]);
+    const Err e =
+        err_user("--input-encoding %s is not known%s%s; usual ones are %s, and 'iconv -l' lists all",
+                 quote(encoding).s, near ? ", did you mean " : "", near ? near : "", all.s);
+    str_free(&all);
+    return e;
+}
+
+static void count_lines(Input *in, const char *s, size_t n) {
+    for (const char *p = s; (p = memchr(p, '\n', n - (size_t)(p - s))); p++) in->line++;
+}
+
+/* Moves text from `raw` to `text`. */
+static Err take_text(Input *in) {
+    bool cut;
+    const size_t good = text_prefix(in->raw, in->raw_size, &cut);
+    memcpy(in->text, in->raw, in->size = good);
+    count_lines(in, in->text, good);
+    if (good < in->raw_size && (!cut || in->ended)) {
+        const TextFault fault = {in->line, in->offset + (int64_t)good, (unsigned char)in->raw[good], cut};
+        return text_error(in->where, fault, in->head, in->head_size);
+    }
+    memmove(in->raw, in->raw + good, in->raw_size -= good);
+    in->offset += (int64_t)good;
+    return ERR_OK;
+}
+
+static Err bad_conversion(const Input *in, const char *what) {
+    return err_user("%s, line %" PRId64 ": byte 0x%02x at offset %" PRId64
+                    " %s --input-encoding %s; check the encoding",
+                    in->where, in->line, (unsigned char)*in->raw, in->offset, what, in->options.encoding);
+}
+
+/* The same through iconv. At the end it may still have a character. */
+static Err convert_text(Input *in) {
+    char *from = in->raw, *to = in->text;
+    size_t left = in->raw_size, room = TEXT;
+    const bool flush = in->ended && !left;
+    const bool failed = iconv(in->converter, flush ? NULL : &from, &left, &to, &room) == (size_t)-1;
+    const int why = failed ? errno : 0;
+    in->size = TEXT - room;
+    count_lines(in, in->text, in->size);
+    in->offset += from - in->raw;
+    memmove(in->raw, from, in->raw_size = left);
+    if (memchr(in->text, 0, in->size))
+        return err_user("%s, before line %" PRId64
+                        ": a NUL character, which text has not; check --input-encoding %s",
+                        in->where, in->line + 1, in->options.encoding);
+    if (why == EILSEQ) return bad_conversion(in, "is not a character in");
+    if (why == EINVAL && in->ended) return bad_conversion(in, "begins a character that is cut off, in");
+    return ERR_OK;
+}
+
+static Err read_raw(Input *in) {
+    size_t got;
+    char *to = in->raw + in->raw_size;
+    if (in->parquet)
+        ERR_RETURN(read_rows(in, to, RAW - in->raw_size, &got));
+    else
+        ERR_RETURN(unpack_read(in->file, to, RAW - in->raw_size, &got));
+    in->raw_size += got, in->ended = !got;
+    const size_t head = got < HEAD - in->head_size ? got : HEAD - in->head_size;
+    memcpy(in->head + in->head_size, to, head);
+    in->head_size += head;
+    return ERR_OK;
+}
+
+/* Some text, unless this is the end. */
+static Err fill(Input *in) {
+    for (bool done = false; in->at == in->size && !done;) {
+        if (!in->ended && in->raw_size < RAW) ERR_RETURN(read_raw(in));
+        done = in->ended && !in->raw_size;
+        ERR_RETURN(in->converts ? convert_text(in) : take_text(in));
+        in->at = in->begun ? 0 : text_mark(in->text, in->size);
+        in->begun |= in->size > 0;
     }
     return ERR_OK;
 }
 
-static void input_free(Input *in) {
-    if (in->text) fclose(in->text);
-    if (in->fd > STDIN_FILENO) close(in->fd);
-    if (in->read == read_gzip) inflateEnd(&in->gzip);
-    ZSTD_freeDStream(in->zstd);
-    if (in->parquet) parquet_close(in->parquet);
-    str_free(&in->json), free(in->row);
-    free(in);
+Err input_text(Input *in, Str *out, bool *more) {
+    ERR_RETURN(fill(in));
+    *more = in->at < in->size;
+    if (*more) str_add(out, in->text + in->at, in->size - in->at);
+    in->at = in->size;
+    return ERR_OK;
 }
 
-Err input_open(const char *path, InputColumns columns, Input **out) {
-    if (file_is_dir(path)) return err_user("'%s' is a folder; specify the files in it", path);
-    const int fd = input_is_stdin(path) ? STDIN_FILENO : open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return err_user("cannot open '%s': %s; check the path and its permissions", path, strerror(errno));
+Err input_line(Input *in, bool any_newline, Str *out, bool *more) {
+    for (*more = false;;) {
+        ERR_RETURN(fill(in));
+        if (in->at == in->size) return ERR_OK;
+        const bool after_return = in->after_return;
+        in->after_return = false;
+        if (after_return && in->text[in->at] == '\n') {
+            in->at++;
+            continue;
+        }
+        const char *s = in->text + in->at;
+        const size_t left = in->size - in->at;
+        const char *end = memchr(s, '\n', left);
+        const char *cr = any_newline ? memchr(s, '\r', end ? (size_t)(end - s) : left) : NULL;
+        if (cr) end = cr, in->after_return = true;
+        const size_t n = end ? (size_t)(end - s) : left;
+        *more = true;
+        str_add(out, s, n);
+        in->at += n + (end != NULL);
+        if (end) return ERR_OK;
+    }
+}
+
+/* ---- files ---- */
+
+static Err open_text(Input *in) {
+    ERR_RETURN(unpack_open(in->path, &in->file));
+    if (unpack_is_parquet(in->file)) return open_parquet(in);
+    if (is_utf8(in->options.encoding)) return ERR_OK;
+    ERR_RETURN(input_check_encoding(in->options.encoding));
+    in->converter = find_encoding(in->options.encoding);
+    in->converts = in->converter != (iconv_t)-1;
+    return in->converts ? ERR_OK : err_infra("iconv cannot start: %s", strerror(errno));
+}
+
+Err input_open(const char *path, InputOptions options, Input **out) {
     Input *in = mem_zero(1, sizeof *in);
-    in->path = path, in->fd = fd, in->columns = columns;
-    Err e = choose(in);
-    if (!e.code) in->text = fopencookie(in, "r", (cookie_io_functions_t){.read = cookie_read});
-    if (!e.code && !in->text) e = err_infra("'%s' cannot be read: %s", path, strerror(errno));
+    in->path = path, in->options = options, in->line = 1;
+    in->where = mem_printf("'%s'", path);
+    const Err e = open_text(in);
     if (e.code)
-        input_free(in);
+        input_close(in);
     else
         *out = in;
     return e;
 }
 
-FILE *input_text(Input *in) { return in->text; }
-int64_t input_bytes(const Input *in) { return in->parquet ? parquet_bytes(in->parquet) : in->bytes; }
+int64_t input_bytes(const Input *in) {
+    return in->parquet ? parquet_bytes(in->parquet) : unpack_bytes(in->file);
+}
 
-Err input_close(Input *in) {
-    const Err e = in->err;
-    input_free(in);
-    return e;
+void input_close(Input *in) {
+    if (in->file) unpack_close(in->file);
+    if (in->parquet) parquet_close(in->parquet);
+    if (in->converts) iconv_close(in->converter);
+    str_free(&in->json), free(in->row), free(in->where);
+    free(in);
 }

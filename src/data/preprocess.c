@@ -265,8 +265,9 @@ Err preprocess_run(const PreprocessConfig *c, PreprocessStats *stats) {
         int64_t size = input_is_stdin(c->inputs[i]) ? 0 : file_size(c->inputs[i]);
         run.stats.total_bytes += size > 0 ? size : 0;
     }
-    run.reader = text_reader(c->kind, c->inputs, c->num_inputs,
-                             (InputColumns){run.keys, c->kind == PREPROCESS_JSONL ? run.num_keys : 0});
+    const int columns = c->kind == PREPROCESS_JSONL ? run.num_keys : 0;
+    run.reader =
+        text_reader(c->kind, c->inputs, c->num_inputs, (InputOptions){run.keys, columns, c->encoding});
     run.records = mem_zero(ROUND_RECORDS, sizeof *run.records);
     run.builders = mem_zero((size_t)run.num_keys, sizeof(IndexedBuilder *));
     Interrupt *interrupt = interrupt_watch(remove_unfinished, &run);

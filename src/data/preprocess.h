@@ -4,7 +4,7 @@
  *   JSON Lines       one object per line, one document per key: a string, or a list of strings (sentences),
  *                    each a sequence. Blank lines are passed over; any other bad line stops the run with its
  *                    number.
- *   text files       one document per file, every byte of it; the key is "text"
+ *   text files       one document per file, all of its text; the key is "text"
  *   text paragraphs  one document per run of lines that are not blank, without the newline at its end; the
  *                    key is "text"
  *
@@ -32,8 +32,7 @@ typedef enum PreprocessInput {
 } PreprocessInput;
 
 /* The tokenizer: returns the tokens of `n` bytes of text in malloc'ed memory that the caller frees. Several
- * threads call it at once. The bytes may contain NULs. Text from JSON is valid UTF-8; plain text may be any
- * bytes. */
+ * threads call it at once. The text is valid UTF-8; from JSON it may contain NULs. */
 typedef Err PreprocessEncode(void *ctx, const char *text, size_t n, int32_t **tokens, size_t *count);
 
 typedef struct PreprocessStats {
@@ -47,6 +46,7 @@ typedef struct PreprocessConfig {
     PreprocessInput kind;
     const char *const *inputs; /* files, in this order; "-" is standard input */
     int num_inputs;
+    const char *encoding;    /* of the inputs, data/input.h; NULL: UTF-8 */
     const char *const *keys; /* JSON Lines only; NULL: "text" */
     int num_keys;
     const char *output_prefix;

@@ -56,15 +56,12 @@ static bool is_space(uint32_t c) {
 
 /* Without blanks at its ends. */
 static Str stripped(const char *s, size_t n) {
-    Str valid = {0}, out = {0};
-    utf8_repair(s, n, &valid);
-    size_t begin = 0, end = valid.len;
+    Str out = {0};
+    size_t begin = 0, end = n;
     uint32_t c;
-    for (size_t step; begin < end && (step = utf8_next(valid.s + begin, &c), is_space(c));) begin += step;
-    for (size_t at; end > begin && (at = utf8_prev(valid.s, end), utf8_next(valid.s + at, &c), is_space(c));)
-        end = at;
-    str_add(&out, valid.len ? valid.s + begin : "", end - begin);
-    str_free(&valid);
+    for (size_t step; begin < end && (step = utf8_next(s + begin, &c), is_space(c));) begin += step;
+    for (size_t at; end > begin && (at = utf8_prev(s, end), utf8_next(s + at, &c), is_space(c));) end = at;
+    str_add(&out, s + begin, end - begin);
     return out;
 }
 
@@ -82,20 +79,18 @@ static void close_dots(Str *text) {
 /* Megatron-LM's clean_text: runs of blanks become one space, and dots close up to the word before them. */
 static Str cleaned(const char *s, size_t n) {
     enum { TIMES = 3 };
-    Str valid = {0}, out = {0};
-    utf8_repair(s, n, &valid);
+    Str out = {0};
     bool blank = false;
     uint32_t c;
-    for (size_t at = 0, step; at < valid.len; at += step) {
-        step = utf8_next(valid.s + at, &c);
+    for (size_t at = 0, step; at < n; at += step) {
+        step = utf8_next(s + at, &c);
         if (!is_space(c))
-            str_add(&out, valid.s + at, step);
+            str_add(&out, s + at, step);
         else if (!blank)
             str_add(&out, " ", 1);
         blank = is_space(c);
     }
     for (int i = 0; i < TIMES; i++) close_dots(&out);
-    str_free(&valid);
     return out;
 }
 
@@ -313,7 +308,7 @@ static const Format FORMATS[] = {
 const char *const *task_format_labels(TaskFormat format) { return FORMATS[format].labels; }
 
 static Err read_files(const Format *format, const char *const *paths, int n, TaskFile *f) {
-    TextReader reader = text_reader(PREPROCESS_JSONL, paths, n, (InputColumns){0});
+    TextReader reader = text_reader(PREPROCESS_JSONL, paths, n, (InputOptions){0});
     f->reader = &reader;
     Str line = {0};
     bool more;

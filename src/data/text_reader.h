@@ -15,18 +15,18 @@ typedef struct TextReader {
     PreprocessInput kind;
     const char *const *inputs; /* borrowed */
     int num_inputs, next_input;
-    InputColumns columns;
+    InputOptions options;
     Input *input;       /* NULL between files */
     const char *path;   /* of the last record */
     int64_t line;       /* first line of that record, from 1 */
     int64_t lines_read; /* of the open file */
     int64_t bytes;      /* of the files that are closed */
-    char *buffer;       /* getline's */
-    size_t buffer_size;
+    Str buffer;         /* a line */
 } TextReader;
 
-/* columns: those of Parquet files, with kind PREPROCESS_JSONL only; a line is then a row. */
-TextReader text_reader(PreprocessInput, const char *const *inputs, int n, InputColumns columns);
+/* The columns of Parquet files need kind PREPROCESS_JSONL; a line is then a row. Lines of that kind end as in Python's
+ * text files, others at \n. */
+TextReader text_reader(PreprocessInput, const char *const *inputs, int n, InputOptions);
 /* Appends the next record to `out` and sets path and line; *more is false at the end. */
 Err text_reader_next(TextReader *, Str *out, bool *more);
 int64_t text_reader_bytes(const TextReader *); /* of all files, read so far */

@@ -58,6 +58,10 @@ typedef struct NamedFile {
 void command_refuse_same_files(Args *, const NamedFile *outputs, int num_outputs, const NamedFile *inputs,
                                int num_inputs);
 
+/* --input-encoding of the commands that read texts: its help, and a problem if its encoding is not known. */
+#define COMMAND_INPUT_ENCODING "Encoding of the input: latin1, cp1252, utf-16 or another that iconv knows."
+void command_check_encoding(Args *, const char *encoding);
+
 /* Options of a model and its tokenizer. All memory except the tokenizer belongs to the arena. */
 typedef struct Setup {
     Arena *arena;

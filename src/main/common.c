@@ -7,6 +7,7 @@
 #include "base/mem.h"
 #include "base/version.h"
 #include "comm/comm.h"
+#include "data/input.h"
 #include "main/command.h"
 #include "tokenizer/special.h"
 
@@ -73,6 +74,11 @@ void command_refuse_same_files(Args *args, const NamedFile *outputs, int num_out
         for (int64_t k = 0; k < args->configs.count; k++)
             refuse_same(args, &outputs[i], &(NamedFile){"--config", args->configs.at[k]});
     }
+}
+
+void command_check_encoding(Args *args, const char *encoding) {
+    const Err e = input_check_encoding(encoding);
+    if (e.code) args_problem(args, "%s.", e.msg);
 }
 
 /* A relative path is relative to the folder of this process, and a checkpoint may be read from another

@@ -4,8 +4,9 @@
 
 #include "base/amount.h"
 #include "base/clock.h"
-#include "base/file.h"
+#include "base/text.h"
 #include "ckpt/hf_tokens.h"
+#include "data/input.h"
 #include "infer/generate.h"
 #include "main/command.h"
 #include "tokenizer/special.h"
@@ -36,12 +37,30 @@ static Err add_prompt(Job *j, const char *text, size_t length) {
 }
 
 /* All of standard input, without a newline at its end. */
-static Err read_stdin(Job *j) {
+static Err add_all(Job *j, Input *in) {
     Str text = {0};
-    Err e = file_read("/dev/stdin", &text);
+    Err e = ERR_OK;
+    for (bool more = true; more && !e.code;) e = input_text(in, &text, &more);
     if (!e.code)
-        e = add_prompt(j, text.s, text.len && text.s[text.len - 1] == '\n' ? text.len - 1 : text.len);
+        e = add_prompt(j, text.len ? text.s : "", text.len - (text.len && text.s[text.len - 1] == '\n'));
     str_free(&text);
+    return e;
+}
+
+static Err add_lines(Job *j, Input *in) {
+    Str line = {0};
+    Err e;
+    for (bool more; !(e = input_line(in, false, &line, &more)).code && more; str_clear(&line))
+        if (line.len && (e = add_prompt(j, line.s, line.len)).code) break;
+    str_free(&line);
+    return e;
+}
+
+static Err read_file(Job *j, const char *path, Err (*add)(Job *, Input *)) {
+    Input *in;
+    ERR_RETURN(input_open(path, (InputOptions){0}, &in));
+    const Err e = add(j, in);
+    input_close(in);
     return e;
 }
 
@@ -49,19 +68,13 @@ static Err read_prompts(Job *j) {
     const Config *c = &j->setup.config;
     for (int64_t i = 0; i < c->prompt.count; i++) {
         const char *prompt = c->prompt.at[i];
-        ERR_RETURN(strcmp(prompt, "-") ? add_prompt(j, prompt, strlen(prompt)) : read_stdin(j));
+        char where[40];
+        snprintf(where, sizeof where, "prompt %lld", (long long)i + 1);
+        ERR_RETURN(text_check(where, prompt, strlen(prompt)));
+        ERR_RETURN(strcmp(prompt, "-") ? add_prompt(j, prompt, strlen(prompt))
+                                       : read_file(j, prompt, add_all));
     }
-    if (!c->prompts_file) return ERR_OK;
-    Str text = {0};
-    Err e = file_read(c->prompts_file, &text);
-    for (size_t at = 0; !e.code && at < text.len;) {
-        const char *end = memchr(text.s + at, '\n', text.len - at);
-        size_t n = end ? (size_t)(end - text.s) - at : text.len - at;
-        if (n) e = add_prompt(j, text.s + at, n);
-        at += n + 1;
-    }
-    str_free(&text);
-    return e;
+    return c->prompts_file ? read_file(j, c->prompts_file, add_lines) : ERR_OK;
 }
 
 /* ---- the first and the last token ---- */

@@ -10,7 +10,7 @@
 typedef struct Options {
     TextList input, json_keys;
     const char *output_prefix;
-    const char *lang;
+    const char *lang, *input_encoding;
     bool append_eod, overwrite, split_sentences, keep_newlines;
     int64_t workers, log_interval;
     int input_format; /* PreprocessInput */
@@ -25,8 +25,14 @@ static const Arg ROWS[] = {
      .offset = offsetof(Options, input),
      .fallback = "none",
      .required = true,
-     .help = "Files to read, in the given order: plain, compressed by gzip or zstd, or Parquet; - = standard "
-             "input."},
+     .help =
+         "Files to read, in the given order: plain, compressed by gzip, bzip2, xz or zstd, or Parquet; - = "
+         "standard input."},
+    {.names = "input-encoding",
+     .type = ARG_TEXT,
+     .offset = offsetof(Options, input_encoding),
+     .fallback = "utf-8",
+     .help = COMMAND_INPUT_ENCODING},
     {.names = "output-prefix",
      .type = ARG_TEXT,
      .offset = offsetof(Options, output_prefix),
@@ -113,6 +119,7 @@ static Err run(void *options) {
         e = preprocess_run(&(PreprocessConfig){.kind = (PreprocessInput)o->input_format,
                                                .inputs = o->input.at,
                                                .num_inputs = (int)o->input.count,
+                                               .encoding = o->input_encoding,
                                                .keys = o->json_keys.count ? o->json_keys.at : NULL,
                                                .num_keys = (int)o->json_keys.count,
                                                .output_prefix = o->output_prefix,
@@ -145,6 +152,7 @@ static Err read_options(Options *o, Args *args, int argc, char **argv) {
     config_check(c, CHECK_STRICT, args);
     if (o->workers < 1 || o->workers > 1024) args_problem(args, "--workers must be from 1 to 1024.");
     if (o->log_interval < 1) args_problem(args, "--log-interval must be at least 1.");
+    command_check_encoding(args, o->input_encoding);
     if (!o->split_sentences) {
         args_refuse(args, "keep-newlines", "without --split-sentences");
         args_refuse(args, "lang", "without --split-sentences");

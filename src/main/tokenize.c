@@ -4,12 +4,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/text.h"
 #include "base/utf8.h"
 #include "data/input.h"
 #include "main/command.h"
 
 typedef struct Options {
     TextList text, input;
+    const char *input_encoding;
     bool add_special_tokens;
     Config config;
 } Options;
@@ -24,7 +26,12 @@ static const Arg ROWS[] = {
      .type = ARG_TEXTS,
      .offset = offsetof(Options, input),
      .fallback = "none",
-     .help = "Files whose lines are texts: plain, or compressed by gzip or zstd; - = standard input."},
+     .help = "Files whose lines are texts: plain, or compressed; - = standard input."},
+    {.names = "input-encoding",
+     .type = ARG_TEXT,
+     .offset = offsetof(Options, input_encoding),
+     .fallback = "utf-8",
+     .help = COMMAND_INPUT_ENCODING},
     {.names = "add-special-tokens",
      .type = ARG_FLAG,
      .offset = offsetof(Options, add_special_tokens),
@@ -66,19 +73,28 @@ static Err print_tokens(const Tokenizer *t, const Options *o, const char *text, 
 
 static Err print_lines(const Tokenizer *t, const Options *o, const char *path) {
     Input *input;
-    ERR_RETURN(input_open(path, (InputColumns){0}, &input));
-    char *line = NULL;
-    size_t size = 0;
+    ERR_RETURN(input_open(path, (InputOptions){.encoding = o->input_encoding}, &input));
+    Str line = {0};
     int64_t number = 0;
-    Err e = ERR_OK;
-    for (ssize_t n; !e.code && (n = getline(&line, &size, input_text(input))) >= 0;) {
+    bool more;
+    Err e;
+    while (!(e = input_line(input, false, &line, &more)).code && more) {
         number++;
-        e = print_tokens(t, o, line, (size_t)n - (n && line[n - 1] == '\n'));
+        e = print_tokens(t, o, line.s ? line.s : "", line.len);
         if (e.code) e = err_user("'%s' line %lld: %.900s", path, (long long)number, e.msg);
+        if (e.code) break;
+        str_clear(&line);
     }
-    free(line);
-    const Err closed = input_close(input);
-    return e.code ? e : closed;
+    str_free(&line);
+    input_close(input);
+    return e;
+}
+
+static Err print_text(const Tokenizer *t, const Options *o, int64_t i) {
+    char where[40];
+    snprintf(where, sizeof where, "text %lld of --text", (long long)i + 1);
+    ERR_RETURN(text_check(where, o->text.at[i], strlen(o->text.at[i])));
+    return print_tokens(t, o, o->text.at[i], strlen(o->text.at[i]));
 }
 
 static Err run(void *options) {
@@ -86,8 +102,7 @@ static Err run(void *options) {
     Tokenizer *t;
     ERR_RETURN(setup_tokenizer_alone(&o->config, &t));
     Err e = ERR_OK;
-    for (int64_t i = 0; i < o->text.count && !e.code; i++)
-        e = print_tokens(t, o, o->text.at[i], strlen(o->text.at[i]));
+    for (int64_t i = 0; i < o->text.count && !e.code; i++) e = print_text(t, o, i);
     for (int64_t i = 0; i < o->input.count && !e.code; i++) e = print_lines(t, o, o->input.at[i]);
     tokenizer_free(t);
     return e;
@@ -110,6 +125,7 @@ int command_tokenize(int argc, char **argv) {
     args_line(&args, argc, argv);
     config_check(&o.config, CHECK_STRICT, &args);
     setup_check_tokenizer(&o.config, &args);
+    command_check_encoding(&args, o.input_encoding);
     if (!o.text.count && !o.input.count) args_problem(&args, "There is no text: set --text or --input.");
     const int status = command_finish(&args, args_end(&args), run, &o);
     arena_free(arena);

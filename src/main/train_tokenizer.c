@@ -15,7 +15,7 @@
 
 typedef struct Options {
     TextList input, special_tokens;
-    const char *output, *json_key, *pattern;
+    const char *output, *json_key, *pattern, *input_encoding;
     int64_t vocab_size, min_frequency;
     int model;        /* Model */
     int input_format; /* PreprocessInput */
@@ -33,6 +33,11 @@ static const Arg ROWS[] = {
      .fallback = "none",
      .required = true,
      .help = "Files to read, in the given order."},
+    {.names = "input-encoding",
+     .type = ARG_TEXT,
+     .offset = offsetof(Options, input_encoding),
+     .fallback = "utf-8",
+     .help = COMMAND_INPUT_ENCODING},
     {.names = "output",
      .type = ARG_TEXT,
      .offset = offsetof(Options, output),
@@ -102,12 +107,10 @@ static Err add_record(Words *t, const Options *o, const TextReader *r, const Str
     return e;
 }
 
-static bool is_blank(const Str *s) { return strspn(s->s, " \t\r\n") == s->len; }
-
 static Err read_texts(Words *t, const Options *o) {
     enum { PROGRESS_BYTES = 1 << 28 };
-    TextReader r = text_reader((PreprocessInput)o->input_format, o->input.at, (int)o->input.count,
-                               (InputColumns){&o->json_key, o->input_format == PREPROCESS_JSONL});
+    const InputOptions options = {&o->json_key, o->input_format == PREPROCESS_JSONL, o->input_encoding};
+    TextReader r = text_reader((PreprocessInput)o->input_format, o->input.at, (int)o->input.count, options);
     Str record = {0};
     Err e = ERR_OK;
     int64_t documents = 0, told = 0;
@@ -115,7 +118,6 @@ static Err read_texts(Words *t, const Options *o) {
         str_clear(&record);
         e = text_reader_next(&r, &record, &more);
         if (e.code || !more) break;
-        if (r.kind == PREPROCESS_JSONL && is_blank(&record)) continue;
         e = add_record(t, o, &r, &record);
         documents++;
         if (text_reader_bytes(&r) - told < PROGRESS_BYTES) continue;
@@ -207,6 +209,7 @@ int command_train_tokenizer(int argc, char **argv) {
         NULL);
     args_use(&args, (ArgTable){.rows = ROWS, .count = sizeof ROWS / sizeof *ROWS, .target = &o});
     args_line(&args, argc, argv);
+    command_check_encoding(&args, o.input_encoding);
     for (int64_t i = 0; i < o.input.count; i++)
         if (o.output && file_is_same(o.input.at[i], o.output))
             args_problem(&args, "--input and --output are the same file '%s': choose another output.",

@@ -2,12 +2,12 @@
 
 #include <string.h>
 
-#include "base/file.h"
+#include "base/text.h"
 #include "tokenizer/serde_number.h"
 
 Err json_file(const char *path, json_t **out) {
     Str text = {0};
-    Err e = file_read(path, &text);
+    Err e = text_read(path, &text);
     if (!e.code) {
         json_error_t why;
         serde_numbers(&text);

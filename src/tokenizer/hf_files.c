@@ -4,14 +4,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/file.h"
+#include "base/text.h"
 #include "tokenizer/field.h"
 #include "tokenizer/hf.h"
 
 /* One "left right" per line; the first line names the format's version. */
 static Err read_merges(const char *path, json_t *list) {
     Str text = {0};
-    Err e = file_read(path, &text);
+    Err e = text_read(path, &text);
     for (size_t at = 0, line = 1; !e.code && at < text.len; line++) {
         const char *s = text.s + at, *newline = memchr(s, '\n', text.len - at);
         size_t n = newline ? (size_t)(newline - s) : text.len - at;
@@ -54,7 +54,7 @@ static Err open_gpt2(const TokenizerConfig *c, Tokenizer *t) {
 /* One token per line; its number is its id. */
 static Err read_vocab(const char *path, json_t *vocab) {
     Str text = {0};
-    Err e = file_read(path, &text);
+    Err e = text_read(path, &text);
     json_int_t id = 0;
     for (size_t at = 0; !e.code && at < text.len; id++) {
         const char *s = text.s + at, *newline = memchr(s, '\n', text.len - at);

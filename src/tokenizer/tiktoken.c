@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/file.h"
+#include "base/text.h"
 #include "base/mem.h"
 #include "base/utf8.h"
 #include "tokenizer/base64.h"
@@ -71,7 +71,7 @@ static Err read_json(const char *path, int64_t first, int64_t most, Vocab *v) {
 
 static Err read_lines(const char *path, Vocab *v) {
     Str text = {0};
-    Err e = file_read(path, &text);
+    Err e = text_read(path, &text);
     size_t line = 1;
     for (size_t at = 0; at < text.len && !e.code; line++) {
         const char *s = text.s + at, *newline = memchr(s, '\n', text.len - at);

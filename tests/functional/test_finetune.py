@@ -17,7 +17,7 @@ def text(words):
 
 def write(name, lines):
     (WORK / name).parent.mkdir(exist_ok=True)
-    (WORK / name).write_text("".join(f"{line}\n" for line in lines))
+    (WORK / name).write_text("".join(f"{line}\n" for line in lines), errors="surrogateescape")
     return WORK / name
 
 
@@ -130,6 +130,7 @@ refused_lines("wrong.tsv', line 3: 5 columns, and a line has 6", "QQP", [*QQP_LI
 refused_lines("wrong.tsv', line 2: 3 columns, and a line has at least 11", "MNLI", [MNLI_LINES[0], "1\t2\t3"])
 refused_lines("wrong.tsv', line 4: the label 'unsure' is none of the 3 classes", "MNLI", [*MNLI_LINES[:3], MNLI_LINES[3].replace("neutral", "unsure")])
 refused_lines("wrong.tsv' has no samples", "MNLI", MNLI_LINES[:1])
+refused_lines("wrong.tsv', line 2: byte 0xe9 at offset 15 is not UTF-8", "labels", ["good\ta text", "caf\udce9\ta text"])
 refused_lines("line 1: a line has a label", "labels", ["a text without a label"])
 refused_lines("line 2: a text has no tokens", "labels", ["a\tword", "b\t "])
 refused_lines("have the label 'a'", "labels", ["a\tword", "a\tother"])

@@ -12,7 +12,7 @@ pretrain(data, saved, "--max-position-embeddings", 2**30, "--position-embedding-
 def generate(*words, stdin="", status=0):
     """-> standard output, standard error"""
     words = [PROGRAM, "generate", "--load", saved, "--temperature", 0, *words, *OPTIONS]
-    done = subprocess.run([*map(str, words)], capture_output=True, text=True, errors="replace", input=stdin)
+    done = subprocess.run([*map(str, words)], capture_output=True, text=True, errors="surrogateescape", input=stdin)
     assert done.returncode == status, (words, done)
     return done.stdout, done.stderr
 
@@ -22,6 +22,7 @@ whole, told = generate("--prompt", "The ", *LENGTH)
 assert whole.startswith("The ") and whole.count("\n") == whole[4:-1].count("\n") + 1, whole
 assert "successfully loaded" in told and re.search(r"generated 24 tokens in \d+\.\d\d s: [\d.]+ tokens/s", told), told
 assert generate("--prompt", "-", *LENGTH, stdin="The \n")[0] == whole
+assert "'-', line 2: byte 0xe9 at offset 5" in generate("--prompt", "-", stdin="The\nc\udce9", status=2)[1]
 
 # The text ends before the first of the stops, although tokens go on behind it: one token of this tokenizer is one byte, so a stop of
 # two bytes ends in the middle.
@@ -38,6 +39,7 @@ for ranks in 2, 4:
     assert_same_text(generate(*many, "--tensor-model-parallel-size", ranks)[0], alone, f"{ranks} ranks")
 told = generate("--prompt", "a", "--num-experts", 4, "--tensor-model-parallel-size", 2, status=2)[1]
 assert "Generation with experts runs on one rank: remove --tensor-model-parallel-size 2" in told, told
+assert "prompt 2, line 1: byte 0xe9 at offset 3" in generate("--prompt", "a", "caf\udce9", status=2)[1]
 assert "--ranks is not used in generate" in generate("--prompt", "a", "--ranks", 2, status=2)[1]
 
 out, told = generate("--prompt", "a", "--tokens-to-generate", 10**9, status=2)

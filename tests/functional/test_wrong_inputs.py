@@ -116,6 +116,7 @@ generate --load {data}.bin --prompt hi => Not a directory
 generate --load {saved} --prompt hi --prompts-file {text} => are mutually exclusive
 generate --load {saved} --prompts-file {work}/absent => cannot open|absent
 generate --load {saved} --prompts-file {empty} => there is nothing to continue
+generate --load {saved} --prompts-file {work}/latin1 => latin1', line 1: byte 0xe9 at offset 2 is not UTF-8
 generate {ask} --lr 1 => --lr is not used in generate: remove it
 generate {ask} --save {work}/x => --save is not used in generate
 generate {ask} --recompute-granularity full => --recompute-granularity is not used in generate
@@ -290,6 +291,7 @@ def prepare():
                           "bert/config.json": '{"model_type": "clip"}', "good.list": "fp64\n", "typo.list": "# typo\ngpt2-tiny fp64\ngpt2-tyni fp64\n",
                           "precision.list": "gpt2-tiny fp65\n", "fp8.list": "bf16 --fp8-format hybrid\n", "option.list": "fp64 --rank 2\n", "unread.list": "fp64 --save x\n"}.items():
         (WORK / name).write_text(content)
+    (WORK / "latin1").write_bytes(b"a \xe9\n")
     for name in "ab":
         for kind in ("bin", "idx"):
             shutil.copy(WORK / f"corpus_text_document.{kind}", WORK / "pairs" / f"{name}.{kind}")

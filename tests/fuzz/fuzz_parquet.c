@@ -30,10 +30,17 @@ static bool read_column(const char *path, const char *const *name) {
 
 static bool read_lines(const char *path) {
     Input *in;
-    char block[4096];
-    if (!fuzz_ok(input_open(path, (InputColumns){NAMES, COLUMNS}, &in))) return false;
-    for (int i = 0; i < ROWS && fread(block, 1, sizeof block, input_text(in)) == sizeof block; i++) {}
-    return fuzz_ok(input_close(in));
+    Str line = {0};
+    bool more = true, ok = true;
+    if (!fuzz_ok(input_open(path, (InputOptions){.columns = NAMES, .num_columns = COLUMNS}, &in)))
+        return false;
+    for (int i = 0; i < ROWS && ok && more; i++) {
+        str_clear(&line);
+        ok = fuzz_ok(input_line(in, true, &line, &more));
+    }
+    str_free(&line);
+    input_close(in);
+    return ok;
 }
 
 bool fuzz_one(const uint8_t *bytes, size_t n) {

@@ -1,4 +1,4 @@
-/* Input files of preprocess: plain, gzip or zstd, and the sentences of their lines. */
+/* Input files of preprocess: plain or compressed, and the sentences of their paragraphs. */
 #include "fuzz/fuzz.h"
 
 #include <stdlib.h>
@@ -30,7 +30,7 @@ static void split(Sentences *s, const char *text, size_t n, bool keep) {
 bool fuzz_one(const uint8_t *bytes, size_t n) {
     char *path = fuzz_file("a.txt", bytes, n);
     const char *const inputs[] = {path};
-    TextReader reader = text_reader(PREPROCESS_TEXT_PARAGRAPHS, inputs, 1, (InputColumns){0});
+    TextReader reader = text_reader(PREPROCESS_TEXT_PARAGRAPHS, inputs, 1, (InputOptions){0});
     Str record = {0};
     Sentences *sentences[2];
     bool more = true, ok = true;
@@ -55,6 +55,7 @@ void fuzz_seeds(Corpus *c) {
     const size_t n = ZSTD_compress(packed, sizeof packed, TEXT, sizeof TEXT - 1, 3);
     CHECK(!ZSTD_isError(n), "zstd");
     corpus_add(c, (const uint8_t *)packed, n);
+    corpus_add_glob(c, "tests/fuzz/corpus/text.*"); /* bzip2, xz, and zstd with skippable frames */
     char *path = fuzz_path("seed.gz");
     gzFile f = gzopen(path, "wb");
     gzwrite(f, TEXT, sizeof TEXT - 1);

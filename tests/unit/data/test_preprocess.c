@@ -90,7 +90,7 @@ static void bad_input_is_a_sentence_and_leaves_nothing(void **state) {
     (void)state;
     static const char *const LINES[][2] = {
         {"{\"text\": ", "line 2 of 'bad.jsonl': not valid JSON"},
-        {"{\"text\": \"\xff\"}", "line 2 of 'bad.jsonl': not valid JSON"},
+        {"{\"text\": \"\xff\"}", "'bad.jsonl', line 2: byte 0xff at offset 27"},
         {"[1]", "not a JSON object"},
         {"{\"tex\": \"x\"}", "there is no key 'text'"},
         {"{\"text\": 5}", "neither a string nor a list"},
@@ -252,7 +252,7 @@ static void compressed_files_are_text(void **state) {
             assert_ok(file_write_atomic("torn", torn.s, torn.len - (damage ? 0 : 9)));
             str_free(&torn);
             c.inputs = (const char *const[]){"torn"};
-            assert_mistake(preprocess_run(&c, &stats), "the compressed data of 'torn' are damaged");
+            assert_mistake(preprocess_run(&c, &stats), "compressed data of 'torn' are damaged");
         }
     }
     const char *const dash[] = {"-"};
