@@ -2,7 +2,6 @@
 #include "data/preprocess.h"
 
 #include <inttypes.h>
-#include <jansson.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,6 +12,7 @@
 #include "base/mem.h"
 #include "base/thread.h"
 #include "data/indexed.h"
+#include "data/json_line.h"
 #include "data/sentences.h"
 #include "data/text_reader.h"
 
@@ -83,36 +83,33 @@ static void end_document(const PreprocessConfig *c, Document *d) {
     d->lengths[d->sequences - 1]++;
 }
 
-static Err encode_value(const PreprocessConfig *c, Sentences *sentences, const char *key, const json_t *value,
+static Err add_string(const PreprocessConfig *c, Sentences *sentences, const char *key, JsonText value,
+                      Document *d) {
+    json_t *text;
+    ERR_RETURN(json_line_string(value, key, &text));
+    const Err e = add_text(c, sentences, json_string_value(text), json_string_length(text), d);
+    json_decref(text);
+    return e;
+}
+
+static Err encode_value(const PreprocessConfig *c, Sentences *sentences, const char *key, JsonText value,
                         Document *d) {
-    if (json_is_string(value))
-        return add_text(c, sentences, json_string_value(value), json_string_length(value), d);
-    if (!value) return err_user("there is no key '%s'", key);
-    size_t i;
-    json_t *sentence;
-    if (!json_is_array(value))
-        return err_user("the key '%s' holds neither a string nor a list of strings", key);
-    json_array_foreach(value, i, sentence) {
-        if (!json_is_string(sentence)) return err_user("element %zu of the key '%s' is not a string", i, key);
-        ERR_RETURN(add_sequence(c, json_string_value(sentence), json_string_length(sentence), d));
+    if (!value.at || *value.at == '"') return add_string(c, sentences, key, value, d);
+    if (*value.at != '[') return err_user("the key '%s' holds neither a string nor a list of strings", key);
+    JsonText sentence;
+    for (size_t i = 0; json_line_element(&value, &sentence); i++) {
+        if (*sentence.at != '"') return err_user("element %zu of the key '%s' is not a string", i, key);
+        ERR_RETURN(add_string(c, NULL, key, sentence, d));
     }
     return ERR_OK;
 }
 
-static Err encode_json(const Run *run, Sentences *sentences, const char *text, size_t n,
-                       Document *documents) {
-    json_error_t error;
-    /* Numbers are not used: as reals, large integers are no error. */
-    json_t *object = json_loadb(text, n, JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL, &error);
-    if (!object)
-        return err_user(
-            "not valid JSON: %s at column %d; for plain text set --input-format text or paragraphs",
-            error.text, error.column);
-    Err e = json_is_object(object) ? ERR_OK : err_user("not a JSON object");
+static Err encode_json(const Run *run, Sentences *sentences, const char *text, const Record *r) {
+    JsonText *values = mem_zero((size_t)run->num_keys, sizeof *values);
+    Err e = json_line(text, r->end - r->begin, r->line == 1, run->keys, run->num_keys, values);
     for (int k = 0; k < run->num_keys && !e.code; k++)
-        e = encode_value(run->config, sentences, run->keys[k], json_object_get(object, run->keys[k]),
-                         &documents[k]);
-    json_decref(object);
+        e = encode_value(run->config, sentences, run->keys[k], values[k], &r->documents[k]);
+    free(values);
     return e;
 }
 
@@ -120,7 +117,7 @@ static void encode_record(const Run *run, Sentences *sentences, Record *r) {
     const char *text = run->text.s ? run->text.s + r->begin : "";
     size_t n = r->end - r->begin;
     r->documents = mem_zero((size_t)run->num_keys, sizeof *r->documents);
-    Err e = run->config->kind == PREPROCESS_JSONL ? encode_json(run, sentences, text, n, r->documents)
+    Err e = run->config->kind == PREPROCESS_JSONL ? encode_json(run, sentences, text, r)
                                                   : add_text(run->config, sentences, text, n, r->documents);
     for (int k = 0; k < run->num_keys; k++) end_document(run->config, &r->documents[k]);
     if (!e.code) return;

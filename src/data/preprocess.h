@@ -2,8 +2,8 @@
  * .idx (Megatron-LM tools/preprocess_data.py).
  *
  *   JSON Lines       one object per line, one document per key: a string, or a list of strings (sentences),
- *                    each a sequence. Blank lines are passed over; any other bad line stops the run with its
- *                    number.
+ *                    each a sequence. The line is read as by Python's json (data/json_line.h). Blank
+ *                    lines are passed over; any other bad line stops the run with its number.
  *   text files       one document per file, all of its text; the key is "text"
  *   text paragraphs  one document per run of lines that are not blank, without the newline at its end; the
  *                    key is "text"

@@ -10,6 +10,7 @@
 #include "base/mem.h"
 #include "base/str.h"
 #include "base/utf8.h"
+#include "data/json_line.h"
 #include "data/text_reader.h"
 
 enum { MOST_COLUMNS = 64, MOST_LABELS = 1000, MOST_QUESTION_TOKENS = 128 };
@@ -265,9 +266,8 @@ static Err add_question(const TaskFile *f, TaskText article, const json_t *quest
     return ERR_OK;
 }
 
-static Err add_questions(const TaskFile *f, const json_t *j) {
-    const json_t *article = json_object_get(j, "article"), *questions = json_object_get(j, "questions"),
-                 *options = json_object_get(j, "options"), *answers = json_object_get(j, "answers");
+static Err add_questions(const TaskFile *f, const json_t *article, const json_t *questions,
+                         const json_t *options, const json_t *answers) {
     const size_t n = json_array_size(questions);
     if (!json_is_string(article) || !is_texts(questions, n) || !is_texts(answers, n) ||
         !json_is_array(options) || json_array_size(options) != n)
@@ -281,11 +281,21 @@ static Err add_questions(const TaskFile *f, const json_t *j) {
 }
 
 static Err race_line(const TaskFile *f, const Str *line) {
+    enum { KEYS = 4 };
+    static const char *const NAMES[KEYS] = {"article", "questions", "options", "answers"};
+    JsonText spelled[KEYS];
+    json_t *j[KEYS] = {0};
     json_error_t problem;
-    json_t *j = json_loadb(line->s, line->len, JSON_REJECT_DUPLICATES, &problem);
-    if (!j) return line_error(f, problem.text);
-    const Err e = add_questions(f, j);
-    json_decref(j);
+    Err e = json_line(line->s, line->len, false, NAMES, KEYS, spelled);
+    if (e.code) return line_error(f, e.msg);
+    for (int i = 0; i < KEYS && !e.code && spelled[i].at; i++) {
+        j[i] = json_loadb(spelled[i].at, spelled[i].n, JSON_DECODE_ANY | JSON_ALLOW_NUL, &problem);
+        if (!j[i])
+            e = err_user("'%s', line %" PRId64 ": \"%s\": %s", f->reader->path, f->reader->line, NAMES[i],
+                         problem.text);
+    }
+    if (!e.code) e = add_questions(f, j[0], j[1], j[2], j[3]);
+    for (int i = 0; i < KEYS; i++) json_decref(j[i]);
     return e;
 }
 

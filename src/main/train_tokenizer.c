@@ -7,6 +7,7 @@
 #include "base/amount.h"
 #include "base/clock.h"
 #include "base/file.h"
+#include "data/json_line.h"
 #include "data/text_reader.h"
 #include "main/command.h"
 #include "tokenizer/train_bpe.h"
@@ -88,23 +89,21 @@ static const Arg ROWS[] = {
      .help = "Replace the output if it exists."},
 };
 
+static Err add_json(Words *t, const Options *o, bool is_first, const Str *record) {
+    JsonText value;
+    json_t *text;
+    ERR_RETURN(json_line(record->s, record->len, is_first, &o->json_key, 1, &value));
+    if (!value.at || *value.at != '"') return err_user("no text at \"%s\": set --json-key", o->json_key);
+    ERR_RETURN(json_line_string(value, o->json_key, &text));
+    const Err e = words_add(t, json_string_value(text), json_string_length(text));
+    json_decref(text);
+    return e;
+}
+
 static Err add_record(Words *t, const Options *o, const TextReader *r, const Str *record) {
     if (r->kind != PREPROCESS_JSONL) return words_add(t, record->s ? record->s : "", record->len);
-    json_error_t why;
-    json_t *object = json_loadb(record->s, record->len, JSON_ALLOW_NUL, &why);
-    const json_t *text = json_object_get(object, o->json_key);
-    Err e = ERR_OK;
-    if (!object)
-        e = err_user(
-            "'%s' line %lld is not valid JSON: %s; for plain text set --input-format text or paragraphs",
-            r->path, (long long)r->line, why.text);
-    else if (!json_is_string(text))
-        e = err_user("'%s' line %lld has no text at \"%s\": set --json-key", r->path, (long long)r->line,
-                     o->json_key);
-    else
-        e = words_add(t, json_string_value(text), json_string_length(text));
-    json_decref(object);
-    return e;
+    const Err e = add_json(t, o, r->line == 1, record);
+    return e.code ? err_user("'%s' line %lld: %.900s", r->path, (long long)r->line, e.msg) : e;
 }
 
 static Err read_texts(Words *t, const Options *o) {

@@ -190,3 +190,41 @@ for name, data in {"gzip": gzip.compress(lines) + b"more", "bzip2": bz2.compress
     assert "are damaged" in preprocess(write("torn.txt", data), options=FORMATS[0], expect=2), name
 for name, text in ("bzip2", b"BZh9 is a name\n"), ("Parquet", b"PAR1 is text\n"), ("zstd", b"P*M\n"):
     assert preprocess(write("text.gz", text), options=FORMATS[0]) == [text], name
+
+# ---- JSON Lines, with Python's json as oracle ----
+
+LINES = (ROOT / "tests/data/text/lines.txt").read_bytes().decode().split("\n")[:-1]
+LINES += ['{"text": "a", "x": ' + "[" * depth + "]" * depth + "}" for depth in (500, 900)]
+LINES += ['{"text": "a", "x": ' + '{"y":' * 900 + "NaN" + "}" * 900 + "}", '{"text": "a", "x": ' + "9" * 4000 + "}", '{"text": "' + "b" * 200000 + '"}']
+
+
+def oracle(line):
+    """The text of a document that preprocess_data.py makes of a line; None: an error."""
+    try:
+        value = json.loads(line)["text"]
+        return b"".join(s.encode() for s in (value if isinstance(value, list) else [value]))
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return None
+
+
+good = [line for line in LINES if oracle(line) is not None]
+assert 20 < len(good) < len(LINES) - 40, (len(good), len(LINES))
+for newline in "\n", "\r\n", "\r":
+    for end in newline, "":
+        data = newline.join(good[:5] + ["", " \t"] + good[5:]) + end
+        assert preprocess(write("lines.jsonl", data.encode())) == [oracle(line) for line in good], (newline, end)
+for i, line in enumerate(LINES):
+    if oracle(line) is not None:
+        assert preprocess(write("line.jsonl", (good[0] + "\n" + line).encode())) == [oracle(good[0]), oracle(line)], line[:80]
+        continue
+    said = preprocess(write("line.jsonl", (good[0] + "\n" + line + "\n" + good[0]).encode()), expect=2)
+    assert "line 2 of '" in said and "--input-format" not in said, (line, said)
+    if said.count("the key 'text'") == 0:
+        assert "not valid JSON" in said or "not a JSON object" in said or "no key 'text'" in said or "is not a string" in said, (line, said)
+for text, part in ("Once upon a time\n", "for plain text set --input-format text"), ("[\n" + good[0] + "]\n", "write each object of the list"), \
+        ("{\n\"text\": \"a\"\n}\n", "write each object on one line"), ("{\"text\": \"a\n", "write each object on one line"):
+    said = preprocess(write("line.jsonl", text.encode()), expect=2)
+    assert "line 1 of '" in said and part in said and ("--input-format" in said) == ("--input-format" in part), (text, said)
+said = isotron("train-tokenizer", "--input", write("lines.jsonl", "\n".join(x for x in good if isinstance(json.loads(x)["text"], str)).encode()),
+               "--vocab-size", 300, "--output", WORK / "t.json", "--overwrite")
+assert " tokens of " in said, said
