@@ -56,7 +56,7 @@ for (name, value), message in MISTAKES.items():
     assert message in said, f"'{message}' is missing in: {said}"
     assert not (WORK / "other.json").exists()
 said = isotron("train-tokenizer", "--input", TEXT, "--output", WORK / "other.json", expect=2)
-assert "line 1 is not valid JSON" in said and "for plain text set --input-format text or paragraphs" in said, said
+assert "line 1: not valid JSON" in said and "for plain text set --input-format text or paragraphs" in said, said
 lines.write_text("\n")
 assert "no text" in isotron("train-tokenizer", "--input", lines, "--output", WORK / "other.json", expect=2)
 for model in "bpe", "unigram":
