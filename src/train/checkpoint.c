@@ -314,6 +314,15 @@ static void tell_heads(const Trainer *r, const Ckpt *ckpt, FILE *to) {
     str_free(&others);
 }
 
+/* Megatron-LM's checkpointing.py: the schedules are loaded with the optimizer, and where the options override them they
+ * continue at the samples of all steps, also of skipped ones. */
+static void place_schedules(Trainer *r) {
+    if (!r->config->load_optim)
+        r->schedule_samples = 0;
+    else if (r->config->override_opt_param_scheduler)
+        r->schedule_samples = r->consumed_samples;
+}
+
 static Err load_into(Trainer *r, const Ckpt *ckpt, const char *dir, bool weights_only) {
     const Config *c = r->config;
     const json_t *state = ckpt_manifest(ckpt)->state;
@@ -334,7 +343,9 @@ static Err load_into(Trainer *r, const Ckpt *ckpt, const char *dir, bool weights
         step_first = *r->optimizer;
         numbers_first.optimizer = &step_first;
         ERR_RETURN(restore_numbers(&numbers_first, state, dir));
-        if (!r->scaler.dynamic || !scaled_dynamically(state)) numbers_first.scaler = r->scaler;
+        if (!c->load_optim || !r->scaler.dynamic || !scaled_dynamically(state))
+            numbers_first.scaler = r->scaler;
+        place_schedules(&numbers_first);
     }
     ERR_RETURN(ckpt_load(ckpt, r->model->registry, list, n));
     trainer_publish(r);
@@ -357,7 +368,7 @@ static void tell_fp8_state(const Config *c, const Ckpt *ckpt, FILE *to) {
 
 static void tell_loaded(const Trainer *r, const Ckpt *ckpt, const Source *s, bool weights_only, FILE *to) {
     Str notes = {0};
-    if (!weights_only) resume_notes(r->config, r->data_fingerprint, ckpt_manifest(ckpt)->state, &notes);
+    if (!weights_only) resume_notes(r, ckpt_manifest(ckpt)->state, &notes);
     fprintf(to, "  successfully loaded checkpoint from %s at iteration %lld\n%s", s->dir,
             (long long)ckpt_manifest(ckpt)->iteration, notes.len ? notes.s : "");
     tell_fp8_state(r->config, ckpt, to);
@@ -479,7 +490,7 @@ Err checkpoint_schedule(Config *c, Arena *arena) {
     Source s;
     Ckpt *ckpt = NULL;
     ERR_RETURN(source_find(c, &s));
-    const bool first_run = !s.dir || s.weights_only || c->finetune;
+    const bool first_run = !s.dir || s.weights_only || c->finetune || !c->load_optim;
     Err e = first_run ? ERR_OK : ckpt_open(s.dir, s.step, NULL, &ckpt);
     source_free(&s);
     if (!ckpt) return e;

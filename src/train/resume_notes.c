@@ -4,13 +4,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "config/args.h"
+#include "optim/schedule.h"
+
 static const char DATA[] = "the samples or their order change", BATCH[] = "the samples of each step change",
                   RATE[] = "the learning rates of the coming steps change",
                   DECAY[] = "the weight decay of the coming steps changes", UPDATE[] = "the updates change",
                   TOKENS[] = "the ids in the data must be this tokenizer's",
-                  LENGTH[] = "the last step changes, and with it the learning rate",
-                  LENGTH_ONLY[] = "the last step changes",
-                  DROPOUT[] = "the dropout of the coming steps changes",
+                  LENGTH[] = "the last step changes", DROPOUT[] = "the dropout of the coming steps changes",
                   ROUNDING[] = "values are rounded otherwise";
 
 static const struct {
@@ -114,20 +115,126 @@ void resume_difference(int option, const json_t *here, const json_t *there, Str 
     put_option(option, there, out);
 }
 
+/* Learning rates and weight decay, whether they change. */
+typedef struct Schedules {
+    bool rate, decay;
+} Schedules;
+
+static Schedules differ(const Trainer *r, const Config *old, const Derived *was, int64_t coming) {
+    const Config *c = r->config;
+    const Derived *d = r->derived;
+    const int64_t at = r->schedule_samples + coming;
+    const double lr = schedule_lr(c, d, c->lr, c->min_lr, at),
+                 decoupled = schedule_lr(c, d, d->decoupled_lr, d->decoupled_min_lr, at);
+    return (Schedules){
+        .rate = lr != schedule_lr(old, was, old->lr, old->min_lr, at) ||
+                decoupled != schedule_lr(old, was, was->decoupled_lr, was->decoupled_min_lr, at),
+        .decay = schedule_weight_decay(c, d, at) != schedule_weight_decay(old, was, at),
+    };
+}
+
+static bool concerns_schedules(int option) {
+    const char *then = consequence(option);
+    return then == RATE || then == DECAY || then == LENGTH || then == BATCH;
+}
+
+/* The changes in the steps that come if these options had the values of the checkpoint. Both, if they are not valid with
+ * the other options. */
+static Schedules changed_by(const Trainer *r, const json_t *values) {
+    enum { POINTS = 10000 };
+    const Derived *d = r->derived;
+    Arena *arena = arena_new();
+    Config old = *r->config;
+    Derived was;
+    Args args;
+    Str ignored = {0};
+    Schedules sum = {true, true};
+    char *text = json_dumps(values, 0);
+    args_init(&args, arena, "", NULL);
+    for (int i = 0; i < OPTIONS; i++)
+        if (config_field_name(i) && json_object_get(values, config_field_name(i))) old.given[i] = 0;
+    const Err e = config_from_json(&old, arena, text, strlen(text), CLASS_ALL, &ignored);
+    if (!e.code) config_check(&old, CHECK_MODEL | CHECK_TRAIN, &args);
+    if (!e.code && !args.num_problems) {
+        config_finish(&old, arena, d->vocab_size, &was);
+        const int64_t left = d->samples_needed - r->consumed_samples, batch = d->global_batch_size,
+                      stride = left / POINTS > batch ? left / POINTS : batch;
+        sum = (Schedules){false, false};
+        for (int64_t k = 0; k < left; k += stride) {
+            const Schedules here = differ(r, &old, &was, k);
+            sum.rate |= here.rate, sum.decay |= here.decay;
+        }
+    }
+    args_free(&args);
+    str_free(&ignored);
+    free(text);
+    arena_free(arena);
+    return sum;
+}
+
+static Schedules changed_by_all(const Trainer *r, const json_t *saved) {
+    json_t *some = json_object();
+    for (int i = 0; i < OPTIONS; i++) {
+        json_t *there = concerns_schedules(i) ? json_object_get(saved, config_field_name(i)) : NULL;
+        if (there) json_object_set(some, config_field_name(i), there);
+    }
+    const Schedules all = changed_by(r, some);
+    json_decref(some);
+    return all;
+}
+
+/* all: what the values of all such options would change. */
+static void put_consequence(const Trainer *r, int option, const json_t *there, Schedules all, Str *out) {
+    const char *then = consequence(option);
+    Schedules changed = {false, false};
+    if (concerns_schedules(option)) {
+        json_t *one = json_object();
+        json_object_set(one, config_field_name(option), (json_t *)there);
+        changed = changed_by(r, one);
+        changed.rate &= all.rate, changed.decay &= all.decay;
+        json_decref(one);
+    }
+    if (then == RATE && !changed.rate)
+        then = "the learning rates of the coming steps stay as they are";
+    else if (then == DECAY && !changed.decay)
+        then = "the weight decay of the coming steps stays as it is";
+    str_puts(out, then);
+    if (changed.rate && then != RATE) str_puts(out, ", and with that the learning rates");
+    if (changed.decay && then != DECAY) str_puts(out, ", and with that the weight decay");
+    str_puts(out, "\n");
+}
+
+static void put_progress(const Trainer *r, const json_t *state, Str *out) {
+    const json_t *there = json_object_get(json_object_get(state, "progress"), "scheduler_samples");
+    const long long was = json_integer_value(there), is = r->schedule_samples;
+    if (!r->config->load_optim)
+        str_puts(
+            out,
+            "  note: --no-load-optim: the optimizer, the loss scale and the schedules of learning rate and "
+            "weight decay begin anew\n");
+    else if (there && was != is)
+        str_printf(out,
+                   "  note: --override-opt_param-scheduler: the schedules of learning rate and weight decay "
+                   "continue "
+                   "at sample %lld, those of the checkpoint are at %lld\n",
+                   is, was);
+}
+
 static bool names_data(int option) {
     return option == OPTION_data_path || option == OPTION_train_data_path || option == OPTION_train_data ||
            option == OPTION_valid_data || option == OPTION_valid_data_path ||
            option == OPTION_test_data_path || option == OPTION_mock_data;
 }
 
-void resume_notes(const Config *c, const char *data_fingerprint, const json_t *state, Str *out) {
+void resume_notes(const Trainer *r, const json_t *state, Str *out) {
+    const Config *c = r->config;
     const json_t *saved = json_object_get(state, "config");
     const char *there_data = json_string_value(json_object_get(state, "data")); /* older ones have none */
     bool same_names = true;
     Str text = {0};
     config_json(c, CLASS_RUN | CLASS_NUMERIC | CLASS_ARCH, &text);
-    const bool own_decay = i64_is_set(c->lr_decay_iters) || i64_is_set(c->lr_decay_samples);
     json_t *ours = json_loadb(text.s, text.len, 0, NULL);
+    const Schedules all = changed_by_all(r, saved);
     for (int i = 0; i < OPTIONS; i++) {
         const char *key = config_field_name(i), *then = consequence(i);
         const json_t *here = key ? json_object_get(ours, key) : NULL,
@@ -136,10 +243,12 @@ void resume_notes(const Config *c, const char *data_fingerprint, const json_t *s
         if (!here || !there || json_equal(here, there) || !then || implied) continue;
         str_puts(out, "  note: ");
         resume_difference(i, here, there, out);
-        str_printf(out, ": %s\n", then == LENGTH && own_decay ? LENGTH_ONLY : then);
+        str_puts(out, ": ");
+        put_consequence(r, i, there, all, out);
         same_names &= !names_data(i);
     }
-    if (data_fingerprint && there_data && same_names && strcmp(data_fingerprint, there_data))
+    put_progress(r, state, out);
+    if (r->data_fingerprint && there_data && same_names && strcmp(r->data_fingerprint, there_data))
         str_printf(out, "  note: the data files have changed since the checkpoint: %s\n", DATA);
     json_decref(ours);
     str_free(&text);

@@ -5,12 +5,14 @@
 #include <jansson.h>
 
 #include "base/str.h"
-#include "config/config.h"
+#include "train/trainer.h"
 
 /* Appends a line for each option whose value differs from that in the state of the checkpoint, and that changes
  * data, updates or rounding. Other options of the model than dropout are not among them: different ones are
- * refused. Appends a line too if data of the same names have another fingerprint (NULL: not known). */
-void resume_notes(const Config *, const char *data_fingerprint, const json_t *state, Str *out);
+ * refused. The trainer has the progress from which it continues: a line of a schedule's option is on the steps that come.
+ * Appends a line too if data of the same names have another fingerprint (NULL: not known), or if schedules do not
+ * continue where the checkpoint's are. */
+void resume_notes(const Trainer *, const json_t *state, Str *out);
 /* Whether a difference of the option is a note. */
 bool resume_may_change(int option);
 /* Appends "--hidden-size is 128, and the checkpoint has 64". */

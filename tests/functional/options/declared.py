@@ -12,8 +12,8 @@ OPTIONS_DEF = pathlib.Path(__file__).resolve().parents[3] / "src/config/options.
 UNCHANGED = [
     ("exit_duration_in_mins exit_signal_handler exit_signal", "--exit-duration-in-mins 60 --exit-signal-handler --exit-signal SIGUSR1", "",
      "affects only when a run ends, by time or signal: functional/interrupt"),
-    ("attention_softmax_in_fp32 accumulate_allreduce_grads_in_fp32 override_opt_param_scheduler mmap_bin_files save_rng load_rng",
-     "--attention-softmax-in-fp32 --accumulate-allreduce-grads-in-fp32 --override-opt_param-scheduler --no-mmap-bin-files --no-save-rng"
+    ("attention_softmax_in_fp32 accumulate_allreduce_grads_in_fp32 mmap_bin_files save_rng load_rng",
+     "--attention-softmax-in-fp32 --accumulate-allreduce-grads-in-fp32 --no-mmap-bin-files --no-save-rng"
      " --no-load-rng", "", "always the case"),
     ("deterministic_mode gemm_tuning", "--no-deterministic-mode --gemm-tuning off", "", "affects only GPU kernels"),
     ("data_cache_path num_workers", "--data-cache-path cache --num-workers 5", "", "affects only where an index is cached, and prefetching"),

@@ -7,6 +7,7 @@ A row is a function that runs a Program and raises Wrong; `fields` are the optio
   shown      the output shows the option, and the numbers are bitwise equal to those of a run without it
 
 The others are functions."""
+import copy
 import dataclasses
 import glob
 import base64
@@ -419,8 +420,29 @@ def validation_begins_again(program, quick):
 def no_load_optim(program, quick):
     save, state = saved(program)
     fresh = Trainer(program.words())
-    state.moments, state.optimizer_step = fresh.state.moments, 0
-    continued(program, "--ckpt-step 2 --no-load-optim", state, "--load", save)
+    state.moments, state.optimizer_step, state.scheduled = fresh.state.moments, 0, 0
+    for more in "", " --use-checkpoint-opt_param-scheduler --lr 2e-2":  # the schedules are not loaded, so the options' apply
+        continued(program, "--ckpt-step 2 --no-load-optim" + more, copy.deepcopy(state), "--load", save)
+
+
+@row("load_optim lane")
+def no_load_optim_of_half(program, quick):
+    """The loss scale is part of the optimizer's state."""
+    save, words = program.fresh(), "--lane fp16 --initial-loss-scale 64 --loss-scale-window 2 "
+    program.pretrain(program.words(words + "--save-interval 2"), "--save", save)
+    run = program.pretrain(program.words(words + "--ckpt-step 2 --no-load-optim"), "--load", save)
+    expect([r["loss_scale"] for r in run.records] == [64, 64], f"loss scales {[r['loss_scale'] for r in run.records]}")
+
+
+@row("override_opt_param_scheduler")
+def schedules_count_all_samples(program, quick):
+    """After --no-load-optim the schedules are behind the samples; this option sets them to the samples."""
+    save, again = program.fresh(), program.fresh()
+    program.pretrain(program.words(SAVES), "--save", save)
+    program.pretrain(program.words(SAVES + " --ckpt-step 2 --no-load-optim --exit-interval 3"), "--load", save, "--save", again)
+    rates = [program.pretrain(program.words(more), "--load", again).records[-1]["learning_rate"]
+             for more in ("", "--override-opt_param-scheduler")]
+    expect(rates == [0.75e-2, 0.25e-2], f"learning rates {rates}")
 
 
 def weights_of(state, trainer):
@@ -447,7 +469,7 @@ def pretrained(program, quick):
 def no_save_optim(program, quick):
     save, state = saved(program, "--save-interval 1 --no-save-optim")
     program.pretrain(program.words("--ckpt-step 2"), "--load", save, status=2)
-    state.moments, state.optimizer_step = Trainer(program.words()).state.moments, 0
+    state.moments, state.optimizer_step, state.scheduled = Trainer(program.words()).state.moments, 0, 0
     continued(program, "--ckpt-step 2 --no-load-optim", state, "--load", save)
 
 

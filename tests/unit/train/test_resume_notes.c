@@ -14,7 +14,8 @@ static bool noted(const char *data, const char *saved) {
     json_t *state = json_loads(saved, 0, NULL);
     assert_non_null(state);
     Str out = {0};
-    resume_notes(&s->config, data, state, &out);
+    resume_notes(&(Trainer){.config = &s->config, .derived = &s->derived, .data_fingerprint = data}, state,
+                 &out);
     const bool found = out.len && strstr(out.s, NOTE);
     str_free(&out);
     json_decref(state);
