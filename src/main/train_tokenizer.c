@@ -7,6 +7,7 @@
 #include "base/amount.h"
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/mem.h"
 #include "data/json_line.h"
 #include "data/text_reader.h"
 #include "main/command.h"
@@ -44,7 +45,7 @@ static const Arg ROWS[] = {
      .offset = offsetof(Options, output),
      .fallback = "none",
      .required = true,
-     .help = "The tokenizer.json to write."},
+     .help = "The tokenizer.json to write; its folder is created."},
     {.names = "model",
      .type = ARG_ENUM,
      .offset = offsetof(Options, model),
@@ -183,10 +184,19 @@ static Err train(Words *words, Options *o) {
     return ERR_OK;
 }
 
+static Err make_folder(const char *path) {
+    const char *slash = strrchr(path, '/');
+    char *folder = mem_printf("%.*s", slash ? (int)(slash - path) : 0, path);
+    const Err e = *folder ? file_mkdirs(folder) : ERR_OK;
+    free(folder);
+    return e;
+}
+
 static Err run(void *options) {
     Options *o = options;
     if (file_exists(o->output) && !o->overwrite)
         return err_user("'%s' exists: choose another --output or add --overwrite", o->output);
+    ERR_RETURN(make_folder(o->output));
     ERR_RETURN(file_check_target(o->output));
     Words *words;
     ERR_RETURN(o->model == BPE ? bpe_words(o->pattern, &words) : unigram_words(&words));

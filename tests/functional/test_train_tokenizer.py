@@ -5,7 +5,7 @@ import json
 from harness import ROOT, WORK, isotron
 
 TEXT = ROOT / "tests/data/corpus.txt"
-made = WORK / "tokenizer.json"
+made = WORK / "new/folder/tokenizer.json"
 words = ["train-tokenizer", "--input", TEXT, "--input-format", "text", "--output", made, "--vocab-size", 600,
          "--special-tokens", "<|endoftext|>", "<pad>"]
 said = isotron(*words)
