@@ -274,6 +274,11 @@ static bool uneven_pipeline(const Config *c) {
            i64_is_set(c->decoder_last_pipeline_num_layers);
 }
 
+static bool is_hf_tokenizer(const char *type) {
+    return !strcmp(type, "HuggingFaceTokenizer") || !strcmp(type, "GPT2BPETokenizer") ||
+           !strncmp(type, "BertWordPiece", 13);
+}
+
 static bool per_split_data(const Config *c) {
     return c->train_data_path.count || c->valid_data_path.count || c->test_data_path.count;
 }

@@ -131,6 +131,7 @@ Err setup_tokenizer(const Config *c, Tokenizer **out) {
         .num_extra_tokens = (size_t)(given + extra),
         .tiktoken_pattern = c->tiktoken_pattern,
         .tiktoken_num_special = special,
+        .include_special = c->tokenizer_hf_include_special_tokens,
     };
     const Err e = tokenizer_open(&t, out);
     for (int64_t i = 0; i < extra; i++) free((char *)tokens[given + i]);

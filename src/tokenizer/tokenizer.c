@@ -7,6 +7,7 @@
 
 #include "base/mem.h"
 #include "base/utf8.h"
+#include "tokenizer/hf.h"
 #include "tokenizer/type.h"
 
 enum { LONGEST_TEXT = 1 << 30, BYTES = 256, BYTE_VOCAB = 512 };
@@ -113,7 +114,15 @@ Err tokenizer_open(const TokenizerConfig *c, Tokenizer **out) {
     for (int i = 0; i < TYPES; i++) {
         if (strcmp(c->type, names[i])) continue;
         Tokenizer *t = mem_zero(1, sizeof *t);
-        *t = (Tokenizer){.type = types[i], .eod = -1, .pad = -1, .bos = -1, .cls = -1, .sep = -1, .mask = -1};
+        *t = (Tokenizer){.type = types[i],
+                         .eod = -1,
+                         .pad = -1,
+                         .bos = -1,
+                         .cls = -1,
+                         .sep = -1,
+                         .mask = -1,
+                         .flags =
+                             c->include_special && types[i]->encode == hf_encode ? TOKENIZER_ADD_SPECIAL : 0};
         Err e = t->type->open(c, t);
         if (!e.code) e = override_id("end-of-document", c->eod_id, t, &t->eod);
         if (!e.code) e = override_id("padding", c->pad_id, t, &t->pad);
@@ -143,7 +152,7 @@ void tokenizer_free(Tokenizer *t) {
 static Err encode(const Tokenizer *t, unsigned flags, const char *text, size_t n, Ids *out) {
     if (n > LONGEST_TEXT)
         return err_user("a text of %zu bytes is too long to encode at once; split it into documents", n);
-    const Err e = t->type->encode(t, flags, text, n, out);
+    const Err e = t->type->encode(t, flags | t->flags, text, n, out);
     if (e.code)
         ids_free(out);
     else if (!out->v)

@@ -5,9 +5,9 @@
  *   GPT2BPETokenizer        vocab.json + merges.txt, byte-level BPE; "<|endoftext|>" is its end of document
  *   BertWordPieceLowerCase  vocab.txt, WordPiece; lower case without accents; "[SEP]" is the end of document
  *   BertWordPieceCase       the same with case and accents
- *   HuggingFaceTokenizer    a tokenizer.json (or a folder that holds one). Model, normalizer, pre-tokenizer, added
- *                           tokens, post-processor and decoder work as in version 0.23 of the `tokenizers`
- *                           library. Unsupported parts are refused by name. "truncation" and "padding" are not
+ *   HuggingFaceTokenizer    a tokenizer.json, or a folder with the tokenizer of a model, read as AutoTokenizer does
+ *                           (docs/reference/formats.md). Model, normalizer, pre-tokenizer, added tokens,
+ *                           post-processor and decoder work as in version 0.23 of the `tokenizers` library. Unsupported parts are refused by name. "truncation" and "padding" are not
  *                           applied, because Megatron-LM encodes whole documents.
  *   SentencePieceTokenizer  a SentencePiece .model, unigram or BPE; GPTSentencePieceTokenizer and Llama2Tokenizer
  *                           are other names of it. Control pieces in a text are ordinary text.
@@ -45,6 +45,7 @@ typedef struct TokenizerConfig {
      * pad_token of the tokenizer_config.json in the same folder; without that file, special tokens with the
      * usual names: </s>, <|endoftext|>, <s>, <pad>, [PAD] and similar ones). */
     int64_t eod_id, pad_id;
+    bool include_special; /* tokenizers of Hugging Face encode every text with TOKENIZER_ADD_SPECIAL */
 } TokenizerConfig;
 
 #define TOKENIZER_CONFIG_DEFAULT ((TokenizerConfig){.eod_id = -1, .pad_id = -1, .tiktoken_num_special = -1})

@@ -24,11 +24,11 @@ struct Tokenizer {
     const TokenizerType *type;
     void *impl;
     int32_t vocab_size, eod, pad, bos, cls, sep, mask;
+    unsigned flags; /* of every text that is encoded */
 };
 
-extern const TokenizerType TOKENIZER_HUGGINGFACE; /* hf.c */
-/* hf_files.c: the files of GPT-2 and BERT as a tokenizer.json */
-extern const TokenizerType TOKENIZER_GPT2, TOKENIZER_BERT_LOWER, TOKENIZER_BERT_CASE;
+extern const TokenizerType TOKENIZER_HUGGINGFACE, TOKENIZER_GPT2, TOKENIZER_BERT_LOWER,
+    TOKENIZER_BERT_CASE;                                                       /* hf_open.c */
 extern const TokenizerType TOKENIZER_SPM, TOKENIZER_GPT_SPM, TOKENIZER_LLAMA2; /* spm.c */
 extern const TokenizerType TOKENIZER_TIKTOKEN;                                 /* tiktoken.c */
 

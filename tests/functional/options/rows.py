@@ -606,6 +606,18 @@ def gpt2_bpe(program, quick):
         compare(program.pretrain(o, *files, *words), Trainer([*o, *told]).run(), o)
 
 
+@row("tokenizer_hf_include_special_tokens")
+def special_tokens(program, quick):
+    """A text of preprocess gets [CLS] and [SEP]."""
+    folder, ids = pathlib.Path(program.fresh()), []
+    (folder / "in.txt").write_text("the text")
+    for words in [], ["--tokenizer-hf-include-special-tokens"]:
+        program.call("preprocess", "--input", folder / "in.txt", "--input-format", "text", "--output-prefix", folder / "out", "--overwrite",
+                     "--tokenizer-type", "HuggingFaceTokenizer", "--tokenizer-model", TOKENIZERS / "bert.json", *words)
+        ids.append((folder / "out_text_document.bin").read_bytes())
+    expect(ids[1] == struct.pack("<H", 2) + ids[0] + struct.pack("<H", 3), f"preprocess writes {ids[1].hex()} around {ids[0].hex()}")
+
+
 @row("tiktoken_pattern tiktoken_num_special_tokens")
 def tiktoken(program, quick):
     """All bytes and aB, behind ten special tokens of which </s> is the third and <pad> the fifth. v1 does not split a word

@@ -242,7 +242,8 @@ static const struct {
     {"top-p", "0"},
 };
 /* These have another default here: runs are deterministic, and generation draws from all tokens. */
-static const char *const OTHER_DEFAULT[] = {"no-deterministic-mode", "top-k"};
+static const char *const OTHER_DEFAULT[] = {"tokenizer-hf-include-special-tokens", "no-deterministic-mode",
+                                            "top-k"};
 
 static void defaults_are_megatrons(void **state) {
     (void)state;
