@@ -61,14 +61,35 @@ static Err sort(Set *set) {
     return ERR_OK;
 }
 
+typedef struct NextId {
+    const Vocab *model, *added;
+    int64_t next; /* of a token that the model lacks */
+    bool free;    /* any id that is not taken is good */
+} NextId;
+
 /* The original keeps the id of a token that the model has, and numbers other tokens from the model's last id
  * on. */
-static Err check_id(const Vocab *model, const char *text, size_t n, int64_t id, int64_t *next) {
-    if (!next) return ERR_OK;
-    int64_t known = vocab_id(model, text, n), expected = known >= 0 ? known : (*next)++;
-    if (id == expected) return ERR_OK;
-    return err_user("added_tokens: '%.60s' has id %lld, and the tokenizers library would give it %lld", text,
-                    (long long)id, (long long)expected);
+static int64_t next_id(NextId *ids, const char *text, size_t n) {
+    const int64_t known = vocab_id(ids->model, text, n);
+    if (known >= 0) return known;
+    if (ids->free && vocab_limit(ids->added) > ids->next) ids->next = vocab_limit(ids->added);
+    return ids->next++;
+}
+
+/* A token without an id gets the next one. */
+static Err choose_id(NextId *ids, const json_t *object, const char *text, size_t n, int64_t *id) {
+    const char *from = json_string_value(json_object_get(object, "from"));
+    const bool given = json_object_get(object, "id");
+    if (given) ERR_RETURN(field_int(object, "added_tokens", "id", id));
+    if (given && (ids->free || vocab_id(ids->added, text, n) >= 0))
+        return ERR_OK; /* vocab_add refuses a second one */
+    const int64_t expected = next_id(ids, text, n);
+    if (given && *id != expected)
+        return err_user(
+            "added_tokens: '%.60s' has id %lld%s%s, and the tokenizers library would give it %lld", text,
+            (long long)*id, from ? " in " : "", from ? from : "", (long long)expected);
+    *id = expected;
+    return ERR_OK;
 }
 
 static void add_token(Set *set, Token t) {
@@ -76,8 +97,7 @@ static void add_token(Set *set, Token t) {
     set->v[set->n++] = t;
 }
 
-static Err load_token(Added *a, const json_t *object, const Normalizer *z, Matcher *m, const Vocab *model,
-                      int64_t *next) {
+static Err load_token(Added *a, const json_t *object, const Normalizer *z, Matcher *m, NextId *ids) {
     Token t = {0};
     const char *text;
     size_t n;
@@ -85,7 +105,6 @@ static Err load_token(Added *a, const json_t *object, const Normalizer *z, Match
     bool normalized;
     static const char where[] = "added_tokens";
     ERR_RETURN(field_text(object, where, "content", &text, &n));
-    ERR_RETURN(field_int(object, where, "id", &id));
     ERR_RETURN(field_bool(object, where, "single_word", false, &t.single_word));
     ERR_RETURN(field_bool(object, where, "lstrip", false, &t.lstrip));
     ERR_RETURN(field_bool(object, where, "rstrip", false, &t.rstrip));
@@ -93,7 +112,7 @@ static Err load_token(Added *a, const json_t *object, const Normalizer *z, Match
     ERR_RETURN(field_bool(object, where, "normalized", !t.special, &normalized));
     if (!n) return ERR_OK;
     if (n > LONGEST) return err_user("added_tokens: '%.60s' is longer than %d bytes", text, LONGEST);
-    ERR_RETURN(check_id(model, text, n, id, next));
+    ERR_RETURN(choose_id(ids, object, text, n, &id));
     ERR_RETURN(vocab_add(a->vocab, text, n, id));
     t.id = (int32_t)id;
     if (normalized) {
@@ -113,11 +132,11 @@ static Err load_token(Added *a, const json_t *object, const Normalizer *z, Match
     return ERR_OK;
 }
 
-static Err load_extra(Added *a, const char *text, const Vocab *model, int64_t *next) {
+static Err load_extra(Added *a, const char *text, NextId *ids) {
     const size_t n = strlen(text);
     if (!n || n > LONGEST) return err_user("a special token must have 1 to %d bytes", LONGEST);
     if (vocab_id(a->vocab, text, n) >= 0) return ERR_OK;
-    const int64_t known = vocab_id(model, text, n), id = known >= 0 ? known : (*next)++;
+    const int64_t id = next_id(ids, text, n);
     ERR_RETURN(vocab_add(a->vocab, text, n, id));
     Token t = {.id = (int32_t)id, .special = true};
     str_add(&t.pattern, text, n);
@@ -129,12 +148,12 @@ Err added_load(const json_t *list, const Normalizer *z, const Vocab *model, Adde
     Added *a = mem_zero(1, sizeof *a);
     a->vocab = vocab_new();
     Matcher *m = matcher_new();
-    int64_t next = (int64_t)vocab_count(model);
+    NextId ids = {model, a->vocab, o.free_ids ? vocab_limit(model) : (int64_t)vocab_count(model), o.free_ids};
     Err e = ERR_OK;
     for (size_t i = 0; i < json_array_size(list) && !e.code; i++)
-        e = load_token(a, json_array_get(list, i), z, m, model, o.free_ids ? NULL : &next);
+        e = load_token(a, json_array_get(list, i), z, m, &ids);
     matcher_free(m);
-    for (size_t i = 0; i < o.num_extra && !e.code; i++) e = load_extra(a, o.extra[i], model, &next);
+    for (size_t i = 0; i < o.num_extra && !e.code; i++) e = load_extra(a, o.extra[i], &ids);
     a->by_id = mem_zero((size_t)vocab_limit(a->vocab) + 1, sizeof(Token *));
     for (int k = 0; k < 2 && !e.code; k++) {
         e = sort(&a->sets[k]);
@@ -210,9 +229,11 @@ void added_split(const Added *a, bool normalized, bool special_as_text, const ch
             for (size_t at; begin > done &&
                             (at = utf8_prev(text, begin), utf8_next(text + at, &c), unicode_is_space(c));)
                 begin = at;
+        if (t->lstrip && begin < done) begin = done; /* inside the space that the token before it stripped */
         if (t->rstrip)
             for (size_t width; end < n && (width = utf8_next(text + end, &c), unicode_is_space(c));)
                 end += width;
+        if (begin >= end) continue;
         if (begin > done) fn(arg, -1, done, begin);
         fn(arg, t->id, begin, end);
         done = end;

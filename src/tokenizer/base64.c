@@ -23,3 +23,12 @@ bool base64_decode(const char *text, size_t n, Str *out) {
     }
     return true;
 }
+
+void base64_encode(const char *bytes, size_t n, Str *out) {
+    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    for (size_t i = 0; i < n; i += 3) {
+        uint32_t bits = 0;
+        for (size_t k = 0; k < 3; k++) bits = bits << 8 | (i + k < n ? (unsigned char)bytes[i + k] : 0);
+        for (size_t k = 0; k < 4; k++) str_add(out, i + k > n ? "=" : &digits[bits >> (18 - 6 * k) & 63], 1);
+    }
+}

@@ -82,13 +82,6 @@ Err hf_load(const json_t *root, const TokenModel *made, const TokenizerConfig *c
     return post_load(post, t->vocab_size, &h->post);
 }
 
-/* "eos_token" in tokenizer_config.json: a text or {"content": text}. */
-static int32_t configured_id(const Tokenizer *t, const json_t *config, const char *key) {
-    const json_t *v = json_object_get(config, key);
-    const char *text = json_string_value(json_is_object(v) ? json_object_get(v, "content") : v);
-    return text ? hf_token_id(t, text) : -1;
-}
-
 /* The first of these tokens that is special here; NULL ends the list. */
 static int32_t usual(const Tokenizer *t, const char *const *names) {
     for (; *names; names++) {
@@ -104,53 +97,17 @@ int32_t hf_usual_eod(const Tokenizer *t) {
 }
 
 /* A file that train-tokenizer writes has no tokenizer_config.json, which would name its tokens. */
-static void take_usual(Tokenizer *t) {
+void hf_take_usual(Tokenizer *t) {
     static const char *const bos[] = {"<s>", "<bos>", NULL}, *const pad[] = {"<pad>", "[PAD]", NULL};
-    t->bos = usual(t, bos), t->pad = usual(t, pad);
+    if (t->bos < 0) t->bos = usual(t, bos);
+    if (t->pad < 0) t->pad = usual(t, pad);
 }
 
-static Err open_json(const TokenizerConfig *c, const char *path, const char *config_path, Tokenizer *t) {
-    json_t *root = NULL, *config = NULL;
-    ERR_RETURN(json_file(path, &root));
-    Err e = hf_load(root, NULL, c, t);
-    json_decref(root);
-    if (e.code) return err_user("'%s': %.900s", path, e.msg);
-    const bool configured = file_exists(config_path);
-    if (configured) ERR_RETURN(json_file(config_path, &config));
-    t->eod = configured_id(t, config, "eos_token");
-    t->pad = configured_id(t, config, "pad_token");
-    t->bos = configured_id(t, config, "bos_token");
-    t->cls = configured_id(t, config, "cls_token");
-    t->sep = configured_id(t, config, "sep_token");
-    t->mask = configured_id(t, config, "mask_token");
-    json_decref(config);
-    if (!configured) take_usual(t);
-    if (t->eod < 0) t->eod = hf_usual_eod(t);
-    return ERR_OK;
-}
-
-static Err open_hf(const TokenizerConfig *c, Tokenizer *t) {
-    if (!c->model)
-        return err_user(
-            "HuggingFaceTokenizer needs --tokenizer-model, a tokenizer.json or the folder that holds it");
-    const size_t n = strlen(c->model);
-    if (n > 6 && !strcmp(c->model + n - 6, ".model") && !file_is_dir(c->model))
-        return err_user("'%s' is a SentencePiece model: use --tokenizer-type SentencePieceTokenizer",
-                        c->model);
-    if (!file_exists(c->model))
-        return err_user("cannot open '%s'; nothing is downloaded, so specify a tokenizer.json or the folder "
-                        "that holds it",
-                        c->model);
-    const char *slash = strrchr(c->model, '/');
-    bool folder = file_is_dir(c->model);
-    char *dir = folder  ? mem_strdup(c->model)
-                : slash ? mem_printf("%.*s", (int)(slash - c->model), c->model)
-                        : mem_strdup(".");
-    char *path = folder ? mem_printf("%s/tokenizer.json", dir) : mem_strdup(c->model);
-    char *config_path = mem_printf("%s/tokenizer_config.json", dir);
-    Err e = open_json(c, path, config_path, t);
-    free(dir), free(path), free(config_path);
-    return e;
+void hf_put_around(Tokenizer *t, int32_t before, int32_t after) {
+    Post *post = &((Hf *)t->impl)->post;
+    post->before.n = post->after.n = 0;
+    if (before >= 0) ids_add(&post->before, before, 0, 0);
+    if (after >= 0) ids_add(&post->after, after, 0, 0);
 }
 
 /* The state of encoding one text; added_split calls the two functions below for each stretch. */
@@ -307,5 +264,3 @@ Err hf_decode(const Tokenizer *t, unsigned flags, const int32_t *ids, size_t n, 
     texts_free(&tokens);
     return e;
 }
-
-const TokenizerType TOKENIZER_HUGGINGFACE = HF_TYPE("HuggingFaceTokenizer", open_hf);

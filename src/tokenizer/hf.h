@@ -12,6 +12,11 @@ Err hf_load(const json_t *root, const TokenModel *made, const TokenizerConfig *,
 /* The first of the field's usual end-of-text tokens that is special here; -1: none. */
 int32_t hf_usual_eod(const Tokenizer *);
 
+/* Special tokens with usual names as the beginning and padding that the tokenizer lacks. */
+void hf_take_usual(Tokenizer *);
+/* Replaces the tokens that TOKENIZER_ADD_SPECIAL puts around a text; -1: none. */
+void hf_put_around(Tokenizer *, int32_t before, int32_t after);
+
 Err hf_encode(const Tokenizer *, unsigned flags, const char *text, size_t n, Ids *out);
 Err hf_decode(const Tokenizer *, unsigned flags, const int32_t *ids, size_t n, Str *out, size_t *starts);
 int32_t hf_token_id(const Tokenizer *, const char *token);

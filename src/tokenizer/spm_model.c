@@ -14,6 +14,7 @@ void spm_model_free(SpmModel *m) {
     free(m->pieces);
     str_free(&m->bos_piece), str_free(&m->eos_piece), str_free(&m->pad_piece), str_free(&m->unk_surface);
     charsmap_free(m->normalizer.charsmap), charsmap_free(m->denormalizer.charsmap);
+    str_free(&m->normalizer.bytes), str_free(&m->denormalizer.bytes);
 }
 
 static Err damaged(void) { return err_user("it is damaged, or no SentencePiece model"); }
@@ -71,6 +72,7 @@ static Err read_normalizer(Message message, SpmNormalizer *z) {
         if (f.number == 2 && f.type == WIRE_BYTES && f.n) {
             charsmap_free(z->charsmap);
             z->charsmap = NULL;
+            set_text(&z->bytes, &f);
             ERR_RETURN(charsmap_load(f.bytes, f.n, &z->charsmap));
         }
         if (f.type != WIRE_VARINT) continue;
@@ -122,7 +124,7 @@ static Err check(SpmModel *m) {
 }
 
 Err spm_model_read(const char *bytes, size_t n, SpmModel *m) {
-    const SpmNormalizer usual = {NULL, true, true, true};
+    const SpmNormalizer usual = {NULL, {0}, true, true, true};
     m->vocab = vocab_new();
     m->kind = SPM_UNIGRAM;
     m->normalizer = m->denormalizer = usual;

@@ -28,6 +28,7 @@ typedef struct Piece {
 
 typedef struct SpmNormalizer {
     Charsmap *charsmap; /* NULL: characters are unchanged */
+    Str bytes;          /* that it was read from */
     bool dummy_prefix, remove_extra_whitespaces, escape_whitespaces;
 } SpmNormalizer;
 

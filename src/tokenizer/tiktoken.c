@@ -51,9 +51,7 @@ static Err add_token(Vocab *v, const char *base64, size_t n, int64_t rank, int64
 }
 
 /* The first `most` entries of the list, with ids from `first` on. */
-static Err read_json(const char *path, int64_t first, int64_t most, Vocab *v) {
-    json_t *list = NULL;
-    ERR_RETURN(json_file(path, &list));
+static Err read_list(const json_t *list, int64_t first, int64_t most, Vocab *v) {
     Err e = json_is_array(list) ? ERR_OK : err_user("it must be a list of tokens");
     for (size_t i = 0; i < json_array_size(list) && (int64_t)i < most && !e.code; i++) {
         const json_t *entry = json_array_get(list, i);
@@ -65,7 +63,6 @@ static Err read_json(const char *path, int64_t first, int64_t most, Vocab *v) {
         if (!e.code && rank != (int64_t)i) e = err_user("entry %zu has rank %lld", i, (long long)rank);
         if (!e.code) e = add_token(v, text, n, rank, first + rank);
     }
-    json_decref(list);
     return e;
 }
 
@@ -136,28 +133,102 @@ static Err read_tokens(const TokenizerConfig *c, Vocab *v, json_t *special) {
     const int64_t count = c->tiktoken_num_special >= 0 ? c->tiktoken_num_special : USUAL_SPECIAL;
     const int64_t size = c->vocab_size ? c->vocab_size : MOST_TOKENS;
     ERR_RETURN(megatron_special(c, count, special));
-    ERR_RETURN(read_json(c->model, count, size - count, v));
+    json_t *list = NULL;
+    ERR_RETURN(json_file(c->model, &list));
+    Err e = tekken_is(list) ? err_user("it is a tekken.json: use --tokenizer-type HuggingFaceTokenizer")
+                            : read_list(list, count, size - count, v);
+    json_decref(list);
+    if (e.code) return e;
     if (c->vocab_size && vocab_limit(v) < size)
         return err_user("it has %zu tokens, too few for --vocab-size %lld with %lld special tokens",
                         vocab_count(v), (long long)size, (long long)count);
     return ERR_OK;
 }
 
-/* Takes the vocabulary. */
-static Err load(const TokenizerConfig *c, Vocab *v, const json_t *special, const char *pattern,
-                Tokenizer *t) {
+/* A tokenizer.json without its model, which becomes `made`. Takes the vocabulary. behavior: of the text between matches. */
+static json_t *make(Vocab *v, const json_t *special, const char *pattern, const char *behavior, bool invert,
+                    TokenModel *made) {
     const size_t n = (size_t)vocab_limit(v);
     uint32_t *ranks = mem_alloc((n + 1) * sizeof *ranks);
     for (size_t i = 0; i < n; i++) ranks[i] = (uint32_t)i;
-    const TokenModel model = {.ranked = rankbpe_new(v, ranks, true, NULL)};
+    made->ranked = rankbpe_new(v, ranks, true, NULL);
+    return json_pack("{s:O,s:{s:s,s:[{s:s,s:{s:s},s:s,s:b},{s:s,s:b,s:b}]},s:{s:s}}", "added_tokens", special,
+                     "pre_tokenizer", "type", "Sequence", "pretokenizers", "type", "Split", "pattern",
+                     "Regex", pattern, "behavior", behavior, "invert", invert, "type", "ByteLevel",
+                     "add_prefix_space", 0, "use_regex", 0, "decoder", "type", "ByteLevel");
+}
+
+static Err load(const TokenizerConfig *c, Vocab *v, const json_t *special, const char *pattern,
+                Tokenizer *t) {
     const TokenizerConfig plain = {.type = c->type};
-    json_t *root =
-        json_pack("{s:O,s:{s:s,s:[{s:s,s:{s:s},s:s,s:b},{s:s,s:b,s:b}]},s:{s:s}}", "added_tokens", special,
-                  "pre_tokenizer", "type", "Sequence", "pretokenizers", "type", "Split", "pattern", "Regex",
-                  pattern, "behavior", "Removed", "invert", 1, "type", "ByteLevel", "add_prefix_space", 0,
-                  "use_regex", 0, "decoder", "type", "ByteLevel");
+    TokenModel model = {0};
+    json_t *root = make(v, special, pattern, "Removed", true, &model);
     Err e = hf_load(root, &model, &plain, t);
     json_decref(root);
+    return e;
+}
+
+/* ---- tekken.json ---- */
+
+bool tekken_is(const json_t *file) {
+    return json_object_get(json_object_get(file, "config"), "pattern") &&
+           json_is_array(json_object_get(file, "vocab"));
+}
+
+/* The special tokens of the file by rank, then numbered ones; their number is config.default_num_special_tokens. */
+static Err tekken_special(const json_t *file, const json_t *config, json_t *special, int64_t *count) {
+    const json_t *list;
+    ERR_RETURN(field_array(file, "tekken", "special_tokens", &list));
+    if (!list)
+        return err_user("it has no special_tokens, as the first version of the format: use a later one, or "
+                        "tokenizer.json");
+    const size_t n = json_array_size(list);
+    *count = (int64_t)n;
+    if (json_object_get(config, "default_num_special_tokens"))
+        ERR_RETURN(field_int(config, "config", "default_num_special_tokens", count));
+    if (*count < (int64_t)n || *count > MOST_TOKENS)
+        return err_user("it has %zu special_tokens, and config.default_num_special_tokens is %lld", n,
+                        (long long)*count);
+    const char **names = mem_zero(n + 1, sizeof *names);
+    Err e = ERR_OK;
+    for (size_t i = 0; i < n && !e.code; i++) {
+        const json_t *one = json_array_get(list, i);
+        const char *text;
+        int64_t rank;
+        e = field_int(one, "special_tokens", "rank", &rank);
+        if (!e.code) e = field_text(one, "special_tokens", "token_str", &text, NULL);
+        if (!e.code && (rank < 0 || rank >= (int64_t)n || names[rank]))
+            e = err_user("special_tokens must have the ranks 0 to %zu, and '%.60s' has %lld", n - 1, text,
+                         (long long)rank);
+        if (!e.code) names[rank] = text;
+    }
+    for (int64_t id = 0; id < *count && !e.code; id++) {
+        char name[40];
+        snprintf(name, sizeof name, "<SPECIAL_%lld>", (long long)id);
+        add_special(special, id < (int64_t)n ? names[id] : name, id);
+    }
+    free(names);
+    return e;
+}
+
+Err tekken_load(const json_t *file, json_t **root, TokenModel *made) {
+    const json_t *config = json_object_get(file, "config");
+    const char *pattern;
+    int64_t count = 0, size = MOST_TOKENS;
+    ERR_RETURN(field_text(config, "config", "pattern", &pattern, NULL));
+    if (json_object_get(config, "default_vocab_size"))
+        ERR_RETURN(field_int(config, "config", "default_vocab_size", &size));
+    json_t *special = json_array();
+    Vocab *v = vocab_new();
+    Err e = tekken_special(file, config, special, &count);
+    if (!e.code) e = read_list(json_object_get(file, "vocab"), count, size - count, v);
+    if (!e.code && vocab_count(v) < BYTES)
+        e = err_user("it has %zu tokens, fewer than bytes", vocab_count(v));
+    if (e.code)
+        vocab_free(v);
+    else
+        *root = make(v, special, pattern, "Isolated", false, made);
+    json_decref(special);
     return e;
 }
 

@@ -43,6 +43,12 @@ said = json.loads(isotron("tokenize", "--text", "Hello  w\u00f6rld", *bert))
 assert said["tokens"] == ["hello", "w", "##or", "##ld"] and said["spans"] == [[0, 5], [7, 8], [8, 10], [10, 12]], said
 assert len(isotron("tokenize", "--text", "a", "b", "--input", WORK / "lines", *bert).split("\n")) - 1 == 2 + len(some)
 
+plain, around = ["tokenize", "--text", "a"], "--tokenizer-hf-include-special-tokens"
+assert isotron(*plain, *bert, around) == isotron(*plain, *bert, "--add-special-tokens") != isotron(*plain, *bert)
+spm = ["--tokenizer-type", "HuggingFaceTokenizer", "--tokenizer-model", FOLDER / "bpe.model"]
+assert json.loads(isotron(*plain, *spm)) == json.loads(isotron(*plain, *tokenizer("bpe.model")))
+assert f"{around} has no effect: SentencePieceTokenizer" in isotron(*plain, *tokenizer("bpe.model"), around)
+
 assert "note: --vocab-size has no effect: HuggingFaceTokenizer has" in isotron("tokenize", "--text", "a", "--vocab-size", 9, *bert)
 
 for words, message in [

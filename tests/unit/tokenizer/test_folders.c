@@ -1,0 +1,143 @@
+/* Every case of tests/data/tokenizer/folders.json: a folder is read as transformers' AutoTokenizer reads it, or refused
+ * (tools/oracle/tokenizer_folders.py). */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "unit/cmocka_all.h"
+#include "unit/json_fixture.h"
+
+#include "base/file.h"
+#include "base/mem.h"
+#include "base/str.h"
+#include "tokenizer/tokenizer.h"
+
+#define DATA "tests/data/tokenizer"
+
+static void write_file(const char *dir, const char *name, const json_t *content) {
+    char *path = mem_printf("%s/%s", dir, name);
+    const char *copy = json_string_value(json_object_get(content, "copy"));
+    Str bytes = {0};
+    if (copy) {
+        char *from = mem_printf(DATA "/%s", copy);
+        assert_string_equal(file_read(from, &bytes).msg, "");
+        free(from);
+    } else if (json_is_string(content))
+        str_puts(&bytes, json_string_value(content));
+    else {
+        char *text = json_dumps(content, 0);
+        str_puts(&bytes, text);
+        free(text);
+    }
+    assert_string_equal(file_write_atomic(path, bytes.s, bytes.len).msg, "");
+    str_free(&bytes), free(path);
+}
+
+static void write_files(const char *dir, const json_t *files, const json_t *others) {
+    const char *name;
+    json_t *content;
+    json_object_foreach((json_t *)files, name,
+                        content) if (!json_is_null(content) && !json_object_get(others, name))
+        write_file(dir, name, content);
+}
+
+static int failed;
+
+static void same(const char *name, const char *what, const json_t *wanted, json_t *got) {
+    if (!json_equal(wanted, got)) {
+        char *a = json_dumps(wanted, JSON_ENCODE_ANY | JSON_COMPACT),
+             *b = json_dumps(got, JSON_ENCODE_ANY | JSON_COMPACT);
+        printf("%s: %s is %s, not %s\n", name, what, b, a);
+        free(a), free(b);
+        failed++;
+    }
+    json_decref(got);
+}
+
+static json_t *spans_of(const Tokenizer *t, const json_t *texts) {
+    json_t *all = json_array();
+    for (size_t i = 0; i < json_array_size(texts); i++) {
+        const char *text = json_string_value(json_array_get(texts, i));
+        json_t *one = json_array();
+        int32_t *ids;
+        TokenSpan *spans;
+        size_t n;
+        assert_string_equal(tokenizer_encode_spans(t, 0, text, strlen(text), &ids, &spans, &n).msg, "");
+        for (size_t k = 0; k < n; k++)
+            json_array_append_new(one,
+                                  json_pack("[I,I]", (json_int_t)spans[k].begin, (json_int_t)spans[k].end));
+        json_array_append_new(all, one);
+        free(ids), free(spans);
+    }
+    return all;
+}
+
+static json_t *ids_of(const Tokenizer *t, unsigned flags, const json_t *texts) {
+    json_t *all = json_array();
+    for (size_t i = 0; i < json_array_size(texts); i++) {
+        const json_t *text = json_array_get(texts, i);
+        json_t *one = json_array();
+        int32_t *ids;
+        size_t n;
+        assert_string_equal(
+            tokenizer_encode_with(t, flags, json_string_value(text), json_string_length(text), &ids, &n).msg,
+            "");
+        for (size_t k = 0; k < n; k++) json_array_append_new(one, json_integer(ids[k]));
+        json_array_append_new(all, one);
+        free(ids);
+    }
+    return all;
+}
+
+/* A token that AutoTokenizer lacks may have a usual name here. */
+static void same_token(const char *name, const char *key, const json_t *wanted, int32_t id) {
+    if (!json_is_null(json_object_get(wanted, key)))
+        same(name, key, json_object_get(wanted, key), json_integer(id));
+}
+
+static void check(const char *name, const json_t *c, const json_t *texts, const char *dir) {
+    const char *refusal = json_string_value(json_object_get(c, "error"));
+    TokenizerConfig config = TOKENIZER_CONFIG_DEFAULT;
+    config.type = "HuggingFaceTokenizer", config.model = dir;
+    Tokenizer *t;
+    const Err e = tokenizer_open(&config, &t);
+    if (refusal || e.code) {
+        if (!refusal || !strstr(e.msg, refusal) || !strstr(e.msg, dir))
+            printf("%s: %s\n", name, e.code ? e.msg : "is not refused"), failed++;
+        if (!e.code) tokenizer_free(t);
+        return;
+    }
+    same(name, "size", json_object_get(c, "size"), json_integer(tokenizer_vocab_size(t)));
+    same(name, "ids", json_object_get(c, "ids"), ids_of(t, 0, texts));
+    same(name, "with", json_object_get(c, "with"), ids_of(t, TOKENIZER_ADD_SPECIAL, texts));
+    const json_t *spans = json_object_get(c, "spans");
+    if (spans) same(name, "spans", spans, spans_of(t, texts));
+    same_token(name, "eos", c, tokenizer_eod(t));
+    same_token(name, "bos", c, tokenizer_bos(t));
+    same_token(name, "pad", c, tokenizer_pad(t));
+    tokenizer_free(t);
+}
+
+static int open_cases(void **state) { return json_fixture_load(state, DATA "/folders.json"); }
+
+static void folders_are_read_as_by_auto_tokenizer(void **state) {
+    const json_t *all = *state;
+    const json_t *bases = json_object_get(all, "bases"), *cases = json_object_get(all, "cases");
+    for (size_t i = 0; i < json_array_size(cases); i++) {
+        const json_t *c = json_array_get(cases, i), *files = json_object_get(c, "files");
+        char dir[] = "/tmp/isotron-folder-XXXXXX";
+        assert_non_null(mkdtemp(dir));
+        write_files(dir, json_object_get(bases, json_string_value(json_object_get(c, "base"))), files);
+        write_files(dir, files, NULL);
+        check(json_string_value(json_object_get(c, "name")), c,
+              json_object_get(all, json_object_get(c, "spans") ? "spaces" : "texts"), dir);
+        assert_string_equal(file_remove_tree(dir).msg, "");
+    }
+    assert_true(json_array_size(cases) > 80);
+    assert_int_equal(failed, 0);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(folders_are_read_as_by_auto_tokenizer)};
+    return cmocka_run_group_tests(tests, open_cases, json_fixture_free);
+}
