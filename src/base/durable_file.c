@@ -17,7 +17,7 @@ Err sink_open(Sink *s, const char *path) {
     return s->fd < 0 ? file_failed("create", path) : ERR_OK;
 }
 
-static Err flush(Sink *s) {
+Err sink_flush(Sink *s) {
     const size_t n = s->held;
     s->held = 0;
     return file_write_all(s->fd, s->path, s->buffer, n);
@@ -25,7 +25,7 @@ static Err flush(Sink *s) {
 
 Err sink_add(Sink *s, const void *bytes, size_t n) {
     s->size += (int64_t)n;
-    if (n > BUFFER - s->held) ERR_RETURN(flush(s));
+    if (n > BUFFER - s->held) ERR_RETURN(sink_flush(s));
     if (n > BUFFER) return file_write_all(s->fd, s->path, bytes, n);
     if (n) memcpy(s->buffer + s->held, bytes, n);
     s->held += n;
@@ -40,7 +40,7 @@ static void release(Sink *s) {
 /* After a failed fsync the content on the disk is unknown, so an error removes the file. */
 static Err finish(Sink *s, Err e) {
     if (s->fd < 0) return e;
-    if (!e.code) e = flush(s);
+    if (!e.code) e = sink_flush(s);
     if (!e.code && fsync(s->fd)) e = file_failed("sync", s->path);
     if (close(s->fd) && !e.code) e = file_failed("close", s->path);
     if (e.code) unlink(s->path);

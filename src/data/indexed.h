@@ -80,6 +80,8 @@ void indexed_builder_set_mode(IndexedBuilder *, int8_t mode);
 void indexed_builder_end_document(IndexedBuilder *);
 /* Appends all sequences, documents and modes of another dataset of the same dtype. */
 Err indexed_builder_add_index(IndexedBuilder *, const char *prefix);
+/* Appends all that another builder of the same dtype and without modes has, and frees it, also after an error. */
+Err indexed_builder_take(IndexedBuilder *, IndexedBuilder *from);
 /* Makes the files durable under their final names. Frees the builder, also after an error. */
 Err indexed_builder_finalize(IndexedBuilder *);
 /* Removes the files. NULL is fine. */

@@ -149,6 +149,22 @@ Err indexed_builder_add_index(IndexedBuilder *b, const char *prefix) {
     return e;
 }
 
+Err indexed_builder_take(IndexedBuilder *b, IndexedBuilder *from) {
+    CHECK(b->dtype == from->dtype && !from->has_modes, "%s of %s", indexed_dtype_name(from->dtype),
+          indexed_dtype_name(b->dtype));
+    FileMap items = {0};
+    Err e = sink_flush(&from->out);
+    if (!e.code) e = file_map(from->bin_tmp, &items);
+    if (!e.code) e = write_items(&b->out, items.bytes, 1, (int64_t)items.size);
+    for (int64_t i = 0, entry = 1; i <= from->sequences && !e.code; i++) {
+        for (; entry < from->entries && from->starts[entry] == i; entry++) push_start(b);
+        if (i < from->sequences) push_length(b, from->lengths[i]);
+    }
+    file_unmap(&items);
+    indexed_builder_abort(from);
+    return e;
+}
+
 static Err write_index(const IndexedBuilder *b, Sink *to) {
     unsigned char header[INDEXED_HEADER];
     uint64_t version = 1, sequences = (uint64_t)b->sequences, entries = (uint64_t)b->entries;

@@ -44,8 +44,9 @@ typedef struct Run {
     int64_t count;
     atomic_llong next; /* the next record for a free thread */
     Pool *pool;
-    Sentences *sentences;      /* NULL: texts are not split */
-    IndexedBuilder **builders; /* [keys] */
+    Sentences *sentences; /* NULL: texts are not split */
+    int partitions;
+    IndexedBuilder **builders; /* [partitions][keys] */
     PreprocessStats stats;
 } Run;
 
@@ -137,7 +138,11 @@ static void encode_share(void *arg, int64_t begin, int64_t end) {
 
 static Err read_round(Run *run, bool *more) {
     str_clear(&run->text);
-    for (run->count = 0; run->count < ROUND_RECORDS && run->text.len < ROUND_BYTES; run->count++) {
+    const int64_t most =
+        run->config->most_documents ? run->config->most_documents - run->stats.documents : INT64_MAX;
+    *more = most > ROUND_RECORDS;
+    for (run->count = 0; run->count < ROUND_RECORDS && run->count < most && run->text.len < ROUND_BYTES;
+         run->count++) {
         size_t begin = run->text.len;
         ERR_RETURN(text_reader_next(&run->reader, &run->text, more));
         if (!*more) break;
@@ -153,14 +158,16 @@ static Err write_record(Run *run, const Record *r) {
         e.code = r->err->code;
         return e;
     }
+    const int64_t partition = run->stats.documents % run->partitions;
     for (int k = 0; k < run->num_keys; k++) {
         const Document *d = &r->documents[k];
         const int32_t *tokens = d->tokens;
+        IndexedBuilder *b = run->builders[partition * run->num_keys + k];
         for (int i = 0; i < d->sequences; i++) {
-            ERR_RETURN(indexed_builder_add_tokens(run->builders[k], tokens, (int64_t)d->lengths[i]));
+            ERR_RETURN(indexed_builder_add_tokens(b, tokens, (int64_t)d->lengths[i]));
             tokens += d->lengths[i];
         }
-        indexed_builder_end_document(run->builders[k]);
+        indexed_builder_end_document(b);
         run->stats.sequences += d->sequences, run->stats.tokens += (int64_t)d->count;
     }
     run->stats.documents++;
@@ -198,23 +205,28 @@ static Err check_inputs(const PreprocessConfig *c, const char *prefix) {
     return ERR_OK;
 }
 
+/* Partitions after the first have names for their unfinished files only. */
+static Err open_builder(const Run *run, int partition, const char *key, IndexedBuilder **out) {
+    const PreprocessConfig *c = run->config;
+    const char *level = c->split_sentences ? "sentence" : "document";
+    char *prefix = partition ? mem_printf("%s_%d_%s_%s", c->output_prefix, partition, key, level)
+                             : mem_printf("%s_%s_%s", c->output_prefix, key, level);
+    Err e = partition ? ERR_OK : check_inputs(c, prefix);
+    if (!e.code && !partition) e = indexed_check_target(prefix, c->overwrite || c->most_documents);
+    if (!e.code) e = indexed_builder_open(prefix, indexed_dtype_for_vocab(c->vocab_size), out);
+    free(prefix);
+    return e;
+}
+
 static Err open_builders(Run *run) {
-    IndexedDtype dtype = indexed_dtype_for_vocab(run->config->vocab_size);
-    for (int k = 0; k < run->num_keys; k++) {
-        char *prefix = mem_printf("%s_%s_%s", run->config->output_prefix, run->keys[k],
-                                  run->config->split_sentences ? "sentence" : "document");
-        Err e = check_inputs(run->config, prefix);
-        if (!e.code) e = indexed_check_target(prefix, run->config->overwrite);
-        if (!e.code) e = indexed_builder_open(prefix, dtype, &run->builders[k]);
-        free(prefix);
-        ERR_RETURN(e);
-    }
+    for (int i = 0; i < run->partitions * run->num_keys; i++)
+        ERR_RETURN(open_builder(run, i / run->num_keys, run->keys[i % run->num_keys], &run->builders[i]));
     return ERR_OK;
 }
 
 static void remove_unfinished(void *arg) {
     const Run *run = arg;
-    for (int k = 0; k < run->num_keys; k++) indexed_builder_unlink(run->builders[k]);
+    for (int i = 0; i < run->partitions * run->num_keys; i++) indexed_builder_unlink(run->builders[i]);
 }
 
 static Err check_text(const Run *run) {
@@ -223,12 +235,17 @@ static Err check_text(const Run *run) {
                     run->stats.documents);
 }
 
+/* Moves a builder out of the list of those that are not finished. */
+static IndexedBuilder *take(Run *run, int i) {
+    IndexedBuilder *b = run->builders[i];
+    run->builders[i] = NULL;
+    return b;
+}
+
 static Err finalize(Run *run) {
-    for (int k = 0; k < run->num_keys; k++) {
-        IndexedBuilder *b = run->builders[k];
-        run->builders[k] = NULL;
-        ERR_RETURN(indexed_builder_finalize(b));
-    }
+    for (int i = run->num_keys; i < run->partitions * run->num_keys; i++)
+        ERR_RETURN(indexed_builder_take(run->builders[i % run->num_keys], take(run, i)));
+    for (int k = 0; k < run->num_keys; k++) ERR_RETURN(indexed_builder_finalize(take(run, k)));
     return ERR_OK;
 }
 
@@ -257,6 +274,7 @@ Err preprocess_run(const PreprocessConfig *c, PreprocessStats *stats) {
     Run run = {.config = c,
                .keys = chosen ? c->keys : TEXT_KEY,
                .num_keys = chosen ? c->num_keys : 1,
+               .partitions = c->partitions ? c->partitions : 1,
                .sentences = sentences};
     for (int i = 0; i < c->num_inputs; i++) {
         int64_t size = input_is_stdin(c->inputs[i]) ? 0 : file_size(c->inputs[i]);
@@ -266,7 +284,7 @@ Err preprocess_run(const PreprocessConfig *c, PreprocessStats *stats) {
     run.reader =
         text_reader(c->kind, c->inputs, c->num_inputs, (InputOptions){run.keys, columns, c->encoding});
     run.records = mem_zero(ROUND_RECORDS, sizeof *run.records);
-    run.builders = mem_zero((size_t)run.num_keys, sizeof(IndexedBuilder *));
+    run.builders = mem_zero((size_t)(run.num_keys * run.partitions), sizeof(IndexedBuilder *));
     Interrupt *interrupt = interrupt_watch(remove_unfinished, &run);
     run.pool = pool_new(c->workers);
     Err e = open_builders(&run);
@@ -274,8 +292,8 @@ Err preprocess_run(const PreprocessConfig *c, PreprocessStats *stats) {
     if (!e.code) e = run_rounds(&run);
     if (!e.code) e = check_text(&run);
     interrupt_hold(interrupt);
-    if (!e.code) e = finalize(&run);
-    for (int k = 0; k < run.num_keys; k++) indexed_builder_abort(run.builders[k]), run.builders[k] = NULL;
+    if (!e.code && !c->most_documents) e = finalize(&run);
+    for (int i = 0; i < run.num_keys * run.partitions; i++) indexed_builder_abort(take(&run, i));
     interrupt_end(interrupt);
     pool_free(run.pool);
     sentences_close(sentences);

@@ -57,6 +57,10 @@ typedef struct PreprocessConfig {
     const char *lang; /* with split_sentences */
     int32_t eod;
     int workers;
+    /* Document i goes to partition i modulo this number, and the dataset is the partitions one after the other, as
+     * Megatron-LM's --partitions. 0 means 1. */
+    int partitions;
+    int64_t most_documents; /* > 0: only as many, to measure: no dataset is written or replaced */
     PreprocessEncode *encode;
     void *encode_ctx;
     /* Called every few MiB from the calling thread; NULL: never. */

@@ -1,9 +1,12 @@
 #include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/amount.h"
 #include "base/clock.h"
+#include "base/mem.h"
+#include "data/input.h"
 #include "data/preprocess.h"
 #include "main/command.h"
 
@@ -12,7 +15,9 @@ typedef struct Options {
     const char *output_prefix;
     const char *lang, *input_encoding;
     bool append_eod, overwrite, split_sentences, keep_newlines;
-    int64_t workers, log_interval;
+    int64_t workers, log_interval, partitions, max_documents;
+    I64List workers_to_check;
+    bool keep_sequential_samples, find_optimal_num_workers;
     int input_format; /* PreprocessInput */
     Config config;
 } Options;
@@ -79,12 +84,47 @@ static const Arg ROWS[] = {
      .type = ARG_I64,
      .offset = offsetof(Options, workers),
      .fallback = "1",
-     .help = "Number of threads that tokenize."},
+     .help = "Number of threads that tokenize, a multiple of partitions."},
+    {.names = "partitions",
+     .type = ARG_I64,
+     .offset = offsetof(Options, partitions),
+     .fallback = "1",
+     .help = "Order of the documents: the first of each N, then the second of each N, and so on, as "
+             "Megatron-LM's "
+             "partitions have it."},
+    {.names = "keep-sequential-samples",
+     .type = ARG_FLAG,
+     .offset = offsetof(Options, keep_sequential_samples),
+     .fallback = "off",
+     .help = "With partitions: keep the order of the input."},
+    {.names = "find-optimal-num-workers",
+     .type = ARG_FLAG,
+     .offset = offsetof(Options, find_optimal_num_workers),
+     .fallback = "off",
+     .help = "Measure the speed with each number of workers-to-check. No dataset is written."},
+    {.names = "workers-to-check",
+     .type = ARG_I64S,
+     .offset = offsetof(Options, workers_to_check),
+     .fallback = "16 32 64",
+     .help = "With find-optimal-num-workers: numbers of threads."},
+    {.names = "max-documents",
+     .type = ARG_I64,
+     .offset = offsetof(Options, max_documents),
+     .fallback = "100000",
+     .help = "With find-optimal-num-workers: documents of a measurement, for each partition."},
     {.names = "log-interval",
      .type = ARG_I64,
      .offset = offsetof(Options, log_interval),
      .fallback = "1000",
      .help = "Documents between progress lines."},
+};
+
+/* Options of preprocess_data.py that are about its processes and files. */
+static const Foreign NOTED[] = {
+    {.kind = FOREIGN_NOTED,
+     .words = "performance-dir= parquet-batch-size= log-interval-seconds= skip-document-count "
+              "keep-partition-files",
+     .reason = "Documents are streamed to threads, without partition files."},
 };
 
 static Err encode(void *tokenizer, const char *text, size_t n, int32_t **tokens, size_t *count) {
@@ -106,6 +146,71 @@ static void progress(void *ctx, const PreprocessStats *s) {
     fputc('\n', stderr);
 }
 
+static PreprocessConfig config_of(const Options *o, Tokenizer *tokenizer) {
+    return (PreprocessConfig){.kind = (PreprocessInput)o->input_format,
+                              .inputs = o->input.at,
+                              .num_inputs = (int)o->input.count,
+                              .encoding = o->input_encoding,
+                              .keys = o->json_keys.count ? o->json_keys.at : NULL,
+                              .num_keys = (int)o->json_keys.count,
+                              .output_prefix = o->output_prefix,
+                              .overwrite = o->overwrite,
+                              .vocab_size = tokenizer_vocab_size(tokenizer),
+                              .append_eod = o->append_eod,
+                              .split_sentences = o->split_sentences,
+                              .keep_newlines = o->keep_newlines,
+                              .lang = o->lang,
+                              .eod = tokenizer_eod(tokenizer),
+                              .workers = (int)o->workers,
+                              .partitions = o->keep_sequential_samples ? 1 : (int)o->partitions,
+                              .encode = encode,
+                              .encode_ctx = tokenizer};
+}
+
+static Err write_dataset(const Options *o, PreprocessConfig c) {
+    Progress p = {.start = clock_ns(), .next = o->log_interval, .interval = o->log_interval};
+    PreprocessStats stats = {0};
+    c.progress = progress, c.progress_ctx = &p;
+    ERR_RETURN(preprocess_run(&c, &stats));
+    printf("%s%s, %s, %s in %.1f s\n", amount(stats.documents, "document").s,
+           o->json_keys.count > 1 ? " of each key" : "", amount(stats.sequences, "sequence").s,
+           amount(stats.tokens, "token").s, 1e-9 * (double)(clock_ns() - p.start));
+    return ERR_OK;
+}
+
+typedef struct Speed {
+    int64_t workers;
+    double rate; /* documents per second */
+} Speed;
+
+static int by_rate(const void *a, const void *b) {
+    const double x = ((const Speed *)a)->rate, y = ((const Speed *)b)->rate;
+    return (x < y) - (x > y);
+}
+
+static Err measure(const Options *o, PreprocessConfig c) {
+    Speed *speeds = mem_zero((size_t)o->workers_to_check.count, sizeof *speeds);
+    PreprocessStats stats;
+    int n = 0;
+    Err e = ERR_OK;
+    c.most_documents = o->max_documents * o->partitions;
+    for (int64_t i = 0; i < o->workers_to_check.count && !e.code; i++) {
+        c.workers = (int)o->workers_to_check.at[i];
+        if (c.workers % o->partitions) continue;
+        const int64_t start = clock_ns();
+        e = preprocess_run(&c, &stats);
+        speeds[n++] = (Speed){c.workers, 1e9 * (double)stats.documents / (double)(clock_ns() - start)};
+    }
+    qsort(speeds, (size_t)n, sizeof *speeds, by_rate);
+    for (int i = 0; i < n && !e.code; i++)
+        printf("%d. %s: %.1f documents/s\n", i + 1, amount(speeds[i].workers, "worker").s, speeds[i].rate);
+    if (!e.code)
+        printf("The optimal number of workers is %lld. No dataset was written.\n",
+               (long long)speeds[0].workers);
+    free(speeds);
+    return e;
+}
+
 static Err run(void *options) {
     const Options *o = options;
     Tokenizer *tokenizer;
@@ -113,46 +218,68 @@ static Err run(void *options) {
     Err e = ERR_OK;
     if (o->append_eod && tokenizer_eod(tokenizer) < 0)
         e = err_user("--append-eod needs an end-of-document token, and this tokenizer has none: remove it");
-    Progress p = {.start = clock_ns(), .next = o->log_interval, .interval = o->log_interval};
-    PreprocessStats stats = {0};
-    if (!e.code)
-        e = preprocess_run(&(PreprocessConfig){.kind = (PreprocessInput)o->input_format,
-                                               .inputs = o->input.at,
-                                               .num_inputs = (int)o->input.count,
-                                               .encoding = o->input_encoding,
-                                               .keys = o->json_keys.count ? o->json_keys.at : NULL,
-                                               .num_keys = (int)o->json_keys.count,
-                                               .output_prefix = o->output_prefix,
-                                               .overwrite = o->overwrite,
-                                               .vocab_size = tokenizer_vocab_size(tokenizer),
-                                               .append_eod = o->append_eod,
-                                               .split_sentences = o->split_sentences,
-                                               .keep_newlines = o->keep_newlines,
-                                               .lang = o->lang,
-                                               .eod = tokenizer_eod(tokenizer),
-                                               .workers = (int)o->workers,
-                                               .encode = encode,
-                                               .encode_ctx = tokenizer,
-                                               .progress = progress,
-                                               .progress_ctx = &p},
-                           &stats);
-    if (!e.code)
-        printf("%s%s, %s, %s in %.1f s\n", amount(stats.documents, "document").s,
-               o->json_keys.count > 1 ? " of each key" : "", amount(stats.sequences, "sequence").s,
-               amount(stats.tokens, "token").s, 1e-9 * (double)(clock_ns() - p.start));
+    const PreprocessConfig c = config_of(o, tokenizer);
+    if (!e.code) e = o->find_optimal_num_workers ? measure(o, c) : write_dataset(o, c);
     tokenizer_free(tokenizer);
     return e;
 }
 
+static bool is_number_of_workers(int64_t n) { return n >= 1 && n <= 1024; }
+
+/* Numbers that the partitions do not divide are left out, as in Megatron-LM. */
+static void check_measurement(const Options *o, Args *args) {
+    int64_t usable = 0;
+    for (int64_t i = 0; i < o->workers_to_check.count; i++) {
+        const int64_t n = o->workers_to_check.at[i];
+        const bool divides = o->partitions >= 1 && n % o->partitions == 0;
+        if (!is_number_of_workers(n)) args_problem(args, "--workers-to-check must be from 1 to 1024.");
+        if (!divides)
+            args_note(args, "--workers-to-check %lld is left out: it is not a multiple of --partitions %lld.",
+                      (long long)n, (long long)o->partitions);
+        usable += divides;
+    }
+    if (!usable) args_problem(args, "--workers-to-check needs a multiple of --partitions.");
+    if (o->max_documents < 1 || o->max_documents > INT32_MAX)
+        args_problem(args, "--max-documents must be from 1 to 2147483647.");
+    for (int64_t i = 0; i < o->input.count; i++)
+        if (input_is_stdin(o->input.at[i]))
+            args_problem(args, "--find-optimal-num-workers reads the input several times: specify files.");
+}
+
+static void check_partitions(const Options *o, Args *args) {
+    if (!is_number_of_workers(o->partitions)) {
+        args_problem(args, "--partitions must be from 1 to 1024.");
+    } else if (!o->find_optimal_num_workers && o->workers % o->partitions) {
+        args_problem(args, "--workers %lld is not a multiple of --partitions %lld: set --workers %lld.",
+                     (long long)o->workers, (long long)o->partitions,
+                     (long long)((o->workers / o->partitions + 1) * o->partitions));
+    }
+    if (o->keep_sequential_samples && o->partitions > 1)
+        args_note(args, "--partitions has no effect with --keep-sequential-samples: threads keep the order.");
+    if (o->keep_sequential_samples && o->partitions == 1)
+        args_note(args, "--keep-sequential-samples has no effect without --partitions.");
+    if (o->find_optimal_num_workers) {
+        check_measurement(o, args);
+    } else {
+        args_refuse(args, "workers-to-check", "without --find-optimal-num-workers");
+        args_refuse(args, "max-documents", "without --find-optimal-num-workers");
+    }
+}
+
 static Err read_options(Options *o, Args *args, int argc, char **argv) {
     Config *c = &o->config;
-    args_use(args, (ArgTable){.rows = ROWS, .count = sizeof ROWS / sizeof *ROWS, .target = o});
+    args_use(args, (ArgTable){.rows = ROWS,
+                              .count = sizeof ROWS / sizeof *ROWS,
+                              .target = o,
+                              .foreign = NOTED,
+                              .num_foreign = sizeof NOTED / sizeof *NOTED});
     args_use(args, config_table(c, USE_PREPROCESS));
     args_line(args, argc, argv);
     config_check(c, CHECK_STRICT, args);
-    if (o->workers < 1 || o->workers > 1024) args_problem(args, "--workers must be from 1 to 1024.");
+    if (!is_number_of_workers(o->workers)) args_problem(args, "--workers must be from 1 to 1024.");
     if (o->log_interval < 1) args_problem(args, "--log-interval must be at least 1.");
     command_check_encoding(args, o->input_encoding);
+    check_partitions(o, args);
     if (!o->split_sentences) {
         args_refuse(args, "keep-newlines", "without --split-sentences");
         args_refuse(args, "lang", "without --split-sentences");

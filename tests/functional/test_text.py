@@ -228,3 +228,24 @@ for text, part in ("Once upon a time\n", "for plain text set --input-format text
 said = isotron("train-tokenizer", "--input", write("lines.jsonl", "\n".join(x for x in good if isinstance(json.loads(x)["text"], str)).encode()),
                "--vocab-size", 300, "--output", WORK / "t.json", "--overwrite")
 assert " tokens of " in said, said
+
+# ---- partitions: the order of preprocess_data.py ----
+
+texts = [b"document %d of many " % i * (i % 7) for i in range(1001)]
+files = [write(f"{name}.jsonl", b"".join(json.dumps({"text": t.decode(), "id": str(i)}).encode() + b"\n" for i, t in part))
+         for name, part in (("a", list(enumerate(texts))[:400]), ("b", list(enumerate(texts))[400:]))]
+write("c.jsonl", b'{"text": "x"}\n{"text": ""}\n')
+whole = preprocess(*files, options=["--append-eod"])
+data = [pathlib.Path(f"{PREFIX}_text_document.{end}").read_bytes() for end in ("bin", "idx")]
+for n in 2, 3, 8:
+    words = ["--append-eod", "--partitions", n, "--workers", 2 * n, "--json-keys", "id", "text"]
+    assert preprocess(*files, options=words) == [t for i in range(n) for t in whole[i::n]], n
+    assert documents(key="id") == [str(i).encode() + b"\0" for p in range(n) for i in range(len(texts))[p::n]], n
+    preprocess(*files, options=[*words, "--keep-sequential-samples"])
+    assert data == [pathlib.Path(f"{PREFIX}_text_document.{end}").read_bytes() for end in ("bin", "idx")], f"{n} partitions in sequence"
+assert preprocess(WORK / "c.jsonl", options=["--partitions", 8, "--workers", 8]) == [b"x", b""]
+before = sorted(WORK.iterdir())
+said = isotron("preprocess", "--input", *files, "--output-prefix", PREFIX, *TOKENIZER, "--find-optimal-num-workers", "--workers-to-check", 1, 3, 2, 4,
+               "--partitions", 2, "--max-documents", 100, "--performance-dir", "x", "--workers", 2)
+assert "3 is left out" in said and "--performance-dir has no effect" in said and "The optimal number of workers is " in said, said
+assert said.count("documents/s") == 2 and "2 workers: " in said and "4 workers: " in said and sorted(WORK.iterdir()) == before, said
