@@ -145,7 +145,7 @@ static bool fits(Seeker *s, FoundLayout *f, const FoundLayout *other) {
     if (!keeps_rules(s, &c)) return false;
     config_finish(&c, s->arena, s->derived->vocab_size, &d);
     if (plan_schedule(&c, &d, s->arena, &plan).code) return false;
-    f->bubble = plan.bubble;
+    f->bubble = plan.bubble, f->chunks = plan.pipeline.chunks;
     if (other && !is_faster(f, other)) return false;
     const MemoryPlan first = plan_rank(&c, &d, s->target, 0); /* mostly the largest */
     if (memory_plan_total(&first) > s->available) return false;
@@ -162,7 +162,8 @@ static int64_t micro_most(const Config *c) {
 /* The best choice of virtual stages and microbatches. One stage and one sample need least memory. */
 static bool divide(Seeker *s, FoundLayout *out) {
     const Config *c = s->config;
-    const int64_t chunks_most = out->pipeline > 1 ? (config_layers(c) + 2) / out->pipeline : 1;
+    const bool one = out->pipeline == 1 || c->pipeline_model_parallel_layout;
+    const int64_t chunks_most = one ? 1 : (config_layers(c) + 2) / out->pipeline;
     out->micro = out->chunks = 1;
     if (!fits(s, out, NULL)) return false;
     for (int64_t chunks = 1; chunks <= chunks_most; chunks++)

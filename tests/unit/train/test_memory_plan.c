@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "base/machine.h"
+#include "tensor/backend.h"
 #include "unit/train/ranks_step.h"
 
 enum { RANKS = 4, MICROBATCHES = 16 };
@@ -88,6 +89,31 @@ static void threads_add_up_what_they_share(void **state) {
     assert_int_equal(memory_plan_total(&alone), 7);
 }
 
+/* The communication memory of a rank on a device that is the only one of this machine, and like a GPU. */
+static size_t communication(Setup *s, Comm *comm) {
+    Device *cpu = device_cpu(1), gpu = *cpu;
+    DeviceBackend backend = *cpu->backend;
+    backend.discrete = true, gpu.backend = &backend, gpu.n_devices = 1;
+    const MemoryPlan plan = memory_plan_new(&s->config, &s->derived, comm, &gpu);
+    assert_true(plan.communicators > 0);
+    device_free(cpu);
+    return plan.part[MEMORY_gathered];
+}
+
+static void share_gpu(void *arg, Comm *comm) { assert_true(communication(arg, comm) < (size_t)1 << 20); }
+
+/* Threads that share a GPU communicate through host memory. Ranks of `isotron plan` do not share this machine's GPU. */
+static void planned_ranks_have_a_gpu_each(void **state) {
+    (void)state;
+    Setup *s = setup_new(
+        "--ranks %d --global-batch-size 8 --micro-batch-size 1 --num-layers 4 --train-iters 1", RANKS);
+    Comm *planned = comm_null(RANKS, 0);
+    assert_true(communication(s, planned) > (size_t)465 << 20);
+    comm_free(planned);
+    comm_threads(RANKS, NULL, share_gpu, s);
+    setup_free(s);
+}
+
 /* The name of the host of each rank. */
 static _Thread_local const char *host_name;
 
@@ -119,6 +145,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_part_of_a_step_plans_the_whole),
         cmocka_unit_test(threads_add_up_what_they_share),
+        cmocka_unit_test(planned_ranks_have_a_gpu_each),
         cmocka_unit_test(processes_of_a_host_add_up_its_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
