@@ -2,6 +2,7 @@
 #include "unit/comm/tcp_world.h"
 
 #include <errno.h>
+#include <poll.h>
 
 #include "comm/tcp.h"
 #include "comm/transport.h"
@@ -388,6 +389,109 @@ static void a_process_of_another_run_is_refused(void **state) {
     }
 }
 
+/* The messages of processes that meet (tcp_meet.c). */
+enum {
+    HELLO = 560,
+    HELLO_SECRET = 136,
+    HELLO_RANK = 148,
+    ANSWER = 256,
+    ANSWER_SECRET = 248,
+    PLACE = 24,
+    WORLD = 4
+};
+
+/* A process of the world ends if not: an assertion would go on with the next test. */
+static void must(bool done, const char *what) {
+    if (!done) fprintf(stderr, "failed: %s\n", what), _exit(ERR_FAILED);
+}
+
+static void receive(int s, void *bytes, size_t n) {
+    must(recv(s, bytes, n, MSG_WAITALL) == (ssize_t)n, "receive");
+}
+
+/* The hello of the last process, which it sends to this one instead of process 0. */
+static void intercept_hello(World w, unsigned char *hello) {
+    w.port = free_port();
+    struct sockaddr_in a = at_port(w.port);
+    const int s = socket(AF_INET, SOCK_STREAM, 0);
+    must(!bind(s, (void *)&a, sizeof a) && !listen(s, 8), "listen");
+    const pid_t sender = fork();
+    if (!sender) {
+        int sockets[WORLD];
+        const CommLaunch l = launch_of(&w, WORLD - 1);
+        _exit(tcp_meet(&l, &(CommOptions){0}, sockets).code);
+    }
+    receive(accept(s, NULL, NULL), hello, HELLO);
+    kill(sender, SIGKILL), waitpid(sender, NULL, 0);
+    close(s);
+}
+
+/* Whether a process closes the connection in this time after the hello, with another secret and rank. */
+static bool is_refused(int port, const unsigned char *hello, uint64_t secret, int32_t rank, int ms) {
+    struct pollfd end = {.events = POLLIN};
+    unsigned char sent[HELLO], byte;
+    const int s = connect_to(port);
+    memcpy(sent, hello, HELLO);
+    memcpy(sent + HELLO_SECRET, &secret, sizeof secret), memcpy(sent + HELLO_RANK, &rank, sizeof rank);
+    must(send(s, sent, HELLO, MSG_NOSIGNAL) == HELLO, "send a hello");
+    end.fd = s;
+    return poll(&end, 1, ms) == 1 && recv(s, &byte, 1, 0) == 0;
+}
+
+/* The last process meets process 0, and shows processes 1 and 2 a wrong secret or number before the right ones. */
+static void show_secrets(const World *w, int rank, const void *arg) {
+    unsigned char hello[HELLO], said[ANSWER], place[WORLD][PLACE];
+    (void)arg;
+    if (rank < WORLD - 1) {
+        int sockets[WORLD];
+        const CommLaunch l = launch_of(w, rank);
+        must(!tcp_meet(&l, &(CommOptions){.meet_s = 10}, sockets).code, "meet");
+        struct pollfd end = {.fd = sockets[WORLD - 1], .events = POLLIN};
+        poll(&end, 1, 10000);
+        _exit(0);
+    }
+    intercept_hello(*w, hello);
+    const int s = connect_to(w->port);
+    must(send(s, hello, HELLO, MSG_NOSIGNAL) == HELLO, "send a hello to process 0");
+    receive(s, said, ANSWER), receive(s, place, sizeof place);
+    uint64_t secret;
+    memcpy(&secret, said + ANSWER_SECRET, sizeof secret);
+    printf("secret %016llx\n", (unsigned long long)secret);
+    for (int r = 1; r < rank; r++) {
+        int32_t port;
+        memcpy(&port, place[r], sizeof port);
+        const struct {
+            uint64_t secret;
+            int rank;
+            bool refused;
+        } shown[] = {
+            {0, rank, true},      {secret ^ 1, rank, true}, {secret ^ (UINT64_C(1) << 63), rank, true},
+            {secret, r, true},    {secret, 0, true},        {secret, WORLD, true},
+            {secret, rank, false}};
+        for (size_t i = 0; i < sizeof shown / sizeof *shown; i++) {
+            const bool refused = shown[i].refused;
+            if (is_refused(port, hello, shown[i].secret, shown[i].rank, refused ? 5000 : 50) == refused)
+                continue;
+            printf("process %d, hello %d: %s\n", r, (int)i, refused ? "taken" : "refused");
+            exit(0);
+        }
+    }
+    fflush(stdout);
+    _exit(0);
+}
+
+static void each_process_checks_the_secret_of_the_run(void **state) {
+    (void)state;
+    static World w[2];
+    for (int i = 0; i < 2; i++) begin_world(&w[i], WORLD, show_secrets, NULL);
+    for (int i = 0; i < 2; i++) {
+        end_world(&w[i]);
+        assert_statuses(&w[i], "secrets", 0, -1, 0);
+        if (strlen(w[i].text) != strlen("secret 0123456789abcdef\n")) fail_msg("%s", w[i].text);
+    }
+    assert_string_not_equal(w[0].text, w[1].text);
+}
+
 static void a_process_that_cannot_be_reached_is_named(void **state) {
     (void)state;
     static const char *const CASES[][2] = {
@@ -436,6 +540,7 @@ int main(void) {
         cmocka_unit_test(strangers_do_not_disturb),
         cmocka_unit_test(a_process_that_is_dropped_connects_again),
         cmocka_unit_test(a_process_of_another_run_is_refused),
+        cmocka_unit_test(each_process_checks_the_secret_of_the_run),
         cmocka_unit_test(a_process_that_cannot_be_reached_is_named),
         cmocka_unit_test(an_end_before_the_meeting_ends_it),
         cmocka_unit_test(a_stopped_process_is_named_within_10_s),
