@@ -113,7 +113,7 @@ void optim_free(Optimizer *o) {
 }
 
 size_t optim_bytes(const Optimizer *o) {
-    size_t sum = piece_bytes(o);
+    size_t sum = sizeof *o->state + piece_bytes(o);
     for (int i = 0; i < o->n_buffers; i++) sum += buffer_bytes(o, i);
     return sum;
 }
