@@ -44,6 +44,27 @@ IGNORED = {"h.0.attn.bias": ("BOOL", [1, 1, 2, 2], bytes(4)), "layers.0.attentio
            "rotary_emb.inv_freq": ("C64", [2], bytes(16)), "layers.0.attention.rotary_emb.inv_freq": ("F8_E8M0", [3], bytes(3)),
            "embeddings.position_ids": ("U64", [1, 1], bytes(8)), "embeddings.token_type_ids": ("NEW", [9, 9], bytes(5))}
 
+# The class of transformers for each model_type (AutoModelForCausalLM, ...).
+CLASSES = {"gpt2": "GPT2LMHeadModel", "llama": "LlamaForCausalLM", "mistral": "MistralForCausalLM", "qwen2": "Qwen2ForCausalLM",
+           "qwen3": "Qwen3ForCausalLM", "stablelm": "StableLmForCausalLM", "nemotron": "NemotronForCausalLM", "mixtral": "MixtralForCausalLM",
+           "qwen2_moe": "Qwen2MoeForCausalLM", "qwen3_moe": "Qwen3MoeForCausalLM", "glm4_moe": "Glm4MoeForCausalLM",
+           "starcoder2": "Starcoder2ForCausalLM", "granite": "GraniteForCausalLM", "gemma2": "Gemma2ForCausalLM", "gemma3_text": "Gemma3ForCausalLM",
+           "gpt_neox": "GPTNeoXForCausalLM", "falcon": "FalconForCausalLM", "olmo2": "Olmo2ForCausalLM", "phi3": "Phi3ForCausalLM",
+           "bert": "BertForPreTraining", "t5": "T5ForConditionalGeneration"}
+DTYPES = {"float32": "F32", "float64": "F64", "bfloat16": "BF16"}
+
+
+def judge_export(name, folder, family, dtype, vocab_size, ids):
+    """Checks what the logits of an exported folder do not show: the class, the dtype of the weights, the vocabulary, the ids of tokens."""
+    config, generation = (json.loads((folder / f"{kind}.json").read_text()) for kind in ("config", "generation_config"))
+    told = {"model_type": family, "architectures": [CLASSES[family]], "torch_dtype": dtype, "vocab_size": vocab_size}
+    assert {k: config[k] for k in told} == told, f"{name}: {config}"
+    assert {kind for kind, _, _ in tensors.read(folder / "model.safetensors").values()} == {DTYPES[dtype]}, f"{name}: weights of another dtype"
+    assert generation == ids, f"{name}: {generation} and not {ids}"
+    found = {k: x for k, x in config.items() if k.endswith("_token_id") and x is not None}
+    assert found == ids, f"{name}: {found} and not {ids}"
+
+
 # ---- every spelling of config.json ----
 
 table, answers = json.loads((DATA / "configs.json").read_text()), tensors.read(DATA / "logits.safetensors")
@@ -51,6 +72,13 @@ for number, case in enumerate(table["cases"]):
     name, folder, saved, out = (case["family"], case["name"]), *(WORK / f"{kind}-{number}" for kind in ("case", "saved", "out"))
     folder.mkdir()
     config = {"model_type": case["family"]} | table["bases"][case["family"]] | case["keys"]
+    ids = {f"{kind}_token_id": (number * 3 + i) % config.get("vocab_size", 9) for i, kind in enumerate(("bos", "eos", "pad"))}
+    if number % 4 == 1:
+        ids["eos_token_id"] = [ids["eos_token_id"], ids["bos_token_id"]]
+    if case["family"] == "t5":
+        ids |= {"decoder_start_token_id": ids["pad_token_id"]}
+    ids = {k: case["keys"].get(k, i) for k, i in ids.items() if k not in case["drop"]}
+    config |= ids
     (folder / "config.json").write_text(json.dumps({k: v for k, v in config.items() if k not in case["drop"]}))
     shapes = expand(table["shapes"][case["shapes"]]) if "shapes" in case else []
     tensors.write(folder / "model.safetensors", {n: tensors.weight(n, s) for n, s in shapes} | IGNORED, {"format": "pt"})
@@ -60,8 +88,9 @@ for number, case in enumerate(table["cases"]):
         continue
     check = reference("reference", i64(table["tokens"]), answers[str(number)], **(encoder(table["tokens"]) if case["family"] == "t5" else {}))
     convert("--from-hf", folder, "--save", saved, "--check", check)
-    convert("--load", saved, "--to-hf", out)
-    assert json.loads((out / "config.json").read_text())["model_type"] == case["family"], name
+    dtype = [*DTYPES][number % 2]
+    convert("--load", saved, "--to-hf", out, *([] if dtype == "float32" else ["--hf-dtype", dtype]))
+    judge_export(name, out, case["family"], dtype, config["vocab_size"], ids)
     convert("--from-hf", out, "--check", check)
 print(f"{len(table['cases'])} spellings of config.json are read as transformers reads them, or refused")
 
@@ -212,6 +241,26 @@ for words, more in ([], {}), (["--vocab-extra-ids", 1, "--tokenizer-special-toke
 convert("--from-hf", WORK / "bare-out", "--save", WORK / "bare-again")
 said = convert("--from-hf", with_tokens("list", {"generation_config.json": []}), "--save", WORK / "list-saved", expect=2)
 assert "generation_config.json' is not a JSON object" in said and not (WORK / "list-saved").exists(), said
+
+# A model trained from scratch has the ids of its tokenizer, whatever their order, and is written as float32 in any precision.
+words = "</s> a <pad> b [SEP] c <s> [MASK] d [CLS] <extra_id_0>".split()
+own = WORK / "own-tokens"
+own.mkdir()
+(own / "tokenizer.json").write_text(json.dumps({"model": {"type": "BPE", "vocab": {w: i for i, w in enumerate(words)}, "merges": []},
+                                                "added_tokens": [{"id": i, "content": w, "special": True} for i, w in enumerate(words) if len(w) > 1]}))
+(own / "tokenizer_config.json").write_text(json.dumps({"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>"}))
+LLAMA = "--position-embedding-type rope --normalization RMSNorm --swiglu --ffn-hidden-size 24 --disable-bias-linear --untie-embeddings-and-output-weights"
+IDS = {"bos_token_id": 6, "eos_token_id": 0, "pad_token_id": 2}
+for family, options in {"gpt2": "", "llama": LLAMA, "qwen2": f"{LLAMA} --add-qkv-bias", "mixtral": f"{LLAMA} --num-experts 4 --moe-ffn-hidden-size 8",
+                        "qwen3": f"{LLAMA} --qk-layernorm --kv-channels 8", "bert": "--model bert --norm-placement post --activation gelu-erf",
+                        "t5": "--model t5 --decoder-seq-length 8 --position-embedding-type relative --normalization RMSNorm --disable-bias-linear"
+                        " --activation relu --softmax-scale 1"}.items():
+    isotron("pretrain", "--num-layers", 1, "--hidden-size", 16, "--num-attention-heads", 2, "--seq-length", 16, "--tokenizer-type", "HuggingFaceTokenizer",
+            "--tokenizer-model", own, "--micro-batch-size", 1, "--lr", 0, "--train-iters", 1, "--mock-data", "--eval-iters", 0, "--lane",
+            "bf16" if family == "llama" else "fp32", *options.split(), "--save", WORK / f"own-{family}", "--save-interval", 1)
+    convert("--load", WORK / f"own-{family}", "--to-hf", WORK / f"own-{family}-out")
+    judge_export(family, WORK / f"own-{family}-out", family, "float32", len(words), IDS | ({"decoder_start_token_id": 6} if family == "t5" else {}))
+    assert (WORK / f"own-{family}-out/tokenizer.json").read_bytes() == (own / "tokenizer.json").read_bytes(), family
 
 # ---- another model ----
 

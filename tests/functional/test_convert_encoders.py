@@ -42,11 +42,14 @@ for name, folder in whole.items():
     assert "note" not in said, said
     same_tensors(out, folder, name)
     exported, source = config(out), config(folder)
-    for key in ("architectures", "model_type", "max_position_embeddings", "type_vocab_size", "layer_norm_eps", "hidden_act"):
+    for key in ("architectures", "model_type", "max_position_embeddings", "type_vocab_size", "layer_norm_eps", "hidden_act", "vocab_size"):
         assert exported[key] == source[key], f"{name}: {key} is {exported[key]}, not {source[key]}"
     if "Sequence" in name:
         assert {k: exported[k] for k in ("id2label", "label2id")} == {k: source[k] for k in ("id2label", "label2id")}, exported
     assert "Roberta" not in name or exported["pad_token_id"] == 1, exported
+    assert exported["torch_dtype"] == "bfloat16", exported
+    told, ids = ({k: x for k, x in c.items() if k.endswith("_token_id") and x is not None} for c in (exported, source))
+    assert told == ids == json.loads((out / "generation_config.json").read_text()), (name, told, ids)
 
 # ---- heads that are missing ----
 
