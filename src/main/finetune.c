@@ -18,7 +18,9 @@ static Err check_options(Setup *s, Args *args) {
     Config *c = &s->config;
     c->train_iters = 0;                                     /* until the files are read */
     if (c->epochs == 0) c->skip_train = c->finetune = true; /* only the weights are needed */
-    Err loaded = c->use_checkpoint_args ? checkpoint_args(c, s->arena, &args->notes) : ERR_OK;
+    Err loaded = checkpoint_check_task(c); /* the other options of another model do not help */
+    if (loaded.code) return args->num_problems ? args_end(args) : loaded;
+    if (c->use_checkpoint_args) loaded = checkpoint_args(c, s->arena, &args->notes);
     if (!loaded.code && c->use_checkpoint_opt_param_scheduler) loaded = checkpoint_schedule(c, s->arena);
     if (!loaded.code) loaded = world_size(c);
     if (loaded.code) return args->num_problems ? args_end(args) : loaded;

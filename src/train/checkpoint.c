@@ -486,6 +486,24 @@ Err checkpoint_args(Config *c, Arena *arena, Str *notes) {
     return e;
 }
 
+Err checkpoint_check_task(const Config *c) {
+    Source s;
+    Ckpt *ckpt = NULL;
+    Err e = ERR_OK;
+    ERR_RETURN(source_find(c, &s));
+    if (s.dir) e = ckpt_open(s.dir, s.step, NULL, &ckpt);
+    if (ckpt) {
+        const json_t *config = json_object_get(ckpt_manifest(ckpt)->state, "config");
+        const char *model = json_string_value(json_object_get(config, "model"));
+        if (model && strcmp(model, ModelFamily_spellings[MODEL_bert]))
+            e = err_user("'%s' holds a %s, and a task fine-tunes a BERT: give a checkpoint of --model bert",
+                         s.dir, quote(model).s);
+        ckpt_close(ckpt);
+    }
+    source_free(&s);
+    return e;
+}
+
 Err checkpoint_schedule(Config *c, Arena *arena) {
     Source s;
     Ckpt *ckpt = NULL;

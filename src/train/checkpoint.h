@@ -11,6 +11,8 @@
  * --pretrained-checkpoint). If neither a tokenizer nor --vocab-size is given, also sets the tokenizer's. With
  * --use-checkpoint-args there may be no checkpoint yet. */
 Err checkpoint_args(Config *, Arena *, Str *notes);
+/* A task continues from a BERT, if there is a checkpoint. */
+Err checkpoint_check_task(const Config *);
 /* Sets the options of the schedules of learning rate and weight decay to those of the checkpoint that the run
  * continues, if there is one. */
 Err checkpoint_schedule(Config *, Arena *);
