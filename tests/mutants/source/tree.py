@@ -44,13 +44,11 @@ class Tree:
     def __init__(self, root, flags, *settings):
         self.root, self.build = pathlib.Path(root), pathlib.Path(root) / "build/cpu"
         copy_checkout(self.root)
-        environment = {**os.environ, "CCACHE_DIR": str(ROOT / "build/mutants/ccache"), "LC_ALL": "C.UTF-8",
-                       "ASAN_OPTIONS": "detect_stack_use_after_return=1"}
-        environment.pop("OPENBLAS_CORETYPE", None)  # ci/run says why
-        self.environment = environment
+        self.environment = {**os.environ, "CCACHE_DIR": str(ROOT / "build/mutants/ccache"), "LC_ALL": "C.UTF-8",
+                            "ASAN_OPTIONS": "detect_stack_use_after_return=1"}
         checked(["cmake", "--preset", "cpu", "-DCMAKE_BUILD_TYPE=None", f"-DCMAKE_C_FLAGS={flags}", "-DCMAKE_C_COMPILER_LAUNCHER=ccache",
-                 *settings], cwd=self.root, env=environment)
-        checked(["ninja", "-C", self.build], env=environment)
+                 *settings], cwd=self.root, env=self.environment)
+        checked(["ninja", "-C", self.build], env=self.environment)
         self.objects = self._objects()
         self.clean = {o: self._hash(o) for objects in self.objects.values() for o in objects}
         self.programs = {str(p.relative_to(self.build)) for p in self.build.rglob("*") if p.is_file() and os.access(p, os.X_OK)}
