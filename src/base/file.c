@@ -218,6 +218,20 @@ Err file_check_target(const char *path) {
     return e;
 }
 
+Err file_check_folder(const char *path) {
+    char *at = mem_strdup(path);
+    while (!file_exists(at)) {
+        char *parent = mem_strdup(dirname(at));
+        free(at);
+        at = parent;
+    }
+    char *file = mem_printf("%s/x", at);
+    const Err e = file_is_dir(at) ? check_creation(file)
+                                  : err_user("'%s' exists and is not a folder; choose another path", at);
+    free(file), free(at);
+    return e;
+}
+
 Err file_mkdirs(const char *path) {
     char *copy = mem_strdup(path);
     Err e = ERR_OK;

@@ -125,6 +125,7 @@ typedef struct Args {
     int64_t num_problems;
     Str problems; /* one message per line, at most ARG_PROBLEMS */
     Str notes;    /* no errors, but worth reporting: one message per line */
+    int64_t idle; /* given options that have no effect */
     ForeignUse *used;
     int64_t num_used;
 } Args;

@@ -404,6 +404,7 @@ static void check_rules(const Config *given, const Config *c, unsigned checks, A
         if (follows_from_bad(c, rules[i].message)) continue;
         Str message = {0};
         fill_in_values(given, c, rules[i].message, &message);
+        args->idle += rules[i].note;
         (rules[i].note ? args_note : args_problem)(args, "%s", message.s);
         str_free(&message);
     }

@@ -75,7 +75,7 @@ static void list_used(Args *a, int64_t first, Str *out) {
     else if (row->option && *row->ours)
         str_printf(out, one ? " is taken as %s" : " are taken as %s", row->ours);
     else
-        str_puts(out, one ? " has no effect here" : " have no effect here");
+        a->idle += n, str_puts(out, one ? " has no effect here" : " have no effect here");
     str_printf(out, ": %s", row->reason);
 }
 

@@ -19,7 +19,7 @@ static void unused(const Config *c, int option, Whose whose, const char *without
     if (strict || whose == OURS)
         args_problem(args, "--%.*s has no effect without %s: remove it.", name, row->names, without);
     else
-        args_note(args, "--%.*s has no effect without %s.", name, row->names, without);
+        args->idle++, args_note(args, "--%.*s has no effect without %s.", name, row->names, without);
 }
 
 void config_check_unused(const Config *c, unsigned checks, Args *args) {

@@ -105,6 +105,14 @@ static bool blended_dataset_load(BlendedDataset *d, const Mix *m, char *const pa
     return false;
 }
 
+static Err save(const BlendedDataset *d, const char *dir, char *const paths[CACHE_FILES],
+                const Str *description) {
+    ERR_RETURN(file_mkdirs(dir));
+    ERR_RETURN(file_write_atomic(paths[DESCRIPTION], description->s, description->len));
+    ERR_RETURN(npy_save(paths[DATASET], &d->dataset));
+    return npy_save(paths[SAMPLE], &d->sample);
+}
+
 static Err load_or_build(BlendedDataset *d, const Mix *m, double surplus) {
     const char *dir = d->parts[0]->config->cache_dir;
     if (!dir) return build(d, m, surplus);
@@ -117,10 +125,7 @@ static Err load_or_build(BlendedDataset *d, const Mix *m, double surplus) {
     free(name);
     if (!e.code && !blended_dataset_load(d, m, paths, &text)) {
         e = build(d, m, surplus);
-        if (!e.code) e = file_mkdirs(dir);
-        if (!e.code) e = file_write_atomic(paths[DESCRIPTION], text.s, text.len);
-        if (!e.code) e = npy_save(paths[DATASET], &d->dataset);
-        if (!e.code) e = npy_save(paths[SAMPLE], &d->sample);
+        if (!e.code && !d->parts[0]->config->read_only) e = save(d, dir, paths, &text);
     }
     for (int i = 0; i < CACHE_FILES; i++) free(paths[i]);
     str_free(&text);

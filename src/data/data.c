@@ -58,6 +58,7 @@ static void set_config(Data *d, const DataConfig *c, const char *split) {
                                 .keep_last_partial_validation = c->keep_last_partial_validation,
                                 .masked = c->masked,
                                 .cache_dir = d->cache_dir,
+                                .read_only = c->read_only,
                                 .split = d->split,
                                 .ranges = split ? d->ranges : NULL,
                                 .tokenizer_json = d->tokenizer_json};

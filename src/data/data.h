@@ -39,9 +39,10 @@ typedef struct DataConfig {
     bool eod_mask_loss, reset_position_ids, reset_attention_mask;
     bool allow_ambiguous_pad; /* off: a pad id equal to eod counts as -1, so that eod tokens are not masked */
     bool keep_last_partial_validation;
-    MaskedConfig masked;        /* kinds of masked text */
-    double surplus;             /* --mid-level-dataset-surplus; 0.005 upstream */
-    const char *cache_dir;      /* --data-cache-path; NULL: next to each dataset, and blends are not cached */
+    MaskedConfig masked;   /* kinds of masked text */
+    double surplus;        /* --mid-level-dataset-surplus; 0.005 upstream */
+    const char *cache_dir; /* --data-cache-path; NULL: next to each dataset, and blends are not cached */
+    bool read_only; /* missing caches are built in memory; only whether they could be written is checked */
     const char *tokenizer_json; /* part of the cache's file names (dataset.h); NULL: null */
 } DataConfig;
 

@@ -204,10 +204,11 @@ static bool cache_load(const DatasetPart *p, const Cache *c, NpyArray *const *ar
     return ok;
 }
 
-static Err cache_save(const Cache *c, NpyArray *const *arrays) {
-    Err e = file_mkdirs(c->dir);
-    if (!e.code) e = file_write_atomic(c->description_path, c->description.s, c->description.len);
-    for (int i = 0; i < c->arrays && !e.code; i++) e = npy_save(c->paths[i], arrays[i]);
+static Err cache_save(const Cache *c, NpyArray *const *arrays, bool read_only) {
+    Err e = read_only ? file_check_folder(c->dir) : file_mkdirs(c->dir);
+    if (!e.code && !read_only)
+        e = file_write_atomic(c->description_path, c->description.s, c->description.len);
+    for (int i = 0; i < c->arrays && !e.code && !read_only; i++) e = npy_save(c->paths[i], arrays[i]);
     if (!e.code) return ERR_OK;
     return err_user("the index cache cannot be written: %s; specify a writable folder with --data-cache-path",
                     e.msg);
@@ -220,7 +221,7 @@ Err part_index(DatasetPart *p, NpyArray *const *arrays, bool (*valid)(const Data
     Err e = cache_open(p, &c);
     if (!e.code && !cache_load(p, &c, arrays, valid)) {
         e = build(p);
-        if (!e.code) e = cache_save(&c, arrays);
+        if (!e.code) e = cache_save(&c, arrays, p->config->read_only);
     }
     cache_close(&c);
     return e;

@@ -44,6 +44,7 @@ typedef struct DatasetConfig {
     /* The index cache. NULL: <prefix>/cache/<class>_indices, and no cache for mock data. If ranks share a folder,
      * one must build before the others start. */
     const char *cache_dir;
+    bool read_only; /* nothing is written to it */
     /* Other facts in Megatron-LM's description, and so in the cache's file names: */
     const char *split;        /* as the user wrote it; NULL if each split has its own data */
     const SplitRange *ranges; /* [SPLIT_COUNT], NULL with split NULL */

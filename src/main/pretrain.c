@@ -1,7 +1,10 @@
 #include <stdio.h>
 
 #include "ckpt/hf_config.h"
+#include "comm/comm.h"
 #include "main/command.h"
+#include "plan/plan.h"
+#include "train/banner.h"
 #include "train/loop.h"
 #include "train/checkpoint.h"
 #include "train/launch.h"
@@ -15,8 +18,59 @@ static const Arg ROWS[] = {
      .type = ARG_FLAG,
      .offset = offsetof(Options, check_options),
      .fallback = "off",
-     .help = "Check the options, print errors and options without effect, and exit."},
+     .help =
+         "Check the options and the files that the run would open, print model, layout and memory, and exit. "
+         "No file changes."},
 };
+
+/* The tokenizer, and what follows from it. */
+static Err prepare(Setup *s, TokenFacts *facts) {
+    const Config *c = &s->config;
+    ERR_RETURN(setup_finish(s));
+    if (config_given(c, hf_model_type)) ERR_RETURN(hf_config_check_type(c, &s->derived));
+    *facts = (TokenFacts){.eod = s->tokenizer ? tokenizer_eod(s->tokenizer) : -1,
+                          .pad = s->tokenizer ? tokenizer_pad(s->tokenizer) : -1,
+                          .vocab_size = s->tokenizer ? tokenizer_vocab_size(s->tokenizer) : 0};
+    if (c->model == MODEL_gpt) return ERR_OK;
+    const Err e = setup_mask_tokens(s, &facts->mask);
+    if (facts->eod < 0) facts->eod = facts->mask.eos;
+    return e;
+}
+
+static void print_memory(const RunPlan *plan) {
+    Str text = {0};
+    memory_plan_describe(&plan->stages[plan->largest].memory, &text);
+    banner_line("memory", "rank %d%s: %s", plan->stages[plan->largest].rank,
+                config_ranks(plan->config) > 1 ? ", which takes most" : "", text.s);
+    str_free(&text);
+}
+
+/* Prints what a run would begin with, then each problem of its files. Returns the exit status. */
+static int check(Setup *s, int64_t idle) {
+    TokenFacts facts;
+    RunPlan plan;
+    Err problem[TRAIN_FILE_PROBLEMS];
+    if (comm_process() > 0) return 0;
+    printf("options are valid, %lld %s no effect\n", (long long)idle, idle == 1 ? "has" : "have");
+    Err e = prepare(s, &facts);
+    if (!e.code) e = plan_make(&s->config, &s->derived, NULL, s->arena, &plan);
+    if (e.code) return command_fail(e);
+    banner_print(&s->config, &s->derived, facts.vocab_size, plan.parameters.all);
+    print_memory(&plan);
+    const int n = train_check_files(&s->config, &s->derived, &facts, problem);
+    fflush(stdout);
+    for (int i = 0; i < n; i++) command_fail(problem[i]);
+    if (!n) puts("files can be opened and belong together");
+    return n ? (int)problem[0].code : 0;
+}
+
+static int run(Setup *s) {
+    TokenFacts facts;
+    int stopped_by = 0;
+    Err e = prepare(s, &facts);
+    if (!e.code) e = train(&s->config, &s->derived, &facts, NULL, &stopped_by);
+    return e.code ? command_fail(e) : stopped_by ? ERR_SIGNAL + stopped_by : 0;
+}
 
 int command_pretrain(int argc, char **argv) {
     Setup s = {.arena = arena_new()};
@@ -42,24 +96,8 @@ int command_pretrain(int argc, char **argv) {
     } else if (!e.code) {
         e = loaded;
     }
-    int status, stopped_by = 0;
-    const bool ready = command_ready(&args, e, &status);
-    if (ready && o.check_options) {
-        status = 0;
-    } else if (ready) {
-        e = setup_finish(&s);
-        if (!e.code && config_given(&s.config, hf_model_type))
-            e = hf_config_check_type(&s.config, &s.derived);
-        if (!e.code) {
-            TokenFacts facts = {.eod = s.tokenizer ? tokenizer_eod(s.tokenizer) : -1,
-                                .pad = s.tokenizer ? tokenizer_pad(s.tokenizer) : -1,
-                                .vocab_size = s.tokenizer ? tokenizer_vocab_size(s.tokenizer) : 0};
-            if (s.config.model != MODEL_gpt) e = setup_mask_tokens(&s, &facts.mask);
-            if (facts.eod < 0 && s.config.model != MODEL_gpt) facts.eod = facts.mask.eos;
-            if (!e.code) e = train(&s.config, &s.derived, &facts, NULL, &stopped_by);
-        }
-        status = e.code ? command_fail(e) : stopped_by ? ERR_SIGNAL + stopped_by : 0;
-    }
+    int status;
+    if (command_ready(&args, e, &status)) status = o.check_options ? check(&s, args.idle) : run(&s);
     args_free(&args);
     setup_free(&s);
     return status;

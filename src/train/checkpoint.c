@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/fault.h"
 #include "base/file.h"
@@ -323,17 +324,54 @@ static void place_schedules(Trainer *r) {
         r->schedule_samples = r->consumed_samples;
 }
 
+static Err no_optimizer(const char *dir, const char *what) {
+    return err_user(
+        "the checkpoint in '%s' has no optimizer state (%s); load it with --no-load-optim or --finetune", dir,
+        what);
+}
+
+static Err check_fits(const Config *c, const Derived *d, const Ckpt *ckpt, const char *dir,
+                      bool weights_only) {
+    const json_t *state = ckpt_manifest(ckpt)->state;
+    ERR_RETURN(checkpoint_check_model(c, state, dir, weights_only));
+    return check_vocabulary(c, d->vocab_size, state, dir);
+}
+
+static Err check_folder_of_saves(const char *dir) {
+    int lock;
+    ERR_RETURN(file_check_folder(dir));
+    if (!file_exists(dir)) return ERR_OK;
+    const Err e = ckpt_lock(dir, &lock);
+    if (!e.code) close(lock);
+    return e;
+}
+
+Err checkpoint_check_files(const Config *c, const Derived *d) {
+    Source s;
+    Ckpt *ckpt = NULL;
+    ERR_RETURN(checkpoint_check_folders(c));
+    if (c->save) ERR_RETURN(check_folder_of_saves(c->save));
+    ERR_RETURN(source_find(c, &s));
+    const bool weights_only = s.weights_only || c->finetune;
+    Err e = s.dir ? ckpt_open(s.dir, s.step, NULL, &ckpt) : ERR_OK;
+    if (ckpt) e = check_fits(c, d, ckpt, s.dir, weights_only);
+    const json_t *saved = ckpt ? json_object_get(ckpt_manifest(ckpt)->state, "config") : NULL;
+    if (ckpt && !e.code && !weights_only && c->load_optim &&
+        json_is_false(json_object_get(saved, "save_optim")))
+        e = no_optimizer(s.dir, "of --no-save-optim");
+    ckpt_close(ckpt);
+    source_free(&s);
+    return e;
+}
+
 static Err load_into(Trainer *r, const Ckpt *ckpt, const char *dir, bool weights_only) {
     const Config *c = r->config;
     const json_t *state = ckpt_manifest(ckpt)->state;
-    ERR_RETURN(checkpoint_check_model(c, state, dir, weights_only));
-    ERR_RETURN(check_vocabulary(c, r->derived->vocab_size, state, dir));
+    ERR_RETURN(check_fits(c, r->derived, ckpt, dir, weights_only));
     bool optimizer = !weights_only && c->load_optim && r->optimizer;
     for (int i = 0; optimizer && i < r->optimizer->n_buffers; i++)
         if (!ckpt_has(ckpt, r->optimizer->buffer[i].suffix))
-            return err_user("the checkpoint in '%s' has no optimizer state (%s); load it with "
-                            "--no-load-optim or --finetune",
-                            dir, r->optimizer->buffer[i].suffix);
+            return no_optimizer(dir, r->optimizer->buffer[i].suffix);
     CkptItem list[ITEMS];
     const int n = items(r, optimizer, list);
     if (weights_only && c->task != TASK_NONE) list[0].optional = BERT_HEADS;

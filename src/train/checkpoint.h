@@ -23,6 +23,9 @@ Err checkpoint_check_model(const Config *, const json_t *state, const char *dir,
  * --save must have none that this run does not continue. Prints a note about checkpoints that it will
  * replace. */
 Err checkpoint_check_folders(const Config *);
+/* The same for the files, without loading: the checkpoint can be opened and is of the model that the options describe,
+ * and --save can get files. No file changes. */
+Err checkpoint_check_files(const Config *, const Derived *);
 bool checkpoint_saves_where_it_loads(const Config *);
 /* Opens a run whose parameters come from --load. All ranks call it and get the same error; comm may be NULL. */
 Err trainer_open_for_inference(const Config *, const Derived *, Comm *, Trainer **);

@@ -113,6 +113,19 @@ Err train_log_open(const Trainer *r, const Data *data, int64_t parameters, Train
     return e;
 }
 
+Err train_log_check(const Config *c) {
+    const char *path = c->log_jsonl;
+    if (c->tensorboard_dir) ERR_RETURN(file_check_folder(c->tensorboard_dir));
+    if (!path) return ERR_OK;
+    ERR_RETURN(file_check_target(path));
+    if (!file_exists(path) || file_is_stream(path)) return ERR_OK;
+    const int fd = open(path, O_RDWR | O_CLOEXEC);
+    if (fd < 0) return file_failed("open", path);
+    const Err e = check_is_log(fd, path);
+    close(fd);
+    return e;
+}
+
 void train_log_close(TrainLog *log) {
     if (!log) return;
     train_log_hide_status(log);

@@ -32,6 +32,7 @@ typedef struct Session {
     int64_t start_ns;
     StopSignals *signals;
     int save_lock;    /* a descriptor; -1: none */
+    bool read_only;   /* a check writes no file */
     const Task *task; /* NULL: pretraining */
     Data *data;       /* opened by the first rank; read-only afterwards; NULL with a task */
     int stopped_by;   /* the number of a signal; 0: none */
@@ -119,6 +120,7 @@ static Err open_data(Session *l) {
                    .decoder_sequence_length = i64_or(c->decoder_seq_length, 0)},
         .surplus = c->mid_level_dataset_surplus,
         .cache_dir = c->data_cache_path,
+        .read_only = l->read_only,
         .tokenizer_json = facts->tokenizer_json,
     };
     ERR_RETURN(data_open(&data, &l->data));
@@ -565,4 +567,36 @@ Err train(const Config *c, const Derived *d, const TokenFacts *facts, const Task
     data_close(s.data);
     if (s.save_lock >= 0) close(s.save_lock);
     return e;
+}
+
+/* ---- a check of the files ---- */
+
+/* The first samples of each split, whose ids must be in the vocabulary. */
+static Err check_samples(const Session *s) {
+    enum { READ = 256 };
+    Arena *arena = arena_new();
+    Batch batch = batch_new(1, model_plan(s->config, s->derived, arena).sample);
+    Err e = ERR_OK;
+    for (int split = 0; split < SPLIT_COUNT; split++) {
+        const Dataset *samples = data_split(s->data, (DataSplit)split);
+        for (int64_t i = 0; samples && i < READ && i < data_length(samples) && !e.code; i++)
+            e = data_batch(samples, &i, 1, &batch);
+    }
+    batch_free(&batch);
+    arena_free(arena);
+    return e;
+}
+
+int train_check_files(const Config *c, const Derived *d, const TokenFacts *facts,
+                      Err problem[TRAIN_FILE_PROBLEMS]) {
+    Session s = {.config = c, .derived = d, .facts = facts, .read_only = true};
+    Err e = open_data(&s);
+    if (!e.code) e = check_samples(&s);
+    if (!e.code) banner_print_data(c, d, s.data);
+    data_close(s.data);
+    const Err found[] = {e, checkpoint_check_files(c, d), train_log_check(c)};
+    int n = 0;
+    for (int i = 0; i < TRAIN_FILE_PROBLEMS; i++)
+        if (found[i].code) problem[n++] = found[i];
+    return n;
 }

@@ -22,4 +22,9 @@ typedef struct TokenFacts {
  * process. */
 Err train(const Config *, const Derived *, const TokenFacts *, const Task *task, int *stopped_by);
 
+/* Checks the files that train() would open: each can be opened, and they belong together. Prints the data. Returns the
+ * number of problems, at most TRAIN_FILE_PROBLEMS. No file changes. */
+enum { TRAIN_FILE_PROBLEMS = 3 };
+int train_check_files(const Config *, const Derived *, const TokenFacts *, Err problem[TRAIN_FILE_PROBLEMS]);
+
 #endif

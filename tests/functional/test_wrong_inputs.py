@@ -109,6 +109,27 @@ pretrain {run} --min-lr 1 => --min-lr 1 is above --lr
 pretrain {run} --clip-grad -1 => --clip-grad must be from 0
 pretrain {run} --adam-beta1 1 => --adam-beta1 1 must be at least 0 and less than 1
 pretrain {run} --exp-avg-dtype bf16 => need --use-precision-aware-optimizer
+pretrain {check} --hidden-size 50 => not a multiple of --num-attention-heads 4
+pretrain {check} --tokenizer-type HuggingFaceTokenizer --tokenizer-model {work}/absent => options are valid, 0 have no effect|absent
+pretrain {check} --tokenizer-type NullTokenizer --vocab-size 64 => NullTokenizer, vocabulary of 64|made with another tokenizer
+pretrain {check} --load {saved} --vocab-size 600 => has 600 ids, and the model in|has 512
+pretrain {check} --load {saved} --num-layers 3 => --num-layers is 3, and the checkpoint has 2
+pretrain {check} --load {saved} --ckpt-step 7 => iter_0000007|--ckpt-step 1
+pretrain {check} --load {lean} => has no optimizer state (of --no-save-optim)
+pretrain {check} --load {work}/absent => holds no checkpoint
+pretrain {check} --save {saved} --save-interval 2 => to continue it
+pretrain {check} --save {work}/run.conf/x --save-interval 2 => is not a folder
+pretrain {check} --save {work}/lines/x/y --save-interval 2 => lines
+pretrain {check} --save /proc/x/y --save-interval 2 => '/proc'
+pretrain {check} --log-jsonl {work}/absent/log => absent
+pretrain {check} --log-jsonl {data}.idx => is not a log
+pretrain {check} --tensorboard-dir {work}/lines => is not a folder
+pretrain {check} --eval-iters 1 --eval-interval 1 => the data has no validation samples
+pretrain {conf} --check-options --mock-data --data-path {data} => --mock-data cannot be used with data paths
+pretrain {conf} --check-options --data-path {work}/absent --load {work}/other --log-jsonl {lines} --tensorboard-dir {empty} => absent.idx|other' holds no|empty' exists
+pretrain {conf} --check-options --data-path 1 {data} 2 {work}/half/a => half/a.idx
+pretrain {conf} --check-options --data-path {data} --data-cache-path {lines} => lines' exists and is not a folder
+pretrain {conf} --check-options --train-data-path {data} --valid-data-path {work}/absent --eval-iters 1 => absent.idx
 generate => --load is missing
 generate --load {saved} => Generation needs --prompt
 generate --load {work}/absent --prompt hi => holds no checkpoint
@@ -310,9 +331,11 @@ def prepare():
     (WORK / "dangling").symlink_to("nothing")
     (WORK / "link").symlink_to("corpus_text_document.idx")
     isotron(*BASE, *data, "--exit-interval", 1, "--save", WORK / "saved")
+    isotron(*BASE, *data, "--exit-interval", 1, "--save", WORK / "lean", "--no-save-optim")
     isotron("convert", "--from-hf", WORK / "hf", "--save", WORK / "imported")
     conf = f"--config {WORK}/run.conf"
     return {"work": WORK, "root": ROOT, "data": WORK / "corpus_text_document", "conf": conf, "saved": WORK / "saved", "hf": WORK / "hf",
+            "lean": WORK / "lean", "check": f"{conf} --data-path {WORK}/corpus_text_document --split 100,0,0 --check-options",
             "run": f"{conf} --data-path {WORK}/corpus_text_document --split 100,0,0", "text": WORK / "corpus.txt", "empty": WORK / "empty",
             "ask": f"--load {WORK}/saved --prompt hi", "case": ROOT / "golden/gpt2-tiny", "mine": WORK / "mine", "import": f"--from-hf {WORK}/hf --save {WORK}/x",
             "export": f"--load {WORK}/saved --to-hf {WORK}/x", "lines": WORK / "lines", "bytes": "--tokenizer-type ByteLevelTokenizer",
@@ -339,6 +362,20 @@ def check_rows(names):
         count += 1
     assert count >= 100
     print(f"{count} wrong command lines are refused")
+
+
+def check_options(names):
+    """The banner of a run; no file changes, and no folder or index appears."""
+    before, pair = files(), "{work}/pairs/a".format(**names)
+    for words in ("{conf} --data-path 3 {data} 1 {work}/pairs/a --split 80,20,0 --eval-iters 1 --data-cache-path {work}/new/cache",
+                  "{conf} --train-data-path {work}/pairs/a --valid-data-path {data} --eval-iters 1 --load {lean} --no-load-optim",
+                  "{conf} --mock-data --ranks 4 --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2",
+                  "{run} --load {saved} --save {saved} --log-jsonl {work}/log --tensorboard-dir {work}/tb/x"):
+        said = isotron("pretrain", *words.format(**names).split(), "--check-options", "--wandb-project", "x", "--use-mcore-models")
+        for part in ("options are valid, 2 have no effect", "model:      gpt, 2 layers", "number of parameters: 76400", "layout:     ", "memory:     rank ",
+                     "total ", "training:   ", "files can be opened and belong together"):
+            assert part in said, (words, part, said)
+        assert files() == before, (words, set(files()) ^ set(before))
 
 
 def check_full_output(names):
@@ -424,6 +461,7 @@ def check_interrupt():
 
 names = prepare()
 check_rows(names)
+check_options(names)
 check_full_output(names)
 check_shared_file()
 check_help()
