@@ -31,7 +31,7 @@ typedef struct Progress {
 /* The address sanitizer reserves terabytes, so its own limits stand in for the one of the process. */
 const char *__asan_default_options(void);
 const char *__asan_default_options(void) {
-    return "max_allocation_size_mb=1024:hard_rss_limit_mb=2048:allocator_may_return_null=0";
+    return "max_allocation_size_mb=2304:hard_rss_limit_mb=2048:allocator_may_return_null=0";
 }
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define LIMIT_MEMORY 0
