@@ -2,6 +2,9 @@
 #include "fixture.h"
 #include "vectors.h"
 
+#include <stdatomic.h>
+
+#include "data/blended_dataset.h"
 #include "data/prefetch.h"
 
 static Sampler *sampler(SamplerConfig c) {
@@ -187,6 +190,53 @@ static void prefetch_keeps_the_order(void **state) {
     data_close(data);
 }
 
+/* A dataset that writes down the samples that it has given. */
+typedef struct Traced {
+    DatasetPart part;
+    atomic_int n;
+    int64_t sample[200];
+} Traced;
+
+static Err get_traced(const DatasetPart *part, int64_t k, Sample *out) {
+    Traced *t = (Traced *)part;
+    (void)out;
+    t->sample[t->n] = k;
+    t->n++;
+    return ERR_OK;
+}
+
+/* Batches are read in the order in which they are used, as many ahead as the depth and no more. */
+static void prefetch_reads_ahead_as_far_as_told(void **state) {
+    (void)state;
+    enum { MICRO = 3, SAMPLES = 60, PATIENCE = 2000 };
+    static const DatasetKind KIND = {
+        .class_name = "traced", .size = sizeof(Traced), .fields = GPT_FIELDS, .get = get_traced};
+    for (int depth = 1; depth <= 5; depth += 2) {
+        const SamplerConfig c = {
+            .kind = SAMPLER_CYCLIC, .total_samples = SAMPLES, .micro_batch_size = MICRO, .dp_size = 1};
+        Traced t = {
+            .part = {.kind = &KIND, .config = &(DatasetConfig){.sequence_length = 6}, .samples = SAMPLES}};
+        DatasetPart *parts[] = {&t.part};
+        const Dataset all = {.n = 1, .parts = parts};
+        Prefetch *p = prefetch_start(&all, sampler(c), MICRO, SHAPE, depth);
+        Sampler *direct = sampler(c);
+        int64_t wanted[3 * SAMPLES], count;
+        for (int i = 0; i < SAMPLES; i += MICRO) assert_true(sampler_next(direct, wanted + i, &count));
+        for (int taken = 0; taken < 10; taken++) {
+            const int ahead = (taken + depth) * MICRO;
+            for (int i = 0; i < PATIENCE && t.n < ahead; i++) usleep(1000);
+            usleep(2000); /* time enough for a reader that goes on */
+            assert_int_equal(t.n, ahead);
+            const Batch *batch;
+            assert_ok(prefetch_next(p, &batch));
+            assert_memory_equal(batch->indices, wanted + (int64_t)taken * MICRO, MICRO * sizeof *wanted);
+        }
+        prefetch_stop(p);
+        assert_memory_equal(t.sample, wanted, 10 * MICRO * sizeof *wanted);
+        sampler_free(direct);
+    }
+}
+
 static void prefetch_stops_whenever_asked(void **state) {
     (void)state;
     Data *data = open_more(20000);
@@ -269,6 +319,7 @@ int main(void) {
         cmocka_unit_test(a_deal_knows_no_micro_batch_size),
         cmocka_unit_test(sampler_mistakes_are_sentences),
         cmocka_unit_test(prefetch_keeps_the_order),
+        cmocka_unit_test(prefetch_reads_ahead_as_far_as_told),
         cmocka_unit_test(prefetch_stops_whenever_asked),
         cmocka_unit_test(prefetch_hands_on_the_error),
         cmocka_unit_test(context_ranks_hold_two_chunks),
