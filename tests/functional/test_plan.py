@@ -64,7 +64,8 @@ assert 1 <= middle["optimizer"] / (6 * middle["parameters"] / 48) < 1.01  # a ma
 
 # A plan is for GPUs, with the buffers of NCCL, unless --device cpu is given on the line or in a file.
 (WORK / "cpu.conf").write_text((WORK / "run.conf").read_text() + "device = cpu\n")
-for layout in (["--use-distributed-optimizer"], ["--tensor-model-parallel-size", 2], ["--context-parallel-size", 2], PIPELINE,
+TO_ALL = [*EXPERTS, "--expert-model-parallel-size", 2, "--moe-token-dispatcher-type", "alltoall"]
+for layout in (TO_ALL, ["--use-distributed-optimizer"], ["--tensor-model-parallel-size", 2], ["--context-parallel-size", 2], PIPELINE,
                [*EXPERTS, "--expert-model-parallel-size", 2], [*FSDP, "optim_grads_params"]):
     words = ["--config", WORK / "run.conf", "--ranks", 2, *layout]
     for_gpus, for_cpus = plan(*words), plan(*words, "--device", "cpu")
@@ -72,7 +73,9 @@ for layout in (["--use-distributed-optimizer"], ["--tensor-model-parallel-size",
     assert "device: GPU, unless --device cpu is given\n" in for_gpus["printed"] and "device: CPU\n" in for_cpus["printed"], for_gpus["printed"]
     for gpu, cpu in zip(for_gpus["plan"]["memory"], for_cpus["plan"]["memory"]):
         nccl = gpu["bytes"]["communication"] - cpu["bytes"]["communication"]
-        assert gpu["communicators"] and nccl == gpu["total"] - cpu["total"] >= (465 + 411 * gpu["communicators"]) * 2**20, (layout, gpu, cpu)
+        mib = 465 + 411 * gpu["communicators"] + 402 * (layout == TO_ALL)  # of the first one, of each, and of another member of an all-to-all
+        assert gpu["communicators"] and nccl == gpu["total"] - cpu["total"] == mib * 2**20, (layout, gpu, cpu)
+        assert all(gpu["bytes"][part] == x for part, x in cpu["bytes"].items() if part != "communication"), (layout, gpu, cpu)
 
 # Mistakes: a rule of the options, and one of the pipeline alone.
 assert "--ranks 3 is not a multiple" in isotron("plan", *CONFIG, "--ranks", 3, "--tensor-model-parallel-size", 2, expect=2)

@@ -28,6 +28,7 @@ def eval_lists(text):
 class Shape:
     """The sizes of a model, derived from its options."""
     def __init__(self, o):
+        self.stack = "encoder" if o.text("model") == "bert" else "decoder"  # in the names of tensors
         self.o, self.layers, self.hidden, self.heads = o, o.int("num-layers"), o.int("hidden-size"), o.int("num-attention-heads")
         self.head = o.int("kv-channels", self.hidden // self.heads)
         self.groups = o.int("num-query-groups", 1) if "group-query-attention" in o else self.heads
@@ -86,7 +87,7 @@ def tensors(m):
     if m.position == "learned_absolute":
         out["embedding.position_embeddings.weight"] = (o.int("max-position-embeddings", o.int("seq-length")), h), embedding
     for i in range(m.layers):
-        layer = f"decoder.layers.{i}"
+        layer = f"{m.stack}.layers.{i}"
         attention = f"{layer}.self_attention"
         if m.norms_input:
             norm(f"{layer}.input_layernorm", h)
@@ -107,16 +108,16 @@ def tensors(m):
             experts(f"{layer}.mlp")
         else:
             mlp(f"{layer}.mlp", m.ffn, m.biased)
-    norm("decoder.final_layernorm", h)
+    norm(f"{m.stack}.final_layernorm", h)
     if "untie-embeddings-and-output-weights" in o:
         out["output_layer.weight"] = (o.int("vocab-size"), h), std
     return out
 
 
-def initial(m, seed):
+def initial(shapes, seed):
     """Weights are drawn in float64 and rounded to float32 in every precision."""
     made = {}
-    for name, (shape, how) in tensors(m).items():
+    for name, (shape, how) in shapes.items():
         z = np.full(shape, how[0]) if isinstance(how, tuple) else how * draws.normals(seed, name, int(np.prod(shape))).reshape(shape)
         made[name] = z.astype(np.float32).astype(np.float64)
     return made
@@ -213,7 +214,7 @@ class Pass:
         return (seen & (np.arange(s) >= self.batch.first_key[:, :, None]))[:, None]
 
     def attention(self, x, layer):
-        m, name = self.m, f"decoder.layers.{layer}.self_attention"
+        m, name = self.m, f"{self.m.stack}.layers.{layer}.self_attention"
         b, s, per = *x.shape[:2], m.heads // m.groups
         qkv = self.linear(x, f"{name}.linear_qkv").reshape(b, s, m.groups, per + 2, m.head)
         q, k, v = qkv[:, :, :, :per].reshape(b, s, m.heads, m.head), qkv[:, :, :, per], qkv[:, :, :, per + 1]
@@ -334,28 +335,38 @@ class Pass:
 
     # ---- the model ----
 
-    def logits(self):
+    def embedded(self):
         w, m = self.w, self.m
         x = w["embedding.word_embeddings.weight"][self.batch.tokens]
         x = x * (math.sqrt(m.hidden) if "scale-embedding" in self.o else self.o.float("embedding-multiplier", 1.0))
         if m.position == "learned_absolute":
             x = x + w["embedding.position_embeddings.weight"][self.batch.positions]
-        x = self.dropped(x, "embedding.dropout", "hidden-dropout")
-        residual = self.o.float("residual-multiplier", 1.0)
+        return x
 
-        def added(y, layer, norm, dropout):
-            y = self.norm(y, f"{layer}.{norm}") if m.norms_output else y
-            return self.dropped(y * residual, f"{layer}.{dropout}", "hidden-dropout")
-        for i in range(m.layers):
-            layer = f"decoder.layers.{i}"
-            normed = self.norm(x, f"{layer}.input_layernorm") if m.norms_input else x
-            after = x + added(self.attention(normed, i), layer, "post_self_attn_layernorm", "attention_dropout")
-            y = x if m.parallel != "none" else after
-            y = normed if m.parallel == "one-norm" else self.norm(y, f"{layer}.pre_mlp_layernorm") if m.norms_input else y
-            y = self.moe(y, i) if m.has_experts[i] else self.mlp(y, f"{layer}.mlp")
-            x = after + added(y, layer, "post_mlp_layernorm", "mlp_dropout")
-        x = self.norm(x, "decoder.final_layernorm")
-        z = x @ w.get("output_layer.weight", w["embedding.word_embeddings.weight"]).transpose(1, 0)
+    def branch(self, y, layer, norm, dropout):
+        """The output of a sublayer, to be added to the stream."""
+        y = self.norm(y, f"{layer}.{norm}") if self.m.norms_output else y
+        return self.dropped(y * self.o.float("residual-multiplier", 1.0), f"{layer}.{dropout}", "hidden-dropout")
+
+    def layer(self, x, i):
+        m, layer = self.m, f"{self.m.stack}.layers.{i}"
+        normed = self.norm(x, f"{layer}.input_layernorm") if m.norms_input else x
+        after = x + self.branch(self.attention(normed, i), layer, "post_self_attn_layernorm", "attention_dropout")
+        y = x if m.parallel != "none" else after
+        y = normed if m.parallel == "one-norm" else self.norm(y, f"{layer}.pre_mlp_layernorm") if m.norms_input else y
+        y = self.moe(y, i) if m.has_experts[i] else self.mlp(y, f"{layer}.mlp")
+        return after + self.branch(y, layer, "post_mlp_layernorm", "mlp_dropout")
+
+    def hidden(self):
+        x = self.dropped(self.embedded(), "embedding.dropout", "hidden-dropout")
+        for i in range(self.m.layers):
+            x = self.layer(x, i)
+        final = f"{self.m.stack}.final_layernorm"
+        return self.norm(x, final) if f"{final}.weight" in self.w else x
+
+    def logits(self):
+        w = self.w
+        z = self.hidden() @ w.get("output_layer.weight", w["embedding.word_embeddings.weight"]).transpose(1, 0)
         z, cap = z / self.o.float("logits-scaling", 1.0), self.o.float("final-logit-softcapping", math.inf)
         return z if cap == math.inf else tanh(z / cap) * cap
 

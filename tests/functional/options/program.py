@@ -73,11 +73,15 @@ class Program:
     def words(self, words="", without=""):
         return merged(self.base, words.split(), without)
 
-    def pretrain(self, words, *more, status=0, log="log.jsonl"):
+    def logged(self, command, *words, status=0, log="log.jsonl"):
+        """-> the records of the log, the output"""
         log = pathlib.Path(log)
         log.unlink(missing_ok=True)
-        text = self.call("pretrain", *words, *more, "--log-jsonl", log, status=status)
-        rows = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+        text = self.call(command, *words, "--log-jsonl", log, status=status)
+        return [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else [], text
+
+    def pretrain(self, words, *more, status=0, log="log.jsonl"):
+        rows, text = self.logged("pretrain", *words, *more, status=status, log=log)
         records = [r for r in rows if "kind" not in r]
         found = re.findall(r"loss at iteration (\d+) on (\w+) set \| lm loss value: (\S+)", text)
         logged = [(str(r["iteration"]), r["kind"], f"{r['loss']:.6E}") for r in rows if r.get("kind") in ("validation", "test")]

@@ -741,15 +741,45 @@ def more_tags(program, quick):
 
 @row("log_memory_to_tensorboard")
 def memory_tags(program, quick):
-    """A run takes its memory before the first step. Parameters, main gradients and two moments alone are 16 bytes for each parameter."""
-    folders = [program.fresh(), program.fresh()]
-    for folder, words in zip(folders, ("", " --log-memory-to-tensorboard")):
-        program.pretrain(program.words("--lane fp32" + words), "--tensorboard-dir", folder)
-    without, found = map(scalars, folders)
-    tags = {"mem-allocated-bytes", "mem-max-allocated-bytes"}
-    expect(found.keys() - without.keys() == tags, f"more tags: {found.keys() - without.keys()}")
-    now, most = (set(found[tag].values()) for tag in sorted(tags))
-    expect(len(now) == 1 and 1e4 < min(now) <= min(most) < 1e8, f"bytes {now}, at most {most}")
+    """A run takes its memory before the first step: what was planned. A tensor fills whole blocks of 64 elements. A piece of the optimizer has 24
+    bytes, and the state of a step 1360."""
+    plain = program.fresh()
+    program.pretrain(program.words(), "--tensorboard-dir", plain)
+    for words, sizes in (("--lane fp32", (4, 4, 8)), ("--lane bf16", (2, 4, 12)), ("--lane fp64", (8, 8, 16)), ("--lane fp32 --optimizer sgd", (4, 4, 4)),
+                         ("--lane bf16 --use-precision-aware-optimizer --exp-avg-dtype bf16 --main-grads-dtype bf16", (2, 2, 10)),
+                         ("--lane bf16 --ranks 2 --use-distributed-optimizer", (2, 4, 6)),
+                         ("--lane fp32 --untie-embeddings-and-output-weights --position-embedding-type rope", (4, 4, 8)),
+                         ("--lane fp32 --model bert --mock-data", (4, 4, 8)), ("--lane fp32 --save s --save-interval 1 --async-save", (4, 4, 8))):
+        without = "data-path split" if "mock" in words else ""
+        o, folder, path = program.words(words, without), program.fresh(), f"{program.fresh()}/plan.json"
+        o = [program.fresh() if w == "s" else w for w in o]
+        program.logged("pretrain", *o, "--tensorboard-dir", folder, "--log-memory-to-tensorboard")
+        found = scalars(folder)
+        program.call("plan", *[w for w in o if w != "--log-params-norm"], "--device", "cpu", "--json", path)
+        rank = json.loads(pathlib.Path(path).read_text())["plan"]["memory"][0]
+        part = rank["bytes"]
+        expect("mem-max-allocated-bytes" not in scalars(plain) and sum(part.values()) == rank["total"], "another total")
+        for tag in ("mem-allocated-bytes", "mem-max-allocated-bytes"):
+            expect(set(found[tag].values()) == {rank["total"] - part["checkpoint copy"]}, f"{words}: {tag} {found[tag]} and not {part}")
+        if "bert" in words:
+            continue
+        weights = Trainer(o).state.weights
+        count, names = sum(w.size for w in weights.values()), len(weights)
+        for name, size in zip(("parameters", "main gradients", "optimizer"), sizes):
+            more = 1360 + 24 * names if name == "optimizer" else 0
+            expect(count * size <= part[name] - more * (name == "optimizer" and "ranks" not in words) <= (count + 64 * names) * size + 1, f"{words}: {name} {part[name]}")
+        if "--async-save" in words:
+            stored = sum(p.stat().st_size for p in pathlib.Path(Options(o).text("save")).glob("iter_0000004/shard_*"))
+            expect(stored <= part["checkpoint copy"] <= 1.2 * stored, f"the copy of a checkpoint of {stored} bytes: {part}")
+
+
+def same_scalars(found, wanted, steps):
+    """A tag has these values, {tag: {step: value}}, and against the samples too; steps: {step: its record}."""
+    for tag, values in wanted.items():
+        for name, points in ((tag, values), (f"{tag} vs samples", {steps[i]["consumed_samples"]: x for i, x in values.items()})):
+            got = found.get(name, {})
+            expect(got.keys() == points.keys(), f"{name} has points at {sorted(got)} and not {sorted(points)}")
+            expect(all(math.isclose(got[i], x, rel_tol=2.0**-24, abs_tol=1e-38) for i, x in points.items()), f"{name}: {got} and not {points}")
 
 
 @row("tensorboard_dir tensorboard_log_interval log_validation_ppl_to_tensorboard")
@@ -764,6 +794,39 @@ def tensorboard(program, quick):
         at = "lm loss validation" if kind == "validation" else "lm loss test"
         expect(found[at].keys() >= {i} and f"{at} ppl" in found, f"{at}: no point at {i} or no perplexity")
         expect(math.isclose(math.log(found[f"{at} ppl"][i]), found[at][i], rel_tol=1e-6), "the perplexity is not the exp of the loss")
+
+
+def several(words, losses, without=""):
+    """Each loss has its own values in the event files, and prints them: in steps, and in evaluations if there are several."""
+    def check(program, quick):
+        folder, o = program.fresh(), program.words(words + " --eval-iters 1 --eval-interval 2 --log-validation-ppl-to-tensorboard", without)
+        rows, text = program.logged("pretrain", *o, "--tensorboard-dir", folder)
+        found = scalars(folder)
+        steps = {x["iteration"]: x for x in rows if "iteration" in x and "kind" not in x}
+        same_scalars(found, {tag: {i: x[tag.replace(" ", "_")] for i, x in steps.items()} for tag in losses}, steps)
+        for x in steps.values():
+            expect(len({x[tag.replace(" ", "_")] for tag in losses}) == len(losses), f"two losses are equal: {x}")
+        for kind in ("validation", "test"):
+            logged = {x["iteration"]: x for x in rows if x.get("kind") == kind}
+            own = [tag for tag in losses if tag.endswith(" loss")]
+            expect(bool(logged), f"no {kind}")
+            for tag in own:
+                values = {i: x[tag.replace(" ", "_")] if len(own) > 1 else x["loss"] for i, x in logged.items()}
+                powers = {i: math.exp(min(20, x)) for i, x in values.items()}
+                same_scalars(found, {f"{tag} {kind}": values}, steps)
+                expect(all(math.isclose(found[f"{tag} {kind} ppl"][i], x, rel_tol=1e-6) for i, x in powers.items()), f"{tag} {kind}: another perplexity")
+                for i, x in values.items():
+                    told = re.findall(rf"loss at iteration {i} on {kind} set \|.* {tag} value: {x:.6E} \| {tag} PPL: {powers[i]:.6E} \|".replace("+", r"\+"), text)
+                    expect(told, f"{tag} {x} of {kind} at step {i} is not printed")
+            expect(len(own) == 1 or all(math.isclose(x["loss"], sum(x[tag.replace(" ", "_")] for tag in own), rel_tol=1e-14) for x in logged.values()), "no sum")
+    row("tensorboard_dir log_validation_ppl_to_tensorboard", words)(check)
+
+
+several("--model bert --mock-data", ["lm loss", "sop loss"], "data-path split")
+several("--model t5 --mock-data --decoder-seq-length 8", ["lm loss"], "data-path split")
+several(EXPERTS + "--moe-router-load-balancing-type aux_loss seq_aux_loss --moe-aux-loss-coeff 0.3 0.2 --moe-z-loss-coeff 0.1",
+        ["lm loss", "load_balancing_loss", "seq_load_balancing_loss", "z_loss"])
+several(EXPERTS + "--moe-router-load-balancing-type global_aux_loss --moe-aux-loss-coeff 0.3", ["lm loss", "global_load_balancing_loss"])
 
 
 # ---- generation ----

@@ -180,9 +180,11 @@ class Trainer:
         self.state = copy.deepcopy(state) if state else self.fresh()
         self.stream = None
 
+    def tensors(self):
+        return decoder.tensors(self.m)
+
     def fresh(self):
-        weights = decoder.initial(self.m, self.seed)
-        biases = {}
+        weights, biases = decoder.initial(self.tensors(), self.seed), {}
         if "moe-router-enable-expert-bias" in self.o:
             biases = {i: np.zeros(self.m.experts) for i in range(self.m.layers) if self.m.has_experts[i]}
         scale = self.o.float("loss-scale", self.o.float("initial-loss-scale", 2.0**32)) if self.fp16 else 1.0

@@ -1,0 +1,239 @@
+"""The reference trainer for `isotron finetune`: samples of a task from its files, a BERT with a head for classes or choices, epochs, accuracy.
+
+Formats, clean-up of texts and the order of samples: Megatron-LM tasks/{glue,race}, tasks/{data_utils,finetune_utils}.py; the model: Devlin et al.,
+2018, and Megatron-LM core/models/bert."""
+import copy
+import dataclasses
+import glob
+import json
+import os
+import pathlib
+import re
+
+import numpy as np
+
+import decoder
+from gradients import Var, backward, tanh
+from samples import permutation
+from trainer import Options, Trainer, largest_batch
+
+CLASSES = {"MNLI": ["contradiction", "entailment", "neutral"], "QQP": ["0", "1"], "RACE": []}
+CHOICES, LONGEST_QUESTION = 4, 128
+
+
+# ---- files ----
+
+class Vocabulary:
+    """A vocab.txt of word pieces."""
+    def __init__(self, o):
+        self.ids = {piece: i for i, piece in enumerate(pathlib.Path(o.text("vocab-file", "pieces.txt")).read_text().split("\n")[:-1])}
+        self.cased = o.text("tokenizer-type") == "BertWordPieceCase"
+
+    def encode(self, text):
+        text = re.sub(r"\s+", " ", text)
+        for _ in range(3):
+            text = text.replace(" . ", ". ")
+        return [i for word in re.findall(r"\w+|[^\w\s]", text if self.cased else text.lower()) for i in self.pieces(word)]
+
+    def pieces(self, word):
+        """The longest piece first."""
+        found, begin = [], 0
+        while begin < len(word):
+            ends = (end for end in range(len(word), begin, -1) if ("##" if begin else "") + word[begin:end] in self.ids)
+            end = next(ends, None)
+            if end is None:
+                return [self.ids["[UNK]"]]
+            found.append(self.ids[("##" if begin else "") + word[begin:end]])
+            begin = end
+        return found
+
+
+def read_lines(task, path):
+    """[(label, texts)] of a file: one text or two, or of RACE the two texts of each choice."""
+    lines = [line.split("\t") for line in pathlib.Path(path).read_text().splitlines()]
+    if task == "MNLI":
+        return [(c[-1].strip(), c[8:10]) for c in lines[1:]]
+    if task == "QQP":
+        return [(c[-1].strip(), c[3:5]) for c in lines[1:]]
+    return [(c[0].strip(), c[1:]) for c in lines]
+
+
+def read_questions(path):
+    for file in sorted(glob.glob(f"{path}/*.txt")) if os.path.isdir(path) else [path]:
+        for text in map(json.loads, open(file)):
+            for question, options, answer in zip(text["questions"], text["options"], text["answers"]):
+                asked = [question.replace("_", x) if "_" in question else f"{question} {x}" for x in options]
+                yield "ABCD".index(answer), [(x, text["article"]) for x in asked]
+
+
+@dataclasses.dataclass
+class Batch:
+    """[rows, s]; lengths, labels and weights: [rows]. A question has a row for each choice."""
+    tokens: np.ndarray
+    types: np.ndarray
+    positions: np.ndarray
+    lengths: np.ndarray
+    labels: np.ndarray
+    weights: np.ndarray
+
+
+def row_of(v, o, texts):
+    """-> tokens, types, length: [CLS] a [SEP] or [CLS] a [SEP] b [SEP]; a longer one loses its end, except for the last [SEP]."""
+    ids, s = [v.encode(t) for t in texts], o.int("seq-length")
+    if o.text("task") == "RACE":
+        ids[0] = ids[0][:LONGEST_QUESTION]
+    tokens, types = [v.ids["[CLS]"]], [0]
+    for k, x in enumerate(ids):
+        tokens, types = tokens + x + [v.ids["[SEP]"]], types + [k] * (len(x) + 1)
+    if len(tokens) > s:
+        tokens, types = tokens[:s - 1] + [v.ids["[SEP]"]], types[:s - 1] + [len(ids) - 1]
+    fill = s - len(tokens)
+    return tokens + [v.ids["[PAD]"]] * fill, types + [0] * fill, len(tokens)
+
+
+class Set:
+    """The samples of files."""
+    def __init__(self, o, v, paths, classes):
+        task = o.text("task")
+        self.samples = []
+        for path in paths:
+            found = read_questions(path) if task == "RACE" else [(classes.index(c), [texts]) for c, texts in read_lines(task, path)]
+            self.samples += [(label, [row_of(v, o, texts) for texts in rows]) for label, rows in found]
+
+    def __len__(self):
+        return len(self.samples)
+
+    def batch(self, samples):
+        """None: padding, of weight 0."""
+        rows = [(*row, self.samples[i or 0][0], float(i is not None)) for i in samples for row in self.samples[i or 0][1]]
+        tokens, types, lengths, labels, weights = map(np.array, zip(*rows))
+        return Batch(tokens, types, np.broadcast_to(np.arange(tokens.shape[1]), tokens.shape), lengths, labels, weights)
+
+
+# ---- the model ----
+
+def token_types(o):
+    return o.int("num-token-types", 0 if "bert-no-binary-head" in o else 2)
+
+
+def tensors(m, classes):
+    o, h, std = m.o, m.hidden, m.o.float("init-method-std", 0.02)
+    shapes = {name: x for name, x in decoder.tensors(m).items() if name != "output_layer.weight"}
+    if o.text("norm-placement") == "post":
+        del shapes["encoder.final_layernorm.weight"], shapes["encoder.final_layernorm.bias"]
+        shapes |= {"embedding.layernorm.weight": ((h,), (1.0,)), "embedding.layernorm.bias": ((h,), (0.0,))}
+    if token_types(o):
+        shapes["embedding.tokentype_embeddings.weight"] = (token_types(o), h), o.float("embedding-init-method-std", std)
+    head, outputs = ("classification_head", classes) if classes else ("multichoice_head", 1)
+    for name, rows in (("pooler.dense", h), (head, outputs)):
+        shapes |= {f"{name}.weight": ((rows, h), std), f"{name}.bias": ((rows,), (0.0,))}
+    return shapes
+
+
+class Pass(decoder.Pass):
+    """samples: the numbers of the rows in the run."""
+    def visible(self, layer):
+        return (np.arange(self.batch.tokens.shape[1]) < self.batch.lengths[:, None])[:, None, None]
+
+    def embedded(self):
+        x, types = super().embedded(), self.w.get("embedding.tokentype_embeddings.weight")
+        if types is not None:
+            x = x + types[self.batch.types if token_types(self.o) > 1 else 0 * self.batch.types]
+        return x if self.m.norms_input else self.norm(x, "embedding.layernorm")
+
+    def layer(self, x, i):
+        """The original BERT norms the sums."""
+        if self.m.norms_input:
+            return super().layer(x, i)
+        layer = f"encoder.layers.{i}"
+        for y, norm, dropout in ((self.attention, "post_self_attn", "attention"), (lambda x, i: self.mlp(x, f"{layer}.mlp"), "post_mlp", "mlp")):
+            added = self.dropped(y(x, i) * self.o.float("residual-multiplier", 1.0), f"{layer}.{dropout}_dropout", "hidden-dropout")
+            x = self.norm(x + added, f"{layer}.{norm}_layernorm")
+        return x
+
+    def scores(self):
+        """[samples, classes or choices]"""
+        head = "classification_head" if "classification_head.weight" in self.w else "multichoice_head"
+        option = "classifier-dropout" if "classifier-dropout" in self.o else "hidden-dropout"
+        x = self.dropped(tanh(self.linear(self.hidden()[:, 0], "pooler.dense")), head, option)
+        z = self.linear(x, head)
+        return z.reshape(-1, CHOICES) if head == "multichoice_head" else z
+
+    def loss(self):
+        """The sum of the losses by weight, the number of right answers, and the sum of the weights."""
+        z, each = self.scores(), len(self.batch.labels)
+        each //= len(z.value)
+        labels, weights = self.batch.labels[::each], self.batch.weights[::each]
+        nll = decoder.logsumexp(z) - z[np.arange(len(labels)), labels].reshape(-1, 1)
+        return (nll * weights[:, None]).sum(), int(((z.value.argmax(-1) == labels) * weights).sum()), weights.sum()
+
+
+# ---- the trainer ----
+
+class TaskTrainer(Trainer):
+    """Batches, epochs and schedules count rows: a question has four."""
+    def __init__(self, words, state=None):
+        o = self.o = Options(words)
+        v = Vocabulary(o)
+        o.setdefault("vocab-size", [len(v.ids)])
+        each = CHOICES if o.text("task") == "RACE" else 1
+        self.classes = CLASSES.get(o.text("task"), o.list("class-labels"))
+        if o.text("task") == "labels" and not self.classes:
+            self.classes = sorted({label for path in o.list("train-data") for label, _ in read_lines("labels", path)})
+        self.train = Set(o, v, o.list("train-data"), self.classes)
+        self.valid = [Set(o, v, [path], self.classes) for path in o.list("valid-data")]
+        batch, n = largest_batch(o), len(self.train)
+        self.epoch = [*range(n), *[None] * (-n % batch)] if "keep-last" in o else [*range(n)][:n // batch * batch]
+        o["train-iters"] = [o.int("epochs") * (len(self.epoch) // batch)]
+        self.steps_of_epoch, self.steps = len(self.epoch) // batch, o.int("train-iters")
+        for name in ("micro-batch-size", "global-batch-size"):
+            if name in o:
+                o[name] = [o.int(name) * each]
+        self.choices, self.m, self.seed, self.micro = each, decoder.Shape(o), o.int("seed", 1234), o.int("micro-batch-size")
+        self.fp16 = o.text("lane", "fp32") == "fp16"
+        self.state = copy.deepcopy(state) if state else self.fresh()
+
+    def tensors(self):
+        return tensors(self.m, len(self.classes))
+
+    def samples(self, begin, n):
+        """Samples of all epochs. Each is a permutation drawn with the seed + its number."""
+        for k in range(begin, begin + n):
+            epoch, at = divmod(k, len(self.epoch))
+            order = permutation(self.seed + epoch & 0xFFFFFFFF, len(self.train))  # as torch.manual_seed
+            yield None if self.epoch[at] is None else order[at]
+
+    def gradients(self, size):
+        o, w, n = self.o, self.variables(), size // self.micro
+        by_sample, loss, total = "calculate-per-token-loss" in o or "keep-last" in o, 0.0, 0.0
+        for begin in range(self.state.consumed, self.state.consumed + size, self.micro):
+            batch = self.train.batch(self.samples(begin // self.choices, self.micro // self.choices))
+            y, _, count = Pass(self.m, w, batch, begin + np.arange(self.micro), self.seed).loss()
+            backward([(y, 1.0 if by_sample else 1 / (max(count, 1) * n))])
+            loss, total = loss + y.value.item(), total + count
+        scale = 1 / max(total, 1) if by_sample else 1.0
+        found = {name: np.zeros(x.shape) if x.gradient is None else x.gradient * scale for name, x in w.items()}
+        found.pop("multichoice_head.bias", None)  # all choices share it, so it changes no probability, and stays 0
+        return found, {"lm_loss": loss / max(total, 1)}, {}
+
+    def accuracy(self):
+        """-> {path: (loss, right answers, samples)}"""
+        w, found = self.variables(), {}
+        for path, each in zip(self.o.list("valid-data"), self.valid):
+            sums = np.zeros(3)
+            for begin in range(0, len(each), self.micro):
+                y, right, n = Pass(self.m, w, each.batch(range(begin, min(begin + self.micro, len(each))))).loss()
+                sums += y.value.item(), right, n
+            found[path] = sums[0] / sums[2], int(sums[1]), int(sums[2])
+        return found
+
+    def run(self, until=None, overflows=()):
+        """-> records of the steps, [(step, epoch, accuracy)]"""
+        records, evaluations = [], []
+        while self.state.iteration < self.steps and self.state.iteration != until:
+            records.append(self.step(self.state.iteration + 1 in overflows))
+            if self.state.iteration % self.steps_of_epoch == 0:
+                evaluations.append((self.state.iteration, self.state.iteration // self.steps_of_epoch, self.accuracy()))
+        if not self.steps:
+            evaluations.append((self.state.iteration, 0, self.accuracy()))
+        return records, evaluations

@@ -1,0 +1,122 @@
+"""Options reach `isotron finetune`. Each option that it reads has a row in options/task_rows.py, which compares steps and epochs with those of
+the independent trainer of options/task.py. Others change no bit, or are refused.
+
+usage: test_finetune_options.py PROGRAM [--only FIELD...] [--ignore]      as test_options.py"""
+import argparse
+import os
+import pathlib
+import re
+import sys
+import tempfile
+import time
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE / "options"))
+sys.dont_write_bytecode = True
+try:
+    import numpy
+except ImportError:  # an interpreter that was built by hand does not see the distribution's packages
+    if sys.executable == "/usr/bin/python3":
+        sys.exit("numpy is missing; ci/install-deps installs it")
+    os.execv("/usr/bin/python3", ["/usr/bin/python3", *sys.argv])
+import declared
+from program import TERMS, Program, Wrong, bits, expect
+from task import TaskTrainer
+from task_rows import BASE, FP8, ROWS, Row, tune, write_files
+
+# (fields, words, reason): the run is bitwise equal to one with `like`. Options of experts and of other tokenizers have no effect, as a line on
+# stderr tells.
+UNCHANGED = [
+    ("exit_duration_in_mins exit_signal_handler exit_signal attention_softmax_in_fp32 accumulate_allreduce_grads_in_fp32"
+     " override_opt_param_scheduler save_rng load_rng deterministic_mode gemm_tuning num_workers distributed_backend distributed_timeout_minutes",
+     "--exit-duration-in-mins 60 --exit-signal-handler --exit-signal SIGUSR1 --attention-softmax-in-fp32 --accumulate-allreduce-grads-in-fp32"
+     " --override-opt_param-scheduler --no-save-rng --no-load-rng --no-deterministic-mode --gemm-tuning off --num-workers 5"
+     " --distributed-backend gloo --distributed-timeout-minutes 5", "", "as in pretrain"),
+    ("distributed_timeout_seconds hf_model_type make_vocab_size_divisible_by untie_embeddings_and_output_weights",
+     "--distributed-timeout-seconds-after-init 300 --hf-model-type gpt2 --make-vocab-size-divisible-by 64 --untie-embeddings-and-output-weights", "",
+     "affects what convert writes, padding, and an output layer that a task does not have"),
+    ("relative_attention_num_buckets relative_attention_max_distance merge_file null_tokenizer_eod_id null_tokenizer_pad_id tiktoken_pattern"
+     " tiktoken_num_special_tokens", "--relative-attention-num-buckets 8 --relative-attention-max-distance 8 --merge-file x --null-tokenizer-eod-id 3"
+     " --null-tokenizer-pad-id 4 --tiktoken-pattern v1 --tiktoken-num-special-tokens 3", "", "no effect"),
+    ("moe_layer_freq moe_ffn_hidden_size moe_router_topk moe_router_score_function moe_router_pre_softmax moe_router_topk_scaling_factor"
+     " moe_router_bias_update_rate moe_router_load_balancing_type moe_aux_loss_coeff moe_z_loss_coeff moe_input_jitter_eps"
+     " moe_expert_capacity_factor moe_token_drop_policy moe_shared_expert_intermediate_size moe_router_num_groups moe_router_group_topk",
+     "--moe-router-num-groups 2 --moe-router-group-topk 1 --moe-layer-freq 2 --moe-ffn-hidden-size 8"
+     " --moe-router-topk 1 --moe-router-score-function sigmoid --moe-router-pre-softmax --moe-router-topk-scaling-factor 2"
+     " --moe-router-bias-update-rate 0.1 --moe-router-load-balancing-type none --moe-aux-loss-coeff 0.1 --moe-z-loss-coeff 0.1"
+     " --moe-input-jitter-eps 0.1 --moe-expert-capacity-factor 2 --moe-token-drop-policy position --moe-shared-expert-intermediate-size 8", "",
+     "no effect"),
+    ("calculate_per_token_loss", "--calculate-per-token-loss", "", "each sample counts the same, and --keep-last has it anyway"),
+    ("use_precision_aware_optimizer", "--lane fp32 --use-precision-aware-optimizer", "--lane fp32", "as in pretrain"),
+    ("add_position_embedding", "--position-embedding-type rope --no-position-embedding", "--position-embedding-type rope", "as in pretrain"),
+    ("fp8_emulated fp8_keep_weights fp8_keep_inputs", FP8 + "--fp8-emulated --fp8-keep-weights --fp8-keep-inputs", FP8, "as in pretrain"),
+]
+REFUSED = [
+    ("num_experts", "--num-experts 4"), ("moe_router_enable_expert_bias", "--moe-router-enable-expert-bias"),
+    ("moe_shared_expert_gate", "--moe-shared-expert-gate"),
+    ("window_size", "--window-size 3,0"), ("window_attn_skip_freq", "--window-attn-skip-freq 2"),
+    ("rope_local_base_freq", "--position-embedding-type rope --rope-local-base-freq 30"), ("logits_scaling", "--logits-scaling 2"),
+    ("final_logit_softcapping", "--final-logit-softcapping 2"), ("gemm_sm_margin", "--gemm-sm-margin 4"),
+    ("nccl_library", "--ranks 2 --nccl-library no-such-file"),
+    ("", "--train-iters 5"), ("", "--eval-iters 5"), ("", "--skip-train"), ("", "--data-path text"), ("", "--mask-prob 0.2"),
+    ("", "--tokenizer-hf-include-special-tokens"), ("", "--model gpt"),
+]
+
+
+def of_finetune():
+    """The fields that the command reads (uses.def)."""
+    uses = (declared.OPTIONS_DEF.parent / "uses.def").read_text()
+    block = re.search(r"^USE\(FINETUNE.*?^USE", uses, re.M | re.S)[0]
+    groups, more, fewer = (re.findall(rf"^{what}\((\w+)", block, re.M) for what in ("GROUP", "WITH", "WITHOUT"))
+    return {f: class_ for f, (group, class_, *_) in declared.declared().items() if (group in groups or f in more) and f not in fewer}
+
+
+def check_complete(program, quick):
+    options = of_finetune()
+    judged, exempt = {f for row in ROWS for f in row.fields}, {f for fields, *_ in [*UNCHANGED, *REFUSED] for f in fields.split()}
+    missing = {f for f, class_ in options.items() if class_ != "LAYOUT"} - judged - exempt
+    expect(not missing, f"neither a row in options/task_rows.py nor a reason: {sorted(missing)}")
+    expect(not (judged | exempt) - options.keys(), f"no options of finetune: {sorted((judged | exempt) - options.keys())}")
+    expect(not judged & exempt, f"a row and a reason to have none: {sorted(judged & exempt)}")
+    weights = TaskTrainer(program.words()).state.weights
+    expect(sum(w.size for w in weights.values()) <= TERMS, "a norm has more terms than the bound says")
+
+
+def check_unchanged(program, quick):
+    """Tests all together, grouped by `like`."""
+    for like in sorted({like for _, _, like, _ in UNCHANGED}):
+        run = tune(program, program.words(like + " " + " ".join(words for _, words, of, _ in UNCHANGED if of == like)))
+        expect(bits(run) == bits(tune(program, program.words(like))), f"an option that is to change nothing changes bits, with {like or 'nothing'}")
+    for _, words in REFUSED:
+        program.call("finetune", *program.words(words), status=2)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("program")
+    parser.add_argument("--only", nargs="*", default=[])
+    parser.add_argument("--ignore", action="store_true")
+    args = parser.parse_args()
+    binary, complaints = pathlib.Path(args.program).resolve(), []
+    rows = [row for row in ROWS if not args.only or set(args.only) & set(row.fields)]
+    if not args.only and not args.ignore:
+        rows += [Row(["complete"], check_complete), Row(["unchanged"], check_unchanged)]
+    with tempfile.TemporaryDirectory(prefix="isotron-finetune-options-") as work:
+        os.chdir(work)
+        write_files()
+        for row in rows:
+            for field in [f for f in row.fields if not args.only or f in args.only] if args.ignore else [None]:
+                begin, wrong = time.time(), ""
+                try:
+                    row.check(Program([binary, "--ignore-option", field] if field else [binary], BASE), args.ignore)
+                except Wrong as e:
+                    wrong = str(e)
+                complaints += [f"{row.fields} {row.words}: {wrong or 'does not notice that ' + field + ' is ignored'}"] if bool(wrong) != args.ignore else []
+                print(f"{time.time() - begin:5.1f} s  {field or row.fields} {row.words}: {wrong or 'passes'}", flush=True)
+        os.chdir("/")
+    print("\n".join(complaints))
+    return bool(complaints)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
