@@ -35,8 +35,8 @@ static bool is_weights(const char *name) {
 
 static bool is_tokenizer(const char *name) {
     static const char *const PATTERNS[] = {
-        "tokenizer*",        "vocab.*",        "merges.txt", "special_tokens_map*",
-        "added_tokens.json", "chat_template*", NULL};
+        "tokenizer*",          "tekken.json",       "vocab.*",        "merges.txt",
+        "special_tokens_map*", "added_tokens.json", "chat_template*", NULL};
     return is_like(name, PATTERNS);
 }
 

@@ -104,7 +104,9 @@ static const char **extra_tokens(const Config *c, int64_t extra) {
     return list;
 }
 
-Err setup_tokenizer(const Config *c, Tokenizer **out) {
+Err setup_tokenizer(const Config *c, Tokenizer **out) { return setup_tokenizer_export(c, NULL, out, NULL); }
+
+Err setup_tokenizer_export(const Config *c, const char *model_type, Tokenizer **out, char **json) {
     enum { BERT_CASE_EXTRA = 100, TIKTOKEN_SPECIAL = 1000 }; /* Megatron-LM build_tokenizer.py */
     *out = NULL;
     if (!c->tokenizer_type) return ERR_OK;
@@ -132,6 +134,8 @@ Err setup_tokenizer(const Config *c, Tokenizer **out) {
         .tiktoken_pattern = c->tiktoken_pattern,
         .tiktoken_num_special = special,
         .include_special = c->tokenizer_hf_include_special_tokens,
+        .export_json = json,
+        .export_type = model_type,
     };
     const Err e = tokenizer_open(&t, out);
     for (int64_t i = 0; i < extra; i++) free((char *)tokens[given + i]);

@@ -209,16 +209,9 @@ static Err import_model(Job *j, const Ckpt *none) {
 /* The options of the tokenizer in the folder, if it is of a supported type. A path can contain any byte, so
  * they are words, not text to parse. */
 static void add_tokenizer(Args *args, Arena *arena, const char *dir) {
-    char *json = arena_printf(arena, "%s/tokenizer.json", dir);
-    char *vocab = arena_printf(arena, "%s/vocab.json", dir);
-    char *merges = arena_printf(arena, "%s/merges.txt", dir);
-    char type[] = "--tokenizer-type=HuggingFaceTokenizer", bpe[] = "--tokenizer-type=GPT2BPETokenizer";
-    if (file_exists(json))
-        args_line(args, 2, (char *[]){type, arena_printf(arena, "--tokenizer-model=%s", json)});
-    else if (file_exists(vocab) && file_exists(merges))
-        args_line(args, 3,
-                  (char *[]){bpe, arena_printf(arena, "--vocab-file=%s", vocab),
-                             arena_printf(arena, "--merge-file=%s", merges)});
+    char type[] = "--tokenizer-type=HuggingFaceTokenizer", *path = tokenizer_find_vocabulary(dir);
+    if (path) args_line(args, 2, (char *[]){type, arena_printf(arena, "--tokenizer-model=%s", path)});
+    free(path);
 }
 
 /* An unsupported tokenizer is no reason to refuse the weights: the checkpoint is stored without it. */
@@ -303,16 +296,17 @@ static void name_token(json_t *config, const char *key, const Tokenizer *t, int6
 
 /* Without this file AutoTokenizer would choose a class by the model's type, which can replace parts of
  * tokenizer.json. The tokens of the options are in no file. */
-static void add_tokenizer_config(HfExtras *x, const Config *c, const Tokenizer *t) {
+static void add_tokenizer_config(HfExtras *x, const Config *c, const Tokenizer *t, json_t *config) {
     static const struct {
         const char *key, *names[2];
     } NAMED[] = {{"unk_token", {"[UNK]", "<unk>"}},
                  {"cls_token", {"[CLS]", "<cls>"}},
                  {"sep_token", {"[SEP]", "<sep>"}},
                  {"mask_token", {"[MASK]", "<mask>"}}};
-    json_t *config = json_pack("{s:s,s:b}", "tokenizer_class", "PreTrainedTokenizerFast",
-                               "clean_up_tokenization_spaces", 0),
-           *added = json_array();
+    json_t *added = json_array();
+    json_object_set_new(config, "tokenizer_class", json_string("PreTrainedTokenizerFast"));
+    json_object_set_new(config, "clean_up_tokenization_spaces", json_false());
+    json_object_del(config, "added_tokens_decoder");
     name_token(config, "bos_token", t, tokenizer_bos(t));
     name_token(config, "eos_token", t, tokenizer_eod(t));
     name_token(config, "pad_token", t, tokenizer_pad(t));
@@ -326,31 +320,41 @@ static void add_tokenizer_config(HfExtras *x, const Config *c, const Tokenizer *
     if (json_array_size(added)) json_object_set(config, "additional_special_tokens", added);
     char *text = json_dumps(config, JSON_INDENT(2));
     x->files[x->num_files++] = (HfFile){.name = "tokenizer_config.json", .content = text};
-    json_decref(config), json_decref(added);
+    json_decref(added);
 }
 
-static void add_tokenizer_files(HfExtras *x, const Config *c, const Tokenizer *t) {
-    static const char *const OTHERS[] = {"tokenizer_config.json", "special_tokens_map.json",
-                                         "added_tokens.json", "chat_template.jinja"};
-    if (!strcmp(c->tokenizer_type, "GPT2BPETokenizer")) {
-        add_file(x, mem_strdup(c->vocab_file), "vocab.json");
-        add_file(x, mem_strdup(c->merge_file), "merges.txt");
-    } else if (!strncmp(c->tokenizer_type, "BertWordPiece", 13)) {
-        add_file(x, mem_strdup(c->vocab_file), "vocab.txt");
-    } else if (strstr(c->tokenizer_type, "SentencePiece") || !strcmp(c->tokenizer_type, "Llama2Tokenizer")) {
-        add_file(x, mem_strdup(c->tokenizer_model), "tokenizer.model");
-    } else if (!strcmp(c->tokenizer_type, "HuggingFaceTokenizer")) {
-        const char *model = c->tokenizer_model, *slash = strrchr(model, '/');
-        const bool folder = file_is_dir(model);
-        const int n = folder ? (int)strlen(model) : slash ? (int)(slash - model) : 1;
-        const char *dir = folder || slash ? model : ".";
+/* The tokenizer's own files, or `json` instead of them. Takes ownership of it. */
+static void add_tokenizer_files(HfExtras *x, const Config *c, const Tokenizer *t, char *json) {
+    static const char *const OTHERS[] = {"chat_template.jinja", "special_tokens_map.json",
+                                         "added_tokens.json"};
+    const char *model = c->tokenizer_model ? c->tokenizer_model : c->vocab_file,
+               *slash = model ? strrchr(model, '/') : NULL;
+    const bool hugging_face = !strcmp(c->tokenizer_type, "HuggingFaceTokenizer");
+    const bool spm =
+        strstr(c->tokenizer_type, "SentencePiece") || !strcmp(c->tokenizer_type, "Llama2Tokenizer");
+    if (!model || (!json && !hugging_face && !spm)) return;
+    const bool folder = file_is_dir(model);
+    char *dir = folder  ? mem_strdup(model)
+                : slash ? mem_printf("%.*s", (int)(slash - model), model)
+                        : mem_strdup(".");
+    char *config_path = mem_printf("%s/tokenizer_config.json", dir),
+         *tekken = mem_printf("%s/tekken.json", dir);
+    json_t *config = spm ? NULL : json_load_file(config_path, 0, NULL);
+    if (json)
+        x->files[x->num_files++] = (HfFile){.name = "tokenizer.json", .content = json};
+    else if (spm)
+        add_file(x, mem_strdup(model), "tokenizer.model");
+    else if (folder || strcmp(model, tekken))
         add_file(x, folder ? mem_printf("%s/tokenizer.json", model) : mem_strdup(model), "tokenizer.json");
-        const int before = x->num_files;
-        add_file(x, mem_printf("%.*s/%s", n, dir, OTHERS[0]), OTHERS[0]);
-        if (x->num_files == before) add_tokenizer_config(x, c, t);
-        for (size_t i = 1; i < sizeof OTHERS / sizeof *OTHERS; i++)
-            add_file(x, mem_printf("%.*s/%s", n, dir, OTHERS[i]), OTHERS[i]);
-    }
+    if (!x->num_files) add_file(x, mem_strdup(tekken), "tekken.json");
+    if (config && !json)
+        add_file(x, mem_strdup(config_path), "tokenizer_config.json");
+    else
+        add_tokenizer_config(x, c, t, config ? config : (config = json_object()));
+    for (size_t i = 0; i < (json || spm ? 1 : sizeof OTHERS / sizeof *OTHERS); i++)
+        add_file(x, mem_printf("%s/%s", dir, OTHERS[i]), OTHERS[i]);
+    json_decref(config);
+    free(dir), free(config_path), free(tekken);
 }
 
 static void take_id(json_t *from, const char *key, int64_t id) {
@@ -363,11 +367,24 @@ static Err add_tokens(Job *j, const json_t *state, json_t *tokens, HfExtras *x, 
     const Config *c = &j->setup.config;
     const int64_t vocab_size = j->setup.derived.vocab_size;
     hf_tokens_take(tokens, json_object_get(state, HF_TOKENS), "the checkpoint", vocab_size, notes);
-    const Err e = setup_tokenizer(c, &j->setup.tokenizer);
+    const char *type = c->hf_model_type < HF_TYPES ? HF_TYPE[c->hf_model_type].name : NULL;
+    char *json = NULL;
+    const Err e = setup_tokenizer_export(c, type, &j->setup.tokenizer, &json);
     if (e.code && config_given(c, tokenizer_type)) return e;
     if (e.code) str_printf(notes, "note: the tokenizer's files are not written: %s\n", e.msg);
     const Tokenizer *t = j->setup.tokenizer;
     if (!t) return ERR_OK;
+    if (tokenizer_vocab_size(t) > vocab_size) {
+        free(json);
+        return err_user("the tokenizer has %d ids, and the embedding of the model only %lld: give the "
+                        "tokenizer that the model "
+                        "was trained with",
+                        tokenizer_vocab_size(t), (long long)vocab_size);
+    }
+    if (json && type && !strcmp(type, "qwen2"))
+        str_printf(notes, "note: AutoTokenizer of transformers 5 reads every tokenizer of a qwen2 model as a "
+                          "Qwen2Tokenizer; load "
+                          "another one with PreTrainedTokenizerFast\n");
     json_t *own = json_object();
     take_id(own, "bos_token_id", tokenizer_bos(t));
     take_id(own, "eos_token_id", tokenizer_eod(t));
@@ -375,7 +392,7 @@ static Err add_tokens(Job *j, const json_t *state, json_t *tokens, HfExtras *x, 
     if (c->model == MODEL_t5) take_id(own, "decoder_start_token_id", tokenizer_special(t, SPECIAL_BOS));
     hf_tokens_take(tokens, own, "the tokenizer", vocab_size, notes);
     json_decref(own);
-    add_tokenizer_files(x, c, t);
+    add_tokenizer_files(x, c, t, json);
     return ERR_OK;
 }
 

@@ -17,21 +17,23 @@ bool hf_class_flag(const HfConfig *c, const char *key, bool fallback) {
 static json_t *bert_parts(const HfConfig *c, json_t *charsmap) {
     (void)charsmap;
     const char *unk = hf_config_token(c, "unk_token");
-    json_t *accents = json_object_get(c->settings, "strip_accents");
-    return json_pack("{s:{s:s,s:s},s:{s:s,s:b,s:b,s:b,s:O*},s:{s:s},s:{s:s,s:s}}", "model", "type",
-                     "WordPiece", "unk_token", unk ? unk : "None", "normalizer", "type", "BertNormalizer",
-                     "clean_text", 1, "handle_chinese_chars",
-                     hf_class_flag(c, "tokenize_chinese_chars", true), "lowercase",
-                     hf_class_flag(c, "do_lower_case", true), "strip_accents", accents, "pre_tokenizer",
-                     "type", "BertPreTokenizer", "decoder", "type", "WordPiece", "prefix", "##");
+    json_t *normalizer = json_pack("{s:s,s:b,s:b,s:b,s:O*}", "type", "BertNormalizer", "clean_text", 1,
+                                   "handle_chinese_chars", hf_class_flag(c, "tokenize_chinese_chars", true),
+                                   "lowercase", hf_class_flag(c, "do_lower_case", true), "strip_accents",
+                                   json_object_get(c->settings, "strip_accents"));
+    return json_pack("{s:{s:s,s:s,s:s,s:i},s:o,s:{s:s},s:{s:s,s:s,s:b}}", "model", "type", "WordPiece",
+                     "unk_token", unk ? unk : "None", "continuing_subword_prefix", "##",
+                     "max_input_chars_per_word", 100, "normalizer", normalizer, "pre_tokenizer", "type",
+                     "BertPreTokenizer", "decoder", "type", "WordPiece", "prefix", "##", "cleanup", 1);
 }
 
 /* Byte-level BPE with GPT-2's own regex. */
 static json_t *gpt2_parts(const HfConfig *c, json_t *charsmap) {
     (void)charsmap;
-    return json_pack("{s:{s:s},s:{s:s,s:b},s:{s:s}}", "model", "type", "BPE", "pre_tokenizer", "type",
-                     "ByteLevel", "add_prefix_space", hf_class_flag(c, "add_prefix_space", false), "decoder",
-                     "type", "ByteLevel");
+    const bool prefix = hf_class_flag(c, "add_prefix_space", false);
+    return json_pack("{s:{s:s},s:{s:s,s:b,s:b},s:{s:s,s:b,s:b}}", "model", "type", "BPE", "pre_tokenizer",
+                     "type", "ByteLevel", "add_prefix_space", prefix, "trim_offsets", 1, "decoder", "type",
+                     "ByteLevel", "add_prefix_space", 1, "trim_offsets", 1);
 }
 
 static json_t *roberta_parts(const HfConfig *c, json_t *charsmap) {
@@ -62,10 +64,11 @@ static json_t *qwen2_parts(const HfConfig *c, json_t *charsmap) {
                                 "?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
     json_t *made = neox_parts(c, charsmap);
     json_object_set_new(made, "pre_tokenizer",
-                        json_pack("{s:s,s:[{s:s,s:{s:s},s:s,s:b},{s:s,s:b,s:b}]}", "type", "Sequence",
+                        json_pack("{s:s,s:[{s:s,s:{s:s},s:s,s:b},{s:s,s:b,s:b,s:b}]}", "type", "Sequence",
                                   "pretokenizers", "type", "Split", "pattern", "Regex", regex, "behavior",
                                   "Isolated", "invert", 0, "type", "ByteLevel", "add_prefix_space",
-                                  hf_class_flag(c, "add_prefix_space", false), "use_regex", 0));
+                                  hf_class_flag(c, "add_prefix_space", false), "use_regex", 0, "trim_offsets",
+                                  1));
     return made;
 }
 

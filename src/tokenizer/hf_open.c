@@ -48,20 +48,75 @@ static void take_ids(const Opening *o, Tokenizer *t) {
     if (t->eod < 0) t->eod = hf_usual_eod(t);
 }
 
-/* The tokens around a text that no post_processor of tokenizer.json adds. */
-static void put_around(const Opening *o, Tokenizer *t) {
+/* The tokens around a text that no post_processor of tokenizer.json adds. False: the post_processor is used. */
+static bool put_around(const Opening *o, Tokenizer *t, int32_t around[2]) {
     const HfConfig *c = &o->config;
-    const bool own = o->class && o->class->own_post;
+    const HfClass *class = o->class;
     const bool from_file = o->is_json && json_is_object(json_object_get(o->root, "post_processor"));
-    if (!own && from_file && !(o->class && o->class->forgets_post)) return;
-    const bool albert = !own && o->class && o->class->before;
-    const char *before = own || albert                              ? o->class->before
+    if (from_file && !(class && (class->own_post || class->forgets_post))) return false;
+    const bool named = class && (class->before || class->after);
+    const char *before = named                                      ? class->before
                          : hf_class_flag(c, "add_bos_token", false) ? "bos_token"
-                                                                    : NULL;
-    const char *after = own || albert                              ? o->class->after
+                                                                    : NULL,
+               *after = named                                      ? class->after
                         : hf_class_flag(c, "add_eos_token", false) ? "eos_token"
                                                                    : NULL;
-    hf_put_around(t, before ? named_id(t, c, before) : -1, after ? named_id(t, c, after) : -1);
+    around[0] = before ? named_id(t, c, before) : -1, around[1] = after ? named_id(t, c, after) : -1;
+    hf_put_around(t, around[0], around[1]);
+    return true;
+}
+
+/* ---- export ---- */
+
+static void add_template_token(const Tokenizer *t, int32_t id, json_t *single, json_t *tokens) {
+    size_t n;
+    const char *text = id < 0 ? NULL : hf_token_text(t, id, &n);
+    if (!text) return;
+    json_t *name = json_stringn(text, n);
+    json_array_append_new(single, json_pack("{s:{s:O,s:i}}", "SpecialToken", "id", name, "type_id", 0));
+    json_object_setn_new(tokens, text, n,
+                         json_pack("{s:O,s:[i],s:[O]}", "id", name, "ids", id, "tokens", name));
+    json_decref(name);
+}
+
+static json_t *template_of(const Tokenizer *t, const int32_t around[2]) {
+    json_t *single = json_array(), *tokens = json_object();
+    add_template_token(t, around[0], single, tokens);
+    json_array_append_new(single, json_pack("{s:{s:s,s:i}}", "Sequence", "id", "A", "type_id", 0));
+    add_template_token(t, around[1], single, tokens);
+    return json_pack("{s:s,s:o,s:[{s:{s:s,s:i}},{s:{s:s,s:i}}],s:o}", "type", "TemplateProcessing", "single",
+                     single, "pair", "Sequence", "id", "A", "type_id", 0, "Sequence", "id", "B", "type_id", 1,
+                     "special_tokens", tokens);
+}
+
+/* Whether transformers reads the files as they are with the same class, in the folder of a model of that type. */
+static bool can_copy(const Opening *o) {
+    const HfClass *class = NULL;
+    HfConfig exported = o->config;
+    exported.model_type = json_string(o->options->export_type); /* NULL of NULL */
+    if (!exported.model_type && !exported.tokenizer_class && o->config.exists) return false;
+    const Err e = hf_class_find(&exported, o->root, &class);
+    json_decref(exported.model_type);
+    return o->is_json && !e.code && class == o->class && !(o->config.exists && o->options->num_extra_tokens);
+}
+
+/* Adds what a tokenizer.json has and `built` lacks. around: NULL: its post_processor is used. */
+static char *export(const Opening *o, json_t *built, const Tokenizer *t, const int32_t *around) {
+    const TokenizerConfig *c = o->options;
+    json_t *list = json_object_get(built, "added_tokens");
+    for (size_t i = 0; i < c->num_extra_tokens; i++)
+        json_array_append_new(list,
+                              json_pack("{s:s,s:b,s:b,s:b,s:b,s:b}", "content", c->extra_tokens[i], "special",
+                                        1, "normalized", 0, "single_word", 0, "lstrip", 0, "rstrip", 0));
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        json_t *token = json_array_get(list, i);
+        const char *text = json_string_value(json_object_get(token, "content"));
+        json_object_set_new(token, "id", json_integer(text ? hf_token_id(t, text) : -1));
+        json_object_del(token, "from");
+    }
+    json_object_set_new(built, "version", json_string("1.0"));
+    if (around) json_object_set_new(built, "post_processor", template_of(t, around));
+    return json_dumps(built, JSON_COMPACT);
 }
 
 static Err finish(Opening *o, Tokenizer *t) {
@@ -74,16 +129,21 @@ static Err finish(Opening *o, Tokenizer *t) {
     if (!e.code)
         e = hf_config_added(&o->config, o->class ? NULL : json_object_get(o->root, "added_tokens"),
                             o->class && o->class->plain, &added);
+    const bool has_model = !o->is_made;
     if (!e.code) {
         json_object_set_new(built, "added_tokens", added);
         e = hf_load(built, o->is_made ? &o->made : NULL, o->options, t);
         o->is_made = false; /* taken */
     }
+    if (!e.code) {
+        int32_t around[2];
+        const bool replaced = put_around(o, t, around);
+        take_ids(o, t);
+        if (o->options->export_json && has_model && !can_copy(o))
+            *o->options->export_json = export(o, built, t, replaced ? around : NULL);
+    }
     json_decref(built);
-    if (e.code) return err_user("'%s': %.900s", o->path, e.msg);
-    put_around(o, t);
-    take_ids(o, t);
-    return ERR_OK;
+    return e.code ? err_user("'%s': %.900s", o->path, e.msg) : ERR_OK;
 }
 
 /* ---- HuggingFaceTokenizer ---- */
@@ -98,8 +158,7 @@ static char *folder_of(const char *path) {
     return slash ? mem_printf("%.*s", slash == path ? 1 : (int)(slash - path), path) : mem_strdup(".");
 }
 
-/* The file of a folder's vocabulary; NULL: none. */
-static char *find_vocabulary(const char *dir) {
+char *tokenizer_find_vocabulary(const char *dir) {
     static const char *const NAMES[] = {
         "tokenizer.json", "tekken.json",  "tokenizer.model",        "vocab.json",
         "vocab.txt",      "spiece.model", "sentencepiece.bpe.model"};
@@ -161,7 +220,7 @@ static Err open_folder(const TokenizerConfig *c, Tokenizer *t) {
                         c->model);
     const bool folder = file_is_dir(c->model);
     char *dir = folder ? mem_strdup(c->model) : folder_of(c->model);
-    Opening o = {.options = c, .path = folder ? find_vocabulary(dir) : mem_strdup(c->model)};
+    Opening o = {.options = c, .path = folder ? tokenizer_find_vocabulary(dir) : mem_strdup(c->model)};
     Err e = o.path ? read_vocabulary(&o, dir)
                    : err_user("'%s' has no tokenizer.json, and no tekken.json, tokenizer.model, vocab.json "
                               "with merges.txt "

@@ -46,6 +46,10 @@ typedef struct TokenizerConfig {
      * usual names: </s>, <|endoftext|>, <s>, <pad>, [PAD] and similar ones). */
     int64_t eod_id, pad_id;
     bool include_special; /* tokenizers of Hugging Face encode every text with TOKENIZER_ADD_SPECIAL */
+    /* NULL, or for a type of Hugging Face set to a tokenizer.json, which the caller frees. NULL remains if the tokenizer's files can
+     * be copied: transformers reads them with the same class next to a model of type `export_type` (NULL: any). */
+    char **export_json;
+    const char *export_type;
 } TokenizerConfig;
 
 #define TOKENIZER_CONFIG_DEFAULT ((TokenizerConfig){.eod_id = -1, .pad_id = -1, .tiktoken_num_special = -1})
@@ -53,6 +57,8 @@ typedef struct TokenizerConfig {
 /* Errors: an unknown type, a missing or malformed file, unsupported content. */
 Err tokenizer_open(const TokenizerConfig *, Tokenizer **out);
 void tokenizer_free(Tokenizer *); /* NULL is fine */
+/* The path of the vocabulary that HuggingFaceTokenizer reads in a folder, which the caller frees; NULL: there is none. */
+char *tokenizer_find_vocabulary(const char *dir);
 
 typedef enum TokenizerFlags {
     TOKENIZER_ADD_SPECIAL =

@@ -206,7 +206,7 @@ def token_ids(folder):
 
 
 assert token_ids(out) == [None, None, None]
-source = with_tokens("source", {"tokenizer.json": TOKENIZER, "tokenizer_config.json": {"bos_token": "<s>", "eos_token": "</s>"},
+source = with_tokens("source", {"tokenizer.json": TOKENIZER, "tokenizer_config.json": {"bos_token": "<s>", "eos_token": "</s>", "pad_token": None, "unk_token": None},
                                 "generation_config.json": {"eos_token_id": [4, 6], "temperature": 0.6}}, eos_token_id=5, pad_token_id=-1)
 said = convert("--from-hf", source, "--save", WORK / "tokens")
 assert "pad_token_id is '-1'" in said and "no token of this model" in said, said
@@ -231,7 +231,8 @@ assert token_ids(WORK / "given") == [3, 2, None] and (WORK / "given" / "tokenize
 # export names one that keeps the file's parts, and the tokens that are only options.
 BARE = {"model": {"type": "BPE", "vocab": {"a": 0, "[CLS]": 1, "</s>": 2, "<s>": 3, "<pad>": 4, "[MASK]": 5}, "merges": []},
         "added_tokens": [{"id": i, "content": t, "special": True} for i, t in ((1, "[CLS]"), (2, "</s>"), (3, "<s>"), (4, "<pad>"))]}
-convert("--from-hf", with_tokens("bare", {"tokenizer.json": BARE}), "--save", WORK / "bare-saved")
+(WORK / "bare.json").write_text(json.dumps(BARE))
+convert("--from-hf", model, "--save", WORK / "bare-saved", "--tokenizer-type", "HuggingFaceTokenizer", "--tokenizer-model", WORK / "bare.json")
 NAMES = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False, "bos_token": "<s>", "eos_token": "</s>",
          "pad_token": "<pad>", "cls_token": "[CLS]"}  # [MASK] is not special: text that spells it is text
 for words, more in ([], {}), (["--vocab-extra-ids", 1, "--tokenizer-special-tokens", "<x>"], {"additional_special_tokens": ["<x>", "<extra_id_0>"]}):
@@ -239,6 +240,19 @@ for words, more in ([], {}), (["--vocab-extra-ids", 1, "--tokenizer-special-toke
     assert json.loads((WORK / "bare-out" / "tokenizer_config.json").read_text()) == NAMES | more
     assert token_ids(WORK / "bare-out") == [3, 2, 4]
 convert("--from-hf", WORK / "bare-out", "--save", WORK / "bare-again")
+
+# Every kind of vocabulary is exported so that its folder is the same tokenizer: with the case, the tokens of other files and of options.
+for file, content in {"slow/vocab.json": '{"<|endoftext|>": 0, "a": 1, "b": 2, "ab": 3, "A": 4}', "slow/merges.txt": "a b\n", "slow/added_tokens.json": '{"<x>": 5}',
+                      "slow/special_tokens_map.json": '{"eos_token": "<x>"}', "words/vocab.txt": "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\nA\n##b\n"}.items():
+    (WORK / file).parent.mkdir(exist_ok=True)
+    (WORK / file).write_text(content)
+for kind, *files in [("HuggingFaceTokenizer", "--tokenizer-model", WORK / "slow"), ("GPT2BPETokenizer", "--vocab-file", WORK / "slow/vocab.json", "--merge-file", WORK / "slow/merges.txt"),
+                     ("BertWordPieceCase", "--vocab-file", WORK / "words/vocab.txt", "--vocab-extra-ids", 1), ("HuggingFaceTokenizer", "--tokenizer-model", WORK / "bare.json", "--vocab-extra-ids", 1)]:
+    words = ["--tokenizer-type", kind, *files]
+    convert("--load", saved, "--to-hf", WORK / "slow-out", "--overwrite", *words)
+    (WORK / "slow-out/config.json").unlink()
+    said = [isotron("tokenize", "--text", "ab<x>A Ab<extra_id_0>", *w) for w in (words, ["--tokenizer-type", "HuggingFaceTokenizer", "--tokenizer-model", WORK / "slow-out"])]
+    assert said[0] == said[1], said
 said = convert("--from-hf", with_tokens("list", {"generation_config.json": []}), "--save", WORK / "list-saved", expect=2)
 assert "generation_config.json' is not a JSON object" in said and not (WORK / "list-saved").exists(), said
 

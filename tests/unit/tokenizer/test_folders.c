@@ -95,10 +95,29 @@ static void same_token(const char *name, const char *key, const json_t *wanted, 
         same(name, key, json_object_get(wanted, key), json_integer(id));
 }
 
+/* The exported file alone is the same tokenizer. */
+static void check_export(const char *name, const json_t *c, const json_t *texts, const char *dir,
+                         const char *exported) {
+    char *path = mem_printf("%s/exported/tokenizer.json", dir), *folder = mem_printf("%s/exported", dir);
+    TokenizerConfig config = TOKENIZER_CONFIG_DEFAULT;
+    config.type = "HuggingFaceTokenizer", config.model = path;
+    Tokenizer *t;
+    assert_string_equal(file_mkdirs(folder).msg, "");
+    assert_string_equal(file_write_atomic(path, exported, strlen(exported)).msg, "");
+    assert_string_equal(tokenizer_open(&config, &t).msg, "");
+    same(name, "exported size", json_object_get(c, "size"), json_integer(tokenizer_vocab_size(t)));
+    same(name, "exported ids", json_object_get(c, "ids"), ids_of(t, 0, texts));
+    same(name, "exported with", json_object_get(c, "with"), ids_of(t, TOKENIZER_ADD_SPECIAL, texts));
+    tokenizer_free(t);
+    free(path), free(folder);
+}
+
 static void check(const char *name, const json_t *c, const json_t *texts, const char *dir) {
     const char *refusal = json_string_value(json_object_get(c, "error"));
     TokenizerConfig config = TOKENIZER_CONFIG_DEFAULT;
+    char *exported = NULL;
     config.type = "HuggingFaceTokenizer", config.model = dir;
+    config.export_json = &exported, config.export_type = "phi3"; /* of which no tokenizer has a class */
     Tokenizer *t;
     const Err e = tokenizer_open(&config, &t);
     if (refusal || e.code) {
@@ -116,6 +135,8 @@ static void check(const char *name, const json_t *c, const json_t *texts, const 
     same_token(name, "bos", c, tokenizer_bos(t));
     same_token(name, "pad", c, tokenizer_pad(t));
     tokenizer_free(t);
+    if (exported) check_export(name, c, texts, dir, exported);
+    free(exported);
 }
 
 static int open_cases(void **state) { return json_fixture_load(state, DATA "/folders.json"); }
