@@ -7,6 +7,7 @@
  * It takes the options of `isotron pretrain` about model, training and layout. Its losses are bitwise equal
  * to those of that command. --load resumes from a checkpoint. */
 #include <stdio.h>
+#include <string.h>
 
 #include "comm/agree.h"
 #include "data/prefetch.h"
@@ -136,7 +137,9 @@ int main(int argc, char **argv) {
     Err e = prepare(&run, &args, argc - 1, argv + 1);
     if (args.help) args_help(&args, &help), fputs(help.s, stdout);
     if (!e.code && !args.help) e = world_run(&run.config, train_rank, &run);
-    if (e.code) fprintf(stderr, "custom_loop: %s\n%s", e.msg, args.num_problems > 1 ? args.problems.s : "");
+    if (e.code) /* of several problems the message has the first */
+        fprintf(stderr, "custom_loop: %s\n%s", e.msg,
+                args.num_problems > 1 ? strchr(args.problems.s, '\n') + 1 : "");
     data_close(run.data);
     arena_free(args.arena);
     args_free(&args);

@@ -159,16 +159,16 @@ static void print_head(const Rank *r, const char *device, const char *transport)
         printf(", in %d groups of %d at once", comm_world(r->comm) / r->group.size, r->group.size);
     printf("\n\n%53s %36s %26s\n", "", "out of place        ", "in place");
     printf("%-14s %12s %12s %6s %6s", "collective", "bytes", "count", "type", "redop");
-    for (int i = 0; i < 2; i++) printf(" %10s %8s %8s %7s", "us", "algbw", "busbw", "wrong");
+    for (int i = 0; i < 2; i++) printf(" %10s %8s %8s %7s", "time", "algbw", "busbw", "wrong");
+    printf("\n%-14s %12s %12s %6s %6s", "", "(B)", "(elements)", "", "");
+    for (int i = 0; i < 2; i++) printf(" %10s %8s %8s %7s", "(us)", "(GB/s)", "(GB/s)", "");
     printf("\n");
 }
 
 static void finish(const Rank *r, Run *run, const char *device, const char *transport) {
     const double roof = copy_roof(r);
     if (!r->prints) return;
-    printf("\nalgbw and busbw are in GB/s. Roof: a memory copy reaches %.2f GB/s per rank when all ranks "
-           "copy at once\n",
-           roof);
+    printf("\nroof: a memory copy reaches %.2f GB/s per rank when all ranks copy at once\n", roof);
     run->wrong = r->wrong;
     char how[BENCH_TRANSPORT];
     run->result =

@@ -91,22 +91,24 @@ Quoted quote_json(const char *text) {
     return q;
 }
 
-static size_t min3(size_t a, size_t b, size_t c) { return a < b ? (a < c ? a : c) : (b < c ? b : c); }
+static size_t min2(size_t a, size_t b) { return a < b ? a : b; }
 
+/* Insertions, deletions, substitutions and swaps of neighbours. */
 static size_t edit_distance(const char *a, const char *b) {
-    size_t row[128], nb = strlen(b);
-    if (nb >= 128) return 128;
-    for (size_t j = 0; j <= nb; j++) row[j] = j;
-    for (size_t i = 1; *a; a++, i++) {
-        size_t diagonal = row[0];
+    enum { MOST = 128 };
+    size_t rows[3][MOST], nb = strlen(b), i = 0;
+    if (nb >= MOST) return MOST;
+    for (size_t j = 0; j <= nb; j++) rows[0][j] = j;
+    for (i = 1; a[i - 1]; i++) {
+        size_t *row = rows[i % 3], *before = rows[(i + 2) % 3], *earlier = rows[(i + 1) % 3];
         row[0] = i;
         for (size_t j = 1; j <= nb; j++) {
-            size_t substitute = diagonal + (*a != b[j - 1]);
-            diagonal = row[j];
-            row[j] = min3(row[j] + 1, row[j - 1] + 1, substitute);
+            row[j] = min2(min2(before[j], row[j - 1]) + 1, before[j - 1] + (a[i - 1] != b[j - 1]));
+            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
+                row[j] = min2(row[j], earlier[j - 2] + 1);
         }
     }
-    return row[nb];
+    return rows[(i - 1) % 3][nb];
 }
 
 const char *str_nearest(const char *word, const char *const *candidates, size_t n) {

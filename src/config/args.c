@@ -138,6 +138,7 @@ static const char *renamed(const Args *a, const char *key, size_t len) {
 }
 
 static const char *nearest(Args *a, const char *key, size_t len) {
+    for (; len && *key == '-'; len--) key++; /* in a file */
     if (len > NAME_MAX_BYTES) return NULL;
     const char *other = renamed(a, key, len), *word = arena_printf(a->arena, "%.*s", (int)len, key);
     if (other) return other;
@@ -167,6 +168,7 @@ static bool add_line(Str *lines, const char *fmt, va_list args) {
 }
 
 void args_problem(Args *a, const char *fmt, ...) {
+    if (a->unreadable) return;
     if (a->num_problems >= ARG_PROBLEMS) {
         a->num_problems++;
         return;
@@ -346,7 +348,7 @@ static int line_option(Args *a, Source src, int argc, char **argv) {
         const ArgTable *table = find_foreign(a, key, len, &o);
         if (table) {
             const int n = count_words(argc - 1, argv + 1, equals || !o.arity ? 0 : o.arity == '=' ? 1 : argc);
-            if (table->refuses_foreign)
+            if (table->foreign_use == FOREIGN_UNUSED)
                 no_use(a, key, len, table);
             else
                 use_foreign(a, src, &o, equals ? equals + 1 : n ? argv[1] : NULL);
@@ -381,6 +383,15 @@ static int help_words(Args *a, int argc, char **argv) {
     return 2;
 }
 
+/* A word that no option takes. After a text it is a part of a value that has blanks. */
+static void stray(Args *a, const char *word, const char *before) {
+    Match m;
+    const bool text = before && find(a, before, strlen(before), &m) && m.row->type == ARG_TEXT;
+    args_problem(a, "%s does not belong to any option: %s%s%s.", quote(word).s,
+                 text ? "quote the whole value of --" : "options begin with two dashes", text ? before : "",
+                 text ? ", as in 'A B C'" : "");
+}
+
 static void append(TextList *list, const char *word) {
     list->at = mem_grow(list->at, (size_t)list->count + 1, sizeof *list->at);
     list->at[list->count++] = word;
@@ -399,6 +410,7 @@ void args_line(Args *a, int argc, char **argv) {
         }
     Source src = {"", "--", next_source(a)};
     a->line = src.number;
+    const char *before = NULL; /* the option that the last words belong to */
     for (int i = 0; i < argc;) {
         int n = config_words(argc - i, argv + i, &path);
         if (!strcmp(argv[i], "--help") || !strcmp(argv[i], "-h"))
@@ -406,14 +418,12 @@ void args_line(Args *a, int argc, char **argv) {
         else if (n)
             i += n;
         else if (is_option(argv[i]))
-            i += line_option(a, src, argc - i, argv + i);
+            before = argv[i] + 2, i += line_option(a, src, argc - i, argv + i);
         else if (a->operand_name) {
             append(&a->operands, argv[i++]);
         } else {
-            Str quoted = {0};
-            str_quote(&quoted, argv[i], strlen(argv[i]));
-            args_problem(a, "%s does not belong to any option: options begin with two dashes.", quoted.s);
-            str_free(&quoted), i++;
+            stray(a, argv[i], before);
+            i += count_words(argc - i, argv + i, argc);
         }
     }
 }
@@ -463,6 +473,31 @@ static bool line_value(Args *a, bool list, bool empty, const char *s, size_t n, 
     return quoted || !n || s[0] != '"';
 }
 
+/* A line without `=`: if it begins with the name of an option, the message is the line that was meant. */
+static void no_assignment(Args *a, Source src, const char *s, size_t n) {
+    static const char *const SHOWN[] = {"true", "VALUE"};
+    Str meant = {0}, quoted = {0};
+    const char *name = s, *end = s + n;
+    while (name < end && *name == '-') name++;
+    const char *rest = name;
+    while (rest < end && !blank(*rest)) rest++;
+    const size_t len = (size_t)(rest - name);
+    Match m;
+    while (rest < end && blank(*rest)) rest++;
+    if (len && find(a, name, len, &m)) {
+        const bool flag = is_boolean(m.row) || m.spelling.implied;
+        str_printf(&meant, ": write `%.*s = ", (int)len, name);
+        if (rest < end)
+            str_add(&meant, rest, (size_t)(end - rest));
+        else
+            str_puts(&meant, SHOWN[!flag]);
+        str_puts(&meant, "`");
+    }
+    str_quote(&quoted, s, n);
+    args_problem(a, "%s%s is not a `name = value` line%s.", src.where, quoted.s, meant.len ? meant.s : "");
+    str_free(&meant), str_free(&quoted);
+}
+
 static void file_line(Args *a, Source src, const char *s, size_t n) {
     const char *shown = src.where;
     if (n > LINE_MAX_BYTES) {
@@ -484,12 +519,9 @@ static void file_line(Args *a, Source src, const char *s, size_t n) {
     ForeignOption o;
     const ArgTable *table;
     TextList words = {0};
-    if (!equals || !key_len) {
-        Str quoted = {0};
-        str_quote(&quoted, s, n);
-        args_problem(a, "%s%s is not a `name = value` line.", shown, quoted.s);
-        str_free(&quoted);
-    } else if (find(a, s, key_len, &m)) {
+    if (!equals || !key_len)
+        no_assignment(a, src, s, n);
+    else if (find(a, s, key_len, &m)) {
         const bool list = m.row->type == ARG_TEXTS || m.row->type == ARG_I64S;
         if (!m.accepted) return;
         if (line_value(a, list, m.row->type == ARG_TEXT, value, value_len, &words))
@@ -497,7 +529,7 @@ static void file_line(Args *a, Source src, const char *s, size_t n) {
         else
             args_problem(a, "%sthe quote in the value of %.*s does not end.", shown, (int)key_len, s);
     } else if ((table = find_foreign(a, s, key_len, &o))) {
-        if (table->refuses_foreign) return;
+        if (table->foreign_use != FOREIGN_READ) return;
         if (line_value(a, o.arity == '+', false, value, value_len, &words))
             use_foreign(a, src, &o, words.count ? words.at[0] : NULL);
         else
@@ -524,9 +556,10 @@ void args_bytes(Args *a, const char *name, const char *bytes, size_t n) {
 void args_file(Args *a, const char *path) {
     Str text = {0};
     Err e = file_read(path, &text);
-    if (e.code)
+    if (e.code) {
         args_problem(a, "%s", e.msg);
-    else
+        a->unreadable = true;
+    } else
         args_bytes(a, path, text.s, text.len);
     str_free(&text);
 }

@@ -76,6 +76,8 @@ typedef struct Arg {
 
 /* Options of another program whose command lines also run here. They set no value. */
 typedef enum ForeignKind { FOREIGN_NOTED, FOREIGN_REFUSED } ForeignKind;
+/* Where they may be: in a file and on the line; in a file they are skipped; the line may not have them either. */
+typedef enum ForeignPlace { FOREIGN_READ, FOREIGN_ON_LINE, FOREIGN_UNUSED } ForeignPlace;
 typedef struct Foreign {
     ForeignKind kind;
     /* NULL: `words` are options: "flag value= list+ value=this,that"; another value than this or that is
@@ -90,8 +92,7 @@ typedef struct ArgTable {
     int64_t count;
     const Foreign *foreign;
     int64_t num_foreign;
-    bool refuses_foreign; /* the command does not use them; treats them like options that it does not
-                             accept */
+    ForeignPlace foreign_use;
     bool (*accepts)(int use, int64_t row); /* whether the command reads this option; NULL: all of them */
     int use;
     const char *command;   /* name of `use` in messages */
@@ -122,6 +123,7 @@ typedef struct Args {
     TextList configs; /* the paths that --config gave */
     bool help;
     const char *help_word; /* only show options that contain this word; NULL: all */
+    bool unreadable;       /* a file of options could not be read: what is missing is not known */
     int64_t num_problems;
     Str problems; /* one message per line, at most ARG_PROBLEMS */
     Str notes;    /* no errors, but worth reporting: one message per line */

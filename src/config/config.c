@@ -64,8 +64,11 @@ ArgTable config_table(Config *c, ConfigUse use) {
                       .count = OPTIONS,
                       .foreign = MEGATRON,
                       .num_foreign = sizeof MEGATRON / sizeof *MEGATRON,
-                      .refuses_foreign = use != USE_PRETRAIN && use != USE_FINETUNE &&
-                                         use != USE_BENCH_TRAIN && use != USE_PARITY && use != USE_ALL,
+                      .foreign_use = use == USE_PRETRAIN || use == USE_FINETUNE || use == USE_BENCH_TRAIN ||
+                                             use == USE_PARITY || use == USE_ALL
+                                         ? FOREIGN_READ
+                                     : use == USE_GENERATE ? FOREIGN_ON_LINE
+                                                           : FOREIGN_UNUSED,
                       .accepts = config_uses,
                       .use = (int)use,
                       .command = config_use_name(use),

@@ -172,7 +172,11 @@ Err setup_finish(Setup *s) {
     config_finish(&s->config, s->arena, s->tokenizer ? tokenizer_vocab_size(s->tokenizer) : 0, &s->derived);
     if (!s->derived.vocab_size)
         return err_user(
-            "the size of the vocabulary is not known; set --tokenizer-type (with its files) or --vocab-size");
+            "the size of the vocabulary is not known; set --tokenizer-type (with its files) or "
+            "--vocab-size%s",
+            s->config.vocab_file && !s->config.merge_file && s->config.model == MODEL_gpt
+                ? "; a BERT or a T5, which has only a --vocab-file, needs --model bert or --model t5"
+                : "");
     if (s->tokenizer && tokenizer_vocab_size(s->tokenizer) > s->derived.vocab_size)
         return err_user("the %s%s%s has %d ids, and the vocabulary of the model (--vocab-size) only %lld: "
                         "give the tokenizer of this model, or for a new model remove --vocab-size",

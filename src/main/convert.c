@@ -404,7 +404,9 @@ static Err export_model(Job *j, const Model *m, const json_t *state) {
     Err e = add_tokens(j, state, tokens, &x, &notes);
     if (!e.code) e = hf_folder_write(dir, m, DTYPE_VALUES[j->options.dtype], &x, &notes);
     if (notes.len) fputs(notes.s, stderr);
-    if (!e.code) printf("wrote %s/model.safetensors and %s/config.json\n", dir, dir);
+    if (!e.code) printf("wrote %s: config.json, generation_config.json, model.safetensors", dir);
+    for (int i = 0; !e.code && i < x.num_files; i++) printf(", %s", x.files[i].name);
+    if (!e.code) printf("\n");
     for (int i = 0; i < x.num_files; i++) free(x.files[i].from), free(x.files[i].content);
     json_decref(tokens), str_free(&notes);
     return e;

@@ -33,6 +33,52 @@ static void usage(FILE *to) {
           to);
 }
 
+/* Commands of other stacks that this program does not have. */
+static const struct {
+    const char *words, *answer; /* separated and surrounded by blanks */
+} OTHERS[] = {
+    {" serve server chat infer inference sample text_generation run_text_generation_server "
+     "run_inference_server ",
+     "'generate' continues prompts; there is no server"},
+    {" eval evaluate evaluation perplexity ppl test lm_eval ",
+     "evaluate with 'pretrain --skip-train --load DIR --data-path PREFIX', and a BERT on a task with "
+     "'finetune "
+     "--epochs 0'"},
+    {" train run resume pretrain_gpt pretrain_llama pretrain_mamba ",
+     "use 'pretrain', with --load to resume"},
+    {" pretrain_bert ", "use 'pretrain --model bert'"},
+    {" pretrain_t5 ", "use 'pretrain --model t5'"},
+    {" sft lora dpo rlhf grpo posttrain instruct ",
+     "'pretrain --load DIR --finetune' trains on more text, and 'finetune' a BERT on labelled texts"},
+    {" quantize quantise ptq ",
+     "train in 8 bits with 'pretrain --fp8-format hybrid'; quantized models cannot be exported"},
+    {" export ", "use 'convert --load DIR --to-hf DIR'"},
+    {" import load ", "use 'convert --from-hf DIR --save DIR'"},
+    {" sweep ", "use 'parity DIR... --sweep LIST'"},
+    {" diff ", "use 'compare'"},
+    {" accept certify check burnin ", "use 'validate'"},
+    {" benchmark profile perf ", "use 'bench'"},
+    {" estimate memory search ", "use 'plan'"},
+    {" show info ls ", "use 'inspect'"},
+    {" encode decode ", "use 'tokenize'"},
+    {" preprocess_data prepare ", "use 'preprocess'"},
+    {" merge_datasets ", "use 'merge'"},
+};
+
+/* The words of Megatron-LM's scripts have a folder and an ending. */
+static const char *other_answer(const char *word) {
+    const char *slash = strrchr(word, '/'), *name = slash ? slash + 1 : word;
+    char padded[64];
+    const int n = (int)strcspn(name, ".");
+    if (!n || n > 60) return NULL;
+    snprintf(padded, sizeof padded, " %.*s ", n, name);
+    for (char *c = padded; *c; c++)
+        if (*c == '-') *c = '_';
+    for (size_t i = 0; i < sizeof OTHERS / sizeof *OTHERS; i++)
+        if (strstr(OTHERS[i].words, padded)) return OTHERS[i].answer;
+    return NULL;
+}
+
 /* The row of a command; NULL after an error message. */
 static const Command *find_command(const char *word) {
     const char *names[N_COMMANDS];
@@ -40,9 +86,12 @@ static const Command *find_command(const char *word) {
         names[i] = TABLE[i].name;
         if (!strcmp(word, names[i])) return &TABLE[i];
     }
-    const char *near = str_nearest(word, names, N_COMMANDS);
-    fprintf(stderr, "isotron: unknown command '%s'%s%s%s; 'isotron --help' lists them\n", word,
-            near ? ", did you mean '" : "", near ? near : "", near ? "'" : "");
+    const char *other = other_answer(word), *near = other ? NULL : str_nearest(word, names, N_COMMANDS);
+    fprintf(stderr, "isotron: unknown command %s%s%s%s%s; 'isotron --help' lists them\n", quote(word).s,
+            near    ? ", did you mean '"
+            : other ? ": "
+                    : "",
+            near ? near : "", near ? "'" : "", other ? other : "");
     return NULL;
 }
 

@@ -30,6 +30,8 @@ struct TrainLog {
     double loss[MODEL_LOSSES], router_loss[ROUTER_LOSSES];
     int64_t losses, steps, skipped, nan, ns, samples;
 
+    int64_t all_steps, all_skipped; /* of the process */
+
     bool printed;        /* the first step of the process has been printed */
     bool brief;          /* short lines, not Megatron-LM's */
     bool live;           /* standard error is a terminal, which gets a status line between the others */
@@ -365,9 +367,20 @@ bool train_log_wants_times(const Trainer *r) {
     return r->config->timing_log_level > 0 && r->iteration % r->config->log_interval == 0;
 }
 
+/* A dynamic loss scale begins so high that its first steps overflow, as in Megatron-LM: a short run ends before it
+ * has updated anything. */
+static void note_skipped(TrainLog *log, const Trainer *r) {
+    if (r->iteration < r->derived->train_iters || log->all_skipped < log->all_steps) return;
+    train_log_hide_status(log);
+    printf("note: all steps of this run were skipped, because the gradients overflowed: no parameter has "
+           "changed. "
+           "Train longer, or lower --initial-loss-scale or --loss-scale\n");
+}
+
 Err train_log_step(TrainLog *log, const Trainer *r, const StepReport *s, int64_t ns, const Times *times) {
     const Config *c = r->config;
-    log->steps++;
+    log->steps++, log->all_steps++;
+    log->all_skipped += s->optim.found_inf;
     log->ns += ns;
     log->samples += s->samples;
     log->skipped += s->optim.found_inf;
@@ -383,6 +396,7 @@ Err train_log_step(TrainLog *log, const Trainer *r, const StepReport *s, int64_t
         ERR_RETURN(write_times(log, r, train_log_wants_times(r) ? times : NULL));
     if (!due && log->printed) {
         show_status(log, r);
+        note_skipped(log, r);
         return ERR_OK;
     }
     log->printed = true;
@@ -393,6 +407,7 @@ Err train_log_step(TrainLog *log, const Trainer *r, const StepReport *s, int64_t
                       log->steps, &log->text);
         fputs(log->text.s, stdout);
     }
+    note_skipped(log, r);
     fflush(stdout);
     if (due) forget(log);
     return ERR_OK;

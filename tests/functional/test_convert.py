@@ -210,7 +210,8 @@ source = with_tokens("source", {"tokenizer.json": TOKENIZER, "tokenizer_config.j
                                 "generation_config.json": {"eos_token_id": [4, 6], "temperature": 0.6}}, eos_token_id=5, pad_token_id=-1)
 said = convert("--from-hf", source, "--save", WORK / "tokens")
 assert "pad_token_id is '-1'" in said and "no token of this model" in said, said
-convert("--load", WORK / "tokens", "--to-hf", WORK / "told")
+said = convert("--load", WORK / "tokens", "--to-hf", WORK / "told")
+assert all(path.name in said.split("wrote ")[1] for path in (WORK / "told").iterdir()), said
 assert token_ids(WORK / "told") == [3, [4, 6], None], "generation_config.json goes before config.json, and that before the tokenizer"
 for file in ("tokenizer.json", "tokenizer_config.json"):
     assert (WORK / "told" / file).read_bytes() == (source / file).read_bytes(), file

@@ -31,3 +31,8 @@ one = run(1, SCALE, "--calculate-per-token-loss")
 for dp in (2, 4, 8):
     same(run(dp, SCALE, "--calculate-per-token-loss"), one, 1, f"per token, dp{dp}: one rank's path")
     same(run(dp, SCALE), run(1, SCALE * dp), dp, f"per microbatch, dp{dp}: the path of one rank with {dp} times the scale")
+
+# A run that has skipped all of its steps says that nothing was trained; one update is enough that it does not.
+for interval, scale, noted in ((1, 2**32, True), (3, 2**32, True), (1, 1, False)):
+    said = isotron(*BASE, *data, *OPTIONS, "--train-iters", 4, "--initial-loss-scale", scale, "--log-interval", interval)
+    assert ("note: all steps of this run were skipped" in said) == noted, said

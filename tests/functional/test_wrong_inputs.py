@@ -11,6 +11,28 @@ from harness import *
 ROWS = """
 pretrian => unknown command 'pretrian', did you mean 'pretrain'
 --hlep => unknown command '--hlep'
+serve => unknown command 'serve': 'generate' continues prompts
+chat => 'generate' continues prompts
+eval --load {saved} => evaluate with 'pretrain --skip-train
+evaluate => 'pretrain --skip-train
+lm-eval => 'pretrain --skip-train
+sft => 'pretrain --load DIR --finetune'
+train => use 'pretrain'
+quantize => train in 8 bits with 'pretrain --fp8-format
+pretrain_gpt.py --num-layers 2 => use 'pretrain'
+pretrain_bert => use 'pretrain --model bert'
+tools/pretrain_t5.py => use 'pretrain --model t5'
+preprocess_data.py => use 'preprocess'
+export => use 'convert --load DIR --to-hf DIR'
+e => unknown command 'e'; 'isotron --help' lists them
+{empty} => unknown command
+help serve => 'generate' continues prompts
+pretrain {run} --laod x => '--laod' is not an option: did you mean --load?
+pretrain {run} --esed 3 => did you mean --seed?
+pretrain {run} --step-batch-size-schedule 0:32 2B:64 4B:96 --lr 1 => '2B:64' does not belong to any option: quote the whole value of --step-batch-size-schedule
+generate {ask} --inference-rng-tracker --moe-router-pre-softmax-x 1 => '--moe-router-pre-softmax-x' is not an option
+pretrain --num-layers 2 --hidden-size 8 --num-attention-heads 2 --seq-length 8 --max-position-embeddings 8 --train-iters 1 --micro-batch-size 1 --lr 1 --mock-data --vocab-file {text} => needs --model bert or --model t5
+bench comm => bench comm measures between ranks: set --ranks N
 help pretrian => did you mean 'pretrain'
 help merge input more => remove 'more'
 pretrain --hiden-size 64 => '--hiden-size' is not an option: did you mean --hidden-size?
@@ -150,7 +172,6 @@ generate {ask} --hidden-dropout 0.3 => --hidden-dropout is not used in generate
 generate {ask} --log-interval 3 => --log-interval is not used in generate
 generate {ask} --eval-iters 3 => --eval-iters is not used in generate
 generate {ask} --loss-scale 3 => --loss-scale is not used in generate
-generate {ask} --wandb-project x => --wandb-project is not used in generate
 generate {ask} --top-k 3 --top-p 0.5 => are mutually exclusive
 generate {ask} --top-p 2 => --top-p must be from 0 to 1
 generate {ask} --temperature -1 => --temperature must be from 0
@@ -397,6 +418,9 @@ def check_shared_file():
     said = isotron("generate", "--config", WORK / "shared.conf", "--load", WORK / "saved", "--prompt", "hi")
     assert "hi" in said and "wandb" not in said, said
     isotron("generate", "--config", WORK / "shared.conf", "--load", WORK / "saved", "--prompt", "hi", "--lr", 3, expect=2)
+    said = isotron("generate", "--load", WORK / "saved", "--prompt", "hi", "--inference-rng-tracker", "--dist-ckpt-strictness", "log_unexpected")
+    assert "--inference-rng-tracker has no effect here" in said and "--dist-ckpt-strictness has no effect here" in said, said
+    assert isotron("pretrain", "--config", WORK / "absent.conf", "--nonsense", expect=2).count("\n") == 1  # without the file nothing else is known
 
 
 def check_help():

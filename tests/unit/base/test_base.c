@@ -88,6 +88,11 @@ static void nearest_suggests_only_what_is_near(void **state) {
     assert_string_equal(str_nearest("num-layeers", names, 3), "num-layers");
     assert_string_equal(str_nearest("seq-lenght", names, 3), "seq-length");
     assert_null(str_nearest("bananas", names, 3));
+    const char *shorter[] = {"load", "lr", "seed", "ranks"};
+    assert_string_equal(str_nearest("laod", shorter, 4), "load");
+    assert_string_equal(str_nearest("esed", shorter, 4), "seed");
+    assert_string_equal(str_nearest("arnks", shorter, 4), "ranks");
+    assert_null(str_nearest("aldo", shorter, 4));
 }
 
 static void arena_blocks_do_not_overlap(void **state) {

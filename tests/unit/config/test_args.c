@@ -313,11 +313,11 @@ static void every_mistake_in_a_file_has_its_line(void **state) {
     Case c;
     begin(&c, NULL);
     TEXT(&c, "coumt = 3\ncount\nrate =\nloud = yes\nother = 4\npath = \"open\nnames = \"open\ncount = "
-             "99999999999999999999\n= 3\n"
+             "99999999999999999999\n= 3\nloud\n--green\ncount 4\nxyzzy 4\n--count = 5x\n"
              "nul = \0\n\xff\xfe = \x01");
     assert_int_equal(c.t.other, 3); /* skipped: commands share files */
     expect(&c, "run.conf:1: 'coumt' is not an option: did you mean count?\n"
-               "run.conf:2: 'count' is not a `name = value` line.\n"
+               "run.conf:2: 'count' is not a `name = value` line: write `count = VALUE`.\n"
                "run.conf:3: rate expects a value, but none follows.\n"
                "run.conf:4: loud expects true or false, not 'yes'.\n"
                "run.conf:6: the quote in the value of path does not end.\n"
@@ -325,8 +325,13 @@ static void every_mistake_in_a_file_has_its_line(void **state) {
                "run.conf:8: count expects a number of size at most 9223372036854775807, not "
                "'99999999999999999999'.\n"
                "run.conf:9: '= 3' is not a `name = value` line.\n"
-               "run.conf:10: the line holds a NUL byte: this is not a text file.\n"
-               "run.conf:11: '\\xff\\xfe' is not an option: see --help for the list.\n");
+               "run.conf:10: 'loud' is not a `name = value` line: write `loud = true`.\n"
+               "run.conf:11: '--green' is not a `name = value` line: write `green = true`.\n"
+               "run.conf:12: 'count 4' is not a `name = value` line: write `count = 4`.\n"
+               "run.conf:13: 'xyzzy 4' is not a `name = value` line.\n"
+               "run.conf:14: '--count' is not an option: did you mean count?\n"
+               "run.conf:15: the line holds a NUL byte: this is not a text file.\n"
+               "run.conf:16: '\\xff\\xfe' is not an option: see --help for the list.\n");
 }
 
 static void numbers_must_be_finite_and_whole(void **state) {
