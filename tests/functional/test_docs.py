@@ -140,7 +140,7 @@ for language, body, comment in blocks(text):
 folder = WORK / "clone"
 folder.mkdir()
 for path in ROOT.iterdir():
-    if path.name != "build":
+    if path.name not in ("build", "work"):
         (folder / path.name).symlink_to(path)
 (folder / "build").mkdir()
 (folder / "build/cpu").symlink_to(pathlib.Path(PROGRAM).resolve().parent)
@@ -153,6 +153,9 @@ with subprocess.Popen(["bash", "-c", script], cwd=folder, stdout=subprocess.PIPE
     printed = shell.communicate()[0]
     too_long.cancel()
 outputs = [*re.split(rf"^{MARK} (\d+)\n", printed, flags=re.M), "none"]  # an output, an exit status, an output, ...
+if PAGE == ROOT / "README.md":
+    left = {path.name for path in folder.iterdir()} - {path.name for path in ROOT.iterdir()} - {"build", "work"}
+    assert not left and "work/\n" in (ROOT / ".gitignore").read_text(), f"{PAGE}: its commands leave {left} in the root"
 failed = 0
 for (command, expected, numbers_differ), got, status in zip(wanted, outputs[::2], outputs[1::2]):
     got = got.splitlines()

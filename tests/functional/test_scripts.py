@@ -34,6 +34,11 @@ drawn = picture.read_text()
 assert "caf\u00e9 \"x\"" in drawn.replace("&quot;", '"') and "1.5000" in drawn
 for words, why in ((["--key", "loss"], 'the key "loss"; the keys are '), (["--key", "loss"], "lm_loss"), (["--oracle", log], "log.jsonl"), ([WORK / "missing"], "missing")):
     assert why in script("tools/plot_loss", picture, log, *words, status=1)
+other = WORK / "other.jsonl"
+other.write_text('{"iteration": 1, "lm_loss": 2.5}\n{"iteration": 2, "lm_loss": 2.2500001}\n{"kind": "validation", "iteration": 2, "loss": 9}\n')
+script("tools/plot_loss", WORK / "same.svg", log, other, "--same")
+same = (WORK / "same.svg").read_text()
+assert all(words in same for words in (">other<", ">difference from log, relative<", ">in units of 1e-08<")) and "validation" not in same
 log.write_text('{"iteration": 1, "lm_loss": 2}\n{"itera')
 assert "line 2 of" in script("tools/plot_loss", picture, log, status=1) and picture.read_text() == drawn
 
