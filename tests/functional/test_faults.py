@@ -16,7 +16,7 @@ data = corpus()
 (WORK / "run.conf").write_text(CONF.replace("save-interval = 1000", f"save-interval = {EVERY}"))
 LAYOUT = ["--ranks", RANKS, "--tensor-model-parallel-size", 2, "--use-distributed-optimizer"]
 RUN = [*BASE, *data, *LAYOUT, "--lane", "fp64", "--num-layers", 1, "--micro-batch-size", 1, "--train-iters", STEPS,
-       "--lr-decay-iters", STEPS]
+       "--lr-decay-iters", STEPS, "--log-format", "megatron"]  # mpirun gives its ranks a terminal
 SOON = ["--distributed-timeout-seconds-after-init", 2]
 MPIRUN = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-np", RANKS]
 OVER_TCP = [sys.executable, ROOT / "tests/functional/launcher.py", RANKS]
