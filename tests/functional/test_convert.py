@@ -51,7 +51,7 @@ CLASSES = {"gpt2": "GPT2LMHeadModel", "llama": "LlamaForCausalLM", "mistral": "M
            "starcoder2": "Starcoder2ForCausalLM", "granite": "GraniteForCausalLM", "gemma2": "Gemma2ForCausalLM", "gemma3_text": "Gemma3ForCausalLM",
            "gpt_neox": "GPTNeoXForCausalLM", "falcon": "FalconForCausalLM", "olmo2": "Olmo2ForCausalLM", "phi3": "Phi3ForCausalLM",
            "bert": "BertForPreTraining", "t5": "T5ForConditionalGeneration"}
-DTYPES = {"float32": "F32", "float64": "F64", "bfloat16": "BF16"}
+DTYPES = {"float32": "F32", "float64": "F64", "bfloat16": "BF16", "float16": "F16"}
 
 
 def judge_export(name, folder, family, dtype, vocab_size, ids):
@@ -257,7 +257,7 @@ for kind, *files in [("HuggingFaceTokenizer", "--tokenizer-model", WORK / "slow"
 said = convert("--from-hf", with_tokens("list", {"generation_config.json": []}), "--save", WORK / "list-saved", expect=2)
 assert "generation_config.json' is not a JSON object" in said and not (WORK / "list-saved").exists(), said
 
-# A model trained from scratch has the ids of its tokenizer, whatever their order, and is written as float32 in any precision.
+# A model trained from scratch has the ids of its tokenizer, whatever their order, and the dtype of the export; float32 by default.
 words = "</s> a <pad> b [SEP] c <s> [MASK] d [CLS] <extra_id_0>".split()
 own = WORK / "own-tokens"
 own.mkdir()
@@ -266,15 +266,16 @@ own.mkdir()
 (own / "tokenizer_config.json").write_text(json.dumps({"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>"}))
 LLAMA = "--position-embedding-type rope --normalization RMSNorm --swiglu --ffn-hidden-size 24 --disable-bias-linear --untie-embeddings-and-output-weights"
 IDS = {"bos_token_id": 6, "eos_token_id": 0, "pad_token_id": 2}
-for family, options in {"gpt2": "", "llama": LLAMA, "qwen2": f"{LLAMA} --add-qkv-bias", "mixtral": f"{LLAMA} --num-experts 4 --moe-ffn-hidden-size 8",
+for i, (family, options) in enumerate({"gpt2": "", "llama": LLAMA, "qwen2": f"{LLAMA} --add-qkv-bias", "mixtral": f"{LLAMA} --num-experts 4 --moe-ffn-hidden-size 8",
                         "qwen3": f"{LLAMA} --qk-layernorm --kv-channels 8", "bert": "--model bert --norm-placement post --activation gelu-erf",
                         "t5": "--model t5 --decoder-seq-length 8 --position-embedding-type relative --normalization RMSNorm --disable-bias-linear"
-                        " --activation relu --softmax-scale 1"}.items():
+                        " --activation relu --softmax-scale 1"}.items()):
+    dtype = [*DTYPES][i % 4]
     isotron("pretrain", "--num-layers", 1, "--hidden-size", 16, "--num-attention-heads", 2, "--seq-length", 16, "--tokenizer-type", "HuggingFaceTokenizer",
             "--tokenizer-model", own, "--micro-batch-size", 1, "--lr", 0, "--train-iters", 1, "--mock-data", "--eval-iters", 0, "--lane",
             "bf16" if family == "llama" else "fp32", *options.split(), "--save", WORK / f"own-{family}", "--save-interval", 1)
-    convert("--load", WORK / f"own-{family}", "--to-hf", WORK / f"own-{family}-out")
-    judge_export(family, WORK / f"own-{family}-out", family, "float32", len(words), IDS | ({"decoder_start_token_id": 6} if family == "t5" else {}))
+    convert("--load", WORK / f"own-{family}", "--to-hf", WORK / f"own-{family}-out", *(["--hf-dtype", dtype] if i else []))
+    judge_export(family, WORK / f"own-{family}-out", family, dtype, len(words), IDS | ({"decoder_start_token_id": 6} if family == "t5" else {}))
     assert (WORK / f"own-{family}-out/tokenizer.json").read_bytes() == (own / "tokenizer.json").read_bytes(), family
 
 # ---- another model ----
