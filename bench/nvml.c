@@ -11,6 +11,11 @@
 #include "base/mem.h"
 
 typedef struct nvmlDevice *NvmlDevice;
+typedef struct NvmlUse { /* nvmlProcessInfo_t */
+    unsigned pid;
+    unsigned long long bytes;
+    unsigned instance, compute_instance;
+} NvmlUse;
 
 /* name, parameters; each returns 0 if it succeeds */
 #define NVML_FUNCTIONS(F)                                                                                    \
@@ -34,6 +39,8 @@ typedef struct nvmlDevice *NvmlDevice;
 #define NVML_OPTIONAL(F)                                                                                     \
     F(DeviceGetCudaComputeCapability, (NvmlDevice, int *major, int *minor))                                  \
     F(DeviceGetMaxPcieLinkGeneration, (NvmlDevice, unsigned *))                                              \
+    F(DeviceGetComputeRunningProcesses_v3, (NvmlDevice, unsigned *count, NvmlUse *))                         \
+    F(SystemGetProcessName, (unsigned pid, char *, unsigned n))                                              \
     F(DeviceGetNvLinkRemoteDeviceType, (NvmlDevice, unsigned link, int *type))                               \
     F(DeviceGetP2PStatus, (NvmlDevice, NvmlDevice, int capability, int *status))
 
@@ -108,6 +115,24 @@ static void read_links(const Nvml *n, NvmlDevice d, NvmlFacts *f) {
     if (n->DeviceGetMaxPcieLinkGeneration) n->DeviceGetMaxPcieLinkGeneration(d, &f->pcie);
 }
 
+/* The name is the last component of a path, without arguments. */
+static void read_processes(const Nvml *n, NvmlDevice d, NvmlFacts *f) {
+    enum { MOST = 64 };
+    NvmlUse use[MOST];
+    unsigned count = MOST;
+    if (!n->DeviceGetComputeRunningProcesses_v3 || n->DeviceGetComputeRunningProcesses_v3(d, &count, use))
+        return;
+    for (unsigned i = 0; i < count && f->n_processes < NVML_PROCESSES; i++) {
+        NvmlProcess *p = &f->process[f->n_processes++];
+        char path[256] = "";
+        p->pid = use[i].pid;
+        if (!n->SystemGetProcessName || n->SystemGetProcessName(p->pid, path, sizeof path)) continue;
+        path[strcspn(path, " ")] = 0;
+        const char *slash = strrchr(path, '/');
+        snprintf(p->name, sizeof p->name, "%.39s", slash ? slash + 1 : path);
+    }
+}
+
 static void read_device(const Nvml *n, NvmlDevice d, NvmlFacts *f) {
     unsigned milliwatts = 0, ignored, pending = 0, failed = 0;
     unsigned long long reasons = 0, errors = 0;
@@ -127,6 +152,7 @@ static void read_device(const Nvml *n, NvmlDevice d, NvmlFacts *f) {
     if (n->DeviceGetCurrentClocksThrottleReasons(d, &reasons) == 0)
         name_reasons(reasons & ~(unsigned long long)POWER_LIMIT, f->throttled, sizeof f->throttled);
     read_links(n, d, f);
+    read_processes(n, d, f);
 }
 
 static bool open_device(const Nvml *n, const unsigned char id[16], NvmlDevice *d) {

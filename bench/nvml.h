@@ -6,6 +6,12 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+enum { NVML_PROCESSES = 8 };
+typedef struct NvmlProcess {
+    unsigned pid; /* as the driver sees it: not that of a container */
+    char name[40];
+} NvmlProcess;
+
 typedef struct NvmlFacts {
     bool known; /* false: the library or the GPU was not found, and all other fields are 0 */
     char driver[80], throttled[120];
@@ -15,7 +21,9 @@ typedef struct NvmlFacts {
     uint64_t uncorrected;  /* ECC errors since the driver was loaded */
     int nvlinks, switched; /* NVLinks that are up; those of them that lead to an NVSwitch */
     int sm;                /* 90: compute capability 9.0; 0: not known */
-    unsigned pcie;         /* the highest generation that both the GPU and its slot support; 0: not known */
+    int n_processes;       /* that compute on the GPU; 0 also if the driver does not tell */
+    NvmlProcess process[NVML_PROCESSES];
+    unsigned pcie; /* the highest generation that both the GPU and its slot support; 0: not known */
 } NvmlFacts;
 
 /* Reads the GPU with this UUID. */

@@ -71,6 +71,20 @@ static void links_that_are_down_do_not_count(void **unused) {
     assert_true(f.nvlinks == 5 && f.switched == 5);
 }
 
+static void processes_are_named(void **unused) {
+    (void)unused;
+    unsigned char ids[3][16];
+    NvmlFacts f;
+    new_ids(ids);
+    setenv("HOST_NVML_PID", "4711", 1);
+    nvml_read(ids[0], &f);
+    assert_int_equal(f.n_processes, 0);
+    nvml_read(ids[1], &f);
+    unsetenv("HOST_NVML_PID");
+    assert_true(f.n_processes == 1 && f.process[0].pid == 4711);
+    assert_string_equal(f.process[0].name, "neighbour");
+}
+
 static void pairs_are_linked(void **unused) {
     (void)unused;
     unsigned char ids[3][16];
@@ -87,6 +101,7 @@ int main(void) {
         cmocka_unit_test(a_gpu_is_watched),
         cmocka_unit_test(the_extremes_of_a_watch_are_kept),
         cmocka_unit_test(links_that_are_down_do_not_count),
+        cmocka_unit_test(processes_are_named),
         cmocka_unit_test(pairs_are_linked),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
