@@ -1,8 +1,8 @@
 /* Accepts a machine, a driver or an NCCL library. Stages (stages.def) run one after the other; each has a
  * verdict, evidence, and a suspect for each fault. Stages share one separate process, so that a crash or a
  * hang of a library ends only the current stage. After a stage that has failed, the next one gets a new
- * process. These always get a new process: stages that start processes (parity only without GPUs), stages that
- * compare two NCCL libraries, and variants of NCCL. If a launcher has started several processes, all stages run in
+ * process. These always get a new process: stages that start processes (parity only without GPUs), and variants of
+ * NCCL. A second NCCL library has a second process. If a launcher has started several processes, all stages run in
  * these processes.
  *
  *   PASS          everything that was tested is correct
@@ -46,13 +46,15 @@ typedef struct AcceptRow {
     int least_ranks;
     bool on_library, starts_processes, selected;
     Outcome *a, *b; /* b: with the other NCCL library; NULL: not run */
+    bool once;      /* rates were measured once with each library, for lack of time */
 } AcceptRow;
 
 typedef struct Acceptance {
     const AcceptOptions *options;
     AcceptRow row[STAGES];
-    struct json_t *good; /* the earlier report; NULL: none */
-    bool is_heard;       /* false in MPI processes other than rank 0 */
+    char nccl_name[2][64]; /* names of the compared libraries: "NCCL 2.28.9"; empty: there is one */
+    struct json_t *good;   /* the earlier report; NULL: none */
+    bool is_heard;         /* false in MPI processes other than rank 0 */
     int ranks;
     double seconds;
 } Acceptance;

@@ -285,13 +285,19 @@ void compare_with_good(const Acceptance *a, AcceptRow *row) {
 void compare_libraries(const Acceptance *a, AcceptRow *row) {
     Outcome *x = row->a, *y = row->b;
     Rates rates = {.judged = 0};
+    const bool drifts = row->once && a->options->config->device != ON_CUDA;
+    if (row->once)
+        outcome_limit(
+            y, "%s: a drift of the machine between A and B, because there was time for one run of each",
+            row->name);
     for (int i = 0; i < y->n_metrics; i++) {
         const Metric *theirs = outcome_metric(x, y->metric[i].name);
         double ratio;
         const Change change = judge_rate(y, i, theirs, a->options->allow, &rates, &ratio);
         if (change == SLOWER)
-            outcome_add(y, ACCEPT_DEGRADED, "NCCL B", "B is %.0f %% slower than A at %s: %.3g %s, not %.3g",
-                        100 * (1 - ratio), y->metric[i].name, metric_median(&y->metric[i]), y->metric[i].unit,
+            outcome_add(y, drifts ? ACCEPT_INCONCLUSIVE : ACCEPT_DEGRADED, "NCCL B",
+                        "B is %.0f %% slower than A at %s: %.3g %s, not %.3g", 100 * (1 - ratio),
+                        y->metric[i].name, metric_median(&y->metric[i]), y->metric[i].unit,
                         metric_median(theirs));
         if (change == FASTER)
             outcome_add(y, ACCEPT_PASS, "NCCL B", "B is %.0f %% faster than A at %s", 100 * (ratio - 1),
@@ -307,4 +313,76 @@ void compare_libraries(const Acceptance *a, AcceptRow *row) {
             if (!strcmp(x->hash[k].name, y->hash[i].name) && x->hash[k].hash != y->hash[i].hash)
                 outcome_add(y, ACCEPT_PASS, "NCCL B", "B differs bitwise from A in %s (order of summation)",
                             y->hash[i].name);
+}
+
+/* ---- classes of rates ---- */
+
+static size_t class_length(const Metric *m) { return strcspn(m->name, " "); }
+
+static bool is_of_class(const Metric *m, const char *name) {
+    return class_length(m) == strlen(name) && !strncmp(m->name, name, class_length(m));
+}
+
+/* The geometric means of the class's rates in each round, of the rates that both outcomes have. Returns the number of
+ * rounds. */
+static int mean_rates(const Outcome *r, const Outcome *other, const char *name,
+                      double mean[OUTCOME_SAMPLES]) {
+    double sum[OUTCOME_SAMPLES] = {0};
+    int n = OUTCOME_SAMPLES, rates = 0;
+    for (int i = 0; i < r->n_metrics; i++) {
+        const Metric *m = &r->metric[i];
+        if (!is_of_class(m, name) || !outcome_metric(other, m->name)) continue;
+        n = m->n < n ? m->n : n;
+        for (int k = 0; k < m->n; k++) sum[k] += log(m->sample[k]);
+        rates++;
+    }
+    for (int k = 0; k < n; k++) mean[k] = exp(sum[k] / rates);
+    return rates ? n : 0;
+}
+
+/* Each half of the samples is of one turn. */
+static bool interval_over_turns(const double *x, int n, double error, Interval *out) {
+    Interval half[2];
+    if (!interval_of_median(x, n, error, out)) return false;
+    const bool known = interval_of_median(x, n / 2, error, &half[0]);
+    for (int i = 0; known && interval_of_median(x + n / 2, n - n / 2, error, &half[1]) && i < 2; i++)
+        out->low = fmin(out->low, half[i].low), out->high = fmax(out->high, half[i].high);
+    return true;
+}
+
+static void compare_class(const AcceptRow *row, double error, RateClass *c) {
+    double a[OUTCOME_SAMPLES], b[OUTCOME_SAMPLES];
+    const int n = mean_rates(row->a, row->b, c->name, a), m = mean_rates(row->b, row->a, c->name, b);
+    Interval x, y;
+    c->known = interval_over_turns(a, n, error, &x);
+    c->known = interval_over_turns(b, m, error, &y) && c->known;
+    c->ratio = y.median / x.median;
+    if (c->known) c->low = y.low / x.high, c->high = y.high / x.low;
+}
+
+int compare_classes(const AcceptRow *row, RateClass out[RATE_CLASSES]) {
+    int n = 0;
+    for (int i = 0; row->b && i < row->b->n_metrics && n < RATE_CLASSES; i++) {
+        const Metric *m = &row->b->metric[i];
+        int k = 0;
+        while (k < n && !is_of_class(m, out[k].name)) k++;
+        if (k < n || !outcome_metric(row->a, m->name)) continue;
+        out[n] = (RateClass){.known = false};
+        snprintf(out[n++].name, sizeof out->name, "%.*s", (int)class_length(m), m->name);
+    }
+    for (int i = 0; i < n; i++) compare_class(row, GATE_ERROR / (2 * n), &out[i]);
+    return n;
+}
+
+void compare_class_text(const RateClass *c, Str *out) {
+    if (!c->known)
+        str_puts(out, "too few samples to compare B with A");
+    else if (c->high < 1)
+        str_printf(out, "B is %.3g %% slower than A", 100 * (1 - c->ratio));
+    else if (c->low > 1)
+        str_printf(out, "B is %.3g %% faster than A", 100 * (c->ratio - 1));
+    else
+        str_printf(out, "equal within %.3g %%", 100 * fmax(1 - c->low, c->high - 1));
+    str_printf(out, "; B / A = %.3f", c->ratio);
+    if (c->known) str_printf(out, ", from %.3f to %.3f", c->low, c->high);
 }

@@ -11,4 +11,18 @@ Err compare_open_good(const char *path, struct json_t **out);
 void compare_with_good(const Acceptance *, AcceptRow *);
 void compare_libraries(const Acceptance *, AcceptRow *);
 
+/* The rates of a kind, such as all_reduce of all sizes, of B over those of A. The intervals of a stage hold together with
+ * the probability of the gate. Each contains the intervals of single turns, because two processes of one library may
+ * differ by more than the samples of one process do. */
+typedef struct RateClass {
+    char name[32];
+    double ratio, low, high;
+    bool known; /* there are enough samples for an interval */
+} RateClass;
+enum { RATE_CLASSES = 16 };
+/* Returns their number; 0 without a library B. */
+int compare_classes(const AcceptRow *, RateClass out[RATE_CLASSES]);
+/* "B is equal to A within 9 %", or "B is 12 % slower than A". */
+void compare_class_text(const RateClass *, Str *out);
+
 #endif

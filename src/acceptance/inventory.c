@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "bench/nvml.h"
 #include "acceptance/stage.h"
@@ -19,6 +20,7 @@ extern char **environ;
 
 /* The facts that a rank knows about its device. */
 typedef struct RankFacts {
+    unsigned pid;
     char described[200];
     unsigned char id[16];
     double free_gib;
@@ -103,6 +105,40 @@ static void judge_state(const StageRank *r, int rank, const NvmlFacts *f, const 
         outcome_add(out, ACCEPT_DEGRADED, suspect, "PCIe has %u of %u lanes", f->width, f->most_width);
 }
 
+static bool uses(const RankFacts *f, unsigned pid) {
+    for (int i = 0; i < f->nvml.n_processes; i++)
+        if (f->nvml.process[i].pid == pid) return true;
+    return false;
+}
+
+/* Whether a process on the GPU of `f` is one of this run. In a container the driver's numbers are not those of getpid():
+ * then it is if it uses the GPUs of all ranks. */
+static bool is_ours(const RankFacts *all, int n, const RankFacts *f, unsigned pid) {
+    bool numbered = false, is_rank = false, everywhere = true;
+    for (int i = 0; i < n; i++) {
+        numbered |= uses(f, all[i].pid);
+        is_rank |= all[i].pid == pid;
+        everywhere &= uses(&all[i], pid);
+    }
+    return numbered ? is_rank : everywhere;
+}
+
+static void add_others(const StageRank *r, int rank, const RankFacts *all) {
+    const RankFacts *f = &all[rank];
+    Str text = {0};
+    for (int i = 0; i < f->nvml.n_processes; i++) {
+        const NvmlProcess *p = &f->nvml.process[i];
+        if (is_ours(all, r->world, f, p->pid)) continue;
+        str_printf(&text, "%s%s (pid %u)", text.len ? ", " : "", *p->name ? p->name : "unknown", p->pid);
+    }
+    char name[64];
+    snprintf(name, sizeof name, OTHERS_OF_RANK, rank);
+    if (text.len) outcome_fact(r->out, false, name, "%s", text.s);
+    if (text.len)
+        outcome_add(r->out, ACCEPT_PASS, stage_suspect(r, rank).s, "another process holds it: %s", text.s);
+    str_free(&text);
+}
+
 static void add_device(const StageRank *r, int rank, const RankFacts *f) {
     char name[64], id[40] = "";
     snprintf(name, sizeof name, "device of rank %d", rank);
@@ -142,7 +178,8 @@ static void add_nccl(const StageRank *r) {
 }
 
 static Err on_rank(StageRank *r) {
-    RankFacts mine = {.free_gib = (double)device_memory_available(r->device) / (double)(1 << 30),
+    RankFacts mine = {.pid = (unsigned)getpid(),
+                      .free_gib = (double)device_memory_available(r->device) / (double)(1 << 30),
                       .devices = r->device->n_devices};
     RankFacts *all = mem_zero((size_t)r->world, sizeof *all);
     snprintf(mine.described, sizeof mine.described, "%s", r->described);
@@ -154,7 +191,7 @@ static Err on_rank(StageRank *r) {
         add_versions(r->out);
         add_nccl(r);
         add_environment(r->out);
-        for (int i = 0; i < r->world; i++) add_device(r, i, &all[i]);
+        for (int i = 0; i < r->world; i++) add_device(r, i, &all[i]), add_others(r, i, all);
         compare_links(r, all);
         add_links(r, all);
         r->out->devices = all[0].devices;

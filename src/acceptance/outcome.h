@@ -34,6 +34,8 @@ typedef struct Metric {
     double sample[OUTCOME_SAMPLES];
 } Metric;
 
+/* The name of a fact: the processes, other than this run's, that use the GPU of a rank. */
+#define OTHERS_OF_RANK "other processes of rank %d"
 /* A fact about the machine. Lasting facts are the fingerprint: they are equal in all runs on one machine. */
 typedef struct Fact {
     char name[64], value[200];

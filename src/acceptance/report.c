@@ -5,11 +5,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "acceptance/acceptance.h"
+#include "acceptance/compare.h"
+#include "acceptance/conclusion.h"
 #include "base/amount.h"
 #include "base/hash.h"
 #include "base/junit.h"
 #include "base/utf8.h"
+#include "bench/gate/gate.h"
 #include "config/enums.h"
 #include "train/provenance.h"
 
@@ -104,14 +106,28 @@ static void print_limits(const AcceptRow *row, const char *indent, Str *out) {
             str_printf(out, "%snot certified: B: %s\n", indent, b->limit[i]);
 }
 
+static void print_classes(const AcceptRow *row, Str *out) {
+    RateClass c[RATE_CLASSES];
+    const int n = compare_classes(row, c);
+    for (int i = 0; i < n; i++) {
+        str_printf(out, "%-16s ", c[i].name);
+        compare_class_text(&c[i], out);
+        str_puts(out, "\n");
+    }
+}
+
 static void print_libraries(const Acceptance *a, Str *out) {
     if (!a->options->nccl_b) return;
-    str_printf(out, "\n%-12s %-12s %-12s\n", "stage", "A", "B");
+    str_printf(out, "\n%-12s A: %-20s B: %s\n", "stage", a->nccl_name[0], a->nccl_name[1]);
     for (int i = 0; i < STAGES; i++)
         if (a->row[i].b)
-            str_printf(out, "%-12s %-12s %-12s\n", a->row[i].name,
-                       STAGE_VERDICTS[outcome_verdict(a->row[i].a)],
+            str_printf(out, "%-12s %-23s %s\n", a->row[i].name, STAGE_VERDICTS[outcome_verdict(a->row[i].a)],
                        STAGE_VERDICTS[outcome_verdict(a->row[i].b)]);
+    str_printf(out,
+               "\nrates of B over those of A; the intervals hold together with a probability of %g %% in "
+               "each stage\n",
+               100 * (1 - GATE_ERROR));
+    for (int i = 0; i < STAGES; i++) print_classes(&a->row[i], out);
 }
 
 /* Why a stage has no verdict; NULL: it has one. The reasons of stages have no suspect. */
@@ -149,6 +165,10 @@ void accept_print(const Acceptance *a, Str *out) {
     str_puts(out, "\n");
     for (int i = 0; i < STAGES; i++)
         if (a->row[i].a) print_limits(&a->row[i], "", out);
+    Str cause = {0};
+    conclusion_of(a, &cause);
+    if (cause.len) str_printf(out, "conclusion: %s\n", cause.s);
+    str_free(&cause);
     str_printf(out, "verdict: %s, ", STAGE_VERDICTS[accept_verdict(a)]);
     accept_count(a, out);
     str_printf(out, " (%s, %.0f s)\n", amount(a->ranks, "rank").s, a->seconds);
@@ -199,6 +219,20 @@ static void add_facts(json_t *to, const Outcome *r) {
     json_object_set_new(to, "state", state);
 }
 
+/* The comparison of both libraries. */
+static json_t *classes_json(const AcceptRow *row) {
+    RateClass c[RATE_CLASSES];
+    const int n = compare_classes(row, c);
+    json_t *list = json_array();
+    for (int i = 0; i < n; i++) {
+        json_t *one = json_pack("{s:s, s:f}", "name", c[i].name, "ratio", c[i].ratio);
+        if (c[i].known) json_object_set_new(one, "low", json_real(c[i].low));
+        if (c[i].known) json_object_set_new(one, "high", json_real(c[i].high));
+        json_array_append_new(list, one);
+    }
+    return list;
+}
+
 static json_t *row_json(const Acceptance *a, const AcceptRow *row) {
     Str command = {0}, valid = {0};
     accept_command(a, row, &command);
@@ -211,6 +245,7 @@ static json_t *row_json(const Acceptance *a, const AcceptRow *row) {
     if (row->b) {
         json_t *b = json_pack("{s:s}", "verdict", STAGE_VERDICTS[outcome_verdict(row->b)]);
         add_results(b, row->b);
+        json_object_set_new(b, "ratios", classes_json(row));
         json_object_set_new(all, "b", b);
     }
     return all;
@@ -224,6 +259,10 @@ void accept_json(const Acceptance *a, Str *out) {
                             provenance_json(), "verdict", STAGE_VERDICTS[accept_verdict(a)], "ranks",
                             a->ranks, "device", DeviceOption_spellings[a->options->config->device], "seconds",
                             a->seconds, "stages", stages);
+    Str cause = {0};
+    conclusion_of(a, &cause);
+    if (cause.len) json_object_set_new(all, "conclusion", json_string(cause.s));
+    str_free(&cause);
     char *text = json_dumps(all, JSON_INDENT(1) | JSON_REAL_PRECISION(8));
     str_puts(out, text);
     str_puts(out, "\n");

@@ -1,5 +1,5 @@
-/* Runs the stages in a separate process, except if a launcher has started several. With two NCCL libraries, stages
- * that depend on the library run alternately for both (A B B A). */
+/* Runs the stages in a separate process, except if a launcher has started several. With two NCCL libraries, each has
+ * a process, and stages that depend on the library run for both: A B, and with rates to compare A B B A. */
 #include <inttypes.h>
 #include <jansson.h>
 #include <math.h>
@@ -27,7 +27,7 @@ static Err (*const FUNCTIONS[])(const StageInput *) = {
 
 static const AcceptRow ROWS[] = {
 #define STAGE(name, share, least, ranks, on_library, starts_processes, what)                                 \
-    {#name, what, share, least, ranks, on_library, starts_processes, false, NULL, NULL},
+    {#name, what, share, least, ranks, on_library, starts_processes, false, NULL, NULL, false},
 #include "acceptance/stages.def"
 };
 
@@ -89,9 +89,9 @@ typedef struct Turn {
 
 typedef struct Runner {
     const AcceptOptions *options;
-    Turn *turn;      /* the present one */
-    bool exclusive;  /* as in StageInput */
-    Isolation *kept; /* the process with the devices and the library A of earlier stages; NULL: none */
+    Turn *turn[2];      /* the present ones of library A and library B */
+    bool exclusive;     /* as in StageInput */
+    Isolation *kept[2]; /* the processes with the devices and the library of earlier stages; NULL: none */
 } Runner;
 
 static void take_turn(void *arg) {
@@ -130,18 +130,18 @@ static void note_crash(const Turn *t, const Isolated *i, double limit) {
                     *b.line ? b.line : "none");
 }
 
-static void end_kept(Runner *x) {
-    isolation_free(x->kept);
-    x->kept = NULL;
+static void end_kept(Runner *x, bool is_b) {
+    isolation_free(x->kept[is_b]);
+    x->kept[is_b] = NULL;
 }
 
 /* A process that has ended since the previous stage is not a fault of this stage. */
-static Isolated run_kept(Runner *x, double limit) {
-    if (!x->kept) x->kept = isolation_new(take_turn, x->turn);
-    Isolated i = isolation_run(x->kept, limit);
-    if (i.end != JOB_CRASHED || *x->turn->out.doing) return i;
+static Isolated run_kept(Runner *x, bool is_b, double limit) {
+    if (!x->kept[is_b]) x->kept[is_b] = isolation_new(take_turn, x->turn[is_b]);
+    Isolated i = isolation_run(x->kept[is_b], limit);
+    if (i.end != JOB_CRASHED || *x->turn[is_b]->out.doing) return i;
     str_free(&i.said);
-    return isolation_run(x->kept, limit);
+    return isolation_run(x->kept[is_b], limit);
 }
 
 /* The seconds after which a stage is killed. Drills of `hang` have separate limits. The stage judges them, so its own
@@ -153,34 +153,37 @@ static double limit_of(const Turn *t) {
     return most + SLACK_S;
 }
 
-/* Opening GPUs and NCCL takes seconds, so stages share a process. A new environment, a new library, or a stage
- * that forks needs a new process. */
-static void run_turn(Runner *x, bool in_new) {
-    Turn *t = x->turn;
-    const double limit = limit_of(t);
+static void end_turn(Runner *x, Turn *t, Isolated *i) {
+    if (!t->out.done) note_crash(t, i, limit_of(t));
+    x->exclusive |= t->out.exclusive;
+    str_free(&i->said);
+}
+
+/* Opening GPUs and NCCL takes seconds, so stages share a process. A new environment or a stage that forks needs a new
+ * process. */
+static void run_turn(Runner *x, bool is_b, bool in_new) {
+    Turn *t = x->turn[is_b];
     if (comm_processes() > 1) {
         take_turn(t);
         return;
     }
-    Isolated i = in_new ? isolated_run(take_turn, t, limit) : run_kept(x, limit);
-    if (!t->out.done) note_crash(t, &i, limit);
-    x->exclusive |= t->out.exclusive;
+    Isolated i = in_new ? isolated_run(take_turn, t, limit_of(t)) : run_kept(x, is_b, limit_of(t));
+    end_turn(x, t, &i);
     if (!in_new && (t->out.error.code || x->exclusive || outcome_verdict(&t->out) >= ACCEPT_FAIL))
-        end_kept(x);
-    str_free(&i.said);
+        end_kept(x, is_b);
 }
 
 /* GEMM tuning is off by default, because measuring the algorithms of a GEMM takes seconds, too long for a
  * stage. */
-static Turn *next_turn(Runner *x, int stage, const char *library, double seconds) {
+static Turn *next_turn(Runner *x, int stage, bool is_b, double seconds) {
     const AcceptOptions *o = x->options;
-    Turn *t = x->turn;
+    Turn *t = x->turn[is_b];
     memset(t, 0, sizeof *t);
     t->in = (StageInput){
         .options = o, .config = *o->config, .seconds = seconds, .exclusive = x->exclusive, .out = &t->out};
     t->stage = stage;
     Config *c = &t->in.config;
-    c->nccl_library = library;
+    if (is_b) c->nccl_library = o->nccl_b;
     if (!config_given(c, gemm_tuning)) c->gemm_tuning = TUNING_OFF;
     if (!config_given(c, distributed_timeout_seconds) && !config_given(c, distributed_timeout_minutes))
         c->distributed_timeout_seconds = DEADLINE_S;
@@ -219,24 +222,26 @@ static bool compares_libraries(const AcceptOptions *o, int stage) {
     return o->nccl_b && ROWS[stage].on_library;
 }
 
-/* Runs one turn, and adds its result to the row. `v` NULL: the environment is not changed. Returns whether it ended. */
-static bool add_turn(Runner *x, int stage, const char *library, double seconds, const Variant *v,
-                     Outcome *to) {
-    Turn *t = next_turn(x, stage, library, seconds);
-    t->in.variant = v ? mem_printf("NCCL_ALGO=%s NCCL_PROTO=%s", v->algorithm, v->protocol) : NULL;
-    if (v) set_or_clear("NCCL_ALGO", v->algorithm), set_or_clear("NCCL_PROTO", v->protocol);
-    /* if two libraries are compared, neither starts in a warm process */
-    run_turn(x, v || needs_new_process(x->options, stage) || compares_libraries(x->options, stage));
-    if (v) set_or_clear("NCCL_ALGO", NULL), set_or_clear("NCCL_PROTO", NULL);
+static void add_outcome(const Turn *t, Outcome *to) {
     if (t->out.error.code) note_error(t);
     outcome_merge(to, &t->out);
+}
+
+/* Runs one turn, and adds its result to the row. `v` NULL: the environment is not changed. Returns whether it ended. */
+static bool add_turn(Runner *x, int stage, bool is_b, double seconds, const Variant *v, Outcome *to) {
+    Turn *t = next_turn(x, stage, is_b, seconds);
+    t->in.variant = v ? mem_printf("NCCL_ALGO=%s NCCL_PROTO=%s", v->algorithm, v->protocol) : NULL;
+    if (v) set_or_clear("NCCL_ALGO", v->algorithm), set_or_clear("NCCL_PROTO", v->protocol);
+    run_turn(x, is_b, v || needs_new_process(x->options, stage));
+    if (v) set_or_clear("NCCL_ALGO", NULL), set_or_clear("NCCL_PROTO", NULL);
+    add_outcome(t, to);
     free((char *)t->in.variant);
     return t->out.done;
 }
 
 /* NCCL's combinations of algorithm and protocol for which there is time, at least one if `seconds` is not 0.
  * Each needs a new process, whose start counts. */
-static void sweep_variants(Runner *x, int stage, const char *library, double seconds, Outcome *to) {
+static void sweep_variants(Runner *x, int stage, bool is_b, double seconds, Outcome *to) {
     static const Variant VARIANTS[] = {{"Ring", "LL"},     {"Ring", "LL128"},     {"Tree", "Simple"},
                                        {"Ring", "Simple"}, {"Tree", "LL"},        {"Tree", "LL128"},
                                        {"NVLS", "Simple"}, {"NVLSTree", "Simple"}};
@@ -246,7 +251,7 @@ static void sweep_variants(Runner *x, int stage, const char *library, double sec
     int i = 0;
     for (; i < N && (i ? left > starting + LEAST_VARIANT_S : seconds > 0); i++) {
         const double own = left / (N - i) - starting, turn = own > LEAST_VARIANT_S ? own : LEAST_VARIANT_S;
-        add_turn(x, stage, library, turn, &VARIANTS[i], to);
+        add_turn(x, stage, is_b, turn, &VARIANTS[i], to);
         const double rest = seconds - (double)(clock_ns() - start) * 1e-9, took = left - rest;
         starting = took > turn ? took - turn : 0;
         left = rest;
@@ -270,23 +275,55 @@ static double variants_seconds(const AcceptOptions *o, int stage, double seconds
     return stage == STAGE_collectives && seconds / 2 >= least ? seconds / 2 : 0;
 }
 
-static int turns_of(const AcceptOptions *o, int stage) { return compares_libraries(o, stage) ? 4 : 1; }
+/* The drills wait most of the time, so both libraries have theirs at the same time. */
+static bool runs_both(const Runner *x, int stage) {
+    return stage == STAGE_hang && compares_libraries(x->options, stage) && !x->exclusive;
+}
 
-/* If a turn did not end, further turns on the same library are left out: they would only reach the time limit again. */
+static void run_both(Runner *x, AcceptRow *row, int stage, double seconds) {
+    Turn *turns[] = {next_turn(x, stage, false, seconds), next_turn(x, stage, true, seconds)};
+    Outcome *const to[] = {row->a, row->b};
+    Isolated results[2];
+    isolated_run_all(take_turn, (void *const *)turns, results, 2, limit_of(turns[0]));
+    for (int i = 0; i < 2; i++) {
+        end_turn(x, turns[i], &results[i]);
+        add_outcome(turns[i], to[i]);
+    }
+}
+
+/* The order of the turns: rates are measured twice, so that a drift of the machine affects both libraries. */
+static const char *order_of(const Runner *x, int stage) {
+    if (!compares_libraries(x->options, stage) || runs_both(x, stage)) return "a";
+    return stage == STAGE_speed || stage == STAGE_training ? "abba" : "ab";
+}
+
+/* If a turn did not end, further turns on the same library are left out: they would only reach the time limit again.
+ * The second pair of turns is left out if the first pair has used the time of both. */
 static void run_stage(Runner *x, AcceptRow *row, int stage, double all_seconds) {
-    const AcceptOptions *o = x->options;
-    static const char ORDER[] = "abba";
-    const int turns = turns_of(o, stage);
-    const double seconds = all_seconds / turns, for_variants = variants_seconds(o, stage, seconds);
+    static const double MOST_OF_A_PAIR = 0.75;
+    const char *order = order_of(x, stage);
+    const int turns = (int)strlen(order);
+    const double seconds = all_seconds / turns, for_variants = variants_seconds(x->options, stage, seconds);
+    const int64_t start = clock_ns();
     bool ended[] = {true, true};
     for (int i = 0; i < turns; i++) {
-        const bool is_b = ORDER[i] == 'b';
+        const bool is_b = order[i] == 'b';
+        row->once = i == 2 && (double)(clock_ns() - start) * 1e-9 > MOST_OF_A_PAIR * all_seconds;
+        if (row->once) break;
         if (!ended[is_b]) continue;
-        const char *library = is_b ? o->nccl_b : o->config->nccl_library;
         Outcome *out = is_b ? row->b : row->a;
-        ended[is_b] = add_turn(x, stage, library, seconds - for_variants, NULL, out);
-        if (i < 2 && sweeps_variants(stage, out)) sweep_variants(x, stage, library, for_variants, out);
+        ended[is_b] = add_turn(x, stage, is_b, seconds - for_variants, NULL, out);
+        if (i < 2 && sweeps_variants(stage, out)) sweep_variants(x, stage, is_b, for_variants, out);
     }
+}
+
+/* Opens the devices and library B before its first stage, so that this takes no time of the stage. An error shows
+ * again in the stage. */
+static void open_b(Runner *x, int stage) {
+    if (!compares_libraries(x->options, stage) || x->kept[true] || x->exclusive || comm_processes() > 1)
+        return;
+    next_turn(x, STAGE_inventory, true, 1);
+    run_turn(x, true, false);
 }
 
 /* ---- the table ---- */
@@ -316,8 +353,10 @@ static bool any_ran(const Acceptance *a) {
 
 /* Processes of a launcher have different clocks and need equal budgets, so they ignore `gone`, the seconds until
  * now, and count all stages as remaining. */
-static double budget(const AcceptOptions *o, const Acceptance *a, int stage, double gone) {
-    const bool by_clock = comm_processes() == 1, gpu = o->config->device == ON_CUDA;
+static double budget(const Runner *x, const Acceptance *a, int stage, double gone) {
+    const AcceptOptions *o = x->options;
+    const bool by_clock = comm_processes() == 1, gpu = o->config->device == ON_CUDA,
+               opens_b = o->nccl_b && !x->kept[true];
     StageTime times[STAGES];
     int n = 0;
     for (int k = 0; k < STAGES; k++) {
@@ -325,9 +364,9 @@ static double budget(const AcceptOptions *o, const Acceptance *a, int stage, dou
         const AcceptRow *row = &a->row[i];
         if ((by_clock && i < stage) || !row->selected || obstacle(o, row)) continue;
         const double opening = i == STAGE_hang && gpu ? DRILL_OPENING_S : 0;
-        times[n++] = (StageTime){row->share, turns_of(o, i) * (row->least_seconds + opening)};
+        times[n++] = (StageTime){row->share, (double)strlen(order_of(x, i)) * (row->least_seconds + opening)};
     }
-    return stage_budget(times, n, o->seconds, by_clock ? gone : 0, gpu ? OPENING_S : 0);
+    return stage_budget(times, n, o->seconds, by_clock ? gone : 0, gpu ? (1 + opens_b) * OPENING_S : 0);
 }
 
 static Err run_row(Runner *x, Acceptance *a, int stage) {
@@ -341,7 +380,13 @@ static Err run_row(Runner *x, Acceptance *a, int stage) {
         outcome_add(row->a, ACCEPT_INCONCLUSIVE, "", "%s", why);
         row->a->done = true;
     } else {
-        run_stage(x, row, stage, budget(o, a, stage, a->seconds));
+        const int64_t start = clock_ns();
+        open_b(x, stage);
+        const double seconds = budget(x, a, stage, a->seconds + (double)(clock_ns() - start) * 1e-9);
+        if (runs_both(x, stage))
+            run_both(x, row, stage, seconds);
+        else
+            run_stage(x, row, stage, seconds);
         if (row->a->error.code && !any_ran(a)) return row->a->error; /* probably an error in the options */
         compare_with_good(a, row);
         if (row->b) compare_libraries(a, row);
@@ -359,10 +404,10 @@ static Err run_row(Runner *x, Acceptance *a, int stage) {
  * rank. */
 static Err look_at_devices(Runner *x, Config *c) {
     if (c->device != ON_CUDA || comm_processes() > 1) return ERR_OK;
-    Turn *t = next_turn(x, STAGE_inventory, c->nccl_library, 1);
+    Turn *t = next_turn(x, STAGE_inventory, false, 1);
     t->in.config.ranks = 1;
     world_ask_for_queues();
-    run_turn(x, false);
+    run_turn(x, false, false);
     if (!t->out.done)
         return err_user("the process that opened the first GPU ended: %s. Check the GPU with nvidia-smi.",
                         t->out.n_evidence ? t->out.evidence[0].text : "no output");
@@ -372,14 +417,23 @@ static Err look_at_devices(Runner *x, Config *c) {
 
 /* ---- checks before the first stage ---- */
 
-static Err check_library(const char *file) {
-    char version[VERSION];
-    return file ? load_alone(file, version) : ERR_OK;
+/* Two libraries are named by their versions, or if these are equal by their files. */
+static Err check_libraries(const AcceptOptions *o, Acceptance *a) {
+    const char *const files[] = {o->config->nccl_library, o->nccl_b};
+    char version[2][VERSION] = {"", ""};
+    for (int b = 0; b < 2; b++)
+        if (files[b] || o->nccl_b) ERR_RETURN(load_alone(files[b], version[b]));
+    const bool same = !strcmp(version[0], version[1]);
+    for (int b = 0; b < 2 && o->nccl_b; b++) {
+        const char *file = files[b] ? files[b] : "libnccl.so.2", *slash = strrchr(file, '/');
+        snprintf(a->nccl_name[b], sizeof a->nccl_name[b], "%s%s", same ? "" : "NCCL ",
+                 same ? slash ? slash + 1 : file : version[b]);
+    }
+    return ERR_OK;
 }
 
-static Err check_options(const AcceptOptions *o) {
-    ERR_RETURN(check_library(o->config->nccl_library));
-    ERR_RETURN(check_library(o->nccl_b));
+static Err check_options(const AcceptOptions *o, Acceptance *a) {
+    ERR_RETURN(check_libraries(o, a));
     if (config_ranks(o->config) > EXACT_RANKS)
         return err_user("%lld ranks: validate runs on at most %d", (long long)config_ranks(o->config),
                         (int)EXACT_RANKS);
@@ -390,7 +444,7 @@ static Err run_rows(Runner *x, Config *config, Acceptance *a) {
     const AcceptOptions *o = x->options;
     const int64_t start = clock_ns();
     ERR_RETURN(look_at_devices(x, config));
-    ERR_RETURN(check_options(o));
+    ERR_RETURN(check_options(o, a));
     a->ranks = (int)config_ranks(config);
     for (int i = 0; i < STAGES; i++) a->row[i].selected = text_list_selects(&o->only, a->row[i].name);
     for (int i = 0; i < STAGES; i++) {
@@ -418,10 +472,13 @@ Err accept_run(const AcceptOptions *given, Acceptance *a) {
     char *golden = NULL;
     Err e = find_golden(given, &golden);
     options.golden = golden;
-    Runner x = {.options = &options, .turn = isolated_memory(sizeof *x.turn)};
+    Runner x = {.options = &options};
+    for (int b = 0; b < 2; b++) x.turn[b] = isolated_memory(sizeof **x.turn);
     if (!e.code) e = run_rows(&x, &config, a);
-    end_kept(&x);
-    isolated_free(x.turn, sizeof *x.turn);
+    for (int b = 0; b < 2; b++) {
+        end_kept(&x, b);
+        isolated_free(x.turn[b], sizeof **x.turn);
+    }
     free(golden);
     return e;
 }

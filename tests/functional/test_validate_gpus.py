@@ -1,4 +1,5 @@
 """isotron validate on GPUs: a clean run passes, and each planted fault is named. Prints how long --quick takes."""
+import os
 import re
 import time
 
@@ -34,5 +35,21 @@ if GPUS > 1:
     # Another version than that of the good run.
     named(validate(*BRIEF, "inventory", *FAULTY_NCCL, "--good", WORK / "good.json", FAULTY_NCCL="version:22707", expect=1)[0]["inventory"],
           "NCCL", "it is '2.27.7'", "DEGRADED")
+    # Another process works on the last GPU: many findings, and one conclusion.
+    neighbour = [PROGRAM, "bench", "ops", "--device", "cuda", "--filter", "^linear/", "--dtype", "bf16", "--seconds", "60"]
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(GPUS)))).split(",")[last]
+    with subprocess.Popen(neighbour, env={**os.environ, "CUDA_VISIBLE_DEVICES": visible}, stdout=subprocess.DEVNULL) as busy:
+        time.sleep(8)
+        stages, said = validate(*ALL, "--quick", "--only", "inventory,roofs,speed", "--good", WORK / "good.json", expect=1)
+        busy.kill()
+    print(said)
+    assert f"conclusion: GPU {last} (rank {last}) explains " in said, said
+    others = stages["inventory"]["state"].get(f"other processes of rank {last}")
+    assert not others or f"another process holds it: {others}" in said, said
+    # A library is equal to itself.
+    begin = time.monotonic()
+    stages, said = validate(*ALL, "--quick", "--nccl-b", "libnccl.so.2")
+    print(said)
+    print(f"--quick with two libraries took {time.monotonic() - begin:.1f} s on {GPUS} GPUs")
 else:
     print("one GPU: faults of NCCL and of ranks were not planted")
