@@ -263,7 +263,8 @@ own = WORK / "own-tokens"
 own.mkdir()
 (own / "tokenizer.json").write_text(json.dumps({"model": {"type": "BPE", "vocab": {w: i for i, w in enumerate(words)}, "merges": []},
                                                 "added_tokens": [{"id": i, "content": w, "special": True} for i, w in enumerate(words) if len(w) > 1]}))
-(own / "tokenizer_config.json").write_text(json.dumps({"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>"}))
+(own / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<s>", "eos_token": "</s>",
+                                                      "pad_token": "<pad>"}))
 LLAMA = "--position-embedding-type rope --normalization RMSNorm --swiglu --ffn-hidden-size 24 --disable-bias-linear --untie-embeddings-and-output-weights"
 IDS = {"bos_token_id": 6, "eos_token_id": 0, "pad_token_id": 2}
 for i, (family, options) in enumerate({"gpt2": "", "llama": LLAMA, "qwen2": f"{LLAMA} --add-qkv-bias", "mixtral": f"{LLAMA} --num-experts 4 --moe-ffn-hidden-size 8",
