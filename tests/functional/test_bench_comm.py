@@ -46,8 +46,8 @@ assert all(place["wrong"] >= row["count"] for row in result["rows"] for place in
 del os.environ["HOST_NCCL_FAULT"]
 
 for words, message in (
-        (["--ranks", 1], "--ranks: from 2 to 256"),
-        ([], "--ranks: from 2 to 256"),
+        (["--ranks", 1], "set --ranks N, from 2 to 256"),
+        ([], "set --ranks N, from 2 to 256"),
         (["--ranks", 4, "--group-size", 3], "does not divide 4 ranks"),
         (["--ranks", 4, "--group-size", 1], "does not divide 4 ranks"),
         (["--ranks", 2, "--min-bytes", "4X"], "--min-bytes expects a size"),

@@ -113,7 +113,7 @@ pretrain {run} --split 1,1,1,1 => more than three parts
 pretrain {run} --tokenizer-type Tokenizer => 'Tokenizer' is not known
 pretrain {run} --tokenizer-type HuggingFaceTokenizer => needs --tokenizer-model
 pretrain {run} --tokenizer-type HuggingFaceTokenizer --tokenizer-model gpt2 => cannot open 'gpt2'; nothing is downloaded
-pretrain {run} --tokenizer-type HuggingFaceTokenizer --tokenizer-model t.model => is a SentencePiece model
+pretrain {run} --tokenizer-type HuggingFaceTokenizer --tokenizer-model t.model => cannot open 't.model'
 pretrain {run} --tokenizer-type HuggingFaceTokenizer --tokenizer-model {work}/deep => tokenizer.json' is nested too deeply
 pretrain {run} --tokenizer-type NullTokenizer => NullTokenizer needs --vocab-size
 pretrain {run} --log-jsonl {work}/absent/log => --log-jsonl
@@ -418,7 +418,7 @@ def check_shared_file():
     said = isotron("generate", "--config", WORK / "shared.conf", "--load", WORK / "saved", "--prompt", "hi")
     assert "hi" in said and "wandb" not in said, said
     isotron("generate", "--config", WORK / "shared.conf", "--load", WORK / "saved", "--prompt", "hi", "--lr", 3, expect=2)
-    said = isotron("generate", "--load", WORK / "saved", "--prompt", "hi", "--inference-rng-tracker", "--dist-ckpt-strictness", "log_unexpected")
+    said = isotron("generate", "--load", WORK / "saved", "--prompt", "hi", "--tokens-to-generate", 2, "--inference-rng-tracker", "--dist-ckpt-strictness", "log_unexpected")
     assert "--inference-rng-tracker has no effect here" in said and "--dist-ckpt-strictness has no effect here" in said, said
     assert isotron("pretrain", "--config", WORK / "absent.conf", "--nonsense", expect=2).count("\n") == 1  # without the file nothing else is known
 
