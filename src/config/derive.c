@@ -151,7 +151,7 @@ static void model(const Config *c, Arena *arena, int64_t vocab_size, Derived *d)
     d->ffn_hidden_size = i64_or(c->ffn_hidden_size, ffn_default(c));
     d->kv_channels = i64_or(c->kv_channels, c->hidden_size / c->num_attention_heads);
     d->num_query_groups = c->group_query_attention ? c->num_query_groups : c->num_attention_heads;
-    const int64_t decoder = i64_or(c->decoder_seq_length, 0);
+    const int64_t decoder = c->model == MODEL_t5 ? i64_or(c->decoder_seq_length, 0) : 0;
     d->max_position_embeddings =
         i64_or(c->max_position_embeddings, c->seq_length > decoder ? c->seq_length : decoder);
     bool rope = c->position_embedding_type == POSITION_ROPE;
