@@ -25,26 +25,29 @@ except ImportError:  # an interpreter that was built by hand does not see the di
     os.execv("/usr/bin/python3", ["/usr/bin/python3", *sys.argv])
 import declared
 from program import TERMS, U, Program, Wrong, expect, write_datasets
-from rows import BASE, EXPERTS, ROWS, Row
-from trainer import Trainer
+from rows import EXPERTS
+from table import BASES, ROWS, Row
+from trainer import Options, Trainer
 
 
 def check_bound(program, quick):
     """A rounding of each weight changes the witness's own numbers by less than the sqrt(K) of the bound."""
-    for words in ("", EXPERTS + "--moe-aux-loss-coeff 0.3", "--train-iters 12"):
+    family = Options(program.base).text("model", "gpt")
+    for words in ("", "--train-iters 12", EXPERTS + "--moe-aux-loss-coeff 0.3" if family == "gpt" else "--normalization RMSNorm"):
         o, rng = program.words(words), numpy.random.default_rng(1)
         plain, noisy = Trainer(o), Trainer(o)
         expect(sum(w.size for w in plain.state.weights.values()) <= TERMS, "a norm has more terms than the bound says")
         for w in noisy.state.weights.values():
             w *= 1 + U["fp64"] * rng.choice([-1, 1], w.shape)
-        moved = [abs(a[key] / b[key] - 1) for a, b in zip(noisy.run()[0], plain.run()[0]) for key in ("lm_loss", "grad_norm", "params_norm")]
+        keys = *plain.family.losses, "grad_norm", "params_norm"
+        moved = [abs(a[key] / b[key] - 1) for a, b in zip(noisy.run()[0], plain.run()[0]) for key in keys]
         expect(max(moved) <= math.sqrt(TERMS) * U["fp64"], f"a rounding of the weights moves the curve by {max(moved) / U['fp64']:.0f} u")
 
 
 def meet(row, command, quick):
     """The error that the row reports, None if there is none."""
     try:
-        row.check(Program(command, BASE), quick)
+        row.check(Program(command, BASES[row.family]), quick)
     except Wrong as e:
         return str(e)
     return None
@@ -82,7 +85,9 @@ def main():
     binary = pathlib.Path(args.program).resolve()
     rows = [row for row in ROWS if not args.only or set(args.only) & set(row.fields)]
     if not args.only and not args.ignore:
-        rows += [Row(["the bound"], check_bound), Row(["options that change no number"], declared.check_unchanged)]
+        checks = ("the bound", check_bound), ("options that change no number", declared.check_unchanged), (
+            "options that are not read", declared.check_unread)
+        rows += [Row([name], check, family=family) for family in BASES for name, check in checks]
     with tempfile.TemporaryDirectory(prefix="isotron-options-") as work:
         os.chdir(work)
         write_datasets()

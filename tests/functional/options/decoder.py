@@ -28,96 +28,137 @@ def eval_lists(text):
 class Shape:
     """The sizes of a model, derived from its options."""
     def __init__(self, o):
-        self.stack = "encoder" if o.text("model") == "bert" else "decoder"  # in the names of tensors
         self.o, self.layers, self.hidden, self.heads = o, o.int("num-layers"), o.int("hidden-size"), o.int("num-attention-heads")
+        self.family, self.depth = o.text("model", "gpt"), o.int("decoder-num-layers", self.layers)  # of the decoder
         self.head = o.int("kv-channels", self.hidden // self.heads)
         self.groups = o.int("num-query-groups", 1) if "group-query-attention" in o else self.heads
-        self.activation = "swiglu" if "swiglu" in o else "squared-relu" if "squared-relu" in o else o.text("activation", "gelu")
+        self.named = "swiglu" if "swiglu" in o else "squared-relu" if "squared-relu" in o else o.text("activation", "gelu")
         self.biased = "disable-bias-linear" not in o
-        if self.activation == "gelu":
-            self.activation = "gelu-tanh" if self.biased and "no-bias-gelu-fusion" not in o else "gelu-erf"
+        fused = self.biased and "no-bias-gelu-fusion" not in o
+        self.activation = self.named if self.named != "gelu" else "gelu-tanh" if fused else "gelu-erf"
         self.gated = "glu" in self.activation
         self.ffn = o.int("ffn-hidden-size", self.hidden * 8 // 3 // 64 * 64 if self.activation == "swiglu" else 4 * self.hidden)
         self.rms = o.text("normalization", "LayerNorm") == "RMSNorm"
         place = o.text("norm-placement", "pre")
-        self.norms_input, self.norms_output = place != "post", place != "pre"
+        self.norms_sum = place == "post" and self.family == "bert"
+        self.norms_input, self.norms_output = place != "post", place != "pre" and not self.norms_sum
         self.parallel = o.text("parallel-residual", "none")
         self.position = o.text("position-embedding-type", "learned_absolute")
+        self.tied = "untie-embeddings-and-output-weights" not in o
+        self.scales_output = self.family == "t5" and self.tied and self.rms and not self.biased and (
+            self.position == "relative" and o.float("softmax-scale", 0) == 1)  # Hugging Face's T5
         self.experts = o.int("num-experts", 0)
-        self.has_experts = pattern(o.text("moe-layer-freq", "1"), self.layers, lambda i, n: i % n == 0)
-        self.has_experts = [bool(self.experts) and x for x in self.has_experts]
-        windowed = pattern(o.text("window-attn-skip-freq", f"[1]*{self.layers}"), self.layers, lambda i, n: (i + 1) % n != 0)
-        skipped = o.text("no-rope-freq", f"[0]*{self.layers}")
-        self.rotated = [not x for x in pattern(skipped, self.layers, lambda i, n: (i + 1) % n == 0)]
+        layers = max(self.layers, self.depth)
+
+        def each(option, otherwise, of_number):
+            return pattern(o.text(option, otherwise), layers, of_number)
+        self.has_experts = [bool(self.experts) and x for x in each("moe-layer-freq", "1", lambda i, n: i % n == 0)]
+        windowed = each("window-attn-skip-freq", f"[1]*{layers}", lambda i, n: (i + 1) % n != 0)
+        self.rotated = [not x for x in each("no-rope-freq", f"[0]*{layers}", lambda i, n: (i + 1) % n == 0)]
         reach = int(o.text("window-size", "-1,0").split(",")[0])
         self.reach = [reach if w and reach >= 0 else None for w in windowed]
 
 
-def tensors(m):
+class Tensors(dict):
     """{name: (shape, standard deviation or (constant,))}"""
-    o, h, out = m.o, m.hidden, {}
-    std = o.float("init-method-std", 0.02)
-    small, embedding = std / math.sqrt(2 * m.layers), o.float("embedding-init-method-std", std)
+    def __init__(self, m):
+        super().__init__()
+        self.m, self.o, self.std = m, m.o, m.o.float("init-method-std", 0.02)
+        self.small = self.std / math.sqrt(2 * m.layers)  # in all stacks
+        self.embedding = m.o.float("embedding-init-method-std", self.std)
 
-    def norm(name, width):
-        out[f"{name}.weight"] = (width,), (0.0 if "apply-layernorm-1p" in o else 1.0,)
-        if not m.rms:
-            out[f"{name}.bias"] = (width,), (0.0,)
+    def norm(self, name, width):
+        self[f"{name}.weight"] = (width,), (0.0 if "apply-layernorm-1p" in self.o else 1.0,)
+        if not self.m.rms:
+            self[f"{name}.bias"] = (width,), (0.0,)
 
-    def linear(name, rows, columns, std, biased):
-        out[f"{name}.weight"] = (rows, columns), std
+    def linear(self, name, rows, columns, std, biased):
+        self[f"{name}.weight"] = (rows, columns), std
         if biased:
-            out[f"{name}.bias"] = (rows,), (0.0,)
+            self[f"{name}.bias"] = (rows,), (0.0,)
 
-    def mlp(name, ffn, biased):
-        linear(f"{name}.linear_fc1", ffn * (1 + m.gated), h, std, biased)
-        linear(f"{name}.linear_fc2", h, ffn, small, biased)
+    def mlp(self, name, ffn, biased):
+        self.linear(f"{name}.linear_fc1", ffn * (1 + self.m.gated), self.m.hidden, self.std, biased)
+        self.linear(f"{name}.linear_fc2", self.m.hidden, ffn, self.small, biased)
 
-    def experts(name):
+    def experts(self, name):
+        m, o, h = self.m, self.o, self.m.hidden
         ffn, shared = o.int("moe-ffn-hidden-size", m.ffn), o.int("moe-shared-expert-intermediate-size", 0)
-        out[f"{name}.router.weight"] = (m.experts, h), std
-        out[f"{name}.experts.linear_fc1.weight"] = (m.experts * ffn * (1 + m.gated), h), std
-        out[f"{name}.experts.linear_fc2.weight"] = (m.experts * h, ffn), small
+        self[f"{name}.router.weight"] = (m.experts, h), self.std
+        self[f"{name}.experts.linear_fc1.weight"] = (m.experts * ffn * (1 + m.gated), h), self.std
+        self[f"{name}.experts.linear_fc2.weight"] = (m.experts * h, ffn), self.small
         if shared:
-            mlp(f"{name}.shared_experts", shared, False)
+            self.mlp(f"{name}.shared_experts", shared, False)
         if "moe-shared-expert-gate" in o:
-            out[f"{name}.shared_experts.gate_weight"] = (1, h), std
+            self[f"{name}.shared_experts.gate_weight"] = (1, h), self.std
 
-    out["embedding.word_embeddings.weight"] = (o.int("vocab-size"), h), embedding
-    if m.position == "learned_absolute":
-        out["embedding.position_embeddings.weight"] = (o.int("max-position-embeddings", o.int("seq-length")), h), embedding
-    for i in range(m.layers):
-        layer = f"{m.stack}.layers.{i}"
-        attention = f"{layer}.self_attention"
-        if m.norms_input:
-            norm(f"{layer}.input_layernorm", h)
-        linear(f"{attention}.linear_qkv", (m.heads + 2 * m.groups) * m.head, h, std, m.biased or "add-qkv-bias" in o)
+    def embeddings(self):
+        o, h = self.o, self.m.hidden
+        self["embedding.word_embeddings.weight"] = (o.int("vocab-size"), h), self.embedding
+        if self.m.position == "learned_absolute":
+            longest = max(o.int("seq-length"), o.int("decoder-seq-length", 0))
+            self["embedding.position_embeddings.weight"] = (o.int("max-position-embeddings", longest), h), self.embedding
+
+    def attention(self, name):
+        m, o = self.m, self.o
+        self.linear(f"{name}.linear_qkv", (m.heads + 2 * m.groups) * m.head, m.hidden, self.std, m.biased or "add-qkv-bias" in o)
         if "qk-layernorm" in o:
             whole = "qk-layernorm-whole" in o
-            norm(f"{attention}.q_layernorm", m.head * (m.heads if whole else 1))
-            norm(f"{attention}.k_layernorm", m.head * (m.groups if whole else 1))
+            self.norm(f"{name}.q_layernorm", m.head * (m.heads if whole else 1))
+            self.norm(f"{name}.k_layernorm", m.head * (m.groups if whole else 1))
         if o.text("softmax-type", "vanilla") == "learnable":
-            out[f"{attention}.core_attention.softmax_offset"] = (m.heads,), std
-        linear(f"{attention}.linear_proj", h, m.heads * m.head, small, m.biased or "add-attn-proj-bias" in o)
-        if m.norms_input and m.parallel != "one-norm":
-            norm(f"{layer}.pre_mlp_layernorm", h)
-        if m.norms_output:
-            norm(f"{layer}.post_self_attn_layernorm", h)
-            norm(f"{layer}.post_mlp_layernorm", h)
-        if m.has_experts[i]:
-            experts(f"{layer}.mlp")
-        else:
-            mlp(f"{layer}.mlp", m.ffn, m.biased)
-    norm(f"{m.stack}.final_layernorm", h)
-    if "untie-embeddings-and-output-weights" in o:
-        out["output_layer.weight"] = (o.int("vocab-size"), h), std
+            self[f"{name}.core_attention.softmax_offset"] = (m.heads,), self.std
+        self.linear(f"{name}.linear_proj", m.hidden, m.heads * m.head, self.small, m.biased or "add-attn-proj-bias" in o)
+
+    def cross_attention(self, name):
+        m, width = self.m, self.m.heads * self.m.head
+        biased = m.biased or "add-qkv-bias" in self.o
+        self.linear(f"{name}.linear_q", width, m.hidden, self.std, biased)
+        self.linear(f"{name}.linear_kv", 2 * width, m.hidden, self.std, biased)
+        self.linear(f"{name}.linear_proj", m.hidden, width, self.small, m.biased or "add-attn-proj-bias" in self.o)
+
+    def stack(self, name, layers, crosses=False):
+        m = self.m
+        for i in range(layers):
+            layer = f"{name}.layers.{i}"
+            for before, scope, after, _ in branches(crosses):
+                if m.norms_input and not (before == "pre_mlp_layernorm" and m.parallel == "one-norm"):
+                    self.norm(f"{layer}.{before}", m.hidden)
+                if m.norms_output or m.norms_sum:
+                    self.norm(f"{layer}.{after}", m.hidden)
+                if scope != "mlp":
+                    (self.cross_attention if scope == "cross_attention" else self.attention)(f"{layer}.{scope}")
+                elif m.has_experts[i]:
+                    self.experts(f"{layer}.mlp")
+                else:
+                    self.mlp(f"{layer}.mlp", m.ffn, m.biased)
+        if not m.norms_sum:
+            self.norm(f"{name}.final_layernorm", m.hidden)
+
+    def output(self):
+        if not self.m.tied:
+            self["output_layer.weight"] = (self.o.int("vocab-size"), self.m.hidden), self.std
+
+
+def branches(crosses):
+    """[(norm of the input, scope, norm of the output, dropout)] of a layer."""
+    cross = ("pre_cross_attn_layernorm", "cross_attention", "post_cross_attn_layernorm", "cross_attention_dropout")
+    return [("input_layernorm", "self_attention", "post_self_attn_layernorm", "attention_dropout"), *[cross] * crosses,
+            ("pre_mlp_layernorm", "mlp", "post_mlp_layernorm", "mlp_dropout")]
+
+
+def tensors(m):
+    out = Tensors(m)
+    out.embeddings()
+    out.stack("decoder", m.layers)
+    out.output()
     return out
 
 
-def initial(shapes, seed):
+def initial(tensors, seed):
     """Weights are drawn in float64 and rounded to float32 in every precision."""
     made = {}
-    for name, (shape, how) in shapes.items():
+    for name, (shape, how) in tensors.items():
         z = np.full(shape, how[0]) if isinstance(how, tuple) else how * draws.normals(seed, name, int(np.prod(shape))).reshape(shape)
         made[name] = z.astype(np.float32).astype(np.float64)
     return made
@@ -185,16 +226,22 @@ class Pass:
         return y if self.m.rms else y + self.w[f"{name}.bias"]
 
     def dropped(self, x, name, option):
-        rate = self.o.float(option, 0.1)
+        """Draws are counted over the elements of a sample; attention probabilities [b, heads, query, key] are part of a square."""
+        rate, shape = self.o.float(option, 0.1), x.shape[1:]
         if self.seed is None or rate == 0:
             return x
-        return x * draws.dropout(self.seed, name, rate, draws.elements(self.samples, x.shape[1:]))
+        if option == "attention-dropout":
+            longest = max(shape[1:])
+            index = draws.elements(self.samples, (shape[0], longest, longest))[..., :shape[1], :shape[2]]
+        else:
+            index = draws.elements(self.samples, shape)
+        return x * draws.dropout(self.seed, name, rate, index)
 
-    def rotated(self, x, layer):
+    def rotated(self, x, layer, positions):
         """[b, s, heads, d]: pairs are rotated by position * frequency."""
         f = frequencies(self.o, self.m.head, self.m.reach[layer] is not None)
         n = len(f)
-        angle = (self.batch.positions[:, :, None] * f)[:, :, None, :]
+        angle = (positions[:, :, None] * f)[:, :, None, :]
         pairs = (slice(0, 2 * n, 2), slice(1, 2 * n, 2)) if "rotary-interleaved" in self.o else (slice(0, n), slice(n, 2 * n))
         a, b, rest = x[..., pairs[0]], x[..., pairs[1]], x[..., 2 * n:]
         cos, sin = (amplitude(self.o) * function(angle) for function in (np.cos, np.sin))
@@ -213,8 +260,9 @@ class Pass:
         seen = (distance >= 0) & (distance <= (s if reach is None else reach))
         return (seen & (np.arange(s) >= self.batch.first_key[:, :, None]))[:, None]
 
-    def attention(self, x, layer):
-        m, name = self.m, f"{self.m.stack}.layers.{layer}.self_attention"
+    def heads(self, x, name, layer, positions):
+        """Queries, keys and values, [b, s, heads, d]."""
+        m = self.m
         b, s, per = *x.shape[:2], m.heads // m.groups
         qkv = self.linear(x, f"{name}.linear_qkv").reshape(b, s, m.groups, per + 2, m.head)
         q, k, v = qkv[:, :, :, :per].reshape(b, s, m.heads, m.head), qkv[:, :, :, per], qkv[:, :, :, per + 1]
@@ -223,13 +271,19 @@ class Pass:
             q = self.norm(together(q), f"{name}.q_layernorm").reshape(b, s, m.heads, m.head)
             k = self.norm(together(k), f"{name}.k_layernorm").reshape(b, s, m.groups, m.head)
         if m.position == "rope" and m.rotated[layer]:
-            q, k = self.rotated(q, layer), self.rotated(k, layer)
+            q, k = self.rotated(q, layer, positions), self.rotated(k, layer, positions)
         group = np.arange(m.heads) // per
-        q, k, v = q.transpose(0, 2, 1, 3), k[:, :, group].transpose(0, 2, 1, 3), v[:, :, group].transpose(0, 2, 1, 3)
+        return q, k[:, :, group], v[:, :, group]
+
+    def attended(self, name, q, k, v, seen, bias=None):
+        """seen: [b, 1, query, key]; bias: what is added to the scores"""
+        m = self.m
+        b, s = q.shape[:2]
+        q, k, v = (x.transpose(0, 2, 1, 3) for x in (q, k, v))
         score = q @ k.transpose(0, 1, 3, 2) * self.o.float("softmax-scale", 1 / math.sqrt(m.head))
         cap = self.o.float("attn-logit-softcapping", math.inf)
         score = score if cap == math.inf else tanh(score / cap) * cap
-        seen = self.visible(layer)
+        score = score if bias is None else score + bias
         top = np.where(seen, score.value, -np.inf).max(-1, keepdims=True)
         p = exp((score - top) * seen) * seen
         total, kind = p.sum(-1), self.o.text("softmax-type", "vanilla")
@@ -245,10 +299,10 @@ class Pass:
             return self.curve(x[..., :half]) * x[..., half:]
         return self.curve(x)
 
-    def curve(self, x):
+    def curve(self, x, name=None):
         return {"gelu-tanh": lambda: x * 0.5 * (tanh((x + x * x * x * 0.044715) * math.sqrt(2 / math.pi)) + 1.0),
                 "gelu-erf": lambda: x * cdf(x), "quick-gelu": lambda: x * sigmoid(x * 1.702), "swiglu": lambda: x * sigmoid(x),
-                "squared-relu": lambda: relu(x) * relu(x)}[self.m.activation.replace("geglu", "gelu")]()
+                "squared-relu": lambda: relu(x) * relu(x), "relu": lambda: relu(x)}[(name or self.m.activation).replace("geglu", "gelu")]()
 
     def mlp(self, x, name):
         return self.linear(self.activated(self.linear(x, f"{name}.linear_fc1")), f"{name}.linear_fc2")
@@ -335,47 +389,59 @@ class Pass:
 
     # ---- the model ----
 
-    def embedded(self):
+    def embedded(self, tokens, positions, types=None, site="embedding.dropout"):
         w, m = self.w, self.m
-        x = w["embedding.word_embeddings.weight"][self.batch.tokens]
+        x = w["embedding.word_embeddings.weight"][tokens]
         x = x * (math.sqrt(m.hidden) if "scale-embedding" in self.o else self.o.float("embedding-multiplier", 1.0))
         if m.position == "learned_absolute":
-            x = x + w["embedding.position_embeddings.weight"][self.batch.positions]
-        return x
+            x = x + w["embedding.position_embeddings.weight"][positions]
+        if "embedding.tokentype_embeddings.weight" in w:
+            x = x + w["embedding.tokentype_embeddings.weight"][types]
+        return self.dropped(self.norm(x, "embedding.layernorm") if m.norms_sum else x, site, "hidden-dropout")
 
-    def branch(self, y, layer, norm, dropout):
-        """The output of a sublayer, to be added to the stream."""
-        y = self.norm(y, f"{layer}.{norm}") if self.m.norms_output else y
-        return self.dropped(y * self.o.float("residual-multiplier", 1.0), f"{layer}.{dropout}", "hidden-dropout")
+    def stack(self, x, name, layers, positions, seen, bias=None, across=None):
+        """seen: of each layer; across(x, scope): the cross-attention"""
+        m, residual = self.m, self.o.float("residual-multiplier", 1.0)
+        for i in range(layers):
+            layer, below, normed = f"{name}.layers.{i}", x, None
 
-    def layer(self, x, i):
-        m, layer = self.m, f"{self.m.stack}.layers.{i}"
-        normed = self.norm(x, f"{layer}.input_layernorm") if m.norms_input else x
-        after = x + self.branch(self.attention(normed, i), layer, "post_self_attn_layernorm", "attention_dropout")
-        y = x if m.parallel != "none" else after
-        y = normed if m.parallel == "one-norm" else self.norm(y, f"{layer}.pre_mlp_layernorm") if m.norms_input else y
-        y = self.moe(y, i) if m.has_experts[i] else self.mlp(y, f"{layer}.mlp")
-        return after + self.branch(y, layer, "post_mlp_layernorm", "mlp_dropout")
+            def sublayer(y, scope):
+                if scope == "cross_attention":
+                    return across(y, f"{layer}.{scope}")
+                if scope == "self_attention":
+                    return self.attended(f"{layer}.{scope}", *self.heads(y, f"{layer}.{scope}", i, positions), seen(i), bias)
+                return self.moe(y, i) if m.has_experts[i] else self.mlp(y, f"{layer}.mlp")
+            for before, scope, after, dropout in branches(across is not None):
+                y = x if m.parallel == "none" else below
+                if m.norms_input and not (m.parallel == "one-norm" and normed):
+                    normed = self.norm(y, f"{layer}.{before}")
+                y = sublayer(normed if m.norms_input else y, scope)
+                y = self.norm(y, f"{layer}.{after}") if m.norms_output else y
+                x = x + self.dropped(y * residual, f"{layer}.{dropout}", "hidden-dropout")
+                x = self.norm(x, f"{layer}.{after}") if m.norms_sum else x
+        return x if m.norms_sum else self.norm(x, f"{name}.final_layernorm")
 
-    def hidden(self):
-        x = self.dropped(self.embedded(), "embedding.dropout", "hidden-dropout")
-        for i in range(self.m.layers):
-            x = self.layer(x, i)
-        final = f"{self.m.stack}.final_layernorm"
-        return self.norm(x, final) if f"{final}.weight" in self.w else x
-
-    def logits(self):
-        w = self.w
-        z = self.hidden() @ w.get("output_layer.weight", w["embedding.word_embeddings.weight"]).transpose(1, 0)
-        z, cap = z / self.o.float("logits-scaling", 1.0), self.o.float("final-logit-softcapping", math.inf)
+    def output(self, x):
+        w, cap = self.w, self.o.float("final-logit-softcapping", math.inf)
+        x = x / self.o.float("logits-scaling", math.sqrt(self.m.hidden) if self.m.scales_output else 1.0)
+        z = x @ w.get("output_layer.weight", w["embedding.word_embeddings.weight"]).transpose(1, 0)
+        z = z if "output_layer.bias" not in w else z + w["output_layer.bias"]
         return z if cap == math.inf else tanh(z / cap) * cap
 
-    def loss(self):
-        """The sum over all tokens that the mask counts."""
-        z, batch = self.logits(), self.batch
-        b, s = np.indices(batch.labels.shape)
-        nll = logsumexp(z) - z[b, s, batch.labels].reshape(*b.shape, 1)
-        return (nll * batch.mask[:, :, None]).sum()
+    def logits(self):
+        batch = self.batch
+        x = self.embedded(batch.tokens, batch.positions)
+        return self.output(self.stack(x, "decoder", self.m.layers, batch.positions, self.visible))
+
+    def losses(self):
+        """Sums over all tokens that the mask counts."""
+        return [nll(self.logits(), self.batch.labels, self.batch.mask)]
+
+
+def nll(z, labels, weights):
+    """The weighted sum of cross-entropies. z: [b, s, classes]"""
+    b, s = np.indices(labels.shape)
+    return ((logsumexp(z) - z[b, s, labels].reshape(*b.shape, 1)) * weights[:, :, None]).sum()
 
 
 def router_losses(o):

@@ -43,15 +43,19 @@ def merged(base, words, without=""):
 @dataclasses.dataclass
 class Run:
     records: list
-    evaluations: list  # (iteration, kind, printed value)
+    evaluations: list  # (iteration, kind, {name: loss})
     text: str
 
 
 def write_datasets():
-    """Writes documents of 2 to 12 tokens, each ending with 39, to the working folder."""
+    """Writes sequences of 2 to 12 tokens, each ending with 39, in documents of none to five, and their vocabulary."""
     rng = np.random.default_rng(7)
     for name, n in (("text", 60), ("more", 40), ("third", 30)):
-        samples.write_dataset(name, [np.append(rng.integers(0, 39, k), 39) for k in rng.integers(2, 12, n)])
+        sequences = [np.append(rng.integers(0, 39, k), 39) for k in rng.integers(2, 12, n)]
+        first = np.cumsum([0, *[2, 3, 0, 5, 1, 2, 4] * n])
+        samples.write_dataset(name, sequences, [*first[first < n - 1], n])
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{i}" for i in range(20)), *(f"##{i}" for i in range(15))]
+    pathlib.Path("vocab.txt").write_text("".join(f"{word}\n" for word in words))
 
 
 class Program:
@@ -83,14 +87,24 @@ class Program:
     def pretrain(self, words, *more, status=0, log="log.jsonl"):
         rows, text = self.logged("pretrain", *words, *more, status=status, log=log)
         records = [r for r in rows if "kind" not in r]
-        found = re.findall(r"loss at iteration (\d+) on (\w+) set \| lm loss value: (\S+)", text)
-        logged = [(str(r["iteration"]), r["kind"], f"{r['loss']:.6E}") for r in rows if r.get("kind") in ("validation", "test")]
+        evaluations = [(r["iteration"], r["kind"], told_losses(r)) for r in rows if r.get("kind") in ("validation", "test")]
+        found = re.findall(r"loss at iteration (\d+) on (\w+) set \| (.*)", text)
+        found = [(int(i), kind, dict(re.findall(r"(\w+) loss value: (\S+) \|", line))) for i, kind, line in found]
+        logged = [(i, kind, {name[:-5]: f"{x:.6E}" for name, x in losses.items()}) for i, kind, losses in evaluations]
         expect(logged == found or "validation loss at" in text and not found, f"evaluations {logged} in the log and not {found}")
-        return Run(records, [(int(i), kind, float(x)) for i, kind, x in logged], text)
+        return Run(records, evaluations, text)
 
     def fresh(self):
         """A new folder for checkpoints."""
         return tempfile.mkdtemp(dir=".", prefix="save-")
+
+
+def told_losses(record):
+    """The losses of an evaluation. `loss` is their sum; a single one has no other key."""
+    found = {key: x for key, x in record.items() if key.endswith("_loss")} or {"lm_loss": record["loss"]}
+    expect(math.isclose(sum(found.values()), record["loss"], rel_tol=1e-15), f"a loss of {record['loss']} is not the sum of {found}")
+    expect(math.isclose(math.exp(found["lm_loss"]), record["perplexity"], rel_tol=1e-14), f"another perplexity: {record}")
+    return found
 
 
 def lane(words):
@@ -125,8 +139,9 @@ def compare(run, expected, words):
     names = [(i, kind) for i, kind, _ in evaluations]
     expect(found == names, f"evaluations {found} and not {names}")
     for (i, kind, got), (_, _, want) in zip(run.evaluations, evaluations):
-        printed = 10.0 ** (math.floor(math.log10(abs(want))) - 6)  # the last digit
-        expect(abs(got - want) <= max(printed, BOUND[of] * U[of] * want), f"{kind} loss at step {i}: {got} and not {want}")
+        expect(got.keys() == want.keys(), f"losses {sorted(got)} and not {sorted(want)}")
+        for key in want:
+            expect(same_number(key, got[key], want[key], of), f"{key} of the {kind} at step {i}: {got[key]} and not {want[key]}")
 
 
 def joined(*runs):

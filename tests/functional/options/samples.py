@@ -1,6 +1,7 @@
 """The tokens that a run reads: Megatron-LM's dataset index, splits, blends and samplers, with numpy's generators.
 
 See Megatron-LM core/datasets (gpt_dataset.py, blended_dataset.py, helpers.cpp) and training/datasets/data_samplers.py."""
+import functools
 import math
 import re
 import struct
@@ -10,32 +11,37 @@ import numpy as np
 SPLITS = "train", "valid", "test"
 
 
-def write_dataset(prefix, documents):
-    """Writes a .bin/.idx pair of 16-bit tokens, with one sequence per document."""
-    lengths = np.array([len(d) for d in documents], np.int32)
+def write_dataset(prefix, sequences, first=None):
+    """Writes a .bin/.idx pair of 16-bit tokens. first: the number of sequences before each document and at the end; None: a document each."""
+    first = np.arange(len(sequences) + 1) if first is None else np.array(first)
+    lengths = np.array([len(d) for d in sequences], np.int32)
     starts = 2 * (np.cumsum(lengths, dtype=np.int64) - lengths)
     with open(f"{prefix}.bin", "wb") as f:
-        f.write(np.concatenate(documents).astype(np.uint16).tobytes())
+        f.write(np.concatenate(sequences).astype(np.uint16).tobytes())
     with open(f"{prefix}.idx", "wb") as f:
-        f.write(b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, 8, len(documents), len(documents) + 1))
-        f.write(lengths.tobytes() + starts.tobytes() + np.arange(len(documents) + 1, dtype=np.int64).tobytes())
+        f.write(b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, 8, len(sequences), len(first)))
+        f.write(lengths.tobytes() + starts.tobytes() + first.astype(np.int64).tobytes())
 
 
-def read_dataset(prefix):
-    raw = open(f"{prefix}.idx", "rb").read()
-    sequences, = struct.unpack_from("<Q", raw, 18)
-    lengths = np.frombuffer(raw, np.int32, sequences, 34)
-    return np.split(np.fromfile(f"{prefix}.bin", np.uint16).astype(np.int64), np.cumsum(lengths)[:-1])
+class Text:
+    """A .bin/.idx pair: sequences, and the first one of each document."""
+    def __init__(self, prefix):
+        raw = open(f"{prefix}.idx", "rb").read()
+        sequences, documents = struct.unpack_from("<QQ", raw, 18)
+        self.lengths = np.frombuffer(raw, np.int32, sequences, 34)
+        self.first = np.frombuffer(raw, np.int64, documents, 34 + 12 * sequences)
+        self.sequences = np.split(np.fromfile(f"{prefix}.bin", np.uint16).astype(np.int64), np.cumsum(self.lengths)[:-1])
+
+    def __getitem__(self, i):
+        return self.sequences[i]
 
 
 class Mock:
-    """Megatron-LM's MockGPTLowLevelDataset."""
-    def __init__(self, vocab, eod):
-        self.vocab, self.eod = vocab, eod
-        self.lengths = np.random.default_rng(0).integers(1, 4096, size=100000, dtype=np.int32)
-
-    def __len__(self):
-        return len(self.lengths)
+    """Megatron-LM's MockGPTLowLevelDataset; the sequences of masked datasets are at most 128 long, eight to a document."""
+    def __init__(self, o):
+        self.vocab, self.eod, masked = o.int("vocab-size"), o.int("sep", o.eod), o.text("model", "gpt") != "gpt"
+        self.lengths = np.random.default_rng(0).integers(1, 128 if masked else 4096, size=100000, dtype=np.int32)
+        self.first = np.arange(0, 100001, 8 if masked else 1)
 
     def __getitem__(self, i):
         return np.append(np.arange(1, self.lengths[i]) % self.vocab, self.eod)
@@ -44,9 +50,7 @@ class Mock:
 class Samples:
     """One split of one dataset: the order of documents and samples, shuffled with the seed."""
     def __init__(self, documents, begin, end, wanted, length, seed):
-        self.documents, self.length = documents, length
-        sizes = getattr(documents, "lengths", None)
-        sizes = np.array([len(d) for d in documents]) if sizes is None else sizes
+        self.documents, self.length, sizes = documents, length, documents.lengths
         tokens = int(sizes[begin:end].sum())
         epochs = 1 if wanted is None else -(-(wanted * length + 1) // tokens)
         total = (epochs * tokens - 1) // length
@@ -107,13 +111,20 @@ def parse_blend(words):
     return (words, None) if weights is None else (words[1::2], weights / weights.sum())
 
 
-def open_split(sources, weights, share, wanted, length, seed, surplus):
+def within(share, n):
+    return (round(x * n) for x in share)
+
+
+def open_part(o, source, share, wanted):
+    return Samples(source, *within(share, len(source.lengths)), wanted, o.int("seq-length"), o.int("seed", 1234))
+
+
+def open_split(sources, weights, share, wanted, surplus, opened):
     if wanted == 0 or share[0] == share[1]:
         return None
 
     def part(source, n):
-        begin, end = (round(x * len(source)) for x in share)
-        return Samples(source, begin, end, n, length, seed)
+        return opened(source, share, n)
     if len(sources) == 1 and weights is None:
         return part(sources[0], wanted)
     if weights is None:
@@ -124,21 +135,20 @@ def open_split(sources, weights, share, wanted, length, seed, surplus):
     return Blend([part(s, math.ceil(q * (1 + surplus))) for s, q in zip(sources, quota)], weights / weights.sum(), sum(quota))
 
 
-def open_data(o, wanted):
-    """{split: samples or None}; wanted: {split: number of samples}."""
-    seed, length, surplus = o.int("seed", 1234), o.int("seq-length"), o.float("mid-level-dataset-surplus", 0.005)
-    opened = {}
+def open_data(o, part, wanted):
+    """{split: samples or None}; part: opens a range of documents; wanted: {split: number of samples}."""
+    surplus, opened = o.float("mid-level-dataset-surplus", 0.005), {}
     for split, share in zip(SPLITS, ranges("1,1,1" if "mock-data" in o else o.text("split", "969, 30, 1"))):
         if "mock-data" in o:
-            sources, weights = [Mock(o.int("vocab-size"), o.eod)], None
+            sources, weights = [Mock(o)], None
         elif "data-path" in o:
             paths, weights = parse_blend(o.list("data-path"))
-            sources = [read_dataset(p) for p in paths]
+            sources = [Text(p) for p in paths]
         else:
             paths, weights = parse_blend(o.list(f"{split}-data-path"))
             share, weights = (0.0, 1.0 if paths else 0.0), weights if len(paths) > 1 else None
-            sources = [read_dataset(p) for p in paths]
-        opened[split] = open_split(sources, weights, share, wanted[split], length, seed, surplus)
+            sources = [Text(p) for p in paths]
+        opened[split] = open_split(sources, weights, share, wanted[split], surplus, functools.partial(part, o))
     return opened
 
 

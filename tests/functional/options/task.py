@@ -13,6 +13,7 @@ import re
 import numpy as np
 
 import decoder
+import encoder
 from gradients import Var, backward, tanh
 from samples import permutation
 from trainer import Options, Trainer, largest_batch
@@ -112,45 +113,16 @@ class Set:
 
 # ---- the model ----
 
-def token_types(o):
-    return o.int("num-token-types", 0 if "bert-no-binary-head" in o else 2)
-
-
 def tensors(m, classes):
-    o, h, std = m.o, m.hidden, m.o.float("init-method-std", 0.02)
-    shapes = {name: x for name, x in decoder.tensors(m).items() if name != "output_layer.weight"}
-    if o.text("norm-placement") == "post":
-        del shapes["encoder.final_layernorm.weight"], shapes["encoder.final_layernorm.bias"]
-        shapes |= {"embedding.layernorm.weight": ((h,), (1.0,)), "embedding.layernorm.bias": ((h,), (0.0,))}
-    if token_types(o):
-        shapes["embedding.tokentype_embeddings.weight"] = (token_types(o), h), o.float("embedding-init-method-std", std)
+    out = encoder.stack_tensors(m)
     head, outputs = ("classification_head", classes) if classes else ("multichoice_head", 1)
-    for name, rows in (("pooler.dense", h), (head, outputs)):
-        shapes |= {f"{name}.weight": ((rows, h), std), f"{name}.bias": ((rows,), (0.0,))}
-    return shapes
+    out.linear("pooler.dense", m.hidden, m.hidden, out.std, True)
+    out.linear(head, outputs, m.hidden, out.std, True)
+    return out
 
 
-class Pass(decoder.Pass):
+class Pass(encoder.Bert):
     """samples: the numbers of the rows in the run."""
-    def visible(self, layer):
-        return (np.arange(self.batch.tokens.shape[1]) < self.batch.lengths[:, None])[:, None, None]
-
-    def embedded(self):
-        x, types = super().embedded(), self.w.get("embedding.tokentype_embeddings.weight")
-        if types is not None:
-            x = x + types[self.batch.types if token_types(self.o) > 1 else 0 * self.batch.types]
-        return x if self.m.norms_input else self.norm(x, "embedding.layernorm")
-
-    def layer(self, x, i):
-        """The original BERT norms the sums."""
-        if self.m.norms_input:
-            return super().layer(x, i)
-        layer = f"encoder.layers.{i}"
-        for y, norm, dropout in ((self.attention, "post_self_attn", "attention"), (lambda x, i: self.mlp(x, f"{layer}.mlp"), "post_mlp", "mlp")):
-            added = self.dropped(y(x, i) * self.o.float("residual-multiplier", 1.0), f"{layer}.{dropout}_dropout", "hidden-dropout")
-            x = self.norm(x + added, f"{layer}.{norm}_layernorm")
-        return x
-
     def scores(self):
         """[samples, classes or choices]"""
         head = "classification_head" if "classification_head.weight" in self.w else "multichoice_head"

@@ -10,6 +10,8 @@ import math
 import numpy as np
 
 import decoder
+import encoder
+import masked
 import samples
 from gradients import Var, backward
 
@@ -54,6 +56,11 @@ class Batch:
     mask: np.ndarray
     positions: np.ndarray
     first_key: np.ndarray
+
+    @property
+    def weights(self):
+        """The sum of the weights of each loss."""
+        return np.array([self.mask.sum()])
 
 
 def batch_of(o, texts):
@@ -166,22 +173,41 @@ def weight_decay(o, n):
 
 # ---- the trainer ----
 
+@dataclasses.dataclass
+class Family:
+    tensors: object
+    model: type  # of a pass
+    batch_of: object
+    open_part: object
+    losses: list
+
+
+FAMILIES = {"gpt": Family(decoder.tensors, decoder.Pass, batch_of, samples.open_part, ["lm_loss"]),
+            "bert": Family(encoder.bert_tensors, encoder.Bert, masked.bert_batch, masked.open_bert, ["lm_loss", "sop_loss"]),
+            "t5": Family(encoder.t5_tensors, encoder.T5, masked.t5_batch, masked.open_t5, ["lm_loss"])}
+
+
 class Trainer:
     def __init__(self, words, state=None):
         self.o = o = Options(words)
+        self.family = FAMILIES[o.text("model", "gpt")]
+        if self.family.model != decoder.Pass:
+            vocabulary = masked.Vocabulary(o)
+            o.setdefault("vocab-size", [str(vocabulary.size)])
+            o.update({"sep": [str(vocabulary.sep)]} if "vocab-file" in o else {})
         self.m = decoder.Shape(o)
         self.seed, self.micro = o.int("seed", 1234), o.int("micro-batch-size")
         self.global_batch, self.steps = largest_batch(o), iterations(o)
         evaluations = self.steps // o.int("eval-interval") + 1 if "eval-interval" in o else 1
         each = o.int("eval-iters", 100) * self.global_batch
-        self.data = samples.open_data(o, {"train": o.int("train-samples", self.steps * self.global_batch), "valid": evaluations * each,
-                                          "test": each})
+        self.data = samples.open_data(o, self.family.open_part, {
+            "train": o.int("train-samples", self.steps * self.global_batch), "valid": evaluations * each, "test": each})
         self.fp16 = o.text("lane", "fp32") == "fp16"
         self.state = copy.deepcopy(state) if state else self.fresh()
         self.stream = None
 
     def tensors(self):
-        return decoder.tensors(self.m)
+        return self.family.tensors(self.m)
 
     def fresh(self):
         weights, biases = decoder.initial(self.tensors(), self.seed), {}
@@ -212,36 +238,37 @@ class Trainer:
         return range(begin, begin + self.micro)
 
     def passes(self, size):
-        """The batches of single passes, a microbatch or one sample: [(samples, their indices, tokens of the microbatch)]"""
+        """The batches of single passes, a microbatch or one sample: [(samples, their indices, weights of the microbatch's losses)]"""
+        batch_of = self.family.batch_of
         for begin in range(0, size, self.micro):
             texts = [self.data["train"][i] for i in self.microbatch()]
-            tokens = batch_of(self.o, texts).mask.sum()
             together = 1 if "batch-invariant-mode" in self.o else self.micro
             for k in range(0, self.micro, together):
                 place = self.state.consumed + begin + k + np.arange(together)
-                yield batch_of(self.o, texts[k:k + together]), place, tokens
+                yield batch_of(self.o, texts[k:k + together]), place, batch_of(self.o, texts).weights
 
     def gradients(self, size):
         """For one global batch -> {name: gradient}, logged values, number of tokens of each expert."""
         o, w, counts = self.o, self.variables(), {}
         per_token, n = "calculate-per-token-loss" in o, size // self.micro
-        loss = tokens = 0.0
         router, chosen, runs = {}, {}, list(self.passes(size))
+        total = sum(batch.weights for batch, _, _ in runs)
+        loss = np.zeros(len(total))
         for batch, place, of_microbatch in runs:
-            p = decoder.Pass(self.m, w, batch, place, self.seed, counts)
-            y = p.loss()
-            loss, tokens = loss + y.value.item(), tokens + batch.mask.sum()
-            weight = 1.0 if per_token else 1 / (max(of_microbatch, 1) * n)
-            share = batch.mask.size if per_token else 1 / len(runs)
+            p = self.family.model(self.m, w, batch, place, self.seed, counts)
+            sums = p.losses()
+            loss += [y.value.item() for y in sums]
+            weights = 1 / np.maximum(total, 1) if per_token else 1 / (np.maximum(of_microbatch, 1) * n)
+            share = batch.mask.size / max(total[0], 1) if per_token else 1 / len(runs)
             coefficient = dict(decoder.router_losses(o))
-            backward([(y, weight)] + [(x, coefficient[kind] * share) for kind, x in p.router_losses])
+            backward([*zip(sums, weights), *((x, coefficient[kind] * share) for kind, x in p.router_losses)])
             for kind, x in p.router_losses:
                 router[kind] = router.get(kind, 0) + x.value.item() / len(runs) / sum(self.m.has_experts)
             for layer, count in p.chosen.items():
                 chosen[layer] = chosen.get(layer, 0) + count
-        scale = 1 / max(tokens, 1) if per_token else 1.0
-        found = {name: (np.zeros(x.shape) if x.gradient is None else x.gradient * scale) for name, x in w.items() if name in self.state.weights}
-        return found, {"lm_loss": loss / max(tokens, 1)} | {LOGGED[kind]: x for kind, x in router.items()}, chosen
+        found = {name: (np.zeros(x.shape) if x.gradient is None else x.gradient) for name, x in w.items() if name in self.state.weights}
+        told = dict(zip(self.family.losses, loss / np.maximum(total, 1)))
+        return found, told | {LOGGED[kind]: x for kind, x in router.items()}, chosen
 
     def rates(self, name):
         """The learning rate and weight decay of a tensor."""
@@ -308,11 +335,13 @@ class Trainer:
         return told
 
     def evaluate(self, split, begin):
-        w, total, tokens = self.variables(), 0.0, 0.0
+        """{name: mean loss}"""
+        w, total, weights = self.variables(), 0.0, 0.0
         for i in range(begin, begin + self.o.int("eval-iters", 100) * self.global_batch, self.micro):
-            batch = batch_of(self.o, [self.data[split][k] for k in range(i, i + self.micro)])
-            total, tokens = total + decoder.Pass(self.m, w, batch).loss().value.item(), tokens + batch.mask.sum()
-        return total / tokens
+            batch = self.family.batch_of(self.o, [self.data[split][k] for k in range(i, i + self.micro)])
+            total += np.array([y.value.item() for y in self.family.model(self.m, w, batch).losses()])
+            weights += batch.weights
+        return dict(zip(self.family.losses, total / weights))
 
     def validate(self):
         s, each = self.state, self.o.int("eval-iters", 100) * self.global_batch
@@ -323,7 +352,7 @@ class Trainer:
         return loss
 
     def run(self, until=None, overflows=()):
-        """-> records of the steps, [(iteration, "validation" or "test", loss)]; until: the step after which --exit-interval ends the run;
+        """-> records of the steps, [(iteration, "validation" or "test", {name: loss})]; until: the step after which --exit-interval ends the run;
         overflows: the steps with an overflow."""
         o, records, evaluations = self.o, [], []
         evaluates = o.int("eval-iters", 100) > 0

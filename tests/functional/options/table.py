@@ -1,0 +1,95 @@
+"""How the rows of the table (rows.py) are declared.
+
+A row is a function that runs a Program and raises Wrong; `fields` are the options that it tests, `families` the models whose
+reading of them it tests. Three kinds take one line each:
+
+  witnessed  a run has the numbers of the reference trainer (trainer.py): on one rank, in layouts, and resumed in another layout
+  rounded    a run is close to the reference trainer, and not bitwise equal to a run without the option
+  shown      the output shows the option, and the numbers are bitwise equal to those of a run without it"""
+import dataclasses
+import re
+from typing import Callable
+
+from program import bits, compare, expect, joined, merged
+from trainer import Trainer
+
+BASE = """--num-layers 2 --hidden-size 16 --num-attention-heads 4 --seq-length 16 --vocab-size 40 --tokenizer-type NullTokenizer
+  --make-vocab-size-divisible-by 8 --data-path text --split 70,20,10 --lane fp64 --micro-batch-size 2 --global-batch-size 4 --lr 1e-2
+  --train-iters 4 --log-interval 1 --eval-iters 1 --eval-interval 2 --init-method-std 0.3 --hidden-dropout 0 --attention-dropout 0
+  --log-params-norm""".split()
+ENCODER = "--init-method-std 0.2 --adam-eps 1e-4 --hidden-size 8 --kv-channels 4 --ffn-hidden-size 16 --seq-length 32"
+ENCODER += " --tokenizer-type BertWordPieceLowerCase --vocab-file vocab.txt"
+BASES = {"gpt": BASE, "bert": merged(BASE, f"--model bert {ENCODER}".split(), "vocab-size"),
+         "t5": merged(BASE, f"--model t5 {ENCODER} --num-layers 1 --decoder-num-layers 3 --decoder-seq-length 24 --vocab-extra-ids 12".split(),
+                      "vocab-size")}
+GPT, BERT, T5, NOT_T5, NOT_BERT, ENCODERS, ALL = (f.split() for f in ("gpt", "bert", "t5", "gpt bert", "gpt t5", "bert t5", "gpt bert t5"))
+ONE = ""
+CUT = "--ranks 4 --tensor-model-parallel-size 2 --context-parallel-size 2 --sequence-parallel"
+STAGES = "--ranks 4 --pipeline-model-parallel-size 2 --use-distributed-optimizer"
+ROWS = []
+
+
+@dataclasses.dataclass
+class Row:
+    fields: list
+    check: Callable  # takes a Program, and whether to stop after its first run
+    words: str = ""
+    family: str = "gpt"
+
+    @property
+    def name(self):
+        more = f" and {len(self.fields) - 1} more" if len(self.fields) > 1 else ""
+        return f"{self.family}: {self.fields[0]}{more}" + (f" [{self.words}]" if self.words else "")
+
+
+def row(fields, words="", families=ALL):
+    def add(check):
+        ROWS.extend(Row(fields.split(), check, words.strip(), family) for family in families)
+        return check
+    return add
+
+
+def half(records):
+    return records[len(records) // 2 - 1]["iteration"]
+
+
+def resumed(program, words, steps, first, second):
+    """A run saved after this number of steps and resumed in another layout."""
+    save = program.fresh()
+    before = program.pretrain(words, *first.split(), "--save", save, "--save-interval", 1000, "--exit-interval", steps)
+    return joined(before, program.pretrain(words, *second.split(), "--load", save))
+
+
+def witnessed(fields, words="", without="", layouts=(ONE, CUT, STAGES), witness="", families=ALL):
+    """witness: options for the reference trainer only, which the program derives itself."""
+    def check(program, quick):
+        o = program.words(words, without)
+        expected = Trainer([*o, *witness.split()]).run()
+        compare(program.pretrain(o, *layouts[0].split()), expected, o)
+        if quick:
+            return
+        for layout in layouts[1:]:
+            compare(program.pretrain(o, *layout.split()), expected, o)
+        compare(resumed(program, o, half(expected[0]), layouts[0], layouts[1 % len(layouts)]), expected, o)
+    row(fields, words, families)(check)
+
+
+def rounded(fields, words, like="", without="", families=ALL):
+    """like: the options of the run that must not be bitwise equal."""
+    def check(program, quick):
+        o = program.words(words, without)
+        run = program.pretrain(o)
+        compare(run, Trainer(o).run(), o)
+        expect(bits(run) != bits(program.pretrain(program.words(like, without))), f"not different from {like or 'without'}")
+    row(fields, words, families)(check)
+
+
+def shown(fields, words, pattern, count=None, families=ALL):
+    """pattern: a regular expression for the output; count: the number of matches."""
+    def check(program, quick):
+        o, plain = program.words(words), program.words()
+        run = program.pretrain(o)
+        expect(bits(run) == bits(program.pretrain(plain)), "numbers change")
+        found = len(re.findall(pattern, run.text))
+        expect(found == count if count is not None else found > 0, f"'{pattern}' is printed {found} times")
+    row(fields, words, families)(check)
