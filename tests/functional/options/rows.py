@@ -45,6 +45,7 @@ witnessed("max_position_embeddings log_num_zeros_in_grad untie_embeddings_and_ou
 witnessed("max_position_embeddings log_num_zeros_in_grad untie_embeddings_and_output_weights", families=ENCODERS,
           words="--max-position-embeddings 40 --untie-embeddings-and-output-weights --log-num-zeros-in-grad --disable-bias-linear")
 witnessed("vocab_size", "--vocab-size 56", families=ENCODERS)
+witnessed("decoder_seq_length", "--decoder-seq-length 40 --attention-dropout 0.2", families=T5)  # longer than the encoder's
 witnessed("position_embedding_type", "--position-embedding-type none")
 RELATIVE = "--position-embedding-type relative --relative-attention-num-buckets 8 --relative-attention-max-distance 11 --attention-dropout 0.2"
 witnessed("position_embedding_type relative_attention_num_buckets relative_attention_max_distance", RELATIVE, families=T5, layouts=(
