@@ -67,7 +67,7 @@ static const char *text_of(const json_t *token) { return json_string_value(conte
 
 /* A token with an id. ids: {id: text} of the tokens so far. */
 static Err declare(HfConfig *c, json_t *ids, const json_t *token, json_int_t id, const char *file) {
-    json_t *made;
+    json_t *made = NULL;
     char key[24];
     ERR_RETURN(token_of(token, file, &made));
     json_object_set_new(made, "id", json_integer(id));
@@ -253,7 +253,7 @@ static Err put_declared(const HfConfig *c, bool others_only, json_t *tokens) {
 static Err put_named(const HfConfig *c, json_t *tokens, const json_t *value, bool named, bool again) {
     if (!value || json_is_null(value) || (named && !json_is_string(value) && !json_is_object(value)))
         return ERR_OK;
-    json_t *made;
+    json_t *made = NULL;
     ERR_RETURN(token_of(value, CONFIG, &made));
     Err e = ERR_OK;
     if (named) json_object_set_new(made, "special", json_true());
