@@ -67,6 +67,9 @@ void gate_print(const Gate *g, Str *out) {
         "compared with %s, commit %s; ratio: our time over its time, the limit is %.4g; the intervals hold "
         "together with a probability of %g %%\n",
         other(g), result_fact(&g->theirs, "commit"), 1 + g->options->allow, 100 * (1 - GATE_ERROR));
+    if (g->options->baseline)
+        str_puts(out,
+                 "A baseline cannot tell a slower machine from a slower program: --against PROGRAM can.\n");
     str_printf(out, "verdict: %s\n", VERDICTS[gate_verdict(g)]);
 }
 
