@@ -9,6 +9,7 @@
 
 #include "base/fault.h"
 #include "base/file.h"
+#include "base/text.h"
 
 enum { NAME_MAX_BYTES = 100, LINE_MAX_BYTES = 1 << 20 };
 
@@ -165,6 +166,16 @@ static bool add_line(Str *lines, const char *fmt, va_list args) {
     if (lines->len && (!strncmp(lines->s, line + 1, n) || strstr(lines->s, line))) return false;
     str_puts(lines, line + 1);
     return true;
+}
+
+void args_check_texts(Args *a, const char *name, const TextList *list) {
+    for (int64_t i = 0; i < list->count; i++) {
+        Str where = {0};
+        str_printf(&where, "text %lld of --%s", (long long)i + 1, name);
+        const Err e = text_check(where.s, list->at[i], strlen(list->at[i]));
+        if (e.code) args_problem(a, "%s.", e.msg);
+        str_free(&where);
+    }
 }
 
 void args_problem(Args *a, const char *fmt, ...) {

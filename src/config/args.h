@@ -144,6 +144,8 @@ void args_bytes(Args *, const char *name, const char *bytes, size_t n);
 /* Adds a message, unless it was added before. */
 void args_problem(Args *, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void args_note(Args *, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* A problem for a value of the option --name that is not UTF-8 text. */
+void args_check_texts(Args *, const char *name, const TextList *);
 /* A problem "--name is not used <why>: remove it" if the last command line gives this option. */
 void args_refuse(Args *, const char *name, const char *why);
 /* args_refuse for every option of the table with this target. */

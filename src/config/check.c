@@ -423,6 +423,8 @@ void config_check(const Config *c, unsigned checks, Args *args) {
         if (c->given[i] != ARG_BAD && !check_range(c, i, args)) clamped.given[i] = ARG_BAD;
         clamp_to_range(&clamped, i);
     }
+    args_check_texts(args, "tokenizer-special-tokens", &c->tokenizer_special_tokens);
+    args_check_texts(args, "stop", &c->stop);
     check_rules(c, &clamped, checks, args);
     config_check_unused(&clamped, checks, args);
 }

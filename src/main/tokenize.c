@@ -4,7 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/text.h"
 #include "base/utf8.h"
 #include "data/input.h"
 #include "main/command.h"
@@ -90,19 +89,13 @@ static Err print_lines(const Tokenizer *t, const Options *o, const char *path) {
     return e;
 }
 
-static Err print_text(const Tokenizer *t, const Options *o, int64_t i) {
-    char where[40];
-    snprintf(where, sizeof where, "text %lld of --text", (long long)i + 1);
-    ERR_RETURN(text_check(where, o->text.at[i], strlen(o->text.at[i])));
-    return print_tokens(t, o, o->text.at[i], strlen(o->text.at[i]));
-}
-
 static Err run(void *options) {
     const Options *o = options;
     Tokenizer *t;
     ERR_RETURN(setup_tokenizer_alone(&o->config, &t));
     Err e = ERR_OK;
-    for (int64_t i = 0; i < o->text.count && !e.code; i++) e = print_text(t, o, i);
+    for (int64_t i = 0; i < o->text.count && !e.code; i++)
+        e = print_tokens(t, o, o->text.at[i], strlen(o->text.at[i]));
     for (int64_t i = 0; i < o->input.count && !e.code; i++) e = print_lines(t, o, o->input.at[i]);
     tokenizer_free(t);
     return e;
@@ -126,6 +119,7 @@ int command_tokenize(int argc, char **argv) {
     config_check(&o.config, CHECK_STRICT, &args);
     setup_check_tokenizer(&o.config, &args);
     command_check_encoding(&args, o.input_encoding);
+    args_check_texts(&args, "text", &o.text);
     if (!o.text.count && !o.input.count) args_problem(&args, "There is no text: set --text or --input.");
     const int status = command_finish(&args, args_end(&args), run, &o);
     arena_free(arena);

@@ -223,6 +223,7 @@ int command_train_tokenizer(int argc, char **argv) {
         if (o.output && file_is_same(o.input.at[i], o.output))
             args_problem(&args, "--input and --output are the same file '%s': choose another output.",
                          o.output);
+    args_check_texts(&args, "special-tokens", &o.special_tokens);
     for (int64_t i = 1; i < o.special_tokens.count; i++)
         for (int64_t k = 0; k < i; k++)
             if (!strcmp(o.special_tokens.at[i], o.special_tokens.at[k]))

@@ -112,6 +112,12 @@ for name, (data, parts) in BAD.items():
     with open(WORK / "bad.gz", "rb") as stdin:
         refuses(["tokenize", "--input", "-", *TOKENIZER], [f"'-', {where[0][6:]}"], stdin)
 refuses(["tokenize", "--text", "a", b"caf\xe9".decode(errors="surrogateescape"), *TOKENIZER], ["text 2 of --text, line 1: byte 0xe9 at offset 3"])
+for option, words in {"tokenizer-special-tokens": ["tokenize", "--text", "a", *TOKENIZER], "special-tokens": ["train-tokenizer", "--input", WORK / "bad", "--output", WORK / "refused.json"]}.items():
+    refuses([*words, f"--{option}", "a", "caf\udce9"], [f"text 2 of --{option}, line 1: byte 0xe9 at offset 3"])
+cases = ROOT / "tests/data/cases"
+hf = ["--tokenizer-type", "HuggingFaceTokenizer", "--tokenizer-model", cases / "added-tokens/tokenizer.json"]
+for words in commands(cases / "latin1.txt", 2):
+    refuses(words + hf * (words[0] == "preprocess"), ["latin1.txt', line 1: byte 0xe9 at offset 3 is not UTF-8 text"])
 assert not list(WORK.glob("refused*"))
 
 # ---- text ----
@@ -180,6 +186,8 @@ CONTAINERS = {
 }
 got = preprocess(ROOT / "tests/data/text/pzstd.jsonl.zst")  # the hash is of what `zstd -d` and Python's json make of it
 assert len(got) == 100 and hashlib.md5(b"\n".join(got)).hexdigest() == "1238fe5ac431c885ff8407b167b3b738", got
+assert preprocess(cases / "middle.parquet") == [b"first", b"second", b"third"]
+assert preprocess(cases / "nan.jsonl") == [b"first", b"second", b"third", b"fourth"]
 for name, data in CONTAINERS.items():
     assert preprocess(write("packed.txt", data), write("empty.txt", b""), options=FORMATS[0]) == [lines, b""], name
     for cut in {len(data) - 1, len(data) // 2, 7} if "zeros" not in name and name[-1] not in "123456789abcde" else ():
