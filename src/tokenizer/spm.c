@@ -8,6 +8,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/utf8.h"
+#include "tokenizer/hf_config.h"
 #include "tokenizer/rankbpe.h"
 #include "tokenizer/spm_model.h"
 #include "tokenizer/type.h"
@@ -129,13 +130,44 @@ static Err load(const TokenizerConfig *c, const Str *file, Tokenizer *t) {
     return ERR_OK;
 }
 
+static int32_t token_id(const Tokenizer *t, const char *token) {
+    const Spm *s = t->impl;
+    int32_t id = vocab_id(vocab_of(s), token, strlen(token));
+    return id >= 0 ? id : vocab_id(s->extra, token, strlen(token));
+}
+
+/* The files of Hugging Face next to the model are not read, so they may not contradict it. */
+static Err check_neighbours(const TokenizerConfig *c, const Tokenizer *t) {
+    static const char REMEDY[] = "use --tokenizer-type HuggingFaceTokenizer, which reads it, or move the "
+                                 "model to another folder";
+    const char *slash = strrchr(c->model, '/'), *text;
+    char *dir = slash ? mem_printf("%.*s", slash == c->model ? 1 : (int)(slash - c->model), c->model)
+                      : mem_strdup(".");
+    HfConfig config = {0};
+    Err e = hf_config_read(dir, NULL, &config);
+    json_t *token;
+    json_object_foreach(config.declared, text, token) {
+        const json_int_t id = json_integer_value(json_object_get(token, "id"));
+        if (e.code || token_id(t, text) == id) continue;
+        e = err_user("'%s/%s' gives '%.60s' the id %lld, which %s does not: %s", dir,
+                     json_string_value(json_object_get(token, "from")), text, (long long)id, c->type, REMEDY);
+    }
+    const char *eos = hf_config_token(&config, "eos_token");
+    if (!e.code && eos && token_id(t, eos) != t->eod)
+        e = err_user("the files next to '%s' end a document with '%.60s', which %s does not: %s", c->model,
+                     eos, c->type, REMEDY);
+    hf_config_free(&config);
+    free(dir);
+    return e;
+}
+
 static Err open_spm(const TokenizerConfig *c, Tokenizer *t) {
     if (!c->model) return err_user("%s needs --tokenizer-model, a SentencePiece .model file", c->type);
     Str file = {0};
     Err e = file_read(c->model, &file);
     if (!e.code && (e = load(c, &file, t)).code) e = err_user("'%s': %.900s", c->model, e.msg);
     str_free(&file);
-    return e;
+    return e.code ? e : check_neighbours(c, t);
 }
 
 /* The beginning of the text: *bytes of it become `to`. */
@@ -319,12 +351,6 @@ static Err decode(const Tokenizer *t, unsigned flags, const int32_t *ids, size_t
         str_add(out, text.s ? text.s : "", text.len);
     str_free(&bytes), str_free(&text), aligned_free(&denormalized);
     return ERR_OK;
-}
-
-static int32_t token_id(const Tokenizer *t, const char *token) {
-    const Spm *s = t->impl;
-    int32_t id = vocab_id(vocab_of(s), token, strlen(token));
-    return id >= 0 ? id : vocab_id(s->extra, token, strlen(token));
 }
 
 static bool is_special(const Tokenizer *t, int32_t id) {

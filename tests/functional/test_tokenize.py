@@ -2,6 +2,8 @@
 """tokenize: ids and spans of the original libraries (tests/data/tokenizer/cases.json), from lines, from --text, and mistakes."""
 import base64
 import json
+import shutil
+import struct
 
 from harness import ROOT, WORK, isotron
 
@@ -49,10 +51,35 @@ spm = ["--tokenizer-type", "HuggingFaceTokenizer", "--tokenizer-model", FOLDER /
 assert json.loads(isotron(*plain, *spm)) == json.loads(isotron(*plain, *tokenizer("bpe.model")))
 assert f"{around} has no effect: SentencePieceTokenizer" in isotron(*plain, *tokenizer("bpe.model"), around)
 
+for case in "added-tokens", "stripped-space":  # transformers' answers
+    folder = ROOT / "tests/data/cases" / case
+    want, words = json.loads((folder / "expected.json").read_text()), ["--tokenizer-type", "HuggingFaceTokenizer", "--tokenizer-model", folder]
+    got = [json.loads(line) for line in isotron("tokenize", "--text", *want["texts"], *words).splitlines()]
+    assert [line["ids"] for line in got] == want["ids"] and want.get("spans") in (None, [line["spans"] for line in got]), got
+(WORK / "x.jsonl").write_text('{"text": "alpha"}')
+isotron("preprocess", "--input", WORK / "x.jsonl", "--output-prefix", WORK / "x", "--append-eod", "--tokenizer-type", "HuggingFaceTokenizer",
+        "--tokenizer-model", ROOT / "tests/data/cases/added-tokens")
+assert (WORK / "x_text_document.bin").read_bytes() == struct.pack("<2H", 302, 332)
+
+# SentencePiece models are read alone, so their neighbours may not declare other tokens.
+(WORK / "model").mkdir()
+shutil.copy(FOLDER / "bpe.model", WORK / "model")
+for name, content, part in [("added_tokens.json", {"<x>": 700}, "added_tokens.json' gives '<x>' the id 700"),
+                            ("added_tokens.json", {"<s>": 1, "</s>": 2}, None), ("added_tokens.json", {"<s>": 2}, "'<s>' the id 2"),
+                            ("tokenizer_config.json", {"added_tokens_decoder": {"700": {"content": "<x>"}}}, "tokenizer_config.json' gives '<x>' the id 700"),
+                            ("tokenizer_config.json", {"eos_token": "</s>"}, None), ("tokenizer_config.json", {"eos_token": "<x>"}, "end a document with '<x>'"),
+                            ("special_tokens_map.json", {"eos_token": {"content": "<s>"}}, "end a document with '<s>'")]:
+    (WORK / "model" / name).write_text(json.dumps(content))
+    for kind in "SentencePieceTokenizer", "Llama2Tokenizer", "GPTSentencePieceTokenizer":
+        said = isotron(*plain, "--tokenizer-type", kind, "--tokenizer-model", WORK / "model/bpe.model", expect=2 if part else 0)
+        assert part is None or part in said and "HuggingFaceTokenizer" in said, (name, content, said)
+    (WORK / "model" / name).unlink()
+
 assert "note: --vocab-size has no effect: HuggingFaceTokenizer has" in isotron("tokenize", "--text", "a", "--vocab-size", 9, *bert)
 
 for words, message in [
     (["tokenize", *bert], "There is no text: set --text or --input."),
+    ([*plain, *bert, around, "--tokenizer-hf-no-include-special-tokens"], "contradict each other: remove one"),
     (["tokenize", "--text", "a"], "The text needs a tokenizer: set --tokenizer-type."),
     (["tokenize", "--input", WORK / "none", *bert], "none"),
     (["tokenize", "--text", "7 x", "--tokenizer-type", "NullTokenizer", "--vocab-size", 9], "'x' is not an id below 9"),
