@@ -52,6 +52,16 @@ static bool wrong_until(const Search *s, const Trace *t, int64_t step) {
     return step == s->of->golden->n_steps - 1 && tensors_differ(s, t->parameters, s->one->parameters);
 }
 
+/* The first step in which a run differs from the oracle; n_steps: none. */
+static int64_t first_wrong(const Golden *oracle, const Trace *t) {
+    int64_t i = 0;
+    while (i < oracle->n_steps && !differs(t->steps[i].loss, oracle->steps[i].loss) &&
+           !differs(t->steps[i].grad_norm, oracle->steps[i].grad_norm) &&
+           !differs(t->steps[i].lr, oracle->steps[i].lr))
+        i++;
+    return i;
+}
+
 /* ---- comparison ---- */
 
 static double rms(const double *x, int64_t n) {
@@ -397,12 +407,17 @@ static bool confirm(Search *s, int64_t first) {
 }
 
 void localise(const Case *of, const Config *c, const Derived *d, const Trace *ours, const Trace *one,
-              Finding *f) {
+              const Trace *truth, Finding *f) {
     Search s = {
         .of = of, .config = *c, .derived = *d, .ours = ours, .one = one, .ranks = (int)config_ranks(c)};
-    const int64_t last = of->golden->n_steps - 1;
+    const int64_t end = of->golden->n_steps - 1, wrong = first_wrong(of->golden, truth),
+                  last = wrong < end ? wrong + 1 : end; /* a wrong update shows one step later */
     while (s.step < last && !wrong_until(&s, ours, s.step)) s.step++;
-    const int64_t first = s.step > 1 ? s.step - 2 : 0; /* a wrong update shows one step later */
+    if (wrong <= end && !wrong_until(&s, ours, s.step)) {
+        f->agrees_until = wrong + 1;
+        return;
+    }
+    const int64_t first = s.step > 1 ? s.step - 2 : 0;
     s.ref = logs_new(1, first, s.step);
     s.logs = logs_new(s.ranks, first, s.step);
     Trace *unheard = trace_new(of);

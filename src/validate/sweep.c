@@ -304,7 +304,8 @@ static void localise_cell(Cell *cell) {
         ours = trace_new(of);
         must(case_run(of, &c, &cell->derived, (Noise){.draw = NO_NOISE}, NULL, ours));
     }
-    localise(of, &c, &cell->derived, ours, cell->of->shared.alone[c.lane], &cell->result->finding);
+    Trace *const *alone = cell->of->shared.alone;
+    localise(of, &c, &cell->derived, ours, alone[c.lane], alone[LANE_FP64], &cell->result->finding);
     if (ours != cell->trace) trace_free(ours);
 }
 

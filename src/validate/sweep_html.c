@@ -93,7 +93,7 @@ static void failure(const Sweep *s, const Cell *c, Str *out) {
     cell_reason(c, &reason);
     if (c->result) {
         str_puts(&reason, "\n");
-        sweep_finding(&c->result->finding, &reason);
+        sweep_finding(&c->result->finding, "", &reason);
     }
     str_printf(out, "<tr><td>%s</td><td>%s</td>", c->of->golden->name, Lane_spellings[c->lane]);
     put_code(c->layout, out);

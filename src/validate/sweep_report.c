@@ -131,9 +131,14 @@ void sweep_facts(const Sweep *s, SweepFact out[SWEEP_FACTS]) {
 
 /* ---- table ---- */
 
-void sweep_finding(const Finding *f, Str *out) {
+void sweep_finding(const Finding *f, const char *indent, Str *out) {
+    if (f->agrees_until)
+        str_printf(out,
+                   "%slocalised: every op agrees until step %lld's update; in that step one rank differs "
+                   "from the oracle too\n",
+                   indent, (long long)f->agrees_until);
     if (!f->found) return;
-    str_printf(out, "localised: step %lld, ", (long long)f->step + 1);
+    str_printf(out, "%slocalised: step %lld, ", indent, (long long)f->step + 1);
     if (f->sample >= 0) str_printf(out, "sample %lld, ", (long long)f->sample);
     str_printf(out, "%s of %s", f->phase, f->op);
     if (*f->inside && strcmp(f->inside, f->op)) str_printf(out, " (inside: %s)", f->inside);
@@ -179,9 +184,7 @@ static void print_cell(const Sweep *s, const Cell *c, Str *out) {
     str_puts(out, "    to run it alone: ");
     sweep_command(s, c, out);
     str_puts(out, "\n");
-    if (!c->result || !c->result->finding.found) return;
-    str_puts(out, "    ");
-    sweep_finding(&c->result->finding, out);
+    if (c->result) sweep_finding(&c->result->finding, "    ", out);
 }
 
 static int64_t cases_without_cells(const Sweep *s) {
@@ -293,6 +296,8 @@ static void json_cell(const Sweep *s, const Cell *c, Str *out) {
         compare_json_number(out, "R", r->ratio);
         str_printf(out, "\"hash\": \"%016llx\", ", (unsigned long long)trace_hash(&c->of->run, c->trace));
         if (r->finding.found) json_finding(&r->finding, out);
+        if (r->finding.agrees_until)
+            str_printf(out, "\"agrees_until_step\": %lld, ", (long long)r->finding.agrees_until);
     }
     str_printf(out,
                "\"line\": %lld, \"device\": \"%s\", \"ranks\": %lld, \"seconds\": %.3f, \"verdict\": \"%s\"}",
@@ -347,7 +352,7 @@ static void junit_failure(const Cell *c, Str *out) {
     if (c->result) {
         report_failures(&c->result->oracle.rows, "", &more);
         report_failures(&c->result->one_rank, "against one rank: ", &more);
-        sweep_finding(&c->result->finding, &more);
+        sweep_finding(&c->result->finding, "", &more);
     }
     xml_text(out, more.s ? more.s : "");
     xml_text(out, c->job->output);
