@@ -249,7 +249,8 @@ static Err put_declared(const HfConfig *c, bool others_only, json_t *tokens) {
     return e;
 }
 
-/* A token of the settings: with the flags that a file declares for its text, else its own. again: even if it is there. */
+/* A token of the settings: with the flags that a file declares for its text, else its own. again: even if it is there. A
+ * string and an object of one text are two tokens for transformers, of which the second one's flags hold. */
 static Err put_named(const HfConfig *c, json_t *tokens, const json_t *value, bool named, bool again) {
     if (!value || json_is_null(value) || (named && !json_is_string(value) && !json_is_object(value)))
         return ERR_OK;
@@ -257,7 +258,10 @@ static Err put_named(const HfConfig *c, json_t *tokens, const json_t *value, boo
     ERR_RETURN(token_of(value, CONFIG, &made));
     Err e = ERR_OK;
     if (named) json_object_set_new(made, "special", json_true());
-    if (again || !json_object_get(tokens, text_of(made))) e = put(c, tokens, made);
+    const json_t *old = json_object_get(tokens, text_of(made)), *was_text = json_object_get(old, "was_text");
+    if (!old) json_object_set_new(made, "was_text", json_boolean(json_is_string(value)));
+    if (again || !old || (was_text && json_is_true(was_text) != json_is_string(value)))
+        e = put(c, tokens, made);
     json_decref(made);
     return e;
 }

@@ -112,7 +112,7 @@ static char *export(const Opening *o, json_t *built, const Tokenizer *t, const i
         json_t *token = json_array_get(list, i);
         const char *text = json_string_value(json_object_get(token, "content"));
         json_object_set_new(token, "id", json_integer(text ? hf_token_id(t, text) : -1));
-        json_object_del(token, "from");
+        json_object_del(token, "from"), json_object_del(token, "was_text");
     }
     json_object_set_new(built, "version", json_string("1.0"));
     if (around) json_object_set_new(built, "post_processor", template_of(t, around));

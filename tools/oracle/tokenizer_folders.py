@@ -198,6 +198,7 @@ def cases():
         ("XLMRobertaTokenizer", "xlmr", {}), ("XLMRobertaTokenizer", "xlmr", {"add_prefix_space": False, "mask_token": {**X, "content": "<mask>", "normalized": False}}),
         ("AlbertTokenizer", "albert", {}), ("AlbertTokenizer", "albert", {"do_lower_case": False, "keep_accents": True}), ("UnheardOfTokenizer", "gpt2", {"eos_token": "<x>"}),
     ]: yield f"{name} {json.dumps(keys)[:80]}", base, {"tokenizer_config.json": {"tokenizer_class": name, **keys}}
+    for one, two in ("<x>", {**X, "single_word": True}), ({**X, "single_word": True}, "<x>"): yield "a text and an object of one token", "gpt2", config(bos_token=one, pad_token=two)
     yield "class of a model type", "bert", {"config.json": {"model_type": "bert"}}
     yield "class of config.json", "bert", {"config.json": {"model_type": "llama", "tokenizer_class": "BertTokenizer"}}
     yield "type phi3 has no class", "llama", {"config.json": {"model_type": "phi3"}, "tokenizer_config.json": {"tokenizer_class": "LlamaTokenizer", "added_tokens_decoder": {"320": token("<|end|>", rstrip=True)}, "eos_token": "<|end|>"}}
