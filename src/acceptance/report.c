@@ -316,7 +316,6 @@ static void html_row(const Acceptance *a, const AcceptRow *row, Str *out) {
     Str said = {0}, command = {0};
     print_evidence(row->a, row->b ? "A: " : "", &said);
     if (row->b) print_evidence(row->b, "B: ", &said);
-    print_limits(row, "    ", &said);
     accept_command(a, row, &command);
     str_printf(out, "<tr><td>%s</td><td style=\"background:%s\">%s</td><td>%.1f s</td><td>", row->name,
                COLORS[v], STAGE_VERDICTS[v], row->a->seconds);
@@ -329,40 +328,92 @@ static void html_row(const Acceptance *a, const AcceptRow *row, Str *out) {
     str_free(&said), str_free(&command);
 }
 
-static void html_metrics(const AcceptRow *row, Str *out) {
+static void html_metrics(const Acceptance *a, const AcceptRow *row, Str *out) {
     for (int i = 0; i < row->a->n_metrics; i++) {
         const Metric *m = &row->a->metric[i], *b = row->b ? outcome_metric(row->b, m->name) : NULL;
         str_printf(out, "<tr><td>%s</td><td>", row->name);
         xml_text(out, m->name);
         str_printf(out, "</td><td>%.4g</td>", metric_median(m));
-        if (b)
-            str_printf(out, "<td>%.4g</td>", metric_median(b));
-        else
-            str_puts(out, "<td></td>");
-        str_printf(out, "<td>%s</td></tr>\n", m->unit);
+        if (b) str_printf(out, "<td>%.4g</td>", metric_median(b));
+        str_printf(out, "%s<td>%s</td></tr>\n", a->options->nccl_b && !b ? "<td></td>" : "", m->unit);
     }
+}
+
+static void html_head(const Acceptance *a, const Provenance *p, Str *out) {
+    str_puts(out,
+             "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>Isotron validation, ");
+    xml_text(out, p->text[FACT_DATE]);
+    str_puts(out, "</title><style>"
+                  "body{font:14px sans-serif;margin:24px;max-width:1400px}"
+                  "table{border-collapse:collapse;margin:8px 0 24px}td:nth-child(3){white-space:nowrap}"
+                  "td,th{border:1px solid #ccc;padding:2px 6px;text-align:left;vertical-align:top}"
+                  "pre{white-space:pre-wrap;margin:0}.limits{border:2px solid #999;padding:0 12px "
+                  "12px;margin:8px 0 24px}"
+                  "</style></head><body>\n");
+    static const char *const SAID[] = {"accepted", "no verdict", "not accepted", "not accepted"};
+    const Outcome *inventory = a->row[STAGE_inventory].a;
+    Str head = {0}, text = {0};
+    str_printf(&head, "%s", p->text[FACT_HOST]);
+    if (inventory && *inventory->summary) str_printf(&head, ", %s", inventory->summary);
+    for (int i = 0; inventory && i < inventory->n_facts; i++)
+        if (!strcmp(inventory->fact[i].name, "driver of rank 0"))
+            str_printf(&head, ", driver %s", inventory->fact[i].value);
+    str_printf(&head, ": %s", SAID[accept_verdict(a)]);
+    str_puts(out, "<h1>");
+    xml_text(out, head.s);
+    str_printf(out, "</h1>\n<p><b>%s</b>, ", STAGE_VERDICTS[accept_verdict(a)]);
+    accept_count(a, &text);
+    xml_text(out, text.s);
+    str_puts(out, ".</p>\n");
+    text.len = 0;
+    conclusion_of(a, &text);
+    if (text.len) str_puts(out, "<p>Conclusion: ");
+    if (text.len) xml_text(out, text.s);
+    if (text.len) str_puts(out, ".</p>\n");
+    str_free(&head), str_free(&text);
+}
+
+static void html_limits(const Acceptance *a, Str *out) {
+    Str limits = {0};
+    for (int i = 0; i < STAGES; i++)
+        if (a->row[i].a) print_limits(&a->row[i], "", &limits);
+    if (limits.len) {
+        str_puts(out, "<div class=\"limits\"><h2>Limits of the verdict</h2><pre>");
+        xml_text(out, limits.s);
+        str_puts(out, "</pre></div>\n");
+    }
+    str_free(&limits);
+}
+
+static void html_rates(const Acceptance *a, Str *out) {
+    str_puts(out, "<h2>Rates</h2>\n<table><tr><th>stage</th><th>rate</th>");
+    for (int i = 0; i < (a->options->nccl_b ? 2 : 1); i++) {
+        str_puts(out, "<th>");
+        if (a->options->nccl_b) str_printf(out, "%c: ", "AB"[i]);
+        xml_text(out, a->options->nccl_b ? a->nccl_name[i] : "median");
+        str_puts(out, "</th>");
+    }
+    str_puts(out, "<th>unit</th></tr>\n");
+    for (int i = 0; i < STAGES; i++)
+        if (a->row[i].a) html_metrics(a, &a->row[i], out);
+    str_puts(out, "</table>\n");
 }
 
 void accept_html(const Acceptance *a, Str *out) {
     const Provenance p = provenance_read();
-    str_puts(
-        out,
-        "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>Validation</title><style>"
-        "body{font:14px sans-serif;margin:24px}table{border-collapse:collapse;margin:8px 0 24px}"
-        "td,th{border:1px solid #ccc;padding:2px 6px;text-align:left;vertical-align:top}"
-        "pre{white-space:pre-wrap;margin:0}</style></head><body>\n");
-    str_printf(out, "<h1>Verdict: %s</h1>\n<table>\n", STAGE_VERDICTS[accept_verdict(a)]);
+    html_head(a, &p, out);
+    str_puts(out, "<table><tr><th>stage</th><th>verdict</th><th>time</th><th>evidence</th>"
+                  "<th>to repeat it</th></tr>\n");
+    for (int i = 0; i < STAGES; i++)
+        if (a->row[i].a) html_row(a, &a->row[i], out);
+    str_puts(out, "</table>\n");
+    html_limits(a, out);
+    html_rates(a, out);
+    str_puts(out, "<h2>Provenance</h2>\n<table>\n");
     for (int i = 0; i < FACTS; i++) {
         str_printf(out, "<tr><th>%s</th><td>", PROVENANCE_NAMES[i]);
         xml_text(out, p.text[i]);
         str_puts(out, "</td></tr>\n");
     }
-    str_puts(out, "</table>\n<table><tr><th>stage</th><th>verdict</th><th>time</th><th>evidence</th>"
-                  "<th>to repeat it</th></tr>\n");
-    for (int i = 0; i < STAGES; i++)
-        if (a->row[i].a) html_row(a, &a->row[i], out);
-    str_puts(out, "</table>\n<table><tr><th>stage</th><th>rate</th><th>A</th><th>B</th><th>unit</th></tr>\n");
-    for (int i = 0; i < STAGES; i++)
-        if (a->row[i].a) html_metrics(&a->row[i], out);
     str_puts(out, "</table></body></html>\n");
 }

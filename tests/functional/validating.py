@@ -1,4 +1,5 @@
 """Runs isotron validate for the tests of it."""
+import html
 import os
 import xml.etree.ElementTree
 
@@ -20,7 +21,12 @@ def validate(*options, expect=0, program=PROGRAM, **environment):
     assert report["verdict"] in VERDICTS[expect] and f"verdict: {report['verdict']}" in done.stdout, said
     suite = xml.etree.ElementTree.parse(WORK / "v.xml").find(".//testsuite")
     assert int(suite.get("failures")) == sum(s["verdict"] in ("FAIL", "DEGRADED") for s in report["stages"]), said
-    assert report["verdict"] in (WORK / "v.html").read_text()
+    page, judged = html.unescape((WORK / "v.html").read_text()), done.stdout.rpartition("verdict: ")[2].rpartition(" (")[0]
+    parts = ["<title>Isotron validation, ", {0: ": accepted</h1>", 1: ": not accepted</h1>", 4: ": no verdict</h1>"}[expect],
+             judged.partition(", ")[2], report.get("conclusion", ""),
+             "Limits of the verdict" if "\nnot certified" in done.stdout else "", "<h2>Rates", "<h2>Provenance", "<th>flags</th>"]
+    at = [page.find(part) for part in parts if part]
+    assert at[0] >= 0 and at == sorted(at), (parts, at, page)
     return {s["name"]: s for s in report["stages"]}, said
 
 
