@@ -7,6 +7,7 @@ import tensors
 
 DATA = ROOT / "tests" / "data" / "hf"
 MODELS = {p.name.removeprefix("encoder-"): p for p in sorted(DATA.glob("encoder-*"))}
+assert MODELS, "no model to convert"
 POSITIONS = "roberta.embeddings.position_embeddings.weight"
 
 

@@ -76,7 +76,9 @@ assert said.count("FP8 GEMMs: not in routed experts, which stay in bf16\n") == 1
 print("layers in bf16: a rank without FP8 says so, and so does a model with experts")
 
 SMALL = ["--num-layers", 1, "--hidden-size", 64, "--ffn-hidden-size", 64, "--vocab-size", 100, "--seq-length", 16, "--max-position-embeddings", 16]
-for conf in sorted((ROOT / "bench" / "train").glob("*fp8*.conf")):
+configurations = sorted((ROOT / "bench" / "train").glob("*fp8*.conf"))
+assert configurations, "no configuration with FP8"
+for conf in configurations:
     in_bf16 = conf.read_text().splitlines()[1].lstrip("#").split()
     for name, more in {"FP8": [], "bf16": in_bf16}.items():
         isotron("bench", "train", "--config", conf, *SMALL, *more, "--steps", 1, "--warmup", 1, "--no-alone", "--json", WORK / "bench.json")
