@@ -65,6 +65,7 @@ def spell(name, spelled):
     (folder := WORK / f"{name}-folder").mkdir()
     for file in "config.json", "model.safetensors":
         shutil.copy(ROOT / "tests/data/hf/t5-v1_1" / file, folder)
+    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "</s>"}))
     (folder / "tokenizer.json").write_text(json.dumps({
         "model": {"type": "WordLevel", "vocab": {text: i for i, text in spelled.items()}, "unk_token": "w2"}, "pre_tokenizer": {"type": "WhitespaceSplit"},
         "added_tokens": [{"id": i, "content": text} | special for i, text in spelled.items() if text[0] == "<"],
