@@ -24,7 +24,7 @@ BOTH[BOTH.index("--seconds") + 1] = 12  # there is time for two turns of a slow 
 b, said = compared("speed", "slow:0:1", 1)
 BOTH[BOTH.index("--seconds") + 1] = 3
 assert any("slower than A at all_reduce" in e["text"] for e in b["evidence"]) and b["verdict"] == "DEGRADED", said
-assert re.search(r"^all_reduce +B is [0-9.]+ % slower than A; B / A = 0\.", said, re.M) and "A: libhost_nccl.so      B: libother.so" in said, said
+assert re.search(r"^\w+ +B is [0-9.]+ % slower than A; B / A = 0\.", said, re.M) and "A: libhost_nccl.so      B: libother.so" in said, said
 
 # Each library has one process, so that neither is opened in every stage, and its rates are measured in two turns of it.
 log = WORK / "communicators"
@@ -49,4 +49,4 @@ assert turns.count(str(LIBRARY)) == 1 and turns.count(str(OTHER)) == 1, turns
 begin = time.monotonic()
 done = subprocess.run([PROGRAM, "validate", "--ranks", "2", "--seconds", "12", "--nccl-a", LIBRARY, "--nccl-b", OTHER, "--json", WORK / "v.json"])
 drills = json.loads((WORK / "v.json").read_text())["stages"][-1]
-assert time.monotonic() - begin < 18 and drills["name"] == "hang" and drills["b"]["verdict"] == "PASS", done
+assert time.monotonic() - begin < 24 and drills["name"] == "hang" and drills["b"]["verdict"] == "PASS", done
