@@ -170,6 +170,7 @@ static bool add_line(Str *lines, const char *fmt, va_list args) {
 
 void args_check_texts(Args *a, const char *name, const TextList *list) {
     for (int64_t i = 0; i < list->count; i++) {
+        if (!list->at[i]) continue; /* no value, which is a problem already */
         Str where = {0};
         str_printf(&where, "text %lld of --%s", (long long)i + 1, name);
         const Err e = text_check(where.s, list->at[i], strlen(list->at[i]));
