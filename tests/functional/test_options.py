@@ -45,11 +45,13 @@ def check_bound(program, quick):
 
 
 def meet(row, command, quick):
-    """The error that the row reports, None if there is none."""
+    """The error that the row reports, None if there is none. A value that the row reads may be absent."""
     try:
         row.check(Program(command, BASES[row.family]), quick)
     except Wrong as e:
         return str(e)
+    except KeyError as e:
+        return f"there is no {e}"
     return None
 
 
