@@ -1,28 +1,19 @@
 """Options reach `isotron finetune`. Each option that it reads has a row in options/task_rows.py, which compares steps and epochs with those of
 the independent trainer of options/task.py. Others change no bit, or are refused.
 
-usage: test_finetune_options.py PROGRAM [--only FIELD...] [--ignore]      as test_options.py"""
-import argparse
-import os
+usage: options/judge.py"""
 import pathlib
 import re
 import sys
-import tempfile
-import time
 
-HERE = pathlib.Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE / "options"))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "options"))
 sys.dont_write_bytecode = True
-try:
-    import numpy
-except ImportError:  # an interpreter that was built by hand does not see the distribution's packages
-    if sys.executable == "/usr/bin/python3":
-        sys.exit("numpy is missing; ci/install-deps installs it")
-    os.execv("/usr/bin/python3", ["/usr/bin/python3", *sys.argv])
+import judge
 import declared
-from program import TERMS, Program, Wrong, bits, expect
+from program import TERMS, bits, expect
+from table import FP8, Row
 from task import TaskTrainer
-from task_rows import BASE, FP8, ROWS, Row, tune, write_files
+from task_rows import BASE, ROWS, tune, write_files
 
 # (fields, words, reason): the run is bitwise equal to one with `like`. Options of experts and of other tokenizers have no effect, as a line on
 # stderr tells.
@@ -91,32 +82,6 @@ def check_unchanged(program, quick):
         program.call("finetune", *program.words(words), status=2)
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("program")
-    parser.add_argument("--only", nargs="*", default=[])
-    parser.add_argument("--ignore", action="store_true")
-    args = parser.parse_args()
-    binary, complaints = pathlib.Path(args.program).resolve(), []
-    rows = [row for row in ROWS if not args.only or set(args.only) & set(row.fields)]
-    if not args.only and not args.ignore:
-        rows += [Row(["complete"], check_complete), Row(["unchanged"], check_unchanged)]
-    with tempfile.TemporaryDirectory(prefix="isotron-finetune-options-") as work:
-        os.chdir(work)
-        write_files()
-        for row in rows:
-            for field in [f for f in row.fields if not args.only or f in args.only] if args.ignore else [None]:
-                begin, wrong = time.time(), ""
-                try:
-                    row.check(Program([binary, "--ignore-option", field] if field else [binary], BASE), args.ignore)
-                except Wrong as e:
-                    wrong = str(e)
-                complaints += [f"{row.fields} {row.words}: {wrong or 'does not notice that ' + field + ' is ignored'}"] if bool(wrong) != args.ignore else []
-                print(f"{time.time() - begin:5.1f} s  {field or row.fields} {row.words}: {wrong or 'passes'}", flush=True)
-        os.chdir("/")
-    print("\n".join(complaints))
-    return bool(complaints)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    MORE = [Row(["complete"], check_complete, family="finetune"), Row(["unchanged"], check_unchanged, family="finetune")]
+    sys.exit(judge.main(__doc__, ROWS, {"finetune": BASE}, write_files, MORE))

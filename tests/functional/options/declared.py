@@ -3,8 +3,7 @@ import pathlib
 import re
 
 from program import Wrong, bits, compare, expect
-from rows import FP8
-from table import BASES, ROWS
+from table import BASES, FP8, ROWS
 from trainer import Options, Trainer
 
 OPTIONS_DEF = pathlib.Path(__file__).resolve().parents[3] / "src/config/options.def"
@@ -27,18 +26,6 @@ UNCHANGED = [
 ]
 REFUSED = [("gemm_sm_margin", "--gemm-sm-margin 4"), ("nccl_library", "--ranks 2 --nccl-library no-such-file"),
            ("task class_labels classifier_dropout train_data valid_data epochs keep_last", "--task RACE --epochs 1")]  # of finetune: functional/finetune
-
-
-def declared():
-    """{field: (group, class, type, name of the option)}"""
-    group, found = None, {}
-    row = r'^OPTGROUP\((\w+)|^OPT(?:NUM|ENUM)?\((\w+), (\w+),[^"]* (\w+),\s+"([^"|]+)'
-    for title, kind, field, class_, name in re.findall(row, OPTIONS_DEF.read_text(), re.M):
-        group = title or group
-        if field:
-            found[field] = group, class_, kind, name
-    return found
-
 
 # Options that a family does not read: with these words its run is refused, or it is bitwise equal to one without them.
 NOT_GPT = [("model", "--model gpt"), ("bert_binary_head", "--bert-no-binary-head"), ("num_token_types", "--num-token-types 3"),
@@ -78,7 +65,7 @@ def declared():
     return found
 
 
-def complaints():
+def check_complete(program, quick):
     """Options without a row or a reason for a family, and rows or reasons without an option."""
     options, found = declared(), []
     exempt = {f for fields, *_ in [*UNCHANGED, *REFUSED] for f in fields.split()}
@@ -90,7 +77,7 @@ def complaints():
                   for field, (_, class_, *_) in options.items() if class_ != "LAYOUT" and field not in judged | exempt | unread]
         found += [f"{field} is no option of options.def" for field in (judged | exempt) - options.keys()]
         found += [f"{family}: {field} has a row and a reason to have none" for field in judged & (exempt | unread)]
-    return found
+    expect(not found, "\n".join(found))
 
 
 def check_unread(program, quick):

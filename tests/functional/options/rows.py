@@ -11,7 +11,8 @@ import struct
 
 from generation import generate
 from program import bits, compare, expect, joined
-from table import (ALL, BERT, CUT, ENCODERS, GPT, NOT_BERT, NOT_T5, ONE, STAGES, T5, half, resumed, rounded, row, shown, witnessed)
+from table import (ALL, BERT, CUT, ENCODERS, FP8, GPT, NOT_BERT, NOT_T5, ONE, STAGES, T5, half, low_precision, resumed, rounded, row, shown,
+                   witnessed)
 from trainer import Options, Trainer
 
 EXPERTS = "--num-experts 4 --moe-ffn-hidden-size 8 --disable-bias-linear "
@@ -279,34 +280,14 @@ scaled("loss_scale moe_aux_loss_coeff", EXPERTS + "--loss-scale 256 --moe-aux-lo
 scaled("rampup_batch_size", "--initial-loss-scale 16777216 --hysteresis 1 --global-batch-size 12 --rampup-batch-size 4 4 20"
        " --train-samples 96 --lr-warmup-samples 30", "train-iters")  # skipped steps count towards the ramp-up, not the schedule
 
-BF16 = "--lane bf16 "
-MOMENTS = BF16 + "--use-precision-aware-optimizer "
-rounded("lane", "--lane fp32")
-rounded("lane", BF16, like="--lane fp32")
+low_precision(rounded)
 rounded("lane", "--lane exact")
-rounded("attention_backend", "--lane fp32 --attention-backend unfused", like="--lane fp32")
-rounded("batch_invariant_mode", "--lane fp32 --batch-invariant-mode", like="--lane fp32")
-rounded("grad_reduce_in_bf16", BF16 + "--grad-reduce-in-bf16", like=BF16)
-rounded("main_grads_dtype", MOMENTS + "--main-grads-dtype bf16", like=MOMENTS)
-rounded("exp_avg_dtype", MOMENTS + "--exp-avg-dtype bf16", like=MOMENTS)
-rounded("exp_avg_sq_dtype", MOMENTS + "--exp-avg-sq-dtype bf16", like=MOMENTS)
+rounded("fp8_format", FP8.replace("hybrid", "e4m3"), like="--num-layers 3 --lane fp32 --lr 1e-3")
 CHUNKS = "--lane fp32 --cross-entropy-loss-fusion --cross-entropy-fusion-impl linear "
 for families, untied in (GPT, ""), (T5, "--untie-embeddings-and-output-weights "):
     rounded("cross_entropy_loss_fusion cross_entropy_fusion_impl", untied + CHUNKS + "--cross-entropy-chunk-size 10", untied + "--lane fp32",
             families=families)
     rounded("cross_entropy_chunk_size", untied + CHUNKS + "--cross-entropy-chunk-size 10", untied + CHUNKS, families=families)
-FP8 = "--num-layers 3 --lane fp32 --lr 1e-3 --fp8-format hybrid "
-TENSORWISE = FP8 + "--fp8-recipe tensorwise "
-rounded("fp8_format", FP8, like="--num-layers 3 --lane fp32 --lr 1e-3")
-rounded("fp8_format", "--num-layers 3 --lane fp32 --lr 1e-3 --fp8-format e4m3", like=FP8)
-rounded("fp8_recipe", TENSORWISE, like=FP8)
-rounded("fp8_margin", FP8 + "--fp8-margin 3", like=FP8)
-rounded("fp8_amax_history_len fp8_amax_compute_algo", FP8 + "--fp8-amax-history-len 3 --fp8-amax-compute-algo max", like=FP8)
-rounded("fp8_wgrad", FP8 + "--no-fp8-wgrad", like=FP8)
-rounded("first_last_layers_bf16", TENSORWISE + "--first-last-layers-bf16", like=TENSORWISE)
-for end in ("start", "end"):
-    rounded(f"num_layers_at_{end}_in_bf16", TENSORWISE + f"--first-last-layers-bf16 --num-layers-at-{end}-in-bf16 0",
-            like=TENSORWISE + "--first-last-layers-bf16")
 
 
 # ---- checkpoints ----

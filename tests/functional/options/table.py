@@ -5,7 +5,9 @@ reading of them it tests. Three kinds take one line each:
 
   witnessed  a run has the numbers of the reference trainer (trainer.py): on one rank, in layouts, and resumed in another layout
   rounded    a run is close to the reference trainer, and not bitwise equal to a run without the option
-  shown      the output shows the option, and the numbers are bitwise equal to those of a run without it"""
+  shown      the output shows the option, and the numbers are bitwise equal to those of a run without it
+
+low_precision declares the rows that pretrain and finetune (task_rows.py) share."""
 import dataclasses
 import re
 from typing import Callable
@@ -93,3 +95,29 @@ def shown(fields, words, pattern, count=None, families=ALL):
         found = len(re.findall(pattern, run.text))
         expect(found == count if count is not None else found > 0, f"'{pattern}' is printed {found} times")
     row(fields, words, families)(check)
+
+
+BF16 = "--lane bf16 "
+MOMENTS = BF16 + "--use-precision-aware-optimizer "
+FP8 = "--num-layers 3 --lane fp32 --lr 1e-3 --fp8-format hybrid "
+
+
+def low_precision(rounded, fp8=FP8):
+    """rounded: declares a row of the command."""
+    tensorwise = fp8 + "--fp8-recipe tensorwise "
+    ends = tensorwise + "--first-last-layers-bf16"
+    rounded("lane", "--lane fp32")
+    rounded("lane", BF16, like="--lane fp32")
+    rounded("attention_backend", "--lane fp32 --attention-backend unfused", like="--lane fp32")
+    rounded("batch_invariant_mode", "--lane fp32 --batch-invariant-mode", like="--lane fp32")
+    rounded("grad_reduce_in_bf16", BF16 + "--grad-reduce-in-bf16", like=BF16)
+    for name in ("main-grads", "exp-avg", "exp-avg-sq"):
+        rounded(f"{name}-dtype".replace("-", "_"), MOMENTS + f"--{name}-dtype bf16", like=MOMENTS)
+    rounded("fp8_format", fp8, like=fp8.replace("hybrid", "e4m3"))
+    rounded("fp8_recipe", tensorwise, like=fp8)
+    rounded("fp8_margin", fp8 + "--fp8-margin 3", like=fp8)
+    rounded("fp8_amax_history_len fp8_amax_compute_algo", fp8 + "--fp8-amax-history-len 3 --fp8-amax-compute-algo max", like=fp8)
+    rounded("fp8_wgrad", fp8 + "--no-fp8-wgrad", like=fp8)
+    rounded("first_last_layers_bf16", ends, like=tensorwise)
+    for end in ("start", "end"):
+        rounded(f"num_layers_at_{end}_in_bf16", ends + f" --num-layers-at-{end}-in-bf16 0", like=ends)

@@ -4,17 +4,14 @@ import functools
 import json
 import pathlib
 import re
-from typing import Callable
 
 import numpy as np
 
 from program import ARITHMETIC, U, Run, bits, compare, expect, joined
 from rows import same_scalars, scalars
+from table import CUT, FP8, ONE, STAGES, Row, low_precision
 from task import TaskTrainer
 
-ONE = ""
-CUT = "--ranks 4 --tensor-model-parallel-size 2 --context-parallel-size 2 --sequence-parallel"
-STAGES = "--ranks 4 --pipeline-model-parallel-size 2 --use-distributed-optimizer"
 ROWS = []
 
 BASE = """--model bert --num-layers 2 --hidden-size 16 --num-attention-heads 4 --seq-length 16 --max-position-embeddings 20
@@ -23,16 +20,9 @@ BASE = """--model bert --num-layers 2 --hidden-size 16 --num-attention-heads 4 -
   --log-interval 1 --init-method-std 0.3 --hidden-dropout 0 --attention-dropout 0 --log-params-norm""".split()
 
 
-@dataclasses.dataclass
-class Row:
-    fields: list
-    check: Callable  # takes a Program, and whether to stop after its first run
-    words: str = ""
-
-
 def row(fields, words=""):
     def add(check):
-        ROWS.append(Row(fields.split(), check, words.strip()))
+        ROWS.append(Row(fields.split(), check, words.strip(), "finetune"))
         return check
     return add
 
@@ -213,25 +203,7 @@ tuned("weight_decay_incr_style start_weight_decay end_weight_decay decoupled_lr 
 
 # ---- other arithmetic ----
 
-FP32, BF16, FP8 = "--lane fp32 ", "--lane bf16 ", "--lane fp32 --num-layers 3 --init-method-std 0.1 --lr 1e-3 --fp8-format hybrid "
-MOMENTS, TENSORWISE = BF16 + "--use-precision-aware-optimizer ", FP8 + "--fp8-recipe tensorwise "
-rounded("lane", FP32)
-rounded("lane", BF16, like=FP32)
-rounded("attention_backend", FP32 + "--attention-backend unfused", like=FP32)
-rounded("batch_invariant_mode", FP32 + "--batch-invariant-mode", like=FP32)
-rounded("grad_reduce_in_bf16", BF16 + "--grad-reduce-in-bf16", like=BF16)
-rounded("main_grads_dtype", MOMENTS + "--main-grads-dtype bf16", like=MOMENTS)
-rounded("exp_avg_dtype", MOMENTS + "--exp-avg-dtype bf16", like=MOMENTS)
-rounded("exp_avg_sq_dtype", MOMENTS + "--exp-avg-sq-dtype bf16", like=MOMENTS)
-rounded("fp8_format", FP8, like=FP8.replace("hybrid", "e4m3"))
-rounded("fp8_recipe", TENSORWISE, like=FP8)
-rounded("fp8_margin", FP8 + "--fp8-margin 3", like=FP8)
-rounded("fp8_amax_history_len fp8_amax_compute_algo", FP8 + "--fp8-amax-history-len 3 --fp8-amax-compute-algo max", like=FP8)
-rounded("fp8_wgrad", FP8 + "--no-fp8-wgrad", like=FP8)
-rounded("first_last_layers_bf16", TENSORWISE + "--first-last-layers-bf16", like=TENSORWISE)
-for end in ("start", "end"):
-    rounded(f"num_layers_at_{end}_in_bf16", TENSORWISE + f"--first-last-layers-bf16 --num-layers-at-{end}-in-bf16 0",
-            like=TENSORWISE + "--first-last-layers-bf16")
+low_precision(rounded, "--init-method-std 0.1 " + FP8)
 
 
 def scaled(fields, words, overflowing=True):

@@ -60,27 +60,27 @@ static void the_extremes_of_a_watch_are_kept(void **unused) {
                 load.mean_watts < 500);
 }
 
-static void links_that_are_down_do_not_count(void **unused) {
-    (void)unused;
+/* The facts of a GPU of the host while the variable has a value. */
+static NvmlFacts facts_with(const char *variable, const char *value, int gpu) {
     unsigned char ids[3][16];
     NvmlFacts f;
     new_ids(ids);
-    setenv("HOST_NVML_LINKS", "5", 1);
-    nvml_read(ids[1], &f);
-    unsetenv("HOST_NVML_LINKS");
+    setenv(variable, value, 1);
+    nvml_read(ids[gpu], &f);
+    unsetenv(variable);
+    return f;
+}
+
+static void links_that_are_down_do_not_count(void **unused) {
+    (void)unused;
+    const NvmlFacts f = facts_with("HOST_NVML_LINKS", "5", 1);
     assert_true(f.nvlinks == 5 && f.switched == 5);
 }
 
 static void processes_are_named(void **unused) {
     (void)unused;
-    unsigned char ids[3][16];
-    NvmlFacts f;
-    new_ids(ids);
-    setenv("HOST_NVML_PID", "4711", 1);
-    nvml_read(ids[0], &f);
-    assert_int_equal(f.n_processes, 0);
-    nvml_read(ids[1], &f);
-    unsetenv("HOST_NVML_PID");
+    assert_int_equal(facts_with("HOST_NVML_PID", "4711", 0).n_processes, 0);
+    const NvmlFacts f = facts_with("HOST_NVML_PID", "4711", 1);
     assert_true(f.n_processes == 1 && f.process[0].pid == 4711);
     assert_string_equal(f.process[0].name, "neighbour");
 }

@@ -1,0 +1,64 @@
+"""Judges the rows of a table of options.
+
+usage: PROGRAM [--only FIELD...] [--ignore]
+
+  --only FIELD   the rows of these options (fields of options.def)
+  --ignore       judges the rows: PROGRAM is isotron_mutants, which ignores one option after the other, and each row has to notice"""
+import argparse
+import os
+import pathlib
+import sys
+import tempfile
+import time
+
+try:
+    import numpy
+except ImportError:  # an interpreter that was built by hand does not see the distribution's packages
+    if sys.executable == "/usr/bin/python3":
+        sys.exit("numpy is missing; ci/install-deps installs it")
+    os.execv("/usr/bin/python3", ["/usr/bin/python3", *sys.argv])
+from program import Program, Wrong
+
+
+def meet(row, command, base, quick):
+    """The error that the row reports, None if there is none. A value that the row reads may be absent."""
+    try:
+        row.check(Program(command, base), quick)
+    except Wrong as e:
+        return str(e)
+    except KeyError as e:
+        return f"there is no {e}"
+    return None
+
+
+def judge(rows, binary, bases, ignored):
+    """ignored: the fields of a row that the program ignores, one after the other, and None for a program that ignores none. -> complaints"""
+    complaints = []
+    for row, field in [(row, field) for row in rows for field in ignored(row)]:
+        begin = time.time()
+        wrong = meet(row, [binary, "--ignore-option", field] if field else [binary], bases[row.family], field is not None)
+        print(f"{time.time() - begin:5.1f} s  {row.name}: {field or ''} {wrong or 'passes'}", flush=True)
+        if bool(wrong) == (field is None):
+            complaints.append(f"{row.name}: {wrong or 'does not notice that ' + field + ' is ignored'}")
+    return complaints
+
+
+def main(doc, rows, bases, write_files, more):
+    """bases: the words of each family. more: rows that judge the table, if all its rows are judged. -> the exit status"""
+    parser = argparse.ArgumentParser(description=doc, epilog=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("program")
+    parser.add_argument("--only", nargs="*", default=[])
+    parser.add_argument("--ignore", action="store_true")
+    args = parser.parse_args()
+    rows = [row for row in rows if not args.only or set(args.only) & set(row.fields)]
+    with tempfile.TemporaryDirectory(prefix="isotron-options-") as work:
+        binary = pathlib.Path(args.program).resolve()
+        os.chdir(work)
+        write_files()
+        if args.ignore:
+            complaints = judge(rows, binary, bases, lambda row: [f for f in row.fields if not args.only or f in args.only])
+        else:
+            complaints = judge(rows + ([] if args.only else more), binary, bases, lambda row: [None])
+        os.chdir("/")
+    print("\n".join(complaints))
+    return bool(complaints)
