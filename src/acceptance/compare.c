@@ -33,6 +33,8 @@ static double error_of_one(int n) {
     return fmax(GATE_ERROR / n, 2 * most);
 }
 
+int compare_least(int n_rates) { return (int)interval_least(error_of_one(n_rates) / 2); }
+
 /* The rates of a stage that are compared with others. */
 typedef struct Rates {
     int judged, few, absent;              /* few: of too few samples; absent: only this run has them */

@@ -10,6 +10,8 @@ Err compare_open_good(const char *path, struct json_t **out);
 /* No-op without a good run. Rates that cannot be compared are added to the limits (outcome_limit). */
 void compare_with_good(const Acceptance *, AcceptRow *);
 void compare_libraries(const Acceptance *, AcceptRow *);
+/* The samples that each of n rates needs in both runs. */
+int compare_least(int n_rates);
 
 /* The rates of a kind, such as all_reduce of all sizes, of B over those of A. The intervals of a stage hold together with
  * the probability of the gate. Each contains the intervals of single turns, because two processes of one library may

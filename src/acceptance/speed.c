@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "acceptance/compare.h"
 #include "acceptance/links_roof.h"
 #include "acceptance/stage.h"
 #include "base/amount.h"
@@ -146,10 +147,14 @@ static bool is_within(const Speed *s, double seconds) {
     return stage_has_time(s->r, seconds / s->r->in->seconds);
 }
 
+/* Rounds in which each collective gets one sample, and each link and rank at least one. */
+static int least_rounds(const Speed *s) {
+    const int n = s->r->world, links = n <= MOST_PAIRED ? n * (n - 1) : 0;
+    return s->r->in->options->nccl_b ? compare_least(N_COLLECTIVES * SIZES + links + n) : least_samples(s);
+}
+
 static bool has_time(const Speed *s) {
-    enum { LEAST_OF_TWO_LIBRARIES = 12 }; /* rounds in which all rates can be compared */
-    const int least = s->r->in->options->nccl_b ? LEAST_OF_TWO_LIBRARIES : least_samples(s);
-    const double budget = s->r->in->seconds, most = s->round <= least ? 16 : 4;
+    const double budget = s->r->in->seconds, most = s->round <= least_rounds(s) ? 16 : 4;
     return is_within(s, fmin(most * budget, budget + 5));
 }
 
