@@ -581,7 +581,7 @@ void args_init(Args *a, Arena *arena, const char *usage, const char *operand_nam
 }
 
 void args_free(Args *a) {
-    free(a->operands.at), free(a->configs.at), free(a->used);
+    free(a->operands.at), free(a->configs.at), free(a->remarks);
     str_free(&a->problems), str_free(&a->notes);
     *a = (Args){0};
 }
@@ -614,7 +614,7 @@ void args_refuse_all(Args *a, const void *target, const char *why) {
 }
 
 Err args_end(Args *a) {
-    foreign_report(a);
+    args_print_remarks(a);
     for (int t = 0; t < a->num_tables; t++)
         for (int64_t i = 0; i < a->tables[t].count; i++) {
             const Arg *row = &a->tables[t].rows[i];

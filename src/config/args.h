@@ -104,11 +104,16 @@ typedef struct ArgTable {
 /* ARG_BAD in `given`: the option was given, but its value could not be read. */
 enum { ARG_TABLES = 4, ARG_PROBLEMS = 40, ARG_BAD = 255 };
 
-/* A foreign option on the command line, until args_end reports it. */
-typedef struct ForeignUse {
-    const Foreign *row;
-    const char *option; /* "--name", or "--name value" */
-} ForeignUse;
+/* A message about a given option. args_end prints one for all options with the same kind and text. */
+typedef enum RemarkKind {
+    REMARK_IDLE,    /* a note: "--name has no effect<text>" */
+    REMARK_TAKEN,   /* a note: "--name is taken as<text>" */
+    REMARK_REFUSED, /* a problem: "--name is not supported<text>" */
+} RemarkKind;
+typedef struct Remark {
+    RemarkKind kind;
+    const char *option, *text; /* option: "--name", or "--name value" */
+} Remark;
 
 /* One parse. Initialise with args_init, release problems and notes with args_free; values belong to the
  * arena. */
@@ -128,8 +133,8 @@ typedef struct Args {
     Str problems; /* one message per line, at most ARG_PROBLEMS */
     Str notes;    /* no errors, but worth reporting: one message per line */
     int64_t idle; /* given options that have no effect */
-    ForeignUse *used;
-    int64_t num_used;
+    Remark *remarks;
+    int64_t num_remarks;
 } Args;
 
 void args_init(Args *, Arena *, const char *usage, const char *operand_name);
@@ -144,6 +149,9 @@ void args_bytes(Args *, const char *name, const char *bytes, size_t n);
 /* Adds a message, unless it was added before. */
 void args_problem(Args *, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void args_note(Args *, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* The text begins with what separates it from the verdict, and is not empty: ": reason", " without --x." */
+void args_remark(Args *, RemarkKind, const char *option, const char *fmt, ...)
+    __attribute__((format(printf, 4, 5)));
 /* A problem for a value of the option --name that is not UTF-8 text. */
 void args_check_texts(Args *, const char *name, const TextList *);
 /* A problem "--name is not used <why>: remove it" if the last command line gives this option. */
@@ -153,6 +161,8 @@ void args_refuse_all(Args *, const void *target, const char *why);
 /* Call it after all sources. Reports missing required options, then returns one Err for all problems (its
  * message is a summary, the messages are in `problems`). Call it before using any value. */
 Err args_end(Args *);
+/* args_end's: adds the messages of the remarks. */
+void args_print_remarks(Args *);
 /* The text of --help: usage, then the accepted options by group; with help_word only options that contain it
  * in name or help. */
 void args_help(const Args *, Str *out);
@@ -169,9 +179,7 @@ bool foreign_find(const ArgTable *, const char *key, size_t len, ForeignOption *
 bool foreign_allows(const ForeignOption *, const char *value);
 /* The row for a value of our option; NULL: not a foreign value. */
 const Foreign *foreign_value(const ArgTable *, const Arg *, const char *value);
-/* Records a use for foreign_report, which prints one message per row. */
 void foreign_use(Args *, const Foreign *, const char *option);
-void foreign_report(Args *);
 /* Whether both spell one name: `_` is equivalent to `-`. */
 bool args_same_name(const char *a, size_t a_len, const char *b, size_t b_len);
 

@@ -22,16 +22,6 @@ static bool repeated(const TextList *list) {
     return false;
 }
 
-/* Whether the user gave an option of a group. */
-static bool any_given(const Config *c, ConfigGroup wanted) {
-    ConfigGroup group = GROUPS;
-    bool any = false;
-#define OPTGROUP(constant, title)                      group = GROUP_##constant;
-#define OPT(type, field, fallback, class, names, help) any |= group == wanted && config_given(c, field);
-#include "config/options.def"
-    return any;
-}
-
 /* Ranks that hold one copy of the experts. */
 static int64_t expert_ranks(const Config *c) {
     return config_expert_tensor_ranks(c) * c->expert_model_parallel_size * c->pipeline_model_parallel_size;
@@ -392,20 +382,24 @@ static bool follows_from_bad(const Config *c, const char *message) {
 static void check_rules(const Config *given, const Config *c, unsigned checks, Args *args) {
     const struct {
         unsigned check;
-        bool note, holds;
+        bool holds;
+        const char *idle; /* the option that has no effect; NULL: a broken rule is a problem */
         const char *message;
     } rules[] = {
-#define RULE(check, condition, message) {CHECK_##check, false, (condition), message},
-#define NOTE(check, condition, message) {CHECK_##check, true, (condition), message},
+#define RULE(check, condition, message)         {CHECK_##check, (condition), NULL, message},
+#define IDLE(check, condition, option, message) {CHECK_##check, (condition), option, message},
 #include "config/rules.def"
     };
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++) {
         if (rules[i].holds || (rules[i].check & checks) != rules[i].check) continue;
-        if (follows_from_bad(c, rules[i].message)) continue;
+        if (follows_from_bad(c, rules[i].message) || (rules[i].idle && follows_from_bad(c, rules[i].idle)))
+            continue;
         Str message = {0};
         fill_in_values(given, c, rules[i].message, &message);
-        args->idle += rules[i].note;
-        (rules[i].note ? args_note : args_problem)(args, "%s", message.s);
+        if (rules[i].idle)
+            args_remark(args, REMARK_IDLE, rules[i].idle, "%s", message.s);
+        else
+            args_problem(args, "%s", message.s);
         str_free(&message);
     }
 }

@@ -49,46 +49,10 @@ const Foreign *foreign_value(const ArgTable *t, const Arg *row, const char *valu
 }
 
 void foreign_use(Args *a, const Foreign *row, const char *option) {
-    for (int64_t i = 0; i < a->num_used; i++)
-        if (a->used[i].row == row && !strcmp(a->used[i].option, option)) return;
-    a->used = mem_grow(a->used, (size_t)a->num_used + 1, sizeof *a->used);
-    a->used[a->num_used++] = (ForeignUse){row, arena_printf(a->arena, "%s", option)};
-}
-
-/* Lists "--a, --b and --c", all uses of the row of the first one, and marks them as reported. */
-static void list_used(Args *a, int64_t first, Str *out) {
-    const Foreign *row = a->used[first].row;
-    enum { SHOWN = 8 };
-    int64_t left = 0, n = 0;
-    for (int64_t i = first; i < a->num_used; i++) left += a->used[i].row == row;
-    for (int64_t i = first; i < a->num_used; i++) {
-        if (a->used[i].row != row) continue;
-        left--;
-        if (n < SHOWN) str_printf(out, "%s%s", n == 0 ? "" : left ? ", " : " and ", a->used[i].option);
-        n++;
-        a->used[i].row = NULL;
-    }
-    if (n > SHOWN) str_printf(out, " and %lld more", (long long)(n - SHOWN));
-    const bool one = n == 1;
     if (row->kind == FOREIGN_REFUSED)
-        str_puts(out, one ? " is not supported" : " are not supported");
+        args_remark(a, REMARK_REFUSED, option, ": %s", row->reason);
     else if (row->option && *row->ours)
-        str_printf(out, one ? " is taken as %s" : " are taken as %s", row->ours);
+        args_remark(a, REMARK_TAKEN, option, " %s: %s", row->ours, row->reason);
     else
-        a->idle += n, str_puts(out, one ? " has no effect here" : " have no effect here");
-    str_printf(out, ": %s", row->reason);
-}
-
-void foreign_report(Args *a) {
-    for (int64_t i = 0; i < a->num_used; i++) {
-        const Foreign *row = a->used[i].row;
-        if (!row) continue;
-        Str text = {0};
-        list_used(a, i, &text);
-        if (row->kind == FOREIGN_REFUSED)
-            args_problem(a, "%s", text.s);
-        else
-            args_note(a, "%s", text.s);
-        str_free(&text);
-    }
+        args_remark(a, REMARK_IDLE, option, " here: %s", row->reason);
 }

@@ -1,4 +1,5 @@
 /* Given options that have no effect without others (unused.def). */
+#include <stdio.h>
 #include <string.h>
 
 #include "config/config.h"
@@ -12,14 +13,30 @@ static bool asks(const Config *c, int option) {
     return (type != ARG_FLAG && type != ARG_OFF) || *(const bool *)value == (type == ARG_FLAG);
 }
 
+static void idle(const Arg *row, const char *without, Args *args) {
+    char option[100];
+    snprintf(option, sizeof option, "--%.*s", (int)arg_name_len(row), row->names);
+    args_remark(args, REMARK_IDLE, option, " without %s.", without);
+}
+
 static void unused(const Config *c, int option, Whose whose, const char *without, bool strict, Args *args) {
     const Arg *row = &CONFIG_ROWS[option];
-    const int name = (int)arg_name_len(row);
     if (!args->line || c->given[option] != args->line || !asks(c, option)) return;
     if (strict || whose == OURS)
-        args_problem(args, "--%.*s has no effect without %s: remove it.", name, row->names, without);
+        args_problem(args, "--%.*s has no effect without %s: remove it.", (int)arg_name_len(row), row->names,
+                     without);
     else
-        args->idle++, args_note(args, "--%.*s has no effect without %s.", name, row->names, without);
+        idle(row, without, args);
+}
+
+/* The options of experts, in a model without experts. */
+static void unused_experts(const Config *c, Args *args) {
+    ConfigGroup group = GROUPS;
+#define OPTGROUP(constant, title) group = GROUP_##constant;
+#define OPT(type, field, fallback, class, names, help)                                                       \
+    if (group == GROUP_MOE && config_given(c, field) && OPTION_##field != OPTION_num_experts)                \
+        idle(&CONFIG_ROWS[OPTION_##field], "--num-experts", args);
+#include "config/options.def"
 }
 
 void config_check_unused(const Config *c, unsigned checks, Args *args) {
@@ -36,4 +53,5 @@ void config_check_unused(const Config *c, unsigned checks, Args *args) {
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         if (!rows[i].used && (rows[i].check & checks) == rows[i].check)
             unused(c, rows[i].option, rows[i].whose, rows[i].without, checks & CHECK_STRICT, args);
+    if ((checks & CHECK_MODEL) && !i64_is_set(c->num_experts)) unused_experts(c, args);
 }

@@ -317,13 +317,13 @@ static void check_points(const Config *c, ScalingWords *w, Args *args) {
     w->point = arena_alloc(args->arena, (size_t)o->points * sizeof *w->point);
     for (int i = 0; i < o->points && args->num_problems == problems; i++) {
         Config *one = &w->point[i];
-        const size_t noted = args->notes.len;
+        const int64_t remarks = args->num_remarks;
         *one = *c;
         one->ranks = o->ranks[i];
         one->global_batch_size = scaling_batch(o, one->ranks);
         set_axis(one, o->axis, scaling_axis_size(o, one->ranks));
         config_check(one, CHECK_MODEL | CHECK_TRAIN, args);
-        if (i < o->points - 1 && args->notes.s) args->notes.s[args->notes.len = noted] = 0;
+        if (i < o->points - 1) args->num_remarks = remarks;
     }
 }
 

@@ -42,7 +42,8 @@ bool command_ready(const Args *args, Err e, int *status) {
         *status = 0;
         return false;
     }
-    if (args->notes.len && speaks) fputs(args->notes.s, stderr);
+    for (const char *line = args->notes.s; line && *line && speaks; line = strchr(line, '\n') + 1)
+        fprintf(stderr, "note: %.*s\n", (int)strcspn(line, "\n"), line);
     if (!e.code) return true;
     /* e is the first of several problems; print the others too */
     *status = say(e, args->num_problems > 1 ? strchr(args->problems.s, '\n') + 1 : "");

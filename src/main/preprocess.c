@@ -255,9 +255,10 @@ static void check_partitions(const Options *o, Args *args) {
                      (long long)((o->workers / o->partitions + 1) * o->partitions));
     }
     if (o->keep_sequential_samples && o->partitions > 1)
-        args_note(args, "--partitions has no effect with --keep-sequential-samples: threads keep the order.");
+        args_remark(args, REMARK_IDLE, "--partitions",
+                    " with --keep-sequential-samples: threads keep the order.");
     if (o->keep_sequential_samples && o->partitions == 1)
-        args_note(args, "--keep-sequential-samples has no effect without --partitions.");
+        args_remark(args, REMARK_IDLE, "--keep-sequential-samples", " without --partitions.");
     if (o->find_optimal_num_workers) {
         check_measurement(o, args);
     } else {

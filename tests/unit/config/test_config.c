@@ -316,6 +316,7 @@ static void every_choice_that_is_offered_can_be_used(void **state) {
         "",
         "--start-weight-decay 0 --end-weight-decay 1",
         "--lr-decay-style WSD --lr-wsd-decay-iters 2 --exit-signal-handler --timing-log-level 1",
+        "--num-experts 4 --disable-bias-linear --moe-expert-capacity-factor 2",
         "--model bert",
         "--model t5 --decoder-seq-length 8",
         "--bf16 --use-precision-aware-optimizer --cross-entropy-loss-fusion",

@@ -54,7 +54,19 @@ static const char *const NOTED[][2] = {
     {"--position-embedding-type rope --no-position-embedding", "--no-position-embedding has no effect here"},
     {"--swiglu --no-bias-gelu-fusion", "--no-bias-gelu-fusion has no effect with --activation swiglu"},
     {"--rotary-base 500000", "has no effect without --position-embedding-type rope"},
-    {"--moe-ffn-hidden-size 8", "options of experts have no effect without --num-experts"},
+    {"--moe-ffn-hidden-size 8", "--moe-ffn-hidden-size has no effect without --num-experts"},
+    /* one line for one reason, whichever place of the code gives it, and two for two */
+    {"--moe-router-topk 1 --expert-tensor-parallel-size 2 --moe-ffn-hidden-size 8",
+     "--expert-tensor-parallel-size, --moe-ffn-hidden-size and --moe-router-topk have no effect without "
+     "--num-experts.\n"},
+    {"--rotary-percent 0.5 --rotary-interleaved --rotary-base 5",
+     "--rotary-base, --rotary-percent and --rotary-interleaved have no effect without "
+     "--position-embedding-type rope.\n"},
+    {"--no-load-rng --no-save-rng",
+     "--no-save-rng and --no-load-rng have no effect: checkpoints have no generator states"},
+    {"--async-save --adam-beta1 0.5 --adam-eps 1 --save-interval 5 --optimizer sgd",
+     "--adam-beta1 and --adam-eps have no effect without --optimizer adam.\n"
+     "--save-interval and --async-save have no effect without --save.\n"},
     {"--expert-tensor-parallel-size 2", "--expert-tensor-parallel-size has no effect without --num-experts"},
     {"--num-experts 8 --disable-bias-linear --moe-router-load-balancing-type none --moe-aux-loss-coeff 1e-4",
      "--moe-aux-loss-coeff has no effect with --moe-router-load-balancing-type none"},
