@@ -253,9 +253,9 @@ static TextList translate(Args *a, const Match *m, const char *const *words, int
 }
 
 /* Sets the field; returns false, after a message, if the value is invalid. */
-static bool set_value(Args *a, Source src, const Match *m, const char *const *words, int64_t n, bool *on) {
+static bool set_value(Args *a, Source src, const Match *m, void *field, const char *const *words, int64_t n,
+                      bool *on) {
     static const Arg as_switch = {.type = ARG_FLAG};
-    void *field = (char *)m->table->target + m->row->offset;
     Str expected = {0};
     if (m->spelling.implied) {
         if (!n || arg_parse(&as_switch, on, a->arena, words, n, &expected)) imply(a, m, field, *on);
@@ -290,13 +290,13 @@ static void assign(Args *a, Source src, const Match *m, const char *const *words
     const Arg *row = m->row;
     const int64_t i = row - m->table->rows;
     const Spelling *s = &m->spelling;
-    const void *field = (const char *)m->table->target + row->offset;
+    void *field = (char *)m->table->target + row->offset;
     unsigned char *given = &m->table->given[i];
     Choice *chosen = &m->table->chosen[i];
     Str before = {0}, after = {0};
     arg_print(row, field, &before);
     bool on = true;
-    const bool good = set_value(a, src, m, words, n, &on);
+    const bool good = set_value(a, src, m, field, words, n, &on);
     arg_print(row, field, &after);
     const bool chooses = on || !s->implied || is_boolean(row);
     if (!good)
@@ -350,6 +350,26 @@ static void no_use(Args *a, const char *key, size_t len, const ArgTable *table) 
     args_problem(a, "--%.*s is not used in %s: remove it.", (int)len, key, table->command);
 }
 
+/* An option that the command does not read: its value is checked, where the line may have it. */
+static void unread(Args *a, Source src, const Match *m, const char *key, size_t len, const char *const *words,
+                   int64_t n) {
+    if (!m->table->notes_unread || strstr(m->row->help, "not in Megatron-LM"))
+        return no_use(a, key, len, m->table);
+    union {
+        bool flag;
+        int choice;
+        int64_t whole;
+        double real;
+        TextList texts;
+        I64List numbers;
+    } value;
+    bool on = true;
+    arg_default(m->row, &value, a->arena);
+    if (set_value(a, src, m, &value, words, n, &on))
+        args_remark(a, REMARK_IDLE, arena_printf(a->arena, "--%.*s", (int)len, key), " in %s.",
+                    m->table->command);
+}
+
 /* Parses one option and its values; returns the number of words consumed. */
 static int line_option(Args *a, Source src, int argc, char **argv) {
     const char *key = argv[0] + 2, *equals = strchr(key, '=');
@@ -373,9 +393,15 @@ static int line_option(Args *a, Source src, int argc, char **argv) {
     const bool flag = is_boolean(m.row) || m.spelling.implied,
                list = m.row->type == ARG_TEXTS || m.row->type == ARG_I64S;
     const int n = count_words(argc - 1, argv + 1, flag || equals ? 0 : list ? argc : 1);
-    if (!m.accepted) return no_use(a, key, len, m.table), 1 + n;
-    if (equals) return assign(a, src, &m, (const char *const[]){equals + 1}, 1), 1;
-    assign(a, src, &m, flag ? set : (const char *const *)argv + 1, flag ? 1 : n);
+    const char *const after = equals ? equals + 1 : NULL, *const *words = equals ? &after
+                                                                          : flag
+                                                                              ? set
+                                                                              : (const char *const *)argv + 1;
+    const int64_t num_words = equals || flag ? 1 : n;
+    if (m.accepted)
+        assign(a, src, &m, words, num_words);
+    else
+        unread(a, src, &m, key, len, words, num_words);
     return 1 + n;
 }
 

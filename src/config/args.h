@@ -13,8 +13,8 @@
  * number, an empty value a text. Command-line text is NUL-terminated by the system; a file may contain any
  * bytes.
  *
- * An option that the command does not read is an error on the command line. In a file it is skipped, so that
- * commands can share a file. */
+ * An option that the command does not read is an error on the command line, or noted (notes_unread). In a file it is
+ * skipped, so that commands can share a file. */
 #ifndef ISOTRON_CONFIG_ARGS_H
 #define ISOTRON_CONFIG_ARGS_H
 
@@ -93,6 +93,7 @@ typedef struct ArgTable {
     const Foreign *foreign;
     int64_t num_foreign;
     ForeignPlace foreign_use;
+    bool notes_unread; /* the command line may have what the command does not read, if Megatron-LM has it */
     bool (*accepts)(int use, int64_t row); /* whether the command reads this option; NULL: all of them */
     int use;
     const char *command;   /* name of `use` in messages */

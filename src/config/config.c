@@ -69,6 +69,7 @@ ArgTable config_table(Config *c, ConfigUse use) {
                                          ? FOREIGN_READ
                                      : use == USE_GENERATE ? FOREIGN_ON_LINE
                                                            : FOREIGN_UNUSED,
+                      .notes_unread = use == USE_GENERATE, /* like Megatron-LM's inference scripts */
                       .accepts = config_uses,
                       .use = (int)use,
                       .command = config_use_name(use),

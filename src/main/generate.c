@@ -258,7 +258,7 @@ int command_generate(int argc, char **argv) {
     Err e = config_parse(&s->config, &args, USE_GENERATE, 0, argc, argv);
     const Err loaded = args.help ? ERR_OK : checkpoint_args(&s->config, s->arena, &args.notes);
     if (!args.help && !loaded.code) {
-        config_check(&s->config, CHECK_MODEL | CHECK_GENERATE | CHECK_STRICT, &args);
+        config_check(&s->config, CHECK_MODEL | CHECK_GENERATE, &args);
         e = args_end(&args);
     } else if (!e.code) {
         e = loaded;

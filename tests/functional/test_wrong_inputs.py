@@ -160,18 +160,12 @@ generate --load {saved} --prompt hi --prompts-file {text} => are mutually exclus
 generate --load {saved} --prompts-file {work}/absent => cannot open|absent
 generate --load {saved} --prompts-file {empty} => there is nothing to continue
 generate --load {saved} --prompts-file {work}/latin1 => latin1', line 1: byte 0xe9 at offset 2 is not UTF-8
-generate {ask} --lr 1 => --lr is not used in generate: remove it
-generate {ask} --save {work}/x => --save is not used in generate
-generate {ask} --recompute-granularity full => --recompute-granularity is not used in generate
-generate {ask} --overlap-grad-reduce => --overlap-grad-reduce is not used in generate
+generate {ask} --lr fast => --lr expects a number, not 'fast'
+generate {ask} --data-path --lr 1 => --data-path expects a value, but none follows
+generate {ask} --micro-batch-size=2.5 => expects a whole number, not '2.5'
+generate {ask} --optimizer muon => --optimizer muon is not supported
+generate {ask} --log-jsonl x => --log-jsonl is not used in generate: remove it
 generate {ask} --ranks 2 => --ranks is not used in generate
-generate {ask} --pipeline-model-parallel-size 2 => --pipeline-model-parallel-size is not used in generate
-generate {ask} --data-path {data} => --data-path is not used in generate
-generate {ask} --moe-aux-loss-coeff 1 => --moe-aux-loss-coeff is not used in generate
-generate {ask} --hidden-dropout 0.3 => --hidden-dropout is not used in generate
-generate {ask} --log-interval 3 => --log-interval is not used in generate
-generate {ask} --eval-iters 3 => --eval-iters is not used in generate
-generate {ask} --loss-scale 3 => --loss-scale is not used in generate
 generate {ask} --top-k 3 --top-p 0.5 => are mutually exclusive
 generate {ask} --top-p 2 => --top-p must be from 0 to 1
 generate {ask} --temperature -1 => --temperature must be from 0
@@ -180,7 +174,6 @@ generate {ask} --temperature 0 --random-seed 3 => --random-seed has no effect wi
 generate {ask} --tokens-to-generate 1e3 => expects a whole number, not '1e3'
 generate {ask} --num-layers 3 => --num-layers is 3, and the checkpoint has 2
 generate {ask} --ckpt-step 99 => --ckpt-step 1
-generate {ask} --tokenizer-model {text} => --tokenizer-model has no effect without a --tokenizer-type that reads it
 generate {ask} --device tpu => --device expects one of cpu, cuda
 parity => name the golden case first
 parity {work} => is not a golden case
@@ -417,10 +410,23 @@ def check_shared_file():
     (WORK / "shared.conf").write_text("temperature = 0\ntokens-to-generate = 2\nlr = 3\nsave-interval = 2\nwandb-project = x\n")
     said = isotron("generate", "--config", WORK / "shared.conf", "--load", WORK / "saved", "--prompt", "hi")
     assert "hi" in said and "wandb" not in said, said
-    isotron("generate", "--config", WORK / "shared.conf", "--load", WORK / "saved", "--prompt", "hi", "--lr", 3, expect=2)
     said = isotron("generate", "--load", WORK / "saved", "--prompt", "hi", "--tokens-to-generate", 2, "--inference-rng-tracker", "--dist-ckpt-strictness", "log_unexpected")
     assert "--inference-rng-tracker has no effect here" in said and "--dist-ckpt-strictness has no effect here" in said, said
     assert isotron("pretrain", "--config", WORK / "absent.conf", "--nonsense", expect=2).count("\n") == 1  # without the file nothing else is known
+
+
+def check_training_words(names):
+    """generate reads the words of the training command, as Megatron-LM's inference scripts do, and notes those that have no effect."""
+    ask = "generate {ask} --tokens-to-generate 1 --temperature 0 --wandb-project x".format(**names).split()
+    options = dict(line.split(" = ") for line in CONF.strip().splitlines())
+    more = "--data-path {data} --split 100,0,0 --lane fp32 --loss-scale 2 --no-save-optim --exit-signal-handler=false".format(**names).split()
+    words = [f"--{name}{'' if value == 'true' else '=' + value}" for name, value in options.items()]
+    said = isotron(*ask, *words, *more).splitlines()
+    assert [line for line in said if " effect" in line] == [
+        "note: --wandb-project has no effect here: Logs are not sent to a server; --tensorboard-dir and --log-jsonl write files.",
+        "note: --hidden-dropout, --attention-dropout, --micro-batch-size, --global-batch-size, --lr, --lr-warmup-iters, --lr-decay-style, --train-iters"
+        " and 8 more have no effect in generate."], said
+    assert said[0] == isotron(*ask).splitlines()[0], said
 
 
 def check_help():
@@ -488,6 +494,7 @@ check_rows(names)
 check_options(names)
 check_full_output(names)
 check_shared_file()
+check_training_words(names)
 check_help()
 check_tokenizer_of_checkpoint()
 check_overwrite()
