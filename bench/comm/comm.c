@@ -168,7 +168,7 @@ static void print_head(const Rank *r, const char *device, const char *transport)
 static void finish(const Rank *r, Run *run, const char *device, const char *transport) {
     const double roof = copy_roof(r);
     if (!r->prints) return;
-    printf("\nroof: a memory copy reaches %.2f GB/s per rank when all ranks copy at once\n", roof);
+    printf("\nroof: a memory copy reaches %.2f GB/s per rank when all ranks copy at the same time\n", roof);
     run->wrong = r->wrong;
     char how[BENCH_TRANSPORT];
     run->result =

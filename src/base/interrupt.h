@@ -1,5 +1,5 @@
-/* Cleans up before SIGINT, SIGTERM or SIGHUP ends a command: removes unfinished files, at once, also while a thread
- * waits for input. The process then ends by the signal, so that a shell sees it. */
+/* Cleans up before SIGINT, SIGTERM or SIGHUP ends a command: removes unfinished files immediately, also while a
+ * thread waits for input. The process then ends by the signal, so that a shell sees it. */
 #ifndef ISOTRON_BASE_INTERRUPT_H
 #define ISOTRON_BASE_INTERRUPT_H
 

@@ -32,7 +32,7 @@ typedef enum PreprocessInput {
 } PreprocessInput;
 
 /* The tokenizer: returns the tokens of `n` bytes of text in malloc'ed memory that the caller frees. Several
- * threads call it at once. The text is valid UTF-8; from JSON it may contain NULs. */
+ * threads call it at the same time. The text is valid UTF-8; from JSON it may contain NULs. */
 typedef Err PreprocessEncode(void *ctx, const char *text, size_t n, int32_t **tokens, size_t *count);
 
 typedef struct PreprocessStats {
