@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "base/json_text.h"
 #include "ckpt/hf_form.h"
 
 /* ---- import ---- */
@@ -51,6 +52,7 @@ static Err import_text(const char *path, const Str *text, Str *conf) {
 Err hf_config_import(const char *path, Str *conf) {
     Str text = {0};
     Err e = file_read(path, &text);
+    json_text_numbers(&text);
     if (!e.code) e = import_text(path, &text, conf);
     str_free(&text);
     return e;

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "base/file.h"
+#include "base/json_text.h"
 #include "base/mem.h"
 
 static bool is_token(const json_t *v, int64_t vocab_size) {
@@ -37,6 +38,7 @@ static Err take_from_file(json_t *tokens, const char *path, int64_t vocab_size, 
     Str text = {0};
     json_error_t where;
     Err e = file_read(path, &text);
+    json_text_numbers(&text);
     json_t *root = e.code ? NULL : json_loadb(text.s, text.len, JSON_REJECT_DUPLICATES, &where);
     if (!e.code && !json_is_object(root)) e = err_user("'%s' is not a JSON object; download it again", path);
     if (!e.code) hf_tokens_take(tokens, root, quote(path).s, vocab_size, notes);

@@ -14,6 +14,7 @@
 #include "ckpt/hf_problems.h"
 #include "ckpt/hf_type.h"
 #include "models/model.h"
+#include "tokenizer/field.h"
 #include "tokenizer/special.h"
 #include "train/checkpoint.h"
 #include "validate/reference.h"
@@ -339,7 +340,8 @@ static void add_tokenizer_files(HfExtras *x, const Config *c, const Tokenizer *t
                         : mem_strdup(".");
     char *config_path = mem_printf("%s/tokenizer_config.json", dir),
          *tekken = mem_printf("%s/tekken.json", dir);
-    json_t *config = spm ? NULL : json_load_file(config_path, 0, NULL);
+    json_t *config = NULL;
+    if (!spm && file_exists(config_path)) json_file(config_path, &config); /* the tokenizer has read it */
     if (json)
         x->files[x->num_files++] = (HfFile){.name = "tokenizer.json", .content = json};
     else if (spm)

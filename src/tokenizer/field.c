@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "base/json_text.h"
 #include "base/text.h"
 #include "tokenizer/serde_number.h"
 
@@ -10,7 +11,7 @@ Err json_file(const char *path, json_t **out) {
     Err e = text_read(path, &text);
     if (!e.code) {
         json_error_t why;
-        serde_numbers(&text);
+        serde_numbers(&text), json_text_numbers(&text);
         *out = json_loadb(text.s, text.len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);
         if (!*out && json_error_code(&why) == json_error_stack_overflow)
             e = err_user("'%s' is nested too deeply to be a tokenizer's file; download it again", path);

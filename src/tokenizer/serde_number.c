@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/json_text.h"
+
 enum { LARGEST_POWER = 308, LARGEST_EXPONENT = 1 << 30 };
 
 typedef struct Number {
@@ -66,19 +68,13 @@ static const char *read_real(const char *s, double *value) {
     return s;
 }
 
-static size_t string_bytes(const char *s, size_t n) {
-    size_t i = 1;
-    while (i < n && s[i] != '"') i += s[i] == '\\' ? 2 : 1;
-    return i < n ? i + 1 : n;
-}
-
 void serde_numbers(Str *json) {
     Str out = {0};
     size_t copied = 0;
     for (size_t i = 0; i < json->len;) {
         const char *s = json->s + i;
         if (*s != '-' && !is_digit(*s)) {
-            i += *s == '"' ? string_bytes(s, json->len - i) : 1;
+            i += *s == '"' ? json_text_string(s, json->len - i) : 1;
             continue;
         }
         double value;

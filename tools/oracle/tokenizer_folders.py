@@ -180,6 +180,8 @@ def cases():
     yield "special_tokens_map.json", "gpt2", {**config(eos_token="<x>", pad_token="<z>"), "special_tokens_map.json": {"eos_token": "<y>", "bos_token": {**token("<s>"), "lstrip": True}, "additional_special_tokens": ["<sep>"]}}
     yield "special_tokens_map.json alone", "gpt2", {"special_tokens_map.json": {"eos_token": {"content": "<x>", "lstrip": False, "normalized": True, "rstrip": True, "single_word": False}}}
     yield "both maps", "gpt2", {"special_tokens_map.json": {"eos_token": "<x>"}, "added_tokens.json": {"<x>": 300, "<y>": 301}}
+    yield "numbers of Python", "gpt2", {"tokenizer_config.json": '{"model_max_length": 1000000000000000019884624838656, "x": [NaN, -Infinity, 1e999, -9223372036854775809], "eos_token": "Infinity NaN 1e999"}',
+                                        "config.json": '{"model_type": "mamba2", "time_step_limit": [0.0, Infinity]}'}
     yield "keys without effect", "gpt2", config(add_prefix_space=True, do_lower_case=True, strip_accents=True, add_bos_token=True, bos_token="<s>", model_max_length=5)
     # Classes that build their own tokenizer.
     for name, base, keys in [
@@ -249,7 +251,9 @@ def main(options):
             dir = pathlib.Path(dir)
             write(options.folder, dir, {**made.get(base, {}), **more})
             answer, tok = expected(dir, texts)
-            declared = {**more.get("added_tokens.json", {}), **{t["content"]: int(i) for i, t in more.get("tokenizer_config.json", {}).get("added_tokens_decoder", {}).items()}}
+            settings = more.get("tokenizer_config.json", {})
+            if isinstance(settings, str): settings = json.loads(settings)
+            declared = {**more.get("added_tokens.json", {}), **{t["content"]: int(i) for i, t in settings.get("added_tokens_decoder", {}).items()}}
             wrong = [t for t, i in declared.items() if tok.get_vocab().get(t, i) != i]
             assert wrong == error, (name, wrong, error)
         out.append({"name": name, "base": base, "files": more, **({"error": error[0]} if error else answer)})
