@@ -81,7 +81,7 @@ static Err choose_id(NextId *ids, const json_t *object, const char *text, size_t
     const char *from = json_string_value(json_object_get(object, "from"));
     const bool given = json_object_get(object, "id");
     if (given) ERR_RETURN(field_int(object, "added_tokens", "id", id));
-    if (given && (ids->free || vocab_id(ids->added, text, n) >= 0))
+    if (given && ((ids->free && !from) || vocab_id(ids->added, text, n) >= 0))
         return ERR_OK; /* vocab_add refuses a second one */
     const int64_t expected = next_id(ids, text, n);
     if (given && *id != expected)

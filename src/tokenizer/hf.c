@@ -27,6 +27,7 @@ typedef struct Hf {
     Added *added;
     Post post;
     Decoder *decoder;
+    bool splits_special;
 } Hf;
 
 void hf_free(void *impl) {
@@ -109,6 +110,8 @@ void hf_put_around(Tokenizer *t, int32_t before, int32_t after) {
     if (before >= 0) ids_add(&post->before, before, 0, 0);
     if (after >= 0) ids_add(&post->after, after, 0, 0);
 }
+
+void hf_split_special(Tokenizer *t) { ((Hf *)t->impl)->splits_special = true; }
 
 /* The state of encoding one text; added_split calls the two functions below for each stretch. */
 typedef struct Encoding {
@@ -212,6 +215,7 @@ static void finish_spans(const Tokenizer *t, const char *text, size_t n, Ids *id
 Err hf_encode(const Tokenizer *t, unsigned flags, const char *text, size_t n, Ids *out) {
     const Hf *h = t->impl;
     Str repaired = {0};
+    if (h->splits_special) flags |= TOKENIZER_SPECIAL_AS_TEXT;
     if (!utf8_valid(text, n)) {
         utf8_repair(text, n, &repaired);
         text = repaired.s, n = repaired.len;

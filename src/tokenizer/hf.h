@@ -16,6 +16,8 @@ int32_t hf_usual_eod(const Tokenizer *);
 void hf_take_usual(Tokenizer *);
 /* Replaces the tokens that TOKENIZER_ADD_SPECIAL puts around a text; -1: none. */
 void hf_put_around(Tokenizer *, int32_t before, int32_t after);
+/* Texts never have special tokens, as with TOKENIZER_SPECIAL_AS_TEXT. */
+void hf_split_special(Tokenizer *);
 
 Err hf_encode(const Tokenizer *, unsigned flags, const char *text, size_t n, Ids *out);
 Err hf_decode(const Tokenizer *, unsigned flags, const int32_t *ids, size_t n, Str *out, size_t *starts);

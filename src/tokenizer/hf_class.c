@@ -12,6 +12,10 @@ bool hf_class_flag(const HfConfig *c, const char *key, bool fallback) {
     return json_is_boolean(v) ? json_is_true(v) : fallback;
 }
 
+bool hf_class_flag_or_null(const HfConfig *c, const char *key, bool fallback) {
+    return hf_class_flag(c, key, fallback && !json_object_get(c->settings, key));
+}
+
 /* ---- the parts of each class; a model gets its vocabulary later ---- */
 
 static json_t *bert_parts(const HfConfig *c, json_t *charsmap) {
@@ -139,14 +143,16 @@ static json_t *t5_parts(const HfConfig *c, json_t *charsmap) {
     static const char KEY[] = "additional_special_tokens";
     json_t *extra = json_object_get(c->settings, KEY);
     if (!json_is_array(extra)) json_object_set_new(c->settings, KEY, extra = json_array());
-    const bool missing = !json_object_get(c->settings, "extra_special_tokens") && !has_sentinel(extra);
+    const bool missing =
+        !json_is_array(json_object_get(c->settings, "extra_special_tokens")) && !has_sentinel(extra);
     for (int i = 0; missing && i < hf_class_sentinels(c); i++)
         json_array_append_new(extra, json_sprintf("<extra_id_%d>", i));
     return unigram_parts(2, "always", charsmap);
 }
 
 static json_t *xlm_roberta_parts(const HfConfig *c, json_t *charsmap) {
-    return unigram_parts(3, hf_class_flag(c, "add_prefix_space", true) ? "always" : "never", charsmap);
+    return unigram_parts(3, hf_class_flag_or_null(c, "add_prefix_space", true) ? "always" : "never",
+                         charsmap);
 }
 
 static void add_step(json_t *steps, const char *type) {
@@ -155,7 +161,7 @@ static void add_step(json_t *steps, const char *type) {
 
 static json_t *albert_parts(const HfConfig *c, json_t *charsmap) {
     json_t *made =
-        unigram_parts(1, hf_class_flag(c, "add_prefix_space", true) ? "always" : "never", charsmap);
+        unigram_parts(1, hf_class_flag_or_null(c, "add_prefix_space", true) ? "always" : "never", charsmap);
     json_t *steps =
         json_pack("[{s:s,s:{s:s},s:s},{s:s,s:{s:s},s:s}]", "type", "Replace", "pattern", "String", "``",
                   "content", "\"", "type", "Replace", "pattern", "String", "''", "content", "\"");
@@ -174,8 +180,8 @@ static json_t *albert_parts(const HfConfig *c, json_t *charsmap) {
     "mask_token=<mask>"
 
 static const HfClass CLASSES[] = {
-    {.names = "BertTokenizer DistilBertTokenizer ConvBertTokenizer LxmertTokenizer MobileBertTokenizer "
-              "SqueezeBertTokenizer",
+    {.names = "BertTokenizer DistilBertTokenizer ConvBertTokenizer ElectraTokenizer LayoutLMTokenizer "
+              "LxmertTokenizer MobileBertTokenizer SqueezeBertTokenizer",
      .model_types = "bert convbert distilbert electra ernie megatron-bert nomic_bert squeezebert",
      .model = "WordPiece",
      .tokens = "unk_token=[UNK] sep_token=[SEP] pad_token=[PAD] cls_token=[CLS] mask_token=[MASK]",
@@ -188,7 +194,7 @@ static const HfClass CLASSES[] = {
      .model = "BPE",
      .tokens = GPT2_TOKENS,
      .parts = gpt2_parts},
-    {.names = "RobertaTokenizer BartTokenizer LEDTokenizer MvpTokenizer",
+    {.names = "RobertaTokenizer BartTokenizer LEDTokenizer LongformerTokenizer MvpTokenizer",
      .model_types = "bart ibert longformer mega mra roberta roberta-prelayernorm",
      .model = "BPE",
      .tokens = ROBERTA_TOKENS,

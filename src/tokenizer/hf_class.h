@@ -34,6 +34,8 @@ Err hf_class_build(const HfClass *, HfConfig *, const json_t *root, json_t **out
 
 /* A boolean of the settings. */
 bool hf_class_flag(const HfConfig *, const char *key, bool fallback);
+/* The same, and null is false. */
+bool hf_class_flag_or_null(const HfConfig *, const char *key, bool fallback);
 /* The number of <extra_id_0> and so on of a T5. */
 int hf_class_sentinels(const HfConfig *);
 

@@ -38,17 +38,19 @@ static const json_t *content_of(const json_t *token) {
     return json_is_object(token) ? json_object_get(token, "content") : token;
 }
 
-/* AddedToken(**token), or AddedToken(text, special=True). */
+/* AddedToken(**token), or AddedToken(text, special=True). Unless it says whether it is normalized, it has no such key: it is,
+ * unless it is or becomes special. */
 static Err token_of(const json_t *token, const char *file, json_t **out) {
     static const char *const FLAGS[] = {"single_word", "lstrip", "rstrip"};
     const json_t *content = content_of(token);
     if (!json_is_string(content) || strlen(json_string_value(content)) != json_string_length(content))
         return err_user("'%s' has a token without a text in \"content\"", file);
     bool special = json_is_string(token), normalized, flag;
+    const json_t *given = json_object_get(token, "normalized");
     json_t *made = json_object();
     json_object_set(made, "content", (json_t *)content);
     Err e = special ? ERR_OK : field_bool(token, file, "special", false, &special);
-    if (!e.code) e = field_bool(token, file, "normalized", !special, &normalized);
+    if (!e.code) e = field_bool(token, file, "normalized", false, &normalized);
     for (size_t i = 0; i < sizeof FLAGS / sizeof *FLAGS && !e.code; i++) {
         e = field_bool(token, file, FLAGS[i], false, &flag);
         json_object_set_new(made, FLAGS[i], json_boolean(flag));
@@ -58,7 +60,7 @@ static Err token_of(const json_t *token, const char *file, json_t **out) {
         return e;
     }
     json_object_set_new(made, "special", json_boolean(special));
-    json_object_set_new(made, "normalized", json_boolean(normalized));
+    if (json_is_boolean(given)) json_object_set_new(made, "normalized", json_boolean(normalized));
     *out = made;
     return ERR_OK;
 }
@@ -114,15 +116,18 @@ static void merge_map(HfConfig *c, const json_t *map) {
     json_t *value;
     json_object_foreach((json_t *)map, key, value) {
         if (json_is_object(value) && strcmp(key, "extra_special_tokens"))
-            json_object_set_new(value, "special", json_true());
+            json_object_set_new(value, "special", json_true()), json_object_del(value, "__type");
         json_object_set(c->settings, key, value);
     }
 }
 
+/* By a string, or an object of special_tokens_map.json. */
 static bool is_special_setting(const HfConfig *c, const char *text) {
     for (size_t i = 0; i < NUM_NAMED; i++) {
         const char *named = hf_config_token(c, NAMED[i]);
-        if (named && !strcmp(named, text)) return true;
+        if (named && !strcmp(named, text) &&
+            !json_object_get(json_object_get(c->settings, NAMED[i]), "__type"))
+            return true;
     }
     const json_t *extra = json_object_get(c->settings, "extra_special_tokens");
     for (size_t i = 0; i < json_array_size(extra); i++) {
@@ -217,6 +222,36 @@ static int by_id(const void *x, const void *y) {
     return (a > b) - (a < b);
 }
 
+/* Other keys that end with "_token", such as image_token, are named tokens too. */
+static bool names_token(const char *key, const json_t *value) {
+    const size_t n = strlen(key);
+    return n > 6 && !strcmp(key + n - 6, "_token") && !is_named(key) &&
+           (json_is_string(value) || json_object_get(value, "content"));
+}
+
+/* Such a token is special. */
+static bool names_text(const HfConfig *c, const char *text) {
+    const char *key, *named;
+    json_t *value;
+    json_object_foreach(c->settings, key, value) if ((is_named(key) || names_token(key, value)) &&
+                                                     (named = text_of(value)) &&
+                                                     !strcmp(named, text)) return true;
+    return false;
+}
+
+static bool is_normalized(const json_t *token) {
+    const json_t *given = json_object_get(token, "normalized");
+    return given ? json_is_true(given) : !json_is_true(json_object_get(token, "special"));
+}
+
+static bool has_same_flags(const json_t *a, const json_t *b) {
+    static const char *const FLAGS[] = {"single_word", "lstrip", "rstrip", "special"};
+    bool same = is_normalized(a) == is_normalized(b);
+    for (size_t i = 0; i < sizeof FLAGS / sizeof *FLAGS; i++)
+        same &= json_is_true(json_object_get(a, FLAGS[i])) == json_is_true(json_object_get(b, FLAGS[i]));
+    return same;
+}
+
 /* Replaces the flags of a token that exists; once special, it stays so. */
 static Err put(const HfConfig *c, json_t *tokens, json_t *token) {
     const json_t *old = json_object_get(tokens, text_of(token)), *id = json_object_get(token, "id"),
@@ -243,51 +278,49 @@ static Err put_declared(const HfConfig *c, bool others_only, json_t *tokens) {
     Err e = ERR_OK;
     for (i = 0; i < n && !e.code; i++) {
         const char *from = json_string_value(json_object_get(sorted[i], "from"));
-        if (!others_only || strcmp(from, TOKENIZER)) e = put(c, tokens, sorted[i]);
+        if (others_only && !strcmp(from, TOKENIZER)) continue;
+        const json_t *old = json_object_get(tokens, text_of(sorted[i]));
+        if (names_text(c, text_of(sorted[i])) && !(old && has_same_flags(old, sorted[i])))
+            json_object_set_new(sorted[i], "special", json_true());
+        e = put(c, tokens, sorted[i]);
     }
     free(sorted);
     return e;
 }
 
-/* A token of the settings: with the flags that a file declares for its text, else its own. again: even if it is there. A
- * string and an object of one text are two tokens for transformers, of which the second one's flags hold. */
+/* A token of the settings: with the flags that a file declares for its text, else its own. again: even if it is there. Two
+ * of one text and different flags are two tokens for transformers, of which the second one's flags hold. */
 static Err put_named(const HfConfig *c, json_t *tokens, const json_t *value, bool named, bool again) {
     if (!value || json_is_null(value) || (named && !json_is_string(value) && !json_is_object(value)))
         return ERR_OK;
     json_t *made = NULL;
     ERR_RETURN(token_of(value, CONFIG, &made));
     Err e = ERR_OK;
-    if (named) json_object_set_new(made, "special", json_true());
-    const json_t *old = json_object_get(tokens, text_of(made)), *was_text = json_object_get(old, "was_text");
-    if (!old) json_object_set_new(made, "was_text", json_boolean(json_is_string(value)));
-    if (again || !old || (was_text && json_is_true(was_text) != json_is_string(value)))
-        e = put(c, tokens, made);
+    json_t *given = json_copy(made);
+    if (named || names_text(c, text_of(made))) json_object_set_new(made, "special", json_true());
+    json_object_set_new(made, "given", given);
+    const json_t *old = json_object_get(tokens, text_of(made)), *old_given = json_object_get(old, "given");
+    if (again || !old || (old_given && !json_equal(old_given, given))) e = put(c, tokens, made);
     json_decref(made);
     return e;
-}
-
-/* Other keys that end with "_token", such as image_token, are named tokens too. */
-static bool names_token(const char *key, const json_t *value) {
-    const size_t n = strlen(key);
-    return n > 6 && !strcmp(key + n - 6, "_token") && !is_named(key) &&
-           (json_is_string(value) || json_object_get(value, "content"));
 }
 
 static Err put_settings(const HfConfig *c, json_t *tokens, bool plain) {
     const char *key;
     json_t *value;
-    json_t *extra = json_object_get(c->settings, "extra_special_tokens");
-    if (!extra) extra = json_object_get(c->settings, "additional_special_tokens");
+    const json_t *extra = json_object_get(c->settings, "extra_special_tokens"),
+                 *list =
+                     json_is_array(extra) ? extra : json_object_get(c->settings, "additional_special_tokens");
     for (size_t i = 0; i < NUM_NAMED; i++) {
         const json_t *named = json_object_get(c->settings, NAMED[i]);
         ERR_RETURN(put_named(c, tokens, plain ? content_of(named) : named, true, plain));
     }
     json_object_foreach(c->settings, key, value) if (names_token(key, value))
         ERR_RETURN(put_named(c, tokens, plain ? content_of(value) : value, true, plain));
-    json_object_foreach(extra, key, value)
+    json_object_foreach((json_t *)extra, key, value)
         ERR_RETURN(put_named(c, tokens, plain ? content_of(value) : value, true, plain));
-    for (size_t i = 0; i < json_array_size(extra); i++) {
-        const json_t *one = json_array_get(extra, i);
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const json_t *one = json_array_get(list, i);
         ERR_RETURN(put_named(c, tokens, plain ? content_of(one) : one, false, plain));
     }
     return ERR_OK;

@@ -210,7 +210,7 @@ static json_t *steps_of(const SpmModel *m, bool prefix_again) {
 
 /* Everything but the model. */
 static json_t *whole(const SpmModel *m, const HfConfig *c) {
-    const bool legacy = hf_class_flag(c, "legacy", true), prefix = m->normalizer.dummy_prefix;
+    const bool legacy = hf_class_flag_or_null(c, "legacy", true), prefix = m->normalizer.dummy_prefix;
     json_t *pre = json_array(), *user = user_regex(m), *decoders = json_array();
     if (prefix)
         json_array_append_new(pre, json_pack("{s:s,s:s,s:s,s:b}", "type", "Metaspace", "replacement", SPACE,

@@ -112,7 +112,7 @@ static char *export(const Opening *o, json_t *built, const Tokenizer *t, const i
         json_t *token = json_array_get(list, i);
         const char *text = json_string_value(json_object_get(token, "content"));
         json_object_set_new(token, "id", json_integer(text ? hf_token_id(t, text) : -1));
-        json_object_del(token, "from"), json_object_del(token, "was_text");
+        json_object_del(token, "from"), json_object_del(token, "given");
     }
     json_object_set_new(built, "version", json_string("1.0"));
     if (around) json_object_set_new(built, "post_processor", template_of(t, around));
@@ -139,6 +139,7 @@ static Err finish(Opening *o, Tokenizer *t) {
         int32_t around[2];
         const bool replaced = put_around(o, t, around);
         take_ids(o, t);
+        if (hf_class_flag(&o->config, "split_special_tokens", false)) hf_split_special(t);
         if (o->options->export_json && has_model && !can_copy(o))
             *o->options->export_json = export(o, built, t, replaced ? around : NULL);
     }

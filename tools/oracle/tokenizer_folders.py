@@ -180,6 +180,10 @@ def cases():
     yield "special_tokens_map.json", "gpt2", {**config(eos_token="<x>", pad_token="<z>"), "special_tokens_map.json": {"eos_token": "<y>", "bos_token": {**token("<s>"), "lstrip": True}, "additional_special_tokens": ["<sep>"]}}
     yield "special_tokens_map.json alone", "gpt2", {"special_tokens_map.json": {"eos_token": {"content": "<x>", "lstrip": False, "normalized": True, "rstrip": True, "single_word": False}}}
     yield "both maps", "gpt2", {"special_tokens_map.json": {"eos_token": "<x>"}, "added_tokens.json": {"<x>": 300, "<y>": 301}}
+    yield "added_tokens.json of a named object", "llama", {**config(pad_token={**X, "content": "<pad>"}), "added_tokens.json": {"<pad>": 320}}
+    named = {"eos_token": "<x>", "added_tokens_decoder": {"300": {"content": "<x>", "special": False}, "301": token("<y>", special=False)}}
+    yield "a named token is special", "gpt2", config(split_special_tokens=True, **named)
+    yield "a named object is special, so not normalized", "llama", config(sep_token={"content": "<sep>", "__type": "AddedToken"}, mask_token={"content": "<mask>", "lstrip": True, "__type": "AddedToken"})
     yield "numbers of Python", "gpt2", {"tokenizer_config.json": '{"model_max_length": 1000000000000000019884624838656, "x": [NaN, -Infinity, 1e999, -9223372036854775809], "eos_token": "Infinity NaN 1e999"}',
                                         "config.json": '{"model_type": "mamba2", "time_step_limit": [0.0, Infinity]}'}
     yield "keys without effect", "gpt2", config(add_prefix_space=True, do_lower_case=True, strip_accents=True, add_bos_token=True, bos_token="<s>", model_max_length=5)
@@ -190,14 +194,14 @@ def cases():
         ("Qwen2Tokenizer", "gpt2", {}), ("Qwen2TokenizerFast", "gpt2", {"added_tokens_decoder": {"0": token("<|endoftext|>", rstrip=True), "300": token("<x>", lstrip=True)}, "additional_special_tokens": ["<x>", "<y>"], "bos_token": None}),
         ("GPTNeoXTokenizer", "gpt2", {}), ("GPTNeoXTokenizer", "roberta", {"add_bos_token": True}), ("CohereTokenizer", "gpt2", {}), ("LlamaTokenizer", "gpt2", {"eos_token": "<|endoftext|>"}),
         ("RobertaTokenizer", "roberta", {}), ("RobertaTokenizer", "roberta", {"add_prefix_space": True, "trim_offsets": False, "mask_token": {**token("<mask>", lstrip=True), "__type": "AddedToken"}}),
-        ("RobertaTokenizer", "roberta", {"cls_token": "<x>", "sep_token": "<y>"}), ("BartTokenizer", "roberta", {}),
+        ("RobertaTokenizer", "roberta", {"cls_token": "<x>", "sep_token": "<y>"}), ("BartTokenizer", "roberta", {}), ("LongformerTokenizer", "roberta", {}),
         *(("BertTokenizer", "bert", {"do_lower_case": lower, "strip_accents": accents}) for lower in (True, False) for accents in (None, True, False)),
         ("BertTokenizer", "bert", {"tokenize_chinese_chars": False, "added_tokens_decoder": {str(i): token(t) for i, t in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"])}}),
-        ("BertTokenizerFast", "bert", {"cls_token": "<x>", "additional_special_tokens": ["<y>"]}), ("DistilBertTokenizer", "bert", {"do_lower_case": False}), ("PreTrainedTokenizerFast", "bert", {"do_lower_case": False}),
+        ("BertTokenizerFast", "bert", {"cls_token": "<x>", "additional_special_tokens": ["<y>"]}), ("DistilBertTokenizer", "bert", {"do_lower_case": False}), ("ElectraTokenizer", "bert", {"do_lower_case": False}), ("PreTrainedTokenizerFast", "bert", {"do_lower_case": False}),
         ("LlamaTokenizer", "llama", {}), ("LlamaTokenizer", "llama", {"legacy": True, "add_bos_token": True}), ("LlamaTokenizerFast", "llama", {"legacy": False, "add_prefix_space": False}),
         ("LlamaTokenizer", "llama", {"pad_token": "<pad>", "eos_token": {**X, "content": "</s>"}}), ("GemmaTokenizer", "gemma", {}), ("GemmaTokenizerFast", "gemma", {"additional_special_tokens": ["<x>"], "add_eos_token": True}),
-        ("T5Tokenizer", "t5", {}), ("T5TokenizerFast", "t5", {"extra_ids": 2, "additional_special_tokens": ["<extra_id_0>", "<extra_id_1>"]}), ("T5Tokenizer", "t5", {"extra_ids": 1}), ("T5Tokenizer", "t5", {"additional_special_tokens": []}),
-        ("XLMRobertaTokenizer", "xlmr", {}), ("XLMRobertaTokenizer", "xlmr", {"add_prefix_space": False, "mask_token": {**X, "content": "<mask>", "normalized": False}}),
+        ("T5Tokenizer", "t5", {}), ("T5TokenizerFast", "t5", {"extra_ids": 2, "additional_special_tokens": ["<extra_id_0>", "<extra_id_1>"]}), ("T5Tokenizer", "t5", {"extra_ids": 1}), ("T5Tokenizer", "t5", {"additional_special_tokens": []}), ("T5Tokenizer", "t5", {"extra_special_tokens": {}}),
+        ("XLMRobertaTokenizer", "xlmr", {}), ("XLMRobertaTokenizer", "xlmr", {"add_prefix_space": None}), ("AlbertTokenizer", "albert", {"add_prefix_space": None}), ("XLMRobertaTokenizer", "xlmr", {"add_prefix_space": False, "mask_token": {**X, "content": "<mask>", "normalized": False}}),
         ("AlbertTokenizer", "albert", {}), ("AlbertTokenizer", "albert", {"do_lower_case": False, "keep_accents": True}), ("UnheardOfTokenizer", "gpt2", {"eos_token": "<x>"}),
     ]: yield f"{name} {json.dumps(keys)[:80]}", base, {"tokenizer_config.json": {"tokenizer_class": name, **keys}}
     for one, two in ("<x>", {**X, "single_word": True}), ({**X, "single_word": True}, "<x>"): yield "a text and an object of one token", "gpt2", config(bos_token=one, pad_token=two)
@@ -217,11 +221,14 @@ def cases():
     yield "slow BERT", "slow bert", {"tokenizer_config.json": {"tokenizer_class": "BertTokenizer", "do_lower_case": False}}
     yield "slow BERT by type", "slow bert", {"config.json": {"model_type": "bert"}, "added_tokens.json": {"<x>": 85}, "special_tokens_map.json": {"mask_token": "[MASK]"}}, "<x>"
     for legacy in True, False: yield f"slow Llama legacy {legacy}", "bpe.model", {"tokenizer_config.json": {"tokenizer_class": "LlamaTokenizer", "legacy": legacy, "add_bos_token": True, "add_eos_token": not legacy}, "added_tokens.json": {"<x>": 700, "<pad>": 701}, "special_tokens_map.json": {"pad_token": "<pad>"}}
+    for kind, typed in ("type", {"config.json": {"model_type": "granite"}}), ("class", {}):
+        yield f"control pieces with other flags, by {kind}", "bpe.model", {"tokenizer_config.json": {"tokenizer_class": "LlamaTokenizer", "legacy": None}, "special_tokens_map.json": {"bos_token": {"content": "<s>", "rstrip": True, "normalized": True}}, **typed}
     yield "slow Llama", "bpe.model", {"tokenizer_config.json": {"tokenizer_class": "LlamaTokenizer", "add_bos_token": True, "bos_token": "<s>"}}
     yield "model without a class", "bpe.model", {}
     yield "model of a type without a class", "bpe.model", {"config.json": {"model_type": "mistral"}, "tokenizer_config.json": {"tokenizer_class": "LlamaTokenizer", "add_bos_token": True, "added_tokens_decoder": {"700": token("<x>")}}}
     yield "unigram model without a class", "unigram.model", {"tokenizer.model": {"copy": "unigram.model"}, "spiece.model": None}
     yield "tekken.json", "tekken", {}
+    yield "tekken.json and another id", "tekken", config(added_tokens_decoder={"306": token("<y>")}), "<y>"
     yield "tekken.json of a type", "tekken", {"config.json": {"model_type": "mistral"}, **config(additional_special_tokens=["<y>"], eos_token="</s>")}
     yield "slow T5", "unigram.model", {"tokenizer_config.json": {"tokenizer_class": "T5Tokenizer", "extra_ids": 3}}
     yield "slow XLM-R", "unigram.model", {"sentencepiece.bpe.model": {"copy": "suffix.model"}, "spiece.model": None, "tokenizer_config.json": {"tokenizer_class": "XLMRobertaTokenizer"}}
