@@ -136,6 +136,12 @@ static int32_t token_id(const Tokenizer *t, const char *token) {
     return id >= 0 ? id : vocab_id(s->extra, token, strlen(token));
 }
 
+/* No text has it, so that it contradicts no model. Megatron-LM does not add it either. */
+static bool is_padding(const HfConfig *c, const char *text) {
+    const char *named = hf_config_token(c, "pad_token");
+    return !strcmp(text, named ? named : "<pad>");
+}
+
 /* The files of Hugging Face next to the model are not read, so they may not contradict it. */
 static Err check_neighbours(const TokenizerConfig *c, const Tokenizer *t) {
     static const char REMEDY[] = "use --tokenizer-type HuggingFaceTokenizer, which reads it, or move the "
@@ -148,7 +154,7 @@ static Err check_neighbours(const TokenizerConfig *c, const Tokenizer *t) {
     json_t *token;
     json_object_foreach(config.declared, text, token) {
         const json_int_t id = json_integer_value(json_object_get(token, "id"));
-        if (e.code || token_id(t, text) == id) continue;
+        if (e.code || token_id(t, text) == id || (id >= t->vocab_size && is_padding(&config, text))) continue;
         e = err_user("'%s/%s' gives '%.60s' the id %lld, which %s does not: %s", dir,
                      json_string_value(json_object_get(token, "from")), text, (long long)id, c->type, REMEDY);
     }
