@@ -1,4 +1,4 @@
-/* Notes on what differs from the run that is continued: here those on the files of the data. */
+/* Notes on what differs from the run that is continued: which options have one, and those on the files of the data. */
 #include <jansson.h>
 #include <string.h>
 
@@ -42,8 +42,41 @@ static void other_names_have_their_own_note(void **state) {
     assert_false(noted("ab", "{\"data\": \"aa\", \"config\": {\"mock_data\": false}}"));
 }
 
+static bool is_in(int option, const int *list, size_t n) {
+    while (n && list[n - 1] != option) n--;
+    return n;
+}
+#define IS_IN(option, ...) is_in(option, (int[]){__VA_ARGS__}, sizeof((int[]){__VA_ARGS__}) / sizeof(int))
+
+/* Whether an option has no effect on the steps that come, or another value is refused, as of --optimizer. */
+static bool is_silent(int group, int option) {
+    return IS_IN(group, OPTION_GROUP_CHECKPOINT, OPTION_GROUP_LOGGING, OPTION_GROUP_EVALUATION,
+                 OPTION_GROUP_PARALLEL, OPTION_GROUP_GENERATE) ||
+           IS_IN(option, OPTION_add_position_embedding, OPTION_init_method_std,
+                 OPTION_embedding_init_method_std, OPTION_exit_interval, OPTION_exit_duration_in_mins,
+                 OPTION_exit_signal_handler, OPTION_exit_signal, OPTION_skip_train,
+                 OPTION_check_for_nan_in_loss_and_grad, OPTION_fp8_keep_weights, OPTION_fp8_keep_inputs,
+                 OPTION_optimizer, OPTION_override_opt_param_scheduler,
+                 OPTION_use_checkpoint_opt_param_scheduler, OPTION_data_cache_path, OPTION_mmap_bin_files,
+                 OPTION_num_workers, OPTION_tokenizer_hf_include_special_tokens);
+}
+
+static void every_option_that_changes_coming_steps_has_a_note(void **state) {
+    (void)state;
+    for (int i = 0, group = 0; i < OPTIONS; i++) {
+        const char *name = config_field_name(i);
+        if (!name) group = i;
+        const ConfigClass c = name ? config_option_class(i) : CLASS_LAYOUT;
+        const bool noted =
+            c == CLASS_NUMERIC || (c == CLASS_RUN && !is_silent(group, i)) ||
+            IS_IN(i, OPTION_hidden_dropout, OPTION_attention_dropout, OPTION_classifier_dropout);
+        if (resume_may_change(i) != noted) fail_msg("--%s %s a note", name, noted ? "has not" : "has");
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_option_that_changes_coming_steps_has_a_note),
         cmocka_unit_test(files_under_the_same_names_are_compared),
         cmocka_unit_test(a_checkpoint_without_a_fingerprint_has_no_note),
         cmocka_unit_test(other_names_have_their_own_note),
