@@ -49,7 +49,8 @@ witnessed("vocab_size", "--vocab-size 56", families=ENCODERS)
 witnessed("decoder_seq_length", "--decoder-seq-length 40 --attention-dropout 0.2", families=T5)  # longer than the encoder's
 witnessed("position_embedding_type", "--position-embedding-type none")
 RELATIVE = "--position-embedding-type relative --relative-attention-num-buckets 8 --relative-attention-max-distance 11 --attention-dropout 0.2"
-witnessed("position_embedding_type relative_attention_num_buckets relative_attention_max_distance", RELATIVE, families=T5, layouts=(
+witnessed("position_embedding_type relative_attention_num_buckets relative_attention_max_distance embedding_init_method_std",
+          RELATIVE + " --embedding-init-method-std 0.1", families=T5, layouts=(
     ONE, "--ranks 4 --tensor-model-parallel-size 2 --sequence-parallel", STAGES, "--ranks 2 --pipeline-model-parallel-size 2"))
 witnessed("position_embedding_type normalization softmax_scale add_bias_linear activation untie_embeddings_and_output_weights",
           RELATIVE + " --normalization RMSNorm --disable-bias-linear --softmax-scale 1 --activation relu"

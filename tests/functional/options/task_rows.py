@@ -72,6 +72,7 @@ def write_files():
     write("race/a.txt", questions(3))
     write("race/a.text", questions(1))
     write("race.txt", questions(3))
+    write("other.tsv", labelled(9, ["x", "y", "z"]))
 
 
 @functools.lru_cache(None)
@@ -259,6 +260,16 @@ for words, new in (("", "classification_head"), ("--bert-no-binary-head", ("clas
         continued(program, words, state, "--use-checkpoint-args", "--load", program.fresh(), "--pretrained-checkpoint", save, without=stored)
 
 
+@row("class_labels pretrained_checkpoint use_checkpoint_args")
+def other_classes(program, quick):
+    """The weights of another task, and not the names of its classes."""
+    save, words, first = program.fresh(), "--train-data other.tsv --valid-data other.tsv", TaskTrainer(program.words())
+    tune(program, program.words(), "--save", save)
+    first.run()
+    state = weights_of(first.state, TaskTrainer(program.words(words)))
+    continued(program, words, state, "--use-checkpoint-args", "--pretrained-checkpoint", save, without=SIZES, layouts=(ONE,))
+
+
 def saved(program, words="--save-interval 1"):
     """A run that saves every step -> folder, state of the reference trainer after step 3, in the middle of an epoch."""
     save, o = program.fresh(), program.words(words)
@@ -310,12 +321,14 @@ def evaluated(program, quick):
 
 @row("most_recent_k save_retain_interval")
 def retained(program, quick):
-    """Each epoch ends with a checkpoint."""
+    """Each epoch ends with a checkpoint, before its evaluation, which may take long."""
     for words, steps in (("", [2, 4, 6]), ("--most-recent-k 2", [4, 6]), ("--save-interval 1 --save-retain-interval 3", [3, 6])):
         save = program.fresh()
-        tune(program, program.words("--epochs 3 " + words), "--save", save)
+        text = tune(program, program.words("--epochs 3 " + words), "--save", save).text
         found = sorted(int(p.name[5:]) for p in pathlib.Path(save).glob("iter_*"))
         expect(found == steps, f"checkpoints of steps {found} and not {steps}, with {words or 'no option'}")
+        if "--save-interval" not in words:
+            expect(re.findall(r"saved checkpoint|overall", text) == ["saved checkpoint", "overall"] * 3, text)
 
 
 @row("use_checkpoint_opt_param_scheduler exit_interval")

@@ -223,6 +223,26 @@ static void texts_are_cleaned(void **state) {
     str_free(&seen);
 }
 
+/* Equal for equal samples alone, in the files of training and of validation. */
+static void a_fingerprint_is_of_all_samples(void **state) {
+    (void)state;
+    static const char *const FILES[][2] = {
+        {"a\t1 2\t3\nb\t4\n", "a\t5\n"}, {"b\t1 2\t3\na\t4\n", "a\t5\n"}, {"a\t1 2\t3\nb\t6\n", "a\t5\n"},
+        {"a\t1\t2 3\nb\t4\n", "a\t5\n"}, {"a\t1 2\t3\nb\t4\n", "b\t5\n"}, {"a\t1 2\t3\nb\t4\n", "a\t5\t5\n"}};
+    enum { N = sizeof FILES / sizeof *FILES };
+    char found[N + 1][40];
+    for (int i = 0; i <= N; i++) {
+        Files f = files(FILES[i % N][0], FILES[i % N][1]);
+        const TaskConfig c = config_of(&f, TASK_FORMAT_LABELS, 8);
+        Task *task;
+        assert_ok(task_open(&c, &task));
+        snprintf(found[i], sizeof found[i], "%s", task_fingerprint(task));
+        for (int k = 0; k < i; k++) assert_int_equal(!strcmp(found[k], found[i]), k == i % N);
+        task_close(task);
+        files_free(&f);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(texts_are_joined_and_cut_as_in_megatron_lm),
@@ -230,6 +250,7 @@ int main(void) {
         cmocka_unit_test(a_validation_file_is_padded_to_whole_batches),
         cmocka_unit_test(a_question_is_a_row_for_each_choice),
         cmocka_unit_test(texts_are_cleaned),
+        cmocka_unit_test(a_fingerprint_is_of_all_samples),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
