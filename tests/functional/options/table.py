@@ -9,6 +9,7 @@ reading of them it tests. Three kinds take one line each:
 
 low_precision declares the rows that pretrain and finetune (task_rows.py) share."""
 import dataclasses
+import functools
 import re
 from typing import Callable
 
@@ -51,6 +52,11 @@ def row(fields, words="", families=ALL):
     return add
 
 
+@functools.lru_cache(maxsize=1)  # a row may be judged once for each of its fields
+def reference(*words):
+    return Trainer(words).run()
+
+
 def half(records):
     return records[len(records) // 2 - 1]["iteration"]
 
@@ -66,7 +72,7 @@ def witnessed(fields, words="", without="", layouts=(ONE, CUT, STAGES), witness=
     """witness: options for the reference trainer only, which the program derives itself."""
     def check(program, quick):
         o = program.words(words, without)
-        expected = Trainer([*o, *witness.split()]).run()
+        expected = reference(*o, *witness.split())
         compare(program.pretrain(o, *layouts[0].split()), expected, o)
         if quick:
             return
@@ -81,7 +87,7 @@ def rounded(fields, words, like="", without="", families=ALL):
     def check(program, quick):
         o = program.words(words, without)
         run = program.pretrain(o)
-        compare(run, Trainer(o).run(), o)
+        compare(run, reference(*o), o)
         expect(bits(run) != bits(program.pretrain(program.words(like, without))), f"not different from {like or 'without'}")
     row(fields, words, families)(check)
 
