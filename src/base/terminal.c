@@ -41,6 +41,13 @@ size_t terminal_fit(const char *text, int columns) {
     return (size_t)(at - text);
 }
 
+void terminal_show(FILE *f, const char *text) {
+    const int columns = terminal_columns(f) - 1; /* in the last one, some terminals begin a line */
+    fprintf(f, "\r\033[K%.*s", (int)terminal_fit(text, columns), text);
+}
+
+void terminal_hide(FILE *f) { fputs("\r\033[K", f); }
+
 /* The colour of a word that is a verdict; NULL: it is not one. */
 static const char *colour_of(const char *word, size_t n) {
     static const char GREEN[] = "\033[32m", YELLOW[] = "\033[33m", RED[] = "\033[31m";
@@ -49,7 +56,7 @@ static const char *colour_of(const char *word, size_t n) {
     } VERDICTS[] = {{"PASS", GREEN},          {"pass", GREEN},          {"equal", GREEN},
                     {"INCONCLUSIVE", YELLOW}, {"inconclusive", YELLOW}, {"weak", YELLOW},
                     {"skip", YELLOW},         {"DEGRADED", YELLOW},     {"FAIL", RED},
-                    {"REGRESS", RED},         {"differ", RED}};
+                    {"INTERRUPTED", YELLOW},  {"REGRESS", RED},         {"differ", RED}};
     for (size_t i = 0; i < sizeof VERDICTS / sizeof *VERDICTS; i++)
         if (strlen(VERDICTS[i].word) == n && !memcmp(VERDICTS[i].word, word, n)) return VERDICTS[i].colour;
     return NULL;
@@ -58,15 +65,19 @@ static const char *colour_of(const char *word, size_t n) {
 void terminal_report(FILE *to, const char *text) {
     const char *no = getenv("NO_COLOR");
     const bool plain = !terminal_is_live(to) || (no && *no);
+    bool begins = true; /* what is before the blanks lets a verdict follow */
     if (plain) fputs(text, to);
     while (!plain && *text) {
         const size_t blank = strspn(text, " \n"), word = strcspn(text + blank, " \n,:;()");
-        const char *colour = colour_of(text + blank, word);
+        const char *end = text + blank + word;
+        begins |= blank > 1 || *text == '\n';
+        const char *colour = begins && (*end != ' ' || end[1] == ' ') ? colour_of(text + blank, word) : NULL;
         fprintf(to, "%.*s%s%.*s%s", (int)blank, text, colour ? colour : "", (int)word, text + blank,
                 colour ? "\033[0m" : "");
         text += blank + word;
         const size_t rest = strcspn(text, " \n"); /* the end of the word with its punctuation */
         fwrite(text, 1, rest, to);
         text += rest;
+        begins = text[-1] == ':';
     }
 }

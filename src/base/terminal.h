@@ -13,8 +13,11 @@ int terminal_columns(FILE *);
 /* The bytes of `text` that fit into so many columns, with whole characters: a wide one takes two columns. A byte
  * that is not UTF-8 takes one. */
 size_t terminal_fit(const char *text, int columns);
+/* Replaces the line of the cursor by `text`, cut to the width of the live terminal; hide leaves it empty. */
+void terminal_show(FILE *, const char *text);
+void terminal_hide(FILE *);
 /* Prints a report. On a live terminal its verdicts are green (PASS), yellow (INCONCLUSIVE, DEGRADED) or red (FAIL),
- * unless the variable NO_COLOR is set (no-color.org). */
+ * unless the variable NO_COLOR is set (no-color.org). A verdict is alone in its column, or begins what follows a colon. */
 void terminal_report(FILE *, const char *text);
 
 #endif

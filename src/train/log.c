@@ -229,15 +229,14 @@ static void show_status(TrainLog *log, const Trainer *r) {
     const int64_t now = clock_ns();
     if (!log->live || (log->status_shown && now - log->status_time < INTERVAL_NS)) return;
     short_line(log, r, &log->text);
-    const int columns = terminal_columns(stderr) - 1; /* in the last one, some terminals begin a line */
-    fprintf(stderr, "\r\033[K%.*s", (int)terminal_fit(log->text.s, columns), log->text.s);
+    terminal_show(stderr, log->text.s);
     log->status_shown = true;
     log->status_time = now;
 }
 
 void train_log_hide_status(TrainLog *log) {
     if (!log || !log->status_shown) return;
-    fputs("\r\033[K", stderr);
+    terminal_hide(stderr);
     log->status_shown = false;
 }
 

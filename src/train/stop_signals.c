@@ -43,7 +43,8 @@ int stop_signals_number(const Config *c) {
  * prints. */
 static void say(int number, const char *what) {
     if (comm_process() > 0) return;
-    fprintf(stderr, "%sSIG%s: %s\n", terminal_is_live(stderr) ? "\r\033[K" : "", sigabbrev_np(number), what);
+    if (terminal_is_live(stderr)) terminal_hide(stderr);
+    fprintf(stderr, "SIG%s: %s\n", sigabbrev_np(number), what);
 }
 
 static void end_process(int number) {
