@@ -7,6 +7,7 @@
  *
  *   PASS          everything that was tested is correct
  *   INCONCLUSIVE  nothing could be tested, or the results vary too much for a verdict
+ *   INTERRUPTED   SIGINT, SIGTERM or SIGHUP ended the run before the stage had ended
  *   DEGRADED      correct, but slower than it should be, or changed since the last good run
  *   FAIL          wrong
  *
@@ -16,6 +17,7 @@
 #define ISOTRON_ACCEPTANCE_ACCEPTANCE_H
 
 #include "acceptance/outcome.h"
+#include "base/interrupt.h"
 #include "config/config.h"
 
 struct json_t; /* jansson.h */
@@ -25,6 +27,8 @@ enum {
 #include "acceptance/stages.def"
     STAGES
 };
+
+struct Acceptance;
 
 typedef struct AcceptOptions {
     const Config *config; /* ranks, device, transport, deadlines */
@@ -38,6 +42,8 @@ typedef struct AcceptOptions {
     bool allow_changes;   /* versions may differ from those of the good run */
     int argc;             /* the command line, from which the command that repeats a stage is made */
     char **argv;
+    void (*report)(const struct Acceptance *, void *arg); /* when a signal ends the processes of a launcher */
+    void *arg;
 } AcceptOptions;
 
 typedef struct AcceptRow {
@@ -57,10 +63,17 @@ typedef struct Acceptance {
     bool is_heard;         /* false in MPI processes other than rank 0 */
     int ranks;
     double seconds;
+    int signal;         /* that has ended the run; 0: none */
+    int stage;          /* the running one; STAGES: the run has ended */
+    const Outcome *now; /* of its turn that runs */
+    int64_t start_ns, stage_ns;
+    Interrupt *interrupt; /* in processes of a launcher */
 } Acceptance;
 
 /* Returns an error if an option or a file is invalid, or if the first stage could not run. Everything else is
- * evidence. Call accept_free also after an error. */
+ * evidence. Call accept_free also after an error. The first SIGINT, SIGTERM or SIGHUP ends the stage that runs and leaves
+ * out the later ones (`signal`); a second one ends the process. In processes of a launcher the first one calls `report`
+ * and ends the process. After the last stage signals wait, so that all reports are written. */
 Err accept_run(const AcceptOptions *, Acceptance *);
 void accept_free(Acceptance *);
 StageVerdict accept_verdict(const Acceptance *);

@@ -115,14 +115,14 @@ static void check_members(const json_t *report, StageVerdict *verdict, char why[
     const json_t *stages = json_object_get(report, "stages"), *device = json_object_get(report, "device");
     const char *said = json_string_value(json_object_get(report, "verdict"));
     int v = 0;
-    while (v <= ACCEPT_FAIL && (!said || strcmp(said, STAGE_VERDICTS[v]))) v++;
+    while (v < ACCEPT_VERDICTS && (!said || strcmp(said, STAGE_VERDICTS[v]))) v++;
     if (!report)
         snprintf(why, WHY, "it is not in JSON");
     else if (json_integer_value(json_object_get(report, "schema")) != ACCEPT_SCHEMA)
         snprintf(why, WHY, "schema is not %d", (int)ACCEPT_SCHEMA);
-    else if (v > ACCEPT_FAIL)
-        snprintf(why, WHY, "verdict is not one of %s, %s, %s and %s", STAGE_VERDICTS[0], STAGE_VERDICTS[1],
-                 STAGE_VERDICTS[2], STAGE_VERDICTS[3]);
+    else if (v == ACCEPT_VERDICTS)
+        snprintf(why, WHY, "verdict is not one of %s, %s, %s, %s and %s", STAGE_VERDICTS[0],
+                 STAGE_VERDICTS[1], STAGE_VERDICTS[2], STAGE_VERDICTS[3], STAGE_VERDICTS[4]);
     else if (json_integer_value(json_object_get(report, "ranks")) < 1)
         snprintf(why, WHY, "ranks is not a positive whole number");
     else if (device && !json_is_string(device))
@@ -141,7 +141,7 @@ static Err check_good(const json_t *report, const char *path) {
         return err_user("'%s' is not a report of validate with schema %d, because %s: give a file that "
                         "'isotron validate --json' wrote",
                         path, (int)ACCEPT_SCHEMA, why);
-    if (verdict >= ACCEPT_DEGRADED)
+    if (verdict > ACCEPT_INCONCLUSIVE)
         return err_user("'%s' has the verdict %s: give the report of a run that passed", path,
                         STAGE_VERDICTS[verdict]);
     return ERR_OK;

@@ -98,7 +98,7 @@ static void run_drills(const StageInput *in, Drill *drills, Isolated *results) {
     for (int i = 0; i < DRILLS; i++) args[i] = &drills[i];
     const int at_once = drills_at_once(in->exclusive);
     for (int i = 0; i < DRILLS; i += at_once)
-        isolated_run_all(run_drill, &args[i], &results[i], at_once, LIMIT_S + START_S);
+        isolated_run_all(run_drill, &args[i], &results[i], at_once, LIMIT_S + START_S, NULL);
 }
 
 Err stage_hang(const StageInput *in) {

@@ -83,22 +83,23 @@ void isolation_free(Isolation *x) {
     free(x->work), free(x->job), free(x);
 }
 
-Isolated isolation_run(Isolation *x, double deadline_s) {
+Isolated isolation_run(Isolation *x, double deadline_s, const JobWatch *watch) {
     start_again(x);
-    job_pool_run(x->pool, deadline_s);
+    job_pool_run(x->pool, deadline_s, watch);
     return result(x, 0);
 }
 
-void isolated_run_all(void (*fn)(void *arg), void *const *args, Isolated *results, int n, double deadline_s) {
+void isolated_run_all(void (*fn)(void *arg), void *const *args, Isolated *results, int n, double deadline_s,
+                      const JobWatch *watch) {
     Isolation *x = isolation_of(fn, args, n);
-    job_pool_run(x->pool, deadline_s);
+    job_pool_run(x->pool, deadline_s, watch);
     for (int i = 0; i < n; i++) results[i] = result(x, i);
     isolation_free(x);
 }
 
-Isolated isolated_run(void (*fn)(void *arg), void *arg, double deadline_s) {
+Isolated isolated_run(void (*fn)(void *arg), void *arg, double deadline_s, const JobWatch *watch) {
     Isolated i;
-    isolated_run_all(fn, &arg, &i, 1, deadline_s);
+    isolated_run_all(fn, &arg, &i, 1, deadline_s, watch);
     return i;
 }
 

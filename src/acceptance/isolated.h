@@ -16,12 +16,14 @@ typedef struct Isolated {
  * shared memory if fn writes to it, or if the caller writes to it between two runs. */
 typedef struct Isolation Isolation;
 Isolation *isolation_new(void (*fn)(void *arg), void *arg);
-Isolated isolation_run(Isolation *, double deadline_s);
+/* watch: as in job_pool_run, also below. */
+Isolated isolation_run(Isolation *, double deadline_s, const JobWatch *watch);
 void isolation_free(Isolation *); /* NULL: nothing */
 /* One run. */
-Isolated isolated_run(void (*fn)(void *arg), void *arg, double deadline_s);
+Isolated isolated_run(void (*fn)(void *arg), void *arg, double deadline_s, const JobWatch *watch);
 /* Runs fn(args[i]) for all i at the same time, each in its own process. */
-void isolated_run_all(void (*fn)(void *arg), void *const *args, Isolated *results, int n, double deadline_s);
+void isolated_run_all(void (*fn)(void *arg), void *const *args, Isolated *results, int n, double deadline_s,
+                      const JobWatch *watch);
 /* Zeroed memory that is shared with processes forked later. */
 void *isolated_memory(size_t bytes);
 void isolated_free(void *, size_t bytes);

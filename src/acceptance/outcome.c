@@ -7,7 +7,7 @@
 #include "base/utf8.h"
 #include "bench/op_runner.h"
 
-const char *const STAGE_VERDICTS[] = {"PASS", "INCONCLUSIVE", "DEGRADED", "FAIL"};
+const char *const STAGE_VERDICTS[] = {"PASS", "INCONCLUSIVE", "INTERRUPTED", "DEGRADED", "FAIL"};
 
 /* The environment and what a library prints may hold any bytes, and a text may end inside a character. Bytes
  * that are not UTF-8 become '?', because JSON cannot hold them. */

@@ -8,7 +8,14 @@
 #include "base/err.h"
 
 /* In order of severity. */
-typedef enum StageVerdict { ACCEPT_PASS, ACCEPT_INCONCLUSIVE, ACCEPT_DEGRADED, ACCEPT_FAIL } StageVerdict;
+typedef enum StageVerdict {
+    ACCEPT_PASS,
+    ACCEPT_INCONCLUSIVE,
+    ACCEPT_INTERRUPTED,
+    ACCEPT_DEGRADED,
+    ACCEPT_FAIL,
+    ACCEPT_VERDICTS
+} StageVerdict;
 extern const char *const STAGE_VERDICTS[]; /* "PASS" */
 
 enum {

@@ -133,11 +133,11 @@ static void print_libraries(const Acceptance *a, Str *out) {
 /* Why a stage has no verdict; NULL: it has one. The reasons of stages have no suspect. */
 static const char *why_none(const AcceptRow *row) {
     if (!row->a) return "--only leaves it out";
-    if (verdict_of(row) != ACCEPT_INCONCLUSIVE) return NULL;
-    const Outcome *r = outcome_verdict(row->a) == ACCEPT_INCONCLUSIVE ? row->a : row->b;
+    const StageVerdict v = verdict_of(row);
+    if (v != ACCEPT_INCONCLUSIVE && v != ACCEPT_INTERRUPTED) return NULL;
+    const Outcome *r = outcome_verdict(row->a) == v ? row->a : row->b;
     for (int i = 0; i < r->n_evidence; i++)
-        if (r->evidence[i].verdict == ACCEPT_INCONCLUSIVE && !*r->evidence[i].suspect)
-            return r->evidence[i].text;
+        if (r->evidence[i].verdict == v && !*r->evidence[i].suspect) return r->evidence[i].text;
     return "its results vary too much";
 }
 
@@ -285,7 +285,7 @@ static void junit_row(const Acceptance *a, const AcceptRow *row, Str *out) {
     junit_property(out, "        ", "verdict", STAGE_VERDICTS[v]);
     str_puts(out, "      </properties>\n");
     if (v != ACCEPT_PASS) {
-        const char *kind = v == ACCEPT_INCONCLUSIVE ? "skipped" : "failure";
+        const char *kind = v < ACCEPT_DEGRADED ? "skipped" : "failure";
         str_printf(out, "      <%s message=\"%s\">", kind, STAGE_VERDICTS[v]);
         xml_text(out, said.s ? said.s : "");
         str_printf(out, "</%s>\n", kind);
@@ -295,14 +295,15 @@ static void junit_row(const Acceptance *a, const AcceptRow *row, Str *out) {
 }
 
 void accept_junit(const Acceptance *a, Str *out) {
-    int count[4] = {0}, rows = 0;
+    int count[ACCEPT_VERDICTS] = {0}, rows = 0;
     for (int i = 0; i < STAGES; i++)
         if (a->row[i].a) count[verdict_of(&a->row[i])]++, rows++;
     str_printf(out,
                "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites>\n  <testsuite name=\"validate\" "
                "tests=\"%d\" "
                "failures=\"%d\" skipped=\"%d\" time=\"%.3f\">\n",
-               rows, count[ACCEPT_FAIL] + count[ACCEPT_DEGRADED], count[ACCEPT_INCONCLUSIVE], a->seconds);
+               rows, count[ACCEPT_FAIL] + count[ACCEPT_DEGRADED],
+               count[ACCEPT_INCONCLUSIVE] + count[ACCEPT_INTERRUPTED], a->seconds);
     for (int i = 0; i < STAGES; i++)
         if (a->row[i].a) junit_row(a, &a->row[i], out);
     str_puts(out, "  </testsuite>\n</testsuites>\n");
@@ -311,7 +312,7 @@ void accept_junit(const Acceptance *a, Str *out) {
 /* ---- HTML ---- */
 
 static void html_row(const Acceptance *a, const AcceptRow *row, Str *out) {
-    static const char *const COLORS[] = {"#cce8cc", "#eeeeee", "#ffe6a0", "#f4a6a0"};
+    static const char *const COLORS[] = {"#cce8cc", "#eeeeee", "#eeeeee", "#ffe6a0", "#f4a6a0"};
     const StageVerdict v = verdict_of(row);
     Str said = {0}, command = {0};
     print_evidence(row->a, row->b ? "A: " : "", &said);
@@ -350,7 +351,8 @@ static void html_head(const Acceptance *a, const Provenance *p, Str *out) {
                   "pre{white-space:pre-wrap;margin:0}.limits{border:2px solid #999;padding:0 12px "
                   "12px;margin:8px 0 24px}"
                   "</style></head><body>\n");
-    static const char *const SAID[] = {"accepted", "no verdict", "not accepted", "not accepted"};
+    static const char *const SAID[] = {"accepted", "no verdict", "interrupted", "not accepted",
+                                       "not accepted"};
     const Outcome *inventory = a->row[STAGE_inventory].a;
     Str head = {0}, text = {0};
     str_printf(&head, "%s", p->text[FACT_HOST]);

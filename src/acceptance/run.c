@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "acceptance/budget.h"
 #include "acceptance/compare.h"
@@ -37,6 +38,56 @@ static const double LEAST_SWEEP_S = 0.7, LEAST_GPU_SWEEP_S = 7, LEAST_VARIANT_S 
 /* Opening and closing GPUs and NCCL, in the process that stages share and in those of the drills of `hang`. */
 static const double OPENING_S = 6.5, DRILL_OPENING_S = 13;
 
+/* In memory that the processes share. */
+typedef struct Turn {
+    StageInput in;
+    int stage;
+    Outcome out;
+} Turn;
+
+typedef struct Runner {
+    const AcceptOptions *options;
+    Turn *turn[2];      /* the present ones of library A and library B */
+    bool exclusive;     /* as in StageInput */
+    Isolation *kept[2]; /* the processes with the devices and the library of earlier stages; NULL: none */
+    JobWatch watch;     /* of all processes */
+    Acceptance *a;
+    bool is_live;     /* stderr is a terminal, which gets a line about the stage that runs */
+    int64_t shown_ns; /* when it was written; 0: it is hidden */
+} Runner;
+
+/* ---- while a process runs ---- */
+
+/* "speed 6/9 | 3 s | run 41 of 60 s | all_reduce 4096 KiB". The process of the stage may be writing what it does. */
+static void show(Runner *x) {
+    enum { INTERVAL_NS = 200000000 };
+    const Acceptance *a = x->a;
+    const int64_t now = clock_ns();
+    if (!x->is_live || now - x->shown_ns < INTERVAL_NS) return;
+    int at = 0, n = 0;
+    for (int i = 0; i < STAGES; i++) n += a->row[i].selected, at += a->row[i].selected && i <= a->stage;
+    char line[400], stage[64] = "start";
+    if (a->row[a->stage].a)
+        snprintf(stage, sizeof stage, "%s %d/%d | %d s", a->row[a->stage].name, at, n,
+                 (int)((double)(now - a->stage_ns) * 1e-9));
+    snprintf(line, sizeof line, "%s | run %d of %.0f s%s%s", stage, (int)((double)(now - a->start_ns) * 1e-9),
+             x->options->seconds, *a->now->doing ? " | " : "", a->now->doing);
+    terminal_show(stderr, line);
+    x->shown_ns = now;
+}
+
+static void hide(Runner *x) {
+    if (x->shown_ns) terminal_hide(stderr);
+    x->shown_ns = 0;
+}
+
+static bool look(void *runner) {
+    Runner *x = runner;
+    if (!x->a->signal) x->a->signal = interrupt_poll();
+    if (!x->a->signal) show(x);
+    return x->a->signal;
+}
+
 /* ---- the NCCL library ---- */
 
 enum { VERSION = 32 };
@@ -58,15 +109,15 @@ static void load(void *arg) {
 
 /* Runs in a separate process, because a file that is not NCCL may do anything when it is loaded. `version` is empty
  * after an error. */
-static Err load_alone(const char *file, char version[VERSION]) {
+static Err load_alone(Runner *x, const char *file, char version[VERSION]) {
     enum { LIMIT_S = 60 };
     Loading *l = isolated_memory(sizeof *l);
     l->file = file;
     if (comm_processes() > 1) {
         load(l);
     } else {
-        Isolated i = isolated_run(load, l, LIMIT_S);
-        if (!l->done)
+        Isolated i = isolated_run(load, l, LIMIT_S, &x->watch);
+        if (!l->done && !x->a->signal)
             l->error = err_user("'%s' is not a usable NCCL library: the process that loaded it crashed or "
                                 "hung. Give the path of a libnccl.so.2",
                                 file ? file : "libnccl.so.2");
@@ -80,20 +131,6 @@ static Err load_alone(const char *file, char version[VERSION]) {
 
 /* ---- one stage ---- */
 
-/* In memory that the processes share. */
-typedef struct Turn {
-    StageInput in;
-    int stage;
-    Outcome out;
-} Turn;
-
-typedef struct Runner {
-    const AcceptOptions *options;
-    Turn *turn[2];      /* the present ones of library A and library B */
-    bool exclusive;     /* as in StageInput */
-    Isolation *kept[2]; /* the processes with the devices and the library of earlier stages; NULL: none */
-} Runner;
-
 static void take_turn(void *arg) {
     Turn *t = arg;
     const int64_t start = clock_ns();
@@ -103,24 +140,23 @@ static void take_turn(void *arg) {
 }
 
 /* The name that the stages use: "NCCL 2.28.9 with NCCL_ALGO=Ring NCCL_PROTO=LL". */
-static void name_library(const StageInput *in, char *out, size_t n) {
+static void name_library(Runner *x, const StageInput *in, char *out, size_t n) {
     char version[VERSION];
-    load_alone(in->config.nccl_library, version);
+    load_alone(x, in->config.nccl_library, version);
     snprintf(out, n, "NCCL%s%s%s%s", *version ? " " : "", version, in->variant ? " with " : "",
              in->variant ? in->variant : "");
 }
 
 /* The process of the stage has ended with a fault, or had to be killed. */
-static void note_crash(const Turn *t, const Isolated *i, double limit) {
+static void note_crash(Runner *x, const Turn *t, const Isolated *i, double limit) {
     Outcome *out = t->in.out;
     const Blame b = isolated_blame(i);
     char suspect[96] = "not known";
-    out->seconds += i->seconds;
     if (t->in.variant && strstr(i->said.s ? i->said.s : "", "invalid usage")) {
         outcome_limit(out, "collectives: %s, which NCCL rejects here", t->in.variant);
         return;
     }
-    if (b.of_library || t->in.variant) name_library(&t->in, suspect, sizeof suspect);
+    if (b.of_library || t->in.variant) name_library(x, &t->in, suspect, sizeof suspect);
     if (b.rank >= 0) snprintf(suspect, sizeof suspect, "rank %d", b.rank);
     if (i->end == JOB_LATE)
         outcome_add(out, ACCEPT_FAIL, suspect, "the stage did not end within %.0f s, during: %s%s%s", limit,
@@ -138,10 +174,10 @@ static void end_kept(Runner *x, bool is_b) {
 /* A process that has ended since the previous stage is not a fault of this stage. */
 static Isolated run_kept(Runner *x, bool is_b, double limit) {
     if (!x->kept[is_b]) x->kept[is_b] = isolation_new(take_turn, x->turn[is_b]);
-    Isolated i = isolation_run(x->kept[is_b], limit);
+    Isolated i = isolation_run(x->kept[is_b], limit, &x->watch);
     if (i.end != JOB_CRASHED || *x->turn[is_b]->out.doing) return i;
     str_free(&i.said);
-    return isolation_run(x->kept[is_b], limit);
+    return isolation_run(x->kept[is_b], limit, &x->watch);
 }
 
 /* The seconds after which a stage is killed. Drills of `hang` have separate limits. The stage judges them, so its own
@@ -154,7 +190,8 @@ static double limit_of(const Turn *t) {
 }
 
 static void end_turn(Runner *x, Turn *t, Isolated *i) {
-    if (!t->out.done) note_crash(t, i, limit_of(t));
+    if (!t->out.done) t->out.seconds += i->seconds;
+    if (!t->out.done && i->end != JOB_STOPPED) note_crash(x, t, i, limit_of(t));
     x->exclusive |= t->out.exclusive;
     str_free(&i->said);
 }
@@ -163,11 +200,12 @@ static void end_turn(Runner *x, Turn *t, Isolated *i) {
  * process. */
 static void run_turn(Runner *x, bool is_b, bool in_new) {
     Turn *t = x->turn[is_b];
+    x->a->now = &t->out;
     if (comm_processes() > 1) {
         take_turn(t);
         return;
     }
-    Isolated i = in_new ? isolated_run(take_turn, t, limit_of(t)) : run_kept(x, is_b, limit_of(t));
+    Isolated i = in_new ? isolated_run(take_turn, t, limit_of(t), &x->watch) : run_kept(x, is_b, limit_of(t));
     end_turn(x, t, &i);
     if (!in_new && (t->out.error.code || x->exclusive || outcome_verdict(&t->out) >= ACCEPT_FAIL))
         end_kept(x, is_b);
@@ -227,8 +265,10 @@ static void add_outcome(const Turn *t, Outcome *to) {
     outcome_merge(to, &t->out);
 }
 
-/* Runs one turn, and adds its result to the row. `v` NULL: the environment is not changed. Returns whether it ended. */
+/* Runs one turn, and adds its result to the row. `v` NULL: the environment is not changed. Returns whether it ended: no
+ * turn does after a signal. */
 static bool add_turn(Runner *x, int stage, bool is_b, double seconds, const Variant *v, Outcome *to) {
+    if (x->a->signal) return false;
     Turn *t = next_turn(x, stage, is_b, seconds);
     t->in.variant = v ? mem_printf("NCCL_ALGO=%s NCCL_PROTO=%s", v->algorithm, v->protocol) : NULL;
     if (v) set_or_clear("NCCL_ALGO", v->algorithm), set_or_clear("NCCL_PROTO", v->protocol);
@@ -284,7 +324,8 @@ static void run_both(Runner *x, AcceptRow *row, int stage, double seconds) {
     Turn *turns[] = {next_turn(x, stage, false, seconds), next_turn(x, stage, true, seconds)};
     Outcome *const to[] = {row->a, row->b};
     Isolated results[2];
-    isolated_run_all(take_turn, (void *const *)turns, results, 2, limit_of(turns[0]));
+    x->a->now = &turns[0]->out;
+    isolated_run_all(take_turn, (void *const *)turns, results, 2, limit_of(turns[0]), &x->watch);
     for (int i = 0; i < 2; i++) {
         end_turn(x, turns[i], &results[i]);
         add_outcome(turns[i], to[i]);
@@ -369,34 +410,90 @@ static double budget(const Runner *x, const Acceptance *a, int stage, double gon
     return stage_budget(times, n, o->seconds, by_clock ? gone : 0, gpu ? (1 + opens_b) * OPENING_S : 0);
 }
 
+/* ---- a signal ---- */
+
+/* The findings of the stage stay. `doing`: what the signal interrupted; NULL: the stage had not begun. */
+static void note_interrupt(AcceptRow *row, const char *doing) {
+    if (!row->a) row->a = isolated_memory(sizeof *row->a);
+    outcome_add(row->a, ACCEPT_INTERRUPTED, "", doing ? "it was interrupted" : "the run was interrupted");
+    if (!doing) {
+        outcome_limit(row->a, "%s: the run was interrupted", row->name);
+        return;
+    }
+    outcome_sum_up(row->a, "interrupted during: %s", *doing ? doing : "its start");
+    outcome_limit(row->a, "%s: %s", row->name, row->a->summary);
+}
+
+static void note_later(Acceptance *a, int stage) {
+    for (int i = stage; i < STAGES; i++)
+        if (a->row[i].selected) note_interrupt(&a->row[i], NULL);
+    a->seconds = (double)(clock_ns() - a->start_ns) * 1e-9;
+}
+
+static void print_row(const Acceptance *a, const AcceptRow *row) {
+    if (!a->is_heard) return;
+    Str line = {0};
+    accept_print_row(a, row, &line);
+    terminal_report(stdout, line.s);
+    fflush(stdout);
+    str_free(&line);
+}
+
+/* In a process of a launcher, in another thread while a stage runs. The launcher ends all of its processes, and the loss
+ * of one is a fault for the others, so those without the report wait for the one that writes it. */
+static void report_interrupt(void *acceptance) {
+    Acceptance *a = acceptance;
+    if (a->stage == STAGES) return;
+    if (!a->is_heard) {
+        sleep(1);
+        return;
+    }
+    AcceptRow *row = &a->row[a->stage];
+    Outcome *now = mem_alloc(sizeof *now);
+    *now = *a->now; /* its rank may be writing to it */
+    now->seconds = (double)(clock_ns() - a->stage_ns) * 1e-9;
+    outcome_merge(row->a, now);
+    note_interrupt(row, now->doing);
+    note_later(a, a->stage + 1);
+    print_row(a, row);
+    a->options->report(a, a->options->arg);
+    fflush(stdout);
+    free(now);
+}
+
+/* ---- a row ---- */
+
+static void run_turns(Runner *x, AcceptRow *row, int stage, double seconds) {
+    Interrupt *interrupt = x->a->interrupt;
+    if (interrupt) interrupt_release(interrupt);
+    if (runs_both(x, stage))
+        run_both(x, row, stage, seconds);
+    else
+        run_stage(x, row, stage, seconds);
+    if (interrupt) interrupt_hold(interrupt);
+}
+
 static Err run_row(Runner *x, Acceptance *a, int stage) {
     const AcceptOptions *o = x->options;
     AcceptRow *row = &a->row[stage];
     const char *why = obstacle(o, row);
     row->a = isolated_memory(sizeof *row->a);
+    a->stage = stage, a->stage_ns = clock_ns();
     if (compares_libraries(o, stage) && !why) row->b = isolated_memory(sizeof *row->b);
     if (why) {
         outcome_limit(row->a, "%s: %s", row->name, why);
         outcome_add(row->a, ACCEPT_INCONCLUSIVE, "", "%s", why);
         row->a->done = true;
     } else {
-        const int64_t start = clock_ns();
         open_b(x, stage);
-        const double seconds = budget(x, a, stage, a->seconds + (double)(clock_ns() - start) * 1e-9);
-        if (runs_both(x, stage))
-            run_both(x, row, stage, seconds);
-        else
-            run_stage(x, row, stage, seconds);
+        run_turns(x, row, stage, budget(x, a, stage, a->seconds + (double)(clock_ns() - a->stage_ns) * 1e-9));
+        hide(x);
         if (row->a->error.code && !any_ran(a)) return row->a->error; /* probably an error in the options */
-        compare_with_good(a, row);
-        if (row->b) compare_libraries(a, row);
+        if (a->signal) note_interrupt(row, a->now->doing);
+        if (!a->signal) compare_with_good(a, row);
+        if (!a->signal && row->b) compare_libraries(a, row);
     }
-    if (!a->is_heard) return ERR_OK;
-    Str line = {0};
-    accept_print_row(a, row, &line);
-    terminal_report(stdout, line.s);
-    fflush(stdout);
-    str_free(&line);
+    print_row(a, row);
     return ERR_OK;
 }
 
@@ -408,6 +505,7 @@ static Err look_at_devices(Runner *x, Config *c) {
     t->in.config.ranks = 1;
     world_ask_for_queues();
     run_turn(x, false, false);
+    if (x->a->signal) return ERR_OK;
     if (!t->out.done)
         return err_user("the process that opened the first GPU ended: %s. Check the GPU with nvidia-smi.",
                         t->out.n_evidence ? t->out.evidence[0].text : "no output");
@@ -418,11 +516,12 @@ static Err look_at_devices(Runner *x, Config *c) {
 /* ---- checks before the first stage ---- */
 
 /* Two libraries are named by their versions, or if these are equal by their files. */
-static Err check_libraries(const AcceptOptions *o, Acceptance *a) {
+static Err check_libraries(Runner *x, Acceptance *a) {
+    const AcceptOptions *o = x->options;
     const char *const files[] = {o->config->nccl_library, o->nccl_b};
     char version[2][VERSION] = {"", ""};
     for (int b = 0; b < 2; b++)
-        if (files[b] || o->nccl_b) ERR_RETURN(load_alone(files[b], version[b]));
+        if (files[b] || o->nccl_b) ERR_RETURN(load_alone(x, files[b], version[b]));
     const bool same = !strcmp(version[0], version[1]);
     for (int b = 0; b < 2 && o->nccl_b; b++) {
         const char *file = files[b] ? files[b] : "libnccl.so.2", *slash = strrchr(file, '/');
@@ -432,8 +531,9 @@ static Err check_libraries(const AcceptOptions *o, Acceptance *a) {
     return ERR_OK;
 }
 
-static Err check_options(const AcceptOptions *o, Acceptance *a) {
-    ERR_RETURN(check_libraries(o, a));
+static Err check_options(Runner *x, Acceptance *a) {
+    const AcceptOptions *o = x->options;
+    ERR_RETURN(check_libraries(x, a));
     if (config_ranks(o->config) > EXACT_RANKS)
         return err_user("%lld ranks: validate runs on at most %d", (long long)config_ranks(o->config),
                         (int)EXACT_RANKS);
@@ -441,17 +541,18 @@ static Err check_options(const AcceptOptions *o, Acceptance *a) {
 }
 
 static Err run_rows(Runner *x, Config *config, Acceptance *a) {
-    const AcceptOptions *o = x->options;
-    const int64_t start = clock_ns();
+    for (int i = 0; i < STAGES; i++)
+        a->row[i].selected = text_list_selects(&x->options->only, a->row[i].name);
     ERR_RETURN(look_at_devices(x, config));
-    ERR_RETURN(check_options(o, a));
+    ERR_RETURN(check_options(x, a));
     a->ranks = (int)config_ranks(config);
-    for (int i = 0; i < STAGES; i++) a->row[i].selected = text_list_selects(&o->only, a->row[i].name);
-    for (int i = 0; i < STAGES; i++) {
+    int i = 0;
+    for (; i < STAGES && !a->signal; i++) {
         if (!a->row[i].selected) continue;
         ERR_RETURN(run_row(x, a, i));
-        a->seconds = (double)(clock_ns() - start) * 1e-9;
+        a->seconds = (double)(clock_ns() - a->start_ns) * 1e-9;
     }
+    if (a->signal) note_later(a, i);
     return ERR_OK;
 }
 
@@ -462,8 +563,13 @@ static Err find_golden(const AcceptOptions *o, char **out) {
 }
 
 Err accept_run(const AcceptOptions *given, Acceptance *a) {
-    *a = (Acceptance){.options = given, .is_heard = comm_process() <= 0};
+    *a = (Acceptance){.options = given, .is_heard = comm_process() <= 0, .start_ns = clock_ns()};
     memcpy(a->row, ROWS, sizeof a->row);
+    const bool alone = comm_processes() == 1;
+    if (alone)
+        interrupt_block(), jobs_adopt();
+    else
+        a->interrupt = interrupt_watch(report_interrupt, a, NULL);
     ERR_RETURN(check_names(given));
     if (given->good) ERR_RETURN(compare_open_good(given->good, &a->good));
     Config config = *given->config;
@@ -472,9 +578,13 @@ Err accept_run(const AcceptOptions *given, Acceptance *a) {
     char *golden = NULL;
     Err e = find_golden(given, &golden);
     options.golden = golden;
-    Runner x = {.options = &options};
+    Runner x = {
+        .options = &options, .watch = {look, &x}, .a = a, .is_live = alone && terminal_is_live(stderr)};
     for (int b = 0; b < 2; b++) x.turn[b] = isolated_memory(sizeof **x.turn);
+    a->now = &x.turn[0]->out;
     if (!e.code) e = run_rows(&x, &config, a);
+    a->stage = STAGES;
+    hide(&x);
     for (int b = 0; b < 2; b++) {
         end_kept(&x, b);
         isolated_free(x.turn[b], sizeof **x.turn);
@@ -484,6 +594,8 @@ Err accept_run(const AcceptOptions *given, Acceptance *a) {
 }
 
 void accept_free(Acceptance *a) {
+    if (a->interrupt) interrupt_end(a->interrupt);
+    if (a->signal) jobs_wait_for_adopted();
     for (int i = 0; i < STAGES; i++) {
         isolated_free(a->row[i].a, sizeof *a->row[i].a);
         isolated_free(a->row[i].b, sizeof *a->row[i].b);

@@ -11,7 +11,7 @@ typedef enum ErrCode {
     ERR_USER = 2,         /* options, paths or input files are wrong */
     ERR_INFRA = 3,        /* the machine failed: disk full, no permission, a lost rank */
     ERR_INCONCLUSIVE = 4, /* measurements vary too much for a verdict */
-    ERR_SIGNAL = 128      /* plus the number of the signal that stopped the run, after it has saved */
+    ERR_SIGNAL = 128      /* plus the number of the signal that stopped the run, after it saved or reported */
 } ErrCode;
 
 typedef struct Err {

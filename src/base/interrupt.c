@@ -13,6 +13,7 @@
 struct Interrupt {
     void (*undo)(void *arg);
     void *arg;
+    const char *done;
     pthread_t thread;
     pthread_mutex_t held;
 };
@@ -22,9 +23,17 @@ enum { N_SIGNALS = sizeof SIGNALS / sizeof *SIGNALS };
 
 static sigset_t signals(void) {
     sigset_t set;
+    struct sigaction hangup;
     sigemptyset(&set);
     for (int i = 0; i < N_SIGNALS; i++) sigaddset(&set, SIGNALS[i]);
+    if (!sigaction(SIGHUP, NULL, &hangup) && hangup.sa_handler == SIG_IGN) sigdelset(&set, SIGHUP);
     return set;
+}
+
+static void set_actions(const struct sigaction *action) {
+    const sigset_t set = signals();
+    for (int i = 0; i < N_SIGNALS; i++)
+        if (sigismember(&set, SIGNALS[i])) sigaction(SIGNALS[i], action, NULL);
 }
 
 /* Threads that libraries started before main do not inherit the mask: one that gets the signal blocks it for
@@ -35,10 +44,24 @@ static void pass_on(int number, siginfo_t *info, void *context) {
     kill(getpid(), number);
 }
 
-static void restore(void) {
+void interrupt_restore(void) {
     const sigset_t set = signals();
-    for (int i = 0; i < N_SIGNALS; i++) signal(SIGNALS[i], SIG_DFL);
+    set_actions(&(struct sigaction){.sa_handler = SIG_DFL});
     pthread_sigmask(SIG_UNBLOCK, &set, NULL);
+}
+
+void interrupt_block(void) {
+    const sigset_t set = signals();
+    pthread_sigmask(SIG_BLOCK, &set, NULL);
+    set_actions(&(struct sigaction){.sa_sigaction = pass_on, .sa_flags = SA_SIGINFO | SA_RESTART});
+}
+
+int interrupt_poll(void) {
+    const sigset_t set = signals();
+    const int number = sigtimedwait(&set, NULL, &(struct timespec){0});
+    if (number <= 0) return 0;
+    interrupt_restore();
+    return number;
 }
 
 static void *watch(void *arg) {
@@ -49,21 +72,18 @@ static void *watch(void *arg) {
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state);
     pthread_mutex_lock(&w->held);
     w->undo(w->arg);
-    fputs("isotron: interrupted: the unfinished files are removed\n", stderr);
-    restore();
+    if (w->done) fprintf(stderr, "isotron: interrupted: %s\n", w->done);
+    interrupt_restore();
     kill(getpid(), number);
     return NULL;
 }
 
-Interrupt *interrupt_watch(void (*undo)(void *arg), void *arg) {
+Interrupt *interrupt_watch(void (*undo)(void *arg), void *arg, const char *done) {
     Interrupt *w = mem_zero(1, sizeof *w);
-    const sigset_t set = signals();
-    *w = (Interrupt){.undo = undo, .arg = arg};
+    *w = (Interrupt){.undo = undo, .arg = arg, .done = done};
     pthread_mutex_init(&w->held, NULL);
     pthread_mutex_lock(&w->held);
-    pthread_sigmask(SIG_BLOCK, &set, NULL);
-    const struct sigaction action = {.sa_sigaction = pass_on, .sa_flags = SA_SIGINFO | SA_RESTART};
-    for (int i = 0; i < N_SIGNALS; i++) sigaction(SIGNALS[i], &action, NULL);
+    interrupt_block();
     CHECK(!pthread_create(&w->thread, NULL, watch, w), "no thread that waits for signals");
     return w;
 }
@@ -78,6 +98,6 @@ void interrupt_end(Interrupt *w) {
     pthread_mutex_unlock(&w->held);
     pthread_join(w->thread, NULL);
     pthread_mutex_destroy(&w->held);
-    restore();
+    interrupt_restore();
     free(w);
 }

@@ -17,7 +17,7 @@ static Err merge_sorted(char **prefixes, int n, const char *output_prefix) {
     IndexedDtype dtype = first.dtype;
     indexed_close(&first);
     IndexedBuilder *b = NULL;
-    Interrupt *interrupt = interrupt_watch(remove_unfinished, &b);
+    Interrupt *interrupt = interrupt_watch(remove_unfinished, &b, INTERRUPT_REMOVED);
     Err e = indexed_builder_open(output_prefix, dtype, &b);
     interrupt_release(interrupt);
     for (int i = 0; i < n && !e.code; i++) e = indexed_builder_add_index(b, prefixes[i]);

@@ -285,7 +285,7 @@ Err preprocess_run(const PreprocessConfig *c, PreprocessStats *stats) {
         text_reader(c->kind, c->inputs, c->num_inputs, (InputOptions){run.keys, columns, c->encoding});
     run.records = mem_zero(ROUND_RECORDS, sizeof *run.records);
     run.builders = mem_zero((size_t)(run.num_keys * run.partitions), sizeof(IndexedBuilder *));
-    Interrupt *interrupt = interrupt_watch(remove_unfinished, &run);
+    Interrupt *interrupt = interrupt_watch(remove_unfinished, &run, INTERRUPT_REMOVED);
     run.pool = pool_new(c->workers);
     Err e = open_builders(&run);
     interrupt_release(interrupt);

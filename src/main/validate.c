@@ -121,16 +121,26 @@ static Err write_reports(const Options *o, const Acceptance *a) {
     return write_report(o->html, accept_html, a);
 }
 
-static int validate(const Options *o) {
+static void report_now(const Acceptance *a, void *options) {
+    const Err e = write_reports(options, a);
+    if (e.code) command_fail(e);
+}
+
+static int validate(Options *o) {
     static const ErrCode STATUS[] = {[ACCEPT_PASS] = ERR_NONE,
                                      [ACCEPT_INCONCLUSIVE] = ERR_INCONCLUSIVE,
+                                     [ACCEPT_INTERRUPTED] = ERR_SIGNAL,
                                      [ACCEPT_DEGRADED] = ERR_FAILED,
                                      [ACCEPT_FAIL] = ERR_FAILED};
     Acceptance a = {0};
+    o->accept.report = report_now, o->accept.arg = o;
     Err e = check_places(o);
     if (!e.code) e = accept_run(&o->accept, &a);
     if (!e.code) e = write_reports(o, &a);
-    const int status = e.code ? command_fail(e) : a.is_heard ? (int)STATUS[accept_verdict(&a)] : 0;
+    const int status = e.code       ? command_fail(e)
+                       : a.signal   ? ERR_SIGNAL + a.signal
+                       : a.is_heard ? (int)STATUS[accept_verdict(&a)]
+                                    : 0;
     accept_free(&a);
     return status;
 }
@@ -145,7 +155,8 @@ int command_validate(int argc, char **argv) {
               "isotron validate [--device cuda] [--ranks N] [options]\n\n"
               "Tests a machine, a driver or an NCCL library in stages. Prints a verdict for each stage, with "
               "its evidence "
-              "and a suspect. Exit status: 1 if something is wrong or degraded, 4 if no stage passed.\n\n"
+              "and a suspect. Exit status: 1 if something is wrong or degraded, 4 if no stage passed, 130 "
+              "after Ctrl-C, which writes the reports of the stages that have ended.\n\n"
               "example: isotron validate --ranks 4 --quick",
               NULL);
     const Err e = read_options(&config, &o, &args, argc, argv);

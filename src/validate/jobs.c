@@ -14,6 +14,7 @@
 
 #include "base/clock.h"
 #include "base/fault.h"
+#include "base/interrupt.h"
 #include "base/mem.h"
 
 static double seconds_now(void) { return (double)clock_ns() * 1e-9; }
@@ -33,10 +34,12 @@ typedef struct Worker {
 } Worker;
 
 /* Runs jobs until the socket is closed. */
-static _Noreturn void serve(Job *jobs, int talk, int output) {
+static _Noreturn void serve(Job *jobs, int talk, int output, pid_t parent) {
     int64_t number;
     setpgid(0, 0);
-    prctl(PR_SET_PDEATHSIG, SIGKILL); /* do not outlive the parent */
+    interrupt_restore();
+    prctl(PR_SET_PDEATHSIG, SIGKILL);  /* do not outlive the parent, */
+    if (getppid() != parent) _exit(1); /* which may have ended before this */
     dup2(output, STDOUT_FILENO);
     dup2(output, STDERR_FILENO);
     while (read(talk, &number, sizeof number) == sizeof number) {
@@ -49,6 +52,7 @@ static _Noreturn void serve(Job *jobs, int talk, int output) {
 
 static void hire(Worker *w, Job *jobs) {
     int ends[2];
+    const pid_t parent = getpid();
     fflush(NULL);
     w->output = memfd_create("job", MFD_CLOEXEC);
     CHECK(w->output >= 0 && !socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends),
@@ -57,7 +61,7 @@ static void hire(Worker *w, Job *jobs) {
     CHECK(w->pid >= 0, "cannot start a process for a job: %s", strerror(errno));
     if (w->pid == 0) {
         close(ends[0]);
-        serve(jobs, ends[1], w->output);
+        serve(jobs, ends[1], w->output, parent);
     }
     close(ends[1]);
     w->talk = ends[0];
@@ -153,8 +157,16 @@ void job_pool_free(JobPool *p) {
     free(p);
 }
 
-void job_pool_run(JobPool *p, double deadline_s) {
+static void stop(JobPool *p) {
+    for (int i = 0; i < p->at_once; i++)
+        if (p->workers[i].job) finish(&p->workers[i], JOB_STOPPED);
+    for (int64_t i = 0; i < p->n; i++)
+        if (p->jobs[i].end == JOB_WAITING) p->jobs[i].end = JOB_STOPPED;
+}
+
+void job_pool_run(JobPool *p, double deadline_s, const JobWatch *watch) {
     while (any(p->jobs, p->n)) {
+        if (watch && watch->stops(watch->arg)) stop(p);
         for (int i = 0; i < p->at_once; i++)
             if (p->workers[i].job) look_after(&p->workers[i], deadline_s);
         for (int i = 0; i < p->at_once; i++) {
@@ -165,9 +177,18 @@ void job_pool_run(JobPool *p, double deadline_s) {
     }
 }
 
+void jobs_adopt(void) { prctl(PR_SET_CHILD_SUBREAPER, 1); }
+
+void jobs_wait_for_adopted(void) {
+    static const double MOST_S = 5;
+    const double start = seconds_now();
+    while (waitpid(-1, NULL, WNOHANG) >= 0 && seconds_now() - start < MOST_S)
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+}
+
 void jobs_run(Job *jobs, int64_t n, int at_once, double deadline_s) {
     JobPool *p = job_pool_new(jobs, n, at_once);
-    job_pool_run(p, deadline_s);
+    job_pool_run(p, deadline_s, NULL);
     job_pool_free(p);
 }
 

@@ -1,4 +1,4 @@
-"""A terminal shows verdicts in colour and the step of a run in a line that never wraps; what is redirected is plain."""
+"""A terminal shows verdicts in colour and the step of a run, or the stage of validate, in a line that never wraps; what is redirected is plain."""
 import contextlib
 import fcntl
 import os
@@ -35,6 +35,7 @@ def at_terminal(words, columns=200, then=None, stdout=None, **env):
                 resize(main, then)
             if then and len(shown and shown[-1]) == then - 1:
                 process.terminate()
+                then = None  # a second signal ends it immediately
     os.close(main)
     plain = process.communicate()[0]
     return said.decode(), plain
@@ -69,6 +70,7 @@ for name, rate in (("a", 1), ("b", 2)):
 OPS = ["bench", "ops", "--filter", "^norm/rms-narrow$", "--dtype", "fp32", "--seconds", 1e-9, "--cpu-threads", 1]
 isotron(*OPS, "--json", WORK / "result.json")
 (WORK / "one.list").write_text("gpt2-tiny fp64\n")
+VALIDATE = ["validate", "--only", "compute", "--seconds", 1]
 for colour, verdict, words in (
         (GREEN, "equal", ["compare", WORK / "a.jsonl", WORK / "a.jsonl"]),
         (RED, "differ", ["compare", WORK / "a.jsonl", WORK / "b.jsonl"]),
@@ -76,10 +78,17 @@ for colour, verdict, words in (
         (RED, "FAIL", ["parity", ROOT / "golden/gpt2-tiny", "--fp64", "--lr", 0.02]),
         (YELLOW, "weak", ["parity", ROOT / "golden/gpt2-tiny", "--lane", "fp16", "--loss-scale", 1e-5]),
         (GREEN, "pass", ["parity", ROOT / "golden/gpt2-tiny", "--sweep", WORK / "one.list"]),
-        (GREEN, "PASS", ["validate", "--only", "memory", "--seconds", 1]),
+        (GREEN, "PASS", VALIDATE),
         (YELLOW, "INCONCLUSIVE", [*OPS, "--baseline", WORK / "result.json"])):
     said, _ = at_terminal(words)
-    assert f"\033[{colour}m{verdict}\033[0m" in said and said.count("\033") % 2 == 0, (words, said)
+    assert f"\033[{colour}m{verdict}\033[0m" in said and len(re.findall("\033.[0-9]*m", said)) % 2 == 0, (words, said)
+    if words == VALIDATE:  # only where a word is a verdict
+        shown = STATUS.findall(said)
+        assert "compute: equal results" in said and any(re.fullmatch(r"compute 1/1 \| \d s \| run \d of 1 s \| GEMMs in \w+", line) for line in shown), said
+        assert "\r\033[Kcompute      \033[32m" in said, said
+said, _ = at_terminal([*VALIDATE[:-1], 60], 40, 20)
+shown = STATUS.findall(said)
+assert len(shown[-1]) == 19 and "compute 1/1 | 0 s | run 0 of 60 s | GEMMs"[:39] in shown and "\033[33mINTERRUPTED\033[0m, 0 of 9 stages pass; " in said, said
 for env in ({"NO_COLOR": "1"}, {"NO_COLOR": "false"}, {"TERM": "dumb"}):
     assert "\033" not in at_terminal(["compare", WORK / "a.jsonl", WORK / "a.jsonl"], **env)[0], env
 assert "\033" in at_terminal(["compare", WORK / "a.jsonl", WORK / "a.jsonl"], NO_COLOR="")[0]

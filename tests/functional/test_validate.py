@@ -1,5 +1,11 @@
-"""isotron validate: a clean machine passes, reports and exit statuses agree, and wrong arguments are refused."""
+"""isotron validate: a clean machine passes, reports and exit statuses agree, a signal leaves what is known and no process, and wrong
+arguments are refused."""
+import signal
+import time
+
 from validating import *
+
+MPI = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-np", "2"]
 
 # Clean runs, on threads and with NCCL's code path; what one rank cannot show is listed, and does not fail.
 stages, said = validate("--ranks", 4, "--seconds", 4)
@@ -15,9 +21,76 @@ one, said = validate("--seconds", 1)
 assert one["collectives"]["verdict"] == "INCONCLUSIVE" and "not certified: collectives: it needs 2 ranks" in said, said
 assert "verdict: PASS, 5 of 9 stages; " in said and "; collectives, speed, hang: not run because it needs 2 ranks, and there is 1 (" in said, said
 if shutil.which("mpirun"):
-    run = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-np", "2", PROGRAM, "validate", "--seconds", "1"]
+    run = [*MPI, PROGRAM, "validate", "--seconds", "1"]
     done = subprocess.run(run, capture_output=True, text=True, env={**os.environ, "NO_COLOR": "1"})  # mpirun gives ranks a terminal
     assert done.returncode == 0 and "verdict: PASS, 6 of 9 stages; " in done.stdout and "suspect" not in done.stdout, done
+
+# A signal writes the reports, with the stages that have ended and the one that it interrupted, and leaves no process.
+
+
+def family(pid):
+    """The processes that a process has started, and those that these have started."""
+    try:
+        own = [int(k) for task in os.listdir(f"/proc/{pid}/task") for k in open(f"/proc/{pid}/task/{task}/children").read().split()]
+    except OSError:
+        return []
+    return own + [p for k in own for p in family(k)]
+
+
+def start(options, launcher=(), **more):
+    words = [*launcher, PROGRAM, "validate", "--seconds", 60, *reports(), *options]
+    process = subprocess.Popen([str(w) for w in words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                               env={**os.environ, "NO_COLOR": "1"}, **more)
+    atexit.register(process.kill)
+    return process
+
+
+for number, processes, ended, stage, later, launcher in (  # processes: that are there when the signal comes
+        (signal.SIGINT, 1, [], "compute", ["training"], []),
+        (signal.SIGHUP, 1, ["inventory"], "compute", ["training"], []),
+        (signal.SIGTERM, 3, ["inventory"], "hang", [], []),
+        (signal.SIGINT, 3, ["inventory"], "hang", [], []),
+        (signal.SIGINT, 2, ["inventory"], "compute", ["training"], MPI)):
+    if launcher and not shutil.which("mpirun"):
+        continue
+    for path in reports()[1::2]:
+        path.unlink(missing_ok=True)
+    process = start(["--only", *ended, stage, *later, *([] if launcher else ["--ranks", 2])], launcher)
+    begun = "".join(process.stdout.readline() for _ in ended)
+    while len(pids := family(process.pid)) < processes:
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.01)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=60)
+    row, status = (number, stage, launcher, out, err), 128 + number
+    while launcher and any(os.path.exists(f"/proc/{p}") for p in pids):  # mpirun does not wait for the end of its processes
+        time.sleep(0.01)
+    assert process.returncode == status or launcher, (row, process.returncode)
+    assert [p for p in pids if os.path.exists(f"/proc/{p}")] == [] and (launcher or not err), row
+    stages = read_reports(status, begun + out)
+    assert {n: s["verdict"] for n, s in stages.items()} == dict.fromkeys(ended, "PASS") | dict.fromkeys([stage, *later], "INTERRUPTED"), row
+    assert f"{stage}: interrupted during: " in stages[stage]["not_certified"][-1] and stages[stage]["seconds"] > 0, row
+    assert all(stages[n]["not_certified"] == [f"{n}: the run was interrupted"] for n in later), row
+    assert f"verdict: INTERRUPTED, {len(ended)} of 9 stages pass; " in out and f"; {stage}: not certified because it was interrupted" in out, row
+assert "has the verdict INTERRUPTED" in isotron("validate", "--good", WORK / "v.json", "--only", "inventory", expect=2)
+
+# A second signal ends the process immediately: here it waits for the reader of a report.
+os.mkfifo(WORK / "pipe")
+process = start(["--only", "compute", "--junit", WORK / "pipe"])
+while not family(process.pid):
+    time.sleep(0.01)
+pids = family(process.pid)
+process.send_signal(signal.SIGINT)
+process.stdout.read(1)
+process.send_signal(signal.SIGINT)
+assert process.wait(timeout=60) == -signal.SIGINT and not list(WORK.glob("*.tmp.*"))
+
+# nohup keeps it running.
+process = start(["--only", "compute", "--seconds", 1], preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
+while not family(process.pid):
+    time.sleep(0.01)
+process.send_signal(signal.SIGHUP)
+assert "verdict: PASS" in process.communicate()[0] and process.returncode == 0
 
 # A library of another version than in the good run.
 ONLY = ["--ranks", 4, "--seconds", 1, "--only"]

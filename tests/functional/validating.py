@@ -8,27 +8,38 @@ from harness import *
 FAULTY = os.environ["FAULTY_PROGRAM"]
 LIBRARY = pathlib.Path(PROGRAM).parent / "tests/libhost_nccl.so"
 NCCL = ["--nccl-library", LIBRARY]
-VERDICTS = {0: "PASS", 1: ("DEGRADED", "FAIL"), 4: "INCONCLUSIVE"}
+VERDICTS = {0: "PASS", 1: ("DEGRADED", "FAIL"), 4: "INCONCLUSIVE", **dict.fromkeys((129, 130, 143), "INTERRUPTED")}
+HEADINGS = {"PASS": "accepted", "FAIL": "not accepted", "DEGRADED": "not accepted", "INCONCLUSIVE": "no verdict", "INTERRUPTED": "interrupted"}
+
+
+def reports(name="v"):
+    """Options that write NAME.json, .xml and .html."""
+    return ["--json", WORK / f"{name}.json", "--junit", WORK / f"{name}.xml", "--html", WORK / f"{name}.html"]
 
 
 def validate(*options, expect=0, program=PROGRAM, name="v", **environment):
-    """The report, written to NAME.json, .xml and .html, and the output."""
-    paths = {kind: WORK / f"{name}.{kind}" for kind in ("json", "xml", "html")}
-    words = [program, "validate", "--json", paths["json"], "--junit", paths["xml"], "--html", paths["html"], *options]
+    """The stages of the report, and the output."""
+    words = [program, "validate", *reports(name), *options]
     done = subprocess.run([str(w) for w in words], capture_output=True, text=True, env={**os.environ, **environment})
     said = done.stdout + done.stderr
     assert done.returncode == expect, (words, done.returncode, said)
-    report = json.loads(paths["json"].read_text())
-    assert report["verdict"] in VERDICTS[expect] and f"verdict: {report['verdict']}" in done.stdout, said
-    suite = xml.etree.ElementTree.parse(paths["xml"]).find(".//testsuite")
+    return read_reports(expect, done.stdout, name), said
+
+
+def read_reports(status, said, name="v"):
+    """The stages of the report, which agrees with the exit status, the output and the other reports."""
+    text, suite, page = (WORK / f"{name}.{kind}" for kind in ("json", "xml", "html"))
+    report, page = json.loads(text.read_text()), html.unescape(page.read_text())
+    assert report["verdict"] in VERDICTS[status] and f"verdict: {report['verdict']}" in said, said
+    suite = xml.etree.ElementTree.parse(suite).find(".//testsuite")
     assert int(suite.get("failures")) == sum(s["verdict"] in ("FAIL", "DEGRADED") for s in report["stages"]), said
-    page, judged = html.unescape(paths["html"].read_text()), done.stdout.rpartition("verdict: ")[2].rpartition(" (")[0]
-    parts = ["<title>Isotron validation, ", {0: ": accepted</h1>", 1: ": not accepted</h1>", 4: ": no verdict</h1>"}[expect],
+    judged = said.rpartition("verdict: ")[2].rpartition(" (")[0]
+    parts = ["<title>Isotron validation, ", f": {HEADINGS[report['verdict']]}</h1>",
              judged.partition(", ")[2], report.get("conclusion", ""),
-             "Limits of the verdict" if "\nnot certified" in done.stdout else "", "<h2>Rates", "<h2>Provenance", "<th>flags</th>"]
+             "Limits of the verdict" if "\nnot certified" in said else "", "<h2>Rates", "<h2>Provenance", "<th>flags</th>", "</html>\n"]
     at = [page.find(part) for part in parts if part]
     assert at[0] >= 0 and at == sorted(at), (parts, at, page)
-    return {s["name"]: s for s in report["stages"]}, said
+    return {s["name"]: s for s in report["stages"]}
 
 
 def named(stage, suspect, words, verdict="FAIL"):

@@ -27,7 +27,7 @@ static void a_fault_is_found_behind_much_output(void **unused) {
                   "FAULT nccl.c:85: [rank 1, op none] ncclSend fails: invalid usage", 1},
                  {"", "host:1:1 [0] NCCL INFO channel 0 of rank 0", -1}};
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
-        Isolated r = isolated_run(say, (void *)CASES[i].fault, 60);
+        Isolated r = isolated_run(say, (void *)CASES[i].fault, 60, NULL);
         const Blame b = isolated_blame(&r);
         assert_int_equal(r.end, JOB_CRASHED);
         assert_string_equal(b.line, CASES[i].line);
