@@ -96,7 +96,7 @@ for name, what in RESULTS.items():
     text = (WORK / "bench/results" / name).read_text()
     assert json.loads(text) == what and text.count("\n") < json.dumps(what, indent=1).count("\n") / 2, text
 text = DOCUMENTS[0].read_text()
-assert "Measured at commit 0123abc.\n<!-- end -->" in text and "skipped: the ages of results, because there is no history of git" in run("--check").stdout
+assert "Measured at commit 0123abc.\n<!-- end -->" in text and "skipped: the ages of results, because this is not a git repository" in run("--check").stdout
 for part in ("| gpt2-125m | 1.2 | 1.2 | 1.250 (1.200 to 1.300) | 100000 | 592000 | 50.0 % | 40.0 % | 70.0 % | - |", "After.\n",
              "| gpt2-125m | 1 ms | 1 ms | 1.25 | 100,000 |", "| bert-20m | 121 | 83.2 | 66.6 | 1.250 (1.200 to 1.300) | 90.0 | 96.0 | 5.0% |",
              "| `add` | 10 us, 3900 GB/s, 98 % |", "10 us, 650.0 TFLOP/s, 93 %", "| +1.0% | 0.970 | +2.0% |", "libcudnn.so.9",
@@ -142,8 +142,8 @@ for what, why in ((json.dumps(against)[:-9], "is not JSON"), ("[]", "a JSON obje
     done = run(PATH="")
     assert done.returncode == 1 and done.stderr.count("\n") == 1 and why in done.stderr and not done.stdout, (what, done)
 assert before == [path.read_text() for path in DOCUMENTS]
-# Ages: a table says "older" when it is written more than 200 commits after its measurement, and must more than 300 commits after it. Text
-# that names its file must too. A commit that was made again is known by its date, and a clone without history compares nothing.
+# Ages: a table that is written more than 200 commits after its measurement says "older"; after more than 300 commits it must. Text
+# that names its file must too. The date of a commit that was rebased away is used instead, and a shallow clone compares nothing.
 TREE = WORK / "tree"
 (TREE / "bench/results").mkdir(parents=True)
 (TREE / "docs").mkdir()
@@ -168,24 +168,24 @@ EMPTY = "See bench/results/gpu-race.json, which is older.\n\n<!-- speed -->\n<!-
 row["ours"][0]["result"].pop("provenance")
 for age, older, fails in ((0, False, False), (200, False, False), (201, True, False), (300, True, False), (301, True, True)):
     done, text = aged(TREE, shas[age], text=EMPTY, date="2023-11-15T00:00:00Z")
-    line = f"easured at commit {shas[age][:7]} (2023-11-15).\n<!-- end -->"
-    assert done.returncode == 0 and (f"\n\nOlder: m{line}" in text) == older and (f"\n\nM{line}" in text) == (not older), (age, text, done)
+    line = f"at commit {shas[age][:7]} (2023-11-15).\n<!-- end -->"
+    assert done.returncode == 0 and (f"\n\nOlder measurement, {line}" in text) == older and (f"\n\nMeasured {line}" in text) == (not older), (age, text, done)
     assert aged(TREE, shas[age], "--check", date="2023-11-15T00:00:00Z")[0].returncode == 0
-    for wrong in (text.replace("Older: m", "M"), text.replace("which is older", "above")):
+    for wrong in (text.replace("Older measurement,", "Measured"), text.replace("which is older", "above")):
         done, _ = aged(TREE, shas[age], "--check", text=wrong, date="2023-11-15T00:00:00Z")
         assert (done.returncode == 1) == (fails and wrong != text), (age, done)
     if fails:
-        assert "README.md: gpu-race.json is older than 300 commits" in done.stdout, done
+        assert "README.md: gpu-race.json is more than 300 commits old" in done.stdout, done
 old = text
 for date, older in (("2023-11-16T00:00:00Z", True), ("2024-09-01T00:00:00Z", False)):
-    assert ("Older: m" in aged(TREE, "fffffff", text=EMPTY, date=date)[1]) == older
-assert "measurement without a date: measure again" in aged(TREE, "fffffff", text=EMPTY)[0].stderr
+    assert ("Older measurement" in aged(TREE, "fffffff", text=EMPTY, date=date)[1]) == older
+assert "without a date, and git has no such commit: measure again" in aged(TREE, "fffffff", text=EMPTY)[0].stderr
 done, _ = aged(TREE, shas[0], "--check", text="<!-- speed -->\n<!-- end -->\n")
 assert done.returncode == 1 and "no age was compared" in done.stdout, done
 subprocess.run(["git", "clone", "-q", "--depth=1", f"file://{TREE}", WORK / "shallow"], check=True)
 (WORK / "shallow/bench/results").mkdir(parents=True)
 shutil.copytree(TREE / "docs", WORK / "shallow/docs")
-for text in (old, old.replace("Older: m", "M")):
+for text in (old, old.replace("Older measurement,", "Measured")):
     done, _ = aged(WORK / "shallow", shas[301], "--check", text=text, date="2023-11-15T00:00:00Z")
     assert done.returncode == 0 and "skipped: the ages of results, because this clone" in done.stdout, done
 print("bench_table: tables and plots follow their results")
