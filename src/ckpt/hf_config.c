@@ -154,9 +154,28 @@ static int count_unlike(const HfType *t, const Config *filled) {
     return unlike;
 }
 
+/* Types of another family of models, or with experts where the model has none, have no keys for this model. */
+static Err check_kind(const HfType *t, const Config *c, const Derived *d) {
+    const HfRow *rows[HF_MOST_ROWS];
+    const char *family = ModelFamily_spellings[MODEL_gpt], *own = ModelFamily_spellings[c->model];
+    bool experts = false;
+    for (int n = hf_type_rows(t, rows), i = 0; i < n; i++) {
+        if (rows[i]->option == OPTION_model) family = hf_fixed_text(rows[i]);
+        experts |= rows[i]->option == OPTION_num_experts && rows[i]->form == &hf_form_experts;
+    }
+    if (strcmp(family, own))
+        return err_user("it is a type of --model %s, and this model is a %s", family, own);
+    if (experts && !i64_is_set(c->num_experts))
+        return err_user("it has experts, and this model has no --num-experts");
+    if (!experts && d->num_moe_layers) return err_user("it has no experts, and this model has --num-experts");
+    return ERR_OK;
+}
+
 /* If the text is read back as another model, an error and no text. */
 static Err write_type(const HfType *t, const Config *c, const Derived *d, DType dtype, const json_t *tokens,
                       Str *out, HfFamily *family, int *differences) {
+    *differences = INT_MAX;
+    ERR_RETURN(check_kind(t, c, d));
     const Config filled = hf_config_filled(c, d);
     Str notes = {0};
     str_clear(out);
@@ -208,15 +227,31 @@ static Err check_exportable(const Config *c, const Derived *d) {
 
 Err hf_config_export(const Config *c, const Derived *d, DType dtype, const json_t *tokens, Str *json,
                      HfFamily *family) {
-    ERR_RETURN(check_exportable(c, d));
-    if (c->hf_model_type == HF_TYPES) return write_first_fit(c, d, dtype, tokens, json, family);
-    const HfType *type = &HF_TYPE[c->hf_model_type];
+    const HfType *type = c->hf_model_type == HF_TYPES ? NULL : &HF_TYPE[c->hf_model_type];
     int differences;
-    const Err e = write_type(type, c, d, dtype, tokens, json, family, &differences);
+    Err e = type ? check_kind(type, c, d) : ERR_OK;
+    if (!e.code) ERR_RETURN(check_exportable(c, d));
+    if (!type) return write_first_fit(c, d, dtype, tokens, json, family);
+    if (!e.code) e = write_type(type, c, d, dtype, tokens, json, family, &differences);
     return e.code ? err_user("this model cannot be exported as %s: %s; --hf-model-type none takes any type "
                              "that fits",
                              type->name, e.msg)
                   : ERR_OK;
+}
+
+const char *hf_config_type(const Config *c, const Derived *d) {
+    Str json = {0};
+    HfFamily family;
+    const HfType *type = NULL;
+    if (c->hf_model_type != HF_TYPES) {
+        type = &HF_TYPE[c->hf_model_type];
+    } else if (!hf_config_export(c, d, F32, NULL, &json, &family).code) {
+        json_t *root = json_loadb(json.s, json.len, 0, NULL);
+        type = hf_type_find(json_string_value(json_object_get(root, "model_type")));
+        json_decref(root);
+    }
+    str_free(&json);
+    return type ? type->name : NULL;
 }
 
 Err hf_config_check_type(const Config *c, const Derived *d) {

@@ -28,6 +28,8 @@ void hf_config_fit_heads(Config *, const Safetensors *weights, bool init_missing
  * are the ids of hf_tokens.h; NULL: all are null in the file. */
 Err hf_config_export(const Config *, const Derived *, DType dtype, const json_t *tokens, Str *json,
                      HfFamily *family);
+/* The name of the type that an export writes; NULL: no type fits. */
+const char *hf_config_type(const Config *, const Derived *);
 /* An error if hf_model_type is given and cannot describe the model. */
 Err hf_config_check_type(const Config *, const Derived *);
 /* Compares, option by option, the function that model a computes with that of b, which was read from a

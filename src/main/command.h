@@ -71,6 +71,8 @@ typedef struct Setup {
 } Setup;
 /* Opens the tokenizer and computes `derived`. A missing vocabulary is a user error. */
 Err setup_finish(Setup *);
+/* An error if --hf-model-type names a type that this model is not. Call it when the classes of a task are known. */
+Err setup_check_type(const Setup *);
 /* The tokens of masked text. Mock data without such tokens use the last ids of the vocabulary. */
 Err setup_mask_tokens(const Setup *, MaskTokens *out);
 void setup_free(Setup *);

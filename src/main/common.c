@@ -6,6 +6,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/version.h"
+#include "ckpt/hf_config.h"
 #include "comm/comm.h"
 #include "data/input.h"
 #include "main/command.h"
@@ -190,6 +191,10 @@ Err setup_finish(Setup *s) {
                         (long long)s->derived.padded_vocab_size, (long long)s->derived.vocab_size,
                         s->config.tokenizer_type);
     return ERR_OK;
+}
+
+Err setup_check_type(const Setup *s) {
+    return config_given(&s->config, hf_model_type) ? hf_config_check_type(&s->config, &s->derived) : ERR_OK;
 }
 
 static void mock_mask_tokens(const Setup *s, MaskTokens *out) {

@@ -369,7 +369,7 @@ static Err add_tokens(Job *j, const json_t *state, json_t *tokens, HfExtras *x, 
     const Config *c = &j->setup.config;
     const int64_t vocab_size = j->setup.derived.vocab_size;
     hf_tokens_take(tokens, json_object_get(state, HF_TOKENS), "the checkpoint", vocab_size, notes);
-    const char *type = c->hf_model_type < HF_TYPES ? HF_TYPE[c->hf_model_type].name : NULL;
+    const char *type = hf_config_type(c, &j->setup.derived);
     char *json = NULL;
     const Err e = setup_tokenizer_export(c, type, &j->setup.tokenizer, &json);
     if (e.code && config_given(c, tokenizer_type)) return e;

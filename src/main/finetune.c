@@ -72,9 +72,9 @@ static Err set_options(Setup *s, const Task *task, Args *args) {
     if (c->keep_last) c->calculate_per_token_loss = true; /* batches have unequal numbers of samples */
     config_check(c, CHECKS, args);                        /* the schedule against the number of steps */
     const Err e = args_end(args);
-    if (!e.code)
-        config_finish(c, s->arena, s->tokenizer ? tokenizer_vocab_size(s->tokenizer) : 0, &s->derived);
-    return e;
+    if (e.code) return e;
+    config_finish(c, s->arena, s->tokenizer ? tokenizer_vocab_size(s->tokenizer) : 0, &s->derived);
+    return setup_check_type(s);
 }
 
 static Err run(Setup *s, Args *args, int *stopped_by) {

@@ -118,6 +118,7 @@ int command_plan(int argc, char **argv) {
     if (command_ready(&args, e, &status)) {
         bool pass = false;
         e = setup_finish(&s);
+        if (!e.code) e = setup_check_type(&s);
         if (!e.code) e = plan(&s, &o, &pass);
         status = e.code ? command_fail(e) : pass ? 0 : ERR_FAILED;
     }

@@ -1,6 +1,5 @@
 #include <stdio.h>
 
-#include "ckpt/hf_config.h"
 #include "comm/comm.h"
 #include "main/command.h"
 #include "plan/plan.h"
@@ -27,7 +26,7 @@ static const Arg ROWS[] = {
 static Err prepare(Setup *s, TokenFacts *facts) {
     const Config *c = &s->config;
     ERR_RETURN(setup_finish(s));
-    if (config_given(c, hf_model_type)) ERR_RETURN(hf_config_check_type(c, &s->derived));
+    ERR_RETURN(setup_check_type(s));
     *facts = (TokenFacts){.eod = s->tokenizer ? tokenizer_eod(s->tokenizer) : -1,
                           .pad = s->tokenizer ? tokenizer_pad(s->tokenizer) : -1,
                           .vocab_size = s->tokenizer ? tokenizer_vocab_size(s->tokenizer) : 0};

@@ -24,7 +24,7 @@ UNCHANGED = [
      " --override-opt_param-scheduler --no-save-rng --no-load-rng --no-deterministic-mode --gemm-tuning off --num-workers 5"
      " --distributed-backend gloo --distributed-timeout-minutes 5", "", "as in pretrain"),
     ("distributed_timeout_seconds hf_model_type make_vocab_size_divisible_by untie_embeddings_and_output_weights",
-     "--distributed-timeout-seconds-after-init 300 --hf-model-type gpt2 --make-vocab-size-divisible-by 64 --untie-embeddings-and-output-weights", "",
+     "--distributed-timeout-seconds-after-init 300 --hf-model-type megatron-bert --make-vocab-size-divisible-by 64 --untie-embeddings-and-output-weights", "",
      "affects what convert writes, padding, and an output layer that a task does not have"),
     ("relative_attention_num_buckets relative_attention_max_distance merge_file null_tokenizer_eod_id null_tokenizer_pad_id tiktoken_pattern"
      " tiktoken_num_special_tokens", "--relative-attention-num-buckets 8 --relative-attention-max-distance 8 --merge-file x --null-tokenizer-eod-id 3"
@@ -50,7 +50,7 @@ REFUSED = [
     ("final_logit_softcapping", "--final-logit-softcapping 2"), ("gemm_sm_margin", "--gemm-sm-margin 4"),
     ("nccl_library", "--ranks 2 --nccl-library no-such-file"),
     ("", "--train-iters 5"), ("", "--eval-iters 5"), ("", "--skip-train"), ("", "--data-path text"), ("", "--mask-prob 0.2"),
-    ("", "--tokenizer-hf-include-special-tokens"), ("", "--model gpt"),
+    ("", "--tokenizer-hf-include-special-tokens"), ("", "--model gpt"), ("", "--hf-model-type gpt2"),
 ]
 
 

@@ -40,7 +40,7 @@ ENCODERS = [("MOE", "--num-experts 4"), ("window_size window_attn_skip_freq rope
             ("padded_vocab_size", "--padded-vocab-size 64"), ("tokenizer_hf_include_special_tokens", "--tokenizer-hf-include-special-tokens"),
             ("merge_file", "--merge-file vocab.txt"), ("tokenizer_model", "--tokenizer-model vocab.txt"),
             ("tiktoken_pattern tiktoken_num_special_tokens", "--tiktoken-pattern v1 --tiktoken-num-special-tokens 10")]
-CONVERTED = ("hf_model_type", "--hf-model-type gpt2")  # only convert reads it
+CONVERTED = ("hf_model_type", "--hf-model-type gpt2")  # only convert reads it; a type of another --model is refused
 UNREAD = {
     "gpt": [*NOT_GPT, CONVERTED],
     "bert": [CONVERTED, *ENCODERS, *(pair for pair in NOT_GPT if pair[0].startswith(("decoder", "relative"))), ("GENERATE", "--top-k 2"),

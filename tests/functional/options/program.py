@@ -70,7 +70,7 @@ class Program:
         except subprocess.TimeoutExpired:
             raise Wrong(f"hangs: {' '.join(map(str, words))}") from None
         text = done.stdout + done.stderr
-        said = next((line for line in done.stderr.splitlines() if line.strip()), "nothing")
+        said = next((line for line in done.stderr.splitlines() if line.strip() and not line.startswith("note: ")), "nothing")
         expect(done.returncode == status, f"exit status {done.returncode}, not {status}: {said}")
         return text
 

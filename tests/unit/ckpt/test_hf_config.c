@@ -230,6 +230,31 @@ static void models_that_hf_lacks_are_refused(void **unused) {
     for (size_t i = 0; i < sizeof confs / sizeof *confs; i++) expect_no_export(confs[i][0], confs[i][1]);
 }
 
+/* Each type with each family of models, and with experts or without. */
+static void a_type_of_another_kind_is_refused(void **unused) {
+    (void)unused;
+    static const char *const models[][2] = {{"gpt", "activation = gelu-erf\n"},
+                                            {"bert", "model = bert\n"},
+                                            {"t5", "model = t5\ndecoder-seq-length = 8\n"}};
+    for (int i = 0; i < HF_TYPES; i++) {
+        const char *type = HF_TYPE[i].name, *architecture = HF_TYPE[i].architecture,
+                   *of = strcasestr(type, "bert")          ? "bert"
+                         : !strncmp(architecture, "T5", 2) ? "t5"
+                                                           : "gpt";
+        const bool mixture = strstr(architecture, "Moe") || strstr(architecture, "Mixtral");
+        char conf[1000], message[100];
+        for (size_t m = 0; m < sizeof models / sizeof *models; m++) {
+            snprintf(conf, sizeof conf, BASE "%shf-model-type = %s\n", models[m][1], type);
+            snprintf(message, sizeof message, "it is a type of --model %s, and this model is a %s", of,
+                     models[m][0]);
+            if (strcmp(of, models[m][0])) expect_no_export(conf, message);
+        }
+        snprintf(conf, sizeof conf, BASE LLAMA "%shf-model-type = %s\n", mixture ? "" : EXPERTS, type);
+        if (!strcmp(of, "gpt"))
+            expect_no_export(conf, mixture ? "it has experts, and" : "it has no experts, and");
+    }
+}
+
 /* ---- what is compared when an export is read back ---- */
 
 #define ROPE       BASE LLAMA "ffn-hidden-size = 40\n"
@@ -644,6 +669,7 @@ int main(void) {
         cmocka_unit_test(config_json_round_trips),
         cmocka_unit_test(a_stored_type_is_written),
         cmocka_unit_test(models_that_hf_lacks_are_refused),
+        cmocka_unit_test(a_type_of_another_kind_is_refused),
         cmocka_unit_test(every_option_of_a_model_is_compared),
         cmocka_unit_test(what_says_the_same_in_other_words_is_equal),
         cmocka_unit_test(every_pair_of_changes_reads_back_or_is_refused),
