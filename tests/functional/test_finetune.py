@@ -109,7 +109,7 @@ assert len(again) == 1 and again[0]["epoch"] == 0 and again[0]["total"] == 37, a
 assert "already at step 64" in finetune(*RUN, "--load", WORK / "a")
 
 # The formats of GLUE, several validation files.
-losses, evaluations, out = records(*MNLI, WORK / "mnli.tsv", *FROM, "--epochs", 1, "--save", WORK / "mnli")
+losses, evaluations, out = records(*MNLI, write("mnli-2.tsv", MNLI_LINES), *FROM, "--epochs", 1, "--save", WORK / "mnli")
 assert "3 classes: contradiction, entailment, neutral" in out and (evaluations[0]["total"], len(losses)) == (48, 3), out
 assert "2 classes: 0, 1" in finetune(*QQP, *FROM, "--epochs", 1)
 megatron = isotron("finetune", *QQP, *FROM, "--epochs", 1, "--micro-batch-size", 8, "--lr", 1e-3)
@@ -140,6 +140,7 @@ refused("line 1: the label 'sideways' is none of the 2 classes", *LABELS, write(
 refused("--task expects one of none, MNLI, QQP, RACE, labels, not 'SST'", "--task", "SST", *LABELS[2:], *FROM, "--epochs", 1)
 refused("Fine-tuning needs --task", *LABELS[2:], *FROM, "--epochs", 1)
 refused("--train-iters", *LABELS, *FROM, "--epochs", 1, "--train-iters", 5)
+refused("--valid-data has the same file twice", *MNLI, WORK / "mnli-2.tsv", WORK / "mnli.tsv", *FROM, "--epochs", 1)
 refused("--class-labels has the same class twice", *LABELS, *FROM, "--epochs", 1, "--class-labels", "c", "prose", "c")
 refused("--class-labels has no effect without --task labels", *MNLI, *FROM, "--epochs", 1, "--class-labels", "a", "b")
 refused("the checkpoint in", *LABELS, "--pretrained-checkpoint", WORK / "bert", *SIZES, "--hidden-size", 64, *TOKENS, "--epochs", 1)

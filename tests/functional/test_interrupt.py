@@ -2,6 +2,7 @@
 never stopped. An evaluation stops too, and a second Ctrl-C ends the process at once. SIGTERM does the same with --exit-signal-handler
 (status 143); --exit-interval and --exit-duration-in-mins stop where they say, with status 0. Other ends leave what formats.md says
 (ENDS; full disks, lost ranks and lost data: test_faults.py)."""
+import os
 import re
 import resource
 import signal
@@ -48,6 +49,14 @@ interrupted("sigterm", signal.SIGTERM, 143, "--exit-signal-handler")
 folder = WORK / "interval"
 out = pretrain(data, folder, *LONG, "--exit-interval", 7)
 assert "--exit-interval" in out and [p.name for p in folder.glob("iter_*")] == ["iter_0000007"], out
+
+# With a clock that runs 6000 times as fast, 60 minutes take 0.6 s.
+begin, words = time.monotonic(), ["--exit-duration-in-mins", 60, "--train-iters", 10**6, "--lr-decay-iters", 10**6, "--log-interval", 1000]
+fast = os.environ | {"DRILL_CLOCK": f"{time.monotonic_ns()} 6000"}
+done = subprocess.run([os.environ["DRILL_PROGRAM"], *map(str, [*BASE, *data, "--save", WORK / "duration", *words])], capture_output=True, text=True, env=fast)
+assert done.returncode == 0 and "--exit-duration-in-mins: stopping after this step" in done.stdout, (done.stdout, done.stderr)
+assert time.monotonic() - begin >= 0.6 and len(list((WORK / "duration").glob("iter_*"))) == 1, done.stdout
+print("a run ends after its minutes")
 
 # A step that would take minutes: the first signal is answered at once, the second ends the process.
 folder = WORK / "twice"
