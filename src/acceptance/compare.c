@@ -282,6 +282,14 @@ void compare_with_good(const Acceptance *a, AcceptRow *row) {
         outcome_add(r, ACCEPT_INCONCLUSIVE, "", "nothing could be compared with the good run");
 }
 
+double compare_good_median(const Acceptance *a, const AcceptRow *row, const char *rate) {
+    const json_t *good = find_named(json_object_get(a->good, "stages"), row->name);
+    char why[WHY];
+    if (!good || !may_compare_rates(a, row->a, good, why)) return 0;
+    const Metric m = metric_of(find_named(json_object_get(good, "metrics"), rate));
+    return metric_median(&m);
+}
+
 /* ---- two libraries ---- */
 
 void compare_libraries(const Acceptance *a, AcceptRow *row) {

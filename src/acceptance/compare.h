@@ -10,6 +10,8 @@ Err compare_open_good(const char *path, struct json_t **out);
 /* No-op without a good run. Rates that cannot be compared are added to the limits (outcome_limit). */
 void compare_with_good(const Acceptance *, AcceptRow *);
 void compare_libraries(const Acceptance *, AcceptRow *);
+/* The median of a rate in the good run; 0: it has none that can be compared. */
+double compare_good_median(const Acceptance *, const AcceptRow *, const char *rate);
 /* The samples that each of n rates needs in both runs. */
 int compare_least(int n_rates);
 

@@ -51,6 +51,9 @@ LinksRoof links_roof(const NvmlFacts *facts, int n, bool all_linked, int devices
     }
     r.rate = rate_of(&facts[best], r.kind);
     if (rate_of(&facts[weakest], r.kind) < r.rate) r.weakest = weakest;
+    bool whole = r.kind == ROOF_PCIE || n == 2;
+    whole |= facts[best].switched == facts[best].nvlinks;
+    r.of_pair = whole ? r.rate : 0;
     if (r.rate <= 0) r.kind = ROOF_NOT_KNOWN, r.why = "the rate of a link of this GPU is not known";
     if (r.kind == ROOF_NVLINK)
         snprintf(r.of, sizeof r.of, "%d NVLinks of %.3g GB/s", facts[best].nvlinks,

@@ -95,11 +95,16 @@ void outcome_sample(Outcome *r, const char *unit, double sample, const char *nam
             return;
         }
         m = &r->metric[r->n_metrics++];
-        m->n = 0; /* a stage may have begun again with n_metrics 0 */
+        m->n = 0, m->roof = 0; /* a stage may have begun again with n_metrics 0 */
         snprintf(m->name, sizeof m->name, "%s", name);
         snprintf(m->unit, sizeof m->unit, "%s", unit);
     }
     if (m->n < OUTCOME_SAMPLES) m->sample[m->n++] = sample;
+}
+
+void outcome_roof(Outcome *r, double roof, const char *name) {
+    Metric *m = (Metric *)outcome_metric(r, name);
+    if (m && roof > 0) m->roof = roof;
 }
 
 static bool has_evidence(const Outcome *r, const Evidence *e) {
@@ -136,9 +141,11 @@ void outcome_merge(Outcome *to, const Outcome *from) {
         const Evidence *e = &from->evidence[i];
         if (!has_evidence(to, e)) outcome_add(to, e->verdict, e->suspect, "%s", e->text);
     }
-    for (int i = 0; i < from->n_metrics; i++)
-        for (int k = 0; k < from->metric[i].n; k++)
-            outcome_sample(to, from->metric[i].unit, from->metric[i].sample[k], from->metric[i].name);
+    for (int i = 0; i < from->n_metrics; i++) {
+        const Metric *m = &from->metric[i];
+        for (int k = 0; k < m->n; k++) outcome_sample(to, m->unit, m->sample[k], m->name);
+        outcome_roof(to, m->roof, m->name);
+    }
     for (int i = 0; i < from->n_limits; i++) outcome_limit(to, "%s", from->limit[i]);
     for (int i = 0; i < from->n_facts && to->seconds == 0; i++)
         outcome_fact(to, from->fact[i].lasting, from->fact[i].name, "%s", from->fact[i].value);

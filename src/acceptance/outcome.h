@@ -37,6 +37,7 @@ typedef struct Evidence {
 /* A rate, so that larger is better. */
 typedef struct Metric {
     char name[80], unit[16];
+    double roof; /* what the hardware allows, in the unit; 0: not known */
     int n;
     double sample[OUTCOME_SAMPLES];
 } Metric;
@@ -86,6 +87,8 @@ bool outcome_has_limit(const Outcome *, const char *limit);
 /* Adds a sample to the metric with this name, and the metric if it is new. More than OUTCOME_SAMPLES are
  * dropped. */
 void outcome_sample(Outcome *, const char *unit, double sample, const char *name);
+/* Sets the roof of a metric that has samples; 0: it is not known. */
+void outcome_roof(Outcome *, double roof, const char *name);
 const Metric *outcome_metric(const Outcome *, const char *name); /* NULL: none */
 /* Adds the results of another run of the stage. Equal evidence is kept once. */
 void outcome_merge(Outcome *to, const Outcome *from);

@@ -7,6 +7,7 @@
 
 #include "acceptance/compare.h"
 #include "acceptance/conclusion.h"
+#include "acceptance/rates_page.h"
 #include "base/amount.h"
 #include "base/hash.h"
 #include "base/junit.h"
@@ -187,8 +188,10 @@ static void add_results(json_t *to, const Outcome *r) {
         const Metric *m = &r->metric[i];
         json_t *samples = json_array();
         for (int k = 0; k < m->n; k++) json_array_append_new(samples, json_real(m->sample[k]));
-        json_array_append_new(metrics, json_pack("{s:s, s:s, s:f, s:o}", "name", m->name, "unit", m->unit,
-                                                 "median", metric_median(m), "samples", samples));
+        json_t *metric = json_pack("{s:s, s:s, s:f, s:o}", "name", m->name, "unit", m->unit, "median",
+                                   metric_median(m), "samples", samples);
+        if (m->roof > 0) json_object_set_new(metric, "roof", json_real(m->roof));
+        json_array_append_new(metrics, metric);
     }
     for (int i = 0; i < r->n_hashes; i++) {
         char hex[24];
@@ -329,26 +332,16 @@ static void html_row(const Acceptance *a, const AcceptRow *row, Str *out) {
     str_free(&said), str_free(&command);
 }
 
-static void html_metrics(const Acceptance *a, const AcceptRow *row, Str *out) {
-    for (int i = 0; i < row->a->n_metrics; i++) {
-        const Metric *m = &row->a->metric[i], *b = row->b ? outcome_metric(row->b, m->name) : NULL;
-        str_printf(out, "<tr><td>%s</td><td>", row->name);
-        xml_text(out, m->name);
-        str_printf(out, "</td><td>%.4g</td>", metric_median(m));
-        if (b) str_printf(out, "<td>%.4g</td>", metric_median(b));
-        str_printf(out, "%s<td>%s</td></tr>\n", a->options->nccl_b && !b ? "<td></td>" : "", m->unit);
-    }
-}
-
 static void html_head(const Acceptance *a, const Provenance *p, Str *out) {
     str_puts(out,
              "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>Isotron validation, ");
     xml_text(out, p->text[FACT_DATE]);
     str_puts(out, "</title><style>"
-                  "body{font:14px sans-serif;margin:24px;max-width:1400px}"
+                  "body{font:14px sans-serif;margin:24px;max-width:1400px;background:#fff;color:#24292f}"
                   "table{border-collapse:collapse;margin:8px 0 24px}td:nth-child(3){white-space:nowrap}"
                   "td,th{border:1px solid #ccc;padding:2px 6px;text-align:left;vertical-align:top}"
-                  "pre{white-space:pre-wrap;margin:0}.limits{border:2px solid #999;padding:0 12px "
+                  "svg{vertical-align:middle;font-size:12px;fill:#24292f}pre{white-space:pre-wrap;margin:0}."
+                  "limits{border:2px solid #999;padding:0 12px "
                   "12px;margin:8px 0 24px}"
                   "</style></head><body>\n");
     static const char *const SAID[] = {"accepted", "no verdict", "interrupted", "not accepted",
@@ -387,20 +380,6 @@ static void html_limits(const Acceptance *a, Str *out) {
     str_free(&limits);
 }
 
-static void html_rates(const Acceptance *a, Str *out) {
-    str_puts(out, "<h2>Rates</h2>\n<table><tr><th>stage</th><th>rate</th>");
-    for (int i = 0; i < (a->options->nccl_b ? 2 : 1); i++) {
-        str_puts(out, "<th>");
-        if (a->options->nccl_b) str_printf(out, "%c: ", "AB"[i]);
-        xml_text(out, a->options->nccl_b ? a->nccl_name[i] : "median");
-        str_puts(out, "</th>");
-    }
-    str_puts(out, "<th>unit</th></tr>\n");
-    for (int i = 0; i < STAGES; i++)
-        if (a->row[i].a) html_metrics(a, &a->row[i], out);
-    str_puts(out, "</table>\n");
-}
-
 void accept_html(const Acceptance *a, Str *out) {
     const Provenance p = provenance_read();
     html_head(a, &p, out);
@@ -410,7 +389,7 @@ void accept_html(const Acceptance *a, Str *out) {
         if (a->row[i].a) html_row(a, &a->row[i], out);
     str_puts(out, "</table>\n");
     html_limits(a, out);
-    html_rates(a, out);
+    rates_page(a, out);
     str_puts(out, "<h2>Provenance</h2>\n<table>\n");
     for (int i = 0; i < FACTS; i++) {
         str_printf(out, "<tr><th>%s</th><td>", PROVENANCE_NAMES[i]);

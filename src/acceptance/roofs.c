@@ -63,13 +63,17 @@ void roofs_judge(Outcome *out, const Roof *roof, const double *best, const Suspe
     free(sorted);
 }
 
+/* The vendor's rate; 0: not known. */
+static double stated(const StageRank *r, int item) {
+    return ITEMS[item].copy ? bench_peak_copy(r->described)
+                            : 1e3 * bench_peak(r->described, ITEMS[item].type);
+}
+
 static void judge(const StageRank *r, const NvmlLoad *load, int item) {
-    const double stated =
-        ITEMS[item].copy ? bench_peak_copy(r->described) : 1e3 * bench_peak(r->described, ITEMS[item].type);
     double *best = mem_alloc((size_t)r->world * sizeof *best);
     Suspect *suspect = mem_alloc((size_t)r->world * sizeof *suspect);
     for (int i = 0; i < r->world; i++) best[i] = best_of(r, item, i), suspect[i] = stage_suspect(r, i);
-    roofs_judge(r->out, &ITEMS[item], best, suspect, load, r->world, stated);
+    roofs_judge(r->out, &ITEMS[item], best, suspect, load, r->world, stated(r, item));
     free(best), free(suspect);
 }
 
@@ -108,6 +112,7 @@ static Err on_rank(StageRank *r) {
                 char name[80];
                 name_of(r, i, k, name);
                 if (all[k] > 0) outcome_sample(r->out, ITEMS[i].unit, all[k], name);
+                outcome_roof(r->out, stated(r, i), name);
             }
         }
     while (++rounds < OUTCOME_ROUNDS && stage_has_time(r, 0.8));

@@ -54,6 +54,12 @@ static double slowest(const Speed *s, int64_t start_ns) {
     return stage_reduce(s->r, COMM_MAX, (double)(clock_ns() - start_ns) * 1e-9);
 }
 
+static void keep_rate(const Speed *s, double rate, double roof, const char *name) {
+    if (!s->r->out) return;
+    outcome_sample(s->r->out, "GB/s", rate, name);
+    outcome_roof(s->r->out, roof, name);
+}
+
 static void sample_collective(Speed *s, const Collective *of, size_t bytes, bool keep) {
     const int n = s->r->world;
     const int64_t parts = of->splits ? n : 1;
@@ -75,7 +81,7 @@ static void sample_collective(Speed *s, const Collective *of, size_t bytes, bool
     const int64_t start = clock_ns();
     for (int i = 0; i < REPEATS; i++) exact_run(&x, call);
     const double each = slowest(s, start) / REPEATS, factor = exact_bus_factor(of, n);
-    if (s->r->out && keep) outcome_sample(s->r->out, "GB/s", (double)bytes * 1e-9 * factor / each, name);
+    if (keep) keep_rate(s, (double)bytes * 1e-9 * factor / each, s->roof.rate, name);
 }
 
 static void link_name(int from, int to, char out[80]) { snprintf(out, 80, "link %d-%d", from, to); }
@@ -110,7 +116,7 @@ static void sample_link(Speed *s, int from, int to, bool keep) {
     device_wait(r->device);
     const double own = takes_part ? (double)(clock_ns() - start) * 1e-9 : 0,
                  each = stage_reduce(r, COMM_MAX, own) / REPEATS;
-    if (r->out && keep) outcome_sample(r->out, "GB/s", (double)s->message * 1e-9 / each, name);
+    if (keep) keep_rate(s, (double)s->message * 1e-9 / each, s->roof.of_pair, name);
 }
 
 /* The same work on all ranks at once. */

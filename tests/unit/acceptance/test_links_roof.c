@@ -27,6 +27,7 @@ static void nvlink_counts_links(void **unused) {
         set_all(facts, f);
         const LinksRoof r = links_roof(facts, RANKS, true, 8);
         assert_true(r.kind == ROOF_NVLINK && r.rate == CASES[i].rate && r.weakest == -1);
+        assert_true(r.of_pair == r.rate);
     }
 }
 
@@ -46,7 +47,7 @@ static void pcie_is_the_roof_without_nvlink(void **unused) {
     f.nvlinks = f.switched = 0;
     set_all(facts, f);
     const LinksRoof r = links_roof(facts, RANKS, false, RANKS);
-    assert_true(r.kind == ROOF_PCIE && r.rate > 63 && r.rate < 63.1);
+    assert_true(r.kind == ROOF_PCIE && r.rate > 63 && r.rate < 63.1 && r.of_pair == r.rate);
     assert_string_equal(r.of, "PCIe 5 x16");
 }
 
@@ -64,6 +65,8 @@ static void it_may_not_be_known(void **unused) {
     set_all(facts, H100);
     for (int i = 0; i < RANKS; i++) facts[i].switched = 0;
     assert_int_equal(links_roof(facts, RANKS, true, RANKS).kind, ROOF_NVLINK);
+    assert_true(links_roof(facts, RANKS, true, RANKS).of_pair == 0); /* it has links to each of the others */
+    assert_true(links_roof(facts, 2, true, 2).of_pair == 450);
     assert_string_equal(links_roof(facts, RANKS, true, 8).why, "NVLinks lead to GPUs without a rank");
     for (int i = 0; i < RANKS; i++) facts[i].sm = 0;
     const LinksRoof r = links_roof(facts, RANKS, true, RANKS);
