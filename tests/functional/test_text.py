@@ -41,7 +41,7 @@ def preprocess(*files, options=(), expect=0):
 
 def refuses(words, parts, stdin=None):
     """A user error that has these parts."""
-    done = subprocess.run([PROGRAM, *map(str, words)], stdin=stdin, capture_output=True, text=True, errors="replace")
+    done = subprocess.run([PROGRAM, *map(str, words)], stdin=stdin, capture_output=True, text=True, errors="replace", timeout=60)
     assert done.returncode == 2 and all(part in done.stderr for part in parts), (words, parts, done)
 
 
@@ -90,6 +90,7 @@ BAD = {name: (data, []) for name, data in {
     "continuation": b"a\x80", "fe": b"\xfe", "ff": b"a\nb\nc\xff", "NUL": b"a\nb\0c", "only NUL": b"\0", "zeros": bytes(4096),
     "border": b"a" * (BLOCK - 1) + b"\xc3b", "far": b"line\n" * 40000 + b"\xe9", "cut at a border": b"a" * (BLOCK - 2) + b"\xf0\x9f",
     "marked": b"\xef\xbb\xbfa\n\xe9", "marked twice, cut": b"\xef\xbb\xbf\xef\xbb",
+    "cut by a NUL": b"a\xc3\0" + b"x" * 2 * BLOCK,
 }.items()}
 BAD |= {"random": (bytes(random.Random(1).choices(range(256), k=3000)), ["binary data"]), "ZIP": (zipped(), ["ZIP"]), "tar": (archive(), ["tar"]),
         "PNG": (b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + bytes(range(64)), []), "PDF": (b"%PDF-1.7\n\xe2\xe3\xcf\xd3", ["PDF"]),
@@ -98,6 +99,7 @@ BAD |= {f"{name}{mark}": (TEXT.encode(code), [f"looks like {named}:"]) for name,
     ("utf-16", "utf-16", "utf-16", ""), ("utf-32", "utf-32", "utf-32", ""), ("utf-16le", "utf-16le", "utf-16le", ""),
     ("utf-16be", "utf-16be", "utf-16be", ""), ("utf-32le", "utf-32le", "utf-32le", ""), ("utf-32be", "utf-32be", "utf-32be", "")]}
 BAD["utf-16be with a mark"] = b"\xfe\xff" + TEXT.encode("utf-16be"), ["looks like utf-16:"]
+BAD["Chinese utf-16be"] = "\u4e00 \u4eba \u53e3\n".encode("utf-16be"), ["looks like utf-16be:"]  # U+4E00 is N in the other order
 BAD["Russian utf-16le"] = "\u043f\u0440\u0438\u0432\u0435\u0442, \u043c\u0438\u0440\n".encode("utf-16le"), ["looks like utf-16le:"]
 
 EVERYWHERE = ["latin1", "at the end", "surrogate", "NUL", "marked", "utf-16", "utf-16le", "PNG"]
@@ -180,7 +182,7 @@ CONTAINERS = {
     "bzip2": bz2.compress(lines), "bzip2 streams": bz2.compress(half, 1) + bz2.compress(b"") + bz2.compress(rest), "bzip2, zeros": bz2.compress(lines) + bytes(9),
     "xz": xz(lines), "xz streams": xz(half, check=lzma.CHECK_SHA256) + bytes(8) + xz(rest), "xz, zeros": xz(lines) + bytes(4),
     "xz, large dictionary": xz(lines, filters=[{"id": lzma.FILTER_LZMA2, "preset": 0, "dict_size": 3 << 29}]),
-    "lzma": xz(lines, lzma.FORMAT_ALONE), "zstd": frame(lines), "zstd --long=31": frame(lines, window=21),
+    "lzma": xz(lines, lzma.FORMAT_ALONE), "lzma, small dictionary": xz(lines, lzma.FORMAT_ALONE, preset=0), "zstd": frame(lines), "zstd --long=31": frame(lines, window=21),
     "zstd frames": frame(half) + frame(b"") + frame(rest), "empty frame first": frame(b"") + frame(lines),
     **{f"skippable {i:x}": skippable(i, b"x" * i) + frame(half) + skippable(15 - i) + frame(rest) + skippable(i, bytes(70000)) for i in range(16)},
 }
@@ -202,6 +204,7 @@ for name, text in ("bzip2", b"BZh9 is a name\n"), ("Parquet", b"PAR1 is text\n")
 # ---- JSON Lines, with Python's json as oracle ----
 
 LINES = (ROOT / "tests/data/text/lines.txt").read_bytes().decode().split("\n")[:-1]
+LINES += ['{"text": ["a","b" ,"c" , "d"]}', '{"text":[]}']
 LINES += ['{"text": "a", "x": ' + "[" * depth + "]" * depth + "}" for depth in (500, 900)]
 LINES += ['{"text": "a", "x": ' + '{"y":' * 900 + "NaN" + "}" * 900 + "}", '{"text": "a", "x": ' + "9" * 4000 + "}", '{"text": "' + "b" * 200000 + '"}']
 
@@ -230,7 +233,8 @@ for i, line in enumerate(LINES):
     if said.count("the key 'text'") == 0:
         assert "not valid JSON" in said or "not a JSON object" in said or "no key 'text'" in said or "is not a string" in said, (line, said)
 for text, part in ("Once upon a time\n", "for plain text set --input-format text"), ("[\n" + good[0] + "]\n", "write each object of the list"), \
-        ("{\n\"text\": \"a\"\n}\n", "write each object on one line"), ("{\"text\": \"a\n", "write each object on one line"):
+        ("{\n\"text\": \"a\"\n}\n", "write each object on one line"), ("{\"text\": \"a\n", "write each object on one line"), \
+        ("{\"\u00e9\": x}\n", "a value is expected at column 7; correct or remove the line"):
     said = preprocess(write("line.jsonl", text.encode()), expect=2)
     assert "line 1 of '" in said and part in said and ("--input-format" in said) == ("--input-format" in part), (text, said)
 said = isotron("train-tokenizer", "--input", write("lines.jsonl", "\n".join(x for x in good if isinstance(json.loads(x)["text"], str)).encode()),

@@ -3,9 +3,10 @@
 
 usage: tools/oracle/tokenizer_folders.py tests/data/tokenizer
 
-"bases" has the files of a vocabulary, and a case adds or replaces files of one: text, JSON, {"copy": FILE of the folder}, or null for none.
-A case has the ids of the base's texts without and with special tokens, the length (largest id + 1), and the ids of eos, bos and pad (null:
-none). A case with "error" is one in which transformers silently gives a token another id than a file does; Isotron must refuse it."""
+"bases" has the files of a vocabulary, and a case adds or replaces files of one: text, JSON, {"copy": FILE of the folder}, {"base64": BYTES}, or null
+for none. A case has the ids of the base's texts without and with special tokens, the length (largest id + 1), the ids that a decoder skips as
+special, and those of eos, bos and pad (null: none). A case with "error" is one in which transformers silently gives a token another id than a
+file does; Isotron must refuse it."""
 import base64, json, os, pathlib, shutil, tempfile
 
 from cli import Command
@@ -19,7 +20,7 @@ import transformers
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 WORDS = "the lower Lowest newer caf\u00e9 caf\u00e9s we're 12345 running runner   end end\nof user tool system text, texts. " * 3
-TEXTS = ["the <x>lower</x> caf\u00e9", "<x> Lowest <y>\n<z> end", " newer  <|end|>caf\u00e9s", "we're <sep> 12345 <UNUSED>running", "<extra_id_0> of\u2581<x>user <mask> z\u4e2d", "</s>the<s> <pad>", ""]
+TEXTS = ["the <x>lower</x> caf\u00e9", "<x> Lowest <y>\n<z> end", " newer  <|end|>caf\u00e9s", "we're <sep> 12345 <UNUSED>running", "<extra_id_0> of\u2581<x>user <mask> z\u4e2d", "</s>the<s> <pad>", "C++ a.b CCacb(x)x^$|", ""]
 
 SPACES = ["a     b", "<x>    a", "a    <x>", "a   <x>   b c", "<x>  <x>", "     ", "<x>     b", "c<x>b  b"]
 
@@ -113,6 +114,16 @@ def tekken(tok, numbered):
             "special_tokens": [{"rank": i, "token_str": t, "is_control": True} for i, t in enumerate(names)]}
 
 
+def signs():
+    """A SentencePiece model whose user-defined pieces have signs of regular expressions."""
+    from sentencepiece import sentencepiece_model_pb2 as pb
+    model = pb.ModelProto()
+    model.trainer_spec.model_type, model.normalizer_spec.name = 2, "identity"
+    for i, text in enumerate(["<unk>", "<s>", "</s>", "C++", "a.b", "(x)", "^", "$|", "\u2581", "\u2581C", *"abcxC+.()$|", "bC"]):
+        model.pieces.add(piece=text, score=-float(i), type=2 if not i else 3 if i < 3 else 4 if i < 8 else 1)
+    return base64.b64encode(model.SerializeToString()).decode()
+
+
 def spaces(first, second, text):
     """A token of two spaces, or of a space and b, that may begin in the space that <x> has stripped; flags: lstrip, rstrip."""
     tok = Tokenizer(models.WordLevel({"u": 0, "a": 1, "b": 2, "c": 3, " ": 4}, unk_token="u"))
@@ -130,7 +141,7 @@ def bases():
     return {"gpt2": files(gpt2), "roberta": files(roberta()), "bert": files(words), "llama": files(sentencepiece()), "gemma": files(gemma()), "t5": files(t5),
             "xlmr": files(unigram(["<s>", "<pad>", "</s>", "<unk>"], 3)), "albert": files(unigram(["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"], 1)),
             "slow gpt2": {"vocab.json": gpt2["model"]["vocab"], "merges.txt": merges}, "slow bert": {"vocab.txt": "".join(t + "\n" for t in words["model"]["vocab"])},
-            "tekken": {"tekken.json": tekken(gpt2, 2)}, "bpe.model": {"tokenizer.model": {"copy": "bpe.model"}}, "unigram.model": {"spiece.model": {"copy": "unigram.model"}}}
+            "tekken": {"tekken.json": tekken(gpt2, 2)}, "bpe.model": {"tokenizer.model": {"copy": "bpe.model"}}, "unigram.model": {"spiece.model": {"copy": "unigram.model"}}, "signs.model": {"tokenizer.model": {"base64": signs()}}}
 
 
 FAST = {"tokenizer_class": "PreTrainedTokenizerFast"}
@@ -152,6 +163,7 @@ def cases():
     yield "decoder", "gpt2", config(added_tokens_decoder={"300": token("<x>"), "301": token("<y>", special=False, normalized=True)})
     for flag in "lstrip", "rstrip", "single_word", "normalized": yield f"decoder with {flag}", "gpt2", config(added_tokens_decoder={"300": token("<x>", **{flag: True})})
     yield "decoder that changes flags", "gpt2", config(added_tokens_decoder={"0": token("<|endoftext|>", rstrip=True, special=False)}, eos_token="<|endoftext|>")
+    yield "decoder of a special token as another", "llama", config(added_tokens_decoder={"1": token("<s>", special=False), "2": token("</s>", lstrip=True)})
     yield "decoder out of order", "gpt2", config(added_tokens_decoder={"301": token("<x>"), "300": token("<y>")})
     yield "decoder with few keys", "gpt2", config(added_tokens_decoder={"300": {"content": "<x>"}, "301": {"content": "<y>", "special": True}})
     yield "decoder of a token of the vocabulary", "gpt2", lambda b: config(added_tokens_decoder={str(b["tokenizer.json"]["model"]["vocab"]["er"]): token("er")})
@@ -186,6 +198,7 @@ def cases():
     yield "a named object is special, so not normalized", "llama", config(sep_token={"content": "<sep>", "__type": "AddedToken"}, mask_token={"content": "<mask>", "lstrip": True, "__type": "AddedToken"})
     yield "numbers of Python", "gpt2", {"tokenizer_config.json": '{"model_max_length": 1000000000000000019884624838656, "x": [NaN, -Infinity, 1e999, -9223372036854775809], "eos_token": "Infinity NaN 1e999"}',
                                         "config.json": '{"model_type": "mamba2", "time_step_limit": [0.0, Infinity]}'}
+    yield "keys without effect, no post_processor", "xlmr", config(add_bos_token=True, add_eos_token=True, bos_token="<s>", eos_token="</s>")
     yield "keys without effect", "gpt2", config(add_prefix_space=True, do_lower_case=True, strip_accents=True, add_bos_token=True, bos_token="<s>", model_max_length=5)
     # Classes that build their own tokenizer.
     for name, base, keys in [
@@ -226,6 +239,7 @@ def cases():
     yield "slow Llama", "bpe.model", {"tokenizer_config.json": {"tokenizer_class": "LlamaTokenizer", "add_bos_token": True, "bos_token": "<s>"}}
     yield "model without a class", "bpe.model", {}
     yield "model of a type without a class", "bpe.model", {"config.json": {"model_type": "mistral"}, "tokenizer_config.json": {"tokenizer_class": "LlamaTokenizer", "add_bos_token": True, "added_tokens_decoder": {"700": token("<x>")}}}
+    yield "model with signs", "signs.model", {}
     yield "unigram model without a class", "unigram.model", {"tokenizer.model": {"copy": "unigram.model"}, "spiece.model": None}
     yield "tekken.json", "tekken", {}
     yield "tekken.json and another id", "tekken", config(added_tokens_decoder={"306": token("<y>")}), "<y>"
@@ -240,6 +254,7 @@ def write(folder, dir, contents):
         if content is None: continue
         elif isinstance(content, str): (dir / name).write_text(content)
         elif set(content) == {"copy"}: shutil.copy(folder / content["copy"], dir / name)
+        elif set(content) == {"base64"}: (dir / name).write_bytes(base64.b64decode(content["base64"]))
         else: (dir / name).write_text(json.dumps(content))
 
 
@@ -247,6 +262,7 @@ def expected(dir, texts):
     tok = transformers.AutoTokenizer.from_pretrained(dir)
     ids = [[tok.encode(t, add_special_tokens=special) for t in texts] for special in (False, True)]
     return {"size": max(tok.get_vocab().values()) + 1, "eos": tok.eos_token_id, "bos": tok.bos_token_id, "pad": tok.pad_token_id, "ids": ids[0], "with": ids[1],
+            "special": sorted(i for i in tok.added_tokens_decoder if not tok.decode([i], skip_special_tokens=True)),
             **({"spans": [tok(t, return_offsets_mapping=True)["offset_mapping"] for t in texts]} if texts is SPACES else {})}, tok
 
 

@@ -10,19 +10,23 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/str.h"
+#include "tokenizer/base64.h"
 #include "tokenizer/tokenizer.h"
 
 #define DATA "tests/data/tokenizer"
 
 static void write_file(const char *dir, const char *name, const json_t *content) {
     char *path = mem_printf("%s/%s", dir, name);
-    const char *copy = json_string_value(json_object_get(content, "copy"));
+    const char *copy = json_string_value(json_object_get(content, "copy")),
+               *base64 = json_string_value(json_object_get(content, "base64"));
     Str bytes = {0};
     if (copy) {
         char *from = mem_printf(DATA "/%s", copy);
         assert_string_equal(file_read(from, &bytes).msg, "");
         free(from);
-    } else if (json_is_string(content))
+    } else if (base64)
+        assert_true(base64_decode(base64, strlen(base64), &bytes));
+    else if (json_is_string(content))
         str_puts(&bytes, json_string_value(content));
     else {
         char *text = json_dumps(content, 0);
@@ -95,6 +99,23 @@ static void same_token(const char *name, const char *key, const json_t *wanted, 
         same(name, key, json_object_get(wanted, key), json_integer(id));
 }
 
+static bool contains(const json_t *list, int32_t id) {
+    size_t i = 0;
+    while (i < json_array_size(list) && json_integer_value(json_array_get(list, i)) != id) i++;
+    return i < json_array_size(list);
+}
+
+/* The end and the padding are special here in any case. */
+static json_t *special_of(const Tokenizer *t, const json_t *wanted) {
+    json_t *all = json_array();
+    for (int32_t id = 0; id < tokenizer_vocab_size(t); id++) {
+        const bool any_case = id == tokenizer_eod(t) || id == tokenizer_pad(t);
+        if (any_case ? contains(wanted, id) : tokenizer_is_special(t, id))
+            json_array_append_new(all, json_integer(id));
+    }
+    return all;
+}
+
 /* The exported file alone is the same tokenizer. */
 static void check_export(const char *name, const json_t *c, const json_t *texts, const char *dir,
                          const char *exported) {
@@ -106,6 +127,8 @@ static void check_export(const char *name, const json_t *c, const json_t *texts,
     assert_string_equal(file_write_atomic(path, exported, strlen(exported)).msg, "");
     assert_string_equal(tokenizer_open(&config, &t).msg, "");
     same(name, "exported size", json_object_get(c, "size"), json_integer(tokenizer_vocab_size(t)));
+    same(name, "exported special", json_object_get(c, "special"),
+         special_of(t, json_object_get(c, "special")));
     same(name, "exported ids", json_object_get(c, "ids"), ids_of(t, 0, texts));
     same(name, "exported with", json_object_get(c, "with"), ids_of(t, TOKENIZER_ADD_SPECIAL, texts));
     tokenizer_free(t);
@@ -129,6 +152,7 @@ static void check(const char *name, const json_t *c, const json_t *texts, const 
     same(name, "size", json_object_get(c, "size"), json_integer(tokenizer_vocab_size(t)));
     same(name, "ids", json_object_get(c, "ids"), ids_of(t, 0, texts));
     same(name, "with", json_object_get(c, "with"), ids_of(t, TOKENIZER_ADD_SPECIAL, texts));
+    same(name, "special", json_object_get(c, "special"), special_of(t, json_object_get(c, "special")));
     const json_t *spans = json_object_get(c, "spans");
     if (spans) same(name, "spans", spans, spans_of(t, texts));
     same_token(name, "eos", c, tokenizer_eod(t));
