@@ -237,6 +237,9 @@ for text, part in ("Once upon a time\n", "for plain text set --input-format text
         ("{\"\u00e9\": x}\n", "a value is expected at column 7; correct or remove the line"):
     said = preprocess(write("line.jsonl", text.encode()), expect=2)
     assert "line 1 of '" in said and part in said and ("--input-format" in said) == ("--input-format" in part), (text, said)
+for before, line in ("\n \t\n\n", 4), ('{"text": "' + "a" * (BLOCK - 13) + '"}\r\n', 2):  # blank lines count; \r ends a block
+    said = preprocess(write("line.jsonl", f"{before}x\n".encode()), expect=2)
+    assert f"line {line} of '" in said, said
 said = isotron("train-tokenizer", "--input", write("lines.jsonl", "\n".join(x for x in good if isinstance(json.loads(x)["text"], str)).encode()),
                "--vocab-size", 300, "--output", WORK / "t.json", "--overwrite")
 assert " tokens of " in said, said
@@ -256,6 +259,8 @@ for n in 2, 3, 8:
     preprocess(*files, options=[*words, "--keep-sequential-samples"])
     assert data == [pathlib.Path(f"{PREFIX}_text_document.{end}").read_bytes() for end in ("bin", "idx")], f"{n} partitions in sequence"
 assert preprocess(WORK / "c.jsonl", options=["--partitions", 8, "--workers", 8]) == [b"x", b""]
+large = b"x" * (9 << 20)  # read alone
+assert preprocess(write("d.jsonl", b'{"text": "%s"}\n{"text": "b"}\n{"text": "c"}\n' % large), options=["--partitions", 2, "--workers", 2]) == [large, b"c", b"b"]
 before = sorted(WORK.iterdir())
 said = isotron("preprocess", "--input", *files, "--output-prefix", PREFIX, *TOKENIZER, "--find-optimal-num-workers", "--workers-to-check", 1, 3, 2, 4,
                "--partitions", 2, "--max-documents", 100, "--performance-dir", "x", "--workers", 2)
