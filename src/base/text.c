@@ -42,6 +42,17 @@ static bool is_utf16(const char *s, size_t n, bool big, size_t *small) {
     return true;
 }
 
+/* ASCII with a few NULs, of which each could be half of a unit. */
+static bool is_ascii(const char *s, size_t n) {
+    size_t nuls = 0;
+    for (size_t i = 0; i < n; i++) {
+        const unsigned char c = (unsigned char)s[i];
+        if (c > '~' || (c && c < ' ' && !is_blank(c))) return false;
+        nuls += !c;
+    }
+    return 4 * nuls < n;
+}
+
 /* Text of two or four bytes for each character. Almost all texts have characters below U+0100, such as blanks. */
 static const char *wide_name(const char *s, size_t n) {
     const size_t even = n - n % 2, whole = n - n % 4;
@@ -50,6 +61,7 @@ static const char *wide_name(const char *s, size_t n) {
     if (!memcmp(s, "\xFF\xFE", 2) || !memcmp(s, "\xFE\xFF", 2)) return "utf-16";
     if (whole && is_at_most(s, whole, 4, 3, 0) && is_at_most(s, whole, 4, 2, 16)) return "utf-32le";
     if (whole && is_at_most(s, whole, 4, 0, 0) && is_at_most(s, whole, 4, 1, 16)) return "utf-32be";
+    if (is_ascii(s, n)) return NULL;
     size_t little, big;
     const bool may_be_little = is_utf16(s, even, false, &little), may_be_big = is_utf16(s, even, true, &big);
     if (may_be_little && little && (!may_be_big || little > big)) return "utf-16le";

@@ -580,7 +580,7 @@ static void file_line(Args *a, Source src, const char *s, size_t n) {
 void args_bytes(Args *a, const char *name, const char *bytes, size_t n) {
     int number = next_source(a);
     int64_t line = 1;
-    for (size_t begin = 0; begin < n; line++) {
+    for (size_t begin = text_mark(bytes, n); begin < n; line++) {
         if (a->num_problems > ARG_PROBLEMS) return;
         const char *newline = memchr(bytes + begin, '\n', n - begin);
         size_t end = newline ? (size_t)(newline - bytes) : n;

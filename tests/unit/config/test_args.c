@@ -128,7 +128,8 @@ static void file_sets_every_type(void **state) {
     (void)state;
     Case c;
     begin(&c, NULL);
-    TEXT(&c, "# a comment\n\n loud = true\r\nno-fusion = true # why\ncount = none\nrate=3\npath = \"a # b\"\n"
+    TEXT(&c, "\xEF\xBB\xBF# a comment\n\n loud = true\r\nno-fusion = true # why\ncount = none\nrate=3\npath "
+             "= \"a # b\"\n"
              "color = green\nnames = one \"two words\"\nwindow = 1, -1");
     assert_true(c.t.loud);
     assert_false(c.t.fused);
