@@ -133,6 +133,14 @@ Err text_check(const char *where, const char *s, size_t n) {
     return text_error(where, f, s, n);
 }
 
+Err text_check_pointer(const char *path, const char *s, size_t n) {
+    static const char FIRST[] = "version https://git-lfs";
+    if (n < sizeof FIRST || memcmp(s, FIRST, sizeof FIRST - 1)) return ERR_OK;
+    return err_user(
+        "'%s' is a pointer of Git LFS, and not the file: run 'git lfs pull' in its folder, or download it",
+        path);
+}
+
 Err text_read(const char *path, Str *out) {
     ERR_RETURN(file_read(path, out));
     const size_t mark = text_mark(out->s, out->len);

@@ -26,6 +26,8 @@ typedef struct TextFault {
 Err text_error(const char *where, TextFault, const char *head, size_t n);
 /* That error unless all bytes are text. */
 Err text_check(const char *where, const char *s, size_t n);
+/* A user error if the content of the file is a pointer of Git LFS, which a clone without it has instead of a large file. */
+Err text_check_pointer(const char *path, const char *s, size_t n);
 /* file_read of a text, without its byte-order mark; text_check's error if it is none. */
 Err text_read(const char *path, Str *out);
 

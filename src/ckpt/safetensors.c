@@ -8,7 +8,9 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "base/json_text.h"
 #include "base/str.h"
+#include "base/text.h"
 
 enum { LENGTH_BYTES = 8, HEADER_LIMIT = 100000000 /* the format's limit */ };
 
@@ -156,6 +158,7 @@ static Err read_header(const char *path, Safetensors *s, json_t *root, const uns
 
 static Err add_file(Safetensors *s, const char *path, FileMap map) {
     if (map.size < LENGTH_BYTES) return bad(path, "it has only %zu bytes", map.size);
+    ERR_RETURN(text_check_pointer(path, (const char *)map.bytes, map.size));
     uint64_t length = 0;
     for (int i = LENGTH_BYTES - 1; i >= 0; i--) length = length << 8 | map.bytes[i];
     if (length > HEADER_LIMIT)
@@ -199,7 +202,7 @@ static bool is_open(const Safetensors *s, const char *name) {
 
 /* {"weight_map": {tensor: file}}: opens the files, which must have exactly these tensors. */
 static Err open_mapped(Safetensors *s, const char *path, const json_t *map) {
-    if (!json_is_object(map)) return err_user("'%s' has no weight_map; download it again", path);
+    if (!json_object_size(map)) return err_user("'%s' has no weight_map; download it again", path);
     const char *slash = strrchr(path, '/'), *tensor;
     json_t *value;
     json_object_foreach((json_t *)map, tensor, value) {
@@ -227,6 +230,7 @@ static Err open_index(Safetensors *s, const char *path) {
     Str text = {0};
     json_error_t where;
     Err e = file_read(path, &text);
+    json_text_numbers(&text);
     if (!e.code) {
         json_t *root = json_loadb(text.s, text.len, JSON_REJECT_DUPLICATES, &where);
         e = root ? open_mapped(s, path, json_object_get(root, "weight_map"))

@@ -9,6 +9,7 @@
 Err json_file(const char *path, json_t **out) {
     Str text = {0};
     Err e = text_read(path, &text);
+    if (!e.code) e = text_check_pointer(path, text.s, text.len);
     if (!e.code) {
         json_error_t why;
         serde_numbers(&text), json_text_numbers(&text);

@@ -296,6 +296,7 @@ Err hf_files_sentencepiece(const char *path, const HfClass *class, HfConfig *c, 
     SpmModel m = {0};
     Str file = {0};
     Err e = file_read(path, &file);
+    if (!e.code) e = text_check_pointer(path, file.s, file.len);
     if (!e.code && (e = spm_model_read(file.s ? file.s : "", file.len, &m)).code)
         e = err_user("'%s': %.900s", path, e.msg);
     if (!e.code) {

@@ -7,6 +7,7 @@
 
 #include "base/file.h"
 #include "base/mem.h"
+#include "base/text.h"
 #include "base/utf8.h"
 #include "tokenizer/hf_config.h"
 #include "tokenizer/rankbpe.h"
@@ -171,6 +172,7 @@ static Err open_spm(const TokenizerConfig *c, Tokenizer *t) {
     if (!c->model) return err_user("%s needs --tokenizer-model, a SentencePiece .model file", c->type);
     Str file = {0};
     Err e = file_read(c->model, &file);
+    if (!e.code) e = text_check_pointer(c->model, file.s, file.len);
     if (!e.code && (e = load(c, &file, t)).code) e = err_user("'%s': %.900s", c->model, e.msg);
     str_free(&file);
     return e.code ? e : check_neighbours(c, t);

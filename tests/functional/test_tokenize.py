@@ -77,6 +77,12 @@ for name, content, part in [("added_tokens.json", {"<x>": 700}, "added_tokens.js
         assert part is None or part in said and "HuggingFaceTokenizer" in said, (name, content, said)
     (WORK / "model" / name).unlink()
 
+for name in "tokenizer.json", "tokenizer.model":  # a clone without Git LFS
+    (WORK / name).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n")
+    for kind in "HuggingFaceTokenizer", "SentencePieceTokenizer":
+        assert "git lfs pull" in isotron(*plain, "--tokenizer-type", kind, "--tokenizer-model", WORK / name, expect=2), name
+    (WORK / name).unlink()
+
 assert "note: --vocab-size has no effect: HuggingFaceTokenizer has" in isotron("tokenize", "--text", "a", "--vocab-size", 9, *bert)
 
 for words, message in [

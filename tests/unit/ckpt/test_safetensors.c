@@ -191,6 +191,8 @@ static void headers_are_not_trusted(void **unused) {
         assert_err(open_file_of(path, s.s, s.len), HEADERS[i][1]);
         str_free(&s);
     }
+    static const char pointer[] = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n";
+    assert_err(open_file_of(path, pointer, sizeof pointer - 1), "git lfs pull");
     static const struct {
         uint64_t length;
         const char *what;
@@ -258,6 +260,7 @@ static void indices_are_not_trusted(void **unused) {
     static const char *const indices[][2] = {
         {"{", "is not JSON"},
         {"{}", "no weight_map"},
+        {"{\"metadata\":{\"total_size\":1e999},\"weight_map\":{}}", "no weight_map"},
         {"{\"weight_map\":{\"a\":1}}", "no file in its folder for tensor 'a'"},
         {"{\"weight_map\":{\"a\":\"../" ONE "\"}}", "no file in its folder for tensor 'a'"},
         {"{\"weight_map\":{\"a\":\"absent\"}}", "No such file"},
@@ -266,7 +269,7 @@ static void indices_are_not_trusted(void **unused) {
         {"{\"weight_map\":{\"a\":\"" ONE "\"}}", "names 1 tensors, the files hold 2"},
     };
     Safetensors *s;
-    for (int i = 0; i < 7; i++) {
+    for (size_t i = 0; i < sizeof indices / sizeof *indices; i++) {
         assert_ok(file_write_atomic(path, indices[i][0], strlen(indices[i][0])));
         assert_err(safetensors_open(dir, &s), indices[i][1]);
     }
