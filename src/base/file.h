@@ -30,7 +30,7 @@ bool file_is_stream(const char *path);
 /* Checks before long work whether file_write_atomic can begin: an error if the folder is missing or cannot get new
  * files, or if `path` is a folder. No file changes. */
 Err file_check_target(const char *path);
-/* Checks whether file_mkdirs(path) would leave a folder that gets new files. No file changes. */
+/* Checks that file_mkdirs(path) could make the folder, and that files can be created in it. Changes no file. */
 Err file_check_folder(const char *path);
 /* Writes all bytes to an open descriptor; a full disk is an infra error that names `path`. */
 Err file_write_all(int fd, const char *path, const void *bytes, size_t n);

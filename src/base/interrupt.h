@@ -1,5 +1,5 @@
-/* Cleans up before SIGINT, SIGTERM or SIGHUP ends a command: removes unfinished files or writes a report immediately, also
- * while a thread waits for input. The process then ends by the signal, so that a shell sees it. */
+/* Cleans up before SIGINT, SIGTERM or SIGHUP ends a command: removes unfinished files or writes a report immediately, even
+ * while a thread waits for input. The signal then ends the process, so that a shell sees it. */
 #ifndef ISOTRON_BASE_INTERRUPT_H
 #define ISOTRON_BASE_INTERRUPT_H
 

@@ -13,7 +13,7 @@ size_t json_text_string(const char *s, size_t n) {
     return i < n ? i + 1 : n;
 }
 
-/* Bytes of the value of letters or of a number that begins here; 0: none does. */
+/* The length of the number, NaN, Infinity or -Infinity at s; 0: there is none. */
 static size_t scalar_bytes(const char *s) {
     static const char *const WORDS[] = {"NaN", "Infinity", "-Infinity"};
     for (size_t i = 0; i < sizeof WORDS / sizeof *WORDS; i++)
@@ -21,7 +21,7 @@ static size_t scalar_bytes(const char *s) {
     return strspn(s, "+-.0123456789eE");
 }
 
-/* The text that replaces a value which jansson refuses; false: it reads this one. */
+/* Writes the replacement of a value that jansson refuses; false: jansson reads this value. */
 static bool replaced(const char *s, size_t n, char text[static 80]) {
     const double value = strtod(s, NULL);
     if (!isfinite(value)) return snprintf(text, 80, "\"%.*s\"", (int)(n < 60 ? n : 60), s), true;

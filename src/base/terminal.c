@@ -48,7 +48,7 @@ void terminal_show(FILE *f, const char *text) {
 
 void terminal_hide(FILE *f) { fputs("\r\033[K", f); }
 
-/* The colour of a word that is a verdict; NULL: it is not one. */
+/* The colour of a verdict; NULL: the word is no verdict. */
 static const char *colour_of(const char *word, size_t n) {
     static const char GREEN[] = "\033[32m", YELLOW[] = "\033[33m", RED[] = "\033[31m";
     static const struct {

@@ -1,4 +1,4 @@
-/* Output to a terminal: the width of a line, and verdicts in colour. Output that goes elsewhere is plain. */
+/* Output to a terminal: the width of a line, and verdicts in colour. Other output is plain. */
 #ifndef ISOTRON_BASE_TERMINAL_H
 #define ISOTRON_BASE_TERMINAL_H
 
@@ -8,10 +8,10 @@
 
 /* Whether the stream is a terminal that can overwrite a line: not with TERM=dumb. */
 bool terminal_is_live(FILE *);
-/* Its columns now: those of the terminal, else COLUMNS, else 80. */
+/* The current width: that of the terminal, else COLUMNS, else 80. */
 int terminal_columns(FILE *);
-/* The bytes of `text` that fit into so many columns, with whole characters: a wide one takes two columns. A byte
- * that is not UTF-8 takes one. */
+/* The number of bytes of `text` that fit into `columns`, in whole characters. A wide character needs two columns. A byte
+ * that is not UTF-8 counts as one column. */
 size_t terminal_fit(const char *text, int columns);
 /* Replaces the line of the cursor by `text`, cut to the width of the live terminal; hide leaves it empty. */
 void terminal_show(FILE *, const char *text);

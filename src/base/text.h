@@ -1,4 +1,4 @@
-/* Text from outside of the program: UTF-8 without NUL. Each reader of text checks it here. */
+/* Text from outside the program must be UTF-8 without NUL. Every reader of text checks it here. */
 #ifndef ISOTRON_BASE_TEXT_H
 #define ISOTRON_BASE_TEXT_H
 
@@ -9,26 +9,26 @@
 #include "base/err.h"
 #include "base/str.h"
 
-/* Bytes before the first that is no text; n: there is none. *cut: the bytes from there on begin a character, and their
- * rest may follow. */
+/* The number of bytes before the first invalid one; n: all are valid. *cut: the text ends inside a character, whose other
+ * bytes may follow. */
 size_t text_prefix(const char *s, size_t n, bool *cut);
 /* Bytes of the byte-order mark at the beginning: 3 or 0. */
 size_t text_mark(const char *s, size_t n);
 
-/* The first byte that is no text. */
+/* The first byte that is not valid text. */
 typedef struct TextFault {
     int64_t line, offset; /* from 1; from 0 */
     unsigned char byte;
-    bool cut; /* the text ends inside of a character */
+    bool cut; /* the text ends inside a character */
 } TextFault;
-/* The user error. It says what the beginning of the text, `head`, looks like: UTF-16, an archive, binary data. `where`
+/* The user error. It reports what `head`, the beginning of the text, looks like: UTF-16, an archive, binary data. `where`
  * is "'file'" or an option. */
 Err text_error(const char *where, TextFault, const char *head, size_t n);
-/* That error unless all bytes are text. */
+/* Returns that error unless all bytes are valid text. */
 Err text_check(const char *where, const char *s, size_t n);
-/* A user error if the content of the file is a pointer of Git LFS, which a clone without it has instead of a large file. */
+/* A user error if the file is a pointer of Git LFS, which a clone without Git LFS has instead of a large file. */
 Err text_check_pointer(const char *path, const char *s, size_t n);
-/* file_read of a text, without its byte-order mark; text_check's error if it is none. */
+/* Reads and checks a text file, and removes its byte-order mark. */
 Err text_read(const char *path, Str *out);
 
 #endif

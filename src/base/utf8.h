@@ -17,7 +17,7 @@ static inline bool utf8_begins(char byte) { return ((unsigned char)byte & 0xC0) 
 size_t utf8_count(const char *s, size_t n); /* characters of valid UTF-8 */
 void utf8_put(Str *, uint32_t character);
 bool utf8_valid(const char *s, size_t n);
-/* Bytes before the first that is invalid; n: there is none. *cut: the bytes from there on begin a character. */
+/* The number of bytes before the first invalid one; n: all are valid. *cut: the text ends inside a character. */
 size_t utf8_prefix(const char *s, size_t n, bool *cut);
 /* Appends the text with each maximal invalid subpart replaced by one U+FFFD (Unicode 3.9, as Python's
  * errors="replace"). */

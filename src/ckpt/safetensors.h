@@ -11,8 +11,8 @@
 typedef struct SafeTensor {
     const char *name;
     Tensor tensor; /* contiguous; read-only in an opened file. A scalar has the shape [1] */
-    const char
-        *unread; /* NULL, or the file's name of a dtype that we do not have: tensor is then its bytes */
+    /* NULL, or the name of a dtype that is not supported; `tensor` then has the raw bytes. */
+    const char *unread;
 } SafeTensor;
 
 typedef struct MetaText {
@@ -37,7 +37,7 @@ Err safetensors_open(const char *path, Safetensors **out);
 void safetensors_close(Safetensors *);
 /* NULL if there is none. */
 const Tensor *safetensors_find(const Safetensors *, const char *name);
-/* The file's name of the dtype of a tensor that safetensors_find returned. */
+/* The dtype of a tensor that safetensors_find returned, as the file names it. */
 const char *safetensors_dtype(const Tensor *);
 
 /* Returns the bytes of tensors[i], valid until the next call: for tensors too large to hold all at once. */

@@ -93,7 +93,7 @@ typedef struct ArgTable {
     const Foreign *foreign;
     int64_t num_foreign;
     ForeignPlace foreign_use;
-    bool notes_unread; /* the command line may have what the command does not read, if Megatron-LM has it */
+    bool notes_unread; /* options of Megatron-LM that the command does not read are a note, not an error */
     bool (*accepts)(int use, int64_t row); /* whether the command reads this option; NULL: all of them */
     int use;
     const char *command;   /* name of `use` in messages */
@@ -108,7 +108,7 @@ enum { ARG_TABLES = 4, ARG_PROBLEMS = 40, ARG_BAD = 255 };
 /* A message about a given option. args_end prints one for all options with the same kind and text. */
 typedef enum RemarkKind {
     REMARK_IDLE,    /* a note: "--name has no effect<text>" */
-    REMARK_TAKEN,   /* a note: "--name is taken as<text>" */
+    REMARK_TAKEN,   /* a note: "--name is treated as<text>" */
     REMARK_REFUSED, /* a problem: "--name is not supported<text>" */
 } RemarkKind;
 typedef struct Remark {
@@ -129,7 +129,7 @@ typedef struct Args {
     TextList configs; /* the paths that --config gave */
     bool help;
     const char *help_word; /* only show options that contain this word; NULL: all */
-    bool unreadable;       /* a file of options could not be read: what is missing is not known */
+    bool unreadable;       /* a file of options could not be read, so missing options are not reported */
     int64_t num_problems;
     Str problems; /* one message per line, at most ARG_PROBLEMS */
     Str notes;    /* no errors, but worth reporting: one message per line */
@@ -150,7 +150,7 @@ void args_bytes(Args *, const char *name, const char *bytes, size_t n);
 /* Adds a message, unless it was added before. */
 void args_problem(Args *, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void args_note(Args *, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-/* The text begins with what separates it from the verdict, and is not empty: ": reason", " without --x." */
+/* The text follows the verdict directly and is not empty: ": reason", " without --x." */
 void args_remark(Args *, RemarkKind, const char *option, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 /* A problem for a value of the option --name that is not UTF-8 text. */
@@ -162,7 +162,7 @@ void args_refuse_all(Args *, const void *target, const char *why);
 /* Call it after all sources. Reports missing required options, then returns one Err for all problems (its
  * message is a summary, the messages are in `problems`). Call it before using any value. */
 Err args_end(Args *);
-/* args_end's: adds the messages of the remarks. */
+/* For args_end: adds the messages of the remarks. */
 void args_print_remarks(Args *);
 /* The text of --help: usage, then the accepted options by group; with help_word only options that contain it
  * in name or help. */

@@ -54,5 +54,5 @@ void foreign_use(Args *a, const Foreign *row, const char *option) {
     else if (row->option && *row->ours)
         args_remark(a, REMARK_TAKEN, option, " %s: %s", row->ours, row->reason);
     else
-        args_remark(a, REMARK_IDLE, option, " here: %s", row->reason);
+        args_remark(a, REMARK_IDLE, option, ": %s", row->reason);
 }

@@ -8,7 +8,7 @@
 
 static const char *const VERDICTS[][2] = {
     [REMARK_IDLE] = {" has no effect", " have no effect"},
-    [REMARK_TAKEN] = {" is taken as", " are taken as"},
+    [REMARK_TAKEN] = {" is treated as", " are treated as"},
     [REMARK_REFUSED] = {" is not supported", " are not supported"},
 };
 
@@ -29,7 +29,7 @@ void args_remark(Args *a, RemarkKind kind, const char *option, const char *fmt, 
     a->remarks[a->num_remarks++] = made;
 }
 
-/* "--a, --b and --c have no effect here: reason": the options with the same message as the first one. */
+/* "--a, --b and --c have no effect: reason": the options with the same message as the first one. */
 static int64_t list(const Remark *first, const Remark *end, Str *out) {
     enum { SHOWN = 8 };
     int64_t all = 0, n = 0;

@@ -510,7 +510,7 @@ static Err read_comm(Config *c, CommWords *w, Args *args, int argc, char **argv)
     const int64_t ranks = i64_or(c->ranks, 1);
     if (e.code) args_problem(args, "%s", e.msg);
     if (ranks < 2 || ranks > EXACT_RANKS)
-        args_problem(args, "bench comm measures between ranks: set --ranks N, from 2 to %d",
+        args_problem(args, "bench comm needs at least 2 ranks: set --ranks N, from 2 to %d",
                      (int)EXACT_RANKS);
     else if (o->group < 0 || o->group == 1 || (o->group && ranks % o->group))
         args_problem(args,

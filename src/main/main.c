@@ -65,7 +65,7 @@ static const struct {
     {" merge_datasets ", "use 'merge'"},
 };
 
-/* The words of Megatron-LM's scripts have a folder and an ending. */
+/* Names of Megatron-LM's scripts may have a folder and an extension. */
 static const char *other_answer(const char *word) {
     const char *slash = strrchr(word, '/'), *name = slash ? slash + 1 : word;
     char padded[64];
@@ -87,7 +87,8 @@ static const Command *find_command(const char *word) {
         if (!strcmp(word, names[i])) return &TABLE[i];
     }
     const char *other = other_answer(word), *near = other ? NULL : str_nearest(word, names, N_COMMANDS);
-    fprintf(stderr, "isotron: unknown command %s%s%s%s%s; 'isotron --help' lists them\n", quote(word).s,
+    fprintf(stderr, "isotron: unknown command %s%s%s%s%s; 'isotron --help' lists all commands\n",
+            quote(word).s,
             near    ? ", did you mean '"
             : other ? ": "
                     : "",

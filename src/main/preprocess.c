@@ -31,7 +31,7 @@ static const Arg ROWS[] = {
      .fallback = "none",
      .required = true,
      .help =
-         "Files to read, in the given order: plain, compressed by gzip, bzip2, xz or zstd, or Parquet; - = "
+         "Files to read, in the given order: plain, compressed with gzip, bzip2, xz or zstd, or Parquet; - = "
          "standard input."},
     {.names = "input-encoding",
      .type = ARG_TEXT,
@@ -89,9 +89,8 @@ static const Arg ROWS[] = {
      .type = ARG_I64,
      .offset = offsetof(Options, partitions),
      .fallback = "1",
-     .help = "Order of the documents: the first of each N, then the second of each N, and so on, as "
-             "Megatron-LM's "
-             "partitions have it."},
+     .help = "Order the documents as Megatron-LM's partitions do: the first of each N, then the second of "
+             "each N, and so on."},
     {.names = "keep-sequential-samples",
      .type = ARG_FLAG,
      .offset = offsetof(Options, keep_sequential_samples),
@@ -101,17 +100,17 @@ static const Arg ROWS[] = {
      .type = ARG_FLAG,
      .offset = offsetof(Options, find_optimal_num_workers),
      .fallback = "off",
-     .help = "Measure the speed with each number of workers-to-check. No dataset is written."},
+     .help = "Measure the speed with each number of threads in workers-to-check. No dataset is written."},
     {.names = "workers-to-check",
      .type = ARG_I64S,
      .offset = offsetof(Options, workers_to_check),
      .fallback = "16 32 64",
-     .help = "With find-optimal-num-workers: numbers of threads."},
+     .help = "With find-optimal-num-workers: numbers of threads to try."},
     {.names = "max-documents",
      .type = ARG_I64,
      .offset = offsetof(Options, max_documents),
      .fallback = "100000",
-     .help = "With find-optimal-num-workers: documents of a measurement, for each partition."},
+     .help = "With find-optimal-num-workers: documents per partition in each measurement."},
     {.names = "log-interval",
      .type = ARG_I64,
      .offset = offsetof(Options, log_interval),
@@ -119,12 +118,12 @@ static const Arg ROWS[] = {
      .help = "Documents between progress lines."},
 };
 
-/* Options of preprocess_data.py that are about its processes and files. */
+/* Options of preprocess_data.py for its processes and temporary files. */
 static const Foreign NOTED[] = {
     {.kind = FOREIGN_NOTED,
      .words = "performance-dir= parquet-batch-size= log-interval-seconds= skip-document-count "
               "keep-partition-files",
-     .reason = "Documents are streamed to threads, without partition files."},
+     .reason = "Threads share one stream of documents, without partition files."},
 };
 
 static Err encode(void *tokenizer, const char *text, size_t n, int32_t **tokens, size_t *count) {
@@ -226,7 +225,7 @@ static Err run(void *options) {
 
 static bool is_number_of_workers(int64_t n) { return n >= 1 && n <= 1024; }
 
-/* Numbers that the partitions do not divide are left out, as in Megatron-LM. */
+/* As in Megatron-LM, numbers that are not a multiple of the partitions are left out. */
 static void check_measurement(const Options *o, Args *args) {
     int64_t usable = 0;
     for (int64_t i = 0; i < o->workers_to_check.count; i++) {
@@ -243,7 +242,8 @@ static void check_measurement(const Options *o, Args *args) {
         args_problem(args, "--max-documents must be from 1 to 2147483647.");
     for (int64_t i = 0; i < o->input.count; i++)
         if (input_is_stdin(o->input.at[i]))
-            args_problem(args, "--find-optimal-num-workers reads the input several times: specify files.");
+            args_problem(args, "--find-optimal-num-workers reads the input several times, so it cannot be "
+                               "standard input: specify files.");
 }
 
 static void check_partitions(const Options *o, Args *args) {
@@ -256,7 +256,7 @@ static void check_partitions(const Options *o, Args *args) {
     }
     if (o->keep_sequential_samples && o->partitions > 1)
         args_remark(args, REMARK_IDLE, "--partitions",
-                    " with --keep-sequential-samples: threads keep the order.");
+                    " with --keep-sequential-samples, which keeps the order.");
     if (o->keep_sequential_samples && o->partitions == 1)
         args_remark(args, REMARK_IDLE, "--keep-sequential-samples", " without --partitions.");
     if (o->find_optimal_num_workers) {

@@ -45,7 +45,7 @@ static const Arg ROWS[] = {
      .offset = offsetof(Options, output),
      .fallback = "none",
      .required = true,
-     .help = "The tokenizer.json to write; its folder is created."},
+     .help = "The tokenizer.json to write. Missing folders are created."},
     {.names = "model",
      .type = ARG_ENUM,
      .offset = offsetof(Options, model),
@@ -94,7 +94,8 @@ static Err add_json(Words *t, const Options *o, bool is_first, const Str *record
     JsonText value;
     json_t *text;
     ERR_RETURN(json_line(record->s, record->len, is_first, &o->json_key, 1, &value));
-    if (!value.at || *value.at != '"') return err_user("no text at \"%s\": set --json-key", o->json_key);
+    if (!value.at || *value.at != '"')
+        return err_user("the key \"%s\" has no text: set --json-key", o->json_key);
     ERR_RETURN(json_line_string(value, o->json_key, &text));
     const Err e = words_add(t, json_string_value(text), json_string_length(text));
     json_decref(text);

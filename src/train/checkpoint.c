@@ -276,14 +276,14 @@ static Err check_vocabulary(const Config *c, int64_t ours, const json_t *state, 
     if (theirs < 1 || ours == theirs) return ERR_OK;
     const char *file = c->tokenizer_model ? c->tokenizer_model : c->vocab_file;
     const char *type = json_string_value(json_object_get(json_object_get(state, "config"), "tokenizer_type"));
-    return err_user("%s%s%s%s has %lld ids, and the model in '%s' has %lld: give the "
-                    "tokenizer that it was "
-                    "trained with%s%s, by --tokenizer-type and its files%s",
-                    c->tokenizer_type ? "the tokenizer " : "the vocabulary of --vocab-size",
-                    c->tokenizer_type ? c->tokenizer_type : "", c->tokenizer_type && file ? " " : "",
-                    c->tokenizer_type && file ? quote(file).s : "", (long long)ours, dir, (long long)theirs,
-                    type ? ", " : "", type ? type : "",
-                    c->save ? "; a new model needs another folder for --load and --save" : "");
+    return err_user(
+        "%s%s%s%s has %lld ids, but the model in '%s' has %lld: set --tokenizer-type and its files to "
+        "the tokenizer of the training%s%s%s",
+        c->tokenizer_type ? "the tokenizer " : "the vocabulary of --vocab-size",
+        c->tokenizer_type ? c->tokenizer_type : "", c->tokenizer_type && file ? " " : "",
+        c->tokenizer_type && file ? quote(file).s : "", (long long)ours, dir, (long long)theirs,
+        type ? ", " : "", type ? type : "",
+        c->save ? "; for a new model, choose other folders for --load and --save" : "");
 }
 
 static bool scaled_dynamically(const json_t *state) {
@@ -315,8 +315,8 @@ static void tell_heads(const Trainer *r, const Ckpt *ckpt, FILE *to) {
     str_free(&others);
 }
 
-/* Megatron-LM's checkpointing.py: the schedules are loaded with the optimizer, and where the options override them they
- * continue at the samples of all steps, also of skipped ones. */
+/* Megatron-LM's checkpointing.py loads the schedules with the optimizer. If the options override them, they continue at the
+ * samples of all steps, including skipped ones. */
 static void place_schedules(Trainer *r) {
     if (!r->config->load_optim)
         r->schedule_samples = 0;
@@ -358,7 +358,7 @@ Err checkpoint_check_files(const Config *c, const Derived *d) {
     const json_t *saved = ckpt ? json_object_get(ckpt_manifest(ckpt)->state, "config") : NULL;
     if (ckpt && !e.code && !weights_only && c->load_optim &&
         json_is_false(json_object_get(saved, "save_optim")))
-        e = no_optimizer(s.dir, "of --no-save-optim");
+        e = no_optimizer(s.dir, "it was saved with --no-save-optim");
     ckpt_close(ckpt);
     source_free(&s);
     return e;

@@ -16,7 +16,7 @@ extern const char *const ROUTER_LOSS_NAMES[ROUTER_LOSSES];
 /* Opens --log-jsonl and the TensorBoard file and writes the description of the run; data NULL: none. A file of
  * --log-jsonl that is not a log is a user error. Prints a note if a run from step 0 appends to a log with steps. */
 Err train_log_open(const Trainer *, const Data *, int64_t parameters, TrainLog **);
-/* Whether train_log_open could write its files. No file changes. */
+/* Checks that train_log_open could write its files. Changes no file. */
 Err train_log_check(const Config *);
 void train_log_close(TrainLog *);
 /* Whether the times of all ranks are needed after this step. */

@@ -349,20 +349,21 @@ static Err save(Loop *l) {
 
 /* ---- steps ---- */
 
-/* Without dynamic loss scaling a gradient that is not finite is an error of the run, not of the scale. */
+/* Without dynamic loss scaling, a gradient that is not finite is an error of the run, not of the loss scale. */
 static Err check_finite(Loop *l, const StepReport *s) {
     const Trainer *r = l->run;
     bool bad = s->loss_is_nan || s->optim.found_inf;
     if (!bad || !l->config->check_for_nan_in_loss_and_grad || r->scaler.dynamic) return ERR_OK;
     char newest[60] = "";
     if (l->saved_iteration >= 0)
-        snprintf(newest, sizeof newest, ", the newest is that of iteration %lld",
+        snprintf(newest, sizeof newest, "; the newest checkpoint is that of iteration %lld",
                  (long long)l->saved_iteration);
-    return err_failed("the %s of iteration %lld is not finite; no checkpoint has its update%s. Lower --lr or "
-                      "look at the data of this step (samples %lld to %lld); "
-                      "--no-check-for-nan-in-loss-and-grad skips such steps",
-                      s->loss_is_nan ? "loss" : "gradient", (long long)r->iteration, newest,
-                      (long long)(r->consumed_samples - s->samples), (long long)(r->consumed_samples - 1));
+    return err_failed(
+        "the %s of iteration %lld is not finite. Its update was not saved%s. Lower --lr, or check the "
+        "data of this step (samples %lld to %lld). --no-check-for-nan-in-loss-and-grad skips "
+        "such steps",
+        s->loss_is_nan ? "loss" : "gradient", (long long)r->iteration, newest,
+        (long long)(r->consumed_samples - s->samples), (long long)(r->consumed_samples - 1));
 }
 
 /* Copies, because all are in flight at once over a pipeline; they live until the next step. */
@@ -427,8 +428,8 @@ static Err train_steps(Loop *l) {
     return ERR_OK;
 }
 
-/* After an error in the data or of the machine the steps that are done are saved: the failing one has changed
- * nothing. After a numeric error the last regular checkpoint stays the newest, and none is pruned. */
+/* After an error in the data or of the machine, the complete steps are saved: the failed one has changed nothing. After a
+ * numeric error, the last regular checkpoint stays the newest, and none is pruned. */
 static bool saves_at_end(const Loop *l, Err e) {
     if (l->config->skip_train) return false;
     return !e.code || (e.code != ERR_FAILED && l->run->iteration > l->first_iteration);
@@ -569,9 +570,9 @@ Err train(const Config *c, const Derived *d, const TokenFacts *facts, const Task
     return e;
 }
 
-/* ---- a check of the files ---- */
+/* ---- checks of the files (pretrain --check-options) ---- */
 
-/* The first samples of each split, whose ids must be in the vocabulary. */
+/* Checks that the ids of the first samples of each split are in the vocabulary. */
 static Err check_samples(const Session *s) {
     enum { READ = 256 };
     Arena *arena = arena_new();

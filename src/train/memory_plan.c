@@ -32,7 +32,7 @@ static size_t snapshot_bytes(const Trainer *r) {
     return (size_t)all->elements * dtype_size(all->precise) + (c->save_optim ? optim_bytes(r->optimizer) : 0);
 }
 
-/* Ranks that share a GPU communicate through host memory. Ranks that are only planned have a GPU each. */
+/* Ranks that share a GPU communicate through host memory. In a plan, each rank has its own GPU. */
 static bool uses_nccl(const Trainer *r, const MemoryPlan *plan, const Device *target, const Comm *real) {
     const bool shares =
         target && !comm_is_null(real) && comm_processes() == 1 && target->n_devices < r->layout.mesh.world;

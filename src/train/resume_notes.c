@@ -8,11 +8,12 @@
 #include "optim/schedule.h"
 
 static const char DATA[] = "the samples or their order change", BATCH[] = "the samples of each step change",
-                  RATE[] = "the learning rates of the coming steps change",
-                  DECAY[] = "the weight decay of the coming steps changes", UPDATE[] = "the updates change",
-                  TOKENS[] = "the ids in the data must be this tokenizer's",
-                  LENGTH[] = "the last step changes", DROPOUT[] = "the dropout of the coming steps changes",
-                  ROUTING[] = "the routing of the coming steps changes",
+                  RATE[] = "the learning rates of the remaining steps change",
+                  DECAY[] = "the weight decay of the remaining steps changes",
+                  UPDATE[] = "the updates change", TOKENS[] = "the ids in the data must be this tokenizer's",
+                  LENGTH[] = "the last step changes",
+                  DROPOUT[] = "the dropout of the remaining steps changes",
+                  ROUTING[] = "the routing of the remaining steps changes",
                   ROUNDING[] = "values are rounded otherwise";
 
 static const struct {
@@ -129,7 +130,7 @@ void resume_difference(int option, const json_t *here, const json_t *there, Str 
     put_option(option, there, out);
 }
 
-/* Learning rates and weight decay, whether they change. */
+/* Whether learning rates and weight decay change. */
 typedef struct Schedules {
     bool rate, decay;
 } Schedules;
@@ -152,8 +153,8 @@ static bool concerns_schedules(int option) {
     return then == RATE || then == DECAY || then == LENGTH || then == BATCH;
 }
 
-/* The changes in the steps that come if these options had the values of the checkpoint. Both, if they are not valid with
- * the other options. */
+/* What would change in the remaining steps if these options had the values of the checkpoint. If those are not valid with the
+ * other options, both count as changed. */
 static Schedules changed_by(const Trainer *r, const json_t *values) {
     enum { POINTS = 10000 };
     const Derived *d = r->derived;
@@ -197,7 +198,7 @@ static Schedules changed_by_all(const Trainer *r, const json_t *saved) {
     return all;
 }
 
-/* all: what the values of all such options would change. */
+/* all: what changes if all such options have the values of the checkpoint. */
 static void put_consequence(const Trainer *r, int option, const json_t *there, Schedules all, Str *out) {
     const char *then = consequence(option);
     Schedules changed = {false, false};
@@ -209,12 +210,12 @@ static void put_consequence(const Trainer *r, int option, const json_t *there, S
         json_decref(one);
     }
     if (then == RATE && !changed.rate)
-        then = "the learning rates of the coming steps stay as they are";
+        then = "the learning rates of the remaining steps do not change";
     else if (then == DECAY && !changed.decay)
-        then = "the weight decay of the coming steps stays as it is";
+        then = "the weight decay of the remaining steps does not change";
     str_puts(out, then);
-    if (changed.rate && then != RATE) str_puts(out, ", and with that the learning rates");
-    if (changed.decay && then != DECAY) str_puts(out, ", and with that the weight decay");
+    if (changed.rate && then != RATE) str_puts(out, ", and so do the learning rates");
+    if (changed.decay && then != DECAY) str_puts(out, ", and so does the weight decay");
     str_puts(out, "\n");
 }
 
@@ -225,12 +226,11 @@ static void put_progress(const Trainer *r, const json_t *state, Str *out) {
         str_puts(
             out,
             "  note: --no-load-optim: the optimizer, the loss scale and the schedules of learning rate and "
-            "weight decay begin anew\n");
+            "weight decay start anew\n");
     else if (there && was != is)
         str_printf(out,
                    "  note: --override-opt_param-scheduler: the schedules of learning rate and weight decay "
-                   "continue "
-                   "at sample %lld, those of the checkpoint are at %lld\n",
+                   "continue at sample %lld; those of the checkpoint are at %lld\n",
                    is, was);
 }
 

@@ -7,9 +7,8 @@
 /* The first tensor, in execution order, that is out of bound although its inputs are within bound. */
 typedef struct Finding {
     bool found, confirmed; /* the step is within bound if the one-rank run's tensor replaces it */
-    int64_t
-        agrees_until; /* every op agrees until the update of this step, from 1, in which one rank is wrong too; 0: no
-                              such step */
+    /* Every op agrees until the update of this step (from 1), in which one rank is wrong too; 0: no such step. */
+    int64_t agrees_until;
     int64_t step, sample; /* from 0; the first sample of the microbatch, -1: the step's end */
     char phase[32];       /* "forward", "backward", "gradient sum", ... */
     char op[40];          /* "linear", "redistribute" ... */

@@ -144,7 +144,7 @@ for name, (words, status, message, leaves) in ENDS.items():
     elif leaves == DONE:
         assert 4 < left[-1] in (failed - 1, failed) and left[:-1] in ([], [*range(4, left[-1], 4)]), (name, failed, left)
     else:
-        assert left == [(failed - 1) // 2 * 2] and f"the newest is that of iteration {left[0]}." in said, (name, failed, left, said)
+        assert left == [(failed - 1) // 2 * 2] and f"the newest checkpoint is that of iteration {left[0]}." in said, (name, failed, left, said)
         again = isotron(*words, expect=1)  # the failing samples are read again
         assert f"iteration {failed} is not finite" in again and steps_in(folder) == left, (name, again)
     if not name.startswith("loss"):  # the mended command
@@ -154,5 +154,5 @@ for name, (words, status, message, leaves) in ENDS.items():
 
 # A checkpoint with another vocabulary: what differs, and what to do.
 said = isotron(*BASE, *data, *SHORT, "--tokenizer-type", "NullTokenizer", "--vocab-size", 64, "--load", WORK / "short", "--save", WORK / "short", expect=2)
-assert "NullTokenizer has 64 ids, and the model in" in said and "has 512: give the tokenizer that it was trained with, ByteLevelTokenizer" in said, said
-assert "a new model needs another folder" in said, said
+assert "NullTokenizer has 64 ids, but the model in" in said and "to the tokenizer of the training, ByteLevelTokenizer" in said, said
+assert "for a new model, choose other folders" in said, said

@@ -21,10 +21,10 @@ says("--position-embedding-type rope --no-position-embedding --use-mcore-models 
      " --attention-backend fused --num-experts 8 --moe-router-topk 2 --moe-grouped-gemm --moe-token-dispatcher-type flex --disable-bias-linear"
      " --expert-model-parallel-size 8 --ranks 8 --global-batch-size 8 --use-distributed-optimizer --profile --profile-step-start 4 --profile-ranks 0 1 --manual-gc"
      " --wandb-project x --cuda-graph-impl transformer_engine --recompute-activations --recompute-modules layernorm moe_act",
-     "--profile, --profile-step-start and --profile-ranks have no effect here: ", "--attention-backend fused is taken as flash")
+     "--profile, --profile-step-start and --profile-ranks have no effect: ", "--attention-backend fused is treated as flash")
 says("--multi-latent-attention --q-lora-rank 8 --v-head-dim 4", "--multi-latent-attention, --q-lora-rank and --v-head-dim are not supported",
      "Choose another model.", expect=2)
-says("--spec local", "--spec has no effect here: ")
+says("--spec local", "--spec has no effect: ")
 says("--spec megatron.core.models.mamba.mamba_layer_specs mamba_stack_spec", "--spec megatron.core.models.mamba.mamba_layer_specs is not supported",
      expect=2)
 says("--fp8-param-gather", "isotron: --fp8-param-gather is not supported: ", expect=2)

@@ -79,22 +79,22 @@ notes = dict(re.findall(r"^  note: --(\S+) is (.*)$", said, re.M))
 assert notes.keys() == {"seed", "split", "global-batch-size", "lr", "lane", "lr-decay-iters", "hidden-dropout", "train-iters"}, said
 assert notes["seed"] == "5, and the checkpoint has 1234: the order of the data and the dropout change", said
 assert notes["lr-decay-iters"].startswith("10, and the checkpoint has none: "), said
-assert notes["hidden-dropout"] == "0.3, and the checkpoint has 0.1: the dropout of the coming steps changes", said
+assert notes["hidden-dropout"] == "0.3, and the checkpoint has 0.1: the dropout of the remaining steps changes", said
 assert notes["train-iters"] == "11, and the checkpoint has 12: the last step changes", said
-# Notes on the schedules are about the rates of the steps that come, not about the options.
-CHANGE, STAY, LAST, TOO = ("the learning rates of the coming steps change", "the learning rates of the coming steps stay as they are",
-                           "the last step changes", ", and with that the learning rates")
+# Notes on the schedules are about the rates of the remaining steps, not about the options.
+CHANGE, STAY, LAST, TOO = ("the learning rates of the remaining steps change", "the learning rates of the remaining steps do not change",
+                           "the last step changes", ", and so do the learning rates")
 for words, expected in {
     "--lr 1e-3": {"lr": CHANGE}, "--lr-warmup-iters 3": {"lr-warmup-iters": CHANGE}, "--lr-decay-iters 12": {"lr-decay-iters": STAY},
     "--lr-decay-iters 11": {"lr-decay-iters": CHANGE}, "--train-iters 24": {"train-iters": LAST + TOO},
     "--train-iters 24 --lr-decay-iters 12": {"train-iters": LAST, "lr-decay-iters": STAY},
     "--global-batch-size 16": {"global-batch-size": "the samples of each step change" + TOO},
     "--lr-decay-style constant --lr-warmup-iters 4": {"lr-decay-style": CHANGE, "lr-warmup-iters": STAY},
-    "--lr-wsd-decay-style linear": {"lr-wsd-decay-style": STAY}, "--weight-decay 0.3": {"weight-decay": "the weight decay of the coming steps changes"},
+    "--lr-wsd-decay-style linear": {"lr-wsd-decay-style": STAY}, "--weight-decay 0.3": {"weight-decay": "the weight decay of the remaining steps changes"},
     "--weight-decay-incr-style linear --start-weight-decay 0.01 --end-weight-decay 0.01":
-        {name: "the weight decay of the coming steps stays as it is" for name in ("weight-decay-incr-style", "start-weight-decay", "end-weight-decay")},
+        {name: "the weight decay of the remaining steps does not change" for name in ("weight-decay-incr-style", "start-weight-decay", "end-weight-decay")},
     "--use-checkpoint-opt_param-scheduler --lr 1 --train-iters 13": {"lr-decay-iters": STAY, "train-iters": LAST},
-    "--no-load-optim": {"no-load-optim": "the optimizer, the loss scale and the schedules of learning rate and weight decay begin anew"},
+    "--no-load-optim": {"no-load-optim": "the optimizer, the loss scale and the schedules of learning rate and weight decay start anew"},
 }.items():
     said = run("--load", straight, "--ckpt-step", 5, "--exit-interval", 1, *words.split())
     notes = {name: then for name, then in re.findall(r"^  note: --([^ :]+).*: (.*)$", said, re.M)}

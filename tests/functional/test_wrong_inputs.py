@@ -24,7 +24,7 @@ pretrain_bert => use 'pretrain --model bert'
 tools/pretrain_t5.py => use 'pretrain --model t5'
 preprocess_data.py => use 'preprocess'
 export => use 'convert --load DIR --to-hf DIR'
-e => unknown command 'e'; 'isotron --help' lists them
+e => unknown command 'e'; 'isotron --help' lists all commands
 {empty} => unknown command
 help serve => 'generate' continues prompts
 pretrain {run} --laod x => '--laod' is not an option: did you mean --load?
@@ -32,7 +32,7 @@ pretrain {run} --esed 3 => did you mean --seed?
 pretrain {run} --step-batch-size-schedule 0:32 2B:64 4B:96 --lr 1 => '2B:64' does not belong to any option: quote the whole value of --step-batch-size-schedule
 generate {ask} --inference-rng-tracker --moe-router-pre-softmax-x 1 => '--moe-router-pre-softmax-x' is not an option
 pretrain --num-layers 2 --hidden-size 8 --num-attention-heads 2 --seq-length 8 --max-position-embeddings 8 --train-iters 1 --micro-batch-size 1 --lr 1 --mock-data --vocab-file {text} => needs --model bert or --model t5
-bench comm => bench comm measures between ranks: set --ranks N
+bench comm => bench comm needs at least 2 ranks: set --ranks N
 help pretrian => did you mean 'pretrain'
 help merge input more => remove 'more'
 pretrain --hiden-size 64 => '--hiden-size' is not an option: did you mean --hidden-size?
@@ -134,10 +134,10 @@ pretrain {run} --exp-avg-dtype bf16 => need --use-precision-aware-optimizer
 pretrain {check} --hidden-size 50 => not a multiple of --num-attention-heads 4
 pretrain {check} --tokenizer-type HuggingFaceTokenizer --tokenizer-model {work}/absent => options are valid, 0 have no effect|absent
 pretrain {check} --tokenizer-type NullTokenizer --vocab-size 64 => NullTokenizer, vocabulary of 64|made with another tokenizer
-pretrain {check} --load {saved} --vocab-size 600 => has 600 ids, and the model in|has 512
+pretrain {check} --load {saved} --vocab-size 600 => has 600 ids, but the model in|has 512
 pretrain {check} --load {saved} --num-layers 3 => --num-layers is 3, and the checkpoint has 2
 pretrain {check} --load {saved} --ckpt-step 7 => iter_0000007|--ckpt-step 1
-pretrain {check} --load {lean} => has no optimizer state (of --no-save-optim)
+pretrain {check} --load {lean} => has no optimizer state (it was saved with --no-save-optim)
 pretrain {check} --load {work}/absent => holds no checkpoint
 pretrain {check} --save {saved} --save-interval 2 => to continue it
 pretrain {check} --save {work}/run.conf/x --save-interval 2 => is not a folder
@@ -411,7 +411,7 @@ def check_shared_file():
     said = isotron("generate", "--config", WORK / "shared.conf", "--load", WORK / "saved", "--prompt", "hi")
     assert "hi" in said and "wandb" not in said, said
     said = isotron("generate", "--load", WORK / "saved", "--prompt", "hi", "--tokens-to-generate", 2, "--inference-rng-tracker", "--dist-ckpt-strictness", "log_unexpected")
-    assert "--inference-rng-tracker has no effect here" in said and "--dist-ckpt-strictness has no effect here" in said, said
+    assert "--inference-rng-tracker has no effect" in said and "--dist-ckpt-strictness has no effect" in said, said
     assert isotron("pretrain", "--config", WORK / "absent.conf", "--nonsense", expect=2).count("\n") == 1  # without the file nothing else is known
 
 
@@ -423,7 +423,7 @@ def check_training_words(names):
     words = [f"--{name}{'' if value == 'true' else '=' + value}" for name, value in options.items()]
     said = isotron(*ask, *words, *more).splitlines()
     assert [line for line in said if " effect" in line] == [
-        "note: --wandb-project has no effect here: Logs are not sent to a server; --tensorboard-dir and --log-jsonl write files.",
+        "note: --wandb-project has no effect: Logs are not sent to a server; --tensorboard-dir and --log-jsonl write files.",
         "note: --hidden-dropout, --attention-dropout, --micro-batch-size, --global-batch-size, --lr, --lr-warmup-iters, --lr-decay-style, --train-iters"
         " and 8 more have no effect in generate."], said
     assert said[0] == isotron(*ask).splitlines()[0], said

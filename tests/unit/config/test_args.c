@@ -243,8 +243,8 @@ static void foreign_options_are_noted_or_refused(void **state) {
     assert_int_equal(c.t.count, 3);
     assert_int_equal(args_end(&c.args).code, ERR_NONE);
     assert_string_equal(c.args.notes.s,
-                        "--trace, --trace-path and --trace-ranks have no effect here: Nothing is traced.\n"
-                        "--depth has no effect here: Depth is one.\n");
+                        "--trace, --trace-path and --trace-ranks have no effect: Nothing is traced.\n"
+                        "--depth has no effect: Depth is one.\n");
     end(&c);
     begin(&c, NULL);
     LINE(&c, "--magic", "--depth", "three", "--trace-path", "--magic-size", "3", "--trace=false", "--lout",
@@ -268,8 +268,8 @@ static void foreign_values_are_translated_or_refused(void **state) {
     assert_int_equal(c.t.names.count, 1);
     assert_string_equal(c.t.names.at[0], "x");
     assert_int_equal(args_end(&c.args).code, ERR_NONE);
-    assert_string_equal(c.args.notes.s, "--color moss is taken as green: It is a green.\n"
-                                        "--names nobody has no effect here: Nobody has a name.\n");
+    assert_string_equal(c.args.notes.s, "--color moss is treated as green: It is a green.\n"
+                                        "--names nobody has no effect: Nobody has a name.\n");
     end(&c);
     begin(&c, NULL);
     LINE(&c, "--color", "infrared");

@@ -33,25 +33,25 @@ static const char VALID[] =
     "--num-layers 2 --hidden-size 64 --num-attention-heads 4 --seq-length 16 --micro-batch-size 2 "
     "--train-iters 10 --lr 1e-3 --mock-data";
 
-/* Options and values of Megatron-LM that change nothing, and what is said of them. */
+/* Options and values of Megatron-LM that change nothing, and the beginnings of their notes. */
 static const char *const NOTED[][2] = {
     {"--no-rope-fusion --no-masked-softmax-fusion", "--no-rope-fusion and --no-masked-softmax-fusion have no "
-                                                    "effect here: Fusion does not change the function."},
-    {"--transformer-impl local", "--transformer-impl has no effect here: There is one implementation"},
-    {"--dist-ckpt-format torch_dist", "--dist-ckpt-format has no effect here: Checkpoints have one format"},
-    {"--main-params-dtype fp32", "--main-params-dtype has no effect here"},
-    {"--attention-backend fused", "--attention-backend fused is taken as flash"},
-    {"--attention-backend local", "--attention-backend local is taken as unfused"},
-    {"--cuda-graph-impl transformer_engine", "transformer_engine is taken as none"},
+                                                    "effect: Fusion does not change the function."},
+    {"--transformer-impl local", "--transformer-impl has no effect: There is one implementation"},
+    {"--dist-ckpt-format torch_dist", "--dist-ckpt-format has no effect: Checkpoints have one format"},
+    {"--main-params-dtype fp32", "--main-params-dtype has no effect"},
+    {"--attention-backend fused", "--attention-backend fused is treated as flash"},
+    {"--attention-backend local", "--attention-backend local is treated as unfused"},
+    {"--cuda-graph-impl transformer_engine", "transformer_engine is treated as none"},
     {"--recompute-activations --recompute-modules layernorm moe_act mlp",
-     "--recompute-modules layernorm and --recompute-modules moe_act have no effect here: No memory is saved"},
-    {"--optimizer-cpu-offload", "--optimizer-cpu-offload has no effect here: No memory is saved"},
+     "--recompute-modules layernorm and --recompute-modules moe_act have no effect: Only core_attn"},
+    {"--optimizer-cpu-offload", "--optimizer-cpu-offload has no effect: The optimizer state"},
     {"--distribute-saved-activations --fine-grained-activation-offloading",
-     "--distribute-saved-activations and --fine-grained-activation-offloading have no effect here: No memory "
-     "is saved"},
-    {"--moe-layer-recompute", "--moe-layer-recompute has no effect here: No memory is saved"},
-    {"--moe-token-dispatcher-type flex", "--moe-token-dispatcher-type flex is taken as alltoall"},
-    {"--position-embedding-type rope --no-position-embedding", "--no-position-embedding has no effect here"},
+     "--distribute-saved-activations and --fine-grained-activation-offloading have no effect: To save "
+     "memory"},
+    {"--moe-layer-recompute", "--moe-layer-recompute has no effect: To save memory"},
+    {"--moe-token-dispatcher-type flex", "--moe-token-dispatcher-type flex is treated as alltoall"},
+    {"--position-embedding-type rope --no-position-embedding", "--no-position-embedding has no effect"},
     {"--swiglu --no-bias-gelu-fusion", "--no-bias-gelu-fusion has no effect with --activation swiglu"},
     {"--rotary-base 500000", "has no effect without --position-embedding-type rope"},
     {"--moe-ffn-hidden-size 8", "--moe-ffn-hidden-size has no effect without --num-experts"},
@@ -123,7 +123,7 @@ static void many_options_of_one_reason_are_counted(void **state) {
           "--inprocess-heartbeat-timeout 1 --inprocess-barrier-timeout 1 --inprocess-granularity rank "
           "--inprocess-last-call-wait 1 --inprocess-empty-cuda-cache --enable-ft-package");
     assert_non_null(
-        strstr(p.args.notes.s, "--inprocess-last-call-wait and 2 more have no effect here: A run that"));
+        strstr(p.args.notes.s, "--inprocess-last-call-wait and 2 more have no effect: A run that"));
     done(&p);
 }
 

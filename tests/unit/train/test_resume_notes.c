@@ -48,7 +48,7 @@ static bool is_in(int option, const int *list, size_t n) {
 }
 #define IS_IN(option, ...) is_in(option, (int[]){__VA_ARGS__}, sizeof((int[]){__VA_ARGS__}) / sizeof(int))
 
-/* Whether an option has no effect on the steps that come, or another value is refused, as of --optimizer. */
+/* Whether an option has no effect on the remaining steps, or another value is refused, such as that of --optimizer. */
 static bool is_silent(int group, int option) {
     return IS_IN(group, OPTION_GROUP_CHECKPOINT, OPTION_GROUP_LOGGING, OPTION_GROUP_EVALUATION,
                  OPTION_GROUP_PARALLEL, OPTION_GROUP_GENERATE) ||
