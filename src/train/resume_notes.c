@@ -153,8 +153,8 @@ static bool concerns_schedules(int option) {
     return then == RATE || then == DECAY || then == LENGTH || then == BATCH;
 }
 
-/* What would change in the remaining steps if these options had the values of the checkpoint. If those are not valid with the
- * other options, both count as changed. */
+/* Compares the remaining steps with those that the checkpoint's values of these options would give. If these values are not
+ * valid with the other options, both schedules count as changed. */
 static Schedules changed_by(const Trainer *r, const json_t *values) {
     enum { POINTS = 10000 };
     const Derived *d = r->derived;

@@ -1,5 +1,5 @@
-"""docs/tutorials/extend.md adds an op. In a copy of the repository its blocks and commands, as they are on the page, build and pass all modes of
-the unit test; with the backward forgotten the test fails."""
+"""docs/tutorials/extend.md adds an op. Its code and commands are applied to a copy of the repository: they build, and pass all modes of the unit
+test. Without the backward, the test fails."""
 import os
 import re
 

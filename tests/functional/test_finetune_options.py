@@ -1,5 +1,5 @@
-"""Options reach `isotron finetune`. Each option that it reads has a row in options/task_rows.py, which compares steps and epochs with those of
-the independent trainer of options/task.py. Others change no bit, or are refused.
+"""Options of `isotron finetune` take effect. Each option that it reads has a row in options/task_rows.py, which compares steps and epochs with
+the reference trainer of options/task.py. The others leave results bitwise equal, or are refused.
 
 usage: options/judge.py"""
 import pathlib

@@ -1,6 +1,6 @@
-"""Ctrl-C loses nothing: the run says at once that it stops, saves, and exits with status 130; the resumed run ends as the one that was
-never stopped. An evaluation stops too, and a second Ctrl-C ends the process at once. SIGTERM does the same with --exit-signal-handler
-(status 143); --exit-interval and --exit-duration-in-mins stop where they say, with status 0. Other ends leave what formats.md says
+"""Ctrl-C loses nothing: the run reports immediately that it stops, saves, and exits with status 130. The resumed run ends like one that was
+never stopped. An evaluation stops too, and a second Ctrl-C ends the process immediately. SIGTERM does the same with --exit-signal-handler
+(status 143). --exit-interval and --exit-duration-in-mins stop where requested, with status 0. Other ends leave what formats.md specifies
 (ENDS; full disks, lost ranks and lost data: test_faults.py)."""
 import os
 import re
@@ -152,7 +152,7 @@ for name, (words, status, message, leaves) in ENDS.items():
         assert_same_bytes(WORK / "short", folder, LAST, name)
     print(f"{name}: leaves {leaves}, {left}")
 
-# A checkpoint with another vocabulary: what differs, and what to do.
+# A checkpoint with another vocabulary: the error names the difference and the remedy.
 said = isotron(*BASE, *data, *SHORT, "--tokenizer-type", "NullTokenizer", "--vocab-size", 64, "--load", WORK / "short", "--save", WORK / "short", expect=2)
 assert "NullTokenizer has 64 ids, but the model in" in said and "to the tokenizer of the training, ByteLevelTokenizer" in said, said
 assert "for a new model, choose other folders" in said, said

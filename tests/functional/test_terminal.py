@@ -1,4 +1,4 @@
-"""A terminal shows verdicts in colour and the step of a run, or the stage of validate, in a line that never wraps; what is redirected is plain."""
+"""On a terminal, verdicts are in colour, and a line that never wraps shows the current step or stage of validate. Redirected output is plain."""
 import contextlib
 import fcntl
 import os
@@ -18,8 +18,8 @@ def resize(terminal, columns):
 
 
 def at_terminal(words, columns=200, then=None, stdout=None, **env):
-    """The program's output to a terminal. As soon as the run shows a step, the terminal has `then` columns; as soon as it shows one in these,
-    the run is stopped."""
+    """The program's output to a terminal. When the run shows a step, the terminal is resized to `then` columns. When it shows a step there, the
+    run is stopped."""
     main, terminal = pty.openpty()
     resize(main, columns)
     clean = {name: value for name, value in os.environ.items() if name not in ("TERM", "NO_COLOR", "COLUMNS")}

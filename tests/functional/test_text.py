@@ -1,5 +1,5 @@
-"""Text enters the program only as UTF-8, from every container and by every command. It is the text that Python reads (its codecs,
-gzip, bz2, lzma, json). The rest is refused with file, line and byte."""
+"""Every command reads only UTF-8 text, from every container. The text equals what Python reads (its codecs, gzip, bz2, lzma, json).
+Anything else is refused with file, line and byte."""
 import bz2
 import gzip
 import hashlib
@@ -23,7 +23,7 @@ def write(name, data):
 
 
 def documents(prefix=PREFIX, key="text"):
-    """The texts of a dataset of bytes."""
+    """The texts of a dataset of ByteLevelTokenizer."""
     index, tokens = (pathlib.Path(f"{prefix}_{key}_document.{end}").read_bytes() for end in ("idx", "bin"))
     sequences, entries = struct.unpack_from("<QQ", index, 18)
     ends = [0]
@@ -211,7 +211,7 @@ LINES += ['{"text": "a", "x": ' + '{"y":' * 900 + "NaN" + "}" * 900 + "}", '{"te
 
 
 def oracle(line):
-    """The text of a document that preprocess_data.py makes of a line; None: an error."""
+    """The text that preprocess_data.py reads from a line; None: an error."""
     try:
         value = json.loads(line)["text"]
         return b"".join(s.encode() for s in (value if isinstance(value, list) else [value]))

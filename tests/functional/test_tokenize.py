@@ -61,7 +61,7 @@ isotron("preprocess", "--input", WORK / "x.jsonl", "--output-prefix", WORK / "x"
         "--tokenizer-model", ROOT / "tests/data/cases/added-tokens")
 assert (WORK / "x_text_document.bin").read_bytes() == struct.pack("<2H", 302, 332)
 
-# SentencePiece models are read alone, so their neighbours may not declare other tokens.
+# Only the SentencePiece model itself is read, so files next to it must not contradict it.
 (WORK / "model").mkdir()
 shutil.copy(FOLDER / "bpe.model", WORK / "model")
 for name, content, part in [("added_tokens.json", {"<x>": 700}, "added_tokens.json' gives '<x>' the id 700"),

@@ -1,5 +1,5 @@
-"""isotron validate: a clean machine passes, reports and exit statuses agree, a signal leaves what is known and no process, and wrong
-arguments are refused."""
+"""isotron validate: a clean machine passes, reports and exit statuses agree, a signal writes the reports and leaves no process, and
+wrong arguments are refused."""
 import signal
 import time
 
@@ -29,7 +29,7 @@ if shutil.which("mpirun"):
 
 
 def family(pid):
-    """The processes that a process has started, and those that these have started."""
+    """The descendants of a process."""
     try:
         own = [int(k) for task in os.listdir(f"/proc/{pid}/task") for k in open(f"/proc/{pid}/task/{task}/children").read().split()]
     except OSError:

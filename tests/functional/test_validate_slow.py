@@ -11,7 +11,7 @@ def slow_start():
 
 
 def very_slow_rank():
-    """It is named."""
+    """A rank whose links are slow is named."""
     options = ["--ranks", 4, "--seconds", 1, "--only", "speed", "compute", "memory", *NCCL]
     only("rank 0", "all of its links are slow", *options, name="named", HOST_NCCL_FAULT="rank:0:50")
 

@@ -416,7 +416,7 @@ def check_shared_file():
 
 
 def check_training_words(names):
-    """generate reads the words of the training command, as Megatron-LM's inference scripts do, and notes those that have no effect."""
+    """generate accepts the options of the training command, like Megatron-LM's inference scripts, and notes those that have no effect."""
     ask = "generate {ask} --tokens-to-generate 1 --temperature 0 --wandb-project x".format(**names).split()
     options = dict(line.split(" = ") for line in CONF.strip().splitlines())
     more = "--data-path {data} --split 100,0,0 --lane fp32 --loss-scale 2 --no-save-optim --exit-signal-handler=false".format(**names).split()

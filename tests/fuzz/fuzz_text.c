@@ -31,7 +31,7 @@ static void split(Sentences *s, const char *text, size_t n, bool keep) {
     CHECK(!keep || last == n, "%zu of %zu bytes", last, n);
 }
 
-/* A line that jansson reads as an object is one to json_line too, with the same string. */
+/* json_line accepts every object that jansson reads, with the same string. */
 static void read_json(const char *line, size_t n) {
     static const char *const KEY[] = {"text"};
     JsonText value, element;
@@ -39,7 +39,7 @@ static void read_json(const char *line, size_t n) {
     const bool ok = fuzz_ok(json_line(line, n, true, KEY, 1, &value));
     CHECK(ok || !json_is_object(whole), "jansson reads '%.*s'", (int)n, line);
     if (ok && value.at && *value.at == '[')
-        while (json_line_element(&value, &element)) CHECK(element.n, "an element of no bytes");
+        while (json_line_element(&value, &element)) CHECK(element.n, "an empty element");
     if (ok && value.at && *value.at == '"' && fuzz_ok(json_line_string(value, *KEY, &text)))
         CHECK(!whole || json_equal(text, json_object_get(whole, *KEY)), "another text in '%.*s'", (int)n,
               line);

@@ -1,4 +1,4 @@
-/* Findings end in the component that explains most of them. */
+/* The conclusion names the component that explains most findings. */
 #include <stdlib.h>
 #include <string.h>
 

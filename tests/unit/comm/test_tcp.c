@@ -389,7 +389,7 @@ static void a_process_of_another_run_is_refused(void **state) {
     }
 }
 
-/* The messages of processes that meet (tcp_meet.c). */
+/* Handshakes of processes that connect to each other (tcp_meet.c). */
 enum {
     HELLO = 560,
     HELLO_SECRET = 136,
@@ -400,7 +400,7 @@ enum {
     WORLD = 4
 };
 
-/* A process of the world ends if not: an assertion would go on with the next test. */
+/* Otherwise ends the process: after an assertion it would continue with the next test. */
 static void must(bool done, const char *what) {
     if (!done) fprintf(stderr, "failed: %s\n", what), _exit(ERR_FAILED);
 }

@@ -190,7 +190,7 @@ static void prefetch_keeps_the_order(void **state) {
     data_close(data);
 }
 
-/* A dataset that writes down the samples that it has given. */
+/* A dataset that records the samples that it has returned. */
 typedef struct Traced {
     DatasetPart part;
     atomic_int n;
@@ -205,7 +205,7 @@ static Err get_traced(const DatasetPart *part, int64_t k, Sample *out) {
     return ERR_OK;
 }
 
-/* Batches are read in the order in which they are used, as many ahead as the depth and no more. */
+/* Batches are read in the order of their use, and at most `depth` of them ahead. */
 static void prefetch_reads_ahead_as_far_as_told(void **state) {
     (void)state;
     enum { MICRO = 3, SAMPLES = 60, PATIENCE = 2000 };
@@ -225,7 +225,7 @@ static void prefetch_reads_ahead_as_far_as_told(void **state) {
         for (int taken = 0; taken < 10; taken++) {
             const int ahead = (taken + depth) * MICRO;
             for (int i = 0; i < PATIENCE && t.n < ahead; i++) usleep(1000);
-            usleep(2000); /* time enough for a reader that goes on */
+            usleep(2000); /* enough time for a reader that does not stop */
             assert_int_equal(t.n, ahead);
             const Batch *batch;
             assert_ok(prefetch_next(p, &batch));

@@ -25,8 +25,8 @@ static inline double most_terms(const OpCase *c) {
     return (double)k;
 }
 
-/* The first input that wants a gradient and has none, or CASE_INPUTS. A check that only looks at the gradients
- * that a backward returned would pass without a backward. */
+/* The first input that needs a gradient and has none, or CASE_INPUTS. A check of only the gradients that a backward
+ * returned would pass without a backward. */
 static inline int input_without_gradient(const OpCase *c, const Result *r) {
     int i = 0;
     while (i < CASE_INPUTS && (!wants_gradient(&c->in[i]) || r->grad[i].n)) i++;

@@ -79,7 +79,7 @@ static bool is_constant(const OpCase *c) {
     return false;
 }
 
-/* NULL: the gradients are right, and at least one was compared. The caller owns the text. */
+/* NULL: the gradients are correct, and at least one was compared. The caller frees the text. */
 static char *gradient_fault(const OpCase *c) {
     GradCheck g = {.c = c};
     Result r = run_case(c, (OpLane){.dtype = F64});
@@ -148,13 +148,13 @@ static void threads_change_nothing(void **state) {
     }
 }
 
-/* A parameter whose gradient has the canonical order of kernels/ops.def. (Not so of one that several ops use,
- * where each adds all samples of a microbatch in turn, nor of a weight, whose gradient is one GEMM over all
- * tokens.) */
+/* Whether the gradient of a parameter is summed in the canonical order of kernels/ops.def. Two kinds are not: those of
+ * parameters that several ops use, because each op adds all samples of a microbatch, and those of weights, which are one
+ * GEMM over all tokens. */
 static bool sums_by_sample(const CaseOperand *in) { return in->parameter && !in->shared; }
 
-/* The promise of the batch-invariant mode: gradients do not depend on how samples are grouped into
- * microbatches. Without it OpenBLAS chooses the order of a GEMM's sums by its shape. */
+/* The batch-invariant mode guarantees that gradients do not depend on how samples are grouped into microbatches.
+ * Without it, OpenBLAS chooses the order of a GEMM's sums by its shape. */
 static void samples_one_by_one_are_the_batch(void **state) {
     const OpCase *c = *state;
     const OpLane together = {.dtype = F32, .batch_invariant = true};

@@ -55,7 +55,7 @@ void *__wrap_device_alloc(Device *d, size_t bytes, const char *what) {
     return __real_device_alloc(d, bytes, what);
 }
 
-/* Other memory of the host has a few bytes, of results. */
+/* Other host memory is a few bytes for results. */
 void *__real_device_host_alloc(Device *, size_t, const char *);
 void *__wrap_device_host_alloc(Device *, size_t, const char *);
 void *__wrap_device_host_alloc(Device *d, size_t bytes, const char *what) {
@@ -65,7 +65,7 @@ void *__wrap_device_host_alloc(Device *d, size_t bytes, const char *what) {
 
 typedef struct Trial {
     const Setup *setup;
-    Str wrong[RANKS]; /* rows of the plan that are not what the rank has taken */
+    Str wrong[RANKS]; /* rows of the plan that differ from what the rank allocated */
 } Trial;
 
 static void train(void *arg, Comm *comm) {
@@ -156,7 +156,7 @@ static void threads_add_up_what_they_share(void **state) {
     assert_int_equal(memory_plan_total(&alone), 7);
 }
 
-/* The communication memory of a rank on a device that is the only one of this machine, and like a GPU. */
+/* The communication memory of a rank on the only device of this machine, which is like a GPU. */
 static size_t communication(Setup *s, Comm *comm) {
     Device *cpu = device_cpu(1), gpu = *cpu;
     DeviceBackend backend = *cpu->backend;
