@@ -1,5 +1,6 @@
 /* A comparison with a good run or with another library says what it could not compare, and the reports have it. */
 #include <jansson.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -79,6 +80,45 @@ static Err open_good(const char *text, json_t **out) {
     const Err e = compare_open_good(path, out);
     file_remove_tree(dir);
     return e;
+}
+
+/* Two turns of 13 rounds; the means of the class rise from `first`, then from `second`. */
+static void add_class(Outcome *r, const char *name, double first, double second) {
+    for (int i = 0; i < 26; i++)
+        for (int k = 1; k < 4; k++) { /* three rates */
+            char rate[40];
+            snprintf(rate, sizeof rate, "%s %d KiB", name, k);
+            outcome_sample(r, "GB/s", (i < 13 ? first + i : second + i - 13) * pow(4, k - 2), rate);
+        }
+}
+
+/* With an error of 0.05 / 6 for each of three classes and two libraries, the interval of a median of 13 samples is from
+ * the second to the second last: P(Bin(13, 1/2) < 2) = 0.0017, and P(Bin(13, 1/2) < 3) = 0.011. It holds all turns. */
+static void classes_are_compared_by_their_geometric_means(void **unused) {
+    (void)unused;
+    static const char *const SAID[][3] = {{"B is 94.3 % faster than A; B / A = 1.943, from 1.661 to 2.319",
+                                           "equal within 9.9 %; B / A = 1.000, from 0.910 to 1.099",
+                                           "equal within 143 %; B / A = 1.000, from 0.412 to 2.429"},
+                                          {"B is 48.5 % slower than A; B / A = 0.515, from 0.431 to 0.602",
+                                           "equal within 9.9 %; B / A = 1.000, from 0.910 to 1.099",
+                                           "equal within 143 %; B / A = 1.000, from 0.412 to 2.429"}};
+    Outcome *a = mem_zero(1, sizeof *a), *b = mem_zero(1, sizeof *b);
+    add_class(a, "sum", 90, 110), add_class(b, "sum", 200, 200);
+    for (int i = 0; i < 2; i++)
+        add_class(i ? b : a, "gather", 100, 100), add_class(i ? b : a, "summary", 6, 6);
+    outcome_sample(b, "GB/s", 1, "only B");
+    for (int swap = 0; swap < 2; swap++) {
+        const AcceptRow row = {.a = swap ? b : a, .b = swap ? a : b};
+        RateClass c[RATE_CLASSES];
+        assert_int_equal(compare_classes(&row, c), 3);
+        for (int i = 0; i < 3; i++) {
+            Str text = {0};
+            compare_class_text(&c[i], &text);
+            assert_string_equal(text.s, SAID[swap][i]);
+            str_free(&text);
+        }
+    }
+    free(a), free(b);
 }
 
 static void only_reports_of_passed_runs_are_good(void **unused) {
@@ -276,6 +316,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(libraries_with_few_samples_are_inconclusive),
         cmocka_unit_test(a_slower_library_is_degraded),
+        cmocka_unit_test(classes_are_compared_by_their_geometric_means),
         cmocka_unit_test(only_reports_of_passed_runs_are_good),
         cmocka_unit_test(a_stage_has_texts_and_rates),
         cmocka_unit_test(a_good_run_is_a_regular_file_of_a_limited_size),
