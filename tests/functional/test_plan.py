@@ -48,6 +48,10 @@ for layout in ([], ["--bf16", "--ranks", 4, "--use-distributed-optimizer"],
     assert planned in ran, f"{layout}:\n{planned}\n{ran}"
     assert (planned in said["printed"]) == (said["plan"]["largest"] == 0), said["printed"]
 
+# The bias of a router is no parameter.
+router = plan(*CONFIG, *EXPERTS, "--moe-router-score-function", "sigmoid", "--moe-router-enable-expert-bias")["plan"]
+assert router["rank_parameters"] == router["parameters"], router
+
 # 6,144 ranks of a model of 458 billion parameters.
 L, H, S, V, P = 112, 18432, 4096, 51200, 16
 whole = plan("--num-layers", L, "--hidden-size", H, "--num-attention-heads", 128, "--seq-length", S, "--vocab-size", V, "--bf16",

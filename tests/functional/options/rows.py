@@ -175,11 +175,17 @@ witnessed("weight_decay", "--weight-decay 0.3")
 
 @row("use_checkpoint_opt_param_scheduler")
 def schedules_of_the_checkpoint(program, quick):
-    o, save = program.words("--lr-decay-style cosine --min-lr 1e-3 --weight-decay 0.1"), program.fresh()
-    before = program.pretrain(o, "--save", save, "--save-interval", 1000, "--exit-interval", 2)
-    after = program.pretrain(o, "--lr", 1, "--lr-decay-style", "constant", "--lr-decay-iters", 9, "--weight-decay", 0.5,
-                             "--use-checkpoint-opt_param-scheduler", "--load", save)
-    compare(joined(before, after), Trainer(o).run(), o)
+    """All of them, in steps and in samples."""
+    both = "--lr-decay-style cosine --min-lr 1e-3 --decoupled-lr 2e-2 --decoupled-min-lr 4e-3"
+    other = "--lr 1 --min-lr 0.5 --lr-decay-style constant --decoupled-lr 1 --decoupled-min-lr 0.5"
+    for words, less, changes in (("--weight-decay 0.1", "", "--lr-decay-iters 9 --lr-warmup-iters 1 --weight-decay 0.5"),
+                                 ("--weight-decay-incr-style linear --start-weight-decay 0.1 --end-weight-decay 0.4 --train-samples 16 --lr-decay-samples 14"
+                                  " --lr-warmup-samples 6", "train-iters", "--lr-decay-samples 16 --lr-warmup-samples 1 --start-weight-decay 0.2"
+                                  " --end-weight-decay 0.3 --weight-decay-incr-style cosine")):
+        o, save = program.words(f"{both} {words}", less), program.fresh()
+        before = program.pretrain(o, "--save", save, "--save-interval", 1000, "--exit-interval", 2)
+        after = program.pretrain(o, *other.split(), *changes.split(), "--use-checkpoint-opt_param-scheduler", "--load", save)
+        compare(joined(before, after), Trainer(o).run(), o)
 
 
 LONG = "--train-iters 8 --min-lr 1e-3 --eval-interval 4 "

@@ -315,6 +315,8 @@ def evaluated(program, quick):
     tune(program, o, "--save", save)
     last = trainer.run()[1][-1:]
     compare_task(tune(program, o, "--load", save), ([], last), o)
+    longer = tune(program, program.words("--epochs 3"), "--load", save).text
+    expect(re.findall(r"note: --(\S+) is", longer) == ["epochs"], f"another note than that of --epochs: {longer}")
     words = program.words("--epochs 0 --class-labels also neg pos", "train-data")
     compare_task(tune(program, words, "--load", save, "--ranks", 2), ([], [(0, 0, last[0][2])]), o)
 

@@ -56,13 +56,20 @@ static void flops_of_an_encoder_and_a_decoder(void **state) {
     setup_free(a);
 }
 
-/* Each position sees all. The head has a dense layer, and a second one and two classes for a first position. */
+/* Each position sees all. The head has a dense layer, and a second one and two classes for a first position; that of
+ * a task has the second one and its classes, or a number for each choice. */
 static void flops_of_a_bert(void **state) {
     (void)state;
     Setup *a = setup_new("--model bert --num-layers 2 --hidden-size 32 --num-attention-heads 4 --seq-length "
                          "16 --vocab-size 128");
-    const double s = 16, h = 32, layer = s * (4 * h * h + 8 * h * h + 2 * s * h);
-    assert_true(flops(a, &a->derived, 1) == 6 * (2 * layer + s * h * (h + 128) + h * (h + 2)));
+    const double s = 16, h = 32, layer = s * (4 * h * h + 8 * h * h + 2 * s * h), words = s * h * (h + 128);
+    assert_true(flops(a, &a->derived, 1) == 6 * (2 * layer + words + h * (h + 2)));
+    a->config.bert_binary_head = false;
+    assert_true(flops(a, &a->derived, 1) == 6 * (2 * layer + words));
+    a->config.task = TASK_LABELS, a->config.class_labels = (TextList){.count = 3};
+    assert_true(flops(a, &a->derived, 1) == 6 * (2 * layer + h * (h + 3)));
+    a->config.task = TASK_RACE, a->derived.choices = 4;
+    assert_true(flops(a, &a->derived, 1) == 6 * (2 * layer + h * (h + 1)));
     setup_free(a);
 }
 

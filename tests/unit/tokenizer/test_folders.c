@@ -182,7 +182,20 @@ static void folders_are_read_as_by_auto_tokenizer(void **state) {
     assert_int_equal(failed, 0);
 }
 
+/* The vectors of RFC 4648. */
+static void base64_has_the_digits_of_the_rfc(void **state) {
+    (void)state;
+    static const char *const WANTED[] = {"", "Zg==", "Zm8=", "Zm9v", "Zm9vYg==", "Zm9vYmE=", "Zm9vYmFy"};
+    for (size_t n = 0; n < sizeof WANTED / sizeof *WANTED; n++) {
+        Str made = {0};
+        base64_encode("foobar", n, &made);
+        assert_string_equal(made.len ? made.s : "", WANTED[n]);
+        str_free(&made);
+    }
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(folders_are_read_as_by_auto_tokenizer)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(folders_are_read_as_by_auto_tokenizer),
+                                       cmocka_unit_test(base64_has_the_digits_of_the_rfc)};
     return cmocka_run_group_tests(tests, open_cases, json_fixture_free);
 }

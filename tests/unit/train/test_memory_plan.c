@@ -156,18 +156,21 @@ static void threads_add_up_what_they_share(void **state) {
     assert_int_equal(memory_plan_total(&alone), 7);
 }
 
-/* The communication memory of a rank on the only device of this machine, which is like a GPU. */
-static size_t communication(Setup *s, Comm *comm) {
+/* The communication memory of a rank on a machine with so many devices, which are like GPUs. */
+static size_t communication(Setup *s, Comm *comm, int devices) {
     Device *cpu = device_cpu(1), gpu = *cpu;
     DeviceBackend backend = *cpu->backend;
-    backend.discrete = true, gpu.backend = &backend, gpu.n_devices = 1;
+    backend.discrete = true, gpu.backend = &backend, gpu.n_devices = devices;
     const MemoryPlan plan = memory_plan_new(&s->config, &s->derived, comm, &gpu);
     assert_true(plan.communicators > 0);
     device_free(cpu);
     return plan.part[MEMORY_gathered];
 }
 
-static void share_gpu(void *arg, Comm *comm) { assert_true(communication(arg, comm) < (size_t)1 << 20); }
+static void share_gpus(void *arg, Comm *comm) {
+    assert_true(communication(arg, comm, RANKS - 1) < (size_t)1 << 20);
+    assert_true(communication(arg, comm, RANKS) > (size_t)465 << 20);
+}
 
 /* Threads that share a GPU communicate through host memory. Ranks of `isotron plan` do not share this machine's GPU. */
 static void planned_ranks_have_a_gpu_each(void **state) {
@@ -175,9 +178,9 @@ static void planned_ranks_have_a_gpu_each(void **state) {
     Setup *s = setup_new(
         "--ranks %d --global-batch-size 8 --micro-batch-size 1 --num-layers 4 --train-iters 1", RANKS);
     Comm *planned = comm_null(RANKS, 0);
-    assert_true(communication(s, planned) > (size_t)465 << 20);
+    assert_true(communication(s, planned, 1) > (size_t)465 << 20);
     comm_free(planned);
-    comm_threads(RANKS, NULL, share_gpu, s);
+    comm_threads(RANKS, NULL, share_gpus, s);
     setup_free(s);
 }
 
