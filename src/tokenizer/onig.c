@@ -23,8 +23,8 @@ typedef struct Rewrite {
     const char *p; /* the pattern, and the position in it */
     size_t n, i;
     Str *out;
-    bool in_class, class_start;
-    size_t atom; /* where the last atom begins in out, for a quantifier */
+    bool in_class, class_start, nested; /* nested: in a class inside a class */
+    size_t atom;                        /* where the last atom begins in out, for a quantifier */
     size_t groups[MAX_GROUPS], depth;
 } Rewrite;
 
@@ -131,12 +131,22 @@ static Err escape(Rewrite *r) {
     return ERR_OK;
 }
 
+/* A class inside a class adds its characters, unless it is negated. Next to '-' its brackets end a range. */
+static Err nested_class(Rewrite *r) {
+    static const char *const NOT[] = {"[^", "[:", "[]", "[-", "]-"};
+    bool refused = r->p[r->i - 1] == '-' || (r->p[r->i] == '[' && r->nested);
+    for (size_t k = 0; k < sizeof NOT / sizeof *NOT; k++) refused |= at(r, r->i, NOT[k]);
+    if (refused) return refuse(r, "such a class inside a class");
+    r->nested = r->p[r->i++] == '[';
+    return ERR_OK;
+}
+
 static Err class_item(Rewrite *r) {
     char c = r->p[r->i];
     bool first = r->class_start;
     r->class_start = false;
     if (c == '\\') return escape(r);
-    if (c == '[') return refuse(r, "a class inside a class");
+    if (c == '[' || (c == ']' && r->nested)) return nested_class(r);
     if (at(r, r->i, "&&")) return refuse(r, "an intersection of classes");
     if (c == ']' && !first) r->in_class = false;
     if (c == ']' && first) str_puts(r->out, "\\");

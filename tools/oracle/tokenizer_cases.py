@@ -251,7 +251,7 @@ def cases(name, theirs, added):
 def regexes():
     """Where Oniguruma and PCRE2 differ, or nearly: the pieces, and the matches among them (the matches alone, if the rest is removed)."""
     patterns = [r"(?m:a.b)", r"a.b", r"(?=z)", r"x*", r"\w{2,3}+", r"a{2}?", r"a{,2}b", r"a{,}", r"^.", r".$", r"\Ab", r"c\z", r"\bb", r"\Bz", r"[\w-]+", r"[\s-]", r"[a-c-e]", r"(?m)a.b", r"[]a]",
-                r"[^]a]+", r"[\]\[]", r"\p{Han}+", r"\p{^Han}", r"\P{^Han}", r"\p{Hiragana}", r"\s+(?!\S)", r"\S+", r"[\S]", r"\d", r"\D+", r"[^\d]", r"\W+", r"[^\w]",
+                r"[^]a]+", r"[\]\[]", r" ?[^(\s|[.,!?\u3002])]+", r"[[ab]x[\s1-3]z]+", r"\p{Han}+", r"\p{^Han}", r"\P{^Han}", r"\p{Hiragana}", r"\s+(?!\S)", r"\S+", r"[\S]", r"\d", r"\D+", r"[^\d]", r"\W+", r"[^\w]",
                 r"\u4e2d", r"\x{4e2d}", r"\x61", r"[\x61-b\u3042]", r"\v", r"\é", r"(?i:'S|x')", r"(?i)X", r"(a)\1", r"(?<=a)b", r"(?<!a)b", r"(?>a+)a", r"a++b",
                 r"a\{|}", r"{|a{x", r"é{2}", r"é{2,3}+", r"é{2}+b", r"\{2}+", r"12{2}+", r"(ab){2}+", r"\p{Lu}|\p{So}|\p{Mn}|\p{Alphabetic}1", r"a|", r"\.|\$|\#| #"]
     subjects = ["xa\nbc axb buzz zoo", "aaaaab aab ab{ b} a{x {", "\u4e2d\u6587\u3042\u3005\u30fc \u0436 \u0663 \u00b2", "  \t \n\n \u180e\u200b\u00a0\u0085x  ",
