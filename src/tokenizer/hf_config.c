@@ -110,11 +110,13 @@ static bool is_named(const char *key) {
     return false;
 }
 
-/* A token of special_tokens_map.json is special. */
+/* A token of special_tokens_map.json is special. Its list of others adds to the one of tokenizer_config.json. */
 static void merge_map(HfConfig *c, const json_t *map) {
     const char *key;
     json_t *value;
     json_object_foreach((json_t *)map, key, value) {
+        json_t *old = json_object_get(c->settings, key);
+        if (!strcmp(key, "extra_special_tokens") && !json_array_extend(old, value)) continue;
         if (json_is_object(value) && strcmp(key, "extra_special_tokens"))
             json_object_set_new(value, "special", json_true()), json_object_del(value, "__type");
         json_object_set(c->settings, key, value);

@@ -191,6 +191,7 @@ def cases():
     yield "added_tokens.json with a taken id", "gpt2", {**config(), "added_tokens.json": {"<x>": 9}}, "<x>"
     yield "special_tokens_map.json", "gpt2", {**config(eos_token="<x>", pad_token="<z>"), "special_tokens_map.json": {"eos_token": "<y>", "bos_token": {**token("<s>"), "lstrip": True}, "additional_special_tokens": ["<sep>"]}}
     yield "special_tokens_map.json alone", "gpt2", {"special_tokens_map.json": {"eos_token": {"content": "<x>", "lstrip": False, "normalized": True, "rstrip": True, "single_word": False}}}
+    yield "both lists of others", "gpt2", {**config(extra_special_tokens=["<x>"]), "special_tokens_map.json": {"extra_special_tokens": ["<y>", "<x>"]}}
     yield "both maps", "gpt2", {"special_tokens_map.json": {"eos_token": "<x>"}, "added_tokens.json": {"<x>": 300, "<y>": 301}}
     yield "added_tokens.json of a named object", "llama", {**config(pad_token={**X, "content": "<pad>"}), "added_tokens.json": {"<pad>": 320}}
     named = {"eos_token": "<x>", "added_tokens_decoder": {"300": {"content": "<x>", "special": False}, "301": token("<y>", special=False)}}
