@@ -22,8 +22,9 @@
 #include "kernels/attr.h"
 #include "kernels/ops.h"
 
-/* ROUND_SAMPLES: samples of each link and rank in a round. PASSES: most worlds that are measured. */
-enum { MOST_PAIRED = 12, SIZES = 2, REPEATS = 2, ROUND_SAMPLES = 2, PASSES = 2 };
+/* ROUND_SAMPLES: samples of each link and rank in a round. PASSES: most worlds that are measured. REPEATS: calls in a
+ * sample. A sample of short calls has SHORT times as many, because the start of a sample differs between processes. */
+enum { MOST_PAIRED = 12, SIZES = 2, ROUND_SAMPLES = 2, PASSES = 2, REPEATS = 2, SHORT = 8 };
 
 typedef struct Speed {
     StageRank *r;
@@ -79,8 +80,9 @@ static void sample_collective(Speed *s, const Collective *of, size_t bytes, bool
     device_wait(s->r->device);
     stage_barrier(s->r);
     const int64_t start = clock_ns();
-    for (int i = 0; i < REPEATS; i++) exact_run(&x, call);
-    const double each = slowest(s, start) / REPEATS, factor = exact_bus_factor(of, n);
+    const int calls = bytes < s->most ? SHORT * REPEATS : REPEATS;
+    for (int i = 0; i < calls; i++) exact_run(&x, call);
+    const double each = slowest(s, start) / calls, factor = exact_bus_factor(of, n);
     if (keep) keep_rate(s, (double)bytes * 1e-9 * factor / each, s->roof.rate, name);
 }
 
@@ -91,6 +93,7 @@ static void sample_link(Speed *s, int from, int to, bool keep) {
     StageRank *r = s->r;
     const int low = from < to ? from : to, high = from < to ? to : from;
     const bool takes_part = r->rank == from || r->rank == to;
+    const int calls = s->gpu ? SHORT * REPEATS : REPEATS;
     char name[80];
     link_name(from, to, name);
     STAGE_DOING(r, "%s", name);
@@ -112,10 +115,10 @@ static void sample_link(Speed *s, int from, int to, bool keep) {
     device_wait(r->device);
     stage_barrier(r);
     const int64_t start = clock_ns();
-    for (int i = 0; takes_part && i < REPEATS; i++) comm_run(r->comm, &call);
+    for (int i = 0; takes_part && i < calls; i++) comm_run(r->comm, &call);
     device_wait(r->device);
     const double own = takes_part ? (double)(clock_ns() - start) * 1e-9 : 0,
-                 each = stage_reduce(r, COMM_MAX, own) / REPEATS;
+                 each = stage_reduce(r, COMM_MAX, own) / calls;
     if (keep) keep_rate(s, (double)s->message * 1e-9 / each, s->roof.of_pair, name);
 }
 
