@@ -215,7 +215,7 @@ static void report(const StageRank *r, const Seen *all) {
     const int devices = r->world / r->sharing;
     char host[60] = "";
     if (!device_is_discrete(r->device))
-        snprintf(host, sizeof host, " or the limit of a host, %.0f GiB for each rank,",
+        snprintf(host, sizeof host, " or the limit of a host, %.0f GiB for each rank",
                  ldexp(MOST_OF_HOST, -30));
     outcome_sum_up(r->out, "%d patterns over %.2f of %.1f GiB (%.2g %%) of free memory on %s%s",
                    (int)N_PATTERNS, gib, free_gib, 100 * gib / free_gib, devices > 1 ? "each of " : "",
@@ -223,8 +223,8 @@ static void report(const StageRank *r, const Seen *all) {
     if (gib < 0.9 * free_gib)
         outcome_limit(
             r->out,
-            "memory: the %.1f GiB of free memory of each device that the time, --memory-share%s left out",
-            free_gib - gib, host);
+            "memory: %.1f of %.1f GiB of free memory of each device, because of the time%s--memory-share%s",
+            free_gib - gib, free_gib, *host ? ", " : " or ", host);
 }
 
 static Err on_rank(StageRank *r) {

@@ -247,10 +247,9 @@ static char *near_program(void) {
 Err parity_find_golden(const char *given, char **out) {
     *out = given ? mem_strdup(given) : near_program();
     const Err e = check_golden(*out);
-    return e.code
-               ? err_user(
-                     "the stage parity has no golden cases: %s. --golden names their folder, which has %s, "
-                     "%s and %s; --only without parity needs none",
-                     e.msg, GOLDEN[0], GOLDEN[1], GOLDEN[2])
-               : e;
+    return e.code ? err_user("the stage parity has no golden cases: %s. Set --golden to the folder with %s, "
+                             "%s and %s, or "
+                             "leave parity out of --only",
+                             e.msg, GOLDEN[0], GOLDEN[1], GOLDEN[2])
+                  : e;
 }

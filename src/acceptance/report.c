@@ -124,10 +124,10 @@ static void print_libraries(const Acceptance *a, Str *out) {
         if (a->row[i].b)
             str_printf(out, "%-12s %-23s %s\n", a->row[i].name, STAGE_VERDICTS[outcome_verdict(a->row[i].a)],
                        STAGE_VERDICTS[outcome_verdict(a->row[i].b)]);
-    str_printf(out,
-               "\nrates of B over those of A; the intervals hold together with a probability of %g %% in "
-               "each stage\n",
-               100 * (1 - GATE_ERROR));
+    str_printf(
+        out,
+        "\nratios of the rates, B / A; all intervals of a stage hold together with a probability of %g %%\n",
+        100 * (1 - GATE_ERROR));
     for (int i = 0; i < STAGES; i++) print_classes(&a->row[i], out);
 }
 

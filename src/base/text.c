@@ -42,7 +42,7 @@ static bool is_utf16(const char *s, size_t n, bool big, size_t *small) {
     return true;
 }
 
-/* ASCII with a few NULs, of which each could be half of a unit. */
+/* ASCII text with a few NULs, each of which could be half of a unit. */
 static bool is_ascii(const char *s, size_t n) {
     size_t nuls = 0;
     for (size_t i = 0; i < n; i++) {
@@ -107,17 +107,19 @@ Err text_error(const char *where, TextFault f, const char *head, size_t n) {
     if (inside)
         str_printf(&what, "it is %s: unpack or convert it first", inside);
     else if (wide)
-        str_printf(&what,
-                   "it looks like %s: convert it, or set --input-encoding %s where there is this option",
-                   wide, wide);
+        str_printf(
+            &what,
+            "it looks like %s: convert it to UTF-8, or set --input-encoding %s if the command has this "
+            "option",
+            wide, wide);
     else if (!f.byte || is_binary(head, n))
         str_puts(&what, f.byte ? "it looks like binary data: check the path"
-                               : "text has no NUL: remove it, or convert the file");
+                               : "text must not contain NUL: remove it, or convert the file");
     else
         str_printf(&what,
-                   "%sconvert it, or set --input-encoding, for example latin1 or cp1252, where there is this "
-                   "option",
-                   f.cut ? "if it is not cut off inside of a character, " : "");
+                   "%sconvert it to UTF-8, or set --input-encoding, for example to latin1 or cp1252, if the "
+                   "command has this option",
+                   f.cut ? "if it is not cut off inside a character, " : "");
     const Err e = err_user("%s, line %" PRId64 ": byte 0x%02x at offset %" PRId64 " is not UTF-8 text; %s",
                            where, f.line, f.byte, f.offset, what.s);
     str_free(&what);
@@ -137,7 +139,7 @@ Err text_check_pointer(const char *path, const char *s, size_t n) {
     static const char FIRST[] = "version https://git-lfs";
     if (n < sizeof FIRST || memcmp(s, FIRST, sizeof FIRST - 1)) return ERR_OK;
     return err_user(
-        "'%s' is a pointer of Git LFS, and not the file: run 'git lfs pull' in its folder, or download it",
+        "'%s' is a Git LFS pointer, not the file itself: run 'git lfs pull' in its folder, or download it",
         path);
 }
 

@@ -26,7 +26,7 @@ typedef struct TextFault {
 Err text_error(const char *where, TextFault, const char *head, size_t n);
 /* Returns that error unless all bytes are valid text. */
 Err text_check(const char *where, const char *s, size_t n);
-/* A user error if the file is a pointer of Git LFS, which a clone without Git LFS has instead of a large file. */
+/* A user error if the file is a Git LFS pointer, which a clone without Git LFS has instead of a large file. */
 Err text_check_pointer(const char *path, const char *s, size_t n);
 /* Reads and checks a text file, and removes its byte-order mark. */
 Err text_read(const char *path, Str *out);

@@ -57,7 +57,7 @@ static void add_json_string(Str *out, const char *s, size_t n) {
     str_add(out, "\"", 1);
 }
 
-/* A NUL is text here, because JSON can spell it. */
+/* A NUL is allowed here, because JSON can escape it. */
 static Err check_value(const Input *in, const char *name, ParquetText value) {
     bool cut;
     const size_t good = utf8_prefix(value.bytes, value.n, &cut);
@@ -173,7 +173,7 @@ static Err bad_conversion(const Input *in, const char *what) {
                     in->where, in->line, (unsigned char)*in->raw, in->offset, what, in->options.encoding);
 }
 
-/* The same through iconv. At the end it may still have a character. */
+/* The same through iconv. At the end, iconv may still hold a character. */
 static Err convert_text(Input *in) {
     char *from = in->raw, *to = in->text;
     size_t left = in->raw_size, room = TEXT;
@@ -186,10 +186,10 @@ static Err convert_text(Input *in) {
     memmove(in->raw, from, in->raw_size = left);
     if (memchr(in->text, 0, in->size))
         return err_user("%s, before line %" PRId64
-                        ": a NUL character, which text has not; check --input-encoding %s",
+                        ": text must not contain a NUL character; check --input-encoding %s",
                         in->where, in->line + 1, in->options.encoding);
     if (why == EILSEQ) return bad_conversion(in, "is not a character in");
-    if (why == EINVAL && in->ended) return bad_conversion(in, "begins a character that is cut off, in");
+    if (why == EINVAL && in->ended) return bad_conversion(in, "begins an incomplete character in");
     return ERR_OK;
 }
 

@@ -52,7 +52,7 @@ static bool escape(Scan *c) {
     c->at++;
     for (int i = 0; i < 4 * (kind == 'u'); i++, c->at++)
         if (!peek(c) || !strchr("0123456789abcdefABCDEF", peek(c)))
-            return fail(c, "\\u has not four hexadecimal digits");
+            return fail(c, "\\u without four hexadecimal digits");
     return true;
 }
 
@@ -62,7 +62,7 @@ static bool string(Scan *c) {
         if ((unsigned char)c->s[c->at] < ' ') return fail(c, "a control character in a string");
         if (c->s[c->at++] == '\\' && !escape(c)) return false;
     }
-    return take(c, '"') || fail(c, "a string has no end");
+    return take(c, '"') || fail(c, "a string without an end");
 }
 
 static bool number(Scan *c) {
@@ -84,7 +84,7 @@ static bool scalar(Scan *c) {
 
 static bool key(Scan *c) { return string(c) && (take(c, ':') || fail(c, "':' is expected after a key")); }
 
-/* Closes what ends here; then, inside of `open`, moves on to the next value. */
+/* Closes the lists and objects that end here. If one remains open, moves to its next value. */
 static bool next_value(Scan *c, Str *open) {
     while (open->len && take(c, open->s[open->len - 1])) open->len--;
     if (!open->len) return true;
@@ -92,7 +92,7 @@ static bool next_value(Scan *c, Str *open) {
     return open->s[open->len - 1] == ']' || key(c);
 }
 
-/* Moves behind a value, of any depth. */
+/* Skips a value of any depth. */
 static bool value(Scan *c) {
     Str open = {0}; /* the brackets that will close */
     bool ok = true;
@@ -175,11 +175,12 @@ Err json_line(const char *line, size_t size, bool is_first, const char *const *k
 Err json_line_string(JsonText text, const char *key, json_t **out) {
     json_error_t why;
     if (!text.at) return err_user("there is no key '%s'", key);
-    if (*text.at != '"') return err_user("the key '%s' holds no string", key);
+    if (*text.at != '"') return err_user("the value of the key '%s' is not a string", key);
     *out = json_loadb(text.at, text.n, JSON_DECODE_ANY | JSON_ALLOW_NUL, &why);
     if (*out) return ERR_OK;
     return err_user(
-        "the key '%s' has half of a surrogate pair, which is no character (%s); correct or remove the line",
+        "the value of the key '%s' has half of a surrogate pair, which is not a character (%s); correct or "
+        "remove the line",
         key, why.text);
 }
 

@@ -1,5 +1,5 @@
-/* Values of a line of JSON Lines, with the decisions of Python's json.loads. NaN, Infinity and numbers of any size are
- * values. The last of equal keys counts. A value that is not read may have any escapes and any depth. */
+/* Reads a line of JSON Lines as Python's json.loads does. NaN, Infinity and numbers of any size are valid. The last of equal
+ * keys counts. A value that is not read may have any escapes and any depth. */
 #ifndef ISOTRON_DATA_JSON_LINE_H
 #define ISOTRON_DATA_JSON_LINE_H
 
@@ -9,17 +9,16 @@
 
 #include "base/err.h"
 
-/* The spelling of a value, inside of the line. */
+/* The text of a value, inside the line. */
 typedef struct JsonText {
     const char *at; /* NULL: the object lacks the key */
     size_t n;
 } JsonText;
 
 /* The values of `n` keys in a line that is one object of valid UTF-8. is_first: the line is the first of its file; the
- * error message then tells what else the file may be. */
+ * error message then suggests what else the file may be. */
 Err json_line(const char *line, size_t size, bool is_first, const char *const *keys, int n, JsonText *out);
-/* The string that is the value of `key`; the caller frees it. A user error if it is none, or has half of a surrogate
- * pair, which is no character. */
+/* The value of `key`, which must be a string without half of a surrogate pair. The caller frees it. */
 Err json_line_string(JsonText, const char *key, json_t **out);
 /* The next element of a list, whose `rest` begins as its whole text; false at the end. */
 bool json_line_element(JsonText *rest, JsonText *element);

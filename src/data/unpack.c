@@ -106,8 +106,8 @@ static const char *bzip2_step(Unpack *u, unsigned char *out, size_t *n, bool *en
     const int status = BZ2_bzDecompress(z);
     u->at = u->size - z->avail_in, *n = room - z->avail_out, *ended = status == BZ_STREAM_END;
     if (*ended || status == BZ_OK) return NULL;
-    return status == BZ_DATA_ERROR_MAGIC ? "other bytes are where a part begins"
-           : status == BZ_MEM_ERROR      ? "the memory is not sufficient"
+    return status == BZ_DATA_ERROR_MAGIC ? "unexpected bytes follow a compressed part"
+           : status == BZ_MEM_ERROR      ? "there is not enough memory"
                                          : "a checksum or a length is wrong";
 }
 #endif
@@ -130,9 +130,9 @@ static const char *xz_step(Unpack *u, unsigned char *out, size_t *n, bool *ended
     const lzma_ret status = lzma_code(z, LZMA_RUN);
     u->at = u->size - z->avail_in, *n = room - z->avail_out, *ended = status == LZMA_STREAM_END;
     if (*ended || status == LZMA_OK || status == LZMA_BUF_ERROR) return NULL;
-    return status == LZMA_MEMLIMIT_ERROR  ? "its dictionary is above 2 GiB"
-           : status == LZMA_FORMAT_ERROR  ? "other bytes are where a part begins"
-           : status == LZMA_MEM_ERROR     ? "the memory is not sufficient"
+    return status == LZMA_MEMLIMIT_ERROR  ? "its dictionary is larger than 2 GiB"
+           : status == LZMA_FORMAT_ERROR  ? "unexpected bytes follow a compressed part"
+           : status == LZMA_MEM_ERROR     ? "there is not enough memory"
            : status == LZMA_OPTIONS_ERROR ? "it has options that this liblzma does not know"
                                           : "a checksum or a length is wrong";
 }
@@ -173,7 +173,7 @@ static Err damaged(const Unpack *u, const char *why) {
                     u->format->name, u->path, why);
 }
 
-/* Zeros between parts and after them, as tapes and disks of fixed blocks leave them. */
+/* Skips zeros between parts and after them, which tapes and disks with fixed blocks leave. */
 static Err skip_padding(Unpack *u, bool *have) {
     do {
         ERR_RETURN(more(u, have));
@@ -182,7 +182,7 @@ static Err skip_padding(Unpack *u, bool *have) {
     return ERR_OK;
 }
 
-/* A decoder may hold output back, so it is also called without input, until nothing comes. */
+/* A decoder may hold output back, so it is also called without input until it returns nothing. */
 static Err unpack(Unpack *u, void *out, size_t room, size_t *got) {
     for (bool have, ended = false;;) {
         ERR_RETURN(u->inside ? more(u, &have) : skip_padding(u, &have));
@@ -212,7 +212,7 @@ static bool begins(const Unpack *u, const char *magic, size_t n) {
     return u->size >= n && !memcmp(u->block, magic, n);
 }
 
-/* Texts may begin with PAR1 or BZh too, and what follows tells. */
+/* Texts may begin with PAR1 or BZh too; the bytes that follow decide. */
 bool unpack_is_parquet(const Unpack *u) {
     return (begins(u, "PAR1", 4) || begins(u, "PARE", 4)) &&
            (u->size == 4 || u->block[4] < ' ' || u->block[4] > '~');
@@ -237,7 +237,7 @@ static const Format *format_of(const Unpack *u) {
     return begins(u, "\xfd\x37zXZ", 6) || begins(u, "\x5d\0\0", 3) || begins(u, "LZIP\1", 5) ? &XZ : NULL;
 }
 
-/* Reads the first bytes. No magic has a newline, so that a line that is typed need not be longer. */
+/* Reads the first bytes, at most to a newline, which no magic contains: a typed line may be shorter than a magic. */
 static Err choose(Unpack *u) {
     for (ssize_t n = 1; u->size < MAGIC && n > 0 && !memchr(u->block, '\n', u->size);) {
         do n = read(u->fd, u->block + u->size, BLOCK - u->size);
@@ -249,7 +249,7 @@ static Err choose(Unpack *u) {
     u->format = format_of(u);
     if (!u->format || u->format->begin) return ERR_OK;
     return err_user(
-        "'%s' is compressed by %s, and this program was built without it; unpack the file, or install "
+        "'%s' is compressed with %s, which this build does not support; unpack the file, or install "
         "%s and build again",
         u->path, u->format->name, u->format == &XZ ? "liblzma" : "libbz2");
 }

@@ -258,7 +258,7 @@ static const HfClass CLASSES[] = {
 };
 enum { NUM_CLASSES = sizeof CLASSES / sizeof *CLASSES };
 
-/* Model types whose tokenizer.json is read as it is, also if tokenizer_config.json names another class. */
+/* Model types whose tokenizer.json is used unchanged, even if tokenizer_config.json names another class. */
 static const char AS_IT_IS[] =
     "arctic,aria,bigbird_pegasus,chatlm,ernie4_5,ernie4_5_moe,flex_olmo,fuyu,glm,glm4,glm4_moe,"
     "glm4_moe_lite,gpt_bigcode,granite,granitemoe,granitemoehybrid,granitemoeshared,h2ovl_chat,"
@@ -268,7 +268,7 @@ static const char AS_IT_IS[] =
     "phi3,phi3_v,phimoe,pixtral,smolvlm,stablelm,umt5,vipllava,voxtral,xlm-roberta-xl";
 /* Model types whose class replaces the one of tokenizer_config.json. */
 static const char WRONG_CLASS[] = "qwen2";
-/* Classes that make parts, or all of it, in ways that are not built here. */
+/* Classes that replace parts of a tokenizer.json, and are not supported. */
 static const char OTHERS[] =
     "BarthezTokenizer,BartphoTokenizer,BertGenerationTokenizer,BertJapaneseTokenizer,BertweetTokenizer,"
     "BigBirdTokenizer,BioGptTokenizer,BlenderbotSmallTokenizer,BlenderbotTokenizer,ByT5Tokenizer,"
@@ -306,7 +306,7 @@ static const HfClass *class_of_type(const char *model_type) {
     return NULL;
 }
 
-/* LlamaTokenizer is also the class of files that it cannot stand for. */
+/* Byte-level files also name LlamaTokenizer, which cannot represent them. */
 static bool is_byte_level(const json_t *tokenizer) {
     static const char *const KEYS[] = {"normalizer", "pre_tokenizer", "post_processor", "decoder"};
     bool found = false;
@@ -336,10 +336,11 @@ Err hf_class_find(const HfConfig *c, const json_t *tokenizer, const HfClass **ou
     const bool refused = other && !*out && !(type && has_word(AS_IT_IS, type, n));
     str_free(&name);
     if (!refused) return ERR_OK;
-    return err_user("'%s' names the class %s, which does not read tokenizer.json as it is, and is not "
-                    "supported. To read it "
-                    "as it is, in all programs, set \"tokenizer_class\" to \"PreTrainedTokenizerFast\" there",
-                    c->dir, named);
+    return err_user(
+        "'%s' names the class %s, which replaces parts of tokenizer.json and is not supported. To use "
+        "tokenizer.json unchanged, also in transformers, set \"tokenizer_class\" to "
+        "\"PreTrainedTokenizerFast\" in its tokenizer_config.json",
+        c->dir, named);
 }
 
 /* ---- building ---- */
@@ -370,8 +371,10 @@ Err hf_class_build(const HfClass *class, HfConfig *c, const json_t *root, json_t
     const char *type = json_string_value(json_object_get(model, "type"));
     const int n = (int)strcspn(class->names, " ");
     if (type && strcmp(type, class->model))
-        return err_user("%.*s, the class of this folder, needs the vocabulary of a %s model, and not %.60s",
-                        n, class->names, class->model, type);
+        return err_user(
+            "%.*s, the class of this folder, needs the vocabulary of a %s model, not %.60s: correct "
+            "\"tokenizer_class\" in tokenizer_config.json, or \"model_type\" in config.json",
+            n, class->names, class->model, type);
     set_defaults(class, c);
     json_t *made = class->parts(c, charsmap_of(json_object_get(root, "normalizer"))),
            *own = json_object_get(made, "model");

@@ -1,4 +1,4 @@
-/* Tokenizer classes of transformers that take only the vocabulary of a tokenizer.json, or of other files, and make the rest
+/* Tokenizer classes of transformers that use only the vocabulary of tokenizer.json, or of other files. They build the rest
  * from tokenizer_config.json: do_lower_case of a BertTokenizer, add_prefix_space of a RobertaTokenizer. Source: AutoTokenizer
  * and models/<model>/tokenization_<model>.py of transformers 5.24. */
 #ifndef ISOTRON_TOKENIZER_HF_CLASS_H
@@ -22,7 +22,7 @@ typedef struct HfClass {
     bool own_post, forgets_post, plain;
 } HfClass;
 
-/* The class that AutoTokenizer chooses; NULL: the one that reads tokenizer.json as it is. tokenizer: NULL: there is no
+/* The class that AutoTokenizer chooses; NULL: the one that uses tokenizer.json unchanged. tokenizer: NULL if there is no
  * tokenizer.json. Errors: a class that is not supported. */
 Err hf_class_find(const HfConfig *, const json_t *tokenizer, const HfClass **out);
 /* By name; NULL: it is not supported. */

@@ -33,7 +33,7 @@ static int32_t named_id(const Tokenizer *t, const HfConfig *c, const char *key) 
     return text ? hf_token_id(t, text) : -1;
 }
 
-/* As Megatron-LM, a tokenizer without bos or eos uses cls or sep. */
+/* As in Megatron-LM, a tokenizer without bos or eos uses cls or sep. */
 static void take_ids(const Opening *o, Tokenizer *t) {
     const HfConfig *c = &o->config;
     t->pad = named_id(t, c, "pad_token");
@@ -206,7 +206,7 @@ static Err read_vocabulary(Opening *o, const char *dir) {
     ERR_RETURN(read_root(o));
     if (o->class || json_object_get(o->root, "normalizer")) return ERR_OK;
     return err_user(
-        "'%s' is not a whole tokenizer, and '%s/tokenizer_config.json' names no class that reads it: put a "
+        "'%s' is only a vocabulary, and '%s/tokenizer_config.json' names no class that uses it: put a "
         "tokenizer.json next to it",
         o->path, dir);
 }
@@ -236,7 +236,7 @@ static Err open_folder(const TokenizerConfig *c, Tokenizer *t) {
 
 /* ---- GPT2BPETokenizer and BertWordPiece* ---- */
 
-/* Reads the neighbours of the vocabulary. Another class there is an error. */
+/* Reads the files next to the vocabulary. Another class there is an error. */
 static Err open_as(Opening *o, const char *class) {
     char *dir = folder_of(o->path);
     Err e = hf_config_read(dir, NULL, &o->config);
@@ -245,7 +245,7 @@ static Err open_as(Opening *o, const char *class) {
     if (e.code) return e;
     if (o->class && o->class != hf_class(class))
         return err_user(
-            "'%s' names the class %s, and %s is %s: use --tokenizer-type HuggingFaceTokenizer with "
+            "'%s' names the class %s, but %s is a %s: use --tokenizer-type HuggingFaceTokenizer with "
             "--tokenizer-model %s",
             o->config.dir, json_string_value(o->config.tokenizer_class), o->options->type, class,
             o->config.dir);

@@ -137,16 +137,16 @@ static int32_t token_id(const Tokenizer *t, const char *token) {
     return id >= 0 ? id : vocab_id(s->extra, token, strlen(token));
 }
 
-/* No text has it, so that it contradicts no model. Megatron-LM does not add it either. */
+/* Texts never contain padding, so its id cannot contradict the model. Megatron-LM does not add it either. */
 static bool is_padding(const HfConfig *c, const char *text) {
     const char *named = hf_config_token(c, "pad_token");
     return !strcmp(text, named ? named : "<pad>");
 }
 
-/* The files of Hugging Face next to the model are not read, so they may not contradict it. */
+/* The Hugging Face files next to the model are not used, so they must not contradict it. */
 static Err check_neighbours(const TokenizerConfig *c, const Tokenizer *t) {
-    static const char REMEDY[] = "use --tokenizer-type HuggingFaceTokenizer, which reads it, or move the "
-                                 "model to another folder";
+    static const char REMEDY[] = "use --tokenizer-type HuggingFaceTokenizer, which reads these files, or "
+                                 "move the model to another folder";
     const char *slash = strrchr(c->model, '/'), *text;
     char *dir = slash ? mem_printf("%.*s", slash == c->model ? 1 : (int)(slash - c->model), c->model)
                       : mem_strdup(".");
@@ -156,13 +156,15 @@ static Err check_neighbours(const TokenizerConfig *c, const Tokenizer *t) {
     json_object_foreach(config.declared, text, token) {
         const json_int_t id = json_integer_value(json_object_get(token, "id"));
         if (e.code || token_id(t, text) == id || (id >= t->vocab_size && is_padding(&config, text))) continue;
-        e = err_user("'%s/%s' gives '%.60s' the id %lld, which %s does not: %s", dir,
-                     json_string_value(json_object_get(token, "from")), text, (long long)id, c->type, REMEDY);
+        e = err_user("'%s/%s' gives '%.60s' the id %lld, but %s reads only the model, which does not: %s",
+                     dir, json_string_value(json_object_get(token, "from")), text, (long long)id, c->type,
+                     REMEDY);
     }
     const char *eos = hf_config_token(&config, "eos_token");
     if (!e.code && eos && token_id(t, eos) != t->eod)
-        e = err_user("the files next to '%s' end a document with '%.60s', which %s does not: %s", c->model,
-                     eos, c->type, REMEDY);
+        e = err_user("the files next to '%s' end a document with '%.60s', but %s reads only the model, which "
+                     "does not: %s",
+                     c->model, eos, c->type, REMEDY);
     hf_config_free(&config);
     free(dir);
     return e;

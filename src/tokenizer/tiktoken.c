@@ -180,7 +180,7 @@ static Err tekken_special(const json_t *file, const json_t *config, json_t *spec
     const json_t *list;
     ERR_RETURN(field_array(file, "tekken", "special_tokens", &list));
     if (!list)
-        return err_user("it has no special_tokens, as the first version of the format: use a later one, or "
+        return err_user("it has no special_tokens, like the first version of the format: use a later one, or "
                         "tokenizer.json");
     const size_t n = json_array_size(list);
     *count = (int64_t)n;
@@ -223,7 +223,7 @@ Err tekken_load(const json_t *file, json_t **root, TokenModel *made) {
     Err e = tekken_special(file, config, special, &count);
     if (!e.code) e = read_list(json_object_get(file, "vocab"), count, size - count, v);
     if (!e.code && vocab_count(v) < BYTES)
-        e = err_user("it has %zu tokens, fewer than bytes", vocab_count(v));
+        e = err_user("it has %zu tokens, fewer than the 256 bytes; check the path", vocab_count(v));
     if (e.code)
         vocab_free(v);
     else
@@ -240,7 +240,7 @@ static Err open_tiktoken(const TokenizerConfig *c, Tokenizer *t) {
     json_t *special = json_array();
     Err e = read_tokens(c, v, special);
     if (!e.code && vocab_count(v) < BYTES)
-        e = err_user("it has %zu tokens, fewer than bytes", vocab_count(v));
+        e = err_user("it has %zu tokens, fewer than the 256 bytes; check the path", vocab_count(v));
     if (e.code)
         vocab_free(v);
     else

@@ -101,7 +101,7 @@ BAD |= {f"{name}{mark}": (TEXT.encode(code), [f"looks like {named}:"]) for name,
     ("utf-16be", "utf-16be", "utf-16be", ""), ("utf-32le", "utf-32le", "utf-32le", ""), ("utf-32be", "utf-32be", "utf-32be", "")]}
 BAD["utf-16be with a mark"] = b"\xfe\xff" + TEXT.encode("utf-16be"), ["looks like utf-16:"]
 BAD["Chinese utf-16be"] = "\u4e00 \u4eba \u53e3\n".encode("utf-16be"), ["looks like utf-16be:"]  # U+4E00 is N in the other order
-BAD["NUL"] = BAD["NUL"][0], ["text has no NUL"]
+BAD["NUL"] = BAD["NUL"][0], ["must not contain NUL"]
 BAD["Russian utf-16le"] = "\u043f\u0440\u0438\u0432\u0435\u0442, \u043c\u0438\u0440\n".encode("utf-16le"), ["looks like utf-16le:"]
 
 EVERYWHERE = ["latin1", "at the end", "surrogate", "NUL", "marked", "utf-16", "utf-16le", "PNG"]

@@ -49,7 +49,7 @@ assert " 30 tokens in " in said, (said, found)
 
 MISTAKES = {("--output", made): "exists", ("--pattern", "v9"): "'v9' is not known", ("--vocab-size", 256): "raise it",
             ("--vocab-size", 0): "--vocab-size must be", ("--min-frequency", 0): "--min-frequency must be",
-            ("--json-key", "text"): "line 1: no text", ("--input", WORK / "none"): "none", ("--output", lines): "same file"}
+            ("--json-key", "text"): 'line 1: the key "text" has no text', ("--input", WORK / "none"): "none", ("--output", lines): "same file"}
 for (name, value), message in MISTAKES.items():
     options = {"--input": lines, "--json-key": "body", "--output": WORK / "other.json", "--vocab-size": 300} | {name: value}
     said = isotron("train-tokenizer", *(x for pair in options.items() for x in pair), expect=2)

@@ -10,7 +10,7 @@ MPI = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-np", "2"]
 # Clean runs, on threads and with NCCL's code path; what one rank cannot show is listed, and does not fail.
 stages, said = validate("--ranks", 4, "--seconds", 4)
 assert "verdict: PASS, 8 of 9 stages; roofs: not certified because there is too little time (4 ranks, " in said, said
-assert "left out" in said and "the limit of a host, 1 GiB for each rank" in said, said
+assert "because of the time, --memory-share or the limit of a host, 1 GiB for each rank" in said, said
 good = WORK / "good.json"
 good.write_text((WORK / "v.json").read_text())
 assert {n: s["verdict"] for n, s in stages.items() if s["verdict"] != "PASS"} == {"roofs": "INCONCLUSIVE"}, said
@@ -149,7 +149,7 @@ for words, message in (
         (["--allow", "x"], "--allow expects a percentage"),
         (["--allow", "100%"], "--allow expects a percentage below 100%"),
         (["--only", "inventory", "--only=hang"], "--only is given 2 times"),
-        (["--golden", WORK / "none"], f"'{WORK}/none/llama-layouts' is not a golden case: it has no run.conf. --golden names"),
+        (["--golden", WORK / "none"], f"'{WORK}/none/llama-layouts' is not a golden case: it has no run.conf. Set --golden"),
         (["--golden", WORK / "part"], f"'{WORK}/part/mixtral-layouts' is not a golden case: it has no run.conf"),
         (["--golden", WORK / "cut", "--only", "inventory"], "cut/gpt2-layouts/"),
         (["--ranks", 257, "--only", "inventory"], "257 ranks: validate runs on at most 256"),
