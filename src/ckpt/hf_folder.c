@@ -8,10 +8,11 @@
 #include <unistd.h>
 
 #include "base/file.h"
+#include "base/interrupt.h"
 #include "ckpt/hf_config.h"
 
 static const char CONFIG[] = "config.json", WEIGHTS[] = "model.safetensors",
-                  GENERATION[] = "generation_config.json";
+                  GENERATION[] = "generation_config.json", PARTIAL[] = ".partial-";
 
 /* ---- earlier content of the folder ---- */
 
@@ -40,9 +41,12 @@ static bool is_tokenizer(const char *name) {
     return is_like(name, PATTERNS);
 }
 
+/* The folder of an export that has not ended, or of one that was killed. */
+static bool is_partial(const char *name) { return !strncmp(name, PARTIAL, sizeof PARTIAL - 1); }
+
 /* A remaining tokenizer file would be read with the new files. A folder cannot be replaced. */
 static Err check_entry(const char *dir, const char *name, const HfExtras *x) {
-    if (!strcmp(name, ".") || !strcmp(name, "..")) return ERR_OK;
+    if (!strcmp(name, ".") || !strcmp(name, "..") || is_partial(name)) return ERR_OK;
     if (!x->overwrite)
         return err_user("'%s' is not empty, it holds %s: use another folder, or add --overwrite to replace "
                         "the model in it",
@@ -164,12 +168,41 @@ static Err move_all(const char *stage, const char *dir, const HfExtras *x) {
     return e;
 }
 
+static Err remove_partial(const char *dir) {
+    DIR *d = opendir(dir);
+    if (!d) return file_failed("open the folder", dir);
+    Err e = ERR_OK;
+    for (const struct dirent *entry; !e.code && (entry = readdir(d));) {
+        if (!is_partial(entry->d_name)) continue;
+        char *path = mem_printf("%s/%s", dir, entry->d_name);
+        e = file_remove_tree(path);
+        free(path);
+    }
+    closedir(d);
+    return e;
+}
+
+typedef struct Place {
+    const char *dir;
+    bool existed;
+} Place;
+
+static void undo(void *arg) {
+    const Place *p = arg;
+    remove_partial(p->dir);
+    if (!p->existed) rmdir(p->dir); /* unless the export is complete */
+}
+
 Err hf_folder_write(const char *dir, const Model *m, DType dtype, const HfExtras *x, Str *notes) {
-    const bool existed = file_is_dir(dir);
-    char *stage = mem_printf("%s/.partial-%d", dir, (int)getpid());
-    Err e = existed ? check_folder(dir, x) : ERR_OK;
+    Place place = {dir, file_is_dir(dir)};
+    char *stage = mem_printf("%s/%s%d", dir, PARTIAL, (int)getpid());
+    Err e = place.existed ? check_folder(dir, x) : ERR_OK;
+    Interrupt *interrupt = interrupt_watch(undo, &place, INTERRUPT_REMOVED);
+    if (!e.code && place.existed) e = remove_partial(dir);
     if (!e.code) e = file_mkdirs(stage);
+    interrupt_release(interrupt);
     if (!e.code) e = write_model(stage, m, dtype, x->tokens, notes);
+    interrupt_hold(interrupt);
     if (!e.code) e = write_generation(stage, x->tokens);
     for (int i = 0; i < x->num_files && !e.code; i++) e = copy_file(stage, &x->files[i]);
     if (!e.code) e = move_all(stage, dir, x);
@@ -177,7 +210,8 @@ Err hf_folder_write(const char *dir, const Model *m, DType dtype, const HfExtras
         const Err cleaned = file_remove_tree(stage);
         if (!e.code) e = cleaned;
     }
-    if (e.code && !existed) rmdir(dir);
+    if (e.code && !place.existed) rmdir(dir);
+    interrupt_end(interrupt);
     free(stage);
     return e;
 }

@@ -1,7 +1,9 @@
 """The import of a config.json agrees with transformers: every case of tests/data/hf has transformers' logits, or is
 refused; each that is read can be exported and read again. An export that would be another model, or fails, leaves nothing behind.
 --check fails on another model and refuses files that are no references."""
+import signal
 import struct
+import time
 
 from harness import *
 
@@ -337,6 +339,23 @@ assert "holds 'tokenizer.model'" in convert("--load", saved, "--to-hf", out, "--
 assert held(out) == strewn, "a refused export changed the folder"
 convert("--load", saved, "--to-hf", out, "--overwrite")
 assert held(out) == was | {"notes.txt": b"{}"}, "shards of the older model are left"
+
+# An export of 100 MB that ends while it writes: Ctrl-C removes what is unfinished, SIGKILL leaves it to the next export.
+isotron("pretrain", *"""--num-layers 1 --hidden-size 256 --num-attention-heads 4 --seq-length 8 --max-position-embeddings 8 --vocab-size 100000
+  --tokenizer-type NullTokenizer --mock-data --micro-batch-size 1 --global-batch-size 1 --train-iters 1 --lr 1e-3 --eval-iters 0
+  --save-interval 1 --no-save-optim""".split(), "--save", WORK / "heavy")
+target = WORK / "exported"
+for number in (signal.SIGINT, signal.SIGKILL):
+    process = subprocess.Popen([PROGRAM, "convert", "--load", WORK / "heavy", "--to-hf", target], stderr=subprocess.PIPE, text=True)
+    while not list(target.glob(".partial-*/model.safetensors.tmp")):
+        assert process.poll() is None, process.stderr.read()
+        time.sleep(0.001)
+    process.send_signal(number)
+    said = process.communicate()[1]
+    assert process.returncode == -number and target.exists() == (number == signal.SIGKILL), (number, said)
+    assert number == signal.SIGKILL or "interrupted: the unfinished files are removed" in said, said
+convert("--load", WORK / "heavy", "--to-hf", target)
+assert sorted(held(target)) == ["config.json", "generation_config.json", "model.safetensors"]
 
 # ---- a model that cannot be, or not of that type ----
 
