@@ -396,6 +396,14 @@ def checkpoint_args(program, quick):
     continued(program, "--ckpt-step 2", state, "--load", save, "--use-checkpoint-args", without=stored)
 
 
+for families, tokens in (GPT, "--null-tokenizer-eod-id 5 --null-tokenizer-pad-id 6 --eod-mask-loss"), (BERT, "--tokenizer-special-tokens <a> <b> --vocab-extra-ids 3"):
+    @row("use_checkpoint_args", tokens, families)
+    def tokenizer_of_the_checkpoint(program, quick, tokens=tokens):
+        save, state = saved(program, f"{SAVES} {tokens}")
+        stored = " ".join(w[2:] for w in tokens.split() if w.startswith("--") and w != "--eod-mask-loss")
+        continued(program, "--ckpt-step 2 " + tokens, state, "--load", save, "--use-checkpoint-args", without=f"tokenizer-type vocab-file vocab-size {stored}")
+
+
 @row("exit_on_missing_checkpoint")
 def missing(program, quick):
     program.pretrain(program.words("--exit-on-missing-checkpoint"), "--load", program.fresh(), status=2)
@@ -631,13 +639,14 @@ def more_tags(program, quick):
     folders = [program.fresh(), program.fresh()]
     words = " --log-timers-to-tensorboard --log-world-size-to-tensorboard --no-log-loss-scale-to-tensorboard --timing-log-level 2 --ranks 2"
     for folder, more in zip(folders, ("", words)):
-        program.pretrain(program.words(more), "--tensorboard-dir", folder)
+        program.pretrain(program.words("--lane fp16 --loss-scale 256" + more), "--tensorboard-dir", folder)
     without, found = map(scalars, folders)
     both = lambda tag: {tag, f"{tag} vs samples"}
     times = {f"{name}-time" for name in ("iteration", "batch-generator", "forward-backward", "optimizer")}
     expect(found.keys() - without.keys() == times | both("world-size"), f"more tags: {found.keys() - without.keys()}")
     expect(without.keys() - found.keys() == both("loss-scale"), f"fewer tags: {without.keys() - found.keys()}")
     expect(set(found["world-size"].values()) == {2}, f"world-size {found['world-size']}")
+    expect(set(without["loss-scale"].values()) == {256}, f"loss-scale {without['loss-scale']}")
     expect(all(0 < found[tag][4] < 60 for tag in times), "a time is not in seconds")
 
 
@@ -687,9 +696,11 @@ def same_scalars(found, wanted, steps):
 @row("tensorboard_dir tensorboard_log_interval log_validation_ppl_to_tensorboard")
 def tensorboard(program, quick):
     folder = program.fresh()
-    o = program.words("--tensorboard-log-interval 2 --log-validation-ppl-to-tensorboard")
+    o = program.words("--tensorboard-log-interval 2 --log-validation-ppl-to-tensorboard --log-num-zeros-in-grad --disable-bias-linear"
+                      " --global-batch-size 8 --rampup-batch-size 4 4 8 --train-samples 24", "train-iters")
     run, found = program.pretrain(o, "--tensorboard-dir", folder), scalars(folder)
-    for tag, key in (("lm loss", "lm_loss"), ("learning-rate", "learning_rate"), ("grad-norm", "grad_norm"), ("params-norm", "params_norm")):
+    for tag, key in (("lm loss", "lm_loss"), ("learning-rate", "learning_rate"), ("grad-norm", "grad_norm"), ("params-norm", "params_norm"),
+                     ("batch-size", "batch_size"), ("num-zeros", "num_zeros")):
         expect(found.get(tag, {}).keys() == {2, 4}, f"{tag} has points at {sorted(found.get(tag, {}))}")
         expect(all(math.isclose(found[tag][r["iteration"]], r[key], rel_tol=2.0**-24) for r in run.records[1::2]), f"{tag} is not the log's")
     for (i, kind), losses in {(i, kind): losses for i, kind, losses in run.evaluations}.items():

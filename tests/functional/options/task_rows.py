@@ -145,7 +145,7 @@ tuned("task train_data valid_data", "--task MNLI --train-data mnli.tsv --valid-d
 tuned("task keep_last", "--task QQP --train-data qqp.tsv --valid-data qqp.tsv --keep-last")
 LONG = "--seq-length 40 --max-position-embeddings 40 "
 tuned("task", "--task RACE --train-data race --valid-data race.txt race --hidden-dropout 0.1 " + LONG)
-tuned("task keep_last", "--task RACE --train-data race.txt race/b.txt --valid-data race.txt --keep-last --batch-invariant-mode " + LONG, layouts=(ONE, CUT))
+tuned("task keep_last", "--task RACE --train-data race.txt race/b.txt --valid-data race.txt --keep-last --batch-invariant-mode " + LONG, layouts=(ONE, CUT, "--ranks 2"))
 tuned("keep_last", "--keep-last --hidden-dropout 0.2 --attention-dropout 0.1")
 tuned("class_labels seed", "--class-labels pos also unused neg --train-data train.tsv more.tsv --valid-data more.tsv valid.tsv --seed 7")
 tuned("micro_batch_size", "--micro-batch-size 1", "global-batch-size", layouts=(ONE,))
