@@ -145,8 +145,12 @@ for name, (words, status, message, leaves) in ENDS.items():
         assert 4 < left[-1] in (failed - 1, failed) and left[:-1] in ([], [*range(4, left[-1], 4)]), (name, failed, left)
     else:
         assert left == [(failed - 1) // 2 * 2] and f"the newest checkpoint is that of iteration {left[0]}." in said, (name, failed, left, said)
+        assert f"(samples {2 * failed - 2} to {2 * failed - 1})" in said, said
         again = isotron(*words, expect=1)  # the failing samples are read again
         assert f"iteration {failed} is not finite" in again and steps_in(folder) == left, (name, again)
+    if name == "later":  # a run that has done no step saves none
+        isotron(*BASE, *SHORT, *words[words.index("--data-path"):words.index("--save")], "--load", folder, "--save", WORK / "elsewhere", expect=2)
+        assert not steps_in(WORK / "elsewhere")
     if not name.startswith("loss"):  # the mended command
         pretrain(data, folder, *SHORT, "--load", folder)
         assert_same_bytes(WORK / "short", folder, LAST, name)

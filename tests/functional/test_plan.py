@@ -48,6 +48,9 @@ for layout in ([], ["--bf16", "--ranks", 4, "--use-distributed-optimizer"],
     assert planned in ran, f"{layout}:\n{planned}\n{ran}"
     assert (planned in said["printed"]) == (said["plan"]["largest"] == 0), said["printed"]
 
+# Virtual stages of different sizes: 2, 1, 2 and no layers.
+uneven = plan(*CONFIG, "--num-layers", 5, "--pipeline-model-parallel-size", 2, "--pipeline-model-parallel-layout", "Ett|t|tt|L")["plan"]
+assert [m["layers"] for m in uneven["memory"]] == [4, 1] and uneven["rank_parameters"] > uneven["parameters"] / 2, uneven
 # The bias of a router is no parameter.
 router = plan(*CONFIG, *EXPERTS, "--moe-router-score-function", "sigmoid", "--moe-router-enable-expert-bias")["plan"]
 assert router["rank_parameters"] == router["parameters"], router
@@ -89,7 +92,8 @@ assert "set --device-memory-gib" in isotron("plan", *CONFIG, "--search", expect=
 # The exit status is the verdict that was asked for; a report that cannot be written is an error of the machine.
 assert "does not fit" in isotron("plan", *CONFIG, "--device-memory-gib", 1e-4, expect=1)
 assert "no layout fits" in isotron("plan", *CONFIG, "--device-memory-gib", 1e-6, "--search", expect=1)
-assert "\nfits: " in isotron("plan", *CONFIG, "--device-memory-gib", 1)
+said = plan(*CONFIG, "--device-memory-gib", 1)
+assert f"\nfits: {text(2**30 - said['plan']['memory'][0]['total'])} of 1.0 GiB are left\n" in said["printed"], said["printed"]
 isotron("plan", *CONFIG, "--json", "/dev/full", expect=3)
 
 # Layouts of --search fit when they are planned, and no smaller one does.
@@ -125,3 +129,9 @@ for model, share in ((MODEL, 0.2), ([*MODEL, *EXPERTS], 0.16)):
 # Data-parallel ranks need not be a power of two.
 three = plan(*MODEL, "--global-batch-size", 12, "--ranks", 3, "--search", "--device-memory-gib", 1)["search"]
 assert three and all(f["ranks"] == 3 for f in three), three
+
+# ZeRO divides the state over context-parallel ranks, too.
+PAIR = [*MODEL, "--ranks", 2]
+whole, shared = (plan(*PAIR, "--context-parallel-size", 2, "--micro-batch-size", 1, *full, *words)["plan"]["memory"][0]["total"] for words in ([], zero[-1]))
+found = plan(*PAIR, "--search", "--device-memory-gib", (0.2 * whole + 0.8 * shared) / 2**30)["search"]
+assert shared < whole and any("--context-parallel-size 2" in f["options"] for f in found), found
