@@ -1,4 +1,4 @@
-/* The rates of the HTML page: a table, with a bar for each rate that has a roof or that the good run has, too. */
+/* The table of rates in the HTML page. A rate has a bar if its roof or its rate in the good run is known. */
 #ifndef ISOTRON_ACCEPTANCE_RATES_PAGE_H
 #define ISOTRON_ACCEPTANCE_RATES_PAGE_H
 

@@ -1,5 +1,5 @@
-/* Runs the stages in a separate process, except if a launcher has started several. With two NCCL libraries, each has
- * a process, and stages that depend on the library run for both: A B, and with rates to compare A B B A. */
+/* Runs the stages in a separate process, unless a launcher has started several processes. With two NCCL libraries, each
+ * library has its own process. Stages that depend on the library run in the order A B, or A B B A if they measure rates. */
 #include <inttypes.h>
 #include <jansson.h>
 #include <math.h>
@@ -38,7 +38,7 @@ static const double LEAST_SWEEP_S = 0.7, LEAST_GPU_SWEEP_S = 7, LEAST_VARIANT_S 
 /* Opening and closing GPUs and NCCL, in the process that stages share and in those of the drills of `hang`. */
 static const double OPENING_S = 6.5, DRILL_OPENING_S = 13;
 
-/* In memory that the processes share. */
+/* A turn is in memory that the processes share. */
 typedef struct Turn {
     StageInput in;
     int stage;

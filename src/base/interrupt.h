@@ -7,8 +7,8 @@ typedef struct Interrupt Interrupt;
 #define INTERRUPT_REMOVED "the unfinished files are removed"
 
 /* Starts the watch, held. `undo` runs in another thread while the caller does not hold it, and `done` says on stderr what
- * it did (NULL: nothing). Call it before other threads start, which inherit the blocked signals. A SIGHUP that is ignored,
- * as under nohup, stays so. */
+ * it did (NULL: nothing). Call it before other threads start, which inherit the blocked signals. If SIGHUP is
+ * ignored, as under nohup, it remains ignored. */
 Interrupt *interrupt_watch(void (*undo)(void *arg), void *arg, const char *done);
 /* Between hold and release a signal waits: what `undo` reads may change. */
 void interrupt_hold(Interrupt *);

@@ -109,7 +109,7 @@ void sweep_command(const Sweep *, const Cell *, Str *out);
 const Row *sweep_worst(const Cell *);
 /* A ratio of error to bound in a cell: "0.67", or in the exact lane "equal" or "differs". */
 void sweep_fraction(const Cell *, double ratio, Str *out);
-/* "localised: ..." of a failed cell, an indented line; nothing if there is no finding. */
+/* The line "localised: ..." or "not localised: ..." of a failed cell; nothing without a finding. */
 void sweep_finding(const Finding *, const char *indent, Str *out);
 
 #endif

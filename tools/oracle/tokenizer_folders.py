@@ -125,7 +125,7 @@ def signs():
 
 
 def spaces(first, second, text):
-    """A token of two spaces, or of a space and b, that may begin in the space that <x> has stripped; flags: lstrip, rstrip."""
+    """A tokenizer with the added tokens <x> and `text`, which begins with a space. first, second: their flags, 1 lstrip, 2 rstrip."""
     tok = Tokenizer(models.WordLevel({"u": 0, "a": 1, "b": 2, "c": 3, " ": 4}, unk_token="u"))
     tok.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
     tok.add_tokens([AddedToken(t, normalized=False, lstrip=bool(f & 1), rstrip=bool(f & 2)) for t, f in (("<x>", first), (text, second))])
