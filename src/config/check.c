@@ -73,9 +73,15 @@ static bool even_rotary(const Config *c) {
 
 static bool valid_window(const Config *c) {
     const I64List *w = &c->window_size;
-    const int64_t most = 1 << 30; /* the limit of max_position_embeddings */
+    if (c->model != MODEL_gpt) return true; /* it has no windows: other rules */
+    const int64_t most = 1 << 30;           /* the limit of max_position_embeddings */
     return w->count == 0 ||
            (w->count == 2 && w->at[0] >= -1 && w->at[0] <= most && (w->at[1] == 0 || w->at[1] == -1));
+}
+
+/* The tokens of a decoder that follows an encoder; unset: the model has none. */
+static int64_t decoder_tokens(const Config *c) {
+    return c->model == MODEL_t5 ? c->decoder_seq_length : I64_UNSET;
 }
 
 /* Whether generous counts of parameters and of a microbatch's activations are below a limit. Below it no
@@ -84,7 +90,7 @@ static bool valid_window(const Config *c) {
 static bool countable(const Config *c) {
     const double limit = 0x1p56;
     const int64_t h = i64_or(c->hidden_size, 1), heads = i64_or(c->num_attention_heads, 1),
-                  s = i64_or(c->seq_length, 1) + i64_or(c->decoder_seq_length, 0),
+                  s = i64_or(c->seq_length, 1) + i64_or(decoder_tokens(c), 0),
                   ffn = i64_or(c->ffn_hidden_size, 4 * h),
                   expert = 6 * i64_or(c->moe_ffn_hidden_size, ffn) + 2 * h + 4,
                   shared = i64_or(c->moe_shared_expert_intermediate_size, 0),

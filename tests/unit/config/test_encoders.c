@@ -73,6 +73,10 @@ static const char *const KEEPING[] = {
     T5 "--max-position-embeddings 16 --decoder-seq-length 16",
     T5 "--cross-entropy-loss-fusion --cross-entropy-fusion-impl linear --untie-embeddings-and-output-weights",
     T5 "--ranks 2 --context-parallel-size 2",
+    /* a length that has no effect breaks no rule */
+    ANY "--decoder-seq-length 20 --max-position-embeddings 16",
+    BERT "--decoder-seq-length 7 --ranks 2 --context-parallel-size 2",
+    ANY "--decoder-seq-length 7 --ranks 2 --tensor-model-parallel-size 2 --sequence-parallel",
     RELATIVE,
     RELATIVE BUCKETS "4" DISTANCE "3",
     RELATIVE BUCKETS "256" DISTANCE "129",
