@@ -1,5 +1,6 @@
 #include "base/terminal.h"
 
+#include <limits.h>
 #include <locale.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,6 +29,11 @@ size_t terminal_fit(const char *text, int columns) {
     mbstate_t state = {0};
     while (at < end) {
         wchar_t c;
+        if (*at == '\033') { /* a colour */
+            const size_t before = strcspn(at, "m");
+            at += before + (at[before] != 0);
+            continue;
+        }
         size_t n = mbrtowc(&c, at, (size_t)(end - at), &state);
         const bool valid = n <= (size_t)(end - at);
         const int width = valid ? wcwidth(c) : 1;
@@ -48,6 +54,78 @@ void terminal_show(FILE *f, const char *text) {
 
 void terminal_hide(FILE *f) { fputs("\r\033[K", f); }
 
+int terminal_width(FILE *f) { return terminal_is_live(f) ? terminal_columns(f) : INT_MAX; }
+
+/* The bytes of a line before the best break: within the room if possible, and after the first `least`. */
+static size_t break_at(const char *line, size_t length, size_t least, int room) {
+    const size_t fits = terminal_fit(line, room);
+    if (fits >= length) return length;
+    size_t n = fits;
+    while (n > least && line[n] != ' ' && line[n - 1] != '|') n--;
+    if (n > least) return n;
+    for (n = fits > least ? fits : least; n < length && line[n] != ' ';) n++; /* a long word */
+    return n;
+}
+
+void terminal_fold(const char *text, int width, Str *out) {
+    enum { HANGING = 4, OPTION = 2, CHOICES = 12 }; /* an option of --help, and its choices */
+    while (*text) {
+        size_t length = strcspn(text, "\n"), begin = strspn(text, " ");
+        int indent = begin == 0 ? HANGING : begin == OPTION ? CHOICES : (int)begin, room = width;
+        const char *end = text + length;
+        if (indent > width / 2) indent = 0;
+        for (size_t n; (n = break_at(text, length, begin, room)) < length; begin = 0, room = width - indent) {
+            str_printf(out, "%.*s\n%*s", (int)n, text, indent, "");
+            n += text[n] == ' ';
+            text += n, length -= n;
+        }
+        str_printf(out, "%.*s\n", (int)length, text);
+        text = end + (*end == '\n');
+    }
+}
+
+/* The cell of a column in a line of cells. */
+static const char *cell_of(const char *line, int column, size_t *length) {
+    for (; column; column--) line += strcspn(line, "\t") + 1;
+    *length = strcspn(line, "\t\n");
+    return line;
+}
+
+static int column_width(const char *cells, int column) {
+    enum { GAP = 2 };
+    size_t widest = 0, length;
+    for (const char *line = cells; *line; line = strchr(line, '\n') + 1) {
+        cell_of(line, column, &length);
+        if (length > widest) widest = length;
+    }
+    return (int)widest + GAP;
+}
+
+void terminal_table(const char *cells, int width, Str *out) {
+    int columns = 1;
+    for (const char *c = cells; *c && *c != '\n'; c++) columns += *c == '\t';
+    for (int from = 1, to; from < columns; from = to) {
+        int all = column_width(cells, 0);
+        for (to = from; to < columns && (to == from || all + column_width(cells, to) <= width); to++)
+            all += column_width(cells, to);
+        for (const char *line = cells; *line; line = strchr(line, '\n') + 1)
+            for (int column = 0; column < to; column = column ? column + 1 : from) {
+                size_t length;
+                const char *cell = cell_of(line, column, &length);
+                str_printf(out, "%*.*s%s", column_width(cells, column), (int)length, cell,
+                           column == to - 1 ? "\n" : "");
+            }
+    }
+}
+
+void terminal_print(FILE *to, const char *text) {
+    Str folded = {0};
+    const int width = terminal_width(to);
+    if (width < INT_MAX) terminal_fold(text, width, &folded);
+    fputs(folded.s ? folded.s : text, to);
+    str_free(&folded);
+}
+
 /* The colour of a verdict; NULL: the word is no verdict. */
 static const char *colour_of(const char *word, size_t n) {
     static const char GREEN[] = "\033[32m", YELLOW[] = "\033[33m", RED[] = "\033[31m";
@@ -62,22 +140,27 @@ static const char *colour_of(const char *word, size_t n) {
     return NULL;
 }
 
-void terminal_report(FILE *to, const char *text) {
-    const char *no = getenv("NO_COLOR");
-    const bool plain = !terminal_is_live(to) || (no && *no);
+static void colour(const char *text, Str *out) {
     bool begins = true; /* what is before the blanks lets a verdict follow */
-    if (plain) fputs(text, to);
-    while (!plain && *text) {
+    while (*text) {
         const size_t blank = strspn(text, " \n"), word = strcspn(text + blank, " \n,:;()");
         const char *end = text + blank + word;
         begins |= blank > 1 || *text == '\n';
         const char *colour = begins && (*end != ' ' || end[1] == ' ') ? colour_of(text + blank, word) : NULL;
-        fprintf(to, "%.*s%s%.*s%s", (int)blank, text, colour ? colour : "", (int)word, text + blank,
-                colour ? "\033[0m" : "");
+        str_printf(out, "%.*s%s%.*s%s", (int)blank, text, colour ? colour : "", (int)word, text + blank,
+                   colour ? "\033[0m" : "");
         text += blank + word;
         const size_t rest = strcspn(text, " \n"); /* the end of the word with its punctuation */
-        fwrite(text, 1, rest, to);
+        str_add(out, text, rest);
         text += rest;
         begins = text[-1] == ':';
     }
+}
+
+void terminal_report(FILE *to, const char *text) {
+    const char *no = getenv("NO_COLOR");
+    Str coloured = {0};
+    if (terminal_is_live(to) && !(no && *no)) colour(text, &coloured);
+    terminal_print(to, coloured.s ? coloured.s : text);
+    str_free(&coloured);
 }

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/terminal.h"
 #include "config/args.h"
 
 static void option(const Arg *row, Str *out) {
@@ -94,26 +95,8 @@ static int64_t foreign_help(const ArgTable *table, const char *word, Str *out) {
     return shown;
 }
 
-/* Breaks lines of more than WIDTH columns at a blank, or after the | of a list of choices. The text is ASCII. */
-static void wrap(const char *text, Str *out) {
-    enum { WIDTH = 100, OPTION_INDENT = 2, CHOICES_INDENT = 12 };
-    while (*text) {
-        const size_t all = strcspn(text, "\n"), begin = strspn(text, " ");
-        const char *line = text, *end = text + all;
-        const int indent = begin == OPTION_INDENT ? CHOICES_INDENT : (int)begin;
-        for (size_t room = WIDTH; (size_t)(end - line) > room; room = WIDTH - (size_t)indent) {
-            size_t n = room;
-            while (n > begin && line[n] != ' ' && line[n - 1] != '|') n--;
-            if (n == begin) break; /* one long word */
-            str_printf(out, "%.*s\n%*s", (int)n, line, indent, "");
-            line += n + (line[n] == ' ');
-        }
-        str_printf(out, "%.*s\n", (int)(end - line), line);
-        text = end + (*end == '\n');
-    }
-}
-
-void args_help(const Args *a, Str *to) {
+void args_help(const Args *a, int width, Str *to) {
+    enum { WIDEST = 100 };
     static const Arg config = {.names = "config",
                                .type = ARG_TEXT,
                                .fallback = "none",
@@ -129,6 +112,6 @@ void args_help(const Args *a, Str *to) {
     for (int t = 0; t < a->num_tables; t++) shown += table_help(&a->tables[t], word, out);
     for (int t = 0; word && t < a->num_tables; t++) shown += foreign_help(&a->tables[t], word, out);
     if (word && !shown) str_printf(out, "No option has '%s' in its name, values or help.\n", word);
-    wrap(text.s, to);
+    terminal_fold(text.s, width < WIDEST ? width : WIDEST, to);
     str_free(&text);
 }

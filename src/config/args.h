@@ -166,7 +166,7 @@ Err args_end(Args *);
 void args_print_remarks(Args *);
 /* The text of --help: usage, then the accepted options by group; with help_word only options that contain it
  * in name or help. */
-void args_help(const Args *, Str *out);
+void args_help(const Args *, int width, Str *out);
 
 /* ---- foreign options (foreign.c) ---- */
 

@@ -5,6 +5,7 @@
 
 #include "base/file.h"
 #include "base/mem.h"
+#include "base/terminal.h"
 #include "base/version.h"
 #include "ckpt/hf_config.h"
 #include "comm/comm.h"
@@ -37,14 +38,17 @@ bool command_ready(const Args *args, Err e, int *status) {
     const bool speaks = comm_process() == 0;
     if (args->help) {
         Str text = {0};
-        args_help(args, &text);
+        args_help(args, terminal_width(stdout), &text);
         if (speaks) fputs(text.s, stdout);
         str_free(&text);
         *status = 0;
         return false;
     }
-    for (const char *line = args->notes.s; line && *line && speaks; line = strchr(line, '\n') + 1)
-        fprintf(stderr, "note: %.*s\n", (int)strcspn(line, "\n"), line);
+    for (const char *line = args->notes.s; line && *line && speaks; line = strchr(line, '\n') + 1) {
+        char note[1100];
+        snprintf(note, sizeof note, "note: %.*s\n", (int)strcspn(line, "\n"), line);
+        terminal_print(stderr, note);
+    }
     if (!e.code) return true;
     /* e is the first of several problems; print the others too */
     *status = say(e, args->num_problems > 1 ? strchr(args->problems.s, '\n') + 1 : "");

@@ -5,6 +5,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "base/terminal.h"
 #include "base/fault.h"
 #include "base/str.h"
 #include "comm/comm.h"
@@ -26,11 +27,13 @@ static const Command TABLE[] = {
 enum { N_COMMANDS = sizeof TABLE / sizeof *TABLE };
 
 static void usage(FILE *to) {
-    fputs("usage: isotron COMMAND [options]\n\n", to);
-    for (int i = 0; i < N_COMMANDS; i++) fprintf(to, "  %-15s %s\n", TABLE[i].name, TABLE[i].what);
-    fputs("\nisotron COMMAND --help        what it does, an example, and its options\n"
-          "isotron COMMAND --help WORD   list only options with WORD in their name or help\n",
-          to);
+    Str text = {0};
+    str_puts(&text, "usage: isotron COMMAND [options]\n\n");
+    for (int i = 0; i < N_COMMANDS; i++) str_printf(&text, "  %-15s %s\n", TABLE[i].name, TABLE[i].what);
+    str_puts(&text, "\nisotron COMMAND --help        what it does, an example, and its options\n"
+                    "isotron COMMAND --help WORD   list only options with WORD in their name or help\n");
+    terminal_print(to, text.s);
+    str_free(&text);
 }
 
 /* Commands of other stacks that this program does not have. */

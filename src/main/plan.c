@@ -2,6 +2,7 @@
 #include <stdio.h>
 
 #include "base/file.h"
+#include "base/terminal.h"
 #include "main/command.h"
 #include "models/option_map.h"
 #include "plan/report.h"
@@ -59,7 +60,8 @@ static Device *open_gpu(const Setup *s) {
     const DeviceSpec spec = map_device_spec(&s->config, &s->derived, 0);
     if (s->config.device == ON_CPU) return NULL;
     if (device_open(&spec, &device).code)
-        puts("there is no GPU here, so the plan does not include the scratch memory of its kernels");
+        terminal_print(
+            stdout, "there is no GPU here, so the plan does not include the scratch memory of its kernels\n");
     return device;
 }
 
@@ -81,9 +83,9 @@ static Err plan(const Setup *s, const Options *o, bool *pass) {
     if (!e.code) {
         *pass = o->search ? found.n > 0 : !available || plan_bytes(&run) <= available;
         Str text = {0};
-        plan_print(&run, available, &text);
-        if (o->search) search_print(&found, c->ranks, available, &text);
-        fputs(text.s, stdout);
+        plan_print(&run, available, terminal_width(stdout), &text);
+        if (o->search) search_print(&found, c->ranks, available, terminal_width(stdout), &text);
+        terminal_print(stdout, text.s);
         str_free(&text);
         if (o->json) e = plan_write_json(&run, o->search ? &found : NULL, available, o->json);
     }

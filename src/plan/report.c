@@ -8,6 +8,7 @@
 
 #include "base/amount.h"
 #include "base/file.h"
+#include "base/terminal.h"
 
 /* ---- numbers ---- */
 
@@ -88,7 +89,7 @@ static void print_layout(const RunPlan *p, Str *out) {
 }
 
 /* A column for each part that any rank has, all in the unit of the largest number. */
-static void print_memory(const RunPlan *p, Str *out) {
+static void print_memory(const RunPlan *p, int width, Str *out) {
     const BytesText most = bytes_text((double)plan_bytes(p));
     const char *unit = strchr(most.s, ' ') + 1;
     double scale = 1;
@@ -97,31 +98,32 @@ static void print_memory(const RunPlan *p, Str *out) {
     for (int i = 0; i < p->pipeline.ranks; i++)
         for (int part = 0; part < MEMORY_PART_COUNT; part++)
             shown[part] |= p->stages[i].memory.part[part] > 0;
-    str_printf(out, "memory in %s of the first rank of each pipeline stage:\n%6s%8s%11s", unit, "rank",
-               "layers", "in flight");
+    Str cells = {0};
+    str_puts(&cells, "rank\tlayers\tin flight");
     for (int part = 0; part < MEMORY_PART_COUNT; part++)
-        if (shown[part]) str_printf(out, "  %10s", MEMORY_TITLES[part]);
-    str_printf(out, "  %10s\n", "total");
+        if (shown[part]) str_printf(&cells, "\t%s", MEMORY_TITLES[part]);
+    str_puts(&cells, "\ttotal\n");
     for (int i = 0; i < p->pipeline.ranks; i++) {
         const MemoryPlan *m = &p->stages[i].memory;
-        str_printf(out, "%6d%8lld%11lld", p->stages[i].rank, (long long)layers_of(p, i),
+        str_printf(&cells, "%d\t%lld\t%lld", p->stages[i].rank, (long long)layers_of(p, i),
                    (long long)m->in_flight);
         for (int part = 0; part < MEMORY_PART_COUNT; part++)
-            if (shown[part])
-                str_printf(out, "  %*.2f", (int)fmax(10, (double)strlen(MEMORY_TITLES[part])),
-                           (double)m->part[part] / scale);
-        str_printf(out, "  %10.2f\n", (double)memory_plan_total(m) / scale);
+            if (shown[part]) str_printf(&cells, "\t%.2f", (double)m->part[part] / scale);
+        str_printf(&cells, "\t%.2f\n", (double)memory_plan_total(m) / scale);
     }
+    str_printf(out, "memory in %s of the first rank of each pipeline stage:\n", unit);
+    terminal_table(cells.s, width, out);
+    str_free(&cells);
     const StagePlan *largest = &p->stages[p->largest];
     str_printf(out, "memory of rank %d: ", largest->rank);
     memory_plan_describe(&largest->memory, out);
     str_puts(out, "\n");
 }
 
-void plan_print(const RunPlan *p, size_t available, Str *out) {
+void plan_print(const RunPlan *p, size_t available, int width, Str *out) {
     print_model(p, out);
     print_layout(p, out);
-    print_memory(p, out);
+    print_memory(p, width, out);
     if (!available) return;
     const double need = (double)plan_bytes(p), have = (double)available;
     if (need <= have)
@@ -131,7 +133,7 @@ void plan_print(const RunPlan *p, size_t available, Str *out) {
                    bytes_text(have).s);
 }
 
-void search_print(const Search *s, int64_t ranks, size_t available, Str *out) {
+void search_print(const Search *s, int64_t ranks, size_t available, int width, Str *out) {
     const BytesText memory = bytes_text((double)available);
     const bool exactly = i64_is_set(ranks);
     str_printf(out,
@@ -152,16 +154,20 @@ void search_print(const Search *s, int64_t ranks, size_t available, Str *out) {
         str_printf(out, "layouts of %s that fit into %s a rank:\n", amount(ranks, "rank").s, memory.s);
     else
         str_printf(out, "the layouts of the fewest ranks that fit into %s a rank:\n", memory.s);
-    str_printf(out, "%7s%8s%9s%10s%9s%8s%6s%6s%12s%7s%12s%10s\n", "ranks", "tensor", "context", "pipeline",
-               "virtual", "expert", "data", "ZeRO", "recompute", "micro", "memory", "bubble");
+    Str cells = {0};
+    str_puts(
+        &cells,
+        "ranks\ttensor\tcontext\tpipeline\tvirtual\texpert\tdata\tZeRO\trecompute\tmicro\tmemory\tbubble\n");
     for (int i = 0; i < s->n; i++) {
         const FoundLayout *f = &s->found[i];
-        str_printf(out, "%7lld%8lld%9lld%10lld%9lld%8lld%6lld%6d%12s%7lld%12s%10s\n", (long long)f->ranks,
-                   (long long)f->tensor, (long long)f->context, (long long)f->pipeline, (long long)f->chunks,
-                   (long long)f->expert, (long long)f->data, f->zero,
+        str_printf(&cells, "%lld\t%lld\t%lld\t%lld\t%lld\t%lld\t%lld\t%d\t%s\t%lld\t%s\t%s\n",
+                   (long long)f->ranks, (long long)f->tensor, (long long)f->context, (long long)f->pipeline,
+                   (long long)f->chunks, (long long)f->expert, (long long)f->data, f->zero,
                    RecomputeGranularity_spellings[f->recompute], (long long)f->micro,
                    bytes_text((double)f->bytes).s, percent_text(f->bubble).s);
     }
+    terminal_table(cells.s, width, out);
+    str_free(&cells);
     str_printf(out, "options of the first: %s\n", s->found[0].words);
 }
 

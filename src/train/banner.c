@@ -6,17 +6,21 @@
 
 #include "base/amount.h"
 #include "base/clock.h"
+#include "base/terminal.h"
 #include "base/version.h"
 
 enum { NAME_WIDTH = 12 };
 
 void banner_line(const char *name, const char *fmt, ...) {
+    char value[4096];
     va_list args;
     va_start(args, fmt);
-    printf("%s:%*s", name, (int)(NAME_WIDTH - 1 - strlen(name)), "");
-    vprintf(fmt, args);
-    putchar('\n');
+    vsnprintf(value, sizeof value, fmt, args);
     va_end(args);
+    Str line = {0};
+    str_printf(&line, "%s:%*s%s\n", name, (int)(NAME_WIDTH - 1 - strlen(name)), "", value);
+    terminal_print(stdout, line.s);
+    str_free(&line);
 }
 
 static void print_model(const Config *c, const Derived *d, int64_t parameters) {

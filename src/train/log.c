@@ -221,7 +221,8 @@ static void print_line(TrainLog *log, const Trainer *r, const StepReport *s) {
     str_printf(&log->text, " | lr %.3g", s->lr);
     if (log->skipped || log->nan)
         str_printf(&log->text, " | %lld skipped, %lld nan", (long long)log->skipped, (long long)log->nan);
-    printf("%s\n", log->text.s);
+    str_puts(&log->text, "\n");
+    terminal_print(stdout, log->text.s);
 }
 
 static void show_status(TrainLog *log, const Trainer *r) {

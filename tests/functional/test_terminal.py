@@ -52,7 +52,7 @@ for columns, then, env in ((200, None, {}), (0, None, {"COLUMNS": "30"}), (40, 2
         continue
     assert shown and max(map(len, shown)) <= width and all("step "[:width].startswith(line[:len("step ")]) for line in shown), said
     assert width < 60 or re.fullmatch(WHOLE, shown[0]), said
-    assert re.search(r"step 6/12 \| loss .* \| grad norm .*\r$", said, re.M) and "iteration " not in said, said
+    assert re.search(r"step 6/12 \| loss \S+ \| \d+ tokens/s \| \S+ left \| grad norm", " ".join(said.split())) and "iteration " not in said, said
 said, plain = at_terminal(words, stdout=subprocess.PIPE)  # the log in a file keeps Megatron-LM's lines
 steps = [int(k) for k in re.findall(rf"\r\033\[K{WHOLE}", said)]
 assert steps and steps[0] > 1 and steps == sorted(steps) and {6, 12}.isdisjoint(steps) and said.endswith("\r\033[K"), said
@@ -88,9 +88,19 @@ for colour, verdict, words in (
         assert "\r\033[Kcompute      \033[32m" in said, said
 said, _ = at_terminal([*VALIDATE[:-1], 60], 40, 20)
 shown = STATUS.findall(said)
-assert len(shown[-1]) == 19 and "compute 1/1 | 0 s | run 0 of 60 s | GEMMs"[:39] in shown and "\033[33mINTERRUPTED\033[0m, 0 of 9 stages pass; " in said, said
+assert len(shown[-1]) == 19 and "compute 1/1 | 0 s | run 0 of 60 s | GEMMs"[:39] in shown and "\033[33mINTERRUPTED\033[0m, 0 of 9 stages pass; " in " ".join(said.split()), said
 for env in ({"NO_COLOR": "1"}, {"NO_COLOR": "false"}, {"TERM": "dumb"}):
     assert "\033" not in at_terminal(["compare", WORK / "a.jsonl", WORK / "a.jsonl"], **env)[0], env
 assert "\033" in at_terminal(["compare", WORK / "a.jsonl", WORK / "a.jsonl"], NO_COLOR="")[0]
 assert "\033" not in isotron("compare", WORK / "a.jsonl", WORK / "a.jsonl")
+
+# Text and tables fit into the width. A word that is longer stays whole.
+PLAIN, STAGES = [*BASE[1:], "--mock-data"], ["--num-layers", 8, "--ranks", 8, "--pipeline-model-parallel-size", 4]
+IDLE = "--no-rope-fusion --no-masked-softmax-fusion --no-bias-swiglu-fusion --no-bias-dropout-fusion --no-mmap-bin-files".split()
+for words in (["plan", *PLAIN, *STAGES, "--device-memory-gib", 1, "--search"], ["pretrain", *PLAIN, *STAGES, *IDLE, "--check-options"],
+              ["pretrain", *PLAIN, "--train-iters", 4], ["pretrain", "--help"], ["pretrain", "--help", "fusion"], ["--help"], VALIDATE):
+    for columns in (80, 120):
+        said = re.sub("\033.[0-9;]*[mK]|[^\n]*\r(?!\n)", "", at_terminal(words, columns)[0])
+        lines = [line.rstrip() for line in said.splitlines()]
+        assert not [line for line in lines if len(line) > columns and " " in line.strip()], (words, columns, said)
 print("a terminal has colours and a line of its width; a pipe has neither")

@@ -1,4 +1,5 @@
 /* The option parser with a test table: values, spellings, sources, error messages. */
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -377,7 +378,7 @@ static void help_lists_what_the_command_accepts(void **state) {
     LINE(&c, "--help");
     assert_true(c.args.help);
     Str help = {0};
-    args_help(&c.args, &help);
+    args_help(&c.args, INT_MAX, &help);
     assert_non_null(strstr(help.s, "usage: test [options]"));
     assert_non_null(
         strstr(help.s, "--color {red|green|blue}\n        A color. Default: red. Also: --green --verdant."));
@@ -398,7 +399,7 @@ static void help_finds_a_word(void **state) {
         begin(&c, NULL);
         LINE(&c, "--help", (char *)words[i][0] + (words[i][0][0] == '-' ? 2 : 0), "--loud");
         Str help = {0};
-        args_help(&c.args, &help);
+        args_help(&c.args, INT_MAX, &help);
         assert_non_null(strstr(help.s, words[i][1]));
         assert_null(strstr(help.s, words[i][2]));
         assert_null(strstr(help.s, "usage"));
