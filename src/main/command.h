@@ -21,7 +21,7 @@
     COMMAND(inspect, false, "print the content of a checkpoint or a dataset")                                \
     COMMAND(parity, true, "compare a run with a golden case of an independent implementation")               \
     COMMAND(validate, true,                                                                                  \
-            "accept a machine, a driver or an NCCL library: correctness, speed, what is to blame")           \
+            "accept a machine, a driver or an NCCL library: test correctness and speed, and name a faulty part")           \
     COMMAND(compare, false, "compare the logs or the checkpoints of two runs")                               \
     COMMAND(bench, true, "measure the speed of a training step or of individual ops")                        \
     COMMAND(version, false, "print the version, the commit, the compiler and the libraries of this build")   \

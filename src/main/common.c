@@ -181,11 +181,11 @@ Err setup_finish(Setup *s) {
             "the size of the vocabulary is not known; set --tokenizer-type (with its files) or "
             "--vocab-size%s",
             s->config.vocab_file && !s->config.merge_file && s->config.model == MODEL_gpt
-                ? "; a BERT or a T5, which has only a --vocab-file, needs --model bert or --model t5"
+                ? "; for a BERT or T5, whose only file is --vocab-file, set --model bert or --model t5"
                 : "");
     if (s->tokenizer && tokenizer_vocab_size(s->tokenizer) > s->derived.vocab_size)
         return err_user("the %s%s%s has %d ids, and the vocabulary of the model (--vocab-size) only %lld: "
-                        "give the tokenizer of this model, or for a new model remove --vocab-size",
+                        "specify the tokenizer of this model, or remove --vocab-size for a new model",
                         s->config.tokenizer_type, s->config.tokenizer_model ? " " : "",
                         s->config.tokenizer_model ? quote(s->config.tokenizer_model).s : "",
                         tokenizer_vocab_size(s->tokenizer), (long long)s->derived.vocab_size);

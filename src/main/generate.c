@@ -107,7 +107,7 @@ static Err find_start(Job *j, const json_t *ids) {
     if (j->start >= 0) return ERR_OK;
     return err_user(
         "the decoder of a T5 begins with [BOS], [CLS] or padding, and the tokenizer %s has none of them: "
-        "give the tokenizer that the model was trained with",
+        "specify the tokenizer that the model was trained with",
         j->setup.config.tokenizer_type);
 }
 

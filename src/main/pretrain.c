@@ -40,7 +40,7 @@ static void print_memory(const RunPlan *plan) {
     Str text = {0};
     memory_plan_describe(&plan->stages[plan->largest].memory, &text);
     banner_line("memory", "rank %d%s: %s", plan->stages[plan->largest].rank,
-                config_ranks(plan->config) > 1 ? ", which takes most" : "", text.s);
+                config_ranks(plan->config) > 1 ? ", the largest" : "", text.s);
     str_free(&text);
 }
 
@@ -59,7 +59,7 @@ static int check(Setup *s, int64_t idle) {
     const int n = train_check_files(&s->config, &s->derived, &facts, problem);
     fflush(stdout);
     for (int i = 0; i < n; i++) command_fail(problem[i]);
-    if (!n) puts("files can be opened and belong together");
+    if (!n) puts("all files can be opened and match each other");
     return n ? (int)problem[0].code : 0;
 }
 

@@ -147,11 +147,11 @@ refused("the checkpoint in", *LABELS, "--pretrained-checkpoint", WORK / "bert", 
 refused("'classification_head.weight' ('whole') is stored as [3, 32], the model has [2, 32]", *QQP, "--pretrained-checkpoint", WORK / "mnli",
         "--use-checkpoint-args", "--epochs", 1)
 for family in "gpt", "t5":
-    refused(f"isotron: --task fine-tunes a BERT: it needs --model bert, and not {family}.", *LABELS, *SIZES, "--model", family, *TOKENS, "--epochs", 1)
+    refused(f"isotron: --task fine-tunes a BERT: set --model bert instead of {family}.", *LABELS, *SIZES, "--model", family, *TOKENS, "--epochs", 1)
 isotron("pretrain", *SIZES, "--model", "gpt", *TOKENS, "--mock-data", *PRETRAIN[4:], "--train-iters", 1, "--save", WORK / "gpt", "--save-interval", 1)
 for words in ["--load"], ["--pretrained-checkpoint"], ["--use-checkpoint-args", *LABELS, "--epochs", 1, "--load"], ["--model", "bert", "--load"]:
     out = isotron("finetune", *words, WORK / "gpt", expect=2)
-    assert out == f"isotron: '{WORK / 'gpt'}' holds a 'gpt', and a task fine-tunes a BERT: give a checkpoint of --model bert\n", out
-assert isotron("finetune", expect=2).startswith("isotron: 12 problems with the options, the first: finetune needs --model bert, and not gpt.\n")
+    assert out == f"isotron: '{WORK / 'gpt'}' holds a 'gpt', but a task fine-tunes a BERT: load a checkpoint of --model bert\n", out
+assert isotron("finetune", expect=2).startswith("isotron: 12 problems with the options, the first: finetune trains a BERT: set --model bert instead of gpt.\n")
 refused("needs the tokens [CLS] and [SEP]", *LABELS, *SIZES, "--tokenizer-type", "ByteLevelTokenizer", "--epochs", 1)
 refused("lower --global-batch-size, or add --keep-last", *LABELS[:3], write("few.tsv", ["a\tword", "b\tword"]), *LABELS[4:], *FROM, "--epochs", 1)

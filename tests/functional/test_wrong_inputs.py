@@ -31,7 +31,7 @@ pretrain {run} --laod x => '--laod' is not an option: did you mean --load?
 pretrain {run} --esed 3 => did you mean --seed?
 pretrain {run} --step-batch-size-schedule 0:32 2B:64 4B:96 --lr 1 => '2B:64' does not belong to any option: quote the whole value of --step-batch-size-schedule
 generate {ask} --inference-rng-tracker --moe-router-pre-softmax-x 1 => '--moe-router-pre-softmax-x' is not an option
-pretrain --num-layers 2 --hidden-size 8 --num-attention-heads 2 --seq-length 8 --max-position-embeddings 8 --train-iters 1 --micro-batch-size 1 --lr 1 --mock-data --vocab-file {text} => needs --model bert or --model t5
+pretrain --num-layers 2 --hidden-size 8 --num-attention-heads 2 --seq-length 8 --max-position-embeddings 8 --train-iters 1 --micro-batch-size 1 --lr 1 --mock-data --vocab-file {text} => set --model bert or --model t5
 bench comm => bench comm needs at least 2 ranks: set --ranks N
 help pretrian => did you mean 'pretrain'
 help merge input more => remove 'more'
@@ -387,7 +387,7 @@ def check_options(names):
                   "{run} --load {saved} --save {saved} --log-jsonl {work}/log --tensorboard-dir {work}/tb/x"):
         said = isotron("pretrain", *words.format(**names).split(), "--check-options", "--wandb-project", "x", "--use-mcore-models")
         for part in ("options are valid, 2 have no effect", "model:      gpt, 2 layers", "number of parameters: 76400", "layout:     ", "memory:     rank ",
-                     "total ", "training:   ", "files can be opened and belong together"):
+                     "total ", "training:   ", "all files can be opened and match each other"):
             assert part in said, (words, part, said)
         assert files() == before, (words, set(files()) ^ set(before))
 
