@@ -19,6 +19,8 @@ typedef struct HfClass {
     /* Tokens around a text, by key. Without `own_post` they are those of tokenizer.json, or bos_token and eos_token where
      * add_bos_token and add_eos_token are set. */
     const char *before, *after;
+    /* The tokens of a pair of texts A and B: < and > are before and after, | begins type 1. NULL: <A>|<B> */
+    const char *pair;
     bool own_post, forgets_post, plain;
 } HfClass;
 

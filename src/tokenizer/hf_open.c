@@ -68,25 +68,43 @@ static bool put_around(const Opening *o, Tokenizer *t, int32_t around[2]) {
 
 /* ---- export ---- */
 
-static void add_template_token(const Tokenizer *t, int32_t id, json_t *single, json_t *tokens) {
+typedef struct Template {
+    const Tokenizer *t;
+    const int32_t *around;
+    json_t *tokens; /* special ones */
+} Template;
+
+static void add_token(const Template *p, int32_t id, int type, json_t *pieces) {
     size_t n;
-    const char *text = id < 0 ? NULL : hf_token_text(t, id, &n);
+    const char *text = id < 0 ? NULL : hf_token_text(p->t, id, &n);
     if (!text) return;
     json_t *name = json_stringn(text, n);
-    json_array_append_new(single, json_pack("{s:{s:O,s:i}}", "SpecialToken", "id", name, "type_id", 0));
-    json_object_setn_new(tokens, text, n,
+    json_array_append_new(pieces, json_pack("{s:{s:O,s:i}}", "SpecialToken", "id", name, "type_id", type));
+    json_object_setn_new(p->tokens, text, n,
                          json_pack("{s:O,s:[i],s:[O]}", "id", name, "ids", id, "tokens", name));
     json_decref(name);
 }
 
-static json_t *template_of(const Tokenizer *t, const int32_t around[2]) {
-    json_t *single = json_array(), *tokens = json_object();
-    add_template_token(t, around[0], single, tokens);
-    json_array_append_new(single, json_pack("{s:{s:s,s:i}}", "Sequence", "id", "A", "type_id", 0));
-    add_template_token(t, around[1], single, tokens);
-    return json_pack("{s:s,s:o,s:[{s:{s:s,s:i}},{s:{s:s,s:i}}],s:o}", "type", "TemplateProcessing", "single",
-                     single, "pair", "Sequence", "id", "A", "type_id", 0, "Sequence", "id", "B", "type_id", 1,
-                     "special_tokens", tokens);
+/* form: see HfClass.pair. */
+static json_t *pieces_of(const Template *p, const char *form) {
+    json_t *pieces = json_array();
+    for (int type = 0; *form; form++)
+        if (*form == '|')
+            type = 1;
+        else if (*form == '<' || *form == '>')
+            add_token(p, p->around[*form == '>'], type, pieces);
+        else
+            json_array_append_new(
+                pieces, json_pack("{s:{s:s%,s:i}}", "Sequence", "id", form, (size_t)1, "type_id", type));
+    return pieces;
+}
+
+static json_t *template_of(const Tokenizer *t, const HfClass *class, const int32_t around[2]) {
+    const Template p = {t, around, json_object()};
+    json_t *single = pieces_of(&p, "<A>"),
+           *pair = pieces_of(&p, class && class->pair ? class->pair : "<A>|<B>");
+    return json_pack("{s:s,s:o,s:o,s:o}", "type", "TemplateProcessing", "single", single, "pair", pair,
+                     "special_tokens", p.tokens);
 }
 
 /* Whether transformers reads the files as they are with the same class, in the folder of a model of that type. */
@@ -115,7 +133,11 @@ static char *export(const Opening *o, json_t *built, const Tokenizer *t, const i
         json_object_del(token, "from"), json_object_del(token, "given");
     }
     json_object_set_new(built, "version", json_string("1.0"));
-    if (around) json_object_set_new(built, "post_processor", template_of(t, around));
+    json_t *trims = json_object_get(built, "post_processor"), /* of offsets, by the class */
+        *template = around ? template_of(t, o->class, around) : NULL;
+    if (template && json_is_object(trims))
+        template = json_pack("{s:s,s:[O,o]}", "type", "Sequence", "processors", trims, template);
+    if (template) json_object_set_new(built, "post_processor", template);
     return json_dumps(built, JSON_COMPACT);
 }
 

@@ -4,7 +4,7 @@
 usage: tools/oracle/tokenizer_folders.py tests/data/tokenizer
 
 "bases" has the files of a vocabulary, and a case adds or replaces files of one: text, JSON, {"copy": FILE of the folder}, {"base64": BYTES}, or null
-for none. A case has the ids of the base's texts without and with special tokens, the length (largest id + 1), the ids that a decoder skips as
+for none. A case has the ids of the base's texts without and with special tokens, the ids and types of the first two as a pair, the length (largest id + 1), the ids that a decoder skips as
 special, and those of eos, bos and pad (null: none). A case with "error" is one in which transformers silently gives a token another id than a
 file does; Isotron must refuse it."""
 import base64, json, os, pathlib, shutil, tempfile
@@ -262,7 +262,8 @@ def write(folder, dir, contents):
 def expected(dir, texts):
     tok = transformers.AutoTokenizer.from_pretrained(dir)
     ids = [[tok.encode(t, add_special_tokens=special) for t in texts] for special in (False, True)]
-    return {"size": max(tok.get_vocab().values()) + 1, "eos": tok.eos_token_id, "bos": tok.bos_token_id, "pad": tok.pad_token_id, "ids": ids[0], "with": ids[1],
+    pair = tok(*texts[:2], return_token_type_ids=True)
+    return {"size": max(tok.get_vocab().values()) + 1, "eos": tok.eos_token_id, "bos": tok.bos_token_id, "pad": tok.pad_token_id, "ids": ids[0], "with": ids[1], "pair": [pair["input_ids"], pair["token_type_ids"]],
             "special": sorted(i for i in tok.added_tokens_decoder if not tok.decode([i], skip_special_tokens=True)),
             **({"spans": [tok(t, return_offsets_mapping=True)["offset_mapping"] for t in texts]} if texts is SPACES else {})}, tok
 

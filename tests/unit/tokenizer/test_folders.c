@@ -116,9 +116,30 @@ static json_t *special_of(const Tokenizer *t, const json_t *wanted) {
     return all;
 }
 
-/* The exported file alone is the same tokenizer. */
+/* The ids and types of the first two texts as a pair, by the template of an exported file; NULL: it has none. */
+static json_t *pair_of(const char *exported, const json_t *ids) {
+    json_t *root = json_loads(exported, 0, NULL), *post = json_object_get(root, "post_processor"),
+           *list = json_object_get(post, "processors");
+    if (list) post = json_array_get(list, json_array_size(list) - 1);
+    const json_t *pair = json_object_get(post, "pair"), *tokens = json_object_get(post, "special_tokens");
+    json_t *made = pair ? json_pack("[[],[]]") : NULL;
+    for (size_t i = 0; i < json_array_size(pair); i++) {
+        const json_t *piece = json_array_get(pair, i), *text = json_object_get(piece, "Sequence"),
+                     *named = text ? text : json_object_get(piece, "SpecialToken");
+        const char *id = json_string_value(json_object_get(named, "id"));
+        json_t *added =
+            text ? json_array_get(ids, id[0] == 'B') : json_object_get(json_object_get(tokens, id), "ids");
+        json_array_extend(json_array_get(made, 0), added);
+        for (size_t k = 0; k < json_array_size(added); k++)
+            json_array_append(json_array_get(made, 1), json_object_get(named, "type_id"));
+    }
+    json_decref(root);
+    return made;
+}
+
+/* The exported file alone is the same tokenizer. spans: before the export; taken. */
 static void check_export(const char *name, const json_t *c, const json_t *texts, const char *dir,
-                         const char *exported) {
+                         const char *exported, json_t *spans) {
     char *path = mem_printf("%s/exported/tokenizer.json", dir), *folder = mem_printf("%s/exported", dir);
     TokenizerConfig config = TOKENIZER_CONFIG_DEFAULT;
     config.type = "HuggingFaceTokenizer", config.model = path;
@@ -130,6 +151,10 @@ static void check_export(const char *name, const json_t *c, const json_t *texts,
     same(name, "exported special", json_object_get(c, "special"),
          special_of(t, json_object_get(c, "special")));
     same(name, "exported ids", json_object_get(c, "ids"), ids_of(t, 0, texts));
+    same(name, "exported spans", spans, spans_of(t, texts));
+    json_decref(spans);
+    json_t *pair = pair_of(exported, json_object_get(c, "ids"));
+    if (pair) same(name, "exported pair", json_object_get(c, "pair"), pair);
     same(name, "exported with", json_object_get(c, "with"), ids_of(t, TOKENIZER_ADD_SPECIAL, texts));
     tokenizer_free(t);
     free(path), free(folder);
@@ -158,8 +183,8 @@ static void check(const char *name, const json_t *c, const json_t *texts, const 
     same_token(name, "eos", c, tokenizer_eod(t));
     same_token(name, "bos", c, tokenizer_bos(t));
     same_token(name, "pad", c, tokenizer_pad(t));
+    if (exported) check_export(name, c, texts, dir, exported, spans_of(t, texts));
     tokenizer_free(t);
-    if (exported) check_export(name, c, texts, dir, exported);
     free(exported);
 }
 
