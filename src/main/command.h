@@ -20,8 +20,9 @@
     COMMAND(convert, false, "convert checkpoints from and to Hugging Face safetensors")                      \
     COMMAND(inspect, false, "print the content of a checkpoint or a dataset")                                \
     COMMAND(parity, true, "compare a run with a golden case of an independent implementation")               \
-    COMMAND(validate, true,                                                                                  \
-            "accept a machine, a driver or an NCCL library: test correctness and speed, and name a faulty part")           \
+    COMMAND(                                                                                                 \
+        validate, true,                                                                                      \
+        "accept a machine, a driver or an NCCL library: test correctness and speed, and name a faulty part") \
     COMMAND(compare, false, "compare the logs or the checkpoints of two runs")                               \
     COMMAND(bench, true, "measure the speed of a training step or of individual ops")                        \
     COMMAND(version, false, "print the version, the commit, the compiler and the libraries of this build")   \
