@@ -4,8 +4,8 @@
 usage: tools/oracle/tokenizer_folders.py tests/data/tokenizer
 
 "bases" has the files of a vocabulary, and a case adds or replaces files of one: text, JSON, {"copy": FILE of the folder}, {"base64": BYTES}, or null
-for none. A case has the ids of the base's texts without and with special tokens, the ids and types of the first two as a pair, the length (largest id + 1), the ids that a decoder skips as
-special, and those of eos, bos and pad (null: none). A case with "error" is one in which transformers silently gives a token another id than a
+for none. A case has the ids of the base's texts, without and with special tokens, and the ids and types of the first two as a pair. It
+also has the length (largest id + 1), the ids that a decoder skips as special, and those of eos, bos and pad (null: none). A case with "error" is one in which transformers silently gives a token another id than a
 file does; Isotron must refuse it."""
 import base64, json, os, pathlib, shutil, tempfile
 
