@@ -8,6 +8,7 @@
 #include <unistd.h>
 #include <zlib.h>
 #include <zstd.h>
+#include <zstd_errors.h>
 #ifdef ISOTRON_BZIP2
 #include <bzlib.h>
 #endif
@@ -22,10 +23,9 @@ enum { BLOCK = 1 << 16, MAGIC = 10 };
 
 typedef struct Format {
     const char *name;
-    /* Begins a compressed part. */
-    const char *(*begin)(Unpack *);
+    bool (*begin)(Unpack *); /* a compressed part; false: there is not enough memory */
     /* Decodes from the block to `out`, which has room for *n bytes; *n becomes their number. *ended: the part is complete.
-     * Both return an error message, or NULL. */
+     * Returns what is damaged, NO_MEMORY, TOO_LARGE or NULL. */
     const char *(*step)(Unpack *, unsigned char *out, size_t *n, bool *ended);
     void (*end)(Unpack *);
     bool padded; /* zeros may follow a part */
@@ -52,9 +52,10 @@ struct Unpack {
 
 /* ---- decoders ---- */
 
-static const char *gzip_begin(Unpack *u) {
-    if (u->begun) return inflateReset(&u->gzip) == Z_OK ? NULL : "zlib cannot start";
-    return inflateInit2(&u->gzip, MAX_WBITS + 16) == Z_OK ? NULL : "zlib cannot start";
+static const char NO_MEMORY[] = "there is not enough memory", TOO_LARGE[] = "its window is larger than 2 GiB";
+
+static bool gzip_begin(Unpack *u) {
+    return (u->begun ? inflateReset(&u->gzip) : inflateInit2(&u->gzip, MAX_WBITS + 16)) == Z_OK;
 }
 
 static const char *gzip_step(Unpack *u, unsigned char *out, size_t *n, bool *ended) {
@@ -65,18 +66,16 @@ static const char *gzip_step(Unpack *u, unsigned char *out, size_t *n, bool *end
     const int status = inflate(z, Z_NO_FLUSH);
     u->at = u->size - z->avail_in, *n = room - z->avail_out, *ended = status == Z_STREAM_END;
     if (*ended || status == Z_OK || status == Z_BUF_ERROR) return NULL;
-    return z->msg ? z->msg : zError(status);
+    return status == Z_MEM_ERROR ? NO_MEMORY : z->msg ? z->msg : zError(status);
 }
 
 static void gzip_end(Unpack *u) { inflateEnd(&u->gzip); }
 
-static const char *zstd_begin(Unpack *u) {
-    if (u->begun) return NULL;
+static bool zstd_begin(Unpack *u) {
+    if (u->begun) return true;
     u->zstd = ZSTD_createDStream();
     const int window = ZSTD_dParam_getBounds(ZSTD_d_windowLogMax).upperBound;
-    return u->zstd && !ZSTD_isError(ZSTD_DCtx_setParameter(u->zstd, ZSTD_d_windowLogMax, window))
-               ? NULL
-               : "zstd cannot start";
+    return u->zstd && !ZSTD_isError(ZSTD_DCtx_setParameter(u->zstd, ZSTD_d_windowLogMax, window));
 }
 
 static const char *zstd_step(Unpack *u, unsigned char *out, size_t *n, bool *ended) {
@@ -84,7 +83,11 @@ static const char *zstd_step(Unpack *u, unsigned char *out, size_t *n, bool *end
     ZSTD_inBuffer i = {u->block, u->size, u->at};
     const size_t status = ZSTD_decompressStream(u->zstd, &o, &i);
     u->at = i.pos, *n = o.pos, *ended = status == 0;
-    return ZSTD_isError(status) ? ZSTD_getErrorName(status) : NULL;
+    if (!ZSTD_isError(status)) return NULL;
+    const ZSTD_ErrorCode error = ZSTD_getErrorCode(status);
+    return error == ZSTD_error_memory_allocation               ? NO_MEMORY
+           : error == ZSTD_error_frameParameter_windowTooLarge ? TOO_LARGE
+                                                               : ZSTD_getErrorName(status);
 }
 
 static void zstd_end(Unpack *u) { ZSTD_freeDStream(u->zstd); }
@@ -92,10 +95,10 @@ static void zstd_end(Unpack *u) { ZSTD_freeDStream(u->zstd); }
 #ifdef ISOTRON_BZIP2
 static void bzip2_end(Unpack *u) { BZ2_bzDecompressEnd(&u->bzip2); }
 
-static const char *bzip2_begin(Unpack *u) {
+static bool bzip2_begin(Unpack *u) {
     if (u->begun) bzip2_end(u);
     u->bzip2 = (bz_stream){0};
-    return BZ2_bzDecompressInit(&u->bzip2, 0, 0) == BZ_OK ? NULL : "libbz2 cannot start";
+    return BZ2_bzDecompressInit(&u->bzip2, 0, 0) == BZ_OK;
 }
 
 static const char *bzip2_step(Unpack *u, unsigned char *out, size_t *n, bool *ended) {
@@ -107,7 +110,7 @@ static const char *bzip2_step(Unpack *u, unsigned char *out, size_t *n, bool *en
     u->at = u->size - z->avail_in, *n = room - z->avail_out, *ended = status == BZ_STREAM_END;
     if (*ended || status == BZ_OK) return NULL;
     return status == BZ_DATA_ERROR_MAGIC ? "unexpected bytes follow a compressed part"
-           : status == BZ_MEM_ERROR      ? "there is not enough memory"
+           : status == BZ_MEM_ERROR      ? NO_MEMORY
                                          : "a checksum or a length is wrong";
 }
 #endif
@@ -115,11 +118,11 @@ static const char *bzip2_step(Unpack *u, unsigned char *out, size_t *n, bool *en
 #ifdef ISOTRON_XZ
 static void xz_end(Unpack *u) { lzma_end(&u->xz); }
 
-static const char *xz_begin(Unpack *u) {
+static bool xz_begin(Unpack *u) {
     if (!u->begun) u->xz = (lzma_stream)LZMA_STREAM_INIT;
     const uint64_t most_memory =
         ((uint64_t)2 << 30) + (1 << 27); /* a dictionary of 2 GiB, and what it needs */
-    return lzma_auto_decoder(&u->xz, most_memory, 0) == LZMA_OK ? NULL : "liblzma cannot start";
+    return lzma_auto_decoder(&u->xz, most_memory, 0) == LZMA_OK;
 }
 
 static const char *xz_step(Unpack *u, unsigned char *out, size_t *n, bool *ended) {
@@ -130,9 +133,9 @@ static const char *xz_step(Unpack *u, unsigned char *out, size_t *n, bool *ended
     const lzma_ret status = lzma_code(z, LZMA_RUN);
     u->at = u->size - z->avail_in, *n = room - z->avail_out, *ended = status == LZMA_STREAM_END;
     if (*ended || status == LZMA_OK || status == LZMA_BUF_ERROR) return NULL;
-    return status == LZMA_MEMLIMIT_ERROR  ? "its dictionary is larger than 2 GiB"
+    return status == LZMA_MEMLIMIT_ERROR  ? TOO_LARGE
            : status == LZMA_FORMAT_ERROR  ? "unexpected bytes follow a compressed part"
-           : status == LZMA_MEM_ERROR     ? "there is not enough memory"
+           : status == LZMA_MEM_ERROR     ? NO_MEMORY
            : status == LZMA_OPTIONS_ERROR ? "it has options that this liblzma does not know"
                                           : "a checksum or a length is wrong";
 }
@@ -168,7 +171,13 @@ static Err more(Unpack *u, bool *have) {
     return ERR_OK;
 }
 
-static Err damaged(const Unpack *u, const char *why) {
+static Err failed(const Unpack *u, const char *why) {
+    if (why == NO_MEMORY)
+        return err_infra(
+            "%s to unpack '%s', which is compressed with %s; free memory, or unpack the file first", why,
+            u->path, u->format->name);
+    if (why == TOO_LARGE)
+        return err_user("'%s' is compressed with %s, and %s: unpack it first", u->path, u->format->name, why);
     return err_user("the %s-compressed data of '%s' are damaged: %s; compress the file again",
                     u->format->name, u->path, why);
 }
@@ -187,14 +196,14 @@ static Err unpack(Unpack *u, void *out, size_t room, size_t *got) {
     for (bool have, ended = false;;) {
         ERR_RETURN(u->inside ? more(u, &have) : skip_padding(u, &have));
         if (!have && !u->inside) return *got = 0, ERR_OK;
-        const char *why = u->inside ? NULL : u->format->begin(u);
+        const char *why = u->inside || u->format->begin(u) ? NULL : NO_MEMORY;
         u->inside = u->begun = true;
         *got = room;
         if (!why) why = u->format->step(u, out, got, &ended);
-        if (why) return damaged(u, why);
+        if (why) return failed(u, why);
         u->inside = !ended;
         if (*got) return ERR_OK;
-        if (!have && u->inside) return damaged(u, "the end is missing");
+        if (!have && u->inside) return failed(u, "the end is missing");
     }
 }
 

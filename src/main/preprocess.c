@@ -31,8 +31,8 @@ static const Arg ROWS[] = {
      .fallback = "none",
      .required = true,
      .help =
-         "Files to read, in the given order: plain, compressed with gzip, bzip2, xz or zstd, or Parquet; - = "
-         "standard input."},
+         "Files to read, in the given order: plain, compressed with gzip, bzip2, xz, lzma, lzip or zstd, or "
+         "Parquet; - = standard input."},
     {.names = "input-encoding",
      .type = ARG_TEXT,
      .offset = offsetof(Options, input_encoding),

@@ -10,6 +10,7 @@ import re
 import struct
 import tarfile
 import zipfile
+import zlib
 
 from harness import *
 
@@ -175,6 +176,12 @@ def skippable(kind, data=b""):
     return struct.pack("<II", 0x184D2A50 + kind, len(data)) + data
 
 
+def lzip(data):
+    """A member of lzip, by its manual: a header, LZMA without a header, and checksum and sizes."""
+    packed = lzma.compress(data, lzma.FORMAT_RAW, filters=[{"id": lzma.FILTER_LZMA1, "dict_size": 1 << 20}])
+    return b"LZIP\1\x14" + packed + struct.pack("<IQQ", zlib.crc32(data), len(data), len(packed) + 26)
+
+
 lines = b"".join(b"line %d\n" % (i * 2654435761 % 2**32) for i in range(9000))
 half, rest = lines[:50001], lines[50001:]
 xz = lzma.compress
@@ -185,6 +192,7 @@ CONTAINERS = {
     "xz": xz(lines), "xz streams": xz(half, check=lzma.CHECK_SHA256) + bytes(8) + xz(rest), "xz, zeros": xz(lines) + bytes(4),
     "xz, large dictionary": xz(lines, filters=[{"id": lzma.FILTER_LZMA2, "preset": 0, "dict_size": 3 << 29}]),
     "lzma": xz(lines, lzma.FORMAT_ALONE), "lzma, small dictionary": xz(lines, lzma.FORMAT_ALONE, preset=0), "zstd": frame(lines), "zstd --long=31": frame(lines, window=21),
+    "lzip": lzip(lines), "lzip members": lzip(half) + lzip(rest),
     "zstd frames": frame(half) + frame(b"") + frame(rest), "empty frame first": frame(b"") + frame(lines),
     **{f"skippable {i:x}": skippable(i, b"x" * i) + frame(half) + skippable(15 - i) + frame(rest) + skippable(i, bytes(70000)) for i in range(16)},
 }
@@ -200,8 +208,15 @@ for name, data in CONTAINERS.items():
 for name, data in {"gzip": gzip.compress(lines) + b"more", "bzip2": bz2.compress(lines) + b"BZh9 more text", "xz": xz(lines) + b"more text to come",
                    "zstd": frame(lines) + b"more", "zstd, zeros": frame(lines) + bytes(9)}.items():
     assert "are damaged" in preprocess(write("torn.txt", data), options=FORMATS[0], expect=2), name
+for name, data in {"lzma": CONTAINERS["lzma"][:1] + struct.pack("<I", 3 << 30) + CONTAINERS["lzma"][5:], "zstd": frame(lines, window=22)}.items():
+    assert "its window is larger than 2 GiB: unpack it" in preprocess(write("wide.txt", data), options=FORMATS[0], expect=2), name
+for name in "xz, large dictionary", "zstd --long=31":  # in less address space than the window
+    done = subprocess.run(["bash", "-c", 'ulimit -v 1500000; exec "$@"', "", PROGRAM, "preprocess", "--input", write("large.txt", CONTAINERS[name]),
+                           "--output-prefix", WORK / "none", *TOKENIZER, *FORMATS[0]], capture_output=True, text=True)
+    assert done.returncode == 3 and "not enough memory" in done.stderr and "damaged" not in done.stderr, (name, done)
 for name, text in ("bzip2", b"BZh9 is a name\n"), ("Parquet", b"PAR1 is text\n"), ("zstd", b"P*M\n"):
     assert preprocess(write("text.gz", text), options=FORMATS[0]) == [text], name
+assert "is a Parquet file" in preprocess(write("high.txt", b"PAR1\xff\n"), options=FORMATS[0], expect=2)
 
 # ---- JSON Lines, with Python's json as oracle ----
 
