@@ -207,6 +207,7 @@ static void each_field_is_checked(void **state) {
         {offsetof(Made, codec), -1, "is compressed by an unknown codec"},
         {offsetof(Made, group_rows), 3, "is damaged"},
         {offsetof(Made, group_rows), -2, "is damaged"},
+        {offsetof(Made, group_rows), 0, "is damaged"},
         {offsetof(Made, chunk_rows), INT64_MAX, "is damaged"},
         {offsetof(Made, begin), 3, "is damaged"},
         {offsetof(Made, begin), INT64_MAX, "is damaged"},
