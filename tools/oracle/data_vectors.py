@@ -122,13 +122,13 @@ class MaskedTokenizer(Tokenizer):
 
 
 def write_sentences(name, documents):
-    """Document i has 3 * i % 7 sentences, sentence j of the dataset 5 * j % 23 + 1 tokens (600 in one), token k the id
+    """Document i has 3 * i % 7 sentences, sentence j of the dataset 5 * j % 23 + 1 tokens (512 and 513 in two), token k the id
     1 + 31 * k % 899."""
     builder = IndexedDatasetBuilder(name + ".bin", dtype=numpy.uint16)
     sentence = token = 0
     for i in range(documents):
         for _ in range(3 * i % 7):
-            length = 600 if sentence == 150 else 5 * sentence % 23 + 1
+            length = {40: 512, 150: 513}.get(sentence, 5 * sentence % 23 + 1)
             builder.add_item(torch.tensor([1 + 31 * (token + k) % 899 for k in range(length)]))
             sentence, token = sentence + 1, token + length
         builder.end_document()
@@ -142,7 +142,9 @@ def masked_digest(dataset, count, pad, encoder):
         real = s["loss_mask"].astype(bool)
         parts = [s["text_dec"] if encoder else s["text"], numpy.where(real, s["labels"], 0), s["loss_mask"].astype(numpy.float32)]
         if encoder:
-            parts += [real.sum(), s["text_enc"], s["enc_mask"].sum()]
+            dataset._pad_token_id = -1  # which no text has, so that the mask shows the length
+            parts += [real.sum(), s["text_enc"], dataset[i]["enc_mask"].sum()]
+            dataset._pad_token_id = pad
         else:
             length = numpy.flatnonzero(s["padding_mask"] != pad)[-1] + 1
             parts += [numpy.where(numpy.arange(len(real)) < length, s["types"], 0), numpy.int64(s["is_random"]), length]
@@ -172,10 +174,10 @@ def masked_cases():
                     geometric=True, sequence_length_decoder=decoder, **more)
     bert("bert", [30000, 20, 10], 40, ["sentences"], "80,10,10")
     bert("bert_long", [400, 0, 0], 160, ["sentences"], "1", mask=0.4, short=0.0)
-    bert("bert_no_head", [400, 0, 0], 24, ["sentences"], "1", head=False, pad=5)
-    bert("bert_blend", [300, 0, 0], 40, ["0.3", "sentences", "0.7", "few"], "1")
+    bert("bert_no_head", [400, 0, 0], 24, ["sentences"], "1", head=False, pad=63, short=0.3)
+    bert("bert_blend", [300, 0, 0], 40, ["0.3", "sentences", "0.7", "few"], "1", short=0.15)
     t5("t5", [400, 20, 10], 40, ["sentences"], "80,10,10", 24)
-    t5("t5_long", [400, 0, 0], 160, ["sentences"], "1", 140, mask=0.4, short=0.5)
+    t5("t5_long", [400, 0, 0], 160, ["sentences"], "1", 140, mask=0.4, short=0.5, pad=63)
 
 
 def samplers():

@@ -81,7 +81,9 @@ static inline void write_sentences(const char *name, int documents) {
     assert_ok(indexed_builder_open(name, INDEXED_U16, &b));
     for (int i = 0, sentence = 0, token = 0; i < documents; i++) {
         for (int n = 3 * i % 7; n; n--, sentence++) {
-            int32_t tokens[600], length = sentence == 150 ? 600 : 5 * sentence % 23 + 1;
+            int32_t tokens[513], length = sentence == 40    ? 512
+                                          : sentence == 150 ? 513
+                                                            : 5 * sentence % 23 + 1;
             for (int k = 0; k < length; k++, token++) tokens[k] = 1 + 31 * token % 899;
             assert_ok(indexed_builder_add_tokens(b, tokens, length));
         }
