@@ -1,4 +1,5 @@
 /* Tokens for masked text, in a vocabulary of BERT and in one with sentinels. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -30,6 +31,17 @@ static void bert_has_masks_and_continuations(void **state) {
     assert_false(continues[tokenizer_token_id(t, "#")]);
     assert_false(continues[tokenizer_token_id(t, "[CLS]")]);
     free(continues);
+    static const char WORDS[] = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n#\n##\n",
+                      PATH[] = "/tmp/isotron-words.txt";
+    TokenizerConfig c = TOKENIZER_CONFIG_DEFAULT;
+    c.type = "BertWordPieceCase", c.vocab_file = PATH;
+    Tokenizer *words;
+    assert_string_equal(file_write_atomic(PATH, WORDS, sizeof WORDS - 1).msg, "");
+    assert_string_equal(tokenizer_open(&c, &words).msg, "");
+    assert_string_equal(tokenizer_continuations(words, &continues).msg, "");
+    assert_memory_equal(continues, "\0\0\0\0\0\0\1", 7);
+    tokenizer_free(words);
+    free(continues), remove(PATH);
     int64_t *sentinels;
     assert_int_equal(tokenizer_sentinels(t, &sentinels), 0);
     tokenizer_free(t);
