@@ -152,6 +152,8 @@ pretrain {conf} --check-options --data-path {work}/absent --load {work}/other --
 pretrain {conf} --check-options --data-path 1 {data} 2 {work}/half/a => half/a.idx
 pretrain {conf} --check-options --data-path {data} --data-cache-path {lines} => lines' exists and is not a folder
 pretrain {conf} --check-options --train-data-path {data} --valid-data-path {work}/absent --eval-iters 1 => absent.idx
+pretrain {conf} --check-options --train-data-path {data} --valid-data-path {work}/pairs/wide --eval-iters 1 => pairs/wide|65535
+pretrain {conf} --check-options --train-data-path {data} --test-data-path {work}/pairs/wide --eval-iters 1 => pairs/wide|65535
 generate => --load is missing
 generate --load {saved} => Generation needs --prompt
 generate --load {work}/absent --prompt hi => holds no checkpoint
@@ -240,7 +242,7 @@ convert --load {work}/absent --to-hf {work}/x => holds no checkpoint
 convert --load {saved} --check {text} --hf-dtype float16 => --hf-dtype is not used without --to-hf
 pretrain --tokenizer-sentencepiece-legacy => would split a text at special tokens
 pretrain --no-tokenizer-sentencepiece-ignore-extra-whitespaces => keep several blanks
-preprocess => --input is required|--output-prefix is required|needs a tokenizer: set --tokenizer-type
+preprocess => needs a tokenizer: set --tokenizer-type|--input is required|--output-prefix is required
 preprocess --input {lines} --output-prefix {work}/corpus {bytes} => corpus_text_document.bin' exists|--overwrite
 preprocess --input {text} --output-prefix {work}/p {bytes} => line 1 of|not valid JSON|for plain text set --input-format text or paragraphs
 preprocess --input {empty} --output-prefix {work}/p {bytes} => no text in them: nothing is written
@@ -340,6 +342,8 @@ def prepare():
         for kind in ("bin", "idx"):
             shutil.copy(WORK / f"corpus_text_document.{kind}", WORK / "pairs" / f"{name}.{kind}")
     shutil.copy(WORK / "pairs/a.bin", WORK / "half/a.bin")
+    shutil.copy(WORK / "pairs/a.idx", WORK / "pairs/wide.idx")
+    (WORK / "pairs/wide.bin").write_bytes(b"\xff" * (WORK / "pairs/a.bin").stat().st_size)
     shutil.copytree(ROOT / "tests/data/hf/qwen3-moe-windows", WORK / "hf")
     shutil.copytree(ROOT / "golden/gpt2-tiny", WORK / "mine")
     (WORK / "dangling").symlink_to("nothing")
@@ -367,9 +371,10 @@ def check_rows(names):
     before, count = files(), 0
     for row in ROWS.strip().splitlines():
         command, parts = row.split(" => ")
-        said = isotron(*command.format(**names).split(), expect=2)
+        said, at = isotron(*command.format(**names).split(), expect=2), 0
         for part in parts.replace("{work}", str(WORK)).split("|"):
-            assert part in said, f"'{part}' is missing in the message of: {command}\n{said}"
+            assert part in said[at:], f"'{part}' is missing or not in order in the message of: {command}\n{said}"
+            at = said.index(part, at)
         after = files()
         changed = [str(path) for path in before.keys() | after.keys() if before.get(path) != after.get(path)]
         assert not changed, f"{command} changed {changed}"
