@@ -135,7 +135,7 @@ int main(int argc, char **argv) {
     Str help = {0};
     args_init(&args, arena_new(), "custom_loop [--config FILE] [options]", NULL);
     Err e = prepare(&run, &args, argc - 1, argv + 1);
-    if (args.help) args_help(&args, &help), fputs(help.s, stdout);
+    if (args.help) args_help(&args, 100, &help), fputs(help.s, stdout);
     if (!e.code && !args.help) e = world_run(&run.config, train_rank, &run);
     if (e.code) /* of several problems the message has the first */
         fprintf(stderr, "custom_loop: %s\n%s", e.msg,

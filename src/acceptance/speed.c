@@ -23,7 +23,7 @@
 #include "kernels/ops.h"
 
 /* ROUND_SAMPLES: samples of each link and rank in a round. PASSES: most worlds that are measured. REPEATS: calls in a
- * sample. A sample of short calls has SHORT times as many, because the start of a sample differs between processes. */
+ * sample. A sample of short calls of a GPU has SHORT times as many, because its start differs between processes. */
 enum { MOST_PAIRED = 12, SIZES = 2, ROUND_SAMPLES = 2, PASSES = 2, REPEATS = 2, SHORT = 8 };
 
 typedef struct Speed {
@@ -80,7 +80,7 @@ static void sample_collective(Speed *s, const Collective *of, size_t bytes, bool
     device_wait(s->r->device);
     stage_barrier(s->r);
     const int64_t start = clock_ns();
-    const int calls = bytes < s->most ? SHORT * REPEATS : REPEATS;
+    const int calls = s->gpu && bytes < s->most ? SHORT * REPEATS : REPEATS;
     for (int i = 0; i < calls; i++) exact_run(&x, call);
     const double each = slowest(s, start) / calls, factor = exact_bus_factor(of, n);
     if (keep) keep_rate(s, (double)bytes * 1e-9 * factor / each, s->roof.rate, name);

@@ -13,7 +13,7 @@ def slow_start():
 def very_slow_rank():
     """A rank whose links are slow is named."""
     options = ["--ranks", 4, "--seconds", 1, "--only", "speed", "compute", "memory", *NCCL]
-    only("rank 0", "all of its links are slow", *options, name="named", HOST_NCCL_FAULT="rank:0:50")
+    only("rank 0", "all of its links are slow", *options, name="named", HOST_NCCL_FAULT="rank:0:25")
 
 
 def too_slow_rank():
