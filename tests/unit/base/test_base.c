@@ -1,6 +1,9 @@
+#include <fcntl.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "unit/cmocka_all.h"
 
@@ -185,6 +188,30 @@ static void a_line_is_cut_before_the_character_that_does_not_fit(void **state) {
         assert_int_equal(terminal_fit(rows[i].text, rows[i].columns), rows[i].bytes);
 }
 
+/* Verdicts are at the beginning of a line, after a colon and between wide blanks; elsewhere they are words. */
+static void verdicts_have_colours(void **state) {
+    (void)state;
+    static const struct {
+        const char *text, *shown;
+    } CASES[] = {{"verdict: DEGRADED, 1\n", "verdict: \033[33mDEGRADED\033[0m, 1\r\n"},
+                 {"speed  FAIL  x\n", "speed  \033[31mFAIL\033[0m  x\r\n"},
+                 {"FAIL: it is\n", "\033[31mFAIL\033[0m: it is\r\n"},
+                 {"equal sums\n", "equal sums\r\n"},
+                 {"a FAIL\n", "a FAIL\r\n"}};
+    const int terminal = posix_openpt(O_RDWR | O_NOCTTY);
+    assert_true(terminal >= 0 && !grantpt(terminal) && !unlockpt(terminal));
+    FILE *to = fopen(ptsname(terminal), "w");
+    assert_non_null(to);
+    setenv("TERM", "xterm", 1), unsetenv("NO_COLOR");
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+        char got[200] = "";
+        terminal_report(to, CASES[i].text), fflush(to);
+        assert_true(read(terminal, got, sizeof got - 1) > 0);
+        assert_string_equal(got, CASES[i].shown);
+    }
+    fclose(to), close(terminal);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(philox_matches_random123),
@@ -198,6 +225,7 @@ int main(void) {
         cmocka_unit_test(bytes_have_a_unit_that_suits_them),
         cmocka_unit_test(nouns_follow_their_number),
         cmocka_unit_test(a_line_is_cut_before_the_character_that_does_not_fit),
+        cmocka_unit_test(verdicts_have_colours),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
