@@ -53,6 +53,7 @@ typedef struct OpLane {
     bool batch_invariant;
     bool coarse; /* inputs that 16-bit types hold exactly */
     bool forward_only;
+    unsigned before; /* bits of the inputs that have a gradient before the backward */
     int moved_input; /* this element of this input is moved by `move` */
     int64_t moved_element;
     double move;
@@ -63,6 +64,8 @@ typedef struct OpLane {
 /* y and the gradient of each input. */
 typedef struct Result {
     Values y, grad[CASE_INPUTS];
+    /* Bits of the activations that may have another reader: no view and no gradient has their memory. */
+    unsigned joined;
 } Result;
 
 static inline void result_free(Result *r) {
@@ -97,7 +100,7 @@ typedef struct Session {
     Space *slot, *transient;
     Tape *tape;
     Tensor in[CASE_INPUTS], main_grad[CASE_INPUTS], *operands[CASE_INPUTS];
-    Tensor dy; /* gradients may share its memory */
+    Tensor before[CASE_INPUTS], dy; /* gradients may share their memory */
 } Session;
 
 /* The element of the whole input that element e of this session's slice is. */
@@ -185,7 +188,8 @@ static inline void session_close(Session *s) {
     space_free(s->transient);
     operand_free(s->run.device, &s->dy);
     for (int i = 0; i < CASE_INPUTS; i++)
-        operand_free(s->run.device, &s->in[i]), operand_free(s->run.device, &s->main_grad[i]);
+        operand_free(s->run.device, &s->in[i]), operand_free(s->run.device, &s->main_grad[i]),
+            operand_free(s->run.device, &s->before[i]);
     if (!s->lane->device) device_free(s->run.device);
 }
 
@@ -197,6 +201,16 @@ static inline Values values_of(Device *d, const Tensor *t) {
     for (int64_t e = 0; e < v.n; e++) v.v[e] = load_element(&host, e);
     device_view_end(&view);
     return v;
+}
+
+/* A gradient of ones, as of another reader of the input. */
+static inline void give_gradient(Session *s, int i) {
+    Tensor *x = &s->in[i], *ones = &s->before[i];
+    *ones = tensor_new((DType)x->dtype, x->ndim, x->dim);
+    for (int64_t e = 0, n = tensor_count(x); e < n; e++) store_element(ones, e, 1);
+    move_in(s->run.device, ones);
+    ones->refs = 1;
+    tape_grad_share(s->tape, x, ones, NEED_DX);
 }
 
 /* Loss-like outputs are [b,s], all others [s,b,...]. */
@@ -224,9 +238,15 @@ static inline void run_samples(const OpCase *c, const OpLane *lane, int64_t firs
     result_free(r);
     *r = (Result){.y = values_of(s.run.device, y)};
     if (!lane->forward_only) {
+        for (int i = 0; i < CASE_INPUTS; i++) {
+            if (role_of(&c->in[i]) == ROLE_ACTIVATION && !s.in[i].refs) r->joined |= 1u << i;
+            if (lane->before & 1u << i) give_gradient(&s, i);
+        }
         backward_from(&s, y);
-        for (int i = 0; i < CASE_INPUTS; i++)
+        for (int i = 0; i < CASE_INPUTS; i++) {
             if (s.in[i].grad) r->grad[i] = values_of(s.run.device, s.in[i].grad);
+            if (s.in[i].grad && s.in[i].grad->data == s.in[i].data) r->joined &= ~(1u << i);
+        }
     }
     session_close(&s);
 }

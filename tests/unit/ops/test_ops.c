@@ -129,6 +129,17 @@ static void kernels_stay_in_bounds_and_add(void **state) {
     }
 }
 
+/* A backward adds to the gradient that another reader of an input has left. */
+static void gradients_of_readers_add_up(void **state) {
+    const OpCase *c = *state;
+    Result want = run_case(c, (OpLane){.dtype = F64}),
+           got = run_case(c, (OpLane){.dtype = F64, .before = want.joined});
+    for (int i = 0; i < CASE_INPUTS; i++)
+        for (int64_t e = 0; want.joined & 1u << i && e < want.grad[i].n; e++) want.grad[i].v[e] += 1;
+    compare_all(c, &got, &want, dtype_roundoff(F64), 4);
+    result_free(&want), result_free(&got);
+}
+
 static void split_backward_is_the_whole(void **state) {
     Result want = run_case(*state, (OpLane){.dtype = F32}),
            got = run_case(*state, (OpLane){.dtype = F32, .split = true});
@@ -223,6 +234,7 @@ static const struct {
     {"float_is_near_double", float_is_near_double},
     {"half_is_near_float", half_is_near_float},
     {"kernels_stay_in_bounds_and_add", kernels_stay_in_bounds_and_add},
+    {"gradients_of_readers_add_up", gradients_of_readers_add_up},
     {"split_backward_is_the_whole", split_backward_is_the_whole},
     {"threads_change_nothing", threads_change_nothing},
     {"samples_one_by_one_are_the_batch", samples_one_by_one_are_the_batch},
