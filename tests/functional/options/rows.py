@@ -660,7 +660,8 @@ def memory_tags(program, quick):
                          ("--lane bf16 --use-precision-aware-optimizer --exp-avg-dtype bf16 --main-grads-dtype bf16", (2, 2, 10)),
                          ("--lane bf16 --ranks 2 --use-distributed-optimizer", (2, 4, 6)),
                          ("--lane fp32 --untie-embeddings-and-output-weights --position-embedding-type rope", (4, 4, 8)),
-                         ("--lane fp32 --model bert --mock-data", (4, 4, 8)), ("--lane fp32 --save s --save-interval 1 --async-save", (4, 4, 8))):
+                         ("--lane fp32 --model bert --mock-data", (4, 4, 8)), ("--lane fp32 --save s --save-interval 1 --async-save", (4, 4, 8)),
+                         ("--lane fp32 --save s --save-interval 1 --async-save --no-save-optim", (4, 4, 8))):
         without = "data-path split" if "mock" in words else ""
         o, folder, path = program.words(words, without), program.fresh(), f"{program.fresh()}/plan.json"
         o = [program.fresh() if w == "s" else w for w in o]

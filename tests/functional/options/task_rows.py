@@ -144,7 +144,8 @@ tuned("epochs seed", "--epochs 3 --seed 4294967294")
 tuned("task train_data valid_data", "--task MNLI --train-data mnli.tsv --valid-data mnli.tsv more-mnli.tsv")
 tuned("task keep_last", "--task QQP --train-data qqp.tsv --valid-data qqp.tsv --keep-last")
 LONG = "--seq-length 40 --max-position-embeddings 40 "
-tuned("task", "--task RACE --train-data race --valid-data race.txt race --hidden-dropout 0.1 " + LONG)
+tuned("task lr_warmup_iters lr_decay_iters", "--task RACE --train-data race --valid-data race.txt race --hidden-dropout 0.1 --lr-warmup-iters 2"
+      " --lr-decay-iters 5 --min-lr 1e-3 " + LONG)
 tuned("task keep_last", "--task RACE --train-data race.txt race/b.txt --valid-data race.txt --keep-last --batch-invariant-mode " + LONG, layouts=(ONE, CUT, "--ranks 2"))
 tuned("keep_last", "--keep-last --hidden-dropout 0.2 --attention-dropout 0.1")
 tuned("class_labels seed", "--class-labels pos also unused neg --train-data train.tsv more.tsv --valid-data more.tsv valid.tsv --seed 7")
@@ -260,11 +261,12 @@ for words, new in (("", "classification_head"), ("--bert-no-binary-head", ("clas
         continued(program, words, state, "--use-checkpoint-args", "--load", program.fresh(), "--pretrained-checkpoint", save, without=stored)
 
 
-@row("class_labels pretrained_checkpoint use_checkpoint_args")
+@row("class_labels classifier_dropout pretrained_checkpoint use_checkpoint_args")
 def other_classes(program, quick):
-    """The weights of another task, and not the names of its classes."""
-    save, words, first = program.fresh(), "--train-data other.tsv --valid-data other.tsv", TaskTrainer(program.words())
-    tune(program, program.words(), "--save", save)
+    """The weights of another task, and neither the names of its classes nor its dropout."""
+    save, words, o = program.fresh(), "--train-data other.tsv --valid-data other.tsv", program.words("--classifier-dropout 0.4")
+    first = TaskTrainer(o)
+    tune(program, o, "--save", save)
     first.run()
     state = weights_of(first.state, TaskTrainer(program.words(words)))
     continued(program, words, state, "--use-checkpoint-args", "--pretrained-checkpoint", save, without=SIZES, layouts=(ONE,))
@@ -384,7 +386,7 @@ def tensorboard(program, quick):
     """Every tag has the values of the log, against the step and against the samples."""
     folder, plain = program.fresh(), program.fresh()
     words = ("--tensorboard-log-interval 2 --log-timers-to-tensorboard --timing-log-level 2 --no-log-loss-scale-to-tensorboard --ranks 2"
-             " --log-world-size-to-tensorboard --log-memory-to-tensorboard")
+             " --log-world-size-to-tensorboard --log-memory-to-tensorboard --valid-data valid.tsv more.tsv")
     tune(program, program.words(), "--tensorboard-dir", plain)
     run, found, fewer = tune(program, program.words(words), "--tensorboard-dir", folder), scalars(folder), scalars(plain)
     steps = {r["iteration"]: r for r in run.records}

@@ -47,6 +47,18 @@ static void bert_has_masks_and_continuations(void **state) {
     tokenizer_free(t);
 }
 
+/* SentencePiece: its own ends precede [CLS] and padding. */
+static void a_sequence_has_its_own_ends(void **state) {
+    (void)state;
+    TokenizerConfig c = TOKENIZER_CONFIG_DEFAULT;
+    c.type = "SentencePieceTokenizer", c.model = "tests/data/tokenizer/unigram.model";
+    Tokenizer *t;
+    assert_string_equal(tokenizer_open(&c, &t).msg, "");
+    assert_int_equal(tokenizer_special(t, SPECIAL_BOS), tokenizer_token_id(t, "<s>"));
+    assert_int_equal(tokenizer_special(t, SPECIAL_EOS), tokenizer_token_id(t, "</s>"));
+    tokenizer_free(t);
+}
+
 static void sentinels_end_at_a_gap(void **state) {
     (void)state;
     static const char JSON[] =
@@ -72,6 +84,7 @@ static void sentinels_end_at_a_gap(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bert_has_masks_and_continuations),
+        cmocka_unit_test(a_sequence_has_its_own_ends),
         cmocka_unit_test(sentinels_end_at_a_gap),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -142,7 +142,7 @@ static void share(void *arg, Comm *comm) {
     MemoryPlan all = memory_plan_together(&own, device, comm);
     assert_int_equal(all.part[MEMORY_parameters], 1 + 2 + 3 + 4);
     assert_int_equal(memory_plan_total(&all), 10 + 60);
-    own.discrete = true; /* two of the four ranks on each of two devices */
+    own.discrete = true; /* at most two of the four ranks on each of three devices */
     all = memory_plan_together(&own, device, comm);
     assert_int_equal(memory_plan_total(&all), 2 * own.part[MEMORY_parameters]);
     assert_int_equal(memory_plan_host(&all), 60);
@@ -150,9 +150,9 @@ static void share(void *arg, Comm *comm) {
 
 static void threads_add_up_what_they_share(void **state) {
     (void)state;
-    Device two = {.kind = DEVICE_NULL, .n_devices = 2};
-    comm_threads(RANKS, NULL, share, &two);
-    const MemoryPlan own = {.part = {[MEMORY_slots] = 7}}, alone = memory_plan_together(&own, &two, NULL);
+    Device three = {.kind = DEVICE_NULL, .n_devices = 3};
+    comm_threads(RANKS, NULL, share, &three);
+    const MemoryPlan own = {.part = {[MEMORY_slots] = 7}}, alone = memory_plan_together(&own, &three, NULL);
     assert_int_equal(memory_plan_total(&alone), 7);
 }
 
