@@ -13,13 +13,20 @@ bool terminal_is_live(FILE *f) {
     return isatty(fileno(f)) && !(kind && !strcmp(kind, "dumb"));
 }
 
-int terminal_columns(FILE *f) {
-    enum { USUAL = 80, MOST = 10000 };
+/* 0: not known. */
+static int known_columns(FILE *f) {
+    enum { MOST = 10000 };
     struct winsize size;
     if (!ioctl(fileno(f), TIOCGWINSZ, &size) && size.ws_col) return size.ws_col;
     const char *text = getenv("COLUMNS");
     const long columns = text ? strtol(text, NULL, 10) : 0;
-    return columns > 0 && columns < MOST ? (int)columns : USUAL;
+    return columns > 0 && columns < MOST ? (int)columns : 0;
+}
+
+int terminal_columns(FILE *f) {
+    enum { USUAL = 80 };
+    const int known = known_columns(f);
+    return known ? known : USUAL;
 }
 
 size_t terminal_fit(const char *text, int columns) {
@@ -54,7 +61,11 @@ void terminal_show(FILE *f, const char *text) {
 
 void terminal_hide(FILE *f) { fputs("\r\033[K", f); }
 
-int terminal_width(FILE *f) { return terminal_is_live(f) ? terminal_columns(f) : INT_MAX; }
+/* mpirun gives its processes terminals without a width, and passes what they print to a file. */
+int terminal_width(FILE *f) {
+    const int known = terminal_is_live(f) ? known_columns(f) : 0;
+    return known ? known : INT_MAX;
+}
 
 /* The bytes of a line before the best break: within the room if possible, and after the first `least`. */
 static size_t break_at(const char *line, size_t length, size_t least, int room) {

@@ -18,7 +18,7 @@ size_t terminal_fit(const char *text, int columns);
 /* Replaces the line of the cursor by `text`, cut to the width of the live terminal; hide leaves it empty. */
 void terminal_show(FILE *, const char *text);
 void terminal_hide(FILE *);
-/* Its columns if it is live; else there is no limit: INT_MAX. */
+/* Its columns if it is live and they are known; else there is no limit: INT_MAX. */
 int terminal_width(FILE *);
 /* Breaks lines that are longer at a blank, or after the | of a list of choices, and indents what follows. A longer word
  * stays whole. */

@@ -12,6 +12,7 @@ BOTH = ["--ranks", 3, "--seconds", 3, "--nccl-a", LIBRARY, "--nccl-b", OTHER, "-
 def compared(stage, fault, expect):
     found, said = validate(*BOTH, stage, expect=expect, HOST_NCCL_FAULT=fault, HOST_NCCL_FAULT_IN="libother")
     assert not [e for e in found[stage]["evidence"] if e["verdict"] != "PASS"] and f"{stage:12} PASS " in said, said
+    assert f"{int(expect == 0)} of 9 stages" in said, said  # a stage passes if both do
     return found[stage]["b"], said
 
 
@@ -19,10 +20,10 @@ b, said = compared("collectives", "reverse", 0)
 assert any("B differs bitwise from A in reduce_scatter fp32 (order of summation)" in e["text"] for e in b["evidence"]), said
 b, said = compared("collectives", "half_sum", 1)
 named(b, "NCCL 2.28.9", "it sums in 16 bits")
-BOTH[BOTH.index("--seconds") + 1] = 12  # there is time for two turns of a slow library
+BOTH[BOTH.index("--seconds") + 1] = 30  # there is time for two turns of a slow library, also on a busy machine
 b, said = compared("speed", "slow:0:1", 1)
 BOTH[BOTH.index("--seconds") + 1] = 3
-assert any("slower than A at all_reduce" in e["text"] for e in b["evidence"]) and b["verdict"] == "DEGRADED", said
+assert any("slower than A at all_to_all" in e["text"] for e in b["evidence"]) and b["verdict"] == "DEGRADED", said
 assert re.search(r"^\w+ +B is [0-9.]+ % slower than A; B / A = 0\.", said, re.M) and "A: libhost_nccl.so      B: libother.so" in said, said
 
 # Each library has one process, so that neither is opened in every stage, and its rates are measured in two turns of it.

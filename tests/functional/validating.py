@@ -23,6 +23,8 @@ def validate(*options, expect=0, program=PROGRAM, name="v", **environment):
     done = subprocess.run([str(w) for w in words], capture_output=True, text=True, env={**os.environ, **environment})
     said = done.stdout + done.stderr
     assert done.returncode == expect, (words, done.returncode, said)
+    for line in said.splitlines():  # a repetition must not replace the reports
+        assert "to repeat it: " not in line or not {"--json", "--junit", "--html"} & {*line.split()}, line
     return read_reports(expect, done.stdout, name), said
 
 
