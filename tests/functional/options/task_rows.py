@@ -146,7 +146,7 @@ tuned("task keep_last", "--task QQP --train-data qqp.tsv --valid-data qqp.tsv --
 LONG = "--seq-length 40 --max-position-embeddings 40 "
 tuned("task lr_warmup_iters lr_decay_iters", "--task RACE --train-data race --valid-data race.txt race --hidden-dropout 0.1 --lr-warmup-iters 2"
       " --lr-decay-iters 5 --min-lr 1e-3 " + LONG)
-tuned("task keep_last", "--task RACE --train-data race.txt race/b.txt --valid-data race.txt --keep-last --batch-invariant-mode " + LONG, layouts=(ONE, CUT, "--ranks 2"))
+tuned("task keep_last", "--task RACE --train-data race.txt race/b.txt --valid-data race.txt --keep-last --batch-invariant-mode --hidden-dropout 0.1 " + LONG, layouts=(ONE, CUT, "--ranks 2"))
 tuned("keep_last", "--keep-last --hidden-dropout 0.2 --attention-dropout 0.1")
 tuned("class_labels seed", "--class-labels pos also unused neg --train-data train.tsv more.tsv --valid-data more.tsv valid.tsv --seed 7")
 tuned("micro_batch_size", "--micro-batch-size 1", "global-batch-size", layouts=(ONE,))
