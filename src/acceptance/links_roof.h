@@ -12,9 +12,9 @@ typedef enum RoofKind { ROOF_NOT_KNOWN, ROOF_PCIE, ROOF_NVLINK } RoofKind;
 
 typedef struct LinksRoof {
     RoofKind kind;
-    double rate; /* GB/s in each direction, the highest of all ranks; 0: not known */
-    double
-        of_pair; /* of a rank to one other: only switches, or the absence of others, let it use all links; 0: not known */
+    /* GB/s in each direction, the highest of all ranks; 0: not known. of_pair: between two ranks, which use all links of a
+     * GPU only through switches or in a world of two. */
+    double rate, of_pair;
     int weakest;     /* the rank with the lowest rate; -1: all have the same rate */
     char of[80];     /* "18 NVLinks of 25 GB/s" */
     const char *why; /* the reason why the rate is not known; NULL: it is known */

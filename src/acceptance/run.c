@@ -442,10 +442,11 @@ static void print_row(const Acceptance *a, const AcceptRow *row) {
 /* In a process of a launcher, in another thread while a stage runs. The launcher ends all of its processes, and the loss
  * of one is a fault for the others, so those without the report wait for the one that writes it. */
 static void report_interrupt(void *acceptance) {
+    enum { REPORT_S = 1 }; /* more than rank 0 needs */
     Acceptance *a = acceptance;
     if (a->stage == STAGES) return;
     if (!a->is_heard) {
-        sleep(1);
+        sleep(REPORT_S);
         return;
     }
     AcceptRow *row = &a->row[a->stage];

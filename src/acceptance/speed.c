@@ -55,6 +55,9 @@ static double slowest(const Speed *s, int64_t start_ns) {
     return stage_reduce(s->r, COMM_MAX, (double)(clock_ns() - start_ns) * 1e-9);
 }
 
+/* The calls of a sample. */
+static int calls_of(const Speed *s, bool is_short) { return s->gpu && is_short ? SHORT * REPEATS : REPEATS; }
+
 static void keep_rate(const Speed *s, double rate, double roof, const char *name) {
     if (!s->r->out) return;
     outcome_sample(s->r->out, "GB/s", rate, name);
@@ -80,7 +83,7 @@ static void sample_collective(Speed *s, const Collective *of, size_t bytes, bool
     device_wait(s->r->device);
     stage_barrier(s->r);
     const int64_t start = clock_ns();
-    const int calls = s->gpu && bytes < s->most ? SHORT * REPEATS : REPEATS;
+    const int calls = calls_of(s, bytes < s->most);
     for (int i = 0; i < calls; i++) exact_run(&x, call);
     const double each = slowest(s, start) / calls, factor = exact_bus_factor(of, n);
     if (keep) keep_rate(s, (double)bytes * 1e-9 * factor / each, s->roof.rate, name);
@@ -93,7 +96,7 @@ static void sample_link(Speed *s, int from, int to, bool keep) {
     StageRank *r = s->r;
     const int low = from < to ? from : to, high = from < to ? to : from;
     const bool takes_part = r->rank == from || r->rank == to;
-    const int calls = s->gpu ? SHORT * REPEATS : REPEATS;
+    const int calls = calls_of(s, true);
     char name[80];
     link_name(from, to, name);
     STAGE_DOING(r, "%s", name);
