@@ -2,7 +2,7 @@
 from validating import *
 
 ONLY = ["--ranks", 3, "--seconds", 1, "--only"]
-only("link 1-2", "it is slow", *ONLY, "speed", *NCCL, HOST_NCCL_FAULT="link:1:2")
+only("link 1-2", "it is slow", *ONLY, "speed", *NCCL, HOST_NCCL_FAULT="link:1:2:10")
 only("rank 2", "all of its links are slow", *ONLY, "speed", *NCCL, HOST_NCCL_FAULT="rank:2:4")
 only("rank 1", "it arrives late", *ONLY, "speed", program=FAULTY, FAULTY="slow 1 2")
 
@@ -30,5 +30,5 @@ for stage in ("speed", "training"):
 TWO = ["--ranks", 2, "--seconds", 1, "--only", "speed"]
 stages, said = validate(*TWO, *NCCL)
 assert "whether link 0-1 is slow in both directions" in said, said
-only("link 0-1", "of the other direction's", *TWO, *NCCL, HOST_NCCL_FAULT="link:0:1")
+only("link 0-1", "of the other direction's", *TWO, *NCCL, HOST_NCCL_FAULT="link:0:1:10")
 only("rank 1", "on the other rank", *TWO, program=FAULTY, FAULTY="slow 1 2")

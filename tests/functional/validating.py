@@ -50,7 +50,7 @@ def named(stage, suspect, words, verdict="FAIL"):
 
 
 def only(suspect, words, *options, **fault):
-    """A planted fault is the only evidence. A busy machine hides a slow link in about one run of 100, so there are up to three runs."""
+    """A planted fault is the only evidence. A busy machine may hide it, so there are up to three runs."""
     for last in (False, False, True):
         try:
             stages, said = validate(*options, expect=1, **fault)

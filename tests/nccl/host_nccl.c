@@ -27,7 +27,7 @@
  *                   error:N    operation N of any member is an asynchronous error, and never ends
  *                   refuse:N   the call of operation N of any member returns an error
  *                   window     no member can register a window
- *                   link:A:B   messages from rank A to rank B take twice their time
+ *                   link:A:B:N messages from rank A to rank B take N times their time
  *                   rank:A:MS  rank A sleeps MS milliseconds in every operation
  *                   reverse    sums are taken from the last member to the first
  *   HOST_NCCL_LOG=FILE         a communicator adds a line with the library's file name and the process to FILE
@@ -62,7 +62,7 @@ enum {
 
 typedef struct Fault {
     enum { NO_FAULT, DROP_TAIL, HALF_SUM, LOST, SLOW, ERROR, REFUSE, LINK, RANK, REVERSE, WINDOW } kind;
-    int number, ms;
+    int number, ms, receiver, times;
 } Fault;
 
 /* The shared side of a communicator. */
@@ -174,7 +174,7 @@ static bool is_meant(void) {
 
 static Fault planted_fault(void) {
     const char *text = getenv("HOST_NCCL_FAULT");
-    Fault f = {NO_FAULT, 0, 0};
+    Fault f = {.kind = NO_FAULT};
     int end = -1;
     if (!text || !is_meant())
         return f;
@@ -186,8 +186,8 @@ static Fault planted_fault(void) {
         f.kind = REVERSE;
     else if (!strcmp(text, "window"))
         f.kind = WINDOW;
-    else if (sscanf(text, "link:%d:%d%n", &f.number, &f.ms, &end) == 2 && !text[end])
-        f.kind = LINK; /* ms: the receiver */
+    else if (sscanf(text, "link:%d:%d:%d%n", &f.number, &f.receiver, &f.times, &end) == 3 && !text[end])
+        f.kind = LINK;
     else if (sscanf(text, "rank:%d:%d%n", &f.number, &f.ms, &end) == 2 && !text[end])
         f.kind = RANK;
     else if (sscanf(text, "lost:%d%n", &f.number, &end) == 1 && !text[end])
@@ -292,13 +292,13 @@ static int64_t now_ns(void) {
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-/* On a slow link, moves and then sleeps as long again. */
+/* On a slow link, moves and then sleeps until its multiple of that time has passed. */
 static void move_at_speed(const World *w, const Meeting *m, int slot) {
     const int64_t start = now_ns();
     move_share(m, slot);
     if (w->fault.kind == LINK && slot == 1 && m->first.src >= 0 &&
-        m->op[0]->comm->global == w->fault.number && m->op[1]->comm->global == w->fault.ms)
-        for (const int64_t end = 2 * now_ns() - start; now_ns() < end;) usleep(1);
+        m->op[0]->comm->global == w->fault.number && m->op[1]->comm->global == w->fault.receiver)
+        for (const int64_t end = start + w->fault.times * (now_ns() - start); now_ns() < end;) usleep(1);
 }
 
 static void move(Op *op) {
