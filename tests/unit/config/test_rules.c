@@ -1,0 +1,581 @@
+/* The rules of the options (config/rules): each can be broken, and its message is the expected one. */
+#include <ctype.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "unit/cmocka_all.h"
+
+#include "config/config.h"
+
+/* The problems of a command line, or what keeps it from being read. */
+static const char *problems(Arena *arena, unsigned checks, const char *line) {
+    Args args;
+    Config c;
+    args_init(&args, arena, "test", NULL);
+    char *argv[200], *rest = NULL;
+    int argc = 0;
+    for (char *w = strtok_r(arena_printf(arena, "%s", line), " ", &rest); w; w = strtok_r(NULL, " ", &rest))
+        argv[argc++] = w;
+    const Err e = config_parse(&c, &args, USE_ALL, checks, argc, argv);
+    const char *text = args.problems.s ? args.problems.s : e.msg;
+    const char *kept = arena_printf(arena, "%s", e.code ? text : "");
+    args_free(&args);
+    return kept;
+}
+
+#define VALID                                                                                                \
+    "--num-layers 2 --hidden-size 64 --num-attention-heads 4 --seq-length 16 --micro-batch-size 2 "          \
+    "--train-iters 10 --lr 1e-3 --mock-data "
+#define ANY      VALID "--tokenizer-type NullTokenizer --vocab-size 64 "
+#define BERT     ANY "--model bert "
+#define T5       ANY "--model t5 --decoder-seq-length 8 --decoder-num-layers 4 "
+#define RELATIVE T5 "--position-embedding-type relative "
+#define BUCKETS  "--relative-attention-num-buckets "
+#define DISTANCE " --relative-attention-max-distance "
+
+#define EXPERTS "--num-experts 8 --disable-bias-linear"
+#define CONTEXT "--context-parallel-size 4"
+
+/* Command lines that each break a rule, and the end of the expected message, with its remedy. */
+static const char *const GPT[][2] = {
+    {"--tensor-model-parallel-size 9000000000000000000 --pipeline-model-parallel-size 9000000000000000000 "
+     "--micro-batch-size 9000000000000000000", /* no product overflows */
+     "--tensor-model-parallel-size must be from 1 to 65536, not 9000000000000000000"},
+    {"--tensor-model-parallel-size 256 --pipeline-model-parallel-size 512",
+     "exceed 65536 ranks: lower one of them"},
+    {"--distributed-timeout-minutes 0", "must be from 1 to 1000000, not 0"},
+    {"--distributed-timeout-seconds -1", "must be from 0.001 to 100000000, not -1"},
+    {"--num-query-groups 2", "without --group-query-attention: add that flag"},
+    {"--group-query-attention --num-query-groups 3", "multiple of --num-query-groups 3: change one of them"},
+    {"--position-embedding-type rope --rotary-percent 0.2",
+     "even, positive number of rotated channels per head: change it or --kv-channels"},
+    {"--use-rope-scaling", "needs --position-embedding-type rope, not learned_absolute"},
+    {"--window-size 3", "two numbers such as 127,0. The left reach is from -1 to 1073741824. The right one "
+                        "is 0 or -1, because a decoder sees nothing there"},
+    {"--window-attn-skip-freq 2", "without --window-size: give one"},
+    {"--window-size 3,0 --window-attn-skip-freq [1,0,1]", "2 layers"},
+    {"--window-size 3,0 --window-attn-skip-freq 0", "2 layers"},
+    {"--no-rope-freq 2", "--no-rope-freq needs --position-embedding-type rope, not learned_absolute"},
+    {"--position-embedding-type rope --no-rope-freq [1]",
+     "must be a positive number or a pattern such as [0,0,1]*2 with one entry for each of the 2 layers"},
+    {"--position-embedding-type rope --rope-local-base-freq 10",
+     "applies to layers with a window: it needs --position-embedding-type rope and --window-size"},
+    {"--position-embedding-type rope --rope-short-factor 1 2", "must be set together: set both"},
+    {"--rope-short-factor 1 --rope-long-factor 2",
+     "need --position-embedding-type rope without --use-rope-scaling, and "
+     "--rope-scaling-original-max-position-embeddings above 1"},
+    {"--position-embedding-type rope --rope-short-factor 1 --rope-long-factor x",
+     "must each have a positive number for every pair of rotated channels of a head"},
+    {"--position-embedding-type rope --rope-attention-factor 2",
+     "has no effect without --rope-short-factor and --rope-long-factor: give them"},
+    {"--qk-layernorm-whole", "--qk-layernorm-whole needs --qk-layernorm"},
+    {"--scale-embedding --embedding-multiplier 2", "both multiply the embeddings: remove one of them"},
+    {"--parallel-residual one-norm --norm-placement post", "one-norm needs --norm-placement pre, not post"},
+    {"--hidden-dropout 1", "--hidden-dropout 1 must be less than 1"},
+    {"--fp8-format e4m3 --lane exact", "is too coarse for --lane exact: use bf16, fp16 or fp32"},
+    {"--fp8-format e4m3 --fp64", "is too coarse for --lane fp64: use bf16, fp16 or fp32"},
+    {"--fp8-recipe mxfp8", "--fp8-recipe mxfp8 is not supported: It changes how tensors are scaled. Use "
+                           "delayed, tensorwise or blockwise"},
+    {"--vocab-size 100 --padded-vocab-size 99",
+     "--padded-vocab-size 99 is less than --vocab-size 100: raise or remove it"},
+    {"--padded-vocab-size 129 --tensor-model-parallel-size 2",
+     "--padded-vocab-size 129 is not a multiple of --tensor-model-parallel-size 2: change one of them"},
+    {"--padded-vocab-size 0", "--padded-vocab-size must be from 1 to 2147483647, not 0"},
+    {"--fp8-format hybrid --fp8-recipe blockwise", "e4m3 throughout: set --fp8-format e4m3"},
+    {"--fp8-format e4m3 --first-last-layers-bf16",
+     "cannot be used with --fp8-recipe delayed: use tensorwise or blockwise"},
+    {"--grad-reduce-in-bf16",
+     "needs --bf16: --lane fp32 always sums gradients in its own precision. Remove it"},
+    {"--fp16 --grad-reduce-in-bf16",
+     "needs --bf16: --lane fp16 always sums gradients in its own precision. Remove it"},
+    {"--lane exact --grad-reduce-in-bf16",
+     "needs --bf16: --lane exact always sums gradients in its own precision. Remove it"},
+    {"--bf16 --main-grads-dtype bf16", "needs --use-precision-aware-optimizer"},
+    {"--exp-avg-dtype bf16", "need --use-precision-aware-optimizer"},
+    {"--use-precision-aware-optimizer --exp-avg-sq-dtype fp16", "Adam would divide by 0. Use bf16 or fp32"},
+    {"--use-precision-aware-optimizer --optimizer sgd", "needs --optimizer adam, not sgd"},
+    {"--use-precision-aware-optimizer --fp64", "cannot be used with --lane fp64"},
+    {"--lane exact --ranks 2", "add --calculate-per-token-loss"},
+    {"--fp16 --use-precision-aware-optimizer --main-grads-dtype bf16",
+     "needs --bf16: --lane fp16 always sums gradients in its own precision. Remove it"},
+    {"--bf16 --grad-reduce-in-bf16 --accumulate-allreduce-grads-in-fp32",
+     "contradicts --grad-reduce-in-bf16 and --main-grads-dtype bf16: remove one of them"},
+    {"--bf16 --use-precision-aware-optimizer --main-grads-dtype bf16 --accumulate-allreduce-grads-in-fp32",
+     "contradicts --grad-reduce-in-bf16 and --main-grads-dtype bf16: remove one of them"},
+    {"--bf16 --fp8-emulated", "--fp8-emulated applies only to FP8 GEMMs: add --fp8-format, or remove it"},
+    {"--bf16 --fp8-format e4m3 --fp8-recipe tensorwise --first-last-layers-bf16",
+     "leaves no layer for FP8: --num-layers-at-start-in-bf16 1 and --num-layers-at-end-in-bf16 1 together "
+     "must be fewer than --num-layers 2"},
+    {"--bf16 --fp8-format e4m3 --fp8-recipe tensorwise --first-last-layers-bf16 "
+     "--num-layers-at-start-in-bf16 9 --num-layers-at-end-in-bf16 0",
+     "must be fewer than --num-layers 2"},
+    {"--bf16 --fp8-keep-weights",
+     "--fp8-keep-weights applies only to FP8 GEMMs: add --fp8-format, or remove it"},
+    {"--bf16 --fp8-keep-inputs", "tensors with one scale. Add --fp8-format with --fp8-recipe delayed or "
+                                 "tensorwise and without --no-fp8-wgrad, or remove it"},
+    {"--fp8-format e4m3 --fp8-recipe blockwise --fp8-keep-inputs",
+     "tensors with one scale. Add --fp8-format with --fp8-recipe delayed or tensorwise and without "
+     "--no-fp8-wgrad, or remove it"},
+    {"--fp8-format e4m3 --no-fp8-wgrad --fp8-keep-inputs",
+     "tensors with one scale. Add --fp8-format with --fp8-recipe delayed or tensorwise and without "
+     "--no-fp8-wgrad, or remove it"},
+    {"--fp8-format e4m3 --fp8-recipe tensorwise --batch-invariant-mode", "share a scale: use delayed"},
+    {"--batch-invariant-mode --no-deterministic-mode",
+     "needs deterministic sums: remove --no-deterministic-mode"},
+    {"--num-experts 4", "--disable-bias-linear"},
+    {EXPERTS " --moe-router-topk 9", "more than --num-experts 8"},
+    {EXPERTS " --moe-layer-freq [1,0,1]", "2 layers"},
+    {EXPERTS " --moe-router-topk 1", "add --moe-router-pre-softmax"},
+    {EXPERTS " --moe-router-num-groups 2", "must be set together: set both or neither"},
+    {EXPERTS " --moe-router-num-groups 3 --moe-router-group-topk 1",
+     "must divide --num-experts 8, and --moe-router-group-topk 1 must divide --moe-router-topk 2. A token "
+     "cannot select more groups than exist, or more experts from a group than it contains"},
+    {EXPERTS " --moe-router-topk 4 --moe-router-num-groups 4 --moe-router-group-topk 1",
+     "must divide --num-experts 8, and --moe-router-group-topk 1 must divide --moe-router-topk 4. A token "
+     "cannot select more groups than exist, or more experts from a group than it contains"},
+    {EXPERTS " --moe-router-enable-expert-bias", "sigmoid, not softmax"},
+    {EXPERTS " --moe-router-load-balancing-type aux_loss aux_loss --moe-aux-loss-coeff 1 1",
+     "each once; or sinkhorn or none, alone. --moe-aux-loss-coeff 1 1 must have a number that is not "
+     "negative for each of them"},
+    {EXPERTS " --moe-router-load-balancing-type aux_loss sinkhorn --moe-aux-loss-coeff 1 1",
+     "alone. --moe-aux-loss-coeff 1 1 must have a number that is not negative for each of them"},
+    {EXPERTS " --moe-router-load-balancing-type aux_loss seq_aux_loss --moe-aux-loss-coeff 1",
+     "a number that is not negative for each of them"},
+    {EXPERTS " --moe-aux-loss-coeff -1", "not negative for each of them"},
+    {EXPERTS " --moe-router-load-balancing-type sinkhorn --moe-router-score-function sigmoid",
+     "selects the experts itself: remove --moe-router-score-function sigmoid and --moe-router-num-groups"},
+    {EXPERTS " --moe-pad-expert-input-to-capacity", "needs --moe-expert-capacity-factor"},
+    {EXPERTS " --moe-shared-expert-gate", "needs --moe-shared-expert-intermediate-size"},
+    {EXPERTS " --batch-invariant-mode --moe-aux-loss-coeff 0.1",
+     "use seq_aux_loss or none, without a capacity"},
+    {EXPERTS " --lane exact --calculate-per-token-loss --ranks 2 --moe-aux-loss-coeff 0.1 "
+             "--moe-router-load-balancing-type global_aux_loss",
+     "or one data-parallel rank"},
+    {EXPERTS " --batch-invariant-mode --moe-expert-capacity-factor 1", "without a capacity"},
+    {"--num-layers-per-virtual-pipeline-stage 1", "above 1: remove it"},
+    {"--num-virtual-stages-per-pipeline-rank 2", "above 1: remove it"},
+    {"--num-virtual-stages-per-pipeline-rank 2 --num-layers-per-virtual-pipeline-stage 1", "remove one"},
+    {"--decoder-first-pipeline-num-layers 1", "above 1: remove them"},
+    {"--decoder-last-pipeline-num-layers 1 --account-for-loss-in-pipeline-split",
+     "reduce the --decoder options instead"},
+    {"--decoder-last-pipeline-num-layers 1 --num-layers-per-virtual-pipeline-stage 1",
+     "exclude --num-layers-per-virtual-pipeline-stage: set --num-virtual-stages-per-pipeline-rank"},
+    {"--overlap-param-gather", "--overlap-param-gather gathers sharded parameters: add "
+                               "--use-distributed-optimizer or --use-megatron-fsdp, or remove it"},
+    {"--no-cp-comm-overlap", "--no-cp-comm-overlap is for a ring of keys: add --context-parallel-size above "
+                             "1 and --cp-comm-type p2p, or remove it"},
+    {"--ranks 2 --context-parallel-size 2 --cp-comm-type a2a --no-cp-comm-overlap",
+     "--no-cp-comm-overlap is for a ring of keys: add --context-parallel-size above 1 and --cp-comm-type "
+     "p2p, or remove it"},
+    {"--overlap-dispatch-backward-with-experts-wgrad",
+     "wgrad computes during an all-to-all: add --expert-model-parallel-size above 1 and "
+     "--moe-token-dispatcher-type alltoall, or remove it"},
+    {"--ranks 2 --tensor-model-parallel-size 2 --interleave-forward-backward",
+     "add --interleaved-microbatches 2, or remove it"},
+    {"--ranks 4 --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 --interleaved-microbatches 2 "
+     "--interleave-forward-backward --pipeline-schedule zero-bubble",
+     "cannot be used with --pipeline-schedule zero-bubble: remove one of them"},
+    {"--ranks 2 --tensor-model-parallel-size 2 --interleaved-microbatches 2 --interleave-forward-backward "
+     "--pipeline-schedule gpipe",
+     "cannot be used with --pipeline-schedule gpipe: remove one of them"},
+    {"--ranks 2 --tensor-model-parallel-size 2 --keep-gathered-inputs",
+     "add --sequence-parallel and --tensor-model-parallel-size above 1, or remove it"},
+    {"--ranks 2 --sequence-parallel --keep-gathered-inputs",
+     "--tensor-model-parallel-size above 1, or remove it"},
+    {"--ranks 2 --no-overlap-with-attention", "--overlap-grad-reduce or --overlap-param-gather: remove it"},
+    {"--ranks 4 --tensor-model-parallel-size 2 --interleaved-microbatches 2 --use-megatron-fsdp",
+     "--interleaved-microbatches 2 adds to the gradients of several layers at a time, and ZeRO-2 and ZeRO-3 "
+     "keep those of one: remove it, or set --data-parallel-sharding-strategy optim"},
+    {"--ranks 2 --tensor-model-parallel-size 2 --interleaved-microbatches 2 --cpu-offloading-num-layers 1 "
+     "--num-layers 2",
+     "--interleaved-microbatches 2 cannot be used with --cpu-offloading, which offloads one microbatch at a "
+     "time: remove one of them"},
+    {"--moe-shared-expert-overlap", "--moe-shared-expert-overlap runs shared experts during an all-to-all: "
+                                    "add --moe-shared-expert-intermediate-size, --expert-model-parallel-size "
+                                    "above 1 and --moe-token-dispatcher-type alltoall, or remove it"},
+    {"--use-megatron-fsdp --data-parallel-sharding-strategy no_shard --overlap-param-gather",
+     "gathers sharded parameters: add --use-distributed-optimizer or --use-megatron-fsdp, or remove it"},
+    {"--ranks 4 --num-distributed-optimizer-instances 2",
+     "instances 2 needs --use-distributed-optimizer or --use-megatron-fsdp: remove it"},
+    {"--ranks 4 --use-distributed-optimizer --num-distributed-optimizer-instances 3",
+     "is not divisible by --num-distributed-optimizer-instances 3: change it. They are 4 ranks over the "
+     "tensor and pipeline sizes; those of experts, over their tensor, expert and pipeline sizes"},
+    {"--ranks 4 --num-experts 4 --expert-model-parallel-size 2 --use-distributed-optimizer "
+     "--num-distributed-optimizer-instances 4",
+     "is not divisible by --num-distributed-optimizer-instances 4: change it. They are 4 ranks over the "
+     "tensor and pipeline sizes; those of experts, over their tensor, expert and pipeline sizes"},
+    {"--ddp-bucket-size 5 --ddp-num-buckets 3", "are mutually exclusive: remove one"},
+    {"--cross-entropy-chunk-size 64",
+     "add --cross-entropy-loss-fusion --cross-entropy-fusion-impl linear, or remove it"},
+    {"--cross-entropy-fusion-impl linear", "add --cross-entropy-loss-fusion, or remove it"},
+    {"--cross-entropy-loss-fusion --cross-entropy-chunk-size 64",
+     "--cross-entropy-fusion-impl linear, or remove it"},
+    {EXPERTS " --expert-model-parallel-size 3 --ranks 3",
+     "--num-experts 8 is not a multiple of --expert-model-parallel-size 3: change one of them"},
+    {EXPERTS " --expert-tensor-parallel-size 3 --ranks 3 --moe-ffn-hidden-size 8",
+     "The width inside an expert is not a multiple of the 3 ranks that share it: change "
+     "--moe-ffn-hidden-size or --expert-tensor-parallel-size"},
+    {EXPERTS
+     " --expert-model-parallel-size 8 --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 "
+     "--sequence-parallel",
+     "4 ranks cannot hold the experts: their tensor-parallel size 2 times --expert-model-parallel-size 8 "
+     "times --pipeline-model-parallel-size 2 is 32. Set --ranks 32 or a multiple of it"},
+    {EXPERTS " --expert-tensor-parallel-size 2 --ranks 2 --ffn-hidden-size 7",
+     "The width inside an expert is not a multiple of the 2 ranks that share it: change "
+     "--moe-ffn-hidden-size or --expert-tensor-parallel-size"},
+    {EXPERTS " --tensor-model-parallel-size 2 --ranks 2 --sequence-parallel "
+             "--moe-shared-expert-intermediate-size 7",
+     "--moe-shared-expert-intermediate-size 7 is not a multiple of --tensor-model-parallel-size 2: change "
+     "one of them"},
+    {EXPERTS " --tensor-model-parallel-size 2 --ranks 2",
+     "need --sequence-parallel because each rank routes its own tokens: add it"},
+    {"--pipeline-model-parallel-layout EttL",
+     "--pipeline-model-parallel-layout needs --pipeline-model-parallel-size above 1: remove it"},
+    {"--pipeline-model-parallel-layout EttL --account-for-loss-in-pipeline-split",
+     "already defines all stages: remove --decoder-first-pipeline-num-layers, "
+     "--decoder-last-pipeline-num-layers, --account-for-embedding-in-pipeline-split, "
+     "--account-for-loss-in-pipeline-split, --num-layers-per-virtual-pipeline-stage and "
+     "--num-virtual-stages-per-pipeline-rank"},
+    {"--pipeline-model-parallel-size 4 --microbatch-group-size-per-virtual-pipeline-stage 3", "raise it"},
+    {"--tensor-model-parallel-size 4 --group-query-attention --num-query-groups 1 --num-attention-heads 4 "
+     "--kv-channels 3",
+     "cannot be divided evenly among the ranks of --tensor-model-parallel-size 4: change one of them. A "
+     "group has two rows for each channel of a head, --kv-channels 3 (none = --hidden-size / "
+     "--num-attention-heads)"},
+    {CONTEXT " --cp-comm-type ring",
+     "must be p2p, allgather, a2a or a2a+p2p, one for all layers or one for each of --num-layers 2"},
+    {CONTEXT " --cp-comm-type p2p a2a p2p", "one for each of --num-layers 2"},
+    {CONTEXT " --cp-comm-type a2a+p2p", "a2a+p2p needs them"},
+    {CONTEXT " --cp-comm-type p2p a2a+p2p --hierarchical-context-parallel-sizes 2 4",
+     "whose product is --context-parallel-size 4, and a2a+p2p needs them"},
+    {CONTEXT " --hierarchical-context-parallel-sizes 0 4",
+     "whose product is --context-parallel-size 4, and a2a+p2p needs them"},
+    {CONTEXT " --cp-comm-type p2p a2a --tensor-model-parallel-size 2",
+     "An all-to-all cannot distribute the heads of a tensor-parallel rank over its context-parallel ranks: "
+     "use --cp-comm-type p2p or allgather. The relevant options are --num-attention-heads 4, "
+     "--num-query-groups 1, --tensor-model-parallel-size 2, --context-parallel-size 4, "
+     "--hierarchical-context-parallel-sizes none"},
+    {CONTEXT " --cp-comm-type a2a --attention-backend unfused --group-query-attention --num-query-groups 4 "
+             "--tensor-model-parallel-size 4",
+     "An all-to-all cannot distribute the heads of a tensor-parallel rank over its context-parallel ranks: "
+     "use --cp-comm-type p2p or allgather. The relevant options are --num-attention-heads 4, "
+     "--num-query-groups 4, --tensor-model-parallel-size 4, --context-parallel-size 4, "
+     "--hierarchical-context-parallel-sizes none"},
+    {CONTEXT " --attention-backend unfused",
+     "passes them around a ring: use allgather or a2a, or another backend"},
+    {CONTEXT " --attention-backend unfused --cp-comm-type allgather a2a+p2p "
+             "--hierarchical-context-parallel-sizes 2 2",
+     "passes them around a ring: use allgather or a2a, or another backend"},
+    {"--recompute-granularity full", "needs --recompute-method and --recompute-num-layers"},
+    {"--recompute-method block", "needs --recompute-granularity full, not none"},
+    {"--recompute-activations --recompute-modules attn", "core_attn, mlp or moe"},
+    {"--no-position-embedding", "needs --position-embedding-type rope, not learned_absolute. For a model "
+                                "without position embeddings, set --position-embedding-type none"},
+    {EXPERTS " --moe-router-load-balancing-type sinkhorn --moe-aux-loss-coeff 1",
+     "alone. --moe-aux-loss-coeff 1 must have a number that is not negative for each of them"},
+    {"--use-flash-attn --attention-backend unfused",
+     "--use-flash-attn and --attention-backend contradict each other: remove one of them"},
+    {"--tokenizer-type SFTTokenizer", "SFTTokenizer is not supported: Use HuggingFaceTokenizer with the "
+                                      "tokenizer.json of the model, or another type of text tokenizer"},
+    {"--recompute-modules mlp", "needs --recompute-granularity selective, not none"},
+    {"--cpu-offloading", "set --cpu-offloading-num-layers"},
+    {"--cpu-offloading-num-layers 2", "less than --num-layers 2"},
+    {"--cpu-offloading-num-layers 1 --recompute-activations",
+     "--recompute-granularity selective discards: remove one of them"},
+    {"--cpu-offloading-num-layers 1 --pipeline-model-parallel-size 2",
+     "needs --pipeline-model-parallel-size 1, not 2"},
+    {"--cpu-offloading-num-layers 1 --pipeline-schedule zero-bubble",
+     "it needs --pipeline-schedule 1f1b, not zero-bubble"},
+    {"--train-samples 100", "are mutually exclusive: remove one"},
+    {"--global-batch-size 16 --rampup-batch-size 2 3 100",
+     "increment and samples, with --global-batch-size 16 whole increments above start"},
+    {"--global-batch-size 8 --rampup-batch-size 3 5 100",
+     "Each size from --rampup-batch-size 3 5 100 to --global-batch-size 8 must be a multiple of "
+     "--micro-batch-size 2 times the data-parallel size 1: change one of them"},
+    {"--step-batch-size-schedule 0:3",
+     "Each size in --step-batch-size-schedule 0:3 must be a multiple of --micro-batch-size 2 times the "
+     "data-parallel size 1: change one of them"},
+    {"--global-batch-size 16 --rampup-batch-size 2 2 100", "--train-samples instead of --train-iters 10"},
+    {"--step-batch-size-schedule 50:16",
+     "start at 0 and rise by at least one sample, such as '0:16 2.4B:320'"},
+    {"--step-batch-size-schedule 0:16,x",
+     "start at 0 and rise by at least one sample, such as '0:16 2.4B:320'"},
+    {"--step-batch-size-schedule 0:16,1K:8,1K:16",
+     "start at 0 and rise by at least one sample, such as '0:16 2.4B:320'"},
+    {"--step-batch-size-schedule 0:16 --global-batch-size 16", "are mutually exclusive: remove one"},
+    {"--lr-warmup-init 1", "above --lr 0.001: lower it"},
+    {"--decoupled-min-lr 1", "needs --decoupled-lr"},
+    {"--lr-decay-samples 5", "counts steps: use --lr-decay-iters, --lr-wsd-decay-iters and --lr-warmup-iters "
+                             "instead of the -samples options"},
+    {"--lr-warmup-fraction 0.1 --lr-warmup-iters 1", "remove one"},
+    {"--lr-warmup-iters 10", "--lr-warmup-iters 10 must be less than the 10 iterations of the decay "
+                             "(--lr-decay-iters, or --train-iters if it is not set): lower it"},
+    {"--lr-warmup-fraction 1", "--lr-warmup-fraction 1 must be less than 1"},
+    {"--lr-decay-style WSD", "needs --lr-wsd-decay-iters or --lr-wsd-decay-samples"},
+    {"--start-weight-decay 0.1", "linear or cosine"},
+    {"--weight-decay-incr-style linear", "needs --start-weight-decay and --end-weight-decay"},
+    {"--adam-beta2 1", "less than 1"},
+    {"--train-data-path x", "--mock-data cannot be used with data paths: remove one"},
+    {"--tokenizer-type NullTokenizer", "needs --vocab-size"},
+    {"--save x --save-interval 4 --save-retain-interval 6", "multiple of --save-interval 4"},
+    {"--save x --save-interval 0", "--save-interval must be at least 1, not 0"},
+    {"--most-recent-k 0", "-1 to keep all checkpoints"},
+    {"--use-checkpoint-args", "needs --load"},
+    {"--swiglu --hidden-size=16", "too small for swiglu's default MLP width: set --ffn-hidden-size"},
+    {"--seed -1", "--seed must be from 0 to 4294967295, not -1"},
+    {"--num-layers none", "The model needs --num-layers (or --load with --use-checkpoint-args)"},
+    {"--hidden-size none", "The model needs --hidden-size (or --load with --use-checkpoint-args)"},
+    {"--num-attention-heads none",
+     "The model needs --num-attention-heads (or --load with --use-checkpoint-args)"},
+    {"--seq-length none", "The model needs --seq-length (or --load with --use-checkpoint-args)"},
+    {"--hidden-size 65", "--hidden-size 65 is not a multiple of --num-attention-heads 4: change one of them "
+                         "or set --kv-channels"},
+    {"--max-position-embeddings 15",
+     "--seq-length 16 is longer than --max-position-embeddings 15: raise --max-position-embeddings"},
+    {"--position-embedding-type rope --use-rope-scaling --rope-scaling-low-freq-factor 4",
+     "--rope-scaling-low-freq-factor 4 must be less than --rope-scaling-high-freq-factor 4"},
+    {"--num-layers 65536 --hidden-size 1048576 --num-attention-heads 1",
+     "more elements than can be counted: lower the largest of --num-layers, --hidden-size, "
+     "--ffn-hidden-size, --num-experts, --kv-channels, --vocab-size, --seq-length and --micro-batch-size"},
+    {"--attention-dropout 1", "--attention-dropout 1 must be less than 1"},
+    {"--bf16 --fp8-format hybrid --fp8-keep-weights --ranks 2 --use-distributed-optimizer "
+     "--overlap-param-gather",
+     "--fp8-keep-weights quantises weights before a step's first pass, when other ranks still hold part of "
+     "them. Remove it, or remove --overlap-param-gather and ZeRO-3"},
+    {"--bf16 --fp8-format hybrid --fp8-keep-weights --ranks 2 --use-distributed-optimizer --device cuda "
+     "--hidden-dropout 0 --attention-dropout 0 --cuda-graph-impl local",
+     "--fp8-keep-weights quantises weights before a step's CUDA graph, which gathers those of other ranks. "
+     "Remove it, or remove --cuda-graph-impl or the sharding of data parallelism"},
+    {"--fp16 --initial-loss-scale 2 --min-loss-scale 4",
+     "--min-loss-scale 4 is above --initial-loss-scale 2: lower it"},
+    {"--ranks 3 --tensor-model-parallel-size 2",
+     "--ranks 3 is not a multiple of --tensor-model-parallel-size 2 times --pipeline-model-parallel-size 1 "
+     "times --context-parallel-size 1: change one of them"},
+    {"--expert-model-parallel-size 2 --ranks 2",
+     "--expert-model-parallel-size 2 needs --num-experts: remove it"},
+    {"--ranks 3 --num-attention-heads 6 --hidden-size 66 --tensor-model-parallel-size 3 "
+     "--group-query-attention --num-query-groups 2",
+     "--num-query-groups 2 and --tensor-model-parallel-size 3: one must be a multiple of the other"},
+    {"--ranks 2 --tensor-model-parallel-size 2 --ffn-hidden-size 7",
+     "--ffn-hidden-size 7 is not a multiple of --tensor-model-parallel-size 2: change one of them"},
+    {"--ranks 3 --tensor-model-parallel-size 3 --swiglu --num-attention-heads 3 --kv-channels 4",
+     "The width inside the MLP that --hidden-size 64 implies is not a multiple of "
+     "--tensor-model-parallel-size 3: set --ffn-hidden-size"},
+    {"--ranks 2 --context-parallel-size 2 --seq-length 6",
+     "--seq-length 6 is not a multiple of twice --context-parallel-size 2 (each rank takes two chunks): "
+     "change one of them"},
+    {"--ranks 2 --tensor-model-parallel-size 2 --sequence-parallel --seq-length 7",
+     "With --sequence-parallel --seq-length 7 must be a multiple of --tensor-model-parallel-size 2 times "
+     "--context-parallel-size 1: change one of them"},
+    {"--distributed-backend gloo --nccl-library x",
+     "--nccl-library is not used with --distributed-backend gloo: leave one out"},
+    {"--distributed-backend gloo --use-nccl-ub",
+     "--use-nccl-ub is not used with --distributed-backend gloo: leave one out"},
+    {"--gemm-sm-margin 2",
+     "--gemm-sm-margin 2 leaves multiprocessors of a GPU free: it needs --device cuda, not cpu"},
+    {"--cuda-graph-impl local --hidden-dropout 0 --attention-dropout 0",
+     "--cuda-graph-impl local captures the work of a GPU: it needs --device cuda, not cpu"},
+    {"--device cuda --ranks 2 --distributed-backend gloo --cuda-graph-impl local --hidden-dropout 0 "
+     "--attention-dropout 0",
+     "through NCCL only, not with --distributed-backend gloo: leave one out"},
+    {"--device cuda --ranks 2 --cuda-graph-impl local --hidden-dropout 0 --attention-dropout 0 " EXPERTS
+     " --expert-model-parallel-size 2",
+     "replays one routing of tokens to ranks: remove it, or give each rank whole experts and all of them "
+     "(--expert-model-parallel-size 1 --expert-tensor-parallel-size 1)"},
+    {"--device cuda --cuda-graph-impl local",
+     "replays the random numbers of one microbatch: it needs --hidden-dropout 0, --attention-dropout 0, no "
+     "--classifier-dropout above 0 and no --moe-input-jitter-eps"},
+    {"--micro-batch-size none", "Training needs --micro-batch-size"},
+    {"--train-iters none", "Training needs --train-iters or --train-samples"},
+    {"--global-batch-size 5", "--global-batch-size 5 must be a multiple of --micro-batch-size 2 times the "
+                              "data-parallel size 1: change one of them"},
+    {"--train-iters none --train-samples 100 --step-batch-size-schedule 0:16 --rampup-batch-size 2 2 100",
+     "--step-batch-size-schedule and --rampup-batch-size are mutually exclusive: remove one"},
+    {"--train-iters none --train-samples 100 --rampup-batch-size 2 2 100",
+     "--rampup-batch-size needs --global-batch-size, the final batch size"},
+    {"--lr none", "Training needs --lr"},
+    {"--min-lr 1", "--min-lr 1 is above --lr 0.001: lower it"},
+    {"--decoupled-lr 1e-4 --decoupled-min-lr 1e-3",
+     "--decoupled-min-lr 0.001, or --min-lr if it is not set 0) is above --decoupled-lr 0.0001: lower it"},
+    {"--train-iters none --train-samples 100 --lr-decay-iters 5",
+     "counts samples: use --lr-decay-samples, --lr-wsd-decay-samples and --lr-warmup-samples instead of the "
+     "-iters options"},
+    {"--train-iters none --train-samples 100 --lr-warmup-samples 100",
+     "--lr-warmup-samples 100 must be less than the 100 samples of the decay (--lr-decay-samples, or "
+     "--train-samples if it is not set): lower it"},
+    {"--override-opt_param-scheduler --use-checkpoint-opt_param-scheduler",
+     "--override-opt_param-scheduler and --use-checkpoint-opt_param-scheduler are mutually exclusive: remove "
+     "one"},
+    {"--adam-beta1 1", "--adam-beta1 1 must be at least 0 and less than 1"},
+    {"--mock-data=false", "Training needs data: --data-path, --train-data-path or --mock-data"},
+    {"--mock-data=false --data-path x --valid-data-path y",
+     "--data-path cannot be used with --train-data-path, --valid-data-path or --test-data-path: remove one"},
+    {"--mock-data=false --train-data-path x --split 1,1,1",
+     "--split 1,1,1 has no effect with a data path for each split: remove it"},
+    {"--save x", "--save needs --save-interval"},
+    {"--exit-on-missing-checkpoint", "--exit-on-missing-checkpoint needs --load"},
+    {"--task MNLI", "--task fine-tunes a BERT: set --model bert instead of gpt"},
+    {"--classifier-dropout 1", "--classifier-dropout 1 must be less than 1"},
+    {"--class-labels a a", "same class twice: remove one"},
+    {"--class-labels a", "at least two classes"},
+};
+
+static const char *const ENCODERS[][2] = {
+    {BERT "--num-experts 8 --disable-bias-linear",
+     "--num-experts needs --model gpt: Isotron's BERT has no experts"},
+    {BERT "--window-size 4,0", "--window-size needs --model gpt: BERT attends to all positions"},
+    {BERT "--logits-scaling 2",
+     "--logits-scaling and --final-logit-softcapping need --model gpt: BERT's output layer has neither"},
+    {BERT "--cross-entropy-loss-fusion --cross-entropy-fusion-impl linear", "BERT's output layer has a bias"},
+    {BERT "--reset-attention-mask", "need --model gpt: a sample of BERT or T5 is one document"},
+    {BERT "--cpu-offloading-num-layers 2", "must be less than --num-layers 2"},
+    {ANY "--model t5", "A T5 needs --decoder-seq-length"},
+    {T5 "--max-position-embeddings 16 --decoder-seq-length 20",
+     "--decoder-seq-length 20 is longer than --max-position-embeddings 16: raise --max-position-embeddings"},
+    {T5 "--cross-entropy-loss-fusion --cross-entropy-fusion-impl linear",
+     "excludes a bias in the output layer, which a T5 with tied embeddings has: remove it"},
+    {T5 "--num-experts 8 --disable-bias-linear", "A T5 has no experts: remove --num-experts"},
+    {T5 "--group-query-attention --num-query-groups 2", "remove --group-query-attention"},
+    {T5 "--window-size 4,0", "remove --window-size and --softmax-type"},
+    {T5 "--softmax-type learnable", "remove --window-size and --softmax-type"},
+    {T5 "--qk-layernorm", "remove --qk-layernorm"},
+    {T5 "--norm-placement post", "remove --norm-placement and --parallel-residual"},
+    {T5 "--position-embedding-type rope --no-rope-freq 2", "remove --no-rope-freq"},
+    {T5 "--eod-mask-loss", "need --model gpt: a sample of BERT or T5 is one document"},
+    {T5 "--recompute-granularity full --recompute-method block --recompute-num-layers 5",
+     "--recompute-num-layers 5 is more than --num-layers 2"},
+    {T5 "--cpu-offloading-num-layers 6",
+     "--cpu-offloading-num-layers 6 must be less than the number of layers of encoder and decoder together"},
+    {T5 "--ranks 2 --context-parallel-size 2 --decoder-seq-length 6",
+     "--decoder-seq-length 6 is not a multiple of twice --context-parallel-size 2 (each rank takes two "
+     "chunks): change one of them"},
+    {BERT "--position-embedding-type relative", "--position-embedding-type relative needs --model t5"},
+    {ANY "--position-embedding-type relative", "--position-embedding-type relative needs --model t5"},
+    {RELATIVE BUCKETS "3", "--relative-attention-num-buckets must be from 4 to 256, not 3"},
+    {RELATIVE BUCKETS "257", "--relative-attention-num-buckets must be from 4 to 256, not 257"},
+    {RELATIVE DISTANCE "1", "--relative-attention-max-distance must be from 2 to 1073741824, not 1"},
+    {RELATIVE BUCKETS "32" DISTANCE "16", "--relative-attention-max-distance 16 must be above that number"},
+    {RELATIVE BUCKETS "13" DISTANCE "6", "--relative-attention-max-distance 6 must be above that number"},
+    {T5 "--ranks 2 --tensor-model-parallel-size 2 --sequence-parallel --decoder-seq-length 7",
+     "With --sequence-parallel --decoder-seq-length 7 must be a multiple of --tensor-model-parallel-size 2 "
+     "times --context-parallel-size 1: change one of them"},
+    {BERT "--mask-prob 1", "--mask-prob 1 must be greater than 0 and less than 1"},
+    {BERT "--num-token-types 1", "not --num-token-types 1: set --bert-no-binary-head"},
+};
+
+/* At the limits of these rules. */
+static const char *const KEEPING[] = {
+    BERT "--cpu-offloading-num-layers 1",
+    T5 "--cpu-offloading-num-layers 5",
+    T5 "--recompute-granularity full --recompute-method block --recompute-num-layers 4",
+    T5 "--max-position-embeddings 16 --decoder-seq-length 16",
+    T5 "--cross-entropy-loss-fusion --cross-entropy-fusion-impl linear --untie-embeddings-and-output-weights",
+    T5 "--ranks 2 --context-parallel-size 2",
+    /* a length that has no effect breaks no rule */
+    ANY "--decoder-seq-length 20 --max-position-embeddings 16",
+    BERT "--decoder-seq-length 7 --ranks 2 --context-parallel-size 2",
+    ANY "--decoder-seq-length 7 --ranks 2 --tensor-model-parallel-size 2 --sequence-parallel",
+    RELATIVE,
+    RELATIVE BUCKETS "4" DISTANCE "3",
+    RELATIVE BUCKETS "256" DISTANCE "129",
+    RELATIVE BUCKETS "32" DISTANCE "17",
+    RELATIVE BUCKETS "13" DISTANCE "7",
+};
+
+static const char *const TASKS[][2] = {
+    {"--epochs 1 --train-data x --valid-data y", "Fine-tuning needs --task: MNLI, QQP, RACE or labels"},
+    {"--task MNLI --train-data x --valid-data y", "Fine-tuning needs --epochs"},
+    {"--task MNLI --epochs 1 --train-data x",
+     "Fine-tuning needs --valid-data, whose accuracy it prints after each epoch"},
+    {"--task MNLI --epochs 1 --train-data x --valid-data y z y",
+     "the same file twice, and each has one accuracy: remove one"},
+    {"--task MNLI --epochs 1 --valid-data y",
+     "Fine-tuning needs --train-data, or --epochs 0 to evaluate only"},
+    {"--task MNLI --epochs 0 --valid-data y", "--epochs 0 evaluates a checkpoint: set --load"},
+    {"--model gpt", "finetune trains a BERT: set --model bert instead of gpt"},
+};
+
+static const char *const GENERATION[][2] = {
+    {"--prompt a", "Generation needs a checkpoint: set --load"},
+    {"--load x", "Generation needs --prompt or --prompts-file"},
+    {"--load x --prompt a --prompts-file b",
+     "--prompt and --prompts-file are mutually exclusive: remove one"},
+    {"--load x --prompt a --model bert",
+     "BERT does not generate text; it predicts masked tokens: load the checkpoint of a GPT or a T5"},
+    {"--load x --prompt a --ranks 2 --tensor-model-parallel-size 2 --sequence-parallel " EXPERTS,
+     "Generation with experts runs on one rank: remove --tensor-model-parallel-size 2"},
+    {"--load x --prompt a --top-k 3 --top-p 0.5",
+     "--top-k 3 and --top-p 0.5 are mutually exclusive: remove one"},
+};
+
+static const struct {
+    unsigned checks;
+    const char *valid, *const (*rows)[2]; /* each row adds options to `valid` */
+    size_t n;
+} BREAKING[] = {
+#define ROWS(rows) rows, sizeof(rows) / sizeof *(rows)
+    {CHECK_MODEL | CHECK_TRAIN | CHECK_DATA, VALID, ROWS(GPT)},
+    {CHECK_MODEL | CHECK_TRAIN, "", ROWS(ENCODERS)},
+    {CHECK_MODEL | CHECK_TRAIN | CHECK_TASK, VALID "--model bert ", ROWS(TASKS)},
+    {CHECK_MODEL | CHECK_GENERATE, VALID, ROWS(GENERATION)},
+};
+
+static const char *const RULES[] = {
+#define RULE(check, condition, message) message,
+#define IDLE(...)
+#include "config/rules.def"
+};
+enum { N_RULES = sizeof RULES / sizeof *RULES };
+
+/* Whether a line is this message, with any text for each %name. */
+static bool is_message(const char *line, size_t n, const char *message) {
+    const size_t same = strcspn(message, "%"); /* before a value */
+    if (n < same || strncmp(line, message, same)) return false;
+    if (!message[same]) return n == same;
+    const char *rest = message + same + 1;
+    rest += *rest == ':'; /* a derived value */
+    while (isalnum((unsigned char)*rest) || *rest == '-') rest++;
+    for (size_t at = same; at <= n; at++)
+        if (is_message(line + at, n - at, rest)) return true;
+    return false;
+}
+
+static void find_rules(const char *lines, bool *found) {
+    for (const char *end; (end = strchr(lines, '\n')); lines = end + 1)
+        for (int i = 0; i < N_RULES; i++) found[i] |= is_message(lines, (size_t)(end - lines), RULES[i]);
+}
+
+static void each_rule_can_be_broken(void **state) {
+    (void)state;
+    Arena *arena = arena_new();
+    bool found[N_RULES] = {false};
+    for (size_t t = 0; t < sizeof BREAKING / sizeof *BREAKING; t++)
+        for (size_t i = 0; i < BREAKING[t].n; i++) {
+            const char *const *row = BREAKING[t].rows[i];
+            const char *said =
+                problems(arena, BREAKING[t].checks, arena_printf(arena, "%s%s", BREAKING[t].valid, row[0]));
+            if (!strstr(said, arena_printf(arena, "%s.\n", row[1]))) fail_msg("%s: '%s'", row[0], said);
+            find_rules(said, found);
+        }
+    for (int i = 0; i < N_RULES; i++)
+        if (!found[i]) fail_msg("no row breaks: %s", RULES[i]);
+    arena_free(arena);
+}
+
+static void each_rule_can_be_kept(void **state) {
+    (void)state;
+    Arena *arena = arena_new();
+    for (size_t i = 0; i < sizeof KEEPING / sizeof *KEEPING; i++) {
+        const char *found = problems(arena, CHECK_MODEL | CHECK_TRAIN, KEEPING[i]);
+        if (*found) fail_msg("%s: '%s'", KEEPING[i], found);
+    }
+    arena_free(arena);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(each_rule_can_be_broken),
+        cmocka_unit_test(each_rule_can_be_kept),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
