@@ -195,27 +195,35 @@ typedef struct Traced {
     DatasetPart part;
     atomic_int n;
     int64_t sample[200];
+    int readable; /* samples before a lost one; 0: all */
+    atomic_bool failed;
 } Traced;
 
 static Err get_traced(const DatasetPart *part, int64_t k, Sample *out) {
     Traced *t = (Traced *)part;
     (void)out;
+    if (t->readable && t->n == t->readable) {
+        t->failed = true;
+        return err_user("sample %lld is lost", (long long)k);
+    }
     t->sample[t->n] = k;
     t->n++;
     return ERR_OK;
 }
 
+static const DatasetKind TRACED = {
+    .class_name = "traced", .size = sizeof(Traced), .fields = GPT_FIELDS, .get = get_traced};
+enum { PATIENCE = 2000 };
+
 /* Batches are read in the order of their use, and at most `depth` of them ahead. */
 static void prefetch_reads_ahead_as_far_as_told(void **state) {
     (void)state;
-    enum { MICRO = 3, SAMPLES = 60, PATIENCE = 2000 };
-    static const DatasetKind KIND = {
-        .class_name = "traced", .size = sizeof(Traced), .fields = GPT_FIELDS, .get = get_traced};
+    enum { MICRO = 3, SAMPLES = 60 };
     for (int depth = 1; depth <= 5; depth += 2) {
         const SamplerConfig c = {
             .kind = SAMPLER_CYCLIC, .total_samples = SAMPLES, .micro_batch_size = MICRO, .dp_size = 1};
         Traced t = {
-            .part = {.kind = &KIND, .config = &(DatasetConfig){.sequence_length = 6}, .samples = SAMPLES}};
+            .part = {.kind = &TRACED, .config = &(DatasetConfig){.sequence_length = 6}, .samples = SAMPLES}};
         DatasetPart *parts[] = {&t.part};
         const Dataset all = {.n = 1, .parts = parts};
         Prefetch *p = prefetch_start(&all, sampler(c), MICRO, SHAPE, depth);
@@ -265,6 +273,33 @@ static void prefetch_hands_on_the_error(void **state) {
     assert_mistake(prefetch_next(p, &batch), "another tokenizer");
     prefetch_stop(p);
     data_close(data);
+}
+
+/* The reader has failed before any batch is taken. */
+static void prefetch_hands_on_the_batches_before_an_error(void **state) {
+    (void)state;
+    enum { MICRO = 2, READY = 3, SAMPLES = 20 };
+    Traced t = {
+        .part = {.kind = &TRACED, .config = &(DatasetConfig){.sequence_length = 6}, .samples = SAMPLES},
+        .readable = READY * MICRO + 1};
+    DatasetPart *parts[] = {&t.part};
+    const Dataset all = {.n = 1, .parts = parts};
+    const SamplerConfig c = {.total_samples = SAMPLES, .micro_batch_size = MICRO, .dp_size = 1};
+    Prefetch *p = prefetch_start(&all, sampler(c), MICRO, SHAPE, READY + 1);
+    const Batch *batch;
+    for (int i = 0; i < PATIENCE && !t.failed; i++) usleep(1000);
+    assert_true(t.failed);
+    usleep(2000); /* enough time for the reader to hand on the error */
+    for (int64_t i = 0; i < READY; i++) {
+        assert_ok(prefetch_next(p, &batch));
+        assert_non_null(batch);
+        assert_int_equal(batch->indices[0], i * MICRO);
+    }
+    for (int i = 0; i < 2; i++) {
+        assert_mistake(prefetch_next(p, &batch), "sample 7 is lost");
+        assert_null(batch);
+    }
+    prefetch_stop(p);
 }
 
 /* Megatron-LM core/utils.py get_batch_on_this_cp_rank, with tensors of integers: view [b, 2n, s/2n] and
@@ -322,6 +357,7 @@ int main(void) {
         cmocka_unit_test(prefetch_reads_ahead_as_far_as_told),
         cmocka_unit_test(prefetch_stops_whenever_asked),
         cmocka_unit_test(prefetch_hands_on_the_error),
+        cmocka_unit_test(prefetch_hands_on_the_batches_before_an_error),
         cmocka_unit_test(context_ranks_hold_two_chunks),
     };
     return cmocka_run_group_tests(tests, write_datasets, leave_folder);
