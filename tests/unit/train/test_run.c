@@ -6,6 +6,8 @@
 #include "unit/config_helper.h"
 
 #include "base/philox.h"
+#include "data/prefetch.h"
+#include "train/loop.h"
 #include "train/trainer.h"
 #include "unit/zero_grads.h"
 
@@ -450,6 +452,38 @@ static void fully_masked_batch_is_no_gradient(void **state) {
     }
 }
 
+/* ---- data ---- */
+
+static int streams, least_depth, most_depth; /* of the prefetches that were started */
+
+/* Linked with --wrap=prefetch_start. */
+Prefetch *__real_prefetch_start(const Dataset *, Sampler *, int64_t, SampleShape, int);
+Prefetch *__wrap_prefetch_start(const Dataset *, Sampler *, int64_t, SampleShape, int);
+Prefetch *__wrap_prefetch_start(const Dataset *d, Sampler *s, int64_t micro, SampleShape shape, int depth) {
+    if (!streams++ || depth < least_depth) least_depth = depth;
+    if (streams == 1 || depth > most_depth) most_depth = depth;
+    return __real_prefetch_start(d, s, micro, shape, depth);
+}
+
+static void num_workers_are_the_depth_of_the_prefetch(void **state) {
+    (void)state;
+    static const struct {
+        const char *words;
+        int depth;
+    } ROWS[] = {{"", 2}, {"--num-workers 0", 1}, {"--num-workers 1", 1}, {"--num-workers 7", 7}};
+    const TokenFacts facts = {.eod = 31, .pad = -1, .vocab_size = 32};
+    for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS; i++) {
+        Setup *s = setup_new("--train-iters 1 --eval-iters 1 %s", ROWS[i].words);
+        int stopped_by;
+        streams = 0;
+        assert_int_equal(train(&s->config, &s->derived, &facts, NULL, &stopped_by).code, ERR_NONE);
+        assert_int_equal(streams, 3); /* training, validation, test */
+        assert_int_equal(least_depth, ROWS[i].depth);
+        assert_int_equal(most_depth, ROWS[i].depth);
+        setup_free(s);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_plan_is_what_the_run_takes),
@@ -467,6 +501,7 @@ int main(void) {
         cmocka_unit_test(evaluation_has_no_dropout_and_changes_nothing),
         cmocka_unit_test(nan_in_a_parameter_is_reported),
         cmocka_unit_test(fully_masked_batch_is_no_gradient),
+        cmocka_unit_test(num_workers_are_the_depth_of_the_prefetch),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
