@@ -49,25 +49,33 @@ REFUSED = [
     ("rope_local_base_freq", "--position-embedding-type rope --rope-local-base-freq 30"), ("logits_scaling", "--logits-scaling 2"),
     ("final_logit_softcapping", "--final-logit-softcapping 2"), ("gemm_sm_margin", "--gemm-sm-margin 4"),
     ("nccl_library", "--ranks 2 --nccl-library no-such-file"),
-    ("", "--train-iters 5"), ("", "--eval-iters 5"), ("", "--skip-train"), ("", "--data-path text"), ("", "--mask-prob 0.2"),
-    ("", "--tokenizer-hf-include-special-tokens"), ("", "--model gpt"), ("", "--hf-model-type gpt2"),
+    ("", "--model gpt"), ("", "--hf-model-type gpt2"),
 ]
+# Options that pretrain reads and finetune does not: an error names each.
+UNREAD = """--rampup-batch-size 2 2 8|--step-batch-size-schedule 0:4,8:8|--train-iters 5|--train-samples 8|--skip-train|--lr-decay-samples 4
+  |--lr-wsd-decay-samples 4|--lr-warmup-samples 4|--decoder-num-layers 2|--decoder-seq-length 16|--data-path text|--split 1,0,0|--train-data-path text
+  |--valid-data-path text|--test-data-path text|--mock-data|--data-cache-path cache|--no-mmap-bin-files|--dataloader-type cyclic|--no-data-sharding
+  |--reset-position-ids|--reset-attention-mask|--eod-mask-loss|--allow-ambiguous-pad-tokens|--mask-prob 0.2|--short-seq-prob 0.2
+  |--mid-level-dataset-surplus 0.1|--eval-iters 5|--eval-interval 2|--cross-entropy-loss-fusion|--cross-entropy-fusion-impl linear
+  |--cross-entropy-chunk-size 4|--log-validation-ppl-to-tensorboard|--tokenizer-hf-include-special-tokens""".split("|")
 
 
-def of_finetune():
-    """The fields that the command reads (uses.def)."""
+def options_of(command):
+    """The fields that the command reads (uses.def), and their classes."""
     uses = (declared.OPTIONS_DEF.parent / "uses.def").read_text()
-    block = re.search(r"^USE\(FINETUNE.*?^USE", uses, re.M | re.S)[0]
+    block = re.search(rf"^USE\({command},.*?^USE", uses, re.M | re.S)[0]
     groups, more, fewer = (re.findall(rf"^{what}\((\w+)", block, re.M) for what in ("GROUP", "WITH", "WITHOUT"))
     return {f: class_ for f, (group, class_, *_) in declared.declared().items() if (group in groups or f in more) and f not in fewer}
 
 
 def check_complete(program, quick):
-    options = of_finetune()
+    options = options_of("FINETUNE")
     judged, exempt = {f for row in ROWS for f in row.fields}, {f for fields, *_ in [*UNCHANGED, *REFUSED] for f in fields.split()}
     missing = {f for f, class_ in options.items() if class_ != "LAYOUT"} - judged - exempt
     expect(not missing, f"neither a row in options/task_rows.py nor a reason: {sorted(missing)}")
     expect(not (judged | exempt) - options.keys(), f"no options of finetune: {sorted((judged | exempt) - options.keys())}")
+    unread, names = {words.split()[0][2:] for words in UNREAD}, {name for f, (*_, name) in declared.declared().items() if f in options_of("PRETRAIN").keys() - options}
+    expect(unread == names, f"options of pretrain alone, and options of UNREAD, differ in {sorted(unread ^ names)}")
     expect(not judged & exempt, f"a row and a reason to have none: {sorted(judged & exempt)}")
     weights = TaskTrainer(program.words()).state.weights
     expect(sum(w.size for w in weights.values()) <= TERMS, "a norm has more terms than the bound says")
@@ -80,6 +88,9 @@ def check_unchanged(program, quick):
         expect(bits(run) == bits(tune(program, program.words(like))), f"an option that is to change nothing changes bits, with {like or 'nothing'}")
     for _, words in REFUSED:
         program.call("finetune", *program.words(words), status=2)
+    for words in map(str.split, UNREAD):
+        said = program.call("finetune", *program.words(), *words, status=2)
+        expect(f"{words[0]} is not used in finetune" in said, f"not refused: {words}, but {said}")
 
 
 if __name__ == "__main__":
