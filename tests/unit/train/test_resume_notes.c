@@ -1,4 +1,5 @@
-/* Notes on what differs from the run that is continued: which options have one, and those on the files of the data. */
+/* Notes on what differs from the run that is continued: which options have one, those on the files of the data, and those on
+ * schedules. */
 #include <jansson.h>
 #include <string.h>
 
@@ -42,6 +43,32 @@ static void other_names_have_their_own_note(void **state) {
     assert_false(noted("ab", "{\"data\": \"aa\", \"config\": {\"mock_data\": false}}"));
 }
 
+/* With a constant rate, warm-ups of 3 and 4 steps differ after 1, 2 and 3 samples: the last of them is one next step. */
+static void a_rate_that_differs_at_the_next_step_alone_changes(void **state) {
+    (void)state;
+    static const struct {
+        int64_t samples;
+        const char *note;
+    } ROWS[] = {{2, "the learning rates of the remaining steps change\n"},
+                {3, "the learning rates of the remaining steps change\n"},
+                {4, "the learning rates of the remaining steps do not change\n"}};
+    for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS; i++) {
+        Setup *s = setup_new("--lr-decay-style constant --lr-warmup-iters 3");
+        json_t *saved = json_loads("{\"config\": {\"lr_warmup_iters\": 4}}", 0, NULL);
+        Str out = {0};
+        resume_notes(&(Trainer){.config = &s->config,
+                                .derived = &s->derived,
+                                .consumed_samples = ROWS[i].samples,
+                                .schedule_samples = ROWS[i].samples},
+                     saved, &out);
+        assert_non_null(out.s);
+        if (!strstr(out.s, ROWS[i].note)) fail_msg("at sample %d: %s", (int)ROWS[i].samples, out.s);
+        str_free(&out);
+        json_decref(saved);
+        setup_free(s);
+    }
+}
+
 static bool is_in(int option, const int *list, size_t n) {
     while (n && list[n - 1] != option) n--;
     return n;
@@ -80,6 +107,7 @@ int main(void) {
         cmocka_unit_test(files_under_the_same_names_are_compared),
         cmocka_unit_test(a_checkpoint_without_a_fingerprint_has_no_note),
         cmocka_unit_test(other_names_have_their_own_note),
+        cmocka_unit_test(a_rate_that_differs_at_the_next_step_alone_changes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
