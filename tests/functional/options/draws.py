@@ -1,6 +1,7 @@
 """Random numbers as functions of (seed, name, index): the words of Philox4x32-10 (Salmon et al., SC11) in order.
 
-Names are hashed with XXH3, which the program links too; the generator and the distributions are independent code."""
+Names are hashed with XXH3, which the program links too, and so are lists of tensors of checkpoints. The generator and the distributions are
+independent code."""
 import ctypes
 import ctypes.util
 import functools
@@ -8,14 +9,27 @@ import functools
 import numpy as np
 
 XXHASH = ctypes.CDLL(ctypes.util.find_library("xxhash"))
-XXHASH.XXH3_64bits.restype = ctypes.c_uint64
 LOW = np.uint64(0xFFFFFFFF)
 HALF = np.uint64(32)
+
+
+class Digest(ctypes.Structure):
+    _fields_ = [("low", ctypes.c_uint64), ("high", ctypes.c_uint64)]
+
+
+XXHASH.XXH3_64bits.restype = ctypes.c_uint64
+XXHASH.XXH3_128bits.restype = Digest
 
 
 @functools.lru_cache(None)
 def site(name):
     return XXHASH.XXH3_64bits(name.encode(), ctypes.c_size_t(len(name.encode())))
+
+
+def digest(data):
+    """The hash that ends a checkpoint's list of tensors."""
+    found = XXHASH.XXH3_128bits(data, ctypes.c_size_t(len(data)))
+    return f"{found.high:016x}{found.low:016x}"
 
 
 def philox(seed, name, block):

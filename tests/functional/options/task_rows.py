@@ -7,6 +7,7 @@ import re
 
 import numpy as np
 
+import draws
 from program import ARITHMETIC, U, Run, bits, compare, expect, joined
 from rows import same_scalars, scalars
 from table import CUT, FP8, ONE, STAGES, Row, low_precision
@@ -295,6 +296,27 @@ def loaded(program, quick):
     continued(program, "", weights_of(state, TaskTrainer(program.words())), *begin, "--finetune")
     state.moments, state.optimizer_step, state.scheduled = TaskTrainer(program.words()).state.moments, 0, 0
     continued(program, "", state, *begin, "--no-load-optim")
+
+
+def lose_weights(folder, name):
+    """Removes the weights whose names begin so from a checkpoint's list of tensors, and leaves their moments."""
+    path = pathlib.Path(folder) / "manifest.json"
+    lines = path.read_text().splitlines(True)[:-1]
+    kept = "".join(line for line in lines if f'"name":"{name}' not in line or '"suffix":""' not in line)
+    path.write_text(f'{kept}"xxh3_128": "{draws.digest(kept.encode())}"}}\n')
+
+
+@row("load finetune")
+def lost_head(program, quick):
+    """A run that continues needs the head of its task. One that loads only weights draws a new head."""
+    save, state = saved(program)
+    lose_weights(f"{save}/iter_0000003", "classification_head.")
+    begin = ("--load", save, "--ckpt-step", 3)
+    said = program.call("finetune", *program.words(), *begin, status=2)
+    expect("holds no tensor 'classification_head.weight'" in said, f"the missing tensor is not named: {said}")
+    fresh = TaskTrainer(program.words())
+    state.weights |= {n: w for n, w in fresh.state.weights.items() if n.startswith("classification_head.")}
+    continued(program, "", weights_of(state, fresh), *begin, "--finetune")
 
 
 @row("save_optim async_save exit_on_missing_checkpoint")
