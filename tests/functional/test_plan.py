@@ -135,3 +135,12 @@ PAIR = [*MODEL, "--ranks", 2]
 whole, shared = (plan(*PAIR, "--context-parallel-size", 2, "--micro-batch-size", 1, *full, *words)["plan"]["memory"][0]["total"] for words in ([], zero[-1]))
 found = plan(*PAIR, "--search", "--device-memory-gib", (0.2 * whole + 0.8 * shared) / 2**30)["search"]
 assert shared < whole and any("--context-parallel-size 2" in f["options"] for f in found), found
+
+# Each stage of ZeRO divides its part of the state: of a model that is mostly state, the lowest stage that fits is found.
+STATE = [*CONFIG, "--num-layers", 24, "--seq-length", 8, "--global-batch-size", 16, "--ranks", 2, "--micro-batch-size", 1, *full]
+for words in zero:
+    memory = plan(*STATE, *words)["plan"]["memory"][0]["total"]
+    found = [f["options"] for f in plan(*STATE, "--search", "--device-memory-gib", memory / 2**30)["search"]]
+    data, = [o for o in found if all(f"{axis}-parallel-size 1 " in o for axis in ("tensor-model", "context", "pipeline-model"))]
+    stage = data.partition("--micro-batch-size 1")[2].partition("--recompute-granularity")[0].split()
+    assert stage == words, (words, found)
