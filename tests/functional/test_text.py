@@ -145,7 +145,8 @@ assert isotron(*plain, bert) == isotron(*plain, write("vocab", b"\xef\xbb\xbf" +
 ENCODED = {"latin1": "caf\u00e9 \u00ff", "latin-1": "na\u00efve", "iso8859_15": "\u20ac", "cp1252": "\u201cq\u201d \u20ac", "ascii": "a", "utf-8": "\u00e9",
            "koi8-r": "\u043f\u0440\u0438", "cp1251": "\u043f", "shift-jis": "\u65e5\u672c", "euc_jp": "\u65e5", "euc-kr": "\ud55c", "gbk": "\u4e2d\u6587",
            "gb18030": "\U0001f600", "big5": "\u4e2d", "utf-16": "\u4e2d\U0001f600", "utf_16_le": "\u0159", "utf-16be": "\u0159", "utf-32": "\u0159",
-           "UTF-32LE": "\U0001f600", "cp437": "\u2592", "iso2022_jp": "\u65e5a", "utf-7": "\u00e9"}
+           "UTF-32LE": "\U0001f600", "cp437": "\u2592", "iso2022_jp": "\u65e5a", "utf-7": "\u00e9",
+           "cp1258": "\u00ea", "big5hkscs": "\u00ca"}  # the last two letters may begin a pair, so iconv holds them until the end
 for name, text in ENCODED.items():
     text = "one\n" + text + "\nend " + text * 30000
     assert preprocess(write("coded.gz", gzip.compress(text.encode(name))), options=[*FORMATS[0], "--input-encoding", name]) == [text.encode()], name
