@@ -209,9 +209,10 @@ def token_ids(folder):
 
 assert token_ids(out) == [None, None, None]
 source = with_tokens("source", {"tokenizer.json": TOKENIZER, "tokenizer_config.json": {"bos_token": "<s>", "eos_token": "</s>", "pad_token": None, "unk_token": None},
-                                "generation_config.json": {"eos_token_id": [4, 6], "temperature": 0.6}}, eos_token_id=5, pad_token_id=-1)
+                                "generation_config.json": {"eos_token_id": [4, 6], "temperature": 0.6}}, eos_token_id=5, pad_token_id=-1, bos_token_id=37)  # of 37 tokens
 said = convert("--from-hf", source, "--save", WORK / "tokens")
-assert "pad_token_id is '-1'" in said and "no token of this model" in said, said
+for wrong in ("pad_token_id is '-1'", "bos_token_id is '37'"):
+    assert f"{wrong} in '{source}/config.json', which is no token of this model" in said, said
 said = convert("--load", WORK / "tokens", "--to-hf", WORK / "told")
 assert all(path.name in said.split("wrote ")[1] for path in (WORK / "told").iterdir()), said
 assert token_ids(WORK / "told") == [3, [4, 6], None], "generation_config.json goes before config.json, and that before the tokenizer"
