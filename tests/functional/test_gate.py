@@ -79,6 +79,14 @@ case, = xml.dom.minidom.parse(str(WORK / "gate.xml")).getElementsByTagName("test
 assert "REGRESS: ratio " in case.getElementsByTagName("failure")[0].getAttribute("message"), case.toxml()
 words = (WORK / "faster.words").read_text().splitlines()
 assert len(words) == 6 and words[0].startswith(" ".join(map(str, ["bench", *TRAIN, "--no-alone", "--json /"]))), words
+# The verdict is valid without its report. The folder of the report vanishes while the times are measured.
+gone, vanishing = WORK / "gone", WORK / "vanishing"
+vanishing.write_text(f'#!/bin/sh\nrm -rf {gone}\nexec {slower} "$@"\n')
+vanishing.chmod(0o700)
+for option in "--json", "--junit":
+    gone.mkdir()
+    said = isotron("bench", *TRAIN, "--against", vanishing, "--pairs", 6, option, gone / "report", expect=3)
+    assert "verdict: PASS" in said.splitlines() and f"cannot create '{gone}/report" in said, said
 gate(TRAIN, "INCONCLUSIVE", "--against", both, "--pairs", 6, "--junit", WORK / "gate.xml")
 skipped, = xml.dom.minidom.parse(str(WORK / "gate.xml")).getElementsByTagName("skipped")
 assert "INCONCLUSIVE: ratio " in skipped.getAttribute("message"), skipped.toxml()
