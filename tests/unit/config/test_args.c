@@ -131,12 +131,13 @@ static void file_sets_every_type(void **state) {
     begin(&c, NULL);
     TEXT(&c, "\xEF\xBB\xBF# a comment\n\n loud = true\r\nno-fusion = true # why\ncount = none\nrate=3\npath "
              "= \"a # b\"\n"
-             "color = green\nnames = one \"two words\"\nwindow = 1, -1");
+             "color = green\nnames = one#1 \"two words\"\nwindow = 1, -1\t#2");
     assert_true(c.t.loud);
     assert_false(c.t.fused);
     assert_true(c.t.rate == 3);
     assert_string_equal(c.t.path, "a # b");
     assert_int_equal(c.t.color, GREEN);
+    assert_string_equal(c.t.names.at[0], "one#1");
     assert_string_equal(c.t.names.at[1], "two words");
     assert_int_equal(c.t.window.at[1], -1);
     expect(&c, "");
