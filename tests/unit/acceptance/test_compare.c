@@ -72,6 +72,24 @@ static void a_slower_library_is_degraded(void **unused) {
     free_world(w);
 }
 
+/* The probability of an error of a stage is 0.05. A rate of n has 0.05 / n of it, and the median of each library half of
+ * that. All 8 samples are on one side of a median with a probability of 2 / 2^8 = 0.0078. */
+static void rates_share_the_error_of_a_stage(void **unused) {
+    (void)unused;
+    for (int n = 1; n <= 6; n++) {
+        World *w = new_world(ON_CPU, 0, 0, true);
+        for (int i = 0; i < 8 * n; i++) {
+            char rate[40];
+            snprintf(rate, sizeof rate, "link 0-%d", i % n + 1);
+            outcome_sample(w->row->a, "GB/s", 100, rate), outcome_sample(w->row->b, "GB/s", 1, rate);
+        }
+        compare_libraries(&w->a, w->row);
+        const bool enough = 2 / pow(2, 8) <= 0.05 / n / 2;
+        assert_int_equal(outcome_verdict(w->row->b), enough ? ACCEPT_DEGRADED : ACCEPT_INCONCLUSIVE);
+        free_world(w);
+    }
+}
+
 static Err open_good(const char *text, json_t **out) {
     char dir[64], path[96];
     temp_dir(dir);
@@ -316,6 +334,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(libraries_with_few_samples_are_inconclusive),
         cmocka_unit_test(a_slower_library_is_degraded),
+        cmocka_unit_test(rates_share_the_error_of_a_stage),
         cmocka_unit_test(classes_are_compared_by_their_geometric_means),
         cmocka_unit_test(only_reports_of_passed_runs_are_good),
         cmocka_unit_test(a_stage_has_texts_and_rates),
