@@ -74,14 +74,16 @@ for number, processes, ended, stage, later, launcher in (  # processes: that are
     assert f"verdict: INTERRUPTED, {len(ended)} of 9 stages pass; " in out and f"; {stage}: not certified because it was interrupted" in out, row
 assert "has the verdict INTERRUPTED" in isotron("validate", "--good", WORK / "v.json", "--only", "inventory", expect=2)
 
-# A second signal ends the process immediately: here it waits for the reader of a report.
+# A second signal ends the process immediately: here it waits for the reader of a report, after it has written another.
 os.mkfifo(WORK / "pipe")
+(WORK / "v.json").unlink()
 process = start(["--only", "compute", "--junit", WORK / "pipe"])
 while not family(process.pid):
     time.sleep(0.01)
 pids = family(process.pid)
 process.send_signal(signal.SIGINT)
-process.stdout.read(1)
+while not (WORK / "v.json").exists():
+    time.sleep(0.01)
 process.send_signal(signal.SIGINT)
 assert process.wait(timeout=60) == -signal.SIGINT and not list(WORK.glob("*.tmp.*"))
 
