@@ -111,6 +111,13 @@ stages, said = validate(*ONLY, "inventory", "parity", "--golden", WORK / "broken
 named(stages["parity"], "not known", "it could not run: ")
 assert stages["inventory"]["verdict"] == "PASS", said
 
+# A program without golden cases runs the stages that do not need them.
+(WORK / "bin").mkdir()
+lone = shutil.copy(PROGRAM, WORK / "bin")
+for stages, status, words in ("inventory,compute", 0, "verdict: PASS, 2 of 9 stages"), ("parity", 2, "or leave parity out of --only"):
+    done = subprocess.run([lone, "validate", "--seconds", "1", "--only", stages], capture_output=True, text=True, cwd=WORK)
+    assert done.returncode == status and words in done.stdout + done.stderr, done
+
 # A stage that judges nothing is inconclusive; a single stage gets all of the time.
 stages, said = validate("--seconds", 1, "--only", "speed", expect=4)
 stages, said = validate("--ranks", 1, "--seconds", 2, "--only", "collectives", "compute")
