@@ -81,6 +81,26 @@ out, err = process.communicate(timeout=60)
 assert process.returncode == 130 and "validation loss" not in out and [p.name for p in folder.glob("iter_*")] == ["iter_0000002"], (out, err)
 print("an evaluation stops")
 
+# Later evaluations read the samples that they read without the interruption.
+words = [*data[:-1], "80,20,0", "--eval-iters", 400, "--eval-interval", 2, "--train-iters", 4]
+
+
+def evaluations(log):
+    rows = map(json.loads, log.read_text().splitlines())
+    return [(r["iteration"], r["loss"]) for r in rows if r.get("kind") == "validation"]
+
+
+pretrain(words, WORK / "evaluated", "--log-jsonl", WORK / "evaluated.jsonl")
+process = start(*BASE[1:], *words, "--save", WORK / "again")
+wait_for(process, "iteration        2/")
+process.send_signal(signal.SIGINT)
+out, err = process.communicate(timeout=60)
+assert process.returncode == 130 and "validation loss" not in out, (out, err)
+pretrain(words, WORK / "again", "--load", WORK / "again", "--log-jsonl", WORK / "again.jsonl")
+wanted = evaluations(WORK / "evaluated.jsonl")
+assert len({loss for _, loss in wanted}) == 3 and evaluations(WORK / "again.jsonl") == wanted[1:], (wanted, evaluations(WORK / "again.jsonl"))
+print("an interrupted evaluation uses up its samples")
+
 # ---- other ends ----
 
 SHORT, LAST, SIZE = ["--train-iters", 12, "--save-interval", 4], 12, 4 << 20
