@@ -24,7 +24,6 @@ static Err check_options(Setup *s, Args *args) {
     if (!loaded.code && c->use_checkpoint_opt_param_scheduler) loaded = checkpoint_schedule(c, s->arena);
     if (!loaded.code) loaded = world_size(c);
     if (loaded.code) return args->num_problems ? args_end(args) : loaded;
-    c->tokenizer_hf_include_special_tokens = false; /* a checkpoint's: samples have their own */
     config_check(c, CHECKS, args);
     if (!c->tokenizer_type)
         args_problem(
