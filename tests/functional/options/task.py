@@ -25,9 +25,11 @@ CHOICES, LONGEST_QUESTION = 4, 128
 # ---- files ----
 
 class Vocabulary:
-    """A vocab.txt of word pieces."""
+    """A vocab.txt of word pieces, and the tokens of the options after them."""
     def __init__(self, o):
-        self.ids = {piece: i for i, piece in enumerate(pathlib.Path(o.text("vocab-file", "pieces.txt")).read_text().split("\n")[:-1])}
+        pieces = pathlib.Path(o.text("vocab-file", "pieces.txt")).read_text().split("\n")[:-1]
+        extra = [f"<extra_id_{i}>" for i in range(o.int("vocab-extra-ids", 0))]
+        self.ids = {piece: i for i, piece in enumerate([*pieces, *o.list("tokenizer-special-tokens"), *extra])}
         self.cased = o.text("tokenizer-type") == "BertWordPieceCase"
 
     def encode(self, text):
