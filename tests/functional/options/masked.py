@@ -19,7 +19,9 @@ def lines_of(path):
 
 
 class Vocabulary:
-    """The ids that masking needs: from vocab.txt, to which sentinels are appended; of mock data the last ones before the end."""
+    """The ids that samples need: from vocab.txt, to which sentinels are appended; of mock data the last ones before the end, and no padding."""
+    pad = -1
+
     def __init__(self, o):
         if "vocab-file" not in o:
             self.size = o.int("vocab-size")
@@ -27,7 +29,7 @@ class Vocabulary:
             self.sentinels = list(range(max(0, self.size - 103), self.size - 3))
             return
         lines = lines_of(o.text("vocab-file"))
-        self.cls, self.sep, self.mask = (lines.index(name) for name in ("[CLS]", "[SEP]", "[MASK]"))
+        self.cls, self.sep, self.mask, self.pad = (lines.index(name) for name in ("[CLS]", "[SEP]", "[MASK]", "[PAD]"))
         self.continues = {i for i, line in enumerate(lines) if line.startswith("##")}
         extra = o.int("vocab-extra-ids", 100 if o.text("tokenizer-type") == "BertWordPieceCase" else 0)
         special = o.list("tokenizer-special-tokens")
@@ -120,8 +122,9 @@ class Sentences:
         return sorted(spans)
 
 
-def padded(tokens, length):
-    return np.array([*tokens, *[0] * (length - len(tokens))])
+def padded(tokens, length, pad=-1):
+    """Padding is 0, also inside a text."""
+    return np.array([*(0 if token == pad else token for token in tokens), *[0] * (length - len(tokens))])
 
 
 class BertSamples(Sentences):
@@ -150,7 +153,7 @@ class BertSamples(Sentences):
         mask = np.zeros(length)
         mask[chosen] = 1
         types = [0] * (len(a) + 2) + [1] * (len(ids) - len(a) - 2)
-        return padded(shown, length), padded(ids, length) * (mask > 0), mask, padded(types, length), int(swapped), len(ids)
+        return padded(shown, length, v.pad), padded(ids, length, v.pad) * (mask > 0), mask, padded(types, length), int(swapped), len(ids)
 
 
 class T5Samples(Sentences):
@@ -165,7 +168,8 @@ class T5Samples(Sentences):
             end = span[-1] + 1
         encoder += ids[end:]
         length, longest = len(decoder), self.o.int("decoder-seq-length")
-        return (padded(encoder, self.o.int("seq-length")), len(encoder), padded(decoder, longest), padded([*decoder[1:], v.sep], longest), length)
+        return (padded(encoder, self.o.int("seq-length"), v.pad), len(encoder), padded(decoder, longest, v.pad),
+                padded([*decoder[1:], v.sep], longest, v.pad), length)
 
 
 def open_bert(o, source, share, wanted):
