@@ -6,6 +6,7 @@ import pty
 import re
 import struct
 import termios
+import time
 
 from harness import *
 
@@ -89,6 +90,18 @@ for colour, verdict, words in (
 said, _ = at_terminal([*VALIDATE[:-1], 60], 40, 20)
 shown = STATUS.findall(said)
 assert len(shown[-1]) == 19 and "compute 1/1 | 0 s | run 0 of 60 s | GEMMs"[:39] in shown and "\033[33mINTERRUPTED\033[0m, 0 of 9 stages pass; " in " ".join(said.split()), said
+
+# The seconds since a stage began, and since the run began: the second stage begins when the first has ended.
+begun = time.monotonic()
+said, _ = at_terminal(["validate", "--only", "compute", "memory", "--seconds", 4, "--json", WORK / "v.json"])
+most = time.monotonic() - begun
+took = {stage["name"]: stage["seconds"] for stage in json.loads((WORK / "v.json").read_text())["stages"]}
+clocks = [[(int(a), int(b)) for a, b in re.findall(rf"\033\[K{stage} \| (\d+) s \| run (\d+) of 4 s", said)] for stage in ("compute 1/2", "memory 2/2")]
+for (stage, seconds), shown, before in zip(took.items(), clocks, (0, took["compute"])):
+    assert shown and shown == sorted(shown), (stage, said)
+    assert all(a <= seconds and int(before) <= b - a <= b <= most for a, b in shown), (stage, took, most, shown)
+assert clocks[0][-1][0] >= took["compute"] - 2, (took, clocks)
+
 for env in ({"NO_COLOR": "1"}, {"NO_COLOR": "false"}, {"TERM": "dumb"}):
     assert "\033" not in at_terminal(["compare", WORK / "a.jsonl", WORK / "a.jsonl"], **env)[0], env
 assert "\033" in at_terminal(["compare", WORK / "a.jsonl", WORK / "a.jsonl"], NO_COLOR="")[0]
