@@ -144,3 +144,11 @@ for words in zero:
     data, = [o for o in found if all(f"{axis}-parallel-size 1 " in o for axis in ("tensor-model", "context", "pipeline-model"))]
     stage = data.partition("--micro-batch-size 1")[2].partition("--recompute-granularity")[0].split()
     assert stage == words, (words, found)
+
+# A pipeline may have two stages more than layers, for the embedding and the head: where nothing else fits, the search finds it.
+ENDS = [*CONFIG, "--num-layers", 1, "--vocab-size", 400, "--global-batch-size", 12, "--ranks", 3]
+STAGED = [*ENDS, "--account-for-embedding-in-pipeline-split", "--account-for-loss-in-pipeline-split"]
+most = max(m["total"] for m in plan(*STAGED, "--pipeline-model-parallel-size", 3, "--micro-batch-size", 1)["plan"]["memory"])
+assert all(plan(*ENDS, "--micro-batch-size", 1, *full, *words)["plan"]["memory"][0]["total"] > most for words in zero)
+found = plan(*STAGED, "--search", "--device-memory-gib", most / 2**30)["search"]
+assert found and all("--pipeline-model-parallel-size 3 " in f["options"] for f in found), found
