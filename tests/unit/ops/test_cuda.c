@@ -5,7 +5,7 @@
  * - more elements than 32 bits can count.
  *
  * ops_test_cuda [cuda|cpu [--alone] [pattern of test names ...]]. `cpu` uses the CPU instead of the GPU,
- * which shows that the cases are right. --alone uses one process, which ends with the first fatal error (for
+ * which shows that the cases are right. It runs large cases in fewer types (is_for_cpu). --alone uses one process, which ends with the first fatal error (for
  * tools that watch a process). Without a GPU: exit status 77. */
 #include "unit/cmocka_all.h"
 
@@ -22,7 +22,10 @@
 #include "unit/ops/isolate.h"
 
 static const OpCase TAPES[] = {
-#define TAPE       TAPE_ROW
+#define TAPE TAPE_ROW
+#include "unit/ops/tapes.def"
+};
+static const OpCase LARGE_TAPES[] = {
 #define LARGE_TAPE TAPE_ROW
 #include "unit/ops/tapes.def"
 };
@@ -80,7 +83,11 @@ static const struct {
      "4 rows"},
 };
 enum { WRONG_COUNT = sizeof WRONG / sizeof WRONG[0] };
-enum { TAPE_COUNT = sizeof TAPES / sizeof TAPES[0], CALL_COUNT = sizeof CALLS / sizeof CALLS[0] };
+enum {
+    TAPE_COUNT = sizeof TAPES / sizeof TAPES[0],
+    LARGE_TAPE_COUNT = sizeof LARGE_TAPES / sizeof LARGE_TAPES[0],
+    CALL_COUNT = sizeof CALLS / sizeof CALLS[0]
+};
 
 typedef struct Test {
     void (*run)(const struct Test *);
@@ -267,13 +274,34 @@ static void add(void (*run)(const Test *), const char *mode, Test t, const char 
     all.n++;
 }
 
-static void add_tape(const OpCase *c, DType type) {
+static bool has_large_operand(const CaseOperand *operands, int n) {
+    enum { LARGE = 1 << 19 };
+    bool large = false;
+    for (int i = 0; i < n; i++) {
+        int64_t elements = operands[i].ndim > 0;
+        for (int d = 0; d < operands[i].ndim; d++) elements *= operands[i].dim[d];
+        large |= elements > LARGE;
+    }
+    return large;
+}
+
+/* A GPU has other kernels for large cases. The CPU's are the same for all sizes, and have one source for F32 and F64 and
+ * one for 16 bits, so large tapes run in one type of each, and the longest cases in one. */
+static bool is_for_cpu(DType type, bool is_large_tape, bool is_long) {
+    return type == F32 || (!is_long && (type == BF16 || !is_large_tape));
+}
+
+static void add_tape(const OpCase *c, DType type, bool is_large) {
+    if (all.cpu && !is_for_cpu(type, is_large, has_large_operand(c->in, CASE_INPUTS))) return;
     add(a_whole_run_is_near_the_cpu, "run", (Test){.c = c, .dtype = type}, c->name);
     add(its_calls_agree, "calls", (Test){.c = c, .dtype = type}, c->name);
 }
 
 static void add_call(const DirectCall *call, DType type) {
     const Test t = {.call = call, .dtype = type};
+    const bool is_long =
+        has_large_operand(call->row.in, CALL_IN) || has_large_operand(call->row.out, CALL_OUT);
+    if (all.cpu && !is_for_cpu(type, false, is_long)) return;
     if (dtype_is_16bit(type) && !has_storage(&call->row)) return;
     add(a_call_agrees, "direct", t, call->row.name);
     if (call->row.op == OP_add_norm) add(add_norm_is_add_and_norm, "two ops", t, call->row.name);
@@ -287,9 +315,10 @@ static void add_all(void) {
         for (int i = 0; i < rows; i++) {
             all.row_calls[i] = (DirectCall){.row = *kernel_case(CASE_TEST, i)};
             add_call(&all.row_calls[i], type);
-            if (case_on_tape(i, &all.row_tapes[i])) add_tape(&all.row_tapes[i], type);
+            if (case_on_tape(i, &all.row_tapes[i])) add_tape(&all.row_tapes[i], type, false);
         }
-        for (int i = 0; i < TAPE_COUNT; i++) add_tape(&TAPES[i], type);
+        for (int i = 0; i < TAPE_COUNT; i++) add_tape(&TAPES[i], type, false);
+        for (int i = 0; i < LARGE_TAPE_COUNT; i++) add_tape(&LARGE_TAPES[i], type, true);
         for (int i = 0; i < CALL_COUNT; i++) add_call(&CALLS[i], type);
     }
     for (int i = 0; i < WRONG_COUNT; i++)
