@@ -1,9 +1,10 @@
 """How the rows of the table (rows.py) are declared.
 
 A row is a function that runs a Program and raises Wrong; `fields` are the options that it tests, `families` the models whose
-reading of them it tests. Three kinds take one line each:
+reading of them it tests. Four kinds take one line each:
 
   witnessed  a run has the numbers of the reference trainer (trainer.py): on one rank, in layouts, and resumed in another layout
+  scheduled  the same, for rates and updates, which do not depend on the family: BERT and T5 run on one rank
   rounded    a run is close to the reference trainer, and not bitwise equal to a run without the option
   shown      the output shows the option, and the numbers are bitwise equal to those of a run without it
 
@@ -80,6 +81,12 @@ def witnessed(fields, words="", without="", layouts=(ONE, CUT, STAGES), witness=
             compare(program.pretrain(o, *layout.split()), expected, o)
         compare(resumed(program, o, half(expected[0]), layouts[0], layouts[1 % len(layouts)]), expected, o)
     row(fields, words, families)(check)
+
+
+def scheduled(fields, words, without=""):
+    """As witnessed, for options with one code for all families: only GPT runs in layouts."""
+    witnessed(fields, words, without, families=GPT)
+    witnessed(fields, words, without, (ONE,), families=ENCODERS)
 
 
 def rounded(fields, words, like="", without="", families=ALL):
