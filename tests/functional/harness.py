@@ -1,4 +1,4 @@
-"""Runs the program on a small corpus and compares what it leaves behind. Standard library only.
+"""Runs the program on a small corpus and compares the files that it leaves. Standard library only.
 
 usage of a test: test_NAME.py [PROGRAM [options for all that computes, as --device cuda]]"""
 import atexit

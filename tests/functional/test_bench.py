@@ -74,7 +74,7 @@ stopped.kill(), stopped.wait()
 ops = json.loads((WORK / "ops.json").read_text())
 assert not ops["complete"] and [r["name"] for r in ops["rows"]][:2] == ["linear/qkv", "linear/proj"], ops
 isotron("bench", "ops", "--filter", "(", expect=2)
-# A file that cannot be written is said before anything is measured; a stream gets the results once, behind what was printed.
+# A file that cannot be written is said before anything is measured; a stream gets the results once, after what was printed.
 for bench in (["train", "--config", WORK / "bench.conf"], ["ops", "--filter", "^norm/layer$"]):
     for path, why in ((WORK / "missing" / "x.json", "No such file or directory"), (WORK, "is a folder")):
         out = isotron("bench", *bench, "--json", path, expect=2)

@@ -22,7 +22,7 @@ run("tp2", "--tensor-model-parallel-size", 2)
 run("other", "--seed", 5)
 assert compare("one", "tp2") == compare("one.jsonl", "tp2.jsonl") == "verdict: equal"
 
-# A run that is resumed replays steps behind those of the run that was stopped: step 3 here had another loss.
+# A run that is resumed replays steps, whose lines follow those of the run that was stopped: step 3 here had another loss.
 log = WORK / "again.jsonl"
 log.write_text("".join(json.dumps(r | {"lm_loss": r["lm_loss"] + (r["iteration"] == 3)}) + "\n" for r in records(WORK / "one.jsonl")
                        if r.get("iteration", 1) <= 3))

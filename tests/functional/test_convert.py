@@ -1,5 +1,5 @@
 """The import of a config.json agrees with transformers: every case of tests/data/hf has transformers' logits, or is
-refused; each that is read can be exported and read again. An export that would be another model, or fails, leaves nothing behind.
+refused; each that is read can be exported and read again. An export that would be another model, or fails, leaves no file.
 --check fails on another model and refuses files that are no references."""
 import signal
 import struct

@@ -4,7 +4,7 @@ usage: test_docs.py PROGRAM PAGE
 
 The commands run in an empty folder that has the repository's files as links, with `isotron` on the PATH.
 A command block is a fenced or indented block with a line that begins with `$ ` or with a command of the project, or in a shell's language.
-Lines that begin with `$ ` are commands, and the lines behind them the output. In it, `...` stands for any text, and as a line for any lines.
+Lines that begin with `$ ` are commands, and the lines after them the output. In it, `...` stands for any text, and as a line for any lines.
 A number with a point may be 2 % off. Comments change this for the block that follows:
   <!-- numbers differ: REASON -->  any number may stand where the page has one
   <!-- text differs: REASON -->    the output is not compared

@@ -25,7 +25,7 @@ assert generate("--prompt", "-", *LENGTH, stdin="The \n")[0] == whole
 assert "'-', line 2: byte 0xe9 at offset 5" in generate("--prompt", "-", stdin="The\nc\udce9", status=2)[1]
 assert "text 2 of --stop, line 1: byte 0xe9 at offset 1" in generate("--prompt", "a", "--stop", "a", "c\udce9", status=2)[1]
 
-# The text ends before the first of the stops, although tokens go on behind it: one token of this tokenizer is one byte, so a stop of
+# The text ends before the first of the stops, although tokens follow it: one token of this tokenizer is one byte, so a stop of
 # two bytes ends in the middle.
 new = whole[4:-1]
 stops = [new[5:7], new[12:14]]

@@ -47,7 +47,7 @@ while "training:" not in (said := (WORK / "out").read_text()) and time.monotonic
 process.kill()
 process.wait()
 assert "training:" in said and "iteration" not in said, said
-# The log begins with the run; a resumed run continues the file, also behind a line that a killed one left incomplete.
+# The log begins with the run; a resumed run continues the file, also after a line that a killed one left incomplete.
 log, save = WORK / "log.jsonl", WORK / "save"
 words = [*SPLIT, "80,20,0", "--eval-iters", 2, "--eval-interval", 4, "--train-iters", 8, "--lr-warmup-iters", 0, "--log-jsonl", log]
 pretrain(words, save, "--exit-interval", 6)

@@ -44,7 +44,7 @@ assert "line 2 of" in script("tools/plot_loss", picture, log, status=1) and pict
 
 
 def drawn_lines(number, *words):
-    """The heights of each stroke of a curve of the figure, behind the stroke of its key, from 0 to 1 of the curve."""
+    """The heights of each stroke of a curve of the figure, after the stroke of its key, from 0 to 1 of the curve."""
     script("tools/plot_loss", picture, log, *words)
     path = re.search(r"d='([^']*)'", picture.read_text().split(f"gnuplot_plot_{number}")[1].split("<path")[1])[1]
     strokes = [[float(p.split(",")[1]) for p in re.split("L", s)] for s in path.split("M")[2:]]

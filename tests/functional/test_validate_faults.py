@@ -19,7 +19,7 @@ named(validate(*ONLY, "collectives", *NCCL, HOST_NCCL_FAULT="refuse:40", expect=
 named(validate(*ONLY, "memory", program=FAULTY, FAULTY="memory 3 1000", expect=1)[0]["memory"], "rank 3", "offset 1000")
 named(validate(*ONLY, "memory", program=FAULTY, FAULTY="count 2 5", expect=1)[0]["memory"], "rank 2", "but right according to the host")
 named(validate(*ONLY, "training", program=FAULTY, FAULTY="gemm 1 101", expect=1)[0]["training"], "rank or transport", "two equal runs differ")
-# It makes no file that could stay behind.
+# It makes no file that could remain.
 named(validate(*ONLY, "parity", program=FAULTY, FAULTY="gemm 0 7", TMPDIR=str(WORK / "none"), expect=1)[0]["parity"], "", "llama-layouts fp64, tp4 sp")
 # The rates that a stage measured before its process ended are in the report.
 lost = validate(*ONLY, "speed", *NCCL, HOST_NCCL_FAULT="error:100", expect=1)[0]["speed"]

@@ -93,7 +93,7 @@ typedef struct Token {
     size_t at, end;
 } Token;
 
-/* The next number, word or quoted string behind a random place; empty if there is none near. */
+/* The next number, word or quoted string after a random place; empty if there is none near. */
 static Token find_token(const Str *s, Dice *d) {
     size_t at = roll(d, s->len), limit = at + 400 < s->len ? at + 400 : s->len;
     while (at < limit && !isalnum((unsigned char)s->s[at]) && s->s[at] != '"') at++;

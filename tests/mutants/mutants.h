@@ -50,7 +50,7 @@ Place *mutant_place(void);
 bool mutant_is(MutantId);
 /* Whether the bug was asked for, wherever this is. */
 bool mutant_is_named(MutantId);
-/* The number behind the colon of ID:NUMBER, or `otherwise`. */
+/* The number after the colon of ID:NUMBER, or `otherwise`. */
 double mutant_value(double otherwise);
 
 /* ignore.c: from now on this option, a field of options.def, reaches no command. */

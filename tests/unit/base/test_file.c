@@ -217,7 +217,7 @@ static void what_may_not_be_written_to_is_said_before(void **state) {
     leave(dir);
 }
 
-/* A call that succeeds leaves the error of an earlier one behind. */
+/* A call that succeeds keeps the error of an earlier one. */
 static void an_old_error_repeats_no_write(void **state) {
     (void)state;
     int fd[2];

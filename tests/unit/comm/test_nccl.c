@@ -326,7 +326,7 @@ static void an_error_of_a_gpu_names_the_rank(void **state) {
 
 enum { SLOW = 2, QUEUED = 4 };
 
-/* The others queue operations behind the one that waits. Once it comes, the slow rank is in time for each. */
+/* The others queue operations after the one that waits. Once it comes, the slow rank is in time for each. */
 static void one_is_slow(void *arg, Comm *c) {
     static const char *const SITES[QUEUED] = {"slow", "next", "third", "last"};
     float out[QUEUED][64];

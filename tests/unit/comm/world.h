@@ -339,7 +339,7 @@ static inline void run_exposed(void *arg, Comm *comm) {
     be_late();
     comm_wait(comm, work);
     const double hidden = (double)dp->exposed.ns * 1e-6 - exposed;
-    CHECK(hidden < 0.5 * LATE_MS, "%g ms were exposed behind work of %d ms", hidden, LATE_MS);
+    CHECK(hidden < 0.5 * LATE_MS, "%g ms were exposed during work of %d ms", hidden, LATE_MS);
     comm_profile(comm, NULL, NULL);
     comm_run(comm, &call);
     for (int i = 0; i < COMM_PROFILE; i++)

@@ -27,7 +27,7 @@ typedef struct Inputs {
     Feed feed;
 } Inputs;
 
-/* Decoder tokens [first, first + n); the encoder's tokens and padding behind them. */
+/* Decoder tokens [first, first + n); the encoder's tokens and padding after them. */
 static void inputs_fill(Inputs *x, const Prompt *p, int64_t padding, const int32_t *tokens, int64_t first,
                         int64_t n) {
     *x = (Inputs){.length = p->n};

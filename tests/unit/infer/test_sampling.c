@@ -8,7 +8,7 @@
 #include "infer/sampling.h"
 
 enum { VOCAB = 8 };
-/* Two pairs of equal logits: 1 and 4 on top, 2 and 6 behind them. */
+/* Two pairs of equal logits: 1 and 4 on top, 2 and 6 next. */
 static const double LOGITS[VOCAB] = {-1, 3, 2, 0.5, 3, -INFINITY, 2, 1};
 
 /* How often each id is drawn in n draws of evenly spread uniforms: the distribution itself, to 1/n. */

@@ -20,7 +20,7 @@ extern "C" {
 typedef struct Timing {
     double burst, sustained; /* milliseconds; negative: it does not run */
     bool other_bits;
-    double later[3]; /* in its blocks under load behind the first; 0: as in that */
+    double later[3]; /* in its blocks under load after the first; 0: as in that */
 } Timing;
 
 static struct {

@@ -67,7 +67,7 @@ static inline void results_are_main_gradients(Call *c) {
         if (c->out[j]) c->out[j]->flags |= TENSOR_MAIN_GRAD;
 }
 static inline void sinks_have_main_gradients(Call *c) { sums_hold_sinks(c), results_are_main_gradients(c); }
-/* And the rows are those of experts, not all equal, with some behind the last one. */
+/* And the rows are those of experts, not all equal, with some after the last one. */
 static inline void gradients_of_experts(Call *c) {
     const Tensor *offset = c->in[2];
     const int64_t experts = offset->dim[0] - 1, rows = c->in[0]->dim[0];

@@ -44,7 +44,7 @@ static double get(const Tensor *t, int64_t i) {
     return x;
 }
 
-/* Values in (-1, 1) that depend on the position in the sequence and what lies behind it, not on its length;
+/* Values in (-1, 1) that depend on the position in the sequence and the values after it, not on its length;
  * exact in float. */
 static void fill(Tensor *t, int which) {
     for (int64_t i = 0, n = tensor_count(t); i < n; i++)
@@ -233,7 +233,7 @@ static void same_rows(const Run *a, int64_t a_row, const Run *b, int64_t b_row, 
                         (char *)b->x[Y].data + (size_t)b_row * row, (size_t)rows * row);
 }
 
-/* Rows of the same q, k, v with fewer positions, with other later keys, and one at a time behind a cache. */
+/* Rows of the same q, k, v with fewer positions, with other later keys, and one at a time after a cache. */
 static void later_positions_change_nothing(void **state) {
     (void)state;
     const int64_t lengths[] = {1, 5, 31, 32, 33, 63, 64, 65, 100, 129};

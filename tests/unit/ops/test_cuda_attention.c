@@ -218,7 +218,7 @@ static void masks(void **state) {
     check(state, p);
     p.attr = CAUSAL; /* the last keys are never seen */
     check(state, p);
-    p.attr.query.first = 488; /* behind a cache */
+    p.attr.query.first = 488; /* after a cache */
     check(state, p);
     p.t = 300, p.attr = CAUSAL; /* the last queries see all keys */
     check(state, p);

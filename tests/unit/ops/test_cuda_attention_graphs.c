@@ -136,7 +136,7 @@ static void masks(void **state) {
     check(p);
     p.attr = CAUSAL;
     check(p);
-    p.attr.query.first = 9; /* behind a cache */
+    p.attr.query.first = 9; /* after a cache */
     check(p);
     p.attr.query.first = 109, p.attr.key.first = 100;
     check(p);

@@ -46,7 +46,7 @@ static void each_choice_has_finalists(void **state) {
     expect(algos, 6, 5);
 }
 
-/* All algorithms that are not far behind in the short turns are measured under load. */
+/* All algorithms that are not much slower in the short turns are measured under load. */
 static void last_in_turns_wins_under_load(void **state) {
     (void)state;
     Timing algos[12];

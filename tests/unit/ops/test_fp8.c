@@ -316,7 +316,7 @@ static void reasons_for_the_emulation_are_given(void **unused) {
     device_free(none), device_free(whole_only), device_free(all);
 }
 
-/* GEMMs read the inverses of squares in rows of a multiple of four. The padding behind the last square
+/* GEMMs read the inverses of squares in rows of a multiple of four. The padding after the last square
  * becomes 0, regardless of its earlier value. */
 static void what_pads_the_inverses_of_squares_is_0(void **unused) {
     (void)unused;

@@ -1,4 +1,4 @@
-/* The loss behind its linear layer, in chunks, against the ops by themselves, which test_ops.c checks. */
+/* The loss after its linear layer, in chunks, against the ops by themselves, which test_ops.c checks. */
 #include "unit/cmocka_all.h"
 
 #include <math.h>

@@ -9,7 +9,7 @@ enum { RANKS = 2 };
 typedef struct Claim {
     const char *layout, *off; /* off: the option that ends the overlap, or the operation */
     CommKind kind;
-    const char *site, *behind; /* the op that runs meanwhile */
+    const char *site, *during; /* the op that runs meanwhile */
 } Claim;
 
 #define EXPERTS                                                                                              \
@@ -61,7 +61,7 @@ typedef struct Watch {
     const Claim *claim;
     const Setup *setup;
     Comm *comm[RANKS];
-    int64_t behind[RANKS], ran[RANKS]; /* runs of the op: with the operation in progress; all */
+    int64_t during[RANKS], ran[RANKS]; /* runs of the op: with the operation in progress; all */
 } Watch;
 
 typedef struct Eye {
@@ -86,9 +86,9 @@ static void look(void *arg, const OpDef *op, const Call *call) {
     const Eye *eye = arg;
     Watch *w = eye->watch;
     (void)call;
-    if (strcmp(op->name, w->claim->behind) != 0) return;
+    if (strcmp(op->name, w->claim->during) != 0) return;
     w->ran[eye->rank]++;
-    w->behind[eye->rank] += is_in_progress(w->comm[eye->rank], w->claim);
+    w->during[eye->rank] += is_in_progress(w->comm[eye->rank], w->claim);
 }
 
 static void train(void *arg, Comm *comm) {
@@ -112,22 +112,22 @@ static int64_t count(const Claim *claim, const char *more, int64_t *ran) {
     assert_true(w.ran[0] + w.ran[1] > 0);
     if (ran) *ran = w.ran[0] + w.ran[1];
     setup_free(s);
-    return w.behind[0] + w.behind[1];
+    return w.during[0] + w.during[1];
 }
 
-static void operations_run_behind_ops(void **state) {
+static void operations_run_during_ops(void **state) {
     (void)state;
     for (size_t i = 0; i < sizeof CLAIMS / sizeof *CLAIMS; i++) {
         const Claim *c = &CLAIMS[i];
         if (!count(c, "", NULL))
-            fail_msg("%s: no %s is in progress during a %s", c->layout, c->site, c->behind);
+            fail_msg("%s: no %s is in progress during a %s", c->layout, c->site, c->during);
         if (c->off && count(c, c->off, NULL))
-            fail_msg("%s %s: a %s is in progress during a %s", c->layout, c->off, c->site, c->behind);
+            fail_msg("%s %s: a %s is in progress during a %s", c->layout, c->off, c->site, c->during);
     }
 }
 
 /* A branch has two operations. Without the pauses halfway and the head start (tape_pause_halfway), those of one
- * microbatch run behind nothing: none or half of the ops would have an operation in progress. */
+ * microbatch run during no op: none or half of the ops would have an operation in progress. */
 static void both_microbatches_hide_operations(void **state) {
     (void)state;
     const char *layout = "--tensor-model-parallel-size 2 --sequence-parallel --interleaved-microbatches 2 "
@@ -141,10 +141,10 @@ static void both_microbatches_hide_operations(void **state) {
                   {{layout, NULL, COMM_ALL_GATHER, "all_gather", "attention_grad"}, ""}};
     for (size_t i = 0; i < sizeof claims / sizeof *claims; i++) {
         int64_t ran;
-        const int64_t behind = count(&claims[i].claim, claims[i].more, &ran);
+        const int64_t during = count(&claims[i].claim, claims[i].more, &ran);
         print_message("a %s is in progress during %lld of %lld ops '%s'\n", claims[i].claim.site,
-                      (long long)behind, (long long)ran, claims[i].claim.behind);
-        assert_true(behind > 3 * ran / 4);
+                      (long long)during, (long long)ran, claims[i].claim.during);
+        assert_true(during > 3 * ran / 4);
     }
 }
 
@@ -392,7 +392,7 @@ static void kernels_are_loaded_without_nccl(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(operations_run_behind_ops),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(operations_run_during_ops),
                                        cmocka_unit_test(both_microbatches_hide_operations),
                                        cmocka_unit_test(forwards_run_between_backwards),
                                        cmocka_unit_test(data_parallelism_starts_with_attention),

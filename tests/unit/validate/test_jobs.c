@@ -78,7 +78,7 @@ static void a_process_does_several(void **state) {
     jobs_run(jobs, MANY + 1, 1, 5);
     for (int i = 0; i < MANY; i++) assert_true(pid[i] > 0 && pid[i] != getpid());
     for (int i = 1; i < MANY / 2; i++) assert_int_equal(pid[i], pid[0]);
-    assert_int_not_equal(pid[MANY / 2 + 1], pid[0]); /* behind the crash */
+    assert_int_not_equal(pid[MANY / 2 + 1], pid[0]); /* after the crash */
     assert_int_equal(pid[MANY - 1], pid[MANY / 2 + 1]);
     munmap(pid, MANY * sizeof *pid);
 }
