@@ -130,12 +130,13 @@ static Err prepare(Run *run, Args *args, int argc, char **argv) {
 }
 
 int main(int argc, char **argv) {
+    enum { HELP_WIDTH = 100 };
     Run run = {0};
     Args args;
     Str help = {0};
     args_init(&args, arena_new(), "custom_loop [--config FILE] [options]", NULL);
     Err e = prepare(&run, &args, argc - 1, argv + 1);
-    if (args.help) args_help(&args, 100, &help), fputs(help.s, stdout);
+    if (args.help) args_help(&args, HELP_WIDTH, &help), fputs(help.s, stdout);
     if (!e.code && !args.help) e = world_run(&run.config, train_rank, &run);
     if (e.code) /* of several problems the message has the first */
         fprintf(stderr, "custom_loop: %s\n%s", e.msg,

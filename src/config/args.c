@@ -393,10 +393,11 @@ static int line_option(Args *a, Source src, int argc, char **argv) {
     const bool flag = is_boolean(m.row) || m.spelling.implied,
                list = m.row->type == ARG_TEXTS || m.row->type == ARG_I64S;
     const int n = count_words(argc - 1, argv + 1, flag || equals ? 0 : list ? argc : 1);
-    const char *const after = equals ? equals + 1 : NULL, *const *words = equals ? &after
-                                                                          : flag
-                                                                              ? set
-                                                                              : (const char *const *)argv + 1;
+    const char *const after = equals ? equals + 1 : NULL, *const *words = (const char *const *)argv + 1;
+    if (equals)
+        words = &after;
+    else if (flag)
+        words = set;
     const int64_t num_words = equals || flag ? 1 : n;
     if (m.accepted)
         assign(a, src, &m, words, num_words);
