@@ -247,11 +247,13 @@ convert("--from-hf", WORK / "bare-out", "--save", WORK / "bare-again")
 
 # Every kind of vocabulary is exported so that its folder is the same tokenizer: with the case, the tokens of other files and of options.
 for file, content in {"slow/vocab.json": '{"<|endoftext|>": 0, "a": 1, "b": 2, "ab": 3, "A": 4}', "slow/merges.txt": "a b\n", "slow/added_tokens.json": '{"<x>": 5}',
-                      "slow/special_tokens_map.json": '{"eos_token": "<x>"}', "words/vocab.txt": "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\nA\n##b\n"}.items():
+                      "slow/special_tokens_map.json": '{"eos_token": "<x>"}', "fast/tokenizer.json": json.dumps(BARE),
+                      "fast/tokenizer_config.json": '{"tokenizer_class": "PreTrainedTokenizerFast"}', "words/vocab.txt": "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\nA\n##b\n"}.items():
     (WORK / file).parent.mkdir(exist_ok=True)
     (WORK / file).write_text(content)
 for kind, *files in [("HuggingFaceTokenizer", "--tokenizer-model", WORK / "slow"), ("GPT2BPETokenizer", "--vocab-file", WORK / "slow/vocab.json", "--merge-file", WORK / "slow/merges.txt"),
-                     ("BertWordPieceCase", "--vocab-file", WORK / "words/vocab.txt", "--vocab-extra-ids", 1), ("HuggingFaceTokenizer", "--tokenizer-model", WORK / "bare.json", "--vocab-extra-ids", 1)]:
+                     ("BertWordPieceCase", "--vocab-file", WORK / "words/vocab.txt", "--vocab-extra-ids", 1), ("HuggingFaceTokenizer", "--tokenizer-model", WORK / "bare.json", "--vocab-extra-ids", 1),
+                     ("HuggingFaceTokenizer", "--tokenizer-model", WORK / "fast", "--vocab-extra-ids", 1)]:
     words = ["--tokenizer-type", kind, *files]
     convert("--load", saved, "--to-hf", WORK / "slow-out", "--overwrite", *words)
     (WORK / "slow-out/config.json").unlink()
