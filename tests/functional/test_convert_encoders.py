@@ -75,6 +75,13 @@ for words, kind in ([], "BertForPreTraining"), (["--bert-no-binary-head"], "Bert
     out, said = there_and_back(f"masked-{kind}", masked, "--init-missing-heads", *words)
     assert config(out)["architectures"] == [kind] and ("note: heads" in said) == (not words), said
 
+holey, weights = WORK / "holey", tensors.read(MODELS["BertModel"] / "model.safetensors")
+del weights["encoder.layer.0.output.dense.weight"]
+shutil.copytree(MODELS["BertModel"], holey)
+tensors.write(holey / "model.safetensors", weights, {"format": "pt"})
+said = convert("--from-hf", holey, "--save", WORK / "holey-saved", "--init-missing-heads", expect=2)
+assert "1 missing" in said and "layer.0.output.dense.weight" in said and not (WORK / "holey-saved").exists(), said
+
 # ---- files that do not fit ----
 
 
