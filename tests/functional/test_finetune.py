@@ -127,6 +127,7 @@ def refused_lines(message, task, lines):
 
 
 refused_lines("wrong.tsv', line 3: 5 columns, and a line has 6", "QQP", [*QQP_LINES[:2], "1\t2\t3\ta\tb"])
+refused_lines("wrong.tsv', line 2: 7 columns, and a line has 6", "QQP", [QQP_LINES[0], "1\t2\t3\ta\tb\tc\t1"])
 refused_lines("wrong.tsv', line 2: 3 columns, and a line has at least 11", "MNLI", [MNLI_LINES[0], "1\t2\t3"])
 refused_lines("wrong.tsv', line 4: the label 'unsure' is none of the 3 classes", "MNLI", [*MNLI_LINES[:3], MNLI_LINES[3].replace("neutral", "unsure")])
 refused_lines("wrong.tsv' has no samples", "MNLI", MNLI_LINES[:1])
