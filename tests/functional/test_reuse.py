@@ -67,6 +67,7 @@ assert "its name is not iter_" in run("--load", WORK / "renamed", expect=2)
 before = sorted(inner.rglob("*"))
 for words in ([], ["--load", straight], ["--load", inner, "--finetune"]):
     assert f"--load '{inner}' to continue it" in run(*words, "--save", inner, expect=2), words
+run("--load", straight, "--skip-train", "--save", inner)  # an evaluation saves nothing
 assert before == sorted(inner.rglob("*"))
 assert "checkpoints after step 5 in" in run("--load", straight, "--save", straight, "--ckpt-step", 5)
 
