@@ -243,6 +243,20 @@ static void a_fingerprint_is_of_all_samples(void **state) {
     }
 }
 
+static void both_special_tokens_are_needed(void **state) {
+    (void)state;
+    static const int64_t IDS[][2] = {{-1, SEP}, {CLS, -1}, {-1, -1}};
+    Files f = numbered(4);
+    for (size_t i = 0; i < sizeof IDS / sizeof *IDS; i++) {
+        TaskConfig c = config_of(&f, TASK_FORMAT_LABELS, 8);
+        c.cls = IDS[i][0], c.sep = IDS[i][1];
+        Task *task;
+        assert_mistake(task_open(&c, &task), "needs the tokens [CLS] and [SEP]");
+        assert_null(task);
+    }
+    files_free(&f);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(texts_are_joined_and_cut_as_in_megatron_lm),
@@ -251,6 +265,7 @@ int main(void) {
         cmocka_unit_test(a_question_is_a_row_for_each_choice),
         cmocka_unit_test(texts_are_cleaned),
         cmocka_unit_test(a_fingerprint_is_of_all_samples),
+        cmocka_unit_test(both_special_tokens_are_needed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
