@@ -4,7 +4,7 @@
 
 #include <benchmark/benchmark.h>
 
-#include "train/provenance.h"
+#include "run/provenance.h"
 
 /* Runs the registered benchmarks, with the provenance of the result in the report. */
 inline int run_registered(int argc, char **argv) {

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/file.h"
-#include "train/provenance.h"
+#include "run/provenance.h"
 
 json_t *bench_head(const char *bench, const char *device, int ranks, const char *transport, int threads) {
     return json_pack("{s:s, s:o, s:s, s:i, s:s, s:i}", "bench", bench, "provenance", provenance_json(),

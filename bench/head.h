@@ -4,7 +4,7 @@
 
 #include <jansson.h>
 
-#include "train/launch.h"
+#include "run/launch.h"
 
 enum { BENCH_TRANSPORT = 240 };
 

@@ -14,7 +14,7 @@
 #include "data/sampler.h"
 #include "models/option_map.h"
 #include "train/checkpoint.h"
-#include "train/launch.h"
+#include "run/launch.h"
 #include "train/trainer.h"
 
 typedef struct Run {
@@ -45,17 +45,17 @@ static Err open_stream(const Run *run, const Trainer *t, Prefetch **stream) {
                              .total_samples = data_length(dataset),
                              .consumed_samples = t->consumed_samples,
                              .micro_batch_size = run->derived.micro_batch_size,
-                             .dp_rank = t->layout.mesh.coordinate[AXIS_DP],
-                             .dp_size = t->layout.mesh.size[AXIS_DP]};
+                             .dp_rank = t->run.layout.mesh.coordinate[AXIS_DP],
+                             .dp_size = t->run.layout.mesh.size[AXIS_DP]};
     Sampler *sampler;
     ERR_RETURN(sampler_open(&s, &sampler));
-    *stream = prefetch_start(dataset, sampler, s.micro_batch_size, t->model->plan.sample, 2);
+    *stream = prefetch_start(dataset, sampler, s.micro_batch_size, t->run.model->plan.sample, 2);
     return ERR_OK;
 }
 
 /* The microbatches of this rank: of each sample the positions that its context-parallel rank holds. */
 static Err take_batches(const Trainer *t, Prefetch *stream, int64_t n, Arena *arena, Batch *out) {
-    const Mesh *mesh = &t->layout.mesh;
+    const Mesh *mesh = &t->run.layout.mesh;
     for (int64_t i = 0; i < n; i++) {
         const Batch *whole;
         ERR_RETURN(prefetch_next(stream, &whole));
@@ -66,12 +66,13 @@ static Err take_batches(const Trainer *t, Prefetch *stream, int64_t n, Arena *ar
 }
 
 static Err step(Trainer *t, Prefetch *stream, StepReport *report) {
-    const Derived *d = t->derived;
+    const Derived *d = t->run.derived;
     const int64_t n =
         config_batch_size(d, t->consumed_samples) / (d->micro_batch_size * d->data_parallel_size);
     Arena *arena = arena_new();
     Batch *batches = arena_alloc(arena, (size_t)n * sizeof *batches);
-    Err e = comm_agree(t->comm, take_batches(t, stream, n, arena, batches)); /* all ranks go on, or none */
+    Err e =
+        comm_agree(t->run.comm, take_batches(t, stream, n, arena, batches)); /* all ranks go on, or none */
     if (!e.code) {
         *report = trainer_begin_step(t);                /* gradients are zero */
         trainer_microbatches(t, batches, n, n, report); /* forward and backward */
@@ -84,11 +85,11 @@ static Err step(Trainer *t, Prefetch *stream, StepReport *report) {
 
 static Err train_steps(const Run *run, Trainer *t) {
     Prefetch *stream = NULL;
-    Err e = comm_agree(t->comm, open_stream(run, t, &stream));
+    Err e = comm_agree(t->run.comm, open_stream(run, t, &stream));
     while (!e.code && t->iteration < run->derived.train_iters) {
         StepReport report;
         e = step(t, stream, &report);
-        if (!e.code && rank_is_printer(t->comm))
+        if (!e.code && rank_is_printer(t->run.comm))
             printf("iteration %lld: loss %.17g, gradient norm %.6g, learning rate %.3e\n",
                    (long long)t->iteration, report.loss, report.optim.grad_norm, report.lr);
     }
@@ -109,7 +110,7 @@ static Err train_rank(void *arg, Comm *comm) {
     bool loaded;
     Err e = comm_agree(comm, trainer_load(t, &loaded)); /* --load */
     if (!e.code && !loaded) {
-        registry_init(t->model->registry, t->context.seed);
+        registry_init(t->run.model->registry, t->run.context.seed);
         trainer_publish(t);
     }
     if (!e.code) e = train_steps(run, t);

@@ -13,7 +13,7 @@
 #include "bench/head.h"
 #include "bench/op_runner.h"
 #include "comm/agree.h"
-#include "train/launch.h"
+#include "run/launch.h"
 #include "train/memory_plan.h"
 
 typedef struct Rank {

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/junit.h"
-#include "train/provenance.h"
+#include "run/provenance.h"
 
 bool gate_parse_percentage(const char *text, double *out) {
     char *end;

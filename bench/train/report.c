@@ -9,7 +9,7 @@
 
 #include "base/amount.h"
 #include "base/mem.h"
-#include "train/provenance.h"
+#include "run/provenance.h"
 #include "bench/head.h"
 #include "bench/peaks.h"
 #include "bench/train/step.h"

@@ -14,13 +14,13 @@
 #include "comm/agree.h"
 #include "models/option_map.h"
 #include "pipeline/simulate.h"
-#include "train/launch.h"
+#include "run/launch.h"
 
 /* ---- batches ---- */
 
 /* Uniform tokens, so that no row of the embedding is accessed more often. Returns this rank's part of them. */
 static Batch *draw_tokens(Steps *b, uint64_t step) {
-    const Mesh *mesh = &b->run->layout.mesh;
+    const Mesh *mesh = &b->trainer->run.layout.mesh;
     const int64_t before = (int64_t)step * mesh->size[AXIS_DP] + mesh->coordinate[AXIS_DP];
     arena_reset(b->step);
     Batch *own = arena_alloc(b->step, (size_t)b->microbatches * sizeof *own);
@@ -34,11 +34,11 @@ static Batch *draw_tokens(Steps *b, uint64_t step) {
 }
 
 static void take_batches(Steps *b) {
-    const int64_t ranks = b->run->layout.mesh.size[AXIS_DP];
+    const int64_t ranks = b->trainer->run.layout.mesh.size[AXIS_DP];
     b->microbatches = b->derived->global_batch_size / (b->derived->micro_batch_size * ranks);
     b->batches = mem_zero((size_t)b->microbatches, sizeof *b->batches);
     for (int64_t k = 0; k < b->microbatches; k++)
-        b->batches[k] = batch_new(b->derived->micro_batch_size, b->run->model->plan.sample);
+        b->batches[k] = batch_new(b->derived->micro_batch_size, b->trainer->run.model->plan.sample);
 }
 
 static void free_batches(Steps *b) {
@@ -49,9 +49,9 @@ static void free_batches(Steps *b) {
 /* ---- steps ---- */
 
 static void one_step(Steps *b, const Batch *batches) {
-    StepReport report = trainer_begin_step(b->run);
-    trainer_microbatches(b->run, batches, b->microbatches, b->microbatches, &report);
-    trainer_update(b->run, &report);
+    StepReport report = trainer_begin_step(b->trainer);
+    trainer_microbatches(b->trainer, batches, b->microbatches, b->microbatches, &report);
+    trainer_update(b->trainer, &report);
     b->loss = report.loss;
 }
 
@@ -132,7 +132,7 @@ static void record(void *arg, const OpDef *op, const Call *c) {
 static void count_ops(Steps *b, int64_t number) {
     Recorder *r = &b->recorder;
     *r = (Recorder){.device = b->device, .gemms = &b->gemms, .counting = true};
-    executor_trace(b->run->executor, record, r);
+    executor_trace(b->trainer->executor, record, r);
     b->comm_profile = mem_zero(COMM_PROFILE, sizeof *b->comm_profile);
     const int64_t ns = timed_step(b, number);
     if (b->comm) steps_find_groups(b, b->comm_profile);
@@ -193,7 +193,7 @@ static void measure_ops(Steps *b) {
         if (!b->gpu && steps_alone(b)) s->blas_ns = gemms_through_blas(&b->gemms, b->threads);
         say(b, b->gpu ? "profiled step" : "step", i, s->wall_ns);
     }
-    executor_trace(b->run->executor, NULL, NULL);
+    executor_trace(b->trainer->executor, NULL, NULL);
     b->config.cuda_graph_impl = graphs;
 }
 
@@ -213,7 +213,7 @@ static double bubble_of(const Steps *b) {
     const int64_t microbatches =
         b->microbatches * (b->config.batch_invariant_mode ? b->derived->micro_batch_size : 1);
     const int64_t units = pipeline_units(&b->config, microbatches);
-    if (pipeline_spec(&b->config, &b->run->pipeline, units, false, &spec).code) return NAN;
+    if (pipeline_spec(&b->config, &b->trainer->run.pipeline, units, false, &spec).code) return NAN;
     return pipeline_bubble(&spec, EQUAL) / (double)(3 * spec.microbatches * spec.chunks);
 }
 
@@ -232,12 +232,12 @@ static Err open_run(Steps *b) {
     }
     b->before = taken(b);
     steps_over_ranks(b, COMM_MAX, 0); /* before any of them takes memory that they share */
-    b->run = trainer_new(c, b->derived, &b->plan, b->comm, b->device);
-    b->type = b->run->context.dtype;
-    b->flops = trainer_flops(b->run, b->derived->global_batch_size);
+    b->trainer = trainer_new(c, b->derived, &b->plan, b->comm, b->device);
+    b->type = b->trainer->run.context.dtype;
+    b->flops = trainer_flops(b->trainer, b->derived->global_batch_size);
     const int64_t start = clock_ns();
-    registry_init(b->run->model->registry, b->run->context.seed);
-    trainer_publish(b->run);
+    registry_init(b->trainer->run.model->registry, b->trainer->run.context.seed);
+    trainer_publish(b->trainer);
     device_wait(b->device);
     b->init_seconds = (double)(clock_ns() - start) * 1e-9;
     if (b->device->pool) b->threads = pool_threads(b->device->pool);
@@ -248,8 +248,8 @@ static Err open_run(Steps *b) {
 
 /* Measures on a separate GPU device, after the run has freed its memory. */
 static Err measure_alone(Steps *b) {
-    trainer_free(b->run);
-    b->run = NULL;
+    trainer_free(b->trainer);
+    b->trainer = NULL;
     const DeviceSpec spec = rank_device_spec(&b->config, b->derived, b->comm);
     ERR_RETURN(comm_agree(b->comm, device_open(&spec, &b->device)));
     b->roof_copy = bench_roof_copy(b->device);
@@ -260,7 +260,7 @@ static Err measure_alone(Steps *b) {
 }
 
 static void free_steps(Steps *b) {
-    trainer_free(b->run);
+    trainer_free(b->trainer);
     free_batches(b);
     gemms_free(&b->gemms);
     arena_free(b->step);

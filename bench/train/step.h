@@ -53,7 +53,7 @@ typedef struct Steps {
     int ranks;
     bool prints; /* rank 0 */
     char transport[BENCH_TRANSPORT];
-    Trainer *run;
+    Trainer *trainer;
     Device *device; /* the run's */
     bool gpu;
     DType type;     /* of activations */

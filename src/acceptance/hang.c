@@ -12,7 +12,7 @@
 #include "acceptance/stage.h"
 #include "base/amount.h"
 #include "base/clock.h"
-#include "train/launch.h"
+#include "run/launch.h"
 
 enum { LIMIT_S = 10, START_S = 60, DEADLINE_S = 3, ELEMENTS = 64, OPERATIONS = 4, LAST = 2, DRILLS = 2 };
 

@@ -14,7 +14,7 @@
 #include "base/mem.h"
 #include "base/version.h"
 #include "comm/nccl_library.h"
-#include "train/provenance.h"
+#include "run/provenance.h"
 
 extern char **environ;
 

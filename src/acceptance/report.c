@@ -14,7 +14,7 @@
 #include "base/utf8.h"
 #include "bench/gate/gate.h"
 #include "config/enums.h"
-#include "train/provenance.h"
+#include "run/provenance.h"
 
 static StageVerdict verdict_of(const AcceptRow *row) {
     const StageVerdict a = outcome_verdict(row->a), b = row->b ? outcome_verdict(row->b) : ACCEPT_PASS;

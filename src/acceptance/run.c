@@ -19,7 +19,7 @@
 #include "bench/comm/exact.h"
 #include "comm/comm.h"
 #include "comm/nccl_library.h"
-#include "train/launch.h"
+#include "run/launch.h"
 
 static Err (*const FUNCTIONS[])(const StageInput *) = {
 #define STAGE(name, share, least, ranks, on_library, starts_processes, what) stage_##name,

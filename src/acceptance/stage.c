@@ -6,7 +6,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
-#include "train/launch.h"
+#include "run/launch.h"
 
 typedef struct World {
     const StageInput *in;

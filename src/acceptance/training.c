@@ -12,7 +12,7 @@
 #include "bench/gate/gate.h"
 #include "bench/peaks.h"
 #include "comm/agree.h"
-#include "train/launch.h"
+#include "run/launch.h"
 #include "train/trainer.h"
 
 enum { MOST_STEPS = 200, LEAST_STEPS = 8 }; /* the least that two libraries can be compared by */
@@ -127,9 +127,9 @@ static Err train(StageRank *r, const Training *t, int64_t steps, Steps *s) {
         return ERR_OK;
     }
     Trainer *run = trainer_new(&t->config, &t->derived, &plan, r->comm, device);
-    registry_init(run->model->registry, run->context.seed);
+    registry_init(run->run.model->registry, run->run.context.seed);
     trainer_publish(run);
-    Batch x = batch_new(t->derived.micro_batch_size, run->model->plan.sample);
+    Batch x = batch_new(t->derived.micro_batch_size, run->run.model->plan.sample);
     *s = (Steps){.flops = trainer_flops(run, t->derived.global_batch_size)};
     while (s->n < (steps ? steps : MOST_STEPS)) {
         STAGE_DOING(r, "step %d of run %d", (int)s->n, steps ? 2 : 1);

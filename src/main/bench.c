@@ -15,7 +15,7 @@
 #include "bench/train/train.h"
 #include "main/command.h"
 #include "models/option_map.h"
-#include "train/launch.h"
+#include "run/launch.h"
 #include "train/trainer.h"
 
 #define ROW(type_, field, name, kind, otherwise, text)                                                       \

@@ -16,7 +16,7 @@
 #include "models/model.h"
 #include "tokenizer/field.h"
 #include "tokenizer/special.h"
-#include "train/checkpoint.h"
+#include "run/source.h"
 #include "validate/reference.h"
 
 typedef struct Options {
@@ -91,7 +91,7 @@ static void begin(Job *j) {
 static Model *new_model(Setup *s, int64_t vocab_size, DType storage) {
     config_finish(&s->config, s->arena, vocab_size, &s->derived);
     Model *m = model_new(&s->config, &s->derived, NULL);
-    model_allocate(m, device_cpu((int)s->config.cpu_threads), storage, 1);
+    model_allocate(m, device_cpu((int)s->config.cpu_threads), storage, 1, false);
     return m;
 }
 
@@ -436,8 +436,8 @@ static Err read_checkpoint_options(Job *j, const Ckpt *c) {
     const json_t *state = ckpt_manifest(c)->state;
     if (!json_object_get(state, "config"))
         return err_user("the checkpoint in '%s' does not record its options; save it again", config->load);
-    ERR_RETURN(checkpoint_args(config, j->setup.arena, &j->args.notes));
-    ERR_RETURN(checkpoint_check_model(config, state, config->load, true));
+    ERR_RETURN(source_args(config, j->setup.arena, &j->args.notes));
+    ERR_RETURN(source_check_model(config, state, config->load, true));
     config_check(config, CHECK_MODEL | CHECK_STRICT, &j->args);
     return args_end(&j->args);
 }

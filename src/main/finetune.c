@@ -3,8 +3,9 @@
 #include "main/command.h"
 #include "models/option_map.h"
 #include "tokenizer/special.h"
+#include "run/source.h"
 #include "train/checkpoint.h"
-#include "train/launch.h"
+#include "run/launch.h"
 #include "train/loop.h"
 
 enum { CHECKS = CHECK_MODEL | CHECK_TRAIN | CHECK_TASK };
@@ -20,7 +21,7 @@ static Err check_options(Setup *s, Args *args) {
     if (c->epochs == 0) c->skip_train = c->finetune = true; /* only the weights are needed */
     Err loaded = checkpoint_check_task(c); /* the other options of another model do not help */
     if (loaded.code) return args->num_problems ? args_end(args) : loaded;
-    if (c->use_checkpoint_args) loaded = checkpoint_args(c, s->arena, &args->notes);
+    if (c->use_checkpoint_args) loaded = source_args(c, s->arena, &args->notes);
     if (!loaded.code && c->use_checkpoint_opt_param_scheduler) loaded = checkpoint_schedule(c, s->arena);
     if (!loaded.code) loaded = world_size(c);
     if (loaded.code) return args->num_problems ? args_end(args) : loaded;

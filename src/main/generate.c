@@ -10,8 +10,9 @@
 #include "infer/generate.h"
 #include "main/command.h"
 #include "tokenizer/special.h"
-#include "train/checkpoint.h"
-#include "train/launch.h"
+#include "run/model_run.h"
+#include "run/source.h"
+#include "run/launch.h"
 
 typedef struct Job {
     Setup setup;
@@ -194,19 +195,20 @@ static Err print(const Job *j, const Generated *out) {
     return ERR_OK;
 }
 
-static void tell_speed(const Job *j, const Generated *out, int64_t ns) {
+static void tell_cost(const Job *j, const Generated *out, int64_t ns, const Device *d) {
     int64_t tokens = 0;
     for (int64_t i = 0; i < j->n; i++) tokens += out[i].n - out[i].n_prompt;
-    fprintf(stderr, "  generated %s in %.2f s: %.1f tokens/s\n", amount(tokens, "token").s, 1e-9 * (double)ns,
-            1e9 * (double)tokens / (double)ns);
+    fprintf(stderr, "  generated %s in %.2f s: %.1f tokens/s; a rank allocated at most %s\n",
+            amount(tokens, "token").s, 1e-9 * (double)ns, 1e9 * (double)tokens / (double)ns,
+            bytes_text((double)d->most_allocated).s);
 }
 
 /* Generates on one rank; the first rank prints the result. */
 static Err generate_on_rank(void *arg, Comm *comm) {
     const Job *j = arg;
     const Setup *s = &j->setup;
-    Trainer *r;
-    ERR_RETURN(trainer_open_for_inference(&s->config, &s->derived, comm, &r));
+    ModelRun r;
+    ERR_RETURN(model_run_open(&r, &s->config, &s->derived, comm));
     const GenerateOptions options = {
         .sampling = {s->config.temperature, s->config.top_k, s->config.top_p},
         .max_new_tokens = s->config.tokens_to_generate,
@@ -219,15 +221,15 @@ static Err generate_on_rank(void *arg, Comm *comm) {
     };
     Generated *out = mem_zero((size_t)j->n, sizeof *out);
     const int64_t start = clock_ns();
-    Err e = generate(r->model, &r->context, j->prompts, j->n, &options, out);
+    Err e = generate(r.model, &r.context, j->prompts, j->n, &options, out);
     const int64_t ns = clock_ns() - start;
     if (!e.code && rank_is_printer(comm)) {
         e = print(j, out);
-        if (!e.code) tell_speed(j, out, ns);
+        if (!e.code) tell_cost(j, out, ns, r.device);
     }
     for (int64_t i = 0; i < j->n; i++) generated_free(&out[i]);
     free(out);
-    trainer_free(r);
+    model_run_close(&r);
     return e;
 }
 
@@ -256,7 +258,7 @@ int command_generate(int argc, char **argv) {
               "example: isotron generate --load checkpoints --prompt \"Once upon a time\" --temperature 0.8",
               NULL);
     Err e = config_parse(&s->config, &args, USE_GENERATE, 0, argc, argv);
-    const Err loaded = args.help ? ERR_OK : checkpoint_args(&s->config, s->arena, &args.notes);
+    const Err loaded = args.help ? ERR_OK : source_args(&s->config, s->arena, &args.notes);
     if (!args.help && !loaded.code) {
         config_check(&s->config, CHECK_MODEL | CHECK_GENERATE, &args);
         e = args_end(&args);

@@ -7,7 +7,7 @@
 #include "base/terminal.h"
 #include "comm/comm.h"
 #include "main/command.h"
-#include "train/launch.h"
+#include "run/launch.h"
 #include "validate/parity.h"
 #include "validate/sweep.h"
 

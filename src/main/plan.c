@@ -6,7 +6,7 @@
 #include "main/command.h"
 #include "models/option_map.h"
 #include "plan/report.h"
-#include "train/checkpoint.h"
+#include "run/source.h"
 
 typedef struct Options {
     double device_memory;
@@ -107,7 +107,7 @@ int command_plan(int argc, char **argv) {
     args_use(&args, (ArgTable){.rows = ROWS, .count = sizeof ROWS / sizeof *ROWS, .target = &o});
     Err e = config_parse(&s.config, &args, USE_PRETRAIN, 0, argc, argv);
     Err loaded = ERR_OK;
-    if (!args.help && s.config.use_checkpoint_args) loaded = checkpoint_args(&s.config, s.arena, &args.notes);
+    if (!args.help && s.config.use_checkpoint_args) loaded = source_args(&s.config, s.arena, &args.notes);
     s.config.skip_train = true; /* a plan needs neither --lr nor --train-iters */
     if (!config_given(&s.config, device)) s.config.device = ON_CUDA;
     if (!args.help && !loaded.code) {

@@ -5,8 +5,9 @@
 #include "plan/plan.h"
 #include "train/banner.h"
 #include "train/loop.h"
+#include "run/source.h"
 #include "train/checkpoint.h"
-#include "train/launch.h"
+#include "run/launch.h"
 
 typedef struct Options {
     bool check_options;
@@ -85,7 +86,7 @@ int command_pretrain(int argc, char **argv) {
     Err e = config_parse(&s.config, &args, USE_PRETRAIN, 0, argc, argv);
     /* The next checks run even if the line has a problem, so that all problems are reported at once. */
     Err loaded = ERR_OK;
-    if (!args.help && s.config.use_checkpoint_args) loaded = checkpoint_args(&s.config, s.arena, &args.notes);
+    if (!args.help && s.config.use_checkpoint_args) loaded = source_args(&s.config, s.arena, &args.notes);
     if (!args.help && !loaded.code && s.config.use_checkpoint_opt_param_scheduler)
         loaded = checkpoint_schedule(&s.config, s.arena);
     if (!args.help && !loaded.code) loaded = world_size(&s.config);

@@ -8,7 +8,7 @@
 #include "bench/gate/gate.h"
 #include "comm/comm.h"
 #include "main/command.h"
-#include "train/launch.h"
+#include "run/launch.h"
 
 typedef struct Options {
     AcceptOptions accept;

@@ -160,8 +160,8 @@ ModelCount model_count(const Config *c, const Derived *d) {
     return n;
 }
 
-void model_allocate(Model *m, Device *device, DType storage, int64_t positions) {
-    registry_allocate(m->registry, device, storage);
+void model_allocate(Model *m, Device *device, DType storage, int64_t positions, bool trains) {
+    registry_allocate(m->registry, device, storage, trains);
     states_allocate(m->registry, positions);
     m->device = device;
 }

@@ -126,7 +126,7 @@ StackPart model_stack_part(const ModelPlan *, int stack, const StagePart *);
 Model *model_new(const Config *, const Derived *, const ModelPlace *);
 /* Allocates parameter buffers and tables; positions: the longest sequence. Values are zero until
  * registry_init or a load. */
-void model_allocate(Model *, Device *, DType storage, int64_t positions);
+void model_allocate(Model *, Device *, DType storage, int64_t positions, bool trains);
 void model_free(Model *);
 
 /* Runs one stage of this rank; `in` is the output of the previous stage (ignored at the embedding). The feed

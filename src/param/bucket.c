@@ -109,6 +109,16 @@ bool bucket_is_shared(const Registry *r, const Bucket *b, FlatBuffer which) {
     return b->inner.size > 1 && r->layout.data.stage >= FROM_STAGE[which];
 }
 
+/* Whether any rank has memory for the bucket in this buffer. */
+static bool exists(const Registry *r, const Bucket *b, FlatBuffer which) {
+    return r->trains || which == FLAT_VALUES ||
+           (which == FLAT_MASTERS && !(b->trained && dtype_is_16bit(r->storage)));
+}
+
+bool bucket_is_whole(const Registry *r, const Bucket *b, FlatBuffer which) {
+    return exists(r, b, which) && !bucket_is_shared(r, b, which);
+}
+
 static bool is_same_group(const Group *a, const Group *b) {
     const Group x = group_simplify(a), y = group_simplify(b);
     return !memcmp(&x, &y, sizeof x);
@@ -137,6 +147,7 @@ static void keep(Registry *r, FlatBuffer which) {
         const Bucket *b = &r->buckets[k];
         FlatRange *h = &r->ranges[which][k];
         *h = bucket_is_shared(r, b, which) ? bucket_part(r, b) : (FlatRange){b->begin, b->end, 0};
+        if (!exists(r, b, which)) h->end = h->begin;
         if (alias) {
             const FlatRange *value = &r->ranges[FLAT_VALUES][k];
             h->at = value->at + h->begin - value->begin;
@@ -161,7 +172,7 @@ void buckets_lay(Registry *r) {
 const FlatRange *registry_ranges(const Registry *r, FlatBuffer which, int *n) {
     *n = r->n_buckets;
     for (int k = 0; k < r->n_buckets; k++)
-        if (bucket_is_shared(r, &r->buckets[k], which)) return r->ranges[which];
+        if (!bucket_is_whole(r, &r->buckets[k], which)) return r->ranges[which];
     *n = 0;
     return NULL;
 }

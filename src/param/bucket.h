@@ -29,6 +29,8 @@ struct Bucket {
 void buckets_lay(Registry *);
 /* Whether the ranks of `inner` share out the bucket's elements of this buffer. */
 bool bucket_is_shared(const Registry *, const Bucket *, FlatBuffer);
+/* Whether this rank has memory for all of the bucket's elements in this buffer. */
+bool bucket_is_whole(const Registry *, const Bucket *, FlatBuffer);
 /* comm_register of memory that buckets are communicated in, with each group that shares buckets out. */
 void buckets_register(const Registry *, Comm *, void *memory, size_t bytes);
 /* The elements that this rank updates: its part, or all of the bucket. */

@@ -138,7 +138,7 @@ void registry_begin_unit(Registry *r) { r->unit++; }
 
 static Tensor whole(const Registry *r, const Param *p, void *flat, FlatBuffer which) {
     Tensor t = {.dtype = (uint8_t)registry_dtype(r, which)};
-    if (!bucket_is_shared(r, &r->buckets[p->bucket], which))
+    if (bucket_is_whole(r, &r->buckets[p->bucket], which))
         t = registry_slice(r, which, flat, p->bucket, p->offset, p->count);
     return tensor_make(t.data, (DType)t.dtype, p->spec.ndim, (int64_t[]){p->rows, p->columns});
 }
@@ -157,8 +157,9 @@ static SpmdType type_of(const Layout *l, const ParamSpec *s) {
     return t;
 }
 
-void registry_allocate(Registry *r, Device *device, DType storage) {
+void registry_allocate(Registry *r, Device *device, DType storage, bool trains) {
     r->device = device;
+    r->trains = trains;
     r->storage = storage;
     r->precise = storage == F64 ? F64 : F32;
     r->gradients = storage == BF16 && r->layout.data.bf16_grads ? BF16 : r->precise;
@@ -261,6 +262,7 @@ static void draw(Registry *r, const Param *p, int64_t first, int64_t rows, uint6
 
 void registry_init(Registry *r, uint64_t seed) {
     if (r->device->kind == DEVICE_NULL) return;
+    CHECK(r->trains || r->masters == r->values, "initial values are drawn into masters");
     for (int i = 0; i < r->n; i++) {
         const Param *p = r->params[i];
         const int64_t together = VIEW_BYTES / (p->columns * (int64_t)dtype_size(r->precise)) + 1;

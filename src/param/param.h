@@ -139,6 +139,9 @@ typedef struct Registry {
     int *by_name, slots; /* hash table of (index in params) + 1, 0: free; slots is a power of two */
     int64_t elements;    /* of the flat layout, alignment gaps included */
     DType storage, gradients, precise; /* of values; of main gradients; of masters and optimizer state */
+    bool
+        trains; /* false: there are no main gradients, and masters in memory that values do not share are those of buffers
+                    only */
     Device *device;
     void *values, *grads, *masters; /* flat, the part that this rank holds (bucket.h); masters == values
                                        unless storage is 16-bit */
@@ -160,8 +163,9 @@ Param *registry_find(const Registry *, const char *name); /* NULL if there is no
  * gathered at once. */
 void registry_begin_unit(Registry *);
 /* Allocates the flat buffers (zeroed) on the device. Masters and main gradients are F64 if storage is, else
- * F32; with DataParallel.bf16_grads main gradients are BF16. */
-void registry_allocate(Registry *, Device *, DType storage);
+ * F32; with DataParallel.bf16_grads main gradients are BF16. A model that does not train has only values, and the masters
+ * of buffers. */
+void registry_allocate(Registry *, Device *, DType storage, bool trains);
 size_t registry_bytes(const Registry *); /* of all flat buffers */
 /* Bytes of one buffer; 0 for masters that share the memory of the values. */
 size_t registry_flat_bytes(const Registry *, FlatBuffer);

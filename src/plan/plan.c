@@ -45,7 +45,7 @@ size_t plan_bytes(const RunPlan *p) { return memory_plan_total(&p->stages[p->lar
 Err plan_schedule(const Config *c, const Derived *d, Arena *arena, RunPlan *out) {
     ERR_RETURN(trainer_check(c, d));
     const int world = (int)config_ranks(c);
-    *out = (RunPlan){.config = c, .derived = d, .layout = trainer_layout(c, 0, world)};
+    *out = (RunPlan){.config = c, .derived = d, .layout = model_run_layout(c, 0, world)};
     ERR_RETURN(pipeline_layout(c, arena, &out->pipeline));
     const int64_t samples = d->global_batch_size / d->data_parallel_size,
                   together = c->batch_invariant_mode ? 1 : d->micro_batch_size;

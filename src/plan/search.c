@@ -179,7 +179,7 @@ static bool divide(Seeker *s, FoundLayout *out) {
 /* With as little as possible of recomputation, then of ZeRO, then of expert parallelism. */
 static bool find(Seeker *s, const Candidate *a, FoundLayout *out) {
     const Config *c = s->config;
-    const int given = trainer_layout(c, 0, (int)config_ranks(c)).data.stage,
+    const int given = model_run_layout(c, 0, (int)config_ranks(c)).data.stage,
               zero_most = a->data * a->context > 1 ? ZERO_MOST : given;
     const int64_t experts = i64_or(c->num_experts, 1);
     for (int level = level_of(c->recompute_granularity); level < N_LEVELS; level++)

@@ -7,18 +7,11 @@
 #include "base/err.h"
 #include "train/trainer.h"
 
-/* Sets the model options that the user did not give from the checkpoint in --load (or
- * --pretrained-checkpoint). If neither a tokenizer nor --vocab-size is given, also sets the tokenizer's. With
- * --use-checkpoint-args there may be no checkpoint yet. */
-Err checkpoint_args(Config *, Arena *, Str *notes);
 /* A task continues from a BERT, if there is a checkpoint. */
 Err checkpoint_check_task(const Config *);
 /* Sets the options of the schedules of learning rate and weight decay to those of the checkpoint that the run
  * continues, if there is one. */
 Err checkpoint_schedule(Config *, Arena *);
-/* The options that determine what the model computes must be equal to those in the state of the checkpoint in
- * `dir`; with weights_only lengths and dropout may differ. An error names every different option. */
-Err checkpoint_check_model(const Config *, const json_t *state, const char *dir, bool weights_only);
 /* Call it before slow work. --load must have a checkpoint, unless the run may start from scratch there;
  * --save must have none that this run does not continue. Prints a note about checkpoints that it will
  * replace. */
@@ -27,8 +20,6 @@ Err checkpoint_check_folders(const Config *);
  * and --save can get files. No file changes. */
 Err checkpoint_check_files(const Config *, const Derived *);
 bool checkpoint_saves_where_it_loads(const Config *);
-/* Opens a run whose parameters come from --load. All ranks call it and get the same error; comm may be NULL. */
-Err trainer_open_for_inference(const Config *, const Derived *, Comm *, Trainer **);
 /* Saves to --save under the current iteration and applies retention. With --async-save it only starts the
  * save; no other save may be in progress. */
 Err trainer_save(Trainer *);

@@ -72,7 +72,7 @@ static Err ends_torn(int fd, const char *path, bool *torn) {
 }
 
 static Err open_jsonl(TrainLog *log, const Trainer *r, const json_t *header) {
-    const char *path = r->config->log_jsonl;
+    const char *path = r->run.config->log_jsonl;
     bool torn = false;
     log->jsonl = open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
     if (log->jsonl < 0)
@@ -94,14 +94,14 @@ static Err open_jsonl(TrainLog *log, const Trainer *r, const json_t *header) {
 }
 
 static Err open_events(TrainLog *log, const Trainer *r, const json_t *header) {
-    ERR_RETURN(events_open(r->config->tensorboard_dir, &log->events));
+    ERR_RETURN(events_open(r->run.config->tensorboard_dir, &log->events));
     str_clear(&log->text);
     run_header_options(header, &log->text);
     return events_text(log->events, "options", r->iteration, log->text.s);
 }
 
 Err train_log_open(const Trainer *r, const Data *data, int64_t parameters, TrainLog **out) {
-    const Config *c = r->config;
+    const Config *c = r->run.config;
     TrainLog *log = mem_zero(1, sizeof *log);
     json_t *header = run_header(r, data, parameters);
     log->jsonl = -1;
@@ -146,13 +146,13 @@ static Rates rates(const Trainer *r, int64_t samples, int64_t ns) {
     double seconds = 1e-9 * (double)ns;
     return (Rates){
         .seconds = seconds,
-        .tokens_per_second = (double)(samples * r->config->seq_length) / seconds,
-        .tflops = trainer_flops(r, samples) / (double)config_ranks(r->config) / seconds * 1e-12,
+        .tokens_per_second = (double)(samples * r->run.config->seq_length) / seconds,
+        .tflops = trainer_flops(r, samples) / (double)config_ranks(r->run.config) / seconds * 1e-12,
     };
 }
 
 static int64_t seconds_left(const TrainLog *log, const Trainer *r) {
-    return (r->derived->train_iters - r->iteration) * log->ns / log->steps / 1000000000;
+    return (r->run.derived->train_iters - r->iteration) * log->ns / log->steps / 1000000000;
 }
 
 /* "1:02:03" */
@@ -164,19 +164,19 @@ static const char *clock_text(int64_t seconds, char out[32]) {
 
 /* ---- lines ---- */
 
-static int n_losses(const Trainer *r) { return r->model->plan.n_losses; }
+static int n_losses(const Trainer *r) { return r->run.model->plan.n_losses; }
 
-static const char *loss_name(const Trainer *r, int i) { return r->model->plan.loss[i].name; }
+static const char *loss_name(const Trainer *r, int i) { return r->run.model->plan.loss[i].name; }
 
 static double perplexity(double loss) { return exp(fmin(20, loss)); }
 
 static void print_megatron_line(const TrainLog *log, const Trainer *r, const StepReport *s) {
-    const Config *c = r->config;
+    const Config *c = r->run.config;
     Rates rate = rates(r, log->samples, log->ns);
     char text[32];
     clock_stamp(text);
     printf(" [%s] iteration %8lld/%8lld | consumed samples: %12lld |", text, (long long)r->iteration,
-           (long long)r->derived->train_iters, (long long)r->consumed_samples);
+           (long long)r->run.derived->train_iters, (long long)r->consumed_samples);
     printf(" elapsed time per iteration (ms): %.1f |", 1e3 * rate.seconds / (double)log->steps);
     if (c->log_throughput && c->device == ON_CPU)
         printf(" throughput per rank (TFLOP/s): %.3g |", rate.tflops);
@@ -203,7 +203,7 @@ static void short_line(const TrainLog *log, const Trainer *r, Str *out) {
     char left[32];
     const Rates rate = rates(r, log->samples, log->ns);
     str_clear(out);
-    str_printf(out, "step %lld/%lld", (long long)r->iteration, (long long)r->derived->train_iters);
+    str_printf(out, "step %lld/%lld", (long long)r->iteration, (long long)r->run.derived->train_iters);
     for (int i = 0; log->losses && i < n_losses(r); i++)
         str_printf(out, " | %s %.4f", i ? loss_name(r, i) : "loss", log->loss[i] / (double)log->losses);
     str_printf(out, " | %.0f tokens/s | %s left", rate.tokens_per_second,
@@ -263,7 +263,7 @@ static void put_loss(TrainLog *log, const Trainer *r, int i, double value) {
 }
 
 static Err write_record(TrainLog *log, const Trainer *r) {
-    return file_write_all(log->jsonl, r->config->log_jsonl, log->text.s, log->text.len);
+    return file_write_all(log->jsonl, r->run.config->log_jsonl, log->text.s, log->text.len);
 }
 
 static Err write_jsonl(TrainLog *log, const Trainer *r, const StepReport *s, int64_t ns) {
@@ -271,7 +271,7 @@ static Err write_jsonl(TrainLog *log, const Trainer *r, const StepReport *s, int
     str_clear(&log->text);
     str_printf(&log->text, "{\"iteration\": %lld, \"consumed_samples\": %lld, \"consumed_tokens\": %lld, ",
                (long long)r->iteration, (long long)r->consumed_samples,
-               (long long)(r->consumed_samples * r->config->seq_length));
+               (long long)(r->consumed_samples * r->run.config->seq_length));
     const struct {
         const char *name;
         double value;
@@ -286,8 +286,8 @@ static Err write_jsonl(TrainLog *log, const Trainer *r, const StepReport *s, int
     for (int i = 0; i < n_losses(r); i++) put_loss(log, r, i, trainer_mean(s->sum[i]));
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
         put_field(&log->text, fields[i].name, fields[i].value);
-    if (r->config->log_num_zeros_in_grad) put_field(&log->text, "num_zeros", s->optim.num_zeros);
-    if (r->config->log_params_norm) put_field(&log->text, "params_norm", s->optim.params_norm);
+    if (r->run.config->log_num_zeros_in_grad) put_field(&log->text, "num_zeros", s->optim.num_zeros);
+    if (r->run.config->log_params_norm) put_field(&log->text, "params_norm", s->optim.params_norm);
     for (int i = 0; i < ROUTER_LOSSES; i++)
         if (s->router_losses & 1u << i) put_field(&log->text, ROUTER_LOSS_NAMES[i], s->router_loss[i]);
     str_printf(&log->text, "\"batch_size\": %lld, \"skipped\": %s}\n", (long long)s->samples,
@@ -319,7 +319,7 @@ static Err scalar_twice(TrainLog *log, const Trainer *r, const char *tag, double
 }
 
 static Err write_scalars(TrainLog *log, const Trainer *r, const StepReport *s) {
-    const Config *c = r->config;
+    const Config *c = r->run.config;
     ERR_RETURN(scalar_twice(log, r, "learning-rate", s->lr));
     ERR_RETURN(scalar_twice(log, r, "batch-size", (double)s->samples));
     for (int i = 0; i < n_losses(r); i++)
@@ -334,22 +334,24 @@ static Err write_scalars(TrainLog *log, const Trainer *r, const StepReport *s) {
     if (c->log_num_zeros_in_grad) ERR_RETURN(scalar_twice(log, r, "num-zeros", s->optim.num_zeros));
     if (c->log_params_norm) ERR_RETURN(scalar_twice(log, r, "params-norm", s->optim.params_norm));
     if (!c->log_memory_to_tensorboard) return ERR_OK;
-    ERR_RETURN(events_scalar(log->events, "mem-allocated-bytes", r->iteration, (double)r->device->allocated));
+    ERR_RETURN(
+        events_scalar(log->events, "mem-allocated-bytes", r->iteration, (double)r->run.device->allocated));
     return events_scalar(log->events, "mem-max-allocated-bytes", r->iteration,
-                         (double)r->device->most_allocated);
+                         (double)r->run.device->most_allocated);
 }
 
 /* Means over the steps since the last line, in seconds; a timer's is that of its slowest rank. */
 static Err write_times(TrainLog *log, const Trainer *r, const Times *times) {
     static const Timer TIMERS_OF_A_STEP[] = {TIMER_BATCH, TIMER_FORWARD_BACKWARD, TIMER_OPTIMIZER};
-    const Config *c = r->config;
+    const Config *c = r->run.config;
     const Rates rate = rates(r, log->samples, log->ns);
     const double steps = (double)log->steps;
     ERR_RETURN(events_scalar(log->events, "iteration-time", r->iteration, rate.seconds / steps));
     if (c->log_throughput) ERR_RETURN(events_scalar(log->events, "throughput", r->iteration, rate.tflops));
     for (size_t i = 0; times && i < sizeof TIMERS_OF_A_STEP / sizeof *TIMERS_OF_A_STEP; i++) {
         const Timer t = TIMERS_OF_A_STEP[i];
-        const int64_t ns = timers_longest(times, r->comm ? comm_world(r->comm) : 1, t, c->timing_log_level);
+        const int64_t ns =
+            timers_longest(times, r->run.comm ? comm_world(r->run.comm) : 1, t, c->timing_log_level);
         char tag[64];
         snprintf(tag, sizeof tag, "%s-time", timer_name(t));
         if (ns) ERR_RETURN(events_scalar(log->events, tag, r->iteration, 1e-9 * (double)ns / steps));
@@ -364,13 +366,13 @@ static void forget(TrainLog *log) {
 }
 
 bool train_log_wants_times(const Trainer *r) {
-    return r->config->timing_log_level > 0 && r->iteration % r->config->log_interval == 0;
+    return r->run.config->timing_log_level > 0 && r->iteration % r->run.config->log_interval == 0;
 }
 
 /* As in Megatron-LM, a dynamic loss scale starts so high that the first steps overflow. A short run may end before it has
  * updated any parameter. */
 static void note_skipped(TrainLog *log, const Trainer *r) {
-    if (r->iteration < r->derived->train_iters || log->all_skipped < log->all_steps) return;
+    if (r->iteration < r->run.derived->train_iters || log->all_skipped < log->all_steps) return;
     train_log_hide_status(log);
     printf("note: all steps of this run were skipped, because the gradients overflowed: no parameter has "
            "changed. "
@@ -378,7 +380,7 @@ static void note_skipped(TrainLog *log, const Trainer *r) {
 }
 
 Err train_log_step(TrainLog *log, const Trainer *r, const StepReport *s, int64_t ns, const Times *times) {
-    const Config *c = r->config;
+    const Config *c = r->run.config;
     log->steps++, log->all_steps++;
     log->all_skipped += s->optim.found_inf;
     log->ns += ns;
@@ -403,8 +405,8 @@ Err train_log_step(TrainLog *log, const Trainer *r, const StepReport *s, int64_t
     print_line(log, r, s);
     if (train_log_wants_times(r)) {
         str_clear(&log->text);
-        timers_report(times, r->comm ? comm_world(r->comm) : 1, c->timing_log_option, c->timing_log_level,
-                      log->steps, &log->text);
+        timers_report(times, r->run.comm ? comm_world(r->run.comm) : 1, c->timing_log_option,
+                      c->timing_log_level, log->steps, &log->text);
         fputs(log->text.s, stdout);
     }
     note_skipped(log, r);
@@ -438,7 +440,7 @@ static Err evaluation_scalars(TrainLog *log, const Trainer *r, const char *name,
         snprintf(tag, sizeof tag, "%s %s", loss_name(r, i), name);
         ERR_RETURN(scalar_twice(log, r, tag, loss[i]));
         snprintf(tag, sizeof tag, "%s %s ppl", loss_name(r, i), name);
-        if (r->config->log_validation_ppl_to_tensorboard)
+        if (r->run.config->log_validation_ppl_to_tensorboard)
             ERR_RETURN(scalar_twice(log, r, tag, perplexity(loss[i])));
     }
     return ERR_OK;
@@ -514,7 +516,7 @@ Err train_log_accuracy(TrainLog *log, const Trainer *r, int64_t epoch, const Acc
 }
 
 Err train_log_progress(const Trainer *r, const char *event) {
-    const Config *c = r->config;
+    const Config *c = r->run.config;
     if (!c->log_progress || !c->save) return ERR_OK;
     ERR_RETURN(file_mkdirs(c->save));
     char *path = mem_printf("%s/progress.txt", c->save), stamp[32];

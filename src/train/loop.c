@@ -21,7 +21,7 @@
 #include "train/log.h"
 #include "train/checkpoint.h"
 #include "train/trainer.h"
-#include "train/launch.h"
+#include "run/launch.h"
 #include "train/stop_signals.h"
 
 /* One for a process, shared by all its ranks. */
@@ -45,7 +45,7 @@ typedef struct Loop {
     Comm *comm;      /* NULL: one rank */
     bool is_printer; /* prints, logs, watches the clock */
     Device *device;  /* until the run has it */
-    Trainer *run;
+    Trainer *trainer;
     Prefetch *train, *valid; /* NULL until first used */
     TrainLog *log;           /* NULL unless is_printer */
     Timers timers;
@@ -130,7 +130,7 @@ static Err open_data(Session *l) {
 
 static Err open_samples(Loop *l, const Dataset *dataset, bool cyclic, int64_t consumed, Prefetch **out) {
     const Config *c = l->config;
-    const Mesh *mesh = &l->run->layout.mesh;
+    const Mesh *mesh = &l->trainer->run.layout.mesh;
     Sampler *sampler;
     ERR_RETURN(sampler_open(&(SamplerConfig){.kind = cyclic ? SAMPLER_CYCLIC : SAMPLER_SINGLE,
                                              .total_samples = data_length(dataset),
@@ -141,7 +141,7 @@ static Err open_samples(Loop *l, const Dataset *dataset, bool cyclic, int64_t co
                                              .no_data_sharding = !c->data_sharding,
                                              .deal = c->batch_invariant_mode ? l->derived->choices : 0},
                             &sampler));
-    *out = prefetch_start(dataset, sampler, l->derived->micro_batch_size, l->run->model->plan.sample,
+    *out = prefetch_start(dataset, sampler, l->derived->micro_batch_size, l->trainer->run.model->plan.sample,
                           c->num_workers > 1 ? (int)c->num_workers : 1);
     return ERR_OK;
 }
@@ -157,7 +157,7 @@ static Err open_stream(Loop *l, DataSplit split, int64_t consumed, Prefetch **ou
 
 static Err open_training(Loop *l) {
     const Task *task = l->session->task;
-    const int64_t consumed = l->run->consumed_samples;
+    const int64_t consumed = l->trainer->consumed_samples;
     return task ? open_samples(l, task_train(task), false, consumed, &l->train)
                 : open_stream(l, SPLIT_TRAIN, consumed, &l->train);
 }
@@ -169,7 +169,7 @@ static int64_t microbatches(const Loop *l, int64_t samples) {
 
 /* This rank's part of it, in the memory of the step. */
 static Err next_batch(Loop *l, Prefetch *stream, Batch *batch) {
-    const Mesh *mesh = &l->run->layout.mesh;
+    const Mesh *mesh = &l->trainer->run.layout.mesh;
     const Batch *whole;
     timer_start(&l->timers, TIMER_BATCH);
     Err e = prefetch_next(stream, &whole);
@@ -204,7 +204,7 @@ static const char *reason_to_exit(Loop *l, bool after_step) {
         [DURATION] = after_step && l->is_printer && i64_is_set(c->exit_duration_in_mins) &&
                      minutes(l) >= c->exit_duration_in_mins,
     };
-    trainer_sum(l->run, seen, REASONS);
+    trainer_sum(l->trainer, seen, REASONS);
     for (int i = 0; i < REASONS; i++) {
         if (seen[i] == 0) continue;
         train_log_hide_status(l->log);
@@ -212,7 +212,7 @@ static const char *reason_to_exit(Loop *l, bool after_step) {
         if (watches && i != DURATION) l->session->stopped_by = i == SIGNAL ? stop_signals_number(c) : SIGINT;
         return names[i];
     }
-    return after_step && is_multiple(l->run->iteration, c->exit_interval) ? "--exit-interval" : NULL;
+    return after_step && is_multiple(l->trainer->iteration, c->exit_interval) ? "--exit-interval" : NULL;
 }
 
 /* ---- evaluation ---- */
@@ -225,11 +225,11 @@ static Err evaluate_batches(Loop *l, Prefetch *stream, int64_t batches, LossSum 
         Batch b;
         arena_reset(l->step);
         ERR_RETURN(comm_agree(l->comm, next_batch(l, stream, &b)));
-        trainer_evaluate(l->run, &b, sum);
+        trainer_evaluate(l->trainer, &b, sum);
         l->exit_reason = reason_to_exit(l, false);
     }
     timer_stop(&l->timers, TIMER_EVALUATE);
-    trainer_total(l->run, sum);
+    trainer_total(l->trainer, sum);
     return ERR_OK;
 }
 
@@ -244,7 +244,7 @@ static Err evaluate(Loop *l, Prefetch *stream, double loss[MODEL_LOSSES]) {
 static Err evaluate_valid(Loop *l) {
     if (l->session->task || l->config->eval_iters <= 0 || !data_split(l->session->data, SPLIT_VALID))
         return ERR_OK;
-    Trainer *r = l->run;
+    Trainer *r = l->trainer;
     double loss[MODEL_LOSSES];
     char where[64];
     /* The data is as long as these options need; a run continued from others may have used more of it. */
@@ -274,8 +274,8 @@ static Err evaluate_test(Loop *l) {
     Err e = evaluate(l, stream, loss);
     prefetch_stop(stream);
     if (e.code || l->exit_reason) return e;
-    snprintf(where, sizeof where, "iteration %lld on test set", (long long)l->run->iteration);
-    return say(l, l->is_printer ? train_log_eval(l->log, l->run, where, "test", loss) : ERR_OK);
+    snprintf(where, sizeof where, "iteration %lld on test set", (long long)l->trainer->iteration);
+    return say(l, l->is_printer ? train_log_eval(l->log, l->trainer, where, "test", loss) : ERR_OK);
 }
 
 /* All samples of a file of the task, each once. */
@@ -302,9 +302,9 @@ static Err evaluate_task(Loop *l) {
     Err e = ERR_OK;
     for (int i = 0; i < n && !e.code && !l->exit_reason; i++) e = evaluate_file(l, i, &files[i]);
     if (!e.code && !l->exit_reason)
-        e = say(l, l->is_printer
-                       ? train_log_accuracy(l->log, l->run, steps ? l->run->iteration / steps : 0, files, n)
-                       : ERR_OK);
+        e = say(l, l->is_printer ? train_log_accuracy(l->log, l->trainer,
+                                                      steps ? l->trainer->iteration / steps : 0, files, n)
+                                 : ERR_OK);
     free(files);
     return e;
 }
@@ -317,21 +317,21 @@ static Err tell_saved(Loop *l, int64_t iteration, const char *event) {
     printf("  successfully saved checkpoint at iteration %7lld to %s\n", (long long)iteration,
            l->config->save);
     fflush(stdout);
-    return say(l, train_log_progress(l->run, event));
+    return say(l, train_log_progress(l->trainer, event));
 }
 
 /* Finishes a save in progress when its files are written, or waits for them. */
 static Err finish_save(Loop *l, bool wait) {
     int64_t iteration;
-    if (!l->run->saving) return ERR_OK;
+    if (!l->trainer->saving) return ERR_OK;
     timer_start(&l->timers, TIMER_SAVE);
-    Err e = trainer_finish_save(l->run, wait, &iteration);
+    Err e = trainer_finish_save(l->trainer, wait, &iteration);
     timer_stop(&l->timers, TIMER_SAVE);
     return e.code || iteration < 0 ? e : tell_saved(l, iteration, "Saved async checkpoint");
 }
 
 static Err save(Loop *l) {
-    Trainer *r = l->run;
+    Trainer *r = l->trainer;
     if (!l->config->save || l->saved_iteration == r->iteration) return ERR_OK;
     ERR_RETURN(finish_save(l, true));
     timer_start(&l->timers, TIMER_SAVE);
@@ -351,7 +351,7 @@ static Err save(Loop *l) {
 
 /* Without dynamic loss scaling, a gradient that is not finite is an error of the run, not of the loss scale. */
 static Err check_finite(Loop *l, const StepReport *s) {
-    const Trainer *r = l->run;
+    const Trainer *r = l->trainer;
     bool bad = s->loss_is_nan || s->optim.found_inf;
     if (!bad || !l->config->check_for_nan_in_loss_and_grad || r->scaler.dynamic) return ERR_OK;
     char newest[60] = "";
@@ -375,7 +375,7 @@ static Err take_batches(Loop *l, int64_t n, Batch **out) {
 }
 
 static Err one_step(Loop *l) {
-    Trainer *r = l->run;
+    Trainer *r = l->trainer;
     int64_t start = clock_ns();
     int64_t n = microbatches(l, config_batch_size(l->derived, r->consumed_samples));
     Batch *batches;
@@ -384,7 +384,7 @@ static Err one_step(Loop *l) {
     timer_start(&l->timers, TIMER_FORWARD_BACKWARD);
     trainer_microbatches(r, batches, n, n, &report);
     trainer_reduce(r, &report);
-    if (l->config->timing_log_level > 0) device_wait(r->device); /* GPU work is timed until it is done */
+    if (l->config->timing_log_level > 0) device_wait(r->run.device); /* GPU work is timed until it is done */
     timer_stop(&l->timers, TIMER_FORWARD_BACKWARD);
     timer_start(&l->timers, TIMER_OPTIMIZER);
     trainer_update(r, &report);
@@ -397,14 +397,14 @@ static Err one_step(Loop *l) {
 
 /* After each epoch of a task, as Megatron-LM's tasks do. */
 static Err end_epoch(Loop *l) {
-    if (!l->session->task || l->run->iteration % task_steps_per_epoch(l->session->task)) return ERR_OK;
+    if (!l->session->task || l->trainer->iteration % task_steps_per_epoch(l->session->task)) return ERR_OK;
     ERR_RETURN(save(l));
     return evaluate_task(l);
 }
 
 static Err train_steps(Loop *l) {
     const Config *c = l->config;
-    Trainer *r = l->run;
+    Trainer *r = l->trainer;
     if (r->iteration >= l->derived->train_iters) {
         if (l->is_printer)
             printf("already at step %lld of %lld: nothing to train; raise %s to go on\n",
@@ -423,7 +423,7 @@ static Err train_steps(Loop *l) {
         if (!l->exit_reason) l->exit_reason = reason_to_exit(l, true);
     }
     train_log_hide_status(l->log);
-    const int64_t replays = r->device->graph_replays;
+    const int64_t replays = r->run.device->graph_replays;
     if (replays && l->is_printer) printf("CUDA graphs replayed %lld times\n", (long long)replays);
     return ERR_OK;
 }
@@ -432,7 +432,7 @@ static Err train_steps(Loop *l) {
  * numeric error, the last regular checkpoint stays the newest, and none is pruned. */
 static bool saves_at_end(const Loop *l, Err e) {
     if (l->config->skip_train) return false;
-    return !e.code || (e.code != ERR_FAILED && l->run->iteration > l->first_iteration);
+    return !e.code || (e.code != ERR_FAILED && l->trainer->iteration > l->first_iteration);
 }
 
 static Err train_and_save(Loop *l) {
@@ -445,8 +445,8 @@ static Err train_and_save(Loop *l) {
     if (!l->exit_reason) ERR_RETURN(evaluate_valid(l));
     if (!l->exit_reason) ERR_RETURN(evaluate_test(l));
     if (l->exit_reason && l->is_printer)
-        printf("exiting at iteration %lld because of %s%s\n", (long long)l->run->iteration, l->exit_reason,
-               l->config->save ? "" : "; nothing is saved without --save");
+        printf("exiting at iteration %lld because of %s%s\n", (long long)l->trainer->iteration,
+               l->exit_reason, l->config->save ? "" : "; nothing is saved without --save");
     return ERR_OK;
 }
 
@@ -496,9 +496,9 @@ static Err open_device(Loop *l) {
 static void say_how(const Trainer *r) {
     int64_t chunks, tokens = trainer_loss_chunk(r, &chunks);
     if (tokens) printf("logits: %s of at most %s\n", amount(chunks, "chunk").s, amount(tokens, "token").s);
-    if (r->config->fp8_format == FP8_NONE) return;
-    if (r->derived->num_moe_layers)
-        printf("FP8 GEMMs: not in routed experts, which stay in %s\n", Lane_spellings[r->config->lane]);
+    if (r->run.config->fp8_format == FP8_NONE) return;
+    if (r->run.derived->num_moe_layers)
+        printf("FP8 GEMMs: not in routed experts, which stay in %s\n", Lane_spellings[r->run.config->lane]);
     const char *why;
     if (!trainer_fp8_linears(r, &why))
         printf("FP8 GEMMs: none in the layers of rank 0\n"); /* only rank 0 prints */
@@ -518,23 +518,24 @@ static Err start(Loop *l) {
     ERR_RETURN(open_shared(l));
     if (l->is_printer && !l->session->task) banner_print_data(c, l->derived, l->session->data);
     if (l->is_printer && l->session->task) banner_print_task(c, l->session->task);
-    l->run = trainer_new(c, l->derived, &plan, l->comm, l->device);
-    l->run->data_fingerprint = fingerprint(l->session);
+    l->trainer = trainer_new(c, l->derived, &plan, l->comm, l->device);
+    l->trainer->data_fingerprint = fingerprint(l->session);
     l->device = NULL;
-    if (l->is_printer) say_how(l->run);
+    if (l->is_printer) say_how(l->trainer);
     bool loaded;
-    if (l->session->task) registry_init(l->run->model->registry, l->run->context.seed); /* a new head */
-    ERR_RETURN(comm_agree(l->comm, trainer_load(l->run, &loaded)));
+    if (l->session->task)
+        registry_init(l->trainer->run.model->registry, l->trainer->run.context.seed); /* a new head */
+    ERR_RETURN(comm_agree(l->comm, trainer_load(l->trainer, &loaded)));
     if (!loaded) {
-        registry_init(l->run->model->registry, l->run->context.seed);
-        trainer_publish(l->run);
+        registry_init(l->trainer->run.model->registry, l->trainer->run.context.seed);
+        trainer_publish(l->trainer);
     }
     if (!loaded && l->session->task && l->is_printer)
         printf("  no --pretrained-checkpoint: all weights are initialised from --seed %lld\n",
                (long long)c->seed);
-    l->first_iteration = l->run->iteration;
-    l->saved_iteration = loaded && checkpoint_saves_where_it_loads(c) ? l->run->iteration : -1;
-    return say(l, l->is_printer ? train_log_open(l->run, l->session->data, parameters, &l->log) : ERR_OK);
+    l->first_iteration = l->trainer->iteration;
+    l->saved_iteration = loaded && checkpoint_saves_where_it_loads(c) ? l->trainer->iteration : -1;
+    return say(l, l->is_printer ? train_log_open(l->trainer, l->session->data, parameters, &l->log) : ERR_OK);
 }
 
 static Err train_rank(void *arg, Comm *comm) {
@@ -550,7 +551,7 @@ static Err train_rank(void *arg, Comm *comm) {
     prefetch_stop(l.train);
     prefetch_stop(l.valid);
     train_log_close(l.log);
-    trainer_free(l.run);
+    trainer_free(l.trainer);
     rank_free_device(l.comm, l.device);
     arena_free(l.step);
     return e;

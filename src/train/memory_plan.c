@@ -26,38 +26,38 @@ static int64_t held_parameters(const Registry *r) {
 }
 
 static size_t snapshot_bytes(const Trainer *r) {
-    const Config *c = r->config;
-    const Registry *all = r->model->registry;
+    const Config *c = r->run.config;
+    const Registry *all = r->run.model->registry;
     if (!c->save || !c->async_save) return 0;
     return (size_t)all->elements * dtype_size(all->precise) + (c->save_optim ? optim_bytes(r->optimizer) : 0);
 }
 
 /* Ranks that share a GPU communicate through host memory. In a plan, each rank has its own GPU. */
 static bool uses_nccl(const Trainer *r, const MemoryPlan *plan, const Device *target, const Comm *real) {
-    const bool shares =
-        target && !comm_is_null(real) && comm_processes() == 1 && target->n_devices < r->layout.mesh.world;
-    return plan->discrete && !shares && r->config->distributed_backend == DISTRIBUTED_NCCL;
+    const bool shares = target && !comm_is_null(real) && comm_processes() == 1 &&
+                        target->n_devices < r->run.layout.mesh.world;
+    return plan->discrete && !shares && r->run.config->distributed_backend == DISTRIBUTED_NCCL;
 }
 
 static void plan_communicators(const Trainer *r, const Device *target, const Comm *real, MemoryPlan *plan) {
-    sync_plan(r->sync, r->comm);
-    executor_plan(r->executor, r->comm);
-    plan->communicators = comm_communicators(r->comm, false);
+    sync_plan(r->sync, r->run.comm);
+    executor_plan(r->executor, r->run.comm);
+    plan->communicators = comm_communicators(r->run.comm, false);
     if (uses_nccl(r, plan, target, real))
         plan->part[MEMORY_gathered] +=
-            comm_device_bytes(r->comm, (int)r->config->gemm_sm_margin, comm_ranks_of_host(real));
+            comm_device_bytes(r->run.comm, (int)r->run.config->gemm_sm_margin, comm_ranks_of_host(real));
 }
 
 MemoryPlan memory_plan_new(const Config *c, const Derived *d, Comm *comm, const Device *target) {
     Comm *notes = comm ? comm_null(comm_world(comm), comm_rank(comm)) : NULL;
     Trainer *r = trainer_new(c, d, NULL, notes, target ? device_null_for(target) : device_null());
-    const Registry *all = r->model->registry;
+    const Registry *all = r->run.model->registry;
     MemoryPlan plan = {.discrete = target ? device_is_discrete(target) : c->device != ON_CPU,
                        .held = held_parameters(all)};
     PipelineSpec spec;
     executor_trace(r->executor, attention_log, &plan.attention);
     const RankSchedule schedule = trainer_dry_run(r, &spec);
-    const size_t ranks = (size_t)r->layout.mesh.size[AXIS_EP];
+    const size_t ranks = (size_t)r->run.layout.mesh.size[AXIS_EP];
     plan.in_flight = schedule.slots * pipeline_unit(c);
     plan.unit = executor_peak(r->executor);
     plan.balanced = ranks > 1 && !f64_is_set(c->moe_expert_capacity_factor);
@@ -72,7 +72,7 @@ MemoryPlan memory_plan_new(const Config *c, const Derived *d, Comm *comm, const 
     part[MEMORY_gathered] = r->sync ? sync_bytes(r->sync) : 0;
     part[MEMORY_tables] = states_bytes(all);
     part[MEMORY_inputs] = microbatches_bytes(r->microbatches);
-    part[MEMORY_scratch] = r->device->scratch;
+    part[MEMORY_scratch] = r->run.device->scratch;
     part[MEMORY_snapshot] = snapshot_bytes(r);
     part[MEMORY_offloaded] = plan.unit.offload.host;
     /* In balance a rank receives as many rows as it sends; the most that it can receive are the rows of all

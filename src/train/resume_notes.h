@@ -13,9 +13,5 @@
  * Also appends a line if data with the same names have another fingerprint (NULL: not known), or if schedules do not
  * continue where the checkpoint's are. */
 void resume_notes(const Trainer *, const json_t *state, Str *out);
-/* Whether a difference of the option is a note. */
-bool resume_may_change(int option);
-/* Appends "--hidden-size is 128, and the checkpoint has 64". */
-void resume_difference(int option, const json_t *here, const json_t *there, Str *out);
 
 #endif

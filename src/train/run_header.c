@@ -44,12 +44,12 @@ static json_t *data_of(const Data *data) {
 json_t *run_header(const Trainer *r, const Data *data, int64_t parameters) {
     char stamp[32], device[200] = "";
     clock_stamp(stamp);
-    if (r->device) device_describe(r->device, device, sizeof device);
-    json_t *header =
-        json_pack("{s:s, s:s, s:s, s:s, s:I, s:I, s:s, s:o, s:o, s:o}", "kind", "run", "time", stamp,
-                  "version", isotron_version(), "commit", isotron_commit(), "iteration",
-                  (json_int_t)r->iteration, "parameters", (json_int_t)parameters, "device", device, "layout",
-                  layout(r->config, r->derived), "data", data_of(data), "options", given_options(r->config));
+    if (r->run.device) device_describe(r->run.device, device, sizeof device);
+    json_t *header = json_pack("{s:s, s:s, s:s, s:s, s:I, s:I, s:s, s:o, s:o, s:o}", "kind", "run", "time",
+                               stamp, "version", isotron_version(), "commit", isotron_commit(), "iteration",
+                               (json_int_t)r->iteration, "parameters", (json_int_t)parameters, "device",
+                               device, "layout", layout(r->run.config, r->run.derived), "data", data_of(data),
+                               "options", given_options(r->run.config));
     CHECK(header, "the header of the log is not JSON");
     return header;
 }

@@ -7,7 +7,7 @@
 #include "base/fault.h"
 #include "kernels/ops.h"
 #include "models/option_map.h"
-#include "train/launch.h"
+#include "run/launch.h"
 
 /* The sum of a loss's weights over complete samples, including positions that this rank does not hold. */
 static double weight_sum(const Trainer *r, const Batch *b, const LossSpec *loss) {
@@ -20,34 +20,22 @@ static double weight_sum(const Trainer *r, const Batch *b, const LossSpec *loss)
         return sum;
     }
     for (int64_t i = 0; i < b->b * b->s; i++) sum += (double)weights[i];
-    if (r->layout.mesh.size[AXIS_CP] > 1)
-        comm_all_reduce(r->comm, mesh_group(&r->layout.mesh, 1 << AXIS_CP), "loss_mask", COMM_SUM, F64, &sum,
-                        1);
+    if (r->run.layout.mesh.size[AXIS_CP] > 1)
+        comm_all_reduce(r->run.comm, mesh_group(&r->run.layout.mesh, 1 << AXIS_CP), "loss_mask", COMM_SUM,
+                        F64, &sum, 1);
     return sum;
 }
 
-/* The number of a microbatch's samples that go through the model at once. With --batch-invariant-mode each
- * (or each question, with its choices) goes alone, so that no gradient depends on how samples are grouped (a tied embedding is the sum of two ops'
- * sums). */
-static int64_t at_once(const Config *c, const Derived *d, int64_t samples) {
-    return c->batch_invariant_mode ? d->choices : samples;
-}
-
-static int64_t tokens_of_pass(const Trainer *r) {
-    return at_once(r->config, r->derived, r->derived->micro_batch_size) * r->config->seq_length /
-           r->layout.mesh.size[AXIS_CP];
-}
-
-static int n_losses(const Trainer *r) { return r->model->plan.n_losses; }
+static int n_losses(const Trainer *r) { return r->run.model->plan.n_losses; }
 
 /* With the numbers that only evaluations sum. */
-static int n_sums(const Trainer *r) { return model_sums(&r->model->plan); }
+static int n_sums(const Trainer *r) { return model_sums(&r->run.model->plan); }
 
 static size_t loss_bytes(const Trainer *r) { return (size_t)n_sums(r) * sizeof(double); }
 
 static void read_losses(const Trainer *r, LossSum *sum) {
     double loss[MODEL_LOSSES];
-    device_read(r->device, loss, microbatches_losses(r->microbatches), loss_bytes(r));
+    device_read(r->run.device, loss, microbatches_losses(r->microbatches), loss_bytes(r));
     for (int i = 0; i < n_sums(r); i++) sum[i].loss = loss[i];
 }
 
@@ -57,44 +45,6 @@ static void forward_only(Trainer *r, const Batch *rows, LossSum *sum) {
     if (sum) microbatches_set_losses(r->microbatches, sum);
     microbatches_evaluate(r->microbatches, sum != NULL);
     if (sum) read_losses(r, sum);
-}
-
-/* ---- layout ---- */
-
-/* Bucket sizes: Megatron-LM core/distributed/distributed_data_parallel.py. */
-static DataParallel data_parallel(const Config *c, int ranks) {
-    DataParallel d = {.stage = c->use_megatron_fsdp ? (int)c->data_parallel_sharding_strategy
-                                                    : c->use_distributed_optimizer,
-                      .instances = (int)c->num_distributed_optimizer_instances,
-                      .num_buckets = (int)i64_or(c->ddp_num_buckets, 0),
-                      .overlap_grads = c->overlap_grad_reduce,
-                      .overlap_values = c->overlap_param_gather,
-                      .with_attention = c->overlap_with_attention,
-                      .bf16_grads = config_bf16_grads(c)};
-    if (i64_is_set(c->ddp_bucket_size))
-        d.bucket_size = c->ddp_bucket_size;
-    else if (d.overlap_grads && d.stage < 2 && !d.num_buckets)
-        d.bucket_size = ranks > 40 ? ranks * 1000000 : 40000000;
-    return d;
-}
-
-Layout trainer_layout(const Config *c, int rank, int world) {
-    const int size[AXES] = {[AXIS_TP] = (int)c->tensor_model_parallel_size,
-                            [AXIS_CP] = (int)c->context_parallel_size,
-                            [AXIS_PP] = (int)c->pipeline_model_parallel_size,
-                            [AXIS_EP] = (int)c->expert_model_parallel_size,
-                            [AXIS_ETP] = (int)config_expert_tensor_ranks(c)};
-    Layout l = {.mesh = mesh_make(world, rank, size)};
-    l.sequence_parallel = c->sequence_parallel && l.mesh.size[AXIS_TP] > 1;
-    l.data = data_parallel(c, l.mesh.size[AXIS_DP]);
-    return l;
-}
-
-static Model *place_model(Trainer *r) {
-    Err e = pipeline_layout(r->config, r->arena, &r->pipeline);
-    CHECK(!e.code, "%s", e.msg); /* checked by trainer_check */
-    const int stages = r->pipeline.chunks * r->pipeline.ranks;
-    return model_new(r->config, r->derived, &(ModelPlace){r->layout, r->pipeline.stages, stages});
 }
 
 Err trainer_check(const Config *c, const Derived *d) {
@@ -112,103 +62,65 @@ Err trainer_check(const Config *c, const Derived *d) {
 }
 
 static size_t result_bytes(const Trainer *r) {
-    const Tensor *counters = states_counters(r->model->registry);
+    const Tensor *counters = states_counters(r->run.model->registry);
     return loss_bytes(r) + (counters->ndim ? tensor_bytes(counters) : 0);
-}
-
-static StateContext state_context(const Trainer *r, bool training) {
-    return (StateContext){.device = r->device,
-                          .layout = &r->layout,
-                          .comm = r->device->kind == DEVICE_NULL ? NULL : r->comm,
-                          .tokens = tokens_of_pass(r),
-                          .training = training};
-}
-
-void trainer_refresh_states(Trainer *r, bool training) {
-    const StateContext c = state_context(r, training);
-    states_refresh(r->model->registry, &c);
-}
-
-/* The axes whose collectives may not run behind other ops. */
-static unsigned at_once_axes(const Config *c) {
-    const bool experts = c->moe_shared_expert_overlap || c->overlap_dispatch_backward_with_experts_wgrad ||
-                         c->interleaved_microbatches > 1;
-    return (c->tp_comm_overlap ? 0 : 1u << AXIS_TP) | (c->cp_comm_overlap ? 0 : 1u << AXIS_CP) |
-           (experts ? 0 : 1u << AXIS_EP);
 }
 
 /* Builds the trainer except for random initial values; allocates nothing on the null device. */
 static Trainer *assemble(const Config *c, const Derived *d, Comm *comm, Device *device,
                          ExecutorMemory memory) {
     Trainer *r = mem_zero(1, sizeof *r);
-    *r = (Trainer){.config = c, .derived = d, .device = device, .comm = comm, .arena = arena_new()};
-    r->layout = trainer_layout(c, comm ? comm_rank(comm) : 0, comm ? comm_world(comm) : 1);
-    r->context = (RunContext){
-        .device = device,
-        .dtype = map_storage(c->lane),
-        .batch_invariant = c->batch_invariant_mode,
-        .exact = c->lane == LANE_EXACT,
-        .seed = (uint64_t)c->seed,
-        .at_once = at_once_axes(c),
-        /* Tokens of experts give ranks different offsets. */
-        .registered = comm && c->use_nccl_ub && !d->num_moe_layers,
-        .keeps_gathered = c->keep_gathered_inputs,
-        .postpones_experts = c->overlap_dispatch_backward_with_experts_wgrad,
-        .layout = comm ? &r->layout : NULL,
-        .comm = comm,
-    };
-    r->model = place_model(r);
-    model_allocate(r->model, device, r->context.dtype, d->max_position_embeddings);
-    if (comm) r->context.sync = r->sync = sync_new(r->model->registry, comm);
+    model_run_new(&r->run, c, d, comm, device, MODEL_TRAINS);
+    if (comm) r->run.context.sync = r->sync = sync_new(r->run.model->registry, comm);
     r->results = device_host_alloc(device, result_bytes(r), "losses");
-    const StateContext state = state_context(r, true);
-    states_prepare(r->model->registry, &state);
-    r->optimizer = optim_new(c, r->model->registry, r->sync);
+    r->optimizer = optim_new(c, r->run.model->registry, r->sync);
     r->scaler = scaler_new(c);
-    r->executor = executor_new(&r->context, r->model, at_once(c, d, d->micro_batch_size),
-                               c->interleaved_microbatches, pipeline_unit(c), memory);
-    r->microbatches = microbatches_new(c, &r->context, r->model, r->executor, &r->pipeline);
+    r->executor =
+        executor_new(&r->run.context, r->run.model, model_run_together(&r->run, d->micro_batch_size),
+                     c->interleaved_microbatches, pipeline_unit(c), memory);
+    r->microbatches = microbatches_new(c, &r->run.context, r->run.model, r->executor, &r->run.pipeline);
     return r;
 }
 
 int64_t trainer_loss_chunk(const Trainer *r, int64_t *chunks) {
-    const HeadSpec *head = &r->model->plan.head;
-    const int64_t b = at_once(r->config, r->derived, r->derived->micro_batch_size), s = tokens_of_pass(r) / b,
-                  positions = head->ops->chunk(head->spec, &r->layout, s, b, r->context.dtype);
+    const HeadSpec *head = &r->run.model->plan.head;
+    const int64_t b = model_run_together(&r->run, r->run.derived->micro_batch_size),
+                  s = model_run_tokens(&r->run) / b,
+                  positions = head->ops->chunk(head->spec, &r->run.layout, s, b, r->run.context.dtype);
     *chunks = positions ? (s + positions - 1) / positions : 0;
     return positions * b;
 }
 
-double trainer_flops(const Trainer *r, int64_t samples) { return model_flops(&r->model->plan, samples); }
+double trainer_flops(const Trainer *r, int64_t samples) { return model_flops(&r->run.model->plan, samples); }
 
 int64_t trainer_fp8_linears(const Trainer *r, const char **emulation) {
-    return quantize_layers(r->model->registry, tokens_of_pass(r), emulation);
+    return quantize_layers(r->run.model->registry, model_run_tokens(&r->run), emulation);
 }
 
 /* Microbatches of a data-parallel rank in the largest global batch. */
 static int64_t most_microbatches(const Trainer *r) {
     int64_t most = 0;
-    for (int64_t i = 0; i < r->derived->num_batch_steps; i++)
-        if (r->derived->batch_steps[i].size > most) most = r->derived->batch_steps[i].size;
-    return most / (r->derived->micro_batch_size * r->layout.mesh.size[AXIS_DP]);
+    for (int64_t i = 0; i < r->run.derived->num_batch_steps; i++)
+        if (r->run.derived->batch_steps[i].size > most) most = r->run.derived->batch_steps[i].size;
+    return most / (r->run.derived->micro_batch_size * r->run.layout.mesh.size[AXIS_DP]);
 }
 
 RankSchedule trainer_dry_run(Trainer *r, PipelineSpec *spec) {
-    const int64_t samples = r->derived->micro_batch_size, together = at_once(r->config, r->derived, samples);
-    const SampleShape *sample = &r->model->plan.sample;
-    const int ranks = r->layout.mesh.size[AXIS_CP];
+    const int64_t samples = r->run.derived->micro_batch_size, together = model_run_together(&r->run, samples);
+    const SampleShape *sample = &r->run.model->plan.sample;
+    const int ranks = r->run.layout.mesh.size[AXIS_CP];
     const Batch rows = {.b = together,
                         .s = sample->positions / ranks,
                         .encoder_s = sample->encoder / ranks,
                         .fields = sample->fields};
     LossSum sum[MODEL_LOSSES] = {{0}};
     const int64_t n = most_microbatches(r) * (samples / together);
-    Err e = pipeline_spec(r->config, &r->pipeline, pipeline_units(r->config, n), false, spec);
+    Err e = pipeline_spec(r->run.config, &r->run.pipeline, pipeline_units(r->run.config, n), false, spec);
     CHECK(!e.code, "%s", e.msg); /* checked by trainer_check */
-    const int64_t repeated = pipeline_shortened(spec).microbatches * pipeline_unit(r->config),
+    const int64_t repeated = pipeline_shortened(spec).microbatches * pipeline_unit(r->run.config),
                   passes = repeated < n ? repeated : n;
-    trainer_refresh_states(r, true);
-    if (!r->sync) grads_mark_unwritten(r->model->registry);
+    model_run_refresh(&r->run, true);
+    if (!r->sync) grads_mark_unwritten(r->run.model->registry);
     microbatches_reserve(r->microbatches, n, &rows);
     microbatches_begin(r->microbatches, passes, &rows);
     for (int64_t i = 0; i < passes; i++)
@@ -232,21 +144,20 @@ Trainer *trainer_new(const Config *c, const Derived *d, const MemoryPlan *plan, 
 }
 
 Device *trainer_free_but_device(Trainer *r) {
-    Device *device = r->device;
+    Device *device = r->run.device;
     executor_free(r->executor);
-    device_host_release(r->device, r->results, result_bytes(r));
+    device_host_release(r->run.device, r->results, result_bytes(r));
     microbatches_free(r->microbatches);
     optim_free(r->optimizer);
     sync_free(r->sync);
-    model_free(r->model);
-    arena_free(r->arena);
+    model_run_free(&r->run);
     free(r);
     return device;
 }
 
 void trainer_free(Trainer *r) {
     if (!r) return;
-    Comm *comm = r->context.comm;
+    Comm *comm = r->run.context.comm;
     rank_free_device(comm, trainer_free_but_device(r));
 }
 
@@ -255,15 +166,15 @@ void trainer_free(Trainer *r) {
 /* Whether this rank is primary for the losses of its microbatches: at the head, the first tensor-parallel
  * rank. */
 static bool tells_loss(const Trainer *r) {
-    const Mesh *m = &r->layout.mesh;
+    const Mesh *m = &r->run.layout.mesh;
     return m->coordinate[AXIS_TP] == 0 && m->coordinate[AXIS_PP] == m->size[AXIS_PP] - 1;
 }
 
 StepReport trainer_begin_step(Trainer *r) {
-    if (!r->sync) grads_mark_unwritten(r->model->registry);
+    if (!r->sync) grads_mark_unwritten(r->run.model->registry);
     if (tells_loss(r)) microbatches_set_losses(r->microbatches, (LossSum[MODEL_LOSSES]){{0}});
-    states_begin_step(r->model->registry);
-    trainer_refresh_states(r, true);
+    states_begin_step(r->run.model->registry);
+    model_run_refresh(&r->run, true);
     return (StepReport){.loss_scale = r->scaler.scale};
 }
 
@@ -276,10 +187,10 @@ static void step_ratios(const Trainer *r, const Batch *batches, int64_t count, i
     if (losses == 1) return;
     CHECK(count == n, "the weights of %lld of %lld microbatches are known", (long long)count, (long long)n);
     for (int64_t k = 0; k < count; k++)
-        for (int i = 0; i < losses; i++) sum[i] += weight_sum(r, &batches[k], &r->model->plan.loss[i]);
-    if (r->layout.mesh.size[AXIS_DP] > 1)
-        comm_all_reduce(r->comm, mesh_group(&r->layout.mesh, 1 << AXIS_DP), "loss_weights", COMM_SUM, F64,
-                        sum, losses);
+        for (int i = 0; i < losses; i++) sum[i] += weight_sum(r, &batches[k], &r->run.model->plan.loss[i]);
+    if (r->run.layout.mesh.size[AXIS_DP] > 1)
+        comm_all_reduce(r->run.comm, mesh_group(&r->run.layout.mesh, 1 << AXIS_DP), "loss_weights", COMM_SUM,
+                        F64, sum, losses);
     for (int i = 1; i < losses; i++) ratio[i] = fmax(sum[0], 1) / fmax(sum[i], 1);
 }
 
@@ -287,33 +198,33 @@ static void step_ratios(const Trainer *r, const Batch *batches, int64_t count, i
  * microbatches' means, unless --calculate-per-token-loss. */
 static LossWeights loss_weights(const Trainer *r, const Batch *b, int64_t n, const double *ratio,
                                 StepReport *report) {
-    const bool per_token = r->config->calculate_per_token_loss;
-    const int64_t together = at_once(r->config, r->derived, b->b);
+    const bool per_token = r->run.config->calculate_per_token_loss;
+    const int64_t together = model_run_together(&r->run, b->b);
     const double scale = r->scaler.scale;
     LossWeights w;
     for (int i = 0; i < n_losses(r); i++) {
-        const double sum = weight_sum(r, b, &r->model->plan.loss[i]);
+        const double sum = weight_sum(r, b, &r->run.model->plan.loss[i]);
         w.loss[i] = per_token ? scale * ratio[i] : scale / (fmax(sum, 1) * (double)n);
         report->sum[i].weight += sum;
     }
     /* As if every position of the pass had the loss, regardless of the mask (MoEAuxLossAutoScaler). */
-    w.aux = per_token ? scale * (double)(together * r->config->seq_length)
+    w.aux = per_token ? scale * (double)(together * r->run.config->seq_length)
                       : scale / (double)(n * (b->b / together));
     return w;
 }
 
 void trainer_microbatches(Trainer *r, const Batch *batches, int64_t count, int64_t n, StepReport *report) {
-    const int *size = r->layout.mesh.size, *at = r->layout.mesh.coordinate;
-    const int64_t samples = r->derived->micro_batch_size, together = at_once(r->config, r->derived, samples),
+    const int *size = r->run.layout.mesh.size, *at = r->run.layout.mesh.coordinate;
+    const int64_t samples = r->run.derived->micro_batch_size, together = model_run_together(&r->run, samples),
                   parts = samples / together;
     double ratio[MODEL_LOSSES] = {1};
-    CHECK(count == n || !r->sync || r->config->cuda_graph_impl == CUDA_GRAPH_NONE,
+    CHECK(count == n || !r->sync || r->run.config->cuda_graph_impl == CUDA_GRAPH_NONE,
           "a CUDA graph over ranks has all %lld microbatches of a step, not %lld", (long long)n,
           (long long)count);
     if (r->sync && !report->samples) sync_begin(r->sync, n * parts);
     const Batch like = batch_rows(&batches[0], 0, together);
     microbatches_begin(r->microbatches, count * parts, &like);
-    if (r->config->calculate_per_token_loss) step_ratios(r, batches, count, n, ratio);
+    if (r->run.config->calculate_per_token_loss) step_ratios(r, batches, count, n, ratio);
     for (int64_t i = 0; i < count; i++) {
         const LossWeights weights = loss_weights(r, &batches[i], n, ratio, report);
         for (int64_t k = 0; k < parts; k++) {
@@ -330,19 +241,19 @@ void trainer_microbatches(Trainer *r, const Batch *batches, int64_t count, int64
 
 /* The exact lane's parameters are on the grid from the start; updates keep them there. */
 void trainer_publish(Trainer *r) {
-    if (r->context.exact) registry_snap(r->model->registry, FLAT_MASTERS, EXACT_GRID_BITS);
+    if (r->run.context.exact) registry_snap(r->run.model->registry, FLAT_MASTERS, EXACT_GRID_BITS);
     if (r->sync)
         sync_publish(r->sync);
     else
-        registry_round_values(r->model->registry);
+        registry_round_values(r->run.model->registry);
 }
 
 void trainer_sum(const Trainer *r, double *x, int64_t n) {
-    if (r->comm) comm_all_reduce(r->comm, comm_everyone(r->comm), "report", COMM_SUM, F64, x, n);
+    if (r->run.comm) comm_all_reduce(r->run.comm, comm_everyone(r->run.comm), "report", COMM_SUM, F64, x, n);
 }
 
 void trainer_total(const Trainer *r, LossSum sum[MODEL_LOSSES]) {
-    const bool tells = tells_loss(r), counts = tells && r->layout.mesh.coordinate[AXIS_CP] == 0;
+    const bool tells = tells_loss(r), counts = tells && r->run.layout.mesh.coordinate[AXIS_CP] == 0;
     double sums[2 * MODEL_LOSSES];
     const int n = n_sums(r);
     for (int i = 0; i < n; i++) sums[i] = tells ? sum[i].loss : 0, sums[n + i] = counts ? sum[i].weight : 0;
@@ -354,22 +265,23 @@ double trainer_mean(LossSum sum) { return sum.loss / fmax(sum.weight, 1); }
 
 /* From one rank's counters, or from the sums over all ranks. */
 static void report_routers(const Trainer *r, const double *counters, StepReport *report) {
-    const Model *m = r->model;
-    const int64_t microbatches = report->microbatches * r->layout.mesh.size[AXIS_DP];
+    const Model *m = r->run.model;
+    const int64_t microbatches = report->microbatches * r->run.layout.mesh.size[AXIS_DP];
     for (int i = 0; i < ROUTER_LOSSES; i++) {
         if (model_router_loss_coeff(m, i) == 0) continue;
         report->router_losses |= 1u << i;
         const double mean = model_router_loss(m, counters, i) / (double)microbatches;
-        report->router_loss[i] = r->context.exact ? exact_on_grid(mean) : mean;
+        report->router_loss[i] = r->run.context.exact ? exact_on_grid(mean) : mean;
     }
 }
 
 /* Every rank has counted its own tokens for the layers that it holds, and has computed its summands of the
  * losses of its data-parallel rank's microbatches. */
 static void reduce_counters(Trainer *r, StepReport *report) {
-    const Tensor *counters = states_counters(r->model->registry);
+    const Tensor *counters = states_counters(r->run.model->registry);
     if (!counters->ndim) return;
-    DeviceView view = device_view(r->device, counters->data, tensor_bytes(counters), VIEW_READ | VIEW_WRITE);
+    DeviceView view =
+        device_view(r->run.device, counters->data, tensor_bytes(counters), VIEW_READ | VIEW_WRITE);
     trainer_sum(r, view.data, tensor_count(counters));
     report_routers(r, view.data, report);
     device_view_end(&view);
@@ -394,44 +306,44 @@ void trainer_reduce(Trainer *r, StepReport *report) {
     if (report->is_reduced) return;
     report->is_reduced = true;
     if (r->sync) sync_finish(r->sync);
-    comm_compare_places(r->comm);
-    if (r->context.exact) registry_snap(r->model->registry, FLAT_GRADS, EXACT_GRID_BITS);
-    if (r->comm) reduce_report(r, report);
-    const bool per_token = r->config->calculate_per_token_loss;
+    comm_compare_places(r->run.comm);
+    if (r->run.context.exact) registry_snap(r->run.model->registry, FLAT_GRADS, EXACT_GRID_BITS);
+    if (r->run.comm) reduce_report(r, report);
+    const bool per_token = r->run.config->calculate_per_token_loss;
     report->grad_scale =
-        (per_token ? 1 / fmax(report->sum[0].weight, 1) : 1.0 / r->layout.mesh.size[AXIS_DP]) /
+        (per_token ? 1 / fmax(report->sum[0].weight, 1) : 1.0 / r->run.layout.mesh.size[AXIS_DP]) /
         r->scaler.scale;
 }
 
 /* The host's copy of one rank's results is complete after the next wait. */
 static void start_read(Trainer *r) {
-    const Tensor *counters = states_counters(r->model->registry);
-    device_copy(r->device, r->results, microbatches_losses(r->microbatches), loss_bytes(r));
+    const Tensor *counters = states_counters(r->run.model->registry);
+    device_copy(r->run.device, r->results, microbatches_losses(r->microbatches), loss_bytes(r));
     if (counters->ndim)
-        device_copy(r->device, r->results + n_sums(r), counters->data, tensor_bytes(counters));
+        device_copy(r->run.device, r->results + n_sums(r), counters->data, tensor_bytes(counters));
 }
 
 static void finish_read(Trainer *r, StepReport *report) {
     microbatches_waited(r->microbatches);
     for (int i = 0; i < n_losses(r); i++) report->sum[i].loss = r->results[i];
-    if (states_counters(r->model->registry)->ndim) report_routers(r, r->results + n_sums(r), report);
+    if (states_counters(r->run.model->registry)->ndim) report_routers(r, r->results + n_sums(r), report);
     report_loss(r, report);
 }
 
 void trainer_read(Trainer *r, StepReport *report) {
     if (report->is_read) return;
     start_read(r);
-    device_wait(r->device);
+    device_wait(r->run.device);
     finish_read(r, report);
 }
 
 void trainer_update(Trainer *r, StepReport *report) {
-    const Config *c = r->config;
-    const Derived *d = r->derived;
+    const Config *c = r->run.config;
+    const Derived *d = r->run.derived;
     trainer_reduce(r, report);
-    const StateContext state = state_context(r, true);
-    states_end_step(r->model->registry, &state);
-    OptimStep s = {.grad_scale = report->grad_scale, .exact = r->context.exact};
+    const StateContext state = model_run_state(&r->run, true);
+    states_end_step(r->run.model->registry, &state);
+    OptimStep s = {.grad_scale = report->grad_scale, .exact = r->run.context.exact};
     s.lr = report->lr = schedule_lr(c, d, c->lr, c->min_lr, r->schedule_samples);
     s.decoupled_lr = schedule_lr(c, d, d->decoupled_lr, d->decoupled_min_lr, r->schedule_samples);
     s.weight_decay = report->weight_decay = schedule_weight_decay(c, d, r->schedule_samples);
@@ -448,11 +360,11 @@ void trainer_update(Trainer *r, StepReport *report) {
 }
 
 void trainer_evaluate(Trainer *r, const Batch *b, LossSum sum[MODEL_LOSSES]) {
-    const int64_t together = at_once(r->config, r->derived, b->b);
-    trainer_refresh_states(r, false);
+    const int64_t together = model_run_together(&r->run, b->b);
+    model_run_refresh(&r->run, false);
     for (int64_t first = 0; first < b->b; first += together) {
         const Batch rows = batch_rows(b, first, together);
         forward_only(r, &rows, tells_loss(r) ? sum : NULL);
     }
-    for (int i = 0; i < n_sums(r); i++) sum[i].weight += weight_sum(r, b, &r->model->plan.loss[i]);
+    for (int i = 0; i < n_sums(r); i++) sum[i].weight += weight_sum(r, b, &r->run.model->plan.loss[i]);
 }

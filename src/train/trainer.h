@@ -10,26 +10,19 @@
 #include "optim/scaler.h"
 #include "optim/schedule.h"
 #include "pipeline/executor.h"
+#include "run/model_run.h"
 #include "tape/tape.h"
 #include "train/memory_plan.h"
 #include "train/microbatches.h"
 
 typedef struct Trainer {
-    const Config *config; /* both are the caller's and outlive the run */
-    const Derived *derived;
-    Comm *comm; /* the caller's; NULL: one rank */
-    Layout layout;
-    RunContext context;
+    ModelRun run;
     const char *data_fingerprint; /* for checkpoints, the caller's; NULL: not known */
-    Device *device;               /* owned */
-    Model *model;
-    Sync *sync; /* NULL: one rank */
+    Sync *sync;                   /* NULL: one rank */
     Optimizer *optimizer;
     Scaler scaler;
-    PipelineLayout pipeline;
     Executor *executor;
     Microbatches *microbatches;
-    Arena *arena;    /* of the pipeline's stages */
     double *results; /* host memory: the loss, and the step counters (param/state.h) */
     /* Progress, all of which is saved in checkpoints. */
     int64_t iteration;        /* updates done or skipped */
@@ -45,8 +38,6 @@ typedef struct Trainer {
 /* Checks of the pipeline that the options' rules cannot express: its stages, and whether every global batch
  * fits its schedule. */
 Err trainer_check(const Config *, const Derived *);
-/* The place of a rank in the layout of the options. */
-Layout trainer_layout(const Config *, int rank, int world);
 /* Allocates the planned memory; plan NULL: address space that is backed as it is touched. Parameters are zero
  * until registry_init or a load. The run takes ownership of the device; NULL: the CPU. */
 Trainer *trainer_new(const Config *, const Derived *, const MemoryPlan *, Comm *, Device *);
@@ -99,9 +90,6 @@ void trainer_read(Trainer *, StepReport *);
 void trainer_update(Trainer *, StepReport *);
 /* Forward only: adds this rank's sums to those of each loss. */
 void trainer_evaluate(Trainer *, const Batch *, LossSum[MODEL_LOSSES]);
-/* Updates state that is derived from parameters (FP8 weights). Steps and evaluations do it themselves; any
- * other forward needs it after the parameters have their values. */
-void trainer_refresh_states(Trainer *, bool training);
 /* Sums the results of trainer_evaluate over all ranks. */
 void trainer_total(const Trainer *, LossSum[MODEL_LOSSES]);
 /* loss / weight; 0 without weight. */

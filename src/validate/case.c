@@ -14,7 +14,7 @@
 #include "models/option_map.h"
 #include "param/bucket.h"
 #include "param/collect.h"
-#include "train/launch.h"
+#include "run/launch.h"
 #include "train/log.h"
 #include "validate/logits.h"
 
@@ -87,7 +87,7 @@ Err case_open(const Golden *g, const Config *c, const Derived *d, Case *out) {
     for (int i = 0; i < g->n_losses; i++)
         ERR_RETURN(find_loss(out->init, g->loss_names[i], &out->loss_of[i]));
     ERR_RETURN(hf_match(g->init, r, NULL, &out->map));
-    registry_allocate(r, out->device, F64);
+    registry_allocate(r, out->device, F64, false);
     ERR_RETURN(hf_import(g->init, &out->map, r));
     out->first = arena_alloc(out->arena, (size_t)r->elements * sizeof *out->first);
     memcpy(out->first, r->masters, (size_t)r->elements * sizeof *out->first);
@@ -166,7 +166,7 @@ static void gather_all(const Case *c, const Trainer *run, FlatBuffer kind, const
                        double *out) {
     const Registry *whole = c->init->registry;
     double *all = mem_alloc((size_t)whole->elements * sizeof *all);
-    registry_gather_whole(run->model->registry, kind, flat, run->comm, whole, all);
+    registry_gather_whole(run->run.model->registry, kind, flat, run->run.comm, whole, all);
     if (out) to_tensors(c, all, out);
     for (int64_t i = 0; out && i < c->total; i++) out[i] *= scale;
     free(all);
@@ -175,7 +175,7 @@ static void gather_all(const Case *c, const Trainer *run, FlatBuffer kind, const
 static void gather_ranks(const Case *c, const Trainer *run, double *out) {
     const Registry *whole = c->init->registry;
     double *all = mem_alloc((size_t)whole->elements * sizeof *all);
-    registry_gather_owners(run->model->registry, run->comm, whole, all);
+    registry_gather_owners(run->run.model->registry, run->run.comm, whole, all);
     if (out) to_tensors(c, all, out);
     free(all);
 }
@@ -220,16 +220,16 @@ static void set_weights(const Case *c, const Noise *noise) {
 
 static void keep_logits(const CaseRun *c, Trainer *run, const Batch *b) {
     const MicrobatchContext context = {.training = true, .first_sample = b->indices[0]};
-    logits_compute(run->model, &run->context, &context, b, c->watch.trace, c->watch.arg,
+    logits_compute(run->run.model, &run->run.context, &context, b, c->watch.trace, c->watch.arg,
                    c->trace->logits + b->indices[0] * b->s * c->of->vocab);
 }
 
 /* The microbatches of this data-parallel rank. */
 static Batch *batches_of(const CaseRun *c, Trainer *run, int64_t step, int64_t n, Arena *arena) {
-    const Mesh *m = &run->layout.mesh;
+    const Mesh *m = &run->run.layout.mesh;
     const int64_t micro = c->derived.micro_batch_size;
     Batch *batches = arena_alloc(arena, (size_t)n * sizeof *batches),
-          b = batch_new(micro, run->model->plan.sample);
+          b = batch_new(micro, run->run.model->plan.sample);
     Sampler *sampler;
     Err e = sampler_open(&(SamplerConfig){.total_samples = c->of->golden->samples,
                                           .micro_batch_size = micro,
@@ -260,7 +260,7 @@ static GoldenStep golden_step(const Case *c, const StepReport *s) {
 static void one_step(const CaseRun *c, Trainer *run, int64_t step, Trace *heard) {
     const int64_t n = c->of->golden->samples / (c->derived.micro_batch_size * c->derived.data_parallel_size);
     const CaseWatch *w = &c->watch;
-    Registry *r = run->model->registry;
+    Registry *r = run->run.model->registry;
     Arena *arena = arena_new();
     if (w->step) w->step(w->arg, run, step);
     StepReport report = trainer_begin_step(run);
@@ -298,13 +298,13 @@ static Device *run_turn(const CaseRun *c, Comm *comm, Device *device) {
     if (!comm) memory_plan_new(&c->config, &c->derived, comm, device);
     /* One rank also computes whole logits, which need more memory than the plan of a step. */
     Trainer *run = trainer_new(&c->config, &c->derived, NULL, comm, device);
-    Registry *r = run->model->registry;
+    Registry *r = run->run.model->registry;
     registry_scatter_whole(c->of->init->registry, r);
     trainer_publish(run);
     if (heard) to_tensors(c->of, c->of->init->registry->masters, heard->weights);
     gather_ranks(c->of, run, heard ? heard->ranks : NULL);
     executor_trace(run->executor, c->watch.trace, c->watch.arg);
-    run->context.probe = c->watch.probe, run->context.probe_arg = c->watch.arg;
+    run->run.context.probe = c->watch.probe, run->run.context.probe_arg = c->watch.arg;
     if (c->watch.begin) c->watch.begin(c->watch.arg, run);
     const int64_t steps = c->watch.steps ? c->watch.steps : c->of->golden->n_steps;
     for (int64_t step = 0; step < steps; step++) one_step(c, run, step, heard);

@@ -9,7 +9,7 @@
 #include "base/amount.h"
 #include "base/mem.h"
 #include "comm/comm.h"
-#include "train/provenance.h"
+#include "run/provenance.h"
 
 /* ---- judging ---- */
 

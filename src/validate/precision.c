@@ -57,7 +57,7 @@ typedef struct Watch {
 static void on_begin(void *arg, Trainer *run) { storage_begin(&((Watch *)arg)->storage, run); }
 static void on_step(void *arg, Trainer *run, int64_t step) {
     Watch *w = arg;
-    choices_step(&w->choices, run->comm ? comm_rank(run->comm) : 0, step);
+    choices_step(&w->choices, run->run.comm ? comm_rank(run->run.comm) : 0, step);
     if (w->storage.log) storage_step(&w->storage, run);
 }
 static void on_gradients(void *arg, Trainer *run, const StepReport *r) {
@@ -83,8 +83,8 @@ static void on_probe(void *arg, const Tape *t, TapePoint point, const OpDef *op,
 static void on_judged_update(void *arg, Trainer *run, const StepReport *r) {
     (void)r;
     ChoiceProbe *choices = &((Watch *)arg)->choices;
-    if (run->comm && comm_processes() > 1 && choices->record->routers)
-        choices_merge(choices, run->comm, choices->rank[comm_rank(run->comm)].step);
+    if (run->run.comm && comm_processes() > 1 && choices->record->routers)
+        choices_merge(choices, run->run.comm, choices->rank[comm_rank(run->run.comm)].step);
 }
 
 static Noise noise_of(const Judge *p, int draw) { return (Noise){draw, p->out->dither, 0}; }

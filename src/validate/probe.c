@@ -312,15 +312,16 @@ static void probe(void *arg, const Tape *t, TapePoint point, const OpDef *op, co
 
 /* ---- the step around it ---- */
 
-static Log *log_of(void *arg, const Trainer *run) { return (Log *)arg + run->layout.mesh.rank; }
+static Log *log_of(void *arg, const Trainer *run) { return (Log *)arg + run->run.layout.mesh.rank; }
 
 static void begin(void *arg, Trainer *run) {
     Log *log = log_of(arg, run);
-    log->mesh = run->layout.mesh;
-    log->device = run->device;
-    log->alike = run->config->model == MODEL_t5 && run->config->seq_length == run->config->decoder_seq_length;
-    run->context.probe = probe;
-    run->context.probe_arg = log;
+    log->mesh = run->run.layout.mesh;
+    log->device = run->run.device;
+    log->alike = run->run.config->model == MODEL_t5 &&
+                 run->run.config->seq_length == run->run.config->decoder_seq_length;
+    run->run.context.probe = probe;
+    run->run.context.probe_arg = log;
     executor_trace(run->executor, trace, log);
 }
 
@@ -343,19 +344,19 @@ static void add_parameter(Log *log, RecordKind kind, const char *op, const Param
 
 /* Values if this rank has its whole shard; for gradients and masters the part that it updates. */
 static void add_parameters(Log *log, Trainer *run, RecordKind kind, double scale) {
-    Registry *r = run->model->registry;
+    Registry *r = run->run.model->registry;
     const FlatBuffer buffer = kind == RECORD_SUM ? FLAT_GRADS : FLAT_MASTERS;
     log->scale = scale;
     for (int i = 0; writes_down(log) && i < r->n; i++) {
         Param *p = r->params[i];
         const FlatRange held = param_part_held(r, p);
         if (kind == RECORD_START) {
-            if (run->sync && run->layout.data.stage < 3) sync_use(run->sync, &p, 1);
+            if (run->sync && run->run.layout.data.stage < 3) sync_use(run->sync, &p, 1);
             if (p->value.data) add_parameter(log, kind, "parameter", p, &p->value, 0, 1);
         } else if (held.end > held.begin && !(p->spec.flags & PARAM_BUFFER)) {
             Tensor part = registry_slice(r, buffer, kind == RECORD_SUM ? r->grads : r->masters, p->bucket,
                                          held.begin, held.end - held.begin);
-            const char *update = run->config->optimizer == OPTIMIZER_ADAM ? "adamw" : "sgd";
+            const char *update = run->run.config->optimizer == OPTIMIZER_ADAM ? "adamw" : "sgd";
             add_parameter(log, kind, kind == RECORD_SUM ? "gradient" : update, p, &part,
                           held.begin - p->offset, scale);
         }

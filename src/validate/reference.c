@@ -153,7 +153,7 @@ static Config of_samples(const Model *m, const Reference *r, Arena *arena, Deriv
 static Model *widened(const Registry *from, const Config *c, const Derived *d, const Reference *r,
                       int64_t *rounded) {
     Model *wide = model_new(c, d, NULL);
-    model_allocate(wide, device_cpu((int)c->cpu_threads), F64, longest(r));
+    model_allocate(wide, device_cpu((int)c->cpu_threads), F64, longest(r), false);
     Registry *to = wide->registry;
     CHECK(to->elements == from->elements, "%lld elements, not %lld", (long long)to->elements,
           (long long)from->elements);

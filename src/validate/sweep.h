@@ -11,7 +11,7 @@
 #define ISOTRON_VALIDATE_SWEEP_H
 
 #include "config/args.h"
-#include "train/provenance.h"
+#include "run/provenance.h"
 #include "validate/cell.h"
 #include "validate/jobs.h"
 

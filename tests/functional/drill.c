@@ -5,7 +5,7 @@
 #include <stdlib.h>
 
 #include "base/fault.h"
-#include "train/launch.h"
+#include "run/launch.h"
 
 typedef struct Drill {
     RankMain *fn;

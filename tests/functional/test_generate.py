@@ -46,6 +46,21 @@ assert "--ranks is not used in generate" in generate("--prompt", "a", "--ranks",
 out, told = generate("--prompt", "a", "--tokens-to-generate", 10**9, status=2)
 assert not out and re.search(r"the KV cache of 1 sequence of 1000000001 tokens takes \d+\.\d GiB", told) and "available" in told, told
 
+# A model that computes has values alone: no gradients, no optimizer, no masters. The rest is the cache (2 tensors, 2 layers, half of the
+# width) and 5 %.
+large = WORK / "large"
+pretrain(data, large, "--hidden-size", 256, "--train-iters", 1, "--lr-warmup-iters", 0, "--log-jsonl", WORK / "large.jsonl")
+parameters = json.loads(open(WORK / "large.jsonl").readline())["parameters"]
+assert parameters > 1e6, parameters
+for lane, each in ("fp32", 4), ("bf16", 2), ("fp64", 8):
+    told = isotron("generate", "--load", large, "--prompt", "The ", *LENGTH, "--lane", lane)
+    took = float(re.search(r"a rank allocated at most ([\d.]+) MiB", told)[1])
+    least = (parameters + 2 * 2 * 28 * 128) * each / 2**20
+    scratch = 64 if "cuda" in OPTIONS else 0  # of GEMMs, for any model
+    assert least - 0.1 <= took <= 1.05 * least + scratch + 0.1, (lane, took, least)
+told = isotron("generate", "--load", large, "--prompt", "a", "--max-position-embeddings", 2**30, "--lane", "fp64", expect=2)
+assert re.search(r"the parameters of the model take [\d.]+ MiB and its tables take 512.0 GiB, but", told), told
+
 # A tokenizer that is not the model's is named, with both sizes.
 for more in ["--tokenizer-type", "NullTokenizer", "--vocab-size", 1000], ["--tokenizer-type", "GPT2BPETokenizer", "--vocab-file", ROOT / "tests/data/tokenizer/gpt2/vocab.json",
                                                                       "--merge-file", ROOT / "tests/data/tokenizer/gpt2/merges.txt"]:

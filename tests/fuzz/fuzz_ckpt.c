@@ -28,7 +28,7 @@ static Registry *small_registry(Device *device) {
                              .groups = 2,
                              .n_parts = 2,
                              .parts = {{"q", 3}, {"k", 1}}});
-    registry_allocate(r, device, F32);
+    registry_allocate(r, device, F32, true);
     registry_init(r, 1);
     return r;
 }

@@ -34,7 +34,7 @@ HOOK(Err, trainer_load, Trainer *r, bool *loaded) {
     if (mutant_is(M_resume_adam_step)) r->optimizer->step = 0;
     if (mutant_is(M_resume_schedule)) r->schedule_samples = 0;
     if (mutant_is_named(M_evaluation_from_the_start)) r->consumed_valid_samples = 0;
-    if (mutant_is_named(M_fresh_optimizer_keeps_step) && !r->config->load_optim)
+    if (mutant_is_named(M_fresh_optimizer_keeps_step) && !r->run.config->load_optim)
         r->optimizer->step = r->iteration;
     return e;
 }

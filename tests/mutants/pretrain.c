@@ -86,13 +86,13 @@ HOOK(void, trainer_evaluate, Trainer *r, const Batch *b, LossSum sum[MODEL_LOSSE
     const double before = sum->weight;
     __real_trainer_evaluate(r, b, sum);
     if (mutant_is_named(M_evaluation_ignores_mask))
-        sum->weight = before + (double)(b->b * r->config->seq_length);
+        sum->weight = before + (double)(b->b * r->run.config->seq_length);
 }
 
 HOOK(void, microbatches_add, Microbatches *m, int64_t number, const Batch *b, LossWeights weights,
      int64_t first_sample) {
     if (mutant_is_named(M_router_losses_per_microbatch) && running &&
-        !running->config->calculate_per_token_loss)
+        !running->run.config->calculate_per_token_loss)
         weights.aux = running->scaler.scale;
     __real_microbatches_add(m, number, b, weights, first_sample);
 }
@@ -104,7 +104,7 @@ HOOK(void, states_begin_step, Registry *r) {
         __real_states_begin_step(r);
         return;
     }
-    const int64_t experts = running->config->num_experts, each = router_counters(experts);
+    const int64_t experts = running->run.config->num_experts, each = router_counters(experts);
     double *kept = mem_alloc(tensor_bytes(t));
     memcpy(kept, t->data, tensor_bytes(t));
     __real_states_begin_step(r);
@@ -121,7 +121,7 @@ HOOK(Err, train_log_step, TrainLog *log, const Trainer *r, const StepReport *s, 
     if (mutant_is_named(M_params_norm_unrooted)) told.optim.params_norm *= told.optim.params_norm;
     for (int i = 0; i < ROUTER_LOSSES; i++)
         if (mutant_is_named(M_router_losses_not_averaged))
-            told.router_loss[i] *= r->layout.mesh.size[AXIS_DP];
+            told.router_loss[i] *= r->run.layout.mesh.size[AXIS_DP];
     return __real_train_log_step(log, r, &told, ns, times);
 }
 

@@ -36,9 +36,9 @@ HOOK(void, trainer_reduce, Trainer *r, StepReport *s) {
     if (mutant_is(M_gradient_times_dp)) s->grad_scale *= size(AXIS_DP);
     if (mutant_is(M_gradient_over_microbatches)) s->grad_scale /= (double)s->samples;
     if (mutant_is(M_loss_over_cp)) s->loss /= size(AXIS_CP);
-    if (mutant_is(M_loss_of_low_precision) && r->config->lane != LANE_FP64) s->loss *= 1.05;
+    if (mutant_is(M_loss_of_low_precision) && r->run.config->lane != LANE_FP64) s->loss *= 1.05;
     if (mutant_is(M_loss_scale_stays)) s->grad_scale *= r->scaler.scale;
-    if (mutant_is(M_experts_times_ep)) scale_experts(r->model->registry, size(AXIS_EP));
+    if (mutant_is(M_experts_times_ep)) scale_experts(r->run.model->registry, size(AXIS_EP));
     tell(s);
 }
 

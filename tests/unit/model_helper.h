@@ -30,7 +30,7 @@ static inline TestModel *test_model_new(Setup *s) {
                           .batch_invariant = s->config.batch_invariant_mode,
                           .seed = (uint64_t)s->config.seed};
     m->microbatch = RECORDING;
-    model_allocate(m->model, m->device, m->run.dtype, s->derived.max_position_embeddings);
+    model_allocate(m->model, m->device, m->run.dtype, s->derived.max_position_embeddings, true);
     registry_init(m->model->registry, m->run.seed);
     m->slot = space_new(m->device, "activation", SPACE_UNPLANNED);
     m->transient = space_new(m->device, "transient", SPACE_UNPLANNED);

@@ -33,7 +33,7 @@ static inline TestModel *test_model_new(const char *conf, DType storage) {
     test_model_parse(m, conf);
     m->model = model_new(&m->config, &m->derived, NULL);
     m->device = device_cpu(1);
-    model_allocate(m->model, m->device, storage, m->derived.max_position_embeddings);
+    model_allocate(m->model, m->device, storage, m->derived.max_position_embeddings, true);
     return m;
 }
 

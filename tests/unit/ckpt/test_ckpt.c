@@ -36,7 +36,7 @@ static Registry *registry_make(DType storage) {
                              .parts = {{"gate", FFN}, {"up", FFN}}});
     static Device *device;
     if (!device) device = device_cpu(1);
-    registry_allocate(r, device, storage);
+    registry_allocate(r, device, storage, true);
     return r;
 }
 
@@ -300,7 +300,7 @@ static void another_model_is_refused(void **unused) {
     for (int i = 0; i < 3; i++) {
         Registry *r = registry_new(NULL);
         param_add(r, other[i]);
-        registry_allocate(r, device, F32);
+        registry_allocate(r, device, F32, true);
         CkptItem item = {.suffix = "", .flat = r->masters, .dtype = F32};
         Ckpt *c;
         assert_ok(ckpt_open(f.dir, 1, NULL, &c));
@@ -328,7 +328,7 @@ static Registry *with_scales(Device *device, int kind, float value) {
                                  .dim = {3, kind == LONGER ? 4 : 3},
                                  .init = {INIT_CONSTANT, value},
                                  .flags = PARAM_BUFFER});
-    registry_allocate(r, device, F32);
+    registry_allocate(r, device, F32, true);
     registry_init(r, 1);
     return r;
 }

@@ -132,7 +132,7 @@ enum { LARGE = 1 << 22 }; /* elements: the writer is still at it when the start 
 static Large large_new(void) {
     Large l = {device_cpu(1), registry_new(NULL), {.suffix = "", .dtype = F32}, json_object()};
     param_add(l.r, (ParamSpec){.name = "w", .ndim = 2, .dim = {LARGE / 64, 64}, .tp_split = SPLIT_NONE});
-    registry_allocate(l.r, l.device, F32);
+    registry_allocate(l.r, l.device, F32, true);
     l.item.flat = l.r->masters;
     memset(l.item.flat, 1, LARGE * sizeof(float));
     return l;

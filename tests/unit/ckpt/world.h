@@ -181,7 +181,7 @@ static inline void travel(void *arg, Comm *comm) {
     Setup *s = model_of(t->layout);
     Model *m = gpt_of(s, t->layout, comm_rank(comm));
     Device *device = device_cpu(1);
-    model_allocate(m, device, F32, 1);
+    model_allocate(m, device, F32, 1, true);
     const Registry *r = m->registry;
     Buffer buffers[ITEMS];
     CkptItem items[ITEMS];

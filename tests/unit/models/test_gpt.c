@@ -23,7 +23,7 @@ static void census(const char *words, int64_t published, int64_t padding) {
     Device *null = device_null();
     Model *m = model_new(&s->config, &s->derived, NULL);
     assert_int_equal(logical_elements(m->registry), published);
-    model_allocate(m, null, BF16, s->derived.max_position_embeddings); /* takes no memory */
+    model_allocate(m, null, BF16, s->derived.max_position_embeddings, true); /* takes no memory */
     int64_t in_memory = 0;
     for (int i = 0; i < m->registry->n; i++) in_memory += m->registry->params[i]->count;
     assert_int_equal(in_memory, published + padding);

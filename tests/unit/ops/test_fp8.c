@@ -190,7 +190,7 @@ static void layer_open(Layer *l, QuantSpec spec, Size size, bool native) {
                                               .tp_split = SPLIT_NONE,
                                               .init = {INIT_NORMAL, 1}});
     l->quantiser = quantize_new(l->registry, "layer", l->w, spec);
-    registry_allocate(l->registry, l->device, F64);
+    registry_allocate(l->registry, l->device, F64, true);
     registry_init(l->registry, 7);
     l->slot = space_new(l->device, "slot", SPACE_UNPLANNED);
     l->transient = space_new(l->device, "transient", SPACE_UNPLANNED);

@@ -37,7 +37,7 @@ static Fixture fixture_new(const char *words, DType storage) {
         [GAIN] = {.name = "gain", .ndim = 1, .dim = {4}, .flags = PARAM_NO_DECAY, .init = init},
     };
     for (int i = 0; i < KINDS; i++) param_add(f.registry, specs[i]);
-    registry_allocate(f.registry, f.device, storage);
+    registry_allocate(f.registry, f.device, storage, true);
     registry_init(f.registry, 7);
     f.optimizer = optim_new(&f.setup->config, f.registry, NULL);
     return f;

@@ -72,7 +72,7 @@ static void init_is_normal_with_the_given_deviation(void **state) {
     ParamSpec one = matrix("gain", 9, 0, 1);
     one.ndim = 1, one.init = (Init){INIT_CONSTANT, 1};
     Param *gain = param_add(r, one);
-    registry_allocate(r, d, F64);
+    registry_allocate(r, d, F64, true);
     registry_init(r, 1234);
     const double n = 500 * 401, s = 0.02;
     double sum = 0, square = 0, fourth = 0;
@@ -98,7 +98,7 @@ static Model model(DType storage, int64_t padded, bool v_first, uint64_t seed) {
     if (v_first) m.v = param_add(m.r, matrix("v", 6, 0, 5));
     m.w = param_add(m.r, matrix("w", 13, padded, 5));
     if (!v_first) m.v = param_add(m.r, matrix("v", 6, 0, 5));
-    registry_allocate(m.r, m.d, storage);
+    registry_allocate(m.r, m.d, storage, true);
     registry_init(m.r, seed);
     return m;
 }
@@ -141,7 +141,7 @@ static void init_does_not_depend_on_the_threads(void **state) {
     for (int i = 0; i < 2; i++) {
         r[i] = registry_new(NULL), d[i] = device_cpu(i ? 3 : 1);
         Param *p = param_add(r[i], matrix("w", ROWS, 128, COLUMNS));
-        registry_allocate(r[i], d[i], F32);
+        registry_allocate(r[i], d[i], F32, true);
         registry_init(r[i], 7);
         if (i == 0) want = p->value;
         assert_memory_equal(p->value.data, want.data, tensor_bytes(&want));
@@ -164,6 +164,35 @@ static void gradients_are_zeroed_and_linked(void **state) {
     model_free(&m);
 }
 
+/* A model that computes has values, and the masters of buffers where values have 16 bits. Values know that they are parameters. */
+static void a_model_that_computes_has_values_alone(void **state) {
+    (void)state;
+    for (DType storage = F64; storage <= F16; storage++) {
+        Registry *r = registry_new(NULL);
+        Device *d = device_cpu(1);
+        Param *w = param_add(r, matrix("w", 13, 16, 5));
+        ParamSpec scale = matrix("scale", 7, 0, 1);
+        scale.ndim = 1, scale.flags = PARAM_BUFFER;
+        Param *buffer = param_add(r, scale);
+        registry_allocate(r, d, storage, false);
+        const DType precise = storage == F64 ? F64 : F32;
+        const bool apart = dtype_is_16bit(storage);
+        assert_int_equal(r->elements, 128 + 64);
+        assert_int_equal(registry_bytes(r),
+                         192 * dtype_size(storage) + (apart ? 64 * dtype_size(precise) : 0));
+        assert_int_equal(d->allocated, registry_bytes(r));
+        assert_ptr_equal(w->value.grad, &w->main_grad);
+        assert_null(w->main_grad.data);
+        assert_ptr_equal(w->master.data, apart ? NULL : w->value.data);
+        assert_int_equal(buffer->master.dtype, precise);
+        memset(buffer->master.data, 0xff, tensor_bytes(&buffer->master)); /* NaN */
+        registry_round_buffers(r);
+        for (int64_t i = 0; i < w->count; i++) assert_true(value(&w->value, i) == 0);
+        for (int64_t i = 0; i < buffer->count; i++) assert_true(isnan(value(&buffer->value, i)));
+        registry_free(r), device_free(d);
+    }
+}
+
 /* With BF16 storage they may be BF16; in any other lane they have the arithmetic's type. */
 static void gradients_may_be_bf16(void **state) {
     (void)state;
@@ -173,7 +202,7 @@ static void gradients_may_be_bf16(void **state) {
         Registry *r = registry_new(&layout);
         Device *d = device_cpu(1);
         Param *p = param_add(r, matrix("w", 13, 16, 5));
-        registry_allocate(r, d, storage);
+        registry_allocate(r, d, storage, true);
         const DType precise = storage == F64 ? F64 : F32, want = storage == BF16 ? BF16 : precise;
         assert_int_equal(p->main_grad.dtype, want);
         assert_int_equal(registry_dtype(r, FLAT_GRADS), want);
@@ -219,6 +248,7 @@ int main(void) {
         cmocka_unit_test(init_depends_on_seed_name_and_index_only),
         cmocka_unit_test(init_does_not_depend_on_the_threads),
         cmocka_unit_test(gradients_are_zeroed_and_linked),
+        cmocka_unit_test(a_model_that_computes_has_values_alone),
         cmocka_unit_test(gradients_may_be_bf16),
         cmocka_unit_test(fresh_gradients_settle_to_zero),
     };

@@ -79,7 +79,7 @@ static Registry *registry(const World *w, int rank, DataParallel data, Device *d
     add(r, "final_norm", 6, 0, SPLIT_NONE, 0);
     if (!first) add_tied(r, w, "positions", 7, 6, 1); /* in another order than on the first rank */
     if (!first) add_tied(r, w, "embedding", 12, 6, 0);
-    registry_allocate(r, d, storage);
+    registry_allocate(r, d, storage, true);
     return r;
 }
 

@@ -88,7 +88,7 @@ static void run(void *arg, Comm *comm) {
                                                         .init = {INIT_NORMAL, 0.5}});
     }
     Device *d = device_cpu(1);
-    registry_allocate(n.registry, d, F64);
+    registry_allocate(n.registry, d, F64, true);
     Sync *s = sync_new(n.registry, comm);
     registry_init(n.registry, 3);
     sync_publish(s);

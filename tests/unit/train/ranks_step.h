@@ -34,7 +34,7 @@ static inline Batch numbered_batch(const Setup *s, const SampleShape *shape, int
  * with trainer_free. */
 static inline Trainer *rank_trainer_on(const Setup *s, const MemoryPlan *plan, Comm *comm, Device *device) {
     Trainer *r = trainer_new(&s->config, &s->derived, plan, comm, device);
-    registry_init(r->model->registry, r->context.seed);
+    registry_init(r->run.model->registry, r->run.context.seed);
     trainer_publish(r);
     return r;
 }
@@ -46,14 +46,14 @@ static inline Trainer *rank_trainer(const Setup *s, const MemoryPlan *plan, Comm
 /* The rank's microbatches, as the sampler deals them out, and the positions it holds of each. */
 static inline StepReport rank_step(const Setup *s, Trainer *r) {
     enum { MOST = 16 };
-    const Mesh *m = &r->layout.mesh;
+    const Mesh *m = &r->run.layout.mesh;
     const int64_t micro = s->derived.micro_batch_size, ranks = s->derived.data_parallel_size,
                   n = s->derived.global_batch_size / (micro * ranks);
     Arena *arena = arena_new();
     Batch whole[MOST], batches[MOST];
     assert_in_range(n, 1, MOST);
     for (int64_t i = 0; i < n; i++) {
-        whole[i] = numbered_batch(s, &r->model->plan.sample,
+        whole[i] = numbered_batch(s, &r->run.model->plan.sample,
                                   r->consumed_samples + (i * ranks + m->coordinate[AXIS_DP]) * micro);
         batches[i] = batch_slice(&whole[i], m->size[AXIS_CP], m->coordinate[AXIS_CP], arena);
     }

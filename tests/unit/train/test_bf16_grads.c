@@ -7,7 +7,7 @@
 #include "unit/train/ranks_step.h"
 
 #include "param/collect.h"
-#include "train/launch.h"
+#include "run/launch.h"
 
 enum { MICROBATCHES = 4 };
 
@@ -30,13 +30,14 @@ static void accumulate(Trial *t, Comm *comm, Trainer *r, int64_t first, int64_t 
     const Registry *whole = t->whole->registry;
     Batch batches[MICROBATCHES];
     for (int64_t i = 0; i < count; i++)
-        batches[i] = numbered_batch(s, &r->model->plan.sample,
-                                    (first + i) * ranks + r->layout.mesh.coordinate[AXIS_DP]);
+        batches[i] = numbered_batch(s, &r->run.model->plan.sample,
+                                    (first + i) * ranks + r->run.layout.mesh.coordinate[AXIS_DP]);
     StepReport report = trainer_begin_step(r);
     trainer_microbatches(r, batches, count, n, &report);
     trainer_reduce(r, &report);
     double *grads = mem_alloc((size_t)whole->elements * sizeof *grads);
-    registry_gather_whole(r->model->registry, FLAT_GRADS, r->model->registry->grads, comm, whole, grads);
+    registry_gather_whole(r->run.model->registry, FLAT_GRADS, r->run.model->registry->grads, comm, whole,
+                          grads);
     for (int64_t e = 0; rank_is_printer(comm) && e < whole->elements; e++) t->grads[e] = grads[e];
     if (rank_is_printer(comm)) t->scale = report.grad_scale;
     for (int64_t i = 0; i < count; i++) batch_free(&batches[i]);
@@ -46,7 +47,7 @@ static void accumulate(Trial *t, Comm *comm, Trainer *r, int64_t first, int64_t 
 static Err whole_step(void *arg, Comm *comm) {
     Trial *t = arg;
     Trainer *r = rank_trainer(t->setup, NULL, comm);
-    assert_int_equal(r->model->registry->gradients, BF16);
+    assert_int_equal(r->run.model->registry->gradients, BF16);
     accumulate(t, comm, r, 0, MICROBATCHES / t->setup->derived.data_parallel_size);
     trainer_free(r);
     return ERR_OK;
@@ -63,12 +64,12 @@ typedef struct Truth {
 static Truth truth_new(void) {
     Truth t = {.setup = setup_new(MODEL), .null = device_null()};
     t.whole = model_new(&t.setup->config, &t.setup->derived, NULL);
-    registry_allocate(t.whole->registry, t.null, F64);
+    registry_allocate(t.whole->registry, t.null, F64, true);
     const size_t n = (size_t)t.whole->registry->elements;
     t.sum = mem_zero(n, sizeof *t.sum), t.sizes = mem_zero(n, sizeof *t.sizes);
     Trial one = {t.setup, t.whole, mem_alloc(n * sizeof *one.grads), 0};
     Trainer *r = rank_trainer(one.setup, NULL, NULL);
-    assert_int_equal(r->model->registry->gradients, F32);
+    assert_int_equal(r->run.model->registry->gradients, F32);
     for (int64_t i = 0; i < MICROBATCHES; i++) {
         accumulate(&one, NULL, r, i, 1);
         for (size_t e = 0; e < n; e++) {

@@ -27,7 +27,7 @@ typedef struct Trial {
 
 /* A sum over elements of hashes of name, place in the whole and bits: the same however they are shared out. */
 static uint64_t print_of(const Trainer *r, FlatBuffer which, void *flat, uint64_t seed) {
-    const Registry *g = r->model->registry;
+    const Registry *g = r->run.model->registry;
     uint64_t sum = 0;
     for (int i = 0; i < g->n; i++) {
         const Param *p = g->params[i];
@@ -58,11 +58,11 @@ static void train(void *arg, Comm *comm) {
         o->loss[i] = report.loss, o->norm[i] = report.optim.grad_norm, o->clip[i] = report.optim.clip;
         o->zeros[i] = report.optim.num_zeros, o->params_norm[i] = report.optim.params_norm;
     }
-    o->print = print_of(r, FLAT_MASTERS, r->model->registry->masters, 1);
+    o->print = print_of(r, FLAT_MASTERS, r->run.model->registry->masters, 1);
     for (int i = 0; i < r->optimizer->n_buffers; i++)
         o->print += print_of(r, FLAT_STATE, r->optimizer->buffer[i].flat, (uint64_t)i + 2);
     sync_world_sum(r->sync, I64, &o->print, 1);
-    t->bytes[rank] = registry_bytes(r->model->registry) + sync_bytes(r->sync) + optim_bytes(r->optimizer);
+    t->bytes[rank] = registry_bytes(r->run.model->registry) + sync_bytes(r->sync) + optim_bytes(r->optimizer);
     t->as_planned[rank] = t->bytes[rank] == memory_plan_state(&plan) + plan.part[MEMORY_gathered];
     trainer_free(r);
 }

@@ -7,7 +7,7 @@
 #include "unit/train/ranks_step.h"
 
 #include "param/collect.h"
-#include "train/launch.h"
+#include "run/launch.h"
 
 enum { STEPS = 3 };
 
@@ -27,7 +27,7 @@ static Trainer *run_of(const Setup *s, Comm *comm) {
     const DeviceSpec spec = {.threads = 1, .fp8_gemms = s->config.fp8_keep_weights ? FP8_GEMM_WHOLE : 0};
     assert_int_equal(device_open(&spec, &device).code, 0);
     Trainer *r = trainer_new(&s->config, &s->derived, NULL, comm, device);
-    registry_init(r->model->registry, r->context.seed);
+    registry_init(r->run.model->registry, r->run.context.seed);
     trainer_publish(r);
     return r;
 }
@@ -38,7 +38,7 @@ static Err train(void *arg, Comm *comm) {
     Trainer *r = run_of(t->setup, comm);
     double loss[STEPS], *masters = mem_alloc((size_t)whole->elements * sizeof *masters);
     for (int i = 0; i < STEPS; i++) loss[i] = rank_step(t->setup, r).loss;
-    registry_gather_whole(r->model->registry, FLAT_MASTERS, r->model->registry->masters, comm, whole,
+    registry_gather_whole(r->run.model->registry, FLAT_MASTERS, r->run.model->registry->masters, comm, whole,
                           masters);
     if (rank_is_printer(comm)) {
         memcpy(t->outcome.loss, loss, sizeof loss);
@@ -115,7 +115,7 @@ static void layouts_have_one_curve(void **state) {
         Setup *s = setup_of(RECIPES[k], "");
         Model *whole = model_new(&s->config, &s->derived, NULL);
         Device *null = device_null();
-        registry_allocate(whole->registry, null, F64);
+        registry_allocate(whole->registry, null, F64, true);
         const Outcome one = outcome(RECIPES[k], "", whole);
         for (size_t i = 0; i < sizeof LAYOUTS / sizeof *LAYOUTS; i++) {
             const Outcome other = outcome(RECIPES[k], LAYOUTS[i], whole);
@@ -135,7 +135,7 @@ static void formats_differ(void **state) {
     Setup *s = setup_of(RECIPES[1], "");
     Model *whole = model_new(&s->config, &s->derived, NULL);
     Device *null = device_null();
-    registry_allocate(whole->registry, null, F64);
+    registry_allocate(whole->registry, null, F64, true);
     const Outcome hybrid = outcome(RECIPES[1], "", whole),
                   e4m3 = outcome("--fp8-format e4m3 --fp8-recipe tensorwise", "", whole),
                   none = outcome("--fp8-format none", "", whole);
@@ -177,12 +177,12 @@ static void evaluation_leaves_scales_alone(void **state) {
         assert_int_equal(trainer_fp8_linears(r, &emulation), 8);
         assert_int_equal(!emulation, native);
         rank_step(s, r);
-        const Registry *g = r->model->registry;
+        const Registry *g = r->run.model->registry;
         const size_t n = (size_t)g->elements * sizeof(double);
         double *before = mem_alloc(n);
         LossSum sum[MODEL_LOSSES] = {{0}};
         memcpy(before, g->masters, n);
-        Batch b = numbered_batch(s, &r->model->plan.sample, 100);
+        Batch b = numbered_batch(s, &r->run.model->plan.sample, 100);
         trainer_evaluate(r, &b, sum);
         assert_memory_equal(before, g->masters, n);
         batch_free(&b);
@@ -202,7 +202,7 @@ static void margin_divides_delayed_scales_only(void **state) {
         Trainer *r = run_of(delayed, NULL), *o = run_of(own, NULL);
         rank_step(delayed, r);
         const Tensor *t =
-            &registry_find(r->model->registry, "decoder.layers.1.mlp.linear_fc1.fp8_state")->master;
+            &registry_find(r->run.model->registry, "decoder.layers.1.mlp.linear_fc1.fp8_state")->master;
         for (int role = 0; role < 3; role++) scale[i][role] = ((double *)t->data)[role * t->dim[1]];
         rank_step(own, o);
         loss[i] = rank_step(own, o).loss;

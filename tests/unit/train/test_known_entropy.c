@@ -39,7 +39,7 @@ static Batch batch_of(const Source *s, int64_t first, bool leaky) {
 
 static Trainer *trained(const Setup *setup, const Source *s, int steps, bool leaky) {
     Trainer *r = trainer_new(&setup->config, &setup->derived, NULL, NULL, NULL);
-    registry_init(r->model->registry, r->context.seed);
+    registry_init(r->run.model->registry, r->run.context.seed);
     for (int i = 0; i < steps; i++) {
         Batch b = batch_of(s, r->consumed_samples, leaky);
         StepReport report = trainer_begin_step(r);
@@ -107,8 +107,8 @@ static void loss_converges_to_the_entropy_rate_and_not_below(void **state) {
     assert_false(leaks(&v));
     /* Estimating k parameters from n tokens costs k / 2n nats a token (Akaike, 1973). */
     double margin = 0;
-    for (int i = 0; i < r->model->registry->n; i++)
-        margin += (double)param_logical_count(r->model->registry->params[i]);
+    for (int i = 0; i < r->run.model->registry->n; i++)
+        margin += (double)param_logical_count(r->run.model->registry->params[i]);
     margin /= 2.0 * STEPS * TOKENS_PER_STEP;
     if (!(v.loss < v.source + margin))
         fail_msg("the model is %g nats above the source, the margin is %g", v.loss - v.source, margin);

@@ -50,7 +50,7 @@ static void sequence_of(const Source *s, int64_t n, bool one, bool leaky, Sample
 }
 
 static Batch batch_of(const Trainer *r, const Source *s, int64_t first, bool one, bool leaky) {
-    Batch b = batch_new(BATCH, r->model->plan.sample);
+    Batch b = batch_new(BATCH, r->run.model->plan.sample);
     for (int64_t i = 0; i < BATCH; i++) {
         Sample row = batch_sample(&b, i);
         sequence_of(s, first + i, one, leaky, &row);
@@ -93,7 +93,7 @@ static Setup *setup(void) {
 
 static Trainer *trained(const Setup *setup, const Source *s, int steps, bool leaky) {
     Trainer *r = trainer_new(&setup->config, &setup->derived, NULL, NULL, NULL);
-    registry_init(r->model->registry, r->context.seed);
+    registry_init(r->run.model->registry, r->run.context.seed);
     for (int i = 0; i < steps; i++) {
         Batch b = batch_of(r, s, r->consumed_samples, false, leaky);
         StepReport report = trainer_begin_step(r);

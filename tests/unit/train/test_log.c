@@ -57,7 +57,7 @@ static const int64_t SECOND = 1000000000;
 static Trainer run_of(Setup *s) {
     Model *m = arena_alloc(s->arena, sizeof *m);
     *m = (Model){.plan = model_plan(&s->config, &s->derived, s->arena)};
-    return (Trainer){.config = &s->config, .derived = &s->derived, .model = m};
+    return (Trainer){.run = {.config = &s->config, .derived = &s->derived, .model = m}};
 }
 
 static void step(TrainLog *log, Trainer *run, StepReport s, const Times *times) {
@@ -290,9 +290,8 @@ static void each_loss_has_its_name(void **state) {
     temp_dir(dir);
     Setup *s = setup_new("--log-jsonl %s/log.jsonl --log-interval 2 --global-batch-size 4", dir);
     Trainer run = run_of(s);
-    ((Model *)run.model)->plan.loss[1] =
-        (LossSpec){.name = "sop loss", .extent = EXTENT_SAMPLES, .weights = FIELDS};
-    ((Model *)run.model)->plan.n_losses = 2;
+    run.run.model->plan.loss[1] = (LossSpec){.name = "sop loss", .extent = EXTENT_SAMPLES, .weights = FIELDS};
+    run.run.model->plan.n_losses = 2;
     TrainLog *log;
     Capture c;
     Str out = {0}, records = {0};

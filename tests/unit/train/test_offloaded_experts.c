@@ -53,7 +53,7 @@ static void train(void *arg, Comm *comm) {
     Counting counting;
     Trainer *r = trainer_new(&t->setup->config, &t->setup->derived, &plan, comm, counting_device(&counting));
     const size_t begin = counting.host;
-    if (!t->skewed) registry_init(r->model->registry, r->context.seed);
+    if (!t->skewed) registry_init(r->run.model->registry, r->run.context.seed);
     trainer_publish(r);
     rank_step(t->setup, r);
     t->planned[rank] = plan.part[MEMORY_offloaded], t->most[rank] = plan.offloaded_most;

@@ -1,7 +1,7 @@
 /* Operations are in progress while ops compute, unless their switch is off. The flight recorder shows which
  * operations have been started and not waited for when an op runs. */
 #include "comm/transport.h"
-#include "train/launch.h"
+#include "run/launch.h"
 #include "unit/train/ranks_step.h"
 
 enum { RANKS = 2 };
@@ -324,7 +324,7 @@ static Started count_started(Comm *c) {
 
 static void evaluate(const Setup *s, Trainer *r) {
     LossSum sum[MODEL_LOSSES] = {{0}};
-    Batch b = numbered_batch(s, &r->model->plan.sample, 0);
+    Batch b = numbered_batch(s, &r->run.model->plan.sample, 0);
     trainer_evaluate(r, &b, sum);
     batch_free(&b);
 }

@@ -5,6 +5,7 @@
 
 #include "unit/config_helper.h"
 
+#include "run/option_changes.h"
 #include "train/resume_notes.h"
 
 static const char NOTE[] = "the data files have changed since the checkpoint";
@@ -15,8 +16,8 @@ static bool noted(const char *data, const char *saved) {
     json_t *state = json_loads(saved, 0, NULL);
     assert_non_null(state);
     Str out = {0};
-    resume_notes(&(Trainer){.config = &s->config, .derived = &s->derived, .data_fingerprint = data}, state,
-                 &out);
+    const ModelRun run = {.config = &s->config, .derived = &s->derived};
+    resume_notes(&(Trainer){.run = run, .data_fingerprint = data}, state, &out);
     const bool found = out.len && strstr(out.s, NOTE);
     str_free(&out);
     json_decref(state);
@@ -56,11 +57,10 @@ static void a_rate_that_differs_at_the_next_step_alone_changes(void **state) {
         Setup *s = setup_new("--lr-decay-style constant --lr-warmup-iters 3");
         json_t *saved = json_loads("{\"config\": {\"lr_warmup_iters\": 4}}", 0, NULL);
         Str out = {0};
-        resume_notes(&(Trainer){.config = &s->config,
-                                .derived = &s->derived,
-                                .consumed_samples = ROWS[i].samples,
-                                .schedule_samples = ROWS[i].samples},
-                     saved, &out);
+        const ModelRun run = {.config = &s->config, .derived = &s->derived};
+        resume_notes(
+            &(Trainer){.run = run, .consumed_samples = ROWS[i].samples, .schedule_samples = ROWS[i].samples},
+            saved, &out);
         assert_non_null(out.s);
         if (!strstr(out.s, ROWS[i].note)) fail_msg("at sample %d: %s", (int)ROWS[i].samples, out.s);
         str_free(&out);
@@ -97,7 +97,8 @@ static void every_option_that_changes_coming_steps_has_a_note(void **state) {
         const bool noted =
             c == CLASS_NUMERIC || (c == CLASS_RUN && !is_silent(group, i)) ||
             IS_IN(i, OPTION_hidden_dropout, OPTION_attention_dropout, OPTION_classifier_dropout);
-        if (resume_may_change(i) != noted) fail_msg("--%s %s a note", name, noted ? "has not" : "has");
+        if ((option_change(i) != CHANGES_NOTHING) != noted)
+            fail_msg("--%s %s a note", name, noted ? "has not" : "has");
     }
 }
 

@@ -33,7 +33,7 @@ static Batch batch_of(const Setup *s, int64_t first, int64_t b, bool masked) {
 
 static Trainer *run_start(const Setup *s, const MemoryPlan *plan) {
     Trainer *r = trainer_new(&s->config, &s->derived, plan, NULL, NULL);
-    registry_init(r->model->registry, r->context.seed);
+    registry_init(r->run.model->registry, r->run.context.seed);
     return r;
 }
 
@@ -91,7 +91,7 @@ static void the_plan_is_what_the_run_takes(void **state) {
         assert_int_equal(peak.slot + OFFLOAD_SLOTS * peak.offload.slot, plan.part[MEMORY_slots]);
         assert_int_equal(peak.offload.host, plan.part[MEMORY_offloaded]);
         assert_int_equal(peak.transient, plan.part[MEMORY_transient]);
-        assert_int_equal(registry_bytes(r->model->registry) + optim_bytes(r->optimizer),
+        assert_int_equal(registry_bytes(r->run.model->registry) + optim_bytes(r->optimizer),
                          memory_plan_state(&plan));
         trainer_free(r);
         setup_free(s);
@@ -202,7 +202,7 @@ static Outcome outcome_of(const char *words, int micro, bool masked) {
     Setup *s =
         setup_new("%s --batch-invariant-mode --micro-batch-size %d --global-batch-size 8", words, micro);
     Trainer *r = run_start(s, NULL);
-    Registry *g = r->model->registry;
+    Registry *g = r->run.model->registry;
     Outcome o = {.grad_bytes = (size_t)g->elements * dtype_size(g->gradients),
                  .bytes = (size_t)g->elements * dtype_size(g->precise)};
     for (int i = 0; i < 2; i++) { /* the second step starts from updated parameters */
@@ -305,7 +305,7 @@ static void spoil_gradients(const Registry *g) {
 /* A step's gradients: written first, over what is no number, or all added to zeros. */
 static double *gradients_of(const Setup *s, bool added, int64_t *n) {
     Trainer *r = run_start(s, NULL);
-    Registry *g = r->model->registry;
+    Registry *g = r->run.model->registry;
     const int64_t micro = s->derived.micro_batch_size, passes = s->derived.global_batch_size / micro;
     StepReport report = trainer_begin_step(r);
     spoil_gradients(g);
@@ -359,7 +359,7 @@ static void skipped_step_advances_data_but_not_schedules(void **state) {
     /* 2^32 times any gradient of this model is beyond half precision */
     Setup *s = setup_new("%s --fp16 --global-batch-size 4 --lr-warmup-iters 5 --hysteresis 1", GPT2);
     Trainer *r = run_start(s, NULL);
-    Registry *g = r->model->registry;
+    Registry *g = r->run.model->registry;
     size_t n = (size_t)g->elements * dtype_size(F32);
     char *before = copy_of(g->masters, n);
     StepReport report = step(s, r, false);
@@ -408,7 +408,7 @@ static void evaluation_has_no_dropout_and_changes_nothing(void **state) {
     trainer_microbatch(r, &b, 1, &with);
     trainer_microbatch(p, &b, 1, &without);
     trainer_read(r, &with), trainer_read(p, &without);
-    const Registry *g = r->model->registry;
+    const Registry *g = r->run.model->registry;
     size_t n = (size_t)g->elements * dtype_size(F64);
     char *grads = copy_of(g->grads, n);
     LossSum sum[MODEL_LOSSES] = {{0}};
@@ -426,7 +426,7 @@ static void nan_in_a_parameter_is_reported(void **state) {
     (void)state;
     Setup *s = setup_new("%s", GPT2);
     Trainer *r = run_start(s, NULL);
-    ((float *)registry_find(r->model->registry, "decoder.final_layernorm.weight")->value.data)[3] = NAN;
+    ((float *)registry_find(r->run.model->registry, "decoder.final_layernorm.weight")->value.data)[3] = NAN;
     StepReport report = step(s, r, false);
     assert_true(report.loss_is_nan && report.optim.found_inf);
     trainer_free(r);

@@ -58,7 +58,7 @@ static char *saved_with(const Change *change) {
     Setup *s = model_of(&CASES[0]);
     Model *m = gpt_of(s, &CASES[0], 0);
     Device *device = device_cpu(1);
-    model_allocate(m, device, F32, 1);
+    model_allocate(m, device, F32, 1, true);
     const Registry *r = m->registry;
     float *flat[ITEMS];
     CkptItem items[ITEMS];

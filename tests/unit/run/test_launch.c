@@ -4,7 +4,7 @@
 
 #include "unit/cmocka_all.h"
 
-#include "train/launch.h"
+#include "run/launch.h"
 
 static bool device_opens;
 

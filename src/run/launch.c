@@ -1,4 +1,4 @@
-#include "train/launch.h"
+#include "run/launch.h"
 
 #include <stdlib.h>
 #include <string.h>

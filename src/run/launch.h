@@ -1,6 +1,6 @@
 /* The ranks of a run: one, threads of this process (--ranks), or the processes that a launcher has started. */
-#ifndef ISOTRON_TRAIN_LAUNCH_H
-#define ISOTRON_TRAIN_LAUNCH_H
+#ifndef ISOTRON_RUN_LAUNCH_H
+#define ISOTRON_RUN_LAUNCH_H
 
 #include "base/err.h"
 #include "comm/comm.h"

@@ -1,4 +1,4 @@
-#include "train/provenance.h"
+#include "run/provenance.h"
 
 #include <cblas.h>
 #include <jansson.h>

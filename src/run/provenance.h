@@ -1,6 +1,6 @@
 /* Where and how a number was computed or measured. A report is meaningless without it. */
-#ifndef ISOTRON_TRAIN_PROVENANCE_H
-#define ISOTRON_TRAIN_PROVENANCE_H
+#ifndef ISOTRON_RUN_PROVENANCE_H
+#define ISOTRON_RUN_PROVENANCE_H
 
 #include <stdint.h>
 

@@ -1,0 +1,206 @@
+#include "run/model_run.h"
+
+#include "base/amount.h"
+#include "base/fault.h"
+#include "comm/agree.h"
+#include "models/option_map.h"
+#include "param/bucket.h"
+#include "run/launch.h"
+#include "run/source.h"
+
+/* ---- layout ---- */
+
+/* Bucket sizes: Megatron-LM core/distributed/distributed_data_parallel.py. */
+static DataParallel data_parallel(const Config *c, int ranks) {
+    DataParallel d = {.stage = c->use_megatron_fsdp ? (int)c->data_parallel_sharding_strategy
+                                                    : c->use_distributed_optimizer,
+                      .instances = (int)c->num_distributed_optimizer_instances,
+                      .num_buckets = (int)i64_or(c->ddp_num_buckets, 0),
+                      .overlap_grads = c->overlap_grad_reduce,
+                      .overlap_values = c->overlap_param_gather,
+                      .with_attention = c->overlap_with_attention,
+                      .bf16_grads = config_bf16_grads(c)};
+    if (i64_is_set(c->ddp_bucket_size))
+        d.bucket_size = c->ddp_bucket_size;
+    else if (d.overlap_grads && d.stage < 2 && !d.num_buckets)
+        d.bucket_size = ranks > 40 ? ranks * 1000000 : 40000000;
+    return d;
+}
+
+Layout model_run_layout(const Config *c, int rank, int world) {
+    const int size[AXES] = {[AXIS_TP] = (int)c->tensor_model_parallel_size,
+                            [AXIS_CP] = (int)c->context_parallel_size,
+                            [AXIS_PP] = (int)c->pipeline_model_parallel_size,
+                            [AXIS_EP] = (int)c->expert_model_parallel_size,
+                            [AXIS_ETP] = (int)config_expert_tensor_ranks(c)};
+    Layout l = {.mesh = mesh_make(world, rank, size)};
+    l.sequence_parallel = c->sequence_parallel && l.mesh.size[AXIS_TP] > 1;
+    l.data = data_parallel(c, l.mesh.size[AXIS_DP]);
+    return l;
+}
+
+/* The axes whose collectives may not run behind other ops. */
+static unsigned at_once_axes(const Config *c) {
+    const bool experts = c->moe_shared_expert_overlap || c->overlap_dispatch_backward_with_experts_wgrad ||
+                         c->interleaved_microbatches > 1;
+    return (c->tp_comm_overlap ? 0 : 1u << AXIS_TP) | (c->cp_comm_overlap ? 0 : 1u << AXIS_CP) |
+           (experts ? 0 : 1u << AXIS_EP);
+}
+
+/* ---- construction ---- */
+
+static Model *place_model(ModelRun *r) {
+    Err e = pipeline_layout(r->config, r->arena, &r->pipeline);
+    CHECK(!e.code, "%s", e.msg); /* the caller has checked it */
+    const int stages = r->pipeline.chunks * r->pipeline.ranks;
+    return model_new(r->config, r->derived, &(ModelPlace){r->layout, r->pipeline.stages, stages});
+}
+
+void model_run_new(ModelRun *r, const Config *c, const Derived *d, Comm *comm, Device *device, ModelUse use) {
+    const bool trains = use == MODEL_TRAINS;
+    *r = (ModelRun){.config = c, .derived = d, .comm = comm, .device = device, .arena = arena_new()};
+    r->layout = model_run_layout(c, comm ? comm_rank(comm) : 0, comm ? comm_world(comm) : 1);
+    if (!trains) r->layout.data = (DataParallel){.stage = 0};
+    r->context = (RunContext){
+        .device = device,
+        .dtype = map_storage(c->lane),
+        .batch_invariant = c->batch_invariant_mode,
+        .exact = c->lane == LANE_EXACT,
+        .seed = (uint64_t)c->seed,
+        .at_once = at_once_axes(c),
+        /* Tokens of experts give ranks different offsets. */
+        .registered = comm && c->use_nccl_ub && !d->num_moe_layers,
+        .keeps_gathered = c->keep_gathered_inputs,
+        .postpones_experts = c->overlap_dispatch_backward_with_experts_wgrad,
+        .layout = comm ? &r->layout : NULL,
+        .comm = comm,
+    };
+    r->model = place_model(r);
+    model_allocate(r->model, device, r->context.dtype, d->max_position_embeddings, trains);
+    const StateContext state = model_run_state(r, trains);
+    states_prepare(r->model->registry, &state);
+}
+
+void model_run_free(ModelRun *r) {
+    model_free(r->model);
+    arena_free(r->arena);
+}
+
+/* ---- state ---- */
+
+int64_t model_run_together(const ModelRun *r, int64_t samples) {
+    return r->config->batch_invariant_mode ? r->derived->choices : samples;
+}
+
+int64_t model_run_tokens(const ModelRun *r) {
+    return model_run_together(r, r->derived->micro_batch_size) * r->config->seq_length /
+           r->layout.mesh.size[AXIS_CP];
+}
+
+StateContext model_run_state(const ModelRun *r, bool training) {
+    return (StateContext){.device = r->device,
+                          .layout = &r->layout,
+                          .comm = r->device->kind == DEVICE_NULL ? NULL : r->comm,
+                          .tokens = model_run_tokens(r),
+                          .training = training};
+}
+
+void model_run_refresh(ModelRun *r, bool training) {
+    const StateContext c = model_run_state(r, training);
+    states_refresh(r->model->registry, &c);
+}
+
+/* ---- a checkpoint's model ---- */
+
+/* Ranks that are threads share this machine's devices. */
+static Err check_memory(const Config *c, const Derived *d, Comm *comm, const Device *device) {
+    const int ranks = comm ? comm_world(comm) : 1, threads = comm && comm_processes() == 1 ? ranks : 1;
+    const double sharing = (threads + device->n_devices - 1) / device->n_devices;
+    Comm *notes = comm ? comm_null(ranks, comm_rank(comm)) : NULL;
+    Device *null = device_null();
+    ModelRun dry;
+    model_run_new(&dry, c, d, notes, null, MODEL_COMPUTES);
+    const double parameters = sharing * (double)registry_bytes(dry.model->registry),
+                 tables = sharing * (double)states_bytes(dry.model->registry),
+                 have = (double)device_memory_available(device);
+    model_run_free(&dry);
+    device_free(null);
+    if (notes) comm_free(notes);
+    if (parameters + tables <= have) return ERR_OK;
+    return err_user("the parameters of the model take %s and its tables take %s, but %s are available; use a "
+                    "16-bit --lane, more "
+                    "tensor-parallel ranks on other devices, or a smaller --max-position-embeddings",
+                    bytes_text(parameters).s, bytes_text(tables).s, bytes_text(have).s);
+}
+
+/* Values of 16 bits, and the masters of buffers. */
+enum { ITEMS = 2 };
+
+static int items(const Registry *g, CkptItem out[ITEMS]) {
+    int n = 0;
+    out[n] = (CkptItem){.suffix = "", .flat = g->values, .dtype = g->storage, .convert = true};
+    out[n].ranges = registry_ranges(g, FLAT_VALUES, &out[n].n_ranges);
+    n++;
+    if (g->masters == g->values) return n;
+    out[n] = (CkptItem){.suffix = "", .flat = g->masters, .dtype = g->precise, .convert = true};
+    out[n].ranges = registry_ranges(g, FLAT_MASTERS, &out[n].n_ranges);
+    return n + 1;
+}
+
+void model_run_note_fp8(const ModelRun *r, const Ckpt *ckpt, FILE *to) {
+    const bool stored = ckpt_has_fp8_state(ckpt),
+               wanted = r->config->fp8_format != FP8_NONE && r->config->fp8_recipe == FP8_DELAYED;
+    if (stored && !wanted)
+        fprintf(to, "  the FP8 scales of the checkpoint are left out: this run has no delayed ones\n");
+    if (!stored && wanted) fprintf(to, "  the checkpoint has no FP8 scales: they begin as in a first step\n");
+}
+
+static Err load(ModelRun *r, const Source *s) {
+    Ckpt *ckpt;
+    CkptItem list[ITEMS];
+    const int n = items(r->model->registry, list);
+    Err e = ckpt_open(s->dir, s->step, r->comm, &ckpt);
+    if (!e.code) e = source_check(r->config, r->derived, ckpt, s->dir, true);
+    if (!e.code) e = ckpt_load(ckpt, r->model->registry, list, n);
+    if (!e.code && rank_is_printer(r->comm)) {
+        fprintf(stderr, "  successfully loaded checkpoint from %s at iteration %lld\n", s->dir,
+                (long long)ckpt_manifest(ckpt)->iteration);
+        model_run_note_fp8(r, ckpt, stderr);
+    }
+    ckpt_close(ckpt);
+    if (e.code) return e;
+    if (r->context.exact) registry_snap(r->model->registry, FLAT_MASTERS, EXACT_GRID_BITS);
+    model_run_refresh(r, false);
+    return ERR_OK;
+}
+
+Err model_run_open(ModelRun *r, const Config *c, const Derived *d, Comm *comm) {
+    Source s;
+    Device *device;
+    char transport[200];
+    Err e = source_find(c, &s);
+    if (!e.code && !s.dir) e = err_user("'%s' holds no checkpoint", c->load);
+    e = comm_agree(comm, e);
+    if (!e.code) e = rank_open_device(c, d, comm, &device, transport);
+    if (e.code) {
+        source_free(&s);
+        return e;
+    }
+    e = comm_agree(comm, check_memory(c, d, comm, device));
+    const bool fits = !e.code;
+    if (fits) model_run_new(r, c, d, comm, device, MODEL_COMPUTES);
+    if (fits) e = comm_agree(comm, load(r, &s));
+    source_free(&s);
+    if (!fits)
+        rank_free_device(comm, device);
+    else if (e.code)
+        model_run_close(r);
+    return e;
+}
+
+void model_run_close(ModelRun *r) {
+    Comm *comm = r->comm;
+    Device *device = r->device;
+    model_run_free(r);
+    rank_free_device(comm, device);
+}

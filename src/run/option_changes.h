@@ -1,0 +1,35 @@
+/* The consequence if a run has another value of an option than the checkpoint that it loads. */
+#ifndef ISOTRON_RUN_OPTION_CHANGES_H
+#define ISOTRON_RUN_OPTION_CHANGES_H
+
+#include <jansson.h>
+
+#include "base/str.h"
+
+/* name, text of a note */
+#define OPTION_CHANGES(X)                                                                                    \
+    X(ORDER, "the order of the data and the dropout change")                                                 \
+    X(DATA, "the samples or their order change")                                                             \
+    X(BATCH, "the samples of each step change")                                                              \
+    X(RATE, "the learning rates of the remaining steps change")                                              \
+    X(DECAY, "the weight decay of the remaining steps changes")                                              \
+    X(UPDATE, "the updates change")                                                                          \
+    X(TOKENS, "the ids in the data must be this tokenizer's")                                                \
+    X(LENGTH, "the last step changes")                                                                       \
+    X(DROPOUT, "the dropout of the remaining steps changes")                                                 \
+    X(ROUTING, "the routing of the remaining steps changes")                                                 \
+    X(ROUNDING, "values are rounded otherwise")
+
+typedef enum OptionChange {
+    CHANGES_NOTHING, /* or it changes the model, which is an error */
+#define X(name, text) CHANGES_##name,
+    OPTION_CHANGES(X)
+#undef X
+} OptionChange;
+
+OptionChange option_change(int option);
+const char *option_change_text(OptionChange);
+/* Appends "--hidden-size is 128, and the checkpoint has 64". */
+void option_difference(int option, const json_t *here, const json_t *there, Str *out);
+
+#endif
