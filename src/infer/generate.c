@@ -7,6 +7,7 @@
 #include "base/hash.h"
 #include "base/philox.h"
 #include "comm/agree.h"
+#include "models/cache.h"
 #include "ops/redistribute.h"
 
 enum { IDS = 3 };
@@ -18,7 +19,7 @@ typedef struct Session {
     const Prompt *prompts;
     Space *slot, *transient;
     Tape *tape;
-    KvCache cache;
+    Cache cache;
     /* tokens, positions and first keys of a forward; tokens and positions of the encoder, and its lengths */
     char *ids, *encoder_ids;
     size_t ids_bytes, encoder_bytes;
@@ -91,7 +92,7 @@ static CacheShape cache_shape(const Session *s) {
 /* The memory that grows with the prompts and the new tokens. The logits of all prompt tokens exist at once. */
 static Err check_memory(const Session *s) {
     const CacheShape shape = cache_shape(s);
-    const double cache = model_cache_bytes(s->model, &shape),
+    const double cache = cache_bytes(s->model, &shape),
                  logits = (double)s->n * (double)s->longest * (double)s->model->derived->padded_vocab_size *
                           (double)dtype_size(s->context->dtype),
                  have = (double)device_memory_available(s->context->device);
@@ -106,7 +107,7 @@ static Err check_memory(const Session *s) {
 static void open_session(Session *s) {
     Device *d = s->context->device;
     const CacheShape shape = cache_shape(s);
-    s->cache = model_cache_new(s->model, &shape);
+    s->cache = cache_new(s->model, &shape);
     s->ids_bytes = IDS * (size_t)(s->n * s->longest) * sizeof(int64_t);
     s->ids = device_alloc(d, s->ids_bytes, "token ids");
     s->encoder_bytes = s->encoder ? (size_t)(s->n * (2 * s->encoder + 1)) * sizeof(int64_t) : 0;
@@ -121,7 +122,7 @@ static void close_session(Session *s) {
     tape_free(s->tape);
     space_free(s->slot);
     space_free(s->transient);
-    model_cache_free(s->model, &s->cache);
+    cache_free(s->model, &s->cache);
     device_release(s->context->device, s->ids, s->ids_bytes);
     device_release(s->context->device, s->encoder_ids, s->encoder_bytes);
     free(s->done);

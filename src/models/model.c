@@ -3,7 +3,6 @@
 #include <stdlib.h>
 
 #include "base/fault.h"
-#include "nn/cross_attention.h"
 
 #define FAMILY(name) extern const Family name##_family;
 #include "config/families.def"
@@ -195,7 +194,7 @@ SpmdType model_flow(const Model *m, int flow, int64_t b, int64_t dim[3]) {
     return size[AXIS_DP] > 1 ? spmd_with(type, AXIS_DP, SPMD_V) : type;
 }
 
-/* ---- keys and values of generation ---- */
+/* ---- router losses ---- */
 
 /* The spec of the layer's branch of that kind; NULL: none. */
 static const void *branch_spec(const LayerSpec *l, BranchId kind) {
@@ -203,62 +202,6 @@ static const void *branch_spec(const LayerSpec *l, BranchId kind) {
         if (l->branch[k].kind == kind) return l->branch[k].spec;
     return NULL;
 }
-
-enum { CACHED = 3 }; /* tensors of a layer: KvCache.k, v and cross */
-
-/* Tensor i / layers of layer i % layers, without memory; ndim 0: it has none. */
-static Tensor cache_tensor(const Model *m, int64_t i, const CacheShape *shape) {
-    const StackSpec *s = &m->plan.stack[m->plan.n_stacks - 1];
-    const int64_t tp = m->registry->layout.mesh.size[AXIS_TP];
-    const LayerSpec *l = &s->layer[i % s->n];
-    const AttentionSpec *a = branch_spec(l, BRANCH_attention);
-    const CrossAttentionSpec *x = branch_spec(l, BRANCH_cross_attention);
-    if (i < 2 * s->n) {
-        if (!a) return (Tensor){0};
-        const int64_t groups = a->groups > tp ? a->groups / tp : 1; /* fewer groups are shared by ranks */
-        return tensor_make(NULL, shape->dtype, 5,
-                           (int64_t[]){shape->capacity, shape->b, groups, 1, a->head_dim});
-    }
-    if (!x) return (Tensor){0};
-    const int64_t width = 2 * x->attention.heads / tp * x->attention.head_dim;
-    return tensor_make(NULL, shape->dtype, 3, (int64_t[]){shape->encoder, shape->b, width});
-}
-
-double model_cache_bytes(const Model *m, const CacheShape *shape) {
-    const StackSpec *s = &m->plan.stack[m->plan.n_stacks - 1];
-    double bytes = 0;
-    for (int64_t i = 0; i < CACHED * s->n; i++) {
-        const Tensor position = cache_tensor(m, i, &(CacheShape){shape->dtype, 1, 1, 1});
-        const int64_t positions = i < 2 * s->n ? shape->capacity : shape->encoder;
-        if (position.ndim) bytes += (double)tensor_bytes(&position) * (double)positions * (double)shape->b;
-    }
-    return bytes;
-}
-
-KvCache model_cache_new(const Model *m, const CacheShape *shape) {
-    const StackSpec *s = &m->plan.stack[m->plan.n_stacks - 1];
-    KvCache cache = {.k = mem_zero(CACHED * (size_t)s->n, sizeof *cache.k)};
-    cache.v = cache.k + s->n, cache.cross = cache.v + s->n;
-    for (int64_t i = 0; i < CACHED * s->n; i++) {
-        cache.k[i] = cache_tensor(m, i, shape);
-        if (cache.k[i].ndim) cache.bytes += tensor_bytes(&cache.k[i]);
-    }
-    char *at = cache.block = device_alloc(m->device, cache.bytes, "KV cache");
-    for (int64_t i = 0; i < CACHED * s->n; i++) {
-        if (!cache.k[i].ndim) continue;
-        cache.k[i].data = at;
-        at += tensor_bytes(&cache.k[i]);
-    }
-    return cache;
-}
-
-void model_cache_free(const Model *m, KvCache *cache) {
-    device_release(m->device, cache->block, cache->bytes);
-    free(cache->k);
-    *cache = (KvCache){.length = 0};
-}
-
-/* ---- router losses ---- */
 
 double model_router_loss_coeff(const Model *m, int loss) {
     for (int i = 0; i < m->plan.n_stacks; i++)

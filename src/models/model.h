@@ -137,16 +137,6 @@ Tensor *model_forward(Tape *, const Model *, const Feed *);
 /* Shape [s, b, h] on this rank, and type, of each flow for a microbatch of b samples. */
 SpmdType model_flow(const Model *, int flow, int64_t b, int64_t dim[3]);
 
-typedef struct CacheShape {
-    DType dtype;
-    int64_t capacity, encoder, b; /* positions; positions of the encoder; samples */
-} CacheShape;
-
-/* Keys and values of all layers of the last stack; {0} if there is no attention. */
-KvCache model_cache_new(const Model *, const CacheShape *);
-double model_cache_bytes(const Model *, const CacheShape *);
-void model_cache_free(const Model *, KvCache *);
-
 /* A router's loss (a RouterLoss): its coefficient; and its mean over the layers with experts, summed over the
  * microbatches in the step counters (a copy of all of them in host memory). */
 double model_router_loss_coeff(const Model *, int loss);

@@ -85,7 +85,6 @@ static RelativeSpec relative_spec(const Config *c, const Derived *d, const Stack
 /* `layer` counts the layers of all stacks. */
 static AttentionSpec attention_spec(const Config *c, const Derived *d, int64_t layer, const StackShape *s) {
     return (AttentionSpec){
-        .layer = (int)(layer - s->below),
         .hidden = c->hidden_size,
         .heads = c->num_attention_heads,
         .groups = d->num_query_groups,

@@ -32,7 +32,9 @@ static void branch_init(const Stack *m, Registry *r, int64_t layer, int k, Branc
     const BranchSpec *s = &m->spec->layer[layer].branch[k];
     const BranchKind *kind = &BRANCHES[s->kind];
     const char *scope = arena_printf(r->arena, "%s.layers.%lld", m->spec->name, (long long)layer);
-    *b = (Branch){.spec = s, .self = arena_alloc(r->arena, kind->ops->size)};
+    *b = (Branch){.spec = s,
+                  .self = arena_alloc(r->arena, kind->ops->size),
+                  .cache = stack_caches(m->spec, &r->layout, layer, k)};
     if (norms_input(s))
         b->norm = norm_new(r, arena_printf(r->arena, "%s.%s", scope, kind->norm), m->spec->hidden, s->norm);
     kind->ops->init(b->self, r, arena_printf(r->arena, "%s.%s", scope, kind->scope), s->spec,
@@ -67,7 +69,9 @@ typedef struct BranchRun {
 
 static Tensor *branch_forward(Tape *t, void *run, Tensor *x_sbh) {
     const BranchRun *r = run;
-    return BRANCHES[r->branch->spec->kind].ops->forward(t, r->branch->self, r->feed, x_sbh);
+    const Branch *b = r->branch;
+    Tensor *cache = r->feed->cache ? &r->feed->cache->tensor[b->cache] : NULL;
+    return BRANCHES[b->spec->kind].ops->forward(t, b->self, r->feed, cache, x_sbh);
 }
 
 /* x [s, b, h], normed if the branch norms its input -> the output of the branch. */
@@ -162,7 +166,19 @@ Tensor *stack_output(Tape *t, const Stack *m, int64_t first, int64_t n, const Fe
     return stream_sum(t, s);
 }
 
-/* ---- FLOPs ---- */
+/* ---- facts ---- */
+
+int stack_caches(const StackSpec *m, const Layout *l, int64_t layer, int k) {
+    CacheSpec none[BRANCH_CACHES];
+    int n = 0;
+    for (int64_t i = 0; i <= layer; i++)
+        for (int j = 0; j < (i < layer ? m->layer[i].n : k); j++) {
+            const BranchSpec *b = &m->layer[i].branch[j];
+            const BranchOps *ops = BRANCHES[b->kind].ops;
+            n += ops->caches ? ops->caches(b->spec, l, none) : 0;
+        }
+    return n;
+}
 
 double stack_flops(const StackSpec *m, double s) {
     double sum = 0;

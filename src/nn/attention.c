@@ -100,6 +100,7 @@ static Tensor *append(Tape *t, Tensor *cache, int64_t length, Tensor *x_sbg1d) {
 typedef struct Core {
     const Attention *attention;
     const Feed *feed;
+    Tensor *cache; /* keys, values */
 } Core;
 
 Tensor *attention_heads(Tape *t, Tensor *x, int64_t groups, int64_t all, int64_t d, int64_t first,
@@ -279,13 +280,13 @@ static Tensor *core(Tape *t, void *self, Tensor *qkv) {
     const AttentionSpec *p = c->attention->spec;
     AttentionInputs x = prepare(t, c, qkv);
     const int64_t s = qkv->dim[0];
-    KvCache *cache = c->feed->cache;
-    if (cache) {
-        x.k = append(t, &cache->k[p->layer], cache->length, x.k);
-        x.v = append(t, &cache->v[p->layer], cache->length, x.v);
+    const int64_t first = c->cache ? c->feed->cache->length : 0;
+    if (c->cache) {
+        x.k = append(t, &c->cache[0], first, x.k);
+        x.v = append(t, &c->cache[1], first, x.v);
     }
     AttentionAttr attr = attention_attr(t, p, c->attention->dropout_site, s);
-    attr.query.first = cache ? cache->length : 0;
+    attr.query.first = first;
     x.first_key = c->feed->document_start;
     x.bias = c->attention->relative ? &c->attention->relative->value : NULL;
     x.lengths = c->feed->lengths;
@@ -294,13 +295,21 @@ static Tensor *core(Tape *t, void *self, Tensor *qkv) {
     return attention_flat_heads(t, op_context_attention(t, &x, attr, p->context, p->unfused));
 }
 
-static Tensor *attention_forward(Tape *t, const void *self, const Feed *feed, Tensor *x_sbh) {
+static Tensor *attention_forward(Tape *t, const void *self, const Feed *feed, Tensor *cache, Tensor *x_sbh) {
     const Attention *a = self;
     Tensor *qkv = linear_forward(t, &a->qkv, x_sbh);
     Core *c = tape_alloc(t, sizeof *c);
-    *c = (Core){a, feed};
+    *c = (Core){a, feed, cache};
     Tensor *context = a->spec->recompute ? tape_block(t, core, c, qkv) : core(t, c, qkv);
     return linear_forward(t, &a->proj, context);
+}
+
+/* Keys and values, of this rank's groups; fewer groups than ranks are shared. */
+static int attention_caches(const void *spec, const Layout *l, CacheSpec out[BRANCH_CACHES]) {
+    const AttentionSpec *a = spec;
+    const int64_t tp = l->mesh.size[AXIS_TP], groups = a->groups > tp ? a->groups / tp : 1;
+    out[0] = out[1] = (CacheSpec){EXTENT_POSITIONS, 3, {groups, 1, a->head_dim}};
+    return 2;
 }
 
 static double attention_flops(const void *spec, double s) {
@@ -314,4 +323,5 @@ static double attention_flops(const void *spec, double s) {
 const BranchOps attention_branch = {.size = sizeof(Attention),
                                     .init = attention_init,
                                     .forward = attention_forward,
+                                    .caches = attention_caches,
                                     .flops = attention_flops};

@@ -26,7 +26,6 @@ typedef struct RelativeSpec {
 } RelativeSpec;
 
 typedef struct AttentionSpec {
-    int layer; /* index into the KV cache */
     int64_t hidden, heads, groups, head_dim;
     bool qkv_bias, proj_bias, qk_norm, rotary_interleaved;
     bool qk_norm_whole; /* over all heads together; tensor-parallel ranks gather them for it */

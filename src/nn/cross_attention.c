@@ -62,8 +62,7 @@ static Tensor *core(Tape *t, void *self, Tensor *q_sbw) {
 }
 
 /* Keys and values [t, b, 2*w] of the encoder's output, or those that an earlier forward of the generation stored. */
-static Tensor *encoded_kv(Tape *t, const CrossAttention *m, const Feed *feed) {
-    Tensor *cached = feed->cache ? &feed->cache->cross[m->spec->attention.layer] : NULL;
+static Tensor *encoded_kv(Tape *t, const CrossAttention *m, const Feed *feed, Tensor *cached) {
     if (cached && !feed->encoded) return cached;
     CHECK(feed->encoded, "cross-attention has no output of an encoder");
     Tensor *kv = linear_forward(t, &m->kv, feed->encoded);
@@ -72,13 +71,20 @@ static Tensor *encoded_kv(Tape *t, const CrossAttention *m, const Feed *feed) {
     return kv;
 }
 
-static Tensor *cross_attention_forward(Tape *t, const void *self, const Feed *feed, Tensor *x_sbh) {
+static Tensor *cross_attention_forward(Tape *t, const void *self, const Feed *feed, Tensor *cache,
+                                       Tensor *x_sbh) {
     const CrossAttention *m = self;
     Tensor *q = linear_forward(t, &m->q, x_sbh);
     Core *c = tape_alloc(t, sizeof *c);
-    *c = (Core){m, feed, encoded_kv(t, m, feed)};
+    *c = (Core){m, feed, encoded_kv(t, m, feed, cache)};
     Tensor *context = m->spec->attention.recompute ? tape_block(t, core, c, q) : core(t, c, q);
     return linear_forward(t, &m->proj, context);
+}
+
+static int cross_attention_caches(const void *spec, const Layout *l, CacheSpec out[BRANCH_CACHES]) {
+    const AttentionSpec *a = &((const CrossAttentionSpec *)spec)->attention;
+    out[0] = (CacheSpec){EXTENT_ENCODER, 1, {2 * a->heads / l->mesh.size[AXIS_TP] * a->head_dim}};
+    return 1;
 }
 
 /* Every query sees all keys. */
@@ -93,4 +99,5 @@ static double cross_attention_flops(const void *spec, double s) {
 const BranchOps cross_attention_branch = {.size = sizeof(CrossAttention),
                                           .init = cross_attention_init,
                                           .forward = cross_attention_forward,
+                                          .caches = cross_attention_caches,
                                           .flops = cross_attention_flops};

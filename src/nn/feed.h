@@ -7,15 +7,14 @@
 
 enum { MODEL_LOSSES = 2 }; /* at most */
 
-/* Keys and values of earlier positions, one pair per layer, of this rank's g groups (generation). */
-typedef struct KvCache {
-    Tensor *k, *v; /* [layers] tensors [capacity, b, g, 1, d]; ndim 0: a layer without attention */
-    Tensor
-        *cross;  /* [layers] keys and values of cross-attention, [encoder s, b, g*2*d]; ndim 0: it has none */
+/* The tensors that branches keep of earlier positions in generation, in the order of layers (BranchOps.caches). */
+typedef struct Cache {
+    Tensor *tensor;
+    int n;
     void *block; /* memory of all of them */
     size_t bytes;
     int64_t length; /* positions filled, the same for all layers and samples */
-} KvCache;
+} Cache;
 
 typedef struct Feed {
     union {
@@ -32,9 +31,9 @@ typedef struct Feed {
      * loss; NULL: not known. */
     Tensor *dloss[MODEL_LOSSES];
     Tensor *encoded; /* [encoder s, b, h], the output of the encoder, for cross-attention; NULL: none */
-    /* NULL in training. Otherwise new keys and values are appended at `length`; the caller advances it. The keys
-     * and values of cross-attention are stored by the forward that has encoder_tokens, and read by later ones. */
-    KvCache *cache;
+    /* NULL in training. Otherwise branches append rows of new positions at `length`, which the caller advances. The forward that has
+     * encoder_tokens stores the rows of the encoder's positions, and later ones read them. */
+    Cache *cache;
     bool releases; /* no backward follows: each layer releases its activations (generation) */
 } Feed;
 

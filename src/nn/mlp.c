@@ -49,8 +49,8 @@ static void mlp_branch_init(void *self, Registry *r, const char *name, const voi
     *(Mlp *)self = mlp_new(r, name, spec);
 }
 
-static Tensor *mlp_branch_forward(Tape *t, const void *self, const Feed *feed, Tensor *x_sbh) {
-    (void)feed;
+static Tensor *mlp_branch_forward(Tape *t, const void *self, const Feed *feed, Tensor *cache, Tensor *x_sbh) {
+    (void)feed, (void)cache;
     return mlp_forward(t, self, x_sbh);
 }
 

@@ -150,8 +150,8 @@ static Tensor *on_one_rank(Tape *t, const Moe *m, Tensor *x, Routing *r, Dispatc
     return op_unpermute(t, y, &d);
 }
 
-static Tensor *moe_forward(Tape *t, const void *self, const Feed *feed, Tensor *x) {
-    (void)feed;
+static Tensor *moe_forward(Tape *t, const void *self, const Feed *feed, Tensor *cache, Tensor *x) {
+    (void)feed, (void)cache;
     const Moe *m = self;
     const MoeSpec *s = m->spec;
     const int64_t experts = m->fc2->rows / s->router.hidden; /* of this rank */

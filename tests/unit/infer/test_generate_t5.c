@@ -6,6 +6,7 @@
 
 #include "ckpt/hf.h"
 #include "infer/generate.h"
+#include "models/cache.h"
 
 #define SIZES                                                                                                \
     "--model t5 --num-layers 3 --decoder-num-layers 2 --hidden-size 24 --num-attention-heads 3 "             \
@@ -65,7 +66,7 @@ static void plain_logits(TestModel *m, const Prompt *p, const int32_t *tokens, i
 static void cached_logits(TestModel *m, const Prompt *p, const int32_t *tokens, int64_t n, double *logits) {
     enum { PADDING = 7 };
     const CacheShape shape = {F64, n, p->n + PADDING, 1};
-    KvCache cache = model_cache_new(m->model, &shape);
+    Cache cache = cache_new(m->model, &shape);
     for (int64_t i = 0; i < n; i++) {
         Inputs x;
         inputs_fill(&x, p, PADDING, tokens, i, 1);
@@ -74,7 +75,7 @@ static void cached_logits(TestModel *m, const Prompt *p, const int32_t *tokens, 
         forward(m, &x, logits + i * m->setup->derived.vocab_size);
         cache.length++;
     }
-    model_cache_free(m->model, &cache);
+    cache_free(m->model, &cache);
 }
 
 /* |a - b| / max |b| */

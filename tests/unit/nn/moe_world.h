@@ -145,7 +145,9 @@ static inline void moe_close(MoeRank *r) {
     device_free(r->run.device);
 }
 
-static inline Tensor *moe_block(Tape *t, void *moe, Tensor *x) { return moe_branch.forward(t, moe, NULL, x); }
+static inline Tensor *moe_block(Tape *t, void *moe, Tensor *x) {
+    return moe_branch.forward(t, moe, NULL, NULL, x);
+}
 
 /* Whether all that ops read has been written; how many rows this rank's experts compute. */
 static inline void moe_watch(void *arg, const OpDef *op, const Call *c) {

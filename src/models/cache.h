@@ -1,0 +1,18 @@
+/* The memory of generation: what the branches of a model's last stack keep of earlier positions (BranchOps.caches). */
+#ifndef ISOTRON_MODELS_CACHE_H
+#define ISOTRON_MODELS_CACHE_H
+
+#include "models/model.h"
+
+typedef struct CacheShape {
+    DType dtype;
+    int64_t capacity, encoder, b; /* positions; positions of the encoder; samples */
+} CacheShape;
+
+/* A run of one pipeline stage. Allocates on the model's device; free it with cache_free. */
+Cache cache_new(const Model *, const CacheShape *);
+/* The bytes that cache_new allocates; as a real, because they can be more than fit into an integer. */
+double cache_bytes(const Model *, const CacheShape *);
+void cache_free(const Model *, Cache *);
+
+#endif
