@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
-"""Writes a section of docs/mutation.md from a report of run.py --json or of source/run.py --json.
+"""Writes a section of docs/mutation.md from a report of run.py --json or of source/run.py --json. The bugs of the first go to
+bench/results/planted-bugs.json, the mutants of the second are kept as bench/results/mutants.json.
 
 usage: tests/mutants/table.py REPORT"""
 import collections
+import json
 import pathlib
 import sys
 
@@ -12,6 +14,7 @@ import score
 from cli import Command, Failed, markdown, read_json
 
 DOCUMENT = ROOT / "docs/mutation.md"
+BUGS = ROOT / "bench/results/planted-bugs.json"
 
 
 def share(part):
@@ -40,14 +43,14 @@ def matrix(records):
 
 
 def bugs(records):
-    rows = [[f"`{r['id']}`", r["family"], r["what"], r["issues"], r["by"], r["why"].split(":")[0].split("(")[0].strip()[:40],
-             f"{float(r['excess']):.0e}", "yes" if r["megatron"] and r["family"] not in ("comparator", "option", "dataset") else ""] for r in records]
-    head = ["bug", "family", "what it does", "reported like", "killed in", "first by its bound", "error / bound", "5 % of loss"]
-    return markdown(head, rows)
+    return [{"bug": r["id"], "family": r["family"], "what": r["what"], "reported_like": r["issues"], "killed_in": r["by"],
+             "noticed_in": r["why"].split(":")[0].split("(")[0].strip()[:40], "error_over_bound": float(f"{float(r['excess']):.0e}"),
+             "loss_rule": bool(r["megatron"]) and r["family"] not in ("comparator", "option", "dataset")} for r in records]
 
 
 def planted(report):
-    parts = {"Score": summary(report), "Which cells notice which family": matrix(report["records"]), "The bugs": bugs(report["records"])}
+    BUGS.write_text(json.dumps({"rows": bugs(report["records"])}))
+    parts = {"Score": summary(report), "Which cells notice which family": matrix(report["records"])}
     return "".join(f"\n## {title}\n\n{part}\n" for title, part in parts.items())
 
 
@@ -59,20 +62,10 @@ def by_folder(mutants):
     return markdown(["folder", "mutants", "killed", "killed now"], rows)
 
 
-def survivors(mutants):
-    rows, explained = [], score.explained()
-    code = lambda line: f"`` {line.strip()} ``".replace("|", "\\|")
-    for m in sorted((m for m in mutants if m["status"] == "survived"), key=lambda m: (m["file"], m["line"])):
-        kind, why = explained.get(m["id"], ["open", ""])
-        verdict = f"killed by {m['last_by'].split(':')[0]}" if m["last"] == "killed" else f"{kind}: {why}"
-        rows.append([f"{m['file']}:{m['line']}", code(m["was"]), code(m["new"]), verdict])
-    return markdown(["line", "was", "became", "verdict"], rows)
-
-
 def source(report):
     mutants, left_out = report["mutants"], sorted(report["not_counted"].items())
     scores = markdown(["", ""], [*score.scores(report).items(), *((f"not counted: {status}", n) for status, n in left_out)])
-    return f"\nSeed {report['seed']}, commit {report['commit']}.\n\n{scores}\n\n{by_folder(mutants)}\n\n{survivors(mutants)}\n\n"
+    return f"\nSeed {report['seed']}, commit {report['commit']}.\n\n{scores}\n\n{by_folder(mutants)}\n\n"
 
 
 def main(a):
