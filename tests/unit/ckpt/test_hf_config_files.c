@@ -1,4 +1,4 @@
-/* Files config.json that are damaged, or of models that cannot be read. */
+/* Files config.json that are damaged, of models that cannot be read, or with a key that is null. */
 #include "unit/cmocka_all.h"
 
 #include <jansson.h>
@@ -154,7 +154,25 @@ static void config_json_is_not_trusted(void **unused) {
     scratch_remove(scratch);
 }
 
+/* In the classes of transformers each head has its own keys if the key is null, not as many groups as if it is missing. */
+static void a_null_number_of_groups_is_that_of_heads(void **unused) {
+    (void)unused;
+    static const char *const TYPES[] = {"llama", "mistral", "mixtral", "qwen2", "qwen3"};
+    char *scratch = scratch_new_in_memory(), *path = mem_printf("%s/config.json", scratch);
+    Str conf = {0};
+    for (size_t i = 0; i < sizeof TYPES / sizeof *TYPES; i++) {
+        char *text = small_model(TYPES[i], "'num_key_value_heads': null");
+        assert_ok(import_text(path, text, &conf));
+        if (!strstr(conf.s, "\nnum-query-groups = 2\n")) fail_msg("%s: %s", TYPES[i], conf.s);
+        free(text);
+    }
+    str_free(&conf);
+    free(path);
+    scratch_remove(scratch);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(config_json_is_not_trusted)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(config_json_is_not_trusted),
+                                       cmocka_unit_test(a_null_number_of_groups_is_that_of_heads)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
