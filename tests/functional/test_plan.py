@@ -51,6 +51,12 @@ for layout in ([], ["--bf16", "--ranks", 4, "--use-distributed-optimizer"],
 # Virtual stages of different sizes: 2, 1, 2 and no layers.
 uneven = plan(*CONFIG, "--num-layers", 5, "--pipeline-model-parallel-size", 2, "--pipeline-model-parallel-layout", "Ett|t|tt|L")["plan"]
 assert [m["layers"] for m in uneven["memory"]] == [4, 1] and uneven["rank_parameters"] > uneven["parameters"] / 2, uneven
+# The first stage needs more memory, for the activations of two microbatches; the last one has more parameters: three layers, the output and a norm.
+H, V = 16, 128
+heavy = plan("--device", "cpu", "--num-layers", 5, "--hidden-size", H, "--num-attention-heads", 2, "--seq-length", 512, "--vocab-size", V,
+             "--position-embedding-type", "rope", "--micro-batch-size", 1, "--global-batch-size", 4, "--ranks", 2,
+             "--pipeline-model-parallel-size", 2, "--pipeline-model-parallel-layout", "Ett|tttL")["plan"]
+assert (heavy["largest"], heavy["rank_parameters"]) == (0, V * H + 3 * (12 * H * H + 13 * H) + 2 * H), heavy
 # The bias of a router is no parameter.
 router = plan(*CONFIG, *EXPERTS, "--moe-router-score-function", "sigmoid", "--moe-router-enable-expert-bias")["plan"]
 assert router["rank_parameters"] == router["parameters"], router
