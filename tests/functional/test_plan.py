@@ -132,6 +132,14 @@ for model, share in ((MODEL, 0.2), ([*MODEL, *EXPERTS], 0.16)):
     exact = plan(*model, "--global-batch-size", 4 * smallest, "--ranks", 2 * smallest, "--search", "--device-memory-gib", memory)
     assert {f["ranks"] for f in exact["search"]} == {2 * smallest} and f"layouts of {2 * smallest} ranks" in exact["printed"], exact["search"]
 
+# The options of a layout replace those of the command: experts need not be divided where all of them fit on a rank.
+GIVEN = [*MODEL, *EXPERTS, "--ranks", 2, "--expert-model-parallel-size", 2]
+found = plan(*GIVEN, "--search", "--device-memory-gib", 1)["search"]
+assert found
+for layout in found:
+    again = plan(*GIVEN, *layout["options"].split())["plan"]
+    assert again["layout"]["expert"] == 1 and max(m["total"] for m in again["memory"]) == layout["bytes"], layout
+
 # Data-parallel ranks need not be a power of two.
 three = plan(*MODEL, "--global-batch-size", 12, "--ranks", 3, "--search", "--device-memory-gib", 1)["search"]
 assert three and all(f["ranks"] == 3 for f in three), three
