@@ -2,6 +2,7 @@
 #include "fixture.h"
 
 #include "base/file.h"
+#include "base/utf8.h"
 #include "data/mt19937.h"
 #include "data/task.h"
 #include "unit/temp_dir.h"
@@ -207,20 +208,46 @@ static void a_question_is_a_row_for_each_choice(void **state) {
     str_free(&line), str_free(&seen);
 }
 
-/* Megatron-LM's clean_text. U+00A0 and a tab of JSON are blanks, too. */
-static void texts_are_cleaned(void **state) {
-    (void)state;
+/* Expects the texts that the tokenizer gets for these lines. */
+static void expect_cleaned(const char *lines, const char *wanted) {
     Str seen = {0};
-    Files f = files("a\tone  two . three . \xc2\xa0 four\n b \tx . . y\n", "a\tz\n");
+    Files f = files(lines, "a\tz\n");
     TaskConfig c = config_of(&f, TASK_FORMAT_LABELS, 8);
     c.encode_ctx = &seen;
     Task *task;
     assert_ok(task_open(&c, &task));
-    assert_string_equal(seen.s, "[one two. three. four][x.. y][z]");
+    assert_string_equal(seen.s, wanted);
     assert_string_equal(task_labels(task)->at[1], "b");
     task_close(task);
     files_free(&f);
     str_free(&seen);
+}
+
+/* Megatron-LM's clean_text: re.sub(r'\s+', ' ', text), then three times text.replace(' . ', '. '). */
+static void texts_are_cleaned(void **state) {
+    (void)state;
+    expect_cleaned("a\tone  two . three . \xc2\xa0 four\n b \tx . . y\n", "[one two. three. four][x.. y][z]");
+    expect_cleaned("a\tx . \nb\t . x .\n", "[x. ][. x .][z]"); /* at both ends */
+}
+
+/* The characters that are \s for Python's re, except for the tab and the line breaks of the file. */
+static void blanks_are_those_of_python(void **state) {
+    (void)state;
+    static const uint32_t BLANKS[] = {0x0b,   0x0c,   0x1c,   0x1d,   0x1e,   0x1f,   0x20,   0x85,   0xa0,
+                                      0x1680, 0x2000, 0x2001, 0x2002, 0x2003, 0x2004, 0x2005, 0x2006, 0x2007,
+                                      0x2008, 0x2009, 0x200a, 0x2028, 0x2029, 0x202f, 0x205f, 0x3000};
+    Str lines = {0}, wanted = {0};
+    str_puts(&lines, "b\t1\na\t1");
+    str_puts(&wanted, "[1][1");
+    for (size_t i = 0; i < sizeof BLANKS / sizeof *BLANKS; i++) {
+        utf8_put(&lines, BLANKS[i]);
+        str_puts(&lines, "1");
+        str_puts(&wanted, " 1");
+    }
+    str_puts(&lines, "\n");
+    str_puts(&wanted, "][z]");
+    expect_cleaned(lines.s, wanted.s);
+    str_free(&lines), str_free(&wanted);
 }
 
 /* Equal for equal samples alone, in the files of training and of validation. */
@@ -264,6 +291,7 @@ int main(void) {
         cmocka_unit_test(a_validation_file_is_padded_to_whole_batches),
         cmocka_unit_test(a_question_is_a_row_for_each_choice),
         cmocka_unit_test(texts_are_cleaned),
+        cmocka_unit_test(blanks_are_those_of_python),
         cmocka_unit_test(a_fingerprint_is_of_all_samples),
         cmocka_unit_test(both_special_tokens_are_needed),
     };
