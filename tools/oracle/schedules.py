@@ -36,6 +36,7 @@ CASES = [
     "--lr-decay-style WSD --lr-wsd-decay-style cosine --lr-wsd-decay-iters 25 --min-lr 0.001",
     "--lr-decay-style WSD --lr-wsd-decay-iters 25 --min-lr 0.001 --lr-warmup-iters 10",
     "--lr-decay-style WSD --lr-wsd-decay-style minus_sqrt --lr-wsd-decay-iters 25",
+    "--lr-decay-style WSD --lr-wsd-decay-style linear --lr-wsd-decay-iters 25 --lr-decay-iters 75 --min-lr 0.001",
     "--lr-decay-style cosine --decoupled-lr 0.03 --decoupled-min-lr 0.002 --min-lr 0.001 --lr-warmup-iters 10",
     "--lr-decay-style linear --weight-decay-incr-style linear --start-weight-decay 0.01 --end-weight-decay 0.1",
     "--lr-decay-style linear --weight-decay-incr-style cosine --start-weight-decay 0.01 --end-weight-decay 0.1",
