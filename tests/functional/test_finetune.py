@@ -2,6 +2,7 @@
 have the numbers of one run on one rank. Each sample of the validation files counts once. Bad files, options and checkpoints are refused."""
 import random
 import re
+import signal
 
 from harness import *
 
@@ -107,6 +108,16 @@ last = records(*RUN, "--load", WORK / "a", "--finetune", "--epochs", 1)[1]
 again = records(*LABELS[:2], *LABELS[4:], "--load", WORK / "a", "--use-checkpoint-args", "--epochs", 0)[1]
 assert len(again) == 1 and again[0]["epoch"] == 0 and again[0]["total"] == 37, again
 assert "already at step 64" in finetune(*RUN, "--load", WORK / "a")
+
+# A signal ends it after a step, which is saved. The exit status is that of a program that the signal has ended.
+for number, options in {signal.SIGINT: [], signal.SIGTERM: ["--exit-signal-handler"]}.items():
+    words = [*RUN, "--epochs", 1000, "--micro-batch-size", 8, "--lr", 1e-3, "--save", WORK / number.name, *options]
+    with subprocess.Popen([PROGRAM, "finetune", *map(str, words)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        next(line for line in process.stdout if "iteration        1/" in line)
+        process.send_signal(number)
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 128 + number and f"{number.name}: stopping after this step" in err, (number, process.returncode, err)
+    assert 1 <= int((WORK / number.name / "latest_checkpointed_iteration.txt").read_text()) < 32000, out
 
 # The formats of GLUE, several validation files.
 losses, evaluations, out = records(*MNLI, write("mnli-2.tsv", MNLI_LINES), *FROM, "--epochs", 1, "--save", WORK / "mnli")
