@@ -384,6 +384,8 @@ static EventFile events_of(const char *options) {
                          "--global-batch-size 4 --log-throughput %s",
                          dir, options);
     Trainer run = run_of(s);
+    run.run.device = device_cpu(1);
+    run.run.device->allocated += 3, run.run.device->most_allocated += 5;
     TrainLog *log;
     Times times = {.ns = {[TIMER_BATCH] = 4 * SECOND, [TIMER_FORWARD_BACKWARD] = SECOND, [TIMER_SAVE] = 8}};
     Capture c;
@@ -397,6 +399,7 @@ static EventFile events_of(const char *options) {
     EventFile f = reader_read(dir);
     str_free(&out);
     assert_int_equal(file_remove_tree(dir).code, ERR_NONE);
+    device_free(run.run.device);
     setup_free(s);
     return f;
 }
@@ -404,7 +407,7 @@ static EventFile events_of(const char *options) {
 static void scalars_have_megatrons_tags(void **state) {
     (void)state;
     EventFile f = events_of("--log-num-zeros-in-grad --log-validation-ppl-to-tensorboard "
-                            "--log-world-size-to-tensorboard --ranks 2");
+                            "--log-world-size-to-tensorboard --log-memory-to-tensorboard --ranks 2");
     static const char *const TAGS[] = {"learning-rate", "batch-size", "lm loss",   "loss-scale",
                                        "grad-norm",     "num-zeros",  "world-size"};
     Scalar last = {.step = 0};
@@ -422,6 +425,10 @@ static void scalars_have_megatrons_tags(void **state) {
     assert_int_equal(reader_find(&f, "lm loss validation", &last), 1);
     assert_int_equal(reader_find(&f, "lm loss validation ppl vs samples", &last), 1);
     assert_true(last.value == (float)exp(2));
+    assert_int_equal(reader_find(&f, "mem-allocated-bytes", &last), 2);
+    assert_true(last.value == 3);
+    assert_int_equal(reader_find(&f, "mem-max-allocated-bytes", &last), 2);
+    assert_true(last.value == 5);
     /* Without --log-timers-to-tensorboard there are no times. */
     assert_int_equal(reader_find(&f, "iteration-time", &last), 0);
     assert_int_equal(reader_find(&f, "throughput", &last), 0);
