@@ -169,7 +169,8 @@ if os.geteuid() == 0:
     for name, options in {"full disk": [], "full disk beside the run": ["--async-save"]}.items():
         small_disk(WORK / name)
         full(name, "No space left on device", *options)
-for name, options in {"no longer files": [], "no longer files beside the run": ["--async-save"]}.items():
+LAST = ["--async-save", "--exit-interval", 2 * EVERY]  # only the end of the run waits for it
+for name, options in {"no longer files": [], "no longer files beside the run": ["--async-save"], "no longer files at the end": LAST}.items():
     isotron(*RUN, "--save", WORK / name, "--exit-interval", EVERY)
     full(name, "File too large", "--load", WORK / name, *options, preexec_fn=limit_files)
 
