@@ -28,17 +28,9 @@ static double bytes_of(const CacheSpec *s, const CacheShape *shape) {
 static CacheSpec *specs_of(const Model *m, int *n) {
     const StackSpec *s = generates(m);
     const Layout *l = &m->registry->layout;
-    CacheSpec *all = mem_alloc(((size_t)stack_caches(s, l, s->n, 0) + 1) * sizeof *all);
-    *n = 0;
-    for (int64_t i = 0; i < s->n; i++)
-        for (int k = 0; k < s->layer[i].n; k++) {
-            const BranchSpec *b = &s->layer[i].branch[k];
-            const BranchOps *ops = BRANCHES[b->kind].ops;
-            if (!ops->caches) continue;
-            CacheSpec some[BRANCH_CACHES];
-            const int count = ops->caches(b->spec, l, some);
-            for (int j = 0; j < count; j++) all[(*n)++] = some[j];
-        }
+    *n = stack_caches(s, l, s->n, 0, NULL);
+    CacheSpec *all = mem_alloc(((size_t)*n + 1) * sizeof *all);
+    stack_caches(s, l, s->n, 0, all);
     return all;
 }
 

@@ -1,5 +1,7 @@
 #include "models/stack.h"
 
+#include <string.h>
+
 #include "base/hash.h"
 #include "ops/dropout.h"
 #include "ops/residual.h"
@@ -34,7 +36,7 @@ static void branch_init(const Stack *m, Registry *r, int64_t layer, int k, Branc
     const char *scope = arena_printf(r->arena, "%s.layers.%lld", m->spec->name, (long long)layer);
     *b = (Branch){.spec = s,
                   .self = arena_alloc(r->arena, kind->ops->size),
-                  .cache = stack_caches(m->spec, &r->layout, layer, k)};
+                  .cache = stack_caches(m->spec, &r->layout, layer, k, NULL)};
     if (norms_input(s))
         b->norm = norm_new(r, arena_printf(r->arena, "%s.%s", scope, kind->norm), m->spec->hidden, s->norm);
     kind->ops->init(b->self, r, arena_printf(r->arena, "%s.%s", scope, kind->scope), s->spec,
@@ -168,14 +170,16 @@ Tensor *stack_output(Tape *t, const Stack *m, int64_t first, int64_t n, const Fe
 
 /* ---- facts ---- */
 
-int stack_caches(const StackSpec *m, const Layout *l, int64_t layer, int k) {
-    CacheSpec none[BRANCH_CACHES];
+int stack_caches(const StackSpec *m, const Layout *l, int64_t layer, int k, CacheSpec *out) {
+    CacheSpec some[BRANCH_CACHES];
     int n = 0;
     for (int64_t i = 0; i <= layer; i++)
         for (int j = 0; j < (i < layer ? m->layer[i].n : k); j++) {
             const BranchSpec *b = &m->layer[i].branch[j];
             const BranchOps *ops = BRANCHES[b->kind].ops;
-            n += ops->caches ? ops->caches(b->spec, l, none) : 0;
+            const int count = ops->caches ? ops->caches(b->spec, l, some) : 0;
+            if (out) memcpy(out + n, some, (size_t)count * sizeof *out);
+            n += count;
         }
     return n;
 }
