@@ -158,4 +158,9 @@ void rank_free_device(Comm *comm, Device *device) {
     device_free(device);
 }
 
+int64_t rank_sharing(const Comm *comm, const Device *device) {
+    const int64_t ranks = !comm || comm_processes() > 1 ? 1 : comm_world(comm);
+    return (ranks + device->n_devices - 1) / device->n_devices;
+}
+
 bool rank_is_printer(const Comm *comm) { return !comm || comm_rank(comm) == 0; }

@@ -27,6 +27,9 @@ DeviceSpec rank_device_spec(const Config *, const Derived *, const Comm *);
 Err rank_open_device(const Config *, const Derived *, Comm *, Device **, char text[200]);
 void rank_free_device(Comm *, Device *); /* NULL is allowed for both */
 
+/* The ranks of this process that share a device, at most: threads are assigned to devices round-robin. comm may be NULL. */
+int64_t rank_sharing(const Comm *, const Device *);
+
 /* True on the rank that prints: 0. */
 bool rank_is_printer(const Comm *);
 

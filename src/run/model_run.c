@@ -39,7 +39,7 @@ Layout model_run_layout(const Config *c, int rank, int world) {
     return l;
 }
 
-/* The axes whose collectives may not run behind other ops. */
+/* The axes whose collectives may not overlap with other ops. */
 static unsigned at_once_axes(const Config *c) {
     const bool experts = c->moe_shared_expert_overlap || c->overlap_dispatch_backward_with_experts_wgrad ||
                          c->interleaved_microbatches > 1;
@@ -112,11 +112,9 @@ void model_run_refresh(ModelRun *r, bool training) {
 
 /* ---- a checkpoint's model ---- */
 
-/* Ranks that are threads share this machine's devices. */
 static Err check_memory(const Config *c, const Derived *d, Comm *comm, const Device *device) {
-    const int ranks = comm ? comm_world(comm) : 1, threads = comm && comm_processes() == 1 ? ranks : 1;
-    const double sharing = (threads + device->n_devices - 1) / device->n_devices;
-    Comm *notes = comm ? comm_null(ranks, comm_rank(comm)) : NULL;
+    const double sharing = (double)rank_sharing(comm, device);
+    Comm *notes = comm ? comm_null(comm_world(comm), comm_rank(comm)) : NULL;
     Device *null = device_null();
     ModelRun dry;
     model_run_new(&dry, c, d, notes, null, MODEL_COMPUTES);
@@ -127,9 +125,9 @@ static Err check_memory(const Config *c, const Derived *d, Comm *comm, const Dev
     device_free(null);
     if (notes) comm_free(notes);
     if (parameters + tables <= have) return ERR_OK;
-    return err_user("the parameters of the model take %s and its tables take %s, but %s are available; use a "
-                    "16-bit --lane, more "
-                    "tensor-parallel ranks on other devices, or a smaller --max-position-embeddings",
+    return err_user("the parameters of the model take %s and its tables take %s, but %s are available; "
+                    "use a 16-bit --lane, more tensor-parallel ranks on other devices, or a smaller "
+                    "--max-position-embeddings",
                     bytes_text(parameters).s, bytes_text(tables).s, bytes_text(have).s);
 }
 
@@ -179,7 +177,7 @@ Err model_run_open(ModelRun *r, const Config *c, const Derived *d, Comm *comm) {
     Device *device;
     char transport[200];
     Err e = source_find(c, &s);
-    if (!e.code && !s.dir) e = err_user("'%s' holds no checkpoint", c->load);
+    if (!e.code && !s.dir) e = err_user("'%s' holds no checkpoint; check the path", c->load);
     e = comm_agree(comm, e);
     if (!e.code) e = rank_open_device(c, d, comm, &device, transport);
     if (e.code) {

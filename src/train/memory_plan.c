@@ -8,6 +8,7 @@
 #include "base/machine.h"
 #include "base/mem.h"
 #include "comm/agree.h"
+#include "run/launch.h"
 #include "train/trainer.h"
 
 const char *const MEMORY_TITLES[MEMORY_PART_COUNT] = {
@@ -106,10 +107,9 @@ size_t memory_plan_state(const MemoryPlan *p) {
 /* Ranks that are threads share this machine's devices, at most `sharing` ranks per device. The sum over a
  * device's ranks is exact if there is one device or the device is the host. */
 MemoryPlan memory_plan_together(const MemoryPlan *own, const Device *device, Comm *comm) {
-    const int64_t ranks = !comm || comm_processes() > 1 ? 1 : comm_world(comm),
-                  sharing = (ranks + device->n_devices - 1) / device->n_devices;
+    const int64_t sharing = rank_sharing(comm, device);
     MemoryPlan p = *own;
-    if (ranks == 1) return p;
+    if (!comm || comm_processes() > 1) return p;
     double sum[MEMORY_PART_COUNT];
     for (int i = 0; i < MEMORY_PART_COUNT; i++) sum[i] = (double)own->part[i];
     comm_all_reduce(comm, comm_everyone(comm), "memory plan", COMM_SUM, F64, sum, MEMORY_PART_COUNT);
