@@ -1,6 +1,5 @@
 #include "train/checkpoint.h"
 
-#include <dirent.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,9 +8,7 @@
 
 #include "base/fault.h"
 #include "base/file.h"
-#include "base/mem.h"
 #include "ckpt/ckpt.h"
-#include "models/option_map.h"
 #include "nn/bert_head.h"
 #include "param/bucket.h"
 #include "comm/agree.h"

@@ -2,11 +2,8 @@
 
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/fault.h"
-#include "kernels/ops.h"
-#include "models/option_map.h"
 #include "run/launch.h"
 
 /* The sum of a loss's weights over complete samples, including positions that this rank does not hold. */
