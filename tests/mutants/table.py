@@ -49,7 +49,6 @@ def bugs(records):
 
 
 def planted(report):
-    BUGS.write_text(json.dumps({"rows": bugs(report["records"])}))
     parts = {"Score": summary(report), "Which cells notice which family": matrix(report["records"])}
     return "".join(f"\n## {title}\n\n{part}\n" for title, part in parts.items())
 
@@ -74,9 +73,13 @@ def main(a):
         name, text = ("source mutants", source(report)) if "sources" in report else ("planted bugs", planted(report))
         begin, end = (f"<!-- tests/mutants/table.py writes {name}{rest} -->\n" for rest in ("", ", up to here"))
         head, rest = DOCUMENT.read_text().split(begin)
-        DOCUMENT.write_text(head + begin + text + end + rest.split(end)[1])
+        text = head + begin + text + end + rest.split(end)[1]
+        found = None if "sources" in report else json.dumps({"rows": bugs(report["records"])})
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as e:
         raise Failed(f"{a.report} is no report of run.py --json, or a mark is missing in docs/mutation.md ({e})") from None
+    DOCUMENT.write_text(text)
+    if found:
+        BUGS.write_text(found)
 
 
 command = Command(__doc__)
