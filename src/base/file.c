@@ -167,14 +167,14 @@ static bool is_same_node(const char *a, const char *b) {
     return !stat(a, &x) && !stat(b, &y) && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
 }
 
-/* Neither file exists: whether it would be created at one place. */
+/* Neither file exists, and perhaps not their folders: whether it would be created at one place. */
 static bool is_same_place(const char *a, const char *b) {
     char *of_a[2], *of_b[2]; /* basename and dirname may change their argument */
     if (follow(a, &of_a[0]).code) return false;
     if (follow(b, &of_b[0]).code) return free(of_a[0]), false;
     of_a[1] = mem_strdup(of_a[0]), of_b[1] = mem_strdup(of_b[0]);
     const bool same =
-        !strcmp(basename(of_a[0]), basename(of_b[0])) && is_same_node(dirname(of_a[1]), dirname(of_b[1]));
+        !strcmp(basename(of_a[0]), basename(of_b[0])) && file_is_same(dirname(of_a[1]), dirname(of_b[1]));
     for (int i = 0; i < 2; i++) free(of_a[i]), free(of_b[i]);
     return same;
 }

@@ -142,8 +142,8 @@ def scenario(name, options, *runs, **settings):
 
 
 def resumes(name, options, saves, trees):
-    """A run resumed after the crash ends bitwise equal to the uninterrupted run."""
-    for i, tree in enumerate(random.Random(SEED).sample(trees, min(len(trees), 100 if ALL else 6))):
+    """A run resumed after the crash, also one that left nothing, ends bitwise equal to the uninterrupted run."""
+    for i, tree in enumerate([{}] + random.Random(SEED).sample(trees, min(len(trees), 100 if ALL else 6))):
         folder = WORK / f"{name}-resumed-{i}"
         folder.mkdir()
         crash.lay_out(tree, folder)

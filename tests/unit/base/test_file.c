@@ -115,6 +115,26 @@ static void a_symlink_to_nothing_gets_its_file(void **state) {
     leave(dir);
 }
 
+static void two_paths_to_one_file_are_found_before_it_or_its_folders_exist(void **state) {
+    (void)state;
+    char dir[64];
+    static const struct {
+        const char *a, *b;
+        bool same;
+    } PATHS[] = {
+        {"here", "there/../here", true},  {"here", "there", false},         {"here/x", "./here//x", true},
+        {"here/x", "there/x", false},     {"link", "there/file", true},     {"here", "here/x", false},
+        {"a/b/c", "./a/b/c/", true},      {"a/b/c", "a/x/c", false},        {"a/b/c", "a/b", false},
+        {"here/a/b", "there/a/b", false}, {"here/a/b", "to-here/a/b", true}};
+    enter(dir);
+    assert_int_equal(symlink("there/file", "link"), 0);
+    assert_int_equal(symlink("here", "to-here"), 0);
+    for (size_t i = 0; i < sizeof PATHS / sizeof *PATHS; i++)
+        if (file_is_same(PATHS[i].a, PATHS[i].b) != PATHS[i].same)
+            fail_msg("%s and %s: not %d", PATHS[i].a, PATHS[i].b, PATHS[i].same);
+    leave(dir);
+}
+
 static void a_fifo_gets_the_bytes_and_stays(void **state) {
     (void)state;
     char dir[64], got[8] = "";
@@ -235,6 +255,7 @@ int main(void) {
         cmocka_unit_test(writing_replaces_and_a_missing_folder_is_a_sentence),
         cmocka_unit_test(a_symlink_stays_and_what_it_leads_to_is_replaced),
         cmocka_unit_test(a_symlink_to_nothing_gets_its_file),
+        cmocka_unit_test(two_paths_to_one_file_are_found_before_it_or_its_folders_exist),
         cmocka_unit_test(a_fifo_gets_the_bytes_and_stays),
         cmocka_unit_test(own_output_is_written_to_behind_what_was_printed),
         cmocka_unit_test(an_old_error_repeats_no_write),
