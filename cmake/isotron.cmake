@@ -1,11 +1,11 @@
-# isotron_layer(name [USES layers...] [LIBS imported...]): src/<name>/*.c as a static library. A folder without sources is an
+# isotron_layer(name [USES layers...] [LIBS imported...]): the C files below src/<name>/ as a static library. A folder without sources is an
 # interface, so that the list in CMakeLists.txt can state the whole design. isotron_library() collects what ISOTRON_OBJECTS and
 # ISOTRON_LIBS name.
 function(isotron_layer name)
   cmake_parse_arguments(A "" "" "USES;LIBS" ${ARGN})
   set_property(GLOBAL APPEND PROPERTY ISOTRON_OBJECTS ${name})
   set_property(GLOBAL APPEND PROPERTY ISOTRON_LIBS ${A_LIBS})
-  file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${name}/*.c)
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${name}/*.c)
   if(sources)
     add_library(${name} STATIC ${sources})
     set(kind PUBLIC)

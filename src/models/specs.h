@@ -5,6 +5,7 @@
 
 #include "config/config.h"
 #include "models/stack.h"
+#include "nn/attention.h"
 #include "nn/embedding.h"
 #include "nn/head.h"
 
@@ -16,10 +17,32 @@ HeadSpec spec_lm_head(const Config *, const Derived *, Arena *);
 typedef struct StackShape {
     const char *name;      /* the scope of its parameters' names */
     int64_t layers, below; /* below: layers of the stacks before it */
-    const char *relative;  /* the name of its bias, with --position-embedding-type relative */
+    /* The branches of a layer, by their letters in nn/branches.def. The layers of all stacks are counted. NULL: "*-", or "*E" where
+     * there are experts. */
+    const char *(*letters)(const Derived *, int64_t layer);
+    const char *relative; /* the name of its bias, with --position-embedding-type relative */
     bool causal;
     int64_t encoder_positions; /* of the encoder that its cross-attention reads; 0: it has none */
 } StackShape;
 StackSpec spec_stack(const Config *, const Derived *, const StackShape *, Arena *);
+
+/* ---- one function for each kind of branch, in specs/<kind>.c ---- */
+
+typedef struct LayerPlace {
+    const Config *config;
+    const Derived *derived;
+    const StackShape *stack;
+    int64_t layer; /* of all stacks */
+    Arena *arena;  /* of the specs */
+} LayerPlace;
+
+/* Sets `spec`, and changes what its kind has different from other branches of the layer. */
+#define BRANCH(kind, ...) void kind##_spec(const LayerPlace *, BranchSpec *);
+#include "nn/branches.def"
+#undef BRANCH
+
+AttentionSpec spec_attention(const LayerPlace *);
+QuantSpec spec_quant(const Config *, int64_t layer);
+bool spec_recomputes(const Derived *, RecomputeModule);
 
 #endif

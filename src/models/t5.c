@@ -58,6 +58,11 @@ static Flow t5_stage(Tape *t, const Model *m, const StagePart *part, const Feed 
 
 /* ---- plan ---- */
 
+static const char *decoder_letters(const Derived *d, int64_t layer) {
+    (void)d, (void)layer;
+    return "*x-";
+}
+
 static void t5_plan(const Config *c, const Derived *d, Arena *arena, ModelPlan *plan) {
     const int64_t below = c->num_layers, all = config_layers(c);
     const StackShape encoder = {.name = "encoder",
@@ -66,6 +71,7 @@ static void t5_plan(const Config *c, const Derived *d, Arena *arena, ModelPlan *
                      decoder = {.name = "decoder",
                                 .layers = all - below,
                                 .below = below,
+                                .letters = decoder_letters,
                                 .relative = "decoder_relative_pos_emb.relative_attention_bias.weight",
                                 .causal = true,
                                 .encoder_positions = c->seq_length};

@@ -1,0 +1,80 @@
+#include <math.h>
+
+#include "models/option_map.h"
+#include "models/specs.h"
+
+static RopeSpec rope_spec(const Config *c, const Derived *d, int64_t layer) {
+    if (!d->layer_rotated[layer]) return (RopeSpec){0};
+    if (f64_is_set(c->rope_local_base_freq) && d->layer_windowed[layer])
+        return (RopeSpec){
+            .dim = d->rotary_dim, .base = c->rope_local_base_freq, .interpolation = 1, .amplitude = 1};
+    RopeSpec rope = {.dim = d->rotary_dim,
+                     .base = c->rotary_base,
+                     .interpolation = f64_or(c->rotary_seq_len_interpolation_factor, 1)};
+    rope.divisor = d->rope_divisor;
+    rope.amplitude = d->rope_amplitude;
+    if (c->use_rope_scaling) {
+        rope.llama3.factor = c->rope_scaling_factor;
+        rope.llama3.low = c->rope_scaling_low_freq_factor;
+        rope.llama3.high = c->rope_scaling_high_freq_factor;
+        rope.llama3.original = (double)c->rope_scaling_original_max_position_embeddings;
+    }
+    return rope;
+}
+
+static ContextPlan context_plan(const Config *c, ContextComm comm) {
+    const I64List *sizes = &c->hierarchical_context_parallel_sizes;
+    const int64_t exchange = comm == CONTEXT_A2A                       ? c->context_parallel_size
+                             : comm == CONTEXT_A2A_P2P && sizes->count ? sizes->at[0]
+                                                                       : 1;
+    return (ContextPlan){(int)exchange, comm == CONTEXT_ALLGATHER};
+}
+
+static RelativeSpec relative_spec(const Config *c, const Derived *d, const StackShape *s) {
+    if (c->position_embedding_type != POSITION_RELATIVE) return (RelativeSpec){.name = NULL};
+    return (RelativeSpec){.name = s->relative,
+                          .buckets = c->relative_attention_num_buckets,
+                          .max_distance = c->relative_attention_max_distance,
+                          .bidirectional = !s->causal,
+                          .init_std = d->init_std};
+}
+
+AttentionSpec spec_attention(const LayerPlace *p) {
+    const Config *c = p->config;
+    const Derived *d = p->derived;
+    return (AttentionSpec){
+        .hidden = c->hidden_size,
+        .heads = c->num_attention_heads,
+        .groups = d->num_query_groups,
+        .head_dim = d->kv_channels,
+        .qkv_bias = c->add_bias_linear || c->add_qkv_bias,
+        .proj_bias = c->add_bias_linear || c->add_attn_proj_bias,
+        .qk_norm = c->qk_layernorm,
+        .qk_norm_whole = c->qk_layernorm_whole,
+        .norm = spec_norm(c),
+        .qk_norm_decays = c->apply_wd_to_qk_layernorm,
+        .rotary_interleaved = c->rotary_interleaved,
+        .rope = rope_spec(c, d, p->layer),
+        .relative = relative_spec(c, d, p->stack),
+        .window_left = d->layer_windowed[p->layer] ? d->window_left : WINDOW_OFF,
+        .window_right =
+            p->stack->causal ? 0 : WINDOW_OFF, /* the right reach of --window-size has no effect */
+        .sink = map_softmax(c->softmax_type),
+        .softcap = f64_or(c->attn_logit_softcapping, 0),
+        .scale = f64_or(c->softmax_scale, 1 / sqrt((double)d->kv_channels)),
+        .dropout = c->attention_dropout,
+        .qkv_init_std = d->init_std,
+        .proj_init_std = d->output_init_std,
+        .softmax_init_std = d->init_std,
+        .quant = spec_quant(c, p->layer),
+        .context = context_plan(c, d->layer_context_comm[p->layer]),
+        .unfused = c->attention_backend == BACKEND_UNFUSED,
+        .recompute = spec_recomputes(d, RECOMPUTE_CORE_ATTN),
+    };
+}
+
+void attention_spec(const LayerPlace *p, BranchSpec *out) {
+    AttentionSpec *s = arena_alloc(p->arena, sizeof *s);
+    *s = spec_attention(p);
+    out->spec = s;
+}

@@ -1,0 +1,21 @@
+#include "nn/mlp.h"
+
+#include "models/option_map.h"
+#include "models/specs.h"
+
+void mlp_spec(const LayerPlace *p, BranchSpec *out) {
+    const Config *c = p->config;
+    const Derived *d = p->derived;
+    MlpSpec *s = arena_alloc(p->arena, sizeof *s);
+    *s = (MlpSpec){
+        .hidden = c->hidden_size,
+        .ffn = d->ffn_hidden_size,
+        .activation = map_activation(d->activation),
+        .bias = c->add_bias_linear,
+        .fc1_init_std = d->init_std,
+        .fc2_init_std = d->output_init_std,
+        .quant = spec_quant(c, p->layer),
+    };
+    out->spec = s;
+    out->recompute = spec_recomputes(d, RECOMPUTE_MLP);
+}

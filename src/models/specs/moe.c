@@ -1,0 +1,47 @@
+#include "nn/moe.h"
+
+#include "models/option_map.h"
+#include "models/specs.h"
+
+static RouterSpec router_spec(const Config *c, const Derived *d) {
+    const bool groups = i64_is_set(c->moe_router_num_groups);
+    RouterSpec r = {
+        .hidden = c->hidden_size,
+        .experts = c->num_experts,
+        .topk = c->moe_router_topk,
+        .route = {.score = map_score(c->moe_router_score_function),
+                  .groups = groups ? c->moe_router_num_groups : 0,
+                  .group_topk = groups ? c->moe_router_group_topk : 0,
+                  .scaling = f64_or(c->moe_router_topk_scaling_factor, 1)},
+        .bias = c->moe_router_enable_expert_bias,
+        .sinkhorn = d->sinkhorn,
+        .jitter = f64_or(c->moe_input_jitter_eps, 0),
+        .bias_rate = c->moe_router_bias_update_rate,
+        .init_std = d->init_std,
+    };
+    if (r.route.score == ROUTER_TOPK_SOFTMAX && (c->moe_router_pre_softmax || d->sinkhorn))
+        r.route.score = d->sinkhorn && r.topk == 1 ? ROUTER_SIGMOID : ROUTER_SOFTMAX;
+    for (RouterLoss i = 0; i < ROUTER_LOSSES; i++) r.loss_coeff[i] = map_loss_coeff(c, d, i);
+    return r;
+}
+
+void moe_spec(const LayerPlace *p, BranchSpec *out) {
+    const Config *c = p->config;
+    const Derived *d = p->derived;
+    MoeSpec *s = arena_alloc(p->arena, sizeof *s);
+    *s = (MoeSpec){
+        .router = router_spec(c, d),
+        .ffn = d->moe_ffn_hidden_size,
+        .shared_ffn = d->moe_shared_size,
+        .shared_gate = c->moe_shared_expert_gate,
+        .activation = map_activation(d->activation),
+        .fc1_init_std = d->init_std,
+        .fc2_init_std = d->output_init_std,
+        .capacity_factor = f64_or(c->moe_expert_capacity_factor, 0),
+        .pad = c->moe_pad_expert_input_to_capacity,
+        .drop_by_position = c->moe_token_drop_policy == DROP_POSITION,
+        .all_to_all = c->moe_token_dispatcher_type == DISPATCH_ALLTOALL,
+    };
+    out->spec = s;
+    out->recompute = spec_recomputes(d, RECOMPUTE_MOE);
+}
