@@ -7,10 +7,10 @@ set(headers ${CMAKE_INSTALL_INCLUDEDIR}/isotron)
 set(packages ${CMAKE_INSTALL_LIBDIR}/cmake/isotron)
 target_include_directories(libisotron INTERFACE $<INSTALL_INTERFACE:${headers}>)
 install(TARGETS isotron RUNTIME)
-install(DIRECTORY golden DESTINATION share/isotron) # src/acceptance/parity.c finds it relative to the program
+install(DIRECTORY golden DESTINATION share/isotron) # src/validate/parity.c finds it relative to the program
 install(TARGETS libisotron EXPORT isotron ARCHIVE)
 install(DIRECTORY src/ kernels DESTINATION ${headers} FILES_MATCHING PATTERN "*.h" PATTERN "*.def"
-  PATTERN main EXCLUDE PATTERN acceptance EXCLUDE PATTERN validate EXCLUDE PATTERN plan EXCLUDE
+  PATTERN main EXCLUDE PATTERN measure EXCLUDE PATTERN parity EXCLUDE PATTERN validate EXCLUDE PATTERN plan EXCLUDE
   PATTERN kernels/cpu EXCLUDE PATTERN kernels/cuda EXCLUDE PATTERN tensor/cuda.h EXCLUDE PATTERN "case*" EXCLUDE)
 install(EXPORT isotron NAMESPACE isotron:: FILE isotron-targets.cmake DESTINATION ${packages})
 configure_package_config_file(cmake/isotron-config.cmake.in isotron-config.cmake INSTALL_DESTINATION ${packages})

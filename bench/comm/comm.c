@@ -9,10 +9,10 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/mem.h"
-#include "bench/comm/exact.h"
 #include "bench/head.h"
-#include "bench/op_runner.h"
 #include "comm/agree.h"
+#include "measure/exact.h"
+#include "measure/op_runner.h"
 #include "run/launch.h"
 #include "train/memory_plan.h"
 

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 #include "base/mem.h"
-#include "bench/comm/exact.h"
+#include "measure/exact.h"
 
 int comm_rows(CommRow rows[COMM_ROWS]) {
     static const int RANKS[] = {2, 4};

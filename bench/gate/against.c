@@ -33,12 +33,12 @@ static Err check_rows(const Gate *g, const Result *ours, const Result *theirs) {
 }
 
 static Err begin_rows(Gate *g, const Result *ours) {
-    g->error = GATE_ERROR / (double)ours->n;
+    g->error = INTERVAL_ERROR / (double)ours->n;
     const int64_t least = interval_least(g->error);
     if (g->options->pairs < least)
         return err_user(
             "--pairs %lld are too few to judge %lld rows with a probability of %g %%: give at least %lld",
-            (long long)g->options->pairs, (long long)ours->n, 100 * (1 - GATE_ERROR), (long long)least);
+            (long long)g->options->pairs, (long long)ours->n, 100 * (1 - INTERVAL_ERROR), (long long)least);
     g->n = ours->n;
     g->rows = mem_zero((size_t)g->n, sizeof *g->rows);
     for (int64_t i = 0; i < g->n; i++) {

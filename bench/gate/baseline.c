@@ -68,7 +68,7 @@ static void judge_row(const Gate *g, const ResultRow *ours, const ResultRow *the
 Err gate_judge_baseline(Gate *g, json_t *json, Str *notes) {
     ERR_RETURN(result_take("this result", json, &g->ours));
     ERR_RETURN(gate_check_work(g, false));
-    g->error = GATE_ERROR / (double)g->ours.n;
+    g->error = INTERVAL_ERROR / (double)g->ours.n;
     g->rows = mem_zero((size_t)g->ours.n, sizeof *g->rows);
     for (int64_t i = 0; i < g->ours.n; i++) {
         const ResultRow *ours = &g->ours.rows[i], *theirs = result_find(&g->theirs, ours->name);

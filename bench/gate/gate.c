@@ -66,7 +66,7 @@ void gate_print(const Gate *g, Str *out) {
         out,
         "compared with %s, commit %s; ratio: our time over its time, the limit is %.4g; the intervals hold "
         "together with a probability of %g %%\n",
-        other(g), result_fact(&g->theirs, "commit"), 1 + g->options->allow, 100 * (1 - GATE_ERROR));
+        other(g), result_fact(&g->theirs, "commit"), 1 + g->options->allow, 100 * (1 - INTERVAL_ERROR));
     if (g->options->baseline)
         str_puts(out,
                  "A baseline cannot tell a slower machine from a slower program: --against PROGRAM can.\n");
@@ -132,6 +132,6 @@ json_t *gate_json(const Gate *g) {
     return json_pack("{s:s, s:s, s:O?, s:O?, s:s, s:f, s:f, s:s, s:o}", "bench", g->bench, "against",
                      other(g), "provenance", json_object_get(g->ours.json, "provenance"),
                      "against_provenance", json_object_get(g->theirs.json, "provenance"), "unit",
-                     g->ours.unit, "allow", g->options->allow, "error", GATE_ERROR, "verdict",
+                     g->ours.unit, "allow", g->options->allow, "error", INTERVAL_ERROR, "verdict",
                      VERDICTS[gate_verdict(g)], "rows", rows);
 }

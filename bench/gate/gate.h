@@ -18,8 +18,8 @@
 #ifndef ISOTRON_BENCH_GATE_H
 #define ISOTRON_BENCH_GATE_H
 
-#include "bench/gate/interval.h"
 #include "bench/gate/result.h"
+#include "measure/interval.h"
 
 typedef struct GateOptions {
     const char *baseline, *against; /* a file, or a program; at most one of them */
@@ -47,9 +47,6 @@ typedef struct Gate {
     int64_t n;
     double error; /* of each row's interval */
 } Gate;
-
-/* The probability that some interval misses its median. */
-#define GATE_ERROR 0.05
 
 /* "3%" as 0.03. False: it is no percentage from 0 % to 1000 %. */
 bool gate_parse_percentage(const char *text, double *out);

@@ -4,8 +4,8 @@
 
 #include "base/mem.h"
 #include "bench/ops/operands.h"
-#include "bench/peaks.h"
-#include "bench/op_cost.h"
+#include "measure/op_cost.h"
+#include "measure/peaks.h"
 
 int bench_case_count(void) { return kernel_case_count(); }
 

@@ -3,8 +3,8 @@
 #define ISOTRON_BENCH_OPERANDS_H
 
 #include "base/str.h"
-#include "bench/op_runner.h"
 #include "kernels/ops.h"
+#include "measure/op_runner.h"
 
 OpNumber bench_case_op(int);
 /* Whether an operand has the type of activations or main gradients. */

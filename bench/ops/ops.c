@@ -10,8 +10,8 @@
 #include "bench/head.h"
 #include "bench/ops/cases.h"
 #include "bench/ops/operands.h"
-#include "bench/peaks.h"
-#include "bench/op_cost.h"
+#include "measure/op_cost.h"
+#include "measure/peaks.h"
 #include "models/option_map.h"
 
 /* In the order of measurement: types of training first, slow ones last. */

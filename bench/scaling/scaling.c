@@ -10,8 +10,8 @@
 #include "base/mem.h"
 #include "bench/child.h"
 #include "bench/head.h"
-#include "bench/gate/interval.h"
-#include "bench/op_runner.h"
+#include "measure/interval.h"
+#include "measure/op_runner.h"
 
 const char *const SCALING_AXES[] = {"data", "tensor", "context", "pipeline", NULL};
 

@@ -3,10 +3,10 @@
 #ifndef ISOTRON_BENCH_GEMMS_H
 #define ISOTRON_BENCH_GEMMS_H
 
-#include "bench/op_runner.h"
-#include "bench/op_cost.h"
 #include "kernels/attr.h"
 #include "kernels/ops.h"
+#include "measure/op_cost.h"
+#include "measure/op_runner.h"
 
 /* All calls of one op with one kind of operands. Experts may have other rows in each call; shape and operands are
  * those of the first. */

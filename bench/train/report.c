@@ -9,10 +9,10 @@
 
 #include "base/amount.h"
 #include "base/mem.h"
-#include "run/provenance.h"
 #include "bench/head.h"
-#include "bench/peaks.h"
 #include "bench/train/step.h"
+#include "measure/peaks.h"
+#include "run/provenance.h"
 
 /* ---- sums ---- */
 

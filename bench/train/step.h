@@ -4,10 +4,10 @@
 
 #include "base/machine.h"
 #include "bench/head.h"
-#include "bench/nvml.h"
 #include "bench/train/gemms.h"
 #include "bench/train/train.h"
 #include "comm/comm.h"
+#include "measure/nvml.h"
 #include "train/trainer.h"
 
 enum { COMM_GROUPS = 16 };

@@ -7,13 +7,13 @@
 #include "base/file.h"
 #include "base/terminal.h"
 #include "bench/comm/comm.h"
-#include "bench/comm/exact.h"
 #include "bench/gate/gate.h"
 #include "bench/head.h"
 #include "bench/ops/ops.h"
 #include "bench/scaling/scaling.h"
 #include "bench/train/train.h"
 #include "main/command.h"
+#include "measure/exact.h"
 #include "models/option_map.h"
 #include "run/launch.h"
 #include "train/trainer.h"
@@ -63,7 +63,7 @@ static void check_gate(GateArgs *g, Args *args) {
     if (w->baseline && w->against) args_problem(args, "--against and --baseline: choose one");
     if (!gate_parse_percentage(w->allow, &g->options.allow))
         args_problem(args, "--allow expects a percentage, such as 3%%, not '%s'", w->allow);
-    const int64_t least = interval_least(GATE_ERROR);
+    const int64_t least = interval_least(INTERVAL_ERROR);
     if (w->pairs < least || w->pairs > MOST_PAIRS)
         args_problem(args, "--pairs: from %lld to %d", (long long)least, (int)MOST_PAIRS);
 }

@@ -5,8 +5,8 @@
 #include "base/file.h"
 #include "base/terminal.h"
 #include "main/command.h"
-#include "validate/ckpt_diff.h"
-#include "validate/log_diff.h"
+#include "parity/ckpt_diff.h"
+#include "parity/log_diff.h"
 
 typedef struct Options {
     double bound;

@@ -9,15 +9,15 @@
 #include "ckpt/ckpt.h"
 #include "ckpt/hf_config.h"
 #include "ckpt/hf_folder.h"
-#include "ckpt/hf_tokens.h"
-#include "main/command.h"
 #include "ckpt/hf_problems.h"
+#include "ckpt/hf_tokens.h"
 #include "ckpt/hf_type.h"
+#include "main/command.h"
 #include "models/model.h"
+#include "parity/reference.h"
+#include "run/source.h"
 #include "tokenizer/field.h"
 #include "tokenizer/special.h"
-#include "run/source.h"
-#include "validate/reference.h"
 
 typedef struct Options {
     const char *from_hf, *to_hf, *check;

@@ -7,9 +7,9 @@
 #include "base/terminal.h"
 #include "comm/comm.h"
 #include "main/command.h"
+#include "parity/parity.h"
+#include "parity/sweep.h"
 #include "run/launch.h"
-#include "validate/parity.h"
-#include "validate/sweep.h"
 
 typedef struct Options {
     const char *json, *sweep, *junit, *html;

@@ -2,16 +2,16 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "acceptance/acceptance.h"
 #include "base/file.h"
 #include "base/terminal.h"
 #include "bench/gate/gate.h"
 #include "comm/comm.h"
 #include "main/command.h"
 #include "run/launch.h"
+#include "validate/validate.h"
 
 typedef struct Options {
-    AcceptOptions accept;
+    ValidateOptions accept;
     const char *nccl_a, *allow, *memory, *json, *junit, *html;
     bool quick;
 } Options;
@@ -65,7 +65,7 @@ static Err read_options(Config *c, Options *o, Args *args, int argc, char **argv
     args_use(args, config_table(c, USE_VALIDATE));
     args_line(args, argc, argv);
     if (args->help) return ERR_OK;
-    AcceptOptions *a = &o->accept;
+    ValidateOptions *a = &o->accept;
     a->config = c, a->argc = argc, a->argv = argv;
     refuse_same_files(args, o);
     if (f64_is_set(a->seconds) && o->quick) args_problem(args, "--seconds and --quick: choose one");
@@ -98,9 +98,9 @@ static Err check_places(const Options *o) {
     return ERR_OK;
 }
 
-typedef void WriteReport(const Acceptance *, Str *out);
+typedef void WriteReport(const Validation *, Str *out);
 
-static Err write_report(const char *path, WriteReport *report, const Acceptance *a) {
+static Err write_report(const char *path, WriteReport *report, const Validation *a) {
     if (!path) return ERR_OK;
     Str text = {0};
     report(a, &text);
@@ -110,38 +110,38 @@ static Err write_report(const char *path, WriteReport *report, const Acceptance 
     return e;
 }
 
-static Err write_reports(const Options *o, const Acceptance *a) {
+static Err write_reports(const Options *o, const Validation *a) {
     if (!a->is_heard) return ERR_OK;
     Str text = {0};
-    accept_print(a, &text);
+    validate_print(a, &text);
     terminal_report(stdout, text.s);
     str_free(&text);
-    ERR_RETURN(write_report(o->json, accept_json, a));
-    ERR_RETURN(write_report(o->junit, accept_junit, a));
-    return write_report(o->html, accept_html, a);
+    ERR_RETURN(write_report(o->json, validate_json, a));
+    ERR_RETURN(write_report(o->junit, validate_junit, a));
+    return write_report(o->html, validate_html, a);
 }
 
-static void report_now(const Acceptance *a, void *options) {
+static void report_now(const Validation *a, void *options) {
     const Err e = write_reports(options, a);
     if (e.code) command_fail(e);
 }
 
 static int validate(Options *o) {
-    static const ErrCode STATUS[] = {[ACCEPT_PASS] = ERR_NONE,
-                                     [ACCEPT_INCONCLUSIVE] = ERR_INCONCLUSIVE,
-                                     [ACCEPT_INTERRUPTED] = ERR_SIGNAL,
-                                     [ACCEPT_DEGRADED] = ERR_FAILED,
-                                     [ACCEPT_FAIL] = ERR_FAILED};
-    Acceptance a = {0};
+    static const ErrCode STATUS[] = {[VALIDATE_PASS] = ERR_NONE,
+                                     [VALIDATE_INCONCLUSIVE] = ERR_INCONCLUSIVE,
+                                     [VALIDATE_INTERRUPTED] = ERR_SIGNAL,
+                                     [VALIDATE_DEGRADED] = ERR_FAILED,
+                                     [VALIDATE_FAIL] = ERR_FAILED};
+    Validation a = {0};
     o->accept.report = report_now, o->accept.arg = o;
     Err e = check_places(o);
-    if (!e.code) e = accept_run(&o->accept, &a);
+    if (!e.code) e = validate_run(&o->accept, &a);
     if (!e.code) e = write_reports(o, &a);
     const int status = e.code       ? command_fail(e)
                        : a.signal   ? ERR_SIGNAL + a.signal
-                       : a.is_heard ? (int)STATUS[accept_verdict(&a)]
+                       : a.is_heard ? (int)STATUS[validate_verdict(&a)]
                                     : 0;
-    accept_free(&a);
+    validate_free(&a);
     return status;
 }
 

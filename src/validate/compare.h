@@ -1,83 +1,32 @@
-/* Comparison of a run with a reference: one row per quantity (loss, gradients, parameters, ...), each with
- * its bound. */
+/* Compares a stage with the last good run, and with the same stage on another NCCL library. The result is
+ * added to the stage's evidence. */
 #ifndef ISOTRON_VALIDATE_COMPARE_H
 #define ISOTRON_VALIDATE_COMPARE_H
 
-#include <stdbool.h>
-#include <stdint.h>
+#include "validate/validate.h"
 
-#include "base/str.h"
+/* Reads the report (--json) of a run that passed. Its content is untrusted. */
+Err compare_open_good(const char *path, struct json_t **out);
+/* No-op without a good run. Rates that cannot be compared are added to the limits (outcome_limit). */
+void compare_with_good(const Validation *, ValidateRow *);
+void compare_libraries(const Validation *, ValidateRow *);
+/* The median of a rate in the good run; 0: it has none that can be compared. */
+double compare_good_median(const Validation *, const ValidateRow *, const char *rate);
+/* The samples that each of n rates needs in both runs. */
+int compare_least(int n_rates);
 
-/* Errors of one tensor relative to the oracle. */
-typedef struct TensorError {
-    double relative;    /* ||x - y|| / max(||y||, 1e-9 * largest norm of the quantity) */
-    double elementwise; /* max |x - y| / max(RMS of y's row, 1e-9 * largest RMS of the quantity) */
-    int64_t worst;      /* flat index of the element with the largest elementwise error */
-} TensorError;
-
-/* The scale of a quantity: the reference size for its near-zero tensors. */
-typedef struct Scale {
-    double norm, rms; /* the largest over all tensors of the quantity */
-} Scale;
-
-void scale_add(Scale *, const double *oracle, int64_t n);
-/* Rows are `width` elements long. A non-finite value makes the errors infinite. */
-TensorError tensor_error(const double *x, const double *oracle, int64_t n, int64_t width, const Scale *);
-
-/* The bound for quantities that must be equal: any nonzero error exceeds it. */
-#define BOUND_EQUAL 0x1p-1000
-
-enum { NO_RANK = -1 };
-
-/* Layers that a row keeps apart; the last entry is for later layers and for tensors outside of layers. */
-enum { ROW_LAYERS = 32 };
-
-typedef struct Row {
-    char quantity[32];
-    TensorError error; /* of the worst tensor: the one with the largest ratio of error to bound */
-    double bound, elementwise_bound;
-    char worst[160]; /* name of the worst tensor */
-    int64_t rank;    /* that updates the worst element; NO_RANK: all ranks have the same number */
-    int64_t tensors;
-    float layer[ROW_LAYERS + 1]; /* error over bound of the layer's worst tensor */
-    bool pass;
-    bool
-        is_power; /* the error is the smallest that the other rows would reject: too large a one is no wrong result */
-} Row;
-
-/* Adds a tensor, which passes if both errors are within their bounds. */
-void row_add(Row *, const char *tensor, TensorError, double bound, double elementwise_bound, int64_t rank);
-double row_excess(const Row *); /* error over bound; > 1 fails, infinite for a NaN */
-/* The pair that row_excess is of. */
-typedef struct RowPair {
-    double error, bound;
-    bool is_element; /* of the worst element; else of the whole tensor */
-} RowPair;
-RowPair row_pair(const Row *);
-/* "gradient of x: 3e-05, 12 times its bound of 2.5e-06", or the wording for quantities that must be equal. */
-void row_describe(const Row *, Str *out);
-
-enum { REPORT_ROWS = 32 };
-typedef struct Report {
-    Row row[REPORT_ROWS];
-    int n;
-} Report;
-
-/* Adds an empty row. */
-Row *report_row(Report *, const char *quantity);
-bool report_passes(const Report *); /* true if there are no rows */
-/* Whether only rows of power fail, so that the results are within all bounds, and the bounds too wide. */
-bool report_is_weak(const Report *);
-void report_print(const Report *, Str *out);
-/* row_describe of each row that fails, with a prefix, one a line. */
-void report_failures(const Report *, const char *prefix, Str *out);
-void report_json(const Report *, Str *out); /* as a list */
-
-/* The layer number in a Hugging Face name: "model.layers.3.mlp..." or "transformer.h.3..."; -1: none. */
-int compare_layer(const char *tensor);
-
-/* Number and string in JSON. JSON has no infinity: non-finite numbers are written as null. */
-void compare_json_number(Str *, const char *key, double);
-void compare_json_text(Str *, const char *);
+/* The rates of a kind, such as all_reduce of all sizes, of B over those of A. The intervals of a stage hold together with
+ * the probability of the gate. Each contains the intervals of single turns, because two processes of one library may
+ * differ by more than the samples of one process do. */
+typedef struct RateClass {
+    char name[32];
+    double ratio, low, high;
+    bool known; /* there are enough samples for an interval */
+} RateClass;
+enum { RATE_CLASSES = 16 };
+/* Returns their number; 0 without a library B. */
+int compare_classes(const ValidateRow *, RateClass out[RATE_CLASSES]);
+/* "B is equal to A within 9 %", or "B is 12 % slower than A". */
+void compare_class_text(const RateClass *, Str *out);
 
 #endif

@@ -1,300 +1,255 @@
-#include "validate/parity.h"
-
-#include <jansson.h>
-#include <math.h>
+/* Golden cases in the layouts that fit the world, over the transport: a sweep of `isotron parity`
+ * (validate/sweep.h). Each cell runs in its own process. On GPUs all cells run in the process of the stage,
+ * because opening GPUs takes longer than a cell. In the lane `exact`, sums are exact in any order, so NCCL
+ * has to agree bitwise with one rank. */
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "base/amount.h"
+#include "base/clock.h"
+#include "base/file.h"
 #include "base/mem.h"
-#include "comm/comm.h"
-#include "run/provenance.h"
+#include "parity/sweep.h"
+#include "validate/stage.h"
 
-/* ---- judging ---- */
+/* Each kind of parallelism comes once, before variants, pairs of kinds and further lanes. */
+typedef struct Candidate {
+    const char *golden, *lane, *options; /* F: 4, or 2 in a world of two */
+    int ranks;                           /* the least */
+} Candidate;
 
-/* Common arguments. Exact and noisy runs are in fp64; in the fp64 lane `ours` is the exact run. */
-typedef struct Judge {
-    const Case *of;
-    ParityReport *report;
-    const Trace *ours, *exact, *const *noisy; /* noisy[report->draws] */
-    const Trace *reference;                   /* NULL: the oracle */
-    const char *prefix;                       /* of quantity names */
-} Judge;
+#define TP    "--tensor-model-parallel-size "
+#define SP    " --sequence-parallel"
+#define PP    "--pipeline-model-parallel-size "
+#define CP    "--context-parallel-size "
+#define EP    "--expert-model-parallel-size "
+#define ETP   "--expert-tensor-parallel-size "
+#define FSDP  "--use-megatron-fsdp --data-parallel-sharding-strategy "
+#define TO_EP " --moe-token-dispatcher-type alltoall"
+#define ZERO1 "--use-distributed-optimizer"
 
-static double bound(const Judge *j, double movement) {
-    const ParityReport *r = j->report;
-    return 8 * fmax(movement, r->roundoff * sqrt(r->longest_sum));
+static const Candidate CANDIDATES[] = {
+    {"llama-layouts", "fp64", TP "F" SP, 2},
+    {"gpt2-layouts", "exact", ZERO1 " --overlap-grad-reduce --overlap-param-gather", 2},
+    {"llama-layouts", "fp64", PP "F", 2},
+    {"llama-layouts", "fp64", CP "F", 2},
+    {"mixtral-layouts", "fp64", EP "F" TO_EP, 2},
+    {"llama-layouts", "fp64", FSDP "optim_grads_params --overlap-param-gather", 2},
+    {"mixtral-layouts", "fp64", TP "2" SP " " ETP "2", 2},
+    {"llama-layouts", "fp64", ZERO1 " --num-distributed-optimizer-instances 2", 4},
+    {"llama-layouts", "fp64", TP "F", 2},
+    {"llama-layouts", "fp64", PP "2 --num-virtual-stages-per-pipeline-rank 2", 2},
+    {"llama-layouts", "fp64", PP "F --pipeline-schedule zero-bubble", 2},
+    {"llama-layouts", "fp64", CP "F --cp-comm-type a2a", 2},
+    {"llama-layouts", "fp64", CP "F --cp-comm-type allgather", 2},
+    {"llama-layouts", "fp64", "", 2},
+    {"llama-layouts", "fp64", FSDP "optim_grads", 2},
+    {"mixtral-layouts", "fp64", EP "F", 2},
+    {"llama-layouts", "exact", TP "2 " PP "2", 4},
+    {"llama-layouts", "exact", CP "2 " TP "2", 4},
+    {"mixtral-layouts", "exact", TP "2 " EP "2" SP TO_EP, 4},
+    {"mixtral-layouts", "fp64", TP "2 " EP "2 " ETP "2" SP, 4},
+    {"llama-layouts", "fp64", PP "2 " CP "2", 4},
+    {"llama-layouts", "fp64", TP "2 " PP "2 --pipeline-schedule zero-bubble", 4},
+    {"llama-layouts", "exact", PP "F", 2},
+    {"llama-layouts", "exact", CP "F", 2},
+    {"llama-layouts", "bf16", FSDP "optim_grads_params", 2},
+    {"gpt2-layouts", "fp32", TP "F", 2},
+};
+enum { N_CANDIDATES = sizeof CANDIDATES / sizeof *CANDIDATES, CASES = 3 };
+static const char *const GOLDEN[CASES] = {"llama-layouts", "gpt2-layouts", "mixtral-layouts"};
+static const char *const ONE_RANK[] = {"llama-layouts fp64", "llama-layouts bf16", "mixtral-layouts fp64",
+                                       "gpt2-layouts fp32"};
+
+/* ---- the list ---- */
+
+/* The ranks of a cell. Golden batches have 8 sequences, so only powers of two divide them. */
+static int cell_ranks(const StageInput *in) {
+    enum { MOST = 8 };
+    int ranks = 1;
+    while (2 * ranks <= stage_world(in) && ranks < MOST) ranks *= 2;
+    return ranks;
 }
 
-static void judge(const Judge *j, Row *row, const char *name, TensorError error, TensorError moved,
-                  int64_t rank) {
-    row_add(row, name, error, bound(j, moved.relative), bound(j, moved.elementwise), rank);
-}
-
-/* Unlike fmax this propagates NaN. */
-static void raise_to(double *x, double y) {
-    if (!(y <= *x)) *x = y;
-}
-
-static void widen(TensorError *moved, TensorError e) {
-    raise_to(&moved->relative, e.relative);
-    raise_to(&moved->elementwise, e.elementwise);
-}
-
-static Row *new_row(const Judge *j, const char *quantity) {
-    char name[32];
-    snprintf(name, sizeof name, "%s%s", j->prefix, quantity);
-    return report_row(&j->report->rows, name);
-}
-
-/* Each step of a curve is a tensor of one value, with an error relative to itself. */
-static void judge_curve(const Judge *j, const char *quantity, size_t member) {
-    const Golden *g = j->of->golden;
-    Row *row = NULL;
-    TensorError moved = {0};
-    for (int64_t i = 0; i < g->n_steps; i++) {
-#define AT(steps) ((const double *)((const char *)&(steps)[i] + member))
-        const double *oracle = AT(j->reference ? j->reference->steps : g->steps), *ours = AT(j->ours->steps),
-                     *exact = AT(j->exact->steps), *noisy[PARITY_DRAWS];
-        for (int k = 0; k < j->report->draws; k++) noisy[k] = AT(j->noisy[k]->steps);
-#undef AT
-        char name[32];
-        snprintf(name, sizeof name, "step %lld", (long long)i + 1);
-        Scale scale = {0};
-        scale_add(&scale, oracle, 1);
-        if (!row) row = new_row(j, quantity);
-        for (int k = 0; k < j->report->draws; k++) widen(&moved, tensor_error(noisy[k], exact, 1, 1, &scale));
-        judge(j, row, name, tensor_error(ours, oracle, 1, 1, &scale), moved, NO_RANK);
-    }
-}
-
-static bool all_finite(const double *x, int64_t n) {
-    for (int64_t i = 0; i < n; i++)
-        if (!isfinite(x[i])) return false;
-    return true;
-}
-
-/* The oracle's tensor as doubles; an error if the shape is wrong or a value is not finite. */
-static Err oracle_tensor(const Golden *g, const char *name, int ndim, const int64_t *dim,
-                         const double **out) {
-    const Tensor *x = safetensors_find(g->oracle, name), want = tensor_make(NULL, F64, ndim, dim);
-    char have[96], need[96];
-    if (!x) return err_user("oracle.safetensors has no tensor '%s'", name);
-    if (x->dtype != F64 || !tensor_same_shape(x, &want))
-        return err_user("oracle.safetensors: '%s' is %s; %s is needed", name,
-                        tensor_describe(x, have, sizeof have), tensor_describe(&want, need, sizeof need));
-    if (!all_finite(x->data, tensor_count(x)))
-        return err_user("oracle.safetensors: '%s' has values that are not finite", name);
-    *out = x->data;
-    return ERR_OK;
-}
-
-/* member: offset of `gradients` or `parameters` in Trace. */
-static Err judge_tensors(const Judge *j, const char *quantity, const char *prefix, size_t member) {
-    const HfMap *map = &j->of->map;
-    const double **oracle = mem_zero((size_t)map->count, sizeof *oracle);
-#define AT(trace) (*(double *const *)((const char *)(trace) + member) + j->of->at[i])
-    Scale scale = {0};
-    Err e = ERR_OK;
-    const bool trained_only = !strcmp(prefix, "grad"); /* a buffer has no gradient */
-    for (int64_t i = 0; i < map->count && !e.code; i++) {
-        const HfTensor *t = &map->tensors[i];
-        if (trained_only && t->param->spec.flags & PARAM_BUFFER) continue;
-        char *name = mem_printf("%s/%s", prefix, t->name);
-        if (j->reference)
-            oracle[i] = AT(j->reference);
+static void add_candidate(const Candidate *l, int ranks, Str *out) {
+    str_printf(out, "%s %s --ranks %d ", l->golden, l->lane, ranks);
+    for (const char *c = l->options; *c; c++)
+        if (*c == 'F')
+            str_printf(out, "%d", ranks < 4 ? ranks : 4);
         else
-            e = oracle_tensor(j->of->golden, name, t->ndim, t->dim, &oracle[i]);
-        free(name);
-        if (!e.code) scale_add(&scale, oracle[i], case_count(t));
+            str_add(out, c, 1);
+    str_puts(out, "\n");
+}
+
+/* Lists cells `first` to `end` of those that fit the world, one per line. Returns the number of all cells
+ * that fit. */
+static int list_cells(int ranks, int first, int end, Str *out) {
+    int n = 0;
+    for (size_t i = 0; ranks == 1 && i < sizeof ONE_RANK / sizeof *ONE_RANK; i++, n++)
+        if (n >= first && n < end) str_printf(out, "%s\n", ONE_RANK[i]);
+    for (int i = 0; ranks > 1 && i < N_CANDIDATES; i++) {
+        if (ranks < CANDIDATES[i].ranks) continue;
+        if (n >= first && n < end) add_candidate(&CANDIDATES[i], ranks, out);
+        n++;
     }
-    Row *row = e.code ? NULL : new_row(j, quantity);
-    for (int64_t i = 0; row && i < map->count; i++) {
-        const HfTensor *t = &map->tensors[i];
-        if (!oracle[i]) continue;
-        int64_t n = case_count(t), width = t->dim[t->ndim - 1];
-        TensorError moved = {0};
-        for (int k = 0; k < j->report->draws; k++)
-            widen(&moved, tensor_error(AT(j->noisy[k]), AT(j->exact), n, width, &scale));
-        const TensorError error = tensor_error(AT(j->ours), oracle[i], n, width, &scale);
-        judge(j, row, t->name, error, moved, (int64_t)j->ours->ranks[j->of->at[i] + error.worst]);
+    return n;
+}
+
+/* ---- the sweep ---- */
+
+/* The cells of all sweeps. */
+typedef struct Tally {
+    int all, ran, passed, failed;
+} Tally;
+
+static void report(const StageInput *in, const Sweep *s, Tally *t) {
+    const SweepCounts n = sweep_counts(s);
+    t->passed += (int)n.of[VERDICT_PASS], t->failed += (int)n.of[VERDICT_FAIL];
+    for (int64_t i = 0; i < s->n_cells; i++) {
+        const Cell *c = &s->cells[i];
+        if (cell_verdict(c) != VERDICT_FAIL) continue;
+        Str why = {0};
+        char suspect[96] = "not known";
+        cell_reason(c, &why);
+        if (c->result && c->result->finding.found)
+            snprintf(suspect, sizeof suspect, "op %s, ranks %s", c->result->finding.op,
+                     c->result->finding.ranks);
+        outcome_add(in->out, VALIDATE_FAIL, suspect, "%s %s, %s: %.250s", c->of->golden->name,
+                    Lane_spellings[c->lane], c->name, why.s ? why.s : "");
+        str_free(&why);
     }
-#undef AT
-    free(oracle);
+    for (int64_t i = 0; i < s->n_cells; i++)
+        if (s->cells[i].skipped)
+            outcome_limit(in->out, "parity: %s %s, which breaks a rule on %d ranks",
+                          s->cells[i].of->golden->name, s->cells[i].words, cell_ranks(in));
+}
+
+static Err sweep(const StageInput *in, const char *const *dirs, const char *list, Tally *t) {
+    char *words[8], none[] = "";
+    int n = 0;
+    Arena *arena = arena_new();
+    if (stage_on_gpu(in))
+        words[n++] = arena_printf(arena, "--device"), words[n++] = arena_printf(arena, "cuda");
+    words[n++] = arena_printf(arena, "--gemm-tuning");
+    words[n++] = arena_printf(arena, "%s", GemmTuningOption_spellings[in->config.gemm_tuning]);
+    if (in->config.nccl_library) {
+        words[n++] = arena_printf(arena, "--nccl-library");
+        words[n++] = arena_printf(arena, "%s", in->config.nccl_library);
+    }
+    const SweepOptions o = {.own = {.rows = NULL, .count = 0, .target = none},
+                            .dirs = dirs,
+                            .n_dirs = CASES,
+                            .list = list,
+                            .words = words,
+                            .n_words = n,
+                            .here = stage_on_gpu(in),
+                            .deadline_s = 60 + in->seconds};
+    Sweep s;
+    Err e = sweep_open(&o, &s);
+    if (!e.code) sweep_run(&o, &s);
+    if (!e.code) report(in, &s, t);
+    sweep_free(&s);
+    arena_free(arena);
     return e;
 }
 
-static Err judge_logits(const Judge *j) {
-    const Golden *g = j->of->golden;
-    if (!j->ours->has_logits || j->reference)
-        return ERR_OK; /* not in the case, or no rank has whole logits */
-    int64_t vocab = j->of->vocab, n = g->samples * g->seq * vocab;
-    const double *oracle;
-    ERR_RETURN(oracle_tensor(g, "logits", 3, (int64_t[]){g->samples, g->seq, vocab}, &oracle));
-    Scale scale = {0};
-    scale_add(&scale, oracle, n);
-    TensorError moved = {0};
-    for (int k = 0; k < j->report->draws; k++)
-        widen(&moved, tensor_error(j->noisy[k]->logits, j->exact->logits, n, vocab, &scale));
-    judge(j, new_row(j, "logits"), "step 1", tensor_error(j->ours->logits, oracle, n, vocab, &scale), moved,
-          0);
-    return ERR_OK;
-}
-
-static Err judge_all(const Judge *j) {
-    judge_curve(j, "loss", offsetof(GoldenStep, loss));
-    for (int i = 0; i < j->of->golden->n_losses; i++)
-        judge_curve(j, j->of->golden->loss_names[i],
-                    offsetof(GoldenStep, named) + (size_t)i * sizeof(double));
-    judge_curve(j, "grad norm", offsetof(GoldenStep, grad_norm));
-    judge_curve(j, "clip coefficient", offsetof(GoldenStep, clip));
-    judge_curve(j, "learning rate", offsetof(GoldenStep, lr));
-    ERR_RETURN(judge_logits(j));
-    ERR_RETURN(judge_tensors(j, "gradient of step 1", "grad", offsetof(Trace, gradients)));
-    return judge_tensors(j, "parameter at the end", "param", offsetof(Trace, parameters));
-}
-
-static double longest_sum(const Config *c, const Derived *d) {
-    double longest = fmax((double)c->hidden_size, (double)d->ffn_hidden_size);
-    longest = fmax(longest, (double)d->vocab_size);
-    return fmax(longest, (double)(d->global_batch_size * c->seq_length));
-}
-
-ParityReport parity_report(const Case *c, Lane lane) {
-    return (ParityReport){.roundoff = dtype_roundoff(lane == LANE_FP32 ? F32 : F64),
-                          .longest_sum = longest_sum(&c->config, &c->derived),
-                          .is_heard = true};
-}
-
-Noise parity_noise(const ParityReport *r, int draw) {
-    return (Noise){draw, r->roundoff, r->roundoff * sqrt(r->longest_sum)};
-}
-
-Err parity_judge(const Case *c, const Trace *ours, const Trace *exact, Trace *const *noisy,
-                 const Trace *reference, ParityReport *report) {
-    const Trace *drawn[PARITY_DRAWS];
-    for (int k = 0; k < report->draws; k++) drawn[k] = noisy[k];
-    return judge_all(&(Judge){c, report, ours, exact, drawn, reference, ""});
-}
-
-typedef struct Runs {
-    Trace *ours, *exact, *noisy[PARITY_DRAWS];
-} Runs;
-
-/* Judges `ours` against the oracle, with as many noisy runs as needed. */
-static Err judge_by_noise(const Case *of, const Trace *ours, Runs *r, const char *prefix,
-                          ParityReport *report) {
-    bool pass = false;
-    while (!pass && report->draws < PARITY_DRAWS) {
-        ERR_RETURN(case_run_alone(of, LANE_FP64, parity_noise(report, report->draws), NULL,
-                                  r->noisy[report->draws]));
-        report->draws++;
-        report->rows.n = 0;
-        const Trace *drawn[PARITY_DRAWS];
-        for (int k = 0; k < report->draws; k++) drawn[k] = r->noisy[k];
-        ERR_RETURN(judge_all(&(Judge){of, report, ours, r->exact, drawn, NULL, prefix}));
-        pass = report_passes(&report->rows);
-    }
-    return ERR_OK;
-}
-
-static Err run_all(const Case *of, const Config *c, const Derived *d, Runs *r, ParityReport *report) {
-    const Noise none = {.draw = NO_NOISE};
-    const bool low = precision_is_low(c);
-    if (!low) {
-        ERR_RETURN(case_run(of, c, d, none, NULL, r->ours));
-        report->is_heard = r->ours->has_steps;
-    }
-    if (report->is_heard) {
-        ERR_RETURN(case_run_alone(of, LANE_FP64, none, NULL, r->exact));
-        ERR_RETURN(judge_by_noise(of, low ? r->exact : r->ours, r, low ? "fp64 " : "", report));
-    }
-    const int before = report->rows.n;
-    if (low && (comm_processes() > 1 || report_passes(&report->rows))) { /* a failure in fp64 is final */
-        ERR_RETURN(precision_judge(of, c, d, NULL, &report->rows, &report->precision));
-        report->is_heard = report->rows.n > before;
-    }
-    report->pass = report_passes(&report->rows);
-    report->is_weak = report_is_weak(&report->rows);
-    return ERR_OK;
-}
-
-Err parity_run(const Config *c, const Derived *d, const Golden *g, ParityReport *report) {
-    Case of;
-    Err e = case_open(g, c, d, &of);
-    if (!e.code) e = trainer_check(c, d);
-    if (!e.code) {
-        Runs r = {trace_new(&of), trace_new(&of), {0}};
-        for (int k = 0; k < PARITY_DRAWS; k++) r.noisy[k] = trace_new(&of);
-        *report = parity_report(&of, precision_is_low(c) ? LANE_FP64 : c->lane);
-        e = run_all(&of, c, d, &r, report);
-        trace_free(r.ours), trace_free(r.exact);
-        for (int k = 0; k < PARITY_DRAWS; k++) trace_free(r.noisy[k]);
-    }
-    case_close(&of);
+static Err sweep_list(const StageInput *in, const char *const *dirs, const Str *cells, Tally *t) {
+    char list[40];
+    outcome_doing(in->out, "golden cases, from: %.*s", (int)strcspn(cells->s, "\n"), cells->s);
+    const int fd = memfd_create("cells", MFD_CLOEXEC); /* a file without a name, which needs no cleanup */
+    if (fd < 0) return file_failed("create", "a list of cells");
+    snprintf(list, sizeof list, "/proc/self/fd/%d", fd);
+    Err e = file_write_all(fd, list, cells->s, cells->len);
+    if (!e.code) e = sweep(in, dirs, list, t);
+    close(fd);
     return e;
 }
 
-/* ---- reports ---- */
-
-static const char *lane_name(const Config *c) { return Lane_spellings[c->lane]; }
-
-void parity_print(const ParityReport *r, const char *case_name, const Config *c, int64_t threads, Str *out) {
-    const Provenance p = provenance_read();
-    char number[24];
-    snprintf(number, sizeof number, "%lld", (long long)provenance_threads(&p, threads));
-    str_printf(out, "parity of %s, lane %s, micro-batch-size %lld\n", case_name, lane_name(c),
-               (long long)c->micro_batch_size);
-    report_print(&r->rows, out);
-    str_printf(
-        out,
-        "%sbound = 8 u max(kappa, sqrt(K)), u = %.3g, K = %.0f; kappa of a tensor: its largest movement, "
-        "divided by u, in %s with normal noise: u on the weights, u sqrt(K) on the gradients\n",
-        r->precision.draws ? "fp64 rows: " : "", r->roundoff, r->longest_sum, amount(r->draws, "fp64 run").s);
-    if (r->precision.draws)
-        str_printf(
-            out,
-            "other rows: x is this run, y fp64 and z fp64 with the lane's storage, for %s of weights "
-            "times "
-            "1 + %.3g xi. R = median |x - y| / median |z - y|, element = max of min |x - y| / rms of its row "
-            "in z - y, scale = component of x - z along y. power = the smallest relative error of scale that "
-            "fails, and its limit\n",
-            amount(r->precision.draws, "draw").s, r->precision.dither);
-    provenance_print(&p, number, out);
-    if (r->is_weak)
-        str_puts(out, "All results are within their bounds, but an error as large as the power would be too. "
-                      "Use a case "
-                      "with more tokens a step or larger sizes, or a finer precision.\n");
-    str_printf(out, "verdict: %s\n", r->pass ? "pass" : r->is_weak ? "inconclusive" : "FAIL");
+static void finish(const StageInput *in, const Tally *t) {
+    const int ranks = cell_ranks(in), judged = t->passed + t->failed;
+    if (!judged) outcome_add(in->out, VALIDATE_INCONCLUSIVE, "", "no cell ran");
+    outcome_sum_up(in->out, "%d of %s pass, of %d for %s", t->passed, amount(judged, "cell").s, t->all,
+                   amount(ranks, "rank").s);
+    if (t->ran < t->all)
+        outcome_limit(in->out, "parity: %d of the %s for %s, for which there was no time", t->all - t->ran,
+                      amount(t->all, "cell").s, amount(ranks, "rank").s);
+    if (ranks < stage_world(in))
+        outcome_limit(in->out,
+                      "parity: layouts of more than %d ranks, because the golden cases do not fit %d", ranks,
+                      stage_world(in));
 }
 
-bool parity_is_report(const char *path) {
-    static const char *const HEADS[] = {PARITY_JSON_HEAD, SWEEP_JSON_HEAD, SWEEP_JUNIT_HEAD, SWEEP_HTML_HEAD};
-    char begin[256];
-    FILE *f = fopen(path, "rb");
-    const size_t n = f ? fread(begin, 1, sizeof begin, f) : 0;
-    if (f) fclose(f);
-    for (size_t i = 0; i < sizeof HEADS / sizeof *HEADS; i++)
-        if (n >= strlen(HEADS[i]) && !memcmp(begin, HEADS[i], strlen(HEADS[i]))) return true;
-    return false;
+/* Sweeps as many cells as the time allows, at least 2. The first sweep measures how long a cell takes. On
+ * GPUs a sweep has one cell, so that the report names a cell that ends the process. */
+static Err sweep_all(const StageInput *in, const char *const *dirs) {
+    const int64_t start = clock_ns();
+    const double guess_s = 1.5;
+    const int ranks = cell_ranks(in), least = 2;
+    Tally t = {.all = list_cells(ranks, 0, 0, NULL)};
+    int next = in->seconds < least * guess_s ? least : (int)(in->seconds / guess_s);
+    Err e = ERR_OK;
+    while (next > 0 && t.ran < t.all && !e.code) {
+        Str cells = {0};
+        const int n = stage_on_gpu(in) ? 1 : next, end = t.ran + n < t.all ? t.ran + n : t.all;
+        list_cells(ranks, t.ran, end, &cells);
+        e = sweep_list(in, dirs, &cells, &t);
+        str_free(&cells);
+        t.ran = end;
+        const double seconds = (double)(clock_ns() - start) * 1e-9;
+        next = t.ran < least ? least - t.ran : (int)((in->seconds - seconds) * t.ran / seconds);
+    }
+    if (!e.code) finish(in, &t);
+    return e;
 }
 
-void parity_json(const ParityReport *r, const char *case_name, const Config *c, int64_t threads, Str *out) {
-    const Provenance p = provenance_read();
-    json_t *facts = provenance_json();
-    char *text = json_dumps(facts, 0);
-    str_printf(out, PARITY_JSON_HEAD "%s,\n  \"threads\": %lld,\n  \"case\": ", text,
-               (long long)provenance_threads(&p, threads));
-    free(text), json_decref(facts);
-    compare_json_text(out, case_name);
-    str_printf(out, ",\n  \"lane\": \"%s\",\n  \"micro_batch_size\": %lld,\n", lane_name(c),
-               (long long)c->micro_batch_size);
-    str_printf(out,
-               "  \"bound\": {\"formula\": \"8 u max(kappa, sqrt(K))\", \"u\": %.9g, \"K\": %.0f},\n"
-               "  \"draws\": %d,\n  \"rows\": ",
-               r->roundoff, r->longest_sum, r->precision.draws);
-    report_json(&r->rows, out);
-    str_printf(out, ",\n  \"inconclusive\": %s,\n  \"pass\": %s\n}\n", r->is_weak ? "true" : "false",
-               r->pass ? "true" : "false");
+Err stage_parity(const StageInput *in) {
+    char *dirs[CASES];
+    for (int i = 0; i < CASES; i++) dirs[i] = mem_printf("%s/%s", in->options->golden, GOLDEN[i]);
+    const Err e = sweep_all(in, (const char *const *)dirs);
+    for (int i = 0; i < CASES; i++) free(dirs[i]);
+    return e;
+}
+
+/* ---- the folder of the cases ---- */
+
+static Err check_golden(const char *root) {
+    Err e = ERR_OK;
+    for (int i = 0; i < CASES && !e.code; i++) {
+        char *dir = mem_printf("%s/%s", root, GOLDEN[i]);
+        Golden *g = NULL;
+        e = golden_open(dir, &g);
+        golden_close(g);
+        free(dir);
+    }
+    return e;
+}
+
+/* In an installation the program is in bin/, in the source tree in build/PRESET/ or a folder of that. */
+static char *near_program(void) {
+    static const char *const PLACES[] = {"../share/isotron/golden", "../../golden", "../../../golden"};
+    char program[PATH_MAX];
+    const ssize_t n = readlink("/proc/self/exe", program, sizeof program - 1);
+    program[n > 0 ? n : 0] = 0;
+    char *slash = strrchr(program, '/');
+    if (slash) *slash = 0;
+    for (size_t i = 0; slash && i < sizeof PLACES / sizeof *PLACES; i++) {
+        char *root = mem_printf("%s/%s", program, PLACES[i]);
+        if (file_is_dir(root)) return root;
+        free(root);
+    }
+    return mem_strdup("golden");
+}
+
+Err parity_find_golden(const char *given, char **out) {
+    *out = given ? mem_strdup(given) : near_program();
+    const Err e = check_golden(*out);
+    return e.code ? err_user("the stage parity has no golden cases: %s. Set --golden to the folder with %s, "
+                             "%s and %s, or "
+                             "leave parity out of --only",
+                             e.msg, GOLDEN[0], GOLDEN[1], GOLDEN[2])
+                  : e;
 }

@@ -5,15 +5,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "acceptance/compare.h"
 #include "base/fault.h"
 #include "base/mem.h"
+#include "validate/compare.h"
 
 static void compare(json_t *good) {
     const Config config = {.device = ON_CUDA};
-    const AcceptOptions options = {.config = &config, .allow = 0.05};
-    Acceptance a = {.options = &options, .good = good, .ranks = 2};
-    AcceptRow row = {.name = "speed", .a = mem_zero(1, sizeof *row.a)};
+    const ValidateOptions options = {.config = &config, .allow = 0.05};
+    Validation a = {.options = &options, .good = good, .ranks = 2};
+    ValidateRow row = {.name = "speed", .a = mem_zero(1, sizeof *row.a)};
     for (int i = 0; i < OUTCOME_ROUNDS; i++) outcome_sample(row.a, "GB/s", 1, "link 0-1");
     outcome_fact(row.a, true, "NCCL", "2.28.9");
     strcpy(row.a->transport, "NCCL 2.28.9");

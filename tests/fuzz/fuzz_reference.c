@@ -5,7 +5,7 @@
 #include <stdlib.h>
 
 #include "base/fault.h"
-#include "validate/reference.h"
+#include "parity/reference.h"
 
 bool fuzz_one(const uint8_t *bytes, size_t n) {
     char *path = fuzz_file("reference.safetensors", bytes, n);

@@ -4,7 +4,7 @@
 
 #include "base/mem.h"
 #include "mutants/mutants.h"
-#include "validate/compare.h"
+#include "parity/compare.h"
 
 #include <stdlib.h>
 

@@ -5,9 +5,9 @@
 #include "models/model.h"
 #include "mutants/mutants.h"
 #include "param/bucket.h"
+#include "parity/golden.h"
 #include "pipeline/schedule.h"
 #include "tape/tape.h"
-#include "validate/golden.h"
 
 /* ---- parameters ---- */
 

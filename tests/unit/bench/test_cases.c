@@ -5,10 +5,10 @@
 
 #include "bench/ops/cases.h"
 #include "bench/ops/operands.h"
-#include "bench/peaks.h"
 #include "bench/train/gemms.h"
-#include "bench/op_cost.h"
 #include "kernels/attr.h"
+#include "measure/op_cost.h"
+#include "measure/peaks.h"
 
 static Call call_of(Tensor *a, Tensor *b, Tensor *out) { return (Call){.in = {a, b}, .out = {out}}; }
 

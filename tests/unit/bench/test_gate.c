@@ -73,7 +73,7 @@ static Rates rates_of_pairs(double ratio) {
         double x[PAIRS];
         Interval of;
         for (uint64_t i = 0; i < PAIRS; i++) x[i] = time_of(ratio, t, i);
-        interval_of_median(x, PAIRS, GATE_ERROR, &of);
+        interval_of_median(x, PAIRS, INTERVAL_ERROR, &of);
         r.of[gate_judge(of, ALLOW)] += 1.0 / TRIALS;
     }
     return r;
@@ -133,7 +133,7 @@ static void baselines_err_less_than_stated(void **unused) {
                         FAST[] = {0.9, 0.9, 0.9, 0.9};
     for (int rows = 1; rows <= 4; rows += 3) {
         const Rates at = rates_of_baselines(rows, LIMIT);
-        assert_true(at.of[GATE_PASS] <= GATE_ERROR / 2 && at.of[GATE_REGRESS] <= GATE_ERROR / 2);
+        assert_true(at.of[GATE_PASS] <= INTERVAL_ERROR / 2 && at.of[GATE_REGRESS] <= INTERVAL_ERROR / 2);
     }
     assert_true(rates_of_baselines(4, SLOW).of[GATE_REGRESS] > 0.95);
     assert_true(rates_of_baselines(4, FAST).of[GATE_PASS] > 0.95);

@@ -1,0 +1,38 @@
+/* Work in a separate process: a crash or a hang ends only that process, and its output on stderr is kept.
+ * Call it while the process has one thread, and before it uses a GPU. */
+#ifndef ISOTRON_BASE_ISOLATED_H
+#define ISOTRON_BASE_ISOLATED_H
+
+#include "base/jobs.h"
+#include "base/str.h"
+
+typedef struct Isolated {
+    JobEnd end;
+    double seconds;
+    Str said; /* up to 64 KiB of its stderr, starting at its fault report if it has one; the caller frees it */
+} Isolated;
+
+/* Runs fn(arg) in a process that is kept for the next isolation_run, unless it has ended. `arg` must be in
+ * shared memory if fn writes to it, or if the caller writes to it between two runs. */
+typedef struct Isolation Isolation;
+Isolation *isolation_new(void (*fn)(void *arg), void *arg);
+/* watch: as in job_pool_run, also below. */
+Isolated isolation_run(Isolation *, double deadline_s, const JobWatch *watch);
+void isolation_free(Isolation *); /* NULL: nothing */
+/* One run. */
+Isolated isolated_run(void (*fn)(void *arg), void *arg, double deadline_s, const JobWatch *watch);
+/* Runs fn(args[i]) for all i at the same time, each in its own process. */
+void isolated_run_all(void (*fn)(void *arg), void *const *args, Isolated *results, int n, double deadline_s,
+                      const JobWatch *watch);
+/* Zeroed memory that is shared with processes forked later. */
+void *isolated_memory(size_t bytes);
+void isolated_free(void *, size_t bytes);
+/* The parsed report of a fault. */
+typedef struct Blame {
+    char line[300];  /* its first line */
+    int rank;        /* the missing or failed rank; -1: the report names none, or several */
+    bool of_library; /* NCCL reported the fault, or all ranks started an operation that it did not finish */
+} Blame;
+Blame isolated_blame(const Isolated *);
+
+#endif

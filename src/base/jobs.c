@@ -1,0 +1,202 @@
+#include "base/jobs.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/fault.h"
+#include "base/interrupt.h"
+#include "base/mem.h"
+
+static double seconds_now(void) { return (double)clock_ns() * 1e-9; }
+
+void job_needs(Job *j, const Job *other) {
+    CHECK(j->n_needs < JOB_NEEDS, "a job needs more than %d others", JOB_NEEDS);
+    j->needs[j->n_needs++] = other;
+}
+
+/* ---- processes ---- */
+
+typedef struct Worker {
+    int pid;    /* 0: none */
+    int talk;   /* socket: receives a job's number and returns it when done */
+    int output; /* output of its job */
+    Job *job;   /* NULL: idle */
+} Worker;
+
+/* Runs jobs until the socket is closed. */
+static _Noreturn void serve(Job *jobs, int talk, int output, pid_t parent) {
+    int64_t number;
+    setpgid(0, 0);
+    interrupt_restore();
+    prctl(PR_SET_PDEATHSIG, SIGKILL);  /* do not outlive the parent, */
+    if (getppid() != parent) _exit(1); /* which may have ended before this */
+    dup2(output, STDOUT_FILENO);
+    dup2(output, STDERR_FILENO);
+    while (read(talk, &number, sizeof number) == sizeof number) {
+        jobs[number].run(jobs[number].arg);
+        fflush(NULL);
+        if (write(talk, &number, sizeof number) != sizeof number) break;
+    }
+    _exit(0);
+}
+
+static void hire(Worker *w, Job *jobs) {
+    int ends[2];
+    const pid_t parent = getpid();
+    fflush(NULL);
+    w->output = memfd_create("job", MFD_CLOEXEC);
+    CHECK(w->output >= 0 && !socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends),
+          "cannot start a process for a job: %s", strerror(errno));
+    w->pid = fork();
+    CHECK(w->pid >= 0, "cannot start a process for a job: %s", strerror(errno));
+    if (w->pid == 0) {
+        close(ends[0]);
+        serve(jobs, ends[1], w->output, parent);
+    }
+    close(ends[1]);
+    w->talk = ends[0];
+    setpgid(w->pid, w->pid); /* also done by the child; either may run first */
+}
+
+/* Kills the worker and its process group. */
+static void dismiss(Worker *w) {
+    if (!w->pid) return;
+    kill(-w->pid, SIGKILL);
+    waitpid(w->pid, NULL, 0);
+    close(w->talk);
+    close(w->output);
+    *w = (Worker){0};
+}
+
+/* ---- jobs ---- */
+
+static void start(Worker *w, Job *jobs, Job *j) {
+    const int64_t number = j - jobs;
+    if (!w->pid) hire(w, jobs);
+    CHECK(!ftruncate(w->output, 0) && lseek(w->output, 0, SEEK_SET) == 0,
+          "cannot reset the output of a job: %s", strerror(errno));
+    w->job = j;
+    j->seconds = seconds_now();
+    j->end = JOB_RUNNING;
+    /* If the process has died, look_after detects the closed socket. */
+    if (send(w->talk, &number, sizeof number, MSG_NOSIGNAL) < 0) return;
+}
+
+static void finish(Worker *w, JobEnd end) {
+    Job *j = w->job;
+    j->seconds = seconds_now() - j->seconds;
+    j->end = end;
+    const off_t all = lseek(w->output, 0, SEEK_END), most = sizeof j->output - 1;
+    const off_t from = all > most ? all - most : 0;
+    const ssize_t n = end == JOB_DONE ? 0 : pread(w->output, j->output, (size_t)most, from);
+    j->output[n > 0 ? n : 0] = 0;
+    w->job = NULL;
+    if (end != JOB_DONE) dismiss(w);
+}
+
+static void look_after(Worker *w, double deadline_s) {
+    int64_t number;
+    const ssize_t n = recv(w->talk, &number, sizeof number, MSG_DONTWAIT);
+    if (n == sizeof number)
+        finish(w, JOB_DONE);
+    else if (n >= 0 || (errno != EAGAIN && errno != EINTR))
+        finish(w, JOB_CRASHED);
+    else if (seconds_now() - w->job->seconds > deadline_s)
+        finish(w, JOB_LATE);
+}
+
+/* Whether it can start; it is blocked if a need failed. */
+static bool is_ready(Job *j) {
+    bool ready = true;
+    for (int i = 0; i < j->n_needs; i++) {
+        if (j->needs[i]->end > JOB_DONE) j->end = JOB_BLOCKED;
+        ready &= j->needs[i]->end == JOB_DONE;
+    }
+    return ready;
+}
+
+static Job *next(Job *jobs, int64_t n) {
+    for (int64_t i = 0; i < n; i++)
+        if (jobs[i].end == JOB_WAITING && is_ready(&jobs[i])) return &jobs[i];
+    return NULL;
+}
+
+static bool any(const Job *jobs, int64_t n) {
+    for (int64_t i = 0; i < n; i++)
+        if (jobs[i].end <= JOB_RUNNING) return true;
+    return false;
+}
+
+struct JobPool {
+    Job *jobs;
+    int64_t n;
+    int at_once;
+    Worker *workers; /* [at_once] */
+};
+
+JobPool *job_pool_new(Job *jobs, int64_t n, int at_once) {
+    JobPool *p = mem_zero(1, sizeof *p);
+    *p = (JobPool){jobs, n, at_once, mem_zero((size_t)at_once, sizeof *p->workers)};
+    return p;
+}
+
+void job_pool_free(JobPool *p) {
+    if (!p) return;
+    for (int i = 0; i < p->at_once; i++) dismiss(&p->workers[i]);
+    free(p->workers);
+    free(p);
+}
+
+static void stop(JobPool *p) {
+    for (int i = 0; i < p->at_once; i++)
+        if (p->workers[i].job) finish(&p->workers[i], JOB_STOPPED);
+    for (int64_t i = 0; i < p->n; i++)
+        if (p->jobs[i].end == JOB_WAITING) p->jobs[i].end = JOB_STOPPED;
+}
+
+void job_pool_run(JobPool *p, double deadline_s, const JobWatch *watch) {
+    while (any(p->jobs, p->n)) {
+        if (watch && watch->stops(watch->arg)) stop(p);
+        for (int i = 0; i < p->at_once; i++)
+            if (p->workers[i].job) look_after(&p->workers[i], deadline_s);
+        for (int i = 0; i < p->at_once; i++) {
+            Job *j = p->workers[i].job ? NULL : next(p->jobs, p->n);
+            if (j) start(&p->workers[i], p->jobs, j);
+        }
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    }
+}
+
+void jobs_adopt(void) { prctl(PR_SET_CHILD_SUBREAPER, 1); }
+
+void jobs_wait_for_adopted(void) {
+    static const double MOST_S = 5;
+    const double start = seconds_now();
+    while (waitpid(-1, NULL, WNOHANG) >= 0 && seconds_now() - start < MOST_S)
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+}
+
+void jobs_run(Job *jobs, int64_t n, int at_once, double deadline_s) {
+    JobPool *p = job_pool_new(jobs, n, at_once);
+    job_pool_run(p, deadline_s, NULL);
+    job_pool_free(p);
+}
+
+void jobs_run_here(Job *jobs, int64_t n) {
+    for (Job *j = jobs; j < jobs + n; j++) {
+        const double start = seconds_now();
+        j->run(j->arg);
+        j->seconds = seconds_now() - start;
+        j->end = JOB_DONE;
+    }
+}

@@ -1,0 +1,60 @@
+/* Runs jobs in worker processes, sequentially in each. A fault, crash or hang ends only that job and its
+ * process; another process runs the remaining jobs. Jobs pass results to each other in memory that is shared
+ * (mmap MAP_SHARED) before the first one starts. */
+#ifndef ISOTRON_BASE_JOBS_H
+#define ISOTRON_BASE_JOBS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+typedef enum JobEnd {
+    JOB_WAITING,
+    JOB_RUNNING,
+    JOB_DONE,
+    JOB_CRASHED, /* ended by a signal or a non-zero status: a fault */
+    JOB_LATE,    /* killed after the deadline */
+    JOB_STOPPED, /* killed, or not started, because the watch stopped the pool */
+    JOB_BLOCKED, /* a job that it needs failed */
+} JobEnd;
+
+enum { JOB_NEEDS = 8, JOB_OUTPUT = 3000 };
+
+typedef struct Job {
+    void (*run)(void *arg);
+    void *arg;
+    const struct Job *needs[JOB_NEEDS]; /* must be done first, and come earlier in the array */
+    int n_needs;
+    /* Results. */
+    JobEnd end;
+    double seconds;
+    char output[JOB_OUTPUT]; /* the last output of a failed job; empty if done */
+} Job;
+
+void job_needs(Job *, const Job *other);
+/* Runs all jobs, at most `at_once` at a time, in order as far as their needs allow. A job that exceeds
+ * deadline_s is killed with all its processes. Call this while the process has one thread, and before it uses
+ * a GPU. */
+void jobs_run(Job *, int64_t n, int at_once, double deadline_s);
+
+/* Runs all jobs in this process, in order. A fault ends it. */
+void jobs_run_here(Job *, int64_t n);
+
+/* Is asked about every millisecond while jobs run, in the thread that waits for them. */
+typedef struct JobWatch {
+    bool (*stops)(void *arg); /* true: all jobs that are not done end with JOB_STOPPED */
+    void *arg;
+} JobWatch;
+
+/* jobs_run with processes that stay for further work: job_pool_run runs all jobs whose end is JOB_WAITING, in
+ * processes that have run others before. watch NULL: none. */
+typedef struct JobPool JobPool;
+JobPool *job_pool_new(Job *, int64_t n, int at_once);
+void job_pool_run(JobPool *, double deadline_s, const JobWatch *watch);
+void job_pool_free(JobPool *); /* ends the processes; NULL: nothing */
+
+/* A process that is killed may have started processes itself, which end soon after it. From jobs_adopt on
+ * they become children of this process, and without other children it can wait for their end, at most 5 s. */
+void jobs_adopt(void);
+void jobs_wait_for_adopted(void);
+
+#endif

@@ -1,0 +1,63 @@
+/* Collectives on data for which the result is known exactly: integers whose sums are exact in their type. The
+ * integers are as large as this allows, so that a sum in a narrower type is wrong. bench comm measures them,
+ * and validate certifies a transport with them. */
+#ifndef ISOTRON_MEASURE_EXACT_H
+#define ISOTRON_MEASURE_EXACT_H
+
+#include "comm/comm.h"
+
+enum { EXACT_RANKS = 256 }; /* sums of 0 and 1 over more ranks are not exact in bf16 */
+
+typedef struct Collective {
+    const char *name;
+    CommKind kind;        /* COMM_SEND: each member sends to the next one */
+    bool reduces, splits; /* splits: the larger buffer has a part for each member */
+    bool in_place, out_of_place;
+    double per_step; /* busbw / algbw is per_step * (n - 1) / n; 0: 1 */
+} Collective;
+
+typedef struct ExactType {
+    const char *name;
+    DType type;
+    int bits; /* integers up to 2^bits are exact */
+} ExactType;
+
+enum { N_COLLECTIVES = 6, N_EXACT_TYPES = 6 };
+extern const Collective COLLECTIVES[N_COLLECTIVES];
+extern const ExactType EXACT_TYPES[N_EXACT_TYPES];
+
+/* One collective of one rank. */
+typedef struct Exact {
+    Comm *comm;
+    Group group;
+    Device *device;
+    char *in, *out; /* device memory, each large enough for the larger buffer */
+    const Collective *of;
+    const ExactType *type;
+    int64_t count; /* of the call's n */
+    bool in_place; /* one buffer holds both, and the smaller is this member's part of the larger */
+} Exact;
+
+/* busbw / algbw in a group of so many members. */
+double exact_bus_factor(const Collective *, int members);
+int64_t exact_in_count(const Exact *); /* elements of this rank's input and output */
+int64_t exact_out_count(const Exact *);
+CommCall exact_call(const Exact *);
+/* The exact value of an element of the output. */
+double exact_expected(const Exact *, int64_t at);
+/* Writes this rank's input. */
+void exact_fill(const Exact *, const CommCall *);
+/* One call; COMM_SEND also receives. */
+void exact_run(const Exact *, CommCall);
+
+/* The wrong elements of an output. */
+typedef struct ExactWrong {
+    int64_t count, first, last; /* elements, and the places of the first and the last one */
+    int64_t rounded;            /* those that a sum in bf16 or fp16 could give */
+    double got, wanted;         /* of the first */
+} ExactWrong;
+ExactWrong exact_check(const Exact *, const CommCall *);
+/* Whether a sum of `members` summands in bf16 or fp16, rounded or truncated after each, could give `got`. */
+bool exact_is_rounded(double got, double wanted, int members);
+
+#endif

@@ -1,0 +1,27 @@
+/* Confidence intervals of medians from order statistics. The number of samples below the true median is
+ * binomial with p = 1/2, whatever the distribution, so that [x_(k), x_(n+1-k)] misses the median with
+ * probability 2 P(Bin(n, 1/2) < k). W. J. Conover, Practical Nonparametric Statistics, 3rd ed., section 3.2;
+ * J.-Y. Le Boudec, Performance Evaluation of Computer and Communication Systems, theorem 2.1. The samples must
+ * be independent and of one distribution; nothing else is assumed. */
+#ifndef ISOTRON_MEASURE_INTERVAL_H
+#define ISOTRON_MEASURE_INTERVAL_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* The probability that some interval of a report misses its median. */
+#define INTERVAL_ERROR 0.05
+
+typedef struct Interval {
+    double low, median, high;
+} Interval;
+
+/* The largest k such that the interval misses the median with a probability of at most `error`; 0: there are
+ * too few samples. */
+int64_t interval_rank(int64_t n, double error);
+/* The smallest n with a rank. */
+int64_t interval_least(double error);
+/* False: too few samples; the interval is then from 0 to infinity. */
+bool interval_of_median(const double *x, int64_t n, double error, Interval *out);
+
+#endif

@@ -1,0 +1,47 @@
+#include "measure/op_cost.h"
+
+#include "kernels/attr.h"
+
+static bool is_grouped(OpNumber op) { return op >= OP_grouped_linear && op <= OP_grouped_linear_wgrad; }
+
+bool work_gemm(OpNumber op, const Call *c, GemmShape *p) {
+    if (OPS[op].family != OP_FAMILY_GEMM || !c->out[0]) return false;
+    const Tensor *x = c->in[0], *w = c->in[1];
+    /* whose weights are contiguous */
+    const int64_t experts = is_grouped(op) ? tensor_count(c->in[2]) - 1 : 1;
+    const int64_t rows = tensor_rows(x), wide = tensor_width(x);
+    *p = (GemmShape){rows, tensor_width(w), wide};
+    if (op == OP_linear || op == OP_grouped_linear || op == OP_fp8_gemm) p->n = w->dim[0] / experts;
+    if (op == OP_linear_wgrad || op == OP_grouped_linear_wgrad) p->m = wide, p->k = rows;
+    return true;
+}
+
+/* Causal: half of all pairs of query and key; with d multiply-adds per GEMM. */
+static double attention_flops(const Call *c, const Tensor *q, const Tensor *k, int gemms) {
+    const bool causal = ((const AttentionAttr *)c->attr)->window_right != WINDOW_OFF;
+    return (double)tensor_count(q) * (double)k->dim[0] * (causal ? 1 : 2) * gemms;
+}
+
+double work_flops(OpNumber op, const Call *c) {
+    GemmShape p;
+    if (work_gemm(op, c, &p)) return 2.0 * (double)p.m * (double)p.n * (double)p.k;
+    if (op == OP_attention || op == OP_attention_unfused) return attention_flops(c, c->in[0], c->in[1], 2);
+    if (op == OP_attention_unfused_grad || op == OP_attention_grad) /* probabilities are stored, or not */
+        return attention_flops(c, c->in[1], c->in[2], op == OP_attention_grad ? 5 : 4);
+    return 0;
+}
+
+static double bytes_of(const Tensor *t) { return t ? (double)tensor_bytes(t) : 0; }
+
+double work_bytes(OpNumber op, const Call *c) {
+    /* Only the used rows of an embedding's table are touched. */
+    if (op == OP_embedding) return bytes_of(c->in[0]) + 2 * bytes_of(c->out[0]);
+    if (op == OP_embedding_grad)
+        return bytes_of(c->in[0]) + bytes_of(c->in[1]) +
+               2.0 * (double)tensor_count(c->in[0]) * (double)dtype_size((DType)c->out[0]->dtype);
+    double bytes = 0;
+    for (int i = 0; i < CALL_IN; i++) bytes += bytes_of(c->in[i]);
+    for (int i = 0; i < CALL_OUT; i++)
+        if (c->out[i]) bytes += bytes_of(c->out[i]) * (c->out[i]->flags & TENSOR_ACCUM ? 2 : 1);
+    return bytes;
+}

@@ -1,0 +1,35 @@
+/* Repeats and times calls of one op on separate operands. There are enough sets of operands that a GPU's
+ * cache holds no part of the next one, all with the same numbers; on the CPU there is one set. */
+#ifndef ISOTRON_MEASURE_OP_RUNNER_H
+#define ISOTRON_MEASURE_OP_RUNNER_H
+
+#include "kernels/cases.h"
+
+typedef struct BenchCalls BenchCalls;
+/* Makes the op's plans, then allocates the operands, with the types for `storage` (case_dtype). `attr` must
+ * outlive the calls. */
+BenchCalls *bench_calls_new(Device *, const KernelCase *, DType storage);
+void bench_calls_free(BenchCalls *);
+/* Starts one call, on the next set. */
+void bench_calls_run(BenchCalls *);
+/* The median of rounds of calls, with one wait per round. There are BENCH_ROUNDS rounds, or as many as fit
+ * into `seconds` (0: no limit), but at least 3. Half of that time is spent on warming up before, with at
+ * least one call of each set. */
+enum { BENCH_ROUNDS = 21 };
+typedef struct BenchTime {
+    double ns; /* per call, the median of the rounds */
+    int rounds;
+    double round_ns[BENCH_ROUNDS]; /* per call, round by round */
+    int64_t calls;                 /* per round */
+} BenchTime;
+BenchTime bench_calls_time(BenchCalls *, double seconds);
+/* One set. */
+const Call *bench_calls_shape(const BenchCalls *);
+
+/* Smallest, middle and largest of n > 0 values; sorts the values. */
+typedef struct Range {
+    double median, min, max;
+} Range;
+Range bench_range(double *values, int64_t n);
+
+#endif

@@ -1,0 +1,48 @@
+/* One cell of a sweep: a case in a lane and a layout. The criteria are
+ *
+ *   fp64, fp32   within parity's bounds (parity.h) of the oracle and of the one-rank run in the lane
+ *   exact        bitwise equal to the one-rank run (a hash of all losses and all final parameters), which
+ *                must pass its verdict against the oracle
+ *   lower        the verdict of precision.h for this layout, and that of the same options in fp64
+ *
+ * A non-finite number fails in every lane. */
+#ifndef ISOTRON_PARITY_CELL_H
+#define ISOTRON_PARITY_CELL_H
+
+#include "parity/case.h"
+#include "parity/localise.h"
+#include "parity/parity.h"
+
+enum { LANES = LANE_EXACT + 1 };
+
+/* One-rank runs that the cells of a case share. */
+typedef struct Shared {
+    Trace *alone[LANES];               /* [LANE_FP64] always, others if a cell uses the lane */
+    Trace *noisy[LANES][PARITY_DRAWS]; /* for fp64 and fp32 */
+    Report *exact;                     /* of the one-rank run in the exact lane */
+    PrecisionShared precision[LANES];  /* for lanes below fp32, if precision_shares() */
+} Shared;
+
+typedef struct CellResult {
+    bool pass;
+    ParityReport oracle;
+    Report one_rank; /* errors relative to the one-rank run */
+    double ratio;    /* R of gradients (precision.h); NaN: not in this lane */
+    Finding finding; /* for a cell that fails in fp64 or exact */
+} CellResult;
+
+/* Judges `ours`, the run of the cell. The result may be in shared memory. */
+Err cell_judge(const Case *, const Config *, const Derived *, const Trace *ours, const Shared *,
+               CellResult *);
+/* The row with the largest ratio of error to bound; NULL: no rows. */
+const Row *cell_worst(const CellResult *);
+/* The largest ratio of error to bound in a layer: an index of Row.layer. */
+double cell_layer(const CellResult *, int layer);
+/* The smallest relative error of a layer's gradients that the verdict would have refused (precision.h); NaN where
+ * that is not measured. */
+double cell_power(const CellResult *);
+
+/* The non-default options about ranks and schedules, as in "tp2 sp pp2 zero1"; else "one rank". */
+void cell_layout(const Config *, const Derived *, Str *out);
+
+#endif

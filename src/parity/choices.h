@@ -1,0 +1,56 @@
+/* Records the experts that a run chose and makes another run choose the same ones. The choice of an expert is
+ * discrete: if two scores differ by less than the rounding of a precision, correct code may choose either.
+ * A run in low precision is therefore compared with fp64 runs that follow its choices. The choices are judged
+ * separately, by how far apart the scores were where the two precisions choose different experts. */
+#ifndef ISOTRON_PARITY_CHOICES_H
+#define ISOTRON_PARITY_CHOICES_H
+
+#include "config/config.h"
+#include "param/param.h"
+#include "tape/tape.h"
+
+/* For every step, router (in registry order) and token of the global batch, sample by sample. A router may
+ * choose twice: for the layer, and by the scores alone for its balancing losses. */
+typedef struct Choices {
+    int64_t steps, routers, samples, seq, topk, experts; /* routers 0: the case has no experts */
+    double *expert; /* [steps, routers, CHOICES_PASSES, samples, seq, topk]; -1: nothing was chosen */
+    double *logits; /* [steps, routers, samples, seq, experts]; -infinity: none */
+    double *margin; /* [steps, routers]: the largest margin of a choice that a following run would have made
+                       differently, see choices_probe */
+    int64_t flips;  /* number of such choices */
+} Choices;
+
+enum { CHOICES_PASSES = 2 };
+
+/* Sets the sizes only; the caller provides memory. */
+Choices choices_of(const Registry *, const Config *, int64_t steps, int64_t samples, int64_t seq);
+/* Number of elements of all three arrays, and their placement in memory of that size. */
+int64_t choices_elements(const Choices *);
+void choices_place(Choices *, double *memory);
+
+/* Per-rank state of a probe (tape.h). */
+typedef struct ChoiceRank {
+    const Tensor *logits; /* of the router that ran last */
+    int64_t router, pass, step;
+} ChoiceRank;
+
+typedef struct ChoiceProbe {
+    const Registry *whole; /* all routers, by name */
+    Choices *record;
+    const Choices *follow; /* choices of another run; NULL: follow none. One rank, F64 */
+    ChoiceRank *rank;      /* [ranks] */
+} ChoiceProbe;
+
+/* Call before a step of a rank. */
+void choices_step(ChoiceProbe *, int rank, int64_t step);
+/* Call after a step: merges the records of all ranks, in all processes. */
+void choices_merge(ChoiceProbe *, Comm *, int64_t step);
+/* A TapeProbe for the ranks of a run: records the routers' choices, or replaces them with those of `follow`.
+ * The margin of a differing choice bounds the change of the logits that makes the router choose the followed
+ * experts. The number d is added to the logits of these experts and subtracted from those of the others (of
+ * other groups, if the router limits groups). The logits are the router's own, or those of the followed run;
+ * then the largest difference between the two is added to d. The margin is the smallest such sum that was
+ * found. */
+void choices_probe(ChoiceProbe *, const Tape *, TapePoint, const OpDef *, const Call *);
+
+#endif

@@ -1,0 +1,20 @@
+/* Comparison of two checkpoints, tensor by tensor, regardless of the layout that wrote them. A path is a
+ * folder of checkpoints, which stands for its newest, or the folder iter_N of one. */
+#ifndef ISOTRON_PARITY_CKPT_DIFF_H
+#define ISOTRON_PARITY_CKPT_DIFF_H
+
+#include "base/err.h"
+#include "parity/diff.h"
+
+typedef struct CkptDiffOptions {
+    DiffOptions diff;
+    bool weights_only; /* leave out optimizer state and progress; diff.only leaves out progress too */
+} CkptDiffOptions;
+
+/* Appends the options that differ, the numbers of the run's progress and the tensors that differ, and a summary.
+ * The difference of a tensor is max |a - b|, relative to the larger of the two root mean squares. Options
+ * that differ are listed, and are no difference of the verdict. The stored bytes are checked against their hashes.
+ * Files are mapped and read tensor by tensor. */
+Err ckpt_diff(const char *a, const char *b, const CkptDiffOptions *, Diff *, Str *out);
+
+#endif

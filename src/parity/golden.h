@@ -1,0 +1,51 @@
+/* A golden case on disk: the results of an independent implementation for a few training steps. */
+#ifndef ISOTRON_PARITY_GOLDEN_H
+#define ISOTRON_PARITY_GOLDEN_H
+
+#include "base/err.h"
+#include "ckpt/safetensors.h"
+#include "config/config.h"
+#include "data/data.h"
+#include "nn/feed.h"
+#include "nn/router.h"
+
+enum { GOLDEN_LOSSES = MODEL_LOSSES + ROUTER_LOSSES };
+
+typedef struct GoldenStep {
+    double loss, grad_norm, clip, lr;
+    double named[GOLDEN_LOSSES]; /* in the order of Golden.loss_names */
+} GoldenStep;
+
+typedef struct Golden {
+    char *name; /* last component of the path */
+    Safetensors *init, *batches, *oracle;
+    GoldenStep *steps; /* [n_steps] */
+    int64_t n_steps;
+    char *loss_names[GOLDEN_LOSSES]; /* of single losses, which curve.json may have */
+    int n_losses;
+    const int64_t *tokens;         /* [n_steps, samples, seq + 1], or of an encoder [n_steps, samples, seq] */
+    const float *loss_mask;        /* [n_steps, samples, seq]; NULL: all ones */
+    const int64_t *encoder_tokens; /* [n_steps, samples, encoder_seq]; NULL: there is only one stack */
+    int64_t encoder_seq;
+    /* NULL without an encoder; a T5 has only padding_mask, of its encoder. [n_steps, samples, seq], except is_random
+     * [n_steps, samples]. */
+    const int64_t *types, *labels, *padding_mask, *is_random;
+    const int64_t *classes; /* [n_steps, samples], of a task, which has no labels; else NULL */
+    int64_t stored_steps, samples, seq;
+} Golden;
+
+/* Reads and checks everything but run.conf. An incomplete case is a user error that names the missing part. */
+Err golden_open(const char *dir, Golden **);
+void golden_close(Golden *);
+/* Sets the options that run.conf omits: sizes given by the case's tensors (vocab-size, seq-length, batch
+ * sizes, train-iters), and the oracle's conventions, which differ from Megatron-LM's defaults: loss per
+ * token, no dropout. The oracle of a T5 without scaled logits may have tied its output layer (hf_config_fit). */
+void golden_complete(const Golden *, Config *);
+/* Whether the batches are those of the model of the options: their tensors, ids and masks. */
+Err golden_check(const Golden *, const Config *, const Derived *);
+/* Problems for options of the last command line about the length of the run, which is the case's. */
+void golden_refuse(Args *);
+/* Loads the samples of a step given by batch->indices. */
+void golden_batch(const Golden *, int64_t step, Batch *);
+
+#endif

@@ -1,0 +1,44 @@
+/* Compares our logits with those that transformers computed in float64 for a converted model
+ * (tools/oracle/hf_logits.py; file format: docs/reference/formats.md).
+ *
+ * Both programs compute in float64, so a correct conversion differs only by rounding. The bound is that of
+ * parity.h: 8 max(moved, u sqrt(K)). `moved` is the largest movement of the logits, over three draws, when
+ * every weight w becomes w (1 + u xi), xi standard normal; K is the longest sum of the forward. Weights are
+ * first rounded to the reference's type, as an export to 16 bits did; u is then 2^-53. If the reference's
+ * type is wider than ours, so that weights were rounded on import, u is the roundoff of our type. */
+#ifndef ISOTRON_PARITY_REFERENCE_H
+#define ISOTRON_PARITY_REFERENCE_H
+
+#include "base/err.h"
+#include "base/str.h"
+#include "ckpt/safetensors.h"
+#include "models/model.h"
+#include "parity/compare.h"
+
+typedef struct Reference {
+    Safetensors *file;
+    const int64_t *tokens; /* [samples, positions]; of an encoder-decoder: the decoder's */
+    /* [samples, encoder positions] and [samples]; NULL: not an encoder-decoder */
+    const int64_t *encoder_tokens, *encoder_lengths;
+    const double *logits; /* [samples, rows, outputs] */
+    /* Rows and outputs: positions and the vocabulary; 1 and classes, or for a choice 1 and 1, of a task. */
+    int64_t samples, positions, encoder, rows, outputs;
+    bool of_task;  /* tokens are checked with the model, whose vocabulary the file does not tell */
+    DType weights; /* the narrowest type that can hold all of the reference's weights */
+} Reference;
+
+/* Rejects an incomplete file, and values that no model can produce. */
+Err reference_open(const char *path, Reference *);
+void reference_close(Reference *); /* also after an error */
+
+typedef struct ReferenceReport {
+    Row logits;
+    double roundoff, longest_sum; /* u, K */
+    int64_t rounded;              /* weights not representable in the reference's type */
+} ReferenceReport;
+
+/* A reference that does not fit the model is a user error. */
+Err reference_judge(const Reference *, const Model *, ReferenceReport *);
+void reference_print(const Reference *, const Model *, const ReferenceReport *, Str *out);
+
+#endif

@@ -1,0 +1,105 @@
+#include "parity/signature.h"
+
+#include <math.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+
+/* Far above rounding, far below any fault. */
+static const double CLOSE = 1e-6;
+
+static double norm(const double *x, int64_t n) {
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++) sum += x[i] * x[i];
+    return sqrt(sum);
+}
+
+/* ||x - a y + b z|| <= CLOSE ||y||; z may be NULL. */
+static bool is_close(const double *x, double a, const double *y, double b, const double *z, int64_t n) {
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++) {
+        const double d = x[i] - a * y[i] + (z ? b * z[i] : 0);
+        sum += d * d;
+    }
+    return sqrt(sum) <= CLOSE * norm(y, n);
+}
+
+static bool not_finite(Suspect s, char *out, size_t size) {
+    for (int64_t i = 0; i < s.n; i++)
+        if (!isfinite(s.x[i])) {
+            snprintf(out, size, "not finite from element %lld onwardward", (long long)i);
+            return true;
+        }
+    return false;
+}
+
+/* With two ranks a missing summand leaves only the other one; that description comes first. */
+static bool summand(Suspect s, char *out, size_t size) {
+    for (int r = 0; s.summands && r < s.ranks; r++)
+        if (norm(s.summands + r * s.n, s.n) > 0 && is_close(s.x, 0, s.y, -1, s.summands + r * s.n, s.n)) {
+            if (r == s.rank)
+                snprintf(out, size, "only its own summand: the sum over ranks is missing");
+            else
+                snprintf(out, size, "only the summand of rank %d", r);
+            return true;
+        }
+    for (int r = 0; s.summands && r < s.ranks; r++) {
+        const double *part = s.summands + r * s.n;
+        const bool missing = is_close(s.x, 1, s.y, 1, part, s.n),
+                   twice = is_close(s.x, 1, s.y, -1, part, s.n);
+        if (norm(part, s.n) == 0 || (!missing && !twice)) continue;
+        snprintf(out, size, "summand of rank %d is %s", r, missing ? "missing" : "counted twice");
+        return true;
+    }
+    return false;
+}
+
+static bool scaled(Suspect s, char *out, size_t size) {
+    double xy = 0, yy = 0;
+    for (int64_t i = 0; i < s.n; i++) xy += s.x[i] * s.y[i], yy += s.y[i] * s.y[i];
+    const double c = yy > 0 ? xy / yy : 1;
+    if (norm(s.x, s.n) == 0)
+        snprintf(out, size, "all zero");
+    else if (is_close(s.x, c, s.y, 0, NULL, s.n) && fabs(c) > CLOSE)
+        snprintf(out, size, "scaled by %.9g", c);
+    else
+        return false;
+    return true;
+}
+
+static bool zero_tail(Suspect s, char *out, size_t size) {
+    int64_t tail = s.n;
+    while (tail > 0 && s.x[tail - 1] == 0) tail--;
+    if (tail == s.n || norm(s.y + tail, s.n - tail) == 0 || !is_close(s.x, 1, s.y, 0, NULL, tail))
+        return false;
+    snprintf(out, size, "zero tail from element %lld of %lld on", (long long)tail, (long long)s.n);
+    return true;
+}
+
+static int by_value(const void *a, const void *b) {
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static bool permuted(Suspect s, char *out, size_t size) {
+    const size_t bytes = (size_t)s.n * sizeof(double);
+    double *x = mem_alloc(bytes + 1), *y = mem_alloc(bytes + 1);
+    memcpy(x, s.x, bytes), memcpy(y, s.y, bytes);
+    qsort(x, (size_t)s.n, sizeof *x, by_value), qsort(y, (size_t)s.n, sizeof *y, by_value);
+    const bool yes = is_close(x, 1, y, 0, NULL, s.n);
+    if (yes) snprintf(out, size, "permuted: the same elements in another order");
+    free(x), free(y);
+    return yes;
+}
+
+void signature_of(Suspect s, char *out, size_t size) {
+    if (not_finite(s, out, size) || summand(s, out, size) || scaled(s, out, size) ||
+        zero_tail(s, out, size) || permuted(s, out, size))
+        return;
+    double d = 0;
+    for (int64_t i = 0; i < s.n; i++) d += (s.x[i] - s.y[i]) * (s.x[i] - s.y[i]);
+    snprintf(out, size, "differs by %.3g of its norm", sqrt(d) / fmax(norm(s.y, s.n), 1e-300));
+}

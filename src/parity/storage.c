@@ -1,0 +1,158 @@
+#include "parity/storage.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/fault.h"
+#include "base/hash.h"
+#include "base/mem.h"
+#include "base/philox.h"
+#include "kernels/ops.h"
+#include "models/option_map.h"
+
+void storage_log_free(StorageLog *log) {
+    free(log->calls);
+    *log = (StorageLog){0};
+}
+
+/* ---- types ---- */
+
+static void check_type(StorageLog *log, const OpDef *op, const Tensor *x, const char *kind, int index) {
+    if (!x || !dtype_is_16bit((DType)x->dtype)) return;
+    if (!log->narrow++)
+        snprintf(log->first_narrow, sizeof log->first_narrow, "%s, %s %d in %s", op->name, kind, index,
+                 dtype_name((DType)x->dtype));
+}
+
+static void check_types(StorageLog *log, const Config *lane, const OpDef *op, const Call *call) {
+    /* Not config_bf16_grads, which may be what is wrong. */
+    const bool bf16_grads = lane->grad_reduce_in_bf16 || lane->main_grads_dtype == MAIN_GRADS_BF16;
+    for (int k = 0; k < CALL_IN; k++)
+        if (op->in[k].precise) check_type(log, op, call->in[k], "input", k);
+    for (int k = 0; k < CALL_OUT; k++)
+        if (op->out[k].precise) check_type(log, op, call->out[k], "output", k);
+    for (int k = 0; k < CALL_OUT && !bf16_grads; k++)
+        if (call->out[k] && call->out[k]->flags & TENSOR_MAIN_GRAD)
+            check_type(log, op, call->out[k], "main gradient", k);
+}
+
+void storage_record(void *storage, const OpDef *op, const Call *call) {
+    StorageLog *log = ((Storage *)storage)->log;
+    check_types(log, ((Storage *)storage)->lane, op, call);
+    if (log->n == log->capacity) {
+        log->capacity = log->capacity ? 2 * log->capacity : 1024;
+        log->calls = mem_grow(log->calls, (size_t)log->capacity, sizeof *log->calls);
+    }
+    StorageCall *c = &log->calls[log->n++];
+    c->op = (int16_t)op->number;
+    for (int i = 0; i < CALL_OUT; i++) c->type[i] = call->out[i] ? call->out[i]->dtype : DTYPES;
+}
+
+/* ---- rounding ---- */
+
+static void round_tensor(Tensor *t, DType type) {
+    enum { CHUNK = 256 };
+    const int64_t width = tensor_width(t);
+    double stored[CHUNK];
+    for (int64_t row = 0, rows = tensor_rows(t); row < rows; row++)
+        for (int64_t i = 0; i < width; i += CHUNK) {
+            double *x = (double *)t->data + tensor_row_offset(t, row) + i;
+            const size_t n = (size_t)(width - i < CHUNK ? width - i : CHUNK);
+            dtype_convert(stored, type, x, F64, n);
+            dtype_convert(x, F64, stored, type, n);
+        }
+}
+
+/* Adds up to half a grid step, wherever the lane rounds: not to partial sums. */
+static void add_grid_noise(Storage *s, Tensor *t) {
+    const uint64_t key = hash_name("grid") + (uint64_t)s->draw, seed = (uint64_t)s->lane->seed;
+    const double step = ldexp(1, -EXACT_GRID_BITS);
+    for (int64_t row = 0, rows = tensor_rows(t), width = tensor_width(t); row < rows; row++) {
+        double *x = (double *)t->data + tensor_row_offset(t, row);
+        for (int64_t i = 0; i < width; i++)
+            if (x[i] != 0) x[i] += (philox_uniform(seed, key, (uint64_t)s->drawn++) - 0.5) * step;
+    }
+}
+
+static void round_output(Storage *s, Tensor *y, DType type) {
+    if (!y || y->dtype != F64) return;
+    const bool on_grid = !(y->flags & TENSOR_MAIN_GRAD || tape_grad_is_off_grid(y));
+    if (s->lane->lane == LANE_EXACT && on_grid) add_grid_noise(s, y);
+    if (s->lane->lane != LANE_EXACT && dtype_is_16bit(type)) round_tensor(y, type);
+}
+
+void storage_round(void *storage, const OpDef *op, const Call *call) {
+    Storage *s = storage;
+    StorageCall of = {0};
+    if (s->lane->lane != LANE_EXACT) { /* exact rounds the outputs of every op */
+        CHECK(s->at < s->log->n && s->log->calls[s->at].op == op->number,
+              "op %lld of the fp64 run is %s, but the low-precision run has another op there",
+              (long long)s->at, op->name);
+        of = s->log->calls[s->at++];
+    }
+    for (int i = 0; i < CALL_OUT; i++) round_output(s, call->out[i], (DType)of.type[i]);
+}
+
+/* ---- weights and moments ---- */
+
+/* Perturbs a flat buffer where the exact lane rounds it. Untrained buffers change by fixed amounts, whose
+ * rounding is always the same, so they are rounded and get no noise. */
+static void add_noise_to(Storage *s, const Registry *r, FlatBuffer buffer) {
+    for (int i = 0; i < r->n; i++) {
+        const Param *p = r->params[i];
+        Tensor master = p->master, grad = p->main_grad;
+        if (!(p->spec.flags & PARAM_BUFFER))
+            add_grid_noise(s, buffer == FLAT_GRADS ? &grad : &master);
+        else if (buffer == FLAT_MASTERS)
+            for (int64_t k = 0; k < p->count; k++)
+                ((double *)master.data)[k] =
+                    ldexp(nearbyint(ldexp(((double *)master.data)[k], EXACT_GRID_BITS)), -EXACT_GRID_BITS);
+    }
+}
+
+void storage_begin(Storage *s, Trainer *run) {
+    s->at = s->drawn = 0;
+    if (s->lane->lane == LANE_FP16) run->scaler = scaler_new(s->lane); /* so that gradients underflow alike */
+    if (s->lane->lane == LANE_EXACT) add_noise_to(s, run->run.model->registry, FLAT_MASTERS);
+}
+
+/* Forward and backward use rounded weights. */
+void storage_step(Storage *s, Trainer *run) {
+    const Registry *r = run->run.model->registry;
+    const size_t bytes = (size_t)r->elements * sizeof(double);
+    if (s->lane->lane == LANE_EXACT) return;
+    s->kept = mem_alloc(bytes);
+    memcpy(s->kept, r->masters, bytes);
+    for (int i = 0; i < r->n; i++)
+        if (!(r->params[i]->spec.flags & PARAM_BUFFER))
+            round_tensor(&r->params[i]->master, map_storage(s->lane->lane));
+}
+
+void storage_gradients(Storage *s, Trainer *run) {
+    const Registry *r = run->run.model->registry;
+    if (!s->kept) {
+        add_noise_to(s, r, FLAT_GRADS);
+        return;
+    }
+    for (int i = 0; i < r->n; i++) {
+        const Param *p = r->params[i];
+        if (!(p->spec.flags & PARAM_BUFFER))
+            memcpy(p->master.data, s->kept + p->offset, (size_t)p->count * sizeof(double));
+    }
+    free(s->kept);
+    s->kept = NULL;
+}
+
+static void round_state(const Trainer *run, int buffer, DType type) {
+    const int64_t n = run->run.model->registry->held[FLAT_STATE];
+    Tensor all = tensor_make(run->optimizer->buffer[buffer].flat, F64, 1, &n);
+    if (type != F64) round_tensor(&all, type);
+}
+
+void storage_updated(Storage *s, Trainer *run) {
+    for (int i = 0; s->lane->use_precision_aware_optimizer && i < run->optimizer->n_buffers; i++)
+        round_state(run, i, optim_moment_type(s->lane, i, F64));
+    if (s->lane->lane == LANE_EXACT) add_noise_to(s, run->run.model->registry, FLAT_MASTERS);
+}

@@ -1,0 +1,47 @@
+/* Predicts the effect of low-precision storage on a run: an fp64 run rounds to the storage type wherever a
+ * run in the lane stores a value. Its distance from the fp64 run without rounding is the error that the lane
+ * may have. The arithmetic of the lane's kernels does not affect it.
+ *
+ * A one-rank run in the lane records where the lane stores in 16 bits, as the type of every output of every
+ * op in order; the fp64 run has the same ops. The log counts values that should always be F32. Weights
+ * are rounded for forward and backward, masters are not. The optimizer's moments are rounded after each
+ * update if the options require it. FP8 operands are quantised in fp64 by the lane's own ops. For the exact lane,
+ * which rounds to a grid, the prediction adds uniform noise of the same size instead, so that it shares no
+ * rounding with the run under test. */
+#ifndef ISOTRON_PARITY_STORAGE_H
+#define ISOTRON_PARITY_STORAGE_H
+
+#include "parity/case.h"
+
+typedef struct StorageCall {
+    int16_t op;
+    uint8_t type[CALL_OUT]; /* DTYPES: no output */
+} StorageCall;
+
+typedef struct StorageLog {
+    StorageCall *calls;
+    int64_t n, capacity;
+    int64_t narrow;        /* stored values that should be F32 or wider */
+    char first_narrow[64]; /* op and operand of the first */
+} StorageLog;
+
+void storage_log_free(StorageLog *);
+
+/* State of a run that records the types (one rank), and of the fp64 run that rounds to them. */
+typedef struct Storage {
+    StorageLog *log;
+    const Config *lane; /* the options of the run in low precision */
+    int draw;           /* of the exact lane's noise */
+    int64_t at, drawn;
+    double *kept; /* copy of the masters while rounded ones replace them */
+} Storage;
+
+void storage_record(void *storage, const OpDef *, const Call *); /* a TapeTrace */
+void storage_round(void *storage, const OpDef *, const Call *);  /* a TapeTrace */
+/* The other CaseWatch callbacks of the fp64 run. */
+void storage_begin(Storage *, Trainer *);
+void storage_step(Storage *, Trainer *);
+void storage_gradients(Storage *, Trainer *);
+void storage_updated(Storage *, Trainer *);
+
+#endif

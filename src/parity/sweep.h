@@ -1,0 +1,115 @@
+/* Runs golden cases in the lanes and layouts of a list and judges each cell (cell.h). A list is a text file
+ * with one cell per line, `[case] lane options...`. The case is the last component of its folder; a cell
+ * without one applies to all cases. Lines about cases that are not given are left out; one about a case that is
+ * no folder next to those is a user error, and so is a cell that another line has. # starts a comment. The one-rank reference runs are run once per case and
+ * lane. Runs are in separate processes (jobs.h), unless an option says otherwise.
+ *
+ * A cell whose layout breaks a rule is skipped, with the rule's error message; this is not a pass. Any other
+ * mistake in its options is a user error: an unknown option, a number out of its range, a second precision, an
+ * option of the command, another model or other data than the case's. */
+#ifndef ISOTRON_PARITY_SWEEP_H
+#define ISOTRON_PARITY_SWEEP_H
+
+#include "base/jobs.h"
+#include "config/args.h"
+#include "parity/cell.h"
+#include "run/provenance.h"
+
+/* Planned: it would run, but this is a dry run. */
+typedef enum Verdict { VERDICT_PASS, VERDICT_FAIL, VERDICT_PLANNED, VERDICT_SKIPPED, VERDICTS } Verdict;
+
+typedef struct SweepCase {
+    const char *dir;
+    Golden *golden;
+    Case run;
+    Shared shared; /* the runs that cells need */
+    Job *alone[LANES], *noisy[LANES][PARITY_DRAWS], *exact, *precision[LANES];
+} SweepCase;
+
+typedef struct Cell {
+    SweepCase *of;
+    int64_t line;
+    const char *words;  /* from the list, without the case */
+    const char *values; /* of all options, with those of the case and of the whole sweep */
+    const char *layout; /* from cell_layout; for a skipped cell its words */
+    const char *name;   /* the layout, with the words where other cells of the lane have it too */
+    Lane lane;
+    Config config;
+    Derived derived;
+    const char *skipped; /* error messages of rules, one per line; NULL: it runs */
+    Trace *trace;
+    CellResult *result; /* owned by the sweep */
+    Job *job;
+} Cell;
+
+typedef struct SweepOptions SweepOptions;
+
+typedef struct Sweep {
+    const SweepOptions *options;
+    SweepCase *cases;
+    int64_t n_cases;
+    Cell *cells;
+    CellResult *results; /* [n_cells], shared with the jobs; NULL: not run yet */
+    int64_t n_cells, n_jobs;
+    int64_t left_out; /* lines of the list about cases that are not given */
+    Job *jobs;
+    double seconds;
+    Arena *arena;
+} Sweep;
+
+struct SweepOptions {
+    const char *const *dirs; /* folders of cases */
+    int64_t n_dirs;
+    const char *list; /* path */
+    char **words;     /* options for all cells, applied after run.conf and before the cell's own */
+    int n_words;
+    ArgTable own;      /* the caller's options that may appear among the words */
+    int at_once;       /* 0: one per core; one on a GPU */
+    double deadline_s; /* per cell */
+    bool here;         /* without at_once and deadline_s: cells run in this process, and a crash ends it */
+};
+
+/* Reads cases and list. The options must outlive the sweep. Call sweep_free afterwards, even on error. */
+Err sweep_open(const SweepOptions *, Sweep *);
+/* A user error if the cells need a device that this program or machine has not. */
+Err sweep_check_device(const Sweep *);
+/* Runs all cells that are not skipped. */
+void sweep_run(const SweepOptions *, Sweep *);
+void sweep_free(Sweep *);
+
+Verdict cell_verdict(const Cell *);
+/* Why a cell failed or was skipped, in one line; empty if it passed. */
+void cell_reason(const Cell *, Str *out);
+typedef struct SweepCounts {
+    int64_t of[VERDICTS], layouts; /* layouts: number of distinct ones that are not skipped */
+} SweepCounts;
+SweepCounts sweep_counts(const Sweep *);
+
+/* How many cells have each verdict, in one line without its end. */
+void sweep_summary(const Sweep *, Str *out);
+/* Reports: a table, JSON, JUnit XML, a self-contained HTML page. */
+void sweep_print(const Sweep *, Str *out);
+void sweep_json(const Sweep *, Str *out);
+void sweep_junit(const Sweep *, Str *out);
+void sweep_html(const Sweep *, Str *out);
+
+/* Where and how the sweep ran: provenance, threads of a rank, list, command. */
+enum { SWEEP_FACTS = FACTS + 3 };
+typedef struct SweepFact {
+    const char *name;
+    char value[1000];
+} SweepFact;
+/* "1" or "1 to 8": over the cells that are not skipped. */
+void sweep_threads(const Sweep *, const Provenance *, char *out, size_t n);
+void sweep_facts(const Sweep *, SweepFact out[SWEEP_FACTS]);
+
+/* The shell command that runs the cell alone, with its verdict. */
+void sweep_command(const Sweep *, const Cell *, Str *out);
+/* The worst row of a cell that ran; NULL: it did not. */
+const Row *sweep_worst(const Cell *);
+/* A ratio of error to bound in a cell: "0.67", or in the exact lane "equal" or "differs". */
+void sweep_fraction(const Cell *, double ratio, Str *out);
+/* The line "localised: ..." or "not localised: ..." of a failed cell; nothing without a finding. */
+void sweep_finding(const Finding *, const char *indent, Str *out);
+
+#endif

@@ -1,0 +1,20 @@
+/* The clocks, temperature and power of each rank's GPU while a stage runs. */
+#ifndef ISOTRON_VALIDATE_LOAD_H
+#define ISOTRON_VALIDATE_LOAD_H
+
+#include "measure/nvml.h"
+#include "validate/stage.h"
+
+typedef struct LoadText {
+    char s[256];
+} LoadText;
+/* "clock down to 1320 MHz, up to 61 C and 690 W; clock lowered by: power limit"; empty if it is not known. */
+LoadText load_text(const NvmlLoad *);
+
+/* Watches this rank's GPU; NULL if that is not possible. */
+NvmlWatch *load_watch(const StageRank *);
+/* Collective: ends the watch of this rank's GPU, and adds a fact for each rank. The loads are [world]; the caller
+ * frees them. */
+NvmlLoad *loads_of_ranks(const StageRank *, NvmlWatch *);
+
+#endif

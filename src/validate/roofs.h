@@ -1,0 +1,20 @@
+/* The speed of a device, compared with the rate that the vendor states and with its siblings. */
+#ifndef ISOTRON_VALIDATE_ROOFS_H
+#define ISOTRON_VALIDATE_ROOFS_H
+
+#include "measure/nvml.h"
+#include "validate/stage.h"
+
+typedef struct Roof {
+    const char *name, *unit;
+    DType type;  /* of a GEMM */
+    bool copy;   /* else a GEMM */
+    bool on_cpu; /* also measured on a CPU */
+} Roof;
+
+/* Adds evidence against each of the n devices whose best rate is too low compared with the median of the n devices or
+ * with `stated`, the vendor's rate in the roof's unit (0: not known). The evidence quotes its load. */
+void roofs_judge(Outcome *, const Roof *, const double *best, const Suspect *, const NvmlLoad *, int n,
+                 double stated);
+
+#endif

@@ -1,0 +1,68 @@
+/* Shared by the stages: a world of ranks with devices, budgets, and the names of suspects. */
+#ifndef ISOTRON_VALIDATE_STAGE_H
+#define ISOTRON_VALIDATE_STAGE_H
+
+#include "comm/comm.h"
+#include "tensor/device.h"
+#include "validate/validate.h"
+
+typedef struct StageInput {
+    const ValidateOptions *options;
+    Config config; /* with the number of ranks, the library and the deadline of this run */
+    double seconds;
+    Outcome *out;
+    const char *variant; /* collectives: algorithm and protocol of NCCL; NULL: its choice */
+    bool exclusive;      /* only one process at a time can use a device */
+    void *state;         /* owned by the stage, shared by all its worlds in this process */
+} StageInput;
+
+/* The stages of stages.def. Each function writes its result to `out`. It returns only errors in the
+ * options. */
+#define STAGE(name, share, least, ranks, on_library, starts_processes, what)                                 \
+    Err stage_##name(const StageInput *);
+#include "validate/stages.def"
+
+/* The folder of the golden cases of `parity`: `given`, or if that is NULL the one of this installation or source tree,
+ * else "golden". The caller frees it. An error names the first case that is not complete. */
+Err parity_find_golden(const char *given, char **out);
+
+/* A rank of a stage. */
+typedef struct StageRank {
+    const StageInput *in;
+    Comm *comm; /* NULL: one rank */
+    Device *device;
+    int rank, world;
+    int sharing;    /* ranks on this rank's device, itself included */
+    Outcome *out;   /* rank 0's; NULL on the others */
+    int64_t end_ns; /* of the budget */
+    char described[200], transport[200];
+} StageRank;
+
+/* Opens the world with its devices and transport, and runs fn on each rank. */
+Err stage_on_ranks(const StageInput *, Err (*fn)(StageRank *));
+/* Number of ranks of the world. */
+int stage_world(const StageInput *);
+bool stage_on_gpu(const StageInput *);
+
+/* Collective over all ranks, through the host. */
+void stage_gather(const StageRank *, const void *mine, void *all, size_t bytes); /* all: [world] */
+double stage_reduce(const StageRank *, CommReduction, double);
+void stage_barrier(const StageRank *);
+/* Whether less than the fraction of the budget has passed; rank 0 decides for all. */
+bool stage_has_time(const StageRank *, double fraction);
+/* Sets what this stage is doing; rank 0 only. */
+#define STAGE_DOING(r, ...) ((r)->out ? outcome_doing((r)->out, __VA_ARGS__) : (void)0)
+
+typedef struct Suspect {
+    char s[96];
+} Suspect;
+/* "GPU 2 (rank 2)", or "rank 2" of ranks on a CPU. */
+Suspect stage_suspect(const StageRank *, int rank);
+/* Whether a transport, as rank_open_device describes it, is NCCL. */
+bool stage_is_nccl(const char *transport);
+/* Notes in the result that it depends on the transport. */
+void stage_note_transport(const StageRank *);
+/* "NCCL 2.28.9", or the transport through host memory. */
+Suspect stage_transport(const StageRank *);
+
+#endif

@@ -1,0 +1,216 @@
+/* A short data-parallel training run on random tokens, twice: MFU, the speed of the last third compared
+ * with the first, and whether both runs have bitwise equal losses and gradient norms. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/amount.h"
+#include "base/clock.h"
+#include "base/mem.h"
+#include "comm/agree.h"
+#include "measure/interval.h"
+#include "measure/peaks.h"
+#include "run/launch.h"
+#include "train/trainer.h"
+#include "validate/stage.h"
+
+enum { MOST_STEPS = 200, LEAST_STEPS = 8 }; /* the least that two libraries can be compared by */
+
+typedef struct Training {
+    const StageInput *in;
+    Config config;
+    Derived derived;
+} Training;
+
+/* The steps of one run; all but the times are equal on all ranks. */
+typedef struct Steps {
+    int64_t n;
+    double loss[MOST_STEPS], norm[MOST_STEPS], seconds[MOST_STEPS];
+    double flops; /* of a step */
+} Steps;
+
+/* ---- options ---- */
+
+static const char *const GPU_WORDS[] = {"--num-layers",
+                                        "12",
+                                        "--hidden-size",
+                                        "768",
+                                        "--num-attention-heads",
+                                        "12",
+                                        "--seq-length",
+                                        "1024",
+                                        "--max-position-embeddings",
+                                        "1024",
+                                        "--vocab-size",
+                                        "50304",
+                                        "--micro-batch-size",
+                                        "16",
+                                        "--lane",
+                                        "bf16",
+                                        "--device",
+                                        "cuda"};
+static const char *const CPU_WORDS[] = {"--num-layers",
+                                        "2",
+                                        "--hidden-size",
+                                        "64",
+                                        "--num-attention-heads",
+                                        "4",
+                                        "--seq-length",
+                                        "64",
+                                        "--max-position-embeddings",
+                                        "64",
+                                        "--vocab-size",
+                                        "256",
+                                        "--micro-batch-size",
+                                        "2",
+                                        "--lane",
+                                        "fp32",
+                                        "--cpu-threads",
+                                        "1"};
+static const char *const WORDS[] = {
+    "--hidden-dropout", "0",          "--attention-dropout", "0", "--train-iters", "1000", "--lr",
+    "0.0003",           "--mock-data"};
+enum { N_OWN = sizeof CPU_WORDS / sizeof *CPU_WORDS, N_WORDS = sizeof WORDS / sizeof *WORDS };
+
+static Err make_config(const StageInput *in, Arena *arena, Training *t) {
+    const int ranks = stage_world(in);
+    const bool gpu = stage_on_gpu(in);
+    char *words[N_OWN + N_WORDS + 4];
+    int n = 0;
+    for (int i = 0; i < N_OWN; i++) words[n++] = arena_printf(arena, "%s", gpu ? GPU_WORDS[i] : CPU_WORDS[i]);
+    for (int i = 0; i < N_WORDS; i++) words[n++] = arena_printf(arena, "%s", WORDS[i]);
+    words[n++] = arena_printf(arena, "--ranks");
+    words[n++] = arena_printf(arena, "%d", ranks);
+    words[n++] = arena_printf(arena, "--global-batch-size");
+    words[n++] = arena_printf(arena, "%d", ranks * (gpu ? 16 : 2));
+    Args args;
+    args_init(&args, arena, "validate", NULL);
+    Err e = config_parse(&t->config, &args, USE_TRAINING_LOOP, CHECK_MODEL | CHECK_TRAIN, n, words);
+    args_free(&args);
+    if (e.code) return e;
+    t->config.nccl_library = in->config.nccl_library;
+    t->config.distributed_backend = in->config.distributed_backend;
+    t->config.distributed_timeout_seconds = in->config.distributed_timeout_seconds;
+    t->config.gemm_tuning = in->config.gemm_tuning;
+    config_finish(&t->config, arena, 0, &t->derived);
+    return ERR_OK;
+}
+
+/* ---- a run ---- */
+
+static void take_step(const StageRank *r, const Training *t, Trainer *run, const Batch *x, Steps *s) {
+    batch_draw(x, (uint64_t)s->n, (uint64_t)r->rank, t->derived.vocab_size);
+    stage_barrier(r);
+    const int64_t start = clock_ns();
+    StepReport report = trainer_begin_step(run);
+    trainer_microbatches(run, x, 1, 1, &report);
+    trainer_update(run, &report);
+    s->seconds[s->n] = (double)(clock_ns() - start) * 1e-9;
+    s->loss[s->n] = report.loss, s->norm[s->n] = report.optim.grad_norm;
+    s->n++;
+}
+
+/* Steps until half of the budget has passed, or `steps` of them; none if they do not fit. */
+static Err train(StageRank *r, const Training *t, int64_t steps, Steps *s) {
+    char transport[200];
+    Device *device;
+    ERR_RETURN(rank_open_device(&t->config, &t->derived, r->comm, &device, transport));
+    const MemoryPlan plan = memory_plan_new(&t->config, &t->derived, r->comm, device);
+    const size_t available = device_memory_available(device);
+    if (memory_plan_fits(&plan, device, r->comm).code) {
+        rank_free_device(r->comm, device);
+        if (r->out)
+            outcome_limit(r->out, "training: a rank needs %s of memory, and %s are available for all of them",
+                          bytes_text((double)memory_plan_total(&plan)).s, bytes_text((double)available).s);
+        if (r->out) outcome_add(r->out, VALIDATE_INCONCLUSIVE, "", "too little memory");
+        return ERR_OK;
+    }
+    Trainer *run = trainer_new(&t->config, &t->derived, &plan, r->comm, device);
+    registry_init(run->run.model->registry, run->run.context.seed);
+    trainer_publish(run);
+    Batch x = batch_new(t->derived.micro_batch_size, run->run.model->plan.sample);
+    *s = (Steps){.flops = trainer_flops(run, t->derived.global_batch_size)};
+    while (s->n < (steps ? steps : MOST_STEPS)) {
+        STAGE_DOING(r, "step %d of run %d", (int)s->n, steps ? 2 : 1);
+        take_step(r, t, run, &x, s);
+        if (!steps && s->n >= LEAST_STEPS && !stage_has_time(r, 0.5)) break;
+    }
+    batch_free(&x);
+    trainer_free(run);
+    return ERR_OK;
+}
+
+/* ---- judging ---- */
+
+static void judge_determinism(const StageRank *r, const Steps *a, const Steps *b) {
+    for (int64_t i = 0; i < a->n; i++) {
+        if (!isfinite(a->loss[i]) || !isfinite(a->norm[i])) {
+            outcome_add(r->out, VALIDATE_FAIL, "not known",
+                        "the loss of step %d is %g, and its gradient norm %g", (int)i + 1, a->loss[i],
+                        a->norm[i]);
+            return;
+        }
+        if (a->loss[i] == b->loss[i] && a->norm[i] == b->norm[i]) continue;
+        outcome_add(r->out, VALIDATE_FAIL, r->world > 1 ? "rank or transport" : stage_suspect(r, 0).s,
+                    "two equal runs differ from step %d on: loss %.17g and %.17g, gradient norm %.17g and "
+                    "%.17g%s",
+                    (int)i + 1, a->loss[i], b->loss[i], a->norm[i], b->norm[i],
+                    r->world > 1 ? "; the stages compute and collectives show the cause" : "");
+        return;
+    }
+}
+
+/* The first step is not counted: it touches the memory. */
+static void judge_drift(const StageRank *r, const Steps *s) {
+    static const double MOST = 1.05;
+    const int64_t third = (s->n - 1) / 3;
+    Interval first, last;
+    if (!stage_on_gpu(r->in))
+        outcome_limit(r->out, "training: drift of the speed, because a CPU may be busy with other work");
+    else if (!interval_of_median(s->seconds + 1, third, INTERVAL_ERROR / 2, &first) ||
+             !interval_of_median(s->seconds + s->n - third, third, INTERVAL_ERROR / 2, &last))
+        outcome_limit(r->out, "training: drift of the speed, because there are only %s",
+                      amount(s->n, "step").s);
+    else if (last.low > MOST * first.high)
+        outcome_add(r->out, VALIDATE_DEGRADED, "clocks or cooling",
+                    "steps take %.2f ms at the end, and %.2f ms at the start", last.median * 1e3,
+                    first.median * 1e3);
+}
+
+static void finish(const StageRank *r, const Training *t, const Steps *s) {
+    double sorted[MOST_STEPS];
+    Interval all;
+    memcpy(sorted, s->seconds, sizeof sorted);
+    interval_of_median(sorted + 1, s->n - 1, INTERVAL_ERROR, &all);
+    const double peak = bench_peak(r->described, BF16) * 1e12 * r->world, rate = s->flops / all.median;
+    for (int64_t i = 1; i < s->n && i <= OUTCOME_ROUNDS; i++)
+        outcome_sample(r->out, "steps/s", 1 / s->seconds[i], "training step");
+    char mfu[40] = "";
+    if (peak > 0) snprintf(mfu, sizeof mfu, ", %.1f %% MFU", 100 * rate / peak);
+    outcome_sum_up(r->out, "%s of %lld tokens, twice, %s: %.2f ms a step, %.3g TFLOP/s%s",
+                   amount(s->n, "step").s, (long long)(t->derived.global_batch_size * t->config.seq_length),
+                   r->transport, all.median * 1e3, rate * 1e-12, mfu);
+    judge_drift(r, s);
+}
+
+static Err on_rank(StageRank *r) {
+    Arena *arena = arena_new();
+    Training t = {.in = r->in};
+    Steps *a = mem_zero(2, sizeof *a), *b = a + 1;
+    Err e = make_config(r->in, arena, &t);
+    stage_note_transport(r);
+    rank_free_device(r->comm, r->device); /* a run owns its device */
+    if (!e.code) e = train(r, &t, 0, a);
+    if (!e.code && a->n) e = train(r, &t, a->n, b);
+    if (!e.code && a->n && b->n && r->out) {
+        finish(r, &t, a);
+        judge_determinism(r, a, b);
+    }
+    free(a);
+    arena_free(arena);
+    r->device = NULL;
+    return e;
+}
+
+Err stage_training(const StageInput *in) { return stage_on_ranks(in, on_rank); }

@@ -1,0 +1,30 @@
+/* Sums in 16 bits are recognised by their values. */
+#include <math.h>
+
+#include "measure/exact.h"
+#include "unit/cmocka_all.h"
+
+static void rounded_sums_are_recognised(void **state) {
+    (void)state;
+    const double wanted = 6464170, truncated = 6455296; /* to the 8 bits of BF16 */
+    assert_true(exact_is_rounded(truncated, wanted, 4));
+    assert_true(exact_is_rounded(6488064, wanted, 4));          /* up */
+    assert_true(exact_is_rounded(1025 * 16, 1025 * 16 + 3, 4)); /* to the 11 bits of F16 */
+    assert_true(exact_is_rounded(INFINITY, wanted, 4));         /* beyond F16 */
+}
+
+static void other_values_are_not(void **state) {
+    (void)state;
+    assert_false(exact_is_rounded(0, 1000, 4));
+    assert_false(
+        exact_is_rounded(0, 1000, 256)); /* lost, among so many that their errors could add up to it */
+    assert_false(exact_is_rounded(6464171, 6464170, 4));
+    assert_false(exact_is_rounded(2 * 6488064., 6464170, 4));
+    assert_false(exact_is_rounded(INFINITY, 1000, 4));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(rounded_sums_are_recognised),
+                                       cmocka_unit_test(other_values_are_not)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

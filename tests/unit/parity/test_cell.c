@@ -1,0 +1,168 @@
+/* A cell in the exact lane is judged bit by bit, and its report names the element that differs and its rank. Errors
+ * of layers and the description of a row are those of the worst tensor. */
+#include <math.h>
+#include <string.h>
+
+#include "parity/cell.h"
+#include "unit/cmocka_all.h"
+
+enum { STEPS = 2, ELEMENTS = 7, SECOND = 3 }; /* tensors of 3 and of 2 x 2 elements */
+
+typedef struct Ours {
+    GoldenStep steps[STEPS];
+    double gradients[ELEMENTS], parameters[ELEMENTS], ranks[ELEMENTS];
+    Trace trace;
+} Ours;
+
+static void fill(Ours *r) {
+    memset(r, 0, sizeof *r);
+    for (int i = 0; i < ELEMENTS; i++) {
+        r->gradients[i] = 0.5 + i, r->parameters[i] = 0.25 - i;
+        r->ranks[i] = 10 + i;
+    }
+    for (int i = 0; i < STEPS; i++) r->steps[i].loss = 4.0 - i;
+    r->trace =
+        (Trace){.steps = r->steps, .gradients = r->gradients, .parameters = r->parameters, .ranks = r->ranks};
+}
+
+static CellResult judged(Ours *ours) {
+    static HfTensor tensors[] = {{.name = "a", .ndim = 1, .dim = {SECOND}},
+                                 {.name = "b", .ndim = 2, .dim = {2, 2}}};
+    static int64_t at[] = {0, SECOND};
+    static const Golden golden = {.n_steps = STEPS};
+    const Case c = {.golden = &golden, .map = {.tensors = tensors, .count = 2}, .at = at, .total = ELEMENTS};
+    Ours one;
+    Report oracle = {0};
+    fill(&one);
+    const Shared shared = {.alone = {[LANE_FP64] = &one.trace, [LANE_EXACT] = &one.trace}, .exact = &oracle};
+    const Config config = {.lane = LANE_EXACT};
+    CellResult r = {0};
+    assert_int_equal(cell_judge(&c, &config, NULL, &ours->trace, &shared, &r).code, ERR_NONE);
+    assert_int_equal(r.one_rank.n, 3);
+    return r;
+}
+
+static void expect_row(const CellResult *r, int row, bool pass, const char *worst, int64_t index,
+                       int64_t rank) {
+    const Row *x = &r->one_rank.row[row];
+    assert_int_equal(x->pass, pass);
+    assert_string_equal(x->worst, worst);
+    assert_int_equal(x->error.worst, index);
+    assert_int_equal(x->rank, rank);
+}
+
+static void equal_runs_pass(void **state) {
+    (void)state;
+    Ours ours;
+    fill(&ours);
+    const CellResult r = judged(&ours);
+    assert_true(r.pass);
+    for (int i = 0; i < 3; i++) assert_true(r.one_rank.row[i].pass);
+}
+
+static void one_bit_fails(void **state) {
+    (void)state;
+    for (int i = 0; i < ELEMENTS; i++) {
+        Ours ours;
+        const bool second = i >= SECOND;
+        fill(&ours);
+        ours.gradients[i] = nextafter(ours.gradients[i], INFINITY);
+        CellResult r = judged(&ours);
+        assert_false(r.pass);
+        expect_row(&r, 0, false, second ? "b" : "a", second ? i - SECOND : i, 10 + i);
+        assert_true(r.one_rank.row[1].pass && r.one_rank.row[2].pass);
+        fill(&ours);
+        ours.parameters[i] = nextafter(ours.parameters[i], INFINITY);
+        r = judged(&ours);
+        assert_false(r.pass);
+        expect_row(&r, 1, false, second ? "b" : "a", second ? i - SECOND : i, 10 + i);
+        assert_false(r.one_rank.row[2].pass);
+    }
+}
+
+static void losses_count(void **state) {
+    (void)state;
+    for (int i = 0; i < STEPS; i++) {
+        Ours ours;
+        fill(&ours);
+        ours.steps[i].loss = nextafter(ours.steps[i].loss, 0);
+        const CellResult r = judged(&ours);
+        assert_false(r.pass);
+        assert_true(r.one_rank.row[0].pass && r.one_rank.row[1].pass);
+        assert_int_equal(r.one_rank.row[2].rank, NO_RANK);
+    }
+}
+
+static void a_number_that_is_not_finite_fails(void **state) {
+    (void)state;
+    const double bad[] = {NAN, INFINITY};
+    for (int k = 0; k < 2; k++) {
+        Ours ours;
+        fill(&ours);
+        ours.gradients[4] = bad[k];
+        const CellResult r = judged(&ours);
+        assert_false(r.pass);
+        expect_row(&r, 0, false, "b", 1, 14);
+        assert_true(isinf(r.one_rank.row[0].error.relative));
+        assert_ptr_equal(cell_worst(&r), &r.one_rank.row[0]);
+    }
+}
+
+/* Tensors of a layer, by name, in the row of either reference; the last entry is the rest. */
+static void layers_have_their_own_errors(void **state) {
+    (void)state;
+    CellResult r = {0};
+    Row *a = report_row(&r.oracle.rows, "gradient"), *b = report_row(&r.one_rank, "gradient");
+    row_add(a, "model.layers.1.mlp.x", (TensorError){.relative = 3}, 4, INFINITY, 0);
+    row_add(a, "transformer.h.1.attn.y", (TensorError){.relative = 1, .elementwise = 4}, 4, 8, 0);
+    row_add(a, "lm_head.weight", (TensorError){.relative = 1}, 4, INFINITY, 0);
+    row_add(b, "model.layers.0.mlp.x", (TensorError){.relative = 12}, 8, INFINITY, 0);
+    row_add(b, "model.layers.40.mlp.x", (TensorError){.relative = 5}, 8, INFINITY, 0);
+    row_add(b, "model.layers.2.mlp.x", (TensorError){.relative = NAN}, 8, INFINITY, 0);
+    assert_true(cell_layer(&r, 0) == 1.5 && cell_layer(&r, 1) == 0.75 && isinf(cell_layer(&r, 2)));
+    assert_false(b->pass);
+    assert_true(cell_layer(&r, 3) == 0 && cell_layer(&r, ROW_LAYERS) == 0.625);
+}
+
+static void expect_text(TensorError e, double bound, double element, const char *text) {
+    Row row = {
+        .quantity = "gradient", .worst = "x", .error = e, .bound = bound, .elementwise_bound = element};
+    Str out = {0};
+    row_describe(&row, &out);
+    assert_string_equal(out.s, text);
+    str_free(&out);
+}
+
+static void rows_are_described_by_their_worst_error(void **state) {
+    (void)state;
+    expect_text((TensorError){0.5, 3, 0}, 0.25, 4, "gradient of x: 0.5, 2 times its bound of 0.25");
+    expect_text((TensorError){0.5, 12, 0}, 0.25, 4,
+                "gradient of x: 12 in an element, 3 times its bound of 4");
+    expect_text((TensorError){INFINITY, 0, 0}, 0.25, INFINITY, "gradient of x is not finite");
+    expect_text((TensorError){INFINITY, INFINITY, 0}, 0.25, 4, "gradient of x is not finite");
+    expect_text((TensorError){1e-9, 0, 0}, BOUND_EQUAL, INFINITY, "gradient of x differs, and must be equal");
+}
+
+static void power_is_that_of_gradients(void **state) {
+    (void)state;
+    CellResult r = {0};
+    assert_true(isnan(cell_power(&r)));
+    row_add(report_row(&r.oracle.rows, "power: loss"), "all steps", (TensorError){.relative = 5}, 8, INFINITY,
+            0);
+    row_add(report_row(&r.oracle.rows, "power: gradient"), "layer 0", (TensorError){.relative = 3}, 8,
+            INFINITY, 0);
+    assert_true(cell_power(&r) == 3);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(equal_runs_pass),
+        cmocka_unit_test(one_bit_fails),
+        cmocka_unit_test(losses_count),
+        cmocka_unit_test(a_number_that_is_not_finite_fails),
+        cmocka_unit_test(layers_have_their_own_errors),
+        cmocka_unit_test(rows_are_described_by_their_worst_error),
+        cmocka_unit_test(power_is_that_of_gradients),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,349 @@
+/* A comparison with a good run or with another library says what it could not compare, and the reports have it. */
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "base/mem.h"
+#include "base/utf8.h"
+#include "unit/cmocka_all.h"
+#include "unit/temp_dir.h"
+#include "validate/compare.h"
+
+enum { FEW = 3, MANY = OUTCOME_ROUNDS };
+static const char SPEED[] = "speed", RATE[] = "link 0-1";
+
+/* A validation with one stage, the speed. */
+typedef struct World {
+    Config config;
+    ValidateOptions options;
+    Validation a;
+    ValidateRow *row;
+} World;
+
+static void add_rates(Outcome *r, int n, double rate) {
+    for (int i = 0; i < n; i++) outcome_sample(r, "GB/s", rate, RATE);
+}
+
+/* One stage `speed` with n samples; with_b: with another library whose samples are those. */
+static World *new_world(DeviceOption device, int n, double rate, bool with_b) {
+    World *w = mem_zero(1, sizeof *w);
+    w->config.device = device;
+    w->options = (ValidateOptions){.config = &w->config, .nccl_b = with_b ? "b" : NULL, .allow = 0.05};
+    w->a.options = &w->options, w->a.ranks = 3;
+    w->row = &w->a.row[STAGE_speed];
+    *w->row = (ValidateRow){.name = SPEED, .what = "", .a = mem_zero(1, sizeof(Outcome))};
+    if (with_b) w->row->b = mem_zero(1, sizeof(Outcome));
+    add_rates(with_b ? w->row->b : w->row->a, n, rate);
+    return w;
+}
+
+static void free_world(World *w) {
+    json_decref(w->a.good);
+    free(w->row->a), free(w->row->b);
+    free(w);
+}
+
+static void libraries_with_few_samples_are_inconclusive(void **unused) {
+    (void)unused;
+    Str text = {0}, html = {0}, junit = {0};
+    World *w = new_world(ON_CPU, FEW, 1, true);
+    add_rates(w->row->a, FEW, 100);
+    compare_libraries(&w->a, w->row);
+    assert_int_equal(outcome_verdict(w->row->b), VALIDATE_INCONCLUSIVE);
+    validate_print(&w->a, &text), validate_html(&w->a, &html), validate_junit(&w->a, &junit);
+    const char *said = "not certified: B: speed: link 0-1, with too few samples";
+    assert_non_null(strstr(text.s, said));
+    assert_non_null(strstr(html.s, said));
+    assert_non_null(strstr(junit.s, said));
+    str_free(&text), str_free(&html), str_free(&junit);
+    free_world(w);
+}
+
+static void a_slower_library_is_degraded(void **unused) {
+    (void)unused;
+    World *w = new_world(ON_CPU, MANY, 1, true);
+    add_rates(w->row->a, MANY, 100);
+    compare_libraries(&w->a, w->row);
+    assert_true(outcome_verdict(w->row->b) == VALIDATE_DEGRADED && !w->row->b->n_limits);
+    free_world(w);
+}
+
+/* The probability of an error of a stage is 0.05. A rate of n has 0.05 / n of it, and the median of each library half of
+ * that. All 8 samples are on one side of a median with a probability of 2 / 2^8 = 0.0078. */
+static void rates_share_the_error_of_a_stage(void **unused) {
+    (void)unused;
+    for (int n = 1; n <= 6; n++) {
+        World *w = new_world(ON_CPU, 0, 0, true);
+        for (int i = 0; i < 8 * n; i++) {
+            char rate[40];
+            snprintf(rate, sizeof rate, "link 0-%d", i % n + 1);
+            outcome_sample(w->row->a, "GB/s", 100, rate), outcome_sample(w->row->b, "GB/s", 1, rate);
+        }
+        compare_libraries(&w->a, w->row);
+        const bool enough = 2 / pow(2, 8) <= 0.05 / n / 2;
+        assert_int_equal(outcome_verdict(w->row->b), enough ? VALIDATE_DEGRADED : VALIDATE_INCONCLUSIVE);
+        free_world(w);
+    }
+}
+
+static Err open_good(const char *text, json_t **out) {
+    char dir[64], path[96];
+    temp_dir(dir);
+    snprintf(path, sizeof path, "%s/good.json", dir);
+    assert_int_equal(file_write_atomic(path, text, strlen(text)).code, ERR_NONE);
+    const Err e = compare_open_good(path, out);
+    file_remove_tree(dir);
+    return e;
+}
+
+/* Two turns of 13 rounds; the means of the class rise from `first`, then from `second`. */
+static void add_class(Outcome *r, const char *name, double first, double second) {
+    for (int i = 0; i < 26; i++)
+        for (int k = 1; k < 4; k++) { /* three rates */
+            char rate[40];
+            snprintf(rate, sizeof rate, "%s %d KiB", name, k);
+            outcome_sample(r, "GB/s", (i < 13 ? first + i : second + i - 13) * pow(4, k - 2), rate);
+        }
+}
+
+/* With an error of 0.05 / 6 for each of three classes and two libraries, the interval of a median of 13 samples is from
+ * the second to the second last: P(Bin(13, 1/2) < 2) = 0.0017, and P(Bin(13, 1/2) < 3) = 0.011. It holds all turns. */
+static void classes_are_compared_by_their_geometric_means(void **unused) {
+    (void)unused;
+    static const char *const SAID[][3] = {{"B is 94.3 % faster than A; B / A = 1.943, from 1.661 to 2.319",
+                                           "equal within 9.9 %; B / A = 1.000, from 0.910 to 1.099",
+                                           "equal within 143 %; B / A = 1.000, from 0.412 to 2.429"},
+                                          {"B is 48.5 % slower than A; B / A = 0.515, from 0.431 to 0.602",
+                                           "equal within 9.9 %; B / A = 1.000, from 0.910 to 1.099",
+                                           "equal within 143 %; B / A = 1.000, from 0.412 to 2.429"}};
+    Outcome *a = mem_zero(1, sizeof *a), *b = mem_zero(1, sizeof *b);
+    add_class(a, "sum", 90, 110), add_class(b, "sum", 200, 200);
+    for (int i = 0; i < 2; i++)
+        add_class(i ? b : a, "gather", 100, 100), add_class(i ? b : a, "summary", 6, 6);
+    outcome_sample(b, "GB/s", 1, "only B");
+    for (int swap = 0; swap < 2; swap++) {
+        const ValidateRow row = {.a = swap ? b : a, .b = swap ? a : b};
+        RateClass c[RATE_CLASSES];
+        assert_int_equal(compare_classes(&row, c), 3);
+        for (int i = 0; i < 3; i++) {
+            Str text = {0};
+            compare_class_text(&c[i], &text);
+            assert_string_equal(text.s, SAID[swap][i]);
+            str_free(&text);
+        }
+    }
+    free(a), free(b);
+}
+
+static void only_reports_of_passed_runs_are_good(void **unused) {
+    (void)unused;
+    json_t *good;
+    static const char *const BAD[][2] = {
+        {"{\"schema\": 2, \"verdict\": \"PASS\", \"ranks\": 3, \"stages\": []}", "schema is not 1"},
+        {"{\"schema\": 1, \"verdict\": \"GOOD\", \"ranks\": 3, \"stages\": []}",
+         "verdict is not one of PASS, "},
+        {"{\"schema\": 1, \"verdict\": \"PASS\", \"ranks\": 3}", "stages is not an array"},
+        {"{\"schema\": 1, \"verdict\": \"PASS\", \"stages\": []}", "ranks is not a positive"},
+        {"{\"schema\": 1, \"verdict\": \"PASS\", \"ranks\": \"3\", \"stages\": []}",
+         "ranks is not a positive"},
+        {"{\"schema\": 1, \"verdict\": \"PASS\", \"ranks\": 3, \"device\": 1, \"stages\": []}",
+         "device is not a"},
+        {"{\"schema\": 1, \"verdict\": \"FAIL\", \"ranks\": 3, \"stages\": []}", "has the verdict FAIL"},
+        {"{\"schema\": 1, \"verdict\": \"DEGRADED\", \"ranks\": 3, \"stages\": []}",
+         "has the verdict DEGRADED"},
+        {"[1]", "schema is not 1"},
+        {"", "it is not in JSON"}};
+    for (size_t i = 0; i < sizeof BAD / sizeof *BAD; i++) {
+        const Err e = open_good(BAD[i][0], &good);
+        assert_true(e.code == ERR_USER && strstr(e.msg, BAD[i][1]) && !good);
+    }
+}
+
+/* Damaged members would otherwise count as changes of the machine, or be left out. */
+static void a_stage_has_texts_and_rates(void **unused) {
+    (void)unused;
+    json_t *good;
+    static const char *const BAD[][2] = {
+        {"1", "stages[1].name is not a string"},
+        {"{\"name\": 1}", "stages[1].name is not a string"},
+        {"{\"name\": \"x\", \"transport\": []}", "stages[1].transport is not a string"},
+        {"{\"name\": \"x\", \"fingerprint\": [1, 2]}", "stages[1].fingerprint is not an object of strings"},
+        {"{\"name\": \"x\", \"fingerprint\": \"a\"}", "stages[1].fingerprint is not an object of strings"},
+        {"{\"name\": \"x\", \"fingerprint\": {\"a\": 1}}",
+         "stages[1].fingerprint is not an object of strings"},
+        {"{\"name\": \"x\", \"metrics\": 5}", "stages[1].metrics is not an array"},
+        {"{\"name\": \"x\", \"metrics\": [5]}", "stages[1].metrics[0].name is not a string"},
+        {"{\"name\": \"x\", \"metrics\": [{\"name\": \"y\"}]}",
+         "stages[1].metrics[0].samples is not an array"},
+        {"{\"name\": \"x\", \"metrics\": [{\"name\": \"y\", \"samples\": \"q\"}]}",
+         "metrics[0].samples is not"},
+        {"{\"name\": \"x\", \"metrics\": [{\"name\": \"y\", \"samples\": [1, \"q\"]}]}",
+         "metrics[0].samples is not"},
+        {"{\"name\": \"x\", \"metrics\": [{\"name\": \"y\", \"samples\": [1, 0]}]}",
+         "metrics[0].samples is not"},
+        {"{\"name\": \"x\", \"metrics\": [{\"name\": \"y\", \"samples\": [1e308]}]}",
+         "metrics[0].samples is not"}};
+    for (size_t i = 0; i < sizeof BAD / sizeof *BAD; i++) {
+        Str text = {0};
+        str_printf(
+            &text,
+            "{\"schema\": 1, \"verdict\": \"PASS\", \"ranks\": 3, \"stages\": [{\"name\": \"a\"}, %s]}",
+            BAD[i][0]);
+        const Err e = open_good(text.s, &good);
+        assert_true(e.code == ERR_USER && !good);
+        assert_non_null(strstr(e.msg, BAD[i][1]));
+        assert_non_null(strstr(e.msg, ": give a file that"));
+        str_free(&text);
+    }
+}
+
+static void a_good_run_is_a_regular_file_of_a_limited_size(void **unused) {
+    (void)unused;
+    char dir[64], path[96];
+    json_t *good;
+    temp_dir(dir);
+    Err e = compare_open_good("/dev/zero", &good);
+    assert_true(e.code == ERR_USER && strstr(e.msg, "'/dev/zero' is not a regular file"));
+    e = compare_open_good(dir, &good);
+    assert_true(e.code == ERR_USER && strstr(e.msg, "is not a regular file"));
+    snprintf(path, sizeof path, "%s/large", dir);
+    assert_int_equal(file_write_atomic(path, "", 0).code, ERR_NONE);
+    assert_int_equal(truncate(path, INT64_C(1) << 40), 0);
+    e = compare_open_good(path, &good);
+    assert_true(e.code == ERR_USER && strstr(e.msg, "is larger than 64 MiB"));
+    file_remove_tree(dir);
+}
+
+/* A good run with n samples of a rate of a stage, and the comparison with it. `members` are those of the report,
+ * `more` those of the stage. */
+static World *compared_with(const char *members, DeviceOption device, const char *stage, const char *more,
+                            const char *rate, int n) {
+    Str text = {0};
+    World *w = new_world(device, MANY, 1, false);
+    snprintf(w->row->a->transport, sizeof w->row->a->transport, "NCCL 2.28.9");
+    str_printf(&text,
+               "{\"schema\": 1, \"verdict\": \"PASS\", %s, \"stages\": [{\"name\": \"%s\", %s \"metrics\": "
+               "[{\"name\": \"%s\", \"samples\": [2",
+               members, stage, more, rate);
+    for (int i = 1; i < n; i++) str_puts(&text, ", 2");
+    str_puts(&text, "]}]}]}");
+    assert_int_equal(open_good(text.s, &w->a.good).code, ERR_NONE);
+    str_free(&text);
+    compare_with_good(&w->a, w->row);
+    return w;
+}
+
+static World *compared(DeviceOption device, const char *stage, const char *rate, int n) {
+    return compared_with("\"ranks\": 3", device, stage, "", rate, n);
+}
+
+/* Rates depend on the ranks, the kind of device and the transport, and the good run had twice the rates. */
+static void a_run_of_another_kind_is_not_compared(void **unused) {
+    (void)unused;
+    static const char HERE[] = "\"ranks\": 3, \"device\": \"cuda\"";
+    static const struct {
+        const char *members, *more, *limit;
+    } CASES[] = {{"\"ranks\": 2", "", "speed: rates, because the good run had 2 ranks, and this one has 3"},
+                 {"\"ranks\": 4", "", "speed: rates, because the good run had 4 ranks, and this one has 3"},
+                 {"\"ranks\": 3, \"device\": \"cpu\"", "",
+                  "speed: rates, because the good run had --device cpu, and this one has cuda"},
+                 {HERE, "\"transport\": \"through host memory, because NCCL 2.17.1 is too old\",",
+                  "speed: rates, because the ranks of the good run communicated through host memory, and "
+                  "those of this "
+                  "one with NCCL"},
+                 {HERE, "\"summary\": \"through host memory\", \"transport\": \"NCCL 2.27.3\",", NULL},
+                 {HERE, "", NULL}};
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+        World *w = compared_with(CASES[i].members, ON_CUDA, SPEED, CASES[i].more, RATE, MANY);
+        const Outcome *r = w->row->a;
+        assert_int_equal(outcome_verdict(r), CASES[i].limit ? VALIDATE_INCONCLUSIVE : VALIDATE_DEGRADED);
+        assert_int_equal(r->n_limits, CASES[i].limit ? 1 : 0);
+        if (CASES[i].limit) assert_string_equal(r->limit[0], CASES[i].limit);
+        free_world(w);
+    }
+}
+
+/* The report of a run is a good run for the next one. */
+static void a_report_can_be_the_good_run(void **unused) {
+    (void)unused;
+    Str text = {0};
+    World *w = new_world(ON_CUDA, MANY, 1, false);
+    outcome_fact(w->row->a, true, "driver", "1");
+    snprintf(w->row->a->transport, sizeof w->row->a->transport, "NCCL 2.28.9");
+    validate_json(&w->a, &text);
+    assert_int_equal(open_good(text.s, &w->a.good).code, ERR_NONE);
+    compare_with_good(&w->a, w->row);
+    assert_true(outcome_verdict(w->row->a) == VALIDATE_PASS && !w->row->a->n_limits);
+    snprintf(w->row->a->transport, sizeof w->row->a->transport, "through host memory");
+    compare_with_good(&w->a, w->row);
+    assert_non_null(strstr(w->row->a->limit[0], "the good run communicated with NCCL, and those"));
+    w->row->a->n_limits = 0, w->config.device = ON_CPU;
+    compare_with_good(&w->a, w->row);
+    assert_non_null(strstr(w->row->a->limit[0], "the good run had --device cuda, and this one has cpu"));
+    str_free(&text);
+    free_world(w);
+}
+
+static void what_the_good_run_lacks_is_a_limit(void **unused) {
+    (void)unused;
+    static const struct {
+        const char *stage, *rate;
+        int n;
+        const char *limit;
+    } CASES[] = {{"roofs", RATE, MANY, "speed: link 0-1, which the good run does not have"},
+                 {SPEED, "link 0-2", MANY, "speed: link 0-1, which the good run does not have"},
+                 {SPEED, RATE, FEW, "speed: link 0-1, with too few samples for a comparison with the"}};
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+        World *w = compared(ON_CUDA, CASES[i].stage, CASES[i].rate, CASES[i].n);
+        assert_int_equal(outcome_verdict(w->row->a), VALIDATE_INCONCLUSIVE);
+        assert_non_null(strstr(w->row->a->limit[0], CASES[i].limit));
+        free_world(w);
+    }
+}
+
+static void a_slower_machine_is_degraded(void **unused) {
+    (void)unused;
+    World *gpu = compared(ON_CUDA, SPEED, RATE, MANY), *cpu = compared(ON_CPU, SPEED, RATE, MANY);
+    assert_true(outcome_verdict(gpu->row->a) == VALIDATE_DEGRADED && !gpu->row->a->n_limits);
+    assert_int_equal(outcome_verdict(cpu->row->a), VALIDATE_INCONCLUSIVE);
+    free_world(gpu), free_world(cpu);
+}
+
+/* A path may hold any bytes. */
+static void reports_are_utf8(void **unused) {
+    (void)unused;
+    char word[] = "--good=\xff.json", *words[] = {word};
+    Str text = {0}, junit = {0};
+    World *w = new_world(ON_CPU, FEW, 1, false);
+    w->options.argv = words, w->options.argc = 1;
+    validate_json(&w->a, &text), validate_junit(&w->a, &junit);
+    json_t *all = json_loadb(text.s, text.len, 0, NULL),
+           *stage = json_array_get(json_object_get(all, "stages"), 0);
+    assert_string_equal(json_string_value(json_object_get(stage, "name")), SPEED);
+    assert_true(utf8_valid(junit.s, junit.len));
+    json_decref(all);
+    str_free(&text), str_free(&junit);
+    free_world(w);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(libraries_with_few_samples_are_inconclusive),
+        cmocka_unit_test(a_slower_library_is_degraded),
+        cmocka_unit_test(rates_share_the_error_of_a_stage),
+        cmocka_unit_test(classes_are_compared_by_their_geometric_means),
+        cmocka_unit_test(only_reports_of_passed_runs_are_good),
+        cmocka_unit_test(a_stage_has_texts_and_rates),
+        cmocka_unit_test(a_good_run_is_a_regular_file_of_a_limited_size),
+        cmocka_unit_test(a_run_of_another_kind_is_not_compared),
+        cmocka_unit_test(a_report_can_be_the_good_run),
+        cmocka_unit_test(what_the_good_run_lacks_is_a_limit),
+        cmocka_unit_test(a_slower_machine_is_degraded),
+        cmocka_unit_test(reports_are_utf8),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
