@@ -16,7 +16,7 @@
 #include "models/model.h"
 #include "parity/reference.h"
 #include "run/source.h"
-#include "tokenizer/field.h"
+#include "tokenizer/text/field.h"
 #include "tokenizer/special.h"
 
 typedef struct Options {

@@ -7,7 +7,7 @@
 
 #include "base/mem.h"
 #include "base/utf8.h"
-#include "tokenizer/hf.h"
+#include "tokenizer/file/hf.h"
 #include "tokenizer/type.h"
 
 enum { LONGEST_TEXT = 1 << 30, BYTES = 256, BYTE_VOCAB = 512 };

@@ -3,7 +3,7 @@
 #define ISOTRON_TOKENIZER_TYPE_H
 
 #include "base/str.h"
-#include "tokenizer/bpe.h"
+#include "tokenizer/model/bpe.h"
 #include "tokenizer/tokenizer.h"
 
 typedef struct TokenizerType {

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Writes src/tokenizer/ages_table.h: where the `tokenizers` library and the Unicode tables of Debian 12 disagree.
+"""Writes src/tokenizer/text/ages_table.h: where the `tokenizers` library and the Unicode tables of Debian 12 disagree.
 
 Its regexes know Unicode 16, PCRE2 10.42 and this Python (3.11) know 14: each newer character, and each that has another general
 category now, gets an older stand-in of the same general category, script and UTF-8 length. Its normalizers know Unicode 9, utf8proc
 2.8 knows 15: the newer characters that utf8proc decomposes, composes or orders are listed. Its lower case knows letters that
 utf8proc does not. Its classes of characters for BERT and accents come from Unicode 8 and 9, so they are listed whole.
 
-usage: tools/oracle/unicode_ages.py > src/tokenizer/ages_table.h"""
+usage: tools/oracle/unicode_ages.py > src/tokenizer/text/ages_table.h"""
 import ctypes, unicodedata
 
 from cli import Command

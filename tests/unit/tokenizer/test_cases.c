@@ -9,7 +9,7 @@
 #include "base/mem.h"
 #include "base/str.h"
 #include "base/thread.h"
-#include "tokenizer/regex.h"
+#include "tokenizer/text/regex.h"
 #include "tokenizer/tokenizer.h"
 #include "base/utf8.h"
 

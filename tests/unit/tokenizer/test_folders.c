@@ -10,7 +10,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/str.h"
-#include "tokenizer/base64.h"
+#include "tokenizer/text/base64.h"
 #include "tokenizer/tokenizer.h"
 
 #define DATA "tests/data/tokenizer"

@@ -8,9 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tokenizer/ages_table.h"
-#include "tokenizer/regex.h"
-#include "tokenizer/unicode.h"
+#include "tokenizer/text/ages_table.h"
+#include "tokenizer/text/regex.h"
+#include "tokenizer/text/unicode.h"
 #include "base/utf8.h"
 
 enum { CHARACTERS = 0x110000, BLOCK = 4096 };

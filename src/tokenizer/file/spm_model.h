@@ -1,0 +1,53 @@
+/* A SentencePiece .model file: a ModelProto message of Protocol Buffers, read without the library. Source:
+ * sentencepiece/src/sentencepiece_model.proto, model_interface.cc. */
+#ifndef ISOTRON_TOKENIZER_FILE_SPM_MODEL_H
+#define ISOTRON_TOKENIZER_FILE_SPM_MODEL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/err.h"
+#include "base/str.h"
+#include "tokenizer/text/charsmap.h"
+#include "tokenizer/model/vocab.h"
+
+typedef enum PieceType {
+    PIECE_NORMAL = 1,
+    PIECE_UNKNOWN,
+    PIECE_CONTROL,
+    PIECE_USER_DEFINED,
+    PIECE_UNUSED,
+    PIECE_BYTE
+} PieceType;
+
+typedef struct Piece {
+    PieceType type;
+    float score;
+} Piece;
+
+typedef struct SpmNormalizer {
+    Charsmap *charsmap; /* NULL: characters are unchanged */
+    Str bytes;          /* that it was read from */
+    bool dummy_prefix, remove_extra_whitespaces, escape_whitespaces;
+} SpmNormalizer;
+
+typedef enum SpmKind { SPM_UNIGRAM = 1, SPM_BPE } SpmKind;
+
+typedef struct SpmModel {
+    Vocab *vocab;
+    Piece *pieces; /* by id, vocab_limit(vocab) */
+    size_t cap;
+    SpmKind kind;
+    bool byte_fallback, whitespace_as_suffix;
+    int32_t unk;
+    Str bos_piece, eos_piece, pad_piece, unk_surface;
+    SpmNormalizer normalizer, denormalizer;
+} SpmModel;
+
+/* Fills `out`, which must be zero; release it in any case. Errors: no such message, a piece or a kind of model
+ * that SentencePiece would refuse or that is not supported. */
+Err spm_model_read(const char *bytes, size_t n, SpmModel *out);
+void spm_model_free(SpmModel *);
+
+#endif

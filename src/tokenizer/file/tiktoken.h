@@ -1,0 +1,19 @@
+/* tekken.json, and the patterns by which tiktoken's encodings split a text. */
+#ifndef ISOTRON_TOKENIZER_FILE_TIKTOKEN_H
+#define ISOTRON_TOKENIZER_FILE_TIKTOKEN_H
+
+#include <jansson.h>
+#include <stdbool.h>
+
+#include "base/err.h"
+#include "tokenizer/model/token_model.h"
+
+/* The regex of v1, v2 (Megatron-LM), cl100k or o200k (OpenAI). Errors: another name. */
+Err tiktoken_pattern(const char *name, const char **out);
+/* Whether a JSON file is Mistral's tekken.json. */
+bool tekken_is(const json_t *file);
+/* A tokenizer.json without its model, which is `made`. Special tokens have the first ids, the ranks follow. Errors: a
+ * malformed file. */
+Err tekken_load(const json_t *file, json_t **root, TokenModel *made);
+
+#endif

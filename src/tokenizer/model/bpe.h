@@ -1,0 +1,46 @@
+/* Byte-pair encoding of one pre-token: start from characters, then merge the adjacent pair of lowest rank,
+ * leftmost first, until no pair has a rank. A heap of candidate pairs makes a word of n characters cost n log
+ * n. Source: Sennrich et al. 2016 (arXiv:1508.07909); tokenizers/src/models/bpe. */
+#ifndef ISOTRON_TOKENIZER_MODEL_BPE_H
+#define ISOTRON_TOKENIZER_MODEL_BPE_H
+
+#include <jansson.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/err.h"
+#include "tokenizer/text/aligned.h"
+#include "tokenizer/model/heap.h"
+#include "tokenizer/model/vocab.h"
+
+/* Ids of tokens and, if `spans` is set before the first, the bytes of the pre-token that each stands for. */
+typedef struct Ids {
+    int32_t *v;
+    size_t n, cap;
+    bool spans;
+    Origin *at; /* [n] */
+} Ids;
+void ids_add(Ids *, int32_t id, size_t begin, size_t end);
+void ids_free(Ids *);
+
+typedef struct Bpe Bpe;
+
+/* From the "model" object of a tokenizer.json, with unk_token, fuse_unk, byte_fallback and ignore_merges.
+ * Errors: dropout, subword affixes, a merge of tokens that are not in the
+ * vocabulary. */
+Err bpe_load(const json_t *model, Bpe **out);
+void bpe_free(Bpe *);
+const Vocab *bpe_vocab(const Bpe *);
+
+/* Working memory of bpe_encode; one per thread, initially zero. */
+typedef struct BpeWork {
+    struct Symbol *symbols;
+    size_t symbol_cap;
+    Heap heap;
+} BpeWork;
+void bpe_work_free(BpeWork *);
+
+/* Appends the ids of the pre-token (valid UTF-8, below 2^31 bytes) to `out`. */
+void bpe_encode(const Bpe *, BpeWork *, const char *piece, size_t n, Ids *out);
+
+#endif

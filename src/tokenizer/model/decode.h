@@ -1,0 +1,37 @@
+/* The "decoder" of a tokenizer.json: ByteLevel, ByteFallback, Fuse, Strip, Replace, Metaspace, WordPiece and
+ * Sequence. It turns the texts of a list of tokens into one text. Source: tokenizers/src/decoders. */
+#ifndef ISOTRON_TOKENIZER_MODEL_DECODE_H
+#define ISOTRON_TOKENIZER_MODEL_DECODE_H
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "base/err.h"
+#include "base/str.h"
+#include "tokenizer/text/regex.h"
+
+typedef struct Decoder Decoder;
+
+/* The texts of tokens, one after another in one buffer. */
+typedef struct Texts {
+    Str bytes;
+    size_t *end; /* where each text ends in bytes */
+    size_t n, cap;
+} Texts;
+void texts_add(Texts *, const char *text, size_t n);
+void texts_free(Texts *);
+
+/* NULL or null: tokens are joined by blanks, as in the original. Errors: a kind that is not in the list
+ * above. */
+Err decoder_load(const json_t *, Decoder **out);
+void decoder_free(Decoder *);
+
+/* Whether the text of a list is that of its tokens, one after another. */
+bool decoder_joins_bytes(const Decoder *);
+
+/* Appends the decoded text to `out`; consumes `tokens`. ByteLevel returns bytes unchanged (the original
+ * replaces invalid UTF-8). Errors: from a Replace. */
+Err decoder_run(const Decoder *, Matcher *, Texts *tokens, Str *out);
+
+#endif

@@ -1,0 +1,16 @@
+/* A binary heap of numbers, the least first. */
+#ifndef ISOTRON_TOKENIZER_MODEL_HEAP_H
+#define ISOTRON_TOKENIZER_MODEL_HEAP_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct Heap { /* initially zero; free v */
+    uint64_t *v;
+    size_t n, cap;
+} Heap;
+
+void heap_push(Heap *, uint64_t key);
+uint64_t heap_pop(Heap *); /* n > 0 */
+
+#endif

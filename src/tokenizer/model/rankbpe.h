@@ -1,0 +1,36 @@
+/* Byte-pair encoding of tiktoken and SentencePiece, which have no list of merges: any two neighbours whose texts
+ * together are a token may merge, best rank first, leftmost first. Source: tiktoken/src/lib.rs,
+ * byte_pair_merge; sentencepiece/src/bpe_model.cc. */
+#ifndef ISOTRON_TOKENIZER_MODEL_RANKBPE_H
+#define ISOTRON_TOKENIZER_MODEL_RANKBPE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "tokenizer/model/heap.h"
+#include "tokenizer/model/trie.h"
+#include "tokenizer/model/vocab.h"
+
+typedef struct RankBpe RankBpe;
+
+enum { RANK_NEVER = 0x7FFFFFFF }; /* the token is not made by merges */
+
+/* Takes the vocabulary and the ranks of its ids, [vocab_limit]. whole: a piece that is a token as a whole is that
+ * token. frozen: tokens that never merge, by text; may be NULL. */
+RankBpe *rankbpe_new(Vocab *, uint32_t *ranks, bool whole, Trie *frozen);
+void rankbpe_free(RankBpe *); /* NULL is fine */
+const Vocab *rankbpe_vocab(const RankBpe *);
+
+typedef struct RankWork { /* one per thread, initially zero */
+    struct Part *parts;
+    size_t cap;
+    Heap heap;
+} RankWork;
+void rank_work_free(RankWork *);
+
+/* Calls fn for each token of the piece (valid UTF-8, below 2^31 bytes), with its text; id -1: unknown. */
+typedef void TokenFn(void *arg, const char *text, size_t n, int32_t id);
+void rankbpe_encode(const RankBpe *, RankWork *, const char *piece, size_t n, TokenFn *fn, void *arg);
+
+#endif

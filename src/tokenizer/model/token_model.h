@@ -1,0 +1,35 @@
+/* The "model" of a tokenizer.json: what turns a pre-token into ids. BPE, WordPiece, WordLevel and Unigram. */
+#ifndef ISOTRON_TOKENIZER_MODEL_TOKEN_MODEL_H
+#define ISOTRON_TOKENIZER_MODEL_TOKEN_MODEL_H
+
+#include <jansson.h>
+
+#include "tokenizer/model/bpe.h"
+#include "tokenizer/model/rankbpe.h"
+#include "tokenizer/model/unigram.h"
+#include "tokenizer/model/wordpiece.h"
+
+/* One of them is there. */
+typedef struct TokenModel {
+    Bpe *bpe;
+    WordPiece *words;
+    Unigram *unigram;
+    RankBpe *ranked; /* not in a tokenizer.json: made by tiktoken.c */
+} TokenModel;
+
+/* Fills `out`, which must be zero. A model without a type is BPE. Errors: another type, and those of each. */
+Err token_model_load(const json_t *, TokenModel *out);
+void token_model_free(TokenModel *);
+const Vocab *token_model_vocab(const TokenModel *);
+
+typedef struct TokenModelWork { /* one per thread, initially zero */
+    BpeWork bpe;
+    UnigramWork unigram;
+    RankWork ranked;
+} TokenModelWork;
+void token_model_work_free(TokenModelWork *);
+
+/* Appends the ids of the pre-token (valid UTF-8, below 2^31 bytes) to `out`. */
+void token_model_encode(const TokenModel *, TokenModelWork *, const char *piece, size_t n, Ids *out);
+
+#endif

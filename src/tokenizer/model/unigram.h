@@ -1,0 +1,40 @@
+/* The unigram language model: the split of a pre-token into tokens whose scores have the largest sum, by the
+ * Viterbi algorithm. tokenizer.json and SentencePiece differ in the precision of the sums. Source: Kudo 2018
+ * (arXiv:1804.10959); tokenizers/src/models/unigram/model.rs and sentencepiece/src/unigram_model.cc, both
+ * "encode optimized". */
+#ifndef ISOTRON_TOKENIZER_MODEL_UNIGRAM_H
+#define ISOTRON_TOKENIZER_MODEL_UNIGRAM_H
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "base/err.h"
+#include "tokenizer/model/bpe.h"
+#include "tokenizer/model/vocab.h"
+
+typedef struct Unigram Unigram;
+
+/* From the "model" object of a tokenizer.json. Errors: no unk_id, a token without a score. */
+Err unigram_load(const json_t *model, Unigram **out);
+/* For SentencePiece: sums are single precision. `vocab` is borrowed; `unk` is the id of unknown characters,
+ * with the score `unk_score`. */
+Unigram *unigram_new(const Vocab *vocab, int32_t unk, double unk_score);
+/* `id` takes part in splits, with this score. */
+void unigram_use(Unigram *, int32_t id, double score);
+/* Unknown characters become the tokens <0x00> ... <0xFF> of their bytes; the vocabulary has all of them. */
+void unigram_use_bytes(Unigram *);
+void unigram_free(Unigram *); /* NULL is fine */
+const Vocab *unigram_vocab(const Unigram *);
+
+/* Working memory of unigram_encode; one per thread, initially zero. */
+typedef struct UnigramWork {
+    struct Best *best;
+    size_t cap;
+} UnigramWork;
+void unigram_work_free(UnigramWork *);
+
+/* Appends the ids of the pre-token (valid UTF-8, below 2^31 bytes) to `out`. */
+void unigram_encode(const Unigram *, UnigramWork *, const char *piece, size_t n, Ids *out);
+
+#endif

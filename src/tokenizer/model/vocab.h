@@ -1,0 +1,28 @@
+/* A two-way table: token text <-> id. */
+#ifndef ISOTRON_TOKENIZER_MODEL_VOCAB_H
+#define ISOTRON_TOKENIZER_MODEL_VOCAB_H
+
+#include <jansson.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/err.h"
+
+enum { VOCAB_ID_LIMIT = 1 << 24 }; /* exclusive limit of ids; the largest published vocabularies have 2^18 */
+
+typedef struct Vocab Vocab;
+
+Vocab *vocab_new(void);
+void vocab_free(Vocab *);
+/* Errors: an id outside [0, VOCAB_ID_LIMIT), a text or an id that exists already. */
+Err vocab_add(Vocab *, const char *text, size_t n, int64_t id);
+/* Adds the "vocab" of a model of a tokenizer.json, {token: id}. Errors: as above, an id that is no integer. */
+Err vocab_load(Vocab *, const json_t *model);
+/* -1 if there is none. */
+int32_t vocab_id(const Vocab *, const char *text, size_t n);
+/* The text of an id (borrowed; not NUL-terminated), NULL if the id has none. */
+const char *vocab_text(const Vocab *, int32_t id, size_t *n);
+size_t vocab_count(const Vocab *);
+int32_t vocab_limit(const Vocab *); /* largest id + 1 */
+
+#endif

@@ -1,0 +1,72 @@
+/* A text whose bytes know where they come from: the text between normalization and tokens, for the offsets of tokens.
+ * All bytes of a character have one origin. Source: NormalizedString of the `tokenizers` library
+ * (tokenizers/src/tokenizer/normalizer.rs). */
+#ifndef ISOTRON_TOKENIZER_TEXT_ALIGNED_H
+#define ISOTRON_TOKENIZER_TEXT_ALIGNED_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/str.h"
+
+typedef struct Origin { /* bytes of the original text */
+    uint32_t begin, end;
+} Origin;
+
+/* A part of a text, borrowed. */
+typedef struct View {
+    const char *text;
+    size_t n;
+    const Origin *at; /* [n]; NULL: unknown */
+} View;
+
+static inline View view_slice(View v, size_t begin, size_t end) {
+    return (View){v.text + begin, end - begin, v.at ? v.at + begin : NULL};
+}
+
+/* The origin of byte i, and that of the character before it: of the first one, the empty range where the part begins.
+ * {0}: unknown. */
+static inline Origin view_origin(View v, size_t i) { return v.at ? v.at[i] : (Origin){0, 0}; }
+static inline Origin view_origin_before(View v, size_t i) {
+    if (!v.at || !v.n) return (Origin){0, 0};
+    return i ? v.at[i - 1] : (Origin){v.at[0].begin, v.at[0].begin};
+}
+
+typedef struct Aligned {
+    Str text;
+    bool tracks; /* the origins; set by the owner while the text is empty */
+    Origin *at;  /* [count] */
+    size_t count, cap;
+} Aligned;
+
+void aligned_free(Aligned *); /* leaves an empty text that tracks nothing */
+void aligned_clear(Aligned *);
+void aligned_shorten(Aligned *, size_t n); /* to n bytes */
+View aligned_view(const Aligned *);
+/* Bytes that were appended to `text` since the last call come from here. */
+void aligned_fill(Aligned *, Origin);
+void aligned_add(Aligned *, View);
+void aligned_insert(Aligned *, const char *bytes, size_t n, Origin);
+/* Appends valid UTF-8 that is at byte `at` of the original text. */
+void aligned_original(Aligned *, const char *text, size_t n, size_t at);
+
+/* Replaces characters of `from` in order. Begin with {.from, .out}. */
+typedef struct Edit {
+    View from;
+    Aligned *out;
+    size_t at; /* the next character that is replaced */
+    uint32_t last;
+    int change; /* of the last character, which waits for edit_remove */
+    bool waits;
+} Edit;
+
+/* Appends a character. change 0: it replaces the next one; -n: that and n more; 1: none, so it has the origin of the
+ * character before the next one. */
+void edit_put(Edit *, uint32_t character, int change);
+/* The last character replaces `n` more. Without a last character, later ones replace characters that are too early, as
+ * in the original. */
+void edit_remove(Edit *, int n);
+void edit_end(Edit *);
+
+#endif

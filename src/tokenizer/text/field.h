@@ -1,0 +1,24 @@
+/* Typed access to the fields of an unchecked JSON object. `where` names the object in messages
+ * ("pre_tokenizer"). A field that is absent or null takes the fallback; without a fallback it is an error. */
+#ifndef ISOTRON_TOKENIZER_TEXT_FIELD_H
+#define ISOTRON_TOKENIZER_TEXT_FIELD_H
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/err.h"
+
+/* Reads a JSON file, with the numbers that serde_json reads; release with json_decref. Errors: unreadable, malformed, duplicate keys, nested too
+ * deeply. */
+Err json_file(const char *path, json_t **out);
+
+Err field_bool(const json_t *object, const char *where, const char *key, bool fallback, bool *out);
+Err field_int(const json_t *object, const char *where, const char *key, int64_t *out);
+/* Borrowed. If n is NULL, a NUL inside the text is an error. */
+Err field_text(const json_t *object, const char *where, const char *key, const char **out, size_t *n);
+/* *out is NULL where the field is absent or null. */
+Err field_object(const json_t *object, const char *where, const char *key, const json_t **out);
+Err field_array(const json_t *object, const char *where, const char *key, const json_t **out);
+
+#endif

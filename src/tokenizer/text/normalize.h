@@ -1,0 +1,29 @@
+/* The "normalizer" of a tokenizer.json: BertNormalizer, ByteLevel, Lowercase, NFC, NFD, NFKC, NFKD, Nmt,
+ * Precompiled, Prepend, Replace, Sequence, Strip and StripAccents. Normalization forms are those of Unicode 9, as in the original (ages.h). Lowercase has utf8proc's letters;
+ * the original has a few newer ones. Source: Unicode Standard Annex 15 (normalization forms) with utf8proc's
+ * tables; tokenizers/src/normalizers. */
+#ifndef ISOTRON_TOKENIZER_TEXT_NORMALIZE_H
+#define ISOTRON_TOKENIZER_TEXT_NORMALIZE_H
+
+#include <jansson.h>
+
+#include "base/err.h"
+#include "tokenizer/text/aligned.h"
+#include "tokenizer/text/regex.h"
+
+typedef struct Normalizer Normalizer;
+
+/* NULL or null: a normalizer without effect. Errors: a kind that is not in the list above. */
+Err normalizer_load(const json_t *, Normalizer **out);
+void normalizer_free(Normalizer *);
+
+/* Replaces `out` by the normalized text; text is valid UTF-8, at byte `at` of the original text. Errors: a regex that
+ * exceeds its limits, a text that grows without bound. */
+Err normalizer_run(const Normalizer *, Matcher *, const char *text, size_t n, size_t at, Aligned *out);
+
+/* Appends `text` with every match of the regex replaced. Errors: as above. */
+Err replace_all(const Regex *, const Str *content, Matcher *, View text, Aligned *out);
+/* The "pattern" of a Replace or Split: {"String": s} or {"Regex": r}. */
+Err pattern_load(const json_t *object, const char *where, Regex **out);
+
+#endif

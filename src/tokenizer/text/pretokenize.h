@@ -1,0 +1,39 @@
+/* The "pre_tokenizer" of a tokenizer.json: BertPreTokenizer, Split, ByteLevel, Digits, Metaspace, Punctuation, Whitespace,
+ * WhitespaceSplit, CharDelimiterSplit and Sequence. Each is one or two of four steps: prefix a blank, split,
+ * spell bytes as characters, write blanks as metaspace. Pieces go through the steps depth first, without a
+ * list of all pieces. Source: tokenizers/src/pre_tokenizers and NormalizedString::split; GPT-2 encoder.py
+ * (byte spelling). */
+#ifndef ISOTRON_TOKENIZER_TEXT_PRETOKENIZE_H
+#define ISOTRON_TOKENIZER_TEXT_PRETOKENIZE_H
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/err.h"
+#include "tokenizer/text/aligned.h"
+#include "tokenizer/text/regex.h"
+
+typedef struct PreTokenizer PreTokenizer;
+typedef struct PreTokenizerWork PreTokenizerWork; /* one per thread */
+
+/* NULL or null: a text is one piece. Errors: a kind that is not in the list above, several ByteLevels. */
+Err pretokenizer_load(const json_t *, PreTokenizer **out);
+void pretokenizer_free(PreTokenizer *);
+PreTokenizerWork *pretokenizer_work_new(const PreTokenizer *);
+void pretokenizer_work_free(PreTokenizerWork *);
+
+/* Whether the origins of the text change its pieces: a Metaspace that prefixes the beginning of the original text. */
+bool pretokenizer_needs_origins(const PreTokenizer *);
+/* Calls fn for each non-empty piece, in order. Errors: from a regex. */
+typedef void PieceFn(void *arg, View piece);
+Err pretokenizer_run(const PreTokenizer *, PreTokenizerWork *, Matcher *, View text, PieceFn *fn, void *arg);
+
+/* The character that spells a byte in a byte-level vocabulary, and back: -1 for any other character. */
+uint32_t byte_to_char(unsigned char byte);
+int char_to_byte(uint32_t character);
+/* Appends the characters that spell the bytes of a text. */
+void spell_bytes(View, Aligned *out);
+
+#endif
