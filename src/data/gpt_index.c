@@ -8,7 +8,7 @@
 
 #include "base/fault.h"
 #include "base/mem.h"
-#include "data/mt19937.h"
+#include "data/random/mt19937.h"
 
 static NpyType sample_type(int64_t positions) { return positions <= INT32_MAX ? NPY_I32 : NPY_I64; }
 static NpyType shuffle_type(int64_t samples) {

@@ -10,7 +10,7 @@
 #include "base/mem.h"
 #include "base/text.h"
 #include "base/utf8.h"
-#include "data/parquet.h"
+#include "data/parquet/parquet.h"
 #include "data/unpack.h"
 
 enum { RAW = 1 << 16, TEXT = 4 * RAW, HEAD = 512 };

@@ -4,8 +4,8 @@
 #include <math.h>
 #include <unistd.h>
 
-#include "data/mt19937.h"
-#include "data/mt19937_64.h"
+#include "data/random/mt19937.h"
+#include "data/random/mt19937_64.h"
 
 enum { LONG_SENTENCE = 512, COLUMNS = 3 };
 

@@ -13,7 +13,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "data/mt19937.h"
+#include "data/random/mt19937.h"
 
 /* The tokens of the vocabulary that masked datasets need; -1: none. */
 typedef struct MaskTokens {

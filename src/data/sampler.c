@@ -5,7 +5,7 @@
 
 #include "base/fault.h"
 #include "base/mem.h"
-#include "data/mt19937.h"
+#include "data/random/mt19937.h"
 
 struct Sampler {
     SamplerConfig config;

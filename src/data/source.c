@@ -5,7 +5,7 @@
 
 #include "base/fault.h"
 #include "base/mem.h"
-#include "data/pcg64.h"
+#include "data/random/pcg64.h"
 
 enum { MOCK_SEQUENCES = 100000 };
 

@@ -8,7 +8,7 @@
 #include "base/hash.h"
 #include "base/mem.h"
 #include "data/blended_dataset.h"
-#include "data/mt19937.h"
+#include "data/random/mt19937.h"
 
 typedef struct TaskPart {
     DatasetPart part;

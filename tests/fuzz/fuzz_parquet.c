@@ -5,7 +5,7 @@
 
 #include "base/str.h"
 #include "data/input.h"
-#include "data/parquet.h"
+#include "data/parquet/parquet.h"
 
 static const char *const NAMES[] = {"nulls",      "plain",    "lengths",     "deltas",
                                     "dictionary", "overflow", "null_lengths"};

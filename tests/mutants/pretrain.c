@@ -8,7 +8,7 @@
 #include "base/mem.h"
 #include "base/durable_file.h"
 #include "data/data.h"
-#include "data/mt19937.h"
+#include "data/random/mt19937.h"
 #include "models/model.h"
 #include "mutants/mutants.h"
 #include "ops/context_attention.h"

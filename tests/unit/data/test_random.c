@@ -3,8 +3,8 @@
 #include "vectors.h"
 
 #include "data/blend.h"
-#include "data/mt19937.h"
-#include "data/pcg64.h"
+#include "data/random/mt19937.h"
+#include "data/random/pcg64.h"
 
 static void md5_matches_rfc1321(void **state) {
     (void)state;

@@ -3,7 +3,7 @@
 
 #include "base/file.h"
 #include "base/utf8.h"
-#include "data/mt19937.h"
+#include "data/random/mt19937.h"
 #include "data/task.h"
 #include "unit/temp_dir.h"
 

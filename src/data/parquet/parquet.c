@@ -1,4 +1,4 @@
-#include "data/parquet.h"
+#include "data/parquet/parquet.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -6,8 +6,8 @@
 
 #include "base/mem.h"
 #include "base/str.h"
-#include "data/parquet_footer.h"
-#include "data/parquet_values.h"
+#include "data/parquet/footer.h"
+#include "data/parquet/values.h"
 
 enum { DATA_PAGE = 0, DICTIONARY_PAGE = 2, DATA_PAGE_V2 = 3 }; /* PageType */
 enum { RLE = 3 };                                              /* Encoding of levels */

@@ -1,4 +1,4 @@
-#include "data/parquet_codec.h"
+#include "data/parquet/codec.h"
 
 #include <brotli/decode.h>
 #include <limits.h>

@@ -1,8 +1,8 @@
 /* numpy.random.default_rng: PCG64 (O'Neill, "PCG: a family of simple fast space-efficient statistically good
  * algorithms", 2014; the XSL-RR 128/64 member) seeded through numpy's SeedSequence. Megatron-LM's mock
  * dataset draws its document lengths from it. */
-#ifndef ISOTRON_DATA_PCG64_H
-#define ISOTRON_DATA_PCG64_H
+#ifndef ISOTRON_DATA_RANDOM_PCG64_H
+#define ISOTRON_DATA_RANDOM_PCG64_H
 
 #include <stdbool.h>
 #include <stdint.h>

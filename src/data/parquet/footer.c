@@ -1,11 +1,11 @@
-#include "data/parquet_footer.h"
+#include "data/parquet/footer.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/mem.h"
 #include "base/str.h"
-#include "data/thrift.h"
+#include "data/parquet/thrift.h"
 
 enum { MAGIC = 4, TAIL = 8, SHOWN = 12 };
 enum { BYTE_ARRAY = 6 }; /* Type of parquet.thrift */

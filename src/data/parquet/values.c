@@ -1,4 +1,4 @@
-#include "data/parquet_values.h"
+#include "data/parquet/values.h"
 
 #include <stdlib.h>
 

@@ -1,4 +1,4 @@
-#include "data/pcg64.h"
+#include "data/random/pcg64.h"
 
 #include "base/fault.h"
 

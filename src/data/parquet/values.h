@@ -8,8 +8,8 @@
 #include <stddef.h>
 
 #include "base/str.h"
-#include "data/parquet.h"
-#include "data/thrift.h"
+#include "data/parquet/parquet.h"
+#include "data/parquet/thrift.h"
 
 /* RLE/bit-packing hybrid: levels and indices of a dictionary. Starts as {.in, .width}; width <= 32. */
 typedef struct Runs {

@@ -3,7 +3,7 @@
 #define ISOTRON_DATA_PARQUET_FOOTER_H
 
 #include "base/file.h"
-#include "data/parquet_codec.h"
+#include "data/parquet/codec.h"
 
 /* The pages of one column in one row group. */
 typedef struct ParquetChunk {

@@ -2,8 +2,8 @@
  * seed it with 32 bits by Knuth's recurrence and draw tempered 32-bit words. Megatron-LM shuffles documents
  * and samples with the first, and the epochs of the cyclic sampler with the second. Both sequences of draws
  * are reproduced exactly. */
-#ifndef ISOTRON_DATA_MT19937_H
-#define ISOTRON_DATA_MT19937_H
+#ifndef ISOTRON_DATA_RANDOM_MT19937_H
+#define ISOTRON_DATA_RANDOM_MT19937_H
 
 #include <stdint.h>
 

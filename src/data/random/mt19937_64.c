@@ -1,4 +1,4 @@
-#include "data/mt19937_64.h"
+#include "data/random/mt19937_64.h"
 
 enum { N = 312, M = 156 };
 

@@ -1,7 +1,7 @@
 /* C++'s std::mt19937_64 (Nishimura and Matsumoto, 2000), with which Megatron-LM shuffles the samples of masked
  * datasets. */
-#ifndef ISOTRON_DATA_MT19937_64_H
-#define ISOTRON_DATA_MT19937_64_H
+#ifndef ISOTRON_DATA_RANDOM_MT19937_64_H
+#define ISOTRON_DATA_RANDOM_MT19937_64_H
 
 #include <stdint.h>
 

@@ -1,4 +1,4 @@
-#include "data/thrift.h"
+#include "data/parquet/thrift.h"
 
 #include <stddef.h>
 

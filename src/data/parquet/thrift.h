@@ -6,8 +6,8 @@
  *         else thrift_skip(&b, f);
  *
  * Any error sets `bad` and leaves no bytes, so that every such loop ends. The caller looks at `bad` afterwards. */
-#ifndef ISOTRON_DATA_THRIFT_H
-#define ISOTRON_DATA_THRIFT_H
+#ifndef ISOTRON_DATA_PARQUET_THRIFT_H
+#define ISOTRON_DATA_PARQUET_THRIFT_H
 
 #include <stdbool.h>
 #include <stdint.h>
