@@ -7,7 +7,7 @@
 #include "base/mem.h"
 #include "base/terminal.h"
 #include "base/version.h"
-#include "ckpt/hf_config.h"
+#include "ckpt/hf/config.h"
 #include "comm/comm.h"
 #include "data/input.h"
 #include "main/command.h"

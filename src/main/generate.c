@@ -5,7 +5,7 @@
 #include "base/amount.h"
 #include "base/clock.h"
 #include "base/text.h"
-#include "ckpt/hf_tokens.h"
+#include "ckpt/hf/tokens.h"
 #include "data/input.h"
 #include "infer/generate.h"
 #include "main/command.h"

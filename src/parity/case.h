@@ -3,7 +3,7 @@
 #define ISOTRON_PARITY_CASE_H
 
 #include "base/err.h"
-#include "ckpt/hf.h"
+#include "ckpt/hf/tensors.h"
 #include "config/config.h"
 #include "parity/choices.h"
 #include "parity/golden.h"

@@ -7,7 +7,7 @@
 
 #include "base/fault.h"
 #include "base/file.h"
-#include "ckpt/hf_config.h"
+#include "ckpt/hf/config.h"
 
 /* The options of a run.conf; false if they break a rule. */
 static bool read_options(const char *conf, Arena *arena, Config *config, Derived *derived) {

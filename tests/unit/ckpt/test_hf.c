@@ -2,7 +2,7 @@
 
 #include <math.h>
 
-#include "ckpt/hf.h"
+#include "ckpt/hf/tensors.h"
 #include "unit/ckpt/model.h"
 
 static Safetensors *open_init(const char *dir) {

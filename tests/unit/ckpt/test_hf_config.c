@@ -2,8 +2,8 @@
 
 #include <jansson.h>
 
-#include "ckpt/hf_config.h"
-#include "ckpt/hf_type.h"
+#include "ckpt/hf/config.h"
+#include "ckpt/hf/type.h"
 #include "unit/ckpt/model.h"
 
 static HfFamily family_of(const char *architecture, bool two_norms) {

@@ -3,7 +3,7 @@
 
 #include <jansson.h>
 
-#include "ckpt/hf_config.h"
+#include "ckpt/hf/config.h"
 #include "unit/ckpt/model.h"
 
 #define LLAMA3 "'rope_type': 'llama3', 'factor': 8, 'low_freq_factor': 1, 'high_freq_factor': 4"

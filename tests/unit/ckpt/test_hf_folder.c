@@ -4,8 +4,8 @@
 
 #include <dirent.h>
 
-#include "ckpt/hf_config.h"
-#include "ckpt/hf_folder.h"
+#include "ckpt/hf/config.h"
+#include "ckpt/hf/folder.h"
 #include "unit/ckpt/model.h"
 
 static const char *planted_from, *planted_to; /* a line of config.json, and its replacement */

@@ -4,7 +4,7 @@
 
 #include "unit/model_helper.h"
 
-#include "ckpt/hf.h"
+#include "ckpt/hf/tensors.h"
 #include "infer/generate.h"
 #include "models/cache.h"
 

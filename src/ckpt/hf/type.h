@@ -1,15 +1,15 @@
 /* The model types of Hugging Face (config/hf_types.def) and the rows that describe their
  * config.json: which keys transformers honours for a type, and what a missing key means there. One importer
- * and one exporter (hf_config.c) go through the rows. Source: transformers 5.23,
+ * and one exporter (config.c) go through the rows. Source: transformers 5.23,
  * models/<type>/configuration_<type>.py (defaults) and modeling_<type>.py (what is read). */
 #ifndef ISOTRON_CKPT_HF_TYPE_H
 #define ISOTRON_CKPT_HF_TYPE_H
 
 #include "base/str.h"
-#include "ckpt/hf.h"
+#include "ckpt/hf/tensors.h"
 #include "config/enums.h"
 
-typedef struct HfForm HfForm; /* hf_form.h */
+typedef struct HfForm HfForm; /* form.h */
 
 /* A row of <type>.def. It replaces an earlier row with the same name, in its place. */
 typedef struct HfRow {

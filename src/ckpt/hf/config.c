@@ -1,5 +1,5 @@
-/* Reads and writes config.json by the rows of a type (hf_type.h), in their order. */
-#include "ckpt/hf_config.h"
+/* Reads and writes config.json by the rows of a type (type.h), in their order. */
+#include "ckpt/hf/config.h"
 
 #include <jansson.h>
 #include <limits.h>
@@ -7,7 +7,7 @@
 
 #include "base/file.h"
 #include "base/json_text.h"
-#include "ckpt/hf_form.h"
+#include "ckpt/hf/form.h"
 
 /* ---- import ---- */
 

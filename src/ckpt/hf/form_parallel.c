@@ -1,5 +1,5 @@
 /* Forms of parallel residuals; each type of model writes them with other keys. */
-#include "ckpt/hf_form.h"
+#include "ckpt/hf/form.h"
 
 static void set_parallel(HfReader *r, const HfRow *row, ParallelResidual v) {
     hf_set_text(r, row->option, ParallelResidual_spellings[v]);

@@ -1,4 +1,4 @@
-/* Converts config.json of a Hugging Face model from and to our options, for the model types of hf_type.h. The
+/* Converts config.json of a Hugging Face model from and to our options, for the model types of type.h. The
  * import takes from a file what transformers takes for that type of model, or refuses it. */
 #ifndef ISOTRON_CKPT_HF_CONFIG_H
 #define ISOTRON_CKPT_HF_CONFIG_H
@@ -7,7 +7,7 @@
 
 #include "base/err.h"
 #include "base/str.h"
-#include "ckpt/hf.h"
+#include "ckpt/hf/tensors.h"
 #include "config/config.h"
 
 /* Appends the model's options as `name = value` lines. An unsupported feature is an error that names the
@@ -25,7 +25,7 @@ void hf_config_fit(Config *, const Safetensors *weights);
 void hf_config_fit_heads(Config *, const Safetensors *weights, bool init_missing);
 /* Writes the text of config.json, and sets the family of the tensors' names. The type is hf_model_type, else
  * the first type that fits. An error if the type, or every type, lacks this combination of options. `tokens`
- * are the ids of hf_tokens.h; NULL: all are null in the file. */
+ * are the ids of tokens.h; NULL: all are null in the file. */
 Err hf_config_export(const Config *, const Derived *, DType dtype, const json_t *tokens, Str *json,
                      HfFamily *family);
 /* The name of the type that an export writes; NULL: no type fits. */

@@ -19,7 +19,7 @@ enum { HF_MOST_FILES = 8 };
 
 /* The content of the folder in addition to the model. */
 typedef struct HfExtras {
-    const json_t *tokens; /* hf_tokens.h; NULL: unknown */
+    const json_t *tokens; /* tokens.h; NULL: unknown */
     HfFile files[HF_MOST_FILES];
     int num_files;
     bool overwrite; /* what the folder holds */

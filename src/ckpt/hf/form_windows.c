@@ -2,7 +2,7 @@
  * and layer_types. */
 #include <string.h>
 
-#include "ckpt/hf_form.h"
+#include "ckpt/hf/form.h"
 
 /* Whether max_window_layers has an effect. */
 static bool reads_first(const HfRow *row) {

@@ -1,17 +1,17 @@
-#include "ckpt/hf_type.h"
+#include "ckpt/hf/type.h"
 
 #include <stdbool.h>
 #include <string.h>
 
 #include "base/fault.h"
-#include "ckpt/hf_form.h"
+#include "ckpt/hf/form.h"
 
 /* Rows of the types:
  *   KEY(option, key, fallback)             the option is the key's value
  *   NOT(option, key, fallback)             ... its opposite
  *   SAME(key, option)                      written with the option, read from another key
  *   SAY(key, text)                         written, not read
- *   TOKEN(key)                             a token's id, written (hf_tokens.h reads it)
+ *   TOKEN(key)                             a token's id, written (tokens.h reads it)
  *   PADDING(key)                           ... the padding of RoBERTa
  *   FIX(option, value)                     what the type implies: the value of the option's field
  *   LACK(option, value)                    the same of an option that does not change the model's function

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ckpt/hf_form.h"
+#include "ckpt/hf/form.h"
 
 static bool has_objects(const json_t *in) {
     const char *name;

@@ -2,8 +2,8 @@
  * of the parameter registry. ckpt/hf/names.def has a row for each name. Sources: transformers
  * models/gpt2/modeling_gpt2.py and models/llama/modeling_llama.py; Megatron-LM's row order of linear_qkv and
  * linear_fc1 is in param.h. */
-#ifndef ISOTRON_CKPT_HF_H
-#define ISOTRON_CKPT_HF_H
+#ifndef ISOTRON_CKPT_HF_TENSORS_H
+#define ISOTRON_CKPT_HF_TENSORS_H
 
 #include "ckpt/safetensors.h"
 #include "param/param.h"

@@ -1,4 +1,4 @@
-#include "ckpt/hf_folder.h"
+#include "ckpt/hf/folder.h"
 
 #include <dirent.h>
 #include <fnmatch.h>
@@ -9,7 +9,7 @@
 
 #include "base/file.h"
 #include "base/interrupt.h"
-#include "ckpt/hf_config.h"
+#include "ckpt/hf/config.h"
 
 static const char CONFIG[] = "config.json", WEIGHTS[] = "model.safetensors",
                   GENERATION[] = "generation_config.json", PARTIAL[] = ".partial-";

@@ -2,7 +2,7 @@
 #include <stdlib.h>
 
 #include "base/mem.h"
-#include "ckpt/hf_form.h"
+#include "ckpt/hf/form.h"
 
 /* transformers has two names for the number of experts; the second takes precedence if a file has it. */
 static void experts_read(HfReader *r, const HfRow *row) {

@@ -1,4 +1,4 @@
-/* Forms of rows (hf_type.h): how the key of a row is read from config.json into options, and written. */
+/* Forms of rows (type.h): how the key of a row is read from config.json into options, and written. */
 #ifndef ISOTRON_CKPT_HF_FORM_H
 #define ISOTRON_CKPT_HF_FORM_H
 
@@ -6,7 +6,7 @@
 
 #include "base/err.h"
 #include "base/str.h"
-#include "ckpt/hf_type.h"
+#include "ckpt/hf/type.h"
 #include "config/config.h"
 
 /* The first error stays; later reads return their fallback. */
@@ -23,7 +23,7 @@ typedef struct HfReader {
 typedef struct HfWriter {
     const Config *config; /* hf_config_filled */
     const Derived *derived;
-    const json_t *tokens; /* hf_tokens.h; NULL: unknown */
+    const json_t *tokens; /* tokens.h; NULL: unknown */
     Str *out;             /* members of the object, each preceded by a comma */
     HfFamily family;      /* of the tensors' names; the type's, unless a form changes it */
 } HfWriter;

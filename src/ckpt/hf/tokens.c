@@ -1,4 +1,4 @@
-#include "ckpt/hf_tokens.h"
+#include "ckpt/hf/tokens.h"
 
 #include <stdlib.h>
 

@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ckpt/hf_config.h"
-#include "ckpt/hf_form.h"
+#include "ckpt/hf/config.h"
+#include "ckpt/hf/form.h"
 
 /* The same numbers, each in the fewest digits. */
 static TextList plain_numbers(Arena *arena, const TextList *list) {

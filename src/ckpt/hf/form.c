@@ -1,4 +1,4 @@
-#include "ckpt/hf_form.h"
+#include "ckpt/hf/form.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-#include "ckpt/hf_problems.h"
+#include "ckpt/hf/problems.h"
 
 #include <math.h>
 #include <stdio.h>

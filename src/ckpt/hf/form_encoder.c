@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "ckpt/hf_form.h"
+#include "ckpt/hf/form.h"
 
 static const char PRETRAINING[] = "ForPreTraining", MASKED[] = "ForMaskedLM",
                   CLASSES[] = "ForSequenceClassification", CHOICES[] = "ForMultipleChoice";

@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "ckpt/hf_form.h"
+#include "ckpt/hf/form.h"
 
 /* The default size of a head. */
 static int64_t usual_head_size(HfReader *r) {

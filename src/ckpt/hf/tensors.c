@@ -1,12 +1,12 @@
-#include "ckpt/hf.h"
+#include "ckpt/hf/tensors.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/str.h"
-#include "ckpt/hf_problems.h"
-#include "ckpt/hf_type.h"
+#include "ckpt/hf/problems.h"
+#include "ckpt/hf/type.h"
 #include "nn/bert_head.h"
 
 /* ---- names ---- */
