@@ -186,6 +186,18 @@ static void a_damaged_cache_is_rebuilt(void **state) {
     free(path);
 }
 
+/* *tokens: of its decoder. */
+static Err first_sample(const DataConfig *config, int64_t *tokens) {
+    Data *data;
+    assert_ok(data_open(config, &data));
+    Batch b = batch_of(config);
+    const Err e = data_batch(data_split(data, SPLIT_TRAIN), &(int64_t){0}, 1, &b);
+    if (!e.code) *tokens = b.lengths[0];
+    batch_free(&b);
+    data_close(data);
+    return e;
+}
+
 static void mistakes_have_messages(void **state) {
     (void)state;
     Data *data;
@@ -208,20 +220,21 @@ static void mistakes_have_messages(void **state) {
     config.masked.tokens.num_sentinels = 0;
     assert_mistake(data_open(&config, &data), "--vocab-extra-ids");
 
-    const int64_t first = 0;
+    int64_t room = 100;
     const char *const parts[] = {"raise --vocab-extra-ids", "raise --decoder-seq-length",
                                  "the vocabulary has 10 ids"};
+    config = config_of(&c);
+    config.masked.mask_prob = 0.9;
+    for (int i = 0; i < 2; i++) { /* a long decoder, and one that its tokens fill */
+        config.masked.decoder_sequence_length = room;
+        assert_ok(first_sample(&config, &room));
+    }
     for (int i = 0; i < 3; i++) {
         config = config_of(&c);
-        config.masked.mask_prob = 0.9;
+        config.masked.mask_prob = 0.9, config.masked.decoder_sequence_length = room - (i == 1);
         if (i == 0) config.masked.tokens.num_sentinels = 1;
-        if (i == 1) config.masked.decoder_sequence_length = 3;
         if (i == 2) config.masked.tokens.vocab_size = 10;
-        assert_ok(data_open(&config, &data));
-        Batch b = batch_of(&config);
-        assert_mistake(data_batch(data_split(data, SPLIT_TRAIN), &first, 1, &b), parts[i]);
-        batch_free(&b);
-        data_close(data);
+        assert_mistake(first_sample(&config, &room), parts[i]);
     }
 }
 
