@@ -69,12 +69,20 @@ def resumed(program, words, steps, first, second):
     return joined(before, program.pretrain(words, *second.split(), "--load", save))
 
 
+def check_read(fields, run):
+    """No note says that an option of the row has no effect."""
+    names = fields.replace("_", "-").replace(" ", "|")
+    expect(not re.search(rf"^note: .*--({names})\b.* no effect", run.text, re.M), "a note says that an option of the row has no effect")
+
+
 def witnessed(fields, words="", without="", layouts=(ONE, CUT, STAGES), witness="", families=ALL):
     """witness: options for the reference trainer only, which the program derives itself."""
     def check(program, quick):
         o = program.words(words, without)
         expected = reference(*o, *witness.split())
-        compare(program.pretrain(o, *layouts[0].split()), expected, o)
+        run = program.pretrain(o, *layouts[0].split())
+        compare(run, expected, o)
+        check_read(fields, run)
         if quick:
             return
         for layout in layouts[1:]:

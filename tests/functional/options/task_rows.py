@@ -10,7 +10,7 @@ import numpy as np
 import draws
 from program import ARITHMETIC, U, Run, bits, compare, expect, joined
 from rows import same_scalars, scalars
-from table import CUT, FP8, ONE, STAGES, Row, low_precision
+from table import CUT, FP8, ONE, STAGES, Row, check_read, low_precision
 from task import TaskTrainer
 
 ROWS = []
@@ -119,7 +119,9 @@ def tuned(fields, words="", without="", layouts=(ONE, CUT, STAGES)):
     def check(program, quick):
         o = program.words(words, without)
         wanted = expected(tuple(o))
-        compare_task(tune(program, o, *layouts[0].split()), wanted, o)
+        run = tune(program, o, *layouts[0].split())
+        compare_task(run, wanted, o)
+        check_read(fields, run)
         if quick:
             return
         for layout in layouts[1:]:
