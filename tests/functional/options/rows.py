@@ -179,7 +179,8 @@ def schedules_of_the_checkpoint(program, quick):
     """All of them, in steps and in samples."""
     both = "--lr-decay-style cosine --min-lr 1e-3 --decoupled-lr 2e-2 --decoupled-min-lr 4e-3"
     other = "--lr 1 --min-lr 0.5 --lr-decay-style constant --decoupled-lr 1 --decoupled-min-lr 0.5"
-    for words, less, changes in (("--weight-decay 0.1", "", "--lr-decay-iters 9 --lr-warmup-iters 1 --weight-decay 0.5"),
+    for words, less, changes in (("--weight-decay 0.1 --lr-warmup-fraction 0.6", "", "--lr-decay-iters 9 --lr-warmup-iters 1"
+                                  " --lr-warmup-fraction 0.1 --weight-decay 0.5"),
                                  ("--weight-decay-incr-style linear --start-weight-decay 0.1 --end-weight-decay 0.4 --train-samples 16 --lr-decay-samples 14"
                                   " --lr-warmup-samples 6", "train-iters", "--lr-decay-samples 16 --lr-warmup-samples 1 --start-weight-decay 0.2"
                                   " --end-weight-decay 0.3 --weight-decay-incr-style cosine")):
@@ -254,7 +255,7 @@ LAID_OUT = (
 DROPPED = "--hidden-dropout 0.2 --attention-dropout 0.2"
 witnessed("hidden_dropout attention_dropout", f"--num-layers 4 {DROPPED} --reset-attention-mask", layouts=LAID_OUT, families=GPT)
 witnessed("hidden_dropout attention_dropout", f"--num-layers 4 {DROPPED}", layouts=LAID_OUT, families=BERT)
-witnessed("hidden_dropout attention_dropout", DROPPED, layouts=LAID_OUT, families=T5)
+witnessed("hidden_dropout attention_dropout", f"{DROPPED} --decoder-seq-length 40", layouts=LAID_OUT, families=T5)  # more queries than keys
 experts("moe_aux_loss_coeff moe_expert_capacity_factor moe_input_jitter_eps",
         "--moe-aux-loss-coeff 0.3 --moe-expert-capacity-factor 0.7 --moe-input-jitter-eps 0.2",
         (ONE, "--moe-pad-expert-input-to-capacity", "--ranks 2 --expert-model-parallel-size 2 --moe-token-dispatcher-type alltoall",

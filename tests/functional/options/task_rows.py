@@ -174,7 +174,7 @@ tuned("norm_placement normalization norm_epsilon", "--norm-placement sandwich --
 tuned("parallel_residual apply_layernorm_1p", "--parallel-residual one-norm --apply-layernorm-1p")
 tuned("bert_binary_head", "--bert-no-binary-head")
 tuned("num_token_types", "--num-token-types 1")
-tuned("num_token_types embedding_init_method_std", "--num-token-types 5 --embedding-init-method-std 0.2")
+tuned("num_token_types embedding_init_method_std", "--num-token-types 5 --embedding-init-method-std 0.2 --bert-no-binary-head")
 tuned("activation ffn_hidden_size", "--swiglu --ffn-hidden-size 24")
 tuned("bias_gelu_fusion", "--no-bias-gelu-fusion --norm-placement post")
 tuned("add_bias_linear log_num_zeros_in_grad", "--disable-bias-linear --log-num-zeros-in-grad --num-token-types 3", layouts=(ONE,))
@@ -377,8 +377,8 @@ def retained(program, quick):
 def schedules_of_the_checkpoint(program, quick):
     o, save = program.words("--lr-decay-style cosine --min-lr 1e-3 --weight-decay 0.1"), program.fresh()
     before = tune(program, o, "--save", save, "--exit-interval", 3)
-    after = tune(program, o, *"--lr 1 --lr-decay-style constant --lr-decay-iters 9 --weight-decay 0.5 --use-checkpoint-opt_param-scheduler".split(),
-                 "--load", save)
+    after = tune(program, o, *"--lr 1 --lr-decay-style constant --lr-decay-iters 9 --lr-warmup-fraction 0.5 --weight-decay 0.5".split(),
+                 "--use-checkpoint-opt_param-scheduler", "--load", save)
     compare_task(joined(before, after), expected(tuple(o)), o)
 
 
