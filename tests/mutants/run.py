@@ -85,10 +85,6 @@ def read_cells():
         if line and line[0] != "#":
             name, kind, case, lane, *options = line.split()
             found[name] = {"name": name, "kind": kind, "case": case, "lane": lane, "options": options}
-    lists = "".join((ROOT / f"tests/functional/layouts/{tier}.list").read_text() for tier in ("t0", "t1")).splitlines()
-    gone = [name for name, c in found.items() if c["kind"] == "t0" and " ".join([c["case"], c["lane"], *c["options"]]) not in lists]
-    if gone:
-        raise Failed(f"cells.list: not in T0 or T1: {', '.join(gone)}")
     return found
 
 
@@ -209,7 +205,7 @@ class Suite:
 
     def meet(self, name, mutant):
         cell, folder = self.cells[name], pathlib.Path(tempfile.mkdtemp(dir=WORK.name))
-        judge = {"t0": self.parity, "beyond": self.parity, "same": self.same, "options": self.options,
+        judge = {"parity": self.parity, "same": self.same, "options": self.options,
                  "unit": self.unit}.get(cell["kind"], self.train)
         try:
             return judge(cell, mutant, folder)
@@ -219,7 +215,7 @@ class Suite:
     def notices(self, name, mutant):
         """As meet, but by the oracle alone: without the run on one rank and without a search for the place."""
         cell = self.cells[name]
-        if cell["kind"] not in ("t0", "beyond") or cell["lane"] == "exact":
+        if cell["kind"] != "parity" or cell["lane"] == "exact":
             return self.meet(name, mutant).killed
         return self.run(mutant, "parity", ROOT / "golden" / cell["case"], "--lane", cell["lane"], *cell["options"])[0] != 0
 
@@ -244,7 +240,7 @@ class Suite:
                     break
         cell = self.cells[by]
         # A report has to say where the bug is if there is no rounding noise.
-        traced = not of_judge and cell["kind"] in ("t0", "beyond") and cell["lane"] in ("fp64", "exact")
+        traced = not of_judge and cell["kind"] == "parity" and cell["lane"] in ("fp64", "exact")
         noticed = {c: self.notices(c, row["id"]) for c in MATRIX} if matrix and not of_judge else {}
         return row | {"killed": outcome.killed, "matrix": noticed, "by": by, "why": outcome.why, "excess": outcome.excess,
                       "megatron": outcome.megatron, "traced": traced, "found": outcome.localised,

@@ -5,8 +5,8 @@
  * - more elements than 32 bits can count.
  *
  * ops_test_cuda [cuda|cpu [--alone] [pattern of test names ...]]. `cpu` uses the CPU instead of the GPU,
- * which shows that the cases are right. It runs large cases in fewer types (is_for_cpu). --alone uses one process, which ends with the first fatal error (for
- * tools that watch a process). Without a GPU: exit status 77. */
+ * which shows that the cases are right, and leaves out large ones (is_for_cpu). --alone uses one process, which ends with the first fatal
+ * error (for tools that watch a process). Without a GPU: exit status 77. */
 #include "unit/cmocka_all.h"
 
 #include <fnmatch.h>
@@ -285,14 +285,11 @@ static bool has_large_operand(const CaseOperand *operands, int n) {
     return large;
 }
 
-/* A GPU has other kernels for large cases. The CPU's are the same for all sizes, and have one source for F32 and F64 and
- * one for 16 bits, so large tapes run in one type of each, and the longest cases in one. */
-static bool is_for_cpu(DType type, bool is_large_tape, bool is_long) {
-    return type == F32 || (!is_long && (type == BF16 || !is_large_tape));
-}
+/* Only a GPU has other kernels for large cases. The CPU's have one source for F32 and F64, and one for 16 bits. */
+static bool is_for_cpu(DType type, bool is_large) { return !is_large && (type == F32 || type == BF16); }
 
 static void add_tape(const OpCase *c, DType type, bool is_large) {
-    if (all.cpu && !is_for_cpu(type, is_large, has_large_operand(c->in, CASE_INPUTS))) return;
+    if (all.cpu && !is_for_cpu(type, is_large || has_large_operand(c->in, CASE_INPUTS))) return;
     add(a_whole_run_is_near_the_cpu, "run", (Test){.c = c, .dtype = type}, c->name);
     add(its_calls_agree, "calls", (Test){.c = c, .dtype = type}, c->name);
 }
@@ -301,7 +298,7 @@ static void add_call(const DirectCall *call, DType type) {
     const Test t = {.call = call, .dtype = type};
     const bool is_long =
         has_large_operand(call->row.in, CALL_IN) || has_large_operand(call->row.out, CALL_OUT);
-    if (all.cpu && !is_for_cpu(type, false, is_long)) return;
+    if (all.cpu && !is_for_cpu(type, is_long)) return;
     if (dtype_is_16bit(type) && !has_storage(&call->row)) return;
     add(a_call_agrees, "direct", t, call->row.name);
     if (call->row.op == OP_add_norm) add(add_norm_is_add_and_norm, "two ops", t, call->row.name);
