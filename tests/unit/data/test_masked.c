@@ -186,13 +186,14 @@ static void a_damaged_cache_is_rebuilt(void **state) {
     free(path);
 }
 
-/* *tokens: of its decoder. */
-static Err first_sample(const DataConfig *config, int64_t *tokens) {
+/* *tokens, *spans: of its decoder. */
+static Err first_sample(const DataConfig *config, int64_t *tokens, int64_t *spans) {
     Data *data;
     assert_ok(data_open(config, &data));
     Batch b = batch_of(config);
     const Err e = data_batch(data_split(data, SPLIT_TRAIN), &(int64_t){0}, 1, &b);
-    if (!e.code) *tokens = b.lengths[0];
+    if (!e.code) *tokens = b.lengths[0], *spans = 0;
+    for (int64_t i = 0; i < b.lengths[0]; i++) *spans += b.tokens[i] == sentinels[*spans];
     batch_free(&b);
     data_close(data);
     return e;
@@ -220,21 +221,21 @@ static void mistakes_have_messages(void **state) {
     config.masked.tokens.num_sentinels = 0;
     assert_mistake(data_open(&config, &data), "--vocab-extra-ids");
 
-    int64_t room = 100;
+    int64_t room = 100, spans = SENTINELS;
     const char *const parts[] = {"raise --vocab-extra-ids", "raise --decoder-seq-length",
                                  "the vocabulary has 10 ids"};
     config = config_of(&c);
     config.masked.mask_prob = 0.9;
-    for (int i = 0; i < 2; i++) { /* a long decoder, and one that its tokens fill */
-        config.masked.decoder_sequence_length = room;
-        assert_ok(first_sample(&config, &room));
+    for (int i = 0; i < 2; i++) { /* enough of both, and no more than it needs */
+        config.masked.decoder_sequence_length = room, config.masked.tokens.num_sentinels = spans;
+        assert_ok(first_sample(&config, &room, &spans));
     }
     for (int i = 0; i < 3; i++) {
         config = config_of(&c);
         config.masked.mask_prob = 0.9, config.masked.decoder_sequence_length = room - (i == 1);
-        if (i == 0) config.masked.tokens.num_sentinels = 1;
+        if (i == 0) config.masked.tokens.num_sentinels = spans - 1;
         if (i == 2) config.masked.tokens.vocab_size = 10;
-        assert_mistake(first_sample(&config, &room), parts[i]);
+        assert_mistake(first_sample(&config, &room, &spans), parts[i]);
     }
 }
 
