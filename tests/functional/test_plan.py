@@ -61,6 +61,11 @@ assert (heavy["largest"], heavy["rank_parameters"]) == (0, V * H + 3 * (12 * H *
 router = plan(*CONFIG, *EXPERTS, "--moe-router-score-function", "sigmoid", "--moe-router-enable-expert-bias")["plan"]
 assert router["rank_parameters"] == router["parameters"], router
 
+# The copy of an asynchronous save has the parameters and, if they are saved, the two moments.
+for words, moments in ([], 2), (["--no-save-optim"], 0):
+    beside = plan(*CONFIG, "--save", WORK / "beside", "--save-interval", 1, "--async-save", *words)["plan"]
+    assert 1 <= beside["memory"][0]["bytes"]["checkpoint copy"] / (4 * beside["parameters"] * (1 + moments)) < 1.01, beside
+
 # 6,144 ranks of a model of 458 billion parameters.
 L, H, S, V, P = 112, 18432, 4096, 51200, 16
 whole = plan("--num-layers", L, "--hidden-size", H, "--num-attention-heads", 128, "--seq-length", S, "--vocab-size", V, "--bf16",
