@@ -5,6 +5,19 @@
 #include "models/specs.h"
 #include "nn/lm_head.h"
 
+/* ---- one layer ---- stack.c runs the branches of a layer as calls of ops. These are a Llama's, with d = width
+ * of a head, g = groups, r = query heads of a group, f = width of the MLP. The last column is the type over tp
+ * (tensor/spmd.h); the stream x and y are V along the sequence with sequence parallelism, else I.
+ *   y = op_norm(x, gain)                    [s, b, h]            V or I
+ *   c = op_linear(y, linear_qkv)            [s, b, g*(r+2)*d]    V along the groups; the op gathers y
+ *   q, k, v = views of c                    [s, b, g, r|1|1, d]  V; op_rope rotates q and k
+ *   a = op_attention(q, k, v)               [s, b, g, r, d]      V; viewed as [s, b, g*r*d]
+ *   x = op_add(x, op_linear(a, linear_proj)) [s, b, h]           V or I; the op sums over tp
+ *   y = op_norm(x, gain)                    [s, b, h]            V or I
+ *   u = op_linear(y, linear_fc1)            [s, b, 2*f]          V: rows of gate and of up; the op gathers y
+ *   z = op_activation(u, ACT_SWIGLU)        [s, b, f]            V
+ *   x = op_add(x, op_linear(z, linear_fc2)) [s, b, h]            V or I; the op sums over tp */
+
 /* ---- forward ---- Types over tp: with sequence parallelism the stream is V along the sequence, else I;
  * logits are V along the vocabulary. Over cp all tensors are V along the sequence, over dp along samples. */
 
