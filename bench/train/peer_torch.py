@@ -9,14 +9,14 @@ padding masks, as ours have, and a T5's relative bias is one mask for all layers
 memory-efficient attention computes it. The parameters are bf16 with
 fp32 masters, as ours. With fp32 moments AdamW is PyTorch's fused one, and gradients of microbatches are summed in fp32. Where the
 configuration asks for 16-bit moments AdamW is peer_adamw.py's, compiled. Its gradients are summed as main-grads-dtype says: in fp32
-behind each parameter's backward, or by autograd in bf16. Without that key they are in fp32 if that leaves 40 GB for activations, else
+after each parameter's backward, or by autograd in bf16. Without that key they are in fp32 if that leaves 40 GB for activations, else
 in bf16. The gradient's norm is clipped as ours. There is no recomputation. Prints one line of JSON: the median of steps that are
 waited for, and the mean of as many back to back.
 
 --batch takes this many samples in one microbatch, instead of the configuration's.
 
 Under torchrun every rank has a GPU and the batch of the configuration, which must be one microbatch. Gradients are summed by
-DistributedDataParallel, in bf16 and behind the backward; with --shard, FSDP2 shards fp32 parameters and moments, gathers bf16 and
+DistributedDataParallel, in bf16 and overlapped with the backward; with --shard, FSDP2 shards fp32 parameters and moments, gathers bf16 and
 sums gradients in fp32."""
 import argparse
 import json

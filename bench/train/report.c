@@ -20,7 +20,7 @@
  * over one set of steps still add up. */
 typedef struct Summary {
     Range step;      /* on a GPU without the times of ops */
-    double profiled; /* mean of the steps behind the following fields */
+    double profiled; /* mean of the steps that the following fields describe */
     double op[OP_KERNELS], family[OP_FAMILIES], rest;
     StepComm comm[COMM_GROUPS];
     double exposed, bubble; /* of all groups; the part of it that the pipeline's schedule implies */

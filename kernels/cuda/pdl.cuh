@@ -31,7 +31,7 @@ __device__ __forceinline__ void start_pdl() {
     allow_next_kernel();
 }
 
-/* Whether the GPU runs code with waits. A build for older GPUs has code without them. */
+/* Whether the GPU supports programmatic dependent launch. A build for older GPUs has no code for it. */
 static inline bool waits_for_kernels(Cuda *gpu, const void *kernel) {
     if (!gpu->code) {
         cudaFuncAttributes a;

@@ -8,7 +8,7 @@
 
 typedef struct HostStream HostStream;
 struct HostStream {
-    /* Adds a task. A library that is given the stream, and is not linked with this program, calls it here. */
+    /* Adds a task: the entry point for a dlopen'ed library that was given the stream. */
     void (*add)(HostStream *, void (*task)(void *arg), void *arg);
 };
 

@@ -3,7 +3,7 @@
 #define ISOTRON_BASE_VERSION_H
 
 const char *isotron_version(void); /* "0.1.0" */
-/* The commit it was built from: 12 digits, with "-dirty" behind them if tracked files had changes, or
+/* The commit it was built from: 12 digits, followed by "-dirty" if tracked files had changes, or
  * "unknown" outside of a repository. It is in a separate library, `commit`, which train and the layers above
  * link, so that the others are not linked anew at each commit. */
 const char *isotron_commit(void);

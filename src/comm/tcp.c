@@ -35,7 +35,7 @@ struct WireMessage {
     char *at;
     size_t moved; /* bytes of head and data that are sent, or of data that have come */
     bool done;
-    bool own; /* freed when done; `at` is behind the structure */
+    bool own; /* freed when done; `at` is right after the structure */
     struct WireMessage *next;
 };
 

@@ -139,14 +139,14 @@ struct Comm {
     CommProfile *profile; /* [COMM_PROFILE]; NULL: none */
     Device *computes;     /* that the profile waits for; NULL: none */
     int64_t started;      /* number of operations that this rank has started */
-    int open;             /* number of works that have not been waited for */
+    int open;             /* operations not yet waited for */
     CommTable channels;
     CommWork *spare;
     CommRecorder recorder;
 };
 
 void comm_init(Comm *, const CommTransport *host, void *host_state, int world, int rank, const CommOptions *);
-/* Frees the memory of comm_init and of the operations. Works that have not been waited for are a fault. */
+/* Frees the memory of comm_init and of the operations. An operation that was never waited for is a fault. */
 void comm_close(Comm *);
 CommChannel *comm_channel(Comm *, const CommKey *);
 /* How long an operation waits for its members, and how long until it warns. */

@@ -39,8 +39,8 @@ static Err check_config(const DataConfig *c) {
         return err_user("--mid-level-dataset-surplus is %g; it must be 0..1000", c->surplus);
     for (int i = 0; i < SPLIT_COUNT; i++)
         if (c->samples[i] > INT64_MAX >> 24)
-            return err_user("%" PRId64 " %s samples are more than can be counted", c->samples[i],
-                            SPLIT_NAMES[i]);
+            return err_user("too many %s samples: %" PRId64 " (at most %" PRId64 ")", SPLIT_NAMES[i],
+                            c->samples[i], INT64_MAX >> 24);
     return ERR_OK;
 }
 

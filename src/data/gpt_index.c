@@ -38,8 +38,7 @@ Err gpt_plan(const TokenSource *source, int64_t begin, int64_t end, int64_t num_
                         " sequences); assign it more data",
                         end - begin, source->sequences);
     if (num_samples >= 0 && (__builtin_mul_overflow(num_samples, s, &wanted) || wanted > INT64_MAX / 4))
-        return err_user("%" PRId64 " samples of %" PRId64
-                        " tokens are more than can be counted; ask for fewer",
+        return err_user("%" PRId64 " samples of %" PRId64 " tokens are too many; lower the number of samples",
                         num_samples, s);
     if (num_samples >= 0) out->epochs = (wanted + 1 + t - 1) / t;
     int64_t all = out->epochs * t - 1;

@@ -29,7 +29,7 @@ static Err check_room(const DatasetPart *p, const Masking *m) {
                         " sentinels; raise --vocab-extra-ids, or lower --mask-prob",
                         m->num_spans, c->masked.tokens.num_sentinels);
     if (decoder > c->masked.decoder_sequence_length)
-        return err_user("the masked spans of a sample are %" PRId64 " tokens and the decoder has %" PRId64
+        return err_user("a sample's masked spans need %" PRId64 " tokens, but the decoder has %" PRId64
                         " positions; raise --decoder-seq-length, or lower --mask-prob",
                         decoder, c->masked.decoder_sequence_length);
     return ERR_OK;

@@ -119,7 +119,7 @@ static Err open_train(Task *t) {
                         "; lower --global-batch-size, or add --keep-last",
                         n, c->batch);
     if (__builtin_mul_overflow(epoch * c->choices, c->epochs, &rows) || rows > INT64_C(1) << 40)
-        return err_user("%" PRId64 " epochs of %" PRId64 " samples are more than can be counted", c->epochs,
+        return err_user("%" PRId64 " epochs of %" PRId64 " samples are too many; lower --epochs", c->epochs,
                         n);
     open_split(t, &t->train, epoch, c->epochs, true);
     return ERR_OK;

@@ -183,7 +183,7 @@ static Err compare_tensor(Comparison *c, const Part *a, const Part *b) {
 
 /* ---- all tensors ---- */
 
-/* The part at tensor `at` of the manifest, which is sorted; n is 0 behind the last one. */
+/* The part at tensor `at` of the manifest, which is sorted; n is 0 after the last one. */
 static Part part_at(const Ckpt *c, int64_t at, bool weights_only) {
     const Manifest *m = &c->manifest;
     Part p = {.ckpt = c, .boxes = &m->tensors[at]};

@@ -122,7 +122,7 @@ static void keep_options(Log *log, const json_t *record) {
     log->options = json_incref(options);
 }
 
-/* A run that starts behind step `start` replaces what an earlier run recorded of later steps. */
+/* A run that starts after step `start` replaces what an earlier run recorded of later steps. */
 static void drop_after(Log *log, int64_t start) {
     int64_t n = 0;
     for (int64_t i = 0; i < log->n; i++)
@@ -177,7 +177,7 @@ static Err no_object(const Log *log, int64_t line, const char *why) {
                     log->path, (long long)line, why);
 }
 
-/* A killed run leaves an incomplete line. It is the last one, or a resumed run writes its header behind it. */
+/* A killed run leaves an incomplete line. It is the last one, or a resumed run writes its header after it. */
 static Err add_line(Log *log, Names *names, const char *text, size_t n, int64_t line) {
     json_error_t why = {.text = "it has another type"};
     Str quoted = {0};

@@ -310,7 +310,7 @@ static void probe(void *arg, const Tape *t, TapePoint point, const OpDef *op, co
         on_played(log, op, call, need);
 }
 
-/* ---- the step around it ---- */
+/* ---- records of the step: parameters, gradients, update ---- */
 
 static Log *log_of(void *arg, const Trainer *run) { return (Log *)arg + run->run.layout.mesh.rank; }
 

@@ -425,7 +425,7 @@ static void run_pass(void *arg) {
 
 /* Pauses by which the first microbatch is ahead. With sequence parallelism it then computes half a branch while
  * another one runs its norm (tape_pause_halfway). A backward that gathers inputs again is two pauses ahead, so that its
- * reduce-scatter runs behind the dgrad of the other one. */
+ * reduce-scatter overlaps with the dgrad of the other one. */
 static int head_start(const Executor *e, const Action *a) {
     if (!layout_is_sequence_parallel(e->context->layout)) return 0;
     return a->kind == ACTION_FORWARD || e->context->keeps_gathered ? 1 : 2;

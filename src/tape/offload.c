@@ -15,7 +15,7 @@ typedef struct HostBlock {
 typedef struct Slot {
     Space *space;
     DeviceEvent *copied;
-    bool copying; /* the last copy has not been waited for */
+    bool copying; /* the last copy may still run */
 } Slot;
 
 /* Bytes of host memory starting at `begin`, counted over all blocks in a row. */

@@ -46,7 +46,7 @@ typedef struct RunContext {
     void *probe_arg;
     bool exact;             /* the exact lane: outputs of ops are rounded to a grid, see exact_on_grid */
     bool keeps_gathered;    /* the gathered inputs of column-parallel layers, until their backward */
-    bool postpones_experts; /* the gradients of the experts' weights, behind an all-to-all */
+    bool postpones_experts; /* overlaps gradients of the experts' weights with an all-to-all */
     unsigned at_once; /* mask of axes: collectives of their groups are waited for as soon as they start */
     bool registered;  /* activations are registered with the group of tensor parallelism (comm_register) */
 } RunContext;
@@ -162,7 +162,7 @@ typedef struct TapeComm {
 } TapeComm;
 TapeComm tape_comm_start(Tape *, const OpDef *op, CommCall, Tensor *in, Tensor *out);
 void tape_comm_finish(Tape *, TapeComm);
-/* Waits if the operation must not run behind others. tape_comm_start calls this for collectives. For
+/* Waits if the operation must not overlap with others. tape_comm_start calls this for collectives. For
  * messages, the builder calls it after it has started all messages that depend on each other. */
 void tape_comm_at_once(Tape *, TapeComm *);
 
@@ -188,13 +188,13 @@ void tape_grad_share(Tape *, Tensor *x, Tensor *g, Need);
 /* As tape_grad_out, but in x's own memory: for an x that no other node reads again. */
 Tensor *tape_grad_in_place(Tape *, Tensor *x, Need);
 
-/* Postpones the rest of a node's backward, which computes gradients of parameters. It runs behind the
- * operation that a later backward has started before tape_run_postponed, or at the end of the sweep, block or
+/* Postpones the rest of a node's backward, which computes gradients of parameters. It overlaps
+ * with the operation that a later backward has started before tape_run_postponed, or at the end of the sweep, block or
  * offloaded layer. Only one can be postponed: a second call runs the first one. arg is copied. */
 typedef void Postponed(Tape *, void *arg);
 void tape_postpone(Tape *, const Node *, Postponed *, const void *arg, size_t bytes);
 void tape_run_postponed(Tape *);
-/* Whether operations along the axis may run behind others. */
+/* Whether operations along the axis may overlap with others. */
 bool tape_overlaps(const Tape *, Axis);
 
 /* ---- for models and the training step ---- */

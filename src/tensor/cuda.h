@@ -38,8 +38,8 @@ typedef struct Cuda {
     cudaStream_t copies; /* stream of async copies */
     cudaEvent_t fork;    /* where the last async copy began in `stream` */
     DeviceAssert *failure;
-    struct CudaTimes *times; /* times of ops that have not been waited for; NULL: no profile yet */
-    char *scratch;           /* reserved addresses, of which the first are backed by memory */
+    struct CudaTimes *times;              /* times of ops that may still run; NULL: no profile yet */
+    char *scratch;                        /* reserved addresses, of which the first are backed by memory */
     size_t scratch_bytes, scratch_backed; /* may be used; are backed */
     CudaState state[CUDA_LIBRARIES];
 } Cuda;

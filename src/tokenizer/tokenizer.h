@@ -103,7 +103,7 @@ int32_t tokenizer_vocab_size(const Tokenizer *);
 int32_t tokenizer_eod(const Tokenizer *);
 int32_t tokenizer_pad(const Tokenizer *);
 int32_t tokenizer_bos(const Tokenizer *);
-/* The tokens that BERT puts at the beginning, behind each text and in place of masked tokens; -1: none. */
+/* The tokens that BERT puts at the beginning, after each text and in place of masked tokens; -1: none. */
 int32_t tokenizer_cls(const Tokenizer *);
 int32_t tokenizer_sep(const Tokenizer *);
 int32_t tokenizer_mask(const Tokenizer *);

@@ -90,9 +90,8 @@ static Err open_data(Session *l) {
     int64_t batches, valid_samples;
     if (__builtin_mul_overflow(evaluations, c->eval_iters, &batches) ||
         __builtin_mul_overflow(batches, d->global_batch_size, &valid_samples))
-        return err_user(
-            "%lld evaluations of --eval-iters %lld batches are more than can be counted; lower it",
-            (long long)evaluations, (long long)c->eval_iters);
+        return err_user("%lld evaluations of --eval-iters %lld batches are too many; lower --eval-iters",
+                        (long long)evaluations, (long long)c->eval_iters);
     DataConfig data = {
         .kind = map_dataset(c->model),
         .paths = c->data_path.at,

@@ -70,8 +70,8 @@ typedef struct StepReport {
     OptimResult optim;
 } StepReport;
 
-/* One step: trainer_begin_step, trainer_microbatches, trainer_reduce, trainer_update. The device may be
- * behind the host until trainer_update, which waits for it. The report's numbers from the device are valid
+/* One step: trainer_begin_step, trainer_microbatches, trainer_reduce, trainer_update. The device may
+ * lag the host until trainer_update, which waits for it. The report's numbers from the device are valid
  * after that, or after trainer_read. A data-parallel rank has n microbatches, the same for all its tensor-,
  * context- and pipeline-parallel ranks. */
 StepReport trainer_begin_step(Trainer *);

@@ -1,6 +1,6 @@
 /* Collectives on exact data: each one, in each type, in place and not, over ragged sizes, repeatedly as time
  * allows. Groups have every size that divides the world, and consecutive or strided members. All groups
- * communicate at once. Outputs are filled before each call, and a guard zone behind them is checked. Sums
+ * communicate at once. Outputs are filled before each call, and a guard zone after them is checked. Sums
  * that are not exact are repeated, compared with the first result, and hashed: their order may differ between
  * libraries, but not between runs. */
 #include <inttypes.h>
@@ -36,7 +36,7 @@ typedef struct Check {
 /* The faults that one rank has seen in one call. */
 typedef struct Seen {
     ExactWrong wrong;
-    int64_t beyond; /* bytes changed behind the output */
+    int64_t beyond; /* bytes changed beyond the output */
     uint64_t hash;
 } Seen;
 
@@ -89,7 +89,7 @@ static int64_t changed_behind(const Check *c, const Exact *x, const CommCall *ca
     const char *end = (const char *)call->out + (size_t)exact_out_count(x) * dtype_size(call->dtype);
     unsigned char guard[GUARD];
     int64_t n = 0;
-    if (x->in_place && x->of->splits) return 0; /* other parts of the larger buffer are behind it */
+    if (x->in_place && x->of->splits) return 0; /* other parts of the larger buffer follow it */
     device_read(c->r->device, guard, end, GUARD);
     for (int i = 0; i < GUARD; i++) n += guard[i] != FILL;
     return n;
@@ -141,7 +141,7 @@ static void report(Check *c, const Exact *x, const Split *s, const Seen *all) {
     if (wrong)
         explain(x, &all[first].wrong, why, sizeof why);
     else
-        snprintf(why, sizeof why, "%" PRId64 " bytes behind the output are overwritten", beyond);
+        snprintf(why, sizeof why, "%" PRId64 " bytes beyond the output are overwritten", beyond);
     outcome_add(r->out, VALIDATE_FAIL, suspect.s,
                 "%s: %" PRId64 " elements are wrong on %d of %d ranks (first on rank %d); %s", what, wrong,
                 bad, r->world, first, why);

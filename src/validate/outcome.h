@@ -84,7 +84,7 @@ void outcome_sum_up(Outcome *, const char *fmt, ...) PRINTS(2);
 void outcome_hash(Outcome *, uint64_t hash, const char *name);
 #undef PRINTS
 bool outcome_has_limit(const Outcome *, const char *limit);
-/* Adds a sample to the metric with this name, and the metric if it is new. More than OUTCOME_SAMPLES are
+/* Adds a sample to the metric with this name, and the metric if it is new. Samples beyond OUTCOME_SAMPLES are
  * dropped. */
 void outcome_sample(Outcome *, const char *unit, double sample, const char *name);
 /* Sets the roof of a metric that has samples; 0: it is not known. */

@@ -65,7 +65,7 @@ def bert():
 
 
 def sentencepiece():
-    """Llama-2's tokenizer.json: byte fallback behind a Prepend."""
+    """Llama-2's tokenizer.json: byte fallback after a Prepend."""
     tok = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True))
     tok.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")])
     tok.decoder = decoders.Sequence([decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
@@ -159,7 +159,7 @@ def cases():
         for second in 0, 1, 2, 3: yield f"stripped space and b {first} {second}", None, spaces(first, second, " b")
     yield "nothing else", "gpt2", {}
     yield "class only", "gpt2", config()
-    # Tokens of added_tokens_decoder: new, of the vocabulary, known; with each flag; behind a gap; with a taken id.
+    # Tokens of added_tokens_decoder: new, of the vocabulary, known; with each flag; after a gap; with a taken id.
     yield "decoder", "gpt2", config(added_tokens_decoder={"300": token("<x>"), "301": token("<y>", special=False, normalized=True)})
     for flag in "lstrip", "rstrip", "single_word", "normalized": yield f"decoder with {flag}", "gpt2", config(added_tokens_decoder={"300": token("<x>", **{flag: True})})
     yield "decoder that changes flags", "gpt2", config(added_tokens_decoder={"0": token("<|endoftext|>", rstrip=True, special=False)}, eos_token="<|endoftext|>")

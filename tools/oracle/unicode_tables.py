@@ -32,7 +32,7 @@ def blocks():
 
 
 def around(c):
-    """A character alone, before and after marks of several classes, behind the first half of a composition."""
+    """A character alone, before and after marks of several classes, after the first half of a composition."""
     return f"{c}\n{c}\u0300\u0323\na\u0301{c}\u0331\n\u1100{c}\n"
 
 

@@ -165,8 +165,9 @@ Err hf_config_compare(const Config *a, const Derived *da, const Config *b, const
             str_printf(notes, "note: %s is %s here and %s in config.json, which has no key for it\n", field,
                        shown(value).s, shown(other).s);
         else if (!(*differences)++)
-            e = err_user("config.json would be read as another model: %s is %s here and %s there", field,
-                         shown(value).s, shown(other).s);
+            e = err_user("config.json would import as a different model: %s is %s in the checkpoint and %s "
+                         "after import",
+                         field, shown(value).s, shown(other).s);
     }
     json_decref(ours), json_decref(theirs);
     arena_free(arena);

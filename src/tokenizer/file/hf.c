@@ -167,8 +167,8 @@ static void encode_raw(void *arg, int32_t id, size_t begin, size_t end) {
                     e);
 }
 
-/* Bytes to characters, as BytesToCharOffsetConverter: a span that begins behind the text stays in bytes, and one that ends
- * behind it has two characters. */
+/* Bytes to characters, as BytesToCharOffsetConverter: a span that begins after the text stays in bytes, and one that ends
+ * after it has two characters. */
 static Origin in_characters(const uint32_t *characters, size_t n, Origin at) {
     if (at.begin >= n) return at;
     const uint32_t begin = characters[at.begin];

@@ -128,7 +128,7 @@ static json_t *vocab_of(const SpmModel *m, bool unigram) {
 
 static json_t *piece(const char *text, double score) { return json_pack("[s,f]", text, score); }
 
-/* fairseq's ids of XLM-RoBERTa: four special tokens, the pieces behind the first three, and the mask. */
+/* fairseq's ids of XLM-RoBERTa: four special tokens, the pieces after the first three, and the mask. */
 static json_t *fairseq_vocab(const SpmModel *m, const HfConfig *c) {
     static const char *const FIRST[][2] = {{"bos_token", "<s>"},
                                            {"pad_token", "<pad>"},

@@ -85,7 +85,7 @@ static bool compose_pair(Part *a, Part b) {
     return true;
 }
 
-/* The canonical composition algorithm. Marks that do not compose with their starter wait behind it. */
+/* The canonical composition algorithm. Marks that do not compose with their starter follow it. */
 static void recompose(Part *v, size_t count, Edit *e) {
     size_t waiting = 0; /* v[0 .. waiting) */
     Part starter = {0, 0};

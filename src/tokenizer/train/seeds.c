@@ -32,7 +32,7 @@ static void add_candidate(Candidates *list, Candidate c) {
     list->v[list->n++] = c;
 }
 
-/* Characters of all words, each word with a 0 behind it; *n: their number. */
+/* Characters of all words, each word followed by a 0; *n: their number. */
 static uint32_t *flatten(const Words *w, size_t *n) {
     size_t total = 0, bytes;
     for (int32_t i = 0; i < words_number(w); i++) {

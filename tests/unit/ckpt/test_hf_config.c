@@ -185,8 +185,8 @@ static void a_stored_type_is_written(void **unused) {
     args_free(&m.args), arena_free(m.arena);
     test_model_parse(&m, llama);
     assert_err(hf_config_export(&m.config, &m.derived, F32, NULL, &json, &family),
-               "cannot be exported as llama", "add_qkv_bias is 'true' here and 'false' there",
-               "--hf-model-type none");
+               "cannot be exported as llama",
+               "add_qkv_bias is 'true' in the checkpoint and 'false' after import", "--hf-model-type none");
     args_free(&m.args), arena_free(m.arena);
     str_free(&json), str_free(&back);
     free(path), free(mistral), free(llama);
@@ -196,17 +196,17 @@ static void a_stored_type_is_written(void **unused) {
 static void models_that_hf_lacks_are_refused(void **unused) {
     (void)unused;
     static const char *const confs[][2] = {
-        {BASE LLAMA "rotary-interleaved = true\n",
-         "llama, the nearest type, config.json would be read as another model: rotary_interleaved is 'true'"},
+        {BASE LLAMA "rotary-interleaved = true\n", "llama, the nearest type, config.json would import as a "
+                                                   "different model: rotary_interleaved is 'true'"},
         {BASE LLAMA "qk-layernorm = true\nadd-qkv-bias = true\n",
-         "qwen2, the nearest type, config.json would be read as another model: qk_layernorm is 'true'"},
+         "qwen2, the nearest type, config.json would import as a different model: qk_layernorm is 'true'"},
         {BASE "normalization = RMSNorm\n", "normalization is \"RMSNorm\""},
         {BASE "swiglu = true\n", "activation_function is"},
         {BASE LLAMA "apply-layernorm-1p = true\n", "apply_layernorm_1p is 'true'"},
         {BASE LLAMA "kv-channels = 8\nrotary-percent = 0.5\nadd-qkv-bias = true\n", "nearest type"},
         {BASE "position-embedding-type = none\n", "position_embedding_type is"},
         {BASE LLAMA "window-size = 7,0\nwindow-attn-skip-freq = 2\n",
-         "mistral, the nearest type, config.json would be read as another model: window_attn_skip_freq"},
+         "mistral, the nearest type, config.json would import as a different model: window_attn_skip_freq"},
         {BASE LLAMA EXPERTS "moe-expert-capacity-factor = 1\n", "moe_expert_capacity_factor is"},
         {BASE LLAMA EXPERTS "moe-layer-freq = 2\n", "mixtral"},
         {BASE LLAMA EXPERTS GLM, "moe_router_score_function is"},
@@ -217,8 +217,8 @@ static void models_that_hf_lacks_are_refused(void **unused) {
         {BASE LLAMA EXPERTS GLM "moe-shared-expert-intermediate-size = 40\nmoe-router-topk = 1\n",
          "nearest type"},
         {BASE LLAMA EXPERTS "moe-router-topk-scaling-factor = 2\n",
-         "mixtral, the nearest type, config.json would be read as another model: "
-         "moe_router_topk_scaling_factor is '2.0' here"},
+         "mixtral, the nearest type, config.json would import as a different model: "
+         "moe_router_topk_scaling_factor is '2.0' in the checkpoint"},
         {BASE LLAMA EXPERTS "moe-shared-expert-intermediate-size = 40\n",
          "moe_shared_expert_intermediate_size is '40'"},
         {BASE "num-experts = 4\ndisable-bias-linear = true\n", "nearest type"},
@@ -392,7 +392,7 @@ static void every_option_of_a_model_is_compared(void **unused) {
     (void)unused;
     Str notes = {0};
     for (int i = 0; i < N_DIFFERENCES; i++) {
-        char *says = mem_printf("another model: %s is ", DIFFERENCES[i].field);
+        char *says = mem_printf("different model: %s is ", DIFFERENCES[i].field);
         assert_ok(compare(DIFFERENCES[i].base, "", &notes));
         assert_err(compare(DIFFERENCES[i].base, DIFFERENCES[i].change, &notes), says);
         free(says);

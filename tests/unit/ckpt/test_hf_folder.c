@@ -1,4 +1,4 @@
-/* An export whose files would be read as another model is an error, and leaves no file. The linker replaces
+/* An export whose files would import as a different model is an error, and leaves no file. The linker replaces
  * the two writers by __wrap_hf_config_export and __wrap_hf_export (tests/CMakeLists.txt). */
 #include "unit/cmocka_all.h"
 
@@ -54,14 +54,16 @@ static TestModel *qwen3_moe(void) {
 static void a_config_of_another_model_is_an_error(void **unused) {
     (void)unused;
     static const char *const planted[][3] = {
-        {"\"sliding_window\": 5", "\"sliding_window\": 6", "window_size is '[4,0]' here and '[5,0]' there"},
+        {"\"sliding_window\": 5", "\"sliding_window\": 6",
+         "window_size is '[4,0]' in the checkpoint and '[5,0]' after import"},
         {"\"use_sliding_window\": true", "\"use_sliding_window\": false",
-         "window_size is '[4,0]' here and '[]' there"},
+         "window_size is '[4,0]' in the checkpoint and '[]' after import"},
         {"\"norm_topk_prob\": true", "\"norm_topk_prob\": false",
-         "moe_router_pre_softmax is 'false' here and 'true' there"},
+         "moe_router_pre_softmax is 'false' in the checkpoint and 'true' after import"},
         {"\"rms_norm_eps\": 1e-06", "\"rms_norm_eps\": 1e-05",
-         "norm_epsilon is '1e-6' here and '1e-5' there"},
-        {"\"mlp_only_layers\": [1]", "\"mlp_only_layers\": [0]", "moe_layer_freq is \"[1,0,1]\" here"},
+         "norm_epsilon is '1e-6' in the checkpoint and '1e-5' after import"},
+        {"\"mlp_only_layers\": [1]", "\"mlp_only_layers\": [0]",
+         "moe_layer_freq is \"[1,0,1]\" in the checkpoint"},
         {"\"model_type\": \"qwen3_moe\"", "\"model_type\": \"gpt3\"", "model_type is \"gpt3\""},
         {"\"num_attention_heads\": 6", "\"num_attention_heads\": 5", "num-query-groups"},
     };
@@ -106,7 +108,7 @@ static void a_folder_is_replaced_whole_or_not_at_all(void **unused) {
     for (int64_t i = 0; i < m->model->registry->elements; i++) ((float *)m->model->registry->masters)[i] = 1;
     planted_from = "\"sliding_window\": 5", planted_to = "\"sliding_window\": 6";
     assert_err(hf_folder_write(scratch, m->model, F32, &(HfExtras){0}, &notes), "is not empty");
-    assert_err(hf_folder_write(scratch, m->model, F32, &overwrite, &notes), "another model");
+    assert_err(hf_folder_write(scratch, m->model, F32, &overwrite, &notes), "a different model");
     planted_from = NULL;
     assert_int_equal(entries(scratch), 3);
     Str config_then = slurp(scratch, "config.json"), weights_then = slurp(scratch, "model.safetensors");

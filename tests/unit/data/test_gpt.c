@@ -299,7 +299,7 @@ static void mistakes_are_sentences(void **state) {
     DataConfig c = config_of(&(Case){"", "969,30,1", PATHS("toy"), 4, {8, 0, 3}, -1, false, false, false});
     assert_mistake(data_open(&c, &data), "test split of 'toy': the split holds no token");
     c.samples[2] = 0, c.samples[0] = INT64_MAX;
-    assert_mistake(data_open(&c, &data), "more than can be counted");
+    assert_mistake(data_open(&c, &data), "too many");
     c.samples[0] = 1ll << 38;
     assert_mistake(data_open(&c, &data), "ask for fewer samples or provide more data");
     c.samples[0] = 8, c.sequence_length = 0;
