@@ -8,14 +8,6 @@ static const char *class_name(ConfigClass c) {
     return c == CLASS_ARCH ? "ARCH" : c == CLASS_NUMERIC ? "NUMERIC" : c == CLASS_LAYOUT ? "LAYOUT" : "RUN";
 }
 
-/* Escapes |, which would end the cell. */
-static void cell(const char *s, size_t n, Str *out) {
-    for (size_t i = 0; i < n; i++) {
-        if (s[i] == '|') str_puts(out, "\\");
-        str_add(out, s + i, 1);
-    }
-}
-
 static void aliases(const Arg *row, Str *out) {
     const char *s = row->names + arg_name_len(row);
     while (*s) {
@@ -32,34 +24,36 @@ static void aliases(const Arg *row, Str *out) {
 static void range(ConfigRange r, Str *out) {
     if (r.low == r.high || isinf(r.low)) return; /* not a number, or any number */
     if (isinf(r.high))
-        str_printf(out, "at least %.16g", r.low);
+        str_printf(out, ", at least %.16g", r.low);
     else
-        str_printf(out, "%.16g to %.16g", r.low, r.high);
+        str_printf(out, ", %.16g..%.16g", r.low, r.high);
 }
 
 static void option(int i, Str *out) {
+    static const char NEW[] = " (not in Megatron-LM)";
     const Arg *row = &CONFIG_ROWS[i];
-    bool takes_value = row->type != ARG_FLAG && row->type != ARG_OFF;
+    const bool takes_value = row->type != ARG_FLAG && row->type != ARG_OFF;
+    const char *new = strstr(row->help, NEW);
     Str value = {0};
     arg_metavar(row, &value);
-    str_printf(out, "| `--%.*s", (int)arg_name_len(row), row->names);
-    if (takes_value) str_puts(out, " ");
-    if (takes_value) cell(value.s, value.len, out);
-    str_printf(out, "` | %s | ", takes_value ? row->fallback : "");
+    str_printf(out, "- `--%.*s%s%.*s` (%s%s", (int)arg_name_len(row), row->names, takes_value ? " " : "",
+               takes_value ? (int)value.len : 0, value.s, class_name(config_option_class(i)),
+               new ? ", new" : "");
+    if (takes_value && strcmp(row->fallback, "none") != 0) str_printf(out, ", default %s", row->fallback);
     range(config_range(i), out);
-    str_printf(out, " | %s | ", class_name(config_option_class(i)));
-    cell(row->help, strlen(row->help), out);
+    str_printf(out, "): %.*s%s", new ? (int)(new - row->help) : (int)strlen(row->help), row->help,
+               new ? new + strlen(NEW) : "");
     aliases(row, out);
-    str_puts(out, " |\n");
+    str_puts(out, "\n");
     str_free(&value);
 }
 
-/* One row for each reason of megatron.def: "`--a`, `--b N`". */
+/* One entry for each reason of megatron.def: "`--a`, `--b N`: reason". */
 static void foreign(const ArgTable *t, ForeignKind kind, bool values, Str *out) {
     for (int64_t i = 0; i < t->num_foreign; i++) {
         const Foreign *row = &t->foreign[i];
         if (row->kind != kind || values != (row->option != NULL)) continue;
-        str_puts(out, "| ");
+        str_puts(out, "- ");
         for (const char *s = row->words; *s;) {
             const size_t n = strcspn(s, " "), name = values ? n : strcspn(s, "=+ ");
             str_printf(out, "`%s%.*s%s%.*s`", values ? "" : "--", (int)name, s, n > name + 1 ? " " : "",
@@ -71,7 +65,7 @@ static void foreign(const ArgTable *t, ForeignKind kind, bool values, Str *out) 
             str_printf(out, " of `--%s`: `%s`", row->option, row->ours);
         else if (values)
             str_printf(out, " of `--%s`", row->option);
-        str_printf(out, " | %s |\n", row->reason);
+        str_printf(out, ": %s\n", row->reason);
     }
 }
 
@@ -83,37 +77,36 @@ static void megatron(Str *out) {
                   "The last of "
                   "a repeated\n"
                   "option holds, as in argparse. Two switches that contradict each other are an error.\n\n"
-                  "These are accepted and noted, because they would change no result:\n\n"
-                  "| Options | Reason |\n|---|---|\n");
+                  "These are accepted and noted, because they would change no result:\n\n");
     foreign(&t, FOREIGN_NOTED, false, out);
     foreign(&t, FOREIGN_NOTED, true, out);
-    str_puts(out, "\nThese are not supported, and are an error:\n\n| Options | Reason |\n|---|---|\n");
+    str_puts(out, "\nThese are not supported, and are an error:\n\n");
     foreign(&t, FOREIGN_REFUSED, false, out);
     foreign(&t, FOREIGN_REFUSED, true, out);
 }
 
 void config_options_md(Str *out) {
-    str_puts(out,
-             "# Options\n\n"
-             "Look up here every option, its default, its range and its meaning.\n"
-             "`isotron docs` prints this file from `src/config/options.def` and `megatron.def`, and "
-             "`tools/gen_docs` writes it, with the options of single commands at the end.\n\n"
-             "Where Megatron-LM has an option, its name, default and meaning are the same, except that "
-             "Isotron is deterministic by default.\nOn the command line an option is "
-             "`--name value`.\nIn a file for `--config` it is a line `name = value`, and a flag is "
-             "`name = true`; the command line overrides the file.\n`none` means that the option is not "
-             "given.\n\n"
-             "Each command reads some of these options; `isotron COMMAND --help` lists them. Every other one "
-             "is an error on\nits command line. In a file it is skipped, so that commands can share a "
-             "file.\n\n"
-             "An option of class ARCH changes the model's function or shapes, and checkpoints store it. "
-             "NUMERIC changes the\nrounding, LAYOUT how the work is split and placed, RUN everything "
-             "else.\n");
+    str_puts(
+        out,
+        "# Options\n\n"
+        "`isotron docs` prints this page from `src/config/options.def` and `megatron.def`; `tools/gen_docs` "
+        "adds the options of single commands.\n\n"
+        "Where Megatron-LM has an option, its name, default and meaning are the same, except that "
+        "Isotron is deterministic by default.\nOn the command line an option is "
+        "`--name value`.\nIn a file for `--config` it is a line `name = value`, and a flag is "
+        "`name = true`; the command line overrides the file.\n\n"
+        "Each command reads some of these options; `isotron COMMAND --help` lists them. Every other one "
+        "is an error on\nits command line. In a file it is skipped, so that commands can share a "
+        "file.\n\n"
+        "An entry lists the class, the default, if there is one, and the range. `new` marks options that "
+        "Megatron-LM lacks.\n"
+        "In the text, `none` means that the option is not given. "
+        "ARCH changes the model's function or shapes, and checkpoints store it. "
+        "NUMERIC changes the\nrounding, LAYOUT how the work is split and placed, RUN everything "
+        "else.\n");
     for (int i = 0; i < OPTIONS; i++) {
         if (CONFIG_ROWS[i].type == ARG_GROUP)
-            str_printf(out,
-                       "\n## %s\n\n| Option | Default | Range | Class | Meaning |\n|---|---|---|---|---|\n",
-                       CONFIG_ROWS[i].names);
+            str_printf(out, "\n## %s\n\n", CONFIG_ROWS[i].names);
         else
             option(i, out);
     }
