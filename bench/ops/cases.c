@@ -5,7 +5,6 @@
 #include "base/mem.h"
 #include "bench/ops/operands.h"
 #include "measure/op_cost.h"
-#include "measure/peaks.h"
 
 int bench_case_count(void) { return kernel_case_count(); }
 
@@ -49,13 +48,6 @@ struct BenchOp {
     BenchCalls *calls;
     OpNumber op;
 };
-
-BenchRoofs bench_roofs(void) {
-    Device *d = device_cpu(0);
-    const BenchRoofs r = {bench_roof_gemm(d, F32), bench_roof_copy(d)};
-    device_free(d);
-    return r;
-}
 
 BenchOp *bench_op_open(int i) {
     BenchOp *b = mem_zero(1, sizeof *b);

@@ -14,12 +14,6 @@ const char *bench_case_name(int); /* "linear/fc1" */
 
 typedef struct BenchOp BenchOp;
 
-/* Operations per second, in 1e9: bench_roof_gemm, bench_roof_copy. */
-typedef struct BenchRoofs {
-    double gflops, gbytes;
-} BenchRoofs;
-BenchRoofs bench_roofs(void);
-
 /* Allocates the operands. */
 BenchOp *bench_op_open(int);
 void bench_op_run(BenchOp *);
