@@ -1,11 +1,9 @@
 #!/usr/bin/env python3
-"""Writes tests/data/fp8.txt: FP8 numbers by PyTorch, scales by an own model of Transformer Engine's recipes.
+"""Writes tests/data/fp8.txt: scales of FP8 by an own model of Transformer Engine's recipes.
 
 usage: tools/oracle/fp8.py
 
 Lines, numbers in hex (floats by their bits):
-    decode TYPE FP8 FLOAT
-    encode TYPE FLOAT FP8                  what is too large is the largest
     scale FLOAT FLOAT FLOAT                amax, largest value, scale of a tensor by its own amax
     delayed LENGTH MOST_RECENT LARGEST     then STEPS lines:
     step AMAX SCALE                        the amax of a step and the scale of the next one"""
@@ -21,7 +19,6 @@ command.parse_args()
 
 import torch
 
-TYPES = [torch.float8_e4m3fn, torch.float8_e5m2]
 STEPS = 10
 FLT_MAX = torch.finfo(torch.float32).max
 lines = []
@@ -33,20 +30,6 @@ def bits(x):
 
 def f32(x):
     return torch.tensor(x, dtype=torch.float32)
-
-
-for t, dtype in enumerate(TYPES):
-    largest = torch.finfo(dtype).max
-    values = torch.arange(256, dtype=torch.uint8).view(dtype).float()
-    lines += [f"decode {t} {c:02x} {bits(v)}" for c, v in enumerate(values.tolist())]
-    finite = sorted({v for v in values.tolist() if math.isfinite(v) and v >= 0})
-    xs = [math.inf, FLT_MAX, largest * 1.01, 1e-30, 1e-45]
-    for a, b in zip(finite, finite[1:]):
-        middle = f32((a + b) / 2)
-        xs += [b, middle.item(), torch.nextafter(middle, f32(0.0)).item(), torch.nextafter(middle, f32(math.inf)).item()]
-    xs = f32([s * x for x in xs for s in (1.0, -1.0)])
-    encoded = xs.clamp(-largest, largest).to(dtype).view(torch.uint8)
-    lines += [f"encode {t} {bits(x)} {c:02x}" for x, c in zip(xs.tolist(), encoded.tolist())]
 
 
 def scale_of(amax, largest, old):
