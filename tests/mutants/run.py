@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Judges the judge: runs every planted bug (mutants.def) in the cells that look for it (cells.list) until one of them notices.
 
-usage: tests/mutants/run.py PROGRAM [--only ID...] [--matrix] [--sensitivity] [--jobs N] [--json FILE]
+usage: tests/mutants/run.py PROGRAM [--only ID...] [--kinds] [--matrix] [--sensitivity] [--jobs N] [--json FILE]
 
+  --kinds         one bug for each family and op
   --matrix        also which cells of each kind notice it
   --sensitivity   also the smallest factor on a gradient, and the lowest bit, that each lane sees
   --json FILE     for table.py, which writes docs/mutation.md
@@ -279,6 +280,8 @@ def sensitivity(suite):
 def main(args):
     suite, rows, begin = Suite(str(pathlib.Path(args.program).resolve())), mutants(args.program), time.time()
     chosen = [row for row in rows if row["family"] != "probe" and (not args.only or row["id"] in args.only)]
+    if args.kinds:
+        chosen = list({(row["family"], row["op"]): row for row in reversed(chosen)}.values())[::-1]
     unknown = set(args.only or []) - {row["id"] for row in chosen}
     if unknown:
         raise Failed(f"there is no planted bug {', '.join(sorted(unknown))}; {args.program} --mutant list names them")
@@ -308,6 +311,7 @@ def main(args):
 command = Command(__doc__)
 command.add_argument("program", type=program)
 command.add_argument("--only", nargs="*")
+command.add_argument("--kinds", action="store_true")
 command.add_argument("--matrix", action="store_true")
 command.add_argument("--sensitivity", action="store_true")
 command.add_argument("--jobs", type=count, default=os.cpu_count())
