@@ -1,4 +1,4 @@
-"""Two hundred steps in FP8 keep to the fp64 curve as bf16 does. With e(s) = loss(s) - fp64 loss(s) and its root mean square over steps and
+"""A hundred steps in FP8 keep to the fp64 curve as bf16 does. With e(s) = loss(s) - fp64 loss(s) and its root mean square over steps and
 seeds, R = rms(e of FP8) / rms(e of bf16). A curve's error is to first order proportional to what its operands are rounded by, so R is
 predicted to be the ratio of the roundoffs and may be 1.5 times that (docs/reference/numerics.md). Operands of the forward pass count: e4m3 in every
 recipe. The coarser gradients of 'hybrid' reach a curve only through the parameters, and the learning rate is small, so that two curves
@@ -8,7 +8,7 @@ import math
 from harness import *
 
 ON_GPU, OPTIONS[:] = list(OPTIONS), []  # the truth is the CPU's
-STEPS = 200
+STEPS = 100
 # On a GPU the sizes are large enough for FP8 GEMMs, with blocks of 128 too.
 HIDDEN, SEQUENCE, SEEDS = (256, 128, (1, 2)) if ON_GPU else (64, 32, (1,))
 BOUND = 1.5 * 2**-4 / 2**-8  # roundoffs of e4m3 and bf16
