@@ -92,9 +92,10 @@ function(isotron_library)
 endfunction()
 
 # isotron_unit_tests(layer): each tests/unit/<layer>/test_*.c is one CMocka program and one CTest test "unit/<layer>/<what>",
-# run from the repository's root. test_cuda_*.c and .cu are of builds with CUDA; they may ask for a GPU.
+# run from the repository's root. Targets unit_<layer>, unit_cuda and unit_tests build some or all of them. test_cuda_*.c and .cu are of builds with CUDA; they may ask for a GPU.
 function(isotron_unit_tests layer)
   cmake_parse_arguments(A "" "" "LIBS" ${ARGN})
+  add_custom_target(unit_${layer})
   file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/unit/${layer}/test_*.c
     ${PROJECT_SOURCE_DIR}/tests/unit/${layer}/test_cuda_*.cu)
   if(NOT ISOTRON_CUDA)
@@ -104,6 +105,8 @@ function(isotron_unit_tests layer)
     get_filename_component(what ${source} NAME_WE)
     set(target ${layer}_${what})
     add_executable(${target} ${source})
+    add_dependencies(unit_tests ${target})
+    add_dependencies(unit_${layer} ${target})
     target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/tests)
     target_link_libraries(${target} PRIVATE ${layer} ${A_LIBS} cmocka)
     string(REPLACE "test_" "" what ${what})
@@ -111,6 +114,7 @@ function(isotron_unit_tests layer)
     set_tests_properties(unit/${layer}/${what} PROPERTIES LABELS "unit;fast;${layer}" TIMEOUT 600)
     if(what MATCHES "^cuda_")
       set_tests_properties(unit/${layer}/${what} PROPERTIES LABELS "unit;cuda;gpu;${layer}" SKIP_RETURN_CODE 77)
+      add_dependencies(unit_cuda ${target})
     endif()
   endforeach()
 endfunction()
