@@ -1,34 +1,57 @@
 #include "models/model.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/fault.h"
 
-#define FAMILY(name) extern const Family name##_family;
+#define FAMILY(name) void plan_##name(const Config *, const Derived *, Arena *, ModelPlan *);
 #include "config/families.def"
 #undef FAMILY
 
-static const Family *const FAMILIES[] = {
-#define FAMILY(name) [MODEL_##name] = &name##_family,
-#include "config/families.def"
-#undef FAMILY
-};
+/* ---- plan ---- */
 
-const Family *model_family(const Config *c) { return FAMILIES[c->model]; }
+/* A stream crosses the borders inside its stack, an output those up to the end of the next stack. */
+static void add_flows(ModelPlan *p) {
+    p->n_flows = 2 * p->n_stacks - 1;
+    for (int i = 0; i < p->n_stacks; i++) {
+        const StackSpec *s = &p->stack[i], *next = s + 1;
+        const bool last = i + 1 == p->n_stacks;
+        const int64_t end = s->below + s->n;
+        p->flow[i] = (FlowSpec){i, i ? s->below + 1 : 0, last ? end : end - 1};
+        if (!last) p->flow[p->n_stacks + i] = (FlowSpec){i, end, next->below + next->n - 1};
+    }
+}
+
+static void add_losses(ModelPlan *p) {
+    for (int i = 0; i < p->n_heads; i++) {
+        const HeadSpec *head = &p->head[i];
+        const int n = head->n_losses + head->n_counts;
+        CHECK(!p->n_counts, "a head follows one with counts");
+        CHECK(p->n_losses + n <= MODEL_LOSSES, "the model has more than %d losses", MODEL_LOSSES);
+        memcpy(&p->loss[p->n_losses], head->loss, (size_t)n * sizeof *p->loss);
+        p->n_losses += head->n_losses, p->n_counts += head->n_counts;
+    }
+}
 
 ModelPlan model_plan(const Config *c, const Derived *d, Arena *arena) {
-    ModelPlan plan = {.n_stacks = 0};
-    model_family(c)->plan(c, d, arena, &plan);
-    for (int i = 1; i < plan.n_stacks; i++)
-        plan.stack[i].below = plan.stack[i - 1].below + plan.stack[i - 1].n;
+    static void (*const FAMILIES[])(const Config *, const Derived *, Arena *, ModelPlan *) = {
+#define FAMILY(name) [MODEL_##name] = plan_##name,
+#include "config/families.def"
+#undef FAMILY
+    };
+    ModelPlan plan;
+    FAMILIES[c->model](c, d, arena, &plan);
+    add_flows(&plan);
+    add_losses(&plan);
     return plan;
 }
 
 double model_flops(const ModelPlan *p, int64_t samples) {
-    const double s = (double)p->sample.positions;
-    double sum = p->head.ops->flops(p->head.spec, s);
-    for (int i = 0; i < p->n_stacks; i++)
-        sum += stack_flops(&p->stack[i], i + 1 < p->n_stacks ? (double)p->sample.encoder : s);
+    double sum = 0;
+    for (int i = 0; i < p->n_heads; i++)
+        sum += p->head[i].ops->flops(p->head[i].spec, (double)p->stack[p->n_stacks - 1].positions);
+    for (int i = 0; i < p->n_stacks; i++) sum += stack_flops(&p->stack[i]);
     return (double)samples * sum;
 }
 
@@ -53,18 +76,17 @@ StackPart model_stack_part(const ModelPlan *p, int stack, const StagePart *part)
 
 /* ---- construction ---- */
 
-static void head_init(Model *m) {
-    Registry *r = m->registry;
-    const HeadSpec *head = &m->plan.head;
-    Param *words = NULL;
-    if (head->tied) words = m->embedding.words ? m->embedding.words : embedding_words(r, &m->plan.embedding);
-    m->head = arena_alloc(r->arena, head->ops->size);
-    head->ops->init(m->head, r, head->spec, words);
+static void heads_init(Model *m) {
+    for (int i = 0; i < m->plan.n_heads; i++) {
+        const HeadSpec *head = &m->plan.head[i];
+        m->head[i] = arena_alloc(m->registry->arena, head->ops->size);
+        head->ops->init(m->head[i], m->registry, head->spec);
+    }
 }
 
 static void stack_part_init(Model *m, int stack, const StackPart *part) {
     Registry *r = m->registry;
-    if (part->begins && !m->embedding.words) embedding_init(&m->embedding, r, &m->plan.embedding);
+    if (part->begins) stack_add_input(&m->stack[stack], r);
     stack_add_layers(&m->stack[stack], r, part->first, part->layers);
     if (!part->ends) return;
     registry_begin_unit(r);
@@ -76,18 +98,15 @@ static void stage_init(Model *m, const StagePart *stage) {
         const StackPart part = model_stack_part(&m->plan, i, stage);
         stack_part_init(m, i, &part);
     }
-    if (stage->head) head_init(m);
+    if (stage->head) heads_init(m);
 }
 
 /* The model of one rank, whose parameters are not tied yet. */
 static Model *model_of(const Config *c, const Derived *d, const ModelPlace *place) {
     Registry *r = registry_new(&place->layout);
     Model *m = arena_alloc(r->arena, sizeof *m);
-    *m = (Model){.family = model_family(c),
-                 .config = c,
-                 .derived = d,
-                 .plan = model_plan(c, d, r->arena),
-                 .registry = r};
+    *m = (Model){
+        .config = c, .derived = d, .plan = model_plan(c, d, r->arena), .registry = r};
     const int ranks = place->layout.mesh.size[AXIS_PP], rank = place->layout.mesh.coordinate[AXIS_PP];
     m->stages = arena_alloc(r->arena, (size_t)place->n_stages * sizeof *m->stages);
     for (int i = 0; i < m->plan.n_stacks; i++) stack_init(&m->stack[i], r, &m->plan.stack[i]);
@@ -173,8 +192,55 @@ void model_free(Model *m) {
 
 /* ---- forward ---- */
 
+/* The feed of stack i. encoded: the output of the stack before. */
+static const Feed *stack_feed(Tape *t, const ModelPlan *p, int i, const Feed *feed, Tensor *encoded) {
+    const StackSpec *s = &p->stack[i];
+    Feed *own = tape_alloc(t, sizeof *own);
+    *own = *feed;
+    if (s->fields) memset(own->field, 0, sizeof own->field);
+    for (int k = 0; k < s->n_fields; k++) own->field[s->fields[k].name] = feed->field[s->fields[k].field];
+    own->encoded = encoded;
+    if (i + 1 < p->n_stacks) own->cache = NULL; /* it has those of the last stack */
+    return own;
+}
+
+static Flow heads_forward(Tape *t, const Model *m, const Feed *feed, Tensor *h) {
+    Flow out = {{NULL}};
+    const int n = feed->labels ? m->plan.n_heads : 1;
+    for (int i = 0, loss = 0; i < n; loss += m->plan.head[i++].n_losses)
+        m->plan.head[i].ops->forward(t, m->head[i], feed, h, feed->dloss + loss, out.at + loss);
+    return out;
+}
+
+/* Each stack has this stage's layers of it, its input below the first one, its norm above the last one. Types over tp: with
+ * sequence parallelism the stream is V along the sequence, else I; logits are V along the vocabulary. Over cp all tensors are V
+ * along the sequence, over dp along samples. */
 Flow model_stage(Tape *t, const Model *m, int stage, const Feed *feed, Flow in) {
-    return m->family->stage(t, m, &m->stages[stage], feed, in);
+    const ModelPlan *p = &m->plan;
+    const int last = p->n_stacks - 1;
+    Flow out = {{NULL}};
+    Tensor *h = NULL; /* the output of the stack before */
+    for (int i = 0; i <= last; i++) {
+        const Stack *stack = &m->stack[i];
+        const StackPart part = model_stack_part(p, i, &m->stages[stage]);
+        const Feed *own = stack_feed(t, p, i, feed, h);
+        Stream s = {.x = in.at[i]}; /* [s, b, h]   V or I */
+        if (part.begins && (!stack->spec->fields || own->field[stack->spec->fields->name]))
+            s.x = stack->spec->input.ops->forward(t, stack->input, own);
+        if (s.x && !part.ends) {
+            out.at[i] = stack_output(t, stack, part.first, part.layers, own, s);
+            return out;
+        }
+        Tensor *output = s.x        ? stack_end(t, stack, part.first, part.layers, own, s)
+                         : i < last ? in.at[p->n_stacks + i]
+                                    : NULL;
+        if (!output) continue;
+        if (i == last) return heads_forward(t, m, feed, output);
+        h = output;
+        out = (Flow){{NULL}};
+        out.at[p->n_stacks + i] = h;
+    }
+    return out;
 }
 
 Tensor *model_forward(Tape *t, const Model *m, const Feed *feed) {
@@ -186,9 +252,10 @@ SpmdType model_flow(const Model *m, int flow, int64_t b, int64_t dim[3]) {
     const int *size = l->mesh.size;
     const bool sharded = l->sequence_parallel && size[AXIS_TP] > 1;
     SpmdType type = 0;
-    dim[0] = m->plan.flow[flow].positions / size[AXIS_CP] / (sharded ? size[AXIS_TP] : 1);
+    const StackSpec *s = &m->plan.stack[m->plan.flow[flow].stack];
+    dim[0] = s->positions / size[AXIS_CP] / (sharded ? size[AXIS_TP] : 1);
     dim[1] = b;
-    dim[2] = m->plan.stack[m->plan.flow[flow].stack].hidden;
+    dim[2] = s->hidden;
     if (sharded) type = spmd_with(type, AXIS_TP, SPMD_V);
     if (size[AXIS_CP] > 1) type = spmd_with(type, AXIS_CP, SPMD_V);
     return size[AXIS_DP] > 1 ? spmd_with(type, AXIS_DP, SPMD_V) : type;

@@ -5,21 +5,17 @@
 
 #include "config/config.h"
 #include "models/stack.h"
-#include "nn/attention.h"
-#include "nn/embedding.h"
 #include "nn/head.h"
 #include "nn/moe.h"
 
-enum { MODEL_STACKS = 2, MODEL_FLOWS = 3 };
-_Static_assert((int)MODEL_LOSSES <= (int)MODEL_FLOWS, "a Flow has all losses of a head");
+enum { MODEL_STACKS = 4, MODEL_HEADS = 4, MODEL_FLOWS = 2 * MODEL_STACKS };
+_Static_assert((int)MODEL_LOSSES <= (int)MODEL_FLOWS, "a Flow has all losses of a model");
 
 /* A tensor of a microbatch that one pipeline stage sends to the next. The layers of all stacks are numbered
  * consecutively. It crosses the borders between stages that have at least first_border and at most last_border
  * layers below. */
 typedef struct FlowSpec {
-    const char *name;
-    int stack;         /* index of the stack whose stream it is */
-    int64_t positions; /* number of positions of a full sequence */
+    int stack; /* the index of the stack whose stream or output it is */
     int64_t first_border, last_border;
 } FlowSpec;
 
@@ -27,34 +23,25 @@ static inline bool flow_crosses(const FlowSpec *f, int64_t border) {
     return border >= f->first_border && border <= f->last_border;
 }
 
-/* A loss of a model. The training loss is the sum of the losses' means. */
-typedef struct LossSpec {
-    const char *name;   /* Megatron-LM's */
-    FieldExtent extent; /* POSITIONS: one of each token, [b, s]; SAMPLES: of each sample, [b, 1] */
-    int weights;        /* the field with the weight of each; FIELDS: all are 1 */
-    /* With SAMPLES: each loss is of so many samples in a row, the choices of a question, [b / choices, 1], and has
-     * the weight of the first; 0: of one. */
-    int64_t choices;
-} LossSpec;
-
-static inline int64_t loss_samples(const LossSpec *l) { return l->choices ? l->choices : 1; }
-
+/* A pure value. A family lists stacks and heads; model_plan adds the rest, which follows from them and from the options. */
 typedef struct ModelPlan {
     SampleShape sample; /* what the model reads */
-    EmbeddingSpec embedding;
+    /* A forward computes each stack after the one before, whose output it may read (Feed.encoded). */
     StackSpec stack[MODEL_STACKS];
     int n_stacks;
-    HeadSpec head;
-    FlowSpec flow[MODEL_FLOWS];
+    /* All of the last stack's output. Without labels only the first one computes; only the last one may have counts. */
+    HeadSpec head[MODEL_HEADS];
+    int n_heads;
+
+    FlowSpec flow[MODEL_FLOWS]; /* the streams of the stacks, then the outputs of all but the last */
     int n_flows;
-    LossSpec loss[MODEL_LOSSES];
-    int n_losses;
-    int n_counts; /* numbers after the losses that only evaluations compute and sum, such as right answers */
+    LossSpec loss[MODEL_LOSSES]; /* of all heads; then the counts */
+    int n_losses, n_counts;
 } ModelPlan;
 
 static inline int model_sums(const ModelPlan *p) { return p->n_losses + p->n_counts; }
 
-/* The tensors of a plan's flows, at the head of its losses; NULL: not at this border. */
+/* The tensors of a plan's flows, after the heads of its losses or the logits; NULL: not at this border. */
 typedef struct Flow {
     Tensor *at[MODEL_FLOWS];
 } Flow;
@@ -81,18 +68,7 @@ typedef struct ModelPlace {
 
 typedef struct Model Model;
 
-typedef struct Family {
-    const char *name;
-    /* Only this function, specs.h and option_map.h read options in models/ and nn/. Memory of the plan belongs to the
-     * arena. */
-    void (*plan)(const Config *, const Derived *, Arena *, ModelPlan *);
-    /* The forward of one stage. At the head at[i] is loss i in nats if the feed has labels; else at[0] are logits
-     * [s, b, padded vocabulary], or of the class head (nn/class_head.h). */
-    Flow (*stage)(Tape *, const Model *, const StagePart *, const Feed *, Flow);
-} Family;
-
 struct Model {
-    const Family *family;
     const Config *config; /* both are the caller's and outlive the model */
     const Derived *derived;
     ModelPlan plan;
@@ -100,13 +76,12 @@ struct Model {
     Device *device;     /* NULL until model_allocate */
     StagePart *stages;  /* [n_stages] of this rank */
     int n_stages;
-    Embedding embedding; /* where a stage has it; the head likewise */
     Stack stack[MODEL_STACKS];
-    void *head; /* its module, where a stage has it; else NULL */
+    void *head[MODEL_HEADS]; /* their modules, where a stage has them; else NULL */
 };
 
-/* The plan for these options, which must satisfy their rules; `derived` comes from config_finish. */
-const Family *model_family(const Config *);
+/* The plan for these options, which must satisfy their rules; `derived` comes from config_finish. The options are read only here,
+ * for the plan's specs. Their memory belongs to the arena. */
 ModelPlan model_plan(const Config *, const Derived *, Arena *);
 /* Model FLOPs of the forward and backward of `samples` samples. */
 double model_flops(const ModelPlan *, int64_t samples);

@@ -13,17 +13,20 @@ NormAttr spec_norm(const Config *c) {
 
 bool spec_recomputes(const Derived *d, RecomputeModule module) { return d->recompute_modules & 1u << module; }
 
-EmbeddingSpec spec_embedding(const Config *c, const Derived *d) {
-    return (EmbeddingSpec){
+EmbeddingSpec *spec_words(const Config *c, const Derived *d, Arena *arena) {
+    EmbeddingSpec *s = arena_alloc(arena, sizeof *s);
+    *s = (EmbeddingSpec){
         .vocab = d->vocab_size,
         .padded_vocab = d->padded_vocab_size,
         .hidden = c->hidden_size,
         .positions = c->position_embedding_type == POSITION_LEARNED ? d->max_position_embeddings : 0,
         .init_std = d->embedding_init_std,
         .dropout = c->hidden_dropout,
+        .dropout_site = "embedding.dropout",
         .multiplier = c->scale_embedding ? sqrt((double)c->hidden_size) : c->embedding_multiplier,
         .rounded = c->scale_embedding,
     };
+    return s;
 }
 
 /* Megatron-LM core/fp8_utils.py is_first_last_bf16_layer. */
@@ -79,9 +82,12 @@ static const char *default_letters(const Derived *d, int64_t layer) {
 
 StackSpec spec_stack(const Config *c, const Derived *d, const StackShape *shape, Arena *arena) {
     StackSpec s = {.name = shape->name,
+                   .input = shape->input,
+                   .positions = shape->positions,
                    .hidden = c->hidden_size,
                    .layer = arena_alloc(arena, (size_t)shape->layers * sizeof *s.layer),
                    .n = shape->layers,
+                   .below = shape->below,
                    .has_final = map_norms(c->norm_placement, c->model) != NORM_SUM,
                    .final = spec_norm(c),
                    .recomputed = c->recompute_num_layers,
@@ -96,12 +102,13 @@ StackSpec spec_stack(const Config *c, const Derived *d, const StackShape *shape,
 }
 
 /* An untied output layer is initialised like a linear layer, whatever --embedding-init-method-std is. */
-HeadSpec spec_lm_head(const Config *c, const Derived *d, Arena *arena) {
+HeadSpec spec_lm_head(const Config *c, const Derived *d, const EmbeddingSpec *words, Arena *arena) {
     LmHeadSpec *h = arena_alloc(arena, sizeof *h);
     *h = (LmHeadSpec){
         .vocab = d->vocab_size,
         .padded_vocab = d->padded_vocab_size,
         .hidden = c->hidden_size,
+        .words = c->untie_embeddings_and_output_weights ? NULL : words,
         .init_std = d->init_std,
         .chunked = c->cross_entropy_loss_fusion && c->cross_entropy_fusion_impl == CROSS_ENTROPY_LINEAR,
         .chunk = c->cross_entropy_chunk_size,
@@ -109,5 +116,10 @@ HeadSpec spec_lm_head(const Config *c, const Derived *d, Arena *arena) {
         .bias = d->output_bias,
         .softcap = f64_or(c->final_logit_softcapping, 0),
     };
-    return (HeadSpec){&lm_head, h, !c->untie_embeddings_and_output_weights};
+    return (HeadSpec){.ops = &lm_head,
+                      .spec = h,
+                      .outputs = h->vocab,
+                      .width = h->padded_vocab,
+                      .loss = {{"lm loss", EXTENT_POSITIONS, FIELD_loss_mask, 0}},
+                      .n_losses = 1};
 }

@@ -9,14 +9,15 @@
 #include "nn/embedding.h"
 #include "nn/head.h"
 
-EmbeddingSpec spec_embedding(const Config *, const Derived *);
+EmbeddingSpec *spec_words(const Config *, const Derived *, Arena *);
 NormAttr spec_norm(const Config *);
-/* A language model's head. */
-HeadSpec spec_lm_head(const Config *, const Derived *, Arena *);
+/* A language model's head; words: those of the input, to which --untie-embeddings-and-output-weights does not tie it. */
+HeadSpec spec_lm_head(const Config *, const Derived *, const EmbeddingSpec *words, Arena *);
 
 typedef struct StackShape {
-    const char *name;      /* the scope of its parameters' names */
-    int64_t layers, below; /* below: layers of the stacks before it */
+    const char *name; /* the scope of its parameters' names */
+    InputSpec input;
+    int64_t positions, layers, below; /* below: layers of the stacks before it */
     /* The branches of a layer, by their letters in nn/branches.def. The layers of all stacks are counted. NULL: "*-", or "*E" where
      * there are experts. */
     const char *(*letters)(const Derived *, int64_t layer);

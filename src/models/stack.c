@@ -47,6 +47,12 @@ static void branch_init(const Stack *m, Registry *r, int64_t layer, int k, Branc
     b->dropout_site = hash_name(arena_printf(r->arena, "%s.%s", scope, kind->dropout));
 }
 
+void stack_add_input(Stack *m, Registry *r) {
+    if (m->input) return;
+    m->input = arena_alloc(r->arena, m->spec->input.ops->size);
+    m->spec->input.ops->init(m->input, r, m->spec->input.spec);
+}
+
 void stack_add_layers(Stack *m, Registry *r, int64_t first, int64_t n) {
     for (int64_t i = first; i < first + n; i++) {
         Layer *l = &m->layer[i];
@@ -184,10 +190,11 @@ int stack_caches(const StackSpec *m, const Layout *l, int64_t layer, int k, Cach
     return n;
 }
 
-double stack_flops(const StackSpec *m, double s) {
+double stack_flops(const StackSpec *m) {
     double sum = 0;
     for (int64_t i = 0; i < m->n; i++)
         for (int k = 0; k < m->layer[i].n; k++)
-            sum += BRANCHES[m->layer[i].branch[k].kind].ops->flops(m->layer[i].branch[k].spec, s);
+            sum += BRANCHES[m->layer[i].branch[k].kind].ops->flops(m->layer[i].branch[k].spec,
+                                                                   (double)m->positions);
     return sum;
 }

@@ -5,6 +5,7 @@
 #define ISOTRON_MODELS_STACK_H
 
 #include "nn/branch.h"
+#include "nn/input.h"
 #include "nn/stream.h"
 
 enum { LAYER_BRANCHES = 3 };
@@ -42,12 +43,22 @@ typedef enum StackRecompute {
     RECOMPUTES_FIRST,  /* the first `recomputed` layers of each stage, one by one */
 } StackRecompute;
 
+/* A field of a microbatch, and the name under which a stack reads it. */
+typedef struct StackField {
+    FieldId name, field;
+} StackField;
+
 typedef struct StackSpec {
     const char *name; /* "decoder": the scope of its parameters' names */
-    int64_t hidden;
-    LayerSpec *layer; /* [n] */
-    int64_t n, below; /* below: layers of the stacks before it; set by model_plan */
-    bool has_final;   /* a norm of the stack's output: */
+    InputSpec input;
+    /* [n_fields]: all that its input and its branches read. A forward without the first one does not compute the stack.
+     * NULL: the microbatch's, under their own names. */
+    const StackField *fields;
+    int n_fields;
+    int64_t positions, hidden; /* positions: of a full sequence */
+    LayerSpec *layer;          /* [n] */
+    int64_t n, below;          /* below: layers of the stacks before it */
+    bool has_final;            /* a norm of the stack's output: */
     NormAttr final;
     StackRecompute recompute;
     int64_t recomputed;
@@ -72,6 +83,7 @@ typedef struct Layer {
 
 typedef struct Stack {
     const StackSpec *spec;
+    void *input;  /* its module, on ranks that begin the stack; else NULL */
     Layer *layer; /* [spec->n] */
     Tensor **
         /* [spec->n * LAYER_BRANCHES]: step counters of each branch, also of those on other ranks; NULL:
@@ -82,6 +94,8 @@ typedef struct Stack {
 
 /* Registers the step counters of all layers. The spec must outlive the registry. */
 void stack_init(Stack *, Registry *, const StackSpec *);
+/* Registers the input. */
+void stack_add_input(Stack *, Registry *);
 /* Registers layers [first, first + n), which this rank holds. */
 void stack_add_layers(Stack *, Registry *, int64_t first, int64_t n);
 void stack_add_final_norm(Stack *, Registry *);
@@ -92,6 +106,6 @@ Tensor *stack_output(Tape *, const Stack *, int64_t first, int64_t n, const Feed
 Tensor *stack_end(Tape *, const Stack *, int64_t first, int64_t n, const Feed *, Stream);
 /* The number of tensors that branches before branch k of the layer keep (BranchOps.caches). out: gets their specs; NULL: not needed. */
 int stack_caches(const StackSpec *, const Layout *, int64_t layer, int k, CacheSpec *out);
-double stack_flops(const StackSpec *, double s); /* as BranchOps.flops */
+double stack_flops(const StackSpec *); /* as BranchOps.flops */
 
 #endif

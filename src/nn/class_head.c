@@ -12,14 +12,12 @@ static int64_t outputs(const ClassHeadSpec *s) { return is_of_choices(s) ? 1 : s
 
 /* A bias that all choices of a question share does not change their probabilities. Its gradient is zero up to
  * rounding, which Adam would amplify, so it keeps its value. */
-static void class_head_init(void *self, Registry *r, const void *spec, Param *words) {
-    (void)words;
+static void class_head_init(void *self, Registry *r, const void *spec) {
     ClassHead *m = self;
     const ClassHeadSpec *s = spec;
-    const char *name = is_of_choices(s) ? "multichoice_head" : "classification_head";
-    *m = (ClassHead){.spec = s, .dropout_site = hash_name(name)};
+    *m = (ClassHead){.spec = s, .dropout_site = hash_name(s->name)};
     m->pooler = pooler_new(r, s->hidden, s->init_std);
-    m->output = linear_new(r, (LinearSpec){.name = name,
+    m->output = linear_new(r, (LinearSpec){.name = s->name,
                                            .in = s->hidden,
                                            .out = outputs(s),
                                            .bias = true,
@@ -29,11 +27,6 @@ static void class_head_init(void *self, Registry *r, const void *spec, Param *wo
                                            .init_std = s->init_std});
 }
 
-static int64_t class_head_chunk(const void *spec, const Layout *l, int64_t s, int64_t b, DType storage) {
-    (void)spec, (void)l, (void)s, (void)b, (void)storage;
-    return 0;
-}
-
 static double class_head_flops(const void *spec, double s) {
     (void)s;
     const ClassHeadSpec *h = spec;
@@ -41,28 +34,36 @@ static double class_head_flops(const void *spec, double s) {
     return 6 * width * (width + (double)outputs(h));
 }
 
-const HeadOps class_head = {sizeof(ClassHead), class_head_init, class_head_chunk, class_head_flops};
-
 /* [b / choices, 1] */
 static Tensor *labels_of(Tape *t, const ClassHeadSpec *s, const Tensor *samples) {
     const int64_t dim[] = {samples->dim[0] / s->choices, 1};
-    Tensor all = tensor_make(samples->data, I64, 2, dim);
+    Tensor *labels = tape_alloc(t, sizeof *labels), all = tensor_make(samples->data, I64, 2, dim);
+    all.spmd = samples->spmd;
+    *labels = all;
+    if (s->choices == 1) return labels;
     all.stride[0] = s->choices;
-    Tensor *labels = tape_tensor(t, I64, 2, dim);
-    all.spmd = labels->spmd = samples->spmd;
+    labels = tape_tensor(t, I64, 2, dim);
+    labels->spmd = samples->spmd;
     tape_call(t, &OPS[OP_copy], (Call){.in = {&all}, .out = {labels}});
     return labels;
 }
 
-Tensor *class_loss(Tape *t, const ClassHead *m, const Feed *feed, Tensor *x, Tensor **correct) {
+static void class_head_forward(Tape *t, const void *self, const Feed *feed, Tensor *x, Tensor *const *dloss,
+                               Tensor **out) {
+    const ClassHead *m = self;
     const ClassHeadSpec *s = m->spec;
     x = pooler_forward(t, &m->pooler, x);
     x = op_dropout_samples(t, x, s->dropout, m->dropout_site);
     Tensor *logits = linear_forward(t, &m->output, x); /* [1, b, classes] or [1, b, 1]   I */
     if (is_of_choices(s)) logits = op_choices(t, logits, s->choices);
-    *correct = NULL;
-    if (!feed->sentence_labels) return logits;
+    *out = logits;
+    if (!feed->sentence_labels) return;
     Tensor *labels = labels_of(t, s, feed->sentence_labels);
-    if (!tape_is_recording(t)) *correct = op_correct(t, logits, labels, logits->dim[2]);
-    return op_cross_entropy_of(t, logits, labels, logits->dim[2], feed->dloss[0]);
+    if (s->counts && !tape_is_recording(t)) out[1] = op_correct(t, logits, labels, logits->dim[2]);
+    *out = op_cross_entropy_of(t, logits, labels, logits->dim[2], *dloss);
 }
+
+const HeadOps class_head = {.size = sizeof(ClassHead),
+                            .init = class_head_init,
+                            .forward = class_head_forward,
+                            .flops = class_head_flops};

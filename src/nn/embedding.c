@@ -7,27 +7,34 @@
 #include "ops/residual.h"
 #include "ops/scale.h"
 
+static Param *shared(Registry *r, ParamSpec s) {
+    Param *p = registry_find(r, s.name);
+    return p ? p : param_add(r, s);
+}
+
 Param *embedding_words(Registry *r, const EmbeddingSpec *s) {
-    return param_add(r, (ParamSpec){.name = "embedding.word_embeddings.weight",
-                                    .ndim = 2,
-                                    .dim = {s->vocab, s->hidden},
-                                    .padded = s->padded_vocab,
-                                    .tp_split = 0,
-                                    .init = {INIT_NORMAL, s->init_std},
-                                    .flags = PARAM_EMBEDDING});
+    return shared(r, (ParamSpec){.name = "embedding.word_embeddings.weight",
+                                 .ndim = 2,
+                                 .dim = {s->vocab, s->hidden},
+                                 .padded = s->padded_vocab,
+                                 .tp_split = 0,
+                                 .init = {INIT_NORMAL, s->init_std},
+                                 .flags = PARAM_EMBEDDING});
 }
 
 /* A table that every rank has. --decoupled-lr does not apply to it, as in Megatron-LM. */
 static Param *table(Registry *r, const EmbeddingSpec *s, const char *name, int64_t rows) {
-    return param_add(r, (ParamSpec){.name = name,
-                                    .ndim = 2,
-                                    .dim = {rows, s->hidden},
-                                    .tp_split = SPLIT_NONE,
-                                    .invariant = true,
-                                    .init = {INIT_NORMAL, s->init_std}});
+    return shared(r, (ParamSpec){.name = name,
+                                 .ndim = 2,
+                                 .dim = {rows, s->hidden},
+                                 .tp_split = SPLIT_NONE,
+                                 .invariant = true,
+                                 .init = {INIT_NORMAL, s->init_std}});
 }
 
-void embedding_init(Embedding *e, Registry *r, const EmbeddingSpec *s) {
+static void embedding_init(void *self, Registry *r, const void *spec) {
+    Embedding *e = self;
+    const EmbeddingSpec *s = spec;
     *e = (Embedding){.spec = s, .words = embedding_words(r, s)};
     if (s->positions) e->positions = table(r, s, "embedding.position_embeddings.weight", s->positions);
     if (s->types) e->types = table(r, s, "embedding.tokentype_embeddings.weight", s->types);
@@ -47,7 +54,8 @@ static Tensor *add_rows(Tape *t, Tensor *x, Tensor *ids, const Param *table, Spm
     return op_add(t, x, stream == SPMD_V ? op_redistribute(t, rows, AXIS_TP, SPMD_V, 0) : rows);
 }
 
-Tensor *embedding_forward(Tape *t, const Embedding *e, const Feed *feed) {
+static Tensor *embedding_forward(Tape *t, const void *self, const Feed *feed) {
+    const Embedding *e = self;
     const RunContext *run = tape_context(t);
     const Spmd stream = layout_is_sequence_parallel(run->layout) ? SPMD_V : SPMD_I;
     Tensor *x = op_embedding(t, feed->tokens, &e->words->value); /* P: each rank has some rows of the table */
@@ -56,6 +64,7 @@ Tensor *embedding_forward(Tape *t, const Embedding *e, const Feed *feed) {
     if (e->positions) x = add_rows(t, x, feed->position_ids, e->positions, stream);
     if (e->types) x = add_rows(t, x, feed->token_types, e->types, stream);
     if (e->spec->normed) x = norm_forward(t, &e->norm, x);
-    const char *site = feed->encoded ? "decoder.embedding.dropout" : "embedding.dropout";
-    return op_dropout(t, x, e->spec->dropout, hash_name(site));
+    return op_dropout(t, x, e->spec->dropout, hash_name(e->spec->dropout_site));
 }
+
+const InputOps words_input = {sizeof(Embedding), embedding_init, embedding_forward};

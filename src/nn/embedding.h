@@ -3,10 +3,8 @@
 #ifndef ISOTRON_NN_EMBEDDING_H
 #define ISOTRON_NN_EMBEDDING_H
 
-#include "nn/feed.h"
+#include "nn/input.h"
 #include "nn/norm.h"
-#include "param/param.h"
-#include "tape/tape.h"
 
 typedef struct EmbeddingSpec {
     int64_t vocab, padded_vocab, hidden;
@@ -16,7 +14,8 @@ typedef struct EmbeddingSpec {
     NormAttr norm;
     double init_std, dropout;
     double multiplier; /* scales the embeddings of tokens */
-    bool rounded;      /* the multiplier is rounded to the type of activations */
+    const char *dropout_site;
+    bool rounded; /* the multiplier is rounded to the type of activations */
 } EmbeddingSpec;
 
 typedef struct Embedding {
@@ -25,12 +24,10 @@ typedef struct Embedding {
     Norm norm;
 } Embedding;
 
-/* Registers the word table only, for a tied head. */
+/* The word table, which is registered once; a tied head uses it, or its copy. */
 Param *embedding_words(Registry *, const EmbeddingSpec *);
-/* The spec must outlive the registry. */
-void embedding_init(Embedding *, Registry *, const EmbeddingSpec *);
-/* tokens and, with learned positions, position_ids and, with types, token_types -> [s, b, h]. Over tensor-parallel ranks V along the
- * sequence with sequence parallelism, else I. */
-Tensor *embedding_forward(Tape *, const Embedding *, const Feed *);
+/* The module is an Embedding, the spec an EmbeddingSpec. Reads tokens and, with learned positions, position_ids and, with types,
+ * token_types. */
+extern const InputOps words_input;
 
 #endif

@@ -5,7 +5,7 @@
 #include "data/batch.h"
 #include "tensor/tensor.h"
 
-enum { MODEL_LOSSES = 2 }; /* at most */
+enum { MODEL_LOSSES = 8 }; /* at most, with counts */
 
 /* The tensors that branches keep of earlier positions in generation, in the order of layers (BranchOps.caches). */
 typedef struct Cache {
@@ -30,7 +30,7 @@ typedef struct Feed {
     /* For each of the model's losses (ModelPlan), [b, s] or [b, 1]: the gradient of each token's or sample's
      * loss; NULL: not known. */
     Tensor *dloss[MODEL_LOSSES];
-    Tensor *encoded; /* [encoder s, b, h], the output of the encoder, for cross-attention; NULL: none */
+    Tensor *encoded; /* [s, b, h] of the stack before, its output, such as that of an encoder; NULL: none */
     /* NULL in training. Otherwise branches append rows of new positions at `length`, which the caller advances. The forward that has
      * encoder_tokens stores the rows of the encoder's positions, and later ones read them. */
     Cache *cache;

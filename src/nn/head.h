@@ -1,23 +1,46 @@
-/* A model's head: turns the last layer's output into losses or logits. A family's plan names its head. */
+/* A model's head: turns the output of the last stack into losses or logits. A family's plan lists its heads. */
 #ifndef ISOTRON_NN_HEAD_H
 #define ISOTRON_NN_HEAD_H
 
+#include "nn/feed.h"
 #include "param/param.h"
+#include "tape/tape.h"
+
+/* A loss of a model. The training loss is the sum of the losses' means. */
+typedef struct LossSpec {
+    const char *name;   /* Megatron-LM's */
+    FieldExtent extent; /* POSITIONS: one of each token, [b, s]; SAMPLES: of each sample, [b, 1] */
+    int weights;        /* the field with the weight of each; FIELDS: all are 1 */
+    /* With SAMPLES: each loss is of so many samples in a row, the choices of a question, [b / choices, 1], and has
+     * the weight of the first; 0: of one. */
+    int64_t choices;
+} LossSpec;
+
+static inline int64_t loss_samples(const LossSpec *l) { return l->choices ? l->choices : 1; }
 
 typedef struct HeadOps {
     size_t size; /* of the head's module */
-    /* Registers parameters and states. words: the word table that a tied head shares, or its copy; NULL: the
-     * head is not tied. `self` and `spec` must outlive the registry and must not move. */
-    void (*init)(void *self, Registry *, const void *spec, Param *words);
-    /* Number of positions in a chunk of logits, for b samples of s positions; 0: all logits at once. */
+    /* Registers parameters and states. `self` and `spec` must outlive the registry and must not move. */
+    void (*init)(void *self, Registry *, const void *spec);
+    /* h [s, b, h] is the output of the last stack. With labels in the feed, out[i] is the head's loss i in nats, and dloss[i]
+     * its gradient, NULL if it is not known; in an evaluation the head's counts follow. Else out[0] are logits
+     * [s, b, HeadSpec.width], V along the last dimension over tensor-parallel ranks if they share it. */
+    void (*forward)(Tape *, const void *self, const Feed *, Tensor *h_sbh, Tensor *const *dloss,
+                    Tensor **out);
+    /* Number of positions in a chunk of logits, for b samples of s positions; 0: all logits at once, as with NULL. */
     int64_t (*chunk)(const void *spec, const Layout *, int64_t s, int64_t b, DType storage);
     double (*flops)(const void *spec, double s); /* as BranchOps.flops */
 } HeadOps;
 
+enum { HEAD_LOSSES = 2 };
+
 typedef struct HeadSpec {
     const HeadOps *ops;
     const void *spec;
-    bool tied; /* the word table is its output layer */
+    int64_t outputs, width; /* logits of a row, without and with padding */
+    LossSpec loss
+        [HEAD_LOSSES]; /* then counts: numbers that only evaluations compute and sum, such as right answers */
+    int n_losses, n_counts;
 } HeadSpec;
 
 #endif

@@ -5,7 +5,7 @@
 #include "ops/scale.h"
 #include "ops/softcap.h"
 
-static void lm_head_init(void *self, Registry *r, const void *spec, Param *words) {
+static void lm_head_init(void *self, Registry *r, const void *spec) {
     LmHead *m = self;
     const LmHeadSpec *s = spec;
     ParamSpec output = {.name = "output_layer.weight",
@@ -15,8 +15,7 @@ static void lm_head_init(void *self, Registry *r, const void *spec, Param *words
                         .tp_split = 0,
                         .init = {INIT_NORMAL, s->init_std},
                         .flags = PARAM_EMBEDDING};
-    *m = (LmHead){.spec = s, .output = words};
-    if (!words) m->output = param_add(r, output);
+    *m = (LmHead){.spec = s, .output = s->words ? embedding_words(r, s->words) : param_add(r, output)};
     if (!s->bias) return;
     output.name = "output_layer.bias";
     output.ndim = 1;
@@ -33,24 +32,28 @@ static int64_t lm_head_chunk(const void *spec, const Layout *l, int64_t s, int64
     return linear_loss_positions(s, b, h->chunk, copies * (size_t)columns * dtype_size(storage));
 }
 
-Tensor *lm_head_forward(Tape *t, const LmHead *m, const Feed *feed, Tensor *h_sbh) {
+static void lm_head_forward(Tape *t, const void *self, const Feed *feed, Tensor *h_sbh, Tensor *const *dloss,
+                            Tensor **out) {
+    const LmHead *m = self;
     const RunContext *run = tape_context(t);
     const bool sequence = layout_is_sequence_parallel(run->layout);
-    Tensor *w = &m->output->value, *labels = feed->labels, *dloss = feed->dloss[0];
+    Tensor *w = &m->output->value, *labels = feed->labels;
     h_sbh = op_scale(t, h_sbh, 1 / m->spec->scaling); /* far narrower than the logits, so scaling it is
                                                          cheaper */
     const int64_t positions =
         labels ? lm_head_chunk(m->spec, run->layout, labels->dim[1], labels->dim[0], run->dtype) : 0;
     /* Chunks of logits need the gradient of their losses in the forward. */
-    if (positions && (dloss || !tape_is_recording(t)))
-        return op_linear_cross_entropy(
-            t, h_sbh, w, labels, (LinearLoss){m->spec->vocab, positions, m->spec->softcap, sequence, dloss});
+    if (positions && (*dloss || !tape_is_recording(t))) {
+        const LinearLoss loss = {m->spec->vocab, positions, m->spec->softcap, sequence, *dloss};
+        *out = op_linear_cross_entropy(t, h_sbh, w, labels, loss);
+        return;
+    }
     Tensor *logits = op_linear(t, h_sbh,
                                &(LinearLayer){.w_oi = w,
                                               .bias_o = m->bias ? &m->bias->value : NULL,
                                               .flags = LINEAR_GATHER_IN | (sequence ? LINEAR_SEQUENCE : 0)});
     logits = op_softcap(t, logits, m->spec->softcap);
-    return labels ? op_cross_entropy_of(t, logits, labels, m->spec->vocab, dloss) : logits;
+    *out = labels ? op_cross_entropy_of(t, logits, labels, m->spec->vocab, *dloss) : logits;
 }
 
 static double lm_head_flops(const void *spec, double s) {
@@ -58,4 +61,4 @@ static double lm_head_flops(const void *spec, double s) {
     return 6 * s * (double)h->hidden * (double)h->padded_vocab;
 }
 
-const HeadOps lm_head = {sizeof(LmHead), lm_head_init, lm_head_chunk, lm_head_flops};
+const HeadOps lm_head = {sizeof(LmHead), lm_head_init, lm_head_forward, lm_head_chunk, lm_head_flops};

@@ -380,7 +380,7 @@ static void forward(const Pass *p) {
         for (int i = 0; i < e->n_flows; i++)
             CHECK(!crosses(e, i, above) ||
                       (s->y.at[i] && tensor_is_contiguous(s->y.at[i]) && s->y.at[i]->spmd == e->flow[i].type),
-                  "a stage's output '%s' is not what the next one takes", e->model->plan.flow[i].name);
+                  "output %d of a stage is not what the next one takes", i);
         send_tensors(e, a, target.rank, out, &s->y);
     }
     if (spec->forward_only) tape_end(s->tape);

@@ -54,7 +54,7 @@ static int64_t layers_of(const RunPlan *p, int stage) {
 static void print_model(const RunPlan *p, Str *out) {
     const Config *c = p->config;
     const double tokens = (double)p->derived->global_batch_size * (double)c->seq_length;
-    str_printf(out, "model: %s, %s, hidden size %lld, vocabulary %lld\n", model_family(c)->name,
+    str_printf(out, "model: %s, %s, hidden size %lld, vocabulary %lld\n", ModelFamily_spellings[c->model],
                config_layers_text(c).s, (long long)c->hidden_size, (long long)p->derived->padded_vocab_size);
     str_printf(out, "parameters: %s (%lld)", count_text((double)p->parameters.all).s,
                (long long)p->parameters.all);

@@ -80,10 +80,12 @@ static Trainer *assemble(const Config *c, const Derived *d, Comm *comm, Device *
 }
 
 int64_t trainer_loss_chunk(const Trainer *r, int64_t *chunks) {
-    const HeadSpec *head = &r->run.model->plan.head;
+    const ModelPlan *plan = &r->run.model->plan;
     const int64_t b = model_run_together(&r->run, r->run.derived->micro_batch_size),
-                  s = model_run_tokens(&r->run) / b,
-                  positions = head->ops->chunk(head->spec, &r->run.layout, s, b, r->run.context.dtype);
+                  s = model_run_tokens(&r->run) / b;
+    int64_t positions = 0;
+    for (const HeadSpec *h = plan->head; h < plan->head + plan->n_heads && !positions; h++)
+        if (h->ops->chunk) positions = h->ops->chunk(h->spec, &r->run.layout, s, b, r->run.context.dtype);
     *chunks = positions ? (s + positions - 1) / positions : 0;
     return positions * b;
 }

@@ -264,11 +264,13 @@ static void evaluation_is_framed_by_dashes(void **state) {
     Str out = {0};
     assert_int_equal(train_log_open(&run, NULL, 0, &log).code, ERR_NONE);
     capture_begin(&c);
-    assert_int_equal(
-        train_log_eval(log, &run, "iteration 100 on validation set", "validation", (double[]){2, 0}).code,
-        ERR_NONE);
-    assert_int_equal(train_log_eval(log, &run, "iteration 100 on test set", "test", (double[]){1000, 0}).code,
+    assert_int_equal(train_log_eval(log, &run, "iteration 100 on validation set", "validation",
+                                    (double[MODEL_LOSSES]){2, 0})
+                         .code,
                      ERR_NONE);
+    assert_int_equal(
+        train_log_eval(log, &run, "iteration 100 on test set", "test", (double[MODEL_LOSSES]){1000, 0}).code,
+        ERR_NONE);
     capture_end(&c, &out);
     train_log_close(log);
     char *lines[8];
@@ -301,7 +303,8 @@ static void each_loss_has_its_name(void **state) {
     capture_begin(&c);
     step(log, &run, first, &(Times){0});
     step(log, &run, second, &(Times){0});
-    assert_int_equal(train_log_eval(log, &run, "here", "validation", (double[]){2, 0.5}).code, ERR_NONE);
+    assert_int_equal(train_log_eval(log, &run, "here", "validation", (double[MODEL_LOSSES]){2, 0.5}).code,
+                     ERR_NONE);
     capture_end(&c, &out);
     train_log_close(log);
     expect_match("iteration        2/.*\\| lm loss: 7\\.000000E\\+00 \\| sop loss: 5\\.000000E-01 \\|",
@@ -393,7 +396,8 @@ static EventFile events_of(const char *options) {
     assert_int_equal(train_log_open(&run, NULL, 0, &log).code, ERR_NONE);
     capture_begin(&c);
     for (int i = 1; i <= 4; i++) step(log, &run, report(i), &times);
-    assert_int_equal(train_log_eval(log, &run, "here", "validation", (double[]){2, 0}).code, ERR_NONE);
+    assert_int_equal(train_log_eval(log, &run, "here", "validation", (double[MODEL_LOSSES]){2, 0}).code,
+                     ERR_NONE);
     capture_end(&c, &out);
     train_log_close(log);
     EventFile f = reader_read(dir);
