@@ -32,14 +32,10 @@ typedef struct Session {
 
 static bool has_encoder(const Model *m) { return m->plan.sample.encoder > 0; }
 
-/* Relative positions have no table that ends. */
-static bool has_room(const Model *m, int64_t positions) {
-    return m->config->position_embedding_type == POSITION_RELATIVE ||
-           positions <= m->derived->max_position_embeddings;
-}
+static bool has_room(const Model *m, int64_t positions) { return positions <= m->plan.limit; }
 
 static Err check_token(const Model *m, int64_t token, int64_t prompt) {
-    const int64_t vocab = m->derived->vocab_size;
+    const int64_t vocab = m->plan.vocab;
     if (token >= 0 && token < vocab) return ERR_OK;
     return err_user(
         "token %lld of prompt %lld is outside the model's vocabulary of %lld; is this the model's "
@@ -48,7 +44,7 @@ static Err check_token(const Model *m, int64_t token, int64_t prompt) {
 }
 
 static Err check_length(const Session *s) {
-    const long long room = s->model->derived->max_position_embeddings, fresh = s->options->max_new_tokens;
+    const long long room = s->model->plan.limit, fresh = s->options->max_new_tokens;
     if (!has_room(s->model, s->encoder))
         return err_user("a prompt of %lld tokens exceeds the model's %lld positions; shorten it",
                         (long long)s->encoder, room);
@@ -76,7 +72,7 @@ static Err check_prompts(Session *s) {
     s->encoder = encodes ? longest : 0;
     s->longest = encodes ? 1 : longest;
     s->capacity = s->longest + s->options->max_new_tokens;
-    const int64_t start = s->options->start, vocab = s->model->derived->vocab_size;
+    const int64_t start = s->options->start, vocab = s->model->plan.vocab;
     if (encodes && (start < 0 || start >= vocab))
         return err_user(
             "the decoder begins with token %lld, which is outside the model's vocabulary of %lld; is this "
@@ -93,7 +89,7 @@ static CacheShape cache_shape(const Session *s) {
 static Err check_memory(const Session *s) {
     const CacheShape shape = cache_shape(s);
     const double cache = cache_bytes(s->model, &shape),
-                 logits = (double)s->n * (double)s->longest * (double)s->model->derived->padded_vocab_size *
+                 logits = (double)s->n * (double)s->longest * (double)s->model->plan.head->width *
                           (double)dtype_size(s->context->dtype),
                  have = (double)device_memory_available(s->context->device);
     if (cache + logits <= have) return ERR_OK;
@@ -199,8 +195,7 @@ static Tensor *feed(Session *s, int64_t count) {
 static void logits_row(const Session *s, const Tensor *logits, int64_t position, int64_t sample,
                        double *row) {
     const DType type = (DType)logits->dtype;
-    const size_t n = (size_t)s->model->derived->vocab_size,
-                 at = (size_t)((position * s->n + sample) * logits->dim[2]);
+    const size_t n = (size_t)s->model->plan.vocab, at = (size_t)((position * s->n + sample) * logits->dim[2]);
     DeviceView v = device_view(s->context->device, (const char *)logits->data + at * dtype_size(type),
                                n * dtype_size(type), VIEW_READ);
     dtype_convert(row, F64, v.data, type, n);
@@ -210,7 +205,7 @@ static void logits_row(const Session *s, const Tensor *logits, int64_t position,
 static void append(Session *s, int64_t sample, double *row) {
     Generated *g = &s->out[sample];
     const GenerateOptions *o = s->options;
-    int64_t vocab = s->model->derived->vocab_size;
+    int64_t vocab = s->model->plan.vocab;
     double uniform = philox_uniform(o->seed, hash_name("generate"), (uint64_t)sample << 32 | (uint64_t)g->n);
     double *scratch = mem_alloc((size_t)vocab * sizeof *scratch);
     memcpy(scratch, row, (size_t)vocab * sizeof *scratch);
@@ -231,7 +226,7 @@ static bool all_done(const Session *s) {
 }
 
 static void generate_run(Session *s) {
-    int64_t vocab = s->model->derived->vocab_size;
+    int64_t vocab = s->model->plan.vocab;
     double *row = mem_alloc((size_t)vocab * sizeof *row);
     Tensor *logits = feed(s, s->longest);
     for (int64_t b = 0; b < s->n; b++)

@@ -109,10 +109,10 @@ static Err convert_check(const Job *j, const Model *m) {
     Reference r;
     ReferenceReport report;
     Err e = reference_open(j->options.check, &r);
-    if (!e.code) e = reference_judge(&r, m, &report);
+    if (!e.code) e = reference_judge(&r, &j->setup.config, &j->setup.derived, m, &report);
     if (!e.code) {
         Str text = {0};
-        reference_print(&r, m, &report, &text);
+        reference_print(&r, &j->setup.derived, &report, &text);
         terminal_report(stdout, text.s);
         str_free(&text);
         if (!report.logits.pass)
@@ -404,7 +404,8 @@ static Err export_model(Job *j, const Model *m, const json_t *state) {
     json_t *tokens = json_object();
     HfExtras x = {.tokens = tokens, .overwrite = j->options.overwrite};
     Err e = add_tokens(j, state, tokens, &x, &notes);
-    if (!e.code) e = hf_folder_write(dir, m, DTYPE_VALUES[j->options.dtype], &x, &notes);
+    const HfModel model = {&j->setup.config, &j->setup.derived, m->registry};
+    if (!e.code) e = hf_folder_write(dir, &model, DTYPE_VALUES[j->options.dtype], &x, &notes);
     if (notes.len) fputs(notes.s, stderr);
     if (!e.code) printf("wrote %s: config.json, generation_config.json, model.safetensors", dir);
     for (int i = 0; !e.code && i < x.num_files; i++) printf(", %s", x.files[i].name);

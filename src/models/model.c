@@ -42,6 +42,8 @@ ModelPlan model_plan(const Config *c, const Derived *d, Arena *arena) {
     };
     ModelPlan plan;
     FAMILIES[c->model](c, d, arena, &plan);
+    plan.vocab = d->vocab_size;
+    plan.limit = c->position_embedding_type == POSITION_RELATIVE ? INT64_MAX : d->max_position_embeddings;
     add_flows(&plan);
     add_losses(&plan);
     return plan;
@@ -105,8 +107,7 @@ static void stage_init(Model *m, const StagePart *stage) {
 static Model *model_of(const Config *c, const Derived *d, const ModelPlace *place) {
     Registry *r = registry_new(&place->layout);
     Model *m = arena_alloc(r->arena, sizeof *m);
-    *m = (Model){
-        .config = c, .derived = d, .plan = model_plan(c, d, r->arena), .registry = r};
+    *m = (Model){.plan = model_plan(c, d, r->arena), .registry = r};
     const int ranks = place->layout.mesh.size[AXIS_PP], rank = place->layout.mesh.coordinate[AXIS_PP];
     m->stages = arena_alloc(r->arena, (size_t)place->n_stages * sizeof *m->stages);
     for (int i = 0; i < m->plan.n_stacks; i++) stack_init(&m->stack[i], r, &m->plan.stack[i]);
@@ -118,7 +119,7 @@ static Model *model_of(const Config *c, const Derived *d, const ModelPlace *plac
 }
 
 /* A parameter is tied if several pipeline ranks register its name. */
-static void tie(Model *m, const ModelPlace *place) {
+static void tie(Model *m, const Config *c, const Derived *d, const ModelPlace *place) {
     Registry *r = m->registry;
     const Mesh *own = &r->layout.mesh;
     const int stride = own->world / own->size[AXIS_PP];
@@ -127,7 +128,7 @@ static void tie(Model *m, const ModelPlace *place) {
         ModelPlace there = *place;
         there.layout.mesh =
             mesh_make(own->world, own->rank + (rank - own->coordinate[AXIS_PP]) * stride, own->size);
-        Model *other = is_own ? m : model_of(m->config, m->derived, &there);
+        Model *other = is_own ? m : model_of(c, d, &there);
         for (int i = 0; i < r->n; i++)
             if (registry_find(other->registry, r->params[i]->spec.name))
                 param_add_holder(r, r->params[i], rank);
@@ -136,13 +137,13 @@ static void tie(Model *m, const ModelPlace *place) {
 }
 
 /* Counts the stages of this rank that use each parameter: several virtual stages may share a table. */
-static void count_stages(Model *m, const ModelPlace *place) {
+static void count_stages(Model *m, const Config *c, const Derived *d, const ModelPlace *place) {
     const Registry *r = m->registry;
     const int ranks = r->layout.mesh.size[AXIS_PP], rank = r->layout.mesh.coordinate[AXIS_PP];
     for (int i = 0; i < r->n; i++) r->params[i]->stages = 0;
     for (int stage = rank; stage < place->n_stages; stage += ranks) {
         const ModelPlace only = {place->layout, place->stages + stage - rank, rank + 1};
-        Model *part = model_of(m->config, m->derived, &only);
+        Model *part = model_of(c, d, &only);
         for (int i = 0; i < r->n; i++)
             r->params[i]->stages += registry_find(part->registry, r->params[i]->spec.name) != NULL;
         model_free(part);
@@ -152,8 +153,8 @@ static void count_stages(Model *m, const ModelPlace *place) {
 Model *model_new(const Config *c, const Derived *d, const ModelPlace *place) {
     if (place) {
         Model *m = model_of(c, d, place);
-        if (m->n_stages > 1) count_stages(m, place);
-        if (place->layout.mesh.size[AXIS_PP] > 1) tie(m, place);
+        if (m->n_stages > 1) count_stages(m, c, d, place);
+        if (place->layout.mesh.size[AXIS_PP] > 1) tie(m, c, d, place);
         return m;
     }
     Arena *arena = arena_new();

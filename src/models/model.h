@@ -33,6 +33,8 @@ typedef struct ModelPlan {
     HeadSpec head[MODEL_HEADS];
     int n_heads;
 
+    int64_t vocab;              /* without padding */
+    int64_t limit;              /* positions that the model can tell apart */
     FlowSpec flow[MODEL_FLOWS]; /* the streams of the stacks, then the outputs of all but the last */
     int n_flows;
     LossSpec loss[MODEL_LOSSES]; /* of all heads; then the counts */
@@ -69,8 +71,6 @@ typedef struct ModelPlace {
 typedef struct Model Model;
 
 struct Model {
-    const Config *config; /* both are the caller's and outlive the model */
-    const Derived *derived;
     ModelPlan plan;
     Registry *registry; /* owned */
     Device *device;     /* NULL until model_allocate */

@@ -42,7 +42,7 @@ void logits_compute(const Model *m, const RunContext *context, const MicrobatchC
     tape_trace(tape, trace, trace_arg);
     tape_begin(tape, microbatch);
     const Tensor *y = model_forward(tape, m, &feed);
-    read_logits(device, y, m->config->task == TASK_NONE ? m->derived->vocab_size : y->dim[2], out);
+    read_logits(device, y, m->plan.head->outputs, out);
     tape_free(tape);
     space_free(slot), space_free(transient);
     for (int f = 0; f < FIELDS; f++)

@@ -111,9 +111,7 @@ static int64_t longest(const Reference *r) { return r->encoder > r->positions ? 
 
 /* ---- our logits ---- */
 
-static Err check_fit(const Reference *r, const Model *m) {
-    const Config *c = m->config;
-    const Derived *d = m->derived;
+static Err check_fit(const Reference *r, const Config *c, const Derived *d, const Model *m) {
     const bool of_task = c->task != TASK_NONE;
     const int64_t outputs = !of_task ? d->vocab_size : d->choices > 1 ? 1 : c->class_labels.count;
     if (of_task != r->of_task)
@@ -141,11 +139,12 @@ static Err check_fit(const Reference *r, const Model *m) {
 }
 
 /* The model's options with the samples' length, by which transformers chooses the factors of LongRoPE. */
-static Config of_samples(const Model *m, const Reference *r, Arena *arena, Derived *derived) {
-    Config c = *m->config;
-    c.max_position_embeddings = m->derived->max_position_embeddings;
+static Config of_samples(const Config *options, const Derived *d, const Reference *r, Arena *arena,
+                         Derived *derived) {
+    Config c = *options;
+    c.max_position_embeddings = d->max_position_embeddings;
     c.seq_length = longest(r);
-    config_finish(&c, arena, m->derived->vocab_size, derived);
+    config_finish(&c, arena, d->vocab_size, derived);
     return c;
 }
 
@@ -182,9 +181,9 @@ static void set_batch(const Reference *r, int64_t first, const Batch *b) {
     memcpy(b->encoder_lengths, r->encoder_lengths + first, (size_t)b->b * sizeof *r->encoder_lengths);
 }
 
-static void compute(const Model *m, const Reference *r, double *out) {
+/* samples: of a batch. */
+static void compute(const Model *m, int64_t samples, const Reference *r, double *out) {
     const RunContext context = {.device = m->device, .dtype = F64};
-    const int64_t samples = m->derived->choices; /* of a batch */
     Batch b = batch_new(samples, (SampleShape){r->positions, r->encoder, m->plan.sample.fields});
     for (int64_t i = 0; i < r->samples; i += samples) {
         set_batch(r, i, &b);
@@ -194,7 +193,8 @@ static void compute(const Model *m, const Reference *r, double *out) {
     batch_free(&b);
 }
 
-static void compute_noisy(const Model *m, const Reference *r, double roundoff, int draw, double *out) {
+static void compute_noisy(const Model *m, int64_t samples, const Reference *r, double roundoff, int draw,
+                          double *out) {
     const Registry *weights = m->registry;
     double *x = weights->masters;
     const size_t bytes = (size_t)weights->elements * sizeof *x;
@@ -202,7 +202,7 @@ static void compute_noisy(const Model *m, const Reference *r, double roundoff, i
     memcpy(kept, x, bytes);
     for (int64_t i = 0; i < weights->elements; i++)
         x[i] *= 1 + roundoff * philox_normal(0, (uint64_t)draw, (uint64_t)i);
-    compute(m, r, out);
+    compute(m, samples, r, out);
     memcpy(x, kept, bytes);
     free(kept);
 }
@@ -216,23 +216,24 @@ static double longest_sum(const Config *c, const Derived *d, int64_t positions) 
     return longest;
 }
 
-Err reference_judge(const Reference *r, const Model *m, ReferenceReport *report) {
-    ERR_RETURN(check_fit(r, m));
+Err reference_judge(const Reference *r, const Config *c, const Derived *d, const Model *m,
+                    ReferenceReport *report) {
+    ERR_RETURN(check_fit(r, c, d, m));
     const int64_t n = r->samples * r->rows * r->outputs;
     double *ours = mem_alloc((size_t)n * sizeof *ours), *moved = mem_alloc((size_t)n * sizeof *moved);
     const DType stored = m->registry->precise;
     *report = (ReferenceReport){.roundoff = dtype_roundoff(r->weights == F64 ? stored : F64),
-                                .longest_sum = longest_sum(m->config, m->derived, longest(r))};
+                                .longest_sum = longest_sum(c, d, longest(r))};
     Arena *arena = arena_new();
     Derived derived;
-    const Config config = of_samples(m, r, arena, &derived);
+    const Config config = of_samples(c, d, r, arena, &derived);
     Model *wide = widened(m->registry, &config, &derived, r, &report->rounded);
-    compute(wide, r, ours);
+    compute(wide, d->choices, r, ours);
     Scale scale = {0};
     scale_add(&scale, r->logits, n);
     double bound = report->roundoff * sqrt(report->longest_sum), elementwise = bound;
     for (int k = 0; k < DRAWS; k++) {
-        compute_noisy(wide, r, report->roundoff, k, moved);
+        compute_noisy(wide, d->choices, r, report->roundoff, k, moved);
         const TensorError e = tensor_error(moved, ours, n, r->outputs, &scale);
         bound = fmax(bound, e.relative), elementwise = fmax(elementwise, e.elementwise);
     }
@@ -254,7 +255,7 @@ static const char *type_name(DType type) {
     return TYPES[i].name;
 }
 
-void reference_print(const Reference *r, const Model *m, const ReferenceReport *report, Str *out) {
+void reference_print(const Reference *r, const Derived *d, const ReferenceReport *report, Str *out) {
     const Row *x = &report->logits;
     const int64_t at = x->error.worst / r->outputs;
     const char *source = text_of(r, "source");
@@ -264,9 +265,9 @@ void reference_print(const Reference *r, const Model *m, const ReferenceReport *
         str_printf(out, "note: %s %s rounded to %s, the type of the reference\n",
                    amount(report->rounded, "weight").s, report->rounded == 1 ? "was" : "were",
                    type_name(r->weights));
-    if (m->derived->window_left >= r->positions - 1 && m->derived->window_left >= 0)
+    if (d->window_left >= r->positions - 1 && d->window_left >= 0)
         str_printf(out, "note: the window of %s covers the whole samples: the check does not test it\n",
-                   amount(m->derived->window_left + 1, "token").s);
+                   amount(d->window_left + 1, "token").s);
     str_printf(out, "%-10s %11s %11s\n%-10s %11.2e %11.2e\n%-10s %11.2e %11.2e\n", "", "error", "bound",
                "relative", x->error.relative, x->bound, "element", x->error.elementwise,
                x->elementwise_bound);

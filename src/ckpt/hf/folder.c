@@ -88,7 +88,7 @@ static Err read_weights_back(const char *path, const Registry *r) {
     return e;
 }
 
-static Err write_and_read_back(const char *config, const char *weights, const Model *m, DType dtype,
+static Err write_and_read_back(const char *config, const char *weights, const HfModel *m, DType dtype,
                                const json_t *tokens, Str *notes) {
     Str json = {0};
     HfFamily family;
@@ -101,7 +101,7 @@ static Err write_and_read_back(const char *config, const char *weights, const Mo
     return e;
 }
 
-static Err write_model(const char *stage, const Model *m, DType dtype, const json_t *tokens, Str *notes) {
+static Err write_model(const char *stage, const HfModel *m, DType dtype, const json_t *tokens, Str *notes) {
     char *config = mem_printf("%s/%s", stage, CONFIG), *weights = mem_printf("%s/%s", stage, WEIGHTS);
     const Err e = write_and_read_back(config, weights, m, dtype, tokens, notes);
     free(config), free(weights);
@@ -193,7 +193,7 @@ static void undo(void *arg) {
     if (!p->existed) rmdir(p->dir); /* unless the export is complete */
 }
 
-Err hf_folder_write(const char *dir, const Model *m, DType dtype, const HfExtras *x, Str *notes) {
+Err hf_folder_write(const char *dir, const HfModel *m, DType dtype, const HfExtras *x, Str *notes) {
     Place place = {dir, file_is_dir(dir)};
     char *stage = mem_printf("%s/%s%d", dir, PARTIAL, (int)getpid());
     Err e = place.existed ? check_folder(dir, x) : ERR_OK;

@@ -25,11 +25,18 @@ typedef struct HfExtras {
     bool overwrite; /* what the folder holds */
 } HfExtras;
 
+/* The model to write. */
+typedef struct HfModel {
+    const Config *config;
+    const Derived *derived;
+    const Registry *registry;
+} HfModel;
+
 /* Writes config.json, generation_config.json, model.safetensors (weights as `dtype`) and the tokenizer's
  * files. All are first written to a folder inside `dir`, then the model is read back and compared
  * (hf_config_read_back). If there is no difference the files are moved to `dir`. A folder that is not empty is
  * an error unless `overwrite` is set. Then other weights in it are removed, and a file of another tokenizer that
  * would remain is an error. After an error before the files are moved, `dir` is unchanged. */
-Err hf_folder_write(const char *dir, const Model *, DType dtype, const HfExtras *, Str *notes);
+Err hf_folder_write(const char *dir, const HfModel *, DType dtype, const HfExtras *, Str *notes);
 
 #endif

@@ -44,6 +44,10 @@ static int entries(const char *dir) {
 
 static const HfExtras overwrite = {.overwrite = true};
 
+static Err write_folder(const char *dir, const TestModel *m, const HfExtras *x, Str *notes) {
+    return hf_folder_write(dir, &(HfModel){&m->config, &m->derived, m->model->registry}, F32, x, notes);
+}
+
 static TestModel *qwen3_moe(void) {
     Str conf = slurp("golden/qwen3-moe-windows", "run.conf");
     TestModel *m = test_model_new(conf.s, F32);
@@ -72,7 +76,7 @@ static void a_config_of_another_model_is_an_error(void **unused) {
     Str notes = {0};
     for (size_t i = 0; i < sizeof planted / sizeof *planted; i++) {
         planted_from = planted[i][0], planted_to = planted[i][1];
-        assert_err(hf_folder_write(dir, m->model, F32, &(HfExtras){0}, &notes), planted[i][2]);
+        assert_err(write_folder(dir, m, &(HfExtras){0}, &notes), planted[i][2]);
         assert_int_equal(entries(scratch), 0);
     }
     planted_from = NULL;
@@ -88,7 +92,7 @@ static void weights_of_another_model_are_an_error(void **unused) {
     TestModel *m = qwen3_moe(), *other = test_model_new(conf.s, F32);
     char *scratch = scratch_new_in_memory(), *dir = mem_printf("%s/out", scratch);
     planted_weights = other->model->registry;
-    assert_err(hf_folder_write(dir, m->model, F32, &(HfExtras){0}, &notes), "does not fit the model");
+    assert_err(write_folder(dir, m, &(HfExtras){0}, &notes), "does not fit the model");
     planted_weights = NULL;
     assert_int_equal(entries(scratch), 0);
     test_model_free(m), test_model_free(other);
@@ -102,19 +106,19 @@ static void a_folder_is_replaced_whole_or_not_at_all(void **unused) {
     TestModel *m = qwen3_moe();
     char *scratch = scratch_new_in_memory();
     Str notes = {0};
-    assert_ok(hf_folder_write(scratch, m->model, F32, &(HfExtras){0}, &notes));
+    assert_ok(write_folder(scratch, m, &(HfExtras){0}, &notes));
     assert_int_equal(entries(scratch), 3);
     Str config = slurp(scratch, "config.json"), weights = slurp(scratch, "model.safetensors");
     for (int64_t i = 0; i < m->model->registry->elements; i++) ((float *)m->model->registry->masters)[i] = 1;
     planted_from = "\"sliding_window\": 5", planted_to = "\"sliding_window\": 6";
-    assert_err(hf_folder_write(scratch, m->model, F32, &(HfExtras){0}, &notes), "is not empty");
-    assert_err(hf_folder_write(scratch, m->model, F32, &overwrite, &notes), "a different model");
+    assert_err(write_folder(scratch, m, &(HfExtras){0}, &notes), "is not empty");
+    assert_err(write_folder(scratch, m, &overwrite, &notes), "a different model");
     planted_from = NULL;
     assert_int_equal(entries(scratch), 3);
     Str config_then = slurp(scratch, "config.json"), weights_then = slurp(scratch, "model.safetensors");
     assert_string_equal(config_then.s, config.s);
     assert_true(weights_then.len == weights.len && !memcmp(weights_then.s, weights.s, weights.len));
-    assert_ok(hf_folder_write(scratch, m->model, F32, &overwrite, &notes));
+    assert_ok(write_folder(scratch, m, &overwrite, &notes));
     str_free(&weights_then);
     weights_then = slurp(scratch, "model.safetensors");
     assert_int_equal(entries(scratch), 3);
@@ -137,10 +141,8 @@ static void files_of_another_model_do_not_stay(void **unused) {
     for (size_t i = 0; i < sizeof tokenizers / sizeof *tokenizers; i++) {
         char *path = mem_printf("%s/%s", scratch, tokenizers[i]);
         assert_ok(file_write_atomic(path, "x", 1));
-        assert_err(hf_folder_write(scratch, m->model, F32, &(HfExtras){0}, &notes), tokenizers[i],
-                   "--overwrite");
-        assert_err(hf_folder_write(scratch, m->model, F32, &overwrite, &notes), tokenizers[i],
-                   "empty folder");
+        assert_err(write_folder(scratch, m, &(HfExtras){0}, &notes), tokenizers[i], "--overwrite");
+        assert_err(write_folder(scratch, m, &overwrite, &notes), tokenizers[i], "empty folder");
         assert_int_equal(entries(scratch), 1);
         assert_ok(file_remove(path));
         free(path);
@@ -148,7 +150,7 @@ static void files_of_another_model_do_not_stay(void **unused) {
     for (size_t i = 0; i < sizeof weights / sizeof *weights; i++) {
         char *path = mem_printf("%s/%s", scratch, weights[i]);
         assert_ok(file_write_atomic(path, "x", 1));
-        assert_ok(hf_folder_write(scratch, m->model, F32, &overwrite, &notes));
+        assert_ok(write_folder(scratch, m, &overwrite, &notes));
         assert_false(file_exists(path));
         assert_int_equal(entries(scratch), 3);
         free(path);
@@ -156,7 +158,7 @@ static void files_of_another_model_do_not_stay(void **unused) {
     char *path = mem_printf("%s/tokenizer.json", scratch);
     const HfExtras extras = {.files = {{path, "tokenizer.json", NULL}}, .num_files = 1, .overwrite = true};
     assert_ok(file_write_atomic(path, "x", 1));
-    assert_ok(hf_folder_write(scratch, m->model, F32, &extras, &notes));
+    assert_ok(write_folder(scratch, m, &extras, &notes));
     assert_int_equal(entries(scratch), 4);
     test_model_free(m);
     free(path);
@@ -170,15 +172,15 @@ static void a_folder_in_the_place_of_a_file_is_an_error(void **unused) {
     TestModel *m = qwen3_moe();
     char *scratch = scratch_new_in_memory();
     Str notes = {0};
-    assert_ok(hf_folder_write(scratch, m->model, F32, &(HfExtras){0}, &notes));
+    assert_ok(write_folder(scratch, m, &(HfExtras){0}, &notes));
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         char *path = mem_printf("%s/%s", scratch, names[i]);
         assert_ok(file_remove(path));
         assert_ok(file_mkdirs(path));
-        assert_err(hf_folder_write(scratch, m->model, F32, &overwrite, &notes), names[i]);
+        assert_err(write_folder(scratch, m, &overwrite, &notes), names[i]);
         assert_int_equal(entries(scratch), 3);
         assert_ok(file_remove_tree(path));
-        assert_ok(hf_folder_write(scratch, m->model, F32, &overwrite, &notes));
+        assert_ok(write_folder(scratch, m, &overwrite, &notes));
         free(path);
     }
     test_model_free(m);
@@ -196,7 +198,7 @@ static void a_mixture_without_experts_is_written(void **unused) {
         F32);
     char *scratch = scratch_new_in_memory();
     Str notes = {0};
-    assert_ok(hf_folder_write(scratch, m->model, F32, &(HfExtras){0}, &notes));
+    assert_ok(write_folder(scratch, m, &(HfExtras){0}, &notes));
     Str config = slurp(scratch, "config.json");
     assert_non_null(strstr(config.s, "\"model_type\": \"qwen3_moe\""));
     assert_int_equal(notes.len, 0);
