@@ -97,7 +97,7 @@ typedef struct Param {
     /* The pipeline ranks that hold a copy, in ascending order; 0: it is not tied. The gradients of all copies are
      * summed; norms and checkpoints use the first one. */
     int *holders, n_holders;
-    /* Storage dtype. value.grad = &main_grad unless frozen. No data while other ranks hold some of it
+    /* Storage dtype. value.grad = &main_grad, NULL in a buffer. No data while other ranks hold some of it
      * (sync.h); this is also true of main_grad and master. */
     Tensor value;
     /* F64 in the fp64 lane, else F32, or BF16 (DataParallel). Flags ACCUM | MAIN_GRAD. Without ACCUM it is
@@ -106,7 +106,7 @@ typedef struct Param {
     Tensor master; /* F64 or F32; the same memory as value unless storage is 16-bit */
 } Param;
 
-/* The parameter of a value tensor, which must not be frozen. */
+/* The parameter of a value tensor, which must not be that of a buffer. */
 static inline Param *param_of(const Tensor *value) {
     return (Param *)((char *)value->grad - offsetof(Param, main_grad));
 }
