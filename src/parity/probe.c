@@ -318,8 +318,8 @@ static void begin(void *arg, Trainer *run) {
     Log *log = log_of(arg, run);
     log->mesh = run->run.layout.mesh;
     log->device = run->run.device;
-    log->alike = run->run.config->model == MODEL_t5 &&
-                 run->run.config->seq_length == run->run.config->decoder_seq_length;
+    const ModelPlan *plan = &run->run.model->plan;
+    log->alike = plan->n_stacks > 1 && plan->stack[0].positions == plan->stack[1].positions;
     run->run.context.probe = probe;
     run->run.context.probe_arg = log;
     executor_trace(run->executor, trace, log);

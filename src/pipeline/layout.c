@@ -28,9 +28,11 @@ static Err count_chunks(const Config *c, int64_t layers, int64_t *chunks) {
     return ERR_OK;
 }
 
-/* The other option that a T5 has, in the list of a message. */
+static bool has_two_stacks(const Config *c) { return config_layers(c) > c->num_layers; }
+
+/* The other option for layers, in the list of a message. */
 static const char *decoder_depth(const Config *c) {
-    return c->model == MODEL_t5 ? ", --decoder-num-layers" : "";
+    return has_two_stacks(c) ? ", --decoder-num-layers" : "";
 }
 
 /* Every rank gets the same number of counted layers, except the first and the last if options set theirs.
@@ -147,7 +149,7 @@ static Err cut_by_layout(const Config *c, Arena *arena, PipelineLayout *out) {
             "--pipeline-model-parallel-layout '%.200s' has %lld layers (t), but the model has %lld%s: "
             "change --num-layers%s or the layout",
             r.text, (long long)count['t'], (long long)config_layers(c),
-            c->model == MODEL_t5 ? ", those of the encoder and then those of the decoder" : "",
+            has_two_stacks(c) ? ", those of the encoder and then those of the decoder" : "",
             decoder_depth(c));
     int64_t stages = count['|'] + 1, stage = 0;
     if (stages % p)
