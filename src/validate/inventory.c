@@ -11,7 +11,7 @@
 #include "base/amount.h"
 #include "base/mem.h"
 #include "base/version.h"
-#include "comm/nccl_library.h"
+#include "comm/nccl/library.h"
 #include "measure/nvml.h"
 #include "run/provenance.h"
 #include "validate/stage.h"

@@ -13,7 +13,7 @@
 #include "base/mem.h"
 #include "base/terminal.h"
 #include "comm/comm.h"
-#include "comm/nccl_library.h"
+#include "comm/nccl/library.h"
 #include "measure/exact.h"
 #include "run/launch.h"
 #include "validate/budget.h"

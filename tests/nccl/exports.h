@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-#include "comm/nccl_library.h"
+#include "comm/nccl/library.h"
 
 #define FUNCTION(name, parameters) int nccl##name parameters;
 NCCL_FUNCTIONS(FUNCTION)

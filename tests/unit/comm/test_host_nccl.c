@@ -10,7 +10,7 @@
 
 #include "base/clock.h"
 #include "base/host_stream.h"
-#include "comm/nccl_library.h"
+#include "comm/nccl/library.h"
 #include "comm/transport.h"
 #include "unit/comm/world.h"
 

@@ -4,7 +4,7 @@
 #include <stdatomic.h>
 #include <sys/mman.h>
 
-#include "comm/nccl_library.h"
+#include "comm/nccl/library.h"
 #include "tensor/backend.h"
 #include "unit/comm/graphs.h"
 

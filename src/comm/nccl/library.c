@@ -1,4 +1,4 @@
-#include "comm/nccl_library.h"
+#include "comm/nccl/library.h"
 
 #include <dlfcn.h>
 #include <stdio.h>

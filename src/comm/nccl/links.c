@@ -1,0 +1,166 @@
+/* The communicators of channels, which are opened at the first operation of a group, and their device memory. */
+#include <stdlib.h>
+
+#include "base/clock.h"
+#include "base/fault.h"
+#include "base/mem.h"
+#include "comm/nccl/state.h"
+
+NcclLink *nccl_link_new(NcclState *s, CommChannel *ch) {
+    NcclLink *l = mem_zero(1, sizeof *l);
+    l->channel = ch;
+    l->stream = device_stream_new(s->device);
+    l->last = &l->first;
+    ch->state = l;
+    return l;
+}
+
+void nccl_link_publish(NcclState *s, NcclLink *l) {
+    pthread_mutex_lock(&s->lock);
+    l->next = s->links;
+    s->links = l;
+    pthread_mutex_unlock(&s->lock);
+}
+
+/* Member 0 of the group creates `count` ids of communicators, and all members get them. */
+static void draw_ids(NcclState *s, Group g, NcclId *id, int count) {
+    for (int i = 0; g.rank == 0 && i < count; i++) NCCL(s, NULL, GetUniqueId, &id[i]);
+    nccl_set_calling_since(s, INT64_MAX);
+    comm_run(s->comm, &(CommCall){.kind = COMM_BROADCAST,
+                                  .dtype = U8,
+                                  .group = g,
+                                  .site = "nccl_id",
+                                  .in = id,
+                                  .out = id,
+                                  .n = count * (int64_t)sizeof *id});
+    nccl_set_calling_since(s, clock_ns());
+}
+
+/* Copy engines leave the multiprocessors to computation, but they are slower than NCCL's kernels, most of all in a CUDA
+ * graph. The gathers of data parallelism overlap with whole layers, so they may be slower. The gathers of tensor parallelism may not. */
+static bool uses_copy_engines(const NcclState *s, const Group *g) {
+    return s->registers && g->axes != 1u << AXIS_TP;
+}
+
+static void join(const NcclState *s, NcclComm *comm, int members, NcclId id, int member, bool copy_engines) {
+    NcclConfig config = nccl_config(s->most_blocks, copy_engines);
+    if (s->most_blocks || copy_engines)
+        NCCL(s, NULL, CommInitRankConfig, comm, members, id, member, &config);
+    else
+        NCCL(s, NULL, CommInitRank, comm, members, id, member);
+}
+
+void nccl_open_group(NcclState *s, CommChannel *ch, Group g) {
+    NcclId id = {{0}};
+    NcclLink *l = nccl_link_new(s, ch);
+    draw_ids(s, g, &id, 1);
+    join(s, &l->nccl, g.size, id, g.rank, uses_copy_engines(s, &g));
+    nccl_link_publish(s, l);
+}
+
+/* Number of ordered pairs of neighbours in a ring. */
+static int pair_count(int size) { return size == 2 ? 2 : 2 * size; }
+
+static CommKey pair_key(const CommKey *of, int pair) {
+    const int size = of->group.size, a = pair / 2, b = (a + 1) % size;
+    CommKey key = *of;
+    key.src = pair % 2 ? b : a, key.dst = pair % 2 ? a : b;
+    return key;
+}
+
+/* Sends an element through each link. The host waits in the first message of a communicator until the other
+ * side has called too, so if two ranks first sent to each other, both would wait forever. In a group NCCL connects
+ * all at once. */
+static void connect(NcclState *s, NcclLink *const *link, int n) {
+    NCCL(s, NULL, GroupStart);
+    for (int i = 0; i < n; i++) {
+        NcclLink *l = link[i];
+        void *stream = device_stream_handle(s->device, l->stream);
+        device_stream_follow(s->device, l->stream);
+        if (l->channel->member == 0)
+            NCCL(s, l->nccl, Send, s->greeting + i, 1, NCCL_U8, 1, l->nccl, stream);
+        else
+            NCCL(s, l->nccl, Recv, s->greeting + i, 1, NCCL_U8, 0, l->nccl, stream);
+    }
+    NCCL(s, NULL, GroupEnd);
+}
+
+static bool is_in_pair(const CommKey *key, int r) { return key->src == r || key->dst == r; }
+
+/* Opens the channels of all neighbours at the group's first message. Opening only one pair could deadlock: if
+ * every rank first sends to the next one, each would wait for a rank that waits for another. */
+static void open_pairs(NcclState *s, const CommKey *of, Group g) {
+    const int count = pair_count(g.size);
+    NcclId *id = mem_zero((size_t)count, sizeof *id);
+    NcclLink **own = mem_zero((size_t)count, sizeof *own);
+    int n = 0;
+    draw_ids(s, g, id, count);
+    NCCL(s, NULL, GroupStart);
+    for (int i = 0; i < count; i++) {
+        const CommKey key = pair_key(of, i);
+        if (!is_in_pair(&key, g.rank)) continue;
+        own[n] = nccl_link_new(s, comm_channel(s->comm, &key));
+        join(s, &own[n++]->nccl, 2, id[i], key.dst == g.rank, false);
+    }
+    NCCL(s, NULL, GroupEnd);
+    connect(s, own, n);
+    for (int i = 0; i < n; i++) nccl_link_publish(s, own[i]);
+    free(own);
+    free(id);
+}
+
+NcclLink *nccl_link_of(NcclState *s, const CommWork *w) {
+    CommChannel *ch = w->channel;
+    if (!ch->state && ch->key.src < 0) nccl_open_group(s, ch, w->call.group);
+    if (!ch->state) open_pairs(s, &ch->key, w->call.group);
+    CHECK(ch->state, "at '%s': members %d and %d of %d are not neighbours", w->call.site, ch->key.src,
+          ch->key.dst, w->call.group.size);
+    return ch->state;
+}
+
+/* ---- planning ---- */
+
+void comm_plan(Comm *c, const CommCall *call) {
+    if (call->group.size == 1 || !nccl_has_operation(call)) return;
+    const CommKey key = comm_key(call, true);
+    if (key.src < 0) comm_channel(c, &key)->all_to_all |= call->kind == COMM_ALL_TO_ALL;
+    for (int i = 0; key.src >= 0 && i < pair_count(call->group.size); i++) {
+        const CommKey pair = pair_key(&key, i);
+        if (is_in_pair(&pair, call->group.rank)) comm_channel(c, &pair);
+    }
+}
+
+/* MiB of device memory that NCCL takes when it first connects ranks, and for each other member of an all-to-all. Measured
+ * with NCCL 2.28.9 on H100 and H200 with NVLink, by `bench train`: "taken" minus "planned" of runs with 1 to 6
+ * communicators. If a member is on another host, NCCL gives each 2 channels, not 32 (ncclTopoComputeP2pChannels). */
+enum { FIRST_MIB = 465, PEER_MIB = 402, REMOTE_PEER_MIB = PEER_MIB / 16 };
+
+/* MiB of a communicator whose operations have at most so many thread blocks, measured for 8, 10, 16, 20 and 24. NCCL
+ * chooses 24; 0 is its choice. */
+static int communicator_mib(int most_blocks) {
+    const int blocks = most_blocks && most_blocks < 24 ? most_blocks : 24;
+    return (blocks > 16 ? 123 : 36) + 12 * blocks;
+}
+
+size_t comm_device_bytes(const Comm *c, int most_blocks, int ranks_of_host) {
+    int mib = 0;
+    for (size_t i = 0; i < c->channels.capacity; i++) {
+        const CommEntry *e = &c->channels.entry[i];
+        const CommChannel *ch = e->value;
+        if (!ch || e->key.device != 1) continue;
+        mib += (mib ? 0 : FIRST_MIB) + communicator_mib(most_blocks);
+        if (!ch->all_to_all) continue;
+        const bool remote = comm_member(&e->key, ch->members - 1) - comm_member(&e->key, 0) >= ranks_of_host;
+        mib += (ch->members - 1) * (remote ? REMOTE_PEER_MIB : PEER_MIB);
+    }
+    return (size_t)mib << 20;
+}
+
+int comm_communicators(const Comm *c, bool open) {
+    int n = 0;
+    for (size_t i = 0; i < c->channels.capacity; i++) {
+        const CommEntry *e = &c->channels.entry[i];
+        if (e->value && e->key.device == 1) n += !open || ((const CommChannel *)e->value)->state;
+    }
+    return n;
+}
