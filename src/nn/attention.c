@@ -8,6 +8,7 @@
 #include "ops/redistribute.h"
 #include "ops/residual.h"
 #include "ops/rope.h"
+#include "tape/tape_ops.h"
 
 /* The norm of each of `heads` heads, or of all heads together. */
 static Norm heads_norm(Registry *r, const AttentionSpec *s, const char *name, const char *which,

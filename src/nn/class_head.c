@@ -6,6 +6,7 @@
 #include "ops/choices.h"
 #include "ops/dropout.h"
 #include "ops/loss.h"
+#include "tape/tape_ops.h"
 
 static bool is_of_choices(const ClassHeadSpec *s) { return s->choices > 1; }
 static int64_t outputs(const ClassHeadSpec *s) { return is_of_choices(s) ? 1 : s->classes; }

@@ -4,6 +4,7 @@
 #include "base/fault.h"
 #include "base/hash.h"
 #include "kernels/ops.h"
+#include "tape/tape_ops.h"
 
 static void cross_attention_init(void *self, Registry *r, const char *name, const void *spec,
                                  Tensor *counters) {

@@ -4,6 +4,7 @@
 #include "kernels/ops.h"
 #include "ops/dropout.h"
 #include "ops/gather_tokens.h"
+#include "tape/tape_ops.h"
 
 /* The counters: tokens that chose each expert, for the bias; tokens that would choose it by the scores alone,
  * for the global loss; the losses. */

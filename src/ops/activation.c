@@ -5,6 +5,8 @@
 
 #include "base/fault.h"
 #include "kernels/ops.h"
+#include "tape/tape_backward.h"
+#include "tape/tape_ops.h"
 
 static void activation_backward(Tape *t, const Node *n, Need need) {
     Tensor *x = n->call.in[0], *dx = tape_grad_out(t, x, need);

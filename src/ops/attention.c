@@ -5,6 +5,8 @@
 
 #include "base/fault.h"
 #include "kernels/ops.h"
+#include "tape/tape_backward.h"
+#include "tape/tape_ops.h"
 
 enum { Q, K, V, FIRST_KEY, LENGTHS, BIAS, SINK };
 

@@ -2,6 +2,8 @@
 
 #include "base/fault.h"
 #include "kernels/ops.h"
+#include "tape/tape_backward.h"
+#include "tape/tape_ops.h"
 
 static void copy_as(Tape *t, Tensor *from, const Tensor *like, Tensor *to) {
     Tensor x = *like;

@@ -3,6 +3,7 @@
 #include "base/fault.h"
 #include "ops/attention.h"
 #include "ops/ulysses.h"
+#include "tape/tape_ops.h"
 
 /* Attention between the blocks. The ranks have q, k and v of a zigzag slice of `group` in the order of
  * positions. */

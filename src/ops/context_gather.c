@@ -5,6 +5,8 @@
 #include "kernels/ops.h"
 #include "ops/context_attention.h"
 #include "ops/ulysses.h"
+#include "tape/tape_backward.h"
+#include "tape/tape_ops.h"
 
 typedef struct GatherAttr {
     AttentionAttr attention; /* first: the kernels read it */

@@ -4,6 +4,8 @@
 #include "base/fault.h"
 #include "kernels/ops.h"
 #include "ops/gather_tokens.h"
+#include "tape/tape_backward.h"
+#include "tape/tape_ops.h"
 
 /* The number of copies for the experts from `first` on: the most that an expert-tensor-parallel rank has,
  * because their rows are gathered. In a dry run it is the number in balance. */

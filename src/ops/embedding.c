@@ -4,6 +4,8 @@
 
 #include "kernels/attr.h"
 #include "kernels/ops.h"
+#include "tape/tape_backward.h"
+#include "tape/tape_ops.h"
 
 static void embedding_backward(Tape *t, const Node *n, Need need) {
     Tensor *dw = tape_grad_out(t, n->call.in[1], need);

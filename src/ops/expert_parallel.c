@@ -4,6 +4,8 @@
 #include "base/fault.h"
 #include "kernels/ops.h"
 #include "ops/gather_tokens.h"
+#include "tape/tape_backward.h"
+#include "tape/tape_ops.h"
 
 /* ---- views ---- */
 

@@ -2,6 +2,7 @@
 
 #include "kernels/ops.h"
 #include "ops/fp8_state.h"
+#include "tape/tape_ops.h"
 
 /* ---- scales ---- */
 

@@ -3,6 +3,7 @@
 #include "base/fault.h"
 #include "kernels/ops.h"
 #include "ops/ulysses.h"
+#include "tape/tape_ops.h"
 
 /* The number of ranks that shard a microbatch along an axis, as they shard x. */
 static int cut(const Tape *t, const Tensor *x, Axis a) {

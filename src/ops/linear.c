@@ -7,6 +7,8 @@
 #include "kernels/ops.h"
 #include "ops/linear_gemm.h"
 #include "ops/redistribute.h"
+#include "tape/tape_backward.h"
+#include "tape/tape_ops.h"
 
 typedef struct LayerAttr {
     LinearGemm gemm;                 /* first: the kernels read its LinearAttr */

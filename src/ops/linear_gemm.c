@@ -4,6 +4,7 @@
 #include "ops/linear_gemm.h"
 
 #include "kernels/ops.h"
+#include "tape/tape_ops.h"
 
 enum { OVER_COLUMNS = 1 << QUANT_OVER_COLUMNS, OVER_ROWS = 1 << QUANT_OVER_ROWS };
 

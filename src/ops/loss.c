@@ -7,6 +7,8 @@
 #include "kernels/attr.h"
 #include "kernels/ops.h"
 #include "ops/redistribute.h"
+#include "tape/tape_backward.h"
+#include "tape/tape_ops.h"
 
 static void loss_backward(Tape *t, const Node *n, Need need) {
     Tensor *logits = n->call.in[0], *dlogits = tape_grad_in_place(t, logits, need);

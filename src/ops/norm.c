@@ -5,6 +5,8 @@
 #include "base/fault.h"
 #include "kernels/ops.h"
 #include "ops/residual.h"
+#include "tape/tape_backward.h"
+#include "tape/tape_ops.h"
 
 static void norm_backward(Tape *t, const Node *n, Need need) {
     Tensor *x = n->call.in[0], *gain = n->call.in[1], *bias = n->call.in[2];

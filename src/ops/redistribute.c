@@ -5,6 +5,8 @@
 #include "base/fault.h"
 #include "kernels/attr.h"
 #include "kernels/ops.h"
+#include "tape/tape_backward.h"
+#include "tape/tape_ops.h"
 
 enum { NOT_ALLOWED = -1 };
 

@@ -14,6 +14,7 @@
 #define ISOTRON_OPS_REDISTRIBUTE_H
 
 #include "tape/tape.h"
+#include "tape/tape_ops.h"
 
 /* The data movement. */
 typedef enum ReshardKind {

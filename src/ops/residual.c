@@ -3,6 +3,8 @@
 
 #include "base/fault.h"
 #include "kernels/ops.h"
+#include "tape/tape_backward.h"
+#include "tape/tape_ops.h"
 
 static void residual_backward(Tape *t, const Node *n, Need need) {
     Tensor *dy = tape_grad(t, n->call.out[0]);

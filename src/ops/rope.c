@@ -4,6 +4,8 @@
 
 #include "base/fault.h"
 #include "kernels/ops.h"
+#include "tape/tape_backward.h"
+#include "tape/tape_ops.h"
 
 static void rope_backward(Tape *t, const Node *n, Need need) {
     Tensor *const *in = n->call.in;

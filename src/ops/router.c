@@ -5,6 +5,8 @@
 #include "base/fault.h"
 #include "kernels/ops.h"
 #include "ops/gather_tokens.h"
+#include "tape/tape_backward.h"
+#include "tape/tape_ops.h"
 
 static DType precise(const Tensor *x) { return x->dtype == F64 ? F64 : F32; }
 

@@ -3,6 +3,8 @@
 
 #include "kernels/attr.h"
 #include "kernels/ops.h"
+#include "tape/tape_backward.h"
+#include "tape/tape_ops.h"
 
 static void scale_backward(Tape *t, const Node *n, Need need) {
     Tensor *dx = tape_grad_out(t, n->call.in[0], need);

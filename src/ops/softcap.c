@@ -4,6 +4,8 @@
 
 #include "kernels/attr.h"
 #include "kernels/ops.h"
+#include "tape/tape_backward.h"
+#include "tape/tape_ops.h"
 
 static void softcap_backward(Tape *t, const Node *n, Need need) {
     Tensor *x = n->call.in[0], *dx = tape_grad_in_place(t, x, need);

@@ -2,6 +2,8 @@
 
 #include "base/fault.h"
 #include "kernels/ops.h"
+#include "tape/tape_backward.h"
+#include "tape/tape_ops.h"
 
 typedef struct RowAttr {
     int64_t row;

@@ -2,6 +2,8 @@
 
 #include "base/fault.h"
 #include "kernels/ops.h"
+#include "tape/tape_backward.h"
+#include "tape/tape_ops.h"
 
 static void move(Tape *t, Tensor a, Tensor b, bool forth) {
     tape_call(t, &OPS[OP_copy], (Call){.in = {forth ? &a : &b}, .out = {forth ? &b : &a}});

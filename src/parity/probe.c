@@ -10,6 +10,7 @@
 #include "base/zigzag.h"
 #include "kernels/ops.h"
 #include "param/bucket.h"
+#include "tape/tape_ops.h"
 
 /* ---- records ---- */
 

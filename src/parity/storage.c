@@ -11,6 +11,7 @@
 #include "base/philox.h"
 #include "kernels/ops.h"
 #include "models/option_map.h"
+#include "tape/tape_ops.h"
 
 void storage_log_free(StorageLog *log) {
     free(log->calls);

@@ -5,6 +5,8 @@
 
 #include "base/fault.h"
 #include "kernels/ops.h"
+#include "tape/tape_backward.h"
+#include "tape/tape_ops.h"
 
 /* A microbatch in flight. */
 typedef struct Slot {

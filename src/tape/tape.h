@@ -28,7 +28,7 @@ typedef enum Need { NEED_DX = 1, NEED_DW = 2, NEED_ALL = 3 } Need;
 
 typedef struct Tape Tape;
 
-/* An observer of the tape, for divergence search. It sees an op when its outputs are ready (also inside a
+/* An observer of the tape, for divergence search; operations are waited for at once. It sees an op when its outputs are ready (also inside a
  * block, each time that the block runs), and a node before and after its backward under `need`. */
 typedef enum TapePoint { TAPE_RAN, TAPE_PLAYS, TAPE_PLAYED } TapePoint;
 typedef void TapeProbe(void *arg, const Tape *, TapePoint, const OpDef *, const Call *, Need);
@@ -67,17 +67,6 @@ static inline double exact_on_grid(double x) {
     return ldexp(rint(ldexp(x, EXACT_GRID_BITS)), -EXACT_GRID_BITS);
 }
 
-typedef struct Node Node;
-typedef void NodeBackward(Tape *, const Node *, Need);
-
-struct Node {
-    const OpDef *op;        /* NULL for a recompute node and for a mark */
-    Call call;              /* operands of the forward, none for a mark; attr is the tape's copy */
-    NodeBackward *backward; /* NULL: no gradient flows back through this op */
-    bool ahead;             /* its parameter gradients were computed before it was recorded
-                               (tape_early_grads_begin) */
-};
-
 Tape *tape_new(const RunContext *, Space *slot, Space *transient);
 void tape_free(Tape *);
 const RunContext *tape_context(const Tape *);
@@ -86,12 +75,6 @@ const RunContext *tape_context(const Tape *);
 void tape_pauses(Tape *, Fiber *);
 /* Memory for gradients and temporaries from now on. None may be in use. */
 void tape_transient_to(Tape *, Space *transient);
-/* Called halfway through the forward of a branch (nn/branch.h). With sequence parallelism only a norm
- * separates a branch's reduce-scatter from the next one's all-gather, so pauses between branches alone would
- * hide at most one of the two. A pause here lets another microbatch run its norm, and the two halves hide one
- * operation each. The backward pauses here too, unless it gathers the branch's input again, for which it
- * pauses anyway. */
-void tape_pause_halfway(Tape *);
 /* Opens the tape for one forward; discards everything recorded or allocated before. The context is copied. */
 void tape_begin(Tape *, const MicrobatchContext *);
 const MicrobatchContext *tape_microbatch(const Tape *);
@@ -101,104 +84,27 @@ void tape_end(Tape *);
  * backward. */
 void *tape_alloc(Tape *, size_t bytes);
 
-/* ---- for the builders of ops (src/ops) ---- */
-
-/* A new tensor that lives as long as the forward in progress (inside a backward: as long as its node). */
-Tensor *tape_tensor(Tape *, DType, int ndim, const int64_t *dim);
-/* A view of `base` at `offset` elements. Its gradient is the same view of base's gradient. All views of a
- * tensor together cover it, and the tensor itself feeds no op. */
-Tensor *tape_view(Tape *, Tensor *base, int64_t offset, int ndim, const int64_t *dim, const int64_t *stride);
-/* The same bytes under another header, which has its own gradient. */
-Tensor *tape_alias(Tape *, const Tensor *x);
-/* Runs an op and records it. Outputs need a gradient if any input does. They get the type that the op's rule
- * gives them; a rule that gives none is a fault, which names op and axis. attr (NULL or attr_size bytes) is
- * copied. */
-void tape_run(Tape *, const OpDef *, Call, size_t attr_size, NodeBackward *);
-
-/* Gives the outputs their types, as tape_run does. */
-void tape_check(Tape *, const OpDef *, const Call *);
-/* Records an op with communication that the builder has run itself, through tape_call and tape_comm. The
- * builder sets the types of its outputs before. */
-void tape_record(Tape *, const OpDef *, Call, size_t attr_size, NodeBackward *);
-/* For an op that adds to the main gradients of its parameters before it is recorded. Call
- * tape_early_grads_begin before the op adds, and tape_early_grads_end instead of tape_record. */
-void tape_early_grads_begin(Tape *, const OpDef *, const Call *);
-void tape_early_grads_end(Tape *, const OpDef *, Call, size_t attr_size, NodeBackward *);
 /* Whether a backward will follow the op that runs now. True exactly once for each op of a training
  * microbatch, even if a block runs the op again; never true in an evaluation. Code that counts or accumulates
  * outside the tape must check this. */
 bool tape_is_recording(const Tape *);
-/* Whether the op that runs now is part of a backward, because a block is recomputed. */
-bool tape_in_backward(const Tape *);
-/* Sets every element of the gradient of y to dy from the start. For an auxiliary loss, which no other op
- * reads. No-op unless the tape records. */
-void tape_seed(Tape *, Tensor *y, double dy);
 /* The number of ranks along an axis; the group of this rank along the axes of a mask. */
 int tape_axis(const Tape *, Axis);
 Group tape_group(const Tape *, unsigned mask);
 /* The positions of the rows of x [s,b,...] in a sequence of *total: sharded over CP in zigzag order
  * (base/zigzag.h), and over TP if x is V there. */
 SequenceSlice tape_slice(const Tape *, const Tensor *x, int64_t *total);
-/* Exact lane: keeps x, if an op writes it after this call, and its gradient off the grid. Ranks may hold
- * partial sums of x that are added later, and must not round them before. */
-void tape_grad_off_grid(Tensor *x);
-bool tape_grad_is_off_grid(const Tensor *x);
-/* Memory for the duration of one builder or backward; tape_drop frees it. */
-Tensor *tape_scratch(Tape *, DType, int ndim, const int64_t *dim);
-void tape_drop(Tape *, Tensor *);
-/* Frees x unless it is `kept`: for a step that returns its input when it has no work. */
-static inline void tape_drop_unless(Tape *t, Tensor *x, const Tensor *kept) {
-    if (x != kept) tape_drop(t, x);
-}
-/* A collective, under the name of `op` in traces and reports. Fills in the buffers and the type of the
- * CommCall and, if n is 0, n: the elements of `in`, for COMM_REDUCE_SCATTER of `out`. Other work may run
- * between start and finish, and neither buffer may be freed. No-op on the null device. */
-void tape_comm(Tape *, const OpDef *op, CommCall, Tensor *in, Tensor *out);
-typedef struct TapeComm {
-    const OpDef *op;
-    Tensor *in, *out;
-    CommWork *work; /* NULL on the null device, or if it is done */
-    bool at_once;
-} TapeComm;
-TapeComm tape_comm_start(Tape *, const OpDef *op, CommCall, Tensor *in, Tensor *out);
-void tape_comm_finish(Tape *, TapeComm);
-/* Waits if the operation must not overlap with others. tape_comm_start calls this for collectives. For
- * messages, the builder calls it after it has started all messages that depend on each other. */
-void tape_comm_at_once(Tape *, TapeComm *);
+/* Called halfway through the forward of a branch (nn/branch.h). With sequence parallelism only a norm
+ * separates a branch's reduce-scatter from the next one's all-gather, so pauses between branches alone would
+ * hide at most one of the two. A pause here lets another microbatch run its norm, and the two halves hide one
+ * operation each. The backward pauses here too, unless it gathers the branch's input again, for which it
+ * pauses anyway. */
+void tape_pause_halfway(Tape *);
 
-/* ---- for backward functions ---- */
+/* ---- tensors, blocks, offloading and the backward ---- */
 
-/* Runs an op without recording it. */
-void tape_call(Tape *, const OpDef *, Call);
-/* The gradient that has arrived at y. */
-Tensor *tape_grad(Tape *, Tensor *y);
-/* The same, for an operation that reads it after the backward of the node. Free it with tape_grad_drop. */
-Tensor *tape_grad_keep(Tape *, Tensor *y);
-void tape_grad_drop(Tape *, Tensor *grad);
-/* The memory for the gradient of x; NULL if `need` excludes it. It is new memory or, with TENSOR_ACCUM set,
- * memory to add to. Parameters belong to NEED_DW, all other tensors to NEED_DX. Call it once per use of x,
- * then write or add every element exactly once: unwritten memory (grads_mark_unwritten) may hold anything. */
-Tensor *tape_grad_out(Tape *, Tensor *x, Need);
-/* For a backward that cannot always add to the gradient dx of x. Returns the tensor to write: dx or, if
- * `apart`, scratch memory that tape_grad_sum_end adds to dx. */
-Tensor *tape_grad_sum_begin(Tape *, const Tensor *x, Tensor *dx, bool apart);
-void tape_grad_sum_end(Tape *, Tensor *sum, Tensor *dx);
-/* Passes the gradient g to x unchanged (y = x + ...): shared if it is the first, else added. */
-void tape_grad_share(Tape *, Tensor *x, Tensor *g, Need);
-/* As tape_grad_out, but in x's own memory: for an x that no other node reads again. */
-Tensor *tape_grad_in_place(Tape *, Tensor *x, Need);
-
-/* Postpones the rest of a node's backward, which computes gradients of parameters. It overlaps
- * with the operation that a later backward has started before tape_run_postponed, or at the end of the sweep, block or
- * offloaded layer. Only one can be postponed: a second call runs the first one. arg is copied. */
-typedef void Postponed(Tape *, void *arg);
-void tape_postpone(Tape *, const Node *, Postponed *, const void *arg, size_t bytes);
-void tape_run_postponed(Tape *);
-/* Whether operations along the axis may overlap with others. */
-bool tape_overlaps(const Tape *, Axis);
-
-/* ---- for models and the training step ---- */
-
+/* A new tensor that lives as long as the forward in progress (inside a backward: as long as its node). */
+Tensor *tape_tensor(Tape *, DType, int ndim, const int64_t *dim);
 /* A tensor from outside that needs a gradient: an input from another pipeline stage. After tape_backward,
  * tape_grad returns its gradient. `data` is the caller's memory; NULL: the slot space's. */
 Tensor *tape_input(Tape *, void *data, DType, int ndim, const int64_t *dim, SpmdType);
@@ -230,7 +136,8 @@ static inline void tape_backward(Tape *t, Tensor *y, Tensor *dy, Need need) {
     tape_play(t, need);
 }
 
-/* Called after every op that runs, forward and backward: for trace points and divergence search. */
+/* Called after every op that runs, forward and backward, recorded or not. Unlike a TapeProbe it does not make
+ * operations wait, so it may count and time. */
 typedef void TapeTrace(void *arg, const OpDef *, const Call *);
 void tape_trace(Tape *, TapeTrace *, void *arg);
 

@@ -2,7 +2,7 @@
 #ifndef ISOTRON_TRAIN_ATTENTION_LOG_H
 #define ISOTRON_TRAIN_ATTENTION_LOG_H
 
-#include "tape/tape.h"
+#include "tensor/call.h"
 
 /* A line for each direction of each kind of layer, in the order of their first calls; "" if there is none. If
  * not all fit, the last line reports that. */

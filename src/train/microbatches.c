@@ -5,6 +5,7 @@
 
 #include "base/fault.h"
 #include "kernels/ops.h"
+#include "tape/tape_ops.h"
 
 /* A microbatch whose CUDA graph is replayed. */
 typedef struct Recording {

@@ -11,7 +11,6 @@
 #include "optim/schedule.h"
 #include "pipeline/executor.h"
 #include "run/model_run.h"
-#include "tape/tape.h"
 #include "train/memory_plan.h"
 #include "train/microbatches.h"
 

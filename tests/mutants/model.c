@@ -10,6 +10,7 @@
 #include "ops/take_row.h"
 #include "ops/rope.h"
 #include "tape/tape.h"
+#include "tape/tape_ops.h"
 
 /* ---- sums over tensor-parallel ranks ---- */
 

@@ -10,6 +10,7 @@
 #include "base/mem.h"
 #include "kernels/ops.h"
 #include "nn/moe.h"
+#include "tape/tape_backward.h"
 #include "unit/ops/elements.h"
 #include "unit/recording.h"
 

@@ -2,6 +2,7 @@
 #ifndef ISOTRON_TESTS_OPS_BUILDERS_H
 #define ISOTRON_TESTS_OPS_BUILDERS_H
 
+#include "tape/tape_ops.h"
 #include "unit/ops/case.h"
 
 #include "kernels/attr.h"

@@ -12,6 +12,7 @@
 #include "base/mem.h"
 #include "kernels/cases.h"
 #include "tape/tape.h"
+#include "tape/tape_backward.h"
 #include "unit/ops/elements.h"
 
 enum { CASE_INPUTS = 6 };

@@ -11,6 +11,7 @@
 #include "base/mem.h"
 #include "kernels/ops.h"
 #include "ops/context_attention.h"
+#include "tape/tape_backward.h"
 #include "unit/ops/elements.h"
 #include "unit/recording.h"
 

@@ -1,5 +1,7 @@
 /* Attention over context-parallel ranks (threads) compared with attention on one rank: every way of
  * communicating, every mask. Rank r of n holds chunks r and 2n-1-r of 2n; the test computes that itself. */
+#include "tape/tape_backward.h"
+#include "tape/tape_ops.h"
 #include "unit/cmocka_all.h"
 #include "unit/recording.h"
 

@@ -1,5 +1,6 @@
 /* Scales against a model of Transformer Engine's recipes (tests/data/fp8.txt), quantised tensors against the
  * definition of rounding in double, and a linear layer in FP8 against GEMMs of such tensors in double. */
+#include "tape/tape_backward.h"
 #include "unit/cmocka_all.h"
 #include "unit/recording.h"
 

@@ -1,4 +1,5 @@
 /* The loss after its linear layer, in chunks, against the ops by themselves, which test_ops.c checks. */
+#include "tape/tape_backward.h"
 #include "unit/cmocka_all.h"
 
 #include <math.h>

@@ -1,5 +1,7 @@
 /* Every tape of tapes.def and of kernels/cases.def in every mode; see the functions below. An argument is a
  * filter of test names ("linear*"). */
+#include "tape/tape_backward.h"
+#include "tape/tape_ops.h"
 #include "unit/cmocka_all.h"
 
 #include <stdio.h>

@@ -1,6 +1,7 @@
 /* Each row of the table in ops/redistribute.h, forward and backward, along each dimension, on three ranks.
  * All values are small integers, so that sums are exact. The gradient of x is that of one or of two
  * consumers. */
+#include "tape/tape_backward.h"
 #include "unit/cmocka_all.h"
 #include "unit/recording.h"
 

@@ -10,6 +10,7 @@
 #include "ops/embedding.h"
 #include "ops/residual.h"
 #include "tape/tape.h"
+#include "tape/tape_ops.h"
 #include "unit/expect_fault.h"
 #include "unit/tape/net.h"
 

@@ -1,0 +1,32 @@
+/* The tape for backward functions: gradients that arrive, and memory for those that a node computes. */
+#ifndef ISOTRON_TAPE_TAPE_BACKWARD_H
+#define ISOTRON_TAPE_TAPE_BACKWARD_H
+
+#include "tape/tape_ops.h"
+
+/* The gradient that has arrived at y. */
+Tensor *tape_grad(Tape *, Tensor *y);
+/* The same, for an operation that reads it after the backward of the node. Free it with tape_grad_drop. */
+Tensor *tape_grad_keep(Tape *, Tensor *y);
+void tape_grad_drop(Tape *, Tensor *grad);
+/* The memory for the gradient of x; NULL if `need` excludes it. It is new memory or, with TENSOR_ACCUM set,
+ * memory to add to. Parameters belong to NEED_DW, all other tensors to NEED_DX. Call it once per use of x,
+ * then write or add every element exactly once: unwritten memory (grads_mark_unwritten) may hold anything. */
+Tensor *tape_grad_out(Tape *, Tensor *x, Need);
+/* For a backward that cannot always add to the gradient dx of x. Returns the tensor to write: dx or, if
+ * `apart`, scratch memory that tape_grad_sum_end adds to dx. */
+Tensor *tape_grad_sum_begin(Tape *, const Tensor *x, Tensor *dx, bool apart);
+void tape_grad_sum_end(Tape *, Tensor *sum, Tensor *dx);
+/* Passes the gradient g to x unchanged (y = x + ...): shared if it is the first, else added. */
+void tape_grad_share(Tape *, Tensor *x, Tensor *g, Need);
+/* As tape_grad_out, but in x's own memory: for an x that no other node reads again. */
+Tensor *tape_grad_in_place(Tape *, Tensor *x, Need);
+
+/* Postpones the rest of a node's backward, which computes gradients of parameters. It overlaps with the
+ * operation that a later backward has started before tape_run_postponed, or at the end of the sweep, block or
+ * offloaded layer. Only one can be postponed: a second call runs the first one. arg is copied. */
+typedef void Postponed(Tape *, void *arg);
+void tape_postpone(Tape *, const Node *, Postponed *, const void *arg, size_t bytes);
+void tape_run_postponed(Tape *);
+
+#endif

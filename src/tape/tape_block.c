@@ -1,0 +1,106 @@
+/* Nodes of blocks, of offloaded layers and of pauses. */
+#include "base/fault.h"
+#include "kernels/ops.h"
+#include "tape/tape_state.h"
+
+/* ---- blocks ---- */
+
+typedef struct Block {
+    BlockFn *fn;
+    void *self;
+} Block;
+
+/* Runs the block with its tensors in the transient space; the caller frees them. */
+static Tensor *run_block(Tape *t, const Block *b, Tensor *x, bool recording) {
+    Space *space = t->space;
+    bool outer = t->recording;
+    t->space = t->transient;
+    t->recording = recording;
+    Tensor *y = b->fn(t, b->self, x);
+    t->space = space;
+    t->recording = outer;
+    return y;
+}
+
+static void drop_to(Tape *t, size_t mark) {
+    while (t->dropped.n > mark) tape_drop(t, t->dropped.items[--t->dropped.n]);
+}
+
+static void block_backward(Tape *t, const Node *n, Need need) {
+    if (!(need & NEED_DX)) return; /* a recomputed block computes both kinds of gradients in the DX sweep */
+    const Block *b = n->call.attr;
+    Tensor *x = n->call.in[0];
+    Tensor *inner = tape_alias(t, x);
+    size_t first = t->n_nodes, mark = t->dropped.n;
+    Tensor *y = run_block(t, b, inner, true);
+    tape_grad_share(t, y, tape_grad(t, n->call.out[0]), need);
+    tape_sweep(t, first, NEED_ALL);
+    t->n_nodes = first;
+    if (inner->grad) {
+        tape_grad_share(t, x, inner->grad, need);
+        tape_grad_release(t, inner);
+    }
+    drop_to(t, mark);
+}
+
+Tensor *tape_block(Tape *t, BlockFn *fn, void *self, Tensor *x) {
+    Block b = {fn, self};
+    size_t mark = t->dropped.n;
+    Tensor *inside = run_block(t, &b, x, false);
+    Tensor *y = tape_take_kept(t, (DType)inside->dtype, inside->ndim, inside->dim);
+    y->flags = inside->flags & TENSOR_NEEDS_GRAD;
+    y->spmd = inside->spmd;
+    const Call keep = {.in = {inside}, .out = {y}};
+    tape_call(t, &OPS[OP_copy], keep);
+    tape_probe(t, TAPE_RAN, &OPS[OP_copy], &keep, NEED_ALL);
+    drop_to(t, mark);
+    tape_note_dropped(t, y);
+    if (t->recording && y->flags & TENSOR_NEEDS_GRAD)
+        tape_append(t, NULL, (Call){.in = {x}, .out = {y}, .attr = &b}, sizeof b, block_backward);
+    return y;
+}
+
+/* ---- offloading: nodes that mark where a layer begins and ends ---- */
+
+static int64_t layer_of(const Node *n, Need need) {
+    CHECK(need == NEED_ALL, "offloaded activations are there for one sweep, not for several");
+    return *(const int64_t *)n->call.attr;
+}
+
+static void play_end(Tape *t, const Node *n, Need need) { offload_need(t->offload, layer_of(n, need)); }
+
+static void play_begin(Tape *t, const Node *n, Need need) {
+    tape_run_postponed(t);
+    offload_finish(t->offload, layer_of(n, need));
+}
+
+void tape_offload_to(Tape *t, Offload *o) { t->offload = o; }
+
+void tape_offload_begin(Tape *t, int64_t layer) {
+    if (!t->offload) return;
+    CHECK(t->space == t->slot, "a layer is offloaded inside of another, or of a block");
+    t->space = offload_enter(t->offload, layer);
+    if (t->recording) tape_append(t, NULL, (Call){.attr = &layer}, sizeof layer, play_begin);
+}
+
+void tape_offload_end(Tape *t, int64_t layer) {
+    if (!t->offload) return;
+    t->space = t->slot;
+    if (!t->recording) return;
+    offload_leave(t->offload, layer);
+    tape_append(t, NULL, (Call){.attr = &layer}, sizeof layer, play_end);
+}
+
+/* ---- pauses ---- */
+
+static void pause_in_backward(Tape *t, const Node *n, Need need) {
+    (void)n, (void)need;
+    if (t->fiber) fiber_pause(t->fiber);
+}
+
+void tape_pause_halfway(Tape *t) {
+    if (!layout_is_sequence_parallel(t->context->layout)) return;
+    if (t->fiber && !t->playing) fiber_pause(t->fiber);
+    if (t->recording && t->context->keeps_gathered)
+        tape_append(t, NULL, (Call){.attr = NULL}, 0, pause_in_backward);
+}

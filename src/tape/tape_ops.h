@@ -1,0 +1,74 @@
+/* The tape for the builders of ops (src/ops). */
+#ifndef ISOTRON_TAPE_TAPE_OPS_H
+#define ISOTRON_TAPE_TAPE_OPS_H
+
+#include "kernels/attr.h"
+#include "tape/tape.h"
+
+typedef struct Node Node;
+typedef void NodeBackward(Tape *, const Node *, Need);
+
+struct Node {
+    const OpDef *op;        /* NULL for a recompute node and for a mark */
+    Call call;              /* operands of the forward, none for a mark; attr is the tape's copy */
+    NodeBackward *backward; /* NULL: no gradient flows back through this op */
+    bool ahead;             /* its parameter gradients were computed before it was recorded
+                               (tape_early_grads_begin) */
+};
+
+/* A view of `base` at `offset` elements. Its gradient is the same view of base's gradient. All views of a
+ * tensor together cover it, and the tensor itself feeds no op. */
+Tensor *tape_view(Tape *, Tensor *base, int64_t offset, int ndim, const int64_t *dim, const int64_t *stride);
+/* The same bytes under another header, which has its own gradient. */
+Tensor *tape_alias(Tape *, const Tensor *x);
+/* Runs an op without recording it. */
+void tape_call(Tape *, const OpDef *, Call);
+/* Runs an op and records it. Outputs need a gradient if any input does. They get the type that the op's rule
+ * gives them; a rule that gives none is a fault, which names op and axis. attr (NULL or attr_size bytes) is
+ * copied. */
+void tape_run(Tape *, const OpDef *, Call, size_t attr_size, NodeBackward *);
+
+/* Gives the outputs their types, as tape_run does. */
+void tape_check(Tape *, const OpDef *, const Call *);
+/* Records an op with communication that the builder has run itself, through tape_call and tape_comm. The
+ * builder sets the types of its outputs before. */
+void tape_record(Tape *, const OpDef *, Call, size_t attr_size, NodeBackward *);
+/* For an op that adds to the main gradients of its parameters before it is recorded. Call
+ * tape_early_grads_begin before the op adds, and tape_early_grads_end instead of tape_record. */
+void tape_early_grads_begin(Tape *, const OpDef *, const Call *);
+void tape_early_grads_end(Tape *, const OpDef *, Call, size_t attr_size, NodeBackward *);
+/* Whether the op that runs now is part of a backward, because a block is recomputed. */
+bool tape_in_backward(const Tape *);
+/* Exact lane: keeps x, if an op writes it after this call, and its gradient off the grid. Ranks may hold
+ * partial sums of x that are added later, and must not round them before. */
+void tape_grad_off_grid(Tensor *x);
+bool tape_grad_is_off_grid(const Tensor *x);
+/* Memory for the duration of one builder or backward; tape_drop frees it. */
+Tensor *tape_scratch(Tape *, DType, int ndim, const int64_t *dim);
+void tape_drop(Tape *, Tensor *);
+/* Frees x unless it is `kept`: for a step that returns its input when it has no work. */
+static inline void tape_drop_unless(Tape *t, Tensor *x, const Tensor *kept) {
+    if (x != kept) tape_drop(t, x);
+}
+/* A collective, under the name of `op` in traces and reports. Fills in the buffers and the type of the
+ * CommCall and, if n is 0, n: the elements of `in`, for COMM_REDUCE_SCATTER of `out`. Other work may run
+ * between start and finish, and neither buffer may be freed. No-op on the null device. */
+void tape_comm(Tape *, const OpDef *op, CommCall, Tensor *in, Tensor *out);
+typedef struct TapeComm {
+    const OpDef *op;
+    Tensor *in, *out;
+    CommWork *work; /* NULL on the null device, or if it is done */
+    bool at_once;
+} TapeComm;
+TapeComm tape_comm_start(Tape *, const OpDef *op, CommCall, Tensor *in, Tensor *out);
+void tape_comm_finish(Tape *, TapeComm);
+/* Waits if the operation must not overlap with others. tape_comm_start calls this for collectives. For
+ * messages, the builder calls it after it has started all messages that depend on each other. */
+void tape_comm_at_once(Tape *, TapeComm *);
+/* Sets every element of the gradient of y to dy from the start. For an auxiliary loss, which no other op
+ * reads. No-op unless the tape records. */
+void tape_seed(Tape *, Tensor *y, double dy);
+/* Whether operations along the axis may overlap with others. */
+bool tape_overlaps(const Tape *, Axis);
+
+#endif

@@ -1,0 +1,57 @@
+/* The state of a tape, shared by the files of this folder. */
+#ifndef ISOTRON_TAPE_TAPE_STATE_H
+#define ISOTRON_TAPE_TAPE_STATE_H
+
+#include "tape/tape_backward.h"
+
+typedef struct TensorList {
+    Tensor **items;
+    size_t n, cap;
+} TensorList;
+
+struct Tape {
+    const RunContext *context;
+    MicrobatchContext microbatch;
+    Space *slot, *transient;
+    Space *space;       /* where tape_tensor allocates: the slot, an offloaded layer's space, or the
+                           transient space inside a block */
+    Offload *offload;   /* NULL: nothing is offloaded */
+    Arena *arena;       /* Tensor headers and attributes */
+    void *output;       /* memory of the stage's output; NULL: the slot */
+    bool output_next;   /* the next tensor of the slot is the stage's output */
+    TensorList dropped; /* tensors of open blocks, in the transient space */
+    Node *nodes;
+    size_t n_nodes, cap_nodes;
+    bool recording;
+    bool trains, playing; /* begun for a backward; inside of it */
+    struct {
+        Postponed *run; /* NULL: none */
+        void *arg;
+        Call call;
+    } postponed;
+    bool postpones; /* the node in progress has postponed its rest */
+    Fiber *fiber;   /* NULL: waits without a pause */
+    int *uses;      /* for each parameter number: ops whose backward is still to come, for sync_ready */
+    int n_uses;
+    TapeTrace *trace;
+    void *trace_arg;
+};
+
+/* The gradient's bytes have another owner (the caller's dy, or the tensor itself): never freed. */
+enum { GRAD_BORROWED = 8, OFF_GRID = 16 };
+
+static inline bool is_parameter(const Tensor *x) { return x && x->grad && x->grad->flags & TENSOR_MAIN_GRAD; }
+
+Tensor *tape_header(Tape *, Tensor);
+Tensor *tape_take(Tape *, Space *, DType, int ndim, const int64_t *dim);
+/* A tensor of the forward in progress. */
+Tensor *tape_take_kept(Tape *, DType, int ndim, const int64_t *dim);
+/* Inside of a block, lists the tensor among those that are freed at its end. */
+void tape_note_dropped(Tape *, Tensor *);
+void tape_append(Tape *, const OpDef *, Call, size_t attr_size, NodeBackward *);
+void tape_probe(Tape *, TapePoint, const OpDef *, const Call *, Need);
+/* Runs the backward of the nodes from `first` on, in reverse order. */
+void tape_sweep(Tape *, size_t first, Need);
+void tape_grad_release(Tape *, Tensor *);
+
+#endif
