@@ -32,7 +32,6 @@ typedef struct CkptItem {
     /* [n_ranges] ascending: the elements in `flat` if data-parallel ranks share them out; NULL: all. */
     const FlatRange *ranges;
     int n_ranges;
-    bool is_copy; /* with ranges: another rank with the same ranges is primary */
     /* Loading: beginnings of names, NULL-terminated, of tensors that the model or the checkpoint may lack. Such
      * tensors of the model keep their values. NULL: none. */
     const char *const *optional;

@@ -12,6 +12,7 @@
 #include "ckpt/folder.h"
 #include "ckpt/shard_boxes.h"
 #include "comm/agree.h"
+#include "param/bucket.h"
 
 /* The source of a box. */
 typedef struct Source {
@@ -38,14 +39,6 @@ struct CkptSaving {
 static int rank_of(const CkptSaving *s) { return s->comm ? comm_rank(s->comm) : 0; }
 
 /* ---- selection ---- */
-
-/* Whether this rank is primary for its part. Among data-parallel ranks each range belongs to one rank only,
- * but all have the buffers. */
-static bool speaks(const Registry *r, const Param *p, const CkptItem *item) {
-    const unsigned data_parallel = 1u << AXIS_CP | 1u << AXIS_DP | 1u << AXIS_EDP;
-    if (!item->ranges || p->spec.flags & PARAM_BUFFER) return param_is_owned(r, p);
-    return !item->is_copy && param_is_owned_on(r, p, ~data_parallel);
-}
 
 static void add_box(CkptSaving *s, Source from, Box b) {
     const Param *p = from.param;
@@ -74,7 +67,7 @@ static void plan(CkptSaving *s, const Registry *r, const CkptItem *items, int n_
                   items[k].suffix);
         for (int i = 0; i < r->n; i++) {
             const Param *p = r->params[i];
-            if (!held_is_stored(p, &items[k]) || !speaks(r, p, &items[k])) continue;
+            if (!held_is_stored(p, &items[k]) || !param_is_primary_for(r, p, items[k].ranges)) continue;
             for (int part = 0; part < p->spec.n_parts; part++) {
                 Box *boxes;
                 const int64_t n = held_boxes(p, part, &items[k], &boxes);

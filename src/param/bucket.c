@@ -177,12 +177,6 @@ const FlatRange *registry_ranges(const Registry *r, FlatBuffer which, int *n) {
     return NULL;
 }
 
-bool registry_is_copy(const Registry *r) {
-    bool copy = false;
-    for (int k = 0; k < r->n_buckets; k++) copy |= r->buckets[k].outer.rank > 0;
-    return copy;
-}
-
 int64_t registry_place(const Registry *r, FlatBuffer which, int bucket, int64_t at) {
     const FlatRange *h = &r->ranges[which][bucket];
     return h->at + at - h->begin;
@@ -206,8 +200,12 @@ FlatRange param_part_held(const Registry *r, const Param *p) {
     return h;
 }
 
-bool param_is_primary(const Registry *r, const Param *p) {
+bool param_is_primary_for(const Registry *r, const Param *p, bool shared) {
     const Bucket *b = &r->buckets[p->bucket];
-    if (!bucket_is_shared(r, b, FLAT_STATE)) return param_is_owned(r, p);
+    if (!shared || !b->trained) return param_is_owned(r, p);
     return b->outer.rank == 0 && param_is_owned_on(r, p, 1 << AXIS_TP | 1 << AXIS_ETP | 1 << AXIS_EP);
+}
+
+bool param_is_primary(const Registry *r, const Param *p) {
+    return param_is_primary_for(r, p, bucket_is_shared(r, &r->buckets[p->bucket], FLAT_STATE));
 }

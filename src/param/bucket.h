@@ -39,8 +39,6 @@ FlatRange bucket_part(const Registry *, const Bucket *);
 /* The ranges that this rank keeps of a flat buffer, in ascending order. NULL: all of it, at its place in the
  * layout. */
 const FlatRange *registry_ranges(const Registry *, FlatBuffer, int *n);
-/* Whether another instance of ranks holds the same shares and is primary for them. */
-bool registry_is_copy(const Registry *);
 /* The index in this rank's buffer of element `at` of the flat layout, which this rank must hold. */
 int64_t registry_place(const Registry *, FlatBuffer, int bucket, int64_t at);
 /* n elements from `at` on as a tensor; `flat` is the buffer's memory. */
@@ -49,7 +47,10 @@ Tensor registry_slice(const Registry *, FlatBuffer, void *flat, int bucket, int6
 Tensor registry_slice_of(const Registry *, FlatBuffer, DType, void *flat, int bucket, int64_t at, int64_t n);
 /* The elements of a parameter that this rank updates, without padding rows; may be empty (end <= begin). */
 FlatRange param_part_held(const Registry *, const Param *);
-/* Whether this rank is primary for those elements: it counts them in norms and saves them. */
+/* Whether this rank is primary for those elements: it counts them in norms. */
 bool param_is_primary(const Registry *, const Param *);
+/* Whether this rank is primary for the elements that it has in a buffer, and saves them. Data-parallel ranks share
+ * the buffer out, or have all of it. */
+bool param_is_primary_for(const Registry *, const Param *, bool shared);
 
 #endif

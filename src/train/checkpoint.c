@@ -25,15 +25,12 @@ enum { ITEMS = 1 + OPTIM_BUFFERS };
 static int items(const Trainer *r, bool optimizer, CkptItem out[ITEMS]) {
     const Registry *g = r->run.model->registry;
     int n = 0;
-    const bool copy = registry_is_copy(g);
-    out[n++] =
-        (CkptItem){.suffix = "", .flat = g->masters, .dtype = g->precise, .convert = true, .is_copy = copy};
+    out[n++] = (CkptItem){.suffix = "", .flat = g->masters, .dtype = g->precise, .convert = true};
     out[0].ranges = registry_ranges(g, FLAT_MASTERS, &out[0].n_ranges);
     for (int i = 0; optimizer && n < ITEMS && i < r->optimizer->n_buffers; i++, n++) {
         out[n] = (CkptItem){.suffix = r->optimizer->buffer[i].suffix,
                             .flat = r->optimizer->buffer[i].flat,
-                            .dtype = r->optimizer->buffer[i].dtype,
-                            .is_copy = copy};
+                            .dtype = r->optimizer->buffer[i].dtype};
         out[n].ranges = registry_ranges(g, FLAT_STATE, &out[n].n_ranges);
     }
     return n;
