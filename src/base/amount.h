@@ -1,4 +1,4 @@
-/* Numbers with their nouns in messages: "1 step", "2 steps", "2 batches". */
+/* Numbers in messages: with their nouns ("1 step", "2 steps", "2 batches"), or bytes in a unit. */
 #ifndef ISOTRON_BASE_AMOUNT_H
 #define ISOTRON_BASE_AMOUNT_H
 
@@ -10,5 +10,11 @@ typedef struct AmountText {
 
 /* As an argument of a call: amount(n, "step").s lives until the end of the full expression. */
 AmountText amount(int64_t n, const char *noun);
+
+/* An amount of memory in the unit that suits it, "512 B", "1.5 GiB" or "12.0 TiB"; lives as long as an AmountText. */
+typedef struct BytesText {
+    char s[24];
+} BytesText;
+BytesText bytes_text(double bytes);
 
 #endif

@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/amount.h"
 #include "base/fault.h"
-#include "base/str.h"
 
 static void *checked(void *p, size_t bytes) {
     CHECK(p || !bytes, "out of host memory: %s were asked for", bytes_text((double)bytes).s);

@@ -26,12 +26,6 @@ Quoted quote(const char *text);
 /* The same for a JSON value: a string has its own quotes. */
 Quoted quote_json(const char *text);
 
-/* An amount of memory in the unit that suits it, "512 B", "1.5 GiB" or "12.0 TiB"; lives as long as a Quoted. */
-typedef struct BytesText {
-    char s[24];
-} BytesText;
-BytesText bytes_text(double bytes);
-
 /* The candidate nearest to `word` by edit distance; NULL if none is within a third of its length. */
 const char *str_nearest(const char *word, const char *const *candidates, size_t n);
 

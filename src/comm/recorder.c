@@ -49,14 +49,3 @@ bool comm_record_has(CommRecorder *r, const CommKey *key, int64_t seq) {
     pthread_mutex_unlock(&r->lock);
     return found;
 }
-
-void comm_dump(const Comm *c, int64_t last, FILE *file) {
-    CommRecorder *r = (CommRecorder *)&c->recorder; /* its lock, not its content, is changed */
-    pthread_mutex_lock(&r->lock);
-    if (last > COMM_RECORDS) last = COMM_RECORDS;
-    for (int64_t i = r->count > last ? r->count - last : 0; i < r->count; i++) {
-        fputs("  ", file);
-        comm_record_print(&r->ring[i % COMM_RECORDS], file);
-    }
-    pthread_mutex_unlock(&r->lock);
-}

@@ -85,6 +85,17 @@ void comm_record_print(const CommRecord *r, FILE *file) {
         fputs(", not done\n", file);
 }
 
+void comm_dump(const Comm *c, int64_t last, FILE *file) {
+    CommRecorder *r = (CommRecorder *)&c->recorder; /* its lock, not its content, is changed */
+    pthread_mutex_lock(&r->lock);
+    if (last > COMM_RECORDS) last = COMM_RECORDS;
+    for (int64_t i = r->count > last ? r->count - last : 0; i < r->count; i++) {
+        fputs("  ", file);
+        comm_record_print(&r->ring[i % COMM_RECORDS], file);
+    }
+    pthread_mutex_unlock(&r->lock);
+}
+
 static void print_ranks(const char *title, const CommKey *key, const bool *arrived, bool which, FILE *file) {
     fprintf(file, "%s:", title);
     int n = 0;

@@ -5,6 +5,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "base/amount.h"
 #include "base/terminal.h"
 #include "base/fault.h"
 #include "base/str.h"

@@ -38,6 +38,21 @@ static void all_reduce_max(const StateContext *c, Group group, const char *site,
                                   .device = c->device});
 }
 
+const char *quantize_emulation(const Device *device, QuantSpec spec, int64_t rows, int64_t in, int64_t out) {
+    const bool blocks = spec.recipe == QUANT_BLOCKWISE;
+    const int64_t unit = blocks ? FP8_BLOCK : 16; /* unit of the dimensions in tensor cores, and in GEMMs
+                                                     of blocks */
+    if (spec.emulated) return "--fp8-emulated asks for it";
+    if (!(device_fp8_gemms(device) & (blocks ? FP8_GEMM_BLOCKS : FP8_GEMM_WHOLE)))
+        return blocks ? "the device has no GEMMs with a scale for every 128 terms"
+                      : "the device has no GEMMs of FP8 numbers";
+    if (spec.fixed_order) return "--batch-invariant-mode sums in a fixed order";
+    if (rows % unit || in % unit || out % unit)
+        return blocks ? "tokens, inputs and outputs of a layer must be multiples of 128"
+                      : "tokens, inputs and outputs of a layer must be multiples of 16";
+    return NULL;
+}
+
 /* ---- the end of a step ---- */
 
 static void fp8_end_step(void *self, const StateContext *c) {

@@ -5,10 +5,6 @@
 
 #include "base/fault.h"
 #include "base/hash.h"
-#include "base/philox.h"
-#include "kernels/attr.h"
-#include "kernels/ops.h"
-#include "param/bucket.h"
 
 Layout layout_single(void) {
     return (Layout){.mesh = mesh_make(1, 0, (const int[AXES]){1, 1, 1, 1, 1, 1, 1})};
@@ -136,58 +132,6 @@ void param_add_holder(Registry *r, Param *p, int rank) {
 
 void registry_begin_unit(Registry *r) { r->unit++; }
 
-static Tensor whole(const Registry *r, const Param *p, void *flat, FlatBuffer which) {
-    Tensor t = {.dtype = (uint8_t)registry_dtype(r, which)};
-    if (bucket_is_whole(r, &r->buckets[p->bucket], which))
-        t = registry_slice(r, which, flat, p->bucket, p->offset, p->count);
-    return tensor_make(t.data, (DType)t.dtype, p->spec.ndim, (int64_t[]){p->rows, p->columns});
-}
-
-/* Axes of size 1 stay I. */
-static SpmdType type_of(const Layout *l, const ParamSpec *s) {
-    const int *size = l->mesh.size;
-    const Axis axis = s->expert ? AXIS_ETP : AXIS_TP;
-    const Axis *copies = s->expert ? (const Axis[]){AXIS_EDP, AXIS_EDP} : (const Axis[]){AXIS_CP, AXIS_DP};
-    SpmdType t = 0;
-    if (size[axis] > 1)
-        t = spmd_with(t, axis, s->tp_split != SPLIT_NONE ? SPMD_V : s->invariant ? SPMD_I : SPMD_R);
-    if (s->expert && size[AXIS_EP] > 1) t = spmd_with(t, AXIS_EP, SPMD_V);
-    for (int i = 0; i < 2; i++)
-        if (size[copies[i]] > 1) t = spmd_with(t, copies[i], SPMD_R);
-    return t;
-}
-
-void registry_allocate(Registry *r, Device *device, DType storage, bool trains) {
-    r->device = device;
-    r->trains = trains;
-    r->storage = storage;
-    r->precise = storage == F64 ? F64 : F32;
-    r->gradients = storage == BF16 && r->layout.data.bf16_grads ? BF16 : r->precise;
-    buckets_lay(r);
-    r->values = device_alloc(device, registry_flat_bytes(r, FLAT_VALUES), "parameters");
-    r->grads = device_alloc(device, registry_flat_bytes(r, FLAT_GRADS), "main gradients");
-    r->masters = dtype_is_16bit(storage)
-                     ? device_alloc(device, registry_flat_bytes(r, FLAT_MASTERS), "master parameters")
-                     : r->values;
-    for (int i = 0; i < r->n; i++) {
-        Param *p = r->params[i];
-        p->value = whole(r, p, r->values, FLAT_VALUES);
-        p->master = whole(r, p, r->masters, FLAT_MASTERS);
-        p->main_grad = whole(r, p, r->grads, FLAT_GRADS);
-        p->main_grad.flags = TENSOR_ACCUM | TENSOR_MAIN_GRAD;
-        p->value.spmd = type_of(&r->layout, &p->spec);
-        p->value.cut = (int8_t)(p->spec.tp_split + 1);
-        if (p->spec.flags & PARAM_BUFFER) continue;
-        p->value.flags = TENSOR_NEEDS_GRAD;
-        p->value.grad = &p->main_grad;
-    }
-}
-
-size_t registry_bytes(const Registry *r) {
-    return registry_flat_bytes(r, FLAT_VALUES) + registry_flat_bytes(r, FLAT_GRADS) +
-           registry_flat_bytes(r, FLAT_MASTERS);
-}
-
 int64_t param_logical_count(const Param *p) {
     return p->spec.dim[0] * (p->spec.ndim == 2 ? p->spec.dim[1] : 1);
 }
@@ -205,132 +149,6 @@ bool param_is_owned_on(const Registry *r, const Param *p, unsigned axes) {
 
 bool param_is_owned(const Registry *r, const Param *p) {
     return param_is_owned_on(r, p, MASK_DENSE | MASK_EXPERT);
-}
-
-/* Rows starting at `first`, limited to the elements [begin, end) of the flat layout. */
-typedef struct Draw {
-    const Param *param;
-    int64_t first, begin, end;
-    void *out; /* address of element `begin` */
-    DType type;
-    uint64_t seed, site;
-} Draw;
-
-static void store(const Draw *d, int64_t at, double z) {
-    const float x = (float)(d->param->spec.init.value * z);
-    if (d->type == F64)
-        ((double *)d->out)[at] = (double)x;
-    else
-        ((float *)d->out)[at] = x;
-}
-
-/* Global elements 2i and 2i + 1 are the halves of one Box-Muller pair. */
-static void draw_rows(void *arg, int64_t begin, int64_t end) {
-    const Draw *d = arg;
-    const Param *p = d->param;
-    const int64_t width = p->spec.ndim == 2 ? p->spec.dim[1] : 1;
-    const bool normal = p->spec.init.kind == INIT_NORMAL;
-    for (int64_t row = d->first + begin; row < d->first + end; row++) {
-        const int64_t global = param_global_row(p, row), first = global * width + p->first_column;
-        const int64_t at = p->offset + row * p->columns, before = d->begin - at, until = d->end - at;
-        const int64_t from = before > 0 ? before : 0, to = until < p->columns ? until : p->columns;
-        double z[2] = {1, 1};
-        for (int64_t k = from, e; global >= 0 && k < to; k++) {
-            e = first + k;
-            if (normal && (k == from || e % 2 == 0)) philox_normal_pair(d->seed, d->site, (uint64_t)e / 2, z);
-            store(d, k - before, z[e % 2]);
-        }
-    }
-}
-
-static void draw(Registry *r, const Param *p, int64_t first, int64_t rows, uint64_t seed) {
-    enum { ELEMENTS_PER_THREAD = 2048 }; /* fewer do not pay for a thread */
-    const FlatRange held = r->ranges[FLAT_MASTERS][p->bucket];
-    const int64_t from = p->offset + first * p->columns, to = from + rows * p->columns;
-    Draw d = {.param = p, .first = first, .type = r->precise, .seed = seed, .site = hash_name(p->spec.name)};
-    d.begin = from > held.begin ? from : held.begin;
-    d.end = to < held.end ? to : held.end;
-    if (d.end <= d.begin) return;
-    const size_t size = dtype_size(r->precise);
-    DeviceView view =
-        device_view(r->device, (char *)r->masters + (size_t)(held.at + d.begin - held.begin) * size,
-                    (size_t)(d.end - d.begin) * size, VIEW_READ | VIEW_WRITE); /* padding stays */
-    d.out = view.data;
-    pool_for(r->device->pool, rows, ELEMENTS_PER_THREAD / p->columns + 1, draw_rows, &d);
-    device_view_end(&view);
-}
-
-void registry_init(Registry *r, uint64_t seed) {
-    if (r->device->kind == DEVICE_NULL) return;
-    CHECK(r->trains || r->masters == r->values, "initial values are drawn into masters");
-    for (int i = 0; i < r->n; i++) {
-        const Param *p = r->params[i];
-        const int64_t together = VIEW_BYTES / (p->columns * (int64_t)dtype_size(r->precise)) + 1;
-        for (int64_t row = 0; row < p->rows; row += together)
-            draw(r, p, row, p->rows - row < together ? p->rows - row : together, seed);
-    }
-    registry_round_values(r);
-}
-
-static void round_values(Registry *r, bool trained) {
-    for (int k = 0; r->masters != r->values && k < r->n_buckets; k++) {
-        if (r->buckets[k].trained != trained) continue;
-        const FlatRange *h = &r->ranges[FLAT_MASTERS][k];
-        const int64_t n = h->end - h->begin;
-        Tensor from = registry_slice(r, FLAT_MASTERS, r->masters, k, h->begin, n),
-               to = registry_slice(r, FLAT_VALUES, r->values, k, h->begin, n);
-        call_run(&OPS[OP_copy], &(Call){.in = {&from}, .out = {&to}, .device = r->device});
-    }
-}
-
-void registry_round_buffers(Registry *r) { round_values(r, false); }
-
-void registry_round_values(Registry *r) {
-    round_values(r, true);
-    round_values(r, false);
-}
-
-void registry_zero(const Registry *r, Tensor *x) {
-    const FillAttr attr = {0};
-    call_run(&OPS[OP_fill], &(Call){.out = {x}, .attr = &attr, .device = r->device});
-}
-
-static void mark_written(Param *p) { p->main_grad.flags |= TENSOR_ACCUM; }
-
-void grads_mark_written(Registry *r) {
-    for (int i = 0; i < r->n; i++) mark_written(r->params[i]);
-}
-
-bool grads_are_unwritten(const Registry *r) {
-    for (int i = 0; i < r->n; i++)
-        if (grad_is_unwritten(&r->params[i]->main_grad)) return true;
-    return false;
-}
-
-/* Buffers, and the gaps between parameters in the flat buffer, get no gradient: they stay 0. */
-void grad_mark_unwritten(Param *p) {
-    if (!(p->spec.flags & PARAM_BUFFER)) p->main_grad.flags &= (uint8_t)~TENSOR_ACCUM;
-}
-
-void grads_mark_unwritten(Registry *r) {
-    for (int i = 0; i < r->n; i++) grad_mark_unwritten(r->params[i]);
-}
-
-void grad_zero_unwritten(Registry *r, Param *p) {
-    if (grad_is_unwritten(&p->main_grad)) registry_zero(r, &p->main_grad);
-    mark_written(p);
-}
-
-void grads_zero_unwritten(Registry *r) {
-    for (int i = 0; i < r->n; i++) grad_zero_unwritten(r, r->params[i]);
-}
-
-void registry_snap(Registry *r, FlatBuffer which, int bits) {
-    const bool values = which == FLAT_MASTERS && r->masters == r->values;
-    void *flat = which == FLAT_GRADS ? r->grads : r->masters;
-    Tensor all = tensor_make(flat, registry_dtype(r, which), 1, &r->held[values ? FLAT_VALUES : which]);
-    const SnapAttr attr = {bits};
-    call_run(&OPS[OP_snap], &(Call){.out = {&all}, .attr = &attr, .device = r->device});
 }
 
 /* ---- parts ---- */

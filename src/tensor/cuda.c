@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/amount.h"
 #include "base/mem.h"
-#include "base/str.h"
 #include "tensor/backend.h"
 
 void cuda_check(cudaError_t e, const char *call, const char *file, int line) {

@@ -2,9 +2,9 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/amount.h"
 #include "base/fault.h"
 #include "base/mem.h"
-#include "base/str.h"
 #include "tensor/backend.h"
 
 typedef struct Hole {

@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 
+#include "base/amount.h"
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/host_memory.h"

@@ -120,6 +120,12 @@ NcclLink *nccl_link_of(NcclState *s, const CommWork *w) {
 
 /* ---- planning ---- */
 
+bool nccl_has_operation(const CommCall *call) {
+    if (call->kind == COMM_BARRIER) return false;
+    if (call->kind != COMM_ALL_REDUCE && call->kind != COMM_REDUCE_SCATTER) return true;
+    return call->reduction == COMM_SUM ? !dtype_is_fp8(call->dtype) : !dtype_is_float(call->dtype);
+}
+
 void comm_plan(Comm *c, const CommCall *call) {
     if (call->group.size == 1 || !nccl_has_operation(call)) return;
     const CommKey key = comm_key(call, true);

@@ -87,6 +87,8 @@ void nccl_link_publish(NcclState *, NcclLink *);
 void nccl_open_group(NcclState *, CommChannel *, Group);
 /* The link of an operation, which is opened if it is the first one. */
 NcclLink *nccl_link_of(NcclState *, const CommWork *);
+/* NCCL drops NaN in maxima and minima of floats, and it has neither barriers nor sums of FP8 values. */
+bool nccl_has_operation(const CommCall *);
 
 /* ---- windows.c ---- */
 
@@ -98,8 +100,6 @@ void nccl_detach(Comm *, const void *memory);
 
 /* ---- transport.c ---- */
 
-/* NCCL drops NaN in maxima and minima of floats, and it has neither barriers nor sums of FP8 values. */
-bool nccl_has_operation(const CommCall *);
 extern const CommTransport NCCL_TRANSPORT;
 
 #endif

@@ -133,12 +133,6 @@ static void nccl_launched(Comm *c, const char *site) {
 
 /* ---- the transport ---- */
 
-bool nccl_has_operation(const CommCall *call) {
-    if (call->kind == COMM_BARRIER) return false;
-    if (call->kind != COMM_ALL_REDUCE && call->kind != COMM_REDUCE_SCATTER) return true;
-    return call->reduction == COMM_SUM ? !dtype_is_fp8(call->dtype) : !dtype_is_float(call->dtype);
-}
-
 static bool nccl_takes(const Comm *c, const CommCall *call) {
     const NcclState *s = c->device_state;
     return call->device == s->device && nccl_has_operation(call);

@@ -47,16 +47,6 @@ void normalizer_free(Normalizer *z) {
     free(z);
 }
 
-Err pattern_load(const json_t *object, const char *where, Regex **out) {
-    const json_t *pattern;
-    const char *text;
-    size_t n;
-    ERR_RETURN(field_object(object, where, "pattern", &pattern));
-    bool literal = json_object_get(pattern, "String") != NULL;
-    ERR_RETURN(field_text(pattern, where, literal ? "String" : "Regex", &text, &n));
-    return regex_compile(text, n, literal, out);
-}
-
 static Err load_content(const json_t *object, const char *key, Str *out) {
     const char *text;
     size_t n;

@@ -23,7 +23,5 @@ Err normalizer_run(const Normalizer *, Matcher *, const char *text, size_t n, si
 
 /* Appends `text` with every match of the regex replaced. Errors: as above. */
 Err replace_all(const Regex *, const Str *content, Matcher *, View text, Aligned *out);
-/* The "pattern" of a Replace or Split: {"String": s} or {"Regex": r}. */
-Err pattern_load(const json_t *object, const char *where, Regex **out);
 
 #endif

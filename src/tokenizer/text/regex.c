@@ -8,6 +8,7 @@
 #include "base/fault.h"
 #include "base/mem.h"
 #include "tokenizer/text/ages.h"
+#include "tokenizer/text/field.h"
 #include "tokenizer/text/onig.h"
 #include "base/utf8.h"
 
@@ -53,6 +54,16 @@ Err regex_compile(const char *pattern, size_t n, bool literal, Regex **out) {
     if (!e.code) e = compile(rewritten.s, rewritten.len, false, out);
     str_free(&rewritten);
     return e;
+}
+
+Err pattern_load(const json_t *object, const char *where, Regex **out) {
+    const json_t *pattern;
+    const char *text;
+    size_t n;
+    ERR_RETURN(field_object(object, where, "pattern", &pattern));
+    bool literal = json_object_get(pattern, "String") != NULL;
+    ERR_RETURN(field_text(pattern, where, literal ? "String" : "Regex", &text, &n));
+    return regex_compile(text, n, literal, out);
 }
 
 void regex_free(Regex *r) {

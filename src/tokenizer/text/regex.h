@@ -6,6 +6,7 @@
 #ifndef ISOTRON_TOKENIZER_TEXT_REGEX_H
 #define ISOTRON_TOKENIZER_TEXT_REGEX_H
 
+#include <jansson.h>
 #include <stdbool.h>
 #include <stddef.h>
 
@@ -15,6 +16,8 @@ typedef struct Regex Regex;
 
 /* literal: the pattern is plain text. Errors: a syntax error, unsupported syntax. */
 Err regex_compile(const char *pattern, size_t n, bool literal, Regex **out);
+/* The "pattern" of a Replace or Split: {"String": s} or {"Regex": r}. */
+Err pattern_load(const json_t *object, const char *where, Regex **out);
 void regex_free(Regex *);
 
 /* Working memory of matches; one per thread, for any number of Regexes. */
