@@ -1,5 +1,7 @@
 /* The option parser: finds the option that a word or line names, and the end of its values, and reports
- * errors. Files are untrusted bytes: they are read by length, never as C strings. */
+ * errors. Files are untrusted bytes: they are read by length, never as C strings.
+ *
+ * Circle with foreign.c: it has the rows of other programs' options, and remarks.c the messages; all work on one Args. */
 #include "config/args.h"
 
 #include <stdarg.h>

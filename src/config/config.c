@@ -1,3 +1,4 @@
+/* Circle with check.c: this file has the rows of options, which the checks read, and config_parse, which calls the checks. */
 #include "config/config.h"
 
 #include <string.h>
