@@ -140,27 +140,21 @@ void report_failures(const Report *r, const char *prefix, Str *out) {
         }
 }
 
-void report_json(const Report *r, Str *out) {
-    str_puts(out, "[");
+json_t *report_json(const Report *r) {
+    json_t *rows = json_array();
     for (int i = 0; i < r->n; i++) {
         const Row *w = &r->row[i];
-        str_printf(out, "%s\n    {\"quantity\": ", i ? "," : "");
-        compare_json_text(out, w->quantity);
-        str_printf(out, ", \"tensors\": %lld, ", (long long)w->tensors);
-        compare_json_number(out, "relative", w->error.relative);
-        compare_json_number(out, "relative_bound", w->bound);
-        compare_json_number(out, "elementwise", w->error.elementwise);
-        compare_json_number(out, "elementwise_bound", w->elementwise_bound);
-        str_puts(out, "\"worst\": ");
-        compare_json_text(out, w->worst);
-        str_printf(out, ", \"index\": %lld, ", (long long)w->error.worst);
-        if (w->rank == NO_RANK)
-            str_puts(out, "\"rank\": null, ");
-        else
-            str_printf(out, "\"rank\": %lld, ", (long long)w->rank);
-        str_printf(out, "\"pass\": %s}", w->pass ? "true" : "false");
+        json_t *rank = w->rank == NO_RANK ? json_null() : json_integer(w->rank);
+        json_array_append_new(
+            rows,
+            json_pack("{s:o, s:I, s:o, s:o, s:o, s:o, s:o, s:I, s:o, s:b}", "quantity",
+                      compare_json_text(w->quantity), "tensors", (json_int_t)w->tensors, "relative",
+                      compare_json_number(w->error.relative), "relative_bound", compare_json_number(w->bound),
+                      "elementwise", compare_json_number(w->error.elementwise), "elementwise_bound",
+                      compare_json_number(w->elementwise_bound), "worst", compare_json_text(w->worst),
+                      "index", (json_int_t)w->error.worst, "rank", rank, "pass", w->pass));
     }
-    str_puts(out, "]");
+    return rows;
 }
 
 int compare_layer(const char *tensor) {
@@ -173,19 +167,16 @@ int compare_layer(const char *tensor) {
     return -1;
 }
 
-void compare_json_number(Str *out, const char *key, double x) {
-    if (isfinite(x))
-        str_printf(out, "\"%s\": %.9g, ", key, x);
-    else
-        str_printf(out, "\"%s\": null, ", key);
+json_t *compare_json_number(double x) { return isfinite(x) ? json_real(x) : json_null(); }
+
+json_t *compare_json_text(const char *s) {
+    json_t *text = json_string(s);
+    return text ? text : json_string(quote(s).s);
 }
 
-void compare_json_text(Str *out, const char *s) {
-    str_puts(out, "\"");
-    for (; *s; s++)
-        if ((unsigned char)*s < 32 || *s == '"' || *s == '\\')
-            str_printf(out, "\\u%04x", (unsigned char)*s);
-        else
-            str_add(out, s, 1);
-    str_puts(out, "\"");
+void compare_json_write(json_t *json, Str *out) {
+    char *text = json_dumps(json, JSON_INDENT(2) | JSON_REAL_PRECISION(9));
+    str_puts(out, text);
+    str_puts(out, "\n");
+    free(text), json_decref(json);
 }

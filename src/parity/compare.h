@@ -3,6 +3,7 @@
 #ifndef ISOTRON_PARITY_COMPARE_H
 #define ISOTRON_PARITY_COMPARE_H
 
+#include <jansson.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -71,13 +72,15 @@ bool report_is_weak(const Report *);
 void report_print(const Report *, Str *out);
 /* row_describe of each row that fails, with a prefix, one a line. */
 void report_failures(const Report *, const char *prefix, Str *out);
-void report_json(const Report *, Str *out); /* as a list */
+json_t *report_json(const Report *); /* a list */
 
 /* The layer number in a Hugging Face name: "model.layers.3.mlp..." or "transformer.h.3..."; -1: none. */
 int compare_layer(const char *tensor);
 
-/* Number and string in JSON. JSON has no infinity: non-finite numbers are written as null. */
-void compare_json_number(Str *, const char *key, double);
-void compare_json_text(Str *, const char *);
+/* Values of a report. JSON has no infinity: non-finite numbers are written as null. Text that is not UTF-8 is quoted. */
+json_t *compare_json_number(double);
+json_t *compare_json_text(const char *);
+/* Appends the JSON, of which this is the last use. */
+void compare_json_write(json_t *, Str *out);
 
 #endif

@@ -282,19 +282,13 @@ bool parity_is_report(const char *path) {
 
 void parity_json(const ParityReport *r, const char *case_name, const Config *c, int64_t threads, Str *out) {
     const Provenance p = provenance_read();
-    json_t *facts = provenance_json();
-    char *text = json_dumps(facts, 0);
-    str_printf(out, PARITY_JSON_HEAD "%s,\n  \"threads\": %lld,\n  \"case\": ", text,
-               (long long)provenance_threads(&p, threads));
-    free(text), json_decref(facts);
-    compare_json_text(out, case_name);
-    str_printf(out, ",\n  \"lane\": \"%s\",\n  \"micro_batch_size\": %lld,\n", lane_name(c),
-               (long long)c->micro_batch_size);
-    str_printf(out,
-               "  \"bound\": {\"formula\": \"8 u max(kappa, sqrt(K))\", \"u\": %.9g, \"K\": %.0f},\n"
-               "  \"draws\": %d,\n  \"rows\": ",
-               r->roundoff, r->longest_sum, r->precision.draws);
-    report_json(&r->rows, out);
-    str_printf(out, ",\n  \"inconclusive\": %s,\n  \"pass\": %s\n}\n", r->is_weak ? "true" : "false",
-               r->pass ? "true" : "false");
+    json_t *bound = json_pack("{s:s, s:f, s:f}", "formula", "8 u max(kappa, sqrt(K))", "u", r->roundoff, "K",
+                              r->longest_sum);
+    compare_json_write(json_pack("{s:i, s:o, s:I, s:o, s:s, s:I, s:o, s:i, s:o, s:b, s:b}", "schema", 2,
+                                 "provenance", provenance_json(), "threads",
+                                 (json_int_t)provenance_threads(&p, threads), "case",
+                                 compare_json_text(case_name), "lane", lane_name(c), "micro_batch_size",
+                                 (json_int_t)c->micro_batch_size, "bound", bound, "draws", r->precision.draws,
+                                 "rows", report_json(&r->rows), "inconclusive", r->is_weak, "pass", r->pass),
+                       out);
 }

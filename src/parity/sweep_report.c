@@ -245,83 +245,64 @@ void sweep_print(const Sweep *s, Str *out) {
 
 /* ---- JSON ---- */
 
-static void json_member(Str *out, const char *key, const char *value) {
-    str_printf(out, "\"%s\": ", key);
-    compare_json_text(out, value);
-    str_puts(out, ", ");
-}
-
-static void json_provenance(const Sweep *s, Str *out) {
+static json_t *json_provenance(const Sweep *s) {
     SweepFact fact[SWEEP_FACTS];
+    json_t *facts = json_object();
     sweep_facts(s, fact);
-    str_puts(out, "\"provenance\": {");
-    for (int i = 0; i < SWEEP_FACTS; i++) {
-        str_printf(out, "%s\"%s\": ", i ? ", " : "", fact[i].name);
-        compare_json_text(out, fact[i].value);
-    }
-    str_puts(out, "}");
+    for (int i = 0; i < SWEEP_FACTS; i++)
+        json_object_set_new(facts, fact[i].name, compare_json_text(fact[i].value));
+    return facts;
 }
 
-static void json_finding(const Finding *f, Str *out) {
-    str_printf(out, "\"localised\": {\"step\": %lld, \"sample\": %lld, ", (long long)f->step + 1,
-               (long long)f->sample);
-    json_member(out, "phase", f->phase);
-    json_member(out, "op", f->op);
-    json_member(out, "inside", f->inside);
-    json_member(out, "place", f->place);
-    json_member(out, "ranks", f->ranks);
-    json_member(out, "slice", f->slice);
-    json_member(out, "signature", f->signature);
-    str_printf(out, "\"confirmed\": %s}, ", f->confirmed ? "true" : "false");
+static json_t *json_finding(const Finding *f) {
+    return json_pack("{s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:b}", "step", (json_int_t)f->step + 1,
+                     "sample", (json_int_t)f->sample, "phase", compare_json_text(f->phase), "op",
+                     compare_json_text(f->op), "inside", compare_json_text(f->inside), "place",
+                     compare_json_text(f->place), "ranks", compare_json_text(f->ranks), "slice",
+                     compare_json_text(f->slice), "signature", compare_json_text(f->signature), "confirmed",
+                     f->confirmed);
 }
 
-static void json_cell(const Sweep *s, const Cell *c, Str *out) {
-    const Verdict v = cell_verdict(c);
+static void json_result(const Cell *c, json_t *cell) {
+    const CellResult *r = c->result;
+    char hash[17];
+    snprintf(hash, sizeof hash, "%016llx", (unsigned long long)trace_hash(&c->of->run, c->trace));
+    json_object_set_new(cell, "oracle", report_json(&r->oracle.rows));
+    json_object_set_new(cell, "one_rank", report_json(&r->one_rank));
+    json_object_set_new(cell, "R", compare_json_number(r->ratio));
+    json_object_set_new(cell, "hash", json_string(hash));
+    if (r->finding.found) json_object_set_new(cell, "localised", json_finding(&r->finding));
+    if (r->finding.agrees_until)
+        json_object_set_new(cell, "agrees_until_step", json_integer(r->finding.agrees_until));
+}
+
+static json_t *json_cell(const Sweep *s, const Cell *c) {
     Str reason = {0}, command = {0};
     cell_reason(c, &reason);
     sweep_command(s, c, &command);
-    str_puts(out, "    {");
-    json_member(out, "case", c->of->golden->name);
-    json_member(out, "lane", Lane_spellings[c->lane]);
-    json_member(out, "layout", c->layout);
-    json_member(out, "options", c->words);
-    json_member(out, "command", command.s);
-    json_member(out, "reason", reason.s ? reason.s : "");
-    if (c->job && c->job->end == JOB_DONE) {
-        const CellResult *r = c->result;
-        str_puts(out, "\"oracle\": ");
-        report_json(&r->oracle.rows, out);
-        str_puts(out, ", \"one_rank\": ");
-        report_json(&r->one_rank, out);
-        str_puts(out, ", ");
-        compare_json_number(out, "R", r->ratio);
-        str_printf(out, "\"hash\": \"%016llx\", ", (unsigned long long)trace_hash(&c->of->run, c->trace));
-        if (r->finding.found) json_finding(&r->finding, out);
-        if (r->finding.agrees_until)
-            str_printf(out, "\"agrees_until_step\": %lld, ", (long long)r->finding.agrees_until);
-    }
-    str_printf(out,
-               "\"line\": %lld, \"device\": \"%s\", \"ranks\": %lld, \"seconds\": %.3f, \"verdict\": \"%s\"}",
-               (long long)c->line, DeviceOption_spellings[c->config.device],
-               (long long)(c->skipped ? 0 : config_ranks(&c->config)), seconds_of(c), NAMES[v].json);
+    json_t *cell =
+        json_pack("{s:o, s:s, s:o, s:o, s:o, s:o, s:I, s:s, s:I, s:f, s:s}", "case",
+                  compare_json_text(c->of->golden->name), "lane", Lane_spellings[c->lane], "layout",
+                  compare_json_text(c->layout), "options", compare_json_text(c->words), "command",
+                  compare_json_text(command.s), "reason", compare_json_text(reason.s ? reason.s : ""), "line",
+                  (json_int_t)c->line, "device", DeviceOption_spellings[c->config.device], "ranks",
+                  (json_int_t)(c->skipped ? 0 : config_ranks(&c->config)), "seconds", seconds_of(c),
+                  "verdict", NAMES[cell_verdict(c)].json);
+    if (c->job && c->job->end == JOB_DONE) json_result(c, cell);
     str_free(&reason), str_free(&command);
+    return cell;
 }
 
 void sweep_json(const Sweep *s, Str *out) {
     const SweepCounts n = sweep_counts(s);
-    str_printf(out,
-               SWEEP_JSON_HEAD "%lld, \"failed\": %lld, \"skipped\": %lld, \"planned\": "
-                               "%lld, \"layouts\": %lld, "
-                               "\"seconds\": %.3f,\n  ",
-               (long long)n.of[VERDICT_PASS], (long long)n.of[VERDICT_FAIL], (long long)n.of[VERDICT_SKIPPED],
-               (long long)n.of[VERDICT_PLANNED], (long long)n.layouts, s->seconds);
-    json_provenance(s, out);
-    str_puts(out, ",\n  \"cells\": [\n");
-    for (int64_t i = 0; i < s->n_cells; i++) {
-        json_cell(s, &s->cells[i], out);
-        str_puts(out, i + 1 < s->n_cells ? ",\n" : "\n");
-    }
-    str_puts(out, "  ]\n}\n");
+    json_t *cells = json_array();
+    for (int64_t i = 0; i < s->n_cells; i++) json_array_append_new(cells, json_cell(s, &s->cells[i]));
+    compare_json_write(json_pack("{s:i, s:I, s:I, s:I, s:I, s:I, s:f, s:o, s:o}", "schema", 1, "passed",
+                                 (json_int_t)n.of[VERDICT_PASS], "failed", (json_int_t)n.of[VERDICT_FAIL],
+                                 "skipped", (json_int_t)n.of[VERDICT_SKIPPED], "planned",
+                                 (json_int_t)n.of[VERDICT_PLANNED], "layouts", (json_int_t)n.layouts,
+                                 "seconds", s->seconds, "provenance", json_provenance(s), "cells", cells),
+                       out);
 }
 
 /* ---- JUnit XML ---- */
