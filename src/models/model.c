@@ -59,13 +59,19 @@ double model_flops(const ModelPlan *p, int64_t samples) {
 
 /* ---- stages ---- */
 
-int64_t model_layers(const ModelPlan *p) {
+static int64_t layers_of(const ModelPlan *p) {
     const StackSpec *last = &p->stack[p->n_stacks - 1];
     return last->below + last->n;
 }
 
-/* A stage without layers has no part of a stack, except at the ends of the model. */
-StackPart model_stack_part(const ModelPlan *p, int stack, const StagePart *part) {
+/* The part of a stack that a stage computes: layers [first, first + layers) of the stack, with the input below its first
+ * layer and the norm above its last one. A stage without layers has none, except at the ends of the model. */
+typedef struct StackPart {
+    int64_t first, layers;
+    bool begins, ends;
+} StackPart;
+
+static StackPart stack_part(const ModelPlan *p, int stack, const StagePart *part) {
     const StackSpec *s = &p->stack[stack];
     const int64_t from = part->first_layer > s->below ? part->first_layer : s->below;
     int64_t to = part->first_layer + part->layers;
@@ -97,7 +103,7 @@ static void stack_part_init(Model *m, int stack, const StackPart *part) {
 
 static void stage_init(Model *m, const StagePart *stage) {
     for (int i = 0; i < m->plan.n_stacks; i++) {
-        const StackPart part = model_stack_part(&m->plan, i, stage);
+        const StackPart part = stack_part(&m->plan, i, stage);
         stack_part_init(m, i, &part);
     }
     if (stage->head) heads_init(m);
@@ -159,7 +165,7 @@ Model *model_new(const Config *c, const Derived *d, const ModelPlace *place) {
     }
     Arena *arena = arena_new();
     const ModelPlan plan = model_plan(c, d, arena);
-    const StagePart everything = {.layers = model_layers(&plan), .embedding = true, .head = true};
+    const StagePart everything = {.layers = layers_of(&plan), .embedding = true, .head = true};
     Model *m = model_of(c, d, &(ModelPlace){layout_single(), &everything, 1});
     arena_free(arena);
     return m;
@@ -223,7 +229,7 @@ Flow model_stage(Tape *t, const Model *m, int stage, const Feed *feed, Flow in) 
     Tensor *h = NULL; /* the output of the stack before */
     for (int i = 0; i <= last; i++) {
         const Stack *stack = &m->stack[i];
-        const StackPart part = model_stack_part(p, i, &m->stages[stage]);
+        const StackPart part = stack_part(p, i, &m->stages[stage]);
         const Feed *own = stack_feed(t, p, i, feed, h);
         Stream s = {.x = in.at[i]}; /* [s, b, h]   V or I */
         if (part.begins && (!stack->spec->fields || own->field[stack->spec->fields->name]))
@@ -264,37 +270,34 @@ SpmdType model_flow(const Model *m, int flow, int64_t b, int64_t dim[3]) {
 
 /* ---- router losses ---- */
 
-/* The spec of the layer's branch of that kind; NULL: none. */
-static const void *branch_spec(const LayerSpec *l, BranchId kind) {
-    for (int k = 0; k < l->n; k++)
-        if (l->branch[k].kind == kind) return l->branch[k].spec;
-    return NULL;
+/* The number of the layer's branch of experts; -1: none. */
+static int experts_at(const LayerSpec *l) {
+    int k = l->n - 1;
+    while (k >= 0 && l->branch[k].kind != BRANCH_moe) k--;
+    return k;
 }
 
 double model_router_loss_coeff(const Model *m, int loss) {
-    for (int i = 0; i < m->plan.n_stacks; i++)
-        for (int64_t k = 0; k < m->plan.stack[i].n; k++) {
-            const MoeSpec *e = branch_spec(&m->plan.stack[i].layer[k], BRANCH_moe);
-            if (e) return e->router.loss_coeff[loss];
+    for (const StackSpec *s = m->plan.stack; s < m->plan.stack + m->plan.n_stacks; s++)
+        for (const LayerSpec *l = s->layer; l < s->layer + s->n; l++) {
+            const int k = experts_at(l);
+            if (k >= 0) return ((const MoeSpec *)l->branch[k].spec)->router.loss_coeff[loss];
         }
     return 0;
 }
 
 double model_router_loss(const Model *m, const double *counters, int loss) {
-    const Tensor *all = states_counters(m->registry);
+    const double *all = states_counters(m->registry)->data;
     double sum = 0;
     int64_t layers = 0;
-    for (int i = 0; i < m->plan.n_stacks; i++)
-        for (int64_t k = 0; k < m->plan.stack[i].n; k++) {
-            const LayerSpec *l = &m->plan.stack[i].layer[k];
-            for (int j = 0; j < l->n; j++) {
-                if (l->branch[j].kind != BRANCH_moe) continue;
-                const MoeSpec *e = l->branch[j].spec;
-                const Tensor *own = m->stack[i].counters[k * LAYER_BRANCHES + j];
-                const ptrdiff_t at = (double *)own->data - (double *)all->data;
-                sum += router_loss_sum(counters + at, e->router.experts, loss);
-                layers++;
-            }
+    for (const Stack *s = m->stack; s < m->stack + m->plan.n_stacks; s++)
+        for (int64_t i = 0; i < s->spec->n; i++) {
+            const int k = experts_at(&s->spec->layer[i]);
+            if (k < 0) continue;
+            const MoeSpec *e = s->spec->layer[i].branch[k].spec;
+            const double *own = s->counters[i * LAYER_BRANCHES + k]->data;
+            sum += router_loss_sum(counters + (own - all), e->router.experts, loss);
+            layers++;
         }
     return sum / (double)layers;
 }

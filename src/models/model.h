@@ -54,13 +54,6 @@ typedef struct StagePart {
     bool embedding, head;
 } StagePart;
 
-/* The part of a stack that a stage computes: layers [first, first + layers) of the stack, perhaps with the
- * embedding below its first layer and the norm above its last one. */
-typedef struct StackPart {
-    int64_t first, layers;
-    bool begins, ends;
-} StackPart;
-
 /* The place of a rank in a pipeline. */
 typedef struct ModelPlace {
     Layout layout;
@@ -91,10 +84,6 @@ typedef struct ModelCount {
     int64_t all, experts, active;
 } ModelCount;
 ModelCount model_count(const Config *, const Derived *);
-
-/* The number of layers of all stacks; the part of stack `stack` in a stage. */
-int64_t model_layers(const ModelPlan *);
-StackPart model_stack_part(const ModelPlan *, int stack, const StagePart *);
 
 /* Registers this rank's parameters (place NULL: one rank has all), and ties those of which other pipeline ranks
  * have a copy. Allocates no device memory. */
