@@ -8,96 +8,104 @@
 #include "base/philox.h"
 #include "base/zigzag.h"
 
-#define FIELD(name, type, extent)                                                                            \
+#define FIELD(name, type, ...)                                                                               \
     _Static_assert(_Generic((type)0, int64_t : 1, float : 1, default : 0), #name ": int64_t or float");
 #include "data/fields.def"
 #undef FIELD
 
 _Static_assert(FIELDS <= 8 * sizeof(FieldSet), "a field has no bit in a FieldSet");
 
-size_t field_bytes(FieldId field) {
-    static const size_t BYTES[FIELDS] = {
-#define FIELD(name, type, extent) sizeof(type),
+const FieldInfo *field_info(FieldId field) {
+    static const FieldInfo INFO[FIELDS] = {
+#define FIELD(name, type, extent, value)                                                                     \
+    {#name, sizeof(type), _Generic((type)0, int64_t : true, default : false), EXTENT_##extent, VALUE_##value},
 #include "data/fields.def"
 #undef FIELD
     };
-    return BYTES[field];
+    return &INFO[field];
 }
 
-bool field_is_integer(FieldId field) {
-    static const bool INTEGER[FIELDS] = {
-#define FIELD(name, type, extent) _Generic((type)0, int64_t : true, default : false),
-#include "data/fields.def"
-#undef FIELD
-    };
-    return INTEGER[field];
+bool extent_is_cut(FieldExtent extent) {
+    enum { WHOLE, CUT };
+    static const bool IS_CUT[] = {
+#define EXTENT(NAME, member, cut) cut,
+#include "data/extents.def"
+#undef EXTENT
+        [EXTENT_SAMPLES] = WHOLE};
+    return IS_CUT[extent];
 }
 
-FieldExtent field_extent(FieldId field) {
-    static const FieldExtent EXTENT[FIELDS] = {
-#define FIELD(name, type, extent) EXTENT_##extent,
-#include "data/fields.def"
-#undef FIELD
-    };
-    return EXTENT[field];
+static int64_t width_of(const SampleShape *s, FieldId field) { return s->width[field] ? s->width[field] : 1; }
+
+static int64_t extent_of(const SampleShape *s, FieldExtent extent) {
+    return extent == EXTENT_SAMPLES ? 1 : s->extent[extent];
 }
 
-int64_t batch_columns(const Batch *b, FieldId field) {
-    switch (field_extent(field)) {
-    case EXTENT_POSITIONS:
-        return b->s;
-    case EXTENT_ENCODER:
-        return b->encoder_s;
-    default:
-        return 1;
-    }
+int64_t shape_columns(const SampleShape *s, FieldId field) {
+    return extent_of(s, field_info(field)->extent) * width_of(s, field);
+}
+
+SampleShape shape_slice(SampleShape s, int ranks) {
+    for (int e = 0; e < EXTENTS; e++)
+        if (extent_is_cut((FieldExtent)e)) s.extent[e] /= ranks;
+    return s;
+}
+
+int batch_dims(const Batch *b, FieldId field, int64_t dim[3]) {
+    const FieldExtent extent = field_info(field)->extent;
+    int n = 0;
+    dim[n++] = b->b;
+    if (extent != EXTENT_SAMPLES) dim[n++] = b->shape.extent[extent];
+    if (width_of(&b->shape, field) > 1) dim[n++] = b->shape.width[field];
+    return n;
+}
+
+static size_t field_size(const Batch *b, FieldId f) {
+    return (size_t)(b->b * shape_columns(&b->shape, f)) * field_info(f)->bytes;
 }
 
 Batch batch_new(int64_t b, SampleShape shape) {
     CHECK(b >= 1 && shape.positions >= 1 && shape.encoder >= 0, "a batch of %" PRId64 " x %" PRId64, b,
           shape.positions);
-    Batch x = {.b = b, .s = shape.positions, .encoder_s = shape.encoder, .fields = shape.fields};
+    Batch x = {.b = b, .shape = shape};
     x.indices = mem_zero((size_t)b, sizeof *x.indices);
     for (int f = 0; f < FIELDS; f++)
-        if (fields_have(x.fields, f))
-            x.field[f] = mem_zero((size_t)(b * batch_columns(&x, (FieldId)f)), field_bytes((FieldId)f));
+        if (fields_have(shape.fields, f)) x.field[f] = mem_zero(field_size(&x, (FieldId)f), 1);
     return x;
 }
 
-/* Element i of a field, of sample i / columns. */
-static int64_t drawn(FieldId field, const Philox4 *p, int64_t i, int64_t columns, int64_t vocab) {
-    switch (field) {
-    case FIELD_tokens:
-    case FIELD_encoder_tokens:
-        return p->v[0] % vocab;
-    case FIELD_labels:
-        return p->v[1] % vocab;
-    case FIELD_position_ids:
-    case FIELD_encoder_position_ids:
-        return i % columns;
-    case FIELD_token_types:
-        return i % columns >= columns / 2;
-    case FIELD_sentence_labels:
-        return i % 2;
-    default:
-        return 0;
+void batch_reset(const Batch *b) {
+    for (int f = 0; f < FIELDS; f++) {
+        const FieldValue value = field_info((FieldId)f)->value;
+        const int64_t columns = shape_columns(&b->shape, (FieldId)f), width = width_of(&b->shape, (FieldId)f);
+        for (int64_t i = 0; b->field[f] && i < b->b * columns; i++)
+            if (!field_info((FieldId)f)->is_integer)
+                ((float *)b->field[f])[i] = value == VALUE_WEIGHT;
+            else
+                ((int64_t *)b->field[f])[i] = value == VALUE_INDEX   ? i % columns / width
+                                              : (int)value < EXTENTS ? b->shape.extent[value]
+                                                                     : 0;
     }
 }
 
+/* Number i of a field, of sample i / columns, if it is one that is drawn. */
+static int64_t drawn(FieldValue value, const Philox4 *p, int64_t i, int64_t columns, int64_t vocab) {
+    return value == VALUE_ID      ? p->v[0] % vocab
+           : value == VALUE_LABEL ? p->v[1] % vocab
+           : value == VALUE_TYPE  ? i % columns >= columns / 2
+                                  : i % 2;
+}
+
 void batch_draw(const Batch *b, uint64_t key, uint64_t number, int64_t vocab) {
+    batch_reset(b);
     for (int f = 0; f < FIELDS; f++) {
-        const int64_t columns = batch_columns(b, (FieldId)f);
-        for (int64_t i = 0; b->field[f] && i < b->b * columns; i++) {
+        const FieldValue value = field_info((FieldId)f)->value;
+        const int64_t columns = shape_columns(&b->shape, (FieldId)f);
+        const bool draws = b->field[f] && value >= VALUE_ID && value <= VALUE_CLASS;
+        for (int64_t i = 0; draws && i < b->b * columns; i++) {
             const Philox4 p = philox4x32(key, number, (uint64_t)i);
-            if (field_is_integer((FieldId)f))
-                ((int64_t *)b->field[f])[i] = drawn((FieldId)f, &p, i, columns, vocab);
-            else
-                ((float *)b->field[f])[i] = 1;
+            ((int64_t *)b->field[f])[i] = drawn(value, &p, i, columns, vocab);
         }
-    }
-    for (int64_t i = 0; i < b->b; i++) {
-        if (b->lengths) b->lengths[i] = b->s;
-        if (b->encoder_lengths) b->encoder_lengths[i] = b->encoder_s;
     }
 }
 
@@ -108,9 +116,9 @@ void batch_free(Batch *x) {
 }
 
 static void *row(const Batch *b, int field, int64_t i) {
-    if (!fields_have(b->fields, field)) return NULL;
+    if (!fields_have(b->shape.fields, field)) return NULL;
     const FieldId f = (FieldId)field;
-    return (char *)b->field[f] + (size_t)(i * batch_columns(b, f)) * field_bytes(f);
+    return (char *)b->field[f] + (size_t)(i * shape_columns(&b->shape, f)) * field_info(f)->bytes;
 }
 
 Batch batch_rows(const Batch *b, int64_t first, int64_t n) {
@@ -127,11 +135,12 @@ Sample batch_sample(const Batch *b, int64_t i) {
 }
 
 /* Copies this rank's columns of sample i. */
-static void slice_row(const Batch *from, const SequenceSlice *slice, int field, int64_t i, const Batch *to) {
-    const size_t size = field_bytes((FieldId)field);
-    const int64_t columns = batch_columns(to, (FieldId)field);
-    for (int64_t j = 0, run; j < columns; j += run) {
-        run = slice_run(slice, j, columns - j);
+static void slice_row(const Batch *from, const SequenceSlice *slice, FieldId field, int64_t i,
+                      const Batch *to) {
+    const int64_t elements = extent_of(&to->shape, field_info(field)->extent);
+    const size_t size = field_info(field)->bytes * (size_t)width_of(&to->shape, field);
+    for (int64_t j = 0, run; j < elements; j += run) {
+        run = slice_run(slice, j, elements - j);
         memcpy((char *)row(to, field, i) + (size_t)j * size,
                (const char *)row(from, field, i) + (size_t)slice_position(slice, j) * size,
                (size_t)run * size);
@@ -139,17 +148,18 @@ static void slice_row(const Batch *from, const SequenceSlice *slice, int field, 
 }
 
 Batch batch_slice(const Batch *b, int ranks, int rank, Arena *arena) {
-    const SequenceSlice slices[] = {[EXTENT_POSITIONS] = slice_zigzag(b->s, ranks, rank),
-                                    [EXTENT_ENCODER] = slice_zigzag(b->encoder_s, ranks, rank),
-                                    [EXTENT_SAMPLES] = slice_zigzag(1, 1, 0)};
-    Batch x = {.b = b->b, .s = b->s / ranks, .encoder_s = b->encoder_s / ranks, .fields = b->fields};
+    Batch x = {.b = b->b, .shape = shape_slice(b->shape, ranks)};
     const size_t indices = (size_t)x.b * sizeof *x.indices;
     x.indices = memcpy(arena_alloc(arena, indices), b->indices, indices);
     for (int f = 0; f < FIELDS; f++) {
         const FieldId field = (FieldId)f;
-        if (!fields_have(x.fields, f)) continue;
-        x.field[f] = arena_alloc(arena, (size_t)(x.b * batch_columns(&x, field)) * field_bytes(field));
-        for (int64_t i = 0; i < x.b; i++) slice_row(b, &slices[field_extent(field)], f, i, &x);
+        const FieldExtent extent = field_info(field)->extent;
+        const bool cut = extent_is_cut(extent);
+        const SequenceSlice slice =
+            slice_zigzag(extent_of(&b->shape, extent), cut ? ranks : 1, cut ? rank : 0);
+        if (!fields_have(x.shape.fields, f)) continue;
+        x.field[f] = arena_alloc(arena, field_size(&x, field));
+        for (int64_t i = 0; i < x.b; i++) slice_row(b, &slice, field, i, &x);
     }
     return x;
 }

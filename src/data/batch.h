@@ -15,11 +15,37 @@ typedef enum FieldId {
     FIELDS
 } FieldId;
 
-typedef enum FieldExtent { EXTENT_POSITIONS, EXTENT_ENCODER, EXTENT_SAMPLES } FieldExtent;
+typedef enum FieldExtent {
+#define EXTENT(NAME, ...) EXTENT_##NAME,
+#include "data/extents.def"
+#undef EXTENT
+    EXTENT_SAMPLES,
+    EXTENTS = EXTENT_SAMPLES
+} FieldExtent;
 
-size_t field_bytes(FieldId); /* of an element */
-bool field_is_integer(FieldId);
-FieldExtent field_extent(FieldId);
+typedef enum FieldValue {
+#define EXTENT(NAME, ...) VALUE_LENGTH_##NAME,
+#include "data/extents.def"
+#undef EXTENT
+    VALUE_ID,
+    VALUE_LABEL,
+    VALUE_TYPE,
+    VALUE_CLASS,
+    VALUE_INDEX,
+    VALUE_START,
+    VALUE_WEIGHT
+} FieldValue;
+
+/* A row of fields.def. */
+typedef struct FieldInfo {
+    const char *name;
+    size_t bytes; /* of a number */
+    bool is_integer;
+    FieldExtent extent;
+    FieldValue value;
+} FieldInfo;
+const FieldInfo *field_info(FieldId);
+bool extent_is_cut(FieldExtent); /* over context-parallel ranks */
 
 /* A set of fields. */
 typedef uint32_t FieldSet;
@@ -32,15 +58,27 @@ static inline bool fields_have(FieldSet fields, int field) { return fields >> fi
 
 /* The fields of a sample and their sizes. */
 typedef struct SampleShape {
-    int64_t positions, encoder; /* numbers of positions; encoder 0: none */
+    union {
+        struct {
+#define EXTENT(NAME, member, ...) int64_t member;
+#include "data/extents.def"
+#undef EXTENT
+        };
+        int64_t extent[EXTENTS];
+    };
     FieldSet fields;
+    int64_t width[FIELDS]; /* numbers in an element; 0: 1 */
 } SampleShape;
+/* The numbers that a sample has in a field. */
+int64_t shape_columns(const SampleShape *, FieldId);
+/* The shape of each of `ranks` context-parallel ranks. */
+SampleShape shape_slice(SampleShape, int ranks);
 
 /* One sample: rows of the fields, the caller's; NULL: not in the set. */
 typedef struct Sample {
     union {
         struct {
-#define FIELD(name, type, extent) type *name;
+#define FIELD(name, type, ...) type *name;
 #include "data/fields.def"
 #undef FIELD
         };
@@ -50,11 +88,11 @@ typedef struct Sample {
 
 /* b samples. */
 typedef struct Batch {
-    int64_t b, s, encoder_s;
-    FieldSet fields;
+    int64_t b;
+    SampleShape shape;
     union {
         struct {
-#define FIELD(name, type, extent) type *name;
+#define FIELD(name, type, ...) type *name;
 #include "data/fields.def"
 #undef FIELD
         };
@@ -66,16 +104,17 @@ typedef struct Batch {
 /* All elements are 0. */
 Batch batch_new(int64_t b, SampleShape);
 void batch_free(Batch *);
-/* Drawn ids below `vocab`, without padding or masks. The values depend on the keys and the batch's sizes only. */
+/* The values of a batch without padding or masks, whose ids are 0. */
+void batch_reset(const Batch *);
+/* The same with drawn ids below `vocab`. The values depend on the keys and the batch's sizes only. */
 void batch_draw(const Batch *, uint64_t key, uint64_t number, int64_t vocab);
-/* The elements that a sample has in a field of this batch. */
-int64_t batch_columns(const Batch *, FieldId);
+/* The dimensions of a field, [b] or [b, extent] or, if elements are wide, [b, extent, width]. Returns their number. */
+int batch_dims(const Batch *, FieldId, int64_t dim[3]);
 /* Samples [first, first + n), in the same memory. */
 Batch batch_rows(const Batch *, int64_t first, int64_t n);
 Sample batch_sample(const Batch *, int64_t i);
 /* The columns of context-parallel rank `rank` of `ranks` (base/zigzag.h; one rank has all), in the arena's
- * memory: do not free. Every number of positions is a multiple of 2 * ranks. A rank has all of a field without
- * positions. */
+ * memory: do not free. Extents that are cut are multiples of 2 * ranks. A rank has all of the others. */
 Batch batch_slice(const Batch *, int ranks, int rank, Arena *);
 
 #endif

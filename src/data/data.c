@@ -173,10 +173,10 @@ Err data_get(const Dataset *d, int64_t index, Sample *out) { return blended_get(
 static void check_shape(const DatasetPart *p, const Batch *b) {
     const bool encoder = fields_have(p->kind->fields, FIELD_encoder_tokens);
     const int64_t s = p->config->sequence_length;
-    CHECK(!(b->fields & ~p->kind->fields), "a batch has a field that a %s lacks", p->kind->class_name);
-    CHECK(b->s == (encoder ? p->config->masked.decoder_sequence_length : s) &&
-              b->encoder_s == (encoder ? s : 0),
-          "a batch of %" PRId64 " and %" PRId64 " positions", b->s, b->encoder_s);
+    CHECK(!(b->shape.fields & ~p->kind->fields), "a batch has a field that a %s lacks", p->kind->class_name);
+    CHECK(b->shape.positions == (encoder ? p->config->masked.decoder_sequence_length : s) &&
+              b->shape.encoder == (encoder ? s : 0),
+          "a batch of %" PRId64 " and %" PRId64 " positions", b->shape.positions, b->shape.encoder);
 }
 
 Err data_batch(const Dataset *d, const int64_t *indices, int64_t n, Batch *out) {

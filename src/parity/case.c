@@ -221,7 +221,7 @@ static void set_weights(const Case *c, const Noise *noise) {
 static void keep_logits(const CaseRun *c, Trainer *run, const Batch *b) {
     const MicrobatchContext context = {.training = true, .first_sample = b->indices[0]};
     logits_compute(run->run.model, &run->run.context, &context, b, c->watch.trace, c->watch.arg,
-                   c->trace->logits + b->indices[0] * b->s * c->of->vocab);
+                   c->trace->logits + b->indices[0] * b->shape.positions * c->of->vocab);
 }
 
 /* The microbatches of this data-parallel rank. */

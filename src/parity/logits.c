@@ -6,8 +6,9 @@ static FieldSet inputs(const Model *m) {
 }
 
 static Tensor field_tensor(Device *d, const Batch *b, FieldId f) {
-    const int64_t dim[] = {b->b, batch_columns(b, f)};
-    Tensor x = tensor_make(NULL, I64, field_extent(f) == EXTENT_SAMPLES ? 1 : 2, dim);
+    int64_t dim[3];
+    const int n = batch_dims(b, f, dim);
+    Tensor x = tensor_make(NULL, I64, n, dim);
     x.data = device_alloc(d, tensor_bytes(&x), "a batch");
     device_write(d, x.data, b->field[f], tensor_bytes(&x));
     return x;

@@ -184,7 +184,9 @@ static void set_batch(const Reference *r, int64_t first, const Batch *b) {
 /* samples: of a batch. */
 static void compute(const Model *m, int64_t samples, const Reference *r, double *out) {
     const RunContext context = {.device = m->device, .dtype = F64};
-    Batch b = batch_new(samples, (SampleShape){r->positions, r->encoder, m->plan.sample.fields});
+    Batch b = batch_new(
+        samples,
+        (SampleShape){.positions = r->positions, .encoder = r->encoder, .fields = m->plan.sample.fields});
     for (int64_t i = 0; i < r->samples; i += samples) {
         set_batch(r, i, &b);
         logits_compute(m, &context, &(MicrobatchContext){.training = false}, &b, NULL, NULL,

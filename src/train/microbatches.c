@@ -98,7 +98,7 @@ static bool uses_graphs(const Microbatches *m) { return m->config->cuda_graph_im
 
 /* On the device real numbers have the type of the loss. */
 static DType field_dtype(const Microbatches *m, FieldId field) {
-    return field_is_integer(field) ? I64 : m->registry->precise;
+    return field_info(field)->is_integer ? I64 : m->registry->precise;
 }
 
 /* The type over the mesh: each data-parallel rank has other samples, and each context-parallel rank other
@@ -106,7 +106,7 @@ static DType field_dtype(const Microbatches *m, FieldId field) {
 static SpmdType field_type(const RunContext *c, FieldExtent extent) {
     SpmdType type = 0;
     for (int a = AXIS_CP; c->layout && a <= AXIS_DP; a++)
-        if (c->layout->mesh.size[a] > 1 && (a != AXIS_CP || extent != EXTENT_SAMPLES))
+        if (c->layout->mesh.size[a] > 1 && (a != AXIS_CP || extent_is_cut(extent)))
             type = spmd_with(type, a, SPMD_V);
     return type;
 }
@@ -115,17 +115,17 @@ static SpmdType field_type(const RunContext *c, FieldExtent extent) {
 static Microbatch microbatch_like(const Microbatches *m, const Batch *b) {
     const ModelPlan *plan = m->plan;
     Microbatch mb = {.n_losses = plan->n_losses, .n_counts = plan->n_counts};
-    CHECK(!(plan->sample.fields & ~b->fields), "a batch lacks a field that the model reads");
+    CHECK(!(plan->sample.fields & ~b->shape.fields), "a batch lacks a field that the model reads");
     for (int f = 0; f < FIELDS; f++) {
-        const FieldExtent extent = field_extent((FieldId)f);
+        const FieldId field = (FieldId)f;
+        int64_t dim[3];
         if (!fields_have(plan->sample.fields, f)) continue;
-        mb.field[f] = tensor_make(NULL, field_dtype(m, (FieldId)f), extent == EXTENT_SAMPLES ? 1 : 2,
-                                  (int64_t[]){b->b, batch_columns(b, (FieldId)f)});
-        mb.field[f].spmd = field_type(m->context, extent);
+        mb.field[f] = tensor_make(NULL, field_dtype(m, field), batch_dims(b, field, dim), dim);
+        mb.field[f].spmd = field_type(m->context, field_info(field)->extent);
     }
     for (int i = 0; i < model_sums(plan); i++) {
         const LossSpec *l = &plan->loss[i];
-        const int64_t dim[] = {b->b / loss_samples(l), l->extent == EXTENT_SAMPLES ? 1 : b->s};
+        const int64_t dim[] = {b->b / loss_samples(l), l->extent == EXTENT_SAMPLES ? 1 : b->shape.positions};
         mb.weights[i] = mb.loss_gradients[i] = tensor_make(NULL, m->registry->precise, 2, dim);
     }
     return mb;
@@ -208,7 +208,7 @@ static void write_scaled(const Microbatches *m, const float *x, int64_t n, int64
 /* The first context-parallel rank, which has the first position of each sample, has the losses of samples. */
 static double weight_of(const Microbatches *m, FieldExtent extent) {
     const Layout *l = m->context->layout;
-    return extent != EXTENT_SAMPLES || !l || !l->mesh.coordinate[AXIS_CP];
+    return extent_is_cut(extent) || !l || !l->mesh.coordinate[AXIS_CP];
 }
 
 static void write_part(const Microbatches *m, const BlockPart *p, const Batch *b, LossWeights weights,
@@ -219,10 +219,10 @@ static void write_part(const Microbatches *m, const BlockPart *p, const Batch *b
         const double scale = p->gradient ? weights.loss[p->loss] : 1;
         write_scaled(m, l->weights < FIELDS ? b->field[l->weights] : NULL, n, loss_samples(l),
                      weight_of(m, l->extent) * scale, out);
-    } else if (field_is_integer((FieldId)p->field)) {
+    } else if (field_info((FieldId)p->field)->is_integer) {
         memcpy(out, b->field[p->field], tensor_bytes(p->tensor));
     } else {
-        write_scaled(m, b->field[p->field], n, 1, weight_of(m, field_extent((FieldId)p->field)), out);
+        write_scaled(m, b->field[p->field], n, 1, weight_of(m, field_info((FieldId)p->field)->extent), out);
     }
 }
 

@@ -16,7 +16,7 @@ static double weight_sum(const Trainer *r, const Batch *b, const LossSpec *loss)
         for (int64_t i = 0; i < b->b; i += each) sum += (double)weights[i];
         return sum;
     }
-    for (int64_t i = 0; i < b->b * b->s; i++) sum += (double)weights[i];
+    for (int64_t i = 0; i < b->b * b->shape.positions; i++) sum += (double)weights[i];
     if (r->run.layout.mesh.size[AXIS_CP] > 1)
         comm_all_reduce(r->run.comm, mesh_group(&r->run.layout.mesh, 1 << AXIS_CP), "loss_mask", COMM_SUM,
                         F64, &sum, 1);
@@ -106,12 +106,8 @@ static int64_t most_microbatches(const Trainer *r) {
 
 RankSchedule trainer_dry_run(Trainer *r, PipelineSpec *spec) {
     const int64_t samples = r->run.derived->micro_batch_size, together = model_run_together(&r->run, samples);
-    const SampleShape *sample = &r->run.model->plan.sample;
-    const int ranks = r->run.layout.mesh.size[AXIS_CP];
     const Batch rows = {.b = together,
-                        .s = sample->positions / ranks,
-                        .encoder_s = sample->encoder / ranks,
-                        .fields = sample->fields};
+                        .shape = shape_slice(r->run.model->plan.sample, r->run.layout.mesh.size[AXIS_CP])};
     LossSum sum[MODEL_LOSSES] = {{0}};
     const int64_t n = most_microbatches(r) * (samples / together);
     Err e = pipeline_spec(r->run.config, &r->run.pipeline, pipeline_units(r->run.config, n), false, spec);

@@ -18,10 +18,10 @@ HOOK(Err, data_batch, const Dataset *data, const int64_t *indices, int64_t n, Ba
     const Err e = __real_data_batch(data, indices, n, out);
     for (int64_t i = 0; mutant_is_named(M_sentence_label_inverted) && out->sentence_labels && i < n; i++)
         out->sentence_labels[i] = !out->sentence_labels[i];
-    for (int64_t i = 0; mutant_is_named(M_loss_mask_inverted) && i < n * out->s; i++)
+    for (int64_t i = 0; mutant_is_named(M_loss_mask_inverted) && i < n * out->shape.positions; i++)
         out->loss_mask[i] = 1 - out->loss_mask[i];
     if (!mutant_is_named(M_padding_inverted)) return e;
-    invert_lengths(out->lengths, n, out->s);
-    invert_lengths(out->encoder_lengths, n, out->encoder_s);
+    invert_lengths(out->lengths, n, out->shape.positions);
+    invert_lengths(out->encoder_lengths, n, out->shape.encoder);
     return e;
 }

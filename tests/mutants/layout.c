@@ -131,10 +131,11 @@ HOOK(void, golden_batch, const Golden *g, int64_t step, Batch *b) {
 HOOK(Batch, batch_slice, const Batch *b, int ranks, int rank, Arena *arena) {
     if (mutant_is(M_cp_chunks_of_neighbour)) rank = (rank + 1) % ranks;
     Batch x = __real_batch_slice(b, ranks, rank, arena);
-    for (int64_t i = 0; i < x.b * x.s; i++) {
-        if (mutant_is(M_cp_positions_local)) x.position_ids[i] = i % x.s;
+    for (int64_t i = 0; i < x.b * x.shape.positions; i++) {
+        if (mutant_is(M_cp_positions_local)) x.position_ids[i] = i % x.shape.positions;
         if (mutant_is(M_position_off_by_one) && x.position_ids[i] > 0) x.position_ids[i]--;
-        if (mutant_is(M_cp_boundary_label) && i % x.s == x.s / 2 - 1) x.labels[i] = x.tokens[i + 1];
+        if (mutant_is(M_cp_boundary_label) && i % x.shape.positions == x.shape.positions / 2 - 1)
+            x.labels[i] = x.tokens[i + 1];
     }
     return x;
 }

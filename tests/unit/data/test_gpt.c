@@ -45,7 +45,7 @@ static DataConfig config_of(const Case *c) {
 }
 
 static void digest(const Dataset *d, int64_t s, int64_t count, char md5[33]) {
-    Batch b = batch_new(1, (SampleShape){s, 0, GPT_FIELDS});
+    Batch b = batch_new(1, (SampleShape){.positions = s, .fields = GPT_FIELDS});
     Str all = {0};
     for (int64_t i = 0; i < count; i++) {
         assert_ok(data_batch(d, &i, 1, &b));
@@ -205,7 +205,7 @@ static void mock_indices_equal_numpy(void **state) {
     assert_data_md5(&d->index.document, 4, "79405e13734aca780fb3d577a897784c");
     assert_data_md5(&d->index.shuffle, 4, "6f0bf62fef2df92b3f44b4075d94e89b");
     for (int i = 0; i < 8; i++) assert_int_equal(((const int32_t *)d->index.sample.data)[i], ROWS[i]);
-    Batch b = batch_new(1, (SampleShape){1024, 0, GPT_FIELDS});
+    Batch b = batch_new(1, (SampleShape){.positions = 1024, .fields = GPT_FIELDS});
     Sample row = batch_sample(&b, 0);
     assert_ok(part_get(part, 0, &row));
     int64_t text[1025];
@@ -328,7 +328,7 @@ static void a_token_outside_the_vocabulary_is_named(void **state) {
     DataConfig c = config_of(&(Case){"", "1", PATHS("toy"), 4, {8, 0, 0}, -1, false, false, false});
     c.vocab_size = 60;
     assert_ok(data_open(&c, &data));
-    Batch b = batch_new(8, (SampleShape){4, 0, GPT_FIELDS});
+    Batch b = batch_new(8, (SampleShape){.positions = 4, .fields = GPT_FIELDS});
     const int64_t all[] = {0, 1, 2, 3, 4, 5, 6, 7};
     assert_mistake(data_batch(data_split(data, SPLIT_TRAIN), all, 8, &b), "made with another tokenizer");
     batch_free(&b);

@@ -139,7 +139,7 @@ static void sampler_mistakes_are_sentences(void **state) {
         "cannot be counted");
 }
 
-static const SampleShape SHAPE = {6, 0, GPT_FIELDS};
+static const SampleShape SHAPE = {.positions = 6, .fields = GPT_FIELDS};
 
 static Data *open_more(int64_t vocab_size) {
     static const char *const paths[] = {"more"};
@@ -306,9 +306,13 @@ static void prefetch_hands_on_the_batches_before_an_error(void **state) {
  * chunks r, 2n-1-r. */
 static void context_ranks_hold_two_chunks(void **state) {
     (void)state;
-    enum { B = 3, S = 24 };
-    Batch whole =
-        batch_new(B, (SampleShape){S, 2 * S, GPT_FIELDS | FIELD_SET(encoder_tokens) | FIELD_SET(lengths)});
+    enum { B = 3, S = 24, WIDE = 3 };
+    Batch whole = batch_new(B, (SampleShape){.positions = S,
+                                             .encoder = 2 * S,
+                                             .fields = GPT_FIELDS | FIELD_SET(encoder_tokens) |
+                                                       FIELD_SET(lengths) | FIELD_SET(token_types),
+                                             .width = {[FIELD_token_types] = WIDE}});
+    for (int64_t i = 0; i < B * S * WIDE; i++) whole.token_types[i] = 5000 + i;
     for (int64_t i = 0; i < B * S; i++) {
         whole.tokens[i] = i, whole.labels[i] = 1000 + i, whole.position_ids[i] = 2000 + i;
         whole.loss_mask[i] = (float)i / 2, whole.document_start[i] = 3000 + i;
@@ -320,23 +324,28 @@ static void context_ranks_hold_two_chunks(void **state) {
         for (int r = 0; r < n; r++) {
             const Batch b = batch_slice(&whole, n, r, arena);
             const int64_t chunk = S / (2 * n);
-            assert_int_equal(b.b, B), assert_int_equal(b.s, S / n);
+            assert_int_equal(b.b, B), assert_int_equal(b.shape.positions, S / n);
             assert_memory_equal(b.indices, whole.indices, B * sizeof *b.indices);
             assert_memory_equal(b.lengths, whole.lengths, B * sizeof *b.lengths);
-            assert_null(b.token_types);
+            assert_null(b.sentence_labels);
+            int64_t dim[3];
+            assert_int_equal(batch_dims(&b, FIELD_token_types, dim), 3);
+            assert_true(dim[0] == B && dim[1] == S / n && dim[2] == WIDE);
             for (int64_t i = 0; i < B; i++)
                 for (int64_t c = 0; c < 2; c++)
                     for (int64_t j = 0; j < chunk; j++) {
-                        const int64_t at = i * b.s + c * chunk + j,
+                        const int64_t at = i * b.shape.positions + c * chunk + j,
                                       from = i * S + (c ? 2 * n - 1 - r : r) * chunk + j;
                         assert_int_equal(b.tokens[at], from);
                         assert_int_equal(b.labels[at], 1000 + from);
                         /* an encoder with twice as many positions has chunks of twice the size */
-                        const int64_t twice = i * 2 * b.s + 2 * (c * chunk + j),
+                        const int64_t twice = i * 2 * b.shape.positions + 2 * (c * chunk + j),
                                       its = i * 2 * S + 2 * ((c ? 2 * n - 1 - r : r) * chunk + j);
                         assert_int_equal(b.encoder_tokens[twice], 4000 + its);
                         assert_int_equal(b.encoder_tokens[twice + 1], 4000 + its + 1);
                         assert_int_equal(b.position_ids[at], 2000 + from);
+                        for (int w = 0; w < WIDE; w++)
+                            assert_int_equal(b.token_types[WIDE * at + w], 5000 + WIDE * from + w);
                         assert_int_equal(b.document_start[at], 3000 + from);
                         assert_true(b.loss_mask[at] == (float)from / 2);
                     }

@@ -64,23 +64,25 @@ static DataConfig config_of(const Case *c) {
 
 static Batch batch_of(const DataConfig *c) {
     const bool t5 = c->kind == DATASET_t5;
-    return batch_new(1, (SampleShape){t5 ? c->masked.decoder_sequence_length : c->sequence_length,
-                                      t5 ? c->sequence_length : 0, dataset_kind(c->kind)->fields});
+    return batch_new(1,
+                     (SampleShape){.positions = t5 ? c->masked.decoder_sequence_length : c->sequence_length,
+                                   .encoder = t5 ? c->sequence_length : 0,
+                                   .fields = dataset_kind(c->kind)->fields});
 }
 
 static void digest(const DataConfig *c, const Dataset *d, int64_t count, char md5[33]) {
     Batch b = batch_of(c);
-    const size_t s = (size_t)b.s * 8;
+    const size_t s = (size_t)b.shape.positions * 8;
     Str all = {0};
     for (int64_t i = 0; i < count; i++) {
         /* A sample fills all of its fields. */
         memset(b.tokens, 0xa5, s), memset(b.labels, 0xa5, s), memset(b.loss_mask, 0xa5, s / 2);
         assert_ok(data_batch(d, &i, 1, &b));
-        for (int64_t k = 0; k < b.s; k++) assert_int_equal(b.position_ids[k], k);
+        for (int64_t k = 0; k < b.shape.positions; k++) assert_int_equal(b.position_ids[k], k);
         str_add(&all, b.tokens, s), str_add(&all, b.labels, s), str_add(&all, b.loss_mask, s / 2);
         if (c->kind == DATASET_t5) {
-            for (int64_t k = 0; k < b.encoder_s; k++) assert_int_equal(b.encoder_position_ids[k], k);
-            str_add(&all, b.lengths, 8), str_add(&all, b.encoder_tokens, (size_t)b.encoder_s * 8);
+            for (int64_t k = 0; k < b.shape.encoder; k++) assert_int_equal(b.encoder_position_ids[k], k);
+            str_add(&all, b.lengths, 8), str_add(&all, b.encoder_tokens, (size_t)b.shape.encoder * 8);
             str_add(&all, b.encoder_lengths, 8);
         } else {
             str_add(&all, b.token_types, s), str_add(&all, b.sentence_labels, 8);
@@ -253,7 +255,7 @@ static void mock_data_have_samples(void **state) {
         Batch b = batch_of(&config);
         assert_ok(data_batch(d, (const int64_t[]){data_length(d) - 1}, 1, &b));
         float masked = 0;
-        for (int64_t i = 0; i < b.s; i++) masked += b.loss_mask[i];
+        for (int64_t i = 0; i < b.shape.positions; i++) masked += b.loss_mask[i];
         assert_true(masked > 0);
         batch_free(&b);
         data_close(data);

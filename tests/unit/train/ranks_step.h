@@ -10,23 +10,14 @@
 /* Samples without padding; only T5 has fields of an encoder, and the sentences of BERT are all of one kind. */
 static inline Batch numbered_batch(const Setup *s, const SampleShape *shape, int64_t first) {
     Batch x = batch_new(s->derived.micro_batch_size, *shape);
-    for (int64_t i = 0; i < x.b * x.s; i++) {
-        const uint64_t at = (uint64_t)(first * x.s + i);
+    batch_reset(&x);
+    for (int64_t i = 0; i < x.b * x.shape.positions; i++) {
+        const uint64_t at = (uint64_t)(first * x.shape.positions + i);
         x.tokens[i] = philox_u32(3, 1, at) % (uint32_t)s->derived.vocab_size;
         x.labels[i] = philox_u32(3, 2, at) % (uint32_t)s->derived.vocab_size;
-        if (x.position_ids) x.position_ids[i] = i % x.s;
-        if (x.token_types) x.token_types[i] = 0;
-        x.loss_mask[i] = 1;
     }
-    for (int64_t i = 0; x.encoder_tokens && i < x.b * x.encoder_s; i++) {
-        x.encoder_tokens[i] = x.tokens[i % (x.b * x.s)];
-        x.encoder_position_ids[i] = i % x.encoder_s;
-    }
-    for (int64_t i = 0; i < x.b; i++) {
-        if (x.lengths) x.lengths[i] = x.s;
-        if (x.sentence_labels) x.sentence_labels[i] = 0;
-        if (x.encoder_lengths) x.encoder_lengths[i] = x.encoder_s;
-    }
+    for (int64_t i = 0; x.encoder_tokens && i < x.b * x.shape.encoder; i++)
+        x.encoder_tokens[i] = x.tokens[i % (x.b * x.shape.positions)];
     return x;
 }
 

@@ -21,7 +21,7 @@ static const double DELTA = 1e-9;
 
 /* Sequences number first, first + 1, ... of the source, each from the stationary distribution on. */
 static Batch batch_of(const Source *s, int64_t first, bool leaky) {
-    Batch b = batch_new(BATCH, (SampleShape){SEQ, 0, GPT_FIELDS});
+    Batch b = batch_new(BATCH, (SampleShape){.positions = SEQ, .fields = GPT_FIELDS});
     for (int64_t i = 0; i < BATCH; i++) {
         int64_t x = draw(s->pi, philox_uniform(5, (uint64_t)(first + i), SEQ));
         for (int64_t j = 0; j < SEQ; j++) {

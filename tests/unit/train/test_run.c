@@ -20,13 +20,14 @@ static const char LLAMA[] =
 /* Samples first .. first + b of an endless random text; every other label of every third sample is masked if
  * `masked`. */
 static Batch batch_of(const Setup *s, int64_t first, int64_t b, bool masked) {
-    Batch x = batch_new(b, (SampleShape){s->config.seq_length, 0, GPT_FIELDS});
-    for (int64_t i = 0; i < b * x.s; i++) {
-        uint64_t at = (uint64_t)(first * x.s + i);
+    Batch x = batch_new(b, (SampleShape){.positions = s->config.seq_length, .fields = GPT_FIELDS});
+    batch_reset(&x);
+    for (int64_t i = 0; i < b * x.shape.positions; i++) {
+        uint64_t at = (uint64_t)(first * x.shape.positions + i);
         x.tokens[i] = philox_u32(3, 1, at) % (uint32_t)s->derived.vocab_size;
         x.labels[i] = philox_u32(3, 2, at) % (uint32_t)s->derived.vocab_size;
-        x.position_ids[i] = i % x.s;
-        x.loss_mask[i] = masked && (first + i / x.s) % 3 == 0 && i % x.s % 2 ? 0 : 1;
+        if (masked && (first + i / x.shape.positions) % 3 == 0 && i % x.shape.positions % 2)
+            x.loss_mask[i] = 0;
     }
     return x;
 }
@@ -440,7 +441,7 @@ static void fully_masked_batch_is_no_gradient(void **state) {
         Setup *s = setup_new("%s %s", GPT2, per_token ? "--calculate-per-token-loss" : "");
         Trainer *r = run_start(s, NULL);
         Batch b = batch_of(s, 0, 1, false);
-        for (int64_t i = 0; i < b.b * b.s; i++) b.loss_mask[i] = 0;
+        for (int64_t i = 0; i < b.b * b.shape.positions; i++) b.loss_mask[i] = 0;
         StepReport report = trainer_begin_step(r);
         trainer_microbatch(r, &b, 1, &report);
         trainer_update(r, &report);
