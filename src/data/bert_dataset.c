@@ -70,20 +70,20 @@ static void fill(const DatasetConfig *c, const Masking *m, const int64_t *text, 
 }
 
 static Err get(const DatasetPart *p, int64_t k, Sample *out) {
-    const DatasetConfig *c = p->config;
+    const MaskedConfig *c = masked_config(p);
     MaskedText t;
     ERR_RETURN(masked_text(p, k, &t));
     Segment a, b;
     bool swapped;
-    split_text(&t, c->masked.binary_head, &a, &b, &swapped);
+    split_text(&t, c->binary_head, &a, &b, &swapped);
     truncate_pair(&a, &b, t.target, &t.rng);
-    const size_t bytes = (size_t)c->sequence_length * sizeof(int64_t);
+    const size_t bytes = (size_t)p->config->sequence_length * sizeof(int64_t);
     int64_t *text = mem_alloc(bytes), *original = mem_alloc(bytes);
-    const int64_t n = join(&c->masked.tokens, &a, &b, text);
+    const int64_t n = join(&c->tokens, &a, &b, text);
     memcpy(original, text, (size_t)n * sizeof *text);
     Masking m = masking_new(n);
-    masking_choose(&m, &((const MaskedDataset *)p)->masking, &c->masked.tokens, text, n, t.target, &t.rng);
-    fill(c, &m, text, original, n, a.count + 2, out);
+    masking_choose(&m, &((const MaskedDataset *)p)->masking, &c->tokens, text, n, t.target, &t.rng);
+    fill(p->config, &m, text, original, n, a.count + 2, out);
     if (out->sentence_labels) out->sentence_labels[0] = swapped;
     masking_free(&m);
     free(text), free(original);
@@ -92,24 +92,25 @@ static Err get(const DatasetPart *p, int64_t k, Sample *out) {
 }
 
 static Err open_part(DatasetPart *p) {
-    const DatasetConfig *c = p->config;
-    ERR_RETURN(masked_need(p, c->masked.tokens.cls, "[CLS]"));
-    ERR_RETURN(masked_need(p, c->masked.tokens.sep, "[SEP]"));
-    ERR_RETURN(masked_need(p, c->masked.tokens.mask, "[MASK]"));
-    const MaskingConfig masking = {.probability = c->masked.mask_prob, .max_ngram = 3, .random_words = true};
-    return masked_open(p, masking, 3, c->masked.binary_head ? 2 : 1);
+    const MaskedConfig *c = masked_config(p);
+    ERR_RETURN(masked_need(p, c->tokens.cls, "[CLS]"));
+    ERR_RETURN(masked_need(p, c->tokens.sep, "[SEP]"));
+    ERR_RETURN(masked_need(p, c->tokens.mask, "[MASK]"));
+    const MaskingConfig masking = {.probability = c->mask_prob, .max_ngram = 3, .random_words = true};
+    return masked_open(p, masking, 3, c->binary_head ? 2 : 1);
 }
 
 static void describe(const DatasetPart *p, int depth, Str *out) {
     masked_describe(p, depth, out);
     str_puts(out, ",");
     describe_key(out, "classification_head", depth);
-    str_puts(out, p->config->masked.binary_head ? "true" : "false");
+    str_puts(out, masked_config(p)->binary_head ? "true" : "false");
 }
 
 const DatasetKind bert_dataset = {
     .class_name = "BERTMaskedWordPieceDataset",
     .size = sizeof(MaskedDataset),
+    .own = sizeof(MaskedConfig),
     .fields = FIELD_SET(tokens) | FIELD_SET(labels) | FIELD_SET(loss_mask) | FIELD_SET(token_types) |
               FIELD_SET(position_ids) | FIELD_SET(lengths) | FIELD_SET(sentence_labels),
     .mock = {.longest = 128, .sentences = 8},

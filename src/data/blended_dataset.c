@@ -156,10 +156,11 @@ static Err open_parts(const DatasetKind *kind, const TokenSource *sources, const
                       const DatasetConfig *config, DataSplit split, const SplitRange *range, int64_t total,
                       double surplus, bool blend, BlendedDataset *out) {
     for (int i = 0; i < out->n; i++) {
-        int64_t begin, end, wanted = blend ? -1 : total;
-        if (weights) wanted = blend_request(total, weights[i], surplus);
-        split_elements(range, kind->by_document ? sources[i].documents : sources[i].sequences, &begin, &end);
-        ERR_RETURN(part_open(kind, &sources[i], config, split, begin, end, wanted, &out->parts[i]));
+        DatasetPart how = {.kind = kind, .source = &sources[i], .config = config, .split = split};
+        how.num_samples = weights ? blend_request(total, weights[i], surplus) : blend ? -1 : total;
+        split_elements(range, kind->by_document ? sources[i].documents : sources[i].sequences, &how.begin,
+                       &how.end);
+        ERR_RETURN(part_open(&how, &out->parts[i]));
     }
     return ERR_OK;
 }

@@ -17,7 +17,9 @@ struct Data {
     SplitRange ranges[SPLIT_COUNT];
     DatasetConfig config;
     char *split, *cache_dir, *tokenizer_json;
-    BlendedDataset *datasets[SPLIT_COUNT];
+    void *own;
+    BlendedDataset *datasets[SPLIT_COUNT], **files; /* files: of validation, by themselves */
+    int num_files;
     char fingerprint[33];
 };
 
@@ -56,7 +58,7 @@ static void set_config(Data *d, const DataConfig *c, const char *split) {
                                 .reset_position_ids = c->reset_position_ids,
                                 .reset_attention_mask = c->reset_attention_mask,
                                 .keep_last_partial_validation = c->keep_last_partial_validation,
-                                .masked = c->masked,
+                                .own = d->own,
                                 .cache_dir = d->cache_dir,
                                 .read_only = c->read_only,
                                 .split = d->split,
@@ -112,8 +114,39 @@ static Err open_per_split(Data *d, const DataConfig *c) {
     return ERR_OK;
 }
 
+/* ---- records ---- */
+
+static Err open_records(Data *d, DataSplit split, const char *const *files, int n, BlendedDataset **out) {
+    const DatasetPart how = {
+        .kind = d->kind, .config = &d->config, .split = split, .files = files, .num_files = n};
+    BlendedDataset *dataset = *out = mem_zero(1, sizeof *dataset);
+    dataset->parts = mem_zero(1, sizeof *dataset->parts);
+    ERR_RETURN(part_open(&how, &dataset->parts[0]));
+    dataset->n = 1;
+    return ERR_OK;
+}
+
+/* One set of samples for training, and one of each file of validation. */
+static Err open_files(Data *d, const DataConfig *c) {
+    const int n = c->num_split_paths[SPLIT_VALID], train = c->num_split_paths[SPLIT_TRAIN];
+    const char *const *valid = c->split_paths[SPLIT_VALID];
+    set_config(d, c, NULL);
+    if (train) ERR_RETURN(open_records(d, SPLIT_TRAIN, c->split_paths[SPLIT_TRAIN], train, &d->datasets[0]));
+    d->files = mem_zero((size_t)n + 1, sizeof *d->files);
+    Err e = ERR_OK;
+    for (; d->num_files < n && !e.code; d->num_files++)
+        e = open_records(d, SPLIT_VALID, &valid[d->num_files], 1, &d->files[d->num_files]);
+    return e;
+}
+
+static void hash_records(const Dataset *d, HashStream *h) {
+    if (d && d->parts[0]->kind->hash) d->parts[0]->kind->hash(d->parts[0], h);
+}
+
 static void take_fingerprint(Data *d) {
     HashStream *h = hash128_begin();
+    hash_records(d->datasets[SPLIT_TRAIN], h);
+    for (int i = 0; i < d->num_files; i++) hash_records(d->files[i], h);
     for (int i = 0; i < SPLIT_COUNT; i++)
         for (int k = 0; d->sources[i] && k < d->paths[i].n; k++) {
             const IndexedDataset *x = &d->sources[i][k].indexed;
@@ -124,12 +157,18 @@ static void take_fingerprint(Data *d) {
     hash_hex(hash128_end(h), d->fingerprint);
 }
 
+static Err open_all(Data *d, const DataConfig *c) {
+    if (d->kind->hash) return open_files(d, c);
+    ERR_RETURN(check_config(c));
+    return c->mock || c->num_paths ? open_shared(d, c) : open_per_split(d, c);
+}
+
 Err data_open(const DataConfig *c, Data **out) {
     *out = NULL;
-    ERR_RETURN(check_config(c));
     Data *d = mem_zero(1, sizeof *d);
     d->kind = dataset_kind(c->kind);
-    Err e = c->mock || c->num_paths ? open_shared(d, c) : open_per_split(d, c);
+    if (d->kind->own) d->own = memcpy(mem_alloc(d->kind->own), c->own, d->kind->own);
+    const Err e = open_all(d, c);
     if (e.code) {
         data_close(d);
         return e;
@@ -139,27 +178,34 @@ Err data_open(const DataConfig *c, Data **out) {
     return ERR_OK;
 }
 
+static void close_dataset(BlendedDataset *d) {
+    if (d) blended_close(d);
+    free(d);
+}
+
 void data_close(Data *d) {
     if (!d) return;
+    for (int i = 0; i < d->num_files; i++) close_dataset(d->files[i]);
     for (int i = 0; i < SPLIT_COUNT; i++) {
-        if (d->datasets[i]) blended_close(d->datasets[i]);
-        free(d->datasets[i]);
+        close_dataset(d->datasets[i]);
         for (int k = 0; d->sources[i] && k < d->paths[i].n; k++) source_close(&d->sources[i][k]);
         free(d->sources[i]);
         blend_free(&d->paths[i]);
     }
-    free(d->split), free(d->cache_dir), free(d->tokenizer_json), free(d);
+    free(d->split), free(d->cache_dir), free(d->tokenizer_json), free(d->own), free(d->files), free(d);
 }
 
 const Dataset *data_split(const Data *d, DataSplit split) { return d->datasets[split]; }
+int data_files(const Data *d) { return d->num_files; }
+const Dataset *data_file(const Data *d, int file) { return d->files[file]; }
 const char *data_fingerprint(const Data *d) { return d->fingerprint; }
 int64_t data_length(const Dataset *d) { return blended_length(d); }
 DataFacts data_facts(const Dataset *d) {
-    DataFacts f = {.samples = data_length(d)};
+    DataFacts f = {.samples = data_length(d), .file = d->parts[0]->files ? d->parts[0]->files[0] : NULL};
     int64_t one_epoch = 0;
     for (int i = 0; i < d->n; i++) {
         const DatasetPart *p = d->parts[i];
-        f.tokens += p->tokens;
+        f.tokens += p->tokens, f.epoch += p->epoch;
         one_epoch += p->samples;
         if (d->n == 1 && p->num_samples >= 0) f.samples = p->num_samples;
         if (p->epochs > f.epochs) f.epochs = p->epochs;
@@ -171,11 +217,8 @@ DataFacts data_facts(const Dataset *d) {
 Err data_get(const Dataset *d, int64_t index, Sample *out) { return blended_get(d, index, out); }
 
 static void check_shape(const DatasetPart *p, const Batch *b) {
-    const bool encoder = fields_have(p->kind->fields, FIELD_encoder_tokens);
-    const int64_t s = p->config->sequence_length;
-    CHECK(!(b->shape.fields & ~p->kind->fields), "a batch has a field that a %s lacks", p->kind->class_name);
-    CHECK(b->shape.positions == (encoder ? p->config->masked.decoder_sequence_length : s) &&
-              b->shape.encoder == (encoder ? s : 0),
+    CHECK(!(b->shape.fields & ~p->shape.fields), "a batch has a field that a %s lacks", p->kind->class_name);
+    CHECK(!memcmp(b->shape.extent, p->shape.extent, sizeof p->shape.extent),
           "a batch of %" PRId64 " and %" PRId64 " positions", b->shape.positions, b->shape.encoder);
 }
 

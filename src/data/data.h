@@ -27,7 +27,8 @@ typedef struct DataConfig {
     const char *const *paths;
     int num_paths;
     const char *split; /* NULL: "969, 30, 1" */
-    /* --train-data-path, --valid-data-path, --test-data-path: each split has its own datasets. */
+    /* --train-data-path, --valid-data-path, --test-data-path: each split has its own datasets. A kind that reads
+     * records has the files of training and validation here, borrowed. */
     const char *const *split_paths[SPLIT_COUNT];
     int num_split_paths[SPLIT_COUNT];
     bool mock;                    /* --mock-data: no paths, split "1,1,1" */
@@ -39,8 +40,8 @@ typedef struct DataConfig {
     bool eod_mask_loss, reset_position_ids, reset_attention_mask;
     bool allow_ambiguous_pad; /* off: a pad id equal to eod counts as -1, so that eod tokens are not masked */
     bool keep_last_partial_validation;
-    MaskedConfig masked;   /* kinds of masked text */
-    double surplus;        /* --mid-level-dataset-surplus; 0.005 upstream */
+    const void *own; /* of the kind, if it has one (DatasetKind.own): copied, but not what it points to */
+    double surplus;  /* --mid-level-dataset-surplus; 0.005 upstream */
     const char *cache_dir; /* --data-cache-path; NULL: next to each dataset, and blends are not cached */
     bool read_only; /* missing caches are built in memory; only whether they could be written is checked */
     const char *tokenizer_json; /* part of the cache's file names (dataset.h); NULL: null */
@@ -54,9 +55,12 @@ Err data_open(const DataConfig *, Data **out);
 void data_close(Data *); /* NULL is fine */
 /* NULL if the split has width zero, no paths, or 0 samples. */
 const Dataset *data_split(const Data *, DataSplit);
+/* Records: the files of validation, each a dataset that is evaluated as a whole after each epoch. Tokens: 0. */
+int data_files(const Data *);
+const Dataset *data_file(const Data *, int file);
 
 /* 32 hexadecimal digits that change, almost surely, with the files: the hash of each .idx and the size of each
- * .bin, in the order of the paths. Tokens are not read, and names are not part of it. */
+ * .bin, in the order of the paths. Tokens are not read, and names are not part of it. For records, all tokens and labels are. */
 const char *data_fingerprint(const Data *);
 
 int64_t data_length(const Dataset *); /* samples */
@@ -64,7 +68,9 @@ int64_t data_length(const Dataset *); /* samples */
  * of its most repeated dataset. */
 typedef struct DataFacts {
     int64_t tokens, samples;
+    int64_t epoch; /* samples of an epoch of records, with padding and choices; else 0 */
     double epochs;
+    const char *file; /* the first file of records; else NULL */
 } DataFacts;
 DataFacts data_facts(const Dataset *);
 /* Sample `index` of [0, length). Safe from any thread. */

@@ -24,20 +24,15 @@ const DatasetKind *dataset_kind(DatasetId id) {
     return KINDS[id];
 }
 
-Err part_open(const DatasetKind *kind, const TokenSource *source, const DatasetConfig *c, DataSplit split,
-              int64_t begin, int64_t end, int64_t num_samples, DatasetPart **out) {
+Err part_open(const DatasetPart *how, DatasetPart **out) {
+    const DatasetConfig *c = how->config;
     if (c->sequence_length < 1 || c->sequence_length > MAX_SEQUENCE)
         return err_user("the sequence length is %" PRId64 "; it must be 1..%d", c->sequence_length,
                         MAX_SEQUENCE);
-    DatasetPart *p = mem_zero(1, kind->size);
-    *p = (DatasetPart){.kind = kind,
-                       .source = source,
-                       .config = c,
-                       .split = split,
-                       .begin = begin,
-                       .end = end,
-                       .num_samples = num_samples};
-    Err e = kind->open(p);
+    DatasetPart *p = mem_zero(1, how->kind->size);
+    *p = *how;
+    p->shape = (SampleShape){.positions = c->sequence_length, .fields = p->kind->fields};
+    Err e = p->kind->open(p);
     if (e.code)
         part_close(p);
     else

@@ -11,10 +11,10 @@
 #include <stdint.h>
 
 #include "base/err.h"
+#include "base/hash.h"
 #include "base/str.h"
 #include "data/batch.h"
 #include "data/blend.h"
-#include "data/masking.h"
 #include "data/npy.h"
 #include "data/source.h"
 
@@ -25,14 +25,6 @@ typedef enum DatasetId {
     DATASETS
 } DatasetId;
 
-/* Facts for datasets of masked text. */
-typedef struct MaskedConfig {
-    MaskTokens tokens;                /* its arrays are borrowed */
-    double mask_prob, short_seq_prob; /* (0, 1), [0, 1] */
-    bool binary_head;                 /* BERT: a sample is a pair of sentences */
-    int64_t decoder_sequence_length;  /* T5; s is the encoder's */
-} MaskedConfig;
-
 typedef struct DatasetConfig {
     int64_t sequence_length; /* s */
     uint32_t seed;
@@ -40,7 +32,7 @@ typedef struct DatasetConfig {
     int64_t eod, pad;   /* -1: none */
     bool eod_mask_loss, reset_position_ids, reset_attention_mask;
     bool keep_last_partial_validation; /* upstream's drop_last_partial_validation_sequence off */
-    MaskedConfig masked;
+    const void *own;                   /* DataConfig.own */
     /* The index cache. NULL: <prefix>/cache/<class>_indices, and no cache for mock data. If ranks share a folder,
      * one must build before the others start. */
     const char *cache_dir;
@@ -62,8 +54,14 @@ typedef struct DatasetPart {
     DataSplit split;
     int64_t begin, end;  /* elements of the source: sequences, or documents */
     int64_t num_samples; /* number requested; < 0: one epoch */
+    /* Borrowed, of a kind that reads records; it has no source, and sets num_samples to their number. */
+    const char *const *files;
+    int num_files;
+    SampleShape
+        shape; /* set by part_open; positions are the sequence length, unless the kind's open changes it */
     /* Set by the kind's open: */
     int64_t samples; /* >= num_samples */
+    int64_t epoch;   /* samples of an epoch of records; else 0 */
     int64_t tokens;  /* of the split */
     double epochs;   /* that num_samples are; 0 for one epoch */
 } DatasetPart;
@@ -71,6 +69,7 @@ typedef struct DatasetPart {
 struct DatasetKind {
     const char *class_name; /* Megatron-LM's */
     size_t size;            /* of the kind's struct */
+    size_t own;             /* of the kind's configuration, DataConfig.own; 0: none */
     FieldSet fields;        /* that a sample can fill */
     MockShape mock;
     bool by_document;                                   /* splits divide documents, not sequences */
@@ -81,12 +80,14 @@ struct DatasetKind {
     Err (*get)(const DatasetPart *, int64_t, Sample *); /* fills the fields that are not NULL */
     /* Appends the description's members after the common ones, each preceded by a comma. */
     void (*describe)(const DatasetPart *, int depth, Str *out); /* NULL: none */
+    /* Adds records to the fingerprint of the data. NULL: the kind reads tokens of a source. */
+    void (*hash)(const DatasetPart *, HashStream *);
 };
 
 const DatasetKind *dataset_kind(DatasetId);
 
-Err part_open(const DatasetKind *, const TokenSource *, const DatasetConfig *, DataSplit, int64_t begin,
-              int64_t end, int64_t num_samples, DatasetPart **out);
+/* how: all that open does not set */
+Err part_open(const DatasetPart *how, DatasetPart **out);
 void part_close(DatasetPart *); /* NULL is fine */
 /* Sample k of [0, samples). A user error if an id is outside the vocabulary. Any thread may call. */
 Err part_get(const DatasetPart *, int64_t k, Sample *out);

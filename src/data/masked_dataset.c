@@ -48,7 +48,7 @@ Err masked_open(DatasetPart *p, MaskingConfig masking, int64_t reserved, int32_t
                            .num_samples = p->num_samples,
                            .max_length = (int32_t)(c->sequence_length - reserved),
                            .min_sentences = min_sentences,
-                           .short_probability = c->masked.short_seq_prob,
+                           .short_probability = masked_config(p)->short_seq_prob,
                            .seed = c->seed};
     Err e = masked_plan(&d->plan);
     if (e.code) return part_error(p, e);
@@ -67,7 +67,7 @@ void masked_describe(const DatasetPart *p, int depth, Str *out) {
     describe_double(out, m->probability);
     str_puts(out, ",");
     describe_key(out, "short_sequence_probability", depth);
-    describe_double(out, p->config->masked.short_seq_prob);
+    describe_double(out, masked_config(p)->short_seq_prob);
     str_puts(out, ",");
     describe_key(out, "masking_max_ngram", depth);
     str_printf(out, "%d,", m->max_ngram);
@@ -93,7 +93,7 @@ Err masked_text(const DatasetPart *p, int64_t k, MaskedText *out) {
     mt19937_seed(&out->rng, (uint32_t)(p->config->seed + (uint64_t)k));
     Err e = ERR_OK;
     for (int64_t i = 0; i < total && !e.code; i++)
-        e = part_check_id(p, out->tokens[i], p->config->masked.tokens.vocab_size);
+        e = part_check_id(p, out->tokens[i], masked_config(p)->tokens.vocab_size);
     if (e.code) masked_text_free(out);
     return e;
 }

@@ -4,6 +4,15 @@
 
 #include "data/dataset.h"
 #include "data/masked_index.h"
+#include "data/masking.h"
+
+/* DataConfig.own of masked text. */
+typedef struct MaskedConfig {
+    MaskTokens tokens;                /* its arrays are borrowed */
+    double mask_prob, short_seq_prob; /* (0, 1), [0, 1] */
+    bool binary_head;                 /* BERT: a sample is a pair of sentences */
+    int64_t decoder_sequence_length;  /* T5; s is the encoder's */
+} MaskedConfig;
 
 typedef struct MaskedDataset {
     DatasetPart part;
@@ -12,6 +21,7 @@ typedef struct MaskedDataset {
     MaskingConfig masking;
 } MaskedDataset;
 
+static inline const MaskedConfig *masked_config(const DatasetPart *p) { return p->config->own; }
 /* `reserved` positions of a sample are for special tokens. */
 Err masked_open(DatasetPart *, MaskingConfig, int64_t reserved, int32_t min_sentences);
 void masked_close(DatasetPart *);

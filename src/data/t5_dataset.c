@@ -22,16 +22,16 @@ typedef struct Row {
 static void put(Row *r, int64_t token) { r->tokens[r->count++] = token; }
 
 static Err check_room(const DatasetPart *p, const Masking *m) {
-    const DatasetConfig *c = p->config;
+    const MaskedConfig *c = masked_config(p);
     const int64_t decoder = 1 + m->masked + m->num_spans;
-    if (m->num_spans > c->masked.tokens.num_sentinels)
+    if (m->num_spans > c->tokens.num_sentinels)
         return err_user("a sample has %" PRId64 " masked spans, and the tokenizer has %" PRId64
                         " sentinels; raise --vocab-extra-ids, or lower --mask-prob",
-                        m->num_spans, c->masked.tokens.num_sentinels);
-    if (decoder > c->masked.decoder_sequence_length)
+                        m->num_spans, c->tokens.num_sentinels);
+    if (decoder > c->decoder_sequence_length)
         return err_user("a sample's masked spans need %" PRId64 " tokens, but the decoder has %" PRId64
                         " positions; raise --decoder-seq-length, or lower --mask-prob",
-                        decoder, c->masked.decoder_sequence_length);
+                        decoder, c->decoder_sequence_length);
     return ERR_OK;
 }
 
@@ -57,10 +57,11 @@ static int64_t padded(const DatasetConfig *c, const Row *r, int64_t i) {
     return i < r->count && r->tokens[i] != c->pad ? r->tokens[i] : 0;
 }
 
-static void fill(const DatasetConfig *c, const Row *encoder, const Row *decoder, Sample *out) {
+static void fill(const DatasetPart *p, const Row *encoder, const Row *decoder, Sample *out) {
+    const DatasetConfig *c = p->config;
     const Row inputs = {decoder->tokens, decoder->count - 1},
               labels = {decoder->tokens + 1, decoder->count - 1};
-    for (int64_t i = 0; i < c->masked.decoder_sequence_length; i++) {
+    for (int64_t i = 0; i < masked_config(p)->decoder_sequence_length; i++) {
         out->tokens[i] = padded(c, &inputs, i);
         out->labels[i] = padded(c, &labels, i);
         out->loss_mask[i] = i < labels.count ? 1.0f : 0.0f;
@@ -75,19 +76,18 @@ static void fill(const DatasetConfig *c, const Row *encoder, const Row *decoder,
 }
 
 static Err get(const DatasetPart *p, int64_t k, Sample *out) {
-    const DatasetConfig *c = p->config;
+    const MaskedConfig *c = masked_config(p);
     MaskedText t;
     ERR_RETURN(masked_text(p, k, &t));
     const int64_t total = t.ends[t.sentences - 1], n = total < t.target ? total : t.target;
     Masking m = masking_new(n);
-    masking_choose(&m, &((const MaskedDataset *)p)->masking, &c->masked.tokens, t.tokens, n, t.target,
-                   &t.rng);
+    masking_choose(&m, &((const MaskedDataset *)p)->masking, &c->tokens, t.tokens, n, t.target, &t.rng);
     Err e = check_room(p, &m);
     if (!e.code) {
         Row encoder = {mem_zero((size_t)n, sizeof(int64_t)), 0},
             decoder = {mem_zero((size_t)(2 + m.masked + m.num_spans), sizeof(int64_t)), 0};
-        divide(&c->masked.tokens, &m, t.tokens, n, &encoder, &decoder);
-        fill(c, &encoder, &decoder, out);
+        divide(&c->tokens, &m, t.tokens, n, &encoder, &decoder);
+        fill(p, &encoder, &decoder, out);
         free(encoder.tokens), free(decoder.tokens);
     }
     masking_free(&m);
@@ -96,12 +96,13 @@ static Err get(const DatasetPart *p, int64_t k, Sample *out) {
 }
 
 static Err open_part(DatasetPart *p) {
-    const DatasetConfig *c = p->config;
-    ERR_RETURN(masked_need(p, c->masked.tokens.bos, "<s>, [CLS] or <pad>"));
-    ERR_RETURN(masked_need(p, c->masked.tokens.eos, "[EOS] or [SEP]"));
-    if (!c->masked.tokens.num_sentinels)
+    const MaskedConfig *c = masked_config(p);
+    ERR_RETURN(masked_need(p, c->tokens.bos, "<s>, [CLS] or <pad>"));
+    ERR_RETURN(masked_need(p, c->tokens.eos, "[EOS] or [SEP]"));
+    if (!c->tokens.num_sentinels)
         return err_user("a %s needs sentinel tokens; set --vocab-extra-ids", p->kind->class_name);
-    const MaskingConfig masking = {.probability = c->masked.mask_prob, .max_ngram = 10, .geometric = true};
+    const MaskingConfig masking = {.probability = c->mask_prob, .max_ngram = 10, .geometric = true};
+    p->shape.positions = c->decoder_sequence_length, p->shape.encoder = p->config->sequence_length;
     return masked_open(p, masking, 2, 1);
 }
 
@@ -109,12 +110,13 @@ static void describe(const DatasetPart *p, int depth, Str *out) {
     masked_describe(p, depth, out);
     str_puts(out, ",");
     describe_key(out, "sequence_length_decoder", depth);
-    str_printf(out, "%" PRId64, p->config->masked.decoder_sequence_length);
+    str_printf(out, "%" PRId64, masked_config(p)->decoder_sequence_length);
 }
 
 const DatasetKind t5_dataset = {
     .class_name = "T5MaskedWordPieceDataset",
     .size = sizeof(MaskedDataset),
+    .own = sizeof(MaskedConfig),
     .fields = FIELD_SET(tokens) | FIELD_SET(labels) | FIELD_SET(loss_mask) | FIELD_SET(position_ids) |
               FIELD_SET(lengths) | FIELD_SET(encoder_tokens) | FIELD_SET(encoder_position_ids) |
               FIELD_SET(encoder_lengths),

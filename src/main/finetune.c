@@ -1,7 +1,6 @@
 #include <stdio.h>
 
 #include "main/command.h"
-#include "models/option_map.h"
 #include "tokenizer/special.h"
 #include "run/source.h"
 #include "train/checkpoint.h"
@@ -32,43 +31,14 @@ static Err check_options(Setup *s, Args *args) {
     return args_end(args);
 }
 
-static Err open_task(const Setup *s, Task **out) {
-    const Config *c = &s->config;
-    const Derived *d = &s->derived;
-    const Tokenizer *t = s->tokenizer;
-    const TaskConfig task = {
-        .format = map_task(c->task),
-        .choices = d->choices,
-        .train = c->train_data.at,
-        .num_train = c->epochs ? (int)c->train_data.count : 0,
-        .valid = c->valid_data.at,
-        .num_valid = (int)c->valid_data.count,
-        .labels = c->class_labels.at,
-        .num_labels = (int)c->class_labels.count,
-        .epochs = c->epochs,
-        .seed = (uint32_t)c->seed,
-        .keep_last = c->keep_last,
-        .batch = d->global_batch_size / d->choices,
-        .valid_batch = d->micro_batch_size / d->choices * d->data_parallel_size,
-        .sequence_length = c->seq_length,
-        .second_type = config_token_types(c) > 1,
-        .cls = tokenizer_special(t, SPECIAL_CLS),
-        .sep = tokenizer_special(t, SPECIAL_SEP),
-        .pad = tokenizer_pad(t),
-        .encode = encode,
-        .encode_ctx = s->tokenizer,
-    };
-    return task_open(&task, out);
-}
-
 /* Sets the options that follow from the files: the classes, and the number of steps. */
-static Err set_options(Setup *s, const Task *task, Args *args) {
+static Err set_options(Setup *s, const Data *data, const TaskLabels *labels, Args *args) {
     Config *c = &s->config;
-    const TaskLabels *labels = task_labels(task);
+    const Dataset *train = data_split(data, SPLIT_TRAIN);
     const char **names = arena_alloc(s->arena, (size_t)labels->n * sizeof *names + 1);
     for (int64_t i = 0; i < labels->n; i++) names[i] = arena_printf(s->arena, "%s", labels->at[i]);
     c->class_labels = (TextList){names, labels->n};
-    c->train_iters = c->epochs * task_steps_per_epoch(task);
+    c->train_iters = train ? c->epochs * (data_facts(train).epoch / s->derived.global_batch_size) : 0;
     if (c->keep_last) c->calculate_per_token_loss = true; /* batches have unequal numbers of samples */
     config_check(c, CHECKS, args);                        /* the schedule against the number of steps */
     const Err e = args_end(args);
@@ -78,12 +48,24 @@ static Err set_options(Setup *s, const Task *task, Args *args) {
 }
 
 static Err run(Setup *s, Args *args, int *stopped_by) {
-    Task *task;
-    const TokenFacts facts = {.eod = -1, .pad = -1, .vocab_size = tokenizer_vocab_size(s->tokenizer)};
-    ERR_RETURN(open_task(s, &task));
-    Err e = set_options(s, task, args);
-    if (!e.code) e = train(&s->config, &s->derived, &facts, task, stopped_by);
-    task_close(task);
+    const Tokenizer *t = s->tokenizer;
+    TaskLabels labels = {0};
+    const TokenFacts facts = {
+        .eod = -1,
+        .pad = tokenizer_pad(t),
+        .vocab_size = tokenizer_vocab_size(t),
+        .mask = {.cls = tokenizer_special(t, SPECIAL_CLS), .sep = tokenizer_special(t, SPECIAL_SEP)},
+        .encode = encode,
+        .encode_ctx = s->tokenizer,
+        .labels = &labels};
+    Data *data;
+    Err e = data_open_options(&s->config, &s->derived, &facts, false, &data);
+    if (!e.code) e = set_options(s, data, &labels, args);
+    if (e.code)
+        data_close(data);
+    else
+        e = train(&s->config, &s->derived, &facts, data, stopped_by);
+    task_labels_free(&labels);
     return e;
 }
 

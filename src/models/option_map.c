@@ -7,8 +7,9 @@
     case choice:                                                                                             \
         return value
 
-DatasetId map_dataset(ModelFamily x) {
-    switch (x) {
+DatasetId map_dataset(const Config *c) {
+    if (c->task != TASK_NONE) return DATASET_task;
+    switch (c->model) {
 #define FAMILY(name) TO(MODEL_##name, DATASET_##name);
 #include "config/families.def"
 #undef FAMILY

@@ -11,7 +11,7 @@
 #include "ops/fp8.h"
 #include "tensor/device.h"
 
-DatasetId map_dataset(ModelFamily);       /* that a model is trained on */
+DatasetId map_dataset(const Config *);    /* that a model is trained on */
 TaskFormat map_task(TaskKind);            /* TASK_NONE is a fault */
 Activation map_activation(MlpActivation); /* MLP_GELU is a fault: Derived.activation is never that */
 AttentionSink map_softmax(SoftmaxType);

@@ -92,9 +92,42 @@ static void print_paths(const char *name, const TextList *paths) {
     printf(paths->count > SHOWN ? " and %lld more\n" : "\n", (long long)(paths->count - SHOWN));
 }
 
+static void print_task(const Config *c, const Derived *d) {
+    const TextList *labels = &c->class_labels;
+    enum { SHOWN = 120 };
+    Str text = {0};
+    for (int64_t i = 0; i < labels->count && text.len < SHOWN; i++)
+        str_printf(&text, "%s%s", i ? ", " : "", labels->at[i]);
+    if (d->choices == 1)
+        banner_line("task", "%s, %lld classes: %s%s", TaskKind_spellings[c->task], (long long)labels->count,
+                    text.s, text.len < SHOWN ? "" : ", ...");
+    else
+        banner_line("task", "%s, %lld choices a question, each a sample", TaskKind_spellings[c->task],
+                    (long long)d->choices);
+    str_free(&text);
+}
+
+static void print_records(const Config *c, const Derived *d, const Data *data) {
+    const char *one = d->choices == 1 ? "sample" : "question";
+    const Dataset *trained = data_split(data, SPLIT_TRAIN);
+    if (c->task != TASK_NONE) print_task(c, d);
+    if (trained)
+        banner_line("training", "%s; %lld epoch%s of %s", amount(data_facts(trained).samples, one).s,
+                    (long long)c->epochs, c->epochs == 1 ? "" : "s",
+                    amount(data_facts(trained).epoch / d->global_batch_size, "step").s);
+    for (int i = 0; i < data_files(data); i++) {
+        const DataFacts f = data_facts(data_file(data, i));
+        banner_line("validation", "%s in %s", amount(f.samples, one).s, f.file);
+    }
+}
+
 void banner_print_data(const Config *c, const Derived *d, const Data *data) {
     static const char *const NAMES[SPLIT_COUNT] = {"training", "validation", "test"};
     const TextList *own[SPLIT_COUNT] = {&c->train_data_path, &c->valid_data_path, &c->test_data_path};
+    if (data_files(data)) {
+        print_records(c, d, data);
+        return;
+    }
     if (c->mock_data) banner_line("data", "generated (--mock-data)");
     print_paths("data", &c->data_path);
     for (int i = 0; i < SPLIT_COUNT; i++) {
@@ -110,27 +143,4 @@ void banner_print_data(const Config *c, const Derived *d, const Data *data) {
         banner_line(NAMES[i], "%s; the run reads %s, %.2f epochs", amount(f.tokens, "token").s,
                     amount(f.samples, "sample").s, f.epochs);
     }
-}
-
-void banner_print_task(const Config *c, const Task *task) {
-    const TaskLabels *labels = task_labels(task);
-    enum { SHOWN = 120 };
-    Str text = {0};
-    for (int64_t i = 0; i < labels->n && text.len < SHOWN; i++)
-        str_printf(&text, "%s%s", i ? ", " : "", labels->at[i]);
-    if (labels->n)
-        banner_line("task", "%s, %lld classes: %s%s", TaskKind_spellings[c->task], (long long)labels->n,
-                    text.s, text.len < SHOWN ? "" : ", ...");
-    else
-        banner_line("task", "%s, %lld choices a question, each a sample", TaskKind_spellings[c->task],
-                    (long long)task_choices(task));
-    str_free(&text);
-    const char *one = labels->n ? "sample" : "question";
-    if (task_train(task))
-        banner_line("training", "%s; %lld epoch%s of %s", amount(task_train_samples(task), one).s,
-                    (long long)c->epochs, c->epochs == 1 ? "" : "s",
-                    amount(task_steps_per_epoch(task), "step").s);
-    for (int i = 0; i < task_valid_files(task); i++)
-        banner_line("validation", "%s in %s", amount(task_valid_samples(task, i), one).s,
-                    task_valid_name(task, i));
 }

@@ -233,14 +233,16 @@ Err checkpoint_check_files(const Config *c, const Derived *d) {
 static Err load_into(Trainer *r, const Ckpt *ckpt, const char *dir, bool weights_only) {
     const Config *c = r->run.config;
     const json_t *state = ckpt_manifest(ckpt)->state;
+    const bool new_head = weights_only && c->task != TASK_NONE;
     ERR_RETURN(source_check(c, r->run.derived, ckpt, dir, weights_only));
+    if (new_head) registry_init(r->run.model->registry, r->run.context.seed);
     bool optimizer = !weights_only && c->load_optim && r->optimizer;
     for (int i = 0; optimizer && i < r->optimizer->n_buffers; i++)
         if (!ckpt_has(ckpt, r->optimizer->buffer[i].suffix))
             return no_optimizer(dir, r->optimizer->buffer[i].suffix);
     CkptItem list[ITEMS];
     const int n = items(r, optimizer, list);
-    if (weights_only && c->task != TASK_NONE) list[0].optional = BERT_HEADS;
+    if (new_head) list[0].optional = BERT_HEADS;
     Trainer numbers_first = *r; /* all is checked before anything changes */
     Optimizer step_first;
     if (!weights_only) {
@@ -278,6 +280,9 @@ Err trainer_load(Trainer *r, bool *loaded) {
     if (e.code || !s.dir) {
         if (!e.code && r->run.config->load && rank_is_printer(r->run.comm))
             printf("  no checkpoint in %s: starting anew\n", r->run.config->load);
+        if (!e.code && r->run.config->task != TASK_NONE && rank_is_printer(r->run.comm))
+            printf("  no --pretrained-checkpoint: all weights are initialised from --seed %lld\n",
+                   (long long)r->run.config->seed);
         source_free(&s);
         return e;
     }

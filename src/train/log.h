@@ -28,7 +28,7 @@ Err train_log_step(TrainLog *, const Trainer *, const StepReport *, int64_t ns, 
  * the TensorBoard tags. */
 Err train_log_eval(TrainLog *, const Trainer *, const char *where, const char *name,
                    const double loss[MODEL_LOSSES]);
-/* The right answers in a file of a task, and the mean loss. */
+/* The right answers in a file of validation, and the mean loss. */
 typedef struct Accuracy {
     const char *name;
     int64_t correct, total;

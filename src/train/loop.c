@@ -16,7 +16,6 @@
 #include "data/data.h"
 #include "data/prefetch.h"
 #include "data/sampler.h"
-#include "models/option_map.h"
 #include "train/banner.h"
 #include "train/log.h"
 #include "train/checkpoint.h"
@@ -31,11 +30,11 @@ typedef struct Session {
     const TokenFacts *facts;
     int64_t start_ns;
     StopSignals *signals;
-    int save_lock;    /* a descriptor; -1: none */
-    bool read_only;   /* a check writes no file */
-    const Task *task; /* NULL: pretraining */
-    Data *data;       /* opened by the first rank; read-only afterwards; NULL with a task */
-    int stopped_by;   /* the number of a signal; 0: none */
+    int save_lock;  /* a descriptor; -1: none */
+    bool read_only; /* a check writes no file */
+    bool opens;     /* the first rank opens the data */
+    Data *data;     /* read-only once it is open */
+    int stopped_by; /* the number of a signal; 0: none */
 } Session;
 
 typedef struct Loop {
@@ -83,46 +82,7 @@ static Err check_last_step(const Session *l) {
 }
 
 static Err open_data(Session *l) {
-    const Config *c = l->config;
-    const TokenFacts *facts = l->facts;
-    const Derived *d = l->derived;
-    int64_t evaluations = i64_is_set(c->eval_interval) ? d->train_iters / c->eval_interval + 1 : 1;
-    int64_t batches, valid_samples;
-    if (__builtin_mul_overflow(evaluations, c->eval_iters, &batches) ||
-        __builtin_mul_overflow(batches, d->global_batch_size, &valid_samples))
-        return err_user("%lld evaluations of --eval-iters %lld batches are too many; lower --eval-iters",
-                        (long long)evaluations, (long long)c->eval_iters);
-    DataConfig data = {
-        .kind = map_dataset(c->model),
-        .paths = c->data_path.at,
-        .num_paths = (int)c->data_path.count,
-        .split = d->split,
-        .split_paths = {c->train_data_path.at, c->valid_data_path.at, c->test_data_path.at},
-        .num_split_paths = {(int)c->train_data_path.count, (int)c->valid_data_path.count,
-                            (int)c->test_data_path.count},
-        .mock = c->mock_data,
-        .samples = {d->train_samples > 0 ? d->train_samples : d->train_iters * d->global_batch_size,
-                    valid_samples, c->eval_iters * d->global_batch_size},
-        .sequence_length = c->seq_length,
-        .vocab_size = d->vocab_size,
-        .eod = facts->eod,
-        .pad = facts->pad,
-        .seed = (uint32_t)c->seed,
-        .eod_mask_loss = c->eod_mask_loss,
-        .reset_position_ids = c->reset_position_ids,
-        .reset_attention_mask = c->reset_attention_mask,
-        .allow_ambiguous_pad = c->allow_ambiguous_pad_tokens,
-        .masked = {.tokens = facts->mask,
-                   .mask_prob = c->mask_prob,
-                   .short_seq_prob = c->short_seq_prob,
-                   .binary_head = c->bert_binary_head,
-                   .decoder_sequence_length = i64_or(c->decoder_seq_length, 0)},
-        .surplus = c->mid_level_dataset_surplus,
-        .cache_dir = c->data_cache_path,
-        .read_only = l->read_only,
-        .tokenizer_json = facts->tokenizer_json,
-    };
-    ERR_RETURN(data_open(&data, &l->data));
+    ERR_RETURN(data_open_options(l->config, l->derived, l->facts, l->read_only, &l->data));
     ERR_RETURN(check_last_step(l));
     return check_evaluation(l);
 }
@@ -152,13 +112,6 @@ static Err open_stream(Loop *l, DataSplit split, int64_t consumed, Prefetch **ou
         return err_user("the data has no %s samples; check --split and the data paths", NAMES[split]);
     return open_samples(l, dataset, split == SPLIT_TRAIN && l->config->dataloader_type == DATALOADER_CYCLIC,
                         consumed, out);
-}
-
-static Err open_training(Loop *l) {
-    const Task *task = l->session->task;
-    const int64_t consumed = l->trainer->consumed_samples;
-    return task ? open_samples(l, task_train(task), false, consumed, &l->train)
-                : open_stream(l, SPLIT_TRAIN, consumed, &l->train);
 }
 
 /* How many a data-parallel rank has of a global batch of that many samples. */
@@ -241,8 +194,7 @@ static Err evaluate(Loop *l, Prefetch *stream, double loss[MODEL_LOSSES]) {
 }
 
 static Err evaluate_valid(Loop *l) {
-    if (l->session->task || l->config->eval_iters <= 0 || !data_split(l->session->data, SPLIT_VALID))
-        return ERR_OK;
+    if (l->config->eval_iters <= 0 || !data_split(l->session->data, SPLIT_VALID)) return ERR_OK;
     Trainer *r = l->trainer;
     double loss[MODEL_LOSSES];
     char where[64];
@@ -264,8 +216,7 @@ static Err evaluate_valid(Loop *l) {
 }
 
 static Err evaluate_test(Loop *l) {
-    if (l->session->task || l->config->eval_iters <= 0 || !data_split(l->session->data, SPLIT_TEST))
-        return ERR_OK;
+    if (l->config->eval_iters <= 0 || !data_split(l->session->data, SPLIT_TEST)) return ERR_OK;
     Prefetch *stream;
     double loss[MODEL_LOSSES];
     char where[64];
@@ -277,30 +228,34 @@ static Err evaluate_test(Loop *l) {
     return say(l, l->is_printer ? train_log_eval(l->log, l->trainer, where, "test", loss) : ERR_OK);
 }
 
-/* All samples of a file of the task, each once. */
+/* All samples of a file, each once. */
 static Err evaluate_file(Loop *l, int file, Accuracy *out) {
-    const Task *task = l->session->task;
-    const Dataset *samples = task_valid(task, file);
+    const Dataset *samples = data_file(l->session->data, file);
     LossSum sum[MODEL_LOSSES] = {{0}};
     Prefetch *stream;
     ERR_RETURN(open_samples(l, samples, false, 0, &stream));
     const Err e = evaluate_batches(l, stream, microbatches(l, data_length(samples)), sum);
     prefetch_stop(stream);
-    *out = (Accuracy){.name = task_valid_name(task, file),
+    *out = (Accuracy){.name = data_facts(samples).file,
                       .correct = (int64_t)sum[1].loss,
                       .total = (int64_t)sum[1].weight,
                       .loss = trainer_mean(sum[0])};
     return e;
 }
 
-static Err evaluate_task(Loop *l) {
-    const Task *task = l->session->task;
-    const int n = task_valid_files(task);
-    const int64_t steps = task_steps_per_epoch(task);
-    Accuracy *files = mem_zero((size_t)n, sizeof *files);
+/* Steps of an epoch of records; 0: the data has no epochs. */
+static int64_t epoch_steps(const Loop *l) {
+    const Dataset *train = data_split(l->session->data, SPLIT_TRAIN);
+    return train ? data_facts(train).epoch / l->derived->global_batch_size : 0;
+}
+
+static Err evaluate_files(Loop *l) {
+    const int n = data_files(l->session->data);
+    const int64_t steps = epoch_steps(l);
+    Accuracy *files = mem_zero((size_t)n + 1, sizeof *files);
     Err e = ERR_OK;
     for (int i = 0; i < n && !e.code && !l->exit_reason; i++) e = evaluate_file(l, i, &files[i]);
-    if (!e.code && !l->exit_reason)
+    if (n && !e.code && !l->exit_reason)
         e = say(l, l->is_printer ? train_log_accuracy(l->log, l->trainer,
                                                       steps ? l->trainer->iteration / steps : 0, files, n)
                                  : ERR_OK);
@@ -394,11 +349,11 @@ static Err one_step(Loop *l) {
     return say(l, l->is_printer ? train_log_step(l->log, r, &report, ns, times) : ERR_OK);
 }
 
-/* After each epoch of a task, as Megatron-LM's tasks do. */
+/* After each epoch of records, as Megatron-LM's tasks do. */
 static Err end_epoch(Loop *l) {
-    if (!l->session->task || l->trainer->iteration % task_steps_per_epoch(l->session->task)) return ERR_OK;
+    if (!is_multiple(l->trainer->iteration, epoch_steps(l))) return ERR_OK;
     ERR_RETURN(save(l));
-    return evaluate_task(l);
+    return evaluate_files(l);
 }
 
 static Err train_steps(Loop *l) {
@@ -408,10 +363,10 @@ static Err train_steps(Loop *l) {
         if (l->is_printer)
             printf("already at step %lld of %lld: nothing to train; raise %s to go on\n",
                    (long long)r->iteration, (long long)l->derived->train_iters,
-                   l->session->task ? "--epochs" : "--train-iters or --train-samples");
-        return l->session->task ? evaluate_task(l) : ERR_OK;
+                   epoch_steps(l) ? "--epochs" : "--train-iters or --train-samples");
+        return evaluate_files(l);
     }
-    ERR_RETURN(open_training(l));
+    ERR_RETURN(open_stream(l, SPLIT_TRAIN, r->consumed_samples, &l->train));
     stop_signals_defer(l->session->signals);
     while (r->iteration < l->derived->train_iters && !l->exit_reason) {
         ERR_RETURN(one_step(l));
@@ -435,8 +390,7 @@ static bool saves_at_end(const Loop *l, Err e) {
 }
 
 static Err train_and_save(Loop *l) {
-    const bool evaluates_task = l->session->task && l->config->skip_train;
-    Err e = evaluates_task ? evaluate_task(l) : l->config->skip_train ? ERR_OK : train_steps(l);
+    Err e = l->config->skip_train ? evaluate_files(l) : train_steps(l);
     Err saved = saves_at_end(l, e) ? save(l) : ERR_OK;
     Err finished = finish_save(l, true);
     if (!saved.code) saved = finished;
@@ -462,23 +416,19 @@ static Err check_memory(const Loop *l, const MemoryPlan *p) {
     return memory_plan_fits(p, l->device, l->comm);
 }
 
-static const char *fingerprint(const Session *s) {
-    return s->task ? task_fingerprint(s->task) : data_fingerprint(s->data);
-}
-
 /* The first rank opens the data, and so builds the index cache, before the others open it. */
 static Err open_shared(Loop *l) {
     Session *s = l->session;
     Err e = ERR_OK;
     if (l->is_printer && l->config->save) e = ckpt_lock(l->config->save, &s->save_lock);
-    if (l->is_printer && !e.code && !s->task) e = open_data(s);
+    if (l->is_printer && !e.code && s->opens) e = open_data(s);
     ERR_RETURN(comm_agree(l->comm, e));
-    if (!l->is_printer && comm_processes() > 1 && !s->task) e = open_data(s);
+    if (!l->is_printer && comm_processes() > 1 && s->opens) e = open_data(s);
     ERR_RETURN(comm_agree(l->comm, e));
-    const int64_t hash = (int64_t)hash_name(fingerprint(s));
+    const int64_t hash = (int64_t)hash_name(data_fingerprint(s->data));
     if (comm_first_difference(l->comm, &hash, 1) < 0) return ERR_OK;
     return err_user("the data of the processes differs: copy the same %s to all hosts",
-                    s->task ? "files of the task" : ".bin and .idx files");
+                    s->opens ? ".bin and .idx files" : "files of the task");
 }
 
 static Err open_device(Loop *l) {
@@ -515,23 +465,17 @@ static Err start(Loop *l) {
     if (l->is_printer) printf("%s", plan.attention.text);
     ERR_RETURN(check_memory(l, &plan));
     ERR_RETURN(open_shared(l));
-    if (l->is_printer && !l->session->task) banner_print_data(c, l->derived, l->session->data);
-    if (l->is_printer && l->session->task) banner_print_task(c, l->session->task);
+    if (l->is_printer) banner_print_data(c, l->derived, l->session->data);
     l->trainer = trainer_new(c, l->derived, &plan, l->comm, l->device);
-    l->trainer->data_fingerprint = fingerprint(l->session);
+    l->trainer->data_fingerprint = data_fingerprint(l->session->data);
     l->device = NULL;
     if (l->is_printer) say_how(l->trainer);
     bool loaded;
-    if (l->session->task)
-        registry_init(l->trainer->run.model->registry, l->trainer->run.context.seed); /* a new head */
     ERR_RETURN(comm_agree(l->comm, trainer_load(l->trainer, &loaded)));
     if (!loaded) {
         registry_init(l->trainer->run.model->registry, l->trainer->run.context.seed);
         trainer_publish(l->trainer);
     }
-    if (!loaded && l->session->task && l->is_printer)
-        printf("  no --pretrained-checkpoint: all weights are initialised from --seed %lld\n",
-               (long long)c->seed);
     l->first_iteration = l->trainer->iteration;
     l->saved_iteration = loaded && checkpoint_saves_where_it_loads(c) ? l->trainer->iteration : -1;
     return say(l, l->is_printer ? train_log_open(l->trainer, l->session->data, parameters, &l->log) : ERR_OK);
@@ -556,13 +500,18 @@ static Err train_rank(void *arg, Comm *comm) {
     return e;
 }
 
-Err train(const Config *c, const Derived *d, const TokenFacts *facts, const Task *task, int *stopped_by) {
-    ERR_RETURN(trainer_check(c, d));
+Err train(const Config *c, const Derived *d, const TokenFacts *facts, Data *data, int *stopped_by) {
+    Session s = {.config = c,
+                 .derived = d,
+                 .facts = facts,
+                 .start_ns = clock_ns(),
+                 .save_lock = -1,
+                 .opens = !data,
+                 .data = data};
+    Err e = trainer_check(c, d);
     setvbuf(stdout, NULL, _IOLBF, 0); /* so that redirected output is also immediate */
-    Session s = {
-        .config = c, .derived = d, .facts = facts, .task = task, .start_ns = clock_ns(), .save_lock = -1};
     s.signals = stop_signals_new(c);
-    Err e = world_run(c, train_rank, &s);
+    if (!e.code) e = world_run(c, train_rank, &s);
     stop_signals_free(s.signals);
     *stopped_by = s.stopped_by;
     data_close(s.data);

@@ -6,7 +6,9 @@
 
 #include "base/fault.h"
 #include "base/mem.h"
-#include "data/task.h"
+#include "data/blended_dataset.h"
+#include "data/data.h"
+#include "data/task_dataset.h"
 
 enum { LENGTH = 12, MOST_SAMPLES = 200 };
 
@@ -33,13 +35,9 @@ static TaskFormat format_of(const uint8_t *bytes, size_t n) {
     return tabs > 6 ? TASK_FORMAT_MNLI : TASK_FORMAT_QQP;
 }
 
-static void read_samples(const Task *task) {
-    const Dataset *d = task_valid(task, 0);
-    const FieldSet fields = FIELD_SET(tokens) | FIELD_SET(token_types) | FIELD_SET(position_ids) |
-                            FIELD_SET(lengths) | FIELD_SET(sentence_labels) | FIELD_SET(sample_weights);
-    Batch b = batch_new(1, (SampleShape){.positions = LENGTH, .fields = fields});
+static void read_samples(const Dataset *d, int64_t classes) {
+    Batch b = batch_new(1, d->parts[0]->shape);
     for (int64_t i = 0; i < data_length(d) && i < MOST_SAMPLES; i++) {
-        const int64_t classes = task_choices(task) > 1 ? task_choices(task) : task_labels(task)->n;
         CHECK(fuzz_ok(data_batch(d, &i, 1, &b)), "sample %lld", (long long)i);
         CHECK(b.lengths[0] >= 3 && b.lengths[0] <= LENGTH && b.sentence_labels[0] >= 0 &&
                   b.sentence_labels[0] < classes,
@@ -49,25 +47,28 @@ static void read_samples(const Task *task) {
 }
 
 bool fuzz_one(const uint8_t *bytes, size_t n) {
-    const TaskFormat format = format_of(bytes, n);
     char *path = fuzz_file("task", bytes, n);
-    const TaskConfig c = {.format = format,
-                          .choices = format == TASK_FORMAT_RACE ? 4 : 1,
-                          .train = (const char *const *)&path,
-                          .num_train = 1,
-                          .valid = (const char *const *)&path,
-                          .num_valid = 1,
-                          .epochs = 2,
-                          .batch = 1,
-                          .valid_batch = 2,
+    TaskLabels labels = {0};
+    const TaskFormat format = format_of(bytes, n);
+    const TaskConfig task = {.format = format,
+                             .choices = format == TASK_FORMAT_RACE ? 4 : 1,
+                             .epochs = 2,
+                             .batch = 1,
+                             .valid_batch = 2,
+                             .cls = 1,
+                             .sep = 2,
+                             .encode = encode,
+                             .labels = &labels};
+    const DataConfig c = {.kind = DATASET_task,
+                          .split_paths = {(const char *const *)&path, (const char *const *)&path},
+                          .num_split_paths = {1, 1},
                           .sequence_length = LENGTH,
-                          .cls = 1,
-                          .sep = 2,
-                          .encode = encode};
-    Task *task;
-    const bool ok = fuzz_ok(task_open(&c, &task));
-    if (ok) read_samples(task);
-    task_close(task);
+                          .own = &task};
+    Data *data;
+    const bool ok = fuzz_ok(data_open(&c, &data));
+    if (ok) read_samples(data_file(data, 0), task.choices > 1 ? task.choices : labels.n);
+    data_close(data);
+    task_labels_free(&labels);
     free(path);
     return ok;
 }

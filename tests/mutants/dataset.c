@@ -1,12 +1,18 @@
 /* Bugs in datasets, in every run: unit/data/test_masked.c, which compares with Megatron-LM's samples, has to find those
  * of masked text. */
 #include "data/data.h"
+#include "data/masked_dataset.h"
 #include "mutants/mutants.h"
 
 HOOK(Err, data_open, const DataConfig *c, Data **out) {
     DataConfig d = *c;
+    MaskedConfig masked;
     if (mutant_is_named(M_seed_not_in_data)) d.seed = 1234;
-    if (mutant_is_named(M_sentinels_shifted)) d.masked.tokens.sentinels++, d.masked.tokens.num_sentinels--;
+    if (mutant_is_named(M_sentinels_shifted) && d.kind == DATASET_t5) {
+        masked = *(const MaskedConfig *)d.own;
+        masked.tokens.sentinels++, masked.tokens.num_sentinels--;
+        d.own = &masked;
+    }
     return __real_data_open(&d, out);
 }
 

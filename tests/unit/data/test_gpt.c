@@ -197,8 +197,13 @@ static void mock_indices_equal_numpy(void **state) {
     DatasetConfig config = {
         .sequence_length = 1024, .seed = 1234, .vocab_size = 128256, .eod = 128255, .pad = -1};
     assert_ok(source_open(NULL, gpt_dataset.mock, config.vocab_size, config.eod, &mock));
-    DatasetPart *part;
-    assert_ok(part_open(&gpt_dataset, &mock, &config, SPLIT_TRAIN, 0, 33333, 1000, &part));
+    DatasetPart *part, how = {.kind = &gpt_dataset,
+                              .source = &mock,
+                              .config = &config,
+                              .split = SPLIT_TRAIN,
+                              .end = 33333,
+                              .num_samples = 1000};
+    assert_ok(part_open(&how, &part));
     const GptDataset *d = (const GptDataset *)part;
     assert_int_equal(part->samples, 66592);
     assert_int_equal(d->plan.epochs, 1);

@@ -211,8 +211,7 @@ static Err get_traced(const DatasetPart *part, int64_t k, Sample *out) {
     return ERR_OK;
 }
 
-static const DatasetKind TRACED = {
-    .class_name = "traced", .size = sizeof(Traced), .fields = GPT_FIELDS, .get = get_traced};
+static const DatasetKind TRACED = {.class_name = "traced", .size = sizeof(Traced), .get = get_traced};
 enum { PATIENCE = 2000 };
 
 /* Batches are read in the order of their use, and at most `depth` of them ahead. */
@@ -223,7 +222,7 @@ static void prefetch_reads_ahead_as_far_as_told(void **state) {
         const SamplerConfig c = {
             .kind = SAMPLER_CYCLIC, .total_samples = SAMPLES, .micro_batch_size = MICRO, .dp_size = 1};
         Traced t = {
-            .part = {.kind = &TRACED, .config = &(DatasetConfig){.sequence_length = 6}, .samples = SAMPLES}};
+            .part = {.kind = &TRACED, .shape = {.positions = 6, .fields = GPT_FIELDS}, .samples = SAMPLES}};
         DatasetPart *parts[] = {&t.part};
         const Dataset all = {.n = 1, .parts = parts};
         Prefetch *p = prefetch_start(&all, sampler(c), MICRO, SHAPE, depth);
@@ -280,7 +279,7 @@ static void prefetch_hands_on_the_batches_before_an_error(void **state) {
     (void)state;
     enum { MICRO = 2, READY = 3, SAMPLES = 20 };
     Traced t = {
-        .part = {.kind = &TRACED, .config = &(DatasetConfig){.sequence_length = 6}, .samples = SAMPLES},
+        .part = {.kind = &TRACED, .shape = {.positions = 6, .fields = GPT_FIELDS}, .samples = SAMPLES},
         .readable = READY * MICRO + 1};
     DatasetPart *parts[] = {&t.part};
     const Dataset all = {.n = 1, .parts = parts};

@@ -3,8 +3,10 @@
 
 #include "base/file.h"
 #include "base/utf8.h"
+#include "data/blended_dataset.h"
+#include "data/data.h"
 #include "data/random/mt19937.h"
-#include "data/task.h"
+#include "data/task_dataset.h"
 #include "unit/temp_dir.h"
 
 enum { CLS = 101, SEP = 102, PAD = 7, LONGEST = 160 };
@@ -47,31 +49,46 @@ static void files_free(Files *f) {
     free(f->train), free(f->valid);
 }
 
-static TaskConfig config_of(const Files *f, TaskFormat format, int64_t length) {
-    return (TaskConfig){.format = format,
+/* The task of a test, its classes and its data. */
+static TaskConfig task;
+static TaskLabels labels;
+
+static DataConfig config_of(const Files *f, TaskFormat format, int64_t length) {
+    task = (TaskConfig){.format = format,
                         .choices = format == TASK_FORMAT_RACE ? 4 : 1,
-                        .train = (const char *const *)&f->train,
-                        .num_train = 1,
-                        .valid = (const char *const *)&f->valid,
-                        .num_valid = 1,
                         .epochs = 1,
-                        .seed = 5,
                         .batch = 1,
                         .valid_batch = 1,
-                        .sequence_length = length,
                         .second_type = true,
                         .cls = CLS,
                         .sep = SEP,
+                        .encode = encode,
+                        .labels = &labels};
+    return (DataConfig){.kind = DATASET_task,
+                        .split_paths = {(const char *const *)&f->train, (const char *const *)&f->valid},
+                        .num_split_paths = {1, 1},
+                        .sequence_length = length,
+                        .seed = 5,
+                        .eod = -1,
                         .pad = PAD,
-                        .encode = encode};
+                        .own = &task};
 }
 
-static Batch batch_of(const Dataset *d, int64_t first, int64_t n, int64_t length) {
-    const FieldSet fields = FIELD_SET(tokens) | FIELD_SET(token_types) | FIELD_SET(position_ids) |
-                            FIELD_SET(lengths) | FIELD_SET(sentence_labels) | FIELD_SET(sample_weights);
+static Data *open_data(const DataConfig *c) {
+    Data *data;
+    assert_ok(data_open(c, &data));
+    return data;
+}
+
+static void close_data(Data *data) {
+    data_close(data);
+    task_labels_free(&labels);
+}
+
+static Batch batch_of(const Dataset *d, int64_t first, int64_t n) {
     int64_t *indices = malloc((size_t)n * sizeof *indices);
     for (int64_t i = 0; i < n; i++) indices[i] = first + i;
-    Batch b = batch_new(n, (SampleShape){.positions = length, .fields = fields});
+    Batch b = batch_new(n, d->parts[0]->shape);
     assert_ok(data_batch(d, indices, n, &b));
     free(indices);
     return b;
@@ -108,10 +125,9 @@ static void texts_are_joined_and_cut_as_in_megatron_lm(void **state) {
         }
     Files f = files(lines.s, lines.s);
     for (int64_t most = 4; most <= 2 * TEXT + 5; most++) {
-        const TaskConfig c = config_of(&f, TASK_FORMAT_LABELS, most);
-        Task *task;
-        assert_ok(task_open(&c, &task));
-        Batch got = batch_of(task_valid(task, 0), 0, (int64_t)TEXT * (TEXT + 1), most);
+        const DataConfig c = config_of(&f, TASK_FORMAT_LABELS, most);
+        Data *data = open_data(&c);
+        Batch got = batch_of(data_file(data, 0), 0, (int64_t)TEXT * (TEXT + 1));
         for (int64_t i = 0; i < got.b; i++) {
             int64_t tokens[2 * LONGEST], types[2 * LONGEST], a = 1 + i / (TEXT + 1), b = i % (TEXT + 1);
             assert_int_equal(got.lengths[i], reference(a, b ? b : -1, most, tokens, types));
@@ -121,7 +137,7 @@ static void texts_are_joined_and_cut_as_in_megatron_lm(void **state) {
             assert_int_equal(got.sentence_labels[i], a % 2); /* even, odd */
         }
         batch_free(&got);
-        task_close(task);
+        close_data(data);
     }
     files_free(&f);
     str_free(&lines);
@@ -141,14 +157,13 @@ static void an_epoch_is_a_permutation_of_its_own(void **state) {
     enum { N = 11, BATCH = 4, EPOCHS = 3 };
     Files f = numbered(N);
     for (int keep = 0; keep < 2; keep++) {
-        TaskConfig c = config_of(&f, TASK_FORMAT_LABELS, 4);
-        c.epochs = EPOCHS, c.batch = BATCH, c.keep_last = keep;
-        Task *task;
-        assert_ok(task_open(&c, &task));
+        DataConfig c = config_of(&f, TASK_FORMAT_LABELS, 4);
+        task.epochs = EPOCHS, task.batch = BATCH, task.keep_last = keep;
+        Data *data = open_data(&c);
         const int64_t epoch = keep ? 12 : 8;
-        assert_int_equal(task_steps_per_epoch(task), epoch / BATCH);
-        assert_int_equal(data_length(task_train(task)), EPOCHS * epoch);
-        Batch got = batch_of(task_train(task), 0, EPOCHS * epoch, 4);
+        assert_int_equal(data_facts(data_split(data, SPLIT_TRAIN)).epoch, epoch);
+        assert_int_equal(data_length(data_split(data, SPLIT_TRAIN)), EPOCHS * epoch);
+        Batch got = batch_of(data_split(data, SPLIT_TRAIN), 0, EPOCHS * epoch);
         for (int64_t i = 0; i < got.b; i++) {
             int64_t order[N];
             mt19937_torch_randperm((uint32_t)(5 + i / epoch), order, N);
@@ -158,7 +173,7 @@ static void an_epoch_is_a_permutation_of_its_own(void **state) {
             if (!padding) assert_int_equal(got.sentence_labels[i], order[i % epoch] % 2);
         }
         batch_free(&got);
-        task_close(task);
+        close_data(data);
     }
     files_free(&f);
 }
@@ -166,16 +181,15 @@ static void an_epoch_is_a_permutation_of_its_own(void **state) {
 static void a_validation_file_is_padded_to_whole_batches(void **state) {
     (void)state;
     Files f = numbered(5);
-    TaskConfig c = config_of(&f, TASK_FORMAT_LABELS, 4);
-    c.valid_batch = 4;
-    Task *task;
-    assert_ok(task_open(&c, &task));
-    assert_int_equal(task_valid_samples(task, 0), 5);
-    assert_int_equal(data_length(task_valid(task, 0)), 8);
-    Batch got = batch_of(task_valid(task, 0), 0, 8, 4);
+    DataConfig c = config_of(&f, TASK_FORMAT_LABELS, 4);
+    task.valid_batch = 4;
+    Data *data = open_data(&c);
+    assert_int_equal(data_facts(data_file(data, 0)).samples, 5);
+    assert_int_equal(data_length(data_file(data, 0)), 8);
+    Batch got = batch_of(data_file(data, 0), 0, 8);
     for (int64_t i = 0; i < 8; i++) assert_true(got.sample_weights[i] == (i < 5 ? 1.0f : 0.0f));
     batch_free(&got);
-    task_close(task);
+    close_data(data);
     files_free(&f);
 }
 
@@ -188,22 +202,21 @@ static void a_question_is_a_row_for_each_choice(void **state) {
     put_numbers(&line, 1, 140);
     str_puts(&line, "\"]], \"answers\": [\"D\", \"A\"]}\n");
     Files f = files(line.s, line.s);
-    TaskConfig c = config_of(&f, TASK_FORMAT_RACE, LONGEST);
-    c.encode_ctx = &seen;
-    c.num_train = 0;
-    Task *task;
-    assert_ok(task_open(&c, &task));
-    assert_int_equal(task_valid_samples(task, 0), 2);
-    assert_int_equal(data_length(task_valid(task, 0)), 8);
+    DataConfig c = config_of(&f, TASK_FORMAT_RACE, LONGEST);
+    task.encode_ctx = &seen;
+    c.num_split_paths[SPLIT_TRAIN] = 0;
+    Data *data = open_data(&c);
+    assert_int_equal(data_facts(data_file(data, 0)).samples, 2);
+    assert_int_equal(data_length(data_file(data, 0)), 8);
     assert_int_equal(strncmp(seen.s, "[30 31][is 1 it][is 2 it][is 3 it][is 4 it][which 5]", 52), 0);
-    Batch got = batch_of(task_valid(task, 0), 0, 8, LONGEST);
+    Batch got = batch_of(data_file(data, 0), 0, 8);
     for (int64_t i = 0; i < 8; i++) assert_int_equal(got.sentence_labels[i], i < 4 ? 3 : 0);
     assert_int_equal(got.tokens[2 * LONGEST + 2], 3);
     assert_int_equal(got.lengths[0], 1 + 3 + 1 + 2 + 1);
     assert_int_equal(got.lengths[7], 1 + 128 + 1 + 2 + 1);
     assert_int_equal(got.tokens[7 * LONGEST + 130], 30);
     batch_free(&got);
-    task_close(task);
+    close_data(data);
     files_free(&f);
     str_free(&line), str_free(&seen);
 }
@@ -212,13 +225,12 @@ static void a_question_is_a_row_for_each_choice(void **state) {
 static void expect_cleaned(const char *lines, const char *wanted) {
     Str seen = {0};
     Files f = files(lines, "a\tz\n");
-    TaskConfig c = config_of(&f, TASK_FORMAT_LABELS, 8);
-    c.encode_ctx = &seen;
-    Task *task;
-    assert_ok(task_open(&c, &task));
+    DataConfig c = config_of(&f, TASK_FORMAT_LABELS, 8);
+    task.encode_ctx = &seen;
+    Data *data = open_data(&c);
     assert_string_equal(seen.s, wanted);
-    assert_string_equal(task_labels(task)->at[1], "b");
-    task_close(task);
+    assert_string_equal(labels.at[1], "b");
+    close_data(data);
     files_free(&f);
     str_free(&seen);
 }
@@ -260,12 +272,11 @@ static void a_fingerprint_is_of_all_samples(void **state) {
     char found[N + 1][40];
     for (int i = 0; i <= N; i++) {
         Files f = files(FILES[i % N][0], FILES[i % N][1]);
-        const TaskConfig c = config_of(&f, TASK_FORMAT_LABELS, 8);
-        Task *task;
-        assert_ok(task_open(&c, &task));
-        snprintf(found[i], sizeof found[i], "%s", task_fingerprint(task));
+        const DataConfig c = config_of(&f, TASK_FORMAT_LABELS, 8);
+        Data *data = open_data(&c);
+        snprintf(found[i], sizeof found[i], "%s", data_fingerprint(data));
         for (int k = 0; k < i; k++) assert_int_equal(!strcmp(found[k], found[i]), k == i % N);
-        task_close(task);
+        close_data(data);
         files_free(&f);
     }
 }
@@ -275,11 +286,11 @@ static void both_special_tokens_are_needed(void **state) {
     static const int64_t IDS[][2] = {{-1, SEP}, {CLS, -1}, {-1, -1}};
     Files f = numbered(4);
     for (size_t i = 0; i < sizeof IDS / sizeof *IDS; i++) {
-        TaskConfig c = config_of(&f, TASK_FORMAT_LABELS, 8);
-        c.cls = IDS[i][0], c.sep = IDS[i][1];
-        Task *task;
-        assert_mistake(task_open(&c, &task), "needs the tokens [CLS] and [SEP]");
-        assert_null(task);
+        DataConfig c = config_of(&f, TASK_FORMAT_LABELS, 8);
+        task.cls = IDS[i][0], task.sep = IDS[i][1];
+        Data *data;
+        assert_mistake(data_open(&c, &data), "needs the tokens [CLS] and [SEP]");
+        close_data(data);
     }
     files_free(&f);
 }

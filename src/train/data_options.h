@@ -1,0 +1,23 @@
+/* The data that the options describe. Only here a kind of dataset gets its configuration. */
+#ifndef ISOTRON_TRAIN_DATA_OPTIONS_H
+#define ISOTRON_TRAIN_DATA_OPTIONS_H
+
+#include "config/config.h"
+#include "data/data.h"
+#include "data/masking.h"
+#include "data/task_set.h"
+
+/* Facts of the tokenizer that the data needs; -1: there is no such token. */
+typedef struct TokenFacts {
+    int64_t eod, pad, vocab_size; /* of the tokenizer; -1, -1 and 0: none */
+    MaskTokens mask;              /* for --model bert and t5; its arrays outlive the data */
+    const char *tokenizer_json;   /* identifies the tokenizer in the names of the index cache; NULL: none */
+    PreprocessEncode *encode;     /* records: turns texts into tokens */
+    void *encode_ctx;
+    TaskLabels *labels; /* a task: set when the data is opened */
+} TokenFacts;
+
+/* Opens the data. read_only: no file changes. The lists of paths are borrowed. */
+Err data_open_options(const Config *, const Derived *, const TokenFacts *, bool read_only, Data **out);
+
+#endif
