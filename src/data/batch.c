@@ -35,6 +35,15 @@ bool extent_is_cut(FieldExtent extent) {
     return IS_CUT[extent];
 }
 
+FieldSet fields_inputs(FieldSet fields) {
+    for (int f = 0; f < FIELDS; f++) {
+        const FieldValue value = field_info((FieldId)f)->value;
+        if (value == VALUE_LABEL || value == VALUE_CLASS || value == VALUE_WEIGHT)
+            fields &= ~(UINT32_C(1) << f);
+    }
+    return fields;
+}
+
 static int64_t width_of(const SampleShape *s, FieldId field) { return s->width[field] ? s->width[field] : 1; }
 
 static int64_t extent_of(const SampleShape *s, FieldExtent extent) {
@@ -119,6 +128,20 @@ static void *row(const Batch *b, int field, int64_t i) {
     if (!fields_have(b->shape.fields, field)) return NULL;
     const FieldId f = (FieldId)field;
     return (char *)b->field[f] + (size_t)(i * shape_columns(&b->shape, f)) * field_info(f)->bytes;
+}
+
+void batch_copy(const Batch *b, int64_t i, const Batch *from, int64_t k) {
+    for (int f = 0; f < FIELDS; f++)
+        if (fields_have(b->shape.fields, f))
+            memcpy(row(b, f, i), row(from, f, k),
+                   (size_t)shape_columns(&b->shape, (FieldId)f) * field_info((FieldId)f)->bytes);
+}
+
+int64_t batch_outside(const Batch *b, FieldId field, int64_t low, int64_t end) {
+    const int64_t n = b->b * shape_columns(&b->shape, field), *x = b->field[field];
+    for (int64_t i = 0; i < n; i++)
+        if (x[i] < low || x[i] >= end) return i;
+    return -1;
 }
 
 Batch batch_rows(const Batch *b, int64_t first, int64_t n) {

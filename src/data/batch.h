@@ -49,12 +49,16 @@ bool extent_is_cut(FieldExtent); /* over context-parallel ranks */
 
 /* A set of fields. */
 typedef uint32_t FieldSet;
+#define ALL_FIELDS      ((UINT32_C(1) << FIELDS) - 1)
 #define FIELD_SET(name) (UINT32_C(1) << FIELD_##name)
 /* The fields that a decoder reads. */
 #define GPT_FIELDS                                                                                           \
     (FIELD_SET(tokens) | FIELD_SET(labels) | FIELD_SET(position_ids) | FIELD_SET(document_start) |           \
      FIELD_SET(loss_mask))
 static inline bool fields_have(FieldSet fields, int field) { return fields >> field & 1; }
+
+/* The fields of the set that a forward reads without its losses. */
+FieldSet fields_inputs(FieldSet);
 
 /* The fields of a sample and their sizes. */
 typedef struct SampleShape {
@@ -108,6 +112,10 @@ void batch_free(Batch *);
 void batch_reset(const Batch *);
 /* The same with drawn ids below `vocab`. The values depend on the keys and the batch's sizes only. */
 void batch_draw(const Batch *, uint64_t key, uint64_t number, int64_t vocab);
+/* Copies sample k of `from` to row i of a batch of the same shape; `from` may have more fields. */
+void batch_copy(const Batch *, int64_t i, const Batch *from, int64_t k);
+/* The place of the first number of a field of integers that is outside [low, end); -1: there is none. */
+int64_t batch_outside(const Batch *, FieldId, int64_t low, int64_t end);
 /* The dimensions of a field, [b] or [b, extent] or, if elements are wide, [b, extent, width]. Returns their number. */
 int batch_dims(const Batch *, FieldId, int64_t dim[3]);
 /* Samples [first, first + n), in the same memory. */

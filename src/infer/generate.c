@@ -10,8 +10,6 @@
 #include "models/cache.h"
 #include "ops/redistribute.h"
 
-enum { IDS = 3 };
-
 typedef struct Session {
     const Model *model;
     const RunContext *context;
@@ -20,9 +18,8 @@ typedef struct Session {
     Space *slot, *transient;
     Tape *tape;
     Cache cache;
-    /* tokens, positions and first keys of a forward; tokens and positions of the encoder, and its lengths */
-    char *ids, *encoder_ids;
-    size_t ids_bytes, encoder_bytes;
+    char *ids; /* the fields of a forward */
+    size_t ids_bytes;
     int64_t n, longest; /* samples; tokens of the longest prompt of the decoder */
     int64_t encoder;    /* tokens of the longest prompt of the encoder; 0: there is none */
     int64_t capacity;   /* positions in the cache */
@@ -100,14 +97,23 @@ static Err check_memory(const Session *s) {
                     bytes_text(cache).s, bytes_text(logits).s, bytes_text(have).s);
 }
 
+/* The inputs of a forward of `count` positions; the encoder's only before the first position. A decoder alone has padding
+ * on the left, which no position attends to. */
+static SampleShape forward_shape(const Session *s, int64_t count) {
+    FieldSet fields = fields_inputs(s->model->plan.sample.fields);
+    if (!s->encoder) fields |= FIELD_SET(document_start);
+    for (int f = 0; f < FIELDS; f++)
+        if (field_info((FieldId)f)->extent == EXTENT_ENCODER && s->cache.length)
+            fields &= ~(UINT32_C(1) << f);
+    return (SampleShape){.positions = count, .encoder = s->encoder, .fields = fields};
+}
+
 static void open_session(Session *s) {
     Device *d = s->context->device;
     const CacheShape shape = cache_shape(s);
     s->cache = cache_new(s->model, &shape);
-    s->ids_bytes = IDS * (size_t)(s->n * s->longest) * sizeof(int64_t);
+    s->ids_bytes = feed_bytes(&(Batch){.b = s->n, .shape = forward_shape(s, s->longest)});
     s->ids = device_alloc(d, s->ids_bytes, "token ids");
-    s->encoder_bytes = s->encoder ? (size_t)(s->n * (2 * s->encoder + 1)) * sizeof(int64_t) : 0;
-    s->encoder_ids = device_alloc(d, s->encoder_bytes, "token ids of the encoder");
     s->slot = space_new(d, "activation", SPACE_UNPLANNED);
     s->transient = space_new(d, "transient", SPACE_UNPLANNED);
     s->tape = tape_new(s->context, s->slot, s->transient);
@@ -120,72 +126,36 @@ static void close_session(Session *s) {
     space_free(s->transient);
     cache_free(s->model, &s->cache);
     device_release(s->context->device, s->ids, s->ids_bytes);
-    device_release(s->context->device, s->encoder_ids, s->encoder_bytes);
     free(s->done);
 }
 
 static int64_t padding(const Session *s, int64_t sample) { return s->longest - s->out[sample].n_prompt; }
 
-/* The tensors of the encoder: its ids are written to the device by the first forward. */
-typedef struct EncoderIds {
-    Tensor tokens, positions, lengths;
-} EncoderIds;
-
-static EncoderIds encoder_ids(const Session *s) {
-    const int64_t cells = s->n * s->encoder, *at = (const int64_t *)s->encoder_ids,
-                  dim[] = {s->n, s->encoder};
-    return (EncoderIds){tensor_make((void *)at, I64, 2, dim), tensor_make((void *)(at + cells), I64, 2, dim),
-                        tensor_make((void *)(at + 2 * cells), I64, 1, dim)};
-}
-
-static void write_encoder_ids(const Session *s) {
-    const int64_t cells = s->n * s->encoder;
-    int64_t *tokens = mem_zero(s->encoder_bytes, 1), *position = tokens + cells, *length = position + cells;
-    for (int64_t b = 0; b < s->n; b++) {
-        length[b] = s->prompts[b].n;
-        for (int64_t i = 0; i < s->encoder; i++) {
-            tokens[b * s->encoder + i] = i < length[b] ? s->prompts[b].tokens[i] : 0;
-            position[b * s->encoder + i] = i;
-        }
+/* Sample b of a forward from cache.length on. */
+static void fill_sample(const Session *s, int64_t b, const Batch *to) {
+    const Generated *g = &s->out[b];
+    const Prompt *prompt = &s->prompts[b];
+    const Sample x = batch_sample(to, b);
+    for (int64_t i = 0; i < to->shape.positions; i++) {
+        const int64_t at = s->cache.length + i - padding(s, b);
+        x.tokens[i] = at >= 0 && at < g->n ? g->tokens[at] : 0; /* left padding, or a sample that has ended */
+        x.position_ids[i] = at > 0 ? at : 0;
+        if (x.document_start) x.document_start[i] = padding(s, b);
     }
-    device_write(s->context->device, s->encoder_ids, tokens, s->encoder_bytes);
-    free(tokens);
+    for (int64_t i = 0; x.encoder_tokens && i < prompt->n; i++) x.encoder_tokens[i] = prompt->tokens[i];
+    if (x.encoder_lengths) *x.encoder_lengths = prompt->n;
 }
 
 /* Feeds `count` positions starting at cache.length, the first time also to the encoder. Leaves the logits of all of
  * them in *logits [count, n, padded vocab]. */
 static Tensor *feed(Session *s, int64_t count) {
-    int64_t first = s->cache.length, cells = s->n * count;
-    int64_t *tokens = mem_zero(IDS * (size_t)cells, sizeof *tokens), *position = tokens + cells,
-            *first_key = position + cells;
-    for (int64_t b = 0; b < s->n; b++) {
-        const Generated *g = &s->out[b];
-        for (int64_t i = 0; i < count; i++) {
-            int64_t at = first + i - padding(s, b), cell = b * count + i;
-            tokens[cell] =
-                at >= 0 && at < g->n ? g->tokens[at] : 0; /* left padding, or a sample that has ended */
-            position[cell] = at > 0 ? at : 0;
-            first_key[cell] = padding(s, b);
-        }
-    }
-    const int64_t dim[] = {s->n, count};
-    const size_t bytes = (size_t)cells * sizeof *tokens;
-    Tensor ids[IDS];
-    for (int i = 0; i < IDS; i++) ids[i] = tensor_make(s->ids + (size_t)i * bytes, I64, 2, dim);
-    device_write(s->context->device, s->ids, tokens, IDS * bytes);
-    free(tokens);
-    EncoderIds encoder;
-    Feed feed = {.tokens = &ids[0], .position_ids = &ids[1], .cache = &s->cache, .releases = true};
-    if (s->encoder) {
-        encoder = encoder_ids(s);
-        feed.encoder_lengths = &encoder.lengths;
-    } else {
-        feed.document_start = &ids[2];
-    }
-    if (s->encoder && first == 0) {
-        write_encoder_ids(s);
-        feed.encoder_tokens = &encoder.tokens, feed.encoder_position_ids = &encoder.positions;
-    }
+    Batch batch = batch_new(s->n, forward_shape(s, count));
+    batch_reset(&batch);
+    for (int64_t b = 0; b < s->n; b++) fill_sample(s, b, &batch);
+    Tensor field[FIELDS];
+    Feed feed = {.cache = &s->cache, .releases = true};
+    feed_write(&feed, field, s->context->device, &batch, s->ids);
+    batch_free(&batch);
     tape_begin(s->tape, &(MicrobatchContext){.recording = false});
     Tensor *logits = model_forward(s->tape, s->model, &feed);
     s->cache.length += count;

@@ -3,6 +3,7 @@
 #define ISOTRON_NN_FEED_H
 
 #include "data/batch.h"
+#include "tensor/device.h"
 #include "tensor/tensor.h"
 
 enum { MODEL_LOSSES = 8 }; /* at most, with counts */
@@ -36,5 +37,9 @@ typedef struct Feed {
     Cache *cache;
     bool releases; /* no backward follows: each layer releases its activations (generation) */
 } Feed;
+
+/* Copies a batch's fields, all of integers, to feed_bytes(batch) bytes of device memory. The feed points to `field`. */
+size_t feed_bytes(const Batch *);
+void feed_write(Feed *, Tensor field[FIELDS], Device *, const Batch *, char *memory);
 
 #endif

@@ -26,13 +26,18 @@ int64_t case_count(const HfTensor *t) { return t->dim[0] * (t->ndim == 2 ? t->di
 /* ---- cases ---- */
 
 static Err case_check(const Config *c, const Derived *d, const Golden *g) {
-    const int64_t positions = g->encoder_tokens ? c->decoder_seq_length : c->seq_length;
-    if (g->seq != positions)
-        return err_user("the case has %lld positions, but --%sseq-length is %lld", (long long)g->seq,
-                        g->encoder_tokens ? "decoder-" : "", (long long)positions);
-    if (g->encoder_tokens && g->encoder_seq != c->seq_length)
+    if (c->num_layers > g->init->count)
+        return err_user("init.safetensors has %lld tensors, too few for --num-layers %lld",
+                        (long long)g->init->count, (long long)c->num_layers);
+    ERR_RETURN(golden_check(g, c, d));
+    const SampleShape *has = &g->all.shape;
+    const int64_t positions = has->encoder ? c->decoder_seq_length : c->seq_length;
+    if (has->positions != positions)
+        return err_user("the case has %lld positions, but --%sseq-length is %lld", (long long)has->positions,
+                        has->encoder ? "decoder-" : "", (long long)positions);
+    if (has->encoder && has->encoder != c->seq_length)
         return err_user("the case has %lld positions of the encoder, but --encoder-seq-length is %lld",
-                        (long long)g->encoder_seq, (long long)c->seq_length);
+                        (long long)has->encoder, (long long)c->seq_length);
     if (g->samples != d->global_batch_size || g->samples % d->micro_batch_size)
         return err_user(
             "the case has %lld samples a step, but --global-batch-size is %lld and --micro-batch-size %lld",
@@ -41,10 +46,7 @@ static Err case_check(const Config *c, const Derived *d, const Golden *g) {
         return err_user("with --hidden-dropout %g and --attention-dropout %g implementations draw different "
                         "masks: set both to 0, and leave --classifier-dropout out",
                         c->hidden_dropout, c->attention_dropout);
-    if (c->num_layers > g->init->count)
-        return err_user("init.safetensors has %lld tensors, too few for --num-layers %lld",
-                        (long long)g->init->count, (long long)c->num_layers);
-    return golden_check(g, c, d);
+    return ERR_OK;
 }
 
 /* MODEL_LOSSES and more: of routers. NULL: the model has no such loss. */
@@ -111,8 +113,9 @@ void case_close(Case *c) {
 
 Trace *trace_new(const Case *c) {
     const Golden *g = c->golden;
-    const Choices of = choices_of(c->init->registry, &c->config, g->n_steps, g->samples, g->seq);
-    const int64_t logits = g->samples * g->seq * c->vocab;
+    const Choices of =
+        choices_of(c->init->registry, &c->config, g->n_steps, g->samples, g->all.shape.positions);
+    const int64_t logits = g->samples * g->all.shape.positions * c->vocab;
     const size_t bytes = sizeof(Trace) + (size_t)g->n_steps * sizeof(GoldenStep) +
                          (size_t)(4 * c->total + logits + choices_elements(&of)) * sizeof(double);
     Trace *t = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -356,7 +359,7 @@ Err case_run_turns(const Case *of, const Config *config, const Derived *derived,
         c->cuda_graph_impl = CUDA_GRAPH_NONE; /* ops of a replayed graph are not traced */
     if (all.each.derived.rotary_dim)
         all.each.derived.max_position_embeddings = /* rows of a table that the case reads */
-            c->seq_length > of->golden->seq ? c->seq_length : of->golden->seq;
+            c->seq_length > of->golden->all.shape.positions ? c->seq_length : of->golden->all.shape.positions;
     const bool has_logits =
         (!watch || watch->logits) && config_ranks(c) == 1 && safetensors_find(of->golden->oracle, "logits");
     for (int i = 0; i < n; i++) turns[i].out->has_logits = has_logits;

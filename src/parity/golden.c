@@ -7,6 +7,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "ckpt/hf/config.h"
+#include "models/model.h"
 
 static char *path_of(const char *dir, const char *file) { return mem_printf("%s/%s", dir, file); }
 
@@ -91,135 +92,164 @@ static Err read_curve(Golden *g, const char *path) {
 
 /* ---- batches.safetensors ---- */
 
-/* A tensor of the batches, [steps, samples] or [steps, samples, positions]; *out NULL: there is none. */
-static Err read_field(const Golden *g, const char *path, const char *name, DType dtype, int ndim,
-                      int64_t positions, const void **out) {
-    const Tensor *x = safetensors_find(g->batches, name);
-    const int64_t dim[] = {g->stored_steps, g->samples, positions};
-    const Tensor want = tensor_make(NULL, dtype, ndim, dim);
-    *out = NULL;
-    if (!x) return ERR_OK;
-    if (x->dtype != dtype || !tensor_same_shape(x, &want))
-        return err_user("'%s': \"%s\" is not an %s tensor of shape [steps, samples%s]", path, name,
-                        dtype_name(dtype), ndim == 3 ? ", positions" : "");
-    *out = x->data;
-    return ERR_OK;
-}
+/* The tensors: [steps, samples, elements of the field], or [steps, samples] of a field of samples. The lengths are masks
+ * of ones, then zeros, over the elements that they count. */
+static const struct {
+    const char *name;
+    FieldId field;
+} TENSORS[] = {{"tokens", FIELD_tokens},
+               {"dec_tokens", FIELD_tokens},
+               {"enc_tokens", FIELD_encoder_tokens},
+               {"enc_mask", FIELD_encoder_lengths},
+               {"padding_mask", FIELD_lengths},
+               {"types", FIELD_token_types},
+               {"labels", FIELD_labels},
+               {"is_random", FIELD_sentence_labels},
+               {"classes", FIELD_sentence_labels},
+               {"loss_mask", FIELD_loss_mask}};
+enum { N_TENSORS = sizeof TENSORS / sizeof *TENSORS };
 
-/* The encoder's side of an encoder-decoder. */
-static Err read_encoder(Golden *g, const char *path) {
-    const Tensor *tokens = safetensors_find(g->batches, "enc_tokens");
-    if (!tokens || tokens->ndim != 3 || tokens->dim[2] < 1 || !safetensors_find(g->batches, "enc_mask"))
-        return err_user(
-            "'%s' has \"dec_tokens\" without I64 tensors \"enc_tokens\" and \"enc_mask\" of shape "
-            "[steps, samples, positions]",
-            path);
-    g->encoder_seq = tokens->dim[2];
-    ERR_RETURN(read_field(g, path, "enc_tokens", I64, 3, g->encoder_seq, (const void **)&g->encoder_tokens));
-    return read_field(g, path, "enc_mask", I64, 3, g->encoder_seq, (const void **)&g->padding_mask);
-}
+static bool is_length(FieldId field) { return (int)field_info(field)->value < EXTENTS; }
 
-static Err read_batches(Golden *g, const char *path) {
-    const bool two = safetensors_find(g->batches, "dec_tokens");
-    const Tensor *tokens = safetensors_find(g->batches, two ? "dec_tokens" : "tokens");
-    const bool encoder = safetensors_find(g->batches, "padding_mask");
-    const char *positions = encoder ? "positions" : "positions + 1";
-    if (!tokens || tokens->dtype != I64 || tokens->ndim != 3 || tokens->dim[1] < 1 || tokens->dim[2] < 2)
-        return err_user("'%s' has no I64 tensor \"%s\" of shape [steps, samples, %s]", path,
-                        two ? "dec_tokens" : "tokens", positions);
-    if (tokens->dim[0] < g->n_steps)
-        return err_user("'%s' holds %lld steps of tokens, curve.json has %lld", path,
-                        (long long)tokens->dim[0], (long long)g->n_steps);
-    g->tokens = tokens->data;
-    g->stored_steps = tokens->dim[0];
-    g->samples = tokens->dim[1];
-    g->seq = tokens->dim[2] - !encoder;
-    ERR_RETURN(read_field(g, path, "loss_mask", F32, 3, g->seq, (const void **)&g->loss_mask));
-    if (two) return read_encoder(g, path);
-    if (!encoder) return ERR_OK;
-    ERR_RETURN(read_field(g, path, "padding_mask", I64, 3, g->seq, (const void **)&g->padding_mask));
-    ERR_RETURN(read_field(g, path, "types", I64, 3, g->seq, (const void **)&g->types));
-    ERR_RETURN(read_field(g, path, "labels", I64, 3, g->seq, (const void **)&g->labels));
-    ERR_RETURN(read_field(g, path, "is_random", I64, 2, 0, (const void **)&g->is_random));
-    ERR_RETURN(read_field(g, path, "classes", I64, 2, 0, (const void **)&g->classes));
-    return g->labels || g->classes ? ERR_OK : err_user("'%s' has a \"padding_mask\" and no \"labels\"", path);
-}
-
-static Err check_ids(const int64_t *id, int64_t n, int64_t end, const char *what, const char *range) {
-    for (int64_t i = 0; id && i < n; i++)
-        if (id[i] < 0 || id[i] >= end)
-            return err_user("batches.safetensors: %s %lld is outside the %s of %lld", what, (long long)id[i],
-                            range, (long long)end);
-    return ERR_OK;
-}
-
-/* The number of tokens before the padding of a sample; -1: the mask is not ones followed by zeros. */
-static int64_t length_of(const Golden *g, int64_t sample) {
-    const int64_t s = g->encoder_tokens ? g->encoder_seq : g->seq, *mask = g->padding_mask + sample * s;
+/* The number of tokens before the padding; -1: the mask is not ones followed by zeros. */
+static int64_t length_of(const int64_t *mask, int64_t positions) {
     int64_t n = 0;
-    while (n < s && mask[n] == 1) n++;
-    for (int64_t i = n; i < s; i++)
+    while (n < positions && mask[n] == 1) n++;
+    for (int64_t i = n; i < positions; i++)
         if (mask[i]) return -1;
     return n;
 }
 
-static Err check_lengths(const Golden *g, int64_t samples) {
-    for (int64_t i = 0; i < samples; i++)
-        if (length_of(g, i) < 1)
-            return err_user("batches.safetensors: the padding mask of sample %lld is not one or more ones "
-                            "followed by zeros; padding must be on the right",
-                            (long long)i);
+/* Rows of `columns` numbers. Tokens without labels have one more number than the field. */
+static void take_field(Golden *g, FieldId field, const char *from, int64_t columns) {
+    const size_t size = field_info(field)->bytes, bytes = (size_t)shape_columns(&g->all.shape, field) * size;
+    for (int64_t k = 0; k < g->all.b; k++, from += (size_t)columns * size) {
+        const Sample to = batch_sample(&g->all, k);
+        if (is_length(field))
+            *(int64_t *)to.field[field] = length_of((const int64_t *)from, columns);
+        else
+            memcpy(to.field[field], from, bytes);
+        if (field == FIELD_tokens && g->shifted) memcpy(to.labels, from + size, bytes);
+    }
+}
+
+static Err read_field(Golden *g, const char *path, const char *name, FieldId field, const Tensor *x) {
+    const FieldInfo *info = field_info(field);
+    const DType dtype = info->is_integer ? I64 : F32;
+    const bool per_sample = info->extent == EXTENT_SAMPLES && !is_length(field),
+               shifts = field == FIELD_tokens && g->shifted;
+    const int64_t columns = is_length(field) ? g->all.shape.extent[info->value]
+                                             : shape_columns(&g->all.shape, field) + shifts,
+                  dim[] = {g->all.b / g->samples, g->samples, columns};
+    const Tensor want = tensor_make(NULL, dtype, per_sample ? 2 : 3, dim);
+    if (x->dtype != dtype || !tensor_same_shape(x, &want) || g->name_of[field])
+        return err_user("'%s': \"%s\" is not the one %s tensor of its field, of shape [steps, samples%s]",
+                        path, name, dtype_name(dtype), per_sample ? "" : ", positions");
+    g->name_of[field] = name;
+    if (shifts) g->name_of[FIELD_labels] = name;
+    take_field(g, field, x->data, columns);
     return ERR_OK;
 }
 
-static Err check_types(const Golden *g, const Config *c, int64_t samples) {
-    const int64_t types = config_token_types(c);
-    return check_ids(types ? g->types : NULL, samples * g->seq, types, "type", "range");
+static const Tensor *tensor_of(const Golden *g, FieldId field) {
+    const Tensor *x = NULL;
+    for (int i = 0; i < N_TENSORS && !x; i++)
+        if (TENSORS[i].field == field) x = safetensors_find(g->batches, TENSORS[i].name);
+    return x;
 }
 
-/* Labels without weight may be any number. */
-static Err check_encoder(const Golden *g, const Config *c, const Derived *d, int64_t samples) {
-    ERR_RETURN(check_lengths(g, samples));
-    for (int64_t i = 0; i < samples * g->seq; i++)
-        if (!g->loss_mask || g->loss_mask[i] != 0)
-            ERR_RETURN(check_ids(&g->labels[i], 1, d->vocab_size, "label", "vocabulary"));
-    ERR_RETURN(check_types(g, c, samples));
-    return check_ids(g->is_random, samples, 2, "is_random", "range");
+/* The sizes of the batches, which are those of the tokens. */
+static Err read_sizes(Golden *g, const char *path) {
+    const Tensor *tokens = tensor_of(g, FIELD_tokens), *below = tensor_of(g, FIELD_encoder_tokens);
+    g->shifted = !tensor_of(g, FIELD_lengths) && !tensor_of(g, FIELD_labels);
+    if (!tokens || tokens->ndim != 3 || tokens->dim[1] < 1 || tokens->dim[2] < 2)
+        return err_user("'%s' has no I64 tensor \"tokens\" or \"dec_tokens\" of shape [steps, samples, "
+                        "positions%s]",
+                        path, g->shifted ? " + 1" : "");
+    if (tokens->dim[0] < g->n_steps)
+        return err_user("'%s' holds %lld steps of tokens, curve.json has %lld", path,
+                        (long long)tokens->dim[0], (long long)g->n_steps);
+    const bool fits =
+        below && below->ndim == 3 && below->dim[0] == tokens->dim[0] && below->dim[1] == tokens->dim[1];
+    g->samples = tokens->dim[1];
+    g->all = batch_new(tokens->dim[0] * g->samples, (SampleShape){.positions = tokens->dim[2] - g->shifted,
+                                                                  .encoder = fits ? below->dim[2] : 0,
+                                                                  .fields = ALL_FIELDS});
+    batch_reset(&g->all);
+    return ERR_OK;
 }
 
-static Err check_task(const Golden *g, const Config *c, const Derived *d, int64_t samples) {
-    const int64_t classes = d->choices > 1 ? d->choices : c->class_labels.count;
-    ERR_RETURN(check_lengths(g, samples));
-    ERR_RETURN(check_types(g, c, samples));
-    return check_ids(g->classes, samples, classes, "class", "classes");
+static Err read_batches(Golden *g, const char *path) {
+    ERR_RETURN(read_sizes(g, path));
+    for (int64_t i = 0; i < g->batches->count; i++) {
+        const SafeTensor *x = &g->batches->tensors[i];
+        int row = 0;
+        while (row < N_TENSORS && strcmp(TENSORS[row].name, x->name)) row++;
+        if (row == N_TENSORS) return err_user("'%s' has %s, which is no field", path, quote(x->name).s);
+        ERR_RETURN(read_field(g, path, x->name, TENSORS[row].field, &x->tensor));
+    }
+    if (g->shifted) return ERR_OK;
+    for (int64_t i = 0; i < g->all.b * g->all.shape.positions; i++)
+        if (g->all.loss_mask[i] == 0) g->all.labels[i] = 0; /* without weight, any number is one */
+    return ERR_OK;
 }
 
+/* The end of the range of a field's numbers. */
+static int64_t end_of(const Golden *g, FieldId field, const Config *c, const Derived *d) {
+    const FieldValue value = field_info(field)->value;
+    switch (value) {
+    case VALUE_TYPE:
+        return config_token_types(c);
+    case VALUE_CLASS:
+        return c->task == TASK_NONE ? 2 : d->choices > 1 ? d->choices : c->class_labels.count;
+    case VALUE_ID:
+    case VALUE_LABEL:
+        return d->vocab_size;
+    default:
+        return g->all.shape.extent[value] + 1;
+    }
+}
+
+static Err check_field(const Golden *g, FieldId field, const Config *c, const Derived *d) {
+    const Batch steps = batch_rows(&g->all, 0, g->n_steps * g->samples);
+    const int64_t end = end_of(g, field, c, d), at = batch_outside(&steps, field, is_length(field), end);
+    if (at < 0) return ERR_OK;
+    if (is_length(field))
+        return err_user("batches.safetensors: \"%s\" of sample %lld is not one or more ones followed by "
+                        "zeros; padding must be on the right",
+                        g->name_of[field], (long long)at);
+    return err_user("batches.safetensors: \"%s\" has %lld, which is not in [0, %lld)", g->name_of[field],
+                    (long long)((const int64_t *)steps.field[field])[at], (long long)end);
+}
+
+static Err lacks_field(FieldId field, const Config *c) {
+    Str names = {0};
+    for (int i = 0; i < N_TENSORS; i++)
+        if (TENSORS[i].field == field)
+            str_printf(&names, "%s\"%s\"", names.len ? " or " : "", TENSORS[i].name);
+    const Err e =
+        err_user("batches.safetensors has no %s, which this --model %s reads; add it, or change the "
+                 "options of the model's inputs",
+                 names.s, ModelFamily_spellings[c->model]);
+    str_free(&names);
+    return e;
+}
+
+/* Weights, positions and starts have defaults. Options may leave types and labels of sentences unread. */
 Err golden_check(const Golden *g, const Config *c, const Derived *d) {
-    const int64_t samples = g->n_steps * g->samples;
-    const bool encoder = c->model == MODEL_bert, two = c->model == MODEL_t5;
-    if (two != (g->encoder_tokens != NULL))
-        return err_user("batches.safetensors has %s \"enc_tokens\", which does not fit --model %s",
-                        g->encoder_tokens ? "" : "no", ModelFamily_spellings[c->model]);
-    if (!two && encoder != (g->padding_mask != NULL))
-        return err_user("batches.safetensors has %s \"padding_mask\", which does not fit --model %s",
-                        g->padding_mask ? "a" : "no", ModelFamily_spellings[c->model]);
-    const bool task = c->task != TASK_NONE;
-    if (task && (!g->types || !g->classes))
-        return err_user("batches.safetensors needs \"types\" and \"classes\" for --task");
-    if (encoder && !task && !g->labels)
-        return err_user("batches.safetensors has no \"labels\"; set the --task of its \"classes\"");
-    if (encoder && !task && c->bert_binary_head && (!g->types || !g->is_random))
-        return err_user(
-            "batches.safetensors needs \"types\" and \"is_random\" for the head for sentences; add "
-            "them, or set --bert-no-binary-head");
-    if (encoder && config_token_types(c) && !g->types)
-        return err_user("batches.safetensors needs \"types\" for the token types; add them, or set "
-                        "--num-token-types 0");
-    ERR_RETURN(check_ids(g->tokens, samples * (g->seq + !encoder), d->vocab_size, "token", "vocabulary"));
-    ERR_RETURN(check_ids(g->encoder_tokens, samples * g->encoder_seq, d->vocab_size, "token", "vocabulary"));
-    if (two) return check_lengths(g, samples);
-    if (task) return check_task(g, c, d, samples);
-    return encoder ? check_encoder(g, c, d, samples) : ERR_OK;
+    Arena *arena = arena_new();
+    const FieldSet all = model_plan(c, d, arena).sample.fields;
+    arena_free(arena);
+    for (int f = 0; f < FIELDS; f++) {
+        const FieldValue value = field_info((FieldId)f)->value;
+        const bool reads = fields_have(all, f), has = g->name_of[f], optional = value >= VALUE_INDEX;
+        if (reads && !has && !optional) return lacks_field((FieldId)f, c);
+        if (!reads && has && value != VALUE_TYPE && value != VALUE_CLASS)
+            return err_user("batches.safetensors has \"%s\", which this --model %s does not read",
+                            g->name_of[f], ModelFamily_spellings[c->model]);
+        if (reads && has && !optional) ERR_RETURN(check_field(g, (FieldId)f, c, d));
+    }
+    return ERR_OK;
 }
 
 Err golden_open(const char *dir, Golden **out) {
@@ -251,6 +281,7 @@ void golden_close(Golden *g) {
     if (g->init) safetensors_close(g->init);
     if (g->batches) safetensors_close(g->batches);
     if (g->oracle) safetensors_close(g->oracle);
+    batch_free(&g->all);
     free(g->steps);
     for (int i = 0; i < g->n_losses; i++) free(g->loss_names[i]);
     free(g->name);
@@ -270,9 +301,10 @@ void golden_complete(const Golden *g, Config *c) {
         if (w) complete(&c->vocab_size, w->dim[0]);
     }
     if (c->untie_embeddings_and_output_weights) hf_config_fit(c, g->init);
-    complete(&c->seq_length, g->encoder_tokens ? g->encoder_seq : g->seq);
-    if (g->encoder_tokens) complete(&c->decoder_seq_length, g->seq);
-    complete(&c->max_position_embeddings, g->seq > g->encoder_seq ? g->seq : g->encoder_seq);
+    const int64_t positions = g->all.shape.positions, encoder = g->all.shape.encoder;
+    complete(&c->seq_length, encoder ? encoder : positions);
+    if (encoder) complete(&c->decoder_seq_length, positions);
+    complete(&c->max_position_embeddings, positions > encoder ? positions : encoder);
     complete(&c->global_batch_size, g->samples);
     complete(&c->micro_batch_size, c->global_batch_size);
     if (!i64_is_set(c->train_samples)) complete(&c->train_iters, g->n_steps);
@@ -287,44 +319,6 @@ void golden_refuse(Args *args) {
         args_refuse(args, NAMES[i], "here, because the golden case sets the number of steps");
 }
 
-/* Inputs and labels of a sample. */
-static void decoder_sample(const Golden *g, int64_t sample, const Sample *to) {
-    const int64_t *from = g->tokens + sample * (g->seq + 1);
-    memcpy(to->tokens, from, (size_t)g->seq * sizeof *from);
-    memcpy(to->labels, from + 1, (size_t)g->seq * sizeof *from);
-}
-
-/* The encoder's inputs, below a decoder. */
-static void lower_sample(const Golden *g, int64_t sample, const Sample *to) {
-    const int64_t s = g->encoder_seq;
-    memcpy(to->encoder_tokens, g->encoder_tokens + sample * s, (size_t)s * sizeof *g->encoder_tokens);
-    for (int64_t p = 0; p < s; p++) to->encoder_position_ids[p] = p;
-    *to->encoder_lengths = length_of(g, sample);
-}
-
-static void encoder_sample(const Golden *g, int64_t sample, const Sample *to) {
-    const int64_t at = sample * g->seq;
-    memcpy(to->tokens, g->tokens + at, (size_t)g->seq * sizeof *g->tokens);
-    for (int64_t p = 0; to->labels && p < g->seq; p++)
-        to->labels[p] = g->loss_mask && g->loss_mask[at + p] == 0 ? 0 : g->labels[at + p];
-    *to->lengths = length_of(g, sample);
-    if (to->token_types) memcpy(to->token_types, g->types + at, (size_t)g->seq * sizeof *g->types);
-    if (to->sentence_labels) *to->sentence_labels = g->classes ? g->classes[sample] : g->is_random[sample];
-    if (to->sample_weights) *to->sample_weights = 1;
-}
-
 void golden_batch(const Golden *g, int64_t step, Batch *b) {
-    for (int64_t i = 0; i < b->b; i++) {
-        const int64_t sample = step * g->samples + b->indices[i];
-        const Sample to = batch_sample(b, i);
-        if (g->encoder_tokens) lower_sample(g, sample, &to);
-        if (g->padding_mask && !g->encoder_tokens)
-            encoder_sample(g, sample, &to);
-        else
-            decoder_sample(g, sample, &to);
-        for (int64_t p = 0; p < g->seq; p++) {
-            to.position_ids[p] = p;
-            if (to.loss_mask) to.loss_mask[p] = g->loss_mask ? g->loss_mask[sample * g->seq + p] : 1;
-        }
-    }
+    for (int64_t i = 0; i < b->b; i++) batch_copy(b, i, &g->all, step * g->samples + b->indices[i]);
 }

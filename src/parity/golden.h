@@ -23,15 +23,10 @@ typedef struct Golden {
     int64_t n_steps;
     char *loss_names[GOLDEN_LOSSES]; /* of single losses, which curve.json may have */
     int n_losses;
-    const int64_t *tokens;         /* [n_steps, samples, seq + 1], or of an encoder [n_steps, samples, seq] */
-    const float *loss_mask;        /* [n_steps, samples, seq]; NULL: all ones */
-    const int64_t *encoder_tokens; /* [n_steps, samples, encoder_seq]; NULL: there is only one stack */
-    int64_t encoder_seq;
-    /* NULL without an encoder; a T5 has only padding_mask, of its encoder. [n_steps, samples, seq], except is_random
-     * [n_steps, samples]. */
-    const int64_t *types, *labels, *padding_mask, *is_random;
-    const int64_t *classes; /* [n_steps, samples], of a task, which has no labels; else NULL */
-    int64_t stored_steps, samples, seq;
+    int64_t samples; /* of a step */
+    Batch all; /* of all steps, with every field; those that the file lacks have the values of batch_reset */
+    const char *name_of[FIELDS]; /* the tensor that a field is read from; NULL: none */
+    bool shifted;                /* labels are the next tokens */
 } Golden;
 
 /* Reads and checks everything but run.conf. An incomplete case is a user error that names the missing part. */
@@ -41,7 +36,7 @@ void golden_close(Golden *);
  * sizes, train-iters), and the oracle's conventions, which differ from Megatron-LM's defaults: loss per
  * token, no dropout. The oracle of a T5 without scaled logits may have tied its output layer (hf_config_fit). */
 void golden_complete(const Golden *, Config *);
-/* Whether the batches are those of the model of the options: their tensors, ids and masks. */
+/* Whether the batches have the fields that the model of the options reads, and no others, and their ids and masks. */
 Err golden_check(const Golden *, const Config *, const Derived *);
 /* Problems for options of the last command line about the length of the run, which is the case's. */
 void golden_refuse(Args *);

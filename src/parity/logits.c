@@ -1,19 +1,5 @@
 #include "parity/logits.h"
 
-/* The fields of the logits: all but those of losses. */
-static FieldSet inputs(const Model *m) {
-    return m->plan.sample.fields & ~(FIELD_SET(labels) | FIELD_SET(loss_mask) | FIELD_SET(sentence_labels));
-}
-
-static Tensor field_tensor(Device *d, const Batch *b, FieldId f) {
-    int64_t dim[3];
-    const int n = batch_dims(b, f, dim);
-    Tensor x = tensor_make(NULL, I64, n, dim);
-    x.data = device_alloc(d, tensor_bytes(&x), "a batch");
-    device_write(d, x.data, b->field[f], tensor_bytes(&x));
-    return x;
-}
-
 /* y [s, b, vocabulary and padding] -> out [b, s, vocab] */
 static void read_logits(Device *d, const Tensor *y, int64_t vocab, double *out) {
     const DType type = (DType)y->dtype;
@@ -30,13 +16,13 @@ static void read_logits(Device *d, const Tensor *y, int64_t vocab, double *out) 
 void logits_compute(const Model *m, const RunContext *context, const MicrobatchContext *microbatch,
                     const Batch *b, TapeTrace *trace, void *trace_arg, double *out) {
     Device *device = context->device;
+    Batch inputs = *b;
+    inputs.shape.fields = fields_inputs(m->plan.sample.fields);
+    const size_t bytes = feed_bytes(&inputs);
+    char *memory = device_alloc(device, bytes, "a batch");
     Tensor field[FIELDS];
     Feed feed = {.tokens = NULL};
-    for (int f = 0; f < FIELDS; f++) {
-        if (!fields_have(inputs(m), f)) continue;
-        field[f] = field_tensor(device, b, (FieldId)f);
-        feed.field[f] = &field[f];
-    }
+    feed_write(&feed, field, device, &inputs, memory);
     Space *slot = space_new(device, "activation", SPACE_UNPLANNED),
           *transient = space_new(device, "transient", SPACE_UNPLANNED);
     Tape *tape = tape_new(context, slot, transient);
@@ -46,6 +32,5 @@ void logits_compute(const Model *m, const RunContext *context, const MicrobatchC
     read_logits(device, y, m->plan.head->outputs, out);
     tape_free(tape);
     space_free(slot), space_free(transient);
-    for (int f = 0; f < FIELDS; f++)
-        if (feed.field[f]) device_release(device, field[f].data, tensor_bytes(&field[f]));
+    device_release(device, memory, bytes);
 }

@@ -129,9 +129,10 @@ static Err judge_logits(const Judge *j) {
     const Golden *g = j->of->golden;
     if (!j->ours->has_logits || j->reference)
         return ERR_OK; /* not in the case, or no rank has whole logits */
-    int64_t vocab = j->of->vocab, n = g->samples * g->seq * vocab;
+    int64_t vocab = j->of->vocab, n = g->samples * g->all.shape.positions * vocab;
     const double *oracle;
-    ERR_RETURN(oracle_tensor(g, "logits", 3, (int64_t[]){g->samples, g->seq, vocab}, &oracle));
+    ERR_RETURN(
+        oracle_tensor(g, "logits", 3, (int64_t[]){g->samples, g->all.shape.positions, vocab}, &oracle));
     Scale scale = {0};
     scale_add(&scale, oracle, n);
     TensorError moved = {0};

@@ -517,7 +517,7 @@ static void judge_tensors(Judge *p, const char *quantity, bool update) {
 static void judge_logits(Judge *p) {
     const Golden *g = p->of->golden;
     if (!p->draw[0].x->has_logits) return;
-    Magnitudes t = {.n = g->samples * g->seq * p->of->vocab,
+    Magnitudes t = {.n = g->samples * g->all.shape.positions * p->of->vocab,
                     .width = p->of->vocab,
                     .draws = p->out->draws,
                     .arithmetic = p->arithmetic};

@@ -25,20 +25,28 @@ static const char *text_of(const Reference *r, const char *key) {
     return NULL;
 }
 
-static Err read_encoder(Reference *r, const char *path) {
-    const Tensor *tokens = safetensors_find(r->file, "encoder_tokens"),
-                 *lengths = safetensors_find(r->file, "encoder_lengths");
-    if (!tokens && !lengths) return ERR_OK;
-    const bool good = tokens && lengths && tokens->dtype == I64 && tokens->ndim == 2 &&
-                      tokens->dim[0] == r->samples && tokens->dim[1] > 0 && lengths->dtype == I64 &&
-                      lengths->ndim == 1 && lengths->dim[0] == r->samples;
-    if (!good)
-        return err_user(
-            "'%s' is not a reference: \"encoder_tokens\" and \"encoder_lengths\" are not I64 of shape "
-            "[%lld, positions] and [%lld]; create it with tools/oracle/hf_logits.py",
-            path, (long long)r->samples, (long long)r->samples);
-    r->encoder_tokens = tokens->data, r->encoder_lengths = lengths->data;
-    r->encoder = tokens->dim[1];
+/* Inputs that the file lacks have the values of a batch without padding. */
+static Err read_fields(Reference *r, const char *path, const Tensor *tokens) {
+    const Tensor *encoder = safetensors_find(r->file, "encoder_tokens");
+    const int64_t samples = tokens->dim[0];
+    const bool fits = encoder && encoder->ndim == 2 && encoder->dim[0] == samples;
+    r->batch = batch_new(samples, (SampleShape){.positions = tokens->dim[1],
+                                                .encoder = fits ? encoder->dim[1] : 0,
+                                                .fields = fields_inputs(ALL_FIELDS)});
+    batch_reset(&r->batch);
+    for (int f = 0; f < FIELDS; f++) {
+        const char *name = field_info((FieldId)f)->name;
+        const Tensor *x = safetensors_find(r->file, name);
+        int64_t dim[3];
+        const int n = batch_dims(&r->batch, (FieldId)f, dim);
+        const Tensor want = tensor_make(NULL, I64, n, dim);
+        if (!x || !r->batch.field[f]) continue;
+        if (x->dtype != I64 || !tensor_same_shape(x, &want))
+            return err_user("'%s' is not a reference: \"%s\" is not I64 of shape [%lld%s]; create it with "
+                            "tools/oracle/hf_logits.py",
+                            path, name, (long long)samples, n == 1 ? "" : ", positions");
+        memcpy(r->batch.field[f], x->data, tensor_bytes(x));
+    }
     return ERR_OK;
 }
 
@@ -49,37 +57,51 @@ static Err read_tensors(Reference *r, const char *path) {
             "'%s' is not a reference: it has no I64 tensor \"tokens\" of shape [samples, positions]; "
             "create one with tools/oracle/hf_logits.py",
             path);
-    r->tokens = tokens->data;
-    r->samples = tokens->dim[0], r->positions = tokens->dim[1];
+    ERR_RETURN(read_fields(r, path, tokens));
     const bool of_task = logits && logits->ndim == 2;
-    if (!logits || logits->dtype != F64 || (!of_task && logits->ndim != 3) || logits->dim[0] != r->samples ||
-        (!of_task && logits->dim[1] != r->positions) || logits->dim[logits->ndim - 1] < 1)
+    if (!logits || logits->dtype != F64 || (!of_task && logits->ndim != 3) || logits->dim[0] != r->batch.b ||
+        (!of_task && logits->dim[1] != r->batch.shape.positions) || logits->dim[logits->ndim - 1] < 1)
         return err_user("'%s' is not a reference: it has no F64 tensor \"logits\" of shape [%lld, %lld, "
                         "vocabulary], as its tokens need, or [%lld, classes]",
-                        path, (long long)r->samples, (long long)r->positions, (long long)r->samples);
+                        path, (long long)r->batch.b, (long long)r->batch.shape.positions,
+                        (long long)r->batch.b);
     r->logits = logits->data;
-    r->of_task = of_task, r->rows = of_task ? 1 : r->positions;
+    r->of_task = of_task, r->rows = of_task ? 1 : r->batch.shape.positions;
     r->outputs = logits->dim[logits->ndim - 1];
-    return read_encoder(r, path);
+    return ERR_OK;
 }
 
-static Err check_tokens(const Reference *r, const int64_t *tokens, int64_t positions, int64_t vocab) {
-    for (int64_t i = 0; i < r->samples * positions; i++)
-        if (tokens[i] < 0 || tokens[i] >= vocab)
+static Err check_tokens(const Reference *r, int64_t vocab) {
+    for (int f = 0; f < FIELDS; f++) {
+        if (field_info((FieldId)f)->value != VALUE_ID) continue;
+        const int64_t at = batch_outside(&r->batch, (FieldId)f, 0, vocab),
+                      columns = shape_columns(&r->batch.shape, (FieldId)f);
+        if (at >= 0)
             return err_user("'%s': token %lld of sample %lld is %lld, outside the vocabulary of %lld",
-                            r->file->path, (long long)(i % positions), (long long)(i / positions),
-                            (long long)tokens[i], (long long)vocab);
+                            r->file->path, (long long)(at % columns), (long long)(at / columns),
+                            (long long)((const int64_t *)r->batch.field[f])[at], (long long)vocab);
+    }
+    return ERR_OK;
+}
+
+static Err check_lengths(const Reference *r) {
+    for (int f = 0; f < FIELDS; f++) {
+        const FieldInfo *info = field_info((FieldId)f);
+        if ((int)info->value >= EXTENTS || !safetensors_find(r->file, info->name)) continue;
+        const int64_t most = r->batch.shape.extent[info->value],
+                      at = batch_outside(&r->batch, (FieldId)f, 1, most + 1);
+        if (at >= 0)
+            return err_user("'%s': \"%s\" of sample %lld is %lld, which is not in [1, %lld]", r->file->path,
+                            info->name, (long long)at, (long long)((const int64_t *)r->batch.field[f])[at],
+                            (long long)most);
+    }
     return ERR_OK;
 }
 
 static Err check_numbers(const Reference *r, const char *path) {
-    if (!r->of_task) ERR_RETURN(check_tokens(r, r->tokens, r->positions, r->outputs));
-    if (!r->of_task) ERR_RETURN(check_tokens(r, r->encoder_tokens, r->encoder, r->outputs));
-    for (int64_t i = 0; i < (r->encoder ? r->samples : 0); i++)
-        if (r->encoder_lengths[i] < 1 || r->encoder_lengths[i] > r->encoder)
-            return err_user("'%s': encoder length %lld of sample %lld is not in [1, %lld]", path,
-                            (long long)r->encoder_lengths[i], (long long)i, (long long)r->encoder);
-    for (int64_t i = 0; i < r->samples * r->rows * r->outputs; i++)
+    if (!r->of_task) ERR_RETURN(check_tokens(r, r->outputs));
+    ERR_RETURN(check_lengths(r));
+    for (int64_t i = 0; i < r->batch.b * r->rows * r->outputs; i++)
         if (!isfinite(r->logits[i]))
             return err_user(
                 "'%s': the logits have a value that is not finite, for sample %lld, position %lld", path,
@@ -104,10 +126,14 @@ Err reference_open(const char *path, Reference *r) {
 
 void reference_close(Reference *r) {
     if (r->file) safetensors_close(r->file);
+    batch_free(&r->batch);
     *r = (Reference){0};
 }
 
-static int64_t longest(const Reference *r) { return r->encoder > r->positions ? r->encoder : r->positions; }
+static int64_t longest(const Reference *r) {
+    return r->batch.shape.encoder > r->batch.shape.positions ? r->batch.shape.encoder
+                                                             : r->batch.shape.positions;
+}
 
 /* ---- our logits ---- */
 
@@ -122,15 +148,15 @@ static Err check_fit(const Reference *r, const Config *c, const Derived *d, cons
                         "computed with another model",
                         (long long)r->outputs, of_task ? "classes" : "tokens",
                         of_task ? "a head" : "has a vocabulary", (long long)outputs);
-    if (r->samples % d->choices)
+    if (r->batch.b % d->choices)
         return err_user(
             "the reference has %lld samples, which are not questions of %lld choices: recreate it "
             "with --samples",
-            (long long)r->samples, (long long)d->choices);
-    if (of_task) ERR_RETURN(check_tokens(r, r->tokens, r->positions, d->vocab_size));
-    if (!r->encoder != !m->plan.sample.encoder)
+            (long long)r->batch.b, (long long)d->choices);
+    if (of_task) ERR_RETURN(check_tokens(r, d->vocab_size));
+    if (!r->batch.shape.encoder != !m->plan.sample.encoder)
         return err_user("the reference is %s, the model %s: it was computed with another model",
-                        r->encoder ? "of an encoder-decoder" : "not of an encoder-decoder",
+                        r->batch.shape.encoder ? "of an encoder-decoder" : "not of an encoder-decoder",
                         m->plan.sample.encoder ? "is one" : "is none");
     if (longest(r) > d->max_position_embeddings)
         return err_user("the reference has %lld positions, the model %lld: recreate it with --length",
@@ -169,30 +195,14 @@ static Model *widened(const Registry *from, const Config *c, const Derived *d, c
     return wide;
 }
 
-/* Samples [first, first + b->b). */
-static void set_batch(const Reference *r, int64_t first, const Batch *b) {
-    for (int64_t i = 0; i < b->b * r->positions; i++) b->position_ids[i] = i % r->positions;
-    memcpy(b->tokens, r->tokens + first * r->positions, (size_t)(b->b * r->positions) * sizeof *r->tokens);
-    for (int64_t i = 0; b->lengths && i < b->b; i++) b->lengths[i] = r->positions;
-    if (!r->encoder) return;
-    for (int64_t i = 0; i < b->b * r->encoder; i++) b->encoder_position_ids[i] = i % r->encoder;
-    memcpy(b->encoder_tokens, r->encoder_tokens + first * r->encoder,
-           (size_t)(b->b * r->encoder) * sizeof *r->encoder_tokens);
-    memcpy(b->encoder_lengths, r->encoder_lengths + first, (size_t)b->b * sizeof *r->encoder_lengths);
-}
-
 /* samples: of a batch. */
 static void compute(const Model *m, int64_t samples, const Reference *r, double *out) {
     const RunContext context = {.device = m->device, .dtype = F64};
-    Batch b = batch_new(
-        samples,
-        (SampleShape){.positions = r->positions, .encoder = r->encoder, .fields = m->plan.sample.fields});
-    for (int64_t i = 0; i < r->samples; i += samples) {
-        set_batch(r, i, &b);
+    for (int64_t i = 0; i < r->batch.b; i += samples) {
+        const Batch b = batch_rows(&r->batch, i, samples);
         logits_compute(m, &context, &(MicrobatchContext){.training = false}, &b, NULL, NULL,
                        out + i * r->rows * r->outputs);
     }
-    batch_free(&b);
 }
 
 static void compute_noisy(const Model *m, int64_t samples, const Reference *r, double roundoff, int draw,
@@ -221,7 +231,7 @@ static double longest_sum(const Config *c, const Derived *d, int64_t positions) 
 Err reference_judge(const Reference *r, const Config *c, const Derived *d, const Model *m,
                     ReferenceReport *report) {
     ERR_RETURN(check_fit(r, c, d, m));
-    const int64_t n = r->samples * r->rows * r->outputs;
+    const int64_t n = r->batch.b * r->rows * r->outputs;
     double *ours = mem_alloc((size_t)n * sizeof *ours), *moved = mem_alloc((size_t)n * sizeof *moved);
     const DType stored = m->registry->precise;
     *report = (ReferenceReport){.roundoff = dtype_roundoff(r->weights == F64 ? stored : F64),
@@ -261,13 +271,14 @@ void reference_print(const Reference *r, const Derived *d, const ReferenceReport
     const Row *x = &report->logits;
     const int64_t at = x->error.worst / r->outputs;
     const char *source = text_of(r, "source");
-    str_printf(out, "logits of %s of %s, in fp64, against %s (%s)\n", amount(r->samples, "sample").s,
-               amount(r->positions, "token").s, r->file->path, source ? source : "of unknown source");
+    str_printf(out, "logits of %s of %s, in fp64, against %s (%s)\n", amount(r->batch.b, "sample").s,
+               amount(r->batch.shape.positions, "token").s, r->file->path,
+               source ? source : "of unknown source");
     if (report->rounded)
         str_printf(out, "note: %s %s rounded to %s, the type of the reference\n",
                    amount(report->rounded, "weight").s, report->rounded == 1 ? "was" : "were",
                    type_name(r->weights));
-    if (d->window_left >= r->positions - 1 && d->window_left >= 0)
+    if (d->window_left >= r->batch.shape.positions - 1 && d->window_left >= 0)
         str_printf(out, "note: the window of %s covers the whole samples: the check does not test it\n",
                    amount(d->window_left + 1, "token").s);
     str_printf(out, "%-10s %11s %11s\n%-10s %11.2e %11.2e\n%-10s %11.2e %11.2e\n", "", "error", "bound",

@@ -17,12 +17,10 @@
 
 typedef struct Reference {
     Safetensors *file;
-    const int64_t *tokens; /* [samples, positions]; of an encoder-decoder: the decoder's */
-    /* [samples, encoder positions] and [samples]; NULL: not an encoder-decoder */
-    const int64_t *encoder_tokens, *encoder_lengths;
-    const double *logits; /* [samples, rows, outputs] */
+    Batch batch;          /* all samples, with every input of a model */
+    const double *logits; /* [batch.b, rows, outputs] */
     /* Rows and outputs: positions and the vocabulary; 1 and classes, or for a choice 1 and 1, of a task. */
-    int64_t samples, positions, encoder, rows, outputs;
+    int64_t rows, outputs;
     bool of_task;  /* tokens are checked with the model, whose vocabulary the file does not tell */
     DType weights; /* the narrowest type that can hold all of the reference's weights */
 } Reference;

@@ -432,8 +432,8 @@ refuses(reference("narrow", i64([[0] * length] * samples), (kind, [samples, leng
 refuses(reference("negative", i64([[-1] + rows[0][1:], rows[1]]), good["logits"]), "token 0 of sample 0 is -1")
 refuses(reference("beyond", i64([rows[0], rows[1][:-1] + [vocab]]), good["logits"]), f"token {length - 1} of sample 1 is {vocab}")
 refuses(reference("nan", good["tokens"], (kind, [samples, length, vocab], content[:-8] + nan)), "not finite", "sample 1")
-for more, part in ((encoder(rows), "of an encoder-decoder, the model is none"), (encoder(rows[:1]), f"of shape [{samples}, positions] and [{samples}]"),
-                   (encoder(rows, [length, length + 1]), f"encoder length {length + 1} of sample 1 is not in [1, {length}]"),
+for more, part in ((encoder(rows), "of an encoder-decoder, the model is none"), (encoder(rows[:1]), f'"encoder_tokens" is not I64 of shape [{samples}, positions]'),
+                   (encoder(rows, [length, length + 1]), f'"encoder_lengths" of sample 1 is {length + 1}, which is not in [1, {length}]'),
                    (encoder([[-1] + rows[0][1:], rows[1]]), "token 0 of sample 0 is -1")):
     refuses(reference("encoder", good["tokens"], good["logits"], **more), part)
 del t5_good["encoder_tokens"], t5_good["encoder_lengths"]

@@ -168,20 +168,32 @@ bad(changed("llama-gqa", lambda t: t[UP][1].reverse()), UP, "F64 [40, 36] is nee
 bad(changed("llama-gqa", lambda t: t["logits"][1].reverse()), "logits")
 bad(changed("llama-gqa", lambda t: t.pop("model.norm.weight"), "init.safetensors"), "1 missing", "model.norm.weight")
 bad(changed("llama-gqa", lambda t: t["tokens"].__setitem__(2, b"\x3d" + t["tokens"][2][1:]), "batches.safetensors"),
-    "token 61 is outside the vocabulary of 61")
+    '"tokens" has 61, which is not in [0, 61)')
 # An encoder's batches: padding only on the right, labels in the vocabulary, and all that the head for sentences reads.
 ID = struct.pack("<q", 1)
-for field, value, says in (("padding_mask", bytes(8) + ID, "padding must be on the right"), ("types", struct.pack("<q", 2), "type 2 is outside the range of 2"),
-                           ("is_random", struct.pack("<q", -1), "is_random -1"), ("labels", struct.pack("<qq", 0, 67), "label 67 is outside the vocabulary of 67")):
+for field, value, says in (("padding_mask", bytes(8) + ID, "padding must be on the right"), ("types", struct.pack("<q", 2), '"types" has 2, which is not in [0, 2)'),
+                           ("is_random", struct.pack("<q", -1), '"is_random" has -1'), ("labels", struct.pack("<qq", 0, 67), '"labels" has 67, which is not in [0, 67)')):
     bad(changed("bert-original", lambda t: t[field].__setitem__(2, value + t[field][2][len(value):]), "batches.safetensors"), says)
-bad(changed("bert-original", lambda t: t.pop("types"), "batches.safetensors"), "--bert-no-binary-head")
+# Fields are checked by their names: one is missing, unknown, not read, twice there, or of another shape or type.
+for case, change, says in (
+        ("bert-original", lambda t: t.pop("types"), 'no "types", which this --model bert reads'),
+        ("bert-original", lambda t: t.pop("labels"), 'no "labels"'),
+        ("bert-classes", lambda t: t.pop("classes"), 'no "is_random" or "classes"'),
+        ("bert-classes", lambda t: t["classes"].__setitem__(1, t["classes"][1][::-1]), '"classes" is not the one I64 tensor'),
+        ("bert-classes", lambda t: t.update(is_random=t["classes"]), '"is_random" is not the one I64 tensor'),
+        ("t5-original", lambda t: t.pop("enc_mask"), 'no "enc_mask"'),
+        ("t5-original", lambda t: t["enc_tokens"][1].reverse(), '"enc_mask" is not the one I64 tensor'),
+        ("gpt2-layouts", lambda t: t.update(enc_tokens=t["tokens"]), '"enc_tokens", which this --model gpt does not read'),
+        ("gpt2-layouts", lambda t: t.update(pixels=t["tokens"]), "'pixels', which is no field"),
+        ("gpt2-layouts", lambda t: t["loss_mask"].__setitem__(0, "I32"), '"loss_mask" is not the one F32 tensor')):
+    bad(changed(case, change, "batches.safetensors"), says)
 bad(renamed("mtp_1_loss"), "curve.json has the loss 'mtp_1_loss'", "it has 'lm loss', 'sop loss'")
 bad(edited("bert-original", "curve.json", lambda s: s.replace('"sop loss"', '"lm_loss"', 1)), "step 2 has no number 'lm_loss'")
 bad(edited("gpt2-tiny", "curve.json", lambda s: s.replace('"lr"', '"lm loss": 1, "lr"').replace('"lm loss": 1, ', "", 1)), "step 2 names a loss that the first step lacks")
 # Only transformers' names are read, and its BERT has neither a gate nor norms of queries.
 for more, says in ("swiglu = true\n", "linear_fc1.weight' (gate)"), ("qk-layernorm = true\n", "q_layernorm.weight'"):
     bad(conf("bert-original", lambda s: s.replace("activation = gelu-erf\n", "") + more), says, "Hugging Face's BERT", "remove the option that adds it")
-bad(conf("llama-gqa", lambda s: s + "model = bert\n"), 'no "padding_mask"', "does not fit --model bert")
+bad(conf("llama-gqa", lambda s: s + "model = bert\n"), 'no "types", which this --model bert reads')
 bad(conf("llama-gqa", lambda s: s.replace("attention-dropout = 0", "attention-dropout = 0.1")), "--attention-dropout 0.1")
 assert "--hidden-dropout 0.1" in isotron("parity", GOLDEN / "gpt2-tiny", "--hidden-dropout", 0.1, expect=2)
 for key in ("loss", "grad_norm", "clip", "lr"):

@@ -11,9 +11,10 @@ bool fuzz_one(const uint8_t *bytes, size_t n) {
     char *path = fuzz_file("reference.safetensors", bytes, n);
     Reference r;
     const bool ok = fuzz_ok(reference_open(path, &r));
-    for (int64_t i = 0; ok && !r.of_task && i < r.samples * r.positions; i++)
-        CHECK(r.tokens[i] >= 0 && r.tokens[i] < r.outputs, "token %lld", (long long)r.tokens[i]);
-    for (int64_t i = 0; ok && i < r.samples * r.rows * r.outputs; i++)
+    for (int64_t i = 0; ok && !r.of_task && i < r.batch.b * r.batch.shape.positions; i++)
+        CHECK(r.batch.tokens[i] >= 0 && r.batch.tokens[i] < r.outputs, "token %lld",
+              (long long)r.batch.tokens[i]);
+    for (int64_t i = 0; ok && i < r.batch.b * r.rows * r.outputs; i++)
         CHECK(isfinite(r.logits[i]), "not finite");
     reference_close(&r);
     free(path);
