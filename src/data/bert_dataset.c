@@ -56,7 +56,7 @@ static int64_t join(const MaskTokens *special, const Segment *a, const Segment *
     return n;
 }
 
-static void fill(const DatasetConfig *c, const Masking *m, const int64_t *text, const int64_t *original,
+static void fill(const DataConfig *c, const Masking *m, const int64_t *text, const int64_t *original,
                  int64_t n, int64_t types_from, Sample *out) {
     for (int64_t i = 0; i < c->sequence_length; i++) {
         const bool real = i < n, masked = real && m->is_masked[i];

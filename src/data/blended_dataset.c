@@ -153,7 +153,7 @@ static Err mix(const BlendedDataset *d, const double *weights, int64_t total, Mi
 }
 
 static Err open_parts(const DatasetKind *kind, const TokenSource *sources, const double *weights,
-                      const DatasetConfig *config, DataSplit split, const SplitRange *range, int64_t total,
+                      const DataConfig *config, DataSplit split, const SplitRange *range, int64_t total,
                       double surplus, bool blend, BlendedDataset *out) {
     for (int i = 0; i < out->n; i++) {
         DatasetPart how = {.kind = kind, .source = &sources[i], .config = config, .split = split};
@@ -166,7 +166,7 @@ static Err open_parts(const DatasetKind *kind, const TokenSource *sources, const
 }
 
 Err blended_open(const DatasetKind *kind, const TokenSource *sources, int n, const double *weights,
-                 const DatasetConfig *config, DataSplit split, const SplitRange *range, int64_t total,
+                 const DataConfig *config, DataSplit split, const SplitRange *range, int64_t total,
                  double surplus, BlendedDataset *out) {
     *out = (BlendedDataset){0};
     if (weights && total < 0)

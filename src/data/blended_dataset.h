@@ -25,7 +25,7 @@ typedef struct BlendedDataset {
 
 /* sources[n] and `config` are borrowed. One source without weights is that dataset, unblended. */
 Err blended_open(const DatasetKind *, const TokenSource *sources, int n, const double *weights,
-                 const DatasetConfig *config, DataSplit split, const SplitRange *range, int64_t total,
+                 const DataConfig *config, DataSplit split, const SplitRange *range, int64_t total,
                  double surplus, BlendedDataset *out);
 void blended_close(BlendedDataset *);
 int64_t blended_length(const BlendedDataset *);

@@ -15,7 +15,7 @@ struct Data {
     const DatasetKind *kind;
     TokenSource *sources[SPLIT_COUNT];
     SplitRange ranges[SPLIT_COUNT];
-    DatasetConfig config;
+    DataConfig config;
     char *split, *cache_dir, *tokenizer_json;
     void *own;
     BlendedDataset *datasets[SPLIT_COUNT], **files; /* files: of validation, by themselves */
@@ -47,27 +47,17 @@ static Err check_config(const DataConfig *c) {
 }
 
 static void set_config(Data *d, const DataConfig *c, const char *split) {
-    d->split = data_copy(split), d->cache_dir = data_copy(c->cache_dir),
-    d->tokenizer_json = data_copy(c->tokenizer_json);
-    d->config = (DatasetConfig){.sequence_length = c->sequence_length,
-                                .seed = c->seed,
-                                .vocab_size = c->vocab_size,
-                                .eod = c->eod,
-                                .pad = c->pad == c->eod && !c->allow_ambiguous_pad ? -1 : c->pad,
-                                .eod_mask_loss = c->eod_mask_loss,
-                                .reset_position_ids = c->reset_position_ids,
-                                .reset_attention_mask = c->reset_attention_mask,
-                                .keep_last_partial_validation = c->keep_last_partial_validation,
-                                .own = d->own,
-                                .cache_dir = d->cache_dir,
-                                .read_only = c->read_only,
-                                .split = d->split,
-                                .ranges = split ? d->ranges : NULL,
-                                .tokenizer_json = d->tokenizer_json};
+    d->config = *c;
+    d->config.own = d->own;
+    d->config.split = d->split = data_copy(split);
+    d->config.ranges = split ? d->ranges : NULL;
+    d->config.cache_dir = d->cache_dir = data_copy(c->cache_dir);
+    d->config.tokenizer_json = d->tokenizer_json = data_copy(c->tokenizer_json);
+    if (c->pad == c->eod && !c->allow_ambiguous_pad) d->config.pad = -1;
 }
 
 static Err open_sources(const Data *d, const Blend *paths, TokenSource **out) {
-    const DatasetConfig *c = &d->config;
+    const DataConfig *c = &d->config;
     *out = mem_zero((size_t)paths->n, sizeof **out);
     for (int i = 0; i < paths->n; i++)
         ERR_RETURN(source_open(paths->prefixes[i], d->kind->mock, c->vocab_size, c->eod, &(*out)[i]));

@@ -18,34 +18,7 @@
 
 #include "base/err.h"
 #include "data/batch.h"
-#include "data/blend.h"
 #include "data/dataset.h"
-
-typedef struct DataConfig {
-    DatasetId kind;
-    /* --data-path, as blend_parse reads it: all splits come from these datasets, divided by `split`. */
-    const char *const *paths;
-    int num_paths;
-    const char *split; /* NULL: "969, 30, 1" */
-    /* --train-data-path, --valid-data-path, --test-data-path: each split has its own datasets. A kind that reads
-     * records has the files of training and validation here, borrowed. */
-    const char *const *split_paths[SPLIT_COUNT];
-    int num_split_paths[SPLIT_COUNT];
-    bool mock;                    /* --mock-data: no paths, split "1,1,1" */
-    int64_t samples[SPLIT_COUNT]; /* number in the whole run; < 0: one epoch; 0: the split is not opened */
-    int64_t sequence_length;
-    int64_t vocab_size; /* needed for mock data; otherwise 0 means that ids are not checked */
-    int64_t eod, pad;   /* -1: none */
-    uint32_t seed;
-    bool eod_mask_loss, reset_position_ids, reset_attention_mask;
-    bool allow_ambiguous_pad; /* off: a pad id equal to eod counts as -1, so that eod tokens are not masked */
-    bool keep_last_partial_validation;
-    const void *own; /* of the kind, if it has one (DatasetKind.own): copied, but not what it points to */
-    double surplus;  /* --mid-level-dataset-surplus; 0.005 upstream */
-    const char *cache_dir; /* --data-cache-path; NULL: next to each dataset, and blends are not cached */
-    bool read_only; /* missing caches are built in memory; only whether they could be written is checked */
-    const char *tokenizer_json; /* part of the cache's file names (dataset.h); NULL: null */
-} DataConfig;
 
 typedef struct Data Data;
 typedef struct BlendedDataset Dataset; /* one split of one source, or a blend of several */

@@ -25,7 +25,7 @@ const DatasetKind *dataset_kind(DatasetId id) {
 }
 
 Err part_open(const DatasetPart *how, DatasetPart **out) {
-    const DatasetConfig *c = how->config;
+    const DataConfig *c = how->config;
     if (c->sequence_length < 1 || c->sequence_length > MAX_SEQUENCE)
         return err_user("the sequence length is %" PRId64 "; it must be 1..%d", c->sequence_length,
                         MAX_SEQUENCE);
@@ -100,7 +100,7 @@ static char *class_name(const DatasetPart *p) {
 }
 
 static void describe_facts(const DatasetPart *p, int depth, Str *out) {
-    const DatasetConfig *c = p->config;
+    const DataConfig *c = p->config;
     char *name = class_name(p);
     describe_key(out, "class", depth);
     str_printf(out, "\"%s\",", name);

@@ -25,32 +25,46 @@ typedef enum DatasetId {
     DATASETS
 } DatasetId;
 
-typedef struct DatasetConfig {
-    int64_t sequence_length; /* s */
+/* The data that the options describe. Datasets read data.c's copy, which lives as long as they do. */
+typedef struct DataConfig {
+    DatasetId kind;
+    /* --data-path, as blend_parse reads it: all splits come from these datasets, divided by `split`. */
+    const char *const *paths;
+    int num_paths;
+    /* NULL: "969, 30, 1". For a dataset: as the user wrote it; NULL if each split has its own data */
+    const char *split;
+    const SplitRange *ranges; /* for a dataset: [SPLIT_COUNT], NULL with split NULL */
+    /* --train-data-path, --valid-data-path, --test-data-path: each split has its own datasets. A kind that reads
+     * records has the files of training and validation here, borrowed. */
+    const char *const *split_paths[SPLIT_COUNT];
+    int num_split_paths[SPLIT_COUNT];
+    bool mock;                    /* --mock-data: no paths, split "1,1,1" */
+    int64_t samples[SPLIT_COUNT]; /* number in the whole run; < 0: one epoch; 0: the split is not opened */
+    int64_t sequence_length;      /* s */
+    /* An id outside [0, vocab_size) is a user error; 0: not checked. Mock data needs it. */
+    int64_t vocab_size;
+    int64_t eod, pad; /* -1: none */
     uint32_t seed;
-    int64_t vocab_size; /* an id outside [0, vocab_size) is a user error; 0: not checked */
-    int64_t eod, pad;   /* -1: none */
     bool eod_mask_loss, reset_position_ids, reset_attention_mask;
+    bool allow_ambiguous_pad; /* off: a pad id equal to eod counts as -1, so that eod tokens are not masked */
     bool keep_last_partial_validation; /* upstream's drop_last_partial_validation_sequence off */
-    const void *own;                   /* DataConfig.own */
-    /* The index cache. NULL: <prefix>/cache/<class>_indices, and no cache for mock data. If ranks share a folder,
-     * one must build before the others start. */
+    const void *own; /* of the kind, if it has one (DatasetKind.own): copied, but not what it points to */
+    double surplus;  /* --mid-level-dataset-surplus; 0.005 upstream */
+    /* --data-cache-path, the index cache. NULL: <prefix>/cache/<class>_indices, no cache for mock data and blends. If
+     * ranks share a folder, one must build before the others start. */
     const char *cache_dir;
-    bool read_only; /* nothing is written to it */
-    /* Other facts in Megatron-LM's description, and so in the cache's file names: */
-    const char *split;        /* as the user wrote it; NULL if each split has its own data */
-    const SplitRange *ranges; /* [SPLIT_COUNT], NULL with split NULL */
-    /* the tokenizer's identifiers, an object of strings and numbers; NULL: null */
+    bool read_only; /* missing caches are built in memory; only whether they could be written is checked */
+    /* the tokenizer's identifiers, an object of strings and numbers, part of the cache's file names; NULL: null */
     const char *tokenizer_json;
-} DatasetConfig;
+} DataConfig;
 
 typedef struct DatasetKind DatasetKind;
 
 /* One split of one source. A kind's struct begins with it. */
 typedef struct DatasetPart {
     const DatasetKind *kind;
-    const TokenSource *source;   /* borrowed */
-    const DatasetConfig *config; /* borrowed */
+    const TokenSource *source; /* borrowed */
+    const DataConfig *config;  /* borrowed */
     DataSplit split;
     int64_t begin, end;  /* elements of the source: sequences, or documents */
     int64_t num_samples; /* number requested; < 0: one epoch */

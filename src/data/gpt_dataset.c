@@ -57,7 +57,7 @@ static void read_text(const GptDataset *d, int64_t k, int64_t pad, int64_t *text
     while (have < want) text[have++] = pad;
 }
 
-static void fill_positions(const DatasetConfig *c, const Sample *out) {
+static void fill_positions(const DataConfig *c, const Sample *out) {
     int64_t s = c->sequence_length, start = 0;
     for (int64_t i = 0; i < s; i++) {
         bool eod = c->eod >= 0 && out->tokens[i] == c->eod;
@@ -69,7 +69,7 @@ static void fill_positions(const DatasetConfig *c, const Sample *out) {
 }
 
 static Err get(const DatasetPart *p, int64_t k, Sample *out) {
-    const DatasetConfig *c = p->config;
+    const DataConfig *c = p->config;
     int64_t s = c->sequence_length, *text = mem_alloc((size_t)(s + 1) * sizeof *text);
     read_text(gpt(p), k, c->pad, text);
     memcpy(out->tokens, text, (size_t)s * sizeof *text);

@@ -36,7 +36,7 @@ static Err check_share(const DatasetPart *p, double probability, int64_t reserve
 
 Err masked_open(DatasetPart *p, MaskingConfig masking, int64_t reserved, int32_t min_sentences) {
     MaskedDataset *d = (MaskedDataset *)p;
-    const DatasetConfig *c = p->config;
+    const DataConfig *c = p->config;
     if (c->sequence_length < reserved + 2)
         return err_user("the sequence length is %" PRId64 "; a %s needs at least %" PRId64,
                         c->sequence_length, p->kind->class_name, reserved + 2);

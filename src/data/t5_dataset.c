@@ -53,12 +53,12 @@ static void divide(const MaskTokens *special, const Masking *m, const int64_t *t
     put(decoder, special->eos);
 }
 
-static int64_t padded(const DatasetConfig *c, const Row *r, int64_t i) {
+static int64_t padded(const DataConfig *c, const Row *r, int64_t i) {
     return i < r->count && r->tokens[i] != c->pad ? r->tokens[i] : 0;
 }
 
 static void fill(const DatasetPart *p, const Row *encoder, const Row *decoder, Sample *out) {
-    const DatasetConfig *c = p->config;
+    const DataConfig *c = p->config;
     const Row inputs = {decoder->tokens, decoder->count - 1},
               labels = {decoder->tokens + 1, decoder->count - 1};
     for (int64_t i = 0; i < masked_config(p)->decoder_sequence_length; i++) {

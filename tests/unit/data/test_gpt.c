@@ -194,7 +194,7 @@ static void mock_indices_equal_numpy(void **state) {
     (void)state;
     static const int64_t ROWS[] = {0, 0, 0, 1024, 0, 2048, 1, 71};
     TokenSource mock;
-    DatasetConfig config = {
+    DataConfig config = {
         .sequence_length = 1024, .seed = 1234, .vocab_size = 128256, .eod = 128255, .pad = -1};
     assert_ok(source_open(NULL, gpt_dataset.mock, config.vocab_size, config.eod, &mock));
     DatasetPart *part, how = {.kind = &gpt_dataset,
