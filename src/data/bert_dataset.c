@@ -64,7 +64,6 @@ static void fill(const DataConfig *c, const Masking *m, const int64_t *text, con
         out->labels[i] = masked && original[i] != c->pad ? original[i] : 0;
         out->loss_mask[i] = masked ? 1.0f : 0.0f;
         if (out->token_types) out->token_types[i] = real && i >= types_from;
-        if (out->position_ids) out->position_ids[i] = i;
     }
     if (out->lengths) out->lengths[0] = n;
 }

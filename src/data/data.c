@@ -204,8 +204,6 @@ DataFacts data_facts(const Dataset *d) {
     return f;
 }
 
-Err data_get(const Dataset *d, int64_t index, Sample *out) { return blended_get(d, index, out); }
-
 static void check_shape(const DatasetPart *p, const Batch *b) {
     CHECK(!(b->shape.fields & ~p->shape.fields), "a batch has a field that a %s lacks", p->kind->class_name);
     CHECK(!memcmp(b->shape.extent, p->shape.extent, sizeof p->shape.extent),
@@ -215,10 +213,11 @@ static void check_shape(const DatasetPart *p, const Batch *b) {
 Err data_batch(const Dataset *d, const int64_t *indices, int64_t n, Batch *out) {
     check_shape(d->parts[0], out);
     out->b = n;
+    batch_reset(out);
     for (int64_t i = 0; i < n; i++) {
         Sample row = batch_sample(out, i);
         out->indices[i] = indices[i];
-        ERR_RETURN(data_get(d, indices[i], &row));
+        ERR_RETURN(blended_get(d, indices[i], &row));
     }
     return ERR_OK;
 }

@@ -46,10 +46,8 @@ typedef struct DataFacts {
     const char *file; /* the first file of records; else NULL */
 } DataFacts;
 DataFacts data_facts(const Dataset *);
-/* Sample `index` of [0, length). Safe from any thread. */
-Err data_get(const Dataset *, int64_t index, Sample *out);
-
-/* Fills the first n <= capacity rows of `out` and sets out->b to n. */
+/* Fills the first n <= capacity rows of `out` with the samples `indices` of [0, length), and sets out->b to n. Safe from
+ * any thread. */
 Err data_batch(const Dataset *, const int64_t *indices, int64_t n, Batch *out);
 
 #endif

@@ -86,12 +86,13 @@ struct DatasetKind {
     size_t own;             /* of the kind's configuration, DataConfig.own; 0: none */
     FieldSet fields;        /* that a sample can fill */
     MockShape mock;
-    bool by_document;                                   /* splits divide documents, not sequences */
-    bool split_in_names;                                /* of cache files */
-    const char *const *array_names;                     /* of cached arrays, NULL-terminated */
-    Err (*open)(DatasetPart *);                         /* part->kind .. num_samples are set */
-    void (*close)(DatasetPart *);                       /* what open allocated, also after its error */
-    Err (*get)(const DatasetPart *, int64_t, Sample *); /* fills the fields that are not NULL */
+    bool by_document;               /* splits divide documents, not sequences */
+    bool split_in_names;            /* of cache files */
+    const char *const *array_names; /* of cached arrays, NULL-terminated */
+    Err (*open)(DatasetPart *);     /* part->kind .. num_samples are set */
+    void (*close)(DatasetPart *);   /* what open allocated, also after its error */
+    Err (*get)(const DatasetPart *, int64_t,
+               Sample *); /* changes fields that are not NULL from the values of batch_reset */
     /* Appends the description's members after the common ones, each preceded by a comma. */
     void (*describe)(const DatasetPart *, int depth, Str *out); /* NULL: none */
     /* Adds records to the fingerprint of the data. NULL: the kind reads tokens of a source. */

@@ -65,12 +65,8 @@ static void fill(const DatasetPart *p, const Row *encoder, const Row *decoder, S
         out->tokens[i] = padded(c, &inputs, i);
         out->labels[i] = padded(c, &labels, i);
         out->loss_mask[i] = i < labels.count ? 1.0f : 0.0f;
-        if (out->position_ids) out->position_ids[i] = i;
     }
-    for (int64_t i = 0; i < c->sequence_length; i++) {
-        out->encoder_tokens[i] = padded(c, encoder, i);
-        if (out->encoder_position_ids) out->encoder_position_ids[i] = i;
-    }
+    for (int64_t i = 0; i < c->sequence_length; i++) out->encoder_tokens[i] = padded(c, encoder, i);
     if (out->lengths) out->lengths[0] = inputs.count;
     if (out->encoder_lengths) out->encoder_lengths[0] = encoder->count;
 }

@@ -53,11 +53,10 @@ static Err get(const DatasetPart *part, int64_t k, Sample *out) {
     int64_t sample = padding ? 0 : at;
     if (p->order && !padding) sample = p->order[k / part->epoch * s->samples + at];
     const int64_t n = join(p, &s->row[sample * s->choices + choice], out);
-    for (int64_t i = n; i < length; i++) out->tokens[i] = pad < 0 ? 0 : pad, out->token_types[i] = 0;
-    for (int64_t i = 0; i < length; i++) out->position_ids[i] = i;
+    for (int64_t i = n; i < length && pad >= 0; i++) out->tokens[i] = pad;
     out->lengths[0] = n;
     out->sentence_labels[0] = s->label[sample];
-    out->sample_weights[0] = padding ? 0 : 1;
+    if (padding) out->sample_weights[0] = 0;
     return ERR_OK;
 }
 
