@@ -434,14 +434,14 @@ class Pass:
         return self.output(self.stack(x, "decoder", self.m.layers, batch.positions, self.visible))
 
     def losses(self):
-        """Sums over all tokens that the mask counts."""
+        """For each loss its sums over the tokens of each sample that the mask counts."""
         return [nll(self.logits(), self.batch.labels, self.batch.mask)]
 
 
 def nll(z, labels, weights):
-    """The weighted sum of cross-entropies. z: [b, s, classes]"""
+    """The weighted sum of cross-entropies of each sample. z: [b, s, classes]"""
     b, s = np.indices(labels.shape)
-    return ((logsumexp(z) - z[b, s, labels].reshape(*b.shape, 1)) * weights[:, :, None]).sum()
+    return ((logsumexp(z) - z[b, s, labels].reshape(*b.shape, 1)) * weights[:, :, None]).sum((1, 2))
 
 
 def router_losses(o):

@@ -1,9 +1,11 @@
 """Judges the rows of a table of options.
 
-usage: PROGRAM [--only FIELD...] [--ignore]
+usage: PROGRAM [--only FIELD...] [--ignore] [--thorough]
 
   --only FIELD   the rows of these options (fields of options.def)
-  --ignore       judges the rows: PROGRAM is isotron_mutants, which ignores one option after the other, and each row has to notice"""
+  --ignore       judges the rows: PROGRAM is isotron_mutants, which ignores one option after the other, and the first row of each option
+                 and family has to notice
+  --thorough     more layouts (table.py), and with --ignore all rows of an option"""
 import argparse
 import os
 import pathlib
@@ -49,14 +51,20 @@ def main(doc, rows, bases, write_files, more):
     parser.add_argument("program")
     parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--ignore", action="store_true")
+    parser.add_argument("--thorough", action="store_true")
     args = parser.parse_args()
-    rows = [row for row in rows if not args.only or set(args.only) & set(row.fields)]
+    rows, seen = [row for row in rows if not args.only or set(args.only) & set(row.fields)], set()
+
+    def ignored(row):
+        fields = [f for f in row.fields if (args.thorough or (row.family, f) not in seen) and (not args.only or f in args.only)]
+        seen.update((row.family, f) for f in fields)
+        return fields
     with tempfile.TemporaryDirectory(prefix="isotron-options-") as work:
         binary = pathlib.Path(args.program).resolve()
         os.chdir(work)
         write_files()
         if args.ignore:
-            complaints = judge(rows, binary, bases, lambda row: [f for f in row.fields if not args.only or f in args.only])
+            complaints = judge(rows, binary, bases, ignored)
         else:
             complaints = judge(rows + ([] if args.only else more), binary, bases, lambda row: [None])
         os.chdir("/")

@@ -62,7 +62,13 @@ def write_datasets():
 class Program:
     """command: the program, with arguments that plant a bug. Runs in the working folder, which has the datasets."""
     def __init__(self, command, base):
-        self.command, self.base = [str(c) for c in command], base
+        self.command, self.base = tuple(map(str, command)), base
+
+    def __eq__(self, other):
+        return self.command == other.command
+
+    def __hash__(self):
+        return hash(self.command)
 
     def call(self, *words, status=0):
         try:

@@ -3,8 +3,8 @@
 A row is a function that runs a Program and raises Wrong; `fields` are the options that it tests, `families` the models whose
 reading of them it tests. Four kinds take one line each:
 
-  witnessed  a run has the numbers of the reference trainer (trainer.py): on one rank, in layouts, and resumed in another layout
-  scheduled  the same, for rates and updates, which do not depend on the family: BERT and T5 run on one rank
+  witnessed  a run has the numbers of the reference trainer (trainer.py): it begins in one layout and is resumed in another
+  scheduled  the same, for rates and updates, which do not depend on the family: BERT and T5 run on one rank, without a break
   rounded    a run is close to the reference trainer, and not bitwise equal to a run without the option
   shown      the output shows the option, and the numbers are bitwise equal to those of a run without it
 
@@ -12,6 +12,7 @@ low_precision declares the rows that pretrain and finetune (task_rows.py) share.
 import dataclasses
 import functools
 import re
+import sys
 from typing import Callable
 
 from program import bits, compare, expect, joined, merged
@@ -30,6 +31,7 @@ GPT, BERT, T5, NOT_T5, NOT_BERT, ENCODERS, ALL = (f.split() for f in ("gpt", "be
 ONE = ""
 CUT = "--ranks 4 --tensor-model-parallel-size 2 --context-parallel-size 2 --sequence-parallel"
 STAGES = "--ranks 4 --pipeline-model-parallel-size 2 --use-distributed-optimizer"
+THOROUGH = "--thorough" in sys.argv  # also whole runs, on one rank and in each layout
 ROWS = []
 
 
@@ -53,9 +55,14 @@ def row(fields, words="", families=ALL):
     return add
 
 
-@functools.lru_cache(maxsize=1)  # a row may be judged once for each of its fields
+@functools.cache
 def reference(*words):
     return Trainer(words).run()
+
+
+@functools.cache
+def plain(program, *words):
+    return bits(program.pretrain(words))
 
 
 def half(records):
@@ -75,26 +82,32 @@ def check_read(fields, run):
     expect(not re.search(rf"^note: .*--({names})\b.* no effect", run.text, re.M), "a note says that an option of the row has no effect")
 
 
-def witnessed(fields, words="", without="", layouts=(ONE, CUT, STAGES), witness="", families=ALL):
-    """witness: options for the reference trainer only, which the program derives itself."""
+def legs(layouts):
+    """-> the layouts of the two halves of a run (None: it is not resumed), and those of whole runs; no layouts: any."""
+    if layouts == (ONE,):
+        return None, layouts
+    first, second, *more = layouts * 2 if len(layouts) == 1 else layouts or (CUT, STAGES)
+    return (first, second), (layouts or (ONE, CUT, STAGES)) if THOROUGH else more
+
+
+def witnessed(fields, words="", without="", layouts=(), witness="", families=ALL, steps=2):
+    """layouts: see legs. witness: options for the reference trainer only, which the program derives itself."""
     def check(program, quick):
-        o = program.words(words, without)
-        expected = reference(*o, *witness.split())
-        run = program.pretrain(o, *layouts[0].split())
-        compare(run, expected, o)
-        check_read(fields, run)
+        o = program.words(f"--train-iters {steps} {words}", without)
+        expected, (halves, whole) = reference(*o, *witness.split()), legs(layouts)
         if quick:
-            return
-        for layout in layouts[1:]:
-            compare(program.pretrain(o, *layout.split()), expected, o)
-        compare(resumed(program, o, half(expected[0]), layouts[0], layouts[1 % len(layouts)]), expected, o)
+            halves, whole = None, (layouts or (ONE,))[:1]
+        runs = [program.pretrain(o, *layout.split()) for layout in whole]
+        for run in runs + ([resumed(program, o, half(expected[0]), *halves)] if halves else []):
+            compare(run, expected, o)
+            check_read(fields, run)
     row(fields, words, families)(check)
 
 
 def scheduled(fields, words, without=""):
     """As witnessed, for options with one code for all families: only GPT runs in layouts."""
-    witnessed(fields, words, without, families=GPT)
-    witnessed(fields, words, without, (ONE,), families=ENCODERS)
+    witnessed(fields, words, without, families=GPT, steps=4)
+    witnessed(fields, words, without, (ONE,), families=ENCODERS, steps=4)
 
 
 def rounded(fields, words, like="", without="", families=ALL):
@@ -103,16 +116,15 @@ def rounded(fields, words, like="", without="", families=ALL):
         o = program.words(words, without)
         run = program.pretrain(o)
         compare(run, reference(*o), o)
-        expect(bits(run) != bits(program.pretrain(program.words(like, without))), f"not different from {like or 'without'}")
+        expect(bits(run) != plain(program, *program.words(like, without)), f"not different from {like or 'without'}")
     row(fields, words, families)(check)
 
 
 def shown(fields, words, pattern, count=None, families=ALL):
     """pattern: a regular expression for the output; count: the number of matches."""
     def check(program, quick):
-        o, plain = program.words(words), program.words()
-        run = program.pretrain(o)
-        expect(bits(run) == bits(program.pretrain(plain)), "numbers change")
+        run = program.pretrain(program.words(words))
+        expect(bits(run) == plain(program, *program.words()), "numbers change")
         found = len(re.findall(pattern, run.text))
         expect(found == count if count is not None else found > 0, f"'{pattern}' is printed {found} times")
     row(fields, words, families)(check)

@@ -134,12 +134,12 @@ class Pass(encoder.Bert):
         return z.reshape(-1, CHOICES) if head == "multichoice_head" else z
 
     def loss(self):
-        """The sum of the losses by weight, the number of right answers, and the sum of the weights."""
+        """The weighted loss of each label, the number of right answers, and the weights."""
         z, each = self.scores(), len(self.batch.labels)
         each //= len(z.value)
         labels, weights = self.batch.labels[::each], self.batch.weights[::each]
         nll = decoder.logsumexp(z) - z[np.arange(len(labels)), labels].reshape(-1, 1)
-        return (nll * weights[:, None]).sum(), int(((z.value.argmax(-1) == labels) * weights).sum()), weights.sum()
+        return nll * weights[:, None], int(((z.value.argmax(-1) == labels) * weights).sum()), weights
 
 
 # ---- the trainer ----
@@ -178,27 +178,22 @@ class TaskTrainer(Trainer):
             yield None if self.epoch[at] is None else order[at]
 
     def gradients(self, size):
-        o, w, n = self.o, self.variables(), size // self.micro
-        by_sample, loss, total = "calculate-per-token-loss" in o or "keep-last" in o, 0.0, 0.0
-        for begin in range(self.state.consumed, self.state.consumed + size, self.micro):
-            batch = self.train.batch(self.samples(begin // self.choices, self.micro // self.choices))
-            y, _, count = Pass(self.m, w, batch, begin + np.arange(self.micro), self.seed).loss()
-            backward([(y, 1.0 if by_sample else 1 / (max(count, 1) * n))])
-            loss, total = loss + y.value.item(), total + count
-        scale = 1 / max(total, 1) if by_sample else 1.0
-        found = {name: np.zeros(x.shape) if x.gradient is None else x.gradient * scale for name, x in w.items()}
+        o, w, n, begin = self.o, self.variables(), size // self.micro, self.state.consumed
+        batch = self.train.batch(self.samples(begin // self.choices, size // self.choices))
+        y, _, weights = Pass(self.m, w, batch, begin + np.arange(size), self.seed).loss()
+        total, of_microbatch = weights.sum(), np.repeat(weights.reshape(n, -1).sum(1), len(weights) // n)
+        by_sample = "calculate-per-token-loss" in o or "keep-last" in o
+        backward([(y, 1 / np.maximum(total + 0 * weights if by_sample else of_microbatch * n, 1)[:, None])])
+        found = {name: np.zeros(x.shape) if x.gradient is None else x.gradient for name, x in w.items()}
         found.pop("multichoice_head.bias", None)  # all choices share it, so it changes no probability, and stays 0
-        return found, {"lm_loss": loss / max(total, 1)}, {}
+        return found, {"lm_loss": y.value.sum() / max(total, 1)}, {}
 
     def accuracy(self):
         """-> {path: (loss, right answers, samples)}"""
         w, found = self.variables(), {}
         for path, each in zip(self.o.list("valid-data"), self.valid):
-            sums = np.zeros(3)
-            for begin in range(0, len(each), self.micro):
-                y, right, n = Pass(self.m, w, each.batch(range(begin, min(begin + self.micro, len(each))))).loss()
-                sums += y.value.item(), right, n
-            found[path] = sums[0] / sums[2], int(sums[1]), int(sums[2])
+            y, right, weights = Pass(self.m, w, each.batch(range(len(each)))).loss()
+            found[path] = y.value.sum() / weights.sum(), right, int(weights.sum())
         return found
 
     def run(self, until=None, overflows=()):

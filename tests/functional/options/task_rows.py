@@ -10,7 +10,7 @@ import numpy as np
 import draws
 from program import ARITHMETIC, U, Run, bits, compare, expect, joined
 from rows import same_scalars, scalars
-from table import CUT, FP8, ONE, STAGES, Row, check_read, low_precision
+from table import CUT, FP8, ONE, STAGES, Row, check_read, legs, low_precision
 from task import TaskTrainer
 
 ROWS = []
@@ -114,29 +114,32 @@ def resumed(program, words, steps, first, second):
     return joined(before, tune(program, words, *second.split(), "--load", save))
 
 
-def tuned(fields, words="", without="", layouts=(ONE, CUT, STAGES)):
+@functools.cache
+def plain(program, *words):
+    return bits(tune(program, words))
+
+
+def tuned(fields, words="", without="", layouts=()):
     """The last step, in the middle of an epoch, is resumed in another layout."""
     def check(program, quick):
         o = program.words(words, without)
-        wanted = expected(tuple(o))
-        run = tune(program, o, *layouts[0].split())
-        compare_task(run, wanted, o)
-        check_read(fields, run)
+        wanted, (halves, whole) = expected(tuple(o)), legs(layouts)
         if quick:
-            return
-        for layout in layouts[1:]:
-            compare_task(tune(program, o, *layout.split()), wanted, o)
-        compare_task(resumed(program, o, len(wanted[0]) - 1, layouts[0], layouts[1 % len(layouts)]), wanted, o)
+            halves, whole = None, (layouts or (ONE,))[:1]
+        runs = [tune(program, o, *layout.split()) for layout in whole]
+        for run in runs + ([resumed(program, o, len(wanted[0]) - 1, *halves)] if halves else []):
+            compare_task(run, wanted, o)
+            check_read(fields, run)
     row(fields, words)(check)
 
 
 def rounded(fields, words, like=""):
     """Other arithmetic: close to the reference trainer, and not bitwise equal to a run with the options `like`."""
     def check(program, quick):
-        o, plain = program.words(words), program.words(like)
+        o = program.words(words)
         run = tune(program, o)
         compare(dataclasses.replace(run, evaluations=[]), (expected(tuple(o))[0], []), o)
-        expect(bits(run) != bits(tune(program, plain)), f"not different from {like or 'without'}")
+        expect(bits(run) != plain(program, *program.words(like)), f"not different from {like or 'without'}")
     row(fields, words)(check)
 
 

@@ -238,14 +238,16 @@ class Trainer:
         return range(begin, begin + self.micro)
 
     def passes(self, size):
-        """The batches of single passes, a microbatch or one sample: [(samples, their indices, weights of the microbatch's losses)]"""
-        batch_of = self.family.batch_of
-        for begin in range(0, size, self.micro):
-            texts = [self.data["train"][i] for i in self.microbatch()]
-            together = 1 if "batch-invariant-mode" in self.o else self.micro
-            for k in range(0, self.micro, together):
-                place = self.state.consumed + begin + k + np.arange(together)
-                yield batch_of(self.o, texts[k:k + together]), place, batch_of(self.o, texts).weights
+        """The batches of single passes: [(samples, their indices, for each sample the weights of its microbatch's losses)]. Experts see
+        a microbatch together, or one sample. Other models do not, so a pass has all samples of the step."""
+        o, batch_of, count = self.o, self.family.batch_of, size // self.micro
+        microbatches = [[self.data["train"][i] for i in self.microbatch()] for _ in range(count)]
+        weights = np.repeat([batch_of(o, texts).weights for texts in microbatches], self.micro, axis=0)
+        together = size if "num-experts" not in o else 1 if "batch-invariant-mode" in o else self.micro
+        texts = sum(microbatches, [])
+        for k in range(0, size, together):
+            place = self.state.consumed + k + np.arange(together)
+            yield batch_of(o, texts[k:k + together]), place, weights[k:k + together]
 
     def gradients(self, size):
         """For one global batch -> {name: gradient}, logged values, number of tokens of each expert."""
@@ -257,11 +259,11 @@ class Trainer:
         for batch, place, of_microbatch in runs:
             p = self.family.model(self.m, w, batch, place, self.seed, counts)
             sums = p.losses()
-            loss += [y.value.item() for y in sums]
-            weights = 1 / np.maximum(total, 1) if per_token else 1 / (np.maximum(of_microbatch, 1) * n)
+            loss += [y.value.sum() for y in sums]
+            weights = 1 / np.maximum(total + 0 * of_microbatch if per_token else of_microbatch * n, 1)
             share = batch.mask.size / max(total[0], 1) if per_token else 1 / len(runs)
             coefficient = dict(decoder.router_losses(o))
-            backward([*zip(sums, weights), *((x, coefficient[kind] * share) for kind, x in p.router_losses)])
+            backward([*zip(sums, weights.T[:, :, None, None]), *((x, coefficient[kind] * share) for kind, x in p.router_losses)])
             for kind, x in p.router_losses:
                 router[kind] = router.get(kind, 0) + x.value.item() / len(runs) / sum(self.m.has_experts)
             for layer, count in p.chosen.items():
@@ -337,9 +339,11 @@ class Trainer:
     def evaluate(self, split, begin):
         """{name: mean loss}"""
         w, total, weights = self.variables(), 0.0, 0.0
-        for i in range(begin, begin + self.o.int("eval-iters", 100) * self.global_batch, self.micro):
-            batch = self.family.batch_of(self.o, [self.data[split][k] for k in range(i, i + self.micro)])
-            total += np.array([y.value.item() for y in self.family.model(self.m, w, batch).losses()])
+        count = self.o.int("eval-iters", 100) * self.global_batch
+        together = self.micro if "num-experts" in self.o else count
+        for i in range(begin, begin + count, together):
+            batch = self.family.batch_of(self.o, [self.data[split][k] for k in range(i, i + together)])
+            total += np.array([y.value.sum() for y in self.family.model(self.m, w, batch).losses()])
             weights += batch.weights
         return dict(zip(self.family.losses, total / weights))
 
