@@ -21,11 +21,12 @@ const Arg CONFIG_ROWS[OPTIONS] = {
 };
 
 static const Foreign MEGATRON[] = {
-#define NOTED(reason, options)              {FOREIGN_NOTED, NULL, NULL, options, reason},
-#define REFUSED(reason, options)            {FOREIGN_REFUSED, NULL, NULL, options, reason},
+#define NOTED(reason, options)   {FOREIGN_NOTED, NULL, NULL, options, reason},
+#define REFUSED(reason, options) {FOREIGN_REFUSED, NULL, NULL, options, reason},
+#include "config/megatron.def"
 #define VALUE(option, values, ours, reason) {FOREIGN_NOTED, option, ours, values, reason},
 #define NO_VALUE(option, values, reason)    {FOREIGN_REFUSED, option, NULL, values, reason},
-#include "config/megatron.def"
+#include "config/rules.def"
 };
 
 /* The parser stores a choice as an int. */
@@ -39,10 +40,11 @@ static const struct {
     ConfigClass class;
     ConfigRange range;
 } FIELDS[OPTIONS] = {
-#define OPTGROUP(constant, title)                      {NULL, 0, {0, 0}},
-#define OPT(type, field, fallback, class, names, help) {#field, CLASS_##class, {0, 0}},
+#define OPTGROUP(constant, title) {NULL, 0, {0, 0}},
+#define OPT(type, field, fallback, class, names, help)                                                       \
+    {#field, (ConfigClass)((CLASS_##class) & CLASS_ALL), {0, 0}},
 #define OPTNUM(type, field, fallback, low, high, class, names, help)                                         \
-    {#field, CLASS_##class, {(double)(low), (double)(high)}},
+    {#field, (ConfigClass)((CLASS_##class) & CLASS_ALL), {(double)(low), (double)(high)}},
 #include "config/options.def"
 };
 

@@ -40,11 +40,7 @@ typedef enum ConfigGroup {
 
 /* The users of options: the rows of uses.def. USE_ALL is every option. */
 typedef enum ConfigUse {
-#define USE(constant, command) USE_##constant,
-#define GROUP(constant)
-#define CLASS(constant)
-#define WITH(field)
-#define WITHOUT(field)
+#define USE(constant, command, groups, classes) USE_##constant,
 #include "config/uses.def"
     USE_ALL
 } ConfigUse;
@@ -59,6 +55,12 @@ typedef enum ConfigClass {
     CLASS_RUN = 8,
     CLASS_ALL = 15
 } ConfigClass;
+
+/* Bits next to that of the class: a command reads the option too, or not, unlike its group. */
+#define CLASS_ALSO(use)   (UINT64_C(1) << (8 + (use)))
+#define CLASS_EXCEPT(use) (UINT64_C(1) << (32 + (use)))
+#define ALSO(command)     CLASS_ALSO(USE_##command)
+#define EXCEPT(command)   CLASS_EXCEPT(USE_##command)
 
 /* None is I64_UNSET, NaN, NULL or an empty list (args.h). */
 typedef struct Config {
@@ -142,7 +144,7 @@ ArgTable config_table(Config *, ConfigUse);
  * problem, and the notes about spellings. */
 Err config_parse(Config *, Args *args, ConfigUse, unsigned checks, int argc, char **argv);
 /* Appends a message for each number out of its range, each broken rule, and each option without effect
- * (unused.def); none if `checks` is 0. */
+ * (rules.def); none if `checks` is 0. */
 void config_check(const Config *, unsigned checks, Args *args);
 /* Only the messages for numbers out of their range. */
 void config_check_ranges(const Config *, Args *args);

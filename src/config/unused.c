@@ -1,10 +1,18 @@
-/* Given options that have no effect without others (unused.def). */
+/* Given options that have no effect without others (the rows NEEDS of rules.def). */
 #include <stdio.h>
 #include <string.h>
 
+#include "base/fault.h"
 #include "config/config.h"
 
-typedef enum Whose { MEGATRON, OURS } Whose;
+static bool has_experts(const Config *c) { return i64_is_set(c->num_experts); }
+static bool is_type(const Config *c, const char *type) {
+    return c->tokenizer_type && !strcmp(c->tokenizer_type, type);
+}
+static bool reads_vocab_file(const Config *c) {
+    return is_type(c, "GPT2BPETokenizer") || is_type(c, "BertWordPieceLowerCase") ||
+           is_type(c, "BertWordPieceCase");
+}
 
 /* A boolean given as its default has no effect. */
 static bool asks(const Config *c, int option) {
@@ -19,10 +27,11 @@ static void idle(const Arg *row, const char *without, Args *args) {
     args_remark(args, REMARK_IDLE, option, " without %s.", without);
 }
 
-static void unused(const Config *c, int option, Whose whose, const char *without, bool strict, Args *args) {
+/* refused: an error, and not a note. */
+static void unused(const Config *c, int option, bool refused, const char *without, Args *args) {
     const Arg *row = &CONFIG_ROWS[option];
     if (!args->line || c->given[option] != args->line || !asks(c, option)) return;
-    if (strict || whose == OURS)
+    if (refused)
         args_problem(args, "--%.*s has no effect without %s: remove it.", (int)arg_name_len(row), row->names,
                      without);
     else
@@ -42,16 +51,23 @@ static void unused_experts(const Config *c, Args *args) {
 void config_check_unused(const Config *c, unsigned checks, Args *args) {
     const struct {
         unsigned check;
-        Whose whose;
-        int option;
         bool used;
-        const char *without;
+        const char *without, *options;
     } rows[] = {
-#define UNUSED(check, whose, field, used, without) {CHECK_##check, whose, OPTION_##field, (used), without},
-#include "config/unused.def"
+#define NEEDS(check, condition, without, options) {CHECK_##check, (condition), without, options},
+#include "config/rules.def"
     };
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
-        if (!rows[i].used && (rows[i].check & checks) == rows[i].check)
-            unused(c, rows[i].option, rows[i].whose, rows[i].without, checks & CHECK_STRICT, args);
-    if ((checks & CHECK_MODEL) && !i64_is_set(c->num_experts)) unused_experts(c, args);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        if (rows[i].used || (rows[i].check & checks) != rows[i].check) continue;
+        for (const char *s = rows[i].options; *s; s += strspn(s, " ")) {
+            const bool ours = *s == '~';
+            s += ours;
+            const size_t n = strcspn(s, " ");
+            const int option = config_find(s, n);
+            CHECK(option >= 0, "a rule names no option: %s", s);
+            unused(c, option, ours || checks & CHECK_STRICT, rows[i].without, args);
+            s += n;
+        }
+    }
+    if ((checks & CHECK_MODEL) && !has_experts(c)) unused_experts(c, args);
 }

@@ -1,50 +1,34 @@
-/* The options that each command reads (uses.def). */
+/* The options that each command reads (uses.def and options.def). */
 #include "config/config.h"
 
-typedef enum RuleKind { BEGIN, TAKE_GROUP, TAKE_CLASS, TAKE, LEAVE } RuleKind;
-
 static const struct {
-    RuleKind kind;
-    int what;
-} RULES[] = {
-#define USE(constant, command) {BEGIN, USE_##constant},
-#define GROUP(constant)        {TAKE_GROUP, GROUP_##constant},
-#define CLASS(constant)        {TAKE_CLASS, CLASS_##constant},
-#define WITH(field)            {TAKE, OPTION_##field},
-#define WITHOUT(field)         {LEAVE, OPTION_##field},
+    const char *name;
+    unsigned groups, classes;
+} COMMANDS[] = {
+#define USE(constant, command, groups, classes) {command, groups, classes},
 #include "config/uses.def"
+    {"isotron", ~0u, CLASS_ALL},
 };
 
-static const char *const NAMES[] = {
-#define USE(constant, command) command,
-#define GROUP(constant)
-#define CLASS(constant)
-#define WITH(field)
-#define WITHOUT(field)
-#include "config/uses.def"
-    "isotron",
+static const struct {
+    int group;
+    uint64_t class;
+} ROWS[OPTIONS] = {
+#define OPTGROUP(constant, title)                      {GROUP_##constant, 0},
+#define OPT(type, field, fallback, class, names, help) {-1, CLASS_##class},
+#include "config/options.def"
 };
 
 static int group_of(int64_t option) {
-    int group = -1;
-    for (int64_t i = 0; i <= option; i++) group += CONFIG_ROWS[i].type == ARG_GROUP;
-    return group;
+    while (ROWS[option].group < 0) option--;
+    return ROWS[option].group;
 }
 
 bool config_uses(int use, int64_t option) {
     if (use == USE_ALL) return true;
-    const int group = group_of(option);
-    bool mine = false, uses = false;
-    for (size_t i = 0; i < sizeof RULES / sizeof *RULES; i++) {
-        const int what = RULES[i].what;
-        if (RULES[i].kind == BEGIN) mine = what == use;
-        if (!mine) continue;
-        if ((RULES[i].kind == TAKE_GROUP && what == group) || (RULES[i].kind == TAKE && what == option) ||
-            (RULES[i].kind == TAKE_CLASS && what == (int)config_option_class((int)option)))
-            uses = true;
-        if (RULES[i].kind == LEAVE && what == option) uses = false;
-    }
-    return uses;
+    const uint64_t class = ROWS[option].class;
+    const bool reads = COMMANDS[use].groups & 1u << group_of(option) || COMMANDS[use].classes & class;
+    return class & CLASS_ALSO(use) || (reads && !(class & CLASS_EXCEPT(use)));
 }
 
-const char *config_use_name(ConfigUse use) { return NAMES[use]; }
+const char *config_use_name(ConfigUse use) { return COMMANDS[use].name; }

@@ -60,21 +60,19 @@ UNREAD = """--rampup-batch-size 2 2 8|--step-batch-size-schedule 0:4,8:8|--train
   |--cross-entropy-chunk-size 4|--log-validation-ppl-to-tensorboard|--tokenizer-hf-include-special-tokens""".split("|")
 
 
-def options_of(command):
-    """The fields that the command reads (uses.def), and their classes."""
-    uses = (declared.OPTIONS_DEF.parent / "uses.def").read_text()
-    block = re.search(rf"^USE\({command},.*?^USE", uses, re.M | re.S)[0]
-    groups, more, fewer = (re.findall(rf"^{what}\((\w+)", block, re.M) for what in ("GROUP", "WITH", "WITHOUT"))
-    return {f: class_ for f, (group, class_, *_) in declared.declared().items() if (group in groups or f in more) and f not in fewer}
+def options_of(program, command):
+    """The fields that the command reads, and their classes."""
+    names = set(re.findall(r"^  --(\S+)", program.call(command, "--help"), re.M))
+    return {f: class_ for f, (_, class_, _, name) in declared.declared().items() if name in names}
 
 
 def check_complete(program, quick):
-    options = options_of("FINETUNE")
+    options = options_of(program, "finetune")
     judged, exempt = {f for row in ROWS for f in row.fields}, {f for fields, *_ in [*UNCHANGED, *REFUSED] for f in fields.split()}
     missing = {f for f, class_ in options.items() if class_ != "LAYOUT"} - judged - exempt
     expect(not missing, f"neither a row in options/task_rows.py nor a reason: {sorted(missing)}")
     expect(not (judged | exempt) - options.keys(), f"no options of finetune: {sorted((judged | exempt) - options.keys())}")
-    unread, names = {words.split()[0][2:] for words in UNREAD}, {name for f, (*_, name) in declared.declared().items() if f in options_of("PRETRAIN").keys() - options}
+    unread, names = {words.split()[0][2:] for words in UNREAD}, {name for f, (*_, name) in declared.declared().items() if f in options_of(program, "pretrain").keys() - options}
     expect(unread == names, f"options of pretrain alone, and options of UNREAD, differ in {sorted(unread ^ names)}")
     expect(not judged & exempt, f"a row and a reason to have none: {sorted(judged & exempt)}")
     weights = TaskTrainer(program.words()).state.weights

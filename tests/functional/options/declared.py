@@ -57,7 +57,7 @@ UNREAD = {
 def declared():
     """{field: (group, class, type, name of the option)}"""
     group, found = None, {}
-    row = r'^OPTGROUP\((\w+)|^OPT(?:NUM|ENUM)?\((\w+), (\w+),[^"]* (\w+),\s+"([^"|]+)'
+    row = r'^OPTGROUP\((\w+)|^OPT(?:NUM|ENUM)?\((\w+), (\w+),[^"]* ([A-Z]+)(?: \| \w+\(\w+\))*,\s+"([^"|]+)'
     for title, kind, field, class_, name in re.findall(row, OPTIONS_DEF.read_text(), re.M):
         group = title or group
         if field:
@@ -65,8 +65,15 @@ def declared():
     return found
 
 
+def tables_of(field):
+    """The tables of src/config that have the option; the files of rules are one."""
+    config = OPTIONS_DEF.parent
+    return {path.relative_to(config).parts[0].removesuffix(".def") for path in config.rglob("*.def")
+            if re.search(rf"(->|, |\(){field}\b", path.read_text())}
+
+
 def check_complete(program, quick):
-    """Options without a row or a reason for a family, and rows or reasons without an option."""
+    """Options without a row or a reason for a family, rows or reasons without an option, and facts about an option in many tables."""
     options, found = declared(), []
     exempt = {f for fields, *_ in [*UNCHANGED, *REFUSED] for f in fields.split()}
     for family in BASES:
@@ -77,6 +84,7 @@ def check_complete(program, quick):
                   for field, (_, class_, *_) in options.items() if class_ != "LAYOUT" and field not in judged | exempt | unread]
         found += [f"{field} is no option of options.def" for field in (judged | exempt) - options.keys()]
         found += [f"{family}: {field} has a row and a reason to have none" for field in judged & (exempt | unread)]
+    found += [f"{field} is in the tables {sorted(tables)}: two are enough" for field in options if len(tables := tables_of(field)) > 2]
     expect(not found, "\n".join(found))
 
 
