@@ -18,15 +18,14 @@
 #include "train/trainer.h"
 
 typedef struct Run {
-    Config config;   /* the options */
-    Derived derived; /* sizes and schedules that follow from them */
-    Data *data;      /* of all ranks of this process */
+    Config config; /* the options */
+    Data *data;    /* of all ranks of this process */
 } Run;
 
 /* Generated samples. For your own text fill .paths instead; for any other source fill a Batch. */
 static Err open_data(Run *run) {
     const Config *c = &run->config;
-    const Derived *d = &run->derived;
+    const Derived *d = &run->config.derived;
     if (!c->mock_data) return err_user("this example reads no files: give --mock-data");
     const DataConfig data = {.mock = true,
                              .samples = {d->train_iters * d->global_batch_size},
@@ -44,7 +43,7 @@ static Err open_stream(const Run *run, const Trainer *t, Prefetch **stream) {
     const SamplerConfig s = {.kind = SAMPLER_SINGLE,
                              .total_samples = data_length(dataset),
                              .consumed_samples = t->consumed_samples,
-                             .micro_batch_size = run->derived.micro_batch_size,
+                             .micro_batch_size = run->config.derived.micro_batch_size,
                              .dp_rank = t->run.layout.mesh.coordinate[AXIS_DP],
                              .dp_size = t->run.layout.mesh.size[AXIS_DP]};
     Sampler *sampler;
@@ -66,7 +65,7 @@ static Err take_batches(const Trainer *t, Prefetch *stream, int64_t n, Arena *ar
 }
 
 static Err step(Trainer *t, Prefetch *stream, StepReport *report) {
-    const Derived *d = t->run.derived;
+    const Derived *d = &t->run.config->derived;
     const int64_t n =
         config_batch_size(d, t->consumed_samples) / (d->micro_batch_size * d->data_parallel_size);
     Arena *arena = arena_new();
@@ -86,7 +85,7 @@ static Err step(Trainer *t, Prefetch *stream, StepReport *report) {
 static Err train_steps(const Run *run, Trainer *t) {
     Prefetch *stream = NULL;
     Err e = comm_agree(t->run.comm, open_stream(run, t, &stream));
-    while (!e.code && t->iteration < run->derived.train_iters) {
+    while (!e.code && t->iteration < run->config.derived.train_iters) {
         StepReport report;
         e = step(t, stream, &report);
         if (!e.code && rank_is_printer(t->run.comm))
@@ -102,11 +101,11 @@ static Err train_steps(const Run *run, Trainer *t) {
 /* The main function of each rank. */
 static Err train_rank(void *arg, Comm *comm) {
     const Run *run = arg;
-    const DeviceSpec spec = map_device_spec(&run->config, &run->derived, comm ? comm_rank(comm) : 0);
+    const DeviceSpec spec = map_device_spec(&run->config, comm ? comm_rank(comm) : 0);
     Device *device;
     ERR_RETURN(comm_agree(comm, device_open(&spec, &device)));
-    const MemoryPlan plan = memory_plan_new(&run->config, &run->derived, comm, device);
-    Trainer *t = trainer_new(&run->config, &run->derived, &plan, comm, device);
+    const MemoryPlan plan = memory_plan_new(&run->config, comm, device);
+    Trainer *t = trainer_new(&run->config, &plan, comm, device);
     bool loaded;
     Err e = comm_agree(comm, trainer_load(t, &loaded)); /* --load */
     if (!e.code && !loaded) {
@@ -125,8 +124,8 @@ static Err prepare(Run *run, Args *args, int argc, char **argv) {
     ERR_RETURN(world_size(&run->config)); /* under mpirun */
     config_check(&run->config, CHECK_MODEL | CHECK_TRAIN, args);
     ERR_RETURN(args_end(args));
-    config_finish(&run->config, args->arena, 0, &run->derived);
-    ERR_RETURN(trainer_check(&run->config, &run->derived));
+    config_finish(&run->config, args->arena, 0);
+    ERR_RETURN(trainer_check(&run->config));
     return open_data(run);
 }
 

@@ -195,13 +195,14 @@ static Err run_rank(void *arg, Comm *comm) {
     Run *run = arg;
     const BenchComm *o = run->options;
     char device[200], transport[200];
-    const Derived d = {.cpu_threads = 1};
+    Config one_thread = *o->config;
+    one_thread.derived.cpu_threads = 1;
     Group all = comm_everyone(comm);
     Rank r = {.options = o,
               .comm = comm,
               .group = o->group ? group_inner(&all, (int)o->group) : all,
               .prints = rank_is_printer(comm)};
-    ERR_RETURN(rank_open_device(o->config, &d, comm, &r.device, transport));
+    ERR_RETURN(rank_open_device(&one_thread, comm, &r.device, transport));
     const Err e = comm_agree(comm, check_memory(&r));
     if (e.code) {
         rank_free_device(comm, r.device);

@@ -145,7 +145,9 @@ static json_t *samples_json(const Steps *b) {
     return samples;
 }
 
-static int64_t tokens_of(const Steps *b) { return b->derived->global_batch_size * b->config.seq_length; }
+static int64_t tokens_of(const Steps *b) {
+    return b->config.derived.global_batch_size * b->config.seq_length;
+}
 
 static const char *rest_name(const Steps *b) { return b->gpu ? "idle" : "other"; }
 
@@ -295,8 +297,8 @@ json_t *report_facts(const Steps *b) {
     json_object_update_new(facts,
                            json_pack("{s:s, s:o, s:o, s:I, s:I, s:I, s:I}", "type", dtype_name(b->type),
                                      "model", model_json(b), "options", options_json(b), "micro_batch_size",
-                                     (json_int_t)b->derived->micro_batch_size, "global_batch_size",
-                                     (json_int_t)b->derived->global_batch_size, "tokens",
+                                     (json_int_t)b->config.derived.micro_batch_size, "global_batch_size",
+                                     (json_int_t)b->config.derived.global_batch_size, "tokens",
                                      (json_int_t)tokens_of(b), "step_flops", (json_int_t)b->flops));
     return facts;
 }

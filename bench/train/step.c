@@ -27,7 +27,7 @@ static Batch *draw_tokens(Steps *b, uint64_t step) {
     for (int64_t k = 0; k < b->microbatches; k++) {
         const uint64_t number = (uint64_t)(before * b->microbatches + k);
         const Batch *x = &b->batches[k];
-        batch_draw(x, 1, number, b->derived->vocab_size);
+        batch_draw(x, 1, number, b->config.derived.vocab_size);
         own[k] = batch_slice(x, mesh->size[AXIS_CP], mesh->coordinate[AXIS_CP], b->step);
     }
     return own;
@@ -35,10 +35,10 @@ static Batch *draw_tokens(Steps *b, uint64_t step) {
 
 static void take_batches(Steps *b) {
     const int64_t ranks = b->trainer->run.layout.mesh.size[AXIS_DP];
-    b->microbatches = b->derived->global_batch_size / (b->derived->micro_batch_size * ranks);
+    b->microbatches = b->config.derived.global_batch_size / (b->config.derived.micro_batch_size * ranks);
     b->batches = mem_zero((size_t)b->microbatches, sizeof *b->batches);
     for (int64_t k = 0; k < b->microbatches; k++)
-        b->batches[k] = batch_new(b->derived->micro_batch_size, b->trainer->run.model->plan.sample);
+        b->batches[k] = batch_new(b->config.derived.micro_batch_size, b->trainer->run.model->plan.sample);
 }
 
 static void free_batches(Steps *b) {
@@ -200,7 +200,7 @@ static void measure_ops(Steps *b) {
 /* ---- start and end ---- */
 
 static Err plan_memory(Steps *b) {
-    b->plan = memory_plan_new(&b->config, b->derived, b->comm, b->device);
+    b->plan = memory_plan_new(&b->config, b->comm, b->device);
     const MemoryPlan together = memory_plan_together(&b->plan, b->device, b->comm);
     b->planned = (double)memory_plan_total(&together);
     return memory_plan_fits(&b->plan, b->device, b->comm);
@@ -211,7 +211,7 @@ static double bubble_of(const Steps *b) {
     static const PassTimes EQUAL = {1, 1, 1};
     PipelineSpec spec;
     const int64_t microbatches =
-        b->microbatches * (b->config.batch_invariant_mode ? b->derived->micro_batch_size : 1);
+        b->microbatches * (b->config.batch_invariant_mode ? b->config.derived.micro_batch_size : 1);
     const int64_t units = pipeline_units(&b->config, microbatches);
     if (pipeline_spec(&b->config, &b->trainer->run.pipeline, units, false, &spec).code) return NAN;
     return pipeline_bubble(&spec, EQUAL) / (double)(3 * spec.microbatches * spec.chunks);
@@ -220,7 +220,7 @@ static double bubble_of(const Steps *b) {
 static Err open_run(Steps *b) {
     const Config *c = &b->config;
     char transport[200];
-    ERR_RETURN(rank_open_device(c, b->derived, b->comm, &b->device, transport));
+    ERR_RETURN(rank_open_device(c, b->comm, &b->device, transport));
     device_describe(b->device, b->name, sizeof b->name);
     bench_transport(b->comm, transport, b->transport);
     if (b->prints) printf("device: %s\n", b->name);
@@ -232,9 +232,9 @@ static Err open_run(Steps *b) {
     }
     b->before = taken(b);
     steps_over_ranks(b, COMM_MAX, 0); /* before any of them takes memory that they share */
-    b->trainer = trainer_new(c, b->derived, &b->plan, b->comm, b->device);
+    b->trainer = trainer_new(c, &b->plan, b->comm, b->device);
     b->type = b->trainer->run.context.dtype;
-    b->flops = trainer_flops(b->trainer, b->derived->global_batch_size);
+    b->flops = trainer_flops(b->trainer, b->config.derived.global_batch_size);
     const int64_t start = clock_ns();
     registry_init(b->trainer->run.model->registry, b->trainer->run.context.seed);
     trainer_publish(b->trainer);
@@ -250,7 +250,7 @@ static Err open_run(Steps *b) {
 static Err measure_alone(Steps *b) {
     trainer_free(b->trainer);
     b->trainer = NULL;
-    const DeviceSpec spec = rank_device_spec(&b->config, b->derived, b->comm);
+    const DeviceSpec spec = rank_device_spec(&b->config, b->comm);
     ERR_RETURN(comm_agree(b->comm, device_open(&spec, &b->device)));
     b->roof_copy = bench_roof_copy(b->device);
     b->roof_gemm = bench_roof_gemm(b->device, b->type);
@@ -287,7 +287,6 @@ static Err measure(Steps *b) {
 
 typedef struct Run {
     const Config *config;
-    const Derived *derived;
     const BenchTrain *options;
     const BenchGuard *guard;
     json_t **result;
@@ -297,7 +296,6 @@ static Err run_rank(void *arg, Comm *comm) {
     const Run *r = arg;
     Steps b = {.options = r->options,
                .config = *r->config,
-               .derived = r->derived,
                .comm = comm,
                .ranks = comm ? comm_world(comm) : 1,
                .prints = rank_is_printer(comm),
@@ -313,9 +311,8 @@ static Err run_rank(void *arg, Comm *comm) {
     return e;
 }
 
-Err bench_train(const Config *c, const Derived *d, const BenchTrain *o, const BenchGuard *guard,
-                json_t **result) {
-    Run run = {c, d, o, guard, result};
-    ERR_RETURN(trainer_check(c, d));
+Err bench_train(const Config *c, const BenchTrain *o, const BenchGuard *guard, json_t **result) {
+    Run run = {c, o, guard, result};
+    ERR_RETURN(trainer_check(c));
     return world_run(c, run_rank, &run);
 }

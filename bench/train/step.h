@@ -48,7 +48,6 @@ typedef struct RankResult {
 typedef struct Steps {
     const BenchTrain *options;
     Config config;
-    const Derived *derived;
     Comm *comm; /* NULL: one rank */
     int ranks;
     bool prints; /* rank 0 */

@@ -26,7 +26,6 @@ typedef struct BenchTrain {
 
 /* Prints the results. Runs all ranks of this process; each process of a run calls it. The guard may be NULL and is
  * called on rank 0. *result (may be NULL): the content for --json, if there is no error, in the process of rank 0. */
-Err bench_train(const Config *, const Derived *, const BenchTrain *, const BenchGuard *,
-                struct json_t **result);
+Err bench_train(const Config *, const BenchTrain *, const BenchGuard *, struct json_t **result);
 
 #endif

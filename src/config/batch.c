@@ -80,14 +80,14 @@ int64_t config_batch_steps(const Config *c, BatchStep *out, int64_t capacity) {
     return 1;
 }
 
-int64_t config_batch_size(const Derived *d, int64_t consumed) {
-    int64_t low = 0, high = d->num_batch_steps;
+int64_t config_batch_size(const Config *c, int64_t consumed) {
+    int64_t low = 0, high = c->derived.num_batch_steps;
     while (high - low > 1) {
         int64_t mid = low + (high - low) / 2;
-        if (d->batch_steps[mid].from_samples <= consumed)
+        if (c->derived.batch_steps[mid].from_samples <= consumed)
             low = mid;
         else
             high = mid;
     }
-    return d->batch_steps[low].size;
+    return c->derived.batch_steps[low].size;
 }

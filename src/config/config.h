@@ -6,7 +6,7 @@
  *     Err e = config_parse(&config, &args, USE_PRETRAIN, CHECK_MODEL | CHECK_TRAIN, argc, argv);
  *     if (args.help) ...               args_help has the text
  *     else if (e.code) ...             args.problems has a line for every broken rule
- *     else config_finish(&config, arena, vocab_size, &derived);
+ *     else config_finish(&config, arena, vocab_size);
  *
  * A Config is plain data (copy it freely); its texts and lists belong to the arena of the parse. */
 #ifndef ISOTRON_CONFIG_CONFIG_H
@@ -62,29 +62,12 @@ typedef enum ConfigClass {
 #define ALSO(command)     CLASS_ALSO(USE_##command)
 #define EXCEPT(command)   CLASS_EXCEPT(USE_##command)
 
-/* None is I64_UNSET, NaN, NULL or an empty list (args.h). */
-typedef struct Config {
-#define CONFIG_flag                                        bool
-#define CONFIG_off                                         bool
-#define CONFIG_i64                                         int64_t
-#define CONFIG_f64                                         double
-#define CONFIG_text                                        const char *
-#define CONFIG_texts                                       TextList
-#define CONFIG_i64s                                        I64List
-#define OPT(type, field, fallback, class, names, help)     CONFIG_##type field;
-#define OPTENUM(type, field, fallback, class, names, help) type field;
-#include "config/options.def"
-    unsigned char given[OPTIONS]; /* 0: the default; else the user gave it */
-} Config;
-
-#define config_given(config, field) ((config)->given[OPTION_##field] != 0)
-
 /* A global batch size that applies from a number of consumed samples on. */
 typedef struct BatchStep {
     int64_t from_samples, size;
 } BatchStep;
 
-/* Values derived from the options. Sizes are those of the full model; schedule lengths are in samples, as in
+/* Values derived from the options by config_finish. Sizes are those of the full model; schedule lengths are in samples, as in
  * Megatron-LM. */
 typedef struct Derived {
     int64_t ffn_hidden_size, kv_channels, num_query_groups, max_position_embeddings;
@@ -124,6 +107,24 @@ typedef struct Derived {
     uint64_t random_seed;                  /* of sampling */
 } Derived;
 
+/* None is I64_UNSET, NaN, NULL or an empty list (args.h). */
+typedef struct Config {
+#define CONFIG_flag                                        bool
+#define CONFIG_off                                         bool
+#define CONFIG_i64                                         int64_t
+#define CONFIG_f64                                         double
+#define CONFIG_text                                        const char *
+#define CONFIG_texts                                       TextList
+#define CONFIG_i64s                                        I64List
+#define OPT(type, field, fallback, class, names, help)     CONFIG_##type field;
+#define OPTENUM(type, field, fallback, class, names, help) type field;
+#include "config/options.def"
+    unsigned char given[OPTIONS]; /* 0: the default; else the user gave it */
+    Derived derived;
+} Config;
+
+#define config_given(config, field) ((config)->given[OPTION_##field] != 0)
+
 /* The rules to check (rules.def): those whose bits are all set. */
 typedef enum ConfigCheck {
     CHECK_TRAIN = 1,
@@ -151,10 +152,10 @@ void config_check_ranges(const Config *, Args *args);
 /* Only the messages for options without effect. */
 void config_check_unused(const Config *, unsigned checks, Args *args);
 
-/* Computes Derived from a Config that satisfies the rules of CHECK_MODEL (and CHECK_TRAIN for training).
+/* Computes `derived` of a Config that satisfies the rules of CHECK_MODEL (and CHECK_TRAIN for training).
  * `vocab_size` is the tokenizer's, 0 if there is none; the option vocab-size takes precedence. Arrays belong
  * to the arena. */
-void config_finish(const Config *, Arena *, int64_t vocab_size, Derived *);
+void config_finish(Config *, Arena *, int64_t vocab_size);
 int64_t config_layers(const Config *); /* of all stacks of the model, which are numbered consecutively */
 int64_t config_decoder_layers(const Config *); /* of a T5's decoder */
 int64_t config_token_types(const Config *);    /* of a BERT; 0: no table */
@@ -169,9 +170,9 @@ int64_t config_model_ranks(const Config *);         /* that hold one copy of the
 int64_t config_data_ranks(const Config *);          /* that hold other samples; 1 if the sizes do not fit */
 int64_t config_expert_tensor_ranks(const Config *); /* that share one expert's weights */
 /* The same run on one rank: resets all layout options about ranks to their defaults. */
-void config_on_one_rank(Config *, Arena *, Derived *);
+void config_on_one_rank(Config *, Arena *);
 /* The global batch size after `consumed` samples. */
-int64_t config_batch_size(const Derived *, int64_t consumed);
+int64_t config_batch_size(const Config *, int64_t consumed);
 
 /* {"field": value} of the options in `classes`, in the order of options.def; none is null. */
 void config_json(const Config *, unsigned classes, Str *out);

@@ -67,7 +67,8 @@ static int64_t padded_vocab(const Config *c, int64_t vocab_size) {
     return (vocab_size + unit - 1) / unit * unit;
 }
 
-void config_on_one_rank(Config *c, Arena *arena, Derived *d) {
+void config_on_one_rank(Config *c, Arena *arena) {
+    Derived *d = &c->derived;
     Config fresh;
     ConfigGroup group = GROUPS;
     config_defaults(&fresh, arena);
@@ -241,8 +242,9 @@ static int64_t threads_of_rank(const Config *c) {
     return share > 1 ? share : 1;
 }
 
-void config_finish(const Config *c, Arena *arena, int64_t vocab_size, Derived *d) {
+void config_finish(Config *c, Arena *arena, int64_t vocab_size) {
     enum { RACE_CHOICES = 4 };
+    Derived *d = &c->derived;
     *d = (Derived){.choices = c->task == TASK_RACE ? RACE_CHOICES : 1};
     model(c, arena, vocab_size, d);
     schedule(c, arena, d);

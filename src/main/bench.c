@@ -217,7 +217,7 @@ typedef struct TrainArg {
 static Err measure_train(void *arg, const BenchGuard *guard, json_t **result) {
     const TrainArg *a = arg;
     ERR_RETURN(setup_finish(a->setup));
-    return bench_train(&a->setup->config, &a->setup->derived, a->options, guard, result);
+    return bench_train(&a->setup->config, a->options, guard, result);
 }
 
 static int bench_train_command(int argc, char **argv) {
@@ -334,9 +334,8 @@ static Err check_runs(Setup *s, const ScalingWords *w) {
     s->config = *c;
     ERR_RETURN(setup_finish(s));
     for (int i = 0; i < w->bench.points; i++) {
-        Derived d;
-        config_finish(&w->point[i], s->arena, s->derived.vocab_size, &d);
-        const Err e = trainer_check(&w->point[i], &d);
+        config_finish(&w->point[i], s->arena, s->config.derived.vocab_size);
+        const Err e = trainer_check(&w->point[i]);
         if (e.code) return err_user("%s: %.900s", amount(w->bench.ranks[i], "rank").s, e.msg);
     }
     return ERR_OK;

@@ -67,7 +67,6 @@ void command_check_encoding(Args *, const char *encoding);
 typedef struct Setup {
     Arena *arena;
     Config config;
-    Derived derived;
     Tokenizer *tokenizer; /* NULL if the options name none */
 } Setup;
 /* Opens the tokenizer and computes `derived`. A missing vocabulary is a user error. */

@@ -175,35 +175,35 @@ Err setup_tokenizer_alone(const Config *c, Tokenizer **out) {
 Err setup_finish(Setup *s) {
     ERR_RETURN(setup_tokenizer(&s->config, &s->tokenizer));
     setup_absolute_paths(&s->config, s->arena);
-    config_finish(&s->config, s->arena, s->tokenizer ? tokenizer_vocab_size(s->tokenizer) : 0, &s->derived);
-    if (!s->derived.vocab_size)
+    config_finish(&s->config, s->arena, s->tokenizer ? tokenizer_vocab_size(s->tokenizer) : 0);
+    if (!s->config.derived.vocab_size)
         return err_user(
             "the size of the vocabulary is not known; set --tokenizer-type (with its files) or "
             "--vocab-size%s",
             s->config.vocab_file && !s->config.merge_file && s->config.model == MODEL_gpt
                 ? "; for a BERT or T5, whose only file is --vocab-file, set --model bert or --model t5"
                 : "");
-    if (s->tokenizer && tokenizer_vocab_size(s->tokenizer) > s->derived.vocab_size)
+    if (s->tokenizer && tokenizer_vocab_size(s->tokenizer) > s->config.derived.vocab_size)
         return err_user("the %s%s%s has %d ids, and the vocabulary of the model (--vocab-size) only %lld: "
                         "specify the tokenizer of this model, or remove --vocab-size for a new model",
                         s->config.tokenizer_type, s->config.tokenizer_model ? " " : "",
                         s->config.tokenizer_model ? quote(s->config.tokenizer_model).s : "",
-                        tokenizer_vocab_size(s->tokenizer), (long long)s->derived.vocab_size);
-    if (s->derived.padded_vocab_size <
-        s->derived.vocab_size) /* of a tokenizer; the rules know --vocab-size */
+                        tokenizer_vocab_size(s->tokenizer), (long long)s->config.derived.vocab_size);
+    if (s->config.derived.padded_vocab_size <
+        s->config.derived.vocab_size) /* of a tokenizer; the rules know --vocab-size */
         return err_user("--padded-vocab-size %lld is less than the %lld ids of the %s: raise or remove it",
-                        (long long)s->derived.padded_vocab_size, (long long)s->derived.vocab_size,
-                        s->config.tokenizer_type);
+                        (long long)s->config.derived.padded_vocab_size,
+                        (long long)s->config.derived.vocab_size, s->config.tokenizer_type);
     return ERR_OK;
 }
 
 Err setup_check_type(const Setup *s) {
-    return config_given(&s->config, hf_model_type) ? hf_config_check_type(&s->config, &s->derived) : ERR_OK;
+    return config_given(&s->config, hf_model_type) ? hf_config_check_type(&s->config) : ERR_OK;
 }
 
 static void mock_mask_tokens(const Setup *s, MaskTokens *out) {
     enum { SENTINELS = 100, OTHERS = 3 };
-    const int64_t vocab = s->derived.vocab_size, room = vocab - OTHERS,
+    const int64_t vocab = s->config.derived.vocab_size, room = vocab - OTHERS,
                   n = room < SENTINELS ? room : SENTINELS;
     int64_t *sentinels = arena_alloc(s->arena, (size_t)(n > 0 ? n : 0) * sizeof *sentinels);
     for (int64_t i = 0; i < n; i++) sentinels[i] = room - n + i;
@@ -223,7 +223,7 @@ Err setup_mask_tokens(const Setup *s, MaskTokens *out) {
     if (!known && s->config.mock_data) mock_mask_tokens(s, out);
     if (!known && s->config.mock_data) return ERR_OK;
     *out = (MaskTokens){
-        .cls = -1, .sep = -1, .mask = -1, .bos = -1, .eos = -1, .vocab_size = s->derived.vocab_size};
+        .cls = -1, .sep = -1, .mask = -1, .bos = -1, .eos = -1, .vocab_size = s->config.derived.vocab_size};
     if (!t) return ERR_OK;
     *out = (MaskTokens){.cls = tokenizer_special(t, SPECIAL_CLS),
                         .sep = tokenizer_special(t, SPECIAL_SEP),

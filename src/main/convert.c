@@ -89,8 +89,8 @@ static void begin(Job *j) {
 
 /* A model for the options, with memory; its device is model->device. */
 static Model *new_model(Setup *s, int64_t vocab_size, DType storage) {
-    config_finish(&s->config, s->arena, vocab_size, &s->derived);
-    Model *m = model_new(&s->config, &s->derived, NULL);
+    config_finish(&s->config, s->arena, vocab_size);
+    Model *m = model_new(&s->config, NULL);
     model_allocate(m, device_cpu((int)s->config.cpu_threads), storage, 1, false);
     return m;
 }
@@ -109,10 +109,10 @@ static Err convert_check(const Job *j, const Model *m) {
     Reference r;
     ReferenceReport report;
     Err e = reference_open(j->options.check, &r);
-    if (!e.code) e = reference_judge(&r, &j->setup.config, &j->setup.derived, m, &report);
+    if (!e.code) e = reference_judge(&r, &j->setup.config, m, &report);
     if (!e.code) {
         Str text = {0};
-        reference_print(&r, &j->setup.derived, &report, &text);
+        reference_print(&r, &j->setup.config.derived, &report, &text);
         terminal_report(stdout, text.s);
         str_free(&text);
         if (!report.logits.pass)
@@ -128,8 +128,9 @@ static Err convert_check(const Job *j, const Model *m) {
 static Err save(const Job *j, const Model *m, json_t *tokens) {
     Str text = {0};
     config_json(&j->setup.config, CLASS_ALL, &text);
-    json_t *state = json_pack("{s:o, s:I, s:O}", "config", json_loadb(text.s, text.len, 0, NULL),
-                              "vocab_size", (json_int_t)j->setup.derived.vocab_size, HF_TOKENS, tokens);
+    json_t *state =
+        json_pack("{s:o, s:I, s:O}", "config", json_loadb(text.s, text.len, 0, NULL), "vocab_size",
+                  (json_int_t)j->setup.config.derived.vocab_size, HF_TOKENS, tokens);
     CkptItem item = {.suffix = "", .flat = m->registry->masters, .dtype = m->registry->precise};
     Err e = ckpt_save(j->setup.config.save, &(CkptSaveOptions){.iteration = 0}, NULL, m->registry, &item, 1,
                       state);
@@ -187,13 +188,12 @@ static Err import_model(Job *j, const Ckpt *none) {
         hf_config_fit_heads(&j->setup.config, file, j->options.init_missing_heads);
     Model *m = new_model(&j->setup, 0, j->setup.config.lane == LANE_FP64 ? F64 : F32);
     Err e = ERR_OK;
-    if (j->setup.config.hf_model_type != j->type)
-        e = hf_config_check_type(&j->setup.config, &j->setup.derived);
+    if (j->setup.config.hf_model_type != j->type) e = hf_config_check_type(&j->setup.config);
     if (!e.code) e = read_weights(j, file, m);
     if (!e.code) e = convert_check(j, m);
     json_t *tokens = json_object();
     Str notes = {0};
-    if (!e.code) e = hf_tokens_read(tokens, j->options.from_hf, j->setup.derived.vocab_size, &notes);
+    if (!e.code) e = hf_tokens_read(tokens, j->options.from_hf, j->setup.config.derived.vocab_size, &notes);
     if (notes.len) fputs(notes.s, stderr);
     const bool saves = j->setup.config.save && !e.code;
     if (saves) e = save(j, m, tokens);
@@ -367,9 +367,9 @@ static void take_id(json_t *from, const char *key, int64_t id) {
  * only the checkpoint names may be on another machine: a note. */
 static Err add_tokens(Job *j, const json_t *state, json_t *tokens, HfExtras *x, Str *notes) {
     const Config *c = &j->setup.config;
-    const int64_t vocab_size = j->setup.derived.vocab_size;
+    const int64_t vocab_size = j->setup.config.derived.vocab_size;
     hf_tokens_take(tokens, json_object_get(state, HF_TOKENS), "the checkpoint", vocab_size, notes);
-    const char *type = hf_config_type(c, &j->setup.derived);
+    const char *type = hf_config_type(c);
     char *json = NULL;
     const Err e = setup_tokenizer_export(c, type, &j->setup.tokenizer, &json);
     if (e.code && config_given(c, tokenizer_type)) return e;
@@ -404,7 +404,7 @@ static Err export_model(Job *j, const Model *m, const json_t *state) {
     json_t *tokens = json_object();
     HfExtras x = {.tokens = tokens, .overwrite = j->options.overwrite};
     Err e = add_tokens(j, state, tokens, &x, &notes);
-    const HfModel model = {&j->setup.config, &j->setup.derived, m->registry};
+    const HfModel model = {&j->setup.config, m->registry};
     if (!e.code) e = hf_folder_write(dir, &model, DTYPE_VALUES[j->options.dtype], &x, &notes);
     if (notes.len) fputs(notes.s, stderr);
     if (!e.code) printf("wrote %s: config.json, generation_config.json, model.safetensors", dir);

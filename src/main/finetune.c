@@ -38,12 +38,12 @@ static Err set_options(Setup *s, const Data *data, const TaskLabels *labels, Arg
     const char **names = arena_alloc(s->arena, (size_t)labels->n * sizeof *names + 1);
     for (int64_t i = 0; i < labels->n; i++) names[i] = arena_printf(s->arena, "%s", labels->at[i]);
     c->class_labels = (TextList){names, labels->n};
-    c->train_iters = train ? c->epochs * (data_facts(train).epoch / s->derived.global_batch_size) : 0;
+    c->train_iters = train ? c->epochs * (data_facts(train).epoch / s->config.derived.global_batch_size) : 0;
     if (c->keep_last) c->calculate_per_token_loss = true; /* batches have unequal numbers of samples */
     config_check(c, CHECKS, args);                        /* the schedule against the number of steps */
     const Err e = args_end(args);
     if (e.code) return e;
-    config_finish(c, s->arena, s->tokenizer ? tokenizer_vocab_size(s->tokenizer) : 0, &s->derived);
+    config_finish(c, s->arena, s->tokenizer ? tokenizer_vocab_size(s->tokenizer) : 0);
     return setup_check_type(s);
 }
 
@@ -59,12 +59,12 @@ static Err run(Setup *s, Args *args, int *stopped_by) {
         .encode_ctx = s->tokenizer,
         .labels = &labels};
     Data *data;
-    Err e = data_open_options(&s->config, &s->derived, &facts, false, &data);
+    Err e = data_open_options(&s->config, &facts, false, &data);
     if (!e.code) e = set_options(s, data, &labels, args);
     if (e.code)
         data_close(data);
     else
-        e = train(&s->config, &s->derived, &facts, data, stopped_by);
+        e = train(&s->config, &facts, data, stopped_by);
     task_labels_free(&labels);
     return e;
 }

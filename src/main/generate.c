@@ -208,11 +208,11 @@ static Err generate_on_rank(void *arg, Comm *comm) {
     const Job *j = arg;
     const Setup *s = &j->setup;
     ModelRun r;
-    ERR_RETURN(model_run_open(&r, &s->config, &s->derived, comm));
+    ERR_RETURN(model_run_open(&r, &s->config, comm));
     const GenerateOptions options = {
         .sampling = {s->config.temperature, s->config.top_k, s->config.top_p},
         .max_new_tokens = s->config.tokens_to_generate,
-        .seed = s->derived.random_seed,
+        .seed = s->config.derived.random_seed,
         .ends = j->ends,
         .n_ends = j->n_ends,
         .start = j->start,

@@ -134,15 +134,15 @@ static Err sweep(const Options *given, ArgTable own, int n_dirs, int argc, char 
 /* ---- one run ---- */
 
 static Err run(Setup *s, const Golden *g, const Options *o, int *status) {
-    config_finish(&s->config, s->arena, 0, &s->derived);
+    config_finish(&s->config, s->arena, 0);
     ParityReport report;
-    ERR_RETURN(parity_run(&s->config, &s->derived, g, &report));
+    ERR_RETURN(parity_run(&s->config, g, &report));
     *status = 0;
     if (!report.is_heard) return ERR_OK;
     Str text = {0}, json = {0};
-    parity_print(&report, g->name, &s->config, s->derived.cpu_threads, &text);
+    parity_print(&report, g->name, &s->config, s->config.derived.cpu_threads, &text);
     terminal_report(stdout, text.s);
-    parity_json(&report, g->name, &s->config, s->derived.cpu_threads, &json);
+    parity_json(&report, g->name, &s->config, s->config.derived.cpu_threads, &json);
     Err e = o->json ? file_write_atomic(o->json, json.s, json.len) : ERR_OK;
     if (e.code) e.code = ERR_INFRA; /* the case has been judged; only the report cannot be written */
     str_free(&text);

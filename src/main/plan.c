@@ -57,7 +57,7 @@ static void check(const Options *o, const Config *c, Args *args) {
 /* The GPU, if the plan is for GPUs and this machine has one; then its kernels' needs are planned. */
 static Device *open_gpu(const Setup *s) {
     Device *device = NULL;
-    const DeviceSpec spec = map_device_spec(&s->config, &s->derived, 0);
+    const DeviceSpec spec = map_device_spec(&s->config, 0);
     if (s->config.device == ON_CPU) return NULL;
     if (device_open(&spec, &device).code)
         terminal_print(
@@ -78,8 +78,8 @@ static Err plan(const Setup *s, const Options *o, bool *pass) {
     Err e = o->search && !available
                 ? err_user("--search needs the memory of a device: set --device-memory-gib")
                 : ERR_OK;
-    if (!e.code) e = plan_make(c, &s->derived, gpu, s->arena, &run);
-    if (!e.code && o->search) found = plan_search(c, &s->derived, gpu, available, o->node);
+    if (!e.code) e = plan_make(c, gpu, s->arena, &run);
+    if (!e.code && o->search) found = plan_search(c, gpu, available, o->node);
     if (!e.code) {
         *pass = o->search ? found.n > 0 : !available || plan_bytes(&run) <= available;
         Str text = {0};

@@ -53,11 +53,11 @@ static int check(Setup *s, int64_t idle) {
     if (comm_process() > 0) return 0;
     printf("options are valid, %lld %s no effect\n", (long long)idle, idle == 1 ? "has" : "have");
     Err e = prepare(s, &facts);
-    if (!e.code) e = plan_make(&s->config, &s->derived, NULL, s->arena, &plan);
+    if (!e.code) e = plan_make(&s->config, NULL, s->arena, &plan);
     if (e.code) return command_fail(e);
-    banner_print(&s->config, &s->derived, facts.vocab_size, plan.parameters.all);
+    banner_print(&s->config, facts.vocab_size, plan.parameters.all);
     print_memory(&plan);
-    const int n = train_check_files(&s->config, &s->derived, &facts, problem);
+    const int n = train_check_files(&s->config, &facts, problem);
     fflush(stdout);
     for (int i = 0; i < n; i++) command_fail(problem[i]);
     if (!n) puts("all files can be opened and match each other");
@@ -68,7 +68,7 @@ static int run(Setup *s) {
     TokenFacts facts;
     int stopped_by = 0;
     Err e = prepare(s, &facts);
-    if (!e.code) e = train(&s->config, &s->derived, &facts, NULL, &stopped_by);
+    if (!e.code) e = train(&s->config, &facts, NULL, &stopped_by);
     return e.code ? command_fail(e) : stopped_by ? ERR_SIGNAL + stopped_by : 0;
 }
 

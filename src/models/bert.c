@@ -14,8 +14,8 @@ static Activation head_activation(const Config *c) {
     return activation_is_gated(named) ? ACT_GELU_ERF : named;
 }
 
-static HeadSpec token_head(const Config *c, const Derived *d, const EmbeddingSpec *words, Arena *arena) {
-    HeadSpec head = spec_lm_head(c, d, words, arena);
+static HeadSpec token_head(const Config *c, const EmbeddingSpec *words, Arena *arena) {
+    HeadSpec head = spec_lm_head(c, words, arena);
     BertHeadSpec *h = arena_alloc(arena, sizeof *h);
     *h = (BertHeadSpec){
         .output = *(const LmHeadSpec *)head.spec, .activation = head_activation(c), .norm = spec_norm(c)};
@@ -38,21 +38,22 @@ static HeadSpec class_head_spec(const Config *c, ClassHeadSpec spec, LossSpec lo
 }
 
 /* Whether the second sentence follows the first. */
-static HeadSpec sentence_head(const Config *c, const Derived *d, Arena *arena) {
-    const ClassHeadSpec spec = {.name = "binary_head", .classes = 2, .choices = 1, .init_std = d->init_std};
+static HeadSpec sentence_head(const Config *c, Arena *arena) {
+    const ClassHeadSpec spec = {
+        .name = "binary_head", .classes = 2, .choices = 1, .init_std = c->derived.init_std};
     return class_head_spec(c, spec, (LossSpec){"sop loss", EXTENT_SAMPLES, FIELDS, 0}, arena);
 }
 
 /* The head and loss of --task replace those of pretraining. Megatron-LM names the loss so. */
-static HeadSpec task_head(const Config *c, const Derived *d, Arena *arena) {
-    const ClassHeadSpec spec = {.name = d->choices > 1 ? "multichoice_head" : "classification_head",
+static HeadSpec task_head(const Config *c, Arena *arena) {
+    const ClassHeadSpec spec = {.name = c->derived.choices > 1 ? "multichoice_head" : "classification_head",
                                 .classes = c->class_labels.count,
-                                .choices = d->choices,
-                                .init_std = d->init_std,
+                                .choices = c->derived.choices,
+                                .init_std = c->derived.init_std,
                                 .dropout = f64_or(c->classifier_dropout, c->hidden_dropout),
                                 .counts = true};
     HeadSpec head = class_head_spec(
-        c, spec, (LossSpec){"lm loss", EXTENT_SAMPLES, FIELD_sample_weights, d->choices}, arena);
+        c, spec, (LossSpec){"lm loss", EXTENT_SAMPLES, FIELD_sample_weights, c->derived.choices}, arena);
     head.loss[1].name = "correct";
     head.n_counts = 1;
     return head;
@@ -67,21 +68,21 @@ static FieldSet fields_of(const Config *c) {
            (c->bert_binary_head ? FIELD_SET(sentence_labels) : 0);
 }
 
-void plan_bert(const Config *c, const Derived *d, Arena *arena, ModelPlan *plan) {
-    EmbeddingSpec *words = spec_words(c, d, arena);
+void plan_bert(const Config *c, Arena *arena, ModelPlan *plan) {
+    EmbeddingSpec *words = spec_words(c, arena);
     const StackShape encoder = {.name = "encoder",
                                 .input = {&words_input, words},
                                 .positions = c->seq_length,
                                 .layers = c->num_layers};
     *plan = (ModelPlan){
         .sample = {.positions = c->seq_length, .fields = fields_of(c)},
-        .stack = {spec_stack(c, d, &encoder, arena)},
+        .stack = {spec_stack(c, &encoder, arena)},
         .n_stacks = 1,
         .n_heads = c->task == TASK_NONE && c->bert_binary_head ? 2 : 1,
     };
     words->types = config_token_types(c);
     words->normed = !plan->stack[0].has_final;
     words->norm = spec_norm(c);
-    plan->head[0] = c->task == TASK_NONE ? token_head(c, d, words, arena) : task_head(c, d, arena);
-    if (plan->n_heads > 1) plan->head[1] = sentence_head(c, d, arena);
+    plan->head[0] = c->task == TASK_NONE ? token_head(c, words, arena) : task_head(c, arena);
+    if (plan->n_heads > 1) plan->head[1] = sentence_head(c, arena);
 }

@@ -17,8 +17,8 @@
  *   z = op_activation(u, ACT_SWIGLU)        [s, b, f]            V
  *   x = op_add(x, op_linear(z, linear_fc2)) [s, b, h]            V or I; the op sums over tp */
 
-void plan_gpt(const Config *c, const Derived *d, Arena *arena, ModelPlan *plan) {
-    const EmbeddingSpec *words = spec_words(c, d, arena);
+void plan_gpt(const Config *c, Arena *arena, ModelPlan *plan) {
+    const EmbeddingSpec *words = spec_words(c, arena);
     const StackShape decoder = {.name = "decoder",
                                 .input = {&words_input, words},
                                 .positions = c->seq_length,
@@ -27,9 +27,9 @@ void plan_gpt(const Config *c, const Derived *d, Arena *arena, ModelPlan *plan) 
     *plan = (ModelPlan){
         .sample = {.positions = c->seq_length,
                    .fields = GPT_FIELDS & ~(c->reset_attention_mask ? 0 : FIELD_SET(document_start))},
-        .stack = {spec_stack(c, d, &decoder, arena)},
+        .stack = {spec_stack(c, &decoder, arena)},
         .n_stacks = 1,
-        .head = {spec_lm_head(c, d, words, arena)},
+        .head = {spec_lm_head(c, words, arena)},
         .n_heads = 1,
     };
 }

@@ -5,7 +5,7 @@
 
 #include "base/fault.h"
 
-#define FAMILY(name) void plan_##name(const Config *, const Derived *, Arena *, ModelPlan *);
+#define FAMILY(name) void plan_##name(const Config *, Arena *, ModelPlan *);
 #include "config/families.def"
 #undef FAMILY
 
@@ -34,16 +34,17 @@ static void add_losses(ModelPlan *p) {
     }
 }
 
-ModelPlan model_plan(const Config *c, const Derived *d, Arena *arena) {
-    static void (*const FAMILIES[])(const Config *, const Derived *, Arena *, ModelPlan *) = {
+ModelPlan model_plan(const Config *c, Arena *arena) {
+    static void (*const FAMILIES[])(const Config *, Arena *, ModelPlan *) = {
 #define FAMILY(name) [MODEL_##name] = plan_##name,
 #include "config/families.def"
 #undef FAMILY
     };
     ModelPlan plan;
-    FAMILIES[c->model](c, d, arena, &plan);
-    plan.vocab = d->vocab_size;
-    plan.limit = c->position_embedding_type == POSITION_RELATIVE ? INT64_MAX : d->max_position_embeddings;
+    FAMILIES[c->model](c, arena, &plan);
+    plan.vocab = c->derived.vocab_size;
+    plan.limit =
+        c->position_embedding_type == POSITION_RELATIVE ? INT64_MAX : c->derived.max_position_embeddings;
     add_flows(&plan);
     add_losses(&plan);
     return plan;
@@ -110,10 +111,10 @@ static void stage_init(Model *m, const StagePart *stage) {
 }
 
 /* The model of one rank, whose parameters are not tied yet. */
-static Model *model_of(const Config *c, const Derived *d, const ModelPlace *place) {
+static Model *model_of(const Config *c, const ModelPlace *place) {
     Registry *r = registry_new(&place->layout);
     Model *m = arena_alloc(r->arena, sizeof *m);
-    *m = (Model){.plan = model_plan(c, d, r->arena), .registry = r};
+    *m = (Model){.plan = model_plan(c, r->arena), .registry = r};
     const int ranks = place->layout.mesh.size[AXIS_PP], rank = place->layout.mesh.coordinate[AXIS_PP];
     m->stages = arena_alloc(r->arena, (size_t)place->n_stages * sizeof *m->stages);
     for (int i = 0; i < m->plan.n_stacks; i++) stack_init(&m->stack[i], r, &m->plan.stack[i]);
@@ -125,7 +126,7 @@ static Model *model_of(const Config *c, const Derived *d, const ModelPlace *plac
 }
 
 /* A parameter is tied if several pipeline ranks register its name. */
-static void tie(Model *m, const Config *c, const Derived *d, const ModelPlace *place) {
+static void tie(Model *m, const Config *c, const ModelPlace *place) {
     Registry *r = m->registry;
     const Mesh *own = &r->layout.mesh;
     const int stride = own->world / own->size[AXIS_PP];
@@ -134,7 +135,7 @@ static void tie(Model *m, const Config *c, const Derived *d, const ModelPlace *p
         ModelPlace there = *place;
         there.layout.mesh =
             mesh_make(own->world, own->rank + (rank - own->coordinate[AXIS_PP]) * stride, own->size);
-        Model *other = is_own ? m : model_of(c, d, &there);
+        Model *other = is_own ? m : model_of(c, &there);
         for (int i = 0; i < r->n; i++)
             if (registry_find(other->registry, r->params[i]->spec.name))
                 param_add_holder(r, r->params[i], rank);
@@ -143,36 +144,36 @@ static void tie(Model *m, const Config *c, const Derived *d, const ModelPlace *p
 }
 
 /* Counts the stages of this rank that use each parameter: several virtual stages may share a table. */
-static void count_stages(Model *m, const Config *c, const Derived *d, const ModelPlace *place) {
+static void count_stages(Model *m, const Config *c, const ModelPlace *place) {
     const Registry *r = m->registry;
     const int ranks = r->layout.mesh.size[AXIS_PP], rank = r->layout.mesh.coordinate[AXIS_PP];
     for (int i = 0; i < r->n; i++) r->params[i]->stages = 0;
     for (int stage = rank; stage < place->n_stages; stage += ranks) {
         const ModelPlace only = {place->layout, place->stages + stage - rank, rank + 1};
-        Model *part = model_of(c, d, &only);
+        Model *part = model_of(c, &only);
         for (int i = 0; i < r->n; i++)
             r->params[i]->stages += registry_find(part->registry, r->params[i]->spec.name) != NULL;
         model_free(part);
     }
 }
 
-Model *model_new(const Config *c, const Derived *d, const ModelPlace *place) {
+Model *model_new(const Config *c, const ModelPlace *place) {
     if (place) {
-        Model *m = model_of(c, d, place);
-        if (m->n_stages > 1) count_stages(m, c, d, place);
-        if (place->layout.mesh.size[AXIS_PP] > 1) tie(m, c, d, place);
+        Model *m = model_of(c, place);
+        if (m->n_stages > 1) count_stages(m, c, place);
+        if (place->layout.mesh.size[AXIS_PP] > 1) tie(m, c, place);
         return m;
     }
     Arena *arena = arena_new();
-    const ModelPlan plan = model_plan(c, d, arena);
+    const ModelPlan plan = model_plan(c, arena);
     const StagePart everything = {.layers = layers_of(&plan), .embedding = true, .head = true};
-    Model *m = model_of(c, d, &(ModelPlace){layout_single(), &everything, 1});
+    Model *m = model_of(c, &(ModelPlace){layout_single(), &everything, 1});
     arena_free(arena);
     return m;
 }
 
-ModelCount model_count(const Config *c, const Derived *d) {
-    Model *whole = model_new(c, d, NULL);
+ModelCount model_count(const Config *c) {
+    Model *whole = model_new(c, NULL);
     ModelCount n = {0};
     for (int i = 0; i < whole->registry->n; i++) {
         const Param *p = whole->registry->params[i];

@@ -75,7 +75,7 @@ struct Model {
 
 /* The plan for these options, which must satisfy their rules; `derived` comes from config_finish. The options are read only here,
  * for the plan's specs. Their memory belongs to the arena. */
-ModelPlan model_plan(const Config *, const Derived *, Arena *);
+ModelPlan model_plan(const Config *, Arena *);
 /* Model FLOPs of the forward and backward of `samples` samples. */
 double model_flops(const ModelPlan *, int64_t samples);
 
@@ -83,11 +83,11 @@ double model_flops(const ModelPlan *, int64_t samples);
 typedef struct ModelCount {
     int64_t all, experts, active;
 } ModelCount;
-ModelCount model_count(const Config *, const Derived *);
+ModelCount model_count(const Config *);
 
 /* Registers this rank's parameters (place NULL: one rank has all), and ties those of which other pipeline ranks
  * have a copy. Allocates no device memory. */
-Model *model_new(const Config *, const Derived *, const ModelPlace *);
+Model *model_new(const Config *, const ModelPlace *);
 /* Allocates parameter buffers and tables; positions: the longest sequence. Values are zero until
  * registry_init or a load. */
 void model_allocate(Model *, Device *, DType storage, int64_t positions, bool trains);

@@ -117,18 +117,18 @@ DeviceKind map_device(DeviceOption x) {
     return 0;
 }
 
-DeviceSpec map_device_spec(const Config *c, const Derived *d, int rank) {
+DeviceSpec map_device_spec(const Config *c, int rank) {
     return (DeviceSpec){.kind = map_device(c->device),
                         .rank = rank,
-                        .threads = (int)d->cpu_threads,
+                        .threads = (int)c->derived.cpu_threads,
                         .any_order = !c->deterministic_mode,
                         .gemm_tuning = map_gemm_tuning(c->gemm_tuning),
                         .gemm_sm_margin = c->gemm_sm_margin};
 }
 
-double map_loss_coeff(const Config *c, const Derived *d, RouterLoss loss) {
+double map_loss_coeff(const Config *c, RouterLoss loss) {
     static const LoadBalancing MAP[] = {[ROUTER_LOSS_AUX] = BALANCE_AUX,
                                         [ROUTER_LOSS_SEQ_AUX] = BALANCE_SEQ_AUX,
                                         [ROUTER_LOSS_GLOBAL_AUX] = BALANCE_GLOBAL_AUX};
-    return loss == ROUTER_LOSS_Z ? f64_or(c->moe_z_loss_coeff, 0) : d->aux_loss_coeff[MAP[loss]];
+    return loss == ROUTER_LOSS_Z ? f64_or(c->moe_z_loss_coeff, 0) : c->derived.aux_loss_coeff[MAP[loss]];
 }

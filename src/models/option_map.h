@@ -23,8 +23,8 @@ DType map_storage(Lane); /* of activations and weights */
 DeviceKind map_device(DeviceOption);
 GemmTuning map_gemm_tuning(GemmTuningOption);
 /* The device of a rank. */
-DeviceSpec map_device_spec(const Config *, const Derived *, int rank);
+DeviceSpec map_device_spec(const Config *, int rank);
 /* --moe-aux-loss-coeff or --moe-z-loss-coeff; 0: the loss is off. */
-double map_loss_coeff(const Config *, const Derived *, RouterLoss);
+double map_loss_coeff(const Config *, RouterLoss);
 
 #endif

@@ -11,16 +11,18 @@ NormAttr spec_norm(const Config *c) {
         .rms = c->normalization == NORM_RMS, .one_plus = c->apply_layernorm_1p, .eps = c->norm_epsilon};
 }
 
-bool spec_recomputes(const Derived *d, RecomputeModule module) { return d->recompute_modules & 1u << module; }
+bool spec_recomputes(const Config *c, RecomputeModule module) {
+    return c->derived.recompute_modules & 1u << module;
+}
 
-EmbeddingSpec *spec_words(const Config *c, const Derived *d, Arena *arena) {
+EmbeddingSpec *spec_words(const Config *c, Arena *arena) {
     EmbeddingSpec *s = arena_alloc(arena, sizeof *s);
     *s = (EmbeddingSpec){
-        .vocab = d->vocab_size,
-        .padded_vocab = d->padded_vocab_size,
+        .vocab = c->derived.vocab_size,
+        .padded_vocab = c->derived.padded_vocab_size,
         .hidden = c->hidden_size,
-        .positions = c->position_embedding_type == POSITION_LEARNED ? d->max_position_embeddings : 0,
-        .init_std = d->embedding_init_std,
+        .positions = c->position_embedding_type == POSITION_LEARNED ? c->derived.max_position_embeddings : 0,
+        .init_std = c->derived.embedding_init_std,
         .dropout = c->hidden_dropout,
         .dropout_site = "embedding.dropout",
         .multiplier = c->scale_embedding ? sqrt((double)c->hidden_size) : c->embedding_multiplier,
@@ -76,11 +78,11 @@ static LayerSpec layer_spec(const LayerPlace *p, const char *letters) {
     return l;
 }
 
-static const char *default_letters(const Derived *d, int64_t layer) {
-    return d->layer_moe[layer] ? "*E" : "*-";
+static const char *default_letters(const Config *c, int64_t layer) {
+    return c->derived.layer_moe[layer] ? "*E" : "*-";
 }
 
-StackSpec spec_stack(const Config *c, const Derived *d, const StackShape *shape, Arena *arena) {
+StackSpec spec_stack(const Config *c, const StackShape *shape, Arena *arena) {
     StackSpec s = {.name = shape->name,
                    .input = shape->input,
                    .positions = shape->positions,
@@ -95,25 +97,25 @@ StackSpec spec_stack(const Config *c, const Derived *d, const StackShape *shape,
     if (c->recompute_granularity == RECOMPUTE_FULL)
         s.recompute = c->recompute_method == RECOMPUTE_UNIFORM ? RECOMPUTES_CHUNKS : RECOMPUTES_FIRST;
     for (int64_t i = 0; i < s.n; i++) {
-        const LayerPlace place = {c, d, shape, shape->below + i, arena};
-        s.layer[i] = layer_spec(&place, (shape->letters ? shape->letters : default_letters)(d, place.layer));
+        const LayerPlace place = {c, shape, shape->below + i, arena};
+        s.layer[i] = layer_spec(&place, (shape->letters ? shape->letters : default_letters)(c, place.layer));
     }
     return s;
 }
 
 /* An untied output layer is initialised like a linear layer, whatever --embedding-init-method-std is. */
-HeadSpec spec_lm_head(const Config *c, const Derived *d, const EmbeddingSpec *words, Arena *arena) {
+HeadSpec spec_lm_head(const Config *c, const EmbeddingSpec *words, Arena *arena) {
     LmHeadSpec *h = arena_alloc(arena, sizeof *h);
     *h = (LmHeadSpec){
-        .vocab = d->vocab_size,
-        .padded_vocab = d->padded_vocab_size,
+        .vocab = c->derived.vocab_size,
+        .padded_vocab = c->derived.padded_vocab_size,
         .hidden = c->hidden_size,
         .words = c->untie_embeddings_and_output_weights ? NULL : words,
-        .init_std = d->init_std,
+        .init_std = c->derived.init_std,
         .chunked = c->cross_entropy_loss_fusion && c->cross_entropy_fusion_impl == CROSS_ENTROPY_LINEAR,
         .chunk = c->cross_entropy_chunk_size,
-        .scaling = d->logits_scaling,
-        .bias = d->output_bias,
+        .scaling = c->derived.logits_scaling,
+        .bias = c->derived.output_bias,
         .softcap = f64_or(c->final_logit_softcapping, 0),
     };
     return (HeadSpec){.ops = &lm_head,

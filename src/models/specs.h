@@ -9,10 +9,10 @@
 #include "nn/embedding.h"
 #include "nn/head.h"
 
-EmbeddingSpec *spec_words(const Config *, const Derived *, Arena *);
+EmbeddingSpec *spec_words(const Config *, Arena *);
 NormAttr spec_norm(const Config *);
 /* A language model's head; words: those of the input, to which --untie-embeddings-and-output-weights does not tie it. */
-HeadSpec spec_lm_head(const Config *, const Derived *, const EmbeddingSpec *words, Arena *);
+HeadSpec spec_lm_head(const Config *, const EmbeddingSpec *words, Arena *);
 
 typedef struct StackShape {
     const char *name; /* the scope of its parameters' names */
@@ -20,18 +20,17 @@ typedef struct StackShape {
     int64_t positions, layers, below; /* below: layers of the stacks before it */
     /* The branches of a layer, by their letters in nn/branches.def. The layers of all stacks are counted. NULL: "*-", or "*E" where
      * there are experts. */
-    const char *(*letters)(const Derived *, int64_t layer);
+    const char *(*letters)(const Config *, int64_t layer);
     const char *relative; /* the name of its bias, with --position-embedding-type relative */
     bool causal;
     int64_t encoder_positions; /* of the encoder that its cross-attention reads; 0: it has none */
 } StackShape;
-StackSpec spec_stack(const Config *, const Derived *, const StackShape *, Arena *);
+StackSpec spec_stack(const Config *, const StackShape *, Arena *);
 
 /* ---- one function for each kind of branch, in specs/<kind>.c ---- */
 
 typedef struct LayerPlace {
     const Config *config;
-    const Derived *derived;
     const StackShape *stack;
     int64_t layer; /* of all stacks */
     Arena *arena;  /* of the specs */
@@ -44,6 +43,6 @@ typedef struct LayerPlace {
 
 AttentionSpec spec_attention(const LayerPlace *);
 QuantSpec spec_quant(const Config *, int64_t layer);
-bool spec_recomputes(const Derived *, RecomputeModule);
+bool spec_recomputes(const Config *, RecomputeModule);
 
 #endif

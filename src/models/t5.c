@@ -10,15 +10,15 @@ static const StackField ENCODER_FIELDS[] = {{FIELD_tokens, FIELD_encoder_tokens}
                                             {FIELD_position_ids, FIELD_encoder_position_ids},
                                             {FIELD_lengths, FIELD_encoder_lengths}};
 
-static const char *decoder_letters(const Derived *d, int64_t layer) {
-    (void)d, (void)layer;
+static const char *decoder_letters(const Config *c, int64_t layer) {
+    (void)c, (void)layer;
     return "*x-";
 }
 
-void plan_t5(const Config *c, const Derived *d, Arena *arena, ModelPlan *plan) {
+void plan_t5(const Config *c, Arena *arena, ModelPlan *plan) {
     const int64_t below = c->num_layers;
-    const EmbeddingSpec *words = spec_words(c, d, arena);
-    EmbeddingSpec *decoder_words = spec_words(c, d, arena);
+    const EmbeddingSpec *words = spec_words(c, arena);
+    EmbeddingSpec *decoder_words = spec_words(c, arena);
     decoder_words->dropout_site = "decoder.embedding.dropout"; /* it drops other elements than the encoder */
     const StackShape encoder = {.name = "encoder",
                                 .input = {&words_input, words},
@@ -40,10 +40,9 @@ void plan_t5(const Config *c, const Derived *d, Arena *arena, ModelPlan *plan) {
                    .fields = FIELD_SET(tokens) | FIELD_SET(labels) | FIELD_SET(position_ids) |
                              FIELD_SET(loss_mask) | FIELD_SET(encoder_tokens) |
                              FIELD_SET(encoder_position_ids) | FIELD_SET(encoder_lengths)},
-        .stack =
-            {[ENCODER] = spec_stack(c, d, &encoder, arena), [DECODER] = spec_stack(c, d, &decoder, arena)},
+        .stack = {[ENCODER] = spec_stack(c, &encoder, arena), [DECODER] = spec_stack(c, &decoder, arena)},
         .n_stacks = 2,
-        .head = {spec_lm_head(c, d, words, arena)},
+        .head = {spec_lm_head(c, words, arena)},
         .n_heads = 1,
     };
     plan->stack[ENCODER].fields = ENCODER_FIELDS;

@@ -6,7 +6,7 @@
 #include "config/config.h"
 
 /* After `samples` samples; max_lr and min_lr are --lr and --min-lr, or the decoupled ones. */
-double schedule_lr(const Config *, const Derived *, double max_lr, double min_lr, int64_t samples);
-double schedule_weight_decay(const Config *, const Derived *, int64_t samples);
+double schedule_lr(const Config *, double max_lr, double min_lr, int64_t samples);
+double schedule_weight_decay(const Config *, int64_t samples);
 
 #endif

@@ -25,11 +25,11 @@ int64_t case_count(const HfTensor *t) { return t->dim[0] * (t->ndim == 2 ? t->di
 
 /* ---- cases ---- */
 
-static Err case_check(const Config *c, const Derived *d, const Golden *g) {
+static Err case_check(const Config *c, const Golden *g) {
     if (c->num_layers > g->init->count)
         return err_user("init.safetensors has %lld tensors, too few for --num-layers %lld",
                         (long long)g->init->count, (long long)c->num_layers);
-    ERR_RETURN(golden_check(g, c, d));
+    ERR_RETURN(golden_check(g, c));
     const SampleShape *has = &g->all.shape;
     const int64_t positions = has->encoder ? c->decoder_seq_length : c->seq_length;
     if (has->positions != positions)
@@ -38,10 +38,11 @@ static Err case_check(const Config *c, const Derived *d, const Golden *g) {
     if (has->encoder && has->encoder != c->seq_length)
         return err_user("the case has %lld positions of the encoder, but --encoder-seq-length is %lld",
                         (long long)has->encoder, (long long)c->seq_length);
-    if (g->samples != d->global_batch_size || g->samples % d->micro_batch_size)
+    if (g->samples != c->derived.global_batch_size || g->samples % c->derived.micro_batch_size)
         return err_user(
             "the case has %lld samples a step, but --global-batch-size is %lld and --micro-batch-size %lld",
-            (long long)g->samples, (long long)d->global_batch_size, (long long)d->micro_batch_size);
+            (long long)g->samples, (long long)c->derived.global_batch_size,
+            (long long)c->derived.micro_batch_size);
     if (c->hidden_dropout > 0 || c->attention_dropout > 0 || c->classifier_dropout > 0)
         return err_user("with --hidden-dropout %g and --attention-dropout %g implementations draw different "
                         "masks: set both to 0, and leave --classifier-dropout out",
@@ -78,13 +79,13 @@ enum {
     SPACES = 4
 }; /* of a run on one rank: activations and transients of the step, and of the whole logits */
 
-Err case_open(const Golden *g, const Config *c, const Derived *d, Case *out) {
-    *out = (Case){.golden = g, .vocab = d->vocab_size, .config = *c, .derived = *d, .arena = arena_new()};
-    ERR_RETURN(case_check(c, d, g));
-    config_on_one_rank(&out->config, out->arena, &out->derived);
+Err case_open(const Golden *g, const Config *c, Case *out) {
+    *out = (Case){.golden = g, .vocab = c->derived.vocab_size, .config = *c, .arena = arena_new()};
+    ERR_RETURN(case_check(c, g));
+    config_on_one_rank(&out->config, out->arena);
     out->device = device_cpu(1);
     ERR_RETURN(space_check(out->device, SPACES));
-    out->init = model_new(&out->config, &out->derived, NULL);
+    out->init = model_new(&out->config, NULL);
     Registry *r = out->init->registry;
     for (int i = 0; i < g->n_losses; i++)
         ERR_RETURN(find_loss(out->init, g->loss_names[i], &out->loss_of[i]));
@@ -146,7 +147,6 @@ uint64_t trace_hash(const Case *c, const Trace *t) {
 typedef struct CaseRun {
     const Case *of;
     Config config;
-    Derived derived;
     Noise noise;
     CaseWatch watch;
     Trace *trace;
@@ -230,16 +230,17 @@ static void keep_logits(const CaseRun *c, Trainer *run, const Batch *b) {
 /* The microbatches of this data-parallel rank. */
 static Batch *batches_of(const CaseRun *c, Trainer *run, int64_t step, int64_t n, Arena *arena) {
     const Mesh *m = &run->run.layout.mesh;
-    const int64_t micro = c->derived.micro_batch_size;
+    const int64_t micro = c->config.derived.micro_batch_size;
     Batch *batches = arena_alloc(arena, (size_t)n * sizeof *batches),
           b = batch_new(micro, run->run.model->plan.sample);
     Sampler *sampler;
-    Err e = sampler_open(&(SamplerConfig){.total_samples = c->of->golden->samples,
-                                          .micro_batch_size = micro,
-                                          .dp_rank = m->coordinate[AXIS_DP],
-                                          .dp_size = m->size[AXIS_DP],
-                                          .deal = c->config.batch_invariant_mode ? c->derived.choices : 0},
-                         &sampler);
+    Err e =
+        sampler_open(&(SamplerConfig){.total_samples = c->of->golden->samples,
+                                      .micro_batch_size = micro,
+                                      .dp_rank = m->coordinate[AXIS_DP],
+                                      .dp_size = m->size[AXIS_DP],
+                                      .deal = c->config.batch_invariant_mode ? c->config.derived.choices : 0},
+                     &sampler);
     CHECK(!e.code, "%s", e.msg); /* checked by the rules */
     for (int64_t i = 0; i < n && sampler_next(sampler, b.indices, &b.b); i++) {
         golden_batch(c->of->golden, step, &b);
@@ -261,7 +262,8 @@ static GoldenStep golden_step(const Case *c, const StepReport *s) {
 }
 
 static void one_step(const CaseRun *c, Trainer *run, int64_t step, Trace *heard) {
-    const int64_t n = c->of->golden->samples / (c->derived.micro_batch_size * c->derived.data_parallel_size);
+    const int64_t n =
+        c->of->golden->samples / (c->config.derived.micro_batch_size * c->config.derived.data_parallel_size);
     const CaseWatch *w = &c->watch;
     Registry *r = run->run.model->registry;
     Arena *arena = arena_new();
@@ -298,9 +300,9 @@ static Device *run_turn(const CaseRun *c, Comm *comm, Device *device) {
     Trace *heard = rank_is_printer(comm) ? c->trace : NULL;
     share_weights(c, comm);
     /* With a plan a GPU uses the kernels of training; only for one rank, since each would need a plan. */
-    if (!comm) memory_plan_new(&c->config, &c->derived, comm, device);
+    if (!comm) memory_plan_new(&c->config, comm, device);
     /* One rank also computes whole logits, which need more memory than the plan of a step. */
-    Trainer *run = trainer_new(&c->config, &c->derived, NULL, comm, device);
+    Trainer *run = trainer_new(&c->config, NULL, comm, device);
     Registry *r = run->run.model->registry;
     registry_scatter_whole(c->of->init->registry, r);
     trainer_publish(run);
@@ -324,9 +326,9 @@ static Err run_rank(void *arg, Comm *comm) {
     char transport[200];
     Device *device;
     if (all->turns->watch && all->turns->watch->on_host)
-        device = device_cpu((int)c.derived.cpu_threads);
+        device = device_cpu((int)c.config.derived.cpu_threads);
     else
-        ERR_RETURN(rank_open_device(&c.config, &c.derived, comm, &device, transport));
+        ERR_RETURN(rank_open_device(&c.config, comm, &device, transport));
     for (const CaseTurn *t = all->turns; t < all->turns + all->n; t++) {
         c.noise = t->noise, c.watch = t->watch ? *t->watch : (CaseWatch){0}, c.trace = t->out;
         device = run_turn(&c, comm, device);
@@ -348,17 +350,16 @@ void case_set_loss_scale(Config *c) {
         c->loss_scale = DEFAULT_LOSS_SCALE;
 }
 
-Err case_run_turns(const Case *of, const Config *config, const Derived *derived, const CaseTurn *turns,
-                   int n) {
+Err case_run_turns(const Case *of, const Config *config, const CaseTurn *turns, int n) {
     const CaseWatch *watch = turns->watch;
-    CaseRuns all = {{.of = of, .config = *config, .derived = *derived}, turns, n};
+    CaseRuns all = {{.of = of, .config = *config}, turns, n};
     Config *c = &all.each.config;
     forget_narrow_types(c, watch && watch->quantises);
     case_set_loss_scale(c);
     if (watch && (watch->trace || watch->probe))
         c->cuda_graph_impl = CUDA_GRAPH_NONE; /* ops of a replayed graph are not traced */
-    if (all.each.derived.rotary_dim)
-        all.each.derived.max_position_embeddings = /* rows of a table that the case reads */
+    if (all.each.config.derived.rotary_dim)
+        all.each.config.derived.max_position_embeddings = /* rows of a table that the case reads */
             c->seq_length > of->golden->all.shape.positions ? c->seq_length : of->golden->all.shape.positions;
     const bool has_logits =
         (!watch || watch->logits) && config_ranks(c) == 1 && safetensors_find(of->golden->oracle, "logits");
@@ -366,14 +367,13 @@ Err case_run_turns(const Case *of, const Config *config, const Derived *derived,
     return world_run(c, run_rank, &all);
 }
 
-Err case_run(const Case *of, const Config *config, const Derived *derived, Noise noise,
-             const CaseWatch *watch, Trace *out) {
-    return case_run_turns(of, config, derived, &(CaseTurn){noise, watch, out}, 1);
+Err case_run(const Case *of, const Config *config, Noise noise, const CaseWatch *watch, Trace *out) {
+    return case_run_turns(of, config, &(CaseTurn){noise, watch, out}, 1);
 }
 
 Err case_run_alone(const Case *c, Lane lane, Noise noise, const CaseWatch *watch, Trace *out) {
     Config config = c->config;
     config.lane = lane;
     if (lane == LANE_FP64) config.device = ON_CPU, config.cuda_graph_impl = CUDA_GRAPH_NONE;
-    return case_run(c, &config, &c->derived, noise, watch, out);
+    return case_run(c, &config, noise, watch, out);
 }

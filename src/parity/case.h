@@ -19,13 +19,12 @@ typedef struct Case {
         [GOLDEN_LOSSES]; /* which loss of the model has golden->loss_names[i]; those of routers come last */
     int64_t vocab;
     Config config; /* the options passed to case_open, but on one rank */
-    Derived derived;
     Device *device;
     Arena *arena;
 } Case;
 
 /* Reads the initial weights. Options that do not fit the case are a user error. */
-Err case_open(const Golden *, const Config *, const Derived *, Case *out);
+Err case_open(const Golden *, const Config *, Case *out);
 void case_close(Case *); /* also after an error */
 
 int64_t case_count(const HfTensor *); /* elements */
@@ -74,14 +73,14 @@ typedef struct CaseWatch {
 
 /* Runs all steps in the lane and layout of the options (fp16 uses the loss scale 64 unless they set one).
  * The options must have passed the rules and trainer_check. `watch` NULL: no callbacks, with logits. */
-Err case_run(const Case *, const Config *, const Derived *, Noise, const CaseWatch *, Trace *out);
+Err case_run(const Case *, const Config *, Noise, const CaseWatch *, Trace *out);
 /* Several runs of the same options in one world, one after the other. Their watches differ only in `arg`. */
 typedef struct CaseTurn {
     Noise noise;
     const CaseWatch *watch;
     Trace *out;
 } CaseTurn;
-Err case_run_turns(const Case *, const Config *, const Derived *, const CaseTurn *, int n);
+Err case_run_turns(const Case *, const Config *, const CaseTurn *, int n);
 /* case_run on one rank, in a lane. fp64 and exact run without FP8 (unless watch->quantises); fp64, the ground
  * truth, runs on the CPU. */
 Err case_run_alone(const Case *, Lane, Noise, const CaseWatch *, Trace *out);

@@ -48,8 +48,7 @@ static Err judge_by_noise(const Case *c, Lane lane, const Trace *x, const Trace 
     return parity_judge(c, x, shared->alone[LANE_FP64], shared->noisy[lane], reference, report);
 }
 
-Err cell_judge(const Case *c, const Config *config, const Derived *derived, const Trace *ours,
-               const Shared *shared, CellResult *r) {
+Err cell_judge(const Case *c, const Config *config, const Trace *ours, const Shared *shared, CellResult *r) {
     const Lane lane = config->lane;
     const Trace *one = shared->alone[lane], *truth = shared->alone[LANE_FP64];
     r->ratio = NAN;
@@ -57,7 +56,7 @@ Err cell_judge(const Case *c, const Config *config, const Derived *derived, cons
         judge_exact(c, ours, shared, r);
     else if (precision_is_low(config)) {
         ERR_RETURN(judge_by_noise(c, LANE_FP64, truth, NULL, shared, &r->oracle));
-        ERR_RETURN(precision_judge(c, config, derived, precision_shares(c) ? &shared->precision[lane] : NULL,
+        ERR_RETURN(precision_judge(c, config, precision_shares(c) ? &shared->precision[lane] : NULL,
                                    &r->oracle.rows, &r->oracle.precision));
         r->ratio = r->oracle.precision.ratio;
     } else {
@@ -129,12 +128,12 @@ static void put_context(const Config *c, Str *out) {
             str_printf(out, "/%s", c->cp_comm_type.at[i]);
 }
 
-static void put_data(const Config *c, const Derived *d, Str *out) {
+static void put_data(const Config *c, Str *out) {
     static const int STAGE[] = {
         [SHARD_NONE] = 0, [SHARD_OPTIM] = 1, [SHARD_OPTIM_GRADS] = 2, [SHARD_OPTIM_GRADS_PARAMS] = 3};
     const int stage =
         c->use_megatron_fsdp ? STAGE[c->data_parallel_sharding_strategy] : c->use_distributed_optimizer;
-    put(out, "dp%lld", (long long)d->data_parallel_size);
+    put(out, "dp%lld", (long long)c->derived.data_parallel_size);
     if (stage) put(out, "zero%lld", stage);
     if (c->num_distributed_optimizer_instances > 1)
         put(out, "instances%lld", (long long)c->num_distributed_optimizer_instances);
@@ -155,7 +154,7 @@ static void put_recompute(const Config *c, Str *out) {
         str_printf(out, "/%s", c->recompute_modules.at[i]);
 }
 
-void cell_layout(const Config *c, const Derived *d, Str *out) {
+void cell_layout(const Config *c, Str *out) {
     if (c->tensor_model_parallel_size > 1) put(out, "tp%lld", (long long)c->tensor_model_parallel_size);
     if (c->tensor_model_parallel_size > 1 && c->sequence_parallel) str_puts(out, " sp");
     if (c->pipeline_model_parallel_size > 1) put_pipeline(c, out);
@@ -165,9 +164,9 @@ void cell_layout(const Config *c, const Derived *d, Str *out) {
         put(out, "etp%lld", (long long)c->expert_tensor_parallel_size);
     if (c->expert_model_parallel_size > 1 && c->moe_token_dispatcher_type != DISPATCH_ALLGATHER)
         str_printf(out, " %s", TokenDispatcher_spellings[c->moe_token_dispatcher_type]);
-    if (d->data_parallel_size > 1) put_data(c, d, out);
+    if (c->derived.data_parallel_size > 1) put_data(c, out);
     if (c->recompute_granularity != RECOMPUTE_NONE) put_recompute(c, out);
     if (c->cpu_offloading_num_layers) put(out, "offload%lld", (long long)c->cpu_offloading_num_layers);
-    if (d->micro_batch_size > 1) put(out, "mbs%lld", (long long)d->micro_batch_size);
+    if (c->derived.micro_batch_size > 1) put(out, "mbs%lld", (long long)c->derived.micro_batch_size);
     if (!out->len) str_puts(out, "one rank");
 }

@@ -32,8 +32,7 @@ typedef struct CellResult {
 } CellResult;
 
 /* Judges `ours`, the run of the cell. The result may be in shared memory. */
-Err cell_judge(const Case *, const Config *, const Derived *, const Trace *ours, const Shared *,
-               CellResult *);
+Err cell_judge(const Case *, const Config *, const Trace *ours, const Shared *, CellResult *);
 /* The row with the largest ratio of error to bound; NULL: no rows. */
 const Row *cell_worst(const CellResult *);
 /* The largest ratio of error to bound in a layer: an index of Row.layer. */
@@ -43,6 +42,6 @@ double cell_layer(const CellResult *, int layer);
 double cell_power(const CellResult *);
 
 /* The non-default options about ranks and schedules, as in "tp2 sp pp2 zero1"; else "one rank". */
-void cell_layout(const Config *, const Derived *, Str *out);
+void cell_layout(const Config *, Str *out);
 
 #endif

@@ -195,24 +195,24 @@ static Err read_batches(Golden *g, const char *path) {
 }
 
 /* The end of the range of a field's numbers. */
-static int64_t end_of(const Golden *g, FieldId field, const Config *c, const Derived *d) {
+static int64_t end_of(const Golden *g, FieldId field, const Config *c) {
     const FieldValue value = field_info(field)->value;
     switch (value) {
     case VALUE_TYPE:
         return config_token_types(c);
     case VALUE_CLASS:
-        return c->task == TASK_NONE ? 2 : d->choices > 1 ? d->choices : c->class_labels.count;
+        return c->task == TASK_NONE ? 2 : c->derived.choices > 1 ? c->derived.choices : c->class_labels.count;
     case VALUE_ID:
     case VALUE_LABEL:
-        return d->vocab_size;
+        return c->derived.vocab_size;
     default:
         return g->all.shape.extent[value] + 1;
     }
 }
 
-static Err check_field(const Golden *g, FieldId field, const Config *c, const Derived *d) {
+static Err check_field(const Golden *g, FieldId field, const Config *c) {
     const Batch steps = batch_rows(&g->all, 0, g->n_steps * g->samples);
-    const int64_t end = end_of(g, field, c, d), at = batch_outside(&steps, field, is_length(field), end);
+    const int64_t end = end_of(g, field, c), at = batch_outside(&steps, field, is_length(field), end);
     if (at < 0) return ERR_OK;
     if (is_length(field))
         return err_user("batches.safetensors: \"%s\" of sample %lld is not one or more ones followed by "
@@ -236,9 +236,9 @@ static Err lacks_field(FieldId field, const Config *c) {
 }
 
 /* Weights, positions and starts have defaults. Options may leave types and labels of sentences unread. */
-Err golden_check(const Golden *g, const Config *c, const Derived *d) {
+Err golden_check(const Golden *g, const Config *c) {
     Arena *arena = arena_new();
-    const FieldSet all = model_plan(c, d, arena).sample.fields;
+    const FieldSet all = model_plan(c, arena).sample.fields;
     arena_free(arena);
     for (int f = 0; f < FIELDS; f++) {
         const FieldValue value = field_info((FieldId)f)->value;
@@ -247,7 +247,7 @@ Err golden_check(const Golden *g, const Config *c, const Derived *d) {
         if (!reads && has && value != VALUE_TYPE && value != VALUE_CLASS)
             return err_user("batches.safetensors has \"%s\", which this --model %s does not read",
                             g->name_of[f], ModelFamily_spellings[c->model]);
-        if (reads && has && !optional) ERR_RETURN(check_field(g, (FieldId)f, c, d));
+        if (reads && has && !optional) ERR_RETURN(check_field(g, (FieldId)f, c));
     }
     return ERR_OK;
 }

@@ -37,7 +37,7 @@ void golden_close(Golden *);
  * token, no dropout. The oracle of a T5 without scaled logits may have tied its output layer (hf_config_fit). */
 void golden_complete(const Golden *, Config *);
 /* Whether the batches have the fields that the model of the options reads, and no others, and their ids and masks. */
-Err golden_check(const Golden *, const Config *, const Derived *);
+Err golden_check(const Golden *, const Config *);
 /* Problems for options of the last command line about the length of the run, which is the case's. */
 void golden_refuse(Args *);
 /* Loads the samples of a step given by batch->indices. */

@@ -17,7 +17,6 @@ static const double SHARE = 1e-6;
 typedef struct Search {
     const Case *of;
     Config config;
-    Derived derived;
     const Trace *ours, *one;
     int ranks;
     int64_t step;                     /* the first differing one */
@@ -387,10 +386,9 @@ static void splice(void *arg, Log *log, const Record *r, Tensor *live) {
 
 static void localise_run(const Search *s, bool alone, Log *logs, Trace *out) {
     Config c = s->config;
-    Derived d = s->derived;
-    if (alone) config_on_one_rank(&c, s->of->arena, &d);
+    if (alone) config_on_one_rank(&c, s->of->arena);
     const CaseWatch watch = logs_watch(logs);
-    Err e = case_run(s->of, &c, &d, (Noise){.draw = NO_NOISE}, &watch, out);
+    Err e = case_run(s->of, &c, (Noise){.draw = NO_NOISE}, &watch, out);
     if (e.code) fprintf(stderr, "%s\n", e.msg);
     for (int i = 0; i < (alone ? 1 : s->ranks); i++) log_index(&logs[i]);
 }
@@ -406,10 +404,9 @@ static bool confirm(Search *s, int64_t first) {
     return right;
 }
 
-void localise(const Case *of, const Config *c, const Derived *d, const Trace *ours, const Trace *one,
-              const Trace *truth, Finding *f) {
-    Search s = {
-        .of = of, .config = *c, .derived = *d, .ours = ours, .one = one, .ranks = (int)config_ranks(c)};
+void localise(const Case *of, const Config *c, const Trace *ours, const Trace *one, const Trace *truth,
+              Finding *f) {
+    Search s = {.of = of, .config = *c, .ours = ours, .one = one, .ranks = (int)config_ranks(c)};
     const int64_t end = of->golden->n_steps - 1, wrong = first_wrong(of->golden, truth),
                   last = wrong < end ? wrong + 1 : end; /* a wrong update shows one step later */
     while (s.step < last && !wrong_until(&s, ours, s.step)) s.step++;

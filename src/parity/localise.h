@@ -23,7 +23,7 @@ typedef struct Finding {
  * recording every tensor of the first differing step, and compares them. Then runs the layout a third time
  * with the found tensor replaced. found: false if every comparable tensor is within bound. `truth`, the fp64 run on one
  * rank, ends the search after the first step in which it differs from the oracle: later differences are consequences. */
-void localise(const Case *, const Config *, const Derived *, const Trace *ours, const Trace *one,
-              const Trace *truth, Finding *);
+void localise(const Case *, const Config *, const Trace *ours, const Trace *one, const Trace *truth,
+              Finding *);
 
 #endif

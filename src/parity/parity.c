@@ -156,15 +156,15 @@ static Err judge_all(const Judge *j) {
     return judge_tensors(j, "parameter at the end", "param", offsetof(Trace, parameters));
 }
 
-static double longest_sum(const Config *c, const Derived *d) {
-    double longest = fmax((double)c->hidden_size, (double)d->ffn_hidden_size);
-    longest = fmax(longest, (double)d->vocab_size);
-    return fmax(longest, (double)(d->global_batch_size * c->seq_length));
+static double longest_sum(const Config *c) {
+    double longest = fmax((double)c->hidden_size, (double)c->derived.ffn_hidden_size);
+    longest = fmax(longest, (double)c->derived.vocab_size);
+    return fmax(longest, (double)(c->derived.global_batch_size * c->seq_length));
 }
 
 ParityReport parity_report(const Case *c, Lane lane) {
     return (ParityReport){.roundoff = dtype_roundoff(lane == LANE_FP32 ? F32 : F64),
-                          .longest_sum = longest_sum(&c->config, &c->derived),
+                          .longest_sum = longest_sum(&c->config),
                           .is_heard = true};
 }
 
@@ -200,11 +200,11 @@ static Err judge_by_noise(const Case *of, const Trace *ours, Runs *r, const char
     return ERR_OK;
 }
 
-static Err run_all(const Case *of, const Config *c, const Derived *d, Runs *r, ParityReport *report) {
+static Err run_all(const Case *of, const Config *c, Runs *r, ParityReport *report) {
     const Noise none = {.draw = NO_NOISE};
     const bool low = precision_is_low(c);
     if (!low) {
-        ERR_RETURN(case_run(of, c, d, none, NULL, r->ours));
+        ERR_RETURN(case_run(of, c, none, NULL, r->ours));
         report->is_heard = r->ours->has_steps;
     }
     if (report->is_heard) {
@@ -213,7 +213,7 @@ static Err run_all(const Case *of, const Config *c, const Derived *d, Runs *r, P
     }
     const int before = report->rows.n;
     if (low && (comm_processes() > 1 || report_passes(&report->rows))) { /* a failure in fp64 is final */
-        ERR_RETURN(precision_judge(of, c, d, NULL, &report->rows, &report->precision));
+        ERR_RETURN(precision_judge(of, c, NULL, &report->rows, &report->precision));
         report->is_heard = report->rows.n > before;
     }
     report->pass = report_passes(&report->rows);
@@ -221,15 +221,15 @@ static Err run_all(const Case *of, const Config *c, const Derived *d, Runs *r, P
     return ERR_OK;
 }
 
-Err parity_run(const Config *c, const Derived *d, const Golden *g, ParityReport *report) {
+Err parity_run(const Config *c, const Golden *g, ParityReport *report) {
     Case of;
-    Err e = case_open(g, c, d, &of);
-    if (!e.code) e = trainer_check(c, d);
+    Err e = case_open(g, c, &of);
+    if (!e.code) e = trainer_check(c);
     if (!e.code) {
         Runs r = {trace_new(&of), trace_new(&of), {0}};
         for (int k = 0; k < PARITY_DRAWS; k++) r.noisy[k] = trace_new(&of);
         *report = parity_report(&of, precision_is_low(c) ? LANE_FP64 : c->lane);
-        e = run_all(&of, c, d, &r, report);
+        e = run_all(&of, c, &r, report);
         trace_free(r.ours), trace_free(r.exact);
         for (int k = 0; k < PARITY_DRAWS; k++) trace_free(r.noisy[k]);
     }

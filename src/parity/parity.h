@@ -40,7 +40,7 @@ typedef struct ParityReport {
 
 /* The options, into which the case's run.conf has been read, set lane and layout (fp16 uses the loss scale 64
  * unless they set one). */
-Err parity_run(const Config *, const Derived *, const Golden *, ParityReport *);
+Err parity_run(const Config *, const Golden *, ParityReport *);
 /* Parts of parity_run, for callers that share runs. parity_report returns an empty report with u and K of a
  * lane (fp64, fp32); parity_noise the noise of a draw. parity_judge judges `ours`, given the one-rank fp64
  * run `exact` and report->draws noisy ones. It adds rows to the report, against `reference` or, if that is

@@ -20,7 +20,6 @@ typedef struct Draw {
 typedef struct Judge {
     const Case *of;
     Config config; /* of the run under test */
-    const Derived *derived;
     Report *report;
     Precision *out;
     int first_row; /* first row of the report that belongs to this verdict */
@@ -110,7 +109,7 @@ static Err run_judged(const Judge *p, int first, int end) {
         watch[k].updated = on_judged_update;
         turns[k] = (CaseTurn){noise_of(p, k), &watch[k], out};
     }
-    const Err e = case_run_turns(p->of, &p->config, p->derived, turns + first, end - first);
+    const Err e = case_run_turns(p->of, &p->config, turns + first, end - first);
     for (int k = first; k < end; k++) free(w[k].choices.rank);
     return e;
 }
@@ -138,7 +137,7 @@ static Err record_types(Judge *p) {
     const CaseWatch watch = {.trace = on_record, .arg = &w, .logits = true, .steps = p->steps};
     Config c = p->of->config;
     c.lane = p->config.lane, c.device = ON_CPU;
-    Err e = case_run(p->of, &c, &p->of->derived, (Noise){.draw = NO_NOISE}, &watch, out);
+    Err e = case_run(p->of, &c, (Noise){.draw = NO_NOISE}, &watch, out);
     trace_free(out);
     return e;
 }
@@ -168,14 +167,13 @@ static void free_draw(Draw *d) {
 }
 
 /* A judge for the lane of the options. */
-static Judge new_judge(const Case *of, const Config *config, const Derived *derived, Precision *out) {
+static Judge new_judge(const Case *of, const Config *config, Precision *out) {
     const double u = config->lane == LANE_EXACT ? dtype_roundoff(F64) : dtype_roundoff(F32);
     Judge p = {.of = of,
                .config = *config,
-               .derived = derived,
                .out = out,
                .steps = of->golden->n_steps < STEPS ? of->golden->n_steps : STEPS,
-               .arithmetic = u * sqrt((double)(derived->global_batch_size * config->seq_length))};
+               .arithmetic = u * sqrt((double)(config->derived.global_batch_size * config->seq_length))};
     case_set_loss_scale(&p.config);
     *out = (Precision){.dither = dither_of(config)};
     return p;
@@ -187,7 +185,7 @@ Err precision_share(const Case *of, Lane lane, const PrecisionShared *shared) {
     Config config = of->config;
     config.lane = lane;
     Precision out;
-    Judge p = new_judge(of, &config, &of->derived, &out);
+    Judge p = new_judge(of, &config, &out);
     Err e = record_types(&p);
     for (int k = 0; k < PRECISION_SHARED && !e.code; k++) {
         e = run_fp64(&p, k, shared->y[k], false, shared->y[k]);
@@ -594,9 +592,9 @@ static bool judge_all(Judge *p) {
 /* Only one process has the verdict, so several processes cannot agree to add draws. */
 static int first_draws(void) { return comm_processes() > 1 ? 16 : 4; }
 
-Err precision_judge(const Case *of, const Config *config, const Derived *derived,
-                    const PrecisionShared *shared, Report *report, Precision *out) {
-    Judge p = new_judge(of, config, derived, out);
+Err precision_judge(const Case *of, const Config *config, const PrecisionShared *shared, Report *report,
+                    Precision *out) {
+    Judge p = new_judge(of, config, out);
     p.report = report, p.first_row = report->n;
     Err e = record_types(&p);
     bool pass = false;

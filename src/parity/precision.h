@@ -46,7 +46,6 @@ Err precision_share(const Case *, Lane, const PrecisionShared *);
 bool precision_is_low(const Config *);
 /* Runs the case in lane and layout of the options and adds the rows of the verdict to the report. Adds none
  * on an MPI process other than rank 0. shared NULL: runs y and z here. */
-Err precision_judge(const Case *, const Config *, const Derived *, const PrecisionShared *, Report *,
-                    Precision *);
+Err precision_judge(const Case *, const Config *, const PrecisionShared *, Report *, Precision *);
 
 #endif

@@ -137,9 +137,11 @@ static int64_t longest(const Reference *r) {
 
 /* ---- our logits ---- */
 
-static Err check_fit(const Reference *r, const Config *c, const Derived *d, const Model *m) {
+static Err check_fit(const Reference *r, const Config *c, const Model *m) {
     const bool of_task = c->task != TASK_NONE;
-    const int64_t outputs = !of_task ? d->vocab_size : d->choices > 1 ? 1 : c->class_labels.count;
+    const int64_t outputs = !of_task                 ? c->derived.vocab_size
+                            : c->derived.choices > 1 ? 1
+                                                     : c->class_labels.count;
     if (of_task != r->of_task)
         return err_user("the reference has logits of %s, the model of %s: it was computed with another model",
                         of_task ? "tokens" : "classes", of_task ? "classes" : "tokens");
@@ -148,36 +150,34 @@ static Err check_fit(const Reference *r, const Config *c, const Derived *d, cons
                         "computed with another model",
                         (long long)r->outputs, of_task ? "classes" : "tokens",
                         of_task ? "a head" : "has a vocabulary", (long long)outputs);
-    if (r->batch.b % d->choices)
+    if (r->batch.b % c->derived.choices)
         return err_user(
             "the reference has %lld samples, which are not questions of %lld choices: recreate it "
             "with --samples",
-            (long long)r->batch.b, (long long)d->choices);
-    if (of_task) ERR_RETURN(check_tokens(r, d->vocab_size));
+            (long long)r->batch.b, (long long)c->derived.choices);
+    if (of_task) ERR_RETURN(check_tokens(r, c->derived.vocab_size));
     if (!r->batch.shape.encoder != !m->plan.sample.encoder)
         return err_user("the reference is %s, the model %s: it was computed with another model",
                         r->batch.shape.encoder ? "of an encoder-decoder" : "not of an encoder-decoder",
                         m->plan.sample.encoder ? "is one" : "is none");
-    if (longest(r) > d->max_position_embeddings)
+    if (longest(r) > c->derived.max_position_embeddings)
         return err_user("the reference has %lld positions, the model %lld: recreate it with --length",
-                        (long long)longest(r), (long long)d->max_position_embeddings);
+                        (long long)longest(r), (long long)c->derived.max_position_embeddings);
     return ERR_OK;
 }
 
 /* The model's options with the samples' length, by which transformers chooses the factors of LongRoPE. */
-static Config of_samples(const Config *options, const Derived *d, const Reference *r, Arena *arena,
-                         Derived *derived) {
+static Config of_samples(const Config *options, const Reference *r, Arena *arena) {
     Config c = *options;
-    c.max_position_embeddings = d->max_position_embeddings;
+    c.max_position_embeddings = options->derived.max_position_embeddings;
     c.seq_length = longest(r);
-    config_finish(&c, arena, d->vocab_size, derived);
+    config_finish(&c, arena, options->derived.vocab_size);
     return c;
 }
 
 /* The same model in fp64, with weights rounded to the reference's type. Counts those that change. */
-static Model *widened(const Registry *from, const Config *c, const Derived *d, const Reference *r,
-                      int64_t *rounded) {
-    Model *wide = model_new(c, d, NULL);
+static Model *widened(const Registry *from, const Config *c, const Reference *r, int64_t *rounded) {
+    Model *wide = model_new(c, NULL);
     model_allocate(wide, device_cpu((int)c->cpu_threads), F64, longest(r), false);
     Registry *to = wide->registry;
     CHECK(to->elements == from->elements, "%lld elements, not %lld", (long long)to->elements,
@@ -219,33 +219,31 @@ static void compute_noisy(const Model *m, int64_t samples, const Reference *r, d
     free(kept);
 }
 
-static double longest_sum(const Config *c, const Derived *d, int64_t positions) {
-    const double widths[] = {(double)c->hidden_size, (double)d->ffn_hidden_size,
-                             (double)(c->num_attention_heads * d->kv_channels), (double)positions,
-                             (double)d->moe_shared_size};
+static double longest_sum(const Config *c, int64_t positions) {
+    const double widths[] = {(double)c->hidden_size, (double)c->derived.ffn_hidden_size,
+                             (double)(c->num_attention_heads * c->derived.kv_channels), (double)positions,
+                             (double)c->derived.moe_shared_size};
     double longest = 1;
     for (size_t i = 0; i < sizeof widths / sizeof *widths; i++) longest = fmax(longest, widths[i]);
     return longest;
 }
 
-Err reference_judge(const Reference *r, const Config *c, const Derived *d, const Model *m,
-                    ReferenceReport *report) {
-    ERR_RETURN(check_fit(r, c, d, m));
+Err reference_judge(const Reference *r, const Config *c, const Model *m, ReferenceReport *report) {
+    ERR_RETURN(check_fit(r, c, m));
     const int64_t n = r->batch.b * r->rows * r->outputs;
     double *ours = mem_alloc((size_t)n * sizeof *ours), *moved = mem_alloc((size_t)n * sizeof *moved);
     const DType stored = m->registry->precise;
     *report = (ReferenceReport){.roundoff = dtype_roundoff(r->weights == F64 ? stored : F64),
-                                .longest_sum = longest_sum(c, d, longest(r))};
+                                .longest_sum = longest_sum(c, longest(r))};
     Arena *arena = arena_new();
-    Derived derived;
-    const Config config = of_samples(c, d, r, arena, &derived);
-    Model *wide = widened(m->registry, &config, &derived, r, &report->rounded);
-    compute(wide, d->choices, r, ours);
+    const Config config = of_samples(c, r, arena);
+    Model *wide = widened(m->registry, &config, r, &report->rounded);
+    compute(wide, c->derived.choices, r, ours);
     Scale scale = {0};
     scale_add(&scale, r->logits, n);
     double bound = report->roundoff * sqrt(report->longest_sum), elementwise = bound;
     for (int k = 0; k < DRAWS; k++) {
-        compute_noisy(wide, d->choices, r, report->roundoff, k, moved);
+        compute_noisy(wide, c->derived.choices, r, report->roundoff, k, moved);
         const TensorError e = tensor_error(moved, ours, n, r->outputs, &scale);
         bound = fmax(bound, e.relative), elementwise = fmax(elementwise, e.elementwise);
     }

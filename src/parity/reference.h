@@ -36,7 +36,7 @@ typedef struct ReferenceReport {
 } ReferenceReport;
 
 /* A reference that does not fit the model is a user error. */
-Err reference_judge(const Reference *, const Config *, const Derived *, const Model *, ReferenceReport *);
+Err reference_judge(const Reference *, const Config *, const Model *, ReferenceReport *);
 void reference_print(const Reference *, const Derived *, const ReferenceReport *, Str *out);
 
 #endif

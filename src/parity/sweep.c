@@ -42,10 +42,9 @@ static Err check_case(const SweepOptions *o, Sweep *s, SweepCase *of, Config *c)
 static Err open_case(const SweepOptions *o, Sweep *s, SweepCase *of) {
     ERR_RETURN(golden_open(of->dir, &of->golden));
     Config c;
-    Derived d;
     ERR_RETURN(check_case(o, s, of, &c));
-    config_finish(&c, s->arena, 0, &d);
-    return case_open(of->golden, &c, &d, &of->run);
+    config_finish(&c, s->arena, 0);
+    return case_open(of->golden, &c, &of->run);
 }
 
 /* "list:12: " and the first line of the message. */
@@ -56,8 +55,7 @@ static Err at_line(const SweepOptions *o, int64_t line, const char *message) {
 /* Whether the options break a rule on one rank too, so that the layout is not the reason. */
 static bool is_wrong_on_one_rank(Sweep *s, const Cell *cell, Args *args) {
     Config c = cell->config;
-    Derived unused = {0};
-    config_on_one_rank(&c, s->arena, &unused);
+    config_on_one_rank(&c, s->arena);
     args_init(args, s->arena, "a cell", NULL);
     config_check(&c, CHECK_MODEL | CHECK_TRAIN, args);
     return args->num_problems > 0;
@@ -91,12 +89,12 @@ static Err read_options(const SweepOptions *o, Sweep *s, Cell *cell, int n, char
     }
     args_free(&args);
     if (e.code || cell->skipped) return e;
-    config_finish(&cell->config, s->arena, 0, &cell->derived);
+    config_finish(&cell->config, s->arena, 0);
     Case unused;
-    e = case_open(cell->of->golden, &cell->config, &cell->derived, &unused);
+    e = case_open(cell->of->golden, &cell->config, &unused);
     case_close(&unused);
     if (e.code) return at_line(o, cell->line, e.msg);
-    e = trainer_check(&cell->config, &cell->derived);
+    e = trainer_check(&cell->config);
     if (e.code) cell->skipped = arena_printf(s->arena, "%s", e.msg);
     return ERR_OK;
 }
@@ -172,7 +170,7 @@ static Err add_cell(const SweepOptions *o, Sweep *s, SweepCase *of, int64_t line
     if (cell->skipped)
         str_puts(&text, cell->words);
     else
-        cell_layout(&cell->config, &cell->derived, &text);
+        cell_layout(&cell->config, &text);
     cell->layout = arena_printf(s->arena, "%s", text.s ? text.s : "");
     str_free(&text);
     return ERR_OK;
@@ -258,7 +256,7 @@ static void must(Err);
 
 static void open_device(void *arg) {
     const Cell *c = arg;
-    const DeviceSpec spec = map_device_spec(&c->config, &c->derived, 0);
+    const DeviceSpec spec = map_device_spec(&c->config, 0);
     Device *device;
     must(device_open(&spec, &device));
     device_free(device);
@@ -302,19 +300,17 @@ static void localise_cell(Cell *cell) {
     if (!exact) c.lane = LANE_FP64;
     if (c.lane != cell->lane) {
         ours = trace_new(of);
-        must(case_run(of, &c, &cell->derived, (Noise){.draw = NO_NOISE}, NULL, ours));
+        must(case_run(of, &c, (Noise){.draw = NO_NOISE}, NULL, ours));
     }
     Trace *const *alone = cell->of->shared.alone;
-    localise(of, &c, &cell->derived, ours, alone[c.lane], alone[LANE_FP64], &cell->result->finding);
+    localise(of, &c, ours, alone[c.lane], alone[LANE_FP64], &cell->result->finding);
     if (ours != cell->trace) trace_free(ours);
 }
 
 static void run_cell(void *arg) {
     Cell *cell = arg;
-    must(case_run(&cell->of->run, &cell->config, &cell->derived, (Noise){.draw = NO_NOISE}, NULL,
-                  cell->trace));
-    must(cell_judge(&cell->of->run, &cell->config, &cell->derived, cell->trace, &cell->of->shared,
-                    cell->result));
+    must(case_run(&cell->of->run, &cell->config, (Noise){.draw = NO_NOISE}, NULL, cell->trace));
+    must(cell_judge(&cell->of->run, &cell->config, cell->trace, &cell->of->shared, cell->result));
     if (!cell->result->pass) localise_cell(cell);
 }
 
@@ -343,7 +339,7 @@ static void run_exact(void *arg) {
     Config c = of->run.config;
     c.lane = LANE_EXACT;
     Precision unused;
-    must(precision_judge(&of->run, &c, &of->run.derived, NULL, of->shared.exact, &unused));
+    must(precision_judge(&of->run, &c, NULL, of->shared.exact, &unused));
 }
 
 typedef struct ShareArg {

@@ -35,7 +35,6 @@ typedef struct Cell {
     const char *name;   /* the layout, with the words where other cells of the lane have it too */
     Lane lane;
     Config config;
-    Derived derived;
     const char *skipped; /* error messages of rules, one per line; NULL: it runs */
     Trace *trace;
     CellResult *result; /* owned by the sweep */

@@ -106,7 +106,7 @@ void sweep_threads(const Sweep *s, const Provenance *p, char *out, size_t n) {
     int64_t least = INT64_MAX, most = 0;
     for (int64_t i = 0; i < s->n_cells; i++) {
         if (s->cells[i].skipped) continue;
-        const int64_t threads = provenance_threads(p, s->cells[i].derived.cpu_threads);
+        const int64_t threads = provenance_threads(p, s->cells[i].config.derived.cpu_threads);
         least = threads < least ? threads : least, most = threads > most ? threads : most;
     }
     snprintf(out, n,

@@ -32,39 +32,39 @@ static double bubble_share(const PipelineSpec *s, Arena *arena) {
 
 /* ---- memory ---- */
 
-MemoryPlan plan_rank(const Config *c, const Derived *d, const Device *target, int rank) {
+MemoryPlan plan_rank(const Config *c, const Device *target, int rank) {
     const int world = (int)config_ranks(c);
     Comm *comm = world > 1 ? comm_null(world, rank) : NULL;
-    const MemoryPlan plan = memory_plan_new(c, d, comm, target);
+    const MemoryPlan plan = memory_plan_new(c, comm, target);
     if (comm) comm_free(comm);
     return plan;
 }
 
 size_t plan_bytes(const RunPlan *p) { return memory_plan_total(&p->stages[p->largest].memory); }
 
-Err plan_schedule(const Config *c, const Derived *d, Arena *arena, RunPlan *out) {
-    ERR_RETURN(trainer_check(c, d));
+Err plan_schedule(const Config *c, Arena *arena, RunPlan *out) {
+    ERR_RETURN(trainer_check(c));
     const int world = (int)config_ranks(c);
-    *out = (RunPlan){.config = c, .derived = d, .layout = model_run_layout(c, 0, world)};
+    *out = (RunPlan){.config = c, .layout = model_run_layout(c, 0, world)};
     ERR_RETURN(pipeline_layout(c, arena, &out->pipeline));
-    const int64_t samples = d->global_batch_size / d->data_parallel_size,
-                  together = c->batch_invariant_mode ? 1 : d->micro_batch_size;
+    const int64_t samples = c->derived.global_batch_size / c->derived.data_parallel_size,
+                  together = c->batch_invariant_mode ? 1 : c->derived.micro_batch_size;
     out->microbatches = samples / together;
     ERR_RETURN(pipeline_spec(c, &out->pipeline, pipeline_units(c, out->microbatches), false, &out->spec));
     out->bubble = bubble_share(&out->spec, arena);
     return ERR_OK;
 }
 
-Err plan_make(const Config *c, const Derived *d, const Device *target, Arena *arena, RunPlan *out) {
-    ERR_RETURN(plan_schedule(c, d, arena, out));
+Err plan_make(const Config *c, const Device *target, Arena *arena, RunPlan *out) {
+    ERR_RETURN(plan_schedule(c, arena, out));
     const int world = (int)config_ranks(c), stages = out->pipeline.ranks;
-    out->parameters = model_count(c, d);
-    const ModelPlan model = model_plan(c, d, arena);
+    out->parameters = model_count(c);
+    const ModelPlan model = model_plan(c, arena);
     out->flops = model_flops(&model, 1);
     out->stages = arena_alloc(arena, (size_t)stages * sizeof *out->stages);
     for (int i = 0; i < stages; i++) {
         out->stages[i].rank = i * (world / stages); /* the pipeline's axis is the slowest (comm/mesh.h) */
-        out->stages[i].memory = plan_rank(c, d, target, out->stages[i].rank);
+        out->stages[i].memory = plan_rank(c, target, out->stages[i].rank);
         if (memory_plan_total(&out->stages[i].memory) > plan_bytes(out)) out->largest = i;
     }
     return ERR_OK;

@@ -13,8 +13,7 @@ typedef struct StagePlan {
 
 typedef struct RunPlan {
     const Config *config; /* the caller's, both */
-    const Derived *derived;
-    Layout layout; /* of rank 0 */
+    Layout layout;        /* of rank 0 */
     PipelineLayout pipeline;
     int64_t microbatches;  /* of a rank, with the last global batch size */
     PipelineSpec spec;     /* likewise */
@@ -28,10 +27,10 @@ typedef struct RunPlan {
 
 /* The options have kept the rules of training. `target` NULL: as for memory_plan_new. The plan belongs to the
  * arena. A mistake in the pipeline that no rule sees is a user error. */
-Err plan_make(const Config *, const Derived *, const Device *target, Arena *, RunPlan *out);
+Err plan_make(const Config *, const Device *target, Arena *, RunPlan *out);
 /* Only the layout, the microbatches, and the pipeline's schedule and bubble. */
-Err plan_schedule(const Config *, const Derived *, Arena *, RunPlan *out);
-MemoryPlan plan_rank(const Config *, const Derived *, const Device *target, int rank);
+Err plan_schedule(const Config *, Arena *, RunPlan *out);
+MemoryPlan plan_rank(const Config *, const Device *target, int rank);
 /* Bytes of the largest rank. */
 size_t plan_bytes(const RunPlan *);
 

@@ -53,9 +53,10 @@ static int64_t layers_of(const RunPlan *p, int stage) {
 
 static void print_model(const RunPlan *p, Str *out) {
     const Config *c = p->config;
-    const double tokens = (double)p->derived->global_batch_size * (double)c->seq_length;
+    const double tokens = (double)p->config->derived.global_batch_size * (double)c->seq_length;
     str_printf(out, "model: %s, %s, hidden size %lld, vocabulary %lld\n", ModelFamily_spellings[c->model],
-               config_layers_text(c).s, (long long)c->hidden_size, (long long)p->derived->padded_vocab_size);
+               config_layers_text(c).s, (long long)c->hidden_size,
+               (long long)p->config->derived.padded_vocab_size);
     str_printf(out, "parameters: %s (%lld)", count_text((double)p->parameters.all).s,
                (long long)p->parameters.all);
     if (p->parameters.experts)
@@ -80,8 +81,8 @@ static void print_layout(const RunPlan *p, Str *out) {
     str_printf(out, ", ZeRO stage %d%s\n", p->layout.data.stage,
                p->layout.sequence_parallel ? ", sequence parallel" : "");
     str_printf(out, "batch: micro %lld, global %lld, %s a rank and step\n",
-               (long long)p->derived->micro_batch_size, (long long)p->derived->global_batch_size,
-               amount(p->microbatches, "microbatch").s);
+               (long long)p->config->derived.micro_batch_size,
+               (long long)p->config->derived.global_batch_size, amount(p->microbatches, "microbatch").s);
     if (p->pipeline.ranks == 1) return;
     str_printf(out, "pipeline: %s, %s a rank, bubble %s of a step\n",
                PipelineSchedule_spellings[p->spec.kind], amount(p->pipeline.chunks, "stage").s,
@@ -190,17 +191,17 @@ static json_t *plan_json(const RunPlan *p) {
     const int *size = p->layout.mesh.size;
     json_t *ranks = json_array();
     for (int i = 0; i < p->pipeline.ranks; i++) json_array_append_new(ranks, memory_json(p, i));
-    return json_pack("{s:s, s:I, s:I, s:I, s:f, s:{s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i}, s:{s:I, s:I, "
-                     "s:I}, s:o, s:i, s:o}",
-                     "device", DeviceOption_spellings[p->config->device], "parameters",
-                     (json_int_t)p->parameters.all, "active_parameters", (json_int_t)p->parameters.active,
-                     "rank_parameters", (json_int_t)most_held(p), "flops_per_sample", p->flops, "layout",
-                     "ranks", p->layout.mesh.world, "tensor", size[AXIS_TP], "context", size[AXIS_CP],
-                     "pipeline", size[AXIS_PP], "data", size[AXIS_DP], "expert", size[AXIS_EP],
-                     "expert_tensor", size[AXIS_ETP], "zero", p->layout.data.stage, "batch", "micro",
-                     (json_int_t)p->derived->micro_batch_size, "global",
-                     (json_int_t)p->derived->global_batch_size, "microbatches", (json_int_t)p->microbatches,
-                     "bubble", share_json(p->bubble), "largest", p->stages[p->largest].rank, "memory", ranks);
+    return json_pack(
+        "{s:s, s:I, s:I, s:I, s:f, s:{s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i}, s:{s:I, s:I, "
+        "s:I}, s:o, s:i, s:o}",
+        "device", DeviceOption_spellings[p->config->device], "parameters", (json_int_t)p->parameters.all,
+        "active_parameters", (json_int_t)p->parameters.active, "rank_parameters", (json_int_t)most_held(p),
+        "flops_per_sample", p->flops, "layout", "ranks", p->layout.mesh.world, "tensor", size[AXIS_TP],
+        "context", size[AXIS_CP], "pipeline", size[AXIS_PP], "data", size[AXIS_DP], "expert", size[AXIS_EP],
+        "expert_tensor", size[AXIS_ETP], "zero", p->layout.data.stage, "batch", "micro",
+        (json_int_t)p->config->derived.micro_batch_size, "global",
+        (json_int_t)p->config->derived.global_batch_size, "microbatches", (json_int_t)p->microbatches,
+        "bubble", share_json(p->bubble), "largest", p->stages[p->largest].rank, "memory", ranks);
 }
 
 static json_t *search_json(const Search *s) {

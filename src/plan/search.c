@@ -14,7 +14,6 @@ typedef struct Candidate {
 
 typedef struct Seeker {
     const Config *config;
-    const Derived *derived;
     const Device *target;
     size_t available;
     MemoryPlan whole; /* of one rank that holds the whole model */
@@ -139,17 +138,16 @@ static bool fits(Seeker *s, FoundLayout *f, const FoundLayout *other) {
     if (least_state(s, f) > (double)s->available || s->tries == SEARCH_TRIES) return false;
     arena_reset(s->arena);
     s->tries++;
-    const Config c = config_of(s, f);
-    Derived d;
+    Config c = config_of(s, f);
     RunPlan plan;
     if (!keeps_rules(s, &c)) return false;
-    config_finish(&c, s->arena, s->derived->vocab_size, &d);
-    if (plan_schedule(&c, &d, s->arena, &plan).code) return false;
+    config_finish(&c, s->arena, s->config->derived.vocab_size);
+    if (plan_schedule(&c, s->arena, &plan).code) return false;
     f->bubble = plan.bubble, f->chunks = plan.pipeline.chunks;
     if (other && !is_faster(f, other)) return false;
-    const MemoryPlan first = plan_rank(&c, &d, s->target, 0); /* mostly the largest */
+    const MemoryPlan first = plan_rank(&c, s->target, 0); /* mostly the largest */
     if (memory_plan_total(&first) > s->available) return false;
-    if (plan_make(&c, &d, s->target, s->arena, &plan).code || plan_bytes(&plan) > s->available) return false;
+    if (plan_make(&c, s->target, s->arena, &plan).code || plan_bytes(&plan) > s->available) return false;
     f->bytes = plan_bytes(&plan);
     put_words(&c, f, f->words);
     return true;
@@ -250,14 +248,13 @@ static void insert(Search *s, const FoundLayout *f) {
     if (s->n < SEARCH_MOST) s->n++;
 }
 
-Search plan_search(const Config *c, const Derived *d, const Device *target, size_t available, int64_t node) {
-    Seeker s = {.config = c, .derived = d, .target = target, .available = available, .arena = arena_new()};
+Search plan_search(const Config *c, const Device *target, size_t available, int64_t node) {
+    Seeker s = {.config = c, .target = target, .available = available, .arena = arena_new()};
     Arena *arena = arena_new();
     Config one = *c;
-    Derived of_one = *d;
-    config_on_one_rank(&one, arena, &of_one);
-    s.whole = memory_plan_new(&one, &of_one, NULL, NULL);
-    const ModelCount count = model_count(&one, &of_one);
+    config_on_one_rank(&one, arena);
+    s.whole = memory_plan_new(&one, NULL, NULL);
+    const ModelCount count = model_count(&one);
     s.experts = (double)count.experts / (double)count.all;
     Search out = {.n = 0};
     int64_t n;

@@ -30,6 +30,6 @@ typedef struct Search {
 
 /* The tensor-parallel ranks are at most `node`, the context-parallel ranks SEARCH_CONTEXT, the samples of a microbatch
  * SEARCH_MICRO or those of the options. */
-Search plan_search(const Config *, const Derived *, const Device *target, size_t available, int64_t node);
+Search plan_search(const Config *, const Device *target, size_t available, int64_t node);
 
 #endif

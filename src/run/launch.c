@@ -125,15 +125,15 @@ static int rank_on_host(const Comm *comm) {
     return comm_launch(&launch).code || launch.processes == 1 ? comm_rank(comm) : launch.local;
 }
 
-DeviceSpec rank_device_spec(const Config *c, const Derived *d, const Comm *comm) {
-    DeviceSpec spec = map_device_spec(c, d, rank_on_host(comm));
+DeviceSpec rank_device_spec(const Config *c, const Comm *comm) {
+    DeviceSpec spec = map_device_spec(c, rank_on_host(comm));
     spec.has_neighbours = comm && comm_processes() == 1;
     spec.exports = comm && c->use_nccl_ub;
     return spec;
 }
 
-Err rank_open_device(const Config *c, const Derived *d, Comm *comm, Device **out, char text[200]) {
-    const DeviceSpec spec = rank_device_spec(c, d, comm);
+Err rank_open_device(const Config *c, Comm *comm, Device **out, char text[200]) {
+    const DeviceSpec spec = rank_device_spec(c, comm);
     const CommDeviceOptions options = {.library = c->nccl_library,
                                        .required = config_given(c, distributed_backend) || c->use_nccl_ub ||
                                                    c->cuda_graph_impl == CUDA_GRAPH_LOCAL,

@@ -21,10 +21,10 @@ void world_ask_for_queues(void);
 Err world_size(Config *);
 
 /* The device of a rank. comm may be NULL. */
-DeviceSpec rank_device_spec(const Config *, const Derived *, const Comm *);
+DeviceSpec rank_device_spec(const Config *, const Comm *);
 /* Opens the device of a rank, and the transport of its memory. All ranks call it and get the same error. `text`
  * is that of comm_open_device. The device is freed with rank_free_device. comm may be NULL. */
-Err rank_open_device(const Config *, const Derived *, Comm *, Device **, char text[200]);
+Err rank_open_device(const Config *, Comm *, Device **, char text[200]);
 void rank_free_device(Comm *, Device *); /* NULL is allowed for both */
 
 /* The ranks of this process that share a device, at most: threads are assigned to devices round-robin. comm may be NULL. */

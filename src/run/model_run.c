@@ -53,12 +53,12 @@ static Model *place_model(ModelRun *r) {
     Err e = pipeline_layout(r->config, r->arena, &r->pipeline);
     CHECK(!e.code, "%s", e.msg); /* the caller has checked it */
     const int stages = r->pipeline.chunks * r->pipeline.ranks;
-    return model_new(r->config, r->derived, &(ModelPlace){r->layout, r->pipeline.stages, stages});
+    return model_new(r->config, &(ModelPlace){r->layout, r->pipeline.stages, stages});
 }
 
-void model_run_new(ModelRun *r, const Config *c, const Derived *d, Comm *comm, Device *device, ModelUse use) {
+void model_run_new(ModelRun *r, const Config *c, Comm *comm, Device *device, ModelUse use) {
     const bool trains = use == MODEL_TRAINS;
-    *r = (ModelRun){.config = c, .derived = d, .comm = comm, .device = device, .arena = arena_new()};
+    *r = (ModelRun){.config = c, .comm = comm, .device = device, .arena = arena_new()};
     r->layout = model_run_layout(c, comm ? comm_rank(comm) : 0, comm ? comm_world(comm) : 1);
     if (!trains) r->layout.data = (DataParallel){.stage = 0};
     r->context = (RunContext){
@@ -69,14 +69,14 @@ void model_run_new(ModelRun *r, const Config *c, const Derived *d, Comm *comm, D
         .seed = (uint64_t)c->seed,
         .at_once = at_once_axes(c),
         /* Tokens of experts give ranks different offsets. */
-        .registered = comm && c->use_nccl_ub && !d->num_moe_layers,
+        .registered = comm && c->use_nccl_ub && !c->derived.num_moe_layers,
         .keeps_gathered = c->keep_gathered_inputs,
         .postpones_experts = c->overlap_dispatch_backward_with_experts_wgrad,
         .layout = comm ? &r->layout : NULL,
         .comm = comm,
     };
     r->model = place_model(r);
-    model_allocate(r->model, device, r->context.dtype, d->max_position_embeddings, trains);
+    model_allocate(r->model, device, r->context.dtype, c->derived.max_position_embeddings, trains);
     const StateContext state = model_run_state(r, trains);
     states_prepare(r->model->registry, &state);
 }
@@ -89,11 +89,11 @@ void model_run_free(ModelRun *r) {
 /* ---- state ---- */
 
 int64_t model_run_together(const ModelRun *r, int64_t samples) {
-    return r->config->batch_invariant_mode ? r->derived->choices : samples;
+    return r->config->batch_invariant_mode ? r->config->derived.choices : samples;
 }
 
 int64_t model_run_tokens(const ModelRun *r) {
-    return model_run_together(r, r->derived->micro_batch_size) * r->config->seq_length /
+    return model_run_together(r, r->config->derived.micro_batch_size) * r->config->seq_length /
            r->layout.mesh.size[AXIS_CP];
 }
 
@@ -112,12 +112,12 @@ void model_run_refresh(ModelRun *r, bool training) {
 
 /* ---- a checkpoint's model ---- */
 
-static Err check_memory(const Config *c, const Derived *d, Comm *comm, const Device *device) {
+static Err check_memory(const Config *c, Comm *comm, const Device *device) {
     const double sharing = (double)rank_sharing(comm, device);
     Comm *notes = comm ? comm_null(comm_world(comm), comm_rank(comm)) : NULL;
     Device *null = device_null();
     ModelRun dry;
-    model_run_new(&dry, c, d, notes, null, MODEL_COMPUTES);
+    model_run_new(&dry, c, notes, null, MODEL_COMPUTES);
     const double parameters = sharing * (double)registry_bytes(dry.model->registry),
                  tables = sharing * (double)states_bytes(dry.model->registry),
                  have = (double)device_memory_available(device);
@@ -158,7 +158,7 @@ static Err load(ModelRun *r, const Source *s) {
     CkptItem list[ITEMS];
     const int n = items(r->model->registry, list);
     Err e = ckpt_open(s->dir, s->step, r->comm, &ckpt);
-    if (!e.code) e = source_check(r->config, r->derived, ckpt, s->dir, true);
+    if (!e.code) e = source_check(r->config, ckpt, s->dir, true);
     if (!e.code) e = ckpt_load(ckpt, r->model->registry, list, n);
     if (!e.code && rank_is_printer(r->comm)) {
         fprintf(stderr, "  successfully loaded checkpoint from %s at iteration %lld\n", s->dir,
@@ -172,21 +172,21 @@ static Err load(ModelRun *r, const Source *s) {
     return ERR_OK;
 }
 
-Err model_run_open(ModelRun *r, const Config *c, const Derived *d, Comm *comm) {
+Err model_run_open(ModelRun *r, const Config *c, Comm *comm) {
     Source s;
     Device *device;
     char transport[200];
     Err e = source_find(c, &s);
     if (!e.code && !s.dir) e = err_user("'%s' holds no checkpoint; check the path", c->load);
     e = comm_agree(comm, e);
-    if (!e.code) e = rank_open_device(c, d, comm, &device, transport);
+    if (!e.code) e = rank_open_device(c, comm, &device, transport);
     if (e.code) {
         source_free(&s);
         return e;
     }
-    e = comm_agree(comm, check_memory(c, d, comm, device));
+    e = comm_agree(comm, check_memory(c, comm, device));
     const bool fits = !e.code;
-    if (fits) model_run_new(r, c, d, comm, device, MODEL_COMPUTES);
+    if (fits) model_run_new(r, c, comm, device, MODEL_COMPUTES);
     if (fits) e = comm_agree(comm, load(r, &s));
     source_free(&s);
     if (!fits)

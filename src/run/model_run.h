@@ -16,8 +16,7 @@ typedef enum ModelUse { MODEL_COMPUTES, MODEL_TRAINS } ModelUse;
 
 typedef struct ModelRun {
     const Config *config; /* both are the caller's and outlive the run */
-    const Derived *derived;
-    Comm *comm; /* the caller's; NULL: one rank */
+    Comm *comm;           /* the caller's; NULL: one rank */
     Layout layout;
     PipelineLayout pipeline;
     RunContext context; /* points to the layout, so a run stays where it was opened */
@@ -30,12 +29,12 @@ typedef struct ModelRun {
 Layout model_run_layout(const Config *, int rank, int world);
 /* Allocates the parameters, which are zero. The pipeline's options must be valid (pipeline_layout). Takes ownership of the
  * device; comm may be NULL. */
-void model_run_new(ModelRun *out, const Config *, const Derived *, Comm *, Device *, ModelUse);
+void model_run_new(ModelRun *out, const Config *, Comm *, Device *, ModelUse);
 /* Frees everything except the device. */
 void model_run_free(ModelRun *);
 /* Opens a device and the model of --load on it, to compute. A user error if there is no checkpoint, if it is of another model, or
  * if memory is too small; then nothing is open. All ranks call it and get the same error; comm may be NULL. */
-Err model_run_open(ModelRun *out, const Config *, const Derived *, Comm *);
+Err model_run_open(ModelRun *out, const Config *, Comm *);
 void model_run_close(ModelRun *);
 
 /* The number of samples, of so many, that go through the model together. With --batch-invariant-mode each (or each question,

@@ -113,10 +113,10 @@ static Err check_vocabulary(const Config *c, int64_t ours, const json_t *state, 
         c->save ? "; for a new model, choose other folders for --load and --save" : "");
 }
 
-Err source_check(const Config *c, const Derived *d, const Ckpt *ckpt, const char *dir, bool weights_only) {
+Err source_check(const Config *c, const Ckpt *ckpt, const char *dir, bool weights_only) {
     const json_t *state = ckpt_manifest(ckpt)->state;
     ERR_RETURN(source_check_model(c, state, dir, weights_only));
-    return check_vocabulary(c, d->vocab_size, state, dir);
+    return check_vocabulary(c, c->derived.vocab_size, state, dir);
 }
 
 /* The options that name the tokenizer, if the checkpoint has any. */

@@ -23,7 +23,7 @@ Err source_check_missing(const Config *);
  * `dir`; with weights_only lengths and dropout may differ. An error names every different option. */
 Err source_check_model(const Config *, const json_t *state, const char *dir, bool weights_only);
 /* The same, and the vocabulary. */
-Err source_check(const Config *, const Derived *, const Ckpt *, const char *dir, bool weights_only);
+Err source_check(const Config *, const Ckpt *, const char *dir, bool weights_only);
 /* Sets the model options that the user did not give from the checkpoint in --load (or
  * --pretrained-checkpoint). If neither a tokenizer nor --vocab-size is given, also sets the tokenizer's. With
  * --use-checkpoint-args there may be no checkpoint yet. */

@@ -23,10 +23,10 @@ void banner_line(const char *name, const char *fmt, ...) {
     str_free(&line);
 }
 
-static void print_model(const Config *c, const Derived *d, int64_t parameters) {
+static void print_model(const Config *c, int64_t parameters) {
     char groups[48] = "", experts[64] = "";
-    if (d->num_query_groups < c->num_attention_heads)
-        snprintf(groups, sizeof groups, " (%lld of keys and values)", (long long)d->num_query_groups);
+    if (c->derived.num_query_groups < c->num_attention_heads)
+        snprintf(groups, sizeof groups, " (%lld of keys and values)", (long long)c->derived.num_query_groups);
     if (i64_is_set(c->num_experts))
         snprintf(experts, sizeof experts, ", %s (%lld a token)", amount(c->num_experts, "expert").s,
                  (long long)c->moe_router_topk);
@@ -37,14 +37,14 @@ static void print_model(const Config *c, const Derived *d, int64_t parameters) {
                 groups, experts, (long long)parameters);
 }
 
-static void print_layout(const Config *c, const Derived *d) {
+static void print_layout(const Config *c) {
     const struct {
         const char *name;
         int64_t size;
     } axes[] = {{"tensor", c->tensor_model_parallel_size},
                 {"pipeline", c->pipeline_model_parallel_size},
                 {"context", c->context_parallel_size},
-                {"data", d->data_parallel_size},
+                {"data", c->derived.data_parallel_size},
                 {"expert", c->expert_model_parallel_size}};
     char text[160] = "";
     size_t n = 0;
@@ -59,27 +59,28 @@ static void print_layout(const Config *c, const Derived *d) {
 }
 
 /* Megatron-LM ignores --vocab-size if the tokenizer has a vocabulary. */
-static void print_tokenizer(const Config *c, const Derived *d, int64_t own_size) {
+static void print_tokenizer(const Config *c, int64_t own_size) {
     banner_line("tokenizer", "%s, vocabulary of %lld padded to %lld",
-                c->tokenizer_type ? c->tokenizer_type : "none", (long long)d->vocab_size,
-                (long long)d->padded_vocab_size);
-    if (own_size && own_size != d->vocab_size && config_given(c, vocab_size))
+                c->tokenizer_type ? c->tokenizer_type : "none", (long long)c->derived.vocab_size,
+                (long long)c->derived.padded_vocab_size);
+    if (own_size && own_size != c->derived.vocab_size && config_given(c, vocab_size))
         printf("  note: the model has --vocab-size %lld ids, and the tokenizer has %lld; Megatron-LM takes "
                "the tokenizer's: remove --vocab-size for that\n",
-               (long long)d->vocab_size, (long long)own_size);
+               (long long)c->derived.vocab_size, (long long)own_size);
 }
 
-void banner_print(const Config *c, const Derived *d, int64_t tokenizer_size, int64_t parameters) {
+void banner_print(const Config *c, int64_t tokenizer_size, int64_t parameters) {
     char stamp[32];
     clock_stamp(stamp);
     stamp[sizeof "2026-01-31 12:00:00" - 1] = 0;
     banner_line("isotron", "%s, commit %s, %s", isotron_version(), isotron_commit(), stamp);
-    print_model(c, d, parameters);
-    print_tokenizer(c, d, tokenizer_size);
-    banner_line("batch", "%s%s of %s, in microbatches of %lld; %s", d->num_batch_steps > 1 ? "up to " : "",
-                amount(d->global_batch_size, "sample").s, config_tokens_text(c).s,
-                (long long)d->micro_batch_size, amount(d->train_iters, "step").s);
-    print_layout(c, d);
+    print_model(c, parameters);
+    print_tokenizer(c, tokenizer_size);
+    banner_line("batch", "%s%s of %s, in microbatches of %lld; %s",
+                c->derived.num_batch_steps > 1 ? "up to " : "",
+                amount(c->derived.global_batch_size, "sample").s, config_tokens_text(c).s,
+                (long long)c->derived.micro_batch_size, amount(c->derived.train_iters, "step").s);
+    print_layout(c);
     banner_line("precision", "%s%s%s", Lane_spellings[c->lane], c->fp8_format != FP8_NONE ? ", FP8 " : "",
                 c->fp8_format != FP8_NONE ? Fp8Format_spellings[c->fp8_format] : "");
 }
@@ -92,40 +93,40 @@ static void print_paths(const char *name, const TextList *paths) {
     printf(paths->count > SHOWN ? " and %lld more\n" : "\n", (long long)(paths->count - SHOWN));
 }
 
-static void print_task(const Config *c, const Derived *d) {
+static void print_task(const Config *c) {
     const TextList *labels = &c->class_labels;
     enum { SHOWN = 120 };
     Str text = {0};
     for (int64_t i = 0; i < labels->count && text.len < SHOWN; i++)
         str_printf(&text, "%s%s", i ? ", " : "", labels->at[i]);
-    if (d->choices == 1)
+    if (c->derived.choices == 1)
         banner_line("task", "%s, %lld classes: %s%s", TaskKind_spellings[c->task], (long long)labels->count,
                     text.s, text.len < SHOWN ? "" : ", ...");
     else
         banner_line("task", "%s, %lld choices a question, each a sample", TaskKind_spellings[c->task],
-                    (long long)d->choices);
+                    (long long)c->derived.choices);
     str_free(&text);
 }
 
-static void print_records(const Config *c, const Derived *d, const Data *data) {
-    const char *one = d->choices == 1 ? "sample" : "question";
+static void print_records(const Config *c, const Data *data) {
+    const char *one = c->derived.choices == 1 ? "sample" : "question";
     const Dataset *trained = data_split(data, SPLIT_TRAIN);
-    if (c->task != TASK_NONE) print_task(c, d);
+    if (c->task != TASK_NONE) print_task(c);
     if (trained)
         banner_line("training", "%s; %lld epoch%s of %s", amount(data_facts(trained).samples, one).s,
                     (long long)c->epochs, c->epochs == 1 ? "" : "s",
-                    amount(data_facts(trained).epoch / d->global_batch_size, "step").s);
+                    amount(data_facts(trained).epoch / c->derived.global_batch_size, "step").s);
     for (int i = 0; i < data_files(data); i++) {
         const DataFacts f = data_facts(data_file(data, i));
         banner_line("validation", "%s in %s", amount(f.samples, one).s, f.file);
     }
 }
 
-void banner_print_data(const Config *c, const Derived *d, const Data *data) {
+void banner_print_data(const Config *c, const Data *data) {
     static const char *const NAMES[SPLIT_COUNT] = {"training", "validation", "test"};
     const TextList *own[SPLIT_COUNT] = {&c->train_data_path, &c->valid_data_path, &c->test_data_path};
     if (data_files(data)) {
-        print_records(c, d, data);
+        print_records(c, data);
         return;
     }
     if (c->mock_data) banner_line("data", "generated (--mock-data)");
@@ -135,8 +136,8 @@ void banner_print_data(const Config *c, const Derived *d, const Data *data) {
         print_paths("data", own[i]);
         if (!split) {
             if (i == SPLIT_VALID && c->eval_iters > 0)
-                banner_line(NAMES[i], "none, so no evaluation%s%s%s", d->split ? " (--split " : "",
-                            d->split ? d->split : "", d->split ? ")" : "");
+                banner_line(NAMES[i], "none, so no evaluation%s%s%s", c->derived.split ? " (--split " : "",
+                            c->derived.split ? c->derived.split : "", c->derived.split ? ")" : "");
             continue;
         }
         const DataFacts f = data_facts(split);

@@ -7,9 +7,9 @@
 
 /* Call it before slow work: prints the facts in the options, and the number of parameters of the full
  * model. tokenizer_size: ids of the tokenizer, 0: none. */
-void banner_print(const Config *, const Derived *, int64_t tokenizer_size, int64_t parameters);
+void banner_print(const Config *, int64_t tokenizer_size, int64_t parameters);
 /* Prints the source of each split's samples. */
-void banner_print_data(const Config *, const Derived *, const Data *);
+void banner_print_data(const Config *, const Data *);
 /* One line; names and texts are columns. */
 void banner_line(const char *name, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 

@@ -69,7 +69,7 @@ static json_t *state_of(const Trainer *r) {
                             list[i].integer ? json_integer(*list[i].integer) : json_real(*list[i].real));
     json_object_set_new(state, "progress", progress);
     json_object_set_new(state, "config", source_options(r->run.config, CLASS_ALL));
-    json_object_set_new(state, "vocab_size", json_integer(r->run.derived->vocab_size));
+    json_object_set_new(state, "vocab_size", json_integer(r->run.config->derived.vocab_size));
     if (r->data_fingerprint) json_object_set_new(state, "data", json_string(r->data_fingerprint));
     return state;
 }
@@ -173,7 +173,7 @@ static bool stores(const Ckpt *ckpt, const char *start) {
 }
 
 static void tell_heads(const Trainer *r, const Ckpt *ckpt) {
-    const char *output = r->run.derived->choices > 1 ? "multichoice_head." : "classification_head.";
+    const char *output = r->run.config->derived.choices > 1 ? "multichoice_head." : "classification_head.";
     Str others = {0};
     for (int i = 0; BERT_HEADS[i]; i++) {
         const char *head = BERT_HEADS[i];
@@ -212,7 +212,7 @@ static Err check_folder_of_saves(const char *dir) {
     return e;
 }
 
-Err checkpoint_check_files(const Config *c, const Derived *d) {
+Err checkpoint_check_files(const Config *c) {
     Source s;
     Ckpt *ckpt = NULL;
     ERR_RETURN(checkpoint_check_folders(c));
@@ -220,7 +220,7 @@ Err checkpoint_check_files(const Config *c, const Derived *d) {
     ERR_RETURN(source_find(c, &s));
     const bool weights_only = s.weights_only || c->finetune;
     Err e = s.dir ? ckpt_open(s.dir, s.step, NULL, &ckpt) : ERR_OK;
-    if (ckpt) e = source_check(c, d, ckpt, s.dir, weights_only);
+    if (ckpt) e = source_check(c, ckpt, s.dir, weights_only);
     const json_t *saved = ckpt ? json_object_get(ckpt_manifest(ckpt)->state, "config") : NULL;
     if (ckpt && !e.code && !weights_only && c->load_optim &&
         json_is_false(json_object_get(saved, "save_optim")))
@@ -234,7 +234,7 @@ static Err load_into(Trainer *r, const Ckpt *ckpt, const char *dir, bool weights
     const Config *c = r->run.config;
     const json_t *state = ckpt_manifest(ckpt)->state;
     const bool new_head = weights_only && c->task != TASK_NONE;
-    ERR_RETURN(source_check(c, r->run.derived, ckpt, dir, weights_only));
+    ERR_RETURN(source_check(c, ckpt, dir, weights_only));
     if (new_head) registry_init(r->run.model->registry, r->run.context.seed);
     bool optimizer = !weights_only && c->load_optim && r->optimizer;
     for (int i = 0; optimizer && i < r->optimizer->n_buffers; i++)

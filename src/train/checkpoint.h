@@ -18,7 +18,7 @@ Err checkpoint_schedule(Config *, Arena *);
 Err checkpoint_check_folders(const Config *);
 /* The same for the files, without loading: the checkpoint can be opened and is of the model that the options describe,
  * and --save can get files. No file changes. */
-Err checkpoint_check_files(const Config *, const Derived *);
+Err checkpoint_check_files(const Config *);
 bool checkpoint_saves_where_it_loads(const Config *);
 /* Saves to --save under the current iteration and applies retention. With --async-save it only starts the
  * save; no other save may be in progress. */

@@ -12,15 +12,16 @@ static MaskedConfig masked_options(const Config *c, const TokenFacts *facts) {
                           .decoder_sequence_length = i64_or(c->decoder_seq_length, 0)};
 }
 
-static TaskConfig task_options(const Config *c, const Derived *d, const TokenFacts *facts) {
+static TaskConfig task_options(const Config *c, const TokenFacts *facts) {
     return (TaskConfig){.format = map_task(c->task),
-                        .choices = d->choices,
+                        .choices = c->derived.choices,
                         .names = c->class_labels.at,
                         .num_names = (int)c->class_labels.count,
                         .epochs = c->epochs,
                         .keep_last = c->keep_last,
-                        .batch = d->global_batch_size / d->choices,
-                        .valid_batch = d->micro_batch_size / d->choices * d->data_parallel_size,
+                        .batch = c->derived.global_batch_size / c->derived.choices,
+                        .valid_batch =
+                            c->derived.micro_batch_size / c->derived.choices * c->derived.data_parallel_size,
                         .second_type = config_token_types(c) > 1,
                         .cls = facts->mask.cls,
                         .sep = facts->mask.sep,
@@ -34,13 +35,12 @@ static void set_files(const TextList *list, DataSplit split, DataConfig *data) {
 }
 
 /* The kind's own configuration and the files of its records. */
-static Err open_kind(DataConfig *data, const Config *c, const Derived *d, const TokenFacts *facts,
-                     Data **out) {
+static Err open_kind(DataConfig *data, const Config *c, const TokenFacts *facts, Data **out) {
     const MaskedConfig masked = masked_options(c, facts);
     TaskConfig task;
     data->own = &masked;
     if (data->kind == DATASET_task) {
-        task = task_options(c, d, facts);
+        task = task_options(c, facts);
         data->own = &task;
         if (c->epochs) set_files(&c->train_data, SPLIT_TRAIN, data);
         set_files(&c->valid_data, SPLIT_VALID, data);
@@ -48,28 +48,30 @@ static Err open_kind(DataConfig *data, const Config *c, const Derived *d, const 
     return data_open(data, out);
 }
 
-static Err count_samples(const Config *c, const Derived *d, int64_t samples[SPLIT_COUNT]) {
-    const int64_t evaluations = i64_is_set(c->eval_interval) ? d->train_iters / c->eval_interval + 1 : 1;
+static Err count_samples(const Config *c, int64_t samples[SPLIT_COUNT]) {
+    const int64_t evaluations =
+        i64_is_set(c->eval_interval) ? c->derived.train_iters / c->eval_interval + 1 : 1;
     int64_t batches;
-    samples[SPLIT_TRAIN] = d->train_samples > 0 ? d->train_samples : d->train_iters * d->global_batch_size;
-    samples[SPLIT_TEST] = c->eval_iters * d->global_batch_size;
+    samples[SPLIT_TRAIN] = c->derived.train_samples > 0
+                               ? c->derived.train_samples
+                               : c->derived.train_iters * c->derived.global_batch_size;
+    samples[SPLIT_TEST] = c->eval_iters * c->derived.global_batch_size;
     if (!__builtin_mul_overflow(evaluations, c->eval_iters, &batches) &&
-        !__builtin_mul_overflow(batches, d->global_batch_size, &samples[SPLIT_VALID]))
+        !__builtin_mul_overflow(batches, c->derived.global_batch_size, &samples[SPLIT_VALID]))
         return ERR_OK;
     return err_user("%lld evaluations of --eval-iters %lld batches are too many; lower --eval-iters",
                     (long long)evaluations, (long long)c->eval_iters);
 }
 
-Err data_open_options(const Config *c, const Derived *d, const TokenFacts *facts, bool read_only,
-                      Data **out) {
+Err data_open_options(const Config *c, const TokenFacts *facts, bool read_only, Data **out) {
     DataConfig data = {
         .kind = map_dataset(c),
         .paths = c->data_path.at,
         .num_paths = (int)c->data_path.count,
-        .split = d->split,
+        .split = c->derived.split,
         .mock = c->mock_data,
         .sequence_length = c->seq_length,
-        .vocab_size = d->vocab_size,
+        .vocab_size = c->derived.vocab_size,
         .eod = facts->eod,
         .pad = facts->pad,
         .seed = (uint32_t)c->seed,
@@ -86,6 +88,6 @@ Err data_open_options(const Config *c, const Derived *d, const TokenFacts *facts
     set_files(&c->train_data_path, SPLIT_TRAIN, &data);
     set_files(&c->valid_data_path, SPLIT_VALID, &data);
     set_files(&c->test_data_path, SPLIT_TEST, &data);
-    ERR_RETURN(count_samples(c, d, data.samples));
-    return open_kind(&data, c, d, facts, out);
+    ERR_RETURN(count_samples(c, data.samples));
+    return open_kind(&data, c, facts, out);
 }

@@ -18,6 +18,6 @@ typedef struct TokenFacts {
 } TokenFacts;
 
 /* Opens the data. read_only: no file changes. The lists of paths are borrowed. */
-Err data_open_options(const Config *, const Derived *, const TokenFacts *, bool read_only, Data **out);
+Err data_open_options(const Config *, const TokenFacts *, bool read_only, Data **out);
 
 #endif

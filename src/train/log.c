@@ -152,7 +152,7 @@ static Rates rates(const Trainer *r, int64_t samples, int64_t ns) {
 }
 
 static int64_t seconds_left(const TrainLog *log, const Trainer *r) {
-    return (r->run.derived->train_iters - r->iteration) * log->ns / log->steps / 1000000000;
+    return (r->run.config->derived.train_iters - r->iteration) * log->ns / log->steps / 1000000000;
 }
 
 /* "1:02:03" */
@@ -176,7 +176,7 @@ static void print_megatron_line(const TrainLog *log, const Trainer *r, const Ste
     char text[32];
     clock_stamp(text);
     printf(" [%s] iteration %8lld/%8lld | consumed samples: %12lld |", text, (long long)r->iteration,
-           (long long)r->run.derived->train_iters, (long long)r->consumed_samples);
+           (long long)r->run.config->derived.train_iters, (long long)r->consumed_samples);
     printf(" elapsed time per iteration (ms): %.1f |", 1e3 * rate.seconds / (double)log->steps);
     if (c->log_throughput && c->device == ON_CPU)
         printf(" throughput per rank (TFLOP/s): %.3g |", rate.tflops);
@@ -203,7 +203,7 @@ static void short_line(const TrainLog *log, const Trainer *r, Str *out) {
     char left[32];
     const Rates rate = rates(r, log->samples, log->ns);
     str_clear(out);
-    str_printf(out, "step %lld/%lld", (long long)r->iteration, (long long)r->run.derived->train_iters);
+    str_printf(out, "step %lld/%lld", (long long)r->iteration, (long long)r->run.config->derived.train_iters);
     for (int i = 0; log->losses && i < n_losses(r); i++)
         str_printf(out, " | %s %.4f", i ? loss_name(r, i) : "loss", log->loss[i] / (double)log->losses);
     str_printf(out, " | %.0f tokens/s | %s left", rate.tokens_per_second,
@@ -372,7 +372,7 @@ bool train_log_wants_times(const Trainer *r) {
 /* As in Megatron-LM, a dynamic loss scale starts so high that the first steps overflow. A short run may end before it has
  * updated any parameter. */
 static void note_skipped(TrainLog *log, const Trainer *r) {
-    if (r->iteration < r->run.derived->train_iters || log->all_skipped < log->all_steps) return;
+    if (r->iteration < r->run.config->derived.train_iters || log->all_skipped < log->all_steps) return;
     train_log_hide_status(log);
     printf("note: all steps of this run were skipped, because the gradients overflowed: no parameter has "
            "changed. "

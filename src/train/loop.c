@@ -26,7 +26,6 @@
 /* One for a process, shared by all its ranks. */
 typedef struct Session {
     const Config *config;
-    const Derived *derived;
     const TokenFacts *facts;
     int64_t start_ns;
     StopSignals *signals;
@@ -40,7 +39,6 @@ typedef struct Session {
 typedef struct Loop {
     Session *session;
     const Config *config;
-    const Derived *derived;
     Comm *comm;      /* NULL: one rank */
     bool is_printer; /* prints, logs, watches the clock */
     Device *device;  /* until the run has it */
@@ -66,23 +64,25 @@ static Err check_evaluation(const Session *l) {
     return err_user(
         "--%s asks for evaluation, and the data has no validation samples; make the second number of --split "
         "positive (it is %s), set --valid-data-path, or disable evaluation with --eval-iters 0",
-        during ? "eval-interval" : "eval-iters", l->derived->split ? l->derived->split : "not given");
+        during ? "eval-interval" : "eval-iters",
+        l->config->derived.split ? l->config->derived.split : "not given");
 }
 
 /* Data are sized by --train-samples, as in Megatron-LM, which stops in the last step if they do not hold all of it. */
 static Err check_last_step(const Session *l) {
     const Config *c = l->config;
     const Dataset *train = data_split(l->data, SPLIT_TRAIN);
-    const int64_t needed = l->derived->samples_needed;
+    const int64_t needed = l->config->derived.samples_needed;
     const bool once = !c->skip_train && c->dataloader_type == DATALOADER_SINGLE;
-    if (!once || !train || needed <= l->derived->train_samples || needed <= data_length(train)) return ERR_OK;
+    if (!once || !train || needed <= l->config->derived.train_samples || needed <= data_length(train))
+        return ERR_OK;
     return err_user("the last step of --step-batch-size-schedule ends at sample %lld, and the data have "
                     "%lld; set --train-samples %lld",
                     (long long)needed, (long long)data_length(train), (long long)needed);
 }
 
 static Err open_data(Session *l) {
-    ERR_RETURN(data_open_options(l->config, l->derived, l->facts, l->read_only, &l->data));
+    ERR_RETURN(data_open_options(l->config, l->facts, l->read_only, &l->data));
     ERR_RETURN(check_last_step(l));
     return check_evaluation(l);
 }
@@ -91,17 +91,18 @@ static Err open_samples(Loop *l, const Dataset *dataset, bool cyclic, int64_t co
     const Config *c = l->config;
     const Mesh *mesh = &l->trainer->run.layout.mesh;
     Sampler *sampler;
-    ERR_RETURN(sampler_open(&(SamplerConfig){.kind = cyclic ? SAMPLER_CYCLIC : SAMPLER_SINGLE,
-                                             .total_samples = data_length(dataset),
-                                             .consumed_samples = consumed,
-                                             .micro_batch_size = l->derived->micro_batch_size,
-                                             .dp_rank = mesh->coordinate[AXIS_DP],
-                                             .dp_size = mesh->size[AXIS_DP],
-                                             .no_data_sharding = !c->data_sharding,
-                                             .deal = c->batch_invariant_mode ? l->derived->choices : 0},
-                            &sampler));
-    *out = prefetch_start(dataset, sampler, l->derived->micro_batch_size, l->trainer->run.model->plan.sample,
-                          c->num_workers > 1 ? (int)c->num_workers : 1);
+    ERR_RETURN(
+        sampler_open(&(SamplerConfig){.kind = cyclic ? SAMPLER_CYCLIC : SAMPLER_SINGLE,
+                                      .total_samples = data_length(dataset),
+                                      .consumed_samples = consumed,
+                                      .micro_batch_size = l->config->derived.micro_batch_size,
+                                      .dp_rank = mesh->coordinate[AXIS_DP],
+                                      .dp_size = mesh->size[AXIS_DP],
+                                      .no_data_sharding = !c->data_sharding,
+                                      .deal = c->batch_invariant_mode ? l->config->derived.choices : 0},
+                     &sampler));
+    *out = prefetch_start(dataset, sampler, l->config->derived.micro_batch_size,
+                          l->trainer->run.model->plan.sample, c->num_workers > 1 ? (int)c->num_workers : 1);
     return ERR_OK;
 }
 
@@ -116,7 +117,7 @@ static Err open_stream(Loop *l, DataSplit split, int64_t consumed, Prefetch **ou
 
 /* How many a data-parallel rank has of a global batch of that many samples. */
 static int64_t microbatches(const Loop *l, int64_t samples) {
-    return samples / (l->derived->micro_batch_size * l->derived->data_parallel_size);
+    return samples / (l->config->derived.micro_batch_size * l->config->derived.data_parallel_size);
 }
 
 /* This rank's part of it, in the memory of the step. */
@@ -187,7 +188,7 @@ static Err evaluate_batches(Loop *l, Prefetch *stream, int64_t batches, LossSum 
 
 static Err evaluate(Loop *l, Prefetch *stream, double loss[MODEL_LOSSES]) {
     LossSum sum[MODEL_LOSSES] = {{0}};
-    const int64_t batches = l->config->eval_iters * microbatches(l, l->derived->global_batch_size);
+    const int64_t batches = l->config->eval_iters * microbatches(l, l->config->derived.global_batch_size);
     ERR_RETURN(evaluate_batches(l, stream, batches, sum));
     for (int i = 0; i < MODEL_LOSSES; i++) loss[i] = trainer_mean(sum[i]);
     return ERR_OK;
@@ -199,7 +200,7 @@ static Err evaluate_valid(Loop *l) {
     double loss[MODEL_LOSSES];
     char where[64];
     /* The data is as long as these options need; a run continued from others may have used more of it. */
-    int64_t samples = l->config->eval_iters * l->derived->global_batch_size;
+    int64_t samples = l->config->eval_iters * l->config->derived.global_batch_size;
     if (r->consumed_valid_samples > data_length(data_split(l->session->data, SPLIT_VALID)) - samples) {
         prefetch_stop(l->valid);
         l->valid = NULL;
@@ -246,7 +247,7 @@ static Err evaluate_file(Loop *l, int file, Accuracy *out) {
 /* Steps of an epoch of records; 0: the data has no epochs. */
 static int64_t epoch_steps(const Loop *l) {
     const Dataset *train = data_split(l->session->data, SPLIT_TRAIN);
-    return train ? data_facts(train).epoch / l->derived->global_batch_size : 0;
+    return train ? data_facts(train).epoch / l->config->derived.global_batch_size : 0;
 }
 
 static Err evaluate_files(Loop *l) {
@@ -331,7 +332,7 @@ static Err take_batches(Loop *l, int64_t n, Batch **out) {
 static Err one_step(Loop *l) {
     Trainer *r = l->trainer;
     int64_t start = clock_ns();
-    int64_t n = microbatches(l, config_batch_size(l->derived, r->consumed_samples));
+    int64_t n = microbatches(l, config_batch_size(l->config, r->consumed_samples));
     Batch *batches;
     ERR_RETURN(comm_agree(l->comm, take_batches(l, n, &batches)));
     StepReport report = trainer_begin_step(r);
@@ -359,16 +360,16 @@ static Err end_epoch(Loop *l) {
 static Err train_steps(Loop *l) {
     const Config *c = l->config;
     Trainer *r = l->trainer;
-    if (r->iteration >= l->derived->train_iters) {
+    if (r->iteration >= l->config->derived.train_iters) {
         if (l->is_printer)
             printf("already at step %lld of %lld: nothing to train; raise %s to go on\n",
-                   (long long)r->iteration, (long long)l->derived->train_iters,
+                   (long long)r->iteration, (long long)l->config->derived.train_iters,
                    epoch_steps(l) ? "--epochs" : "--train-iters or --train-samples");
         return evaluate_files(l);
     }
     ERR_RETURN(open_stream(l, SPLIT_TRAIN, r->consumed_samples, &l->train));
     stop_signals_defer(l->session->signals);
-    while (r->iteration < l->derived->train_iters && !l->exit_reason) {
+    while (r->iteration < l->config->derived.train_iters && !l->exit_reason) {
         ERR_RETURN(one_step(l));
         ERR_RETURN(finish_save(l, false));
         if (is_multiple(r->iteration, c->eval_interval)) ERR_RETURN(evaluate_valid(l));
@@ -433,7 +434,7 @@ static Err open_shared(Loop *l) {
 
 static Err open_device(Loop *l) {
     char text[200], transport[200];
-    ERR_RETURN(rank_open_device(l->config, l->derived, l->comm, &l->device, transport));
+    ERR_RETURN(rank_open_device(l->config, l->comm, &l->device, transport));
     if (!l->is_printer) return ERR_OK;
     banner_line("device", "%s", device_describe(l->device, text, sizeof text));
     if (l->comm && (l->config->nccl_library || device_is_discrete(l->device) || comm_processes() > 1))
@@ -446,7 +447,7 @@ static void say_how(const Trainer *r) {
     int64_t chunks, tokens = trainer_loss_chunk(r, &chunks);
     if (tokens) printf("logits: %s of at most %s\n", amount(chunks, "chunk").s, amount(tokens, "token").s);
     if (r->run.config->fp8_format == FP8_NONE) return;
-    if (r->run.derived->num_moe_layers)
+    if (r->run.config->derived.num_moe_layers)
         printf("FP8 GEMMs: not in routed experts, which stay in %s\n", Lane_spellings[r->run.config->lane]);
     const char *why;
     if (!trainer_fp8_linears(r, &why))
@@ -458,15 +459,15 @@ static void say_how(const Trainer *r) {
 static Err start(Loop *l) {
     const Config *c = l->config;
     ERR_RETURN(comm_agree(l->comm, l->is_printer ? checkpoint_check_folders(c) : ERR_OK));
-    const int64_t parameters = l->is_printer ? model_count(c, l->derived).all : 0;
-    if (l->is_printer) banner_print(c, l->derived, l->session->facts->vocab_size, parameters);
+    const int64_t parameters = l->is_printer ? model_count(c).all : 0;
+    if (l->is_printer) banner_print(c, l->session->facts->vocab_size, parameters);
     ERR_RETURN(open_device(l));
-    MemoryPlan plan = memory_plan_new(c, l->derived, l->comm, l->device);
+    MemoryPlan plan = memory_plan_new(c, l->comm, l->device);
     if (l->is_printer) printf("%s", plan.attention.text);
     ERR_RETURN(check_memory(l, &plan));
     ERR_RETURN(open_shared(l));
-    if (l->is_printer) banner_print_data(c, l->derived, l->session->data);
-    l->trainer = trainer_new(c, l->derived, &plan, l->comm, l->device);
+    if (l->is_printer) banner_print_data(c, l->session->data);
+    l->trainer = trainer_new(c, &plan, l->comm, l->device);
     l->trainer->data_fingerprint = data_fingerprint(l->session->data);
     l->device = NULL;
     if (l->is_printer) say_how(l->trainer);
@@ -485,7 +486,6 @@ static Err train_rank(void *arg, Comm *comm) {
     Session *s = arg;
     Loop l = {.session = s,
               .config = s->config,
-              .derived = s->derived,
               .comm = comm,
               .is_printer = rank_is_printer(comm),
               .step = arena_new()};
@@ -500,15 +500,10 @@ static Err train_rank(void *arg, Comm *comm) {
     return e;
 }
 
-Err train(const Config *c, const Derived *d, const TokenFacts *facts, Data *data, int *stopped_by) {
-    Session s = {.config = c,
-                 .derived = d,
-                 .facts = facts,
-                 .start_ns = clock_ns(),
-                 .save_lock = -1,
-                 .opens = !data,
-                 .data = data};
-    Err e = trainer_check(c, d);
+Err train(const Config *c, const TokenFacts *facts, Data *data, int *stopped_by) {
+    Session s = {
+        .config = c, .facts = facts, .start_ns = clock_ns(), .save_lock = -1, .opens = !data, .data = data};
+    Err e = trainer_check(c);
     setvbuf(stdout, NULL, _IOLBF, 0); /* so that redirected output is also immediate */
     s.signals = stop_signals_new(c);
     if (!e.code) e = world_run(c, train_rank, &s);
@@ -525,7 +520,7 @@ Err train(const Config *c, const Derived *d, const TokenFacts *facts, Data *data
 static Err check_samples(const Session *s) {
     enum { READ = 256 };
     Arena *arena = arena_new();
-    Batch batch = batch_new(1, model_plan(s->config, s->derived, arena).sample);
+    Batch batch = batch_new(1, model_plan(s->config, arena).sample);
     Err e = ERR_OK;
     for (int split = 0; split < SPLIT_COUNT; split++) {
         const Dataset *samples = data_split(s->data, (DataSplit)split);
@@ -537,14 +532,13 @@ static Err check_samples(const Session *s) {
     return e;
 }
 
-int train_check_files(const Config *c, const Derived *d, const TokenFacts *facts,
-                      Err problem[TRAIN_FILE_PROBLEMS]) {
-    Session s = {.config = c, .derived = d, .facts = facts, .read_only = true};
+int train_check_files(const Config *c, const TokenFacts *facts, Err problem[TRAIN_FILE_PROBLEMS]) {
+    Session s = {.config = c, .facts = facts, .read_only = true};
     Err e = open_data(&s);
     if (!e.code) e = check_samples(&s);
-    if (!e.code) banner_print_data(c, d, s.data);
+    if (!e.code) banner_print_data(c, s.data);
     data_close(s.data);
-    const Err found[] = {e, checkpoint_check_files(c, d), train_log_check(c)};
+    const Err found[] = {e, checkpoint_check_files(c), train_log_check(c)};
     int n = 0;
     for (int i = 0; i < TRAIN_FILE_PROBLEMS; i++)
         if (found[i].code) problem[n++] = found[i];

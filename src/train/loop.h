@@ -12,11 +12,11 @@
  * second signal kills the process. data: what data_open_options opened for these options, which is closed; NULL: the
  * first rank opens it. The accuracy of its files is printed after each epoch. *stopped_by: the number of the signal,
  * 0: none. Runs all ranks of this process. */
-Err train(const Config *, const Derived *, const TokenFacts *, Data *data, int *stopped_by);
+Err train(const Config *, const TokenFacts *, Data *data, int *stopped_by);
 
 /* Checks the files that train() would open: each can be opened, and they belong together. Prints the data. Returns the
  * number of problems, at most TRAIN_FILE_PROBLEMS. No file changes. */
 enum { TRAIN_FILE_PROBLEMS = 3 };
-int train_check_files(const Config *, const Derived *, const TokenFacts *, Err problem[TRAIN_FILE_PROBLEMS]);
+int train_check_files(const Config *, const TokenFacts *, Err problem[TRAIN_FILE_PROBLEMS]);
 
 #endif

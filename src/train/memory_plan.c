@@ -50,9 +50,9 @@ static void plan_communicators(const Trainer *r, const Device *target, const Com
             comm_device_bytes(r->run.comm, (int)r->run.config->gemm_sm_margin, comm_ranks_of_host(real));
 }
 
-MemoryPlan memory_plan_new(const Config *c, const Derived *d, Comm *comm, const Device *target) {
+MemoryPlan memory_plan_new(const Config *c, Comm *comm, const Device *target) {
     Comm *notes = comm ? comm_null(comm_world(comm), comm_rank(comm)) : NULL;
-    Trainer *r = trainer_new(c, d, NULL, notes, target ? device_null_for(target) : device_null());
+    Trainer *r = trainer_new(c, NULL, notes, target ? device_null_for(target) : device_null());
     const Registry *all = r->run.model->registry;
     MemoryPlan plan = {.discrete = target ? device_is_discrete(target) : c->device != ON_CPU,
                        .held = held_parameters(all)};

@@ -49,7 +49,7 @@ typedef struct MemoryPlan {
 
 /* The plan of the rank of `comm`; NULL: one rank. `target` is its device, whose kernels' plans are made too.
  * NULL: the device of the options, without the needs of its kernels. */
-MemoryPlan memory_plan_new(const Config *, const Derived *, Comm *, const Device *target);
+MemoryPlan memory_plan_new(const Config *, Comm *, const Device *target);
 /* Bytes of device memory, which may be the host's; bytes of host memory if the device has its own. */
 size_t memory_plan_total(const MemoryPlan *);
 size_t memory_plan_host(const MemoryPlan *);

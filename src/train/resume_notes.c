@@ -13,16 +13,16 @@ typedef struct Schedules {
     bool rate, decay;
 } Schedules;
 
-static Schedules differ(const Trainer *r, const Config *old, const Derived *was, int64_t coming) {
+static Schedules differ(const Trainer *r, const Config *old, int64_t coming) {
     const Config *c = r->run.config;
-    const Derived *d = r->run.derived;
+    const Derived *d = &r->run.config->derived;
     const int64_t at = r->schedule_samples + coming;
-    const double lr = schedule_lr(c, d, c->lr, c->min_lr, at),
-                 decoupled = schedule_lr(c, d, d->decoupled_lr, d->decoupled_min_lr, at);
+    const double lr = schedule_lr(c, c->lr, c->min_lr, at),
+                 decoupled = schedule_lr(c, d->decoupled_lr, d->decoupled_min_lr, at);
     return (Schedules){
-        .rate = lr != schedule_lr(old, was, old->lr, old->min_lr, at) ||
-                decoupled != schedule_lr(old, was, was->decoupled_lr, was->decoupled_min_lr, at),
-        .decay = schedule_weight_decay(c, d, at) != schedule_weight_decay(old, was, at),
+        .rate = lr != schedule_lr(old, old->lr, old->min_lr, at) ||
+                decoupled != schedule_lr(old, old->derived.decoupled_lr, old->derived.decoupled_min_lr, at),
+        .decay = schedule_weight_decay(c, at) != schedule_weight_decay(old, at),
     };
 }
 
@@ -36,10 +36,9 @@ static bool concerns_schedules(int option) {
  * valid with the other options, both schedules count as changed. */
 static Schedules changed_by(const Trainer *r, const json_t *values) {
     enum { POINTS = 10000 };
-    const Derived *d = r->run.derived;
+    const Derived *d = &r->run.config->derived;
     Arena *arena = arena_new();
     Config old = *r->run.config;
-    Derived was;
     Args args;
     Str ignored = {0};
     Schedules sum = {true, true};
@@ -50,12 +49,12 @@ static Schedules changed_by(const Trainer *r, const json_t *values) {
     const Err e = config_from_json(&old, arena, text, strlen(text), CLASS_ALL, &ignored);
     if (!e.code) config_check(&old, CHECK_MODEL | CHECK_TRAIN, &args);
     if (!e.code && !args.num_problems) {
-        config_finish(&old, arena, d->vocab_size, &was);
+        config_finish(&old, arena, d->vocab_size);
         const int64_t left = d->samples_needed - r->consumed_samples, batch = d->global_batch_size,
                       stride = left / POINTS > batch ? left / POINTS : batch;
         sum = (Schedules){false, false};
         for (int64_t k = 0; k < left; k += stride) {
-            const Schedules here = differ(r, &old, &was, k);
+            const Schedules here = differ(r, &old, k);
             sum.rate |= here.rate, sum.decay |= here.decay;
         }
     }

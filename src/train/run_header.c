@@ -19,12 +19,12 @@ static json_t *given_options(const Config *c) {
     return given;
 }
 
-static json_t *layout(const Config *c, const Derived *d) {
-    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I}", "ranks", (json_int_t)config_ranks(c), "tensor",
-                     (json_int_t)c->tensor_model_parallel_size, "pipeline",
-                     (json_int_t)c->pipeline_model_parallel_size, "context",
-                     (json_int_t)c->context_parallel_size, "expert",
-                     (json_int_t)c->expert_model_parallel_size, "data", (json_int_t)d->data_parallel_size);
+static json_t *layout(const Config *c) {
+    return json_pack(
+        "{s:I, s:I, s:I, s:I, s:I, s:I}", "ranks", (json_int_t)config_ranks(c), "tensor",
+        (json_int_t)c->tensor_model_parallel_size, "pipeline", (json_int_t)c->pipeline_model_parallel_size,
+        "context", (json_int_t)c->context_parallel_size, "expert", (json_int_t)c->expert_model_parallel_size,
+        "data", (json_int_t)c->derived.data_parallel_size);
 }
 
 static json_t *data_of(const Data *data) {
@@ -45,11 +45,11 @@ json_t *run_header(const Trainer *r, const Data *data, int64_t parameters) {
     char stamp[32], device[200] = "";
     clock_stamp(stamp);
     if (r->run.device) device_describe(r->run.device, device, sizeof device);
-    json_t *header = json_pack("{s:s, s:s, s:s, s:s, s:I, s:I, s:s, s:o, s:o, s:o}", "kind", "run", "time",
-                               stamp, "version", isotron_version(), "commit", isotron_commit(), "iteration",
-                               (json_int_t)r->iteration, "parameters", (json_int_t)parameters, "device",
-                               device, "layout", layout(r->run.config, r->run.derived), "data", data_of(data),
-                               "options", given_options(r->run.config));
+    json_t *header =
+        json_pack("{s:s, s:s, s:s, s:s, s:I, s:I, s:s, s:o, s:o, s:o}", "kind", "run", "time", stamp,
+                  "version", isotron_version(), "commit", isotron_commit(), "iteration",
+                  (json_int_t)r->iteration, "parameters", (json_int_t)parameters, "device", device, "layout",
+                  layout(r->run.config), "data", data_of(data), "options", given_options(r->run.config));
     CHECK(header, "the header of the log is not JSON");
     return header;
 }

@@ -44,16 +44,16 @@ static void forward_only(Trainer *r, const Batch *rows, LossSum *sum) {
     if (sum) read_losses(r, sum);
 }
 
-Err trainer_check(const Config *c, const Derived *d) {
+Err trainer_check(const Config *c) {
     Arena *arena = arena_new();
     PipelineLayout layout;
     PipelineSpec spec;
     Err e = pipeline_layout(c, arena, &layout);
-    for (int64_t i = 0; i < d->num_batch_steps && !e.code; i++)
-        e = pipeline_spec(
-            c, &layout,
-            pipeline_units(c, d->batch_steps[i].size / (d->micro_batch_size * d->data_parallel_size)), false,
-            &spec);
+    for (int64_t i = 0; i < c->derived.num_batch_steps && !e.code; i++)
+        e = pipeline_spec(c, &layout,
+                          pipeline_units(c, c->derived.batch_steps[i].size / (c->derived.micro_batch_size *
+                                                                              c->derived.data_parallel_size)),
+                          false, &spec);
     arena_free(arena);
     return e;
 }
@@ -64,16 +64,15 @@ static size_t result_bytes(const Trainer *r) {
 }
 
 /* Builds the trainer except for random initial values; allocates nothing on the null device. */
-static Trainer *assemble(const Config *c, const Derived *d, Comm *comm, Device *device,
-                         ExecutorMemory memory) {
+static Trainer *assemble(const Config *c, Comm *comm, Device *device, ExecutorMemory memory) {
     Trainer *r = mem_zero(1, sizeof *r);
-    model_run_new(&r->run, c, d, comm, device, MODEL_TRAINS);
+    model_run_new(&r->run, c, comm, device, MODEL_TRAINS);
     if (comm) r->run.context.sync = r->sync = sync_new(r->run.model->registry, comm);
     r->results = device_host_alloc(device, result_bytes(r), "losses");
     r->optimizer = optim_new(c, r->run.model->registry, r->sync);
     r->scaler = scaler_new(c);
     r->executor =
-        executor_new(&r->run.context, r->run.model, model_run_together(&r->run, d->micro_batch_size),
+        executor_new(&r->run.context, r->run.model, model_run_together(&r->run, c->derived.micro_batch_size),
                      c->interleaved_microbatches, pipeline_unit(c), memory);
     r->microbatches = microbatches_new(c, &r->run.context, r->run.model, r->executor, &r->run.pipeline);
     return r;
@@ -81,7 +80,7 @@ static Trainer *assemble(const Config *c, const Derived *d, Comm *comm, Device *
 
 int64_t trainer_loss_chunk(const Trainer *r, int64_t *chunks) {
     const ModelPlan *plan = &r->run.model->plan;
-    const int64_t b = model_run_together(&r->run, r->run.derived->micro_batch_size),
+    const int64_t b = model_run_together(&r->run, r->run.config->derived.micro_batch_size),
                   s = model_run_tokens(&r->run) / b;
     int64_t positions = 0;
     for (const HeadSpec *h = plan->head; h < plan->head + plan->n_heads && !positions; h++)
@@ -99,13 +98,15 @@ int64_t trainer_fp8_linears(const Trainer *r, const char **emulation) {
 /* Microbatches of a data-parallel rank in the largest global batch. */
 static int64_t most_microbatches(const Trainer *r) {
     int64_t most = 0;
-    for (int64_t i = 0; i < r->run.derived->num_batch_steps; i++)
-        if (r->run.derived->batch_steps[i].size > most) most = r->run.derived->batch_steps[i].size;
-    return most / (r->run.derived->micro_batch_size * r->run.layout.mesh.size[AXIS_DP]);
+    for (int64_t i = 0; i < r->run.config->derived.num_batch_steps; i++)
+        if (r->run.config->derived.batch_steps[i].size > most)
+            most = r->run.config->derived.batch_steps[i].size;
+    return most / (r->run.config->derived.micro_batch_size * r->run.layout.mesh.size[AXIS_DP]);
 }
 
 RankSchedule trainer_dry_run(Trainer *r, PipelineSpec *spec) {
-    const int64_t samples = r->run.derived->micro_batch_size, together = model_run_together(&r->run, samples);
+    const int64_t samples = r->run.config->derived.micro_batch_size,
+                  together = model_run_together(&r->run, samples);
     const Batch rows = {.b = together,
                         .shape = shape_slice(r->run.model->plan.sample, r->run.layout.mesh.size[AXIS_CP])};
     LossSum sum[MODEL_LOSSES] = {{0}};
@@ -128,14 +129,14 @@ RankSchedule trainer_dry_run(Trainer *r, PipelineSpec *spec) {
     return schedule;
 }
 
-Trainer *trainer_new(const Config *c, const Derived *d, const MemoryPlan *plan, Comm *comm, Device *device) {
-    if (!device) device = device_cpu((int)d->cpu_threads);
+Trainer *trainer_new(const Config *c, const MemoryPlan *plan, Comm *comm, Device *device) {
+    if (!device) device = device_cpu((int)c->derived.cpu_threads);
     if (plan) device_reserve_scratch(device, plan->part[MEMORY_scratch]);
     ExecutorMemory memory = plan ? plan->unit : (ExecutorMemory){0};
     if (plan && plan->balanced) /* offloaded activations are planned for equal shares, and need more
                                    otherwise */
         memory = (ExecutorMemory){.offload.host = memory.offload.host};
-    return assemble(c, d, comm, device, memory);
+    return assemble(c, comm, device, memory);
 }
 
 Device *trainer_free_but_device(Trainer *r) {
@@ -210,8 +211,8 @@ static LossWeights loss_weights(const Trainer *r, const Batch *b, int64_t n, con
 
 void trainer_microbatches(Trainer *r, const Batch *batches, int64_t count, int64_t n, StepReport *report) {
     const int *size = r->run.layout.mesh.size, *at = r->run.layout.mesh.coordinate;
-    const int64_t samples = r->run.derived->micro_batch_size, together = model_run_together(&r->run, samples),
-                  parts = samples / together;
+    const int64_t samples = r->run.config->derived.micro_batch_size,
+                  together = model_run_together(&r->run, samples), parts = samples / together;
     double ratio[MODEL_LOSSES] = {1};
     CHECK(count == n || !r->sync || r->run.config->cuda_graph_impl == CUDA_GRAPH_NONE,
           "a CUDA graph over ranks has all %lld microbatches of a step, not %lld", (long long)n,
@@ -334,14 +335,14 @@ void trainer_read(Trainer *r, StepReport *report) {
 
 void trainer_update(Trainer *r, StepReport *report) {
     const Config *c = r->run.config;
-    const Derived *d = r->run.derived;
+    const Derived *d = &r->run.config->derived;
     trainer_reduce(r, report);
     const StateContext state = model_run_state(&r->run, true);
     states_end_step(r->run.model->registry, &state);
     OptimStep s = {.grad_scale = report->grad_scale, .exact = r->run.context.exact};
-    s.lr = report->lr = schedule_lr(c, d, c->lr, c->min_lr, r->schedule_samples);
-    s.decoupled_lr = schedule_lr(c, d, d->decoupled_lr, d->decoupled_min_lr, r->schedule_samples);
-    s.weight_decay = report->weight_decay = schedule_weight_decay(c, d, r->schedule_samples);
+    s.lr = report->lr = schedule_lr(c, c->lr, c->min_lr, r->schedule_samples);
+    s.decoupled_lr = schedule_lr(c, d->decoupled_lr, d->decoupled_min_lr, r->schedule_samples);
+    s.weight_decay = report->weight_decay = schedule_weight_decay(c, r->schedule_samples);
     if (!report->is_read) start_read(r);
     report->optim = optim_step(r->optimizer, s); /* waits */
     if (!report->is_read) finish_read(r, report);

@@ -39,10 +39,11 @@ static void one_operation(Comm *comm, Device *device, float *x) {
 
 static Err on_rank(void *arg, Comm *comm) {
     Drill *drill = arg;
-    const Derived d = {.cpu_threads = 1};
+    Config one_thread = drill->config;
+    one_thread.derived.cpu_threads = 1;
     char transport[200];
     Device *device;
-    ERR_RETURN(rank_open_device(&drill->config, &d, comm, &device, transport));
+    ERR_RETURN(rank_open_device(&one_thread, comm, &device, transport));
     float *x = device_alloc(device, ELEMENTS * sizeof *x, "a drill");
     const bool victim = comm_rank(comm) == drill->victim;
     for (int i = 0; i < OPERATIONS; i++) {

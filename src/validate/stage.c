@@ -26,14 +26,15 @@ static int count_sharing(const StageRank *r) {
 
 static Err rank_main(void *arg, Comm *comm) {
     const World *w = arg;
-    const Derived d = {.cpu_threads = 1};
+    Config one_thread = w->in->config;
+    one_thread.derived.cpu_threads = 1;
     StageRank r = {.in = w->in,
                    .comm = comm,
                    .rank = comm ? comm_rank(comm) : 0,
                    .world = comm ? comm_world(comm) : 1,
                    .end_ns = w->start_ns + (int64_t)(w->in->seconds * 1e9)};
     if (r.rank == 0) r.out = w->in->out;
-    ERR_RETURN(rank_open_device(&w->in->config, &d, comm, &r.device, r.transport));
+    ERR_RETURN(rank_open_device(&one_thread, comm, &r.device, r.transport));
     if (r.out) r.out->exclusive = r.device->exclusive;
     device_describe(r.device, r.described, sizeof r.described);
     r.sharing = count_sharing(&r);

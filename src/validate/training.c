@@ -20,7 +20,6 @@ enum { MOST_STEPS = 200, LEAST_STEPS = 8 }; /* the least that two libraries can 
 typedef struct Training {
     const StageInput *in;
     Config config;
-    Derived derived;
 } Training;
 
 /* The steps of one run; all but the times are equal on all ranks. */
@@ -93,14 +92,14 @@ static Err make_config(const StageInput *in, Arena *arena, Training *t) {
     t->config.distributed_backend = in->config.distributed_backend;
     t->config.distributed_timeout_seconds = in->config.distributed_timeout_seconds;
     t->config.gemm_tuning = in->config.gemm_tuning;
-    config_finish(&t->config, arena, 0, &t->derived);
+    config_finish(&t->config, arena, 0);
     return ERR_OK;
 }
 
 /* ---- a run ---- */
 
 static void take_step(const StageRank *r, const Training *t, Trainer *run, const Batch *x, Steps *s) {
-    batch_draw(x, (uint64_t)s->n, (uint64_t)r->rank, t->derived.vocab_size);
+    batch_draw(x, (uint64_t)s->n, (uint64_t)r->rank, t->config.derived.vocab_size);
     stage_barrier(r);
     const int64_t start = clock_ns();
     StepReport report = trainer_begin_step(run);
@@ -115,8 +114,8 @@ static void take_step(const StageRank *r, const Training *t, Trainer *run, const
 static Err train(StageRank *r, const Training *t, int64_t steps, Steps *s) {
     char transport[200];
     Device *device;
-    ERR_RETURN(rank_open_device(&t->config, &t->derived, r->comm, &device, transport));
-    const MemoryPlan plan = memory_plan_new(&t->config, &t->derived, r->comm, device);
+    ERR_RETURN(rank_open_device(&t->config, r->comm, &device, transport));
+    const MemoryPlan plan = memory_plan_new(&t->config, r->comm, device);
     const size_t available = device_memory_available(device);
     if (memory_plan_fits(&plan, device, r->comm).code) {
         rank_free_device(r->comm, device);
@@ -126,11 +125,11 @@ static Err train(StageRank *r, const Training *t, int64_t steps, Steps *s) {
         if (r->out) outcome_add(r->out, VALIDATE_INCONCLUSIVE, "", "too little memory");
         return ERR_OK;
     }
-    Trainer *run = trainer_new(&t->config, &t->derived, &plan, r->comm, device);
+    Trainer *run = trainer_new(&t->config, &plan, r->comm, device);
     registry_init(run->run.model->registry, run->run.context.seed);
     trainer_publish(run);
-    Batch x = batch_new(t->derived.micro_batch_size, run->run.model->plan.sample);
-    *s = (Steps){.flops = trainer_flops(run, t->derived.global_batch_size)};
+    Batch x = batch_new(t->config.derived.micro_batch_size, run->run.model->plan.sample);
+    *s = (Steps){.flops = trainer_flops(run, t->config.derived.global_batch_size)};
     while (s->n < (steps ? steps : MOST_STEPS)) {
         STAGE_DOING(r, "step %d of run %d", (int)s->n, steps ? 2 : 1);
         take_step(r, t, run, &x, s);
@@ -189,8 +188,9 @@ static void finish(const StageRank *r, const Training *t, const Steps *s) {
     char mfu[40] = "";
     if (peak > 0) snprintf(mfu, sizeof mfu, ", %.1f %% MFU", 100 * rate / peak);
     outcome_sum_up(r->out, "%s of %lld tokens, twice, %s: %.2f ms a step, %.3g TFLOP/s%s",
-                   amount(s->n, "step").s, (long long)(t->derived.global_batch_size * t->config.seq_length),
-                   r->transport, all.median * 1e3, rate * 1e-12, mfu);
+                   amount(s->n, "step").s,
+                   (long long)(t->config.derived.global_batch_size * t->config.seq_length), r->transport,
+                   all.median * 1e3, rate * 1e-12, mfu);
     judge_drift(r, s);
 }
 

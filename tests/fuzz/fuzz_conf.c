@@ -30,8 +30,7 @@ static bool read_conf(const uint8_t *bytes, size_t n) {
         fuzz_ok(config_parse(&config, &args, USE_ALL, CHECK_MODEL | CHECK_TRAIN | CHECK_DATA, 2, words));
     CHECK(ok || args.help || args.problems.len, "an error without a sentence");
     if (ok) {
-        Derived derived;
-        config_finish(&config, arena, 0, &derived);
+        config_finish(&config, arena, 0);
         Str json = {0};
         config_json(&config, CLASS_ALL, &json);
         CHECK(read_json((const uint8_t *)json.s, json.len), "our own JSON is refused: %s", json.s);

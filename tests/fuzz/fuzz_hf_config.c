@@ -10,21 +10,21 @@
 #include "ckpt/hf/config.h"
 
 /* The options of a run.conf; false if they break a rule. */
-static bool read_options(const char *conf, Arena *arena, Config *config, Derived *derived) {
+static bool read_options(const char *conf, Arena *arena, Config *config) {
     Args args;
     args_init(&args, arena, "fuzz", NULL);
     char option[] = "--config", *words[] = {option, (char *)conf};
     bool ok = fuzz_ok(config_parse(config, &args, USE_ALL, CHECK_MODEL, 2, words));
     CHECK(ok || args.problems.len, "an error without a sentence");
-    if (ok) config_finish(config, arena, 0, derived);
+    if (ok) config_finish(config, arena, 0);
     args_free(&args);
     return ok;
 }
 
-static void check_reads_back(const Str *json, const Config *config, const Derived *derived) {
+static void check_reads_back(const Str *json, const Config *config) {
     char *path = fuzz_file("config.json", (const uint8_t *)json->s, json->len);
     Str notes = {0};
-    const Err e = hf_config_read_back(path, config, derived, &notes);
+    const Err e = hf_config_read_back(path, config, &notes);
     CHECK(!e.code, "%s: %s", e.msg, json->s);
     str_free(&notes), free(path);
 }
@@ -37,11 +37,10 @@ bool fuzz_one(const uint8_t *bytes, size_t n) {
         char *conf_path = fuzz_file("run.conf", conf.s ? conf.s : "", conf.len);
         Arena *arena = arena_new();
         Config config;
-        Derived derived;
         HfFamily family;
-        if (read_options(conf_path, arena, &config, &derived) &&
-            fuzz_ok(hf_config_export(&config, &derived, F32, NULL, &json, &family)))
-            check_reads_back(&json, &config, &derived);
+        if (read_options(conf_path, arena, &config) &&
+            fuzz_ok(hf_config_export(&config, F32, NULL, &json, &family)))
+            check_reads_back(&json, &config);
         arena_free(arena), free(conf_path);
     }
     str_free(&conf), str_free(&json), free(path);
@@ -55,11 +54,10 @@ void fuzz_seeds(Corpus *c) {
     for (size_t i = 0; i < found.gl_pathc; i++) {
         Arena *arena = arena_new();
         Config config;
-        Derived derived;
         HfFamily family;
         Str json = {0};
-        CHECK(read_options(found.gl_pathv[i], arena, &config, &derived), "%s is refused", found.gl_pathv[i]);
-        if (fuzz_ok(hf_config_export(&config, &derived, F32, NULL, &json, &family)))
+        CHECK(read_options(found.gl_pathv[i], arena, &config), "%s is refused", found.gl_pathv[i]);
+        if (fuzz_ok(hf_config_export(&config, F32, NULL, &json, &family)))
             corpus_add(c, json.s, json.len), seeds++;
         str_free(&json), arena_free(arena);
     }

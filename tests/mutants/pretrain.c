@@ -38,9 +38,9 @@ HOOK(void, trainer_microbatches, Trainer *r, const Batch *batches, int64_t count
     __real_trainer_microbatches(r, batches, count, n, report);
 }
 
-HOOK(int64_t, config_batch_size, const Derived *d, int64_t consumed) {
+HOOK(int64_t, config_batch_size, const Config *c, int64_t consumed) {
     const bool scheduled = mutant_is_named(M_rampup_counts_scheduled) && running;
-    return __real_config_batch_size(d, scheduled ? running->schedule_samples : consumed);
+    return __real_config_batch_size(c, scheduled ? running->schedule_samples : consumed);
 }
 
 /* ---- model ---- */

@@ -70,13 +70,13 @@ HOOK(void, registry_round_values, Registry *r) {
 
 /* ---- schedules ---- */
 
-HOOK(double, schedule_lr, const Config *c, const Derived *d, double max, double min, int64_t samples) {
-    if (mutant_is(M_lr_of_next_step)) samples += d->global_batch_size;
+HOOK(double, schedule_lr, const Config *c, double max, double min, int64_t samples) {
+    if (mutant_is(M_lr_of_next_step)) samples += c->derived.global_batch_size;
     if (mutant_is(M_lr_counts_own_samples)) samples /= size(AXIS_DP);
-    return __real_schedule_lr(c, d, max, min, samples);
+    return __real_schedule_lr(c, max, min, samples);
 }
 
-HOOK(double, schedule_weight_decay, const Config *c, const Derived *d, int64_t samples) {
-    const double x = __real_schedule_weight_decay(c, d, samples);
+HOOK(double, schedule_weight_decay, const Config *c, int64_t samples) {
+    const double x = __real_schedule_weight_decay(c, samples);
     return mutant_is(M_decay_over_dp) ? x / size(AXIS_DP) : x;
 }

@@ -1,4 +1,4 @@
-/* Configurations for tests: option words in, Config and Derived out. */
+/* Configurations for tests: option words in, a finished Config out. */
 #ifndef ISOTRON_TESTS_CONFIG_HELPER_H
 #define ISOTRON_TESTS_CONFIG_HELPER_H
 
@@ -14,7 +14,6 @@
 typedef struct Setup {
     Arena *arena;
     Config config;
-    Derived derived;
 } Setup;
 
 /* Options that every training run must have, for calls whose `words` lack them. */
@@ -61,7 +60,7 @@ __attribute__((format(printf, 1, 2))) static inline Setup *setup_new(const char 
     if (e.code) print_error("%s\n%s", e.msg, args.problems.s ? args.problems.s : "");
     assert_int_equal(e.code, ERR_NONE);
     args_free(&args);
-    config_finish(&s->config, arena, 0, &s->derived);
+    config_finish(&s->config, arena, 0);
     return s;
 }
 

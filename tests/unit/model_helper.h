@@ -24,13 +24,13 @@ static inline TestModel *test_model_new(Setup *s) {
     static const DType STORAGE[] = {
         [LANE_FP32] = F32, [LANE_FP64] = F64, [LANE_BF16] = BF16, [LANE_FP16] = F16, [LANE_EXACT] = F64};
     TestModel *m = arena_alloc(s->arena, sizeof *m);
-    *m = (TestModel){.setup = s, .device = device_cpu(2), .model = model_new(&s->config, &s->derived, NULL)};
+    *m = (TestModel){.setup = s, .device = device_cpu(2), .model = model_new(&s->config, NULL)};
     m->run = (RunContext){.device = m->device,
                           .dtype = STORAGE[s->config.lane],
                           .batch_invariant = s->config.batch_invariant_mode,
                           .seed = (uint64_t)s->config.seed};
     m->microbatch = RECORDING;
-    model_allocate(m->model, m->device, m->run.dtype, s->derived.max_position_embeddings, true);
+    model_allocate(m->model, m->device, m->run.dtype, s->config.derived.max_position_embeddings, true);
     registry_init(m->model->registry, m->run.seed);
     m->slot = space_new(m->device, "activation", SPACE_UNPLANNED);
     m->transient = space_new(m->device, "transient", SPACE_UNPLANNED);
@@ -56,7 +56,7 @@ typedef struct Ids {
 static inline Ids *ids_new(const TestModel *m, int64_t b, int64_t s, uint64_t site) {
     Ids *x = arena_alloc(m->setup->arena, sizeof *x);
     int64_t *data = arena_alloc(m->setup->arena, 3 * (size_t)(b * s) * sizeof *data), dim[] = {b, s};
-    uint32_t vocab = (uint32_t)m->setup->derived.vocab_size;
+    uint32_t vocab = (uint32_t)m->setup->config.derived.vocab_size;
     for (int64_t i = 0; i < b * s; i++) {
         data[i] = philox_u32(99, site, (uint64_t)i) % vocab;
         data[b * s + i] = philox_u32(99, site + 1, (uint64_t)i) % vocab;

@@ -89,27 +89,25 @@ void hf_config_fit_heads(Config *c, const Safetensors *weights, bool init_missin
 /* ---- reading an export back ---- */
 
 /* *differences: as in hf_config_compare, INT_MAX if the file is refused. */
-static Err read_text_back(const char *path, const Str *text, const Config *c, const Derived *d, Str *notes,
-                          int *differences) {
+static Err read_text_back(const char *path, const Str *text, const Config *c, Str *notes, int *differences) {
     Str conf = {0};
     Config config = {0};
-    Derived derived;
     Arena *arena = arena_new();
     *differences = INT_MAX;
     Err e = import_text(path, text, &conf);
     if (!e.code) e = hf_config_parse(path, &conf, arena, &config);
-    if (!e.code) config_finish(&config, arena, 0, &derived);
-    if (!e.code) e = hf_config_compare(c, d, &config, &derived, notes, differences);
+    if (!e.code) config_finish(&config, arena, 0);
+    if (!e.code) e = hf_config_compare(c, &config, notes, differences);
     arena_free(arena);
     str_free(&conf);
     return e;
 }
 
-Err hf_config_read_back(const char *path, const Config *c, const Derived *d, Str *notes) {
+Err hf_config_read_back(const char *path, const Config *c, Str *notes) {
     Str text = {0};
     int differences;
     Err e = file_read(path, &text);
-    if (!e.code) e = read_text_back(path, &text, c, d, notes, &differences);
+    if (!e.code) e = read_text_back(path, &text, c, notes, &differences);
     str_free(&text);
     return e;
 }
@@ -117,11 +115,11 @@ Err hf_config_read_back(const char *path, const Config *c, const Derived *d, Str
 /* ---- export ---- */
 
 /* Returns the family of the tensors' names. */
-static HfFamily write_rows(const HfType *t, const Config *filled, const Derived *d, DType dtype,
-                           const json_t *tokens, Str *out) {
+static HfFamily write_rows(const HfType *t, const Config *filled, DType dtype, const json_t *tokens,
+                           Str *out) {
     const HfRow *rows[HF_MOST_ROWS];
     const int n = hf_type_rows(t, rows);
-    HfWriter w = {filled, d, tokens, out, t->family};
+    HfWriter w = {filled, tokens, out, t->family};
     const bool bert = filled->model == MODEL_bert;
     const size_t name = strcspn(t->architecture, "F"), length = strlen(t->architecture);
     str_printf(out,
@@ -155,7 +153,7 @@ static int count_unlike(const HfType *t, const Config *filled) {
 }
 
 /* Types of another family of models, or with experts where the model has none, have no keys for this model. */
-static Err check_kind(const HfType *t, const Config *c, const Derived *d) {
+static Err check_kind(const HfType *t, const Config *c) {
     const HfRow *rows[HF_MOST_ROWS];
     const char *family = ModelFamily_spellings[MODEL_gpt], *own = ModelFamily_spellings[c->model];
     bool experts = false;
@@ -167,20 +165,21 @@ static Err check_kind(const HfType *t, const Config *c, const Derived *d) {
         return err_user("it is a type of --model %s, and this model is a %s", family, own);
     if (experts && !i64_is_set(c->num_experts))
         return err_user("it has experts, and this model has no --num-experts");
-    if (!experts && d->num_moe_layers) return err_user("it has no experts, and this model has --num-experts");
+    if (!experts && c->derived.num_moe_layers)
+        return err_user("it has no experts, and this model has --num-experts");
     return ERR_OK;
 }
 
 /* If the text is read back as another model, an error and no text. */
-static Err write_type(const HfType *t, const Config *c, const Derived *d, DType dtype, const json_t *tokens,
-                      Str *out, HfFamily *family, int *differences) {
+static Err write_type(const HfType *t, const Config *c, DType dtype, const json_t *tokens, Str *out,
+                      HfFamily *family, int *differences) {
     *differences = INT_MAX;
-    ERR_RETURN(check_kind(t, c, d));
-    const Config filled = hf_config_filled(c, d);
+    ERR_RETURN(check_kind(t, c));
+    const Config filled = hf_config_filled(c);
     Str notes = {0};
     str_clear(out);
-    *family = write_rows(t, &filled, d, dtype, tokens, out);
-    const Err e = read_text_back("config.json", out, c, d, &notes, differences);
+    *family = write_rows(t, &filled, dtype, tokens, out);
+    const Err e = read_text_back("config.json", out, c, &notes, differences);
     str_free(&notes);
     if (e.code) str_clear(out);
     return e;
@@ -188,19 +187,18 @@ static Err write_type(const HfType *t, const Config *c, const Derived *d, DType 
 
 /* Writes the first type that fits. If none does, the error describes the nearest: the type that implies the
  * fewest other values and is then read back with the fewest differences. */
-static Err write_first_fit(const Config *c, const Derived *d, DType dtype, const json_t *tokens, Str *out,
-                           HfFamily *family) {
-    const Config filled = hf_config_filled(c, d);
+static Err write_first_fit(const Config *c, DType dtype, const json_t *tokens, Str *out, HfFamily *family) {
+    const Config filled = hf_config_filled(c);
     int nearest = 0, fewest = INT_MAX, fewest_differences = INT_MAX, differences;
     for (int t = 0; t < HF_TYPES; t++) {
         const int unlike = count_unlike(&HF_TYPE[t], &filled);
         differences = INT_MAX;
-        if (!unlike && !write_type(&HF_TYPE[t], c, d, dtype, tokens, out, family, &differences).code)
+        if (!unlike && !write_type(&HF_TYPE[t], c, dtype, tokens, out, family, &differences).code)
             return ERR_OK;
         if (unlike < fewest || (unlike == fewest && differences < fewest_differences))
             nearest = t, fewest = unlike, fewest_differences = differences;
     }
-    const Err e = write_type(&HF_TYPE[nearest], c, d, dtype, tokens, out, family, &differences);
+    const Err e = write_type(&HF_TYPE[nearest], c, dtype, tokens, out, family, &differences);
     return e.code ? err_user("no type of Hugging Face model that can be written has these options, so the "
                              "model cannot be exported; as %s, the nearest type, %s",
                              HF_TYPE[nearest].name, e.msg)
@@ -208,44 +206,43 @@ static Err write_first_fit(const Config *c, const Derived *d, DType dtype, const
 }
 
 /* Refuses options that no type can express. */
-static Err check_exportable(const Config *c, const Derived *d) {
+static Err check_exportable(const Config *c) {
     if (c->softmax_type != SOFTMAX_VANILLA)
         return err_user("no Hugging Face model that can be written has attention sinks, as --softmax-type %s "
                         "gives this one; it cannot be exported",
                         SoftmaxType_spellings[c->softmax_type]);
     if (c->model == MODEL_bert && c->task == TASK_NONE && c->activation == MLP_GELU &&
-        d->activation != MLP_GELU_ERF)
+        c->derived.activation != MLP_GELU_ERF)
         return err_user(
             "no Hugging Face BERT has gelu-tanh in its layers and gelu-erf in its head, as this one "
             "by Megatron-LM's --activation gelu; it cannot be exported. Train with --activation "
             "gelu-tanh or --no-bias-gelu-fusion");
-    if (d->num_moe_layers && d->sinkhorn)
+    if (c->derived.num_moe_layers && c->derived.sinkhorn)
         return err_user("no Hugging Face model that can be written balances its experts by sinkhorn, as "
                         "--moe-router-load-balancing-type does in this one; it cannot be exported");
     return ERR_OK;
 }
 
-Err hf_config_export(const Config *c, const Derived *d, DType dtype, const json_t *tokens, Str *json,
-                     HfFamily *family) {
+Err hf_config_export(const Config *c, DType dtype, const json_t *tokens, Str *json, HfFamily *family) {
     const HfType *type = c->hf_model_type == HF_TYPES ? NULL : &HF_TYPE[c->hf_model_type];
     int differences;
-    Err e = type ? check_kind(type, c, d) : ERR_OK;
-    if (!e.code) ERR_RETURN(check_exportable(c, d));
-    if (!type) return write_first_fit(c, d, dtype, tokens, json, family);
-    if (!e.code) e = write_type(type, c, d, dtype, tokens, json, family, &differences);
+    Err e = type ? check_kind(type, c) : ERR_OK;
+    if (!e.code) ERR_RETURN(check_exportable(c));
+    if (!type) return write_first_fit(c, dtype, tokens, json, family);
+    if (!e.code) e = write_type(type, c, dtype, tokens, json, family, &differences);
     return e.code ? err_user("this model cannot be exported as %s: %s; --hf-model-type none takes any type "
                              "that fits",
                              type->name, e.msg)
                   : ERR_OK;
 }
 
-const char *hf_config_type(const Config *c, const Derived *d) {
+const char *hf_config_type(const Config *c) {
     Str json = {0};
     HfFamily family;
     const HfType *type = NULL;
     if (c->hf_model_type != HF_TYPES) {
         type = &HF_TYPE[c->hf_model_type];
-    } else if (!hf_config_export(c, d, F32, NULL, &json, &family).code) {
+    } else if (!hf_config_export(c, F32, NULL, &json, &family).code) {
         json_t *root = json_loadb(json.s, json.len, 0, NULL);
         type = hf_type_find(json_string_value(json_object_get(root, "model_type")));
         json_decref(root);
@@ -254,10 +251,10 @@ const char *hf_config_type(const Config *c, const Derived *d) {
     return type ? type->name : NULL;
 }
 
-Err hf_config_check_type(const Config *c, const Derived *d) {
+Err hf_config_check_type(const Config *c) {
     Str json = {0};
     HfFamily family;
-    const Err e = c->hf_model_type == HF_TYPES ? ERR_OK : hf_config_export(c, d, F32, NULL, &json, &family);
+    const Err e = c->hf_model_type == HF_TYPES ? ERR_OK : hf_config_export(c, F32, NULL, &json, &family);
     str_free(&json);
     return e;
 }

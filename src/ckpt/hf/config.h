@@ -26,21 +26,19 @@ void hf_config_fit_heads(Config *, const Safetensors *weights, bool init_missing
 /* Writes the text of config.json, and sets the family of the tensors' names. The type is hf_model_type, else
  * the first type that fits. An error if the type, or every type, lacks this combination of options. `tokens`
  * are the ids of tokens.h; NULL: all are null in the file. */
-Err hf_config_export(const Config *, const Derived *, DType dtype, const json_t *tokens, Str *json,
-                     HfFamily *family);
+Err hf_config_export(const Config *, DType dtype, const json_t *tokens, Str *json, HfFamily *family);
 /* The name of the type that an export writes; NULL: no type fits. */
-const char *hf_config_type(const Config *, const Derived *);
+const char *hf_config_type(const Config *);
 /* An error if hf_model_type is given and cannot describe the model. */
-Err hf_config_check_type(const Config *, const Derived *);
+Err hf_config_check_type(const Config *);
 /* Compares, option by option, the function that model a computes with that of b, which was read from a
  * config.json. An error names the first option that differs, and both values; *differences is the number of
  * differing options. A different dropout, which a type of model may lack, is only a note. */
-Err hf_config_compare(const Config *a, const Derived *, const Config *b, const Derived *, Str *notes,
-                      int *differences);
+Err hf_config_compare(const Config *a, const Config *b, Str *notes, int *differences);
 /* hf_config_compare with b read from config.json by hf_config_import. */
-Err hf_config_read_back(const char *path, const Config *, const Derived *, Str *notes);
+Err hf_config_read_back(const char *path, const Config *, Str *notes);
 
 /* The configuration with values of Derived for options that are not given. */
-Config hf_config_filled(const Config *, const Derived *);
+Config hf_config_filled(const Config *);
 
 #endif

@@ -51,7 +51,8 @@ static const char *plain_pattern(Arena *arena, const bool *layer, int64_t n) {
     return text;
 }
 
-static void plain_windows(Config *c, const Derived *d, Arena *arena) {
+static void plain_windows(Config *c, Arena *arena) {
+    const Derived *d = &c->derived;
     int64_t windowed = 0, *reach = arena_alloc(arena, 2 * sizeof *reach);
     for (int64_t i = 0; i < c->num_layers; i++) windowed += d->layer_windowed[i];
     reach[0] = d->window_left, reach[1] = 0;
@@ -67,7 +68,8 @@ static void plain_heads(Config *c) {
     if (c->task != TASK_NONE) c->bert_binary_head = true;
 }
 
-static void plain_experts(Config *c, const Derived *d, const Config *fresh, Arena *arena) {
+static void plain_experts(Config *c, const Config *fresh, Arena *arena) {
+    const Derived *d = &c->derived;
     if (d->num_moe_layers == c->num_layers) c->ffn_hidden_size = I64_UNSET;
     if (!d->num_moe_layers) {
         c->num_experts = I64_UNSET;
@@ -91,26 +93,26 @@ static void plain_experts(Config *c, const Derived *d, const Config *fresh, Aren
     c->moe_shared_expert_gate &= shared;
 }
 
-Config hf_config_filled(const Config *config, const Derived *d) {
+Config hf_config_filled(const Config *config) {
     Config c = *config;
-    c.vocab_size = d->vocab_size;
-    c.ffn_hidden_size = d->ffn_hidden_size;
-    c.kv_channels = d->kv_channels;
-    c.softmax_scale = f64_or(c.softmax_scale, 1 / sqrt((double)d->kv_channels));
-    c.logits_scaling = d->logits_scaling;
-    c.num_query_groups = d->num_query_groups;
+    c.vocab_size = config->derived.vocab_size;
+    c.ffn_hidden_size = config->derived.ffn_hidden_size;
+    c.kv_channels = config->derived.kv_channels;
+    c.softmax_scale = f64_or(c.softmax_scale, 1 / sqrt((double)config->derived.kv_channels));
+    c.logits_scaling = config->derived.logits_scaling;
+    c.num_query_groups = config->derived.num_query_groups;
     c.decoder_num_layers = c.model == MODEL_t5 ? config_decoder_layers(&c) : I64_UNSET;
     c.num_token_types = c.model == MODEL_bert ? config_token_types(&c) : I64_UNSET;
-    c.max_position_embeddings = d->max_position_embeddings;
-    c.activation = d->activation;
-    c.moe_ffn_hidden_size = d->moe_ffn_hidden_size;
-    c.moe_shared_expert_intermediate_size = d->moe_shared_size;
+    c.max_position_embeddings = config->derived.max_position_embeddings;
+    c.activation = config->derived.activation;
+    c.moe_ffn_hidden_size = config->derived.moe_ffn_hidden_size;
+    c.moe_shared_expert_intermediate_size = config->derived.moe_shared_size;
     c.moe_router_topk_scaling_factor = f64_or(c.moe_router_topk_scaling_factor, 1);
     return c;
 }
 
-static Config plain(const Config *config, const Derived *d, Arena *arena) {
-    Config c = hf_config_filled(config, d), fresh;
+static Config plain(const Config *config, Arena *arena) {
+    Config c = hf_config_filled(config), fresh;
     config_defaults(&fresh, arena);
     c.make_vocab_size_divisible_by = fresh.make_vocab_size_divisible_by;
     c.group_query_attention = true;
@@ -118,9 +120,9 @@ static Config plain(const Config *config, const Derived *d, Arena *arena) {
     c.add_attn_proj_bias |= c.add_bias_linear;
     c.hf_model_type = fresh.hf_model_type;
     plain_positions(&c, &fresh, arena);
-    plain_windows(&c, d, arena);
+    plain_windows(&c, arena);
     plain_heads(&c);
-    plain_experts(&c, d, &fresh, arena);
+    plain_experts(&c, &fresh, arena);
     return c;
 }
 
@@ -150,10 +152,9 @@ static bool is_dropout(const char *field) {
            !strcmp(field, "classifier_dropout");
 }
 
-Err hf_config_compare(const Config *a, const Derived *da, const Config *b, const Derived *db, Str *notes,
-                      int *differences) {
+Err hf_config_compare(const Config *a, const Config *b, Str *notes, int *differences) {
     Arena *arena = arena_new();
-    const Config x = plain(a, da, arena), y = plain(b, db, arena);
+    const Config x = plain(a, arena), y = plain(b, arena);
     json_t *ours = json_of(&x), *theirs = json_of(&y), *value;
     const char *field;
     Err e = ERR_OK;

@@ -92,9 +92,9 @@ static Err write_and_read_back(const char *config, const char *weights, const Hf
                                const json_t *tokens, Str *notes) {
     Str json = {0};
     HfFamily family;
-    Err e = hf_config_export(m->config, m->derived, dtype, tokens, &json, &family);
+    Err e = hf_config_export(m->config, dtype, tokens, &json, &family);
     if (!e.code) e = file_write_atomic(config, json.s, json.len);
-    if (!e.code) e = hf_config_read_back(config, m->config, m->derived, notes);
+    if (!e.code) e = hf_config_read_back(config, m->config, notes);
     if (!e.code) e = hf_export(m->registry, family, weights, dtype);
     if (!e.code) e = read_weights_back(weights, m->registry);
     str_free(&json);

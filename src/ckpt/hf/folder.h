@@ -28,7 +28,6 @@ typedef struct HfExtras {
 /* The model to write. */
 typedef struct HfModel {
     const Config *config;
-    const Derived *derived;
     const Registry *registry;
 } HfModel;
 

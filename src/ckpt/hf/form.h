@@ -22,7 +22,6 @@ typedef struct HfReader {
 
 typedef struct HfWriter {
     const Config *config; /* hf_config_filled */
-    const Derived *derived;
     const json_t *tokens; /* tokens.h; NULL: unknown */
     Str *out;             /* members of the object, each preceded by a comma */
     HfFamily family;      /* of the tensors' names; the type's, unless a form changes it */

@@ -49,7 +49,7 @@ static void shared_experts_read(HfReader *r, const HfRow *row) {
 }
 
 static void shared_experts_write(HfWriter *w, const HfRow *row) {
-    hf_put_size(w, row->key, w->derived->moe_shared_size / w->derived->moe_ffn_hidden_size);
+    hf_put_size(w, row->key, w->config->derived.moe_shared_size / w->config->derived.moe_ffn_hidden_size);
 }
 
 /* ---- which layers have experts ---- */
@@ -83,7 +83,7 @@ static void first_dense_read(HfReader *r, const HfRow *row) {
 
 static void first_dense_write(HfWriter *w, const HfRow *row) {
     int64_t i = 0;
-    while (i < w->config->num_layers && !w->derived->layer_moe[i]) i++;
+    while (i < w->config->num_layers && !w->config->derived.layer_moe[i]) i++;
     hf_put_size(w, row->key, i);
 }
 
@@ -98,7 +98,7 @@ static void sparse_layers_write(HfWriter *w, const HfRow *row) {
     hf_put_size(w, row->key, 1);
     str_puts(w->out, ",\n  \"mlp_only_layers\": [");
     for (int64_t i = 0; i < w->config->num_layers; i++)
-        if (!w->derived->layer_moe[i]) str_printf(w->out, "%s%lld", comma, (long long)i), comma = ", ";
+        if (!w->config->derived.layer_moe[i]) str_printf(w->out, "%s%lld", comma, (long long)i), comma = ", ";
     str_puts(w->out, "]");
 }
 

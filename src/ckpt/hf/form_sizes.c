@@ -169,7 +169,7 @@ static void scaled_head_read(HfReader *r, const HfRow *row) {
 static void scaled_head_write(HfWriter *w, const HfRow *row) {
     const bool tied = !w->config->untie_embeddings_and_output_weights;
     hf_put_flag(w, row->key, tied);
-    if (tied && w->derived->logits_scaling == 1) hf_put_flag(w, "scale_decoder_outputs", false);
+    if (tied && w->config->derived.logits_scaling == 1) hf_put_flag(w, "scale_decoder_outputs", false);
 }
 
 /* ---- biases ---- */

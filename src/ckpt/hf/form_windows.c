@@ -85,7 +85,7 @@ static void windows_read(HfReader *r, const HfRow *row) {
 
 /* Hugging Face counts the token itself, Megatron-LM the tokens before it. */
 static void windows_write(HfWriter *w, const HfRow *row) {
-    const Derived *d = w->derived;
+    const Derived *d = &w->config->derived;
     const int64_t layers = w->config->num_layers;
     int64_t full = 0;
     if (row->choice == HF_WINDOWS_NONE) return;

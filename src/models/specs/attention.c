@@ -3,16 +3,18 @@
 #include "models/option_map.h"
 #include "models/specs.h"
 
-static RopeSpec rope_spec(const Config *c, const Derived *d, int64_t layer) {
-    if (!d->layer_rotated[layer]) return (RopeSpec){0};
-    if (f64_is_set(c->rope_local_base_freq) && d->layer_windowed[layer])
-        return (RopeSpec){
-            .dim = d->rotary_dim, .base = c->rope_local_base_freq, .interpolation = 1, .amplitude = 1};
-    RopeSpec rope = {.dim = d->rotary_dim,
+static RopeSpec rope_spec(const Config *c, int64_t layer) {
+    if (!c->derived.layer_rotated[layer]) return (RopeSpec){0};
+    if (f64_is_set(c->rope_local_base_freq) && c->derived.layer_windowed[layer])
+        return (RopeSpec){.dim = c->derived.rotary_dim,
+                          .base = c->rope_local_base_freq,
+                          .interpolation = 1,
+                          .amplitude = 1};
+    RopeSpec rope = {.dim = c->derived.rotary_dim,
                      .base = c->rotary_base,
                      .interpolation = f64_or(c->rotary_seq_len_interpolation_factor, 1)};
-    rope.divisor = d->rope_divisor;
-    rope.amplitude = d->rope_amplitude;
+    rope.divisor = c->derived.rope_divisor;
+    rope.amplitude = c->derived.rope_amplitude;
     if (c->use_rope_scaling) {
         rope.llama3.factor = c->rope_scaling_factor;
         rope.llama3.low = c->rope_scaling_low_freq_factor;
@@ -30,18 +32,18 @@ static ContextPlan context_plan(const Config *c, ContextComm comm) {
     return (ContextPlan){(int)exchange, comm == CONTEXT_ALLGATHER};
 }
 
-static RelativeSpec relative_spec(const Config *c, const Derived *d, const StackShape *s) {
+static RelativeSpec relative_spec(const Config *c, const StackShape *s) {
     if (c->position_embedding_type != POSITION_RELATIVE) return (RelativeSpec){.name = NULL};
     return (RelativeSpec){.name = s->relative,
                           .buckets = c->relative_attention_num_buckets,
                           .max_distance = c->relative_attention_max_distance,
                           .bidirectional = !s->causal,
-                          .init_std = d->init_std};
+                          .init_std = c->derived.init_std};
 }
 
 AttentionSpec spec_attention(const LayerPlace *p) {
     const Config *c = p->config;
-    const Derived *d = p->derived;
+    const Derived *d = &p->config->derived;
     return (AttentionSpec){
         .hidden = c->hidden_size,
         .heads = c->num_attention_heads,
@@ -54,8 +56,8 @@ AttentionSpec spec_attention(const LayerPlace *p) {
         .norm = spec_norm(c),
         .qk_norm_decays = c->apply_wd_to_qk_layernorm,
         .rotary_interleaved = c->rotary_interleaved,
-        .rope = rope_spec(c, d, p->layer),
-        .relative = relative_spec(c, d, p->stack),
+        .rope = rope_spec(c, p->layer),
+        .relative = relative_spec(c, p->stack),
         .window_left = d->layer_windowed[p->layer] ? d->window_left : WINDOW_OFF,
         .window_right =
             p->stack->causal ? 0 : WINDOW_OFF, /* the right reach of --window-size has no effect */
@@ -69,7 +71,7 @@ AttentionSpec spec_attention(const LayerPlace *p) {
         .quant = spec_quant(c, p->layer),
         .context = context_plan(c, d->layer_context_comm[p->layer]),
         .unfused = c->attention_backend == BACKEND_UNFUSED,
-        .recompute = spec_recomputes(d, RECOMPUTE_CORE_ATTN),
+        .recompute = spec_recomputes(p->config, RECOMPUTE_CORE_ATTN),
     };
 }
 

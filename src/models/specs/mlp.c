@@ -5,7 +5,7 @@
 
 void mlp_spec(const LayerPlace *p, BranchSpec *out) {
     const Config *c = p->config;
-    const Derived *d = p->derived;
+    const Derived *d = &p->config->derived;
     MlpSpec *s = arena_alloc(p->arena, sizeof *s);
     *s = (MlpSpec){
         .hidden = c->hidden_size,
@@ -17,5 +17,5 @@ void mlp_spec(const LayerPlace *p, BranchSpec *out) {
         .quant = spec_quant(c, p->layer),
     };
     out->spec = s;
-    out->recompute = spec_recomputes(d, RECOMPUTE_MLP);
+    out->recompute = spec_recomputes(p->config, RECOMPUTE_MLP);
 }

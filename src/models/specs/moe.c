@@ -3,7 +3,7 @@
 #include "models/option_map.h"
 #include "models/specs.h"
 
-static RouterSpec router_spec(const Config *c, const Derived *d) {
+static RouterSpec router_spec(const Config *c) {
     const bool groups = i64_is_set(c->moe_router_num_groups);
     RouterSpec r = {
         .hidden = c->hidden_size,
@@ -14,23 +14,23 @@ static RouterSpec router_spec(const Config *c, const Derived *d) {
                   .group_topk = groups ? c->moe_router_group_topk : 0,
                   .scaling = f64_or(c->moe_router_topk_scaling_factor, 1)},
         .bias = c->moe_router_enable_expert_bias,
-        .sinkhorn = d->sinkhorn,
+        .sinkhorn = c->derived.sinkhorn,
         .jitter = f64_or(c->moe_input_jitter_eps, 0),
         .bias_rate = c->moe_router_bias_update_rate,
-        .init_std = d->init_std,
+        .init_std = c->derived.init_std,
     };
-    if (r.route.score == ROUTER_TOPK_SOFTMAX && (c->moe_router_pre_softmax || d->sinkhorn))
-        r.route.score = d->sinkhorn && r.topk == 1 ? ROUTER_SIGMOID : ROUTER_SOFTMAX;
-    for (RouterLoss i = 0; i < ROUTER_LOSSES; i++) r.loss_coeff[i] = map_loss_coeff(c, d, i);
+    if (r.route.score == ROUTER_TOPK_SOFTMAX && (c->moe_router_pre_softmax || c->derived.sinkhorn))
+        r.route.score = c->derived.sinkhorn && r.topk == 1 ? ROUTER_SIGMOID : ROUTER_SOFTMAX;
+    for (RouterLoss i = 0; i < ROUTER_LOSSES; i++) r.loss_coeff[i] = map_loss_coeff(c, i);
     return r;
 }
 
 void moe_spec(const LayerPlace *p, BranchSpec *out) {
     const Config *c = p->config;
-    const Derived *d = p->derived;
+    const Derived *d = &p->config->derived;
     MoeSpec *s = arena_alloc(p->arena, sizeof *s);
     *s = (MoeSpec){
-        .router = router_spec(c, d),
+        .router = router_spec(c),
         .ffn = d->moe_ffn_hidden_size,
         .shared_ffn = d->moe_shared_size,
         .shared_gate = c->moe_shared_expert_gate,
@@ -43,5 +43,5 @@ void moe_spec(const LayerPlace *p, BranchSpec *out) {
         .all_to_all = c->moe_token_dispatcher_type == DISPATCH_ALLTOALL,
     };
     out->spec = s;
-    out->recompute = spec_recomputes(d, RECOMPUTE_MOE);
+    out->recompute = spec_recomputes(p->config, RECOMPUTE_MOE);
 }

@@ -12,7 +12,6 @@ typedef struct TestModel {
     Arena *arena;
     Args args;
     Config config;
-    Derived derived;
     Model *model;
     Device *device;
 } TestModel;
@@ -25,15 +24,15 @@ static inline void test_model_parse(TestModel *m, const char *conf) {
     config_check(&m->config, CHECK_MODEL, &m->args);
     Err e = args_end(&m->args);
     if (e.code) fail_msg("%s\n%s\n%s", e.msg, m->args.problems.s, conf);
-    config_finish(&m->config, m->arena, 0, &m->derived);
+    config_finish(&m->config, m->arena, 0);
 }
 
 static inline TestModel *test_model_new(const char *conf, DType storage) {
     TestModel *m = mem_zero(1, sizeof *m);
     test_model_parse(m, conf);
-    m->model = model_new(&m->config, &m->derived, NULL);
+    m->model = model_new(&m->config, NULL);
     m->device = device_cpu(1);
-    model_allocate(m->model, m->device, storage, m->derived.max_position_embeddings, true);
+    model_allocate(m->model, m->device, storage, m->config.derived.max_position_embeddings, true);
     return m;
 }
 

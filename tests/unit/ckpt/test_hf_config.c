@@ -37,14 +37,14 @@ static void same_experts(const TestModel *a, const TestModel *b) {
     const Config *c = &a->config, *d = &b->config;
     assert_true(c->num_experts == d->num_experts);
     for (int64_t i = 0; i < c->num_layers; i++)
-        assert_int_equal(a->derived.layer_moe[i], b->derived.layer_moe[i]);
-    if (!a->derived.num_moe_layers) return;
+        assert_int_equal(a->config.derived.layer_moe[i], b->config.derived.layer_moe[i]);
+    if (!a->config.derived.num_moe_layers) return;
 #define SAME(field) assert_true(c->field == d->field)
     SAME(moe_router_topk), SAME(moe_router_score_function), SAME(moe_router_pre_softmax);
     SAME(moe_router_num_groups), SAME(moe_router_group_topk), SAME(moe_router_enable_expert_bias);
     SAME(moe_shared_expert_intermediate_size), SAME(moe_shared_expert_gate);
 #undef SAME
-    assert_true(a->derived.moe_ffn_hidden_size == b->derived.moe_ffn_hidden_size);
+    assert_true(a->config.derived.moe_ffn_hidden_size == b->config.derived.moe_ffn_hidden_size);
     const double x = c->moe_router_topk_scaling_factor, y = d->moe_router_topk_scaling_factor;
     assert_true(f64_or(x, 1) == f64_or(y, 1));
 }
@@ -55,7 +55,7 @@ static void config_round_trip_of(const char *conf, const char *architecture) {
     HfFamily family;
     char *scratch = scratch_new(), *path = mem_printf("%s/config.json", scratch);
     test_model_parse(&a, conf);
-    assert_ok(hf_config_export(&a.config, &a.derived, F32, NULL, &json, &family));
+    assert_ok(hf_config_export(&a.config, F32, NULL, &json, &family));
     json_t *root = json_loadb(json.s, json.len, JSON_REJECT_DUPLICATES, NULL);
     assert_non_null(root);
     assert_string_equal(json_string_value(json_array_get(json_object_get(root, "architectures"), 0)),
@@ -75,7 +75,7 @@ static void config_round_trip_of(const char *conf, const char *architecture) {
         SAME(rope_scaling_high_freq_factor), SAME(rope_scaling_original_max_position_embeddings);
     assert_int_equal(c->add_bias_linear || c->add_qkv_bias, d->add_bias_linear || d->add_qkv_bias);
 #undef SAME
-    const Derived *x = &a.derived, *y = &b.derived;
+    const Derived *x = &a.config.derived, *y = &b.config.derived;
 #define SAME(field) assert_true(x->field == y->field)
     SAME(ffn_hidden_size), SAME(kv_channels), SAME(num_query_groups), SAME(rotary_dim), SAME(vocab_size);
     SAME(activation), SAME(logits_scaling);
@@ -98,7 +98,7 @@ static void expect_no_export(const char *conf, const char *why) {
     Str json = {0};
     HfFamily family;
     test_model_parse(&m, conf);
-    assert_err(hf_config_export(&m.config, &m.derived, F32, NULL, &json, &family), "cannot be exported", why);
+    assert_err(hf_config_export(&m.config, F32, NULL, &json, &family), "cannot be exported", why);
     args_free(&m.args);
     arena_free(m.arena);
     str_free(&json);
@@ -178,14 +178,13 @@ static void a_stored_type_is_written(void **unused) {
          *llama = mem_printf("%shf-model-type = llama\n", biased);
     config_round_trip_of(mistral, "MistralForCausalLM");
     test_model_parse(&m, mistral);
-    assert_ok(hf_config_export(&m.config, &m.derived, F32, NULL, &json, &family));
+    assert_ok(hf_config_export(&m.config, F32, NULL, &json, &family));
     write_text(path, json.s);
     assert_ok(hf_config_import(path, &back));
     assert_non_null(strstr(back.s, "hf-model-type = mistral\n"));
     args_free(&m.args), arena_free(m.arena);
     test_model_parse(&m, llama);
-    assert_err(hf_config_export(&m.config, &m.derived, F32, NULL, &json, &family),
-               "cannot be exported as llama",
+    assert_err(hf_config_export(&m.config, F32, NULL, &json, &family), "cannot be exported as llama",
                "add_qkv_bias is 'true' in the checkpoint and 'false' after import", "--hf-model-type none");
     args_free(&m.args), arena_free(m.arena);
     str_free(&json), str_free(&back);
@@ -381,7 +380,7 @@ static Err compare(const char *conf, const char *change, Str *notes) {
     char *both = mem_printf("%s%s\n", conf, change), *changed = last_lines(both);
     test_model_parse(&a, conf), test_model_parse(&b, changed);
     int differences;
-    const Err e = hf_config_compare(&a.config, &a.derived, &b.config, &b.derived, notes, &differences);
+    const Err e = hf_config_compare(&a.config, &b.config, notes, &differences);
     args_free(&a.args), args_free(&b.args);
     arena_free(a.arena), arena_free(b.arena);
     free(both), free(changed);
@@ -512,13 +511,12 @@ static int try_export(const char *path, const char *conf) {
     args_bytes(&m.args, "run.conf", conf, strlen(conf));
     config_check(&m.config, CHECK_MODEL, &m.args);
     if (!args_end(&m.args).code) {
-        config_finish(&m.config, m.arena, 0, &m.derived);
-        type = hf_config_export(&m.config, &m.derived, F32, NULL, &json, &family).code ? HF_TYPES
-                                                                                       : type_in(&json);
+        config_finish(&m.config, m.arena, 0);
+        type = hf_config_export(&m.config, F32, NULL, &json, &family).code ? HF_TYPES : type_in(&json);
     }
     if (json.len) {
         write_text(path, json.s);
-        const Err e = hf_config_read_back(path, &m.config, &m.derived, &notes);
+        const Err e = hf_config_read_back(path, &m.config, &notes);
         if (e.code) fail_msg("%s\n%s\n%s", e.msg, conf, json.s);
     }
     str_free(&json), str_free(&notes);
@@ -602,7 +600,7 @@ static void alter_each_key(const char *path, const char *conf) {
     Str json = {0}, notes = {0};
     HfFamily family;
     test_model_parse(&m, conf);
-    assert_ok(hf_config_export(&m.config, &m.derived, F32, NULL, &json, &family));
+    assert_ok(hf_config_export(&m.config, F32, NULL, &json, &family));
     json_t *root = json_loadb(json.s, json.len, 0, NULL), *value;
     const char *key;
     json_object_foreach(root, key, value) {
@@ -610,7 +608,7 @@ static void alter_each_key(const char *path, const char *conf) {
         json_object_set_new(other, key, altered(value));
         char *text = json_dumps(other, 0);
         write_text(path, text);
-        const Err e = hf_config_read_back(path, &m.config, &m.derived, &notes);
+        const Err e = hf_config_read_back(path, &m.config, &notes);
         if (!e.code != is_idle(root, key))
             fail_msg("%s: %s\n%s", key, e.code ? e.msg : "reads back as equal", text);
         json_decref(other);

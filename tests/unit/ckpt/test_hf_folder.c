@@ -11,12 +11,10 @@
 static const char *planted_from, *planted_to; /* a line of config.json, and its replacement */
 static const Registry *planted_weights;       /* those that are written; NULL: the right ones */
 
-Err __real_hf_config_export(const Config *, const Derived *, DType, const json_t *, Str *json, HfFamily *);
-Err __wrap_hf_config_export(const Config *c, const Derived *d, DType dtype, const json_t *tokens, Str *json,
-                            HfFamily *family);
-Err __wrap_hf_config_export(const Config *c, const Derived *d, DType dtype, const json_t *tokens, Str *json,
-                            HfFamily *family) {
-    const Err e = __real_hf_config_export(c, d, dtype, tokens, json, family);
+Err __real_hf_config_export(const Config *, DType, const json_t *, Str *json, HfFamily *);
+Err __wrap_hf_config_export(const Config *c, DType dtype, const json_t *tokens, Str *json, HfFamily *family);
+Err __wrap_hf_config_export(const Config *c, DType dtype, const json_t *tokens, Str *json, HfFamily *family) {
+    const Err e = __real_hf_config_export(c, dtype, tokens, json, family);
     char *at = planted_from && json->s ? strstr(json->s, planted_from) : NULL;
     if (!at) return e;
     Str edited = {0};
@@ -45,7 +43,7 @@ static int entries(const char *dir) {
 static const HfExtras overwrite = {.overwrite = true};
 
 static Err write_folder(const char *dir, const TestModel *m, const HfExtras *x, Str *notes) {
-    return hf_folder_write(dir, &(HfModel){&m->config, &m->derived, m->model->registry}, F32, x, notes);
+    return hf_folder_write(dir, &(HfModel){&m->config, m->model->registry}, F32, x, notes);
 }
 
 static TestModel *qwen3_moe(void) {

@@ -51,7 +51,7 @@ static inline Setup *model_of(const Case *c) {
                          "--moe-router-enable-expert-bias",
                          LAYERS);
     s->config.tensor_model_parallel_size = c->size[AXIS_TP]; /* the padding depends on it */
-    config_finish(&s->config, s->arena, 0, &s->derived);
+    config_finish(&s->config, s->arena, 0);
     return s;
 }
 
@@ -64,7 +64,7 @@ static inline Model *gpt_of(const Setup *s, const Case *c, int rank) {
     for (int i = 0; i < c->stages; first += c->layers[i++])
         stages[i] = (StagePart){
             .first_layer = first, .layers = c->layers[i], .embedding = i == 0, .head = i == c->stages - 1};
-    return model_new(&s->config, &s->derived, &place);
+    return model_new(&s->config, &place);
 }
 
 static inline uint32_t value(const char *name, int item, int64_t iteration, int64_t element) {

@@ -12,7 +12,6 @@ typedef struct Run {
     Arena *arena;
     Args args;
     Config c;
-    Derived d;
 } Run;
 
 static void start(Run *r, const char *more) {
@@ -25,7 +24,7 @@ static void start(Run *r, const char *more) {
     args_bytes(&r->args, "run.conf", text, strlen(text));
     config_check(&r->c, CHECK_MODEL, &r->args);
     assert_string_equal(args_end(&r->args).msg, "");
-    config_finish(&r->c, r->arena, 50257, &r->d);
+    config_finish(&r->c, r->arena, 50257);
 }
 
 static void end(Run *r) {
@@ -37,25 +36,25 @@ static void gpt2_sizes(void **state) {
     (void)state;
     Run r;
     start(&r, "micro-batch-size = 4\ntrain-iters = 100\nlr = 1e-3\n");
-    assert_int_equal(r.d.ffn_hidden_size, 3072);
-    assert_int_equal(r.d.kv_channels, 64);
-    assert_int_equal(r.d.num_query_groups, 12);
-    assert_int_equal(r.d.max_position_embeddings, 10);
-    assert_int_equal(r.d.rotary_dim, 0);
-    assert_int_equal(r.d.vocab_size, 50257);
-    assert_int_equal(r.d.padded_vocab_size, 50304);
-    assert_int_equal(r.d.activation, MLP_GELU_TANH);
-    assert_true(fabs(r.d.output_init_std - 0.004082482904638631) < 1e-17);
-    assert_int_equal(r.d.window_left, -1);
-    assert_false(r.d.layer_windowed[0]);
-    assert_int_equal(r.d.recompute_modules, 0);
-    assert_int_equal(r.d.global_batch_size, 4);
-    assert_int_equal(r.d.train_samples, 400);
-    assert_int_equal(r.d.lr_decay_steps, 400);
-    assert_true(r.d.lr_warmup_steps == 0 && r.d.decoupled_lr == 1e-3);
-    assert_true(r.d.start_weight_decay == 0.01 && r.d.end_weight_decay == 0.01);
-    assert_string_equal(r.d.split, "969, 30, 1");
-    assert_int_equal(r.d.random_seed, 1234);
+    assert_int_equal(r.c.derived.ffn_hidden_size, 3072);
+    assert_int_equal(r.c.derived.kv_channels, 64);
+    assert_int_equal(r.c.derived.num_query_groups, 12);
+    assert_int_equal(r.c.derived.max_position_embeddings, 10);
+    assert_int_equal(r.c.derived.rotary_dim, 0);
+    assert_int_equal(r.c.derived.vocab_size, 50257);
+    assert_int_equal(r.c.derived.padded_vocab_size, 50304);
+    assert_int_equal(r.c.derived.activation, MLP_GELU_TANH);
+    assert_true(fabs(r.c.derived.output_init_std - 0.004082482904638631) < 1e-17);
+    assert_int_equal(r.c.derived.window_left, -1);
+    assert_false(r.c.derived.layer_windowed[0]);
+    assert_int_equal(r.c.derived.recompute_modules, 0);
+    assert_int_equal(r.c.derived.global_batch_size, 4);
+    assert_int_equal(r.c.derived.train_samples, 400);
+    assert_int_equal(r.c.derived.lr_decay_steps, 400);
+    assert_true(r.c.derived.lr_warmup_steps == 0 && r.c.derived.decoupled_lr == 1e-3);
+    assert_true(r.c.derived.start_weight_decay == 0.01 && r.c.derived.end_weight_decay == 0.01);
+    assert_string_equal(r.c.derived.split, "969, 30, 1");
+    assert_int_equal(r.c.derived.random_seed, 1234);
     end(&r);
 }
 
@@ -70,15 +69,15 @@ static void llama_sizes(void **state) {
         r.c.num_attention_heads = 2, r.c.group_query_attention = true,
         r.c.position_embedding_type = POSITION_ROPE;
         r.c.kv_channels = 10, r.c.rotary_percent = 0.4, r.c.make_vocab_size_divisible_by = 7;
-        config_finish(&r.c, r.arena, 14, &r.d);
-        assert_int_equal(r.d.ffn_hidden_size, swiglu[i][1]);
-        assert_int_equal(r.d.num_query_groups, 1);
-        assert_int_equal(r.d.rotary_dim, 4);
-        assert_int_equal(r.d.padded_vocab_size, 14);
+        config_finish(&r.c, r.arena, 14);
+        assert_int_equal(r.c.derived.ffn_hidden_size, swiglu[i][1]);
+        assert_int_equal(r.c.derived.num_query_groups, 1);
+        assert_int_equal(r.c.derived.rotary_dim, 4);
+        assert_int_equal(r.c.derived.padded_vocab_size, 14);
         r.c.padded_vocab_size = 15;
-        config_finish(&r.c, r.arena, 14, &r.d);
-        assert_true(r.d.vocab_size == 14 && r.d.padded_vocab_size == 15);
-        assert_int_equal(r.d.activation, MLP_SWIGLU);
+        config_finish(&r.c, r.arena, 14);
+        assert_true(r.c.derived.vocab_size == 14 && r.c.derived.padded_vocab_size == 15);
+        assert_int_equal(r.c.derived.activation, MLP_SWIGLU);
         arena_free(r.arena);
     }
 }
@@ -87,13 +86,13 @@ static void gelu_is_erf_without_biases(void **state) {
     (void)state;
     Run r;
     start(&r, "disable-bias-linear = true\n");
-    assert_int_equal(r.d.activation, MLP_GELU_ERF);
+    assert_int_equal(r.c.derived.activation, MLP_GELU_ERF);
     end(&r);
     start(&r, "disable-bias-linear = true\nactivation = gelu-tanh\n");
-    assert_int_equal(r.d.activation, MLP_GELU_TANH);
+    assert_int_equal(r.c.derived.activation, MLP_GELU_TANH);
     end(&r);
     start(&r, "no-bias-gelu-fusion = true\n");
-    assert_int_equal(r.d.activation, MLP_GELU_ERF);
+    assert_int_equal(r.c.derived.activation, MLP_GELU_ERF);
     end(&r);
 }
 
@@ -128,8 +127,8 @@ static void the_output_layer_of_a_t5(void **state) {
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
         Run r;
         start(&r, CASES[i].options);
-        assert_true(r.d.logits_scaling == CASES[i].scaling);
-        assert_int_equal(r.d.output_bias, CASES[i].bias);
+        assert_true(r.c.derived.logits_scaling == CASES[i].scaling);
+        assert_int_equal(r.c.derived.output_bias, CASES[i].bias);
         end(&r);
     }
 }
@@ -155,13 +154,13 @@ static void experts_follow_the_pattern(void **state) {
             continue;
         }
         start(&r, text);
-        assert_int_equal(r.d.moe_ffn_hidden_size, 48);
+        assert_int_equal(r.c.derived.moe_ffn_hidden_size, 48);
         int64_t n = 0;
         for (int k = 0; k < 12; k++) {
-            assert_int_equal(r.d.layer_moe[k], cases[i].layers[k] == '1');
-            n += r.d.layer_moe[k];
+            assert_int_equal(r.c.derived.layer_moe[k], cases[i].layers[k] == '1');
+            n += r.c.derived.layer_moe[k];
         }
-        assert_int_equal(r.d.num_moe_layers, n);
+        assert_int_equal(r.c.derived.num_moe_layers, n);
         end(&r);
     }
 }
@@ -172,11 +171,12 @@ static void each_balancing_type_has_its_coefficient(void **state) {
     start(&r,
           "num-experts = 8\ndisable-bias-linear = true\n"
           "moe-router-load-balancing-type = global_aux_loss seq_aux_loss\nmoe-aux-loss-coeff = 0.25 0.5\n");
-    assert_true(r.d.aux_loss_coeff[BALANCE_AUX] == 0 && r.d.aux_loss_coeff[BALANCE_SEQ_AUX] == 0.5 &&
-                r.d.aux_loss_coeff[BALANCE_GLOBAL_AUX] == 0.25 && !r.d.sinkhorn);
+    assert_true(r.c.derived.aux_loss_coeff[BALANCE_AUX] == 0 &&
+                r.c.derived.aux_loss_coeff[BALANCE_SEQ_AUX] == 0.5 &&
+                r.c.derived.aux_loss_coeff[BALANCE_GLOBAL_AUX] == 0.25 && !r.c.derived.sinkhorn);
     end(&r);
     start(&r, "num-experts = 8\ndisable-bias-linear = true\nmoe-router-load-balancing-type = sinkhorn\n");
-    assert_true(r.d.sinkhorn && r.d.aux_loss_coeff[BALANCE_AUX] == 0);
+    assert_true(r.c.derived.sinkhorn && r.c.derived.aux_loss_coeff[BALANCE_AUX] == 0);
     end(&r);
 }
 
@@ -213,18 +213,18 @@ static void windows_follow_the_pattern(void **state) {
     }
     Run r;
     start(&r, "window-size = 127,0\nwindow-attn-skip-freq = 2\n");
-    assert_int_equal(r.d.window_left, 127);
-    assert_true(r.d.layer_windowed[0] && !r.d.layer_windowed[1]);
+    assert_int_equal(r.c.derived.window_left, 127);
+    assert_true(r.c.derived.layer_windowed[0] && !r.c.derived.layer_windowed[1]);
     end(&r);
     start(&r, "window-size = 127,0\n");
-    assert_true(r.d.layer_windowed[0] && r.d.layer_windowed[11]);
+    assert_true(r.c.derived.layer_windowed[0] && r.c.derived.layer_windowed[11]);
     end(&r);
 }
 
 /* All sizes up to n in one number; the expected ones are the same sum over the Python formula. */
-static uint64_t digest(const Derived *d, int64_t n) {
+static uint64_t digest(const Config *c, int64_t n) {
     uint64_t sum = 0;
-    for (int64_t i = 0; i < n; i++) sum = (sum * 31 + (uint64_t)config_batch_size(d, i)) % 1000000007;
+    for (int64_t i = 0; i < n; i++) sum = (sum * 31 + (uint64_t)config_batch_size(c, i)) % 1000000007;
     return sum;
 }
 
@@ -236,27 +236,27 @@ static void batch_size_ramps_up(void **state) {
     static const int64_t at[][2] = {{0, 2},   {1, 2},    {14, 2},   {15, 4},      {50, 8},
                                     {99, 14}, {100, 16}, {101, 16}, {1 << 30, 16}};
     for (size_t i = 0; i < sizeof at / sizeof at[0]; i++)
-        assert_int_equal(config_batch_size(&r.d, at[i][0]), at[i][1]);
-    assert_int_equal(digest(&r.d, 150), 972300176);
-    assert_int_equal(r.d.train_iters, 75);
-    assert_int_equal(r.d.lr_decay_steps, 500);
-    assert_true(r.d.lr_warmup_steps == 0.01 * 500);
-    assert_int_equal(r.d.wd_incr_steps, 1000);
+        assert_int_equal(config_batch_size(&r.c, at[i][0]), at[i][1]);
+    assert_int_equal(digest(&r.c, 150), 972300176);
+    assert_int_equal(r.c.derived.train_iters, 75);
+    assert_int_equal(r.c.derived.lr_decay_steps, 500);
+    assert_true(r.c.derived.lr_warmup_steps == 0.01 * 500);
+    assert_int_equal(r.c.derived.wd_incr_steps, 1000);
     end(&r);
     start(&r, "global-batch-size = 1024\nrampup-batch-size = 16 8 300000\n");
-    assert_int_equal(digest(&r.d, 300050), 643391243);
+    assert_int_equal(digest(&r.c, 300050), 643391243);
     end(&r);
     /* quotients that round to the other side of a whole number */
     start(&r, "global-batch-size = 8\nrampup-batch-size = 1 1 9\n");
-    assert_int_equal(digest(&r.d, 29), 767629103);
+    assert_int_equal(digest(&r.c, 29), 767629103);
     end(&r);
     start(&r, "global-batch-size = 12\nrampup-batch-size = 1 1 61\n");
-    assert_int_equal(digest(&r.d, 81), 270466754);
+    assert_int_equal(digest(&r.c, 81), 270466754);
     end(&r);
     /* more levels than samples */
     start(&r, "global-batch-size = 103\nrampup-batch-size = 3 5 7\ntrain-samples = 1000\n");
-    assert_int_equal(digest(&r.d, 57), 678129918);
-    assert_int_equal(r.d.train_iters, 11);
+    assert_int_equal(digest(&r.c, 57), 678129918);
+    assert_int_equal(r.c.derived.train_iters, 11);
     end(&r);
 }
 
@@ -264,8 +264,8 @@ static void every_data_parallel_rank_has_a_microbatch_by_default(void **state) {
     (void)state;
     Run r;
     start(&r, "micro-batch-size = 3\nranks = 8\ntensor-model-parallel-size = 2\ntrain-iters = 10\n");
-    assert_int_equal(r.d.global_batch_size, 12);
-    assert_int_equal(r.d.train_samples, 120);
+    assert_int_equal(r.c.derived.global_batch_size, 12);
+    assert_int_equal(r.c.derived.train_samples, 120);
     end(&r);
 }
 
@@ -281,14 +281,14 @@ static void batch_size_follows_the_schedule(void **state) {
         snprintf(more, sizeof more, "step-batch-size-schedule = 0:16 1.004K:32,2500:8\ntrain-samples = %d\n",
                  (int)iters[i][0]);
         start(&r, more);
-        assert_int_equal(r.d.num_batch_steps, 3);
-        assert_int_equal(config_batch_size(&r.d, 99), 16);
-        assert_int_equal(config_batch_size(&r.d, 100), 32);
-        assert_int_equal(config_batch_size(&r.d, 250), 8);
-        assert_int_equal(r.d.global_batch_size, 8);
-        assert_int_equal(r.d.train_samples, iters[i][0]);
-        assert_int_equal(r.d.train_iters, iters[i][1]);
-        assert_int_equal(r.d.samples_needed, iters[i][2]);
+        assert_int_equal(r.c.derived.num_batch_steps, 3);
+        assert_int_equal(config_batch_size(&r.c, 99), 16);
+        assert_int_equal(config_batch_size(&r.c, 100), 32);
+        assert_int_equal(config_batch_size(&r.c, 250), 8);
+        assert_int_equal(r.c.derived.global_batch_size, 8);
+        assert_int_equal(r.c.derived.train_samples, iters[i][0]);
+        assert_int_equal(r.c.derived.train_iters, iters[i][1]);
+        assert_int_equal(r.c.derived.samples_needed, iters[i][2]);
         end(&r);
     }
 }
@@ -302,16 +302,16 @@ static void schedules_count_samples(void **state) {
               "0.2\nrandom-seed = 5\n"
               "decoupled-lr = 0.5\nmin-lr = 0.25\nmock-data = true\n"
               "recompute-granularity = selective\nrecompute-modules = mlp core_attn\n");
-    assert_int_equal(r.d.lr_decay_steps, 720);
-    assert_true(r.d.lr_warmup_steps == 56);
-    assert_int_equal(r.d.lr_wsd_decay_steps, 160);
-    assert_int_equal(r.d.wd_incr_steps, 800);
-    assert_true(r.d.start_weight_decay == 0.1 && r.d.end_weight_decay == 0.2);
-    assert_true(r.d.decoupled_lr == 0.5 && r.d.decoupled_min_lr == 0.25);
-    assert_int_equal(r.d.random_seed, 5);
-    assert_int_equal(r.d.micro_batch_size, 8);
-    assert_string_equal(r.d.split, "1,1,1");
-    assert_int_equal(r.d.recompute_modules, 1u << RECOMPUTE_MLP | 1u << RECOMPUTE_CORE_ATTN);
+    assert_int_equal(r.c.derived.lr_decay_steps, 720);
+    assert_true(r.c.derived.lr_warmup_steps == 56);
+    assert_int_equal(r.c.derived.lr_wsd_decay_steps, 160);
+    assert_int_equal(r.c.derived.wd_incr_steps, 800);
+    assert_true(r.c.derived.start_weight_decay == 0.1 && r.c.derived.end_weight_decay == 0.2);
+    assert_true(r.c.derived.decoupled_lr == 0.5 && r.c.derived.decoupled_min_lr == 0.25);
+    assert_int_equal(r.c.derived.random_seed, 5);
+    assert_int_equal(r.c.derived.micro_batch_size, 8);
+    assert_string_equal(r.c.derived.split, "1,1,1");
+    assert_int_equal(r.c.derived.recompute_modules, 1u << RECOMPUTE_MLP | 1u << RECOMPUTE_CORE_ATTN);
     end(&r);
 }
 

@@ -29,7 +29,7 @@ static TestModel *inference_model(const char *words) {
  * (docs/reference/numerics.md: an fp64 layout agrees to rounding). A log-probability adds the difference of
  * two of them and a sum over the vocabulary. */
 static double logprob_bound(const TestModel *m, double largest_logit) {
-    const Derived *d = &m->setup->derived;
+    const Derived *d = &m->setup->config.derived;
     double sums = 4 * (double)(m->setup->config.num_layers * d->ffn_hidden_size) + 2 * (double)d->vocab_size;
     return 2 * sums * dtype_roundoff(m->run.dtype) * largest_logit;
 }
@@ -42,7 +42,7 @@ static int64_t plain_forward(TestModel *m, const int32_t *tokens, int64_t n, dou
     for (int64_t i = 0; i < n; i++) ((int64_t *)x->tokens.data)[i] = tokens[i];
     tape_begin(m->tape, &(MicrobatchContext){.recording = false});
     const Tensor *y = model_forward(m->tape, m->model, &x->feed);
-    int64_t vocab = m->setup->derived.vocab_size, best = 0;
+    int64_t vocab = m->setup->config.derived.vocab_size, best = 0;
     double *row = mem_alloc((size_t)vocab * sizeof *row);
     *largest = 0;
     for (int64_t i = 0; i < n; i++) {

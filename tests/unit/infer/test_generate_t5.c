@@ -51,7 +51,7 @@ static void inputs_fill(Inputs *x, const Prompt *p, int64_t padding, const int32
 static void forward(TestModel *m, const Inputs *x, double *logits) {
     tape_begin(m->tape, &(MicrobatchContext){.recording = false});
     const Tensor *y = model_forward(m->tape, m->model, &x->feed);
-    const int64_t vocab = m->setup->derived.vocab_size;
+    const int64_t vocab = m->setup->config.derived.vocab_size;
     for (int64_t i = 0; i < y->dim[0]; i++)
         memcpy(logits + i * vocab, (double *)y->data + i * y->dim[2], (size_t)vocab * sizeof *logits);
 }
@@ -72,7 +72,7 @@ static void cached_logits(TestModel *m, const Prompt *p, const int32_t *tokens, 
         inputs_fill(&x, p, PADDING, tokens, i, 1);
         x.feed.cache = &cache, x.feed.releases = true;
         if (i) x.feed.encoder_tokens = x.feed.encoder_position_ids = NULL;
-        forward(m, &x, logits + i * m->setup->derived.vocab_size);
+        forward(m, &x, logits + i * m->setup->config.derived.vocab_size);
         cache.length++;
     }
     cache_free(m->model, &cache);
@@ -117,7 +117,7 @@ static void equals_transformers(const char *folder, const char *words) {
     const Tensor *encoder = safetensors_find(file, "encoder_tokens"),
                  *tokens = safetensors_find(file, "tokens");
     const int64_t *lengths = safetensors_find(file, "encoder_lengths")->data, n = tokens->dim[0],
-                  s = tokens->dim[1], vocab = m->setup->derived.vocab_size, end = END;
+                  s = tokens->dim[1], vocab = m->setup->config.derived.vocab_size, end = END;
     const double *want = safetensors_find(file, "logits")->data;
     int32_t texts[MOST][POSITIONS], chosen[MOST][POSITIONS];
     double *logits = mem_zero((size_t)(s * vocab), sizeof *logits);
@@ -174,7 +174,7 @@ static void batches_and_caches_change_nothing(void **state) {
     (void)state;
     for (int k = 0; k < STYLE_COUNT; k++) {
         TestModel *m = test_model_new(setup_new("%s", STYLES[k]));
-        const int64_t vocab = m->setup->derived.vocab_size;
+        const int64_t vocab = m->setup->config.derived.vocab_size;
         const GenerateOptions o = {.max_new_tokens = NEW, .start = 3};
         Generated together[PROMPTS], alone;
         assert_int_equal(generate(m->model, &m->run, TEXTS, PROMPTS, &o, together).code, ERR_NONE);

@@ -2,15 +2,15 @@
 
 #include "models/model.h"
 
-static double flops(Setup *s, const Derived *d, int64_t samples) {
-    const ModelPlan plan = model_plan(&s->config, d, s->arena);
+static double flops(Setup *s, const Config *c, int64_t samples) {
+    const ModelPlan plan = model_plan(c, s->arena);
     return model_flops(&plan, samples);
 }
 
 static void expect(const char *words, long long samples, const char *digits) {
     Setup *s = setup_new("%s", words);
     char ours[32];
-    snprintf(ours, sizeof ours, "%.6e", flops(s, &s->derived, samples));
+    snprintf(ours, sizeof ours, "%.6e", flops(s, &s->config, samples));
     assert_string_equal(ours, digits);
     setup_free(s);
 }
@@ -32,11 +32,11 @@ static void flops_grow_with_the_batch_and_the_padded_vocabulary(void **state) {
     (void)state;
     Setup *s = setup_new("--vocab-size 129 --make-vocab-size-divisible-by 128");
     const Config *c = &s->config;
-    double one = flops(s, &s->derived, 1);
-    assert_true(flops(s, &s->derived, 3) == 3 * one);
-    Derived small = s->derived;
-    assert_int_equal(small.padded_vocab_size, 256);
-    small.padded_vocab_size = 128;
+    double one = flops(s, &s->config, 1);
+    assert_true(flops(s, &s->config, 3) == 3 * one);
+    Config small = s->config;
+    assert_int_equal(small.derived.padded_vocab_size, 256);
+    small.derived.padded_vocab_size = 128;
     /* the logits' GEMM, forward and twice backward: 6 h V for each token; all integers, so exact */
     assert_true(one - flops(s, &small, 1) == 6.0 * 128 * (double)(c->hidden_size * c->seq_length));
     setup_free(s);
@@ -52,7 +52,7 @@ static void flops_of_an_encoder_and_a_decoder(void **state) {
     const double s = 8, t = 16, h = 32, w = 4 * 6, ffn = 2 * h * 40;
     const double encoder = t * (4 * h * w + ffn + 2 * t * w), decoder = s * (4 * h * w + ffn + s * w),
                  cross = 2 * s * h * w + 2 * t * h * w + 2 * s * t * w;
-    assert_true(flops(a, &a->derived, 1) == 6 * (2 * encoder + 3 * (decoder + cross) + s * h * 128));
+    assert_true(flops(a, &a->config, 1) == 6 * (2 * encoder + 3 * (decoder + cross) + s * h * 128));
     setup_free(a);
 }
 
@@ -63,13 +63,13 @@ static void flops_of_a_bert(void **state) {
     Setup *a = setup_new("--model bert --num-layers 2 --hidden-size 32 --num-attention-heads 4 --seq-length "
                          "16 --vocab-size 128");
     const double s = 16, h = 32, layer = s * (4 * h * h + 8 * h * h + 2 * s * h), words = s * h * (h + 128);
-    assert_true(flops(a, &a->derived, 1) == 6 * (2 * layer + words + h * (h + 2)));
+    assert_true(flops(a, &a->config, 1) == 6 * (2 * layer + words + h * (h + 2)));
     a->config.bert_binary_head = false;
-    assert_true(flops(a, &a->derived, 1) == 6 * (2 * layer + words));
+    assert_true(flops(a, &a->config, 1) == 6 * (2 * layer + words));
     a->config.task = TASK_LABELS, a->config.class_labels = (TextList){.count = 3};
-    assert_true(flops(a, &a->derived, 1) == 6 * (2 * layer + h * (h + 3)));
-    a->config.task = TASK_RACE, a->derived.choices = 4;
-    assert_true(flops(a, &a->derived, 1) == 6 * (2 * layer + h * (h + 1)));
+    assert_true(flops(a, &a->config, 1) == 6 * (2 * layer + h * (h + 3)));
+    a->config.task = TASK_RACE, a->config.derived.choices = 4;
+    assert_true(flops(a, &a->config, 1) == 6 * (2 * layer + h * (h + 1)));
     setup_free(a);
 }
 
@@ -86,7 +86,7 @@ static void flops_count_the_experts_of_a_token(void **state) {
               "--moe-shared-expert-intermediate-size 40",
               dense);
     const double more = 6.0 * 3 * 64 * 32 * (3 * 48 + 40 - 160);
-    assert_true(flops(b, &b->derived, 1) - flops(a, &a->derived, 1) == more);
+    assert_true(flops(b, &b->config, 1) - flops(a, &a->config, 1) == more);
     setup_free(a), setup_free(b);
 }
 

@@ -21,9 +21,9 @@ static int64_t logical_elements(const Registry *r) {
 static void census(const char *words, int64_t published, int64_t padding) {
     Setup *s = setup_new("%s", words);
     Device *null = device_null();
-    Model *m = model_new(&s->config, &s->derived, NULL);
+    Model *m = model_new(&s->config, NULL);
     assert_int_equal(logical_elements(m->registry), published);
-    model_allocate(m, null, BF16, s->derived.max_position_embeddings, true); /* takes no memory */
+    model_allocate(m, null, BF16, s->config.derived.max_position_embeddings, true); /* takes no memory */
     int64_t in_memory = 0;
     for (int i = 0; i < m->registry->n; i++) in_memory += m->registry->params[i]->count;
     assert_int_equal(in_memory, published + padding);
@@ -42,7 +42,7 @@ static void parameter_counts_are_the_published_ones(void **state) {
 
 static void expect_names(const char *words, const char *const *names, int n) {
     Setup *s = setup_new("%s", words);
-    Model *m = model_new(&s->config, &s->derived, NULL);
+    Model *m = model_new(&s->config, NULL);
     assert_int_equal(m->registry->n, n);
     for (int i = 0; i < n; i++) assert_string_equal(m->registry->params[i]->spec.name, names[i]);
     model_free(m);
@@ -102,7 +102,7 @@ static void only_matrices_decay_and_embeddings_are_marked(void **state) {
     const char *words =
         "--num-layers 1 --qk-layernorm --softmax-type learnable --untie-embeddings-and-output-weights";
     Setup *s = setup_new("%s", words);
-    Model *m = model_new(&s->config, &s->derived, NULL);
+    Model *m = model_new(&s->config, NULL);
     for (int i = 0; i < m->registry->n; i++) {
         const ParamSpec *p = &m->registry->params[i]->spec;
         bool embedding = strstr(p->name, "word_embeddings") || strstr(p->name, "output_layer");
@@ -112,7 +112,7 @@ static void only_matrices_decay_and_embeddings_are_marked(void **state) {
     model_free(m);
     setup_free(s);
     s = setup_new("%s --apply-wd-to-qk-layernorm", words);
-    m = model_new(&s->config, &s->derived, NULL);
+    m = model_new(&s->config, NULL);
     assert_true(decays(m, "decoder.layers.0.self_attention.q_layernorm.weight"));
     assert_true(decays(m, "decoder.layers.0.self_attention.k_layernorm.bias"));
     assert_false(decays(m, "decoder.layers.0.input_layernorm.weight"));

@@ -114,7 +114,7 @@ static void appended_tokens_change_only_rounding(void **state) {
     for (int k = 0; k < 4 * STYLE_COUNT; k++) {
         TestModel *m = test_model_new(setup_new("%s %s %s --seq-length %d", STYLES[k / 4], LANES[k % 2],
                                                 order_of(STYLES[k / 4], k / 2 % 2), S));
-        const Derived *d = &m->setup->derived;
+        const Derived *d = &m->setup->config.derived;
         int64_t width = d->padded_vocab_size;
         double *whole = mem_alloc((size_t)(S * width) * sizeof *whole),
                *part = mem_alloc((size_t)width * sizeof *part), largest = 0;
@@ -256,14 +256,15 @@ static void padded_vocabulary_changes_only_rounding(void **state) {
         for (int i = 0; i < 2; i++) {
             r[i] = result_of(setup_new(words, STYLES[k / 4], LANES[k % 2], order, i ? 128 : 1), false);
             setup[i] = setup_new(words, STYLES[k / 4], LANES[k % 2], order, i ? 128 : 1);
-            m[i] = model_new(&setup[i]->config, &setup[i]->derived, NULL);
+            m[i] = model_new(&setup[i]->config, NULL);
             m[i]->registry->precise = m[i]->registry->storage = k % 2 ? F32 : F64;
             buckets_lay(m[i]->registry); /* where in the result the parameters are */
         }
         const Registry *a = m[0]->registry, *b = m[1]->registry;
-        double sums = setup[0]->config.batch_invariant_mode
-                          ? 0
-                          : 8 * (double)(setup[0]->config.num_layers * setup[0]->derived.ffn_hidden_size);
+        double sums =
+            setup[0]->config.batch_invariant_mode
+                ? 0
+                : 8 * (double)(setup[0]->config.num_layers * setup[0]->config.derived.ffn_hidden_size);
         double bound = sums * dtype_roundoff(a->precise) * largest_grad(a, &r[0]);
         for (int i = 0; i < 30; i++)
             assert_true(fabs(r[0].loss[i] - r[1].loss[i]) <=

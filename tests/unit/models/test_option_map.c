@@ -44,7 +44,7 @@ static void every_choice_is_mapped(void **state) {
     (void)state;
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
         Setup *s = setup_new("%s", CASES[i].words);
-        assert_int_equal(map_activation(s->derived.activation), CASES[i].activation);
+        assert_int_equal(map_activation(s->config.derived.activation), CASES[i].activation);
         assert_int_equal(map_softmax(s->config.softmax_type), CASES[i].sink);
         assert_int_equal(map_norms(s->config.norm_placement, MODEL_gpt), CASES[i].norms);
         assert_int_equal(map_norms(PLACE_POST, MODEL_bert), NORM_SUM);
@@ -67,8 +67,8 @@ static void every_loss_has_its_coefficient(void **state) {
                                                  [ROUTER_LOSS_GLOBAL_AUX] = 0.1,
                                                  [ROUTER_LOSS_Z] = 0.5};
     for (RouterLoss i = 0; i < ROUTER_LOSSES; i++) {
-        assert_true(map_loss_coeff(&s->config, &s->derived, i) == WANTED[i]);
-        assert_true(map_loss_coeff(&off->config, &off->derived, i) == 0);
+        assert_true(map_loss_coeff(&s->config, i) == WANTED[i]);
+        assert_true(map_loss_coeff(&off->config, i) == 0);
     }
     setup_free(s), setup_free(off);
 }

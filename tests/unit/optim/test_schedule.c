@@ -39,12 +39,12 @@ static void schedules_match_the_oracle(void **state) {
             continue;
         }
         const Config *c = &s->config;
-        const Derived *d = &s->derived;
-        double lr = schedule_lr(c, d, c->lr, c->min_lr, v->samples);
-        double decoupled = schedule_lr(c, d, d->decoupled_lr, d->decoupled_min_lr, v->samples);
+        const Derived *d = &s->config.derived;
+        double lr = schedule_lr(c, c->lr, c->min_lr, v->samples);
+        double decoupled = schedule_lr(c, d->decoupled_lr, d->decoupled_min_lr, v->samples);
         expect_near("lr", v->samples, lr, v->lr, c->lr);
         expect_near("decoupled lr", v->samples, decoupled, v->decoupled, d->decoupled_lr);
-        expect_near("weight decay", v->samples, schedule_weight_decay(c, d, v->samples), v->weight_decay,
+        expect_near("weight decay", v->samples, schedule_weight_decay(c, v->samples), v->weight_decay,
                     d->end_weight_decay);
     }
     setup_free(s);
@@ -71,7 +71,7 @@ static void rampup_follows_upstream(void **state) {
                              (int)r[0], (int)r[1], (int)r[2], (int)r[3]);
         for (int64_t n = 0; n < 2 * r[2]; n++) {
             int64_t expected = r[0] == r[3] ? r[3] : upstream_rampup(r[0], r[1], r[2], r[3], n);
-            assert_int_equal(config_batch_size(&s->derived, n), expected);
+            assert_int_equal(config_batch_size(&s->config, n), expected);
         }
         setup_free(s);
     }
@@ -84,14 +84,14 @@ static void step_schedule_counts_tokens(void **state) {
     static const int64_t EXPECTED[][2] = {
         {0, 2}, {249, 2}, {250, 4}, {251, 4}, {12499, 4}, {12500, 12}, {INT64_C(1) << 40, 12}};
     for (size_t i = 0; i < sizeof EXPECTED / sizeof *EXPECTED; i++)
-        assert_int_equal(config_batch_size(&s->derived, EXPECTED[i][0]), EXPECTED[i][1]);
+        assert_int_equal(config_batch_size(&s->config, EXPECTED[i][0]), EXPECTED[i][1]);
     setup_free(s);
 }
 
 static void train_samples_are_whole_batches(void **state) {
     (void)state;
     Setup *s = setup_new("--train-samples 402 --global-batch-size 4");
-    assert_int_equal(s->derived.train_iters, 100);
+    assert_int_equal(s->config.derived.train_iters, 100);
     setup_free(s);
 }
 

@@ -37,7 +37,7 @@ static CellResult judged(Ours *ours) {
     const Shared shared = {.alone = {[LANE_FP64] = &one.trace, [LANE_EXACT] = &one.trace}, .exact = &oracle};
     const Config config = {.lane = LANE_EXACT};
     CellResult r = {0};
-    assert_int_equal(cell_judge(&c, &config, NULL, &ours->trace, &shared, &r).code, ERR_NONE);
+    assert_int_equal(cell_judge(&c, &config, &ours->trace, &shared, &r).code, ERR_NONE);
     assert_int_equal(r.one_rank.n, 3);
     return r;
 }

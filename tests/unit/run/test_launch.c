@@ -25,12 +25,11 @@ Err __wrap_comm_open_device(Comm *c, Device *d, const CommDeviceOptions *o, char
 static void assert_says(const char *message, Comm *comm, int64_t gemm_sm_margin) {
     Arena *arena = arena_new();
     Config c;
-    const Derived d = {.cpu_threads = 1};
     Device *device;
     char text[200];
     config_defaults(&c, arena);
-    c.gemm_sm_margin = gemm_sm_margin;
-    assert_string_equal(rank_open_device(&c, &d, comm, &device, text).msg, message);
+    c.gemm_sm_margin = gemm_sm_margin, c.derived.cpu_threads = 1;
+    assert_string_equal(rank_open_device(&c, comm, &device, text).msg, message);
     arena_free(arena);
 }
 

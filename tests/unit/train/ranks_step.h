@@ -9,12 +9,12 @@
 
 /* Samples without padding; only T5 has fields of an encoder, and the sentences of BERT are all of one kind. */
 static inline Batch numbered_batch(const Setup *s, const SampleShape *shape, int64_t first) {
-    Batch x = batch_new(s->derived.micro_batch_size, *shape);
+    Batch x = batch_new(s->config.derived.micro_batch_size, *shape);
     batch_reset(&x);
     for (int64_t i = 0; i < x.b * x.shape.positions; i++) {
         const uint64_t at = (uint64_t)(first * x.shape.positions + i);
-        x.tokens[i] = philox_u32(3, 1, at) % (uint32_t)s->derived.vocab_size;
-        x.labels[i] = philox_u32(3, 2, at) % (uint32_t)s->derived.vocab_size;
+        x.tokens[i] = philox_u32(3, 1, at) % (uint32_t)s->config.derived.vocab_size;
+        x.labels[i] = philox_u32(3, 2, at) % (uint32_t)s->config.derived.vocab_size;
     }
     for (int64_t i = 0; x.encoder_tokens && i < x.b * x.shape.encoder; i++)
         x.encoder_tokens[i] = x.tokens[i % (x.b * x.shape.positions)];
@@ -24,7 +24,7 @@ static inline Batch numbered_batch(const Setup *s, const SampleShape *shape, int
 /* A trainer with drawn parameters. plan: NULL, or the memory that it may take. It owns the device; NULL: the CPU. Release
  * with trainer_free. */
 static inline Trainer *rank_trainer_on(const Setup *s, const MemoryPlan *plan, Comm *comm, Device *device) {
-    Trainer *r = trainer_new(&s->config, &s->derived, plan, comm, device);
+    Trainer *r = trainer_new(&s->config, plan, comm, device);
     registry_init(r->run.model->registry, r->run.context.seed);
     trainer_publish(r);
     return r;
@@ -38,8 +38,8 @@ static inline Trainer *rank_trainer(const Setup *s, const MemoryPlan *plan, Comm
 static inline StepReport rank_step(const Setup *s, Trainer *r) {
     enum { MOST = 16 };
     const Mesh *m = &r->run.layout.mesh;
-    const int64_t micro = s->derived.micro_batch_size, ranks = s->derived.data_parallel_size,
-                  n = s->derived.global_batch_size / (micro * ranks);
+    const int64_t micro = s->config.derived.micro_batch_size, ranks = s->config.derived.data_parallel_size,
+                  n = s->config.derived.global_batch_size / (micro * ranks);
     Arena *arena = arena_new();
     Batch whole[MOST], batches[MOST];
     assert_in_range(n, 1, MOST);

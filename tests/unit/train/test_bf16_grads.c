@@ -26,7 +26,7 @@ typedef struct Trial {
 /* This rank's microbatches [first, first + count) of a step. */
 static void accumulate(Trial *t, Comm *comm, Trainer *r, int64_t first, int64_t count) {
     const Setup *s = t->setup;
-    const int64_t ranks = s->derived.data_parallel_size, n = MICROBATCHES / ranks;
+    const int64_t ranks = s->config.derived.data_parallel_size, n = MICROBATCHES / ranks;
     const Registry *whole = t->whole->registry;
     Batch batches[MICROBATCHES];
     for (int64_t i = 0; i < count; i++)
@@ -48,7 +48,7 @@ static Err whole_step(void *arg, Comm *comm) {
     Trial *t = arg;
     Trainer *r = rank_trainer(t->setup, NULL, comm);
     assert_int_equal(r->run.model->registry->gradients, BF16);
-    accumulate(t, comm, r, 0, MICROBATCHES / t->setup->derived.data_parallel_size);
+    accumulate(t, comm, r, 0, MICROBATCHES / t->setup->config.derived.data_parallel_size);
     trainer_free(r);
     return ERR_OK;
 }
@@ -63,7 +63,7 @@ typedef struct Truth {
 
 static Truth truth_new(void) {
     Truth t = {.setup = setup_new(MODEL), .null = device_null()};
-    t.whole = model_new(&t.setup->config, &t.setup->derived, NULL);
+    t.whole = model_new(&t.setup->config, NULL);
     registry_allocate(t.whole->registry, t.null, F64, true);
     const size_t n = (size_t)t.whole->registry->elements;
     t.sum = mem_zero(n, sizeof *t.sum), t.sizes = mem_zero(n, sizeof *t.sizes);

@@ -121,7 +121,7 @@ static void fault_without(Setup *s, int number, char message[512]) {
     *r = (Rank){.setup = s, .device = device_null()};
     r->layout = model_run_layout(&s->config, 0, (int)s->config.ranks);
     const StagePart all = {.layers = s->config.num_layers, .embedding = true, .head = true};
-    r->gpt = model_new(&s->config, &s->derived, &(ModelPlace){r->layout, &all, 1});
+    r->gpt = model_new(&s->config, &(ModelPlace){r->layout, &all, 1});
     model_allocate(r->gpt, r->device, F64, s->config.seq_length, true);
     r->run = (RunContext){.device = r->device, .dtype = F64, .layout = &r->layout};
     r->slot = space_new(r->device, "slot", SPACE_UNPLANNED);

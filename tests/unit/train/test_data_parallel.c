@@ -51,7 +51,7 @@ static void train(void *arg, Comm *comm) {
     const Setup *s = t->setup;
     const int rank = comm_rank(comm);
     Outcome *o = &t->outcome[rank];
-    const MemoryPlan plan = memory_plan_new(&s->config, &s->derived, comm, NULL);
+    const MemoryPlan plan = memory_plan_new(&s->config, comm, NULL);
     Trainer *r = rank_trainer(s, &plan, comm);
     for (int i = 0; i < STEPS; i++) {
         const StepReport report = rank_step(s, r);

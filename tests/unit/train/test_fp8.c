@@ -26,7 +26,7 @@ static Trainer *run_of(const Setup *s, Comm *comm) {
     Device *device;
     const DeviceSpec spec = {.threads = 1, .fp8_gemms = s->config.fp8_keep_weights ? FP8_GEMM_WHOLE : 0};
     assert_int_equal(device_open(&spec, &device).code, 0);
-    Trainer *r = trainer_new(&s->config, &s->derived, NULL, comm, device);
+    Trainer *r = trainer_new(&s->config, NULL, comm, device);
     registry_init(r->run.model->registry, r->run.context.seed);
     trainer_publish(r);
     return r;
@@ -113,7 +113,7 @@ static void layouts_have_one_curve(void **state) {
     (void)state;
     for (size_t k = 0; k < sizeof RECIPES / sizeof *RECIPES; k++) {
         Setup *s = setup_of(RECIPES[k], "");
-        Model *whole = model_new(&s->config, &s->derived, NULL);
+        Model *whole = model_new(&s->config, NULL);
         Device *null = device_null();
         registry_allocate(whole->registry, null, F64, true);
         const Outcome one = outcome(RECIPES[k], "", whole);
@@ -133,7 +133,7 @@ static void layouts_have_one_curve(void **state) {
 static void formats_differ(void **state) {
     (void)state;
     Setup *s = setup_of(RECIPES[1], "");
-    Model *whole = model_new(&s->config, &s->derived, NULL);
+    Model *whole = model_new(&s->config, NULL);
     Device *null = device_null();
     registry_allocate(whole->registry, null, F64, true);
     const Outcome hybrid = outcome(RECIPES[1], "", whole),
@@ -149,7 +149,7 @@ static void formats_differ(void **state) {
 
 static Err count_linears(void *arg, Comm *comm) {
     const Setup *s = arg;
-    Trainer *r = trainer_new(&s->config, &s->derived, NULL, comm, NULL);
+    Trainer *r = trainer_new(&s->config, NULL, comm, NULL);
     const char *emulation;
     const int64_t n = trainer_fp8_linears(r, &emulation);
     trainer_free(r);

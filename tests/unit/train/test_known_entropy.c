@@ -38,7 +38,7 @@ static Batch batch_of(const Source *s, int64_t first, bool leaky) {
 }
 
 static Trainer *trained(const Setup *setup, const Source *s, int steps, bool leaky) {
-    Trainer *r = trainer_new(&setup->config, &setup->derived, NULL, NULL, NULL);
+    Trainer *r = trainer_new(&setup->config, NULL, NULL, NULL);
     registry_init(r->run.model->registry, r->run.context.seed);
     for (int i = 0; i < steps; i++) {
         Batch b = batch_of(s, r->consumed_samples, leaky);

@@ -56,8 +56,8 @@ static const int64_t SECOND = 1000000000;
 /* A run that has no more of a model than its plan. */
 static Trainer run_of(Setup *s) {
     Model *m = arena_alloc(s->arena, sizeof *m);
-    *m = (Model){.plan = model_plan(&s->config, &s->derived, s->arena)};
-    return (Trainer){.run = {.config = &s->config, .derived = &s->derived, .model = m}};
+    *m = (Model){.plan = model_plan(&s->config, s->arena)};
+    return (Trainer){.run = {.config = &s->config, .model = m}};
 }
 
 static void step(TrainLog *log, Trainer *run, StepReport s, const Times *times) {

@@ -71,7 +71,7 @@ typedef struct Trial {
 static void train(void *arg, Comm *comm) {
     Trial *t = arg;
     const Setup *s = t->setup;
-    const MemoryPlan plan = memory_plan_new(&s->config, &s->derived, comm, NULL);
+    const MemoryPlan plan = memory_plan_new(&s->config, comm, NULL);
     memset(taken, 0, sizeof taken);
     Trainer *r = rank_trainer(s, &plan, comm); /* a byte more is a fault */
     rank_step(s, r);
@@ -161,7 +161,7 @@ static size_t communication(Setup *s, Comm *comm, int devices) {
     Device *cpu = device_cpu(1), gpu = *cpu;
     DeviceBackend backend = *cpu->backend;
     backend.discrete = true, gpu.backend = &backend, gpu.n_devices = devices;
-    const MemoryPlan plan = memory_plan_new(&s->config, &s->derived, comm, &gpu);
+    const MemoryPlan plan = memory_plan_new(&s->config, comm, &gpu);
     assert_true(plan.communicators > 0);
     device_free(cpu);
     return plan.part[MEMORY_gathered];

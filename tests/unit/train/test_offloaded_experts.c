@@ -49,9 +49,9 @@ static Device *counting_device(Counting *c) {
 static void train(void *arg, Comm *comm) {
     Trial *t = arg;
     const int rank = comm_rank(comm);
-    const MemoryPlan plan = memory_plan_new(&t->setup->config, &t->setup->derived, comm, NULL);
+    const MemoryPlan plan = memory_plan_new(&t->setup->config, comm, NULL);
     Counting counting;
-    Trainer *r = trainer_new(&t->setup->config, &t->setup->derived, &plan, comm, counting_device(&counting));
+    Trainer *r = trainer_new(&t->setup->config, &plan, comm, counting_device(&counting));
     const size_t begin = counting.host;
     if (!t->skewed) registry_init(r->run.model->registry, r->run.context.seed);
     trainer_publish(r);

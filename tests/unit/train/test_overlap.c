@@ -335,7 +335,7 @@ static void train_over_nccl(void *arg, Comm *comm) {
     Device *device;
     char text[200];
     int64_t allocations = 0;
-    assert_int_equal(rank_open_device(&s->config, &s->derived, comm, &device, text).code, ERR_NONE);
+    assert_int_equal(rank_open_device(&s->config, comm, &device, text).code, ERR_NONE);
     Trainer *r = rank_trainer_on(s, NULL, comm, device);
     for (int turn = 0; turn < TURNS; turn++) {
         if (turn < 3)

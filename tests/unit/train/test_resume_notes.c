@@ -16,7 +16,7 @@ static bool noted(const char *data, const char *saved) {
     json_t *state = json_loads(saved, 0, NULL);
     assert_non_null(state);
     Str out = {0};
-    const ModelRun run = {.config = &s->config, .derived = &s->derived};
+    const ModelRun run = {.config = &s->config};
     resume_notes(&(Trainer){.run = run, .data_fingerprint = data}, state, &out);
     const bool found = out.len && strstr(out.s, NOTE);
     str_free(&out);
@@ -57,7 +57,7 @@ static void a_rate_that_differs_at_the_next_step_alone_changes(void **state) {
         Setup *s = setup_new("--lr-decay-style constant --lr-warmup-iters 3");
         json_t *saved = json_loads("{\"config\": {\"lr_warmup_iters\": 4}}", 0, NULL);
         Str out = {0};
-        const ModelRun run = {.config = &s->config, .derived = &s->derived};
+        const ModelRun run = {.config = &s->config};
         resume_notes(
             &(Trainer){.run = run, .consumed_samples = ROWS[i].samples, .schedule_samples = ROWS[i].samples},
             saved, &out);

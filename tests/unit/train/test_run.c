@@ -24,8 +24,8 @@ static Batch batch_of(const Setup *s, int64_t first, int64_t b, bool masked) {
     batch_reset(&x);
     for (int64_t i = 0; i < b * x.shape.positions; i++) {
         uint64_t at = (uint64_t)(first * x.shape.positions + i);
-        x.tokens[i] = philox_u32(3, 1, at) % (uint32_t)s->derived.vocab_size;
-        x.labels[i] = philox_u32(3, 2, at) % (uint32_t)s->derived.vocab_size;
+        x.tokens[i] = philox_u32(3, 1, at) % (uint32_t)s->config.derived.vocab_size;
+        x.labels[i] = philox_u32(3, 2, at) % (uint32_t)s->config.derived.vocab_size;
         if (masked && (first + i / x.shape.positions) % 3 == 0 && i % x.shape.positions % 2)
             x.loss_mask[i] = 0;
     }
@@ -33,14 +33,14 @@ static Batch batch_of(const Setup *s, int64_t first, int64_t b, bool masked) {
 }
 
 static Trainer *run_start(const Setup *s, const MemoryPlan *plan) {
-    Trainer *r = trainer_new(&s->config, &s->derived, plan, NULL, NULL);
+    Trainer *r = trainer_new(&s->config, plan, NULL, NULL);
     registry_init(r->run.model->registry, r->run.context.seed);
     return r;
 }
 
 /* Forward and backward of one global batch. */
 static StepReport accumulate(const Setup *s, Trainer *r, bool masked) {
-    int64_t micro = s->derived.micro_batch_size, n = s->derived.global_batch_size / micro;
+    int64_t micro = s->config.derived.micro_batch_size, n = s->config.derived.global_batch_size / micro;
     StepReport report = trainer_begin_step(r);
     for (int64_t i = 0; i < n; i++) {
         Batch b = batch_of(s, r->consumed_samples + i * micro, micro, masked);
@@ -81,7 +81,7 @@ static void the_plan_is_what_the_run_takes(void **state) {
         Setup *s =
             setup_new("%s %s --micro-batch-size 3 --global-batch-size 6 --make-vocab-size-divisible-by %d",
                       k % 2 ? LLAMA : GPT2, WORDS[k / 2], k % 2 ? 1 : 128);
-        MemoryPlan plan = memory_plan_new(&s->config, &s->derived, NULL, NULL);
+        MemoryPlan plan = memory_plan_new(&s->config, NULL, NULL);
         Trainer *r = run_start(s, &plan); /* a byte more than planned is a fault */
         for (int i = 0; i < 2; i++) step(s, r, false);
         Batch b = batch_of(s, 0, 3, false);
@@ -108,7 +108,7 @@ static void recompute_takes_less(void **state) {
     size_t before = SIZE_MAX;
     for (int k = 0; k < 4; k++) {
         Setup *s = setup_new("--num-layers 4 --seq-length 64 --micro-batch-size 4 %s", LESS[k]);
-        MemoryPlan plan = memory_plan_new(&s->config, &s->derived, NULL, NULL);
+        MemoryPlan plan = memory_plan_new(&s->config, NULL, NULL);
         assert_true(plan.part[MEMORY_slots] < before);
         before = plan.part[MEMORY_slots];
         setup_free(s);
@@ -123,7 +123,7 @@ static void offloading_takes_less(void **state) {
     for (int n = 0; n < 6; n = n ? n + 1 : 3) {
         Setup *s = setup_new(
             "--num-layers 6 --seq-length 64 --micro-batch-size 4 --cpu-offloading-num-layers %d", n);
-        MemoryPlan plan = memory_plan_new(&s->config, &s->derived, NULL, NULL);
+        MemoryPlan plan = memory_plan_new(&s->config, NULL, NULL);
         if (!n) all = plan.part[MEMORY_slots];
         assert_true(plan.part[MEMORY_slots] < before && (plan.part[MEMORY_offloaded] > 0) == (n > 0));
         assert_int_equal(plan.part[MEMORY_slots] + plan.part[MEMORY_offloaded], all);
@@ -179,7 +179,7 @@ static void chunks_of_logits_take_less(void **state) {
     for (int k = 0; k < 2; k++) {
         Setup *s =
             setup_new("--num-layers 1 --seq-length 64 --micro-batch-size 4 --vocab-size 4000 %s", WORDS[k]);
-        const MemoryPlan plan = memory_plan_new(&s->config, &s->derived, NULL, NULL);
+        const MemoryPlan plan = memory_plan_new(&s->config, NULL, NULL);
         bytes[k] = plan.part[MEMORY_slots] + plan.part[MEMORY_transient], slots[k] = plan.part[MEMORY_slots];
         setup_free(s);
     }
@@ -307,7 +307,8 @@ static void spoil_gradients(const Registry *g) {
 static double *gradients_of(const Setup *s, bool added, int64_t *n) {
     Trainer *r = run_start(s, NULL);
     Registry *g = r->run.model->registry;
-    const int64_t micro = s->derived.micro_batch_size, passes = s->derived.global_batch_size / micro;
+    const int64_t micro = s->config.derived.micro_batch_size,
+                  passes = s->config.derived.global_batch_size / micro;
     StepReport report = trainer_begin_step(r);
     spoil_gradients(g);
     if (added) zero_grads(g);
@@ -477,7 +478,7 @@ static void num_workers_are_the_depth_of_the_prefetch(void **state) {
         Setup *s = setup_new("--train-iters 1 --eval-iters 1 %s", ROWS[i].words);
         int stopped_by;
         streams = 0;
-        assert_int_equal(train(&s->config, &s->derived, &facts, NULL, &stopped_by).code, ERR_NONE);
+        assert_int_equal(train(&s->config, &facts, NULL, &stopped_by).code, ERR_NONE);
         assert_int_equal(streams, 3); /* training, validation, test */
         assert_int_equal(least_depth, ROWS[i].depth);
         assert_int_equal(most_depth, ROWS[i].depth);
