@@ -32,7 +32,7 @@ typedef struct LinearAttr {
     /* Every element is one chain of multiply-adds over its terms in order, so it does not depend on the
      * number of other rows and columns. (BLAS chooses its order by shape.) */
     bool fixed_order;
-    Activation activation; /* of the output `act`, or of x as a function of `pre`; not gated */
+    Activation activation; /* activation of the output `act`, or of x as a function of `pre`; not gated */
 } LinearAttr;
 
 typedef struct Fp8ScaleAttr {
@@ -55,7 +55,7 @@ typedef struct Fp8CastAttr {
 typedef struct Fp8GemmAttr {
     Fp8Blocks a, b;        /* not both FP8_SQUARES */
     bool fast;             /* sums may have fewer bits than fp32: Hopper's tensor cores keep about 14 */
-    Activation activation; /* of the output `act`; not gated */
+    Activation activation; /* activation of the output `act`; not gated */
 } Fp8GemmAttr;
 
 typedef struct NormAttr {
@@ -78,7 +78,7 @@ typedef struct DropoutAttr {
     uint64_t seed, site;
     int64_t first_sample; /* index of the microbatch's first sample in the whole run */
     int64_t seq_total;    /* whole sequence length */
-    SequenceSlice slice;  /* of this tensor's rows */
+    SequenceSlice slice;  /* slice of this tensor's rows */
 } DropoutAttr;
 
 typedef enum RouterScore {
@@ -91,7 +91,7 @@ typedef struct RouteAttr {
     /* Only experts of the group_topk best of `groups` groups can be chosen. A group's score is the sum of its
      * topk / group_topk best experts. groups <= 1: no limit. */
     int64_t groups, group_topk;
-    double scaling; /* of the probabilities */
+    double scaling; /* scaling of the probabilities */
 } RouteAttr;
 
 typedef enum RouterLossKind { ROUTER_BALANCE, ROUTER_Z } RouterLossKind;
@@ -116,7 +116,7 @@ typedef struct ArrivalAttr {
 } ArrivalAttr;
 
 typedef struct PermuteAttr {
-    int64_t copies; /* of each row of x: the experts of a token */
+    int64_t copies; /* copies of each row of x, one for each of the experts of a token */
 } PermuteAttr;
 
 typedef struct ScaleAttr {

@@ -26,7 +26,7 @@ typedef struct CaseOperand {
     CaseContent content;
     bool updated;   /* TENSOR_ACCUM */
     bool main_grad; /* TENSOR_MAIN_GRAD */
-    bool parameter; /* of a model: has a main gradient */
+    bool parameter; /* a model's parameter, which has a main gradient */
     bool shared;    /* a parameter whose gradient depends on how samples are grouped */
     int64_t low, range;
     int64_t gap;  /* elements between rows */

@@ -13,7 +13,7 @@ extern "C" {
 typedef struct CommRow {
     char name[64]; /* "all_reduce/ranks:4/bytes:1048576" */
     int collective, ranks;
-    int64_t bytes; /* of the larger buffer of a rank */
+    int64_t bytes; /* bytes of the larger buffer of a rank */
 } CommRow;
 
 enum { COMM_ROWS = 48 };

@@ -23,7 +23,7 @@
 
 typedef struct GateOptions {
     const char *baseline, *against; /* a file, or a program; at most one of them */
-    int64_t pairs;                  /* of processes */
+    int64_t pairs;                  /* pairs of processes */
     double allow;                   /* 0.03: 3 % more time is no regression */
     const char *junit;              /* file that gets the verdicts as JUnit XML; NULL: none */
 } GateOptions;
@@ -45,7 +45,7 @@ typedef struct Gate {
     Result ours, theirs;
     GateRow *rows;
     int64_t n;
-    double error; /* of each row's interval */
+    double error; /* error of each row's interval */
 } Gate;
 
 /* "3%" as 0.03. False: it is no percentage from 0 % to 1000 %. */

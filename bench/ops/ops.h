@@ -11,11 +11,11 @@ struct json_t; /* jansson.h */
 
 typedef struct BenchOps {
     DeviceKind device;
-    int64_t threads;    /* of the CPU; 0: one for each core */
+    int64_t threads;    /* threads of the CPU; 0: one for each core */
     const char *filter; /* extended regular expression of names; NULL: all */
     TextList types;     /* "fp64" ...; none: all */
     bool deterministic; /* deterministic ops only */
-    GemmTuning tuning;  /* of 16-bit GEMMs on a GPU */
+    GemmTuning tuning;  /* tuning of 16-bit GEMMs on a GPU */
     double seconds;     /* per row, but at least 3 rounds; 0: 21 rounds */
     const char *json;   /* file for the results, written row by row; NULL: none */
 } BenchOps;

@@ -14,7 +14,7 @@ typedef struct StepGemm {
     OpNumber op;
     GemmShape shape;
     int64_t calls;            /* per step */
-    double flops;             /* of all of them; multiply-adds count as two */
+    double flops;             /* FLOPs of all of them; multiply-adds count as two */
     double ours_ns, alone_ns; /* of all measured steps; of as many calls alone */
     CaseOperand in[CALL_IN], out[CALL_OUT];
     union {
@@ -39,7 +39,7 @@ int gemms_find(const StepGemms *, const OpDef *, const Call *);
 int64_t gemms_through_blas(StepGemms *, int threads);
 /* Measures each GEMM on the device; sets alone_ns to the time of `steps` steps. */
 void gemms_on_device(StepGemms *, Device *, int64_t steps);
-double gemms_flops(const StepGemms *); /* of a step */
+double gemms_flops(const StepGemms *); /* FLOPs of a step */
 void gemms_free(StepGemms *);
 
 #endif

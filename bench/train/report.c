@@ -26,7 +26,7 @@ typedef struct Summary {
     double exposed, bubble; /* of all groups; the part of it that the pipeline's schedule implies */
     double blas;            /* median of the replays of the GEMMs through BLAS */
     Range of_blas;          /* replay divided by the step's GEMMs, step by step */
-    double flops;           /* of a step */
+    double flops;           /* FLOPs of a step */
     double peak;            /* FLOP/s of a device; 0: unknown */
     int devices;
     int fastest, slowest, fullest; /* ranks: least and most time in ops, most memory compared with the plan */

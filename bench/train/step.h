@@ -42,7 +42,7 @@ typedef struct RankResult {
     double busy_ms;        /* in ops, none of which waits for another rank: median of the profiled steps */
     double planned, taken; /* bytes of memory; on the host, of all ranks of the process */
     char device[MACHINE_TEXT]; /* equal for ranks that share a device */
-    NvmlLoad load;             /* of the GPU, in the steps without the times of ops */
+    NvmlLoad load;             /* load of the GPU, in the steps without the times of ops */
 } RankResult;
 
 typedef struct Steps {
@@ -55,25 +55,25 @@ typedef struct Steps {
     Trainer *trainer;
     Device *device; /* the run's */
     bool gpu;
-    DType type;     /* of activations */
-    char name[200]; /* of the device */
+    DType type;     /* type of activations */
+    char name[200]; /* name of the device */
     int threads;
-    Batch *batches;       /* of whole sequences, and this rank's columns of them in `step` */
-    int64_t microbatches; /* of this rank */
+    Batch *batches;       /* batches of whole sequences, and this rank's columns of them in `step` */
+    int64_t microbatches; /* microbatches of this rank */
     Arena *step;
     MemoryPlan plan;
     double planned;      /* bytes; on the host, of all ranks of the process */
     double before, peak; /* bytes of memory in use: before the run, and after its steps */
-    double flops;        /* of a step */
+    double flops;        /* FLOPs of a step */
     double init_seconds, loss;
     double *wall; /* [n_plain] ns of the slowest rank, without the times of ops; GPU only */
     int64_t n_plain;
     double back_to_back;  /* ns of a step without waits between steps; GPU only */
     double graph_replays; /* in each of these steps */
-    NvmlLoad load;        /* of this rank's GPU meanwhile */
+    NvmlLoad load;        /* load of this rank's GPU meanwhile */
     Step *profiled;       /* [n_profiled] */
     int64_t n_profiled;
-    int64_t op_calls[OP_KERNELS]; /* of a step */
+    int64_t op_calls[OP_KERNELS]; /* calls of a step */
     unsigned group[COMM_GROUPS];  /* masks of axes */
     int64_t comm_calls[COMM_GROUPS];
     int groups;

@@ -131,7 +131,7 @@ enum { PARTS = 16, TOGETHER = 512 };
 
 typedef struct Sums {
     const Call *call;
-    pthread_mutex_t lock; /* of the output */
+    pthread_mutex_t lock; /* protects the output */
 } Sums;
 
 static double squares(const real *x, int64_t n) {

@@ -107,7 +107,7 @@ typedef struct Fp8Cast {
     int64_t rows, columns, row, column;
     Fp8Type type;
     Fp8Blocks blocks;
-    float scale; /* of all elements, if there are no blocks */
+    float scale; /* scale of all elements, if there are no blocks */
     uint8_t *values;
     real *inverse;
 } Fp8Cast;

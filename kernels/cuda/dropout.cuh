@@ -11,7 +11,7 @@
 template <typename R> struct Drop {
     uint64_t seed, site;
     uint32_t highest_dropped;
-    R scale; /* of kept elements */
+    R scale; /* scale of kept elements */
 
     __device__ __forceinline__ bool keeps(uint32_t word) const { return word > highest_dropped; }
     __device__ __forceinline__ R factor(uint32_t word) const { return keeps(word) ? scale : 0; }

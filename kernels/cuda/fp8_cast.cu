@@ -390,7 +390,7 @@ extern "C" void cuda_fp8_cast(const Call *c) {
     const Tensor *y = c->out[0], *yt = c->out[1];
     const DType type = y ? (DType)y->dtype : yt ? (DType)yt->dtype : F8E4M3;
     CHECK(dtype_is_fp8(type) && (!yt || yt->dtype == type), "fp8_cast: y is %s, its transpose %s",
-          dtype_name(type), yt ? dtype_name((DType)yt->dtype) : "not asked for");
+          dtype_name(type), yt ? dtype_name((DType)yt->dtype) : "not requested");
     CHECK(blocks == FP8_WHOLE || !y || !yt, "fp8_cast: blocks are of one of y and yt");
     if (in_tiles(c, blocks, type)) {
         tiles(c, blocks, type);

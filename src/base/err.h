@@ -6,8 +6,8 @@
 /* Every exit status of the program; docs/ci.md has the same table. A fault (fault.h) ends it by SIGABRT,
  * which a shell reports as 134. */
 typedef enum ErrCode {
-    ERR_NONE = 0,         /* success; a verdict that was asked for is a pass */
-    ERR_FAILED = 1,       /* a check that was asked for did not hold, or training diverged */
+    ERR_NONE = 0,         /* success; a requested verdict is a pass */
+    ERR_FAILED = 1,       /* a requested check did not hold, or training diverged */
     ERR_USER = 2,         /* options, paths or input files are wrong */
     ERR_INFRA = 3,        /* the machine failed: disk full, no permission, a lost rank */
     ERR_INCONCLUSIVE = 4, /* measurements vary too much for a verdict */

@@ -39,7 +39,7 @@ void jobs_run(Job *, int64_t n, int at_once, double deadline_s);
 /* Runs all jobs in this process, in order. A fault ends it. */
 void jobs_run_here(Job *, int64_t n);
 
-/* Is asked about every millisecond while jobs run, in the thread that waits for them. */
+/* Called about every millisecond while jobs run, in the thread that waits for them. */
 typedef struct JobWatch {
     bool (*stops)(void *arg); /* true: all jobs that are not done end with JOB_STOPPED */
     void *arg;

@@ -9,7 +9,7 @@
 #include "base/fault.h"
 
 static void *checked(void *p, size_t bytes) {
-    CHECK(p || !bytes, "out of host memory: %s were asked for", bytes_text((double)bytes).s);
+    CHECK(p || !bytes, "out of host memory: %s were requested", bytes_text((double)bytes).s);
     return p;
 }
 
@@ -17,7 +17,7 @@ void *mem_alloc(size_t bytes) { return checked(malloc(bytes ? bytes : 1), bytes)
 
 void *mem_zero(size_t count, size_t size) {
     void *p = calloc(count ? count : 1, size ? size : 1);
-    CHECK(p, "out of host memory: %s were asked for", bytes_text((double)count * (double)size).s);
+    CHECK(p, "out of host memory: %s were requested", bytes_text((double)count * (double)size).s);
     return p;
 }
 

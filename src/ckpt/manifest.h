@@ -33,7 +33,7 @@ typedef struct CkptTensor {
     DType dtype;       /* a float type */
     int file;
     int64_t byte_offset, bytes;
-    Hash128 hash; /* of the bytes */
+    Hash128 hash; /* hash of the bytes */
 } CkptTensor;
 
 typedef struct CkptFile {
@@ -48,7 +48,7 @@ typedef struct Manifest {
     CkptFile *files;
     int64_t num_files;
     json_t *state; /* owned, an object */
-    Arena *arena;  /* of all texts */
+    Arena *arena;  /* holds all texts */
 } Manifest;
 
 enum { CKPT_ALIGN = 64 };

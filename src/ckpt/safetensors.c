@@ -51,7 +51,7 @@ static Err read_integers(const json_t *list, int64_t *out, size_t *n, size_t mos
 
 /* Elements of a shape; false if the shape cannot belong to anything in memory. */
 static bool count_elements(const int64_t *dim, size_t ndim, int64_t *out) {
-    int64_t product = 1; /* of the dimensions that are not 0, so that no stride overflows */
+    int64_t product = 1; /* product of the dimensions that are not 0, so that no stride overflows */
     *out = 1;
     for (size_t i = 0; i < ndim; i++) {
         if (__builtin_mul_overflow(product, dim[i] ? dim[i] : 1, &product)) return false;

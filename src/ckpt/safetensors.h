@@ -23,7 +23,7 @@ typedef struct Safetensors {
     const char *path;    /* as given */
     SafeTensor *tensors; /* sorted by name */
     int64_t count;
-    MetaText *metadata; /* of all files */
+    MetaText *metadata; /* metadata of all files */
     int64_t num_metadata;
     struct SafeFile *files;
     int64_t num_files;

@@ -25,15 +25,15 @@ struct CkptSaving {
     char *dir;
     CkptSaveOptions options;
     Comm *comm;
-    Device *device;  /* of the items */
+    Device *device;  /* device of the items */
     Manifest mine;   /* the boxes of this rank's shard, and the state */
     Source *sources; /* [mine.count], valid until the start returns */
-    int64_t bytes;   /* of the shard; 0: this rank has none */
+    int64_t bytes;   /* bytes of the shard; 0: this rank has none */
     char *image;     /* copy of the shard, made by the start; NULL: written from the sources */
     pthread_t writer;
     bool in_thread;
     atomic_bool is_written;
-    Err error; /* of the writer */
+    Err error; /* error of the writer */
 };
 
 static int rank_of(const CkptSaving *s) { return s->comm ? comm_rank(s->comm) : 0; }
@@ -103,7 +103,7 @@ static Err each_piece(const CkptSaving *s, int64_t i, PieceFn *fn, void *arg) {
 
 typedef struct Writing {
     Sink sink;
-    HashStream *hash; /* of a tensor */
+    HashStream *hash; /* hash of a tensor */
 } Writing;
 
 static Err write_piece(void *arg, const void *bytes, size_t n) {

@@ -226,7 +226,7 @@ static void add_flight(Comm *c, const CommWork *w) {
 static void start(Comm *c, CommWork *w) {
     w->begin_ns = is_profiled(c, w) ? clock_ns() : 0;
     if (w->begin_ns) c->profile[w->call.group.axes].bytes += bus_bytes(&w->call);
-    if (on_device(c, w)) { /* it returns at once */
+    if (on_device(c, w)) { /* it returns immediately */
         w->transport->start(c, w);
         return;
     }

@@ -63,7 +63,7 @@ typedef struct CommCall {
 typedef struct Comm Comm;
 typedef struct CommWork CommWork;
 
-/* Starts an operation, and returns at once if the transport can. It may finish the operation in the wait.
+/* Starts an operation, and returns immediately if the transport can. It may finish the operation in the wait.
  * On a device it runs after all earlier calls on that device. The rank that started a work must wait for it
  * exactly once; works may be waited for in any order. */
 CommWork *comm_start(Comm *, const CommCall *);
@@ -128,14 +128,14 @@ typedef struct CommOptions {
 } CommOptions;
 
 /* Runs fn(arg, comm) as ranks 0..world-1, one thread each (the caller's thread is rank 0), and returns when
- * all have returned. A rank that returns while another waits for it is a fault at once. */
+ * all have returned. A rank that returns while another waits for it is a fault immediately. */
 typedef void CommMain(void *arg, Comm *);
 void comm_threads(int world, const CommOptions *, CommMain *fn, void *arg);
 
-/* A Comm whose operations finish at once and leave `out` unchanged. */
+/* A Comm whose operations finish immediately and leave `out` unchanged. */
 Comm *comm_null(int world, int rank);
 bool comm_is_null(const Comm *);
-void comm_free(Comm *); /* of comm_null, comm_mpi and comm_tcp */
+void comm_free(Comm *); /* frees a Comm of comm_null, comm_mpi or comm_tcp */
 
 /* ---- processes ---- */
 

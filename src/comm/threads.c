@@ -1,5 +1,5 @@
 /* Ranks as threads of one process. Each member leaves its buffers in the operation's Meeting. Once the last
- * member has come, any thread can move the elements. The last member moves small operations at once, so that
+ * member has come, any thread can move the elements. The last member moves small operations itself, so that
  * a rank blocks at most once per operation; waiting members move larger ones in pieces. When all have come, a
  * waiting rank can always finish the operation alone, so works may be waited for in any order. */
 #include <limits.h>
@@ -47,7 +47,7 @@ typedef struct World {
     int size;
     Comm *comm;            /* [size] */
     atomic_bool *returned; /* [size] */
-    pthread_mutex_t lock;  /* of the table */
+    pthread_mutex_t lock;  /* protects the table */
     CommTable queues;
     atomic_flag reported;
     CommMain *fn;

@@ -119,7 +119,7 @@ typedef struct CommTransport {
      * on any thread. */
     void (*end)(Comm *, const CommKey *, int64_t seq, const CommFacts *, const char *why);
     /* Host transports: calls comm_warn about an operation of the device transport, when it has learned which members
-     * have started it. Returns at once. May be called on any thread. */
+     * have started it. Returns immediately. May be called on any thread. */
     void (*warn)(Comm *, const CommKey *, int64_t seq, const CommFacts *);
 } CommTransport;
 
@@ -179,7 +179,7 @@ typedef struct CommWitness {
     bool silent; /* it was asked and does not answer: shown even if it has started the operation */
 } CommWitness;
 
-/* Prints one report at once, so that those of several processes do not mix. It has the error, the ranks that
+/* Prints one report in one piece, so that those of several processes do not mix. It has the error, the ranks that
  * have started the operation (`arrived` [members]), the state of the others (`witness` [world]), and this
  * rank's recorder. key NULL: the error is not about an operation. */
 void comm_report(const Comm *, const char *why, const CommKey *, int64_t seq, const CommFacts *,

@@ -1,4 +1,4 @@
-/* Checks ranges (options.def) and rules (rules.def). Reports all violations at once, and notes given options
+/* Checks ranges (options.def) and rules (rules.def). Reports all violations together, and notes given options
  * without effect. */
 #include "config/config.h"
 

@@ -1,7 +1,7 @@
 /* One split over one or more sources: the dataset and the sample of each index (Megatron-LM
  * core/datasets/blended_dataset.py and the builder's sizes).
  *
- *   weights given  each dataset is asked for ceil(ceil(total * w) * (1 + surplus)) samples, and the blend has
+ *   weights given  each dataset provides ceil(ceil(total * w) * (1 + surplus)) samples, and the blend has
  *                  the sum of ceil(total * w)
  *   weights NULL   each dataset gives one epoch, the weights are the lengths, and the blend has
  *                  min(total, sum of lengths); every sample of every dataset if total < 0

@@ -37,7 +37,7 @@ const Dataset *data_file(const Data *, int file);
 const char *data_fingerprint(const Data *);
 
 int64_t data_length(const Dataset *); /* samples */
-/* The tokens that one split has, and how often the samples asked for read them. The epochs of a blend are those
+/* The tokens that one split has, and how often the requested samples read them. The epochs of a blend are those
  * of its most repeated dataset. */
 typedef struct DataFacts {
     int64_t tokens, samples;

@@ -30,7 +30,7 @@ static Err sampler_check(const SamplerConfig *c) {
     if (c->kind == SAMPLER_SINGLE) {
         if (consumed < total) return ERR_OK;
         return err_user("no samples are left: %" PRId64 " of %" PRId64
-                        " are consumed; ask for more samples or provide more data",
+                        " are consumed; raise the number of samples or provide more data",
                         consumed, total);
     }
     step = deal_of(c) * c->dp_size;

@@ -48,11 +48,11 @@ static Err check_length(const Session *s) {
     if (!has_room(s->model, s->capacity) && s->encoder)
         return err_user(
             "%lld new tokens exceed the model's %lld positions, the first of which holds the token that "
-            "begins a text; ask for fewer tokens",
+            "begins a text; lower --tokens-to-generate",
             fresh, room);
     if (!has_room(s->model, s->capacity))
         return err_user("%lld prompt tokens and %lld new ones exceed the model's %lld positions; shorten the "
-                        "prompt or ask for fewer tokens",
+                        "prompt or lower --tokens-to-generate",
                         (long long)s->longest, fresh, room);
     return ERR_OK;
 }
@@ -82,7 +82,7 @@ static CacheShape cache_shape(const Session *s) {
     return (CacheShape){s->context->dtype, s->capacity, s->encoder, s->n};
 }
 
-/* The memory that grows with the prompts and the new tokens. The logits of all prompt tokens exist at once. */
+/* The memory that grows with the prompts and the new tokens. The logits of all prompt tokens exist together. */
 static Err check_memory(const Session *s) {
     const CacheShape shape = cache_shape(s);
     const double cache = cache_bytes(s->model, &shape),

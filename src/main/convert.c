@@ -73,7 +73,7 @@ typedef struct Job {
     Setup setup;
     Options options;
     Args args;
-    HfModelType type; /* of the imported config.json */
+    HfModelType type; /* type of the imported config.json */
 } Job;
 
 static const char USAGE[] =

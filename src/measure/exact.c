@@ -5,7 +5,7 @@
 
 #include "base/mem.h"
 
-enum { PIECE = 1 << 16 }; /* elements that the host handles at once */
+enum { PIECE = 1 << 16 }; /* elements in one piece of the host */
 
 const Collective COLLECTIVES[N_COLLECTIVES] = {
     {"all_reduce", COMM_ALL_REDUCE, true, false, true, true, 2},

@@ -34,7 +34,7 @@ typedef struct Exact {
     char *in, *out; /* device memory, each large enough for the larger buffer */
     const Collective *of;
     const ExactType *type;
-    int64_t count; /* of the call's n */
+    int64_t count; /* the call's n */
     bool in_place; /* one buffer holds both, and the smaller is this member's part of the larger */
 } Exact;
 

@@ -21,7 +21,7 @@ struct BenchCalls {
     Device *device;
     const OpDef *op;
     int sets, next;
-    char *block; /* of all operands; the first set comes first */
+    char *block; /* memory of all operands; the first set comes first */
     size_t bytes;
     Set set[SETS_MAX];
 };

@@ -27,7 +27,7 @@ typedef struct HeadOps {
      * [s, b, HeadSpec.width], V along the last dimension over tensor-parallel ranks if they share it. */
     void (*forward)(Tape *, const void *self, const Feed *, Tensor *h_sbh, Tensor *const *dloss,
                     Tensor **out);
-    /* Number of positions in a chunk of logits, for b samples of s positions; 0: all logits at once, as with NULL. */
+    /* Number of positions in a chunk of logits, for b samples of s positions; 0: all logits in one chunk, as with NULL. */
     int64_t (*chunk)(const void *spec, const Layout *, int64_t s, int64_t b, DType storage);
     double (*flops)(const void *spec, double s); /* as BranchOps.flops */
 } HeadOps;

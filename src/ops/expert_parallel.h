@@ -22,7 +22,7 @@ typedef struct Arrival {
     /* Rows of the tensor before and after. The received rows are followed by padding, so that all
      * expert-tensor-parallel ranks have equally many. */
     int64_t rows, arriving;
-    Dispatch sort; /* of the gathered rows: by this rank's experts */
+    Dispatch sort; /* sorts the gathered rows by this rank's experts */
 } Arrival;
 /* `from` groups the rows by expert, over all experts; `experts` of them are on this rank. `room` has their
  * capacity (rows of one expert that can come from all ranks) and padding. With a capacity, sizes do not

@@ -20,7 +20,7 @@ typedef struct LinearLoss {
     int64_t vocab;     /* later columns are padding */
     int64_t positions; /* of a chunk, > 0: the logits of these positions of all samples are in memory
                           together */
-    double softcap;    /* of the logits, as op_softcap; 0: none */
+    double softcap;    /* softcap of the logits, as op_softcap; 0: none */
     bool sequence;     /* over tensor-parallel ranks x is V along the sequence, else I */
     Tensor *dloss;     /* [b,s]: the gradient of each loss; known if the tape records */
 } LinearLoss;

@@ -36,7 +36,7 @@ Tensor *op_redistribute(Tape *, Tensor *x, Axis, Spmd to, int dim);
 Tensor *op_take_heads(Tape *, Tensor *x, Axis, int64_t first, int64_t heads, int64_t d, Spmd to);
 
 /* For builders that communicate inside an op: moves `in` into `out`. The movement implies the shape of `out`
- * (dimension `dim` times or divided by the ranks); the builder has set its type. start returns at once. After
+ * (dimension `dim` times or divided by the ranks); the builder has set its type. start returns immediately. After
  * finish the result may be read and `in` may be overwritten. Both are contiguous. */
 typedef struct PendingReshard {
     TapeComm comm;

@@ -12,7 +12,7 @@ typedef struct BucketPool {
     const Registry *registry;
     Comm *comm;       /* that moves the buckets; NULL: none */
     const char *what; /* for messages */
-    size_t bytes;     /* of each */
+    size_t bytes;     /* bytes of one */
     void **free_ones;
     int taken, n_free;
 } BucketPool;

@@ -72,14 +72,14 @@ typedef struct ParamSpec {
     int64_t dim[2];   /* global logical shape: no padding */
     int64_t padded;   /* rows in memory; 0: dim[0]. Padding rows are zero and get a zero gradient */
     int tp_split;     /* dimension split over the tensor-parallel axis, SPLIT_NONE: replicated */
-    bool split_parts; /* a split of rows splits each part of each group ([gate; up]), not all rows at once */
+    bool split_parts; /* a split of rows splits each part of each group ([gate; up]), not all rows together */
     bool expert;      /* groups are experts: they are split over EP, and tp_split over ETP */
     /* Not split, and every tensor-parallel rank computes its full gradient (SPMD_I), because its uses see the
      * same activations there. Else each rank computes a summand (SPMD_R). */
     bool invariant;
     Init init; /* drawn at (seed, name, global element index), rounded to float */
     unsigned flags;
-    int64_t groups; /* of parts; 0: one part, the whole parameter */
+    int64_t groups; /* groups of parts; 0: one part, the whole parameter */
     int n_parts;
     ParamPart parts[PARAM_PARTS];
 } ParamSpec;
@@ -93,7 +93,7 @@ typedef struct Param {
     int shard, shards; /* index of this rank's shard on the axis of tp_split, and their number; 0 of 1 if
                           not split */
     int number, unit, bucket;
-    int stages; /* of this rank that use it, each with a backward sweep for every microbatch */
+    int stages; /* this rank's stages that use it, each with a backward sweep for every microbatch */
     /* The pipeline ranks that hold a copy, in ascending order; 0: it is not tied. The gradients of all copies are
      * summed; norms and checkpoints use the first one. */
     int *holders, n_holders;
@@ -137,7 +137,7 @@ typedef struct Registry {
     FlatRange *ranges[FLAT_BUFFERS]; /* [n_buckets]: the part of each bucket that this rank keeps */
     int64_t held[FLAT_BUFFERS];      /* elements of each buffer */
     int *by_name, slots; /* hash table of (index in params) + 1, 0: free; slots is a power of two */
-    int64_t elements;    /* of the flat layout, alignment gaps included */
+    int64_t elements;    /* elements of the flat layout, alignment gaps included */
     DType storage, gradients, precise; /* of values; of main gradients; of masters and optimizer state */
     bool
         trains; /* false: there are no main gradients, and masters in memory that values do not share are those of buffers
@@ -160,13 +160,13 @@ void param_add_holder(Registry *, Param *, int rank);
 static inline bool param_is_tied(const Param *p) { return p->n_holders > 1; }
 Param *registry_find(const Registry *, const char *name); /* NULL if there is none */
 /* Begins a unit: parameters that are used together, such as a layer. At stage 3 the values of a unit are
- * gathered at once. */
+ * gathered together. */
 void registry_begin_unit(Registry *);
 /* Allocates the flat buffers (zeroed) on the device. Masters and main gradients are F64 if storage is, else
  * F32; with DataParallel.bf16_grads main gradients are BF16. A model that does not train has only values, and the masters
  * of buffers. */
 void registry_allocate(Registry *, Device *, DType storage, bool trains);
-size_t registry_bytes(const Registry *); /* of all flat buffers */
+size_t registry_bytes(const Registry *); /* bytes of all flat buffers */
 /* Bytes of one buffer; 0 for masters that share the memory of the values. */
 size_t registry_flat_bytes(const Registry *, FlatBuffer);
 DType registry_dtype(const Registry *, FlatBuffer);

@@ -21,7 +21,7 @@ typedef struct StateContext {
     Device *device;
     const Layout *layout; /* NULL: one rank, as comm */
     Comm *comm;
-    int64_t tokens; /* number of tokens that a pass of this rank computes at once (prepare) */
+    int64_t tokens; /* number of tokens in one pass of this rank (prepare) */
     bool training;  /* the values are for a training step, not for an evaluation (refresh) */
 } StateContext;
 
@@ -48,7 +48,7 @@ void states_allocate(Registry *, int64_t positions);
 void states_free(Registry *); /* before registry_free */
 /* F64 [all counters]; ndim 0 if there are none. */
 const Tensor *states_counters(const Registry *);
-size_t states_bytes(const Registry *); /* of device memory */
+size_t states_bytes(const Registry *); /* bytes of device memory */
 
 void states_prepare(Registry *, const StateContext *);
 void states_begin_step(Registry *); /* zeroes the counters */

@@ -153,7 +153,7 @@ static void finish_oldest(Sync *s) {
     finish(s, found);
 }
 
-/* Starts the sum that is due. `attention`: one follows. If not, later sums of the bucket start at once. */
+/* Starts the sum that is due. `attention`: one follows. If not, later sums of the bucket start immediately. */
 static void start_due(Sync *s, bool attention) {
     const int k = s->due;
     if (k < 0) return;

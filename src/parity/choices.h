@@ -30,7 +30,7 @@ void choices_place(Choices *, double *memory);
 
 /* Per-rank state of a probe (tape.h). */
 typedef struct ChoiceRank {
-    const Tensor *logits; /* of the router that ran last */
+    const Tensor *logits; /* logits of the router that ran last */
     int64_t router, pass, step;
 } ChoiceRank;
 

@@ -82,7 +82,7 @@ static void compare_parts(const Part *a, const Part *b, TensorDiff *d) {
 /* ---- summaries ---- */
 
 typedef struct Tally {
-    char suffix[64]; /* of the tensors that are being compared */
+    char suffix[64]; /* suffix of the tensors that are being compared */
     int64_t tensors, differ;
 } Tally;
 
@@ -91,7 +91,7 @@ typedef struct Comparison {
     Diff *diff;
     Ckpt *a, *b;
     Tally tally;
-    int64_t lines; /* of tensors that differ */
+    int64_t lines; /* lines of tensors that differ */
     Str *out;
 } Comparison;
 

@@ -35,7 +35,7 @@ enum { ROW_LAYERS = 32 };
 
 typedef struct Row {
     char quantity[32];
-    TensorError error; /* of the worst tensor: the one with the largest ratio of error to bound */
+    TensorError error; /* error of the worst tensor: the one with the largest ratio of error to bound */
     double bound, elementwise_bound;
     char worst[160]; /* name of the worst tensor */
     int64_t rank;    /* that updates the worst element; NO_RANK: all ranks have the same number */

@@ -21,7 +21,7 @@ typedef struct Golden {
     Safetensors *init, *batches, *oracle;
     GoldenStep *steps; /* [n_steps] */
     int64_t n_steps;
-    char *loss_names[GOLDEN_LOSSES]; /* of single losses, which curve.json may have */
+    char *loss_names[GOLDEN_LOSSES]; /* names of single losses, which curve.json may have */
     int n_losses;
     int64_t samples; /* of a step */
     Batch all; /* of all steps, with every field; those that the file lacks have the values of batch_reset */

@@ -15,7 +15,7 @@ typedef struct Finding {
     char inside[40];      /* the op's kernel or collective that wrote the tensor last, or is missing */
     char place[120];      /* the parameter that the op uses or follows */
     char ranks[60];       /* "1", "0-3" */
-    char slice[120];      /* of the whole tensor: "[0:8, 0:1, 4:8]" */
+    char slice[120];      /* slice of the whole tensor: "[0:8, 0:1, 4:8]" */
     char signature[160];  /* "scaled by 2", "summand of rank 1 is missing", ... */
 } Finding;
 

@@ -29,7 +29,7 @@ typedef struct LogStep {
 
 typedef struct Log {
     const char *path;
-    json_t *options;     /* of the last run in the log; NULL: it has no header */
+    json_t *options;     /* options of the last run in the log; NULL: it has no header */
     LogStep *steps;      /* [n], ascending */
     int64_t n, replaced; /* replaced: records from before a restart */
     int64_t incomplete;  /* lines that killed runs have not completed */

@@ -19,7 +19,7 @@ typedef struct Judge {
     ParityReport *report;
     const Trace *ours, *exact, *const *noisy; /* noisy[report->draws] */
     const Trace *reference;                   /* NULL: the oracle */
-    const char *prefix;                       /* of quantity names */
+    const char *prefix;                       /* prefix of quantity names */
 } Judge;
 
 static double bound(const Judge *j, double movement) {

@@ -30,7 +30,7 @@ enum { PARITY_DRAWS = 3 };
 
 typedef struct ParityReport {
     Report rows;
-    int draws;                    /* of the noise */
+    int draws;                    /* draws of the noise */
     double roundoff, longest_sum; /* u, K of the lane that sets the bounds */
     Precision precision;
     bool pass,

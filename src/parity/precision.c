@@ -19,7 +19,7 @@ typedef struct Draw {
 
 typedef struct Judge {
     const Case *of;
-    Config config; /* of the run under test */
+    Config config; /* config of the run under test */
     Report *report;
     Precision *out;
     int first_row; /* first row of the report that belongs to this verdict */

@@ -60,17 +60,17 @@ typedef struct Log {
     Record *records;
     int64_t n, cap;
     Mesh mesh;
-    Device *device; /* of the run's tensors */
+    Device *device; /* device of the run's tensors */
     bool alike;     /* the sequences of encoder and decoder have the same length */
     Arena *arena;
     int64_t *table, slots;     /* hash table by name, see log_index */
     int64_t step, first, last; /* recorded: first to last */
-    int64_t sample;            /* of the running op: the first of its microbatch */
+    int64_t sample;            /* sample of the running op: the first of its microbatch */
     Writer writers[WRITERS];
     int64_t n_writers;
     double *before[OPERANDS]; /* main gradients before a node's backward */
     int64_t pending;          /* the last partial not yet assigned to a record; -1 */
-    double scale;             /* of RECORD_SUM */
+    double scale;             /* scale of RECORD_SUM */
     /* Called synchronously for every record, with the tensor that it was copied from (strided). */
     void (*seen)(void *arg, struct Log *, const Record *, Tensor *live);
     void *seen_arg;

@@ -31,7 +31,7 @@ void storage_log_free(StorageLog *);
 typedef struct Storage {
     StorageLog *log;
     const Config *lane; /* the options of the run in low precision */
-    int draw;           /* of the exact lane's noise */
+    int draw;           /* which draw of the exact lane's noise */
     int64_t at, drawn;
     double *kept; /* copy of the masters while rounded ones replace them */
 } Storage;

@@ -30,7 +30,7 @@ typedef struct Cell {
     SweepCase *of;
     int64_t line;
     const char *words;  /* from the list, without the case */
-    const char *values; /* of all options, with those of the case and of the whole sweep */
+    const char *values; /* values of all options, with those of the case and of the whole sweep */
     const char *layout; /* from cell_layout; for a skipped cell its words */
     const char *name;   /* the layout, with the words where other cells of the lane have it too */
     Lane lane;

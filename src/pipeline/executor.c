@@ -40,7 +40,7 @@ struct Executor {
         int64_t dim[3];
         SpmdType type;
     } flow[MODEL_FLOWS];  /* the tensors between stages */
-    size_t message_bytes; /* of the largest message that this rank sends or receives */
+    size_t message_bytes; /* bytes of the largest message that this rank sends or receives */
     Space **transient;    /* [interleaved] */
     Offload *offload;     /* NULL: none */
     Slot *slots;          /* those of the schedule, each for a unit: [n_slots, unit] */
@@ -113,7 +113,7 @@ Executor *executor_new(const RunContext *context, const Model *model, int64_t sa
         e->transient[i] = open_space(context, "transient", memory.transient);
         e->fibers[i] = fiber_new();
     }
-    const int64_t offloaded = model->plan.stack[0].offloaded; /* of all stacks */
+    const int64_t offloaded = model->plan.stack[0].offloaded; /* offloaded layers of all stacks */
     if (offloaded) e->offload = offload_new(context->device, offloaded, memory.offload);
     return e;
 }
@@ -343,8 +343,8 @@ typedef struct Pass {
     const Action *action;
     const Microbatch *microbatch;
     Tensor *loss_sum;
-    int64_t member; /* of the unit */
-    int rank;       /* of the pipeline */
+    int64_t member; /* member of the unit */
+    int rank;       /* rank in the pipeline */
     bool is_done;
 } Pass;
 

@@ -19,7 +19,7 @@ typedef struct Cell {
 typedef struct RankState {
     int64_t at; /* next action */
     double clock;
-    Message *unsent; /* of the first action of a pair, until the second one ends */
+    Message *unsent; /* message of the first action of a pair, until the second one ends */
     int64_t held, sent[PIPELINE_WAYS], received[PIPELINE_WAYS]; /* received: of this rank's messages */
     int64_t *next_input, *next_weight;                          /* [chunks] next microbatch */
     bool *taken;                                                /* [slots] */

@@ -13,14 +13,14 @@ typedef struct PassTimes {
 typedef struct PipelineTimes {
     const PassTimes *stages; /* [chunks * ranks], as PipelineLayout.stages */
     double latency;          /* from the end of a pass to the arrival of its message */
-    bool rendezvous;         /* a send ends when it is received, instead of at once */
+    bool rendezvous;         /* a send ends when it is received, instead of immediately */
 } PipelineTimes;
 
 double pipeline_duration(const PipelineSpec *, const PipelineTimes *, int rank, const Action *);
 
 typedef struct RankTrace {
     double busy;        /* time in passes; the rest of the makespan is the bubble */
-    int64_t peak_slots; /* most slots in use at once */
+    int64_t peak_slots; /* most slots in use together */
     double *start;      /* [count] of each action */
 } RankTrace;
 

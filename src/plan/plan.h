@@ -12,15 +12,15 @@ typedef struct StagePlan {
 } StagePlan;
 
 typedef struct RunPlan {
-    const Config *config; /* the caller's, both */
-    Layout layout;        /* of rank 0 */
+    const Config *config; /* the caller's */
+    Layout layout;        /* layout of rank 0 */
     PipelineLayout pipeline;
-    int64_t microbatches;  /* of a rank, with the last global batch size */
+    int64_t microbatches;  /* microbatches of a rank, with the last global batch size */
     PipelineSpec spec;     /* likewise */
     StagePlan *stages;     /* [pipeline.ranks] */
     int largest;           /* the stage that takes most memory */
-    ModelCount parameters; /* of the whole model */
-    double flops;          /* of the forward and backward of a sample */
+    ModelCount parameters; /* parameters of the whole model */
+    double flops;          /* FLOPs of the forward and backward of a sample */
     double bubble; /* the part of a step that a pipeline rank waits, if all passes take equal times; NaN if it
                       is too much work to find out */
 } RunPlan;

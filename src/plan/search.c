@@ -16,10 +16,10 @@ typedef struct Seeker {
     const Config *config;
     const Device *target;
     size_t available;
-    MemoryPlan whole; /* of one rank that holds the whole model */
+    MemoryPlan whole; /* a rank that holds the whole model */
     double experts;   /* their part of the parameters */
     int64_t tries;
-    Arena *arena; /* of one layout */
+    Arena *arena; /* holds one layout */
 } Seeker;
 
 /* ---- a layout ---- */

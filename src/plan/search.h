@@ -14,7 +14,7 @@ typedef struct FoundLayout {
     int64_t chunks, micro; /* stages of a pipeline rank; samples of a microbatch */
     int zero;              /* DataParallel.stage */
     RecomputeGranularity recompute;
-    size_t bytes; /* of the largest rank */
+    size_t bytes; /* bytes of the largest rank */
     double bubble;
 } FoundLayout;
 

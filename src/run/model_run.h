@@ -22,7 +22,7 @@ typedef struct ModelRun {
     RunContext context; /* points to the layout, so a run stays where it was opened */
     Device *device;     /* owned */
     Model *model;
-    Arena *arena; /* of the pipeline's stages */
+    Arena *arena; /* holds the pipeline's stages */
 } ModelRun;
 
 /* The place of a rank in the layout of the options. */

@@ -29,11 +29,11 @@ typedef struct DeviceSpec {
     int rank;               /* if there are several devices: opens number `rank` modulo their count */
     bool has_neighbours;    /* other ranks of this process may use other devices */
     bool exports;           /* memory of a GPU can be mapped by other ranks, as comm_register needs */
-    int threads;            /* of the host; <= 0: one for each core that this process may use */
+    int threads;            /* threads of the host; <= 0: one for each core that this process may use */
     bool any_order;         /* sums may be taken in any order (--no-deterministic-mode) */
-    GemmTuning gemm_tuning; /* of the GEMMs that a null device plans for a GPU */
+    GemmTuning gemm_tuning; /* for the GEMMs that a null device plans for a GPU */
     int64_t gemm_sm_margin; /* multiprocessors of a GPU that GEMMs leave to other work */
-    unsigned fp8_gemms;     /* of a CPU, for tests: FP8 GEMMs that ops use, as on a GPU that has them */
+    unsigned fp8_gemms;     /* on a CPU, for tests: FP8 GEMMs that ops use, as on a GPU that has them */
 } DeviceSpec;
 
 /* Counts calls and time. A device counts each op while it has a profile, which is indexed by op number. It

@@ -132,7 +132,7 @@ void *space_take(Space *s, size_t bytes) {
         if (!s->planned) commit(s, at + need);
         return s->base + at;
     }
-    CHECK(0, "%s memory is full: %zu bytes asked for, %zu of %zu in use; %s", s->name, bytes, s->used,
+    CHECK(0, "%s memory is full: %zu bytes requested, %zu of %zu in use; %s", s->name, bytes, s->used,
           s->capacity, s->limit);
     return NULL;
 }

@@ -26,9 +26,9 @@ typedef struct Tensor {
     uint8_t ndim, dtype, flags;
     int8_t cut;    /* of a parameter that is V on an axis: 1 + the dimension that is sharded there; else 0 */
     SpmdType spmd; /* type along each axis of the mesh */
-    int32_t refs;  /* of a gradient: number of tensors that share it; managed by the tape */
+    int32_t refs;  /* a gradient: number of tensors that share it; managed by the tape */
     struct Tensor *grad; /* NULL until a gradient has arrived; for a parameter its main gradient */
-    struct Tensor *base; /* of a view: the tensor whose bytes it shows; else NULL */
+    struct Tensor *base; /* a view: the tensor whose bytes it shows; else NULL */
 } Tensor;
 
 /* A contiguous tensor over `data`. */

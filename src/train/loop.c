@@ -62,7 +62,7 @@ static Err check_evaluation(const Session *l) {
     const bool during = config_given(c, eval_interval), at_end = config_given(c, eval_iters);
     if (c->eval_iters <= 0 || valid || (!during && (!at_end || test))) return ERR_OK;
     return err_user(
-        "--%s asks for evaluation, and the data has no validation samples; make the second number of --split "
+        "--%s requests evaluation, but the data has no validation samples; make the second number of --split "
         "positive (it is %s), set --valid-data-path, or disable evaluation with --eval-iters 0",
         during ? "eval-interval" : "eval-iters",
         l->config->derived.split ? l->config->derived.split : "not given");
@@ -321,7 +321,7 @@ static Err check_finite(Loop *l, const StepReport *s) {
         (long long)(r->consumed_samples - s->samples), (long long)(r->consumed_samples - 1));
 }
 
-/* Copies, because all are in flight at once over a pipeline; they live until the next step. */
+/* Copies, because all are in flight together over a pipeline; they live until the next step. */
 static Err take_batches(Loop *l, int64_t n, Batch **out) {
     arena_reset(l->step);
     *out = arena_alloc(l->step, (size_t)n * sizeof **out);

@@ -38,11 +38,11 @@ struct Microbatches {
     Executor *executor;
     const PipelineLayout *pipeline;
     const ModelPlan *plan;
-    Arena *arena; /* of the microbatches and their schedule */
+    Arena *arena; /* holds the microbatches and their schedule */
     Microbatch *list;
     int64_t n;
     char *fields, *host;       /* device memory; the host memory that it is copied from */
-    size_t bytes;              /* of each */
+    size_t bytes;              /* bytes of one */
     bool sending;              /* copies to the device may be in progress */
     Tensor loss[MODEL_LOSSES]; /* F64 [1], adjacent */
     Graphs *graphs;            /* NULL: not used yet */

@@ -20,7 +20,7 @@ void microbatches_reserve(Microbatches *, int64_t n, const Batch *like);
 void microbatches_begin(Microbatches *, int64_t n, const Batch *like);
 /* Weights of losses in the gradient. */
 typedef struct LossWeights {
-    double loss[MODEL_LOSSES]; /* of a token's or sample's loss */
+    double loss[MODEL_LOSSES]; /* weight of a token's or sample's loss */
     double aux;                /* of a router's loss, which is a mean over tokens */
 } LossWeights;
 /* Sets microbatch `number` to this batch. first_sample: the index of its first sample in the whole run. */
@@ -39,7 +39,7 @@ typedef struct LossSum {
 /* The sums of each loss * its weights, on the device. The weights are not set. */
 void microbatches_set_losses(Microbatches *, const LossSum[MODEL_LOSSES]);
 const double *microbatches_losses(const Microbatches *);
-size_t microbatches_bytes(const Microbatches *); /* of device memory */
+size_t microbatches_bytes(const Microbatches *); /* bytes of device memory */
 /* Tells that the host has waited for the device, so that the next microbatches_begin need not. */
 void microbatches_waited(Microbatches *);
 

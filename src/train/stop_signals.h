@@ -1,5 +1,5 @@
 /* Signals that ask a run to stop: SIGINT (Ctrl-C), and with --exit-signal-handler the --exit-signal. A thread
- * receives them, so each is answered at once, however long the step is. */
+ * receives them, so each is answered immediately, however long the step is. */
 #ifndef ISOTRON_TRAIN_STOP_SIGNALS_H
 #define ISOTRON_TRAIN_STOP_SIGNALS_H
 
@@ -8,7 +8,7 @@
 typedef struct StopSignals StopSignals;
 
 /* Call it before any other thread of the run starts, because threads inherit the mask. Until
- * stop_signals_defer a signal ends the process at once, because nothing is trained yet. */
+ * stop_signals_defer a signal ends the process immediately, because nothing is trained yet. */
 StopSignals *stop_signals_new(const Config *);
 /* From here on the first signal only stops the run, which polls stop_signals_seen, and a second one ends the
  * process. Under a launcher, which sends several signals and kills its processes itself, a second one is

@@ -25,7 +25,7 @@ typedef struct Trainer {
     double *results; /* host memory: the loss, and the step counters (param/state.h) */
     /* Progress, all of which is saved in checkpoints. */
     int64_t iteration;        /* updates done or skipped */
-    int64_t consumed_samples; /* of the training set */
+    int64_t consumed_samples; /* consumed samples of the training set */
     int64_t consumed_valid_samples;
     int64_t schedule_samples;   /* samples as the schedules count them: skipped steps do not count */
     int64_t skipped_iterations; /* in the whole run: steps whose gradient was not finite */
@@ -58,7 +58,7 @@ RankSchedule trainer_dry_run(Trainer *, PipelineSpec *);
 typedef struct StepReport {
     LossSum sum[MODEL_LOSSES];         /* of each loss of the model */
     double loss;                       /* the sum of their means */
-    int64_t samples;                   /* of all ranks */
+    int64_t samples;                   /* samples of all ranks */
     int64_t microbatches;              /* of this rank; with --batch-invariant-mode each sample is one */
     unsigned router_losses;            /* a bit for each loss that is on */
     double router_loss[ROUTER_LOSSES]; /* mean over layers and microbatches, without the coefficient */

@@ -2,7 +2,7 @@
 
 #include <math.h>
 
-static const double MOST_FOR_MINIMUMS = 0.75;           /* of the time that is left */
+static const double MOST_FOR_MINIMUMS = 0.75;           /* share of the time that is left */
 static const double MOST_KEPT = 0.4, LEAST_LEFT = 0.01; /* of all time */
 
 double stage_budget(const StageTime *stages, int n, double all, double gone, double overhead) {

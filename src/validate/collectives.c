@@ -1,6 +1,6 @@
 /* Collectives on exact data: each one, in each type, in place and not, over ragged sizes, repeatedly as time
  * allows. Groups have every size that divides the world, and consecutive or strided members. All groups
- * communicate at once. Outputs are filled before each call, and a guard zone after them is checked. Sums
+ * communicate together. Outputs are filled before each call, and a guard zone after them is checked. Sums
  * that are not exact are repeated, compared with the first result, and hashed: their order may differ between
  * libraries, but not between runs. */
 #include <inttypes.h>
@@ -27,7 +27,7 @@ typedef struct Check {
     StageRank *r;
     Split split[MOST_GROUPS];
     int n_splits;
-    size_t bytes; /* of each buffer, without the guard */
+    size_t bytes; /* bytes of one buffer, without the guard */
     char *in, *out, *host;
     int64_t calls;
     bool wrong[N_COLLECTIVES]; /* it is reported already */

@@ -53,7 +53,7 @@ enum { N_PATTERNS = sizeof PATTERNS / sizeof *PATTERNS };
 typedef struct Seen {
     int64_t words, unsure; /* that are wrong; that only the device found wrong */
     uint64_t first, last;  /* offsets */
-    uint64_t address;      /* of offset 0 */
+    uint64_t address;      /* address of offset 0 */
     uint32_t got, wanted;  /* the first one */
     int pattern;
     double gib, free_gib;

@@ -7,7 +7,7 @@
 
 typedef struct Roof {
     const char *name, *unit;
-    DType type;  /* of a GEMM */
+    DType type;  /* type of a GEMM */
     bool copy;   /* else a GEMM */
     bool on_cpu; /* also measured on a CPU */
 } Roof;

@@ -50,7 +50,7 @@ typedef struct Runner {
     Turn *turn[2];      /* the present ones of library A and library B */
     bool exclusive;     /* as in StageInput */
     Isolation *kept[2]; /* the processes with the devices and the library of earlier stages; NULL: none */
-    JobWatch watch;     /* of all processes */
+    JobWatch watch;     /* watches all processes */
     Validation *a;
     bool is_live;     /* stderr is a terminal, which gets a line about the stage that runs */
     int64_t shown_ns; /* when it was written; 0: it is hidden */

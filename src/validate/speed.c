@@ -125,7 +125,7 @@ static void sample_link(Speed *s, int from, int to, bool keep) {
     if (keep) keep_rate(s, (double)s->message * 1e-9 / each, s->roof.of_pair, name);
 }
 
-/* The same work on all ranks at once. */
+/* All ranks do the same work simultaneously. */
 static void sample_arrival(Speed *s, bool keep) {
     StageRank *r = s->r;
     const LinearAttr attr = {.fixed_order = false};

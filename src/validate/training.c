@@ -26,7 +26,7 @@ typedef struct Training {
 typedef struct Steps {
     int64_t n;
     double loss[MOST_STEPS], norm[MOST_STEPS], seconds[MOST_STEPS];
-    double flops; /* of a step */
+    double flops; /* FLOPs of a step */
 } Steps;
 
 /* ---- options ---- */

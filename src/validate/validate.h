@@ -37,7 +37,7 @@ typedef struct ValidateOptions {
     const char *nccl_b;   /* another NCCL library to compare with config->nccl_library; NULL: none */
     const char *good;     /* report of the last good run, as written by --json; NULL: none */
     const char *golden;   /* folder of golden cases; NULL: that of the installation or the source tree */
-    double memory_share;  /* of the free memory of a device */
+    double memory_share;  /* share of the free memory of a device */
     double allow;         /* 0.05: a rate that is up to 5 % lower is not degraded */
     bool allow_changes;   /* versions may differ from those of the good run */
     int argc;             /* the command line, from which the command that repeats a stage is made */

@@ -32,7 +32,7 @@ for words, text in {"80,x,0": "'x' in the split", "1e2,5": "'1e2' in the split",
     assert text in isotron(*BASE, *SPLIT, words, expect=2), words
 for words in (["--eval-iters", 2], ["--eval-iters", 2, "--eval-interval", 5]):
     said = isotron(*BASE, *data, *words, expect=2)
-    assert f"{words[-2]} asks for evaluation" in said and "--eval-iters 0" in said, said
+    assert f"{words[-2]} requests evaluation" in said and "--eval-iters 0" in said, said
 (WORK / "run.conf").write_text(CONF.replace("eval-iters = 0", ""))
 assert shown("validation", isotron(*BASE, *data, "--train-iters", 3)) == "none, so no evaluation (--split 100,0,0)"
 

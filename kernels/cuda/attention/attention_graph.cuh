@@ -24,7 +24,7 @@ typedef struct AttentionShape {
                              mask */
     int64_t padded;       /* batch elements have lengths */
     int64_t any_order;    /* backward: dq may be summed in any order, in AT_DQ_SUMS */
-    double scale;         /* of q.k */
+    double scale;         /* scale of q.k */
     HeadStrides q, k, v, y;
     HeadStrides dy, dq, dk, dv; /* backward only */
 } AttentionShape;

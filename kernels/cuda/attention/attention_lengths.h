@@ -7,7 +7,7 @@
 
 /* Pairs [first, first + count) of a call. All queries of a sample count: those of padding see the keys too. */
 typedef struct PaddedPairs {
-    const int64_t *lengths; /* of the samples */
+    const int64_t *lengths; /* lengths of the samples */
     SequenceSlice key;
     int64_t first, count, groups, queries, keys;
 } PaddedPairs;

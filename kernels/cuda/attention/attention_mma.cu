@@ -445,7 +445,7 @@ static __global__ void __launch_bounds__(THREADS, 2)
 struct Seen {
     const Span *span;
     int tiles, key0, next; /* the next tile to examine */
-    uint32_t mask;         /* of the 32 tiles before it, those still to be returned */
+    uint32_t mask;         /* tiles, of the 32 before it, still to be returned */
 
     __device__ __forceinline__ int take() { /* `tiles`: none left */
         while (!mask) {

@@ -18,7 +18,7 @@ typedef struct Graph {
     int64_t bound[GRAPH_IDS],
         next; /* ids of the tensors that need memory, and the next id of a virtual tensor */
     int n_made, n_ops, n_bound;
-    size_t workspace; /* of the plan, in bytes */
+    size_t workspace; /* workspace of the plan, in bytes */
     char why[160];    /* "" if there is no error */
 } Graph;
 
@@ -27,7 +27,7 @@ typedef struct Dims {
     int64_t dim[4], stride[4];
 } Dims;
 Dims dims_dense(int64_t, int64_t, int64_t, int64_t);
-Dims dims_transposed(Dims); /* of the last two */
+Dims dims_transposed(Dims); /* transposes the last two */
 
 /* A tensor in memory. graph_run gets its address, a multiple of 16 bytes, as number `id` < GRAPH_IDS. */
 Descriptor graph_tensor(Graph *, int64_t id, cudnnDataType_t, Dims);

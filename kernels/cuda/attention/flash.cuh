@@ -47,7 +47,7 @@ struct Flash {
     bool drops;
     Drop<double> drop; /* its scale is 1 without dropout */
     int64_t first_sample, heads, first_head, seq_total;
-    int buckets; /* of a relative position bias; 0: none */
+    int buckets; /* buckets of a relative position bias; 0: none */
     int64_t distances, last_query;
     void *bias;      /* R [g,r,distances]: of key - query = i - last_query */
     uint8_t *bucket; /* [g,r,distances] */

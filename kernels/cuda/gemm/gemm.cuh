@@ -25,7 +25,7 @@ typedef struct Gemm {
     Activation activation;
     const void *a_inverse, *b_inverse; /* of FP8: kernels/fp8_blocks.h */
     Fp8Blocks a_blocks, b_blocks;
-    bool fast; /* of FP8: Fp8GemmAttr */
+    bool fast; /* FP8 only: Fp8GemmAttr */
 } Gemm;
 
 void gemm_run(const Call *, const Gemm *);

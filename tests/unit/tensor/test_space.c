@@ -72,7 +72,7 @@ static void a_full_space_is_a_fault_that_names_it(void **state) {
     Device *d = device_null();
     Space *s = space_new(d, "activation", 2 * A);
     space_take(s, A);
-    EXPECT_FAULT("activation memory is full: 257 bytes asked for, 256 of 512 in use", space_take(s, A + 1));
+    EXPECT_FAULT("activation memory is full: 257 bytes requested, 256 of 512 in use", space_take(s, A + 1));
     space_free(s), device_free(d);
 }
 
@@ -151,7 +151,7 @@ static void memory_comes_as_it_is_reached(void **state) {
     EXPECT_FAULT("cannot allocate 8.0 KiB for cache memory, of which 7.0 KiB are there",
                  space_take(s, 4 * PAGE - A));
     space_reset(s);
-    EXPECT_FAULT("cache memory is full: 16385 bytes asked for, 0 of 16384 in use; the device has no more",
+    EXPECT_FAULT("cache memory is full: 16385 bytes requested, 0 of 16384 in use; the device has no more",
                  space_take(s, 16 * PAGE + 1));
     space_free(s);
     assert_int_equal(p.pages, 0);
