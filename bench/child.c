@@ -92,7 +92,7 @@ static Err ended(const char *program, const char *bench, int status, FILE *said)
 static _Noreturn void become(char **words, int to, int said, pid_t parent, int failed) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(1);
-    fcntl(to, F_SETFD, 0); /* stays open in the program */
+    fcntl(to, F_SETFD, 0); /* keeps the descriptor open in the program */
     dup2(said, STDOUT_FILENO), dup2(said, STDERR_FILENO);
     execvp(words[0], words);
     const int error = errno;

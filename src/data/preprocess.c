@@ -231,7 +231,7 @@ static void remove_unfinished(void *arg) {
 
 static Err check_text(const Run *run) {
     if (run->stats.tokens) return ERR_OK;
-    return err_user("the input has %" PRId64 " documents and no text in them: nothing is written",
+    return err_user("the input has %" PRId64 " documents but no text; nothing is written",
                     run->stats.documents);
 }
 

@@ -15,7 +15,7 @@ struct Sampler {
     int64_t epoch, order_length;
 };
 
-/* The number of consecutive samples that a rank is dealt. */
+/* The number of consecutive samples that a rank gets. */
 static int64_t deal_of(const SamplerConfig *c) { return c->deal ? c->deal : c->micro_batch_size; }
 
 static Err sampler_check(const SamplerConfig *c) {

@@ -38,7 +38,7 @@ static const Arg GATE_ROWS[] = {
     ROW(GateWords, pairs, "pairs", ARG_I64, "12", "Runs of each program with --against, at least 6."),
     ROW(GateWords, allow, "allow", ARG_TEXT, "3%",
         "Additional time, compared with the other measurement, that is not a regression."),
-    ROW(GateWords, junit, "junit", ARG_TEXT, "none", "File that gets the verdicts as JUnit XML."),
+    ROW(GateWords, junit, "junit", ARG_TEXT, "none", "Write the verdicts to this file as JUnit XML."),
 };
 enum { GATE_OPTIONS = sizeof GATE_ROWS / sizeof *GATE_ROWS, MOST_PAIRS = 10000 };
 
@@ -166,10 +166,11 @@ static const Arg TRAIN_ROWS[] = {
         "On a GPU, stop measuring after this time, but not before 3 steps; 0 = no limit."),
     ROW(BenchTrain, profiled, "profiled", ARG_I64, "5", "Further steps on a GPU in which every op is timed."),
     ROW(BenchTrain, alone, "no-alone", ARG_OFF, "on",
-        "Do not measure GEMMs alone, or the roofs. They are never measured with several ranks on a CPU."),
+        "Do not measure the GEMMs by themselves, or the roofs. They are never measured with several ranks on "
+        "a CPU."),
     ROW(BenchTrain, peak_tflops, "peak-tflops", ARG_F64, "none",
         "Peak TFLOP/s for MFU; none = the peak of the device, if it is known, otherwise no MFU."),
-    ROW(BenchTrain, json, "json", ARG_TEXT, "none", "File that gets the results."),
+    ROW(BenchTrain, json, "json", ARG_TEXT, "none", "Write the results to this file."),
 };
 
 enum { MOST_STEPS = 1000000 }; /* each has a row in memory */
@@ -417,7 +418,7 @@ static const Arg OPS_ROWS[] = {
      .help = "How algorithms of a GPU's large 16-bit GEMMs are chosen, as in pretrain; cuBLASLt chooses the "
              "others."},
     ROW(OpsOptions, ops.threads, "cpu-threads", ARG_I64, "0", "Threads of the CPU; 0 = one for each core."),
-    ROW(OpsOptions, ops.json, "json", ARG_TEXT, "none", "File that gets the results."),
+    ROW(OpsOptions, ops.json, "json", ARG_TEXT, "none", "Write the results to this file."),
 };
 
 static Err measure_ops(void *arg, const BenchGuard *guard, json_t **result) {
@@ -473,7 +474,7 @@ static const Arg COMM_ROWS[] = {
     ROW(CommWords, bench.group, "group-size", ARG_I64, "0",
         "Split the ranks into groups of this many, which communicate at the same time; 0 = one group."),
     ROW(CommWords, bench.seconds, "seconds", ARG_F64, "0.1", "Time for each measurement, at least 3 rounds."),
-    ROW(CommWords, bench.json, "json", ARG_TEXT, "none", "File that gets the results."),
+    ROW(CommWords, bench.json, "json", ARG_TEXT, "none", "Write the results to this file."),
 };
 
 /* "64M" to bytes; 0: not a size. */

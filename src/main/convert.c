@@ -52,8 +52,8 @@ static const Arg ROWS[] = {
      .offset = offsetof(Options, check),
      .fallback = "none",
      .help =
-         "Compare the model's logits with this file of logits that tools/oracle/hf_logits.py computed with "
-         "transformers, before the model is saved or exported. The exit status is 1 if they differ."},
+         "Compare the model's logits with those in this file, which tools/oracle/hf_logits.py wrote, before "
+         "the model is saved or exported. The exit status is 1 if they differ."},
     {.names = "init-missing-heads",
      .type = ARG_FLAG,
      .offset = offsetof(Options, init_missing_heads),

@@ -21,11 +21,11 @@ typedef struct Options {
 #define ROW(field, name, kind, otherwise, text)                                                              \
     { .names = name, .type = kind, .offset = offsetof(Options, field), .fallback = otherwise, .help = text }
 static const Arg ROWS[] = {
-    ROW(json, "json", ARG_TEXT, "none", "File that gets the report as JSON."),
+    ROW(json, "json", ARG_TEXT, "none", "Write the report to this file as JSON."),
     ROW(sweep, "sweep", ARG_TEXT, "none",
         "List of cells to run instead, one a line: [case] lane options...; several folders may be given."),
-    ROW(junit, "junit", ARG_TEXT, "none", "File that gets the sweep's report as JUnit XML."),
-    ROW(html, "html", ARG_TEXT, "none", "File that gets the sweep's report as a page with figures."),
+    ROW(junit, "junit", ARG_TEXT, "none", "Write the sweep's report to this file as JUnit XML."),
+    ROW(html, "html", ARG_TEXT, "none", "Write the sweep's report to this file as a page with figures."),
     ROW(jobs, "sweep-jobs", ARG_I64, "0",
         "Cells that run at the same time; 0 = one for each core, or one on a GPU."),
     ROW(deadline, "sweep-deadline", ARG_F64, "60",

@@ -25,7 +25,7 @@ static const Arg ROWS[] = {
      .type = ARG_TEXTS,
      .offset = offsetof(Options, input),
      .fallback = "none",
-     .help = "Files whose lines are texts: plain, or compressed; - = standard input."},
+     .help = "Files with one text per line, plain or compressed; - = standard input."},
     {.names = "input-encoding",
      .type = ARG_TEXT,
      .offset = offsetof(Options, input_encoding),

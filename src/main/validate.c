@@ -37,9 +37,9 @@ static const Arg ROWS[] = {
         "Accepted loss of speed compared with the good run, or of library B compared with A."),
     ROW(accept.allow_changes, "allow-changes", ARG_FLAG, "off",
         "Versions, devices and the environment may differ from those of the good run."),
-    ROW(json, "json", ARG_TEXT, "none", "File that gets the report as JSON."),
-    ROW(junit, "junit", ARG_TEXT, "none", "File that gets the report as JUnit XML."),
-    ROW(html, "html", ARG_TEXT, "none", "File that gets the report as an HTML page."),
+    ROW(json, "json", ARG_TEXT, "none", "Write the report to this file as JSON."),
+    ROW(junit, "junit", ARG_TEXT, "none", "Write the report to this file as JUnit XML."),
+    ROW(html, "html", ARG_TEXT, "none", "Write the report to this file as an HTML page."),
 };
 
 enum { FULL_S = 600, QUICK_S = 60 };

@@ -70,7 +70,7 @@ struct Model {
     StagePart *stages;  /* [n_stages] of this rank */
     int n_stages;
     Stack stack[MODEL_STACKS];
-    void *head[MODEL_HEADS]; /* their modules, where a stage has them; else NULL */
+    void *head[MODEL_HEADS]; /* their modules, on a stage that has them; else NULL */
 };
 
 /* The plan for these options, which must satisfy their rules; `derived` comes from config_finish. The options are read only here,

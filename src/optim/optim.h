@@ -3,7 +3,7 @@
  * infinities, clip by the global norm, update the masters, round the values from them.
  *
  * Each rank updates the part that it holds (param/bucket.h). Norms are exact sums of the sums over blocks of
- * 64 elements, so they are bitwise equal however data-parallel and pipeline ranks share out the parameters. A
+ * 64 elements, so they are bitwise equal however data-parallel and pipeline ranks shard the parameters. A
  * bucket takes one call of an op, regardless of the number of its parameters. */
 #ifndef ISOTRON_OPTIM_OPTIM_H
 #define ISOTRON_OPTIM_OPTIM_H

@@ -27,7 +27,7 @@ struct Bucket {
 /* Divides the layout of all registered parameters into buckets and sets their offsets. Needs the storage
  * type. Called by registry_allocate. */
 void buckets_lay(Registry *);
-/* Whether the ranks of `inner` share out the bucket's elements of this buffer. */
+/* Whether the ranks of `inner` shard the bucket's elements of this buffer. */
 bool bucket_is_shared(const Registry *, const Bucket *, FlatBuffer);
 /* Whether this rank has memory for all of the bucket's elements in this buffer. */
 bool bucket_is_whole(const Registry *, const Bucket *, FlatBuffer);

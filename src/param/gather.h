@@ -1,4 +1,4 @@
-/* Gathers the parameter values that ranks share out, for sync.h. Each rank rounds its part from the masters;
+/* Gathers the parameter values that ranks shard, for sync.h. Each rank rounds its part from the masters;
  * all ranks have all values before an op reads them. Below stage 3 the gathered values have their place in
  * the registry. At stage 3 a bucket is gathered into a slot when it is used and dropped when the slot is
  * needed again. Slots hold the layer in use and, with overlap_values, the next one. Below stage 3, all gathers

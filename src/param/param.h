@@ -39,7 +39,7 @@ typedef struct ParamPart {
 
 enum { PARAM_PARTS = 3, SPLIT_NONE = -1 };
 
-/* The data that data-parallel ranks share out (ZeRO: Rajbhandari et al., 2020), and in which pieces.
+/* What data-parallel ranks shard (ZeRO: Rajbhandari et al., 2020), and in which pieces.
  * Megatron-LM's --use-distributed-optimizer is stage 1, its FSDP has all stages. */
 typedef struct DataParallel {
     int stage;           /* 0: none, 1: masters and optimizer state, 2: also main gradients, 3: also values */
@@ -117,7 +117,7 @@ static inline bool grad_is_unwritten(const Tensor *main_grad) { return !(main_gr
 enum { PARAM_ALIGN = 64 };
 
 /* Elements [begin, end) of the registry's flat layout, in a buffer where they begin at element `at`.
- * Describes the part that a rank keeps of a flat buffer that data-parallel ranks share out. */
+ * Describes the part that a rank keeps of a flat buffer that data-parallel ranks shard. */
 typedef struct FlatRange {
     int64_t begin, end, at;
 } FlatRange;
@@ -201,7 +201,7 @@ unsigned param_sum_axes(const Param *);
  * that hold the same ones. */
 bool param_is_owned(const Registry *, const Param *);
 /* The same among the ranks that differ on these axes (a mask): for elements that ranks of the other axes
- * share out. */
+ * shard. */
 bool param_is_owned_on(const Registry *, const Param *, unsigned axes);
 
 /* ---- parts: the units of checkpoints and of export ---- */

@@ -1,5 +1,5 @@
 /* Data parallelism: sums main gradients over the ranks that hold the same parameters, and gathers values that
- * ranks share out (ZeRO, param.h: DataParallel), bucket by bucket. Source: Megatron-LM
+ * ranks shard (ZeRO, param.h: DataParallel), bucket by bucket. Source: Megatron-LM
  * core/distributed/param_and_grad_buffer.py, finalize_model_grads.py; distrib_optimizer.py; distributed/fsdp.
  *
  * One rule: a main gradient is summed over param_sum_axes, in this order:

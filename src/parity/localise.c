@@ -207,7 +207,7 @@ static void put_slice(const Search *s, const Record *whole, char *out, size_t si
     free(at);
 }
 
-/* The summand of the found record from each rank, in the record's layout: the op's result before its
+/* Writes each rank's summand of the found record, in the record's layout: the op's result before its
  * collective, or the gradients of the microbatches. Rows of `out` are ranks; false: unknown. */
 static bool summands(const Search *s, const Record *whole, double *out, int64_t n) {
     int known = 0;

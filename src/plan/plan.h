@@ -16,7 +16,7 @@ typedef struct RunPlan {
     Layout layout;        /* layout of rank 0 */
     PipelineLayout pipeline;
     int64_t microbatches;  /* microbatches of a rank, with the last global batch size */
-    PipelineSpec spec;     /* likewise */
+    PipelineSpec spec;     /* the schedule, with the same batch */
     StagePlan *stages;     /* [pipeline.ranks] */
     int largest;           /* the stage that takes most memory */
     ModelCount parameters; /* parameters of the whole model */

@@ -105,7 +105,7 @@ static void put_progress(const Trainer *r, const json_t *state, Str *out) {
         str_puts(
             out,
             "  note: --no-load-optim: the optimizer, the loss scale and the schedules of learning rate and "
-            "weight decay start anew\n");
+            "weight decay restart\n");
     else if (there && was != is)
         str_printf(out,
                    "  note: --override-opt_param-scheduler: the schedules of learning rate and weight decay "

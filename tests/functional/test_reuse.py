@@ -95,7 +95,7 @@ for words, expected in {
     "--weight-decay-incr-style linear --start-weight-decay 0.01 --end-weight-decay 0.01":
         {name: "the weight decay of the remaining steps does not change" for name in ("weight-decay-incr-style", "start-weight-decay", "end-weight-decay")},
     "--use-checkpoint-opt_param-scheduler --lr 1 --train-iters 13": {"lr-decay-iters": STAY, "train-iters": LAST},
-    "--no-load-optim": {"no-load-optim": "the optimizer, the loss scale and the schedules of learning rate and weight decay start anew"},
+    "--no-load-optim": {"no-load-optim": "the optimizer, the loss scale and the schedules of learning rate and weight decay restart"},
 }.items():
     said = run("--load", straight, "--ckpt-step", 5, "--exit-interval", 1, *words.split())
     notes = {name: then for name, then in re.findall(r"^  note: --([^ :]+).*: (.*)$", said, re.M)}

@@ -119,7 +119,7 @@ static Err check(SpmModel *m) {
     }
     if (m->unk < 0) return err_user("it has no unknown piece, or is no SentencePiece model");
     if (m->kind != SPM_UNIGRAM && m->kind != SPM_BPE)
-        return err_user("its model_type is neither unigram nor bpe, which are supported");
+        return err_user("its model_type must be unigram or bpe");
     return check_bytes(m);
 }
 
