@@ -39,7 +39,7 @@ typedef struct ParamPart {
 
 enum { PARAM_PARTS = 3, SPLIT_NONE = -1 };
 
-/* What data-parallel ranks shard (ZeRO: Rajbhandari et al., 2020), and in which pieces.
+/* The data that data-parallel ranks shard (ZeRO: Rajbhandari et al., 2020), and in which pieces.
  * Megatron-LM's --use-distributed-optimizer is stage 1, its FSDP has all stages. */
 typedef struct DataParallel {
     int stage;           /* 0: none, 1: masters and optimizer state, 2: also main gradients, 3: also values */
