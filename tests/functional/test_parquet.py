@@ -39,7 +39,7 @@ def refuses(*parts, file=files[0], options):
         assert part in out, f"'{part}' is missing in: {out}"
 
 
-refuses("has 0 documents and no text", file=empty[1], options=["--json-keys", "plain"])
+refuses("has 0 documents but no text", file=empty[1], options=["--json-keys", "plain"])
 refuses("no column 'text'", "'overflow'", options=[])
 refuses("'list'", "is nested", options=["--json-keys", "list"])
 refuses("line 1 of", "there is no key 'nulls'", options=["--json-keys", "nulls"])

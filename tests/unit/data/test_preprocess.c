@@ -117,7 +117,7 @@ static void bad_input_is_a_sentence_and_leaves_nothing(void **state) {
     assert_mistake(preprocess_run(&c, &stats), "cannot open 'absent'");
     write_text("empty.jsonl", "\n{\"text\": \"\"}\n");
     c.inputs = (const char *const[]){"empty.jsonl"};
-    assert_mistake(preprocess_run(&c, &stats), "the input has 1 documents and no text");
+    assert_mistake(preprocess_run(&c, &stats), "the input has 1 documents but no text");
     assert_int_equal(count_files(".", "bad_"), 0);
     c.num_inputs = 0;
     assert_mistake(preprocess_run(&c, &stats), "nothing to preprocess");
