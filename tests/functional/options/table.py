@@ -90,8 +90,9 @@ def legs(layouts):
     return (first, second), (layouts or (ONE, CUT, STAGES)) if THOROUGH else more
 
 
-def witnessed(fields, words="", without="", layouts=(), witness="", families=ALL, steps=2):
-    """layouts: see legs. witness: options for the reference trainer only, which the program derives itself."""
+def witnessed(fields, words="", without="", layouts=(), witness="", families=ALL, steps=3):
+    """layouts: see legs. witness: options for the reference trainer only, which the program derives itself. steps: the second half has
+    two steps at least, for what a step may leave to the next one."""
     def check(program, quick):
         o = program.words(f"--train-iters {steps} {words}", without)
         expected, (halves, whole) = reference(*o, *witness.split()), legs(layouts)
