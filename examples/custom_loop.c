@@ -67,7 +67,7 @@ static Err take_batches(const Trainer *t, Prefetch *stream, int64_t n, Arena *ar
 static Err step(Trainer *t, Prefetch *stream, StepReport *report) {
     const Derived *d = &t->run.config->derived;
     const int64_t n =
-        config_batch_size(d, t->consumed_samples) / (d->micro_batch_size * d->data_parallel_size);
+        config_batch_size(t->run.config, t->consumed_samples) / (d->micro_batch_size * d->data_parallel_size);
     Arena *arena = arena_new();
     Batch *batches = arena_alloc(arena, (size_t)n * sizeof *batches);
     Err e =
