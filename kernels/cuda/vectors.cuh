@@ -10,7 +10,7 @@
 #include "kernels/cuda/common.cuh"
 
 /* N elements as the words that contain them. They are unpacked only when they are used, so that loads of
- * several runs can be in flight together. */
+ * several runs can be in flight at the same time. */
 template <typename T, int N> struct Run {
     static constexpr int WORDS = N * (int)sizeof(T) / 4, V = WORDS < 4 ? WORDS : 4;
     static_assert(WORDS > 0 && WORDS % V == 0, "not a whole number of accesses");

@@ -1,4 +1,5 @@
-/* Circle with durable_file.c: file_write_atomic replaces a file through a Sink, which writes and renames with calls from here. */
+/* Circle with durable_file.c: file_write_atomic replaces a file through a Sink, which writes and renames with
+ * calls from here. */
 #include "base/file.h"
 
 #include <errno.h>

@@ -32,8 +32,9 @@ const Dataset *data_split(const Data *, DataSplit);
 int data_files(const Data *);
 const Dataset *data_file(const Data *, int file);
 
-/* 32 hexadecimal digits that change, almost surely, with the files: the hash of each .idx and the size of each
- * .bin, in the order of the paths. Tokens are not read, and names are not part of it. For records, all tokens and labels are. */
+/* 32 hexadecimal digits that change, almost surely, with the files: the hash of each .idx and the size of
+ * each .bin, in the order of the paths. Tokens are not read, and names are not part of it. For records, all
+ * tokens and labels are. */
 const char *data_fingerprint(const Data *);
 
 int64_t data_length(const Dataset *); /* samples */
@@ -46,8 +47,8 @@ typedef struct DataFacts {
     const char *file; /* the first file of records; else NULL */
 } DataFacts;
 DataFacts data_facts(const Dataset *);
-/* Fills the first n <= capacity rows of `out` with the samples `indices` of [0, length), and sets out->b to n. Safe from
- * any thread. */
+/* Fills the first n <= capacity rows of `out` with the samples `indices` of [0, length), and sets out->b to
+ * n. Safe from any thread. */
 Err data_batch(const Dataset *, const int64_t *indices, int64_t n, Batch *out);
 
 #endif

@@ -1,5 +1,5 @@
-/* Input files as streams of text: plain, compressed (data/unpack.h) or Parquet (data/parquet/parquet.h), told by their first
- * bytes; "-" is standard input. All text of data is read here, so that it is UTF-8 without
+/* Input files as streams of text: plain, compressed (data/unpack.h) or Parquet (data/parquet/parquet.h), told
+ * by their first bytes; "-" is standard input. All text of data is read here, so that it is UTF-8 without
  * NUL. A byte-order mark at the beginning is skipped. */
 #ifndef ISOTRON_DATA_INPUT_H
 #define ISOTRON_DATA_INPUT_H
@@ -26,8 +26,8 @@ typedef struct InputOptions {
 Err input_check_encoding(const char *encoding);
 /* A user error for a folder, a file that cannot be opened, and a Parquet file that cannot be read or is a pipe. */
 Err input_open(const char *path, InputOptions, Input **out);
-/* Both append text to `out`; *more is false at the end. Errors: damaged or truncated data, text that is not valid in its
- * encoding, and the system's. */
+/* Both append text to `out`; *more is false at the end. Errors: damaged or truncated data, text that is not
+ * valid in its encoding, and the system's. */
 Err input_text(Input *, Str *out, bool *more); /* some of it */
 /* The next line without its newline: \n, or with any_newline \n, \r\n or \r, as Python reads text files. */
 Err input_line(Input *, bool any_newline, Str *out, bool *more);

@@ -82,7 +82,7 @@ static CacheShape cache_shape(const Session *s) {
     return (CacheShape){s->context->dtype, s->capacity, s->encoder, s->n};
 }
 
-/* The memory that grows with the prompts and the new tokens. The logits of all prompt tokens exist together. */
+/* The memory that grows with the prompts and the new tokens. The logits of all prompt tokens exist at the same time. */
 static Err check_memory(const Session *s) {
     const CacheShape shape = cache_shape(s);
     const double cache = cache_bytes(s->model, &shape),
@@ -97,8 +97,8 @@ static Err check_memory(const Session *s) {
                     bytes_text(cache).s, bytes_text(logits).s, bytes_text(have).s);
 }
 
-/* The inputs of a forward of `count` positions; the encoder's only before the first position. A decoder alone has padding
- * on the left, which no position attends to. */
+/* The inputs of a forward of `count` positions; the encoder's only before the first position. A decoder alone
+ * has padding on the left, which no position attends to. */
 static SampleShape forward_shape(const Session *s, int64_t count) {
     FieldSet fields = fields_inputs(s->model->plan.sample.fields);
     if (!s->encoder) fields |= FIELD_SET(document_start);

@@ -65,8 +65,9 @@ static int64_t layers_of(const ModelPlan *p) {
     return last->below + last->n;
 }
 
-/* The part of a stack that a stage computes: layers [first, first + layers) of the stack, with the input below its first
- * layer and the norm above its last one. A stage without layers has none, except at the ends of the model. */
+/* The part of a stack that a stage computes: layers [first, first + layers) of the stack, with the input
+ * below its first layer and the norm above its last one. A stage without layers has none, except at the ends
+ * of the model. */
 typedef struct StackPart {
     int64_t first, layers;
     bool begins, ends;
@@ -220,9 +221,9 @@ static Flow heads_forward(Tape *t, const Model *m, const Feed *feed, Tensor *h) 
     return out;
 }
 
-/* Each stack has this stage's layers of it, its input below the first one, its norm above the last one. Types over tp: with
- * sequence parallelism the stream is V along the sequence, else I; logits are V along the vocabulary. Over cp all tensors are V
- * along the sequence, over dp along samples. */
+/* Each stack has this stage's layers of it, its input below the first one, its norm above the last one. Types
+ * over tp: with sequence parallelism the stream is V along the sequence, else I; logits are V along the
+ * vocabulary. Over cp all tensors are V along the sequence, over dp along samples. */
 Flow model_stage(Tape *t, const Model *m, int stage, const Feed *feed, Flow in) {
     const ModelPlan *p = &m->plan;
     const int last = p->n_stacks - 1;

@@ -23,7 +23,8 @@ static inline bool flow_crosses(const FlowSpec *f, int64_t border) {
     return border >= f->first_border && border <= f->last_border;
 }
 
-/* A pure value. A family lists stacks and heads; model_plan adds the rest, which follows from them and from the options. */
+/* A pure value. A family lists stacks and heads; model_plan adds the rest, which follows from them and from
+ * the options. */
 typedef struct ModelPlan {
     SampleShape sample; /* what the model reads */
     /* A forward computes each stack after the one before, whose output it may read (Feed.encoded). */
@@ -73,8 +74,8 @@ struct Model {
     void *head[MODEL_HEADS]; /* their modules, on a stage that has them; else NULL */
 };
 
-/* The plan for these options, which must satisfy their rules; `derived` comes from config_finish. The options are read only here,
- * for the plan's specs. Their memory belongs to the arena. */
+/* The plan for these options, which must satisfy their rules; `derived` comes from config_finish. The options
+ * are read only here, for the plan's specs. Their memory belongs to the arena. */
 ModelPlan model_plan(const Config *, Arena *);
 /* Model FLOPs of the forward and backward of `samples` samples. */
 double model_flops(const ModelPlan *, int64_t samples);

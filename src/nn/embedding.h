@@ -26,8 +26,8 @@ typedef struct Embedding {
 
 /* The word table, which is registered once; a tied head uses it, or its copy. */
 Param *embedding_words(Registry *, const EmbeddingSpec *);
-/* The module is an Embedding, the spec an EmbeddingSpec. Reads tokens and, with learned positions, position_ids and, with types,
- * token_types. */
+/* The module is an Embedding, the spec an EmbeddingSpec. Reads tokens and, with learned positions,
+ * position_ids and, with types, token_types. */
 extern const InputOps words_input;
 
 #endif

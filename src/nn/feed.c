@@ -1,5 +1,7 @@
 #include "nn/feed.h"
 
+#include "base/fault.h"
+
 static Tensor tensor_of(const Batch *b, int field, char *memory) {
     int64_t dim[3];
     const int n = batch_dims(b, (FieldId)field, dim);
@@ -18,6 +20,7 @@ size_t feed_bytes(const Batch *b) {
 void feed_write(Feed *feed, Tensor field[FIELDS], Device *device, const Batch *b, char *memory) {
     for (int f = 0; f < FIELDS; f++) {
         if (!fields_have(b->shape.fields, f)) continue;
+        CHECK(field_info((FieldId)f)->is_integer, "%s has no integers", field_info((FieldId)f)->name);
         field[f] = tensor_of(b, f, memory);
         feed->field[f] = &field[f];
         device_write(device, memory, b->field[f], tensor_bytes(&field[f]));

@@ -22,12 +22,14 @@ typedef struct HeadOps {
     size_t size; /* of the head's module */
     /* Registers parameters and states. `self` and `spec` must outlive the registry and must not move. */
     void (*init)(void *self, Registry *, const void *spec);
-    /* h [s, b, h] is the output of the last stack. With labels in the feed, out[i] is the head's loss i in nats, and dloss[i]
-     * its gradient, NULL if it is not known; in an evaluation the head's counts follow. Else out[0] are logits
-     * [s, b, HeadSpec.width], V along the last dimension over tensor-parallel ranks if they share it. */
+    /* h [s, b, h] is the output of the last stack. With labels in the feed, out[i] is the head's loss i in
+     * nats, and dloss[i] its gradient, NULL if it is not known; in an evaluation the head's counts follow.
+     * Else out[0] are logits [s, b, HeadSpec.width], V along the last dimension over tensor-parallel ranks if
+     * they share it. */
     void (*forward)(Tape *, const void *self, const Feed *, Tensor *h_sbh, Tensor *const *dloss,
                     Tensor **out);
-    /* Number of positions in a chunk of logits, for b samples of s positions; 0: all logits in one chunk, as with NULL. */
+    /* Number of positions in a chunk of logits, for b samples of s positions; 0: all logits in one chunk, as
+     * with NULL. */
     int64_t (*chunk)(const void *spec, const Layout *, int64_t s, int64_t b, DType storage);
     double (*flops)(const void *spec, double s); /* as BranchOps.flops */
 } HeadOps;

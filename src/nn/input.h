@@ -1,4 +1,5 @@
-/* The input of a stack: makes its stream of the fields of a microbatch. A family's plan names the input of each stack. */
+/* The input of a stack: makes its stream of the fields of a microbatch. A family's plan names the input of
+ * each stack. */
 #ifndef ISOTRON_NN_INPUT_H
 #define ISOTRON_NN_INPUT_H
 
@@ -8,8 +9,8 @@
 
 typedef struct InputOps {
     size_t size; /* of the input's module */
-    /* Registers parameters. The inputs of several stacks may share them. `self` and `spec` must outlive the registry and must
-     * not move. */
+    /* Registers parameters. The inputs of several stacks may share them. `self` and `spec` must outlive the
+     * registry and must not move. */
     void (*init)(void *self, Registry *, const void *spec);
     /* Returns [s, b, h], over tensor-parallel ranks V along the sequence with sequence parallelism, else I. */
     Tensor *(*forward)(Tape *, const void *self, const Feed *);

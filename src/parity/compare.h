@@ -77,7 +77,8 @@ json_t *report_json(const Report *); /* a list */
 /* The layer number in a Hugging Face name: "model.layers.3.mlp..." or "transformer.h.3..."; -1: none. */
 int compare_layer(const char *tensor);
 
-/* Values of a report. JSON has no infinity: non-finite numbers are written as null. Text that is not UTF-8 is quoted. */
+/* Values of a report. JSON has no infinity: non-finite numbers are written as null. Text that is not UTF-8 is
+ * quoted. */
 json_t *compare_json_number(double);
 json_t *compare_json_text(const char *);
 /* Appends the JSON, of which this is the last use. */

@@ -92,8 +92,8 @@ static Err read_curve(Golden *g, const char *path) {
 
 /* ---- batches.safetensors ---- */
 
-/* The tensors: [steps, samples, elements of the field], or [steps, samples] of a field of samples. The lengths are masks
- * of ones, then zeros, over the elements that they count. */
+/* The tensors: [steps, samples, elements of the field], or [steps, samples] of a field of samples. The
+ * lengths are masks of ones, then zeros, over the elements that they count. */
 static const struct {
     const char *name;
     FieldId field;

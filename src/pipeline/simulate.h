@@ -20,7 +20,7 @@ double pipeline_duration(const PipelineSpec *, const PipelineTimes *, int rank, 
 
 typedef struct RankTrace {
     double busy;        /* time in passes; the rest of the makespan is the bubble */
-    int64_t peak_slots; /* most slots in use together */
+    int64_t peak_slots; /* largest number of slots in use */
     double *start;      /* [count] of each action */
 } RankTrace;
 

@@ -321,7 +321,7 @@ static Err check_finite(Loop *l, const StepReport *s) {
         (long long)(r->consumed_samples - s->samples), (long long)(r->consumed_samples - 1));
 }
 
-/* Copies, because all are in flight together over a pipeline; they live until the next step. */
+/* Copies, because a pipeline has all in flight; they live until the next step. */
 static Err take_batches(Loop *l, int64_t n, Batch **out) {
     arena_reset(l->step);
     *out = arena_alloc(l->step, (size_t)n * sizeof **out);

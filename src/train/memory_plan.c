@@ -120,7 +120,7 @@ MemoryPlan memory_plan_together(const MemoryPlan *own, const Device *device, Com
 }
 
 /* Two containers of one machine have different names and separate limits. Two machines may have one name,
- * but were not started immediately. */
+ * but were not started at the same instant. */
 static uint64_t host_of_process(void) {
     char name[MACHINE_TEXT] = "";
     Str boot = {0};

@@ -1,6 +1,6 @@
 /* Collectives on exact data: each one, in each type, in place and not, over ragged sizes, repeatedly as time
  * allows. Groups have every size that divides the world, and consecutive or strided members. All groups
- * communicate together. Outputs are filled before each call, and a guard zone after them is checked. Sums
+ * communicate at the same time. Outputs are filled before each call, and a guard zone after them is checked. Sums
  * that are not exact are repeated, compared with the first result, and hashed: their order may differ between
  * libraries, but not between runs. */
 #include <inttypes.h>

@@ -1,5 +1,5 @@
 /* Roofs of each device: the bandwidth of a copy, and the rate of a large GEMM in each type. A device is
- * compared with the rates that the vendor states and with its siblings; all devices work together. Ranks on
+ * compared with the rates that the vendor states and with its siblings; all devices work at the same time. Ranks on
  * a CPU share it, so rank 0 measures alone, for the comparison with the last good run. */
 #include "validate/roofs.h"
 

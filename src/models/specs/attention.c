@@ -43,7 +43,7 @@ static RelativeSpec relative_spec(const Config *c, const StackShape *s) {
 
 AttentionSpec spec_attention(const LayerPlace *p) {
     const Config *c = p->config;
-    const Derived *d = &p->config->derived;
+    const Derived *d = &c->derived;
     return (AttentionSpec){
         .hidden = c->hidden_size,
         .heads = c->num_attention_heads,
@@ -71,7 +71,7 @@ AttentionSpec spec_attention(const LayerPlace *p) {
         .quant = spec_quant(c, p->layer),
         .context = context_plan(c, d->layer_context_comm[p->layer]),
         .unfused = c->attention_backend == BACKEND_UNFUSED,
-        .recompute = spec_recomputes(p->config, RECOMPUTE_CORE_ATTN),
+        .recompute = spec_recomputes(c, RECOMPUTE_CORE_ATTN),
     };
 }
 

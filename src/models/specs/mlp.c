@@ -5,7 +5,7 @@
 
 void mlp_spec(const LayerPlace *p, BranchSpec *out) {
     const Config *c = p->config;
-    const Derived *d = &p->config->derived;
+    const Derived *d = &c->derived;
     MlpSpec *s = arena_alloc(p->arena, sizeof *s);
     *s = (MlpSpec){
         .hidden = c->hidden_size,
@@ -17,5 +17,5 @@ void mlp_spec(const LayerPlace *p, BranchSpec *out) {
         .quant = spec_quant(c, p->layer),
     };
     out->spec = s;
-    out->recompute = spec_recomputes(p->config, RECOMPUTE_MLP);
+    out->recompute = spec_recomputes(c, RECOMPUTE_MLP);
 }

@@ -27,7 +27,7 @@ static RouterSpec router_spec(const Config *c) {
 
 void moe_spec(const LayerPlace *p, BranchSpec *out) {
     const Config *c = p->config;
-    const Derived *d = &p->config->derived;
+    const Derived *d = &c->derived;
     MoeSpec *s = arena_alloc(p->arena, sizeof *s);
     *s = (MoeSpec){
         .router = router_spec(c),
@@ -43,5 +43,5 @@ void moe_spec(const LayerPlace *p, BranchSpec *out) {
         .all_to_all = c->moe_token_dispatcher_type == DISPATCH_ALLTOALL,
     };
     out->spec = s;
-    out->recompute = spec_recomputes(p->config, RECOMPUTE_MOE);
+    out->recompute = spec_recomputes(c, RECOMPUTE_MOE);
 }
