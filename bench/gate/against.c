@@ -4,18 +4,15 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "bench/child.h"
 #include "bench/gate/gate.h"
 
 /* Options of the gate. */
-static const ChildOption OWN[] = {{"baseline", true}, {"against", true}, {"pairs", true},
-                                  {"allow", true},    {"junit", true},   {"json", true}};
-enum { N_OWN = sizeof OWN / sizeof *OWN };
+static const char *const OWN[] = {"baseline=", "against=", "pairs=", "allow=", "junit=", "json=", NULL};
 
-static bool is_on_the_line(int argc, char **argv) {
+static bool is_on_the_line(char **argv) {
     static const char NAME[] = "--against";
-    for (int i = 0; i < argc; i++)
-        if (!strcmp(argv[i], NAME) || !strncmp(argv[i], "--against=", sizeof NAME)) return true;
+    for (; *argv; argv++)
+        if (!strcmp(*argv, NAME) || !strncmp(*argv, "--against=", sizeof NAME)) return true;
     return false;
 }
 
@@ -74,11 +71,12 @@ static void print_pair(const Gate *g, int64_t pair, bool ours_first) {
 }
 
 /* Keeps the last results, for their provenance. */
-static Err run_pair(Gate *g, const Child *ours, const Child *theirs, int64_t pair) {
+static Err run_pair(Gate *g, const Measurer *ours, const Measurer *theirs, const char *more, int64_t pair) {
+    char *const words[] = {(char *)more, NULL};
     const bool ours_first = pair % 2 == 0; /* A B, B A, A B: a drift favours neither */
     Result first = {0}, second = {0};
-    Err e = child_run(ours_first ? ours : theirs, NULL, &first);
-    if (!e.code) e = child_run(ours_first ? theirs : ours, NULL, &second);
+    Err e = result_measure(ours_first ? ours : theirs, words, &first);
+    if (!e.code) e = result_measure(ours_first ? theirs : ours, words, &second);
     result_free(&g->ours), result_free(&g->theirs);
     g->ours = ours_first ? first : second, g->theirs = ours_first ? second : first;
     if (!e.code) e = add_pair(g, &g->ours, &g->theirs);
@@ -86,8 +84,9 @@ static Err run_pair(Gate *g, const Child *ours, const Child *theirs, int64_t pai
     return e;
 }
 
-static Err run_pairs(Gate *g, const Child *ours, const Child *theirs) {
-    for (int64_t pair = 0; pair < g->options->pairs; pair++) ERR_RETURN(run_pair(g, ours, theirs, pair));
+static Err run_pairs(Gate *g, const Measurer *ours, const Measurer *theirs, const char *more) {
+    for (int64_t pair = 0; pair < g->options->pairs; pair++)
+        ERR_RETURN(run_pair(g, ours, theirs, more, pair));
     for (int64_t i = 0; i < g->n; i++) {
         GateRow *row = &g->rows[i];
         interval_of_median(row->ratios, row->samples, g->error, &row->ratio);
@@ -96,14 +95,11 @@ static Err run_pairs(Gate *g, const Child *ours, const Child *theirs) {
     return ERR_OK;
 }
 
-Err gate_run_against(Gate *g, int argc, char **argv, const char *more) {
+Err gate_run_against(Gate *g, char **argv, const char *more) {
     const char *other = g->options->against;
-    if (!is_on_the_line(argc, argv)) /* else each process would read it again, and start others */
+    if (!is_on_the_line(argv)) /* else each process would read it again, and start others */
         return err_user("--against belongs on the command line, not in a file");
-    char **words = child_words(argc, argv, OWN, N_OWN, more);
-    const Child ours = {"/proc/self/exe", "isotron", g->bench, words},
-                theirs = {other, other, g->bench, words};
-    const Err e = run_pairs(g, &ours, &theirs);
-    free(words);
-    return e;
+    const Measurer ours = {"/proc/self/exe", "isotron", g->bench, argv, OWN},
+                   theirs = {other, other, g->bench, argv, OWN};
+    return run_pairs(g, &ours, &theirs, more);
 }

@@ -62,9 +62,9 @@ Err gate_open_baseline(Gate *);
 Err gate_check_facts(Gate *, const json_t *facts);
 /* Judges a result (taken over), or says what differs from the baseline's machine or work. Appends notes. */
 Err gate_judge_baseline(Gate *, json_t *result, Str *notes);
-/* Runs `bench <bench> words...` of this program and of the other alternately. Options of the gate among the words
+/* Runs `bench <bench> argv...` of this program and of the other alternately. Options of the gate among these
  * are left out, and `more` (NULL: none) is added. Prints each pair. */
-Err gate_run_against(Gate *, int argc, char **argv, const char *more);
+Err gate_run_against(Gate *, char **argv, const char *more);
 
 /* Whether both results are of the same machine and work; the error names the first difference. `early`: ours is
  * not complete yet. */

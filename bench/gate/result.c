@@ -1,10 +1,13 @@
 #include "bench/gate/result.h"
 
-#include <math.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "base/file.h"
+#include "base/jobs.h"
 #include "base/mem.h"
 
 static Err bad(const Result *r, const char *what) {
@@ -58,6 +61,68 @@ Err result_parse(const char *path, const char *text, size_t n, Result *r) {
     *r = (Result){.path = path};
     return json ? result_take(path, json, r) : bad(r, quote(where.text).s);
 }
+
+/* ---- a process that measures ---- */
+
+/* How many words from this one on are an option of the list. */
+static int words_of_option(const char *word, const char *const *options) {
+    if (strncmp(word, "--", 2) != 0) return 0;
+    const size_t length = strcspn(word + 2, "=");
+    for (; *options; options++)
+        if (!strncmp(word + 2, *options, length) && (!(*options)[length] || (*options)[length] == '='))
+            return (*options)[length] && !word[2 + length] ? 2 : 1;
+    return 0;
+}
+
+static int count_words(char *const *words) {
+    int n = 0;
+    while (words[n]) n++;
+    return n;
+}
+
+/* {program, "bench", name, words..., more..., "--json", path, NULL}; to release with free(). */
+static char **words_of(const Measurer *m, char *const *more, char *path) {
+    enum { OTHERS = 6 };
+    const int given = count_words(m->words);
+    char **words = mem_zero((size_t)(given + count_words(more)) + OTHERS, sizeof *words);
+    int n = 0;
+    words[n++] = (char *)m->program, words[n++] = "bench", words[n++] = (char *)m->bench;
+    for (int i = 0, skipped; i < given; i += skipped ? skipped : 1)
+        if (!(skipped = words_of_option(m->words[i], m->without))) words[n++] = m->words[i];
+    while (*more) words[n++] = *more++;
+    words[n++] = "--json", words[n++] = path;
+    return words;
+}
+
+typedef struct Drain {
+    int fd; /* of a pipe, does not block */
+    Str text;
+} Drain;
+
+/* Empties the pipe, so that its writer does not wait. */
+static bool drain(void *arg) {
+    Drain *d = arg;
+    char bytes[4096];
+    for (ssize_t n; (n = read(d->fd, bytes, sizeof bytes)) > 0;) str_add(&d->text, bytes, (size_t)n);
+    return false;
+}
+
+Err result_measure(const Measurer *m, char *const *more, Result *out) {
+    int fd[2];
+    if (pipe(fd)) return file_failed("make", "a pipe");
+    fcntl(fd[0], F_SETFD, FD_CLOEXEC), fcntl(fd[0], F_SETFL, O_NONBLOCK);
+    Drain d = {.fd = fd[0]};
+    char *path = mem_printf("/proc/self/fd/%d", fd[1]), *name = mem_printf("%s bench %s", m->name, m->bench);
+    char **words = words_of(m, more, path);
+    Err e = jobs_run_program(words, name, &(JobWatch){drain, &d});
+    drain(&d);
+    if (!e.code) e = result_parse(m->name, d.text.s ? d.text.s : "", d.text.len, out);
+    close(fd[0]), close(fd[1]);
+    free(words), free(name), free(path), str_free(&d.text);
+    return e;
+}
+
+/* ---- parts ---- */
 
 void result_free(Result *r) {
     json_decref(r->json);

@@ -30,6 +30,18 @@ Err result_parse(const char *path, const char *text, size_t n, Result *out);
 /* The same for a parsed file, which is taken over. */
 Err result_take(const char *path, json_t *, Result *out);
 void result_free(Result *);
+
+/* A process that measures: `PROGRAM bench NAME words... --json FILE`. */
+typedef struct Measurer {
+    const char *program, *name; /* a file, and its name in messages */
+    const char *bench;
+    char **words; /* ends with NULL */
+    const char *const
+        *without; /* options that it does not get: "pairs=" with a value, "weak"; ends with NULL */
+} Measurer;
+/* Runs it with more words (ends with NULL). It ends when this process ends. */
+Err result_measure(const Measurer *, char *const *more, Result *out);
+
 /* "linear/fc1 bf16", the name of a row of ops; false: it has none. */
 bool result_name(const json_t *row, char name[RESULT_NAME]);
 /* NULL: there is no such row. */

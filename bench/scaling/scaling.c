@@ -8,7 +8,7 @@
 #include "base/amount.h"
 #include "base/file.h"
 #include "base/mem.h"
-#include "bench/child.h"
+#include "bench/gate/result.h"
 #include "bench/head.h"
 #include "measure/interval.h"
 #include "measure/op_runner.h"
@@ -16,9 +16,8 @@
 const char *const SCALING_AXES[] = {"data", "tensor", "context", "pipeline", NULL};
 
 /* Options of this bench. A child gets its own --ranks. */
-static const ChildOption OWN[] = {{"weak", false}, {"strong", false},   {"rounds", true}, {"over", true},
-                                  {"ranks", true}, {"min-ranks", true}, {"json", true}};
-enum { N_OWN = sizeof OWN / sizeof *OWN };
+static const char *const OWN[] = {
+    "weak", "strong", "rounds=", "over=", "ranks=", "min-ranks=", "json=", NULL};
 #define ALL_MISS 0.05
 
 typedef struct Point {
@@ -51,7 +50,7 @@ static double exposed(const Result *of) {
     return json_number_value(ms) / json_number_value(step);
 }
 
-static Err run_point(Scaling *s, const Child *child, int i) {
+static Err run_point(Scaling *s, const Measurer *child, int i) {
     static const char *const OPTION[] = {[SCALING_TENSOR] = "--tensor-model-parallel-size",
                                          [SCALING_CONTEXT] = "--context-parallel-size",
                                          [SCALING_PIPELINE] = "--pipeline-model-parallel-size"};
@@ -66,7 +65,7 @@ static Err run_point(Scaling *s, const Child *child, int i) {
     if (o->axis != SCALING_DATA) words[n++] = (char *)OPTION[o->axis], words[n++] = size;
     if (o->threads) words[n++] = "--cpu-threads", words[n++] = (char *)o->threads;
     Result result = {.n = 0};
-    const Err e = child_run(child, words, &result);
+    const Err e = result_measure(child, words, &result);
     if (e.code) {
         result_free(&result);
         return e;
@@ -83,7 +82,7 @@ static Err run_point(Scaling *s, const Child *child, int i) {
     return ERR_OK;
 }
 
-static Err run_all(Scaling *s, const Child *child) {
+static Err run_all(Scaling *s, const Measurer *child) {
     const BenchScaling *o = s->options;
     for (; s->rounds < o->rounds; s->rounds++)
         for (int i = 0; i < o->points; i++)
@@ -198,7 +197,7 @@ static Err write_json(const Scaling *s, const Err *why) {
     return e;
 }
 
-Err bench_scaling(const BenchScaling *o, int argc, char **argv) {
+Err bench_scaling(const BenchScaling *o, char **argv) {
     Scaling s = {.options = o};
     if (o->json) ERR_RETURN(file_check_target(o->json));
     for (int i = 0; i < o->points; i++) {
@@ -206,8 +205,7 @@ Err bench_scaling(const BenchScaling *o, int argc, char **argv) {
         s.point[i].rate = mem_zero((size_t)o->rounds, sizeof(double));
         s.point[i].exposed = mem_zero((size_t)o->rounds, sizeof(double));
     }
-    char **words = child_words(argc, argv, OWN, N_OWN, NULL);
-    const Child child = {"/proc/self/exe", "isotron", "train", words};
+    const Measurer child = {"/proc/self/exe", "isotron", "train", argv, OWN};
     Err e = run_all(&s, &child);
     if (s.rounds) { /* an error leaves the rounds before it */
         judge(&s);
@@ -219,6 +217,5 @@ Err bench_scaling(const BenchScaling *o, int argc, char **argv) {
         free(s.point[i].ms), free(s.point[i].rate), free(s.point[i].exposed);
         result_free(&s.point[i].last);
     }
-    free(words);
     return e;
 }

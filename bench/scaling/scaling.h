@@ -36,6 +36,6 @@ int64_t scaling_axis_size(const BenchScaling *, int64_t ranks);
 int64_t scaling_batch(const BenchScaling *, int64_t ranks);
 
 /* `argv`: the command line, for the children. Prints the results. */
-Err bench_scaling(const BenchScaling *, int argc, char **argv);
+Err bench_scaling(const BenchScaling *, char **argv);
 
 #endif

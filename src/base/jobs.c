@@ -1,6 +1,8 @@
 #include "base/jobs.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <math.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -42,6 +44,7 @@ static _Noreturn void serve(Job *jobs, int talk, int output, pid_t parent) {
     if (getppid() != parent) _exit(1); /* which may have ended before this */
     dup2(output, STDOUT_FILENO);
     dup2(output, STDERR_FILENO);
+    fcntl(talk, F_SETFD, 0); /* a program that a job becomes keeps it open */
     while (read(talk, &number, sizeof number) == sizeof number) {
         jobs[number].run(jobs[number].arg);
         fflush(NULL);
@@ -68,14 +71,16 @@ static void hire(Worker *w, Job *jobs) {
     setpgid(w->pid, w->pid); /* also done by the child; either may run first */
 }
 
-/* Kills the worker and its process group. */
-static void dismiss(Worker *w) {
-    if (!w->pid) return;
+/* Kills the worker and its process group. Returns waitpid's status. */
+static int dismiss(Worker *w) {
+    int status = 0;
+    if (!w->pid) return status;
     kill(-w->pid, SIGKILL);
-    waitpid(w->pid, NULL, 0);
+    waitpid(w->pid, &status, 0);
     close(w->talk);
     close(w->output);
     *w = (Worker){0};
+    return status;
 }
 
 /* ---- jobs ---- */
@@ -101,7 +106,7 @@ static void finish(Worker *w, JobEnd end) {
     const ssize_t n = end == JOB_DONE ? 0 : pread(w->output, j->output, (size_t)most, from);
     j->output[n > 0 ? n : 0] = 0;
     w->job = NULL;
-    if (end != JOB_DONE) dismiss(w);
+    if (end != JOB_DONE) j->status = dismiss(w);
 }
 
 static void look_after(Worker *w, double deadline_s) {
@@ -190,6 +195,35 @@ void jobs_run(Job *jobs, int64_t n, int at_once, double deadline_s) {
     JobPool *p = job_pool_new(jobs, n, at_once);
     job_pool_run(p, deadline_s, NULL);
     job_pool_free(p);
+}
+
+/* ---- programs ---- */
+
+static void become(void *arg) {
+    char *const *words = arg;
+    execvp(words[0], words);
+    fprintf(stderr, "cannot run '%s': %s\n", words[0], strerror(errno));
+    exit(127); /* as a shell does */
+}
+
+/* The last line of a text that is not blank; empty: there is none. */
+static const char *last_line(char *text) {
+    size_t n = strlen(text);
+    while (n && strchr(" \t\n", text[n - 1])) text[--n] = 0;
+    const char *end = strrchr(text, '\n');
+    return end ? end + 1 : text;
+}
+
+Err jobs_run_program(char *const *words, const char *name, const JobWatch *watch) {
+    Job job = {.run = become, .arg = (void *)words};
+    JobPool *p = job_pool_new(&job, 1, 1);
+    job_pool_run(p, INFINITY, watch);
+    job_pool_free(p);
+    if (WIFSIGNALED(job.status)) return err_user("'%s' was ended by signal %d", name, WTERMSIG(job.status));
+    if (!WEXITSTATUS(job.status)) return ERR_OK;
+    const char *line = last_line(job.output);
+    return err_user("'%s' ended with status %d: %.400s", name, WEXITSTATUS(job.status),
+                    *line ? line : "it printed nothing");
 }
 
 void jobs_run_here(Job *jobs, int64_t n) {

@@ -7,6 +7,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/err.h"
+
 typedef enum JobEnd {
     JOB_WAITING,
     JOB_RUNNING,
@@ -26,6 +28,7 @@ typedef struct Job {
     int n_needs;
     /* Results. */
     JobEnd end;
+    int status; /* waitpid's, if it crashed */
     double seconds;
     char output[JOB_OUTPUT]; /* the last output of a failed job; empty if done */
 } Job;
@@ -51,6 +54,11 @@ typedef struct JobPool JobPool;
 JobPool *job_pool_new(Job *, int64_t n, int at_once);
 void job_pool_run(JobPool *, double deadline_s, const JobWatch *watch);
 void job_pool_free(JobPool *); /* ends the processes; NULL: nothing */
+
+/* Runs a program: words[0], found as a shell finds it, with the other words, until NULL. It gets all descriptors that do
+ * not close on exec, and ends when this process ends. `name`: in messages. If it fails, that is a user error with the last
+ * line that it printed. */
+Err jobs_run_program(char *const *words, const char *name, const JobWatch *watch);
 
 /* A process that is killed may have started processes itself, which end soon after it. From jobs_adopt on
  * they become children of this process, and without other children it can wait for their end, at most 5 s. */

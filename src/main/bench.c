@@ -109,7 +109,6 @@ static Err report_gate(const Gate *g, const char *json, ErrCode *status) {
 /* A bench and its arguments. */
 typedef struct Bench {
     const char *name, *json;
-    int argc;
     char **argv;
     const char *more; /* an additional option for runs whose times alone are used; NULL: none */
     Err (*measure)(void *arg, const BenchGuard *guard, json_t **result);
@@ -128,8 +127,7 @@ static Err run_gate(const Bench *b, Gate *g, bool *verdict) {
     json_t *result = NULL;
     Str notes = {0};
     const BenchGuard guard = {check_facts, g};
-    Err e = g->options->against ? gate_run_against(g, b->argc, b->argv, b->more)
-                                : b->measure(b->arg, &guard, &result);
+    Err e = g->options->against ? gate_run_against(g, b->argv, b->more) : b->measure(b->arg, &guard, &result);
     *verdict = g->options->against || result;
     if (!e.code && result) e = gate_judge_baseline(g, result, &notes);
     if (!e.code && *verdict) gate_note_differences(g, &notes);
@@ -236,7 +234,7 @@ static int bench_train_command(int argc, char **argv) {
     int status;
     if (command_ready(&args, e, &status)) {
         TrainArg arg = {&s, &o};
-        const Bench b = {"train", o.json, argc, argv, o.alone ? "--no-alone" : NULL, measure_train, &arg};
+        const Bench b = {"train", o.json, argv, o.alone ? "--no-alone" : NULL, measure_train, &arg};
         status = run_bench(&b, &gate.options);
     }
     args_free(&args);
@@ -378,7 +376,7 @@ static int bench_scaling_command(int argc, char **argv) {
     Err e = read_scaling(&s.config, &words, &train, &args, argc, argv);
     if (command_ready(&args, e, &status)) {
         e = check_runs(&s, &words);
-        if (!e.code) e = bench_scaling(&words.bench, argc, argv);
+        if (!e.code) e = bench_scaling(&words.bench, argv);
         status = e.code ? command_fail(e) : 0;
     }
     args_free(&args);
@@ -448,7 +446,7 @@ static int bench_ops_command(int argc, char **argv) {
     if (command_ready(&args, e, &status)) {
         o.ops.device = map_device((DeviceOption)o.device);
         o.ops.tuning = map_gemm_tuning((GemmTuningOption)o.tuning);
-        const Bench b = {"ops", o.ops.json, argc, argv, NULL, measure_ops, &o.ops};
+        const Bench b = {"ops", o.ops.json, argv, NULL, measure_ops, &o.ops};
         status = run_bench(&b, &gate.options);
     }
     args_free(&args);

@@ -126,10 +126,30 @@ static void jobs_can_run_in_this_process(void **state) {
     }
 }
 
+static void check_program(const char *script, const char *error) {
+    char *const words[] = {"sh", "-c", (char *)script, NULL};
+    const Err e = jobs_run_program(words, "a script", NULL);
+    assert_int_equal(e.code, error ? ERR_USER : ERR_NONE);
+    assert_string_equal(e.msg, error ? error : "");
+}
+
+static void a_program_ends(void **state) {
+    (void)state;
+    check_program("echo heard", NULL);
+    check_program("echo first; echo last >&2; echo; exit 3", "'a script' ended with status 3: last");
+    check_program("exit 3", "'a script' ended with status 3: it printed nothing");
+    check_program("kill -9 $$", "'a script' was ended by signal 9");
+    char *const none[] = {"/nowhere/program", NULL};
+    assert_non_null(
+        strstr(jobs_run_program(none, "none", NULL).msg, "cannot run '/nowhere/program': No such"));
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_end_is_told), cmocka_unit_test(needs_are_done_before),
-        cmocka_unit_test(a_process_does_several), cmocka_unit_test(a_process_stays_until_it_ends),
-        cmocka_unit_test(jobs_can_run_in_this_process)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(every_end_is_told),
+                                       cmocka_unit_test(needs_are_done_before),
+                                       cmocka_unit_test(a_process_does_several),
+                                       cmocka_unit_test(a_process_stays_until_it_ends),
+                                       cmocka_unit_test(jobs_can_run_in_this_process),
+                                       cmocka_unit_test(a_program_ends)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
