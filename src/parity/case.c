@@ -165,20 +165,20 @@ static void to_tensors(const Case *c, const double *whole, double *out) {
 }
 
 /* Gathers a flat buffer of all ranks into the oracle's tensors; out NULL: on ranks without the result. */
-static void gather_all(const Case *c, const Trainer *run, FlatBuffer kind, const void *flat, double scale,
+static void gather_all(const Case *c, const Trainer *t, FlatBuffer kind, const void *flat, double scale,
                        double *out) {
     const Registry *whole = c->init->registry;
     double *all = mem_alloc((size_t)whole->elements * sizeof *all);
-    registry_gather_whole(run->run.model->registry, kind, flat, run->run.comm, whole, all);
+    registry_gather_whole(t->run.model->registry, kind, flat, t->run.comm, whole, all);
     if (out) to_tensors(c, all, out);
     for (int64_t i = 0; out && i < c->total; i++) out[i] *= scale;
     free(all);
 }
 
-static void gather_ranks(const Case *c, const Trainer *run, double *out) {
+static void gather_ranks(const Case *c, const Trainer *t, double *out) {
     const Registry *whole = c->init->registry;
     double *all = mem_alloc((size_t)whole->elements * sizeof *all);
-    registry_gather_owners(run->run.model->registry, run->run.comm, whole, all);
+    registry_gather_owners(t->run.model->registry, t->run.comm, whole, all);
     if (out) to_tensors(c, all, out);
     free(all);
 }
@@ -221,18 +221,18 @@ static void set_weights(const Case *c, const Noise *noise) {
     }
 }
 
-static void keep_logits(const CaseRun *c, Trainer *run, const Batch *b) {
+static void keep_logits(const CaseRun *c, Trainer *t, const Batch *b) {
     const MicrobatchContext context = {.training = true, .first_sample = b->indices[0]};
-    logits_compute(run->run.model, &run->run.context, &context, b, c->watch.trace, c->watch.arg,
+    logits_compute(t->run.model, &t->run.context, &context, b, c->watch.trace, c->watch.arg,
                    c->trace->logits + b->indices[0] * b->shape.positions * c->of->vocab);
 }
 
 /* The microbatches of this data-parallel rank. */
-static Batch *batches_of(const CaseRun *c, Trainer *run, int64_t step, int64_t n, Arena *arena) {
-    const Mesh *m = &run->run.layout.mesh;
+static Batch *batches_of(const CaseRun *c, Trainer *t, int64_t step, int64_t n, Arena *arena) {
+    const Mesh *m = &t->run.layout.mesh;
     const int64_t micro = c->config.derived.micro_batch_size;
     Batch *batches = arena_alloc(arena, (size_t)n * sizeof *batches),
-          b = batch_new(micro, run->run.model->plan.sample);
+          b = batch_new(micro, t->run.model->plan.sample);
     Sampler *sampler;
     Err e =
         sampler_open(&(SamplerConfig){.total_samples = c->of->golden->samples,
@@ -244,7 +244,7 @@ static Batch *batches_of(const CaseRun *c, Trainer *run, int64_t step, int64_t n
     CHECK(!e.code, "%s", e.msg); /* checked by the rules */
     for (int64_t i = 0; i < n && sampler_next(sampler, b.indices, &b.b); i++) {
         golden_batch(c->of->golden, step, &b);
-        if (step == 0 && c->trace->has_logits) keep_logits(c, run, &b);
+        if (step == 0 && c->trace->has_logits) keep_logits(c, t, &b);
         batches[i] = batch_slice(&b, m->size[AXIS_CP], m->coordinate[AXIS_CP], arena);
     }
     sampler_free(sampler);
@@ -261,24 +261,24 @@ static GoldenStep golden_step(const Case *c, const StepReport *s) {
     return step;
 }
 
-static void one_step(const CaseRun *c, Trainer *run, int64_t step, Trace *heard) {
+static void one_step(const CaseRun *c, Trainer *t, int64_t step, Trace *heard) {
     const int64_t n =
         c->of->golden->samples / (c->config.derived.micro_batch_size * c->config.derived.data_parallel_size);
     const CaseWatch *w = &c->watch;
-    Registry *r = run->run.model->registry;
+    Registry *r = t->run.model->registry;
     Arena *arena = arena_new();
-    if (w->step) w->step(w->arg, run, step);
-    StepReport report = trainer_begin_step(run);
-    trainer_microbatches(run, batches_of(c, run, step, n, arena), n, n, &report);
-    trainer_reduce(run, &report);
-    trainer_read(run, &report);
+    if (w->step) w->step(w->arg, t, step);
+    StepReport report = trainer_begin_step(t);
+    trainer_microbatches(t, batches_of(c, t, step, n, arena), n, n, &report);
+    trainer_reduce(t, &report);
+    trainer_read(t, &report);
     for (int i = 0; c->noise.draw != NO_NOISE && c->noise.gradients > 0 && i < r->n; i++)
         perturb_gradient(r->params[i], r->device, &c->noise, (uint64_t)c->config.seed, step);
-    if (w->gradients) w->gradients(w->arg, run, &report);
+    if (w->gradients) w->gradients(w->arg, t, &report);
     if (step == 0)
-        gather_all(c->of, run, FLAT_GRADS, r->grads, report.grad_scale, heard ? heard->gradients : NULL);
-    trainer_update(run, &report);
-    if (w->updated) w->updated(w->arg, run, &report);
+        gather_all(c->of, t, FLAT_GRADS, r->grads, report.grad_scale, heard ? heard->gradients : NULL);
+    trainer_update(t, &report);
+    if (w->updated) w->updated(w->arg, t, &report);
     if (heard) heard->steps[step] = golden_step(c->of, &report);
     arena_free(arena);
 }
@@ -302,20 +302,20 @@ static Device *run_turn(const CaseRun *c, Comm *comm, Device *device) {
     /* With a plan a GPU uses the kernels of training; only for one rank, since each would need a plan. */
     if (!comm) memory_plan_new(&c->config, comm, device);
     /* One rank also computes whole logits, which need more memory than the plan of a step. */
-    Trainer *run = trainer_new(&c->config, NULL, comm, device);
-    Registry *r = run->run.model->registry;
+    Trainer *t = trainer_new(&c->config, NULL, comm, device);
+    Registry *r = t->run.model->registry;
     registry_scatter_whole(c->of->init->registry, r);
-    trainer_publish(run);
+    trainer_publish(t);
     if (heard) to_tensors(c->of, c->of->init->registry->masters, heard->weights);
-    gather_ranks(c->of, run, heard ? heard->ranks : NULL);
-    executor_trace(run->executor, c->watch.trace, c->watch.arg);
-    run->run.context.probe = c->watch.probe, run->run.context.probe_arg = c->watch.arg;
-    if (c->watch.begin) c->watch.begin(c->watch.arg, run);
+    gather_ranks(c->of, t, heard ? heard->ranks : NULL);
+    executor_trace(t->executor, c->watch.trace, c->watch.arg);
+    t->run.context.probe = c->watch.probe, t->run.context.probe_arg = c->watch.arg;
+    if (c->watch.begin) c->watch.begin(c->watch.arg, t);
     const int64_t steps = c->watch.steps ? c->watch.steps : c->of->golden->n_steps;
-    for (int64_t step = 0; step < steps; step++) one_step(c, run, step, heard);
-    gather_all(c->of, run, FLAT_MASTERS, r->masters, 1, heard ? heard->parameters : NULL);
+    for (int64_t step = 0; step < steps; step++) one_step(c, t, step, heard);
+    gather_all(c->of, t, FLAT_MASTERS, r->masters, 1, heard ? heard->parameters : NULL);
     if (heard) heard->has_steps = true;
-    return trainer_free_but_device(run);
+    return trainer_free_but_device(t);
 }
 
 /* Runs on every rank; only rank 0's results are kept. Opening GPUs and NCCL takes seconds, so all turns have the

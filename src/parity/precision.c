@@ -53,19 +53,19 @@ typedef struct Watch {
     ChoiceProbe choices;
 } Watch;
 
-static void on_begin(void *arg, Trainer *run) { storage_begin(&((Watch *)arg)->storage, run); }
-static void on_step(void *arg, Trainer *run, int64_t step) {
+static void on_begin(void *arg, Trainer *t) { storage_begin(&((Watch *)arg)->storage, t); }
+static void on_step(void *arg, Trainer *t, int64_t step) {
     Watch *w = arg;
-    choices_step(&w->choices, run->run.comm ? comm_rank(run->run.comm) : 0, step);
-    if (w->storage.log) storage_step(&w->storage, run);
+    choices_step(&w->choices, t->run.comm ? comm_rank(t->run.comm) : 0, step);
+    if (w->storage.log) storage_step(&w->storage, t);
 }
-static void on_gradients(void *arg, Trainer *run, const StepReport *r) {
+static void on_gradients(void *arg, Trainer *t, const StepReport *r) {
     (void)r;
-    storage_gradients(&((Watch *)arg)->storage, run);
+    storage_gradients(&((Watch *)arg)->storage, t);
 }
-static void on_updated(void *arg, Trainer *run, const StepReport *r) {
+static void on_updated(void *arg, Trainer *t, const StepReport *r) {
     (void)r;
-    storage_updated(&((Watch *)arg)->storage, run);
+    storage_updated(&((Watch *)arg)->storage, t);
 }
 static void on_record(void *arg, const OpDef *op, const Call *call) {
     storage_record(&((Watch *)arg)->storage, op, call);
@@ -79,11 +79,11 @@ static void on_probe(void *arg, const Tape *t, TapePoint point, const OpDef *op,
     choices_probe(&((Watch *)arg)->choices, t, point, op, call);
 }
 
-static void on_judged_update(void *arg, Trainer *run, const StepReport *r) {
+static void on_judged_update(void *arg, Trainer *t, const StepReport *r) {
     (void)r;
     ChoiceProbe *choices = &((Watch *)arg)->choices;
-    if (run->run.comm && comm_processes() > 1 && choices->record->routers)
-        choices_merge(choices, run->run.comm, choices->rank[comm_rank(run->run.comm)].step);
+    if (t->run.comm && comm_processes() > 1 && choices->record->routers)
+        choices_merge(choices, t->run.comm, choices->rank[comm_rank(t->run.comm)].step);
 }
 
 static Noise noise_of(const Judge *p, int draw) { return (Noise){draw, p->out->dither, 0}; }

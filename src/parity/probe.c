@@ -313,17 +313,17 @@ static void probe(void *arg, const Tape *t, TapePoint point, const OpDef *op, co
 
 /* ---- records of the step: parameters, gradients, update ---- */
 
-static Log *log_of(void *arg, const Trainer *run) { return (Log *)arg + run->run.layout.mesh.rank; }
+static Log *log_of(void *arg, const Trainer *t) { return (Log *)arg + t->run.layout.mesh.rank; }
 
-static void begin(void *arg, Trainer *run) {
-    Log *log = log_of(arg, run);
-    log->mesh = run->run.layout.mesh;
-    log->device = run->run.device;
-    const ModelPlan *plan = &run->run.model->plan;
+static void begin(void *arg, Trainer *t) {
+    Log *log = log_of(arg, t);
+    log->mesh = t->run.layout.mesh;
+    log->device = t->run.device;
+    const ModelPlan *plan = &t->run.model->plan;
     log->alike = plan->n_stacks > 1 && plan->stack[0].positions == plan->stack[1].positions;
-    run->run.context.probe = probe;
-    run->run.context.probe_arg = log;
-    executor_trace(run->executor, trace, log);
+    t->run.context.probe = probe;
+    t->run.context.probe_arg = log;
+    executor_trace(t->executor, trace, log);
 }
 
 static void add_parameter(Log *log, RecordKind kind, const char *op, const Param *p, Tensor *x, int64_t begin,
@@ -344,20 +344,20 @@ static void add_parameter(Log *log, RecordKind kind, const char *op, const Param
 }
 
 /* Values if this rank has its whole shard; for gradients and masters the part that it updates. */
-static void add_parameters(Log *log, Trainer *run, RecordKind kind, double scale) {
-    Registry *r = run->run.model->registry;
+static void add_parameters(Log *log, Trainer *t, RecordKind kind, double scale) {
+    Registry *r = t->run.model->registry;
     const FlatBuffer buffer = kind == RECORD_SUM ? FLAT_GRADS : FLAT_MASTERS;
     log->scale = scale;
     for (int i = 0; writes_down(log) && i < r->n; i++) {
         Param *p = r->params[i];
         const FlatRange held = param_part_held(r, p);
         if (kind == RECORD_START) {
-            if (run->sync && run->run.layout.data.stage < 3) sync_use(run->sync, &p, 1);
+            if (t->sync && t->run.layout.data.stage < 3) sync_use(t->sync, &p, 1);
             if (p->value.data) add_parameter(log, kind, "parameter", p, &p->value, 0, 1);
         } else if (held.end > held.begin && !(p->spec.flags & PARAM_BUFFER)) {
             Tensor part = registry_slice(r, buffer, kind == RECORD_SUM ? r->grads : r->masters, p->bucket,
                                          held.begin, held.end - held.begin);
-            const char *update = run->run.config->optimizer == OPTIMIZER_ADAM ? "adamw" : "sgd";
+            const char *update = t->run.config->optimizer == OPTIMIZER_ADAM ? "adamw" : "sgd";
             add_parameter(log, kind, kind == RECORD_SUM ? "gradient" : update, p, &part,
                           held.begin - p->offset, scale);
         }
@@ -375,25 +375,25 @@ static void add_number(Log *log, const char *op, const char *place, double x) {
     r->shape = tensor_make(kept, F64, 1, (int64_t[]){1});
 }
 
-static void step(void *arg, Trainer *run, int64_t number) {
-    Log *log = log_of(arg, run);
+static void step(void *arg, Trainer *t, int64_t number) {
+    Log *log = log_of(arg, t);
     log->step = number;
     log->pending = -1;
-    add_parameters(log, run, RECORD_START, 1);
+    add_parameters(log, t, RECORD_START, 1);
 }
 
-static void gradients(void *arg, Trainer *run, const StepReport *report) {
-    Log *log = log_of(arg, run);
+static void gradients(void *arg, Trainer *t, const StepReport *report) {
+    Log *log = log_of(arg, t);
     add_number(log, "loss", "loss", report->loss);
-    add_parameters(log, run, RECORD_SUM, report->grad_scale);
+    add_parameters(log, t, RECORD_SUM, report->grad_scale);
 }
 
-static void updated(void *arg, Trainer *run, const StepReport *report) {
-    Log *log = log_of(arg, run);
+static void updated(void *arg, Trainer *t, const StepReport *report) {
+    Log *log = log_of(arg, t);
     add_number(log, "optimizer", "gradient norm", report->optim.grad_norm);
     add_number(log, "optimizer", "clip coefficient", report->optim.clip);
     add_number(log, "learning rate", "learning rate", report->lr);
-    add_parameters(log, run, RECORD_UPDATED, 1);
+    add_parameters(log, t, RECORD_UPDATED, 1);
 }
 
 CaseWatch logs_watch(Log *logs) {

@@ -113,15 +113,15 @@ static void add_noise_to(Storage *s, const Registry *r, FlatBuffer buffer) {
     }
 }
 
-void storage_begin(Storage *s, Trainer *run) {
+void storage_begin(Storage *s, Trainer *t) {
     s->at = s->drawn = 0;
-    if (s->lane->lane == LANE_FP16) run->scaler = scaler_new(s->lane); /* so that gradients underflow alike */
-    if (s->lane->lane == LANE_EXACT) add_noise_to(s, run->run.model->registry, FLAT_MASTERS);
+    if (s->lane->lane == LANE_FP16) t->scaler = scaler_new(s->lane); /* so that gradients underflow alike */
+    if (s->lane->lane == LANE_EXACT) add_noise_to(s, t->run.model->registry, FLAT_MASTERS);
 }
 
 /* Forward and backward use rounded weights. */
-void storage_step(Storage *s, Trainer *run) {
-    const Registry *r = run->run.model->registry;
+void storage_step(Storage *s, Trainer *t) {
+    const Registry *r = t->run.model->registry;
     const size_t bytes = (size_t)r->elements * sizeof(double);
     if (s->lane->lane == LANE_EXACT) return;
     s->kept = mem_alloc(bytes);
@@ -131,8 +131,8 @@ void storage_step(Storage *s, Trainer *run) {
             round_tensor(&r->params[i]->master, map_storage(s->lane->lane));
 }
 
-void storage_gradients(Storage *s, Trainer *run) {
-    const Registry *r = run->run.model->registry;
+void storage_gradients(Storage *s, Trainer *t) {
+    const Registry *r = t->run.model->registry;
     if (!s->kept) {
         add_noise_to(s, r, FLAT_GRADS);
         return;
@@ -146,14 +146,14 @@ void storage_gradients(Storage *s, Trainer *run) {
     s->kept = NULL;
 }
 
-static void round_state(const Trainer *run, int buffer, DType type) {
-    const int64_t n = run->run.model->registry->held[FLAT_STATE];
-    Tensor all = tensor_make(run->optimizer->buffer[buffer].flat, F64, 1, &n);
+static void round_state(const Trainer *t, int buffer, DType type) {
+    const int64_t n = t->run.model->registry->held[FLAT_STATE];
+    Tensor all = tensor_make(t->optimizer->buffer[buffer].flat, F64, 1, &n);
     if (type != F64) round_tensor(&all, type);
 }
 
-void storage_updated(Storage *s, Trainer *run) {
-    for (int i = 0; s->lane->use_precision_aware_optimizer && i < run->optimizer->n_buffers; i++)
-        round_state(run, i, optim_moment_type(s->lane, i, F64));
-    if (s->lane->lane == LANE_EXACT) add_noise_to(s, run->run.model->registry, FLAT_MASTERS);
+void storage_updated(Storage *s, Trainer *t) {
+    for (int i = 0; s->lane->use_precision_aware_optimizer && i < t->optimizer->n_buffers; i++)
+        round_state(t, i, optim_moment_type(s->lane, i, F64));
+    if (s->lane->lane == LANE_EXACT) add_noise_to(s, t->run.model->registry, FLAT_MASTERS);
 }

@@ -98,13 +98,13 @@ static Err make_config(const StageInput *in, Arena *arena, Training *t) {
 
 /* ---- a run ---- */
 
-static void take_step(const StageRank *r, const Training *t, Trainer *run, const Batch *x, Steps *s) {
+static void take_step(const StageRank *r, const Training *t, Trainer *trainer, const Batch *x, Steps *s) {
     batch_draw(x, (uint64_t)s->n, (uint64_t)r->rank, t->config.derived.vocab_size);
     stage_barrier(r);
     const int64_t start = clock_ns();
-    StepReport report = trainer_begin_step(run);
-    trainer_microbatches(run, x, 1, 1, &report);
-    trainer_update(run, &report);
+    StepReport report = trainer_begin_step(trainer);
+    trainer_microbatches(trainer, x, 1, 1, &report);
+    trainer_update(trainer, &report);
     s->seconds[s->n] = (double)(clock_ns() - start) * 1e-9;
     s->loss[s->n] = report.loss, s->norm[s->n] = report.optim.grad_norm;
     s->n++;
@@ -125,18 +125,18 @@ static Err train(StageRank *r, const Training *t, int64_t steps, Steps *s) {
         if (r->out) outcome_add(r->out, VALIDATE_INCONCLUSIVE, "", "too little memory");
         return ERR_OK;
     }
-    Trainer *run = trainer_new(&t->config, &plan, r->comm, device);
-    registry_init(run->run.model->registry, run->run.context.seed);
-    trainer_publish(run);
-    Batch x = batch_new(t->config.derived.micro_batch_size, run->run.model->plan.sample);
-    *s = (Steps){.flops = trainer_flops(run, t->config.derived.global_batch_size)};
+    Trainer *trainer = trainer_new(&t->config, &plan, r->comm, device);
+    registry_init(trainer->run.model->registry, trainer->run.context.seed);
+    trainer_publish(trainer);
+    Batch x = batch_new(t->config.derived.micro_batch_size, trainer->run.model->plan.sample);
+    *s = (Steps){.flops = trainer_flops(trainer, t->config.derived.global_batch_size)};
     while (s->n < (steps ? steps : MOST_STEPS)) {
         STAGE_DOING(r, "step %d of run %d", (int)s->n, steps ? 2 : 1);
-        take_step(r, t, run, &x, s);
+        take_step(r, t, trainer, &x, s);
         if (!steps && s->n >= LEAST_STEPS && !stage_has_time(r, 0.5)) break;
     }
     batch_free(&x);
-    trainer_free(run);
+    trainer_free(trainer);
     return ERR_OK;
 }
 
