@@ -50,6 +50,23 @@ static Err read_fields(Reference *r, const char *path, const Tensor *tokens) {
     return ERR_OK;
 }
 
+static bool is_input(const Reference *r, const char *name) {
+    for (int f = 0; f < FIELDS; f++)
+        if (r->batch.field[f] && !strcmp(field_info((FieldId)f)->name, name)) return true;
+    return false;
+}
+
+static Err check_names(const Reference *r, const char *path) {
+    for (int64_t i = 0; i < r->file->count; i++) {
+        const char *name = r->file->tensors[i].name;
+        if (strcmp(name, "logits") && !is_input(r, name))
+            return err_user("'%s' is not a reference: it has a tensor %s, which is neither \"logits\" nor an "
+                            "input of a model; create it with tools/oracle/hf_logits.py",
+                            path, quote(name).s);
+    }
+    return ERR_OK;
+}
+
 static Err read_tensors(Reference *r, const char *path) {
     const Tensor *tokens = safetensors_find(r->file, "tokens"), *logits = safetensors_find(r->file, "logits");
     if (!tokens || tokens->dtype != I64 || tokens->ndim != 2 || tensor_count(tokens) < 1)
@@ -58,6 +75,7 @@ static Err read_tensors(Reference *r, const char *path) {
             "create one with tools/oracle/hf_logits.py",
             path);
     ERR_RETURN(read_fields(r, path, tokens));
+    ERR_RETURN(check_names(r, path));
     const bool of_task = logits && logits->ndim == 2;
     if (!logits || logits->dtype != F64 || (!of_task && logits->ndim != 3) || logits->dim[0] != r->batch.b ||
         (!of_task && logits->dim[1] != r->batch.shape.positions) || logits->dim[logits->ndim - 1] < 1)
@@ -160,9 +178,9 @@ static Err check_fit(const Reference *r, const Config *c, const Model *m) {
         return err_user("the reference is %s, the model %s: it was computed with another model",
                         r->batch.shape.encoder ? "of an encoder-decoder" : "not of an encoder-decoder",
                         m->plan.sample.encoder ? "is one" : "is none");
-    if (longest(r) > c->derived.max_position_embeddings)
+    if (longest(r) > m->plan.limit)
         return err_user("the reference has %lld positions, the model %lld: recreate it with --length",
-                        (long long)longest(r), (long long)c->derived.max_position_embeddings);
+                        (long long)longest(r), (long long)m->plan.limit);
     return ERR_OK;
 }
 

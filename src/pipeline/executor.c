@@ -354,6 +354,7 @@ static Slot *slot_of(const Pass *p) {
 
 static void forward(const Pass *p) {
     Executor *e = p->executor;
+    const ModelPlan *plan = &e->model->plan;
     const PipelineSpec *spec = p->spec;
     const Action *a = p->action;
     const Microbatch *mb = p->microbatch;
@@ -375,14 +376,17 @@ static void forward(const Pass *p) {
     }
     s->y = model_stage(s->tape, e->model, a->chunk, &mb->feed, s->x);
     if (e->model->stages[a->chunk].head && p->loss_sum)
-        for (int i = 0; i < model_sums(&e->model->plan) && s->y.at[i]; i++)
+        for (int i = 0; i < model_sums(plan) && s->y.at[i]; i++)
             tape_call(s->tape, &OPS[OP_weighted_sum],
                       (Call){.in = {s->y.at[i], (Tensor *)&mb->weights[i]}, .out = {&p->loss_sum[i]}});
     if (out) {
         for (int i = 0; i < e->n_flows; i++)
             CHECK(!crosses(e, i, above) ||
                       (s->y.at[i] && tensor_is_contiguous(s->y.at[i]) && s->y.at[i]->spmd == e->flow[i].type),
-                  "output %d of a stage is not what the next one takes", i);
+                  "the %s of stack \"%s\" after %lld layers is missing, strided, or not of the type that the "
+                  "next stage expects",
+                  i < plan->n_stacks ? "stream" : "output", plan->stack[plan->flow[i].stack].name,
+                  (long long)above);
         send_tensors(e, a, target.rank, out, &s->y);
     }
     if (spec->forward_only) tape_end(s->tape);

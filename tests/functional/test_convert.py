@@ -423,6 +423,7 @@ rows = [ids[:length], ids[length:]]
 refuses(WORK / "none", "none")
 refuses(model / "config.json", "config.json")
 refuses(model / "model.safetensors", 'no I64 tensor "tokens"')
+refuses(reference("unknown", good["tokens"], good["logits"], token_type_ids=good["tokens"]), "'token_type_ids'", "neither")
 refuses(reference("no-weights", good["tokens"], good["logits"], {}), "which type of weights")
 refuses(reference("other-weights", good["tokens"], good["logits"], {"weights": "int8"}), "which type of weights")
 refuses(reference("short", good["tokens"], (kind, [samples, length - 1, vocab], content[:samples * (length - 1) * vocab * 8])),
