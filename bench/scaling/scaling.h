@@ -1,12 +1,12 @@
-/* Scaling of a training step over numbers of ranks. Each number runs as a separate process (`bench train --ranks N`). Rounds
- * go up and down through the numbers, so that a slow drift of the machine affects all of them equally.
+/* Scaling of a training step over numbers of ranks. Each number runs as a separate process (`bench train --ranks N`).
+ * Rounds go up and down through the numbers, so that a slow drift of the machine affects all of them equally.
  *
  *   weak     the global batch is multiplied by the number of ranks
  *   strong   the global batch is constant
  *
- * The efficiency of a number of ranks is its tokens/s per rank, divided by that of the smallest number in the same round.
- * Its interval is that of the median over the rounds (measure/interval.h); all intervals hold simultaneously with a
- * probability of 95 %. */
+ * The efficiency of a number of ranks is its tokens/s per rank, divided by that of the smallest number in the same
+ * round. Its interval is that of the median over the rounds (measure/interval.h); all intervals hold simultaneously
+ * with a probability of 95 %. */
 #ifndef ISOTRON_BENCH_SCALING_H
 #define ISOTRON_BENCH_SCALING_H
 

@@ -23,7 +23,8 @@ Err file_read(const char *path, Str *out);
  * is no regular file (a device, a FIFO, which waits for its reader) is written to directly. So is the file
  * that stdout or stderr of this program leads to, after the output so far. A folder is a user error. */
 Err file_write_atomic(const char *path, const void *bytes, size_t n);
-/* Whether both paths lead to one file, which need not exist yet, nor its folder: names are then compared, after links. */
+/* Whether both paths lead to one file, which need not exist yet, nor its folder: names are then compared, after
+ * links. */
 bool file_is_same(const char *a, const char *b);
 /* Whether file_write_atomic appends to the path instead of replacing it. */
 bool file_is_stream(const char *path);

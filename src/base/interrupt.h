@@ -1,13 +1,13 @@
-/* Cleans up before SIGINT, SIGTERM or SIGHUP ends a command: removes unfinished files or writes a report immediately, even
- * while a thread waits for input. The signal then ends the process, so that a shell sees it. */
+/* Cleans up before SIGINT, SIGTERM or SIGHUP ends a command: removes unfinished files or writes a report immediately,
+ * even while a thread waits for input. The signal then ends the process, so that a shell sees it. */
 #ifndef ISOTRON_BASE_INTERRUPT_H
 #define ISOTRON_BASE_INTERRUPT_H
 
 typedef struct Interrupt Interrupt;
 #define INTERRUPT_REMOVED "the unfinished files are removed"
 
-/* Starts the watch, held. `undo` runs in another thread while the caller does not hold it, and `done` says on stderr what
- * it did (NULL: nothing). Call it before other threads start, which inherit the blocked signals. If SIGHUP is
+/* Starts the watch, held. `undo` runs in another thread while the caller does not hold it, and `done` says on stderr
+ * what it did (NULL: nothing). Call it before other threads start, which inherit the blocked signals. If SIGHUP is
  * ignored, as under nohup, it remains ignored. */
 Interrupt *interrupt_watch(void (*undo)(void *arg), void *arg, const char *done);
 /* Between hold and release a signal waits: what `undo` reads may change. */

@@ -28,8 +28,9 @@ void terminal_fold(const char *text, int width, Str *out);
 void terminal_table(const char *cells, int width, Str *out);
 /* Prints a text, folded on a live terminal. */
 void terminal_print(FILE *, const char *text);
-/* The same for a report. On a live terminal its verdicts are green (PASS), yellow (INCONCLUSIVE, DEGRADED) or red (FAIL),
- * unless the variable NO_COLOR is set (no-color.org). A verdict is alone in its column, or begins what follows a colon. */
+/* The same for a report. On a live terminal its verdicts are green (PASS), yellow (INCONCLUSIVE, DEGRADED) or
+ * red (FAIL), unless the variable NO_COLOR is set (no-color.org). A verdict is alone in its column, or begins
+ * what follows a colon. */
 void terminal_report(FILE *, const char *text);
 
 #endif

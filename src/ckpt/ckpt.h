@@ -87,11 +87,10 @@ bool ckpt_has(const Ckpt *, const char *suffix);
 bool ckpt_has_fp8_state(const Ckpt *);
 /* Checks the hashes of all tensors. */
 Err ckpt_verify(const Ckpt *);
-/* Fills this rank's part of the items, and reads no other data. The registries of all ranks together must
- * have exactly the stored parameters, apart from the items' optional ones. FP8's delayed scales are an exception: if only one side has some,
- * stored ones are ignored, or those of the registry stay unchanged. Padding rows stay unchanged too. On an
- * error no item of any rank has changed. The caller rounds values of 16-bit storage
- * (registry_round_values). */
+/* Fills this rank's part of the items, and reads no other data. The registries of all ranks together must have exactly
+ * the stored parameters, apart from the items' optional ones. FP8's delayed scales are an exception: if only one side
+ * has some, stored ones are ignored, or those of the registry stay unchanged. Padding rows stay unchanged too. On an
+ * error no item of any rank has changed. The caller rounds values of 16-bit storage (registry_round_values). */
 Err ckpt_load(const Ckpt *, const Registry *, const CkptItem *, int n_items);
 /* Appends a line for each part: the XXH3-128 of its content (row-major, as one box), dtype, shape, name; and
  * at the end the hash of these lines. Equal for equal content, however it is sharded. */

@@ -163,8 +163,8 @@ bool comm_mpi_built(void); /* else comm_mpi is a fault */
 /* The world of processes that meet at a TCP address. Returns an error if one of them does not connect in time, or if
  * their programs differ. */
 Err comm_tcp(const CommLaunch *, const CommOptions *, Comm **);
-/* A process calls this before it ends with an error. Processes that still wait at the start are informed. Returns true if
- * process 0 prints an error, either its own or this one. *error then has the code of the printed error. */
+/* A process calls this before it ends with an error. Processes that still wait at the start are informed. Returns true
+ * if process 0 prints an error, either its own or this one. *error then has the code of the printed error. */
 bool comm_tcp_give_up(const CommLaunch *, const CommOptions *, Err *error);
 
 /* ---- exposed communication ---- */
@@ -194,8 +194,8 @@ int comm_communicators(const Comm *, bool open);
 /* Ranks on a host: all of them if they are threads, else the launcher's number. 8, the usual number of GPUs of a host,
  * if that is unknown, or in a world of comm_null. */
 int comm_ranks_of_host(const Comm *);
-/* Bytes of device memory of the buffers of all recorded communicators, if an operation has at most so many thread blocks
- * (CommDeviceOptions) and a host has so many ranks. */
+/* Bytes of device memory of the buffers of all recorded communicators, if an operation has at most so many thread
+ * blocks (CommDeviceOptions) and a host has so many ranks. */
 size_t comm_device_bytes(const Comm *, int most_blocks, int ranks_of_host);
 
 /* ---- flight recorder ---- */

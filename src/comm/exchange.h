@@ -1,7 +1,8 @@
-/* Ranks as processes that a wire connects. A wire carries bytes between two processes: MPI or TCP. Every operation consists
- * of messages between pairs. Each member first announces its operation to every other member, and then sends its
- * data. A report can therefore name a member that is late or that starts a different operation. Sums are computed here, in
- * member order: a member collects all parts of its share, adds them and, in an all-reduce, passes the result on.
+/* Ranks as processes that a wire connects. A wire carries bytes between two processes: MPI or TCP. Every operation
+ * consists of messages between pairs. Each member first announces its operation to every other member, and then sends
+ * its data. A report can therefore name a member that is late or that starts a different operation. Sums are computed
+ * here, in member order: a member collects all parts of its share, adds them and, in an all-reduce, passes the result
+ * on.
  *
  * comm_start and comm_wait make progress on all operations alike. A second thread of each process listens too, a
  * few times a second, while the rank computes. It sends heartbeats to one process and watches

@@ -1,6 +1,6 @@
-/* How processes find each other. Process 0 listens at the launcher's address, and all others connect to it. When
- * all have connected, it sends each the addresses at which the others listen, and a secret number of this run. Then
- * every process connects to those with lower numbers. All pairs are connected in advance, because the first operation of a
+/* How processes find each other. Process 0 listens at the launcher's address, and all others connect to it. When all
+ * have connected, it sends each the addresses at which the others listen, and a secret number of this run. Then every
+ * process connects to those with lower numbers. All pairs are connected in advance, because the first operation of a
  * run is one of all ranks (comm_agree).
  *
  * Any program may connect to a port. A connection (a guest) is accepted if it sends the hello of a process of this run;

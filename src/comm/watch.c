@@ -1,8 +1,9 @@
-/* Detects that a process has stopped or ended. The processes form a ring: each sends heartbeats to the rank before it, and
- * watches the rank after it. If some processes run and others do not, at least one running process watches a stopped one. It
- * asks all others for their state, and reports.
+/* Detects that a process has stopped or ended. The processes form a ring: each sends heartbeats to the rank before it,
+ * and watches the rank after it. If some processes run and others do not, at least one running process watches a
+ * stopped one. It asks all others for their state, and reports.
  *
- * Circle with exchange.c: announcements of operations arrive among those of the watch, and waiting operations take them. */
+ * Circle with exchange.c: announcements of operations arrive among those of the watch, and
+ * waiting operations take them. */
 #include <errno.h>
 #include <sched.h>
 #include <signal.h>

@@ -1,7 +1,8 @@
 /* The option parser: finds the option that a word or line names, and the end of its values, and reports
  * errors. Files are untrusted bytes: they are read by length, never as C strings.
  *
- * Circle with foreign.c: it has the rows of other programs' options, and remarks.c the messages; all work on one Args. */
+ * Circle with foreign.c: it has the rows of other programs' options, and remarks.c the messages; all
+ * work on one Args. */
 #include "config/args.h"
 
 #include <stdarg.h>

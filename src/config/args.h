@@ -164,8 +164,8 @@ void args_refuse_all(Args *, const void *target, const char *why);
 Err args_end(Args *);
 /* For args_end: adds the messages of the remarks. */
 void args_print_remarks(Args *);
-/* The text of --help in lines of at most `width` columns: usage, then the accepted options by group; with help_word only
- * options that contain it in name or help. */
+/* The text of --help in lines of at most `width` columns: usage, then the accepted options by group; with help_word
+ * only options that contain it in name or help. */
 void args_help(const Args *, int width, Str *out);
 
 /* ---- foreign options (foreign.c) ---- */

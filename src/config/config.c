@@ -1,4 +1,5 @@
-/* Circle with check.c: this file has the rows of options, which the checks read, and config_parse, which calls the checks. */
+/* Circle with check.c: this file has the rows of options, which the checks read, and config_parse,
+ * which calls the checks. */
 #include "config/config.h"
 
 #include <string.h>

@@ -67,8 +67,8 @@ typedef struct BatchStep {
     int64_t from_samples, size;
 } BatchStep;
 
-/* Values derived from the options by config_finish. Sizes are those of the full model; schedule lengths are in samples, as in
- * Megatron-LM. */
+/* Values derived from the options by config_finish. Sizes are those of the full model; schedule lengths are in
+ * samples, as in Megatron-LM. */
 typedef struct Derived {
     int64_t ffn_hidden_size, kv_channels, num_query_groups, max_position_embeddings;
     int64_t rotary_dim;                    /* rotated part of a head; 0 without rope */

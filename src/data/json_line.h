@@ -1,5 +1,5 @@
-/* Reads a line of JSON Lines as Python's json.loads does. NaN, Infinity and numbers of any size are valid. The last of equal
- * keys counts. A value that is not read may have any escapes and any depth. */
+/* Reads a line of JSON Lines as Python's json.loads does. NaN, Infinity and numbers of any size are valid. The last of
+ * equal keys counts. A value that is not read may have any escapes and any depth. */
 #ifndef ISOTRON_DATA_JSON_LINE_H
 #define ISOTRON_DATA_JSON_LINE_H
 

@@ -1,4 +1,5 @@
-/* The common part of the datasets of masked text. Samples are runs of sentences of one document (data/masked_index.h). */
+/* The common part of the datasets of masked text. Samples are runs of sentences of one document
+ * (data/masked_index.h). */
 #ifndef ISOTRON_DATA_MASKED_DATASET_H
 #define ISOTRON_DATA_MASKED_DATASET_H
 

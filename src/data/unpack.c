@@ -24,8 +24,8 @@ enum { BLOCK = 1 << 16, MAGIC = 10 };
 typedef struct Format {
     const char *name;
     bool (*begin)(Unpack *); /* a compressed part; false: there is not enough memory */
-    /* Decodes from the block to `out`, which has room for *n bytes; *n becomes their number. *ended: the part is complete.
-     * Returns what is damaged, NO_MEMORY, TOO_LARGE or NULL. */
+    /* Decodes from the block to `out`, which has room for *n bytes; *n becomes their number. *ended: the part is
+     * complete. Returns what is damaged, NO_MEMORY, TOO_LARGE or NULL. */
     const char *(*step)(Unpack *, unsigned char *out, size_t *n, bool *ended);
     void (*end)(Unpack *);
     bool padded; /* zeros may follow a part */

@@ -39,8 +39,9 @@ typedef struct Generated {
 } Generated;
 
 /* Every rank of the context calls it, with the same arguments, and gets the same texts: tensor-parallel ranks share the
- * model. Prompts that are empty or longer than the model's positions, and ids outside the vocabulary, are user
- * errors. The model predicts tokens from those before (not a BERT). out [n] is the caller's array; free each element with generated_free. */
+ * model. Prompts that are empty or longer than the model's positions, and ids outside the vocabulary, are user errors.
+ * The model predicts tokens from those before (not a BERT). out [n] is the caller's array; free each element with
+ * generated_free. */
 Err generate(const Model *, const RunContext *context, const Prompt *, int64_t n, const GenerateOptions *,
              Generated *out);
 void generated_free(Generated *);

@@ -78,8 +78,8 @@ Err setup_mask_tokens(const Setup *, MaskTokens *out);
 void setup_free(Setup *);
 /* The tokenizer that the options describe; *out is NULL if they name none. */
 Err setup_tokenizer(const Config *, Tokenizer **out);
-/* Also sets *json to a tokenizer.json, which the caller frees, if the tokenizer's own files would be another tokenizer in the
- * folder of a model of that type (TokenizerConfig.export_json). */
+/* Also sets *json to a tokenizer.json, which the caller frees, if the tokenizer's own files would be another tokenizer
+ * in the folder of a model of that type (TokenizerConfig.export_json). */
 Err setup_tokenizer_export(const Config *, const char *model_type, Tokenizer **out, char **json);
 /* The same for a command that only tokenizes: a problem if the options name none; a note for --vocab-size if it has no
  * effect. */

@@ -104,7 +104,8 @@ void stack_add_final_norm(Stack *, Registry *);
 Tensor *stack_output(Tape *, const Stack *, int64_t first, int64_t n, const Feed *, Stream);
 /* The same of the last layers, normed unless the stack has no final norm. */
 Tensor *stack_end(Tape *, const Stack *, int64_t first, int64_t n, const Feed *, Stream);
-/* The number of tensors that branches before branch k of the layer keep (BranchOps.caches). out: gets their specs; NULL: not needed. */
+/* The number of tensors that branches before branch k of the layer keep (BranchOps.caches). out: gets their
+ * specs; NULL: not needed. */
 int stack_caches(const StackSpec *, const Layout *, int64_t layer, int k, CacheSpec *out);
 double stack_flops(const StackSpec *); /* as BranchOps.flops */
 

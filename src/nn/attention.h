@@ -1,6 +1,6 @@
-/* Self-attention: fused QKV projection, optional norm of queries and keys, RoPE or relative positions, grouped-query attention with
- * optional sinks, output projection. Megatron-LM core/transformer/attention.py: the rows of linear_qkv are
- * grouped by kv group, each [its query heads, k, v]. Sinks: dot_product_attention.py, softmax_offset. */
+/* Self-attention: fused QKV projection, optional norm of queries and keys, RoPE or relative positions, grouped-query
+ * attention with optional sinks, output projection. Megatron-LM core/transformer/attention.py: the rows of linear_qkv
+ * are grouped by kv group, each [its query heads, k, v]. Sinks: dot_product_attention.py, softmax_offset. */
 #ifndef ISOTRON_NN_ATTENTION_H
 #define ISOTRON_NN_ATTENTION_H
 

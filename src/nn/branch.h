@@ -7,8 +7,8 @@
 #include "param/param.h"
 #include "tape/tape.h"
 
-/* A tensor that a branch keeps of a sample in generation: a row for each position, or for each position of the encoder, or one
- * block. */
+/* A tensor that a branch keeps of a sample in generation: a row for each position, or for each position of the
+ * encoder, or one block. */
 typedef struct CacheSpec {
     FieldExtent extent;
     int ndim;

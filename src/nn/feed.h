@@ -32,8 +32,8 @@ typedef struct Feed {
      * loss; NULL: not known. */
     Tensor *dloss[MODEL_LOSSES];
     Tensor *encoded; /* [s, b, h] of the stack before, its output, such as that of an encoder; NULL: none */
-    /* NULL in training. Otherwise branches append rows of new positions at `length`, which the caller advances. The forward that has
-     * encoder_tokens stores the rows of the encoder's positions, and later ones read them. */
+    /* NULL in training. Otherwise branches append rows of new positions at `length`, which the caller advances. The
+     * forward that has encoder_tokens stores the rows of the encoder's positions, and later ones read them. */
     Cache *cache;
     bool releases; /* no backward follows: each layer releases its activations (generation) */
 } Feed;

@@ -19,10 +19,10 @@ typedef struct Finding {
     char signature[160];  /* "scaled by 2", "summand of rank 1 is missing", ... */
 } Finding;
 
-/* For a run in lane fp64 or exact whose trace `ours` differs from `one`, that of one rank. Runs both again,
- * recording every tensor of the first differing step, and compares them. Then runs the layout a third time
- * with the found tensor replaced. found: false if every comparable tensor is within bound. `truth`, the fp64 run on one
- * rank, ends the search after the first step in which it differs from the oracle: later differences are consequences. */
+/* For a run in lane fp64 or exact whose trace `ours` differs from `one`, that of one rank. Runs both again, recording
+ * every tensor of the first differing step, and compares them. Then runs the layout a third time with the found tensor
+ * replaced. found: false if every comparable tensor is within bound. `truth`, the fp64 run on one rank, ends the search
+ * after the first step in which it differs from the oracle: later differences are consequences. */
 void localise(const Case *, const Config *, const Trace *ours, const Trace *one, const Trace *truth,
               Finding *);
 

@@ -11,11 +11,11 @@
  *   scale    |mean a(x) - a(z)| <= 8 sqrt(2 / S) rms a(z), where a(x) = <x - y, y> / <y, y>: a common factor;
  * for updates also along the weights, which detects a wrong decay
  *
- * The power is the smallest e, of either sign, such that one of these rejects a tensor scaled by 1 + e. An
- * error scales all gradients or updates of a module together, so a module has the power of its most sensitive
- * tensor. Modules are the layers and, outside of them, the linears, norms and tables. The power must reach a gate. If a test fails or the power is too low, the number of draws doubles,
- * up to PRECISION_DRAWS; all draws count. A wrong learning rate, storage type or choice of an expert fails at
- * once. */
+ * The power is the smallest e, of either sign, such that one of these rejects a tensor scaled by 1 + e. An error scales
+ * all gradients or updates of a module together, so a module has the power of its most sensitive tensor. Modules are
+ * the layers and, outside of them, the linears, norms and tables. The power must reach a gate. If a test fails or the
+ * power is too low, the number of draws doubles, up to PRECISION_DRAWS; all draws count. A wrong learning rate, storage
+ * type or choice of an expert fails at once. */
 #ifndef ISOTRON_PARITY_PRECISION_H
 #define ISOTRON_PARITY_PRECISION_H
 

@@ -507,8 +507,8 @@ static bool is_regrouped(const Record *r, const Mesh *m) {
     return cut || (r->ragged && (m->size[AXIS_TP] > 1 || m->size[AXIS_CP] > 1 || m->size[AXIS_EP] > 1));
 }
 
-/* A value of a sample's first position, such as BERT's pooler, or its gradient: only the first context-parallel rank has
- * that position. */
+/* A value of a sample's first position, such as BERT's pooler, or its gradient: only the first context-parallel
+ * rank has that position. */
 static bool is_of_no_position(const Record *r, const Mesh *m, const Record *whole) {
     return !is_parameter_record(r) && m->coordinate[AXIS_CP] > 0 &&
            spmd_on(r->shape.spmd, AXIS_CP) != SPMD_P &&

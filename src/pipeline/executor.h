@@ -35,8 +35,8 @@ void executor_provide(Executor *, const PipelineSpec *, const RankSchedule *);
 /* comm_plan for the messages. */
 void executor_plan(const Executor *, Comm *);
 /* Whether executor_run with n microbatches is the first of its kind, which loads kernels. The first launch of a kernel
- * loads it, which may wait until the GPU is idle, or all GPUs of the process. A GPU on which NCCL waits for a message of
- * this rank would never be idle. So the messages of this run go through host memory, which is slow. At its end, all
+ * loads it, which may wait until the GPU is idle, or all GPUs of the process. A GPU on which NCCL waits for a message
+ * of this rank would never be idle. So the messages of this run go through host memory, which is slow. At its end, all
  * that the rest of a step may allocate or load is prepared, and all ranks meet. */
 bool executor_loads(const Executor *, const PipelineSpec *, int64_t n);
 /* Runs the schedule, which was made from the spec, on n microbatches. Calls executor_provide.

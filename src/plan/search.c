@@ -127,7 +127,8 @@ static bool keeps_rules(const Seeker *s, const Config *c) {
 /* Less than a percent of a step does not matter. */
 static int64_t percents(double bubble) { return isnan(bubble) ? 100 : (int64_t)(100 * bubble); }
 
-/* Whether a is the better choice of virtual stages and microbatches: less bubble, then larger GEMMs, then fewer messages. */
+/* Whether a is the better choice of virtual stages and microbatches: less bubble, then larger
+ * GEMMs, then fewer messages. */
 static bool is_faster(const FoundLayout *a, const FoundLayout *b) {
     if (percents(a->bubble) != percents(b->bubble)) return percents(a->bubble) < percents(b->bubble);
     return a->micro != b->micro ? a->micro > b->micro : a->chunks < b->chunks;

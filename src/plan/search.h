@@ -1,6 +1,6 @@
-/* The layouts of the fewest ranks, or of exactly --ranks, in which a rank fits into a device's memory: tensor parallelism inside a
- * node, context, pipeline and expert parallelism, virtual stages, ZeRO, recomputation and microbatches. All other options stay
- * as they are. */
+/* The layouts of the fewest ranks, or of exactly --ranks, in which a rank fits into a device's memory: tensor
+ * parallelism inside a node, context, pipeline and expert parallelism, virtual stages, ZeRO, recomputation and
+ * microbatches. All other options stay as they are. */
 #ifndef ISOTRON_PLAN_SEARCH_H
 #define ISOTRON_PLAN_SEARCH_H
 

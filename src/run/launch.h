@@ -13,9 +13,9 @@ typedef Err RankMain(void *arg, Comm *comm);
 /* Runs fn on every rank of this process and returns the first error in the order of the ranks. If there are
  * several processes, each is one rank, and all except rank 0 return an error without a message. */
 Err world_run(const Config *, RankMain *fn, void *arg);
-/* Streams of a GPU share CUDA_DEVICE_MAX_CONNECTIONS queues, by default 8. If a receive of NCCL precedes, in the same queue,
- * the work that it waits for, both wait forever. CUDA reads the variable when it starts, so world_run calls this first if
- * several ranks use GPUs. */
+/* Streams of a GPU share CUDA_DEVICE_MAX_CONNECTIONS queues, by default 8. If a receive of NCCL precedes, in the same
+ * queue, the work that it waits for, both wait forever. CUDA reads the variable when it starts, so world_run calls this
+ * first if several ranks use GPUs. */
 void world_ask_for_queues(void);
 /* With several processes, sets --ranks to their number. Returns a user error if the options give a different number. */
 Err world_size(Config *);
@@ -27,7 +27,8 @@ DeviceSpec rank_device_spec(const Config *, const Comm *);
 Err rank_open_device(const Config *, Comm *, Device **, char text[200]);
 void rank_free_device(Comm *, Device *); /* NULL is allowed for both */
 
-/* The ranks of this process that share a device, at most: threads are assigned to devices round-robin. comm may be NULL. */
+/* The ranks of this process that share a device, at most: threads are assigned to devices round-robin.
+ * comm may be NULL. */
 int64_t rank_sharing(const Comm *, const Device *);
 
 /* True on the rank that prints: 0. */

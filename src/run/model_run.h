@@ -1,5 +1,5 @@
-/* A model on one rank: its place in the layout, its device and its parameters. Training adds gradients, an optimizer and
- * progress (train/trainer.h); generation adds a cache (infer/generate.h). */
+/* A model on one rank: its place in the layout, its device and its parameters. Training adds gradients, an optimizer
+ * and progress (train/trainer.h); generation adds a cache (infer/generate.h). */
 #ifndef ISOTRON_RUN_MODEL_RUN_H
 #define ISOTRON_RUN_MODEL_RUN_H
 
@@ -27,25 +27,26 @@ typedef struct ModelRun {
 
 /* The place of a rank in the layout of the options. */
 Layout model_run_layout(const Config *, int rank, int world);
-/* Allocates the parameters, which are zero. The pipeline's options must be valid (pipeline_layout). Takes ownership of the
- * device; comm may be NULL. */
+/* Allocates the parameters, which are zero. The pipeline's options must be valid (pipeline_layout). Takes ownership of
+ * the device; comm may be NULL. */
 void model_run_new(ModelRun *out, const Config *, Comm *, Device *, ModelUse);
 /* Frees everything except the device. */
 void model_run_free(ModelRun *);
-/* Opens a device and the model of --load on it, to compute. A user error if there is no checkpoint, if it is of another model, or
- * if memory is too small; then nothing is open. All ranks call it and get the same error; comm may be NULL. */
+/* Opens a device and the model of --load on it, to compute. A user error if there is no checkpoint, if it is of
+ * another model, or if memory is too small; then nothing is open. All ranks call it and get the same error;
+ * comm may be NULL. */
 Err model_run_open(ModelRun *out, const Config *, Comm *);
 void model_run_close(ModelRun *);
 
-/* The number of samples, of so many, that go through the model together. With --batch-invariant-mode each (or each question,
- * with its choices) goes alone, so that no gradient depends on how samples are grouped (a tied embedding is the sum of two ops'
- * sums). */
+/* The number of samples, of so many, that go through the model together. With --batch-invariant-mode each (or each
+ * question, with its choices) goes alone, so that no gradient depends on how samples are grouped (a tied embedding is
+ * the sum of two ops' sums). */
 int64_t model_run_together(const ModelRun *, int64_t samples);
 /* The number of tokens of a pass on this rank. */
 int64_t model_run_tokens(const ModelRun *);
 StateContext model_run_state(const ModelRun *, bool training);
-/* Updates state that is derived from parameters (FP8 weights) for a training step or another forward. Needed after the parameters
- * have their values. */
+/* Updates state that is derived from parameters (FP8 weights) for a training step or another forward. Needed after the
+ * parameters have their values. */
 void model_run_refresh(ModelRun *, bool training);
 /* Prints a note if only one of this run and the checkpoint has FP8's delayed scales: they are not part of the model. */
 void model_run_note_fp8(const ModelRun *, const Ckpt *, FILE *to);

@@ -1,4 +1,5 @@
-/* The checkpoint that a run loads: where it is, whether it is of the model that the options describe, and the options in it. */
+/* The checkpoint that a run loads: where it is, whether it is of the model that the options describe, and
+ * the options in it. */
 #ifndef ISOTRON_RUN_SOURCE_H
 #define ISOTRON_RUN_SOURCE_H
 

@@ -28,8 +28,9 @@ typedef enum Need { NEED_DX = 1, NEED_DW = 2, NEED_ALL = 3 } Need;
 
 typedef struct Tape Tape;
 
-/* An observer of the tape, for divergence search; operations are waited for at once. It sees an op when its outputs are ready (also inside a
- * block, each time that the block runs), and a node before and after its backward under `need`. */
+/* An observer of the tape, for divergence search. With one, the tape waits for each operation of communication before it
+ * goes on. The observer sees an op when its outputs are ready (also inside a block, each time that the block runs), and
+ * a node before and after its backward under `need`. */
 typedef enum TapePoint { TAPE_RAN, TAPE_PLAYS, TAPE_PLAYED } TapePoint;
 typedef void TapeProbe(void *arg, const Tape *, TapePoint, const OpDef *, const Call *, Need);
 

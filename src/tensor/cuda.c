@@ -332,7 +332,8 @@ static void cuda_unreserve(Device *d, char *base, size_t bytes, size_t committed
 
 enum { GRANULE = 2 << 20 }; /* the driver's unit of memory */
 
-/* cudaMalloc and cudaFree may wait for all GPUs of this process. If NCCL waits on one of them for this rank, both wait forever. */
+/* cudaMalloc and cudaFree may wait for all GPUs of this process. If NCCL waits on one of them for this
+ * rank, both wait forever. */
 static bool cuda_avoids_malloc(const Cuda *c, size_t bytes) {
     return c->has_neighbours || c->exports || bytes >= GRANULE;
 }

@@ -7,8 +7,9 @@
  *   BertWordPieceCase       the same with case and accents
  *   HuggingFaceTokenizer    a tokenizer.json, or a folder with the tokenizer of a model, read as AutoTokenizer does
  *                           (docs/reference/formats.md). Model, normalizer, pre-tokenizer, added tokens,
- *                           post-processor and decoder work as in version 0.23 of the `tokenizers` library. Unsupported parts are refused by name. "truncation" and "padding" are not
- *                           applied, because Megatron-LM encodes whole documents.
+ *                           post-processor and decoder work as in version 0.23 of the `tokenizers` library.
+ *                           Unsupported parts are refused by name. "truncation" and "padding" are not applied,
+ *                           because Megatron-LM encodes whole documents.
  *   SentencePieceTokenizer  a SentencePiece .model, unigram or BPE; GPTSentencePieceTokenizer and Llama2Tokenizer
  *                           are other names of it. Control pieces in a text are ordinary text.
  *   TikTokenizer            Megatron-LM's *.vocab.json, whose ids begin after the special tokens, or a .tiktoken
@@ -16,7 +17,7 @@
  *
  * Text is bytes and may contain NULs. The BPE types decode it like Python's bytes.decode("utf-8",
  * errors="replace"): each maximal invalid subpart becomes one U+FFFD. A Tokenizer never changes after
- * tokenizer_open: any number of threads may use one at once. */
+ * tokenizer_open: any number of threads may use one at the same time. */
 #ifndef ISOTRON_TOKENIZER_TOKENIZER_H
 #define ISOTRON_TOKENIZER_TOKENIZER_H
 
@@ -46,8 +47,9 @@ typedef struct TokenizerConfig {
      * usual names: </s>, <|endoftext|>, <s>, <pad>, [PAD] and similar ones). */
     int64_t eod_id, pad_id;
     bool include_special; /* tokenizers of Hugging Face encode every text with TOKENIZER_ADD_SPECIAL */
-    /* NULL, or for a type of Hugging Face set to a tokenizer.json, which the caller frees. NULL remains if the tokenizer's files can
-     * be copied: transformers reads them with the same class next to a model of type `export_type` (NULL: any). */
+    /* NULL, or for a type of Hugging Face set to a tokenizer.json, which the caller frees. NULL remains if
+     * the tokenizer's files can be copied: transformers reads them with the same class next to a model of
+     * type `export_type` (NULL: any). */
     char **export_json;
     const char *export_type;
 } TokenizerConfig;
@@ -57,7 +59,8 @@ typedef struct TokenizerConfig {
 /* Errors: an unknown type, a missing or malformed file, unsupported content. */
 Err tokenizer_open(const TokenizerConfig *, Tokenizer **out);
 void tokenizer_free(Tokenizer *); /* NULL is fine */
-/* The path of the vocabulary that HuggingFaceTokenizer reads in a folder, which the caller frees; NULL: there is none. */
+/* The path of the vocabulary that HuggingFaceTokenizer reads in a folder, which the caller frees;
+ * NULL: there is none. */
 char *tokenizer_find_vocabulary(const char *dir);
 
 typedef enum TokenizerFlags {
@@ -76,9 +79,9 @@ Err tokenizer_encode_with(const Tokenizer *, unsigned flags, const char *text, s
                           size_t *count);
 
 /* The same, and the characters of the text, [begin, end), that each token stands for; the caller frees `*spans` too
- * (never NULL on success). They are those of the original: Encoding.offsets of the `tokenizers` library, and begin and end of
- * SentencePiece's immutable_proto. (0, 0) for the ids of the post-processor. If the text is not valid UTF-8, the characters
- * are those that it is decoded to. */
+ * (never NULL on success). They are those of the original: Encoding.offsets of the `tokenizers` library, and begin and
+ * end of SentencePiece's immutable_proto. (0, 0) for the ids of the post-processor. If the text is not valid UTF-8, the
+ * characters are those that it is decoded to. */
 typedef struct TokenSpan {
     size_t begin, end;
 } TokenSpan;
@@ -92,9 +95,9 @@ Err tokenizer_decode(const Tokenizer *, const int32_t *ids, size_t n, char **tex
 Err tokenizer_decode_with(const Tokenizer *, unsigned flags, const int32_t *ids, size_t n, char **text,
                           size_t *bytes);
 
-/* Sets offsets[n]: the character of the decoded text in which each token begins, as offsets() of Megatron-LM's tokenizers
- * and, if the text decodes to itself, the beginnings in Encoding.offsets of the `tokenizers` library. Errors: a
- * tokenizer.json whose decoder is not ByteLevel, an id outside [0, vocab_size). */
+/* Sets offsets[n]: the character of the decoded text in which each token begins, as offsets() of Megatron-LM's
+ * tokenizers and, if the text decodes to itself, the beginnings in Encoding.offsets of the `tokenizers` library.
+ * Errors: a tokenizer.json whose decoder is not ByteLevel, an id outside [0, vocab_size). */
 Err tokenizer_offsets(const Tokenizer *, const int32_t *ids, size_t n, size_t *offsets);
 
 /* The largest id, including added tokens, plus one: the rows of an embedding before padding. */

@@ -188,8 +188,8 @@ static void tell_heads(const Trainer *r, const Ckpt *ckpt) {
     str_free(&others);
 }
 
-/* Megatron-LM's checkpointing.py loads the schedules with the optimizer. If the options override them, they continue at the
- * samples of all steps, including skipped ones. */
+/* Megatron-LM's checkpointing.py loads the schedules with the optimizer. If the options override them, they continue at
+ * the samples of all steps, including skipped ones. */
 static void place_schedules(Trainer *r) {
     if (!r->run.config->load_optim)
         r->schedule_samples = 0;

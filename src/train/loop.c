@@ -383,8 +383,8 @@ static Err train_steps(Loop *l) {
     return ERR_OK;
 }
 
-/* After an error in the data or of the machine, the complete steps are saved: the failed one has changed nothing. After a
- * numeric error, the last regular checkpoint stays the newest, and none is pruned. */
+/* After an error in the data or of the machine, the complete steps are saved: the failed one has changed nothing. After
+ * a numeric error, the last regular checkpoint stays the newest, and none is pruned. */
 static bool saves_at_end(const Loop *l, Err e) {
     if (l->config->skip_train) return false;
     return !e.code || (e.code != ERR_FAILED && l->trainer->iteration > l->first_iteration);

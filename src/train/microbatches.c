@@ -281,8 +281,9 @@ RankSchedule microbatches_schedule(Microbatches *m, bool forward_only, PipelineS
     return schedule_of(m, m->n, forward_only, false, spec);
 }
 
-/* Runs the first microbatches, which load kernels (executor_loads): a group, because fewer could leave a number to which
- * the schedule does not apply. Returns their number. Without overlap they need no more slots and buffers than all. */
+/* Runs the first microbatches, which load kernels (executor_loads): a group, because fewer could leave a
+ * number to which the schedule does not apply. Returns their number. Without overlap they need no more slots
+ * and buffers than all. */
 static int64_t execute_first(Microbatches *m, const Microbatch *list, int64_t n, const PipelineSpec *all,
                              Tensor *loss) {
     const int64_t group = all->group * pipeline_unit(m->config), first = group < n ? group : n;

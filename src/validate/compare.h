@@ -15,9 +15,9 @@ double compare_good_median(const Validation *, const ValidateRow *, const char *
 /* The samples that each of n rates needs in both runs. */
 int compare_least(int n_rates);
 
-/* The rates of a kind, such as all_reduce of all sizes, of B over those of A. The intervals of a stage hold together with
- * the probability of the gate. Each contains the intervals of single turns, because two processes of one library may
- * differ by more than the samples of one process do. */
+/* The rates of a kind, such as all_reduce of all sizes, of B over those of A. The intervals of a stage hold together
+ * with the probability of the gate. Each contains the intervals of single turns, because two processes of one library
+ * may differ by more than the samples of one process do. */
 typedef struct RateClass {
     char name[32];
     double ratio, low, high;

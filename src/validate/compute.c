@@ -4,8 +4,8 @@
  *
  * The first result of each block is compared bitwise: that of the own block with the host's, and the hash of the
  * neighbour's block with that of its owner. Then the device computes both blocks again and again, and compares each
- * result itself: it adds the negative of the correct result, and counts the zeros. The device is thus never idle, and every
- * result is checked. The host reads only results that differ. */
+ * result itself: it adds the negative of the correct result, and counts the zeros. The device is thus never idle, and
+ * every result is checked. The host reads only results that differ. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>

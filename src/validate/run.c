@@ -1,5 +1,6 @@
-/* Runs the stages in a separate process, unless a launcher has started several processes. With two NCCL libraries, each
- * library has its own process. Stages that depend on the library run in the order A B, or A B B A if they measure rates. */
+/* Runs the stages in a separate process, unless a launcher has started several processes. With two NCCL
+ * libraries, each library has its own process. Stages that depend on the library run in the order A B, or A B B A
+ * if they measure rates. */
 #include <inttypes.h>
 #include <jansson.h>
 #include <math.h>
@@ -439,8 +440,8 @@ static void print_row(const Validation *a, const ValidateRow *row) {
     str_free(&line);
 }
 
-/* In a process of a launcher, in another thread while a stage runs. The launcher ends all of its processes, and the loss
- * of one is a fault for the others, so those without the report wait for the one that writes it. */
+/* In a process of a launcher, in another thread while a stage runs. The launcher ends all of its processes, and the
+ * loss of one is a fault for the others, so those without the report wait for the one that writes it. */
 static void report_interrupt(void *validation) {
     enum { REPORT_S = 1 }; /* more than rank 0 needs */
     Validation *a = validation;

@@ -70,10 +70,10 @@ typedef struct Validation {
     Interrupt *interrupt; /* in processes of a launcher */
 } Validation;
 
-/* Returns an error if an option or a file is invalid, or if the first stage could not run. Everything else is
- * evidence. Call validate_free also after an error. The first SIGINT, SIGTERM or SIGHUP ends the stage that runs and leaves
- * out the later ones (`signal`); a second one ends the process. In processes of a launcher the first one calls `report`
- * and ends the process. After the last stage signals wait, so that all reports are written. */
+/* Returns an error if an option or a file is invalid, or if the first stage could not run. Everything else is evidence.
+ * Call validate_free also after an error. The first SIGINT, SIGTERM or SIGHUP ends the stage that runs and leaves out
+ * the later ones (`signal`); a second one ends the process. In processes of a launcher the first one calls `report` and
+ * ends the process. After the last stage signals wait, so that all reports are written. */
 Err validate_run(const ValidateOptions *, Validation *);
 void validate_free(Validation *);
 StageVerdict validate_verdict(const Validation *);

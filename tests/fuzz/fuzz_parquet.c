@@ -1,4 +1,5 @@
-/* Parquet files, read by row and as JSON Lines. A damaged file may claim any number of rows: only the first are read. */
+/* Parquet files, read by row and as JSON Lines. A damaged file may claim any number of rows: only
+ * the first are read. */
 #include "fuzz/fuzz.h"
 
 #include <stdlib.h>

@@ -66,8 +66,8 @@ static void own_part(const CommCall *c, int64_t n) {
             memcpy((char *)c->out + (size_t)i * part, (char *)c->out + (size_t)c->group.rank * part, part);
 }
 
-/* The gradients of a T5's last flow, the output of the encoder, follow those of the decoder's stream; they are twice as long in
- * the cell. */
+/* The gradients of a T5's last flow, the output of the encoder, follow those of the decoder's stream; they are twice as
+ * long in the cell. */
 static void encoded_zero(const CommCall *c, int64_t n) {
     const int64_t decoder = n / 3;
     if (c->dtype == F64) memset((double *)c->out + decoder, 0, (size_t)(n - decoder) * sizeof(double));

@@ -1,4 +1,4 @@
-/* A library with NVML's functions and two GPUs of the kind H100, for machines without a GPU. Their UUIDs begin with a and b.
+/* A library with NVML's functions and two H100 GPUs, for machines without a GPU. Their UUIDs begin with a and b.
  * HOST_NVML_LINKS=N: N of the 18 NVLinks of the second GPU are up; else all.
  * HOST_NVML_LIMITS=N: the bits of what lowers the clocks of both; else nothing does.
  * HOST_NVML_PID=N: process N, "/usr/bin/neighbour --busy", computes on the second GPU.

@@ -36,8 +36,9 @@ static void draw_ids(NcclState *s, Group g, NcclId *id, int count) {
     nccl_set_calling_since(s, clock_ns());
 }
 
-/* Copy engines leave the multiprocessors to computation, but they are slower than NCCL's kernels, most of all in a CUDA
- * graph. The gathers of data parallelism overlap with whole layers, so they may be slower. The gathers of tensor parallelism may not. */
+/* Copy engines leave the multiprocessors to computation, but they are slower than NCCL's kernels, most of all in a
+ * CUDA graph. The gathers of data parallelism overlap with whole layers, so they may be slower. The gathers of
+ * tensor parallelism may not. */
 static bool uses_copy_engines(const NcclState *s, const Group *g) {
     return s->registers && g->axes != 1u << AXIS_TP;
 }
@@ -136,8 +137,8 @@ void comm_plan(Comm *c, const CommCall *call) {
     }
 }
 
-/* MiB of device memory that NCCL takes when it first connects ranks, and for each other member of an all-to-all. Measured
- * with NCCL 2.28.9 on H100 and H200 with NVLink, by `bench train`: "taken" minus "planned" of runs with 1 to 6
+/* MiB of device memory that NCCL takes when it first connects ranks, and for each other member of an all-to-all.
+ * Measured with NCCL 2.28.9 on H100 and H200 with NVLink, by `bench train`: "taken" minus "planned" of runs with 1 to 6
  * communicators. If a member is on another host, NCCL gives each 2 channels, not 32 (ncclTopoComputeP2pChannels). */
 enum { FIRST_MIB = 465, PEER_MIB = 402, REMOTE_PEER_MIB = PEER_MIB / 16 };
 

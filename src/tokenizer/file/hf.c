@@ -126,7 +126,8 @@ typedef struct Encoding {
     Err err;
 } Encoding;
 
-/* NormalizedString::convert_offsets: the origin of a part; a part that is empty or not within the text stays as it is. */
+/* NormalizedString::convert_offsets: the origin of a part; a part that is empty or not within the text
+ * stays as it is. */
 static Origin origin_of(View v, Origin part) {
     if (part.begin == part.end && v.n) return (Origin){v.at[0].begin + part.begin, v.at[0].begin + part.end};
     if (part.begin >= part.end || part.end > v.n) return part;
@@ -167,8 +168,8 @@ static void encode_raw(void *arg, int32_t id, size_t begin, size_t end) {
                     e);
 }
 
-/* Bytes to characters, as BytesToCharOffsetConverter: a span that begins after the text stays in bytes, and one that ends
- * after it has two characters. */
+/* Bytes to characters, as BytesToCharOffsetConverter: a span that begins after the text stays in bytes, and one that
+ * ends after it has two characters. */
 static Origin in_characters(const uint32_t *characters, size_t n, Origin at) {
     if (at.begin >= n) return at;
     const uint32_t begin = characters[at.begin];
@@ -179,8 +180,8 @@ static Origin in_characters(const uint32_t *characters, size_t n, Origin at) {
 /* The blanks of byte-level vocabularies, and others. */
 static bool is_blank(uint32_t c) { return c == byte_to_char(' ') || unicode_is_space(c); }
 
-/* The span without the blanks at the ends of the token (process_offsets in pre_tokenizers/byte_level.rs). A single blank at
- * the beginning of a text stays if the pre-tokenizer may have put it there. */
+/* The span without the blanks at the ends of the token (process_offsets in pre_tokenizers/byte_level.rs). A single
+ * blank at the beginning of a text stays if the pre-tokenizer may have put it there. */
 static Origin trim(const Post *post, const char *token, size_t n, bool is_first, Origin at) {
     uint32_t c, leading = 0, trailing = 0;
     if (!post->n_trims) return at; /* also because tokens of tiktoken are no UTF-8 */
@@ -197,7 +198,8 @@ static Origin trim(const Post *post, const char *token, size_t n, bool is_first,
     return at;
 }
 
-/* Spans of bytes to what the original returns. An added token may have blanks at its ends, which are not in its spelling. */
+/* Spans of bytes to what the original returns. An added token may have blanks at its ends, which are
+ * not in its spelling. */
 static void finish_spans(const Tokenizer *t, const char *text, size_t n, Ids *ids, size_t first) {
     const Hf *h = t->impl;
     uint32_t *characters = utf8_characters(text, n);

@@ -38,8 +38,8 @@ static const json_t *content_of(const json_t *token) {
     return json_is_object(token) ? json_object_get(token, "content") : token;
 }
 
-/* AddedToken(**token), or AddedToken(text, special=True). Unless it says whether it is normalized, it has no such key: it is,
- * unless it is or becomes special. */
+/* AddedToken(**token), or AddedToken(text, special=True). Unless it says whether it is normalized, it has no such key:
+ * it is, unless it is or becomes special. */
 static Err token_of(const json_t *token, const char *file, json_t **out) {
     static const char *const FLAGS[] = {"single_word", "lstrip", "rstrip"};
     const json_t *content = content_of(token);
@@ -290,8 +290,8 @@ static Err put_declared(const HfConfig *c, bool others_only, json_t *tokens) {
     return e;
 }
 
-/* A token of the settings: with the flags that a file declares for its text, else its own. again: even if it is there. Two
- * of one text and different flags are two tokens for transformers, of which the second one's flags hold. */
+/* A token of the settings: with the flags that a file declares for its text, else its own. again: even if it is there.
+ * Two of one text and different flags are two tokens for transformers, of which the second one's flags hold. */
 static Err put_named(const HfConfig *c, json_t *tokens, const json_t *value, bool named, bool again) {
     if (!value || json_is_null(value) || (named && !json_is_string(value) && !json_is_object(value)))
         return ERR_OK;

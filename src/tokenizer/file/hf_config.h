@@ -19,15 +19,15 @@ typedef struct HfConfig {
         *tokenizer_class; /* borrowed by the caller: of config.json and tokenizer_config.json, or NULL */
 } HfConfig;
 
-/* Fills `out`, which must be zero; release it in any case. tokenizer: the tokenizer.json, NULL: there is none. Errors: a
- * malformed file, two tokens with one id. */
+/* Fills `out`, which must be zero; release it in any case. tokenizer: the tokenizer.json, NULL: there is none. Errors:
+ * a malformed file, two tokens with one id. */
 Err hf_config_read(const char *dir, const json_t *tokenizer, HfConfig *out);
 void hf_config_free(HfConfig *);
 
 /* The text of a token of the settings, such as "eos_token"; NULL: none. */
 const char *hf_config_token(const HfConfig *, const char *key);
-/* The "added_tokens" of a tokenizer: those of `start`, then declared ones by id, then named ones and additional ones that
- * are missing. A token without an "id" gets the next one. plain: named tokens lose their flags. */
+/* The "added_tokens" of a tokenizer: those of `start`, then declared ones by id, then named ones and additional ones
+ * that are missing. A token without an "id" gets the next one. plain: named tokens lose their flags. */
 Err hf_config_added(const HfConfig *, const json_t *start, bool plain, json_t **out);
 
 #endif

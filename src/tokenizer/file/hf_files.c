@@ -83,7 +83,8 @@ static int by_rank(const void *x, const void *y) {
     return (a->left > b->left) - (a->left < b->left);
 }
 
-/* Every way to make a piece of two. A class ranks them by id; without one they are ranked by score, among ordinary pieces. */
+/* Every way to make a piece of two. A class ranks them by id; without one they are ranked by
+ * score, among ordinary pieces. */
 static json_t *merges_of(const SpmModel *m, bool by_score) {
     Merge *list = NULL;
     size_t count = 0, cap = 0;

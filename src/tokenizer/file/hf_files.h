@@ -1,5 +1,5 @@
-/* The vocabularies of files other than tokenizer.json, as a tokenizer.json: {"model": {"vocab": ..., "merges": ...}}, for
- * hf_class_build. Errors name the file. */
+/* The vocabularies of files other than tokenizer.json, as a tokenizer.json: {"model": {"vocab": ..., "merges": ...}},
+ * for hf_class_build. Errors name the file. */
 #ifndef ISOTRON_TOKENIZER_FILE_HF_FILES_H
 #define ISOTRON_TOKENIZER_FILE_HF_FILES_H
 
@@ -12,8 +12,8 @@
 Err hf_files_bpe(const char *vocab, const char *merges, json_t **root);
 /* BERT's vocab.txt. */
 Err hf_files_words(const char *vocab, json_t **root);
-/* A SentencePiece .model. Without a class it is a whole tokenizer, which encodes as the model does. Adds the pieces that are
- * no ordinary ones to the additional tokens of the settings. */
+/* A SentencePiece .model. Without a class it is a whole tokenizer, which encodes as the model does. Adds the pieces
+ * that are no ordinary ones to the additional tokens of the settings. */
 Err hf_files_sentencepiece(const char *path, const HfClass *, HfConfig *, json_t **root);
 
 #endif

@@ -1,5 +1,5 @@
-/* The types that read files of Hugging Face: they find the files, and open them as AutoTokenizer does. Source: Megatron-LM
- * huggingface_tokenizer.py, megatron_hf_tokenizer.py; transformers' tokenization_auto.py. */
+/* The types that read files of Hugging Face: they find the files, and open them as AutoTokenizer does. Source:
+ * Megatron-LM huggingface_tokenizer.py, megatron_hf_tokenizer.py; transformers' tokenization_auto.py. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -145,7 +145,8 @@ static Err read_tokens(const TokenizerConfig *c, Vocab *v, json_t *special) {
     return ERR_OK;
 }
 
-/* A tokenizer.json without its model, which becomes `made`. Takes the vocabulary. behavior: of the text between matches. */
+/* A tokenizer.json without its model, which becomes `made`. Takes the vocabulary. behavior: of
+ * the text between matches. */
 static json_t *make(Vocab *v, const json_t *special, const char *pattern, const char *behavior, bool invert,
                     TokenModel *made) {
     const size_t n = (size_t)vocab_limit(v);

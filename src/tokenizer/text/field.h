@@ -9,8 +9,8 @@
 
 #include "base/err.h"
 
-/* Reads a JSON file, with the numbers that serde_json reads; release with json_decref. Errors: unreadable, malformed, duplicate keys, nested too
- * deeply. */
+/* Reads a JSON file, with the numbers that serde_json reads; release with json_decref. Errors: unreadable, malformed,
+ * duplicate keys, nested too deeply. */
 Err json_file(const char *path, json_t **out);
 
 Err field_bool(const json_t *object, const char *where, const char *key, bool fallback, bool *out);

@@ -226,8 +226,8 @@ static void strip(const Step *step, View v, Aligned *out) {
     aligned_add(out, view_slice(v, begin, end));
 }
 
-/* One part of the text: the first rule of the charsmap that matches its beginning replaces all of it. Characters replace
- * characters one by one; the last ones are additional, or the last one replaces the rest. */
+/* One part of the text: the first rule of the charsmap that matches its beginning replaces all of it. Characters
+ * replace characters one by one; the last ones are additional, or the last one replaces the rest. */
 static bool map_part(const Charsmap *m, const char *part, size_t n, Edit *e) {
     const char *to;
     size_t to_n;

@@ -154,7 +154,8 @@ static void config_json_is_not_trusted(void **unused) {
     scratch_remove(scratch);
 }
 
-/* In the classes of transformers each head has its own keys if the key is null, not as many groups as if it is missing. */
+/* In the classes of transformers each head has its own keys if the key is null, not as many groups as
+ * if it is missing. */
 static void a_null_number_of_groups_is_that_of_heads(void **unused) {
     (void)unused;
     static const char *const TYPES[] = {"llama", "mistral", "mixtral", "qwen2", "qwen3"};

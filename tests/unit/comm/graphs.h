@@ -1,5 +1,5 @@
-/* A CPU with graphs. The tasks that NCCL adds to streams while a graph is recorded run when it is launched, and streams that
- * follow the device then wait for them. A graph is launched once. */
+/* A CPU with graphs. The tasks that NCCL adds to streams while a graph is recorded run when it is launched, and streams
+ * that follow the device then wait for them. A graph is launched once. */
 #ifndef ISOTRON_TESTS_COMM_GRAPHS_H
 #define ISOTRON_TESTS_COMM_GRAPHS_H
 

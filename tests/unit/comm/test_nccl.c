@@ -412,7 +412,8 @@ static void sizes_differ(void *arg, Comm *c) {
     comm_register(c, &all, memory, comm_rank(c) == 2 ? BYTES / 2 : BYTES);
 }
 
-/* The sum is right, because the library of this test copies; NCCL would sum other members' memory at this rank's offset. */
+/* The sum is right, because the library of this test copies; NCCL would sum other members' memory
+ * at this rank's offset. */
 static void offsets_differ(void *arg, Comm *c) {
     enum { N = 4 };
     const Group all = comm_everyone(c);
@@ -472,7 +473,8 @@ static int64_t mib_of_gather(int most_blocks) {
     return bytes >> 20;
 }
 
-/* The measured ones: see bench/results/gpu-layout-cp4-a2a.json and its kind, "taken" minus "planned" of commit 4bae112. */
+/* The measured ones: see bench/results/gpu-layout-cp4-a2a.json and its kind, "taken" minus
+ * "planned" of commit 4bae112. */
 static void memory_of_communicators_is_the_measured_one(void **state) {
     (void)state;
     static const int64_t MEASURED[][2] = {{0, 411}, {24, 411}, {20, 363}, {16, 228}, {10, 156}};

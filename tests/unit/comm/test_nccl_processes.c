@@ -1,4 +1,5 @@
-/* Faults of processes that communicate over NCCL, with the default deadline of 10 minutes. The library of this test moves no data. */
+/* Faults of processes that communicate over NCCL, with the default deadline of 10 minutes. The library of this
+ * test moves no data. */
 #include "unit/comm/tcp_world.h"
 
 #include <stdatomic.h>

@@ -75,7 +75,8 @@ static inline void write_dataset(const char *name, IndexedDtype dtype, int seque
     assert_ok(indexed_builder_finalize(b));
 }
 
-/* Document i has 3i % 7 sentences, sentence j of the dataset 5j % 23 + 1 tokens (600 in one), token k the id 1 + 31k % 899. */
+/* Document i has 3i % 7 sentences, sentence j of the dataset 5j % 23 + 1 tokens (600 in one), token k the
+ * id 1 + 31k % 899. */
 static inline void write_sentences(const char *name, int documents) {
     IndexedBuilder *b;
     assert_ok(indexed_builder_open(name, INDEXED_U16, &b));

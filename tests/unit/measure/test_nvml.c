@@ -1,4 +1,5 @@
-/* The facts that NVML tells about GPUs. The test is linked with nvml/host_nvml.c, which has the name of the driver's library. */
+/* The facts that NVML tells about GPUs. The test is linked with nvml/host_nvml.c, which has the name
+ * of the driver's library. */
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>

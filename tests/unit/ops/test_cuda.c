@@ -4,9 +4,9 @@
  * - refused calls, consecutive ops (chain.h), async copies (async_copy.h);
  * - more elements than 32 bits can count.
  *
- * ops_test_cuda [cuda|cpu [--alone] [pattern of test names ...]]. `cpu` uses the CPU instead of the GPU,
- * which shows that the cases are right, and leaves out large ones (is_for_cpu). --alone uses one process, which ends with the first fatal
- * error (for tools that watch a process). Without a GPU: exit status 77. */
+ * ops_test_cuda [cuda|cpu [--alone] [pattern of test names ...]]. `cpu` uses the CPU instead of the GPU, which shows
+ * that the cases are right, and leaves out large ones (is_for_cpu). --alone uses one process, which ends with the first
+ * fatal error (for tools that watch a process). Without a GPU: exit status 77. */
 #include "unit/cmocka_all.h"
 
 #include <fnmatch.h>

@@ -162,8 +162,8 @@ static void threads_change_nothing(void **state) {
 }
 
 /* Whether the gradient of a parameter is summed in the canonical order of kernels/ops.def. Two kinds are not: those of
- * parameters that several ops use, because each op adds all samples of a microbatch, and those of weights, which are one
- * GEMM over all tokens. */
+ * parameters that several ops use, because each op adds all samples of a microbatch, and those of weights, which are
+ * one GEMM over all tokens. */
 static bool sums_by_sample(const CaseOperand *in) { return in->parameter && !in->shared; }
 
 /* The batch-invariant mode guarantees that gradients do not depend on how samples are grouped into microbatches.

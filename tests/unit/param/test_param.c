@@ -164,7 +164,8 @@ static void gradients_are_zeroed_and_linked(void **state) {
     model_free(&m);
 }
 
-/* A model that computes has values, and the masters of buffers where values have 16 bits. Values know that they are parameters. */
+/* A model that computes has values, and the masters of buffers where values have 16 bits. Values know
+ * that they are parameters. */
 static void a_model_that_computes_has_values_alone(void **state) {
     (void)state;
     for (DType storage = F64; storage <= F16; storage++) {

@@ -119,7 +119,8 @@ static void sentencepiece_has_its_ids_and_extra_tokens(void **state) {
     tokenizer_free(t);
 }
 
-/* The pieces U (unknown), P (control), a and a blank, as a unigram and as a BPE model. Ids are those of SentencePiece. */
+/* The pieces U (unknown), P (control), a and a blank, as a unigram and as a BPE model. Ids are those of
+ * SentencePiece. */
 static void control_pieces_match_no_text(void **state) {
     (void)state;
     static const char model[] = "\x0A\x05\x0A\x01U\x18\x02\x0A\x05\x0A\x01P\x18\x03\x0A\x05\x0A\x01"

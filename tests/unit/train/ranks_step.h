@@ -21,8 +21,8 @@ static inline Batch numbered_batch(const Setup *s, const SampleShape *shape, int
     return x;
 }
 
-/* A trainer with drawn parameters. plan: NULL, or the memory that it may take. It owns the device; NULL: the CPU. Release
- * with trainer_free. */
+/* A trainer with drawn parameters. plan: NULL, or the memory that it may take. It owns the device; NULL: the
+ * CPU. Release with trainer_free. */
 static inline Trainer *rank_trainer_on(const Setup *s, const MemoryPlan *plan, Comm *comm, Device *device) {
     Trainer *r = trainer_new(&s->config, plan, comm, device);
     registry_init(r->run.model->registry, r->run.context.seed);

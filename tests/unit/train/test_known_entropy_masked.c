@@ -3,9 +3,9 @@
  * causal model.
  *
  * Each state is selected with probability 0.2; it then becomes [MASK] (80 %), a random state (10 %), or stays. The
- * visible states are outputs of a hidden Markov model, so the forward and backward recurrences (Rabiner, 1989) give p(state |
- * visible). One selected state of each sequence counts. A model that does not see it has P(A > log(1/delta)) <
- * delta for the advantage A, as in test_known_entropy.c. */
+ * visible states are outputs of a hidden Markov model, so the forward and backward recurrences (Rabiner, 1989) give
+ * p(state | visible). One selected state of each sequence counts. A model that does not see it has P(A > log(1/delta))
+ * < delta for the advantage A, as in test_known_entropy.c. */
 #include <math.h>
 #include <stdlib.h>
 

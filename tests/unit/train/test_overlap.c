@@ -184,7 +184,8 @@ static int64_t follows(const char *ops, char first, char second) {
     return n;
 }
 
-/* With --interleave-forward-backward a forward begins after the backward that it runs with, and their layers alternate. */
+/* With --interleave-forward-backward a forward begins after the backward that it runs with, and their layers
+ * alternate. */
 static void forwards_run_between_backwards(void **state) {
     (void)state;
     enum { LAYERS = 8, MICROBATCHES = 8, PAIRS = MICROBATCHES - 2 };
@@ -206,8 +207,8 @@ static void forwards_run_between_backwards(void **state) {
     }
 }
 
-/* The order of starts and ops on a rank: s sum of gradients, g gather of parameters, f attention, b its gradient, x other
- * ops. */
+/* The order of starts and ops on a rank: s sum of gradients, g gather of parameters, f attention, b its
+ * gradient, x other ops. */
 typedef struct Starts {
     Str order;
     Comm *comm;

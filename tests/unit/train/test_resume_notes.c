@@ -1,5 +1,5 @@
-/* Notes on what differs from the run that is continued: which options have one, those on the files of the data, and those on
- * schedules. */
+/* Notes on what differs from the run that is continued: which options have one, those on the files of the data,
+ * and those on schedules. */
 #include <jansson.h>
 #include <string.h>
 
@@ -44,7 +44,8 @@ static void other_names_have_their_own_note(void **state) {
     assert_false(noted("ab", "{\"data\": \"aa\", \"config\": {\"mock_data\": false}}"));
 }
 
-/* With a constant rate, warm-ups of 3 and 4 steps differ after 1, 2 and 3 samples: the last of them is one next step. */
+/* With a constant rate, warm-ups of 3 and 4 steps differ after 1, 2 and 3 samples: the last of them
+ * is one next step. */
 static void a_rate_that_differs_at_the_next_step_alone_changes(void **state) {
     (void)state;
     static const struct {

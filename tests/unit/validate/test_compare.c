@@ -72,8 +72,8 @@ static void a_slower_library_is_degraded(void **unused) {
     free_world(w);
 }
 
-/* The probability of an error of a stage is 0.05. A rate of n has 0.05 / n of it, and the median of each library half of
- * that. All 8 samples are on one side of a median with a probability of 2 / 2^8 = 0.0078. */
+/* The probability of an error of a stage is 0.05. A rate of n has 0.05 / n of it, and the median of each library half
+ * of that. All 8 samples are on one side of a median with a probability of 2 / 2^8 = 0.0078. */
 static void rates_share_the_error_of_a_stage(void **unused) {
     (void)unused;
     for (int n = 1; n <= 6; n++) {

@@ -1,4 +1,5 @@
-/* The findings of a stage are not lost: severe evidence, distinct faults, texts of any bytes, and rows that do not fit. */
+/* The findings of a stage are not lost: severe evidence, distinct faults, texts of any bytes, and rows
+ * that do not fit. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
