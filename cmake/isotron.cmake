@@ -1,5 +1,5 @@
-# isotron_layer(name [USES layers...] [LIBS imported...]): the C files below src/<name>/ as a static library. A folder without sources is an
-# interface, so that the list in CMakeLists.txt can state the whole design. isotron_library() collects what ISOTRON_OBJECTS and
+# isotron_layer(name [USES layers...] [LIBS imported...]): the C files below src/<name>/ as a static library. A folder without sources
+# is an interface, so that the list in CMakeLists.txt can state the whole design. isotron_library() collects what ISOTRON_OBJECTS and
 # ISOTRON_LIBS name.
 function(isotron_layer name)
   cmake_parse_arguments(A "" "" "USES;LIBS" ${ARGN})
@@ -68,7 +68,7 @@ function(isotron_cuda_kernels)
   target_link_libraries(kernels_cuda PUBLIC ${A_USES} ${A_LIBS})
 endfunction()
 
-# isotron_program(name ...): src/main/*.c, one file per command; SOURCES beside them for a program with test hooks.
+# isotron_program(name ...): src/main/*.c, one file per command; SOURCES: more files, of a program with test hooks.
 function(isotron_program name)
   cmake_parse_arguments(A "" "" "SOURCES;USES;LIBS" ${ARGN})
   file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/main/*.c)
@@ -91,8 +91,9 @@ function(isotron_library)
   target_link_libraries(libisotron PUBLIC ${libs})
 endfunction()
 
-# isotron_unit_tests(layer): each tests/unit/<layer>/test_*.c is one CMocka program and one CTest test "unit/<layer>/<what>",
-# run from the repository's root. Targets unit_<layer>, unit_cuda and unit_tests build some or all of them. test_cuda_*.c and .cu are of builds with CUDA; they may ask for a GPU.
+# isotron_unit_tests(layer): each tests/unit/<layer>/test_*.c is one CMocka program and one CTest test "unit/<layer>/<what>", run from
+# the repository's root. Targets unit_<layer>, unit_cuda and unit_tests build some or all of them. Only builds with CUDA have
+# test_cuda_*.c and .cu, which are skipped without a GPU.
 function(isotron_unit_tests layer)
   cmake_parse_arguments(A "" "" "LIBS" ${ARGN})
   add_custom_target(unit_${layer})
@@ -150,8 +151,9 @@ function(isotron_version)
     string(APPEND libraries ", no CUDA")
   endif()
   set(compiler "${CMAKE_C_COMPILER_ID} ${CMAKE_C_COMPILER_VERSION}")
-  set_source_files_properties(${PROJECT_SOURCE_DIR}/src/base/version.c PROPERTIES COMPILE_DEFINITIONS
-    "ISOTRON_VERSION=\"${PROJECT_VERSION}\";ISOTRON_COMPILER=\"${compiler}\";ISOTRON_FLAGS=\"${flags}\";ISOTRON_DEVICES=\"${devices}\";ISOTRON_LIBRARIES=\"${libraries}\"")
+  set_property(SOURCE ${PROJECT_SOURCE_DIR}/src/base/version.c PROPERTY COMPILE_DEFINITIONS
+    ISOTRON_VERSION="${PROJECT_VERSION}" ISOTRON_COMPILER="${compiler}" ISOTRON_FLAGS="${flags}" ISOTRON_DEVICES="${devices}"
+    ISOTRON_LIBRARIES="${libraries}")
   set(out ${PROJECT_BINARY_DIR}/commit.c)
   add_custom_target(commit_now BYPRODUCTS ${out} VERBATIM COMMENT ""
     COMMAND ${CMAKE_COMMAND} -DSOURCE=${PROJECT_SOURCE_DIR} -DOUT=${out} -P ${PROJECT_SOURCE_DIR}/cmake/commit.cmake)
