@@ -1,4 +1,4 @@
-/* Which checkpoints a save deletes. */
+/* The checkpoints that a save deletes. */
 #include "unit/cmocka_all.h"
 
 #include "unit/ckpt/fixture.h"

@@ -1,4 +1,4 @@
-/* What a save stores, and which registries load it. */
+/* The content of a checkpoint, and the registries that can load it. */
 #include "unit/cmocka_all.h"
 
 #include "ckpt/manifest.h"
