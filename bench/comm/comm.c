@@ -9,10 +9,10 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/mem.h"
+#include "base/statistics.h"
 #include "bench/head.h"
 #include "comm/agree.h"
 #include "measure/exact.h"
-#include "measure/op_runner.h"
 #include "run/launch.h"
 #include "train/memory_plan.h"
 
@@ -67,7 +67,7 @@ static double time_of(const Rank *r, const Exact *x) {
     while (rounds < LEAST || (rounds < ROUNDS && spent < r->options->seconds))
         spent += t[rounds] = seconds_of(r, x, times), rounds++;
     for (int i = 0; i < rounds; i++) t[i] /= (double)times;
-    return bench_range(t, rounds).median;
+    return median_of(t, rounds);
 }
 
 static json_t *one_place(Rank *r, const Row *row, bool in_place) {

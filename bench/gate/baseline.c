@@ -57,10 +57,8 @@ static void judge_row(const Gate *g, const ResultRow *ours, const ResultRow *the
                      .samples = n < m ? n : m,
                      .least = interval_least(g->error / 2)};
     snprintf(row->name, sizeof row->name, "%s", ours->name);
-    bool known = interval_of_median(x, n, g->error / 2, &a);
-    known = interval_of_median(y, m, g->error / 2, &b) && known;
-    row->ratio =
-        (Interval){known ? a.low / b.high : 0, ours->time / theirs->time, known ? a.high / b.low : INFINITY};
+    interval_of_median(x, n, g->error / 2, &a), interval_of_median(y, m, g->error / 2, &b);
+    row->ratio = interval_ratio(a, b);
     row->verdict = gate_judge(row->ratio, g->options->allow);
     free(x), free(y);
 }

@@ -6,7 +6,7 @@
  *   REGRESS     the whole interval is above the limit
  *   INCONCLUSIVE the interval contains the limit, or there are too few samples
  *
- * The interval (interval.h) misses the true median with a probability of at most 5 %, for all rows of a bench
+ * The interval (statistics.h) misses the true median with a probability of at most 5 %, for all rows of a bench
  * together (Bonferroni), so a wrong PASS and a wrong REGRESS have at most 2.5 % each. There is no
  * second measurement after a verdict.
  *
@@ -18,8 +18,8 @@
 #ifndef ISOTRON_BENCH_GATE_H
 #define ISOTRON_BENCH_GATE_H
 
+#include "base/statistics.h"
 #include "bench/gate/result.h"
-#include "measure/interval.h"
 
 typedef struct GateOptions {
     const char *baseline, *against; /* a file, or a program; at most one of them */

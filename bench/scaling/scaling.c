@@ -8,10 +8,9 @@
 #include "base/amount.h"
 #include "base/file.h"
 #include "base/mem.h"
+#include "base/statistics.h"
 #include "bench/gate/result.h"
 #include "bench/head.h"
-#include "measure/interval.h"
-#include "measure/op_runner.h"
 
 const char *const SCALING_AXES[] = {"data", "tensor", "context", "pipeline", NULL};
 
@@ -108,21 +107,13 @@ static double fact(const Point *p, const char *name) {
     return json_number_value(json_object_get(p->last.json, name));
 }
 
-static Range range_of(const double *values, int64_t n) {
-    double *copy = mem_alloc((size_t)n * sizeof *copy);
-    memcpy(copy, values, (size_t)n * sizeof *copy);
-    const Range r = bench_range(copy, n);
-    free(copy);
-    return r;
-}
-
 static void print_row(const Scaling *s, int i) {
     const Point *p = &s->point[i];
     const Range ms = range_of(p->ms, s->rounds);
-    const double rate = range_of(p->rate, s->rounds).median;
+    const double rate = median_of(p->rate, s->rounds);
     printf("%6lld %7.0f %7lld %12.2f %14.0f %14.0f %7.1f%%", (long long)s->options->ranks[i],
            fact(p, "devices"), (long long)scaling_batch(s->options, s->options->ranks[i]), ms.median, rate,
-           rate / fact(p, "devices"), 100 * range_of(p->exposed, s->rounds).median);
+           rate / fact(p, "devices"), 100 * median_of(p->exposed, s->rounds));
     if (i == 0)
         printf(" %10s", "1");
     else
@@ -154,7 +145,7 @@ static void print(const Scaling *s) {
 static json_t *row_json(const Scaling *s, int i) {
     const Point *p = &s->point[i];
     const Range ms = range_of(p->ms, s->rounds);
-    const double rate = range_of(p->rate, s->rounds).median;
+    const double rate = median_of(p->rate, s->rounds);
     json_t *samples = json_array(), *row, *efficiency = json_pack("{s:f}", "median", p->efficiency.median);
     for (int64_t r = 0; r < s->rounds; r++) json_array_append_new(samples, json_real(p->ms[r]));
     if (p->judged)
@@ -166,7 +157,7 @@ static json_t *row_json(const Scaling *s, int i) {
                     "step_ms", "median", ms.median, "min", ms.min, "max", ms.max, "samples_ms", samples,
                     "tokens_per_second", rate, "tokens_per_second_per_device", rate / fact(p, "devices"),
                     "efficiency", efficiency);
-    json_object_set_new(row, "exposed", json_real(range_of(p->exposed, s->rounds).median));
+    json_object_set_new(row, "exposed", json_real(median_of(p->exposed, s->rounds)));
     static const char *const ALSO[] = {"mfu", "communication", "rank", "note"};
     for (size_t k = 0; k < sizeof ALSO / sizeof *ALSO; k++)
         json_object_set(row, ALSO[k], json_object_get(p->last.json, ALSO[k]));

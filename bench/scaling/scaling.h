@@ -5,7 +5,7 @@
  *   strong   the global batch is constant
  *
  * The efficiency of a number of ranks is its tokens/s per rank, divided by that of the smallest number in the same
- * round. Its interval is that of the median over the rounds (measure/interval.h); all intervals hold simultaneously
+ * round. Its interval is that of the median over the rounds (base/statistics.h); all intervals hold simultaneously
  * with a probability of 95 %. */
 #ifndef ISOTRON_BENCH_SCALING_H
 #define ISOTRON_BENCH_SCALING_H

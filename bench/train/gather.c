@@ -4,6 +4,7 @@
 
 #include "base/fault.h"
 #include "base/mem.h"
+#include "base/statistics.h"
 #include "bench/train/step.h"
 #include "comm/agree.h"
 
@@ -20,7 +21,7 @@ static double busy_ms(const Steps *b) {
     double *ms = mem_zero((size_t)b->n_profiled, sizeof *ms);
     for (int64_t i = 0; i < b->n_profiled; i++)
         for (int op = 0; op < OP_KERNELS; op++) ms[i] += (double)b->profiled[i].op_ns[op] * 1e-6;
-    const double median = bench_range(ms, b->n_profiled).median;
+    const double median = median_of(ms, b->n_profiled);
     free(ms);
     return median;
 }

@@ -9,6 +9,7 @@
 
 #include "base/amount.h"
 #include "base/mem.h"
+#include "base/statistics.h"
 #include "bench/head.h"
 #include "bench/train/step.h"
 #include "measure/peaks.h"
@@ -49,12 +50,12 @@ static void summarise_walls(const Steps *b, Summary *s) {
     const int64_t n = b->gpu ? b->n_plain : b->n_profiled, replays = b->n_profiled;
     double *value = mem_alloc((size_t)(n > replays ? n : replays) * sizeof *value);
     for (int64_t i = 0; i < n; i++) value[i] = 1e-9 * (b->gpu ? b->wall[i] : (double)b->profiled[i].wall_ns);
-    s->step = bench_range(value, n);
+    s->step = range_of(value, n);
     for (int64_t i = 0; i < replays; i++) value[i] = (double)b->profiled[i].blas_ns * 1e-9;
-    s->blas = bench_range(value, replays).median;
+    s->blas = median_of(value, replays);
     for (int64_t i = 0; i < replays; i++)
         value[i] = (double)b->profiled[i].blas_ns / gemms_ns(&b->profiled[i]);
-    s->of_blas = bench_range(value, replays);
+    s->of_blas = range_of(value, replays);
     free(value);
 }
 

@@ -3,6 +3,7 @@
 #define ISOTRON_BENCH_STEP_H
 
 #include "base/machine.h"
+#include "base/statistics.h"
 #include "bench/head.h"
 #include "bench/train/gemms.h"
 #include "bench/train/train.h"

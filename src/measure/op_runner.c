@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "base/philox.h"
+#include "base/statistics.h"
 
 enum { SETS_MAX = 64, CALLS_MAX = 1000 };
 static const size_t ROTATION = 256 << 20; /* bytes of all sets: more than twice any L2 cache */
@@ -169,21 +170,11 @@ static double round_of(BenchCalls *b, int64_t calls) {
 BenchTime bench_calls_time(BenchCalls *b, double seconds) {
     enum { LEAST = 3 };
     const double budget = seconds > 0 ? seconds * 1e9 : INFINITY;
-    double sorted[BENCH_ROUNDS], one = round_of(b, b->sets), spent = one * b->sets; /* every set is touched */
+    double one = round_of(b, b->sets), spent = one * b->sets; /* every set is touched */
     for (; spent < (seconds > 0 ? budget / 2 : WARM_NS); spent += one) one = round_of(b, 1);
     const double wanted = fmin(ceil(ROUND_NS / one), CALLS_MAX), fit = floor(budget / (one * wanted));
     BenchTime t = {.rounds = (int)fmax(LEAST, fmin(fit, BENCH_ROUNDS)), .calls = (int64_t)wanted};
-    for (int i = 0; i < t.rounds; i++) sorted[i] = t.round_ns[i] = round_of(b, t.calls);
-    t.ns = bench_range(sorted, t.rounds).median;
+    for (int i = 0; i < t.rounds; i++) t.round_ns[i] = round_of(b, t.calls);
+    t.ns = median_of(t.round_ns, t.rounds);
     return t;
-}
-
-static int by_value(const void *a, const void *b) {
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-Range bench_range(double *x, int64_t n) {
-    qsort(x, (size_t)n, sizeof *x, by_value);
-    return (Range){(x[(n - 1) / 2] + x[n / 2]) / 2, x[0], x[n - 1]};
 }

@@ -26,10 +26,4 @@ BenchTime bench_calls_time(BenchCalls *, double seconds);
 /* One set. */
 const Call *bench_calls_shape(const BenchCalls *);
 
-/* Smallest, middle and largest of n > 0 values; sorts the values. */
-typedef struct Range {
-    double median, min, max;
-} Range;
-Range bench_range(double *values, int64_t n);
-
 #endif

@@ -10,6 +10,7 @@
 #include "base/hash.h"
 #include "base/mem.h"
 #include "base/philox.h"
+#include "base/statistics.h"
 #include "data/sampler.h"
 #include "models/option_map.h"
 #include "param/bucket.h"
@@ -193,11 +194,10 @@ static void perturb_gradient(const Param *p, Device *device, const Noise *noise,
     const int64_t n = param_logical_count(p);
     DeviceView view =
         device_view(device, p->main_grad.data, (size_t)n * sizeof(double), VIEW_READ | VIEW_WRITE);
-    double *x = view.data, squares = 0;
-    for (int64_t i = 0; i < n; i++) squares += x[i] * x[i];
+    double *x = view.data;
     char site[48];
     snprintf(site, sizeof site, "gradient %lld %d", (long long)step, noise->draw);
-    const double size = noise->gradients * sqrt(squares / (double)n);
+    const double size = noise->gradients * rms_of(x, n);
     const uint64_t key = noise_key(p, site);
     for (int64_t i = 0; i < n; i++)
         if (x[i] != 0) x[i] += size * philox_normal(seed, key, (uint64_t)i);

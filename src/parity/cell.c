@@ -5,11 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static double norm_of_difference(const double *x, const double *y, int64_t n) {
-    double sum = 0;
-    for (int64_t i = 0; i < n; i++) sum += (x[i] - y[i]) * (x[i] - y[i]);
-    return sqrt(sum);
-}
+#include "base/statistics.h"
 
 static bool is_finite(const Case *c, const Trace *x) {
     bool finite = true;
@@ -23,7 +19,7 @@ static void judge_bits(const Case *c, const char *quantity, const double *x, con
     Row *row = report_row(report, quantity);
     for (int64_t i = 0; i < c->map.count; i++) {
         const int64_t at = c->at[i], n = case_count(&c->map.tensors[i]);
-        TensorError e = {.relative = norm_of_difference(x + at, y + at, n)};
+        TensorError e = {.relative = distance_of(x + at, y + at, n)};
         while (e.worst < n - 1 && x[at + e.worst] == y[at + e.worst]) e.worst++; /* the first difference */
         if (!isfinite(e.relative)) e.relative = INFINITY;
         row_add(row, c->map.tensors[i].name, e, BOUND_EQUAL, INFINITY, (int64_t)ranks[at + e.worst]);

@@ -6,28 +6,22 @@
 #include <string.h>
 
 #include "base/fault.h"
+#include "base/statistics.h"
 
 /* A tensor smaller than this fraction of the largest in its quantity has no relative error: the gradient of a
  * key bias is zero up to rounding (docs/reference/formats.md). */
 static const double FLOOR = 1e-9;
 
-static double norm(const double *x, int64_t n) {
-    double sum = 0;
-    for (int64_t i = 0; i < n; i++) sum += x[i] * x[i];
-    return sqrt(sum);
-}
-
 void scale_add(Scale *s, const double *oracle, int64_t n) {
-    double length = norm(oracle, n);
-    s->norm = fmax(s->norm, length);
-    s->rms = fmax(s->rms, length / sqrt((double)(n > 0 ? n : 1)));
+    s->norm = fmax(s->norm, norm_of(oracle, n));
+    s->rms = fmax(s->rms, rms_of(oracle, n));
 }
 
 TensorError tensor_error(const double *x, const double *y, int64_t n, int64_t width, const Scale *s) {
     TensorError e = {0};
     double sum = 0;
     for (int64_t begin = 0; begin < n; begin += width) {
-        double rms = fmax(norm(y + begin, width) / sqrt((double)width), FLOOR * s->rms);
+        double rms = fmax(rms_of(y + begin, width), FLOOR * s->rms);
         for (int64_t i = begin; i < begin + width; i++) {
             double d = fabs(x[i] - y[i]), share = d == 0 ? 0 : d / rms;
             sum += d * d;
@@ -35,7 +29,7 @@ TensorError tensor_error(const double *x, const double *y, int64_t n, int64_t wi
             if (e.elementwise == INFINITY) return (TensorError){INFINITY, INFINITY, e.worst};
         }
     }
-    double scale = fmax(norm(y, n), FLOOR * s->norm);
+    double scale = fmax(norm_of(y, n), FLOOR * s->norm);
     e.relative = sum == 0 ? 0 : sqrt(sum) / scale;
     return e;
 }

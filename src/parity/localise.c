@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/statistics.h"
 #include "parity/probe.h"
 #include "parity/signature.h"
 
@@ -39,9 +40,8 @@ static bool step_differs(const Search *s, const Trace *t, int64_t i) {
 }
 
 static bool tensors_differ(const Search *s, const double *x, const double *y) {
-    double d = 0, size = 0;
-    for (int64_t i = 0; i < s->of->total; i++) d += (x[i] - y[i]) * (x[i] - y[i]), size += y[i] * y[i];
-    return s->config.lane == LANE_EXACT ? d != 0 : !(sqrt(d) <= BOUND * sqrt(size));
+    const double d = distance_of(x, y, s->of->total);
+    return s->config.lane == LANE_EXACT ? d != 0 : !(d <= BOUND * norm_of(y, s->of->total));
 }
 
 static bool wrong_until(const Search *s, const Trace *t, int64_t step) {
@@ -63,28 +63,20 @@ static int64_t first_wrong(const Golden *oracle, const Trace *t) {
 
 /* ---- comparison ---- */
 
-static double rms(const double *x, int64_t n) {
-    double sum = 0;
-    for (int64_t i = 0; i < n; i++) sum += x[i] * x[i];
-    return sqrt(sum / (double)(n > 0 ? n : 1));
-}
-
 static void set_bounds(Search *s) {
     for (int64_t i = 0; i < s->ref->n; i++) {
         const Record *r = &s->ref->records[i];
-        s->bound[r->kind] = fmax(s->bound[r->kind], SHARE * rms(r->shape.data, tensor_count(&r->shape)));
+        s->bound[r->kind] = fmax(s->bound[r->kind], SHARE * rms_of(r->shape.data, tensor_count(&r->shape)));
     }
 }
 
 /* Whether x is out of bound of the expected y. */
 static bool is_out(const Search *s, RecordKind kind, const double *x, const double *y, int64_t n) {
-    double d = 0, most = 0;
-    for (int64_t i = 0; i < n; i++) {
-        d += (x[i] - y[i]) * (x[i] - y[i]);
+    double most = 0;
+    for (int64_t i = 0; i < n; i++)
         if (!(fabs(x[i] - y[i]) <= most)) most = fabs(x[i] - y[i]);
-    }
     if (s->config.lane == LANE_EXACT) return !(most <= ldexp(1, -EXACT_GRID_BITS - 4));
-    return !(sqrt(d / (double)(n > 0 ? n : 1)) <= BOUND * fmax(rms(y, n), s->bound[kind]));
+    return !(distance_of(x, y, n) <= BOUND * fmax(rms_of(y, n), s->bound[kind]) * sqrt((double)n));
 }
 
 static unsigned summand_axes(const Search *s, const Record *r) {

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/statistics.h"
 #include "comm/comm.h"
 #include "parity/storage.h"
 #include "tensor/fp8.h"
@@ -212,29 +213,15 @@ typedef struct Series {
     double at[PRECISION_DRAWS];
 } Series;
 
-static double mean(const Series *s, int n) {
-    double sum = 0;
-    for (int i = 0; i < n; i++) sum += s->at[i];
-    return sum / n;
-}
+static double mean(const Series *s, int n) { return mean_of(s->at, n); }
 
 static double mean_square(const Series *s, int n) {
-    double sum = 0;
-    for (int i = 0; i < n; i++) sum += s->at[i] * s->at[i];
-    return sum / n;
+    const double rms = rms_of(s->at, n);
+    return rms * rms;
 }
 
-static int by_size(const void *a, const void *b) {
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-/* The median is insensitive to one draw with a rare large event. */
-static double median(const Series *s, int n) {
-    Series sorted = *s;
-    qsort(sorted.at, (size_t)n, sizeof *sorted.at, by_size);
-    return (sorted.at[(n - 1) / 2] + sorted.at[n / 2]) / 2;
-}
+/* Insensitive to one draw with a rare large event. */
+static double median(const Series *s, int n) { return median_of(s->at, n); }
 
 /* Squared standard error of the median's logarithm: pi / 2 times that of the mean. */
 static double spread(const Series *s, double least, int n) {

@@ -7,15 +7,10 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/statistics.h"
 
 /* Far above rounding, far below any fault. */
 static const double CLOSE = 1e-6;
-
-static double norm(const double *x, int64_t n) {
-    double sum = 0;
-    for (int64_t i = 0; i < n; i++) sum += x[i] * x[i];
-    return sqrt(sum);
-}
 
 /* ||x - a y + b z|| <= CLOSE ||y||; z may be NULL. */
 static bool is_close(const double *x, double a, const double *y, double b, const double *z, int64_t n) {
@@ -24,7 +19,7 @@ static bool is_close(const double *x, double a, const double *y, double b, const
         const double d = x[i] - a * y[i] + (z ? b * z[i] : 0);
         sum += d * d;
     }
-    return sqrt(sum) <= CLOSE * norm(y, n);
+    return sqrt(sum) <= CLOSE * norm_of(y, n);
 }
 
 static bool not_finite(Suspect s, char *out, size_t size) {
@@ -39,7 +34,7 @@ static bool not_finite(Suspect s, char *out, size_t size) {
 /* With two ranks a missing summand leaves only the other one; that description comes first. */
 static bool summand(Suspect s, char *out, size_t size) {
     for (int r = 0; s.summands && r < s.ranks; r++)
-        if (norm(s.summands + r * s.n, s.n) > 0 && is_close(s.x, 0, s.y, -1, s.summands + r * s.n, s.n)) {
+        if (norm_of(s.summands + r * s.n, s.n) > 0 && is_close(s.x, 0, s.y, -1, s.summands + r * s.n, s.n)) {
             if (r == s.rank)
                 snprintf(out, size, "only its own summand: the sum over ranks is missing");
             else
@@ -50,7 +45,7 @@ static bool summand(Suspect s, char *out, size_t size) {
         const double *part = s.summands + r * s.n;
         const bool missing = is_close(s.x, 1, s.y, 1, part, s.n),
                    twice = is_close(s.x, 1, s.y, -1, part, s.n);
-        if (norm(part, s.n) == 0 || (!missing && !twice)) continue;
+        if (norm_of(part, s.n) == 0 || (!missing && !twice)) continue;
         snprintf(out, size, "summand of rank %d is %s", r, missing ? "missing" : "counted twice");
         return true;
     }
@@ -61,7 +56,7 @@ static bool scaled(Suspect s, char *out, size_t size) {
     double xy = 0, yy = 0;
     for (int64_t i = 0; i < s.n; i++) xy += s.x[i] * s.y[i], yy += s.y[i] * s.y[i];
     const double c = yy > 0 ? xy / yy : 1;
-    if (norm(s.x, s.n) == 0)
+    if (norm_of(s.x, s.n) == 0)
         snprintf(out, size, "all zero");
     else if (is_close(s.x, c, s.y, 0, NULL, s.n) && fabs(c) > CLOSE)
         snprintf(out, size, "scaled by %.9g", c);
@@ -73,22 +68,17 @@ static bool scaled(Suspect s, char *out, size_t size) {
 static bool zero_tail(Suspect s, char *out, size_t size) {
     int64_t tail = s.n;
     while (tail > 0 && s.x[tail - 1] == 0) tail--;
-    if (tail == s.n || norm(s.y + tail, s.n - tail) == 0 || !is_close(s.x, 1, s.y, 0, NULL, tail))
+    if (tail == s.n || norm_of(s.y + tail, s.n - tail) == 0 || !is_close(s.x, 1, s.y, 0, NULL, tail))
         return false;
     snprintf(out, size, "zero tail from element %lld of %lld on", (long long)tail, (long long)s.n);
     return true;
-}
-
-static int by_value(const void *a, const void *b) {
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
 }
 
 static bool permuted(Suspect s, char *out, size_t size) {
     const size_t bytes = (size_t)s.n * sizeof(double);
     double *x = mem_alloc(bytes + 1), *y = mem_alloc(bytes + 1);
     memcpy(x, s.x, bytes), memcpy(y, s.y, bytes);
-    qsort(x, (size_t)s.n, sizeof *x, by_value), qsort(y, (size_t)s.n, sizeof *y, by_value);
+    sort_numbers(x, s.n), sort_numbers(y, s.n);
     const bool yes = is_close(x, 1, y, 0, NULL, s.n);
     if (yes) snprintf(out, size, "permuted: the same elements in another order");
     free(x), free(y);
@@ -99,7 +89,6 @@ void signature_of(Suspect s, char *out, size_t size) {
     if (not_finite(s, out, size) || summand(s, out, size) || scaled(s, out, size) ||
         zero_tail(s, out, size) || permuted(s, out, size))
         return;
-    double d = 0;
-    for (int64_t i = 0; i < s.n; i++) d += (s.x[i] - s.y[i]) * (s.x[i] - s.y[i]);
-    snprintf(out, size, "differs by %.3g of its norm", sqrt(d) / fmax(norm(s.y, s.n), 1e-300));
+    snprintf(out, size, "differs by %.3g of its norm",
+             distance_of(s.x, s.y, s.n) / fmax(norm_of(s.y, s.n), 1e-300));
 }

@@ -7,24 +7,25 @@
 
 #include "base/amount.h"
 #include "base/file.h"
+#include "base/statistics.h"
 #include "config/enums.h"
-#include "measure/interval.h"
 #include "validate/stage.h"
 
 /* ---- rates ---- */
 
 typedef enum Change { SAME, FASTER, SLOWER, NOT_KNOWN } Change;
 
-/* The interval of ours / theirs, from the intervals of both medians (measure/interval.h). */
+/* The interval of ours / theirs, from the intervals of both medians (base/statistics.h). */
 static Change compare_rates(const Metric *ours, const Metric *theirs, double error, double allow,
                             double *ratio) {
     Interval a, b;
-    *ratio = metric_median(ours) / metric_median(theirs);
     bool known = interval_of_median(ours->sample, ours->n, error / 2, &a);
     known = interval_of_median(theirs->sample, theirs->n, error / 2, &b) && known;
+    const Interval of = interval_ratio(a, b);
+    *ratio = of.median;
     if (!known) return NOT_KNOWN;
-    if (a.high / b.low < 1 - allow) return SLOWER;
-    return a.low / b.high > 1 + allow ? FASTER : SAME;
+    if (of.high < 1 - allow) return SLOWER;
+    return of.low > 1 + allow ? FASTER : SAME;
 }
 
 /* A rate over all metrics of a stage; each may err with this probability (Bonferroni). */
@@ -366,8 +367,7 @@ static void compare_class(const ValidateRow *row, double error, RateClass *c) {
     Interval x, y;
     c->known = interval_over_turns(a, n, error, &x);
     c->known = interval_over_turns(b, m, error, &y) && c->known;
-    c->ratio = y.median / x.median;
-    if (c->known) c->low = y.low / x.high, c->high = y.high / x.low;
+    c->ratio = interval_ratio(y, x);
 }
 
 int compare_classes(const ValidateRow *row, RateClass out[RATE_CLASSES]) {
@@ -387,12 +387,12 @@ int compare_classes(const ValidateRow *row, RateClass out[RATE_CLASSES]) {
 void compare_class_text(const RateClass *c, Str *out) {
     if (!c->known)
         str_puts(out, "too few samples to compare B with A");
-    else if (c->high < 1)
-        str_printf(out, "B is %.3g %% slower than A", 100 * (1 - c->ratio));
-    else if (c->low > 1)
-        str_printf(out, "B is %.3g %% faster than A", 100 * (c->ratio - 1));
+    else if (c->ratio.high < 1)
+        str_printf(out, "B is %.3g %% slower than A", 100 * (1 - c->ratio.median));
+    else if (c->ratio.low > 1)
+        str_printf(out, "B is %.3g %% faster than A", 100 * (c->ratio.median - 1));
     else
-        str_printf(out, "equal within %.3g %%", 100 * fmax(1 - c->low, c->high - 1));
-    str_printf(out, "; B / A = %.3f", c->ratio);
-    if (c->known) str_printf(out, ", from %.3f to %.3f", c->low, c->high);
+        str_printf(out, "equal within %.3g %%", 100 * fmax(1 - c->ratio.low, c->ratio.high - 1));
+    str_printf(out, "; B / A = %.3f", c->ratio.median);
+    if (c->known) str_printf(out, ", from %.3f to %.3f", c->ratio.low, c->ratio.high);
 }

@@ -3,6 +3,7 @@
 #ifndef ISOTRON_VALIDATE_COMPARE_H
 #define ISOTRON_VALIDATE_COMPARE_H
 
+#include "base/statistics.h"
 #include "validate/validate.h"
 
 /* Reads the report (--json) of a run that passed. Its content is untrusted. */
@@ -20,7 +21,7 @@ int compare_least(int n_rates);
  * may differ by more than the samples of one process do. */
 typedef struct RateClass {
     char name[32];
-    double ratio, low, high;
+    Interval ratio;
     bool known; /* there are enough samples for an interval */
 } RateClass;
 enum { RATE_CLASSES = 16 };

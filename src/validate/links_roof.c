@@ -3,7 +3,7 @@
 #include <stdio.h>
 
 #include "base/amount.h"
-#include "measure/interval.h"
+#include "base/statistics.h"
 
 static const double FLOOR = 0.45, ERROR = INTERVAL_ERROR / 2;
 

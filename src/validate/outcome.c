@@ -4,8 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/statistics.h"
 #include "base/utf8.h"
-#include "measure/op_runner.h"
 
 const char *const STAGE_VERDICTS[] = {"PASS", "INCONCLUSIVE", "INTERRUPTED", "DEGRADED", "FAIL"};
 
@@ -157,11 +157,7 @@ void outcome_merge(Outcome *to, const Outcome *from) {
     to->seconds += from->seconds;
 }
 
-double metric_median(const Metric *m) {
-    if (!m || !m->n) return 0;
-    Metric sorted = *m;
-    return bench_range(sorted.sample, m->n).median;
-}
+double metric_median(const Metric *m) { return m && m->n ? median_of(m->sample, m->n) : 0; }
 
 StageVerdict outcome_verdict(const Outcome *r) {
     StageVerdict worst = VALIDATE_PASS;

@@ -8,9 +8,9 @@
 #include "base/amount.h"
 #include "base/hash.h"
 #include "base/junit.h"
+#include "base/statistics.h"
 #include "base/utf8.h"
 #include "config/enums.h"
-#include "measure/interval.h"
 #include "run/provenance.h"
 #include "validate/compare.h"
 #include "validate/conclusion.h"
@@ -228,9 +228,9 @@ static json_t *classes_json(const ValidateRow *row) {
     const int n = compare_classes(row, c);
     json_t *list = json_array();
     for (int i = 0; i < n; i++) {
-        json_t *one = json_pack("{s:s, s:f}", "name", c[i].name, "ratio", c[i].ratio);
-        if (c[i].known) json_object_set_new(one, "low", json_real(c[i].low));
-        if (c[i].known) json_object_set_new(one, "high", json_real(c[i].high));
+        json_t *one = json_pack("{s:s, s:f}", "name", c[i].name, "ratio", c[i].ratio.median);
+        if (c[i].known) json_object_set_new(one, "low", json_real(c[i].ratio.low));
+        if (c[i].known) json_object_set_new(one, "high", json_real(c[i].ratio.high));
         json_array_append_new(list, one);
     }
     return list;

@@ -9,7 +9,7 @@
 
 #include "base/amount.h"
 #include "base/mem.h"
-#include "measure/op_runner.h"
+#include "base/statistics.h"
 #include "measure/peaks.h"
 #include "validate/compare.h"
 #include "validate/load.h"
@@ -47,9 +47,7 @@ void roofs_judge(Outcome *out, const Roof *roof, const double *best, const Suspe
                  const NvmlLoad *load, int n, double stated) {
     const double least = roof->copy ? LEAST_COPY : LEAST_GEMM,
                  of_siblings = roof->copy ? LEAST_COPY_OF_SIBLINGS : LEAST_GEMM_OF_SIBLINGS;
-    double *sorted = mem_alloc((size_t)n * sizeof *sorted);
-    memcpy(sorted, best, (size_t)n * sizeof *sorted);
-    const double median = bench_range(sorted, n).median;
+    const double median = median_of(best, n);
     for (int i = 0; i < n; i++) {
         const LoadText why = load_text(&load[i]);
         const char *open = *why.s ? " (" : "", *close = *why.s ? ")" : "";
@@ -61,7 +59,6 @@ void roofs_judge(Outcome *out, const Roof *roof, const double *best, const Suspe
             outcome_add(out, VALIDATE_DEGRADED, suspect[i].s, "%s: %.0f %s, %.0f %% of the stated %.0f%s%s%s",
                         roof->name, best[i], roof->unit, 100 * best[i] / stated, stated, open, why.s, close);
     }
-    free(sorted);
 }
 
 /* The vendor's rate; 0: not known. */

@@ -1,7 +1,7 @@
 /* Speed between ranks: bus bandwidth of collectives, of each pair of ranks in both directions, and how long
  * each rank takes for the same work before it arrives. Samples are taken in rounds over all of these, so that
  * slow changes of the machine affect all of them equally. A pair or a rank is slow if the whole confidence
- * interval of its median (measure/interval.h) is below a fraction of its siblings' upper quartile. In a
+ * interval of its median (base/statistics.h) is below a fraction of its siblings' upper quartile. In a
  * world of two, each has one sibling: the other direction of the link, the arrival of the other rank. The
  * interval then has to be below a fraction of the sibling's whole interval. If all links of a rank are slow,
  * the rank is the suspect, else the link. If all links of the world are slow, the comparison with their roof
@@ -14,10 +14,10 @@
 #include "base/amount.h"
 #include "base/clock.h"
 #include "base/mem.h"
+#include "base/statistics.h"
 #include "kernels/attr.h"
 #include "kernels/ops.h"
 #include "measure/exact.h"
-#include "measure/interval.h"
 #include "validate/compare.h"
 #include "validate/links_roof.h"
 #include "validate/stage.h"
@@ -192,16 +192,6 @@ static void sample_all(Speed *s, bool keep) {
 
 /* ---- judging ---- */
 
-/* The upper quartile of the medians. */
-static double reference(double *medians, int n) {
-    for (int i = 1; i < n; i++)
-        for (int k = i; k > 0 && medians[k] < medians[k - 1]; k--) {
-            const double swap = medians[k];
-            medians[k] = medians[k - 1], medians[k - 1] = swap;
-        }
-    return n ? medians[3 * n / 4] : 0;
-}
-
 static bool is_slow(const Metric *m, double of, double fraction, int siblings) {
     Interval i;
     return m && interval_of_median(m->sample, m->n, INTERVAL_ERROR / siblings, &i) && i.high < fraction * of;
@@ -261,7 +251,7 @@ static void judge_links(const Speed *s, Slow *slow) {
     for (int a = 0, k = 0; a < n; a++)
         for (int b = 0; b < n; b++)
             if (a != b) medians[k++] = metric_median(link_of(s, a, b));
-    slow->of_links = reference(medians, links);
+    slow->of_links = upper_quartile_of(medians, links);
     const double of = n > 2 ? slow->of_links : faster_of_two(link_of(s, 0, 1), link_of(s, 1, 0));
     for (int a = 0; a < n; a++)
         for (int b = 0; b < n; b++)
@@ -279,7 +269,7 @@ static void judge_arrivals(const Speed *s, Slow *slow) {
     const double least = s->gpu ? 0.8 : 0.5;
     double medians[EXACT_RANKS] = {0};
     for (int i = 0; i < n; i++) medians[i] = metric_median(arrival_of(s, i));
-    slow->of_ranks = reference(medians, n);
+    slow->of_ranks = upper_quartile_of(medians, n);
     const double of = n > 2 ? slow->of_ranks : faster_of_two(arrival_of(s, 0), arrival_of(s, 1));
     for (int i = 0; i < n; i++) slow->rank[i] &= is_slow(arrival_of(s, i), of, least, n);
 }

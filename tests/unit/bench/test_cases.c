@@ -127,14 +127,6 @@ static void of_experts_all_rows_count(void **state) {
     assert_true(p.m == 24 && p.n == 5 && p.k == 4);
 }
 
-static void a_range_has_a_middle(void **state) {
-    (void)state;
-    double odd[] = {3, 1, 2}, even[] = {4, 1, 3, 2};
-    assert_true(bench_range(odd, 3).median == 2);
-    const Range r = bench_range(even, 4);
-    assert_true(r.median == 2.5 && r.min == 1 && r.max == 4);
-}
-
 static void peaks_are_of_the_longest_name(void **state) {
     (void)state;
     assert_true(bench_peak("NVIDIA H200 (GPU 0, sm_90)", BF16) == 989);
@@ -179,7 +171,7 @@ int main(void) {
         cmocka_unit_test(gemms_are_told_apart),
         cmocka_unit_test(gemms_of_experts_are_one),
         cmocka_unit_test(of_experts_all_rows_count),
-        cmocka_unit_test(a_range_has_a_middle),
+
         cmocka_unit_test(peaks_are_of_the_longest_name),
         cmocka_unit_test(cases_run),
     };

@@ -1,4 +1,4 @@
-/* The speed gate: ranks of the interval as binomial tables have them, and error rates by simulation. */
+/* The speed gate: its verdicts, and their error rates by simulation. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,33 +7,6 @@
 #include "base/philox.h"
 #include "bench/gate/gate.h"
 #include "unit/cmocka_all.h"
-
-/* sum over j < k of C(n, j) is at most error / 2 * 2^n, in exact arithmetic. */
-static void ranks_are_those_of_the_binomial(void **unused) {
-    (void)unused;
-    static const struct {
-        int64_t n, rank_5, rank_1;
-    } TABLE[] = {{0, 0, 0},  {5, 0, 0},  {6, 1, 0},   {8, 1, 1},     {9, 2, 1},        {12, 3, 2},
-                 {15, 4, 3}, {20, 6, 4}, {30, 10, 8}, {100, 40, 37}, {1000, 469, 459}, {5000, 2431, 2409}};
-    for (size_t i = 0; i < sizeof TABLE / sizeof *TABLE; i++) {
-        assert_int_equal(interval_rank(TABLE[i].n, 0.05), TABLE[i].rank_5);
-        assert_int_equal(interval_rank(TABLE[i].n, 0.01), TABLE[i].rank_1);
-    }
-    for (double error = 0.1; error > 1e-6; error /= 3) {
-        const int64_t n = interval_least(error);
-        assert_true(interval_rank(n, error) == 1 && interval_rank(n - 1, error) == 0);
-    }
-}
-
-static void interval_has_the_ranks(void **unused) {
-    (void)unused;
-    const double x[] = {7, 1, 12, 3, 9, 2, 11, 4, 8, 5, 10, 6};
-    Interval of;
-    assert_true(interval_of_median(x, 12, 0.05, &of));
-    assert_true(of.low == 3 && of.median == 6.5 && of.high == 10);
-    assert_false(interval_of_median(x, 5, 0.05, &of));
-    assert_true(of.low == 0 && of.median == 7 && isinf(of.high));
-}
 
 static void verdicts_follow_the_interval(void **unused) {
     (void)unused;
@@ -176,9 +149,9 @@ static void files_may_hold_anything(void **unused) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(ranks_are_those_of_the_binomial), cmocka_unit_test(interval_has_the_ranks),
-        cmocka_unit_test(verdicts_follow_the_interval),    cmocka_unit_test(pairs_err_as_stated),
-        cmocka_unit_test(baselines_err_less_than_stated),  cmocka_unit_test(percentages_are_strict),
+
+        cmocka_unit_test(verdicts_follow_the_interval),   cmocka_unit_test(pairs_err_as_stated),
+        cmocka_unit_test(baselines_err_less_than_stated), cmocka_unit_test(percentages_are_strict),
         cmocka_unit_test(files_may_hold_anything),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,47 @@
+/* Summaries of samples, which stay as they are. n = 0 gives NaN where nothing else is said. */
+#ifndef ISOTRON_BASE_STATISTICS_H
+#define ISOTRON_BASE_STATISTICS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+double mean_of(const double *x, int64_t n);
+/* The square root of the sum of squares; 0 for n = 0. */
+double norm_of(const double *x, int64_t n);
+/* The norm of x - y. */
+double distance_of(const double *x, const double *y, int64_t n);
+/* The root mean square; 0 for n = 0. */
+double rms_of(const double *x, int64_t n);
+
+typedef struct Range {
+    double median, min, max;
+} Range;
+Range range_of(const double *x, int64_t n);
+double median_of(const double *x, int64_t n);
+double upper_quartile_of(const double *x, int64_t n);
+/* Sorts, ascending. */
+void sort_numbers(double *x, int64_t n);
+
+/* Confidence intervals of medians from order statistics. The number of samples below the true median is
+ * binomial with p = 1/2, whatever the distribution, so that [x_(k), x_(n+1-k)] misses the median with
+ * probability 2 P(Bin(n, 1/2) < k). W. J. Conover, Practical Nonparametric Statistics, 3rd ed., section 3.2;
+ * J.-Y. Le Boudec, Performance Evaluation of Computer and Communication Systems, theorem 2.1. The samples must
+ * be independent and of one distribution; nothing else is assumed. */
+typedef struct Interval {
+    double low, median, high;
+} Interval;
+
+/* The probability that some interval of a report misses its median. */
+#define INTERVAL_ERROR 0.05
+
+/* The largest k such that the interval misses the median with a probability of at most `error`; 0: there are
+ * too few samples. */
+int64_t interval_rank(int64_t n, double error);
+/* The smallest n with a rank. */
+int64_t interval_least(double error);
+/* False: too few samples; the interval is then from 0 to infinity. */
+bool interval_of_median(const double *x, int64_t n, double error, Interval *out);
+/* The quotient of two positive medians: the interval misses it at most as often as one of the two misses. */
+Interval interval_ratio(Interval of, Interval to);
+
+#endif
