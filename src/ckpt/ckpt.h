@@ -29,7 +29,8 @@ typedef struct CkptItem {
     void *flat;
     DType dtype;  /* a float type */
     bool convert; /* loading: convert from another stored dtype instead of refusing it */
-    /* [n_ranges] ascending: the elements in `flat` if data-parallel ranks share them out; NULL: all. */
+    bool sharded; /* saving: data-parallel ranks shard what is trained, else each of them has all of it */
+    /* [n_ranges] ascending: the elements in `flat`; NULL: all. */
     const FlatRange *ranges;
     int n_ranges;
     /* Loading: beginnings of names, NULL-terminated, of tensors that the model or the checkpoint may lack. Such

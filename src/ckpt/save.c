@@ -67,7 +67,7 @@ static void plan(CkptSaving *s, const Registry *r, const CkptItem *items, int n_
                   items[k].suffix);
         for (int i = 0; i < r->n; i++) {
             const Param *p = r->params[i];
-            if (!held_is_stored(p, &items[k]) || !param_is_primary_for(r, p, items[k].ranges)) continue;
+            if (!held_is_stored(p, &items[k]) || !param_is_primary_for(r, p, items[k].sharded)) continue;
             for (int part = 0; part < p->spec.n_parts; part++) {
                 Box *boxes;
                 const int64_t n = held_boxes(p, part, &items[k], &boxes);

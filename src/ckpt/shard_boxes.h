@@ -12,7 +12,7 @@ int64_t held_at(const Param *, int part, const CkptItem *, int64_t row, int64_t 
 /* How many rows of the box, starting at `row`, are contiguous in item->flat: at least one, and at most
  * VIEW_BYTES. */
 int64_t held_run(const Param *, int part, const CkptItem *, const Box *, int64_t row);
-/* Whether the item has elements of this parameter: a buffer has no optimizer state. */
+/* Whether the item has elements of this parameter: one that is not trained has no optimizer state. */
 bool held_is_stored(const Param *, const CkptItem *);
 
 #endif

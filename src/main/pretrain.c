@@ -55,7 +55,7 @@ static int check(Setup *s, int64_t idle) {
     Err e = prepare(s, &facts);
     if (!e.code) e = plan_make(&s->config, NULL, s->arena, &plan);
     if (e.code) return command_fail(e);
-    banner_print(&s->config, facts.vocab_size, plan.parameters.all);
+    banner_print(&s->config, facts.vocab_size, &plan.parameters);
     print_memory(&plan);
     const int n = train_check_files(&s->config, &facts, problem);
     fflush(stdout);

@@ -123,6 +123,7 @@ static Model *model_of(const Config *c, const ModelPlace *place) {
         m->stages[m->n_stages++] = place->stages[i];
         stage_init(m, &place->stages[i]);
     }
+    for (int64_t i = 0; i < c->freeze_parameters.count; i++) registry_freeze(r, c->freeze_parameters.at[i]);
     return m;
 }
 
@@ -181,10 +182,31 @@ ModelCount model_count(const Config *c) {
         const int64_t own = p->spec.flags & PARAM_BUFFER ? 0 : param_logical_count(p);
         n.all += own;
         n.experts += p->spec.expert ? own : 0;
+        n.trained += param_is_trained(p) ? own : 0;
         n.active += p->spec.expert ? own / c->num_experts * c->moe_router_topk : own;
     }
     model_free(whole);
     return n;
+}
+
+Err model_check_frozen(const Config *c) {
+    const TextList *names = &c->freeze_parameters;
+    if (!names->count) return ERR_OK;
+    Err e = ERR_OK;
+    Model *whole = model_new(c, NULL);
+    Registry *r = whole->registry;
+    for (int64_t i = 0; i < names->count && !e.code; i++)
+        if (!registry_freeze(r, names->at[i]))
+            e = err_user(
+                "--freeze-parameters %s: the model has no such parameter; names begin with whole words, as "
+                "'decoder.layers.0' or '%s'",
+                names->at[i], r->params[0]->spec.name);
+    bool trains = false;
+    for (int i = 0; i < r->n; i++) trains |= param_is_trained(r->params[i]);
+    if (!e.code && !trains)
+        e = err_user("--freeze-parameters leaves no parameter to train: name fewer of them");
+    model_free(whole);
+    return e;
 }
 
 void model_allocate(Model *m, Device *device, DType storage, int64_t positions, bool trains) {

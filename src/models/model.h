@@ -80,11 +80,14 @@ ModelPlan model_plan(const Config *, Arena *);
 /* Model FLOPs of the forward and backward of `samples` samples. */
 double model_flops(const ModelPlan *, int64_t samples);
 
-/* Trained parameters of the whole model without padding: all, those of experts, and those that a token uses. */
+/* Parameters of the whole model, without buffers and padding: all, those of experts, those that a token uses, and
+ * those that are trained. */
 typedef struct ModelCount {
-    int64_t all, experts, active;
+    int64_t all, experts, active, trained;
 } ModelCount;
 ModelCount model_count(const Config *);
+/* An error if --freeze-parameters names no parameter, or if none is left to train. */
+Err model_check_frozen(const Config *);
 
 /* Registers this rank's parameters (place NULL: one rank has all), and ties those of which other pipeline ranks
  * have a copy. Allocates no device memory. */

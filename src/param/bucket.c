@@ -7,24 +7,25 @@
 
 static int64_t aligned(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
 
-typedef enum Kind { DENSE, EXPERTS, UNTRAINED, KINDS } Kind;
+typedef enum Kind { DENSE, EXPERTS, FROZEN, BUFFERS, KINDS } Kind;
 
 static Kind kind_of(const Param *p) {
-    return p->spec.flags & PARAM_BUFFER ? UNTRAINED : p->spec.expert ? EXPERTS : DENSE;
+    if (!param_is_trained(p)) return p->spec.flags & PARAM_BUFFER ? BUFFERS : FROZEN;
+    return p->spec.expert ? EXPERTS : DENSE;
 }
 
 /* ---- groups ---- */
 
 static void set_groups(const Registry *r, Bucket *b, Kind kind) {
-    static const unsigned AXES_OF[KINDS] = {1 << AXIS_CP | 1 << AXIS_DP, 1 << AXIS_EDP, 0};
+    static const unsigned AXES_OF[KINDS] = {1 << AXIS_CP | 1 << AXIS_DP, 1 << AXIS_EDP, 0, 0};
     const DataParallel *d = &r->layout.data;
     const Group all = mesh_group(&r->layout.mesh, AXES_OF[kind]);
-    const int instances = kind != UNTRAINED && d->instances > 1 ? d->instances : 1;
+    b->trained = kind <= EXPERTS;
+    const int instances = b->trained && d->instances > 1 ? d->instances : 1;
     CHECK(all.size % instances == 0, "%d data-parallel ranks do not divide into %d instances", all.size,
           instances);
     b->inner = group_inner(&all, all.size / instances);
     b->outer = group_outer(&all, all.size / instances);
-    b->trained = kind != UNTRAINED;
 }
 
 /* ---- assignment of parameters to buckets ---- */
@@ -44,7 +45,7 @@ static int fill(Registry *r) {
     const DataParallel *d = &r->layout.data;
     const bool by_unit = d->stage == 3 || (d->stage == 2 && !d->bucket_size && !d->num_buckets);
     const int64_t full = limit(r);
-    int n = 0, open[KINDS] = {-1, -1, -1}, unit[KINDS] = {0};
+    int n = 0, open[KINDS] = {-1, -1, -1, -1}, unit[KINDS] = {0};
     int64_t size[KINDS] = {0};
     for (int i = r->n; i--;) {
         Param *p = r->params[i];
@@ -111,8 +112,9 @@ bool bucket_is_shared(const Registry *r, const Bucket *b, FlatBuffer which) {
 
 /* Whether any rank has memory for the bucket in this buffer. */
 static bool exists(const Registry *r, const Bucket *b, FlatBuffer which) {
-    return r->trains || which == FLAT_VALUES ||
-           (which == FLAT_MASTERS && !(b->trained && dtype_is_16bit(r->storage)));
+    if (which == FLAT_VALUES) return true;
+    if (which == FLAT_MASTERS) return r->trains || !b->trained || !dtype_is_16bit(r->storage);
+    return r->trains && b->trained;
 }
 
 bool bucket_is_whole(const Registry *r, const Bucket *b, FlatBuffer which) {
@@ -200,9 +202,9 @@ FlatRange param_part_held(const Registry *r, const Param *p) {
     return h;
 }
 
-bool param_is_primary_for(const Registry *r, const Param *p, bool shared) {
+bool param_is_primary_for(const Registry *r, const Param *p, bool sharded) {
     const Bucket *b = &r->buckets[p->bucket];
-    if (!shared || !b->trained) return param_is_owned(r, p);
+    if (!sharded || !b->trained) return param_is_owned(r, p);
     return b->outer.rank == 0 && param_is_owned_on(r, p, 1 << AXIS_TP | 1 << AXIS_ETP | 1 << AXIS_EP);
 }
 

@@ -21,7 +21,7 @@ struct Bucket {
     int first, n;              /* parameters: laid[first, first + n) of the registry */
     Group inner, outer;        /* the ranks that share it out; the ranks with the same part in other
                                   instances */
-    bool trained;              /* false: buffers, which have no gradients and are not sharded */
+    bool trained; /* false: buffers or frozen weights, which have no gradients and are not sharded */
 };
 
 /* Divides the layout of all registered parameters into buckets and sets their offsets. Needs the storage
@@ -49,8 +49,8 @@ Tensor registry_slice_of(const Registry *, FlatBuffer, DType, void *flat, int bu
 FlatRange param_part_held(const Registry *, const Param *);
 /* Whether this rank is primary for those elements: it counts them in norms. */
 bool param_is_primary(const Registry *, const Param *);
-/* Whether this rank is primary for the elements that it has in a buffer, and saves them. Data-parallel ranks share
- * the buffer out, or have all of it. */
-bool param_is_primary_for(const Registry *, const Param *, bool shared);
+/* Whether this rank is primary for the elements that it has in a buffer, and saves them. Data-parallel ranks shard
+ * the buffer's trained elements, or each rank has all of them. */
+bool param_is_primary_for(const Registry *, const Param *, bool sharded);
 
 #endif

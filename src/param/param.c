@@ -52,6 +52,19 @@ Param *registry_find(const Registry *r, const char *name) {
     return number ? r->params[number - 1] : NULL;
 }
 
+int registry_freeze(Registry *r, const char *name) {
+    const size_t length = strlen(name);
+    int frozen = 0;
+    for (int i = 0; i < r->n; i++) {
+        ParamSpec *s = &r->params[i]->spec;
+        const bool is_below = !strncmp(s->name, name, length) && (!s->name[length] || s->name[length] == '.');
+        if (!is_below || s->flags & PARAM_BUFFER) continue;
+        s->flags |= PARAM_FROZEN;
+        frozen++;
+    }
+    return frozen;
+}
+
 static void append(Registry *r, Param *p) {
     r->params = mem_grow(r->params, (size_t)r->n + 1, sizeof *r->params);
     r->params[r->n++] = p;

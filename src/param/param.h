@@ -23,6 +23,8 @@ typedef enum ParamFlags {
     PARAM_EMBEDDING = 2,
     /* Saved with the parameters, but not trained: no gradient, no update, not in norms. */
     PARAM_BUFFER = 4,
+    /* A weight that is not trained (registry_freeze): no gradient, no update, not in norms. */
+    PARAM_FROZEN = 8,
 } ParamFlags;
 
 /* Suffix of the names of FP8's delayed scales: buffers that affect rounding only, not the model. */
@@ -97,7 +99,7 @@ typedef struct Param {
     /* The pipeline ranks that hold a copy, in ascending order; 0: it is not tied. The gradients of all copies are
      * summed; norms and checkpoints use the first one. */
     int *holders, n_holders;
-    /* Storage dtype. value.grad = &main_grad, NULL in a buffer. No data while other ranks hold some of it
+    /* Storage dtype. value.grad = &main_grad, NULL if it is not trained. No data while other ranks hold some of it
      * (sync.h); this is also true of main_grad and master. */
     Tensor value;
     /* F64 in the fp64 lane, else F32, or BF16 (DataParallel). Flags ACCUM | MAIN_GRAD. Without ACCUM it is
@@ -106,7 +108,11 @@ typedef struct Param {
     Tensor master; /* F64 or F32; the same memory as value unless storage is 16-bit */
 } Param;
 
-/* The parameter of a value tensor, which must not be that of a buffer. */
+static inline bool param_is_trained(const Param *p) {
+    return !(p->spec.flags & (PARAM_BUFFER | PARAM_FROZEN));
+}
+
+/* The parameter of a value tensor; it must be trained. */
 static inline Param *param_of(const Tensor *value) {
     return (Param *)((char *)value->grad - offsetof(Param, main_grad));
 }
@@ -159,6 +165,10 @@ Param *param_add(Registry *, ParamSpec);
 void param_add_holder(Registry *, Param *, int rank);
 static inline bool param_is_tied(const Param *p) { return p->n_holders > 1; }
 Param *registry_find(const Registry *, const char *name); /* NULL if there is none */
+/* Freezes the weights of this name and those whose name begins with it and a dot ("decoder.layers.0"), before
+ * registry_allocate. Every data-parallel rank then holds their values and masters, and no rank has memory for their
+ * gradients and optimizer state. Returns how many weights have such a name. */
+int registry_freeze(Registry *, const char *name);
 /* Begins a unit: parameters that are used together, such as a layer. At stage 3 the values of a unit are
  * gathered together. */
 void registry_begin_unit(Registry *);

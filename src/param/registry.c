@@ -47,7 +47,7 @@ void registry_allocate(Registry *r, Device *device, DType storage, bool trains) 
         p->main_grad.flags = TENSOR_ACCUM | TENSOR_MAIN_GRAD;
         p->value.spmd = type_of(&r->layout, &p->spec);
         p->value.cut = (int8_t)(p->spec.tp_split + 1);
-        if (p->spec.flags & PARAM_BUFFER) continue;
+        if (!param_is_trained(p)) continue;
         p->value.flags = TENSOR_NEEDS_GRAD;
         p->value.grad = &p->main_grad;
     }
@@ -123,9 +123,10 @@ void registry_init(Registry *r, uint64_t seed) {
     registry_round_values(r);
 }
 
-static void round_values(Registry *r, bool trained) {
+/* flags: only buckets of parameters with these flags; 0: all. */
+static void round_values(Registry *r, unsigned flags) {
     for (int k = 0; r->masters != r->values && k < r->n_buckets; k++) {
-        if (r->buckets[k].trained != trained) continue;
+        if (flags && !(r->laid[r->buckets[k].first]->spec.flags & flags)) continue;
         const FlatRange *h = &r->ranges[FLAT_MASTERS][k];
         const int64_t n = h->end - h->begin;
         Tensor from = registry_slice(r, FLAT_MASTERS, r->masters, k, h->begin, n),
@@ -134,12 +135,9 @@ static void round_values(Registry *r, bool trained) {
     }
 }
 
-void registry_round_buffers(Registry *r) { round_values(r, false); }
+void registry_round_buffers(Registry *r) { round_values(r, PARAM_BUFFER); }
 
-void registry_round_values(Registry *r) {
-    round_values(r, true);
-    round_values(r, false);
-}
+void registry_round_values(Registry *r) { round_values(r, 0); }
 
 void registry_zero(const Registry *r, Tensor *x) {
     const FillAttr attr = {0};
@@ -158,9 +156,9 @@ bool grads_are_unwritten(const Registry *r) {
     return false;
 }
 
-/* Buffers, and the gaps between parameters in the flat buffer, get no gradient: they stay 0. */
+/* Parameters that are not trained, and the gaps between parameters in the flat buffer, get no gradient: they stay 0. */
 void grad_mark_unwritten(Param *p) {
-    if (!(p->spec.flags & PARAM_BUFFER)) p->main_grad.flags &= (uint8_t)~TENSOR_ACCUM;
+    if (param_is_trained(p)) p->main_grad.flags &= (uint8_t)~TENSOR_ACCUM;
 }
 
 void grads_mark_unwritten(Registry *r) {

@@ -290,12 +290,14 @@ static int by_name(const void *a, const void *b) {
     return strcmp((*(Param *const *)a)->spec.name, (*(Param *const *)b)->spec.name);
 }
 
-/* The tied parameters, in an order that all ranks share: any two of them must not wait for each other. */
+static bool sums_copies(const Param *p) { return param_is_tied(p) && param_is_trained(p); }
+
+/* Tied parameters that are trained, in an order that all ranks share: any two of them must not wait for each other. */
 static Param **tied_params(const Registry *r, int *n) {
     Param **tied = mem_zero((size_t)r->n + 1, sizeof(Param *));
     *n = 0;
     for (int i = 0; i < r->n; i++)
-        if (param_is_tied(r->params[i])) tied[(*n)++] = r->params[i];
+        if (sums_copies(r->params[i])) tied[(*n)++] = r->params[i];
     qsort(tied, (size_t)*n, sizeof *tied, by_name);
     return tied;
 }
@@ -484,7 +486,7 @@ static void visit_copies(const Sync *s, Comm *c, GroupVisitor *visit) {
     const Registry *r = s->registry;
     for (int i = 0; i < r->n; i++) {
         const Param *p = r->params[i];
-        if (!param_is_tied(p)) continue;
+        if (!sums_copies(p)) continue;
         const int own = copy_of(r, p), last = p->n_holders - 1;
         if (are_evenly_spaced(p)) visit(s, c, holders_group(r, p, 0, last));
         for (int k = 1; k <= last && !are_evenly_spaced(p); k++)

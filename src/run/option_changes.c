@@ -67,6 +67,7 @@ static const struct {
     {OPTION_adam_beta1, CHANGES_UPDATE},
     {OPTION_adam_beta2, CHANGES_UPDATE},
     {OPTION_adam_eps, CHANGES_UPDATE},
+    {OPTION_freeze_parameters, CHANGES_UPDATE},
     {OPTION_sgd_momentum, CHANGES_UPDATE},
     {OPTION_clip_grad, CHANGES_UPDATE},
     {OPTION_moe_router_load_balancing_type, CHANGES_ROUTING},

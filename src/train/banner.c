@@ -23,18 +23,20 @@ void banner_line(const char *name, const char *fmt, ...) {
     str_free(&line);
 }
 
-static void print_model(const Config *c, int64_t parameters) {
-    char groups[48] = "", experts[64] = "";
+static void print_model(const Config *c, const ModelCount *parameters) {
+    char groups[48] = "", experts[64] = "", trained[48] = "";
     if (c->derived.num_query_groups < c->num_attention_heads)
         snprintf(groups, sizeof groups, " (%lld of keys and values)", (long long)c->derived.num_query_groups);
     if (i64_is_set(c->num_experts))
         snprintf(experts, sizeof experts, ", %s (%lld a token)", amount(c->num_experts, "expert").s,
                  (long long)c->moe_router_topk);
-    banner_line("model", "%s, %s of width %lld, %s%s%s; number of parameters: %lld",
+    if (parameters->trained < parameters->all)
+        snprintf(trained, sizeof trained, ", of which %lld are trained", (long long)parameters->trained);
+    banner_line("model", "%s, %s of width %lld, %s%s%s; number of parameters: %lld%s",
                 c->hf_model_type != HF_TYPES ? HfModelType_spellings[c->hf_model_type]
                                              : ModelFamily_spellings[c->model],
                 config_layers_text(c).s, (long long)c->hidden_size, amount(c->num_attention_heads, "head").s,
-                groups, experts, (long long)parameters);
+                groups, experts, (long long)parameters->all, trained);
 }
 
 static void print_layout(const Config *c) {
@@ -69,7 +71,7 @@ static void print_tokenizer(const Config *c, int64_t own_size) {
                (long long)c->derived.vocab_size, (long long)own_size);
 }
 
-void banner_print(const Config *c, int64_t tokenizer_size, int64_t parameters) {
+void banner_print(const Config *c, int64_t tokenizer_size, const ModelCount *parameters) {
     char stamp[32];
     clock_stamp(stamp);
     stamp[sizeof "2026-01-31 12:00:00" - 1] = 0;

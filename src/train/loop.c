@@ -459,8 +459,8 @@ static void say_how(const Trainer *r) {
 static Err start(Loop *l) {
     const Config *c = l->config;
     ERR_RETURN(comm_agree(l->comm, l->is_printer ? checkpoint_check_folders(c) : ERR_OK));
-    const int64_t parameters = l->is_printer ? model_count(c).all : 0;
-    if (l->is_printer) banner_print(c, l->session->facts->vocab_size, parameters);
+    const ModelCount parameters = l->is_printer ? model_count(c) : (ModelCount){0};
+    if (l->is_printer) banner_print(c, l->session->facts->vocab_size, &parameters);
     ERR_RETURN(open_device(l));
     MemoryPlan plan = memory_plan_new(c, l->comm, l->device);
     if (l->is_printer) printf("%s", plan.attention.text);
@@ -479,7 +479,8 @@ static Err start(Loop *l) {
     }
     l->first_iteration = l->trainer->iteration;
     l->saved_iteration = loaded && checkpoint_saves_where_it_loads(c) ? l->trainer->iteration : -1;
-    return say(l, l->is_printer ? train_log_open(l->trainer, l->session->data, parameters, &l->log) : ERR_OK);
+    return say(l, l->is_printer ? train_log_open(l->trainer, l->session->data, parameters.all, &l->log)
+                                : ERR_OK);
 }
 
 static Err train_rank(void *arg, Comm *comm) {

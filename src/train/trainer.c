@@ -48,7 +48,8 @@ Err trainer_check(const Config *c) {
     Arena *arena = arena_new();
     PipelineLayout layout;
     PipelineSpec spec;
-    Err e = pipeline_layout(c, arena, &layout);
+    Err e = model_check_frozen(c);
+    if (!e.code) e = pipeline_layout(c, arena, &layout);
     for (int64_t i = 0; i < c->derived.num_batch_steps && !e.code; i++)
         e = pipeline_spec(c, &layout,
                           pipeline_units(c, c->derived.batch_steps[i].size / (c->derived.micro_batch_size *

@@ -171,6 +171,12 @@ scheduled("sgd_momentum", "--optimizer sgd --sgd-momentum 0.5")
 scheduled("clip_grad", "--clip-grad 0 --optimizer sgd")
 witnessed("clip_grad", "--clip-grad 0.1 --optimizer sgd")
 witnessed("weight_decay", "--weight-decay 0.3")
+witnessed("freeze_parameters", "--hidden-dropout 0.1 --freeze-parameters embedding decoder.layers.0", families=GPT, steps=4)
+witnessed("freeze_parameters", "--untie-embeddings-and-output-weights --freeze-parameters output_layer decoder.layers.0.input_layernorm.bias"
+          " decoder.layers.1.self_attention.linear_qkv.weight", families=GPT, layouts=(CUT + CHUNKED, ONE))
+experts("freeze_parameters", "--freeze-parameters decoder.layers.0.mlp.experts decoder.layers.1.mlp.router")
+witnessed("freeze_parameters", "--freeze-parameters embedding encoder.layers.0 lm_head.dense", families=BERT)
+witnessed("freeze_parameters", "--freeze-parameters embedding encoder decoder.layers.1", families=T5)
 
 # ---- schedules ----
 

@@ -202,6 +202,7 @@ tuned("embedding_multiplier residual_multiplier", "--embedding-multiplier 3 --re
 
 tuned("adam_beta1 adam_beta2 adam_eps clip_grad", "--adam-beta1 0.8 --adam-beta2 0.95 --adam-eps 1e-3 --clip-grad 0.1")
 tuned("optimizer sgd_momentum clip_grad", "--optimizer sgd --sgd-momentum 0.5 --clip-grad 0.2")
+tuned("freeze_parameters", "--freeze-parameters embedding encoder")
 EPOCHS = "--epochs 4 --min-lr 1e-3 "
 tuned("min_lr lr_warmup_fraction lr_decay_style weight_decay", EPOCHS + "--lr-warmup-fraction 0.3 --lr-decay-style cosine --weight-decay 0.3")
 tuned("lr_warmup_iters lr_warmup_init lr_decay_iters", EPOCHS + "--lr-warmup-iters 3 --lr-warmup-init 2e-3 --lr-decay-iters 6")

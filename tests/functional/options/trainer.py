@@ -268,9 +268,14 @@ class Trainer:
                 router[kind] = router.get(kind, 0) + x.value.item() / len(runs) / sum(self.m.has_experts)
             for layer, count in p.chosen.items():
                 chosen[layer] = chosen.get(layer, 0) + count
-        found = {name: (np.zeros(x.shape) if x.gradient is None else x.gradient) for name, x in w.items() if name in self.state.weights}
+        found = {name: (np.zeros(x.shape) if x.gradient is None else x.gradient) for name, x in w.items() if name in self.trained()}
         told = dict(zip(self.family.losses, loss / np.maximum(total, 1)))
         return found, told | {LOGGED[kind]: x for kind, x in router.items()}, chosen
+
+    def trained(self):
+        """The weights that are not frozen."""
+        frozen = self.o.list("freeze-parameters")
+        return {name: w for name, w in self.state.weights.items() if not any(f"{name}.".startswith(f"{x}.") for x in frozen)}
 
     def rates(self, name):
         """The learning rate and weight decay of a tensor."""
@@ -331,7 +336,7 @@ class Trainer:
         s.iteration, s.consumed = s.iteration + 1, s.consumed + size
         told |= {"iteration": s.iteration, "consumed_samples": s.consumed, "consumed_tokens": s.consumed * o.int("seq-length")}
         if "log-params-norm" in o:
-            told["params_norm"] = math.sqrt(sum((w * w).sum() for w in s.weights.values()))
+            told["params_norm"] = math.sqrt(sum((w * w).sum() for w in self.trained().values()))
         if "log-num-zeros-in-grad" in o:
             told["num_zeros"] = sum((g == 0).sum() for g in gradients.values())
         return told

@@ -191,6 +191,7 @@ static inline void travel(void *arg, Comm *comm) {
         items[k] = (CkptItem){.suffix = SUFFIXES[k],
                               .flat = buffers[k].flat,
                               .dtype = F32,
+                              .sharded = buffers[k].ranges != NULL,
                               .ranges = buffers[k].ranges,
                               .n_ranges = buffers[k].n};
         if (!t->load) visit(r, k, t->iteration, &buffers[k], true);

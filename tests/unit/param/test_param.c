@@ -194,6 +194,32 @@ static void a_model_that_computes_has_values_alone(void **state) {
     }
 }
 
+/* A name covers what is below it, but no longer word. In the layout frozen weights have values and masters only. */
+static void frozen_weights_have_no_gradient(void **state) {
+    (void)state;
+    static const char *const NAMES[] = {"layers.1.w", "layers.1.w_gate", "layers.10.w", "layers.1.w.bias"};
+    Device *d = device_cpu(1);
+    Registry *r = registry_new(NULL);
+    Param *p[4];
+    for (int i = 0; i < 4; i++) p[i] = param_add(r, matrix(NAMES[i], 8, 0, 8));
+    assert_int_equal(registry_freeze(r, "layers.1.w"), 2);
+    assert_int_equal(registry_freeze(r, "layers.1.w.bias"), 1);
+    assert_int_equal(registry_freeze(r, "layer"), 0);
+    registry_allocate(r, d, BF16, true);
+    registry_init(r, 7);
+    for (int i = 0; i < 4; i++) {
+        const bool trained = i == 1 || i == 2;
+        assert_int_equal(param_is_trained(p[i]), trained);
+        assert_int_equal(p[i]->value.grad != NULL, trained);
+        assert_int_equal(p[i]->main_grad.data != NULL, trained);
+        assert_int_equal(r->ranges[FLAT_STATE][p[i]->bucket].end > r->ranges[FLAT_STATE][p[i]->bucket].begin,
+                         trained);
+        assert_true(value(&p[i]->value, 0) != 0);
+    }
+    assert_int_equal(registry_bytes(r), 4 * 64 * (2 + 4) + 2 * 64 * 4);
+    registry_free(r), device_free(d);
+}
+
 /* With BF16 storage they may be BF16; in any other lane they have the arithmetic's type. */
 static void gradients_may_be_bf16(void **state) {
     (void)state;
@@ -250,6 +276,7 @@ int main(void) {
         cmocka_unit_test(init_does_not_depend_on_the_threads),
         cmocka_unit_test(gradients_are_zeroed_and_linked),
         cmocka_unit_test(a_model_that_computes_has_values_alone),
+        cmocka_unit_test(frozen_weights_have_no_gradient),
         cmocka_unit_test(gradients_may_be_bf16),
         cmocka_unit_test(fresh_gradients_settle_to_zero),
     };
