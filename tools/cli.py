@@ -1,7 +1,7 @@
 """Code that all scripts share: the command line, errors, and the form of a file of results.
 
---help prints the script's docstring. An invalid argument ends with an error message and exit status 2, a failure with an error
-message and exit status 1."""
+--help prints the script's docstring. An invalid argument ends with an error message and exit status 2, a failure with
+an error message and exit status 1."""
 import argparse
 import importlib.util
 import json
@@ -19,8 +19,8 @@ class Failed(Exception):
 
 
 class Command(argparse.ArgumentParser):
-    """description: the script's docstring. packages: modules outside the standard library that the script needs. A script parses
-    before it imports them, so that --help and invalid arguments need none."""
+    """description: the script's docstring. packages: modules outside the standard library that the script needs. A
+    script parses before it imports them, so that --help and invalid arguments need none."""
 
     def __init__(self, description, packages=""):
         super().__init__(description=description, allow_abbrev=False)
@@ -59,7 +59,8 @@ def words_of(error):
 
 
 def self_test(check, cases):
-    """Tests a checker. cases: the files of a tree, {name: text}, and the number of errors that check(tree) must find there."""
+    """Tests a checker. cases: the files of a tree, {name: text}, and the number of errors that check(tree) must find
+    there."""
     for files, expected in cases:
         with tempfile.TemporaryDirectory() as folder:
             for path, text in ((pathlib.Path(folder, name), text) for name, text in files.items()):
@@ -132,7 +133,8 @@ def compact(value, indent="\n"):
 
 def markdown(head, rows):
     """A table."""
-    return "\n".join("| " + " | ".join(map(str, row)) + " |" if row else "|" + "---|" * len(head) for row in [head, None, *rows])
+    return "\n".join("| " + " | ".join(map(str, row)) + " |" if row else "|" + "---|" * len(head)
+                     for row in [head, None, *rows])
 
 
 def read_json(path):

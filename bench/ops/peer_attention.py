@@ -3,11 +3,12 @@
 
 usage: bench/ops/peer_attention.py --shapes FILE.json [--seconds S] [--deterministic]
 
-FILE has a list of {"name", "op": attention or attention_grad, "shape": [s, b, g, r, d]}: s positions, b samples, g groups of r query
-heads of width d. Operands are random, in the layout [b, s, heads, d] that a projection leaves, in enough sets that no cache holds the
-next one. Attention is cuDNN's; where it refuses, flash, and a row says which did it: with --deterministic
-(torch.use_deterministic_algorithms) cuDNN's backward is refused. As in `bench ops` a row is the median of rounds of at least 5 ms, as
-many as fit into --seconds, 21 at most and 3 at least. Prints one line of JSON."""
+FILE has a list of {"name", "op": attention or attention_grad, "shape": [s, b, g, r, d]}: s positions, b samples, g
+groups of r query heads of width d. Operands are random, in the layout [b, s, heads, d] that a projection leaves, in
+enough sets that no cache holds the next one. Attention is cuDNN's; where it refuses, flash, and a row says which did
+it: with --deterministic (torch.use_deterministic_algorithms) cuDNN's backward is refused. As in `bench ops` a row is
+the median of rounds of at least 5 ms, as many as fit into --seconds, 21 at most and 3 at least. Prints one line of
+JSON."""
 import json
 import math
 import pathlib
@@ -30,7 +31,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 CUDA = torch.cuda.is_available()
 DEVICE = "cuda" if CUDA else "cpu"
-BACKENDS = {"cuDNN": SDPBackend.CUDNN_ATTENTION, "flash": SDPBackend.FLASH_ATTENTION} if CUDA else {"of a CPU": SDPBackend.FLASH_ATTENTION}
+BACKENDS = {"cuDNN": SDPBackend.CUDNN_ATTENTION,
+            "flash": SDPBackend.FLASH_ATTENTION} if CUDA else {"of a CPU": SDPBackend.FLASH_ATTENTION}
 ROTATION, ROUND, ROUNDS, LEAST = 256 << 20, 5e-3, 21, 3
 
 
@@ -88,7 +90,8 @@ def row_of(wanted, seconds):
         try:
             with sdpa_kernel([backend]):
                 time_of_call, rounds = measure(calls_of(wanted["op"], wanted["shape"]), seconds)
-            return {"name": wanted["name"], "us": time_of_call * 1e6, "rounds": rounds, "path": name, "refused": refused}
+            return {"name": wanted["name"], "us": time_of_call * 1e6, "rounds": rounds, "path": name,
+                    "refused": refused}
         except RuntimeError as e:
             refused = f"{name}: {str(e).splitlines()[0][:160]}"
     return {"name": wanted["name"], "refused": refused}
@@ -99,7 +102,8 @@ def main(a):
     torch.use_deterministic_algorithms(a.deterministic)
     torch.utils.deterministic.fill_uninitialized_memory = False  # that is for finding bugs, and takes time
     rows = [row_of(wanted, a.seconds) for wanted in json.loads(a.shapes.read_text())]
-    print(json.dumps({"device": torch.cuda.get_device_name() if CUDA else "CPU", "torch": torch.__version__, "cuda": torch.version.cuda,
+    print(json.dumps({"device": torch.cuda.get_device_name() if CUDA else "CPU", "torch": torch.__version__,
+                      "cuda": torch.version.cuda,
                       "cudnn": torch.backends.cudnn.version() if CUDA else None, "rows": rows}))
 
 

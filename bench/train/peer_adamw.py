@@ -1,7 +1,8 @@
-"""AdamW for bf16 parameters with fp32 masters and bf16 moments, because torch's fused AdamW cannot mix types. The update is the same
-(Loshchilov & Hutter; the clip factor folded in), compiled for each shape into one pass over memory. Gradients of microbatches are
-summed in fp32 after each parameter's backward, or in bf16 by autograd itself. `peer_adamw.py` alone compares the update with
-torch.optim.AdamW, compiled and not; exit status 77: there is no torch."""
+"""AdamW for bf16 parameters with fp32 masters and bf16 moments, because torch's fused AdamW cannot mix types. The
+update is the same (Loshchilov & Hutter; the clip factor folded in), compiled for each shape into one pass over memory.
+Gradients of microbatches are summed in fp32 after each parameter's backward, or in bf16 by autograd itself.
+`peer_adamw.py` alone compares the update with torch.optim.AdamW, compiled and not; exit status 77: there is no
+torch."""
 import sys
 
 try:
@@ -12,7 +13,8 @@ except ImportError:
 
 
 def update(weight, master, grad, first, second, scale, correction1, correction2, lr, betas, eps, decay):
-    """In place: the fp32 master, the bf16 weight that is its copy, the moments. scale and corrections are 0-dim tensors."""
+    """In place: the fp32 master, the bf16 weight that is its copy, the moments. scale and corrections are 0-dim
+    tensors."""
     g = grad.float() * scale
     m = torch.lerp(first.float(), g, 1 - betas[0])
     v = second.float() * betas[1] + g * g * (1 - betas[1])
@@ -31,7 +33,8 @@ class AdamW:
         self.master = {p: p.detach().to(torch.float32, copy=True) for p in self.params}
         self.first = {p: torch.zeros_like(p, dtype=moments, requires_grad=False) for p in self.params}
         self.second = {p: torch.zeros_like(p, dtype=moments, requires_grad=False) for p in self.params}
-        self.sum = {p: torch.zeros_like(p, dtype=torch.float32, requires_grad=False) for p in self.params} if sums_in_fp32 else None
+        self.sum = {p: torch.zeros_like(p, dtype=torch.float32, requires_grad=False)
+                    for p in self.params} if sums_in_fp32 else None
         self.begins = True
         torch._dynamo.config.recompile_limit = 64  # a kernel for each shape
         self.update = torch.compile(update, dynamic=False) if compiled else update
@@ -39,7 +42,8 @@ class AdamW:
             p.register_post_accumulate_grad_hook(self.collect)
 
     def collect(self, p):
-        """Adds a microbatch's gradient to the sum at once, so that only one layer's gradients exist in addition to it."""
+        """Adds a microbatch's gradient to the sum at once, so that only one layer's gradients exist in addition to
+        it."""
         (self.sum[p].copy_ if self.begins else self.sum[p].add_)(p.grad)
         p.grad = None
 
@@ -55,10 +59,12 @@ class AdamW:
         norms = torch._foreach_norm([self.grad(p) for p in self.params], 2, dtype=torch.float32)
         norm = torch.linalg.vector_norm(torch.stack(norms))
         tensor = lambda x: torch.full_like(norm, x)
-        factors = (torch.clamp(largest_norm / (norm + 1e-6), max=1.0), *(tensor(1 - b ** self.number) for b in self.betas))
+        factors = (torch.clamp(largest_norm / (norm + 1e-6), max=1.0),
+                   *(tensor(1 - b ** self.number) for b in self.betas))
         for p in self.params:
             operands = (p, self.master[p], self.grad(p), self.first[p], self.second[p])
-            self.update(*(x.detach().view(-1) for x in operands), *factors, self.lr, self.betas, self.eps, self.decay[p])
+            self.update(*(x.detach().view(-1) for x in operands), *factors, self.lr, self.betas,
+                        self.eps, self.decay[p])
         self.begins = True
         for p in self.params:
             p.grad = None
@@ -88,8 +94,9 @@ def trained(make, steps, microbatches):
 
 
 def check():
-    """With fp32 throughout: each of the few roundings of an update of at most 2 lr is half a unit of what it is made of. With bf16
-    moments: an update's relative error is theirs, 2^-8 of m and half as much of the root of v, and no update is over 10 lr."""
+    """With fp32 throughout: each of the few roundings of an update of at most 2 lr is half a unit of what it is made
+    of. With bf16 moments: an update's relative error is theirs, 2^-8 of m and half as much of the root of v, and no
+    update is over 10 lr."""
     steps, lr, betas = 4, 1e-2, (0.9, 0.95)
     for sums in (True, False):
         torch_groups = lambda p: [{"params": [x for x in p if x.dim() > 1], "weight_decay": 0.1},

@@ -4,20 +4,20 @@
 usage: bench/train/peer_torch.py --config bench/train/NAME.conf [--steps N] [--seconds S] [--warmup N]
                                  [--micro-batch-size N] [--batch N] [--no-compile] [--shard]
 
-Every layer is compiled. Attention is cuDNN's; where it refuses, flash, and the result says which did it. A BERT and a T5 have
-padding masks, as ours have, and a T5's relative bias is one mask for all layers of a stack; where cuDNN refuses a mask, the
-memory-efficient attention computes it. The parameters are bf16 with
-fp32 masters, as ours. With fp32 moments AdamW is PyTorch's fused one, and gradients of microbatches are summed in fp32. Where the
-configuration asks for 16-bit moments AdamW is peer_adamw.py's, compiled. Its gradients are summed as main-grads-dtype says: in fp32
-after each parameter's backward, or by autograd in bf16. Without that key they are in fp32 if that leaves 40 GB for activations, else
-in bf16. The gradient's norm is clipped as ours. There is no recomputation. Prints one line of JSON: the median of steps that are
-waited for, and the mean of as many back to back.
+Every layer is compiled. Attention is cuDNN's; where it refuses, flash, and the result says which did it. A BERT and a
+T5 have padding masks, as ours have, and a T5's relative bias is one mask for all layers of a stack; where cuDNN refuses
+a mask, the memory-efficient attention computes it. The parameters are bf16 with fp32 masters, as ours. With fp32
+moments AdamW is PyTorch's fused one, and gradients of microbatches are summed in fp32. Where the configuration asks for
+16-bit moments AdamW is peer_adamw.py's, compiled. Its gradients are summed as main-grads-dtype says: in fp32 after each
+parameter's backward, or by autograd in bf16. Without that key they are in fp32 if that leaves 40 GB for activations,
+else in bf16. The gradient's norm is clipped as ours. There is no recomputation. Prints one line of JSON: the median of
+steps that are waited for, and the mean of as many back to back.
 
 --batch takes this many samples in one microbatch, instead of the configuration's.
 
-Under torchrun every rank has a GPU and the batch of the configuration, which must be one microbatch. Gradients are summed by
-DistributedDataParallel, in bf16 and overlapped with the backward; with --shard, FSDP2 shards fp32 parameters and moments, gathers bf16 and
-sums gradients in fp32."""
+Under torchrun every rank has a GPU and the batch of the configuration, which must be one microbatch. Gradients are
+summed by DistributedDataParallel, in bf16 and overlapped with the backward; with --shard, FSDP2 shards fp32 parameters
+and moments, gathers bf16 and sums gradients in fp32."""
 import argparse
 import json
 import math
@@ -50,7 +50,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 import peer_adamw
 
 CUDA = torch.cuda.is_available()
-RANK, RANKS, LOCAL_RANK = (int(os.environ.get(name, value)) for name, value in (("RANK", 0), ("WORLD_SIZE", 1), ("LOCAL_RANK", 0)))
+RANK, RANKS, LOCAL_RANK = (int(os.environ.get(name, value)) for name, value in (("RANK", 0), ("WORLD_SIZE", 1),
+                                                                                ("LOCAL_RANK", 0)))
 
 
 # ---- configuration ----
@@ -76,7 +77,8 @@ def read_conf(path):
     c.groups = number("num-query-groups", c.heads) if true("group-query-attention") else c.heads
     activation = take("activation", "swiglu" if true("swiglu") else "gelu")
     assert activation in ("gelu", "swiglu", "geglu-tanh"), activation
-    c.gated, c.silu, c.rms = activation != "gelu", activation == "swiglu", take("normalization", "LayerNorm") == "RMSNorm"
+    c.gated, c.silu, c.rms = activation != "gelu", activation == "swiglu", take("normalization",
+                                                                                "LayerNorm") == "RMSNorm"
     c.ffn = number("ffn-hidden-size", 4 * c.hidden)
     c.bias, c.tied = not true("disable-bias-linear"), not true("untie-embeddings-and-output-weights")
     positions = take("position-embedding-type", "learned_absolute")
@@ -132,14 +134,16 @@ class Layer(nn.Module):
         q, k, v = heads.split((self.heads, self.groups, self.groups), dim=2)
         if table is not None:
             q, k = rotate(q, *table), rotate(k, *table)
-        y = F.scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), mask, is_causal=mask is None,
-                                           scale=self.scale, enable_gqa=self.groups != self.heads)
+        y = F.scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), mask,
+                                           is_causal=mask is None, scale=self.scale,
+                                           enable_gqa=self.groups != self.heads)
         return self.out(y.transpose(1, 2).reshape(b, s, h))
 
     def cross_attention(self, x, encoded, mask):
         q = self.cross_q(x).unflatten(2, (self.heads, self.width))
         k, v = self.cross_kv(encoded).unflatten(2, (2 * self.heads, self.width)).chunk(2, dim=2)
-        y = F.scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), mask, scale=self.scale)
+        y = F.scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), mask,
+                                           scale=self.scale)
         return self.cross_out(y.transpose(1, 2).flatten(2))
 
     def mlp(self, x):
@@ -218,27 +222,30 @@ class BertHead(nn.Module):
     """Last norm, logits of all positions and of the sentence, and both losses."""
     def __init__(self, c):
         super().__init__()
-        self.norm, self.dense, self.dense_norm = nn.LayerNorm(c.hidden), nn.Linear(c.hidden, c.hidden), nn.LayerNorm(c.hidden)
-        self.bias, self.pooler, self.classes = nn.Parameter(torch.zeros(c.vocab)), nn.Linear(c.hidden, c.hidden), nn.Linear(c.hidden, 2)
+        self.norm, self.dense_norm = nn.LayerNorm(c.hidden), nn.LayerNorm(c.hidden)
+        self.dense, self.pooler = nn.Linear(c.hidden, c.hidden), nn.Linear(c.hidden, c.hidden)
+        self.bias, self.classes = nn.Parameter(torch.zeros(c.vocab)), nn.Linear(c.hidden, 2)
 
     def forward(self, x, weight, labels, order):
         x = self.norm(x)
         sentence = self.classes(torch.tanh(self.pooler(x[:, 0])))
         logits = F.linear(self.dense_norm(F.gelu(self.dense(x))), weight, self.bias)
-        return F.cross_entropy(logits.flatten(0, 1).float(), labels.flatten()) + F.cross_entropy(sentence.float(), order)
+        return F.cross_entropy(logits.flatten(0, 1).float(),
+                               labels.flatten()) + F.cross_entropy(sentence.float(), order)
 
 
 class Bert(nn.Module):
     def __init__(self, c):
         super().__init__()
-        self.tokens, self.positions, self.types = nn.Embedding(c.vocab, c.hidden), nn.Embedding(c.positions, c.hidden), nn.Embedding(2, c.hidden)
+        self.tokens, self.positions, self.types = (nn.Embedding(n, c.hidden) for n in (c.vocab, c.positions, 2))
         self.layers, self.head = nn.ModuleList(Layer(c) for _ in range(c.layers)), BertHead(c)
         start(self, c)
 
     def draw(self, c, device, generator):
         tokens, labels = (draw_tokens(c, c.seq, device, generator) for _ in range(2))
         types = (torch.arange(c.seq, device=device) >= c.seq // 2).long().expand(c.micro, -1)
-        return tokens, types, torch.full((c.micro,), c.seq, device=device), labels, torch.arange(c.micro, device=device) % 2
+        return tokens, types, torch.full((c.micro,), c.seq,
+                                         device=device), labels, torch.arange(c.micro, device=device) % 2
 
     def forward(self, tokens, types, lengths, labels, order):
         x = self.tokens(tokens) + self.positions.weight + self.types(types)
@@ -258,7 +265,8 @@ class RelativeBias(nn.Module):
         half = buckets // 2 if both else buckets
         bucket, far = ((far > 0).long() * half, far.abs()) if both else (0, -far.clamp(max=0))
         exact = half // 2
-        log = exact + (torch.log(far.clamp(min=1) / exact) / math.log(largest / exact) * (half - exact)).long().clamp(max=half - exact - 1)
+        log = exact + (torch.log(far.clamp(min=1) / exact) / math.log(largest / exact)
+                       * (half - exact)).long().clamp(max=half - exact - 1)
         self.register_buffer("bucket", bucket + torch.where(far < exact, far, log), persistent=False)
 
     def forward(self):
@@ -280,8 +288,8 @@ class T5(nn.Module):
 
     def draw(self, c, device, generator):
         tokens = draw_tokens(c, c.decoder_seq + 1, device, generator)
-        return (draw_tokens(c, c.seq, device, generator), torch.full((c.micro,), c.seq, device=device), tokens[:, :-1].contiguous(),
-                tokens[:, 1:].contiguous())
+        return (draw_tokens(c, c.seq, device, generator), torch.full((c.micro,), c.seq, device=device),
+                tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous())
 
     def forward(self, encoder_tokens, lengths, tokens, labels):
         x, seen = self.tokens(encoder_tokens), padding_mask(encoder_tokens.shape[1], lengths)
@@ -308,13 +316,15 @@ class Fused:
     def __init__(self, groups, c):
         masters = {p: p.detach().float().requires_grad_() for params, _ in groups for p in params}
         self.params, self.masters, self.begins = list(masters), list(masters.values()), True
-        self.adam = torch.optim.AdamW([{"params": [masters[p] for p in params], "weight_decay": decay} for params, decay in groups],
+        self.adam = torch.optim.AdamW([{"params": [masters[p] for p in params], "weight_decay": decay}
+                                       for params, decay in groups],
                                       lr=c.lr, betas=(0.9, c.beta2), eps=1e-8, fused=True)
         for p in self.masters:
             p.grad = torch.zeros_like(p)
 
     def next_microbatch(self):
-        (torch._foreach_copy_ if self.begins else torch._foreach_add_)([p.grad for p in self.masters], [p.grad for p in self.params])
+        (torch._foreach_copy_ if self.begins else torch._foreach_add_)([p.grad for p in self.masters],
+                                                                       [p.grad for p in self.params])
         self.begins = False
         for p in self.params:
             p.grad = None
@@ -374,7 +384,8 @@ class Trainer:
         else:
             self.model.bfloat16()
             if RANKS > 1:
-                self.on_ranks = nn.parallel.DistributedDataParallel(self.model, device_ids=[LOCAL_RANK] if CUDA else None,
+                self.on_ranks = nn.parallel.DistributedDataParallel(self.model, device_ids=[LOCAL_RANK]
+                                                                    if CUDA else None,
                                                                     gradient_as_bucket_view=True, bucket_cap_mb=100)
         self.params = list(self.model.parameters())
         self.optimizer = make_optimizer(c, a, self.params)
@@ -395,8 +406,10 @@ def choose_attention(c, device):
     if not CUDA:
         return [SDPBackend.FLASH_ATTENTION, SDPBackend.MATH], "of a CPU"
     if c.model != "gpt":
-        return [SDPBackend.CUDNN_ATTENTION, SDPBackend.EFFICIENT_ATTENTION], "cuDNN, or the memory-efficient one where it refuses"
-    shape = lambda heads: torch.randn(1, heads, c.seq, c.hidden // c.heads, device=device, dtype=torch.bfloat16, requires_grad=True)
+        return [SDPBackend.CUDNN_ATTENTION,
+                SDPBackend.EFFICIENT_ATTENTION], "cuDNN, or the memory-efficient one where it refuses"
+    shape = lambda heads: torch.randn(1, heads, c.seq, c.hidden // c.heads, device=device, dtype=torch.bfloat16,
+                                      requires_grad=True)
     try:
         with sdpa_kernel([SDPBackend.CUDNN_ATTENTION]):
             F.scaled_dot_product_attention(shape(c.heads), shape(c.groups), shape(c.groups), is_causal=True,
@@ -471,14 +484,15 @@ def main(a):
         torch.distributed.destroy_process_group()
     if RANK == 0:
         print(json.dumps({
-            "device": torch.cuda.get_device_name() if CUDA else "CPU", "torch": torch.__version__, "cuda": torch.version.cuda,
-            "cudnn": torch.backends.cudnn.version() if CUDA else None, "attention": attention,
-            "compile": "none" if a.no_compile else "block, default",
+            "device": torch.cuda.get_device_name() if CUDA else "CPU", "torch": torch.__version__,
+            "cuda": torch.version.cuda, "cudnn": torch.backends.cudnn.version() if CUDA else None,
+            "attention": attention, "compile": "none" if a.no_compile else "block, default",
             "optimizer": trainer.optimizer.words, "ranks": RANKS,
             "parallel": "none" if RANKS == 1 else "FSDP2" if a.shard else "DDP",
-            "parameters": sum(p.numel() for p in trainer.params), "micro_batch_size": c.micro, "global_batch_size": RANKS * c.batch,
-            "steps": len(times), "tokens": tokens, "step_ms": {"median": median, "min": min(times), "max": max(times)},
-            "back_to_back_ms": together, "tokens_per_second": tokens / median * 1e3, "first_step_seconds": first, "loss": loss,
+            "parameters": sum(p.numel() for p in trainer.params), "micro_batch_size": c.micro,
+            "global_batch_size": RANKS * c.batch, "steps": len(times), "tokens": tokens,
+            "step_ms": {"median": median, "min": min(times), "max": max(times)}, "back_to_back_ms": together,
+            "tokens_per_second": tokens / median * 1e3, "first_step_seconds": first, "loss": loss,
             "memory_mb": torch.cuda.max_memory_allocated() / 2**20 if CUDA else None,
             "allocation_retries": torch.cuda.memory_stats().get("num_alloc_retries") if CUDA else None}))
 

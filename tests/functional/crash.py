@@ -1,9 +1,9 @@
 """Crash states: the files that may remain if the power fails while a program writes. Standard library only.
 
-The model is the weakest that POSIX allows, as in ALICE and CrashMonkey. The content of a file is durable after fsync of the file.
-Its name (created, renamed, removed) is durable after fsync of the folder. A rename replaces a name atomically. Any subset of all
-other effects may be on the disk, in any order: a name without its content, a later write without an earlier one. A write may be torn
-at a sector, or leave zeros."""
+The model is the weakest that POSIX allows, as in ALICE and CrashMonkey. The content of a file is durable after fsync of
+the file. Its name (created, renamed, removed) is durable after fsync of the folder. A rename replaces a name
+atomically. Any subset of all other effects may be on the disk, in any order: a name without its content, a later write
+without an earlier one. A write may be torn at a sector, or leave zeros."""
 import itertools
 import pathlib
 import random
@@ -13,7 +13,8 @@ MOST_EXHAUSTIVE = 5  # pending effects; with more of them, subsets are sampled
 
 
 def read_record(path):
-    """Parses the record of recorder.c -> [[name, ...]]; the last word of a write is its bytes. "ended": a run has ended."""
+    """Parses the record of recorder.c -> [[name, ...]]; the last word of a write is its bytes. "ended": a run has
+    ended."""
     data, at, calls = path.read_bytes(), 0, []
     while at < len(data):
         end = data.index(b"\n", at)
@@ -27,11 +28,12 @@ def read_record(path):
 
 
 class Effect:
-    """The effect of one call: `names`, {name: node or None}, in the folder `node`; else `content` at `offset` of the file
-    `node`, or its truncation if content is None. durable: the call that makes the effect durable."""
+    """The effect of one call: `names`, {name: node or None}, in the folder `node`; else `content` at `offset` of the
+    file `node`, or its truncation if content is None. durable: the call that makes the effect durable."""
 
     def __init__(self, call, node, names=None, offset=0, content=None):
-        self.call, self.node, self.names, self.offset, self.content, self.durable = call, node, names, offset, content, None
+        self.call, self.node, self.names, self.offset, self.content = call, node, names, offset, content
+        self.durable = None
 
 
 class Disk:
@@ -49,7 +51,8 @@ class Disk:
             self.content[node] = b""
         else:
             content, old = effect.content if content is None else content, self.content.get(node, b"")
-            self.content[node] = old[:effect.offset].ljust(effect.offset, b"\0") + content + old[effect.offset + len(content):]
+            self.content[node] = old[:effect.offset].ljust(effect.offset,
+                                                           b"\0") + content + old[effect.offset + len(content):]
 
     def overlaid(self, effects, torn=None, content=None):
         disk = Disk(self.folders, self.names, self.content)
@@ -81,7 +84,8 @@ class Disk:
 
 
 class History:
-    """The effects of recorded calls on an empty root, the call that makes each of them durable, and the call with an injected failure.
+    """The effects of recorded calls on an empty root, the call that makes each of them durable, and the call with an
+    injected failure.
 
     lost: indices of fsync calls to ignore, as if the program lacked them."""
 
@@ -191,8 +195,9 @@ class History:
                     yield durable.overlaid(pending, effect, content).tree()
 
     def crashes(self, seed, samples, first=0, every=False):
-        """-> (number of calls before the crash, at least `first`; tree). Each tree occurs once per completed save or run. If trees
-        differ only in files with temporary names, which no reader opens, a random one is taken, unless `every`."""
+        """-> (number of calls before the crash, at least `first`; tree). Each tree occurs once per completed save or
+        run. If trees differ only in files with temporary names, which no reader opens, a random one is taken, unless
+        `every`."""
         rng, seen, saved, durable, pending = random.Random(seed), set(), 0, Disk(self.folders), []
         effects = iter(self.effects + [None])
         effect = next(effects)

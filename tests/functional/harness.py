@@ -50,15 +50,16 @@ def isotron(*words, expect=0):
     words = [*words, *OPTIONS] if words[0] in ("pretrain", "parity", "generate") else words
     done = subprocess.run([PROGRAM, *map(str, words)], capture_output=True, text=True, errors="replace")
     if done.returncode != expect:
-        sys.exit(f"exit status {done.returncode}, not {expect}: {' '.join(map(str, words))}\n{done.stdout}{done.stderr}")
+        sys.exit(f"exit status {done.returncode}, not {expect}: "
+                 f"{' '.join(map(str, words))}\n{done.stdout}{done.stderr}")
     return done.stdout + done.stderr
 
 
 def corpus(characters=3000):
     """A dataset of English text; by itself about three epochs of the training above."""
     (WORK / "corpus.txt").write_text((ROOT / "tests/data/corpus.txt").read_text()[:characters])
-    isotron("preprocess", "--input", WORK / "corpus.txt", "--input-format", "paragraphs", "--output-prefix", WORK / "corpus",
-            "--append-eod", *TOKENIZER)
+    isotron("preprocess", "--input", WORK / "corpus.txt", "--input-format", "paragraphs",
+            "--output-prefix", WORK / "corpus", "--append-eod", *TOKENIZER)
     (WORK / "run.conf").write_text(CONF)
     return ["--data-path", WORK / "corpus_text_document", "--split", "100,0,0"]
 
@@ -96,9 +97,10 @@ def assert_same_text(a, b, claim):
 
 
 class Rounding:
-    """The bound of the difference of two fp64 runs whose sums have different orders. The same run in fp32 shows how much a run amplifies
-    roundings: it differs from fp64 by that many times 2^-24. The bound is 8 times as many 2^-53, relative to each field's value.
-    Two devices round each term of a sum differently, so that they differ by sqrt(terms) at least."""
+    """The bound of the difference of two fp64 runs whose sums have different orders. The same run in fp32 shows how
+    much a run amplifies roundings: it differs from fp64 by that many times 2^-24. The bound is 8 times as many 2^-53,
+    relative to each field's value. Two devices round each term of a sum differently, so that they differ by sqrt(terms)
+    at least."""
 
     def __init__(self, fp64, fp32, fields=("lm_loss",), terms=1):
         assert [r["iteration"] for r in fp64] == [r["iteration"] for r in fp32]
@@ -112,6 +114,8 @@ class Rounding:
         for r in got:
             for field, bound in self.bounds.items():
                 a, b = r[field], want[r["iteration"]][field]
-                assert abs(a - b) <= bound * abs(b), f"{claim}: {field} {a} of step {r['iteration']}, not {b} within {bound:.1e}"
+                assert abs(a - b) <= bound * abs(b), (f"{claim}: {field} {a} of step {r['iteration']}, not {b} within "
+                                                      f"{bound:.1e}")
                 seen[field] = max(seen.get(field, 0), abs(a - b) / abs(b))
-        print(f"{claim}: " + ", ".join(f"{field} within {seen[field]:.1e}, bound {bound:.1e}" for field, bound in self.bounds.items()))
+        print(f"{claim}: " + ", ".join(f"{field} within {seen[field]:.1e}, bound {bound:.1e}"
+                                       for field, bound in self.bounds.items()))

@@ -1,5 +1,6 @@
-"""Starts ranks as processes with the variables that torchrun sets. Unlike torchrun it does not end the others when one has ended.
-A process that is stopped is killed when all others have ended. Signals are passed on to all. The exit status is that of the lowest rank that failed.
+"""Starts ranks as processes with the variables that torchrun sets. Unlike torchrun it does not end the others when one
+has ended. A process that is stopped is killed when all others have ended. Signals are passed on to all. The exit status
+is that of the lowest rank that failed.
 
 usage: launcher.py RANKS PROGRAM [ARGUMENT ...]"""
 import os
@@ -21,7 +22,8 @@ def variables(rank, ranks, port):
 
 
 def start(words, variables, **options):
-    return subprocess.Popen([str(w) for w in words], env={**os.environ, **{k: str(v) for k, v in variables.items()}}, **options)
+    return subprocess.Popen([str(w) for w in words],
+                            env={**os.environ, **{k: str(v) for k, v in variables.items()}}, **options)
 
 
 def is_stopped(process):

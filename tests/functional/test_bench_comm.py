@@ -1,4 +1,5 @@
-"""isotron bench comm: its columns agree, its check finds what a planted fault of NCCL does, and invalid arguments are refused."""
+"""isotron bench comm: its columns agree, its check finds what a planted fault of NCCL does, and invalid arguments are
+refused."""
 import os
 
 from harness import *
@@ -16,13 +17,15 @@ def places(row):
     return [row[key] for key in ("out_of_place", "in_place") if key in row]
 
 
-# Every collective on every type: bus bandwidth by the formulas of nccl-tests, and a whole number of elements for each member.
+# Every collective on every type: bus bandwidth by the formulas of nccl-tests, and a whole number of
+# elements for each member.
 for ranks, group in ((2, 2), (3, 3), (6, 2)):
     out, result = bench("--ranks", ranks, "--group-size", group, "--dtype", *"fp64 fp32 bf16 fp16 int64 int32".split())
     assert (result["ranks"], result["group"]) == (ranks, group) and result["provenance"]["commit"]
     assert [name for name in NAMES if any(row["collective"] == name for row in result["rows"])] == NAMES
     for row in result["rows"]:
-        factor = {"all_reduce": 2 * (group - 1) / group, "broadcast": 1, "send_recv": 1}.get(row["collective"], (group - 1) / group)
+        factor = {"all_reduce": 2 * (group - 1) / group, "broadcast": 1, "send_recv": 1}.get(row["collective"],
+                                                                                             (group - 1) / group)
         assert places(row) and row["bytes"] % row["count"] == 0, row
         for place in places(row):
             assert place["wrong"] == 0 and abs(place["busbw"] / place["algbw"] / factor - 1) < 1e-5, row
@@ -32,7 +35,8 @@ for ranks, group in ((2, 2), (3, 3), (6, 2)):
 # NCCL with planted faults.
 library = ["--nccl-library", pathlib.Path(PROGRAM).parent / "tests/libhost_nccl.so", "--ranks", 4, "--dtype", "fp32"]
 out, result = bench(*library)
-assert "transport: NCCL 2.28.9" in out and not any(place["wrong"] for row in result["rows"] for place in places(row)), out
+assert "transport: NCCL 2.28.9" in out, out
+assert not any(place["wrong"] for row in result["rows"] for place in places(row)), out
 os.environ["HOST_NCCL_FAULT"] = "drop_tail"
 out, result = bench(*library, "--collective", "all_gather", expect=1)
 for row in result["rows"]:
@@ -68,12 +72,15 @@ for words, message in (
     said = isotron("bench", "comm", *FAST, *words, expect=2)
     assert message in said, (words, said)
 # The members of a group count, not all ranks.
-assert bench("--ranks", 4, "--group-size", 2, "--collective", "all_gather", "--min-bytes", 8, "--max-bytes", 8)[1]["rows"][0]["count"] == 1
+assert bench("--ranks", 4, "--group-size", 2, "--collective", "all_gather", "--min-bytes", 8,
+             "--max-bytes", 8)[1]["rows"][0]["count"] == 1
 # The buffers of all ranks count. Ranks that are processes have a third one.
 for ranks, most, need in ((2, "1048576G", "4.0 PiB"), (3, "1048576G", "6.0 PiB"), (4, "4096G", "32.0 TiB")):
     said = isotron("bench", "comm", "--ranks", ranks, "--max-bytes", most, expect=2)
-    assert f"the buffers of the ranks need {need} of memory, and " in said and "are available: lower --max-bytes" in said, said
-launched = [sys.executable, ROOT / "tests/functional/launcher.py", 2, PROGRAM, "bench", "comm", "--max-bytes", "1048576G"]
+    assert f"the buffers of the ranks need {need} of memory, and " in said, said
+    assert "are available: lower --max-bytes" in said, said
+launched = [sys.executable, ROOT / "tests/functional/launcher.py", 2, PROGRAM, "bench", "comm",
+            "--max-bytes", "1048576G"]
 said = subprocess.run([*map(str, launched)], capture_output=True, text=True).stderr
 assert said.count("\n") == 1 and "the buffers of the ranks need 6.0 PiB of memory" in said, said
 for size, wanted in ((0, "a size such as 64, 4K or 1M"), (-5, "a size such as 64, 4K or 1M"), ("", "a value")):

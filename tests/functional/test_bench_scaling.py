@@ -1,5 +1,5 @@
-"""bench scaling runs a step on 1, 2, ... ranks: the batch grows or stays, the named axis takes the ranks, and efficiency is tokens/s
-per rank over those of the fewest in the same round."""
+"""bench scaling runs a step on 1, 2, ... ranks: the batch grows or stays, the named axis takes the ranks, and
+efficiency is tokens/s per rank over those of the fewest in the same round."""
 import os
 import signal
 import statistics
@@ -24,8 +24,8 @@ mock-data = true
 
 
 def scaling(*options, rounds, expect=0):
-    out = isotron("bench", "scaling", "--config", WORK / "bench.conf", "--steps", 2, "--warmup", 1, "--rounds", rounds, "--json", WORK / "scaling.json",
-                  *options, expect=expect)
+    out = isotron("bench", "scaling", "--config", WORK / "bench.conf", "--steps", 2, "--warmup", 1, "--rounds", rounds,
+                  "--json", WORK / "scaling.json", *options, expect=expect)
     return out, json.loads((WORK / "scaling.json").read_text()) if expect == 0 else None
 
 
@@ -44,32 +44,45 @@ out, weak = scaling("--ranks", 4, rounds=7)
 check(weak, [1, 2, 4], [4, 8, 16])
 assert weak["scaling"] == "weak" and weak["provenance"]["commit"] and "weak scaling over data parallelism" in out, out
 assert [row["exposed"] > 0 for row in weak["rows"]] == [False, True, True], weak["rows"]
-assert all(row["efficiency"]["low"] <= row["efficiency"]["median"] <= row["efficiency"]["high"] for row in weak["rows"][1:]), weak["rows"]
+assert all(row["efficiency"]["low"] <= row["efficiency"]["median"] <= row["efficiency"]["high"]
+           for row in weak["rows"][1:]), weak["rows"]
 turns = [line.split(", ")[1].split(" rank")[0] for line in out.splitlines() if line.startswith("round")]
 assert turns == ["1", "2", "4", "4", "2", "1"] * 3 + ["1", "2", "4"], turns
 cores = int(weak["provenance"]["cores"])
 assert ("4 ranks (4 threads) share" in out) == (cores < 4), out
 
-out, strong = scaling("--strong", "--over", "tensor", "--ranks", 2, "--pipeline-model-parallel-size", 2, "--ranks", 4, rounds=1)
+out, strong = scaling("--strong", "--over", "tensor", "--ranks", 2, "--pipeline-model-parallel-size", 2,
+                      "--ranks", 4, rounds=1)
 check(strong, [2, 4], [4, 4])
-assert strong["options"]["tensor_model_parallel_size"] == 2 and "needs --rounds 6" in out and "low" not in strong["rows"][1]["efficiency"], out
+assert strong["options"]["tensor_model_parallel_size"] == 2 and "needs --rounds 6" in out, out
+assert "low" not in strong["rows"][1]["efficiency"], out
 
-for words, why in ((["--ranks", 1], "more than them"), ([], "more than them"), (["--ranks", 6, "--min-ranks", 4], "a multiple of the fewest (4)"),
-                   (["--ranks", 8, "--over", "tensor"], "--num-attention-heads 4 is not a multiple"), (["--ranks", 2, "--weak", "--strong"], "choose one"),
-                   (["--ranks", 2048], "--ranks: at most 1024"), (["--ranks", 4, "--over", "pipeline"], "4 ranks: 2 layers cannot be divided"),
-                   (["--ranks", 4, "--tensor-model-parallel-size", 2, "--min-ranks", 1], "--min-ranks: a multiple of 2"), (["--ranks", 2, "--rounds", 0], "--rounds"),
+for words, why in ((["--ranks", 1], "more than them"), ([], "more than them"),
+                   (["--ranks", 6, "--min-ranks", 4], "a multiple of the fewest (4)"),
+                   (["--ranks", 8, "--over", "tensor"], "--num-attention-heads 4 is not a multiple"),
+                   (["--ranks", 2, "--weak", "--strong"], "choose one"),
+                   (["--ranks", 2048], "--ranks: at most 1024"),
+                   (["--ranks", 4, "--over", "pipeline"], "4 ranks: 2 layers cannot be divided"),
+                   (["--ranks", 4, "--tensor-model-parallel-size", 2, "--min-ranks", 1],
+                    "--min-ranks: a multiple of 2"), (["--ranks", 2, "--rounds", 0], "--rounds"),
                    (["--ranks", 2, "--nccl-library", "/etc/passwd"], "NCCL cannot be loaded"),
-                   (["--ranks", 2, "--global-batch-size", 2**63 - 1], "--global-batch-size must be from 1 to 16777216, not 9223372036854775807"),
+                   (["--ranks", 2, "--global-batch-size", 2**63 - 1],
+                    "--global-batch-size must be from 1 to 16777216, not 9223372036854775807"),
                    (["--ranks", 8, "--min-ranks", 4, "--micro-batch-size", 2**62], "--micro-batch-size must be from"),
-                   (["--ranks", 2, "--tensor-model-parallel-size", 0], "--tensor-model-parallel-size must be from 1 to"),
-                   (["--ranks", 2, "--min-ranks", 2, "--context-parallel-size", -1], "--context-parallel-size must be from 1 to"),
-                   (["--ranks", 2, "--weak", "--strong", "--global-batch-size", 3, "--micro-batch-size", 3], "choose one")):
+                   (["--ranks", 2, "--tensor-model-parallel-size", 0],
+                    "--tensor-model-parallel-size must be from 1 to"),
+                   (["--ranks", 2, "--min-ranks", 2, "--context-parallel-size", -1],
+                    "--context-parallel-size must be from 1 to"),
+                   (["--ranks", 2, "--weak", "--strong", "--global-batch-size", 3, "--micro-batch-size", 3],
+                    "choose one")):
     said = scaling(*words, rounds=1, expect=2)[0]
     assert why in said and "round 1" not in said and said.count("\n") == 1, (words, said)
 
 # The product of the sizes exceeds the range of an integer, which makes it 0.
-said = scaling("--ranks", 4, "--min-ranks", 1, "--tensor-model-parallel-size", 2**32, "--pipeline-model-parallel-size", 2**32, rounds=1, expect=2)[0]
-assert "--tensor-model-parallel-size must be from 1 to" in said and "--pipeline-model-parallel-size must be from 1 to" in said, said
+said = scaling("--ranks", 4, "--min-ranks", 1, "--tensor-model-parallel-size", 2**32,
+               "--pipeline-model-parallel-size", 2**32, rounds=1, expect=2)[0]
+assert "--tensor-model-parallel-size must be from 1 to" in said, said
+assert "--pipeline-model-parallel-size must be from 1 to" in said, said
 
 # A note about a run is one about the largest: --nccl-library has no effect on one rank, but on two.
 LIBRARY = pathlib.Path(PROGRAM).parent / "tests/libhost_nccl.so"
@@ -77,8 +90,10 @@ assert "no effect" not in scaling("--ranks", 2, "--nccl-library", LIBRARY, round
 
 
 def interrupted(end, steps, after):
-    """Starts a run; after that many lines, calls end(process, children) until it ends. Returns the process, and its children."""
-    words = [PROGRAM, "bench", "scaling", "--config", WORK / "bench.conf", "--steps", steps, "--rounds", 100, "--ranks", 2, "--json", WORK / "ended.json"]
+    """Starts a run; after that many lines, calls end(process, children) until it ends. Returns the process, and its
+    children."""
+    words = [PROGRAM, "bench", "scaling", "--config", WORK / "bench.conf", "--steps", steps, "--rounds", 100,
+             "--ranks", 2, "--json", WORK / "ended.json"]
     run = subprocess.Popen([str(w) for w in words], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     for _ in range(after):
         run.stdout.readline()
@@ -112,7 +127,8 @@ def kill(run, _):
 
 run, children = interrupted(kill, steps=100000, after=0)
 deadline = time.monotonic() + 5
-while left := [c for c in children if pathlib.Path(f"/proc/{c}").exists() and "Z" not in pathlib.Path(f"/proc/{c}/stat").read_text().split()[2]]:
+while left := [c for c in children if pathlib.Path(f"/proc/{c}").exists()
+               and "Z" not in pathlib.Path(f"/proc/{c}/stat").read_text().split()[2]]:
     assert time.monotonic() < deadline, left
     time.sleep(0.01)
 print("bench scaling: batches, turns, efficiency")

@@ -1,5 +1,5 @@
-"""tools/bench_table on a separate tree with made-up results: tables and plots follow the results, --check notices each change,
-results are kept compact, and damaged results change nothing."""
+"""tools/bench_table on a separate tree with made-up results: tables and plots follow the results, --check notices each
+change, results are kept compact, and damaged results change nothing."""
 import os
 import re
 
@@ -18,42 +18,54 @@ for path in DOCUMENTS:
     path.write_text("Before.\n" + "".join(f"<!-- {name} -->\n<!-- end -->\n" for name in SECTIONS) + "After.\n")
 
 spread = {"median": 1.25, "min": 1.2, "max": 1.3}
-families = {family: 1.0 for family in "gemm attention norm activation loss elementwise embedding optimizer moe fp8 idle".split()}
-result = {"profiled_step_ms": 11.0, "roof_gflops": 604e3, "family_ms": families, "timing_ops_adds": 0.01, "gemm": {"of_alone": 0.97},
-          "memory_mb": {"peak_over_plan": 1.02}, "provenance": {"commit": "0123abc"}}
+families = {family: 1.0 for family in "gemm attention norm activation loss elementwise embedding optimizer moe fp8 "
+            "idle".split()}
+result = {"profiled_step_ms": 11.0, "roof_gflops": 604e3, "family_ms": families, "timing_ops_adds": 0.01,
+          "gemm": {"of_alone": 0.97}, "memory_mb": {"peak_over_plan": 1.02}, "provenance": {"commit": "0123abc"}}
 sensors = {name: spread for name in ("sm_mhz", "watts", "celsius")}
 sensors["gpus"] = [dict(sensors), None]
-facts = {"device": "a GPU", "our_libraries": {"libcudnn": "/lib/libcudnn.so.9"}, "ours_options": "--fast", "peer_options": ""}
-row = {"conf": "gpt2-125m", "provenance": facts, "ours": [{"result": result, "sensors": sensors}], "peer": [{"sensors": None}], "ours_ms": spread,
-       "peer_ms": spread, "ratio": spread, "tokens_per_second": 1e5, "mfu": 0.5, "peer_mfu": 0.4, "of_roof": 0.7}
+facts = {"device": "a GPU", "our_libraries": {"libcudnn": "/lib/libcudnn.so.9"},
+         "ours_options": "--fast", "peer_options": ""}
+row = {"conf": "gpt2-125m", "provenance": facts, "ours": [{"result": result, "sensors": sensors}],
+       "peer": [{"sensors": None}], "ours_ms": spread, "peer_ms": spread, "ratio": spread, "tokens_per_second": 1e5,
+       "mfu": 0.5, "peer_mfu": 0.4, "of_roof": 0.7}
 failed = {"conf": "llama3-8b", "ours": [{"failed": "ended with 1"}], "peer": []}
 other = row | {"conf": "gpt3-1.3b", "provenance": facts | {"ours_options": "", "driver": "1.2"}}
 cell = {"ours": {"us": spread, "path": "cuDNN"}, "peer": {"us": spread, "path": "flash"}, "ratio": spread}
 against = {"rows": [row | {"provenance": facts | {"ours_options": "--this", "peer_options": "--that"}}]}
 of_cpu = {"gemm": {"gflops": 90.0, "blas_gflops": 96.0}, "family_ms": {"attention": 1.0}, "step_ms": {"mean": 20.0}}
-of_family = {"conf": "bert-20m", "ours": [{"result": of_cpu}], "ratio": spread, "flops_ratio": spread, "step_tflop": 0.121, "tflops": 0.0832,
-             "provenance": {"device": "CPU (1 thread)", "cpu": "a CPU", "blas": "a BLAS", "commit": "0123abc", "rounds": 4}}
-scaled = {"ranks": 2, "devices": 2, "global_batch_size": 8, "step_ms": spread, "tokens_per_second": 5e4, "tokens_per_second_per_device": 2.5e4,
-          "exposed": 0.015, "efficiency": {"median": 0.97, "low": 0.96, "high": 0.98}, "note": "2 ranks share a bus"}
+of_family = {"conf": "bert-20m", "ours": [{"result": of_cpu}], "ratio": spread, "flops_ratio": spread,
+             "step_tflop": 0.121, "tflops": 0.0832, "provenance": {"device": "CPU (1 thread)", "cpu": "a CPU",
+                                                                   "blas": "a BLAS", "commit": "0123abc", "rounds": 4}}
+scaled = {"ranks": 2, "devices": 2, "global_batch_size": 8, "step_ms": spread, "tokens_per_second": 5e4,
+          "tokens_per_second_per_device": 2.5e4, "exposed": 0.015,
+          "efficiency": {"median": 0.97, "low": 0.96, "high": 0.98}, "note": "2 ranks share a bus"}
 loads = [{"mean_mhz": mhz, "mean_watts": 600.0} for mhz in (1400.0, 1500.0)]
 first = scaled | {"ranks": 1, "efficiency": {"median": 1.0}}
 on_two = result | {"global_batch_size": 32, "profiled_step_ms": 10.0, "family_ms": families | {"communication": 0.2}}
-step = row | {"provenance": facts, "devices": 2, "ours": [{"result": on_two, "sensors": sensors}], "peer": [{"result": {"parallel": "DDP"}}]}
-collective = {"collective": "all_reduce", "bytes": 2**28} | {f"{side}_{what}": spread for side in ("ours", "peer") for what in ("us", "busbw")}
-layout = {"family_ms": {"communication": 0.2, "bubble": 1.0, "attention": 2.0}, "profiled_step_ms": 10.0, "devices": 2, "device": "a GPU (GPU 0)",
-          "options": {"seq_length": 2048}, "micro_batch_size": 2, "global_batch_size": 16, "step_ms": spread, "tokens_per_second": 9e4, "mfu": 0.4,
-          "memory_mb": {"planned": 100.0, "taken": 103.0}, "rank": [{"busy_ms": 1.0, "planned_mb": 100.0, "taken_mb": 103.0, "communicators": 1}] * 2}
+step = row | {"provenance": facts, "devices": 2, "ours": [{"result": on_two, "sensors": sensors}],
+              "peer": [{"result": {"parallel": "DDP"}}]}
+collective = {"collective": "all_reduce", "bytes": 2**28} | {f"{side}_{what}": spread for side in ("ours", "peer")
+                                                             for what in ("us", "busbw")}
+layout = {"family_ms": {"communication": 0.2, "bubble": 1.0, "attention": 2.0}, "profiled_step_ms": 10.0, "devices": 2,
+          "device": "a GPU (GPU 0)", "options": {"seq_length": 2048}, "micro_batch_size": 2, "global_batch_size": 16,
+          "step_ms": spread, "tokens_per_second": 9e4, "mfu": 0.4, "memory_mb": {"planned": 100.0, "taken": 103.0},
+          "rank": [{"busy_ms": 1.0, "planned_mb": 100.0, "taken_mb": 103.0, "communicators": 1}] * 2}
 LAYOUTS = ("tp4", "tp2pp2", "cp4-a2a", "8b-dp4", "8b-tp2", "8b-tp4", "dp4")
 RESULTS = {f"gpu-layout-{name}.json": layout | {"roof_gflops": 1208e3} for name in LAYOUTS} | {
     "gpu-layout-dp4.json": layout | {"family_ms": layout["family_ms"] | {"communication": 0.21}},
-    "gpu-steps-ddp-4.json": {"rows": [step]}, "gpu-steps-fsdp.json": {"rows": [step | {"ratio": spread | {"median": 1.0}}]},
+    "gpu-steps-ddp-4.json": {"rows": [step]},
+    "gpu-steps-fsdp.json": {"rows": [step | {"ratio": spread | {"median": 1.0}}]},
     "gpu-scaling-gpt3-1.3b-weak.json": {"scaling": "weak", "rows": [first, scaled]},
     "gpu-steps-ddp.json": {"rows": [step, step | {"devices": 1}, failed]},
     "gpu-layout-half.json": layout | {"rank": [loads[0], layout["rank"][1]]},  # NVML does not know the second GPU
     "gpu-layout-pp2.json": layout | {"rank": loads},
-    "gpu-comm-2.json": {"rows": [collective | {"ratio": spread}], "provenance": {"ranks": 2, "device": "a GPU", "transport": "a NCCL", "rounds": 3},
+    "gpu-comm-2.json": {"rows": [collective | {"ratio": spread}],
+                        "provenance": {"ranks": 2, "device": "a GPU", "transport": "a NCCL", "rounds": 3},
                         "turns": {"ours 256M": [{"sensors": sensors}]}},
-    "recipes.json": {"rows": [{"name": "m", "parameters": 8030261248, "layout": {"ranks": 64, "tensor": 4, "pipeline": 4, "context": 1, "expert": 1, "data": 4},
+    "recipes.json": {"rows": [{"name": "m", "parameters": 8030261248,
+                               "layout": {"ranks": 64, "tensor": 4, "pipeline": 4, "context": 1,
+                                          "expert": 1, "data": 4},
                                "global_batch_size": 128, "bubble": 0.012, "bytes": 2**36, "published": "1 TFLOP/s"}]},
     "cpu-families.json": {"rows": [of_family]},
     "gpu-scaling-2b-weak.json": {"scaling": "weak", "rows": [first, scaled | {"rank": loads}]},
@@ -62,7 +74,8 @@ RESULTS = {f"gpu-layout-{name}.json": layout | {"roof_gflops": 1208e3} for name 
         {"name": "adamw/large", "type": "bf16", "us": 10.0, "gbytes": 3700.0, "of_roof": 0.925},
         {"name": "add", "type": "bf16", "us": 10.0, "gbytes": 3900.0, "of_roof": 0.975},
         {"name": "linear/fc1", "type": "bf16", "us": 10.0, "gflops": 6.5e5, "of_roof": 0.93}]},
-    "gpu-attention.json": {"rows": [{"name": "attention/short", "shape": [2, 1, 1, 1, 8], "gflop": 1.0, "any_order": cell, "deterministic": {}}]}}
+    "gpu-attention.json": {"rows": [{"name": "attention/short", "shape": [2, 1, 1, 1, 8], "gflop": 1.0,
+                                     "any_order": cell, "deterministic": {}}]}}
 
 
 def run(*words, **variables):
@@ -87,20 +100,30 @@ for name, what in RESULTS.items():
     text = (WORK / "bench/results" / name).read_text()
     assert json.loads(text) == what and text.count("\n") < json.dumps(what, indent=1).count("\n") / 2, text
 text = DOCUMENTS[0].read_text()
-assert "Measured at commit 0123abc.\n<!-- end -->" in text and "skipped: the ages of results, because this is not a git repository" in run("--check").stdout
-for part in ("| gpt2-125m | 1.2 | 1.2 | 1.250 (1.200 to 1.300) | 100000 | 592000 | 50.0 % | 40.0 % | 70.0 % | - |", "After.\n",
-             "| gpt2-125m | 1 ms | 1 ms | 1.25 | 100,000 |", "| bert-20m | 121 | 83.2 | 66.6 | 1.250 (1.200 to 1.300) | 90.0 | 96.0 | 5.0% |",
-             "| `add` | 10 us, 3900 GB/s, 98 % |", "10 us, 650.0 TFLOP/s, 93 %", "| +1.0% | 0.970 | +2.0% |", "libcudnn.so.9",
-             "Ours: `--fast` or as configured.", "| driver | 1.2 |",
-             "| `attention/short` | 2 x 1 x 1 x 1 x 8 | 1 us, 800 TFLOP/s | 1 us, 800 TFLOP/s, flash | 1.250 (1.200 to 1.300) | - | - | - |", "| gpt2-125m | 1.2 | 1.2 | -23.1 % to -16.7 % |", "FP8: `--this`; bf16: `--that`.",
-             "| [m](../bench/recipes/m.conf) | 8.0 | 64 | TP4 PP4 DP4 | 128 | 1.2 % | 64.0 | 1 TFLOP/s |", "| 2b-weak | 2 | 2 | 8 | 1.2 | 50000 | 25000 | 1.5 % | 1450 | 600 | 97.0 % (96.0 % to 98.0 %) |", "Note: 2 ranks share a bus.",
-             "| gpt2-125m | 2 x a GPU | 16 | `--fast` | 1.2 | 2.0 % | DDP | 1.2 | 1.250 (1.200 to 1.300) | 100000 | 50.0 % | 1 | 1 | - | - |",
+assert "Measured at commit 0123abc.\n<!-- end -->" in text
+assert "skipped: the ages of results, because this is not a git repository" in run("--check").stdout
+for part in ("| gpt2-125m | 1.2 | 1.2 | 1.250 (1.200 to 1.300) | 100000 | 592000 | 50.0 % | 40.0 % | 70.0 % | - |",
+             "After.\n", "| gpt2-125m | 1 ms | 1 ms | 1.25 | 100,000 |",
+             "| bert-20m | 121 | 83.2 | 66.6 | 1.250 (1.200 to 1.300) | 90.0 | 96.0 | 5.0% |",
+             "| `add` | 10 us, 3900 GB/s, 98 % |", "10 us, 650.0 TFLOP/s, 93 %", "| +1.0% | 0.970 | +2.0% |",
+             "libcudnn.so.9", "Ours: `--fast` or as configured.", "| driver | 1.2 |",
+             "| `attention/short` | 2 x 1 x 1 x 1 x 8 | 1 us, 800 TFLOP/s | 1 us, 800 TFLOP/s, flash | 1.250 (1.200 to "
+             "1.300) | - | - | - |", "| gpt2-125m | 1.2 | 1.2 | -23.1 % to -16.7 % |", "FP8: `--this`; bf16: `--that`.",
+             "| [m](../bench/recipes/m.conf) | 8.0 | 64 | TP4 PP4 DP4 | 128 | 1.2 % | 64.0 | 1 TFLOP/s |",
+             "| 2b-weak | 2 | 2 | 8 | 1.2 | 50000 | 25000 | 1.5 % | 1450 | 600 | 97.0 % (96.0 % to 98.0 %) |",
+             "Note: 2 ranks share a bus.",
+             "| gpt2-125m | 2 x a GPU | 16 | `--fast` | 1.2 | 2.0 % | DDP | 1.2 | 1.250 (1.200 to 1.300) | 100000 | "
+             "50.0 % | 1 | 1 | - | - |",
              "| gpt2-125m | 1 x a GPU | 32 | `--fast` | 1.2 | - | DDP |",
-             "| pp2 | 2 x a GPU | 2048 | 2 | 16 | 1.2 | 90000 | - | 40.0 % | 2.0 % | 10.0 % | 20.0 % | - | 1450 | 600 | +3.0% |",
-             "| half | 2 x a GPU | 2048 | 2 | 16 | 1.2 | 90000 | - | 40.0 % | 2.0 % | 10.0 % | 20.0 % | - | - | - | +3.0% |", "| tp4 | 2 x a GPU | 2048 | 2 | 16 | 1.2 | 90000 | 123200 | 40.0 % | 2.0 % | 10.0 % | 20.0 % | 604 | - | - | +3.0% |",
+             "| pp2 | 2 x a GPU | 2048 | 2 | 16 | 1.2 | 90000 | - | 40.0 % | 2.0 % | 10.0 % | 20.0 % | - | 1450 | 600 "
+             "| +3.0% |",
+             "| half | 2 x a GPU | 2048 | 2 | 16 | 1.2 | 90000 | - | 40.0 % | 2.0 % | 10.0 % | 20.0 % | - | - | - | "
+             "+3.0% |", "| tp4 | 2 x a GPU | 2048 | 2 | 16 | 1.2 | 90000 | 123200 | 40.0 % | 2.0 % | 10.0 % | 20.0 % | "
+             "604 | - | - | +3.0% |",
              "| all_reduce | 256 | 1 | 1 | 1.2 | 1.250 (1.200 to 1.300) |", "2 ranks on a GPU, a NCCL, 3 rounds."):
     assert part in text, (part, text)
-assert "llama3-8b" not in text and all((WORK / f"docs/{name}.svg").read_text().count("<svg") == 1 for name in ("race", "scaling"))
+assert "llama3-8b" not in text
+assert all((WORK / f"docs/{name}.svg").read_text().count("<svg") == 1 for name in ("race", "scaling"))
 
 # The options of each row of the table of layouts are on record.
 listed = {line.split()[0] for line in (ROOT / "bench/train/layouts.list").read_text().splitlines()} - {"#"}
@@ -115,26 +138,34 @@ assert stale.returncode == 1 and "docs/race.svg" in stale.stdout and "README.md"
 
 # Damaged results, and a machine without gnuplot, end with an error message, and nothing is written.
 before = [path.read_text() for path in DOCUMENTS]
-for what, why in ((json.dumps(against)[:-9], "is not JSON"), ("[]", "a JSON object"), ({}, "'rows'"), ({"rows": 5}, "gpu-fp8"),
-                  ({"rows": [row | {"ratio": "x"}]}, "gpu-fp8"), ({"rows": [row | {"ours_ms": {"median": "fast"}}]}, "gpu-fp8"), (against, "no gnuplot")):
+for what, why in ((json.dumps(against)[:-9], "is not JSON"), ("[]", "a JSON object"), ({}, "'rows'"),
+                  ({"rows": 5}, "gpu-fp8"),
+                  ({"rows": [row | {"ratio": "x"}]}, "gpu-fp8"),
+                  ({"rows": [row | {"ours_ms": {"median": "fast"}}]}, "gpu-fp8"), (against, "no gnuplot")):
     write("gpu-fp8.json", what)
     done = run(PATH="")
-    assert done.returncode == 1 and done.stderr.count("\n") == 1 and why in done.stderr and not done.stdout, (what, done)
+    assert done.returncode == 1 and done.stderr.count("\n") == 1 and why in done.stderr, (what, done)
+    assert not done.stdout, (what, done)
 assert before == [path.read_text() for path in DOCUMENTS]
-# Ages: a table that is written more than 200 commits after its measurement says "older"; after more than 300 commits it must. Text
-# that names its file must too. The date of a commit that was rebased away is used instead, and a shallow clone compares nothing.
+# Ages: a table that is written more than 200 commits after its measurement says "older"; after more than 300 commits
+# it must. Text that names its file must too. The date of a commit that was rebased away is used instead, and a
+# shallow clone compares nothing.
 TREE = WORK / "tree"
 (TREE / "bench/results").mkdir(parents=True)
 (TREE / "docs").mkdir()
-stream = "".join(f"commit refs/heads/main\nmark :{i}\ncommitter a <a> {1700000000 + 86400 * i} +0000\ndata 1\n.\n" for i in range(1, 303))
+stream = "".join(f"commit refs/heads/main\nmark :{i}\ncommitter a <a> {1700000000 + 86400 * i} +0000\ndata 1\n.\n"
+                 for i in range(1, 303))
 for words in (["init", "-q", "-b", "main"], ["fast-import", "--quiet"]):
     subprocess.run(["git", "-C", TREE, *words], input=stream, text=True, check=True)
-shas = subprocess.run(["git", "-C", TREE, "rev-list", "main"], capture_output=True, text=True, check=True).stdout.split()  # the newest first
+# the newest first
+shas = subprocess.run(["git", "-C", TREE, "rev-list", "main"], capture_output=True, text=True,
+                      check=True).stdout.split()
 
 
 def aged(tree, commit, *words, text="", **more):
     """Checks or writes the README of a tree with a race that was measured at this commit."""
-    (tree / "bench/results/gpu-race.json").write_text(compact({"rows": [row | {"provenance": {"commit": commit, **more}}]}) + "\n")
+    raced = {"rows": [row | {"provenance": {"commit": commit, **more}}]}
+    (tree / "bench/results/gpu-race.json").write_text(compact(raced) + "\n")
     (tree / "docs/performance.md").write_text("")
     if text:
         (tree / "README.md").write_text(text)
@@ -144,10 +175,12 @@ def aged(tree, commit, *words, text="", **more):
 
 EMPTY = "See bench/results/gpu-race.json, which is older.\n\n<!-- speed -->\n<!-- end -->\n"
 row["ours"][0]["result"].pop("provenance")
-for age, older, fails in ((0, False, False), (200, False, False), (201, True, False), (300, True, False), (301, True, True)):
+for age, older, fails in ((0, False, False), (200, False, False), (201, True, False), (300, True, False),
+                          (301, True, True)):
     done, text = aged(TREE, shas[age], text=EMPTY, date="2023-11-15T00:00:00Z")
     line = f"at commit {shas[age][:7]} (2023-11-15).\n<!-- end -->"
-    assert done.returncode == 0 and (f"\n\nOlder measurement, {line}" in text) == older and (f"\n\nMeasured {line}" in text) == (not older), (age, text, done)
+    assert done.returncode == 0 and (f"\n\nOlder measurement, {line}" in text) == older, (age, text, done)
+    assert (f"\n\nMeasured {line}" in text) == (not older), (age, text, done)
     assert aged(TREE, shas[age], "--check", date="2023-11-15T00:00:00Z")[0].returncode == 0
     for wrong in (text.replace("Older measurement,", "Measured"), text.replace("which is older", "above")):
         done, _ = aged(TREE, shas[age], "--check", text=wrong, date="2023-11-15T00:00:00Z")

@@ -12,7 +12,8 @@ except ImportError:
 
 page = (ROOT / "docs/ci.md").read_text()
 enum = (ROOT / "src/base/err.h").read_text()
-listed = {constant: int(status.split()[0]) for status, constant in re.findall(r"^\| (\d+(?: \+ n)?) \| `(\w+)` \|", page, re.M)}
+listed = {constant: int(status.split()[0])
+          for status, constant in re.findall(r"^\| (\d+(?: \+ n)?) \| `(\w+)` \|", page, re.M)}
 declared = {constant: int(status) for constant, status in re.findall(r"^    (ERR_\w+) = (\d+)", enum, re.M)}
 assert listed == declared and len(declared) > 5, (listed, declared)
 
@@ -60,6 +61,8 @@ for script, status in ((f"{record}\n{again}", 0), (again.replace("pretrain", "pr
 
 # The commands before the gate are those of this repository.
 for script in gitlab["parity"]["before_script"], [steps["Dependencies"], steps["Build"]]:
-    assert script[0].strip() == "isotron/ci/install-deps build" and os.access(WORK / script[0].split()[0], os.X_OK), script
-    preset, target = re.search(r"cd isotron\W+cmake --preset (\w+) -DISOTRON_NATIVE=OFF\W+cmake --build build/cpu --target (\w+)", script[1]).groups()
+    assert script[0].strip() == "isotron/ci/install-deps build", script
+    assert os.access(WORK / script[0].split()[0], os.X_OK), script
+    preset, target = re.search(r"cd isotron\W+cmake --preset (\w+) -DISOTRON_NATIVE=OFF\W+cmake --build build/cpu "
+                               r"--target (\w+)", script[1]).groups()
     assert (preset, target) == ("cpu", pathlib.Path(github["env"]["ISOTRON"]).name)

@@ -1,5 +1,6 @@
-"""Each class of BERT, Megatron-BERT and RoBERTa that transformers saved has its logits here, and comes back bitwise equal. A head that is
-missing is initialised if that is asked for. A fine-tuned model is exported, and one without a pooler can be fine-tuned."""
+"""Each class of BERT, Megatron-BERT and RoBERTa that transformers saved has its logits here, and comes back bitwise
+equal. A head that is missing is initialised if that is asked for. A fine-tuned model is exported, and one without a
+pooler can be fine-tuned."""
 from harness import *
 
 sys.path.insert(0, str(ROOT / "tools" / "oracle"))
@@ -43,10 +44,12 @@ for name, folder in whole.items():
     assert "note" not in said, said
     same_tensors(out, folder, name)
     exported, source = config(out), config(folder)
-    for key in ("architectures", "model_type", "max_position_embeddings", "type_vocab_size", "layer_norm_eps", "hidden_act", "vocab_size"):
+    for key in ("architectures", "model_type", "max_position_embeddings", "type_vocab_size", "layer_norm_eps",
+                "hidden_act", "vocab_size"):
         assert exported[key] == source[key], f"{name}: {key} is {exported[key]}, not {source[key]}"
     if "Sequence" in name:
-        assert {k: exported[k] for k in ("id2label", "label2id")} == {k: source[k] for k in ("id2label", "label2id")}, exported
+        assert {k: exported[k] for k in ("id2label", "label2id")} == {k: source[k]
+                                                                      for k in ("id2label", "label2id")}, exported
     assert "Roberta" not in name or exported["pad_token_id"] == 1, exported
     assert exported["torch_dtype"] == "bfloat16", exported
     told, ids = ({k: x for k, x in c.items() if k.endswith("_token_id") and x is not None} for c in (exported, source))
@@ -59,7 +62,8 @@ for name, prefix in HEADLESS.items():
     said = convert("--from-hf", MODELS[name], "--save", WORK / name, expect=2)
     assert "--init-missing-heads" in said and "5 missing" in said and not (WORK / name).exists(), said
     out, said = there_and_back(name, MODELS[name], "--init-missing-heads", "--seed", 3)
-    assert "initialised from --seed 3" in said and ("the pooler of the file is left out" in said) == (name == "RobertaModel"), said
+    assert "initialised from --seed 3" in said, said
+    assert ("the pooler of the file is left out" in said) == (name == "RobertaModel"), said
     source, found = tensors.read(MODELS[name] / "model.safetensors"), tensors.read(out / "model.safetensors")
     for tensor, value in source.items():
         if "position" in tensor and prefix == "roberta.":
@@ -67,7 +71,8 @@ for name, prefix in HEADLESS.items():
         elif "pooler" not in tensor or prefix == "bert.":
             assert found[prefix + tensor] == value, tensor
     added = {t for t in found if t.removeprefix(prefix) not in source}
-    assert len(added) == (7 if prefix == "bert." else 5) and any(any(found[t][2]) for t in added if "dense.weight" in t), added
+    assert len(added) == (7 if prefix == "bert." else 5), added
+    assert any(any(found[t][2]) for t in added if "dense.weight" in t), added
 other = there_and_back("other-seed", MODELS["BertModel"], "--init-missing-heads", "--seed", 4)[0]
 assert tensors.read(other / "model.safetensors") != tensors.read(WORK / "BertModel-out" / "model.safetensors")
 masked = MODELS["BertForMaskedLM"]
@@ -98,7 +103,8 @@ def refused(why, source, **keys):
     shutil.rmtree(WORK / "edited")
 
 
-refused("architectures is '[\"BertForTokenClassification\"]', but only the heads", "BertForMaskedLM", architectures=["BertForTokenClassification"])
+refused("architectures is '[\"BertForTokenClassification\"]', but only the heads", "BertForMaskedLM",
+        architectures=["BertForTokenClassification"])
 refused("and only single_label_classification can be read", "BertForSequenceClassification", problem_type="regression")
 refused("without quotes and line ends", "BertForSequenceClassification", id2label={"0": 'a "quote"', "1": "b"})
 refused("without quotes and line ends", "BertForSequenceClassification", id2label={"0": "a", "2": "b"})
@@ -115,7 +121,9 @@ plain = edited("plain", "BertForSequenceClassification", id2label=None, num_labe
 assert config(there_and_back("plain-saved", plain)[0])["id2label"] == {"0": "LABEL_0", "1": "LABEL_1", "2": "LABEL_2"}
 for kind in "BertForSequenceClassification", "RobertaForMultipleChoice":
     for rate in 0.25, 0.0:
-        assert config(there_and_back(f"{kind}-{rate}", edited(f"dropout-{kind}-{rate}", kind, classifier_dropout=rate))[0])["classifier_dropout"] == rate
+        assert config(there_and_back(f"{kind}-{rate}",
+                                     edited(f"dropout-{kind}-{rate}", kind,
+                                            classifier_dropout=rate))[0])["classifier_dropout"] == rate
     assert "classifier_dropout" not in config(WORK / f"{kind}-out")
 refused("not a number", "BertForSequenceClassification", classifier_dropout="much")
 folder = MODELS["BertForSequenceClassification"]
@@ -127,24 +135,30 @@ other = tensors.read(folder / "model.safetensors")
 kind, shape, content = other["classifier.bias"]
 (WORK / "bit").mkdir()
 shutil.copy(folder / "config.json", WORK / "bit")
-tensors.write(WORK / "bit" / "model.safetensors", other | {"classifier.bias": (kind, shape, bytes([content[0] ^ 1]) + content[1:])}, {"format": "pt"})
+tensors.write(WORK / "bit" / "model.safetensors",
+              other | {"classifier.bias": (kind, shape, bytes([content[0] ^ 1]) + content[1:])}, {"format": "pt"})
 assert "FAIL" in convert("--from-hf", WORK / "bit", "--check", folder / "reference.safetensors", expect=1)
-assert "--init-missing-heads" in convert("--load", WORK / "BertForMaskedLM", "--to-hf", WORK / "no", "--init-missing-heads", expect=2)
+assert "--init-missing-heads" in convert("--load", WORK / "BertForMaskedLM", "--to-hf", WORK / "no",
+                                         "--init-missing-heads", expect=2)
 assert "--seed" in convert("--from-hf", masked, "--save", WORK / "no", "--seed", 3, expect=2)
 
 # ---- fine-tuning, from a model without a pooler; its export ----
 
-lines = [f"{label}\t{text}\ta house" for label, text in (("good", "a fine day"), ("bad", "a poor river")) for _ in range(8)]
+lines = [f"{label}\t{text}\ta house" for label, text in (("good", "a fine day"), ("bad", "a poor river"))
+         for _ in range(8)]
 (WORK / "train.tsv").write_text("".join(f"{line}\n" for line in lines))
 TOKENS = ["--tokenizer-type", "HuggingFaceTokenizer", "--tokenizer-model", ROOT / "tests/data/tokenizer/bert.json"]
-SIZES = ["--model", "bert", "--num-layers", 1, "--hidden-size", 16, "--num-attention-heads", 2, "--seq-length", 16, "--max-position-embeddings", 16]
+SIZES = ["--model", "bert", "--num-layers", 1, "--hidden-size", 16, "--num-attention-heads", 2, "--seq-length", 16,
+         "--max-position-embeddings", 16]
 (WORK / "text.txt").write_text((ROOT / "tests/data/corpus.txt").read_text()[:8000])
-isotron("preprocess", "--input", WORK / "text.txt", "--input-format", "paragraphs", "--output-prefix", WORK / "text", "--split-sentences", *TOKENS)
-TASK = ["--task", "labels", "--train-data", WORK / "train.tsv", "--valid-data", WORK / "train.tsv", "--use-checkpoint-args", "--epochs", 1,
-        "--micro-batch-size", 4, "--lr", 1e-3, "--log-format", "short"]
+isotron("preprocess", "--input", WORK / "text.txt", "--input-format", "paragraphs", "--output-prefix", WORK / "text",
+        "--split-sentences", *TOKENS)
+TASK = ["--task", "labels", "--train-data", WORK / "train.tsv", "--valid-data", WORK / "train.tsv",
+        "--use-checkpoint-args", "--epochs", 1, "--micro-batch-size", 4, "--lr", 1e-3, "--log-format", "short"]
 for name, words in (("none", []), ("one", ["--num-token-types", 1]), ("two", ["--num-token-types", 2])):
-    isotron("pretrain", *SIZES, *TOKENS, *words, "--bert-no-binary-head", "--activation", "gelu-erf", "--norm-placement", "post", "--data-path",
-            WORK / "text_text_sentence", "--split", "100,0,0", "--micro-batch-size", 4, "--lr", 1e-3, "--train-iters", 2, "--eval-iters", 0,
+    isotron("pretrain", *SIZES, *TOKENS, *words, "--bert-no-binary-head", "--activation", "gelu-erf",
+            "--norm-placement", "post", "--data-path", WORK / "text_text_sentence", "--split", "100,0,0",
+            "--micro-batch-size", 4, "--lr", 1e-3, "--train-iters", 2, "--eval-iters", 0,
             "--save", WORK / f"pre-{name}", "--save-interval", 2)
     said = isotron("finetune", *TASK, "--pretrained-checkpoint", WORK / f"pre-{name}", "--save", WORK / f"tuned-{name}")
     assert said.count("the checkpoint has no pooler: it is initialised from --seed") == 1, said
@@ -154,8 +168,9 @@ for name, words in (("none", []), ("one", ["--num-token-types", 1]), ("two", ["-
     if name == "none":
         assert "type_vocab_size" in said, said
         continue
-    assert config(out)["architectures"] == ["BertForSequenceClassification"] and config(out)["id2label"] == {"0": "bad", "1": "good"}, config(out)
+    assert config(out)["architectures"] == ["BertForSequenceClassification"], config(out)
+    assert config(out)["id2label"] == {"0": "bad", "1": "good"}, config(out)
     convert("--from-hf", out, "--save", WORK / f"again-{name}")
-said = isotron("pretrain", *SIZES, *TOKENS, "--num-token-types", 1, "--data-path", WORK / "text_text_sentence", "--split", "100,0,0",
-               "--micro-batch-size", 4, "--lr", 1e-3, "--train-iters", 2, expect=2)
+said = isotron("pretrain", *SIZES, *TOKENS, "--num-token-types", 1, "--data-path", WORK / "text_text_sentence",
+               "--split", "100,0,0", "--micro-batch-size", 4, "--lr", 1e-3, "--train-iters", 2, expect=2)
 assert "needs two token types, not --num-token-types 1" in said, said

@@ -1,5 +1,6 @@
-"""On a GPU a run is bitwise reproducible in every lane, with experts, dropout and ranks that share the GPU, on each path of
-attention; recomputation changes none of them. It is the CPU's function: fp64 losses agree to rounding, with the same dropout."""
+"""On a GPU a run is bitwise reproducible in every lane, with experts, dropout and ranks that share the GPU, on each
+path of attention; recomputation changes none of them. It is the CPU's function: fp64 losses agree to rounding, with the
+same dropout."""
 import re
 
 from harness import *
@@ -17,9 +18,11 @@ RUNS = {
     "bf16 heads of 64": ["--bf16", *HEADS],
     "bf16 unfused": ["--bf16", "--attention-backend", "unfused"],
     "bf16 experts": ["--bf16", *EXPERTS],
-    "bf16 heads of 64, ranks": ["--bf16", *HEADS, "--ranks", 4, "--tensor-model-parallel-size", 2, "--use-distributed-optimizer"],
+    "bf16 heads of 64, ranks": ["--bf16", *HEADS, "--ranks", 4, "--tensor-model-parallel-size", 2,
+                                "--use-distributed-optimizer"],
     "bf16 ring": ["--bf16", *RING],
-    "bf16 experts, ranks": ["--bf16", *EXPERTS, "--ranks", 2, "--expert-model-parallel-size", 2, "--moe-token-dispatcher-type", "alltoall"],
+    "bf16 experts, ranks": ["--bf16", *EXPERTS, "--ranks", 2, "--expert-model-parallel-size", 2,
+                            "--moe-token-dispatcher-type", "alltoall"],
 }
 FULL = ["--recompute-granularity", "full", "--recompute-method", "uniform", "--recompute-num-layers", 1]
 
@@ -27,7 +30,8 @@ FULL = ["--recompute-granularity", "full", "--recompute-method", "uniform", "--r
 def run(name, *options):
     """-> the folder of checkpoints, the losses, and how often CUDA graphs were replayed"""
     save, log = WORK / name, WORK / f"{name}.jsonl"
-    said = re.findall(r"^CUDA graphs replayed (\d+) times$", pretrain(data, save, *options, "--log-jsonl", log), re.MULTILINE)
+    said = re.findall(r"^CUDA graphs replayed (\d+) times$",
+                      pretrain(data, save, *options, "--log-jsonl", log), re.MULTILINE)
     return save, losses(log), sum(map(int, said))
 
 
@@ -39,8 +43,9 @@ for name, options in RUNS.items():
         assert_same_bytes(once, other, 12, f"{name}, {variant}")
     print(f"{name}: the same bits again, and recomputed")
 
-# A recorded graph is bitwise equal to the same work op by op: a step's first microbatch, the others and the update, of each of
-# which the first is not recorded. Steps of one microbatch, of several, with clipping that differs from step to step, and skipped ones.
+# A recorded graph is bitwise equal to the same work op by op: a step's first microbatch, the others and the update, of
+# each of which the first is not recorded. Steps of one microbatch, of several, with clipping that differs from step to
+# step, and skipped ones.
 STILL = ["--hidden-dropout", 0, "--attention-dropout", 0, "--micro-batch-size", 1]
 RECORDED = {
     "fp32": [],
@@ -56,13 +61,14 @@ for name, options in RECORDED.items():
     other, other_losses, replays = run(f"{name}, recorded", *options, *STILL, "--cuda-graph-impl", "local", *ON_GPU)
     passes = 1 if "--global-batch-size" in options else 8
     expected = (12 - 1) + max(12 * (passes - 1) - 1, 0) + (12 - 1)
-    assert (never, replays) == (0, expected), f"{name}: CUDA graphs were replayed {never} and {replays} times, not 0 and {expected}"
+    assert (never, replays) == (0, expected), (f"{name}: CUDA graphs were replayed {never} and {replays} times, not 0 "
+                                               f"and {expected}")
     assert other_losses == its_losses, f"{name}, recorded: {other_losses}, not {its_losses}"
     assert_same_bytes(once, other, 12, f"{name}, recorded")
     print(f"{name}: the same bits from CUDA graphs")
 
-# Who does the attention is said before the first step, and whether it is deterministic. The first loss does not know how the
-# backward sums.
+# Who does the attention is said before the first step, and whether it is deterministic. The first loss does not know
+# how the backward sums.
 first = {}
 for name, options in {"same bits": [], "any order": ["--no-deterministic-mode"]}.items():
     log = WORK / f"{name}.jsonl"
@@ -70,7 +76,8 @@ for name, options in {"same bits": [], "any order": ["--no-deterministic-mode"]}
     first[name] = losses(log)[1]
     lines = [line for line in said[:said.index("iteration ")].splitlines() if line.startswith("attention")]
     assert [line.split(":")[0] for line in lines] == ["attention, forward", "attention, backward"], lines
-    who = [": cuDNN "] if ", sm_90," in said else [": cuDNN ", ": own kernels"]  # where cuDNN's graphs have been judged it does this
+    # where cuDNN's graphs have been judged it does this
+    who = [": cuDNN "] if ", sm_90," in said else [": cuDNN ", ": own kernels"]
     assert all(any(w in line for w in who) for line in lines), lines
     assert (", not deterministic" in lines[1]) == ("cuDNN " in lines[1].split(":")[1] and bool(options)), lines
     print(f"{name}: {lines[1]}")
@@ -86,5 +93,6 @@ print(f"ring: {lines}")
 
 for name, options in {"dense": [], "experts": EXPERTS}.items():
     here, single, there = (WORK / f"{name} {place}.jsonl" for place in ("here", "here in fp32", "there"))
-    run(here.stem, "--fp64", *options), run(single.stem, "--lane", "fp32", *options), run(there.stem, "--fp64", *options, *ON_GPU)
+    run(here.stem, "--fp64", *options), run(single.stem, "--lane", "fp32", *options), run(there.stem, "--fp64",
+                                                                                          *options, *ON_GPU)
     Rounding(records(here), records(single), terms=8 * 32).check(records(there), records(here), f"{name}, GPU and CPU")

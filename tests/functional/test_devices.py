@@ -1,5 +1,5 @@
-"""A checkpoint moves between the CPU, one GPU and several ranks on GPUs: its content does not change, and the run goes on along
-the curve of the CPU (fp64, harness.Rounding)."""
+"""A checkpoint moves between the CPU, one GPU and several ranks on GPUs: its content does not change, and the run goes
+on along the curve of the CPU (fp64, harness.Rounding)."""
 from harness import *
 
 ON_GPU, OPTIONS[:] = list(OPTIONS), []  # what follows names the device itself
@@ -7,7 +7,8 @@ data = corpus()
 MODEL = ["--num-layers", 2, "--micro-batch-size", 1, "--save-interval", 3]
 FOUR = ["--tensor-model-parallel-size", 2, "--sequence-parallel", "--pipeline-model-parallel-size", 2]
 SHARDED = ["--ranks", 4, "--use-megatron-fsdp"]
-LEGS = {"one GPU": ON_GPU, "four ranks on GPUs": [*ON_GPU, *FOUR], "the CPU": [], "four ranks that share everything": [*ON_GPU, *SHARDED]}
+LEGS = {"one GPU": ON_GPU, "four ranks on GPUs": [*ON_GPU, *FOUR], "the CPU": [],
+        "four ranks that share everything": [*ON_GPU, *SHARDED]}
 
 
 def content(folder, iteration):

@@ -1,11 +1,13 @@
-"""Runs every command of a page of the documentation, in order, and compares its output with the page. Checks the page's links too.
+"""Runs every command of a page of the documentation, in order, and compares its output with the page. Checks the page's
+links too.
 
 usage: test_docs.py PROGRAM PAGE
 
 The commands run in an empty folder that has the repository's files as links, with `isotron` on the PATH.
-A command block is a fenced or indented block with a line that begins with `$ ` or with a command of the project, or in a shell's language.
-Lines that begin with `$ ` are commands, and the lines after them the output. In it, `...` stands for any text, and as a line for any lines.
-A number with a point may be 2 % off. Comments change this for the block that follows:
+A command block is a fenced or indented block with a line that begins with `$ ` or with a command of the project, or in
+a shell's language. Lines that begin with `$ ` are commands, and the lines after them the output. In it, `...` stands
+for any text, and as a line for any lines. A number with a point may be 2 % off. Comments change this for the block that
+follows:
   <!-- numbers differ: REASON -->  any number may stand where the page has one
   <!-- text differs: REASON -->    the output is not compared
   <!-- not run: REASON -->         the block is not run. The options of isotron in it must exist."""
@@ -49,7 +51,8 @@ def blocks(text):
 
 def is_of_commands(language, body):
     prompt = any(line.startswith("$ ") for line in body)
-    return prompt or language in ("console", "sh", "bash", "shell") or (not language and any(COMMANDS.match(line) for line in body))
+    return prompt or language in ("console", "sh", "bash",
+                                  "shell") or (not language and any(COMMANDS.match(line) for line in body))
 
 
 def commands(body):
@@ -75,7 +78,8 @@ def pattern(expected, number):
     """A regular expression of the outputs that agree, with a group for each number."""
     def of_line(line):
         parts = re.split(rf"(\.\.\.|(?<![\w.]){number})", " ".join(line.split()))
-        return "".join({0: re.escape(part), 1: ".*?" if part == "..." else f"({number})"}[i % 2] for i, part in enumerate(parts))
+        return "".join({0: re.escape(part), 1: ".*?" if part == "..." else f"({number})"}[i % 2]
+                       for i, part in enumerate(parts))
     return "".join("(?:.*\n)*?" if line.strip() == "..." else of_line(line) + "\n" for line in expected if line.strip())
 
 
@@ -84,11 +88,13 @@ def agrees(expected, got, numbers_differ=False):
     lines = [" ".join(line.split()) for line in got if line.strip()]
     match = re.fullmatch(pattern(expected, number), "".join(f"{line}\n" for line in lines))
     shown = [x for line in expected for x in re.findall(rf"(?<![\w.]){number}", line)]
-    return bool(match) and (numbers_differ or all(math.isclose(float(a), float(b), rel_tol=0.02) for a, b in zip(shown, match.groups(), strict=True)))
+    return bool(match) and (numbers_differ or all(math.isclose(float(a), float(b), rel_tol=0.02)
+                                                  for a, b in zip(shown, match.groups(), strict=True)))
 
 
 assert agrees(["step 10/ 40  loss 3.00", "...", "x ... z"], ["step 10/  40 loss 3.05", "", "a", "b", "x y z"])
-assert not agrees(["loss 3.00"], ["loss 3.10"]) and not agrees(["step 10"], ["step 11"]) and not agrees(["a"], ["a", "b"])
+assert not agrees(["loss 3.00"], ["loss 3.10"]) and not agrees(["step 10"], ["step 11"])
+assert not agrees(["a"], ["a", "b"])
 assert agrees(["3 of 7.5 s"], ["12 of 0.1 s"], True) and not agrees(["3 of 7.5 s"], ["12 of 0.1 ms"], True)
 
 
@@ -105,7 +111,8 @@ def check_options(body):
         known = isotron(*what, "--help")
         for word in words[first:]:
             option = word.split("=")[0]
-            assert not word.startswith("--") or re.search(rf"(^|\s){option}\b(?!-)", known), f"{PAGE}: {' '.join(what)} has no {option}"
+            assert not word.startswith("--") or re.search(rf"(^|\s){option}\b(?!-)",
+                                                          known), f"{PAGE}: {' '.join(what)} has no {option}"
 
 
 def check_links(text):
@@ -123,7 +130,8 @@ PAGE = (ROOT / OPTIONS.pop()).resolve()  # not an option of the program
 text = PAGE.read_text()
 check_links(text)
 if PAGE == ROOT / "docs/README.md":
-    missing = [path for path in sorted(PAGE.parent.rglob("*.md")) if path != PAGE and f"({path.relative_to(PAGE.parent)})" not in text]
+    missing = [path for path in sorted(PAGE.parent.rglob("*.md")) if path != PAGE
+               and f"({path.relative_to(PAGE.parent)})" not in text]
     assert not missing, f"{PAGE} does not list {missing}"
 wanted, not_run = [], []
 for language, body, comment in blocks(text):
@@ -134,7 +142,8 @@ for language, body, comment in blocks(text):
         not_run.append(reason[1])
         check_options(body)
     else:
-        text_differs, numbers_differ = (comment.startswith(f"<!-- {what}:") for what in ("text differs", "numbers differ"))
+        text_differs, numbers_differ = (comment.startswith(f"<!-- {what}:") for what in ("text differs",
+                                                                                         "numbers differ"))
         wanted += [(command, ["..."] if text_differs else output, numbers_differ) for command, output in commands(body)]
 
 folder = WORK / "clone"
@@ -145,10 +154,14 @@ for path in ROOT.iterdir():
 (folder / "build").mkdir()
 (folder / "build/cpu").symlink_to(pathlib.Path(PROGRAM).resolve().parent)
 MARK = "@@ end of command"
-script = "".join(f"{command}\nstatus=$?; echo; echo '{MARK}' $status; [ $status = 0 ] || exit\n" for command, _, _ in wanted)
-with subprocess.Popen(["bash", "-c", script], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True,
-                      env=os.environ | {"PATH": f"{pathlib.Path(PROGRAM).resolve().parent}:{os.environ['PATH']}"}, start_new_session=True) as shell:
-    too_long = threading.Timer(200, os.killpg, (shell.pid, signal.SIGKILL))  # a page that has forgotten to say that a block is long
+script = "".join(f"{command}\nstatus=$?; echo; echo '{MARK}' $status; [ $status = 0 ] || exit\n"
+                 for command, _, _ in wanted)
+with subprocess.Popen(["bash", "-c", script], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                      stdin=subprocess.DEVNULL, text=True,
+                      env=os.environ | {"PATH": f"{pathlib.Path(PROGRAM).resolve().parent}:{os.environ['PATH']}"},
+                      start_new_session=True) as shell:
+    # a page that has forgotten to say that a block is long
+    too_long = threading.Timer(200, os.killpg, (shell.pid, signal.SIGKILL))
     too_long.start()
     printed = shell.communicate()[0]
     too_long.cancel()
@@ -164,5 +177,6 @@ for (command, expected, numbers_differ), got, status in zip(wanted, outputs[::2]
         failed += 1
     if status != "0":
         break
-print(f"{PAGE.relative_to(ROOT)}: {len(wanted)} commands run, {failed} not as the page says; {len(not_run)} blocks not run" + "".join(f"; {r}" for r in not_run))
+print(f"{PAGE.relative_to(ROOT)}: {len(wanted)} commands run, {failed} not as the page says; {len(not_run)} blocks not "
+      f"run" + "".join(f"; {r}" for r in not_run))
 sys.exit(bool(failed))

@@ -1,9 +1,9 @@
 """A power failure at any moment loses no announced checkpoint, and never leaves a damaged one under a valid name.
 
-A program that records its calls (recorder.c) saves, replaces and prunes checkpoints. Each state that may remain after a crash
-(crash.py) is written to a folder. There the program must find the newest announced checkpoint, or the one that was being
-published. A failing call (full disk, I/O error) must end the run with an error message, and the previous checkpoint must load.
-The same is tested for datasets and exported models.
+A program that records its calls (recorder.c) saves, replaces and prunes checkpoints. Each state that may remain after a
+crash (crash.py) is written to a folder. There the program must find the newest announced checkpoint, or the one that
+was being published. A failing call (full disk, I/O error) must end the run with an error message, and the previous
+checkpoint must load. The same is tested for datasets and exported models.
 
 DURABILITY=all in the environment: all states and faults (nightly). DURABILITY_SEED: the seed of the samples."""
 import fnmatch
@@ -20,15 +20,16 @@ RECORDER = os.environ["RECORDER_PROGRAM"]
 SAMPLES = 100 if ALL else 4  # random subsets at each call
 print(f"DURABILITY_SEED={SEED}")
 
-SMALL = """--num-layers 1 --hidden-size 16 --num-attention-heads 2 --seq-length 8 --max-position-embeddings 8 --micro-batch-size 1
-  --global-batch-size 2 --lr 1e-2 --lr-decay-iters 20 --save-interval 2 --eval-iters 0 --log-interval 1
-  --cpu-threads 1 --split 100,0,0""".split() + TOKENIZER
+SMALL = """--num-layers 1 --hidden-size 16 --num-attention-heads 2 --seq-length 8 --max-position-embeddings 8
+  --micro-batch-size 1 --global-batch-size 2 --lr 1e-2 --lr-decay-iters 20 --save-interval 2 --eval-iters 0
+  --log-interval 1 --cpu-threads 1 --split 100,0,0""".split() + TOKENIZER
 (WORK / "corpus.txt").write_text("".join(f"Line {i} of a small corpus.\n" for i in range(20)))
 (WORK / "other.txt").write_text("Another corpus, and a shorter one.\n" * 3)
 
 
 def preprocess(text, prefix):
-    return ["preprocess", "--input", WORK / text, "--input-format", "paragraphs", "--output-prefix", prefix, "--append-eod", "--overwrite", *TOKENIZER]
+    return ["preprocess", "--input", WORK / text, "--input-format", "paragraphs", "--output-prefix", prefix,
+            "--append-eod", "--overwrite", *TOKENIZER]
 
 
 isotron(*preprocess("corpus.txt", WORK / "corpus"))
@@ -46,7 +47,8 @@ def recorded(root, *words, **settings):
 
 
 def history(root, *runs, **settings):
-    """The history of successive runs, from an empty folder. If the replay differs from the disk, calls were not recorded."""
+    """The history of successive runs, from an empty folder. If the replay differs from the disk, calls were not
+    recorded."""
     root.mkdir()
     for words in runs:
         status, text = recorded(root, *words, **settings)
@@ -77,7 +79,8 @@ def remembered(tree, find):
 
 def digest(folder, *options):
     """The hash of the content of the newest checkpoint in a folder."""
-    done = subprocess.run([PROGRAM, "inspect", "--checkpoint", folder, "--hash", *options], capture_output=True, text=True)
+    done = subprocess.run([PROGRAM, "inspect", "--checkpoint", folder, "--hash", *options],
+                          capture_output=True, text=True)
     if done.returncode == 0:
         return done.stdout.splitlines()[-1].split()[0]
     return NOTHING if "holds no checkpoint; check" in done.stderr else done.stderr.strip()
@@ -92,8 +95,8 @@ def alone(root):
 
 
 class Saves:
-    """The checkpoints of a history: the calls that published and announced them, and the digests of their content (given, or
-    read by the program after each announcement)."""
+    """The checkpoints of a history: the calls that published and announced them, and the digests of their content
+    (given, or read by the program after each announcement)."""
 
     def __init__(self, h, digests=None):
         self.published, self.announced, self.digests = [], [], digests or []
@@ -115,7 +118,8 @@ class Saves:
         for path in tree:
             name = path.rpartition("/")[2]
             if name.startswith("iter_") and name.removeprefix("iter_").isdigit():
-                inside = {name: None} | {p.replace(path, name, 1): c for p, c in tree.items() if p.startswith(path + "/")}
+                inside = {name: None} | {p.replace(path, name, 1): c for p, c in tree.items()
+                                         if p.startswith(path + "/")}
                 if remembered(inside, alone) not in self.digests:
                     return f"{name} looks like a checkpoint but is not one: {remembered(inside, alone)}"
         return None
@@ -125,7 +129,9 @@ def judged(h, saves):
     """-> tree, what is wrong with it, or None"""
     for calls, tree in h.crashes(SEED, SAMPLES, every=ALL):
         wrong = saves.verdict(calls, tree)
-        yield tree, wrong and f"{pathlib.Path(h.root).name}, after call {calls}, {h.calls[calls - 1][0]} {str(h.calls[calls - 1][-1])[-80:]}: {wrong}"
+        last = h.calls[calls - 1]
+        yield tree, wrong and (f"{pathlib.Path(h.root).name}, after call {calls}, {last[0]} {str(last[-1])[-80:]}: "
+                               f"{wrong}")
 
 
 # ---- checkpoints ----
@@ -136,7 +142,8 @@ def scenario(name, options, *runs, **settings):
     saves, trees, wrong = Saves(h), [], []
     for tree, why in judged(h, saves):
         (wrong if why else trees).append(why or tree)
-    assert not wrong, f"{len(wrong)} of {len(wrong) + len(trees)} states are not sound, such as\n" + "\n".join(wrong[::len(wrong) // 5 + 1])
+    assert not wrong, (f"{len(wrong)} of {len(wrong) + len(trees)} states are not sound, such as\n"
+                       + "\n".join(wrong[::len(wrong) // 5 + 1]))
     print(f"{name}: {len(h.calls)} calls, {len(saves.announced)} checkpoints, {len(trees)} states are sound")
     return h, saves, trees
 
@@ -147,7 +154,8 @@ def resumes(name, options, saves, trees):
         folder = WORK / f"{name}-resumed-{i}"
         folder.mkdir()
         crash.lay_out(tree, folder)
-        isotron(*TRAIN, *options, "--train-iters", 6, "--save", folder / "deep/er/ckpt", "--load", folder / "deep/er/ckpt")
+        isotron(*TRAIN, *options, "--train-iters", 6, "--save", folder / "deep/er/ckpt",
+                "--load", folder / "deep/er/ckpt")
         assert newest(folder) == saves.digests[-1], f"{name}: the run resumed after a crash has another result"
         shutil.rmtree(folder)
 
@@ -181,11 +189,13 @@ def back(name):
 _, replaced, _ = scenario("replaced", [], TO_4, back("replaced"))
 assert len(set(replaced.digests)) == 3
 
-# Asynchronous saves: writing a shard takes longer than the steps up to the next save, and must store the values of the step that started it.
+# Asynchronous saves: writing a shard takes longer than the steps up to the next save, and must store the values of the
+# step that started it.
 RANKS = ["--ranks", 2, "--use-distributed-optimizer"]
 isotron(*TRAIN, *RANKS, *TO_6, "--save", WORK / "beside")
 _, async_saves, trees = scenario("async", [*PRUNE, *RANKS, "--async-save"], TO_6, DELAY=20)
-assert async_saves.digests == [digest(WORK / "beside", "--ckpt-step", str(k)) for k in (2, 4, 6)], "an asynchronous save is not bitwise equal"
+assert async_saves.digests == [digest(WORK / "beside", "--ckpt-step", str(k))
+                               for k in (2, 4, 6)], "an asynchronous save is not bitwise equal"
 resumes("async", [*PRUNE, *RANKS, "--async-save"], async_saves, trees)
 
 
@@ -207,8 +217,9 @@ def planted(what, calls, saves, lost=()):
     print(f"detected: {what}")
 
 
-for what, pattern in {"shards are not synced": "shard_", "manifests are not synced": "manifest", "the tracker is not synced": "latest_",
-                      "a checkpoint's folder is not synced": r"iter_\d+.tmp$", "the folder of checkpoints is not synced": "/ckpt$",
+for what, pattern in {"shards are not synced": "shard_", "manifests are not synced": "manifest",
+                      "the tracker is not synced": "latest_", "a checkpoint's folder is not synced": r"iter_\d+.tmp$",
+                      "the folder of checkpoints is not synced": "/ckpt$",
                       "a new folder's parent is not synced": "/deep$"}.items():
     planted(what, h.calls, saves, calls_of(h, "fsync", pattern))
 last = max(i for i in calls_of(h, "fsync", "/ckpt$"))
@@ -221,7 +232,8 @@ for a, b in zip(calls_of(h, "rename", r"iter_\d+.tmp$"), calls_of(h, "rename", r
 # ---- faults: each call of a run fails once, in a separate run ----
 
 def faults(name, before, run, check, step=1):
-    """check(history, exit status, tree) -> what is wrong, or None. Called for the state on the disk, and for crashes after the end."""
+    """check(history, exit status, tree) -> what is wrong, or None. Called for the state on the disk, and for crashes
+    after the end."""
     root = WORK / name
     tree, record, n = history(root, *before).now.tree(), pathlib.Path(f"{root}.trace").read_bytes(), 0
     for k in range(1 + SEED % step, 10**6, step):
@@ -237,7 +249,9 @@ def faults(name, before, run, check, step=1):
         if status == 0:
             assert h.failed == ("close", True), f"{what}, but the run succeeds"
         else:
-            assert 0 < status < 100 and re.search("No space left on device|Input/output error", text), f"{what}, exit status {status}: {text}"
+            assert 0 < status < 100, f"{what}, exit status {status}: {text}"
+            assert re.search("No space left on device|Input/output error",
+                             text), f"{what}, exit status {status}: {text}"
         for left in [crash.on_disk(root)] + [tree for _, tree in h.crashes(SEED, SAMPLES, len(h.calls))]:
             wrong = check(h, status, left)
             assert not wrong, f"{what}, exit status {status}: {wrong}"
@@ -259,12 +273,15 @@ FROM = ["--load", WORK / "broken-sync/deep/er/ckpt"]
 checkpoint_faults("broken-sync", saves, [*PRUNE, *TO_4], [*PRUNE, *TO_6, *FROM])
 checkpoint_faults("broken-replaced", replaced, TO_4, back("broken-replaced"))
 FROM = ["--load", WORK / "broken-async/deep/er/ckpt"]
-checkpoint_faults("broken-async", async_saves, [*PRUNE, *RANKS, *TO_4], [*PRUNE, *RANKS, *TO_6, *FROM, "--async-save"], 1 if ALL else 5)
+checkpoint_faults("broken-async", async_saves, [*PRUNE, *RANKS, *TO_4], [*PRUNE, *RANKS, *TO_6, *FROM, "--async-save"],
+                  1 if ALL else 5)
 
-# Short writes, and a file system that cannot exchange two names (the older checkpoint may then remain under another name).
+# Short writes, and a file system that cannot exchange two names (the older checkpoint may then
+# remain under another name).
 _, short, _ = scenario("short", PRUNE, TO_6, SHORT=1)
 assert short.digests == saves.digests, "a short write loses bytes"
-h = history(WORK / "plain", *([*TRAIN, *run, "--save", WORK / "plain/deep/er/ckpt"] for run in (TO_4, back("plain"))), PLAIN=1)
+h = history(WORK / "plain", *([*TRAIN, *run, "--save", WORK / "plain/deep/er/ckpt"] for run in (TO_4, back("plain"))),
+            PLAIN=1)
 plain = Saves(h)
 assert plain.digests == replaced.digests, "a checkpoint is not replaced if names cannot be exchanged"
 n = 0
@@ -272,7 +289,8 @@ for calls, tree in h.crashes(SEED, SAMPLES):
     if plain.verdict(calls, tree):
         n += 1
         aside = next((path for path in tree if path.endswith(".old")), "nothing")
-        inside = {path.replace(aside, "iter_" + aside[-11:-4], 1): c for path, c in tree.items() if path.startswith(aside)}
+        inside = {path.replace(aside, "iter_" + aside[-11:-4], 1): c for path, c in tree.items()
+                  if path.startswith(aside)}
         assert remembered(inside, alone) in plain.digests, f"plain, after call {calls}: {sorted(tree)}"
 print(f"plain: in {n} states a checkpoint has another name")
 
@@ -293,24 +311,30 @@ def together(name, key, *runs):
     for n, (calls, tree) in enumerate(h.crashes(SEED, SAMPLES), 1):
         done, found = sum(i < calls for i in ends), whole_files(tree)
         allowed = versions[max(done - 1, 0):done + 1] if calls - 1 not in ends else versions[done - 1:done]
-        is_absent = calls - 1 not in ends and not any(fnmatch.fnmatch(pathlib.PurePath(path).name, key) for path in found)
-        assert is_absent or found in allowed, f"{name}, after call {calls}, {h.calls[calls - 1][0]}: {sorted(found)} are of different runs"
+        is_absent = calls - 1 not in ends and not any(fnmatch.fnmatch(pathlib.PurePath(path).name, key)
+                                                      for path in found)
+        assert is_absent or found in allowed, (f"{name}, after call {calls}, {h.calls[calls - 1][0]}: {sorted(found)} "
+                                               f"are of different runs")
     print(f"{name}: {len(h.calls)} calls, {n} states are sound")
 
     def check(h, status, tree):
         found = whole_files(tree)
         is_absent = status and not any(fnmatch.fnmatch(pathlib.PurePath(path).name, key) for path in found)
-        return None if is_absent or found in versions[0 if status else -1:] else f"{sorted(found)} are of different runs"
+        is_whole = is_absent or found in versions[0 if status else -1:]
+        return None if is_whole else f"{sorted(found)} are of different runs"
 
     shutil.rmtree(WORK / name)
     pathlib.Path(f"{WORK / name}.trace").unlink()
     faults(name, runs[:-1], runs[-1], check)
 
 
-together("dataset", "*.idx", *([*preprocess(text, WORK / "dataset/corpus"), "--overwrite"] for text in ("corpus.txt", "other.txt")))
+together("dataset", "*.idx",
+         *([*preprocess(text, WORK / "dataset/corpus"), "--overwrite"] for text in ("corpus.txt", "other.txt")))
 for text in ("corpus", "other"):
     (WORK / text).mkdir()
     isotron(*preprocess(f"{text}.txt", WORK / text / "part"))
-together("merged", "*.idx", *(["merge", "--input", WORK / text, "--output-prefix", WORK / "merged/all", "--overwrite"] for text in ("corpus", "other")))
-together("exported", "config.json", *(["convert", "--use-checkpoint-args", "--load", WORK / "beside", "--to-hf", WORK / "exported",
+together("merged", "*.idx", *(["merge", "--input", WORK / text, "--output-prefix", WORK / "merged/all", "--overwrite"]
+                              for text in ("corpus", "other")))
+together("exported", "config.json",
+         *(["convert", "--use-checkpoint-args", "--load", WORK / "beside", "--to-hf", WORK / "exported",
                                        "--hf-dtype", dtype, "--overwrite"] for dtype in ("float32", "bfloat16")))

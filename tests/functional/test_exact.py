@@ -1,14 +1,16 @@
-"""The exact lane has one rank's bits also where several tensor-parallel ranks share a group's keys: the gradients of these are
-summed before a norm and RoPE round them. The same holds with one norm over all heads, and where logits are computed in chunks. The sizes
-divide into no blocks of 64, and the gradient is clipped. A T5 and a BERT drop the same elements in every layout, also where a
-cross-attention has fewer queries than keys, and offloaded activations change no bit."""
+"""The exact lane has one rank's bits also where several tensor-parallel ranks share a group's keys: the gradients of
+these are summed before a norm and RoPE round them. The same holds with one norm over all heads, and where logits are
+computed in chunks. The sizes divide into no blocks of 64, and the gradient is clipped. A T5 and a BERT drop the same
+elements in every layout, also where a cross-attention has fewer queries than keys, and offloaded activations change no
+bit."""
 from harness import *
 
 data = corpus()
-ANY = ["--lane", "exact", "--calculate-per-token-loss", "--hidden-size", 48, "--num-attention-heads", 8, "--ffn-hidden-size", 40,
-       "--train-iters", 4, "--lr-decay-iters", 4, "--clip-grad", 0.25]
+ANY = ["--lane", "exact", "--calculate-per-token-loss", "--hidden-size", 48, "--num-attention-heads", 8,
+       "--ffn-hidden-size", 40, "--train-iters", 4, "--lr-decay-iters", 4, "--clip-grad", 0.25]
 MODEL = [*ANY, "--num-query-groups", 2, "--qk-layernorm", "--softmax-type", "learnable"]
-ENCODER = [*ANY, "--group-query-attention=false", "--num-query-groups", 1, "--tokenizer-type", "NullTokenizer", "--vocab-size", 200, "--seq-length", 24]
+ENCODER = [*ANY, "--group-query-attention=false", "--num-query-groups", 1, "--tokenizer-type", "NullTokenizer",
+           "--vocab-size", 200, "--seq-length", 24]
 T5 = [*ENCODER, "--model", "t5", "--position-embedding-type", "relative", "--decoder-num-layers", 4]
 CHUNKS = ["--cross-entropy-loss-fusion", "--cross-entropy-fusion-impl", "linear", "--cross-entropy-chunk-size", 5]
 CP = ["--context-parallel-size", 2, "--cp-comm-type"]

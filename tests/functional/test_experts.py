@@ -1,27 +1,33 @@
-"""A mixture of experts does not depend on its layout. With dropout, jitter, drops, biases and all losses except the global one,
-ranks are bitwise equal to one rank in the exact lane, and log its losses. There are up to 64 virtual ranks (TP4 PP4 CP2 EP2 DP2). The global
-loss counts over data-parallel ranks: they are as one rank with the microbatches of all. Other layouts do not change it."""
+"""A mixture of experts does not depend on its layout. With dropout, jitter, drops, biases and all losses except the
+global one, ranks are bitwise equal to one rank in the exact lane, and log its losses. There are up to 64 virtual ranks
+(TP4 PP4 CP2 EP2 DP2). The global loss counts over data-parallel ranks: they are as one rank with the microbatches of
+all. Other layouts do not change it."""
 from harness import *
 
 data = corpus()
 MODEL = ["--num-layers", 4, "--hidden-size", 16, "--num-query-groups", 4, "--disable-bias-linear", "--num-experts", 8,
-         "--ffn-hidden-size", 32, "--moe-ffn-hidden-size", 8, "--moe-layer-freq", "[0,1,1,1]", "--moe-router-score-function", "sigmoid",
-         "--moe-router-enable-expert-bias", "--moe-router-bias-update-rate", 0.0625, "--moe-input-jitter-eps", 0.1,
-         "--moe-shared-expert-intermediate-size", 8, "--moe-shared-expert-gate", "--train-iters", 4, "--lr-decay-iters", 4]
+         "--ffn-hidden-size", 32, "--moe-ffn-hidden-size", 8, "--moe-layer-freq", "[0,1,1,1]",
+         "--moe-router-score-function", "sigmoid", "--moe-router-enable-expert-bias",
+         "--moe-router-bias-update-rate", 0.0625, "--moe-input-jitter-eps", 0.1,
+         "--moe-shared-expert-intermediate-size", 8, "--moe-shared-expert-gate", "--train-iters", 4,
+         "--lr-decay-iters", 4]
 LOSSES = ["--moe-router-load-balancing-type", "aux_loss", "seq_aux_loss", "--moe-aux-loss-coeff", 0.0625, 0.125,
           "--moe-z-loss-coeff", 0.03125, "--moe-expert-capacity-factor", 1.25, "--micro-batch-size", 1]
 TP2, A2A = ["--tensor-model-parallel-size", 2, "--sequence-parallel"], ["--moe-token-dispatcher-type", "alltoall"]
 EP2, CP2, PP2 = (["--" + name + "-parallel-size", 2] for name in ("expert-model", "context", "pipeline-model"))
-ALL = ["--ranks", 64, "--tensor-model-parallel-size", 4, "--sequence-parallel", "--pipeline-model-parallel-size", 4, *CP2, *EP2]
+ALL = ["--ranks", 64, "--tensor-model-parallel-size", 4, "--sequence-parallel",
+       "--pipeline-model-parallel-size", 4, *CP2, *EP2]
 LAYOUTS = {
     "dp2": ["--ranks", 2],
     "dp2 ep2": ["--ranks", 2, *EP2],
     "dp4 ep2 alltoall, everything shared out": ["--ranks", 4, *EP2, *A2A, "--use-megatron-fsdp"],
     "tp2 ep2 alltoall": ["--ranks", 4, *TP2, *EP2, *A2A],
-    "tp2 ep2 etp1, padded": ["--ranks", 2, *TP2, *EP2, "--expert-tensor-parallel-size", 1, "--moe-pad-expert-input-to-capacity"],
+    "tp2 ep2 etp1, padded": ["--ranks", 2, *TP2, *EP2, "--expert-tensor-parallel-size", 1,
+                             "--moe-pad-expert-input-to-capacity"],
     "cp2 ep2 pp2": ["--ranks", 4, *CP2, *EP2, *PP2],
-    "dp4 ep2 etp2 alltoall, recomputed": ["--ranks", 4, *EP2, "--expert-tensor-parallel-size", 2, *A2A, "--recompute-granularity",
-                                          "full", "--recompute-method", "uniform", "--recompute-num-layers", 1],
+    "dp4 ep2 etp2 alltoall, recomputed": ["--ranks", 4, *EP2, "--expert-tensor-parallel-size", 2, *A2A,
+                                          "--recompute-granularity", "full", "--recompute-method", "uniform",
+                                          "--recompute-num-layers", 1],
     "tp4 pp4 cp2 ep2 dp2": ALL,
     "tp4 pp4 cp2 ep2 etp1 dp2 alltoall": [*ALL, "--expert-tensor-parallel-size", 1, *A2A],
 }

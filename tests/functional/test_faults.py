@@ -1,5 +1,5 @@
-"""A fault ends a run in seconds, with an error message that names it and the rank, and loses no saved checkpoint. The resumed run
-is bitwise equal to an undisturbed one, in losses and content."""
+"""A fault ends a run in seconds, with an error message that names it and the rank, and loses no saved checkpoint. The
+resumed run is bitwise equal to an undisturbed one, in losses and content."""
 import concurrent.futures
 import os
 import random
@@ -45,11 +45,11 @@ def goes_on(folder, claim, *options):
 
 
 def disturbed(words, disturb=None, program=(PROGRAM,), **options):
-    """Runs it and calls disturb(process) after step HIT; what it printed, its exit status, the seconds since then (without
-    `disturb` since the start)."""
+    """Runs it and calls disturb(process) after step HIT; what it printed, its exit status, the seconds since then
+    (without `disturb` since the start)."""
     begin = time.monotonic()
-    p = subprocess.Popen([str(w) for w in (*program, *words)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
-                         text=True, errors="replace", **options)
+    p = subprocess.Popen([str(w) for w in (*program, *words)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                         stdin=subprocess.DEVNULL, text=True, errors="replace", **options)
     output = ""
     for line in p.stdout if disturb else ():
         output += line
@@ -91,22 +91,25 @@ def processes(name, number, rank, *parts, launcher=MPIRUN, options=(), **expecte
 
 
 meanwhile = concurrent.futures.ThreadPoolExecutor()
-stopped = meanwhile.submit(processes, "rank 1 stopped", signal.SIGSTOP, 1, "COMM FAULT rank 1 has not been heard for 6.",
+stopped = meanwhile.submit(processes, "rank 1 stopped", signal.SIGSTOP, 1,
+                           "COMM FAULT rank 1 has not been heard for 6.",
                         "rank 1 does not answer", "exit statuses of the ranks: 3 -9 3 3", launcher=OVER_TCP)
 
 STOPS = ["--exit-signal-handler"]
 if has_mpi:
     processes("rank 1 killed", signal.SIGKILL, 1, "rank 1 with PID|ranks that did not: 1\n")
-    processes("rank 2 stopped", signal.SIGSTOP, 2, "COMM FAULT rank ", "ranks that did not: 2\n|not in it: ranks 2\n", "rank 2 does not answer",
-              options=SOON, status=[3])
+    processes("rank 2 stopped", signal.SIGSTOP, 2, "COMM FAULT rank ", "ranks that did not: 2\n|not in it: ranks 2\n",
+              "rank 2 does not answer", options=SOON, status=[3])
     processes("rank 3 asked", signal.SIGTERM, 3, "SIGTERM: stopping after this step", options=STOPS, status=[143])
     processes("mpirun asked", signal.SIGUSR1, None, "SIGUSR1: stopping after this step", status=[138],
               options=[*STOPS, "--exit-signal", "SIGUSR1"])
     processes("mpirun interrupted", signal.SIGINT, None)
 
 ENDED = "COMM FAULT rank {} has ended: its connection is closed"
-processes("rank 0 killed", signal.SIGKILL, 0, ENDED.format(0), "exit statuses of the ranks: -9 3 3 3", launcher=OVER_TCP)
-processes("rank 3 killed", signal.SIGKILL, 3, ENDED.format(3), "exit statuses of the ranks: 3 3 3 -9", launcher=OVER_TCP)
+processes("rank 0 killed", signal.SIGKILL, 0, ENDED.format(0), "exit statuses of the ranks: -9 3 3 3",
+          launcher=OVER_TCP)
+processes("rank 3 killed", signal.SIGKILL, 3, ENDED.format(3), "exit statuses of the ranks: 3 3 3 -9",
+          launcher=OVER_TCP)
 processes("all interrupted", signal.SIGINT, None, "SIGINT: stopping after this step", launcher=OVER_TCP, status=[130])
 
 
@@ -118,13 +121,14 @@ def pause(launcher):
     os.kill(rank_2, signal.SIGCONT)
 
 
-slow = disturbed([*RUN, "--distributed-timeout-seconds-after-init", 5, "--save", WORK / "slow"], pause, [*OVER_TCP, PROGRAM])
+slow = disturbed([*RUN, "--distributed-timeout-seconds-after-init", 5, "--save", WORK / "slow"], pause,
+                 [*OVER_TCP, PROGRAM])
 ends("rank 2 slow", slow, "COMM WARNING rank ", "\n  for ranks: 2\n", status=[0])
 assert content(WORK / "slow", STEPS) == CONTENT, "a slow rank changes the run"
 stopped.result()
 
-# ---- operations: one rank leaves one out, or comes late; which one is chance. Where ranks then wait for each other in a
-# circle, any of them may report: it says who is missing in what the others wait for
+# ---- operations: one rank leaves one out, or comes late; which one is chance. Where ranks then wait for each other in
+# a circle, any of them may report: it says who is missing in what the others wait for
 chance = random.Random(7)
 OPERATIONS = 400  # of a rank in the first steps; a few dozen a step
 DRILLS = [([], 0), ([], 0), ([], 0), ([], 30), (OVER_TCP, 0), *([(MPIRUN, 0), (MPIRUN, 30)] if has_mpi else [])]
@@ -134,7 +138,8 @@ for launcher, seconds in DRILLS:
     folder = WORK / name
     done = disturbed([*RUN, *SOON, "--save", folder], program=[*launcher, DRILL],
                      env={**os.environ, "DRILL": f"{rank} {nth} {seconds}"})
-    named = rf"(ranks that did not:|not in it: ranks)( \d)* {rank}\b" + ("" if seconds else rf"|rank {rank} (starts|has returned)")
+    named = rf"(ranks that did not:|not in it: ranks)( \d)* {rank}\b" + ("" if seconds
+                                                                         else rf"|rank {rank} (starts|has returned)")
     ends(name, done, "COMM FAULT", status=[3])
     assert re.search(named, done[0]), f"{name}: nothing names the rank:\n{done[0]}"
     print(f"{time.monotonic() - started:5.1f} s  {name}: found")
@@ -170,7 +175,8 @@ if os.geteuid() == 0:
         small_disk(WORK / name)
         full(name, "No space left on device", *options)
 LAST = ["--async-save", "--exit-interval", 2 * EVERY]  # only the end of the run waits for it
-for name, options in {"no longer files": [], "no longer files beside the run": ["--async-save"], "no longer files at the end": LAST}.items():
+for name, options in {"no longer files": [], "no longer files beside the run": ["--async-save"],
+                      "no longer files at the end": LAST}.items():
     isotron(*RUN, "--save", WORK / name, "--exit-interval", EVERY)
     full(name, "File too large", "--load", WORK / name, *options, preexec_fn=limit_files)
 
@@ -227,6 +233,6 @@ folder, copy = WORK / "cut", WORK / "copy"
 for end in (".bin", ".idx"):
     shutil.copy(f"{data[1]}{end}", f"{copy}{end}")
 words = [str(copy) if w == data[1] else w for w in RUN]
-ends("data cut short", disturbed([*words, "--save", folder], lambda p: os.truncate(f"{copy}.bin", 0)), "copy.bin' has lost bytes",
-     status=[3])
+ends("data cut short", disturbed([*words, "--save", folder], lambda p: os.truncate(f"{copy}.bin", 0)),
+     "copy.bin' has lost bytes", status=[3])
 goes_on(folder, "data cut short")

@@ -1,5 +1,6 @@
-"""A pretrained BERT is fine-tuned. It learns labels of texts and answers of questions, and not shuffled labels. All layouts and a resumed run
-have the numbers of one run on one rank. Each sample of the validation files counts once. Bad files, options and checkpoints are refused."""
+"""A pretrained BERT is fine-tuned. It learns labels of texts and answers of questions, and not shuffled labels. All
+layouts and a resumed run have the numbers of one run on one rank. Each sample of the validation files counts once. Bad
+files, options and checkpoints are refused."""
 import random
 import re
 import signal
@@ -8,7 +9,8 @@ from harness import *
 
 TOKENS = ["--tokenizer-type", "HuggingFaceTokenizer", "--tokenizer-model", ROOT / "tests/data/tokenizer/bert.json"]
 draw = random.Random(1)
-GOOD, BAD, OTHER = "good great fine happy".split(), "bad poor sad wrong".split(), "the house day river book people water".split()
+GOOD, BAD = "good great fine happy".split(), "bad poor sad wrong".split()
+OTHER = "the house day river book people water".split()
 
 
 def text(words):
@@ -29,7 +31,8 @@ def labelled(n):
 def question():
     right = draw.randrange(4)
     options = [text(GOOD if i == right else BAD) for i in range(4)]
-    return json.dumps({"article": text(OTHER), "questions": [draw.choice(["what is _ ?", "which day ?"])], "options": [options], "answers": ["ABCD"[right]]})
+    return json.dumps({"article": text(OTHER), "questions": [draw.choice(["what is _ ?", "which day ?"])],
+                       "options": [options], "answers": ["ABCD"[right]]})
 
 
 def tabs(rows):
@@ -38,28 +41,35 @@ def tabs(rows):
 
 train = labelled(256)
 shuffled = list(zip(draw.sample([label for label, _ in train], len(train)), [t for _, t in train]))
-LABELS = ["--task", "labels", "--train-data", write("train.tsv", tabs(train)), "--valid-data", write("valid.tsv", tabs(labelled(37)))]
+LABELS = ["--task", "labels", "--train-data", write("train.tsv", tabs(train)),
+          "--valid-data", write("valid.tsv", tabs(labelled(37)))]
 SHUFFLED = ["--task", "labels", "--train-data", write("shuffled.tsv", tabs(shuffled)), "--valid-data", LABELS[-1]]
 for folder, n in (("race", 26), ("race-valid", 13)):
     write(f"{folder}/a.txt", [question() for _ in range(n)])
 RACE = ["--task", "RACE", "--train-data", WORK / "race", "--valid-data", WORK / "race-valid"]
 KINDS = {"contradiction": BAD, "entailment": GOOD, "neutral": OTHER}
-MNLI_LINES = ["\t".join(["h"] * 12)] + ["\t".join([str(i), *"abcdefg", text(OTHER), text(KINDS[kind]), "x", kind]) for i, kind in enumerate([*KINDS] * 8)]
-QQP_LINES = ["\t".join(["h"] * 6)] + ["\t".join([str(i), "1", "2", text(OTHER), text(BAD if i % 2 else GOOD), str(i % 2)]) for i in range(24)]
+MNLI_LINES = ["\t".join(["h"] * 12)] + ["\t".join([str(i), *"abcdefg", text(OTHER), text(KINDS[kind]), "x", kind])
+                                        for i, kind in enumerate([*KINDS] * 8)]
+QQP_LINES = ["\t".join(["h"] * 6)] + ["\t".join([str(i), "1", "2", text(OTHER), text(BAD if i % 2 else GOOD),
+                                                 str(i % 2)]) for i in range(24)]
 MNLI = ["--task", "MNLI", "--train-data", write("mnli.tsv", MNLI_LINES), "--valid-data", WORK / "mnli.tsv"]
 QQP = ["--task", "QQP", "--train-data", write("qqp.tsv", QQP_LINES), "--valid-data", WORK / "qqp.tsv"]
 
 (WORK / "text.txt").write_text((ROOT / "tests/data/corpus.txt").read_text())
-isotron("preprocess", "--input", WORK / "text.txt", "--input-format", "paragraphs", "--output-prefix", WORK / "text", "--split-sentences", *TOKENS)
-SIZES = ["--model", "bert", "--num-layers", 2, "--hidden-size", 32, "--num-attention-heads", 2, "--seq-length", 32, "--max-position-embeddings", 32]
-PRETRAIN = ["--data-path", WORK / "text_text_sentence", "--split", "100,0,0", "--micro-batch-size", 8, "--lr", 5e-3, "--train-iters", 60,
-            "--init-method-std", 0.1, "--eval-iters", 0, "--save-interval", 60]
-pretrained = isotron("pretrain", *SIZES, *TOKENS, *PRETRAIN, "--hidden-dropout", 0, "--attention-dropout", 0, "--save", WORK / "bert")
+isotron("preprocess", "--input", WORK / "text.txt", "--input-format", "paragraphs", "--output-prefix", WORK / "text",
+        "--split-sentences", *TOKENS)
+SIZES = ["--model", "bert", "--num-layers", 2, "--hidden-size", 32, "--num-attention-heads", 2, "--seq-length", 32,
+         "--max-position-embeddings", 32]
+PRETRAIN = ["--data-path", WORK / "text_text_sentence", "--split", "100,0,0", "--micro-batch-size", 8, "--lr", 5e-3,
+            "--train-iters", 60, "--init-method-std", 0.1, "--eval-iters", 0, "--save-interval", 60]
+pretrained = isotron("pretrain", *SIZES, *TOKENS, *PRETRAIN, "--hidden-dropout", 0, "--attention-dropout", 0,
+                     "--save", WORK / "bert")
 FROM = ["--pretrained-checkpoint", WORK / "bert", "--use-checkpoint-args"]
 
 
 def finetune(*words, expect=0):
-    return isotron("finetune", *words, "--micro-batch-size", 2, "--global-batch-size", 8, "--lr", 3e-3, "--lr-warmup-fraction", 0.1, "--log-format", "short", expect=expect)
+    return isotron("finetune", *words, "--micro-batch-size", 2, "--global-batch-size", 8, "--lr", 3e-3,
+                   "--lr-warmup-fraction", 0.1, "--log-format", "short", expect=expect)
 
 
 def records(*words):
@@ -74,28 +84,35 @@ def records(*words):
 # It learns, and only what can be learnt.
 losses, evaluations, out = records(*LABELS, *FROM, "--epochs", 5)
 assert [e["epoch"] for e in evaluations] == [1, 2, 3, 4, 5] and evaluations[-1]["accuracy"] > 0.96, evaluations
-assert all(e["total"] == 37 for e in evaluations) and re.search(r"\nepoch 5 \| validation accuracy (1.0000, 37|0.9730, 36) of 37 \| loss 0.\d{4}\n", out), out
-assert "no classification_head: it is initialised from --seed 1234" in out and "lm_head, output_layer, binary_head are left out" in out, out
+assert all(e["total"] == 37 for e in evaluations), out
+assert re.search(r"\nepoch 5 \| validation accuracy (1.0000, 37|0.9730, 36) of 37 \| loss 0.\d{4}\n", out), out
+assert "no classification_head: it is initialised from --seed 1234" in out, out
+assert "lm_head, output_layer, binary_head are left out" in out, out
 assert records(*SHUFFLED, *FROM, "--epochs", 5)[1][-1]["accuracy"] < 0.9
 
 # Layouts, with dropout; the last microbatch of the validation file is not full. A question is one sample of the loss.
 DROPOUT = [*RACE, *FROM, "--epochs", 1, "--fp64", "--hidden-dropout", 0.1, "--attention-dropout", 0.1, "--keep-last"]
 one, (evaluation,), _ = records(*DROPOUT)
 assert len(one) == 4 and evaluation["total"] == 13, (one, evaluation)
-for layout in (["--tensor-model-parallel-size", 2, "--sequence-parallel"], ["--ranks", 2], ["--pipeline-model-parallel-size", 2],
-               ["--context-parallel-size", 2], ["--ranks", 4, "--use-megatron-fsdp", "--tensor-model-parallel-size", 2]):
+for layout in (["--tensor-model-parallel-size", 2, "--sequence-parallel"], ["--ranks", 2],
+               ["--pipeline-model-parallel-size", 2],
+               ["--context-parallel-size", 2],
+               ["--ranks", 4, "--use-megatron-fsdp", "--tensor-model-parallel-size", 2]):
     other, (same,), _ = records(*DROPOUT, *layout)
     assert max(abs(a - b) for a, b in zip(one, other, strict=True)) < 1e-12, (layout, one, other)
-    assert abs(same["loss"] - evaluation["loss"]) < 1e-12 and (same["correct"], same["total"]) == (evaluation["correct"], 13), (layout, same)
+    assert abs(same["loss"] - evaluation["loss"]) < 1e-12, (layout, same)
+    assert (same["correct"], same["total"]) == (evaluation["correct"], 13), (layout, same)
 whole = records(*DROPOUT, "--micro-batch-size", 8)[0]
 assert max(abs(a - b) for a, b in zip(one, whole)) < 1e-12, (one, whole)
 assert len(records(*[word for word in DROPOUT if word != "--keep-last"])[0]) == 3
 
 # Only dropout in front of the classes: none by default, as hidden states have none.
 STILL = [*LABELS, *FROM, "--epochs", 1, "--hidden-dropout", 0, "--attention-dropout", 0]
-default, none, half = (records(*STILL, *words)[0] for words in ([], ["--classifier-dropout", 0], ["--classifier-dropout", 0.5]))
+default, none, half = (records(*STILL, *words)[0] for words in ([], ["--classifier-dropout", 0],
+                                                                ["--classifier-dropout", 0.5]))
 assert default == none and all(a != b for a, b in zip(none, half)), (default, none, half)
-assert records(*STILL, "--hidden-dropout", 0.1)[0] != records(*STILL, "--hidden-dropout", 0.1, "--classifier-dropout", 0)[0]
+assert records(*STILL, "--hidden-dropout", 0.1)[0] != records(*STILL, "--hidden-dropout", 0.1,
+                                                              "--classifier-dropout", 0)[0]
 
 # A resumed run is bitwise equal, from the middle of an epoch and from its end.
 RUN = [*LABELS, *FROM, "--epochs", 2, "--hidden-dropout", 0.1]
@@ -112,15 +129,18 @@ assert "already at step 64" in finetune(*RUN, "--load", WORK / "a")
 # A signal ends it after a step, which is saved. The exit status is that of a program that the signal has ended.
 for number, options in {signal.SIGINT: [], signal.SIGTERM: ["--exit-signal-handler"]}.items():
     words = [*RUN, "--epochs", 1000, "--micro-batch-size", 8, "--lr", 1e-3, "--save", WORK / number.name, *options]
-    with subprocess.Popen([PROGRAM, "finetune", *map(str, words)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen([PROGRAM, "finetune", *map(str, words)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                          text=True) as process:
         next(line for line in process.stdout if "iteration        1/" in line)
         process.send_signal(number)
         out, err = process.communicate(timeout=60)
-    assert process.returncode == 128 + number and f"{number.name}: stopping after this step" in err, (number, process.returncode, err)
+    assert process.returncode == 128 + number, (number, process.returncode, err)
+    assert f"{number.name}: stopping after this step" in err, (number, process.returncode, err)
     assert 1 <= int((WORK / number.name / "latest_checkpointed_iteration.txt").read_text()) < 32000, out
 
 # The formats of GLUE, several validation files.
-losses, evaluations, out = records(*MNLI, write("mnli-2.tsv", MNLI_LINES), *FROM, "--epochs", 1, "--save", WORK / "mnli")
+losses, evaluations, out = records(*MNLI, write("mnli-2.tsv", MNLI_LINES), *FROM, "--epochs", 1,
+                                   "--save", WORK / "mnli")
 assert "3 classes: contradiction, entailment, neutral" in out and (evaluations[0]["total"], len(losses)) == (48, 3), out
 assert "2 classes: 0, 1" in finetune(*QQP, *FROM, "--epochs", 1)
 megatron = isotron("finetune", *QQP, *FROM, "--epochs", 1, "--micro-batch-size", 8, "--lr", 1e-3)
@@ -134,36 +154,48 @@ def refused(message, *words):
 
 
 def refused_lines(message, task, lines):
-    refused(message, "--task", task, "--train-data", write("wrong.tsv", lines), "--valid-data", WORK / "wrong.tsv", *FROM, "--epochs", 1)
+    refused(message, "--task", task, "--train-data", write("wrong.tsv", lines), "--valid-data", WORK / "wrong.tsv",
+            *FROM, "--epochs", 1)
 
 
 refused_lines("wrong.tsv', line 3: 5 columns, and a line has 6", "QQP", [*QQP_LINES[:2], "1\t2\t3\ta\tb"])
 refused_lines("wrong.tsv', line 2: 7 columns, and a line has 6", "QQP", [QQP_LINES[0], "1\t2\t3\ta\tb\tc\t1"])
 refused_lines("wrong.tsv', line 2: 3 columns, and a line has at least 11", "MNLI", [MNLI_LINES[0], "1\t2\t3"])
-refused_lines("wrong.tsv', line 4: the label 'unsure' is none of the 3 classes", "MNLI", [*MNLI_LINES[:3], MNLI_LINES[3].replace("neutral", "unsure")])
+refused_lines("wrong.tsv', line 4: the label 'unsure' is none of the 3 classes", "MNLI",
+              [*MNLI_LINES[:3], MNLI_LINES[3].replace("neutral", "unsure")])
 refused_lines("wrong.tsv' has no samples", "MNLI", MNLI_LINES[:1])
-refused_lines("wrong.tsv', line 2: byte 0xe9 at offset 15 is not UTF-8", "labels", ["good\ta text", "caf\udce9\ta text"])
+refused_lines("wrong.tsv', line 2: byte 0xe9 at offset 15 is not UTF-8", "labels",
+              ["good\ta text", "caf\udce9\ta text"])
 refused_lines("line 1: a line has a label", "labels", ["a text without a label"])
 refused_lines("line 2: a text has no tokens", "labels", ["a\tword", "b\t "])
 refused_lines("have the label 'a'", "labels", ["a\tword", "a\tother"])
 refused_lines("line 1: an answer is not A, B, C or D", "RACE", [question().replace('"answers": ["', '"answers": ["E')])
 refused_lines("line 2: ", "RACE", [question(), "{"])
-refused("line 1: the label 'sideways' is none of the 2 classes", *LABELS, write("other.tsv", ["sideways\tword"]), *FROM, "--epochs", 1)
-refused("--task expects one of none, MNLI, QQP, RACE, labels, not 'SST'", "--task", "SST", *LABELS[2:], *FROM, "--epochs", 1)
+refused("line 1: the label 'sideways' is none of the 2 classes", *LABELS, write("other.tsv", ["sideways\tword"]),
+        *FROM, "--epochs", 1)
+refused("--task expects one of none, MNLI, QQP, RACE, labels, not 'SST'", "--task", "SST", *LABELS[2:],
+        *FROM, "--epochs", 1)
 refused("Fine-tuning needs --task", *LABELS[2:], *FROM, "--epochs", 1)
 refused("--train-iters", *LABELS, *FROM, "--epochs", 1, "--train-iters", 5)
 refused("--valid-data has the same file twice", *MNLI, WORK / "mnli-2.tsv", WORK / "mnli.tsv", *FROM, "--epochs", 1)
 refused("--class-labels has the same class twice", *LABELS, *FROM, "--epochs", 1, "--class-labels", "c", "prose", "c")
 refused("--class-labels has no effect without --task labels", *MNLI, *FROM, "--epochs", 1, "--class-labels", "a", "b")
-refused("the checkpoint in", *LABELS, "--pretrained-checkpoint", WORK / "bert", *SIZES, "--hidden-size", 64, *TOKENS, "--epochs", 1)
-refused("'classification_head.weight' ('whole') is stored as [3, 32], the model has [2, 32]", *QQP, "--pretrained-checkpoint", WORK / "mnli",
-        "--use-checkpoint-args", "--epochs", 1)
+refused("the checkpoint in", *LABELS, "--pretrained-checkpoint", WORK / "bert", *SIZES, "--hidden-size", 64,
+        *TOKENS, "--epochs", 1)
+refused("'classification_head.weight' ('whole') is stored as [3, 32], the model has [2, 32]", *QQP,
+        "--pretrained-checkpoint", WORK / "mnli", "--use-checkpoint-args", "--epochs", 1)
 for family in "gpt", "t5":
-    refused(f"isotron: --task fine-tunes a BERT: set --model bert instead of {family}.", *LABELS, *SIZES, "--model", family, *TOKENS, "--epochs", 1)
-isotron("pretrain", *SIZES, "--model", "gpt", *TOKENS, "--mock-data", *PRETRAIN[4:], "--train-iters", 1, "--save", WORK / "gpt", "--save-interval", 1)
-for words in ["--load"], ["--pretrained-checkpoint"], ["--use-checkpoint-args", *LABELS, "--epochs", 1, "--load"], ["--model", "bert", "--load"]:
+    refused(f"isotron: --task fine-tunes a BERT: set --model bert instead of {family}.", *LABELS, *SIZES,
+            "--model", family, *TOKENS, "--epochs", 1)
+isotron("pretrain", *SIZES, "--model", "gpt", *TOKENS, "--mock-data", *PRETRAIN[4:], "--train-iters", 1,
+        "--save", WORK / "gpt", "--save-interval", 1)
+for words in ["--load"], ["--pretrained-checkpoint"], ["--use-checkpoint-args", *LABELS, "--epochs", 1,
+                                                       "--load"], ["--model", "bert", "--load"]:
     out = isotron("finetune", *words, WORK / "gpt", expect=2)
-    assert out == f"isotron: '{WORK / 'gpt'}' holds a 'gpt', but a task fine-tunes a BERT: load a checkpoint of --model bert\n", out
-assert isotron("finetune", expect=2).startswith("isotron: 12 problems with the options, the first: finetune trains a BERT: set --model bert instead of gpt.\n")
+    assert out == (f"isotron: '{WORK / 'gpt'}' holds a 'gpt', but a task fine-tunes a BERT: "
+                   "load a checkpoint of --model bert\n"), out
+assert isotron("finetune", expect=2).startswith("isotron: 12 problems with the options, the first: finetune trains a "
+                                                "BERT: set --model bert instead of gpt.\n")
 refused("needs the tokens [CLS] and [SEP]", *LABELS, *SIZES, "--tokenizer-type", "ByteLevelTokenizer", "--epochs", 1)
-refused("lower --global-batch-size, or add --keep-last", *LABELS[:3], write("few.tsv", ["a\tword", "b\tword"]), *LABELS[4:], *FROM, "--epochs", 1)
+refused("lower --global-batch-size, or add --keep-last", *LABELS[:3], write("few.tsv", ["a\tword", "b\tword"]),
+        *LABELS[4:], *FROM, "--epochs", 1)

@@ -1,5 +1,6 @@
-"""Options of `isotron finetune` take effect. Each option that it reads has a row in options/task_rows.py, which compares steps and epochs with
-the reference trainer of options/task.py. The others leave results bitwise equal, or are refused.
+"""Options of `isotron finetune` take effect. Each option that it reads has a row in options/task_rows.py, which
+compares steps and epochs with the reference trainer of options/task.py. The others leave results bitwise equal, or are
+refused.
 
 usage: options/judge.py"""
 import pathlib
@@ -15,49 +16,68 @@ from table import FP8, Row
 from task import TaskTrainer
 from task_rows import BASE, ROWS, tune, write_files
 
-# (fields, words, reason): the run is bitwise equal to one with `like`. Options of experts and of other tokenizers have no effect, as a line on
-# stderr tells.
+# (fields, words, reason): the run is bitwise equal to one with `like`. Options of experts and of other tokenizers have
+# no effect, as a line on stderr tells.
 UNCHANGED = [
-    ("exit_duration_in_mins exit_signal_handler exit_signal attention_softmax_in_fp32 accumulate_allreduce_grads_in_fp32"
-     " override_opt_param_scheduler save_rng load_rng deterministic_mode gemm_tuning num_workers distributed_backend distributed_timeout_minutes",
-     "--exit-duration-in-mins 60 --exit-signal-handler --exit-signal SIGUSR1 --attention-softmax-in-fp32 --accumulate-allreduce-grads-in-fp32"
-     " --override-opt_param-scheduler --no-save-rng --no-load-rng --no-deterministic-mode --gemm-tuning off --num-workers 5"
+    ("exit_duration_in_mins exit_signal_handler exit_signal attention_softmax_in_fp32 "
+     "accumulate_allreduce_grads_in_fp32"
+     " override_opt_param_scheduler save_rng load_rng deterministic_mode gemm_tuning num_workers distributed_backend "
+     "distributed_timeout_minutes",
+     "--exit-duration-in-mins 60 --exit-signal-handler --exit-signal SIGUSR1 --attention-softmax-in-fp32 "
+     "--accumulate-allreduce-grads-in-fp32"
+     " --override-opt_param-scheduler --no-save-rng --no-load-rng --no-deterministic-mode --gemm-tuning off "
+     "--num-workers 5"
      " --distributed-backend gloo --distributed-timeout-minutes 5", "", "as in pretrain"),
     ("distributed_timeout_seconds hf_model_type make_vocab_size_divisible_by untie_embeddings_and_output_weights",
-     "--distributed-timeout-seconds-after-init 300 --hf-model-type megatron-bert --make-vocab-size-divisible-by 64 --untie-embeddings-and-output-weights", "",
+     "--distributed-timeout-seconds-after-init 300 --hf-model-type megatron-bert --make-vocab-size-divisible-by 64 "
+     "--untie-embeddings-and-output-weights", "",
      "affects what convert writes, padding, and an output layer that a task does not have"),
-    ("relative_attention_num_buckets relative_attention_max_distance merge_file null_tokenizer_eod_id null_tokenizer_pad_id tiktoken_pattern"
-     " tiktoken_num_special_tokens", "--relative-attention-num-buckets 8 --relative-attention-max-distance 8 --merge-file x --null-tokenizer-eod-id 3"
+    ("relative_attention_num_buckets relative_attention_max_distance merge_file null_tokenizer_eod_id "
+     "null_tokenizer_pad_id tiktoken_pattern"
+     " tiktoken_num_special_tokens",
+     "--relative-attention-num-buckets 8 --relative-attention-max-distance 8 --merge-file x --null-tokenizer-eod-id 3"
      " --null-tokenizer-pad-id 4 --tiktoken-pattern v1 --tiktoken-num-special-tokens 3", "", "no effect"),
-    ("moe_layer_freq moe_ffn_hidden_size moe_router_topk moe_router_score_function moe_router_pre_softmax moe_router_topk_scaling_factor"
-     " moe_router_bias_update_rate moe_router_load_balancing_type moe_aux_loss_coeff moe_z_loss_coeff moe_input_jitter_eps"
-     " moe_expert_capacity_factor moe_token_drop_policy moe_shared_expert_intermediate_size moe_router_num_groups moe_router_group_topk",
+    ("moe_layer_freq moe_ffn_hidden_size moe_router_topk moe_router_score_function moe_router_pre_softmax "
+     "moe_router_topk_scaling_factor"
+     " moe_router_bias_update_rate moe_router_load_balancing_type moe_aux_loss_coeff moe_z_loss_coeff "
+     "moe_input_jitter_eps"
+     " moe_expert_capacity_factor moe_token_drop_policy moe_shared_expert_intermediate_size moe_router_num_groups "
+     "moe_router_group_topk",
      "--moe-router-num-groups 2 --moe-router-group-topk 1 --moe-layer-freq 2 --moe-ffn-hidden-size 8"
-     " --moe-router-topk 1 --moe-router-score-function sigmoid --moe-router-pre-softmax --moe-router-topk-scaling-factor 2"
-     " --moe-router-bias-update-rate 0.1 --moe-router-load-balancing-type none --moe-aux-loss-coeff 0.1 --moe-z-loss-coeff 0.1"
-     " --moe-input-jitter-eps 0.1 --moe-expert-capacity-factor 2 --moe-token-drop-policy position --moe-shared-expert-intermediate-size 8", "",
+     " --moe-router-topk 1 --moe-router-score-function sigmoid --moe-router-pre-softmax "
+     "--moe-router-topk-scaling-factor 2"
+     " --moe-router-bias-update-rate 0.1 --moe-router-load-balancing-type none --moe-aux-loss-coeff 0.1 "
+     "--moe-z-loss-coeff 0.1"
+     " --moe-input-jitter-eps 0.1 --moe-expert-capacity-factor 2 --moe-token-drop-policy position "
+     "--moe-shared-expert-intermediate-size 8", "",
      "no effect"),
-    ("calculate_per_token_loss", "--calculate-per-token-loss", "", "each sample counts the same, and --keep-last has it anyway"),
+    ("calculate_per_token_loss", "--calculate-per-token-loss", "",
+     "each sample counts the same, and --keep-last has it anyway"),
     ("use_precision_aware_optimizer", "--lane fp32 --use-precision-aware-optimizer", "--lane fp32", "as in pretrain"),
-    ("add_position_embedding", "--position-embedding-type rope --no-position-embedding", "--position-embedding-type rope", "as in pretrain"),
-    ("fp8_emulated fp8_keep_weights fp8_keep_inputs", FP8 + "--fp8-emulated --fp8-keep-weights --fp8-keep-inputs", FP8, "as in pretrain"),
+    ("add_position_embedding", "--position-embedding-type rope --no-position-embedding",
+     "--position-embedding-type rope", "as in pretrain"),
+    ("fp8_emulated fp8_keep_weights fp8_keep_inputs", FP8 + "--fp8-emulated --fp8-keep-weights --fp8-keep-inputs", FP8,
+     "as in pretrain"),
 ]
 REFUSED = [
     ("num_experts", "--num-experts 4"), ("moe_router_enable_expert_bias", "--moe-router-enable-expert-bias"),
     ("moe_shared_expert_gate", "--moe-shared-expert-gate"),
     ("window_size", "--window-size 3,0"), ("window_attn_skip_freq", "--window-attn-skip-freq 2"),
-    ("rope_local_base_freq", "--position-embedding-type rope --rope-local-base-freq 30"), ("logits_scaling", "--logits-scaling 2"),
+    ("rope_local_base_freq", "--position-embedding-type rope --rope-local-base-freq 30"),
+    ("logits_scaling", "--logits-scaling 2"),
     ("final_logit_softcapping", "--final-logit-softcapping 2"), ("gemm_sm_margin", "--gemm-sm-margin 4"),
     ("nccl_library", "--ranks 2 --nccl-library no-such-file"),
     ("", "--model gpt"), ("", "--hf-model-type gpt2"),
 ]
 # Options that pretrain reads and finetune does not: an error names each.
-UNREAD = """--rampup-batch-size 2 2 8|--step-batch-size-schedule 0:4,8:8|--train-iters 5|--train-samples 8|--skip-train|--lr-decay-samples 4
-  |--lr-wsd-decay-samples 4|--lr-warmup-samples 4|--decoder-num-layers 2|--decoder-seq-length 16|--data-path text|--split 1,0,0|--train-data-path text
-  |--valid-data-path text|--test-data-path text|--mock-data|--data-cache-path cache|--no-mmap-bin-files|--dataloader-type cyclic|--no-data-sharding
-  |--reset-position-ids|--reset-attention-mask|--eod-mask-loss|--allow-ambiguous-pad-tokens|--mask-prob 0.2|--short-seq-prob 0.2
-  |--mid-level-dataset-surplus 0.1|--eval-iters 5|--eval-interval 2|--cross-entropy-loss-fusion|--cross-entropy-fusion-impl linear
-  |--cross-entropy-chunk-size 4|--log-validation-ppl-to-tensorboard|--tokenizer-hf-include-special-tokens""".split("|")
+UNREAD = """--rampup-batch-size 2 2 8|--step-batch-size-schedule 0:4,8:8|--train-iters 5|--train-samples 8
+  |--skip-train|--lr-decay-samples 4|--lr-wsd-decay-samples 4|--lr-warmup-samples 4|--decoder-num-layers 2
+  |--decoder-seq-length 16|--data-path text|--split 1,0,0|--train-data-path text|--valid-data-path text
+  |--test-data-path text|--mock-data|--data-cache-path cache|--no-mmap-bin-files|--dataloader-type cyclic
+  |--no-data-sharding|--reset-position-ids|--reset-attention-mask|--eod-mask-loss|--allow-ambiguous-pad-tokens
+  |--mask-prob 0.2|--short-seq-prob 0.2|--mid-level-dataset-surplus 0.1|--eval-iters 5|--eval-interval 2
+  |--cross-entropy-loss-fusion|--cross-entropy-fusion-impl linear|--cross-entropy-chunk-size 4
+  |--log-validation-ppl-to-tensorboard|--tokenizer-hf-include-special-tokens""".split("|")
 
 
 def options_of(program, command):
@@ -68,11 +88,15 @@ def options_of(program, command):
 
 def check_complete(program, quick):
     options = options_of(program, "finetune")
-    judged, exempt = {f for row in ROWS for f in row.fields}, {f for fields, *_ in [*UNCHANGED, *REFUSED] for f in fields.split()}
+    judged, exempt = {f for row in ROWS for f in row.fields}, {f for fields, *_ in [*UNCHANGED, *REFUSED]
+                                                               for f in fields.split()}
     missing = {f for f, class_ in options.items() if class_ != "LAYOUT"} - judged - exempt
     expect(not missing, f"neither a row in options/task_rows.py nor a reason: {sorted(missing)}")
-    expect(not (judged | exempt) - options.keys(), f"no options of finetune: {sorted((judged | exempt) - options.keys())}")
-    unread, names = {words.split()[0][2:] for words in UNREAD}, {name for f, (*_, name) in declared.declared().items() if f in options_of(program, "pretrain").keys() - options}
+    expect(not (judged | exempt) - options.keys(),
+           f"no options of finetune: {sorted((judged | exempt) - options.keys())}")
+    unread, names = {words.split()[0][2:] for words in UNREAD}, {name for f, (*_, name) in declared.declared().items()
+                                                                 if f in options_of(program, "pretrain").keys()
+                                                                 - options}
     expect(unread == names, f"options of pretrain alone, and options of UNREAD, differ in {sorted(unread ^ names)}")
     expect(not judged & exempt, f"a row and a reason to have none: {sorted(judged & exempt)}")
     weights = TaskTrainer(program.words()).state.weights
@@ -83,7 +107,8 @@ def check_unchanged(program, quick):
     """Tests all together, grouped by `like`."""
     for like in sorted({like for _, _, like, _ in UNCHANGED}):
         run = tune(program, program.words(like + " " + " ".join(words for _, words, of, _ in UNCHANGED if of == like)))
-        expect(bits(run) == bits(tune(program, program.words(like))), f"an option that is to change nothing changes bits, with {like or 'nothing'}")
+        expect(bits(run) == bits(tune(program, program.words(like))),
+               f"an option that is to change nothing changes bits, with {like or 'nothing'}")
     for _, words in REFUSED:
         program.call("finetune", *program.words(words), status=2)
     for words in map(str.split, UNREAD):
@@ -92,5 +117,6 @@ def check_unchanged(program, quick):
 
 
 if __name__ == "__main__":
-    MORE = [Row(["complete"], check_complete, family="finetune"), Row(["unchanged"], check_unchanged, family="finetune")]
+    MORE = [Row(["complete"], check_complete, family="finetune"),
+            Row(["unchanged"], check_unchanged, family="finetune")]
     sys.exit(judge.main(__doc__, ROWS, {"finetune": BASE}, write_files, MORE))

@@ -1,6 +1,7 @@
-"""FP8 in every layout is as near to the fp64 truth as on one rank (R of gradients, and the oracle's bound for all else). With
-delayed scales a resumed run is bitwise equal to an uninterrupted one, and so is a run that keeps FP8 values. A rank whose layers
-all stay in bf16 reports that. The benchmarks' FP8 is switched off as their configurations say."""
+"""FP8 in every layout is as near to the fp64 truth as on one rank (R of gradients, and the oracle's bound for all
+else). With delayed scales a resumed run is bitwise equal to an uninterrupted one, and so is a run that keeps FP8
+values. A rank whose layers all stay in bf16 reports that. The benchmarks' FP8 is switched off as their configurations
+say."""
 from harness import *
 
 CELLS = """
@@ -24,7 +25,8 @@ RECIPES = {
     "blockwise": ["e4m3", "--no-fp8-wgrad"],
 }
 
-for recipe, case, cells in ("delayed", "llama-layouts", CELLS + SINGLE), ("tensorwise", "gpt2-layouts", CELLS), ("blockwise", "llama-layouts", CELLS):
+for recipe, case, cells in ("delayed", "llama-layouts", CELLS + SINGLE), ("tensorwise", "gpt2-layouts",
+                                                                          CELLS), ("blockwise", "llama-layouts", CELLS):
     if pathlib.Path(PROGRAM).name == "guarded":  # whose kernels are the CPU's: one layout with all axes
         cells = CELLS.splitlines()[3]
     (WORK / "cells.list").write_text(cells)
@@ -48,15 +50,17 @@ kept, log = WORK / "kept", WORK / "kept.jsonl"
 pretrain(data, kept, *options, "--fp8-keep-weights", "--fp8-keep-inputs", "--log-jsonl", log)
 assert_same_bytes(straight, kept, 12, "kept FP8 values")
 assert losses(log) == expected, "kept FP8 values: the losses differ"
-sampled = [isotron("generate", "--use-checkpoint-args", "--load", straight, "--prompt", "sixteen letters!", "--tokens-to-generate", 8,
-                   "--temperature", 0, *options, *keep).split("  generated ")[0] for keep in ([], ["--fp8-keep-weights"])]
+sampled = [isotron("generate", "--use-checkpoint-args", "--load", straight, "--prompt", "sixteen letters!",
+                   "--tokens-to-generate", 8, "--temperature", 0, *options, *keep).split("  generated ")[0]
+           for keep in ([], ["--fp8-keep-weights"])]
 assert sampled[0] == sampled[1], sampled
 names = {t["name"] for t in json.loads((straight / "iter_0000012" / "manifest.json").read_text())["tensors"]}
 assert "decoder.layers.1.mlp.linear_fc2.fp8_state" in names, names
 print("delayed scales: resumed = straight")
 
 # Scales belong to a way of rounding, not to the model.
-LEFT_OUT, ANEW = "the FP8 scales of the checkpoint are left out", "the checkpoint has no FP8 scales: they begin as in a first step"
+LEFT_OUT = "the FP8 scales of the checkpoint are left out"
+ANEW = "the checkpoint has no FP8 scales: they begin as in a first step"
 in_bf16 = WORK / "in-bf16"
 said = pretrain(data, in_bf16, "--lane", "bf16", "--load", straight)
 assert LEFT_OUT in said, said
@@ -67,11 +71,13 @@ assert LEFT_OUT not in said and ANEW not in said, said
 said = isotron("generate", "--use-checkpoint-args", "--load", straight, "--prompt", "a", "--tokens-to-generate", 1)
 assert LEFT_OUT in said, said
 isotron("convert", "--use-checkpoint-args", "--load", straight, "--to-hf", WORK / "hf")
-said = pretrain(data, WORK / "longer", "--bf16", "--fp8-hybrid", "--fp8-amax-history-len", 5, "--load", straight, "--train-iters", 13, expect=2)
+said = pretrain(data, WORK / "longer", "--bf16", "--fp8-hybrid", "--fp8-amax-history-len", 5, "--load", straight,
+                "--train-iters", 13, expect=2)
 assert "set --fp8-amax-history-len 4" in said, said
 print("delayed scales: other runs ignore them, or begin with their own")
 
-last = ["--lane", "bf16", "--fp8-format", "e4m3", "--fp8-recipe", "tensorwise", "--first-last-layers-bf16", "--num-layers-at-end-in-bf16", 0]
+last = ["--lane", "bf16", "--fp8-format", "e4m3", "--fp8-recipe", "tensorwise", "--first-last-layers-bf16",
+        "--num-layers-at-end-in-bf16", 0]
 for layout, none in ([], False), (["--ranks", 2, "--pipeline-model-parallel-size", 2], True):
     said = pretrain(data, WORK / f"last-{none}", *last, *layout, "--train-iters", 3)
     assert "FP8 GEMMs: " in said and ("FP8 GEMMs: none in the layers of rank 0\n" in said) == none, said
@@ -79,13 +85,16 @@ said = pretrain(data, WORK / "experts", *last, "--num-experts", 2, "--disable-bi
 assert said.count("FP8 GEMMs: not in routed experts, which stay in bf16\n") == 1, said
 print("layers in bf16: a rank without FP8 says so, and so does a model with experts")
 
-SMALL = ["--num-layers", 1, "--hidden-size", 64, "--ffn-hidden-size", 64, "--vocab-size", 100, "--seq-length", 16, "--max-position-embeddings", 16]
+SMALL = ["--num-layers", 1, "--hidden-size", 64, "--ffn-hidden-size", 64, "--vocab-size", 100, "--seq-length", 16,
+         "--max-position-embeddings", 16]
 configurations = sorted((ROOT / "bench" / "train").glob("*fp8*.conf"))
 assert configurations, "no configuration with FP8"
 for conf in configurations:
     in_bf16 = conf.read_text().splitlines()[1].lstrip("#").split()
     for name, more in {"FP8": [], "bf16": in_bf16}.items():
-        isotron("bench", "train", "--config", conf, *SMALL, *more, "--steps", 1, "--warmup", 1, "--no-alone", "--json", WORK / "bench.json")
+        isotron("bench", "train", "--config", conf, *SMALL, *more, "--steps", 1, "--warmup", 1, "--no-alone",
+                "--json", WORK / "bench.json")
         step = json.loads((WORK / "bench.json").read_text())
-        assert any("fp8" in op or op == "quantize" for op in step["op_ms"]) == (name == "FP8"), (conf, name, step["op_ms"])
+        assert any("fp8" in op or op == "quantize"
+                   for op in step["op_ms"]) == (name == "FP8"), (conf, name, step["op_ms"])
 print("benchmarks: FP8 and bf16 of the same configuration")

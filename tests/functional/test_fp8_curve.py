@@ -1,8 +1,9 @@
-"""A hundred steps in FP8 keep to the fp64 curve as bf16 does. With e(s) = loss(s) - fp64 loss(s) and its root mean square over steps and
-seeds, R = rms(e of FP8) / rms(e of bf16). A curve's error is to first order proportional to what its operands are rounded by, so R is
-predicted to be the ratio of the roundoffs and may be 1.5 times that (docs/reference/numerics.md). Operands of the forward pass count: e4m3 in every
-recipe. The coarser gradients of 'hybrid' reach a curve only through the parameters, and the learning rate is small, so that two curves
-differ by their roundings and have not parted. A run whose scales leave nothing of the operands is outside of the bound: it can fail."""
+"""A hundred steps in FP8 keep to the fp64 curve as bf16 does. With e(s) = loss(s) - fp64 loss(s) and its root mean
+square over steps and seeds, R = rms(e of FP8) / rms(e of bf16). A curve's error is to first order proportional to what
+its operands are rounded by, so R is predicted to be the ratio of the roundoffs and may be 1.5 times that
+(docs/reference/numerics.md). Operands of the forward pass count: e4m3 in every recipe. The coarser gradients of
+'hybrid' reach a curve only through the parameters, and the learning rate is small, so that two curves differ by their
+roundings and have not parted. A run whose scales leave nothing of the operands is outside of the bound: it can fail."""
 import math
 
 from harness import *
@@ -54,7 +55,8 @@ def report(name, e, bound):
     part = len(e) // len(SEEDS) // 4
     parts = [rms([e[i] for i in range(len(e)) if i % STEPS // part == k]) for k in range(4)]
     ratio = rms(e) / rms(bf16)
-    print(f"{name:18} rms error {rms(e):.2e}, by quarters {' '.join(f'{x:.1e}' for x in parts)}, mean {sum(e) / len(e):+.1e}, R {ratio:.2f}"
+    print(f"{name:18} rms error {rms(e):.2e}, by quarters {' '.join(f'{x:.1e}' for x in parts)}, mean "
+          f"{sum(e) / len(e):+.1e}, R {ratio:.2f}"
           + (f", bound {bound:g}" if bound else ""))
     return ratio
 
@@ -70,4 +72,5 @@ for name, options in RECIPES.items():
     e = errors("--fp8-format", *options)
     assert e != bf16, f"{name}: the curve of bf16, to the bit"
     assert report(name, e, BOUND) <= BOUND, f"{name}: farther from fp64 than rounded operands explain"
-assert report("nothing left", errors("--fp8-format", *NOTHING_LEFT), None) > BOUND, "operands of nothing are not noticed"
+assert report("nothing left", errors("--fp8-format", *NOTHING_LEFT),
+              None) > BOUND, "operands of nothing are not noticed"

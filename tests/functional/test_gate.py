@@ -1,5 +1,6 @@
-"""bench judges its times against another program or an earlier result: PASS, REGRESS and INCONCLUSIVE are exit status, text, JSON and
-JUnit; times that cannot be compared are refused. The other program is this one, whose times a script multiplies."""
+"""bench judges its times against another program or an earlier result: PASS, REGRESS and INCONCLUSIVE are exit status,
+text, JSON and JUnit; times that cannot be compared are refused. The other program is this one, whose times a script
+multiplies."""
 import xml.dom.minidom
 
 from harness import *
@@ -66,14 +67,17 @@ def gate(words, verdict, *more):
 
 
 # The other is far slower, far faster, and now this, now that.
-slower, faster, both = other("slower", TRAIN, [1000]), other("faster", TRAIN, [1e-3]), other("both", TRAIN, [1000, 1e-3])
+slower, faster, both = other("slower", TRAIN, [1000]), other("faster", TRAIN,
+                                                             [1e-3]), other("both", TRAIN, [1000, 1e-3])
 gate(TRAIN, "PASS", "--against", slower, "--pairs", 6)
-out = gate(TRAIN, "REGRESS", "--against", faster, "--pairs", 6, f"--json={WORK}/gate.json", "--junit", WORK / "gate.xml")
+out = gate(TRAIN, "REGRESS", "--against", faster, "--pairs", 6, f"--json={WORK}/gate.json",
+           "--junit", WORK / "gate.xml")
 assert [f"{faster} first" in line for line in out.splitlines() if line.startswith("pair")] == [False, True] * 3, out
 result = json.loads((WORK / "gate.json").read_text())
 row, = result["rows"]
 assert result["verdict"] == row["verdict"] == "REGRESS" and len(row["pairs"]) == 6 and result["allow"] == 0.03, result
-assert row["ratio"]["low"] == min(row["pairs"]) and row["ratio"]["high"] == max(row["pairs"]), row  # of 6 pairs, at 95 %
+# of 6 pairs, at 95 %
+assert row["ratio"]["low"] == min(row["pairs"]) and row["ratio"]["high"] == max(row["pairs"]), row
 assert result["against_provenance"]["commit"] == result["provenance"]["commit"], result
 case, = xml.dom.minidom.parse(str(WORK / "gate.xml")).getElementsByTagName("testcase")
 assert "REGRESS: ratio " in case.getElementsByTagName("failure")[0].getAttribute("message"), case.toxml()
@@ -92,28 +96,34 @@ skipped, = xml.dom.minidom.parse(str(WORK / "gate.xml")).getElementsByTagName("s
 assert "INCONCLUSIVE: ratio " in skipped.getAttribute("message"), skipped.toxml()
 
 # More rows need more pairs.
-assert "2 rows with a probability of 95 %: give at least 7" in isotron("bench", *OPS, "--against", other("ops", OPS, [1]), "--pairs", 6, expect=2)
+assert "2 rows with a probability of 95 %: give at least 7" in isotron("bench", *OPS,
+                                                                       "--against", other("ops", OPS, [1]),
+                                                                       "--pairs", 6, expect=2)
 
 assert "example: isotron bench train" in isotron("bench", "--help")
 
 # A baseline: this machine's earlier result, made faster or slower by hand.
 baseline, again = WORK / "base.json", WORK / "again.json"
-for words, factor, verdict in ([*TRAIN, "--no-alone"], 1e-3, "REGRESS"), ([*OPS[:-4], "--seconds", 0, "--cpu-threads", 1], 1e3, "PASS"):
+for words, factor, verdict in ([*TRAIN, "--no-alone"], 1e-3,
+                               "REGRESS"), ([*OPS[:-4], "--seconds", 0, "--cpu-threads", 1], 1e3, "PASS"):
     isotron("bench", *words, "--json", baseline)
     result = json.loads(baseline.read_text())
     baseline.write_text(json.dumps(scaled(result, factor)))
     kept = baseline.read_bytes()
-    assert "--json and --baseline are the same file" in isotron("bench", *words, "--baseline", baseline, "--json", baseline, expect=2)
+    assert "--json and --baseline are the same file" in isotron("bench", *words, "--baseline", baseline,
+                                                                "--json", baseline, expect=2)
     assert baseline.read_bytes() == kept  # else a second run would pass
     out = gate(words, verdict, "--baseline", baseline, "--json", again, "--junit", WORK / "gate.xml")
     assert out.count(f" {verdict}\n") == len(result.get("rows", [1])) + 1, out
     assert json.loads(again.read_text()).keys() == result.keys()  # the next baseline
     suite, = xml.dom.minidom.parse(str(WORK / "gate.xml")).getElementsByTagName("testsuite")
     assert (suite.getAttribute("failures") == "0") == (verdict == "PASS"), suite.toxml()
-    assert {"commit", "cpu", "compared with"} <= {p.getAttribute("name") for p in suite.getElementsByTagName("property")}
+    assert {"commit", "cpu",
+            "compared with"} <= {p.getAttribute("name") for p in suite.getElementsByTagName("property")}
 gate(OPS, "INCONCLUSIVE", "--baseline", baseline)  # 3 rounds are too few
 
-# Times that cannot be compared are refused: with --against after the first pair, with --baseline before anything is measured.
+# Times that cannot be compared are refused: with --against after the first pair, with --baseline
+# before anything is measured.
 result, rows = measure(TRAIN), measure(OPS)
 
 
@@ -131,14 +141,21 @@ def replaced(result, path, value):
 
 
 for words, of, path, value, why in (
-        (TRAIN, result, "device", "a GPU", '"device" is "CPU'), (TRAIN, result, "provenance/cpu", "a faster one", '"cpu" is'),
-        (TRAIN, result, "tokens", 5, '"tokens" is 8 here and 5 in'), (TRAIN, result, "threads", 7, '"threads" is 1 here and 7 in'),
-        (TRAIN, result, "type", "BF16", '"type" is "F32" here and "BF16" in'), (TRAIN, result, "step_flops", 1, '"step_flops" is'),
+        (TRAIN, result, "device", "a GPU", '"device" is "CPU'),
+        (TRAIN, result, "provenance/cpu", "a faster one", '"cpu" is'),
+        (TRAIN, result, "tokens", 5, '"tokens" is 8 here and 5 in'),
+        (TRAIN, result, "threads", 7, '"threads" is 1 here and 7 in'),
+        (TRAIN, result, "type", "BF16", '"type" is "F32" here and "BF16" in'),
+        (TRAIN, result, "step_flops", 1, '"step_flops" is'),
         (TRAIN, result, "model/hidden_size", 32, 'option "hidden_size" is 16 here and 32 in'),
-        (TRAIN, result, "options/recompute_granularity", "full", 'option "recompute_granularity" is "none" here and "full" in'),
-        (TRAIN, result, "options/optimizer", "sgd", 'option "optimizer" is "adam" here and "sgd" in'), (TRAIN, result, "device", None, "missing"),
-        (OPS, rows, "threads", 7, '"threads" is 1 here and 7 in'), (OPS, rows, "deterministic", False, '"deterministic" is true here'),
-        (OPS, rows, "rows/0/op", "other", ': "op" is'), (OPS, rows, "rows/1/operands", "F32[1] -> F32[1]", ': "operands" is'),
+        (TRAIN, result, "options/recompute_granularity", "full",
+         'option "recompute_granularity" is "none" here and "full" in'),
+        (TRAIN, result, "options/optimizer", "sgd", 'option "optimizer" is "adam" here and "sgd" in'),
+        (TRAIN, result, "device", None, "missing"),
+        (OPS, rows, "threads", 7, '"threads" is 1 here and 7 in'),
+        (OPS, rows, "deterministic", False, '"deterministic" is true here'),
+        (OPS, rows, "rows/0/op", "other", ': "op" is'),
+        (OPS, rows, "rows/1/operands", "F32[1] -> F32[1]", ': "operands" is'),
         (OPS, rows, "rows/0/name", "norm/other", "has no row norm/rms-")):
     changed = replaced(of, path, value)
     baseline.write_text(json.dumps(changed))
@@ -150,7 +167,8 @@ for words, of, path, value, why in (
 # Another program may be of a version that does not state all facts; a file may not.
 earlier = replaced(replaced(result, "options", None), "step_flops", None)
 baseline.write_text(json.dumps(earlier))
-assert 'does not state its "step_flops"' in gate(TRAIN, "PASS", "--allow", "1000%", "--pairs", 6, "--against", program("earlier", [earlier]))
+assert 'does not state its "step_flops"' in gate(TRAIN, "PASS", "--allow", "1000%", "--pairs", 6,
+                                                 "--against", program("earlier", [earlier]))
 isotron("bench", *TRAIN, "--no-alone", "--baseline", baseline, expect=2)
 # A row that this program has not is not judged.
 more = replaced(rows, "rows", rows["rows"] + [rows["rows"][0] | {"name": "norm/more"}])
@@ -164,9 +182,12 @@ wide = [x * (1e-3 if i % 2 else 1e3) for i, x in enumerate(result["samples_ms"])
 baseline.write_text(json.dumps(result | {"samples_ms": wide, "provenance": result["provenance"] | {"flags": "-O0"}}))
 assert 'note: "flags" is ' in gate(TRAIN, "INCONCLUSIVE", "--no-alone", "--baseline", baseline)
 assert "other bench" in isotron("bench", *OPS, "--baseline", baseline, expect=2)
-for more, why in ((["--against", "/bin/false"], "ended with status 1"), (["--against", WORK / "none"], "cannot run"), (["--pairs", 7], "needs --against"),
-                  (["--against", "x", "--baseline", "y"], "choose one"), (["--against", "x", "--allow", 3], "a percentage"), (["--against", "x", "--pairs", 5], "from 6"),
-                  (["--baseline", WORK / "none"], "cannot open"), (["--against", slower, "--junit", WORK / "none" / "x"], "none")):
+for more, why in ((["--against", "/bin/false"], "ended with status 1"), (["--against", WORK / "none"], "cannot run"),
+                  (["--pairs", 7], "needs --against"),
+                  (["--against", "x", "--baseline", "y"], "choose one"),
+                  (["--against", "x", "--allow", 3], "a percentage"), (["--against", "x", "--pairs", 5], "from 6"),
+                  (["--baseline", WORK / "none"], "cannot open"),
+                  (["--against", slower, "--junit", WORK / "none" / "x"], "none")):
     assert why in isotron("bench", *TRAIN, *more, expect=2), more
 with (WORK / "bench.conf").open("a") as f:
     f.write(f"against = {slower}\n")

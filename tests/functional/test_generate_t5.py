@@ -1,5 +1,5 @@
-"""A T5 answers prompts of several lengths as transformers does, begins and ends a text as its checkpoint says, and prints sentinels. A
-BERT is refused."""
+"""A T5 answers prompts of several lengths as transformers does, begins and ends a text as its checkpoint says, and
+prints sentinels. A BERT is refused."""
 import struct
 
 from harness import *
@@ -52,7 +52,8 @@ last = next(i for i in range(1, 23) if told[i] not in told[:i])
 assert generate(saved, *GREEDY, *prompt, "--null-tokenizer-eod-id", told[last])[0] == words(told[:last]) + "\n"
 table = generate(saved, *GREEDY, *prompt, "--logprobs")[0].splitlines()[1:]
 assert [line.split()[:3:2] for line in table] == [["new", token] for token in told], table
-drawn = [generate(saved, "--tokenizer-type", "NullTokenizer", "--vocab-size", 61, "--fp64", *prompt, "--top-k", 3, "--random-seed", seed)[0] for seed in (1, 1, 2)]
+drawn = [generate(saved, "--tokenizer-type", "NullTokenizer", "--vocab-size", 61, "--fp64", *prompt, "--top-k", 3,
+                  "--random-seed", seed)[0] for seed in (1, 1, 2)]
 assert drawn[0] == drawn[1] != drawn[2], drawn
 
 # With the tokenizer of a Hugging Face T5 a prompt ends with </s>, and sentinels are printed by name.
@@ -65,11 +66,14 @@ def spell(name, spelled):
     (folder := WORK / f"{name}-folder").mkdir()
     for file in "config.json", "model.safetensors":
         shutil.copy(ROOT / "tests/data/hf/t5-v1_1" / file, folder)
-    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "</s>"}))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast",
+                                                              "eos_token": "</s>"}))
     (folder / "tokenizer.json").write_text(json.dumps({
-        "model": {"type": "WordLevel", "vocab": {text: i for i, text in spelled.items()}, "unk_token": "w2"}, "pre_tokenizer": {"type": "WhitespaceSplit"},
+        "model": {"type": "WordLevel", "vocab": {text: i for i, text in spelled.items()}, "unk_token": "w2"},
+        "pre_tokenizer": {"type": "WhitespaceSplit"},
         "added_tokens": [{"id": i, "content": text} | special for i, text in spelled.items() if text[0] == "<"],
-        "post_processor": {"type": "TemplateProcessing", "single": [{"Sequence": {"id": "A", "type_id": 0}}, {"SpecialToken": {"id": "</s>", "type_id": 0}}],
+        "post_processor": {"type": "TemplateProcessing", "single": [{"Sequence": {"id": "A", "type_id": 0}},
+                                                                    {"SpecialToken": {"id": "</s>", "type_id": 0}}],
                            "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 0}}],
                            "special_tokens": {"</s>": {"id": "</s>", "ids": [END], "tokens": ["</s>"]}}}}))
     isotron("convert", "--from-hf", folder, "--save", WORK / name)
@@ -77,8 +81,10 @@ def spell(name, spelled):
 
 def both(name, ids):
     """-> the text with that tokenizer, and the ids of the same text"""
-    said = generate(WORK / name, "--temperature", 0, "--fp64", "--prompt", " ".join(spelled[i] for i in ids), "--tokens-to-generate", 12)[0]
-    return said, [int(n) for n in generate(WORK / "t5-v1_1", *GREEDY, "--prompt", words([*ids, END]), "--tokens-to-generate", 12)[0].split()]
+    said = generate(WORK / name, "--temperature", 0, "--fp64", "--prompt", " ".join(spelled[i] for i in ids),
+                    "--tokens-to-generate", 12)[0]
+    return said, [int(n) for n in generate(WORK / "t5-v1_1", *GREEDY, "--prompt", words([*ids, END]),
+                                           "--tokens-to-generate", 12)[0].split()]
 
 
 spell("spelled", spelled)
@@ -95,28 +101,36 @@ assert said.split() == [spelled[n] for n in numbers if n < 30] and min(numbers) 
 TOKENS = ["--tokenizer-type", "HuggingFaceTokenizer", "--tokenizer-model", WORK / "sentinels.json"]
 vocabulary = json.loads((ROOT / "tests/data/tokenizer/bert.json").read_text())
 size = len(vocabulary["model"]["vocab"])
-vocabulary["added_tokens"] += [{**vocabulary["added_tokens"][0], "id": size + i, "content": f"<extra_id_{i}>"} for i in range(20)]
+vocabulary["added_tokens"] += [{**vocabulary["added_tokens"][0], "id": size + i, "content": f"<extra_id_{i}>"}
+                               for i in range(20)]
 TOKENS[-1].write_text(json.dumps(vocabulary))
-SHAPE = ["--num-layers", 1, "--hidden-size", 32, "--num-attention-heads", 2, "--seq-length", 48, "--max-position-embeddings", 48,
-         "--micro-batch-size", 8, "--global-batch-size", 8, "--lr", 1e-2, "--eval-iters", 0]
+SHAPE = ["--num-layers", 1, "--hidden-size", 32, "--num-attention-heads", 2, "--seq-length", 48,
+         "--max-position-embeddings", 48, "--micro-batch-size", 8, "--global-batch-size", 8, "--lr", 1e-2,
+         "--eval-iters", 0]
 T5 = ["--model", "t5", "--decoder-seq-length", 24]
 shutil.copy(ROOT / "tests/data/corpus.txt", WORK / "text.txt")
-isotron("preprocess", "--input", WORK / "text.txt", "--input-format", "paragraphs", "--output-prefix", WORK / "text", "--split-sentences", *TOKENS)
-isotron("pretrain", *T5, *SHAPE, *TOKENS, "--data-path", WORK / "text_text_sentence", "--split", "100,0,0", "--train-iters", 40,
-        "--save", WORK / "trained", "--save-interval", 40)
-said = generate(WORK / "trained", "--temperature", 0, "--prompt", "The loss <extra_id_0> ranks.", "A <extra_id_0>", "--tokens-to-generate", 8)[0]
+isotron("preprocess", "--input", WORK / "text.txt", "--input-format", "paragraphs", "--output-prefix", WORK / "text",
+        "--split-sentences", *TOKENS)
+isotron("pretrain", *T5, *SHAPE, *TOKENS, "--data-path", WORK / "text_text_sentence", "--split", "100,0,0",
+        "--train-iters", 40, "--save", WORK / "trained", "--save-interval", 40)
+said = generate(WORK / "trained", "--temperature", 0, "--prompt", "The loss <extra_id_0> ranks.", "A <extra_id_0>",
+                "--tokens-to-generate", 8)[0]
 assert [text.startswith("<extra_id_0>") for text in said.split("\n")[1::3]] == [True, True], said
-many = ["--temperature", 0, "--prompt", "The loss <extra_id_0> ranks.", "A <extra_id_0>", "--tokens-to-generate", 8, "--fp64", "--logprobs"]
-assert_same_text(generate(WORK / "trained", *many, "--tensor-model-parallel-size", 2)[0], generate(WORK / "trained", *many)[0], "2 ranks")
+many = ["--temperature", 0, "--prompt", "The loss <extra_id_0> ranks.", "A <extra_id_0>", "--tokens-to-generate", 8,
+        "--fp64", "--logprobs"]
+assert_same_text(generate(WORK / "trained", *many, "--tensor-model-parallel-size", 2)[0],
+                 generate(WORK / "trained", *many)[0], "2 ranks")
 said = generate(WORK / "trained", "--temperature", 0, "--prompt", "A", "--tokens-to-generate", 48, status=2)[1]
 assert "48 new tokens exceed the model's 48 positions" in said, said
 
 # ---- what cannot generate ----
 
-NULL = [*SHAPE, "--mock-data", "--tokenizer-type", "NullTokenizer", "--vocab-size", 60, "--train-iters", 1, "--save-interval", 1]
+NULL = [*SHAPE, "--mock-data", "--tokenizer-type", "NullTokenizer", "--vocab-size", 60, "--train-iters", 1,
+        "--save-interval", 1]
 isotron("pretrain", *T5, *NULL, "--save", WORK / "mock")
 said = generate(WORK / "mock", "--prompt", "5 6", status=2)[1]
 assert "begins with [BOS], [CLS] or padding, and the tokenizer NullTokenizer has none" in said, said
 isotron("pretrain", "--model", "bert", *NULL, "--save", WORK / "bert")
-assert "BERT does not generate text; it predicts masked tokens" in generate(WORK / "bert", "--prompt", "5 6", status=2)[1]
+assert "BERT does not generate text; it predicts masked tokens" in generate(WORK / "bert",
+                                                                            "--prompt", "5 6", status=2)[1]
 print("a T5 generates what transformers does")

@@ -1,7 +1,8 @@
-"""Ctrl-C loses nothing: the run reports immediately that it stops, saves, and exits with status 130. The resumed run ends like one that was
-never stopped. An evaluation stops too, and a second Ctrl-C ends the process immediately. SIGTERM does the same with --exit-signal-handler
-(status 143). --exit-interval and --exit-duration-in-mins stop where requested, with status 0. Other ends leave what formats.md specifies
-(ENDS; full disks, lost ranks and lost data: test_faults.py)."""
+"""Ctrl-C loses nothing: the run reports immediately that it stops, saves, and exits with status 130. The resumed run
+ends like one that was never stopped. An evaluation stops too, and a second Ctrl-C ends the process immediately. SIGTERM
+does the same with --exit-signal-handler (status 143). --exit-interval and --exit-duration-in-mins stop where requested,
+with status 0. Other ends leave what formats.md specifies (ENDS; full disks, lost ranks and lost data:
+test_faults.py)."""
 import os
 import re
 import resource
@@ -17,7 +18,8 @@ pretrain(data, straight, *LONG)
 
 
 def start(*words):
-    process = subprocess.Popen([PROGRAM, "pretrain", *map(str, words)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen([PROGRAM, "pretrain", *map(str, words)], stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE, text=True)
     atexit.register(process.kill)
     return process
 
@@ -35,7 +37,8 @@ def interrupted(name, number, status, *options):
     wait_for(process, "iteration       10/")
     process.send_signal(number)
     out, err = process.communicate()
-    assert process.returncode == status and f"{number.name}: stopping after this step" in err, (name, process.returncode, out, err)
+    assert process.returncode == status, (name, process.returncode, out, err)
+    assert f"{number.name}: stopping after this step" in err, (name, process.returncode, out, err)
     reached = int((folder / "latest_checkpointed_iteration.txt").read_text())
     assert 10 <= reached < 150, f"{name}: saved at {reached}"
     pretrain(data, folder, *LONG, "--load", folder)
@@ -51,23 +54,29 @@ out = pretrain(data, folder, *LONG, "--exit-interval", 7)
 assert "--exit-interval" in out and [p.name for p in folder.glob("iter_*")] == ["iter_0000007"], out
 
 # With a clock that runs 6000 times as fast, 60 minutes take 0.6 s.
-begin, words = time.monotonic(), ["--exit-duration-in-mins", 60, "--train-iters", 10**6, "--lr-decay-iters", 10**6, "--log-interval", 1000]
+begin, words = time.monotonic(), ["--exit-duration-in-mins", 60, "--train-iters", 10**6, "--lr-decay-iters", 10**6,
+                                  "--log-interval", 1000]
 fast = os.environ | {"DRILL_CLOCK": f"{time.monotonic_ns()} 6000"}
-done = subprocess.run([os.environ["DRILL_PROGRAM"], *map(str, [*BASE, *data, "--save", WORK / "duration", *words])], capture_output=True, text=True, env=fast)
-assert done.returncode == 0 and "--exit-duration-in-mins: stopping after this step" in done.stdout, (done.stdout, done.stderr)
+done = subprocess.run([os.environ["DRILL_PROGRAM"], *map(str, [*BASE, *data, "--save", WORK / "duration", *words])],
+                      capture_output=True, text=True, env=fast)
+assert done.returncode == 0, (done.stdout, done.stderr)
+assert "--exit-duration-in-mins: stopping after this step" in done.stdout, (done.stdout, done.stderr)
 assert time.monotonic() - begin >= 0.6 and len(list((WORK / "duration").glob("iter_*"))) == 1, done.stdout
 print("a run ends after its minutes")
 
 # A step that would take minutes: the first signal is answered at once, the second ends the process.
 folder = WORK / "twice"
-(WORK / "ramp.conf").write_text("".join(line + "\n" for line in CONF.split("\n") if "-iters" not in line and "global" not in line))
-process = start("--config", WORK / "ramp.conf", *data, "--save", folder, "--step-batch-size-schedule", "0:8 256:80000", "--train-samples", 80008)
+(WORK / "ramp.conf").write_text("".join(line + "\n" for line in CONF.split("\n") if "-iters" not in line
+                                        and "global" not in line))
+process = start("--config", WORK / "ramp.conf", *data, "--save", folder, "--step-batch-size-schedule", "0:8 256:80000",
+                "--train-samples", 80008)
 wait_for(process, "iteration        1/")
 time.sleep(0.2)  # the second step has begun
 process.send_signal(signal.SIGINT)
 assert "SIGINT: stopping after this step" in process.stderr.readline() and process.poll() is None
 process.send_signal(signal.SIGINT)
-assert process.wait(timeout=60) == -signal.SIGINT and "at once" in process.stderr.read() and not list(folder.glob("iter_*"))
+assert process.wait(timeout=60) == -signal.SIGINT and "at once" in process.stderr.read()
+assert not list(folder.glob("iter_*"))
 print("a second signal ends the process")
 
 # An evaluation of minutes stops, and what was trained is saved.
@@ -78,7 +87,8 @@ wait_for(process, "iteration        2/")
 time.sleep(0.2)
 process.send_signal(signal.SIGINT)
 out, err = process.communicate(timeout=60)
-assert process.returncode == 130 and "validation loss" not in out and [p.name for p in folder.glob("iter_*")] == ["iter_0000002"], (out, err)
+assert process.returncode == 130 and "validation loss" not in out, (out, err)
+assert [p.name for p in folder.glob("iter_*")] == ["iter_0000002"], (out, err)
 print("an evaluation stops")
 
 # Later evaluations read the samples that they read without the interruption.
@@ -98,15 +108,17 @@ out, err = process.communicate(timeout=60)
 assert process.returncode == 130 and "validation loss" not in out, (out, err)
 pretrain(words, WORK / "again", "--load", WORK / "again", "--log-jsonl", WORK / "again.jsonl")
 wanted = evaluations(WORK / "evaluated.jsonl")
-assert len({loss for _, loss in wanted}) == 3 and evaluations(WORK / "again.jsonl") == wanted[1:], (wanted, evaluations(WORK / "again.jsonl"))
+assert len({loss for _, loss in wanted}) == 3, (wanted, evaluations(WORK / "again.jsonl"))
+assert evaluations(WORK / "again.jsonl") == wanted[1:], (wanted, evaluations(WORK / "again.jsonl"))
 print("an interrupted evaluation uses up its samples")
 
 # ---- other ends ----
 
 SHORT, LAST, SIZE = ["--train-iters", 12, "--save-interval", 4], 12, 4 << 20
-NAN = """--num-layers 1 --hidden-size 16 --num-attention-heads 2 --seq-length 32 --max-position-embeddings 32 --vocab-size 128
-  --tokenizer-type NullTokenizer --mock-data --micro-batch-size 1 --global-batch-size 2 --train-iters 60 --lr 900000 --min-lr 900000
-  --clip-grad 0 --hidden-dropout 0 --attention-dropout 0 --eval-iters 0 --log-interval 1 --save-interval 2 --most-recent-k 1""".split()
+NAN = """--num-layers 1 --hidden-size 16 --num-attention-heads 2 --seq-length 32 --max-position-embeddings 32
+  --vocab-size 128 --tokenizer-type NullTokenizer --mock-data --micro-batch-size 1 --global-batch-size 2
+  --train-iters 60 --lr 900000 --min-lr 900000 --clip-grad 0 --hidden-dropout 0 --attention-dropout 0
+  --eval-iters 0 --log-interval 1 --save-interval 2 --most-recent-k 1""".split()
 
 
 def spoilt(name, *places):
@@ -130,20 +142,23 @@ def steps_in(folder):
 
 pretrain(data, WORK / "short", *SHORT, "--log-jsonl", WORK / "short.jsonl")
 header, *lines = (WORK / "short.jsonl").read_text().splitlines(True)
-(WORK / "long.jsonl").write_text(json.dumps({"kind": "run", "iteration": 0, "pad": "x" * (SIZE - 2 * len(header) - 6 * len(lines[0]))}) + "\n")
+(WORK / "long.jsonl").write_text(json.dumps({"kind": "run", "iteration": 0,
+                                             "pad": "x" * (SIZE - 2 * len(header) - 6 * len(lines[0]))}) + "\n")
 shutil.copy(f"{data[1]}.bin", WORK / "alone.bin")
 LATER = ["--data-path", spoilt("later", 1000), *data[2:]]
 NONE, DONE, REGULAR = "nothing", "the steps that were done", "the last regular checkpoint"
 ENDS = {  # options, exit status, message, what is left
     "option": ([*data, "--train-iterz", 3], 2, "did you mean --train-iters", NONE),
     "value": ([*data, "--min-lr", 1], 2, "--min-lr 1 is above", NONE),
-    "tokenizer": ([*data, "--tokenizer-type", "NullTokenizer", "--vocab-size", 64], 2, "made with another tokenizer", NONE),
+    "tokenizer": ([*data, "--tokenizer-type", "NullTokenizer", "--vocab-size", 64], 2,
+                  "made with another tokenizer", NONE),
     "absent": (["--data-path", WORK / "absent"], 2, "cannot open", NONE),
     "alone": (["--data-path", WORK / "alone"], 2, "alone.idx", NONE),
     "wrong": (["--data-path", spoilt("wrong")], 2, "the vocabulary has 512 ids", NONE),
     "later": (LATER, 2, "the vocabulary has 512 ids", DONE),
     "later, pruned": ([*LATER, "--most-recent-k", 1, "--async-save"], 2, "the vocabulary has 512 ids", DONE),
-    "validation": (["--train-data-path", data[1], "--valid-data-path", WORK / "wrong", "--eval-iters", 1, "--eval-interval", 6], 2,
+    "validation": (["--train-data-path", data[1], "--valid-data-path", WORK / "wrong", "--eval-iters", 1,
+                    "--eval-interval", 6], 2,
                    "the vocabulary has 512 ids", DONE),
     "log closed": ([*data, "--log-jsonl", "/dev/full"], 3, "No space left on device", NONE),
     "log full": ([*data, "--log-jsonl", WORK / "long.jsonl"], 3, "File too large", DONE),
@@ -162,14 +177,17 @@ for name, (words, status, message, leaves) in ENDS.items():
     if leaves == NONE:
         assert not left and "saved checkpoint" not in said, (name, left, said)
     elif leaves == DONE:
-        assert 4 < left[-1] in (failed - 1, failed) and left[:-1] in ([], [*range(4, left[-1], 4)]), (name, failed, left)
+        assert 4 < left[-1] in (failed - 1, failed), (name, failed, left)
+        assert left[:-1] in ([], [*range(4, left[-1], 4)]), (name, failed, left)
     else:
-        assert left == [(failed - 1) // 2 * 2] and f"the newest checkpoint is that of iteration {left[0]}." in said, (name, failed, left, said)
+        assert left == [(failed - 1) // 2 * 2], (name, failed, left, said)
+        assert f"the newest checkpoint is that of iteration {left[0]}." in said, (name, failed, left, said)
         assert f"(samples {2 * failed - 2} to {2 * failed - 1})" in said, said
         again = isotron(*words, expect=1)  # the failing samples are read again
         assert f"iteration {failed} is not finite" in again and steps_in(folder) == left, (name, again)
     if name == "later":  # a run that has done no step saves none
-        isotron(*BASE, *SHORT, *words[words.index("--data-path"):words.index("--save")], "--load", folder, "--save", WORK / "elsewhere", expect=2)
+        isotron(*BASE, *SHORT, *words[words.index("--data-path"):words.index("--save")], "--load", folder,
+                "--save", WORK / "elsewhere", expect=2)
         assert not steps_in(WORK / "elsewhere")
     if not name.startswith("loss"):  # the mended command
         pretrain(data, folder, *SHORT, "--load", folder)
@@ -177,6 +195,8 @@ for name, (words, status, message, leaves) in ENDS.items():
     print(f"{name}: leaves {leaves}, {left}")
 
 # A checkpoint with another vocabulary: the error names the difference and the remedy.
-said = isotron(*BASE, *data, *SHORT, "--tokenizer-type", "NullTokenizer", "--vocab-size", 64, "--load", WORK / "short", "--save", WORK / "short", expect=2)
-assert "NullTokenizer has 64 ids, but the model in" in said and "to the tokenizer of the training, ByteLevelTokenizer" in said, said
+said = isotron(*BASE, *data, *SHORT, "--tokenizer-type", "NullTokenizer", "--vocab-size", 64, "--load", WORK / "short",
+               "--save", WORK / "short", expect=2)
+assert "NullTokenizer has 64 ids, but the model in" in said, said
+assert "to the tokenizer of the training, ByteLevelTokenizer" in said, said
 assert "for a new model, choose other folders" in said, said

@@ -1,5 +1,6 @@
 """Options that say how the work is cut change no bit: recomputation of activations, the number of threads and, with
---batch-invariant-mode, the microbatch size, on one rank and over data-parallel ranks. Options that change the function do change results."""
+--batch-invariant-mode, the microbatch size, on one rank and over data-parallel ranks. Options that change the function
+do change results."""
 from harness import *
 
 data = corpus()
@@ -33,10 +34,11 @@ for lane in ("fp64", "fp32", "bf16"):
         invariant = [*base, "--batch-invariant-mode", "--calculate-per-token-loss"]
         same(f"{lane}-micro-{micro}", invariant, ["--micro-batch-size", micro])
 
-# Data-parallel ranks get the same samples in the same order for any microbatch size. That includes a growing batch, the end of an
-# epoch, evaluations, and a run that was resumed with another microbatch size.
+# Data-parallel ranks get the same samples in the same order for any microbatch size. That includes a growing batch, the
+# end of an epoch, evaluations, and a run that was resumed with another microbatch size.
 INVARIANT = ["--batch-invariant-mode", "--calculate-per-token-loss", "--split", "60,40,0", "--eval-interval", 4]
-(WORK / "growing.conf").write_text(CONF.replace("lr-warmup-iters = 2\n", "").replace("train-iters = 12", "train-samples = 96").replace(
+(WORK / "growing.conf").write_text(CONF.replace("lr-warmup-iters = 2\n", "").replace("train-iters = 12",
+                                                                                     "train-samples = 96").replace(
     "global-batch-size = 8", "global-batch-size = 16\nrampup-batch-size = 8 8 48"))
 SETS = {
     "fp32": [],
@@ -55,16 +57,18 @@ def all_of(name, micro, *options):
     """A run's parameters and optimizer state, its steps, and the losses of its evaluations."""
     save, log = WORK / f"{name}-{micro}", WORK / f"{name}-{micro}.jsonl"
     conf, ranks = "growing.conf" if "growing" in name else "run.conf", 4 if "pipeline" in name else 2
-    output = isotron("pretrain", "--config", WORK / conf, *data[:2], *INVARIANT, "--ranks", ranks, "--save", save, *options,
-                     "--micro-batch-size", micro, "--log-jsonl", log)
+    output = isotron("pretrain", "--config", WORK / conf, *data[:2], *INVARIANT, "--ranks", ranks,
+                     "--save", save, *options, "--micro-batch-size", micro, "--log-jsonl", log)
     steps = {r["iteration"]: (r["lm_loss"], r["grad_norm"], r["batch_size"]) for r in records(log)}
-    return (isotron("inspect", "--checkpoint", save, "--hash"), steps, [line for line in output.splitlines() if "validation loss" in line])
+    return (isotron("inspect", "--checkpoint", save, "--hash"), steps,
+            [line for line in output.splitlines() if "validation loss" in line])
 
 
 for name, options in SETS.items():
     want = all_of(name, 1, *options)
     for micro in (2, 4):
-        assert all_of(name, micro, *options) == want, f"dp2, {name}: microbatches of {micro} leave other bits than those of 1"
+        assert all_of(name, micro,
+                      *options) == want, f"dp2, {name}: microbatches of {micro} leave other bits than those of 1"
     all_of(f"{name}, first half", 4, *options, "--exit-interval", 5)
     content, steps, _ = all_of(f"{name}, resumed", 1, *options, "--load", WORK / f"{name}, first half-4")
     assert content == want[0], f"dp2, {name}: resumed with another microbatch size, other bits"

@@ -1,5 +1,5 @@
-"""Ranks that are processes, connected by TCP, compute what threads do, bitwise. Process 0 alone prints, also the error of another one.
-The variables of torchrun and of srun are understood."""
+"""Ranks that are processes, connected by TCP, compute what threads do, bitwise. Process 0 alone prints, also the error
+of another one. The variables of torchrun and of srun are understood."""
 import os
 import socket
 import time
@@ -15,8 +15,8 @@ RUN = [PROGRAM, *BASE, *data, *LAYOUT]
 def world(words, variables=launcher.variables, ranks=4):
     """The exit status and the output of each rank. `words` may be a function of the rank."""
     port = launcher.free_port()
-    processes = [launcher.start(words(r) if callable(words) else words, variables(r, ranks, port), stdout=subprocess.PIPE,
-                                stderr=subprocess.STDOUT, text=True) for r in range(ranks)]
+    processes = [launcher.start(words(r) if callable(words) else words, variables(r, ranks, port),
+                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for r in range(ranks)]
     for p in processes:
         atexit.register(p.kill)
     return [(out, p.returncode) for p in processes for out in p.communicate(timeout=60)[:1]]
@@ -28,8 +28,8 @@ def assert_quiet(done, status, claim):
 
 
 def by_srun(rank, ranks, port):
-    return {"SLURM_PROCID": rank, "SLURM_STEP_NUM_TASKS": ranks, "SLURM_LOCALID": rank, "SLURM_STEP_NODELIST": "localhost",
-            "SLURM_JOB_ID": 1, "MASTER_PORT": port}
+    return {"SLURM_PROCID": rank, "SLURM_STEP_NUM_TASKS": ranks, "SLURM_LOCALID": rank,
+            "SLURM_STEP_NODELIST": "localhost", "SLURM_JOB_ID": 1, "MASTER_PORT": port}
 
 
 # ---- the same curve and checkpoint
@@ -47,11 +47,14 @@ for line in (ROOT / "tests/functional/layouts/smoke.list").read_text().splitline
         out = assert_quiet(world([PROGRAM, "parity", ROOT / "golden" / case, "--lane", lane, *options]), 0, line)
         assert "verdict: pass" in out, out
 
-out = assert_quiet(world([PROGRAM, "bench", "comm", "--seconds", "1e-3", "--min-bytes", 64, "--max-bytes", "1M", "--step-factor", 16, "--dtype", "fp32",
-                          "--json", WORK / "comm.json"], ranks=2), 0, "bench comm")
+out = assert_quiet(world([PROGRAM, "bench", "comm", "--seconds", "1e-3", "--min-bytes", 64, "--max-bytes", "1M",
+                          "--step-factor", 16, "--dtype", "fp32", "--json", WORK / "comm.json"], ranks=2),
+                   0, "bench comm")
 result = json.loads((WORK / "comm.json").read_text())
-assert result["transport"] == "through host memory, by TCP, processes" and len(result["rows"]) >= 24, result["transport"]
-assert not any(row[place]["wrong"] for row in result["rows"] for place in ("out_of_place", "in_place") if place in row), result["rows"]
+assert result["transport"] == "through host memory, by TCP, processes", result["transport"]
+assert len(result["rows"]) >= 24, result["transport"]
+assert not any(row[place]["wrong"] for row in result["rows"] for place in ("out_of_place", "in_place")
+               if place in row), result["rows"]
 
 # ---- errors: of all processes, of one before all have met, of variables
 started = time.monotonic()
@@ -60,8 +63,10 @@ out = assert_quiet(world(lambda rank: RUN if rank != 2 else [*RUN, "--train-iter
 assert "isotron: process 2: --train-iters" in out, out
 out = assert_quiet(world(lambda rank: RUN if rank != 2 else [*RUN, "--lr", "1e-2"]), 2, "one differs")
 assert "--lr is 0.003 on process 0, and not on all others" in out, out
-isotron("preprocess", "--input", WORK / "corpus.txt", "--input-format", "paragraphs", "--output-prefix", WORK / "other", *TOKENIZER)
-out = assert_quiet(world(lambda rank: RUN if rank != 2 else [*RUN, "--data-path", WORK / "other_text_document"]), 2, "other data")
+isotron("preprocess", "--input", WORK / "corpus.txt", "--input-format", "paragraphs",
+        "--output-prefix", WORK / "other", *TOKENIZER)
+out = assert_quiet(world(lambda rank: RUN if rank != 2 else [*RUN, "--data-path", WORK / "other_text_document"]),
+                   2, "other data")
 assert "the data of the processes differs" in out, out
 out = assert_quiet(world([*RUN, "--ranks", 3]), 2, "ranks")
 assert "--ranks 3 differs from the 4 processes that the launcher started" in out, out
@@ -80,9 +85,10 @@ with socket.create_server(("127.0.0.1", 0)) as other:
 
 # ---- signals: one process gets it, and all save and stop
 for number, status, options in ((2, 130, []), (15, 143, ["--exit-signal-handler"])):
-    folder, port, long = WORK / f"signal {number}", launcher.free_port(), ["--train-iters", 400, "--lr-decay-iters", 400]
-    processes = [launcher.start([*RUN, *long, *options, "--save", folder], launcher.variables(r, 4, port), stdout=subprocess.PIPE,
-                                stderr=subprocess.DEVNULL, text=True) for r in range(4)]
+    folder, port, long = WORK / f"signal {number}", launcher.free_port(), ["--train-iters", 400,
+                                                                           "--lr-decay-iters", 400]
+    processes = [launcher.start([*RUN, *long, *options, "--save", folder], launcher.variables(r, 4, port),
+                                stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) for r in range(4)]
     for p in processes:
         atexit.register(p.kill)
     while "iteration       10/" not in processes[0].stdout.readline():

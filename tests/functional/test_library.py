@@ -1,5 +1,5 @@
-"""Another project builds on what is installed, by CMake and by pkg-config. A training loop of that project computes the losses and the
-checkpoint of `isotron pretrain`."""
+"""Another project builds on what is installed, by CMake and by pkg-config. A training loop of that project computes the
+losses and the checkpoint of `isotron pretrain`."""
 import os
 import re
 
@@ -20,7 +20,8 @@ sh("cmake", "--install", BUILD, "--prefix", WORK / "prefix")
 assert {path.name for path in PREFIX.iterdir()} == {"bin", "lib", "include", "share"}
 assert sh(PREFIX / "bin/isotron", "--version") == isotron("--version")
 # It finds its golden cases from any folder. Without them validate refuses to run.
-golden, validate = PREFIX / "share/isotron/golden", [PREFIX / "bin/isotron", "validate", "--only", "parity", "--seconds", "1"]
+golden, validate = PREFIX / "share/isotron/golden", [PREFIX / "bin/isotron", "validate", "--only", "parity",
+                                                     "--seconds", "1"]
 done = subprocess.run(validate, cwd=WORK, capture_output=True, text=True)
 assert done.returncode == 0 and "verdict: PASS, 1 of 9 stages" in done.stdout, done
 golden.rename(WORK / "elsewhere")
@@ -37,16 +38,19 @@ sh("cc", "-std=c11", "-Wall", "-Wextra", "-Werror", EXAMPLES / "custom_loop.c", 
 
 # Every header that is installed compiles in the project of another.
 include = PREFIX / "include/isotron"
-(WORK / "all.c").write_text("".join(f'#include "{path.relative_to(include)}"\n' for path in sorted(include.rglob("*.h"))))
+(WORK / "all.c").write_text("".join(f'#include "{path.relative_to(include)}"\n'
+                                    for path in sorted(include.rglob("*.h"))))
 sh("cc", "-std=c11", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", WORK / "all.c", *flags)
 
 conf = ["--config", EXAMPLES / "tiny.conf"]
 for program, layout in ((WORK / "cmake/custom_loop", ["--ranks", 2]),
-                        (WORK / "by_hand", ["--ranks", 8, "--tensor-model-parallel-size", 2, "--pipeline-model-parallel-size", 2,
+                        (WORK / "by_hand",
+                         ["--ranks", 8, "--tensor-model-parallel-size", 2, "--pipeline-model-parallel-size", 2,
                                             "--context-parallel-size", 2, "--micro-batch-size", 4])):
     own, ours = WORK / f"own-{program.name}", WORK / f"ours-{program.name}"
     said = sh(program, *conf, *layout, "--save", own, *OPTIONS)
-    isotron("pretrain", *conf, *layout, "--save", ours, "--eval-iters", 0, "--log-jsonl", WORK / "log", "--log-interval", 1)
+    isotron("pretrain", *conf, *layout, "--save", ours, "--eval-iters", 0, "--log-jsonl", WORK / "log",
+            "--log-interval", 1)
     got = {int(i): float(loss) for i, loss in re.findall(r"iteration (\d+): loss (\S+),", said)}
     assert len(got) == 20 and got == losses(WORK / "log"), (layout, got, losses(WORK / "log"))
     assert_same_bytes(own, ours, 20, f"a loop of another project, {layout}")

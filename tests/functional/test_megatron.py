@@ -1,10 +1,12 @@
-"""Command lines of Megatron-LM: each one runs unchanged, or ends with an error message that names the unsupported option and an alternative."""
+"""Command lines of Megatron-LM: each one runs unchanged, or ends with an error message that names the unsupported
+option and an alternative."""
 import json
 
 from harness import *
 
-LAUNCHER = """--num-layers 2 --hidden-size 32 --num-attention-heads 4 --seq-length 32 --max-position-embeddings 32 --micro-batch-size 4
-  --micro-batch-size 1 --global-batch-size 2 --train-iters 4 --lr 1e-3 --lr 1e-2 --eval-iters 0 --mock-data --log-interval 1""".split()
+LAUNCHER = """--num-layers 2 --hidden-size 32 --num-attention-heads 4 --seq-length 32
+  --max-position-embeddings 32 --micro-batch-size 4 --micro-batch-size 1 --global-batch-size 2 --train-iters 4
+  --lr 1e-3 --lr 1e-2 --eval-iters 0 --mock-data --log-interval 1""".split()
 NULL = ["--tokenizer-type", "NullTokenizer", "--vocab-size", 100]
 
 
@@ -17,31 +19,41 @@ def says(line, *parts, expect=0):
 
 assert says("", "options are valid, 0 have no effect").startswith("options are"), "a plain line gets a note"
 # Options of the examples for Mixtral and Llama.
-says("--position-embedding-type rope --no-position-embedding --use-mcore-models --swiglu --no-masked-softmax-fusion --bf16 --bf16"
-     " --attention-backend fused --num-experts 8 --moe-router-topk 2 --moe-grouped-gemm --moe-token-dispatcher-type flex --disable-bias-linear"
-     " --expert-model-parallel-size 8 --ranks 8 --global-batch-size 8 --use-distributed-optimizer --profile --profile-step-start 4 --profile-ranks 0 1 --manual-gc"
-     " --wandb-project x --cuda-graph-impl transformer_engine --recompute-activations --recompute-modules layernorm moe_act",
-     "--profile, --profile-step-start and --profile-ranks have no effect: ", "--attention-backend fused is treated as flash")
-says("--multi-latent-attention --q-lora-rank 8 --v-head-dim 4", "--multi-latent-attention, --q-lora-rank and --v-head-dim are not supported",
+says("--position-embedding-type rope --no-position-embedding --use-mcore-models --swiglu --no-masked-softmax-fusion "
+     "--bf16 --bf16"
+     " --attention-backend fused --num-experts 8 --moe-router-topk 2 --moe-grouped-gemm --moe-token-dispatcher-type "
+     "flex --disable-bias-linear"
+     " --expert-model-parallel-size 8 --ranks 8 --global-batch-size 8 --use-distributed-optimizer --profile "
+     "--profile-step-start 4 --profile-ranks 0 1 --manual-gc"
+     " --wandb-project x --cuda-graph-impl transformer_engine --recompute-activations --recompute-modules layernorm "
+     "moe_act",
+     "--profile, --profile-step-start and --profile-ranks have no effect: ",
+     "--attention-backend fused is treated as flash")
+says("--multi-latent-attention --q-lora-rank 8 --v-head-dim 4",
+     "--multi-latent-attention, --q-lora-rank and --v-head-dim are not supported",
      "Choose another model.", expect=2)
 says("--spec local", "--spec has no effect: ")
-says("--spec megatron.core.models.mamba.mamba_layer_specs mamba_stack_spec", "--spec megatron.core.models.mamba.mamba_layer_specs is not supported",
+says("--spec megatron.core.models.mamba.mamba_layer_specs mamba_stack_spec",
+     "--spec megatron.core.models.mamba.mamba_layer_specs is not supported",
      expect=2)
 says("--fp8-param-gather", "isotron: --fp8-param-gather is not supported: ", expect=2)
-says("--tokenizer-type SFTTokenizer", "--tokenizer-type SFTTokenizer is not supported", "HuggingFaceTokenizer", expect=2)
+says("--tokenizer-type SFTTokenizer",
+     "--tokenizer-type SFTTokenizer is not supported", "HuggingFaceTokenizer", expect=2)
 says("--swiglu --squared-relu", "--swiglu and --squared-relu contradict each other", expect=2)
 for what in ("mtp-num-layers", "main-params-dtype"):
     assert "did you mean" not in says(f"--{what} 1", f"--{what}", "is not supported", expect=2)
-everything = says("--foo --lr x --min-lr 1 --hidden-dropout 2 --muon-momentum 1", "4 problems", "'--foo' is not an option",
-                  "--lr expects a number", "--hidden-dropout must be from 0 to 1, not 2", "--muon-momentum is not supported", expect=2)
+everything = says("--foo --lr x --min-lr 1 --hidden-dropout 2 --muon-momentum 1", "4 problems",
+                  "'--foo' is not an option", "--lr expects a number", "--hidden-dropout must be from 0 to 1, not 2",
+                  "--muon-momentum is not supported", expect=2)
 assert everything.count("--foo") == 1, everything
 
 assert "Not supported: Heads that predict" in isotron("pretrain", "--help", "mtp-num")
 assert "--tokenizer-type SFTTokenizer" in isotron("pretrain", "--help", "sfttokenizer")
-without = says("--sequence-parallel --no-load-rng --no-mmap-bin-files", "--sequence-parallel has no effect", "--no-load-rng has no effect",
-               "--no-mmap-bin-files has no effect")
+without = says("--sequence-parallel --no-load-rng --no-mmap-bin-files", "--sequence-parallel has no effect",
+               "--no-load-rng has no effect", "--no-mmap-bin-files has no effect")
 assert "--no-save-rng" not in without, without
-for theirs, ours in {"nproc_per_node": "ranks", "tp": "tensor-model-parallel-size", "learning-rate": "lr", "resume": "load"}.items():
+for theirs, ours in {"nproc_per_node": "ranks", "tp": "tensor-model-parallel-size", "learning-rate": "lr",
+                     "resume": "load"}.items():
     says(f"--{theirs} 8", f"did you mean --{ours}?", expect=2)
 assert "Use --micro-batch-size." in says("--batch-size 3", "is not supported: Megatron-LM has removed it.", expect=2)
 
@@ -52,27 +64,35 @@ out = isotron("pretrain", *LAUNCHER, "--vocab-file", WORK / "vocab.json", "--mer
 assert "learning rate: 1.0" in out and "E-02" in out, out
 
 # That of pretrain_bert.py and pretrain_t5.py is BERT's. A run that begins has no checkpoint to take options from.
-(WORK / "vocab.txt").write_text("".join(f"{token}\n" for token in ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "##a")))
+(WORK / "vocab.txt").write_text("".join(f"{token}\n" for token in ("[PAD]", "[UNK]", "[CLS]", "[SEP]",
+                                                                   "[MASK]", "a", "##a")))
 for model in (["bert"], ["t5", "--decoder-seq-length", 16, "--vocab-extra-ids", 20]):
     begins = ["--model", *model, "--vocab-file", WORK / "vocab.txt", "--use-checkpoint-args", "--load", WORK / model[0]]
     said = isotron("pretrain", *LAUNCHER, *begins, expect=2)
     assert "holds no checkpoint" in said and "set --save to the same folder" in said, said
-    assert "BertWordPieceLowerCase" in isotron("pretrain", *LAUNCHER, *begins, "--save", WORK / model[0], "--save-interval", 4)
+    assert "BertWordPieceLowerCase" in isotron("pretrain", *LAUNCHER, *begins, "--save", WORK / model[0],
+                                               "--save-interval", 4)
 
 # Megatron-LM ignores --vocab-size with such a tokenizer; here it sizes the model, and a run prints a note.
 assert "note: the model has" not in out
-larger = isotron("pretrain", *LAUNCHER, "--vocab-file", WORK / "vocab.json", "--merge-file", WORK / "merges.txt", "--vocab-size", 5)
-assert "note: the model has --vocab-size 5 ids, and the tokenizer has 3; Megatron-LM takes the tokenizer's" in larger, larger
+larger = isotron("pretrain", *LAUNCHER, "--vocab-file", WORK / "vocab.json", "--merge-file", WORK / "merges.txt",
+                 "--vocab-size", 5)
+assert ("note: the model has --vocab-size 5 ids, and the tokenizer has 3; "
+        "Megatron-LM takes the tokenizer's") in larger, larger
 
 # The schedule of batch sizes says what one is.
-assert "microbatches 9" in isotron("inspect", "--schedule", "--step-batch-size-schedule", "0:384 200B:768 400B:1152", "--num-layers", 4, "--seq-length", 8,
-                                   "--micro-batch-size", 128, "--pipeline-model-parallel-size", 2)
+assert "microbatches 9" in isotron("inspect", "--schedule", "--step-batch-size-schedule", "0:384 200B:768 400B:1152",
+                                   "--num-layers", 4, "--seq-length", 8, "--micro-batch-size", 128,
+                                   "--pipeline-model-parallel-size", 2)
 
-# The last step of a schedule may end after --train-samples. A blend holds just as many samples, so the run asks for the rest at its start.
+# The last step of a schedule may end after --train-samples. A blend holds just as many samples, so the run asks for the
+# rest at its start.
 corpus()
 blend = [1, WORK / "corpus_text_document", 1, WORK / "corpus_text_document"]
-(WORK / "samples.conf").write_text("".join(f"{line}\n" for line in CONF.split("\n") if "-iters" not in line and "global" not in line))
-words = ["--config", WORK / "samples.conf", "--data-path", *blend, "--eval-iters", 0, "--step-batch-size-schedule", "0:4", "--train-samples"]
+(WORK / "samples.conf").write_text("".join(f"{line}\n" for line in CONF.split("\n") if "-iters" not in line
+                                           and "global" not in line))
+words = ["--config", WORK / "samples.conf", "--data-path", *blend, "--eval-iters", 0,
+         "--step-batch-size-schedule", "0:4", "--train-samples"]
 said = isotron("pretrain", *words, 6, expect=2)
 assert "ends at sample 8, and the data have 6; set --train-samples 8" in said, said
 assert "iteration        2/       2" in isotron("pretrain", *words, 8)

@@ -1,6 +1,6 @@
-"""Activations that wait in host memory for their backward (--cpu-offloading-num-layers) change no bit of a run: in every lane, with
-dropout, experts and several ranks, with an evaluation between the steps, and recorded on a GPU. The plan tells what they take, of a
-GPU's memory to 3 %."""
+"""Activations that wait in host memory for their backward (--cpu-offloading-num-layers) change no bit of a run: in
+every lane, with dropout, experts and several ranks, with an evaluation between the steps, and recorded on a GPU. The
+plan tells what they take, of a GPU's memory to 3 %."""
 import re
 
 from harness import *
@@ -13,13 +13,15 @@ RUNS = {
     "bf16": ["--bf16", "--micro-batch-size", 1],
     "tensorwise fp8": ["--bf16", "--fp8-format", "hybrid", "--fp8-recipe", "tensorwise"],
     "unfused": ["--attention-backend", "unfused", "--reset-position-ids", "--reset-attention-mask"],
-    "learned": ["--position-embedding-type", "learned_absolute", "--normalization", "LayerNorm", "--activation", "gelu"],
+    "learned": ["--position-embedding-type", "learned_absolute", "--normalization", "LayerNorm",
+                "--activation", "gelu"],
     "experts": [*EXPERTS, "--moe-layer-freq", "[0,1,0,1,1,1]"],
     "exact": ["--lane", "exact"],
     "tensor parallel": ["--ranks", 2, "--tensor-model-parallel-size", 2, "--sequence-parallel"],
     "sharded": ["--ranks", 2, "--use-megatron-fsdp", "--overlap-grad-reduce", "--overlap-param-gather"],
     "context parallel": ["--ranks", 2, "--context-parallel-size", 2, "--attention-dropout", 0],
-    "dropless over ranks": [*EXPERTS, "--ranks", 2, "--expert-model-parallel-size", 2, "--moe-token-dispatcher-type", "alltoall"],
+    "dropless over ranks": [*EXPERTS, "--ranks", 2, "--expert-model-parallel-size", 2,
+                            "--moe-token-dispatcher-type", "alltoall"],
 }
 if "cuda" in OPTIONS:
     STILL = ["--hidden-dropout", 0, "--attention-dropout", 0, "--micro-batch-size", 1, "--cuda-graph-impl", "local"]
@@ -33,13 +35,15 @@ def mebibytes(what, said):
 
 
 def run(name, *options):
-    """-> the folder of checkpoints, the losses, MiB of activations on the device and on the host, and what the plan says of memory"""
+    """-> the folder of checkpoints, the losses, MiB of activations on the device and on the host, and what the plan
+    says of memory"""
     save, log = WORK / name, WORK / f"{name}.jsonl"
     out = pretrain(data, save, *options, "--log-jsonl", log)
     validation = re.findall(r"validation loss.*", out)
     assert validation, out
     said = re.search(r"^ *memory.*", out, re.M)[0]
-    return save, (losses(log), validation), mebibytes("(?<!offloaded )activations", said), mebibytes("offloaded activations", said), said
+    return save, (losses(log), validation), mebibytes("(?<!offloaded )activations",
+                                                      said), mebibytes("offloaded activations", said), said
 
 
 for name, options in RUNS.items():
@@ -49,11 +53,14 @@ for name, options in RUNS.items():
         other, got, device, host, said = run(f"{name}, {n} layers", *options, "--cpu-offloading-num-layers", n)
         assert got == want, f"{name}, {n} layers offloaded: {got}, not {want}"
         assert_same_bytes(save, other, 12, f"{name}, {n} layers offloaded")
-        # Memory on the host is not on the device (each number is rounded to 0.1); layers with and without experts differ in size.
+        # Memory on the host is not on the device (each number is rounded to 0.1); layers with and without
+        # experts differ in size.
         if host is not None and name != "experts":
-            assert abs(plain - device - host) <= 0.15 + 1e-6, f"{name}, {n} layers offloaded: {plain} MiB before, {device} and {host} MiB"
+            assert abs(plain - device - host) <= 0.15 + 1e-6, (
+                f"{name}, {n} layers offloaded: {plain} MiB before, {device} and {host} MiB")
         # Dropless experts over ranks are planned for balance: one of two ranks may have twice as much.
-        assert ("(at most" in said) == (name == "dropless over ranks" and host is not None), f"{name}, {n} layers offloaded: {said}"
+        assert ("(at most" in said) == (name == "dropless over ranks"
+                                        and host is not None), f"{name}, {n} layers offloaded: {said}"
         if "(at most" in said:
             assert abs(mebibytes("at most", said) - 2 * host) <= 0.15 + 1e-6, said
         assert (host or 0) > 0 if n > 2 else host is None, f"{name}, {n} layers offloaded: {host} MiB on the host"
@@ -62,8 +69,9 @@ for name, options in RUNS.items():
 # Large compared with CUDA's rounding: 5 of 8 layers of 0.6 GB leave the GPU.
 if "cuda" in OPTIONS:
     isotron("bench", "train", "--steps", 3, "--warmup", 1, "--profiled", 1, "--json", WORK / "step.json", "--bf16",
-            "--num-layers", 8, "--hidden-size", 1024, "--num-attention-heads", 16, "--seq-length", 1024, "--vocab-size", 32000, "--micro-batch-size", 16,
-            "--train-iters", 10, "--lr", 1e-4, "--cpu-offloading-num-layers", 7, *OPTIONS)
+            "--num-layers", 8, "--hidden-size", 1024, "--num-attention-heads", 16, "--seq-length", 1024,
+            "--vocab-size", 32000, "--micro-batch-size", 16, "--train-iters", 10, "--lr", 1e-4,
+            "--cpu-offloading-num-layers", 7, *OPTIONS)
     taken = json.loads((WORK / "step.json").read_text())["memory_mb"]
     assert abs(taken["peak_over_plan"] - 1) <= 0.03, taken
     print(f"planned and taken: {taken}")

@@ -1,6 +1,6 @@
-"""Options reach the code: each option that changes numbers has a row (options/rows.py). An independent trainer, a formula or a
-relation between runs in the row defines what `pretrain` must log, on one rank, on layouts and across a resume. An option without a row fails, unless
-it is listed as one that changes no number; then it changes no bit.
+"""Options reach the code: each option that changes numbers has a row (options/rows.py). An independent trainer, a
+formula or a relation between runs in the row defines what `pretrain` must log, on one rank, on layouts and across a
+resume. An option without a row fails, unless it is listed as one that changes no number; then it changes no bit.
 
 usage: options/judge.py"""
 import math
@@ -21,7 +21,8 @@ from trainer import Options, Trainer
 def check_bound(program, quick):
     """A rounding of each weight changes the witness's own numbers by less than the sqrt(K) of the bound."""
     family = Options(program.base).text("model", "gpt")
-    for words in ("", "--train-iters 12", EXPERTS + "--moe-aux-loss-coeff 0.3" if family == "gpt" else "--normalization RMSNorm"):
+    for words in ("", "--train-iters 12", EXPERTS + "--moe-aux-loss-coeff 0.3" if family == "gpt"
+                  else "--normalization RMSNorm"):
         o, rng = program.words(words), numpy.random.default_rng(1)
         plain, noisy = Trainer(o), Trainer(o)
         expect(sum(w.size for w in plain.state.weights.values()) <= TERMS, "a norm has more terms than the bound says")
@@ -29,7 +30,8 @@ def check_bound(program, quick):
             w *= 1 + U["fp64"] * rng.choice([-1, 1], w.shape)
         keys = *plain.family.losses, "grad_norm", "params_norm"
         moved = [abs(a[key] / b[key] - 1) for a, b in zip(noisy.run()[0], plain.run()[0]) for key in keys]
-        expect(max(moved) <= math.sqrt(TERMS) * U["fp64"], f"a rounding of the weights moves the curve by {max(moved) / U['fp64']:.0f} u")
+        expect(max(moved) <= math.sqrt(TERMS) * U["fp64"],
+               f"a rounding of the weights moves the curve by {max(moved) / U['fp64']:.0f} u")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""Switches that overlap communication with computation change no bit: on and late (NCCL's stand-in with late results) equals off."""
+"""Switches that overlap communication with computation change no bit: on and late (NCCL's stand-in with late results)
+equals off."""
 import os
 import pathlib
 
@@ -6,7 +7,8 @@ from harness import PROGRAM, WORK, assert_same_bytes, corpus, pretrain
 
 PP = "--pipeline-model-parallel-size 2 --global-batch-size 16"
 TP = "--tensor-model-parallel-size 2 --sequence-parallel"
-EXPERTS = ("--num-experts 4 --disable-bias-linear --moe-shared-expert-intermediate-size 32 --expert-model-parallel-size 2"
+EXPERTS = ("--num-experts 4 --disable-bias-linear --moe-shared-expert-intermediate-size 32 "
+           "--expert-model-parallel-size 2"
            " --moe-token-dispatcher-type alltoall --num-layers 1")
 RECOMPUTED = "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"
 TWO = "--interleaved-microbatches 2"
@@ -18,7 +20,8 @@ CASES = [  # layout, the switch that turns overlap off, the one that turns it on
     (PP, "--no-overlap-p2p-communication", ""),
     (f"{PP} --pipeline-schedule zero-bubble", "--no-overlap-p2p-communication", ""),
     (f"{PP} --pipeline-schedule gpipe", "--no-overlap-p2p-communication", ""),
-    (f"{PP} --num-layers 4 --num-virtual-stages-per-pipeline-rank 2 {RECOMPUTED}", "--no-overlap-p2p-communication", ""),
+    (f"{PP} --num-layers 4 --num-virtual-stages-per-pipeline-rank 2 {RECOMPUTED}",
+     "--no-overlap-p2p-communication", ""),
     (TP, "--no-tp-comm-overlap", ""),
     (f"{TP} --use-megatron-fsdp --ranks 4", "--no-tp-comm-overlap", ""),
     (f"{TP} --cpu-offloading-num-layers 4 --num-layers 5 --bf16 --fp8-format hybrid", "--no-tp-comm-overlap", ""),
@@ -34,11 +37,13 @@ CASES = [  # layout, the switch that turns overlap off, the one that turns it on
     (f"{EXPERTS} {RECOMPUTED}", "", "--moe-shared-expert-overlap"),
     ("--use-distributed-optimizer --ddp-num-buckets 3", "", f"--overlap-grad-reduce --overlap-param-gather {EARLY}"),
     ("--use-megatron-fsdp", "", f"--overlap-grad-reduce --overlap-param-gather {EARLY}"),
-    ("--use-megatron-fsdp --num-distributed-optimizer-instances 2 --ranks 4", "", f"--overlap-grad-reduce --overlap-param-gather {EARLY}"),
+    ("--use-megatron-fsdp --num-distributed-optimizer-instances 2 --ranks 4", "",
+     f"--overlap-grad-reduce --overlap-param-gather {EARLY}"),
     (f"--ddp-num-buckets 3 {RECOMPUTED}", "", "--overlap-grad-reduce"),
     ("--use-distributed-optimizer --ddp-num-buckets 3", "", "--overlap-grad-reduce --overlap-param-gather"),
     ("--use-megatron-fsdp --num-layers 4", "", "--overlap-grad-reduce --overlap-param-gather"),
-    (f"{PP} --pipeline-schedule zero-bubble --use-megatron-fsdp --data-parallel-sharding-strategy optim_grads --ranks 4", "",
+    (f"{PP} --pipeline-schedule zero-bubble --use-megatron-fsdp --data-parallel-sharding-strategy optim_grads --ranks "
+     f"4", "",
      "--overlap-grad-reduce --overlap-param-gather"),
     # Tied embeddings have two gradients a microbatch, whose order changes: the exact lane does not depend on it.
     (f"{TP} --lane exact", "", TWO),
@@ -48,13 +53,16 @@ CASES = [  # layout, the switch that turns overlap off, the one that turns it on
     (f"{TP} {UNTIED} {PP} --ranks 4", "", f"{TWO} {KEPT}"),
     (f"{TP} {UNTIED}", "", f"{TWO} {MIXED}"),
     (f"{TP} {UNTIED} --global-batch-size 6 {RECOMPUTED}", "", f"{TWO} {MIXED} {KEPT}"),  # an odd number of microbatches
-    (f"{TP} {UNTIED} --use-distributed-optimizer --ddp-num-buckets 3 --ranks 4 --eval-iters 1 --eval-interval 2 --split 90,10,0", "",
+    (f"{TP} {UNTIED} --use-distributed-optimizer --ddp-num-buckets 3 --ranks 4 --eval-iters 1 --eval-interval 2 "
+     f"--split 90,10,0", "",
      f"{TWO} {MIXED} --overlap-grad-reduce --overlap-param-gather"),
     (f"{EXPERTS} {UNTIED} --bf16", "", f"{TWO} {MIXED}"),
     (f"{TP} {UNTIED} {PP} --ranks 4", "", f"{TWO} {MIXED} {KEPT}"),
-    (f"{TP} {UNTIED} {PP} --global-batch-size 6 --no-overlap-p2p-communication --ranks 4", "", f"{TWO} {MIXED}"),  # fewer than first forwards
+    # fewer than first forwards
+    (f"{TP} {UNTIED} {PP} --global-batch-size 6 --no-overlap-p2p-communication --ranks 4", "", f"{TWO} {MIXED}"),
     (f"{TP} {UNTIED} {PP} --num-layers 4 --num-virtual-stages-per-pipeline-rank 2 --ranks 4", "", f"{TWO} {MIXED}"),
-    (f"--context-parallel-size 2 {UNTIED} --pipeline-model-parallel-size 4 --num-layers 4 --global-batch-size 28 --ranks 8"
+    (f"--context-parallel-size 2 {UNTIED} --pipeline-model-parallel-size 4 --num-layers 4 --global-batch-size 28 "
+     f"--ranks 8"
      " --eval-iters 1 --eval-interval 2 --split 90,10,0", "", f"{TWO} {MIXED}"),
     (f"{TP} {UNTIED} {PP} --pipeline-schedule zero-bubble --ranks 4", "", TWO),
     (f"{TP} {UNTIED} {PP} --num-layers 4 --num-virtual-stages-per-pipeline-rank 2 --ranks 4", "", TWO),

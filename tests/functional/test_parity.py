@@ -81,23 +81,27 @@ for options in (["--lr", 0.03], ["--weight-decay", 10], ["--activation", "square
 # ---- the report of a low precision has its power, and the seed selects the draws of its weights
 said = [isotron("parity", GOLDEN / "mixtral-like", "--lane", "bf16", "--seed", seed) for seed in (1, 2)]
 assert said[0] != said[1], "the draws do not depend on the seed"
-assert all("power: gradient" in text and "power: update" in text and "power: loss" in text and "experts: margin / noise" in text for text in said), said[0]
+assert all("power: gradient" in text and "power: update" in text and "power: loss" in text
+           and "experts: margin / noise" in text for text in said), said[0]
 
 # ---- the report as JSON has all rows
 REPORT = WORK / "report.json"
 isotron("parity", GOLDEN / "gpt2-tiny", "--lane", "bf16", "--json", REPORT)
 rows = json.loads(REPORT.read_text())["rows"]
 assert [row["quantity"] for row in rows] == [
-    *(f"fp64 {name}" for name in ("loss", "grad norm", "clip coefficient", "learning rate", "logits", "gradient of step 1", "parameter at the end")),
-    "loss, R", "loss, scale", "power: loss", "grad norm, R", "grad norm, scale", "clip coefficient, R", "clip coefficient, scale", "learning rate",
-    "values stored too narrow", "logits, R", "logits, scale", "gradient, R", "gradient, scale", "power: gradient",
-    "update, R", "update, scale", "update, decay", "power: update"], rows
+    *(f"fp64 {name}" for name in ("loss", "grad norm", "clip coefficient", "learning rate", "logits",
+                                  "gradient of step 1", "parameter at the end")),
+    "loss, R", "loss, scale", "power: loss", "grad norm, R", "grad norm, scale", "clip coefficient, R",
+    "clip coefficient, scale", "learning rate", "values stored too narrow", "logits, R", "logits, scale", "gradient, R",
+    "gradient, scale", "power: gradient", "update, R", "update, scale", "update, decay", "power: update"], rows
 for row in rows:
-    assert set(row) == {"quantity", "tensors", "relative", "relative_bound", "elementwise", "elementwise_bound", "worst", "index", "rank", "pass"}, row
-assert [row["tensors"] for row in rows if row["quantity"] in ("fp64 gradient of step 1", "gradient, R", "update, R")] == [28, 28, 28], rows
+    assert set(row) == {"quantity", "tensors", "relative", "relative_bound", "elementwise", "elementwise_bound",
+                        "worst", "index", "rank", "pass"}, row
+assert [row["tensors"] for row in rows if row["quantity"] in ("fp64 gradient of step 1", "gradient, R",
+                                                              "update, R")] == [28, 28, 28], rows
 
-# In a row of power, the tensors of a linear or a norm outside of layers are one module. These are 4 layers, three tables and their norm, a linear
-# and a norm before the output, its bias, the pooler, and the head for sentences.
+# In a row of power, the tensors of a linear or a norm outside of layers are one module. These are 4 layers, three
+# tables and their norm, a linear and a norm before the output, its bias, the pooler, and the head for sentences.
 isotron("parity", GOLDEN / "bert-original", "--lane", "bf16", "--json", REPORT)
 power, = (row for row in json.loads(REPORT.read_text())["rows"] if row["quantity"] == "power: update")
 assert power["tensors"] == 13, power
@@ -107,7 +111,8 @@ assert "verdict: inconclusive" in said and " weak  " in said and "FAIL" not in s
 report = json.loads(REPORT.read_text())
 assert report["inconclusive"] and not report["pass"], report
 
-# Groups of experts: no single push of the logits by twice their error explains the choices of these draws, but the run's own logits do.
+# Groups of experts: no single push of the logits by twice their error explains the choices of these draws, but the
+# run's own logits do.
 isotron("parity", GOLDEN / "glm4-moe-like", "--lane", "bf16", "--fp8-format", "hybrid", "--seed", 5032)
 
 
@@ -150,7 +155,8 @@ isotron("parity", renamed("sop_loss"), "--fp64")
 with_router = edited("mixtral-like", "curve.json", lambda s: s.replace('"lr"', '"z_loss": 1.5, "lr"'))
 assert "z_loss" in isotron("parity", with_router, "--fp64", expect=1)
 
-# ---- an oracle by transformers 5 ties the output layer of a new T5 v1.1: the model without its lm_head.weight is read, and is another
+# ---- an oracle by transformers 5 ties the output layer of a new T5 v1.1: the model without its lm_head.weight is
+# read, and is another
 isotron("parity", changed("t5-v1_1", lambda t: t.pop("lm_head.weight"), "init.safetensors"), "--fp64", expect=1)
 
 
@@ -171,33 +177,44 @@ bad(changed("llama-gqa", lambda t: t["tokens"].__setitem__(2, b"\x3d" + t["token
     '"tokens" has 61, which is not in [0, 61)')
 # An encoder's batches: padding only on the right, labels in the vocabulary, and all that the head for sentences reads.
 ID = struct.pack("<q", 1)
-for field, value, says in (("padding_mask", bytes(8) + ID, "padding must be on the right"), ("types", struct.pack("<q", 2), '"types" has 2, which is not in [0, 2)'),
-                           ("is_random", struct.pack("<q", -1), '"is_random" has -1'), ("labels", struct.pack("<qq", 0, 67), '"labels" has 67, which is not in [0, 67)')):
-    bad(changed("bert-original", lambda t: t[field].__setitem__(2, value + t[field][2][len(value):]), "batches.safetensors"), says)
+for field, value, says in (("padding_mask", bytes(8) + ID, "padding must be on the right"),
+                           ("types", struct.pack("<q", 2), '"types" has 2, which is not in [0, 2)'),
+                           ("is_random", struct.pack("<q", -1), '"is_random" has -1'),
+                           ("labels", struct.pack("<qq", 0, 67), '"labels" has 67, which is not in [0, 67)')):
+    bad(changed("bert-original", lambda t: t[field].__setitem__(2, value + t[field][2][len(value):]),
+                "batches.safetensors"), says)
 # Fields are checked by their names: one is missing, unknown, not read, twice there, or of another shape or type.
 for case, change, says in (
         ("bert-original", lambda t: t.pop("types"), 'no "types", which this --model bert reads'),
         ("bert-original", lambda t: t.pop("labels"), 'no "labels"'),
         ("bert-classes", lambda t: t.pop("classes"), 'no "is_random" or "classes"'),
-        ("bert-classes", lambda t: t["classes"].__setitem__(1, t["classes"][1][::-1]), '"classes" is not the one I64 tensor'),
+        ("bert-classes", lambda t: t["classes"].__setitem__(1, t["classes"][1][::-1]),
+         '"classes" is not the one I64 tensor'),
         ("bert-classes", lambda t: t.update(is_random=t["classes"]), '"is_random" is not the one I64 tensor'),
         ("t5-original", lambda t: t.pop("enc_mask"), 'no "enc_mask"'),
         ("t5-original", lambda t: t["enc_tokens"][1].reverse(), '"enc_mask" is not the one I64 tensor'),
-        ("gpt2-layouts", lambda t: t.update(enc_tokens=t["tokens"]), '"enc_tokens", which this --model gpt does not read'),
+        ("gpt2-layouts", lambda t: t.update(enc_tokens=t["tokens"]),
+         '"enc_tokens", which this --model gpt does not read'),
         ("gpt2-layouts", lambda t: t.update(pixels=t["tokens"]), "'pixels', which is no field"),
         ("gpt2-layouts", lambda t: t["loss_mask"].__setitem__(0, "I32"), '"loss_mask" is not the one F32 tensor')):
     bad(changed(case, change, "batches.safetensors"), says)
 bad(renamed("mtp_1_loss"), "curve.json has the loss 'mtp_1_loss'", "it has 'lm loss', 'sop loss'")
-bad(edited("bert-original", "curve.json", lambda s: s.replace('"sop loss"', '"lm_loss"', 1)), "step 2 has no number 'lm_loss'")
-bad(edited("gpt2-tiny", "curve.json", lambda s: s.replace('"lr"', '"lm loss": 1, "lr"').replace('"lm loss": 1, ', "", 1)), "step 2 names a loss that the first step lacks")
+bad(edited("bert-original", "curve.json", lambda s: s.replace('"sop loss"', '"lm_loss"', 1)),
+    "step 2 has no number 'lm_loss'")
+bad(edited("gpt2-tiny", "curve.json",
+           lambda s: s.replace('"lr"', '"lm loss": 1, "lr"').replace('"lm loss": 1, ', "", 1)),
+    "step 2 names a loss that the first step lacks")
 # Only transformers' names are read, and its BERT has neither a gate nor norms of queries.
 for more, says in ("swiglu = true\n", "linear_fc1.weight' (gate)"), ("qk-layernorm = true\n", "q_layernorm.weight'"):
-    bad(conf("bert-original", lambda s: s.replace("activation = gelu-erf\n", "") + more), says, "Hugging Face's BERT", "remove the option that adds it")
+    bad(conf("bert-original", lambda s: s.replace("activation = gelu-erf\n", "") + more), says, "Hugging Face's BERT",
+        "remove the option that adds it")
 bad(conf("llama-gqa", lambda s: s + "model = bert\n"), 'no "types", which this --model bert reads')
-bad(conf("llama-gqa", lambda s: s.replace("attention-dropout = 0", "attention-dropout = 0.1")), "--attention-dropout 0.1")
+bad(conf("llama-gqa", lambda s: s.replace("attention-dropout = 0", "attention-dropout = 0.1")),
+    "--attention-dropout 0.1")
 assert "--hidden-dropout 0.1" in isotron("parity", GOLDEN / "gpt2-tiny", "--hidden-dropout", 0.1, expect=2)
 for key in ("loss", "grad_norm", "clip", "lr"):
-    bad(edited("llama-gqa", "curve.json", lambda s: s.replace(f'"{key}"', '"lost"', 1)), f"step 1 has no number '{key}'")
+    bad(edited("llama-gqa", "curve.json", lambda s: s.replace(f'"{key}"', '"lost"', 1)),
+        f"step 1 has no number '{key}'")
 bad(conf("llama-gqa", lambda s: s.replace("ffn-hidden-size = 40", "ffn-hidden-size = 16777216")), "of another shape")
 bad(conf("llama-gqa", lambda s: s.replace("num-layers = 2", "num-layers = 65536")), "too few for --num-layers 65536")
 bad(conf("llama-gqa", lambda s: s + "num-experts = 8\n"), "mlp.router.weight", "no counterpart")

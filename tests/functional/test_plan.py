@@ -1,4 +1,5 @@
-"""`isotron plan` says what pretrain says of its memory, plans runs of any size, and finds the smallest layouts that fit."""
+"""`isotron plan` says what pretrain says of its memory, plans runs of any size, and finds the smallest layouts that
+fit."""
 import itertools
 
 from harness import *
@@ -8,9 +9,11 @@ CONFIG = ["--config", WORK / "run.conf", "--device", "cpu"]
 FSDP = ["--use-megatron-fsdp", "--data-parallel-sharding-strategy"]
 PIPELINE = ["--num-layers", 4, "--pipeline-model-parallel-size", 2]
 EXPERTS = ["--disable-bias-linear", "--num-experts", 4, "--moe-router-topk", 2]
-ENCODER = ["--group-query-attention=false", "--num-query-groups", 1, "--tokenizer-type", "NullTokenizer", "--vocab-size", 200]
+ENCODER = ["--group-query-attention=false", "--num-query-groups", 1, "--tokenizer-type", "NullTokenizer",
+           "--vocab-size", 200]
 BERT = [*ENCODER, "--model", "bert"]
-T5 = [*ENCODER, "--model", "t5", "--decoder-num-layers", 4, "--decoder-seq-length", 48, "--position-embedding-type", "relative"]
+T5 = [*ENCODER, "--model", "t5", "--decoder-num-layers", 4, "--decoder-seq-length", 48,
+      "--position-embedding-type", "relative"]
 
 
 def plan(*options):
@@ -30,17 +33,21 @@ def text(n):
 # pretrain prints the memory of rank 0.
 for layout in ([], ["--bf16", "--ranks", 4, "--use-distributed-optimizer"],
                ["--ranks", 4, *FSDP, "optim_grads_params", "--overlap-grad-reduce", "--overlap-param-gather"],
-               ["--ranks", 4, *PIPELINE, "--num-virtual-stages-per-pipeline-rank", 2, "--recompute-granularity", "selective"],
+               ["--ranks", 4, *PIPELINE, "--num-virtual-stages-per-pipeline-rank", 2,
+                "--recompute-granularity", "selective"],
                ["--bf16", *PIPELINE, "--pipeline-schedule", "zero-bubble"],
-               ["--ranks", 4, "--tensor-model-parallel-size", 2, "--sequence-parallel", "--expert-model-parallel-size", 2, *EXPERTS],
+               ["--ranks", 4, "--tensor-model-parallel-size", 2, "--sequence-parallel",
+                "--expert-model-parallel-size", 2, *EXPERTS],
                ["--context-parallel-size", 2, "--cpu-offloading-num-layers", 1],
                [*BERT, "--bf16", "--ranks", 2, "--tensor-model-parallel-size", 2, "--sequence-parallel"],
                [*BERT, "--ranks", 4, *PIPELINE, *FSDP, "optim_grads"],
                [*T5, "--cpu-offloading-num-layers", 5],
                [*T5, "--ranks", 4, "--context-parallel-size", 2, "--use-distributed-optimizer"],
                [*T5, "--bf16", "--pipeline-model-parallel-size", 2, "--num-virtual-stages-per-pipeline-rank", 3],
-               [*T5, "--ranks", 4, "--pipeline-model-parallel-size", 2, *FSDP, "optim_grads_params", "--recompute-granularity", "selective"]):
-    ran = isotron(*BASE, *(["--mock-data"] if "--model" in layout else data), *layout, "--train-iters", 1, "--lr-warmup-iters", 0)
+               [*T5, "--ranks", 4, "--pipeline-model-parallel-size", 2, *FSDP, "optim_grads_params",
+                "--recompute-granularity", "selective"]):
+    ran = isotron(*BASE, *(["--mock-data"] if "--model" in layout else data), *layout, "--train-iters", 1,
+                  "--lr-warmup-iters", 0)
     said = plan(*CONFIG, *layout)
     rank = said["plan"]["memory"][0]
     parts = {**rank["bytes"], "total": rank["total"]}
@@ -49,13 +56,17 @@ for layout in ([], ["--bf16", "--ranks", 4, "--use-distributed-optimizer"],
     assert (planned in said["printed"]) == (said["plan"]["largest"] == 0), said["printed"]
 
 # Virtual stages of different sizes: 2, 1, 2 and no layers.
-uneven = plan(*CONFIG, "--num-layers", 5, "--pipeline-model-parallel-size", 2, "--pipeline-model-parallel-layout", "Ett|t|tt|L")["plan"]
-assert [m["layers"] for m in uneven["memory"]] == [4, 1] and uneven["rank_parameters"] > uneven["parameters"] / 2, uneven
-# The first stage needs more memory, for the activations of two microbatches; the last one has more parameters: three layers, the output and a norm.
+uneven = plan(*CONFIG, "--num-layers", 5, "--pipeline-model-parallel-size", 2,
+              "--pipeline-model-parallel-layout", "Ett|t|tt|L")["plan"]
+assert [m["layers"] for m in uneven["memory"]] == [4, 1], uneven
+assert uneven["rank_parameters"] > uneven["parameters"] / 2, uneven
+# The first stage needs more memory, for the activations of two microbatches; the last one has more parameters: three
+# layers, the output and a norm.
 H, V = 16, 128
-heavy = plan("--device", "cpu", "--num-layers", 5, "--hidden-size", H, "--num-attention-heads", 2, "--seq-length", 512, "--vocab-size", V,
-             "--position-embedding-type", "rope", "--micro-batch-size", 1, "--global-batch-size", 4, "--ranks", 2,
-             "--pipeline-model-parallel-size", 2, "--pipeline-model-parallel-layout", "Ett|tttL")["plan"]
+heavy = plan("--device", "cpu", "--num-layers", 5, "--hidden-size", H, "--num-attention-heads", 2, "--seq-length", 512,
+             "--vocab-size", V, "--position-embedding-type", "rope", "--micro-batch-size", 1,
+             "--global-batch-size", 4, "--ranks", 2, "--pipeline-model-parallel-size", 2,
+             "--pipeline-model-parallel-layout", "Ett|tttL")["plan"]
 assert (heavy["largest"], heavy["rank_parameters"]) == (0, V * H + 3 * (12 * H * H + 13 * H) + 2 * H), heavy
 # The bias of a router is no parameter.
 router = plan(*CONFIG, *EXPERTS, "--moe-router-score-function", "sigmoid", "--moe-router-enable-expert-bias")["plan"]
@@ -64,39 +75,49 @@ assert router["rank_parameters"] == router["parameters"], router
 # The copy of an asynchronous save has the parameters and, if they are saved, the two moments.
 for words, moments in ([], 2), (["--no-save-optim"], 0):
     beside = plan(*CONFIG, "--save", WORK / "beside", "--save-interval", 1, "--async-save", *words)["plan"]
-    assert 1 <= beside["memory"][0]["bytes"]["checkpoint copy"] / (4 * beside["parameters"] * (1 + moments)) < 1.01, beside
+    assert 1 <= beside["memory"][0]["bytes"]["checkpoint copy"] / (4 * beside["parameters"]
+                                                                   * (1 + moments)) < 1.01, beside
 
 # 6,144 ranks of a model of 458 billion parameters.
 L, H, S, V, P = 112, 18432, 4096, 51200, 16
-whole = plan("--num-layers", L, "--hidden-size", H, "--num-attention-heads", 128, "--seq-length", S, "--vocab-size", V, "--bf16",
-             "--micro-batch-size", 1, "--global-batch-size", 1536, "--ranks", 6144, "--tensor-model-parallel-size", 8,
-             "--sequence-parallel", "--pipeline-model-parallel-size", P, "--use-distributed-optimizer")["plan"]
+whole = plan("--num-layers", L, "--hidden-size", H, "--num-attention-heads", 128, "--seq-length", S,
+             "--vocab-size", V, "--bf16", "--micro-batch-size", 1, "--global-batch-size", 1536, "--ranks", 6144,
+             "--tensor-model-parallel-size", 8, "--sequence-parallel", "--pipeline-model-parallel-size", P,
+             "--use-distributed-optimizer")["plan"]
 assert whole["parameters"] == V * H + S * H + L * (12 * H * H + 13 * H) + 2 * H
 assert (whole["layout"]["data"], whole["batch"]["microbatches"]) == (48, 32)
 assert math.isclose(whole["bubble"], (P - 1) / (P - 1 + 32))
 assert [m["rank"] for m in whole["memory"]] == list(range(0, 6144, 6144 // P))
 assert [m["in_flight"] for m in whole["memory"]] == list(range(P, 0, -1))
-middle = whole["memory"][1]["bytes"]  # values of 2 bytes, gradients of 4, norms and some biases on all tensor-parallel ranks
-assert 1 <= middle["parameters"] / (2 * L / P * 12 * H * H / 8) < 1.001 and middle["main gradients"] == 2 * middle["parameters"]
+# values of 2 bytes, gradients of 4, norms and some biases on all tensor-parallel ranks
+middle = whole["memory"][1]["bytes"]
+assert 1 <= middle["parameters"] / (2 * L / P * 12 * H * H / 8) < 1.001
+assert middle["main gradients"] == 2 * middle["parameters"]
 assert 1 <= middle["optimizer"] / (6 * middle["parameters"] / 48) < 1.01  # a master and two moments, shared by 48
 
 # A plan is for GPUs, with the buffers of NCCL, unless --device cpu is given on the line or in a file.
 (WORK / "cpu.conf").write_text((WORK / "run.conf").read_text() + "device = cpu\n")
 TO_ALL = [*EXPERTS, "--expert-model-parallel-size", 2, "--moe-token-dispatcher-type", "alltoall"]
-for layout in (TO_ALL, ["--use-distributed-optimizer"], ["--tensor-model-parallel-size", 2], ["--context-parallel-size", 2], PIPELINE,
+for layout in (TO_ALL, ["--use-distributed-optimizer"], ["--tensor-model-parallel-size", 2],
+               ["--context-parallel-size", 2], PIPELINE,
                [*EXPERTS, "--expert-model-parallel-size", 2], [*FSDP, "optim_grads_params"]):
     words = ["--config", WORK / "run.conf", "--ranks", 2, *layout]
     for_gpus, for_cpus = plan(*words), plan(*words, "--device", "cpu")
-    assert plan(*words, "--device", "cuda")["plan"] == for_gpus["plan"] and plan("--config", WORK / "cpu.conf", *words[2:])["plan"] == for_cpus["plan"]
-    assert "device: GPU, unless --device cpu is given\n" in for_gpus["printed"] and "device: CPU\n" in for_cpus["printed"], for_gpus["printed"]
+    assert plan(*words, "--device", "cuda")["plan"] == for_gpus["plan"]
+    assert plan("--config", WORK / "cpu.conf", *words[2:])["plan"] == for_cpus["plan"]
+    assert "device: GPU, unless --device cpu is given\n" in for_gpus["printed"], for_gpus["printed"]
+    assert "device: CPU\n" in for_cpus["printed"], for_gpus["printed"]
     for gpu, cpu in zip(for_gpus["plan"]["memory"], for_cpus["plan"]["memory"]):
         nccl = gpu["bytes"]["communication"] - cpu["bytes"]["communication"]
-        mib = 465 + 411 * gpu["communicators"] + 402 * (layout == TO_ALL)  # of the first one, of each, and of another member of an all-to-all
+        # of the first one, of each, and of another member of an all-to-all
+        mib = 465 + 411 * gpu["communicators"] + 402 * (layout == TO_ALL)
         assert gpu["communicators"] and nccl == gpu["total"] - cpu["total"] == mib * 2**20, (layout, gpu, cpu)
-        assert all(gpu["bytes"][part] == x for part, x in cpu["bytes"].items() if part != "communication"), (layout, gpu, cpu)
+        assert all(gpu["bytes"][part] == x for part, x in cpu["bytes"].items()
+                   if part != "communication"), (layout, gpu, cpu)
 
 # Mistakes: a rule of the options, and one of the pipeline alone.
-assert "--ranks 3 is not a multiple" in isotron("plan", *CONFIG, "--ranks", 3, "--tensor-model-parallel-size", 2, expect=2)
+assert "--ranks 3 is not a multiple" in isotron("plan", *CONFIG, "--ranks", 3,
+                                                "--tensor-model-parallel-size", 2, expect=2)
 assert "among 3 pipeline ranks" in isotron("plan", *CONFIG, "--pipeline-model-parallel-size", 3, expect=2)
 assert "set --device-memory-gib" in isotron("plan", *CONFIG, "--search", expect=2)
 
@@ -104,7 +125,8 @@ assert "set --device-memory-gib" in isotron("plan", *CONFIG, "--search", expect=
 assert "does not fit" in isotron("plan", *CONFIG, "--device-memory-gib", 1e-4, expect=1)
 assert "no layout fits" in isotron("plan", *CONFIG, "--device-memory-gib", 1e-6, "--search", expect=1)
 said = plan(*CONFIG, "--device-memory-gib", 1)
-assert f"\nfits: {text(2**30 - said['plan']['memory'][0]['total'])} of 1.0 GiB are left\n" in said["printed"], said["printed"]
+left = text(2**30 - said["plan"]["memory"][0]["total"])
+assert f"\nfits: {left} of 1.0 GiB are left\n" in said["printed"], said["printed"]
 isotron("plan", *CONFIG, "--json", "/dev/full", expect=3)
 
 # Layouts of --search fit when they are planned, and no smaller one does.
@@ -114,15 +136,20 @@ for model, share in ((MODEL, 0.2), ([*MODEL, *EXPERTS], 0.16)):
     said = plan(*model, "--search", "--device-memory-gib", memory)
     found = said["search"]
     assert len(found) == 8 and "does not fit" in said["printed"] and found[0]["options"] in said["printed"]
-    assert said["searched"]["all"] and f"searched {said['searched']['layouts']} layouts: " in said["printed"], said["printed"]
+    assert said["searched"]["all"], said["printed"]
+    assert f"searched {said['searched']['layouts']} layouts: " in said["printed"], said["printed"]
     for layout in found:
         again = plan(*model, *layout["options"].split())["plan"]
         assert max(m["total"] for m in again["memory"]) == layout["bytes"] <= memory * 2**30, layout
         faster = lambda p: (int(100 * p["bubble"]), -p["batch"]["micro"])
-        for chunks, micro in itertools.product((1, 2) if again["layout"]["pipeline"] == 2 else (1,), (1, 2, 4, 8)):  # of 4 layers
-            if 16 % (micro * again["layout"]["data"]) == 0 and (chunks == 1 or 16 // micro // again["layout"]["data"] % 2 == 0):
-                other = plan(*model, *layout["options"].split(), "--micro-batch-size", micro, "--num-virtual-stages-per-pipeline-rank", chunks)["plan"]
-                assert max(m["total"] for m in other["memory"]) > memory * 2**30 or faster(other) >= faster(again), (layout, chunks, micro)
+        # of 4 layers
+        for chunks, micro in itertools.product((1, 2) if again["layout"]["pipeline"] == 2 else (1,), (1, 2, 4, 8)):
+            microbatches, rest = divmod(16, micro * again["layout"]["data"])
+            if rest == 0 and (chunks == 1 or microbatches % 2 == 0):
+                other = plan(*model, *layout["options"].split(), "--micro-batch-size", micro,
+                             "--num-virtual-stages-per-pipeline-rank", chunks)["plan"]
+                is_larger = max(m["total"] for m in other["memory"]) > memory * 2**30
+                assert is_larger or faster(other) >= faster(again), (layout, chunks, micro)
     smallest = found[0]["ranks"]
     assert 2 <= smallest <= 16, smallest
     zero = ([], ["--use-distributed-optimizer"], [*FSDP, "optim_grads"], [*FSDP, "optim_grads_params"])
@@ -131,11 +158,14 @@ for model, share in ((MODEL, 0.2), ([*MODEL, *EXPERTS], 0.16)):
     for tensor, context, pipeline, shard in itertools.product((1, 2, 4), (1, 2, 4), (1, 2, 4), zero):
         if ranks % (tensor * context * pipeline):
             continue
-        least = plan(*model, "--ranks", ranks, "--tensor-model-parallel-size", tensor, "--sequence-parallel", "--context-parallel-size", context,
-                     "--pipeline-model-parallel-size", pipeline, "--micro-batch-size", 1, *shard, *full)["plan"]
+        least = plan(*model, "--ranks", ranks, "--tensor-model-parallel-size", tensor, "--sequence-parallel",
+                     "--context-parallel-size", context, "--pipeline-model-parallel-size", pipeline,
+                     "--micro-batch-size", 1, *shard, *full)["plan"]
         assert max(m["total"] for m in least["memory"]) > memory * 2**30, (ranks, tensor, context, pipeline, shard)
-    exact = plan(*model, "--global-batch-size", 4 * smallest, "--ranks", 2 * smallest, "--search", "--device-memory-gib", memory)
-    assert {f["ranks"] for f in exact["search"]} == {2 * smallest} and f"layouts of {2 * smallest} ranks" in exact["printed"], exact["search"]
+    exact = plan(*model, "--global-batch-size", 4 * smallest, "--ranks", 2 * smallest, "--search",
+                 "--device-memory-gib", memory)
+    assert {f["ranks"] for f in exact["search"]} == {2 * smallest}, exact["search"]
+    assert f"layouts of {2 * smallest} ranks" in exact["printed"], exact["search"]
 
 # The options of a layout replace those of the command: experts need not be divided where all of them fit on a rank.
 GIVEN = [*MODEL, *EXPERTS, "--ranks", 2, "--expert-model-parallel-size", 2]
@@ -151,23 +181,29 @@ assert three and all(f["ranks"] == 3 for f in three), three
 
 # ZeRO divides the state over context-parallel ranks, too.
 PAIR = [*MODEL, "--ranks", 2]
-whole, shared = (plan(*PAIR, "--context-parallel-size", 2, "--micro-batch-size", 1, *full, *words)["plan"]["memory"][0]["total"] for words in ([], zero[-1]))
+whole, shared = (plan(*PAIR, "--context-parallel-size", 2, "--micro-batch-size", 1, *full,
+                      *words)["plan"]["memory"][0]["total"] for words in ([], zero[-1]))
 found = plan(*PAIR, "--search", "--device-memory-gib", (0.2 * whole + 0.8 * shared) / 2**30)["search"]
 assert shared < whole and any("--context-parallel-size 2" in f["options"] for f in found), found
 
-# Each stage of ZeRO divides its part of the state: of a model that is mostly state, the lowest stage that fits is found.
-STATE = [*CONFIG, "--num-layers", 24, "--seq-length", 8, "--global-batch-size", 16, "--ranks", 2, "--micro-batch-size", 1, *full]
+# Each stage of ZeRO divides its part of the state: of a model that is mostly state, the lowest stage
+# that fits is found.
+STATE = [*CONFIG, "--num-layers", 24, "--seq-length", 8, "--global-batch-size", 16, "--ranks", 2,
+         "--micro-batch-size", 1, *full]
 for words in zero:
     memory = plan(*STATE, *words)["plan"]["memory"][0]["total"]
     found = [f["options"] for f in plan(*STATE, "--search", "--device-memory-gib", memory / 2**30)["search"]]
-    data, = [o for o in found if all(f"{axis}-parallel-size 1 " in o for axis in ("tensor-model", "context", "pipeline-model"))]
+    data, = [o for o in found
+             if all(f"{axis}-parallel-size 1 " in o for axis in ("tensor-model", "context", "pipeline-model"))]
     stage = data.partition("--micro-batch-size 1")[2].partition("--recompute-granularity")[0].split()
     assert stage == words, (words, found)
 
-# A pipeline may have two stages more than layers, for the embedding and the head: where nothing else fits, the search finds it.
+# A pipeline may have two stages more than layers, for the embedding and the head: where nothing else fits,
+# the search finds it.
 ENDS = [*CONFIG, "--num-layers", 1, "--vocab-size", 400, "--global-batch-size", 12, "--ranks", 3]
 STAGED = [*ENDS, "--account-for-embedding-in-pipeline-split", "--account-for-loss-in-pipeline-split"]
-most = max(m["total"] for m in plan(*STAGED, "--pipeline-model-parallel-size", 3, "--micro-batch-size", 1)["plan"]["memory"])
+most = max(m["total"] for m in plan(*STAGED, "--pipeline-model-parallel-size", 3,
+                                    "--micro-batch-size", 1)["plan"]["memory"])
 assert all(plan(*ENDS, "--micro-batch-size", 1, *full, *words)["plan"]["memory"][0]["total"] > most for words in zero)
 found = plan(*STAGED, "--search", "--device-memory-gib", most / 2**30)["search"]
 assert found and all("--pipeline-model-parallel-size 3 " in f["options"] for f in found), found

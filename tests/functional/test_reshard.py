@@ -1,5 +1,6 @@
-"""A checkpoint does not know its layout: what one rank has saved, other ranks load and save again with the same content, and
-train on along the same curve (fp64, harness.Rounding). Saving while the run goes on saves the same bytes as stopping for it."""
+"""A checkpoint does not know its layout: what one rank has saved, other ranks load and save again with the same
+content, and train on along the same curve (fp64, harness.Rounding). Saving while the run goes on saves the same bytes
+as stopping for it."""
 from harness import *
 
 data = corpus()

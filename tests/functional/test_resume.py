@@ -1,9 +1,10 @@
-"""A run that is resumed at any step is bitwise equal to an uninterrupted one, in parameters, optimizer state and losses. Cases:
-with dropout, in the middle of an epoch, in every lane, and after a loss-scale change."""
+"""A run that is resumed at any step is bitwise equal to an uninterrupted one, in parameters, optimizer state and
+losses. Cases: with dropout, in the middle of an epoch, in every lane, and after a loss-scale change."""
 from harness import *
 
 data = corpus()
-for lane, extra in {"fp64": [], "fp32": [], "bf16": [], "fp16": ["--initial-loss-scale", 2**24, "--loss-scale-window", 3]}.items():
+for lane, extra in {"fp64": [], "fp32": [], "bf16": [],
+                    "fp16": ["--initial-loss-scale", 2**24, "--loss-scale-window", 3]}.items():
     options = ["--lane", lane, *extra]
     straight = WORK / f"straight-{lane}"
     pretrain(data, straight, *options, "--save-interval", 1, "--log-jsonl", WORK / f"{lane}.jsonl")
@@ -17,8 +18,9 @@ for lane, extra in {"fp64": [], "fp32": [], "bf16": [], "fp16": ["--initial-loss
     print(f"{lane}: resumed = straight")
 
 # A mixture of experts: the biases that choose experts are state that no optimizer holds.
-moe = ["--num-experts", 4, "--disable-bias-linear", "--moe-router-score-function", "sigmoid", "--moe-router-enable-expert-bias",
-       "--moe-router-bias-update-rate", 0.01, "--moe-router-load-balancing-type", "global_aux_loss", "--moe-aux-loss-coeff", 0.01,
+moe = ["--num-experts", 4, "--disable-bias-linear", "--moe-router-score-function", "sigmoid",
+       "--moe-router-enable-expert-bias", "--moe-router-bias-update-rate", 0.01,
+       "--moe-router-load-balancing-type", "global_aux_loss", "--moe-aux-loss-coeff", 0.01,
        "--moe-input-jitter-eps", 0.1, "--moe-shared-expert-intermediate-size", 8]
 straight = WORK / "straight-moe"
 pretrain(data, straight, *moe, "--save-interval", 1, "--log-jsonl", WORK / "moe.jsonl")

@@ -1,4 +1,5 @@
-"""A checkpoint used by a run with other options: what may change does not stop the run, and nothing is lost on the way."""
+"""A checkpoint used by a run with other options: what may change does not stop the run, and nothing is lost on the
+way."""
 import re
 
 from harness import *
@@ -16,11 +17,13 @@ def run(*words, data=data, expect=0):
 out = run("--load", first, "--finetune", "--seq-length", 16, "--hidden-dropout", 0, "--train-iters", 1)
 assert "iteration        1/       1" in out, out
 
-t5 = ["pretrain", "--model", "t5", "--position-embedding-type", "relative", "--num-layers", 1, "--hidden-size", 32, "--num-attention-heads", 2, "--mock-data",
-      "--tokenizer-type", "NullTokenizer", "--vocab-size", 60, "--micro-batch-size", 2, "--train-iters", 1, "--lr", 1e-3]
+t5 = ["pretrain", "--model", "t5", "--position-embedding-type", "relative", "--num-layers", 1, "--hidden-size", 32,
+      "--num-attention-heads", 2, "--mock-data", "--tokenizer-type", "NullTokenizer", "--vocab-size", 60,
+      "--micro-batch-size", 2, "--train-iters", 1, "--lr", 1e-3]
 isotron(*t5, "--seq-length", 32, "--decoder-seq-length", 16, "--save", WORK / "t5", "--save-interval", 1)
 said = isotron(*t5, "--seq-length", 32, "--decoder-seq-length", 24, "--load", WORK / "t5", expect=2)
-assert "--decoder-seq-length is 24, and the checkpoint has 16" in said and "lengths may change with --finetune" in said, said
+assert "--decoder-seq-length is 24, and the checkpoint has 16" in said, said
+assert "lengths may change with --finetune" in said, said
 isotron(*t5, "--seq-length", 48, "--decoder-seq-length", 24, "--load", WORK / "t5", "--finetune")
 
 # Model and tokenizer from the checkpoint alone.
@@ -51,12 +54,14 @@ for words in (["--load", WORK / "empty"], ["--load", WORK / "begun", "--save", W
 for words in (["--load", WORK / "nothing"], ["--load", WORK / "nothing", "--save", WORK / "other"], ["--load", WORK]):
     assert "holds no checkpoint; check the path" in run(*words, expect=2), words
 for folder in ("empty", "begun-not"):
-    assert "--exit-on-missing" in run("--load", WORK / folder, "--save", WORK / folder, "--exit-on-missing-checkpoint", expect=2)
+    assert "--exit-on-missing" in run("--load", WORK / folder, "--save", WORK / folder,
+                                      "--exit-on-missing-checkpoint", expect=2)
 
 # One checkpoint of the folder may be named. The run that it leads to is the same.
 straight, inner = WORK / "straight", WORK / "inner"
 run("--save", straight, "--save-interval", 5)
-assert "at iteration 5\n" in run("--load", f"{straight}/iter_0000005/", "--save", inner), "the inner folder is not loaded"
+assert "at iteration 5\n" in run("--load", f"{straight}/iter_0000005/",
+                                 "--save", inner), "the inner folder is not loaded"
 assert_same_bytes(straight, inner, 12, "loaded by the name of the checkpoint")
 assert "two different checkpoints" in run("--load", straight / "iter_0000005", "--ckpt-step", 10, expect=2)
 isotron("generate", "--load", straight / "iter_0000010", "--prompt", "a", "--tokens-to-generate", 1)
@@ -74,28 +79,34 @@ assert "checkpoints after step 5 in" in run("--load", straight, "--save", straig
 # A continued run prints its differences from the saved one, and nothing else.
 said = run("--load", straight, "--save", straight, "--micro-batch-size", 4, "--log-interval", 3)
 assert "already at step 12 of 12: nothing to train" in said and "note:" not in said, said
-said = run("--load", straight, "--ckpt-step", 5, "--seed", 5, "--global-batch-size", 16, "--lr", 1e-3, "--bf16", "--lr-decay-iters", 10,
-           "--hidden-dropout", 0.3, "--train-iters", 11, data=[*data[:-1], "90,10,0"])
+said = run("--load", straight, "--ckpt-step", 5, "--seed", 5, "--global-batch-size", 16, "--lr", 1e-3, "--bf16",
+           "--lr-decay-iters", 10, "--hidden-dropout", 0.3, "--train-iters", 11, data=[*data[:-1], "90,10,0"])
 notes = dict(re.findall(r"^  note: --(\S+) is (.*)$", said, re.M))
-assert notes.keys() == {"seed", "split", "global-batch-size", "lr", "lane", "lr-decay-iters", "hidden-dropout", "train-iters"}, said
+assert notes.keys() == {"seed", "split", "global-batch-size", "lr", "lane", "lr-decay-iters", "hidden-dropout",
+                        "train-iters"}, said
 assert notes["seed"] == "5, and the checkpoint has 1234: the order of the data and the dropout change", said
 assert notes["lr-decay-iters"].startswith("10, and the checkpoint has none: "), said
 assert notes["hidden-dropout"] == "0.3, and the checkpoint has 0.1: the dropout of the remaining steps changes", said
 assert notes["train-iters"] == "11, and the checkpoint has 12: the last step changes", said
 # Notes on the schedules are about the rates of the remaining steps, not about the options.
-CHANGE, STAY, LAST, TOO = ("the learning rates of the remaining steps change", "the learning rates of the remaining steps do not change",
-                           "the last step changes", ", and so do the learning rates")
+CHANGE, STAY, LAST, TOO = ("the learning rates of the remaining steps change",
+                           "the learning rates of the remaining steps do not change", "the last step changes",
+                           ", and so do the learning rates")
 for words, expected in {
-    "--lr 1e-3": {"lr": CHANGE}, "--lr-warmup-iters 3": {"lr-warmup-iters": CHANGE}, "--lr-decay-iters 12": {"lr-decay-iters": STAY},
-    "--lr-decay-iters 11": {"lr-decay-iters": CHANGE}, "--train-iters 24": {"train-iters": LAST + TOO},
+    "--lr 1e-3": {"lr": CHANGE}, "--lr-warmup-iters 3": {"lr-warmup-iters": CHANGE},
+    "--lr-decay-iters 12": {"lr-decay-iters": STAY}, "--lr-decay-iters 11": {"lr-decay-iters": CHANGE},
+    "--train-iters 24": {"train-iters": LAST + TOO},
     "--train-iters 24 --lr-decay-iters 12": {"train-iters": LAST, "lr-decay-iters": STAY},
     "--global-batch-size 16": {"global-batch-size": "the samples of each step change" + TOO},
     "--lr-decay-style constant --lr-warmup-iters 4": {"lr-decay-style": CHANGE, "lr-warmup-iters": STAY},
-    "--lr-wsd-decay-style linear": {"lr-wsd-decay-style": STAY}, "--weight-decay 0.3": {"weight-decay": "the weight decay of the remaining steps changes"},
+    "--lr-wsd-decay-style linear": {"lr-wsd-decay-style": STAY},
+    "--weight-decay 0.3": {"weight-decay": "the weight decay of the remaining steps changes"},
     "--weight-decay-incr-style linear --start-weight-decay 0.01 --end-weight-decay 0.01":
-        {name: "the weight decay of the remaining steps does not change" for name in ("weight-decay-incr-style", "start-weight-decay", "end-weight-decay")},
+        {name: "the weight decay of the remaining steps does not change"
+         for name in ("weight-decay-incr-style", "start-weight-decay", "end-weight-decay")},
     "--use-checkpoint-opt_param-scheduler --lr 1 --train-iters 13": {"lr-decay-iters": STAY, "train-iters": LAST},
-    "--no-load-optim": {"no-load-optim": "the optimizer, the loss scale and the schedules of learning rate and weight decay restart"},
+    "--no-load-optim": {"no-load-optim": "the optimizer, the loss scale and the schedules of learning rate and weight "
+                        "decay restart"},
 }.items():
     said = run("--load", straight, "--ckpt-step", 5, "--exit-interval", 1, *words.split())
     notes = {name: then for name, then in re.findall(r"^  note: --([^ :]+).*: (.*)$", said, re.M)}
@@ -105,10 +116,11 @@ assert "--no-bias-gelu-fusion is true, and the checkpoint has false; use its val
 
 # Other data under the same names: Megatron-LM continues too. Isotron prints a note.
 (WORK / "corpus.txt").write_text((ROOT / "tests/data/corpus.txt").read_text()[:3200])
-isotron("preprocess", "--input", WORK / "corpus.txt", "--input-format", "paragraphs", "--output-prefix", WORK / "corpus", "--append-eod", "--overwrite",
-        *TOKENIZER)
+isotron("preprocess", "--input", WORK / "corpus.txt", "--input-format", "paragraphs",
+        "--output-prefix", WORK / "corpus", "--append-eod", "--overwrite", *TOKENIZER)
 said = run("--load", straight, "--ckpt-step", 5)
-assert re.findall("note: .*", said) == ["note: the data files have changed since the checkpoint: the samples or their order change"], said
+assert re.findall("note: .*", said) == ["note: the data files have changed since the checkpoint: the samples or their "
+                                        "order change"], said
 
 # A number of minutes that has no nanoseconds in 64 bits is long, not short.
 assert "exiting" not in run("--exit-duration-in-mins", 2**31 - 1, "--train-iters", 2)

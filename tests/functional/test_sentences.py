@@ -21,14 +21,17 @@ refuses(2, "nothing.idx", words=[*BASE, "--data-path", WORK / "nothing"])
 refuses(2, "pretrian", "pretrain", words=["pretrian"])
 refuses(2, "--num-layers is 3, and the checkpoint has 2", words=[*BASE, *data, "--num-layers", 3, "--load", saved])
 refuses(2, "holds no checkpoint", words=[*BASE, *data, "--load", WORK / "none", "--exit-on-missing-checkpoint"])
-refuses(2, "is not a folder", words=[*BASE, *data, "--save", WORK / "run.conf"])  # before the first step, not after the last
+# before the first step, not after the last
+refuses(2, "is not a folder", words=[*BASE, *data, "--save", WORK / "run.conf"])
 refuses(2, "--seq-length is 16", "--finetune", words=[*BASE, *data, "--seq-length", 16, "--load", saved])
 refuses(2, "golden case", words=["parity", WORK])
-refuses(2, "7 layers cannot be divided evenly", words=["inspect", "--schedule", "--num-layers", 7, "--pipeline-model-parallel-size", 2,
+refuses(2, "7 layers cannot be divided evenly",
+        words=["inspect", "--schedule", "--num-layers", 7, "--pipeline-model-parallel-size", 2,
                                    "--micro-batch-size", 1, "--global-batch-size", 4])
 refuses(2, "--schedule needs", words=["inspect", "--schedule", "--num-layers", 8])
 refuses(2, "optimizer alone need", "TiB", "smaller model", words=[*BASE, *data, "--hidden-size", 1 << 20])
-refuses(2, "GiB for activations", "lower --micro-batch-size", words=[*BASE, *data, "--micro-batch-size", 1 << 20, "--global-batch-size", 1 << 20])
+refuses(2, "GiB for activations", "lower --micro-batch-size",
+        words=[*BASE, *data, "--micro-batch-size", 1 << 20, "--global-batch-size", 1 << 20])
 refuses(2, "--gemm-sm-margin", "--device cuda", words=[*BASE, *data, "--gemm-sm-margin", 4])
 refuses(2, "--vocab-size of at least 256", words=[*BASE, *data, "--vocab-size", 40])
 

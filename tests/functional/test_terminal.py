@@ -1,4 +1,5 @@
-"""On a terminal, verdicts are in colour, and a line that never wraps shows the current step or stage of validate. Redirected output is plain."""
+"""On a terminal, verdicts are in colour, and a line that never wraps shows the current step or stage of validate.
+Redirected output is plain."""
 import contextlib
 import fcntl
 import os
@@ -19,13 +20,13 @@ def resize(terminal, columns):
 
 
 def at_terminal(words, columns=200, then=None, stdout=None, **env):
-    """The program's output to a terminal. When the run shows a step, the terminal is resized to `then` columns. When it shows a step there, the
-    run is stopped."""
+    """The program's output to a terminal. When the run shows a step, the terminal is resized to `then` columns. When it
+    shows a step there, the run is stopped."""
     main, terminal = pty.openpty()
     resize(main, columns)
     clean = {name: value for name, value in os.environ.items() if name not in ("TERM", "NO_COLOR", "COLUMNS")}
-    process = subprocess.Popen([PROGRAM, *map(str, words)], stdin=terminal, stdout=stdout or terminal, stderr=terminal, text=True,
-                               env=clean | {"TERM": "xterm"} | env)
+    process = subprocess.Popen([PROGRAM, *map(str, words)], stdin=terminal, stdout=stdout or terminal,
+                               stderr=terminal, text=True, env=clean | {"TERM": "xterm"} | env)
     os.close(terminal)
     said = b""
     with contextlib.suppress(OSError):  # the end of a terminal
@@ -51,13 +52,17 @@ for columns, then, env in ((200, None, {}), (0, None, {"COLUMNS": "30"}), (40, 2
     if then:
         assert len(shown[0]) == width and len(shown[-1]) == then - 1, said
         continue
-    assert shown and max(map(len, shown)) <= width and all("step "[:width].startswith(line[:len("step ")]) for line in shown), said
+    assert shown and max(map(len, shown)) <= width, said
+    assert all("step "[:width].startswith(line[:len("step ")]) for line in shown), said
     assert width < 60 or re.fullmatch(WHOLE, shown[0]), said
-    assert re.search(r"step 6/12 \| loss \S+ \| \d+ tokens/s \| \S+ left \| grad norm", " ".join(said.split())) and "iteration " not in said, said
+    assert re.search(r"step 6/12 \| loss \S+ \| \d+ tokens/s \| \S+ left \| grad norm", " ".join(said.split())), said
+    assert "iteration " not in said, said
 said, plain = at_terminal(words, stdout=subprocess.PIPE)  # the log in a file keeps Megatron-LM's lines
 steps = [int(k) for k in re.findall(rf"\r\033\[K{WHOLE}", said)]
-assert steps and steps[0] > 1 and steps == sorted(steps) and {6, 12}.isdisjoint(steps) and said.endswith("\r\033[K"), said
-assert " iteration        6/      12 | consumed samples" in plain and "\033" not in plain and "step " not in plain, plain
+assert steps and steps[0] > 1 and steps == sorted(steps) and {6, 12}.isdisjoint(steps), said
+assert said.endswith("\r\033[K"), said
+assert " iteration        6/      12 | consumed samples" in plain and "\033" not in plain, plain
+assert "step " not in plain, plain
 words[-1] = 8
 assert "\033" not in at_terminal(words, TERM="dumb")[0]
 assert " iteration        6/" in at_terminal([*words, "--log-format", "megatron"])[0]
@@ -85,18 +90,21 @@ for colour, verdict, words in (
     assert f"\033[{colour}m{verdict}\033[0m" in said and len(re.findall("\033.[0-9]*m", said)) % 2 == 0, (words, said)
     if words == VALIDATE:  # only where a word is a verdict
         shown = STATUS.findall(said)
-        assert "compute: equal results" in said and any(re.fullmatch(r"compute 1/1 \| \d s \| run \d of 1 s \| GEMMs in \w+", line) for line in shown), said
+        assert "compute: equal results" in said, said
+        assert any(re.fullmatch(r"compute 1/1 \| \d s \| run \d of 1 s \| GEMMs in \w+", line) for line in shown), said
         assert "\r\033[Kcompute      \033[32m" in said, said
 said, _ = at_terminal([*VALIDATE[:-1], 60], 40, 20)
 shown = STATUS.findall(said)
-assert len(shown[-1]) == 19 and "compute 1/1 | 0 s | run 0 of 60 s | GEMMs"[:39] in shown and "\033[33mINTERRUPTED\033[0m, 0 of 9 stages pass; " in " ".join(said.split()), said
+assert len(shown[-1]) == 19 and "compute 1/1 | 0 s | run 0 of 60 s | GEMMs"[:39] in shown, said
+assert "\033[33mINTERRUPTED\033[0m, 0 of 9 stages pass; " in " ".join(said.split()), said
 
 # The seconds since a stage began, and since the run began: the second stage begins when the first has ended.
 begun = time.monotonic()
 said, _ = at_terminal(["validate", "--only", "compute", "memory", "--seconds", 4, "--json", WORK / "v.json"])
 most = time.monotonic() - begun
 took = {stage["name"]: stage["seconds"] for stage in json.loads((WORK / "v.json").read_text())["stages"]}
-clocks = [[(int(a), int(b)) for a, b in re.findall(rf"\033\[K{stage} \| (\d+) s \| run (\d+) of 4 s", said)] for stage in ("compute 1/2", "memory 2/2")]
+clocks = [[(int(a), int(b)) for a, b in re.findall(rf"\033\[K{stage} \| (\d+) s \| run (\d+) of 4 s", said)]
+          for stage in ("compute 1/2", "memory 2/2")]
 for (stage, seconds), shown, before in zip(took.items(), clocks, (0, took["compute"])):
     assert shown and shown == sorted(shown), (stage, said)
     assert all(a <= seconds and int(before) <= b - a <= b <= most for a, b in shown), (stage, took, most, shown)
@@ -109,9 +117,12 @@ assert "\033" not in isotron("compare", WORK / "a.jsonl", WORK / "a.jsonl")
 
 # Text and tables fit into the width. A word that is longer stays whole.
 PLAIN, STAGES = [*BASE[1:], "--mock-data"], ["--num-layers", 8, "--ranks", 8, "--pipeline-model-parallel-size", 4]
-IDLE = "--no-rope-fusion --no-masked-softmax-fusion --no-bias-swiglu-fusion --no-bias-dropout-fusion --no-mmap-bin-files".split()
-for words in (["plan", *PLAIN, *STAGES, "--device-memory-gib", 1, "--search"], ["pretrain", *PLAIN, *STAGES, *IDLE, "--check-options"],
-              ["pretrain", *PLAIN, "--train-iters", 4], ["pretrain", "--help"], ["pretrain", "--help", "fusion"], ["--help"], VALIDATE):
+IDLE = ["--no-rope-fusion", "--no-masked-softmax-fusion", "--no-bias-swiglu-fusion", "--no-bias-dropout-fusion",
+        "--no-mmap-bin-files"]
+for words in (["plan", *PLAIN, *STAGES, "--device-memory-gib", 1, "--search"],
+              ["pretrain", *PLAIN, *STAGES, *IDLE, "--check-options"],
+              ["pretrain", *PLAIN, "--train-iters", 4], ["pretrain", "--help"], ["pretrain", "--help", "fusion"],
+              ["--help"], VALIDATE):
     for columns in (80, 120):
         said = re.sub("\033.[0-9;]*[mK]|[^\n]*\r(?!\n)", "", at_terminal(words, columns)[0])
         lines = [line.rstrip() for line in said.splitlines()]

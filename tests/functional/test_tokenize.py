@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""tokenize: ids and spans of the original libraries (tests/data/tokenizer/cases.json), from lines, from --text, and mistakes."""
+"""tokenize: ids and spans of the original libraries (tests/data/tokenizer/cases.json), from lines, from --text, and
+mistakes."""
 import base64
 import json
 import shutil
@@ -9,12 +10,14 @@ from harness import ROOT, WORK, isotron
 
 FOLDER = ROOT / "tests/data/tokenizer"
 ADD_SPECIAL = 1
-GPT2 = ["--tokenizer-type", "GPT2BPETokenizer", "--vocab-file", FOLDER / "gpt2/vocab.json", "--merge-file", FOLDER / "gpt2/merges.txt"]
+GPT2 = ["--tokenizer-type", "GPT2BPETokenizer", "--vocab-file", FOLDER / "gpt2/vocab.json",
+        "--merge-file", FOLDER / "gpt2/merges.txt"]
 
 
 def tokenizer(file):
     kind = {"json": "HuggingFaceTokenizer", "model": "SentencePieceTokenizer"}
-    return GPT2 if file == "gpt2" else ["--tokenizer-type", kind[file.split(".")[1]], "--tokenizer-model", FOLDER / file]
+    return GPT2 if file == "gpt2" else ["--tokenizer-type", kind[file.split(".")[1]],
+                                        "--tokenizer-model", FOLDER / file]
 
 
 def is_line(text):
@@ -31,7 +34,8 @@ for case in json.loads((FOLDER / "cases.json").read_text())["cases"]:
 checked = 0
 for (file, flags), some in cases.items():
     (WORK / "lines").write_bytes(b"".join(text + b"\n" for text, *_ in some))
-    said = isotron("tokenize", "--input", WORK / "lines", *tokenizer(file), *(["--add-special-tokens"] if flags else []))
+    said = isotron("tokenize", "--input", WORK / "lines", *tokenizer(file),
+                   *(["--add-special-tokens"] if flags else []))
     lines = [json.loads(line) for line in said.split("\n")[:-1]]
     assert len(lines) == len(some), (file, len(lines), len(some))
     for line, (text, ids, spans) in zip(lines, some):
@@ -53,37 +57,48 @@ assert f"{around} has no effect: SentencePieceTokenizer" in isotron(*plain, *tok
 
 for case in "added-tokens", "stripped-space":  # transformers' answers
     folder = ROOT / "tests/data/cases" / case
-    want, words = json.loads((folder / "expected.json").read_text()), ["--tokenizer-type", "HuggingFaceTokenizer", "--tokenizer-model", folder]
+    want, words = json.loads((folder / "expected.json").read_text()), ["--tokenizer-type", "HuggingFaceTokenizer",
+                                                                       "--tokenizer-model", folder]
     got = [json.loads(line) for line in isotron("tokenize", "--text", *want["texts"], *words).splitlines()]
-    assert [line["ids"] for line in got] == want["ids"] and want.get("spans") in (None, [line["spans"] for line in got]), got
+    assert [line["ids"] for line in got] == want["ids"], got
+    assert want.get("spans") in (None, [line["spans"] for line in got]), got
 (WORK / "x.jsonl").write_text('{"text": "alpha"}')
-isotron("preprocess", "--input", WORK / "x.jsonl", "--output-prefix", WORK / "x", "--append-eod", "--tokenizer-type", "HuggingFaceTokenizer",
-        "--tokenizer-model", ROOT / "tests/data/cases/added-tokens")
+isotron("preprocess", "--input", WORK / "x.jsonl", "--output-prefix", WORK / "x", "--append-eod",
+        "--tokenizer-type", "HuggingFaceTokenizer", "--tokenizer-model", ROOT / "tests/data/cases/added-tokens")
 assert (WORK / "x_text_document.bin").read_bytes() == struct.pack("<2H", 302, 332)
 
 # Only the SentencePiece model itself is read, so files next to it must not contradict it.
 (WORK / "model").mkdir()
 shutil.copy(FOLDER / "bpe.model", WORK / "model")
 for name, content, part in [("added_tokens.json", {"<x>": 700}, "added_tokens.json' gives '<x>' the id 700"),
-                            ("added_tokens.json", {"<s>": 1, "</s>": 2}, None), ("added_tokens.json", {"<s>": 2}, "'<s>' the id 2"),
-                            ("added_tokens.json", {"<pad>": 700}, None), ("added_tokens.json", {"<pad>": 600}, "'<pad>' the id 600"),
-                            ("tokenizer_config.json", {"added_tokens_decoder": {"701": {"content": "<x>"}}, "pad_token": "<x>"}, None),
-                            ("tokenizer_config.json", {"added_tokens_decoder": {"700": {"content": "<x>"}}}, "tokenizer_config.json' gives '<x>' the id 700"),
-                            ("tokenizer_config.json", {"eos_token": "</s>"}, None), ("tokenizer_config.json", {"eos_token": "<x>"}, "end a document with '<x>'"),
-                            ("special_tokens_map.json", {"eos_token": {"content": "<s>"}}, "end a document with '<s>'")]:
+                            ("added_tokens.json", {"<s>": 1, "</s>": 2}, None),
+                            ("added_tokens.json", {"<s>": 2}, "'<s>' the id 2"),
+                            ("added_tokens.json", {"<pad>": 700}, None),
+                            ("added_tokens.json", {"<pad>": 600}, "'<pad>' the id 600"),
+                            ("tokenizer_config.json",
+                             {"added_tokens_decoder": {"701": {"content": "<x>"}}, "pad_token": "<x>"}, None),
+                            ("tokenizer_config.json", {"added_tokens_decoder": {"700": {"content": "<x>"}}},
+                             "tokenizer_config.json' gives '<x>' the id 700"),
+                            ("tokenizer_config.json", {"eos_token": "</s>"}, None),
+                            ("tokenizer_config.json", {"eos_token": "<x>"}, "end a document with '<x>'"),
+                            ("special_tokens_map.json", {"eos_token": {"content": "<s>"}},
+                             "end a document with '<s>'")]:
     (WORK / "model" / name).write_text(json.dumps(content))
     for kind in "SentencePieceTokenizer", "Llama2Tokenizer", "GPTSentencePieceTokenizer":
-        said = isotron(*plain, "--tokenizer-type", kind, "--tokenizer-model", WORK / "model/bpe.model", expect=2 if part else 0)
+        said = isotron(*plain, "--tokenizer-type", kind, "--tokenizer-model", WORK / "model/bpe.model",
+                       expect=2 if part else 0)
         assert part is None or part in said and "HuggingFaceTokenizer" in said, (name, content, said)
     (WORK / "model" / name).unlink()
 
 for name in "tokenizer.json", "tokenizer.model":  # a clone without Git LFS
     (WORK / name).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n")
     for kind in "HuggingFaceTokenizer", "SentencePieceTokenizer":
-        assert "git lfs pull" in isotron(*plain, "--tokenizer-type", kind, "--tokenizer-model", WORK / name, expect=2), name
+        assert "git lfs pull" in isotron(*plain, "--tokenizer-type", kind,
+                                         "--tokenizer-model", WORK / name, expect=2), name
     (WORK / name).unlink()
 
-assert "note: --vocab-size has no effect: HuggingFaceTokenizer has" in isotron("tokenize", "--text", "a", "--vocab-size", 9, *bert)
+assert "note: --vocab-size has no effect: HuggingFaceTokenizer has" in isotron("tokenize", "--text", "a",
+                                                                               "--vocab-size", 9, *bert)
 
 for words, message in [
     (["tokenize", *bert], "There is no text: set --text or --input."),
@@ -91,7 +106,8 @@ for words, message in [
     (["tokenize", "--text", "a"], "The text needs a tokenizer: set --tokenizer-type."),
     (["tokenize", "--input", WORK / "none", *bert], "none"),
     (["tokenize", "--text", "7 x", "--tokenizer-type", "NullTokenizer", "--vocab-size", 9], "'x' is not an id below 9"),
-    (["tokenize", "--input", WORK / "lines", "--tokenizer-type", "NullTokenizer", "--vocab-size", 9], "lines' line 2: NullTokenizer"),
+    (["tokenize", "--input", WORK / "lines", "--tokenizer-type", "NullTokenizer", "--vocab-size", 9],
+     "lines' line 2: NullTokenizer"),
 ]:
     said = isotron(*words, expect=2)
     assert message in said, (words, said)

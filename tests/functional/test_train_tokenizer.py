@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""train-tokenizer: the vocabulary, merges and scores of Hugging Face's tokenizers for the same text, files that preprocess reads, mistakes."""
+"""train-tokenizer: the vocabulary, merges and scores of Hugging Face's tokenizers for the same text, files that
+preprocess reads, mistakes."""
 import json
 
 from harness import ROOT, WORK, isotron
@@ -15,17 +16,20 @@ for part in theirs:
     if part != "decoder":  # options of offsets differ, and they have no effect here
         assert ours[part] == theirs[part], part
 
-# Unigram: the library sums expected counts in an order of chance, so rounding differs. It decides whether the series for digamma begins below or
-# above 7, where it jumps by 4e-11; a score is the difference of two. Chance also orders the characters that were dropped, which get the last scores.
+# Unigram: the library sums expected counts in an order of chance, so rounding differs. It decides whether the series
+# for digamma begins below or above 7, where it jumps by 4e-11; a score is the difference of two. Chance also orders the
+# characters that were dropped, which get the last scores.
 said = isotron(*words[:9], "--model", "unigram", "--overwrite")
 assert said.startswith("600 tokens of "), said
-ours, theirs = json.loads(made.read_text()), json.loads((ROOT / "tests/data/tokenizer/trained_unigram.json").read_text())
+ours = json.loads(made.read_text())
+theirs = json.loads((ROOT / "tests/data/tokenizer/trained_unigram.json").read_text())
 ours_vocab, theirs_vocab = (dict(t["model"].pop("vocab")) for t in (ours, theirs))
 assert ours == theirs, (ours, theirs)
 assert ours_vocab.keys() == theirs_vocab.keys(), ours_vocab.keys() ^ theirs_vocab.keys()
 assert all(abs(a - b) < 8e-11 for a, b in zip(sorted(ours_vocab.values()), sorted(theirs_vocab.values())))
 assert all(abs(ours_vocab[t] - theirs_vocab[t]) < 8e-11 for t in theirs_vocab if len(t) > 1)
-assert [*ours_vocab][:3] == ["<pad>", "</s>", "<unk>"] and [*ours_vocab.values()][3:] == sorted([*ours_vocab.values()][3:], reverse=True)
+assert [*ours_vocab][:3] == ["<pad>", "</s>", "<unk>"]
+assert [*ours_vocab.values()][3:] == sorted([*ours_vocab.values()][3:], reverse=True)
 
 # Documents of JSON Lines are separate texts: no word crosses from one to the next, and blank lines count for nothing.
 lines = WORK / "lines.jsonl"
@@ -35,23 +39,28 @@ assert "note: no other pair occurs 2 times" in isotron(*few)
 assert json.loads(made.read_text())["model"]["merges"] == [["a", "b"]]
 isotron(*few, "--pattern", "cl100k", "--min-frequency", 1)
 assert json.loads(made.read_text())["model"]["merges"] == [["a", "b"], ["\u0120", "ab"]]
-assert " 3 tokens in " in isotron("preprocess", "--input", lines, "--json-keys", "body", "--output-prefix", WORK / "out",
-                                  "--tokenizer-type", "HuggingFaceTokenizer", "--tokenizer-model", made)
+assert " 3 tokens in " in isotron("preprocess", "--input", lines, "--json-keys", "body",
+                                  "--output-prefix", WORK / "out", "--tokenizer-type", "HuggingFaceTokenizer",
+                                  "--tokenizer-model", made)
 
 # A special token that the text spells is in the vocabulary once, and <unk> is there without being asked for.
 lines.write_text('{"body": "ab <s> ab <s>"}\n' * 3)
-isotron("train-tokenizer", "--model", "unigram", "--input", lines, "--json-key", "body", "--output", made, "--overwrite", "--vocab-size", 12, "--special-tokens", "<s>")
+isotron("train-tokenizer", "--model", "unigram", "--input", lines, "--json-key", "body", "--output", made,
+        "--overwrite", "--vocab-size", 12, "--special-tokens", "<s>")
 found = [token for token, _ in json.loads(made.read_text())["model"]["vocab"]]
-assert found[:2] == ["<unk>", "<s>"] and len(set(found)) == len(found) and {"a", "b", "<", "s", ">", "\u2581"} < set(found), found
-said = isotron("preprocess", "--input", lines, "--json-keys", "body", "--output-prefix", WORK / "unigram", "--tokenizer-type",
-               "HuggingFaceTokenizer", "--tokenizer-model", made)
+assert found[:2] == ["<unk>", "<s>"] and len(set(found)) == len(found), found
+assert {"a", "b", "<", "s", ">", "\u2581"} < set(found), found
+said = isotron("preprocess", "--input", lines, "--json-keys", "body", "--output-prefix", WORK / "unigram",
+               "--tokenizer-type", "HuggingFaceTokenizer", "--tokenizer-model", made)
 assert " 30 tokens in " in said, (said, found)
 
 MISTAKES = {("--output", made): "exists", ("--pattern", "v9"): "'v9' is not known", ("--vocab-size", 256): "raise it",
             ("--vocab-size", 0): "--vocab-size must be", ("--min-frequency", 0): "--min-frequency must be",
-            ("--json-key", "text"): 'line 1: the key "text" has no text', ("--input", WORK / "none"): "none", ("--output", lines): "same file"}
+            ("--json-key", "text"): 'line 1: the key "text" has no text', ("--input", WORK / "none"): "none",
+            ("--output", lines): "same file"}
 for (name, value), message in MISTAKES.items():
-    options = {"--input": lines, "--json-key": "body", "--output": WORK / "other.json", "--vocab-size": 300} | {name: value}
+    options = {"--input": lines, "--json-key": "body", "--output": WORK / "other.json",
+               "--vocab-size": 300} | {name: value}
     said = isotron("train-tokenizer", *(x for pair in options.items() for x in pair), expect=2)
     assert message in said, f"'{message}' is missing in: {said}"
     assert not (WORK / "other.json").exists()
@@ -60,13 +69,16 @@ assert "line 1: not valid JSON" in said and "for plain text set --input-format t
 lines.write_text("\n")
 assert "no text" in isotron("train-tokenizer", "--input", lines, "--output", WORK / "other.json", expect=2)
 for model in "bpe", "unigram":
-    said = isotron("train-tokenizer", "--model", model, "--input", lines, "--output", WORK / "other.json", "--special-tokens", "<a>", "b", "<a>", expect=2)
+    said = isotron("train-tokenizer", "--model", model, "--input", lines, "--output", WORK / "other.json",
+                   "--special-tokens", "<a>", "b", "<a>", expect=2)
     assert "--special-tokens has '<a>' twice: remove one" in said, said
 for option, value in ("--pattern", "v2"), ("--min-frequency", 3):
-    said = isotron("train-tokenizer", "--model", "unigram", "--input", lines, "--output", WORK / "other.json", option, value, expect=2)
+    said = isotron("train-tokenizer", "--model", "unigram", "--input", lines, "--output", WORK / "other.json", option,
+                   value, expect=2)
     assert f"{option} is not used by --model unigram: remove it" in said, said
 lines.write_text('{"text": "abcdefgh"}\n')
-said = isotron("train-tokenizer", "--model", "unigram", "--input", lines, "--output", WORK / "other.json", "--vocab-size", 11, expect=2)
+said = isotron("train-tokenizer", "--model", "unigram", "--input", lines, "--output", WORK / "other.json",
+               "--vocab-size", 11, expect=2)
 assert "--vocab-size 11 is below the 3 special tokens and 9 characters: raise it" in said, said
 lines.write_text('{"text": "%s"}\n' % ("a" * 2**22))
 said = isotron("train-tokenizer", "--model", "unigram", "--input", lines, "--output", WORK / "other.json", expect=2)

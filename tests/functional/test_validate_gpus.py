@@ -6,7 +6,8 @@ import time
 from validating import *
 
 ON_GPU, OPTIONS[:] = list(OPTIONS), []
-GPUS = int(re.search(r"\((\d+) ranks?,", validate(*ON_GPU, "--only", "inventory")[1]).group(1))  # without --ranks, all GPUs
+# without --ranks, all GPUs
+GPUS = int(re.search(r"\((\d+) ranks?,", validate(*ON_GPU, "--only", "inventory")[1]).group(1))
 ALL = [*ON_GPU, "--ranks", GPUS]
 FAULTY_NCCL = ["--nccl-library", pathlib.Path(PROGRAM).parent / "tests/libfaulty_nccl.so"]
 BRIEF = [*ALL, "--seconds", 10, "--only"]
@@ -21,26 +22,35 @@ for stage in ("compute", "roofs"):
 shutil.copy(WORK / "v.json", WORK / "good.json")
 
 last = GPUS - 1
-named(validate(*BRIEF, "compute", program=FAULTY, FAULTY=f"gemm {last} 1009", expect=1)[0]["compute"], f"GPU {last} ", "one bit flipped")
+named(validate(*BRIEF, "compute", program=FAULTY, FAULTY=f"gemm {last} 1009", expect=1)[0]["compute"], f"GPU {last} ",
+      "one bit flipped")
 if GPUS > 1:
     for fault, words in {"drop_tail": "the last 8 elements are missing", "half_sum": "it sums in 16 bits"}.items():
-        named(validate(*BRIEF, "collectives", *FAULTY_NCCL, FAULTY_NCCL=fault, expect=1)[0]["collectives"], "NCCL", words)
+        named(validate(*BRIEF, "collectives", *FAULTY_NCCL, FAULTY_NCCL=fault, expect=1)[0]["collectives"], "NCCL",
+              words)
     LATER = ["--distributed-timeout-seconds-after-init", 20]
-    for fault, words in {"lost:9": "has waited 20 s", "error:9": "NCCL reports on rank", "refuse:9": " fails on rank "}.items():
-        named(validate(*BRIEF, "collectives", *LATER, *FAULTY_NCCL, FAULTY_NCCL=fault, expect=1)[0]["collectives"], "NCCL", words)
+    for fault, words in {"lost:9": "has waited 20 s", "error:9": "NCCL reports on rank",
+                         "refuse:9": " fails on rank "}.items():
+        named(validate(*BRIEF, "collectives", *LATER, *FAULTY_NCCL, FAULTY_NCCL=fault, expect=1)[0]["collectives"],
+              "NCCL", words)
     slow = validate(*BRIEF, "speed", *FAULTY_NCCL, FAULTY_NCCL="link:0:1", expect=1)[0]["speed"]
     named(slow, "link 0-1", "it is slow", "DEGRADED")
     assert [e["suspect"] for e in slow["evidence"]] == ["link 0-1"], slow
-    named(validate(*BRIEF, "speed", program=FAULTY, FAULTY="slow 1 2", expect=1)[0]["speed"], "GPU 1 ", "late" if GPUS > 2 else "", "DEGRADED")
+    named(validate(*BRIEF, "speed", program=FAULTY, FAULTY="slow 1 2", expect=1)[0]["speed"], "GPU 1 ",
+          "late" if GPUS > 2 else "", "DEGRADED")
     # Another version than that of the good run.
-    named(validate(*BRIEF, "inventory", *FAULTY_NCCL, "--good", WORK / "good.json", FAULTY_NCCL="version:22707", expect=1)[0]["inventory"],
+    named(validate(*BRIEF, "inventory", *FAULTY_NCCL, "--good", WORK / "good.json", FAULTY_NCCL="version:22707",
+                   expect=1)[0]["inventory"],
           "NCCL", "it is '2.27.7'", "DEGRADED")
     # Another process works on the last GPU: many findings, and one conclusion.
-    neighbour = [PROGRAM, "bench", "ops", "--device", "cuda", "--filter", "^linear/", "--dtype", "bf16", "--seconds", "60"]
+    neighbour = [PROGRAM, "bench", "ops", "--device", "cuda", "--filter", "^linear/", "--dtype", "bf16",
+                 "--seconds", "60"]
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(GPUS)))).split(",")[last]
-    with subprocess.Popen(neighbour, env={**os.environ, "CUDA_VISIBLE_DEVICES": visible}, stdout=subprocess.DEVNULL) as busy:
+    with subprocess.Popen(neighbour, env={**os.environ, "CUDA_VISIBLE_DEVICES": visible},
+                          stdout=subprocess.DEVNULL) as busy:
         time.sleep(8)
-        stages, said = validate(*ALL, "--quick", "--only", "inventory,roofs,speed", "--good", WORK / "good.json", expect=1)
+        stages, said = validate(*ALL, "--quick", "--only", "inventory,roofs,speed",
+                                "--good", WORK / "good.json", expect=1)
         busy.kill()
     print(said)
     assert f"conclusion: GPU {last} (rank {last}) explains " in said, said

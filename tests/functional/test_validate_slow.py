@@ -1,4 +1,5 @@
-"""isotron validate may wait for longer than --seconds: for a device to open, and for a very slow rank. The runs wait together."""
+"""isotron validate may wait for longer than --seconds: for a device to open, and for a very slow rank. The runs wait
+together."""
 from concurrent.futures import ThreadPoolExecutor
 
 from validating import *

@@ -24,7 +24,8 @@ validate(*ONLY, "inventory", "speed", "training", *NCCL)
 shutil.copy(WORK / "v.json", WORK / "good.json")
 stages, said = validate(*ONLY, "speed", "training", "--good", WORK / "good.json", expect=4)
 for stage in ("speed", "training"):
-    assert f"{stage}: rates, because the ranks of the good run communicated with NCCL, and those of this one through host memory" in said, said
+    assert (f"{stage}: rates, because the ranks of the good run communicated with NCCL, and those of this one "
+            "through host memory") in said, said
 
 # With two ranks, one is the sibling of the other, and so are the directions of their link.
 TWO = ["--ranks", 2, "--seconds", 1, "--only", "speed"]

@@ -1,5 +1,5 @@
-"""A build reports its version, commit, compiler, libraries. Each build looks up the commit and rewrites it only if it changes.
-`isotron help` is another spelling of --help."""
+"""A build reports its version, commit, compiler, libraries. Each build looks up the commit and rewrites it only if it
+changes. `isotron help` is another spelling of --help."""
 import os
 import re
 
@@ -10,12 +10,14 @@ os.environ.pop("ISOTRON_COMMIT", None)
 
 def git(folder, *words):
     identity = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
-    return subprocess.run(["git", "-C", folder, *identity, *words], capture_output=True, text=True, check=True).stdout.strip()
+    return subprocess.run(["git", "-C", folder, *identity, *words], capture_output=True, text=True,
+                          check=True).stdout.strip()
 
 
 def commit(source):
     """The commit that a build of that folder names."""
-    subprocess.run(["cmake", f"-DSOURCE={source}", f"-DOUT={WORK}/commit.c", "-P", ROOT / "cmake/commit.cmake"], check=True)
+    subprocess.run(["cmake", f"-DSOURCE={source}", f"-DOUT={WORK}/commit.c", "-P", ROOT / "cmake/commit.cmake"],
+                   check=True)
     return re.search('return "(.*)";', (WORK / "commit.c").read_text())[1]
 
 
@@ -33,7 +35,8 @@ assert "'now'" in isotron("version", "now", expect=2)
 assert isotron("help") == isotron("--help") and isotron("help", "merge") == isotron("merge", "--help")
 
 # A measurement names the commit of the program, wherever it runs.
-bench = [pathlib.Path(PROGRAM).resolve(), "bench", "ops", "--filter", "^norm/rms$", "--seconds", "1e-9", "--json", "ops.json"]
+bench = [pathlib.Path(PROGRAM).resolve(), "bench", "ops", "--filter", "^norm/rms$", "--seconds", "1e-9",
+         "--json", "ops.json"]
 done = subprocess.run(bench, cwd=WORK, capture_output=True, text=True)
 assert done.returncode == 0, done
 assert json.loads((WORK / "ops.json").read_text())["provenance"]["commit"] == built_from

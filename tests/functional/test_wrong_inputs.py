@@ -1,5 +1,6 @@
-"""A wrong command line ends with a message that says what is wrong, and changes no file. A row is the command, what the message
-must contain (parts are separated by |), and the exit status if it is not 2. Also the help that a message points to."""
+"""A wrong command line ends with a message that says what is wrong, and changes no file. A row is the command, what the
+message must contain (parts are separated by |), and the exit status if it is not 2. Also the help that a message points
+to."""
 import os
 import re
 import signal
@@ -334,10 +335,13 @@ def prepare():
     data = corpus()
     for folder in ("deep", "bert", "pairs", "half", "released", "megatron/iter_0000003/mp_rank_00"):
         (WORK / folder).mkdir(parents=True)
-    for name, content in {"empty": "", "lines": '{"text": "one two"}\n', "megatron/latest_checkpointed_iteration.txt": "3", "released/latest_checkpointed_iteration.txt": "release",
-                          "deep/config.json": "[" * 100000, "deep/tokenizer.json": "[" * 100000,
-                          "bert/config.json": '{"model_type": "clip"}', "good.list": "fp64\n", "typo.list": "# typo\ngpt2-tiny fp64\ngpt2-tyni fp64\n",
-                          "precision.list": "gpt2-tiny fp65\n", "fp8.list": "bf16 --fp8-format hybrid\n", "option.list": "fp64 --rank 2\n", "unread.list": "fp64 --save x\n"}.items():
+    for name, content in {"empty": "", "lines": '{"text": "one two"}\n',
+                          "megatron/latest_checkpointed_iteration.txt": "3",
+                          "released/latest_checkpointed_iteration.txt": "release", "deep/config.json": "[" * 100000,
+                          "deep/tokenizer.json": "[" * 100000, "bert/config.json": '{"model_type": "clip"}',
+                          "good.list": "fp64\n", "typo.list": "# typo\ngpt2-tiny fp64\ngpt2-tyni fp64\n",
+                          "precision.list": "gpt2-tiny fp65\n", "fp8.list": "bf16 --fp8-format hybrid\n",
+                          "option.list": "fp64 --rank 2\n", "unread.list": "fp64 --save x\n"}.items():
         (WORK / name).write_text(content)
     (WORK / "latin1").write_bytes(b"a \xe9\n")
     for name in "ab":
@@ -354,12 +358,14 @@ def prepare():
     isotron(*BASE, *data, "--exit-interval", 1, "--save", WORK / "lean", "--no-save-optim")
     isotron("convert", "--from-hf", WORK / "hf", "--save", WORK / "imported")
     conf = f"--config {WORK}/run.conf"
-    return {"work": WORK, "root": ROOT, "data": WORK / "corpus_text_document", "conf": conf, "saved": WORK / "saved", "hf": WORK / "hf",
-            "lean": WORK / "lean", "check": f"{conf} --data-path {WORK}/corpus_text_document --split 100,0,0 --check-options",
-            "run": f"{conf} --data-path {WORK}/corpus_text_document --split 100,0,0", "text": WORK / "corpus.txt", "empty": WORK / "empty",
-            "ask": f"--load {WORK}/saved --prompt hi", "case": ROOT / "golden/gpt2-tiny", "mine": WORK / "mine", "import": f"--from-hf {WORK}/hf --save {WORK}/x",
-            "export": f"--load {WORK}/saved --to-hf {WORK}/x", "lines": WORK / "lines", "bytes": "--tokenizer-type ByteLevelTokenizer",
-            "tokens": f"--input {WORK}/lines --output-prefix {WORK}/p",
+    return {"work": WORK, "root": ROOT, "data": WORK / "corpus_text_document", "conf": conf, "saved": WORK / "saved",
+            "hf": WORK / "hf", "lean": WORK / "lean",
+            "check": f"{conf} --data-path {WORK}/corpus_text_document --split 100,0,0 --check-options",
+            "run": f"{conf} --data-path {WORK}/corpus_text_document --split 100,0,0", "text": WORK / "corpus.txt",
+            "empty": WORK / "empty", "ask": f"--load {WORK}/saved --prompt hi", "case": ROOT / "golden/gpt2-tiny",
+            "mine": WORK / "mine", "import": f"--from-hf {WORK}/hf --save {WORK}/x",
+            "export": f"--load {WORK}/saved --to-hf {WORK}/x", "lines": WORK / "lines",
+            "bytes": "--tokenizer-type ByteLevelTokenizer", "tokens": f"--input {WORK}/lines --output-prefix {WORK}/p",
             "qwen": f"--tokenizer-type HuggingFaceTokenizer --tokenizer-model {ROOT}/tests/data/tokenizer/qwen2.json",
             "schedule": "--schedule --num-layers 4 --micro-batch-size 1 --global-batch-size 4",
             "bench": f"--config {ROOT}/golden/gpt2-tiny/run.conf --warmup 1 --no-alone"}
@@ -388,50 +394,67 @@ def check_rows(names):
 def check_options(names):
     """The banner of a run; no file changes, and no folder or index appears."""
     before, pair = files(), "{work}/pairs/a".format(**names)
-    for words in ("{conf} --data-path 3 {data} 1 {work}/pairs/a --split 80,20,0 --eval-iters 1 --data-cache-path {work}/new/cache",
-                  "{conf} --train-data-path {work}/pairs/a --valid-data-path {data} --eval-iters 1 --load {lean} --no-load-optim",
+    for words in ("{conf} --data-path 3 {data} 1 {work}/pairs/a --split 80,20,0 --eval-iters 1 --data-cache-path "
+                  "{work}/new/cache",
+                  "{conf} --train-data-path {work}/pairs/a --valid-data-path {data} --eval-iters 1 --load {lean} "
+                  "--no-load-optim",
                   "{conf} --mock-data --ranks 4 --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2",
                   "{run} --load {saved} --save {saved} --log-jsonl {work}/log --tensorboard-dir {work}/tb/x"):
-        said = isotron("pretrain", *words.format(**names).split(), "--check-options", "--wandb-project", "x", "--use-mcore-models")
-        for part in ("options are valid, 2 have no effect", "model:      gpt, 2 layers", "number of parameters: 76400", "layout:     ", "memory:     rank ",
-                     "total ", "training:   ", "all files can be opened and match each other"):
+        said = isotron("pretrain", *words.format(**names).split(), "--check-options", "--wandb-project", "x",
+                       "--use-mcore-models")
+        for part in ("options are valid, 2 have no effect", "model:      gpt, 2 layers", "number of parameters: 76400",
+                     "layout:     ", "memory:     rank ", "total ", "training:   ",
+                     "all files can be opened and match each other"):
             assert part in said, (words, part, said)
         assert files() == before, (words, set(files()) ^ set(before))
 
 
 def check_full_output(names):
     """Output that cannot be written is an error of every command."""
-    for command in ("help", "version", "docs", "inspect --checkpoint {saved}", "plan {run}", "generate {ask} --tokens-to-generate 1",
-                    "compare {saved} {saved}", "bench ops --filter ^add$ --dtype fp32 --seconds 1e-9"):
+    for command in ("help", "version", "docs", "inspect --checkpoint {saved}", "plan {run}",
+                    "generate {ask} --tokens-to-generate 1", "compare {saved} {saved}",
+                    "bench ops --filter ^add$ --dtype fp32 --seconds 1e-9"):
         for stdout in ("/dev/full", None):
             words = ["bash", "-c", 'exec "$@" >&-', "_"] if stdout is None else []
             with open(stdout or os.devnull, "w") as out:
-                done = subprocess.run([*words, PROGRAM, *command.format(**names).split()], stdout=out, stderr=subprocess.PIPE, text=True)
-            assert done.returncode == 3 and "not all of the output could be written" in done.stderr, (command, stdout, done)
+                done = subprocess.run([*words, PROGRAM, *command.format(**names).split()], stdout=out,
+                                      stderr=subprocess.PIPE, text=True)
+            assert done.returncode == 3, (command, stdout, done)
+            assert "not all of the output could be written" in done.stderr, (command, stdout, done)
 
 
 def check_shared_file():
-    """The options of other commands in a file are skipped; those of Megatron-LM that have no effect are noted by pretrain."""
-    (WORK / "shared.conf").write_text(CONF + "temperature = 0\ntokens-to-generate = 2\nrotary-base = 5\nwandb-project = x\n")
-    isotron("generate", "--config", WORK / "shared.conf", "--load", WORK / "saved", "--prompt", "hi", "--rotary-base", 5, expect=2)
-    (WORK / "shared.conf").write_text("temperature = 0\ntokens-to-generate = 2\nlr = 3\nsave-interval = 2\nwandb-project = x\n")
+    """The options of other commands in a file are skipped; those of Megatron-LM that have no effect are noted by
+    pretrain."""
+    (WORK / "shared.conf").write_text(CONF + "temperature = 0\ntokens-to-generate = 2\nrotary-base = 5\nwandb-project "
+                                      "= x\n")
+    isotron("generate", "--config", WORK / "shared.conf", "--load", WORK / "saved", "--prompt", "hi",
+            "--rotary-base", 5, expect=2)
+    (WORK / "shared.conf").write_text("temperature = 0\ntokens-to-generate = 2\nlr = 3\nsave-interval = "
+                                      "2\nwandb-project = x\n")
     said = isotron("generate", "--config", WORK / "shared.conf", "--load", WORK / "saved", "--prompt", "hi")
     assert "hi" in said and "wandb" not in said, said
-    said = isotron("generate", "--load", WORK / "saved", "--prompt", "hi", "--tokens-to-generate", 2, "--inference-rng-tracker", "--dist-ckpt-strictness", "log_unexpected")
+    said = isotron("generate", "--load", WORK / "saved", "--prompt", "hi", "--tokens-to-generate", 2,
+                   "--inference-rng-tracker", "--dist-ckpt-strictness", "log_unexpected")
     assert "--inference-rng-tracker has no effect" in said and "--dist-ckpt-strictness has no effect" in said, said
-    assert isotron("pretrain", "--config", WORK / "absent.conf", "--nonsense", expect=2).count("\n") == 1  # without the file nothing else is known
+    # without the file nothing else is known
+    assert isotron("pretrain", "--config", WORK / "absent.conf", "--nonsense", expect=2).count("\n") == 1
 
 
 def check_training_words(names):
-    """generate accepts the options of the training command, like Megatron-LM's inference scripts, and notes those that have no effect."""
+    """generate accepts the options of the training command, like Megatron-LM's inference scripts, and notes those that
+    have no effect."""
     ask = "generate {ask} --tokens-to-generate 1 --temperature 0 --wandb-project x".format(**names).split()
     options = dict(line.split(" = ") for line in CONF.strip().splitlines())
-    more = "--data-path {data} --split 100,0,0 --lane fp32 --loss-scale 2 --no-save-optim --exit-signal-handler=false".format(**names).split()
+    more = ["--data-path", names["data"], "--split", "100,0,0", "--lane", "fp32", "--loss-scale", "2",
+            "--no-save-optim", "--exit-signal-handler=false"]
     words = [f"--{name}{'' if value == 'true' else '=' + value}" for name, value in options.items()]
     said = isotron(*ask, *words, *more).splitlines()
     assert [line for line in said if " effect" in line] == [
-        "note: --wandb-project has no effect: Logs are not sent to a server; --tensorboard-dir and --log-jsonl write files.",
-        "note: --hidden-dropout, --attention-dropout, --micro-batch-size, --global-batch-size, --lr, --lr-warmup-iters, --lr-decay-style, --train-iters"
+        "note: --wandb-project has no effect: Logs are not sent to a server; --tensorboard-dir and --log-jsonl write "
+        "files.",
+        "note: --hidden-dropout, --attention-dropout, --micro-batch-size, --global-batch-size, --lr, "
+        "--lr-warmup-iters, --lr-decay-style, --train-iters"
         " and 8 more have no effect in generate."], said
     assert said[0] == isotron(*ask).splitlines()[0], said
 
@@ -450,8 +473,8 @@ def check_help():
 
 
 def check_tokenizer_of_checkpoint():
-    """A checkpoint stores where its tokenizer is for processes in other folders. One that has moved is named with its origin. A path
-    may hold any character, and an import whose tokenizer cannot be read says that it stores none."""
+    """A checkpoint stores where its tokenizer is for processes in other folders. One that has moved is named with its
+    origin. A path may hold any character, and an import whose tokenizer cannot be read says that it stores none."""
     folder = WORK / "odd \n \"name\""
     shutil.copytree(WORK / "hf", folder)
     made = {"model": {"type": "BPE", "vocab": {"a": 0, "b": 1}, "merges": []}, "added_tokens": []}
@@ -463,8 +486,10 @@ def check_tokenizer_of_checkpoint():
     (folder / "tokenizer.json").write_text("{}")
     said = isotron("generate", "--load", WORK / "relative", "--prompt", "a", expect=2)
     assert "the tokenizer that the checkpoint names: " in said and "set --tokenizer-type with its files" in said, said
-    assert "note: the checkpoint stores no tokenizer: " in isotron("convert", "--from-hf", folder, "--save", WORK / "without")
-    assert "set --tokenizer-type GPT2BPETokenizer" in isotron("generate", "--load", WORK / "without", "--prompt", "a", expect=2)
+    assert "note: the checkpoint stores no tokenizer: " in isotron("convert", "--from-hf", folder,
+                                                                   "--save", WORK / "without")
+    assert "set --tokenizer-type GPT2BPETokenizer" in isotron("generate", "--load", WORK / "without",
+                                                              "--prompt", "a", expect=2)
 
 
 def check_overwrite():

@@ -9,7 +9,8 @@ FAULTY = os.environ["FAULTY_PROGRAM"]
 LIBRARY = pathlib.Path(PROGRAM).parent / "tests/libhost_nccl.so"
 NCCL = ["--nccl-library", LIBRARY]
 VERDICTS = {0: "PASS", 1: ("DEGRADED", "FAIL"), 4: "INCONCLUSIVE", **dict.fromkeys((129, 130, 143), "INTERRUPTED")}
-HEADINGS = {"PASS": "accepted", "FAIL": "not accepted", "DEGRADED": "not accepted", "INCONCLUSIVE": "no verdict", "INTERRUPTED": "interrupted"}
+HEADINGS = {"PASS": "accepted", "FAIL": "not accepted", "DEGRADED": "not accepted", "INCONCLUSIVE": "no verdict",
+            "INTERRUPTED": "interrupted"}
 
 
 def reports(name="v"):
@@ -38,14 +39,16 @@ def read_reports(status, said, name="v"):
     judged = said.rpartition("verdict: ")[2].rpartition(" (")[0]
     parts = ["<title>Isotron validation, ", f": {HEADINGS[report['verdict']]}</h1>",
              judged.partition(", ")[2], report.get("conclusion", ""),
-             "Limits of the verdict" if "\nnot certified" in said else "", "<h2>Rates", "<h2>Provenance", "<th>flags</th>", "</html>\n"]
+             "Limits of the verdict" if "\nnot certified" in said else "", "<h2>Rates", "<h2>Provenance",
+             "<th>flags</th>", "</html>\n"]
     at = [page.find(part) for part in parts if part]
     assert at[0] >= 0 and at == sorted(at), (parts, at, page)
     return {s["name"]: s for s in report["stages"]}
 
 
 def named(stage, suspect, words, verdict="FAIL"):
-    found = [e for e in stage["evidence"] if e["verdict"] == verdict and e["suspect"].startswith(suspect) and words in e["text"]]
+    found = [e for e in stage["evidence"] if e["verdict"] == verdict and e["suspect"].startswith(suspect)
+             and words in e["text"]]
     assert stage["verdict"] == verdict and found, (suspect, words, stage)
 
 

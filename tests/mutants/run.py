@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Judges the judge: runs every planted bug (mutants.def) in the cells that look for it (cells.list) until one of them notices.
+"""Judges the judge: runs every planted bug (mutants.def) in the cells that look for it (cells.list) until one of them
+notices.
 
 usage: tests/mutants/run.py PROGRAM [--only ID...] [--kinds] [--matrix] [--sensitivity] [--jobs N] [--json FILE]
 
@@ -8,9 +9,9 @@ usage: tests/mutants/run.py PROGRAM [--only ID...] [--kinds] [--matrix] [--sensi
   --sensitivity   also the smallest factor on a gradient, and the lowest bit, that each lane sees
   --json FILE     for table.py, which writes docs/mutation.md
 
-Exit status 1 if a bug survives, if a cell fails without one, or if a report does not name the op and a rank of the bug (except UNNAMED).
-Also prints what Megatron-LM's own rule would have noticed in the same runs: the loss alone, within 5 %, in steps 1 and every 5th, of which
-one may fail (tests/functional_tests)."""
+Exit status 1 if a bug survives, if a cell fails without one, or if a report does not name the op and a rank of the bug
+(except UNNAMED). Also prints what Megatron-LM's own rule would have noticed in the same runs: the loss alone, within 5
+%, in steps 1 and every 5th, of which one may fail (tests/functional_tests)."""
 import concurrent.futures
 import dataclasses
 import json
@@ -34,26 +35,31 @@ APART = "comparator", "option", "dataset"  # families that have no curve to comp
 DEADLINE_S = 60
 KEYS = ["id", "family", "rank", "op", "issues", "cells", "what"]  # of mutants.def
 # Bugs whose op the report does not name: a later op is the first that can be compared, or the run crashes.
-UNNAMED = {"summed_too_early", "cp_heads_permuted", "other_group", "moe_tail_dropped", "moe_sent_permuted", "moe_returned_permuted",
-           "moe_counts_of_own_rank", "moe_aux_times_tp", "labels_of_other_microbatch", "encoded_gradient_lost", "flip_mantissa"}
-TRAIN = f"""--num-layers 2 --hidden-size 32 --num-attention-heads 4 --group-query-attention --num-query-groups 2 --seq-length 16
-  --max-position-embeddings 16 --position-embedding-type rope --normalization RMSNorm --swiglu --hidden-dropout 0.1
-  --attention-dropout 0.1 --micro-batch-size 1 --global-batch-size 4 --lr 1e-2 --lr-warmup-iters 2 --lr-decay-style cosine
-  --log-interval 1 --eval-iters 0 --save-interval 1000 --mock-data --tokenizer-type NullTokenizer --vocab-size 60
-  --train-iters {STEPS}""".split()
-MODEL = {"-": [], "moe": "--num-experts 4 --moe-expert-capacity-factor 0.75 --moe-aux-loss-coeff 0.01 --disable-bias-linear".split()}
+UNNAMED = {"summed_too_early", "cp_heads_permuted", "other_group", "moe_tail_dropped", "moe_sent_permuted",
+           "moe_returned_permuted", "moe_counts_of_own_rank", "moe_aux_times_tp", "labels_of_other_microbatch",
+           "encoded_gradient_lost", "flip_mantissa"}
+TRAIN = f"""--num-layers 2 --hidden-size 32 --num-attention-heads 4 --group-query-attention --num-query-groups 2
+  --seq-length 16 --max-position-embeddings 16 --position-embedding-type rope --normalization RMSNorm --swiglu
+  --hidden-dropout 0.1 --attention-dropout 0.1 --micro-batch-size 1 --global-batch-size 4 --lr 1e-2
+  --lr-warmup-iters 2 --lr-decay-style cosine --log-interval 1 --eval-iters 0 --save-interval 1000 --mock-data
+  --tokenizer-type NullTokenizer --vocab-size 60 --train-iters {STEPS}""".split()
+MODEL = {"-": [], "moe": "--num-experts 4 --moe-expert-capacity-factor 0.75 --moe-aux-loss-coeff 0.01 "
+         "--disable-bias-linear".split()}
 # Runs that are equal up to rounding: parity measures that 20 steps of models of this size amplify it by less than 1e3.
 TRAIN_BOUND = 1e4 * 2.0**-53
-MATRIX = ["gpt2/tp2dp2", "gpt2/tp2sp", "llama/cp2", "gpt2/pp2", "gpt2/zero1", "moe/ep2", "gpt2/zero1-exact", "gpt2/zero1-bf16",
-          "train/tp2", "resume/tp2"]
+MATRIX = ["gpt2/tp2dp2", "gpt2/tp2sp", "llama/cp2", "gpt2/pp2", "gpt2/zero1", "moe/ep2", "gpt2/zero1-exact",
+          "gpt2/zero1-bf16", "train/tp2", "resume/tp2"]
 # The report on bugs that scale gradients by a known factor, and the layers of BERT and T5 that have a bug first.
-REPORTED = {"gradient_over_cp": {"signature": "scaled by 0.5", "slice": "[0:61, 0:32]"}, "gradient_over_tp": {"signature": "scaled by 0.5"},
-            "dp_averaged": {"signature": "scaled by 0.5"}, "gradient_times_dp": {"signature": "scaled by 2", "slice": "[0:61, 0:32]"},
+REPORTED = {"gradient_over_cp": {"signature": "scaled by 0.5", "slice": "[0:61, 0:32]"},
+            "gradient_over_tp": {"signature": "scaled by 0.5"}, "dp_averaged": {"signature": "scaled by 0.5"},
+            "gradient_times_dp": {"signature": "scaled by 2", "slice": "[0:61, 0:32]"},
             "relative_not_summed": {"place": "encoder_relative_pos_emb.relative_attention_bias.weight"},
             "cross_sees_padding": {"place": "decoder.layers.0.cross_attention.linear_kv.weight"},
-            "encoded_not_normed": {"place": "encoder.final_layernorm.weight"}, "pooler_of_other_rank": {"place": "pooler.dense.weight"},
+            "encoded_not_normed": {"place": "encoder.final_layernorm.weight"},
+            "pooler_of_other_rank": {"place": "pooler.dense.weight"},
             "cp_sees_padding": {"place": "encoder.layers.0.self_attention.linear_qkv.weight"},
-            "experts_times_ep": {"signature": "scaled by 2"}, "gradient_over_microbatches": {"signature": "scaled by 0.125"}}
+            "experts_times_ep": {"signature": "scaled by 2"},
+            "gradient_over_microbatches": {"signature": "scaled by 0.125"}}
 OF_A_STEP = "parameter before the step", "gradient sum", "update", "end of the step"  # phases that belong to no sample
 
 
@@ -63,7 +69,8 @@ class Fault(Exception):
 
 @dataclasses.dataclass
 class Outcome:
-    """The outcome of one cell. rows: the quantities out of bound; excess: the largest error over its bound; megatron: what its rule says."""
+    """The outcome of one cell. rows: the quantities out of bound; excess: the largest error over its bound; megatron:
+    what its rule says."""
     killed: bool
     why: str = ""
     excess: float = 0.0
@@ -109,14 +116,16 @@ def first_words(text):
 
 
 def is_localised(row, found):
-    """Whether a report names the op and a rank that have the bug, a sample if the phase has one, and what REPORTED demands."""
+    """Whether a report names the op and a rank that have the bug, a sample if the phase has one, and what REPORTED
+    demands."""
     if not found:
         return False
     ranks = set()
     for first, last in re.findall(r"(\d+)(?:-(\d+))?", found["ranks"]):
         ranks |= set(range(int(first), int(last or first) + 1))
     return (found["op"] in row["op"].split("|") and (row["rank"] == "-1" or int(row["rank"]) in ranks)
-            and (found["sample"] == -1) == (found["phase"] in OF_A_STEP) and REPORTED.get(row["id"], {}).items() <= found.items())
+            and (found["sample"] == -1) == (found["phase"] in OF_A_STEP)
+            and REPORTED.get(row["id"], {}).items() <= found.items())
 
 
 class Suite:
@@ -128,23 +137,26 @@ class Suite:
         command = [self.program, *(["--mutant", mutant] if mutant else []), *map(str, words)]
         env = os.environ | ({"ISOTRON_CURVE": str(curve)} if curve else {})
         try:
-            done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=DEADLINE_S, cwd=ROOT, env=env)
+            done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=DEADLINE_S,
+                                  cwd=ROOT, env=env)
         except subprocess.TimeoutExpired:
             return None, "hangs"
         return done.returncode, done.stdout + done.stderr
 
     def parity(self, cell, mutant, folder):
         """A cell of a sweep: judged against the oracle and against one rank, in a separate process."""
-        report, curve, cells, case = folder / "report.json", folder / "curve", folder / "cells", ROOT / "golden" / cell["case"]
+        report, curve, cells = folder / "report.json", folder / "curve", folder / "cells"
+        case = ROOT / "golden" / cell["case"]
         cells.write_text(" ".join([cell["lane"], *cell["options"]]) + "\n")
-        _, text = self.run(mutant, "parity", case, "--sweep", cells, "--sweep-jobs", 1, "--sweep-deadline", DEADLINE_S, "--json", report,
-                           curve=curve)
+        _, text = self.run(mutant, "parity", case, "--sweep", cells, "--sweep-jobs", 1, "--sweep-deadline", DEADLINE_S,
+                           "--json", report, curve=curve)
         if not report.exists():
             raise Fault(first_words(text))
         judged = json.loads(report.read_text())["cells"][0]
         golden = [s["loss"] for s in json.loads((case / "curve.json").read_text())["steps"]]
         notices = megatron_notices([float(x) for x in curve.read_text().split()] if curve.exists() else [], golden)
-        bad = [r | {"quantity": f"{r['quantity']} ({key.replace('_', ' ')})"} for key in ("oracle", "one_rank") for r in judged.get(key, [])
+        bad = [r | {"quantity": f"{r['quantity']} ({key.replace('_', ' ')})"} for key in ("oracle", "one_rank")
+               for r in judged.get(key, [])
                if not r["pass"]]
         if judged["verdict"] == "skipped" or (judged["verdict"] == "fail" and not bad):
             return Outcome(True, judged["reason"][:160], math.inf, (judged["verdict"],), notices)
@@ -157,7 +169,8 @@ class Suite:
     def losses(self, mutant, folder, cell, *options):
         log = folder / "log.jsonl"
         log.unlink(missing_ok=True)
-        status, text = self.run(mutant, "pretrain", *TRAIN, *MODEL[cell["case"]], "--lane", cell["lane"], "--log-jsonl", log, *options)
+        status, text = self.run(mutant, "pretrain", *TRAIN, *MODEL[cell["case"]], "--lane", cell["lane"],
+                                "--log-jsonl", log, *options)
         if status != 0:
             raise Fault(first_words(text))
         return [r["lm_loss"] for r in map(json.loads, log.read_text().splitlines()) if "kind" not in r]
@@ -174,7 +187,8 @@ class Suite:
 
     def same(self, cell, mutant, folder):
         """Sharing out the optimizer's state changes no bit."""
-        apart, shared = (self.losses(mutant, folder, cell, *cell["options"], *more) for more in ([], ["--use-distributed-optimizer"]))
+        apart, shared = (self.losses(mutant, folder, cell, *cell["options"], *more)
+                         for more in ([], ["--use-distributed-optimizer"]))
         return self.compared(apart, shared, 0)
 
     def train(self, cell, mutant, folder):
@@ -192,17 +206,21 @@ class Suite:
     def options(self, cell, mutant, folder):
         """Rows of the table of options."""
         env = os.environ | ({"ISOTRON_MUTANT": mutant} if mutant else {})
-        done = subprocess.run([sys.executable, ROOT / "tests/functional/test_options.py", self.program, "--only", *cell["options"]],
+        done = subprocess.run([sys.executable, ROOT / "tests/functional/test_options.py", self.program, "--only",
+                               *cell["options"]],
                               capture_output=True, text=True, errors="replace", env=env)
-        why = (done.stdout.splitlines() or [first_words(done.stderr)])[-1].split(": ", 1)[-1]  # without the name of the row
+        # without the name of the row
+        why = (done.stdout.splitlines() or [first_words(done.stderr)])[-1].split(": ", 1)[-1]
         return Outcome(done.returncode != 0, why, math.inf if done.returncode else 0.0, megatron=done.returncode != 0)
 
     def unit(self, cell, mutant, folder):
         """A unit test of which a second program has the bugs."""
         env = os.environ | ({"ISOTRON_MUTANT": mutant} if mutant else {})
-        done = subprocess.run(pathlib.Path(self.program).parent / cell["options"][0], capture_output=True, text=True, env=env, cwd=ROOT)
+        done = subprocess.run(pathlib.Path(self.program).parent / cell["options"][0], capture_output=True, text=True,
+                              env=env, cwd=ROOT)
         failed = re.findall(r"FAILED  . (\w+)", done.stdout + done.stderr)
-        return Outcome(done.returncode != 0, (failed or [""])[0], math.inf if done.returncode else 0.0, megatron=done.returncode != 0)
+        return Outcome(done.returncode != 0, (failed or [""])[0], math.inf if done.returncode else 0.0,
+                       megatron=done.returncode != 0)
 
     def meet(self, name, mutant):
         cell, folder = self.cells[name], pathlib.Path(tempfile.mkdtemp(dir=WORK.name))
@@ -218,16 +236,19 @@ class Suite:
         cell = self.cells[name]
         if cell["kind"] != "parity" or cell["lane"] == "exact":
             return self.meet(name, mutant).killed
-        return self.run(mutant, "parity", ROOT / "golden" / cell["case"], "--lane", cell["lane"], *cell["options"])[0] != 0
+        return self.run(mutant, "parity", ROOT / "golden" / cell["case"], "--lane", cell["lane"],
+                        *cell["options"])[0] != 0
 
     def judge_of_judges(self, row):
-        """A bug in the judge is found if a fault that the sound judge reports is not reported, or not in the same quantities."""
+        """A bug in the judge is found if a fault that the sound judge reports is not reported, or not in the same
+        quantities."""
         probe, cell = row["cells"].split("@")
         sound, spoilt = self.meet(cell, probe), self.meet(cell, f"{row['id']},{probe}")
         if not sound.killed:
             return cell, Outcome(False, f"the probe {probe} is not seen by the sound judge either")
         missed = sorted(set(sound.rows) - set(spoilt.rows))
-        return cell, Outcome(bool(missed), f"{probe}: no word of {', '.join(missed)}", sound.excess, tuple(missed), bool(missed))
+        return cell, Outcome(bool(missed), f"{probe}: no word of {', '.join(missed)}", sound.excess,
+                             tuple(missed), bool(missed))
 
     def hunt(self, row, matrix):
         """-> record of the first cell that notices, or of the last that did not."""
@@ -243,9 +264,10 @@ class Suite:
         # A report has to say where the bug is if there is no rounding noise.
         traced = not of_judge and cell["kind"] == "parity" and cell["lane"] in ("fp64", "exact")
         noticed = {c: self.notices(c, row["id"]) for c in MATRIX} if matrix and not of_judge else {}
-        return row | {"killed": outcome.killed, "matrix": noticed, "by": by, "why": outcome.why, "excess": outcome.excess,
-                      "megatron": outcome.megatron, "traced": traced, "found": outcome.localised,
-                      "localised": is_localised(row, outcome.localised), "seconds": round(time.time() - begin, 2)}
+        return row | {"killed": outcome.killed, "matrix": noticed, "by": by, "why": outcome.why,
+                      "excess": outcome.excess, "megatron": outcome.megatron, "traced": traced,
+                      "found": outcome.localised, "localised": is_localised(row, outcome.localised),
+                      "seconds": round(time.time() - begin, 2)}
 
     def least(self, cell, low, high, step, mutant):
         """The smallest x between two numbers, to a step, for which the cell notices mutant(x)."""
@@ -257,16 +279,19 @@ class Suite:
 
 def say(record):
     verdict, found = "killed" if record["killed"] else "SURVIVES", record["found"]
-    print(f"{record['id']:32} {record['family']:11} {verdict:8} {record['by']:12} {record['excess']:9.1e} {record['seconds']:5.1f} s  "
+    print(f"{record['id']:32} {record['family']:11} {verdict:8} {record['by']:12} {record['excess']:9.1e} "
+          f"{record['seconds']:5.1f} s  "
           f"{record['why'][:80]}", flush=True)
     if record["traced"] and record["localised"] == (record["id"] in UNNAMED):
         told = ", ".join(map(str, found.values())) if found else "nothing"
-        print(f"    the report does not match {record['op']} on rank {record['rank']} {REPORTED.get(record['id'], '')}: {told}"
+        print(f"    the report does not match {record['op']} on rank {record['rank']} "
+              f"{REPORTED.get(record['id'], '')}: {told}"
               if not record["localised"] else "    the report names its op now: remove it from UNNAMED")
 
 
 def sensitivity(suite):
-    """In each lane the smallest factor, to 10^(1/4), on a gradient of one rank; the lowest bit of a float64 in one element of one step."""
+    """In each lane the smallest factor, to 10^(1/4), on a gradient of one rank; the lowest bit of a float64 in one
+    element of one step."""
     found = {}
     for cell in ("gpt2/zero1", "gpt2/zero1-exact", "gpt2/zero1-fp32", "gpt2/zero1-bf16"):
         lane = suite.cells[cell]["lane"]
@@ -303,8 +328,8 @@ def main(args):
     print(f"{sum(r['localised'] for r in traced)} of {len(traced)} that were traced are found in the right op and rank")
     smallest = sensitivity(suite) if args.sensitivity else {}
     if args.json:
-        write_json(args.json, {"schema": 1, "killed": killed, "mutants": len(records), "megatron": sum(curves), "curves": len(curves),
-                               "sensitivity": smallest, "records": records})
+        write_json(args.json, {"schema": 1, "killed": killed, "mutants": len(records), "megatron": sum(curves),
+                               "curves": len(curves), "sensitivity": smallest, "records": records})
     return int(killed < len(records) or any(r["id"] not in UNNAMED and not r["localised"] for r in traced))
 
 

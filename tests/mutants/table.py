@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Writes a section of docs/mutation.md from a report of run.py --json or of source/run.py --json. The bugs of the first go to
-bench/results/planted-bugs.json, the mutants of the second are kept as bench/results/mutants.json.
+"""Writes a section of docs/mutation.md from a report of run.py --json or of source/run.py --json. The bugs of the first
+go to bench/results/planted-bugs.json, the mutants of the second are kept as bench/results/mutants.json.
 
 usage: tests/mutants/table.py REPORT"""
 import collections
@@ -24,10 +24,13 @@ def share(part):
 def summary(report):
     records = report["records"]
     rows = [["planted bugs killed", share([r["killed"] for r in records])],
-            ["of those that change a curve, killed by Megatron-LM's rule", f"{report['megatron']} of {report['curves']}"],
-            ["of those in a lane without noise, traced to the right op and rank", share([r["localised"] for r in records if r["traced"]])]]
+            ["of those that change a curve, killed by Megatron-LM's rule",
+             f"{report['megatron']} of {report['curves']}"],
+            ["of those in a lane without noise, traced to the right op and rank",
+             share([r["localised"] for r in records if r["traced"]])]]
     for lane, eps in report["sensitivity"].items():
-        rows.append(["lowest bit of a float64 mantissa whose flip is noticed (one element, one step)", eps] if lane == "bit" else
+        rows.append(["lowest bit of a float64 mantissa whose flip is noticed (one element, one step)", eps]
+                    if lane == "bit" else
                     [f"smallest eps of one rank's gradients times 1 + eps that lane {lane} notices", f"{eps:.1e}"])
     return markdown(["", ""], rows)
 
@@ -39,13 +42,15 @@ def matrix(records):
             families[record["family"]].append(record["matrix"])
     cells = list(next(iter(families.values()), [{}])[0])
     return markdown(["family", "bugs", *cells],
-                    [[family, len(found), *(share([m[c] for m in found]) for c in cells)] for family, found in families.items()])
+                    [[family, len(found), *(share([m[c] for m in found]) for c in cells)]
+                     for family, found in families.items()])
 
 
 def bugs(records):
-    return [{"bug": r["id"], "family": r["family"], "what": r["what"], "reported_like": r["issues"], "killed_in": r["by"],
-             "noticed_in": r["why"].split(":")[0].split("(")[0].strip()[:40], "error_over_bound": float(f"{float(r['excess']):.0e}"),
-             "loss_rule": bool(r["megatron"]) and r["family"] not in ("comparator", "option", "dataset")} for r in records]
+    return [{"bug": r["id"], "family": r["family"], "what": r["what"], "reported_like": r["issues"],
+             "killed_in": r["by"], "noticed_in": r["why"].split(":")[0].split("(")[0].strip()[:40],
+             "error_over_bound": float(f"{float(r['excess']):.0e}"), "loss_rule": bool(r["megatron"])
+             and r["family"] not in ("comparator", "option", "dataset")} for r in records]
 
 
 def planted(report):
@@ -57,13 +62,15 @@ def by_folder(mutants):
     folders = collections.defaultdict(list)
     for m in mutants:
         folders[str(pathlib.Path(m["file"]).parent)].append(m)
-    rows = [[folder, len(found), score.killed(found, "status"), score.killed(found, "last")] for folder, found in sorted(folders.items())]
+    rows = [[folder, len(found), score.killed(found, "status"), score.killed(found, "last")]
+            for folder, found in sorted(folders.items())]
     return markdown(["folder", "mutants", "killed", "killed now"], rows)
 
 
 def source(report):
     mutants, left_out = report["mutants"], sorted(report["not_counted"].items())
-    scores = markdown(["", ""], [*score.scores(report).items(), *((f"not counted: {status}", n) for status, n in left_out)])
+    scores = markdown(["", ""], [*score.scores(report).items(),
+                                 *((f"not counted: {status}", n) for status, n in left_out)])
     return f"\nSeed {report['seed']}, commit {report['commit']}.\n\n{scores}\n\n{by_folder(mutants)}\n\n"
 
 
@@ -76,7 +83,8 @@ def main(a):
         text = head + begin + text + end + rest.split(end)[1]
         found = None if "sources" in report else json.dumps({"rows": bugs(report["records"])})
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as e:
-        raise Failed(f"{a.report} is no report of run.py --json, or a mark is missing in docs/mutation.md ({e})") from None
+        raise Failed(f"{a.report} is no report of run.py --json, or a mark is missing in docs/mutation.md "
+                     f"({e})") from None
     DOCUMENT.write_text(text)
     if found:
         BUGS.write_text(found)

@@ -1,5 +1,6 @@
-"""The tokenizers library's results for texts that tokenizers get wrong: emoji sequences, combining marks, CJK, right-to-left, NULs, invalid UTF-8, line ends, blanks,
-contractions in odd cases, digits, and tokens spelled out in the text."""
+"""The tokenizers library's results for texts that tokenizers get wrong: emoji sequences, combining marks, CJK,
+right-to-left, NULs, invalid UTF-8, line ends, blanks, contractions in odd cases, digits, and tokens spelled out in the
+text."""
 import base64
 import json
 
@@ -8,16 +9,22 @@ import tokenizers
 ADD_SPECIAL, AS_TEXT, SKIP_SPECIAL = 1, 2, 4
 CL100K = r"""'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]|\s+(?!\S)|\s"""
 
-RANGES = [(0, 0x7F), (0x20, 0x7E), (0x80, 0x24F), (0x300, 0x36F), (0x370, 0x52F), (0x590, 0x6FF), (0x900, 0x97F), (0xE00, 0xE7F),
-          (0x1100, 0x11FF), (0x1E00, 0x1FFF), (0x2000, 0x206F), (0x2070, 0x24FF), (0x2500, 0x2BFF), (0x3000, 0x30FF), (0x4E00, 0x9FFF),
-          (0xAC00, 0xD7A3), (0xF900, 0xFDFF), (0xFE00, 0xFFFF), (0x10000, 0x1FFFF), (0x1F1E6, 0x1F1FF), (0x1F300, 0x1FAFF),
+RANGES = [(0, 0x7F), (0x20, 0x7E), (0x80, 0x24F), (0x300, 0x36F), (0x370, 0x52F), (0x590, 0x6FF),
+          (0x900, 0x97F), (0xE00, 0xE7F),
+          (0x1100, 0x11FF), (0x1E00, 0x1FFF), (0x2000, 0x206F), (0x2070, 0x24FF), (0x2500, 0x2BFF), (0x3000, 0x30FF),
+          (0x4E00, 0x9FFF),
+          (0xAC00, 0xD7A3), (0xF900, 0xFDFF), (0xFE00, 0xFFFF), (0x10000, 0x1FFFF), (0x1F1E6, 0x1F1FF),
+          (0x1F300, 0x1FAFF),
           (0x20000, 0x323AF), (0xE0000, 0xE01EF), (0x110000 - 4, 0x10FFFF)]
-PIECES = ["'s", "'S", "'RE", "'ll", "'\u017f", "don't", "I'M", " ", "  ", "   ", "\n", "\r\n", "\n\n", "\t", "\u00a0", "\u2028", "\u2029", "\u0085",
-          "\u180e", "\u200b", "\u200d", "\ufeff", "\u3000", "\0", "123", "1234567", "\u0663\u0664", "\u00bd", "\u2167", "the", " the", "Hello",
-          "\U0001f469\u200d\U0001f469\u200d\U0001f467\u200d\U0001f466", "\U0001f1e9\U0001f1ea", "\U0001f3f4\U000e0067\U000e0062\U000e007f",
-          "\U0001f44d\U0001f3fd", "e\u0301", "\u00e9", "A\u030a", "\u212b", "\uac00", "\u1100\u1161\u11a8", "\ufb01", "\u0130", "\u03a3\u03c2",
-          "\u4e2d\u6587", "\u65e5\u672c\u8a9e\u30c6\u30ad\u30b9\u30c8", "\u0627\u0644\u0639\u0631\u0628\u064a\u0629", "\u05e2\u05d1\u05e8\u05d9\u05ea",
-          "\u0e44\u0e17\u0e22", "!!!", "...", "--", "://", "_", "a_b", "\u2581", "\u0120", "<0x0A>", "$", "\u20ac"]
+PIECES = ["'s", "'S", "'RE", "'ll", "'\u017f", "don't", "I'M", " ", "  ", "   ", "\n", "\r\n", "\n\n", "\t", "\u00a0",
+          "\u2028", "\u2029", "\u0085", "\u180e", "\u200b", "\u200d", "\ufeff", "\u3000", "\0", "123", "1234567",
+          "\u0663\u0664", "\u00bd", "\u2167", "the", " the", "Hello",
+          "\U0001f469\u200d\U0001f469\u200d\U0001f467\u200d\U0001f466", "\U0001f1e9\U0001f1ea",
+          "\U0001f3f4\U000e0067\U000e0062\U000e007f", "\U0001f44d\U0001f3fd", "e\u0301", "\u00e9", "A\u030a", "\u212b",
+          "\uac00", "\u1100\u1161\u11a8", "\ufb01", "\u0130", "\u03a3\u03c2", "\u4e2d\u6587",
+          "\u65e5\u672c\u8a9e\u30c6\u30ad\u30b9\u30c8", "\u0627\u0644\u0639\u0631\u0628\u064a\u0629",
+          "\u05e2\u05d1\u05e8\u05d9\u05ea", "\u0e44\u0e17\u0e22", "!!!", "...", "--", "://", "_", "a_b", "\u2581",
+          "\u0120", "<0x0A>", "$", "\u20ac"]
 
 
 def text(rng, added):
@@ -46,7 +53,8 @@ def theirs(tok, raw, flags):
 
 
 def original(path):
-    """(the types and files of tests/compare/tokenize, what the library makes of a text, special tokens) for a file of any kind."""
+    """(the types and files of tests/compare/tokenize, what the library makes of a text, special tokens) for a file of
+    any kind."""
     if path.endswith(".model"):
         import sentencepiece
         model = sentencepiece.SentencePieceProcessor(model_file=path)
@@ -54,7 +62,8 @@ def original(path):
             ids = model.encode_as_ids(raw.decode("utf-8", errors="replace"))
             return ids, model.decode_ids(ids)
         def offsets(raw, ids):
-            proto = model.decode(ids, return_type="proto")  # in bytes; Megatron-LM's are those of older versions, in characters
+            # in bytes; Megatron-LM's are those of older versions, in characters
+            proto = model.decode(ids, return_type="proto")
             return [len(proto.text.encode()[:piece.begin].decode()) for piece in proto.pieces]
         run.offsets = offsets
         run.spans = lambda raw, flags: spm_spans(model, raw.decode("utf-8", errors="replace"))
@@ -62,7 +71,8 @@ def original(path):
     if path.endswith(".tiktoken"):
         import tiktoken
         with open(path) as f: ranks = {base64.b64decode(line.split()[0]): int(line.split()[1]) for line in f}
-        encoding = tiktoken.Encoding(name="x", pat_str=CL100K, mergeable_ranks=ranks, special_tokens={"<|endoftext|>": len(ranks)})
+        encoding = tiktoken.Encoding(name="x", pat_str=CL100K, mergeable_ranks=ranks,
+                                     special_tokens={"<|endoftext|>": len(ranks)})
         def run(raw, flags):
             ids = encoding.encode(raw.decode("utf-8", errors="replace"), allowed_special="all")
             return ids, encoding.decode(ids)
@@ -75,7 +85,8 @@ def original(path):
     def run(raw, flags): return theirs(tok, raw, flags)
     run.spans = lambda raw, flags: hf_spans(tok, raw.decode("utf-8", errors="replace"), flags)
     parts = json.loads(tok.to_str())
-    if parts["decoder"] and parts["decoder"]["type"] == "ByteLevel" and '"trim_offsets": true' not in json.dumps(parts["post_processor"]):
+    is_trimmed = '"trim_offsets": true' in json.dumps(parts["post_processor"])
+    if parts["decoder"] and parts["decoder"]["type"] == "ByteLevel" and not is_trimmed:
         run.offsets = lambda raw, ids: begins(tok, raw, ids)
     return ["GPT2BPETokenizer", "", *pair] if len(pair) == 2 else ["HuggingFaceTokenizer", path], run, added
 
@@ -93,11 +104,13 @@ def spm_spans(model, text):
 
 
 def begins(tok, raw, ids):
-    """The character at which each token begins; none if the ids are not those of the text, or the text is not what they decode to."""
+    """The character at which each token begins; none if the ids are not those of the text, or the text is not what they
+    decode to."""
     s = raw.decode("utf-8", errors="replace")
     tok.encode_special_tokens = False
     encoding = tok.encode(s, add_special_tokens=False)
-    return [begin for begin, _ in encoding.offsets] if encoding.ids == ids and tok.decode(ids, skip_special_tokens=False) == s else None
+    is_whole = encoding.ids == ids and tok.decode(ids, skip_special_tokens=False) == s
+    return [begin for begin, _ in encoding.offsets] if is_whole else None
 
 
 def gpt2(vocab, merges):

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Random and awkward texts through the library of a tokenizer's file (tokenizers, sentencepiece or tiktoken) and through build/<preset>/tests/tokenize: every id, every
-decoded byte and the characters that each id stands for must be equal. tiktoken does not say the last.
+"""Random and awkward texts through the library of a tokenizer's file (tokenizers, sentencepiece or tiktoken) and
+through build/<preset>/tests/tokenize: every id, every decoded byte and the characters that each id stands for must be
+equal. tiktoken does not say the last.
 
 usage: tools/oracle/compare_tokenizer.py --program build/cpu/tests/tokenize FILE... [--count 10000] [--seed 1]
 
@@ -53,8 +54,10 @@ def main(a):
             got, at, back = ours(raw, flags)
             if got == ids and back.decode("utf-8", errors="replace") == decoded and spans in (None, at): continue
             bad += 1
-            if bad <= 5: print(f"{path}: text {i} {raw!r} flags {flags}\n  theirs {ids} {decoded!r} {spans}\n  ours   {got} {back!r} {at}")
-        print(f"{path}: {a.count - bad} of {a.count} texts equal{', spans included' if hasattr(theirs, 'spans') else ''}")
+            if bad <= 5: print(f"{path}: text {i} {raw!r} flags {flags}\n  theirs {ids} {decoded!r} {spans}\n  ours   "
+                               f"{got} {back!r} {at}")
+        print(f"{path}: {a.count - bad} of {a.count} texts "
+              f"equal{', spans included' if hasattr(theirs, 'spans') else ''}")
         wrong += bad
     return int(wrong > 0)
 

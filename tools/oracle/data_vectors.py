@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""Writes tests/unit/data/vectors.h: what Megatron-LM's own data code, numpy and torch give for the cases of the unit tests.
+"""Writes tests/unit/data/vectors.h: what Megatron-LM's own data code, numpy and torch give for the cases of the unit
+tests.
 
 usage: tools/oracle/data_vectors.py MEGATRON_LM > tests/unit/data/vectors.h
 
 MEGATRON_LM is a checkout of NVIDIA/Megatron-LM with megatron/core/datasets/helpers_cpp built (make in that folder).
-Case digests are the MD5 of the first samples in order, each as tokens, labels (int64), loss mask (float32), position ids and,
-for each row of the attention mask, its first visible column (int64). Digests of masked datasets have tokens, labels, loss mask,
-then token types, the sentence label and the length (BERT), or the decoder's length, encoder tokens and the encoder's length (T5).
-"""
+Case digests are the MD5 of the first samples in order, each as tokens, labels (int64), loss mask (float32), position
+ids and, for each row of the attention mask, its first visible column (int64). Digests of masked datasets have tokens,
+labels, loss mask, then token types, the sentence label and the length (BERT), or the decoder's length, encoder tokens
+and the encoder's length (T5). """
 
 import contextlib
 import hashlib
@@ -44,7 +45,8 @@ training = types.ModuleType("megatron.training")
 training.get_args = training.mpu = None
 sys.modules["megatron.training"] = training
 sys.modules["megatron.training.dist_signal_handler"] = types.SimpleNamespace(DistributedSignalHandler=None)
-spec = importlib.util.spec_from_file_location("data_samplers", f"{megatron}/megatron/training/datasets/data_samplers.py")
+spec = importlib.util.spec_from_file_location("data_samplers",
+                                              f"{megatron}/megatron/training/datasets/data_samplers.py")
 data_samplers = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(data_samplers)
 
@@ -52,7 +54,8 @@ spec.loader.exec_module(data_samplers)
 class Tokenizer:
     def __init__(self, vocab_size, eod, pad):
         self.vocab_size, self.eod, self.pad = vocab_size, eod, pad
-        self.unique_identifiers = OrderedDict({"class": "test.Null\u00e9", "vocab_size": vocab_size, "eod_id": eod, "pad_id": pad})
+        self.unique_identifiers = OrderedDict({"class": "test.Null\u00e9", "vocab_size": vocab_size,
+                                               "eod_id": eod, "pad_id": pad})
 
 
 def md5(data):
@@ -96,7 +99,8 @@ def digest(dataset, count):
 CASES = []
 
 
-def case(name, sizes, seq=4, blend=None, per_split=None, split=None, flags=False, pad=-1, keep_last=False, cache=None, mock=False):
+def case(name, sizes, seq=4, blend=None, per_split=None, split=None, flags=False, pad=-1, keep_last=False,
+         cache=None, mock=False):
     config = GPTDatasetConfig(
         random_seed=1234, sequence_length=seq, blend=get_blend_from_list(blend), split=split, path_to_cache=cache,
         blend_per_split=[get_blend_from_list(b) for b in per_split] if per_split else None,
@@ -122,8 +126,8 @@ class MaskedTokenizer(Tokenizer):
 
 
 def write_sentences(name, documents):
-    """Document i has 3 * i % 7 sentences, sentence j of the dataset 5 * j % 23 + 1 tokens (512 and 513 in two), token k the id
-    1 + 31 * k % 899."""
+    """Document i has 3 * i % 7 sentences, sentence j of the dataset 5 * j % 23 + 1 tokens (512 and 513 in two), token k
+    the id 1 + 31 * k % 899."""
     builder = IndexedDatasetBuilder(name + ".bin", dtype=numpy.uint16)
     sentence = token = 0
     for i in range(documents):
@@ -140,7 +144,8 @@ def masked_digest(dataset, count, pad, encoder):
     for i in range(count):
         s = dataset[i]
         real = s["loss_mask"].astype(bool)
-        parts = [s["text_dec"] if encoder else s["text"], numpy.where(real, s["labels"], 0), s["loss_mask"].astype(numpy.float32)]
+        parts = [s["text_dec"] if encoder else s["text"], numpy.where(real, s["labels"], 0),
+                 s["loss_mask"].astype(numpy.float32)]
         if encoder:
             dataset._pad_token_id = -1  # which no text has, so that the mask shows the length
             parts += [real.sum(), s["text_enc"], dataset[i]["enc_mask"].sum()]
@@ -153,12 +158,14 @@ def masked_digest(dataset, count, pad, encoder):
     return h.hexdigest()
 
 
-def masked_case(name, cls, config_cls, sizes, seq, blend, split, pad=0, mask=0.15, short=0.1, ngram=3, geometric=False, **more):
+def masked_case(name, cls, config_cls, sizes, seq, blend, split, pad=0, mask=0.15, short=0.1, ngram=3,
+                geometric=False, **more):
     config = config_cls(
-        random_seed=1234, sequence_length=seq, blend=get_blend_from_list(blend), split=split, path_to_cache="masked_cache",
-        tokenizer=MaskedTokenizer(pad), masking_probability=mask, short_sequence_probability=short, masking_max_ngram=ngram,
-        masking_do_full_word=True, masking_do_permutation=False, masking_use_longer_ngrams=False,
-        masking_use_geometric_distribution=geometric, mid_level_dataset_surplus=0.005, **more)
+        random_seed=1234, sequence_length=seq, blend=get_blend_from_list(blend), split=split,
+        path_to_cache="masked_cache", tokenizer=MaskedTokenizer(pad), masking_probability=mask,
+        short_sequence_probability=short, masking_max_ngram=ngram, masking_do_full_word=True,
+        masking_do_permutation=False, masking_use_longer_ngrams=False, masking_use_geometric_distribution=geometric,
+        mid_level_dataset_surplus=0.005, **more)
     for i, d in enumerate(BlendedMegatronDatasetBuilder(cls, sizes, lambda: True, config).build()):
         if sizes[i]:
             CASES.append((name, i, len(d), min(len(d), 3000), masked_digest(d, min(len(d), 3000), pad, geometric)))
@@ -181,7 +188,8 @@ def masked_cases():
 
 
 def samplers():
-    for mbs, dp, total, consumed, sharding in [(2, 2, 21, 0, True), (2, 2, 21, 8, True), (2, 3, 38, 12, False), (1, 4, 26, 24, True)]:
+    for mbs, dp, total, consumed, sharding in [(2, 2, 21, 0, True), (2, 2, 21, 8, True), (2, 3, 38, 12, False),
+                                               (1, 4, 26, 24, True)]:
         rows = []
         for rank in range(dp):
             s = data_samplers.MegatronPretrainingRandomSampler(None, total, consumed, mbs, rank, dp, sharding)
@@ -194,7 +202,8 @@ def samplers():
 
 def main():
     print("/* Generated by tools/oracle/data_vectors.py; do not edit.")
-    print(f" * Megatron-LM core/datasets and training/datasets (August 2026), numpy {numpy.__version__}, torch {torch.__version__.split('+')[0]}. */")
+    print(f" * Megatron-LM core/datasets and training/datasets (August 2026), numpy {numpy.__version__}, torch "
+          f"{torch.__version__.split('+')[0]}. */")
     print("#ifndef ISOTRON_TESTS_DATA_VECTORS_H\n#define ISOTRON_TESTS_DATA_VECTORS_H\n\n#include <stdint.h>\n")
     print("/* clang-format off */")
     os.chdir(tempfile.mkdtemp())
@@ -218,10 +227,13 @@ def main():
         case("toy_pad", [40, 0, 0], blend=["toy"], split="1", pad=21)
         case("more_split", [600, 10, 5], blend=["more"], split="969, 30, 1", seq=7, cache="cache")
         case("more_epoch", [None, None, None], blend=["more"], split="90,9,1", seq=7)
-        case("blend_weights", [300, 20, 7], blend=["30", "more", "70", "third", "5", "toy"], split="60,20,20", seq=5, cache="cache")
+        case("blend_weights", [300, 20, 7], blend=["30", "more", "70", "third", "5", "toy"], split="60,20,20",
+             seq=5, cache="cache")
         case("blend_lengths", [250, 10, 3], blend=["more", "third", "toy"], split="34,33,33", seq=2, cache="cache")
-        case("blend_exhaustive", [None, None, None], blend=["more", "third", "toy"], split="34,33,33", seq=2, cache="cache")
-        case("per_split", [300, 20, 0], per_split=[["1", "more", "3", "third"], ["1.0", "toy"], None], seq=6, cache="cache", flags=True)
+        case("blend_exhaustive", [None, None, None], blend=["more", "third", "toy"], split="34,33,33",
+             seq=2, cache="cache")
+        case("per_split", [300, 20, 0], per_split=[["1", "more", "3", "third"], ["1.0", "toy"], None], seq=6,
+             cache="cache", flags=True)
         case("keep_last", [50, None, 0], blend=["more"], split="50,50", seq=11, keep_last=True, flags=True)
         case("mock", [1000, 20, 10], seq=1024, mock=True, cache="cache")
         torch.distributed.get_rank = lambda *_: 0  # masked datasets ask it without a process group

@@ -1,4 +1,5 @@
-"""Support of golden.py for encoders: batches of masked text in two sentences, and BERT's two losses; batches and losses of tasks."""
+"""Support of golden.py for encoders: batches of masked text in two sentences, and BERT's two losses; batches and losses
+of tasks."""
 import numpy as np
 import torch
 from transformers import AttentionInterface, AttentionMaskInterface
@@ -70,12 +71,15 @@ def make_batches(o, rng, pad):
     types = there & (np.arange(seq) >= lengths * rng.uniform(0.3, 0.7, lengths.shape)) & (o.get("num-token-types") != 1)
     tokens = np.where(masked, np.where(rng.random(shape) < 0.8, MASK, rng.integers(MASK + 1, vocab, shape)), labels)
     arrays = {"tokens": np.where(there, tokens, pad),
-              "labels": labels * masked, "types": types, "padding_mask": there, "is_random": rng.integers(0, 2, (steps, batch))}
-    return {n: torch.from_numpy(x.astype(np.int64)) for n, x in arrays.items()} | {"loss_mask": torch.from_numpy(masked.astype(np.float32))}
+              "labels": labels * masked, "types": types, "padding_mask": there,
+              "is_random": rng.integers(0, 2, (steps, batch))}
+    return {n: torch.from_numpy(x.astype(np.int64))
+            for n, x in arrays.items()} | {"loss_mask": torch.from_numpy(masked.astype(np.float32))}
 
 
 def task_batches(o, rng):
-    """Samples whose class is about that of their second token. A question has a sample for each choice, and their class is the right one."""
+    """Samples whose class is about that of their second token. A question has a sample for each choice, and their class
+    is the right one."""
     choices = 4 if o["task"] == "RACE" else 1
     steps, questions, seq, vocab = o["train-iters"], o["global-batch-size"], o["seq-length"], o["vocab-size"]
     classes = choices if choices > 1 else len(o["class-labels"].split())
@@ -85,8 +89,9 @@ def task_batches(o, rng):
     there = np.arange(seq) < lengths
     tokens = rng.integers(MASK + 1, vocab, shape)
     right = tokens[:, ::choices, 1] % classes
-    arrays = {"tokens": tokens * there, "types": there & (np.arange(seq) >= lengths * rng.uniform(0.3, 0.7, lengths.shape)), "padding_mask": there,
-              "classes": np.repeat(right, choices, axis=1)}
+    arrays = {"tokens": tokens * there,
+              "types": there & (np.arange(seq) >= lengths * rng.uniform(0.3, 0.7, lengths.shape)),
+              "padding_mask": there, "classes": np.repeat(right, choices, axis=1)}
     return {n: torch.from_numpy(x.astype(np.int64)) for n, x in arrays.items()}
 
 
@@ -96,7 +101,8 @@ def task_losses(model, x):
     choices = 4 if "MultipleChoice" in type(model).__name__ else 1
     if choices > 1:
         inputs = {n: v.unflatten(0, (-1, choices)) for n, v in inputs.items()}
-    return torch.zeros(0), {"lm loss": torch.nn.functional.cross_entropy(model(**inputs).logits, x["classes"][::choices])}
+    return torch.zeros(0), {"lm loss": torch.nn.functional.cross_entropy(model(**inputs).logits,
+                                                                         x["classes"][::choices])}
 
 
 def without_effect(model):

@@ -1,8 +1,7 @@
 """Runs PyTorch code in float64 throughout, whatever precision its author wrote down, and proves it.
 
-Hugging Face models ask for float32 by name in places (norms, softmax, rotary tables). `Float64` answers each such request
-with float64, and raises on any operation, forward or backward, whose result is of another floating type.
-"""
+Hugging Face models ask for float32 by name in places (norms, softmax, rotary tables). `Float64` answers each such
+request with float64, and raises on any operation, forward or backward, whose result is of another floating type. """
 import platform
 
 import numpy

@@ -4,9 +4,9 @@
 usage: tools/oracle/golden.py [--out golden] [--set KEY=VALUE ...] [CASE ...]
        tools/oracle/golden.py --check FOLDER ...
 
-Without a CASE all are made; families/*.py has them. --set overrides an option of run.conf, to make cases of other shapes. The
-optimizer step and the learning-rate schedule follow Megatron-LM (per-token loss; see `train`). A case must pass witness.py; --check
-says how well cases on disk do."""
+Without a CASE all are made; families/*.py has them. --set overrides an option of run.conf, to make cases of other
+shapes. The optimizer step and the learning-rate schedule follow Megatron-LM (per-token loss; see `train`). A case must
+pass witness.py; --check says how well cases on disk do."""
 import copy
 import datetime
 import hashlib
@@ -61,7 +61,8 @@ def initialise(model, rng, zero_centred, dtype):
 
 
 def language(o, rng):
-    """Tokens of a Markov chain with a few likely successors, so that there is something to learn: a function of their number."""
+    """Tokens of a Markov chain with a few likely successors, so that there is something to learn: a function of their
+    number."""
     steps, batch, vocab = o["train-iters"], o["global-batch-size"], o["vocab-size"]
     successors = rng.integers(0, vocab, (vocab, 3))
 
@@ -98,7 +99,8 @@ def train(model, o, conf, batches, losses):
     the same gradients."""
     b1, b2, wd = o["adam-beta1"], o["adam-beta2"], o["weight-decay"]
     params = dict(model.named_parameters())
-    m, v, peer = ({n: f(p.detach()) for n, p in params.items()} for f in (torch.zeros_like, torch.zeros_like, torch.clone))
+    m, v, peer = ({n: f(p.detach()) for n, p in params.items()} for f in (torch.zeros_like,
+                                                                          torch.zeros_like, torch.clone))
     torch_adamw = torch.optim.AdamW(
         [{"params": [p for p in peer.values() if (p.dim() > 1) == decayed], "weight_decay": wd * decayed}
          for decayed in (True, False)], betas=(b1, b2), eps=o["adam-eps"], foreach=False)
@@ -142,13 +144,21 @@ def make(name, out, overrides, arguments):
         f"{k} = {str(v).lower() if isinstance(v, bool) else v}\n" for k, v in o.items() if v is not False))
     dtype, encoder, module = files.get("init", "float32"), o.get("model") == "bert", FAMILIES[family]
     own = hasattr(module, "model")
-    batches = module.batches(o, rng, language(o, rng)) if own else encoders.task_batches(o, rng) if o.get(
-        "task") else encoders.make_batches(o, rng, files.get("pad", 0)) if encoder else make_batches(o, rng, files.get("mask"))
-    kind = "MultipleChoice" if o.get("task") == "RACE" else "SequenceClassification" if o.get("task") else "MaskedLM" if o.get("bert-no-binary-head") else "PreTraining" if encoder else "CausalLM"
+    if own:
+        batches = module.batches(o, rng, language(o, rng))
+    elif o.get("task"):
+        batches = encoders.task_batches(o, rng)
+    elif encoder:
+        batches = encoders.make_batches(o, rng, files.get("pad", 0))
+    else:
+        batches = make_batches(o, rng, files.get("mask"))
+    kind = ("MultipleChoice" if o.get("task") == "RACE" else "SequenceClassification" if o.get("task") else
+            "MaskedLM" if o.get("bert-no-binary-head") else "PreTraining" if encoder else "CausalLM")
     with Float64():
         model = module.model(o) if own else getattr(transformers, "AutoModelFor" + kind).from_config(
             transformers.AutoConfig.for_model(family.replace("_bert", "-bert"), **module.config(o)),
-            attn_implementation=encoders.implementation(o) if encoder else sinks.implementation(o), dtype=torch.float64).train()
+            attn_implementation=encoders.implementation(o) if encoder else sinks.implementation(o),
+            dtype=torch.float64).train()
         encoders.adapt(model, o) if encoder else None if own else sinks.add(model, o)
         if not own:
             model.config._experts_implementation = "eager"
@@ -158,18 +168,21 @@ def make(name, out, overrides, arguments):
     masks = (batches["loss_mask"] if "loss_mask" in batches else torch.ones(batches["tokens"][..., 1:].shape)).double()
     task = module.losses if own else encoders.task_losses if o.get("task") else encoders.losses if encoder else losses
     with Float64():
-        curve, grads, logits, peer, margin = train(model, o, witness.read_conf(folder / "run.conf"), batches | {"loss_mask": masks}, task)
+        curve, grads, logits, peer, margin = train(model, o, witness.read_conf(folder / "run.conf"),
+                                                   batches | {"loss_mask": masks}, task)
     params = {n: p.detach() for n, p in model.named_parameters()}
     oracle = {"grad/" + n: g for n, g in moe.on_disk(FAMILIES[family], grads).items()} | {
         "param/" + n: p for n, p in moe.on_disk(FAMILIES[family], params | moe.biases(model)).items()}
-    if 0 < logits.nbytes <= 64 << 10 and not files.get("pad"):  # RoBERTa gives all padding the same position, and nothing else depends on it
+    # RoBERTa gives all padding the same position, and nothing else depends on it
+    if 0 < logits.nbytes <= 64 << 10 and not files.get("pad"):
         oracle["logits"] = logits.contiguous()
     safetensors.torch.save_file(batches, folder / "batches.safetensors", {"format": "pt"})
     safetensors.torch.save_file(oracle, folder / "oracle.safetensors", {"format": "pt"})
     steps = ",\n".join("    " + json.dumps(step) for step in curve)
     (folder / "curve.json").write_text('{\n  "steps": [\n' + steps + "\n  ]\n}\n")
     checks = {} if encoder else witness.check(folder)  # the witness has no encoder
-    checks["parameters against torch.optim.AdamW"] = max(((p - peer[n]).norm() / p.norm()).item() for n, p in params.items())
+    checks["parameters against torch.optim.AdamW"] = max(((p - peer[n]).norm() / p.norm()).item()
+                                                         for n, p in params.items())
     for what, error in checks.items():
         if not error <= 1e-12:
             raise Failed(f"{name}: {what} differs by {error:.2e} relative: this is no oracle")
@@ -177,22 +190,26 @@ def make(name, out, overrides, arguments):
     (folder / "provenance.json").write_text(json.dumps(provenance(family, type(model).__name__, arguments) | {
         "checks": checks, **margins, "date": datetime.date.today().isoformat()}, indent=2) + "\n")
     norms, used = [s["grad_norm"] for s in curve], sum(f.stat().st_size for f in folder.iterdir())
-    print(f"{name}: loss {curve[0]['loss']:.4f} -> {curve[-1]['loss']:.4f}, grad norm {min(norms):.3f}..{max(norms):.3f}, "
+    print(f"{name}: loss {curve[0]['loss']:.4f} -> {curve[-1]['loss']:.4f}, grad norm "
+          f"{min(norms):.3f}..{max(norms):.3f}, "
           f"clipped {sum(s['clip'] < 1 for s in curve)} of {len(curve)}, {used // 1024} KiB; "
           + ", ".join(f"{k} {e:.0e}" for k, e in checks.items())
           + (f"; no choice of experts closer than {margin:.1e}" if margins else ""))
 
 
 def provenance(family, model, arguments):
-    sources = [HERE / f"{f}.py" for f in ("golden", f"families/{family}", "families/decoder", "moe", "sinks", "encoders", "witness", "float64")]
+    sources = [HERE / f"{f}.py" for f in ("golden", f"families/{family}", "families/decoder", "moe", "sinks",
+                                          "encoders", "witness", "float64")]
     sources += [Path(trainer.__file__), Path(trainer.decoder.__file__)]
     return {"generator": "tools/oracle/golden.py", "arguments": arguments, "model": model,
             "source_sha256": hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest(),
-            "versions": versions(), "device": f"cpu, 1 thread, {torch.backends.cpu.get_cpu_capability()}", "dtype": "float64"}
+            "versions": versions(), "device": f"cpu, 1 thread, {torch.backends.cpu.get_cpu_capability()}",
+            "dtype": "float64"}
 
 
 def save_init(family, model, folder, dtype):
-    """Exactly the file that save_pretrained writes. From a copy: a model cast to float32 and back has lost its rotary table."""
+    """Exactly the file that save_pretrained writes. From a copy: a model cast to float32 and back has lost its rotary
+    table."""
     dtype = getattr(torch, dtype)
     if not hasattr(model, "save_pretrained"):
         weights = {n: p.detach().to(dtype) for n, p in model.named_parameters()}
@@ -204,7 +221,8 @@ def save_init(family, model, folder, dtype):
     saved = safetensors.torch.load_file(folder / "init.safetensors")
     mine = moe.on_disk(FAMILIES[family], {n: p.detach() for n, p in model.named_parameters()} | moe.biases(model))
     if saved.keys() != mine.keys():
-        raise Failed(f"{folder.name}: save_pretrained and we disagree about the names {sorted(saved.keys() ^ mine.keys())}")
+        raise Failed(f"{folder.name}: save_pretrained and we disagree about the names "
+                     f"{sorted(saved.keys() ^ mine.keys())}")
     for name, x in saved.items():
         if not torch.equal(x, mine[name].to(x.dtype)):
             raise Failed(f"{folder.name}: save_pretrained and we disagree about {name}")

@@ -3,10 +3,10 @@
 
 usage: tools/oracle/hf_configs.py [--round-trip PROGRAM]
 
-Each case is a config.json (families/*.py); its weights follow from the tensors' names and shapes (tensors.py), and its logits are
-those that transformers computes from the two, in float64, or it is an error. The test functional/convert imports every case with
-`isotron convert` and compares logits. --round-trip instead imports and exports each case with PROGRAM and has transformers
-compute the logits of what was exported."""
+Each case is a config.json (families/*.py); its weights follow from the tensors' names and shapes (tensors.py), and its
+logits are those that transformers computes from the two, in float64, or it is an error. The test functional/convert
+imports every case with `isotron convert` and compares logits. --round-trip instead imports and exports each case with
+PROGRAM and has transformers compute the logits of what was exported."""
 import copy
 import datetime
 import json
@@ -47,7 +47,8 @@ def collapse(found):
     """{name: shape} as {name with * for the layer and # for the expert: [shape, layers, number of experts]}"""
     result = {}
     for name, shape in found.items():
-        layer, expert = re.search(r"(?<=\.layers\.|.....\.h\.|.\.block\.)\d+", name), re.search(r"(?<=\.experts\.)\d+", name)
+        layer, expert = re.search(r"(?<=\.layers\.|.....\.h\.|.\.block\.)\d+",
+                                  name), re.search(r"(?<=\.experts\.)\d+", name)
         short = re.sub(r"(\.layers\.|\.h\.|\.block\.)\d+", r"\1*", re.sub(r"(\.experts\.)\d+", r"\1#", name))
         entry = result.setdefault(short, [shape, [], 0])
         if layer and int(layer[0]) not in entry[1]:
@@ -74,7 +75,8 @@ def answer(config):
         found = shapes(config)
         with tempfile.TemporaryDirectory() as folder:
             Path(folder, "config.json").write_text(json.dumps(config))
-            tensors.write(Path(folder, "model.safetensors"), {n: tensors.weight(n, s) for n, s in found.items()}, {"format": "pt"})
+            tensors.write(Path(folder, "model.safetensors"), {n: tensors.weight(n, s) for n, s in found.items()},
+                          {"format": "pt"})
             logits = compute(Path(folder))
     except Exception as e:  # whatever transformers raises: it has no such model
         return f"{type(e).__name__}: {' '.join(str(e).split())[:160]}", None
@@ -84,13 +86,18 @@ def answer(config):
 def make_models():
     """As save_pretrained writes them: windows that the sequence exceeds, weights large enough to show every term."""
     moe = SIZES | EXPERTS | ON | {"hidden_size": 24, "num_attention_heads": 6, "num_key_value_heads": 3, "head_dim": 4,
-                                     "vocab_size": 37, "intermediate_size": 32, "moe_intermediate_size": 8, "norm_topk_prob": True,
-                                     "mlp_only_layers": [1], "sliding_window": 5, "initializer_range": 0.4, "max_position_embeddings": 40}
-    t5 = {"vocab_size": 61, "d_model": 24, "d_kv": 5, "d_ff": 20, "num_layers": 3, "num_decoder_layers": 2, "num_heads": 3,
-          "relative_attention_num_buckets": 8, "relative_attention_max_distance": 12, "decoder_start_token_id": 0}
+                                     "vocab_size": 37, "intermediate_size": 32, "moe_intermediate_size": 8,
+                                  "norm_topk_prob": True,
+                                     "mlp_only_layers": [1], "sliding_window": 5, "initializer_range": 0.4,
+                                  "max_position_embeddings": 40}
+    t5 = {"vocab_size": 61, "d_model": 24, "d_kv": 5, "d_ff": 20, "num_layers": 3,
+          "num_decoder_layers": 2, "num_heads": 3, "relative_attention_num_buckets": 8,
+          "relative_attention_max_distance": 12, "decoder_start_token_id": 0}
     v1_1 = t5 | {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}
-    for name, kind, config, seed, samples in (  # with these seeds, one sample of t5-original and t5-v1_1 generates its end
-            ("qwen3-moe-windows", "qwen3_moe", moe, 1, 2), ("t5-original", "t5", t5, 2, 4), ("t5-v1_1", "t5", v1_1, 2, 4), ("t5-tied", "t5", v1_1, 2, 1)):
+    # with these seeds, one sample of t5-original and t5-v1_1 generates its end
+    for name, kind, config, seed, samples in (
+            ("qwen3-moe-windows", "qwen3_moe", moe, 1, 2), ("t5-original", "t5", t5, 2, 4),
+            ("t5-v1_1", "t5", v1_1, 2, 4), ("t5-tied", "t5", v1_1, 2, 1)):
         torch.manual_seed(seed)
         config = transformers.AutoConfig.for_model(kind, **config)  # transformers 5 itself ties a T5 v1.1
         model = float64.kind(config).from_config(config) if name == "t5-tied" else float64.make(config)
@@ -114,15 +121,18 @@ def round_trip(program):
             work = Path(folder)
             (work / "in").mkdir()
             (work / "in" / "config.json").write_text(json.dumps(config))
-            tensors.write(work / "in" / "model.safetensors", {n: tensors.weight(n, s) for n, s in found.items()}, {"format": "pt"})
-            steps = (["--from-hf", work / "in", "--save", work / "saved"], ["--load", work / "saved", "--to-hf", work / "out"])
+            tensors.write(work / "in" / "model.safetensors", {n: tensors.weight(n, s) for n, s in found.items()},
+                          {"format": "pt"})
+            steps = (["--from-hf", work / "in", "--save", work / "saved"],
+                     ["--load", work / "saved", "--to-hf", work / "out"])
             done = [subprocess.run([program, "convert", *s], capture_output=True, text=True) for s in steps]
             if any(d.returncode for d in done):
                 print(f"{family} {name}: {done[0].stderr or done[1].stderr}".strip())
                 continue
             error = np.linalg.norm(compute(work / "out") - logits) / np.linalg.norm(logits)
             wrong += not error < 1e-12
-            print(f"{family} {name}: {json.loads((work / 'out' / 'config.json').read_text())['model_type']}, {error:.1e}")
+            print(f"{family} {name}: {json.loads((work / 'out' / 'config.json').read_text())['model_type']}, "
+                  f"{error:.1e}")
     print(f"{wrong} exports are another model")
     return int(wrong > 0)
 
@@ -136,8 +146,10 @@ def main(a):
     table, sets, logits = [], [], {}
     for family, name, keys, config in cases():
         found, values = answer(config)
-        entry = {"family": family, "name": name.removeprefix("!"), "keys": {k: v for k, v in keys.items() if v is not MISSING},
-                 "drop": [k for k, v in keys.items() if v is MISSING], "refused": name.startswith("!") or values is None}
+        entry = {"family": family, "name": name.removeprefix("!"),
+                 "keys": {k: v for k, v in keys.items() if v is not MISSING},
+                 "drop": [k for k, v in keys.items() if v is MISSING],
+                 "refused": name.startswith("!") or values is None}
         if values is None:
             entry["error"] = found
         else:
@@ -153,8 +165,10 @@ def main(a):
         return json.dumps(x, separators=(",", ":"))
 
     lines = [f'"{key}": {dump(value)}' for key, value in
-             (("provenance", provenance), ("tokens", TOKENS), ("bases", {name: module.BASE for name, module in FAMILIES.items()}))]
-    lines += [f'"{key}": [\n' + ",\n".join(map(dump, rows)) + "\n]" for key, rows in (("shapes", sets), ("cases", table))]
+             (("provenance", provenance), ("tokens", TOKENS),
+              ("bases", {name: module.BASE for name, module in FAMILIES.items()}))]
+    lines += [f'"{key}": [\n' + ",\n".join(map(dump, rows)) + "\n]" for key, rows in (("shapes", sets),
+                                                                                      ("cases", table))]
     (OUT / "configs.json").write_text("{\n" + ",\n".join(lines) + "\n}\n")
     tensors.write(OUT / "logits.safetensors", {n: ("F64", x.shape, x.tobytes()) for n, x in logits.items()}, {})
     make_models()

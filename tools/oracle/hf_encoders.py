@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Makes tests/data/hf/encoder-*: small models of each class of BERT, Megatron-BERT and RoBERTa that can be read, as transformers saves them.
+"""Makes tests/data/hf/encoder-*: small models of each class of BERT, Megatron-BERT and RoBERTa that can be read, as
+transformers saves them.
 
 usage: tools/oracle/hf_encoders.py
 
@@ -26,10 +27,12 @@ CLASSES = {"id2label": {0: "good news", 1: "bad", 2: "neither"}, "label2id": {"g
 ROBERTA = {"type_vocab_size": 1, "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2, "layer_norm_eps": 1e-5}
 XLM = ROBERTA | {"type_vocab_size": 2}
 MODELS = {
-    "BertForPreTraining": {}, "BertForMaskedLM": {}, "BertModel": {}, "BertForSequenceClassification": CLASSES, "BertForMultipleChoice": {},
-    "MegatronBertForMaskedLM": {}, "MegatronBertModel": {}, "MegatronBertForSequenceClassification": CLASSES, "MegatronBertForMultipleChoice": {},
+    "BertForPreTraining": {}, "BertForMaskedLM": {}, "BertModel": {}, "BertForSequenceClassification": CLASSES,
+    "BertForMultipleChoice": {}, "MegatronBertForMaskedLM": {}, "MegatronBertModel": {},
+    "MegatronBertForSequenceClassification": CLASSES, "MegatronBertForMultipleChoice": {},
     "RobertaForMaskedLM": ROBERTA, "RobertaModel": ROBERTA, "RobertaForSequenceClassification": ROBERTA | CLASSES,
-    "RobertaForMultipleChoice": ROBERTA, "XLMRobertaForMaskedLM": XLM, "XLMRobertaForSequenceClassification": XLM | CLASSES}
+    "RobertaForMultipleChoice": ROBERTA, "XLMRobertaForMaskedLM": XLM,
+    "XLMRobertaForSequenceClassification": XLM | CLASSES}
 
 
 def main(_):
@@ -40,10 +43,12 @@ def main(_):
         torch.manual_seed(seed)
         model = kind(kind.config_class(**SIZES | keys))
         for part, p in model.named_parameters():  # large enough to show every term
-            torch.nn.init.normal_(p, float("orm" in part and "weight" in part or ".ln." in part and "weight" in part), 0.3)
+            torch.nn.init.normal_(p, float("orm" in part and "weight" in part or ".ln." in part and "weight" in part),
+                                  0.3)
         model.to(torch.bfloat16).save_pretrained(folder)
         if not name.endswith("Model"):
-            subprocess.run([sys.executable, HERE / "hf_logits.py", folder, folder / "reference.safetensors", "--length", "17", "--samples", "4"], check=True)
+            subprocess.run([sys.executable, HERE / "hf_logits.py", folder, folder / "reference.safetensors",
+                            "--length", "17", "--samples", "4"], check=True)
         for file in folder.iterdir():
             file.chmod(0o644)
 

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Writes the logits that transformers computes in float64 for a model folder: the file that `isotron convert --check` takes.
+"""Writes the logits that transformers computes in float64 for a model folder: the file that `isotron convert --check`
+takes.
 
 usage: tools/oracle/hf_logits.py MODEL_DIR OUT.safetensors [--samples 2] [--length N] [--seed 1]
 
-Tokens are drawn at random. --length is the tokens of a sample: 32, or what the model has room for. Samples longer than the model's
-sliding window are needed to see the window at all. The encoder of a T5 reads texts of several lengths, and its decoder the tokens
-that generate() of transformers chooses greedily."""
+Tokens are drawn at random. --length is the tokens of a sample: 32, or what the model has room for. Samples longer than
+the model's sliding window are needed to see the window at all. The encoder of a T5 reads texts of several lengths, and
+its decoder the tokens that generate() of transformers chooses greedily."""
 import hashlib
 import platform
 from pathlib import Path
@@ -30,17 +31,20 @@ LEAST_MARGIN = 1e-9
 
 
 def read(model, args, length, random):
-    """The inputs of an encoder-decoder: the encoder's tokens and their number, and the tokens that it generates from them."""
+    """The inputs of an encoder-decoder: the encoder's tokens and their number, and the tokens that it generates from
+    them."""
     ends = torch.randint(1, length + 1, (args.samples,), generator=random)
     ends[0] = length
     mask = (torch.arange(length) < ends[:, None]).long()
     ids = torch.randint(model.config.vocab_size, (args.samples, length), generator=random) * mask
     with torch.no_grad():
-        tokens = model.generate(input_ids=ids, attention_mask=mask, max_new_tokens=length - 1, do_sample=False, num_beams=1,
-                                use_cache=False)  # the cache has layers for the encoder only
+        tokens = model.generate(input_ids=ids, attention_mask=mask, max_new_tokens=length - 1,
+                                # the cache has layers for the encoder only
+                                do_sample=False, num_beams=1, use_cache=False)
     logits = float64.logits(model, tokens, input_ids=ids, attention_mask=mask)
     first, second = logits.topk(2).values.unbind(-1)
-    return {"encoder_tokens": ids, "encoder_lengths": ends, "tokens": tokens, "logits": logits}, (first - second).min().item()
+    return {"encoder_tokens": ids, "encoder_lengths": ends, "tokens": tokens,
+            "logits": logits}, (first - second).min().item()
 
 
 def main(args):
@@ -54,12 +58,14 @@ def main(args):
         raise Failed(f"--length {length} is more than the {room} positions of the model")
     window = getattr(model.config, "sliding_window", None)
     if window and window >= length:
-        print(f"note: {length} tokens do not reach beyond the sliding window of {window}: give a longer --length to test it")
+        print(f"note: {length} tokens do not reach beyond the sliding window of {window}: give a longer --length to "
+              f"test it")
     random = torch.Generator().manual_seed(args.seed)
     if model.config.is_encoder_decoder:
         found, margin = read(model, args, length, random)
         if margin < LEAST_MARGIN:
-            raise Failed(f"the two most likely tokens of a position differ by {margin:g}: rounding may choose. Try another --seed")
+            raise Failed(f"the two most likely tokens of a position differ by {margin:g}: rounding may choose. Try "
+                         f"another --seed")
     else:
         tokens = torch.randint(model.config.vocab_size, (args.samples, length), generator=random)
         if "roberta" in model.config.model_type:  # which does not count the positions of padding
@@ -73,7 +79,8 @@ def main(args):
         "config_sha256": hashlib.sha256((args.model / "config.json").read_bytes()).hexdigest(),
     }
     safetensors.torch.save_file({name: x.contiguous() for name, x in found.items()}, args.out, metadata)
-    print(f"{args.out}: {args.samples} samples of {length} tokens, vocabulary {model.config.vocab_size}, weights {weights}")
+    print(f"{args.out}: {args.samples} samples of {length} tokens, vocabulary {model.config.vocab_size}, weights "
+          f"{weights}")
 
 
 command.run(main)

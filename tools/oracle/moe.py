@@ -1,5 +1,6 @@
-"""Support of golden.py for mixtures of experts: Hugging Face's file layout, and features of Megatron-LM that transformers lacks
-(losses of the router: megatron/core/transformer/moe/moe_utils.py; biases that balance: finalize_model_grads.py)."""
+"""Support of golden.py for mixtures of experts: Hugging Face's file layout, and features of Megatron-LM that
+transformers lacks (losses of the router: megatron/core/transformer/moe/moe_utils.py; biases that balance:
+finalize_model_grads.py)."""
 
 import torch
 
@@ -30,7 +31,8 @@ def on_disk(family, tensors):
 
 
 class Routers:
-    """Listens to the routers of a model: their losses, the tokens that each expert got, and how clear the choices were."""
+    """Listens to the routers of a model: their losses, the tokens that each expert got, and how clear the choices
+    were."""
 
     def __init__(self, model, o):
         self.o, self.margin, self.seen = o, float("inf"), []

@@ -76,10 +76,11 @@ def activation():
         gate, up = x.chunk(2, dim=-1)
         return F.silu(gate) * up
 
-    kinds = {"gelu_tanh": lambda x: F.gelu(x, approximate="tanh"), "gelu_erf": F.gelu, "quick_gelu": ACT2FN["quick_gelu"],
-             "squared_relu": lambda x: F.relu(x).square(), "swiglu": swiglu}
+    kinds = {"gelu_tanh": lambda x: F.gelu(x, approximate="tanh"), "gelu_erf": F.gelu,
+             "quick_gelu": ACT2FN["quick_gelu"], "squared_relu": lambda x: F.relu(x).square(), "swiglu": swiglu}
     for kind, f in kinds.items():
-        x = torch.cat([torch.randn(4, 2, 10), torch.linspace(-30, 30, 20).view(1, 2, 10)]).requires_grad_()  # with tails
+        # with tails
+        x = torch.cat([torch.randn(4, 2, 10), torch.linspace(-30, 30, 20).view(1, 2, 10)]).requires_grad_()
         y = f(x)
         record(kind, "activation", {"kind": kind}, {"x": x}, {"y": y}, {"y": torch.randn(y.shape)})
 
@@ -87,7 +88,8 @@ def activation():
 def rope():
     s, b, g, r, d, positions = 6, 2, 2, 2, 12, 24
     for case, dim, interleaved, scaled in (("rope", d, False, False), ("rope_interleaved", d, True, False),
-                                           ("rope_partial", 6, False, False), ("rope_partial_interleaved", 6, True, False),
+                                           ("rope_partial", 6, False, False),
+                                           ("rope_partial_interleaved", 6, True, False),
                                            ("rope_llama3", d, False, True)):
         parameters = {"rope_type": "default", "rope_theta": 10000.0}
         if scaled:
@@ -97,7 +99,8 @@ def rope():
         init = ROPE_INIT_FUNCTIONS["llama3"] if scaled else LlamaRotaryEmbedding.compute_default_rope_parameters
         inv_freq, _ = init(config)
         angle = torch.arange(positions).double()[:, None] * inv_freq
-        position = torch.stack([torch.arange(s), torch.randint(0, positions, (s,))])  # the second sample: no order at all
+        # the second sample: no order at all
+        position = torch.stack([torch.arange(s), torch.randint(0, positions, (s,))])
         x = draw(s, b, g, r, d)
         heads = x.permute(1, 0, 2, 3, 4).reshape(b, s, g * r, d)
         at = angle[position]
@@ -105,7 +108,8 @@ def rope():
             turned = rotate_interleaved(heads[..., :dim], at.sin(), at.cos())
         else:
             full = torch.cat([at, at], dim=-1)
-            turned, _ = apply_rotary_pos_emb(heads[..., :dim], heads[..., :dim], full.cos(), full.sin(), unsqueeze_dim=2)
+            turned, _ = apply_rotary_pos_emb(heads[..., :dim], heads[..., :dim], full.cos(), full.sin(),
+                                             unsqueeze_dim=2)
         y = torch.cat([turned, heads[..., dim:]], dim=-1).view(b, s, g, r, d).permute(1, 0, 2, 3, 4)
         record(case, "rope", {"dim": dim, "interleaved": interleaved, "base": parameters["rope_theta"],
                                "scaling_factor": parameters.get("factor", 1.0)},
@@ -148,14 +152,16 @@ def padded():
         score = torch.einsum("sbgrd,tbgd->bgrst", q, k[:, :, :, 0]) * 0.4
         lse = score.masked_fill(~seen[:, None, None], -torch.inf).logsumexp(-1)
         record(case, "attention", {"scale": 0.4, "first_query": 0, "window_left": -1, "window_right": right},
-               {"q": q, "k": k, "v": v, "lengths": lengths}, {"y": y.view(b, g, r, s, d).permute(3, 0, 1, 2, 4), "lse": lse},
+               {"q": q, "k": k, "v": v, "lengths": lengths},
+               {"y": y.view(b, g, r, s, d).permute(3, 0, 1, 2, 4), "lse": lse},
                {"y": torch.randn(s, b, g, r, d)})
 
 
 def attention_sink():
-    """Ordinary attention to one key more, whose logit is the sink of the head (as a mask: queries see nothing of it) and whose
-    value is 0. The window leaves some queries without another key."""
-    for case, (s, g, r, left, right) in {"attention_sink": (7, 2, 3, -1, 0), "attention_sink_window": (9, 1, 4, 2, -2)}.items():
+    """Ordinary attention to one key more, whose logit is the sink of the head (as a mask: queries see nothing of it)
+    and whose value is 0. The window leaves some queries without another key."""
+    for case, (s, g, r, left, right) in {"attention_sink": (7, 2, 3, -1, 0),
+                                         "attention_sink_window": (9, 1, 4, 2, -2)}.items():
         b, d = 2, 5
         q, k, v, sink = draw(s, b, g, r, d), draw(s, b, g, 1, d), draw(s, b, g, 1, d), draw(g * r)
         where = torch.arange(s)[:, None] - torch.arange(s)[None, :]
@@ -177,10 +183,12 @@ def buckets_of(distance, buckets, max_distance, bidirectional):
 
 
 def relative_buckets():
-    """In the original's float32, so outside of Float64. Distances at which a bucket begins, with the bucket; in some of these
-    forms a distance is exactly on the boundary between two buckets."""
-    for buckets, max_distance, bidirectional in ((32, 128, True), (32, 128, False), (64, 1000, True), (8, 64, False), (4, 18, False),
-                                                 (6, 24, False), (10, 1215, False), (20, 1215, True), (9, 50, False), (2, 2, False)):
+    """In the original's float32, so outside of Float64. Distances at which a bucket begins, with the bucket; in some of
+    these forms a distance is exactly on the boundary between two buckets."""
+    for buckets, max_distance, bidirectional in ((32, 128, True), (32, 128, False), (64, 1000, True),
+                                                 (8, 64, False), (4, 18, False),
+                                                 (6, 24, False), (10, 1215, False), (20, 1215, True),
+                                                 (9, 50, False), (2, 2, False)):
         distance = torch.arange(-2000, 2001)
         bucket = buckets_of(distance, buckets, max_distance, bidirectional)
         begins = torch.cat([torch.tensor([True]), bucket[1:] != bucket[:-1]])
@@ -205,7 +213,8 @@ def attention_bias():
         record(case, "attention_bias", {"scale": 1.0, "first_query": 0, "window_left": -1, "window_right": right,
                                         "bias_max_distance": distance, "bias_bidirectional": right != 0},
                {"q": q, "k": k, "v": v, "lengths": lengths, "bias": table},
-               {"y": y.view(b, g, r, s, d).permute(3, 0, 1, 2, 4), "lse": (score + mask).logsumexp(-1).view(b, g, r, s)},
+               {"y": y.view(b, g, r, s, d).permute(3, 0, 1, 2, 4),
+                "lse": (score + mask).logsumexp(-1).view(b, g, r, s)},
                {"y": torch.randn(s, b, g, r, d)})
 
 
@@ -240,12 +249,15 @@ def clear_choice(scores, k):
 def route():
     """Dense: all scores, times a map of the chosen; then the chosen in the order of the experts."""
     cases = {  # score, experts, k, groups, group_topk, scaling, bias
-        "route_topk_softmax": ("topk_softmax", 8, 2, 0, 0, 1.0, False), "route_softmax": ("softmax", 7, 3, 0, 0, 2.5, False),
+        "route_topk_softmax": ("topk_softmax", 8, 2, 0, 0, 1.0, False),
+             "route_softmax": ("softmax", 7, 3, 0, 0, 2.5, False),
         "route_sigmoid": ("sigmoid", 9, 3, 0, 0, 1.5, True), "route_sigmoid_one": ("sigmoid", 9, 1, 0, 0, 1.0, True),
-        "route_sigmoid_groups": ("sigmoid", 12, 4, 4, 2, 1.5, True), "route_softmax_groups": ("softmax", 12, 2, 6, 2, 1.0, False)}
+        "route_sigmoid_groups": ("sigmoid", 12, 4, 4, 2, 1.5, True),
+             "route_softmax_groups": ("softmax", 12, 2, 6, 2, 1.0, False)}
     for case, (score, experts, k, groups, group_topk, scaling, biased) in cases.items():
         logits, bias = draw(5, 3, experts), torch.randn(experts) * 0.3
-        scores = {"topk_softmax": lambda x: x, "softmax": lambda x: x.softmax(-1), "sigmoid": torch.sigmoid}[score](logits)
+        scores = {"topk_softmax": lambda x: x, "softmax": lambda x: x.softmax(-1),
+                  "sigmoid": torch.sigmoid}[score](logits)
         choice = (scores + bias if biased else scores).detach()
         if groups:
             parts = choice.unflatten(-1, (groups, experts // groups))
@@ -262,28 +274,34 @@ def route():
                 probs = probs / probs.sum(-1, keepdim=True)
         probs = (probs * scaling)[chosen].view(5, 3, k)
         record(case, "route", {"score": score, "k": k, "groups": groups, "group_topk": group_topk, "scaling": scaling},
-               {"logits": logits} | ({"bias": bias} if biased else {}), {"probs": probs}, {"probs": torch.randn(5, 3, k)})
+               {"logits": logits} | ({"bias": bias} if biased else {}), {"probs": probs},
+               {"probs": torch.randn(5, 3, k)})
 
 
 def router_loss():
-    """Megatron-LM's formulas: experts / (k T^2) * sum_e tokens_e * sum_t p_te, tokens by a top-k of the scores alone."""
+    """Megatron-LM's formulas: experts / (k T^2) * sum_e tokens_e * sum_t p_te, tokens by a top-k of the scores
+    alone."""
     s, b, experts, k = 6, 3, 8, 2
-    for case, sigmoid, per_sample in (("balance", False, False), ("balance_sigmoid", True, False), ("balance_seq", False, True)):
+    for case, sigmoid, per_sample in (("balance", False, False), ("balance_sigmoid", True, False),
+                                      ("balance_seq", False, True)):
         logits = draw(s, b, experts)
         clear_choice(logits.detach(), k)
         p = logits.sigmoid() if sigmoid else logits.softmax(-1)
         p = p / p.sum(-1, keepdim=True)
-        tokens, total, over = topk_map(logits.detach(), k).double(), (s if per_sample else s * b), ((0,) if per_sample else (0, 1))
+        tokens, total, over = topk_map(logits.detach(),
+                                       k).double(), (s if per_sample else s * b), ((0,) if per_sample else (0, 1))
         loss = (experts / (k * total**2) * (tokens.sum(over) * p.sum(over)).sum(-1)).mean()
         record(case, "router_loss", {"k": k, "sigmoid": sigmoid, "per_sample": per_sample}, {"logits": logits},
                {"loss": loss[None]}, {"loss": torch.randn(1)})
     logits = draw(s, b, experts, std=3.0)
-    record("z_loss", "router_loss", {"z": True}, {"logits": logits}, {"loss": logits.logsumexp(-1).square().mean()[None]},
+    record("z_loss", "router_loss", {"z": True}, {"logits": logits},
+           {"loss": logits.logsumexp(-1).square().mean()[None]},
            {"loss": torch.randn(1)})
 
 
 def sinkhorn():
-    """Knight, "The Sinkhorn-Knopp algorithm", 2008, with the start, the constants and the end of Megatron-LM's moe_utils.py."""
+    """Knight, "The Sinkhorn-Knopp algorithm", 2008, with the start, the constants and the end of Megatron-LM's
+    moe_utils.py."""
     logits = torch.randn(5, 3, 4) * 2
     cost = logits.flatten(0, 1).exp()
     rows, columns, change = None, torch.ones(4), 1.0
@@ -346,7 +364,8 @@ def optimizer():
 def main(a):
     relative_buckets()
     with Float64():
-        for make in (linear, norm, activation, rope, attention, attention_sink, padded, attention_bias, embedding, cross_entropy, optimizer, route, router_loss, sinkhorn, experts):
+        for make in (linear, norm, activation, rope, attention, attention_sink, padded, attention_bias, embedding,
+                     cross_entropy, optimizer, route, router_loss, sinkhorn, experts):
             torch.manual_seed(1234)
             make()
     save_file({n: x.detach().contiguous().clone() for n, x in TENSORS.items()}, a.path, {"cases": json.dumps(CASES)})

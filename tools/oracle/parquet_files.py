@@ -3,10 +3,10 @@
 
 usage: tools/oracle/parquet_files.py
 
-CODEC-v1.parquet and -v2 have data pages of that version, several pages in each of several row groups, and a column for each
-encoding. The column `overflow` begins with a dictionary and continues in encoding PLAIN. rows.jsonl has the same rows; a null is a
-missing key. empty-groups.parquet has them with row groups of 0 rows at the beginning, between others and at the end; the files in
-empty/ have no rows, in N row groups."""
+CODEC-v1.parquet and -v2 have data pages of that version, several pages in each of several row groups, and a column for
+each encoding. The column `overflow` begins with a dictionary and continues in encoding PLAIN. rows.jsonl has the same
+rows; a null is a missing key. empty-groups.parquet has them with row groups of 0 rows at the beginning, between others
+and at the end; the files in empty/ have no rows, in N row groups."""
 import json
 from pathlib import Path
 
@@ -49,9 +49,10 @@ OUT.mkdir(parents=True, exist_ok=True)
 
 
 def options(codec, version):
-    return dict(compression=codec, data_page_version=f"{version}.0", version={"1": "1.0", "2": "2.6"}[version],  # PLAIN_ and RLE_DICTIONARY
-                use_dictionary=["dictionary", "overflow", "nulls"], dictionary_pagesize_limit=150, data_page_size=200, write_batch_size=6,
-                store_schema=False, write_statistics=False, write_page_checksum=codec == "gzip",
+    # PLAIN_ and RLE_DICTIONARY
+    return dict(compression=codec, data_page_version=f"{version}.0", version={"1": "1.0", "2": "2.6"}[version],
+                use_dictionary=["dictionary", "overflow", "nulls"], dictionary_pagesize_limit=150, data_page_size=200,
+                write_batch_size=6, store_schema=False, write_statistics=False, write_page_checksum=codec == "gzip",
                 column_encoding=ENCODINGS | {"null_lengths": ENCODINGS["lengths" if version == "1" else "deltas"]})
 
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Makes tests/data/safetensors: small files as the safetensors library writes them, good ones and one it would not read.
+"""Makes tests/data/safetensors: small files as the safetensors library writes them, good ones and one it would not
+read.
 
 usage: tools/oracle/safetensors_files.py"""
 import json
@@ -40,9 +41,11 @@ header = json.dumps({"a": {"dtype": "U8", "shape": [1], "data_offsets": [0, 1]},
 (OUT / "unaligned.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + data)
 sharded = OUT / "sharded"
 sharded.mkdir(exist_ok=True)
-names = {"a": "model-00001-of-00002.safetensors", "b": "model-00001-of-00002.safetensors", "c": "model-00002-of-00002.safetensors"}
+names = {"a": "model-00001-of-00002.safetensors", "b": "model-00001-of-00002.safetensors",
+         "c": "model-00002-of-00002.safetensors"}
 for file in set(names.values()):
-    safetensors.torch.save_file({k: ramp((len(k) + ord(k) - 96,), torch.float32) for k, f in names.items() if f == file},
+    safetensors.torch.save_file({k: ramp((len(k) + ord(k) - 96,), torch.float32)
+                                 for k, f in names.items() if f == file},
                                 sharded / file, {"format": "pt"})
 (sharded / "model.safetensors.index.json").write_text(
     json.dumps({"metadata": {"total_size": 36}, "weight_map": names}, indent=2) + "\n")

@@ -4,8 +4,8 @@
 usage: tools/oracle/schedules.py > tests/unit/optim/schedule_vectors.def
        tools/oracle/schedules.py --upstream FOLDER
 
-The formulas are those of the reference trainer (tests/functional/options). --upstream compares the values with those of the
-OptimizerParamScheduler of a Megatron-LM source tree, which must agree to the last bit."""
+The formulas are those of the reference trainer (tests/functional/options). --upstream compares the values with those of
+the OptimizerParamScheduler of a Megatron-LM source tree, which must agree to the last bit."""
 import math
 import sys
 import types
@@ -44,7 +44,8 @@ CASES = [
     "--train-samples 402 --lr-decay-style cosine --lr-warmup-samples 40 --min-lr 0.001",
     "--train-samples 402 --lr-decay-style linear --lr-decay-samples 300 --lr-warmup-fraction 0.1"
     " --weight-decay-incr-style linear --start-weight-decay 0 --end-weight-decay 0.1",
-    "--train-samples 402 --lr-decay-style WSD --lr-wsd-decay-samples 101 --lr-wsd-decay-style cosine --lr-warmup-samples 39",
+    "--train-samples 402 --lr-decay-style WSD --lr-wsd-decay-samples 101 --lr-wsd-decay-style cosine "
+    "--lr-warmup-samples 39",
 ]
 
 
@@ -64,7 +65,8 @@ def check_upstream(folder, cases):
         total, high, low = length(o, "train"), o.float("lr"), o.float("min-lr", 0.0)
         decay = length(o, "lr-decay", total)
         warmup = o.float("lr-warmup-fraction") * decay if "lr-warmup-fraction" in o else length(o, "lr-warmup", 0)
-        groups = types.SimpleNamespace(param_groups=[{}, {"max_lr": o.float("decoupled-lr", high), "min_lr": o.float("decoupled-min-lr", low)}])
+        groups = types.SimpleNamespace(param_groups=[{}, {"max_lr": o.float("decoupled-lr", high),
+                                                          "min_lr": o.float("decoupled-min-lr", low)}])
         constant = o.float("weight-decay", 0.01)
         s = OptimizerParamScheduler(
             groups, o.float("lr-warmup-init", 0.0), high, low, warmup, decay, o.text("lr-decay-style"),
@@ -74,16 +76,20 @@ def check_upstream(folder, cases):
         for n in LOOK:
             s.num_steps = n
             s.step(0)
-            theirs = [groups.param_groups[0]["lr"], groups.param_groups[1]["lr"], groups.param_groups[0]["weight_decay"]]
-            assert all(math.isclose(a, b, rel_tol=4e-16, abs_tol=1e-18) for a, b in zip(values(o, n), theirs)), (o, n, theirs)
+            theirs = [groups.param_groups[0]["lr"], groups.param_groups[1]["lr"],
+                      groups.param_groups[0]["weight_decay"]]
+            assert all(math.isclose(a, b, rel_tol=4e-16, abs_tol=1e-18) for a, b in zip(values(o, n),
+                                                                                        theirs)), (o, n, theirs)
     print(f"{len(cases)} schedules agree with Megatron-LM's", file=sys.stderr)
 
 
 def main(a):
-    cases = [Options(f"{BASE if '--train-samples' in case else BASE + ' --train-iters 100'} {case}".split()) for case in CASES]
+    cases = [Options(f"{BASE if '--train-samples' in case else BASE + ' --train-iters 100'} {case}".split())
+             for case in CASES]
     if a.upstream:
         return check_upstream(a.upstream, cases)
-    print("/* Made by tools/oracle/schedules.py: SCHEDULE(option words) and, of it, AT(samples, lr, decoupled lr, weight decay). */")
+    print("/* Made by tools/oracle/schedules.py: SCHEDULE(option words) and, of it, AT(samples, lr, decoupled lr, "
+          "weight decay). */")
     for o in cases:
         print("SCHEDULE(\"" + " ".join(f"--{k} {v}" for k, (v,) in o.items()) + "\")")
         print("\n".join("AT(%d, %r, %r, %r)" % (n, *values(o, n)) for n in LOOK))

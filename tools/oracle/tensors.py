@@ -1,4 +1,5 @@
-"""Safetensors files, and weights that every machine makes alike. Standard library only: the test of convert uses them too.
+"""Safetensors files, and weights that every machine makes alike. Standard library only: the test of convert uses them
+too.
 
 A tensor is (type, shape, bytes)."""
 

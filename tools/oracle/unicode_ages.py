@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Writes src/tokenizer/text/ages_table.h: where the `tokenizers` library and the Unicode tables of Debian 12 disagree.
 
-Its regexes know Unicode 16, PCRE2 10.42 and this Python (3.11) know 14: each newer character, and each that has another general
-category now, gets an older stand-in of the same general category, script and UTF-8 length. Its normalizers know Unicode 9, utf8proc
-2.8 knows 15: the newer characters that utf8proc decomposes, composes or orders are listed. Its lower case knows letters that
-utf8proc does not. Its classes of characters for BERT and accents come from Unicode 8 and 9, so they are listed whole.
+Its regexes know Unicode 16, PCRE2 10.42 and this Python (3.11) know 14: each newer character, and each that has another
+general category now, gets an older stand-in of the same general category, script and UTF-8 length. Its normalizers know
+Unicode 9, utf8proc 2.8 knows 15: the newer characters that utf8proc decomposes, composes or orders are listed. Its
+lower case knows letters that utf8proc does not. Its classes of characters for BERT and accents come from Unicode 8 and
+9, so they are listed whole.
 
 usage: tools/oracle/unicode_ages.py > src/tokenizer/text/ages_table.h"""
 import ctypes, unicodedata
@@ -63,9 +64,11 @@ def normalizing():
     differs = set()
     for form, options in forms:
         for c in EVERY:
-            texts = [chr(c)] + [f"\u2460{x}" for m in "\u0334\u0345\u0323\u0300\u031b" for x in (m + chr(c), chr(c) + m)]
+            texts = [chr(c)] + [f"\u2460{x}" for m in "\u0334\u0345\u0323\u0300\u031b"
+                                for x in (m + chr(c), chr(c) + m)]
             if any(form.normalize_str(t) != utf8proc(t, options) for t in texts): differs.add(c)
-    differs |= {ord(x) for c in list(differs) for x in unicodedata.normalize("NFD", chr(c))[1:]}  # second halves of compositions
+    # second halves of compositions
+    differs |= {ord(x) for c in list(differs) for x in unicodedata.normalize("NFD", chr(c))[1:]}
     rows = []
     for c in sorted(differs):
         if rows and rows[-1][1] == c - 1: rows[-1][1] = c
@@ -78,9 +81,12 @@ def removed(form):
 
 
 def classes():
-    bert = lambda **on: normalizers.BertNormalizer(**{"clean_text": False, "handle_chinese_chars": False, "strip_accents": False, "lowercase": False} | on)
-    punctuation = [c for c in range(0x110000) if not 0xD800 <= c < 0xE000 and len(pre_tokenizers.Punctuation().pre_tokenize_str(f"a{chr(c)}b")) == 3]
-    for name, members in [("CONTROLS", removed(bert(clean_text=True))), ("PUNCTUATION", punctuation), ("NONSPACING", removed(bert(strip_accents=True))),
+    bert = lambda **on: normalizers.BertNormalizer(**{"clean_text": False, "handle_chinese_chars": False,
+                                                      "strip_accents": False, "lowercase": False} | on)
+    punctuation = [c for c in range(0x110000) if not 0xD800 <= c < 0xE000
+                   and len(pre_tokenizers.Punctuation().pre_tokenize_str(f"a{chr(c)}b")) == 3]
+    for name, members in [("CONTROLS", removed(bert(clean_text=True))), ("PUNCTUATION", punctuation),
+                          ("NONSPACING", removed(bert(strip_accents=True))),
                           ("MARKS", removed(normalizers.StripAccents()))]:
         rows = []
         for c in members:

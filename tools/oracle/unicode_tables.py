@@ -3,9 +3,10 @@
 
 usage: tools/oracle/unicode_tables.py tests/data/tokenizer/unicode.json
 
-"matches" has the characters that a regex matches, as pairs (gap since the last one, how many in a row). "word" and "space" have those that count
-as a letter next to a single_word token and as a space next to an lstrip token. "forms" has, for each normalizer and each block of 4096
-characters in the planes that have any, FNV-1a (64 bits) of what becomes of the texts of `around`, a line each."""
+"matches" has the characters that a regex matches, as pairs (gap since the last one, how many in a row). "word" and
+"space" have those that count as a letter next to a single_word token and as a space next to an lstrip token. "forms"
+has, for each normalizer and each block of 4096 characters in the planes that have any, FNV-1a (64 bits) of what becomes
+of the texts of `around`, a line each."""
 import json
 from pathlib import Path
 
@@ -21,8 +22,10 @@ from tokenizers import AddedToken, Tokenizer, models, normalizers
 
 BLOCK = 4096
 CATEGORIES = "Lu Ll Lt Lm Lo Mn Mc Me Nd Nl No Pc Pd Ps Pe Pi Pf Po Sm Sc Sk So Zs Zl Zp Cc Cf".split()
-PATTERNS = [f"\\p{{{name}}}" for name in [*CATEGORIES, "Han", "Hiragana", "Katakana", "Arabic", "Latin"]] + ["\\w", "\\s", "\\d"]
-FORMS = {"NFD": normalizers.NFD, "NFKD": normalizers.NFKD, "NFC": normalizers.NFC, "NFKC": normalizers.NFKC, "Lowercase": normalizers.Lowercase}
+PATTERNS = [f"\\p{{{name}}}" for name in [*CATEGORIES, "Han", "Hiragana", "Katakana", "Arabic",
+                                          "Latin"]] + ["\\w", "\\s", "\\d"]
+FORMS = {"NFD": normalizers.NFD, "NFKD": normalizers.NFKD, "NFC": normalizers.NFC, "NFKC": normalizers.NFKC,
+         "Lowercase": normalizers.Lowercase}
 
 
 def blocks():
@@ -61,12 +64,14 @@ def beside(token, text, begins):
 
 
 def main(a):
-    out = {"tokenizers": tokenizers.__version__, "matches": {p: runs(matches(p, [c for block in blocks() for c in block])) for p in PATTERNS}}
+    out = {"tokenizers": tokenizers.__version__,
+           "matches": {p: runs(matches(p, [c for block in blocks() for c in block])) for p in PATTERNS}}
     alone = set(beside(AddedToken("zq", single_word=True), "{}zq ", 1))
     out["word"] = runs(c for block in blocks() for c in block if c not in alone)
     out["space"] = runs(beside(AddedToken("zq", lstrip=True), "a{}zq", 1))
     planes = [block for block in blocks() if block and (block[0] < 0x34000 or block[0] == 0xE0000)]
-    out["forms"] = {name: [fnv(form().normalize_str("".join(map(around, map(chr, block)))).encode()) for block in planes]
+    out["forms"] = {name: [fnv(form().normalize_str("".join(map(around, map(chr, block)))).encode())
+                           for block in planes]
                     for name, form in FORMS.items()}
     a.path.write_text(json.dumps(out, separators=(",", ":")) + "\n")
 

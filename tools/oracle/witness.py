@@ -1,8 +1,8 @@
-"""A second, independent computation of a golden case: the reference trainer of tests/functional/options, in numpy and float64, with
-neither PyTorch nor Hugging Face code.
+"""A second, independent computation of a golden case: the reference trainer of tests/functional/options, in numpy and
+float64, with neither PyTorch nor Hugging Face code.
 
-It reads only the files of the case. So its agreement with the oracle proves three things: the oracle computed in float64, the weights
-on disk are the ones it used, and the options in run.conf describe the model it built."""
+It reads only the files of the case. So its agreement with the oracle proves three things: the oracle computed in
+float64, the weights on disk are the ones it used, and the options in run.conf describe the model it built."""
 import collections
 import json
 import re
@@ -19,10 +19,11 @@ from families import CASES, FAMILIES
 from families.decoder import renamed
 from gradients import Var, backward
 
-NAMES = {"model.embed_tokens": "embedding.word_embeddings", "positions.": "embedding.position_embeddings.", "lm_head": "output_layer",
-         "model.norm": "decoder.final_layernorm", "model.layers": "decoder.layers", "self_attn": "self_attention",
-         "self_attention.sinks": "self_attention.core_attention.softmax_offset", "o_proj": "linear_proj", "q_norm": "q_layernorm",
-         "k_norm": "k_layernorm", "down_proj": "linear_fc2", "pre_feedforward_": "pre_mlp_", "post_feedforward_": "post_mlp_",
+NAMES = {"model.embed_tokens": "embedding.word_embeddings", "positions.": "embedding.position_embeddings.",
+         "lm_head": "output_layer", "model.norm": "decoder.final_layernorm", "model.layers": "decoder.layers",
+         "self_attn": "self_attention", "self_attention.sinks": "self_attention.core_attention.softmax_offset",
+         "o_proj": "linear_proj", "q_norm": "q_layernorm", "k_norm": "k_layernorm", "down_proj": "linear_fc2",
+         "pre_feedforward_": "pre_mlp_", "post_feedforward_": "post_mlp_",
          "gate.e_score_correction_bias": "router.expert_bias", "mlp.gate.": "mlp.router.",
          "shared_expert_gate.": "shared_experts.gate_", "shared_expert.": "shared_experts."}
 PARTS = {"q": "qkv", "k": "qkv", "v": "qkv", "gate": "fc1", "up": "fc1"}
@@ -39,7 +40,8 @@ def value_of(text):
 def read_conf(path):
     """The options of a run.conf, as words."""
     pairs = (line.split(" = ") for line in path.read_text().splitlines())
-    return trainer.Options(word for key, value in pairs for word in [f"--{key}", *([] if value == "true" else value.split())])
+    return trainer.Options(word for key, value in pairs
+                           for word in [f"--{key}", *([] if value == "true" else value.split())])
 
 
 def megatron(tensors, m):
@@ -81,7 +83,8 @@ def check_with_torch(family, folder):
         raise ValueError(f"run.conf and the files disagree about {sorted(other)}")
     first = json.loads((folder / "curve.json").read_text())["steps"][0]["loss"]
     flat = lambda arrays: np.concatenate([x.numpy().ravel() for x in arrays])
-    pairs = {"loss": (np.array(loss), np.array(first)), "gradient": (flat(grads.values()), flat(oracle[f"grad/{n}"] for n in grads))}
+    pairs = {"loss": (np.array(loss), np.array(first)),
+             "gradient": (flat(grads.values()), flat(oracle[f"grad/{n}"] for n in grads))}
     if "logits" in oracle:
         pairs["logits"] = logits.numpy().ravel(), oracle["logits"].numpy().ravel()
     return relative(pairs, "a second model")

@@ -36,7 +36,8 @@ def mutants_of(file, source, mutator):
     with contextlib.redirect_stdout(io.StringIO()):
         found = mutator.mutants_regexp(lines, RULES, ignorePatterns=[PREPROCESSOR])
     for number, new, (rule, _), _ in found:
-        was, new = lines[number - 1].rstrip(), new.rstrip().replace("\n", " ")  # keep the line numbers of later lines (__LINE__)
+        # keep the line numbers of later lines (__LINE__)
+        was, new = lines[number - 1].rstrip(), new.rstrip().replace("\n", " ")
         if changes_code(was, new):
             name = hashlib.sha256("\0".join([file, str(number), was, new]).encode()).hexdigest()[:10]
             yield Mutant(name, file, number, rule, was, new)

@@ -4,21 +4,22 @@
 usage: tests/mutants/source/run.py [--seed N] [--count N] [--jobs N] [--time-limit MINUTES] [--again]
               [--floor PERCENT] [--records FILE] [--json FILE]
 
-  --seed N              selects the sample (default: that of the records, or today's date); printed and recorded in the report
+  --seed N              selects the sample (default: that of the records, or today's date); printed and recorded in
+                        the report
   --count N             number of mutants to run, not counting those that do not build or are equivalent (default: 300)
   --jobs N              number of mutants to run at a time, each in a copy of the tree (default: 1)
   --time-limit MINUTES  start no mutant after this time
   --again               run only the survivors again, against the current tests
-  --floor PERCENT       fail if the whole confidence interval of the score, without the mutants that explained.json calls equivalent,
-                        is below this value
+  --floor PERCENT       fail if the whole confidence interval of the score, without the mutants that explained.json
+                        calls equivalent, is below this value
   --records FILE        one line for each mutant; resumes a stopped run (default: build/mutants/records.jsonl)
   --json FILE           writes the report, from which tests/mutants/table.py updates docs/mutation.md
 
-A mutant changes one line (candidates.py). It counts if it compiles with the project's flags and its object code differs from the
-original. Every test of CI's ctest that executes the line then runs, until one fails or takes 10 times as long as usual. After that
-come those of the tests that CI also runs under AddressSanitizer. A mutant whose tests take two minutes in either form counts as a
-survivor, which can only lower the score.
-Exit status 1 if the score is below the floor."""
+A mutant changes one line (candidates.py). It counts if it compiles with the project's flags and its object code differs
+from the original. Every test of CI's ctest that executes the line then runs, until one fails or takes 10 times as long
+as usual. After that come those of the tests that CI also runs under AddressSanitizer. A mutant whose tests take two
+minutes in either form counts as a survivor, which can only lower the score. Exit status 1 if the score is below the
+floor."""
 import concurrent.futures
 import hashlib
 import json
@@ -45,7 +46,8 @@ def say(text):
 
 def sources():
     """Identifies the state of the mutated sources: a sample belongs to one state."""
-    state = [checked(["git", *words, "--", "src", "kernels/cpu"], cwd=ROOT) for words in (["ls-files", "-s"], ["diff", "HEAD"])]
+    state = [checked(["git", *words, "--", "src", "kernels/cpu"], cwd=ROOT) for words in (["ls-files", "-s"],
+                                                                                          ["diff", "HEAD"])]
     return {"commit": checked(["git", "rev-parse", "--short=10", "HEAD"], cwd=ROOT).strip(),
             "sources": hashlib.sha256("".join(state).encode()).hexdigest()[:10]}
 
@@ -82,8 +84,8 @@ class Worker:
     def __init__(self, folder, coverage):
         self.coverage = coverage
         self.plain = Tree(folder, "-O3")  # no debug information, so that equal code gives equal files
-        self.sanitized = Tree(folder.with_name(f"{folder.name}-asan"), "-O1 -fno-omit-frame-pointer", "-DCMAKE_C_COMPILER=clang",
-                              "-DISOTRON_SANITIZE=address,undefined")
+        self.sanitized = Tree(folder.with_name(f"{folder.name}-asan"), "-O1 -fno-omit-frame-pointer",
+                              "-DCMAKE_C_COMPILER=clang", "-DISOTRON_SANITIZE=address,undefined")
         self.tests = {tree: {test.name: test for test in suite.tests_of(tree)} for tree in (self.plain, self.sanitized)}
         self.sound = {}  # test -> whether it passes under the sanitizer without a mutant
 
@@ -99,12 +101,14 @@ class Worker:
                 by, more = (None, 0) if other == "does not build" else self.first_to_notice(self.sanitized, order)
             by, ran = by and f"asan {by}", ran + more
         status = status or ("killed" if by else "survived")
-        return {**mutant._asdict(), "status": status, "by": by, "tests": ran, "seconds": round(time.monotonic() - begin, 1)}
+        return {**mutant._asdict(), "status": status, "by": by, "tests": ran,
+                "seconds": round(time.monotonic() - begin, 1)}
 
     def passes_sanitized(self, name):
         test = self.tests[self.sanitized].get(name)
         if name not in self.sound:
-            self.sound[name] = bool(test and test.sanitized and not suite.notices(test, self.sanitized, self.coverage.seconds[name]))
+            self.sound[name] = bool(test and test.sanitized and not suite.notices(test, self.sanitized,
+                                                                                  self.coverage.seconds[name]))
         return self.sound[name]
 
     def first_to_notice(self, tree, order):
@@ -164,7 +168,8 @@ def work(number, options, coverage, records, queue, lock):
 
 def main(options):
     if not suite.sandbox_works():
-        raise Failed("mutants may delete files and kill processes, so they run in namespaces, which this user cannot create: run as root")
+        raise Failed("mutants may delete files and kill processes, so they run in namespaces, which this user cannot "
+                     "create: run as root")
     records = Records(options.records, options.seed, options.again)
     coverage = suite.Coverage(WORK / "coverage", options.jobs, say)
     for name, why in coverage.left_out.items():

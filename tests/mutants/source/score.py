@@ -52,5 +52,6 @@ def scores(report):
                                ("the same, including tests written for survivors", differ, "last")):
         k, n = killed(mutants, key), len(mutants)
         low, high = wilson(k, n)
-        found[name] = f"{k} of {n}, {100 * k / n if n else 0:.1f} % (95 % interval {100 * low:.1f} to {100 * high:.1f} %)"
+        share = 100 * k / n if n else 0
+        found[name] = f"{k} of {n}, {share:.1f} % (95 % interval {100 * low:.1f} to {100 * high:.1f} %)"
     return found

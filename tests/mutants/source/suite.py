@@ -15,9 +15,9 @@ import time
 from cli import Failed
 from tree import Tree, checked, run
 
-# A mutant may delete any file, kill any process (kill(-1, ...)) and fill memory or disk. A test therefore runs in private namespaces,
-# in which only the tree, a private /tmp and /run are writable. File size is limited, the OOM killer takes the test first, and the
-# test ends with this program.
+# A mutant may delete any file, kill any process (kill(-1, ...)) and fill memory or disk. A test therefore runs in
+# private namespaces, in which only the tree, a private /tmp and /run are writable. File size is limited, the OOM killer
+# takes the test first, and the test ends with this program.
 NAMESPACES = ["setpriv", "--pdeathsig", "KILL", "unshare", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child"]
 INSIDE = """
 exec 9<"$1" && mount --bind "$2" /tmp && mkdir -p "$1" && mount -c --bind /proc/self/fd/9 "$1" && mount -t tmpfs tmpfs /run || exit 125
@@ -35,7 +35,8 @@ exit $?  # a separate line, so that the test is not process 1, which handles sig
 FACTOR, LEAST_S = 10, 30  # a test that exceeds this multiple of its normal duration has detected the mutant
 
 # The tests that ci/sanitizers runs under AddressSanitizer.
-SANITIZED = re.compile(r"functional/(sentences|resume|interrupt|parity/(gpt2-awkward|llama-gqa)/(fp64|fp16|recompute-full))")
+SANITIZED = re.compile(r"functional/(sentences|resume|interrupt|"
+                       r"parity/(gpt2-awkward|llama-gqa)/(fp64|fp16|recompute-full))")
 SANITIZED_LABELS = {"fast", "fuzz"}
 
 Test = collections.namedtuple("Test", "name folder command cwd environment skip sanitized")
@@ -48,8 +49,9 @@ def tests_of(tree):
         labels = set(properties.get("LABELS", []))
         if "tools" not in labels:  # they check texts, not the program
             parts = t["name"].split("/")
-            found.append(Test(t["name"], parts[1] if parts[0] == "unit" else None, t["command"], properties["WORKING_DIRECTORY"],
-                              properties.get("ENVIRONMENT", []), properties.get("SKIP_RETURN_CODE"),
+            found.append(Test(t["name"], parts[1] if parts[0] == "unit" else None, t["command"],
+                              properties["WORKING_DIRECTORY"], properties.get("ENVIRONMENT", []),
+                              properties.get("SKIP_RETURN_CODE"),
                               bool(labels & SANITIZED_LABELS or SANITIZED.fullmatch(t["name"]))))
     return found
 
@@ -65,7 +67,8 @@ def execute(test, tree, timeout, **environment):
         command = [*NAMESPACES, "bash", "-c", INSIDE, "bash", tree.root, scratch, test.cwd, *test.command]
         begin = time.monotonic()
         child = subprocess.Popen([str(word) for word in command], env={**tree.environment, **words, **environment},
-                                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+                                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                                 start_new_session=True)
         try:
             status = child.wait(timeout)
         except subprocess.TimeoutExpired:
@@ -74,7 +77,8 @@ def execute(test, tree, timeout, **environment):
             status = None
         if status == 125:
             raise Failed(f"the namespaces of {test.name} could not be set up")
-        return status, time.monotonic() - begin, executed(pathlib.Path(scratch), tree) if "GCOV_PREFIX" in environment else None
+        return status, time.monotonic() - begin, executed(pathlib.Path(scratch),
+                                                          tree) if "GCOV_PREFIX" in environment else None
 
 
 def executed(scratch, tree):
@@ -97,7 +101,8 @@ def executed(scratch, tree):
                 number = line["line_number"]
                 ran[name][number] = ran[name].get(number, False) or line["count"] > 0
             functions[name] |= {(f["start_line"], f["end_line"]) for f in file["functions"]}
-    return {"lines": {name: [[n for n in sorted(lines) if lines[n] == hit] for hit in (True, False)] for name, lines in ran.items()},
+    return {"lines": {name: [[n for n in sorted(lines) if lines[n] == hit] for hit in (True, False)]
+                      for name, lines in ran.items()},
             "functions": {name: sorted(f) for name, f in functions.items()}}
 
 
@@ -111,11 +116,12 @@ class Coverage:
         self.tree = Tree(folder / "tree", "-O1 --coverage -fprofile-update=single",
                          f"-DCMAKE_EXE_LINKER_FLAGS=--coverage {keeper} -Wl,--wrap=_exit,--wrap=abort")
         self.tests, self.seconds = {}, {}
-        self.by_line, self.code, self.functions = collections.defaultdict(set), collections.defaultdict(set), collections.defaultdict(set)
+        self.by_line, self.code, self.functions = (collections.defaultdict(set) for _ in range(3))
         self.left_out = {}
         tests = tests_of(self.tree)
         with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-            measured = [pool.submit(self._measured, test, folder, f"{i + 1}/{len(tests)}", say) for i, test in enumerate(tests)]
+            measured = [pool.submit(self._measured, test, folder, f"{i + 1}/{len(tests)}", say)
+                        for i, test in enumerate(tests)]
         for test, found in zip(tests, measured):
             self._add(test, found.result())
         if not self.tests:
@@ -129,7 +135,8 @@ class Coverage:
             status, seconds, found = execute(test, self.tree, 3600, GCOV_PREFIX="/tmp/counts")
             passed = status == 0
             say(f"coverage {progress}: {test.name} {'passes' if passed else f'ends with {status}'} in {seconds:.1f} s")
-            path.write_text(json.dumps({"status": status, "seconds": seconds, **(found if passed else {"lines": {}, "functions": {}})}))
+            path.write_text(json.dumps({"status": status, "seconds": seconds,
+                                        **(found if passed else {"lines": {}, "functions": {}})}))
         return json.loads(path.read_text())
 
     def _version(self, test):
@@ -140,7 +147,8 @@ class Coverage:
 
     def _add(self, test, found):
         if found["status"] != 0:
-            self.left_out[test.name] = "skipped" if found["status"] == test.skip else f"fails without a mutant ({found['status']})"
+            is_skipped = found["status"] == test.skip
+            self.left_out[test.name] = "skipped" if is_skipped else f"fails without a mutant ({found['status']})"
             return
         if not found["lines"]:
             self.left_out[test.name] = "does not execute the program"
@@ -153,11 +161,13 @@ class Coverage:
                 self.by_line[name, line].add(test.name)
 
     def reach(self, file, line):
-        """Names of the tests that can detect a change of this line. A line without code (a table, the rest of a statement, an
-        'else') counts as the nearest lines with code; a file without code counts as the files that include it."""
+        """Names of the tests that can detect a change of this line. A line without code (a table, the rest of a
+        statement, an 'else') counts as the nearest lines with code; a file without code counts as the files that
+        include it."""
         if not self.lines.get(file):
             objects = set(self.tree.objects.get(file, []))
-            including = {name for name in self.lines if objects & set(self.tree.objects.get(name, [])) and name.endswith(".c")}
+            including = {name for name in self.lines if objects & set(self.tree.objects.get(name, []))
+                         and name.endswith(".c")}
             return set().union(*(tests for (name, _), tests in self.by_line.items() if name in including))
         if not any(first <= line <= last for first, last in self.functions[file]):
             near = self.lines[file]
@@ -169,9 +179,11 @@ class Coverage:
         return set().union(*(self.by_line[file, n] for n in near)) if near else set()
 
     def order(self, file, line):
-        """Tests in the order that kills most mutants in the least time: those of the same folder first, then by duration."""
+        """Tests in the order that kills most mutants in the least time: those of the same folder first, then by
+        duration."""
         folder = pathlib.Path(file).parent.name if not file.startswith("kernels") else "ops"
-        return sorted(self.reach(file, line), key=lambda name: (self.tests[name].folder != folder, self.seconds[name], name))
+        return sorted(self.reach(file, line),
+                      key=lambda name: (self.tests[name].folder != folder, self.seconds[name], name))
 
 
 def notices(test, tree, seconds):

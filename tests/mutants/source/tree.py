@@ -12,7 +12,8 @@ from cli import Failed
 
 
 def run(command, **options):
-    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, stdin=subprocess.DEVNULL, **options)
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True,
+                          stdin=subprocess.DEVNULL, **options)
     return done.returncode, done.stdout + done.stderr
 
 
@@ -46,12 +47,13 @@ class Tree:
         copy_checkout(self.root)
         self.environment = {**os.environ, "CCACHE_DIR": str(ROOT / "build/mutants/ccache"), "LC_ALL": "C.UTF-8",
                             "ASAN_OPTIONS": "detect_stack_use_after_return=1"}
-        checked(["cmake", "--preset", "cpu", "-DCMAKE_BUILD_TYPE=None", f"-DCMAKE_C_FLAGS={flags}", "-DCMAKE_C_COMPILER_LAUNCHER=ccache",
-                 *settings], cwd=self.root, env=self.environment)
+        checked(["cmake", "--preset", "cpu", "-DCMAKE_BUILD_TYPE=None", f"-DCMAKE_C_FLAGS={flags}",
+                 "-DCMAKE_C_COMPILER_LAUNCHER=ccache", *settings], cwd=self.root, env=self.environment)
         checked(["ninja", "-C", self.build], env=self.environment)
         self.objects = self._objects()
         self.clean = {o: self._hash(o) for objects in self.objects.values() for o in objects}
-        self.programs = {str(p.relative_to(self.build)) for p in self.build.rglob("*") if p.is_file() and os.access(p, os.X_OK)}
+        self.programs = {str(p.relative_to(self.build)) for p in self.build.rglob("*") if p.is_file()
+                         and os.access(p, os.X_OK)}
         self.current = set()  # targets that are up to date
 
     def _objects(self):

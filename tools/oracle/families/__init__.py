@@ -1,17 +1,19 @@
 """The Hugging Face model types that the oracle knows, a module each. A module has
 
-CASES         golden cases: name -> (Megatron-LM options, {init: type of the initial weights, mask: whether there is a loss mask})
+CASES         golden cases: name -> (Megatron-LM options, {init: type of the initial weights, mask: whether there is a
+              loss mask})
 config(o)     the type's config.json for Megatron-LM options
 expert_names  (optional) how files name an expert's block, gate, up and down projection
 llama(w, o)   (optional) weights on disk -> the same under Llama's names and in its layout, for the witness
 file_names    (optional) names in files, of tensors that have other names in the model
 model(o), batches(o, rng, tokens), losses(model, batch), witness(o, init, batch)
               (optional, together) a model that is no decoder: see t5.py
-BASE          config.json of a small model, and SPELLINGS: name -> keys to change. "!" in front of a name: transformers has the model,
-              Isotron does not
+BASE          config.json of a small model, and SPELLINGS: name -> keys to change. "!" in front of a name: transformers
+              has the model, Isotron does not
 """
 import importlib
 
-NAMES = "gpt2 llama mistral qwen2 qwen3 stablelm nemotron mixtral qwen2_moe qwen3_moe glm4_moe starcoder2 granite gemma2 gemma3_text gpt_neox falcon olmo2 phi3 bert megatron_bert roberta t5".split()
+NAMES = """gpt2 llama mistral qwen2 qwen3 stablelm nemotron mixtral qwen2_moe qwen3_moe glm4_moe starcoder2 granite
+  gemma2 gemma3_text gpt_neox falcon olmo2 phi3 bert megatron_bert roberta t5""".split()
 FAMILIES = {name: importlib.import_module(f"families.{name}") for name in NAMES}
 CASES = {case: (family, *what) for family, module in FAMILIES.items() for case, what in module.CASES.items()}

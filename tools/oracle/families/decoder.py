@@ -22,13 +22,16 @@ def shape(layers, hidden, heads, ffn, seq, vocab, groups=None, kv_channels=None)
 
 def config(o, eps="rms_norm_eps", **more):
     hidden, heads = o["hidden-size"], o["num-attention-heads"]
-    rope = {"rope_type": "default", "rope_theta": float(o.get("rotary-base", 10000)), "partial_rotary_factor": o.get("rotary-percent", 1.0)}
+    rope = {"rope_type": "default", "rope_theta": float(o.get("rotary-base", 10000)),
+            "partial_rotary_factor": o.get("rotary-percent", 1.0)}
     if o.get("use-rope-scaling"):
-        rope |= {"rope_type": "llama3", "factor": o["rope-scaling-factor"], "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-                 "original_max_position_embeddings": LLAMA3_CONTEXT}
-    return {"vocab_size": o["vocab-size"], "hidden_size": hidden, "intermediate_size": o["ffn-hidden-size"], "num_hidden_layers": o["num-layers"],
-            "num_attention_heads": heads, "num_key_value_heads": o["num-query-groups"] if o.get("group-query-attention") else heads,
-            "head_dim": o.get("kv-channels", hidden // heads), "max_position_embeddings": 2 * LLAMA3_CONTEXT,  # no table depends on it
+        rope |= {"rope_type": "llama3", "factor": o["rope-scaling-factor"], "low_freq_factor": 1.0,
+                 "high_freq_factor": 4.0, "original_max_position_embeddings": LLAMA3_CONTEXT}
+    return {"vocab_size": o["vocab-size"], "hidden_size": hidden, "intermediate_size": o["ffn-hidden-size"],
+            "num_hidden_layers": o["num-layers"], "num_attention_heads": heads,
+            "num_key_value_heads": o["num-query-groups"] if o.get("group-query-attention") else heads,
+            # no table depends on it
+            "head_dim": o.get("kv-channels", hidden // heads), "max_position_embeddings": 2 * LLAMA3_CONTEXT,
             "tie_word_embeddings": not o.get("untie-embeddings-and-output-weights", False), "rope_parameters": rope,
             "bos_token_id": None, "eos_token_id": None, "pad_token_id": None, eps: o["norm-epsilon"]} | more
 
@@ -45,7 +48,8 @@ def window(o):
 
 def split_qkv(x, o, by_group):
     """The rows of q, k and v in one matrix or vector: all of each part, or by group of heads [its queries, k, v]."""
-    heads, groups = o["num-attention-heads"], o["num-query-groups"] if o.get("group-query-attention") else o["num-attention-heads"]
+    heads = o["num-attention-heads"]
+    groups = o["num-query-groups"] if o.get("group-query-attention") else heads
     pieces = groups if by_group else 1
     cuts = np.cumsum([heads // pieces, groups // pieces]) * (len(x) // (heads + 2 * groups))
     return [part.reshape(-1, *x.shape[1:]) for part in np.split(x.reshape(pieces, -1, *x.shape[1:]), cuts, axis=1)]
@@ -80,7 +84,8 @@ def dense_layers(o):
 
 def qwen_experts(o):
     return experts(o) | {"moe_intermediate_size": o["moe-ffn-hidden-size"], "num_experts": o["num-experts"],
-                         "norm_topk_prob": not o.get("moe-router-pre-softmax", False), "mlp_only_layers": dense_layers(o)}
+                         "norm_topk_prob": not o.get("moe-router-pre-softmax", False),
+                         "mlp_only_layers": dense_layers(o)}
 
 
 # ---- spellings of config.json ----
@@ -94,17 +99,22 @@ WIDE = {"hidden_size": 64, "num_attention_heads": 32, "num_hidden_layers": 1}
 NO_SIZE = {"layer_types": [FULL, FULL, SLIDING], "sliding_window": None}
 MISSING = object()
 EVERY = {
-    "": {}, "theta": {"rope_theta": 50.0}, "linear": {"rope_theta": 50.0, "rope_scaling": {"type": "linear", "factor": 2.0}},
+    "": {}, "theta": {"rope_theta": 50.0},
+    "linear": {"rope_theta": 50.0, "rope_scaling": {"type": "linear", "factor": 2.0}},
     "tied": {"tie_word_embeddings": True}, "window that is not read": {"sliding_window": 3},
     "all layers full": {"layer_types": [FULL] * 3}, "gelu": {"hidden_act": "gelu"},
     "unknown layer type": {"layer_types": [FULL, FULL, "odd"]}, "few layer types": {"layer_types": [FULL, FULL]},
 }
 BY_LAYER = {
-    "window": ON, "window from layer 0": ON | {"max_window_layers": 0}, "window from layer 2": ON | {"max_window_layers": 2},
-    "window off": ON | {"use_sliding_window": False, "max_window_layers": 0}, "window by list": ON | {"layer_types": [FULL, SLIDING, FULL]},
-    "list goes first": ON | {"max_window_layers": 0, "layer_types": [FULL, FULL, SLIDING]}, "old words": ON | {"layer_types": ["attention"] * 3},
-    "chunked": ON | {"layer_types": [FULL, "chunked_attention", FULL]}, "null window": ON | {"sliding_window": None, "max_window_layers": 0},
-    "!no window's size": NO_SIZE, "!list, but off": ON | {"use_sliding_window": False, "layer_types": [FULL, SLIDING, FULL]},
+    "window": ON, "window from layer 0": ON | {"max_window_layers": 0},
+    "window from layer 2": ON | {"max_window_layers": 2},
+    "window off": ON | {"use_sliding_window": False, "max_window_layers": 0},
+    "window by list": ON | {"layer_types": [FULL, SLIDING, FULL]},
+    "list goes first": ON | {"max_window_layers": 0, "layer_types": [FULL, FULL, SLIDING]},
+    "old words": ON | {"layer_types": ["attention"] * 3},
+    "chunked": ON | {"layer_types": [FULL, "chunked_attention", FULL]},
+    "null window": ON | {"sliding_window": None, "max_window_layers": 0}, "!no window's size": NO_SIZE,
+    "!list, but off": ON | {"use_sliding_window": False, "layer_types": [FULL, SLIDING, FULL]},
 }
 
 

@@ -15,12 +15,14 @@ def config(o):
                           attention_multiplier=o["softmax-scale"])
 
 
-BASE = SIZES | {"embedding_multiplier": 12.0, "residual_multiplier": 0.22, "logits_scaling": 8.0, "attention_multiplier": 0.3}
+BASE = SIZES | {"embedding_multiplier": 12.0, "residual_multiplier": 0.22, "logits_scaling": 8.0,
+                "attention_multiplier": 0.3}
 SPELLINGS = EVERY | {
     **{f"{key} by default": {key: MISSING} for key in BASE if "multiplier" in key or "scaling" in key},
-    "whole numbers": {"embedding_multiplier": 2, "residual_multiplier": 3, "logits_scaling": 4, "attention_multiplier": 1},
+    "whole numbers": {"embedding_multiplier": 2, "residual_multiplier": 3, "logits_scaling": 4,
+                      "attention_multiplier": 1},
     "as many groups": {"num_key_value_heads": MISSING}, "head size": {"head_dim": 6}, "eps": {"rms_norm_eps": 1e-2},
     "all biases": {"attention_bias": True, "mlp_bias": True}, "attention biases": {"attention_bias": True},
-    "heads that do not divide": {"hidden_size": 18, "head_dim": 4}, "tanh": {"hidden_act": "gelu_pytorch_tanh"}, "!relu2": {"hidden_act": "relu2"},
-    "!no scores": {"attention_multiplier": 0.0},
+    "heads that do not divide": {"hidden_size": 18, "head_dim": 4}, "tanh": {"hidden_act": "gelu_pytorch_tanh"},
+    "!relu2": {"hidden_act": "relu2"}, "!no scores": {"attention_multiplier": 0.0},
 }

@@ -10,7 +10,8 @@ CASES = {
     "llama-bias-tied": (shape(2, 30, 3, 37, 18, 57) | LLAMA | {
         "disable-bias-linear": False, "lr-warmup-iters": 0, "lr-decay-iters": 20, "clip-grad": 1.0}, {}),
     # for sweeps over layouts
-    "llama-layouts": (shape(4, 32, 8, 48, 16, 61, groups=2) | LLAMA | {"micro-batch-size": 1, "global-batch-size": 8}, {}),
+    "llama-layouts": (shape(4, 32, 8, 48, 16, 61, groups=2) | LLAMA | {"micro-batch-size": 1, "global-batch-size": 8},
+                      {}),
 }
 
 
@@ -29,12 +30,14 @@ SPELLINGS = EVERY | {
                                "original_max_position_embeddings": 6, "rope_theta": 50.0},
     "long": {"rope_scaling": LONG | {"original_max_position_embeddings": 4}, "rope_theta": 50.0},
     "long without a length": {"rope_scaling": LONG},
-    "long, length outside": {"rope_scaling": LONG | {"original_max_position_embeddings": 16}, "original_max_position_embeddings": 4},
+    "long, length outside": {"rope_scaling": LONG | {"original_max_position_embeddings": 16},
+                             "original_max_position_embeddings": 4},
     "parameters": {"rope_parameters": DEFAULT},
     "scaling goes first": {"rope_scaling": {"rope_type": "linear", "factor": 2.0}, "rope_parameters": DEFAULT},
     "empty scaling": {"rope_scaling": {}, "rope_parameters": DEFAULT},
     "as many groups": {"num_key_value_heads": MISSING}, "head size": {"head_dim": 6}, "eps": {"rms_norm_eps": 1e-2},
-    "all biases": {"attention_bias": True, "mlp_bias": True}, "attention biases": {"attention_bias": True}, "!MLP biases": {"mlp_bias": True},
-    "heads that do not divide": {"hidden_size": 18, "head_dim": 4}, "tanh": {"hidden_act": "gelu_pytorch_tanh"}, "!relu2": {"hidden_act": "relu2"},
+    "all biases": {"attention_bias": True, "mlp_bias": True}, "attention biases": {"attention_bias": True},
+    "!MLP biases": {"mlp_bias": True}, "heads that do not divide": {"hidden_size": 18, "head_dim": 4},
+    "tanh": {"hidden_act": "gelu_pytorch_tanh"}, "!relu2": {"hidden_act": "relu2"},
     "!list that is not read": NO_SIZE,
 }

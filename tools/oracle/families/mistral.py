@@ -3,9 +3,11 @@ from families import decoder
 from families.decoder import EVERY, FULL, LLAMA, MISSING, SIZES, SLIDING, UNTIED, shape
 
 CASES = {
-    "mistral-like": (shape(2, 32, 4, 40, 33, 53, groups=2) | LLAMA | UNTIED | {"window-size": "6,0", "clip-grad": 0.3}, {}),
+    "mistral-like": (shape(2, 32, 4, 40, 33, 53, groups=2) | LLAMA | UNTIED | {"window-size": "6,0", "clip-grad": 0.3},
+                     {}),
     "mistral-sinks": (shape(4, 32, 8, 48, 16, 61, groups=2) | LLAMA | UNTIED | {
-        "window-size": "5,0", "softmax-type": "learnable", "micro-batch-size": 1, "global-batch-size": 8, "seed": 5}, {}),
+        "window-size": "5,0", "softmax-type": "learnable", "micro-batch-size": 1, "global-batch-size": 8, "seed": 5},
+                      {}),
 }
 
 

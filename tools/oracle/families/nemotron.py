@@ -4,7 +4,8 @@ from families.decoder import EVERY, LLAMA, SIZES, UNTIED, shape
 
 CASES = {
     "nemotron-1p": (shape(2, 36, 3, 50, 22, 55, groups=1) | LLAMA | UNTIED | {
-        "normalization": "LayerNorm", "swiglu": False, "squared-relu": True, "apply-layernorm-1p": True, "rotary-percent": 0.5}, {}),
+        "normalization": "LayerNorm", "swiglu": False, "squared-relu": True, "apply-layernorm-1p": True,
+        "rotary-percent": 0.5}, {}),
 }
 
 

@@ -3,7 +3,8 @@ from families.decoder import BY_LAYER, EVERY, LLAMA, MISSING, SIZES, UNTIED, WID
 
 CASES = {
     "qwen3-like": (shape(2, 28, 4, 36, 21, 59, groups=2, kv_channels=10) | LLAMA | UNTIED | {
-        "qk-layernorm": True, "rotary-base": 1000000, "norm-epsilon": 1e-6, "micro-batch-size": 1, "global-batch-size": 5},
+        "qk-layernorm": True, "rotary-base": 1000000, "norm-epsilon": 1e-6, "micro-batch-size": 1,
+        "global-batch-size": 5},
         {"init": "float64"}),
 }
 BASE = SIZES | {"head_dim": 6}

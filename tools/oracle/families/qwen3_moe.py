@@ -16,8 +16,10 @@ def config(o):
 BASE = SIZES | EXPERTS
 SPELLINGS = EVERY | {
     "window": ON, "window off": ON | {"use_sliding_window": False}, "null window": ON | {"sliding_window": None},
-    "max_window_layers that is not read": ON | {"max_window_layers": 2}, "all sliding": ON | {"layer_types": [SLIDING] * 3},
+    "max_window_layers that is not read": ON | {"max_window_layers": 2},
+    "all sliding": ON | {"layer_types": [SLIDING] * 3},
     "!list that is not read": ON | {"layer_types": [FULL, SLIDING, SLIDING]}, "normalised": {"norm_topk_prob": True},
-    "dense layer": {"mlp_only_layers": [0, 2]}, "every second": {"decoder_sparse_step": 2}, "second name": {"num_local_experts": 5},
-    "head size": {"head_dim": 6}, "biases": {"attention_bias": True}, "groups by default": {"num_key_value_heads": MISSING},
+    "dense layer": {"mlp_only_layers": [0, 2]}, "every second": {"decoder_sparse_step": 2},
+    "second name": {"num_local_experts": 5}, "head size": {"head_dim": 6}, "biases": {"attention_bias": True},
+    "groups by default": {"num_key_value_heads": MISSING},
 }

@@ -1,10 +1,13 @@
-"""RoBERTa: a BERT without sentences, one token type, positions that are counted from the padding token, and another head."""
+"""RoBERTa: a BERT without sentences, one token type, positions that are counted from the padding token, and another
+head."""
 from families import bert
 from families.decoder import shape
 
 PAD = 1
 CASES = {
-    "roberta": (shape(2, 28, 4, 36, 16, 47) | bert.POST | {"bert-no-binary-head": True, "num-token-types": 1, "norm-epsilon": 1e-5, "hf-model-type": "roberta"}, {"pad": PAD}),
+    "roberta": (shape(2, 28, 4, 36, 16, 47) | bert.POST | {"bert-no-binary-head": True, "num-token-types": 1,
+                                                           "norm-epsilon": 1e-5, "hf-model-type": "roberta"},
+                {"pad": PAD}),
 }
 
 

@@ -3,7 +3,8 @@ from families import decoder
 from families.decoder import EVERY, LLAMA, MISSING, SIZES, UNTIED, WIDE, shape
 
 CASES = {
-    "stablelm-partial-rotary": (shape(2, 32, 2, 36, 20, 63) | LLAMA | UNTIED | {"normalization": "LayerNorm", "rotary-percent": 0.25}, {}),
+    "stablelm-partial-rotary": (shape(2, 32, 2, 36, 20, 63) | LLAMA | UNTIED | {"normalization": "LayerNorm",
+                                                                                "rotary-percent": 0.25}, {}),
 }
 
 

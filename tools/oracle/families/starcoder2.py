@@ -20,9 +20,10 @@ def llama(w, o):
 
 BASE = SIZES | {"tie_word_embeddings": False}
 SPELLINGS = EVERY | {
-    "window": {"sliding_window": 3}, "null window": {"sliding_window": None}, "tied by default": {"tie_word_embeddings": MISSING},
-    "groups by default": {"num_key_value_heads": MISSING}, "no biases": {"use_bias": False},
-    "eps": {"norm_epsilon": 1e-2}, "key that is not read": {"rms_norm_eps": 1e-2}, "head size": {"head_dim": 6},
-    "heads that do not divide": {"hidden_size": 18, "head_dim": 4}, "!list that is not read": {"layer_types": ["full_attention"] * 3, "sliding_window": 3},
+    "window": {"sliding_window": 3}, "null window": {"sliding_window": None},
+    "tied by default": {"tie_word_embeddings": MISSING}, "groups by default": {"num_key_value_heads": MISSING},
+    "no biases": {"use_bias": False}, "eps": {"norm_epsilon": 1e-2}, "key that is not read": {"rms_norm_eps": 1e-2},
+    "head size": {"head_dim": 6}, "heads that do not divide": {"hidden_size": 18, "head_dim": 4},
+    "!list that is not read": {"layer_types": ["full_attention"] * 3, "sliding_window": 3},
     "!silu": {"hidden_act": "silu"},
 }

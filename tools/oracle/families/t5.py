@@ -1,33 +1,40 @@
-"""T5: Hugging Face's original and v1.1, and Megatron-LM's, which transformers does not have: learned positions, LayerNorm and biases.
+"""T5: Hugging Face's original and v1.1, and Megatron-LM's, which transformers does not have: learned positions,
+LayerNorm and biases.
 
-`T5` is an independent model of all three, written from the papers. It is the oracle of Megatron-LM's, and the witness of the others."""
+`T5` is an independent model of all three, written from the papers. It is the oracle of Megatron-LM's, and the witness
+of the others."""
 import math
 
 import torch
 import transformers
 from torch.nn.functional import cross_entropy, gelu, layer_norm, relu, rms_norm
 
-ORIGINAL = {"position-embedding-type": "relative", "normalization": "RMSNorm", "norm-epsilon": 1e-6, "disable-bias-linear": True,
-            "softmax-scale": 1, "activation": "relu"}
+ORIGINAL = {"position-embedding-type": "relative", "normalization": "RMSNorm", "norm-epsilon": 1e-6,
+            "disable-bias-linear": True, "softmax-scale": 1, "activation": "relu"}
 V1_1 = ORIGINAL | {"activation": "geglu-tanh", "untie-embeddings-and-output-weights": True}
 
 
 def shape(encoder, decoder, hidden, heads, ffn, encoder_seq, decoder_seq, vocab, kv=None, buckets=None, distance=None):
-    o = {"model": "t5", "encoder-num-layers": encoder, "decoder-num-layers": decoder, "hidden-size": hidden, "num-attention-heads": heads,
-         "ffn-hidden-size": ffn, "encoder-seq-length": encoder_seq, "decoder-seq-length": decoder_seq, "vocab-size": vocab,
-         "make-vocab-size-divisible-by": 8, "norm-epsilon": 1e-5, "max-position-embeddings": max(encoder_seq, decoder_seq), "clip-grad": 1.0}
+    o = {"model": "t5", "encoder-num-layers": encoder, "decoder-num-layers": decoder, "hidden-size": hidden,
+         "num-attention-heads": heads, "ffn-hidden-size": ffn, "encoder-seq-length": encoder_seq,
+         "decoder-seq-length": decoder_seq, "vocab-size": vocab, "make-vocab-size-divisible-by": 8,
+         "norm-epsilon": 1e-5, "max-position-embeddings": max(encoder_seq, decoder_seq), "clip-grad": 1.0}
     more = {"kv-channels": kv, "relative-attention-num-buckets": buckets, "relative-attention-max-distance": distance}
     return o | {name: n for name, n in more.items() if n}
 
 
 CASES = {
     # sizes that 2 and 4 divide, for layouts, but not the vocabulary
-    "t5-original": (shape(2, 2, 32, 4, 48, 16, 8, 61, kv=6, buckets=8, distance=12) | ORIGINAL | {"micro-batch-size": 1}, {}),
-    "t5-v1_1": (shape(3, 5, 24, 4, 40, 24, 16, 53, kv=8, buckets=10, distance=14) | V1_1 | {"micro-batch-size": 2, "seed": 7}, {}),
-    "t5-megatron": (shape(2, 4, 32, 4, 64, 16, 24, 61) | {"micro-batch-size": 1, "global-batch-size": 8, "activation": "gelu-tanh",
+    "t5-original": (shape(2, 2, 32, 4, 48, 16, 8, 61, kv=6, buckets=8,
+                          distance=12) | ORIGINAL | {"micro-batch-size": 1}, {}),
+    "t5-v1_1": (shape(3, 5, 24, 4, 40, 24, 16, 53, kv=8, buckets=10, distance=14) | V1_1 | {"micro-batch-size": 2,
+                                                                                            "seed": 7}, {}),
+    "t5-megatron": (shape(2, 4, 32, 4, 64, 16, 24, 61) | {"micro-batch-size": 1, "global-batch-size": 8,
+                                                          "activation": "gelu-tanh",
                                                          "seed": 2}, {}),
     "t5-awkward": (shape(3, 2, 30, 3, 41, 37, 29, 59, kv=7, buckets=13, distance=9) | ORIGINAL | {
-        "micro-batch-size": 1, "global-batch-size": 3, "clip-grad": 0.5, "seed": 11, "make-vocab-size-divisible-by": 128}, {"init": "float64"}),
+        "micro-batch-size": 1, "global-batch-size": 3, "clip-grad": 0.5, "seed": 11,
+        "make-vocab-size-divisible-by": 128}, {"init": "float64"}),
 }
 LEAST_BUCKET_DISTANCE = 1e-6  # of a logarithm from a whole number: else the bucket hangs on rounding
 
@@ -76,7 +83,8 @@ class T5(torch.nn.Module):
                     self.linear(f"{at}.{j}.{block}.o", hidden, inner)
                     self.norm(f"{at}.{j}.layer_norm")
                 if i == 0 and self.hugging_face:
-                    self.add(f"{at}.0.SelfAttention.relative_attention_bias", (o.get("relative-attention-num-buckets", 32), self.heads()))
+                    self.add(f"{at}.0.SelfAttention.relative_attention_bias",
+                             (o.get("relative-attention-num-buckets", 32), self.heads()))
                 for part in ("wi_0", "wi_1") if self.gated else ("wi",):
                     self.linear(f"{at}.{len(blocks)}.DenseReluDense.{part}", ffn, hidden)
                 self.linear(f"{at}.{len(blocks)}.DenseReluDense.wo", hidden, ffn)
@@ -120,7 +128,8 @@ class T5(torch.nn.Module):
 
     def normed(self, name, x):
         w, b = self.get(f"{name}.weight"), self.get(f"{name}.bias")
-        return rms_norm(x, w.shape, w, self.o["norm-epsilon"]) if b is None else layer_norm(x, w.shape, w, b, self.o["norm-epsilon"])
+        return rms_norm(x, w.shape, w, self.o["norm-epsilon"]) if b is None else layer_norm(x, w.shape, w, b,
+                                                                                            self.o["norm-epsilon"])
 
     def attend(self, name, x, source, scores):
         """scores [b or 1, heads, queries, keys]: what is added to the scaled products."""
@@ -132,7 +141,8 @@ class T5(torch.nn.Module):
 
     def feed_forward(self, name, x):
         if self.gated:
-            return self.project(f"{name}.wo", gelu(self.project(f"{name}.wi_0", x), approximate="tanh") * self.project(f"{name}.wi_1", x))
+            return self.project(f"{name}.wo", gelu(self.project(f"{name}.wi_0", x),
+                                                   approximate="tanh") * self.project(f"{name}.wi_1", x))
         act = relu if self.o["activation"] == "relu" else lambda y: gelu(y, approximate="tanh")
         return self.project(f"{name}.wo", act(self.project(f"{name}.wi", x)))
 
@@ -149,7 +159,8 @@ class T5(torch.nn.Module):
             y = self.normed(f"{at}.0.layer_norm", x)
             x = x + self.attend(f"{at}.0.SelfAttention", y, y, near + hidden_keys)
             if encoded is not None:
-                x = x + self.attend(f"{at}.1.EncDecAttention", self.normed(f"{at}.1.layer_norm", x), encoded, hidden_encoded)
+                x = x + self.attend(f"{at}.1.EncDecAttention", self.normed(f"{at}.1.layer_norm", x),
+                                    encoded, hidden_encoded)
             j = 1 if encoded is None else 2
             x = x + self.feed_forward(f"{at}.{j}.DenseReluDense", self.normed(f"{at}.{j}.layer_norm", x))
         return self.normed(f"{name}.final_layer_norm", x)
@@ -171,11 +182,12 @@ def model(o):
     gate = "gated-gelu" if o["activation"] == "geglu-tanh" else "relu"
     untied = o.get("untie-embeddings-and-output-weights", False)
     config = transformers.T5Config(
-        vocab_size=o["vocab-size"], d_model=o["hidden-size"], d_kv=o.get("kv-channels", o["hidden-size"] // o["num-attention-heads"]),
+        vocab_size=o["vocab-size"], d_model=o["hidden-size"],
+        d_kv=o.get("kv-channels", o["hidden-size"] // o["num-attention-heads"]),
         d_ff=o["ffn-hidden-size"], num_layers=o["encoder-num-layers"], num_decoder_layers=o["decoder-num-layers"],
         num_heads=o["num-attention-heads"], relative_attention_num_buckets=o.get("relative-attention-num-buckets", 32),
-        relative_attention_max_distance=o.get("relative-attention-max-distance", 128), dropout_rate=0.0, layer_norm_epsilon=o["norm-epsilon"],
-        feed_forward_proj=gate, tie_word_embeddings=not untied, use_cache=False)
+        relative_attention_max_distance=o.get("relative-attention-max-distance", 128), dropout_rate=0.0,
+        layer_norm_epsilon=o["norm-epsilon"], feed_forward_proj=gate, tie_word_embeddings=not untied, use_cache=False)
     config._attn_implementation = "eager"
     found = transformers.T5ForConditionalGeneration(config).double().train()
     if untied:  # transformers 5 ties all the same
@@ -188,13 +200,16 @@ def batches(o, rng, tokens):
     steps, batch, s, t = o["train-iters"], o["global-batch-size"], o["encoder-seq-length"], o["decoder-seq-length"]
     lengths, ends = rng.integers(1, s + 1, (steps, batch)), rng.integers(0, t + 1, (steps, batch))
     lengths[0, :2], ends[0, :2], ends[:, -1] = (s, 1), (t, 1), t
-    return {"enc_tokens": torch.from_numpy(tokens(s)), "enc_mask": (torch.arange(s) < torch.from_numpy(lengths)[..., None]).long(),
-            "dec_tokens": torch.from_numpy(tokens(t + 1)), "loss_mask": (torch.arange(t) < torch.from_numpy(ends)[..., None]).float()}
+    return {"enc_tokens": torch.from_numpy(tokens(s)),
+            "enc_mask": (torch.arange(s) < torch.from_numpy(lengths)[..., None]).long(),
+            "dec_tokens": torch.from_numpy(tokens(t + 1)),
+            "loss_mask": (torch.arange(t) < torch.from_numpy(ends)[..., None]).float()}
 
 
 def losses(model, x):
     more = {} if isinstance(model, T5) else {"use_cache": False}
-    y = model(input_ids=x["enc_tokens"], attention_mask=x["enc_mask"], decoder_input_ids=x["dec_tokens"][:, :-1], **more)
+    y = model(input_ids=x["enc_tokens"], attention_mask=x["enc_mask"],
+              decoder_input_ids=x["dec_tokens"][:, :-1], **more)
     y = y if isinstance(model, T5) else y.logits
     each = cross_entropy(y.transpose(1, 2), x["dec_tokens"][:, 1:], reduction="none")
     return y, {"lm loss": (each * x["loss_mask"]).sum() / x["loss_mask"].sum()}
@@ -216,10 +231,13 @@ def witness(o, init, x):
 
 BASE = {"vocab_size": 7, "d_model": 16, "d_kv": 3, "d_ff": 24, "num_layers": 2, "num_heads": 4}
 SPELLINGS = {
-    "defaults": {}, "more decoder layers": {"num_decoder_layers": 3}, "few buckets": {"relative_attention_num_buckets": 4, "relative_attention_max_distance": 3},
+    "defaults": {}, "more decoder layers": {"num_decoder_layers": 3},
+    "few buckets": {"relative_attention_num_buckets": 4, "relative_attention_max_distance": 3},
     "v1.1": {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False},
-    "v1.1 of transformers 5": {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": True, "scale_decoder_outputs": False},
-    "gated-silu": {"feed_forward_proj": "gated-silu"}, "gelu": {"feed_forward_proj": "gelu"}, "gelu_new": {"feed_forward_proj": "gelu_new"},
-    "epsilon": {"layer_norm_epsilon": 1e-3}, "!gated-relu": {"feed_forward_proj": "gated-relu"}, "!decoder": {"is_decoder": True},
+    "v1.1 of transformers 5": {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": True,
+                               "scale_decoder_outputs": False},
+    "gated-silu": {"feed_forward_proj": "gated-silu"}, "gelu": {"feed_forward_proj": "gelu"},
+    "gelu_new": {"feed_forward_proj": "gelu_new"}, "epsilon": {"layer_norm_epsilon": 1e-3},
+    "!gated-relu": {"feed_forward_proj": "gated-relu"}, "!decoder": {"is_decoder": True},
     "!scaled and untied": {"tie_word_embeddings": False, "scale_decoder_outputs": True},
 }
