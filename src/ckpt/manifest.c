@@ -100,6 +100,7 @@ void manifest_print_tensors(const Manifest *m, Str *out) {
     }
 }
 
+/* The frame is text, because ranks have printed their shares of the entries and the hash is that of all bytes before it. */
 void manifest_print(const Manifest *m, const char *entries, size_t n, Str *out) {
     char hex[33];
     size_t begin = out->len;

@@ -25,34 +25,28 @@ static int in_file_order(const void *a, const void *b) {
     return order ? order : strcmp(x->name, y->name);
 }
 
-static void add_text(Str *out, const char *text) {
-    json_t *json = json_string(text);
-    CHECK(json, "a name is not UTF-8");
-    char *quoted = json_dumps(json, JSON_ENCODE_ANY);
-    str_puts(out, quoted);
-    free(quoted);
-    json_decref(json);
-}
-
-static void add_metadata(Str *out, const MetaText *metadata, int64_t n) {
-    str_puts(out, "\"__metadata__\":{");
-    for (int64_t i = 0; i < n; i++) {
-        if (i) str_puts(out, ",");
-        add_text(out, metadata[i].key);
-        str_puts(out, ":");
-        add_text(out, metadata[i].value);
+/* To release with free(). */
+static char *header_text(const Place *places, int64_t count, const MetaText *metadata, int64_t num_metadata) {
+    json_t *header = json_object(), *meta = json_object();
+    int refused = 0;
+    for (int64_t i = 0; i < num_metadata; i++)
+        refused |= json_object_set_new(meta, metadata[i].key, json_string(metadata[i].value));
+    if (num_metadata) json_object_set(header, "__metadata__", meta);
+    for (int64_t i = 0, begin = 0, end; i < count; i++, begin = end) {
+        const Tensor *t = &places[i].tensor->tensor;
+        json_t *shape = json_array();
+        for (int d = 0; d < t->ndim; d++) json_array_append_new(shape, json_integer(t->dim[d]));
+        end = begin + (int64_t)tensor_bytes(t);
+        refused |= json_object_set_new(header, places[i].tensor->name,
+                                       json_pack("{s:s, s:o, s:[I, I]}", "dtype", dtype_name((DType)t->dtype),
+                                                 "shape", shape, "data_offsets", (json_int_t)begin,
+                                                 (json_int_t)end));
     }
-    str_puts(out, "}");
-}
-
-static int64_t add_tensor(Str *out, const SafeTensor *t, int64_t begin) {
-    const Tensor *view = &t->tensor;
-    int64_t end = begin + (int64_t)tensor_bytes(view);
-    add_text(out, t->name);
-    str_printf(out, ":{\"dtype\":\"%s\",\"shape\":[", dtype_name((DType)view->dtype));
-    for (int d = 0; d < view->ndim; d++) str_printf(out, d ? ",%lld" : "%lld", (long long)view->dim[d]);
-    str_printf(out, "],\"data_offsets\":[%lld,%lld]}", (long long)begin, (long long)end);
-    return end;
+    CHECK(!refused && json_object_size(header) == (size_t)(count + (num_metadata > 0)),
+          "a name is not UTF-8, or two tensors have it");
+    char *text = json_dumps(header, JSON_COMPACT);
+    json_decref(header), json_decref(meta);
+    return text;
 }
 
 Err safetensors_write(const char *path, const SafeTensor *tensors, int64_t count, const MetaText *metadata,
@@ -61,14 +55,9 @@ Err safetensors_write(const char *path, const SafeTensor *tensors, int64_t count
     for (int64_t i = 0; i < count; i++) places[i] = (Place){&tensors[i], i};
     qsort(places, (size_t)count, sizeof *places, in_file_order);
     Str header = {0};
-    str_puts(&header, "{");
-    if (num_metadata) add_metadata(&header, metadata, num_metadata);
-    int64_t end = 0;
-    for (int64_t i = 0; i < count; i++) {
-        if (i || num_metadata) str_puts(&header, ",");
-        end = add_tensor(&header, places[i].tensor, end);
-    }
-    str_puts(&header, "}");
+    char *text = header_text(places, count, metadata, num_metadata);
+    str_puts(&header, text);
+    free(text);
     while (header.len % HEADER_ALIGN) str_puts(&header, " ");
     unsigned char length[8];
     for (int i = 0; i < 8; i++) length[i] = (unsigned char)((uint64_t)header.len >> 8 * i);

@@ -13,7 +13,6 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "data/describe.h"
 #include "data/masked_dataset.h"
 
 typedef struct Segment {
@@ -99,11 +98,9 @@ static Err open_part(DatasetPart *p) {
     return masked_open(p, masking, 3, c->binary_head ? 2 : 1);
 }
 
-static void describe(const DatasetPart *p, int depth, Str *out) {
-    masked_describe(p, depth, out);
-    str_puts(out, ",");
-    describe_key(out, "classification_head", depth);
-    str_puts(out, masked_config(p)->binary_head ? "true" : "false");
+static void describe(const DatasetPart *p, json_t *members) {
+    masked_describe(p, members);
+    json_object_set_new(members, "classification_head", json_boolean(masked_config(p)->binary_head));
 }
 
 const DatasetKind bert_dataset = {

@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/json_text.h"
 #include "base/mem.h"
-#include "data/describe.h"
 #include "data/md5.h"
 
 static bool is_blend(const BlendedDataset *d) { return d->dataset.data != NULL; }
@@ -17,43 +17,16 @@ typedef struct Mix {
     int64_t size;
 } Mix;
 
-static void describe_mix(const BlendedDataset *d, const Mix *m, Str *out) {
+static Err describe(const BlendedDataset *d, const Mix *m, json_t **out) {
+    json_t *datasets = json_array(), *weights = json_array(), *one;
+    *out = json_pack("{s:s, s:o, s:s, s:o, s:o}", "class", "BlendedDataset", "datasets", datasets, "split",
+                     SPLIT_NAMES[d->parts[0]->split], "weights", weights, "size",
+                     m->weights ? json_integer(m->size) : json_null());
     for (int i = 0; i < d->n; i++) {
-        str_puts(out, i ? "," : "");
-        describe_newline(out, 2);
-        if (m->weights)
-            describe_double(out, m->weights[i]);
-        else
-            str_printf(out, "%" PRId64, m->sizes[i]);
+        json_array_append_new(weights, m->weights ? json_real(m->weights[i]) : json_integer(m->sizes[i]));
+        ERR_RETURN(part_describe(d->parts[i], &one));
+        json_array_append_new(datasets, one);
     }
-    describe_newline(out, 1);
-    str_puts(out, "],");
-    describe_newline(out, 1);
-    if (m->weights)
-        str_printf(out, "\"size\": %" PRId64, m->size);
-    else
-        str_puts(out, "\"size\": null");
-}
-
-static Err describe(const BlendedDataset *d, const Mix *m, Str *out) {
-    str_puts(out, "{");
-    describe_newline(out, 1);
-    str_puts(out, "\"class\": \"BlendedDataset\",");
-    describe_newline(out, 1);
-    str_puts(out, "\"datasets\": [");
-    for (int i = 0; i < d->n; i++) {
-        str_puts(out, i ? "," : "");
-        describe_newline(out, 2);
-        ERR_RETURN(part_describe(d->parts[i], 2, out));
-    }
-    describe_newline(out, 1);
-    str_puts(out, "],");
-    describe_newline(out, 1);
-    str_printf(out, "\"split\": \"%s\",", SPLIT_NAMES[d->parts[0]->split]);
-    describe_newline(out, 1);
-    str_puts(out, "\"weights\": [");
-    describe_mix(d, m, out);
-    str_puts(out, "\n}");
     return ERR_OK;
 }
 
@@ -117,10 +90,11 @@ static Err load_or_build(BlendedDataset *d, const Mix *m, double surplus) {
     const char *dir = d->parts[0]->config->cache_dir;
     if (!dir) return build(d, m, surplus);
     Str text = {0};
-    Err e = describe(d, m, &text);
+    json_t *description;
+    Err e = describe(d, m, &description);
     char md5[33], *paths[CACHE_FILES],
         *name = mem_printf("BlendedDataset-%s", SPLIT_NAMES[d->parts[0]->split]);
-    md5_hex(text.s, text.len, md5);
+    description_print(description, &text, md5);
     for (int i = 0; i < CACHE_FILES; i++) paths[i] = cache_path(dir, md5, name, CACHE_NAMES[i]);
     free(name);
     if (!e.code && !blended_dataset_load(d, m, paths, &text)) {

@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "base/fault.h"
+#include "base/json_text.h"
 #include "base/mem.h"
-#include "data/describe.h"
 #include "data/md5.h"
 
 #define DATASET(name) extern const DatasetKind name##_dataset;
@@ -61,87 +61,49 @@ Err part_check_id(const DatasetPart *p, int64_t id, int64_t vocab_size) {
                     source_name(p->source), id, vocab_size);
 }
 
-/* [[0, 0.969], [0.969, 0.999], null]: upstream the first boundary is the integer 0, not a float. */
-static void describe_ranges(const SplitRange *ranges, int depth, Str *out) {
-    str_puts(out, "[");
-    for (int i = 0; i < SPLIT_COUNT; i++) {
-        str_puts(out, i ? "," : "");
-        describe_newline(out, depth + 1);
-        if (!ranges[i].used) {
-            str_puts(out, "null");
-            continue;
-        }
-        str_puts(out, "[");
-        describe_newline(out, depth + 2);
-        if (i)
-            describe_double(out, ranges[i].low);
-        else
-            str_puts(out, "0");
-        str_puts(out, ",");
-        describe_newline(out, depth + 2);
-        describe_double(out, ranges[i].high);
-        describe_newline(out, depth + 1);
-        str_puts(out, "]");
-    }
-    describe_newline(out, depth);
-    str_puts(out, "]");
-}
-
-static void describe_text(Str *out, const char *text) {
-    if (text)
-        describe_string(out, text);
-    else
-        str_puts(out, "null");
-}
-
 /* Mock data has Megatron-LM's name of the class of GPT's. */
 static char *class_name(const DatasetPart *p) {
     return mem_printf("%s%s", p->source->prefix ? "" : "Mock", p->kind->class_name);
 }
 
-static void describe_facts(const DatasetPart *p, int depth, Str *out) {
-    const DataConfig *c = p->config;
-    char *name = class_name(p);
-    describe_key(out, "class", depth);
-    str_printf(out, "\"%s\",", name);
-    free(name);
-    describe_key(out, "dataset_path", depth);
-    describe_text(out, p->source->prefix);
-    str_puts(out, ",");
-    describe_key(out, "num_samples", depth);
-    if (p->num_samples < 0)
-        str_puts(out, "null,");
-    else
-        str_printf(out, "%" PRId64 ",", p->num_samples);
-    describe_key(out, "index_split", depth);
-    str_printf(out, "\"%s\",", SPLIT_NAMES[p->split]);
-    describe_key(out, "random_seed", depth);
-    str_printf(out, "%" PRIu32 ",", c->seed);
-    describe_key(out, "sequence_length", depth);
-    str_printf(out, "%" PRId64 ",", c->sequence_length);
-    describe_key(out, "split", depth);
-    describe_text(out, c->split);
-    str_puts(out, ",");
-    describe_key(out, "split_matrix", depth);
-    if (c->ranges)
-        describe_ranges(c->ranges, depth, out);
-    else
-        str_puts(out, "null");
-    str_puts(out, ",");
-    describe_key(out, "tokenizer", depth);
+/* [[0, 0.969], [0.969, 0.999], null]: upstream the first boundary is the integer 0, not a float. */
+static json_t *describe_ranges(const SplitRange *ranges) {
+    if (!ranges) return json_null();
+    json_t *all = json_array();
+    for (int i = 0; i < SPLIT_COUNT; i++) {
+        json_t *low = i ? json_real(ranges[i].low) : json_integer(0);
+        json_array_append_new(all, ranges[i].used ? json_pack("[O, f]", low, ranges[i].high) : json_null());
+        json_decref(low);
+    }
+    return all;
 }
 
-Err part_describe(const DatasetPart *p, int depth, Str *out) {
-    str_puts(out, "{");
-    describe_facts(p, depth + 1, out);
-    if (p->config->tokenizer_json)
-        ERR_RETURN(describe_object(out, p->config->tokenizer_json, depth + 1));
-    else
-        str_puts(out, "null");
-    if (p->kind->describe) p->kind->describe(p, depth + 1, out);
-    describe_newline(out, depth);
-    str_puts(out, "}");
+static json_t *describe_text(const char *text) { return text ? json_string_nocheck(text) : json_null(); }
+
+Err part_describe(const DatasetPart *p, json_t **out) {
+    const DataConfig *c = p->config;
+    const char *json = c->tokenizer_json;
+    json_t *tokenizer = json ? json_loads(json, JSON_REJECT_DUPLICATES, NULL) : json_null();
+    if (json && !json_is_object(tokenizer)) {
+        json_decref(tokenizer);
+        return err_user("the tokenizer's identifiers '%.200s' are not a JSON object", json);
+    }
+    char *name = class_name(p);
+    *out = json_pack("{s:s, s:o, s:o, s:s, s:I, s:I, s:o, s:o, s:o}", "class", name, "dataset_path",
+                     describe_text(p->source->prefix), "num_samples",
+                     p->num_samples < 0 ? json_null() : json_integer(p->num_samples), "index_split",
+                     SPLIT_NAMES[p->split], "random_seed", (json_int_t)c->seed, "sequence_length",
+                     (json_int_t)c->sequence_length, "split", describe_text(c->split), "split_matrix",
+                     describe_ranges(c->ranges), "tokenizer", tokenizer);
+    free(name);
+    if (p->kind->describe) p->kind->describe(p, *out);
     return ERR_OK;
+}
+
+void description_print(json_t *description, Str *text, char md5[33]) {
+    json_print(text, description, 4, 0);
+    json_decref(description);
+    md5_hex(text->s, text->len, md5);
 }
 
 char *cache_path(const char *dir, const char *md5, const char *name, const char *what) {
@@ -174,8 +136,9 @@ static Err cache_open(const DatasetPart *p, Cache *c) {
         name = mem_printf("%s-%s", class, SPLIT_NAMES[p->split]);
         free(class);
     }
-    Err e = part_describe(p, 0, &c->description);
-    md5_hex(c->description.s, c->description.len, md5);
+    json_t *description = json_null();
+    const Err e = part_describe(p, &description);
+    description_print(description, &c->description, md5);
     c->description_path = cache_path(c->dir, md5, name, "description.txt");
     for (; p->kind->array_names[c->arrays]; c->arrays++)
         c->paths[c->arrays] = cache_path(c->dir, md5, name, p->kind->array_names[c->arrays]);

@@ -7,6 +7,7 @@
 #ifndef ISOTRON_DATA_DATASET_H
 #define ISOTRON_DATA_DATASET_H
 
+#include <jansson.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -93,8 +94,8 @@ struct DatasetKind {
     void (*close)(DatasetPart *);   /* what open allocated, also after its error */
     Err (*get)(const DatasetPart *, int64_t,
                Sample *); /* changes fields that are not NULL from the values of batch_reset */
-    /* Appends the description's members after the common ones, each preceded by a comma. */
-    void (*describe)(const DatasetPart *, int depth, Str *out); /* NULL: none */
+    /* Adds the description's members after the common ones. */
+    void (*describe)(const DatasetPart *, json_t *members); /* NULL: none */
     /* Adds records to the fingerprint of the data. NULL: the kind reads tokens of a source. */
     void (*hash)(const DatasetPart *, HashStream *);
 };
@@ -112,9 +113,10 @@ Err part_get(const DatasetPart *, int64_t k, Sample *out);
 Err part_index(DatasetPart *, NpyArray *const *arrays, bool (*valid)(const DatasetPart *),
                Err (*build)(DatasetPart *));
 
-/* Upstream's unique description: the JSON object whose MD5 names the cache, with members indented by depth + 1
- * levels. */
-Err part_describe(const DatasetPart *, int depth, Str *out);
+/* Upstream's unique description, the JSON object whose MD5 names the cache. */
+Err part_describe(const DatasetPart *, json_t **out);
+/* Its text as upstream prints it, and its MD5. Frees the object. */
+void description_print(json_t *, Str *text, char md5[33]);
 /* <dir>/<md5 of description>-<name>-<what> (owned by the caller) */
 char *cache_path(const char *dir, const char *md5, const char *name, const char *what);
 /* Whether the content of the description file is exactly this text. */

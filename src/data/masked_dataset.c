@@ -5,7 +5,6 @@
 #include <stdlib.h>
 
 #include "base/mem.h"
-#include "data/describe.h"
 
 static const MaskedDataset *masked(const DatasetPart *p) { return (const MaskedDataset *)p; }
 
@@ -60,25 +59,14 @@ Err masked_open(DatasetPart *p, MaskingConfig masking, int64_t reserved, int32_t
 
 void masked_close(DatasetPart *p) { npy_free(&((MaskedDataset *)p)->index); }
 
-void masked_describe(const DatasetPart *p, int depth, Str *out) {
+void masked_describe(const DatasetPart *p, json_t *members) {
     const MaskingConfig *m = &masked(p)->masking;
-    str_puts(out, ",");
-    describe_key(out, "masking_probability", depth);
-    describe_double(out, m->probability);
-    str_puts(out, ",");
-    describe_key(out, "short_sequence_probability", depth);
-    describe_double(out, masked_config(p)->short_seq_prob);
-    str_puts(out, ",");
-    describe_key(out, "masking_max_ngram", depth);
-    str_printf(out, "%d,", m->max_ngram);
-    describe_key(out, "masking_do_full_word", depth);
-    str_puts(out, "true,");
-    describe_key(out, "masking_do_permutation", depth);
-    str_puts(out, "false,");
-    describe_key(out, "masking_use_longer_ngrams", depth);
-    str_puts(out, "false,");
-    describe_key(out, "masking_use_geometric_distribution", depth);
-    str_puts(out, m->geometric ? "true" : "false");
+    json_object_update_new(members, json_pack("{s:f, s:f, s:i, s:b, s:b, s:b, s:b}", "masking_probability",
+                                              m->probability, "short_sequence_probability",
+                                              masked_config(p)->short_seq_prob, "masking_max_ngram",
+                                              m->max_ngram, "masking_do_full_word", true,
+                                              "masking_do_permutation", false, "masking_use_longer_ngrams",
+                                              false, "masking_use_geometric_distribution", m->geometric));
 }
 
 Err masked_text(const DatasetPart *p, int64_t k, MaskedText *out) {

@@ -26,7 +26,7 @@ static inline const MaskedConfig *masked_config(const DatasetPart *p) { return p
 /* `reserved` positions of a sample are for special tokens. */
 Err masked_open(DatasetPart *, MaskingConfig, int64_t reserved, int32_t min_sentences);
 void masked_close(DatasetPart *);
-void masked_describe(const DatasetPart *, int depth, Str *out);
+void masked_describe(const DatasetPart *, json_t *members);
 /* A user error that names the token if the tokenizer has none (-1). */
 Err masked_need(const DatasetPart *, int64_t token, const char *name);
 

@@ -11,7 +11,6 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "data/describe.h"
 #include "data/masked_dataset.h"
 
 typedef struct Row {
@@ -102,11 +101,10 @@ static Err open_part(DatasetPart *p) {
     return masked_open(p, masking, 2, 1);
 }
 
-static void describe(const DatasetPart *p, int depth, Str *out) {
-    masked_describe(p, depth, out);
-    str_puts(out, ",");
-    describe_key(out, "sequence_length_decoder", depth);
-    str_printf(out, "%" PRId64, masked_config(p)->decoder_sequence_length);
+static void describe(const DatasetPart *p, json_t *members) {
+    masked_describe(p, members);
+    json_object_set_new(members, "sequence_length_decoder",
+                        json_integer(masked_config(p)->decoder_sequence_length));
 }
 
 const DatasetKind t5_dataset = {

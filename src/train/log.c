@@ -9,9 +9,9 @@
 
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/json_text.h"
 #include "base/mem.h"
 #include "base/terminal.h"
-#include "data/describe.h"
 #include "train/events.h"
 #include "train/run_header.h"
 
@@ -86,10 +86,10 @@ static Err open_jsonl(TrainLog *log, const Trainer *r, const json_t *header) {
                 "the file first to replace it\n",
                 path);
     }
-    char *text = json_dumps(header, JSON_REAL_PRECISION(15));
     str_clear(&log->text);
-    str_printf(&log->text, "%s%s\n", torn ? "\n" : "", text);
-    free(text);
+    str_puts(&log->text, torn ? "\n" : "");
+    json_print(&log->text, header, 0, 0);
+    str_puts(&log->text, "\n");
     return file_write_all(log->jsonl, path, log->text.s, log->text.len);
 }
 
@@ -243,35 +243,30 @@ void train_log_hide_status(TrainLog *log) {
 
 /* ---- records ---- */
 
-/* JSON has no NaN or infinity: such a value is null. */
-static void put_field(Str *text, const char *name, double value) {
-    str_printf(text, "\"%s\": ", name);
-    if (isfinite(value))
-        describe_double(text, value);
-    else
-        str_puts(text, "null");
-    str_puts(text, ", ");
+static void put_number(json_t *record, const char *name, double value) {
+    json_object_set_new(record, name, json_finite(value));
 }
 
 /* "lm loss" is the field "lm_loss". */
-static void put_loss(TrainLog *log, const Trainer *r, int i, double value) {
+static void put_loss(json_t *record, const Trainer *r, int i, double value) {
     char name[32];
     snprintf(name, sizeof name, "%s", loss_name(r, i));
     for (char *at = name; *at; at++)
         if (*at == ' ') *at = '_';
-    put_field(&log->text, name, value);
+    put_number(record, name, value);
 }
 
-static Err write_record(TrainLog *log, const Trainer *r) {
+/* Frees the record. */
+static Err write_record(TrainLog *log, const Trainer *r, json_t *record) {
+    str_clear(&log->text);
+    json_print(&log->text, record, 0, 0);
+    str_puts(&log->text, "\n");
+    json_decref(record);
     return file_write_all(log->jsonl, r->run.config->log_jsonl, log->text.s, log->text.len);
 }
 
 static Err write_jsonl(TrainLog *log, const Trainer *r, const StepReport *s, int64_t ns) {
-    Rates rate = rates(r, s->samples, ns);
-    str_clear(&log->text);
-    str_printf(&log->text, "{\"iteration\": %lld, \"consumed_samples\": %lld, \"consumed_tokens\": %lld, ",
-               (long long)r->iteration, (long long)r->consumed_samples,
-               (long long)(r->consumed_samples * r->run.config->seq_length));
+    const Rates rate = rates(r, s->samples, ns);
     const struct {
         const char *name;
         double value;
@@ -283,31 +278,35 @@ static Err write_jsonl(TrainLog *log, const Trainer *r, const StepReport *s, int
                   {"seconds", rate.seconds},
                   {"tokens_per_second", rate.tokens_per_second},
                   {"tflops", rate.tflops}};
-    for (int i = 0; i < n_losses(r); i++) put_loss(log, r, i, trainer_mean(s->sum[i]));
+    json_t *record = json_pack("{s:I, s:I, s:I}", "iteration", (json_int_t)r->iteration, "consumed_samples",
+                               (json_int_t)r->consumed_samples, "consumed_tokens",
+                               (json_int_t)(r->consumed_samples * r->run.config->seq_length));
+    for (int i = 0; i < n_losses(r); i++) put_loss(record, r, i, trainer_mean(s->sum[i]));
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
-        put_field(&log->text, fields[i].name, fields[i].value);
-    if (r->run.config->log_num_zeros_in_grad) put_field(&log->text, "num_zeros", s->optim.num_zeros);
-    if (r->run.config->log_params_norm) put_field(&log->text, "params_norm", s->optim.params_norm);
+        put_number(record, fields[i].name, fields[i].value);
+    if (r->run.config->log_num_zeros_in_grad) put_number(record, "num_zeros", s->optim.num_zeros);
+    if (r->run.config->log_params_norm) put_number(record, "params_norm", s->optim.params_norm);
     for (int i = 0; i < ROUTER_LOSSES; i++)
-        if (s->router_losses & 1u << i) put_field(&log->text, ROUTER_LOSS_NAMES[i], s->router_loss[i]);
-    str_printf(&log->text, "\"batch_size\": %lld, \"skipped\": %s}\n", (long long)s->samples,
-               s->optim.found_inf ? "true" : "false");
-    return write_record(log, r);
+        if (s->router_losses & 1u << i) put_number(record, ROUTER_LOSS_NAMES[i], s->router_loss[i]);
+    json_object_set_new(record, "batch_size", json_integer(s->samples));
+    json_object_set_new(record, "skipped", json_boolean(s->optim.found_inf));
+    return write_record(log, r, record);
+}
+
+static json_t *evaluation_record(const Trainer *r, const char *kind) {
+    return json_pack("{s:s, s:I, s:I}", "kind", kind, "iteration", (json_int_t)r->iteration,
+                     "consumed_samples", (json_int_t)r->consumed_samples);
 }
 
 /* The perplexity is that of the first loss. With several losses each follows by its name. */
-static Err write_evaluation(TrainLog *log, const Trainer *r, const char *name, const double *loss) {
+static Err write_evaluation(TrainLog *log, const Trainer *r, const char *kind, const double *loss) {
     double total = 0;
     for (int i = 0; i < n_losses(r); i++) total += loss[i];
-    str_clear(&log->text);
-    str_printf(&log->text, "{\"kind\": \"%s\", \"iteration\": %lld, \"consumed_samples\": %lld, ", name,
-               (long long)r->iteration, (long long)r->consumed_samples);
-    put_field(&log->text, "loss", total);
-    put_field(&log->text, "perplexity", perplexity(loss[0]));
-    for (int i = 0; n_losses(r) > 1 && i < n_losses(r); i++) put_loss(log, r, i, loss[i]);
-    log->text.len -= 2; /* the last comma */
-    str_puts(&log->text, "}\n");
-    return write_record(log, r);
+    json_t *record = evaluation_record(r, kind);
+    put_number(record, "loss", total);
+    put_number(record, "perplexity", perplexity(loss[0]));
+    for (int i = 0; n_losses(r) > 1 && i < n_losses(r); i++) put_loss(record, r, i, loss[i]);
+    return write_record(log, r, record);
 }
 
 /* Writes a scalar against the iteration and, as Megatron-LM does, against the samples. */
@@ -471,30 +470,25 @@ static void print_accuracy(const TrainLog *log, int64_t epoch, const Accuracy *a
                ratio(a), (long long)a->correct, (long long)a->total, a->loss);
 }
 
-static void put_accuracy(Str *text, const Accuracy *a) {
-    put_field(text, "loss", a->loss);
-    put_field(text, "accuracy", ratio(a));
-    str_printf(text, "\"correct\": %lld, \"total\": %lld", (long long)a->correct, (long long)a->total);
+static void put_accuracy(json_t *record, const Accuracy *a) {
+    put_number(record, "loss", a->loss);
+    put_number(record, "accuracy", ratio(a));
+    json_object_set_new(record, "correct", json_integer(a->correct));
+    json_object_set_new(record, "total", json_integer(a->total));
 }
 
 static Err write_accuracy(TrainLog *log, const Trainer *r, int64_t epoch, const Accuracy *all,
                           const Accuracy *file, int n) {
-    Str *text = &log->text;
-    str_clear(text);
-    str_printf(
-        text, "{\"kind\": \"validation\", \"iteration\": %lld, \"consumed_samples\": %lld, \"epoch\": %lld, ",
-        (long long)r->iteration, (long long)r->consumed_samples, (long long)epoch);
-    put_accuracy(text, all);
-    str_puts(text, ", \"files\": {");
+    json_t *record = evaluation_record(r, "validation"), *files = json_object();
+    json_object_set_new(record, "epoch", json_integer(epoch));
+    put_accuracy(record, all);
+    json_object_set_new(record, "files", files);
     for (int i = 0; i < n; i++) {
-        str_puts(text, i ? ", " : "");
-        describe_string(text, file[i].name);
-        str_puts(text, ": {");
-        put_accuracy(text, &file[i]);
-        str_puts(text, "}");
+        json_t *one = json_object();
+        put_accuracy(one, &file[i]);
+        json_object_set_new_nocheck(files, file[i].name, one);
     }
-    str_puts(text, "}}\n");
-    return write_record(log, r);
+    return write_record(log, r, record);
 }
 
 Err train_log_accuracy(TrainLog *log, const Trainer *r, int64_t epoch, const Accuracy *file, int n) {

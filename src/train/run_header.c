@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "base/fault.h"
+#include "base/json_text.h"
 #include "base/version.h"
 
 static json_t *given_options(const Config *c) {
@@ -59,8 +60,8 @@ void run_header_options(const json_t *header, Str *out) {
     json_t *value;
     str_puts(out, "| option | value |\n|---|---|\n");
     json_object_foreach(json_object_get(header, "options"), key, value) {
-        char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_REAL_PRECISION(15));
-        str_printf(out, "| %s | `%s` |\n", key, text);
-        free(text);
+        str_printf(out, "| %s | `", key);
+        json_print(out, value, 0, 0);
+        str_puts(out, "` |\n");
     }
 }

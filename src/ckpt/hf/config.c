@@ -119,16 +119,19 @@ static HfFamily write_rows(const HfType *t, const Config *filled, DType dtype, c
                            Str *out) {
     const HfRow *rows[HF_MOST_ROWS];
     const int n = hf_type_rows(t, rows);
-    HfWriter w = {filled, tokens, out, t->family};
+    HfWriter w = {filled, tokens, NULL, t->family};
     const bool bert = filled->model == MODEL_bert;
     const size_t name = strcspn(t->architecture, "F"), length = strlen(t->architecture);
-    str_printf(out,
-               "{\n  \"model_type\": \"%s\",\n  \"architectures\": [\"%.*s%s\"],\n  \"torch_dtype\": \"%s\"",
-               t->name, (int)(bert ? name : length), t->architecture, bert ? hf_bert_head(filled) : "",
-               hf_dtype_name(dtype));
+    char *architecture =
+        mem_printf("%.*s%s", (int)(bert ? name : length), t->architecture, bert ? hf_bert_head(filled) : "");
+    w.out = json_pack("{s:s, s:[s], s:s}", "model_type", t->name, "architectures", architecture,
+                      "torch_dtype", hf_dtype_name(dtype));
+    free(architecture);
     for (int i = 0; i < n; i++)
         if (rows[i]->form->write) rows[i]->form->write(&w, rows[i]);
-    str_puts(out, "\n}\n");
+    json_print(out, w.out, 2, 0);
+    str_puts(out, "\n");
+    json_decref(w.out);
     return w.family;
 }
 

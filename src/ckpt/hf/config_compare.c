@@ -5,14 +5,19 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/json_text.h"
 #include "ckpt/hf/config.h"
 #include "ckpt/hf/form.h"
 
 /* The same numbers, each in the fewest digits. */
 static TextList plain_numbers(Arena *arena, const TextList *list) {
     TextList plain = {arena_alloc(arena, (size_t)list->count * sizeof *plain.at), list->count};
-    for (int64_t i = 0; i < list->count; i++)
-        plain.at[i] = arena_printf(arena, "%s", hf_real(strtod(list->at[i], NULL), (char[40]){0}));
+    for (int64_t i = 0; i < list->count; i++) {
+        Str text = {0};
+        json_print_real(&text, strtod(list->at[i], NULL));
+        plain.at[i] = arena_printf(arena, "%s", text.s);
+        str_free(&text);
+    }
     return plain;
 }
 
@@ -134,15 +139,11 @@ static json_t *json_of(const Config *c) {
     return root;
 }
 
-/* In as few digits as are needed to tell it from others. */
 static Quoted shown(const json_t *value) {
-    enum { FLAGS = JSON_COMPACT | JSON_ENCODE_ANY, FEW = 15, ALL = 17 };
-    char *text = json_dumps(value, FLAGS | JSON_REAL_PRECISION(FEW));
-    json_t *same = json_loads(text, JSON_DECODE_ANY, NULL);
-    if (!json_equal(same, value)) free(text), text = json_dumps(value, FLAGS | JSON_REAL_PRECISION(ALL));
-    const Quoted q = quote_json(text);
-    json_decref(same);
-    free(text);
+    Str text = {0};
+    json_print(&text, value, 0, 0);
+    const Quoted q = quote_json(text.s);
+    str_free(&text);
     return q;
 }
 

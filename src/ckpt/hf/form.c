@@ -119,25 +119,11 @@ const char *hf_fixed_text(const HfRow *row) {
 
 /* ---- writing ---- */
 
-void hf_put_text(HfWriter *w, const char *key, const char *json) {
-    str_printf(w->out, ",\n  \"%s\": %s", key, json);
-}
+void hf_put(HfWriter *w, const char *key, json_t *value) { json_object_set_new(w->out, key, value); }
 
-void hf_put_size(HfWriter *w, const char *key, int64_t v) {
-    str_printf(w->out, ",\n  \"%s\": %lld", key, (long long)v);
-}
+void hf_put_size(HfWriter *w, const char *key, int64_t v) { hf_put(w, key, json_integer(v)); }
 
-void hf_put_flag(HfWriter *w, const char *key, bool v) { hf_put_text(w, key, v ? "true" : "false"); }
-
-const char *hf_real(double v, char text[40]) {
-    for (int digits = 1; digits <= 17; digits++) {
-        snprintf(text, 40, "%.*g", digits, v);
-        if (strtod(text, NULL) == v) break;
-    }
-    return strpbrk(text, ".e") ? text : strcat(text, ".0");
-}
-
-void hf_put_real(HfWriter *w, const char *key, double v) { hf_put_text(w, key, hf_real(v, (char[40]){0})); }
+void hf_put_flag(HfWriter *w, const char *key, bool v) { hf_put(w, key, json_boolean(v)); }
 
 /* ---- values ---- */
 
@@ -173,7 +159,7 @@ void hf_value_write(HfWriter *w, const HfRow *row) {
         hf_put_size(w, row->key, *(const int64_t *)value);
         return;
     case ARG_F64:
-        hf_put_real(w, row->key, *(const double *)value);
+        hf_put(w, row->key, json_real(*(const double *)value));
         return;
     default:
         hf_put_flag(w, row->key, *(const bool *)value);
@@ -185,13 +171,13 @@ static void opposite_write(HfWriter *w, const HfRow *row) {
 }
 
 static void fixed_read(HfReader *r, const HfRow *row) { hf_set_text(r, row->option, hf_fixed_text(row)); }
-static void word_write(HfWriter *w, const HfRow *row) { hf_put_text(w, row->key, row->word); }
+static void word_write(HfWriter *w, const HfRow *row) {
+    hf_put(w, row->key, json_loads(row->word, JSON_DECODE_ANY, NULL));
+}
 
 static void token_write(HfWriter *w, const HfRow *row) {
-    const json_t *id = json_object_get(w->tokens, row->key);
-    char *text = id ? json_dumps(id, JSON_ENCODE_ANY) : NULL;
-    hf_put_text(w, row->key, text ? text : "null");
-    free(text);
+    json_t *id = json_object_get(w->tokens, row->key);
+    hf_put(w, row->key, id ? json_incref(id) : json_null());
 }
 
 /* ---- keys with one allowed value ---- */

@@ -23,7 +23,7 @@ typedef struct HfReader {
 typedef struct HfWriter {
     const Config *config; /* hf_config_filled */
     const json_t *tokens; /* tokens.h; NULL: unknown */
-    Str *out;             /* members of the object, each preceded by a comma */
+    json_t *out;          /* the object */
     HfFamily family;      /* of the tensors' names; the type's, unless a form changes it */
 } HfWriter;
 
@@ -98,11 +98,8 @@ void hf_value_write(HfWriter *, const HfRow *);
 /* The end of the class of a BERT, after the name of the model: "ForMaskedLM". */
 const char *hf_bert_head(const Config *);
 
-void hf_put_text(HfWriter *, const char *key, const char *json);
+void hf_put(HfWriter *, const char *key, json_t *value); /* takes the value */
 void hf_put_size(HfWriter *, const char *key, int64_t);
 void hf_put_flag(HfWriter *, const char *key, bool);
-void hf_put_real(HfWriter *, const char *key, double);
-/* The shortest decimal that reads back as the same double, with a point or exponent. */
-const char *hf_real(double, char text[40]);
 
 #endif

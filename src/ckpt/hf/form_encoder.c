@@ -81,18 +81,11 @@ static void classes_read(HfReader *r, const HfRow *row) {
     str_free(&labels);
 }
 
-static void put_json(HfWriter *w, const char *key, json_t *value) {
-    char *text = json_dumps(value, JSON_ENCODE_ANY);
-    hf_put_text(w, key, text);
-    free(text);
-    json_decref(value);
-}
-
 static void classes_write(HfWriter *w, const HfRow *row) {
     const TextList *labels = &w->config->class_labels;
     (void)row;
     if (f64_is_set(w->config->classifier_dropout))
-        hf_put_real(w, "classifier_dropout", w->config->classifier_dropout);
+        hf_put(w, "classifier_dropout", json_real(w->config->classifier_dropout));
     if (strcmp(hf_bert_head(w->config), CLASSES)) return;
     if (w->family == HF_ROBERTA) w->family = HF_ROBERTA_CLASSES;
     json_t *names = json_object(), *ids = json_object();
@@ -102,8 +95,8 @@ static void classes_write(HfWriter *w, const HfRow *row) {
         json_object_set_new(names, id, json_string(labels->at[i]));
         json_object_set_new(ids, labels->at[i], json_integer(i));
     }
-    put_json(w, "id2label", names);
-    put_json(w, "label2id", ids);
+    hf_put(w, "id2label", names);
+    hf_put(w, "label2id", ids);
 }
 
 /* ---- RoBERTa ---- */

@@ -94,12 +94,11 @@ static void sparse_layers_read(HfReader *r, const HfRow *row) {
 }
 
 static void sparse_layers_write(HfWriter *w, const HfRow *row) {
-    const char *comma = "";
-    hf_put_size(w, row->key, 1);
-    str_puts(w->out, ",\n  \"mlp_only_layers\": [");
+    json_t *dense = json_array();
     for (int64_t i = 0; i < w->config->num_layers; i++)
-        if (!w->config->derived.layer_moe[i]) str_printf(w->out, "%s%lld", comma, (long long)i), comma = ", ";
-    str_puts(w->out, "]");
+        if (!w->config->derived.layer_moe[i]) json_array_append_new(dense, json_integer(i));
+    hf_put_size(w, row->key, 1);
+    hf_put(w, "mlp_only_layers", dense);
 }
 
 const HfForm hf_form_experts = {experts_read, hf_value_write},

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/json_text.h"
 #include "ckpt/hf/form.h"
 
 static bool has_objects(const json_t *in) {
@@ -116,8 +117,10 @@ static void set_factors(HfReader *r, const json_t *in, const char *in_key, const
     const size_t n = json_array_size(list);
     size_t i = 0;
     Str text = {0};
-    for (double x; i < n && (x = json_number_value(json_array_get(list, i))) > 0; i++)
-        str_printf(&text, "%s%s", i ? " " : "", hf_real(x, (char[40]){0}));
+    for (double x; i < n && (x = json_number_value(json_array_get(list, i))) > 0; i++) {
+        str_puts(&text, i ? " " : "");
+        json_print_real(&text, x);
+    }
     if (n == 0 || i < n)
         hf_refuse(r, in_key, "without the lists of positive numbers short_factor and long_factor");
     else
@@ -186,11 +189,11 @@ static void rope_scaling_read(HfReader *r, const HfRow *row) {
     }
 }
 
-static void put_factors(HfWriter *w, const char *key, const TextList *factors) {
-    str_printf(w->out, ", \"%s\": [", key);
+static json_t *factors_json(const TextList *factors) {
+    json_t *list = json_array();
     for (int64_t i = 0; i < factors->count; i++)
-        str_printf(w->out, "%s%s", i ? ", " : "", hf_real(strtod(factors->at[i], NULL), (char[40]){0}));
-    str_puts(w->out, "]");
+        json_array_append_new(list, json_real(strtod(factors->at[i], NULL)));
+    return list;
 }
 
 /* Phi-3, whose row has a usual length, has the length outside the object. In older versions the object has
@@ -199,35 +202,33 @@ static void long_rope_write(HfWriter *w, const HfRow *row) {
     const Config *c = w->config;
     const bool outside = row->fallback != 0;
     const int64_t original = c->rope_scaling_original_max_position_embeddings;
-    str_printf(w->out, ",\n  \"%s\": {\"%s\": \"longrope\"", row->key, outside ? "type" : "rope_type");
-    put_factors(w, "short_factor", &c->rope_short_factor);
-    put_factors(w, "long_factor", &c->rope_long_factor);
+    json_t *scaling =
+        json_pack("{s:s, s:o, s:o}", outside ? "type" : "rope_type", "longrope", "short_factor",
+                  factors_json(&c->rope_short_factor), "long_factor", factors_json(&c->rope_long_factor));
     if (f64_is_set(c->rope_attention_factor))
-        str_printf(w->out, ", \"attention_factor\": %s", hf_real(c->rope_attention_factor, (char[40]){0}));
-    if (!outside) str_printf(w->out, ", \"%s\": %lld", ORIGINAL, (long long)original);
-    str_puts(w->out, "}");
+        json_object_set_new(scaling, "attention_factor", json_real(c->rope_attention_factor));
+    if (!outside) json_object_set_new(scaling, ORIGINAL, json_integer(original));
+    hf_put(w, row->key, scaling);
     if (outside) hf_put_size(w, ORIGINAL, original);
 }
 
 /* Writes the spelling that old and new transformers read. */
 static void rope_scaling_write(HfWriter *w, const HfRow *row) {
     const Config *c = w->config;
-    char low[40], high[40], factor[40];
     if (c->rope_short_factor.count)
         long_rope_write(w, row);
     else if (c->use_rope_scaling)
-        str_printf(w->out,
-                   ",\n  \"%s\": {\"rope_type\": \"llama3\", \"factor\": %s, \"low_freq_factor\": %s, "
-                   "\"high_freq_factor\": %s, \"original_max_position_embeddings\": %lld}",
-                   row->key, hf_real(c->rope_scaling_factor, factor),
-                   hf_real(c->rope_scaling_low_freq_factor, low),
-                   hf_real(c->rope_scaling_high_freq_factor, high),
-                   (long long)c->rope_scaling_original_max_position_embeddings);
+        hf_put(w, row->key,
+               json_pack("{s:s, s:f, s:f, s:f, s:I}", "rope_type", "llama3", "factor", c->rope_scaling_factor,
+                         "low_freq_factor", c->rope_scaling_low_freq_factor, "high_freq_factor",
+                         c->rope_scaling_high_freq_factor, ORIGINAL,
+                         (json_int_t)c->rope_scaling_original_max_position_embeddings));
     else if (f64_is_set(c->rotary_seq_len_interpolation_factor))
-        str_printf(w->out, ",\n  \"%s\": {\"rope_type\": \"linear\", \"factor\": %s}", row->key,
-                   hf_real(c->rotary_seq_len_interpolation_factor, factor));
+        hf_put(
+            w, row->key,
+            json_pack("{s:s, s:f}", "rope_type", "linear", "factor", c->rotary_seq_len_interpolation_factor));
     else
-        hf_put_text(w, row->key, "null");
+        hf_put(w, row->key, json_null());
 }
 
 /* Phi-3's only scaling. Its original length is read from outside the object only. */

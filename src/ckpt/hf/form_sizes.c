@@ -95,9 +95,7 @@ static void activation_write(HfWriter *w, const HfRow *row) {
     int i = 0;
     while (i < N_ACTIVATIONS && ACTIVATIONS[i].activation != w->config->activation) i++;
     if (i == N_ACTIVATIONS) return; /* without the key the file is read back as another model, and refused */
-    char text[40] = "\"";
-    strcat(strcat(text, ACTIVATIONS[i].name), "\"");
-    hf_put_text(w, row->key, text);
+    hf_put(w, row->key, json_string(ACTIVATIONS[i].name));
 }
 
 /* T5's: "gated-" before the activation of a gate; its "gated-gelu" is gelu_new. */
@@ -122,12 +120,9 @@ static void feed_forward_read(HfReader *r, const HfRow *row) {
 }
 
 static void feed_forward_write(HfWriter *w, const HfRow *row) {
-    for (int i = 0; i < N_FEED_FORWARD; i++) {
-        if (FEED_FORWARD[i].activation != w->config->activation) continue;
-        char text[40];
-        snprintf(text, sizeof text, "\"%s\"", FEED_FORWARD[i].name);
-        hf_put_text(w, row->key, text);
-    }
+    for (int i = 0; i < N_FEED_FORWARD; i++)
+        if (FEED_FORWARD[i].activation == w->config->activation)
+            hf_put(w, row->key, json_string(FEED_FORWARD[i].name));
 }
 
 /* ---- attention scores and logits ---- */
@@ -152,7 +147,7 @@ static void softcap_write(HfWriter *w, const HfRow *row) {
     if (f64_is_set(*(const double *)config_value(w->config, row->option)))
         hf_value_write(w, row);
     else
-        hf_put_text(w, row->key, "null");
+        hf_put(w, row->key, json_null());
 }
 
 /* T5's logits are scaled if its embeddings are tied. transformers 5 writes that they are tied in any case, and

@@ -94,15 +94,15 @@ static void windows_write(HfWriter *w, const HfRow *row) {
     if (any)
         hf_put_size(w, row->key, d->window_left + 1);
     else if (!is_periodic(row))
-        hf_put_text(w, row->key, "null");
+        hf_put(w, row->key, json_null());
     if (is_switched(row)) hf_put_flag(w, "use_sliding_window", any);
     if (!reads_layers(row) || !(any || is_periodic(row))) return;
     if (row->choice == HF_WINDOWS_LATE) hf_put_size(w, "max_window_layers", full);
-    str_puts(w->out, ",\n  \"layer_types\": [");
+    json_t *types = json_array();
     for (int64_t i = 0; i < layers; i++)
-        str_printf(w->out, "%s\"%s\"", i ? ", " : "",
-                   any && d->layer_windowed[i] ? "sliding_attention" : "full_attention");
-    str_puts(w->out, "]");
+        json_array_append_new(
+            types, json_string(any && d->layer_windowed[i] ? "sliding_attention" : "full_attention"));
+    hf_put(w, "layer_types", types);
 }
 
 const HfForm hf_form_windows = {windows_read, windows_write};

@@ -57,14 +57,14 @@ static void a_config_of_another_model_is_an_error(void **unused) {
     (void)unused;
     static const char *const planted[][3] = {
         {"\"sliding_window\": 5", "\"sliding_window\": 6",
-         "window_size is '[4,0]' in the checkpoint and '[5,0]' after import"},
+         "window_size is '[4, 0]' in the checkpoint and '[5, 0]' after import"},
         {"\"use_sliding_window\": true", "\"use_sliding_window\": false",
-         "window_size is '[4,0]' in the checkpoint and '[]' after import"},
+         "window_size is '[4, 0]' in the checkpoint and '[]' after import"},
         {"\"norm_topk_prob\": true", "\"norm_topk_prob\": false",
          "moe_router_pre_softmax is 'false' in the checkpoint and 'true' after import"},
         {"\"rms_norm_eps\": 1e-06", "\"rms_norm_eps\": 1e-05",
-         "norm_epsilon is '1e-6' in the checkpoint and '1e-5' after import"},
-        {"\"mlp_only_layers\": [1]", "\"mlp_only_layers\": [0]",
+         "norm_epsilon is '1e-06' in the checkpoint and '1e-05' after import"},
+        {"\"mlp_only_layers\": [\n    1\n", "\"mlp_only_layers\": [\n    0\n",
          "moe_layer_freq is \"[1,0,1]\" in the checkpoint"},
         {"\"model_type\": \"qwen3_moe\"", "\"model_type\": \"gpt3\"", "model_type is \"gpt3\""},
         {"\"num_attention_heads\": 6", "\"num_attention_heads\": 5", "num-query-groups"},

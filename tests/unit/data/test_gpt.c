@@ -3,12 +3,10 @@
 #include <inttypes.h>
 #include <sys/stat.h>
 
+#include "data/data.h"
+#include "data/gpt_dataset.h"
 #include "fixture.h"
 #include "vectors.h"
-
-#include "data/data.h"
-#include "data/describe.h"
-#include "data/gpt_dataset.h"
 
 #define TOKENIZER(vocab, eod, pad)                                                                           \
     "{\"class\": \"test.Null\xc3\xa9\", \"vocab_size\": " vocab ", \"eod_id\": " eod ", \"pad_id\": " pad "}"
@@ -351,33 +349,6 @@ static void a_float_dataset_is_refused(void **state) {
     assert_mistake(source_open("float", (MockShape){0}, 10, 0, &s), "float32 values and not token ids");
 }
 
-/* repr() and json.dumps() of Python 3.11. */
-static void descriptions_are_python(void **state) {
-    (void)state;
-    static const struct {
-        double x;
-        const char *text;
-    } REPR[] = {{0.969, "0.969"},
-                {1, "1.0"},
-                {1.0 / 3, "0.3333333333333333"},
-                {1e16, "1e+16"},
-                {1e-5, "1e-05"},
-                {123456789.25, "123456789.25"},
-                {0.1 + 0.2, "0.30000000000000004"},
-                {1e-4, "0.0001"},
-                {9007199254740993.0, "9007199254740992.0"}};
-    Str s = {0};
-    for (size_t i = 0; i < sizeof REPR / sizeof *REPR; i++) {
-        str_clear(&s);
-        describe_double(&s, REPR[i].x);
-        assert_string_equal(s.s, REPR[i].text);
-    }
-    str_clear(&s);
-    describe_string(&s, "a\"\\\n\x01\x7f\xc3\xa9\xf0\x9f\x98\x80\xff");
-    assert_string_equal(s.s, "\"a\\\"\\\\\\n\\u0001\\u007f\\u00e9\\ud83d\\ude00\\udcff\"");
-    str_free(&s);
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(samples_equal_megatron),
@@ -388,7 +359,6 @@ int main(void) {
         cmocka_unit_test(mistakes_are_sentences),
         cmocka_unit_test(a_token_outside_the_vocabulary_is_named),
         cmocka_unit_test(a_float_dataset_is_refused),
-        cmocka_unit_test(descriptions_are_python),
     };
     return cmocka_run_group_tests(tests, write_datasets, leave_folder);
 }
