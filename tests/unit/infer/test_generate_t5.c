@@ -164,7 +164,11 @@ static const char *const STYLES[] = {
     SIZES WIDE "--position-embedding-type rope --swiglu",
     SIZES WIDE RELATIVE "--relative-attention-max-distance 5 --attention-backend unfused",
 };
-enum { STYLE_COUNT = sizeof STYLES / sizeof *STYLES, PROMPTS = 4, NEW = 14 };
+enum {
+    STYLE_COUNT = sizeof STYLES / sizeof *STYLES,
+    PROMPTS = 4,
+    NEW = 5
+}; /* fewer than the tokens of B and D */
 static const int32_t A[] = {1}, B[] = {5, 9, 33, 20, 7, 8, 2, 11}, C[] = {60, 59},
                      D[] = {5, 9, 33, 20, 7, 8, 2, 12};
 static const Prompt TEXTS[PROMPTS] = {{A, 1}, {B, 8}, {C, 2}, {D, 8}};
