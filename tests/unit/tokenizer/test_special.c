@@ -31,7 +31,7 @@ static void bert_has_masks_and_continuations(void **state) {
     assert_false(continues[tokenizer_token_id(t, "#")]);
     assert_false(continues[tokenizer_token_id(t, "[CLS]")]);
     free(continues);
-    static const char WORDS[] = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n#\n##\n",
+    static const char WORDS[] = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n#\n##\n#1\n",
                       PATH[] = "/tmp/isotron-words.txt";
     TokenizerConfig c = TOKENIZER_CONFIG_DEFAULT;
     c.type = "BertWordPieceCase", c.vocab_file = PATH;
@@ -39,7 +39,7 @@ static void bert_has_masks_and_continuations(void **state) {
     assert_string_equal(file_write_atomic(PATH, WORDS, sizeof WORDS - 1).msg, "");
     assert_string_equal(tokenizer_open(&c, &words).msg, "");
     assert_string_equal(tokenizer_continuations(words, &continues).msg, "");
-    assert_memory_equal(continues, "\0\0\0\0\0\0\1", 7);
+    assert_memory_equal(continues, "\0\0\0\0\0\0\1\0", 8);
     tokenizer_free(words);
     free(continues), remove(PATH);
     int64_t *sentinels;
