@@ -57,6 +57,11 @@ static void a_sequence_has_its_own_ends(void **state) {
     assert_int_equal(tokenizer_special(t, SPECIAL_BOS), tokenizer_token_id(t, "<s>"));
     assert_int_equal(tokenizer_special(t, SPECIAL_EOS), tokenizer_token_id(t, "</s>"));
     tokenizer_free(t);
+    c.model = "tests/data/tokenizer/bpe.model"; /* it has no [CLS] and [SEP], like RoBERTa's */
+    assert_string_equal(tokenizer_open(&c, &t).msg, "");
+    assert_int_equal(tokenizer_special(t, SPECIAL_CLS), tokenizer_token_id(t, "<s>"));
+    assert_int_equal(tokenizer_special(t, SPECIAL_SEP), tokenizer_token_id(t, "</s>"));
+    tokenizer_free(t);
 }
 
 static void sentinels_end_at_a_gap(void **state) {
