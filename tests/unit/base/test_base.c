@@ -17,8 +17,7 @@
 #include "base/thread.h"
 
 /* Known-answer vectors of the Random123 distribution (kat_vectors, philox4x32 10). */
-static void philox_matches_random123(void **state) {
-    (void)state;
+TEST(philox_matches_random123) {
     Philox4 zero = philox4x32(0, 0, 0);
     assert_int_equal(zero.v[0], 0x6627e8d5u);
     assert_int_equal(zero.v[1], 0xe169c58du);
@@ -31,8 +30,7 @@ static void philox_matches_random123(void **state) {
     assert_int_equal(ones.v[3], 0x6d5451fdu);
 }
 
-static void philox_normal_has_unit_moments(void **state) {
-    (void)state;
+TEST(philox_normal_has_unit_moments) {
     enum { N = 200000 };
     double sum = 0, square = 0;
     for (int i = 0; i < N; i++) {
@@ -53,8 +51,7 @@ static void hit(void *arg, int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; i++) atomic_fetch_add(&c->hits[i], 1);
 }
 
-static void pool_covers_each_item_once(void **state) {
-    (void)state;
+TEST(pool_covers_each_item_once) {
     for (int threads = 1; threads <= 4; threads++) {
         Pool *pool = pool_new(threads);
         for (int n = 0; n < 300; n++) {
@@ -67,8 +64,7 @@ static void pool_covers_each_item_once(void **state) {
     }
 }
 
-static void fault_names_the_place(void **state) {
-    (void)state;
+TEST(fault_names_the_place) {
     FaultScope scope = {.where = "rank 3", .op = "norm"};
     jmp_buf jump;
     scope.catch_jmp = &jump;
@@ -83,8 +79,7 @@ static void fault_names_the_place(void **state) {
     assert_non_null(strstr(scope.message, "1 == 2"));
 }
 
-static void nearest_suggests_only_what_is_near(void **state) {
-    (void)state;
+TEST(nearest_suggests_only_what_is_near) {
     const char *names[] = {"hidden-size", "num-layers", "seq-length"};
     assert_string_equal(str_nearest("hiden-size", names, 3), "hidden-size");
     assert_string_equal(str_nearest("num-layrs", names, 3), "num-layers");
@@ -98,8 +93,7 @@ static void nearest_suggests_only_what_is_near(void **state) {
     assert_null(str_nearest("aldo", shorter, 4));
 }
 
-static void arena_blocks_do_not_overlap(void **state) {
-    (void)state;
+TEST(arena_blocks_do_not_overlap) {
     Arena *a = arena_new();
     for (int round = 0; round < 2; round++) {
         unsigned char *blocks[200];
@@ -114,8 +108,7 @@ static void arena_blocks_do_not_overlap(void **state) {
     arena_free(a);
 }
 
-static void hash_depends_on_every_byte(void **state) {
-    (void)state;
+TEST(hash_depends_on_every_byte) {
     char text[] = "isotron", hex[33], hex2[33];
     hash_hex(hash128(text, 7), hex);
     text[6] ^= 1;
@@ -124,8 +117,7 @@ static void hash_depends_on_every_byte(void **state) {
     assert_int_equal(strlen(hex), 32);
 }
 
-static void hash_does_not_depend_on_pieces(void **state) {
-    (void)state;
+TEST(hash_does_not_depend_on_pieces) {
     enum { BYTES = 3000 };
     char text[BYTES];
     for (int i = 0; i < BYTES; i++) text[i] = (char)(i * 37);
@@ -142,8 +134,7 @@ static void hash_does_not_depend_on_pieces(void **state) {
     }
 }
 
-static void bytes_have_a_unit_that_suits_them(void **state) {
-    (void)state;
+TEST(bytes_have_a_unit_that_suits_them) {
     assert_string_equal(bytes_text(0).s, "0 B");
     assert_string_equal(bytes_text(1023).s, "1023 B");
     assert_string_equal(bytes_text(1024).s, "1.0 KiB");
@@ -152,8 +143,7 @@ static void bytes_have_a_unit_that_suits_them(void **state) {
     assert_string_equal(bytes_text(0x1p60 * 2000).s, "2000.0 EiB");
 }
 
-static void nouns_follow_their_number(void **state) {
-    (void)state;
+TEST(nouns_follow_their_number) {
     assert_string_equal(amount(0, "step").s, "0 steps");
     assert_string_equal(amount(1, "step").s, "1 step");
     assert_string_equal(amount(1, "microbatch").s, "1 microbatch");
@@ -161,8 +151,7 @@ static void nouns_follow_their_number(void **state) {
     assert_string_equal(amount(-1, "token").s, "-1 tokens");
 }
 
-static void a_line_is_cut_before_the_character_that_does_not_fit(void **state) {
-    (void)state;
+TEST(a_line_is_cut_before_the_character_that_does_not_fit) {
     const struct {
         const char *text;
         int columns;
@@ -189,8 +178,7 @@ static void a_line_is_cut_before_the_character_that_does_not_fit(void **state) {
 }
 
 /* Verdicts are at the beginning of a line, after a colon and between wide blanks; elsewhere they are words. */
-static void verdicts_have_colours(void **state) {
-    (void)state;
+TEST(verdicts_have_colours) {
     static const struct {
         const char *text, *shown;
     } CASES[] = {{"verdict: DEGRADED, 1\n", "verdict: \033[33mDEGRADED\033[0m, 1\r\n"},
@@ -212,20 +200,4 @@ static void verdicts_have_colours(void **state) {
     fclose(to), close(terminal);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(philox_matches_random123),
-        cmocka_unit_test(philox_normal_has_unit_moments),
-        cmocka_unit_test(pool_covers_each_item_once),
-        cmocka_unit_test(fault_names_the_place),
-        cmocka_unit_test(nearest_suggests_only_what_is_near),
-        cmocka_unit_test(arena_blocks_do_not_overlap),
-        cmocka_unit_test(hash_depends_on_every_byte),
-        cmocka_unit_test(hash_does_not_depend_on_pieces),
-        cmocka_unit_test(bytes_have_a_unit_that_suits_them),
-        cmocka_unit_test(nouns_follow_their_number),
-        cmocka_unit_test(a_line_is_cut_before_the_character_that_does_not_fit),
-        cmocka_unit_test(verdicts_have_colours),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_all_tests(NULL, NULL); }

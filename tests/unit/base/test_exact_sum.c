@@ -21,8 +21,7 @@ static void same(double x, double want) {
     if (memcmp(&x, &want, sizeof x)) fail_msg("%a, expected %a", x, want);
 }
 
-static void agrees_with_fractions(void **state) {
-    (void)state;
+TEST(agrees_with_fractions) {
     for (int i = 0; i < N_CASES; i++) {
         ExactSum s = {0};
         exact_add(&s, CASES[i].x, MOST); /* the rest are zeros */
@@ -31,8 +30,7 @@ static void agrees_with_fractions(void **state) {
 }
 
 /* Backwards, one by one, and as three ranks that add their words. */
-static void order_and_grouping_do_not_matter(void **state) {
-    (void)state;
+TEST(order_and_grouping_do_not_matter) {
     for (int i = 0; i < N_CASES; i++) {
         ExactSum back = {0}, rank[3] = {{{0}, 0, 0, 0}}, all = {0};
         for (int k = MOST; k--;) exact_add(&back, &CASES[i].x[k], 1);
@@ -45,8 +43,7 @@ static void order_and_grouping_do_not_matter(void **state) {
 }
 
 /* 2^20 summands of both signs that leave no trace but one. */
-static void carries_do_not_overflow(void **state) {
-    (void)state;
+TEST(carries_do_not_overflow) {
     static double x[1 << 20];
     const double big = 0x1.fffffffffffffp+1023, odd = 0x1.fffffffffffffp-31;
     ExactSum s = {0};
@@ -58,8 +55,7 @@ static void carries_do_not_overflow(void **state) {
     same(exact_value(s), odd * (1 << 19));
 }
 
-static void infinities_and_nans_are_what_ieee_makes_of_them(void **state) {
-    (void)state;
+TEST(infinities_and_nans_are_what_ieee_makes_of_them) {
     const double plus[] = {1, INFINITY}, minus[] = {-INFINITY, 1e308}, nan[] = {2, NAN};
     ExactSum s = {0}, t = {0}, u = {0};
     exact_add(&s, plus, 2), exact_add(&t, minus, 2), exact_add(&u, nan, 2);
@@ -71,12 +67,4 @@ static void infinities_and_nans_are_what_ieee_makes_of_them(void **state) {
     same(exact_value((ExactSum){{0}, 0, 0, 0}), 0);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(agrees_with_fractions),
-        cmocka_unit_test(order_and_grouping_do_not_matter),
-        cmocka_unit_test(carries_do_not_overflow),
-        cmocka_unit_test(infinities_and_nans_are_what_ieee_makes_of_them),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_all_tests(NULL, NULL); }

@@ -33,8 +33,7 @@ static void play(void *arg) {
     p->log[strlen(p->log)] = (char)('A' + p->number);
 }
 
-static void fibers_take_turns(void **state) {
-    (void)state;
+TEST(fibers_take_turns) {
     Fiber *fibers[FIBERS];
     for (int i = 0; i < FIBERS; i++) fibers[i] = fiber_new();
     for (int again = 0; again < 2; again++) { /* a fiber that has ended can begin again */
@@ -55,7 +54,4 @@ static void fibers_take_turns(void **state) {
     fiber_free(NULL);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(fibers_take_turns)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_all_tests(NULL, NULL); }

@@ -56,8 +56,7 @@ static void assert_refused(const char *path, const char *why) {
     assert_non_null(strstr(e.msg, why));
 }
 
-static void writing_replaces_and_a_missing_folder_is_a_sentence(void **state) {
-    (void)state;
+TEST(writing_replaces_and_a_missing_folder_is_a_sentence) {
     char dir[64];
     enter(dir);
     assert_refused("a/b/x", "cannot create");
@@ -81,8 +80,7 @@ static void writing_replaces_and_a_missing_folder_is_a_sentence(void **state) {
     leave(dir);
 }
 
-static void a_symlink_stays_and_what_it_leads_to_is_replaced(void **state) {
-    (void)state;
+TEST(a_symlink_stays_and_what_it_leads_to_is_replaced) {
     char dir[64], full[PATH_BYTES];
     enter(dir);
     assert_written("there/file", "one");
@@ -99,8 +97,7 @@ static void a_symlink_stays_and_what_it_leads_to_is_replaced(void **state) {
     leave(dir);
 }
 
-static void a_symlink_to_nothing_gets_its_file(void **state) {
-    (void)state;
+TEST(a_symlink_to_nothing_gets_its_file) {
     char dir[64];
     enter(dir);
     assert_int_equal(symlink("../there/file", "here/link"), 0);
@@ -115,8 +112,7 @@ static void a_symlink_to_nothing_gets_its_file(void **state) {
     leave(dir);
 }
 
-static void two_paths_to_one_file_are_found_before_it_or_its_folders_exist(void **state) {
-    (void)state;
+TEST(two_paths_to_one_file_are_found_before_it_or_its_folders_exist) {
     char dir[64];
     static const struct {
         const char *a, *b;
@@ -135,8 +131,7 @@ static void two_paths_to_one_file_are_found_before_it_or_its_folders_exist(void 
     leave(dir);
 }
 
-static void a_fifo_gets_the_bytes_and_stays(void **state) {
-    (void)state;
+TEST(a_fifo_gets_the_bytes_and_stays) {
     char dir[64], got[8] = "";
     enter(dir);
     assert_int_equal(mkfifo("fifo", 0600), 0);
@@ -154,8 +149,7 @@ static void a_fifo_gets_the_bytes_and_stays(void **state) {
     leave(dir);
 }
 
-static void own_output_is_written_to_behind_what_was_printed(void **state) {
-    (void)state;
+TEST(own_output_is_written_to_behind_what_was_printed) {
     char dir[64];
     enter(dir);
     fflush(stdout);
@@ -172,8 +166,7 @@ static void own_output_is_written_to_behind_what_was_printed(void **state) {
     leave(dir);
 }
 
-static void a_folder_is_refused(void **state) {
-    (void)state;
+TEST(a_folder_is_refused) {
     char dir[64];
     enter(dir);
     assert_int_equal(symlink("there", "link"), 0);
@@ -184,8 +177,7 @@ static void a_folder_is_refused(void **state) {
 }
 
 /* Its permissions allow new files, at least for root, and it cannot get any. */
-static void a_folder_without_files_is_said_before(void **state) {
-    (void)state;
+TEST(a_folder_without_files_is_said_before) {
     const Err e = file_check_target("/proc/report.json");
     assert_int_equal(e.code, ERR_USER);
     assert_non_null(strstr(e.msg, "cannot create a file in '/proc'"));
@@ -207,8 +199,7 @@ int __wrap_open(const char *path, int flags, ...) {
     return -1;
 }
 
-static void a_check_leaves_the_file_and_its_folder_as_they_were(void **state) {
-    (void)state;
+TEST(a_check_leaves_the_file_and_its_folder_as_they_were) {
     static const int ERRORS[] = {0, EOPNOTSUPP, EISDIR, EINVAL};
     for (size_t i = 0; i < sizeof ERRORS / sizeof *ERRORS; i++) {
         char dir[64];
@@ -225,8 +216,7 @@ static void a_check_leaves_the_file_and_its_folder_as_they_were(void **state) {
     }
 }
 
-static void what_may_not_be_written_to_is_said_before(void **state) {
-    (void)state;
+TEST(what_may_not_be_written_to_is_said_before) {
     if (geteuid() == 0) skip(); /* root may write anywhere */
     char dir[64];
     enter(dir);
@@ -238,8 +228,7 @@ static void what_may_not_be_written_to_is_said_before(void **state) {
 }
 
 /* A call that succeeds keeps the error of an earlier one. */
-static void an_old_error_repeats_no_write(void **state) {
-    (void)state;
+TEST(an_old_error_repeats_no_write) {
     int fd[2];
     char got[8] = "";
     assert_int_equal(pipe2(fd, O_NONBLOCK), 0);
@@ -250,19 +239,4 @@ static void an_old_error_repeats_no_write(void **state) {
     close(fd[0]), close(fd[1]);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(writing_replaces_and_a_missing_folder_is_a_sentence),
-        cmocka_unit_test(a_symlink_stays_and_what_it_leads_to_is_replaced),
-        cmocka_unit_test(a_symlink_to_nothing_gets_its_file),
-        cmocka_unit_test(two_paths_to_one_file_are_found_before_it_or_its_folders_exist),
-        cmocka_unit_test(a_fifo_gets_the_bytes_and_stays),
-        cmocka_unit_test(own_output_is_written_to_behind_what_was_printed),
-        cmocka_unit_test(an_old_error_repeats_no_write),
-        cmocka_unit_test(a_folder_is_refused),
-        cmocka_unit_test(a_folder_without_files_is_said_before),
-        cmocka_unit_test(a_check_leaves_the_file_and_its_folder_as_they_were),
-        cmocka_unit_test(what_may_not_be_written_to_is_said_before),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_all_tests(NULL, NULL); }

@@ -49,15 +49,13 @@ static size_t available(const File *files) {
 #define MB                 *(size_t)1000000
 #define EXPECT(bytes, ...) assert_int_equal(available((const File[FILES]){__VA_ARGS__}), bytes)
 
-static void a_machine_without_groups_has_what_it_says(void **state) {
-    (void)state;
+TEST(a_machine_without_groups_has_what_it_says) {
     EXPECT(5000 << 10, MEMINFO);
     EXPECT(SIZE_MAX, {0});
     EXPECT(5000 << 10, MEMINFO, {"/proc/self/cgroup", "0::/\n"}, MOUNTED_V2);
 }
 
-static void numbers_that_make_no_sense_say_nothing(void **state) {
-    (void)state;
+TEST(numbers_that_make_no_sense_say_nothing) {
     static const char *const BAD[] = {"MemAvailable: -5 kB\n",
                                       "MemAvailable: 99999999999999999999999 kB\n",
                                       "MemAvailable: 18446744073709551615 kB\n",
@@ -74,8 +72,7 @@ static void numbers_that_make_no_sense_say_nothing(void **state) {
                {V2 "/a/memory.max", LIMITS[i]}, {V2 "/a/memory.current", "7\n"});
 }
 
-static void the_smallest_of_a_group_and_those_above_it_counts(void **state) {
-    (void)state;
+TEST(the_smallest_of_a_group_and_those_above_it_counts) {
     EXPECT(3 MB, MEMINFO, {"/proc/self/cgroup", "0::/a/b\n"}, MOUNTED_V2, {V2 "/a/b/memory.max", "3000000\n"},
            {V2 "/a/memory.max", "4000000\n"});
     EXPECT(2 MB, MEMINFO, {"/proc/self/cgroup", "0::/a/b\n"}, MOUNTED_V2, {V2 "/a/b/memory.max", "max\n"},
@@ -87,8 +84,7 @@ static void the_smallest_of_a_group_and_those_above_it_counts(void **state) {
 }
 
 /* Groups of the first version have a tree for each controller. */
-static void groups_of_the_first_version(void **state) {
-    (void)state;
+TEST(groups_of_the_first_version) {
     static const char GROUPS[] = "9:name=memory:/n\n5:cpu,memory_x:/c\n4:hugetlb,memory:/a/b:c\n0::/v2\n";
     EXPECT(3 MB, MEMINFO, {"/proc/self/cgroup", GROUPS}, MOUNTED_V1,
            {V1 "/a/b:c/memory.limit_in_bytes", "3000000\n"}, {V1 "/n/memory.limit_in_bytes", "1\n"},
@@ -100,8 +96,7 @@ static void groups_of_the_first_version(void **state) {
 }
 
 /* All memory of a group except its file cache counts as used. */
-static void what_a_group_has_taken_is_gone(void **state) {
-    (void)state;
+TEST(what_a_group_has_taken_is_gone) {
 #define TAKEN(current, stat)                                                                                 \
     MEMINFO, {"/proc/self/cgroup", "0::/a\n"}, MOUNTED_V2, {V2 "/a/memory.max", "4000000\n"},                \
         {V2 "/a/memory.current", current}, {V2 "/a/memory.stat", stat}
@@ -114,8 +109,7 @@ static void what_a_group_has_taken_is_gone(void **state) {
 }
 
 /* The path may be the host's while the container's folder alone is mounted, or one that leads nowhere. */
-static void a_mount_may_show_a_part_of_the_tree(void **state) {
-    (void)state;
+TEST(a_mount_may_show_a_part_of_the_tree) {
 #define PART(group, shown)                                                                                   \
     MEMINFO, {"/proc/self/cgroup", "0::" group "\n"},                                                        \
         {"/proc/self/mountinfo", "31 23 0:28 " shown " /cg rw - cgroup2 cgroup2 rw\n"},                      \
@@ -130,8 +124,7 @@ static void a_mount_may_show_a_part_of_the_tree(void **state) {
     EXPECT(3 MB, PART("", "/"));
 }
 
-static void lines_that_make_no_sense_are_passed_over(void **state) {
-    (void)state;
+TEST(lines_that_make_no_sense_are_passed_over) {
     EXPECT(2 MB, MEMINFO, {"/proc/self/cgroup", "\n:\n0\n0:\n0::/a\n0::/b\n"},
            {"/proc/self/mountinfo",
             "\n - \n1 2 3\n - cgroup2\n1 2 3 / - cgroup2 x\n1 2 3 / /cg - cgroup2 x y\n"},
@@ -141,21 +134,6 @@ static void lines_that_make_no_sense_are_passed_over(void **state) {
     EXPECT(5000 << 10, MEMINFO, {"/proc/self/cgroup", "0::/a\n"}, MOUNTED_V2, {V2 "/a/memory.max/x", ""});
 }
 
-static void this_machine_has_memory(void **state) {
-    (void)state;
-    assert_true(host_memory_available("") > 1 MB);
-}
+TEST(this_machine_has_memory) { assert_true(host_memory_available("") > 1 MB); }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_machine_without_groups_has_what_it_says),
-        cmocka_unit_test(numbers_that_make_no_sense_say_nothing),
-        cmocka_unit_test(the_smallest_of_a_group_and_those_above_it_counts),
-        cmocka_unit_test(groups_of_the_first_version),
-        cmocka_unit_test(what_a_group_has_taken_is_gone),
-        cmocka_unit_test(a_mount_may_show_a_part_of_the_tree),
-        cmocka_unit_test(lines_that_make_no_sense_are_passed_over),
-        cmocka_unit_test(this_machine_has_memory),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_all_tests(NULL, NULL); }

@@ -14,8 +14,7 @@ static void say(void *fault) {
     abort();
 }
 
-static void a_fault_is_found_behind_much_output(void **unused) {
-    (void)unused;
+TEST(a_fault_is_found_behind_much_output) {
     static const struct {
         const char *fault, *line;
         int rank;
@@ -36,7 +35,4 @@ static void a_fault_is_found_behind_much_output(void **unused) {
     }
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(a_fault_is_found_behind_much_output)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_all_tests(NULL, NULL); }

@@ -32,8 +32,7 @@ static int *shared_number(void) {
     return mmap(NULL, sizeof(int), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 }
 
-static void every_end_is_told(void **state) {
-    (void)state;
+TEST(every_end_is_told) {
     int *n = shared_number();
     Job jobs[6] = {{.run = add_one, .arg = n},
                    {.run = crash},
@@ -53,8 +52,7 @@ static void every_end_is_told(void **state) {
     munmap(n, sizeof *n);
 }
 
-static void needs_are_done_before(void **state) {
-    (void)state;
+TEST(needs_are_done_before) {
     int *n = shared_number();
     Job jobs[3] = {{.run = add_one, .arg = n}, {.run = add_one, .arg = n}, {.run = add_one, .arg = n}};
     job_needs(&jobs[1], &jobs[0]);
@@ -68,8 +66,7 @@ enum { MANY = 20 };
 
 static void note_process(void *arg) { *(int *)arg = getpid(); }
 
-static void a_process_does_several(void **state) {
-    (void)state;
+TEST(a_process_does_several) {
     int *pid = mmap(NULL, MANY * sizeof *pid, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     Job jobs[MANY + 1] = {{0}};
     for (int i = 0; i < MANY; i++) jobs[i] = (Job){.run = note_process, .arg = &pid[i]};
@@ -89,8 +86,7 @@ static void crash_if(void *arg) {
     *pid = getpid();
 }
 
-static void a_process_stays_until_it_ends(void **state) {
-    (void)state;
+TEST(a_process_stays_until_it_ends) {
     int *pid = shared_number(), first, second;
     Job job = {.run = crash_if, .arg = pid};
     JobPool *p = job_pool_new(&job, 1, 1);
@@ -114,8 +110,7 @@ static void a_process_stays_until_it_ends(void **state) {
 
 static void note_pid(void *arg) { *(pid_t *)arg = getpid(); }
 
-static void jobs_can_run_in_this_process(void **state) {
-    (void)state;
+TEST(jobs_can_run_in_this_process) {
     pid_t pid[2] = {0, 0};
     Job jobs[2] = {{.run = note_pid, .arg = &pid[0]}, {.run = note_pid, .arg = &pid[1]}};
     job_needs(&jobs[1], &jobs[0]);
@@ -133,8 +128,7 @@ static void check_program(const char *script, const char *error) {
     assert_string_equal(e.msg, error ? error : "");
 }
 
-static void a_program_ends(void **state) {
-    (void)state;
+TEST(a_program_ends) {
     check_program("echo heard", NULL);
     check_program("echo first; echo last >&2; echo; exit 3", "'a script' ended with status 3: last");
     check_program("exit 3", "'a script' ended with status 3: it printed nothing");
@@ -144,12 +138,4 @@ static void a_program_ends(void **state) {
         strstr(jobs_run_program(none, "none", NULL).msg, "cannot run '/nowhere/program': No such"));
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(every_end_is_told),
-                                       cmocka_unit_test(needs_are_done_before),
-                                       cmocka_unit_test(a_process_does_several),
-                                       cmocka_unit_test(a_process_stays_until_it_ends),
-                                       cmocka_unit_test(jobs_can_run_in_this_process),
-                                       cmocka_unit_test(a_program_ends)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_all_tests(NULL, NULL); }

@@ -12,8 +12,7 @@ static void assert_prints(json_t *json, int indent, int depth, const char *text)
     str_free(&s), json_decref(json);
 }
 
-static void numbers_are_the_shortest(void **state) {
-    (void)state;
+TEST(numbers_are_the_shortest) {
     static const struct {
         double x;
         const char *text;
@@ -32,14 +31,12 @@ static void numbers_are_the_shortest(void **state) {
         assert_prints(json_finite(REPR[i].x), 0, 0, REPR[i].text);
 }
 
-static void strings_are_ascii(void **state) {
-    (void)state;
+TEST(strings_are_ascii) {
     assert_prints(json_string_nocheck("a\"\\\n\x01\x7f\xc3\xa9\xf0\x9f\x98\x80\xff"), 4, 0,
                   "\"a\\\"\\\\\\n\\u0001\\u007f\\u00e9\\ud83d\\ude00\\udcff\"");
 }
 
-static void members_are_indented(void **state) {
-    (void)state;
+TEST(members_are_indented) {
     static const char FORMAT[] = "{s:[i, {}], s:[], s:b, s:n, s:{s:b}}";
 #define MEMBERS "b", 1, "a", "c", 1, "d", "e", "f", 0
     assert_prints(json_pack(FORMAT, MEMBERS), 0, 0,
@@ -49,9 +46,4 @@ static void members_are_indented(void **state) {
                   "    \"d\": null,\n    \"e\": {\n      \"f\": false\n    }\n  }");
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(numbers_are_the_shortest),
-                                       cmocka_unit_test(strings_are_ascii),
-                                       cmocka_unit_test(members_are_indented)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_all_tests(NULL, NULL); }

@@ -22,15 +22,13 @@ static void check(SequenceSlice s, int64_t rows) {
     }
 }
 
-static void rows_are_positions(void **state) {
-    (void)state;
+TEST(rows_are_positions) {
     for (int64_t first = 0; first <= 9; first++) check((SequenceSlice){.first = first}, 12);
     for (int64_t first = 0; first < 10; first++) /* as tensor-parallel ranks cut it */
         check((SequenceSlice){.first = first, .chunk = 5, .at = {10, 35}}, 10 - first);
 }
 
-static void zigzag_slices_cover_the_sequence(void **state) {
-    (void)state;
+TEST(zigzag_slices_cover_the_sequence) {
     for (int n = 1; n <= 5; n++) {
         const int64_t total = 6 * n;
         int64_t held[30] = {0};
@@ -47,10 +45,4 @@ static void zigzag_slices_cover_the_sequence(void **state) {
     }
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rows_are_positions),
-        cmocka_unit_test(zigzag_slices_cover_the_sequence),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_all_tests(NULL, NULL); }

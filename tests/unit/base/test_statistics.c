@@ -4,8 +4,7 @@
 #include "base/statistics.h"
 #include "unit/cmocka_all.h"
 
-static void summaries(void **unused) {
-    (void)unused;
+TEST(summaries) {
     const double odd[] = {3, 1, 2}, even[] = {4, 1, 3, 2}, sides[] = {3, -4};
     assert_true(median_of(odd, 3) == 2 && isnan(median_of(odd, 0)));
     const Range r = range_of(even, 4);
@@ -16,8 +15,7 @@ static void summaries(void **unused) {
 }
 
 /* sum over j < k of C(n, j) is at most error / 2 * 2^n, in exact arithmetic. */
-static void ranks_are_those_of_the_binomial(void **unused) {
-    (void)unused;
+TEST(ranks_are_those_of_the_binomial) {
     static const struct {
         int64_t n, rank_5, rank_1;
     } TABLE[] = {{0, 0, 0},  {5, 0, 0},  {6, 1, 0},   {8, 1, 1},     {9, 2, 1},        {12, 3, 2},
@@ -32,8 +30,7 @@ static void ranks_are_those_of_the_binomial(void **unused) {
     }
 }
 
-static void interval_has_the_ranks(void **unused) {
-    (void)unused;
+TEST(interval_has_the_ranks) {
     const double x[] = {7, 1, 12, 3, 9, 2, 11, 4, 8, 5, 10, 6};
     Interval of;
     assert_true(interval_of_median(x, 12, 0.05, &of));
@@ -42,8 +39,7 @@ static void interval_has_the_ranks(void **unused) {
     assert_true(of.low == 0 && of.median == 7 && isinf(of.high));
 }
 
-static void a_ratio_holds_both_intervals(void **unused) {
-    (void)unused;
+TEST(a_ratio_holds_both_intervals) {
     const Interval a = {2, 3, 4}, b = {1, 2, 8}, unknown = {0, 6, INFINITY};
     Interval r = interval_ratio(a, b);
     assert_true(r.low == 0.25 && r.median == 1.5 && r.high == 4);
@@ -51,9 +47,4 @@ static void a_ratio_holds_both_intervals(void **unused) {
     assert_true(r.low == 0 && r.median == 0.5 && isinf(r.high));
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(summaries), cmocka_unit_test(ranks_are_those_of_the_binomial),
-        cmocka_unit_test(interval_has_the_ranks), cmocka_unit_test(a_ratio_holds_both_intervals)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_all_tests(NULL, NULL); }

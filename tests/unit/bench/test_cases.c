@@ -12,8 +12,7 @@
 
 static Call call_of(Tensor *a, Tensor *b, Tensor *out) { return (Call){.in = {a, b}, .out = {out}}; }
 
-static void the_work_of_gemms(void **state) {
-    (void)state;
+TEST(the_work_of_gemms) {
     Tensor x = tensor_make(NULL, BF16, 3, (int64_t[]){5, 2, 7}),
            w = tensor_make(NULL, BF16, 2, (int64_t[]){11, 7}),
            y = tensor_make(NULL, BF16, 3, (int64_t[]){5, 2, 11}),
@@ -37,8 +36,7 @@ static void the_work_of_gemms(void **state) {
 }
 
 /* Counted pair by pair, the diagonal as half a pair: two operations for each column and GEMM. */
-static void the_work_of_attention(void **state) {
-    (void)state;
+TEST(the_work_of_attention) {
     enum { POSITIONS = 6, HEADS = 2 * 3 * 4, WIDTH = 8 };
     Tensor q = tensor_make(NULL, BF16, 5, (int64_t[]){POSITIONS, 2, 3, 4, WIDTH});
     const AttentionAttr causal = {.window_right = 0};
@@ -55,8 +53,7 @@ static void the_work_of_attention(void **state) {
 }
 
 /* Only the rows of tokens are read from the table; in the gradient they are read and written. */
-static void the_work_of_embeddings(void **state) {
-    (void)state;
+TEST(the_work_of_embeddings) {
     Tensor id = tensor_make(NULL, I64, 2, (int64_t[]){2, 5}),
            table = tensor_make(NULL, BF16, 2, (int64_t[]){1000, 8}),
            y = tensor_make(NULL, BF16, 3, (int64_t[]){5, 2, 8}),
@@ -68,8 +65,7 @@ static void the_work_of_embeddings(void **state) {
 }
 
 /* Calls are of different GEMMs if their shapes, types or attributes differ, else of one. */
-static void gemms_are_told_apart(void **state) {
-    (void)state;
+TEST(gemms_are_told_apart) {
     Tensor x = tensor_make(NULL, BF16, 3, (int64_t[]){5, 2, 8}),
            w = tensor_make(NULL, BF16, 2, (int64_t[]){16, 8}),
            y = tensor_make(NULL, BF16, 3, (int64_t[]){5, 2, 16}), bias = tensor_make(NULL, BF16, 1, w.dim),
@@ -95,8 +91,7 @@ static void gemms_are_told_apart(void **state) {
 }
 
 /* The routing changes the rows of experts, but not their GEMM. */
-static void gemms_of_experts_are_one(void **state) {
-    (void)state;
+TEST(gemms_of_experts_are_one) {
     static StepGemms all;
     const LinearAttr attr = {.fixed_order = false};
     const int64_t rows[] = {24, 7, 0};
@@ -115,8 +110,7 @@ static void gemms_of_experts_are_one(void **state) {
     assert_true(gemms_flops(&all) == 2.0 * (24 + 7) * 5 * 4);
 }
 
-static void of_experts_all_rows_count(void **state) {
-    (void)state;
+TEST(of_experts_all_rows_count) {
     Tensor x = tensor_make(NULL, F32, 3, (int64_t[]){24, 1, 4}),
            w = tensor_make(NULL, F32, 2, (int64_t[]){3 * 5, 4}),
            y = tensor_make(NULL, F32, 3, (int64_t[]){24, 1, 5}),
@@ -127,8 +121,7 @@ static void of_experts_all_rows_count(void **state) {
     assert_true(p.m == 24 && p.n == 5 && p.k == 4);
 }
 
-static void peaks_are_of_the_longest_name(void **state) {
-    (void)state;
+TEST(peaks_are_of_the_longest_name) {
     assert_true(bench_peak("NVIDIA H200 (GPU 0, sm_90)", BF16) == 989);
     assert_true(bench_peak("NVIDIA H200 NVL (GPU 0, sm_90)", BF16) == 835);
     assert_true(bench_peak("NVIDIA H100 80GB HBM3 (GPU 0, sm_90)", F64) == 67);
@@ -136,8 +129,7 @@ static void peaks_are_of_the_longest_name(void **state) {
 }
 
 /* A case runs on its small size, and its integers are what the op takes. */
-static void cases_run(void **state) {
-    (void)state;
+TEST(cases_run) {
     Device *d = device_cpu(1);
     static const char *const SOME[] = {"attention_merge/middle",
                                        "attention_sink/middle",
@@ -163,17 +155,4 @@ static void cases_run(void **state) {
     device_free(d);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_work_of_gemms),
-        cmocka_unit_test(the_work_of_attention),
-        cmocka_unit_test(the_work_of_embeddings),
-        cmocka_unit_test(gemms_are_told_apart),
-        cmocka_unit_test(gemms_of_experts_are_one),
-        cmocka_unit_test(of_experts_all_rows_count),
-
-        cmocka_unit_test(peaks_are_of_the_longest_name),
-        cmocka_unit_test(cases_run),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_all_tests(NULL, NULL); }

@@ -8,8 +8,7 @@
 #include "bench/gate/gate.h"
 #include "unit/cmocka_all.h"
 
-static void verdicts_follow_the_interval(void **unused) {
-    (void)unused;
+TEST(verdicts_follow_the_interval) {
     assert_int_equal(gate_judge((Interval){0.9, 1, 1.03}, 0.03), GATE_PASS);
     assert_int_equal(gate_judge((Interval){0.9, 1, 1.031}, 0.03), GATE_INCONCLUSIVE);
     assert_int_equal(gate_judge((Interval){1.03, 1.1, 1.2}, 0.03), GATE_INCONCLUSIVE);
@@ -53,8 +52,7 @@ static Rates rates_of_pairs(double ratio) {
 }
 
 /* At the limit each wrong verdict has the probability P(Bin(12, 1/2) <= 2) = 79 / 4096. */
-static void pairs_err_as_stated(void **unused) {
-    (void)unused;
+TEST(pairs_err_as_stated) {
     const double wanted = 79.0 / 4096, far = 5 * sqrt(wanted / TRIALS);
     const Rates at = rates_of_pairs(1.03), above = rates_of_pairs(1.08), below = rates_of_pairs(0.98);
     assert_true(fabs(at.of[GATE_PASS] - wanted) < far && fabs(at.of[GATE_REGRESS] - wanted) < far);
@@ -100,8 +98,7 @@ static Rates rates_of_baselines(int rows, const double *median) {
     return r;
 }
 
-static void baselines_err_less_than_stated(void **unused) {
-    (void)unused;
+TEST(baselines_err_less_than_stated) {
     static const double LIMIT[] = {1.03, 1.03, 1.03, 1.03}, SLOW[] = {1, 1, 1, 1.3},
                         FAST[] = {0.9, 0.9, 0.9, 0.9};
     for (int rows = 1; rows <= 4; rows += 3) {
@@ -113,8 +110,7 @@ static void baselines_err_less_than_stated(void **unused) {
     assert_int_equal(against_baseline(1, FAST, 6, 0), GATE_INCONCLUSIVE); /* an interval needs 7 */
 }
 
-static void percentages_are_strict(void **unused) {
-    (void)unused;
+TEST(percentages_are_strict) {
     double x;
     assert_true(gate_parse_percentage("3%", &x) && x == 0.03);
     assert_true(gate_parse_percentage("0%", &x) && x == 0);
@@ -122,8 +118,7 @@ static void percentages_are_strict(void **unused) {
     for (size_t i = 0; i < sizeof BAD / sizeof *BAD; i++) assert_false(gate_parse_percentage(BAD[i], &x));
 }
 
-static void files_may_hold_anything(void **unused) {
-    (void)unused;
+TEST(files_may_hold_anything) {
     static const char *const BAD[] = {
         "",
         "[1]",
@@ -147,12 +142,4 @@ static void files_may_hold_anything(void **unused) {
     result_free(&r);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-
-        cmocka_unit_test(verdicts_follow_the_interval),   cmocka_unit_test(pairs_err_as_stated),
-        cmocka_unit_test(baselines_err_less_than_stated), cmocka_unit_test(percentages_are_strict),
-        cmocka_unit_test(files_may_hold_anything),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_all_tests(NULL, NULL); }

@@ -5,8 +5,7 @@
 #include "ckpt/manifest.h"
 #include "unit/ckpt/fixture.h"
 
-static void every_flipped_manifest_byte_is_found(void **unused) {
-    (void)unused;
+TEST(every_flipped_manifest_byte_is_found) {
     Fixture f = setup();
     assert_ok(save(&f, 7));
     char *path = path_of(&f, "iter_0000007/manifest.json");
@@ -30,8 +29,7 @@ static void every_flipped_manifest_byte_is_found(void **unused) {
     teardown(&f);
 }
 
-static void every_flipped_shard_byte_is_named(void **unused) {
-    (void)unused;
+TEST(every_flipped_shard_byte_is_named) {
     Fixture f = setup();
     assert_ok(save(&f, 6));
     assert_ok(save(&f, 7));
@@ -67,8 +65,7 @@ static void every_flipped_shard_byte_is_named(void **unused) {
     teardown(&f);
 }
 
-static void swapped_files_are_found(void **unused) {
-    (void)unused;
+TEST(swapped_files_are_found) {
     Fixture f = setup();
     assert_ok(save(&f, 6));
     refill(&f, 20);
@@ -103,8 +100,7 @@ static Err load_edited(Fixture *f, const char *path, Str original, const char *f
     return load(f, -1);
 }
 
-static void contradictions_are_found(void **unused) {
-    (void)unused;
+TEST(contradictions_are_found) {
     Fixture f = setup();
     assert_ok(save(&f, 7));
     char *path = path_of(&f, "iter_0000007/manifest.json");
@@ -150,8 +146,7 @@ static void contradictions_are_found(void **unused) {
     teardown(&f);
 }
 
-static void tracker_is_not_trusted(void **unused) {
-    (void)unused;
+TEST(tracker_is_not_trusted) {
     Fixture f = setup();
     int64_t latest;
     assert_ok(ckpt_latest(f.dir, &latest));
@@ -175,13 +170,4 @@ static void tracker_is_not_trusted(void **unused) {
     teardown(&f);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_flipped_manifest_byte_is_found),
-        cmocka_unit_test(every_flipped_shard_byte_is_named),
-        cmocka_unit_test(swapped_files_are_found),
-        cmocka_unit_test(contradictions_are_found),
-        cmocka_unit_test(tracker_is_not_trusted),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_all_tests(NULL, NULL); }

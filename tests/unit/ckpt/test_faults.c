@@ -28,8 +28,7 @@ static int run_on_full_disk(Trip t, int64_t limit, const char *const *texts) {
 }
 
 /* The limits let pass the files of some ranks, those of all but not the manifest, or none. */
-static void a_full_disk_is_everyones_error(void **unused) {
-    (void)unused;
+TEST(a_full_disk_is_everyones_error) {
     static const char *const texts[] = {"File too large",
                                         "step 2 was not saved, earlier checkpoints are unchanged", NULL};
     char *dir = scratch_new(), *temporary = mem_printf("%s/iter_0000002.tmp", dir);
@@ -48,8 +47,7 @@ static void a_full_disk_is_everyones_error(void **unused) {
     scratch_remove(dir);
 }
 
-static void damage_is_everyones_error(void **unused) {
-    (void)unused;
+TEST(damage_is_everyones_error) {
     char *dir = scratch_new(), name[64];
     for (int i = 1; i <= 2; i++) assert_ok(run((Trip){.layout = MANY, .save = dir, .iteration = i}));
     for (int i = 0; i < MANY->world; i++) {
@@ -75,8 +73,7 @@ static void damage_is_everyones_error(void **unused) {
 }
 
 /* Each rank alone knows less than is stored; what counts is what all of them do not know. */
-static void a_part_of_a_model_is_refused(void **unused) {
-    (void)unused;
+TEST(a_part_of_a_model_is_refused) {
     char *dir = scratch_new();
     assert_ok(run((Trip){.layout = MANY, .save = dir}));
     Case shorter = CASES[3];
@@ -94,8 +91,7 @@ static int64_t latest_in(const char *dir) {
 
 /* In every other round the first save of the process may be complete, so that there is progress on any
  * machine; the moment after that is arbitrary. */
-static void a_kill_leaves_a_sound_checkpoint(void **unused) {
-    (void)unused;
+TEST(a_kill_leaves_a_sound_checkpoint) {
     char *dir = scratch_new();
     int64_t latest = 0, save_us = 0;
     for (int round = 0; round < 20; round++) {
@@ -144,8 +140,7 @@ static void large_free(Large *l) {
     json_decref(l->state);
 }
 
-static void what_is_saved_is_of_the_start(void **unused) {
-    (void)unused;
+TEST(what_is_saved_is_of_the_start) {
     char *dir = scratch_new();
     Large l = large_new();
     CkptSaving *s;
@@ -165,8 +160,7 @@ static void what_is_saved_is_of_the_start(void **unused) {
     scratch_remove(dir);
 }
 
-static void the_finish_reports_the_writer(void **unused) {
-    (void)unused;
+TEST(the_finish_reports_the_writer) {
     char *dir = scratch_new();
     const pid_t child = fork();
     if (!child) {
@@ -185,11 +179,4 @@ static void the_finish_reports_the_writer(void **unused) {
     scratch_remove(dir);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_full_disk_is_everyones_error), cmocka_unit_test(damage_is_everyones_error),
-        cmocka_unit_test(a_part_of_a_model_is_refused),   cmocka_unit_test(a_kill_leaves_a_sound_checkpoint),
-        cmocka_unit_test(what_is_saved_is_of_the_start),  cmocka_unit_test(the_finish_reports_the_writer),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_all_tests(NULL, NULL); }

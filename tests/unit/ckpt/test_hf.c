@@ -41,15 +41,11 @@ static void round_trip(const char *dir) {
     scratch_remove(scratch);
 }
 
-static void import_and_export_give_the_same_file(void **unused) {
-    (void)unused;
-    for_each_case(round_trip);
-}
+TEST(import_and_export_give_the_same_file) { for_each_case(round_trip); }
 
 /* Megatron-LM's linear_qkv: group g has its query heads, then its key, then its value. 6 heads of 6 on 2
  * groups, width 36. */
-static void llama_rows_go_to_their_groups(void **unused) {
-    (void)unused;
+TEST(llama_rows_go_to_their_groups) {
     Str conf = slurp("golden/llama-gqa", "run.conf");
     TestModel *m = test_model_new(conf.s, F64);
     Safetensors *s = open_init("golden/llama-gqa");
@@ -76,8 +72,7 @@ static void llama_rows_go_to_their_groups(void **unused) {
 }
 
 /* c_attn is [in, q | k | v]; here 2 heads of 8, width 16, and every head is a group. */
-static void gpt2_columns_go_to_their_heads(void **unused) {
-    (void)unused;
+TEST(gpt2_columns_go_to_their_heads) {
     Str conf = slurp("golden/gpt2-tiny", "run.conf");
     TestModel *m = test_model_new(conf.s, F64);
     Safetensors *s = open_init("golden/gpt2-tiny");
@@ -140,8 +135,7 @@ static bool all_zero(const Registry *r) {
     return true;
 }
 
-static void misfits_are_listed(void **unused) {
-    (void)unused;
+TEST(misfits_are_listed) {
     Edited e = edit("golden/llama-bias-tied");
     float stray[4] = {0};
     e.tensors[1].name = "model.layers.0.input_layernorm.wait";
@@ -165,8 +159,7 @@ static void misfits_are_listed(void **unused) {
     edit_free(&e);
 }
 
-static void values_that_cannot_be_used_are_named(void **unused) {
-    (void)unused;
+TEST(values_that_cannot_be_used_are_named) {
     Edited e = edit("golden/llama-bias-tied");
     float nan_and_more[30] = {[3] = NAN, [4] = -INFINITY};
     double large[30] = {1, -1e300, 3e38, 1e39};
@@ -203,8 +196,7 @@ static void values_that_cannot_be_used_are_named(void **unused) {
 
 /* Hugging Face's own gpt2 has no "transformer." and has mask buffers; a tied output layer may be saved too. The first
  * T5s have a table of the cross-attention. */
-static void known_variants_are_read(void **unused) {
-    (void)unused;
+TEST(known_variants_are_read) {
     Edited e = edit("golden/gpt2-awkward");
     float buffer[2] = {0};
     for (int64_t i = 0; i < e.count; i++) e.tensors[i].name += strlen("transformer.");
@@ -242,8 +234,7 @@ static void known_variants_are_read(void **unused) {
     edit_free(&e);
 }
 
-static void parameters_without_counterpart_are_named(void **unused) {
-    (void)unused;
+TEST(parameters_without_counterpart_are_named) {
     HfMap map;
     Str conf = slurp("golden/qwen3-like", "run.conf");
     TestModel *m = test_model_new(conf.s, F32);
@@ -256,8 +247,7 @@ static void parameters_without_counterpart_are_named(void **unused) {
 }
 
 /* 16-bit files are read, and 16-bit storage is rounded from the masters. */
-static void sixteen_bit_files_and_storage_work(void **unused) {
-    (void)unused;
+TEST(sixteen_bit_files_and_storage_work) {
     Str conf = slurp("golden/llama-gqa", "run.conf");
     TestModel *wide = test_model_new(conf.s, F32), *narrow = test_model_new(conf.s, BF16);
     Safetensors *s = open_init("golden/llama-gqa"), *half;
@@ -281,16 +271,4 @@ static void sixteen_bit_files_and_storage_work(void **unused) {
     scratch_remove(scratch);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(import_and_export_give_the_same_file),
-        cmocka_unit_test(llama_rows_go_to_their_groups),
-        cmocka_unit_test(gpt2_columns_go_to_their_heads),
-        cmocka_unit_test(misfits_are_listed),
-        cmocka_unit_test(values_that_cannot_be_used_are_named),
-        cmocka_unit_test(known_variants_are_read),
-        cmocka_unit_test(parameters_without_counterpart_are_named),
-        cmocka_unit_test(sixteen_bit_files_and_storage_work),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_all_tests(NULL, NULL); }

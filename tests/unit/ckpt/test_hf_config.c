@@ -143,8 +143,7 @@ static void config_round_trip(const char *dir) {
          "true\nactivation = relu\nsoftmax-scale = 1\ndecoder-seq-length = 8\n"
 #define GLM "moe-router-score-function = sigmoid\nmoe-router-enable-expert-bias = true\n"
 
-static void config_json_round_trips(void **unused) {
-    (void)unused;
+TEST(config_json_round_trips) {
     for_each_case(config_round_trip);
     config_round_trip_of(
         BASE LLAMA
@@ -165,8 +164,7 @@ static void config_json_round_trips(void **unused) {
 }
 
 /* A type that is stored is written, though an earlier one fits; or what it cannot say is named. */
-static void a_stored_type_is_written(void **unused) {
-    (void)unused;
+TEST(a_stored_type_is_written) {
     static const char fits[] = BASE LLAMA "ffn-hidden-size = 40\n",
                       biased[] = BASE LLAMA "add-qkv-bias = true\n";
     config_round_trip_of(fits, "LlamaForCausalLM");
@@ -192,8 +190,7 @@ static void a_stored_type_is_written(void **unused) {
     scratch_remove(scratch);
 }
 
-static void models_that_hf_lacks_are_refused(void **unused) {
-    (void)unused;
+TEST(models_that_hf_lacks_are_refused) {
     static const char *const confs[][2] = {
         {BASE LLAMA "rotary-interleaved = true\n", "llama, the nearest type, config.json would import as a "
                                                    "different model: rotary_interleaved is 'true'"},
@@ -230,8 +227,7 @@ static void models_that_hf_lacks_are_refused(void **unused) {
 }
 
 /* Each type with each family of models, and with experts or without. */
-static void a_type_of_another_kind_is_refused(void **unused) {
-    (void)unused;
+TEST(a_type_of_another_kind_is_refused) {
     static const char *const models[][2] = {{"gpt", "activation = gelu-erf\n"},
                                             {"bert", "model = bert\n"},
                                             {"t5", "model = t5\ndecoder-seq-length = 8\n"}};
@@ -387,8 +383,7 @@ static Err compare(const char *conf, const char *change, Str *notes) {
     return e;
 }
 
-static void every_option_of_a_model_is_compared(void **unused) {
-    (void)unused;
+TEST(every_option_of_a_model_is_compared) {
     Str notes = {0};
     for (int i = 0; i < N_DIFFERENCES; i++) {
         char *says = mem_printf("different model: %s is ", DIFFERENCES[i].field);
@@ -411,8 +406,7 @@ static void every_option_of_a_model_is_compared(void **unused) {
     }
 }
 
-static void what_says_the_same_in_other_words_is_equal(void **unused) {
-    (void)unused;
+TEST(what_says_the_same_in_other_words_is_equal) {
     static const char *const same[][2] = {
         {ROPE, "kv-channels = 6\nmax-position-embeddings = 16\nrotary-seq-len-interpolation-factor = 1"},
         {LONG, "rope-short-factor = 1.0 2.00 3e0\nmax-position-embeddings = 16\nseq-length = 8"},
@@ -550,8 +544,7 @@ static int try_changes(const char *path, int at[N_CHOICES], int first, int chang
 
 /* Covers, of each type, every model that differs from MODEL by one or two choices. So every choice, and every
  * pair of choices, is tried in the neighbourhood of every type. */
-static void every_pair_of_changes_reads_back_or_is_refused(void **unused) {
-    (void)unused;
+TEST(every_pair_of_changes_reads_back_or_is_refused) {
     char *scratch = scratch_new_in_memory(), *path = mem_printf("%s/config.json", scratch);
     for (int type = 0; type < HF_TYPES; type++) {
         int at[N_CHOICES];
@@ -620,8 +613,7 @@ static void alter_each_key(const char *path, const char *conf) {
     arena_free(m.arena);
 }
 
-static void a_change_of_any_key_is_seen(void **unused) {
-    (void)unused;
+TEST(a_change_of_any_key_is_seen) {
     static const char *const confs[] = {
         BASE,
         ROPE "use-rope-scaling = true\n",
@@ -662,16 +654,4 @@ static void a_change_of_any_key_is_seen(void **unused) {
     scratch_remove(scratch);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(config_json_round_trips),
-        cmocka_unit_test(a_stored_type_is_written),
-        cmocka_unit_test(models_that_hf_lacks_are_refused),
-        cmocka_unit_test(a_type_of_another_kind_is_refused),
-        cmocka_unit_test(every_option_of_a_model_is_compared),
-        cmocka_unit_test(what_says_the_same_in_other_words_is_equal),
-        cmocka_unit_test(every_pair_of_changes_reads_back_or_is_refused),
-        cmocka_unit_test(a_change_of_any_key_is_seen),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_all_tests(NULL, NULL); }

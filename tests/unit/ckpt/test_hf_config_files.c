@@ -131,8 +131,7 @@ static Err import_text(const char *path, const char *text, Str *conf) {
     return hf_config_import(path, conf);
 }
 
-static void config_json_is_not_trusted(void **unused) {
-    (void)unused;
+TEST(config_json_is_not_trusted) {
     static const char *const texts[][2] = {
         {"", "is not JSON"},
         {"[]", "not a JSON object"},
@@ -156,8 +155,7 @@ static void config_json_is_not_trusted(void **unused) {
 
 /* In the classes of transformers each head has its own keys if the key is null, not as many groups as
  * if it is missing. */
-static void a_null_number_of_groups_is_that_of_heads(void **unused) {
-    (void)unused;
+TEST(a_null_number_of_groups_is_that_of_heads) {
     static const char *const TYPES[] = {"llama", "mistral", "mixtral", "qwen2", "qwen3"};
     char *scratch = scratch_new_in_memory(), *path = mem_printf("%s/config.json", scratch);
     Str conf = {0};
@@ -172,8 +170,4 @@ static void a_null_number_of_groups_is_that_of_heads(void **unused) {
     scratch_remove(scratch);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(config_json_is_not_trusted),
-                                       cmocka_unit_test(a_null_number_of_groups_is_that_of_heads)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_all_tests(NULL, NULL); }

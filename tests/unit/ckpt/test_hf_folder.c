@@ -53,8 +53,7 @@ static TestModel *qwen3_moe(void) {
     return m;
 }
 
-static void a_config_of_another_model_is_an_error(void **unused) {
-    (void)unused;
+TEST(a_config_of_another_model_is_an_error) {
     static const char *const planted[][3] = {
         {"\"sliding_window\": 5", "\"sliding_window\": 6",
          "window_size is '[4, 0]' in the checkpoint and '[5, 0]' after import"},
@@ -84,8 +83,7 @@ static void a_config_of_another_model_is_an_error(void **unused) {
     scratch_remove(scratch);
 }
 
-static void weights_of_another_model_are_an_error(void **unused) {
-    (void)unused;
+TEST(weights_of_another_model_are_an_error) {
     Str conf = slurp("golden/qwen2-moe-like", "run.conf"), notes = {0};
     TestModel *m = qwen3_moe(), *other = test_model_new(conf.s, F32);
     char *scratch = scratch_new_in_memory(), *dir = mem_printf("%s/out", scratch);
@@ -99,8 +97,7 @@ static void weights_of_another_model_are_an_error(void **unused) {
     scratch_remove(scratch);
 }
 
-static void a_folder_is_replaced_whole_or_not_at_all(void **unused) {
-    (void)unused;
+TEST(a_folder_is_replaced_whole_or_not_at_all) {
     TestModel *m = qwen3_moe();
     char *scratch = scratch_new_in_memory();
     Str notes = {0};
@@ -127,8 +124,7 @@ static void a_folder_is_replaced_whole_or_not_at_all(void **unused) {
 }
 
 /* Other programs prefer an index to model.safetensors: other weights go, but a tokenizer may be worth keeping. */
-static void files_of_another_model_do_not_stay(void **unused) {
-    (void)unused;
+TEST(files_of_another_model_do_not_stay) {
     static const char *const weights[] = {"model.safetensors.index.json", "model-00001-of-00002.safetensors",
                                           "pytorch_model.bin"},
                              *const tokenizers[] = {"tokenizer.json", "tokenizer.model", "vocab.json",
@@ -164,8 +160,7 @@ static void files_of_another_model_do_not_stay(void **unused) {
 }
 
 /* config.json is moved first: it must stay if the other files cannot follow. */
-static void a_folder_in_the_place_of_a_file_is_an_error(void **unused) {
-    (void)unused;
+TEST(a_folder_in_the_place_of_a_file_is_an_error) {
     static const char *const names[] = {"config.json", "model.safetensors", "generation_config.json"};
     TestModel *m = qwen3_moe();
     char *scratch = scratch_new_in_memory();
@@ -186,8 +181,7 @@ static void a_folder_in_the_place_of_a_file_is_an_error(void **unused) {
 }
 
 /* Its tensors have the names of a dense model, config.json still says which type it is. */
-static void a_mixture_without_experts_is_written(void **unused) {
-    (void)unused;
+TEST(a_mixture_without_experts_is_written) {
     TestModel *m = test_model_new(
         "num-layers = 2\nhidden-size = 24\nnum-attention-heads = 4\nseq-length = 16\nvocab-size = 50\n"
         "hidden-dropout = 0\nattention-dropout = 0\nposition-embedding-type = rope\nnormalization = RMSNorm\n"
@@ -205,14 +199,4 @@ static void a_mixture_without_experts_is_written(void **unused) {
     scratch_remove(scratch);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_config_of_another_model_is_an_error),
-        cmocka_unit_test(weights_of_another_model_are_an_error),
-        cmocka_unit_test(a_folder_is_replaced_whole_or_not_at_all),
-        cmocka_unit_test(files_of_another_model_do_not_stay),
-        cmocka_unit_test(a_folder_in_the_place_of_a_file_is_an_error),
-        cmocka_unit_test(a_mixture_without_experts_is_written),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_all_tests(NULL, NULL); }

@@ -16,8 +16,7 @@ static void save_forever(Fixture *f, int64_t first) {
     }
 }
 
-static void a_kill_leaves_a_sound_checkpoint(void **unused) {
-    (void)unused;
+TEST(a_kill_leaves_a_sound_checkpoint) {
     Fixture f = setup();
     int64_t latest = 1;
     for (int round = 0; round < 25; round++) {
@@ -44,8 +43,7 @@ static void a_kill_leaves_a_sound_checkpoint(void **unused) {
 }
 
 /* A limit on the size of files fails writes the way a full disk does, at every place a save writes. */
-static void a_full_disk_loses_nothing(void **unused) {
-    (void)unused;
+TEST(a_full_disk_loses_nothing) {
     Fixture f = setup();
     assert_ok(save(&f, 3));
     char *shard = path_of(&f, "iter_0000003/shard_00000.bin"),
@@ -78,8 +76,7 @@ static void a_full_disk_loses_nothing(void **unused) {
     teardown(&f);
 }
 
-static void unwritable_folders_are_sentences(void **unused) {
-    (void)unused;
+TEST(unwritable_folders_are_sentences) {
     Fixture f = setup();
     char *file = path_of(&f, "file"), *below = path_of(&f, "file/below");
     spew(file, "x", 1);
@@ -91,11 +88,4 @@ static void unwritable_folders_are_sentences(void **unused) {
     teardown(&f);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_kill_leaves_a_sound_checkpoint),
-        cmocka_unit_test(a_full_disk_loses_nothing),
-        cmocka_unit_test(unwritable_folders_are_sentences),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_all_tests(NULL, NULL); }

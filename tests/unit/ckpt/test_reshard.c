@@ -32,8 +32,7 @@ static void expect_part(const Param *p, int part, int item, const char *digest) 
     free(all), free(line);
 }
 
-static void digest_is_of_the_content(void **unused) {
-    (void)unused;
+TEST(digest_is_of_the_content) {
     char *dir = scratch_new_in_memory();
     assert_ok(run((Trip){.layout = &CASES[0], .save = dir}));
     Str digest = digest_of(dir);
@@ -57,8 +56,7 @@ static void digest_is_of_the_content(void **unused) {
 
 /* ---- the layouts ---- */
 
-static void every_layout_loads_every_other(void **unused) {
-    (void)unused;
+TEST(every_layout_loads_every_other) {
     char *from[CASE_COUNT], *to = scratch_new_in_memory();
     Str want = {0};
     for (int a = 0; a < CASE_COUNT; a++) {
@@ -79,10 +77,4 @@ static void every_layout_loads_every_other(void **unused) {
     scratch_remove(to);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(digest_is_of_the_content),
-        cmocka_unit_test(every_layout_loads_every_other),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_all_tests(NULL, NULL); }

@@ -20,8 +20,7 @@ static void expect_kept(int64_t newest, int64_t interval, const char *want) {
     teardown(&f);
 }
 
-static void retention_keeps_what_it_says(void **unused) {
-    (void)unused;
+TEST(retention_keeps_what_it_says) {
     expect_kept(-1, 0, "10 20 30 40 50 60 70 ");
     expect_kept(2, 0, "60 70 ");
     expect_kept(-1, 30, "30 60 70 ");
@@ -29,8 +28,7 @@ static void retention_keeps_what_it_says(void **unused) {
 }
 
 /* Going back to step 10 and saving 15 must delete neither 15 nor the later ones of the abandoned branch. */
-static void later_checkpoints_are_left_alone(void **unused) {
-    (void)unused;
+TEST(later_checkpoints_are_left_alone) {
     Fixture f = setup();
     assert_ok(save(&f, 10));
     assert_ok(save(&f, 20));
@@ -47,10 +45,4 @@ static void later_checkpoints_are_left_alone(void **unused) {
     teardown(&f);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(retention_keeps_what_it_says),
-        cmocka_unit_test(later_checkpoints_are_left_alone),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_all_tests(NULL, NULL); }

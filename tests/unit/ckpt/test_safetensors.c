@@ -26,8 +26,7 @@ static double element(const Tensor *t, int64_t i) {
     }
 }
 
-static void reads_every_dtype(void **unused) {
-    (void)unused;
+TEST(reads_every_dtype) {
     static const struct {
         const char *name, *shape;
     } want[] = {
@@ -53,8 +52,7 @@ static void reads_every_dtype(void **unused) {
     safetensors_close(s);
 }
 
-static void reads_scalars_and_unaligned_data(void **unused) {
-    (void)unused;
+TEST(reads_scalars_and_unaligned_data) {
     Safetensors *s;
     assert_ok(safetensors_open("tests/data/safetensors/scalar.safetensors", &s));
     assert_int_equal(s->tensors[0].tensor.ndim, 1);
@@ -71,8 +69,7 @@ static void reads_scalars_and_unaligned_data(void **unused) {
     safetensors_close(s);
 }
 
-static void writes_the_bytes_of_the_library(void **unused) {
-    (void)unused;
+TEST(writes_the_bytes_of_the_library) {
     char *dir = scratch_new(), *path = mem_printf("%s/x.safetensors", dir);
     Safetensors *s;
     assert_ok(safetensors_open(EVERY, &s));
@@ -88,8 +85,7 @@ static void writes_the_bytes_of_the_library(void **unused) {
     scratch_remove(dir);
 }
 
-static void a_failed_write_keeps_the_old_file(void **unused) {
-    (void)unused;
+TEST(a_failed_write_keeps_the_old_file) {
     char *dir = scratch_new(), *path = mem_printf("%s/x.safetensors", dir),
          *part = mem_printf("%s.tmp", path);
     float values[100] = {0};
@@ -179,8 +175,7 @@ static const char *const HEADERS[][2] = {
     {"{\"a\xff\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}", "not JSON"},
 };
 
-static void headers_are_not_trusted(void **unused) {
-    (void)unused;
+TEST(headers_are_not_trusted) {
     char *dir = scratch_new(), *path = mem_printf("%s/x.safetensors", dir);
     for (size_t i = 0; i < sizeof HEADERS / sizeof *HEADERS; i++) {
         Str s = {0};
@@ -206,8 +201,7 @@ static void headers_are_not_trusted(void **unused) {
     scratch_remove(dir);
 }
 
-static void truncated_and_flipped_files_do_no_harm(void **unused) {
-    (void)unused;
+TEST(truncated_and_flipped_files_do_no_harm) {
     char *dir = scratch_new(), *path = mem_printf("%s/x.safetensors", dir);
     Str good = {0};
     assert_ok(file_read(EVERY, &good));
@@ -226,8 +220,7 @@ static void truncated_and_flipped_files_do_no_harm(void **unused) {
 
 /* ---- folders ---- */
 
-static void reads_sharded_folders(void **unused) {
-    (void)unused;
+TEST(reads_sharded_folders) {
     static const char folder[] = "tests/data/safetensors/sharded";
     Safetensors *s;
     assert_ok(safetensors_open(folder, &s));
@@ -241,8 +234,7 @@ static void reads_sharded_folders(void **unused) {
     assert_err(safetensors_open("tests/data/none", &s), "No such file");
 }
 
-static void indices_are_not_trusted(void **unused) {
-    (void)unused;
+TEST(indices_are_not_trusted) {
     char *dir = scratch_new(), *path = mem_printf("%s/model.safetensors.index.json", dir);
     static const char *const files[] = {"model-00001-of-00002.safetensors",
                                         "model-00002-of-00002.safetensors"};
@@ -277,16 +269,4 @@ static void indices_are_not_trusted(void **unused) {
     scratch_remove(dir);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(reads_every_dtype),
-        cmocka_unit_test(reads_scalars_and_unaligned_data),
-        cmocka_unit_test(writes_the_bytes_of_the_library),
-        cmocka_unit_test(a_failed_write_keeps_the_old_file),
-        cmocka_unit_test(headers_are_not_trusted),
-        cmocka_unit_test(truncated_and_flipped_files_do_no_harm),
-        cmocka_unit_test(reads_sharded_folders),
-        cmocka_unit_test(indices_are_not_trusted),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_all_tests(NULL, NULL); }

@@ -4,8 +4,7 @@
 #include "ckpt/manifest.h"
 #include "unit/ckpt/fixture.h"
 
-static void round_trip_is_bitwise(void **unused) {
-    (void)unused;
+TEST(round_trip_is_bitwise) {
     Fixture f = setup();
     assert_ok(save(&f, 12));
     refill(&f, 50);
@@ -27,8 +26,7 @@ static void round_trip_is_bitwise(void **unused) {
     teardown(&f);
 }
 
-static void saving_again_replaces(void **unused) {
-    (void)unused;
+TEST(saving_again_replaces) {
     Fixture f = setup();
     assert_ok(save(&f, 4));
     refill(&f, 40);
@@ -44,8 +42,7 @@ static void saving_again_replaces(void **unused) {
 
 /* Part k of group-major [q q | k | v] rows: head h of group g is row (g * (2 + 2) + h) * HEAD_DIM for q, + 2
  * for k, + 3 for v. */
-static void parts_are_stored_apart(void **unused) {
-    (void)unused;
+TEST(parts_are_stored_apart) {
     Fixture f = setup();
     assert_ok(save(&f, 0));
     char *path = path_of(&f, "iter_0000000/shard_00000.bin");
@@ -86,8 +83,7 @@ static void print_manifest(const Manifest *m, Str *out) {
 
 /* A checkpoint as four ranks would write it: fc1's gate in three row shards over two files, up in two column
  * shards. */
-static void shards_of_any_cut_load(void **unused) {
-    (void)unused;
+TEST(shards_of_any_cut_load) {
     Fixture f = setup();
     const Param *fc1 = registry_find(f.r, "decoder.layers.0.mlp.linear_fc1.weight");
     assert_ok(save(&f, 5));
@@ -143,8 +139,7 @@ static void shards_of_any_cut_load(void **unused) {
     teardown(&f);
 }
 
-static void dtypes_convert_only_when_asked(void **unused) {
-    (void)unused;
+TEST(dtypes_convert_only_when_asked) {
     Fixture f = setup();
     for (int64_t i = 0; i < f.r->elements; i++)
         ((float *)f.items[0].flat)[i] = (float)philox_normal(3, 0, (uint64_t)i);
@@ -165,8 +160,7 @@ static void dtypes_convert_only_when_asked(void **unused) {
     teardown(&f);
 }
 
-static void another_model_is_refused(void **unused) {
-    (void)unused;
+TEST(another_model_is_refused) {
     Fixture f = setup();
     assert_ok(save(&f, 1));
     static const ParamSpec other[] = {
@@ -216,8 +210,7 @@ static Registry *with_scales(Device *device, int kind, float value) {
 
 /* They are no part of the model: where one side has none the other's do not matter; but those of both are
  * all loaded, or none. */
-static void fp8_scales_of_one_side_alone_are_no_other_model(void **unused) {
-    (void)unused;
+TEST(fp8_scales_of_one_side_alone_are_no_other_model) {
     static const struct {
         int stored, held;
         const char *sentence;
@@ -257,8 +250,7 @@ static void fp8_scales_of_one_side_alone_are_no_other_model(void **unused) {
     device_free(device);
 }
 
-static void shards_are_ordered_by_offset(void **state) {
-    (void)state;
+TEST(shards_are_ordered_by_offset) {
     const int64_t offset[][2] = {{0, 0}, {0, 3}, {2, 0}, {2, 3}};
     for (int i = 0; i < 4; i++)
         for (int k = 0; k < 4; k++) {
@@ -270,16 +262,4 @@ static void shards_are_ordered_by_offset(void **state) {
         }
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(round_trip_is_bitwise),
-        cmocka_unit_test(saving_again_replaces),
-        cmocka_unit_test(parts_are_stored_apart),
-        cmocka_unit_test(shards_of_any_cut_load),
-        cmocka_unit_test(shards_are_ordered_by_offset),
-        cmocka_unit_test(dtypes_convert_only_when_asked),
-        cmocka_unit_test(another_model_is_refused),
-        cmocka_unit_test(fp8_scales_of_one_side_alone_are_no_other_model),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_all_tests(NULL, NULL); }

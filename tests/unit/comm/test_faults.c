@@ -8,8 +8,7 @@
 const char *__tsan_default_options(void);
 const char *__tsan_default_options(void) { return "report_thread_leaks=0"; }
 
-static void each_fault_is_reported_in_time(void **state) {
-    (void)state;
+TEST(each_fault_is_reported_in_time) {
     const double slack = 3; /* of a loaded machine, and of a sanitizer */
     for (size_t i = 0; i < sizeof FAULTS / sizeof *FAULTS; i++) {
         const Fault *f = &FAULTS[i];
@@ -32,8 +31,7 @@ static void is_delayed(void *arg, Comm *c) {
     small_run(c, small_call(c, COMM_ALL_REDUCE, "delayed"));
 }
 
-static void a_delay_within_the_deadline_is_no_fault(void **state) {
-    (void)state;
+TEST(a_delay_within_the_deadline_is_no_fault) {
     static Ending e;
     double delay = 0.2;
     end_of(is_delayed, &delay, FAULT_RANKS, &(CommOptions){.deadline_s = 100}, &e);
@@ -42,8 +40,7 @@ static void a_delay_within_the_deadline_is_no_fault(void **state) {
     assert_in_range((int)(e.seconds * 10), 2, 50);
 }
 
-static void a_slow_rank_is_named_once(void **state) {
-    (void)state;
+TEST(a_slow_rank_is_named_once) {
     static Ending e;
     double delay = 1; /* twice the time of the warning: a loaded machine may see it late */
     end_of(is_delayed, &delay, FAULT_RANKS, &(CommOptions){.deadline_s = 5}, &e);
@@ -61,8 +58,7 @@ static void has_a_new_deadline(void *arg, Comm *c) {
     small_run(c, small_call(c, COMM_ALL_REDUCE, "second"));
 }
 
-static void a_new_deadline_is_that_of_later_operations(void **state) {
-    (void)state;
+TEST(a_new_deadline_is_that_of_later_operations) {
     static Ending e;
     double delay = 30;
     end_of(has_a_new_deadline, &delay, FAULT_RANKS, &(CommOptions){.deadline_s = 1000}, &e);
@@ -104,8 +100,7 @@ static void is_no_member(void *arg, Comm *c) {
     small_run(c, call);
 }
 
-static void bugs_end_the_process_with_the_ranks_name(void **state) {
-    (void)state;
+TEST(bugs_end_the_process_with_the_ranks_name) {
     const struct {
         CommMain *program;
         const char *says[SAYS];
@@ -123,13 +118,4 @@ static void bugs_end_the_process_with_the_ranks_name(void **state) {
     }
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(each_fault_is_reported_in_time),
-        cmocka_unit_test(a_delay_within_the_deadline_is_no_fault),
-        cmocka_unit_test(a_new_deadline_is_that_of_later_operations),
-        cmocka_unit_test(a_slow_rank_is_named_once),
-        cmocka_unit_test(bugs_end_the_process_with_the_ranks_name),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_all_tests(NULL, NULL); }

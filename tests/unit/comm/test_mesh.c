@@ -19,8 +19,7 @@ static void assert_members(const Group *g, const int *expected, int n) {
     } while (0)
 
 /* Megatron-LM's parallel_state for 16 ranks, TP2 CP2 DP2 PP2, and EP4 ETP1 on the same ranks. */
-static void groups_of_rank_0_are_megatrons(void **state) {
-    (void)state;
+TEST(groups_of_rank_0_are_megatrons) {
     Mesh m = mesh_make(16, 0, (int[AXES]){2, 2, 0, 2, 1, 4, 0});
     ASSERT_GROUP(m, 1 << AXIS_TP, 0, 1);
     ASSERT_GROUP(m, 1 << AXIS_CP, 0, 2);
@@ -32,8 +31,7 @@ static void groups_of_rank_0_are_megatrons(void **state) {
     ASSERT_GROUP(m, 1 << AXIS_EDP, 0, 4);
 }
 
-static void groups_know_their_axes(void **state) {
-    (void)state;
+TEST(groups_know_their_axes) {
     const Mesh m = mesh_make(8, 0, (int[AXES]){2, 1, 0, 2, 1, 2, 0});
     static const struct {
         unsigned mask;
@@ -53,8 +51,7 @@ static void groups_know_their_axes(void **state) {
     assert_int_equal(group_outer(&whole, 2).axes, whole.axes);
 }
 
-static void every_rank_finds_itself_in_its_groups(void **state) {
-    (void)state;
+TEST(every_rank_finds_itself_in_its_groups) {
     for (int rank = 0; rank < 24; rank++) {
         Mesh m = mesh_make(24, rank, (int[AXES]){2, 3, 0, 2, 1, 3, 0});
         for (unsigned mask = 0; mask <= MASK_DENSE; mask++) {
@@ -77,7 +74,7 @@ static bool same_key(Group a, Group b) {
 }
 
 /* Over all pairs of groups of all ranks of a mesh, by the definition: equal lists, equal forms. */
-static void equal_lists_have_one_simplified_form(void **state) {
+TEST(equal_lists_have_one_simplified_form) {
     enum { WORLD = 24, GROUPS = 2 * WORLD * 16 };
     (void)state;
     static Group g[GROUPS];
@@ -104,8 +101,7 @@ static void equal_lists_have_one_simplified_form(void **state) {
 }
 
 /* inner: members [size * b, size * (b + 1)); outer: members p, p + size, ... - from the group's own list. */
-static void blocks_cut_a_group_by_member_number(void **state) {
-    (void)state;
+TEST(blocks_cut_a_group_by_member_number) {
     const struct {
         unsigned mask;
         int size;
@@ -134,8 +130,7 @@ static void blocks_cut_a_group_by_member_number(void **state) {
     }
 }
 
-static void blocks_that_do_not_divide_are_refused(void **state) {
-    (void)state;
+TEST(blocks_that_do_not_divide_are_refused) {
     Mesh m = mesh_make(12, 0, (int[AXES]){2, 2, 0, 1, 1, 1, 0});
     Group g = mesh_group(&m, 1 << AXIS_TP | 1 << AXIS_DP); /* 0 1 4 5 8 9: no axis of 3 to begin with */
     const int sizes[] = {3, 4, 0};
@@ -152,14 +147,4 @@ static void blocks_that_do_not_divide_are_refused(void **state) {
     }
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(groups_of_rank_0_are_megatrons),
-        cmocka_unit_test(groups_know_their_axes),
-        cmocka_unit_test(every_rank_finds_itself_in_its_groups),
-        cmocka_unit_test(equal_lists_have_one_simplified_form),
-        cmocka_unit_test(blocks_cut_a_group_by_member_number),
-        cmocka_unit_test(blocks_that_do_not_divide_are_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_all_tests(NULL, NULL); }

@@ -55,18 +55,15 @@ static void run(int world, const CommOptions *options, CommMain *program, void *
     comm_threads(world, options, over_nccl, &(Program){.run = program, .arg = arg});
 }
 
-static void all_kinds_on_all_types_and_sizes(void **state) {
-    (void)state;
+TEST(all_kinds_on_all_types_and_sizes) {
     for (int world = 2; world <= 5; world++) run(world, NULL, run_all_kinds, &(int){6});
 }
 
-static void sums_are_those_of_the_host(void **state) {
-    (void)state;
+TEST(sums_are_those_of_the_host) {
     for (int world = 2; world <= 8; world += 3) run(world, NULL, run_order, NULL);
 }
 
-static void messages_keep_their_order_on_each_pair(void **state) {
-    (void)state;
+TEST(messages_keep_their_order_on_each_pair) {
     for (int world = 2; world <= 3; world++) run(world, NULL, run_messages, NULL);
 }
 
@@ -98,8 +95,7 @@ static void around_the_ring(void *arg, Comm *c) {
     free(held), free(next);
 }
 
-static void neighbours_of_any_ring_exchange(void **state) {
-    (void)state;
+TEST(neighbours_of_any_ring_exchange) {
     for (int world = 2; world <= 7; world++) run(world, NULL, around_the_ring, NULL);
 }
 
@@ -133,15 +129,11 @@ static void interleaved(void *arg, Comm *c) {
     run_interleaved(arg, c);
 }
 
-static void works_of_many_groups_interleave(void **state) {
-    (void)state;
+TEST(works_of_many_groups_interleave) {
     run(16, NULL, interleaved, &(Layout){.size = {2, 2, 0, 2, 1, 4, 0}, .rounds = 10});
 }
 
-static void time_in_which_the_device_waits_is_exposed(void **state) {
-    (void)state;
-    run(3, NULL, run_exposed, NULL);
-}
+TEST(time_in_which_the_device_waits_is_exposed) { run(3, NULL, run_exposed, NULL); }
 
 /* ---- thread blocks ---- */
 
@@ -151,8 +143,7 @@ static void collectives_and_messages(void *arg, Comm *c) {
 }
 
 /* The communicators of groups, and those of pairs for messages. */
-static void a_limit_on_thread_blocks_is_that_of_every_communicator(void **state) {
-    (void)state;
+TEST(a_limit_on_thread_blocks_is_that_of_every_communicator) {
     enum { RANKS = 3, JOINED = RANKS * (1 + 4) }; /* in a circle a rank is in four pairs */
     void *library = dlopen(HOST_NCCL, RTLD_NOW | RTLD_LOCAL);
     const HostNcclJoined *joined = dlsym(library, "host_nccl_joined");
@@ -202,8 +193,7 @@ static void gathers_of_windows(void *arg, Comm *c) {
     device_release(world_device, into, (size_t)(world * N) * sizeof *into);
 }
 
-static void gathers_between_windows_use_copy_engines(void **state) {
-    (void)state;
+TEST(gathers_between_windows_use_copy_engines) {
     enum { RANKS = 3 };
     void *library = dlopen(HOST_NCCL, RTLD_NOW | RTLD_LOCAL);
     const HostNcclJoined *joined = dlsym(library, "host_nccl_joined"), before = *joined;
@@ -273,8 +263,7 @@ static void all_launch(void *arg, Comm *c) {
 enum { NEVER = 1000 };
 #define GRAPH "  graph at 'the graph', operation 0 of ranks 0 1 2 3\n"
 
-static void faults_are_reported(void **state) {
-    (void)state;
+TEST(faults_are_reported) {
     static const struct {
         CommMain *program;
         double deadline_s;
@@ -313,8 +302,7 @@ static void faults_are_reported(void **state) {
     }
 }
 
-static void an_error_of_a_gpu_names_the_rank(void **state) {
-    (void)state;
+TEST(an_error_of_a_gpu_names_the_rank) {
     static Ending e;
     Program p = {.run = all_launch, .breaks = true};
     end_of(over_nccl, &p, FAULT_RANKS, NULL, &e);
@@ -379,8 +367,7 @@ static void all_are_equally_slow(void *arg, Comm *c) {
     device_wait(world_device);
 }
 
-static void a_slow_rank_is_named_once(void **state) {
-    (void)state;
+TEST(a_slow_rank_is_named_once) {
     static const struct {
         CommMain *program;
         const char *operation; /* NULL: none is late */
@@ -431,8 +418,7 @@ static void offsets_differ(void *arg, Comm *c) {
     comm_compare_places(c);
 }
 
-static void different_offsets_in_windows_are_a_fault(void **state) {
-    (void)state;
+TEST(different_offsets_in_windows_are_a_fault) {
     Ending e;
     Program p = {.run = offsets_differ, .registers = true};
     end_of(over_nccl, &p, FAULT_RANKS, NULL, &e);
@@ -440,8 +426,7 @@ static void different_offsets_in_windows_are_a_fault(void **state) {
     assert_int_not_equal(e.status, 0);
 }
 
-static void windows_of_different_sizes_are_a_fault(void **state) {
-    (void)state;
+TEST(windows_of_different_sizes_are_a_fault) {
     Ending e;
     Program p = {.run = sizes_differ, .registers = true};
     end_of(over_nccl, &p, FAULT_RANKS, NULL, &e);
@@ -475,8 +460,7 @@ static int64_t mib_of_gather(int most_blocks) {
 
 /* The measured ones: see bench/results/gpu-layout-cp4-a2a.json and its kind, "taken" minus
  * "planned" of commit 4bae112. */
-static void memory_of_communicators_is_the_measured_one(void **state) {
-    (void)state;
+TEST(memory_of_communicators_is_the_measured_one) {
     static const int64_t MEASURED[][2] = {{0, 411}, {24, 411}, {20, 363}, {16, 228}, {10, 156}};
     for (size_t i = 0; i < sizeof MEASURED / sizeof *MEASURED; i++)
         assert_int_equal(mib_of_gather((int)MEASURED[i][0]) - mib_of_gather(0),
@@ -506,15 +490,13 @@ static void open_without_windows(void *arg, Comm *c) {
     device_free(d);
 }
 
-static void a_library_without_windows_is_refused(void **state) {
-    (void)state;
+TEST(a_library_without_windows_is_refused) {
     setenv("HOST_NCCL_VERSION", "22703", 1);
     comm_threads(2, NULL, open_without_windows, "--use-nccl-ub needs NCCL 2.28 or later, and this is 2.27.3");
     unsetenv("HOST_NCCL_VERSION");
 }
 
-static void other_libraries_are_refused(void **state) {
-    (void)state;
+TEST(other_libraries_are_refused) {
     static const char *const CASES[][2] = {{"/nowhere/libnccl.so.2", "NCCL cannot be loaded: /nowhere/"},
                                            {"libm.so.6", "'libm.so.6' is not NCCL: it has no function nccl"}};
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++)
@@ -558,13 +540,9 @@ static void open_without_peers(void *arg, Comm *c) {
     device_free(d);
 }
 
-static void gpus_without_peer_access_are_mentioned(void **state) {
-    (void)state;
-    comm_threads(3, NULL, open_without_peers, NULL);
-}
+TEST(gpus_without_peer_access_are_mentioned) { comm_threads(3, NULL, open_without_peers, NULL); }
 
-static void an_old_library_needs_processes(void **state) {
-    (void)state;
+TEST(an_old_library_needs_processes) {
     static const char *const OLD[] = {
         "through host memory, because NCCL 2.23.4 needs a process for each GPU: use mpirun or torchrun, or a "
         "newer NCCL",
@@ -593,32 +571,6 @@ static void without_a_library_the_host_communicates(void *arg, Comm *c) {
     world_device = NULL;
 }
 
-static void no_library_is_needed(void **state) {
-    (void)state;
-    comm_threads(3, NULL, without_a_library_the_host_communicates, NULL);
-}
+TEST(no_library_is_needed) { comm_threads(3, NULL, without_a_library_the_host_communicates, NULL); }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(all_kinds_on_all_types_and_sizes),
-        cmocka_unit_test(sums_are_those_of_the_host),
-        cmocka_unit_test(messages_keep_their_order_on_each_pair),
-        cmocka_unit_test(neighbours_of_any_ring_exchange),
-        cmocka_unit_test(works_of_many_groups_interleave),
-        cmocka_unit_test(time_in_which_the_device_waits_is_exposed),
-        cmocka_unit_test(a_limit_on_thread_blocks_is_that_of_every_communicator),
-        cmocka_unit_test(gathers_between_windows_use_copy_engines),
-        cmocka_unit_test(a_library_without_windows_is_refused),
-        cmocka_unit_test(different_offsets_in_windows_are_a_fault),
-        cmocka_unit_test(windows_of_different_sizes_are_a_fault),
-        cmocka_unit_test(memory_of_communicators_is_the_measured_one),
-        cmocka_unit_test(faults_are_reported),
-        cmocka_unit_test(an_error_of_a_gpu_names_the_rank),
-        cmocka_unit_test(a_slow_rank_is_named_once),
-        cmocka_unit_test(other_libraries_are_refused),
-        cmocka_unit_test(gpus_without_peer_access_are_mentioned),
-        cmocka_unit_test(an_old_library_needs_processes),
-        cmocka_unit_test(no_library_is_needed),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_all_tests(NULL, NULL); }

@@ -227,8 +227,7 @@ static int begin_to_stop(void **state) {
     return 0;
 }
 
-static void faults_end_the_world_within_10_s(void **state) {
-    (void)state;
+TEST(faults_end_the_world_within_10_s) {
     for (int k = 1; k <= N; k++) {
         const int i = (k + STOPPED_CASES - 1) % N;
         const struct Case *t = &CASES[i];
@@ -243,8 +242,7 @@ static void faults_end_the_world_within_10_s(void **state) {
     }
 }
 
-static void a_slow_rank_is_named(void **state) {
-    (void)state;
+TEST(a_slow_rank_is_named) {
     static World w;
     begin(&w, slow, 5);
     end_world(&w);
@@ -253,10 +251,4 @@ static void a_slow_rank_is_named(void **state) {
                                 "F32 at 'slow', operation 1 of ranks 0 1 2 3\n  for ranks: 2\n");
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_slow_rank_is_named),
-        cmocka_unit_test(faults_end_the_world_within_10_s),
-    };
-    return cmocka_run_group_tests(tests, begin_to_stop, NULL);
-}
+int main(void) { return run_all_tests(begin_to_stop, NULL); }

@@ -50,8 +50,7 @@ static void set(const char *variables) {
     "SLURM_STEP_NODELIST="
 #define MPIRUN "OMPI_COMM_WORLD_RANK=3 OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_RANK=2"
 
-static void each_launcher_is_understood(void **state) {
-    (void)state;
+TEST(each_launcher_is_understood) {
     const CommLauncher mpi = comm_mpi_built() ? COMM_MPI : COMM_ALONE;
     const struct {
         const char *variables;
@@ -101,8 +100,7 @@ static void each_launcher_is_understood(void **state) {
     }
 }
 
-static void a_missing_variable_is_named(void **state) {
-    (void)state;
+TEST(a_missing_variable_is_named) {
     static const char *const CASES[][2] = {
         {"RANK=1", "RANK is set, but WORLD_SIZE is not"},
         {"WORLD_SIZE=4", "WORLD_SIZE is set, but RANK is not"},
@@ -131,8 +129,7 @@ static void is_one_host(void *arg, Comm *c) {
     assert_int_equal(comm_ranks_of_host(c), 3);
 }
 
-static void the_ranks_of_a_host_are_known(void **state) {
-    (void)state;
+TEST(the_ranks_of_a_host_are_known) {
     static const CommTransport HOST = {0};
     const Comm processes = {.host = &HOST, .processes_by = "TCP", .world = 32};
     const struct {
@@ -157,11 +154,4 @@ static void the_ranks_of_a_host_are_known(void **state) {
     comm_free(imaginary);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(each_launcher_is_understood),
-        cmocka_unit_test(a_missing_variable_is_named),
-        cmocka_unit_test(the_ranks_of_a_host_are_known),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_all_tests(NULL, NULL); }

@@ -14,8 +14,7 @@ static void expect(CommFacts mine, CommFacts theirs, const char *why) {
     assert_string_equal(got, why ? why : "");
 }
 
-static void calls_that_fit_say_nothing(void **state) {
-    (void)state;
+TEST(calls_that_fit_say_nothing) {
     expect((CommFacts){.kind = COMM_BARRIER}, (CommFacts){.kind = COMM_BARRIER}, NULL);
     expect((CommFacts){.kind = COMM_SEND, .dtype = F32, .n = 3},
            (CommFacts){.kind = COMM_RECV, .dtype = F32, .n = 3}, NULL);
@@ -23,8 +22,7 @@ static void calls_that_fit_say_nothing(void **state) {
            (CommFacts){.kind = COMM_ALL_TO_ALL, .sends = 4, .expects = 3}, NULL);
 }
 
-static void each_contradiction_is_named(void **state) {
-    (void)state;
+TEST(each_contradiction_is_named) {
     const CommFacts sum = {.kind = COMM_ALL_REDUCE, .reduction = COMM_SUM, .dtype = F32, .n = 8};
     CommFacts other = sum;
     other.kind = COMM_REDUCE_SCATTER;
@@ -54,8 +52,7 @@ static void each_contradiction_is_named(void **state) {
            "broadcast of 1 I64 at 'here'");
 }
 
-static void an_all_to_all_says_what_was_expected(void **state) {
-    (void)state;
+TEST(an_all_to_all_says_what_was_expected) {
     const CommFacts all = {.kind = COMM_ALL_TO_ALL, .sends = 3, .expects = 4};
     expect(
         all, (CommFacts){.kind = COMM_ALL_TO_ALL, .sends = 5, .expects = 6},
@@ -68,11 +65,4 @@ static void an_all_to_all_says_what_was_expected(void **state) {
         "the kind differs: rank 2 starts broadcast of 2 F32 at 'here', rank 5 starts all_to_all at 'here'");
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(calls_that_fit_say_nothing),
-        cmocka_unit_test(each_contradiction_is_named),
-        cmocka_unit_test(an_all_to_all_says_what_was_expected),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_all_tests(NULL, NULL); }

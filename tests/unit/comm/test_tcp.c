@@ -35,8 +35,7 @@ static void many_messages(void *arg, Comm *c) {
     free(t);
 }
 
-static void programs_run(void **state) {
-    (void)state;
+TEST(programs_run) {
     static World w;
     run_world(&w, 2, many_messages, 10);
     assert_statuses(&w, "many_messages", 0, -1, 0);
@@ -59,8 +58,7 @@ static void judge_fault(const Fault *f, World *w) {
 }
 
 /* Worlds that wait for a deadline run at the same time. */
-static void each_fault_is_reported_in_time(void **state) {
-    (void)state;
+TEST(each_fault_is_reported_in_time) {
     enum { N = sizeof FAULTS / sizeof *FAULTS };
     static World w[N];
     for (int i = 0; i < N; i++)
@@ -92,8 +90,7 @@ static void kill_0_meanwhile(void *arg, Comm *c) {
     sleep(20);
 }
 
-static void a_process_that_ends_ends_the_world(void **state) {
-    (void)state;
+TEST(a_process_that_ends_ends_the_world) {
     static World w;
     run_world(&w, 4, kill_2, 1000);
     assert_words(w.text, "kill_2",
@@ -144,8 +141,7 @@ static void fail_on_the_device(void *arg, Comm *c) {
     sleep(20);
 }
 
-static void who_started_an_operation_of_the_device_is_told(void **state) {
-    (void)state;
+TEST(who_started_an_operation_of_the_device_is_told) {
     static World w;
     run_world(&w, 4, fail_on_the_device, 1000);
     assert_words(w.text, "on the device",
@@ -181,8 +177,7 @@ static int begin_to_stop(void **state) {
     return 0;
 }
 
-static void a_stopped_process_is_named_within_10_s(void **state) {
-    (void)state;
+TEST(a_stopped_process_is_named_within_10_s) {
     end_world(&stopped), end_world(&at_end);
     assert_words(stopped.text, "stop_2", SAYS_STOPPED);
     assert_one_report(stopped.text, "stop_2");
@@ -195,8 +190,7 @@ static void a_stopped_process_is_named_within_10_s(void **state) {
     assert_true(at_end.reported > 6 && at_end.reported < 10);
 }
 
-static void all_processes_may_be_stopped_for_a_while(void **state) {
-    (void)state;
+TEST(all_processes_may_be_stopped_for_a_while) {
     while (clock_ns() - all.begin_ns < INT64_C(8500000000)) usleep(10000);
     look(&all);
     for (int r = 0; r < all.ranks; r++) {
@@ -209,16 +203,14 @@ static void all_processes_may_be_stopped_for_a_while(void **state) {
     assert_statuses(&all, "all are stopped", 0, -1, 0);
 }
 
-static void processes_may_compute_for_long(void **state) {
-    (void)state;
+TEST(processes_may_compute_for_long) {
     end_world(&computing);
     assert_statuses(&computing, "compute_long", 0, -1, 0);
     assert_string_equal(computing.text, "");
     assert_true(computing.seconds > 8);
 }
 
-static void processes_may_meet_for_long(void **state) {
-    (void)state;
+TEST(processes_may_meet_for_long) {
     end_world(&meeting);
     assert_words(meeting.text, "meet_for_long", (const char *const[SAYS]){"COMM FAULT rank 1 has ended"});
     assert_statuses(&meeting, "meet_for_long", ERR_INFRA, 1, 0);
@@ -230,8 +222,7 @@ static void slow_1(void *arg, Comm *c) {
     small_run(c, small_call(c, COMM_ALL_REDUCE, "slow"));
 }
 
-static void a_slow_process_is_named(void **state) {
-    (void)state;
+TEST(a_slow_process_is_named) {
     static World w;
     run_world(&w, 3, slow_1, 5);
     assert_statuses(&w, "slow_1", 0, -1, 0);
@@ -253,8 +244,7 @@ static void slow_2_between(void *arg, Comm *c) {
     comm_wait(c, w);
 }
 
-static void a_process_that_stops_after_its_start_is_named(void **state) {
-    (void)state;
+TEST(a_process_that_stops_after_its_start_is_named) {
     static World w;
     run_world(&w, 4, slow_2_between, 5);
     assert_statuses(&w, "slow_2_between", 0, -1, 0);
@@ -278,8 +268,7 @@ static void late_on_the_device(void *arg, Comm *c) {
     sleep(2);
 }
 
-static void a_process_that_is_slow_on_the_device_is_named(void **state) {
-    (void)state;
+TEST(a_process_that_is_slow_on_the_device_is_named) {
     static World w;
     run_world(&w, 4, late_on_the_device, 50);
     assert_statuses(&w, "late_on_the_device", 0, -1, 0);
@@ -316,8 +305,7 @@ static void strangers_then_task(const World *w, int rank, const void *arg) {
     run_task(w, rank, arg);
 }
 
-static void strangers_do_not_disturb(void **state) {
-    (void)state;
+TEST(strangers_do_not_disturb) {
     static World w;
     begin_world(&w, 4, strangers_then_task, &(Task){run_order, 20});
     end_world(&w);
@@ -340,8 +328,7 @@ static void drop_then_task(const World *w, int rank, const void *arg) {
     run_task(w, rank, arg);
 }
 
-static void a_process_that_is_dropped_connects_again(void **state) {
-    (void)state;
+TEST(a_process_that_is_dropped_connects_again) {
     static World w;
     begin_world(&w, 3, drop_then_task, &(Task){run_order, 20});
     end_world(&w);
@@ -369,8 +356,7 @@ static void join(const World *w, int rank, const void *arg) {
     _exit(e.code);
 }
 
-static void a_process_of_another_run_is_refused(void **state) {
-    (void)state;
+TEST(a_process_of_another_run_is_refused) {
     static const Join CASES[] = {
         {1, 3, "this", "", "process 0 has 2 processes, and process 1 has 3"},
         {1, 2, "that", "", "process 0 runs isotron 0.1.0 this, and process 1 runs isotron 0.1.0 that"},
@@ -480,8 +466,7 @@ static void show_secrets(const World *w, int rank, const void *arg) {
     _exit(0);
 }
 
-static void each_process_checks_the_secret_of_the_run(void **state) {
-    (void)state;
+TEST(each_process_checks_the_secret_of_the_run) {
     static World w[2];
     for (int i = 0; i < 2; i++) begin_world(&w[i], WORLD, show_secrets, NULL);
     for (int i = 0; i < 2; i++) {
@@ -492,8 +477,7 @@ static void each_process_checks_the_secret_of_the_run(void **state) {
     assert_string_not_equal(w[0].text, w[1].text);
 }
 
-static void a_process_that_cannot_be_reached_is_named(void **state) {
-    (void)state;
+TEST(a_process_that_cannot_be_reached_is_named) {
     static const char *const CASES[][2] = {
         {"127.0.0.1", "process 0 at 127.0.0.1, port 1 (Connection refused)"},
         {"no host", "process 0 at no host, port 1 ("}};
@@ -517,8 +501,7 @@ static void leave_early(const World *w, int rank, const void *arg) {
     _exit(e.code);
 }
 
-static void an_end_before_the_meeting_ends_it(void **state) {
-    (void)state;
+TEST(an_end_before_the_meeting_ends_it) {
     static World w;
     begin_world(&w, 3, leave_early, NULL);
     end_world(&w);
@@ -528,25 +511,4 @@ static void an_end_before_the_meeting_ends_it(void **state) {
     assert_statuses(&w, "left", -SIGALRM, 0, ERR_INFRA);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(programs_run),
-        cmocka_unit_test(each_fault_is_reported_in_time),
-        cmocka_unit_test(a_process_that_ends_ends_the_world),
-        cmocka_unit_test(who_started_an_operation_of_the_device_is_told),
-        cmocka_unit_test(a_slow_process_is_named),
-        cmocka_unit_test(a_process_that_stops_after_its_start_is_named),
-        cmocka_unit_test(a_process_that_is_slow_on_the_device_is_named),
-        cmocka_unit_test(strangers_do_not_disturb),
-        cmocka_unit_test(a_process_that_is_dropped_connects_again),
-        cmocka_unit_test(a_process_of_another_run_is_refused),
-        cmocka_unit_test(each_process_checks_the_secret_of_the_run),
-        cmocka_unit_test(a_process_that_cannot_be_reached_is_named),
-        cmocka_unit_test(an_end_before_the_meeting_ends_it),
-        cmocka_unit_test(a_stopped_process_is_named_within_10_s),
-        cmocka_unit_test(all_processes_may_be_stopped_for_a_while),
-        cmocka_unit_test(processes_may_compute_for_long),
-        cmocka_unit_test(processes_may_meet_for_long),
-    };
-    return cmocka_run_group_tests(tests, begin_to_stop, NULL);
-}
+int main(void) { return run_all_tests(begin_to_stop, NULL); }

@@ -4,32 +4,27 @@
 
 #include "unit/comm/world.h"
 
-static void all_kinds_on_all_types_and_sizes(void **state) {
-    (void)state;
+TEST(all_kinds_on_all_types_and_sizes) {
     for (int world = 1; world <= 8; world += world < 4 ? 1 : 4) {
         int sizes = world == 4 ? 7 : 6; /* the largest is there to be cut into pieces */
         comm_threads(world, NULL, run_all_kinds, &sizes);
     }
 }
 
-static void sums_are_folds_in_member_order(void **state) {
-    (void)state;
+TEST(sums_are_folds_in_member_order) {
     for (int world = 1; world <= 8; world++) comm_threads(world, NULL, run_order, NULL);
 }
 
-static void messages_keep_their_order_on_each_pair(void **state) {
-    (void)state;
+TEST(messages_keep_their_order_on_each_pair) {
     for (int world = 2; world <= 8; world *= 2) comm_threads(world, NULL, run_messages, NULL);
 }
 
-static void works_of_many_groups_interleave(void **state) {
-    (void)state;
+TEST(works_of_many_groups_interleave) {
     comm_threads(16, NULL, run_interleaved, &(Layout){.size = {2, 2, 0, 2, 1, 4, 0}, .rounds = 10});
     comm_threads(64, NULL, run_interleaved, &(Layout){.size = {4, 2, 0, 4, 2, 2, 0}, .rounds = 3});
 }
 
-static void the_null_backend_leaves_results_alone(void **state) {
-    (void)state;
+TEST(the_null_backend_leaves_results_alone) {
     Comm *c = comm_null(6144, 17);
     const Group g = world_group(c);
     float x = 3;
@@ -77,8 +72,7 @@ static void a_nan_of_any_member_is_the_result(void *arg, Comm *c) {
         }
 }
 
-static void no_nan_is_lost(void **state) {
-    (void)state;
+TEST(no_nan_is_lost) {
     for (int world = 2; world <= 4; world++)
         comm_threads(world, NULL, a_nan_of_any_member_is_the_result, NULL);
 }
@@ -118,18 +112,13 @@ static void waits_crosswise(void *arg, Comm *c) {
     free(in), free(out[0]), free(out[1]);
 }
 
-static void works_are_waited_for_in_any_order(void **state) {
-    (void)state;
+TEST(works_are_waited_for_in_any_order) {
     comm_threads(7, &(CommOptions){.deadline_s = 60}, waits_crosswise, NULL);
 }
 
-static void time_in_which_the_host_waits_is_exposed(void **state) {
-    (void)state;
-    comm_threads(3, NULL, run_exposed, NULL);
-}
+TEST(time_in_which_the_host_waits_is_exposed) { comm_threads(3, NULL, run_exposed, NULL); }
 
-static void the_recorder_keeps_the_newest(void **state) {
-    (void)state;
+TEST(the_recorder_keeps_the_newest) {
     Comm *c = comm_null(2, 0);
     for (int i = 0; i < COMM_RECORDS + 7; i++)
         comm_run(c, &(CommCall){.kind = COMM_BARRIER, .group = world_group(c), .site = "ring"});
@@ -149,17 +138,4 @@ static void the_recorder_keeps_the_newest(void **state) {
     comm_free(c);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(all_kinds_on_all_types_and_sizes),
-        cmocka_unit_test(sums_are_folds_in_member_order),
-        cmocka_unit_test(messages_keep_their_order_on_each_pair),
-        cmocka_unit_test(works_of_many_groups_interleave),
-        cmocka_unit_test(no_nan_is_lost),
-        cmocka_unit_test(works_are_waited_for_in_any_order),
-        cmocka_unit_test(the_null_backend_leaves_results_alone),
-        cmocka_unit_test(time_in_which_the_host_waits_is_exposed),
-        cmocka_unit_test(the_recorder_keeps_the_newest),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_all_tests(NULL, NULL); }

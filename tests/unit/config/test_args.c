@@ -89,8 +89,7 @@ static void expect(Case *c, const char *sentences) {
     end(c);
 }
 
-static void defaults_are_set(void **state) {
-    (void)state;
+TEST(defaults_are_set) {
     Case c;
     begin(&c, NULL);
     assert_false(c.t.loud);
@@ -104,8 +103,7 @@ static void defaults_are_set(void **state) {
     expect(&c, "");
 }
 
-static void line_sets_every_type(void **state) {
-    (void)state;
+TEST(line_sets_every_type) {
     Case c;
     begin(&c, "DIR");
     LINE(&c, "here", "--loud", "--no-fusion", "--count", "-12", "--rate=2.5e-3", "--path", "a b", "--color",
@@ -125,8 +123,7 @@ static void line_sets_every_type(void **state) {
     expect(&c, "");
 }
 
-static void file_sets_every_type(void **state) {
-    (void)state;
+TEST(file_sets_every_type) {
     Case c;
     begin(&c, NULL);
     TEXT(&c, "\xEF\xBB\xBF# a comment\n\n loud = true\r\nno-fusion = true # why\ncount = none\nrate=3\npath "
@@ -143,8 +140,7 @@ static void file_sets_every_type(void **state) {
     expect(&c, "");
 }
 
-static void line_overrides_its_config_file(void **state) {
-    (void)state;
+TEST(line_overrides_its_config_file) {
     char path[] = "/tmp/isotron-conf-XXXXXX";
     int fd = mkstemp(path);
     static const char text[] = "count = 1\nloud = true\ngreen = true\nrate = 7\n";
@@ -168,8 +164,7 @@ static void line_overrides_its_config_file(void **state) {
     unlink(path);
 }
 
-static void spellings_stand_for_values(void **state) {
-    (void)state;
+TEST(spellings_stand_for_values) {
     Case c;
     begin(&c, NULL);
     LINE(&c, "--verdant", "--old-count", "4");
@@ -180,8 +175,7 @@ static void spellings_stand_for_values(void **state) {
 }
 
 /* `fusion` is no-fusion's opposite: both of its values say something. */
-static void a_boolean_may_be_spelled_by_its_opposite(void **state) {
-    (void)state;
+TEST(a_boolean_may_be_spelled_by_its_opposite) {
     Case c;
     begin(&c, NULL);
     LINE(&c, "--fusion");
@@ -198,8 +192,7 @@ static void a_boolean_may_be_spelled_by_its_opposite(void **state) {
     expect(&c, "--fusion and --no-fusion contradict each other: remove one of them.\n");
 }
 
-static void the_last_of_a_line_holds(void **state) {
-    (void)state;
+TEST(the_last_of_a_line_holds) {
     Case c;
     begin(&c, NULL);
     LINE(&c, "--count", "1", "--names", "x", "y", "--loud", "--old-count", "2", "--names", "z",
@@ -210,8 +203,7 @@ static void the_last_of_a_line_holds(void **state) {
     expect(&c, "");
 }
 
-static void only_switches_that_differ_contradict(void **state) {
-    (void)state;
+TEST(only_switches_that_differ_contradict) {
     Case c;
     begin(&c, NULL);
     LINE(&c, "--green", "--color", "green", "--verdant", "--green");
@@ -226,8 +218,7 @@ static void only_switches_that_differ_contradict(void **state) {
     expect(&c, "");
 }
 
-static void a_file_says_everything_once(void **state) {
-    (void)state;
+TEST(a_file_says_everything_once) {
     Case c;
     begin(&c, NULL);
     TEXT(&c, "count = 1\nold_count = 1\ncolor = green\ngreen = true\nloud = true\nloud = true\n");
@@ -236,8 +227,7 @@ static void a_file_says_everything_once(void **state) {
 }
 
 /* Also the words that follow one are taken for its values and for nothing else. */
-static void foreign_options_are_noted_or_refused(void **state) {
-    (void)state;
+TEST(foreign_options_are_noted_or_refused) {
     Case c;
     begin(&c, NULL);
     LINE(&c, "--trace", "--trace-path", "-1", "--trace_ranks", "0", "1", "--count", "3", "--depth=two",
@@ -261,8 +251,7 @@ static void foreign_options_are_noted_or_refused(void **state) {
     expect(&c, "");
 }
 
-static void foreign_values_are_translated_or_refused(void **state) {
-    (void)state;
+TEST(foreign_values_are_translated_or_refused) {
     Case c;
     begin(&c, NULL);
     LINE(&c, "--color", "moss", "--names", "nobody", "x", "--count", "3");
@@ -280,8 +269,7 @@ static void foreign_values_are_translated_or_refused(void **state) {
 }
 
 /* Runs described by a Python program: argument names and values as it writes them, and switches that are off. */
-static void names_and_flags_may_be_pythons(void **state) {
-    (void)state;
+TEST(names_and_flags_may_be_pythons) {
     Case c;
     begin(&c, NULL);
     TEXT(&c, "old_count = 7\nno_fusion = True\nloud = False\ncolor = blue\ngreen = false\n");
@@ -292,8 +280,7 @@ static void names_and_flags_may_be_pythons(void **state) {
     expect(&c, "");
 }
 
-static void every_mistake_is_a_sentence(void **state) {
-    (void)state;
+TEST(every_mistake_is_a_sentence) {
     Case c;
     begin(&c, NULL);
     LINE(&c, "--coumt", "3", "--xyzzy", "--rate", "fast", "--count", "1.5", "--color", "pink", "--path",
@@ -311,8 +298,7 @@ static void every_mistake_is_a_sentence(void **state) {
                "--green expects true or false, not 'maybe'.\n");
 }
 
-static void every_mistake_in_a_file_has_its_line(void **state) {
-    (void)state;
+TEST(every_mistake_in_a_file_has_its_line) {
     Case c;
     begin(&c, NULL);
     TEXT(&c, "coumt = 3\ncount\nrate =\nloud = yes\nother = 4\npath = \"open\nnames = \"open\ncount = "
@@ -337,8 +323,7 @@ static void every_mistake_in_a_file_has_its_line(void **state) {
                "run.conf:16: '\\xff\\xfe' is not an option: see --help for the list.\n");
 }
 
-static void numbers_must_be_finite_and_whole(void **state) {
-    (void)state;
+TEST(numbers_must_be_finite_and_whole) {
     static const char *const bad[] = {"nan", "inf", "1e999", " 1", "1 ", "", "0x", "1,5"};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         Case c;
@@ -349,8 +334,7 @@ static void numbers_must_be_finite_and_whole(void **state) {
     }
 }
 
-static void a_missing_file_is_a_sentence(void **state) {
-    (void)state;
+TEST(a_missing_file_is_a_sentence) {
     Case c;
     begin(&c, NULL);
     LINE(&c, "--config=/nowhere/run.conf");
@@ -359,8 +343,7 @@ static void a_missing_file_is_a_sentence(void **state) {
     end(&c);
 }
 
-static void required_options_are_demanded(void **state) {
-    (void)state;
+TEST(required_options_are_demanded) {
     static const Arg rows[] = {{"input", ARG_TEXT, 0, "none", NULL, "The file to read.", true}};
     const char *input;
     Arena *arena = arena_new();
@@ -372,8 +355,7 @@ static void required_options_are_demanded(void **state) {
     arena_free(arena);
 }
 
-static void help_lists_what_the_command_accepts(void **state) {
-    (void)state;
+TEST(help_lists_what_the_command_accepts) {
     Case c;
     begin(&c, NULL);
     LINE(&c, "--help");
@@ -389,8 +371,7 @@ static void help_lists_what_the_command_accepts(void **state) {
     expect(&c, "");
 }
 
-static void help_finds_a_word(void **state) {
-    (void)state;
+TEST(help_finds_a_word) {
     static const char *const words[][3] = {{"FUSION", "--no-fusion", "--loud"},
                                            {"--old_count", "--count", "--rate"},
                                            {"color.", "--color", "--count"},
@@ -409,8 +390,7 @@ static void help_finds_a_word(void **state) {
     }
 }
 
-static void an_option_can_be_refused_later(void **state) {
-    (void)state;
+TEST(an_option_can_be_refused_later) {
     Case c;
     begin(&c, NULL);
     TEXT(&c, "rate = 1\ncount = 2\n");
@@ -425,8 +405,7 @@ static void an_option_can_be_refused_later(void **state) {
 
 /* Long lines, many lines and any bytes: at most ARG_PROBLEMS sentences, each one line, never a crash or a
  * stall. */
-static void any_bytes_are_survived(void **state) {
-    (void)state;
+TEST(any_bytes_are_survived) {
     static const char seed[] =
         "count = 12\nrate = 1e-3 # c\nnames = a \"b c\" d\nwindow = 1,2\ncolor = blue\nloud = true\n";
     for (uint64_t round = 0; round < 3000; round++) {
@@ -458,29 +437,4 @@ static void any_bytes_are_survived(void **state) {
     free(big);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(defaults_are_set),
-        cmocka_unit_test(line_sets_every_type),
-        cmocka_unit_test(file_sets_every_type),
-        cmocka_unit_test(line_overrides_its_config_file),
-        cmocka_unit_test(spellings_stand_for_values),
-        cmocka_unit_test(a_boolean_may_be_spelled_by_its_opposite),
-        cmocka_unit_test(the_last_of_a_line_holds),
-        cmocka_unit_test(only_switches_that_differ_contradict),
-        cmocka_unit_test(a_file_says_everything_once),
-        cmocka_unit_test(foreign_options_are_noted_or_refused),
-        cmocka_unit_test(foreign_values_are_translated_or_refused),
-        cmocka_unit_test(names_and_flags_may_be_pythons),
-        cmocka_unit_test(every_mistake_is_a_sentence),
-        cmocka_unit_test(every_mistake_in_a_file_has_its_line),
-        cmocka_unit_test(numbers_must_be_finite_and_whole),
-        cmocka_unit_test(a_missing_file_is_a_sentence),
-        cmocka_unit_test(required_options_are_demanded),
-        cmocka_unit_test(help_lists_what_the_command_accepts),
-        cmocka_unit_test(help_finds_a_word),
-        cmocka_unit_test(an_option_can_be_refused_later),
-        cmocka_unit_test(any_bytes_are_survived),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_all_tests(NULL, NULL); }

@@ -35,8 +35,7 @@ static const char VALID[] =
     "--num-layers 2 --hidden-size 64 --num-attention-heads 4 --seq-length 16 --micro-batch-size 2 "
     "--train-iters 10 --lr 1e-3 --mock-data";
 
-static void seeds_spellings_are_understood(void **state) {
-    (void)state;
+TEST(seeds_spellings_are_understood) {
     Parsed p;
     parse(&p, 0,
           "--use-custom-fsdp --fp8-hybrid --virtual-pipeline-model-parallel-size 2 --bf16 --swiglu "
@@ -56,16 +55,14 @@ static void seeds_spellings_are_understood(void **state) {
     done(&p);
 }
 
-static void a_plain_run_keeps_the_rules(void **state) {
-    (void)state;
+TEST(a_plain_run_keeps_the_rules) {
     Parsed p;
     parse(&p, CHECK_MODEL | CHECK_TRAIN, VALID);
     assert_string_equal(p.err.msg, "");
     done(&p);
 }
 
-static void all_broken_rules_are_reported_at_once(void **state) {
-    (void)state;
+TEST(all_broken_rules_are_reported_at_once) {
     Parsed p;
     parse(&p, CHECK_MODEL | CHECK_TRAIN,
           "--num-layers 2 --hidden-size 65 --num-attention-heads 4 --seq-length 16 --max-position-embeddings "
@@ -94,8 +91,7 @@ static void all_broken_rules_are_reported_at_once(void **state) {
 }
 
 /* Help and errors list the choices of an option: each is allowed and has an effect, in one of these runs. */
-static void every_choice_that_is_offered_can_be_used(void **state) {
-    (void)state;
+TEST(every_choice_that_is_offered_can_be_used) {
     static const char *const RUNS[] = {
         "",
         "--start-weight-decay 0 --end-weight-decay 1",
@@ -133,8 +129,7 @@ static void every_choice_that_is_offered_can_be_used(void **state) {
 }
 
 /* And what a command line that switches FP8 off may leave of a configuration file. */
-static void fp8_options_go_with_a_format(void **state) {
-    (void)state;
+TEST(fp8_options_go_with_a_format) {
     static const char *const KEEPING[] = {
         "--fp8-format e4m3 --fp8-recipe tensorwise --first-last-layers-bf16 --num-layers-at-end-in-bf16 0",
         "--fp8-format e4m3 --fp8-recipe tensorwise --first-last-layers-bf16 --num-layers-at-start-in-bf16 2 "
@@ -155,8 +150,7 @@ static void fp8_options_go_with_a_format(void **state) {
     }
 }
 
-static void a_layout_can_be_checked_without_its_model(void **state) {
-    (void)state;
+TEST(a_layout_can_be_checked_without_its_model) {
     Parsed p;
     parse(&p, CHECK_LAYOUT, "--num-layers 8 --pipeline-model-parallel-size 4");
     assert_int_equal(p.err.code, ERR_NONE);
@@ -167,8 +161,7 @@ static void a_layout_can_be_checked_without_its_model(void **state) {
     done(&p);
 }
 
-static void training_asks_for_data_only_where_it_reads_some(void **state) {
-    (void)state;
+TEST(training_asks_for_data_only_where_it_reads_some) {
     for (unsigned data = 0; data <= CHECK_DATA; data += CHECK_DATA) {
         Parsed p;
         parse(&p, CHECK_MODEL | CHECK_TRAIN | data,
@@ -180,8 +173,7 @@ static void training_asks_for_data_only_where_it_reads_some(void **state) {
     }
 }
 
-static void generation_asks_for_its_own(void **state) {
-    (void)state;
+TEST(generation_asks_for_its_own) {
     Parsed p;
     parse(&p, CHECK_GENERATE, "--top-k 3 --top-p 0.5");
     assert_string_equal(p.args.problems.s, "Generation needs a checkpoint: set --load.\n"
@@ -190,8 +182,7 @@ static void generation_asks_for_its_own(void **state) {
     done(&p);
 }
 
-static void json_round_trip_restores_what_was_not_given(void **state) {
-    (void)state;
+TEST(json_round_trip_restores_what_was_not_given) {
     Parsed saved, loaded;
     parse(&saved, 0,
           "--num-layers 3 --hidden-size 48 --rotary-base 500000.5 --swiglu --disable-bias-linear "
@@ -229,8 +220,7 @@ static void json_round_trip_restores_what_was_not_given(void **state) {
 }
 
 /* A path of bytes that are not UTF-8 is dumped as the characters of Latin-1. */
-static void every_byte_of_a_path_becomes_its_character(void **state) {
-    (void)state;
+TEST(every_byte_of_a_path_becomes_its_character) {
     Parsed p;
     parse(&p, 0, "");
     char bytes[130] = "x";
@@ -243,8 +233,7 @@ static void every_byte_of_a_path_becomes_its_character(void **state) {
     str_free(&wanted), str_free(&json), done(&p);
 }
 
-static void long_lists_survive_json(void **state) {
-    (void)state;
+TEST(long_lists_survive_json) {
     Parsed p;
     parse(&p, 0, "");
     enum { MANY = 3000 };
@@ -264,8 +253,7 @@ static void long_lists_survive_json(void **state) {
     str_free(&json), str_free(&again), str_free(&notes), done(&p);
 }
 
-static void foreign_json_is_a_sentence(void **state) {
-    (void)state;
+TEST(foreign_json_is_a_sentence) {
     static const char *const bad[] = {"",
                                       "[1]",
                                       "{",
@@ -287,8 +275,7 @@ static void foreign_json_is_a_sentence(void **state) {
     }
 }
 
-static void any_json_bytes_are_survived(void **state) {
-    (void)state;
+TEST(any_json_bytes_are_survived) {
     Parsed p;
     parse(&p, 0, "");
     Str json = {0};
@@ -312,8 +299,7 @@ static void any_json_bytes_are_survived(void **state) {
 }
 
 /* Changes one option at a time to something else that it can be. */
-static void json_of_a_class_has_its_options_only(void **state) {
-    (void)state;
+TEST(json_of_a_class_has_its_options_only) {
     Arena *arena = arena_new();
     static const unsigned classes[] = {CLASS_ARCH, CLASS_NUMERIC, CLASS_LAYOUT, CLASS_RUN};
     for (int i = 0; i < OPTIONS; i++) {
@@ -339,22 +325,4 @@ static void json_of_a_class_has_its_options_only(void **state) {
     arena_free(arena);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(seeds_spellings_are_understood),
-        cmocka_unit_test(a_plain_run_keeps_the_rules),
-        cmocka_unit_test(all_broken_rules_are_reported_at_once),
-        cmocka_unit_test(every_choice_that_is_offered_can_be_used),
-        cmocka_unit_test(fp8_options_go_with_a_format),
-        cmocka_unit_test(a_layout_can_be_checked_without_its_model),
-        cmocka_unit_test(training_asks_for_data_only_where_it_reads_some),
-        cmocka_unit_test(generation_asks_for_its_own),
-        cmocka_unit_test(json_round_trip_restores_what_was_not_given),
-        cmocka_unit_test(every_byte_of_a_path_becomes_its_character),
-        cmocka_unit_test(long_lists_survive_json),
-        cmocka_unit_test(foreign_json_is_a_sentence),
-        cmocka_unit_test(any_json_bytes_are_survived),
-        cmocka_unit_test(json_of_a_class_has_its_options_only),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_all_tests(NULL, NULL); }

@@ -245,8 +245,7 @@ static const struct {
 static const char *const OTHER_DEFAULT[] = {"tokenizer-hf-include-special-tokens", "no-deterministic-mode",
                                             "top-k"};
 
-static void defaults_are_megatrons(void **state) {
-    (void)state;
+TEST(defaults_are_megatrons) {
     Arena *arena = arena_new();
     Config c;
     config_defaults(&c, arena);
@@ -274,8 +273,7 @@ static bool is_megatrons(const char *flag) {
     return false;
 }
 
-static void help_marks_the_options_that_megatron_lacks(void **state) {
-    (void)state;
+TEST(help_marks_the_options_that_megatron_lacks) {
     for (int i = 0; i < OPTIONS; i++) {
         const Arg *row = &CONFIG_ROWS[i];
         char flag[100];
@@ -286,8 +284,7 @@ static void help_marks_the_options_that_megatron_lacks(void **state) {
     }
 }
 
-static void spellings_are_unique(void **state) {
-    (void)state;
+TEST(spellings_are_unique) {
     for (int i = 0; i < OPTIONS; i++) {
         if (CONFIG_ROWS[i].type == ARG_GROUP) continue;
         char flag[100], *c;
@@ -300,11 +297,4 @@ static void spellings_are_unique(void **state) {
     }
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(defaults_are_megatrons),
-        cmocka_unit_test(help_marks_the_options_that_megatron_lacks),
-        cmocka_unit_test(spellings_are_unique),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_all_tests(NULL, NULL); }

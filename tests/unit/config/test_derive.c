@@ -32,8 +32,7 @@ static void end(Run *r) {
     arena_free(r->arena);
 }
 
-static void gpt2_sizes(void **state) {
-    (void)state;
+TEST(gpt2_sizes) {
     Run r;
     start(&r, "micro-batch-size = 4\ntrain-iters = 100\nlr = 1e-3\n");
     assert_int_equal(r.c.derived.ffn_hidden_size, 3072);
@@ -58,8 +57,7 @@ static void gpt2_sizes(void **state) {
     end(&r);
 }
 
-static void llama_sizes(void **state) {
-    (void)state;
+TEST(llama_sizes) {
     static const int64_t swiglu[][2] = {{64, 128}, {4096, 10880}, {24, 64}, {1000, 2624}};
     for (size_t i = 0; i < sizeof swiglu / sizeof swiglu[0]; i++) {
         Run r;
@@ -82,8 +80,7 @@ static void llama_sizes(void **state) {
     }
 }
 
-static void gelu_is_erf_without_biases(void **state) {
-    (void)state;
+TEST(gelu_is_erf_without_biases) {
     Run r;
     start(&r, "disable-bias-linear = true\n");
     assert_int_equal(r.c.derived.activation, MLP_GELU_ERF);
@@ -98,8 +95,7 @@ static void gelu_is_erf_without_biases(void **state) {
 
 /* transformers' T5 divides the logits if its embeddings are tied. Megatron-LM's, which may have any one of these
  * options, has a bias instead. */
-static void the_output_layer_of_a_t5(void **state) {
-    (void)state;
+TEST(the_output_layer_of_a_t5) {
 #define T5       "model = t5\ndecoder-seq-length = 8\n"
 #define RELATIVE "position-embedding-type = relative\n"
 #define RMS      "normalization = RMSNorm\n"
@@ -133,8 +129,7 @@ static void the_output_layer_of_a_t5(void **state) {
     }
 }
 
-static void experts_follow_the_pattern(void **state) {
-    (void)state;
+TEST(experts_follow_the_pattern) {
     static const char MODEL[] = "num-experts = 8\ndisable-bias-linear = true\nffn-hidden-size = 48\n";
     static const struct {
         const char *freq, *layers; /* of 12, NULL: refused */
@@ -165,8 +160,7 @@ static void experts_follow_the_pattern(void **state) {
     }
 }
 
-static void each_balancing_type_has_its_coefficient(void **state) {
-    (void)state;
+TEST(each_balancing_type_has_its_coefficient) {
     Run r;
     start(&r,
           "num-experts = 8\ndisable-bias-linear = true\n"
@@ -180,8 +174,7 @@ static void each_balancing_type_has_its_coefficient(void **state) {
     end(&r);
 }
 
-static void windows_follow_the_pattern(void **state) {
-    (void)state;
+TEST(windows_follow_the_pattern) {
     static const struct {
         const char *pattern, *layers; /* of 12, NULL: not a pattern of 12 */
     } cases[] = {
@@ -228,8 +221,7 @@ static uint64_t digest(const Config *c, int64_t n) {
     return sum;
 }
 
-static void batch_size_ramps_up(void **state) {
-    (void)state;
+TEST(batch_size_ramps_up) {
     Run r;
     start(&r, "global-batch-size = 16\nrampup-batch-size = 2 2 100\ntrain-samples = 1000\nlr-decay-samples = "
               "500\nlr-warmup-fraction = 0.01\n");
@@ -260,8 +252,7 @@ static void batch_size_ramps_up(void **state) {
     end(&r);
 }
 
-static void every_data_parallel_rank_has_a_microbatch_by_default(void **state) {
-    (void)state;
+TEST(every_data_parallel_rank_has_a_microbatch_by_default) {
     Run r;
     start(&r, "micro-batch-size = 3\nranks = 8\ntensor-model-parallel-size = 2\ntrain-iters = 10\n");
     assert_int_equal(r.c.derived.global_batch_size, 12);
@@ -269,8 +260,7 @@ static void every_data_parallel_rank_has_a_microbatch_by_default(void **state) {
     end(&r);
 }
 
-static void batch_size_follows_the_schedule(void **state) {
-    (void)state;
+TEST(batch_size_follows_the_schedule) {
     /* Samples, steps and the end of the last step, by Megatron-LM's update_train_iters: while consumed <
      * train_samples. The sizes are 7 times 16, 5 times 32, then 8. */
     static const int64_t iters[][3] = {{1000, 103, 1000}, {999, 103, 1000}, {107, 7, 112}, {112, 7, 112},
@@ -293,8 +283,7 @@ static void batch_size_follows_the_schedule(void **state) {
     }
 }
 
-static void schedules_count_samples(void **state) {
-    (void)state;
+TEST(schedules_count_samples) {
     Run r;
     start(&r, "global-batch-size = 8\ntrain-iters = 100\nlr-decay-iters = 90\nlr-warmup-iters = "
               "7\nlr-wsd-decay-iters = 20\n"
@@ -315,19 +304,4 @@ static void schedules_count_samples(void **state) {
     end(&r);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(gpt2_sizes),
-        cmocka_unit_test(llama_sizes),
-        cmocka_unit_test(gelu_is_erf_without_biases),
-        cmocka_unit_test(the_output_layer_of_a_t5),
-        cmocka_unit_test(windows_follow_the_pattern),
-        cmocka_unit_test(experts_follow_the_pattern),
-        cmocka_unit_test(each_balancing_type_has_its_coefficient),
-        cmocka_unit_test(batch_size_ramps_up),
-        cmocka_unit_test(every_data_parallel_rank_has_a_microbatch_by_default),
-        cmocka_unit_test(batch_size_follows_the_schedule),
-        cmocka_unit_test(schedules_count_samples),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_all_tests(NULL, NULL); }

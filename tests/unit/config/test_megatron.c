@@ -85,8 +85,7 @@ static const char *const NOTED[][2] = {
     {"--save-interval 5", "--save-interval has no effect without --save"},
 };
 
-static void what_has_no_effect_is_noted(void **state) {
-    (void)state;
+TEST(what_has_no_effect_is_noted) {
     for (size_t i = 0; i < sizeof NOTED / sizeof NOTED[0]; i++) {
         Parsed p;
         char line[600];
@@ -104,8 +103,7 @@ static void what_has_no_effect_is_noted(void **state) {
 }
 
 /* A message has a limited length: it names some of many options, and always the reason. */
-static void many_options_of_one_reason_are_counted(void **state) {
-    (void)state;
+TEST(many_options_of_one_reason_are_counted) {
     Parsed p;
     parse(&p, 0,
           "--mup-width-mult 1 --use-mup --mup-base-hidden-size 1 --mup-embedding-mult 1 --mup-output-mult 1 "
@@ -128,8 +126,7 @@ static void many_options_of_one_reason_are_counted(void **state) {
 }
 
 /* Each option of Megatron-LM is one row of one table, and each value too. */
-static void megatrons_table_has_everything_once(void **state) {
-    (void)state;
+TEST(megatrons_table_has_everything_once) {
     Arena *arena = arena_new();
     Config c;
     const ArgTable t = config_table(&c, USE_ALL);
@@ -159,8 +156,7 @@ static void megatrons_table_has_everything_once(void **state) {
     arena_free(arena);
 }
 
-static void unknown_options_do_not_hide_the_rules(void **state) {
-    (void)state;
+TEST(unknown_options_do_not_hide_the_rules) {
     Parsed p;
     parse(&p, CHECK_MODEL | CHECK_TRAIN,
           "--hiden-size 64 --num-attention-heads x --kv-channels 0 --num-layers 2 --seq-length 16 "
@@ -180,8 +176,7 @@ static void unknown_options_do_not_hide_the_rules(void **state) {
     done(&p);
 }
 
-static void files_of_gpt2_imply_its_tokenizer(void **state) {
-    (void)state;
+TEST(files_of_gpt2_imply_its_tokenizer) {
     Parsed p;
     parse(&p, 0, "--vocab-file v.json --merge-file m.txt");
     assert_string_equal(p.c.tokenizer_type, "GPT2BPETokenizer");
@@ -194,8 +189,7 @@ static void files_of_gpt2_imply_its_tokenizer(void **state) {
     done(&p);
 }
 
-static void cuda_graphs_ask_for_no_dropout_only_in_training(void **state) {
-    (void)state;
+TEST(cuda_graphs_ask_for_no_dropout_only_in_training) {
     static const char line[] = "--num-layers 2 --hidden-size 64 --num-attention-heads 4 --seq-length 16 "
                                "--device cuda --cuda-graph-impl local --load x --prompt y";
     Parsed p;
@@ -207,14 +201,4 @@ static void cuda_graphs_ask_for_no_dropout_only_in_training(void **state) {
     done(&p);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_has_no_effect_is_noted),
-        cmocka_unit_test(many_options_of_one_reason_are_counted),
-        cmocka_unit_test(megatrons_table_has_everything_once),
-        cmocka_unit_test(unknown_options_do_not_hide_the_rules),
-        cmocka_unit_test(files_of_gpt2_imply_its_tokenizer),
-        cmocka_unit_test(cuda_graphs_ask_for_no_dropout_only_in_training),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_all_tests(NULL, NULL); }

@@ -545,8 +545,7 @@ static void find_rules(const char *lines, bool *found) {
         for (int i = 0; i < N_RULES; i++) found[i] |= is_message(lines, (size_t)(end - lines), RULES[i]);
 }
 
-static void each_rule_can_be_broken(void **state) {
-    (void)state;
+TEST(each_rule_can_be_broken) {
     Arena *arena = arena_new();
     bool found[N_RULES] = {false};
     for (size_t t = 0; t < sizeof BREAKING / sizeof *BREAKING; t++)
@@ -562,8 +561,7 @@ static void each_rule_can_be_broken(void **state) {
     arena_free(arena);
 }
 
-static void each_rule_can_be_kept(void **state) {
-    (void)state;
+TEST(each_rule_can_be_kept) {
     Arena *arena = arena_new();
     for (size_t i = 0; i < sizeof KEEPING / sizeof *KEEPING; i++) {
         const char *found = problems(arena, CHECK_MODEL | CHECK_TRAIN, KEEPING[i]);
@@ -572,10 +570,4 @@ static void each_rule_can_be_kept(void **state) {
     arena_free(arena);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(each_rule_can_be_broken),
-        cmocka_unit_test(each_rule_can_be_kept),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_all_tests(NULL, NULL); }

@@ -11,8 +11,7 @@ static void assert_range(const SplitRange *r, int64_t n, int64_t begin, int64_t 
     assert_int_equal(e, end);
 }
 
-static void splits_divide_as_megatron_does(void **state) {
-    (void)state;
+TEST(splits_divide_as_megatron_does) {
     SplitRange r[SPLIT_COUNT];
     assert_ok(split_parse("1,1,1", r));
     assert_range(&r[0], 100000, 0, 33333);
@@ -29,8 +28,7 @@ static void splits_divide_as_megatron_does(void **state) {
     assert_range(&r[0], 7, 0, 4); /* 3.5 to even */
 }
 
-static void bad_splits_are_sentences(void **state) {
-    (void)state;
+TEST(bad_splits_are_sentences) {
     SplitRange r[SPLIT_COUNT];
     assert_mistake(split_parse("", r), "gives nothing");
     assert_mistake(split_parse("0,0,0", r), "gives nothing");
@@ -46,8 +44,7 @@ static void bad_splits_are_sentences(void **state) {
     assert_mistake(split_parse(digits, r), "not a number");
 }
 
-static void blend_lists_are_read_as_megatron_reads_them(void **state) {
-    (void)state;
+TEST(blend_lists_are_read_as_megatron_reads_them) {
     Blend b;
     assert_ok(blend_parse((const char *const[]){"30", " a ", "70", "b"}, 4, &b));
     assert_int_equal(b.n, 2);
@@ -76,8 +73,7 @@ static void blend_lists_are_read_as_megatron_reads_them(void **state) {
     assert_mistake(blend_parse(NULL, 0, &b), "empty");
 }
 
-static void indices_equal_helpers_cpp(void **state) {
-    (void)state;
+TEST(indices_equal_helpers_cpp) {
     static const int16_t TWO[] = {1, 0, 1, 1, 0, 1, 1, 0, 1, 1}, THREE[] = {0, 1, 2, 0, 1, 0, 2, 0, 1, 0};
     static const int64_t SAMPLES[] = {0, 0, 1, 2, 1, 3, 4, 2, 5, 6};
     int16_t dataset[10];
@@ -91,8 +87,7 @@ static void indices_equal_helpers_cpp(void **state) {
     for (int i = 0; i < 10; i++) assert_int_equal(dataset[i], i % 4); /* the first of equals */
 }
 
-static void exhaustive_indices_draw_every_sample_once(void **state) {
-    (void)state;
+TEST(exhaustive_indices_draw_every_sample_once) {
     const int64_t sizes[] = {3, 0, 6, 1};
     int16_t dataset[10];
     int64_t sample[10], drawn[4] = {0};
@@ -106,8 +101,7 @@ static void exhaustive_indices_draw_every_sample_once(void **state) {
 }
 
 /* int(math.ceil(math.ceil(size * w) * 1.005)) */
-static void sizes_round_up_twice(void **state) {
-    (void)state;
+TEST(sizes_round_up_twice) {
     assert_int_equal(blend_target(1000, .3), 300);
     assert_int_equal(blend_target(1001, .3), 301);
     assert_int_equal(blend_request(1000, .3, .005), 302);
@@ -115,14 +109,4 @@ static void sizes_round_up_twice(void **state) {
     assert_int_equal(blend_request(10, .7, 0), 7);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(splits_divide_as_megatron_does),
-        cmocka_unit_test(bad_splits_are_sentences),
-        cmocka_unit_test(blend_lists_are_read_as_megatron_reads_them),
-        cmocka_unit_test(indices_equal_helpers_cpp),
-        cmocka_unit_test(exhaustive_indices_draw_every_sample_once),
-        cmocka_unit_test(sizes_round_up_twice),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_all_tests(NULL, NULL); }

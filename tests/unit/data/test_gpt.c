@@ -79,8 +79,7 @@ static void check_case(const char *name, const DataConfig *config) {
     assert_true(checked >= 2);
 }
 
-static void samples_equal_megatron(void **state) {
-    (void)state;
+TEST(samples_equal_megatron) {
     const Case cases[] = {
         {"toy8", "1", PATHS("toy"), 4, {8, 0, 0}, -1, false, false, false},
         {"toy12_flags", "1", PATHS("toy"), 4, {12, 0, 0}, -1, true, false, false},
@@ -137,8 +136,7 @@ static void assert_array(const NpyArray *a, const int64_t *expected, int64_t n) 
 }
 
 /* gpt_dataset.py under numpy 1.24, lengths 5 7 3 11 2 8, sequence length 4, seed 1234. */
-static void toy_indices_equal_numpy(void **state) {
-    (void)state;
+TEST(toy_indices_equal_numpy) {
     static const struct {
         int64_t samples, epochs, documents, shuffled, document[12], shuffle[17];
     } TOY[] = {{8, 1, 6, 8, {2, 1, 5, 0, 4, 3}, {5, 0, 3, 4, 2, 6, 1, 7}},
@@ -188,8 +186,7 @@ static void assert_data_md5(const NpyArray *a, size_t size, const char *expected
     assert_string_equal(md5, expected);
 }
 
-static void mock_indices_equal_numpy(void **state) {
-    (void)state;
+TEST(mock_indices_equal_numpy) {
     static const int64_t ROWS[] = {0, 0, 0, 1024, 0, 2048, 1, 71};
     TokenSource mock;
     DataConfig config = {
@@ -245,8 +242,7 @@ static void open_damaged_cache(char md5[33]) {
     data_close(data);
 }
 
-static void a_damaged_cache_is_rebuilt(void **state) {
-    (void)state;
+TEST(a_damaged_cache_is_rebuilt) {
     static const char *const PARTS[] = {"document_index.npy", "sample_index.npy",
                                         "shuffle_index.npy",  "-GPTDataset-train-description.txt",
                                         "dataset_index.npy",  "dataset_sample_index.npy"};
@@ -277,8 +273,7 @@ static void a_damaged_cache_is_rebuilt(void **state) {
 }
 
 /* A rebuilt cache is a new file. */
-static void a_sound_cache_is_read(void **state) {
-    (void)state;
+TEST(a_sound_cache_is_read) {
     static const char *const PARTS[] = {"document_index.npy", "dataset_index.npy"};
     char md5[33];
     open_damaged_cache(md5);
@@ -296,8 +291,7 @@ static void a_sound_cache_is_read(void **state) {
     }
 }
 
-static void mistakes_are_sentences(void **state) {
-    (void)state;
+TEST(mistakes_are_sentences) {
     Data *data;
     DataConfig c = config_of(&(Case){"", "969,30,1", PATHS("toy"), 4, {8, 0, 3}, -1, false, false, false});
     assert_mistake(data_open(&c, &data), "test split of 'toy': the split holds no token");
@@ -325,8 +319,7 @@ static void mistakes_are_sentences(void **state) {
     assert_mistake(data_open(&c, &data), "surplus");
 }
 
-static void a_token_outside_the_vocabulary_is_named(void **state) {
-    (void)state;
+TEST(a_token_outside_the_vocabulary_is_named) {
     Data *data;
     DataConfig c = config_of(&(Case){"", "1", PATHS("toy"), 4, {8, 0, 0}, -1, false, false, false});
     c.vocab_size = 60;
@@ -338,8 +331,7 @@ static void a_token_outside_the_vocabulary_is_named(void **state) {
     data_close(data);
 }
 
-static void a_float_dataset_is_refused(void **state) {
-    (void)state;
+TEST(a_float_dataset_is_refused) {
     IndexedBuilder *b;
     assert_ok(indexed_builder_open("float", INDEXED_F32, &b));
     assert_ok(indexed_builder_add(b, (const float[]){1, 2}, 2));
@@ -349,16 +341,4 @@ static void a_float_dataset_is_refused(void **state) {
     assert_mistake(source_open("float", (MockShape){0}, 10, 0, &s), "float32 values and not token ids");
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(samples_equal_megatron),
-        cmocka_unit_test(toy_indices_equal_numpy),
-        cmocka_unit_test(mock_indices_equal_numpy),
-        cmocka_unit_test(a_damaged_cache_is_rebuilt),
-        cmocka_unit_test(a_sound_cache_is_read),
-        cmocka_unit_test(mistakes_are_sentences),
-        cmocka_unit_test(a_token_outside_the_vocabulary_is_named),
-        cmocka_unit_test(a_float_dataset_is_refused),
-    };
-    return cmocka_run_group_tests(tests, write_datasets, leave_folder);
-}
+int main(void) { return run_all_tests(write_datasets, leave_folder); }

@@ -6,8 +6,7 @@
 
 #include "base/philox.h"
 
-static void files_equal_megatron(void **state) {
-    (void)state;
+TEST(files_equal_megatron) {
     assert_md5("toy.bin", TOY_BIN);
     assert_md5("toy.idx", TOY_IDX);
     assert_md5("more.bin", MORE_BIN);
@@ -17,8 +16,7 @@ static void files_equal_megatron(void **state) {
     assert_int_equal(count_files(".", ".tmp"), 0);
 }
 
-static void merged_files_equal_megatron(void **state) {
-    (void)state;
+TEST(merged_files_equal_megatron) {
     const char *const unsorted[] = {"toy", "third"};
     assert_ok(data_merge(unsorted, 2, "merged"));
     assert_md5("merged.bin", MERGED_BIN);
@@ -44,8 +42,7 @@ static void merged_files_equal_megatron(void **state) {
     assert_int_equal(count_files(".", "bad"), 0);
 }
 
-static void each_dtype_reads_back(void **state) {
-    (void)state;
+TEST(each_dtype_reads_back) {
     static const struct {
         IndexedDtype dtype;
         int32_t ids[3];
@@ -93,15 +90,13 @@ static void each_dtype_reads_back(void **state) {
     indexed_close(&d);
 }
 
-static void vocabulary_chooses_the_dtype(void **state) {
-    (void)state;
+TEST(vocabulary_chooses_the_dtype) {
     assert_int_equal(indexed_dtype_for_vocab(65499), INDEXED_U16);
     assert_int_equal(indexed_dtype_for_vocab(65500), INDEXED_I32);
     assert_int_equal(indexed_dtype_for_vocab(0), INDEXED_I32);
 }
 
-static void an_unfinished_dataset_leaves_nothing(void **state) {
-    (void)state;
+TEST(an_unfinished_dataset_leaves_nothing) {
     IndexedBuilder *b;
     assert_ok(indexed_builder_open("half", INDEXED_U16, &b));
     assert_mistake(indexed_builder_add_tokens(b, (const int32_t[]){1, 70000}, 2),
@@ -113,8 +108,7 @@ static void an_unfinished_dataset_leaves_nothing(void **state) {
 
 static void put(Str *s, size_t at, uint64_t value, size_t size) { memcpy(s->s + at, &value, size); }
 
-static void damage_is_named(void **state) {
-    (void)state;
+TEST(damage_is_named) {
     static const struct {
         size_t at, size;
         uint64_t value;
@@ -163,8 +157,7 @@ static void damage_is_named(void **state) {
 }
 
 /* Whatever the bytes are, opening returns an error, or a dataset whose every token can be read. */
-static void mutations_never_leave_the_map(void **state) {
-    (void)state;
+TEST(mutations_never_leave_the_map) {
     Str good = {0};
     assert_ok(file_read("toy.idx", &good));
     assert_ok(data_merge((const char *const[]){"toy"}, 1, "fuzz"));
@@ -193,15 +186,4 @@ static void mutations_never_leave_the_map(void **state) {
     str_free(&good);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(files_equal_megatron),
-        cmocka_unit_test(merged_files_equal_megatron),
-        cmocka_unit_test(each_dtype_reads_back),
-        cmocka_unit_test(vocabulary_chooses_the_dtype),
-        cmocka_unit_test(an_unfinished_dataset_leaves_nothing),
-        cmocka_unit_test(damage_is_named),
-        cmocka_unit_test(mutations_never_leave_the_map),
-    };
-    return cmocka_run_group_tests(tests, write_datasets, leave_folder);
-}
+int main(void) { return run_all_tests(write_datasets, leave_folder); }

@@ -14,8 +14,7 @@ static Sampler *sampler(SamplerConfig c) {
 }
 
 /* The samples of a global batch are the same regardless of the split; 3 micro-steps of 12 = mbs * dp. */
-static void single_deals_consecutive_samples(void **state) {
-    (void)state;
+TEST(single_deals_consecutive_samples) {
     static const struct {
         int64_t mbs;
         int dp;
@@ -41,8 +40,7 @@ static void single_deals_consecutive_samples(void **state) {
     }
 }
 
-static void the_last_partial_step_is_kept_on_request(void **state) {
-    (void)state;
+TEST(the_last_partial_step_is_kept_on_request) {
     static const int64_t LEFT[] = {2, 1, 0};
     for (int rank = 0; rank < 3; rank++) {
         Sampler *s = sampler((SamplerConfig){
@@ -72,8 +70,7 @@ static void check_cyclic(int64_t mbs, int dp, int64_t total, int64_t consumed, b
     }
 }
 
-static void cyclic_equals_megatron(void **state) {
-    (void)state;
+TEST(cyclic_equals_megatron) {
     check_cyclic(2, 2, 21, 0, true, CYCLIC_2_2_21_0_1);
     check_cyclic(2, 2, 21, 8, true, CYCLIC_2_2_21_8_1);
     check_cyclic(2, 3, 38, 12, false, CYCLIC_2_3_38_12_0);
@@ -82,8 +79,7 @@ static void cyclic_equals_megatron(void **state) {
 
 /* 40 samples fill 20 micro-batches of 2 but only 6 micro-steps of 6: every rank takes six, and no sample
  * twice. */
-static void unsharded_ranks_stay_together(void **state) {
-    (void)state;
+TEST(unsharded_ranks_stay_together) {
     int seen[40] = {0};
     for (int rank = 0; rank < 3; rank++) {
         Sampler *s = sampler((SamplerConfig){SAMPLER_CYCLIC, 40, 0, 2, rank, 3, false, true, false});
@@ -98,8 +94,7 @@ static void unsharded_ranks_stay_together(void **state) {
 }
 
 /* 40 samples over 3 ranks: an epoch of 39 in which a rank's 13 fill no whole micro-batches. */
-static void a_deal_knows_no_micro_batch_size(void **state) {
-    (void)state;
+TEST(a_deal_knows_no_micro_batch_size) {
     for (int k = 0; k < 3 * 3; k++) {
         SamplerConfig one = {.kind = k < 3 ? SAMPLER_SINGLE : SAMPLER_CYCLIC,
                              .total_samples = 40,
@@ -125,8 +120,7 @@ static void a_deal_knows_no_micro_batch_size(void **state) {
     }
 }
 
-static void sampler_mistakes_are_sentences(void **state) {
-    (void)state;
+TEST(sampler_mistakes_are_sentences) {
     Sampler *s;
     assert_mistake(sampler_open(&(SamplerConfig){SAMPLER_SINGLE, 10, 10, 1, 0, 1, false, false, false}, &s),
                    "no samples are left");
@@ -156,8 +150,7 @@ static Data *open_more(int64_t vocab_size) {
     return data;
 }
 
-static void prefetch_keeps_the_order(void **state) {
-    (void)state;
+TEST(prefetch_keeps_the_order) {
     Data *data = open_more(20000);
     const Dataset *train = data_split(data, SPLIT_TRAIN);
     for (int depth = 1; depth <= 5; depth++) {
@@ -215,8 +208,7 @@ static const DatasetKind TRACED = {.class_name = "traced", .size = sizeof(Traced
 enum { PATIENCE = 2000 };
 
 /* Batches are read in the order of their use, and at most `depth` of them ahead. */
-static void prefetch_reads_ahead_as_far_as_told(void **state) {
-    (void)state;
+TEST(prefetch_reads_ahead_as_far_as_told) {
     enum { MICRO = 3, SAMPLES = 60 };
     for (int depth = 1; depth <= 5; depth += 2) {
         const SamplerConfig c = {
@@ -244,8 +236,7 @@ static void prefetch_reads_ahead_as_far_as_told(void **state) {
     }
 }
 
-static void prefetch_stops_whenever_asked(void **state) {
-    (void)state;
+TEST(prefetch_stops_whenever_asked) {
     Data *data = open_more(20000);
     for (int taken = 0; taken < 8; taken++) {
         const Batch *batch;
@@ -259,8 +250,7 @@ static void prefetch_stops_whenever_asked(void **state) {
     data_close(data);
 }
 
-static void prefetch_hands_on_the_error(void **state) {
-    (void)state;
+TEST(prefetch_hands_on_the_error) {
     Data *data = open_more(500);
     const Batch *batch;
     Prefetch *p = prefetch_start(
@@ -275,8 +265,7 @@ static void prefetch_hands_on_the_error(void **state) {
 }
 
 /* The reader has failed before any batch is taken. */
-static void prefetch_hands_on_the_batches_before_an_error(void **state) {
-    (void)state;
+TEST(prefetch_hands_on_the_batches_before_an_error) {
     enum { MICRO = 2, READY = 3, SAMPLES = 20 };
     Traced t = {
         .part = {.kind = &TRACED, .shape = {.positions = 6, .fields = GPT_FIELDS}, .samples = SAMPLES},
@@ -303,8 +292,7 @@ static void prefetch_hands_on_the_batches_before_an_error(void **state) {
 
 /* Megatron-LM core/utils.py get_batch_on_this_cp_rank, with tensors of integers: view [b, 2n, s/2n] and
  * chunks r, 2n-1-r. */
-static void context_ranks_hold_two_chunks(void **state) {
-    (void)state;
+TEST(context_ranks_hold_two_chunks) {
     enum { B = 3, S = 24, WIDE = 3 };
     Batch whole = batch_new(B, (SampleShape){.positions = S,
                                              .encoder = 2 * S,
@@ -353,20 +341,4 @@ static void context_ranks_hold_two_chunks(void **state) {
     batch_free(&whole);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(single_deals_consecutive_samples),
-        cmocka_unit_test(the_last_partial_step_is_kept_on_request),
-        cmocka_unit_test(cyclic_equals_megatron),
-        cmocka_unit_test(unsharded_ranks_stay_together),
-        cmocka_unit_test(a_deal_knows_no_micro_batch_size),
-        cmocka_unit_test(sampler_mistakes_are_sentences),
-        cmocka_unit_test(prefetch_keeps_the_order),
-        cmocka_unit_test(prefetch_reads_ahead_as_far_as_told),
-        cmocka_unit_test(prefetch_stops_whenever_asked),
-        cmocka_unit_test(prefetch_hands_on_the_error),
-        cmocka_unit_test(prefetch_hands_on_the_batches_before_an_error),
-        cmocka_unit_test(context_ranks_hold_two_chunks),
-    };
-    return cmocka_run_group_tests(tests, write_datasets, leave_folder);
-}
+int main(void) { return run_all_tests(write_datasets, leave_folder); }

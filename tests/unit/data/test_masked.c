@@ -119,8 +119,7 @@ static void check_case(const Case *c) {
     .paths = (const char *const[]){__VA_ARGS__},                                                             \
     .num_paths = sizeof((const char *const[]){__VA_ARGS__}) / sizeof(char *)
 
-static void samples_equal_megatron(void **state) {
-    (void)state;
+TEST(samples_equal_megatron) {
     const Case cases[] = {
         {"bert", DATASET_bert, "80,10,10", PATHS("sentences"), 40, {30000, 20, 10}, 0, 0, 0.15, 0.1, false},
         {"bert_long", DATASET_bert, "1", PATHS("sentences"), 160, {400, 0, 0}, 0, 0, 0.4, 0, false},
@@ -154,8 +153,7 @@ static Case small(DatasetId kind) {
 }
 
 /* A truncated cache, one with a changed value, and one of other samples. */
-static void a_damaged_cache_is_rebuilt(void **state) {
-    (void)state;
+TEST(a_damaged_cache_is_rebuilt) {
     const Case c = small(DATASET_bert);
     DataConfig config = config_of(&c);
     config.cache_dir = "damaged";
@@ -200,8 +198,7 @@ static Err first_sample(const DataConfig *config, int64_t *tokens, int64_t *span
     return e;
 }
 
-static void mistakes_have_messages(void **state) {
-    (void)state;
+TEST(mistakes_have_messages) {
     Data *data;
     Case c = small(DATASET_bert);
     DataConfig config = config_of(&c);
@@ -241,8 +238,7 @@ static void mistakes_have_messages(void **state) {
 }
 
 /* Mock data of every kind has samples without files. */
-static void mock_data_have_samples(void **state) {
-    (void)state;
+TEST(mock_data_have_samples) {
     for (int kind = 0; kind < DATASETS; kind++) {
         Case c = small((DatasetId)kind);
         if (dataset_kind(c.kind)->hash) continue; /* records are read of files */
@@ -262,12 +258,4 @@ static void mock_data_have_samples(void **state) {
     }
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(samples_equal_megatron),
-        cmocka_unit_test(a_damaged_cache_is_rebuilt),
-        cmocka_unit_test(mistakes_have_messages),
-        cmocka_unit_test(mock_data_have_samples),
-    };
-    return cmocka_run_group_tests(tests, set_up, leave_folder);
-}
+int main(void) { return run_all_tests(set_up, leave_folder); }

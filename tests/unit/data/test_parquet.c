@@ -50,8 +50,7 @@ static void assert_rows(const char *path, int n) {
     fclose(f), free(expected);
 }
 
-static void each_codec_encoding_and_page_version(void **state) {
-    (void)state;
+TEST(each_codec_encoding_and_page_version) {
     char *pattern = mem_printf("%s/*.parquet", folder);
     glob_t found;
     assert_int_equal(glob(pattern, 0, NULL, &found), 0);
@@ -72,8 +71,7 @@ static Err read_all(const char *path, const char *column) {
     return e;
 }
 
-static void refused_columns_are_named(void **state) {
-    (void)state;
+TEST(refused_columns_are_named) {
     char *path = mem_printf("%s/none-v1.parquet", folder);
     assert_mistake(read_all(path, "texts"),
                    "no column 'texts'; its columns of strings are: 'plain', 'lengths', "
@@ -85,8 +83,7 @@ static void refused_columns_are_named(void **state) {
     free(path);
 }
 
-static void damage_is_found(void **state) {
-    (void)state;
+TEST(damage_is_found) {
     char *path = mem_printf("%s/gzip-v1.parquet", folder);
     Str s = {0};
     assert_ok(file_read(path, &s));
@@ -186,8 +183,7 @@ static void write_made(Made m, const char *body, size_t n) {
 static const char BODY[] = "\x02\0\0\0hi\x01\0\0\0\xff";
 enum { BODY_SIZE = sizeof BODY - 1 };
 
-static void each_field_is_checked(void **state) {
-    (void)state;
+TEST(each_field_is_checked) {
     static const struct {
         size_t field;
         int64_t value;
@@ -254,8 +250,7 @@ static void each_field_is_checked(void **state) {
     }
 }
 
-static void thrift_is_bounded(void **state) {
-    (void)state;
+TEST(thrift_is_bounded) {
     enum { DEEP = 1 << 20 };
     static const unsigned char LIST[] = {0xfc, 0x05, 0, 0, 0, 0}; /* 5 structs in the 4 bytes that follow */
     Bytes b = {LIST, LIST + sizeof LIST, false};
@@ -277,8 +272,7 @@ static void thrift_is_bounded(void **state) {
 }
 
 /* The size is that of the data, neither more nor less. */
-static void sizes_of_codecs_are_exact(void **state) {
-    (void)state;
+TEST(sizes_of_codecs_are_exact) {
     static const unsigned char BROTLI[] = {0x8b, 0x00, 0x80, 'h', 'i', 0x03};
     unsigned char packed[5][200], out[8];
     size_t n[5] = {200, 0, sizeof BROTLI};
@@ -305,8 +299,7 @@ static void sizes_of_codecs_are_exact(void **state) {
     }
 }
 
-static void each_encoding_is_checked(void **state) {
-    (void)state;
+TEST(each_encoding_is_checked) {
 #define ZEROS "\0\0\0\0\0\0\0\0\0\0\0\0"
     /* Deltas: a block of 8 values in one miniblock, 2 values, the first 0, then the least delta and the width. */
     static const struct {
@@ -353,8 +346,7 @@ static void write_page(int64_t type, int64_t encoding, int64_t rows, const char 
     write_made(m, body, n);
 }
 
-static void dictionaries_are_checked(void **state) {
-    (void)state;
+TEST(dictionaries_are_checked) {
     static const char ONE[] = "\x01\0\0\0x", LONG[] = "\x02\0\0\0x";
     write_page(DICTIONARY, 0, 2, ONE, sizeof ONE - 1);
     assert_mistake(read_all("made", "text"), "its dictionary is shorter than its number of strings");
@@ -398,8 +390,7 @@ static void dictionaries_are_checked(void **state) {
     }
 }
 
-static void levels_of_version_2_are_checked(void **state) {
-    (void)state;
+TEST(levels_of_version_2_are_checked) {
     static const char PAGE[] = "\x04\x01\x01\0\0\0x\0\0\0\0"; /* a run of two levels, two strings */
     for (int64_t bytes = -1; bytes <= 100; bytes++) {
         Made m = made(sizeof PAGE - 1);
@@ -433,8 +424,7 @@ static Err lines_of(const char *path, Str *out) {
     return e;
 }
 
-static void rows_become_json_lines(void **state) {
-    (void)state;
+TEST(rows_become_json_lines) {
     static const char PAIR[] = "\x02\0\0\0h\n\x02\0\0\0\"\\", NULLS[] = "\x02\0\0\0\x04\0";
     Str text = {0};
     Input *in;
@@ -461,18 +451,6 @@ static void rows_become_json_lines(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(each_codec_encoding_and_page_version),
-        cmocka_unit_test(refused_columns_are_named),
-        cmocka_unit_test(damage_is_found),
-        cmocka_unit_test(each_field_is_checked),
-        cmocka_unit_test(thrift_is_bounded),
-        cmocka_unit_test(sizes_of_codecs_are_exact),
-        cmocka_unit_test(each_encoding_is_checked),
-        cmocka_unit_test(dictionaries_are_checked),
-        cmocka_unit_test(levels_of_version_2_are_checked),
-        cmocka_unit_test(rows_become_json_lines),
-    };
     if (!realpath("tests/data/parquet", folder)) return 1;
-    return cmocka_run_group_tests(tests, enter_folder, leave_folder);
+    return run_all_tests(enter_folder, leave_folder);
 }

@@ -51,8 +51,7 @@ static void assert_dump(const char *prefix, const char *expected) {
     free(text);
 }
 
-static void json_lines_become_documents(void **state) {
-    (void)state;
+TEST(json_lines_become_documents) {
     write_text("in.jsonl", "{\"text\": \"one\", \"title\": \"T1\", \"n\": 123456789012345678901234567890}\n"
                            "\n"
                            "{\"text\": [\"two\", \"\", \"three\"], \"title\": \"\"}\r\n"
@@ -71,8 +70,7 @@ static void json_lines_become_documents(void **state) {
     assert_int_equal(stats.total_bytes, stats.bytes);
 }
 
-static void escapes_and_nuls_reach_the_tokenizer(void **state) {
-    (void)state;
+TEST(escapes_and_nuls_reach_the_tokenizer) {
     write_text("nul.jsonl", "{\"text\": \"a\\u0000\\u00e9\\n\"}\n");
     const char *const inputs[] = {"nul.jsonl"};
     PreprocessConfig c = config(inputs, 1, "nul");
@@ -86,8 +84,7 @@ static void escapes_and_nuls_reach_the_tokenizer(void **state) {
     indexed_close(&d);
 }
 
-static void bad_input_is_a_sentence_and_leaves_nothing(void **state) {
-    (void)state;
+TEST(bad_input_is_a_sentence_and_leaves_nothing) {
     static const char *const LINES[][2] = {
         {"{\"text\": ", "line 2 of 'bad.jsonl': not valid JSON"},
         {"{\"text\": \"\xff\"}", "'bad.jsonl', line 2: byte 0xff at offset 27"},
@@ -123,8 +120,7 @@ static void bad_input_is_a_sentence_and_leaves_nothing(void **state) {
     assert_mistake(preprocess_run(&c, &stats), "nothing to preprocess");
 }
 
-static void plain_text_is_cut_into_files_or_paragraphs(void **state) {
-    (void)state;
+TEST(plain_text_is_cut_into_files_or_paragraphs) {
     write_text("a.txt", "\n first\nline\n\n\n \t\nsecond\n");
     write_text("b.txt", "");
     write_text("c.txt", "third\r\n\r\nfourth");
@@ -151,8 +147,7 @@ static void count_calls(void *ctx, const PreprocessStats *s) {
 }
 
 /* Over 16384 documents of all lengths: several rounds, and the same files from one worker and from four. */
-static void workers_keep_the_order(void **state) {
-    (void)state;
+TEST(workers_keep_the_order) {
     Str text = {0};
     for (int i = 0; i < 40000; i++) str_printf(&text, "{\"text\": \"%d %*s\"}\n", i, i % 97, "x");
     assert_ok(file_write_atomic("many.jsonl", text.s, text.len));
@@ -182,8 +177,7 @@ static void workers_keep_the_order(void **state) {
     str_free(&text);
 }
 
-static void sentences_become_sequences(void **state) {
-    (void)state;
+TEST(sentences_become_sequences) {
     write_text("sentences.jsonl",
                "{\"text\": \"We met Mr. Lee. It was\\nlate!  \\n\\nA title\\n\\nThe end\"}\n"
                "{\"text\": [\"Already. Split.\", \"Yes.\"]}\n"
@@ -223,8 +217,7 @@ static void gzip_append(const char *path, const char *bytes, size_t n) {
     assert_int_equal(gzclose(f), Z_OK);
 }
 
-static void compressed_files_are_text(void **state) {
-    (void)state;
+TEST(compressed_files_are_text) {
     Str text = many_lines();
     const size_t half = text.len / 2, room = ZSTD_compressBound(text.len);
     assert_ok(file_write_atomic("lines.txt", text.s, text.len));
@@ -268,15 +261,4 @@ static void compressed_files_are_text(void **state) {
     str_free(&text);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(json_lines_become_documents),
-        cmocka_unit_test(escapes_and_nuls_reach_the_tokenizer),
-        cmocka_unit_test(bad_input_is_a_sentence_and_leaves_nothing),
-        cmocka_unit_test(plain_text_is_cut_into_files_or_paragraphs),
-        cmocka_unit_test(workers_keep_the_order),
-        cmocka_unit_test(sentences_become_sequences),
-        cmocka_unit_test(compressed_files_are_text),
-    };
-    return cmocka_run_group_tests(tests, enter_folder, leave_folder);
-}
+int main(void) { return run_all_tests(enter_folder, leave_folder); }

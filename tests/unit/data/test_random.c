@@ -6,8 +6,7 @@
 #include "data/random/mt19937.h"
 #include "data/random/pcg64.h"
 
-static void md5_matches_rfc1321(void **state) {
-    (void)state;
+TEST(md5_matches_rfc1321) {
     static const char *const CASES_MD5[][2] = {
         {"", "d41d8cd98f00b204e9800998ecf8427e"},
         {"abc", "900150983cd24fb0d6963f7d28e17f72"},
@@ -31,8 +30,7 @@ static void assert_bytes_md5(const void *bytes, size_t n, const char *expected) 
 }
 
 /* numpy.random.RandomState(1234): shuffle(arange(10)), then shuffle(arange(12)). */
-static void shuffles_match_numpy(void **state) {
-    (void)state;
+TEST(shuffles_match_numpy) {
     static const int32_t FIRST[] = {7, 2, 9, 1, 0, 8, 4, 5, 6, 3};
     static const uint32_t SECOND[] = {3, 11, 2, 1, 7, 5, 4, 0, 8, 6, 10, 9};
     Mt19937 g;
@@ -58,8 +56,7 @@ static void shuffles_match_numpy(void **state) {
     free(big);
 }
 
-static void permutations_match_torch(void **state) {
-    (void)state;
+TEST(permutations_match_torch) {
     int64_t order[1000];
     mt19937_torch_randperm(0, order, 10);
     assert_memory_equal(order, RANDPERM_10_0, sizeof RANDPERM_10_0);
@@ -71,8 +68,7 @@ static void permutations_match_torch(void **state) {
 }
 
 /* numpy.random.default_rng(0): raw outputs and integers(1, 4096, 100000, int32). */
-static void pcg64_matches_numpy(void **state) {
-    (void)state;
+TEST(pcg64_matches_numpy) {
     static const uint64_t RAW[] = {11749869230777074271ull, 4976686463289251617ull, 755828109848996024ull};
     static const int32_t LENGTHS[] = {3484, 2609, 2094, 1105, 1261, 168, 309, 68, 718, 3331, 2660, 3738};
     Pcg64 g;
@@ -88,8 +84,7 @@ static void pcg64_matches_numpy(void **state) {
     assert_int_equal(sum, 204637097);
 }
 
-static void weights_are_normalised_as_numpy_does(void **state) {
-    (void)state;
+TEST(weights_are_normalised_as_numpy_does) {
     static const struct {
         int n;
         const double *first;
@@ -102,13 +97,4 @@ static void weights_are_normalised_as_numpy_does(void **state) {
     }
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(md5_matches_rfc1321),
-        cmocka_unit_test(shuffles_match_numpy),
-        cmocka_unit_test(permutations_match_torch),
-        cmocka_unit_test(pcg64_matches_numpy),
-        cmocka_unit_test(weights_are_normalised_as_numpy_does),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_all_tests(NULL, NULL); }

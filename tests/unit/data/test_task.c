@@ -112,8 +112,7 @@ static void put_numbers(Str *out, int64_t first, int64_t n) {
     for (int64_t i = 0; i < n; i++) str_printf(out, "%s%d", i ? " " : "", (int)(first + i));
 }
 
-static void texts_are_joined_and_cut_as_in_megatron_lm(void **state) {
-    (void)state;
+TEST(texts_are_joined_and_cut_as_in_megatron_lm) {
     enum { TEXT = 9 };
     Str lines = {0};
     for (int a = 1; a <= TEXT; a++)
@@ -152,8 +151,7 @@ static Files numbered(int n) {
     return f;
 }
 
-static void an_epoch_is_a_permutation_of_its_own(void **state) {
-    (void)state;
+TEST(an_epoch_is_a_permutation_of_its_own) {
     enum { N = 11, BATCH = 4, EPOCHS = 3 };
     Files f = numbered(N);
     for (int keep = 0; keep < 2; keep++) {
@@ -178,8 +176,7 @@ static void an_epoch_is_a_permutation_of_its_own(void **state) {
     files_free(&f);
 }
 
-static void a_validation_file_is_padded_to_whole_batches(void **state) {
-    (void)state;
+TEST(a_validation_file_is_padded_to_whole_batches) {
     Files f = numbered(5);
     DataConfig c = config_of(&f, TASK_FORMAT_LABELS, 4);
     task.valid_batch = 4;
@@ -194,8 +191,7 @@ static void a_validation_file_is_padded_to_whole_batches(void **state) {
 }
 
 /* Each choice is a row; it replaces "_" or follows the question, of which 128 tokens are kept. */
-static void a_question_is_a_row_for_each_choice(void **state) {
-    (void)state;
+TEST(a_question_is_a_row_for_each_choice) {
     Str line = {0}, seen = {0};
     str_puts(&line, "{\"article\": \"30 31\", \"questions\": [\"is _ it\", \"which\"], \"options\": "
                     "[[\"1\", \"2\", \"3\", \"4\"], [\"5\", \"6\", \"7\", \"");
@@ -236,15 +232,13 @@ static void expect_cleaned(const char *lines, const char *wanted) {
 }
 
 /* Megatron-LM's clean_text: re.sub(r'\s+', ' ', text), then three times text.replace(' . ', '. '). */
-static void texts_are_cleaned(void **state) {
-    (void)state;
+TEST(texts_are_cleaned) {
     expect_cleaned("a\tone  two . three . \xc2\xa0 four\n b \tx . . y\n", "[one two. three. four][x.. y][z]");
     expect_cleaned("a\tx . \nb\t . x .\n", "[x. ][. x .][z]"); /* at both ends */
 }
 
 /* The characters that are \s for Python's re, except for the tab and the line breaks of the file. */
-static void blanks_are_those_of_python(void **state) {
-    (void)state;
+TEST(blanks_are_those_of_python) {
     static const uint32_t BLANKS[] = {0x0b,   0x0c,   0x1c,   0x1d,   0x1e,   0x1f,   0x20,   0x85,   0xa0,
                                       0x1680, 0x2000, 0x2001, 0x2002, 0x2003, 0x2004, 0x2005, 0x2006, 0x2007,
                                       0x2008, 0x2009, 0x200a, 0x2028, 0x2029, 0x202f, 0x205f, 0x3000};
@@ -263,8 +257,7 @@ static void blanks_are_those_of_python(void **state) {
 }
 
 /* Equal for equal samples alone, in the files of training and of validation. */
-static void a_fingerprint_is_of_all_samples(void **state) {
-    (void)state;
+TEST(a_fingerprint_is_of_all_samples) {
     static const char *const FILES[][2] = {
         {"a\t1 2\t3\nb\t4\n", "a\t5\n"}, {"b\t1 2\t3\na\t4\n", "a\t5\n"}, {"a\t1 2\t3\nb\t6\n", "a\t5\n"},
         {"a\t1\t2 3\nb\t4\n", "a\t5\n"}, {"a\t1 2\t3\nb\t4\n", "b\t5\n"}, {"a\t1 2\t3\nb\t4\n", "a\t5\t5\n"}};
@@ -281,8 +274,7 @@ static void a_fingerprint_is_of_all_samples(void **state) {
     }
 }
 
-static void both_special_tokens_are_needed(void **state) {
-    (void)state;
+TEST(both_special_tokens_are_needed) {
     static const int64_t IDS[][2] = {{-1, SEP}, {CLS, -1}, {-1, -1}};
     Files f = numbered(4);
     for (size_t i = 0; i < sizeof IDS / sizeof *IDS; i++) {
@@ -295,16 +287,4 @@ static void both_special_tokens_are_needed(void **state) {
     files_free(&f);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(texts_are_joined_and_cut_as_in_megatron_lm),
-        cmocka_unit_test(an_epoch_is_a_permutation_of_its_own),
-        cmocka_unit_test(a_validation_file_is_padded_to_whole_batches),
-        cmocka_unit_test(a_question_is_a_row_for_each_choice),
-        cmocka_unit_test(texts_are_cleaned),
-        cmocka_unit_test(blanks_are_those_of_python),
-        cmocka_unit_test(a_fingerprint_is_of_all_samples),
-        cmocka_unit_test(both_special_tokens_are_needed),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_all_tests(NULL, NULL); }

@@ -60,8 +60,7 @@ static int64_t plain_forward(TestModel *m, const int32_t *tokens, int64_t n, dou
     return best;
 }
 
-static void cached_greedy_equals_plain_forwards(void **state) {
-    (void)state;
+TEST(cached_greedy_equals_plain_forwards) {
     enum { PROMPT = 5, NEW = 30 };
     static const int32_t PROMPT_TOKENS[PROMPT] = {3, 60, 0, 17, 3};
     for (int k = 0; k < STYLE_COUNT; k++) {
@@ -88,8 +87,7 @@ static void cached_greedy_equals_plain_forwards(void **state) {
     }
 }
 
-static void batch_of_prompts_equals_one_by_one(void **state) {
-    (void)state;
+TEST(batch_of_prompts_equals_one_by_one) {
     enum { N = 4, NEW = 12 };
     static const int32_t A[] = {1}, B[] = {5, 9, 33, 20, 7, 8, 2, 11}, C[] = {60, 59},
                          D[] = {5, 9, 33, 20, 7, 8, 2, 12};
@@ -115,8 +113,7 @@ static void batch_of_prompts_equals_one_by_one(void **state) {
     }
 }
 
-static void draws_depend_on_seed_sample_and_position(void **state) {
-    (void)state;
+TEST(draws_depend_on_seed_sample_and_position) {
     enum { N = 3, NEW = 16 };
     static const int32_t TOKENS[] = {4, 5};
     const Prompt prompts[N] = {{TOKENS, 2}, {TOKENS, 2}, {TOKENS, 2}};
@@ -151,8 +148,7 @@ static bool stop_at(void *arg, int64_t sample, const int32_t *tokens, int64_t n)
     return sample == s->sample && n == s->n;
 }
 
-static void a_sample_ends_by_callback_token_or_length(void **state) {
-    (void)state;
+TEST(a_sample_ends_by_callback_token_or_length) {
     static const int32_t A[] = {1, 2, 3}, B[] = {40};
     const Prompt prompts[] = {{A, 3}, {B, 1}};
     TestModel *m = inference_model(STYLES[1]);
@@ -191,8 +187,7 @@ static void a_sample_ends_by_callback_token_or_length(void **state) {
     test_model_free(m);
 }
 
-static void what_cannot_be_generated_is_a_sentence(void **state) {
-    (void)state;
+TEST(what_cannot_be_generated_is_a_sentence) {
     TestModel *m = inference_model(STYLES[0]);
     int32_t tokens[41] = {0};
     const GenerateOptions o = {.max_new_tokens = 10};
@@ -220,13 +215,4 @@ static void what_cannot_be_generated_is_a_sentence(void **state) {
     test_model_free(m);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(cached_greedy_equals_plain_forwards),
-        cmocka_unit_test(batch_of_prompts_equals_one_by_one),
-        cmocka_unit_test(draws_depend_on_seed_sample_and_position),
-        cmocka_unit_test(a_sample_ends_by_callback_token_or_length),
-        cmocka_unit_test(what_cannot_be_generated_is_a_sentence),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_all_tests(NULL, NULL); }

@@ -150,8 +150,7 @@ static void equals_transformers(const char *folder, const char *words) {
     test_model_free(m);
 }
 
-static void choices_and_logits_equal_transformers(void **state) {
-    (void)state;
+TEST(choices_and_logits_equal_transformers) {
     equals_transformers("tests/data/hf/t5-original", ORIGINAL "--activation relu");
     equals_transformers("tests/data/hf/t5-v1_1",
                         ORIGINAL "--activation geglu-tanh --untie-embeddings-and-output-weights");
@@ -174,8 +173,7 @@ static const int32_t A[] = {1}, B[] = {5, 9, 33, 20, 7, 8, 2, 11}, C[] = {60, 59
 static const Prompt TEXTS[PROMPTS] = {{A, 1}, {B, 8}, {C, 2}, {D, 8}};
 
 /* A prompt is read alike in a batch with longer ones, and a position with all later ones or without them. */
-static void batches_and_caches_change_nothing(void **state) {
-    (void)state;
+TEST(batches_and_caches_change_nothing) {
     for (int k = 0; k < STYLE_COUNT; k++) {
         TestModel *m = test_model_new(setup_new("%s", STYLES[k]));
         const int64_t vocab = m->setup->config.derived.vocab_size;
@@ -214,8 +212,7 @@ static void assert_refused(TestModel *m, int64_t prompt, int64_t fresh, int64_t 
     if (!strstr(e.msg, says)) fail_msg("'%s' does not say '%s'", e.msg, says);
 }
 
-static void lengths_are_those_of_each_stack(void **state) {
-    (void)state;
+TEST(lengths_are_those_of_each_stack) {
     TestModel *m = test_model_new(setup_new(SIZES));
     assert_refused(m, 24, 23, 0, NULL);
     assert_refused(m, 25, 1, 0, "a prompt of 25 tokens exceeds the model's 24 positions");
@@ -228,11 +225,4 @@ static void lengths_are_those_of_each_stack(void **state) {
     test_model_free(m);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(choices_and_logits_equal_transformers),
-        cmocka_unit_test(batches_and_caches_change_nothing),
-        cmocka_unit_test(lengths_are_those_of_each_stack),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_all_tests(NULL, NULL); }

@@ -38,8 +38,7 @@ static void expect_distribution(Sampling s, unsigned kept) {
 
 enum { ALL = 0xdf }; /* id 5 is impossible */
 
-static void greedy_takes_the_first_of_the_best(void **state) {
-    (void)state;
+TEST(greedy_takes_the_first_of_the_best) {
     static const Sampling GREEDY[] = {
         {.temperature = 0}, {.temperature = 1, .top_k = 1}, {.temperature = 0, .top_p = 0.9}};
     for (int k = 0; k < 3; k++) {
@@ -49,14 +48,12 @@ static void greedy_takes_the_first_of_the_best(void **state) {
     }
 }
 
-static void temperature_divides_logits(void **state) {
-    (void)state;
+TEST(temperature_divides_logits) {
     static const double TEMPERATURES[] = {1, 0.25, 0.01, 3, 100};
     for (int k = 0; k < 5; k++) expect_distribution((Sampling){.temperature = TEMPERATURES[k]}, ALL);
 }
 
-static void top_k_keeps_ties(void **state) {
-    (void)state;
+TEST(top_k_keeps_ties) {
     expect_distribution((Sampling){.temperature = 1, .top_k = 2}, 1 << 1 | 1 << 4);
     expect_distribution((Sampling){.temperature = 1, .top_k = 3}, 1 << 1 | 1 << 4 | 1 << 2 | 1 << 6);
     expect_distribution((Sampling){.temperature = 0.5, .top_k = 4}, 1 << 1 | 1 << 4 | 1 << 2 | 1 << 6);
@@ -67,8 +64,7 @@ static void top_k_keeps_ties(void **state) {
 /* Megatron-LM: drop where the cumulative probability exceeds p, shifted right by one: the token that crosses
  * p stays. By temperature 1 the probabilities are 1, 4: 0.3365 each; 2, 6: 0.1238; 7: 0.0455; 3: 0.0276; 0:
  * 0.0062. */
-static void nucleus_keeps_the_token_that_crosses(void **state) {
-    (void)state;
+TEST(nucleus_keeps_the_token_that_crosses) {
     static const struct {
         double p;
         unsigned kept;
@@ -90,8 +86,7 @@ static void nucleus_keeps_the_token_that_crosses(void **state) {
     expect_distribution((Sampling){.temperature = 0.25, .top_p = 0.5}, 1 << 1 | 1 << 4);
 }
 
-static void extreme_uniforms_stay_in_the_vocabulary(void **state) {
-    (void)state;
+TEST(extreme_uniforms_stay_in_the_vocabulary) {
     static const double UNIFORM[] = {0x1p-54, 1 - 0x1p-53};
     for (int k = 0; k < 2; k++) {
         double logits[VOCAB] = {0, 0, 0, 0, 0, 0, 0, -800};
@@ -102,8 +97,7 @@ static void extreme_uniforms_stay_in_the_vocabulary(void **state) {
 
 /* Real random numbers: Pearson's statistic of n draws over the 7 possible ids has mean 6 and variance 12; it
  * exceeds 6 + 6 sqrt(12) with probability 1e-4 for one fixed seed, and this seed's value never changes. */
-static void random_draws_pass_chi_square(void **state) {
-    (void)state;
+TEST(random_draws_pass_chi_square) {
     enum { N = 100000 };
     int count[VOCAB] = {0};
     double weight[VOCAB], sum = 0, chi2 = 0;
@@ -122,8 +116,7 @@ static void random_draws_pass_chi_square(void **state) {
     if (!(chi2 < 6 + 6 * sqrt(12))) fail_msg("chi-square is %g", chi2);
 }
 
-static void logprob_is_log_softmax(void **state) {
-    (void)state;
+TEST(logprob_is_log_softmax) {
     double sum = 0;
     for (int i = 0; i < VOCAB; i++) sum += exp(LOGITS[i]);
     for (int i = 0; i < VOCAB; i++) {
@@ -137,15 +130,4 @@ static void logprob_is_log_softmax(void **state) {
     assert_true(sampling_logprob(huge, 2, 0) == 0);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(greedy_takes_the_first_of_the_best),
-        cmocka_unit_test(temperature_divides_logits),
-        cmocka_unit_test(top_k_keeps_ties),
-        cmocka_unit_test(nucleus_keeps_the_token_that_crosses),
-        cmocka_unit_test(extreme_uniforms_stay_in_the_vocabulary),
-        cmocka_unit_test(random_draws_pass_chi_square),
-        cmocka_unit_test(logprob_is_log_softmax),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_all_tests(NULL, NULL); }

@@ -4,8 +4,7 @@
 #include "measure/exact.h"
 #include "unit/cmocka_all.h"
 
-static void rounded_sums_are_recognised(void **state) {
-    (void)state;
+TEST(rounded_sums_are_recognised) {
     const double wanted = 6464170, truncated = 6455296; /* to the 8 bits of BF16 */
     assert_true(exact_is_rounded(truncated, wanted, 4));
     assert_true(exact_is_rounded(6488064, wanted, 4));          /* up */
@@ -13,8 +12,7 @@ static void rounded_sums_are_recognised(void **state) {
     assert_true(exact_is_rounded(INFINITY, wanted, 4));         /* beyond F16 */
 }
 
-static void other_values_are_not(void **state) {
-    (void)state;
+TEST(other_values_are_not) {
     assert_false(exact_is_rounded(0, 1000, 4));
     assert_false(
         exact_is_rounded(0, 1000, 256)); /* lost, among so many that their errors could add up to it */
@@ -23,8 +21,4 @@ static void other_values_are_not(void **state) {
     assert_false(exact_is_rounded(INFINITY, 1000, 4));
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(rounded_sums_are_recognised),
-                                       cmocka_unit_test(other_values_are_not)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_all_tests(NULL, NULL); }

@@ -12,8 +12,7 @@ static void new_ids(unsigned char ids[3][16]) {
     for (int i = 0; i < 3; i++) memset(ids[i], BYTES[i], 16);
 }
 
-static void a_gpu_is_read(void **unused) {
-    (void)unused;
+TEST(a_gpu_is_read) {
     unsigned char ids[3][16];
     NvmlFacts f;
     new_ids(ids);
@@ -27,8 +26,7 @@ static void a_gpu_is_read(void **unused) {
     assert_true(!f.known && !f.nvlinks);
 }
 
-static void a_gpu_is_watched(void **unused) {
-    (void)unused;
+TEST(a_gpu_is_watched) {
     unsigned char ids[3][16];
     new_ids(ids);
     setenv("HOST_NVML_LIMITS", "68", 1); /* power limit and hardware thermal slowdown */
@@ -46,8 +44,7 @@ static void a_gpu_is_watched(void **unused) {
 
 unsigned host_nvml_power_readings(void);
 
-static void the_extremes_of_a_watch_are_kept(void **unused) {
-    (void)unused;
+TEST(the_extremes_of_a_watch_are_kept) {
     static const struct timespec MS = {.tv_nsec = 1000 * 1000};
     unsigned char ids[3][16];
     new_ids(ids);
@@ -72,22 +69,19 @@ static NvmlFacts facts_with(const char *variable, const char *value, int gpu) {
     return f;
 }
 
-static void links_that_are_down_do_not_count(void **unused) {
-    (void)unused;
+TEST(links_that_are_down_do_not_count) {
     const NvmlFacts f = facts_with("HOST_NVML_LINKS", "5", 1);
     assert_true(f.nvlinks == 5 && f.switched == 5);
 }
 
-static void processes_are_named(void **unused) {
-    (void)unused;
+TEST(processes_are_named) {
     assert_int_equal(facts_with("HOST_NVML_PID", "4711", 0).n_processes, 0);
     const NvmlFacts f = facts_with("HOST_NVML_PID", "4711", 1);
     assert_true(f.n_processes == 1 && f.process[0].pid == 4711);
     assert_string_equal(f.process[0].name, "neighbour");
 }
 
-static void pairs_are_linked(void **unused) {
-    (void)unused;
+TEST(pairs_are_linked) {
     unsigned char ids[3][16];
     new_ids(ids);
     assert_true(nvml_all_linked((const unsigned char(*)[16])ids, 2));
@@ -96,14 +90,4 @@ static void pairs_are_linked(void **unused) {
     assert_false(nvml_all_linked((const unsigned char(*)[16])ids, 2));
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_gpu_is_read),
-        cmocka_unit_test(a_gpu_is_watched),
-        cmocka_unit_test(the_extremes_of_a_watch_are_kept),
-        cmocka_unit_test(links_that_are_down_do_not_count),
-        cmocka_unit_test(processes_are_named),
-        cmocka_unit_test(pairs_are_linked),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_all_tests(NULL, NULL); }

@@ -16,8 +16,7 @@ static void expect(const char *words, long long samples, const char *digits) {
 }
 
 /* Values that Megatron-LM's num_floating_point_operations gives, to all its printed digits. */
-static void flops_match_megatron(void **state) {
-    (void)state;
+TEST(flops_match_megatron) {
     expect(
         "--num-layers 96 --hidden-size 12288 --num-attention-heads 96 --seq-length 2048 --vocab-size 51200",
         1, "2.174868e+15");
@@ -28,8 +27,7 @@ static void flops_match_megatron(void **state) {
     expect(llama3, 1, "4.216455e+14");
 }
 
-static void flops_grow_with_the_batch_and_the_padded_vocabulary(void **state) {
-    (void)state;
+TEST(flops_grow_with_the_batch_and_the_padded_vocabulary) {
     Setup *s = setup_new("--vocab-size 129 --make-vocab-size-divisible-by 128");
     const Config *c = &s->config;
     double one = flops(s, &s->config, 1);
@@ -44,8 +42,7 @@ static void flops_grow_with_the_batch_and_the_padded_vocabulary(void **state) {
 
 /* Encoder layers of t positions see all of them; decoder layers of s see half of theirs, and all of the encoder's,
  * whose keys and values each of them computes. */
-static void flops_of_an_encoder_and_a_decoder(void **state) {
-    (void)state;
+TEST(flops_of_an_encoder_and_a_decoder) {
     Setup *a = setup_new(
         "--model t5 --num-layers 2 --decoder-num-layers 3 --hidden-size 32 --num-attention-heads 4 "
         "--kv-channels 6 --ffn-hidden-size 40 --seq-length 16 --decoder-seq-length 8 --vocab-size 128");
@@ -58,8 +55,7 @@ static void flops_of_an_encoder_and_a_decoder(void **state) {
 
 /* Each position sees all. The head has a dense layer, and a second one and two classes for a first position; that of
  * a task has the second one and its classes, or a number for each choice. */
-static void flops_of_a_bert(void **state) {
-    (void)state;
+TEST(flops_of_a_bert) {
     Setup *a = setup_new("--model bert --num-layers 2 --hidden-size 32 --num-attention-heads 4 --seq-length "
                          "16 --vocab-size 128");
     const double s = 16, h = 32, layer = s * (4 * h * h + 8 * h * h + 2 * s * h), words = s * h * (h + 128);
@@ -75,8 +71,7 @@ static void flops_of_a_bert(void **state) {
 
 /* A layer with experts, instead of a dense one: its MLP is as wide as the experts of a token and the shared
  * one together. */
-static void flops_count_the_experts_of_a_token(void **state) {
-    (void)state;
+TEST(flops_count_the_experts_of_a_token) {
     const char *dense =
         "--vocab-size 128 --num-layers 2 --hidden-size 64 --num-attention-heads 4 --seq-length 32 --swiglu "
         "--disable-bias-linear --ffn-hidden-size 160";
@@ -90,13 +85,4 @@ static void flops_count_the_experts_of_a_token(void **state) {
     setup_free(a), setup_free(b);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(flops_match_megatron),
-        cmocka_unit_test(flops_grow_with_the_batch_and_the_padded_vocabulary),
-        cmocka_unit_test(flops_of_an_encoder_and_a_decoder),
-        cmocka_unit_test(flops_of_a_bert),
-        cmocka_unit_test(flops_count_the_experts_of_a_token),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_all_tests(NULL, NULL); }

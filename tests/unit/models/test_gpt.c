@@ -34,8 +34,7 @@ static void census(const char *words, int64_t published, int64_t padding) {
     setup_free(s);
 }
 
-static void parameter_counts_are_the_published_ones(void **state) {
-    (void)state;
+TEST(parameter_counts_are_the_published_ones) {
     census(GPT2, 124439808, (50304 - 50257) * 768);
     census(LLAMA3_8B, 8030261248, 0);
 }
@@ -50,8 +49,7 @@ static void expect_names(const char *words, const char *const *names, int n) {
 }
 
 /* Megatron-LM's state-dict names, with separate norms (the local layer spec). */
-static void names_are_megatrons(void **state) {
-    (void)state;
+TEST(names_are_megatrons) {
     static const char *const GPT2_NAMES[] = {
         "embedding.word_embeddings.weight",
         "embedding.position_embeddings.weight",
@@ -97,8 +95,7 @@ static bool decays(const Model *m, const char *name) {
     return !(registry_find(m->registry, name)->spec.flags & PARAM_NO_DECAY);
 }
 
-static void only_matrices_decay_and_embeddings_are_marked(void **state) {
-    (void)state;
+TEST(only_matrices_decay_and_embeddings_are_marked) {
     const char *words =
         "--num-layers 1 --qk-layernorm --softmax-type learnable --untie-embeddings-and-output-weights";
     Setup *s = setup_new("%s", words);
@@ -141,8 +138,7 @@ static bool same_start(const char *a, const char *b) {
     return same;
 }
 
-static void start_depends_on_the_seed_alone(void **state) {
-    (void)state;
+TEST(start_depends_on_the_seed_alone) {
     const char *base = "--num-layers 2 --vocab-size 37";
     assert_true(same_start(base, base));
     assert_false(same_start(base, "--num-layers 2 --vocab-size 37 --seed 1235"));
@@ -166,8 +162,7 @@ static void expect_normal(const Model *m, const char *name, double std) {
         fail_msg("'%s' has deviation %g", name, deviation);
 }
 
-static void start_has_megatrons_deviations(void **state) {
-    (void)state;
+TEST(start_has_megatrons_deviations) {
     TestModel *m =
         test_model_new(setup_new("--num-layers 3 --hidden-size 64 --vocab-size 500 --init-method-std 0.05 "
                                  "--embedding-init-method-std 0.4 --untie-embeddings-and-output-weights "
@@ -191,13 +186,4 @@ static void start_has_megatrons_deviations(void **state) {
     test_model_free(m);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(parameter_counts_are_the_published_ones),
-        cmocka_unit_test(names_are_megatrons),
-        cmocka_unit_test(only_matrices_decay_and_embeddings_are_marked),
-        cmocka_unit_test(start_depends_on_the_seed_alone),
-        cmocka_unit_test(start_has_megatrons_deviations),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_all_tests(NULL, NULL); }

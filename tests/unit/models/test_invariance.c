@@ -39,8 +39,7 @@ static const Tensor *logits_of(TestModel *m, const Ids *x) {
     return model_forward(m->tape, m->model, &x->feed);
 }
 
-static void future_tokens_change_nothing_before_them(void **state) {
-    (void)state;
+TEST(future_tokens_change_nothing_before_them) {
     enum { B = 2, S = 20 };
     for (int k = 0; k < STYLE_COUNT * LANE_COUNT; k++) {
         TestModel *m = test_model_new(
@@ -77,8 +76,7 @@ static void set_sinks(TestModel *m, double value) {
 }
 
 /* exp(0) = 1; and a sink that is far below all scores is none. */
-static void off_by_one_has_sinks_of_zero(void **state) {
-    (void)state;
+TEST(off_by_one_has_sinks_of_zero) {
     for (int k = 0; k < 2 * LANE_COUNT; k++) {
         const char *words = k % 2 ? "--num-layers 2 --attention-backend unfused" : "--num-layers 2 " ROPE_GQA;
         TestModel *m[3];
@@ -108,8 +106,7 @@ static const char *order_of(const char *style, int which) {
 
 /* The same tokens followed by others: bitwise equal with a fixed order, else equal up to the rounding of the
  * longest sum (the MLP's) in each layer's four GEMMs. */
-static void appended_tokens_change_only_rounding(void **state) {
-    (void)state;
+TEST(appended_tokens_change_only_rounding) {
     enum { S = 24 };
     for (int k = 0; k < 4 * STYLE_COUNT; k++) {
         TestModel *m = test_model_new(setup_new("%s %s %s --seq-length %d", STYLES[k / 4], LANES[k % 2],
@@ -199,8 +196,7 @@ static const char *const RECOMPUTES[] = {
     "--recompute-granularity full --recompute-method block --recompute-num-layers 3",
 };
 
-static void recompute_and_split_sweeps_change_nothing(void **state) {
-    (void)state;
+TEST(recompute_and_split_sweeps_change_nothing) {
     for (int k = 0; k < STYLE_COUNT * LANE_COUNT; k++) {
         const char *style = STYLES[k / LANE_COUNT], *lane = LANES[k % LANE_COUNT];
         const char *dropout = "--hidden-dropout 0.2 --attention-dropout 0.3 --seq-length 10";
@@ -245,8 +241,7 @@ static double largest_grad(const Registry *r, const Result *x) {
 /* Padding columns are part of no softmax and no sum, and padding rows get no gradient. Results are bitwise
  * equal with a fixed order. Else they are equal up to the rounding of the longest sum in the four GEMMs of
  * each layer, forward and backward. */
-static void padded_vocabulary_changes_only_rounding(void **state) {
-    (void)state;
+TEST(padded_vocabulary_changes_only_rounding) {
     for (int k = 0; k < 4 * STYLE_COUNT; k++) {
         const char *words = "%s %s %s --seq-length 10 --vocab-size 37 --make-vocab-size-divisible-by %d";
         const char *order = order_of(STYLES[k / 4], k / 2 % 2);
@@ -283,13 +278,4 @@ static void padded_vocabulary_changes_only_rounding(void **state) {
     }
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(future_tokens_change_nothing_before_them),
-        cmocka_unit_test(off_by_one_has_sinks_of_zero),
-        cmocka_unit_test(appended_tokens_change_only_rounding),
-        cmocka_unit_test(recompute_and_split_sweeps_change_nothing),
-        cmocka_unit_test(padded_vocabulary_changes_only_rounding),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_all_tests(NULL, NULL); }

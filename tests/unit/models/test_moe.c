@@ -82,8 +82,7 @@ static void gradient_is_that_of_the_losses(const char *more) {
     test_model_free(m);
 }
 
-static void losses_reach_the_gradient(void **state) {
-    (void)state;
+TEST(losses_reach_the_gradient) {
     gradient_is_that_of_the_losses("");
     gradient_is_that_of_the_losses("--recompute-granularity full --recompute-method uniform "
                                    "--recompute-num-layers 3");
@@ -91,8 +90,7 @@ static void losses_reach_the_gradient(void **state) {
 }
 
 /* A single microbatch is all that the step has seen, and one sample is all of its microbatch. */
-static void losses_differ_in_what_they_count(void **state) {
-    (void)state;
+TEST(losses_differ_in_what_they_count) {
     TestModel *m = test_model_new(setup_new(EXPERTS LOSSES));
     double value[3][ROUTER_LOSSES];
     const int64_t samples[] = {B, 1, B};
@@ -121,8 +119,7 @@ static double counted(const TestModel *m, int64_t layer) {
 }
 
 /* Recomputed blocks count once, evaluations do not. */
-static void every_choice_counts_once(void **state) {
-    (void)state;
+TEST(every_choice_counts_once) {
     static const char *const WAYS[] = {
         "", "--recompute-granularity full --recompute-method block --recompute-num-layers 2",
         "--recompute-granularity selective --recompute-modules moe",
@@ -148,8 +145,7 @@ static const Router *router_of(const TestModel *m, int64_t layer) {
 }
 
 /* Biases rise below the mean and fall above it, and have no gradient, update or norm. */
-static void biases_move_towards_balance(void **state) {
-    (void)state;
+TEST(biases_move_towards_balance) {
     TestModel *m = test_model_new(
         setup_new(EXPERTS "--moe-router-score-function sigmoid --moe-router-enable-expert-bias "
                           "--moe-router-bias-update-rate 0.125"));
@@ -170,8 +166,7 @@ static void biases_move_towards_balance(void **state) {
 /* ---- capacity ---- */
 
 /* Room for every token is as good as no limit, and rows of padding do nothing. A tight one is neither. */
-static void only_dropped_tokens_miss_anything(void **state) {
-    (void)state;
+TEST(only_dropped_tokens_miss_anything) {
     static const char *const WAYS[] = {"",
                                        "--moe-expert-capacity-factor 3",
                                        "--moe-expert-capacity-factor 3 --moe-pad-expert-input-to-capacity",
@@ -199,8 +194,7 @@ static void only_dropped_tokens_miss_anything(void **state) {
 }
 
 /* In training experts are chosen by balanced scores, otherwise by the scores. */
-static void sinkhorn_balances_only_training(void **state) {
-    (void)state;
+TEST(sinkhorn_balances_only_training) {
     static const char *const TYPES[] = {"sinkhorn", "none"};
     double sum[2][2];
     for (int i = 0; i < 2; i++) {
@@ -219,14 +213,4 @@ static void sinkhorn_balances_only_training(void **state) {
     assert_true(fabs(sum[0][true] - sum[1][true]) > 1e-3);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(losses_reach_the_gradient),
-        cmocka_unit_test(losses_differ_in_what_they_count),
-        cmocka_unit_test(every_choice_counts_once),
-        cmocka_unit_test(biases_move_towards_balance),
-        cmocka_unit_test(only_dropped_tokens_miss_anything),
-        cmocka_unit_test(sinkhorn_balances_only_training),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_all_tests(NULL, NULL); }

@@ -40,8 +40,7 @@ static const Choices CASES[] = {
      GEMM_TUNING_SAME_BITS, NORM_INPUT},
 };
 
-static void every_choice_is_mapped(void **state) {
-    (void)state;
+TEST(every_choice_is_mapped) {
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
         Setup *s = setup_new("%s", CASES[i].words);
         assert_int_equal(map_activation(s->config.derived.activation), CASES[i].activation);
@@ -56,8 +55,7 @@ static void every_choice_is_mapped(void **state) {
     }
 }
 
-static void every_loss_has_its_coefficient(void **state) {
-    (void)state;
+TEST(every_loss_has_its_coefficient) {
     Setup *s = setup_new("--num-experts 4 --disable-bias-linear --moe-z-loss-coeff 0.5 "
                          "--moe-router-load-balancing-type global_aux_loss aux_loss seq_aux_loss "
                          "--moe-aux-loss-coeff 0.1 0.2 0.3"),
@@ -73,10 +71,4 @@ static void every_loss_has_its_coefficient(void **state) {
     setup_free(s), setup_free(off);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_choice_is_mapped),
-        cmocka_unit_test(every_loss_has_its_coefficient),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_all_tests(NULL, NULL); }

@@ -5,8 +5,7 @@
 
 enum { B = 2, S = 8, HIDDEN = 16 };
 
-static void the_decoder_drops_other_elements_than_the_encoder(void **state) {
-    (void)state;
+TEST(the_decoder_drops_other_elements_than_the_encoder) {
     TestModel *m = test_model_new(setup_new("--fp64 --model t5 --seq-length %d --decoder-seq-length %d "
                                             "--hidden-dropout 0.5",
                                             S, S));
@@ -23,9 +22,4 @@ static void the_decoder_drops_other_elements_than_the_encoder(void **state) {
     test_model_free(m);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_decoder_drops_other_elements_than_the_encoder),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_all_tests(NULL, NULL); }

@@ -107,39 +107,31 @@ static const MoeSpec DROPLESS = {.shared_ffn = 0}, DROPS = {.capacity_factor = 0
 
 static MoeSpec router_with(RouterSpec r) { return (MoeSpec){.router = r}; }
 
-static void dropless_is_one_rank(void **state) {
-    (void)state;
+TEST(dropless_is_one_rank) {
     check_layouts((MoeCase){.spec = DROPLESS}, near);
     check_some((MoeCase){.spec = DROPLESS, .two_sweeps = true, .microbatches = 2}, near);
 }
 
-static void drops_are_those_of_one_rank(void **state) {
-    (void)state;
+TEST(drops_are_those_of_one_rank) {
     check_layouts((MoeCase){.spec = DROPS}, near);
     check_some((MoeCase){.spec = PADS}, near);
     check_some((MoeCase){.spec = LAST}, near);
 }
 
-static void shared_experts_are_tensor_parallel(void **state) {
-    (void)state;
-    check_some((MoeCase){.spec = SHARED}, near);
-}
+TEST(shared_experts_are_tensor_parallel) { check_some((MoeCase){.spec = SHARED}, near); }
 
-static void recomputed_and_in_other_types(void **state) {
-    (void)state;
+TEST(recomputed_and_in_other_types) {
     check_some((MoeCase){.spec = DROPS, .recomputed = true}, near);
     check_some((MoeCase){.spec = DROPLESS, .dtype = F32, .recomputed = true}, near);
 }
 
-static void exact_lane_is_bitwise(void **state) {
-    (void)state;
+TEST(exact_lane_is_bitwise) {
     check_layouts((MoeCase){.spec = DROPLESS, .exact = true}, same);
     check_layouts((MoeCase){.spec = PADS, .exact = true, .recomputed = true}, same);
     check_some((MoeCase){.spec = SHARED, .exact = true, .microbatches = 2}, same);
 }
 
-static void routers_decide_as_on_one_rank(void **state) {
-    (void)state;
+TEST(routers_decide_as_on_one_rank) {
     check_some((MoeCase){.spec = router_with(
                              (RouterSpec){.topk = 1, .sinkhorn = true, .route = {.score = ROUTER_SIGMOID}})},
                near);
@@ -152,8 +144,7 @@ static void routers_decide_as_on_one_rank(void **state) {
         near);
 }
 
-static void losses_are_of_the_microbatch(void **state) {
-    (void)state;
+TEST(losses_are_of_the_microbatch) {
     for (int i = 0; i < ROUTER_LOSSES; i++) {
         if (i == ROUTER_LOSS_GLOBAL_AUX) continue;
         RouterSpec r = {.bias = true, .route.score = ROUTER_SIGMOID};
@@ -165,8 +156,7 @@ static void losses_are_of_the_microbatch(void **state) {
 
 /* Counts are over data-parallel ranks as well, so their microbatches are one. The loss is a mean over tokens:
  * the sum of that of the ranks is dp times that of the joined microbatch. */
-static void global_loss_joins_data_parallel_ranks(void **state) {
-    (void)state;
+TEST(global_loss_joins_data_parallel_ranks) {
     RouterSpec r = {0};
     r.loss_coeff[ROUTER_LOSS_GLOBAL_AUX] = 0.7;
     for (int i = 0; i < N_LAYOUTS; i++) {
@@ -180,8 +170,7 @@ static void global_loss_joins_data_parallel_ranks(void **state) {
 
 /* Real runs in spaces of the size that a dry run has measured: with a capacity, and where no expert is on
  * another rank, sizes do not depend on the data. */
-static void planned_memory_is_enough(void **state) {
-    (void)state;
+TEST(planned_memory_is_enough) {
     check_layouts((MoeCase){.spec = DROPS, .planned = true}, near);
     check_layouts((MoeCase){.spec = PADS, .planned = true, .recomputed = true}, near);
     for (int i = 0; i < N_LAYOUTS; i++)
@@ -190,8 +179,7 @@ static void planned_memory_is_enough(void **state) {
 }
 
 /* Every copy is computed once: by one of the expert-parallel ranks, on all expert-tensor-parallel ones. */
-static void every_copy_has_one_rank(void **state) {
-    (void)state;
+TEST(every_copy_has_one_rank) {
     for (int i = 0; i < 2 * N_LAYOUTS; i++) {
         MoeCase c = {.layout = LAYOUTS[i / 2], .spec = DROPLESS};
         c.spec.all_to_all = i % 2;
@@ -204,8 +192,7 @@ static void every_copy_has_one_rank(void **state) {
     }
 }
 
-static void twice_is_the_same(void **state) {
-    (void)state;
+TEST(twice_is_the_same) {
     for (int i = 0; i < 2; i++) {
         MoeCase c = {.layout = {2, 2, 2, 2, 2}, .spec = DROPS, .dtype = F32};
         c.spec.all_to_all = i;
@@ -317,8 +304,7 @@ static void expect_fault(Flow *flow, int step, const char *op, const char *axis)
     if (!strstr(message, names)) fail_msg("step %d: no \"%s\" in \"%s\"", step, names, message);
 }
 
-static void a_collective_left_out_is_a_type_error(void **state) {
-    (void)state;
+TEST(a_collective_left_out_is_a_type_error) {
     static const struct {
         Flow *flow;
         int step;
@@ -351,20 +337,4 @@ static void a_collective_left_out_is_a_type_error(void **state) {
     }
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(dropless_is_one_rank),
-        cmocka_unit_test(drops_are_those_of_one_rank),
-        cmocka_unit_test(shared_experts_are_tensor_parallel),
-        cmocka_unit_test(recomputed_and_in_other_types),
-        cmocka_unit_test(exact_lane_is_bitwise),
-        cmocka_unit_test(routers_decide_as_on_one_rank),
-        cmocka_unit_test(losses_are_of_the_microbatch),
-        cmocka_unit_test(global_loss_joins_data_parallel_ranks),
-        cmocka_unit_test(planned_memory_is_enough),
-        cmocka_unit_test(every_copy_has_one_rank),
-        cmocka_unit_test(twice_is_the_same),
-        cmocka_unit_test(a_collective_left_out_is_a_type_error),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_all_tests(NULL, NULL); }

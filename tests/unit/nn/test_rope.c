@@ -38,8 +38,7 @@ static const struct {
     {16, 10000, 4, 2, 3, 64, 7, 7.905694150420948e-05},
 };
 
-static void llama3_scaling_matches_transformers(void **state) {
-    (void)state;
+TEST(llama3_scaling_matches_transformers) {
     for (size_t k = 0; k < sizeof LLAMA3 / sizeof *LLAMA3; k++) {
         RopeSpec s = {.dim = LLAMA3[k].dim, .base = LLAMA3[k].base, .interpolation = 1};
         s.llama3.factor = LLAMA3[k].factor;
@@ -59,8 +58,7 @@ static void llama3_scaling_matches_transformers(void **state) {
 
 /* Su et al.: angle of position p and pair i is p * base^(-2i/dim), with positions divided by the
  * interpolation factor. */
-static void tables_hold_cosines_and_sines(void **state) {
-    (void)state;
+TEST(tables_hold_cosines_and_sines) {
     Device *d = device_cpu(1);
     const RopeSpec s = {.dim = 6, .base = 1000, .interpolation = 4, .amplitude = 1};
     for (int lane = 0; lane < 2; lane++) {
@@ -85,10 +83,4 @@ static void tables_hold_cosines_and_sines(void **state) {
     device_free(d);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(llama3_scaling_matches_transformers),
-        cmocka_unit_test(tables_hold_cosines_and_sines),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_all_tests(NULL, NULL); }

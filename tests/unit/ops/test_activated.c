@@ -52,8 +52,7 @@ static Seen seen_in(const OpCase *c, DType dtype, bool exact) {
 
 /* ---- tests ---- */
 
-static void has_the_bits_of_two_ops(void **state) {
-    (void)state;
+TEST(has_the_bits_of_two_ops) {
     for (DType dtype = F64; dtype <= F16; dtype++)
         for (int i = 0; i < CASE_COUNT; i++) {
             const OpCase apart = taken_apart(&CASES[i]);
@@ -64,8 +63,7 @@ static void has_the_bits_of_two_ops(void **state) {
         }
 }
 
-static void one_gemm_does_it(void **state) {
-    (void)state;
+TEST(one_gemm_does_it) {
     const OpCase apart = taken_apart(&CASES[0]);
     const Seen one = seen_in(&CASES[0], F32, false), two = seen_in(&apart, F32, false);
     assert_true(one.through == 1 && one.apart == 0);
@@ -73,14 +71,12 @@ static void one_gemm_does_it(void **state) {
 }
 
 /* There the gradient of the activation has to come to the grid. */
-static void exact_lane_keeps_them_apart(void **state) {
-    (void)state;
+TEST(exact_lane_keeps_them_apart) {
     const Seen seen = seen_in(&CASES[0], F64, true);
     assert_true(seen.through == 0 && seen.apart == 1);
 }
 
-static void in_place_is_apart(void **state) {
-    (void)state;
+TEST(in_place_is_apart) {
     enum { N = 1003 };
     for (Activation kind = ACT_GELU_TANH; kind < ACT_SWIGLU; kind++) {
         const ActivationAttr attr = {kind};
@@ -99,12 +95,4 @@ static void in_place_is_apart(void **state) {
     }
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(has_the_bits_of_two_ops),
-        cmocka_unit_test(one_gemm_does_it),
-        cmocka_unit_test(exact_lane_keeps_them_apart),
-        cmocka_unit_test(in_place_is_apart),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_all_tests(NULL, NULL); }

@@ -132,8 +132,7 @@ static void check_fused(Shape p) {
 
 static const AttentionAttr CAUSAL = {.scale = 0.3, .window_left = WINDOW_OFF};
 
-static void fused_is_the_definition(void **state) {
-    (void)state;
+TEST(fused_is_the_definition) {
     const int64_t sizes[] = {1, 7, 37, 64, 65, 130};
     for (int i = 0; i < 6; i++)
         for (int j = 0; j < 6; j++) {
@@ -168,8 +167,7 @@ static void fused_is_the_definition(void **state) {
         }
 }
 
-static void large_scores_do_not_overflow(void **state) {
-    (void)state;
+TEST(large_scores_do_not_overflow) {
     Run r = run_new((Shape){.s = 66, .t = 66, .b = 1, .g = 1, .r = 1, .d = 8, .e = 8, .attr = CAUSAL}, F32);
     r.shape.attr.scale = 1e5;
     compute(&r, 1, false);
@@ -178,8 +176,7 @@ static void large_scores_do_not_overflow(void **state) {
     run_free(&r);
 }
 
-static void a_row_without_keys_is_zero(void **state) {
-    (void)state;
+TEST(a_row_without_keys_is_zero) {
     Shape p = {.s = 70, .t = 70, .b = 1, .g = 1, .r = 2, .d = 8, .e = 8, .attr = CAUSAL, .first_key = 40};
     p.attr.window_left = 3;
     Run r = run_new(p, F32);
@@ -200,8 +197,7 @@ static void a_row_without_keys_is_zero(void **state) {
 }
 
 /* Such a row attends to its sink alone, which is 0, and so are its gradients. */
-static void a_row_without_keys_has_its_sink(void **state) {
-    (void)state;
+TEST(a_row_without_keys_has_its_sink) {
     Shape p = {.s = 70, .t = 70, .b = 1, .g = 1, .r = 2, .d = 8, .e = 8, .attr = CAUSAL, .first_key = 40};
     p.attr.window_left = 3;
     Run r = run_new(p, F64);
@@ -234,8 +230,7 @@ static void same_rows(const Run *a, int64_t a_row, const Run *b, int64_t b_row, 
 }
 
 /* Rows of the same q, k, v with fewer positions, with other later keys, and one at a time after a cache. */
-static void later_positions_change_nothing(void **state) {
-    (void)state;
+TEST(later_positions_change_nothing) {
     const int64_t lengths[] = {1, 5, 31, 32, 33, 63, 64, 65, 100, 129};
     /* a window of one tile at most, and one that tiles relative to it would split elsewhere */
     const int64_t windows[] = {WINDOW_OFF, 20, 70};
@@ -272,8 +267,7 @@ static void later_positions_change_nothing(void **state) {
 }
 
 /* The second sample is one that has no more keys than it sees. */
-static void padding_changes_nothing(void **state) {
-    (void)state;
+TEST(padding_changes_nothing) {
     const int64_t lengths[] = {1, 31, 64, 65, 129};
     for (DType dtype = F64; dtype <= F32; dtype++)
         for (int i = 0; i < 5; i++) {
@@ -301,8 +295,7 @@ static void padding_changes_nothing(void **state) {
         }
 }
 
-static void threads_change_nothing(void **state) {
-    (void)state;
+TEST(threads_change_nothing) {
     const Shape p = {.s = 130, .t = 130, .b = 1, .g = 3, .r = 2, .d = 20, .e = 20, .attr = CAUSAL};
     Run one = run_new(p, F32);
     compute(&one, 1, false);
@@ -319,8 +312,7 @@ static void threads_change_nothing(void **state) {
 
 /* The share of dropped probabilities, and the mean of what is kept: with v = 1 a row of y is the sum of its
  * kept probabilities. */
-static void dropout_keeps_the_mean(void **state) {
-    (void)state;
+TEST(dropout_keeps_the_mean) {
     Shape p = {.s = 128, .t = 128, .b = 2, .g = 2, .r = 2, .d = 4, .e = 1};
     const double rate = 0.25;
     p.attr = (AttentionAttr){.window_left = WINDOW_OFF,
@@ -339,12 +331,4 @@ static void dropout_keeps_the_mean(void **state) {
     run_free(&r);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(fused_is_the_definition),        cmocka_unit_test(large_scores_do_not_overflow),
-        cmocka_unit_test(a_row_without_keys_is_zero),     cmocka_unit_test(a_row_without_keys_has_its_sink),
-        cmocka_unit_test(later_positions_change_nothing), cmocka_unit_test(threads_change_nothing),
-        cmocka_unit_test(padding_changes_nothing),        cmocka_unit_test(dropout_keeps_the_mean),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_all_tests(NULL, NULL); }

@@ -329,48 +329,41 @@ static void check_ways(Case c, void (*with)(Case)) {
     }
 }
 
-static void every_way_is_one_rank(void **state) {
-    (void)state;
+TEST(every_way_is_one_rank) {
     static const int64_t GROUPS[] = {8, 2, 1}; /* MHA, GQA with fewer groups than ranks, MQA */
     for (int i = 0; i < 3; i++) check_ways((Case){.g = GROUPS[i]}, check);
 }
 
-static void masks_are_of_the_whole_sequence(void **state) {
-    (void)state;
+TEST(masks_are_of_the_whole_sequence) {
     check_ways((Case){.g = 4, .left = 9, .packed = true}, check);
     check_ways((Case){.g = 4, .left = 40}, check);
     check_ways((Case){.g = 2, .left = 2, .right = 7}, check);
     check_ways((Case){.g = 4, .full = true, .packed = true}, check);
 }
 
-static void dropout_is_of_the_whole_sequence(void **state) {
-    (void)state;
+TEST(dropout_is_of_the_whole_sequence) {
     check_ways((Case){.g = 2, .dropout = 0.3, .packed = true, .left = 30}, check);
 }
 
-static void unfused_too(void **state) {
-    (void)state;
+TEST(unfused_too) {
     check_ways((Case){.g = 4, .unfused = true, .dropout = 0.3}, check);
     check_ways((Case){.g = 1, .unfused = true, .packed = true, .left = 20}, check);
 }
 
-static void sinks_are_of_all_rows(void **state) {
-    (void)state;
+TEST(sinks_are_of_all_rows) {
     check_ways((Case){.g = 8, .sinks = true}, check);
     check_ways((Case){.g = 2, .sinks = true, .left = 9, .packed = true, .dropout = 0.3}, check);
     check_ways((Case){.g = 1, .sinks = true, .twice = true}, check);
     check_ways((Case){.g = 4, .sinks = true, .unfused = true, .left = 30}, check);
 }
 
-static void padding_is_of_the_whole_sequence(void **state) {
-    (void)state;
+TEST(padding_is_of_the_whole_sequence) {
     check_ways((Case){.g = 4, .full = true, .padded = true}, check);
     check_ways((Case){.g = 2, .padded = true, .packed = true, .left = 40, .dropout = 0.3}, check);
     check_ways((Case){.g = 1, .full = true, .padded = true, .unfused = true}, check);
 }
 
-static void biases_are_of_all_rows(void **state) {
-    (void)state;
+TEST(biases_are_of_all_rows) {
     check_ways((Case){.g = 8, .full = true, .bias = true, .padded = true}, check);
     check_ways((Case){.g = 2, .bias = true, .sinks = true, .left = 30, .dropout = 0.3}, check);
     check_ways((Case){.g = 1, .bias = true, .twice = true}, check);
@@ -378,8 +371,7 @@ static void biases_are_of_all_rows(void **state) {
 }
 
 /* Keys of another sequence, longer and shorter. */
-static void cross_attention_too(void **state) {
-    (void)state;
+TEST(cross_attention_too) {
     check_ways((Case){.g = 8, .keys = 240, .full = true, .padded = true}, check);
     check_ways((Case){.g = 2, .keys = 48, .full = true, .padded = true, .bias = true, .dropout = 0.3}, check);
     check_ways((Case){.g = 4, .keys = 48, .full = true, .unfused = true, .twice = true}, check);
@@ -389,8 +381,7 @@ static void cross_attention_too(void **state) {
 }
 
 /* The queries, keys and values are one operation, or three if members share a group. So is y's gradient. */
-static void one_exchange_of_all(void **state) {
-    (void)state;
+TEST(one_exchange_of_all) {
     check_ways((Case){.g = 8, .together = true}, check);
     check_ways((Case){.g = 4, .together = true, .left = 9, .packed = true, .dropout = 0.3}, check);
     check_ways((Case){.g = 2, .together = true, .sinks = true, .bias = true, .padded = true, .twice = true},
@@ -404,13 +395,9 @@ static void one_exchange_of_all(void **state) {
         }
 }
 
-static void gradients_add_up(void **state) {
-    (void)state;
-    check_ways((Case){.g = 2, .twice = true}, check);
-}
+TEST(gradients_add_up) { check_ways((Case){.g = 2, .twice = true}, check); }
 
-static void beside_tensor_parallel_ranks(void **state) {
-    (void)state;
+TEST(beside_tensor_parallel_ranks) {
     const ContextPlan plans[] = {{1, false}, {1, true}, {2, false}};
     for (int i = 0; i < 3; i++) check((Case){2, 2, plans[i], .s = 92, .g = 4, .r = 2, .dropout = 0.3});
     for (int i = 0; i < 3; i++) check((Case){2, 2, plans[i], .s = 92, .g = 4, .r = 2, .sinks = true});
@@ -419,8 +406,7 @@ static void beside_tensor_parallel_ranks(void **state) {
     check((Case){4, 2, {2, false}, .s = 48, .g = 2, .r = 4, .left = 17});
 }
 
-static void in_every_type(void **state) {
-    (void)state;
+TEST(in_every_type) {
     const ContextPlan plans[] = {{1, false}, {1, true}, {4, false}, {2, false}};
     for (DType type = F32; type <= F16; type++)
         for (int i = 0; i < 4; i++)
@@ -441,8 +427,7 @@ static void check_same(Case c) {
     outcome_free(&got), outcome_free(&want);
 }
 
-static void exact_lane_is_bitwise(void **state) {
-    (void)state;
+TEST(exact_lane_is_bitwise) {
     check_ways((Case){.g = 4, .exact = true, .dropout = 0.3}, check_same);
     check_ways((Case){.g = 1, .exact = true, .packed = true, .twice = true}, check_same);
     check_ways((Case){.g = 2, .exact = true, .unfused = true, .left = 30}, check_same);
@@ -453,8 +438,7 @@ static void exact_lane_is_bitwise(void **state) {
 }
 
 /* Where a rank attends to all keys in the order of positions, it computes one rank's bits. */
-static void whole_rows_are_bitwise(void **state) {
-    (void)state;
+TEST(whole_rows_are_bitwise) {
     for (DType type = F64; type <= F16; type++) {
         check_same((Case){4, 1, {4, false}, .s = 104, .g = 4, .r = 2, .dtype = type, .packed = true});
         const Case c = {4, 1, {1, true}, .s = 104, .g = 2, .r = 2, .dtype = type, .dropout = 0.3};
@@ -467,8 +451,7 @@ static void whole_rows_are_bitwise(void **state) {
     }
 }
 
-static void twice_is_the_same(void **state) {
-    (void)state;
+TEST(twice_is_the_same) {
     const Case c = {8, 1, {2, false}, .s = 96, .g = 2, .r = 4, .dtype = F32};
     Outcome a = run_ranks(&c), b = run_ranks(&c);
     same(&c, "y", a.y, b.y, a.n_y);
@@ -523,8 +506,7 @@ static AttentionAttr attr_of_step(int n, int rank, int from, int64_t rows, int64
 
 /* With a causal mask a rank attends to its own keys under the mask. All its queries see half of the keys of an
  * earlier rank, and half of its queries see the keys of a later one. */
-static void causal_steps_are_rectangles(void **state) {
-    (void)state;
+TEST(causal_steps_are_rectangles) {
     enum { CHUNK = 3 };
     for (int n = 2; n <= 6; n++)
         for (int r = 0; r < n; r++)
@@ -544,8 +526,7 @@ static void causal_steps_are_rectangles(void **state) {
             }
 }
 
-static void steps_compute_what_is_visible(void **state) {
-    (void)state;
+TEST(steps_compute_what_is_visible) {
     int64_t rectangles = 0, others = 0;
     for (int n = 2; n <= 5; n++)
         for (int r = 0; r < n; r++)
@@ -579,8 +560,7 @@ static int64_t seeing_steps(const Case *c) {
 
 /* Each rank sends the keys and values that it holds, and all but its own pass it once: (n-1)/n of all. The
  * gradients come home in one step more. Steps in which nothing is seen are not computed. */
-static void the_ring_moves_what_it_must(void **state) {
-    (void)state;
+TEST(the_ring_moves_what_it_must) {
     for (int cp = 2; cp <= 8; cp *= 2)
         for (int64_t left = 0; left <= 60; left += 12) {
             const Case c = {cp, 1, {1, false}, .s = 96, .g = 2, .r = 2, .left = left};
@@ -594,26 +574,4 @@ static void the_ring_moves_what_it_must(void **state) {
         }
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_way_is_one_rank),
-        cmocka_unit_test(masks_are_of_the_whole_sequence),
-        cmocka_unit_test(dropout_is_of_the_whole_sequence),
-        cmocka_unit_test(unfused_too),
-        cmocka_unit_test(sinks_are_of_all_rows),
-        cmocka_unit_test(padding_is_of_the_whole_sequence),
-        cmocka_unit_test(biases_are_of_all_rows),
-        cmocka_unit_test(cross_attention_too),
-        cmocka_unit_test(one_exchange_of_all),
-        cmocka_unit_test(gradients_add_up),
-        cmocka_unit_test(beside_tensor_parallel_ranks),
-        cmocka_unit_test(in_every_type),
-        cmocka_unit_test(exact_lane_is_bitwise),
-        cmocka_unit_test(whole_rows_are_bitwise),
-        cmocka_unit_test(twice_is_the_same),
-        cmocka_unit_test(causal_steps_are_rectangles),
-        cmocka_unit_test(steps_compute_what_is_visible),
-        cmocka_unit_test(the_ring_moves_what_it_must),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_all_tests(NULL, NULL); }

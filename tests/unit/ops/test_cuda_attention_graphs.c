@@ -113,8 +113,7 @@ static void check(Shape p) {
     check_form(p);
 }
 
-static void layouts(void **state) {
-    (void)state;
+TEST(layouts) {
     for (int64_t b = 1; b <= 2; b++)
         for (int64_t g = 1; g <= 3; g += 2)
             for (int64_t r = 1; r <= 3; r++) {
@@ -128,8 +127,7 @@ static void layouts(void **state) {
     check((Shape){.s = 20, .t = 20, .b = 2, .g = 2, .r = 2, .d = 8, .e = 8, .attr = CAUSAL, .dtype = F16});
 }
 
-static void masks(void **state) {
-    (void)state;
+TEST(masks) {
     Shape p = {.s = 20, .t = 20, .b = 2, .g = 2, .r = 2, .d = 16, .e = 16, .attr = ALL, .dtype = BF16};
     check(p);
     p.t = 29;
@@ -158,8 +156,7 @@ static void masks(void **state) {
 }
 
 /* A sample has every key, one some, one none. */
-static void padding(void **state) {
-    (void)state;
+TEST(padding) {
     for (int64_t r = 1; r <= 2; r++) {
         Shape p = {.s = 20,
                    .t = 20,
@@ -190,8 +187,7 @@ static void check_parts(Shape p, int64_t memory, int64_t parts) {
 }
 
 /* The backward's scratch memory fits a given number of (sample, group) pairs at a time. */
-static void parts(void **state) {
-    (void)state;
+TEST(parts) {
     const int64_t gradients = 2 * 12 * 32, of_two_heads = 2 * (2 * 64 * 128 + gradients),
                   of_their_sums = 2 * (4 * 12 * 16 + gradients), of_one = 2 * 64 * 128,
                   of_its_sums = 4 * 13 * 16;
@@ -273,8 +269,7 @@ static Shape with(AttentionAttr attr, int64_t s) {
     return p;
 }
 
-static void refused_operands(void **state) {
-    (void)state;
+TEST(refused_operands) {
     Shape wide = SMALL, poor = SMALL;
     for (wide.dtype = F64; wide.dtype <= F32; wide.dtype++)
         refused("more than 16 bits", wide, Q, AS_IT_IS, 0);
@@ -293,8 +288,7 @@ static void refused_operands(void **state) {
 }
 
 /* Our own kernels refuse it too, in the dry run. */
-static void refused_by_all(void **state) {
-    (void)state;
+TEST(refused_by_all) {
     Run r = run_new(of_size(8, 2, 2, 264, 16), BF16);
     Gpu *g = gpu_new(SMALL);
     const Call plan = backward_call(&r, &g->planner);
@@ -303,8 +297,7 @@ static void refused_by_all(void **state) {
     run_free(&r);
 }
 
-static void refused_masks_and_versions(void **state) {
-    (void)state;
+TEST(refused_masks_and_versions) {
     AttentionAttr chunks = CAUSAL, dropout = CAUSAL, open = ALL, ahead = CAUSAL, late = CAUSAL,
                   narrow = CAUSAL, most = CAUSAL;
     chunks.query.chunk = 4;
@@ -331,8 +324,7 @@ static void refused_masks_and_versions(void **state) {
     refused("sm_90 alone", SMALL, Q, CAPABILITY, 100);
 }
 
-static void unplanned(void **state) {
-    (void)state;
+TEST(unplanned) {
     Run r = run_new(SMALL, BF16);
     Gpu *g = gpu_new(SMALL);
     const Call call = forward_call(&r, &g->device);
@@ -351,8 +343,7 @@ static size_t plan_on_gpu(const OpDef *op, const Call *c) { return op->cuda_plan
 static const char *path_on_gpu(const OpDef *op, const Call *c) { return op->cuda_path(c); }
 
 /* A dry run of every rank: all steps of a causal ring are calls for cuDNN, and have few shapes. */
-static void steps_of_a_ring(void **state) {
-    (void)state;
+TEST(steps_of_a_ring) {
     static const DeviceBackend BACKEND = {.plan = plan_on_gpu, .path = path_on_gpu};
     for (int ranks = 2; ranks <= 4; ranks += 2)
         for (DType type = BF16; type <= F16; type++) {
@@ -369,17 +360,4 @@ static void steps_of_a_ring(void **state) {
         }
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(layouts),
-        cmocka_unit_test(masks),
-        cmocka_unit_test(padding),
-        cmocka_unit_test(parts),
-        cmocka_unit_test(refused_operands),
-        cmocka_unit_test(refused_by_all),
-        cmocka_unit_test(refused_masks_and_versions),
-        cmocka_unit_test(unplanned),
-        cmocka_unit_test(steps_of_a_ring),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_all_tests(NULL, NULL); }

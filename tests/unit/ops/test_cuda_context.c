@@ -69,8 +69,7 @@ static void check_results(const RingResults *got, const RingResults *want, DType
     }
 }
 
-static void is_one_rank(void **state) {
-    (void)state;
+TEST(is_one_rank) {
     Device *cpu = device_cpu(-1);
     RingResults want = ring_results_new();
     ring_run(&(RingRank){.device = cpu, .ranks = 1, .dtype = F64, .results = &want});
@@ -94,8 +93,5 @@ int main(void) {
         return 77;
     }
     device_free(d);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(is_one_rank),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_all_tests(NULL, NULL);
 }

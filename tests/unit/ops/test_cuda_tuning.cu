@@ -26,36 +26,31 @@ template <int N> static void expect(const Timing (&algos)[N], int same_bits, int
 
 /* ---- tests ---- */
 
-static void what_wins_short_runs_loses_under_load(void **state) {
-    (void)state;
+TEST(what_wins_short_runs_loses_under_load) {
     const Timing algos[] = {{.70, .75}, {.66, .80}, {.72, .73}};
     expect(algos, 2, 2);
 }
 
-static void other_bits_are_for_fastest(void **state) {
-    (void)state;
+TEST(other_bits_are_for_fastest) {
     const Timing algos[] = {{.70, .75}, {.69, .73}, {.60, .65, true}, {.61, .63, true}};
     expect(algos, 1, 3);
 }
 
 /* Two choices have finalists each: many fast algorithms with other bits do not crowd out those with the same. */
-static void each_choice_has_finalists(void **state) {
-    (void)state;
+TEST(each_choice_has_finalists) {
     const Timing algos[] = {{1.0, 1.0},       {.50, .52, true}, {.51, .52, true}, {.52, .53, true},
                             {.53, .54, true}, {.54, .51, true}, {.95, .90}};
     expect(algos, 6, 5);
 }
 
 /* All algorithms that are not much slower in the short turns are measured under load. */
-static void last_in_turns_wins_under_load(void **state) {
-    (void)state;
+TEST(last_in_turns_wins_under_load) {
     Timing algos[12];
     for (int i = 0; i < 12; i++) algos[i] = {.60 + .005 * i, .80 - .005 * i};
     expect(algos, 11, 11);
 }
 
-static void noise_changes_nothing(void **state) {
-    (void)state;
+TEST(noise_changes_nothing) {
     const Timing algos[] = {{.70, .750}, {.69, .748}, {.69, .747, true}};
     const Timing more[] = {{.70, .750}, {.69, .7445}}, far_more[] = {{.70, .90}, {.60, .80}};
     expect(algos, 0, 0);
@@ -64,8 +59,7 @@ static void noise_changes_nothing(void **state) {
 }
 
 /* The criterion is the mean over all blocks of the algorithms that are left at the end. */
-static void one_block_decides_nothing(void **state) {
-    (void)state;
+TEST(one_block_decides_nothing) {
     const Timing lucky_first[] = {{.92, .95}, {.91, .88, false, {.96, .96, .96}}, {.93, .90}};
     const Timing lucky_last[] = {{.90, .90}, {.89, .807, false, {.807, .807, .784}}, {.88, .80}};
     const Timing second_until_last[] = {{.90, .90}, {.89, .80, false, {.80, .80, .83}}, {.88, .804}};
@@ -76,8 +70,7 @@ static void one_block_decides_nothing(void **state) {
     assert_int_equal(choice(out_early), 1);
 }
 
-static void what_stops_is_not_taken(void **state) {
-    (void)state;
+TEST(what_stops_is_not_taken) {
     const Timing algos[] = {{.70, .75}, {.69, -1}}, later[] = {{.70, .75}, {.69, .60, false, {-1}}},
                  last[] = {{.70, .75}, {.69, .60, false, {.60, .60, -1}}}, first[] = {{.70, -1}, {.69, .60}};
     expect(algos, 0, 0);
@@ -86,15 +79,13 @@ static void what_stops_is_not_taken(void **state) {
     assert_int_equal(choice(first), 0);
 }
 
-static void hopeless_algorithms_cost_no_load(void **state) {
-    (void)state;
+TEST(hopeless_algorithms_cost_no_load) {
     const Timing algos[] = {{.70, .75}, {.82, .60}, {.90, .50}};
     expect(algos, 0, 0);
 }
 
 /* As many finalists as there can be, once the GPU is hot: seconds, not minutes, for a model's GEMMs. */
-static void takes_seconds(void **state) {
-    (void)state;
+TEST(takes_seconds) {
     Timing algos[GEMM_ALGOS];
     Run r = run_new();
     for (int i = 0; i < GEMM_ALGOS; i++) algos[i] = {.70 + 1e-4 * i, .70 + 1e-4 * i, i > 0 && i % 2};
@@ -111,17 +102,4 @@ static void takes_seconds(void **state) {
     run_end(&r);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_wins_short_runs_loses_under_load),
-        cmocka_unit_test(other_bits_are_for_fastest),
-        cmocka_unit_test(each_choice_has_finalists),
-        cmocka_unit_test(last_in_turns_wins_under_load),
-        cmocka_unit_test(noise_changes_nothing),
-        cmocka_unit_test(one_block_decides_nothing),
-        cmocka_unit_test(what_stops_is_not_taken),
-        cmocka_unit_test(hopeless_algorithms_cost_no_load),
-        cmocka_unit_test(takes_seconds),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_all_tests(NULL, NULL); }

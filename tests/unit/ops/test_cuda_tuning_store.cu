@@ -102,8 +102,7 @@ static void expect_choice(Run *r, GemmTuning by, int algo, bool measured) {
     assert_int_equal(gpu.ms > 0, measured);
 }
 
-static void what_is_given_comes_back(void **state) {
-    (void)state;
+TEST(what_is_given_comes_back) {
     Run r = run_new();
     GemmRecord x[4];
     for (GemmRecord &each : x) each = numbered();
@@ -115,8 +114,7 @@ static void what_is_given_comes_back(void **state) {
     run_end(&r);
 }
 
-static void the_last_of_a_gemm_counts(void **state) {
-    (void)state;
+TEST(the_last_of_a_gemm_counts) {
     Run r = run_new();
     GemmRecord x = numbered(), other = numbered();
     other.key.m++;
@@ -128,8 +126,7 @@ static void the_last_of_a_gemm_counts(void **state) {
     run_end(&r);
 }
 
-static void nobody_else_has_it_open(void **state) {
-    (void)state;
+TEST(nobody_else_has_it_open) {
     Run r = run_new();
     GemmStore s = gemm_store_open(&r.cuda, &r.state);
     char *path = in_folder(&r, "lock");
@@ -144,8 +141,7 @@ static void nobody_else_has_it_open(void **state) {
     run_end(&r);
 }
 
-static void another_version_is_measured_again(void **state) {
-    (void)state;
+TEST(another_version_is_measured_again) {
     Run r = run_of_algos();
     expect_choice(&r, GEMM_TUNING_SAME_BITS, 1, true);
     GemmStore s = gemm_store_open(&r.cuda, &r.state);
@@ -159,8 +155,7 @@ static void another_version_is_measured_again(void **state) {
 }
 
 /* A digit of another value anywhere in a line, or an end that is missing. */
-static void a_damaged_line_is_measured_again(void **state) {
-    (void)state;
+TEST(a_damaged_line_is_measured_again) {
     Run r = run_of_algos();
     expect_choice(&r, GEMM_TUNING_FASTEST, 2, true);
     char *path = file_of(&r);
@@ -178,8 +173,7 @@ static void a_damaged_line_is_measured_again(void **state) {
     run_end(&r);
 }
 
-static void what_cannot_be_gone_is_measured_again(void **state) {
-    (void)state;
+TEST(what_cannot_be_gone_is_measured_again) {
     Run r = run_of_algos();
     expect_choice(&r, GEMM_TUNING_FASTEST, 2, true);
     gpu.lost = 2;
@@ -192,8 +186,7 @@ static void what_cannot_be_gone_is_measured_again(void **state) {
 
 /* Where there is no memory to measure, or nothing to choose from: another rank may have the memory, and whose
  * bits may be others takes the algorithm of who was first. */
-static void unmeasured_is_kept_for_fastest_alone(void **state) {
-    (void)state;
+TEST(unmeasured_is_kept_for_fastest_alone) {
     GemmRecord kept;
     for (int one = 0; one < 2; one++) {
         Run r = run_of_algos();
@@ -229,8 +222,7 @@ static void expect_fault(Run *r, bool warns, bool found) {
     assert_non_null(strstr(scope.message, "linear: --gemm-tuning fastest needs a folder"));
 }
 
-static void a_folder_that_cannot_be(void **state) {
-    (void)state;
+TEST(a_folder_that_cannot_be) {
     Run r = run_of_algos();
     char *path = in_folder(&r, "file");
     assert_int_equal(file_write_atomic(path, "", 0).code, 0);
@@ -240,8 +232,7 @@ static void a_folder_that_cannot_be(void **state) {
     run_end(&r);
 }
 
-static void a_lock_that_cannot_be_opened(void **state) {
-    (void)state;
+TEST(a_lock_that_cannot_be_opened) {
     Run r = run_of_algos();
     make_folder(&r, "lock");
     GemmStore s = gemm_store_open(&r.cuda, &r.state);
@@ -253,8 +244,7 @@ static void a_lock_that_cannot_be_opened(void **state) {
     run_end(&r);
 }
 
-static void a_folder_that_can_only_be_read(void **state) {
-    (void)state;
+TEST(a_folder_that_can_only_be_read) {
     Run r = run_new();
     const GemmRecord x = numbered();
     keep(&r, &x);
@@ -267,8 +257,7 @@ static void a_folder_that_can_only_be_read(void **state) {
     run_end(&r);
 }
 
-static void a_file_that_cannot_be_written(void **state) {
-    (void)state;
+TEST(a_file_that_cannot_be_written) {
     Run r = run_of_algos();
     char *path = file_of(&r);
     make_folder(&r, strrchr(path, '/') + 1);
@@ -277,8 +266,7 @@ static void a_file_that_cannot_be_written(void **state) {
     run_end(&r);
 }
 
-static void a_file_system_without_locks(void **state) {
-    (void)state;
+TEST(a_file_system_without_locks) {
     Run r = run_of_algos();
     no_locks = true;
     expect_fault(&r, false, true);
@@ -287,8 +275,7 @@ static void a_file_system_without_locks(void **state) {
 }
 
 /* The folder of the first variable that is set to something; without any there is none. */
-static void folders(void **state) {
-    (void)state;
+TEST(folders) {
     const char *const name[] = {"ISOTRON_CACHE_DIR", "XDG_CACHE_HOME", "HOME"}, *const file[] = {
                                                                                     "", "/isotron",
                                                                                     "/.cache/isotron"};
@@ -318,21 +305,4 @@ static void folders(void **state) {
     run_end(&r);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_is_given_comes_back),
-        cmocka_unit_test(the_last_of_a_gemm_counts),
-        cmocka_unit_test(nobody_else_has_it_open),
-        cmocka_unit_test(another_version_is_measured_again),
-        cmocka_unit_test(a_damaged_line_is_measured_again),
-        cmocka_unit_test(what_cannot_be_gone_is_measured_again),
-        cmocka_unit_test(unmeasured_is_kept_for_fastest_alone),
-        cmocka_unit_test(a_folder_that_cannot_be),
-        cmocka_unit_test(a_lock_that_cannot_be_opened),
-        cmocka_unit_test(a_folder_that_can_only_be_read),
-        cmocka_unit_test(a_file_that_cannot_be_written),
-        cmocka_unit_test(a_file_system_without_locks),
-        cmocka_unit_test(folders),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_all_tests(NULL, NULL); }

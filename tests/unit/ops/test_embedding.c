@@ -6,8 +6,7 @@
 
 enum { TOKENS = 8, ROWS = 2 };
 
-static void equal_tokens_of_a_sample_are_summed_first(void **state) {
-    (void)state;
+TEST(equal_tokens_of_a_sample_are_summed_first) {
     /* 2^24 + 1 is rounded to 2^24 in F32, however often 1 is added; 2^24 + 4 is exact. */
     int64_t id[TOKENS] = {0, 1, 0, 1, 0, 1, 0, 1};
     float dw[ROWS] = {0x1p24f, 0x1p24f}, dy[TOKENS];
@@ -25,7 +24,4 @@ static void equal_tokens_of_a_sample_are_summed_first(void **state) {
     for (int i = 0; i < ROWS; i++) assert_true(dw[i] == 0x1p24f + 4);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(equal_tokens_of_a_sample_are_summed_first)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_all_tests(NULL, NULL); }

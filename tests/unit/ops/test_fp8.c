@@ -36,8 +36,7 @@ static void expect_scale(const char *line, const float *state, unsigned want) {
     if (memcmp(&scale, &want, sizeof scale)) fail_msg("%s: the scale is %a", line, (double)scale);
 }
 
-static void a_tensors_own_scale(void **unused) {
-    (void)unused;
+TEST(a_tensors_own_scale) {
     Device *device = device_cpu(1);
     FILE *f = fopen(PATH, "r");
     assert_non_null(f);
@@ -45,17 +44,17 @@ static void a_tensors_own_scale(void **unused) {
     unsigned amax, largest, want, n = 0;
     for (; fgets(line, sizeof line, f);) {
         if (sscanf(line, "scale %x %x %x", &amax, &largest, &want) != 3) continue;
-        float state[2] = {0}, x[3] = {0, -float_of(amax), float_of(amax) / 2};
-        Tensor s = tensor_make(state, F32, 1, (int64_t[]){2}), t = tensor_make(x, F32, 1, (int64_t[]){3});
+        float scaling[2] = {0}, x[3] = {0, -float_of(amax), float_of(amax) / 2};
+        Tensor s = tensor_make(scaling, F32, 1, (int64_t[]){2}), t = tensor_make(x, F32, 1, (int64_t[]){3});
         call_run(&OPS[OP_amax], &(Call){.in = {&t}, .out = {&s}, .device = device});
         end_step(&s, device, true, float_of(largest));
-        expect_scale(line, state, want);
-        const float by_steps = state[0];
+        expect_scale(line, scaling, want);
+        const float by_steps = scaling[0];
         const Fp8ScaleAttr attr = {.largest = float_of(largest)};
-        state[0] = state[1] = 7; /* nothing is read */
+        scaling[0] = scaling[1] = 7; /* nothing is read */
         call_run(&OPS[OP_fp8_own_scale], &(Call){.in = {&t}, .out = {&s}, .attr = &attr, .device = device});
-        assert_memory_equal(&state[0], &by_steps, sizeof by_steps);
-        assert_true(state[1] == 0);
+        assert_memory_equal(&scaling[0], &by_steps, sizeof by_steps);
+        assert_true(scaling[1] == 0);
         n++;
     }
     fclose(f);
@@ -64,24 +63,24 @@ static void a_tensors_own_scale(void **unused) {
 }
 
 /* amax adds what it sees to the window, and only the end of a step moves it. */
-static void scales_follow_the_window(void **unused) {
-    (void)unused;
+TEST(scales_follow_the_window) {
     Device *device = device_cpu(1);
     FILE *f = fopen(PATH, "r");
     assert_non_null(f);
     char line[64];
     unsigned length = 0, recent = 0, largest = 0, amax, want, n = 0;
-    float state[1 + HISTORY];
+    float scaling[1 + HISTORY];
     while (fgets(line, sizeof line, f)) {
-        if (sscanf(line, "delayed %x %x %x", &length, &recent, &largest) == 3) memset(state, 0, sizeof state);
+        if (sscanf(line, "delayed %x %x %x", &length, &recent, &largest) == 3)
+            memset(scaling, 0, sizeof scaling);
         if (sscanf(line, "step %x %x", &amax, &want) != 2) continue;
         float x[2] = {-float_of(amax), 0};
-        Tensor s = tensor_make(state, F32, 1, (int64_t[]){1 + length}),
+        Tensor s = tensor_make(scaling, F32, 1, (int64_t[]){1 + length}),
                a = tensor_make(x, F32, 1, (int64_t[]){1}), b = tensor_make(x + 1, F32, 1, (int64_t[]){1});
         call_run(&OPS[OP_amax], &(Call){.in = {&a}, .out = {&s}, .device = device});
         call_run(&OPS[OP_amax], &(Call){.in = {&b}, .out = {&s}, .device = device});
         end_step(&s, device, recent, float_of(largest));
-        expect_scale(line, state, want);
+        expect_scale(line, scaling, want);
         n++;
     }
     fclose(f);
@@ -284,8 +283,7 @@ static void check_layer(QuantSpec spec, Way way) {
     layer_close(&l);
 }
 
-static void gemms_are_of_quantised_operands(void **unused) {
-    (void)unused;
+TEST(gemms_are_of_quantised_operands) {
     for (QuantRecipe recipe = QUANT_DELAYED; recipe <= QUANT_BLOCKWISE; recipe++)
         for (int which = 0; which < 2 * WAYS; which++)
             check_layer((QuantSpec){.format = recipe == QUANT_BLOCKWISE ? QUANT_E4M3 : QUANT_HYBRID,
@@ -296,8 +294,7 @@ static void gemms_are_of_quantised_operands(void **unused) {
                         (Way)(which / 2));
 }
 
-static void reasons_for_the_emulation_are_given(void **unused) {
-    (void)unused;
+TEST(reasons_for_the_emulation_are_given) {
     Device *none = fp8_cpu(0), *whole_only = fp8_cpu(FP8_GEMM_WHOLE),
            *all = fp8_cpu(FP8_GEMM_WHOLE | FP8_GEMM_BLOCKS);
     const QuantSpec whole = {.recipe = QUANT_TENSORWISE}, blocks = {.recipe = QUANT_BLOCKWISE},
@@ -319,8 +316,7 @@ static void reasons_for_the_emulation_are_given(void **unused) {
 
 /* GEMMs read the inverses of squares in rows of a multiple of four. The padding after the last square
  * becomes 0, regardless of its earlier value. */
-static void what_pads_the_inverses_of_squares_is_0(void **unused) {
-    (void)unused;
+TEST(what_pads_the_inverses_of_squares_is_0) {
     enum { ROWS = 130, COLUMNS = 300, DOWN = 2, ACROSS = 3, PITCH = 4 };
     static float x[ROWS * COLUMNS];
     static unsigned char values[ROWS * COLUMNS];
@@ -340,13 +336,4 @@ static void what_pads_the_inverses_of_squares_is_0(void **unused) {
     device_free(device);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_tensors_own_scale),
-        cmocka_unit_test(scales_follow_the_window),
-        cmocka_unit_test(gemms_are_of_quantised_operands),
-        cmocka_unit_test(reasons_for_the_emulation_are_given),
-        cmocka_unit_test(what_pads_the_inverses_of_squares_is_0),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_all_tests(NULL, NULL); }

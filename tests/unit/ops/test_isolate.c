@@ -39,44 +39,32 @@ static void expect(const int fate[TESTS], int status, const char *said) {
     free(text);
 }
 
-static void all_pass(void **state) {
-    (void)state;
+TEST(all_pass) {
     expect((int[]){TEST_PASSED, TEST_PASSED, TEST_PASSED, TEST_PASSED}, 0,
            "4 of 4 tests ran, 0 failed, 0 left out\n");
 }
 
-static void those_behind_a_failure_run(void **state) {
-    (void)state;
+TEST(those_behind_a_failure_run) {
     expect((int[]){TEST_STARTED, ENDS_PROCESS, TEST_PASSED, ENDS_PROCESS}, 1,
            "FAILED a\nFAILED b\nFAILED d\n4 of 4 tests ran, 3 failed, 0 left out\n");
 }
 
-static void one_never_begun_has_failed(void **state) {
-    (void)state;
+TEST(one_never_begun_has_failed) {
     expect((int[]){TEST_PASSED, TEST_PASSED, TEST_PASSED, STOPS_EARLY}, 1,
            "FAILED, never begun: d\n3 of 4 tests ran, 1 failed, 0 left out\n");
 }
 
-static void one_left_out_is_named(void **state) {
-    (void)state;
+TEST(one_left_out_is_named) {
     expect((int[]){TEST_PASSED, TEST_LEFT_OUT, TEST_PASSED, TEST_PASSED}, 0,
            "left out: b\n3 of 4 tests ran, 0 failed, 1 left out\n");
 }
 
-static void all_left_out_show_nothing(void **state) {
-    (void)state;
+TEST(all_left_out_show_nothing) {
     expect((int[]){TEST_LEFT_OUT, TEST_LEFT_OUT, TEST_LEFT_OUT, TEST_LEFT_OUT}, 1,
            "left out: a\nleft out: b\nleft out: c\nleft out: d\n0 of 4 tests ran, 0 failed, 4 left out\n");
 }
 
 int main(void) {
     all.ends = shared_memory(sizeof *all.ends);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(all_pass),
-        cmocka_unit_test(those_behind_a_failure_run),
-        cmocka_unit_test(one_never_begun_has_failed),
-        cmocka_unit_test(one_left_out_is_named),
-        cmocka_unit_test(all_left_out_show_nothing),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_all_tests(NULL, NULL);
 }

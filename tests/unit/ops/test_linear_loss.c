@@ -152,8 +152,7 @@ static const LossLane LANES[] = {{F64, 1, false, false}, {F64, 3, false, false},
                                  {F64, 3, true, true}};
 enum { LANE_COUNT = sizeof LANES / sizeof *LANES };
 
-static void chunks_have_the_bits_of_the_two_ops(void **state) {
-    (void)state;
+TEST(chunks_have_the_bits_of_the_two_ops) {
     for (int i = 0; i < LANE_COUNT; i++)
         for (int k = 0; k < 8; k++) {
             const LossLane *l = &LANES[i];
@@ -174,8 +173,7 @@ static void chunks_have_the_bits_of_the_two_ops(void **state) {
 }
 
 /* The tape does not record: neither x nor the main gradient is touched. */
-static void an_evaluation_only_has_losses(void **state) {
-    (void)state;
+TEST(an_evaluation_only_has_losses) {
     for (int i = 0; i < LANE_COUNT; i++) {
         for (int k = 0; k < 2; k++) {
             const How whole = {.evaluates = true, .softcap = k}, parts = {2, .evaluates = true, .softcap = k};
@@ -190,8 +188,7 @@ static void run_with_other_gradient(void *work) {
     play_back(k, loss_of(k), &k->other);
 }
 
-static void another_gradient_than_was_announced_is_a_fault(void **state) {
-    (void)state;
+TEST(another_gradient_than_was_announced_is_a_fault) {
     const LossLane l = {.dtype = F64, .b = 1};
     Work k;
     FaultScope scope;
@@ -202,8 +199,7 @@ static void another_gradient_than_was_announced_is_a_fault(void **state) {
 }
 
 /* All memory of a chunk is freed when the next one begins. */
-static void chunks_keep_no_memory(void **state) {
-    (void)state;
+TEST(chunks_keep_no_memory) {
     for (int i = 0; i < LANE_COUNT; i++) {
         size_t used[2];
         for (int k = 0; k < 2; k++) {
@@ -217,8 +213,7 @@ static void chunks_keep_no_memory(void **state) {
     }
 }
 
-static void chunks_are_whole_positions(void **state) {
-    (void)state;
+TEST(chunks_are_whole_positions) {
     const int64_t gib = LINEAR_LOSS_BYTES;
     assert_int_equal(linear_loss_positions(1024, 64, 8192, 1), 128);
     assert_int_equal(linear_loss_positions(1024, 64, 8191, 1), 127);
@@ -232,13 +227,4 @@ static void chunks_are_whole_positions(void **state) {
     assert_int_equal(linear_loss_positions(3, 5, 0, (size_t)gib), 1); /* not less than a position */
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(chunks_have_the_bits_of_the_two_ops),
-        cmocka_unit_test(an_evaluation_only_has_losses),
-        cmocka_unit_test(another_gradient_than_was_announced_is_a_fault),
-        cmocka_unit_test(chunks_keep_no_memory),
-        cmocka_unit_test(chunks_are_whole_positions),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_all_tests(NULL, NULL); }

@@ -31,7 +31,7 @@ static double loss_of(Device *d, const float *row, int64_t label, float *dlogits
 
 static const double U = 0x1p-24;
 
-static void equal_logits_cost_the_log_of_the_vocabulary(void **state) {
+TEST(equal_logits_cost_the_log_of_the_vocabulary) {
     const float row[COLUMNS] = {3, 3, 3, 3, 3, 80, 90}; /* two columns of padding */
     float dx[COLUMNS];
     assert_true(fabs(loss_of(*state, row, 2, dx) - log(VOCAB)) <= 2 * U * log(VOCAB));
@@ -40,7 +40,7 @@ static void equal_logits_cost_the_log_of_the_vocabulary(void **state) {
 }
 
 /* softmax of (0, log 2, log 4, log 8, -inf) is (1, 2, 4, 8, 0) / 15 */
-static void gradient_is_softmax_minus_one_hot(void **state) {
+TEST(gradient_is_softmax_minus_one_hot) {
     const float row[COLUMNS] = {0, logf(2), logf(4), logf(8), -INFINITY, NAN, NAN};
     const double softmax[] = {1 / 15.0, 2 / 15.0, 4 / 15.0, 8 / 15.0, 0, 0, 0};
     float dx[COLUMNS];
@@ -48,7 +48,7 @@ static void gradient_is_softmax_minus_one_hot(void **state) {
     for (int i = 0; i < COLUMNS; i++) assert_true(fabs(dx[i] - 0.5 * (softmax[i] - (i == 0))) <= 8 * U);
 }
 
-static void extreme_logits_stay_finite(void **state) {
+TEST(extreme_logits_stay_finite) {
     const float high[COLUMNS] = {3e38f, 0, 0, 0, -3e38f}, low[COLUMNS] = {-1e4f, -1e4f, -1e4f, -1e4f, -1e4f};
     float dx[COLUMNS];
     assert_true(loss_of(*state, high, 0, dx) == 0);
@@ -57,12 +57,12 @@ static void extreme_logits_stay_finite(void **state) {
     assert_true(fabs(loss_of(*state, low, 4, NULL) - log(VOCAB)) <= 2 * U * log(VOCAB));
 }
 
-static void a_logit_that_is_nan_shows(void **state) {
+TEST(a_logit_that_is_nan_shows) {
     const float row[COLUMNS] = {0, NAN, 0, 0, 0};
     assert_true(isnan(loss_of(*state, row, 0, NULL)));
 }
 
-static void a_wrong_label_is_named(void **state) {
+TEST(a_wrong_label_is_named) {
     const float row[COLUMNS] = {0};
     EXPECT_FAULT("label 5 of token 0", loss_of(*state, row, VOCAB, NULL));
 }
@@ -78,14 +78,14 @@ static double correct(Device *device, const float row[COLUMNS], int64_t label) {
 }
 
 /* As torch.argmax: the first of equal logits. A column of padding never counts. */
-static void only_the_first_largest_logit_is_correct(void **state) {
+TEST(only_the_first_largest_logit_is_correct) {
     const float row[COLUMNS] = {1, 3, 2, 3, 0, [COLUMNS - 1] = 9}, bad[COLUMNS] = {0, NAN};
     for (int64_t label = 0; label < VOCAB; label++) assert_true(correct(*state, row, label) == (label == 1));
     for (int64_t label = 0; label < VOCAB; label++) assert_true(correct(*state, bad, label) == 0);
 }
 
 /* Sums that float could not hold. */
-static void a_weighted_sum_is_double(void **state) {
+TEST(a_weighted_sum_is_double) {
     float x[6] = {16777216, 1, 1, 2, 3, 4}, weight[6] = {1, 1, 0, 0.5f, 0, 2};
     double sum = 0.5;
     Tensor xt = tensor_make(x, F32, 2, (int64_t[]){2, 3}),
@@ -108,15 +108,4 @@ static int close_device(void **state) {
     return 0;
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(equal_logits_cost_the_log_of_the_vocabulary),
-        cmocka_unit_test(gradient_is_softmax_minus_one_hot),
-        cmocka_unit_test(extreme_logits_stay_finite),
-        cmocka_unit_test(a_logit_that_is_nan_shows),
-        cmocka_unit_test(a_wrong_label_is_named),
-        cmocka_unit_test(only_the_first_largest_logit_is_correct),
-        cmocka_unit_test(a_weighted_sum_is_double),
-    };
-    return cmocka_run_group_tests(tests, open_device, close_device);
-}
+int main(void) { return run_all_tests(open_device, close_device); }

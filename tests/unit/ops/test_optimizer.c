@@ -16,8 +16,7 @@ static Tensor flat(void *data, DType dtype, int64_t n) { return tensor_make(data
 
 /* From zero state, with a gradient that never changes, m / correction1 = g and v / correction2 = g^2 at every
  * step, so the update is lr * (sign(g) / (1 + eps / |g|) + decay p). */
-static void adamw_with_a_constant_gradient(void **state) {
-    (void)state;
+TEST(adamw_with_a_constant_gradient) {
     const double lr = 0.25, decay = 0.125, eps = 0.5, g[3] = {2, -0.5, 0};
     double p[3] = {1, -3, 5}, m[3] = {0}, v[3] = {0}, want[3] = {1, -3, 5}, grad[3];
     for (int i = 0; i < 3; i++) grad[i] = g[i] / 4; /* grad_scale 4 */
@@ -42,8 +41,7 @@ static void adamw_with_a_constant_gradient(void **state) {
 }
 
 /* With momentum 0.5 and a constant gradient g, no decay: buf_k = g (2 - 2^(1-k)); all exact in binary. */
-static void sgd_momentum_builds_up(void **state) {
-    (void)state;
+TEST(sgd_momentum_builds_up) {
     float p = 64, m = 0, g = 2;
     Tensor gt = flat(&g, F32, 1), pt = flat(&p, F32, 1), mt = flat(&m, F32, 1);
     Device *d = device_cpu(1);
@@ -78,8 +76,7 @@ static ExactSum squares_of(const Tensor *x, int threads) {
 }
 
 /* Integers: the sum is exact regardless of the order; all lengths around a block. */
-static void sums_take_every_element_once(void **state) {
-    (void)state;
+TEST(sums_take_every_element_once) {
     const int64_t sizes[] = {0, 1, 15, 16, 17, 63, 64, 65, 128, 40001};
     float *x = mem_alloc(40001 * sizeof *x);
     for (int64_t e = 0; e < 40001; e++) x[e] = (float)(e % 7) - 3;
@@ -96,8 +93,7 @@ static void sums_take_every_element_once(void **state) {
 }
 
 /* Nor on how the elements are shared out: the sum of a part begins where a block does. */
-static void sums_do_not_depend_on_threads(void **state) {
-    (void)state;
+TEST(sums_do_not_depend_on_threads) {
     enum { N = 300001, FIRST = 7 * SUM_BLOCK };
     float *x = mem_alloc(N * sizeof *x);
     for (int i = 0; i < N; i++) x[i] = (float)philox_normal(1, 2, (uint64_t)i);
@@ -115,8 +111,7 @@ static void sums_do_not_depend_on_threads(void **state) {
 }
 
 /* A call of pieces does what a call for each would, with the numbers of its group, and nothing between them. */
-static void pieces_are_as_calls_of_their_own(void **state) {
-    (void)state;
+TEST(pieces_are_as_calls_of_their_own) {
     enum { N = 6 * 1024, PIECES = 4 };
     FlatPiece piece[PIECES] = {{0, 2048, 0}, {2112, 1, 3}, {2176, 1000, 1}, {4000, 2048, 2}};
     AdamAttr all = {.group = {{0.1, 0.2}, {.lr = 0.1}, {0.3, 0.2}, {.lr = 0.3}},
@@ -162,8 +157,7 @@ static void update_piece(Device *d, int64_t begin, int64_t count, int64_t group)
              &(Call){.in = {&g, &row}, .out = {&p, &m}, .attr = &(SgdAttr){.grad_scale = 1}, .device = d});
 }
 
-static void pieces_lie_inside_the_parameters(void **state) {
-    (void)state;
+TEST(pieces_lie_inside_the_parameters) {
     Device *d = device_cpu(1);
     update_piece(d, 0, 1, 0);
     EXPECT_FAULT("a piece of 1 elements from element 1 of 1 on", update_piece(d, 1, 1, 0));
@@ -176,8 +170,7 @@ static void pieces_lie_inside_the_parameters(void **state) {
 }
 
 /* 2^60 + 1 - 2^60 by squares: a rounded sum of them would lose the 1; a block's own sum does. */
-static void blocks_of_one_lose_nothing(void **state) {
-    (void)state;
+TEST(blocks_of_one_lose_nothing) {
     double x[2] = {0x1p30, 1};
     Tensor t = flat(x, F64, 2);
     ExactSum each = {0};
@@ -197,8 +190,7 @@ static void square_of_one(Device *d, int64_t block) {
              &(Call){.in = {&t}, .out = {&s}, .attr = &(SumAttr){.block = block}, .device = d});
 }
 
-static void blocks_divide_a_piece(void **state) {
-    (void)state;
+TEST(blocks_divide_a_piece) {
     Device *d = device_cpu(1);
     square_of_one(d, SUM_BLOCK);
     EXPECT_FAULT("blocks of 0 elements", square_of_one(d, 0));
@@ -220,8 +212,7 @@ static void run_adamw(Device *d, Tensor *step, const AdamAttr *attr, double out[
     call_run(&OPS[OP_adamw], &(Call){.in = {&g, NULL, step}, .out = {&p, &m, &v}, .attr = attr, .device = d});
 }
 
-static void numbers_in_memory_take_the_place_of_the_attributes(void **state) {
-    (void)state;
+TEST(numbers_in_memory_take_the_place_of_the_attributes) {
     StepNumbers numbers = {
         .group = {{0.1, 0.2}}, .unbias1 = 1 / 0.19, .unbias2 = 1 / 0.0975, .grad_scale = 0.5};
     AdamAttr attr = {
@@ -255,8 +246,7 @@ static ClipOutcome clipped(double most, double square, StepNumbers *numbers) {
     return o;
 }
 
-static void the_norm_of_the_scaled_gradient_is_clipped(void **state) {
-    (void)state;
+TEST(the_norm_of_the_scaled_gradient_is_clipped) {
     const StepNumbers plain = {
         .group = {{1, 2}, {3, 4}, {5, 6}, {7, 8}}, .unbias1 = 9, .unbias2 = 10, .grad_scale = -0.5};
     static const struct {
@@ -288,8 +278,7 @@ static void clip_without_a_word(Device *d, int shorter) {
              &(Call){.in = {&s, &from}, .out = {&to, &outcome}, .attr = &(ClipAttr){1}, .device = d});
 }
 
-static void clip_refuses_operands_of_other_sizes(void **state) {
-    (void)state;
+TEST(clip_refuses_operands_of_other_sizes) {
     Device *d = device_cpu(1);
     EXPECT_FAULT("clip: ", clip_without_a_word(d, 0));
     EXPECT_FAULT("clip: ", clip_without_a_word(d, 1));
@@ -298,19 +287,4 @@ static void clip_refuses_operands_of_other_sizes(void **state) {
     device_free(d);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(adamw_with_a_constant_gradient),
-        cmocka_unit_test(sgd_momentum_builds_up),
-        cmocka_unit_test(sums_take_every_element_once),
-        cmocka_unit_test(sums_do_not_depend_on_threads),
-        cmocka_unit_test(pieces_are_as_calls_of_their_own),
-        cmocka_unit_test(pieces_lie_inside_the_parameters),
-        cmocka_unit_test(blocks_of_one_lose_nothing),
-        cmocka_unit_test(blocks_divide_a_piece),
-        cmocka_unit_test(numbers_in_memory_take_the_place_of_the_attributes),
-        cmocka_unit_test(the_norm_of_the_scaled_gradient_is_clipped),
-        cmocka_unit_test(clip_refuses_operands_of_other_sizes),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_all_tests(NULL, NULL); }

@@ -281,7 +281,7 @@ static void check_case(const Oracle *o, const struct Family *f, const char *name
     for (int i = 0; i < CASE_INPUTS; i++) free(in[i].data), free(want[i].data), free(main_grad[i].data);
 }
 
-static void ops_are_those_of_pytorch(void **state) {
+TEST(ops_are_those_of_pytorch) {
     const Oracle *o = *state;
     int checked[FAMILY_COUNT] = {0};
     const char *name;
@@ -341,7 +341,7 @@ static void check_optimizer(const Oracle *o, const char *name, const json_t *c, 
     for (int i = 0; i < 2; i++) free(want[i].data), free(buffer[i].data);
 }
 
-static void optimizers_are_those_of_pytorch(void **state) {
+TEST(optimizers_are_those_of_pytorch) {
     const Oracle *o = *state;
     int checked = 0;
     const char *name;
@@ -370,7 +370,7 @@ static void check_buckets(const Oracle *o, const char *name, const json_t *c) {
     free(begins.data);
 }
 
-static void buckets_are_those_of_transformers(void **state) {
+TEST(buckets_are_those_of_transformers) {
     const Oracle *o = *state;
     int checked = 0;
     const char *name;
@@ -383,11 +383,4 @@ static void buckets_are_those_of_transformers(void **state) {
     assert_int_equal(checked, 10);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(buckets_are_those_of_transformers),
-        cmocka_unit_test(ops_are_those_of_pytorch),
-        cmocka_unit_test(optimizers_are_those_of_pytorch),
-    };
-    return cmocka_run_group_tests(tests, oracle_open, oracle_close);
-}
+int main(void) { return run_all_tests(oracle_open, oracle_close); }

@@ -102,8 +102,7 @@ static void rank_main(void *arg, Comm *comm) {
     device_free(device);
 }
 
-static void every_row_of_the_table(void **state) {
-    (void)state;
+TEST(every_row_of_the_table) {
     static const Spmd ROW[][2] = {{SPMD_I, SPMD_R}, {SPMD_P, SPMD_I}, {SPMD_P, SPMD_R}, {SPMD_V, SPMD_R},
                                   {SPMD_P, SPMD_V}, {SPMD_V, SPMD_I}, {SPMD_I, SPMD_V}, {SPMD_R, SPMD_V}};
     for (size_t i = 0; i < sizeof ROW / sizeof *ROW; i++)
@@ -114,7 +113,4 @@ static void every_row_of_the_table(void **state) {
             }
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(every_row_of_the_table)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_all_tests(NULL, NULL); }

@@ -45,8 +45,7 @@ static void expect_ids(const Tensor *t, const int64_t *want) {
                      (long long)want[i]);
 }
 
-static void equal_scores_go_to_the_smaller_number(void **state) {
-    (void)state;
+TEST(equal_scores_go_to_the_smaller_number) {
     Bench b = bench_new();
     bench_begin(&b);
     const double logits[] = {1, 1, 1, 1, 1, 2, 1, 2, 0, 3, 3, 3};
@@ -60,8 +59,7 @@ static void equal_scores_go_to_the_smaller_number(void **state) {
 }
 
 /* The bias decides the choice and is no part of the probabilities. */
-static void bias_chooses_but_does_not_weigh(void **state) {
-    (void)state;
+TEST(bias_chooses_but_does_not_weigh) {
     Bench b = bench_new();
     bench_begin(&b);
     const double logits[] = {0, 0, 0}, bias[] = {0.1, 0.3, 0.2};
@@ -73,8 +71,7 @@ static void bias_chooses_but_does_not_weigh(void **state) {
     bench_free(&b);
 }
 
-static void sinkhorn_gives_equal_shares(void **state) {
-    (void)state;
+TEST(sinkhorn_gives_equal_shares) {
     enum { T = 40, E = 5 };
     Bench b = bench_new();
     bench_begin(&b);
@@ -94,8 +91,7 @@ static void sinkhorn_gives_equal_shares(void **state) {
 }
 
 /* Four tokens want expert 0 and one expert 2; two fit. */
-static void rows_are_grouped_kept_and_padded(void **state) {
-    (void)state;
+TEST(rows_are_grouped_kept_and_padded) {
     Bench b = bench_new();
     bench_begin(&b);
     const double probs[] = {0.2, 0.5, 0.5, 0.3, 0.9};
@@ -114,8 +110,7 @@ static void rows_are_grouped_kept_and_padded(void **state) {
 }
 
 /* Uniform in (1 - rate, 1 + rate), the same for a sample however it is grouped, none outside training. */
-static void jitter_is_uniform(void **state) {
-    (void)state;
+TEST(jitter_is_uniform) {
     enum { N = 30000 };
     const double rate = 0.25;
     Bench b = bench_new();
@@ -145,13 +140,4 @@ static void jitter_is_uniform(void **state) {
     bench_free(&b);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(equal_scores_go_to_the_smaller_number),
-        cmocka_unit_test(bias_chooses_but_does_not_weigh),
-        cmocka_unit_test(sinkhorn_gives_equal_shares),
-        cmocka_unit_test(rows_are_grouped_kept_and_padded),
-        cmocka_unit_test(jitter_is_uniform),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_all_tests(NULL, NULL); }

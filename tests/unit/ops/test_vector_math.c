@@ -18,8 +18,7 @@ static double ulps(real y, long double want) {
     return (double)(fabsl((long double)y - want) / ulp);
 }
 
-static void exp_is_within_two_ulp(void **state) {
-    (void)state;
+TEST(exp_is_within_two_ulp) {
     double worst = 0;
     for (int i = 0; i < SAMPLES; i++) {
         const double u = philox_uniform(1, 2, (uint64_t)i), whole = SMALLEST + (LARGEST - SMALLEST) * u;
@@ -30,8 +29,7 @@ static void exp_is_within_two_ulp(void **state) {
     assert_true(worst <= 2);
 }
 
-static void exp_has_the_right_limits(void **state) {
-    (void)state;
+TEST(exp_has_the_right_limits) {
     assert_true(vector_exp(0) == 1);
     assert_true(vector_exp(-INFINITY) == 0);
     assert_true(vector_exp((real)(1.1 * SMALLEST)) == 0);
@@ -41,8 +39,7 @@ static void exp_has_the_right_limits(void **state) {
 
 /* exp within 2 ulp, one addition, one division: 2 + 1/2 + 1/2 ulp of 1 + exp and 1 more where an ulp changes
  * size. */
-static void sigmoid_is_within_four_ulp(void **state) {
-    (void)state;
+TEST(sigmoid_is_within_four_ulp) {
     double worst = 0;
     for (int i = 0; i < SAMPLES; i++) {
         const real x = (real)(80 * philox_uniform(3, 4, (uint64_t)i) - 40);
@@ -55,8 +52,7 @@ static void sigmoid_is_within_four_ulp(void **state) {
 }
 
 /* P and Q within 1 ulp each, and the roundings of a product, or of exp and a difference. */
-static void erf_is_within_three_ulp(void **state) {
-    (void)state;
+TEST(erf_is_within_three_ulp) {
     double worst = 0;
     for (int i = 0; i < SAMPLES; i++) {
         const double u = 2 * philox_uniform(5, 6, (uint64_t)i) - 1;
@@ -69,12 +65,4 @@ static void erf_is_within_three_ulp(void **state) {
     assert_true(vector_erf(INFINITY) == 1 && vector_erf(-INFINITY) == -1 && isnan(vector_erf(NAN)));
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(exp_is_within_two_ulp),
-        cmocka_unit_test(exp_has_the_right_limits),
-        cmocka_unit_test(erf_is_within_three_ulp),
-        cmocka_unit_test(sigmoid_is_within_four_ulp),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_all_tests(NULL, NULL); }

@@ -71,8 +71,7 @@ static void expect_relative(double x, double expected, double bound) {
     if (!(fabs(x - expected) <= bound * fabs(expected))) fail_msg("%.17g, expected %.17g", x, expected);
 }
 
-static void norm_counts_each_logical_element_once(void **state) {
-    (void)state;
+TEST(norm_counts_each_logical_element_once) {
     Fixture f = fixture_new("--fp64 --clip-grad 1", F64);
     double squares = set_grads(&f, 1);
     OptimResult r = optim_step(f.optimizer, (OptimStep){.lr = 0.1, .decoupled_lr = 0.1, .grad_scale = 0.25});
@@ -84,8 +83,7 @@ static void norm_counts_each_logical_element_once(void **state) {
 }
 
 /* Other lanes round the sum of a block, and in another layout other elements are a block. */
-static void exact_lane_rounds_no_sum_of_the_norm(void **state) {
-    (void)state;
+TEST(exact_lane_rounds_no_sum_of_the_norm) {
     Fixture f = fixture_new("--lane exact", F64);
     set_grads(&f, 1);
     for (int p = 0; p < KINDS; p++)
@@ -97,8 +95,7 @@ static void exact_lane_rounds_no_sum_of_the_norm(void **state) {
     fixture_free(&f);
 }
 
-static void clip_only_shrinks(void **state) {
-    (void)state;
+TEST(clip_only_shrinks) {
     Fixture f = fixture_new("--fp64 --clip-grad 1e6 --log-num-zeros-in-grad", F64);
     set_grads(&f, 1);
     grad(&f, EMBEDDING)[3] = 0;
@@ -128,8 +125,7 @@ static void adam_step(Adam *a, double g, double lr, double decay, int step) {
     a->x -= lr * (a->m / (1 - pow(0.9, step))) / (sqrt(a->v / (1 - pow(0.95, step))) + 1e-8);
 }
 
-static void adamw_uses_decoupled_lr_and_decays_matrices_only(void **state) {
-    (void)state;
+TEST(adamw_uses_decoupled_lr_and_decays_matrices_only) {
     Fixture f = fixture_new("--fp64 --clip-grad 2 --adam-beta2 0.95", F64);
     static const double LR[KINDS] = {0.3, 0.1, 0.1, 0.1}, DECAY[KINDS] = {0.2, 0.2, 0, 0};
     Adam a[KINDS][20] = {0};
@@ -158,8 +154,7 @@ static void adamw_uses_decoupled_lr_and_decays_matrices_only(void **state) {
     fixture_free(&f);
 }
 
-static void sgd_follows_pytorch(void **state) {
-    (void)state;
+TEST(sgd_follows_pytorch) {
     Fixture f = fixture_new("--fp64 --clip-grad 0 --optimizer sgd --sgd-momentum 0.8", F64);
     double x[20], momentum[20] = {0};
     for (int i = 0; i < LOGICAL[WEIGHT]; i++) x[i] = value(&f, WEIGHT)[i];
@@ -206,8 +201,7 @@ static void expect_equal_states(const Fixture *a, const Fixture *b) {
 
 /* The optimizer computes in float from its inputs: gradients that both types represent exactly give bitwise
  * equal norm, clip coefficient, zeros, parameters and moments. */
-static void bf16_gradients_that_are_exact_change_no_bit(void **state) {
-    (void)state;
+TEST(bf16_gradients_that_are_exact_change_no_bit) {
     static const char *const WORDS[][2] = {
         {"--bf16", "--grad-reduce-in-bf16"},
         {"--bf16 --optimizer sgd", "--grad-reduce-in-bf16"},
@@ -242,8 +236,7 @@ static void bf16_gradients_that_are_exact_change_no_bit(void **state) {
 }
 
 /* Whichever of the two is narrow. */
-static void each_moment_has_the_type_of_its_option(void **state) {
-    (void)state;
+TEST(each_moment_has_the_type_of_its_option) {
     static const struct {
         const char *words;
         DType type[2];
@@ -262,8 +255,7 @@ static void each_moment_has_the_type_of_its_option(void **state) {
 }
 
 /* In fp32, from numbers that bf16 rounds. */
-static void adamw_of_bf16_gradients_is_the_formula(void **state) {
-    (void)state;
+TEST(adamw_of_bf16_gradients_is_the_formula) {
     Fixture f = fixture_new("--bf16 --grad-reduce-in-bf16 --clip-grad 0 --adam-beta2 0.95", BF16);
     const Param *p = f.registry->params[WEIGHT];
     Adam a[12] = {0};
@@ -306,8 +298,7 @@ static Bytes everything(const Fixture *f) {
     return (Bytes){s.s, s.len};
 }
 
-static void infinite_gradient_changes_no_byte(void **state) {
-    (void)state;
+TEST(infinite_gradient_changes_no_byte) {
     static const double BAD[] = {INFINITY, -INFINITY, NAN};
     static const char *const LANES[] = {"--fp64", "--bf16", "--bf16 --grad-reduce-in-bf16"};
     for (int i = 0; i < 9; i++) {
@@ -332,8 +323,7 @@ static void infinite_gradient_changes_no_byte(void **state) {
     }
 }
 
-static void bf16_values_are_rounded_masters(void **state) {
-    (void)state;
+TEST(bf16_values_are_rounded_masters) {
     Fixture f = fixture_new("--bf16", BF16);
     zero_grads(f.registry);
     for (int i = 0; i < 12; i++) ((float *)f.registry->params[WEIGHT]->main_grad.data)[i] = (float)(i + 1);
@@ -351,8 +341,7 @@ static double l2_of_values(const Fixture *f) {
     return sqrt(squares);
 }
 
-static void params_norm_is_the_masters_l2_after_the_update(void **state) {
-    (void)state;
+TEST(params_norm_is_the_masters_l2_after_the_update) {
     Fixture f = fixture_new("--fp64 --log-params-norm", F64);
     for (int64_t i = LOGICAL[EMBEDDING]; i < f.registry->params[EMBEDDING]->count; i++)
         value(&f, EMBEDDING)[i] = 1e9;
@@ -379,8 +368,7 @@ typedef struct Waits {
 
 static void count_wait(Device *d) { ((Waits *)d->backend)->n++; }
 
-static void one_rank_waits_once_a_step(void **state) {
-    (void)state;
+TEST(one_rank_waits_once_a_step) {
     Fixture f = fixture_new("--fp64 --log-params-norm --log-num-zeros-in-grad", F64);
     const DeviceBackend *cpu = f.device->backend;
     Waits waits = {.backend = *cpu};
@@ -395,20 +383,4 @@ static void one_rank_waits_once_a_step(void **state) {
     fixture_free(&f);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(norm_counts_each_logical_element_once),
-        cmocka_unit_test(exact_lane_rounds_no_sum_of_the_norm),
-        cmocka_unit_test(clip_only_shrinks),
-        cmocka_unit_test(adamw_uses_decoupled_lr_and_decays_matrices_only),
-        cmocka_unit_test(sgd_follows_pytorch),
-        cmocka_unit_test(each_moment_has_the_type_of_its_option),
-        cmocka_unit_test(bf16_gradients_that_are_exact_change_no_bit),
-        cmocka_unit_test(adamw_of_bf16_gradients_is_the_formula),
-        cmocka_unit_test(infinite_gradient_changes_no_byte),
-        cmocka_unit_test(bf16_values_are_rounded_masters),
-        cmocka_unit_test(params_norm_is_the_masters_l2_after_the_update),
-        cmocka_unit_test(one_rank_waits_once_a_step),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_all_tests(NULL, NULL); }

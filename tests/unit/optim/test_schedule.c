@@ -28,8 +28,7 @@ static void expect_near(const char *what, long long samples, double ours, double
         fail_msg("%s after %lld samples is %.17g, expected %.17g", what, samples, ours, oracle);
 }
 
-static void schedules_match_the_oracle(void **state) {
-    (void)state;
+TEST(schedules_match_the_oracle) {
     Setup *s = NULL;
     for (size_t i = 0; i < sizeof VECTORS / sizeof *VECTORS; i++) {
         const Vector *v = &VECTORS[i];
@@ -61,8 +60,7 @@ static int64_t upstream_rampup(int64_t start, int64_t increment, int64_t samples
     return size < global ? size : global;
 }
 
-static void rampup_follows_upstream(void **state) {
-    (void)state;
+TEST(rampup_follows_upstream) {
     static const int64_t RAMPS[][4] = {
         {2, 2, 100, 8}, {4, 4, 37, 20}, {2, 3, 7, 32}, {1, 1, 3, 9}, {8, 4, 50, 8}};
     for (size_t i = 0; i < sizeof RAMPS / sizeof *RAMPS; i++) {
@@ -77,8 +75,7 @@ static void rampup_follows_upstream(void **state) {
     }
 }
 
-static void step_schedule_counts_tokens(void **state) {
-    (void)state;
+TEST(step_schedule_counts_tokens) {
     /* thresholds are tokens: 2K and 0.1M over 8 tokens a sample are 250 and 12,500 samples */
     Setup *s = setup_new("--train-samples 20000 --seq-length 8 --step-batch-size-schedule 0:2,2K:4,0.1M:12");
     static const int64_t EXPECTED[][2] = {
@@ -88,8 +85,7 @@ static void step_schedule_counts_tokens(void **state) {
     setup_free(s);
 }
 
-static void train_samples_are_whole_batches(void **state) {
-    (void)state;
+TEST(train_samples_are_whole_batches) {
     Setup *s = setup_new("--train-samples 402 --global-batch-size 4");
     assert_int_equal(s->config.derived.train_iters, 100);
     setup_free(s);
@@ -97,8 +93,7 @@ static void train_samples_are_whole_batches(void **state) {
 
 /* ---- loss scaler ---- */
 
-static void scaler_follows_hysteresis(void **state) {
-    (void)state;
+TEST(scaler_follows_hysteresis) {
     Setup *s = setup_new(
         "--fp16 --initial-loss-scale 1024 --loss-scale-window 3 --hysteresis 2 --min-loss-scale 100");
     Scaler scaler = scaler_new(&s->config);
@@ -127,8 +122,7 @@ static void scaler_follows_hysteresis(void **state) {
     setup_free(s);
 }
 
-static void scaler_is_constant_without_fp16_or_with_a_fixed_scale(void **state) {
-    (void)state;
+TEST(scaler_is_constant_without_fp16_or_with_a_fixed_scale) {
     static const struct {
         const char *words;
         double scale;
@@ -146,14 +140,4 @@ static void scaler_is_constant_without_fp16_or_with_a_fixed_scale(void **state) 
     setup_free(s);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(schedules_match_the_oracle),
-        cmocka_unit_test(rampup_follows_upstream),
-        cmocka_unit_test(step_schedule_counts_tokens),
-        cmocka_unit_test(train_samples_are_whole_batches),
-        cmocka_unit_test(scaler_follows_hysteresis),
-        cmocka_unit_test(scaler_is_constant_without_fp16_or_with_a_fixed_scale),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_all_tests(NULL, NULL); }

@@ -18,8 +18,7 @@ static ParamSpec matrix(const char *name, int64_t rows, int64_t padded, int64_t 
 }
 
 /* Megatron's fused QKV with 2 groups of [2 queries of 3 rows | k of 3 | v of 3]. */
-static void parts_of_fused_qkv(void **state) {
-    (void)state;
+TEST(parts_of_fused_qkv) {
     Registry *r = registry_new(NULL);
     ParamSpec spec = matrix("qkv", 24, 0, 5);
     spec.groups = 2, spec.n_parts = 3;
@@ -39,8 +38,7 @@ static void parts_of_fused_qkv(void **state) {
     registry_free(r);
 }
 
-static void layout_is_aligned_and_registered_once(void **state) {
-    (void)state;
+TEST(layout_is_aligned_and_registered_once) {
     Registry *r = registry_new(NULL);
     Param *a = param_add(r, matrix("a", 5, 8, 3)), *b = param_add(r, matrix("b", 100, 0, 7));
     assert_int_equal(a->count, 24);
@@ -64,8 +62,7 @@ static double value(const Tensor *t, int64_t i) {
 }
 
 /* Five standard errors of each moment: mean s/sqrt(n), variance s^2 sqrt(2/n), fourth moment s^4 sqrt(96/n). */
-static void init_is_normal_with_the_given_deviation(void **state) {
-    (void)state;
+TEST(init_is_normal_with_the_given_deviation) {
     Registry *r = registry_new(NULL);
     Device *d = device_cpu(1);
     Param *p = param_add(r, matrix("w", 500, 0, 401));
@@ -105,8 +102,7 @@ static Model model(DType storage, int64_t padded, bool v_first, uint64_t seed) {
 
 static void model_free(Model *m) { registry_free(m->r), device_free(m->d); }
 
-static void init_depends_on_seed_name_and_index_only(void **state) {
-    (void)state;
+TEST(init_depends_on_seed_name_and_index_only) {
     Model want = model(F64, 0, false, 7);
     for (DType storage = F64; storage <= F16; storage++)
         for (int variant = 0; variant < 4; variant++) {
@@ -132,8 +128,7 @@ static void init_depends_on_seed_name_and_index_only(void **state) {
 }
 
 /* An odd number of elements, enough for every thread. */
-static void init_does_not_depend_on_the_threads(void **state) {
-    (void)state;
+TEST(init_does_not_depend_on_the_threads) {
     enum { ROWS = 101, COLUMNS = 97 };
     Tensor want;
     Registry *r[2];
@@ -150,8 +145,7 @@ static void init_does_not_depend_on_the_threads(void **state) {
     for (int i = 0; i < 2; i++) registry_free(r[i]), device_free(d[i]);
 }
 
-static void gradients_are_zeroed_and_linked(void **state) {
-    (void)state;
+TEST(gradients_are_zeroed_and_linked) {
     Model m = model(BF16, 16, false, 7);
     assert_ptr_equal(m.w->value.grad, &m.w->main_grad);
     assert_int_equal(m.w->main_grad.dtype, F32);
@@ -166,8 +160,7 @@ static void gradients_are_zeroed_and_linked(void **state) {
 
 /* A model that computes has values, and the masters of buffers where values have 16 bits. Values know
  * that they are parameters. */
-static void a_model_that_computes_has_values_alone(void **state) {
-    (void)state;
+TEST(a_model_that_computes_has_values_alone) {
     for (DType storage = F64; storage <= F16; storage++) {
         Registry *r = registry_new(NULL);
         Device *d = device_cpu(1);
@@ -195,8 +188,7 @@ static void a_model_that_computes_has_values_alone(void **state) {
 }
 
 /* A name covers what is below it, but no longer word. In the layout frozen weights have values and masters only. */
-static void frozen_weights_have_no_gradient(void **state) {
-    (void)state;
+TEST(frozen_weights_have_no_gradient) {
     static const char *const NAMES[] = {"layers.1.w", "layers.1.w_gate", "layers.10.w", "layers.1.w.bias"};
     Device *d = device_cpu(1);
     Registry *r = registry_new(NULL);
@@ -221,8 +213,7 @@ static void frozen_weights_have_no_gradient(void **state) {
 }
 
 /* With BF16 storage they may be BF16; in any other lane they have the arithmetic's type. */
-static void gradients_may_be_bf16(void **state) {
-    (void)state;
+TEST(gradients_may_be_bf16) {
     for (DType storage = F64; storage <= F16; storage++) {
         Layout layout = layout_single();
         layout.data.bf16_grads = true;
@@ -246,8 +237,7 @@ static void gradients_may_be_bf16(void **state) {
 }
 
 /* Only memory that was never written is filled. */
-static void fresh_gradients_settle_to_zero(void **state) {
-    (void)state;
+TEST(fresh_gradients_settle_to_zero) {
     Model m = model(BF16, 16, false, 7);
     float *written = m.w->main_grad.data, *fresh = m.v->main_grad.data;
     assert_false(grads_are_unwritten(m.r));
@@ -267,18 +257,4 @@ static void fresh_gradients_settle_to_zero(void **state) {
     model_free(&m);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(parts_of_fused_qkv),
-        cmocka_unit_test(layout_is_aligned_and_registered_once),
-        cmocka_unit_test(init_is_normal_with_the_given_deviation),
-        cmocka_unit_test(init_depends_on_seed_name_and_index_only),
-        cmocka_unit_test(init_does_not_depend_on_the_threads),
-        cmocka_unit_test(gradients_are_zeroed_and_linked),
-        cmocka_unit_test(a_model_that_computes_has_values_alone),
-        cmocka_unit_test(frozen_weights_have_no_gradient),
-        cmocka_unit_test(gradients_may_be_bf16),
-        cmocka_unit_test(fresh_gradients_settle_to_zero),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_all_tests(NULL, NULL); }

@@ -337,8 +337,7 @@ static void run_world(void *arg, Comm *comm) {
     device_free(device);
 }
 
-static void sums_and_values_are_what_the_formulas_say(void **state) {
-    (void)state;
+TEST(sums_and_values_are_what_the_formulas_say) {
     static const World WORLDS[] = {
         {"one rank", 1, {1, 1, 0, 1, 1, 1, 0}, false},
         {"dp2", 2, {1, 1, 0, 1, 1, 1, 0}, false},
@@ -452,8 +451,7 @@ static void wait_for_attention(void *arg, Comm *comm) {
     device_free(device);
 }
 
-static void operations_start_with_attention(void **state) {
-    (void)state;
+TEST(operations_start_with_attention) {
     const World w = {"dp2", 2, {1, 1, 0, 1, 1, 1, 0}, false};
     comm_threads(w.ranks, NULL, wait_for_attention, (void *)&w);
 }
@@ -461,8 +459,7 @@ static void operations_start_with_attention(void **state) {
 /* ---- the layout ---- */
 
 /* Every element is in exactly one bucket; parts of equal size cover each bucket; units have their own. */
-static void shards_cover_the_layout_once(void **state) {
-    (void)state;
+TEST(shards_cover_the_layout_once) {
     const World w = {"dp3", 3, {1, 1, 0, 1, 1, 1, 0}, false};
     Device *device = device_null();
     for (int stage = 1; stage < 4; stage++) {
@@ -498,8 +495,7 @@ static void shards_cover_the_layout_once(void **state) {
 
 /* Bytes of an element at each stage on 4 ranks with 16-bit storage: ZeRO's table, with fp32 gradients and
  * with bf16 ones. */
-static void memory_shrinks_by_the_stage(void **state) {
-    (void)state;
+TEST(memory_shrinks_by_the_stage) {
     const World w = {"dp4", 4, {1, 1, 0, 1, 1, 1, 0}, false};
     Device *device = device_null();
     const double each[2][4] = {{2 + 4 + 4, 2 + 4 + 1, 2 + 1 + 1, 0.5 + 1 + 1},
@@ -515,12 +511,4 @@ static void memory_shrinks_by_the_stage(void **state) {
     device_free(device);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(sums_and_values_are_what_the_formulas_say),
-        cmocka_unit_test(operations_start_with_attention),
-        cmocka_unit_test(shards_cover_the_layout_once),
-        cmocka_unit_test(memory_shrinks_by_the_stage),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_all_tests(NULL, NULL); }

@@ -51,8 +51,7 @@ static void expect_row(const CellResult *r, int row, bool pass, const char *wors
     assert_int_equal(x->rank, rank);
 }
 
-static void equal_runs_pass(void **state) {
-    (void)state;
+TEST(equal_runs_pass) {
     Ours ours;
     fill(&ours);
     const CellResult r = judged(&ours);
@@ -60,8 +59,7 @@ static void equal_runs_pass(void **state) {
     for (int i = 0; i < 3; i++) assert_true(r.one_rank.row[i].pass);
 }
 
-static void one_bit_fails(void **state) {
-    (void)state;
+TEST(one_bit_fails) {
     for (int i = 0; i < ELEMENTS; i++) {
         Ours ours;
         const bool second = i >= SECOND;
@@ -80,8 +78,7 @@ static void one_bit_fails(void **state) {
     }
 }
 
-static void losses_count(void **state) {
-    (void)state;
+TEST(losses_count) {
     for (int i = 0; i < STEPS; i++) {
         Ours ours;
         fill(&ours);
@@ -93,8 +90,7 @@ static void losses_count(void **state) {
     }
 }
 
-static void a_number_that_is_not_finite_fails(void **state) {
-    (void)state;
+TEST(a_number_that_is_not_finite_fails) {
     const double bad[] = {NAN, INFINITY};
     for (int k = 0; k < 2; k++) {
         Ours ours;
@@ -109,8 +105,7 @@ static void a_number_that_is_not_finite_fails(void **state) {
 }
 
 /* Tensors of a layer, by name, in the row of either reference; the last entry is the rest. */
-static void layers_have_their_own_errors(void **state) {
-    (void)state;
+TEST(layers_have_their_own_errors) {
     CellResult r = {0};
     Row *a = report_row(&r.oracle.rows, "gradient"), *b = report_row(&r.one_rank, "gradient");
     row_add(a, "model.layers.1.mlp.x", (TensorError){.relative = 3}, 4, INFINITY, 0);
@@ -133,8 +128,7 @@ static void expect_text(TensorError e, double bound, double element, const char 
     str_free(&out);
 }
 
-static void rows_are_described_by_their_worst_error(void **state) {
-    (void)state;
+TEST(rows_are_described_by_their_worst_error) {
     expect_text((TensorError){0.5, 3, 0}, 0.25, 4, "gradient of x: 0.5, 2 times its bound of 0.25");
     expect_text((TensorError){0.5, 12, 0}, 0.25, 4,
                 "gradient of x: 12 in an element, 3 times its bound of 4");
@@ -143,8 +137,7 @@ static void rows_are_described_by_their_worst_error(void **state) {
     expect_text((TensorError){1e-9, 0, 0}, BOUND_EQUAL, INFINITY, "gradient of x differs, and must be equal");
 }
 
-static void power_is_that_of_gradients(void **state) {
-    (void)state;
+TEST(power_is_that_of_gradients) {
     CellResult r = {0};
     assert_true(isnan(cell_power(&r)));
     row_add(report_row(&r.oracle.rows, "power: loss"), "all steps", (TensorError){.relative = 5}, 8, INFINITY,
@@ -154,15 +147,4 @@ static void power_is_that_of_gradients(void **state) {
     assert_true(cell_power(&r) == 3);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(equal_runs_pass),
-        cmocka_unit_test(one_bit_fails),
-        cmocka_unit_test(losses_count),
-        cmocka_unit_test(a_number_that_is_not_finite_fails),
-        cmocka_unit_test(layers_have_their_own_errors),
-        cmocka_unit_test(rows_are_described_by_their_worst_error),
-        cmocka_unit_test(power_is_that_of_gradients),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_all_tests(NULL, NULL); }

@@ -23,8 +23,7 @@ static Diff diff_of(const char *a, const char *b, const CkptDiffOptions *o, Str 
     return d;
 }
 
-static void layouts_do_not_matter(void **unused) {
-    (void)unused;
+TEST(layouts_do_not_matter) {
     Str out = {0};
     char *one = saved_by(0, 3), *another = saved_by(0, 4);
     static const int LAYOUTS[] = {1, 4, 11}; /* tp2; pp3; all axes, buffers shared between ranks */
@@ -99,8 +98,7 @@ static void expect_diff(const Change *change, const CkptDiffOptions *o, bool wit
     str_free(&out);
 }
 
-static void one_element_is_found(void **unused) {
-    (void)unused;
+TEST(one_element_is_found) {
     const float next = nextafterf(2, 3); /* 1.19e-07 of 2 */
     const CkptDiffOptions wide = {{.bound = 1.2e-7}, false}, narrow = {{.bound = 1.1e-7}, false},
                           weights = {{.bound = NAN}, true};
@@ -118,8 +116,7 @@ static void one_element_is_found(void **unused) {
     expect_diff(&lost, &wide, false, "2 against nan");
 }
 
-static void what_is_missing_is_a_difference(void **unused) {
-    (void)unused;
+TEST(what_is_missing_is_a_difference) {
     const CkptDiffOptions common = {{.bound = NAN, .common = true}, false}, weights = {{.bound = NAN}, true};
     Str out = {0};
     char *both = saved_with(&(Change){.items = 2, .weights = F32}),
@@ -133,8 +130,7 @@ static void what_is_missing_is_a_difference(void **unused) {
     str_free(&out);
 }
 
-static void storage_and_progress_count(void **unused) {
-    (void)unused;
+TEST(storage_and_progress_count) {
     const CkptDiffOptions bound = {{.bound = 0}, false};
     expect_diff(&(Change){.items = ITEMS, .weights = BF16}, &EXACT, false, "stored as F32 and as BF16");
     expect_diff(&(Change){.items = ITEMS, .weights = BF16}, &bound, true,
@@ -143,8 +139,7 @@ static void storage_and_progress_count(void **unused) {
                 "option seed: 0 and 5\nprogress optimizer_step: 0 and 5\n");
 }
 
-static void damage_is_an_error(void **unused) {
-    (void)unused;
+TEST(damage_is_an_error) {
     Str out = {0}, bytes = {0};
     Diff d;
     char *a = saved_with(&(Change){.items = 1, .weights = F32}),
@@ -161,13 +156,4 @@ static void damage_is_an_error(void **unused) {
     str_free(&out), str_free(&bytes);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(layouts_do_not_matter),
-        cmocka_unit_test(one_element_is_found),
-        cmocka_unit_test(what_is_missing_is_a_difference),
-        cmocka_unit_test(storage_and_progress_count),
-        cmocka_unit_test(damage_is_an_error),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_all_tests(NULL, NULL); }

@@ -49,8 +49,7 @@ static void expect_error(const char *a, const char *b, const DiffOptions *o, con
 
 #define RESTART(n) "{\"kind\": \"run\", \"iteration\": " #n "}\n"
 
-static void values_are_compared(void **unused) {
-    (void)unused;
+TEST(values_are_compared) {
     const char *a = STEP(1, 5.5, 1.0, 0.1) STEP(2, 5.25, 2.0, 0.1) STEP(3, 5.0, 4.0, 0.1);
     expect(a, STEP(1, 5.5, 1.0, 9) STEP(2, 5.25, 2.0, 9) STEP(3, 5.0, 4.0, 9), &EXACT, true, true,
            "verdict: equal\n");
@@ -69,8 +68,7 @@ static void values_are_compared(void **unused) {
            false, "skipped 0 against 1");
 }
 
-static void null_is_no_number(void **unused) {
-    (void)unused;
+TEST(null_is_no_number) {
     expect(STEP(1, 5, null, 1), STEP(1, 5, null, 1), &EXACT, true, true, "verdict: equal");
     static const char LOST[] = "first at step 1, lm_loss is not finite in both logs";
     expect(STEP(1, null, 1, 1), STEP(1, null, 1, 1), &EXACT, false, false, LOST);
@@ -80,8 +78,7 @@ static void null_is_no_number(void **unused) {
     expect(STEP(1, null, 1, 1), STEP(1, 5, 1, 1), &LOOSE, false, false, "lm_loss nan against 5");
 }
 
-static void the_last_record_of_a_step_counts(void **unused) {
-    (void)unused;
+TEST(the_last_record_of_a_step_counts) {
     const char *straight = STEP(1, 5, 1, 1) STEP(2, 4, 1, 1) STEP(3, 3, 1, 1);
     expect(straight,
            STEP(1, 5, 1, 1) STEP(2, 4.5, 1, 1) STEP(3, 9, 1, 1) STEP(2, 4, 1, 1) "\n" STEP(3, 3, 1, 1),
@@ -91,8 +88,7 @@ static void the_last_record_of_a_step_counts(void **unused) {
            false, "step 2, lm_loss 4 against 4.5");
 }
 
-static void what_only_one_log_has(void **unused) {
-    (void)unused;
+TEST(what_only_one_log_has) {
     const char *longer = STEP(1, 5, 1, 1) STEP(2, 4, 1, 1), *shorter = STEP(2, 4, 1, 1);
     expect(longer, shorter, &EXACT, false, false, "verdict: differ, first at step 1, which is only in /");
     expect(longer, shorter, &LOOSE, false, false, "\n1 step is only in /");
@@ -107,8 +103,7 @@ static void what_only_one_log_has(void **unused) {
     expect_error(STEP(1, 5, 1, 1), STEP(2, 5, 1, 1), &COMMON, "no step is in both logs");
 }
 
-static void evaluations_and_options(void **unused) {
-    (void)unused;
+TEST(evaluations_and_options) {
 #define EVALUATION(kind, n, loss) "{\"kind\": \"" kind "\", \"iteration\": " #n ", \"loss\": " #loss "}\n"
 #define RUN(seed)                                                                                            \
     "{\"kind\": \"run\", \"iteration\": 1, \"parameters\": " #seed ", \"options\": {\"seed\": " #seed        \
@@ -126,15 +121,13 @@ static void evaluations_and_options(void **unused) {
            "option seed: 1 and 2\nquantity");
 }
 
-static void other_records_are_skipped(void **unused) {
-    (void)unused;
+TEST(other_records_are_skipped) {
     const char *more = "{\"kind\": \"run\", \"version\": \"1\"}\n{\"kind\": \"other\", \"iteration\": 1, "
                        "\"lm_loss\": 7}\n" STEP(1, 5, 1, 1);
     expect(more, STEP(1, 5, 1, 1), &EXACT, true, true, "verdict: equal");
 }
 
-static void what_is_no_log(void **unused) {
-    (void)unused;
+TEST(what_is_no_log) {
     const char *good = STEP(1, 5, 1, 1);
     expect_error(good, "[1]\n", &EXACT, "line 1 is not a JSON object");
     expect_error(good, "", &EXACT, "no record of a training step;");
@@ -154,8 +147,7 @@ static void what_is_no_log(void **unused) {
     str_free(&many);
 }
 
-static void only_a_killed_run_leaves_incomplete_lines(void **unused) {
-    (void)unused;
+TEST(only_a_killed_run_leaves_incomplete_lines) {
 #define CUT "{\"iteration\": 2, \"lm_"
     const char *good = STEP(1, 5, 1, 1), *left_out = "b: 1 incomplete line is left out\n";
     expect(good, STEP(1, 5, 1, 1) CUT, &EXACT, true, true, left_out);
@@ -166,8 +158,7 @@ static void only_a_killed_run_leaves_incomplete_lines(void **unused) {
     expect_error(good, "}\n" RESTART(0) STEP(1, 5, 1, 1), &EXACT, "line 1 is not");
 }
 
-static void a_restart_replaces_later_steps(void **unused) {
-    (void)unused;
+TEST(a_restart_replaces_later_steps) {
     const char *straight = STEP(1, 5, 1, 1) STEP(2, 4, 1, 1) STEP(3, 3, 1, 1);
     expect(straight,
            RESTART(0) STEP(1, 5, 1, 1) STEP(2, 4, 1, 1) STEP(3, 3, 1, 1) RESTART(0) STEP(1, 5, 1, 1), &EXACT,
@@ -181,8 +172,7 @@ static void a_restart_replaces_later_steps(void **unused) {
 }
 
 /* As Python's json writes them. */
-static void words_of_numbers_are_read(void **unused) {
-    (void)unused;
+TEST(words_of_numbers_are_read) {
     const char *good = STEP(1, 5, 1, 1);
     expect(STEP(1, NaN, 1, 1), STEP(1, NaN, 1, 1), &EXACT, false, false,
            "lm_loss is not finite in both logs");
@@ -196,8 +186,7 @@ static void words_of_numbers_are_read(void **unused) {
     expect_error(STEP(1, 5 NaN, 1, 1), good, &EXACT, "line 1 is not a JSON object");
 }
 
-static void differences_are_relative(void **unused) {
-    (void)unused;
+TEST(differences_are_relative) {
     assert_true(diff_relative(3, 4) == 0.25 && diff_relative(-4, 3) == 1.75 && diff_relative(0, -0.0) == 0);
     assert_true(diff_relative(NAN, NAN) == 0 && isinf(diff_relative(NAN, 1)) &&
                 isinf(diff_relative(INFINITY, 1)));
@@ -205,19 +194,4 @@ static void differences_are_relative(void **unused) {
     assert_true(diff_same(NAN, -NAN) && !diff_same(0, -0.0) && diff_same(2, 2));
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(values_are_compared),
-        cmocka_unit_test(null_is_no_number),
-        cmocka_unit_test(the_last_record_of_a_step_counts),
-        cmocka_unit_test(what_only_one_log_has),
-        cmocka_unit_test(other_records_are_skipped),
-        cmocka_unit_test(evaluations_and_options),
-        cmocka_unit_test(what_is_no_log),
-        cmocka_unit_test(only_a_killed_run_leaves_incomplete_lines),
-        cmocka_unit_test(a_restart_replaces_later_steps),
-        cmocka_unit_test(words_of_numbers_are_read),
-        cmocka_unit_test(differences_are_relative),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_all_tests(NULL, NULL); }

@@ -18,8 +18,7 @@ static void expect(const double *x, const double *summands, int rank, const char
     if (!strstr(text, words)) fail_msg("'%s' is not '%s'", text, words);
 }
 
-static void a_factor_is_told_with_its_value(void **state) {
-    (void)state;
+TEST(a_factor_is_told_with_its_value) {
     double x[N];
     for (int i = 0; i < N; i++) x[i] = 2 * right(i) * (1 + 1e-12 * i);
     expect(x, NULL, 0, "scaled by 2");
@@ -27,16 +26,14 @@ static void a_factor_is_told_with_its_value(void **state) {
     expect(x, NULL, 0, "scaled by -0.5");
 }
 
-static void zeros_are_told_from_a_tail_of_zeros(void **state) {
-    (void)state;
+TEST(zeros_are_told_from_a_tail_of_zeros) {
     double x[N] = {0};
     expect(x, NULL, 0, "all zero");
     for (int i = 0; i < N - 3; i++) x[i] = right(i);
     expect(x, NULL, 0, "zero tail from element 9 of 12 on");
 }
 
-static void other_orders_are_told(void **state) {
-    (void)state;
+TEST(other_orders_are_told) {
     double x[N];
     for (int i = 0; i < N; i++) x[i] = right((i + 5) % N);
     expect(x, NULL, 0, "permuted");
@@ -44,8 +41,7 @@ static void other_orders_are_told(void **state) {
     expect(x, NULL, 0, "differs by");
 }
 
-static void missing_and_doubled_summands_are_told(void **state) {
-    (void)state;
+TEST(missing_and_doubled_summands_are_told) {
     double parts[RANKS * N], x[N];
     for (int i = 0; i < N; i++) parts[i] = cos(i), parts[N + i] = right(i) - parts[i];
     expect(parts + N, parts, 1, "only its own summand");
@@ -54,21 +50,11 @@ static void missing_and_doubled_summands_are_told(void **state) {
     expect(x, parts, 0, "summand of rank 0 is counted twice");
 }
 
-static void what_is_not_finite_is_told_first(void **state) {
-    (void)state;
+TEST(what_is_not_finite_is_told_first) {
     double x[N];
     for (int i = 0; i < N; i++) x[i] = right(i);
     x[4] = NAN;
     expect(x, NULL, 0, "not finite from element 4 on");
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_factor_is_told_with_its_value),
-        cmocka_unit_test(zeros_are_told_from_a_tail_of_zeros),
-        cmocka_unit_test(other_orders_are_told),
-        cmocka_unit_test(missing_and_doubled_summands_are_told),
-        cmocka_unit_test(what_is_not_finite_is_told_first),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_all_tests(NULL, NULL); }

@@ -18,8 +18,7 @@ static int64_t narrow(const Config *lane, OpNumber op, const Call *call, const c
     return n;
 }
 
-static void what_is_always_f32_may_not_have_16_bits(void **state) {
-    (void)state;
+TEST(what_is_always_f32_may_not_have_16_bits) {
     const Config lane = {.lane = LANE_BF16};
     Tensor wide = tensor_make(NULL, F32, 1, (int64_t[]){4}), x = tensor_make(NULL, BF16, 1, (int64_t[]){4});
     assert_int_equal(narrow(&lane, OP_route, &(Call){.in = {&wide}, .out = {&wide}}, ""), 0);
@@ -34,8 +33,7 @@ static void what_is_always_f32_may_not_have_16_bits(void **state) {
                      2);
 }
 
-static void main_gradients_have_16_bits_on_request(void **state) {
-    (void)state;
+TEST(main_gradients_have_16_bits_on_request) {
     const Config lane = {.lane = LANE_BF16}, reduced = {.lane = LANE_BF16, .grad_reduce_in_bf16 = true},
                  stored = {.lane = LANE_BF16, .main_grads_dtype = MAIN_GRADS_BF16};
     Tensor dw = tensor_make(NULL, BF16, 1, (int64_t[]){4});
@@ -47,10 +45,4 @@ static void main_gradients_have_16_bits_on_request(void **state) {
     assert_int_equal(narrow(&stored, OP_linear_wgrad, &call, ""), 0);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_is_always_f32_may_not_have_16_bits),
-        cmocka_unit_test(main_gradients_have_16_bits_on_request),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_all_tests(NULL, NULL); }

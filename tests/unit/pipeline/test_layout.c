@@ -41,8 +41,7 @@ static void assert_layout(const char *line, const char *expected) {
     arena_free(arena);
 }
 
-static void worked_examples(void **state) {
-    (void)state;
+TEST(worked_examples) {
     assert_layout("--num-layers 3", "E3L");
     assert_layout("--num-layers 8 --pipeline-model-parallel-size 4", "E2 2 2 2L");
     assert_layout("--num-layers 8 --pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 1",
@@ -76,8 +75,7 @@ static void worked_examples(void **state) {
                   "E1 3L");
 }
 
-static void layout_strings(void **state) {
-    (void)state;
+TEST(layout_strings) {
     static const struct {
         int ranks, layers;
         const char *text, *expected;
@@ -114,8 +112,7 @@ static void assert_partition(const PipelineLayout *l, int64_t layers) {
     assert_int_equal(next, layers);
 }
 
-static void every_layer_is_held_once(void **state) {
-    (void)state;
+TEST(every_layer_is_held_once) {
     Arena *arena = arena_new();
     int accepted = 0;
     for (int layers = 1; layers <= 24; layers++)
@@ -147,8 +144,7 @@ static void every_layer_is_held_once(void **state) {
     arena_free(arena);
 }
 
-static void bad_splits_are_sentences(void **state) {
-    (void)state;
+TEST(bad_splits_are_sentences) {
     static const char *const cases[][2] = {
         {"--num-layers 7 --pipeline-model-parallel-size 2", "7 layers cannot be divided evenly among 2"},
         {"--num-layers 2 --pipeline-model-parallel-size 4",
@@ -182,8 +178,7 @@ static void bad_splits_are_sentences(void **state) {
     }
 }
 
-static void bad_strings_name_the_place(void **state) {
-    (void)state;
+TEST(bad_strings_name_the_place) {
     static const char *const cases[][2] = {
         {"Et|tLx", "'Et|tLx', character 6: give E, t, L, | or a group"},
         {"Et|m|tL", "character 4: multi-token prediction (m) is not supported"},
@@ -220,13 +215,4 @@ static void bad_strings_name_the_place(void **state) {
     }
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(worked_examples),
-        cmocka_unit_test(layout_strings),
-        cmocka_unit_test(every_layer_is_held_once),
-        cmocka_unit_test(bad_splits_are_sentences),
-        cmocka_unit_test(bad_strings_name_the_place),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_all_tests(NULL, NULL); }

@@ -3,8 +3,7 @@
 
 #include "pipeline/report.h"
 
-static void pictures_are_the_papers_figures(void **state) {
-    (void)state;
+TEST(pictures_are_the_papers_figures) {
     Arena *arena = arena_new();
     Str text = {0};
     Plan p;
@@ -24,8 +23,7 @@ static void pictures_are_the_papers_figures(void **state) {
     arena_free(arena);
 }
 
-static void a_report_counts_layers_slots_and_bubble(void **state) {
-    (void)state;
+TEST(a_report_counts_layers_slots_and_bubble) {
     Str text = {0};
     StagePart stages[] = {
         {0, 2, true, false}, {2, 1, false, false}, {3, 0, false, false}, {3, 1, false, true}};
@@ -43,10 +41,4 @@ static void a_report_counts_layers_slots_and_bubble(void **state) {
     str_free(&text);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(pictures_are_the_papers_figures),
-        cmocka_unit_test(a_report_counts_layers_slots_and_bubble),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_all_tests(NULL, NULL); }

@@ -21,8 +21,7 @@ static void assert_list(PipelineSpec spec, int rank, const char *expected) {
 
 /* The orders of the papers' figures and of the comment in Megatron-LM's schedules.py (2 ranks, groups of 3, 5
  * microbatches, 2 chunks), by hand. */
-static void small_lists_are_the_published_ones(void **state) {
-    (void)state;
+TEST(small_lists_are_the_published_ones) {
     PipelineSpec s = {SCHEDULE_GPIPE, 2, 1, 3, 2, false, false, false};
     assert_list(s, 0, "F0 F1 F2 B0 B1 B2");
     s.kind = SCHEDULE_1F1B;
@@ -44,8 +43,7 @@ static void small_lists_are_the_published_ones(void **state) {
 
 /* Two forwards, then a backward with the forward of the next microbatch but one, and two backwards: three
  * microbatches are in flight. A single microbatch has no pair. More forwards come first on several ranks. */
-static void mixed_passes_are_pairs(void **state) {
-    (void)state;
+TEST(mixed_passes_are_pairs) {
     PipelineSpec s = {SCHEDULE_1F1B, 1, 1, 5, 1, false, false, true};
     assert_list(s, 0, "F0 F1 F2 B0 F3 B1 F4 B2 B3 B4");
     Arena *arena = arena_new();
@@ -92,10 +90,7 @@ static void visit_warmup(Arena *arena, PipelineSpec s) {
     }
 }
 
-static void warmups_and_slots_are_the_closed_forms(void **state) {
-    (void)state;
-    plan_sweep(visit_warmup);
-}
+TEST(warmups_and_slots_are_the_closed_forms) { plan_sweep(visit_warmup); }
 
 /* Each pass once, its backward after its forward, gradients in microbatch order, slots never shared. */
 static void visit_invariants(Arena *arena, PipelineSpec s) {
@@ -124,10 +119,7 @@ static void visit_invariants(Arena *arena, PipelineSpec s) {
     }
 }
 
-static void every_list_keeps_the_invariants(void **state) {
-    (void)state;
-    plan_sweep(visit_invariants);
-}
+TEST(every_list_keeps_the_invariants) { plan_sweep(visit_invariants); }
 
 static void at_most(int64_t n, int64_t bound) { assert_true(n <= bound); }
 
@@ -151,10 +143,7 @@ static void visit_buffers(Arena *arena, PipelineSpec s) {
     }
 }
 
-static void overlap_takes_one_buffer_more(void **state) {
-    (void)state;
-    plan_sweep(visit_buffers);
-}
+TEST(overlap_takes_one_buffer_more) { plan_sweep(visit_buffers); }
 
 /* A group without overlap and the rest, as the first step runs them, fit into the slots and buffers of all. */
 static void visit_parts(Arena *arena, PipelineSpec s) {
@@ -177,13 +166,9 @@ static void visit_parts(Arena *arena, PipelineSpec s) {
     }
 }
 
-static void parts_fit_into_the_memory_of_all(void **state) {
-    (void)state;
-    plan_sweep(visit_parts);
-}
+TEST(parts_fit_into_the_memory_of_all) { plan_sweep(visit_parts); }
 
-static void messages_go_to_the_neighbouring_stage(void **state) {
-    (void)state;
+TEST(messages_go_to_the_neighbouring_stage) {
     PipelineSpec s = {SCHEDULE_INTERLEAVED, 4, 2, 4, 4, false, false, false};
     static const struct {
         int rank;
@@ -226,8 +211,7 @@ static Err spec_of(const char *line, int chunks, int64_t microbatches, bool forw
     return e;
 }
 
-static void options_choose_the_schedule(void **state) {
-    (void)state;
+TEST(options_choose_the_schedule) {
     PipelineSpec s;
     assert_int_equal(spec_of("--pipeline-model-parallel-size 4", 1, 2, false, &s).code, ERR_NONE);
     assert_int_equal(s.kind, SCHEDULE_1F1B);
@@ -259,8 +243,7 @@ static void options_choose_the_schedule(void **state) {
 }
 
 /* The reason for the rule on groups. */
-static void forbidden_groups_deadlock(void **state) {
-    (void)state;
+TEST(forbidden_groups_deadlock) {
     Arena *arena = arena_new();
     Plan p;
     plan_make(&p, arena, (PipelineSpec){SCHEDULE_INTERLEAVED, 4, 3, 5, 4, false, false, false}, ONE);
@@ -288,8 +271,7 @@ static void assert_shortened(Arena *arena, PipelineSpec whole) {
 }
 
 /* No more slots and messages, and the same rule of groups. */
-static void a_shortened_schedule_takes_as_much_memory(void **state) {
-    (void)state;
+TEST(a_shortened_schedule_takes_as_much_memory) {
     static const int64_t COUNTS[] = {1, 5, 23, 64, 131, 132};
     Arena *arena = arena_new();
     for (int kind = SCHEDULE_GPIPE; kind <= SCHEDULE_ZERO_BUBBLE; kind++)
@@ -305,18 +287,4 @@ static void a_shortened_schedule_takes_as_much_memory(void **state) {
     arena_free(arena);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(small_lists_are_the_published_ones),
-        cmocka_unit_test(mixed_passes_are_pairs),
-        cmocka_unit_test(warmups_and_slots_are_the_closed_forms),
-        cmocka_unit_test(every_list_keeps_the_invariants),
-        cmocka_unit_test(overlap_takes_one_buffer_more),
-        cmocka_unit_test(parts_fit_into_the_memory_of_all),
-        cmocka_unit_test(messages_go_to_the_neighbouring_stage),
-        cmocka_unit_test(options_choose_the_schedule),
-        cmocka_unit_test(forbidden_groups_deadlock),
-        cmocka_unit_test(a_shortened_schedule_takes_as_much_memory),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_all_tests(NULL, NULL); }

@@ -43,10 +43,7 @@ static void visit_bubble(Arena *arena, PipelineSpec s) {
     }
 }
 
-static void bubbles_are_the_closed_forms(void **state) {
-    (void)state;
-    plan_sweep(visit_bubble);
-}
+TEST(bubbles_are_the_closed_forms) { plan_sweep(visit_bubble); }
 
 /* pipeline_bubble also where the papers are silent: it is right or NaN. */
 static void visit_other_bubble(Arena *arena, PipelineSpec s) {
@@ -62,10 +59,7 @@ static void visit_other_bubble(Arena *arena, PipelineSpec s) {
         }
 }
 
-static void a_formula_is_right_where_there_is_one(void **state) {
-    (void)state;
-    plan_sweep(visit_other_bubble);
-}
+TEST(a_formula_is_right_where_there_is_one) { plan_sweep(visit_other_bubble); }
 
 static double start_of(const Plan *p, int rank, ActionKind kind, int chunk, int64_t microbatch,
                        double *takes) {
@@ -100,8 +94,7 @@ enum { N_SPECS = sizeof SPECS / sizeof *SPECS };
 
 /* For any times of the stages, every pass starts exactly when its last dependency is ready. Dependencies are
  * the previous pass of its rank, and the same pass of the previous stage plus the latency. */
-static void passes_start_as_soon_as_they_can(void **state) {
-    (void)state;
+TEST(passes_start_as_soon_as_they_can) {
     Arena *arena = arena_new();
     for (size_t i = 0; i < N_SPECS; i++) {
         const PipelineSpec *s = &SPECS[i];
@@ -158,13 +151,9 @@ static void visit_rendezvous(Arena *arena, PipelineSpec s) {
     }
 }
 
-static void buffers_suffice_where_sends_wait_for_receives(void **state) {
-    (void)state;
-    plan_sweep(visit_rendezvous);
-}
+TEST(buffers_suffice_where_sends_wait_for_receives) { plan_sweep(visit_rendezvous); }
 
-static void too_few_buffers_to_send_from_deadlock(void **state) {
-    (void)state;
+TEST(too_few_buffers_to_send_from_deadlock) {
     Arena *arena = arena_new();
     for (int way = 0; way < PIPELINE_WAYS; way++) {
         Plan p;
@@ -181,8 +170,7 @@ static void too_few_buffers_to_send_from_deadlock(void **state) {
 }
 
 /* A message must not overwrite one that a slot still uses, however early its receive starts. */
-static void a_buffer_in_use_is_not_received_into(void **state) {
-    (void)state;
+TEST(a_buffer_in_use_is_not_received_into) {
     Arena *arena = arena_new();
     for (int kind = SCHEDULE_GPIPE; kind <= SCHEDULE_ZERO_BUBBLE; kind++)
         for (int way = 0; way < PIPELINE_WAYS; way++) {
@@ -205,8 +193,7 @@ static void a_buffer_in_use_is_not_received_into(void **state) {
 }
 
 /* By hand: rank 1 has F0 at 3-4, B0 at 4-6, F1 at 6-7, and rank 0 receives B0's gradient at 8. */
-static void a_full_gradient_buffer_delays_the_next_backward(void **state) {
-    (void)state;
+TEST(a_full_gradient_buffer_delays_the_next_backward) {
     Arena *arena = arena_new();
     Plan p;
     plan_make(&p, arena, (PipelineSpec){SCHEDULE_1F1B, 2, 1, 2, 2, false, false, false},
@@ -272,8 +259,7 @@ static void break_each(Plan *p, int rank, int64_t at) {
     *r = good;
 }
 
-static void every_broken_action_is_caught(void **state) {
-    (void)state;
+TEST(every_broken_action_is_caught) {
     Arena *arena = arena_new();
     for (size_t i = 0; i < N_SPECS; i++) {
         Plan p;
@@ -299,8 +285,7 @@ static void assert_sentence(bool forward_only, int rank, int64_t at, Action brok
     arena_free(arena);
 }
 
-static void sentences_name_rank_action_and_reason(void **state) {
-    (void)state;
+TEST(sentences_name_rank_action_and_reason) {
     assert_sentence(
         false, 0, 2, (Action){ACTION_BACKWARD_INPUT, 0, 1, 1, -1, false},
         "pipeline rank 0, action 2, input gradient of microbatch 1, chunk 0, slot 1: backwards must go "
@@ -333,17 +318,4 @@ static void sentences_name_rank_action_and_reason(void **state) {
         "only");
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bubbles_are_the_closed_forms),
-        cmocka_unit_test(a_formula_is_right_where_there_is_one),
-        cmocka_unit_test(passes_start_as_soon_as_they_can),
-        cmocka_unit_test(buffers_suffice_where_sends_wait_for_receives),
-        cmocka_unit_test(too_few_buffers_to_send_from_deadlock),
-        cmocka_unit_test(a_buffer_in_use_is_not_received_into),
-        cmocka_unit_test(a_full_gradient_buffer_delays_the_next_backward),
-        cmocka_unit_test(every_broken_action_is_caught),
-        cmocka_unit_test(sentences_name_rank_action_and_reason),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_all_tests(NULL, NULL); }

@@ -39,8 +39,7 @@ static void assert_opens(const char *number, int world, int rank) {
     if (comm) comm_free(comm);
 }
 
-static void a_process_opens_the_device_of_its_local_rank(void **state) {
-    (void)state;
+TEST(a_process_opens_the_device_of_its_local_rank) {
     assert_opens("0", 1, 0);
     assert_opens("5", 8, 5);
     setenv("RANK", "5", 1), setenv("WORLD_SIZE", "8", 1), setenv("LOCAL_RANK", "1", 1);
@@ -50,18 +49,11 @@ static void a_process_opens_the_device_of_its_local_rank(void **state) {
     assert_opens("5", 8, 5);
 }
 
-static void operations_of_nccl_have_the_blocks_that_gemms_leave(void **state) {
-    (void)state;
+TEST(operations_of_nccl_have_the_blocks_that_gemms_leave) {
     device_opens = true;
     assert_says("0 blocks", NULL, 0);
     assert_says("16 blocks", NULL, 16);
     device_opens = false;
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_process_opens_the_device_of_its_local_rank),
-        cmocka_unit_test(operations_of_nccl_have_the_blocks_that_gemms_leave),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_all_tests(NULL, NULL); }

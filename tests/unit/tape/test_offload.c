@@ -162,8 +162,7 @@ static void check_chain(const Chain *plain, const Tensor *want, DType dtype, int
     close_chain(&c);
 }
 
-static void offloading_changes_nothing(void **state) {
-    (void)state;
+TEST(offloading_changes_nothing) {
     for (DType dtype = F64; dtype <= BF16; dtype++) {
         Chain plain;
         open_chain(&plain, device_cpu(1), dtype, 0, SPACE_UNPLANNED, (OffloadMemory){0});
@@ -177,8 +176,7 @@ static void offloading_changes_nothing(void **state) {
     }
 }
 
-static void a_dry_run_measures_it(void **state) {
-    (void)state;
+TEST(a_dry_run_measures_it) {
     for (int64_t layers = 1; layers <= LAYERS; layers++) {
         const Expected e = expected(F32, layers);
         Chain dry;
@@ -192,8 +190,7 @@ static void a_dry_run_measures_it(void **state) {
 }
 
 /* Then nothing is kept, so nothing is copied. */
-static void without_recording_nothing_is_copied(void **state) {
-    (void)state;
+TEST(without_recording_nothing_is_copied) {
     LateDevice *l = late_device();
     Chain plain, c;
     open_chain(&plain, device_cpu(1), F32, 0, SPACE_UNPLANNED, (OffloadMemory){0});
@@ -207,8 +204,7 @@ static void without_recording_nothing_is_copied(void **state) {
 }
 
 /* A layer that ends in another block than it began is copied in two pieces. */
-static void a_plan_that_is_too_small_is_added_to(void **state) {
-    (void)state;
+TEST(a_plan_that_is_too_small_is_added_to) {
     const Expected e = expected(F32, LAYERS);
     Chain plain;
     open_chain(&plain, device_cpu(1), F32, 0, SPACE_UNPLANNED, (OffloadMemory){0});
@@ -227,8 +223,7 @@ static void a_plan_that_is_too_small_is_added_to(void **state) {
 }
 
 /* Layers of 1, 2, ... MiB never find a free place as large as they are. */
-static void the_hosts_memory_is_bounded_by_its_highest_use(void **state) {
-    (void)state;
+TEST(the_hosts_memory_is_bounded_by_its_highest_use) {
     enum { KEPT = 6, ROUNDS = 40, MIB = 1 << 20 };
     LateDevice *late = late_device();
     late->backend.host_alloc = count_host, late->backend.host_free = uncount_host;
@@ -249,8 +244,7 @@ static void the_hosts_memory_is_bounded_by_its_highest_use(void **state) {
 }
 
 /* Without a plan the host's memory follows what is asked for. */
-static void layers_may_grow_from_step_to_step(void **state) {
-    (void)state;
+TEST(layers_may_grow_from_step_to_step) {
     Chain plain, c;
     open_chain(&plain, device_cpu(1), F32, 0, SPACE_UNPLANNED, (OffloadMemory){0});
     open_chain(&c, device_cpu(1), F32, LAYERS, SPACE_UNPLANNED, (OffloadMemory){0});
@@ -288,21 +282,9 @@ static void expect_fault(Misuse *run, const char *sentence) {
     close_chain(&c);
 }
 
-static void misuse_is_a_fault(void **state) {
-    (void)state;
+TEST(misuse_is_a_fault) {
     expect_fault(sweep_twice, "one sweep, not for several");
     expect_fault(nest, "inside of another");
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(offloading_changes_nothing),
-        cmocka_unit_test(a_dry_run_measures_it),
-        cmocka_unit_test(without_recording_nothing_is_copied),
-        cmocka_unit_test(a_plan_that_is_too_small_is_added_to),
-        cmocka_unit_test(the_hosts_memory_is_bounded_by_its_highest_use),
-        cmocka_unit_test(layers_may_grow_from_step_to_step),
-        cmocka_unit_test(misuse_is_a_fault),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_all_tests(NULL, NULL); }

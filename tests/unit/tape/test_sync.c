@@ -112,8 +112,7 @@ static double *grads(Case c) {
     return sum;
 }
 
-static void a_shared_weight_is_complete_after_its_last_use(void **state) {
-    (void)state;
+TEST(a_shared_weight_is_complete_after_its_last_use) {
     for (int stage = 0; stage < 4; stage++) {
         const Case plain = {.data = {.stage = stage, .bucket_size = 1}};
         double *want = grads(plain);
@@ -131,7 +130,4 @@ static void a_shared_weight_is_complete_after_its_last_use(void **state) {
     }
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(a_shared_weight_is_complete_after_its_last_use)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_all_tests(NULL, NULL); }

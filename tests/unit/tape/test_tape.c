@@ -76,8 +76,7 @@ static bool is_zero(const Tensor *t) {
     return true;
 }
 
-static void recompute_changes_nothing(void **state) {
-    (void)state;
+TEST(recompute_changes_nothing) {
     for (DType dtype = F64; dtype <= BF16; dtype++) {
         Net plain;
         open_net(&plain, device_cpu(2), dtype, SPACE_UNPLANNED, SPACE_UNPLANNED);
@@ -94,8 +93,7 @@ static void recompute_changes_nothing(void **state) {
     }
 }
 
-static void two_sweeps_are_one(void **state) {
-    (void)state;
+TEST(two_sweeps_are_one) {
     for (Recompute how = PLAIN; how < RECOMPUTES; how++) {
         Net one, two;
         open_net(&one, device_cpu(1), F32, SPACE_UNPLANNED, SPACE_UNPLANNED);
@@ -106,8 +104,7 @@ static void two_sweeps_are_one(void **state) {
     }
 }
 
-static void a_dx_sweep_leaves_parameters_alone(void **state) {
-    (void)state;
+TEST(a_dx_sweep_leaves_parameters_alone) {
     Net n;
     open_net(&n, device_cpu(1), F32, SPACE_UNPLANNED, SPACE_UNPLANNED);
     step(&n, PLAIN, (Sweeps){NEED_DX, 0});
@@ -116,8 +113,7 @@ static void a_dx_sweep_leaves_parameters_alone(void **state) {
     close_net(&n);
 }
 
-static void backward_gives_back_what_it_took(void **state) {
-    (void)state;
+TEST(backward_gives_back_what_it_took) {
     for (DType dtype = F64; dtype <= BF16; dtype++)
         for (Recompute how = PLAIN; how < RECOMPUTES; how++)
             for (int two = 0; two < 2; two++) {
@@ -129,8 +125,7 @@ static void backward_gives_back_what_it_took(void **state) {
             }
 }
 
-static void without_recording_only_outputs_are_kept(void **state) {
-    (void)state;
+TEST(without_recording_only_outputs_are_kept) {
     Net recorded, not ;
     open_net(&recorded, device_cpu(1), F32, SPACE_UNPLANNED, SPACE_UNPLANNED);
     open_net(&not, device_cpu(1), F32, SPACE_UNPLANNED, SPACE_UNPLANNED);
@@ -155,8 +150,7 @@ static Tensor *forward_into(Net *n, void *memory, bool block) {
 }
 
 /* The output is overwritten before the backward. */
-static void an_output_takes_no_memory_of_the_slot(void **state) {
-    (void)state;
+TEST(an_output_takes_no_memory_of_the_slot) {
     for (int block = 0; block < 2; block++) {
         Net want, got;
         float memory[S * B * H];
@@ -176,8 +170,7 @@ static void an_output_takes_no_memory_of_the_slot(void **state) {
     }
 }
 
-static void dry_run_measures_the_real_run(void **state) {
-    (void)state;
+TEST(dry_run_measures_the_real_run) {
     for (DType dtype = F64; dtype <= BF16; dtype++)
         for (Recompute how = PLAIN; how < RECOMPUTES; how++) {
             const Sweeps sweeps = how % 2 ? (Sweeps){NEED_ALL, 0} : (Sweeps){NEED_DX, NEED_DW};
@@ -194,16 +187,14 @@ static void dry_run_measures_the_real_run(void **state) {
         }
 }
 
-static void too_little_memory_is_a_fault(void **state) {
-    (void)state;
+TEST(too_little_memory_is_a_fault) {
     Net n;
     open_net(&n, device_cpu(1), F32, SPACE_ALIGN * 8, SPACE_UNPLANNED);
     EXPECT_FAULT("slot memory is full", step(&n, PLAIN, (Sweeps){NEED_ALL, 0}));
     close_net(&n);
 }
 
-static void a_tape_is_used_again(void **state) {
-    (void)state;
+TEST(a_tape_is_used_again) {
     Net once, again;
     open_net(&once, device_cpu(1), F32, SPACE_UNPLANNED, SPACE_UNPLANNED);
     open_net(&again, device_cpu(1), F32, SPACE_UNPLANNED, SPACE_UNPLANNED);
@@ -235,8 +226,7 @@ static void open_leaves(Leaves *l) {
 }
 
 /* y = (x + x^2) + u^2 (all positive): both sums hand on dy itself, and x's share is then added to. */
-static void sharing_is_never_visible(void **state) {
-    (void)state;
+TEST(sharing_is_never_visible) {
     Leaves l;
     open_leaves(&l);
     Tape *t = l.net.tape;
@@ -252,8 +242,7 @@ static void sharing_is_never_visible(void **state) {
     close_net(&l.net);
 }
 
-static void a_tensor_may_be_added_to_itself(void **state) {
-    (void)state;
+TEST(a_tensor_may_be_added_to_itself) {
     Leaves l;
     open_leaves(&l);
     Tape *t = l.net.tape;
@@ -269,8 +258,7 @@ static void a_tensor_may_be_added_to_itself(void **state) {
 /* ---- views ---- */
 
 /* z = 2x seen element by element; y = z0 + z0^2 + z1^2 + z2^2. */
-static void views_write_into_their_tensor(void **state) {
-    (void)state;
+TEST(views_write_into_their_tensor) {
     Leaves l;
     open_leaves(&l);
     Tape *t = l.net.tape;
@@ -299,29 +287,11 @@ static void use_one_of_two_views(Leaves *l) {
     tape_backward(t, op_add(t, first, first), &dy, NEED_ALL);
 }
 
-static void a_view_without_gradient_is_a_fault(void **state) {
-    (void)state;
+TEST(a_view_without_gradient_is_a_fault) {
     Leaves l;
     open_leaves(&l);
     EXPECT_FAULT("1 views of this output have had no gradient", use_one_of_two_views(&l));
     close_net(&l.net);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(recompute_changes_nothing),
-        cmocka_unit_test(two_sweeps_are_one),
-        cmocka_unit_test(a_dx_sweep_leaves_parameters_alone),
-        cmocka_unit_test(backward_gives_back_what_it_took),
-        cmocka_unit_test(without_recording_only_outputs_are_kept),
-        cmocka_unit_test(an_output_takes_no_memory_of_the_slot),
-        cmocka_unit_test(dry_run_measures_the_real_run),
-        cmocka_unit_test(too_little_memory_is_a_fault),
-        cmocka_unit_test(a_tape_is_used_again),
-        cmocka_unit_test(sharing_is_never_visible),
-        cmocka_unit_test(a_tensor_may_be_added_to_itself),
-        cmocka_unit_test(views_write_into_their_tensor),
-        cmocka_unit_test(a_view_without_gradient_is_a_fault),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_all_tests(NULL, NULL); }

@@ -32,8 +32,7 @@ static void free_gpu(Device *d) {
 
 /* ---- tests ---- */
 
-static void without_a_gpu_the_reason_is_said(void **state) {
-    (void)state;
+TEST(without_a_gpu_the_reason_is_said) {
     static const struct {
         cudaError_t count;
         const char *reason;
@@ -50,8 +49,7 @@ static void without_a_gpu_the_reason_is_said(void **state) {
     }
 }
 
-static void ranks_share_the_gpus(void **state) {
-    (void)state;
+TEST(ranks_share_the_gpus) {
     Device *d[5];
     memset(&gpu, 0, sizeof gpu);
     gpu.gpus = 2;
@@ -69,8 +67,7 @@ static void ranks_share_the_gpus(void **state) {
     assert_int_equal(gpu.live, 0);
 }
 
-static void exclusive_gpus_are_noticed(void **state) {
-    (void)state;
+TEST(exclusive_gpus_are_noticed) {
     memset(&gpu, 0, sizeof gpu);
     gpu.gpus = 1;
     Device *shared = open_rank(0);
@@ -81,8 +78,7 @@ static void exclusive_gpus_are_noticed(void **state) {
     device_free(exclusive);
 }
 
-static void gpus_without_peer_access_are_noticed(void **state) {
-    (void)state;
+TEST(gpus_without_peer_access_are_noticed) {
     memset(&gpu, 0, sizeof gpu);
     gpu.gpus = 3, gpu.secluded = 2;
     Device *lacks = open_rank(0), *has = open_rank(1);
@@ -91,8 +87,7 @@ static void gpus_without_peer_access_are_noticed(void **state) {
 }
 
 /* A kernel that goes on with an operand that it complained of may touch what is not there. */
-static void an_assert_is_reported_although_the_gpu_has_failed(void **state) {
-    (void)state;
+TEST(an_assert_is_reported_although_the_gpu_has_failed) {
     Device *d = new_gpu();
     DeviceAssert *c = cuda_of(d)->failure;
     device_wait(d);
@@ -108,8 +103,7 @@ static void an_assert_is_reported_although_the_gpu_has_failed(void **state) {
     free_gpu(d);
 }
 
-static void memory_that_is_not_there_is_named(void **state) {
-    (void)state;
+TEST(memory_that_is_not_there_is_named) {
     Device *d = new_gpu();
     EXPECT_FAULT("cannot allocate 1001 B for a table", device_alloc(d, 1001, "a table"));
     EXPECT_FAULT("cannot allocate 1001 B of host memory for a table", device_host_alloc(d, 1001, "a table"));
@@ -118,8 +112,7 @@ static void memory_that_is_not_there_is_named(void **state) {
     free_gpu(d);
 }
 
-static void pages_come_as_they_are_reached(void **state) {
-    (void)state;
+TEST(pages_come_as_they_are_reached) {
     Device *d = new_gpu();
     Space *s = space_new(d, "cache", SPACE_UNPLANNED);
     assert_int_equal(gpu.backed, 0);
@@ -137,8 +130,7 @@ static void pages_come_as_they_are_reached(void **state) {
 }
 
 /* Bits of copies: those in the order of the kernels stand for them. */
-static void async_copies_wait_and_are_waited_for(void **state) {
-    (void)state;
+TEST(async_copies_wait_and_are_waited_for) {
     Device *d = new_gpu();
     DeviceEvent *e = device_event_new(d);
     char to[1], from[1];
@@ -162,8 +154,7 @@ static void async_copies_wait_and_are_waited_for(void **state) {
 }
 
 /* Bits of copies, as above; a library copies on its stream. */
-static void streams_follow_and_are_followed(void **state) {
-    (void)state;
+TEST(streams_follow_and_are_followed) {
     Device *d = new_gpu();
     DeviceStream *s = device_stream_new(d);
     DeviceEvent *e = device_event_new(d);
@@ -194,8 +185,7 @@ static void nothing(const Call *c) { (void)c; }
 static void work(void *device) { cuda_scratch(device, 10); }
 
 /* Recordings, scratch memory that grows, events, times of ops. */
-static void everything_is_given_back(void **state) {
-    (void)state;
+TEST(everything_is_given_back) {
     Device *d = new_gpu();
     OpProfile profile[2] = {{0}};
     DeviceRecording r = {0};
@@ -220,18 +210,4 @@ static void everything_is_given_back(void **state) {
     free_gpu(d);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(without_a_gpu_the_reason_is_said),
-        cmocka_unit_test(ranks_share_the_gpus),
-        cmocka_unit_test(exclusive_gpus_are_noticed),
-        cmocka_unit_test(gpus_without_peer_access_are_noticed),
-        cmocka_unit_test(an_assert_is_reported_although_the_gpu_has_failed),
-        cmocka_unit_test(memory_that_is_not_there_is_named),
-        cmocka_unit_test(pages_come_as_they_are_reached),
-        cmocka_unit_test(async_copies_wait_and_are_waited_for),
-        cmocka_unit_test(streams_follow_and_are_followed),
-        cmocka_unit_test(everything_is_given_back),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_all_tests(NULL, NULL); }

@@ -68,8 +68,7 @@ static void replay(const Work *w, DeviceGraph *g, int value) {
 }
 
 /* A recording contains the address of the scratch memory, so this must not change. */
-static void recorded_work_survives_growth(void **state) {
-    (void)state;
+TEST(recorded_work_survives_growth) {
     Device *d = gpu();
     Work small = work_new(d, 8 * MB), large = work_new(d, 40 * MB);
     DeviceRecording r = {0};
@@ -104,8 +103,7 @@ static void expect_taken(const Device *d, size_t before, size_t planned) {
         fail_msg("%.0f bytes of the GPU's memory are taken, %zu were asked for", taken, planned);
 }
 
-static void growth_takes_only_the_difference(void **state) {
-    (void)state;
+TEST(growth_takes_only_the_difference) {
     Device *d = gpu();
     cuda_scratch(d, MB);
     device_wait(d);
@@ -120,10 +118,6 @@ static void growth_takes_only_the_difference(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(recorded_work_survives_growth),
-        cmocka_unit_test(growth_takes_only_the_difference),
-    };
     Device *d;
     const Err e = device_open(&(DeviceSpec){.kind = DEVICE_CUDA, .threads = 1}, &d);
     if (e.code) {
@@ -131,5 +125,5 @@ int main(void) {
         return 77;
     }
     device_free(d);
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_all_tests(NULL, NULL);
 }

@@ -35,8 +35,7 @@ static double decoded(uint16_t h, int exponent_bits, int fraction_bits) {
     return sign * ldexp(fraction + (e ? 1 << fraction_bits : 0), (e ? e : 1) - bias - fraction_bits);
 }
 
-static void every_pattern_decodes_and_survives(void **state) {
-    (void)state;
+TEST(every_pattern_decodes_and_survives) {
     for (uint32_t h = 0; h < 65536; h++) {
         const uint16_t bits = (uint16_t)h;
         assert_true(same_value((double)bf16_to_float(bits), decoded(bits, 8, 7)));
@@ -63,8 +62,7 @@ static void around(float x) {
     check_rounding(x), check_rounding(nextafterf(x, INFINITY)), check_rounding(nextafterf(x, -INFINITY));
 }
 
-static void rounding_is_to_nearest_even(void **state) {
-    (void)state;
+TEST(rounding_is_to_nearest_even) {
     for (uint32_t h = 0; h < 65535;
          h++) { /* every value, and every midpoint of neighbours, and next to them */
         const float a = bf16_to_float((uint16_t)h), b = bf16_to_float((uint16_t)(h + 1));
@@ -83,8 +81,7 @@ static void rounding_is_to_nearest_even(void **state) {
     around(65504), around(65520), around(0x1.fffffep127f), around(INFINITY);
 }
 
-static void conversion_goes_between_all_types(void **state) {
-    (void)state;
+TEST(conversion_goes_between_all_types) {
     enum { N = 1000 }; /* more than a chunk */
     double x[N], back[N];
     for (int i = 0; i < N; i++)
@@ -99,8 +96,7 @@ static void conversion_goes_between_all_types(void **state) {
         }
 }
 
-static void names_are_parsed(void **state) {
-    (void)state;
+TEST(names_are_parsed) {
     for (DType t = F64; t < DTYPES; t++) {
         DType parsed;
         assert_true(dtype_parse(dtype_name(t), &parsed));
@@ -111,12 +107,4 @@ static void names_are_parsed(void **state) {
     assert_true(dtype_roundoff(BF16) == ldexp(1, -8) && dtype_roundoff(F16) == ldexp(1, -11));
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_pattern_decodes_and_survives),
-        cmocka_unit_test(rounding_is_to_nearest_even),
-        cmocka_unit_test(conversion_goes_between_all_types),
-        cmocka_unit_test(names_are_parsed),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_all_tests(NULL, NULL); }

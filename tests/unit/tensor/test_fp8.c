@@ -29,8 +29,7 @@ static unsigned nearest(Fp8Type t, double x) {
     return best;
 }
 
-static void every_code_has_its_value(void **state) {
-    (void)state;
+TEST(every_code_has_its_value) {
     for (Fp8Type t = E4M3; t <= E5M2; t++)
         for (unsigned code = 0; code < 256; code++) {
             const float want = (float)value_of(t, code), got = fp8_to_float(t, (uint8_t)code);
@@ -46,8 +45,7 @@ static void expect_nearest(Fp8Type t, float x) {
 
 /* All numbers that an FP8 value stands for, the middles between two of them and their neighbours, and what is
  * too large or too small. */
-static void numbers_get_the_nearest_value(void **state) {
-    (void)state;
+TEST(numbers_get_the_nearest_value) {
     for (Fp8Type t = E4M3; t <= E5M2; t++)
         for (float sign = -1; sign <= 1; sign += 2) {
             const float far[] = {INFINITY, FLT_MAX, 1.01F * fp8_max(t), 1e-30F, 1e-45F};
@@ -63,8 +61,7 @@ static void numbers_get_the_nearest_value(void **state) {
         }
 }
 
-static void what_is_no_number_stays_none(void **state) {
-    (void)state;
+TEST(what_is_no_number_stays_none) {
     for (Fp8Type t = E4M3; t <= E5M2; t++) {
         assert_int_equal(fp8_from_float(t, NAN), 0x7f);
         assert_int_equal(fp8_from_float(t, -NAN), 0x7f);
@@ -74,11 +71,4 @@ static void what_is_no_number_stays_none(void **state) {
     assert_true(fp8_roundoff(E4M3) == 0x1p-4 && fp8_roundoff(E5M2) == 0x1p-3);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_code_has_its_value),
-        cmocka_unit_test(numbers_get_the_nearest_value),
-        cmocka_unit_test(what_is_no_number_stays_none),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_all_tests(NULL, NULL); }

@@ -9,8 +9,7 @@
 
 enum { A = SPACE_ALIGN };
 
-static void first_fit_and_merging(void **state) {
-    (void)state;
+TEST(first_fit_and_merging) {
     Device *d = device_null();
     Space *s = space_new(d, "test", 10 * A);
     char *a = space_take(s, 2 * A), *b = space_take(s, 1), *c = space_take(s, 3 * A), *e = space_take(s, A);
@@ -36,8 +35,7 @@ static void first_fit_and_merging(void **state) {
 
 /* Random traffic: blocks never overlap and keep what was written, and all memory is one hole again at the
  * end. */
-static void random_traffic(void **state) {
-    (void)state;
+TEST(random_traffic) {
     enum { BLOCKS = 40, STEPS = 5000 };
     Device *d = device_cpu(1);
     Space *s = space_new(d, "test", SPACE_UNPLANNED);
@@ -67,8 +65,7 @@ static void random_traffic(void **state) {
     space_free(s), device_free(d);
 }
 
-static void a_full_space_is_a_fault_that_names_it(void **state) {
-    (void)state;
+TEST(a_full_space_is_a_fault_that_names_it) {
     Device *d = device_null();
     Space *s = space_new(d, "activation", 2 * A);
     space_take(s, A);
@@ -117,8 +114,7 @@ static void unreserve(Device *d, char *base, size_t bytes, size_t committed) {
 
 /* As a layout of 64 ranks with many microbatches has. Without the limit this fails on machines with more than
  * 32 GiB. */
-static void thousands_of_spaces_fit(void **state) {
-    (void)state;
+TEST(thousands_of_spaces_fit) {
 #ifdef __SANITIZE_THREAD__
     skip(); /* it leaves a process less address space */
 #endif
@@ -130,8 +126,7 @@ static void thousands_of_spaces_fit(void **state) {
     device_free(d);
 }
 
-static void memory_comes_as_it_is_reached(void **state) {
-    (void)state;
+TEST(memory_comes_as_it_is_reached) {
     Paged p = {.backend = {.memory = memory, .reserve = reserve, .commit = commit, .unreserve = unreserve},
                .left = 7};
     p.device = (Device){.kind = DEVICE_CUDA, .backend = &p.backend};
@@ -158,8 +153,7 @@ static void memory_comes_as_it_is_reached(void **state) {
 }
 
 /* An unplanned space reserves gigabytes of addresses, and counts only what its blocks reached. */
-static void addresses_are_not_counted(void **state) {
-    (void)state;
+TEST(addresses_are_not_counted) {
     Device *d = device_cpu(1);
     Space *planned = space_new(d, "planned", 4 * A), *s = space_new(d, "test", SPACE_UNPLANNED);
     assert_int_equal(d->allocated, 4 * A);
@@ -173,8 +167,7 @@ static void addresses_are_not_counted(void **state) {
     space_free(planned), device_free(d);
 }
 
-static void rows_of_strided_views(void **state) {
-    (void)state;
+TEST(rows_of_strided_views) {
     Tensor t = tensor_make(NULL, F32, 4, (int64_t[]){3, 2, 5, 7});
     assert_true(tensor_is_contiguous(&t));
     assert_int_equal(tensor_count(&t), 210);
@@ -193,15 +186,4 @@ static void rows_of_strided_views(void **state) {
     assert_false(tensor_same_shape(&t, &v));
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(first_fit_and_merging),
-        cmocka_unit_test(random_traffic),
-        cmocka_unit_test(a_full_space_is_a_fault_that_names_it),
-        cmocka_unit_test(thousands_of_spaces_fit),
-        cmocka_unit_test(memory_comes_as_it_is_reached),
-        cmocka_unit_test(addresses_are_not_counted),
-        cmocka_unit_test(rows_of_strided_views),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_all_tests(NULL, NULL); }

@@ -2,8 +2,7 @@
 #include "tensor/tensor.h"
 #include "unit/cmocka_all.h"
 
-static void spans_its_elements(void **state) {
-    (void)state;
+TEST(spans_its_elements) {
     float x[100];
     Tensor t = tensor_make(x + 40, F32, 3, (int64_t[]){3, 2, 4});
     assert_true(tensor_extent(&t) == 24 * sizeof *x && tensor_lowest(&t) == x + 40);
@@ -17,7 +16,4 @@ static void spans_its_elements(void **state) {
     assert_true(tensor_extent(&t) == 0 && tensor_lowest(&t) == x + 46);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(spans_its_elements)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_all_tests(NULL, NULL); }

@@ -105,7 +105,7 @@ static void check(const Tokenizer *t, const json_t *c) {
 
 static const json_t *cases(void **state) { return json_object_get(*state, "cases"); }
 
-static void ids_and_text_equal_the_original(void **state) {
+TEST(ids_and_text_equal_the_original) {
     Tokenizer *t = NULL;
     const char *open = "";
     size_t checked = 0;
@@ -135,7 +135,7 @@ static void check_range(void *arg, int64_t begin, int64_t end) {
     }
 }
 
-static void one_tokenizer_serves_many_threads(void **state) {
+TEST(one_tokenizer_serves_many_threads) {
     Shared s = {open_file("qwen2.json"), cases(state), "qwen2.json"};
     Pool *pool = pool_new(4);
     pool_for(pool, 4 * (int64_t)json_array_size(s.cases), 1, check_range, &s);
@@ -168,7 +168,7 @@ static void check_regex(const json_t *c) {
     free(spans.v), matcher_free(m), regex_free(r);
 }
 
-static void regexes_match_as_oniguruma_does(void **state) {
+TEST(regexes_match_as_oniguruma_does) {
     const json_t *all = json_object_get(*state, "regex");
     assert_true(json_array_size(all) > 300);
     for (size_t i = 0; i < json_array_size(all); i++) check_regex(json_array_get(all, i));
@@ -178,7 +178,7 @@ static int load(void **state) { return json_fixture_load(state, DATA "/cases.jso
 
 /* In memory of exactly their length, so that AddressSanitizer detects reads after the end. Some are not valid
  * regexes. */
-static void beginnings_of_regexes_end_where_they_end(void **state) {
+TEST(beginnings_of_regexes_end_where_they_end) {
     const json_t *all = json_object_get(*state, "regex");
     for (size_t i = 0; i < json_array_size(all); i++) {
         const char *pattern = json_string_value(json_object_get(json_array_get(all, i), "pattern"));
@@ -192,12 +192,4 @@ static void beginnings_of_regexes_end_where_they_end(void **state) {
     }
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(ids_and_text_equal_the_original),
-        cmocka_unit_test(one_tokenizer_serves_many_threads),
-        cmocka_unit_test(regexes_match_as_oniguruma_does),
-        cmocka_unit_test(beginnings_of_regexes_end_where_they_end),
-    };
-    return cmocka_run_group_tests(tests, load, json_fixture_free);
-}
+int main(void) { return run_all_tests(load, json_fixture_free); }

@@ -63,8 +63,7 @@ static void refuses(TokenizerConfig c, const char *name, const char *content, si
 
 static const char BERT[] = "[PAD]\n[UNK]\r\n[CLS]\n[SEP]\n[MASK]\ncafe\n##s\nCaf\xC3\xA9\n\xE4\xB8\xAD\n";
 
-static void bert_has_its_ids_and_extra_tokens(void **state) {
-    (void)state;
+TEST(bert_has_its_ids_and_extra_tokens) {
     const Place p = make("vocab.txt", BERT, sizeof BERT - 1);
     static const char *const extra[] = {"<extra_id_0>", "[MASK]", "<extra_id_1>"};
     TokenizerConfig c = config_of("BertWordPieceLowerCase", p.path);
@@ -97,8 +96,7 @@ static void bert_has_its_ids_and_extra_tokens(void **state) {
     refuses(bad, "vocab.txt", "a\n\xFF\n", 4, "line 2");
 }
 
-static void sentencepiece_has_its_ids_and_extra_tokens(void **state) {
-    (void)state;
+TEST(sentencepiece_has_its_ids_and_extra_tokens) {
     static const char *const extra[] = {"<extra_id_0>", "<s>", "<extra_id_1>"};
     TokenizerConfig c = config_of("Llama2Tokenizer", DATA "unigram.model");
     c.extra_tokens = extra, c.num_extra_tokens = 3;
@@ -121,8 +119,7 @@ static void sentencepiece_has_its_ids_and_extra_tokens(void **state) {
 
 /* The pieces U (unknown), P (control), a and a blank, as a unigram and as a BPE model. Ids are those of
  * SentencePiece. */
-static void control_pieces_match_no_text(void **state) {
-    (void)state;
+TEST(control_pieces_match_no_text) {
     static const char model[] = "\x0A\x05\x0A\x01U\x18\x02\x0A\x05\x0A\x01P\x18\x03\x0A\x05\x0A\x01"
                                 "a\x18\x01\x0A\x07\x0A\x03\xE2\x96\x81\x18\x01\x12\x02\x18";
     char bytes[sizeof model];
@@ -182,8 +179,7 @@ static const struct {
      "precompiled_charsmap", 12},
 };
 
-static void damaged_models_are_refused(void **state) {
-    (void)state;
+TEST(damaged_models_are_refused) {
     for (size_t i = 0; i < sizeof MODELS / sizeof *MODELS; i++)
         refuses(config_of("SentencePieceTokenizer", NULL), "a.model", MODELS[i].bytes, MODELS[i].n,
                 MODELS[i].says);
@@ -203,8 +199,7 @@ static void tiktoken_file(bool json, Str *out) {
     }
 }
 
-static void tiktoken_puts_special_tokens_on_either_side(void **state) {
-    (void)state;
+TEST(tiktoken_puts_special_tokens_on_either_side) {
     Str text = {0};
     tiktoken_file(true, &text);
     Place p = make("a.vocab.json", text.s, text.len);
@@ -258,13 +253,4 @@ static void tiktoken_puts_special_tokens_on_either_side(void **state) {
     str_free(&text);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bert_has_its_ids_and_extra_tokens),
-        cmocka_unit_test(sentencepiece_has_its_ids_and_extra_tokens),
-        cmocka_unit_test(control_pieces_match_no_text),
-        cmocka_unit_test(damaged_models_are_refused),
-        cmocka_unit_test(tiktoken_puts_special_tokens_on_either_side),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_all_tests(NULL, NULL); }

@@ -190,7 +190,7 @@ static void check(const char *name, const json_t *c, const json_t *texts, const 
 
 static int open_cases(void **state) { return json_fixture_load(state, DATA "/folders.json"); }
 
-static void folders_are_read_as_by_auto_tokenizer(void **state) {
+TEST(folders_are_read_as_by_auto_tokenizer) {
     const json_t *all = *state;
     const json_t *bases = json_object_get(all, "bases"), *cases = json_object_get(all, "cases");
     for (size_t i = 0; i < json_array_size(cases); i++) {
@@ -208,8 +208,7 @@ static void folders_are_read_as_by_auto_tokenizer(void **state) {
 }
 
 /* The vectors of RFC 4648. */
-static void base64_has_the_digits_of_the_rfc(void **state) {
-    (void)state;
+TEST(base64_has_the_digits_of_the_rfc) {
     static const char *const WANTED[] = {"", "Zg==", "Zm8=", "Zm9v", "Zm9vYg==", "Zm9vYmE=", "Zm9vYmFy"};
     for (size_t n = 0; n < sizeof WANTED / sizeof *WANTED; n++) {
         Str made = {0};
@@ -219,8 +218,4 @@ static void base64_has_the_digits_of_the_rfc(void **state) {
     }
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(folders_are_read_as_by_auto_tokenizer),
-                                       cmocka_unit_test(base64_has_the_digits_of_the_rfc)};
-    return cmocka_run_group_tests(tests, open_cases, json_fixture_free);
-}
+int main(void) { return run_all_tests(open_cases, json_fixture_free); }

@@ -16,8 +16,7 @@ static Tokenizer *open_json(const char *path) {
     return t;
 }
 
-static void bert_has_masks_and_continuations(void **state) {
-    (void)state;
+TEST(bert_has_masks_and_continuations) {
     Tokenizer *t = open_json("tests/data/tokenizer/bert.json");
     assert_int_equal(tokenizer_special(t, SPECIAL_CLS), tokenizer_token_id(t, "[CLS]"));
     assert_int_equal(tokenizer_special(t, SPECIAL_SEP), tokenizer_token_id(t, "[SEP]"));
@@ -48,8 +47,7 @@ static void bert_has_masks_and_continuations(void **state) {
 }
 
 /* SentencePiece: its own ends precede [CLS] and padding. */
-static void a_sequence_has_its_own_ends(void **state) {
-    (void)state;
+TEST(a_sequence_has_its_own_ends) {
     TokenizerConfig c = TOKENIZER_CONFIG_DEFAULT;
     c.type = "SentencePieceTokenizer", c.model = "tests/data/tokenizer/unigram.model";
     Tokenizer *t;
@@ -64,8 +62,7 @@ static void a_sequence_has_its_own_ends(void **state) {
     tokenizer_free(t);
 }
 
-static void sentinels_end_at_a_gap(void **state) {
-    (void)state;
+TEST(sentinels_end_at_a_gap) {
     static const char JSON[] =
         "{\"added_tokens\": [], \"model\": {\"type\": \"WordLevel\", \"unk_token\": \"u\", \"vocab\": "
         "{\"u\": 0, "
@@ -86,11 +83,4 @@ static void sentinels_end_at_a_gap(void **state) {
     assert_string_equal(file_remove(path).msg, "");
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bert_has_masks_and_continuations),
-        cmocka_unit_test(a_sequence_has_its_own_ends),
-        cmocka_unit_test(sentinels_end_at_a_gap),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_all_tests(NULL, NULL); }

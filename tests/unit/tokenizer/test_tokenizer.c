@@ -29,8 +29,7 @@ static void encodes(const Tokenizer *t, const char *text, size_t n, const int32_
     free(ids);
 }
 
-static void null_reads_ids_and_ends_with_its_last(void **state) {
-    (void)state;
+TEST(null_reads_ids_and_ends_with_its_last) {
     Tokenizer *t = open_type("NullTokenizer", 100);
     encodes(t, "7 99 0 12\n", 10, (int32_t[]){7, 99, 0, 12}, 4);
     encodes(t, "", 0, NULL, 0);
@@ -52,8 +51,7 @@ static void null_reads_ids_and_ends_with_its_last(void **state) {
     tokenizer_free(t);
 }
 
-static void bytes_survive_whatever_they_are(void **state) {
-    (void)state;
+TEST(bytes_survive_whatever_they_are) {
     Tokenizer *t = open_type("ByteLevelTokenizer", 0);
     encodes(t, "a\0\xff\xc3", 4, (int32_t[]){'a', 0, 255, 195}, 4);
     assert_int_equal(tokenizer_vocab_size(t), 512);
@@ -71,8 +69,7 @@ static void bytes_survive_whatever_they_are(void **state) {
 }
 
 /* test_cases.c has those of the types with files. A token within a character begins where the character does. */
-static void offsets_count_characters(void **state) {
-    (void)state;
+TEST(offsets_count_characters) {
     size_t at[4];
     Tokenizer *t = open_type("NullTokenizer", 1000);
     assert_string_equal(tokenizer_offsets(t, (int32_t[]){7, 999, 0}, 3, at).msg, "");
@@ -110,8 +107,7 @@ static Err open_with(TokenizerConfig c) {
     return e;
 }
 
-static void mistakes_in_the_configuration_are_named(void **state) {
-    (void)state;
+TEST(mistakes_in_the_configuration_are_named) {
     assert_non_null(strstr(open_with((TokenizerConfig){.type = "GPT2BPETokeniser"}).msg,
                            "did you mean GPT2BPETokenizer"));
     assert_non_null(strstr(open_with((TokenizerConfig){0}).msg, "--tokenizer-type"));
@@ -141,8 +137,7 @@ static const char SMALL[] =
     "{\"id\":5,\"content\":\"<pad>\",\"special\":true}]}";
 
 /* eos_token comes as text or as an object; without the file usual names are taken. */
-static void special_tokens_come_from_the_config_beside_it(void **state) {
-    (void)state;
+TEST(special_tokens_come_from_the_config_beside_it) {
     char dir[] = NEW_FOLDER;
     TokenizerConfig c = hugging_face_in(dir);
     write_text(dir, "tokenizer.json", SMALL);
@@ -262,8 +257,7 @@ static const struct {
     {A "\"added_tokens\":{}}", "list"},
 };
 
-static void malformed_files_end_in_a_sentence(void **state) {
-    (void)state;
+TEST(malformed_files_end_in_a_sentence) {
     char dir[] = NEW_FOLDER;
     const TokenizerConfig c = hugging_face_in(dir);
     for (size_t i = 0; i < sizeof MALFORMED / sizeof *MALFORMED; i++) {
@@ -280,8 +274,7 @@ static void malformed_files_end_in_a_sentence(void **state) {
     assert_int_equal(file_remove_tree(dir).code, ERR_NONE);
 }
 
-static void normalizers_have_at_most_64_steps(void **state) {
-    (void)state;
+TEST(normalizers_have_at_most_64_steps) {
     char dir[] = NEW_FOLDER;
     const TokenizerConfig c = hugging_face_in(dir);
     for (int steps = 64; steps <= 65; steps++) {
@@ -296,8 +289,7 @@ static void normalizers_have_at_most_64_steps(void **state) {
     assert_int_equal(file_remove_tree(dir).code, ERR_NONE);
 }
 
-static void ids_may_come_in_any_order(void **state) {
-    (void)state;
+TEST(ids_may_come_in_any_order) {
     char dir[] = NEW_FOLDER;
     const TokenizerConfig c = hugging_face_in(dir);
     write_text(dir, "tokenizer.json", "{\"model\":{\"vocab\":{\"c\":2,\"a\":0,\"b\":1},\"merges\":[]}}");
@@ -309,8 +301,7 @@ static void ids_may_come_in_any_order(void **state) {
 }
 
 /* (a|a|a)* before something that is not there takes a backtracking matcher exponential time. */
-static void a_regex_without_end_gives_up(void **state) {
-    (void)state;
+TEST(a_regex_without_end_gives_up) {
     char dir[] = NEW_FOLDER;
     const TokenizerConfig c = hugging_face_in(dir);
     write_text(dir, "tokenizer.json",
@@ -329,8 +320,7 @@ static void a_regex_without_end_gives_up(void **state) {
 
 /* serde_json reads the score of "ab" one unit in the last place below that of "a" in the spellings on the left, as
  * tokenizers 0.23.3 shows by its ids; a correct reader makes them equal. A number of 20 digits loses its last one. */
-static void scores_are_those_of_serde_json(void **state) {
-    (void)state;
+TEST(scores_are_those_of_serde_json) {
     static const struct {
         const char *whole;
         int32_t ids[2];
@@ -360,18 +350,4 @@ static void scores_are_those_of_serde_json(void **state) {
     assert_int_equal(file_remove_tree(dir).code, ERR_NONE);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(null_reads_ids_and_ends_with_its_last),
-        cmocka_unit_test(bytes_survive_whatever_they_are),
-        cmocka_unit_test(offsets_count_characters),
-        cmocka_unit_test(mistakes_in_the_configuration_are_named),
-        cmocka_unit_test(special_tokens_come_from_the_config_beside_it),
-        cmocka_unit_test(malformed_files_end_in_a_sentence),
-        cmocka_unit_test(normalizers_have_at_most_64_steps),
-        cmocka_unit_test(ids_may_come_in_any_order),
-        cmocka_unit_test(a_regex_without_end_gives_up),
-        cmocka_unit_test(scores_are_those_of_serde_json),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_all_tests(NULL, NULL); }

@@ -33,7 +33,7 @@ static void same(const char *what, const uint8_t *is, const uint8_t *wanted) {
         if (is[c] != wanted[c]) fail_msg("%s: U+%04" PRIX32 " is %s", what, c, is[c] ? "in" : "not in");
 }
 
-static void regexes_match_the_same_characters(void **state) {
+TEST(regexes_match_the_same_characters) {
     const json_t *all = json_object_get(*state, "matches");
     assert_int_equal(json_object_size(all), 35);
     Str text = {0};
@@ -67,7 +67,7 @@ static void check_class(const json_t *all, const char *name, bool (*is_member)(u
     free(is), free(wanted);
 }
 
-static void words_and_spaces_are_the_same(void **state) {
+TEST(words_and_spaces_are_the_same) {
     check_class(*state, "word", unicode_is_word);
     check_class(*state, "space", unicode_is_space);
 }
@@ -91,7 +91,7 @@ static uint64_t fnv(const Str *text) {
     return h;
 }
 
-static void normal_forms_are_the_same(void **state) {
+TEST(normal_forms_are_the_same) {
     static const char *const FORMS[] = {"NFD", "NFKD", "NFC", "NFKC", "Lowercase"};
     size_t k = 0;
     for (uint32_t first = 0; first < CHARACTERS; first += BLOCK) {
@@ -119,8 +119,7 @@ static void normal_forms_are_the_same(void **state) {
 }
 
 /* utf8proc takes U+11A7 for a final consonant. */
-static void hangul_composes_with_final_consonants_only(void **state) {
-    (void)state;
+TEST(hangul_composes_with_final_consonants_only) {
     Aligned out = {0};
     const char text[] = "\u1111\u1162\u11a7\u1111\u1162\u11a8";
     unicode_normalize((View){text, sizeof text - 1, NULL}, false, true, &out);
@@ -140,20 +139,10 @@ static void ascend(const uint32_t *table, size_t rows, size_t width) {
     }
 }
 
-static void ranges_of_ages_ascend(void **state) {
-    (void)state;
+TEST(ranges_of_ages_ascend) {
     ascend(STAND_INS[0], sizeof STAND_INS / sizeof *STAND_INS, 3);
     ascend(UNORDERED[0], sizeof UNORDERED / sizeof *UNORDERED, 2);
     ascend(LOWER[0], sizeof LOWER / sizeof *LOWER, 3);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(regexes_match_the_same_characters),
-        cmocka_unit_test(words_and_spaces_are_the_same),
-        cmocka_unit_test(normal_forms_are_the_same),
-        cmocka_unit_test(hangul_composes_with_final_consonants_only),
-        cmocka_unit_test(ranges_of_ages_ascend),
-    };
-    return cmocka_run_group_tests(tests, load, json_fixture_free);
-}
+int main(void) { return run_all_tests(load, json_fixture_free); }

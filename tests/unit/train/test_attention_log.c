@@ -27,8 +27,7 @@ static void hear(AttentionLog *log, Device *d, OpNumber op, const AttentionAttr 
     attention_log(log, &OPS[op], &call);
 }
 
-static void lines_for_kinds_and_directions(void **state) {
-    (void)state;
+TEST(lines_for_kinds_and_directions) {
     AttentionLog log = {""};
     Device *gpu = device_null_for(&TARGET);
     for (int layer = 0; layer < 2; layer++) {
@@ -44,8 +43,7 @@ static void lines_for_kinds_and_directions(void **state) {
     device_free(gpu);
 }
 
-static void what_does_not_fit_is_said(void **state) {
-    (void)state;
+TEST(what_does_not_fit_is_said) {
     AttentionLog log = {""};
     Device *gpu = device_null_for(&TARGET);
     for (int64_t i = 0; i < 200; i++) {
@@ -58,8 +56,7 @@ static void what_does_not_fit_is_said(void **state) {
     device_free(gpu);
 }
 
-static void nothing_on_the_cpu(void **state) {
-    (void)state;
+TEST(nothing_on_the_cpu) {
     AttentionLog log = {""};
     Device *cpu = device_cpu(1), *null[] = {device_null(), device_null_for(cpu)};
     for (int i = 0; i < 2; i++) {
@@ -71,11 +68,4 @@ static void nothing_on_the_cpu(void **state) {
     assert_string_equal(log.text, "");
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(lines_for_kinds_and_directions),
-        cmocka_unit_test(what_does_not_fit_is_said),
-        cmocka_unit_test(nothing_on_the_cpu),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_all_tests(NULL, NULL); }

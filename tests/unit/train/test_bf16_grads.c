@@ -105,8 +105,7 @@ static void expect_sums(const Truth *truth, const Trial *t, const char *layout) 
     assert_true(rounded > truth->whole->registry->elements / 2);
 }
 
-static void sums_are_near_the_exact_ones_in_any_layout(void **state) {
-    (void)state;
+TEST(sums_are_near_the_exact_ones_in_any_layout) {
     static const char *const LAYOUTS[] = {
         "--ranks 1",
         "--ranks 2",
@@ -133,7 +132,4 @@ static void sums_are_near_the_exact_ones_in_any_layout(void **state) {
     truth_free(&truth);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(sums_are_near_the_exact_ones_in_any_layout)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_all_tests(NULL, NULL); }

@@ -173,8 +173,7 @@ static const char *const MODELS[] = {
     "--num-experts 4 --moe-router-load-balancing-type sinkhorn",
 };
 
-static void without_any_one_there_is_a_type_error(void **state) {
-    (void)state;
+TEST(without_any_one_there_is_a_type_error) {
     for (size_t i = 0; i < sizeof MODELS / sizeof *MODELS; i++) {
         Setup *s = setup_new("%s --num-layers 1 --global-batch-size 16", MODELS[i]);
         char message[512];
@@ -191,7 +190,4 @@ static void without_any_one_there_is_a_type_error(void **state) {
     }
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(without_any_one_there_is_a_type_error)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_all_tests(NULL, NULL); }

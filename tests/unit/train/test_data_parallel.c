@@ -142,8 +142,7 @@ static const char *const LAYOUTS[] = {
 };
 enum { N_LAYOUTS = sizeof LAYOUTS / sizeof *LAYOUTS };
 
-static void buckets_overlap_and_stages_change_no_bit(void **state) {
-    (void)state;
+TEST(buckets_overlap_and_stages_change_no_bit) {
     for (int i = 0; i < N_LAYOUTS; i++) {
         const Outcome whole = compare(BY_STEP, N_BY_STEP, LAYOUTS[i], NULL),
                       by_microbatch = compare(BY_MICROBATCH, N_BY_MICROBATCH, LAYOUTS[i], NULL);
@@ -158,16 +157,14 @@ static void buckets_overlap_and_stages_change_no_bit(void **state) {
 }
 
 /* With one microbatch there is no order to choose. */
-static void one_microbatch_gives_all_stages_the_same_bits(void **state) {
-    (void)state;
+TEST(one_microbatch_gives_all_stages_the_same_bits) {
     const char *layout = "--fp64 --ranks 4 --micro-batch-size 2";
     const Outcome whole = outcome(MODEL, layout, NULL);
     compare(BY_MICROBATCH, N_BY_MICROBATCH, layout, &whole);
 }
 
 /* In the exact lane sums have no order at all: neither stages nor instances nor the number of ranks matter. */
-static void exact_sums_are_the_same_on_any_ranks(void **state) {
-    (void)state;
+TEST(exact_sums_are_the_same_on_any_ranks) {
     static const char *const WAYS[] = {
         "--ranks 2",
         ("--ranks 4 " SHARED "--num-distributed-optimizer-instances 2 " GATHER OVERLAP),
@@ -183,8 +180,7 @@ static void exact_sums_are_the_same_on_any_ranks(void **state) {
     }
 }
 
-static void stages_save_memory(void **state) {
-    (void)state;
+TEST(stages_save_memory) {
     static const char *const STAGES[] = {"", SHARED, GRADS_ONLY, FSDP};
     const char *model =
         "--num-layers 12 --hidden-size 64 --make-vocab-size-divisible-by 1 --seq-length 8 --bf16 " STEP;
@@ -199,12 +195,4 @@ static void stages_save_memory(void **state) {
     }
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(buckets_overlap_and_stages_change_no_bit),
-        cmocka_unit_test(one_microbatch_gives_all_stages_the_same_bits),
-        cmocka_unit_test(exact_sums_are_the_same_on_any_ranks),
-        cmocka_unit_test(stages_save_memory),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_all_tests(NULL, NULL); }

@@ -31,8 +31,7 @@ static void write_all(const char *dir) {
 }
 
 /* RFC 3720, appendix B.4, and the usual check value of CRC catalogues. */
-static void the_readers_crc_is_castagnolis(void **state) {
-    (void)state;
+TEST(the_readers_crc_is_castagnolis) {
     unsigned char zeros[32] = {0}, ascending[32];
     for (int i = 0; i < 32; i++) ascending[i] = (unsigned char)i;
     assert_true(reader_crc("123456789", 9) == 0xE3069283u);
@@ -40,8 +39,7 @@ static void the_readers_crc_is_castagnolis(void **state) {
     assert_true(reader_crc(ascending, 32) == 0x46dd794eu);
 }
 
-static void event_file_reads_back(void **state) {
-    (void)state;
+TEST(event_file_reads_back) {
     char dir[64];
     temp_dir(dir);
     char nested[80];
@@ -67,8 +65,7 @@ static void event_file_reads_back(void **state) {
     assert_int_equal(file_remove_tree(dir).code, ERR_NONE);
 }
 
-static void a_file_in_the_way_is_a_sentence(void **state) {
-    (void)state;
+TEST(a_file_in_the_way_is_a_sentence) {
     char dir[64], path[80];
     temp_dir(dir);
     snprintf(path, sizeof path, "%s/file", dir);
@@ -83,10 +80,5 @@ static void a_file_in_the_way_is_a_sentence(void **state) {
 
 int main(int argc, char **argv) {
     if (argc == 2) return write_all(argv[1]), 0;
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_readers_crc_is_castagnolis),
-        cmocka_unit_test(event_file_reads_back),
-        cmocka_unit_test(a_file_in_the_way_is_a_sentence),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_all_tests(NULL, NULL);
 }

@@ -109,8 +109,7 @@ static const char *const LAYOUTS[] = {
     "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1",
 };
 
-static void layouts_have_one_curve(void **state) {
-    (void)state;
+TEST(layouts_have_one_curve) {
     for (size_t k = 0; k < sizeof RECIPES / sizeof *RECIPES; k++) {
         Setup *s = setup_of(RECIPES[k], "");
         Model *whole = model_new(&s->config, NULL);
@@ -130,8 +129,7 @@ static void layouts_have_one_curve(void **state) {
 }
 
 /* The comparison detects FP8. */
-static void formats_differ(void **state) {
-    (void)state;
+TEST(formats_differ) {
     Setup *s = setup_of(RECIPES[1], "");
     Model *whole = model_new(&s->config, NULL);
     Device *null = device_null();
@@ -159,8 +157,7 @@ static Err count_linears(void *arg, Comm *comm) {
 }
 
 /* The first of two layers stays in bf16; each layer is on a different rank. */
-static void a_rank_may_have_no_fp8_layer(void **state) {
-    (void)state;
+TEST(a_rank_may_have_no_fp8_layer) {
     Setup *s = setup_of(RECIPES[2], "--ranks 2 --pipeline-model-parallel-size 2");
     const Err e = world_run(&s->config, count_linears, s);
     if (e.code) fail_msg("%s", e.msg);
@@ -168,8 +165,7 @@ static void a_rank_may_have_no_fp8_layer(void **state) {
 }
 
 /* Scales follow from training steps alone: with emulated GEMMs, and with native ones of kept FP8 values. */
-static void evaluation_leaves_scales_alone(void **state) {
-    (void)state;
+TEST(evaluation_leaves_scales_alone) {
     for (int native = 0; native < 2; native++) {
         Setup *s = setup_of(RECIPES[0], native ? "--fp8-keep-weights" : "");
         Trainer *r = run_of(s, NULL);
@@ -193,8 +189,7 @@ static void evaluation_leaves_scales_alone(void **state) {
 }
 
 /* Delayed scales are a power of two less, others do not know it. */
-static void margin_divides_delayed_scales_only(void **state) {
-    (void)state;
+TEST(margin_divides_delayed_scales_only) {
     static const char *const MARGIN[] = {"", "--fp8-margin 3"};
     double scale[2][3], loss[2];
     for (int i = 0; i < 2; i++) {
@@ -214,13 +209,4 @@ static void margin_divides_delayed_scales_only(void **state) {
     assert_true(loss[0] == loss[1]);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(layouts_have_one_curve),
-        cmocka_unit_test(formats_differ),
-        cmocka_unit_test(a_rank_may_have_no_fp8_layer),
-        cmocka_unit_test(evaluation_leaves_scales_alone),
-        cmocka_unit_test(margin_divides_delayed_scales_only),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_all_tests(NULL, NULL); }

@@ -94,8 +94,7 @@ static Setup *setup(void) {
         SEQ, STATES, BATCH, STEPS);
 }
 
-static void loss_converges_to_the_entropy_rate_and_not_below(void **state) {
-    (void)state;
+TEST(loss_converges_to_the_entropy_rate_and_not_below) {
     const Source s = source_new();
     Setup *c = setup();
     Trainer *r = trained(c, &s, STEPS, false);
@@ -119,8 +118,7 @@ static void loss_converges_to_the_entropy_rate_and_not_below(void **state) {
 }
 
 /* Labels where the inputs should be: within a few steps the model knows more than can be known. */
-static void visible_labels_are_flagged(void **state) {
-    (void)state;
+TEST(visible_labels_are_flagged) {
     const Source s = source_new();
     Setup *c = setup();
     Trainer *r = trained(c, &s, STEPS / 10, true);
@@ -131,10 +129,4 @@ static void visible_labels_are_flagged(void **state) {
     setup_free(c);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(loss_converges_to_the_entropy_rate_and_not_below),
-        cmocka_unit_test(visible_labels_are_flagged),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_all_tests(NULL, NULL); }

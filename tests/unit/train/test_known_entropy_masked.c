@@ -123,8 +123,7 @@ static void evaluate(Trainer *r, const Source *s, bool leaky, double *model, dou
     *model = all[0].loss / all[0].weight, *posterior /= all[0].weight;
 }
 
-static void loss_lies_between_the_posterior_and_the_entropy_rate(void **state) {
-    (void)state;
+TEST(loss_lies_between_the_posterior_and_the_entropy_rate) {
     const Source s = source_new();
     Setup *c = setup();
     Trainer *r = trained(c, &s, STEPS, false);
@@ -137,8 +136,7 @@ static void loss_lies_between_the_posterior_and_the_entropy_rate(void **state) {
     setup_free(c);
 }
 
-static void visible_labels_are_flagged(void **state) {
-    (void)state;
+TEST(visible_labels_are_flagged) {
     const Source s = source_new();
     Setup *c = setup();
     Trainer *r = trained(c, &s, STEPS / 5, true);
@@ -149,10 +147,4 @@ static void visible_labels_are_flagged(void **state) {
     setup_free(c);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(loss_lies_between_the_posterior_and_the_entropy_rate),
-        cmocka_unit_test(visible_labels_are_flagged),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_all_tests(NULL, NULL); }

@@ -89,8 +89,7 @@ static int lines_of(char *text, char *lines[], int max) {
 
 #define STAMP " \\[[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2}\\.[0-9]{6}\\]"
 
-static void log_line_is_megatrons(void **state) {
-    (void)state;
+TEST(log_line_is_megatrons) {
     Setup *s = setup_new("--log-interval 2 --global-batch-size 4 --train-iters 200");
     Trainer run = run_of(s);
     TrainLog *log;
@@ -125,8 +124,7 @@ static void log_line_is_megatrons(void **state) {
     setup_free(s);
 }
 
-static void skipped_and_nan_steps_are_counted_not_averaged(void **state) {
-    (void)state;
+TEST(skipped_and_nan_steps_are_counted_not_averaged) {
     Setup *s =
         setup_new("--log-interval 3 --global-batch-size 4 --log-throughput --log-num-zeros-in-grad --fp16");
     Trainer run = run_of(s);
@@ -160,8 +158,7 @@ static void skipped_and_nan_steps_are_counted_not_averaged(void **state) {
     setup_free(s);
 }
 
-static void throughput_is_that_of_a_gpu(void **state) {
-    (void)state;
+TEST(throughput_is_that_of_a_gpu) {
     Setup *s = setup_new("--log-interval 1 --global-batch-size 4 --log-throughput");
     Trainer run = run_of(s);
     TrainLog *log;
@@ -181,8 +178,7 @@ static void throughput_is_that_of_a_gpu(void **state) {
 
 /* Megatron-LM core/timers.py: (name + ' ').ljust(48, '.'), two decimals; level 2 is left out, and so are
  * ranks that have not run a timer */
-static void timers_are_padded_and_averaged(void **state) {
-    (void)state;
+TEST(timers_are_padded_and_averaged) {
     const Times of[] = {
         {{[TIMER_BATCH] = 3000000, [TIMER_FORWARD_BACKWARD] = 500000000, [TIMER_OPTIMIZER] = 25000}},
         {{[TIMER_FORWARD_BACKWARD] = 600000000}},
@@ -219,8 +215,7 @@ static void gather(void *arg, Comm *comm) {
     arena_free(arena);
 }
 
-static void every_rank_gets_the_times_of_all(void **state) {
-    (void)state;
+TEST(every_rank_gets_the_times_of_all) {
     bool right[3] = {false};
     comm_threads(3, NULL, gather, right);
     for (int r = 0; r < 3; r++) assert_true(right[r]);
@@ -235,8 +230,7 @@ static void every_rank_gets_the_times_of_all(void **state) {
     arena_free(arena);
 }
 
-static void timers_follow_the_line_when_asked_for(void **state) {
-    (void)state;
+TEST(timers_follow_the_line_when_asked_for) {
     Setup *s = setup_new("--log-interval 1 --timing-log-level 1 --global-batch-size 4");
     Trainer run = run_of(s);
     TrainLog *log;
@@ -255,8 +249,7 @@ static void timers_follow_the_line_when_asked_for(void **state) {
     setup_free(s);
 }
 
-static void evaluation_is_framed_by_dashes(void **state) {
-    (void)state;
+TEST(evaluation_is_framed_by_dashes) {
     Setup *s = setup_new("%s", "");
     Trainer run = run_of(s);
     TrainLog *log;
@@ -286,8 +279,7 @@ static void evaluation_is_framed_by_dashes(void **state) {
 }
 
 /* A model with two losses: each by its name. */
-static void each_loss_has_its_name(void **state) {
-    (void)state;
+TEST(each_loss_has_its_name) {
     char dir[64];
     temp_dir(dir);
     Setup *s = setup_new("--log-jsonl %s/log.jsonl --log-interval 2 --global-batch-size 4", dir);
@@ -324,8 +316,7 @@ static void each_loss_has_its_name(void **state) {
 
 /* ---- files ---- */
 
-static void jsonl_is_json_even_without_numbers(void **state) {
-    (void)state;
+TEST(jsonl_is_json_even_without_numbers) {
     char dir[64];
     temp_dir(dir);
     Setup *s = setup_new("--log-jsonl %s/log.jsonl --global-batch-size 4", dir);
@@ -408,8 +399,7 @@ static EventFile events_of(const char *options) {
     return f;
 }
 
-static void scalars_have_megatrons_tags(void **state) {
-    (void)state;
+TEST(scalars_have_megatrons_tags) {
     EventFile f = events_of("--log-num-zeros-in-grad --log-validation-ppl-to-tensorboard "
                             "--log-world-size-to-tensorboard --log-memory-to-tensorboard --ranks 2");
     static const char *const TAGS[] = {"learning-rate", "batch-size", "lm loss",   "loss-scale",
@@ -440,8 +430,7 @@ static void scalars_have_megatrons_tags(void **state) {
 }
 
 /* In Megatron-LM these tags are written where the log line is, and only against the iteration. */
-static void times_are_means_at_log_lines(void **state) {
-    (void)state;
+TEST(times_are_means_at_log_lines) {
     EventFile f = events_of("--log-timers-to-tensorboard --timing-log-level 1 "
                             "--disable-log-loss-scale-to-tensorboard");
     Scalar last = {.step = 0};
@@ -459,8 +448,7 @@ static void times_are_means_at_log_lines(void **state) {
     free(f.scalars);
 }
 
-static void progress_is_appended(void **state) {
-    (void)state;
+TEST(progress_is_appended) {
     char dir[64];
     temp_dir(dir);
     Setup *s = setup_new("--log-progress --save %s/checkpoints --save-interval 5", dir);
@@ -503,8 +491,7 @@ static Err open_over(const char *text, int64_t iteration, Str *said, Str *conten
     return e;
 }
 
-static void only_a_log_is_appended_to(void **state) {
-    (void)state;
+TEST(only_a_log_is_appended_to) {
     static const char *const OTHERS[] = {"num-layers = 2\n", "\n{\"iteration\": 1}\n", "[1]\n",
                                          "{\n  \"iteration\": 1\n}\n"};
     Str said = {0}, content = {0};
@@ -521,8 +508,7 @@ static void only_a_log_is_appended_to(void **state) {
     str_free(&said), str_free(&content);
 }
 
-static void a_run_from_step_0_says_that_it_appends(void **state) {
-    (void)state;
+TEST(a_run_from_step_0_says_that_it_appends) {
     static const char HEADER[] = "{\"kind\": \"run\"}\n",
                       STEPS[] = "{\"kind\": \"run\"}\n{\"iteration\": 1, \"lm_loss\": 5}\n";
     Str said = {0}, content = {0};
@@ -535,8 +521,7 @@ static void a_run_from_step_0_says_that_it_appends(void **state) {
     str_free(&said), str_free(&content);
 }
 
-static void an_unwritable_log_is_a_sentence(void **state) {
-    (void)state;
+TEST(an_unwritable_log_is_a_sentence) {
     Setup *s = setup_new("--log-jsonl /nowhere/log.jsonl");
     Trainer run = run_of(s);
     TrainLog *log = NULL;
@@ -547,23 +532,4 @@ static void an_unwritable_log_is_a_sentence(void **state) {
     setup_free(s);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(log_line_is_megatrons),
-        cmocka_unit_test(skipped_and_nan_steps_are_counted_not_averaged),
-        cmocka_unit_test(throughput_is_that_of_a_gpu),
-        cmocka_unit_test(timers_are_padded_and_averaged),
-        cmocka_unit_test(every_rank_gets_the_times_of_all),
-        cmocka_unit_test(timers_follow_the_line_when_asked_for),
-        cmocka_unit_test(evaluation_is_framed_by_dashes),
-        cmocka_unit_test(each_loss_has_its_name),
-        cmocka_unit_test(jsonl_is_json_even_without_numbers),
-        cmocka_unit_test(scalars_have_megatrons_tags),
-        cmocka_unit_test(times_are_means_at_log_lines),
-        cmocka_unit_test(progress_is_appended),
-        cmocka_unit_test(only_a_log_is_appended_to),
-        cmocka_unit_test(a_run_from_step_0_says_that_it_appends),
-        cmocka_unit_test(an_unwritable_log_is_a_sentence),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_all_tests(NULL, NULL); }

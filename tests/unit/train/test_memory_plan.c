@@ -88,8 +88,7 @@ static void train(void *arg, Comm *comm) {
 }
 
 /* The dry run goes through 8 of 16 microbatches (interleaved), 7 (1F1B, zero-bubble) or all (GPipe). */
-static void a_part_of_a_step_plans_the_whole(void **state) {
-    (void)state;
+TEST(a_part_of_a_step_plans_the_whole) {
     static const char *const WAYS[] = {
         "--pipeline-schedule 1f1b",
         "--pipeline-schedule zero-bubble",
@@ -148,8 +147,7 @@ static void share(void *arg, Comm *comm) {
     assert_int_equal(memory_plan_host(&all), 60);
 }
 
-static void threads_add_up_what_they_share(void **state) {
-    (void)state;
+TEST(threads_add_up_what_they_share) {
     Device three = {.kind = DEVICE_NULL, .n_devices = 3};
     comm_threads(RANKS, NULL, share, &three);
     const MemoryPlan own = {.part = {[MEMORY_slots] = 7}}, alone = memory_plan_together(&own, &three, NULL);
@@ -173,8 +171,7 @@ static void share_gpus(void *arg, Comm *comm) {
 }
 
 /* Threads that share a GPU communicate through host memory. Ranks of `isotron plan` do not share this machine's GPU. */
-static void planned_ranks_have_a_gpu_each(void **state) {
-    (void)state;
+TEST(planned_ranks_have_a_gpu_each) {
     Setup *s = setup_new(
         "--ranks %d --global-batch-size 8 --micro-batch-size 1 --num-layers 4 --train-iters 1", RANKS);
     Comm *planned = comm_null(RANKS, 0);
@@ -206,17 +203,6 @@ static void share_host(void *arg, Comm *comm) {
     assert_int_equal(all.part[MEMORY_offloaded], 30);
 }
 
-static void processes_of_a_host_add_up_its_memory(void **state) {
-    (void)state;
-    comm_threads(RANKS, NULL, share_host, NULL);
-}
+TEST(processes_of_a_host_add_up_its_memory) { comm_threads(RANKS, NULL, share_host, NULL); }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_part_of_a_step_plans_the_whole),
-        cmocka_unit_test(threads_add_up_what_they_share),
-        cmocka_unit_test(planned_ranks_have_a_gpu_each),
-        cmocka_unit_test(processes_of_a_host_add_up_its_memory),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_all_tests(NULL, NULL); }

@@ -81,8 +81,7 @@ static void expect_bounded(const Trial *t, const char *layout) {
     }
 }
 
-static void one_rank_may_have_all_rows(void **state) {
-    (void)state;
+TEST(one_rank_may_have_all_rows) {
     static const char *const LAYOUTS[] = {
         "--ranks 2 --moe-token-dispatcher-type alltoall",
         "--ranks 4 --tensor-model-parallel-size 2 --sequence-parallel --moe-token-dispatcher-type alltoall",
@@ -103,8 +102,7 @@ static void one_rank_may_have_all_rows(void **state) {
 }
 
 /* With a capacity sizes do not depend on the data. */
-static void with_a_capacity_the_plan_is_the_most(void **state) {
-    (void)state;
+TEST(with_a_capacity_the_plan_is_the_most) {
     const Trial t =
         trial("--ranks 2 --moe-token-dispatcher-type alltoall --moe-expert-capacity-factor 1.5", true);
     for (int rank = 0; rank < t.ranks; rank++) {
@@ -114,10 +112,4 @@ static void with_a_capacity_the_plan_is_the_most(void **state) {
     }
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(one_rank_may_have_all_rows),
-        cmocka_unit_test(with_a_capacity_the_plan_is_the_most),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_all_tests(NULL, NULL); }

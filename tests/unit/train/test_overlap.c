@@ -115,8 +115,7 @@ static int64_t count(const Claim *claim, const char *more, int64_t *ran) {
     return w.during[0] + w.during[1];
 }
 
-static void operations_run_during_ops(void **state) {
-    (void)state;
+TEST(operations_run_during_ops) {
     for (size_t i = 0; i < sizeof CLAIMS / sizeof *CLAIMS; i++) {
         const Claim *c = &CLAIMS[i];
         if (!count(c, "", NULL))
@@ -128,8 +127,7 @@ static void operations_run_during_ops(void **state) {
 
 /* A branch has two operations. Without the pauses halfway and the head start (tape_pause_halfway), those of one
  * microbatch run during no op: none or half of the ops would have an operation in progress. */
-static void both_microbatches_hide_operations(void **state) {
-    (void)state;
+TEST(both_microbatches_hide_operations) {
     const char *layout = "--tensor-model-parallel-size 2 --sequence-parallel --interleaved-microbatches 2 "
                          "--swiglu --ffn-hidden-size 16 --num-layers 8";
     static const char KEPT[] = "--keep-gathered-inputs";
@@ -186,8 +184,7 @@ static int64_t follows(const char *ops, char first, char second) {
 
 /* With --interleave-forward-backward a forward begins after the backward that it runs with, and their layers
  * alternate. */
-static void forwards_run_between_backwards(void **state) {
-    (void)state;
+TEST(forwards_run_between_backwards) {
     enum { LAYERS = 8, MICROBATCHES = 8, PAIRS = MICROBATCHES - 2 };
     for (int mixed = 0; mixed < 2; mixed++) {
         Order o = {.setup = setup_new(
@@ -276,8 +273,7 @@ static Together starts_with_attention(const char *layout, int layers, const char
     return t;
 }
 
-static void data_parallelism_starts_with_attention(void **state) {
-    (void)state;
+TEST(data_parallelism_starts_with_attention) {
     enum { LAYERS = 4, SWEEPS = 2 * RANKS * 4 };
     static const char EARLY[] = "--no-overlap-with-attention", ZERO3[] = "--use-megatron-fsdp",
                       ZERO1[] = "--use-distributed-optimizer --ddp-num-buckets 5";
@@ -352,8 +348,7 @@ static void train_over_nccl(void *arg, Comm *comm) {
 
 /* The first step of one microbatch, the first group of the first step of several, and the first evaluation load
  * kernels. NCCL then has no messages, and opens no channels later. */
-static void kernels_are_loaded_without_nccl(void **state) {
-    (void)state;
+TEST(kernels_are_loaded_without_nccl) {
     static const struct {
         const char *options;
         int group; /* microbatches */
@@ -392,11 +387,4 @@ static void kernels_are_loaded_without_nccl(void **state) {
     }
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(operations_run_during_ops),
-                                       cmocka_unit_test(both_microbatches_hide_operations),
-                                       cmocka_unit_test(forwards_run_between_backwards),
-                                       cmocka_unit_test(data_parallelism_starts_with_attention),
-                                       cmocka_unit_test(kernels_are_loaded_without_nccl)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_all_tests(NULL, NULL); }

@@ -25,29 +25,25 @@ static bool noted(const char *data, const char *saved) {
     return found;
 }
 
-static void files_under_the_same_names_are_compared(void **state) {
-    (void)state;
+TEST(files_under_the_same_names_are_compared) {
     static const char SAVED[] = "{\"data\": \"aa\", \"config\": {\"mock_data\": true}}";
     assert_false(noted("aa", SAVED));
     assert_true(noted("ab", SAVED));
     assert_false(noted(NULL, SAVED)); /* a loop that has no Data */
 }
 
-static void a_checkpoint_without_a_fingerprint_has_no_note(void **state) {
-    (void)state;
+TEST(a_checkpoint_without_a_fingerprint_has_no_note) {
     assert_false(noted("aa", "{\"config\": {\"mock_data\": true}}"));
     assert_false(noted("aa", "{\"data\": 5, \"config\": {\"mock_data\": true}}"));
 }
 
-static void other_names_have_their_own_note(void **state) {
-    (void)state;
+TEST(other_names_have_their_own_note) {
     assert_false(noted("ab", "{\"data\": \"aa\", \"config\": {\"mock_data\": false}}"));
 }
 
 /* With a constant rate, warm-ups of 3 and 4 steps differ after 1, 2 and 3 samples: the last of them
  * is one next step. */
-static void a_rate_that_differs_at_the_next_step_alone_changes(void **state) {
-    (void)state;
+TEST(a_rate_that_differs_at_the_next_step_alone_changes) {
     static const struct {
         int64_t samples;
         const char *note;
@@ -89,8 +85,7 @@ static bool is_silent(int group, int option) {
                  OPTION_num_workers, OPTION_tokenizer_hf_include_special_tokens);
 }
 
-static void every_option_that_changes_coming_steps_has_a_note(void **state) {
-    (void)state;
+TEST(every_option_that_changes_coming_steps_has_a_note) {
     for (int i = 0, group = 0; i < OPTIONS; i++) {
         const char *name = config_field_name(i);
         if (!name) group = i;
@@ -103,13 +98,4 @@ static void every_option_that_changes_coming_steps_has_a_note(void **state) {
     }
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_option_that_changes_coming_steps_has_a_note),
-        cmocka_unit_test(files_under_the_same_names_are_compared),
-        cmocka_unit_test(a_checkpoint_without_a_fingerprint_has_no_note),
-        cmocka_unit_test(other_names_have_their_own_note),
-        cmocka_unit_test(a_rate_that_differs_at_the_next_step_alone_changes),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_all_tests(NULL, NULL); }

@@ -60,8 +60,7 @@ static StepReport step(const Setup *s, Trainer *r, bool masked) {
 
 /* ---- memory ---- */
 
-static void the_plan_is_what_the_run_takes(void **state) {
-    (void)state;
+TEST(the_plan_is_what_the_run_takes) {
     static const char *const WORDS[] = {
         "",
         "--fp64 --hidden-dropout 0",
@@ -99,8 +98,7 @@ static void the_plan_is_what_the_run_takes(void **state) {
     }
 }
 
-static void recompute_takes_less(void **state) {
-    (void)state;
+TEST(recompute_takes_less) {
     static const char *const LESS[] = {
         "", "--recompute-granularity full --recompute-method block --recompute-num-layers 2",
         "--recompute-granularity full --recompute-method block --recompute-num-layers 4",
@@ -117,8 +115,7 @@ static void recompute_takes_less(void **state) {
 
 /* Memory on the host is not on the device. From 3 layers on, because the first of them has one sum less than
  * the others. */
-static void offloading_takes_less(void **state) {
-    (void)state;
+TEST(offloading_takes_less) {
     size_t before = SIZE_MAX, all = 0;
     for (int n = 0; n < 6; n = n ? n + 1 : 3) {
         Setup *s = setup_new(
@@ -137,8 +134,7 @@ static void offloading_takes_less(void **state) {
     }
 }
 
-static void a_checkpoints_copy_is_in_the_hosts_memory(void **state) {
-    (void)state;
+TEST(a_checkpoints_copy_is_in_the_hosts_memory) {
     MemoryPlan plan = {.part = {[MEMORY_parameters] = 5, [MEMORY_snapshot] = 7, [MEMORY_offloaded] = 11}};
     assert_int_equal(memory_plan_total(&plan), 23);
     assert_int_equal(memory_plan_host(&plan), 0);
@@ -147,8 +143,7 @@ static void a_checkpoints_copy_is_in_the_hosts_memory(void **state) {
     assert_int_equal(memory_plan_host(&plan), 18);
 }
 
-static void too_little_memory_is_said(void **state) {
-    (void)state;
+TEST(too_little_memory_is_said) {
     enum { ENOUGH = 1000 };
     const MemoryPlan on_host = {.discrete = true, .part = {[MEMORY_offloaded] = (size_t)1 << 52}},
                      model = {.part = {[MEMORY_parameters] = 3 * ENOUGH}},
@@ -170,8 +165,7 @@ static void too_little_memory_is_said(void **state) {
 }
 
 /* The difference is the logits except for one chunk, and copies of its labels, losses and their gradients. */
-static void chunks_of_logits_take_less(void **state) {
-    (void)state;
+TEST(chunks_of_logits_take_less) {
     static const char *const WORDS[] = {
         "", "--cross-entropy-loss-fusion --cross-entropy-fusion-impl linear --cross-entropy-chunk-size 32"};
     enum { TOKENS = 4 * 64, COLUMNS = 4096, CHUNK = 32, COPIES = 4096 };
@@ -233,8 +227,7 @@ static void expect_same(const Outcome *a, Outcome b) {
     free(b.grads), free(b.values);
 }
 
-static void microbatch_size_changes_nothing(void **state) {
-    (void)state;
+TEST(microbatch_size_changes_nothing) {
     static const char *const LANES[] = {"--fp64", "", "--bf16", "--bf16 --grad-reduce-in-bf16"};
     char words[512];
     for (int k = 0; k < 16; k++) {
@@ -254,8 +247,7 @@ static void microbatch_size_changes_nothing(void **state) {
  * With another grouping matrices have other sizes and sums another order. In double that costs at most a few
  * thousand ulps, one for each term of the sums that a loss passes through. Other elements would cost more
  * than a thousandth. */
-static void dropout_follows_the_sample(void **state) {
-    (void)state;
+TEST(dropout_follows_the_sample) {
     double loss[3][2];
     static const int MICRO[] = {1, 4, 8};
     for (int k = 0; k < 3; k++) {
@@ -281,8 +273,7 @@ static void dropout_follows_the_sample(void **state) {
 }
 
 /* Threads share work, never sums. */
-static void threads_change_nothing(void **state) {
-    (void)state;
+TEST(threads_change_nothing) {
     char words[512];
     snprintf(words, sizeof words, "%s --cpu-threads 1", LLAMA);
     Outcome one = outcome_of(words, 2, false);
@@ -325,8 +316,7 @@ static double *gradients_of(const Setup *s, bool added, int64_t *n) {
     return all;
 }
 
-static void first_gradient_is_written(void **state) {
-    (void)state;
+TEST(first_gradient_is_written) {
     static const char *const WORDS[] = {
         "--fp64",
         "",
@@ -356,8 +346,7 @@ static void first_gradient_is_written(void **state) {
 
 /* ---- what a step counts ---- */
 
-static void skipped_step_advances_data_but_not_schedules(void **state) {
-    (void)state;
+TEST(skipped_step_advances_data_but_not_schedules) {
     /* 2^32 times any gradient of this model is beyond half precision */
     Setup *s = setup_new("%s --fp16 --global-batch-size 4 --lr-warmup-iters 5 --hysteresis 1", GPT2);
     Trainer *r = run_start(s, NULL);
@@ -383,8 +372,7 @@ static void skipped_step_advances_data_but_not_schedules(void **state) {
     setup_free(s);
 }
 
-static void loss_scale_leaves_the_gradient_alone(void **state) {
-    (void)state;
+TEST(loss_scale_leaves_the_gradient_alone) {
     double norm[2];
     for (int i = 0; i < 2; i++) {
         Setup *s = setup_new("%s --fp16 --loss-scale %d --global-batch-size 2", GPT2, i ? 256 : 16);
@@ -400,8 +388,7 @@ static void loss_scale_leaves_the_gradient_alone(void **state) {
     assert_true(fabs(norm[0] / norm[1] - 1) < 0x1p-10);
 }
 
-static void evaluation_has_no_dropout_and_changes_nothing(void **state) {
-    (void)state;
+TEST(evaluation_has_no_dropout_and_changes_nothing) {
     Setup *plain = setup_new("%s --fp64 --hidden-dropout 0 --attention-dropout 0", GPT2),
           *s = setup_new("%s --fp64", GPT2);
     Trainer *p = run_start(plain, NULL), *r = run_start(s, NULL);
@@ -424,8 +411,7 @@ static void evaluation_has_no_dropout_and_changes_nothing(void **state) {
     setup_free(plain), setup_free(s);
 }
 
-static void nan_in_a_parameter_is_reported(void **state) {
-    (void)state;
+TEST(nan_in_a_parameter_is_reported) {
     Setup *s = setup_new("%s", GPT2);
     Trainer *r = run_start(s, NULL);
     ((float *)registry_find(r->run.model->registry, "decoder.final_layernorm.weight")->value.data)[3] = NAN;
@@ -436,8 +422,7 @@ static void nan_in_a_parameter_is_reported(void **state) {
 }
 
 /* A batch whose every label is masked has loss 0 and no gradient, and divides by nothing. */
-static void fully_masked_batch_is_no_gradient(void **state) {
-    (void)state;
+TEST(fully_masked_batch_is_no_gradient) {
     for (int per_token = 0; per_token < 2; per_token++) {
         Setup *s = setup_new("%s %s", GPT2, per_token ? "--calculate-per-token-loss" : "");
         Trainer *r = run_start(s, NULL);
@@ -467,8 +452,7 @@ Prefetch *__wrap_prefetch_start(const Dataset *d, Sampler *s, int64_t micro, Sam
     return __real_prefetch_start(d, s, micro, shape, depth);
 }
 
-static void num_workers_are_the_depth_of_the_prefetch(void **state) {
-    (void)state;
+TEST(num_workers_are_the_depth_of_the_prefetch) {
     static const struct {
         const char *words;
         int depth;
@@ -486,24 +470,4 @@ static void num_workers_are_the_depth_of_the_prefetch(void **state) {
     }
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_plan_is_what_the_run_takes),
-        cmocka_unit_test(recompute_takes_less),
-        cmocka_unit_test(offloading_takes_less),
-        cmocka_unit_test(a_checkpoints_copy_is_in_the_hosts_memory),
-        cmocka_unit_test(too_little_memory_is_said),
-        cmocka_unit_test(chunks_of_logits_take_less),
-        cmocka_unit_test(microbatch_size_changes_nothing),
-        cmocka_unit_test(dropout_follows_the_sample),
-        cmocka_unit_test(threads_change_nothing),
-        cmocka_unit_test(first_gradient_is_written),
-        cmocka_unit_test(skipped_step_advances_data_but_not_schedules),
-        cmocka_unit_test(loss_scale_leaves_the_gradient_alone),
-        cmocka_unit_test(evaluation_has_no_dropout_and_changes_nothing),
-        cmocka_unit_test(nan_in_a_parameter_is_reported),
-        cmocka_unit_test(fully_masked_batch_is_no_gradient),
-        cmocka_unit_test(num_workers_are_the_depth_of_the_prefetch),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_all_tests(NULL, NULL); }

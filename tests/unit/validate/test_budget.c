@@ -10,8 +10,7 @@ enum {
     ROUNDINGS = 10
 }; /* of one budget: at most ten operations on doubles */
 
-static void minimums_and_shares_of_the_rest(void **state) {
-    (void)state;
+TEST(minimums_and_shares_of_the_rest) {
     /* 40 s less 5 for the last stage and 3 of overhead leave 32; less the minimums of 8, 24 to share. */
     assert_true(stage_budget(STAGES, N, 40, 0, 3) == 2 + 0.25 * 24);
     assert_true(stage_budget(STAGES + 1, N - 1, 40, 8, 3) == 40 - 8 - 5 - 3);
@@ -19,8 +18,7 @@ static void minimums_and_shares_of_the_rest(void **state) {
 }
 
 /* Used up exactly, the budgets end at all seconds less the overhead. */
-static void the_sum_is_all_the_time(void **state) {
-    (void)state;
+TEST(the_sum_is_all_the_time) {
     for (double all = 30; all <= 600; all *= 2) {
         double gone = 0;
         for (int i = 0; i < N; i++) gone += stage_budget(STAGES + i, N - i, all, gone, 3);
@@ -28,25 +26,17 @@ static void the_sum_is_all_the_time(void **state) {
     }
 }
 
-static void a_slow_stage_takes_time_from_the_later_ones(void **state) {
-    (void)state;
+TEST(a_slow_stage_takes_time_from_the_later_ones) {
     assert_true(stage_budget(STAGES + 1, N - 1, 40, 20, 3) == 40 - 20 - 5 - 3);
     /* Without time left, a stage gets a hundredth of all time. */
     assert_true(fabs(stage_budget(STAGES + 1, N - 1, 40, 50, 3) - 0.4) <= ROUNDINGS * 40 * 0x1p-53);
 }
 
 /* At most 4 of 10 s are kept, and three quarters of the 6 that are left are less than the minimums of 8. */
-static void little_time_shortens_the_minimums(void **state) {
-    (void)state;
+TEST(little_time_shortens_the_minimums) {
     const double part = 0.75 * 6 / 8;
     assert_true(stage_budget(STAGES, N, 10, 0, 3) == part * 2 + 0.25 * (6 - part * 8));
     assert_true(stage_budget(STAGES + 2, 1, 10, 0, 3) == 5);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(minimums_and_shares_of_the_rest),
-                                       cmocka_unit_test(the_sum_is_all_the_time),
-                                       cmocka_unit_test(a_slow_stage_takes_time_from_the_later_ones),
-                                       cmocka_unit_test(little_time_shortens_the_minimums)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_all_tests(NULL, NULL); }

@@ -47,8 +47,7 @@ static void free_world(World *w) {
     free(w);
 }
 
-static void libraries_with_few_samples_are_inconclusive(void **unused) {
-    (void)unused;
+TEST(libraries_with_few_samples_are_inconclusive) {
     Str text = {0}, html = {0}, junit = {0};
     World *w = new_world(ON_CPU, FEW, 1, true);
     add_rates(w->row->a, FEW, 100);
@@ -63,8 +62,7 @@ static void libraries_with_few_samples_are_inconclusive(void **unused) {
     free_world(w);
 }
 
-static void a_slower_library_is_degraded(void **unused) {
-    (void)unused;
+TEST(a_slower_library_is_degraded) {
     World *w = new_world(ON_CPU, MANY, 1, true);
     add_rates(w->row->a, MANY, 100);
     compare_libraries(&w->a, w->row);
@@ -74,8 +72,7 @@ static void a_slower_library_is_degraded(void **unused) {
 
 /* The probability of an error of a stage is 0.05. A rate of n has 0.05 / n of it, and the median of each library half
  * of that. All 8 samples are on one side of a median with a probability of 2 / 2^8 = 0.0078. */
-static void rates_share_the_error_of_a_stage(void **unused) {
-    (void)unused;
+TEST(rates_share_the_error_of_a_stage) {
     for (int n = 1; n <= 6; n++) {
         World *w = new_world(ON_CPU, 0, 0, true);
         for (int i = 0; i < 8 * n; i++) {
@@ -112,8 +109,7 @@ static void add_class(Outcome *r, const char *name, double first, double second)
 
 /* With an error of 0.05 / 6 for each of three classes and two libraries, the interval of a median of 13 samples is from
  * the second to the second last: P(Bin(13, 1/2) < 2) = 0.0017, and P(Bin(13, 1/2) < 3) = 0.011. It holds all turns. */
-static void classes_are_compared_by_their_geometric_means(void **unused) {
-    (void)unused;
+TEST(classes_are_compared_by_their_geometric_means) {
     static const char *const SAID[][3] = {{"B is 94.3 % faster than A; B / A = 1.943, from 1.661 to 2.319",
                                            "equal within 9.9 %; B / A = 1.000, from 0.910 to 1.099",
                                            "equal within 143 %; B / A = 1.000, from 0.412 to 2.429"},
@@ -139,8 +135,7 @@ static void classes_are_compared_by_their_geometric_means(void **unused) {
     free(a), free(b);
 }
 
-static void only_reports_of_passed_runs_are_good(void **unused) {
-    (void)unused;
+TEST(only_reports_of_passed_runs_are_good) {
     json_t *good;
     static const char *const BAD[][2] = {
         {"{\"schema\": 2, \"verdict\": \"PASS\", \"ranks\": 3, \"stages\": []}", "schema is not 1"},
@@ -164,8 +159,7 @@ static void only_reports_of_passed_runs_are_good(void **unused) {
 }
 
 /* Damaged members would otherwise count as changes of the machine, or be left out. */
-static void a_stage_has_texts_and_rates(void **unused) {
-    (void)unused;
+TEST(a_stage_has_texts_and_rates) {
     json_t *good;
     static const char *const BAD[][2] = {
         {"1", "stages[1].name is not a string"},
@@ -201,8 +195,7 @@ static void a_stage_has_texts_and_rates(void **unused) {
     }
 }
 
-static void a_good_run_is_a_regular_file_of_a_limited_size(void **unused) {
-    (void)unused;
+TEST(a_good_run_is_a_regular_file_of_a_limited_size) {
     char dir[64], path[96];
     json_t *good;
     temp_dir(dir);
@@ -242,8 +235,7 @@ static World *compared(DeviceOption device, const char *stage, const char *rate,
 }
 
 /* Rates depend on the ranks, the kind of device and the transport, and the good run had twice the rates. */
-static void a_run_of_another_kind_is_not_compared(void **unused) {
-    (void)unused;
+TEST(a_run_of_another_kind_is_not_compared) {
     static const char HERE[] = "\"ranks\": 3, \"device\": \"cuda\"";
     static const struct {
         const char *members, *more, *limit;
@@ -268,8 +260,7 @@ static void a_run_of_another_kind_is_not_compared(void **unused) {
 }
 
 /* The report of a run is a good run for the next one. */
-static void a_report_can_be_the_good_run(void **unused) {
-    (void)unused;
+TEST(a_report_can_be_the_good_run) {
     Str text = {0};
     World *w = new_world(ON_CUDA, MANY, 1, false);
     outcome_fact(w->row->a, true, "driver", "1");
@@ -288,8 +279,7 @@ static void a_report_can_be_the_good_run(void **unused) {
     free_world(w);
 }
 
-static void what_the_good_run_lacks_is_a_limit(void **unused) {
-    (void)unused;
+TEST(what_the_good_run_lacks_is_a_limit) {
     static const struct {
         const char *stage, *rate;
         int n;
@@ -305,8 +295,7 @@ static void what_the_good_run_lacks_is_a_limit(void **unused) {
     }
 }
 
-static void a_slower_machine_is_degraded(void **unused) {
-    (void)unused;
+TEST(a_slower_machine_is_degraded) {
     World *gpu = compared(ON_CUDA, SPEED, RATE, MANY), *cpu = compared(ON_CPU, SPEED, RATE, MANY);
     assert_true(outcome_verdict(gpu->row->a) == VALIDATE_DEGRADED && !gpu->row->a->n_limits);
     assert_int_equal(outcome_verdict(cpu->row->a), VALIDATE_INCONCLUSIVE);
@@ -314,8 +303,7 @@ static void a_slower_machine_is_degraded(void **unused) {
 }
 
 /* A path may hold any bytes. */
-static void reports_are_utf8(void **unused) {
-    (void)unused;
+TEST(reports_are_utf8) {
     char word[] = "--good=\xff.json", *words[] = {word};
     Str text = {0}, junit = {0};
     World *w = new_world(ON_CPU, FEW, 1, false);
@@ -330,20 +318,4 @@ static void reports_are_utf8(void **unused) {
     free_world(w);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(libraries_with_few_samples_are_inconclusive),
-        cmocka_unit_test(a_slower_library_is_degraded),
-        cmocka_unit_test(rates_share_the_error_of_a_stage),
-        cmocka_unit_test(classes_are_compared_by_their_geometric_means),
-        cmocka_unit_test(only_reports_of_passed_runs_are_good),
-        cmocka_unit_test(a_stage_has_texts_and_rates),
-        cmocka_unit_test(a_good_run_is_a_regular_file_of_a_limited_size),
-        cmocka_unit_test(a_run_of_another_kind_is_not_compared),
-        cmocka_unit_test(a_report_can_be_the_good_run),
-        cmocka_unit_test(what_the_good_run_lacks_is_a_limit),
-        cmocka_unit_test(a_slower_machine_is_degraded),
-        cmocka_unit_test(reports_are_utf8),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_all_tests(NULL, NULL); }

@@ -79,8 +79,7 @@ static void check(const Case *c, int ranks) {
     for (int s = 0; s < STAGES; s++) free(a.row[s].a), free(a.row[s].b);
 }
 
-static void most_findings_have_one_cause(void **unused) {
-    (void)unused;
+TEST(most_findings_have_one_cause) {
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) check(&CASES[i], 3);
     /* All ranks, and both are named. */
     check(&(Case){{{STAGE_parity, "op linear, ranks 0,1"}},
@@ -89,7 +88,4 @@ static void most_findings_have_one_cause(void **unused) {
           2);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(most_findings_have_one_cause)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_all_tests(NULL, NULL); }

@@ -14,8 +14,7 @@ static void set_all(NvmlFacts facts[RANKS], NvmlFacts f) {
     for (int i = 0; i < RANKS; i++) facts[i] = f;
 }
 
-static void nvlink_counts_links(void **unused) {
-    (void)unused;
+TEST(nvlink_counts_links) {
     static const struct {
         int sm, links;
         double rate;
@@ -31,8 +30,7 @@ static void nvlink_counts_links(void **unused) {
     }
 }
 
-static void the_best_rank_has_the_roof(void **unused) {
-    (void)unused;
+TEST(the_best_rank_has_the_roof) {
     NvmlFacts facts[RANKS];
     set_all(facts, H100);
     facts[2].nvlinks = facts[2].switched = 9;
@@ -41,8 +39,7 @@ static void the_best_rank_has_the_roof(void **unused) {
     assert_string_equal(r.of, "18 NVLinks of 25 GB/s");
 }
 
-static void pcie_is_the_roof_without_nvlink(void **unused) {
-    (void)unused;
+TEST(pcie_is_the_roof_without_nvlink) {
     NvmlFacts facts[RANKS], f = H100;
     f.nvlinks = f.switched = 0;
     set_all(facts, f);
@@ -51,8 +48,7 @@ static void pcie_is_the_roof_without_nvlink(void **unused) {
     assert_string_equal(r.of, "PCIe 5 x16");
 }
 
-static void it_may_not_be_known(void **unused) {
-    (void)unused;
+TEST(it_may_not_be_known) {
     NvmlFacts facts[RANKS];
     set_all(facts, H100);
     assert_string_equal(links_roof(facts, RANKS, false, RANKS).why,
@@ -87,8 +83,7 @@ static bool are_slow(const LinksRoof *r, double rate, int n) {
     return slow;
 }
 
-static void a_part_of_nvlink_is_the_floor(void **unused) {
-    (void)unused;
+TEST(a_part_of_nvlink_is_the_floor) {
     enum { MANY = 16, FEW = 3 };
     NvmlFacts facts[RANKS];
     char share[160];
@@ -111,8 +106,7 @@ static void a_part_of_nvlink_is_the_floor(void **unused) {
     free(m);
 }
 
-static void too_few_samples_are_a_limit(void **unused) {
-    (void)unused;
+TEST(too_few_samples_are_a_limit) {
     enum { LEAST = 7 };
     const LinksRoof r = {.kind = ROOF_NVLINK, .rate = 450}, pcie = {.kind = ROOF_PCIE, .rate = 63};
     Outcome *out = mem_zero(1, sizeof *out);
@@ -130,14 +124,4 @@ static void too_few_samples_are_a_limit(void **unused) {
     free(few), free(enough), free(out);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(nvlink_counts_links),
-        cmocka_unit_test(the_best_rank_has_the_roof),
-        cmocka_unit_test(pcie_is_the_roof_without_nvlink),
-        cmocka_unit_test(it_may_not_be_known),
-        cmocka_unit_test(a_part_of_nvlink_is_the_floor),
-        cmocka_unit_test(too_few_samples_are_a_limit),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_all_tests(NULL, NULL); }

@@ -11,8 +11,7 @@
 
 static Outcome *new_outcome(void) { return mem_zero(1, sizeof(Outcome)); }
 
-static void severe_evidence_is_kept(void **unused) {
-    (void)unused;
+TEST(severe_evidence_is_kept) {
     Outcome *r = new_outcome(), *all = new_outcome();
     for (int i = 0; i < OUTCOME_EVIDENCE; i++)
         outcome_add(r, i % 2 ? VALIDATE_PASS : VALIDATE_DEGRADED, "rank", "%d", i);
@@ -26,8 +25,7 @@ static void severe_evidence_is_kept(void **unused) {
     free(r), free(all);
 }
 
-static void distinct_faults_of_one_suspect_are_kept(void **unused) {
-    (void)unused;
+TEST(distinct_faults_of_one_suspect_are_kept) {
     Outcome *r = new_outcome(), *all = new_outcome();
     outcome_add(r, VALIDATE_FAIL, "NCCL", "all_reduce is wrong");
     outcome_add(r, VALIDATE_FAIL, "NCCL", "all_gather is wrong");
@@ -37,8 +35,7 @@ static void distinct_faults_of_one_suspect_are_kept(void **unused) {
     free(r), free(all);
 }
 
-static void what_does_not_fit_is_a_limit(void **unused) {
-    (void)unused;
+TEST(what_does_not_fit_is_a_limit) {
     char name[32];
     Outcome *r = new_outcome();
     for (int i = 0; i <= OUTCOME_FACTS; i++) outcome_fact(r, true, "fact", "%d", i);
@@ -53,8 +50,7 @@ static void what_does_not_fit_is_a_limit(void **unused) {
     free(r);
 }
 
-static void a_stage_can_measure_again(void **unused) {
-    (void)unused;
+TEST(a_stage_can_measure_again) {
     Outcome *r = new_outcome();
     outcome_sample(r, "GB/s", 1, "rate");
     r->n_metrics = 0;
@@ -63,8 +59,7 @@ static void a_stage_can_measure_again(void **unused) {
     free(r);
 }
 
-static void texts_are_utf8(void **unused) {
-    (void)unused;
+TEST(texts_are_utf8) {
     Outcome *r = new_outcome();
     outcome_fact(r, true, "env A\xff", "a\xc3\xa9\xe2\x82z");
     assert_string_equal(r->fact[0].name, "env A?");
@@ -79,13 +74,4 @@ static void texts_are_utf8(void **unused) {
     free(r);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(severe_evidence_is_kept),
-        cmocka_unit_test(distinct_faults_of_one_suspect_are_kept),
-        cmocka_unit_test(what_does_not_fit_is_a_limit),
-        cmocka_unit_test(a_stage_can_measure_again),
-        cmocka_unit_test(texts_are_utf8),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_all_tests(NULL, NULL); }

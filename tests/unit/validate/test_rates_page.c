@@ -40,8 +40,7 @@ static json_t *good_run(void) {
     return json_pack("{s:i, s:[{s:s, s:o}]}", "ranks", 2, "stages", "name", "speed", "metrics", metrics);
 }
 
-static void bars_are_shares(void **unused) {
-    (void)unused;
+TEST(bars_are_shares) {
     const Config config = {.ranks = 2};
     const ValidateOptions options = {.config = &config, .nccl_b = "b.so"};
     Outcome *a = mem_zero(1, sizeof *a), *b = mem_zero(1, sizeof *b), *merged = mem_zero(1, sizeof *merged);
@@ -66,8 +65,7 @@ static void bars_are_shares(void **unused) {
     free(a), free(b), free(merged);
 }
 
-static void without_either_it_is_a_table(void **unused) {
-    (void)unused;
+TEST(without_either_it_is_a_table) {
     const Config config = {.ranks = 1};
     const ValidateOptions options = {.config = &config};
     Outcome *a = mem_zero(1, sizeof *a);
@@ -83,8 +81,4 @@ static void without_either_it_is_a_table(void **unused) {
     free(a);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(bars_are_shares),
-                                       cmocka_unit_test(without_either_it_is_a_table)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_all_tests(NULL, NULL); }

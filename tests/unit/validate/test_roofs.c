@@ -37,8 +37,7 @@ static int faults(const Roof *roof, double rate, double stated) {
     return n;
 }
 
-static void slow_devices_are_reported(void **unused) {
-    (void)unused;
+TEST(slow_devices_are_reported) {
     static const struct {
         const Roof *roof;
         double rate, stated;
@@ -62,7 +61,4 @@ static void slow_devices_are_reported(void **unused) {
         assert_int_equal(faults(CASES[i].roof, CASES[i].rate, CASES[i].stated), CASES[i].faults);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(slow_devices_are_reported)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_all_tests(NULL, NULL); }
