@@ -273,7 +273,8 @@ static void one_step(const CaseRun *c, Trainer *t, int64_t step, Trace *heard) {
     trainer_reduce(t, &report);
     trainer_read(t, &report);
     for (int i = 0; c->noise.draw != NO_NOISE && c->noise.gradients > 0 && i < r->n; i++)
-        perturb_gradient(r->params[i], r->device, &c->noise, (uint64_t)c->config.seed, step);
+        if (param_is_trained(r->params[i]))
+            perturb_gradient(r->params[i], r->device, &c->noise, (uint64_t)c->config.seed, step);
     if (w->gradients) w->gradients(w->arg, t, &report);
     if (step == 0)
         gather_all(c->of, t, FLAT_GRADS, r->grads, report.grad_scale, heard ? heard->gradients : NULL);
@@ -299,7 +300,7 @@ static void share_weights(const CaseRun *c, Comm *comm) {
 static Device *run_turn(const CaseRun *c, Comm *comm, Device *device) {
     Trace *heard = rank_is_printer(comm) ? c->trace : NULL;
     share_weights(c, comm);
-    /* With a plan a GPU uses the kernels of training; only for one rank, since each would need a plan. */
+    /* With a plan, a GPU uses the kernels of training. Only one rank has one, because each rank would need its own. */
     if (!comm) memory_plan_new(&c->config, comm, device);
     /* One rank also computes whole logits, which need more memory than the plan of a step. */
     Trainer *t = trainer_new(&c->config, NULL, comm, device);
