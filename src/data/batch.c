@@ -97,7 +97,7 @@ void batch_reset(const Batch *b) {
     }
 }
 
-/* Number i of a field, of sample i / columns, if it is one that is drawn. */
+/* Number i of a field that is drawn; i / columns is its sample. */
 static int64_t drawn(FieldValue value, const Philox4 *p, int64_t i, int64_t columns, int64_t vocab) {
     return value == VALUE_ID      ? p->v[0] % vocab
            : value == VALUE_LABEL ? p->v[1] % vocab
@@ -110,7 +110,7 @@ void batch_draw(const Batch *b, uint64_t key, uint64_t number, int64_t vocab) {
     for (int f = 0; f < FIELDS; f++) {
         const FieldValue value = field_info((FieldId)f)->value;
         const int64_t columns = shape_columns(&b->shape, (FieldId)f);
-        const bool draws = b->field[f] && value >= VALUE_ID && value <= VALUE_CLASS;
+        const bool draws = b->field[f] && value >= VALUE_ID && value < VALUE_INDEX;
         for (int64_t i = 0; draws && i < b->b * columns; i++) {
             const Philox4 p = philox4x32(key, number, (uint64_t)i);
             ((int64_t *)b->field[f])[i] = drawn(value, &p, i, columns, vocab);

@@ -23,15 +23,16 @@ typedef enum FieldExtent {
     EXTENTS = EXTENT_SAMPLES
 } FieldExtent;
 
+/* The last column of fields.def. A length has the number of the extent that it counts. */
 typedef enum FieldValue {
 #define EXTENT(NAME, ...) VALUE_LENGTH_##NAME,
 #include "data/extents.def"
 #undef EXTENT
-    VALUE_ID,
+    VALUE_ID, /* the first of those that batch_draw draws */
     VALUE_LABEL,
     VALUE_TYPE,
     VALUE_CLASS,
-    VALUE_INDEX,
+    VALUE_INDEX, /* the first of those that a batch without padding or masks determines */
     VALUE_START,
     VALUE_WEIGHT
 } FieldValue;
@@ -57,7 +58,7 @@ typedef uint32_t FieldSet;
      FIELD_SET(loss_mask))
 static inline bool fields_have(FieldSet fields, int field) { return fields >> field & 1; }
 
-/* The fields of the set that a forward reads without its losses. */
+/* The fields of the set that a forward without losses reads. */
 FieldSet fields_inputs(FieldSet);
 
 /* The fields of a sample and their sizes. */
@@ -108,13 +109,13 @@ typedef struct Batch {
 /* All elements are 0. */
 Batch batch_new(int64_t b, SampleShape);
 void batch_free(Batch *);
-/* The values of a batch without padding or masks, whose ids are 0. */
+/* Sets the values of a batch without padding or masks; ids are 0. */
 void batch_reset(const Batch *);
-/* The same with drawn ids below `vocab`. The values depend on the keys and the batch's sizes only. */
+/* The same with random ids below `vocab`, labels, types and classes. They depend only on key, number and shape. */
 void batch_draw(const Batch *, uint64_t key, uint64_t number, int64_t vocab);
 /* Copies sample k of `from` to row i of a batch of the same shape; `from` may have more fields. */
 void batch_copy(const Batch *, int64_t i, const Batch *from, int64_t k);
-/* The place of the first number of a field of integers that is outside [low, end); -1: there is none. */
+/* The index of the first number of an integer field that is outside [low, end); -1: there is none. */
 int64_t batch_outside(const Batch *, FieldId, int64_t low, int64_t end);
 /* The dimensions of a field, [b] or [b, extent] or, if elements are wide, [b, extent, width]. Returns their number. */
 int batch_dims(const Batch *, FieldId, int64_t dim[3]);

@@ -106,7 +106,7 @@ static void describe(const DatasetPart *p, json_t *members) {
 const DatasetKind bert_dataset = {
     .class_name = "BERTMaskedWordPieceDataset",
     .size = sizeof(MaskedDataset),
-    .own = sizeof(MaskedConfig),
+    .config_size = sizeof(MaskedConfig),
     .fields = FIELD_SET(tokens) | FIELD_SET(labels) | FIELD_SET(loss_mask) | FIELD_SET(token_types) |
               FIELD_SET(position_ids) | FIELD_SET(lengths) | FIELD_SET(sentence_labels),
     .mock = {.longest = 128, .sentences = 8},

@@ -130,11 +130,11 @@ static Err open_parts(const DatasetKind *kind, const TokenSource *sources, const
                       const DataConfig *config, DataSplit split, const SplitRange *range, int64_t total,
                       double surplus, bool blend, BlendedDataset *out) {
     for (int i = 0; i < out->n; i++) {
-        DatasetPart how = {.kind = kind, .source = &sources[i], .config = config, .split = split};
-        how.num_samples = weights ? blend_request(total, weights[i], surplus) : blend ? -1 : total;
-        split_elements(range, kind->by_document ? sources[i].documents : sources[i].sequences, &how.begin,
-                       &how.end);
-        ERR_RETURN(part_open(&how, &out->parts[i]));
+        DatasetPart request = {.kind = kind, .source = &sources[i], .config = config, .split = split};
+        request.num_samples = weights ? blend_request(total, weights[i], surplus) : blend ? -1 : total;
+        split_elements(range, kind->by_document ? sources[i].documents : sources[i].sequences, &request.begin,
+                       &request.end);
+        ERR_RETURN(part_open(&request, &out->parts[i]));
     }
     return ERR_OK;
 }

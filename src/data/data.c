@@ -17,8 +17,8 @@ struct Data {
     SplitRange ranges[SPLIT_COUNT];
     DataConfig config;
     char *split, *cache_dir, *tokenizer_json;
-    void *own;
-    BlendedDataset *datasets[SPLIT_COUNT], **files; /* files: of validation, by themselves */
+    void *kind_config;
+    BlendedDataset *datasets[SPLIT_COUNT], **files; /* files: of validation, each a dataset */
     int num_files;
     char fingerprint[33];
 };
@@ -48,7 +48,7 @@ static Err check_config(const DataConfig *c) {
 
 static void set_config(Data *d, const DataConfig *c, const char *split) {
     d->config = *c;
-    d->config.own = d->own;
+    d->config.kind_config = d->kind_config;
     d->config.split = d->split = data_copy(split);
     d->config.ranges = split ? d->ranges : NULL;
     d->config.cache_dir = d->cache_dir = data_copy(c->cache_dir);
@@ -107,11 +107,11 @@ static Err open_per_split(Data *d, const DataConfig *c) {
 /* ---- records ---- */
 
 static Err open_records(Data *d, DataSplit split, const char *const *files, int n, BlendedDataset **out) {
-    const DatasetPart how = {
+    const DatasetPart request = {
         .kind = d->kind, .config = &d->config, .split = split, .files = files, .num_files = n};
     BlendedDataset *dataset = *out = mem_zero(1, sizeof *dataset);
     dataset->parts = mem_zero(1, sizeof *dataset->parts);
-    ERR_RETURN(part_open(&how, &dataset->parts[0]));
+    ERR_RETURN(part_open(&request, &dataset->parts[0]));
     dataset->n = 1;
     return ERR_OK;
 }
@@ -130,7 +130,7 @@ static Err open_files(Data *d, const DataConfig *c) {
 }
 
 static void hash_records(const Dataset *d, HashStream *h) {
-    if (d && d->parts[0]->kind->hash) d->parts[0]->kind->hash(d->parts[0], h);
+    if (d && kind_reads_records(d->parts[0]->kind)) d->parts[0]->kind->hash(d->parts[0], h);
 }
 
 static void take_fingerprint(Data *d) {
@@ -148,7 +148,7 @@ static void take_fingerprint(Data *d) {
 }
 
 static Err open_all(Data *d, const DataConfig *c) {
-    if (d->kind->hash) return open_files(d, c);
+    if (kind_reads_records(d->kind)) return open_files(d, c);
     ERR_RETURN(check_config(c));
     return c->mock || c->num_paths ? open_shared(d, c) : open_per_split(d, c);
 }
@@ -157,7 +157,8 @@ Err data_open(const DataConfig *c, Data **out) {
     *out = NULL;
     Data *d = mem_zero(1, sizeof *d);
     d->kind = dataset_kind(c->kind);
-    if (d->kind->own) d->own = memcpy(mem_alloc(d->kind->own), c->own, d->kind->own);
+    const size_t size = d->kind->config_size;
+    if (size) d->kind_config = memcpy(mem_alloc(size), c->kind_config, size);
     const Err e = open_all(d, c);
     if (e.code) {
         data_close(d);
@@ -182,7 +183,8 @@ void data_close(Data *d) {
         free(d->sources[i]);
         blend_free(&d->paths[i]);
     }
-    free(d->split), free(d->cache_dir), free(d->tokenizer_json), free(d->own), free(d->files), free(d);
+    free(d->split), free(d->cache_dir), free(d->tokenizer_json), free(d->kind_config);
+    free(d->files), free(d);
 }
 
 const Dataset *data_split(const Data *d, DataSplit split) { return d->datasets[split]; }

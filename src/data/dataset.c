@@ -24,13 +24,13 @@ const DatasetKind *dataset_kind(DatasetId id) {
     return KINDS[id];
 }
 
-Err part_open(const DatasetPart *how, DatasetPart **out) {
-    const DataConfig *c = how->config;
+Err part_open(const DatasetPart *request, DatasetPart **out) {
+    const DataConfig *c = request->config;
     if (c->sequence_length < 1 || c->sequence_length > MAX_SEQUENCE)
         return err_user("the sequence length is %" PRId64 "; it must be 1..%d", c->sequence_length,
                         MAX_SEQUENCE);
-    DatasetPart *p = mem_zero(1, how->kind->size);
-    *p = *how;
+    DatasetPart *p = mem_zero(1, request->kind->size);
+    *p = *request;
     p->shape = (SampleShape){.positions = c->sequence_length, .fields = p->kind->fields};
     Err e = p->kind->open(p);
     if (e.code)

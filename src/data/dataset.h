@@ -32,9 +32,9 @@ typedef struct DataConfig {
     /* --data-path, as blend_parse reads it: all splits come from these datasets, divided by `split`. */
     const char *const *paths;
     int num_paths;
-    /* NULL: "969, 30, 1". For a dataset: as the user wrote it; NULL if each split has its own data */
+    /* As the user wrote it; NULL: "969, 30, 1". Datasets see NULL if each split has its own data. */
     const char *split;
-    const SplitRange *ranges; /* for a dataset: [SPLIT_COUNT], NULL with split NULL */
+    const SplitRange *ranges; /* of the splits, for datasets: [SPLIT_COUNT]; NULL if split is NULL */
     /* --train-data-path, --valid-data-path, --test-data-path: each split has its own datasets. A kind that reads
      * records has the files of training and validation here, borrowed. */
     const char *const *split_paths[SPLIT_COUNT];
@@ -49,8 +49,8 @@ typedef struct DataConfig {
     bool eod_mask_loss, reset_position_ids, reset_attention_mask;
     bool allow_ambiguous_pad; /* off: a pad id equal to eod counts as -1, so that eod tokens are not masked */
     bool keep_last_partial_validation; /* upstream's drop_last_partial_validation_sequence off */
-    const void *own; /* of the kind, if it has one (DatasetKind.own): copied, but not what it points to */
-    double surplus;  /* --mid-level-dataset-surplus; 0.005 upstream */
+    const void *kind_config;           /* [DatasetKind.config_size]: copied, but not what it points to */
+    double surplus;                    /* --mid-level-dataset-surplus; 0.005 upstream */
     /* --data-cache-path, the index cache. NULL: <prefix>/cache/<class>_indices, no cache for mock data and blends. If
      * ranks share a folder, one must build before the others start. */
     const char *cache_dir;
@@ -72,8 +72,8 @@ typedef struct DatasetPart {
     /* Borrowed, of a kind that reads records; it has no source, and sets num_samples to their number. */
     const char *const *files;
     int num_files;
-    SampleShape
-        shape; /* set by part_open; positions are the sequence length, unless the kind's open changes it */
+    /* Set by part_open. Positions are the sequence length, unless the kind's open changes it. */
+    SampleShape shape;
     /* Set by the kind's open: */
     int64_t samples; /* >= num_samples */
     int64_t epoch;   /* samples of an epoch of records; else 0 */
@@ -84,7 +84,7 @@ typedef struct DatasetPart {
 struct DatasetKind {
     const char *class_name; /* Megatron-LM's */
     size_t size;            /* of the kind's struct */
-    size_t own;             /* of the kind's configuration, DataConfig.own; 0: none */
+    size_t config_size;     /* of the kind's configuration, DataConfig.kind_config; 0: none */
     FieldSet fields;        /* that a sample can fill */
     MockShape mock;
     bool by_document;               /* splits divide documents, not sequences */
@@ -92,18 +92,20 @@ struct DatasetKind {
     const char *const *array_names; /* of cached arrays, NULL-terminated */
     Err (*open)(DatasetPart *);     /* part->kind .. num_samples are set */
     void (*close)(DatasetPart *);   /* what open allocated, also after its error */
-    Err (*get)(const DatasetPart *, int64_t,
-               Sample *); /* changes fields that are not NULL from the values of batch_reset */
+    /* Fills the fields that are not NULL. They have the values of batch_reset before. */
+    Err (*get)(const DatasetPart *, int64_t, Sample *);
     /* Adds the description's members after the common ones. */
     void (*describe)(const DatasetPart *, json_t *members); /* NULL: none */
     /* Adds records to the fingerprint of the data. NULL: the kind reads tokens of a source. */
     void (*hash)(const DatasetPart *, HashStream *);
 };
 
+static inline bool kind_reads_records(const DatasetKind *k) { return k->hash; }
+
 const DatasetKind *dataset_kind(DatasetId);
 
-/* how: all that open does not set */
-Err part_open(const DatasetPart *how, DatasetPart **out);
+/* request: the fields that neither part_open nor the kind's open sets */
+Err part_open(const DatasetPart *request, DatasetPart **out);
 void part_close(DatasetPart *); /* NULL is fine */
 /* Sample k of [0, samples). A user error if an id is outside the vocabulary. Any thread may call. */
 Err part_get(const DatasetPart *, int64_t k, Sample *out);

@@ -7,7 +7,7 @@
 #include "data/masked_index.h"
 #include "data/masking.h"
 
-/* DataConfig.own of masked text. */
+/* DataConfig.kind_config of masked text. */
 typedef struct MaskedConfig {
     MaskTokens tokens;                /* its arrays are borrowed */
     double mask_prob, short_seq_prob; /* (0, 1), [0, 1] */
@@ -22,7 +22,7 @@ typedef struct MaskedDataset {
     MaskingConfig masking;
 } MaskedDataset;
 
-static inline const MaskedConfig *masked_config(const DatasetPart *p) { return p->config->own; }
+static inline const MaskedConfig *masked_config(const DatasetPart *p) { return p->config->kind_config; }
 /* `reserved` positions of a sample are for special tokens. */
 Err masked_open(DatasetPart *, MaskingConfig, int64_t reserved, int32_t min_sentences);
 void masked_close(DatasetPart *);

@@ -110,7 +110,7 @@ static void describe(const DatasetPart *p, json_t *members) {
 const DatasetKind t5_dataset = {
     .class_name = "T5MaskedWordPieceDataset",
     .size = sizeof(MaskedDataset),
-    .own = sizeof(MaskedConfig),
+    .config_size = sizeof(MaskedConfig),
     .fields = FIELD_SET(tokens) | FIELD_SET(labels) | FIELD_SET(loss_mask) | FIELD_SET(position_ids) |
               FIELD_SET(lengths) | FIELD_SET(encoder_tokens) | FIELD_SET(encoder_position_ids) |
               FIELD_SET(encoder_lengths),

@@ -15,7 +15,7 @@ typedef struct TaskPart {
     int64_t *order; /* [epochs, samples]; NULL: the files' order */
 } TaskPart;
 
-static const TaskConfig *task(const DatasetPart *p) { return p->config->own; }
+static const TaskConfig *task(const DatasetPart *p) { return p->config->kind_config; }
 
 /* ---- samples ---- */
 
@@ -82,9 +82,10 @@ static Err sort_labels(TaskLabels *l, TaskSet *set) {
 
 /* The classes that are known before any file is read. */
 static TaskLabels known_labels(const TaskConfig *c) {
-    const char *const *own = task_format_labels(c->format), *const *names = own ? own : c->names;
-    int n = own ? 0 : c->num_names;
-    while (own && own[n]) n++;
+    const char *const *of_format = task_format_labels(c->format), *const *names =
+                                                                      of_format ? of_format : c->names;
+    int n = of_format ? 0 : c->num_names;
+    while (of_format && of_format[n]) n++;
     TaskLabels l = {.at = mem_zero((size_t)n + 1, sizeof *l.at), .n = n, .open = !n && c->choices == 1};
     for (int i = 0; i < n; i++) l.at[i] = mem_strdup(names[i]);
     return l;
@@ -162,7 +163,7 @@ static void hash_part(const DatasetPart *p, HashStream *h) {
 const DatasetKind task_dataset = {
     .class_name = "task",
     .size = sizeof(TaskPart),
-    .own = sizeof(TaskConfig),
+    .config_size = sizeof(TaskConfig),
     .fields = FIELD_SET(tokens) | FIELD_SET(token_types) | FIELD_SET(position_ids) | FIELD_SET(lengths) |
               FIELD_SET(sentence_labels) | FIELD_SET(sample_weights),
     .open = open_part,

@@ -11,7 +11,7 @@
 #include "data/dataset.h"
 #include "data/task_set.h"
 
-/* DataConfig.own of a task. The padding is DataConfig.pad; -1: id 0, which no position attends to. */
+/* DataConfig.kind_config of a task. The padding is DataConfig.pad; -1: id 0, which no position attends to. */
 typedef struct TaskConfig {
     TaskFormat format;
     int64_t choices;          /* of a question; 1: samples have classes */

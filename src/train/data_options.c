@@ -34,14 +34,14 @@ static void set_files(const TextList *list, DataSplit split, DataConfig *data) {
     data->split_paths[split] = list->at, data->num_split_paths[split] = (int)list->count;
 }
 
-/* The kind's own configuration and the files of its records. */
+/* Adds the configuration of the kind, and the files if it reads records. */
 static Err open_kind(DataConfig *data, const Config *c, const TokenFacts *facts, Data **out) {
     const MaskedConfig masked = masked_options(c, facts);
     TaskConfig task;
-    data->own = &masked;
+    data->kind_config = &masked;
     if (data->kind == DATASET_task) {
         task = task_options(c, facts);
-        data->own = &task;
+        data->kind_config = &task;
         if (c->epochs) set_files(&c->train_data, SPLIT_TRAIN, data);
         set_files(&c->valid_data, SPLIT_VALID, data);
     }

@@ -63,7 +63,7 @@ bool fuzz_one(const uint8_t *bytes, size_t n) {
                           .split_paths = {(const char *const *)&path, (const char *const *)&path},
                           .num_split_paths = {1, 1},
                           .sequence_length = LENGTH,
-                          .own = &task};
+                          .kind_config = &task};
     Data *data;
     const bool ok = fuzz_ok(data_open(&c, &data));
     if (ok) read_samples(data_file(data, 0), task.choices > 1 ? task.choices : labels.n);

@@ -9,9 +9,9 @@ HOOK(Err, data_open, const DataConfig *c, Data **out) {
     MaskedConfig masked;
     if (mutant_is_named(M_seed_not_in_data)) d.seed = 1234;
     if (mutant_is_named(M_sentinels_shifted) && d.kind == DATASET_t5) {
-        masked = *(const MaskedConfig *)d.own;
+        masked = *(const MaskedConfig *)d.kind_config;
         masked.tokens.sentinels++, masked.tokens.num_sentinels--;
-        d.own = &masked;
+        d.kind_config = &masked;
     }
     return __real_data_open(&d, out);
 }

@@ -64,7 +64,7 @@ static DataConfig config_of(const Case *c) {
                         .surplus = 0.005,
                         .cache_dir = "masked_cache",
                         .tokenizer_json = tokenizer[c->pad == 63],
-                        .own = &masked};
+                        .kind_config = &masked};
 }
 
 static Batch batch_of(const Dataset *d) { return batch_new(1, d->parts[0]->shape); }

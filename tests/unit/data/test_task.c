@@ -71,7 +71,7 @@ static DataConfig config_of(const Files *f, TaskFormat format, int64_t length) {
                         .seed = 5,
                         .eod = -1,
                         .pad = PAD,
-                        .own = &task};
+                        .kind_config = &task};
 }
 
 static Data *open_data(const DataConfig *c) {
