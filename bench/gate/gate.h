@@ -24,7 +24,7 @@
 typedef struct GateOptions {
     const char *baseline, *against; /* a file, or a program; at most one of them */
     int64_t pairs;                  /* pairs of processes */
-    double allow;                   /* 0.03: 3 % more time is no regression */
+    double allow;                   /* 0.03: 3 % more time is not a regression */
     const char *junit;              /* file that gets the verdicts as JUnit XML; NULL: none */
 } GateOptions;
 
@@ -48,7 +48,7 @@ typedef struct Gate {
     double error; /* error of each row's interval */
 } Gate;
 
-/* "3%" as 0.03. False: it is no percentage from 0 % to 1000 %. */
+/* "3%" as 0.03. False: it is not a percentage from 0 % to 1000 %. */
 bool gate_parse_percentage(const char *text, double *out);
 GateVerdict gate_judge(Interval ratio, double allow);
 /* The verdict of all rows: REGRESS if one regresses, else INCONCLUSIVE if one is that. */

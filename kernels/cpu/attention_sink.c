@@ -1,6 +1,6 @@
 /* Attention sinks: the softmax of a row has one more term, exp(sink), whose value is 0 (Megatron-LM
- * --softmax-type; Xiao et al., "Efficient Streaming Language Models with Attention Sinks", 2024). With y and
- * lse of attention to the keys alone,
+ * --softmax-type; Xiao et al., "Efficient Streaming Language Models with Attention Sinks", 2024). With y and lse
+ * of attention without the sink,
  *   lse' = log(exp(lse) + exp(sink)),  y' = exp(lse - lse') y,
  * and the gradient of attention at (y', lse') is that of attention with the sink. The gradient of the sink is
  *   dsink = - sum over its head's rows of exp(sink - lse') sum(dy * y').

@@ -42,7 +42,7 @@ static int64_t place(const Call *c, int64_t experts, int64_t i) {
     const DispatchAttr *a = c->attr;
     const int64_t expert = int64s(c->in[1])[i], e = expert - a->first;
     if (expert < 0 || (a->local && (e < 0 || e >= experts))) return -1;
-    CHECK(e < experts, "copy %lld goes to expert %lld of %lld", (long long)i, (long long)expert,
+    CHECK(e < experts, "copy %lld is for expert %lld of %lld", (long long)i, (long long)expert,
           (long long)experts);
     return e;
 }
@@ -103,7 +103,7 @@ void KERNEL(arrival)(const Call *c) {
             for (int64_t e = a->first; e < a->first + a->experts; e++)
                 for (int64_t i = offset[e]; i < offset[e + 1]; i++) expert[at++] = e;
         }
-        CHECK(at <= rows, "%lld rows come where there is room for %lld", (long long)at, (long long)rows);
+        CHECK(at <= rows, "%lld rows arrive, but there is room for %lld", (long long)at, (long long)rows);
         while (at < rows) expert[at++] = -1;
     }
 }

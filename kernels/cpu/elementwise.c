@@ -1,6 +1,6 @@
-/* copy: y = x between any two float types, or of integers (F64 is added to F64 alone); add: y = a + b; scale: y =
- * factor * x; fill: y = value; snap: y = the nearest multiple of 2^-bits. Operands may be strided. Written: y of add,
- * fill and snap; written or added to: y of copy and scale. */
+/* copy: y = x between any two float types, or of integers (F64 is added only to F64); add: y = a + b; scale: y = factor
+ * * x; fill: y = value; snap: y = the nearest multiple of 2^-bits. Operands may be strided. Written: y of add, fill and
+ * snap; written or added to: y of copy and scale. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,6 +1,6 @@
 /* GEMMs through CBLAS, or in a fixed order of summation. BLAS itself runs single-threaded: the pool's threads
- * each compute whole panels of the output. The panels depend on the shape alone, because BLAS chooses its
- * order of summation by shape. */
+ * each compute whole panels of the output. The panels depend only on the shape, because BLAS chooses its order
+ * of summation by shape. */
 #include "kernels/cpu/gemm.h"
 
 #include <cblas.h>

@@ -1,10 +1,10 @@
 /* Code that all CUDA kernels share: types, loads and stores, views of tensors, sums in a fixed order,
  * launches.
  *
- * Storage is double, float, bf16 or fp16, arithmetic double or float (Real<T>). A kernel that is bound by
- * memory is a template over the storage type (STORAGE_SWITCH) with 16-byte accesses where alignment allows
- * (Vec). Other kernels are templates over the arithmetic alone (REAL_SWITCH) and load through Cells, which
- * check the type at run time. No kernel adds floats atomically, so runs are deterministic. */
+ * Storage is double, float, bf16 or fp16, arithmetic double or float (Real<T>). A kernel that is bound by memory is a
+ * template over the storage type (STORAGE_SWITCH) with 16-byte accesses where alignment allows (Vec). Other kernels are
+ * templates only over the arithmetic (REAL_SWITCH) and load through Cells, which check the type at run time. No kernel
+ * adds floats atomically, so runs are deterministic. */
 #ifndef ISOTRON_KERNELS_CUDA_COMMON_CUH
 #define ISOTRON_KERNELS_CUDA_COMMON_CUH
 

@@ -22,8 +22,8 @@ typedef struct Fp8Cast {
     const float *state;
     float *inverse, *newest;
     int64_t rows, width;
-    /* Number of tiles in a row, and in a stack. Stacks have 2^stack tiles, one below the other; all tiles of
-     * a stack are processed before the stack to its right. */
+    /* Number of tiles in a row, and in a stack. A stack is 2^stack tiles on top of each other. All tiles of a stack are
+     * processed before those of the next stack to the right. */
     uint32_t across, stack;
     Fp8Blocks blocks;
 } Fp8Cast;

@@ -71,7 +71,8 @@ struct Losses {
 static Losses losses_of(const Call *c, const Tensor *logits, const Tensor *label) {
     const LossAttr *a = (const LossAttr *)c->attr;
     const int64_t width = tensor_width(logits), n = a->vocab - a->first;
-    CHECK(width <= 1 << 30, "cross_entropy: %lld columns, the GPU's kernel takes 2^30", (long long)width);
+    CHECK(width <= 1 << 30, "cross_entropy: %lld columns, the GPU's kernel supports at most 2^30",
+          (long long)width);
     const Losses o = {tensor_rows(logits),
                       width,
                       logits->dim[0],
@@ -261,8 +262,8 @@ static __global__ void __launch_bounds__(GRAD_THREADS)
 template <typename T, int N> static void run_grad(const Call *c, const Losses &o) {
     const int64_t tiles = ceil_div(o.width / N, GRAD_THREADS * UNROLL);
     CHECK(tiles * o.rows <= INT32_MAX,
-          "cross_entropy_grad: %lld rows of %lld logits, the GPU's kernel takes %lld", (long long)o.rows,
-          (long long)o.width, (long long)(INT32_MAX / tiles));
+          "cross_entropy_grad: %lld rows of %lld logits, the GPU's kernel supports at most %lld",
+          (long long)o.rows, (long long)o.width, (long long)(INT32_MAX / tiles));
     launch_pdl(c, (unsigned)(tiles * o.rows), GRAD_THREADS, 0, softmax_grad<T, N>, o, (unsigned)tiles,
                data_of<T>(c->in[1]), data_of<T>(c->out[0]), cells(c->in[0]), cells(c->in[3]));
 }

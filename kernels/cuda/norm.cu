@@ -4,9 +4,9 @@
  * rounded sum, so that it is bitwise equal to add and norm: one kernel computes both.) All other rows (odd
  * widths, misaligned, wider, of mixed types) are processed element by element.
  *
- * Instructions are as scarce as bytes: for a row of 2048 16-bit elements a multiprocessor of an H200 may
- * issue about 2000 warp instructions if it is not to take longer than its memory. So few threads have many
- * vectors each, and work per row is minimal. */
+ * Instructions are as scarce as bytes: for a row of 2048 16-bit elements, a multiprocessor of an H200 can issue
+ * about 2000 warp instructions before it takes longer than its memory. So few threads have many vectors each, and
+ * work per row is minimal. */
 #include "kernels/cuda/pdl.cuh"
 #include "kernels/cuda/norm.cuh"
 #include "kernels/cuda/vectors.cuh"

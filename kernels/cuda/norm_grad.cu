@@ -7,8 +7,8 @@
  * by element.
  *
  * A multiprocessor needs about 40 KB in flight all the time to use its full memory bandwidth. More only
- * lengthens the end, when the last rows are computed and memory is idle. So threads have few vectors each,
- * and a block few rows at once. */
+ * prolongs the end, when the last rows are computed and memory is idle. So threads have few vectors each, and a
+ * block few rows at once. */
 #include "kernels/cuda/pdl.cuh"
 #include "kernels/cuda/norm.cuh"
 #include "kernels/cuda/slots.cuh"

@@ -460,9 +460,9 @@ __global__ void normal_sum(Word *out) {
 
 /* ---- sum of squares ---- */
 
-/* A warp processes a piece; a WHOLE piece has as many blocks of SUM_BLOCK elements as a warp has lanes. LANES
- * lanes share a block. In each turn the warp processes GROUPS blocks; at the end each lane has the sum of one
- * block. The order inside a block depends on the type alone. */
+/* A warp processes a piece; a WHOLE piece has as many blocks of SUM_BLOCK elements as a warp has lanes. LANES lanes
+ * share a block. In each turn the warp processes GROUPS blocks; at the end each lane has the sum of one block. The
+ * order inside a block depends only on the type. */
 enum { LANES = 8, GROUPS = WARP / LANES, TURNS = WARP / GROUPS, SHARE = SUM_BLOCK / LANES };
 static_assert(TURNS == LANES && (int)PIECE_MOST == WARP * (int)SUM_BLOCK, "one block for each lane");
 

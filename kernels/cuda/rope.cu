@@ -64,7 +64,7 @@ __device__ __forceinline__ Turned<T> load_pairs(const T *head, const Places &at)
             get_run<ALIGNED, VEC<T>>(head, at.high, at.high_end)};
 }
 
-/* Explicit fma, so that all runs are rounded alike whatever the compiler would contract. */
+/* Explicit fma, so that rounding does not depend on what the compiler contracts. */
 template <typename R> __device__ __forceinline__ void turn(R *first, R *second, R cos, R sin) {
     const R a = *first, b = *second;
     *first = fma(a, cos, -(b * sin));
@@ -191,7 +191,8 @@ template <typename T> static void rope(const Call *c) {
     const RopeAttr *a = (const RopeAttr *)c->attr;
     const int64_t tokens = x->dim[0] * x->dim[1], heads = x->dim[2] * x->dim[3], width = x->dim[4];
     CHECK(tokens <= INT32_MAX && heads <= MOST_BLOCKS && width <= MOST_BLOCKS,
-          "rope: %lld tokens of %lld heads of %lld, the GPU's kernel takes 2^31 - 1, 65535 and 65535",
+          "rope: %lld tokens of %lld heads of %lld, the GPU's kernel supports at most 2^31 - 1, 65535 and "
+          "65535",
           (long long)tokens, (long long)heads, (long long)width);
     Rope<T> o = {};
     o.x = data_of<T>(x), o.y = data_of<T>(y), o.cos = data_of<Real<T>>(cos), o.sin = data_of<Real<T>>(sin);

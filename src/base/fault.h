@@ -1,5 +1,5 @@
-/* Bugs and lost hardware. CHECK prints the failed condition, its place and the rank, then ends the whole
- * process: abort() ends every rank that is a thread, and the other processes end when they notice. */
+/* Bugs and lost hardware. CHECK prints the failed condition, its place and the rank, then ends the whole process:
+ * abort() ends every rank that is a thread, and the other processes end when they detect it. */
 #ifndef ISOTRON_BASE_FAULT_H
 #define ISOTRON_BASE_FAULT_H
 

@@ -100,7 +100,7 @@ typedef struct Target {
     int own;    /* the descriptor if this is the program's own output, else -1 */
 } Target;
 
-/* The path at the end of a chain of symlinks; no file need exist there. */
+/* The path at the end of a chain of symlinks, where no file needs to exist. */
 static Err follow(const char *path, char **out) {
     enum { MOST_LINKS = 40 }; /* Linux's own limit */
     char *at = mem_strdup(path), to[PATH_MAX];
@@ -169,7 +169,7 @@ static bool is_same_node(const char *a, const char *b) {
     return !stat(a, &x) && !stat(b, &y) && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
 }
 
-/* Neither file exists, and perhaps not their folders: whether it would be created at one place. */
+/* Neither file exists, and perhaps not even their folders: whether both would be the same file. */
 static bool is_same_place(const char *a, const char *b) {
     char *of_a[2], *of_b[2]; /* basename and dirname may change their argument */
     if (follow(a, &of_a[0]).code) return false;

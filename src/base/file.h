@@ -20,11 +20,11 @@ int64_t file_size(const char *path);
 Err file_read(const char *path, Str *out);
 /* Replaces a file atomically: at any time it has either its old or its new content. Symlinks are followed,
  * also to a file that does not exist yet: their target is replaced in its folder, and they stay. A path that
- * is no regular file (a device, a FIFO, which waits for its reader) is written to directly. So is the file
+ * is not a regular file (a device, a FIFO, which waits for its reader) is written to directly. So is the file
  * that stdout or stderr of this program leads to, after the output so far. A folder is a user error. */
 Err file_write_atomic(const char *path, const void *bytes, size_t n);
-/* Whether both paths lead to one file, which need not exist yet, nor its folder: names are then compared, after
- * links. */
+/* Whether both paths lead to the same file. If it or its folder does not exist yet, names are compared
+ * after links are resolved. */
 bool file_is_same(const char *a, const char *b);
 /* Whether file_write_atomic appends to the path instead of replacing it. */
 bool file_is_stream(const char *path);
@@ -41,7 +41,7 @@ Err file_mkdirs(const char *path);
 Err file_sync_dir(const char *dir);
 /* Renames within a folder, durably; a file at `to` is replaced atomically. */
 Err file_rename(const char *from, const char *to);
-/* Removes a file, durably; a missing file is no error. */
+/* Removes a file, durably; a missing file is not an error. */
 Err file_remove(const char *path);
 /* rm -r of a folder that this program wrote. */
 Err file_remove_tree(const char *path);

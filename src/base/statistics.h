@@ -23,7 +23,7 @@ double upper_quartile_of(const double *x, int64_t n);
 void sort_numbers(double *x, int64_t n);
 
 /* Confidence intervals of medians from order statistics. The number of samples below the true median is
- * binomial with p = 1/2, whatever the distribution, so that [x_(k), x_(n+1-k)] misses the median with
+ * binomial with p = 1/2 for any distribution, so that [x_(k), x_(n+1-k)] misses the median with
  * probability 2 P(Bin(n, 1/2) < k). W. J. Conover, Practical Nonparametric Statistics, 3rd ed., section 3.2;
  * J.-Y. Le Boudec, Performance Evaluation of Computer and Communication Systems, theorem 2.1. The samples must
  * be independent and of one distribution; nothing else is assumed. */

@@ -12,7 +12,7 @@
 bool terminal_is_live(FILE *);
 /* The current width: that of the terminal, else COLUMNS, else 80. */
 int terminal_columns(FILE *);
-/* The number of bytes of `text` that fit into `columns`, in whole characters. A wide character needs two columns, and a
+/* The number of bytes of `text` that fit into `columns`, in whole characters. A wide character takes two columns, and a
  * colour none. A byte that is not UTF-8 counts as one column. */
 size_t terminal_fit(const char *text, int columns);
 /* Replaces the line of the cursor by `text`, cut to the width of the live terminal; hide leaves it empty. */

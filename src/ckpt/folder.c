@@ -55,7 +55,7 @@ Err ckpt_list(const char *dir, int64_t **iterations, int64_t *n) { return list(d
 
 Err folder_of_megatron(const char *folder) {
     return err_user("'%s' is a checkpoint of Megatron-LM, which cannot be read: convert it to Hugging Face's "
-                    "format, and that with isotron convert --from-hf",
+                    "format, and then use isotron convert --from-hf",
                     folder);
 }
 

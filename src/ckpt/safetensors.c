@@ -92,13 +92,13 @@ static Err read_entry(const char *path, const char *name, const json_t *json, Ar
 }
 
 static Err read_metadata(const char *path, json_t *json, Safetensors *s) {
-    if (!json_is_object(json)) return bad(path, "__metadata__ is no object");
+    if (!json_is_object(json)) return bad(path, "__metadata__ is not an object");
     s->metadata =
         mem_grow(s->metadata, (size_t)s->num_metadata + json_object_size(json) + 1, sizeof *s->metadata);
     const char *key;
     json_t *value;
     json_object_foreach(json, key, value) {
-        if (!json_is_string(value)) return bad(path, "__metadata__ entry %s is no text", quote(key).s);
+        if (!json_is_string(value)) return bad(path, "__metadata__ entry %s is not a string", quote(key).s);
         s->metadata[s->num_metadata++] = (MetaText){arena_printf(s->arena, "%s", key),
                                                     arena_printf(s->arena, "%s", json_string_value(value))};
     }

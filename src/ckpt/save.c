@@ -226,7 +226,7 @@ static Err not_saved(Err e, int64_t iteration) {
     return longer;
 }
 
-/* If the publication itself fails, all files stay: the disk may still have the earlier names. */
+/* If the publication itself fails, all files are kept, because the disk may still have the earlier names. */
 static Err publish(const CkptSaving *s, Err e, const Str *entries) {
     const int64_t iteration = s->options.iteration;
     char *folder = folder_path(s->dir, iteration, ".tmp");

@@ -5,11 +5,11 @@
  *            comm_null they do not exist: nothing arrives, as in a dry run
  *   device   for memory of a discrete device: NCCL, or staging through host memory and the host transport
  *
- * Order of sums: a host transport, and so staging, adds in the order of the group's members, element by
- * element, whatever the message size or the division of the buffer. All members get bitwise equal results,
- * and an all-reduce is bitwise equal to a reduce-scatter and an all-gather. 16-bit elements are added in
- * float and rounded once. Another device transport may add in another order, which depends on group, count
- * and dtype alone. In the exact lane all orders are bitwise equal.
+ * Order of sums: a host transport, and so staging, adds in the order of the group's members, element by element,
+ * regardless of message sizes and of how the buffer is divided. All members get bitwise equal results, and an
+ * all-reduce is bitwise equal to a reduce-scatter and an all-gather. 16-bit elements are added in float and rounded
+ * once. Another device transport may add in another order, which depends only on group, count and dtype. In the exact
+ * lane all orders are bitwise equal.
  *
  * Members of a group must start the same operations in the same order. Groups with the same members in the
  * same order are one group. Different groups are independent, and so are the two directions of each pair that
@@ -194,8 +194,8 @@ int comm_communicators(const Comm *, bool open);
 /* Ranks on a host: all of them if they are threads, else the launcher's number. 8, the usual number of GPUs of a host,
  * if that is unknown, or in a world of comm_null. */
 int comm_ranks_of_host(const Comm *);
-/* Bytes of device memory of the buffers of all recorded communicators, if an operation has at most so many thread
- * blocks (CommDeviceOptions) and a host has so many ranks. */
+/* Bytes of device memory of the buffers of all recorded communicators, if an operation has at most `most_blocks` thread
+ * blocks (CommDeviceOptions) and a host has `ranks_of_host` ranks. */
 size_t comm_device_bytes(const Comm *, int most_blocks, int ranks_of_host);
 
 /* ---- flight recorder ---- */

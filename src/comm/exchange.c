@@ -292,8 +292,8 @@ static int still_running(const Comm *c) {
     return -1;
 }
 
-/* Tells all other ranks that this rank starts no more operations, so that a rank that waits for it knows at
- * once. Then waits for the same message from all of them. */
+/* Tells all other ranks that this rank starts no more operations, so that a rank that waits for it stops waiting. Then
+ * waits for the same message from all of them. */
 static void leave(Comm *c) {
     Processes *p = c->host_state;
     CHECK(c->open == 0, "rank %d leaves %d operations that it did not wait for", c->rank, c->open);

@@ -4,9 +4,9 @@
  * here, in member order: a member collects all parts of its share, adds them and, in an all-reduce, passes the result
  * on.
  *
- * comm_start and comm_wait make progress on all operations alike. A second thread of each process listens too, a
- * few times a second, while the rank computes. It sends heartbeats to one process and watches
- * another one, so that a process that was killed or stopped ends the world within seconds, whatever the deadline is. */
+ * comm_start and comm_wait make progress on all operations alike. A second thread of each process listens too, a few
+ * times a second, while the rank computes. It sends heartbeats to one process and watches another one, so that a
+ * process that was killed or stopped ends the world within seconds, even if the deadline is longer. */
 #ifndef ISOTRON_COMM_EXCHANGE_H
 #define ISOTRON_COMM_EXCHANGE_H
 
@@ -32,10 +32,10 @@ typedef struct Announcement {
     CommKey key;
     int64_t seq;
     CommFacts facts;
-    int32_t what;                      /* Say */
-    int32_t member;                    /* STARTS: the sender */
-    int32_t tag;                       /* STARTS: of the data to this receiver, in order of phases */
-    int32_t started;                   /* TELLS, REPLIES: 1: the sender has started what it was asked for */
+    int32_t what;    /* Say */
+    int32_t member;  /* STARTS: the sender */
+    int32_t tag;     /* STARTS: of the data to this receiver, in order of phases */
+    int32_t started; /* TELLS, REPLIES: 1: the sender has started the operation in question */
     int64_t started_ago, finished_ago; /* TELLS: ns before now, because clocks differ between machines; -1:
                                           not started or finished */
 } Announcement;
@@ -55,7 +55,7 @@ typedef struct Wire {
     bool (*done)(void *wire, WireMessage *); /* if it is done, frees it */
     /* Waits a short time for something to arrive; so far, `tries` attempts have failed. Other calls may overlap it. */
     void (*rest)(void *wire, int tries);
-    /* When bytes of a rank have arrived last, by clock_ns. NULL: only announcements are known. */
+    /* The time (clock_ns) at which the last bytes of a rank arrived. NULL: only announcements are known. */
     int64_t (*heard)(void *wire, int rank);
     const char *(*lost)(void *wire, int rank); /* why a rank is LOST */
     void (*end)(void *wire);                   /* ends all processes, this one with ERR_INFRA */

@@ -24,8 +24,8 @@ typedef struct Group {
     unsigned axes; /* mask of the axes of several ranks that it was made for; 0: none, or simplified */
 } Group;
 
-/* world must be tp*cp*dp*pp = etp*ep*edp*pp; dp and edp are derived (0 in `size` is ignored). Anything else
- * is a fault, because config's rules refuse it earlier. */
+/* world must be tp*cp*dp*pp = etp*ep*edp*pp; dp and edp are derived (0 in `size` is ignored). Anything else is a fault,
+ * because rules of the options refuse it earlier. */
 Mesh mesh_make(int world, int rank, const int size[AXES]);
 /* The ranks that differ from this one only in the axes of the mask, in axis order. */
 Group mesh_group(const Mesh *, unsigned mask);

@@ -145,7 +145,9 @@ static void flush_to(Tcp *t, int rank) {
         struct msghdr h = {.msg_iov = part + skip, .msg_iovlen = (size_t)(2 - skip)};
         const ssize_t sent = sendmsg(p->socket, &h, MSG_NOSIGNAL | MSG_DONTWAIT);
         if (sent < 0 && errno == EINTR) continue;
-        if (sent < 0) break; /* no room; or reading tells why, after what the process has said last */
+        if (sent < 0)
+            break; /* no room; or an error, which a later read reports after the last
+                                messages of the process */
         if ((m->moved += (size_t)sent) < all) continue;
         p->out.first = m->next;
         finish(m);
@@ -182,7 +184,7 @@ static WireMessage *tcp_send(void *wire, int to, int tag, const void *from, int6
 
 /* ---- receiving ---- */
 
-/* Gives data that came before they were expected to the message that expects them. */
+/* Hands data that arrived early to the message that expects them. */
 static void hand_over(WireMessage *early, WireMessage *m, int from) {
     CHECK(early->head.bytes == m->head.bytes, "rank %d sends %lld bytes where %lld are expected", from,
           (long long)early->head.bytes, (long long)m->head.bytes);

@@ -112,7 +112,7 @@ static bool move_all(int socket, void *bytes, size_t n, bool out, int64_t until)
     return true;
 }
 
-/* Any address of this machine, by IPv6 and IPv4 where there is IPv6. port 0: any that is free. */
+/* Any address of this machine: of IPv6 and IPv4, or only of IPv4 if there is no IPv6. port 0: any that is free. */
 static Err listen_at(int port, int *listener) {
     const int one = 1, zero = 0;
     struct sockaddr_in6 v6 = {.sin6_family = AF_INET6, .sin6_port = htons((uint16_t)port)};

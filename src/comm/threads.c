@@ -1,7 +1,7 @@
-/* Ranks as threads of one process. Each member leaves its buffers in the operation's Meeting. Once the last
- * member has come, any thread can move the elements. The last member moves small operations itself, so that
- * a rank blocks at most once per operation; waiting members move larger ones in pieces. When all have come, a
- * waiting rank can always finish the operation alone, so works may be waited for in any order. */
+/* Ranks as threads of one process. Each member leaves its buffers in the operation's Meeting. Once the last member has
+ * come, any thread can move the elements. The last member moves small operations itself, so that a rank blocks at most
+ * once per operation; waiting members move larger ones in pieces. Once all have started it, any waiting rank can finish
+ * the operation alone, so ranks may wait for operations in any order. */
 #include <limits.h>
 #include <linux/futex.h>
 #include <stdatomic.h>

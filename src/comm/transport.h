@@ -176,7 +176,7 @@ typedef struct CommWitness {
     bool any;           /* it has started an operation; `last` is the last one */
     CommRecord last;
     bool is_in;  /* the last operation is not done */
-    bool silent; /* it was asked and does not answer: shown even if it has started the operation */
+    bool silent; /* it has not answered a query: reported even if it has started the operation */
 } CommWitness;
 
 /* Prints one report in one piece, so that those of several processes do not mix. It has the error, the ranks that

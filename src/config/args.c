@@ -353,7 +353,7 @@ static void no_use(Args *a, const char *key, size_t len, const ArgTable *table) 
     args_problem(a, "--%.*s is not used in %s: remove it.", (int)len, key, table->command);
 }
 
-/* An option that the command does not read: its value is checked, where the line may have it. */
+/* An option that the command does not read: its value is checked if the line may contain it. */
 static void unread(Args *a, Source src, const Match *m, const char *key, size_t len, const char *const *words,
                    int64_t n) {
     if (!m->table->notes_unread || strstr(m->row->help, "not in Megatron-LM"))

@@ -56,7 +56,7 @@ static bool parse_i64s(I64List *list, Arena *arena, const char *const *words, in
     return found.count > 0;
 }
 
-/* An empty word, such as an unset shell variable, is no text. */
+/* An empty word, such as an unset shell variable, is not a text. */
 static bool parse_texts(TextList *list, Arena *arena, const char *const *words, int64_t n) {
     *list = (TextList){arena_alloc(arena, (size_t)n * sizeof *list->at), n};
     for (int64_t i = 0; i < n; i++) {

@@ -62,7 +62,7 @@ static int64_t ramp_up(const Config *c, BatchStep *out, int64_t capacity) {
         while (from > 0 && (int64_t)((double)(from - 1) / per_level) >= k) from--;
         while ((int64_t)((double)from / per_level) < k) from++;
         if (from > samples)
-            from = samples + 1; /* after the ramp the size is global, whatever the quotient rounds to */
+            from = samples + 1; /* after the ramp the size is the global one, regardless of rounding */
         if (n && n <= capacity && out[n - 1].from_samples == from)
             n--; /* with fewer samples than levels the larger size wins */
         if (n < capacity) out[n] = (BatchStep){from, start + k * increment};

@@ -73,7 +73,7 @@ static bool even_rotary(const Config *c) {
 
 static bool valid_window(const Config *c) {
     const I64List *w = &c->window_size;
-    if (c->model != MODEL_gpt) return true; /* it has no windows: other rules */
+    if (c->model != MODEL_gpt) return true; /* other rules refuse windows there */
     const int64_t most = 1 << 30;           /* the limit of max_position_embeddings */
     return w->count == 0 ||
            (w->count == 2 && w->at[0] >= -1 && w->at[0] <= most && (w->at[1] == 0 || w->at[1] == -1));

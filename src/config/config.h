@@ -92,8 +92,8 @@ typedef struct Derived {
     int64_t choices; /* of a question, each a sample of a batch; 1: none */
     int64_t data_parallel_size;
     int64_t cpu_threads; /* of a rank; 0: one for each core */
-    /* In samples, as are all counts below: with choices that many times the options. global: the last one of the
-     * schedule. */
+    /* In samples, as are all counts below. With choices, these are the options' values times the number of choices.
+     * global: the last one of the schedule. */
     int64_t micro_batch_size, global_batch_size;
     const BatchStep *batch_steps; /* [num_batch_steps], ascending, the first from 0 */
     int64_t num_batch_steps;
@@ -159,7 +159,7 @@ void config_finish(Config *, Arena *, int64_t vocab_size);
 int64_t config_layers(const Config *); /* of all stacks of the model, which are numbered consecutively */
 int64_t config_decoder_layers(const Config *); /* of a T5's decoder */
 int64_t config_token_types(const Config *);    /* of a BERT; 0: no table */
-/* Whether a T5 has what every T5 of Hugging Face has (ckpt/hf/t5.def), Megatron-LM's lacks, and no other option tells:
+/* Whether a T5 is like Hugging Face's (ckpt/hf/t5.def) in a property that Megatron-LM's lacks and that has no option:
  * if its embeddings are tied, the output layer has no bias and the logits are divided by sqrt(hidden-size). */
 bool config_is_hf_t5(const Config *);
 AmountText config_layers_text(const Config *);      /* "2 layers"; "2 encoder and 3 decoder layers" in a T5 */

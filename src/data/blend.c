@@ -55,7 +55,7 @@ Err split_parse(const char *text, SplitRange out[SPLIT_COUNT]) {
     }
     double sum = numpy_sum(w, SPLIT_COUNT), low = 0;
     if (!(sum > 0))
-        return err_user("the split '%s' gives nothing to train, valid or test; write for example 969,30,1",
+        return err_user("the split '%s' assigns no data to train, valid or test; write for example 969,30,1",
                         text);
     if (isinf(sum)) return err_user("the numbers of the split '%s' are too large", text);
     for (int i = 0; i < SPLIT_COUNT; i++) {

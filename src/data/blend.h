@@ -31,7 +31,7 @@ typedef struct Blend {
                         the weights */
 } Blend;
 
-/* An odd number of entries, or one without a number at an even place, is a list of prefixes. */
+/* A list with an odd number of entries, or without a number in an even place, has prefixes only. */
 Err blend_parse(const char *const *entries, int n, Blend *out);
 void blend_free(Blend *);
 

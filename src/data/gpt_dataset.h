@@ -9,7 +9,7 @@
  *   document_start  the first position that a position may attend to: 0, or with reset_attention_mask the one
  *                   after the last eod before it (upstream's [s, s] mask in s numbers)
  *
- * A sample depends on (seed, k) and the data alone. */
+ * A sample depends only on (seed, k) and the data. */
 #ifndef ISOTRON_DATA_GPT_DATASET_H
 #define ISOTRON_DATA_GPT_DATASET_H
 

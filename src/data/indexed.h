@@ -86,7 +86,7 @@ Err indexed_builder_take(IndexedBuilder *, IndexedBuilder *from);
 Err indexed_builder_finalize(IndexedBuilder *);
 /* Removes the files. NULL is fine. */
 void indexed_builder_abort(IndexedBuilder *);
-/* The same for the files alone, from another thread just before the process ends. NULL is fine. */
+/* The same for the files only, from another thread just before the process ends. NULL is fine. */
 void indexed_builder_unlink(const IndexedBuilder *);
 /* A dataset that exists is a user error, unless it is to be overwritten. */
 Err indexed_check_target(const char *prefix, bool overwrite);

@@ -18,11 +18,11 @@ typedef struct InputOptions {
     /* The columns of a Parquet file that become text, one JSON object per row: {"<name>": "<string>", ...}. A row
      * without a value lacks the key. */
     const char *const *columns; /* borrowed */
-    int num_columns;            /* 0: a Parquet file is a user error, because the text is no JSON Lines */
+    int num_columns;            /* 0: a Parquet file is a user error, because the text is not JSON Lines */
     const char *encoding;       /* of the bytes, as iconv names it; NULL: UTF-8. Parquet has UTF-8 only */
 } InputOptions;
 
-/* A user error if iconv does not know the encoding. */
+/* A user error if iconv does not support the encoding. */
 Err input_check_encoding(const char *encoding);
 /* A user error for a folder, a file that cannot be opened, and a Parquet file that cannot be read or is a pipe. */
 Err input_open(const char *path, InputOptions, Input **out);

@@ -13,7 +13,7 @@ enum { LONG_SENTENCE = 512, COLUMNS = 3 };
 typedef struct Walk {
     const MaskedPlan *plan;
     Mt19937 rng;
-    uint32_t short_ratio; /* one of so many targets is short; 0: none */
+    uint32_t short_ratio; /* one in `short_ratio` targets is short; 0: none */
     int64_t samples;
     uint64_t digest;
     uint32_t *out; /* the samples; NULL: they are only counted */
@@ -82,7 +82,7 @@ Err masked_plan(MaskedPlan *p) {
                  have = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
     if (need >= have)
         return err_user("the index of %" PRId64
-                        " samples needs %.1f of this machine's %.1f GiB; ask for fewer samples",
+                        " samples needs %.1f of this machine's %.1f GiB; request fewer samples",
                         p->num_samples, need / 0x1p30, have / 0x1p30);
     if (p->end <= p->begin)
         return err_user("the split holds no document (0 of %" PRId64 "); assign it more data",

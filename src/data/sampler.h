@@ -41,8 +41,7 @@ void sampler_free(Sampler *); /* NULL is fine */
 /* The next micro-batch of this rank: up to micro_batch_size indices. False at the end, which only `single`
  * has; with keep_last the last micro-batch of a rank may be shorter, or empty. */
 bool sampler_next(Sampler *, int64_t *indices, int64_t *count);
-/* The number of samples that all ranks have taken, to resume from; a partial micro-step counts its
- * samples. */
+/* The number of samples that all ranks have used, to resume from; those of a partial micro-step count. */
 int64_t sampler_consumed(const Sampler *);
 
 #endif

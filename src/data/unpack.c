@@ -136,7 +136,7 @@ static const char *xz_step(Unpack *u, unsigned char *out, size_t *n, bool *ended
     return status == LZMA_MEMLIMIT_ERROR  ? TOO_LARGE
            : status == LZMA_FORMAT_ERROR  ? "unexpected bytes follow a compressed part"
            : status == LZMA_MEM_ERROR     ? NO_MEMORY
-           : status == LZMA_OPTIONS_ERROR ? "it has options that this liblzma does not know"
+           : status == LZMA_OPTIONS_ERROR ? "it has options that this liblzma does not support"
                                           : "a checksum or a length is wrong";
 }
 #endif

@@ -8,7 +8,7 @@
 #include "tokenizer/tokenizer.h"
 
 /* COMMAND(name, whether it runs on several processes, "description");
- * NAMED_COMMAND(function, "name", ...) for a name that is no identifier */
+ * NAMED_COMMAND(function, "name", ...) for a name that is not an identifier */
 #define COMMANDS                                                                                             \
     COMMAND(pretrain, true, "train a model, from scratch or from a checkpoint")                              \
     COMMAND(finetune, true, "fine-tune a pretrained BERT on labelled texts or questions")                    \
@@ -39,12 +39,12 @@ COMMANDS
 
 /* ---- shared by several commands (common.c) ---- */
 
-/* The longest time for which an option lets a command measure, in seconds. */
+/* The longest time that an option may give a command for measuring, in seconds. */
 enum { COMMAND_MOST_S = 1000000 };
 
 /* Call it after a parse: prints help, notes or problems. True: continue; false: return *status. */
 bool command_ready(const Args *, Err, int *status);
-/* The rest of a command after the parse: prints help, notes or problems, or else calls run(arg) and prints its error.
+/* The rest of a command after parsing: prints help, notes or problems, or else calls run(arg) and prints its error.
  * Frees the Args, and returns the exit status. */
 typedef Err CommandRun(void *arg);
 int command_finish(Args *, Err, CommandRun *, void *arg);

@@ -18,8 +18,8 @@ static void print_error(const char *sentence, const char *more) {
 }
 
 /* Only process 0 prints. With MPI the launcher kills the others when it ends, and they wait for that. With TCP they
- * tell it that they have failed. A process that survives, or does not reach it, prints its own error, if it
- * has a message. Returns the exit status. */
+ * inform it that they have failed. A process that survives, or does not reach it, prints its own error, if it has a
+ * message. Returns the exit status. */
 static int say(Err e, const char *more) {
     enum { PATIENCE_S = 3 };
     const CommOptions options = {.meet_s = PATIENCE_S, .build = isotron_commit()};
@@ -190,7 +190,7 @@ Err setup_finish(Setup *s) {
                         s->config.tokenizer_model ? quote(s->config.tokenizer_model).s : "",
                         tokenizer_vocab_size(s->tokenizer), (long long)s->config.derived.vocab_size);
     if (s->config.derived.padded_vocab_size <
-        s->config.derived.vocab_size) /* of a tokenizer; the rules know --vocab-size */
+        s->config.derived.vocab_size) /* of a tokenizer; the rules check --vocab-size */
         return err_user("--padded-vocab-size %lld is less than the %lld ids of the %s: raise or remove it",
                         (long long)s->config.derived.padded_vocab_size,
                         (long long)s->config.derived.vocab_size, s->config.tokenizer_type);

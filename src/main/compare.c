@@ -22,8 +22,8 @@ static const Arg ROWS[] = {
         "max(|a|, |b|). A "
         "tensor: max |a - b| over the larger root mean square of the two."),
     ROW(common, "common", ARG_FLAG, "off",
-        "Compare only the steps, quantities and tensors that both have. Without this, one that is missing is "
-        "a "
+        "Compare only the steps, quantities and tensors that both have. Without this option, a missing one "
+        "is a "
         "difference."),
     ROW(only, "only", ARG_TEXT, "none",
         "Compare only quantities, or tensors, whose names contain this text."),

@@ -85,7 +85,7 @@ static void add_end(Job *j, int64_t id) {
     j->ends[j->n_ends++] = id;
 }
 
-/* The ids that Hugging Face's files gave to an imported checkpoint go before the tokenizer's. */
+/* The ids that Hugging Face's files gave to an imported checkpoint take precedence over the tokenizer's. */
 static void find_ends(Job *j, const json_t *ids) {
     const Tokenizer *t = j->setup.tokenizer;
     const json_t *known = json_object_get(ids, "eos_token_id");
@@ -138,8 +138,8 @@ static Err decode(const Job *j, const int32_t *tokens, int64_t n, char **text, s
 
 /* ---- stop texts ---- */
 
-/* The tokens that were generated as text (*text is the caller's to free), and how many of its bytes stand before
- * the first of --stop; -1: none is there. */
+/* The generated tokens as text (the caller frees *text), and the number of its bytes before the first --stop text;
+ * -1: it contains none. */
 static Err find_stop(const Job *j, int64_t sample, const int32_t *tokens, int64_t n, char **text,
                      size_t *bytes, int64_t *before) {
     const TextList *stop = &j->setup.config.stop;
@@ -167,7 +167,7 @@ static bool stop(void *arg, int64_t sample, const int32_t *tokens, int64_t n) {
 
 /* ---- output ---- */
 
-/* The last token may go beyond the text that stopped it. A T5 answers a prompt, other models continue it. */
+/* The last token may extend beyond the text that stopped it. A T5 answers a prompt, other models continue it. */
 static Err print_text(const Job *j, const Generated *g, int64_t i) {
     char *text, *generated;
     size_t bytes, own;

@@ -76,7 +76,7 @@ static void refuse_inputs(Args *args, const Options *o, int n_dirs, char **dirs)
                              outputs[i].option, outputs[i].path, dirs[k]);
 }
 
-/* A link stays, as when it is written to. An empty file has no verdict. */
+/* A symlink stays, as it does when the report is written. An empty file has no verdict. */
 static Err remove_report(const char *path) {
     if (!path || file_is_stream(path) || file_size(path) <= 0) return ERR_OK;
     if (!parity_is_report(path))

@@ -38,7 +38,7 @@ static const Arg ROWS[] = {
      .help = "Add the tokens of the post-processor, such as [CLS] and [SEP]."},
 };
 
-/* A token that is no text, such as a part of a character, has U+FFFD for its bytes. */
+/* A token that is not text, such as a part of a character, has U+FFFD for its bytes. */
 static json_t *spelling(const Tokenizer *t, int32_t id) {
     size_t n;
     const char *text = tokenizer_token_text(t, id, &n);

@@ -38,7 +38,7 @@ typedef struct Exact {
     bool in_place; /* one buffer holds both, and the smaller is this member's part of the larger */
 } Exact;
 
-/* busbw / algbw in a group of so many members. */
+/* busbw / algbw in a group of `members` members. */
 double exact_bus_factor(const Collective *, int members);
 int64_t exact_in_count(const Exact *); /* elements of this rank's input and output */
 int64_t exact_out_count(const Exact *);

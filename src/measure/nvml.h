@@ -21,7 +21,7 @@ typedef struct NvmlFacts {
     uint64_t uncorrected;  /* ECC errors since the driver was loaded */
     int nvlinks, switched; /* NVLinks that are up; those of them that lead to an NVSwitch */
     int sm;                /* 90: compute capability 9.0; 0: not known */
-    int n_processes;       /* that compute on the GPU; 0 also if the driver does not tell */
+    int n_processes;       /* that compute on the GPU; 0 also if the driver does not report it */
     NvmlProcess process[NVML_PROCESSES];
     unsigned pcie; /* the highest generation that both the GPU and its slot support; 0: not known */
 } NvmlFacts;

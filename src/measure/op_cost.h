@@ -1,4 +1,4 @@
-/* The least work of a call, from its operands alone. */
+/* The least work of a call, determined by its operands. */
 #ifndef ISOTRON_MEASURE_OP_COST_H
 #define ISOTRON_MEASURE_OP_COST_H
 

@@ -1,14 +1,14 @@
 /* The encoder BERT. Megatron-LM core/models/bert/bert_model.py: embedding with token types -> layers as GPT's, without
  * the causal mask -> final norm -> heads. With norm-placement post it is the original (Devlin et al., 2018): each norm
- * follows a residual sum, and the first the embedding. */
+ * follows a residual sum, except the first, which follows the embedding. */
 #include "models/model.h"
 #include "models/option_map.h"
 #include "models/specs.h"
 #include "nn/bert_head.h"
 #include "nn/class_head.h"
 
-/* Megatron-LM's head has the erf form of GELU, whatever the MLP has; Hugging Face's has the activation of the MLP.
- * --activation is not an option of Megatron-LM. */
+/* Megatron-LM's head always has the erf form of GELU; Hugging Face's has the activation of the MLP, which --activation
+ * (not in Megatron-LM) sets. */
 static Activation head_activation(const Config *c) {
     const Activation named = c->activation == MLP_GELU ? ACT_GELU_ERF : map_activation(c->activation);
     return activation_is_gated(named) ? ACT_GELU_ERF : named;
@@ -44,7 +44,7 @@ static HeadSpec sentence_head(const Config *c, Arena *arena) {
     return class_head_spec(c, spec, (LossSpec){"sop loss", EXTENT_SAMPLES, FIELDS, 0}, arena);
 }
 
-/* The head and loss of --task replace those of pretraining. Megatron-LM names the loss so. */
+/* The head and loss of --task replace those of pretraining. The name of the loss is Megatron-LM's. */
 static HeadSpec task_head(const Config *c, Arena *arena) {
     const ClassHeadSpec spec = {.name = c->derived.choices > 1 ? "multichoice_head" : "classification_head",
                                 .classes = c->class_labels.count,

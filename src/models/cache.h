@@ -9,9 +9,9 @@ typedef struct CacheShape {
     int64_t capacity, encoder, b; /* positions; positions of the encoder; samples */
 } CacheShape;
 
-/* A run of one pipeline stage. Allocates on the model's device; free it with cache_free. */
+/* For a model in one pipeline stage. Allocates on the model's device; free it with cache_free. */
 Cache cache_new(const Model *, const CacheShape *);
-/* The bytes that cache_new allocates; as a real, because they can be more than fit into an integer. */
+/* The bytes that cache_new allocates. A real, because an integer could overflow. */
 double cache_bytes(const Model *, const CacheShape *);
 void cache_free(const Model *, Cache *);
 

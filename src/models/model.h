@@ -35,7 +35,7 @@ typedef struct ModelPlan {
     int n_heads;
 
     int64_t vocab;              /* without padding */
-    int64_t limit;              /* positions that the model can tell apart */
+    int64_t limit;              /* the most positions that the model distinguishes */
     FlowSpec flow[MODEL_FLOWS]; /* the streams of the stacks, then the outputs of all but the last */
     int n_flows;
     LossSpec loss[MODEL_LOSSES]; /* of all heads; then the counts */
@@ -89,8 +89,8 @@ ModelCount model_count(const Config *);
 /* An error if --freeze-parameters names no parameter, or if none is left to train. */
 Err model_check_frozen(const Config *);
 
-/* Registers this rank's parameters (place NULL: one rank has all), and ties those of which other pipeline ranks
- * have a copy. Allocates no device memory. */
+/* Registers this rank's parameters (place NULL: one rank has all), and ties those that other pipeline ranks have too.
+ * Allocates no device memory. */
 Model *model_new(const Config *, const ModelPlace *);
 /* Allocates parameter buffers and tables; positions: the longest sequence. Values are zero until
  * registry_init or a load. */

@@ -1,4 +1,4 @@
-/* Maps choices of options to enums of the layers below, which know no options. */
+/* Maps choices of options to enums of the layers below, which do not depend on options. */
 #ifndef ISOTRON_MODELS_OPTION_MAP_H
 #define ISOTRON_MODELS_OPTION_MAP_H
 

@@ -103,7 +103,7 @@ StackSpec spec_stack(const Config *c, const StackShape *shape, Arena *arena) {
     return s;
 }
 
-/* An untied output layer is initialised like a linear layer, whatever --embedding-init-method-std is. */
+/* An untied output layer is initialised like a linear layer, so --embedding-init-method-std does not apply. */
 HeadSpec spec_lm_head(const Config *c, const EmbeddingSpec *words, Arena *arena) {
     LmHeadSpec *h = arena_alloc(arena, sizeof *h);
     *h = (LmHeadSpec){

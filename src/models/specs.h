@@ -11,16 +11,16 @@
 
 EmbeddingSpec *spec_words(const Config *, Arena *);
 NormAttr spec_norm(const Config *);
-/* A language model's head; words: those of the input, to which --untie-embeddings-and-output-weights does not
- * tie it. */
+/* A language model's head. words: the input's table, to which it is tied unless --untie-embeddings-and-output-weights
+ * is given. */
 HeadSpec spec_lm_head(const Config *, const EmbeddingSpec *words, Arena *);
 
 typedef struct StackShape {
     const char *name; /* the scope of its parameters' names */
     InputSpec input;
     int64_t positions, layers, below; /* below: layers of the stacks before it */
-    /* The branches of a layer, by their letters in nn/branches.def. The layers of all stacks are counted.
-     * NULL: "*-", or "*E" where there are experts. */
+    /* The branches of a layer, by their letters in nn/branches.def. `layer` counts the layers of all stacks. NULL:
+     * "*-", or "*E" where there are experts. */
     const char *(*letters)(const Config *, int64_t layer);
     const char *relative; /* the name of its bias, with --position-embedding-type relative */
     bool causal;
@@ -37,7 +37,7 @@ typedef struct LayerPlace {
     Arena *arena;  /* of the specs */
 } LayerPlace;
 
-/* Sets `spec`, and changes what its kind has different from other branches of the layer. */
+/* Sets `spec`, and the fields in which this kind differs from the layer's other branches. */
 #define BRANCH(kind, ...) void kind##_spec(const LayerPlace *, BranchSpec *);
 #include "nn/branches.def"
 #undef BRANCH

@@ -19,7 +19,7 @@ void plan_t5(const Config *c, Arena *arena, ModelPlan *plan) {
     const int64_t below = c->num_layers;
     const EmbeddingSpec *words = spec_words(c, arena);
     EmbeddingSpec *decoder_words = spec_words(c, arena);
-    decoder_words->dropout_site = "decoder.embedding.dropout"; /* it drops other elements than the encoder */
+    decoder_words->dropout_site = "decoder.embedding.dropout"; /* its dropout differs from the encoder's */
     const StackShape encoder = {.name = "encoder",
                                 .input = {&words_input, words},
                                 .positions = c->seq_length,

@@ -21,7 +21,7 @@ typedef struct Feed {
     union {
         struct {
 /* The fields of a batch with their extents as dimensions (data/fields.def), I64 for integers; NULL: not given.
- * document_start defaults to 0. Without position_ids or labels, nothing may read them. */
+ * document_start defaults to 0. position_ids and labels have no defaults. */
 #define FIELD(name, ...) Tensor *name;
 #include "data/fields.def"
 #undef FIELD
@@ -31,7 +31,7 @@ typedef struct Feed {
     /* For each of the model's losses (ModelPlan), [b, s] or [b, 1]: the gradient of each token's or sample's
      * loss; NULL: not known. */
     Tensor *dloss[MODEL_LOSSES];
-    Tensor *encoded; /* [s, b, h] of the stack before, its output, such as that of an encoder; NULL: none */
+    Tensor *encoded; /* [s, b, h]: the output of the previous stack, such as an encoder; NULL: none */
     /* NULL in training. Otherwise branches append rows of new positions at `length`, which the caller advances. The
      * forward that has encoder_tokens stores the rows of the encoder's positions, and later ones read them. */
     Cache *cache;

@@ -11,8 +11,8 @@ typedef struct LossSpec {
     const char *name;   /* Megatron-LM's */
     FieldExtent extent; /* POSITIONS: one of each token, [b, s]; SAMPLES: of each sample, [b, 1] */
     int weights;        /* the field with the weight of each; FIELDS: all are 1 */
-    /* With SAMPLES: each loss is of so many samples in a row, the choices of a question, [b / choices, 1], and has
-     * the weight of the first; 0: of one. */
+    /* With SAMPLES: the number of consecutive samples, the choices of a question, that have one loss, [b / choices, 1].
+     * It has the weight of the first one. 0: each sample has a loss. */
     int64_t choices;
 } LossSpec;
 

@@ -20,7 +20,7 @@ typedef struct LinearSpec {
     const char *name; /* ".weight" and ".bias" are appended */
     int64_t in, out;
     bool bias;
-    int tp_split;   /* 0: column-parallel, 1: row-parallel; SPLIT_NONE: every rank has all of it */
+    int tp_split;   /* 0: column-parallel, 1: row-parallel; SPLIT_NONE: every rank has the whole layer */
     bool invariant; /* of a weight without a split: see param.h */
     double init_std;
     bool fixed_bias; /* the bias is not trained (PARAM_BUFFER) */

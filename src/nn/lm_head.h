@@ -8,7 +8,7 @@
 
 typedef struct LmHeadSpec {
     int64_t vocab, padded_vocab, hidden;
-    const EmbeddingSpec *words; /* whose table is the output layer; NULL: it is not tied */
+    const EmbeddingSpec *words; /* its table is the output layer; NULL: not tied */
     double init_std;            /* of an output layer that is not tied */
     bool chunked;               /* logits exist in chunks only (--cross-entropy-fusion-impl linear) */
     int64_t chunk;              /* positions of a chunk; 0: chosen by size */

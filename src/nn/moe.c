@@ -68,8 +68,8 @@ static int64_t capacity(const Tape *t, const MoeSpec *s, const Tensor *x) {
     return (int64_t)fmin(ceil(share * s->capacity_factor), (double)tokens);
 }
 
-/* Rows of one expert that can come together: its capacity times the number of microbatches that the ranks of
- * its group have. Groups are consecutive ranks of a stage, and so are the ranks of a microbatch. */
+/* The most rows of one expert: its capacity times the number of microbatches that the ranks of its group have. Groups
+ * are consecutive ranks of a stage, and so are the ranks of a microbatch. */
 static int64_t room(const Tape *t, int64_t capacity) {
     const int group = tape_axis(t, AXIS_ETP) * tape_axis(t, AXIS_EP),
               each = tape_axis(t, AXIS_TP) * tape_axis(t, AXIS_CP),
@@ -88,8 +88,8 @@ static Tensor *experts_forward(Tape *t, const Moe *m, Tensor *rows_r1h, Tensor *
     return op_grouped_linear(t, h, &m->fc2->value, offset);
 }
 
-/* The same where expert-tensor-parallel ranks have different rows. All rows are gathered and grouped; then
- * each rank computes all of them with its part of the weights. */
+/* The same if expert-tensor-parallel ranks have different rows. All rows are gathered and grouped; then each rank
+ * computes all of them with its part of the weights. */
 static Tensor *gathered_forward(Tape *t, const Moe *m, Tensor *rows, Tensor *probs, const Dispatch *sort) {
     rows = op_permute(t, op_redistribute(t, rows, AXIS_ETP, SPMD_R, 0), sort);
     probs = op_permute(t, op_redistribute(t, probs, AXIS_ETP, SPMD_R, 0), sort);

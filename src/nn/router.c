@@ -6,8 +6,8 @@
 #include "ops/gather_tokens.h"
 #include "tape/tape_ops.h"
 
-/* The counters: tokens that chose each expert, for the bias; tokens that would choose it by the scores alone,
- * for the global loss; the losses. */
+/* The counters: tokens that chose each expert, for the bias; tokens that would choose it by the scores only, for the
+ * global loss; the losses. */
 static Tensor counter(const Router *r, int64_t first, int64_t n) {
     return tensor_make((double *)r->counters->data + first, F64, 2, (int64_t[]){1, n});
 }
@@ -57,7 +57,7 @@ static void router_add(Tape *t, Tensor *x, Tensor sum) {
 }
 
 /* The token counts in a balancing loss: of the microbatch, of each sample, or the mean over the step's
- * microbatches so far (the sum will do, because only shares matter). They include all data-parallel ranks,
+ * microbatches so far (the sum is enough, because only shares matter). They include all data-parallel ranks,
  * whose microbatches count as one. */
 static Tensor *counts(Tape *t, const Router *r, const Routing *plain, int loss) {
     const int64_t b = plain->expert->dim[1], dim[] = {loss == ROUTER_LOSS_SEQ_AUX ? b : 1, r->spec->experts};
@@ -80,7 +80,7 @@ static void balance(Tape *t, const Router *r, Tensor *logits, const Routing *rou
         count.flags = TENSOR_ACCUM;
         op_expert_count(t, routing, &count);
     }
-    /* Losses depend on the scores alone, without bias and groups. */
+    /* Losses depend only on the scores, without bias and groups. */
     const bool alone = !s->bias && s->route.groups <= 1;
     Routing plain = *routing;
     for (int i = 0; i < ROUTER_LOSSES; i++) {

@@ -33,8 +33,8 @@ typedef struct Router {
     Tensor *counters; /* F64 [router_counters()] of the registry (state_counters) */
 } Router;
 
-/* `self` must not move: with a bias it is a state of the registry. The end of a step moves the bias towards
- * equal shares, according to the tokens counted in the step. */
+/* `self` must not move: with a bias it is a state of the registry. At the end of a step the bias moves towards equal
+ * shares, according to the tokens counted in the step. */
 void router_init(Router *self, Registry *, const char *name, const RouterSpec *, Tensor *counters);
 /* Number of counters of a router with this many experts. The last ROUTER_LOSSES are sums of the losses
  * without their coefficients. */

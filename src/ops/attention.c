@@ -27,7 +27,7 @@ static void check_heads(const Call *c, const Tensor *x, int ndim, const char *wh
     const Tensor *q = c->in[Q];
     const int64_t first = ((const AttentionAttr *)c->attr)->first_local, end = first + q->dim[2] * q->dim[3];
     CHECK(!x || (x->ndim == ndim && first >= 0 && end <= x->dim[ndim - 1]),
-          "attention: there are %s of %lld heads, for heads %lld to %lld", what,
+          "attention: there are %s of %lld heads, but heads %lld to %lld need one", what,
           (long long)x->dim[x->ndim - 1], (long long)first, (long long)end - 1);
 }
 
@@ -103,7 +103,7 @@ static void attention_check(const AttentionInputs *x, const AttentionAttr *attr)
           tensor_describe(first_key, b, sizeof b));
     CHECK(!lengths || (lengths->ndim == 1 && lengths->dim[0] == q->dim[1]), "attention: q is %s, lengths %s",
           tensor_describe(q, a, sizeof a), tensor_describe(lengths, b, sizeof b));
-    CHECK(!x->bias || attr->softcap == 0, "attention: a bias does not go with a soft cap of the scores");
+    CHECK(!x->bias || attr->softcap == 0, "attention: a bias cannot be used with a soft cap of the scores");
 }
 
 Tensor *op_attention(Tape *t, const AttentionInputs *inputs, AttentionAttr attr, bool unfused) {

@@ -12,7 +12,8 @@ static Tensor *between(Tape *t, const AttentionInputs *x, AttentionAttr attr, Gr
     if (group.size == 1) return op_attention(t, x, attr, unfused);
     attr.query = slice_zigzag(x->q->dim[0] * group.size, group.size, group.rank);
     if (gather) return context_gather(t, x, attr, group, unfused);
-    CHECK(!unfused, "attention: a ring sees some keys at a time, the unfused kernel needs all of them");
+    CHECK(!unfused,
+          "attention: a ring has only some keys at a time, but the unfused kernel needs all of them");
     return context_ring(t, x, attr, group);
 }
 
@@ -52,11 +53,11 @@ Tensor *op_context_attention(Tape *t, const AttentionInputs *inputs, AttentionAt
     const Group block = block_of(t, plan, &blocks);
     const int n = x.exchanged ? block.size : 1;
     const int64_t s = x.q->dim[0] / n, keys = x.k->dim[0] / n, g = x.q->dim[2] * n, r = x.q->dim[3];
-    CHECK(s % 2 == 0 && keys % 2 == 0, "attention, axis cp: %lld queries and %lld keys are no two chunks",
+    CHECK(s % 2 == 0 && keys % 2 == 0, "attention, axis cp: %lld queries and %lld keys are not two chunks",
           (long long)s, (long long)keys);
     if (block.size == 1) return between(t, &x, attr, blocks, plan.gather, unfused);
     CHECK(g % block.size == 0 || (block.size % g == 0 && r % (block.size / g) == 0),
-          "attention, axis cp: %lld groups of %lld heads cannot be dealt to %d ranks", (long long)g,
+          "attention, axis cp: %lld groups of %lld heads cannot be distributed over %d ranks", (long long)g,
           (long long)r, block.size);
     const int64_t first = block.rank * (g * r / block.size);
     attr.first_head += first, attr.first_local += first;

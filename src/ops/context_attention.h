@@ -5,9 +5,9 @@
 
 #include "ops/attention.h"
 
-/* The ranks of the axis form blocks of `exchange` neighbours. A block exchanges sequence for heads (a2a).
- * Between the blocks keys and values go round a ring (p2p), or are gathered. p2p, allgather: exchange = 1;
- * a2a: exchange = cp; a2a+p2p: the first of --hierarchical-context-parallel-sizes. */
+/* The ranks of the axis form blocks of `exchange` neighbours. A block exchanges sequence for heads (a2a). Between the
+ * blocks, keys and values travel around a ring (p2p), or are gathered. p2p, allgather: exchange = 1; a2a: exchange =
+ * cp; a2a+p2p: the first of --hierarchical-context-parallel-sizes. */
 typedef struct ContextPlan {
     int exchange;
     bool gather;

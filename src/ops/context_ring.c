@@ -1,8 +1,8 @@
-/* Keys and values go round the ring while each rank attends to those that it holds (Liu et al., "Ring
- * Attention", 2023; Transformer Engine AttnFuncWithCPAndKVP2P). In step i rank r holds those of rank r - i.
- * Partial results are merged by their log-sums; the order depends on the rank only. The backward sends keys
- * and values round again, followed by their gradients, to which each rank adds: those of rank j are the sum
- * over j, j+1, ..., j-1. q, k, v, y and lse of this rank's rows are kept for the backward.
+/* Keys and values travel around the ring while each rank attends to those that it holds (Liu et al., "Ring Attention",
+ * 2023; Transformer Engine AttnFuncWithCPAndKVP2P). In step i rank r holds those of rank r - i. Partial results are
+ * merged by their log-sums; the order depends on the rank only. The backward sends keys and values round again,
+ * followed by their gradients, to which each rank adds: those of rank j are the sum over j, j+1, ..., j-1. q, k, v, y
+ * and lse of this rank's rows are kept for the backward.
  *
  * A step computes y, dq, dk and dv in the type of the operands, as a fused kernel does. Their sums over steps
  * are in the arithmetic's type. The gradients of a step are exact parts of the whole, because they are
@@ -228,7 +228,7 @@ static void step_gradients(Tape *t, const Call *c, const RingStep *s, Tensor *dy
     tape_drop_unless(t, lse, c->out[1]);
 }
 
-/* Adds the part to the sum; the first part becomes it, with zeros in the rows without one. */
+/* Adds the part to the sum. The first part becomes the sum, with zeros in the rows that it lacks. */
 static void add_queries(Tape *t, const RingStep *s, const Parts *parts, Tensor *sum, bool first) {
     const bool whole = s->queries == sum->dim[0];
     if (first && !whole) fill(t, sum, 0);

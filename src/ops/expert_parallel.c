@@ -41,8 +41,8 @@ Tensor *op_to_dense_view(Tape *t, Tensor *x) { return cross(t, &OPS[OP_to_dense_
 
 /* ---- all-to-all ---- */
 
-/* Rows that move, in the forward or in the backward. Two nodes of the tape share it: that where the forward
- * starts, in which the backward ends, and that where the forward ends. The first is not shown to observers. */
+/* Rows that move, in the forward or in the backward. Two nodes of the tape share it: the one in which the forward
+ * starts and the backward ends, and the one in which the forward ends. The first is not shown to observers. */
 struct Exchange {
     const OpDef *op;
     Group group;

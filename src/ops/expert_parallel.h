@@ -1,10 +1,10 @@
 /* Moves rows of tokens to the ranks that have their experts, and back. Megatron-LM
  * core/transformer/moe/token_dispatcher.py.
  *
- * The same ranks have two views (comm/mesh.h). Outside a layer of experts, tensors have types on the dense
- * axes and are I on the expert axes; inside it is the reverse. Where each rank has other tokens, x is V on
- * every axis of both views, so crossing moves no data. Crossing is the only way between the views. A tensor
- * that does not cross, or that crosses back as a partial sum, is refused by the next op. */
+ * The same ranks have two views (comm/mesh.h). Outside a layer of experts, tensors have types on the dense axes and are
+ * I on the expert axes. Inside it, the reverse holds. Where each rank has other tokens, x is V on every axis of both
+ * views, so crossing moves no data. Crossing is the only way between the views. A tensor that does not cross, or that
+ * crosses back as a partial sum, is refused by the next op. */
 #ifndef ISOTRON_OPS_EXPERT_PARALLEL_H
 #define ISOTRON_OPS_EXPERT_PARALLEL_H
 

@@ -1,12 +1,12 @@
-/* The operands of a linear layer's three GEMMs in FP8. Megatron-LM core/fp8_utils.py with Transformer
- * Engine's recipes (pytorch/fp8.py FP8GlobalStateManager, common/recipe). GEMMs take the FP8 values where the
- * device multiplies them. Elsewhere they take q / scale in fp32, with the same q ("emulated").
+/* The operands of a linear layer's three GEMMs in FP8. Megatron-LM core/fp8_utils.py with Transformer Engine's recipes
+ * (pytorch/fp8.py FP8GlobalStateManager, common/recipe). GEMMs use the FP8 values if the device can multiply them.
+ * Otherwise they use q / scale in fp32, with the same q ("emulated").
  *
  *   delayed     the scale of a tensor follows from its amaxes in past steps, over all ranks of a stage. The
  *               window moves once a step, regardless of the microbatches (Transformer Engine: once a forward)
  *   tensorwise  the scale follows from the tensor's current amax, over all ranks that hold parts of it
  *   blockwise   every 128 terms of a sum have their own scale; in a weight every 128 x 128. Blocks begin
- *               where a rank's part begins: sharding into parts that are no multiple of 128 changes them
+ *               where a rank's part begins: sharding into parts that are not multiples of 128 changes them
  *
  * The first two have the same scales in any layout, up to the rounding of their inputs. */
 #ifndef ISOTRON_OPS_FP8_H
@@ -49,8 +49,8 @@ const Quantiser *quantize_new(Registry *, const char *name, const Param *weight,
 /* The reason why the GEMMs of a layer of this rank, x [rows, in] and w [out, in], are emulated, as the end of
  * a message. NULL: the device multiplies FP8 values. */
 const char *quantize_emulation(const Device *, QuantSpec, int64_t rows, int64_t in, int64_t out);
-/* The number of layers of the registry that have FP8 GEMMs. *emulation becomes the reason why those of so
- * many tokens are emulated (NULL: none is). */
+/* The number of layers of the registry that have FP8 GEMMs. *emulation becomes the reason why those of `tokens` tokens
+ * are emulated (NULL: none is). */
 int64_t quantize_layers(const Registry *, int64_t tokens, const char **emulation);
 /* The state [1 + n] that quantises x, for the rest of the forward or of the node's backward. `type` is that
  * of the full operand of which x is this rank's part. NULL without a quantiser, and for blockwise. In a

@@ -42,7 +42,7 @@ const char *quantize_emulation(const Device *device, QuantSpec spec, int64_t row
     const bool blocks = spec.recipe == QUANT_BLOCKWISE;
     const int64_t unit = blocks ? FP8_BLOCK : 16; /* unit of the dimensions in tensor cores, and in GEMMs
                                                      of blocks */
-    if (spec.emulated) return "--fp8-emulated asks for it";
+    if (spec.emulated) return "--fp8-emulated requests it";
     if (!(device_fp8_gemms(device) & (blocks ? FP8_GEMM_BLOCKS : FP8_GEMM_WHOLE)))
         return blocks ? "the device has no GEMMs with a scale for every 128 terms"
                       : "the device has no GEMMs of FP8 numbers";

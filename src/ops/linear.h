@@ -13,7 +13,7 @@ typedef enum LinearFlags {
          * it computes dw. */
     1,
     LINEAR_REDUCE_OUT =
-        /* Row-parallel: the partial sums become I, or V with LINEAR_SEQUENCE; the bias is added after. */
+        /* Row-parallel: the partial sums become I, or V with LINEAR_SEQUENCE; then the bias is added. */
     2,
     LINEAR_SEQUENCE = 4, /* the other side of GATHER_IN or REDUCE_OUT is sharded along the sequence */
 } LinearFlags;

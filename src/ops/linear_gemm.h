@@ -3,8 +3,7 @@
  *   forward   y = x w^T + bias
  *   backward  dx = dy w,  dw = dy^T x,  dbias = sum of dy
  *
- * op_linear (ops/linear.c) has the communication around them. y is written; dx, dw and dbias are written or
- * added to. */
+ * op_linear (ops/linear.c) adds the communication. y is written; dx, dw and dbias are written or added to. */
 #ifndef ISOTRON_OPS_LINEAR_GEMM_H
 #define ISOTRON_OPS_LINEAR_GEMM_H
 

@@ -19,7 +19,7 @@ static void norm_backward(Tape *t, const Node *n, Need need) {
                      .attr = n->call.attr});
 }
 
-/* Makes new outputs with their types. The types are checked first: where ranks should have gathered x, its
+/* Makes new outputs with their types. The types are checked first: if ranks should have gathered x, its
  * width is wrong too. */
 static Call norm_call(Tape *t, Tensor *x, Tensor *gain, Tensor *bias, const NormAttr *attr) {
     DType precise = x->dtype == F64 ? F64 : F32;

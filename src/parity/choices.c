@@ -107,8 +107,8 @@ static bool same_choice(const Rows *r, int64_t row, const int64_t *chosen, const
 }
 
 /* The change of expert e's logit per unit of push towards the wanted experts: 1 for these, -1 for the others.
- * `beside` is for others in the group of a wanted expert: their scores help the group but compete with the
- * expert. */
+ * `beside` applies to the other experts in the group of a wanted one: their scores help the group, but
+ * compete with the expert. */
 static double push_of(const Rows *r, const double *wanted, int64_t e, double beside) {
     const int64_t groups = ((const RouteAttr *)r->call->attr)->groups,
                   size = r->experts / (groups > 1 ? groups : r->experts);
@@ -126,8 +126,8 @@ typedef struct Direction {
     double beside;             /* see push_of */
 } Direction;
 
-/* The router's choices chosen [n,k] if the logits of a direction are pushed by `by` towards the wanted
- * experts. Scores that replace the logits (sinkhorn's) are exponentials of them. */
+/* chosen [n,k]: the router's choices if the logits of a direction are pushed by `by` towards the wanted experts. Scores
+ * that replace the logits (sinkhorn's) are exponentials of them. */
 static void choose_pushed(const Rows *r, const double *const *wanted, const double *by, Direction towards,
                           int64_t *chosen) {
     const Call *c = r->call;

@@ -9,8 +9,8 @@
 #include "param/param.h"
 #include "tape/tape.h"
 
-/* For every step, router (in registry order) and token of the global batch, sample by sample. A router may
- * choose twice: for the layer, and by the scores alone for its balancing losses. */
+/* For every step, router (in registry order) and token of the global batch, sample by sample. A router may choose
+ * twice: for the layer, and by the scores only for its balancing losses. */
 typedef struct Choices {
     int64_t steps, routers, samples, seq, topk, experts; /* routers 0: the case has no experts */
     double *expert; /* [steps, routers, CHOICES_PASSES, samples, seq, topk]; -1: nothing was chosen */

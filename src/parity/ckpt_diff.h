@@ -13,7 +13,7 @@ typedef struct CkptDiffOptions {
 
 /* Appends the options that differ, the numbers of the run's progress and the tensors that differ, and a summary.
  * The difference of a tensor is max |a - b|, relative to the larger of the two root mean squares. Options
- * that differ are listed, and are no difference of the verdict. The stored bytes are checked against their hashes.
+ * that differ are listed, but do not affect the verdict. The stored bytes are checked against their hashes.
  * Files are mapped and read tensor by tensor. */
 Err ckpt_diff(const char *a, const char *b, const CkptDiffOptions *, Diff *, Str *out);
 

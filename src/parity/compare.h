@@ -42,8 +42,8 @@ typedef struct Row {
     int64_t tensors;
     float layer[ROW_LAYERS + 1]; /* error over bound of the layer's worst tensor */
     bool pass;
-    bool
-        is_power; /* the error is the smallest that the other rows would reject: too large a one is no wrong result */
+    /* The error is the smallest that the other rows would reject. A larger one does not mean a wrong result. */
+    bool is_power;
 } Row;
 
 /* Adds a tensor, which passes if both errors are within their bounds. */

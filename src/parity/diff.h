@@ -10,7 +10,7 @@
 
 typedef struct DiffOptions {
     double bound;     /* the largest relative difference that passes; NaN: only equality does */
-    bool common;      /* what only one side has is left out; else it is a difference */
+    bool common;      /* items that only one side has are left out; else they are differences */
     const char *only; /* compare only quantities or tensors whose names contain this; NULL: all */
 } DiffOptions;
 
@@ -45,7 +45,7 @@ DiffPair diff_pair(double a, double b);
  * a missing one. Either may be NULL. */
 typedef void DiffMember(void *arg, const char *key, const char *a, const char *b);
 void diff_objects(const json_t *a, const json_t *b, DiffMember *found, void *arg);
-/* Appends a line for each option that differs; options are no difference of the verdict. */
+/* Appends a line for each option that differs; they do not affect the verdict. */
 void diff_run_options(const json_t *a, const json_t *b, Str *out);
 
 /* One line: "verdict: equal", "verdict: within 1e-06, ..." or "verdict: differ, first at ...". */

@@ -143,8 +143,9 @@ static Err read_field(Golden *g, const char *path, const char *name, FieldId fie
                   dim[] = {g->all.b / g->samples, g->samples, columns};
     const Tensor want = tensor_make(NULL, dtype, per_sample ? 2 : 3, dim);
     if (x->dtype != dtype || !tensor_same_shape(x, &want) || g->name_of[field])
-        return err_user("'%s': \"%s\" is not the one %s tensor of its field, of shape [steps, samples%s]",
-                        path, name, dtype_name(dtype), per_sample ? "" : ", positions");
+        return err_user(
+            "'%s': \"%s\" must be the only tensor of its field, of type %s and shape [steps, samples%s]",
+            path, name, dtype_name(dtype), per_sample ? "" : ", positions");
     g->name_of[field] = name;
     if (shifts) g->name_of[FIELD_labels] = name;
     take_field(g, field, x->data, columns);
@@ -185,7 +186,7 @@ static Err read_batches(Golden *g, const char *path) {
         const SafeTensor *x = &g->batches->tensors[i];
         int row = 0;
         while (row < N_TENSORS && strcmp(TENSORS[row].name, x->name)) row++;
-        if (row == N_TENSORS) return err_user("'%s' has %s, which is no field", path, quote(x->name).s);
+        if (row == N_TENSORS) return err_user("'%s' has %s, which is not a field", path, quote(x->name).s);
         ERR_RETURN(read_field(g, path, x->name, TENSORS[row].field, &x->tensor));
     }
     if (g->shifted) return ERR_OK;

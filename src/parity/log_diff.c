@@ -99,7 +99,7 @@ static void put_quoted(const char *text, size_t n, Str *out) {
     }
 }
 
-/* False: it is no number. */
+/* False: it is not a number. */
 static bool value_of(const json_t *value, double *out) {
     const char *text = json_string_value(value);
     *out = json_is_boolean(value) ? json_is_true(value)

@@ -9,7 +9,7 @@
 #include "parity/diff.h"
 
 /* Appends a row for each quantity: how many steps both logs have, the first that differs, the first beyond the
- * bound, and the largest relative difference. A line that is no record is an error, unless a killed run left it
+ * bound, and the largest relative difference. A line that is not a record is an error, unless a killed run left it
  * incomplete: the last line without a newline, or one before a run's header. So are logs without a common step. */
 Err log_diff(const char *a, const char *b, const DiffOptions *, Diff *, Str *out);
 

@@ -1,14 +1,13 @@
 /* Judges a run against a golden case (format: docs/reference/formats.md). The steps of the case run in the lane and
  * layout of the options and are compared with the float64 results of an independent implementation.
  *
- * fp64 and fp32. Let u be the lane's unit roundoff and K the longest sum of a step (tokens, vocabulary,
- * widths). The case is also run up to three times in fp64 with noise, xi standard normal. Every weight gets
- * one rounding, w * (1 + u*xi). Every gradient of every step gets sqrt(K) roundings, g + u*sqrt(K)*rms(g)*xi
- * where g is not exactly 0. The amplification kappa of a tensor is its largest movement from the run without
- * noise, divided by u. A step of a curve uses the largest kappa of the steps up to it, since a single number
- * may by chance not move at all. The bound is 8 * u * max(kappa, sqrt(K)). The noise is as large as the
- * rounding it models, so no linearity is assumed. The oracle does not enter the bound: a wrong formula moves
- * all runs alike and does not widen it.
+ * fp64 and fp32. Let u be the lane's unit roundoff and K the longest sum of a step (tokens, vocabulary, widths). The
+ * case is also run up to three times in fp64 with noise, xi standard normal. Every weight gets one rounding, w * (1 +
+ * u*xi). Every gradient of every step gets sqrt(K) roundings, g + u*sqrt(K)*rms(g)*xi where g is not exactly 0. The
+ * amplification kappa of a tensor is its largest movement from the run without noise, divided by u. A step of a curve
+ * uses the largest kappa of the steps up to it, because a single number may happen not to move. The bound is 8 * u *
+ * max(kappa, sqrt(K)). The noise is as large as the rounding it models, so no linearity is assumed. The oracle does not
+ * enter the bound: a wrong formula moves all runs alike and does not widen it.
  *
  * Lower precision. The same options in fp64 on one rank must match the oracle as above, so a wrong formula or
  * option fails however coarse the rounding is. Then precision.h judges the run against fp64. */
@@ -34,7 +33,7 @@ typedef struct ParityReport {
     double roundoff, longest_sum; /* u, K of the lane that sets the bounds */
     Precision precision;
     bool pass,
-        is_weak;   /* is_weak: no result is wrong, but the bounds are too wide to tell (report_is_weak) */
+        is_weak; /* is_weak: no result is wrong, but the bounds are too wide to detect errors (report_is_weak) */
     bool is_heard; /* false in MPI processes other than rank 0 */
 } ParityReport;
 
@@ -51,7 +50,7 @@ Err parity_judge(const Case *, const Trace *ours, const Trace *exact, Trace *con
                  const Trace *reference, ParityReport *);
 /* The report as a table and as JSON. `threads`: of a rank, as Derived has it. */
 void parity_print(const ParityReport *, const char *case_name, const Config *, int64_t threads, Str *out);
-/* How reports as JSON, and those of a sweep (sweep.h), begin. */
+/* The beginning of JSON reports, also of those of a sweep (sweep.h). */
 #define PARITY_JSON_HEAD "{\n  \"schema\": 2,\n  \"provenance\": "
 #define SWEEP_JSON_HEAD  "{\n  \"schema\": 1,\n  \"passed\": "
 #define SWEEP_JUNIT_HEAD                                                                                     \

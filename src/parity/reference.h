@@ -21,7 +21,8 @@ typedef struct Reference {
     const double *logits; /* [batch.b, rows, outputs] */
     /* Rows and outputs: positions and the vocabulary; 1 and classes, or for a choice 1 and 1, of a task. */
     int64_t rows, outputs;
-    bool of_task;  /* tokens are checked with the model, whose vocabulary the file does not tell */
+    bool
+        of_task; /* tokens are checked with the model, because the file does not contain the size of its vocabulary */
     DType weights; /* the narrowest type that can hold all of the reference's weights */
 } Reference;
 

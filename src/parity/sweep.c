@@ -67,7 +67,7 @@ static void check_words(const SweepOptions *o, const Config *c, Args *args) {
     args_refuse(args, "lane", "in a cell, because its first word is the precision");
     args_refuse(args, "fp8-format", "in a cell, because all cells are compared with the same runs");
     golden_refuse(args);
-    if (args->help) args_problem(args, "--help has no use in a cell: leave it out.");
+    if (args->help) args_problem(args, "--help has no effect in a cell: remove it.");
     config_check_ranges(c, args);
 }
 

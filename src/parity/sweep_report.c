@@ -73,7 +73,7 @@ static void put_options(const Sweep *s, Str *out) {
     }
 }
 
-/* A run alone is compared with the oracle only, a cell also with one rank. */
+/* A single run is compared with the oracle only, a cell also with one rank. */
 static bool needs_sweep(const Cell *c) {
     return c->lane == LANE_EXACT ||
            (sweep_worst(c) && !c->result->pass && report_passes(&c->result->oracle.rows));

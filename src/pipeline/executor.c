@@ -429,8 +429,8 @@ static void run_pass(void *arg) {
         executor_backward(p);
 }
 
-/* Pauses by which the first microbatch is ahead. With sequence parallelism it then computes half a branch while
- * another one runs its norm (tape_pause_halfway). A backward that gathers inputs again is two pauses ahead, so that its
+/* Pauses by which the first microbatch is ahead. With sequence parallelism it then computes half a branch while another
+ * one runs its norm (tape_pause_halfway). A backward that gathers inputs again runs two pauses ahead, so that its
  * reduce-scatter overlaps with the dgrad of the other one. */
 static int head_start(const Executor *e, const Action *a) {
     if (!layout_is_sequence_parallel(e->context->layout)) return 0;
@@ -452,7 +452,7 @@ static void run_interleaved(Executor *e, Pass *passes, int64_t n) {
             if (!passes[i].is_done && !fiber_resume(e->fibers[i])) passes[i].is_done = true, left--;
 }
 
-/* An observer sees one pass after the other. */
+/* An observer sees the passes in sequence. */
 static void run_passes(Executor *e, Pass *passes, int64_t n) {
     for (int64_t i = 0; i < n && !e->own_transients; i++)
         tape_transient_to(slot_of(&passes[i])->tape, e->transient[i]);

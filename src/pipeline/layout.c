@@ -56,7 +56,8 @@ static Err cut_evenly(const Config *c, Arena *arena, PipelineLayout *out) {
                               "--num-layers%s or --pipeline-model-parallel-size, or set "
                               "--pipeline-model-parallel-layout",
                               (long long)rest,
-                              embedding || loss ? " (with the embedding or the loss, which count here)" : "",
+                              embedding || loss ? " (including the embedding or the loss, which count here)"
+                                                : "",
                               (long long)p, decoder_depth(c));
     ERR_RETURN(count_chunks(c, layers, &chunks));
     for (int64_t rank = 0; rank < p; rank++) {

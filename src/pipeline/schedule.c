@@ -20,7 +20,7 @@ int64_t pipeline_units(const Config *c, int64_t microbatches) {
 }
 
 /* A last group of fewer microbatches than ranks can leave each rank waiting for another; Megatron-LM refuses
- * it too. Megatron-LM also refuses fewer microbatches than a group, which is no problem here. */
+ * it too. Megatron-LM also refuses fewer microbatches than a group, which is not a problem here. */
 static Err check_group(const PipelineSpec *s) {
     int64_t last = s->microbatches % s->group;
     if (s->microbatches <= s->group || !last || last >= s->ranks) return ERR_OK;
@@ -90,7 +90,7 @@ PipelineSpec pipeline_shortened(const PipelineSpec *s) {
 /* The parameters of a schedule. */
 typedef struct Shape {
     int64_t group;
-    int64_t warmup; /* forwards before the first backward, if there are so many */
+    int64_t warmup; /* forwards before the first backward, at most all of them */
     int64_t lag;    /* backwards before the first weight pass */
     bool split;     /* backwards in two passes */
 } Shape;

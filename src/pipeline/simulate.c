@@ -78,9 +78,9 @@ static Err judge(const Player *p, int rank, const Action *a) {
     if (!cell->forward) return wrong(p, rank, "its forward has not been made");
     if (cell->slot != a->slot) return wrong(p, rank, "its forward has another slot");
     if (makes_input(a) && a->microbatch != state->next_input[a->chunk])
-        return wrong(p, rank, "backwards must go through the microbatches in order");
+        return wrong(p, rank, "backwards must process the microbatches in order");
     if (makes_weight(a) && a->microbatch != state->next_weight[a->chunk])
-        return wrong(p, rank, "weight gradients must go through the microbatches in order");
+        return wrong(p, rank, "weight gradients must process the microbatches in order");
     if (!makes_input(a) && !cell->input) return wrong(p, rank, "its input gradient has not been made");
     return ERR_OK;
 }

@@ -1,6 +1,6 @@
-/* A plan of a run of any size, without running it: parameters, FLOPs, memory of each rank, and the pipeline
- * schedule's bubble. All ranks of a pipeline stage hold as much, so one of each stage is planned, by the dry
- * run with which training begins. */
+/* A plan of a run of any size, without running it: parameters, FLOPs, memory of each rank, and the pipeline schedule's
+ * bubble. All ranks of a pipeline stage need the same memory, so one rank of each stage is planned, by the dry run that
+ * also begins a training run. */
 #ifndef ISOTRON_PLAN_PLAN_H
 #define ISOTRON_PLAN_PLAN_H
 
@@ -25,8 +25,8 @@ typedef struct RunPlan {
                       is too much work to find out */
 } RunPlan;
 
-/* The options have kept the rules of training. `target` NULL: as for memory_plan_new. The plan belongs to the
- * arena. A mistake in the pipeline that no rule sees is a user error. */
+/* The options have kept the rules of training. `target` NULL: as for memory_plan_new. The plan belongs to the arena. A
+ * mistake in the pipeline that no rule detects is a user error. */
 Err plan_make(const Config *, const Device *target, Arena *, RunPlan *out);
 /* Only the layout, the microbatches, and the pipeline's schedule and bubble. */
 Err plan_schedule(const Config *, Arena *, RunPlan *out);

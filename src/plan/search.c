@@ -97,7 +97,7 @@ static Config config_of(const Seeker *s, const FoundLayout *f) {
 
 /* ---- does it fit? ---- */
 
-/* The least that the largest rank holds of parameters, gradients and optimizer: an even share. */
+/* The least memory of the largest rank for parameters, gradients and optimizer: an even share. */
 static double least_state(const Seeker *s, const FoundLayout *f) {
     const Config *c = s->config;
     const double dense_ranks = (double)(f->tensor * f->pipeline),
@@ -175,7 +175,7 @@ static bool divide(Seeker *s, FoundLayout *out) {
     return true;
 }
 
-/* With as little as possible of recomputation, then of ZeRO, then of expert parallelism. */
+/* With as little recomputation as possible, then as little ZeRO, then as little expert parallelism. */
 static bool find(Seeker *s, const Candidate *a, FoundLayout *out) {
     const Config *c = s->config;
     const int given = model_run_layout(c, 0, (int)config_ranks(c)).data.stage,

@@ -65,7 +65,7 @@ static Err check_same_world(const Comm *comm, const CommLaunch *launch) {
         launch->processes, comm_world(comm));
 }
 
-/* An error before all processes have met is that of one process. */
+/* An error before all processes have met concerns only this process. */
 static Err as_process(const Config *c, const CommLaunch *launch, const CommOptions *options, RankMain *fn,
                       void *arg) {
     Comm *comm;
@@ -91,7 +91,7 @@ static Err as_threads(int ranks, const CommOptions *options, RankMain *fn, void 
     return e;
 }
 
-void world_ask_for_queues(void) {
+void world_raise_queues(void) {
     const char *queues = getenv("CUDA_DEVICE_MAX_CONNECTIONS");
     if (!queues || atoi(queues) < 8) setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1);
 }
@@ -101,7 +101,7 @@ Err world_run(const Config *c, RankMain *fn, void *arg) {
     const int ranks = (int)config_ranks(c);
     CommLaunch launch;
     ERR_RETURN(comm_launch(&launch));
-    if (c->device == ON_CUDA && ranks > 1) world_ask_for_queues();
+    if (c->device == ON_CUDA && ranks > 1) world_raise_queues();
     if (launch.processes > 1 && ranks > 1) return as_process(c, &launch, &options, fn, arg);
     return ranks == 1 ? fn(arg, NULL) : as_threads(ranks, &options, fn, arg);
 }

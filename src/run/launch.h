@@ -14,9 +14,9 @@ typedef Err RankMain(void *arg, Comm *comm);
  * several processes, each is one rank, and all except rank 0 return an error without a message. */
 Err world_run(const Config *, RankMain *fn, void *arg);
 /* Streams of a GPU share CUDA_DEVICE_MAX_CONNECTIONS queues, by default 8. If a receive of NCCL precedes, in the same
- * queue, the work that it waits for, both wait forever. CUDA reads the variable when it starts, so world_run calls this
- * first if several ranks use GPUs. */
-void world_ask_for_queues(void);
+ * queue, the work that it waits for, both wait forever. This raises their number. CUDA reads the variable when it
+ * starts, so world_run calls this first if several ranks use GPUs. */
+void world_raise_queues(void);
 /* With several processes, sets --ranks to their number. Returns a user error if the options give a different number. */
 Err world_size(Config *);
 
@@ -27,11 +27,11 @@ DeviceSpec rank_device_spec(const Config *, const Comm *);
 Err rank_open_device(const Config *, Comm *, Device **, char text[200]);
 void rank_free_device(Comm *, Device *); /* NULL is allowed for both */
 
-/* The ranks of this process that share a device, at most: threads are assigned to devices round-robin.
+/* The largest number of ranks of this process that share a device. Threads are assigned to devices round-robin.
  * comm may be NULL. */
 int64_t rank_sharing(const Comm *, const Device *);
 
-/* True on the rank that prints: 0. */
+/* Whether this is the rank that prints, rank 0. */
 bool rank_is_printer(const Comm *);
 
 #endif

@@ -15,7 +15,7 @@
 typedef enum ModelUse { MODEL_COMPUTES, MODEL_TRAINS } ModelUse;
 
 typedef struct ModelRun {
-    const Config *config; /* both are the caller's and outlive the run */
+    const Config *config; /* both belong to the caller and outlive the run */
     Comm *comm;           /* the caller's; NULL: one rank */
     Layout layout;
     PipelineLayout pipeline;
@@ -38,11 +38,11 @@ void model_run_free(ModelRun *);
 Err model_run_open(ModelRun *out, const Config *, Comm *);
 void model_run_close(ModelRun *);
 
-/* The number of samples, of so many, that go through the model together. With --batch-invariant-mode each (or each
- * question, with its choices) goes alone, so that no gradient depends on how samples are grouped (a tied embedding is
- * the sum of two ops' sums). */
+/* How many of `samples` samples one forward computes: all, or with --batch-invariant-mode one (or the choices of one
+ * question). Otherwise a gradient could depend on how samples are grouped, because that of a tied embedding is the sum
+ * of two ops' sums. */
 int64_t model_run_together(const ModelRun *, int64_t samples);
-/* The number of tokens of a pass on this rank. */
+/* The number of tokens of a forward on this rank. */
 int64_t model_run_tokens(const ModelRun *);
 StateContext model_run_state(const ModelRun *, bool training);
 /* Updates state that is derived from parameters (FP8 weights) for a training step or another forward. Needed after the

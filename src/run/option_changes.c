@@ -95,7 +95,8 @@ const char *option_change_text(OptionChange change) {
     return TEXTS[change];
 }
 
-/* A real has as few digits as read back to it. A long value, such as the paths of a blend, is omitted. */
+/* A real has the fewest digits that read back to the same value. A long value, such as the paths of
+ * a blend, is omitted. */
 static void put_value(const json_t *value, Str *out) {
     enum { LONGEST = 60, DIGITS_MOST = 17 };
     char text[32];

@@ -1,4 +1,4 @@
-/* The consequence if a run has another value of an option than the checkpoint that it loads. */
+/* The consequences if a run and the checkpoint that it loads have different values of an option. */
 #ifndef ISOTRON_RUN_OPTION_CHANGES_H
 #define ISOTRON_RUN_OPTION_CHANGES_H
 

@@ -58,8 +58,8 @@ json_t *source_options(const Config *c, unsigned classes) {
     return j;
 }
 
-/* A continued run keeps these too, but weights alone do not depend on them. A table of positions does; loading
- * compares its shape. */
+/* A continued run keeps these too, but weights do not depend on them. A table of positions does;
+ * loading compares its shape. */
 static bool concerns_weights(const char *key) {
     static const char *const APART[] = {"seq_length",
                                         "decoder_seq_length",

@@ -28,8 +28,8 @@ typedef enum Need { NEED_DX = 1, NEED_DW = 2, NEED_ALL = 3 } Need;
 
 typedef struct Tape Tape;
 
-/* An observer of the tape, for divergence search. With one, the tape waits for each operation of communication before it
- * goes on. The observer sees an op when its outputs are ready (also inside a block, each time that the block runs), and
+/* An observer of the tape, for divergence search. With one, the tape waits for each communication before it continues.
+ * The observer sees an op when its outputs are ready (also inside a block, each time that the block runs), and
  * a node before and after its backward under `need`. */
 typedef enum TapePoint { TAPE_RAN, TAPE_PLAYS, TAPE_PLAYED } TapePoint;
 typedef void TapeProbe(void *arg, const Tape *, TapePoint, const OpDef *, const Call *, Need);
@@ -95,11 +95,10 @@ Group tape_group(const Tape *, unsigned mask);
 /* The positions of the rows of x [s,b,...] in a sequence of *total: sharded over CP in zigzag order
  * (base/zigzag.h), and over TP if x is V there. */
 SequenceSlice tape_slice(const Tape *, const Tensor *x, int64_t *total);
-/* Called halfway through the forward of a branch (nn/branch.h). With sequence parallelism only a norm
- * separates a branch's reduce-scatter from the next one's all-gather, so pauses between branches alone would
- * hide at most one of the two. A pause here lets another microbatch run its norm, and the two halves hide one
- * operation each. The backward pauses here too, unless it gathers the branch's input again, for which it
- * pauses anyway. */
+/* Called halfway through the forward of a branch (nn/branch.h). With sequence parallelism only a norm separates a
+ * branch's reduce-scatter from the next one's all-gather, so pauses only between branches would hide at most one of the
+ * two. A pause here lets another microbatch run its norm, and the two halves hide one operation each. The backward
+ * pauses here too, unless it gathers the branch's input again, for which it pauses anyway. */
 void tape_pause_halfway(Tape *);
 
 /* ---- tensors, blocks, offloading and the backward ---- */

@@ -121,7 +121,7 @@ void tape_grad_share(Tape *t, Tensor *x, Tensor *g, Need need) {
 
 Tensor *tape_grad_in_place(Tape *t, Tensor *x, Need need) {
     if (!(x->flags & TENSOR_NEEDS_GRAD) || !(need & NEED_DX)) return NULL;
-    CHECK(!x->grad && !x->base, "only the sole gradient of a whole tensor can take the tensor's own memory");
+    CHECK(!x->grad && !x->base, "only the sole gradient of a whole tensor can use the tensor's own memory");
     x->grad = tape_header(t, tensor_make(x->data, (DType)x->dtype, x->ndim, x->dim));
     x->grad->refs = 1;
     x->grad->spmd = spmd_dual_type(x->spmd);

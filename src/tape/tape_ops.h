@@ -16,8 +16,8 @@ struct Node {
                                (tape_early_grads_begin) */
 };
 
-/* A view of `base` at `offset` elements. Its gradient is the same view of base's gradient. All views of a
- * tensor together cover it, and the tensor itself feeds no op. */
+/* A view of `base` at `offset` elements. Its gradient is the same view of base's gradient. All views of a tensor
+ * together cover it, and no op reads the tensor itself. */
 Tensor *tape_view(Tape *, Tensor *base, int64_t offset, int ndim, const int64_t *dim, const int64_t *stride);
 /* The same bytes under another header, which has its own gradient. */
 Tensor *tape_alias(Tape *, const Tensor *x);
@@ -30,8 +30,8 @@ void tape_run(Tape *, const OpDef *, Call, size_t attr_size, NodeBackward *);
 
 /* Gives the outputs their types, as tape_run does. */
 void tape_check(Tape *, const OpDef *, const Call *);
-/* Records an op with communication that the builder has run itself, through tape_call and tape_comm. The
- * builder sets the types of its outputs before. */
+/* Records an op with communication that the builder has run itself, through tape_call and tape_comm. The builder must
+ * have set the types of its outputs. */
 void tape_record(Tape *, const OpDef *, Call, size_t attr_size, NodeBackward *);
 /* For an op that adds to the main gradients of its parameters before it is recorded. Call
  * tape_early_grads_begin before the op adds, and tape_early_grads_end instead of tape_record. */

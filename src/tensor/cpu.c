@@ -86,7 +86,7 @@ static size_t cpu_available(const Device *d) {
     return host_memory_available("");
 }
 
-/* ---- events and streams: calls are complete when they return, so the host waits for streams alone ---- */
+/* ---- events and streams: calls are complete when they return, so the host waits only for streams ---- */
 
 struct DeviceEvent {
     HostStream *stream; /* NULL: not recorded */

@@ -152,9 +152,9 @@ void device_replay(Device *, DeviceRecording *, void (*work)(void *arg), void *a
 /* Drops the graph: the work is recorded again the next time. */
 void device_recording_drop(Device *, DeviceRecording *);
 
-/* Device memory as the host sees it: the memory itself or, for a discrete device, a copy, which
- * device_view_end writes back if the mode includes VIEW_WRITE. A view with VIEW_WRITE alone must be written
- * completely. View large memory in pieces of about VIEW_BYTES. */
+/* Device memory as the host sees it: the memory itself or, for a discrete device, a copy, which device_view_end writes
+ * back if the mode includes VIEW_WRITE. A view with only VIEW_WRITE must be written completely. View large memory in
+ * pieces of about VIEW_BYTES. */
 enum { VIEW_READ = 1, VIEW_WRITE = 2, VIEW_BYTES = 8 << 20 };
 typedef struct DeviceView {
     void *data;
@@ -173,7 +173,7 @@ enum { SPACE_ALIGN = 256, SPACE_UNPLANNED = 0 };
 /* `capacity` is the peak of a dry run. SPACE_UNPLANNED: address space that is backed page by page as it is
  * touched (tests, generation); on a CPU at most 32 GiB. */
 Space *space_new(Device *, const char *name, size_t capacity);
-/* Whether addresses for so many unplanned spaces can be reserved: ulimit -v may forbid it. */
+/* Whether addresses for `count` unplanned spaces can be reserved; ulimit -v may prevent it. */
 Err space_check(Device *, int count);
 void space_free(Space *);
 void *space_take(Space *, size_t bytes); /* SPACE_ALIGN-aligned; more than the capacity is a fault */

@@ -34,7 +34,7 @@ static size_t unplanned(const Device *d) {
     return (bytes < most ? bytes : most) / SPACE_ALIGN * SPACE_ALIGN;
 }
 
-/* NULL: there are not so many addresses. */
+/* NULL: there are not enough addresses. */
 static void *reserve(Device *d, size_t bytes) {
     return (d->backend->reserve ? d->backend->reserve : d->backend->alloc)(d, bytes);
 }

@@ -35,7 +35,7 @@ static inline SpmdType spmd_dual_type(SpmdType t) {
     return t;
 }
 
-/* The axes (a mask) on which t is s. */
+/* A mask of the axes on which type t has state s. */
 static inline unsigned spmd_axes(SpmdType t, Spmd s) {
     unsigned mask = 0;
     for (int a = 0; a < SPMD_AXES; a++) mask |= (unsigned)(spmd_on(t, a) == s) << a;

@@ -80,8 +80,8 @@ Err tokenizer_encode_with(const Tokenizer *, unsigned flags, const char *text, s
 
 /* The same, and the characters of the text, [begin, end), that each token stands for; the caller frees `*spans` too
  * (never NULL on success). They are those of the original: Encoding.offsets of the `tokenizers` library, and begin and
- * end of SentencePiece's immutable_proto. (0, 0) for the ids of the post-processor. If the text is not valid UTF-8, the
- * characters are those that it is decoded to. */
+ * end of SentencePiece's immutable_proto. (0, 0) for the ids of the post-processor. If the text is not valid UTF-8,
+ * characters are those of the decoded text. */
 typedef struct TokenSpan {
     size_t begin, end;
 } TokenSpan;

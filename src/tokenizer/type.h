@@ -12,7 +12,8 @@ typedef struct TokenizerType {
     Err (*open)(const TokenizerConfig *, Tokenizer *);
     Err (*encode)(const Tokenizer *, unsigned flags, const char *text, size_t n,
                   Ids *out); /* spans: in characters */
-    /* ids are in range. starts: NULL, or [n], where each token begins in `out`; an error if the type does not know */
+    /* ids are in range. starts: NULL, or [n], where each token begins in `out`; an error if the
+     * type cannot compute them */
     Err (*decode)(const Tokenizer *, unsigned flags, const int32_t *ids, size_t n, Str *out, size_t *starts);
     int32_t (*token_id)(const Tokenizer *, const char *token);
     const char *(*token_text)(const Tokenizer *, int32_t id, size_t *n); /* NULL: the id has no text */

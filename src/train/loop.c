@@ -76,8 +76,8 @@ static Err check_last_step(const Session *l) {
     const bool once = !c->skip_train && c->dataloader_type == DATALOADER_SINGLE;
     if (!once || !train || needed <= l->config->derived.train_samples || needed <= data_length(train))
         return ERR_OK;
-    return err_user("the last step of --step-batch-size-schedule ends at sample %lld, and the data have "
-                    "%lld; set --train-samples %lld",
+    return err_user("the last step of --step-batch-size-schedule ends at sample %lld, but the data have %lld "
+                    "samples; set --train-samples %lld",
                     (long long)needed, (long long)data_length(train), (long long)needed);
 }
 
@@ -170,8 +170,8 @@ static const char *reason_to_exit(Loop *l, bool after_step) {
 
 /* ---- evaluation ---- */
 
-/* Sums over so many batches of each data-parallel rank. A signal stops it; then the sums are not complete and
- * l->exit_reason is set. */
+/* Sums over `batches` batches of each data-parallel rank. A signal stops it; then the sums are not complete
+ * and l->exit_reason is set. */
 static Err evaluate_batches(Loop *l, Prefetch *stream, int64_t batches, LossSum sum[MODEL_LOSSES]) {
     timer_start(&l->timers, TIMER_EVALUATE);
     for (int64_t i = 0; i < batches && !l->exit_reason; i++) {
@@ -362,7 +362,7 @@ static Err train_steps(Loop *l) {
     Trainer *r = l->trainer;
     if (r->iteration >= l->config->derived.train_iters) {
         if (l->is_printer)
-            printf("already at step %lld of %lld: nothing to train; raise %s to go on\n",
+            printf("already at step %lld of %lld: nothing to train; raise %s to continue\n",
                    (long long)r->iteration, (long long)l->config->derived.train_iters,
                    epoch_steps(l) ? "--epochs" : "--train-iters or --train-samples");
         return evaluate_files(l);

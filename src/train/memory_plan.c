@@ -119,8 +119,8 @@ MemoryPlan memory_plan_together(const MemoryPlan *own, const Device *device, Com
     return p;
 }
 
-/* Two containers of one machine have different names and separate limits. Two machines may have one name,
- * but were not started at the same instant. */
+/* Two containers of one machine have different names and separate limits. Two machines may have the same name, but they
+ * were not started at the same instant. */
 static uint64_t host_of_process(void) {
     char name[MACHINE_TEXT] = "";
     Str boot = {0};
@@ -193,7 +193,7 @@ Err memory_plan_check(const MemoryPlan *p, size_t available) {
     if (need <= available) return check_host(p);
     const BytesText have = bytes_text((double)available);
     if (state > available)
-        return err_user("parameters, main gradients and optimizer alone need %s of memory, and %s are "
+        return err_user("parameters, main gradients and optimizer already need %s of memory, and %s are "
                         "available. Choose a smaller model, or shard it over more devices: 'isotron plan "
                         "--search --device-memory-gib N' finds layouts that fit.",
                         bytes_text((double)state).s, have.s);

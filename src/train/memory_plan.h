@@ -64,7 +64,7 @@ MemoryPlan memory_plan_together(const MemoryPlan *, const Device *, Comm *);
 MemoryPlan memory_plan_of_host(const MemoryPlan *, Comm *);
 /* Checks that it fits into `available` bytes of the device, and into host memory. */
 Err memory_plan_check(const MemoryPlan *together, size_t available);
-/* The check for what all ranks of a device and of a host take. All ranks call it, and get the same error. */
+/* The check for the memory of all ranks of a device and of a host. All ranks call it, and get the same error. */
 Err memory_plan_fits(const MemoryPlan *own, const Device *, Comm *);
 
 #endif

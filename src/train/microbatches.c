@@ -91,7 +91,7 @@ void microbatches_free(Microbatches *m) {
     free(m);
 }
 
-/* Checked each time, because a bench switches graphs off to time single ops. */
+/* Checked each time, because a bench disables graphs to time single ops. */
 static bool uses_graphs(const Microbatches *m) { return m->config->cuda_graph_impl == CUDA_GRAPH_LOCAL; }
 
 /* ---- fields: one block of device memory for each microbatch ---- */

@@ -8,10 +8,10 @@
 #include "train/trainer.h"
 
 /* Appends a line for each option whose value differs from that in the state of the checkpoint, and that changes data,
- * updates or rounding. Other options of the model than dropout are not among them: different ones are refused. The
- * trainer has the progress from which it continues; a line on an option of a schedule is about the remaining steps.
- * Also appends a line if data with the same names have another fingerprint (NULL: not known), or if schedules do not
- * continue where the checkpoint's are. */
+ * updates or rounding. Options of the model other than dropout are not among them, because different values are
+ * refused. The trainer has the progress from which it continues; a line on an option of a schedule is about the
+ * remaining steps. Also appends a line if data with the same names have another fingerprint (NULL: not known), or if
+ * schedules do not continue where the checkpoint's are. */
 void resume_notes(const Trainer *, const json_t *state, Str *out);
 
 #endif

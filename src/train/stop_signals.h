@@ -1,4 +1,4 @@
-/* Signals that ask a run to stop: SIGINT (Ctrl-C), and with --exit-signal-handler the --exit-signal. A thread
+/* Signals that request the end of a run: SIGINT (Ctrl-C), and with --exit-signal-handler the --exit-signal. A thread
  * receives them, so each is answered immediately, however long the step is. */
 #ifndef ISOTRON_TRAIN_STOP_SIGNALS_H
 #define ISOTRON_TRAIN_STOP_SIGNALS_H

@@ -37,7 +37,7 @@ typedef struct Trainer {
 /* Checks of the pipeline that the options' rules cannot express: its stages, and whether every global batch
  * fits its schedule. */
 Err trainer_check(const Config *);
-/* Allocates the planned memory; plan NULL: address space that is backed as it is touched. Parameters are zero
+/* Allocates the planned memory; plan NULL: address space that gets memory when it is first used. Parameters are zero
  * until registry_init or a load. The run takes ownership of the device; NULL: the CPU. */
 Trainer *trainer_new(const Config *, const MemoryPlan *, Comm *, Device *);
 /* Tokens in a chunk in which a pass computes its losses, and the number of chunks; 0: no chunks. */

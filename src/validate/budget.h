@@ -5,7 +5,7 @@
 /* A stage that has not run yet. */
 typedef struct StageTime {
     double
-        share; /* of the time that remains after all minimums; 0: it takes its minimum, whatever the budget */
+        share; /* of the time that remains after all minimums; 0: it gets its minimum, regardless of the budget */
     double least; /* seconds */
 } StageTime;
 

@@ -198,7 +198,7 @@ static Exact exact_of(const Check *c, const Split *s, int collective, int type, 
                    .in_place = in_place};
 }
 
-/* A variant of NCCL applies only to some collectives: trees only to all-reduce, no algorithm to messages. */
+/* A variant of NCCL applies only to some collectives: trees only to all-reduce, and none to messages. */
 static bool is_of_variant(const Check *c, const Collective *of) {
     const char *variant = c->r->in->variant;
     if (!variant || of->kind == COMM_ALL_REDUCE) return true;
@@ -259,7 +259,7 @@ static void check_order(Check *c, int collective, int type) {
     if (!fits(c, &x)) return;
     uint64_t first = 0, *all = mem_zero((size_t)r->world, sizeof *all);
     bool varies = false;
-    STAGE_DOING(r, "sums of numbers that are not exact, %s %s", x.of->name, x.type->name);
+    STAGE_DOING(r, "inexact sums, %s %s", x.of->name, x.type->name);
     for (int i = 0; i < TIMES; i++) {
         const uint64_t hash = sum_inexact(c, &x);
         if (i == 0) first = hash;

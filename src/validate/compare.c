@@ -30,7 +30,7 @@ static Change compare_rates(const Metric *ours, const Metric *theirs, double err
 
 /* A rate over all metrics of a stage; each may err with this probability (Bonferroni). */
 static double error_of_one(int n) {
-    const double most = ldexp(1, 1 - OUTCOME_ROUNDS); /* what so many samples can show */
+    const double most = ldexp(1, 1 - OUTCOME_ROUNDS); /* the least that OUTCOME_ROUNDS samples can show */
     return fmax(INTERVAL_ERROR / n, 2 * most);
 }
 
@@ -78,7 +78,7 @@ static bool is_object_of_texts(const json_t *object) {
 static bool is_array_of_rates(const json_t *samples) {
     bool good = json_is_array(samples);
     for (size_t i = 0; i < json_array_size(samples); i++) {
-        const double x = json_number_value(json_array_get(samples, i)); /* 0 if it is no number */
+        const double x = json_number_value(json_array_get(samples, i)); /* 0 if it is not a number */
         good &= x > 0 && x <= MOST_RATE;
     }
     return good;

@@ -1,6 +1,6 @@
-/* GEMMs on integers whose partial sums are exact in the accumulator, whatever their order, so that each
- * result has one correct value: the integer sum, rounded once to the type of the result. Device i computes
- * block i and that of its neighbour, block i + 1. The host computes block i.
+/* GEMMs on integers whose partial sums are exact in the accumulator in any order, so that each result has one correct
+ * value: the integer sum, rounded once to the type of the result. Device i computes block i and that of its neighbour,
+ * block i + 1. The host computes block i.
  *
  * The first result of each block is compared bitwise: that of the own block with the host's, and the hash of the
  * neighbour's block with that of its owner. Then the device computes both blocks again and again, and compares each

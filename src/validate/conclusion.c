@@ -20,7 +20,7 @@ typedef struct Component {
 typedef struct Finding {
     Component named[MOST_NAMED];
     int n;
-    bool of_all; /* it concerns all ranks, so that any component may be the cause */
+    bool of_all; /* it concerns all ranks, so any component may be the cause */
 } Finding;
 
 static void name(Finding *f, Kind kind, int a, int b) {

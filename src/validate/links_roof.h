@@ -29,7 +29,7 @@ LinksRoof links_roof(const NvmlFacts *facts, int n, bool all_linked, int devices
  * are lost, at most 40 % is possible. PCIe has no such bound, because traffic may cross bridges, host memory and both
  * processors. */
 bool links_are_slow(const LinksRoof *, const Metric *busbw);
-/* Adds a limit if the roof is NVLink's, and there are too few samples to say whether links are slow. */
+/* Adds a limit if the roof is NVLink's and there are too few samples to judge whether links are slow. */
 void links_limit_samples(const LinksRoof *, const Metric *busbw, const char *collective, Outcome *);
 /* "78 % of 450 GB/s, 18 NVLinks of 25 GB/s"; empty if the roof is not known. */
 void links_share(const LinksRoof *, const Metric *busbw, char *out, size_t n);

@@ -20,7 +20,7 @@
 #include "kernels/ops.h"
 #include "validate/stage.h"
 
-/* SHIFT: bytes from the pattern of one block to that of the next, of which SHIFTS are different. */
+/* SHIFT: bytes by which the pattern of a block is shifted from that of the previous one; SHIFTS of them differ. */
 enum { SHIFT = 256, SHIFTS = 4096, BLOCK_OF_GPU = 64 << 20, BLOCK_OF_HOST = 4 << 20, MOST_OF_HOST = 1 << 30 };
 static const uint32_t SIGN = UINT32_C(1) << 31, UPPER = UINT32_C(1) << 30, LOWER = UINT32_C(1) << 29;
 
@@ -31,7 +31,7 @@ static uint32_t random_word(uint32_t at) {
     x = (x ^ x >> 13) * UINT32_C(0xc2b2ae35);
     return (x & ~LOWER) | (~x & UPPER) >> 1;
 }
-/* The bits that walk are all but the highest two of the exponent. */
+/* The pattern walks over all bits except the highest two of the exponent. */
 static uint32_t walking_one(uint32_t at) { return LOWER | (at % 30 == 29 ? SIGN : UINT32_C(1) << at % 30); }
 static uint32_t fives(uint32_t at) { return UINT32_C(0x55555555) | (at & 0); }
 

@@ -1,5 +1,5 @@
 /* Golden cases in the layouts that fit the world, over the transport: a sweep of `isotron parity`
- * (validate/sweep.h). Each cell runs in its own process. On GPUs all cells run in the process of the stage,
+ * (parity/sweep.h). Each cell runs in its own process. On GPUs all cells run in the process of the stage,
  * because opening GPUs takes longer than a cell. In the lane `exact`, sums are exact in any order, so NCCL
  * has to agree bitwise with one rank. */
 #include <limits.h>

@@ -59,7 +59,8 @@ typedef struct Runner {
 
 /* ---- while a process runs ---- */
 
-/* "speed 6/9 | 3 s | run 41 of 60 s | all_reduce 4096 KiB". The process of the stage may be writing what it does. */
+/* "speed 6/9 | 3 s | run 41 of 60 s | all_reduce 4096 KiB". The process of the stage may still be
+ * writing its current activity. */
 static void show(Runner *x) {
     enum { INTERVAL_NS = 200000000 };
     const Validation *a = x->a;
@@ -212,8 +213,8 @@ static void run_turn(Runner *x, bool is_b, bool in_new) {
         end_kept(x, is_b);
 }
 
-/* GEMM tuning is off by default, because measuring the algorithms of a GEMM takes seconds, too long for a
- * stage. */
+/* GEMM tuning is off by default, because measuring the algorithms of a GEMM takes seconds, which is too
+ * long for a stage. */
 static Turn *next_turn(Runner *x, int stage, bool is_b, double seconds) {
     const ValidateOptions *o = x->options;
     Turn *t = x->turn[is_b];
@@ -266,8 +267,8 @@ static void add_outcome(const Turn *t, Outcome *to) {
     outcome_merge(to, &t->out);
 }
 
-/* Runs one turn, and adds its result to the row. `v` NULL: the environment is not changed. Returns whether it ended: no
- * turn does after a signal. */
+/* Runs one turn, and adds its result to the row. `v` NULL: the environment is not changed. Returns whether the turn
+ * ended; after a signal none does. */
 static bool add_turn(Runner *x, int stage, bool is_b, double seconds, const Variant *v, Outcome *to) {
     if (x->a->signal) return false;
     Turn *t = next_turn(x, stage, is_b, seconds);
@@ -505,7 +506,7 @@ static Err look_at_devices(Runner *x, Config *c) {
     if (c->device != ON_CUDA || comm_processes() > 1) return ERR_OK;
     Turn *t = next_turn(x, STAGE_inventory, false, 1);
     t->in.config.ranks = 1;
-    world_ask_for_queues();
+    world_raise_queues();
     run_turn(x, false, false);
     if (x->a->signal) return ERR_OK;
     if (!t->out.done)

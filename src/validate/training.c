@@ -166,7 +166,7 @@ static void judge_drift(const StageRank *r, const Steps *s) {
     const int64_t third = (s->n - 1) / 3;
     Interval first, last;
     if (!stage_on_gpu(r->in))
-        outcome_limit(r->out, "training: drift of the speed, because a CPU may be busy with other work");
+        outcome_limit(r->out, "training: a drift in speed, because a CPU may be busy with other work");
     else if (!interval_of_median(s->seconds + 1, third, INTERVAL_ERROR / 2, &first) ||
              !interval_of_median(s->seconds + s->n - third, third, INTERVAL_ERROR / 2, &last))
         outcome_limit(r->out, "training: drift of the speed, because there are only %s",

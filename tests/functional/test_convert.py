@@ -241,7 +241,7 @@ source = with_tokens("source", {"tokenizer.json": TOKENIZER,
                      pad_token_id=-1, bos_token_id=37)
 said = convert("--from-hf", source, "--save", WORK / "tokens")
 for wrong in ("pad_token_id is '-1'", "bos_token_id is '37'"):
-    assert f"{wrong} in '{source}/config.json', which is no token of this model" in said, said
+    assert f"{wrong} in '{source}/config.json', which is not a token of this model" in said, said
 said = convert("--load", WORK / "tokens", "--to-hf", WORK / "told")
 assert all(path.name in said.split("wrote ")[1] for path in (WORK / "told").iterdir()), said
 assert token_ids(WORK / "told") == [3, [4, 6], None], ("generation_config.json goes before config.json, and that "

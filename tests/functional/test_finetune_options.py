@@ -20,9 +20,8 @@ from task_rows import BASE, ROWS, tune, write_files
 # no effect, as a line on stderr tells.
 UNCHANGED = [
     ("exit_duration_in_mins exit_signal_handler exit_signal attention_softmax_in_fp32 "
-     "accumulate_allreduce_grads_in_fp32"
-     " override_opt_param_scheduler save_rng load_rng deterministic_mode gemm_tuning num_workers distributed_backend "
-     "distributed_timeout_minutes",
+     "accumulate_allreduce_grads_in_fp32 override_opt_param_scheduler save_rng load_rng deterministic_mode gemm_tuning "
+     "num_workers distributed_backend distributed_timeout_minutes",
      "--exit-duration-in-mins 60 --exit-signal-handler --exit-signal SIGUSR1 --attention-softmax-in-fp32 "
      "--accumulate-allreduce-grads-in-fp32"
      " --override-opt_param-scheduler --no-save-rng --no-load-rng --no-deterministic-mode --gemm-tuning off "
@@ -33,16 +32,13 @@ UNCHANGED = [
      "--untie-embeddings-and-output-weights", "",
      "affects what convert writes, padding, and an output layer that a task does not have"),
     ("relative_attention_num_buckets relative_attention_max_distance merge_file null_tokenizer_eod_id "
-     "null_tokenizer_pad_id tiktoken_pattern"
-     " tiktoken_num_special_tokens",
+     "null_tokenizer_pad_id tiktoken_pattern tiktoken_num_special_tokens",
      "--relative-attention-num-buckets 8 --relative-attention-max-distance 8 --merge-file x --null-tokenizer-eod-id 3"
      " --null-tokenizer-pad-id 4 --tiktoken-pattern v1 --tiktoken-num-special-tokens 3", "", "no effect"),
     ("moe_layer_freq moe_ffn_hidden_size moe_router_topk moe_router_score_function moe_router_pre_softmax "
-     "moe_router_topk_scaling_factor"
-     " moe_router_bias_update_rate moe_router_load_balancing_type moe_aux_loss_coeff moe_z_loss_coeff "
-     "moe_input_jitter_eps"
-     " moe_expert_capacity_factor moe_token_drop_policy moe_shared_expert_intermediate_size moe_router_num_groups "
-     "moe_router_group_topk",
+     "moe_router_topk_scaling_factor moe_router_bias_update_rate moe_router_load_balancing_type moe_aux_loss_coeff "
+     "moe_z_loss_coeff moe_input_jitter_eps moe_expert_capacity_factor moe_token_drop_policy "
+     "moe_shared_expert_intermediate_size moe_router_num_groups moe_router_group_topk",
      "--moe-router-num-groups 2 --moe-router-group-topk 1 --moe-layer-freq 2 --moe-ffn-hidden-size 8"
      " --moe-router-topk 1 --moe-router-score-function sigmoid --moe-router-pre-softmax "
      "--moe-router-topk-scaling-factor 2"

@@ -189,14 +189,17 @@ for case, change, says in (
         ("bert-original", lambda t: t.pop("labels"), 'no "labels"'),
         ("bert-classes", lambda t: t.pop("classes"), 'no "is_random" or "classes"'),
         ("bert-classes", lambda t: t["classes"].__setitem__(1, t["classes"][1][::-1]),
-         '"classes" is not the one I64 tensor'),
-        ("bert-classes", lambda t: t.update(is_random=t["classes"]), '"is_random" is not the one I64 tensor'),
+         '"classes" must be the only tensor of its field, of type I64'),
+        ("bert-classes", lambda t: t.update(is_random=t["classes"]),
+         '"is_random" must be the only tensor of its field, of type I64'),
         ("t5-original", lambda t: t.pop("enc_mask"), 'no "enc_mask"'),
-        ("t5-original", lambda t: t["enc_tokens"][1].reverse(), '"enc_mask" is not the one I64 tensor'),
+        ("t5-original", lambda t: t["enc_tokens"][1].reverse(),
+         '"enc_mask" must be the only tensor of its field, of type I64'),
         ("gpt2-layouts", lambda t: t.update(enc_tokens=t["tokens"]),
          '"enc_tokens", which this --model gpt does not read'),
-        ("gpt2-layouts", lambda t: t.update(pixels=t["tokens"]), "'pixels', which is no field"),
-        ("gpt2-layouts", lambda t: t["loss_mask"].__setitem__(0, "I32"), '"loss_mask" is not the one F32 tensor')):
+        ("gpt2-layouts", lambda t: t.update(pixels=t["tokens"]), "'pixels', which is not a field"),
+        ("gpt2-layouts", lambda t: t["loss_mask"].__setitem__(0, "I32"),
+         '"loss_mask" must be the only tensor of its field, of type F32')):
     bad(changed(case, change, "batches.safetensors"), says)
 bad(renamed("mtp_1_loss"), "curve.json has the loss 'mtp_1_loss'", "it has 'lm loss', 'sop loss'")
 bad(edited("bert-original", "curve.json", lambda s: s.replace('"sop loss"', '"lm_loss"', 1)),

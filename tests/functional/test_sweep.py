@@ -149,7 +149,7 @@ for line, sentence in (("fp64 --tensor-model-paralel-size 2", "list:2: '--tensor
                        ("fp64 --lane bf16", "list:2: --lane is not used in a cell"),
                        ("fp64 --junit x", "list:2: --junit is not used in a cell"),
                        ("fp64 --sweep x", "list:2: --sweep is not used in a cell"),
-                       ("fp64 --help", "list:2: --help has no use"),
+                       ("fp64 --help", "list:2: --help has no effect"),
                        ("fp64  --ranks 2", "list:2: line 1 has the same cell"),
                        ("fp64 --train-iters 3", "list:2: --train-iters is not used"),
                        ("fp64 --tensor-model-parallel-size 0", "list:2: --tensor-model-parallel-size must be"),

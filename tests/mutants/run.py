@@ -10,8 +10,8 @@ usage: tests/mutants/run.py PROGRAM [--only ID...] [--kinds] [--matrix] [--sensi
   --json FILE     for table.py, which writes docs/mutation.md
 
 Exit status 1 if a bug survives, if a cell fails without one, or if a report does not name the op and a rank of the bug
-(except UNNAMED). Also prints what Megatron-LM's own rule would have noticed in the same runs: the loss alone, within 5
-%, in steps 1 and every 5th, of which one may fail (tests/functional_tests)."""
+(except UNNAMED). Also prints what Megatron-LM's own rule would have noticed in the same runs: the loss alone, within
+5 %, in steps 1 and every 5th, of which one may fail (tests/functional_tests)."""
 import concurrent.futures
 import dataclasses
 import json

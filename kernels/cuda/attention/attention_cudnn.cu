@@ -167,7 +167,7 @@ static const char *refuse_mask(const AttentionAttr *at, AttentionShape *a) {
 /* Known errors of a version, and cases that have not been compared with a reference. */
 static const char *refuse_version(const Cuda *cuda, const AttentionShape *a) {
     const size_t version = cudnnGetVersion();
-    if (cuda->capability != 90) return "cuDNN's graphs have been judged on sm_90 alone";
+    if (cuda->capability != 90) return "cuDNN's graphs have been tested only on sm_90";
     if (version < 91400)
         return "cuDNN is older than 9.14.0 (9.10.0 and 9.10.1 are wrong, the others have not been judged)";
     if (version == 91400 && a->window) return "cuDNN 9.14.0 is wrong for windows";
@@ -206,7 +206,7 @@ static const char *refuse(const Call *c, AttentionShape *a) {
     const char *why = refuse_tensors(&o, a);
     if (!why) why = refuse_mask(at, a);
     a->padded = o.lengths != NULL;
-    /* A query of the padding could see no key, as with more queries than keys. */
+    /* A query in the padding might see no key, as if there were more queries than keys. */
     if (!why && a->padded && (a->window || a->mask == MASK_BOTTOM_RIGHT))
         why = "padded keys with a window or an offset of the mask";
     if (!why) why = refuse_version(cuda_of(c->device), a);

@@ -42,7 +42,7 @@ static Descriptor number(const Builder *b, AttentionTensor id) { return graph_sc
 static Descriptor score(const Builder *b) { return graph_virtual(b->g, REAL, b->score); }
 static Descriptor row(const Builder *b) { return graph_virtual(b->g, REAL, b->row); }
 
-/* ---- arithmetic; the result is given, or a new score ---- */
+/* ---- arithmetic; the result is the given tensor, or a new score ---- */
 
 static Descriptor combine(const Builder *b, cudnnPointwiseMode_t mode, Descriptor x, Descriptor y,
                           Descriptor out) {

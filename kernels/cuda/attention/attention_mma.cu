@@ -441,7 +441,7 @@ static __global__ void __launch_bounds__(THREADS, 2)
              (float *)memory + threadIdx.x / 32 * ROOM<W>);
 }
 
-/* The tiles of rows that see any of a tile's keys, in order; all threads of a warp must call. */
+/* The tiles of rows that see any of a tile's keys, in order. All threads of a warp must call it. */
 struct Seen {
     const Span *span;
     int tiles, key0, next; /* the next tile to examine */

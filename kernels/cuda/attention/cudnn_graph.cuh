@@ -50,8 +50,8 @@ void graph_matmul(Graph *, Descriptor a, Descriptor b, Descriptor c, GraphSizes)
 void graph_reduce(Graph *, cudnnReduceTensorOp_t, Descriptor x, Descriptor y);
 void graph_reshape(Graph *, Descriptor x, Descriptor y);
 
-/* Makes only the plan that cuDNN's heuristics rank first: it has the fused kernels, and only they have been
- * tested. Takes 0.3 to 0.9 s, less if the driver knows the kernel. */
+/* Makes only the plan that cuDNN's heuristics rank first: it has the fused kernels, and only they have been tested.
+ * Takes 0.3 to 0.9 s, less if the driver has the kernel in its cache. */
 void graph_plan(Graph *, cudnnHandle_t);
 /* address[id] of each tensor and scalar. */
 void graph_run(const Graph *, cudnnHandle_t, void *const *address, void *workspace);

@@ -50,8 +50,7 @@ template <typename T> static void set(GemmPlan *p, cublasLtMatmulDescAttributes_
 
 static bool is_fp8(const GemmKey *key) { return dtype_is_fp8((DType)key->type); }
 
-/* cuBLASLt's a is our b. Any aligned addresses tell it that there are scales; gemm_start sets the real
- * ones. */
+/* cuBLASLt's a is our b. Any aligned addresses show that there are scales; gemm_start sets the real ones. */
 static void describe_fp8(GemmPlan *p) {
     static const cublasLtMatmulMatrixScale_t MODES[] = {CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F,
                                                         CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F,
@@ -74,7 +73,7 @@ static cublasLtEpilogue_t epilogue_of(unsigned fused) {
     return fused & GEMM_BIAS ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
 }
 
-/* The addresses only tell the alignment; gemm_start sets the real ones. */
+/* The addresses only determine the alignment; gemm_start sets the real ones. */
 static void describe_epilogue(GemmPlan *p, unsigned fused) {
     const GemmKey *key = &p->key;
     set(p, CUBLASLT_MATMUL_DESC_EPILOGUE, (uint32_t)epilogue_of(fused));
@@ -249,7 +248,7 @@ static void go_through_activation(const Call *c, const Gemm *g) {
     gemm_through_activation(c, (Tensor *)g->c, (Tensor *)g->pre, g->activation);
 }
 
-/* cuBLASLt's part alone; c may be the summand too. */
+/* Only cuBLASLt's part; c may also be the summand. */
 static cublasStatus_t start_matmul(const Call *c, const GemmState *s, GemmPlan *p, const Gemm *g, bool add) {
     const double factor[2] = {1, add ? 1.0 : 0.0};
     const float narrow[2] = {1, add ? 1.0f : 0.0f};
@@ -264,7 +263,7 @@ static cublasStatus_t start_matmul(const Call *c, const GemmState *s, GemmPlan *
                           out, &p->c, &p->algo.lt, s->workspace, GEMM_WORKSPACE, stream_of(c));
 }
 
-/* Fills c, of 32 bits or more, with the bias; the GEMM is then added. */
+/* Fills c, of 32 bits or more, with the bias, to which the GEMM is then added. */
 static void start_with_bias(const Call *c, const Gemm *g) {
     rows_plus_bias(stream_of(c), (DType)g->c->dtype, accumulates(g->c) ? g->c->data : NULL, g->bias->data,
                    g->c->data, g->m, g->n);
@@ -305,7 +304,7 @@ static GemmState *state_of(const Device *d) {
     CudaState *state = &cuda_of(d)->state[CUDA_GEMM];
     if (state->at) return (GemmState *)state->at;
     CHECK(cuda_of(d)->gemm_sm_margin < cuda_of(d)->multiprocessors,
-          "--gemm-sm-margin %lld leaves GEMMs none of the %d multiprocessors of this GPU: give less",
+          "--gemm-sm-margin %lld leaves GEMMs none of the %d multiprocessors of this GPU: lower it",
           (long long)cuda_of(d)->gemm_sm_margin, cuda_of(d)->multiprocessors);
     GemmState *s = (GemmState *)mem_zero(1, sizeof *s);
     s->multiprocessors =

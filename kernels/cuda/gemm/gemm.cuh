@@ -45,7 +45,7 @@ int gemm_take_algo(const Call *, const Gemm *, int n);
  * samples. */
 void bias_gradient(const Call *, const Tensor *dy, const Tensor *dbias, bool fixed_order);
 size_t bias_gradient_scratch(const Tensor *dy, bool fixed_order);
-/* y [rows,n] = x + bias, or the bias alone if x is NULL; all have one type. */
+/* y [rows,n] = x + bias, or only the bias if x is NULL; all have one type. */
 void rows_plus_bias(cudaStream_t, DType, const void *x, const void *bias, void *y, int64_t rows, int64_t n);
 
 #endif

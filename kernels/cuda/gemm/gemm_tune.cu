@@ -173,7 +173,7 @@ static bool tune(const Device *d, GemmState *s, GemmPlan *p, const Gemm *g, Gemm
     return true;
 }
 
-/* Makes a rank without memory to measure choose the same algorithm as one that can measure. */
+/* Makes a rank that has no memory for measurements choose the same algorithm as one that has. */
 static const GemmRecord *unmeasured(const GemmPlan *p, GemmRecord *r) {
     memset(r, 0, sizeof *r);
     r->key = p->key;
@@ -197,7 +197,7 @@ void gemm_tune(const Device *d, GemmState *s, GemmPlan *p, const Gemm *g) {
         if (by == GEMM_TUNING_FASTEST) kept &= gemm_store_add(&store, s, unmeasured(p, &r));
     }
     CHECK(kept || by != GEMM_TUNING_FASTEST,
-          "%s: --gemm-tuning fastest needs a folder for what it chooses that can be locked and written "
+          "%s: --gemm-tuning fastest needs a folder for its choices that can be locked and written "
           "(ISOTRON_CACHE_DIR), or ranks would differ",
           g->op);
     gemm_describe(p, p->algo.fused);

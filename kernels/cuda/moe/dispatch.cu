@@ -276,7 +276,7 @@ extern "C" void cuda_dispatch(const Call *c) {
     const unsigned blocks = (unsigned)ceil_div(p.chunks, warps), threads = 32 * warps;
     take_scratch(c, &p);
     count_copies<<<blocks, threads, warps * each, stream_of(c)>>>(
-        p, failure, "dispatch: copy %lld goes to expert %lld, which there is not");
+        p, failure, "dispatch: copy %lld is for expert %lld, which does not exist");
     LAUNCHED();
     scan_chunks<<<(unsigned)p.experts, THREADS, 0, stream_of(c)>>>(p);
     LAUNCHED();
@@ -359,7 +359,7 @@ extern "C" void cuda_arrival(const Call *c) {
     const int64_t slices = ceil_div(r.rows, 8 * THREADS);
     const dim3 grid((unsigned)r.ranks, (unsigned)(slices < 1 ? 1 : slices < 16 ? slices : 16));
     arrival<<<grid, THREADS, 0, stream_of(c)>>>(r, cuda_of(c->device)->failure,
-                                                "%lld rows come where there is room for %lld");
+                                                "%lld rows arrive, but there is room for %lld");
     LAUNCHED();
 }
 

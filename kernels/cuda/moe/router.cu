@@ -274,7 +274,7 @@ extern "C" void cuda_expert_count(const Call *c) {
     if (!tensor_count(count)) return;
     int *part = (int *)cuda_scratch(c->device, cuda_plans_expert_count(c));
     count_choices<<<(unsigned)(n.groups * n.parts), THREADS, shared, stream_of(c)>>>(
-        n, part, cuda_of(c->device)->failure, "choice %lld is expert %lld, which there is not");
+        n, part, cuda_of(c->device)->failure, "choice %lld is expert %lld, which does not exist");
     LAUNCHED();
     sum_choices<<<grid_for(c, n.groups * n.experts, THREADS), THREADS, 0, stream_of(c)>>>(
         n, part, data_of<double>(count), accumulates(count));

@@ -17,8 +17,8 @@ Err hf_config_import(const char *path, Str *conf);
  * the file. */
 Err hf_config_parse(const char *path, const Str *conf, Arena *, Config *);
 /* Whether the output layer of a T5 without scaled logits is tied to the embedding: it is unless the weights have an
- * output layer that is no copy. transformers 5 ties it so, and its config.json tells only that the logits are not
- * scaled. Other models keep their options. */
+ * output layer that is not a copy. transformers 5 ties it in this way, but its config.json says only that the logits
+ * are not scaled. Other models keep their options. */
 void hf_config_fit(Config *, const Safetensors *weights);
 /* Whether a pretrained BERT has the head for sentences: if the weights have it or, with init_missing, if its type has
  * one. Other models keep their options. */

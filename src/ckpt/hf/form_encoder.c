@@ -1,4 +1,4 @@
-/* Forms of encoders: heads, which the name of the class tells, and RoBERTa's positions. */
+/* Forms of encoders: heads, which the class name implies, and RoBERTa's positions. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -36,7 +36,7 @@ static bool add_label(const json_t *label, Str *out) {
     return str_printf(out, "%s\"%s\"", out->len ? " " : "", text), true;
 }
 
-/* transformers names the classes of a file without id2label so. */
+/* These are transformers' names for the classes of a file without id2label. */
 static void default_labels(HfReader *r, Str *labels) {
     const int64_t n = hf_get_size(r, "num_labels", 2);
     if (n > MOST_CLASSES) hf_refuse(r, "num_labels", "more classes than are supported");
@@ -122,7 +122,7 @@ static void positions_after_padding_write(HfWriter *w, const HfRow *row) {
     hf_put_size(w, row->key, w->config->max_position_embeddings + HF_PADDING_ROWS);
 }
 
-/* The LM head of RoBERTa has it, whatever the layers have. */
+/* The LM head of RoBERTa always has it, even if the layers do not. */
 static void erf_activation_read(HfReader *r, const HfRow *row) {
     if (strcmp(hf_get_text(r, NULL, row->key, row->word), row->word))
         hf_refuse(r, row->key, "and only gelu can be read, the activation of RoBERTa's head");

@@ -150,8 +150,8 @@ static void softcap_write(HfWriter *w, const HfRow *row) {
         hf_put(w, row->key, json_null());
 }
 
-/* T5's logits are scaled if its embeddings are tied. transformers 5 writes that they are tied in any case, and
- * scale_decoder_outputs; only the weights tell whether they are (hf_config_fit). */
+/* T5's logits are scaled if its embeddings are tied. transformers 5 always writes that they are tied, and
+ * scale_decoder_outputs; only the weights show whether they are (hf_config_fit). */
 static void scaled_head_read(HfReader *r, const HfRow *row) {
     const bool tied = hf_get_flag(r, row->key, row->fallback != 0),
                scaled = hf_get_flag(r, "scale_decoder_outputs", tied);

@@ -66,8 +66,8 @@ typedef struct HfSource {
     HfFamily family; /* of the model's type: without their prefix, its names can be those of its base */
     bool init_heads;
 } HfSource;
-/* hf_detect, hf_map and hf_check; hf_map_free also after an error. The source may be NULL: the names alone tell the
- * family, and no tensor may be missing. */
+/* hf_detect, hf_map and hf_check; hf_map_free also after an error. The source may be NULL: then the names alone
+ * identify the family, and no tensor may be missing. */
 Err hf_match(const Safetensors *, const Registry *, const HfSource *, HfMap *out);
 /* Whether the file has a pooler that the model has no use for: hf_check accepts it. */
 bool hf_leaves_pooler(const Safetensors *, const HfMap *);

@@ -28,7 +28,7 @@ enum { NCCL_U8 = 1, NCCL_I32 = 2, NCCL_I64 = 4, NCCL_F16 = 6, NCCL_F32 = 7, NCCL
 enum { NCCL_SYMMETRIC = 1 };    /* ncclCommWindowRegister: all members register the same offsets */
 enum { NCCL_COPY_ENGINES = 2 }; /* policy: collectives that only copy between windows need no thread blocks */
 
-/* The first members of ncclConfig_t. NCCL copies the first `size` bytes, and `version` tells it which members they
+/* The first members of ncclConfig_t. NCCL copies the first `size` bytes, and `version` determines which members they
  * are (parseCommConfig in init.cc). It uses its defaults for later members, so all versions accept a prefix. */
 typedef struct NcclConfig {
     size_t size;

@@ -69,9 +69,9 @@ static CommKey pair_key(const CommKey *of, int pair) {
     return key;
 }
 
-/* Sends an element through each link. The host waits in the first message of a communicator until the other
- * side has called too, so if two ranks first sent to each other, both would wait forever. In a group NCCL connects
- * all at once. */
+/* Sends an element through each link. The host waits in the first message of a communicator until the other side
+ * has called too, so if two ranks first sent to each other, both would wait forever. In a group call, NCCL
+ * connects all links together. */
 static void connect(NcclState *s, NcclLink *const *link, int n) {
     NCCL(s, NULL, GroupStart);
     for (int i = 0; i < n; i++) {
@@ -142,8 +142,8 @@ void comm_plan(Comm *c, const CommCall *call) {
  * communicators. If a member is on another host, NCCL gives each 2 channels, not 32 (ncclTopoComputeP2pChannels). */
 enum { FIRST_MIB = 465, PEER_MIB = 402, REMOTE_PEER_MIB = PEER_MIB / 16 };
 
-/* MiB of a communicator whose operations have at most so many thread blocks, measured for 8, 10, 16, 20 and 24. NCCL
- * chooses 24; 0 is its choice. */
+/* MiB of a communicator whose operations have at most `most_blocks` thread blocks, measured for 8, 10, 16, 20 and 24.
+ * NCCL chooses 24; 0 is its choice. */
 static int communicator_mib(int most_blocks) {
     const int blocks = most_blocks && most_blocks < 24 ? most_blocks : 24;
     return (blocks > 16 ? 123 : 36) + 12 * blocks;

@@ -58,7 +58,7 @@ typedef struct NcclState {
     pthread_mutex_t lock; /* of the lists, which the watchdog reads */
     pthread_cond_t closing;
     bool closed;
-    FaultScope scope; /* of the watchdog: a fault there names the rank */
+    FaultScope scope; /* of the watchdog, so that a fault there names the rank */
     pthread_t watchdog;
 } NcclState;
 

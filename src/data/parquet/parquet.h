@@ -1,10 +1,10 @@
 /* Reads columns of strings from a Parquet file (apache/parquet-format: README.md, parquet.thrift, Encodings.md,
  * Compression.md), row by row.
  *
- * Read are top-level columns of type BYTE_ARRAY, required or optional; data pages of both versions; dictionaries;
- * the encodings of data/parquet/values.h; and the codecs SNAPPY, GZIP, BROTLI, ZSTD and LZ4_RAW. The file may
- * have any other columns. Lists, maps and structs, LZO, the older LZ4, encryption and columns in other files
- * are user errors that name them.
+ * Supported are top-level columns of type BYTE_ARRAY, required or optional; data pages of both versions; dictionaries;
+ * the encodings of data/parquet/values.h; and the codecs SNAPPY, GZIP, BROTLI, ZSTD and LZ4_RAW. The file may have any
+ * other columns. Lists, maps and structs, LZO, the older LZ4, encryption and columns in other files are user errors
+ * that name them.
  *
  * The file is mapped. Memory: the places of the wanted columns in each row group, and a page and a dictionary
  * of each wanted column. A page has at most 1 GiB, and above 64 MiB at most 32768 times its compressed size.

@@ -59,7 +59,7 @@ static bool next_miniblock(Deltas *d) {
     return bytes_take(&d->in, d->size / 8 * d->width, &d->bits);
 }
 
-/* Reads the head and finds the end, at which `after` begins. No bytes at all are no values. */
+/* Reads the head and finds the end, at which `after` begins. Zero bytes hold no values. */
 static bool deltas_open(Deltas *d, Bytes in, Bytes *after) {
     *d = (Deltas){.in = in}, *after = in;
     if (in.at == in.end) return true;

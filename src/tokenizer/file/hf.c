@@ -184,7 +184,7 @@ static bool is_blank(uint32_t c) { return c == byte_to_char(' ') || unicode_is_s
  * blank at the beginning of a text stays if the pre-tokenizer may have put it there. */
 static Origin trim(const Post *post, const char *token, size_t n, bool is_first, Origin at) {
     uint32_t c, leading = 0, trailing = 0;
-    if (!post->n_trims) return at; /* also because tokens of tiktoken are no UTF-8 */
+    if (!post->n_trims) return at; /* also because tokens of tiktoken need not be UTF-8 */
     for (size_t i = 0, width; i < n && (width = utf8_next(token + i, &c), is_blank(c)); i += width) leading++;
     for (size_t i = n; i && (utf8_next(token + utf8_prev(token, i), &c), is_blank(c));
          i = utf8_prev(token, i))

@@ -16,10 +16,11 @@ typedef struct HfClass {
     const char *model;  /* the type of its model in a tokenizer.json */
     const char *tokens; /* default tokens, "key=text" words */
     json_t *(*parts)(const HfConfig *, json_t *charsmap);
-    /* Tokens around a text, by key. Without `own_post` they are those of tokenizer.json, or bos_token and eos_token
-     * where add_bos_token and add_eos_token are set. */
+    /* Tokens around a text, by key. Without `own_post` they are those of tokenizer.json, or bos_token and eos_token if
+     * add_bos_token and add_eos_token are set. */
     const char *before, *after;
-    /* The tokens of a pair of texts A and B: < and > are before and after, | begins type 1. NULL: <A>|<B> */
+    /* The tokens of a pair of texts A and B: < and > mark the tokens before and after, | begins
+     * type 1. NULL: <A>|<B> */
     const char *pair;
     bool own_post, forgets_post, plain;
 } HfClass;

@@ -110,7 +110,7 @@ static bool is_named(const char *key) {
     return false;
 }
 
-/* A token of special_tokens_map.json is special. Its list of others adds to the one of tokenizer_config.json. */
+/* A token of special_tokens_map.json is special. Its additional tokens are added to those of tokenizer_config.json. */
 static void merge_map(HfConfig *c, const json_t *map) {
     const char *key;
     json_t *value;
@@ -337,7 +337,7 @@ Err hf_config_added(const HfConfig *c, const json_t *start, bool plain, json_t *
         if (text && strlen(text) == json_string_length(content_of(token)) && !json_object_get(tokens, text))
             json_object_set(tokens, text, token);
         else
-            json_array_append(rest, token); /* added_load knows what is wrong with it */
+            json_array_append(rest, token); /* added_load reports what is wrong with it */
     }
     Err e = put_declared(c, start != NULL, tokens);
     if (!e.code) e = put_settings(c, tokens, false);

@@ -15,8 +15,7 @@ typedef struct HfConfig {
     json_t *settings; /* its keys, and those of special_tokens_map.json */
     json_t
         *declared; /* {content: token}: added tokens to which a file gives an "id"; "from" names the file */
-    json_t *model_type,
-        *tokenizer_class; /* borrowed by the caller: of config.json and tokenizer_config.json, or NULL */
+    json_t *model_type, *tokenizer_class; /* borrowed: of config.json and tokenizer_config.json, or NULL */
 } HfConfig;
 
 /* Fills `out`, which must be zero; release it in any case. tokenizer: the tokenizer.json, NULL: there is none. Errors:

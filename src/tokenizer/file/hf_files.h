@@ -13,7 +13,7 @@ Err hf_files_bpe(const char *vocab, const char *merges, json_t **root);
 /* BERT's vocab.txt. */
 Err hf_files_words(const char *vocab, json_t **root);
 /* A SentencePiece .model. Without a class it is a whole tokenizer, which encodes as the model does. Adds the pieces
- * that are no ordinary ones to the additional tokens of the settings. */
+ * that are not ordinary ones to the additional tokens of the settings. */
 Err hf_files_sentencepiece(const char *path, const HfClass *, HfConfig *, json_t **root);
 
 #endif

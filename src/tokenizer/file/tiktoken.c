@@ -43,7 +43,7 @@ static Err add_token(Vocab *v, const char *base64, size_t n, int64_t rank, int64
     if (!base64_decode(base64, n, &bytes) || !bytes.len)
         e = err_user("the token of rank %lld is not base64", (long long)rank);
     else if (rank < BYTES && bytes.len != 1)
-        e = err_user("the token of rank %lld is no single byte; the first 256 must be", (long long)rank);
+        e = err_user("the token of rank %lld is not a single byte; the first 256 must be", (long long)rank);
     for (size_t i = 0; i < bytes.len; i++) utf8_put(&spelled, byte_to_char((unsigned char)bytes.s[i]));
     if (!e.code) e = vocab_add(v, spelled.s, spelled.len, id);
     str_free(&bytes), str_free(&spelled);

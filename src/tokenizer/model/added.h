@@ -16,9 +16,9 @@
 
 typedef struct Added Added;
 
-/* A token without an "id" gets the next one. extra: special tokens that are appended where neither the list nor the
- * model has them. free_ids: ids of tokens without "from" need not be those that the original would assign. Errors: an
- * id that contradicts the model's vocabulary or that the original would not assign, a duplicate token. */
+/* A token without an "id" gets the next one. extra: special tokens that are appended if neither the list nor the model
+ * has them. free_ids: ids of tokens without "from" need not be those that the original would assign. Errors: an id that
+ * contradicts the model's vocabulary or that the original would not assign, a duplicate token. */
 typedef struct AddedOptions {
     const char *const *extra;
     size_t num_extra;

@@ -186,7 +186,7 @@ static size_t add_symbol(BpeWork *w, size_t count, int32_t id, size_t n) {
     return count + 1;
 }
 
-/* Makes one symbol per character. A character that is no token becomes its bytes (byte_fallback), else unk,
+/* Makes one symbol per character. A character that is not a token becomes its bytes (byte_fallback), else unk,
  * else it is dropped. `pending`: bytes of an unk that later ones may fuse with. As in the original, tokens of bytes do
  * not end it. */
 static size_t split(const Bpe *b, BpeWork *w, const char *s, size_t n) {

@@ -10,7 +10,7 @@
 
 #include "tokenizer/model/trie.h"
 
-/* Piece 0 stands for a character that is no piece. */
+/* Piece 0 stands for a character that is not a piece. */
 typedef struct PieceScores {
     const Trie *trie;     /* text to piece */
     const double *scores; /* by piece */
@@ -24,8 +24,7 @@ void lattice_set(Lattice *, PieceScores, const char *word, size_t n);
 
 /* expected[piece] += count * the probability of each place of the piece. */
 void lattice_expect(Lattice *, double count, double *expected);
-/* The best split (Viterbi), of several pieces if asked for; n = 0: there is none. Valid until the next
- * call. */
+/* The best split (Viterbi), of several pieces if requested; n = 0: there is none. Valid until the next call. */
 typedef struct Split {
     const int32_t *pieces;
     size_t n;

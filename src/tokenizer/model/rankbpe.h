@@ -16,7 +16,7 @@ typedef struct RankBpe RankBpe;
 
 enum { RANK_NEVER = 0x7FFFFFFF }; /* the token is not made by merges */
 
-/* Takes the vocabulary and the ranks of its ids, [vocab_limit]. whole: a piece that is a token as a whole is that
+/* Takes the vocabulary and the ranks of its ids, [vocab_limit]. whole: a piece that is itself a token becomes that
  * token. frozen: tokens that never merge, by text; may be NULL. */
 RankBpe *rankbpe_new(Vocab *, uint32_t *ranks, bool whole, Trie *frozen);
 void rankbpe_free(RankBpe *); /* NULL is fine */

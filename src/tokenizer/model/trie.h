@@ -1,4 +1,4 @@
-/* A map from byte strings to numbers that is walked byte by byte: it finds all keys at the beginning of a text. */
+/* A map from byte strings to numbers that is searched byte by byte, which finds all keys at the beginning of a text. */
 #ifndef ISOTRON_TOKENIZER_MODEL_TRIE_H
 #define ISOTRON_TOKENIZER_MODEL_TRIE_H
 

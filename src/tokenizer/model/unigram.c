@@ -144,8 +144,8 @@ static void search(const Unigram *u, Best *best, const char *piece, size_t n) {
     }
 }
 
-/* The tokens of bytes all stand for the whole; in SentencePiece, the last of a character stands for it, and the others
- * for nothing in front of it. */
+/* Each byte token spans the whole text. In SentencePiece, the last one of a character spans the character, and the
+ * others are empty spans before it. */
 static void add_bytes(const Unigram *u, const char *piece, size_t begin, size_t end, Ids *out) {
     for (size_t i = begin, next; i < end; i = next) {
         uint32_t c;

@@ -16,7 +16,7 @@ Vocab *vocab_new(void);
 void vocab_free(Vocab *);
 /* Errors: an id outside [0, VOCAB_ID_LIMIT), a text or an id that exists already. */
 Err vocab_add(Vocab *, const char *text, size_t n, int64_t id);
-/* Adds the "vocab" of a model of a tokenizer.json, {token: id}. Errors: as above, an id that is no integer. */
+/* Adds the "vocab" of a model of a tokenizer.json, {token: id}. Errors: as above, an id that is not an integer. */
 Err vocab_load(Vocab *, const json_t *model);
 /* -1 if there is none. */
 int32_t vocab_id(const Vocab *, const char *text, size_t n);

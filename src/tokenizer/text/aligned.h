@@ -1,5 +1,5 @@
-/* A text whose bytes know where they come from: the text between normalization and tokens, for the offsets of tokens.
- * All bytes of a character have one origin. Source: NormalizedString of the `tokenizers` library
+/* A text with the origin of each byte: the text between normalization and tokens, for the offsets of tokens. All bytes
+ * of a character have one origin. Source: NormalizedString of the `tokenizers` library
  * (tokenizers/src/tokenizer/normalizer.rs). */
 #ifndef ISOTRON_TOKENIZER_TEXT_ALIGNED_H
 #define ISOTRON_TOKENIZER_TEXT_ALIGNED_H

@@ -12,11 +12,7 @@
 #include "tokenizer/text/pretokenize.h"
 #include "tokenizer/text/unicode.h"
 
-enum {
-    MAX_STEPS = 64,
-    MAX_GROWTH = 64,
-    FREE_GROWTH = 1 << 20
-}; /* NFKD alone can turn one character into 18 */
+enum { MAX_STEPS = 64, MAX_GROWTH = 64, FREE_GROWTH = 1 << 20 }; /* NFKD can turn one character into 18 */
 
 typedef enum StepKind { FORM, LOWERCASE, PREPEND, REPLACE, MAP, STRIP, CHARSMAP, BYTES } StepKind;
 
@@ -244,7 +240,7 @@ static bool map_part(const Charsmap *m, const char *part, size_t n, Edit *e) {
 
 enum { SHORT_CLUSTER = 6 };
 
-/* Not what SentencePiece does: rules apply to short grapheme clusters as a whole, then to characters. */
+/* Unlike in SentencePiece, rules apply first to short grapheme clusters, then to characters. */
 static void apply_charsmap(const Charsmap *m, View v, Aligned *out) {
     Edit e = {.from = v, .out = out};
     for (size_t i = 0, end; i < v.n; i = end) {

@@ -1,7 +1,7 @@
 /* The "normalizer" of a tokenizer.json: BertNormalizer, ByteLevel, Lowercase, NFC, NFD, NFKC, NFKD, Nmt, Precompiled,
  * Prepend, Replace, Sequence, Strip and StripAccents. Normalization forms are those of Unicode 9, as in the original
- * (ages.h). Lowercase has utf8proc's letters; the original has a few newer ones. Source: Unicode Standard Annex 15
- * (normalization forms) with utf8proc's tables; tokenizers/src/normalizers. */
+ * (ages.h). Lowercase knows the letters of utf8proc; the original knows a few newer ones. Source: Unicode Standard
+ * Annex 15 (normalization forms) with utf8proc's tables; tokenizers/src/normalizers. */
 #ifndef ISOTRON_TOKENIZER_TEXT_NORMALIZE_H
 #define ISOTRON_TOKENIZER_TEXT_NORMALIZE_H
 

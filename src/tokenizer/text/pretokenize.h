@@ -1,7 +1,7 @@
 /* The "pre_tokenizer" of a tokenizer.json: BertPreTokenizer, Split, ByteLevel, Digits, Metaspace, Punctuation,
  * Whitespace, WhitespaceSplit, CharDelimiterSplit and Sequence. Each is one or two of four steps: prefix a blank,
- * split, spell bytes as characters, write blanks as metaspace. Pieces go through the steps depth first, without a list
- * of all pieces. Source: tokenizers/src/pre_tokenizers and NormalizedString::split; GPT-2 encoder.py (byte
+ * split, spell bytes as characters, write blanks as metaspace. Pieces pass through the steps depth first, without a
+ * list of all pieces. Source: tokenizers/src/pre_tokenizers and NormalizedString::split; GPT-2 encoder.py (byte
  * spelling). */
 #ifndef ISOTRON_TOKENIZER_TEXT_PRETOKENIZE_H
 #define ISOTRON_TOKENIZER_TEXT_PRETOKENIZE_H

@@ -134,8 +134,7 @@ Err regex_spans(const Regex *r, Matcher *m, const char *text, size_t n, Spans *o
         if (rc < 0) {
             PCRE2_UCHAR why[200];
             pcre2_get_error_message(rc, why, sizeof why);
-            return err_user("a regex of the tokenizer gives up on this text at byte %zu: %s", from,
-                            (char *)why);
+            return err_user("a regex of the tokenizer fails on this text at byte %zu: %s", from, (char *)why);
         }
         const PCRE2_SIZE *span = pcre2_get_ovector_pointer(m->data);
         size_t begin = span[0], end = span[1];

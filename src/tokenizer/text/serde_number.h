@@ -5,8 +5,8 @@
 
 #include "base/str.h"
 
-/* Replaces each real number of a JSON text that serde_json reads as another value by that value, in digits that
- * any correct reader turns into it. Malformed and infinite numbers stay. */
+/* Replaces each real number of a JSON text that serde_json reads as another value by that value, in digits that every
+ * correct reader converts to it. Malformed and infinite numbers stay. */
 void serde_numbers(Str *json);
 
 #endif

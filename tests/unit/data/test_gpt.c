@@ -298,7 +298,7 @@ TEST(mistakes_are_sentences) {
     c.samples[2] = 0, c.samples[0] = INT64_MAX;
     assert_mistake(data_open(&c, &data), "too many");
     c.samples[0] = 1ll << 38;
-    assert_mistake(data_open(&c, &data), "ask for fewer samples or provide more data");
+    assert_mistake(data_open(&c, &data), "request fewer samples or provide more data");
     c.samples[0] = 8, c.sequence_length = 0;
     assert_mistake(data_open(&c, &data), "sequence length is 0");
     c.sequence_length = 4, c.mock = true;
