@@ -75,8 +75,8 @@ void comm_run(Comm *, const CommCall *);
 /* Reduces x[n] over the group's members, in place. */
 void comm_all_reduce(Comm *, Group, const char *site, CommReduction, DType, void *x, int64_t n);
 
-/* Call it after the launch of a graph that has operations of `comm`, so that a missing member is noticed: the
- * deadline then counts for the graph as a whole. Operations must not be started in a graph if they are staged. */
+/* Call it after the launch of a graph that has operations of `comm`, so that a missing member is detected. The deadline
+ * then applies to the graph as a whole. Operations must not be started in a graph if they are staged. */
 void comm_launched(Comm *comm, const char *site);
 
 /* Replaces the deadline of CommOptions in the operations that this rank starts from now on. All ranks should do

@@ -36,7 +36,7 @@ void blend_normalize(double *weights, int n) {
     for (int i = 0; i < n; i++) weights[i] /= sum;
 }
 
-/* Megatron-LM takes every run of digits and points in the text for a number; here there is nothing else in it. */
+/* Megatron-LM reads every run of digits and points in the text as a number; here the text contains nothing else. */
 Err split_parse(const char *text, SplitRange out[SPLIT_COUNT]) {
     static const char NUMBER[] = ".0123456789", BETWEEN[] = " \t,:";
     double w[SPLIT_COUNT] = {0};

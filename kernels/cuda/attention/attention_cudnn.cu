@@ -226,12 +226,11 @@ static int64_t bytes_of_one(const AttentionShape *a) {
     return a->heads * ((a->any_order ? sums : ds) + gradients);
 }
 
-/* Policy: the deterministic backward, unless the device allows sums in any order. Its scratch memory is
- * quadratic in the sequence. So it processes only as many (sample, group) pairs at a time as need a 64th of
- * the GPU's memory (2 GiB on an H200). A part of that size still fills the GPU many times over. A single pair
- * may use an eighth (on an H200: 4 heads at 46k). Larger ones use our own kernels, whose memory is linear.
- * The decision depends on sizes only, so every run makes the same. The other backward, linear in the
- * sequence, has the same limits. */
+/* Policy: the deterministic backward, unless the device allows sums in any order. Its scratch memory is quadratic in
+ * the sequence. So it processes only as many (sample, group) pairs at a time as need a 64th of the GPU's memory (2 GiB
+ * on an H200). A part of that size still fills the GPU many times over. A single pair may use an eighth of it (on an
+ * H200: 4 heads of 46k positions). Larger ones use our own kernels, whose memory is linear. The decision depends on
+ * sizes only, so every run makes the same. The other backward, linear in the sequence, has the same limits. */
 static int64_t pairs_at_a_time(const Cuda *cuda, const AttentionShape *a) {
     const int64_t one = bytes_of_one(a), memory = (int64_t)cuda->memory;
     if (!a->backward) return a->batch;

@@ -30,8 +30,8 @@ TEST(splits_divide_as_megatron_does) {
 
 TEST(bad_splits_are_sentences) {
     SplitRange r[SPLIT_COUNT];
-    assert_mistake(split_parse("", r), "gives nothing");
-    assert_mistake(split_parse("0,0,0", r), "gives nothing");
+    assert_mistake(split_parse("", r), "assigns no data");
+    assert_mistake(split_parse("0,0,0", r), "assigns no data");
     assert_mistake(split_parse("1,2,3,4", r), "more than three");
     assert_mistake(split_parse("1.2.3,1", r), "'1.2.3' in the split");
     static const char *const WORDS[] = {"90,x",    "1e2,5",   "nan,1,1", "90,-5,5",
