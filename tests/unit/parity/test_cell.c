@@ -108,6 +108,7 @@ TEST(a_number_that_is_not_finite_fails) {
 TEST(layers_have_their_own_errors) {
     CellResult r = {0};
     Row *a = report_row(&r.oracle.rows, "gradient"), *b = report_row(&r.one_rank, "gradient");
+    assert_false(a->pass); /* it has compared nothing */
     row_add(a, "model.layers.1.mlp.x", (TensorError){.relative = 3}, 4, INFINITY, 0);
     row_add(a, "transformer.h.1.attn.y", (TensorError){.relative = 1, .elementwise = 4}, 4, 8, 0);
     row_add(a, "lm_head.weight", (TensorError){.relative = 1}, 4, INFINITY, 0);
