@@ -149,7 +149,7 @@ tuned("model task train_data valid_data epochs num_layers hidden_size num_attent
       " global_batch_size init_method_std log_params_norm log_jsonl", layouts=(ONE, CUT, STAGES, "--ranks 2 --use-megatron-fsdp"))
 tuned("epochs seed", "--epochs 3 --seed 4294967294")
 tuned("task train_data valid_data", "--task MNLI --train-data mnli.tsv --valid-data mnli.tsv more-mnli.tsv")
-tuned("task keep_last", "--task QQP --train-data qqp.tsv --valid-data qqp.tsv --keep-last")
+tuned("task keep_last epochs", "--task QQP --train-data qqp.tsv --valid-data qqp.tsv --keep-last --epochs 1")
 LONG = "--seq-length 40 --max-position-embeddings 40 "
 tuned("task lr_warmup_iters lr_decay_iters", "--task RACE --train-data race --valid-data race.txt race --hidden-dropout 0.1 --lr-warmup-iters 2"
       " --lr-decay-iters 5 --min-lr 1e-3 " + LONG)
