@@ -68,15 +68,17 @@ function(isotron_cuda_kernels)
   target_link_libraries(kernels_cuda PUBLIC ${A_USES} ${A_LIBS})
 endfunction()
 
-# isotron_program(name ...): src/main/*.c, one file per command; SOURCES: more files, of a program with test hooks.
+# isotron_program(name [SOURCES ...]): src/main/*.c, one file per command, compiled once for all programs; SOURCES: more files, of a
+# program with test hooks.
 function(isotron_program name)
-  cmake_parse_arguments(A "" "" "SOURCES;USES;LIBS" ${ARGN})
-  file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/main/*.c)
-  if(sources)
-    add_executable(${name} ${sources} ${A_SOURCES})
-    target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR})
-    target_link_libraries(${name} PRIVATE ${A_USES} ${A_LIBS})
+  cmake_parse_arguments(A "" "" "SOURCES" ${ARGN})
+  if(NOT TARGET commands)
+    file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/main/*.c)
+    add_library(commands OBJECT ${sources})
+    target_link_libraries(commands PUBLIC train infer parity plan bench validate ckpt tokenizer)
   endif()
+  add_executable(${name} ${A_SOURCES})
+  target_link_libraries(${name} PRIVATE commands)
 endfunction()
 
 # isotron_library(): libisotron.a, the layers so far as one library, for other projects.
