@@ -74,6 +74,14 @@ typedef struct Arg {
     bool required;
 } Arg;
 
+/* A row for a field of a struct; further members may follow: ARG_ROW(Options, input, "input", ARG_TEXT, "none", "A file.",
+ * .required = true). */
+#define ARG_ROW(struct_, field, name, kind, otherwise, text, ...)                                            \
+    {                                                                                                        \
+        .names = name, .type = kind, .offset = offsetof(struct_, field), .fallback = otherwise,              \
+        .help = text, __VA_ARGS__                                                                            \
+    }
+
 /* Options of another program whose command lines also run here. They set no value. */
 typedef enum ForeignKind { FOREIGN_NOTED, FOREIGN_REFUSED } ForeignKind;
 /* Where they may be: in a file and on the line; in a file they are skipped; the line may not have them either. */
@@ -101,6 +109,10 @@ typedef struct ArgTable {
     unsigned char *given;  /* [count], 0 = default; NULL: the parser allocates it */
     struct Choice *chosen; /* [count], the parser's: how each option was last given */
 } ArgTable;
+
+/* A table of rows for a struct; further members may follow. */
+#define ARG_TABLE(rows_, target_, ...)                                                                       \
+    ((ArgTable){.rows = rows_, .count = sizeof rows_ / sizeof *rows_, .target = target_, __VA_ARGS__})
 
 /* ARG_BAD in `given`: the option was given, but its value could not be read. */
 enum { ARG_TABLES = 4, ARG_PROBLEMS = 40, ARG_BAD = 255 };

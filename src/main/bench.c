@@ -18,9 +18,6 @@
 #include "run/launch.h"
 #include "train/trainer.h"
 
-#define ROW(type_, field, name, kind, otherwise, text)                                                       \
-    { .names = name, .type = kind, .offset = offsetof(type_, field), .fallback = otherwise, .help = text }
-
 /* ---- the speed gate ---- */
 
 typedef struct GateWords {
@@ -29,16 +26,17 @@ typedef struct GateWords {
 } GateWords;
 
 static const Arg GATE_ROWS[] = {
-    ROW(GateWords, against, "against", ARG_TEXT, "none",
+    ARG_ROW(
+        GateWords, against, "against", ARG_TEXT, "none",
         "Another isotron program, such as an earlier release: both run alternately, and the ratio of their "
         "times "
         "is judged."),
-    ROW(GateWords, baseline, "baseline", ARG_TEXT, "none",
-        "File that an earlier --json wrote on this machine, to compare the times with."),
-    ROW(GateWords, pairs, "pairs", ARG_I64, "12", "Runs of each program with --against, at least 6."),
-    ROW(GateWords, allow, "allow", ARG_TEXT, "3%",
-        "Additional time, compared with the other measurement, that is not a regression."),
-    ROW(GateWords, junit, "junit", ARG_TEXT, "none", "Write the verdicts to this file as JUnit XML."),
+    ARG_ROW(GateWords, baseline, "baseline", ARG_TEXT, "none",
+            "File that an earlier --json wrote on this machine, to compare the times with."),
+    ARG_ROW(GateWords, pairs, "pairs", ARG_I64, "12", "Runs of each program with --against, at least 6."),
+    ARG_ROW(GateWords, allow, "allow", ARG_TEXT, "3%",
+            "Additional time, compared with the other measurement, that is not a regression."),
+    ARG_ROW(GateWords, junit, "junit", ARG_TEXT, "none", "Write the verdicts to this file as JUnit XML."),
 };
 enum { GATE_OPTIONS = sizeof GATE_ROWS / sizeof *GATE_ROWS, MOST_PAIRS = 10000 };
 
@@ -51,8 +49,7 @@ typedef struct GateArgs {
 
 static void use_gate(GateArgs *g, Args *args) {
     *g = (GateArgs){.given = {0}};
-    args_use(args,
-             (ArgTable){.rows = GATE_ROWS, .count = GATE_OPTIONS, .target = &g->words, .given = g->given});
+    args_use(args, ARG_TABLE(GATE_ROWS, &g->words, .given = g->given));
 }
 
 static void check_gate(GateArgs *g, Args *args) {
@@ -74,12 +71,6 @@ static void refuse_same_files(Args *args, const char *json, const GateWords *w) 
     command_refuse_same_files(args, outputs, 2, inputs, 2);
 }
 
-static Err write_file(const char *path, const char *text, size_t n) {
-    Err e = path ? file_write_atomic(path, text, n) : ERR_OK;
-    if (e.code) e.code = ERR_INFRA; /* the verdict is valid; only its report cannot be written */
-    return e;
-}
-
 /* For benches that accept 0. */
 static void check_seconds(Args *args, double seconds) {
     if (!(seconds >= 0 && seconds <= COMMAND_MOST_S))
@@ -94,7 +85,7 @@ static Err report_gate(const Gate *g, const char *json, ErrCode *status) {
     gate_print(g, &text);
     terminal_report(stdout, text.s);
     gate_junit(g, &junit);
-    Err e = write_file(g->options->junit, junit.s, junit.len);
+    Err e = command_write_report(g->options->junit, &junit);
     if (!e.code && json && g->options->against) {
         json_t *all = gate_json(g);
         e = bench_write(json, all);
@@ -157,25 +148,26 @@ static int run_bench(const Bench *b, const GateOptions *o) {
 /* ---- isotron bench train ---- */
 
 static const Arg TRAIN_ROWS[] = {
-    ROW(BenchTrain, steps, "steps", ARG_I64, "20", "Steps to measure."),
-    ROW(BenchTrain, warmup, "warmup", ARG_I64, "3",
-        "Steps before that, which touch all memory and capture CUDA graphs."),
-    ROW(BenchTrain, seconds, "seconds", ARG_F64, "0",
-        "On a GPU, stop measuring after this time, but not before 3 steps; 0 = no limit."),
-    ROW(BenchTrain, profiled, "profiled", ARG_I64, "5", "Further steps on a GPU in which every op is timed."),
-    ROW(BenchTrain, alone, "no-alone", ARG_OFF, "on",
+    ARG_ROW(BenchTrain, steps, "steps", ARG_I64, "20", "Steps to measure."),
+    ARG_ROW(BenchTrain, warmup, "warmup", ARG_I64, "3",
+            "Steps before that, which touch all memory and capture CUDA graphs."),
+    ARG_ROW(BenchTrain, seconds, "seconds", ARG_F64, "0",
+            "On a GPU, stop measuring after this time, but not before 3 steps; 0 = no limit."),
+    ARG_ROW(BenchTrain, profiled, "profiled", ARG_I64, "5",
+            "Further steps on a GPU in which every op is timed."),
+    ARG_ROW(
+        BenchTrain, alone, "no-alone", ARG_OFF, "on",
         "Do not measure the GEMMs by themselves, or the roofs. They are never measured with several ranks on "
         "a CPU."),
-    ROW(BenchTrain, peak_tflops, "peak-tflops", ARG_F64, "none",
-        "Peak TFLOP/s for MFU; none = the peak of the device, if it is known, otherwise no MFU."),
-    ROW(BenchTrain, json, "json", ARG_TEXT, "none", "Write the results to this file."),
+    ARG_ROW(BenchTrain, peak_tflops, "peak-tflops", ARG_F64, "none",
+            "Peak TFLOP/s for MFU; none = the peak of the device, if it is known, otherwise no MFU."),
+    ARG_ROW(BenchTrain, json, "json", ARG_TEXT, "none", "Write the results to this file."),
 };
 
 enum { MOST_STEPS = 1000000 }; /* each has a row in memory */
 
 static void use_train(Config *c, BenchTrain *o, Args *args) {
-    args_use(args,
-             (ArgTable){.rows = TRAIN_ROWS, .count = sizeof TRAIN_ROWS / sizeof *TRAIN_ROWS, .target = o});
+    args_use(args, ARG_TABLE(TRAIN_ROWS, o));
     args_use(args, config_table(c, USE_BENCH_TRAIN));
 }
 
@@ -252,21 +244,19 @@ typedef struct ScalingWords {
 } ScalingWords;
 
 static const Arg SCALING_ROWS[] = {
-    ROW(ScalingWords, weak, "weak", ARG_FLAG, "off",
+    ARG_ROW(
+        ScalingWords, weak, "weak", ARG_FLAG, "off",
         "Multiply the global batch by the number of ranks (default). --global-batch-size is the batch of the "
         "smallest run."),
-    ROW(ScalingWords, bench.strong, "strong", ARG_FLAG, "off", "Keep the global batch constant."),
-    {.names = "over",
-     .type = ARG_ENUM,
-     .offset = offsetof(ScalingWords, bench.axis),
-     .fallback = "data",
-     .choices = SCALING_AXES,
-     .help = "The kind of parallelism that takes the additional ranks."},
-    ROW(ScalingWords, least, "min-ranks", ARG_I64, "none",
-        "Smallest number of ranks, which is the reference for the efficiency; none = the product of the "
-        "tensor, pipeline and "
-        "context parallel sizes. The number then doubles up to --ranks."),
-    ROW(ScalingWords, bench.rounds, "rounds", ARG_I64, "7",
+    ARG_ROW(ScalingWords, bench.strong, "strong", ARG_FLAG, "off", "Keep the global batch constant."),
+    ARG_ROW(ScalingWords, bench.axis, "over", ARG_ENUM, "data",
+            "The kind of parallelism that takes the additional ranks.", .choices = SCALING_AXES),
+    ARG_ROW(ScalingWords, least, "min-ranks", ARG_I64, "none",
+            "Smallest number of ranks, which is the reference for the efficiency; none = the product of the "
+            "tensor, pipeline and "
+            "context parallel sizes. The number then doubles up to --ranks."),
+    ARG_ROW(
+        ScalingWords, bench.rounds, "rounds", ARG_I64, "7",
         "Runs of each number of ranks. An interval needs 6 rounds for two numbers of ranks, 7 for three."),
 };
 
@@ -343,9 +333,7 @@ static Err check_runs(Setup *s, const ScalingWords *w) {
 static Err read_scaling(Config *c, ScalingWords *w, BenchTrain *train, Args *args, int argc, char **argv) {
     enum { MOST_ROUNDS = 1000 };
     BenchScaling *o = &w->bench;
-    args_use(
-        args,
-        (ArgTable){.rows = SCALING_ROWS, .count = sizeof SCALING_ROWS / sizeof *SCALING_ROWS, .target = w});
+    args_use(args, ARG_TABLE(SCALING_ROWS, w));
     use_train(c, train, args);
     args_line(args, argc, argv);
     if (args->help) return ERR_OK;
@@ -396,27 +384,22 @@ typedef struct OpsOptions {
 } OpsOptions;
 
 static const Arg OPS_ROWS[] = {
-    {.names = "device",
-     .type = ARG_ENUM,
-     .offset = offsetof(OpsOptions, device),
-     .fallback = "cpu",
-     .choices = DEVICES,
-     .help = "Where the ops run; cuda has larger operands."},
-    ROW(OpsOptions, ops.filter, "filter", ARG_TEXT, "none", "Only names that match this regular expression."),
-    ROW(OpsOptions, ops.types, "dtype", ARG_TEXTS, "none", "fp64, fp32, bf16, fp16; none = all."),
-    ROW(OpsOptions, ops.seconds, "seconds", ARG_F64, "0.07",
-        "Time to measure each op, at least 3 rounds; 0 = 21 rounds of at least 5 ms."),
-    ROW(OpsOptions, ops.deterministic, "no-deterministic-mode", ARG_OFF, "on",
-        "Allow sums in any order, as in pretrain."),
-    {.names = "gemm-tuning",
-     .type = ARG_ENUM,
-     .offset = offsetof(OpsOptions, tuning),
-     .fallback = "same-bits",
-     .choices = GemmTuningOption_spellings,
-     .help = "How algorithms of a GPU's large 16-bit GEMMs are chosen, as in pretrain; cuBLASLt chooses the "
-             "others."},
-    ROW(OpsOptions, ops.threads, "cpu-threads", ARG_I64, "0", "Threads of the CPU; 0 = one for each core."),
-    ROW(OpsOptions, ops.json, "json", ARG_TEXT, "none", "Write the results to this file."),
+    ARG_ROW(OpsOptions, device, "device", ARG_ENUM, "cpu", "Where the ops run; cuda has larger operands.",
+            .choices = DEVICES),
+    ARG_ROW(OpsOptions, ops.filter, "filter", ARG_TEXT, "none",
+            "Only names that match this regular expression."),
+    ARG_ROW(OpsOptions, ops.types, "dtype", ARG_TEXTS, "none", "fp64, fp32, bf16, fp16; none = all."),
+    ARG_ROW(OpsOptions, ops.seconds, "seconds", ARG_F64, "0.07",
+            "Time to measure each op, at least 3 rounds; 0 = 21 rounds of at least 5 ms."),
+    ARG_ROW(OpsOptions, ops.deterministic, "no-deterministic-mode", ARG_OFF, "on",
+            "Allow sums in any order, as in pretrain."),
+    ARG_ROW(OpsOptions, tuning, "gemm-tuning", ARG_ENUM, "same-bits",
+            "How algorithms of a GPU's large 16-bit GEMMs are chosen, as in pretrain; cuBLASLt chooses the "
+            "others.",
+            .choices = GemmTuningOption_spellings),
+    ARG_ROW(OpsOptions, ops.threads, "cpu-threads", ARG_I64, "0",
+            "Threads of the CPU; 0 = one for each core."),
+    ARG_ROW(OpsOptions, ops.json, "json", ARG_TEXT, "none", "Write the results to this file."),
 };
 
 static Err measure_ops(void *arg, const BenchGuard *guard, json_t **result) {
@@ -433,7 +416,7 @@ static int bench_ops_command(int argc, char **argv) {
         "isotron bench ops [options]\n\nMeasures each op alone, compared with the roof that limits it.\n\n"
         "example: isotron bench ops --filter attention --dtype fp32",
         NULL);
-    args_use(&args, (ArgTable){.rows = OPS_ROWS, .count = sizeof OPS_ROWS / sizeof *OPS_ROWS, .target = &o});
+    args_use(&args, ARG_TABLE(OPS_ROWS, &o));
     use_gate(&gate, &args);
     args_line(&args, argc, argv);
     check_gate(&gate, &args);
@@ -462,17 +445,18 @@ typedef struct CommWords {
 } CommWords;
 
 static const Arg COMM_ROWS[] = {
-    ROW(CommWords, bench.collectives, "collective", ARG_TEXTS, "none",
-        "all_reduce, all_gather, reduce_scatter, broadcast, all_to_all, send_recv; none = all."),
-    ROW(CommWords, bench.types, "dtype", ARG_TEXTS, "fp32", "fp64, fp32, bf16, fp16, int64, int32."),
-    ROW(CommWords, least, "min-bytes", ARG_TEXT, "1K",
-        "Smallest size, with a suffix K, M or G (powers of 1024)."),
-    ROW(CommWords, most, "max-bytes", ARG_TEXT, "64M", "Largest size."),
-    ROW(CommWords, bench.factor, "step-factor", ARG_I64, "4", "Ratio of one size to the previous size."),
-    ROW(CommWords, bench.group, "group-size", ARG_I64, "0",
-        "Split the ranks into groups of this many, which communicate at the same time; 0 = one group."),
-    ROW(CommWords, bench.seconds, "seconds", ARG_F64, "0.1", "Time for each measurement, at least 3 rounds."),
-    ROW(CommWords, bench.json, "json", ARG_TEXT, "none", "Write the results to this file."),
+    ARG_ROW(CommWords, bench.collectives, "collective", ARG_TEXTS, "none",
+            "all_reduce, all_gather, reduce_scatter, broadcast, all_to_all, send_recv; none = all."),
+    ARG_ROW(CommWords, bench.types, "dtype", ARG_TEXTS, "fp32", "fp64, fp32, bf16, fp16, int64, int32."),
+    ARG_ROW(CommWords, least, "min-bytes", ARG_TEXT, "1K",
+            "Smallest size, with a suffix K, M or G (powers of 1024)."),
+    ARG_ROW(CommWords, most, "max-bytes", ARG_TEXT, "64M", "Largest size."),
+    ARG_ROW(CommWords, bench.factor, "step-factor", ARG_I64, "4", "Ratio of one size to the previous size."),
+    ARG_ROW(CommWords, bench.group, "group-size", ARG_I64, "0",
+            "Split the ranks into groups of this many, which communicate at the same time; 0 = one group."),
+    ARG_ROW(CommWords, bench.seconds, "seconds", ARG_F64, "0.1",
+            "Time for each measurement, at least 3 rounds."),
+    ARG_ROW(CommWords, bench.json, "json", ARG_TEXT, "none", "Write the results to this file."),
 };
 
 /* "64M" to bytes; 0: not a size. */
@@ -488,7 +472,7 @@ static int64_t parse_bytes(const char *text) {
 
 static Err read_comm(Config *c, CommWords *w, Args *args, int argc, char **argv) {
     BenchComm *o = &w->bench;
-    args_use(args, (ArgTable){.rows = COMM_ROWS, .count = sizeof COMM_ROWS / sizeof *COMM_ROWS, .target = w});
+    args_use(args, ARG_TABLE(COMM_ROWS, w));
     args_use(args, config_table(c, USE_BENCH_COMM));
     args_line(args, argc, argv);
     if (args->help) return ERR_OK;

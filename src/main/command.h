@@ -59,6 +59,10 @@ typedef struct NamedFile {
 void command_refuse_same_files(Args *, const NamedFile *outputs, int num_outputs, const NamedFile *inputs,
                                int num_inputs);
 
+/* Writes a report of results that are valid also if it cannot be written, which is then an error of the machine. Path NULL:
+ * nothing. */
+Err command_write_report(const char *path, const Str *);
+
 /* --input-encoding of the commands that read texts: its help, and a problem if its encoding is not known. */
 #define COMMAND_INPUT_ENCODING "Encoding of the input: latin1, cp1252, utf-16 or another that iconv knows."
 void command_check_encoding(Args *, const char *encoding);

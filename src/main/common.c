@@ -82,6 +82,12 @@ void command_refuse_same_files(Args *args, const NamedFile *outputs, int num_out
     }
 }
 
+Err command_write_report(const char *path, const Str *report) {
+    Err e = path ? file_write_atomic(path, report->s, report->len) : ERR_OK;
+    if (e.code) e.code = ERR_INFRA;
+    return e;
+}
+
 void command_check_encoding(Args *args, const char *encoding) {
     const Err e = input_check_encoding(encoding);
     if (e.code) args_problem(args, "%s.", e.msg);

@@ -14,21 +14,20 @@ typedef struct Options {
     bool common, weights_only;
 } Options;
 
-#define ROW(field, name, kind, otherwise, text)                                                              \
-    { .names = name, .type = kind, .offset = offsetof(Options, field), .fallback = otherwise, .help = text }
 static const Arg ROWS[] = {
-    ROW(bound, "bound", ARG_F64, "none",
+    ARG_ROW(
+        Options, bound, "bound", ARG_F64, "none",
         "Largest relative difference that passes; none = values must be bitwise equal. A number: |a - b| / "
         "max(|a|, |b|). A "
         "tensor: max |a - b| over the larger root mean square of the two."),
-    ROW(common, "common", ARG_FLAG, "off",
-        "Compare only the steps, quantities and tensors that both have. Without this option, a missing one "
-        "is a "
-        "difference."),
-    ROW(only, "only", ARG_TEXT, "none",
-        "Compare only quantities, or tensors, whose names contain this text."),
-    ROW(weights_only, "weights-only", ARG_FLAG, "off",
-        "Compare only the parameters of checkpoints, not optimizer state and progress."),
+    ARG_ROW(Options, common, "common", ARG_FLAG, "off",
+            "Compare only the steps, quantities and tensors that both have. Without this option, a missing "
+            "one is a "
+            "difference."),
+    ARG_ROW(Options, only, "only", ARG_TEXT, "none",
+            "Compare only quantities, or tensors, whose names contain this text."),
+    ARG_ROW(Options, weights_only, "weights-only", ARG_FLAG, "off",
+            "Compare only the parameters of checkpoints, not optimizer state and progress."),
 };
 
 static void check(Args *args, const Options *o) {
@@ -72,7 +71,7 @@ int command_compare(int argc, char **argv) {
               "they differ.\n\n"
               "example: isotron compare yesterday.jsonl today.jsonl --bound 1e-6",
               "A B");
-    args_use(&args, (ArgTable){.rows = ROWS, .count = sizeof ROWS / sizeof *ROWS, .target = &o});
+    args_use(&args, ARG_TABLE(ROWS, &o));
     args_line(&args, argc, argv);
     check(&args, &o);
     Err e = args_end(&args);

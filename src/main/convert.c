@@ -29,44 +29,22 @@ static const char *const DTYPE_NAMES[] = {"float32", "float64", "bfloat16", "flo
 static const DType DTYPE_VALUES[] = {F32, F64, BF16, F16};
 
 static const Arg ROWS[] = {
-    {.names = "from-hf",
-     .type = ARG_TEXT,
-     .offset = offsetof(Options, from_hf),
-     .fallback = "none",
-     .help = "Folder of a Hugging Face model: config.json and model.safetensors (or its shards)."},
-    {.names = "to-hf",
-     .type = ARG_TEXT,
-     .offset = offsetof(Options, to_hf),
-     .fallback = "none",
-     .help = "Write config.json, generation_config.json, model.safetensors and the tokenizer's files to this "
-             "folder. "
-             "The tokenizer is that of the options or, if none is given, of the checkpoint."},
-    {.names = "hf-dtype",
-     .type = ARG_ENUM,
-     .offset = offsetof(Options, dtype),
-     .fallback = "float32",
-     .choices = DTYPE_NAMES,
-     .help = "Data type of the weights that to-hf writes."},
-    {.names = "check",
-     .type = ARG_TEXT,
-     .offset = offsetof(Options, check),
-     .fallback = "none",
-     .help =
-         "Compare the model's logits with those in this file, which tools/oracle/hf_logits.py wrote, before "
-         "the model is saved or exported. The exit status is 1 if they differ."},
-    {.names = "init-missing-heads",
-     .type = ARG_FLAG,
-     .offset = offsetof(Options, init_missing_heads),
-     .fallback = "off",
-     .help = "With from-hf: initialise from seed the heads of the model that the weights lack, such as the "
-             "LM head of a "
-             "BertModel. The heads of a BERT are those of BertForPreTraining, unless --bert-no-binary-head "
-             "is given."},
-    {.names = "overwrite",
-     .type = ARG_FLAG,
-     .offset = offsetof(Options, overwrite),
-     .fallback = "off",
-     .help = "Replace the model in the folder of to-hf, or the import in the folder of save."},
+    ARG_ROW(Options, from_hf, "from-hf", ARG_TEXT, "none",
+            "Folder of a Hugging Face model: config.json and model.safetensors (or its shards)."),
+    ARG_ROW(Options, to_hf, "to-hf", ARG_TEXT, "none",
+            "Write config.json, generation_config.json, model.safetensors and the tokenizer's files to this "
+            "folder. The tokenizer is that of the options or, if none is given, of the checkpoint."),
+    ARG_ROW(Options, dtype, "hf-dtype", ARG_ENUM, "float32", "Data type of the weights that to-hf writes.",
+            .choices = DTYPE_NAMES),
+    ARG_ROW(Options, check, "check", ARG_TEXT, "none",
+            "Compare the model's logits with those in this file, which tools/oracle/hf_logits.py wrote, "
+            "before the model is saved or exported. The exit status is 1 if they differ."),
+    ARG_ROW(Options, init_missing_heads, "init-missing-heads", ARG_FLAG, "off",
+            "With from-hf: initialise from seed the heads of the model that the weights lack, such as the LM "
+            "head of a BertModel. The heads of a BERT are those of BertForPreTraining, unless "
+            "--bert-no-binary-head is given."),
+    ARG_ROW(Options, overwrite, "overwrite", ARG_FLAG, "off",
+            "Replace the model in the folder of to-hf, or the import in the folder of save."),
 };
 
 typedef struct Job {
@@ -83,7 +61,7 @@ static const char USAGE[] =
 
 static void begin(Job *j) {
     args_init(&j->args, j->setup.arena, USAGE, NULL);
-    args_use(&j->args, (ArgTable){.rows = ROWS, .count = sizeof ROWS / sizeof *ROWS, .target = &j->options});
+    args_use(&j->args, ARG_TABLE(ROWS, &j->options));
     args_use(&j->args, config_table(&j->setup.config, USE_CONVERT));
 }
 

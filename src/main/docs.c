@@ -2,6 +2,15 @@
 
 #include "main/command.h"
 
+static Err run(void *unused) {
+    (void)unused;
+    Str text = {0};
+    config_options_md(&text);
+    fputs(text.s, stdout);
+    str_free(&text);
+    return ERR_OK;
+}
+
 int command_docs(int argc, char **argv) {
     Arena *arena = arena_new();
     Args args;
@@ -11,16 +20,7 @@ int command_docs(int argc, char **argv) {
         "meaning.\n\nexample: isotron docs > options.md",
         NULL);
     args_line(&args, argc, argv);
-    Err e = args_end(&args);
-    int status;
-    if (command_ready(&args, e, &status)) {
-        Str text = {0};
-        config_options_md(&text);
-        fputs(text.s, stdout);
-        status = 0;
-        str_free(&text);
-    }
-    args_free(&args);
+    const int status = command_finish(&args, args_end(&args), run, NULL);
     arena_free(arena);
     return status;
 }

@@ -17,36 +17,18 @@ typedef struct Options {
 } Options;
 
 static const Arg ROWS[] = {
-    {.names = "checkpoint",
-     .type = ARG_TEXT,
-     .offset = offsetof(Options, checkpoint),
-     .fallback = "none",
-     .help = "Print the options, size and tensors of a checkpoint in this folder."},
-    {.names = "ckpt-step",
-     .type = ARG_I64,
-     .offset = offsetof(Options, ckpt_step),
-     .fallback = "none",
-     .help = "Step of the checkpoint to print; none = the newest."},
-    {.names = "verify",
-     .type = ARG_FLAG,
-     .offset = offsetof(Options, verify),
-     .fallback = "off",
-     .help = "Check the hash of every stored byte against the manifest."},
-    {.names = "hash",
-     .type = ARG_FLAG,
-     .offset = offsetof(Options, hash),
-     .fallback = "off",
-     .help = "Print hashes of each tensor and of all: equal content has equal hashes in any layout."},
-    {.names = "dataset",
-     .type = ARG_TEXT,
-     .offset = offsetof(Options, dataset),
-     .fallback = "none",
-     .help = "Print the sizes of the dataset with this .bin/.idx prefix."},
-    {.names = "schedule",
-     .type = ARG_FLAG,
-     .offset = offsetof(Options, schedule),
-     .fallback = "off",
-     .help = "Print the pipeline schedule of these options: a diagram, layers, slots and bubble."},
+    ARG_ROW(Options, checkpoint, "checkpoint", ARG_TEXT, "none",
+            "Print the options, size and tensors of a checkpoint in this folder."),
+    ARG_ROW(Options, ckpt_step, "ckpt-step", ARG_I64, "none",
+            "Step of the checkpoint to print; none = the newest."),
+    ARG_ROW(Options, verify, "verify", ARG_FLAG, "off",
+            "Check the hash of every stored byte against the manifest."),
+    ARG_ROW(Options, hash, "hash", ARG_FLAG, "off",
+            "Print hashes of each tensor and of all: equal content has equal hashes in any layout."),
+    ARG_ROW(Options, dataset, "dataset", ARG_TEXT, "none",
+            "Print the sizes of the dataset with this .bin/.idx prefix."),
+    ARG_ROW(Options, schedule, "schedule", ARG_FLAG, "off",
+            "Print the pipeline schedule of these options: a diagram, layers, slots and bubble."),
 };
 
 /* ---- a checkpoint ---- */
@@ -189,7 +171,7 @@ int command_inspect(int argc, char **argv) {
               "Prints what a checkpoint or a dataset contains, or how a pipeline schedule runs.\n\n"
               "example: isotron inspect --checkpoint checkpoints --verify",
               NULL);
-    args_use(&args, (ArgTable){.rows = ROWS, .count = sizeof ROWS / sizeof *ROWS, .target = &o});
+    args_use(&args, ARG_TABLE(ROWS, &o));
     Err e = config_parse(&config, &args, USE_SCHEDULE, 0, argc, argv);
     if (!e.code && !args.help) inspect_check(&o, &config, &args), e = args_end(&args);
     int status;

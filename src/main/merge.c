@@ -10,23 +10,12 @@ typedef struct Options {
 } Options;
 
 static const Arg ROWS[] = {
-    {.names = "input",
-     .type = ARG_TEXT,
-     .offset = offsetof(Options, input),
-     .fallback = "none",
-     .required = true,
-     .help = "Folder with the .bin/.idx pairs to merge."},
-    {.names = "output-prefix",
-     .type = ARG_TEXT,
-     .offset = offsetof(Options, output_prefix),
-     .fallback = "none",
-     .required = true,
-     .help = "Write the result to PREFIX.bin and PREFIX.idx."},
-    {.names = "overwrite",
-     .type = ARG_FLAG,
-     .offset = offsetof(Options, overwrite),
-     .fallback = "off",
-     .help = "Replace PREFIX.bin and PREFIX.idx if they exist."},
+    ARG_ROW(Options, input, "input", ARG_TEXT, "none", "Folder with the .bin/.idx pairs to merge.",
+            .required = true),
+    ARG_ROW(Options, output_prefix, "output-prefix", ARG_TEXT, "none",
+            "Write the result to PREFIX.bin and PREFIX.idx.", .required = true),
+    ARG_ROW(Options, overwrite, "overwrite", ARG_FLAG, "off",
+            "Replace PREFIX.bin and PREFIX.idx if they exist."),
 };
 
 static Err run(void *options) {
@@ -44,7 +33,7 @@ int command_merge(int argc, char **argv) {
               "Joins all .bin/.idx datasets of a folder into one, in alphabetical order.\n\n"
               "example: isotron merge --input shards --output-prefix corpus",
               NULL);
-    args_use(&args, (ArgTable){.rows = ROWS, .count = sizeof ROWS / sizeof *ROWS, .target = &o});
+    args_use(&args, ARG_TABLE(ROWS, &o));
     args_line(&args, argc, argv);
     const int status = command_finish(&args, args_end(&args), run, &o);
     arena_free(arena);

@@ -18,20 +18,20 @@ typedef struct Options {
     bool dry_run;
 } Options;
 
-#define ROW(field, name, kind, otherwise, text)                                                              \
-    { .names = name, .type = kind, .offset = offsetof(Options, field), .fallback = otherwise, .help = text }
 static const Arg ROWS[] = {
-    ROW(json, "json", ARG_TEXT, "none", "Write the report to this file as JSON."),
-    ROW(sweep, "sweep", ARG_TEXT, "none",
+    ARG_ROW(Options, json, "json", ARG_TEXT, "none", "Write the report to this file as JSON."),
+    ARG_ROW(
+        Options, sweep, "sweep", ARG_TEXT, "none",
         "List of cells to run instead, one a line: [case] lane options...; several folders may be given."),
-    ROW(junit, "junit", ARG_TEXT, "none", "Write the sweep's report to this file as JUnit XML."),
-    ROW(html, "html", ARG_TEXT, "none", "Write the sweep's report to this file as a page with figures."),
-    ROW(jobs, "sweep-jobs", ARG_I64, "0",
-        "Cells that run at the same time; 0 = one for each core, or one on a GPU."),
-    ROW(deadline, "sweep-deadline", ARG_F64, "60",
-        "Seconds after which a cell is stopped and counts as failed."),
-    ROW(dry_run, "sweep-dry-run", ARG_FLAG, "off",
-        "Only say which cells would run and which rules forbid the others."),
+    ARG_ROW(Options, junit, "junit", ARG_TEXT, "none", "Write the sweep's report to this file as JUnit XML."),
+    ARG_ROW(Options, html, "html", ARG_TEXT, "none",
+            "Write the sweep's report to this file as a page with figures."),
+    ARG_ROW(Options, jobs, "sweep-jobs", ARG_I64, "0",
+            "Cells that run at the same time; 0 = one for each core, or one on a GPU."),
+    ARG_ROW(Options, deadline, "sweep-deadline", ARG_F64, "60",
+            "Seconds after which a cell is stopped and counts as failed."),
+    ARG_ROW(Options, dry_run, "sweep-dry-run", ARG_FLAG, "off",
+            "Only say which cells would run and which rules forbid the others."),
 };
 
 /* ---- sweeps ---- */
@@ -42,8 +42,7 @@ static Err write_report(const char *path, WriteSweep *report, const Sweep *s) {
     if (!path) return ERR_OK;
     Str text = {0};
     report(s, &text);
-    Err e = file_write_atomic(path, text.s, text.len);
-    if (e.code) e.code = ERR_INFRA; /* the cells have been judged; only the report cannot be written */
+    const Err e = command_write_report(path, &text);
     str_free(&text);
     return e;
 }
@@ -143,8 +142,7 @@ static Err run(Setup *s, const Golden *g, const Options *o, int *status) {
     parity_print(&report, g->name, &s->config, s->config.derived.cpu_threads, &text);
     terminal_report(stdout, text.s);
     parity_json(&report, g->name, &s->config, s->config.derived.cpu_threads, &json);
-    Err e = o->json ? file_write_atomic(o->json, json.s, json.len) : ERR_OK;
-    if (e.code) e.code = ERR_INFRA; /* the case has been judged; only the report cannot be written */
+    const Err e = command_write_report(o->json, &json);
     str_free(&text);
     str_free(&json);
     *status = report.pass ? 0 : report.is_weak ? ERR_INCONCLUSIVE : ERR_FAILED;
@@ -192,7 +190,7 @@ int command_parity(int argc, char **argv) {
     Options o;
     Golden *g = NULL;
     Args args;
-    const ArgTable own = {.rows = ROWS, .count = sizeof ROWS / sizeof *ROWS, .target = &o};
+    const ArgTable own = ARG_TABLE(ROWS, &o);
     args_init(&args, s.arena,
               "isotron parity DIR [DIR ... --sweep LIST] [layout and precision options]\n\n"
               "Runs a golden case and compares every result with that of an independent implementation.\n"

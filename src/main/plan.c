@@ -16,31 +16,16 @@ typedef struct Options {
 } Options;
 
 static const Arg ROWS[] = {
-    {.names = "device-memory-gib",
-     .type = ARG_F64,
-     .offset = offsetof(Options, device_memory),
-     .fallback = "none",
-     .help = "Device memory per rank in GiB, to report whether the run fits (an H200 has 140). none = that "
-             "of the GPU, if there is one and --device is not cpu."},
-    {.names = "search",
-     .type = ARG_FLAG,
-     .offset = offsetof(Options, search),
-     .fallback = "off",
-     .help =
-         "Also list the layouts of the fewest ranks that fit, or of --ranks if it is given: tensor, context, "
-         "pipeline, expert and data parallelism, virtual stages, ZeRO, recomputation, microbatches. Other "
-         "options "
-         "are unchanged."},
-    {.names = "gpus-per-node",
-     .type = ARG_I64,
-     .offset = offsetof(Options, node),
-     .fallback = "8",
-     .help = "Maximum tensor-parallel size that --search tries."},
-    {.names = "json",
-     .type = ARG_TEXT,
-     .offset = offsetof(Options, json),
-     .fallback = "none",
-     .help = "Also write the plan to this file as JSON."},
+    ARG_ROW(Options, device_memory, "device-memory-gib", ARG_F64, "none",
+            "Device memory per rank in GiB, to report whether the run fits (an H200 has 140). none = that of "
+            "the GPU, if there is one and --device is not cpu."),
+    ARG_ROW(Options, search, "search", ARG_FLAG, "off",
+            "Also list the layouts of the fewest ranks that fit, or of --ranks if it is given: tensor, "
+            "context, pipeline, expert and data parallelism, virtual stages, ZeRO, recomputation, "
+            "microbatches. Other options are unchanged."),
+    ARG_ROW(Options, node, "gpus-per-node", ARG_I64, "8",
+            "Maximum tensor-parallel size that --search tries."),
+    ARG_ROW(Options, json, "json", ARG_TEXT, "none", "Also write the plan to this file as JSON."),
 };
 
 static void check(const Options *o, const Config *c, Args *args) {
@@ -104,7 +89,7 @@ int command_plan(int argc, char **argv) {
               "Exit status 1: the layout does not fit into the device, or with --search none does.\n\n"
               "example: isotron plan --config run.conf --ranks 64 --device-memory-gib 140 --search",
               NULL);
-    args_use(&args, (ArgTable){.rows = ROWS, .count = sizeof ROWS / sizeof *ROWS, .target = &o});
+    args_use(&args, ARG_TABLE(ROWS, &o));
     Err e = config_parse(&s.config, &args, USE_PRETRAIN, 0, argc, argv);
     Err loaded = ERR_OK;
     if (!args.help && s.config.use_checkpoint_args) loaded = source_args(&s.config, s.arena, &args.notes);

@@ -14,13 +14,9 @@ typedef struct Options {
 } Options;
 
 static const Arg ROWS[] = {
-    {.names = "check-options",
-     .type = ARG_FLAG,
-     .offset = offsetof(Options, check_options),
-     .fallback = "off",
-     .help =
-         "Check the options and the files that the run would open, print model, layout and memory, and exit. "
-         "No file changes."},
+    ARG_ROW(Options, check_options, "check-options", ARG_FLAG, "off",
+            "Check the options and the files that the run would open, print model, layout and memory, and "
+            "exit. No file changes."),
 };
 
 /* The tokenizer, and what follows from it. */
@@ -82,7 +78,7 @@ int command_pretrain(int argc, char **argv) {
         "Trains a model, from scratch or from a checkpoint (--load).\n\n"
         "example: isotron pretrain --config run.conf --data-path corpus_text_document --save checkpoints",
         NULL);
-    args_use(&args, (ArgTable){.rows = ROWS, .count = sizeof ROWS / sizeof *ROWS, .target = &o});
+    args_use(&args, ARG_TABLE(ROWS, &o));
     Err e = config_parse(&s.config, &args, USE_PRETRAIN, 0, argc, argv);
     /* The next checks run even if the line has a problem, so that all problems are reported at once. */
     Err loaded = ERR_OK;

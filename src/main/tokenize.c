@@ -16,26 +16,12 @@ typedef struct Options {
 } Options;
 
 static const Arg ROWS[] = {
-    {.names = "text",
-     .type = ARG_TEXTS,
-     .offset = offsetof(Options, text),
-     .fallback = "none",
-     .help = "Texts to tokenize."},
-    {.names = "input",
-     .type = ARG_TEXTS,
-     .offset = offsetof(Options, input),
-     .fallback = "none",
-     .help = "Files with one text per line, plain or compressed; - = standard input."},
-    {.names = "input-encoding",
-     .type = ARG_TEXT,
-     .offset = offsetof(Options, input_encoding),
-     .fallback = "utf-8",
-     .help = COMMAND_INPUT_ENCODING},
-    {.names = "add-special-tokens",
-     .type = ARG_FLAG,
-     .offset = offsetof(Options, add_special_tokens),
-     .fallback = "off",
-     .help = "Add the tokens of the post-processor, such as [CLS] and [SEP]."},
+    ARG_ROW(Options, text, "text", ARG_TEXTS, "none", "Texts to tokenize."),
+    ARG_ROW(Options, input, "input", ARG_TEXTS, "none",
+            "Files with one text per line, plain or compressed; - = standard input."),
+    ARG_ROW(Options, input_encoding, "input-encoding", ARG_TEXT, "utf-8", COMMAND_INPUT_ENCODING),
+    ARG_ROW(Options, add_special_tokens, "add-special-tokens", ARG_FLAG, "off",
+            "Add the tokens of the post-processor, such as [CLS] and [SEP]."),
 };
 
 /* A token that is not text, such as a part of a character, has U+FFFD for its bytes. */
@@ -113,7 +99,7 @@ int command_tokenize(int argc, char **argv) {
               "example: isotron tokenize --text 'Hello world' --tokenizer-type HuggingFaceTokenizer \\\n"
               "             --tokenizer-model tokenizer.json",
               NULL);
-    args_use(&args, (ArgTable){.rows = ROWS, .count = sizeof ROWS / sizeof *ROWS, .target = &o});
+    args_use(&args, ARG_TABLE(ROWS, &o));
     args_use(&args, config_table(&o.config, USE_PREPROCESS));
     args_line(&args, argc, argv);
     config_check(&o.config, CHECK_STRICT, &args);

@@ -16,30 +16,32 @@ typedef struct Options {
     bool quick;
 } Options;
 
-#define ROW(field, name, kind, otherwise, text)                                                              \
-    { .names = name, .type = kind, .offset = offsetof(Options, field), .fallback = otherwise, .help = text }
 static const Arg ROWS[] = {
-    ROW(accept.only, "only", ARG_TEXTS, "none", "Stages to run; none = all."),
-    ROW(quick, "quick", ARG_FLAG, "off", "Run for 60 s instead of 10 minutes."),
-    ROW(accept.seconds, "seconds", ARG_F64, "none", "Run for this many seconds instead, at least 1."),
-    ROW(nccl_a, "nccl-a", ARG_TEXT, "none", "The same as --nccl-library, for use with --nccl-b."),
-    ROW(accept.nccl_b, "nccl-b", ARG_TEXT, "none",
-        "Another NCCL library: stages that depend on the library run for both alternately."),
-    ROW(accept.good, "good", ARG_TEXT, "none",
-        "File that --json of an earlier good run wrote, to compare with."),
-    ROW(accept.golden, "golden", ARG_TEXT, "none",
+    ARG_ROW(Options, accept.only, "only", ARG_TEXTS, "none", "Stages to run; none = all."),
+    ARG_ROW(Options, quick, "quick", ARG_FLAG, "off", "Run for 60 s instead of 10 minutes."),
+    ARG_ROW(Options, accept.seconds, "seconds", ARG_F64, "none",
+            "Run for this many seconds instead, at least 1."),
+    ARG_ROW(Options, nccl_a, "nccl-a", ARG_TEXT, "none",
+            "The same as --nccl-library, for use with --nccl-b."),
+    ARG_ROW(Options, accept.nccl_b, "nccl-b", ARG_TEXT, "none",
+            "Another NCCL library: stages that depend on the library run for both alternately."),
+    ARG_ROW(Options, accept.good, "good", ARG_TEXT, "none",
+            "File that --json of an earlier good run wrote, to compare with."),
+    ARG_ROW(
+        Options, accept.golden, "golden", ARG_TEXT, "none",
         "Folder of golden cases for the stage parity; none = that of the installation or the source tree."),
-    ROW(memory, "memory-share", ARG_TEXT, "80%",
+    ARG_ROW(
+        Options, memory, "memory-share", ARG_TEXT, "80%",
         "Largest share of each device's free memory to test, on a CPU at most 1 GiB for each rank. Less is "
         "tested if time is "
         "short."),
-    ROW(allow, "allow", ARG_TEXT, "5%",
-        "Accepted loss of speed compared with the good run, or of library B compared with A."),
-    ROW(accept.allow_changes, "allow-changes", ARG_FLAG, "off",
-        "Versions, devices and the environment may differ from those of the good run."),
-    ROW(json, "json", ARG_TEXT, "none", "Write the report to this file as JSON."),
-    ROW(junit, "junit", ARG_TEXT, "none", "Write the report to this file as JUnit XML."),
-    ROW(html, "html", ARG_TEXT, "none", "Write the report to this file as an HTML page."),
+    ARG_ROW(Options, allow, "allow", ARG_TEXT, "5%",
+            "Accepted loss of speed compared with the good run, or of library B compared with A."),
+    ARG_ROW(Options, accept.allow_changes, "allow-changes", ARG_FLAG, "off",
+            "Versions, devices and the environment may differ from those of the good run."),
+    ARG_ROW(Options, json, "json", ARG_TEXT, "none", "Write the report to this file as JSON."),
+    ARG_ROW(Options, junit, "junit", ARG_TEXT, "none", "Write the report to this file as JUnit XML."),
+    ARG_ROW(Options, html, "html", ARG_TEXT, "none", "Write the report to this file as an HTML page."),
 };
 
 enum { FULL_S = 600, QUICK_S = 60 };
@@ -61,7 +63,7 @@ static void refuse_repeated_only(Args *args, int argc, char **argv) {
 }
 
 static Err read_options(Config *c, Options *o, Args *args, int argc, char **argv) {
-    args_use(args, (ArgTable){.rows = ROWS, .count = sizeof ROWS / sizeof *ROWS, .target = o});
+    args_use(args, ARG_TABLE(ROWS, o));
     args_use(args, config_table(c, USE_VALIDATE));
     args_line(args, argc, argv);
     if (args->help) return ERR_OK;
@@ -104,8 +106,7 @@ static Err write_report(const char *path, WriteReport *report, const Validation 
     if (!path) return ERR_OK;
     Str text = {0};
     report(a, &text);
-    Err e = file_write_atomic(path, text.s, text.len);
-    if (e.code) e.code = ERR_INFRA; /* the verdict is valid; only its report cannot be written */
+    const Err e = command_write_report(path, &text);
     str_free(&text);
     return e;
 }

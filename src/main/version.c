@@ -3,6 +3,13 @@
 #include "base/version.h"
 #include "main/command.h"
 
+static Err run(void *unused) {
+    (void)unused;
+    printf("isotron %s\ncommit: %s\ncompiler: %s %s\ndevices: %s\nlibraries: %s\n", isotron_version(),
+           isotron_commit(), isotron_compiler(), isotron_flags(), isotron_devices(), isotron_libraries());
+    return ERR_OK;
+}
+
 int command_version(int argc, char **argv) {
     Arena *arena = arena_new();
     Args args;
@@ -12,14 +19,7 @@ int command_version(int argc, char **argv) {
         "example: isotron version",
         NULL);
     args_line(&args, argc, argv);
-    Err e = args_end(&args);
-    int status;
-    if (command_ready(&args, e, &status)) {
-        printf("isotron %s\ncommit: %s\ncompiler: %s %s\ndevices: %s\nlibraries: %s\n", isotron_version(),
-               isotron_commit(), isotron_compiler(), isotron_flags(), isotron_devices(), isotron_libraries());
-        status = 0;
-    }
-    args_free(&args);
+    const int status = command_finish(&args, args_end(&args), run, NULL);
     arena_free(arena);
     return status;
 }
