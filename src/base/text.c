@@ -107,11 +107,10 @@ Err text_error(const char *where, TextFault f, const char *head, size_t n) {
     if (inside)
         str_printf(&what, "it is %s: unpack or convert it first", inside);
     else if (wide)
-        str_printf(
-            &what,
-            "it looks like %s: convert it to UTF-8, or set --input-encoding %s if the command has this "
-            "option",
-            wide, wide);
+        str_printf(&what,
+                   "it looks like %s: convert it to UTF-8, or set --input-encoding %s if the command has "
+                   "this option",
+                   wide, wide);
     else if (!f.byte || is_binary(head, n))
         str_puts(&what, f.byte ? "it looks like binary data: check the path"
                                : "text must not contain NUL: remove it, or convert the file");

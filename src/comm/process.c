@@ -128,10 +128,9 @@ static Err by_srun(CommLaunch *out) {
                *job = text_of("SLURM_JOB_ID"), *step = text_of("SLURM_STEP_ID");
     if (!host && !list) host = text_of("SLURM_LAUNCH_NODE_IPADDR");
     if (!host && !list)
-        return err_user(
-            "srun started %d processes, but neither MASTER_ADDR nor SLURM_STEP_NODELIST is set: set "
-            "MASTER_ADDR to the host of process 0",
-            l.processes);
+        return err_user("srun started %d processes, but neither MASTER_ADDR nor SLURM_STEP_NODELIST is set: "
+                        "set MASTER_ADDR to the host of process 0",
+                        l.processes);
     l.port = text_of("MASTER_PORT") ? number_of("MASTER_PORT") : port_of_job();
     if (l.port < 1 || l.port > 65535)
         return err_user("MASTER_PORT '%s' is not a port: use a number from 1 to 65535",
@@ -150,11 +149,10 @@ static Err by_mpirun(CommLaunch *out) {
         return err_user(
             "the launcher does not give the number of processes: use mpirun, or --ranks without a launcher");
     if (!comm_mpi_built())
-        return err_user(
-            "mpirun started %d processes, but this isotron was built without MPI, so each would be a "
-            "separate run: install Open MPI (ci/install-deps) and build again, or use torchrun, srun or "
-            "--ranks",
-            l.processes);
+        return err_user("mpirun started %d processes, but this isotron was built without MPI, so each would "
+                        "be a separate run: install Open MPI (ci/install-deps) and build again, or use "
+                        "torchrun, srun or --ranks",
+                        l.processes);
     *out = l;
     return ERR_OK;
 }

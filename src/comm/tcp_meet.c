@@ -306,10 +306,10 @@ static Err not_all_came(const Meeting *m, double waited_s) {
     Str who = {0};
     for (int r = m->own.rank + 1, n = 0; r < m->own.world; r++)
         if (m->socket[r] < 0 && n++ <= SHOWN) str_printf(&who, n > SHOWN ? " ..." : n > 1 ? ", %d" : "%d", r);
-    const Err e = err_infra(
-        "process %d waited %g s at port %d for process %s of %d: check that it was started with the "
-        "same MASTER_ADDR and MASTER_PORT, and that no firewall blocks the connection",
-        m->own.rank, waited_s, m->own.rank ? m->own.port : m->launch->port, who.s, m->own.world);
+    const Err e =
+        err_infra("process %d waited %g s at port %d for process %s of %d: check that it was started with "
+                  "the same MASTER_ADDR and MASTER_PORT, and that no firewall blocks the connection",
+                  m->own.rank, waited_s, m->own.rank ? m->own.port : m->launch->port, who.s, m->own.world);
     str_free(&who);
     return e;
 }
@@ -396,10 +396,9 @@ static int try_host(Meeting *m) {
 }
 
 static Err not_reached(const Meeting *m, double tried_s) {
-    return err_infra(
-        "process %d tried for %g s to reach process 0 at %s, port %d (%s): check that process 0 was started, "
-        "and that MASTER_ADDR and MASTER_PORT are right",
-        m->own.rank, tried_s, m->launch->host, m->launch->port, m->obstacle);
+    return err_infra("process %d tried for %g s to reach process 0 at %s, port %d (%s): check that process 0 "
+                     "was started, and that MASTER_ADDR and MASTER_PORT are right",
+                     m->own.rank, tried_s, m->launch->host, m->launch->port, m->obstacle);
 }
 
 /* Connects to process 0, which may start later than this one. */
@@ -432,10 +431,9 @@ static Err hear_host(Meeting *m) {
     for (int i = 1; i < TRIES && !answered && clock_ns() < m->until; i++)
         answered = connects_again(m) && ask_host(m, &a);
     if (!answered)
-        return err_infra(
-            "process 0 at %s, port %d, ended or was silent for %g s before all %d processes had met: see its "
-            "messages",
-            l->host, l->port, m->limit_s, l->processes);
+        return err_infra("process 0 at %s, port %d, ended or was silent for %g s before all %d processes had "
+                         "met: see its messages",
+                         l->host, l->port, m->limit_s, l->processes);
     a.refusal[sizeof a.refusal - 1] = 0;
     if (memcmp(a.magic, MAGIC, sizeof MAGIC))
         return err_user("another program listens at %s, port %d: set MASTER_PORT to a free port", l->host,
@@ -462,10 +460,9 @@ static Err visit(Meeting *m, int rank) {
         if (m->socket[rank] >= 0) close(m->socket[rank]);
         m->socket[rank] = -1;
         if (clock_ns() >= m->until)
-            return err_infra(
-                "process %d cannot connect to process %d at port %d: check that it runs, and that "
-                "no firewall blocks the connection",
-                m->own.rank, rank, to.port);
+            return err_infra("process %d cannot connect to process %d at port %d: check that it runs, and "
+                             "that no firewall blocks the connection",
+                             m->own.rank, rank, to.port);
         nanosleep(&(struct timespec){0, RETRY_MS * 1000000L}, NULL);
     }
 }

@@ -74,8 +74,7 @@ static void megatron(Str *out) {
     const ArgTable t = config_table(&c, 0);
     str_puts(out, "\n## Megatron-LM's other options\n\n"
                   "Megatron-LM has more options than those above. Each is noted or refused, as listed here. "
-                  "The last of "
-                  "a repeated\n"
+                  "The last of a repeated\n"
                   "option holds, as in argparse. Two switches that contradict each other are an error.\n\n"
                   "These are accepted and noted, because they would change no result:\n\n");
     foreign(&t, FOREIGN_NOTED, false, out);
@@ -91,19 +90,17 @@ void config_options_md(Str *out) {
         "# Options\n\n"
         "`isotron docs` prints this page from `src/config/options.def` and `megatron.def`; `tools/gen_docs` "
         "adds the options of single commands.\n\n"
-        "Where Megatron-LM has an option, its name, default and meaning are the same, except that "
-        "Isotron is deterministic by default.\nOn the command line an option is "
-        "`--name value`.\nIn a file for `--config` it is a line `name = value`, and a flag is "
-        "`name = true`; the command line overrides the file.\n\n"
-        "Each command reads some of these options; `isotron COMMAND --help` lists them. Every other one "
-        "is an error on\nits command line. In a file it is skipped, so that commands can share a "
+        "Where Megatron-LM has an option, its name, default and meaning are the same, except that Isotron is "
+        "deterministic by default.\nOn the command line an option is `--name value`.\nIn a file for "
+        "`--config` it is a line `name = value`, and a flag is `name = true`; the command line overrides the "
         "file.\n\n"
+        "Each command reads some of these options; `isotron COMMAND --help` lists them. Every other one is "
+        "an error on\nits command line. In a file it is skipped, so that commands can share a file.\n\n"
         "An entry lists the class, the default, if there is one, and the range. `new` marks options that "
         "Megatron-LM lacks.\n"
-        "In the text, `none` means that the option is not given. "
-        "ARCH changes the model's function or shapes, and checkpoints store it. "
-        "NUMERIC changes the\nrounding, LAYOUT how the work is split and placed, RUN everything "
-        "else.\n");
+        "In the text, `none` means that the option is not given. ARCH changes the model's function or "
+        "shapes, and checkpoints store it. NUMERIC changes the\nrounding, LAYOUT how the work is split and "
+        "placed, RUN everything else.\n");
     for (int i = 0; i < OPTIONS; i++) {
         if (CONFIG_ROWS[i].type == ARG_GROUP)
             str_printf(out, "\n## %s\n\n", CONFIG_ROWS[i].names);

@@ -20,11 +20,10 @@ static Err check_memory(const GptPlan *p) {
     double need = positions * 4 + (double)p->samples * 24,
            have = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
     if (need < have) return ERR_OK;
-    return err_user(
-        "%" PRId64 " samples of %" PRId64 " tokens are %" PRId64 " epochs of the %" PRId64
-        " tokens there are, and their index needs %.1f of this machine's %.1f GiB; request fewer samples "
-        "or provide more data",
-        p->samples, p->sequence_length, p->epochs, p->tokens, need / 0x1p30, have / 0x1p30);
+    return err_user("%" PRId64 " samples of %" PRId64 " tokens are %" PRId64 " epochs of the %" PRId64
+                    " tokens there are, and their index needs %.1f of this machine's %.1f GiB; request fewer "
+                    "samples or provide more data",
+                    p->samples, p->sequence_length, p->epochs, p->tokens, need / 0x1p30, have / 0x1p30);
 }
 
 Err gpt_plan(const TokenSource *source, int64_t begin, int64_t end, int64_t num_samples,

@@ -62,9 +62,8 @@ static Err check_value(const Input *in, const char *name, ParquetText value) {
     bool cut;
     const size_t good = utf8_prefix(value.bytes, value.n, &cut);
     if (good == value.n) return ERR_OK;
-    return err_user("row %" PRId64
-                    " of '%s': the column %s is not valid UTF-8: byte 0x%02x at offset %zu of its string; "
-                    "write it as UTF-8 strings",
+    return err_user("row %" PRId64 " of '%s': the column %s is not valid UTF-8: byte 0x%02x at offset %zu of "
+                    "its string; write it as UTF-8 strings",
                     in->rows, in->path, quote(name).s, (unsigned char)value.bytes[good], good);
 }
 
@@ -99,8 +98,8 @@ static Err read_rows(Input *in, char *out, size_t n, size_t *got) {
 static Err open_parquet(Input *in) {
     if (!in->options.num_columns)
         return err_user(
-            "'%s' is a Parquet file, which can only be read as records with keys, like JSON Lines; "
-            "set --input-format jsonl where there is such an option, or convert the file to text",
+            "'%s' is a Parquet file, which can only be read as records with keys, like JSON Lines; set "
+            "--input-format jsonl where there is such an option, or convert the file to text",
             in->path);
     if (unpack_is_pipe(in->file))
         return err_user(

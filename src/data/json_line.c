@@ -178,10 +178,9 @@ Err json_line_string(JsonText text, const char *key, json_t **out) {
     if (*text.at != '"') return err_user("the value of the key '%s' is not a string", key);
     *out = json_loadb(text.at, text.n, JSON_DECODE_ANY | JSON_ALLOW_NUL, &why);
     if (*out) return ERR_OK;
-    return err_user(
-        "the value of the key '%s' has half of a surrogate pair, which is not a character (%s); correct or "
-        "remove the line",
-        key, why.text);
+    return err_user("the value of the key '%s' has half of a surrogate pair, which is not a character (%s); "
+                    "correct or remove the line",
+                    key, why.text);
 }
 
 bool json_line_element(JsonText *rest, JsonText *element) {

@@ -257,10 +257,9 @@ static Err choose(Unpack *u) {
     u->bytes = (int64_t)u->size;
     u->format = format_of(u);
     if (!u->format || u->format->begin) return ERR_OK;
-    return err_user(
-        "'%s' is compressed with %s, which this build does not support; unpack the file, or install "
-        "%s and build again",
-        u->path, u->format->name, u->format == &XZ ? "liblzma" : "libbz2");
+    return err_user("'%s' is compressed with %s, which this build does not support; unpack the file, or "
+                    "install %s and build again",
+                    u->path, u->format->name, u->format == &XZ ? "liblzma" : "libbz2");
 }
 
 Err unpack_open(const char *path, Unpack **out) {

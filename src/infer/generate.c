@@ -35,8 +35,7 @@ static Err check_token(const Model *m, int64_t token, int64_t prompt) {
     const int64_t vocab = m->plan.vocab;
     if (token >= 0 && token < vocab) return ERR_OK;
     return err_user(
-        "token %lld of prompt %lld is outside the model's vocabulary of %lld; is this the model's "
-        "tokenizer?",
+        "token %lld of prompt %lld is outside the model's vocabulary of %lld; is this the model's tokenizer?",
         (long long)token, (long long)prompt + 1, (long long)vocab);
 }
 
@@ -46,10 +45,9 @@ static Err check_length(const Session *s) {
         return err_user("a prompt of %lld tokens exceeds the model's %lld positions; shorten it",
                         (long long)s->encoder, room);
     if (!has_room(s->model, s->capacity) && s->encoder)
-        return err_user(
-            "%lld new tokens exceed the model's %lld positions, the first of which holds the token that "
-            "begins a text; lower --tokens-to-generate",
-            fresh, room);
+        return err_user("%lld new tokens exceed the model's %lld positions, the first of which holds the "
+                        "token that begins a text; lower --tokens-to-generate",
+                        fresh, room);
     if (!has_room(s->model, s->capacity))
         return err_user("%lld prompt tokens and %lld new ones exceed the model's %lld positions; shorten the "
                         "prompt or lower --tokens-to-generate",
@@ -71,10 +69,9 @@ static Err check_prompts(Session *s) {
     s->capacity = s->longest + s->options->max_new_tokens;
     const int64_t start = s->options->start, vocab = s->model->plan.vocab;
     if (encodes && (start < 0 || start >= vocab))
-        return err_user(
-            "the decoder begins with token %lld, which is outside the model's vocabulary of %lld; is this "
-            "the model's tokenizer?",
-            (long long)start, (long long)vocab);
+        return err_user("the decoder begins with token %lld, which is outside the model's vocabulary of "
+                        "%lld; is this the model's tokenizer?",
+                        (long long)start, (long long)vocab);
     return check_length(s);
 }
 
@@ -90,9 +87,8 @@ static Err check_memory(const Session *s) {
                           (double)dtype_size(s->context->dtype),
                  have = (double)device_memory_available(s->context->device);
     if (cache + logits <= have) return ERR_OK;
-    return err_user("the KV cache of %s of %s takes %s and the logits of the prompts "
-                    "take %s, but %s "
-                    "are available; lower --tokens-to-generate, or give fewer or shorter prompts at a time",
+    return err_user("the KV cache of %s of %s takes %s and the logits of the prompts take %s, but %s are "
+                    "available; lower --tokens-to-generate, or give fewer or shorter prompts at a time",
                     amount(s->n, "sequence").s, amount(s->capacity + s->encoder, "token").s,
                     bytes_text(cache).s, bytes_text(logits).s, bytes_text(have).s);
 }

@@ -26,11 +26,9 @@ typedef struct GateWords {
 } GateWords;
 
 static const Arg GATE_ROWS[] = {
-    ARG_ROW(
-        GateWords, against, "against", ARG_TEXT, "none",
-        "Another isotron program, such as an earlier release: both run alternately, and the ratio of their "
-        "times "
-        "is judged."),
+    ARG_ROW(GateWords, against, "against", ARG_TEXT, "none",
+            "Another isotron program, such as an earlier release: both run alternately, and the ratio of "
+            "their times is judged."),
     ARG_ROW(GateWords, baseline, "baseline", ARG_TEXT, "none",
             "File that an earlier --json wrote on this machine, to compare the times with."),
     ARG_ROW(GateWords, pairs, "pairs", ARG_I64, "12", "Runs of each program with --against, at least 6."),
@@ -155,10 +153,9 @@ static const Arg TRAIN_ROWS[] = {
             "On a GPU, stop measuring after this time, but not before 3 steps; 0 = no limit."),
     ARG_ROW(BenchTrain, profiled, "profiled", ARG_I64, "5",
             "Further steps on a GPU in which every op is timed."),
-    ARG_ROW(
-        BenchTrain, alone, "no-alone", ARG_OFF, "on",
-        "Do not measure the GEMMs by themselves, or the roofs. They are never measured with several ranks on "
-        "a CPU."),
+    ARG_ROW(BenchTrain, alone, "no-alone", ARG_OFF, "on",
+            "Do not measure the GEMMs by themselves, or the roofs. They are never measured with several "
+            "ranks on a CPU."),
     ARG_ROW(BenchTrain, peak_tflops, "peak-tflops", ARG_F64, "none",
             "Peak TFLOP/s for MFU; none = the peak of the device, if it is known, otherwise no MFU."),
     ARG_ROW(BenchTrain, json, "json", ARG_TEXT, "none", "Write the results to this file."),
@@ -179,9 +176,8 @@ static void check_train(const Config *c, const BenchTrain *o, Args *args) {
     check_seconds(args, o->seconds);
     if (f64_is_set(o->peak_tflops) && o->peak_tflops <= 0) args_problem(args, "--peak-tflops: more than 0");
     if (o->warmup < 1 + records)
-        args_problem(args,
-                     "--warmup: at least 1, because the first step allocates memory, and at least 2 with "
-                     "--cuda-graph-impl local, which captures the second step");
+        args_problem(args, "--warmup: at least 1, because the first step allocates memory, and at least 2 "
+                           "with --cuda-graph-impl local, which captures the second step");
 }
 
 static Err read_train(Setup *s, BenchTrain *o, GateArgs *gate, Args *args, int argc, char **argv) {
@@ -244,17 +240,15 @@ typedef struct ScalingWords {
 } ScalingWords;
 
 static const Arg SCALING_ROWS[] = {
-    ARG_ROW(
-        ScalingWords, weak, "weak", ARG_FLAG, "off",
-        "Multiply the global batch by the number of ranks (default). --global-batch-size is the batch of the "
-        "smallest run."),
+    ARG_ROW(ScalingWords, weak, "weak", ARG_FLAG, "off",
+            "Multiply the global batch by the number of ranks (default). --global-batch-size is the batch of "
+            "the smallest run."),
     ARG_ROW(ScalingWords, bench.strong, "strong", ARG_FLAG, "off", "Keep the global batch constant."),
     ARG_ROW(ScalingWords, bench.axis, "over", ARG_ENUM, "data",
             "The kind of parallelism that takes the additional ranks.", .choices = SCALING_AXES),
     ARG_ROW(ScalingWords, least, "min-ranks", ARG_I64, "none",
             "Smallest number of ranks, which is the reference for the efficiency; none = the product of the "
-            "tensor, pipeline and "
-            "context parallel sizes. The number then doubles up to --ranks."),
+            "tensor, pipeline and context parallel sizes. The number then doubles up to --ranks."),
     ARG_ROW(
         ScalingWords, bench.rounds, "rounds", ARG_I64, "7",
         "Runs of each number of ranks. An interval needs 6 rounds for two numbers of ranks, 7 for three."),

@@ -15,15 +15,12 @@ typedef struct Options {
 } Options;
 
 static const Arg ROWS[] = {
-    ARG_ROW(
-        Options, bound, "bound", ARG_F64, "none",
-        "Largest relative difference that passes; none = values must be bitwise equal. A number: |a - b| / "
-        "max(|a|, |b|). A "
-        "tensor: max |a - b| over the larger root mean square of the two."),
+    ARG_ROW(Options, bound, "bound", ARG_F64, "none",
+            "Largest relative difference that passes; none = values must be bitwise equal. A number: |a - b| "
+            "/ max(|a|, |b|). A tensor: max |a - b| over the larger root mean square of the two."),
     ARG_ROW(Options, common, "common", ARG_FLAG, "off",
             "Compare only the steps, quantities and tensors that both have. Without this option, a missing "
-            "one is a "
-            "difference."),
+            "one is a difference."),
     ARG_ROW(Options, only, "only", ARG_TEXT, "none",
             "Compare only quantities, or tensors, whose names contain this text."),
     ARG_ROW(Options, weights_only, "weights-only", ARG_FLAG, "off",
@@ -65,12 +62,12 @@ int command_compare(int argc, char **argv) {
     Arena *arena = arena_new();
     Options o;
     Args args;
-    args_init(&args, arena,
-              "isotron compare A B [options]    (two logs, or two folders of checkpoints)\n\n"
-              "Compares two runs value by value, and reports the first difference. Exit status 1: "
-              "they differ.\n\n"
-              "example: isotron compare yesterday.jsonl today.jsonl --bound 1e-6",
-              "A B");
+    args_init(
+        &args, arena,
+        "isotron compare A B [options]    (two logs, or two folders of checkpoints)\n\n"
+        "Compares two runs value by value, and reports the first difference. Exit status 1: they differ.\n\n"
+        "example: isotron compare yesterday.jsonl today.jsonl --bound 1e-6",
+        "A B");
     args_use(&args, ARG_TABLE(ROWS, &o));
     args_line(&args, argc, argv);
     check(&args, &o);

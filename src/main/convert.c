@@ -242,8 +242,7 @@ static Err read_hf_options(Job *j, int argc, char **argv) {
         if (c->lane != LANE_FP32 && c->lane != LANE_FP64)
             args_problem(&j->args,
                          "--lane %s cannot be used here, because a checkpoint stores weights as fp32, or as "
-                         "fp64 with --fp64: "
-                         "remove it",
+                         "fp64 with --fp64: remove it",
                          Lane_spellings[c->lane]);
         config_check(c, CHECK_MODEL | CHECK_STRICT, &j->args);
         if (!c->save && !j->options.check)
@@ -357,14 +356,12 @@ static Err add_tokens(Job *j, const json_t *state, json_t *tokens, HfExtras *x, 
     if (tokenizer_vocab_size(t) > vocab_size) {
         free(json);
         return err_user("the tokenizer has %d ids, and the embedding of the model only %lld: give the "
-                        "tokenizer that the model "
-                        "was trained with",
+                        "tokenizer that the model was trained with",
                         tokenizer_vocab_size(t), (long long)vocab_size);
     }
     if (json && type && !strcmp(type, "qwen2"))
         str_printf(notes, "note: AutoTokenizer of transformers 5 reads every tokenizer of a qwen2 model as a "
-                          "Qwen2Tokenizer; load "
-                          "another one with PreTrainedTokenizerFast\n");
+                          "Qwen2Tokenizer; load another one with PreTrainedTokenizerFast\n");
     json_t *own = json_object();
     take_id(own, "bos_token_id", tokenizer_bos(t));
     take_id(own, "eos_token_id", tokenizer_eod(t));

@@ -14,11 +14,10 @@ static Err run(void *unused) {
 int command_docs(int argc, char **argv) {
     Arena *arena = arena_new();
     Args args;
-    args_init(
-        &args, arena,
-        "isotron docs\n\nPrints docs/reference/options.md: every option of a run with its default, range and "
-        "meaning.\n\nexample: isotron docs > options.md",
-        NULL);
+    args_init(&args, arena,
+              "isotron docs\n\nPrints docs/reference/options.md: every option of a run with its default, "
+              "range and meaning.\n\nexample: isotron docs > options.md",
+              NULL);
     args_line(&args, argc, argv);
     const int status = command_finish(&args, args_end(&args), run, NULL);
     arena_free(arena);

@@ -106,10 +106,9 @@ static Err find_start(Job *j, const json_t *ids) {
     j->start = json_is_integer(known) ? json_integer_value(known)
                                       : tokenizer_special(j->setup.tokenizer, SPECIAL_BOS);
     if (j->start >= 0) return ERR_OK;
-    return err_user(
-        "the decoder of a T5 begins with [BOS], [CLS] or padding, and the tokenizer %s has none of them: "
-        "specify the tokenizer that the model was trained with",
-        j->setup.config.tokenizer_type);
+    return err_user("the decoder of a T5 begins with [BOS], [CLS] or padding, and the tokenizer %s has none "
+                    "of them: specify the tokenizer that the model was trained with",
+                    j->setup.config.tokenizer_type);
 }
 
 static Err find_tokens(Job *j) {
@@ -238,9 +237,9 @@ static Err generate_run(void *job) {
     Setup *s = &j->setup;
     ERR_RETURN(setup_finish(s));
     if (!s->tokenizer)
-        return err_user("the checkpoint does not record a tokenizer for the prompts: set --tokenizer-type "
-                        "GPT2BPETokenizer, "
-                        "HuggingFaceTokenizer, ByteLevelTokenizer or NullTokenizer, with its files");
+        return err_user(
+            "the checkpoint does not record a tokenizer for the prompts: set --tokenizer-type "
+            "GPT2BPETokenizer, HuggingFaceTokenizer, ByteLevelTokenizer or NullTokenizer, with its files");
     ERR_RETURN(read_prompts(j));
     if (!j->n) return err_user("there is nothing to continue; set --prompt TEXT or --prompts-file FILE");
     ERR_RETURN(find_tokens(j));

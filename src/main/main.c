@@ -46,8 +46,7 @@ static const struct {
      "'generate' continues prompts; there is no server"},
     {" eval evaluate evaluation perplexity ppl test lm_eval ",
      "evaluate with 'pretrain --skip-train --load DIR --data-path PREFIX', and a BERT on a task with "
-     "'finetune "
-     "--epochs 0'"},
+     "'finetune --epochs 0'"},
     {" train run resume pretrain_gpt pretrain_llama pretrain_mamba ",
      "use 'pretrain', with --load to resume"},
     {" pretrain_bert ", "use 'pretrain --model bert'"},
@@ -120,10 +119,9 @@ static void check_address_space(void) {
     if (openblas_get_num_threads() == 1 || getrlimit(RLIMIT_AS, &limit) || limit.rlim_cur == RLIM_INFINITY ||
         (double)limit.rlim_cur >= needed)
         return;
-    command_fail(
-        err_infra("this process may have %s of addresses, and OpenBLAS needs %s for its threads: raise "
-                  "the limit, as with 'ulimit -v unlimited', or set OPENBLAS_NUM_THREADS=1",
-                  bytes_text((double)limit.rlim_cur).s, bytes_text(needed).s));
+    command_fail(err_infra("this process may have %s of addresses, and OpenBLAS needs %s for its threads: "
+                           "raise the limit, as with 'ulimit -v unlimited', or set OPENBLAS_NUM_THREADS=1",
+                           bytes_text((double)limit.rlim_cur).s, bytes_text(needed).s));
     fflush(NULL);
     _exit(ERR_INFRA);
 }

@@ -30,11 +30,9 @@ static const Arg ROWS[] = {
     ARG_ROW(
         Options, accept.golden, "golden", ARG_TEXT, "none",
         "Folder of golden cases for the stage parity; none = that of the installation or the source tree."),
-    ARG_ROW(
-        Options, memory, "memory-share", ARG_TEXT, "80%",
-        "Largest share of each device's free memory to test, on a CPU at most 1 GiB for each rank. Less is "
-        "tested if time is "
-        "short."),
+    ARG_ROW(Options, memory, "memory-share", ARG_TEXT, "80%",
+            "Largest share of each device's free memory to test, on a CPU at most 1 GiB for each rank. Less "
+            "is tested if time is short."),
     ARG_ROW(Options, allow, "allow", ARG_TEXT, "5%",
             "Accepted loss of speed compared with the good run, or of library B compared with A."),
     ARG_ROW(Options, accept.allow_changes, "allow-changes", ARG_FLAG, "off",
@@ -155,9 +153,8 @@ int command_validate(int argc, char **argv) {
     args_init(&args, arena,
               "isotron validate [--device cuda] [--ranks N] [options]\n\n"
               "Tests a machine, a driver or an NCCL library in stages. Prints a verdict for each stage, with "
-              "its evidence "
-              "and a suspect. Exit status: 1 if something is wrong or degraded, 4 if no stage passed, 130 "
-              "after Ctrl-C, which writes the reports of the stages that have ended.\n\n"
+              "its evidence and a suspect. Exit status: 1 if something is wrong or degraded, 4 if no stage "
+              "passed, 130 after Ctrl-C, which writes the reports of the stages that have ended.\n\n"
               "example: isotron validate --ranks 4 --quick",
               NULL);
     const Err e = read_options(&config, &o, &args, argc, argv);

@@ -164,9 +164,9 @@ static Err read_sizes(Golden *g, const char *path) {
     const Tensor *tokens = tensor_of(g, FIELD_tokens), *below = tensor_of(g, FIELD_encoder_tokens);
     g->shifted = !tensor_of(g, FIELD_lengths) && !tensor_of(g, FIELD_labels);
     if (!tokens || tokens->ndim != 3 || tokens->dim[1] < 1 || tokens->dim[2] < 2)
-        return err_user("'%s' has no I64 tensor \"tokens\" or \"dec_tokens\" of shape [steps, samples, "
-                        "positions%s]",
-                        path, g->shifted ? " + 1" : "");
+        return err_user(
+            "'%s' has no I64 tensor \"tokens\" or \"dec_tokens\" of shape [steps, samples, positions%s]",
+            path, g->shifted ? " + 1" : "");
     if (tokens->dim[0] < g->n_steps)
         return err_user("'%s' holds %lld steps of tokens, curve.json has %lld", path,
                         (long long)tokens->dim[0], (long long)g->n_steps);
@@ -228,10 +228,9 @@ static Err lacks_field(FieldId field, const Config *c) {
     for (int i = 0; i < N_TENSORS; i++)
         if (TENSORS[i].field == field)
             str_printf(&names, "%s\"%s\"", names.len ? " or " : "", TENSORS[i].name);
-    const Err e =
-        err_user("batches.safetensors has no %s, which this --model %s reads; add it, or change the "
-                 "options of the model's inputs",
-                 names.s, ModelFamily_spellings[c->model]);
+    const Err e = err_user("batches.safetensors has no %s, which this --model %s reads; add it, or change "
+                           "the options of the model's inputs",
+                           names.s, ModelFamily_spellings[c->model]);
     str_free(&names);
     return e;
 }

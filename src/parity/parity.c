@@ -254,19 +254,16 @@ void parity_print(const ParityReport *r, const char *case_name, const Config *c,
         "divided by u, in %s with normal noise: u on the weights, u sqrt(K) on the gradients\n",
         r->precision.draws ? "fp64 rows: " : "", r->roundoff, r->longest_sum, amount(r->draws, "fp64 run").s);
     if (r->precision.draws)
-        str_printf(
-            out,
-            "other rows: x is this run, y fp64 and z fp64 with the lane's storage, for %s of weights "
-            "times "
-            "1 + %.3g xi. R = median |x - y| / median |z - y|, element = max of min |x - y| / rms of its row "
-            "in z - y, scale = component of x - z along y. power = the smallest relative error of scale that "
-            "fails, and its limit\n",
-            amount(r->precision.draws, "draw").s, r->precision.dither);
+        str_printf(out,
+                   "other rows: x is this run, y fp64 and z fp64 with the lane's storage, for %s of weights "
+                   "times 1 + %.3g xi. R = median |x - y| / median |z - y|, element = max of min |x - y| / "
+                   "rms of its row in z - y, scale = component of x - z along y. power = the smallest "
+                   "relative error of scale that fails, and its limit\n",
+                   amount(r->precision.draws, "draw").s, r->precision.dither);
     provenance_print(&p, number, out);
     if (r->is_weak)
         str_puts(out, "All results are within their bounds, but an error as large as the power would be too. "
-                      "Use a case "
-                      "with more tokens a step or larger sizes, or a finer precision.\n");
+                      "Use a case with more tokens a step or larger sizes, or a finer precision.\n");
     str_printf(out, "verdict: %s\n", r->pass ? "pass" : r->is_weak ? "inconclusive" : "FAIL");
 }
 

@@ -70,10 +70,9 @@ static Err check_names(const Reference *r, const char *path) {
 static Err read_tensors(Reference *r, const char *path) {
     const Tensor *tokens = safetensors_find(r->file, "tokens"), *logits = safetensors_find(r->file, "logits");
     if (!tokens || tokens->dtype != I64 || tokens->ndim != 2 || tensor_count(tokens) < 1)
-        return err_user(
-            "'%s' is not a reference: it has no I64 tensor \"tokens\" of shape [samples, positions]; "
-            "create one with tools/oracle/hf_logits.py",
-            path);
+        return err_user("'%s' is not a reference: it has no I64 tensor \"tokens\" of shape [samples, "
+                        "positions]; create one with tools/oracle/hf_logits.py",
+                        path);
     ERR_RETURN(read_fields(r, path, tokens));
     ERR_RETURN(check_names(r, path));
     const bool of_task = logits && logits->ndim == 2;
@@ -164,15 +163,14 @@ static Err check_fit(const Reference *r, const Config *c, const Model *m) {
         return err_user("the reference has logits of %s, the model of %s: it was computed with another model",
                         of_task ? "tokens" : "classes", of_task ? "classes" : "tokens");
     if (r->outputs != outputs)
-        return err_user("the reference has logits of %lld %s, the model %s of %lld: it was "
-                        "computed with another model",
-                        (long long)r->outputs, of_task ? "classes" : "tokens",
-                        of_task ? "a head" : "has a vocabulary", (long long)outputs);
-    if (r->batch.b % c->derived.choices)
         return err_user(
-            "the reference has %lld samples, which are not questions of %lld choices: recreate it "
-            "with --samples",
-            (long long)r->batch.b, (long long)c->derived.choices);
+            "the reference has logits of %lld %s, the model %s of %lld: it was computed with another model",
+            (long long)r->outputs, of_task ? "classes" : "tokens", of_task ? "a head" : "has a vocabulary",
+            (long long)outputs);
+    if (r->batch.b % c->derived.choices)
+        return err_user("the reference has %lld samples, which are not questions of %lld choices: recreate "
+                        "it with --samples",
+                        (long long)r->batch.b, (long long)c->derived.choices);
     if (of_task) ERR_RETURN(check_tokens(r, c->derived.vocab_size));
     if (!r->batch.shape.encoder != !m->plan.sample.encoder)
         return err_user("the reference is %s, the model %s: it was computed with another model",

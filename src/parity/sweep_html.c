@@ -64,10 +64,8 @@ static void provenance(const Sweep *s, Str *out) {
 }
 
 static void legend(Str *out) {
-    str_puts(
-        out,
-        "<h2>How to read this</h2><ul>\n<li>A number is the largest error of a cell <b>as a fraction of its "
-        "bound</b>: ");
+    str_puts(out, "<h2>How to read this</h2><ul>\n<li>A number is the largest error of a cell <b>as a "
+                  "fraction of its bound</b>: ");
     static const double EXAMPLES[] = {0, 0.5, 1};
     for (int i = 0; i < 3; i++) {
         str_puts(out, "<span style=\"padding:0 6px;background:");
@@ -224,9 +222,9 @@ static void layers_of(const Cell *c, Str *out) {
 }
 
 static void layers(const Sweep *s, Str *out) {
-    str_puts(out, "<details><summary>Error by layer</summary><p>The largest fraction of the bound in the "
-                  "tensors of each "
-                  "layer; the last column has the rest: losses, norms, embeddings, output.</p><table>\n");
+    str_puts(out,
+             "<details><summary>Error by layer</summary><p>The largest fraction of the bound in the tensors "
+             "of each layer; the last column has the rest: losses, norms, embeddings, output.</p><table>\n");
     for (int64_t k = 0; k < s->n_cases; k++) {
         const SweepCase *of = &s->cases[k];
         if (!case_has_run(s, of)) continue;
@@ -332,10 +330,8 @@ void sweep_html(const Sweep *s, Str *out) {
     grid(s, out);
     layers(s, out);
     skipped(s, out);
-    str_puts(
-        out,
-        "<h2>Loss</h2><p>The independent implementation is grey, cells that pass are green, cells that fail "
-        "are red. Equal curves coincide.</p>\n");
+    str_puts(out, "<h2>Loss</h2><p>The independent implementation is grey, cells that pass are green, cells "
+                  "that fail are red. Equal curves coincide.</p>\n");
     for (int64_t i = 0; i < s->n_cases; i++)
         if (case_has_run(s, &s->cases[i])) losses(s, &s->cases[i], out);
     str_puts(out, "</body></html>\n");

@@ -133,11 +133,10 @@ void sweep_facts(const Sweep *s, SweepFact out[SWEEP_FACTS]) {
 
 void sweep_finding(const Finding *f, const char *indent, Str *out) {
     if (f->agrees_until)
-        str_printf(
-            out,
-            "%snot localised: one rank also differs from the oracle, in step %lld; every op agrees until "
-            "its update\n",
-            indent, (long long)f->agrees_until);
+        str_printf(out,
+                   "%snot localised: one rank also differs from the oracle, in step %lld; every op agrees "
+                   "until its update\n",
+                   indent, (long long)f->agrees_until);
     if (!f->found) return;
     str_printf(out, "%slocalised: step %lld, ", indent, (long long)f->step + 1);
     if (f->sample >= 0) str_printf(out, "sample %lld, ", (long long)f->sample);

@@ -19,11 +19,10 @@ static Err count_chunks(const Config *c, int64_t layers, int64_t *chunks) {
     *chunks = given ? c->num_virtual_stages_per_pipeline_rank : 1;
     if (!i64_is_set(per_chunk)) return ERR_OK;
     if (layers % (p * per_chunk))
-        return err_user(
-            "the %lld layers (with the embedding and the loss if they count) are not a multiple of "
-            "--pipeline-model-parallel-size %lld times "
-            "--num-layers-per-virtual-pipeline-stage %lld: change one of them",
-            (long long)layers, (long long)p, (long long)per_chunk);
+        return err_user("the %lld layers (with the embedding and the loss if they count) are not a multiple "
+                        "of --pipeline-model-parallel-size %lld times "
+                        "--num-layers-per-virtual-pipeline-stage %lld: change one of them",
+                        (long long)layers, (long long)p, (long long)per_chunk);
     *chunks = layers / (p * per_chunk);
     return ERR_OK;
 }
@@ -141,23 +140,20 @@ static Err cut_by_layout(const Config *c, Arena *arena, PipelineLayout *out) {
     int64_t count[128] = {0}, p = c->pipeline_model_parallel_size;
     for (size_t i = 0; i < r.length; i++) count[(int)r.out[i]]++;
     if (count['E'] != 1 || r.out[0] != 'E' || count['L'] != 1 || r.out[r.length - 1] != 'L')
-        return err_user(
-            "--pipeline-model-parallel-layout '%.200s' must begin with its only E, the embedding, and "
-            "end with its only L, the loss",
-            r.text);
+        return err_user("--pipeline-model-parallel-layout '%.200s' must begin with its only E, the "
+                        "embedding, and end with its only L, the loss",
+                        r.text);
     if (count['t'] != config_layers(c))
-        return err_user(
-            "--pipeline-model-parallel-layout '%.200s' has %lld layers (t), but the model has %lld%s: "
-            "change --num-layers%s or the layout",
-            r.text, (long long)count['t'], (long long)config_layers(c),
-            has_two_stacks(c) ? ", those of the encoder and then those of the decoder" : "",
-            decoder_depth(c));
+        return err_user("--pipeline-model-parallel-layout '%.200s' has %lld layers (t), but the model has "
+                        "%lld%s: change --num-layers%s or the layout",
+                        r.text, (long long)count['t'], (long long)config_layers(c),
+                        has_two_stacks(c) ? ", those of the encoder and then those of the decoder" : "",
+                        decoder_depth(c));
     int64_t stages = count['|'] + 1, stage = 0;
     if (stages % p)
-        return err_user(
-            "--pipeline-model-parallel-layout '%.200s' has %lld stages, which is not a multiple of "
-            "--pipeline-model-parallel-size %lld: change one of them",
-            r.text, (long long)stages, (long long)p);
+        return err_user("--pipeline-model-parallel-layout '%.200s' has %lld stages, which is not a multiple "
+                        "of --pipeline-model-parallel-size %lld: change one of them",
+                        r.text, (long long)stages, (long long)p);
     *out = stages_new(p, stages / p, arena);
     for (size_t i = 0; i < r.length; i++) {
         stage += r.out[i] == '|';

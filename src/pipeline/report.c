@@ -44,10 +44,9 @@ Err pipeline_report(const PipelineSpec *s, const PipelineLayout *layout, Str *ou
     const int64_t most = 1 << 16;
     int64_t stages = (int64_t)s->ranks * s->chunks;
     if (stages > most || s->microbatches > most / stages)
-        return err_user(
-            "%lld stages and %lld microbatches are too many to draw: lower --global-batch-size or the "
-            "pipeline sizes",
-            (long long)stages, (long long)s->microbatches);
+        return err_user("%lld stages and %lld microbatches are too many to draw: lower --global-batch-size "
+                        "or the pipeline sizes",
+                        (long long)stages, (long long)s->microbatches);
     const PassTimes unit = {1, 1, 1};
     Arena *arena = arena_new();
     PassTimes *each = arena_alloc(arena, (size_t)stages * sizeof *each);

@@ -139,8 +139,7 @@ void search_print(const Search *s, int64_t ranks, size_t available, int width, S
     const bool exactly = i64_is_set(ranks);
     str_printf(out,
                "searched %s: tensor parallelism to %lld ranks, context to %d, pipeline, virtual stages, "
-               "expert, data, "
-               "ZeRO, recomputation, microbatches to %s%s\n",
+               "expert, data, ZeRO, recomputation, microbatches to %s%s\n",
                amount(s->tries, "layout").s, (long long)s->node, SEARCH_CONTEXT, amount(s->micro, "sample").s,
                s->stopped ? "; stopped before all were tried" : "");
     if (!s->n && exactly)
@@ -192,8 +191,8 @@ static json_t *plan_json(const RunPlan *p) {
     json_t *ranks = json_array();
     for (int i = 0; i < p->pipeline.ranks; i++) json_array_append_new(ranks, memory_json(p, i));
     return json_pack(
-        "{s:s, s:I, s:I, s:I, s:f, s:{s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i}, s:{s:I, s:I, "
-        "s:I}, s:o, s:i, s:o}",
+        "{s:s, s:I, s:I, s:I, s:f, s:{s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i}, s:{s:I, s:I, s:I}, s:o, s:i, "
+        "s:o}",
         "device", DeviceOption_spellings[p->config->device], "parameters", (json_int_t)p->parameters.all,
         "active_parameters", (json_int_t)p->parameters.active, "rank_parameters", (json_int_t)most_held(p),
         "flops_per_sample", p->flops, "layout", "ranks", p->layout.mesh.world, "tensor", size[AXIS_TP],

@@ -49,8 +49,7 @@ static Err check_same_options(Comm *comm, const Config *c) {
     Str value = {0};
     arg_print(row, config_value(c, i), &value);
     const Err e =
-        err_user("--%.*s is %.200s on process %d, and not on all others: give all processes the same "
-                 "options",
+        err_user("--%.*s is %.200s on process %d, and not on all others: give all processes the same options",
                  (int)arg_name_len(row), row->names, value.s, comm_rank(comm));
     str_free(&value);
     return e;
@@ -59,10 +58,9 @@ static Err check_same_options(Comm *comm, const Config *c) {
 /* MPI connects only processes that an mpirun of the same MPI has started. */
 static Err check_same_world(const Comm *comm, const CommLaunch *launch) {
     if (comm_world(comm) == launch->processes) return ERR_OK;
-    return err_user(
-        "the launcher started %d processes, but MPI connects %d: use the mpirun of the MPI that isotron "
-        "was built with, or torchrun, srun or --ranks",
-        launch->processes, comm_world(comm));
+    return err_user("the launcher started %d processes, but MPI connects %d: use the mpirun of the MPI that "
+                    "isotron was built with, or torchrun, srun or --ranks",
+                    launch->processes, comm_world(comm));
 }
 
 /* An error before all processes have met concerns only this process. */

@@ -45,9 +45,8 @@ static Err check_is_log(int fd, const char *path) {
     char head[2] = "{";
     if (pread(fd, head, sizeof head, 0) < 0) return file_failed("read", path);
     if (head[0] == '{' && head[1] != '\n') return ERR_OK;
-    return err_user("'%s' is not a log: its first line is not a JSON object; choose another file for "
-                    "--log-jsonl",
-                    path);
+    return err_user(
+        "'%s' is not a log: its first line is not a JSON object; choose another file for --log-jsonl", path);
 }
 
 static bool has_steps(const char *path) {
@@ -81,10 +80,9 @@ static Err open_jsonl(TrainLog *log, const Trainer *r, const json_t *header) {
         ERR_RETURN(check_is_log(log->jsonl, path));
         ERR_RETURN(ends_torn(log->jsonl, path, &torn));
         if (!r->iteration && has_steps(path))
-            printf(
-                "  note: %s has steps of an earlier run; this run starts at step 0 and appends to it. Remove "
-                "the file first to replace it\n",
-                path);
+            printf("  note: %s has steps of an earlier run; this run starts at step 0 and appends to it. "
+                   "Remove the file first to replace it\n",
+                   path);
     }
     str_clear(&log->text);
     str_puts(&log->text, torn ? "\n" : "");
@@ -374,8 +372,7 @@ static void note_skipped(TrainLog *log, const Trainer *r) {
     if (r->iteration < r->run.config->derived.train_iters || log->all_skipped < log->all_steps) return;
     train_log_hide_status(log);
     printf("note: all steps of this run were skipped, because the gradients overflowed: no parameter has "
-           "changed. "
-           "Train longer, or lower --initial-loss-scale or --loss-scale\n");
+           "changed. Train longer, or lower --initial-loss-scale or --loss-scale\n");
 }
 
 Err train_log_step(TrainLog *log, const Trainer *r, const StepReport *s, int64_t ns, const Times *times) {

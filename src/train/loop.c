@@ -314,9 +314,8 @@ static Err check_finite(Loop *l, const StepReport *s) {
         snprintf(newest, sizeof newest, "; the newest checkpoint is that of iteration %lld",
                  (long long)l->saved_iteration);
     return err_failed(
-        "the %s of iteration %lld is not finite. Its update was not saved%s. Lower --lr, or check the "
-        "data of this step (samples %lld to %lld). --no-check-for-nan-in-loss-and-grad skips "
-        "such steps",
+        "the %s of iteration %lld is not finite. Its update was not saved%s. Lower --lr, or check the data "
+        "of this step (samples %lld to %lld). --no-check-for-nan-in-loss-and-grad skips such steps",
         s->loss_is_nan ? "loss" : "gradient", (long long)r->iteration, newest,
         (long long)(r->consumed_samples - s->samples), (long long)(r->consumed_samples - 1));
 }

@@ -272,11 +272,10 @@ static void check_order(Check *c, int collective, int type) {
         snprintf(name, sizeof name, "%s %s", x.of->name, x.type->name);
         outcome_hash(r->out, hash64(all, (size_t)r->world * sizeof *all, 0), name);
         if (varies)
-            outcome_add(
-                r->out, VALIDATE_DEGRADED, stage_transport(r).s,
-                "%s of %d: repetitions differ bitwise on numbers that are not exact (exact ones are right): "
-                "runs are not deterministic",
-                name, (int)COUNT);
+            outcome_add(r->out, VALIDATE_DEGRADED, stage_transport(r).s,
+                        "%s of %d: repetitions differ bitwise on numbers that are not exact (exact ones are "
+                        "right): runs are not deterministic",
+                        name, (int)COUNT);
     }
     free(all);
 }

@@ -248,8 +248,7 @@ Err parity_find_golden(const char *given, char **out) {
     *out = given ? mem_strdup(given) : near_program();
     const Err e = check_golden(*out);
     return e.code ? err_user("the stage parity has no golden cases: %s. Set --golden to the folder with %s, "
-                             "%s and %s, or "
-                             "leave parity out of --only",
+                             "%s and %s, or leave parity out of --only",
                              e.msg, GOLDEN[0], GOLDEN[1], GOLDEN[2])
                   : e;
 }

@@ -341,8 +341,7 @@ static void html_head(const Validation *a, const Provenance *p, Str *out) {
                   "table{border-collapse:collapse;margin:8px 0 24px}td:nth-child(3){white-space:nowrap}"
                   "td,th{border:1px solid #ccc;padding:2px 6px;text-align:left;vertical-align:top}"
                   "svg{vertical-align:middle;font-size:12px;fill:#24292f}pre{white-space:pre-wrap;margin:0}."
-                  "limits{border:2px solid #999;padding:0 12px "
-                  "12px;margin:8px 0 24px}"
+                  "limits{border:2px solid #999;padding:0 12px 12px;margin:8px 0 24px}"
                   "</style></head><body>\n");
     static const char *const SAID[] = {"accepted", "no verdict", "interrupted", "not accepted",
                                        "not accepted"};

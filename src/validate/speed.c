@@ -341,9 +341,8 @@ static void report_roof(const Speed *s, const Slow *slow) {
         outcome_limit(s->r->out, "speed: bus bandwidth against the roof of the links, which is not known: %s",
                       s->roof.why);
     if (s->roof.kind == ROOF_PCIE)
-        outcome_limit(s->r->out,
-                      "speed: bus bandwidth against the roof of PCIe, because it depends on the path "
-                      "through bridges and the host");
+        outcome_limit(s->r->out, "speed: bus bandwidth against the roof of PCIe, because it depends on the "
+                                 "path through bridges and the host");
 }
 
 /* ---- the stage ---- */

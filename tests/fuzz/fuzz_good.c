@@ -37,9 +37,7 @@ bool fuzz_one(const uint8_t *bytes, size_t n) {
 void fuzz_seeds(Corpus *c) {
     static const char SEED[] =
         "{\"schema\": 1, \"verdict\": \"PASS\", \"ranks\": 2, \"device\": \"cuda\", \"stages\": [{\"name\": "
-        "\"speed\", "
-        "\"transport\": \"NCCL 2.28.9\", \"fingerprint\": {\"NCCL\": \"2.27.3\"}, \"metrics\": "
-        "[{\"name\": "
-        "\"link 0-1\", \"samples\": [2, 2, 2.5, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2]}]}]}";
+        "\"speed\", \"transport\": \"NCCL 2.28.9\", \"fingerprint\": {\"NCCL\": \"2.27.3\"}, \"metrics\": "
+        "[{\"name\": \"link 0-1\", \"samples\": [2, 2, 2.5, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2]}]}]}";
     corpus_add(c, SEED, sizeof SEED - 1);
 }

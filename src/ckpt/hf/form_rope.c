@@ -182,10 +182,9 @@ static void rope_scaling_read(HfReader *r, const HfRow *row) {
     } else if (!strcmp(type, "longrope")) {
         set_long_rope(r, in, key, get_original_length(r, in));
     } else if (strcmp(type, "default")) {
-        hf_refuse(
-            r, key,
-            "a scaling of positions that this model does not have (default, linear, llama3 and longrope "
-            "are known)");
+        hf_refuse(r, key,
+                  "a scaling of positions that this model does not have (default, linear, llama3 and "
+                  "longrope are known)");
     }
 }
 

@@ -27,10 +27,9 @@ static bool is_named(HfReader *r, const json_t *types, int64_t i, bool otherwise
     if (word && !strcmp(word, "sliding_attention")) return true;
     if (word && (!strcmp(word, "full_attention") || !strcmp(word, "attention"))) return false;
     if (!r->err.code)
-        r->err =
-            err_user("'%s': layer_types has %s for layer %lld; only full_attention and sliding_attention "
-                     "can be read",
-                     r->path, word ? quote(word).s : "no text", (long long)i);
+        r->err = err_user(
+            "'%s': layer_types has %s for layer %lld; only full_attention and sliding_attention can be read",
+            r->path, word ? quote(word).s : "no text", (long long)i);
     return false;
 }
 

@@ -257,8 +257,7 @@ static const HfClass CLASSES[] = {
      .model_types = "aya_vision cohere cohere2",
      .model = "BPE",
      .tokens = "unk_token=<UNK> bos_token=<BOS_TOKEN> eos_token=<|END_OF_TURN_TOKEN|> pad_token=<PAD> "
-               "cls_token=<CLS> "
-               "sep_token=<SEP> mask_token=<MASK_TOKEN>",
+               "cls_token=<CLS> sep_token=<SEP> mask_token=<MASK_TOKEN>",
      .parts = cohere_parts},
 };
 enum { NUM_CLASSES = sizeof CLASSES / sizeof *CLASSES };
@@ -341,11 +340,10 @@ Err hf_class_find(const HfConfig *c, const json_t *tokenizer, const HfClass **ou
     const bool refused = other && !*out && !(type && has_word(AS_IT_IS, type, n));
     str_free(&name);
     if (!refused) return ERR_OK;
-    return err_user(
-        "'%s' names the class %s, which replaces parts of tokenizer.json and is not supported. To use "
-        "tokenizer.json unchanged, also in transformers, set \"tokenizer_class\" to "
-        "\"PreTrainedTokenizerFast\" in its tokenizer_config.json",
-        c->dir, named);
+    return err_user("'%s' names the class %s, which replaces parts of tokenizer.json and is not supported. "
+                    "To use tokenizer.json unchanged, also in transformers, set \"tokenizer_class\" to "
+                    "\"PreTrainedTokenizerFast\" in its tokenizer_config.json",
+                    c->dir, named);
 }
 
 /* ---- building ---- */

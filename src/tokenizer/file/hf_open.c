@@ -227,10 +227,9 @@ static Err read_vocabulary(Opening *o, const char *dir) {
     if (o->root) return ERR_OK;
     ERR_RETURN(read_root(o));
     if (o->class || json_object_get(o->root, "normalizer")) return ERR_OK;
-    return err_user(
-        "'%s' is only a vocabulary, and '%s/tokenizer_config.json' names no class that uses it: put a "
-        "tokenizer.json next to it",
-        o->path, dir);
+    return err_user("'%s' is only a vocabulary, and '%s/tokenizer_config.json' names no class that uses it: "
+                    "put a tokenizer.json next to it",
+                    o->path, dir);
 }
 
 static Err open_folder(const TokenizerConfig *c, Tokenizer *t) {
@@ -246,8 +245,7 @@ static Err open_folder(const TokenizerConfig *c, Tokenizer *t) {
     Opening o = {.options = c, .path = folder ? tokenizer_find_vocabulary(dir) : mem_strdup(c->model)};
     Err e = o.path ? read_vocabulary(&o, dir)
                    : err_user("'%s' has no tokenizer.json, and no tekken.json, tokenizer.model, vocab.json "
-                              "with merges.txt "
-                              "or vocab.txt: download the tokenizer of the model",
+                              "with merges.txt or vocab.txt: download the tokenizer of the model",
                               dir);
     if (!e.code) e = finish(&o, t);
     if (o.is_made) token_model_free(&o.made);
@@ -266,11 +264,10 @@ static Err open_as(Opening *o, const char *class) {
     if (!e.code) e = hf_class_find(&o->config, NULL, &o->class);
     if (e.code) return e;
     if (o->class && o->class != hf_class(class))
-        return err_user(
-            "'%s' names the class %s, but %s is a %s: use --tokenizer-type HuggingFaceTokenizer with "
-            "--tokenizer-model %s",
-            o->config.dir, json_string_value(o->config.tokenizer_class), o->options->type, class,
-            o->config.dir);
+        return err_user("'%s' names the class %s, but %s is a %s: use --tokenizer-type HuggingFaceTokenizer "
+                        "with --tokenizer-model %s",
+                        o->config.dir, json_string_value(o->config.tokenizer_class), o->options->type, class,
+                        o->config.dir);
     o->class = hf_class(class);
     return ERR_OK;
 }

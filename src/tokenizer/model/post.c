@@ -79,7 +79,6 @@ Err post_load(const json_t *object, int32_t limit, Post *out) {
         return add_id(json_array_get(sep, 1), limit, &out->after);
     }
     return err_user("post_processor '%s' is not supported; TemplateProcessing, RobertaProcessing, "
-                    "BertProcessing, ByteLevel "
-                    "and Sequence are",
+                    "BertProcessing, ByteLevel and Sequence are",
                     type);
 }

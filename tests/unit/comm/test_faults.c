@@ -44,9 +44,8 @@ TEST(a_slow_rank_is_named_once) {
     static Ending e;
     double delay = 1; /* twice the time of the warning: a loaded machine may see it late */
     end_of(is_delayed, &delay, FAULT_RANKS, &(CommOptions){.deadline_s = 5}, &e);
-    assert_string_equal(e.text,
-                        "COMM WARNING rank 0 has waited 0.5 s of at most 5 s in all_reduce sum of 3 F32 at "
-                        "'delayed', operation 0 of ranks 0 1 2 3\n  for ranks: 1\n");
+    assert_string_equal(e.text, "COMM WARNING rank 0 has waited 0.5 s of at most 5 s in all_reduce sum of 3 "
+                                "F32 at 'delayed', operation 0 of ranks 0 1 2 3\n  for ranks: 1\n");
     assert_int_equal(e.status, 0);
 }
 

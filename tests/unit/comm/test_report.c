@@ -27,37 +27,36 @@ TEST(each_contradiction_is_named) {
     CommFacts other = sum;
     other.kind = COMM_REDUCE_SCATTER;
     expect(sum, other,
-           "the kind differs: rank 2 starts all_reduce sum of 8 F32 at 'here', rank 5 starts "
-           "reduce_scatter sum of 8 F32 at 'here'");
+           "the kind differs: rank 2 starts all_reduce sum of 8 F32 at 'here', rank 5 starts reduce_scatter "
+           "sum of 8 F32 at 'here'");
     other = sum, strcpy(other.site, "there");
     expect(sum, other,
-           "the site differs: rank 2 starts all_reduce sum of 8 F32 at 'here', rank 5 starts "
-           "all_reduce sum of 8 F32 at 'there'");
+           "the site differs: rank 2 starts all_reduce sum of 8 F32 at 'here', rank 5 starts all_reduce sum "
+           "of 8 F32 at 'there'");
     other = sum, other.dtype = F64;
     expect(sum, other,
-           "the dtype differs: rank 2 starts all_reduce sum of 8 F32 at 'here', rank 5 starts "
-           "all_reduce sum of 8 F64 at 'here'");
+           "the dtype differs: rank 2 starts all_reduce sum of 8 F32 at 'here', rank 5 starts all_reduce sum "
+           "of 8 F64 at 'here'");
     other = sum, other.n = 9;
     expect(sum, other,
-           "the count differs: rank 2 starts all_reduce sum of 8 F32 at 'here', rank 5 starts "
-           "all_reduce sum of 9 F32 at 'here'");
+           "the count differs: rank 2 starts all_reduce sum of 8 F32 at 'here', rank 5 starts all_reduce sum "
+           "of 9 F32 at 'here'");
     other = sum, other.reduction = COMM_MAX;
     expect(sum, other,
-           "the reduction differs: rank 2 starts all_reduce sum of 8 F32 at 'here', rank 5 starts "
-           "all_reduce max of 8 F32 at 'here'");
+           "the reduction differs: rank 2 starts all_reduce sum of 8 F32 at 'here', rank 5 starts all_reduce "
+           "max of 8 F32 at 'here'");
     const CommFacts root = {.kind = COMM_BROADCAST, .dtype = I64, .n = 1};
     other = root, other.peer = 1;
     expect(root, other,
-           "the root differs: rank 2 starts broadcast of 1 I64 at 'here', rank 5 starts "
-           "broadcast of 1 I64 at 'here'");
+           "the root differs: rank 2 starts broadcast of 1 I64 at 'here', rank 5 starts broadcast of 1 I64 "
+           "at 'here'");
 }
 
 TEST(an_all_to_all_says_what_was_expected) {
     const CommFacts all = {.kind = COMM_ALL_TO_ALL, .sends = 3, .expects = 4};
-    expect(
-        all, (CommFacts){.kind = COMM_ALL_TO_ALL, .sends = 5, .expects = 6},
-        "the count differs: rank 2 starts all_to_all at 'here', rank 5 starts all_to_all at 'here' (sent 3 "
-        "and expected 6; sent back 5 and expected 4)");
+    expect(all, (CommFacts){.kind = COMM_ALL_TO_ALL, .sends = 5, .expects = 6},
+           "the count differs: rank 2 starts all_to_all at 'here', rank 5 starts all_to_all at 'here' (sent "
+           "3 and expected 6; sent back 5 and expected 4)");
     expect(all, (CommFacts){.kind = COMM_BARRIER},
            "the kind differs: rank 2 starts all_to_all at 'here', rank 5 starts barrier at 'here'");
     expect(

@@ -226,9 +226,8 @@ TEST(a_slow_process_is_named) {
     static World w;
     run_world(&w, 3, slow_1, 5);
     assert_statuses(&w, "slow_1", 0, -1, 0);
-    assert_string_equal(w.text,
-                        "COMM WARNING rank 0 has waited 0.5 s of at most 5 s in all_reduce sum of 3 F32 at "
-                        "'slow', operation 0 of ranks 0 1 2\n  for ranks: 1\n");
+    assert_string_equal(w.text, "COMM WARNING rank 0 has waited 0.5 s of at most 5 s in all_reduce sum of 3 "
+                                "F32 at 'slow', operation 0 of ranks 0 1 2\n  for ranks: 1\n");
 }
 
 /* Rank 2 starts first, so it has not added its share when it stops taking part. */
@@ -248,9 +247,8 @@ TEST(a_process_that_stops_after_its_start_is_named) {
     static World w;
     run_world(&w, 4, slow_2_between, 5);
     assert_statuses(&w, "slow_2_between", 0, -1, 0);
-    assert_string_equal(w.text,
-                        "COMM WARNING rank 0 has waited 0.5 s of at most 5 s in all_reduce sum of 3 F32 at "
-                        "'between', operation 1 of ranks 0 1 2 3\n  for ranks: 2\n");
+    assert_string_equal(w.text, "COMM WARNING rank 0 has waited 0.5 s of at most 5 s in all_reduce sum of 3 "
+                                "F32 at 'between', operation 1 of ranks 0 1 2 3\n  for ranks: 2\n");
 }
 
 /* Operation 0 of a device has all members, operation 1 lacks rank 2. Rank 3 has started so many later ones that its
@@ -272,9 +270,8 @@ TEST(a_process_that_is_slow_on_the_device_is_named) {
     static World w;
     run_world(&w, 4, late_on_the_device, 50);
     assert_statuses(&w, "late_on_the_device", 0, -1, 0);
-    assert_string_equal(w.text,
-                        "COMM WARNING rank 0 has waited 5 s of at most 50 s in all_reduce sum of 3 F32 at "
-                        "'slow', operation 1 of ranks 0 1 2 3\n  for ranks: 2\n");
+    assert_string_equal(w.text, "COMM WARNING rank 0 has waited 5 s of at most 50 s in all_reduce sum of 3 "
+                                "F32 at 'slow', operation 1 of ranks 0 1 2 3\n  for ranks: 2\n");
 }
 
 /* ---- meetings ---- */

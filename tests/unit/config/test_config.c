@@ -31,9 +31,8 @@ static void done(Parsed *p) {
     arena_free(p->arena);
 }
 
-static const char VALID[] =
-    "--num-layers 2 --hidden-size 64 --num-attention-heads 4 --seq-length 16 --micro-batch-size 2 "
-    "--train-iters 10 --lr 1e-3 --mock-data";
+static const char VALID[] = "--num-layers 2 --hidden-size 64 --num-attention-heads 4 --seq-length 16 "
+                            "--micro-batch-size 2 --train-iters 10 --lr 1e-3 --mock-data";
 
 TEST(seeds_spellings_are_understood) {
     Parsed p;
@@ -66,10 +65,8 @@ TEST(all_broken_rules_are_reported_at_once) {
     Parsed p;
     parse(&p, CHECK_MODEL | CHECK_TRAIN,
           "--num-layers 2 --hidden-size 65 --num-attention-heads 4 --seq-length 16 --max-position-embeddings "
-          "8 --micro-batch-size 2 "
-          "--global-batch-size 5 --train-iters 10 --lr 1e-3 --min-lr 1 --data-path x --mock-data --save out "
-          "--vocab-size 0 "
-          "--tensor-model-parallel-size 2 --ranks 3 --fp16 --bf16");
+          "8 --micro-batch-size 2 --global-batch-size 5 --train-iters 10 --lr 1e-3 --min-lr 1 --data-path x "
+          "--mock-data --save out --vocab-size 0 --tensor-model-parallel-size 2 --ranks 3 --fp16 --bf16");
     assert_int_equal(p.err.code, ERR_USER);
     assert_string_equal(
         p.args.problems.s,
@@ -186,8 +183,7 @@ TEST(json_round_trip_restores_what_was_not_given) {
     Parsed saved, loaded;
     parse(&saved, 0,
           "--num-layers 3 --hidden-size 48 --rotary-base 500000.5 --swiglu --disable-bias-linear "
-          "--window-size 5,0 "
-          "--window-attn-skip-freq 2 --hidden-dropout 0.3 --lr 0.1 --data-path a b\xff");
+          "--window-size 5,0 --window-attn-skip-freq 2 --hidden-dropout 0.3 --lr 0.1 --data-path a b\xff");
     parse(&loaded, 0, "--hidden-size 64 --hidden-dropout 0.3");
     Str json = {0}, notes = {0}, again = {0};
     config_json(&saved.c, CLASS_ARCH, &json);

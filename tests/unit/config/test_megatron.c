@@ -29,14 +29,13 @@ static void done(Parsed *p) {
     arena_free(p->arena);
 }
 
-static const char VALID[] =
-    "--num-layers 2 --hidden-size 64 --num-attention-heads 4 --seq-length 16 --micro-batch-size 2 "
-    "--train-iters 10 --lr 1e-3 --mock-data";
+static const char VALID[] = "--num-layers 2 --hidden-size 64 --num-attention-heads 4 --seq-length 16 "
+                            "--micro-batch-size 2 --train-iters 10 --lr 1e-3 --mock-data";
 
 /* Options and values of Megatron-LM that change nothing, and the beginnings of their notes. */
 static const char *const NOTED[][2] = {
-    {"--no-rope-fusion --no-masked-softmax-fusion", "--no-rope-fusion and --no-masked-softmax-fusion have no "
-                                                    "effect: Fusion does not change the function."},
+    {"--no-rope-fusion --no-masked-softmax-fusion",
+     "--no-rope-fusion and --no-masked-softmax-fusion have no effect: Fusion does not change the function."},
     {"--transformer-impl local", "--transformer-impl has no effect: There is one implementation"},
     {"--dist-ckpt-format torch_dist", "--dist-ckpt-format has no effect: Checkpoints have one format"},
     {"--main-params-dtype fp32", "--main-params-dtype has no effect"},
@@ -112,14 +111,13 @@ TEST(many_options_of_one_reason_are_counted) {
         p.args.problems.s,
         "--mup-width-mult, --use-mup, --mup-base-hidden-size, --mup-embedding-mult, --mup-output-mult, "
         "--mup-base-head-dim and --mup-attn-scale-power are not supported: muP scales initial weights, "
-        "outputs "
-        "and learning rates with the width. Remove this option.\n");
+        "outputs and learning rates with the width. Remove this option.\n");
     done(&p);
     parse(&p, 0,
           "--inprocess-restart --inprocess-max-iterations 1 --inprocess-soft-timeout 1 "
-          "--inprocess-hard-timeout 1 "
-          "--inprocess-heartbeat-timeout 1 --inprocess-barrier-timeout 1 --inprocess-granularity rank "
-          "--inprocess-last-call-wait 1 --inprocess-empty-cuda-cache --enable-ft-package");
+          "--inprocess-hard-timeout 1 --inprocess-heartbeat-timeout 1 --inprocess-barrier-timeout 1 "
+          "--inprocess-granularity rank --inprocess-last-call-wait 1 --inprocess-empty-cuda-cache "
+          "--enable-ft-package");
     assert_non_null(
         strstr(p.args.notes.s, "--inprocess-last-call-wait and 2 more have no effect: A run that"));
     done(&p);
@@ -160,19 +158,17 @@ TEST(unknown_options_do_not_hide_the_rules) {
     Parsed p;
     parse(&p, CHECK_MODEL | CHECK_TRAIN,
           "--hiden-size 64 --num-attention-heads x --kv-channels 0 --num-layers 2 --seq-length 16 "
-          "--mock-data --foo 1 "
-          "--micro-batch-size 2 --train-iters 10 --lr 1 --min-lr 2 --mtp-num-layers 1 --q-lora-rank 8 "
-          "--v-head-dim 4");
-    assert_string_equal(p.args.problems.s,
-                        "'--hiden-size' is not an option: did you mean --hidden-size?\n"
-                        "--num-attention-heads expects a whole number, not 'x'.\n"
-                        "'--foo' is not an option: see --help for the list.\n"
-                        "--kv-channels must be from 1 to 65536, not 0.\n"
-                        "--min-lr 2 is above --lr 1: lower it.\n"
-                        "--mtp-num-layers is not supported: Heads that predict further tokens "
-                        "(MTP) change the model and its loss. Remove them.\n"
-                        "--q-lora-rank and --v-head-dim are not supported: Isotron has no multi-latent "
-                        "attention (MLA). Choose another model.\n");
+          "--mock-data --foo 1 --micro-batch-size 2 --train-iters 10 --lr 1 --min-lr 2 --mtp-num-layers 1 "
+          "--q-lora-rank 8 --v-head-dim 4");
+    assert_string_equal(p.args.problems.s, "'--hiden-size' is not an option: did you mean --hidden-size?\n"
+                                           "--num-attention-heads expects a whole number, not 'x'.\n"
+                                           "'--foo' is not an option: see --help for the list.\n"
+                                           "--kv-channels must be from 1 to 65536, not 0.\n"
+                                           "--min-lr 2 is above --lr 1: lower it.\n"
+                                           "--mtp-num-layers is not supported: Heads that predict further "
+                                           "tokens (MTP) change the model and its loss. Remove them.\n"
+                                           "--q-lora-rank and --v-head-dim are not supported: Isotron has no "
+                                           "multi-latent attention (MLA). Choose another model.\n");
     done(&p);
 }
 

@@ -215,16 +215,15 @@ static const char *const GPT[][2] = {
     {EXPERTS " --expert-tensor-parallel-size 3 --ranks 3 --moe-ffn-hidden-size 8",
      "The width inside an expert is not a multiple of the 3 ranks that share it: change "
      "--moe-ffn-hidden-size or --expert-tensor-parallel-size"},
-    {EXPERTS
-     " --expert-model-parallel-size 8 --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 "
-     "--sequence-parallel",
+    {EXPERTS " --expert-model-parallel-size 8 --tensor-model-parallel-size 2 --pipeline-model-parallel-size "
+             "2 --sequence-parallel",
      "4 ranks cannot hold the experts: their tensor-parallel size 2 times --expert-model-parallel-size 8 "
      "times --pipeline-model-parallel-size 2 is 32. Set --ranks 32 or a multiple of it"},
     {EXPERTS " --expert-tensor-parallel-size 2 --ranks 2 --ffn-hidden-size 7",
      "The width inside an expert is not a multiple of the 2 ranks that share it: change "
      "--moe-ffn-hidden-size or --expert-tensor-parallel-size"},
-    {EXPERTS " --tensor-model-parallel-size 2 --ranks 2 --sequence-parallel "
-             "--moe-shared-expert-intermediate-size 7",
+    {EXPERTS
+     " --tensor-model-parallel-size 2 --ranks 2 --sequence-parallel --moe-shared-expert-intermediate-size 7",
      "--moe-shared-expert-intermediate-size 7 is not a multiple of --tensor-model-parallel-size 2: change "
      "one of them"},
     {EXPERTS " --tensor-model-parallel-size 2 --ranks 2",

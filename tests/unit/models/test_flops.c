@@ -72,14 +72,12 @@ TEST(flops_of_a_bert) {
 /* A layer with experts, instead of a dense one: its MLP is as wide as the experts of a token and the shared
  * one together. */
 TEST(flops_count_the_experts_of_a_token) {
-    const char *dense =
-        "--vocab-size 128 --num-layers 2 --hidden-size 64 --num-attention-heads 4 --seq-length 32 --swiglu "
-        "--disable-bias-linear --ffn-hidden-size 160";
+    const char *dense = "--vocab-size 128 --num-layers 2 --hidden-size 64 --num-attention-heads 4 "
+                        "--seq-length 32 --swiglu --disable-bias-linear --ffn-hidden-size 160";
     Setup *a = setup_new("%s", dense),
-          *b = setup_new(
-              "%s --num-experts 16 --moe-router-topk 3 --moe-layer-freq [0,1] --moe-ffn-hidden-size 48 "
-              "--moe-shared-expert-intermediate-size 40",
-              dense);
+          *b = setup_new("%s --num-experts 16 --moe-router-topk 3 --moe-layer-freq [0,1] "
+                         "--moe-ffn-hidden-size 48 --moe-shared-expert-intermediate-size 40",
+                         dense);
     const double more = 6.0 * 3 * 64 * 32 * (3 * 48 + 40 - 160);
     assert_true(flops(b, &b->config, 1) - flops(a, &a->config, 1) == more);
     setup_free(a), setup_free(b);

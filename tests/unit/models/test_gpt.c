@@ -5,12 +5,11 @@
 
 static const char GPT2[] =
     "--num-layers 12 --hidden-size 768 --num-attention-heads 12 --seq-length 1024 --vocab-size 50257";
-static const char LLAMA3_8B[] = "--num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 "
-                                "--num-attention-heads 32 --group-query-attention "
-                                "--num-query-groups 8 --seq-length 8192 --vocab-size 128256 --swiglu "
-                                "--normalization RMSNorm --disable-bias-linear "
-                                "--untie-embeddings-and-output-weights --position-embedding-type rope "
-                                "--rotary-base 500000 --use-rope-scaling";
+static const char LLAMA3_8B[] =
+    "--num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 --num-attention-heads 32 "
+    "--group-query-attention --num-query-groups 8 --seq-length 8192 --vocab-size 128256 --swiglu "
+    "--normalization RMSNorm --disable-bias-linear --untie-embeddings-and-output-weights "
+    "--position-embedding-type rope --rotary-base 500000 --use-rope-scaling";
 
 static int64_t logical_elements(const Registry *r) {
     int64_t n = 0;
@@ -84,11 +83,10 @@ TEST(names_are_megatrons) {
         "output_layer.weight",
     };
     expect_names("--num-layers 1", GPT2_NAMES, sizeof GPT2_NAMES / sizeof *GPT2_NAMES);
-    expect_names(
-        "--num-layers 1 --hidden-size 48 --normalization RMSNorm --disable-bias-linear --add-qkv-bias "
-        "--qk-layernorm --swiglu --position-embedding-type rope --untie-embeddings-and-output-weights "
-        "--softmax-type learnable",
-        SINK_NAMES, sizeof SINK_NAMES / sizeof *SINK_NAMES);
+    expect_names("--num-layers 1 --hidden-size 48 --normalization RMSNorm --disable-bias-linear "
+                 "--add-qkv-bias --qk-layernorm --swiglu --position-embedding-type rope "
+                 "--untie-embeddings-and-output-weights --softmax-type learnable",
+                 SINK_NAMES, sizeof SINK_NAMES / sizeof *SINK_NAMES);
 }
 
 static bool decays(const Model *m, const char *name) {
@@ -144,9 +142,8 @@ TEST(start_depends_on_the_seed_alone) {
     assert_false(same_start(base, "--num-layers 2 --vocab-size 37 --seed 1235"));
     assert_true(same_start(base, "--num-layers 2 --vocab-size 37 --fp64"));
     assert_true(same_start(base, "--num-layers 2 --vocab-size 37 --bf16"));
-    assert_true(same_start(
-        base, "--num-layers 2 --vocab-size 37 --make-vocab-size-divisible-by 1 --micro-batch-size 4 "
-              "--recompute-activations"));
+    assert_true(same_start(base, "--num-layers 2 --vocab-size 37 --make-vocab-size-divisible-by 1 "
+                                 "--micro-batch-size 4 --recompute-activations"));
 }
 
 /* Mean and deviation of a matrix lie within five standard errors of N(0, std). */

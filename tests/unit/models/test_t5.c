@@ -6,9 +6,8 @@
 enum { B = 2, S = 8, HIDDEN = 16 };
 
 TEST(the_decoder_drops_other_elements_than_the_encoder) {
-    TestModel *m = test_model_new(setup_new("--fp64 --model t5 --seq-length %d --decoder-seq-length %d "
-                                            "--hidden-dropout 0.5",
-                                            S, S));
+    TestModel *m = test_model_new(
+        setup_new("--fp64 --model t5 --seq-length %d --decoder-seq-length %d --hidden-dropout 0.5", S, S));
     const Ids *x = ids_new(m, B, S, 1);
     tape_begin(m->tape, &(MicrobatchContext){.training = true});
     const Stack *stack = m->model->stack;

@@ -52,10 +52,9 @@ static void check_element(GradCheck *g, int i, int64_t e, double grad) {
     const double d1 = slope(g->c, i, e, h, &rounding), d2 = slope(g->c, i, e, 2 * h, &rounding);
     const double bound = fabs(d2 - d1) + 2 * rounding, error = fabs(d1 - grad);
     if (!(error <= bound) && !g->fault)
-        g->fault =
-            mem_printf("%s, gradient of input %d at %lld: %.12g, central difference %.12g, error %.3g > "
-                       "|D(2h) - D(h)| + rounding = %.3g",
-                       g->c->name, i, (long long)e, grad, d1, error, bound);
+        g->fault = mem_printf("%s, gradient of input %d at %lld: %.12g, central difference %.12g, error %.3g "
+                              "> |D(2h) - D(h)| + rounding = %.3g",
+                              g->c->name, i, (long long)e, grad, d1, error, bound);
     if (error >= g->worst) g->worst = error, g->worst_bound = bound;
     g->moved |= d1 != 0;
 }

@@ -49,10 +49,9 @@ TEST(worked_examples) {
     assert_layout("--num-layers 8 --pipeline-model-parallel-size 2 --num-virtual-stages-per-pipeline-rank 2",
                   "E2+2 2+2L");
     /* Embedding and loss as layers: (30 + 2) / 4 = 8, one fewer at each end. */
-    assert_layout(
-        "--num-layers 30 --pipeline-model-parallel-size 4 --account-for-embedding-in-pipeline-split "
-        "--account-for-loss-in-pipeline-split",
-        "E7 8 8 7L");
+    assert_layout("--num-layers 30 --pipeline-model-parallel-size 4 "
+                  "--account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split",
+                  "E7 8 8 7L");
     assert_layout("--num-layers 6 --pipeline-model-parallel-size 2 --account-for-embedding-in-pipeline-split "
                   "--account-for-loss-in-pipeline-split --num-layers-per-virtual-pipeline-stage 1",
                   "E0+1+1+1 1+1+1+0L");
@@ -70,9 +69,9 @@ TEST(worked_examples) {
     /* The encoder's layers, then the decoder's. */
     assert_layout("--model t5 --num-layers 2 --decoder-num-layers 4 --pipeline-model-parallel-size 3",
                   "E2 2 2L");
-    assert_layout("--model t5 --num-layers 2 --pipeline-model-parallel-size 2 "
-                  "--pipeline-model-parallel-layout Et|tttL",
-                  "E1 3L");
+    assert_layout(
+        "--model t5 --num-layers 2 --pipeline-model-parallel-size 2 --pipeline-model-parallel-layout Et|tttL",
+        "E1 3L");
 }
 
 TEST(layout_strings) {
@@ -90,10 +89,9 @@ TEST(layout_strings) {
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         Arena *arena = arena_new();
-        char *line = arena_printf(arena,
-                                  "--num-layers %d --pipeline-model-parallel-size %d "
-                                  "--pipeline-model-parallel-layout %s",
-                                  cases[i].layers, cases[i].ranks, cases[i].text);
+        char *line = arena_printf(
+            arena, "--num-layers %d --pipeline-model-parallel-size %d --pipeline-model-parallel-layout %s",
+            cases[i].layers, cases[i].ranks, cases[i].text);
         assert_layout(line, cases[i].expected);
         arena_free(arena);
     }
@@ -125,8 +123,7 @@ TEST(every_layer_is_held_once) {
                         char *line = arena_printf(
                             arena,
                             "--num-layers %d --pipeline-model-parallel-size %d "
-                            "--num-virtual-stages-per-pipeline-rank "
-                            "%d%s%s%s%s",
+                            "--num-virtual-stages-per-pipeline-rank %d%s%s%s%s",
                             layers, p, v, uneven & 1 ? " --decoder-first-pipeline-num-layers 3" : "",
                             uneven & 2 ? " --decoder-last-pipeline-num-layers 6" : "",
                             counted & 1 ? " --account-for-embedding-in-pipeline-split" : "",
@@ -205,11 +202,11 @@ TEST(bad_strings_name_the_place) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         Arena *arena = arena_new();
         PipelineLayout l;
-        Err e = layout_of(arena, &l,
-                          arena_printf(arena,
-                                       "--num-layers 2 --pipeline-model-parallel-size 2 "
-                                       "--pipeline-model-parallel-layout %s",
-                                       cases[i][0]));
+        Err e = layout_of(
+            arena, &l,
+            arena_printf(
+                arena, "--num-layers 2 --pipeline-model-parallel-size 2 --pipeline-model-parallel-layout %s",
+                cases[i][0]));
         if (e.code != ERR_USER || !strstr(e.msg, cases[i][1])) fail_msg("%s: %s", cases[i][0], e.msg);
         arena_free(arena);
     }

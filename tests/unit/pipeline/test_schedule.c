@@ -31,12 +31,8 @@ TEST(small_lists_are_the_published_ones) {
     assert_list(s, 0, "F0 F1 I0 W0 F2 I1 W1 I2 W2");
     assert_list(s, 1, "F0 I0 F1 I1 W0 F2 I2 W1 W2");
     s = (PipelineSpec){SCHEDULE_INTERLEAVED, 2, 2, 5, 3, false, false, false};
-    assert_list(s, 0,
-                "F0a F1a F2a F0b F1b F2b B0b F3a B1b F4a B2b F3b B0a F4b B1a "
-                "B2a B3b B4b B3a B4a");
-    assert_list(s, 1,
-                "F0a F1a F2a F0b B0b F1b B1b F2b B2b F3a B0a F4a B1a F3b B2a F4b B3b "
-                "B4b B3a B4a");
+    assert_list(s, 0, "F0a F1a F2a F0b F1b F2b B0b F3a B1b F4a B2b F3b B0a F4b B1a B2a B3b B4b B3a B4a");
+    assert_list(s, 1, "F0a F1a F2a F0b B0b F1b B1b F2b B2b F3a B0a F4a B1a F3b B2a F4b B3b B4b B3a B4a");
     s.forward_only = true;
     assert_list(s, 1, "F0a F1a F0b F1b F2a F3a F2b F3b F4a F4b");
 }
@@ -227,8 +223,7 @@ TEST(options_choose_the_schedule) {
         spec_of(six, 2, 9, false, &s).msg,
         "9 microbatches a step in groups of 6 leave a last group of 3, less than "
         "--pipeline-model-parallel-size 4, on which the interleaved schedule can deadlock: change "
-        "--global-batch-size, --micro-batch-size or "
-        "--microbatch-group-size-per-virtual-pipeline-stage");
+        "--global-batch-size, --micro-batch-size or --microbatch-group-size-per-virtual-pipeline-stage");
     const char *zero = "--pipeline-model-parallel-size 4 --pipeline-schedule zero-bubble";
     assert_int_equal(spec_of(zero, 1, 8, false, &s).code, ERR_NONE);
     assert_string_equal(spec_of(zero, 2, 8, false, &s).msg,
@@ -249,9 +244,8 @@ TEST(forbidden_groups_deadlock) {
     plan_make(&p, arena, (PipelineSpec){SCHEDULE_INTERLEAVED, 4, 3, 5, 4, false, false, false}, ONE);
     Err e = plan_try(&p);
     assert_int_equal(e.code, ERR_FAILED);
-    assert_string_equal(
-        e.msg, "pipeline rank 0, action 14, forward of microbatch 4, chunk 2, slot 14: a deadlock: it "
-               "waits for a message to be sent");
+    assert_string_equal(e.msg, "pipeline rank 0, action 14, forward of microbatch 4, chunk 2, slot 14: a "
+                               "deadlock: it waits for a message to be sent");
     arena_free(arena);
 }
 

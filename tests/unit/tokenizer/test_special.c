@@ -65,8 +65,7 @@ TEST(a_sequence_has_its_own_ends) {
 TEST(sentinels_end_at_a_gap) {
     static const char JSON[] =
         "{\"added_tokens\": [], \"model\": {\"type\": \"WordLevel\", \"unk_token\": \"u\", \"vocab\": "
-        "{\"u\": 0, "
-        "\"<extra_id_0>\": 4, \"<extra_id_1>\": 2, \"<extra_id_3>\": 1, \"<mask>\": 3}}}";
+        "{\"u\": 0, \"<extra_id_0>\": 4, \"<extra_id_1>\": 2, \"<extra_id_3>\": 1, \"<mask>\": 3}}}";
     char path[] = "/tmp/isotron-special-XXXXXX";
     const int fd = mkstemp(path);
     assert_true(fd >= 0);

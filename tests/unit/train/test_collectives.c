@@ -147,10 +147,9 @@ static const char *const MODELS[] = {
     "--ranks 2 --tensor-model-parallel-size 2 --qk-layernorm",
     "--ranks 2 --tensor-model-parallel-size 2 --sequence-parallel --hidden-dropout 0",
     "--ranks 4 --tensor-model-parallel-size 4 --sequence-parallel --num-attention-heads 8 "
-    "--group-query-attention "
-    "--num-query-groups 2 --position-embedding-type rope --normalization RMSNorm --swiglu --ffn-hidden-size "
-    "32 "
-    "--disable-bias-linear --untie-embeddings-and-output-weights --recompute-granularity selective",
+    "--group-query-attention --num-query-groups 2 --position-embedding-type rope --normalization RMSNorm "
+    "--swiglu --ffn-hidden-size 32 --disable-bias-linear --untie-embeddings-and-output-weights "
+    "--recompute-granularity selective",
 #define WHOLE                                                                                                \
     "--num-attention-heads 8 --group-query-attention --num-query-groups 2 --qk-layernorm "                   \
     "--qk-layernorm-whole --normalization RMSNorm "
@@ -158,8 +157,7 @@ static const char *const MODELS[] = {
     WHOLE "--ranks 4 --tensor-model-parallel-size 4",
     "--ranks 4 --context-parallel-size 2 --cp-comm-type a2a --reset-attention-mask",
     "--ranks 8 --tensor-model-parallel-size 2 --context-parallel-size 4 --cp-comm-type a2a+p2p "
-    "--num-attention-heads 8 "
-    "--hierarchical-context-parallel-sizes 2 2 --reset-attention-mask",
+    "--num-attention-heads 8 --hierarchical-context-parallel-sizes 2 2 --reset-attention-mask",
 #define EXPERTS                                                                                              \
     "--ranks 16 --tensor-model-parallel-size 2 --sequence-parallel --context-parallel-size 2 "               \
     "--disable-bias-linear --num-experts 8 --expert-model-parallel-size 4 --moe-aux-loss-coeff 0.1 "         \
@@ -169,8 +167,7 @@ static const char *const MODELS[] = {
     "--moe-token-dispatcher-type alltoall --expert-tensor-parallel-size 1 --moe-expert-capacity-factor 1",
     EXPERTS "--moe-token-dispatcher-type alltoall --expert-tensor-parallel-size 2",
     "--ranks 4 --tensor-model-parallel-size 2 --sequence-parallel --context-parallel-size 2 "
-    "--disable-bias-linear "
-    "--num-experts 4 --moe-router-load-balancing-type sinkhorn",
+    "--disable-bias-linear --num-experts 4 --moe-router-load-balancing-type sinkhorn",
 };
 
 TEST(without_any_one_there_is_a_type_error) {

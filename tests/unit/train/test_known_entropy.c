@@ -87,11 +87,10 @@ static Verdict evaluate(Trainer *r, const Source *s, bool leaky) {
 static bool leaks(const Verdict *v) { return v->advantage > log(1 / DELTA); }
 
 static Setup *setup(void) {
-    return setup_new(
-        "--num-layers 1 --hidden-size 32 --num-attention-heads 2 --seq-length %d --vocab-size %d "
-        "--micro-batch-size %d --train-iters %d --lr 0.01 --lr-warmup-iters 20 --weight-decay 0 "
-        "--hidden-dropout 0 --attention-dropout 0 --cpu-threads 1",
-        SEQ, STATES, BATCH, STEPS);
+    return setup_new("--num-layers 1 --hidden-size 32 --num-attention-heads 2 --seq-length %d --vocab-size "
+                     "%d --micro-batch-size %d --train-iters %d --lr 0.01 --lr-warmup-iters 20 "
+                     "--weight-decay 0 --hidden-dropout 0 --attention-dropout 0 --cpu-threads 1",
+                     SEQ, STATES, BATCH, STEPS);
 }
 
 TEST(loss_converges_to_the_entropy_rate_and_not_below) {

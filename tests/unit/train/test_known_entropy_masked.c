@@ -86,8 +86,7 @@ static Setup *setup(void) {
         "--model bert --bert-no-binary-head --num-layers 2 --hidden-size 32 --num-attention-heads 2 "
         "--seq-length %d --max-position-embeddings %d --vocab-size %d --make-vocab-size-divisible-by 1 "
         "--micro-batch-size %d --train-iters %d --init-method-std 0.15 --lr 0.01 --lr-warmup-iters 50 "
-        "--weight-decay 0 "
-        "--hidden-dropout 0 --attention-dropout 0 --cpu-threads 1",
+        "--weight-decay 0 --hidden-dropout 0 --attention-dropout 0 --cpu-threads 1",
         SEQ, SEQ, VOCAB, BATCH, STEPS);
 }
 

@@ -121,10 +121,9 @@ TEST(a_part_of_a_step_plans_the_whole) {
     };
     for (size_t i = 0; i < sizeof WAYS / sizeof *WAYS; i++) {
         Trial t = {0};
-        Setup *s =
-            setup_new("--num-layers 4 --seq-length 8 --bf16 --ranks %d --pipeline-model-parallel-size 2 "
-                      "--micro-batch-size 1 --global-batch-size %d %s",
-                      RANKS, 2 * MICROBATCHES, WAYS[i]);
+        Setup *s = setup_new("--num-layers 4 --seq-length 8 --bf16 --ranks %d --pipeline-model-parallel-size "
+                             "2 --micro-batch-size 1 --global-batch-size %d %s",
+                             RANKS, 2 * MICROBATCHES, WAYS[i]);
         t.setup = s;
         comm_threads(RANKS, NULL, train, &t);
         for (int rank = 0; rank < RANKS; rank++)

@@ -187,11 +187,11 @@ static int64_t follows(const char *ops, char first, char second) {
 TEST(forwards_run_between_backwards) {
     enum { LAYERS = 8, MICROBATCHES = 8, PAIRS = MICROBATCHES - 2 };
     for (int mixed = 0; mixed < 2; mixed++) {
-        Order o = {.setup = setup_new(
-                       "--ranks %d --cpu-threads 1 --micro-batch-size 1 --global-batch-size %d "
-                       "--tensor-model-parallel-size 2 --sequence-parallel --num-layers %d "
-                       "--interleaved-microbatches 2 --keep-gathered-inputs %s",
-                       RANKS, (int)MICROBATCHES, (int)LAYERS, mixed ? "--interleave-forward-backward" : "")};
+        Order o = {.setup = setup_new("--ranks %d --cpu-threads 1 --micro-batch-size 1 --global-batch-size "
+                                      "%d --tensor-model-parallel-size 2 --sequence-parallel --num-layers %d "
+                                      "--interleaved-microbatches 2 --keep-gathered-inputs %s",
+                                      RANKS, (int)MICROBATCHES, (int)LAYERS,
+                                      mixed ? "--interleave-forward-backward" : "")};
         comm_threads(RANKS, NULL, train_in_order, &o);
         for (int rank = 0; rank < RANKS; rank++) {
             const char *ops = o.ops[rank].s;
@@ -373,11 +373,10 @@ TEST(kernels_are_loaded_without_nccl) {
                                      {staged + each / 2, direct + each * MICROBATCHES + each / 2, 3, 0}};
         Setup *setup[2];
         for (int k = 0; k < 2; k++)
-            setup[k] = setup_new(
-                "--ranks %d --cpu-threads 1 --pipeline-model-parallel-size %d "
-                "--micro-batch-size 1 --global-batch-size %d --overlap-grad-reduce --nccl-library " HOST_NCCL
-                " %s",
-                WORLD, PIPELINE, WORLD / PIPELINE * (k ? MICROBATCHES : 1), CASES[i].options);
+            setup[k] =
+                setup_new("--ranks %d --cpu-threads 1 --pipeline-model-parallel-size %d --micro-batch-size 1 "
+                          "--global-batch-size %d --overlap-grad-reduce --nccl-library " HOST_NCCL " %s",
+                          WORLD, PIPELINE, WORLD / PIPELINE * (k ? MICROBATCHES : 1), CASES[i].options);
         run.one = setup[0], run.all = setup[1];
         comm_threads(WORLD, NULL, train_over_nccl, &run);
         for (int rank = 0; rank < WORLD; rank++)

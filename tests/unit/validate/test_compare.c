@@ -245,8 +245,7 @@ TEST(a_run_of_another_kind_is_not_compared) {
                   "speed: rates, because the good run had --device cpu, and this one has cuda"},
                  {HERE, "\"transport\": \"through host memory, because NCCL 2.17.1 is too old\",",
                   "speed: rates, because the ranks of the good run communicated through host memory, and "
-                  "those of this "
-                  "one with NCCL"},
+                  "those of this one with NCCL"},
                  {HERE, "\"summary\": \"through host memory\", \"transport\": \"NCCL 2.27.3\",", NULL},
                  {HERE, "", NULL}};
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
