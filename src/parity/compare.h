@@ -81,7 +81,7 @@ int compare_layer(const char *tensor);
  * quoted. */
 json_t *compare_json_number(double);
 json_t *compare_json_text(const char *);
-/* Appends the JSON, of which this is the last use. */
+/* Appends the JSON and frees it. */
 void compare_json_write(json_t *, Str *out);
 
 #endif

@@ -5,7 +5,7 @@
 #include "base/mem.h"
 #include "comm/nccl/state.h"
 
-/* Whether all members of the group have this value; their least and largest one. */
+/* Whether all members of the group have this value. range: the least and the largest one. */
 static bool is_same_on_all(Comm *c, Group g, const char *site, int64_t value, int64_t range[2]) {
     int64_t most[] = {~value, value};
     comm_all_reduce(c, g, site, COMM_MAX, I64, most, 2);

@@ -17,7 +17,7 @@ void spm_model_free(SpmModel *m) {
     str_free(&m->normalizer.bytes), str_free(&m->denormalizer.bytes);
 }
 
-static Err damaged(void) { return err_user("it is damaged, or no SentencePiece model"); }
+static Err damaged(void) { return err_user("it is damaged, or not a SentencePiece model"); }
 
 /* A field of another type than the schema has is skipped, as Protocol Buffers do. */
 static Message message_of(const Field *f) { return (Message){f->bytes, f->n, false}; }

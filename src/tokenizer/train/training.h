@@ -32,8 +32,8 @@ typedef struct Training {
     void *ctx;
 } Training;
 
-/* A tokenizer.json with the normalizer and pre-tokenizer of the words. The special tokens are those of
- * `training`, and `vocab` has their ids. decoder and model are taken over. */
+/* A tokenizer.json with the normalizer and pre-tokenizer of the words. The special tokens are those of `training`, and
+ * `vocab` has their ids. Takes ownership of decoder and model. */
 json_t *training_json(const Words *, const Training *, const Vocab *, json_t *decoder, json_t *model);
 /* A token as a JSON string. */
 json_t *training_token(const Vocab *, int32_t id);

@@ -321,7 +321,7 @@ TEST(refused_masks_and_versions) {
     refused("9.14.0 is wrong for windows", with(most, 8), Q, VERSION, 91400);
     refused("older than 9.14.0", SMALL, Q, VERSION, 91001);
     refused("padding mask", SMALL, Q, VERSION, 91500);
-    refused("sm_90 alone", SMALL, Q, CAPABILITY, 100);
+    refused("only on sm_90", SMALL, Q, CAPABILITY, 100);
 }
 
 TEST(unplanned) {

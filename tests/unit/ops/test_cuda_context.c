@@ -37,7 +37,7 @@ static void run_rank(void *arg, Comm *comm) {
 
 /* On other GPUs than sm_90 cuDNN's graphs are not used, and the version may be too old. */
 static bool is_known(const char *path) {
-    return strstr(path, "sm_90 alone") || strstr(path, "cuDNN is older");
+    return strstr(path, "only on sm_90") || strstr(path, "cuDNN is older");
 }
 
 static void check_paths(const World *w, int ranks) {
