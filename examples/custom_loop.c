@@ -13,8 +13,8 @@
 #include "data/prefetch.h"
 #include "data/sampler.h"
 #include "models/option_map.h"
-#include "train/checkpoint.h"
 #include "run/launch.h"
+#include "train/checkpoint.h"
 #include "train/trainer.h"
 
 typedef struct Run {

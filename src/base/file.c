@@ -14,8 +14,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/mem.h"
 #include "base/durable_file.h"
+#include "base/mem.h"
 
 Err file_failed(const char *verb, const char *path) {
     int code = errno;

@@ -1,8 +1,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ckpt/shard_boxes.h"
 #include "ckpt/reader.h"
+#include "ckpt/shard_boxes.h"
 #include "comm/agree.h"
 
 /* The elements that a stored box and this rank's part have in common. */

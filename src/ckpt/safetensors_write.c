@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/fault.h"
 #include "base/durable_file.h"
+#include "base/fault.h"
 #include "base/str.h"
 
 enum { HEADER_ALIGN = 8 };

@@ -5,9 +5,9 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "base/durable_file.h"
 #include "base/fault.h"
 #include "base/file.h"
-#include "base/durable_file.h"
 #include "ckpt/ckpt.h"
 #include "ckpt/folder.h"
 #include "ckpt/shard_boxes.h"

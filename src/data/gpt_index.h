@@ -18,8 +18,8 @@
 #include <stdint.h>
 
 #include "base/err.h"
-#include "data/source.h"
 #include "data/npy.h"
+#include "data/source.h"
 
 typedef struct GptIndex {
     NpyArray document, sample, shuffle;

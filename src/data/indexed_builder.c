@@ -5,10 +5,10 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/durable_file.h"
 #include "base/fault.h"
 #include "base/file.h"
 #include "base/mem.h"
-#include "base/durable_file.h"
 #include "data/indexed.h"
 #include "data/indexed_format.h"
 

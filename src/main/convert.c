@@ -16,8 +16,8 @@
 #include "models/model.h"
 #include "parity/reference.h"
 #include "run/source.h"
-#include "tokenizer/text/field.h"
 #include "tokenizer/special.h"
+#include "tokenizer/text/field.h"
 
 typedef struct Options {
     const char *from_hf, *to_hf, *check;

@@ -1,10 +1,10 @@
 #include <stdio.h>
 
 #include "main/command.h"
-#include "tokenizer/special.h"
-#include "run/source.h"
-#include "train/checkpoint.h"
 #include "run/launch.h"
+#include "run/source.h"
+#include "tokenizer/special.h"
+#include "train/checkpoint.h"
 #include "train/loop.h"
 
 enum { CHECKS = CHECK_MODEL | CHECK_TRAIN | CHECK_TASK };

@@ -9,10 +9,10 @@
 #include "data/input.h"
 #include "infer/generate.h"
 #include "main/command.h"
-#include "tokenizer/special.h"
+#include "run/launch.h"
 #include "run/model_run.h"
 #include "run/source.h"
-#include "run/launch.h"
+#include "tokenizer/special.h"
 
 typedef struct Job {
     Setup setup;

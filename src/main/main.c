@@ -6,9 +6,9 @@
 #include <unistd.h>
 
 #include "base/amount.h"
-#include "base/terminal.h"
 #include "base/fault.h"
 #include "base/str.h"
+#include "base/terminal.h"
 #include "comm/comm.h"
 #include "main/command.h"
 

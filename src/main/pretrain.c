@@ -3,11 +3,11 @@
 #include "comm/comm.h"
 #include "main/command.h"
 #include "plan/plan.h"
-#include "train/banner.h"
-#include "train/loop.h"
-#include "run/source.h"
-#include "train/checkpoint.h"
 #include "run/launch.h"
+#include "run/source.h"
+#include "train/banner.h"
+#include "train/checkpoint.h"
+#include "train/loop.h"
 
 typedef struct Options {
     bool check_options;

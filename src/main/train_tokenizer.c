@@ -11,9 +11,9 @@
 #include "data/json_line.h"
 #include "data/text_reader.h"
 #include "main/command.h"
+#include "tokenizer/model/vocab.h"
 #include "tokenizer/train/bpe.h"
 #include "tokenizer/train/unigram.h"
-#include "tokenizer/model/vocab.h"
 
 typedef struct Options {
     TextList input, special_tokens;

@@ -3,9 +3,9 @@
 #ifndef ISOTRON_NN_MLP_H
 #define ISOTRON_NN_MLP_H
 
+#include "kernels/attr.h"
 #include "nn/branch.h"
 #include "nn/linear.h"
-#include "kernels/attr.h"
 
 typedef struct MlpSpec {
     int64_t hidden, ffn;

@@ -11,8 +11,8 @@
 #ifndef ISOTRON_PIPELINE_EXECUTOR_H
 #define ISOTRON_PIPELINE_EXECUTOR_H
 
-#include "models/model.h"
 #include "models/microbatch.h"
+#include "models/model.h"
 #include "pipeline/schedule.h"
 #include "tape/tape.h"
 

@@ -4,10 +4,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "base/machine.h"
 #include "base/amount.h"
 #include "base/clock.h"
 #include "base/fault.h"
+#include "base/machine.h"
 #include "base/mem.h"
 #include "base/str.h"
 #include "tensor/backend.h"

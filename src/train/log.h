@@ -5,8 +5,8 @@
 #define ISOTRON_TRAIN_LOG_H
 
 #include "base/err.h"
-#include "train/trainer.h"
 #include "train/timers.h"
+#include "train/trainer.h"
 
 typedef struct TrainLog TrainLog;
 

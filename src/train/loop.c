@@ -16,12 +16,12 @@
 #include "data/data.h"
 #include "data/prefetch.h"
 #include "data/sampler.h"
-#include "train/banner.h"
-#include "train/log.h"
-#include "train/checkpoint.h"
-#include "train/trainer.h"
 #include "run/launch.h"
+#include "train/banner.h"
+#include "train/checkpoint.h"
+#include "train/log.h"
 #include "train/stop_signals.h"
+#include "train/trainer.h"
 
 /* One for a process, shared by all its ranks. */
 typedef struct Session {

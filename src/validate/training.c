@@ -169,7 +169,7 @@ static void judge_drift(const StageRank *r, const Steps *s) {
         outcome_limit(r->out, "training: a drift in speed, because a CPU may be busy with other work");
     else if (!interval_of_median(s->seconds + 1, third, INTERVAL_ERROR / 2, &first) ||
              !interval_of_median(s->seconds + s->n - third, third, INTERVAL_ERROR / 2, &last))
-        outcome_limit(r->out, "training: drift of the speed, because there are only %s",
+        outcome_limit(r->out, "training: a drift in speed, because there are only %s",
                       amount(s->n, "step").s);
     else if (last.low > MOST * first.high)
         outcome_add(r->out, VALIDATE_DEGRADED, "clocks or cooling",

@@ -7,8 +7,8 @@
 #include "ops/expert_parallel.h"
 #include "ops/loss.h"
 #include "ops/redistribute.h"
-#include "ops/take_row.h"
 #include "ops/rope.h"
+#include "ops/take_row.h"
 #include "tape/tape.h"
 #include "tape/tape_ops.h"
 

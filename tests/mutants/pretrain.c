@@ -4,9 +4,9 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/durable_file.h"
 #include "base/hash.h"
 #include "base/mem.h"
-#include "base/durable_file.h"
 #include "data/data.h"
 #include "data/random/mt19937.h"
 #include "models/model.h"

@@ -9,16 +9,16 @@
 
 #include "base/file.h"
 #include "base/mem.h"
+#include "base/utf8.h"
 #include "tokenizer/model/added.h"
 #include "tokenizer/model/decode.h"
-#include "tokenizer/text/field.h"
-#include "tokenizer/model/token_model.h"
-#include "tokenizer/text/normalize.h"
 #include "tokenizer/model/post.h"
+#include "tokenizer/model/token_model.h"
+#include "tokenizer/text/field.h"
+#include "tokenizer/text/normalize.h"
 #include "tokenizer/text/pretokenize.h"
-#include "tokenizer/type.h"
 #include "tokenizer/text/unicode.h"
-#include "base/utf8.h"
+#include "tokenizer/type.h"
 
 typedef struct Hf {
     TokenModel model;

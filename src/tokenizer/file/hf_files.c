@@ -7,9 +7,9 @@
 #include "base/mem.h"
 #include "base/text.h"
 #include "base/utf8.h"
+#include "tokenizer/file/spm_model.h"
 #include "tokenizer/text/base64.h"
 #include "tokenizer/text/field.h"
-#include "tokenizer/file/spm_model.h"
 
 /* One "left right" per line; the first line names the format's version. */
 static Err read_merges(const char *path, json_t *list) {

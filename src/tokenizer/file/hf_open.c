@@ -5,12 +5,12 @@
 
 #include "base/file.h"
 #include "base/mem.h"
-#include "tokenizer/text/field.h"
 #include "tokenizer/file/hf.h"
 #include "tokenizer/file/hf_class.h"
 #include "tokenizer/file/hf_config.h"
 #include "tokenizer/file/hf_files.h"
 #include "tokenizer/file/tiktoken.h"
+#include "tokenizer/text/field.h"
 
 typedef struct Opening {
     const TokenizerConfig *options;

@@ -10,10 +10,10 @@
 #include "base/text.h"
 #include "base/utf8.h"
 #include "tokenizer/file/hf_config.h"
-#include "tokenizer/model/rankbpe.h"
 #include "tokenizer/file/spm_model.h"
-#include "tokenizer/type.h"
+#include "tokenizer/model/rankbpe.h"
 #include "tokenizer/model/unigram.h"
+#include "tokenizer/type.h"
 
 static const char SPACE[] = "\xE2\x96\x81"; /* U+2581 stands for a blank */
 enum { SPACE_BYTES = 3 };

@@ -9,8 +9,8 @@
 
 #include "base/err.h"
 #include "base/str.h"
-#include "tokenizer/text/charsmap.h"
 #include "tokenizer/model/vocab.h"
+#include "tokenizer/text/charsmap.h"
 
 typedef enum PieceType {
     PIECE_NORMAL = 1,

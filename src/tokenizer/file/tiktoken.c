@@ -7,12 +7,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/text.h"
 #include "base/mem.h"
+#include "base/text.h"
 #include "base/utf8.h"
+#include "tokenizer/file/hf.h"
 #include "tokenizer/text/base64.h"
 #include "tokenizer/text/field.h"
-#include "tokenizer/file/hf.h"
 #include "tokenizer/text/pretokenize.h"
 
 enum { BYTES = 256, USUAL_SPECIAL = 1000, MOST_TOKENS = 1 << 17 };

@@ -4,9 +4,9 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/utf8.h"
 #include "tokenizer/text/field.h"
 #include "tokenizer/text/unicode.h"
-#include "base/utf8.h"
 
 enum { LONGEST = 512 }; /* bytes of an added token; limits the cost of one position of a text */
 

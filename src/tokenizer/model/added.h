@@ -11,8 +11,8 @@
 #include <stdint.h>
 
 #include "base/err.h"
-#include "tokenizer/text/normalize.h"
 #include "tokenizer/model/vocab.h"
+#include "tokenizer/text/normalize.h"
 
 typedef struct Added Added;
 

@@ -6,8 +6,8 @@
 #include "base/fault.h"
 #include "base/hash.h"
 #include "base/mem.h"
-#include "tokenizer/text/field.h"
 #include "base/utf8.h"
+#include "tokenizer/text/field.h"
 
 enum { DIRECT = 512, NONE = -1 }; /* DIRECT includes the 256 characters that spell bytes */
 

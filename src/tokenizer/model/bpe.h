@@ -9,9 +9,9 @@
 #include <stdint.h>
 
 #include "base/err.h"
-#include "tokenizer/text/aligned.h"
 #include "tokenizer/model/heap.h"
 #include "tokenizer/model/vocab.h"
+#include "tokenizer/text/aligned.h"
 
 /* Ids of tokens and, if `spans` is set before the first, the bytes of the pre-token that each stands for. */
 typedef struct Ids {

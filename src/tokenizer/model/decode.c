@@ -4,10 +4,10 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/utf8.h"
 #include "tokenizer/text/field.h"
 #include "tokenizer/text/normalize.h"
 #include "tokenizer/text/pretokenize.h"
-#include "base/utf8.h"
 
 enum { MAX_STEPS = 64 };
 

@@ -8,8 +8,8 @@
 #include "base/fault.h"
 #include "base/mem.h"
 #include "base/utf8.h"
-#include "tokenizer/text/field.h"
 #include "tokenizer/model/trie.h"
+#include "tokenizer/text/field.h"
 
 enum { NONE = -1 };
 static const double UNK_PENALTY = 10;

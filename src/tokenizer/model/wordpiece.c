@@ -5,8 +5,8 @@
 
 #include "base/mem.h"
 #include "base/utf8.h"
-#include "tokenizer/text/field.h"
 #include "tokenizer/model/trie.h"
+#include "tokenizer/text/field.h"
 
 enum { USUAL_LONGEST = 100 }; /* characters of a word */
 

@@ -7,10 +7,10 @@
 
 #include "base/fault.h"
 #include "base/mem.h"
+#include "base/utf8.h"
 #include "tokenizer/text/ages.h"
 #include "tokenizer/text/field.h"
 #include "tokenizer/text/onig.h"
-#include "base/utf8.h"
 
 struct Regex {
     pcre2_code *code;

@@ -8,8 +8,8 @@
 
 #include "base/fault.h"
 #include "base/mem.h"
-#include "tokenizer/text/ages.h"
 #include "base/utf8.h"
+#include "tokenizer/text/ages.h"
 
 enum { LONGEST_DECOMPOSITION = 32 }; /* U+FDFA has 18 */
 

@@ -11,9 +11,9 @@
 #include "base/mem.h"
 #include "base/str.h"
 #include "base/utf8.h"
-#include "tokenizer/text/pretokenize.h"
 #include "tokenizer/file/tiktoken.h"
 #include "tokenizer/model/vocab.h"
+#include "tokenizer/text/pretokenize.h"
 
 enum { BYTES = 256, PROGRESS_EVERY = 1000 };
 

@@ -11,8 +11,8 @@
 #include <zstd.h>
 
 #include "data/input.h"
-#include "data/parquet/parquet.h"
 #include "data/parquet/codec.h"
+#include "data/parquet/parquet.h"
 #include "data/parquet/thrift.h"
 
 static char folder[1024]; /* tests/data/parquet */

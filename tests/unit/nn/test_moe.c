@@ -6,10 +6,10 @@
 #include "base/fault.h"
 #include "ops/activation.h"
 #include "ops/expert_parallel.h"
+#include "ops/gather_tokens.h"
 #include "ops/grouped.h"
 #include "ops/redistribute.h"
 #include "ops/residual.h"
-#include "ops/gather_tokens.h"
 #include "unit/nn/moe_world.h"
 
 static const MoeLayout LAYOUTS[] = {

@@ -8,6 +8,7 @@
 #include "kernels/attr.h"
 #include "ops/activation.h"
 #include "ops/attention.h"
+#include "ops/choices.h"
 #include "ops/dropout.h"
 #include "ops/embedding.h"
 #include "ops/linear.h"
@@ -17,7 +18,6 @@
 #include "ops/rope.h"
 #include "ops/scale.h"
 #include "ops/softcap.h"
-#include "ops/choices.h"
 #include "ops/take_row.h"
 
 static inline Tensor *build_linear(Tape *t, Tensor **in, const void *attr) {

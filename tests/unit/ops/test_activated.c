@@ -3,8 +3,8 @@
 #include "unit/cmocka_all.h"
 
 #include "kernels/ops.h"
-#include "unit/ops/compare.h"
 #include "unit/ops/case_table.h"
+#include "unit/ops/compare.h"
 
 /* The activation as a separate node. */
 static Tensor *build_apart(Tape *t, Tensor **in, const void *attr) {

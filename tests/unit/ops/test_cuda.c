@@ -12,14 +12,14 @@
 #include <fnmatch.h>
 #include <stdlib.h>
 
-#include "unit/ops/vs_cpu.h"
 #include "unit/ops/async_copy.h"
-#include "unit/ops/over_2g.h"
+#include "unit/ops/case_table.h"
 #include "unit/ops/chain.h"
 #include "unit/ops/compare.h"
-#include "unit/ops/case_table.h"
-#include "unit/ops/raw_calls.h"
 #include "unit/ops/isolate.h"
+#include "unit/ops/over_2g.h"
+#include "unit/ops/raw_calls.h"
+#include "unit/ops/vs_cpu.h"
 
 static const OpCase TAPES[] = {
 #define TAPE TAPE_ROW

@@ -5,9 +5,9 @@
 #include "unit/cmocka_all.h"
 
 #include "kernels/cuda/gemm/linear_algos.h"
-#include "unit/ops/vs_cpu.h"
 #include "unit/ops/case_table.h"
 #include "unit/ops/raw_calls.h"
+#include "unit/ops/vs_cpu.h"
 
 #define PLAIN  ATTR(LinearAttr, .fixed_order = false)
 #define GELU   ATTR(LinearAttr, .activation = ACT_GELU_TANH)

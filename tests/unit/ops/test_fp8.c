@@ -11,8 +11,8 @@
 
 #include "base/philox.h"
 #include "kernels/ops.h"
-#include "ops/linear.h"
 #include "ops/fp8.h"
+#include "ops/linear.h"
 #include "unit/zero_grads.h"
 
 /* ---- scales ---- */

@@ -7,9 +7,9 @@
 #include <stdio.h>
 
 #include "kernels/ops.h"
+#include "unit/ops/case_table.h"
 #include "unit/ops/compare.h"
 #include "unit/ops/replay.h"
-#include "unit/ops/case_table.h"
 
 static const OpCase TAPES[] = {
 #define TAPE TAPE_ROW

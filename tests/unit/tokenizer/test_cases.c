@@ -9,9 +9,9 @@
 #include "base/mem.h"
 #include "base/str.h"
 #include "base/thread.h"
+#include "base/utf8.h"
 #include "tokenizer/text/regex.h"
 #include "tokenizer/tokenizer.h"
-#include "base/utf8.h"
 
 #define DATA "tests/data/tokenizer"
 

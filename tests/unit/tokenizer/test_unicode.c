@@ -8,10 +8,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/utf8.h"
 #include "tokenizer/text/ages_table.h"
 #include "tokenizer/text/regex.h"
 #include "tokenizer/text/unicode.h"
-#include "base/utf8.h"
 
 enum { CHARACTERS = 0x110000, BLOCK = 4096 };
 

@@ -7,11 +7,11 @@
 
 #include "base/fault.h"
 #include "models/model.h"
-#include "ops/ulysses.h"
 #include "ops/expert_parallel.h"
+#include "ops/gather_tokens.h"
 #include "ops/linear.h"
 #include "ops/redistribute.h"
-#include "ops/gather_tokens.h"
+#include "ops/ulysses.h"
 #include "train/trainer.h"
 
 /* The collectives of the forward in progress, by number. */

@@ -8,8 +8,8 @@
 #include "unit/cmocka_all.h"
 #include "unit/temp_dir.h"
 
-#include "unit/train/event_reader.h"
 #include "train/events.h"
+#include "unit/train/event_reader.h"
 
 static const Scalar WRITTEN[] = {
     {"lm loss", 1, 10.5f},      {"lm loss", 127, 0.1f},
