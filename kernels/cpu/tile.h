@@ -30,7 +30,7 @@ typedef struct Tile {
     int64_t ldc;
 } Tile;
 
-/* `rows` is a constant where this is inlined. */
+/* `rows` is a constant if this is inlined. */
 static inline __attribute__((always_inline)) void tile_block(const Tile *t, int rows, int64_t i, int64_t j) {
     const real *a = t->a + i * t->a_row, *b = t->b + j;
     real *c = t->c + i * t->ldc + j, sum[TILE_ROWS][TILE_WIDTH];

@@ -1,5 +1,5 @@
-/* User mistakes as values: options, paths, data files, checkpoints, prompts, missing devices. A function that
- * can meet one returns Err. A bug in our own code is a CHECK (fault.h). */
+/* User mistakes as values: options, paths, data files, checkpoints, prompts, missing devices. A function that can
+ * encounter one returns Err. A bug in our own code is a CHECK (fault.h). */
 #ifndef ISOTRON_BASE_ERR_H
 #define ISOTRON_BASE_ERR_H
 

@@ -194,7 +194,7 @@ bool file_is_stream(const char *path) {
 }
 
 /* access() cannot tell, because folders of a file system such as /proc cannot get files. A file without a name does not
- * change the folder. Where there are none, as in NFS and in old kernels, it has a name. */
+ * change the folder. If there are none, as in NFS and in old kernels, it has a name. */
 static Err check_creation(char *path) {
     char *tmp = new_name(path), *folder = dirname(path);
     int fd = open(folder, O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666);

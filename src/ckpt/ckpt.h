@@ -71,7 +71,7 @@ typedef struct Ckpt Ckpt;
 /* The iteration in the tracker file, or of the newest checkpoint if there is no tracker; -1 if there is no
  * checkpoint. */
 Err ckpt_latest(const char *dir, int64_t *iteration);
-/* Where a path leads that may also name one checkpoint, DIR/iter_N: *dir is DIR and *iteration N, else the path and
+/* Resolves a path that may also name one checkpoint, DIR/iter_N: then *dir is DIR and *iteration N, else the path and
  * -1. Release *dir with free(). A user error if the path is one checkpoint by another name. */
 Err ckpt_locate(const char *path, char **dir, int64_t *iteration);
 /* The checkpoints that look complete, ascending. Release with free(). */

@@ -158,8 +158,8 @@ Err folder_clean(const char *dir) {
     return remove_all(dir, ASIDE);
 }
 
-/* Atomic where the file system can exchange two names; else the older folder has another name for the time
- * between two renames. It keeps that name until folder_clean. */
+/* Atomic if the file system can exchange two names; else the older folder has another name for the time between two
+ * renames. It keeps that name until folder_clean. */
 static Err replace(const char *from, const char *to, const char *aside) {
     if (file_exists(to)) {
         if (!renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_EXCHANGE)) return ERR_OK;

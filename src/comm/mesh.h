@@ -38,10 +38,10 @@ int mesh_member(const Group *, int i);
 /* The same members in the same order on the fewest axes: two groups have equal member lists if and only if
  * their simplified forms differ at most in `rank`. */
 Group group_simplify(const Group *);
-/* Splits a group into consecutive blocks of `size` members. group_inner is this rank's block; group_outer has
- * the ranks with this rank's place in each block (hierarchical context parallelism, hybrid sharding). Every
- * member computes the same blocks. `size` must divide the group and, where the members are not evenly spaced,
- * each axis that it splits; anything else is a fault. */
+/* Splits a group into consecutive blocks of `size` members. group_inner is this rank's block; group_outer has the ranks
+ * with this rank's place in each block (hierarchical context parallelism, hybrid sharding). Every member computes the
+ * same blocks. `size` must divide the group and, if the members are not evenly spaced, each axis that it splits;
+ * anything else is a fault. */
 Group group_inner(const Group *, int size);
 Group group_outer(const Group *, int size);
 

@@ -349,8 +349,8 @@ static const char *tcp_lost(void *wire, int rank) {
     return t->peer[rank].lost;
 }
 
-/* Sends what is left, and reads until the others have closed their ends too: what a connection has not delivered
- * when bytes arrive at a closed end is lost. */
+/* Sends the rest, and reads until the others have closed their ends too. A connection loses what it has not delivered
+ * yet when bytes arrive at a closed end. */
 static void close_all(Tcp *t, int64_t patience_ns) {
     const int64_t until = clock_ns() + patience_ns;
     bool *shut = mem_zero((size_t)t->world, sizeof *shut);

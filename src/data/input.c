@@ -97,10 +97,10 @@ static Err read_rows(Input *in, char *out, size_t n, size_t *got) {
 
 static Err open_parquet(Input *in) {
     if (!in->options.num_columns)
-        return err_user(
-            "'%s' is a Parquet file, which can only be read as records with keys, like JSON Lines; set "
-            "--input-format jsonl where there is such an option, or convert the file to text",
-            in->path);
+        return err_user("'%s' is a Parquet file, which can only be read as records with keys, like JSON "
+                        "Lines; set --input-format "
+                        "jsonl if the command has this option, or convert the file to text",
+                        in->path);
     if (unpack_is_pipe(in->file))
         return err_user(
             "'%s' is a Parquet file, which cannot be read from a pipe; specify the name of the file",

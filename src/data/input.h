@@ -1,6 +1,6 @@
-/* Input files as streams of text: plain, compressed (data/unpack.h) or Parquet (data/parquet/parquet.h), told
- * by their first bytes; "-" is standard input. All text of data is read here, so that it is UTF-8 without
- * NUL. A byte-order mark at the beginning is skipped. */
+/* Input files as streams of text: plain, compressed (data/unpack.h) or Parquet (data/parquet/parquet.h), recognised by
+ * their first bytes; "-" is standard input. All text of data is read here, so that it is UTF-8 without NUL. A
+ * byte-order mark at the beginning is skipped. */
 #ifndef ISOTRON_DATA_INPUT_H
 #define ISOTRON_DATA_INPUT_H
 

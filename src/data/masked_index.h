@@ -3,11 +3,11 @@
  *
  *   u32[samples, 3]   first sentence, end, target length in tokens
  *
- * Each document that has enough sentences gives samples until its end: sentences are added until the target
- * length is reached, but never so that one sentence remains. The target is max_length, or, with the short
- * probability, a uniform length from 2 to max_length (std::mt19937). A document with several sentences of which
- * one is longer than 512 tokens gives none. Whole epochs are added until there are num_samples. All samples are
- * then shuffled (std::mt19937_64, seed + 1). */
+ * Each document that has enough sentences gives samples until its end: sentences are added until the target length is
+ * reached, but never so that a single sentence is left over. The target is max_length, or, with the short probability,
+ * a uniform length from 2 to max_length (std::mt19937). A document with several sentences, one of which is longer than
+ * 512 tokens, gives no sample. Whole epochs are added until there are num_samples. All samples are then shuffled
+ * (std::mt19937_64, seed + 1). */
 #ifndef ISOTRON_DATA_MASKED_INDEX_H
 #define ISOTRON_DATA_MASKED_INDEX_H
 

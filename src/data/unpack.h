@@ -1,6 +1,6 @@
-/* Files as streams of uncompressed bytes: plain, gzip (RFC 1952), Zstandard (RFC 8878), bzip2, xz, lzma or lzip, told
- * by their first bytes; "-" is standard input. A file may consist of several compressed parts. Windows and dictionaries
- * have at most 2 GiB. bzip2 and xz are optional in a build. */
+/* Files as streams of uncompressed bytes: plain, gzip (RFC 1952), Zstandard (RFC 8878), bzip2, xz, lzma or lzip,
+ * recognised by their first bytes; "-" is standard input. A file may consist of several compressed parts. Windows and
+ * dictionaries have at most 2 GiB. bzip2 and xz are optional in a build. */
 #ifndef ISOTRON_DATA_UNPACK_H
 #define ISOTRON_DATA_UNPACK_H
 

@@ -59,8 +59,7 @@ typedef struct NamedFile {
 void command_refuse_same_files(Args *, const NamedFile *outputs, int num_outputs, const NamedFile *inputs,
                                int num_inputs);
 
-/* Writes a report of results that are valid also if it cannot be written, which is then an error of the machine. Path NULL:
- * nothing. */
+/* Writes a report. If that fails, the results remain valid, and the error is one of the machine. Path NULL: nothing. */
 Err command_write_report(const char *path, const Str *);
 
 /* --input-encoding of the commands that read texts: its help, and a problem if its encoding is not known. */

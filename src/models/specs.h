@@ -20,7 +20,7 @@ typedef struct StackShape {
     InputSpec input;
     int64_t positions, layers, below; /* below: layers of the stacks before it */
     /* The branches of a layer, by their letters in nn/branches.def. `layer` counts the layers of all stacks. NULL:
-     * "*-", or "*E" where there are experts. */
+     * "*-", or "*E" in layers with experts. */
     const char *(*letters)(const Config *, int64_t layer);
     const char *relative; /* the name of its bias, with --position-embedding-type relative */
     bool causal;

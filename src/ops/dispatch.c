@@ -50,7 +50,7 @@ Dispatch op_dispatch(Tape *t, const Routing *r, int64_t experts, DispatchAttr at
 
 /* ---- rows ---- */
 
-/* Refuses a tensor that is neither `want` nor, where `want` is a partial sum, one rank's rows. */
+/* Refuses a tensor that is neither `want` nor, if `want` is a partial sum, one rank's rows. */
 static void check_type(const Tape *t, const char *op, const Tensor *x, SpmdType want, bool spread) {
     for (int a = 0; a < AXES; a++) {
         const Spmd s = spmd_on(x->spmd, a), w = spmd_on(want, a);

@@ -57,7 +57,7 @@ static const char *loss_name(const Model *m, int loss) {
     return model_router_loss_coeff(m, loss - MODEL_LOSSES) ? ROUTER_LOSS_NAMES[loss - MODEL_LOSSES] : NULL;
 }
 
-/* Whether they are equal, also as fields of the log, where a loss has no blank in its name. */
+/* Whether they are equal, also as fields of the log, whose names have no blanks. */
 static bool names_same(const char *ours, const char *theirs) {
     while (*ours && (*ours == *theirs || (*ours == ' ' && *theirs == '_'))) ours++, theirs++;
     return !*ours && !*theirs;

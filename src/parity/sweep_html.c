@@ -151,8 +151,7 @@ static void describe(const Cell *c, const Row *w, Str *out) {
     if (isfinite(cell_power(c->result))) str_printf(out, "; power %.2g %%", 100 * cell_power(c->result));
 }
 
-/* The largest error as a fraction of its bound; infinite where there is none, or where the cell fails for another
- * reason. */
+/* The largest error as a fraction of its bound; infinite if there is none, or if the cell fails for another reason. */
 static double badness(const Cell *c) {
     const Row *w = sweep_worst(c);
     const double ratio = w ? row_excess(w) : INFINITY;

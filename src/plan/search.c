@@ -134,7 +134,7 @@ static bool is_faster(const FoundLayout *a, const FoundLayout *b) {
     return a->micro != b->micro ? a->micro > b->micro : a->chunks < b->chunks;
 }
 
-/* Whether the layout fits and, where there is another one, is faster. Fills in its memory and bubble. */
+/* Whether the layout fits and, if there is another one, is faster. Fills in its memory and bubble. */
 static bool fits(Seeker *s, FoundLayout *f, const FoundLayout *other) {
     if (least_state(s, f) > (double)s->available || s->tries == SEARCH_TRIES) return false;
     arena_reset(s->arena);

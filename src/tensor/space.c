@@ -115,7 +115,7 @@ static void commit(Space *s, size_t end) {
     const size_t from = s->committed;
     s->committed += d->backend->commit ? d->backend->commit(d, s->base, from, end) : end - from;
     device_count(d, s->committed - from);
-    CHECK(s->committed >= end, "cannot allocate %s for %s memory, of which %s are there",
+    CHECK(s->committed >= end, "cannot allocate %s for %s memory: only %s could be allocated",
           bytes_text((double)end).s, s->name, bytes_text((double)s->committed).s);
 }
 

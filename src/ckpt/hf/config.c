@@ -155,7 +155,7 @@ static int count_unlike(const HfType *t, const Config *filled) {
     return unlike;
 }
 
-/* Types of another family of models, or with experts where the model has none, have no keys for this model. */
+/* Types of another family of models, or with experts if the model has none, have no keys for this model. */
 static Err check_kind(const HfType *t, const Config *c) {
     const HfRow *rows[HF_MOST_ROWS];
     const char *family = ModelFamily_spellings[MODEL_gpt], *own = ModelFamily_spellings[c->model];

@@ -83,8 +83,7 @@ int64_t hf_get_layers(HfReader *);
 /* Sets an option: appends `name = value`. */
 void hf_set_size(HfReader *, int option, int64_t);
 void hf_set_real(HfReader *, int option, double);
-void hf_set_flag(HfReader *, int option, bool); /* value of the field, also where the option is its
-                                                   opposite */
+void hf_set_flag(HfReader *, int option, bool); /* value of the field, also if the option is its opposite */
 void hf_set_text(HfReader *, int option, const char *);
 
 /* The value that a FIX or LACK row sets. */

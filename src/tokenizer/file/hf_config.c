@@ -290,8 +290,9 @@ static Err put_declared(const HfConfig *c, bool others_only, json_t *tokens) {
     return e;
 }
 
-/* A token of the settings: with the flags that a file declares for its text, else its own. again: even if it is there.
- * Two of one text and different flags are two tokens for transformers, of which the second one's flags hold. */
+/* A token of the settings: with the flags that a file declares for its text, else its own. again: even if
+ * it is there. For transformers, two with the same text and different flags are two tokens, and the flags
+ * of the second one apply. */
 static Err put_named(const HfConfig *c, json_t *tokens, const json_t *value, bool named, bool again) {
     if (!value || json_is_null(value) || (named && !json_is_string(value) && !json_is_object(value)))
         return ERR_OK;

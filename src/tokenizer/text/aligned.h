@@ -25,8 +25,8 @@ static inline View view_slice(View v, size_t begin, size_t end) {
     return (View){v.text + begin, end - begin, v.at ? v.at + begin : NULL};
 }
 
-/* The origin of byte i, and that of the character before it: of the first one, the empty range where the part begins.
- * {0}: unknown. */
+/* The origin of byte i, and that of the character before it. Before the first one it is the empty range at the
+ * beginning of the part. {0}: unknown. */
 static inline Origin view_origin(View v, size_t i) { return v.at ? v.at[i] : (Origin){0, 0}; }
 static inline Origin view_origin_before(View v, size_t i) {
     if (!v.at || !v.n) return (Origin){0, 0};

@@ -17,7 +17,7 @@ Err field_bool(const json_t *object, const char *where, const char *key, bool fa
 Err field_int(const json_t *object, const char *where, const char *key, int64_t *out);
 /* Borrowed. If n is NULL, a NUL inside the text is an error. */
 Err field_text(const json_t *object, const char *where, const char *key, const char **out, size_t *n);
-/* *out is NULL where the field is absent or null. */
+/* *out is NULL if the field is absent or null. */
 Err field_object(const json_t *object, const char *where, const char *key, const json_t **out);
 Err field_array(const json_t *object, const char *where, const char *key, const json_t **out);
 

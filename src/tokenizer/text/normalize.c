@@ -188,7 +188,7 @@ Err normalizer_load(const json_t *object, Normalizer **out) {
     return e;
 }
 
-/* The content of a replacement comes from where the last character of the match does. */
+/* The content of a replacement has the origin of the last character of the match. */
 Err replace_all(const Regex *pattern, const Str *content, Matcher *m, View text, Aligned *out) {
     Spans spans = {0};
     Err e = regex_spans(pattern, m, text.text, text.n, &spans);

@@ -73,8 +73,8 @@ static size_t decompose(View text, bool compat, Part **v) {
     return count;
 }
 
-/* False: they do not compose, as no character does that Unicode 9 does not define, and none with one below U+0300.
- * utf8proc composes Hangul with U+11A7, which is not a final consonant. */
+/* False: they do not compose. No character composes with one below U+0300, or with one that Unicode 9 does not define.
+ * utf8proc also composes Hangul with U+11A7, which is not a final consonant. */
 static bool compose_pair(Part *a, Part b) {
     int32_t pair[] = {a->c, b.c};
     if (b.c < 0x300) return false;

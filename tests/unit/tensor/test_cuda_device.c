@@ -122,7 +122,7 @@ TEST(pages_come_as_they_are_reached) {
     assert_int_equal(gpu.backed, PAGE);
     space_take(s, 1);
     assert_int_equal(gpu.backed, (size_t)2 * PAGE);
-    EXPECT_FAULT("cannot allocate 128.0 MiB for cache memory, of which 96.0 MiB are there",
+    EXPECT_FAULT("cannot allocate 128.0 MiB for cache memory: only 96.0 MiB could be allocated",
                  space_take(s, (size_t)3 * PAGE));
     assert_int_equal(gpu.backed, (size_t)3 * PAGE);
     space_free(s);

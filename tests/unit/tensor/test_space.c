@@ -143,7 +143,7 @@ TEST(memory_comes_as_it_is_reached) {
     assert_true(p.pages == 2 && p.calls == 2);
     space_take(s, 2 * PAGE + 1); /* several at once */
     assert_true(p.pages == 5 && p.calls == 3);
-    EXPECT_FAULT("cannot allocate 8.0 KiB for cache memory, of which 7.0 KiB are there",
+    EXPECT_FAULT("cannot allocate 8.0 KiB for cache memory: only 7.0 KiB could be allocated",
                  space_take(s, 4 * PAGE - A));
     space_reset(s);
     EXPECT_FAULT("cache memory is full: 16385 bytes requested, 0 of 16384 in use; the device has no more",
