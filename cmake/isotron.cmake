@@ -93,7 +93,7 @@ function(isotron_library)
   target_link_libraries(libisotron PUBLIC ${libs})
 endfunction()
 
-# isotron_unit_tests(layer): each tests/unit/<layer>/test_*.c is one CMocka program and one CTest test "unit/<layer>/<what>", run from
+# isotron_unit_tests(layer): each tests/unit/<layer>/test_*.c is one program of unit_main and one CTest test "unit/<layer>/<what>", run from
 # the repository's root. Targets unit_<layer>, unit_cuda and unit_tests build some or all of them. Only builds with CUDA have
 # test_cuda_*.c and .cu, which are skipped without a GPU.
 function(isotron_unit_tests layer)
@@ -110,8 +110,7 @@ function(isotron_unit_tests layer)
     add_executable(${target} ${source})
     add_dependencies(unit_tests ${target})
     add_dependencies(unit_${layer} ${target})
-    target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/tests)
-    target_link_libraries(${target} PRIVATE ${layer} ${A_LIBS} cmocka)
+    target_link_libraries(${target} PRIVATE ${layer} ${A_LIBS} unit_main)
     string(REPLACE "test_" "" what ${what})
     add_test(NAME unit/${layer}/${what} COMMAND ${target} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
     set_tests_properties(unit/${layer}/${what} PROPERTIES LABELS "unit;fast;${layer}" TIMEOUT 600)

@@ -1,5 +1,5 @@
-/* CMocka and the headers it asks for, in the order it asks for them. TEST(name) { ... } is a test; run_all_tests runs those of
- * the file, in its order. */
+/* CMocka and the headers it asks for, in the order it asks for them. TEST(name) { ... } is a test. A program runs its
+ * tests in the order of the file; it needs a main() only for more than that. */
 #ifndef ISOTRON_TESTS_CMOCKA_ALL_H
 #define ISOTRON_TESTS_CMOCKA_ALL_H
 
@@ -10,30 +10,18 @@
 
 #include <cmocka.h>
 
-enum { MOST_TESTS = 100 };
-
-/* The tests of the file that includes this. */
-typedef struct FileTests {
-    struct CMUnitTest at[MOST_TESTS];
-    int line[MOST_TESTS], n;
-} FileTests;
-static FileTests file_tests;
-
-/* Constructors run in no certain order. */
-static inline void file_tests_add(const char *name, CMUnitTestFunction test, int line) {
-    FileTests *t = &file_tests;
-    int i = t->n++;
-    for (; i > 0 && t->line[i - 1] > line; i--) t->at[i] = t->at[i - 1], t->line[i] = t->line[i - 1];
-    t->at[i] = (struct CMUnitTest){name, test, NULL, NULL, NULL}, t->line[i] = line;
+#ifdef __cplusplus
+extern "C" {
+#endif
+void test_add(const char *name, CMUnitTestFunction test, int line);
+int run_all_tests(CMFixtureFunction set_up, CMFixtureFunction tear_down); /* of the file; NULL: none */
+#ifdef __cplusplus
 }
-
-static inline int run_all_tests(CMFixtureFunction set_up, CMFixtureFunction tear_down) {
-    return _cmocka_run_group_tests("tests", file_tests.at, (size_t)file_tests.n, set_up, tear_down);
-}
+#endif
 
 #define TEST(name)                                                                                           \
     static void name(void **state);                                                                          \
-    static void __attribute__((constructor)) add_##name(void) { file_tests_add(#name, name, __LINE__); }     \
+    static void __attribute__((constructor)) add_##name(void) { test_add(#name, name, __LINE__); }           \
     static void name(__attribute__((unused)) void **state)
 
 #endif

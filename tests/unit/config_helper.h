@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "unit/cmocka_all.h"
+#include "unit/err.h"
 
 #include "base/mem.h"
 #include "config/config.h"
@@ -58,7 +58,7 @@ __attribute__((format(printf, 1, 2))) static inline Setup *setup_new(const char 
     args_init(&args, arena, "isotron pretrain [options]", NULL);
     Err e = config_parse(&s->config, &args, USE_ALL, CHECK_MODEL | CHECK_TRAIN, argc, argv);
     if (e.code) print_error("%s\n%s", e.msg, args.problems.s ? args.problems.s : "");
-    assert_int_equal(e.code, ERR_NONE);
+    assert_ok(e);
     args_free(&args);
     config_finish(&s->config, arena, 0);
     return s;

@@ -199,5 +199,3 @@ TEST(verdicts_have_colours) {
     }
     fclose(to), close(terminal);
 }
-
-int main(void) { return run_all_tests(NULL, NULL); }

@@ -66,5 +66,3 @@ TEST(infinities_and_nans_are_what_ieee_makes_of_them) {
     assert_true(isnan(exact_value(s)));
     same(exact_value((ExactSum){{0}, 0, 0, 0}), 0);
 }
-
-int main(void) { return run_all_tests(NULL, NULL); }

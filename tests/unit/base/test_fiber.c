@@ -53,5 +53,3 @@ TEST(fibers_take_turns) {
     for (int i = 0; i < FIBERS; i++) fiber_free(fibers[i]);
     fiber_free(NULL);
 }
-
-int main(void) { return run_all_tests(NULL, NULL); }

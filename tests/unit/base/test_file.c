@@ -7,7 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "unit/cmocka_all.h"
+#include "unit/err.h"
 #include "unit/temp_dir.h"
 
 #include "base/file.h"
@@ -25,17 +25,17 @@ static void enter(char dir[64]) {
 
 static void leave(const char *dir) {
     assert_int_equal(chdir("/"), 0);
-    assert_int_equal(file_remove_tree(dir).code, ERR_NONE);
+    assert_ok(file_remove_tree(dir));
     assert_false(file_exists(dir));
 }
 
 static void assert_written(const char *path, const char *text) {
-    assert_int_equal(file_write_atomic(path, text, strlen(text)).code, ERR_NONE);
+    assert_ok(file_write_atomic(path, text, strlen(text)));
 }
 
 static void assert_holds(const char *path, const char *text) {
     Str s = {0};
-    assert_int_equal(file_read(path, &s).code, ERR_NONE);
+    assert_ok(file_read(path, &s));
     assert_string_equal(s.s, text);
     str_free(&s);
 }
@@ -60,8 +60,8 @@ TEST(writing_replaces_and_a_missing_folder_is_a_sentence) {
     char dir[64];
     enter(dir);
     assert_refused("a/b/x", "cannot create");
-    assert_int_equal(file_mkdirs("a/b").code, ERR_NONE);
-    assert_int_equal(file_check_target("a/b/x").code, ERR_NONE);
+    assert_ok(file_mkdirs("a/b"));
+    assert_ok(file_check_target("a/b/x"));
     assert_false(file_is_stream("a/b/x"));
     const bool is_dir[] = {file_is_dir("a/b"), file_is_dir("a/b/x"), file_is_dir("a/b"), file_is_dir("a/c")};
     assert_true(is_dir[0] && !is_dir[1] && is_dir[2] && !is_dir[3]);
@@ -72,7 +72,7 @@ TEST(writing_replaces_and_a_missing_folder_is_a_sentence) {
     assert_holds("a/b/x", "three");
     assert_holds("old", "one"); /* a new file took the name: no reader sees half of it */
     FileMap map;
-    assert_int_equal(file_map("a/b/x", &map).code, ERR_NONE);
+    assert_ok(file_map("a/b/x", &map));
     assert_memory_equal(map.bytes, "three", 5);
     file_unmap(&map);
     assert_int_equal(file_map("a/b", &map).code, ERR_USER);
@@ -88,7 +88,7 @@ TEST(a_symlink_stays_and_what_it_leads_to_is_replaced) {
     assert_int_equal(symlink("../there/file", "here/second"), 0); /* relative to the folder it is in */
     snprintf(full, sizeof full, "%s/here/second", dir);
     assert_int_equal(symlink(full, "first"), 0);
-    assert_int_equal(file_check_target("first").code, ERR_NONE);
+    assert_ok(file_check_target("first"));
     assert_written("first", "two");
     assert_holds("there/file", "two");
     assert_holds("old", "one");
@@ -137,7 +137,7 @@ TEST(a_fifo_gets_the_bytes_and_stays) {
     assert_int_equal(mkfifo("fifo", 0600), 0);
     assert_int_equal(symlink("fifo", "link"), 0);
     const int reader = open("fifo", O_RDONLY | O_NONBLOCK);
-    assert_int_equal(file_check_target("link").code, ERR_NONE);
+    assert_ok(file_check_target("link"));
     assert_true(file_is_stream("link"));
     assert_written("fifo", "one");
     assert_written("link", "two");
@@ -161,7 +161,7 @@ TEST(own_output_is_written_to_behind_what_was_printed) {
     fflush(stdout);
     dup2(kept, STDOUT_FILENO);
     close(kept), close(file);
-    assert_int_equal(e.code, ERR_NONE);
+    assert_ok(e);
     assert_holds("out", "before, written, behind");
     leave(dir);
 }
@@ -206,8 +206,8 @@ TEST(a_check_leaves_the_file_and_its_folder_as_they_were) {
         enter(dir);
         assert_written("here/file", "good");
         of_unnamed = ERRORS[i];
-        assert_int_equal(file_check_target("here/file").code, ERR_NONE);
-        assert_int_equal(file_check_target("here/other").code, ERR_NONE);
+        assert_ok(file_check_target("here/file"));
+        assert_ok(file_check_target("here/other"));
         of_unnamed = 0;
         assert_holds("here/file", "good");
         assert_int_equal(unlink("here/file"), 0);
@@ -233,10 +233,8 @@ TEST(an_old_error_repeats_no_write) {
     char got[8] = "";
     assert_int_equal(pipe2(fd, O_NONBLOCK), 0);
     errno = EINTR;
-    assert_int_equal(file_write_all(fd[1], "a pipe", "once", 4).code, ERR_NONE);
+    assert_ok(file_write_all(fd[1], "a pipe", "once", 4));
     assert_int_equal(read(fd[0], got, sizeof got), 4);
     assert_string_equal(got, "once");
     close(fd[0]), close(fd[1]);
 }
-
-int main(void) { return run_all_tests(NULL, NULL); }

@@ -135,5 +135,3 @@ TEST(lines_that_make_no_sense_are_passed_over) {
 }
 
 TEST(this_machine_has_memory) { assert_true(host_memory_available("") > 1 MB); }
-
-int main(void) { return run_all_tests(NULL, NULL); }

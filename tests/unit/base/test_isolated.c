@@ -34,5 +34,3 @@ TEST(a_fault_is_found_behind_much_output) {
         str_free(&r.said);
     }
 }
-
-int main(void) { return run_all_tests(NULL, NULL); }

@@ -137,5 +137,3 @@ TEST(a_program_ends) {
     assert_non_null(
         strstr(jobs_run_program(none, "none", NULL).msg, "cannot run '/nowhere/program': No such"));
 }
-
-int main(void) { return run_all_tests(NULL, NULL); }

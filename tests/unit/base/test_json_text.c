@@ -45,5 +45,3 @@ TEST(members_are_indented) {
                   "{\n    \"b\": [\n      1,\n      {}\n    ],\n    \"a\": [],\n    \"c\": true,\n"
                   "    \"d\": null,\n    \"e\": {\n      \"f\": false\n    }\n  }");
 }
-
-int main(void) { return run_all_tests(NULL, NULL); }

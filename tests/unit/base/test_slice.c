@@ -44,5 +44,3 @@ TEST(zigzag_slices_cover_the_sequence) {
         for (int64_t i = 0; i < total; i++) assert_int_equal(held[i], 1);
     }
 }
-
-int main(void) { return run_all_tests(NULL, NULL); }

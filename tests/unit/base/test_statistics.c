@@ -46,5 +46,3 @@ TEST(a_ratio_holds_both_intervals) {
     r = interval_ratio(a, unknown);
     assert_true(r.low == 0 && r.median == 0.5 && isinf(r.high));
 }
-
-int main(void) { return run_all_tests(NULL, NULL); }

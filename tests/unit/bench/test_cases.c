@@ -154,5 +154,3 @@ TEST(cases_run) {
         }
     device_free(d);
 }
-
-int main(void) { return run_all_tests(NULL, NULL); }

@@ -6,7 +6,7 @@
 
 #include "base/philox.h"
 #include "bench/gate/gate.h"
-#include "unit/cmocka_all.h"
+#include "unit/err.h"
 
 TEST(verdicts_follow_the_interval) {
     assert_int_equal(gate_judge((Interval){0.9, 1, 1.03}, 0.03), GATE_PASS);
@@ -81,8 +81,7 @@ static GateVerdict against_baseline(int rows, const double *median, int samples,
     const GateOptions o = {.baseline = "file", .allow = ALLOW};
     Gate g = {.options = &o, .bench = "ops"};
     Str notes = {0};
-    assert_int_equal(result_take("file", result_of(rows, ONE, samples, 2 * stream), &g.theirs).code,
-                     ERR_NONE);
+    assert_ok(result_take("file", result_of(rows, ONE, samples, 2 * stream), &g.theirs));
     const Err e = gate_judge_baseline(&g, result_of(rows, median, samples, 2 * stream + 1), &notes);
     if (e.code) fail_msg("%s", e.msg);
     assert_int_equal(g.n, rows);
@@ -137,9 +136,7 @@ TEST(files_may_hold_anything) {
     }
     Result r;
     const char *good = "{\"step_ms\": {\"median\": 2.5}}";
-    assert_int_equal(result_parse("file", good, strlen(good), &r).code, ERR_NONE);
+    assert_ok(result_parse("file", good, strlen(good), &r));
     assert_true(r.n == 1 && r.rows->time == 2.5 && !strcmp(result_fact(&r, "commit"), "unknown"));
     result_free(&r);
 }
-
-int main(void) { return run_all_tests(NULL, NULL); }

@@ -7,6 +7,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "unit/err.h"
+
 #include "base/file.h"
 #include "base/mem.h"
 #include "param/param.h"
@@ -27,23 +29,8 @@ static inline char *scratch_new_in_memory(void) {
 }
 
 static inline void scratch_remove(char *dir) {
-    assert_int_equal(file_remove_tree(dir).code, 0);
+    assert_ok(file_remove_tree(dir));
     free(dir);
-}
-
-#define assert_ok(expr)                                                                                      \
-    do {                                                                                                     \
-        Err err_ = (expr);                                                                                   \
-        if (err_.code) fail_msg("%s", err_.msg);                                                             \
-    } while (0)
-
-/* The error must contain every given text; the list ends with NULL. */
-#define assert_err(expr, ...) check_err((expr), #expr, __LINE__, (const char *[]){__VA_ARGS__, NULL})
-static inline void check_err(Err e, const char *expr, int line, const char *const *texts) {
-    if (!e.code) fail_msg("line %d: %s succeeded", line, expr);
-    if (!strchr(e.msg, ' ')) fail_msg("line %d: '%s' is no sentence", line, e.msg);
-    for (; *texts; texts++)
-        if (!strstr(e.msg, *texts)) fail_msg("line %d: '%s' does not say '%s'", line, e.msg, *texts);
 }
 
 #endif

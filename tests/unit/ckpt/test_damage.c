@@ -169,5 +169,3 @@ TEST(tracker_is_not_trusted) {
     free(path);
     teardown(&f);
 }
-
-int main(void) { return run_all_tests(NULL, NULL); }

@@ -178,5 +178,3 @@ TEST(the_finish_reports_the_writer) {
     assert_int_equal(status, 0);
     scratch_remove(dir);
 }
-
-int main(void) { return run_all_tests(NULL, NULL); }

@@ -270,5 +270,3 @@ TEST(sixteen_bit_files_and_storage_work) {
     free(path);
     scratch_remove(scratch);
 }
-
-int main(void) { return run_all_tests(NULL, NULL); }

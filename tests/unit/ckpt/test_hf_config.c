@@ -653,5 +653,3 @@ TEST(a_change_of_any_key_is_seen) {
     free(path);
     scratch_remove(scratch);
 }
-
-int main(void) { return run_all_tests(NULL, NULL); }

@@ -169,5 +169,3 @@ TEST(a_null_number_of_groups_is_that_of_heads) {
     free(path);
     scratch_remove(scratch);
 }
-
-int main(void) { return run_all_tests(NULL, NULL); }

@@ -198,5 +198,3 @@ TEST(a_mixture_without_experts_is_written) {
     test_model_free(m);
     scratch_remove(scratch);
 }
-
-int main(void) { return run_all_tests(NULL, NULL); }

@@ -87,5 +87,3 @@ TEST(unwritable_folders_are_sentences) {
     free(file), free(below);
     teardown(&f);
 }
-
-int main(void) { return run_all_tests(NULL, NULL); }

@@ -76,5 +76,3 @@ TEST(every_layout_loads_every_other) {
     str_free(&want);
     scratch_remove(to);
 }
-
-int main(void) { return run_all_tests(NULL, NULL); }

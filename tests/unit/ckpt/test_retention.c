@@ -44,5 +44,3 @@ TEST(later_checkpoints_are_left_alone) {
     free(all);
     teardown(&f);
 }
-
-int main(void) { return run_all_tests(NULL, NULL); }

@@ -268,5 +268,3 @@ TEST(indices_are_not_trusted) {
     free(path);
     scratch_remove(dir);
 }
-
-int main(void) { return run_all_tests(NULL, NULL); }

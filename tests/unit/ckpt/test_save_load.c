@@ -261,5 +261,3 @@ TEST(shards_are_ordered_by_offset) {
             assert_int_equal((order > 0) - (order < 0), (i > k) - (i < k));
         }
 }
-
-int main(void) { return run_all_tests(NULL, NULL); }

@@ -116,5 +116,3 @@ TEST(bugs_end_the_process_with_the_ranks_name) {
         assert_true(WIFSIGNALED(e.status) && WTERMSIG(e.status) == SIGABRT);
     }
 }
-
-int main(void) { return run_all_tests(NULL, NULL); }

@@ -1,5 +1,5 @@
 /* The host's NCCL (tests/nccl/host_nccl.c): what it moves, and that each planted fault has its effect. */
-#include "unit/cmocka_all.h"
+#include "unit/err.h"
 
 #include <math.h>
 #include <pthread.h>
@@ -419,7 +419,7 @@ static void an_unknown_fault_aborts(void **state) {
 
 static int load_library(void **state) {
     (void)state;
-    assert_int_equal(nccl_load(HOST_NCCL, &nccl).code, ERR_NONE);
+    assert_ok(nccl_load(HOST_NCCL, &nccl));
     assert_int_equal(nccl.version, 22809);
     assert_true(nccl.host_memory);
     for (int i = 0; i < 5; i++) ok(nccl.GetUniqueId(&shared_id[i]));

@@ -146,5 +146,3 @@ TEST(blocks_that_do_not_divide_are_refused) {
         assert_true(refused);
     }
 }
-
-int main(void) { return run_all_tests(NULL, NULL); }

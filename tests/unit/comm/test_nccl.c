@@ -572,5 +572,3 @@ static void without_a_library_the_host_communicates(void *arg, Comm *c) {
 }
 
 TEST(no_library_is_needed) { comm_threads(3, NULL, without_a_library_the_host_communicates, NULL); }
-
-int main(void) { return run_all_tests(NULL, NULL); }

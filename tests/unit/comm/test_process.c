@@ -153,5 +153,3 @@ TEST(the_ranks_of_a_host_are_known) {
     assert_int_equal(comm_ranks_of_host(imaginary), 8);
     comm_free(imaginary);
 }
-
-int main(void) { return run_all_tests(NULL, NULL); }

@@ -63,5 +63,3 @@ TEST(an_all_to_all_says_what_was_expected) {
         (CommFacts){.kind = COMM_BROADCAST, .dtype = F32, .n = 2}, all,
         "the kind differs: rank 2 starts broadcast of 2 F32 at 'here', rank 5 starts all_to_all at 'here'");
 }
-
-int main(void) { return run_all_tests(NULL, NULL); }

@@ -137,5 +137,3 @@ TEST(the_recorder_keeps_the_newest) {
     free(text);
     comm_free(c);
 }
-
-int main(void) { return run_all_tests(NULL, NULL); }

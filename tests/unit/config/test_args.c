@@ -5,7 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "unit/cmocka_all.h"
+#include "unit/err.h"
 
 #include "base/file.h"
 #include "base/mem.h"
@@ -233,7 +233,7 @@ TEST(foreign_options_are_noted_or_refused) {
     LINE(&c, "--trace", "--trace-path", "-1", "--trace_ranks", "0", "1", "--count", "3", "--depth=two",
          "--trace");
     assert_int_equal(c.t.count, 3);
-    assert_int_equal(args_end(&c.args).code, ERR_NONE);
+    assert_ok(args_end(&c.args));
     assert_string_equal(c.args.notes.s,
                         "--trace, --trace-path and --trace-ranks have no effect: Nothing is traced.\n"
                         "--depth has no effect: Depth is one.\n");
@@ -258,7 +258,7 @@ TEST(foreign_values_are_translated_or_refused) {
     assert_int_equal(c.t.color, GREEN);
     assert_int_equal(c.t.names.count, 1);
     assert_string_equal(c.t.names.at[0], "x");
-    assert_int_equal(args_end(&c.args).code, ERR_NONE);
+    assert_ok(args_end(&c.args));
     assert_string_equal(c.args.notes.s, "--color moss is treated as green: It is a green.\n"
                                         "--names nobody has no effect: Nobody has a name.\n");
     end(&c);
@@ -436,5 +436,3 @@ TEST(any_bytes_are_survived) {
     }
     free(big);
 }
-
-int main(void) { return run_all_tests(NULL, NULL); }

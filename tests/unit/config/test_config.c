@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "unit/cmocka_all.h"
+#include "unit/err.h"
 
 #include "base/philox.h"
 #include "config/config.h"
@@ -39,7 +39,7 @@ TEST(seeds_spellings_are_understood) {
     parse(&p, 0,
           "--use-custom-fsdp --fp8-hybrid --virtual-pipeline-model-parallel-size 2 --bf16 --swiglu "
           "--recompute-activations");
-    assert_int_equal(p.err.code, ERR_NONE);
+    assert_ok(p.err);
     assert_true(p.c.use_megatron_fsdp);
     assert_int_equal(p.c.fp8_format, FP8_HYBRID);
     assert_int_equal(p.c.num_virtual_stages_per_pipeline_rank, 2);
@@ -57,7 +57,7 @@ TEST(seeds_spellings_are_understood) {
 TEST(a_plain_run_keeps_the_rules) {
     Parsed p;
     parse(&p, CHECK_MODEL | CHECK_TRAIN, VALID);
-    assert_string_equal(p.err.msg, "");
+    assert_ok(p.err);
     done(&p);
 }
 
@@ -150,7 +150,7 @@ TEST(fp8_options_go_with_a_format) {
 TEST(a_layout_can_be_checked_without_its_model) {
     Parsed p;
     parse(&p, CHECK_LAYOUT, "--num-layers 8 --pipeline-model-parallel-size 4");
-    assert_int_equal(p.err.code, ERR_NONE);
+    assert_ok(p.err);
     done(&p);
     parse(&p, CHECK_LAYOUT, "--pipeline-model-parallel-size 4 --num-query-groups 2");
     assert_string_equal(p.args.problems.s,
@@ -188,8 +188,7 @@ TEST(json_round_trip_restores_what_was_not_given) {
     Str json = {0}, notes = {0}, again = {0};
     config_json(&saved.c, CLASS_ARCH, &json);
     assert_memory_equal(json.s, "{\n  \"", 5); /* one option a line */
-    assert_int_equal(config_from_json(&loaded.c, loaded.arena, json.s, json.len, CLASS_ARCH, &notes).code,
-                     ERR_NONE);
+    assert_ok(config_from_json(&loaded.c, loaded.arena, json.s, json.len, CLASS_ARCH, &notes));
     assert_int_equal(loaded.c.num_layers, 3);
     assert_int_equal(loaded.c.hidden_size, 64);
     assert_true(loaded.c.rotary_base == 500000.5);
@@ -207,8 +206,7 @@ TEST(json_round_trip_restores_what_was_not_given) {
     config_json(&saved.c, CLASS_ALL, &json); /* any bytes in a path give JSON all the same */
     Config fresh;
     config_defaults(&fresh, loaded.arena);
-    assert_int_equal(config_from_json(&fresh, loaded.arena, json.s, json.len, CLASS_ALL, &notes).code,
-                     ERR_NONE);
+    assert_ok(config_from_json(&fresh, loaded.arena, json.s, json.len, CLASS_ALL, &notes));
     config_json(&fresh, CLASS_ALL, &again);
     assert_string_equal(json.s, again.s);
     str_free(&json), str_free(&again), str_free(&notes);
@@ -243,7 +241,7 @@ TEST(long_lists_survive_json) {
     config_json(&p.c, CLASS_ALL, &json);
     Config fresh;
     config_defaults(&fresh, p.arena);
-    assert_int_equal(config_from_json(&fresh, p.arena, json.s, json.len, CLASS_ALL, &notes).code, ERR_NONE);
+    assert_ok(config_from_json(&fresh, p.arena, json.s, json.len, CLASS_ALL, &notes));
     config_json(&fresh, CLASS_ALL, &again);
     assert_string_equal(json.s, again.s);
     str_free(&json), str_free(&again), str_free(&notes), done(&p);
@@ -320,5 +318,3 @@ TEST(json_of_a_class_has_its_options_only) {
     }
     arena_free(arena);
 }
-
-int main(void) { return run_all_tests(NULL, NULL); }

@@ -296,5 +296,3 @@ TEST(spellings_are_unique) {
         assert_true(other < 0 || other == i);
     }
 }
-
-int main(void) { return run_all_tests(NULL, NULL); }

@@ -568,5 +568,3 @@ TEST(each_rule_can_be_kept) {
     }
     arena_free(arena);
 }
-
-int main(void) { return run_all_tests(NULL, NULL); }

@@ -9,26 +9,13 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "unit/cmocka_all.h"
+#include "unit/err.h"
 
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/str.h"
 #include "data/indexed.h"
 #include "data/md5.h"
-
-#define assert_ok(expr)                                                                                      \
-    do {                                                                                                     \
-        Err ok_ = (expr);                                                                                    \
-        if (ok_.code) fail_msg("%s: %s", #expr, ok_.msg);                                                    \
-    } while (0)
-/* The error is a user error, and its message contains `part`. */
-#define assert_mistake(expr, part)                                                                           \
-    do {                                                                                                     \
-        Err bad_ = (expr);                                                                                   \
-        assert_int_equal(bad_.code, ERR_USER);                                                               \
-        if (!strstr(bad_.msg, part)) fail_msg("'%s' does not say '%s'", bad_.msg, part);                     \
-    } while (0)
 
 static inline int enter_folder(void **state) {
     char name[] = "/tmp/isotron-data-XXXXXX";

@@ -30,18 +30,18 @@ TEST(splits_divide_as_megatron_does) {
 
 TEST(bad_splits_are_sentences) {
     SplitRange r[SPLIT_COUNT];
-    assert_mistake(split_parse("", r), "assigns no data");
-    assert_mistake(split_parse("0,0,0", r), "assigns no data");
-    assert_mistake(split_parse("1,2,3,4", r), "more than three");
-    assert_mistake(split_parse("1.2.3,1", r), "'1.2.3' in the split");
+    assert_err(split_parse("", r), "assigns no data");
+    assert_err(split_parse("0,0,0", r), "assigns no data");
+    assert_err(split_parse("1,2,3,4", r), "more than three");
+    assert_err(split_parse("1.2.3,1", r), "'1.2.3' in the split");
     static const char *const WORDS[] = {"90,x",    "1e2,5",   "nan,1,1", "90,-5,5",
                                         "0x5,1,1", "inf,1,1", "969;30;1"};
     for (size_t i = 0; i < sizeof WORDS / sizeof *WORDS; i++)
-        assert_mistake(split_parse(WORDS[i], r), "is not a number of digits");
+        assert_err(split_parse(WORDS[i], r), "is not a number of digits");
     char digits[400];
     memset(digits, '9', sizeof digits);
     digits[399] = 0;
-    assert_mistake(split_parse(digits, r), "not a number");
+    assert_err(split_parse(digits, r), "not a number");
 }
 
 TEST(blend_lists_are_read_as_megatron_reads_them) {
@@ -63,14 +63,14 @@ TEST(blend_lists_are_read_as_megatron_reads_them) {
     assert_int_equal(b.n, 3);
     assert_null(b.weights);
     blend_free(&b);
-    assert_mistake(blend_parse((const char *const[]){"0.7", "a", "0.3"}, 3, &b), "ends with the weight 0.3");
-    assert_mistake(blend_parse((const char *const[]){"a", "b", "1", "c"}, 4, &b), "mixes");
-    assert_mistake(blend_parse((const char *const[]){"0.7", "a", "0.3"}, 3, &b), "ends with the weight 0.3");
-    assert_mistake(blend_parse((const char *const[]){"0", "b", "1", "c"}, 4, &b), "positive");
-    assert_mistake(blend_parse((const char *const[]){"-1", "b"}, 2, &b), "positive");
-    assert_mistake(blend_parse((const char *const[]){"nan", "b"}, 2, &b), "positive");
-    assert_mistake(blend_parse((const char *const[]){"inf", "b"}, 2, &b), "positive");
-    assert_mistake(blend_parse(NULL, 0, &b), "empty");
+    assert_err(blend_parse((const char *const[]){"0.7", "a", "0.3"}, 3, &b), "ends with the weight 0.3");
+    assert_err(blend_parse((const char *const[]){"a", "b", "1", "c"}, 4, &b), "mixes");
+    assert_err(blend_parse((const char *const[]){"0.7", "a", "0.3"}, 3, &b), "ends with the weight 0.3");
+    assert_err(blend_parse((const char *const[]){"0", "b", "1", "c"}, 4, &b), "positive");
+    assert_err(blend_parse((const char *const[]){"-1", "b"}, 2, &b), "positive");
+    assert_err(blend_parse((const char *const[]){"nan", "b"}, 2, &b), "positive");
+    assert_err(blend_parse((const char *const[]){"inf", "b"}, 2, &b), "positive");
+    assert_err(blend_parse(NULL, 0, &b), "empty");
 }
 
 TEST(indices_equal_helpers_cpp) {
@@ -108,5 +108,3 @@ TEST(sizes_round_up_twice) {
     assert_int_equal(blend_request(10, .7, .005), 8);
     assert_int_equal(blend_request(10, .7, 0), 7);
 }
-
-int main(void) { return run_all_tests(NULL, NULL); }

@@ -294,29 +294,29 @@ TEST(a_sound_cache_is_read) {
 TEST(mistakes_are_sentences) {
     Data *data;
     DataConfig c = config_of(&(Case){"", "969,30,1", PATHS("toy"), 4, {8, 0, 3}, -1, false, false, false});
-    assert_mistake(data_open(&c, &data), "test split of 'toy': the split holds no token");
+    assert_err(data_open(&c, &data), "test split of 'toy': the split holds no token");
     c.samples[2] = 0, c.samples[0] = INT64_MAX;
-    assert_mistake(data_open(&c, &data), "too many");
+    assert_err(data_open(&c, &data), "too many");
     c.samples[0] = 1ll << 38;
-    assert_mistake(data_open(&c, &data), "request fewer samples or provide more data");
+    assert_err(data_open(&c, &data), "request fewer samples or provide more data");
     c.samples[0] = 8, c.sequence_length = 0;
-    assert_mistake(data_open(&c, &data), "sequence length is 0");
+    assert_err(data_open(&c, &data), "sequence length is 0");
     c.sequence_length = 4, c.mock = true;
-    assert_mistake(data_open(&c, &data), "are mutually exclusive");
+    assert_err(data_open(&c, &data), "are mutually exclusive");
     c.mock = false, c.num_paths = 0;
-    assert_mistake(data_open(&c, &data), "there is no data");
+    assert_err(data_open(&c, &data), "there is no data");
     c.num_paths = 1, c.paths = (const char *const[]){"absent"};
-    assert_mistake(data_open(&c, &data), "absent.idx");
+    assert_err(data_open(&c, &data), "absent.idx");
     c.paths = (const char *const[]){"toy"}, c.tokenizer_json = "[1]";
-    assert_mistake(data_open(&c, &data), "not a JSON object");
+    assert_err(data_open(&c, &data), "not a JSON object");
     c.tokenizer_json = NULL, c.cache_dir = "toy.idx/cache";
-    assert_mistake(data_open(&c, &data), "--data-cache-path");
+    assert_err(data_open(&c, &data), "--data-cache-path");
     c.cache_dir = NULL;
     const char *const weighted[] = {"1", "more", "1", "toy"};
     c.paths = weighted, c.num_paths = 4, c.samples[0] = -1;
-    assert_mistake(data_open(&c, &data), "weights but no number");
+    assert_err(data_open(&c, &data), "weights but no number");
     c.samples[0] = 8, c.surplus = -1;
-    assert_mistake(data_open(&c, &data), "surplus");
+    assert_err(data_open(&c, &data), "surplus");
 }
 
 TEST(a_token_outside_the_vocabulary_is_named) {
@@ -326,7 +326,7 @@ TEST(a_token_outside_the_vocabulary_is_named) {
     assert_ok(data_open(&c, &data));
     Batch b = batch_new(8, (SampleShape){.positions = 4, .fields = GPT_FIELDS});
     const int64_t all[] = {0, 1, 2, 3, 4, 5, 6, 7};
-    assert_mistake(data_batch(data_split(data, SPLIT_TRAIN), all, 8, &b), "made with another tokenizer");
+    assert_err(data_batch(data_split(data, SPLIT_TRAIN), all, 8, &b), "made with another tokenizer");
     batch_free(&b);
     data_close(data);
 }
@@ -338,7 +338,7 @@ TEST(a_float_dataset_is_refused) {
     indexed_builder_end_document(b);
     assert_ok(indexed_builder_finalize(b));
     TokenSource s;
-    assert_mistake(source_open("float", (MockShape){0}, 10, 0, &s), "float32 values and not token ids");
+    assert_err(source_open("float", (MockShape){0}, 10, 0, &s), "float32 values and not token ids");
 }
 
 int main(void) { return run_all_tests(write_datasets, leave_folder); }

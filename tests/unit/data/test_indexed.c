@@ -33,12 +33,12 @@ TEST(merged_files_equal_megatron) {
     assert_md5("again.idx", MERGED_IDX);
 
     const char *const mixed[] = {"toy", "more"};
-    assert_mistake(data_merge(mixed, 2, "bad"), "only datasets of one dtype");
-    assert_mistake(data_merge(mixed, 2, "toy"), "both an input and the output");
-    assert_mistake(data_merge(mixed, 0, "bad"), "nothing to merge");
+    assert_err(data_merge(mixed, 2, "bad"), "only datasets of one dtype");
+    assert_err(data_merge(mixed, 2, "toy"), "both an input and the output");
+    assert_err(data_merge(mixed, 0, "bad"), "nothing to merge");
     write_text("folder/lonely.bin", "");
-    assert_mistake(data_merge_folder("folder", "bad"), "has no 'folder/lonely.idx'");
-    assert_mistake(data_merge_folder("absent", "bad"), "cannot open the folder");
+    assert_err(data_merge_folder("folder", "bad"), "has no 'folder/lonely.idx'");
+    assert_err(data_merge_folder("absent", "bad"), "cannot open the folder");
     assert_int_equal(count_files(".", "bad"), 0);
 }
 
@@ -99,11 +99,11 @@ TEST(vocabulary_chooses_the_dtype) {
 TEST(an_unfinished_dataset_leaves_nothing) {
     IndexedBuilder *b;
     assert_ok(indexed_builder_open("half", INDEXED_U16, &b));
-    assert_mistake(indexed_builder_add_tokens(b, (const int32_t[]){1, 70000}, 2),
-                   "70000 does not fit the uint16");
+    assert_err(indexed_builder_add_tokens(b, (const int32_t[]){1, 70000}, 2),
+               "70000 does not fit the uint16");
     indexed_builder_abort(b);
     assert_int_equal(count_files(".", "half"), 0);
-    assert_mistake(indexed_builder_open("no/such/folder", INDEXED_U16, &b), "check the path");
+    assert_err(indexed_builder_open("no/such/folder", INDEXED_U16, &b), "check the path");
 }
 
 static void put(Str *s, size_t at, uint64_t value, size_t size) { memcpy(s->s + at, &value, size); }
@@ -141,7 +141,7 @@ TEST(damage_is_named) {
         str_add(&bad, good.s, good.len);
         put(&bad, DAMAGE[i].at, DAMAGE[i].value, DAMAGE[i].size);
         assert_ok(file_write_atomic("copy.idx", bad.s, bad.len));
-        assert_mistake(indexed_open("copy", &d), DAMAGE[i].sentence);
+        assert_err(indexed_open("copy", &d), DAMAGE[i].sentence);
         str_free(&bad);
     }
     for (size_t n = 0; n < good.len; n++) { /* cut anywhere */
@@ -150,9 +150,9 @@ TEST(damage_is_named) {
     }
     assert_ok(file_write_atomic("copy.idx", good.s, good.len));
     assert_ok(file_write_atomic("copy.bin", "12", 2));
-    assert_mistake(indexed_open("copy", &d), "lies outside its .bin of 2 bytes");
+    assert_err(indexed_open("copy", &d), "lies outside its .bin of 2 bytes");
     unlink("copy.bin");
-    assert_mistake(indexed_open("copy", &d), "copy.bin");
+    assert_err(indexed_open("copy", &d), "copy.bin");
     str_free(&good);
 }
 

@@ -122,13 +122,13 @@ TEST(a_deal_knows_no_micro_batch_size) {
 
 TEST(sampler_mistakes_are_sentences) {
     Sampler *s;
-    assert_mistake(sampler_open(&(SamplerConfig){SAMPLER_SINGLE, 10, 10, 1, 0, 1, false, false, false}, &s),
-                   "no samples are left");
-    assert_mistake(sampler_open(&(SamplerConfig){SAMPLER_CYCLIC, 3, 0, 2, 0, 2, false, false, false}, &s),
-                   "do not fill one micro-step");
-    assert_mistake(sampler_open(&(SamplerConfig){SAMPLER_CYCLIC, 20, 3, 2, 0, 2, false, false, false}, &s),
-                   "not whole micro-steps");
-    assert_mistake(
+    assert_err(sampler_open(&(SamplerConfig){SAMPLER_SINGLE, 10, 10, 1, 0, 1, false, false, false}, &s),
+               "no samples are left");
+    assert_err(sampler_open(&(SamplerConfig){SAMPLER_CYCLIC, 3, 0, 2, 0, 2, false, false, false}, &s),
+               "do not fill one micro-step");
+    assert_err(sampler_open(&(SamplerConfig){SAMPLER_CYCLIC, 20, 3, 2, 0, 2, false, false, false}, &s),
+               "not whole micro-steps");
+    assert_err(
         sampler_open(&(SamplerConfig){SAMPLER_CYCLIC, 20, 0, INT64_MAX, 0, 2, false, false, false}, &s),
         "cannot be counted");
 }
@@ -258,8 +258,8 @@ TEST(prefetch_hands_on_the_error) {
         sampler((SamplerConfig){.total_samples = 100, .micro_batch_size = 4, .dp_size = 1}), 4, SHAPE, 2);
     Err e = ERR_OK;
     for (int i = 0; i < 25 && !e.code; i++) e = prefetch_next(p, &batch);
-    assert_mistake(e, "another tokenizer");
-    assert_mistake(prefetch_next(p, &batch), "another tokenizer");
+    assert_err(e, "another tokenizer");
+    assert_err(prefetch_next(p, &batch), "another tokenizer");
     prefetch_stop(p);
     data_close(data);
 }
@@ -284,7 +284,7 @@ TEST(prefetch_hands_on_the_batches_before_an_error) {
         assert_int_equal(batch->indices[0], i * MICRO);
     }
     for (int i = 0; i < 2; i++) {
-        assert_mistake(prefetch_next(p, &batch), "sample 7 is lost");
+        assert_err(prefetch_next(p, &batch), "sample 7 is lost");
         assert_null(batch);
     }
     prefetch_stop(p);

@@ -203,21 +203,21 @@ TEST(mistakes_have_messages) {
     Case c = small(DATASET_bert);
     DataConfig config = config_of(&c);
     config.cache_dir = NULL, masked.tokens.mask = -1;
-    assert_mistake(data_open(&config, &data), "needs the token [MASK]");
+    assert_err(data_open(&config, &data), "needs the token [MASK]");
     masked.tokens.mask = 103, config.sequence_length = 4;
-    assert_mistake(data_open(&config, &data), "needs at least 5");
+    assert_err(data_open(&config, &data), "needs at least 5");
     config = config_of(&c);
     config.split = "999,1,0", config.samples[1] = 1, config.cache_dir = NULL;
-    assert_mistake(data_open(&config, &data),
-                   "valid split of 'sentences': the split holds no document (0 of 200)");
+    assert_err(data_open(&config, &data),
+               "valid split of 'sentences': the split holds no document (0 of 200)");
     write_dataset("single", INDEXED_U16, 6, 5, 17, 2);
     config = config_of(&c);
     config.paths = (const char *const[]){"single"};
-    assert_mistake(data_open(&config, &data), "preprocess --split-sentences");
+    assert_err(data_open(&config, &data), "preprocess --split-sentences");
     c = small(DATASET_t5);
     config = config_of(&c);
     masked.tokens.num_sentinels = 0;
-    assert_mistake(data_open(&config, &data), "--vocab-extra-ids");
+    assert_err(data_open(&config, &data), "--vocab-extra-ids");
 
     int64_t room = 100, spans = SENTINELS;
     const char *const parts[] = {"raise --vocab-extra-ids", "raise --decoder-seq-length",
@@ -233,7 +233,7 @@ TEST(mistakes_have_messages) {
         masked.mask_prob = 0.9, masked.decoder_sequence_length = room - (i == 1);
         if (i == 0) masked.tokens.num_sentinels = spans - 1;
         if (i == 2) masked.tokens.vocab_size = 10;
-        assert_mistake(first_sample(&config, &room, &spans), parts[i]);
+        assert_err(first_sample(&config, &room, &spans), parts[i]);
     }
 }
 

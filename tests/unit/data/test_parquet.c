@@ -73,13 +73,12 @@ static Err read_all(const char *path, const char *column) {
 
 TEST(refused_columns_are_named) {
     char *path = mem_printf("%s/none-v1.parquet", folder);
-    assert_mistake(read_all(path, "texts"),
-                   "no column 'texts'; its columns of strings are: 'plain', 'lengths', "
-                   "'deltas', 'dictionary', 'overflow', 'nulls', 'null_lengths'");
-    assert_mistake(read_all(path, "element"), "no column 'element'");
-    assert_mistake(read_all(path, "list"), "'list' of the Parquet file");
-    assert_mistake(read_all(path, "list"), "is nested");
-    assert_mistake(read_all(path, "number"), "has no strings");
+    assert_err(read_all(path, "texts"), "no column 'texts'; its columns of strings are: 'plain', 'lengths', "
+                                        "'deltas', 'dictionary', 'overflow', 'nulls', 'null_lengths'");
+    assert_err(read_all(path, "element"), "no column 'element'");
+    assert_err(read_all(path, "list"), "'list' of the Parquet file");
+    assert_err(read_all(path, "list"), "is nested");
+    assert_err(read_all(path, "number"), "has no strings");
     free(path);
 }
 
@@ -89,17 +88,17 @@ TEST(damage_is_found) {
     assert_ok(file_read(path, &s));
     for (size_t n = 0; n < s.len; n += n < s.len - 40 ? 97 : 1) {
         assert_ok(file_write_atomic("torn", s.s, n));
-        assert_mistake(read_all("torn", "plain"), "has no footer");
+        assert_err(read_all("torn", "plain"), "has no footer");
     }
     s.s[60] ^= 1;
     assert_ok(file_write_atomic("torn", s.s, s.len));
-    assert_mistake(read_all("torn", "plain"), "the checksum of a page is wrong");
+    assert_err(read_all("torn", "plain"), "the checksum of a page is wrong");
     s.s[60] ^= 1, s.s[s.len - 6] = 1;
     assert_ok(file_write_atomic("torn", s.s, s.len));
-    assert_mistake(read_all("torn", "plain"), "its footer is longer than the file");
+    assert_err(read_all("torn", "plain"), "its footer is longer than the file");
     s.s[s.len - 1] = 'E';
     assert_ok(file_write_atomic("torn", s.s, s.len));
-    assert_mistake(read_all("torn", "plain"), "is encrypted");
+    assert_err(read_all("torn", "plain"), "is encrypted");
     str_free(&s), free(path);
 }
 
@@ -234,19 +233,19 @@ TEST(each_field_is_checked) {
         Made m = made(BODY_SIZE);
         *(int64_t *)((char *)&m + CASES[i].field) = CASES[i].value;
         write_made(m, BODY, BODY_SIZE);
-        assert_mistake(read_all("made", "text"), CASES[i].says);
+        assert_err(read_all("made", "text"), CASES[i].says);
     }
     Made m = made(BODY_SIZE);
     m.repetition = 1, m.level_encoding = 4;
     write_made(m, BODY, BODY_SIZE);
-    assert_mistake(read_all("made", "text"), "the old encoding BIT_PACKED");
+    assert_err(read_all("made", "text"), "the old encoding BIT_PACKED");
     m = made(BODY_SIZE), m.group_rows = m.chunk_rows = -2;
     write_made(m, BODY, BODY_SIZE);
-    assert_mistake(read_all("made", "text"), "is damaged");
+    assert_err(read_all("made", "text"), "is damaged");
     m = made(BODY_SIZE), m.codec = 6;
     for (m.size = 64 << 20 | 1; m.size < INT64_C(1) << 40; m.size <<= 10) {
         write_made(m, BODY, BODY_SIZE);
-        assert_mistake(read_all("made", "text"), "a page is above 1 GiB");
+        assert_err(read_all("made", "text"), "a page is above 1 GiB");
     }
 }
 
@@ -267,7 +266,7 @@ TEST(thrift_is_bounded) {
     str_add(&s, &length, sizeof length);
     PUT(&s, "PAR1");
     assert_ok(file_write_atomic("made", s.s, s.len));
-    assert_mistake(read_all("made", "text"), "the footer of the Parquet file 'made' is damaged");
+    assert_err(read_all("made", "text"), "the footer of the Parquet file 'made' is damaged");
     str_free(&s);
 }
 
@@ -334,7 +333,7 @@ TEST(each_encoding_is_checked) {
         m.encoding = CASES[i].encoding, m.repetition = CASES[i].repetition;
         write_made(m, CASES[i].body, CASES[i].n);
         if (CASES[i].says)
-            assert_mistake(read_all("made", "text"), CASES[i].says);
+            assert_err(read_all("made", "text"), CASES[i].says);
         else
             assert_ok(read_all("made", "text"));
     }
@@ -349,13 +348,13 @@ static void write_page(int64_t type, int64_t encoding, int64_t rows, const char 
 TEST(dictionaries_are_checked) {
     static const char ONE[] = "\x01\0\0\0x", LONG[] = "\x02\0\0\0x";
     write_page(DICTIONARY, 0, 2, ONE, sizeof ONE - 1);
-    assert_mistake(read_all("made", "text"), "its dictionary is shorter than its number of strings");
+    assert_err(read_all("made", "text"), "its dictionary is shorter than its number of strings");
     write_page(DICTIONARY, 0, -1, ONE, sizeof ONE - 1);
-    assert_mistake(read_all("made", "text"), "its dictionary is shorter than its number of strings");
+    assert_err(read_all("made", "text"), "its dictionary is shorter than its number of strings");
     write_page(DICTIONARY, 0, 1, LONG, sizeof LONG - 1);
-    assert_mistake(read_all("made", "text"), "a string of its dictionary is longer");
+    assert_err(read_all("made", "text"), "a string of its dictionary is longer");
     write_page(DICTIONARY, 8, 1, ONE, sizeof ONE - 1);
-    assert_mistake(read_all("made", "text"), "its dictionary has an unknown encoding");
+    assert_err(read_all("made", "text"), "its dictionary has an unknown encoding");
     /* A page follows: of type 2, or 0 with a width of indices and runs. Its size is doubled: \x06 is 3 bytes. */
 #define DATA(size, bytes)                                                                                    \
     "\x01\0\0\0x\x15\0\x15" size "\x15" size "\x2c\x15\x04\x15\x10\x15\x06\x15\x06\0\0" bytes
@@ -384,7 +383,7 @@ TEST(dictionaries_are_checked) {
         m.page_type = DICTIONARY, m.page_rows = 1, m.repetition = CASES[i].repetition;
         write_made(m, CASES[i].body, CASES[i].n);
         if (CASES[i].says)
-            assert_mistake(read_all("made", "text"), CASES[i].says);
+            assert_err(read_all("made", "text"), CASES[i].says);
         else
             assert_ok(read_all("made", "text"));
     }
@@ -398,11 +397,11 @@ TEST(levels_of_version_2_are_checked) {
         write_made(m, PAGE, sizeof PAGE - 1);
         const Err e = read_all("made", "text");
         if (bytes == 2) assert_ok(e);
-        if (bytes < 0 || bytes >= (int64_t)sizeof PAGE) assert_mistake(e, "levels of a page are longer");
+        if (bytes < 0 || bytes >= (int64_t)sizeof PAGE) assert_err(e, "levels of a page are longer");
         m.level_bytes = 2, m.repetition_bytes = bytes;
         write_made(m, PAGE, sizeof PAGE - 1);
         if (bytes < 0 || bytes > (int64_t)sizeof PAGE - 3)
-            assert_mistake(read_all("made", "text"), "levels of a page are longer");
+            assert_err(read_all("made", "text"), "levels of a page are longer");
     }
 }
 
@@ -439,13 +438,13 @@ TEST(rows_become_json_lines) {
     assert_string_equal(text.s, "{}\n{}\n");
 
     write_made(made(BODY_SIZE), BODY, BODY_SIZE);
-    assert_mistake(lines_of("made", &text), "row 2 of 'made': the column 'text' is not valid UTF-8: byte 0x");
+    assert_err(lines_of("made", &text), "row 2 of 'made': the column 'text' is not valid UTF-8: byte 0x");
     str_free(&text);
 
-    assert_mistake(open_input("made", 0, &in), "set --input-format jsonl");
+    assert_err(open_input("made", 0, &in), "set --input-format jsonl");
     const int old = dup(STDIN_FILENO), file = open("made", O_RDONLY);
     assert_int_equal(dup2(file, STDIN_FILENO), STDIN_FILENO);
-    assert_mistake(open_input("-", 1, &in), "cannot be read from a pipe");
+    assert_err(open_input("-", 1, &in), "cannot be read from a pipe");
     if (old >= 0) dup2(old, STDIN_FILENO), close(old);
     close(file);
 }

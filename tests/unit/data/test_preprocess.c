@@ -100,24 +100,24 @@ TEST(bad_input_is_a_sentence_and_leaves_nothing) {
     for (size_t i = 0; i < sizeof LINES / sizeof *LINES; i++) {
         char *text = mem_printf("{\"text\": \"fine\"}\n%s\n{\"text\": \"BAD\"}\n", LINES[i][0]);
         write_text("bad.jsonl", text);
-        assert_mistake(preprocess_run(&c, &stats), LINES[i][1]);
+        assert_err(preprocess_run(&c, &stats), LINES[i][1]);
         free(text);
     }
     assert_int_equal(count_files(".", "bad_"), 0);
     c.workers = 0;
-    assert_mistake(preprocess_run(&c, &stats), "--workers");
+    assert_err(preprocess_run(&c, &stats), "--workers");
     c.workers = 1, c.append_eod = true, c.eod = -1;
-    assert_mistake(preprocess_run(&c, &stats), "--append-eod");
+    assert_err(preprocess_run(&c, &stats), "--append-eod");
     c.append_eod = false, c.inputs = (const char *const[]){"."};
-    assert_mistake(preprocess_run(&c, &stats), "is a folder");
+    assert_err(preprocess_run(&c, &stats), "is a folder");
     c.inputs = (const char *const[]){"absent"};
-    assert_mistake(preprocess_run(&c, &stats), "cannot open 'absent'");
+    assert_err(preprocess_run(&c, &stats), "cannot open 'absent'");
     write_text("empty.jsonl", "\n{\"text\": \"\"}\n");
     c.inputs = (const char *const[]){"empty.jsonl"};
-    assert_mistake(preprocess_run(&c, &stats), "the input has 1 documents but no text");
+    assert_err(preprocess_run(&c, &stats), "the input has 1 documents but no text");
     assert_int_equal(count_files(".", "bad_"), 0);
     c.num_inputs = 0;
-    assert_mistake(preprocess_run(&c, &stats), "nothing to preprocess");
+    assert_err(preprocess_run(&c, &stats), "nothing to preprocess");
 }
 
 TEST(plain_text_is_cut_into_files_or_paragraphs) {
@@ -131,13 +131,13 @@ TEST(plain_text_is_cut_into_files_or_paragraphs) {
     assert_ok(preprocess_run(&c, &stats));
     assert_dump("plain_text_document", "\n first\nline\n\n\n \t\nsecond\n$|\n\nthird\r\n\r\nfourth$|\n");
     c.kind = PREPROCESS_TEXT_PARAGRAPHS;
-    assert_mistake(preprocess_run(&c, &stats), "'plain_text_document.bin' exists");
+    assert_err(preprocess_run(&c, &stats), "'plain_text_document.bin' exists");
     c.overwrite = true;
     assert_ok(preprocess_run(&c, &stats));
     assert_dump("plain_text_document", " first\nline$|\nsecond$|\nthird\r$|\nfourth$|\n");
     assert_int_equal(stats.bytes, stats.total_bytes);
     c.keys = inputs, c.num_keys = 1;
-    assert_mistake(preprocess_run(&c, &stats), "--json-keys is for JSON Lines");
+    assert_err(preprocess_run(&c, &stats), "--json-keys is for JSON Lines");
 }
 
 static void count_calls(void *ctx, const PreprocessStats *s) {
@@ -199,7 +199,7 @@ TEST(sentences_become_sequences) {
                                       " \n |\n"
                                       "\u00dcber z.B. Br\u00fccken. |Ja.|\n");
     c.lang = "klingon";
-    assert_mistake(preprocess_run(&c, &stats), "--lang klingon is not known");
+    assert_err(preprocess_run(&c, &stats), "--lang klingon is not known");
 }
 
 enum { LINES = 20000 };
@@ -245,7 +245,7 @@ TEST(compressed_files_are_text) {
             assert_ok(file_write_atomic("torn", torn.s, torn.len - (damage ? 0 : 9)));
             str_free(&torn);
             c.inputs = (const char *const[]){"torn"};
-            assert_mistake(preprocess_run(&c, &stats), "compressed data of 'torn' are damaged");
+            assert_err(preprocess_run(&c, &stats), "compressed data of 'torn' are damaged");
         }
     }
     const char *const dash[] = {"-"};

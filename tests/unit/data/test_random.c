@@ -96,5 +96,3 @@ TEST(weights_are_normalised_as_numpy_does) {
         assert_memory_equal(w, SIZES[k].first, 3 * sizeof *w);
     }
 }
-
-int main(void) { return run_all_tests(NULL, NULL); }

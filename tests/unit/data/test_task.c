@@ -281,10 +281,8 @@ TEST(both_special_tokens_are_needed) {
         DataConfig c = config_of(&f, TASK_FORMAT_LABELS, 8);
         task.cls = IDS[i][0], task.sep = IDS[i][1];
         Data *data;
-        assert_mistake(data_open(&c, &data), "needs the tokens [CLS] and [SEP]");
+        assert_err(data_open(&c, &data), "needs the tokens [CLS] and [SEP]");
         close_data(data);
     }
     files_free(&f);
 }
-
-int main(void) { return run_all_tests(NULL, NULL); }

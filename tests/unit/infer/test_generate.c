@@ -1,6 +1,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "unit/err.h"
 #include "unit/model_helper.h"
 
 #include "infer/generate.h"
@@ -70,7 +71,7 @@ TEST(cached_greedy_equals_plain_forwards) {
         const Prompt prompt = {PROMPT_TOKENS, PROMPT};
         const GenerateOptions o = {.max_new_tokens = NEW};
         Generated g;
-        assert_int_equal(generate(m->model, &m->run, &prompt, 1, &o, &g).code, ERR_NONE);
+        assert_ok(generate(m->model, &m->run, &prompt, 1, &o, &g));
         assert_int_equal(g.n, PROMPT + NEW);
         assert_int_equal(g.n_prompt, PROMPT);
         assert_false(g.stopped);
@@ -98,9 +99,9 @@ TEST(batch_of_prompts_equals_one_by_one) {
         TestModel *m = inference_model(words);
         const GenerateOptions o = {.max_new_tokens = NEW};
         Generated together[N], alone;
-        assert_int_equal(generate(m->model, &m->run, prompts, N, &o, together).code, ERR_NONE);
+        assert_ok(generate(m->model, &m->run, prompts, N, &o, together));
         for (int b = 0; b < N; b++) {
-            assert_int_equal(generate(m->model, &m->run, &prompts[b], 1, &o, &alone).code, ERR_NONE);
+            assert_ok(generate(m->model, &m->run, &prompts[b], 1, &o, &alone));
             assert_int_equal(together[b].n, alone.n);
             assert_memory_equal(together[b].tokens, alone.tokens, (size_t)alone.n * sizeof *alone.tokens);
             double logprobs[64], largest;
@@ -120,10 +121,10 @@ TEST(draws_depend_on_seed_sample_and_position) {
     TestModel *m = inference_model(STYLES[0]);
     GenerateOptions o = {.sampling = {.temperature = 1.5}, .max_new_tokens = NEW, .seed = 1};
     Generated a[N], b[N], c[N];
-    assert_int_equal(generate(m->model, &m->run, prompts, N, &o, a).code, ERR_NONE);
-    assert_int_equal(generate(m->model, &m->run, prompts, N, &o, b).code, ERR_NONE);
+    assert_ok(generate(m->model, &m->run, prompts, N, &o, a));
+    assert_ok(generate(m->model, &m->run, prompts, N, &o, b));
     o.seed = 2;
-    assert_int_equal(generate(m->model, &m->run, prompts, N, &o, c).code, ERR_NONE);
+    assert_ok(generate(m->model, &m->run, prompts, N, &o, c));
     const size_t bytes = (2 + NEW) * sizeof(int32_t);
     for (int i = 0; i < N; i++) {
         assert_memory_equal(a[i].tokens, b[i].tokens, bytes);
@@ -154,11 +155,11 @@ TEST(a_sample_ends_by_callback_token_or_length) {
     TestModel *m = inference_model(STYLES[1]);
     GenerateOptions o = {.max_new_tokens = 8};
     Generated full[2], g[2];
-    assert_int_equal(generate(m->model, &m->run, prompts, 2, &o, full).code, ERR_NONE);
+    assert_ok(generate(m->model, &m->run, prompts, 2, &o, full));
 
     StopAt stop = {.sample = 0, .n = 5};
     o.stop = stop_at, o.stop_arg = &stop;
-    assert_int_equal(generate(m->model, &m->run, prompts, 2, &o, g).code, ERR_NONE);
+    assert_ok(generate(m->model, &m->run, prompts, 2, &o, g));
     assert_true(g[0].stopped && !g[1].stopped);
     assert_int_equal(g[0].n, 5);
     assert_int_equal(g[1].n, 9);
@@ -172,14 +173,14 @@ TEST(a_sample_ends_by_callback_token_or_length) {
     int64_t end0 = 3, end1 = 1;
     while (end0 < full[0].n && full[0].tokens[end0] != end) end0++;
     while (full[1].tokens[end1] != end) end1++;
-    assert_int_equal(generate(m->model, &m->run, prompts, 2, &o, g).code, ERR_NONE);
+    assert_ok(generate(m->model, &m->run, prompts, 2, &o, g));
     assert_int_equal(g[0].n, end0);
     assert_int_equal(g[1].n, end1); /* the end of document is not part of the text */
     assert_true(g[1].stopped);
     generated_free(&g[0]), generated_free(&g[1]);
 
     o = (GenerateOptions){.max_new_tokens = 0};
-    assert_int_equal(generate(m->model, &m->run, prompts, 2, &o, g).code, ERR_NONE);
+    assert_ok(generate(m->model, &m->run, prompts, 2, &o, g));
     assert_int_equal(g[0].n, 3);
     assert_true(fabs(g[0].logprobs[1] - full[0].logprobs[1]) <= logprob_bound(m, 100));
     generated_free(&g[0]), generated_free(&g[1]);
@@ -209,10 +210,8 @@ TEST(what_cannot_be_generated_is_a_sentence) {
     }
     tokens[0] = 0;
     const Prompt longest = {tokens, 30};
-    assert_int_equal(generate(m->model, &m->run, &longest, 1, &o, &g).code, ERR_NONE);
+    assert_ok(generate(m->model, &m->run, &longest, 1, &o, &g));
     assert_int_equal(g.n, 40);
     generated_free(&g);
     test_model_free(m);
 }
-
-int main(void) { return run_all_tests(NULL, NULL); }

@@ -2,6 +2,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "unit/err.h"
 #include "unit/model_helper.h"
 
 #include "ckpt/hf/tensors.h"
@@ -99,9 +100,9 @@ static void assert_logprobs(const Generated *g, const double *logits, int64_t vo
 static void import_folder(const char *folder, Registry *r) {
     Safetensors *s;
     HfMap map;
-    assert_int_equal(safetensors_open(folder, &s).code, ERR_NONE);
-    assert_int_equal(hf_match(s, r, NULL, &map).code, ERR_NONE);
-    assert_int_equal(hf_import(s, &map, r).code, ERR_NONE);
+    assert_ok(safetensors_open(folder, &s));
+    assert_ok(hf_match(s, r, NULL, &map));
+    assert_ok(hf_import(s, &map, r));
     hf_map_free(&map);
     safetensors_close(s);
 }
@@ -113,7 +114,7 @@ static void equals_transformers(const char *folder, const char *words) {
     char *path = mem_printf("%s/reference.safetensors", folder);
     Safetensors *file;
     import_folder(folder, m->model->registry);
-    assert_int_equal(safetensors_open(path, &file).code, ERR_NONE);
+    assert_ok(safetensors_open(path, &file));
     const Tensor *encoder = safetensors_find(file, "encoder_tokens"),
                  *tokens = safetensors_find(file, "tokens");
     const int64_t *lengths = safetensors_find(file, "encoder_lengths")->data, n = tokens->dim[0],
@@ -134,7 +135,7 @@ static void equals_transformers(const char *folder, const char *words) {
         assert_true(distance(logits, want + b * s * vocab, s * vocab) <= 1e-12);
     }
     const GenerateOptions o = {.max_new_tokens = s - 1, .ends = &end, .n_ends = 1, .start = chosen[0][0]};
-    assert_int_equal(generate(m->model, &m->run, prompts, n, &o, g).code, ERR_NONE);
+    assert_ok(generate(m->model, &m->run, prompts, n, &o, g));
     for (int64_t b = 0; b < n; b++) {
         assert_memory_equal(g[b].tokens, chosen[b], (size_t)g[b].n * sizeof **chosen);
         assert_int_equal(g[b].n_prompt, 1);
@@ -179,10 +180,10 @@ TEST(batches_and_caches_change_nothing) {
         const int64_t vocab = m->setup->config.derived.vocab_size;
         const GenerateOptions o = {.max_new_tokens = NEW, .start = 3};
         Generated together[PROMPTS], alone;
-        assert_int_equal(generate(m->model, &m->run, TEXTS, PROMPTS, &o, together).code, ERR_NONE);
+        assert_ok(generate(m->model, &m->run, TEXTS, PROMPTS, &o, together));
         for (int b = 0; b < PROMPTS; b++) {
             double plain[(NEW + 1) * 61], cached[(NEW + 1) * 61];
-            assert_int_equal(generate(m->model, &m->run, &TEXTS[b], 1, &o, &alone).code, ERR_NONE);
+            assert_ok(generate(m->model, &m->run, &TEXTS[b], 1, &o, &alone));
             assert_int_equal(together[b].n, 1 + NEW);
             assert_int_equal(together[b].tokens[0], 3);
             assert_memory_equal(together[b].tokens, alone.tokens, (1 + NEW) * sizeof *alone.tokens);
@@ -205,7 +206,7 @@ static void assert_refused(TestModel *m, int64_t prompt, int64_t fresh, int64_t 
     Generated g;
     const Err e =
         generate(m->model, &m->run, &p, 1, &(GenerateOptions){.max_new_tokens = fresh, .start = start}, &g);
-    if (!says) assert_int_equal(e.code, ERR_NONE);
+    if (!says) assert_ok(e);
     if (!says) generated_free(&g);
     if (!says) return;
     assert_int_equal(e.code, ERR_USER);
@@ -224,5 +225,3 @@ TEST(lengths_are_those_of_each_stack) {
     assert_refused(m, 40, 40, 0, NULL);
     test_model_free(m);
 }
-
-int main(void) { return run_all_tests(NULL, NULL); }

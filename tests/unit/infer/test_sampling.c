@@ -129,5 +129,3 @@ TEST(logprob_is_log_softmax) {
     double huge[2] = {1e300, 1e300 - 1e290}; /* no overflow */
     assert_true(sampling_logprob(huge, 2, 0) == 0);
 }
-
-int main(void) { return run_all_tests(NULL, NULL); }

@@ -20,5 +20,3 @@ TEST(other_values_are_not) {
     assert_false(exact_is_rounded(2 * 6488064., 6464170, 4));
     assert_false(exact_is_rounded(INFINITY, 1000, 4));
 }
-
-int main(void) { return run_all_tests(NULL, NULL); }

@@ -89,5 +89,3 @@ TEST(pairs_are_linked) {
     memcpy(ids[1], ids[0], 16);
     assert_false(nvml_all_linked((const unsigned char(*)[16])ids, 2));
 }
-
-int main(void) { return run_all_tests(NULL, NULL); }

@@ -82,5 +82,3 @@ TEST(flops_count_the_experts_of_a_token) {
     assert_true(flops(b, &b->config, 1) - flops(a, &a->config, 1) == more);
     setup_free(a), setup_free(b);
 }
-
-int main(void) { return run_all_tests(NULL, NULL); }

@@ -182,5 +182,3 @@ TEST(start_has_megatrons_deviations) {
     for (int i = 0; i < 16; i++) assert_true(element(&gain->master, i) == 0);
     test_model_free(m);
 }
-
-int main(void) { return run_all_tests(NULL, NULL); }

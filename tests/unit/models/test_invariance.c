@@ -277,5 +277,3 @@ TEST(padded_vocabulary_changes_only_rounding) {
         for (int i = 0; i < 2; i++) model_free(m[i]), setup_free(setup[i]), free(r[i].grads);
     }
 }
-
-int main(void) { return run_all_tests(NULL, NULL); }

@@ -212,5 +212,3 @@ TEST(sinkhorn_balances_only_training) {
     assert_true(sum[0][false] == sum[1][false] && sum[1][false] == sum[1][true]);
     assert_true(fabs(sum[0][true] - sum[1][true]) > 1e-3);
 }
-
-int main(void) { return run_all_tests(NULL, NULL); }

@@ -70,5 +70,3 @@ TEST(every_loss_has_its_coefficient) {
     }
     setup_free(s), setup_free(off);
 }
-
-int main(void) { return run_all_tests(NULL, NULL); }

@@ -20,5 +20,3 @@ TEST(the_decoder_drops_other_elements_than_the_encoder) {
     assert_in_range(differ, B * S * HIDDEN / 3, B * S * HIDDEN * 2 / 3); /* half of them, by chance */
     test_model_free(m);
 }
-
-int main(void) { return run_all_tests(NULL, NULL); }

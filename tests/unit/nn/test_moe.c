@@ -336,5 +336,3 @@ TEST(a_collective_left_out_is_a_type_error) {
         expect_fault(FAULTS[i].flow, FAULTS[i].step, FAULTS[i].op, FAULTS[i].axis);
     }
 }
-
-int main(void) { return run_all_tests(NULL, NULL); }

@@ -82,5 +82,3 @@ TEST(tables_hold_cosines_and_sines) {
     }
     device_free(d);
 }
-
-int main(void) { return run_all_tests(NULL, NULL); }

@@ -94,5 +94,3 @@ TEST(in_place_is_apart) {
         device_free(cpu);
     }
 }
-
-int main(void) { return run_all_tests(NULL, NULL); }

@@ -330,5 +330,3 @@ TEST(dropout_keeps_the_mean) {
     assert_true(fabs(sum / (double)rows - 1) < error);
     run_free(&r);
 }
-
-int main(void) { return run_all_tests(NULL, NULL); }

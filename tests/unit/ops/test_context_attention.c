@@ -573,5 +573,3 @@ TEST(the_ring_moves_what_it_must) {
             outcome_free(&o);
         }
 }
-
-int main(void) { return run_all_tests(NULL, NULL); }

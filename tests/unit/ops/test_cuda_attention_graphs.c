@@ -359,5 +359,3 @@ TEST(steps_of_a_ring) {
             gpu_free(g);
         }
 }
-
-int main(void) { return run_all_tests(NULL, NULL); }

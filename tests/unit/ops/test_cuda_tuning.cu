@@ -101,5 +101,3 @@ TEST(takes_seconds) {
     assert_true(gpu.ms < 1500);
     run_end(&r);
 }
-
-int main(void) { return run_all_tests(NULL, NULL); }

@@ -304,5 +304,3 @@ TEST(folders) {
     }
     run_end(&r);
 }
-
-int main(void) { return run_all_tests(NULL, NULL); }

@@ -23,5 +23,3 @@ TEST(equal_tokens_of_a_sample_are_summed_first) {
     device_free(d);
     for (int i = 0; i < ROWS; i++) assert_true(dw[i] == 0x1p24f + 4);
 }
-
-int main(void) { return run_all_tests(NULL, NULL); }

@@ -1,7 +1,7 @@
 /* Scales against a model of Transformer Engine's recipes (tests/data/fp8.txt), quantised tensors against the
  * definition of rounding in double, and a linear layer in FP8 against GEMMs of such tensors in double. */
 #include "tape/tape_backward.h"
-#include "unit/cmocka_all.h"
+#include "unit/err.h"
 #include "unit/recording.h"
 
 #include <math.h>
@@ -176,7 +176,7 @@ typedef struct Layer {
 /* A CPU whose ops use these GEMMs of FP8 values. */
 static Device *fp8_cpu(unsigned gemms) {
     Device *d;
-    assert_int_equal(device_open(&(DeviceSpec){.threads = 2, .fp8_gemms = gemms}, &d).code, 0);
+    assert_ok(device_open(&(DeviceSpec){.threads = 2, .fp8_gemms = gemms}, &d));
     return d;
 }
 
@@ -335,5 +335,3 @@ TEST(what_pads_the_inverses_of_squares_is_0) {
         assert_true(i % PITCH < ACROSS ? inverse[i] > 0 && isfinite(inverse[i]) : inverse[i] == 0);
     device_free(device);
 }
-
-int main(void) { return run_all_tests(NULL, NULL); }

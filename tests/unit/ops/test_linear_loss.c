@@ -226,5 +226,3 @@ TEST(chunks_are_whole_positions) {
     assert_int_equal(linear_loss_positions(7, 1, 0, (size_t)gib / 3), 2);
     assert_int_equal(linear_loss_positions(3, 5, 0, (size_t)gib), 1); /* not less than a position */
 }
-
-int main(void) { return run_all_tests(NULL, NULL); }

@@ -286,5 +286,3 @@ TEST(clip_refuses_operands_of_other_sizes) {
     EXPECT_FAULT("clip: ", clip_without_a_word(d, 3));
     device_free(d);
 }
-
-int main(void) { return run_all_tests(NULL, NULL); }

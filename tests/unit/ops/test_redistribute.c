@@ -112,5 +112,3 @@ TEST(every_row_of_the_table) {
                 comm_threads(RANKS, NULL, rank_main, &c);
             }
 }
-
-int main(void) { return run_all_tests(NULL, NULL); }

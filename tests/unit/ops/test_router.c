@@ -139,5 +139,3 @@ TEST(jitter_is_uniform) {
     bench_free(&evaluation);
     bench_free(&b);
 }
-
-int main(void) { return run_all_tests(NULL, NULL); }

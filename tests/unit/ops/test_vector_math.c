@@ -64,5 +64,3 @@ TEST(erf_is_within_three_ulp) {
     assert_true(vector_erf(0) == 0 && vector_erf(1) == -vector_erf(-1));
     assert_true(vector_erf(INFINITY) == 1 && vector_erf(-INFINITY) == -1 && isnan(vector_erf(NAN)));
 }
-
-int main(void) { return run_all_tests(NULL, NULL); }

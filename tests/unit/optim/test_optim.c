@@ -382,5 +382,3 @@ TEST(one_rank_waits_once_a_step) {
     f.device->backend = cpu;
     fixture_free(&f);
 }
-
-int main(void) { return run_all_tests(NULL, NULL); }

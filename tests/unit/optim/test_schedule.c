@@ -139,5 +139,3 @@ TEST(scaler_is_constant_without_fp16_or_with_a_fixed_scale) {
     assert_true(scaler_new(&s->config).scale == 4294967296.0);
     setup_free(s);
 }
-
-int main(void) { return run_all_tests(NULL, NULL); }

@@ -256,5 +256,3 @@ TEST(fresh_gradients_settle_to_zero) {
     assert_false(grads_are_unwritten(m.r));
     model_free(&m);
 }
-
-int main(void) { return run_all_tests(NULL, NULL); }

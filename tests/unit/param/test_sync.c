@@ -510,5 +510,3 @@ TEST(memory_shrinks_by_the_stage) {
     }
     device_free(device);
 }
-
-int main(void) { return run_all_tests(NULL, NULL); }

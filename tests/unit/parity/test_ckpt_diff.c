@@ -155,5 +155,3 @@ TEST(damage_is_an_error) {
     free(shard), free(step);
     str_free(&out), str_free(&bytes);
 }
-
-int main(void) { return run_all_tests(NULL, NULL); }

@@ -4,6 +4,7 @@
 
 #include "base/file.h"
 #include "parity/log_diff.h"
+#include "unit/err.h"
 #include "unit/temp_dir.h"
 
 static const DiffOptions EXACT = {.bound = NAN}, COMMON = {.bound = NAN, .common = true},
@@ -15,7 +16,7 @@ static Err diff_texts(const char *a, const char *b, const DiffOptions *o, Diff *
     for (int i = 0; i < 2; i++) {
         const char *text = i ? b : a;
         snprintf(path[i], sizeof path[i], "%s/%c", dir, "ab"[i]);
-        assert_int_equal(file_write_atomic(path[i], text, strlen(text)).code, ERR_NONE);
+        assert_ok(file_write_atomic(path[i], text, strlen(text)));
     }
     str_clear(out);
     Err e = log_diff(path[0], path[1], o, d, out);
@@ -193,5 +194,3 @@ TEST(differences_are_relative) {
     assert_true(diff_relative(1.7e308, -1.7e308) == 2 && diff_relative(INFINITY, INFINITY) == 0);
     assert_true(diff_same(NAN, -NAN) && !diff_same(0, -0.0) && diff_same(2, 2));
 }
-
-int main(void) { return run_all_tests(NULL, NULL); }

@@ -56,5 +56,3 @@ TEST(what_is_not_finite_is_told_first) {
     x[4] = NAN;
     expect(x, NULL, 0, "not finite from element 4 on");
 }
-
-int main(void) { return run_all_tests(NULL, NULL); }

@@ -44,5 +44,3 @@ TEST(main_gradients_have_16_bits_on_request) {
     assert_int_equal(narrow(&reduced, OP_linear_wgrad, &call, ""), 0);
     assert_int_equal(narrow(&stored, OP_linear_wgrad, &call, ""), 0);
 }
-
-int main(void) { return run_all_tests(NULL, NULL); }

@@ -211,5 +211,3 @@ TEST(bad_strings_name_the_place) {
         arena_free(arena);
     }
 }
-
-int main(void) { return run_all_tests(NULL, NULL); }

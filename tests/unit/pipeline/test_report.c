@@ -1,4 +1,5 @@
 /* Schedules as text. */
+#include "unit/err.h"
 #include "unit/pipeline/plan.h"
 
 #include "pipeline/report.h"
@@ -29,7 +30,7 @@ TEST(a_report_counts_layers_slots_and_bubble) {
         {0, 2, true, false}, {2, 1, false, false}, {3, 0, false, false}, {3, 1, false, true}};
     PipelineLayout layout = {2, 2, stages};
     PipelineSpec s = {SCHEDULE_INTERLEAVED, 2, 2, 2, 2, false, false, false};
-    assert_int_equal(pipeline_report(&s, &layout, &text).code, ERR_NONE);
+    assert_ok(pipeline_report(&s, &layout, &text));
     assert_string_equal(text.s, "interleaved: ranks 2, chunks per rank 2, microbatches 2\n"
                                 "rank 0  F0a F1a F0b F1b .   .   B0b -   .   B1b -   B0a -   B1a -   \n"
                                 "rank 1  .   F0a F1a F0b B0b -   F1b B1b -   B0a -   B1a -   \n"
@@ -40,5 +41,3 @@ TEST(a_report_counts_layers_slots_and_bubble) {
     assert_int_equal(pipeline_report(&s, &layout, &text).code, ERR_USER);
     str_free(&text);
 }
-
-int main(void) { return run_all_tests(NULL, NULL); }

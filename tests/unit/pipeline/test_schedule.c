@@ -1,5 +1,6 @@
 /* The lists of passes against the published schedules and formulas, and what every list must keep, checked
  * without the simulator. */
+#include "unit/err.h"
 #include "unit/pipeline/plan.h"
 
 static const PassTimes ONE = {1, 1, 1};
@@ -199,7 +200,7 @@ static Err spec_of(const char *line, int chunks, int64_t microbatches, bool forw
     int argc = 0;
     for (char *w = strtok_r(text, " ", &rest); w; w = strtok_r(NULL, " ", &rest)) argv[argc++] = w;
     args_init(&args, arena, "test", NULL);
-    assert_int_equal(config_parse(&c, &args, USE_ALL, CHECK_LAYOUT, argc, argv).code, ERR_NONE);
+    assert_ok(config_parse(&c, &args, USE_ALL, CHECK_LAYOUT, argc, argv));
     PipelineLayout layout = {.ranks = (int)c.pipeline_model_parallel_size, .chunks = chunks};
     Err e = pipeline_spec(&c, &layout, microbatches, forward_only, out);
     args_free(&args);
@@ -209,32 +210,30 @@ static Err spec_of(const char *line, int chunks, int64_t microbatches, bool forw
 
 TEST(options_choose_the_schedule) {
     PipelineSpec s;
-    assert_int_equal(spec_of("--pipeline-model-parallel-size 4", 1, 2, false, &s).code, ERR_NONE);
+    assert_ok(spec_of("--pipeline-model-parallel-size 4", 1, 2, false, &s));
     assert_int_equal(s.kind, SCHEDULE_1F1B);
-    assert_int_equal(spec_of("--pipeline-model-parallel-size 4", 2, 8, false, &s).code, ERR_NONE);
+    assert_ok(spec_of("--pipeline-model-parallel-size 4", 2, 8, false, &s));
     assert_int_equal(s.kind, SCHEDULE_INTERLEAVED);
     assert_int_equal(s.group, 4);
     const char *six = "--pipeline-model-parallel-size 4 --microbatch-group-size-per-virtual-pipeline-stage 6";
-    assert_int_equal(spec_of(six, 2, 10, false, &s).code, ERR_NONE);
+    assert_ok(spec_of(six, 2, 10, false, &s));
     assert_int_equal(s.group, 6);
-    assert_int_equal(spec_of(six, 2, 9, true, &s).code, ERR_NONE); /* evaluation takes any number */
-    assert_int_equal(spec_of(six, 2, 3, false, &s).code, ERR_NONE);
+    assert_ok(spec_of(six, 2, 9, true, &s)); /* evaluation takes any number */
+    assert_ok(spec_of(six, 2, 3, false, &s));
     assert_string_equal(
         spec_of(six, 2, 9, false, &s).msg,
         "9 microbatches a step in groups of 6 leave a last group of 3, less than "
         "--pipeline-model-parallel-size 4, on which the interleaved schedule can deadlock: change "
         "--global-batch-size, --micro-batch-size or --microbatch-group-size-per-virtual-pipeline-stage");
     const char *zero = "--pipeline-model-parallel-size 4 --pipeline-schedule zero-bubble";
-    assert_int_equal(spec_of(zero, 1, 8, false, &s).code, ERR_NONE);
+    assert_ok(spec_of(zero, 1, 8, false, &s));
     assert_string_equal(spec_of(zero, 2, 8, false, &s).msg,
                         "--pipeline-schedule zero-bubble cannot be used with 2 virtual stages per pipeline "
                         "rank: use interleaved or gpipe, or change --num-virtual-stages-per-pipeline-rank");
     assert_int_equal(spec_of("--pipeline-schedule interleaved", 1, 8, false, &s).code, ERR_USER);
     assert_int_equal(
         spec_of("--pipeline-model-parallel-size 2 --pipeline-schedule 1f1b", 2, 8, false, &s).code, ERR_USER);
-    assert_int_equal(
-        spec_of("--pipeline-model-parallel-size 2 --pipeline-schedule gpipe", 2, 8, false, &s).code,
-        ERR_NONE);
+    assert_ok(spec_of("--pipeline-model-parallel-size 2 --pipeline-schedule gpipe", 2, 8, false, &s));
 }
 
 /* The reason for the rule on groups. */
@@ -280,5 +279,3 @@ TEST(a_shortened_schedule_takes_as_much_memory) {
                 }
     arena_free(arena);
 }
-
-int main(void) { return run_all_tests(NULL, NULL); }

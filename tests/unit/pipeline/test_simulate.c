@@ -310,5 +310,3 @@ TEST(sentences_name_rank_action_and_reason) {
                     "pipeline rank 1, action 1, backward of microbatch 0, chunk 0, slot 0: the schedule is "
                     "for forwards only");
 }
-
-int main(void) { return run_all_tests(NULL, NULL); }

@@ -55,5 +55,3 @@ TEST(operations_of_nccl_have_the_blocks_that_gemms_leave) {
     assert_says("16 blocks", NULL, 16);
     device_opens = false;
 }
-
-int main(void) { return run_all_tests(NULL, NULL); }

@@ -286,5 +286,3 @@ TEST(misuse_is_a_fault) {
     expect_fault(sweep_twice, "one sweep, not for several");
     expect_fault(nest, "inside of another");
 }
-
-int main(void) { return run_all_tests(NULL, NULL); }

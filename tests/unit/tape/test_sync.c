@@ -129,5 +129,3 @@ TEST(a_shared_weight_is_complete_after_its_last_use) {
         free(want);
     }
 }
-
-int main(void) { return run_all_tests(NULL, NULL); }

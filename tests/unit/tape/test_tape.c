@@ -293,5 +293,3 @@ TEST(a_view_without_gradient_is_a_fault) {
     EXPECT_FAULT("1 views of this output have had no gradient", use_one_of_two_views(&l));
     close_net(&l.net);
 }
-
-int main(void) { return run_all_tests(NULL, NULL); }

@@ -209,5 +209,3 @@ TEST(everything_is_given_back) {
     device_event_free(d, e);
     free_gpu(d);
 }
-
-int main(void) { return run_all_tests(NULL, NULL); }

@@ -106,5 +106,3 @@ TEST(names_are_parsed) {
     assert_false(dtype_parse("F8", &none));
     assert_true(dtype_roundoff(BF16) == ldexp(1, -8) && dtype_roundoff(F16) == ldexp(1, -11));
 }
-
-int main(void) { return run_all_tests(NULL, NULL); }

@@ -70,5 +70,3 @@ TEST(what_is_no_number_stays_none) {
     assert_true(fp8_max(E4M3) == 448 && fp8_max(E5M2) == 57344);
     assert_true(fp8_roundoff(E4M3) == 0x1p-4 && fp8_roundoff(E5M2) == 0x1p-3);
 }
-
-int main(void) { return run_all_tests(NULL, NULL); }

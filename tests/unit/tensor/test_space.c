@@ -185,5 +185,3 @@ TEST(rows_of_strided_views) {
     assert_string_equal(tensor_describe(&v, text, sizeof text), "F32 [1, 1, 3, 7]");
     assert_false(tensor_same_shape(&t, &v));
 }
-
-int main(void) { return run_all_tests(NULL, NULL); }

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "unit/cmocka_all.h"
+#include "unit/err.h"
 #include "unit/json_fixture.h"
 
 #include "base/file.h"
@@ -22,7 +22,7 @@ static void write_file(const char *dir, const char *name, const json_t *content)
     Str bytes = {0};
     if (copy) {
         char *from = mem_printf(DATA "/%s", copy);
-        assert_string_equal(file_read(from, &bytes).msg, "");
+        assert_ok(file_read(from, &bytes));
         free(from);
     } else if (base64)
         assert_true(base64_decode(base64, strlen(base64), &bytes));
@@ -33,7 +33,7 @@ static void write_file(const char *dir, const char *name, const json_t *content)
         str_puts(&bytes, text);
         free(text);
     }
-    assert_string_equal(file_write_atomic(path, bytes.s, bytes.len).msg, "");
+    assert_ok(file_write_atomic(path, bytes.s, bytes.len));
     str_free(&bytes), free(path);
 }
 
@@ -66,7 +66,7 @@ static json_t *spans_of(const Tokenizer *t, const json_t *texts) {
         int32_t *ids;
         TokenSpan *spans;
         size_t n;
-        assert_string_equal(tokenizer_encode_spans(t, 0, text, strlen(text), &ids, &spans, &n).msg, "");
+        assert_ok(tokenizer_encode_spans(t, 0, text, strlen(text), &ids, &spans, &n));
         for (size_t k = 0; k < n; k++)
             json_array_append_new(one,
                                   json_pack("[I,I]", (json_int_t)spans[k].begin, (json_int_t)spans[k].end));
@@ -83,9 +83,8 @@ static json_t *ids_of(const Tokenizer *t, unsigned flags, const json_t *texts) {
         json_t *one = json_array();
         int32_t *ids;
         size_t n;
-        assert_string_equal(
-            tokenizer_encode_with(t, flags, json_string_value(text), json_string_length(text), &ids, &n).msg,
-            "");
+        assert_ok(
+            tokenizer_encode_with(t, flags, json_string_value(text), json_string_length(text), &ids, &n));
         for (size_t k = 0; k < n; k++) json_array_append_new(one, json_integer(ids[k]));
         json_array_append_new(all, one);
         free(ids);
@@ -144,9 +143,9 @@ static void check_export(const char *name, const json_t *c, const json_t *texts,
     TokenizerConfig config = TOKENIZER_CONFIG_DEFAULT;
     config.type = "HuggingFaceTokenizer", config.model = path;
     Tokenizer *t;
-    assert_string_equal(file_mkdirs(folder).msg, "");
-    assert_string_equal(file_write_atomic(path, exported, strlen(exported)).msg, "");
-    assert_string_equal(tokenizer_open(&config, &t).msg, "");
+    assert_ok(file_mkdirs(folder));
+    assert_ok(file_write_atomic(path, exported, strlen(exported)));
+    assert_ok(tokenizer_open(&config, &t));
     same(name, "exported size", json_object_get(c, "size"), json_integer(tokenizer_vocab_size(t)));
     same(name, "exported special", json_object_get(c, "special"),
          special_of(t, json_object_get(c, "special")));
@@ -201,7 +200,7 @@ TEST(folders_are_read_as_by_auto_tokenizer) {
         write_files(dir, files, NULL);
         check(json_string_value(json_object_get(c, "name")), c,
               json_object_get(all, json_object_get(c, "spans") ? "spaces" : "texts"), dir);
-        assert_string_equal(file_remove_tree(dir).msg, "");
+        assert_ok(file_remove_tree(dir));
     }
     assert_true(json_array_size(cases) > 80);
     assert_int_equal(failed, 0);

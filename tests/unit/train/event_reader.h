@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "unit/cmocka_all.h"
+#include "unit/err.h"
 
 #include "base/file.h"
 #include "base/mem.h"
@@ -118,7 +118,7 @@ static inline EventFile reader_read(const char *dir) {
             snprintf(path, sizeof path, "%s/%s", dir, e->d_name);
     closedir(d);
     Str s = {0};
-    assert_int_equal(file_read(path, &s).code, ERR_NONE);
+    assert_ok(file_read(path, &s));
     EventFile out = {0};
     for (size_t at = 0; at < s.len;) {
         uint64_t length;

@@ -67,5 +67,3 @@ TEST(nothing_on_the_cpu) {
     device_free(cpu);
     assert_string_equal(log.text, "");
 }
-
-int main(void) { return run_all_tests(NULL, NULL); }

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "unit/err.h"
 #include "unit/train/ranks_step.h"
 
 #include "param/collect.h"
@@ -124,12 +125,10 @@ TEST(sums_are_near_the_exact_ones_in_any_layout) {
         Setup *s = setup_new(MODEL "%s %s", LAYOUTS[i], OPTIONS[i % 2]);
         Trial t = {.setup = s, .whole = truth.whole};
         t.grads = mem_zero((size_t)truth.whole->registry->elements, sizeof *t.grads);
-        assert_int_equal(world_run(&s->config, whole_step, &t).code, ERR_NONE);
+        assert_ok(world_run(&s->config, whole_step, &t));
         expect_sums(&truth, &t, LAYOUTS[i]);
         free(t.grads);
         setup_free(s);
     }
     truth_free(&truth);
 }
-
-int main(void) { return run_all_tests(NULL, NULL); }

@@ -186,5 +186,3 @@ TEST(without_any_one_there_is_a_type_error) {
         setup_free(s);
     }
 }
-
-int main(void) { return run_all_tests(NULL, NULL); }

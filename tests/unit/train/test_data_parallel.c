@@ -194,5 +194,3 @@ TEST(stages_save_memory) {
         before = bytes;
     }
 }
-
-int main(void) { return run_all_tests(NULL, NULL); }

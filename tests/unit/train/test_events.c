@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
-#include "unit/cmocka_all.h"
+#include "unit/err.h"
 #include "unit/temp_dir.h"
 
 #include "train/events.h"
@@ -22,11 +22,10 @@ static const char TEXT[] = "| seed | `5` |";
 
 static void write_all(const char *dir) {
     Events *e;
-    assert_int_equal(events_open(dir, &e).code, ERR_NONE);
+    assert_ok(events_open(dir, &e));
     for (int i = 0; i < N; i++)
-        assert_int_equal(events_scalar(e, WRITTEN[i].tag, WRITTEN[i].step, (double)WRITTEN[i].value).code,
-                         ERR_NONE);
-    assert_int_equal(events_text(e, "options", 7, TEXT).code, ERR_NONE);
+        assert_ok(events_scalar(e, WRITTEN[i].tag, WRITTEN[i].step, (double)WRITTEN[i].value));
+    assert_ok(events_text(e, "options", 7, TEXT));
     events_close(e);
 }
 
@@ -62,20 +61,20 @@ TEST(event_file_reads_back) {
         assert_memory_equal(&f.scalars[i].value, &WRITTEN[i].value, sizeof(float));
     }
     free(f.scalars);
-    assert_int_equal(file_remove_tree(dir).code, ERR_NONE);
+    assert_ok(file_remove_tree(dir));
 }
 
 TEST(a_file_in_the_way_is_a_sentence) {
     char dir[64], path[80];
     temp_dir(dir);
     snprintf(path, sizeof path, "%s/file", dir);
-    assert_int_equal(file_write_atomic(path, "x", 1).code, ERR_NONE);
+    assert_ok(file_write_atomic(path, "x", 1));
     Events *e = NULL;
     Err err = events_open(path, &e);
     assert_int_not_equal(err.code, ERR_NONE);
     assert_null(e);
     assert_non_null(strstr(err.msg, path));
-    assert_int_equal(file_remove_tree(dir).code, ERR_NONE);
+    assert_ok(file_remove_tree(dir));
 }
 
 int main(int argc, char **argv) {

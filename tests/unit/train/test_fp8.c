@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "unit/err.h"
 #include "unit/train/ranks_step.h"
 
 #include "param/collect.h"
@@ -25,7 +26,7 @@ typedef struct Trial {
 static Trainer *run_of(const Setup *s, Comm *comm) {
     Device *device;
     const DeviceSpec spec = {.threads = 1, .fp8_gemms = s->config.fp8_keep_weights ? FP8_GEMM_WHOLE : 0};
-    assert_int_equal(device_open(&spec, &device).code, 0);
+    assert_ok(device_open(&spec, &device));
     Trainer *r = trainer_new(&s->config, NULL, comm, device);
     registry_init(r->run.model->registry, r->run.context.seed);
     trainer_publish(r);
@@ -65,7 +66,7 @@ static Outcome outcome(const char *recipe, const char *layout, const Model *whol
     Setup *s = setup_of(recipe, layout);
     Trial t = {.setup = s, .whole = whole};
     const Err e = world_run(&s->config, train, &t);
-    assert_int_equal(e.code, ERR_NONE);
+    assert_ok(e);
     setup_free(s);
     return t.outcome;
 }
@@ -208,5 +209,3 @@ TEST(margin_divides_delayed_scales_only) {
         assert_true(scale[0][role] > 0 && scale[0][role] == 8 * scale[1][role]);
     assert_true(loss[0] == loss[1]);
 }
-
-int main(void) { return run_all_tests(NULL, NULL); }

@@ -127,5 +127,3 @@ TEST(visible_labels_are_flagged) {
     trainer_free(r);
     setup_free(c);
 }
-
-int main(void) { return run_all_tests(NULL, NULL); }

@@ -6,6 +6,7 @@
 #include <regex.h>
 #include <unistd.h>
 
+#include "unit/err.h"
 #include "unit/config_helper.h"
 #include "unit/temp_dir.h"
 
@@ -36,9 +37,9 @@ static void capture_end(Capture *c, Str *out) {
     fflush(stdout);
     dup2(c->saved, STDOUT_FILENO);
     close(c->saved);
-    assert_int_equal(file_read(c->path, out).code, ERR_NONE);
+    assert_ok(file_read(c->path, out));
     str_puts(out, "");
-    assert_int_equal(file_remove_tree(c->dir).code, ERR_NONE);
+    assert_ok(file_remove_tree(c->dir));
 }
 
 static void expect_match(const char *pattern, const char *text) {
@@ -60,10 +61,49 @@ static Trainer run_of(Setup *s) {
     return (Trainer){.run = {.config = &s->config, .model = m}};
 }
 
-static void step(TrainLog *log, Trainer *run, StepReport s, const Times *times) {
-    run->iteration++;
-    run->consumed_samples += s.samples;
-    assert_int_equal(train_log_step(log, run, &s, SECOND / 2, times).code, ERR_NONE);
+/* A run that logs, and what it prints. */
+typedef struct Logged {
+    Setup *s;
+    Trainer run;
+    TrainLog *log;
+    Capture capture;
+    Str out;
+    char dir[64];
+} Logged;
+
+/* %s in the options is a folder for files. Release with logged_free. */
+static Logged logged(const char *options) {
+    Logged l = {.s = NULL};
+    temp_dir(l.dir);
+    l.s = setup_new(options, l.dir);
+    l.run = run_of(l.s);
+    return l;
+}
+
+static void start(Logged *l) {
+    assert_ok(train_log_open(&l->run, NULL, 0, &l->log));
+    capture_begin(&l->capture);
+}
+
+static void step(Logged *l, StepReport s, const Times *times) {
+    l->run.iteration++;
+    l->run.consumed_samples += s.samples;
+    assert_ok(train_log_step(l->log, &l->run, &s, SECOND / 2, times));
+}
+
+static void evaluate(Logged *l, const char *where, const char *split, double first, double second) {
+    assert_ok(train_log_eval(l->log, &l->run, where, split, (double[MODEL_LOSSES]){first, second}));
+}
+
+static void stop(Logged *l) {
+    capture_end(&l->capture, &l->out);
+    train_log_close(l->log);
+}
+
+static void logged_free(Logged *l) {
+    str_free(&l->out);
+    assert_ok(file_remove_tree(l->dir));
+    setup_free(l->s);
 }
 
 static StepReport report(double loss) {
@@ -90,22 +130,15 @@ static int lines_of(char *text, char *lines[], int max) {
 #define STAMP " \\[[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2}\\.[0-9]{6}\\]"
 
 TEST(log_line_is_megatrons) {
-    Setup *s = setup_new("--log-interval 2 --global-batch-size 4 --train-iters 200");
-    Trainer run = run_of(s);
-    TrainLog *log;
-    Times times = {0};
-    Capture c;
-    Str out = {0};
-    assert_int_equal(train_log_open(&run, NULL, 0, &log).code, ERR_NONE);
-    capture_begin(&c);
-    step(log, &run, report(10), &times);
-    step(log, &run, report(8), &times);
-    step(log, &run, report(7), &times);
-    step(log, &run, report(5), &times);
-    capture_end(&c, &out);
-    train_log_close(log);
+    Logged l = logged("--log-interval 2 --global-batch-size 4 --train-iters 200");
+    start(&l);
+    step(&l, report(10), NULL);
+    step(&l, report(8), NULL);
+    step(&l, report(7), NULL);
+    step(&l, report(5), NULL);
+    stop(&l);
     char *lines[8];
-    assert_int_equal(lines_of(out.s, lines, 8), 3);
+    assert_int_equal(lines_of(l.out.s, lines, 8), 3);
     /* the first step of the process is printed, and still counts in the first interval's mean */
     expect_match("^" STAMP
                  " iteration        1/     200 \\| consumed samples:            4 \\| elapsed time per "
@@ -118,32 +151,24 @@ TEST(log_line_is_megatrons) {
         "^" STAMP
         " iteration        4/     200 \\| consumed samples:           16 \\|.* lm loss: 6\\.000000E\\+00 \\|",
         lines[2]);
-    str_free(&out);
-    setup_free(s);
+    logged_free(&l);
 }
 
 TEST(skipped_and_nan_steps_are_counted_not_averaged) {
-    Setup *s =
-        setup_new("--log-interval 3 --global-batch-size 4 --log-throughput --log-num-zeros-in-grad --fp16");
-    Trainer run = run_of(s);
-    run.iteration = 3;
-    TrainLog *log;
-    Times times = {0};
-    Capture c;
-    Str out = {0};
-    assert_int_equal(train_log_open(&run, NULL, 0, &log).code, ERR_NONE);
-    capture_begin(&c);
+    Logged l =
+        logged("--log-interval 3 --global-batch-size 4 --log-throughput --log-num-zeros-in-grad --fp16");
+    l.run.iteration = 3;
+    start(&l);
     StepReport skipped = report(1000), last = report(3);
     skipped.optim.found_inf = true;
     skipped.optim.grad_norm = INFINITY;
     last.optim.num_zeros = 17;
-    step(log, &run, skipped, &times);
-    step(log, &run, report(NAN), &times);
-    step(log, &run, last, &times);
-    capture_end(&c, &out);
-    train_log_close(log);
+    step(&l, skipped, NULL);
+    step(&l, report(NAN), NULL);
+    step(&l, last, NULL);
+    stop(&l);
     char *lines[8];
-    assert_int_equal(lines_of(out.s, lines, 8), 2);
+    assert_int_equal(lines_of(l.out.s, lines, 8), 2);
     assert_null(strstr(lines[0], "lm loss"));
     assert_null(strstr(lines[0], "grad norm"));
     expect_match("number of skipped iterations:   1 \\| number of nan iterations:   0 \\|", lines[0]);
@@ -151,26 +176,17 @@ TEST(skipped_and_nan_steps_are_counted_not_averaged) {
     expect_match("lm loss: 3\\.000000E\\+00 \\|.* grad norm: 12\\.346 \\| num zeros: 17 \\| number of "
                  "skipped iterations:   1 \\| number of nan iterations:   1 \\|",
                  lines[1]);
-    str_free(&out);
-    setup_free(s);
+    logged_free(&l);
 }
 
 TEST(throughput_is_that_of_a_gpu) {
-    Setup *s = setup_new("--log-interval 1 --global-batch-size 4 --log-throughput");
-    Trainer run = run_of(s);
-    TrainLog *log;
-    Times times = {0};
-    Capture c;
-    Str out = {0};
-    s->config.device = ON_CUDA;
-    assert_int_equal(train_log_open(&run, NULL, 0, &log).code, ERR_NONE);
-    capture_begin(&c);
-    step(log, &run, report(10), &times);
-    capture_end(&c, &out);
-    train_log_close(log);
-    expect_match(" throughput per GPU \\(TFLOP/s/GPU\\): 0\\.0 \\|", out.s);
-    str_free(&out);
-    setup_free(s);
+    Logged l = logged("--log-interval 1 --global-batch-size 4 --log-throughput");
+    l.s->config.device = ON_CUDA;
+    start(&l);
+    step(&l, report(10), NULL);
+    stop(&l);
+    expect_match(" throughput per GPU \\(TFLOP/s/GPU\\): 0\\.0 \\|", l.out.s);
+    logged_free(&l);
 }
 
 /* Megatron-LM core/timers.py: (name + ' ').ljust(48, '.'), two decimals; level 2 is left out, and so are
@@ -228,125 +244,90 @@ TEST(every_rank_gets_the_times_of_all) {
 }
 
 TEST(timers_follow_the_line_when_asked_for) {
-    Setup *s = setup_new("--log-interval 1 --timing-log-level 1 --global-batch-size 4");
-    Trainer run = run_of(s);
-    TrainLog *log;
+    Logged l = logged("--log-interval 1 --timing-log-level 1 --global-batch-size 4");
     Times times = {.ns = {[TIMER_OPTIMIZER] = SECOND}};
-    Capture c;
-    Str out = {0};
-    assert_int_equal(train_log_open(&run, NULL, 0, &log).code, ERR_NONE);
-    capture_begin(&c);
-    step(log, &run, report(10), &times);
-    capture_end(&c, &out);
-    train_log_close(log);
+    start(&l);
+    step(&l, report(10), &times);
+    stop(&l);
     expect_match("iteration .*\\|\n\\(min, max\\) time across ranks \\(ms\\):\n    optimizer [.]+: "
                  "\\(1000\\.00, 1000\\.00\\)\n$",
-                 out.s);
-    str_free(&out);
-    setup_free(s);
+                 l.out.s);
+    logged_free(&l);
 }
 
 TEST(evaluation_is_framed_by_dashes) {
-    Setup *s = setup_new("%s", "");
-    Trainer run = run_of(s);
-    TrainLog *log;
-    Capture c;
-    Str out = {0};
-    assert_int_equal(train_log_open(&run, NULL, 0, &log).code, ERR_NONE);
-    capture_begin(&c);
-    assert_int_equal(train_log_eval(log, &run, "iteration 100 on validation set", "validation",
-                                    (double[MODEL_LOSSES]){2, 0})
-                         .code,
-                     ERR_NONE);
-    assert_int_equal(
-        train_log_eval(log, &run, "iteration 100 on test set", "test", (double[MODEL_LOSSES]){1000, 0}).code,
-        ERR_NONE);
-    capture_end(&c, &out);
-    train_log_close(log);
+    Logged l = logged("");
+    start(&l);
+    evaluate(&l, "iteration 100 on validation set", "validation", 2, 0);
+    evaluate(&l, "iteration 100 on test set", "test", 1000, 0);
+    stop(&l);
     char *lines[8];
-    assert_int_equal(lines_of(out.s, lines, 8), 6);
+    assert_int_equal(lines_of(l.out.s, lines, 8), 6);
     assert_string_equal(lines[1], " validation loss at iteration 100 on validation set | lm loss value: "
                                   "2.000000E+00 | lm loss PPL: 7.389056E+00 | ");
     assert_int_equal(strspn(lines[0], "-"), strlen(lines[1]));
     assert_string_equal(lines[0], lines[2]);
     expect_match("PPL: 4\\.851652E\\+08 \\| $", lines[4]); /* exp(20): Megatron-LM's cap */
-    str_free(&out);
-    setup_free(s);
+    logged_free(&l);
 }
 
 /* A model with two losses: each by its name. */
 TEST(each_loss_has_its_name) {
-    char dir[64];
-    temp_dir(dir);
-    Setup *s = setup_new("--log-jsonl %s/log.jsonl --log-interval 2 --global-batch-size 4", dir);
-    Trainer run = run_of(s);
-    run.run.model->plan.loss[1] = (LossSpec){.name = "sop loss", .extent = EXTENT_SAMPLES, .weights = FIELDS};
-    run.run.model->plan.n_losses = 2;
-    TrainLog *log;
-    Capture c;
-    Str out = {0}, records = {0};
+    Logged l = logged("--log-jsonl %s/log.jsonl --log-interval 2 --global-batch-size 4");
+    l.run.run.model->plan.loss[1] =
+        (LossSpec){.name = "sop loss", .extent = EXTENT_SAMPLES, .weights = FIELDS};
+    l.run.run.model->plan.n_losses = 2;
+    Str records = {0};
     StepReport first = report(8), second = report(6);
     first.sum[1] = (LossSum){3, 4}, second.sum[1] = (LossSum){1, 4};
-    assert_int_equal(train_log_open(&run, NULL, 0, &log).code, ERR_NONE);
-    capture_begin(&c);
-    step(log, &run, first, &(Times){0});
-    step(log, &run, second, &(Times){0});
-    assert_int_equal(train_log_eval(log, &run, "here", "validation", (double[MODEL_LOSSES]){2, 0.5}).code,
-                     ERR_NONE);
-    capture_end(&c, &out);
-    train_log_close(log);
+    start(&l);
+    step(&l, first, NULL);
+    step(&l, second, NULL);
+    evaluate(&l, "here", "validation", 2, 0.5);
+    stop(&l);
     expect_match("iteration        2/.*\\| lm loss: 7\\.000000E\\+00 \\| sop loss: 5\\.000000E-01 \\|",
-                 out.s);
+                 l.out.s);
     expect_match("lm loss PPL: 7\\.389056E\\+00 \\| sop loss value: 5\\.000000E-01 \\| sop loss PPL: "
                  "1\\.648721E\\+00 \\|",
-                 out.s);
-    assert_int_equal(file_read(s->config.log_jsonl, &records).code, ERR_NONE);
+                 l.out.s);
+    assert_ok(file_read(l.s->config.log_jsonl, &records));
     str_puts(&records, "");
     expect_match("\"lm_loss\": 6.0, \"sop_loss\": 0.25, \"grad_norm\"", records.s);
     expect_match("\"loss\": 2.5, \"perplexity\": 7.389[0-9]*, \"lm_loss\": 2.0, \"sop_loss\": 0.5}",
                  records.s);
-    str_free(&out), str_free(&records);
-    setup_free(s);
-    assert_int_equal(file_remove_tree(dir).code, ERR_NONE);
+    str_free(&records);
+    logged_free(&l);
 }
 
 /* ---- files ---- */
 
 TEST(jsonl_is_json_even_without_numbers) {
-    char dir[64];
-    temp_dir(dir);
-    Setup *s = setup_new("--log-jsonl %s/log.jsonl --global-batch-size 4", dir);
-    Trainer run = run_of(s);
-    TrainLog *log;
-    Times times = {0};
-    Capture c;
-    Str out = {0};
+    Logged l = logged("--log-jsonl %s/log.jsonl --global-batch-size 4");
     StepReport bad = report(NAN);
     bad.optim.found_inf = true;
     bad.optim.grad_norm = INFINITY;
     StepReport asked = report(0.1);
     asked.optim.params_norm = 16.25, asked.optim.num_zeros = 17;
-    assert_int_equal(train_log_open(&run, NULL, 0, &log).code, ERR_NONE);
-    capture_begin(&c);
-    step(log, &run, report(0.1), &times);
-    step(log, &run, bad, &times);
-    s->config.ranks = 2;
-    step(log, &run, report(0.1), &times);
-    s->config.log_params_norm = s->config.log_num_zeros_in_grad = true;
-    step(log, &run, asked, &times);
-    capture_end(&c, &out);
-    train_log_close(log);
-    str_clear(&out);
-    assert_int_equal(file_read(s->config.log_jsonl, &out).code, ERR_NONE);
+    start(&l);
+    step(&l, report(0.1), NULL);
+    step(&l, bad, NULL);
+    l.s->config.ranks = 2;
+    step(&l, report(0.1), NULL);
+    l.s->config.log_params_norm = l.s->config.log_num_zeros_in_grad = true;
+    step(&l, asked, NULL);
+    stop(&l);
+    str_clear(&l.out);
+    assert_ok(file_read(l.s->config.log_jsonl, &l.out));
     char *lines[6];
-    assert_int_equal(lines_of(out.s, lines, 6), 5);
+    assert_int_equal(lines_of(l.out.s, lines, 6), 5);
     json_t *good = json_loads(lines[1], JSON_REJECT_DUPLICATES, NULL), *null = json_loads(lines[2], 0, NULL),
            *shared = json_loads(lines[3], 0, NULL),
            *more = json_loads(lines[4], JSON_REJECT_DUPLICATES, NULL);
     assert_non_null(good);
     assert_non_null(null);
     assert_int_equal(json_integer_value(json_object_get(good, "iteration")), 1);
-    assert_int_equal(json_integer_value(json_object_get(good, "consumed_tokens")), 4 * s->config.seq_length);
+    assert_int_equal(json_integer_value(json_object_get(good, "consumed_tokens")),
+                     4 * l.s->config.seq_length);
     assert_true(json_real_value(json_object_get(good, "lm_loss")) == 0.1);
     assert_non_null(strstr(lines[1], "\"lm_loss\": 0.1,")); /* the shortest digits of the double */
     assert_true(json_real_value(json_object_get(good, "learning_rate")) == 1.5e-4);
@@ -361,37 +342,26 @@ TEST(jsonl_is_json_even_without_numbers) {
     assert_true(json_number_value(json_object_get(more, "params_norm")) == 16.25);
     assert_true(json_number_value(json_object_get(more, "num_zeros")) == 17);
     json_decref(good), json_decref(null), json_decref(shared), json_decref(more);
-    str_free(&out);
-    assert_int_equal(file_remove_tree(dir).code, ERR_NONE);
-    setup_free(s);
+    logged_free(&l);
 }
 
 /* Runs four steps of half a second and an evaluation, and reads the events. */
 static EventFile events_of(const char *options) {
-    char dir[64];
-    temp_dir(dir);
-    Setup *s = setup_new("--tensorboard-dir %s --tensorboard-log-interval 2 --log-interval 4 "
-                         "--global-batch-size 4 --log-throughput %s",
-                         dir, options);
-    Trainer run = run_of(s);
-    run.run.device = device_cpu(1);
-    run.run.device->allocated += 3, run.run.device->most_allocated += 5;
-    TrainLog *log;
+    char *all = mem_printf("--tensorboard-dir %%s --tensorboard-log-interval 2 --log-interval 4 "
+                           "--global-batch-size 4 --log-throughput %s",
+                           options);
+    Logged l = logged(all);
+    free(all);
+    l.run.run.device = device_cpu(1);
+    l.run.run.device->allocated += 3, l.run.run.device->most_allocated += 5;
     Times times = {.ns = {[TIMER_BATCH] = 4 * SECOND, [TIMER_FORWARD_BACKWARD] = SECOND, [TIMER_SAVE] = 8}};
-    Capture c;
-    Str out = {0};
-    assert_int_equal(train_log_open(&run, NULL, 0, &log).code, ERR_NONE);
-    capture_begin(&c);
-    for (int i = 1; i <= 4; i++) step(log, &run, report(i), &times);
-    assert_int_equal(train_log_eval(log, &run, "here", "validation", (double[MODEL_LOSSES]){2, 0}).code,
-                     ERR_NONE);
-    capture_end(&c, &out);
-    train_log_close(log);
-    EventFile f = reader_read(dir);
-    str_free(&out);
-    assert_int_equal(file_remove_tree(dir).code, ERR_NONE);
-    device_free(run.run.device);
-    setup_free(s);
+    start(&l);
+    for (int i = 1; i <= 4; i++) step(&l, report(i), &times);
+    evaluate(&l, "here", "validation", 2, 0);
+    stop(&l);
+    EventFile f = reader_read(l.dir);
+    device_free(l.run.run.device);
+    logged_free(&l);
     return f;
 }
 
@@ -445,24 +415,18 @@ TEST(times_are_means_at_log_lines) {
 }
 
 TEST(progress_is_appended) {
-    char dir[64];
-    temp_dir(dir);
-    Setup *s = setup_new("--log-progress --save %s/checkpoints --save-interval 5", dir);
-    Trainer run = run_of(s);
-    run.iteration = 7, run.consumed_samples = 28;
-    assert_int_equal(train_log_progress(&run, "Starting").code, ERR_NONE);
-    assert_int_equal(train_log_progress(&run, "Saved checkpoint").code, ERR_NONE);
+    Logged l = logged("--log-progress --save %s/checkpoints --save-interval 5");
+    l.run.iteration = 7, l.run.consumed_samples = 28;
+    assert_ok(train_log_progress(&l.run, "Starting"));
+    assert_ok(train_log_progress(&l.run, "Saved checkpoint"));
     char path[160];
-    snprintf(path, sizeof path, "%s/progress.txt", s->config.save);
-    Str out = {0};
-    assert_int_equal(file_read(path, &out).code, ERR_NONE);
+    snprintf(path, sizeof path, "%s/progress.txt", l.s->config.save);
+    assert_ok(file_read(path, &l.out));
     char *lines[4];
-    assert_int_equal(lines_of(out.s, lines, 4), 2);
+    assert_int_equal(lines_of(l.out.s, lines, 4), 2);
     expect_match("\tStarting\tIteration: 7\tTokens", lines[0]);
     expect_match("\tSaved checkpoint\tIteration: 7\t", lines[1]);
-    str_free(&out);
-    assert_int_equal(file_remove_tree(dir).code, ERR_NONE);
-    setup_free(s);
+    logged_free(&l);
 }
 
 /* Opens --log-jsonl over a file with this text, and closes it. `said` gets what was printed. */
@@ -474,15 +438,15 @@ static Err open_over(const char *text, int64_t iteration, Str *said, Str *conten
     run.iteration = iteration;
     TrainLog *log;
     Capture c;
-    assert_int_equal(file_write_atomic(s->config.log_jsonl, text, strlen(text)).code, ERR_NONE);
+    assert_ok(file_write_atomic(s->config.log_jsonl, text, strlen(text)));
     capture_begin(&c);
     Err e = train_log_open(&run, NULL, 0, &log);
     str_clear(said), str_clear(content);
     capture_end(&c, said);
     train_log_close(log);
-    assert_int_equal(file_read(s->config.log_jsonl, content).code, ERR_NONE);
+    assert_ok(file_read(s->config.log_jsonl, content));
     str_puts(content, "");
-    assert_int_equal(file_remove_tree(dir).code, ERR_NONE);
+    assert_ok(file_remove_tree(dir));
     setup_free(s);
     return e;
 }
@@ -497,9 +461,9 @@ TEST(only_a_log_is_appended_to) {
         assert_non_null(strstr(e.msg, "log.jsonl' is not a log: "));
         assert_string_equal(content.s, OTHERS[i]);
     }
-    assert_int_equal(open_over("", 0, &said, &content).code, ERR_NONE);
+    assert_ok(open_over("", 0, &said, &content));
     assert_int_equal(strncmp(content.s, "{\"kind\": \"run\"", 14), 0);
-    assert_int_equal(open_over("{\"itera", 0, &said, &content).code, ERR_NONE);
+    assert_ok(open_over("{\"itera", 0, &said, &content));
     assert_int_equal(strncmp(content.s, "{\"itera\n{\"kind\"", 15), 0);
     str_free(&said), str_free(&content);
 }
@@ -508,11 +472,11 @@ TEST(a_run_from_step_0_says_that_it_appends) {
     static const char HEADER[] = "{\"kind\": \"run\"}\n",
                       STEPS[] = "{\"kind\": \"run\"}\n{\"iteration\": 1, \"lm_loss\": 5}\n";
     Str said = {0}, content = {0};
-    assert_int_equal(open_over(STEPS, 0, &said, &content).code, ERR_NONE);
+    assert_ok(open_over(STEPS, 0, &said, &content));
     expect_match("^  note: /.*/log\\.jsonl has steps of an earlier run", said.s);
-    assert_int_equal(open_over(STEPS, 1, &said, &content).code, ERR_NONE);
+    assert_ok(open_over(STEPS, 1, &said, &content));
     assert_string_equal(said.s, "");
-    assert_int_equal(open_over(HEADER, 0, &said, &content).code, ERR_NONE);
+    assert_ok(open_over(HEADER, 0, &said, &content));
     assert_string_equal(said.s, "");
     str_free(&said), str_free(&content);
 }
@@ -527,5 +491,3 @@ TEST(an_unwritable_log_is_a_sentence) {
     assert_null(log);
     setup_free(s);
 }
-
-int main(void) { return run_all_tests(NULL, NULL); }

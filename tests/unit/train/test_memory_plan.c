@@ -203,5 +203,3 @@ static void share_host(void *arg, Comm *comm) {
 }
 
 TEST(processes_of_a_host_add_up_its_memory) { comm_threads(RANKS, NULL, share_host, NULL); }
-
-int main(void) { return run_all_tests(NULL, NULL); }

@@ -111,5 +111,3 @@ TEST(with_a_capacity_the_plan_is_the_most) {
         assert_int_equal(t.added[rank], 0);
     }
 }
-
-int main(void) { return run_all_tests(NULL, NULL); }

@@ -2,6 +2,7 @@
  * operations have been started and not waited for when an op runs. */
 #include "comm/transport.h"
 #include "run/launch.h"
+#include "unit/err.h"
 #include "unit/train/ranks_step.h"
 
 enum { RANKS = 2 };
@@ -332,7 +333,7 @@ static void train_over_nccl(void *arg, Comm *comm) {
     Device *device;
     char text[200];
     int64_t allocations = 0;
-    assert_int_equal(rank_open_device(&s->config, comm, &device, text).code, ERR_NONE);
+    assert_ok(rank_open_device(&s->config, comm, &device, text));
     Trainer *r = rank_trainer_on(s, NULL, comm, device);
     for (int turn = 0; turn < TURNS; turn++) {
         if (turn < 3)
@@ -385,5 +386,3 @@ TEST(kernels_are_loaded_without_nccl) {
         setup_free(setup[0]), setup_free(setup[1]);
     }
 }
-
-int main(void) { return run_all_tests(NULL, NULL); }

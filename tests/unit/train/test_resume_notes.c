@@ -97,5 +97,3 @@ TEST(every_option_that_changes_coming_steps_has_a_note) {
             fail_msg("--%s %s a note", name, noted ? "has not" : "has");
     }
 }
-
-int main(void) { return run_all_tests(NULL, NULL); }

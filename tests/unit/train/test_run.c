@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "unit/err.h"
 #include "unit/config_helper.h"
 
 #include "base/philox.h"
@@ -161,7 +162,7 @@ TEST(too_little_memory_is_said) {
     assert_int_equal(e.code, ERR_USER);
     assert_non_null(strstr(e.msg, "2.0 KiB for activations"));
     assert_non_null(strstr(e.msg, "--micro-batch-size"));
-    assert_int_equal(memory_plan_check(&fits, ENOUGH).code, ERR_NONE);
+    assert_ok(memory_plan_check(&fits, ENOUGH));
 }
 
 /* The difference is the logits except for one chunk, and copies of its labels, losses and their gradients. */
@@ -462,12 +463,10 @@ TEST(num_workers_are_the_depth_of_the_prefetch) {
         Setup *s = setup_new("--train-iters 1 --eval-iters 1 %s", ROWS[i].words);
         int stopped_by;
         streams = 0;
-        assert_int_equal(train(&s->config, &facts, NULL, &stopped_by).code, ERR_NONE);
+        assert_ok(train(&s->config, &facts, NULL, &stopped_by));
         assert_int_equal(streams, 3); /* training, validation, test */
         assert_int_equal(least_depth, ROWS[i].depth);
         assert_int_equal(most_depth, ROWS[i].depth);
         setup_free(s);
     }
 }
-
-int main(void) { return run_all_tests(NULL, NULL); }

@@ -38,5 +38,3 @@ TEST(little_time_shortens_the_minimums) {
     assert_true(stage_budget(STAGES, N, 10, 0, 3) == part * 2 + 0.25 * (6 - part * 8));
     assert_true(stage_budget(STAGES + 2, 1, 10, 0, 3) == 5);
 }
-
-int main(void) { return run_all_tests(NULL, NULL); }

@@ -9,7 +9,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/utf8.h"
-#include "unit/cmocka_all.h"
+#include "unit/err.h"
 #include "unit/temp_dir.h"
 #include "validate/compare.h"
 
@@ -91,7 +91,7 @@ static Err open_good(const char *text, json_t **out) {
     char dir[64], path[96];
     temp_dir(dir);
     snprintf(path, sizeof path, "%s/good.json", dir);
-    assert_int_equal(file_write_atomic(path, text, strlen(text)).code, ERR_NONE);
+    assert_ok(file_write_atomic(path, text, strlen(text)));
     const Err e = compare_open_good(path, out);
     file_remove_tree(dir);
     return e;
@@ -204,7 +204,7 @@ TEST(a_good_run_is_a_regular_file_of_a_limited_size) {
     e = compare_open_good(dir, &good);
     assert_true(e.code == ERR_USER && strstr(e.msg, "is not a regular file"));
     snprintf(path, sizeof path, "%s/large", dir);
-    assert_int_equal(file_write_atomic(path, "", 0).code, ERR_NONE);
+    assert_ok(file_write_atomic(path, "", 0));
     assert_int_equal(truncate(path, INT64_C(1) << 40), 0);
     e = compare_open_good(path, &good);
     assert_true(e.code == ERR_USER && strstr(e.msg, "is larger than 64 MiB"));
@@ -224,7 +224,7 @@ static World *compared_with(const char *members, DeviceOption device, const char
                members, stage, more, rate);
     for (int i = 1; i < n; i++) str_puts(&text, ", 2");
     str_puts(&text, "]}]}]}");
-    assert_int_equal(open_good(text.s, &w->a.good).code, ERR_NONE);
+    assert_ok(open_good(text.s, &w->a.good));
     str_free(&text);
     compare_with_good(&w->a, w->row);
     return w;
@@ -265,7 +265,7 @@ TEST(a_report_can_be_the_good_run) {
     outcome_fact(w->row->a, true, "driver", "1");
     snprintf(w->row->a->transport, sizeof w->row->a->transport, "NCCL 2.28.9");
     validate_json(&w->a, &text);
-    assert_int_equal(open_good(text.s, &w->a.good).code, ERR_NONE);
+    assert_ok(open_good(text.s, &w->a.good));
     compare_with_good(&w->a, w->row);
     assert_true(outcome_verdict(w->row->a) == VALIDATE_PASS && !w->row->a->n_limits);
     snprintf(w->row->a->transport, sizeof w->row->a->transport, "through host memory");
@@ -316,5 +316,3 @@ TEST(reports_are_utf8) {
     str_free(&text), str_free(&junit);
     free_world(w);
 }
-
-int main(void) { return run_all_tests(NULL, NULL); }

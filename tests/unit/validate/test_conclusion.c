@@ -87,5 +87,3 @@ TEST(most_findings_have_one_cause) {
                   "rank 0 or rank 1 each explain 1 of 1 finding; another process holds it: python3 (pid 17)"},
           2);
 }
-
-int main(void) { return run_all_tests(NULL, NULL); }

@@ -123,5 +123,3 @@ TEST(too_few_samples_are_a_limit) {
         strstr(out->limit[1], "all_gather against the roof of the links, because there are only 0"));
     free(few), free(enough), free(out);
 }
-
-int main(void) { return run_all_tests(NULL, NULL); }

@@ -73,5 +73,3 @@ TEST(texts_are_utf8) {
     assert_string_equal(r->limit[0], "?");
     free(r);
 }
-
-int main(void) { return run_all_tests(NULL, NULL); }

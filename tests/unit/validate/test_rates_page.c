@@ -80,5 +80,3 @@ TEST(without_either_it_is_a_table) {
     str_free(&page);
     free(a);
 }
-
-int main(void) { return run_all_tests(NULL, NULL); }

@@ -60,5 +60,3 @@ TEST(slow_devices_are_reported) {
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++)
         assert_int_equal(faults(CASES[i].roof, CASES[i].rate, CASES[i].stated), CASES[i].faults);
 }
-
-int main(void) { return run_all_tests(NULL, NULL); }

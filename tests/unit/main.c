@@ -1,0 +1,22 @@
+#include "unit/cmocka_all.h"
+
+enum { MOST_TESTS = 100 };
+
+static struct {
+    struct CMUnitTest at[MOST_TESTS];
+    int line[MOST_TESTS];
+    size_t n;
+} all;
+
+/* Constructors run in no certain order. */
+void test_add(const char *name, CMUnitTestFunction test, int line) {
+    size_t i = all.n++;
+    for (; i > 0 && all.line[i - 1] > line; i--) all.at[i] = all.at[i - 1], all.line[i] = all.line[i - 1];
+    all.at[i] = (struct CMUnitTest){.name = name, .test_func = test}, all.line[i] = line;
+}
+
+int run_all_tests(CMFixtureFunction set_up, CMFixtureFunction tear_down) {
+    return _cmocka_run_group_tests("tests", all.at, all.n, set_up, tear_down);
+}
+
+int __attribute__((weak)) main(void) { return run_all_tests(NULL, NULL); }
