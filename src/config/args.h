@@ -84,7 +84,8 @@ typedef struct Arg {
 
 /* Options of another program whose command lines also run here. They set no value. */
 typedef enum ForeignKind { FOREIGN_NOTED, FOREIGN_REFUSED } ForeignKind;
-/* Where they may be: in a file and on the line; in a file they are skipped; the line may not have them either. */
+/* Where they are accepted: on the command line and in a file; only on the command line; nowhere. A file in which they are
+ * not accepted skips them. */
 typedef enum ForeignPlace { FOREIGN_READ, FOREIGN_ON_LINE, FOREIGN_UNUSED } ForeignPlace;
 typedef struct Foreign {
     ForeignKind kind;

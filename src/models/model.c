@@ -242,9 +242,9 @@ static Flow heads_forward(Tape *t, const Model *m, const Feed *feed, Tensor *h) 
     return out;
 }
 
-/* Each stack has this stage's layers of it, its input below the first one, its norm above the last one. Types
- * over tp: with sequence parallelism the stream is V along the sequence, else I; logits are V along the
- * vocabulary. Over cp all tensors are V along the sequence, over dp along samples. */
+/* Each stack runs its layers in this stage, its input below its first layer, and its norm above its last one. Types
+ * over tp: with sequence parallelism the stream is V along the sequence, else I; logits are V along the vocabulary.
+ * Over cp all tensors are V along the sequence, over dp along samples. */
 Flow model_stage(Tape *t, const Model *m, int stage, const Feed *feed, Flow in) {
     const ModelPlan *p = &m->plan;
     const int last = p->n_stacks - 1;

@@ -1,8 +1,8 @@
 /* Runs golden cases in the lanes and layouts of a list and judges each cell (cell.h). A list is a text file with one
  * cell per line, `[case] lane options...`. The case is the last component of its folder; a cell without one applies to
  * all cases. Lines about cases that are not given are left out; one about a case without a folder next to those is a
- * user error, and so is a cell that another line has. # starts a comment. The one-rank reference runs are run once per
- * case and lane. Runs are in separate processes (jobs.h), unless an option says otherwise.
+ * user error, and so is a repeated cell. # starts a comment. The one-rank reference runs are run once per case and
+ * lane. Runs are in separate processes (jobs.h), unless an option says otherwise.
  *
  * A cell whose layout breaks a rule is skipped, with the rule's error message; this is not a pass. Any other mistake in
  * its options is a user error, such as an unknown option, a number out of its range, a second precision, or an option of

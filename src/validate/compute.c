@@ -198,7 +198,7 @@ static void upload_negatives(Compute *c) {
 typedef struct Found {
     uint64_t other,
         host;          /* hashes: of the neighbour's block on this device, and of the own block on the host */
-    int64_t wrong, at; /* elements of one result; the first one, -1: the host finds no wrong one */
+    int64_t wrong, at; /* wrong elements of one result, and the first of them; -1: the host finds none */
     uint64_t got, wanted; /* its bits */
     int64_t repetition;
     int block;

@@ -111,8 +111,8 @@ static bool uses(const RankFacts *f, unsigned pid) {
     return false;
 }
 
-/* Whether a process on the GPU of `f` is one of this run. In a container the driver's numbers are not those of
- * getpid(): then it is if it uses the GPUs of all ranks. */
+/* Whether a process on the GPU of `f` is one of this run. In a container, the driver's process numbers are not those of
+ * getpid(). A process then counts as one of this run if it uses the GPUs of all ranks. */
 static bool is_ours(const RankFacts *all, int n, const RankFacts *f, unsigned pid) {
     bool numbered = false, is_rank = false, everywhere = true;
     for (int i = 0; i < n; i++) {

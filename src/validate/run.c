@@ -281,8 +281,8 @@ static bool add_turn(Runner *x, int stage, bool is_b, double seconds, const Vari
     return t->out.done;
 }
 
-/* NCCL's combinations of algorithm and protocol for which there is time, at least one if `seconds` is not 0.
- * Each needs a new process, whose start counts. */
+/* NCCL's combinations of algorithm and protocol for which there is time, at least one if `seconds` is not 0. Each needs
+ * a new process, and the time of its start counts. */
 static void sweep_variants(Runner *x, int stage, bool is_b, double seconds, Outcome *to) {
     static const Variant VARIANTS[] = {{"Ring", "LL"},     {"Ring", "LL128"},     {"Tree", "Simple"},
                                        {"Ring", "Simple"}, {"Tree", "LL"},        {"Tree", "LL128"},

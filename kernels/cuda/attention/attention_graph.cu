@@ -4,9 +4,9 @@
  *   y = softmax(scale * q k^T + mask) v,  lse = log sum exp of the scaled and masked scores
  *   delta = sum(dy * y),  p = exp(scale * q k^T - lse),  dv = p^T dy,  ds = scale * p * (dy v^T - delta)
  *   dq = ds k,  dk = ds^T q;  with several heads, dk and dv of each head in 16 bits, then their sum
- * The way in which dq is summed determines whether the backward is deterministic. As the output of one GEMM
- * over all keys it is; cuDNN then stores all of ds. As a copy of F32 sums it is not: blocks of keys add to
- * these in the order in which they finish. */
+ * The way in which dq is summed determines whether the backward is deterministic. It is if dq is the output of one
+ * GEMM over all keys, for which cuDNN stores all of ds. It is not if dq is a copy of F32 sums, to which blocks of
+ * keys add in the order in which they finish. */
 #include "kernels/cuda/attention/attention_graph.cuh"
 
 #include <math.h>

@@ -38,8 +38,8 @@ static const json_t *content_of(const json_t *token) {
     return json_is_object(token) ? json_object_get(token, "content") : token;
 }
 
-/* AddedToken(**token), or AddedToken(text, special=True). Unless it says whether it is normalized, it has no such key:
- * it is, unless it is or becomes special. */
+/* AddedToken(**token), or AddedToken(text, special=True). The result has the key "normalized" only if the token has it:
+ * otherwise a token is normalized unless it is, or becomes, special. */
 static Err token_of(const json_t *token, const char *file, json_t **out) {
     static const char *const FLAGS[] = {"single_word", "lstrip", "rstrip"};
     const json_t *content = content_of(token);
