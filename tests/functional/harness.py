@@ -42,6 +42,10 @@ eval-iters = 0
 save-interval = 1000
 tokenizer-type = ByteLevelTokenizer
 """
+# A small model for the benches.
+BENCH = {"num-layers": 2, "hidden-size": 32, "num-attention-heads": 4, "seq-length": 16, "vocab-size": 100,
+         "hidden-dropout": 0, "attention-dropout": 0, "micro-batch-size": 1, "global-batch-size": 4, "train-iters": 10,
+         "lr": 0.001, "mock-data": "true"}
 BASE = ["pretrain", "--config", WORK / "run.conf"]  # options on the line override the file
 
 
@@ -53,6 +57,14 @@ def isotron(*words, expect=0):
         sys.exit(f"exit status {done.returncode}, not {expect}: "
                  f"{' '.join(map(str, words))}\n{done.stdout}{done.stderr}")
     return done.stdout + done.stderr
+
+
+def bench_conf(**changed):
+    """The file of a bench: BENCH with these options."""
+    options = BENCH | {name.replace("_", "-"): value for name, value in changed.items()}
+    path = WORK / "bench.conf"
+    path.write_text("".join(f"{name} = {value}\n" for name, value in options.items()))
+    return path
 
 
 def corpus(characters=3000):

@@ -8,20 +8,7 @@ import subprocess
 
 from harness import *
 
-(WORK / "bench.conf").write_text("""
-num-layers = 2
-hidden-size = 32
-num-attention-heads = 4
-seq-length = 16
-vocab-size = 100
-hidden-dropout = 0
-attention-dropout = 0
-micro-batch-size = 2
-global-batch-size = 4
-train-iters = 10
-lr = 0.001
-mock-data = true
-""")
+bench_conf(micro_batch_size=2)
 
 
 def train(*options):

@@ -5,23 +5,8 @@ import shutil
 
 from harness import *
 
-(WORK / "bench.conf").write_text("""
-num-layers = 4
-hidden-size = 64
-num-attention-heads = 4
-seq-length = 32
-vocab-size = 256
-hidden-dropout = 0
-attention-dropout = 0
-disable-bias-linear = true
-micro-batch-size = 1
-global-batch-size = 8
-train-iters = 10
-lr = 0.001
-mock-data = true
-lane = fp64
-peak-tflops = 2
-""")
+bench_conf(num_layers=4, hidden_size=64, seq_length=32, vocab_size=256, disable_bias_linear="true",
+           global_batch_size=8, lane="fp64", peak_tflops=2)
 LIBRARY = pathlib.Path(PROGRAM).parent / "tests/libhost_nccl.so"
 EXPERTS = ["--num-experts", 4, "--moe-router-topk", 2, "--moe-aux-loss-coeff", 0]
 

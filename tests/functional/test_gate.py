@@ -5,20 +5,7 @@ import xml.dom.minidom
 
 from harness import *
 
-(WORK / "bench.conf").write_text("""
-num-layers = 1
-hidden-size = 16
-num-attention-heads = 2
-seq-length = 8
-vocab-size = 50
-hidden-dropout = 0
-attention-dropout = 0
-micro-batch-size = 1
-global-batch-size = 1
-train-iters = 10
-lr = 0.001
-mock-data = true
-""")
+bench_conf(num_layers=1, hidden_size=16, num_attention_heads=2, seq_length=8, vocab_size=50, global_batch_size=1)
 TRAIN = ["train", "--config", WORK / "bench.conf", "--steps", 7, "--warmup", 1, "--cpu-threads", 1]
 OPS = ["ops", "--filter", "^norm/rms-(narrow|short)$", "--dtype", "fp32", "--seconds", 1e-3, "--cpu-threads", 1]
 ALONE = {"train": ["--no-alone"], "ops": []}

@@ -3,36 +3,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "unit/config/parse.h"
 #include "unit/err.h"
 
 #include "base/philox.h"
-#include "config/config.h"
-
-typedef struct Parsed {
-    Arena *arena;
-    Args args;
-    Config c;
-    Err err;
-} Parsed;
-
-static void parse(Parsed *p, unsigned checks, const char *line) {
-    p->arena = arena_new();
-    args_init(&p->args, p->arena, "test", NULL);
-    char *argv[200], *rest = NULL;
-    int argc = 0;
-    for (char *w = strtok_r(arena_printf(p->arena, "%s", line), " ", &rest); w;
-         w = strtok_r(NULL, " ", &rest))
-        argv[argc++] = w;
-    p->err = config_parse(&p->c, &p->args, USE_ALL, checks, argc, argv);
-}
-
-static void done(Parsed *p) {
-    args_free(&p->args);
-    arena_free(p->arena);
-}
-
-static const char VALID[] = "--num-layers 2 --hidden-size 64 --num-attention-heads 4 --seq-length 16 "
-                            "--micro-batch-size 2 --train-iters 10 --lr 1e-3 --mock-data";
 
 TEST(seeds_spellings_are_understood) {
     Parsed p;
