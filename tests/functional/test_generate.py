@@ -44,9 +44,12 @@ assert "Generation with experts runs on one rank: remove --tensor-model-parallel
 assert "prompt 2, line 1: byte 0xe9 at offset 3" in generate("--prompt", "a", "caf\udce9", status=2)[1]
 assert "--ranks is not used in generate" in generate("--prompt", "a", "--ranks", 2, status=2)[1]
 
-out, told = generate("--prompt", "a", "--tokens-to-generate", 10**9, status=2)
-assert not out and re.search(r"the KV cache of 1 sequence of 1000000001 tokens takes \d+\.\d GiB", told), told
-assert "available" in told, told
+# The cache has 2 tensors of half of the width, 24, in each of 2 layers.
+for prompts, said in (["a"], "1 sequence"), (["a", "b"], "2 sequences"):
+    out, told = generate("--prompt", *prompts, "--tokens-to-generate", 10**9, status=2)
+    size = len(prompts) * 2 * 2 * (10**9 + 1) * 24 * 4 / 2**30
+    assert not out and f"the KV cache of {said} of 1000000001 tokens takes {size:.1f} GiB" in told, (size, told)
+    assert "available" in told, told
 
 # A model that computes has values alone: no gradients, no optimizer, no masters. The rest is the cache (2 tensors, 2
 # layers, half of the width) and 5 %.
