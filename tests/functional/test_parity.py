@@ -100,6 +100,11 @@ for row in rows:
 assert [row["tensors"] for row in rows if row["quantity"] in ("fp64 gradient of step 1", "gradient, R",
                                                               "update, R")] == [28, 28, 28], rows
 
+# The bias of a router has no gradient, and is compared at the end.
+isotron("parity", GOLDEN / "glm4-moe-like", "--fp64", "--json", REPORT)
+tensors = {row["quantity"]: row["tensors"] for row in json.loads(REPORT.read_text())["rows"]}
+assert (tensors["gradient of step 1"], tensors["parameter at the end"]) == (68, 69), tensors
+
 # In a row of power, the tensors of a linear or a norm outside of layers are one module. These are 4 layers, three
 # tables and their norm, a linear and a norm before the output, its bias, the pooler, and the head for sentences.
 isotron("parity", GOLDEN / "bert-original", "--lane", "bf16", "--json", REPORT)
