@@ -60,6 +60,9 @@ TEST(a_sequence_has_its_own_ends) {
     assert_int_equal(tokenizer_special(t, SPECIAL_CLS), tokenizer_token_id(t, "<s>"));
     assert_int_equal(tokenizer_special(t, SPECIAL_SEP), tokenizer_token_id(t, "</s>"));
     tokenizer_free(t);
+    t = open_json("tests/data/tokenizer/unigram.json"); /* <sep> precedes the end of a text */
+    assert_int_equal(tokenizer_special(t, SPECIAL_SEP), tokenizer_token_id(t, "<sep>"));
+    tokenizer_free(t);
 }
 
 TEST(sentinels_end_at_a_gap) {
