@@ -38,7 +38,14 @@ TEST(a_checkpoint_without_a_fingerprint_has_no_note) {
 }
 
 TEST(other_names_have_their_own_note) {
+    static const char *const NAMES[] = {"data_path",  "train_data_path", "train_data",
+                                        "valid_data", "valid_data_path", "test_data_path"};
     assert_false(noted("ab", "{\"data\": \"aa\", \"config\": {\"mock_data\": false}}"));
+    for (size_t i = 0; i < sizeof NAMES / sizeof *NAMES; i++) {
+        char saved[100];
+        snprintf(saved, sizeof saved, "{\"data\": \"aa\", \"config\": {\"%s\": [\"x\"]}}", NAMES[i]);
+        if (noted("ab", saved)) fail_msg("--%s has another name, and a second note", NAMES[i]);
+    }
 }
 
 /* With a constant rate, warm-ups of 3 and 4 steps differ after 1, 2 and 3 samples: the last of them
