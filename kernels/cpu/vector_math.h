@@ -71,10 +71,10 @@ static inline real vector_erf(real x) { return erf(x); }
 #else
 enum { ERF_NEAR_TERMS = 6, ERF_FAR_TERMS = 8 };
 /* clang-format off */
-static const float ERF_NEAR[] = {1.12837911f, -3.76126260e-1f, 1.12835944e-1f, -2.68542115e-2f, 5.18908724e-3f, -8.01686430e-4f,
-    7.87587487e-5f},
-    ERF_FAR[] = {-3.20138060e-4f, 1.13023341f, 6.31826043e-1f, 1.10080086e-1f, -2.64211353e-2f, 4.75959620e-3f, -5.96805650e-4f,
-    4.60580450e-5f, -1.63715140e-6f};
+static const float ERF_NEAR[] = {1.12837911f, -3.76126260e-1f, 1.12835944e-1f, -2.68542115e-2f,
+                                 5.18908724e-3f, -8.01686430e-4f, 7.87587487e-5f},
+                   ERF_FAR[] = {-3.20138060e-4f, 1.13023341f, 6.31826043e-1f, 1.10080086e-1f, -2.64211353e-2f,
+                                4.75959620e-3f, -5.96805650e-4f, 4.60580450e-5f, -1.63715140e-6f};
 /* clang-format on */
 static inline real vector_erf(real x) {
     const real size = fabsf(x), most = size > 4 ? 4 : size, square = x * x;

@@ -48,16 +48,16 @@ typedef struct JobWatch {
     void *arg;
 } JobWatch;
 
-/* jobs_run with processes that stay for further work: job_pool_run runs all jobs whose end is JOB_WAITING, in
- * processes that have run others before. watch NULL: none. */
+/* jobs_run with processes that are kept: job_pool_run runs all jobs whose end is JOB_WAITING, and reuses the processes
+ * of earlier jobs. watch NULL: none. */
 typedef struct JobPool JobPool;
 JobPool *job_pool_new(Job *, int64_t n, int at_once);
 void job_pool_run(JobPool *, double deadline_s, const JobWatch *watch);
 void job_pool_free(JobPool *); /* ends the processes; NULL: nothing */
 
-/* Runs a program: words[0], found as a shell finds it, with the other words, until NULL. It gets all descriptors that do
- * not close on exec, and ends when this process ends. `name`: in messages. If it fails, that is a user error with the last
- * line that it printed. */
+/* Runs a program: words[0], found as a shell finds it, with the other words, until NULL. It gets all descriptors that
+ * do not close on exec, and ends when this process ends. `name`: in messages. If it fails, that is a user error with
+ * the last line that it printed. */
 Err jobs_run_program(char *const *words, const char *name, const JobWatch *watch);
 
 /* A process that is killed may have started processes itself, which end soon after it. From jobs_adopt on

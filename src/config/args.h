@@ -74,8 +74,8 @@ typedef struct Arg {
     bool required;
 } Arg;
 
-/* A row for a field of a struct; further members may follow: ARG_ROW(Options, input, "input", ARG_TEXT, "none", "A file.",
- * .required = true). */
+/* A row for a field of a struct; further members may follow: ARG_ROW(Options, input, "input", ARG_TEXT, "none", "A
+ * file.", .required = true). */
 #define ARG_ROW(struct_, field, name, kind, otherwise, text, ...)                                            \
     {                                                                                                        \
         .names = name, .type = kind, .offset = offsetof(struct_, field), .fallback = otherwise,              \
@@ -84,8 +84,8 @@ typedef struct Arg {
 
 /* Options of another program whose command lines also run here. They set no value. */
 typedef enum ForeignKind { FOREIGN_NOTED, FOREIGN_REFUSED } ForeignKind;
-/* Where they are accepted: on the command line and in a file; only on the command line; nowhere. A file in which they are
- * not accepted skips them. */
+/* Where they are accepted: on the command line and in a file; only on the command line; nowhere. A file in which they
+ * are not accepted skips them. */
 typedef enum ForeignPlace { FOREIGN_READ, FOREIGN_ON_LINE, FOREIGN_UNUSED } ForeignPlace;
 typedef struct Foreign {
     ForeignKind kind;

@@ -4,9 +4,9 @@
  * user error, and so is a repeated cell. # starts a comment. The one-rank reference runs are run once per case and
  * lane. Runs are in separate processes (jobs.h), unless an option says otherwise.
  *
- * A cell whose layout breaks a rule is skipped, with the rule's error message; this is not a pass. Any other mistake in
- * its options is a user error, such as an unknown option, a number out of its range, a second precision, or an option of
- * the command. */
+ * A cell whose layout breaks a rule is skipped, with the rule's error message; this is not a pass. Any other mistake
+ * in its options is a user error, such as an unknown option, a number out of its range, a second precision, or an
+ * option of the command. */
 #ifndef ISOTRON_PARITY_SWEEP_H
 #define ISOTRON_PARITY_SWEEP_H
 

@@ -74,8 +74,8 @@ PipelineWay pipeline_way(const Action *a) { return a->kind == ACTION_FORWARD ? P
 
 /* ---- one rank's list ---- */
 
-/* One chunk repeats itself with every microbatch once all warm-ups and delays (less than p microbatches each)
- * are over; several do so with every group. GPipe repeats nothing. */
+/* After all warm-ups and delays (less than p microbatches each), the schedule of one chunk repeats with every
+ * microbatch, that of several chunks with every group. GPipe repeats nothing. */
 PipelineSpec pipeline_shortened(const PipelineSpec *s) {
     enum { GROUPS_KEPT = 4, REPEATED = 3 };
     const bool grouped = s->kind == SCHEDULE_INTERLEAVED;

@@ -39,8 +39,8 @@ void tape_early_grads_begin(Tape *, const OpDef *, const Call *);
 void tape_early_grads_end(Tape *, const OpDef *, Call, size_t attr_size, NodeBackward *);
 /* Whether the op that runs now is part of a backward, because a block is recomputed. */
 bool tape_in_backward(const Tape *);
-/* Exact lane: keeps x, if an op writes it after this call, and its gradient off the grid. Ranks may hold
- * partial sums of x that are added later, and must not round them before. */
+/* In the exact lane, neither x, if an op writes it after this call, nor its gradient is rounded to the grid. Ranks may
+ * hold partial sums of x that are added later, and must not round them before. */
 void tape_grad_off_grid(Tensor *x);
 bool tape_grad_is_off_grid(const Tensor *x);
 /* Memory for the duration of one builder or backward; tape_drop frees it. */
