@@ -1,6 +1,5 @@
 /* A check that may end a bench before it measures. */
-#ifndef ISOTRON_BENCH_GUARD_H
-#define ISOTRON_BENCH_GUARD_H
+#pragma once
 
 #include "base/err.h"
 
@@ -11,5 +10,3 @@ typedef struct BenchGuard {
     Err (*check)(void *arg, const struct json_t *facts);
     void *arg;
 } BenchGuard;
-
-#endif

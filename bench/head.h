@@ -1,6 +1,5 @@
 /* Parts of the results that all benches share. A result of --json begins with the members of bench_head. */
-#ifndef ISOTRON_BENCH_HEAD_H
-#define ISOTRON_BENCH_HEAD_H
+#pragma once
 
 #include <jansson.h>
 
@@ -14,5 +13,3 @@ json_t *bench_head(const char *bench, const char *device, int ranks, const char 
 const char *bench_transport(const Comm *, const char *transport, char text[BENCH_TRANSPORT]);
 /* Writes a result, indented and with numbers of six digits. NULL: no file. */
 Err bench_write(const char *path, const json_t *result);
-
-#endif

@@ -1,8 +1,7 @@
 /* The attributes of the ops: the inputs of a kernel that are not tensors. One struct per op that has
  * attributes; kernels/ops.def lists the ops with their operands. Every struct is plain data: the tape copies
  * it. */
-#ifndef ISOTRON_KERNELS_ATTR_H
-#define ISOTRON_KERNELS_ATTR_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -215,5 +214,3 @@ typedef struct SoftcapAttr {
 typedef struct FactorAttr {
     double factor;
 } FactorAttr;
-
-#endif

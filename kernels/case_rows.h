@@ -1,6 +1,5 @@
 /* The macros in rows of cases.def, and of the tests' own lists of calls. */
-#ifndef ISOTRON_KERNELS_CASE_ROWS_H
-#define ISOTRON_KERNELS_CASE_ROWS_H
+#pragma once
 
 #include "kernels/attr.h"
 #include "kernels/cases.h"
@@ -48,5 +47,3 @@
 #define ROWS(n, ...)         OPERAND(I64, ROWS, .range = n, SHAPE(__VA_ARGS__))
 #define COPIES(n, ...)       OPERAND(I64, COPIES, .range = n, SHAPE(__VA_ARGS__))
 #define OFFSETS(n, ...)      OPERAND(I64, OFFSETS, .range = n, SHAPE(__VA_ARGS__))
-
-#endif

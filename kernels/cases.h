@@ -1,6 +1,5 @@
 /* The rows of cases.def in three sizes. */
-#ifndef ISOTRON_KERNELS_CASES_H
-#define ISOTRON_KERNELS_CASES_H
+#pragma once
 
 #include "kernels/ops.h"
 
@@ -52,5 +51,3 @@ DType case_dtype(const CaseOperand *, DType storage);
 Tensor case_tensor(const CaseOperand *, DType storage);
 /* Element i of an operand of n integers. */
 int64_t case_integer(const CaseOperand *, int64_t i, int64_t n, uint64_t seed, uint64_t stream);
-
-#endif

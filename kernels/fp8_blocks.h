@@ -1,8 +1,7 @@
 /* The layout of the scales of an FP8 matrix [rows, columns] that is an operand of a GEMM over its columns
  * (NVIDIA cuBLAS documentation, 3.1.4.5: the layouts of Hopper's GEMMs). `inverse` has 1 / scale, the factor
  * of FP8 values. */
-#ifndef ISOTRON_KERNELS_FP8_BLOCKS_H
-#define ISOTRON_KERNELS_FP8_BLOCKS_H
+#pragma once
 
 #include <stdint.h>
 
@@ -35,5 +34,3 @@ HOST_DEVICE static inline int64_t fp8_block_of(Fp8Blocks kind, int64_t rows, int
     if (kind == FP8_ROWS) return column / FP8_BLOCK * rows + row;
     return row / FP8_BLOCK * fp8_blocks_across(kind, columns) + column / FP8_BLOCK;
 }
-
-#endif

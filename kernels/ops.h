@@ -1,7 +1,6 @@
 /* The op table, generated from ops.def: an enum, and one OpDef per op whose kernels are bound at link time,
  * so that a missing kernel is a link error that names it. */
-#ifndef ISOTRON_KERNELS_OPS_H
-#define ISOTRON_KERNELS_OPS_H
+#pragma once
 
 #include "tensor/call.h"
 
@@ -25,5 +24,3 @@ extern const OpDef OPS[OP_COUNT];
 extern const char *const OP_FAMILY_NAMES[OP_FAMILIES];
 
 static inline bool op_is_collective(const OpDef *op) { return op->number >= OP_KERNELS; }
-
-#endif

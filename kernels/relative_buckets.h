@@ -2,8 +2,7 @@
  * Raffel et al., 2020; Megatron-LM core/models/common/embeddings/relative_pos_embedding.py). Half of the
  * buckets of a direction have one distance each. The others grow with the logarithm of the distance, up to
  * the last one, which has all distances from the largest on. */
-#ifndef ISOTRON_KERNELS_RELATIVE_BUCKETS_H
-#define ISOTRON_KERNELS_RELATIVE_BUCKETS_H
+#pragma once
 
 #include <math.h>
 #include <stdbool.h>
@@ -58,5 +57,3 @@ static inline RelativeBuckets relative_buckets_make(int64_t buckets, int64_t max
     }
     return b;
 }
-
-#endif

@@ -1,8 +1,7 @@
 /* The numbers of a step of the optimizers, and how the norm of the gradient changes them. CPU and GPU share
  * this code and are bitwise equal. Megatron-LM core/optimizer/clip_grads.py: the coefficient is most / (norm
  * + 1e-6), if that is less than 1. */
-#ifndef ISOTRON_KERNELS_STEP_NUMBERS_H
-#define ISOTRON_KERNELS_STEP_NUMBERS_H
+#pragma once
 
 #include <math.h>
 #include <string.h>
@@ -45,5 +44,3 @@ HOST_DEVICE static inline ClipOutcome clip_numbers(double squares, double most, 
     step->updates = o.updates;
     return o;
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* Async copies of a device that delays them as long as possible: until a wait for them. For one file of a
  * program, whose devices have no other events. */
-#ifndef ISOTRON_TESTS_LATE_COPIES_H
-#define ISOTRON_TESTS_LATE_COPIES_H
+#pragma once
 
 #include <stdlib.h>
 #include <string.h>
@@ -50,5 +49,3 @@ static void late_do(LateCopies *l, const DeviceEvent *e, Device *d,
     memmove(l->at, l->at + n, (size_t)(l->n - n) * sizeof *l->at);
     l->n -= n;
 }
-
-#endif

@@ -1,8 +1,7 @@
 /* Bandwidth of collectives, in the columns of nccl-tests (its doc/PERFORMANCE.md): algbw = size / time, and
  * busbw = algbw times what the busiest link carries for each byte of the size. `size` is the larger buffer of
  * a rank. Each result is compared with exact expected values. */
-#ifndef ISOTRON_BENCH_COMM_H
-#define ISOTRON_BENCH_COMM_H
+#pragma once
 
 #include "base/err.h"
 #include "config/config.h"
@@ -21,5 +20,3 @@ typedef struct BenchComm {
 
 /* Prints the results. *wrong: number of wrong elements on all ranks. */
 Err bench_comm(const BenchComm *, int64_t *wrong);
-
-#endif

@@ -1,7 +1,6 @@
 /* Collectives between ranks that are threads, in host memory and fp32, for a C++ harness that includes no other header
  * of the program. */
-#ifndef ISOTRON_BENCH_COMM_ROWS_H
-#define ISOTRON_BENCH_COMM_ROWS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -25,6 +24,4 @@ void comm_row_run(const CommRow *, int64_t times, bool (*next)(void *), void *ar
 
 #ifdef __cplusplus
 }
-#endif
-
 #endif

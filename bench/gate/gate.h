@@ -15,8 +15,7 @@
  * FILE compares the samples of an earlier result. Changes of the machine since then are not detected.
  *
  * There is no verdict unless both results state the same machine, device and work (work.c). */
-#ifndef ISOTRON_BENCH_GATE_H
-#define ISOTRON_BENCH_GATE_H
+#pragma once
 
 #include "base/statistics.h"
 #include "bench/gate/result.h"
@@ -76,5 +75,3 @@ void gate_print(const Gate *, Str *out);
 void gate_junit(const Gate *, Str *out);
 /* For a gate that ran pairs: both provenances, all ratios, intervals and verdicts. */
 json_t *gate_json(const Gate *);
-
-#endif

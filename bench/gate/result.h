@@ -1,6 +1,5 @@
 /* The file that `bench train --json` or `bench ops --json` writes, as rows of times. The file is untrusted. */
-#ifndef ISOTRON_BENCH_RESULT_H
-#define ISOTRON_BENCH_RESULT_H
+#pragma once
 
 #include <jansson.h>
 #include <stdbool.h>
@@ -48,5 +47,3 @@ bool result_name(const json_t *row, char name[RESULT_NAME]);
 const ResultRow *result_find(const Result *, const char *name);
 /* "commit" and other texts of its provenance; "unknown" if it has none. */
 const char *result_fact(const Result *, const char *name);
-
-#endif

@@ -1,7 +1,6 @@
 /* The rows of kernels/cases.def, for the command that measures them and for a C++ harness that includes no
  * other header of the program. */
-#ifndef ISOTRON_BENCH_CASES_H
-#define ISOTRON_BENCH_CASES_H
+#pragma once
 
 #ifdef __cplusplus
 extern "C" {
@@ -25,6 +24,4 @@ double bench_op_bytes(const BenchOp *);
 
 #ifdef __cplusplus
 }
-#endif
-
 #endif

@@ -1,6 +1,5 @@
 /* The op benchmarks on any device, in any type. */
-#ifndef ISOTRON_BENCH_OPERANDS_H
-#define ISOTRON_BENCH_OPERANDS_H
+#pragma once
 
 #include "base/str.h"
 #include "kernels/ops.h"
@@ -13,5 +12,3 @@ bool bench_case_has_type(int);
 void bench_case_operands(int, const Device *, DType, Str *out);
 /* Allocates the operands, with the given type of activations and a size for this kind of device. */
 BenchCalls *bench_case_open(int, Device *, DType);
-
-#endif

@@ -1,6 +1,5 @@
 /* Each row of kernels/cases.def alone, in every type, compared with the roof that limits it. */
-#ifndef ISOTRON_BENCH_OPS_H
-#define ISOTRON_BENCH_OPS_H
+#pragma once
 
 #include "base/err.h"
 #include "bench/guard.h"
@@ -22,5 +21,3 @@ typedef struct BenchOps {
 
 /* Prints the results. The guard may be NULL. *result (may be NULL): the content for --json. */
 Err bench_ops(const BenchOps *, const BenchGuard *, struct json_t **result);
-
-#endif

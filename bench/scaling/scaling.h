@@ -7,8 +7,7 @@
  * The efficiency of a number of ranks is its tokens/s per rank, divided by that of the smallest number in the same
  * round. Its interval is that of the median over the rounds (base/statistics.h); all intervals hold simultaneously
  * with a probability of 95 %. */
-#ifndef ISOTRON_BENCH_SCALING_H
-#define ISOTRON_BENCH_SCALING_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -37,5 +36,3 @@ int64_t scaling_batch(const BenchScaling *, int64_t ranks);
 
 /* `argv`: the command line, for the children. Prints the results. */
 Err bench_scaling(const BenchScaling *, char **argv);
-
-#endif

@@ -1,7 +1,6 @@
 /* The GEMMs of a step: their time in the step, and alone. On the CPU "alone" is BLAS with its own threads, in
  * fp32; on a GPU the same op with the same shapes, back to back. */
-#ifndef ISOTRON_BENCH_GEMMS_H
-#define ISOTRON_BENCH_GEMMS_H
+#pragma once
 
 #include "kernels/attr.h"
 #include "kernels/ops.h"
@@ -41,5 +40,3 @@ int64_t gemms_through_blas(StepGemms *, int threads);
 void gemms_on_device(StepGemms *, Device *, int64_t steps);
 double gemms_flops(const StepGemms *); /* FLOPs of a step */
 void gemms_free(StepGemms *);
-
-#endif

@@ -1,6 +1,5 @@
 /* The measured steps (step.c), their sums over ranks (gather.c) and the report on them (report.c). */
-#ifndef ISOTRON_BENCH_STEP_H
-#define ISOTRON_BENCH_STEP_H
+#pragma once
 
 #include "base/machine.h"
 #include "base/statistics.h"
@@ -104,5 +103,3 @@ double steps_over_ranks(const Steps *, CommReduction, double);
 struct json_t *report_facts(const Steps *);
 /* Called on rank 0. *result: as in bench_train. */
 Err report_steps(Steps *, struct json_t **result);
-
-#endif

@@ -6,8 +6,7 @@
  * The time outside of ops is called "other" on the CPU (tape, loop) and "idle" on a GPU. It and the families add up
  * to the step; on a GPU to the step with timing, whose overhead is reported. The GEMMs are also measured alone: on
  * the CPU after each step, so that both see the same machine load, on a GPU after all steps. */
-#ifndef ISOTRON_BENCH_TRAIN_H
-#define ISOTRON_BENCH_TRAIN_H
+#pragma once
 
 #include "bench/guard.h"
 #include "config/config.h"
@@ -27,5 +26,3 @@ typedef struct BenchTrain {
 /* Prints the results. Runs all ranks of this process; each process of a run calls it. The guard may be NULL and is
  * called on rank 0. *result (may be NULL): the content for --json, if there is no error, in the process of rank 0. */
 Err bench_train(const Config *, const BenchTrain *, const BenchGuard *, struct json_t **result);
-
-#endif

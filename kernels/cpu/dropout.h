@@ -1,6 +1,5 @@
 /* The factors of dropout, by global element index: see DropoutAttr. */
-#ifndef ISOTRON_KERNELS_CPU_DROPOUT_H
-#define ISOTRON_KERNELS_CPU_DROPOUT_H
+#pragma once
 
 #include "base/philox.h"
 #include "kernels/cpu/real.h"
@@ -23,5 +22,3 @@ static inline void dropout_factors(const DropoutAttr *a, uint64_t first, int64_t
 #pragma omp simd
     for (int64_t i = 0; i < n; i++) factor[i] = word[skip + i] > highest_dropped ? scale : 0;
 }
-
-#endif

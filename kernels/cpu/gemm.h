@@ -1,6 +1,5 @@
 /* GEMMs through CBLAS, split over the pool. */
-#ifndef ISOTRON_KERNELS_CPU_GEMM_H
-#define ISOTRON_KERNELS_CPU_GEMM_H
+#pragma once
 
 #include "kernels/cpu/real.h"
 
@@ -16,5 +15,3 @@ typedef struct Gemm {
 } Gemm;
 
 void KERNEL(gemm)(const Device *, const Gemm *);
-
-#endif

@@ -1,6 +1,5 @@
 /* Every file in this folder is compiled twice: `real` is float (cpu_f32_*) or double (cpu_f64_*). */
-#ifndef ISOTRON_KERNELS_CPU_REAL_H
-#define ISOTRON_KERNELS_CPU_REAL_H
+#pragma once
 
 #include <math.h>
 
@@ -37,5 +36,3 @@ static inline bool accumulates(const Tensor *t) { return t->flags & TENSOR_ACCUM
 /* Shorter ranges do not pay for a second thread. */
 enum { GRAIN = 16 * 1024 };
 static inline int64_t grain_rows(int64_t width) { return 1 + GRAIN / (width > 0 ? width : 1); }
-
-#endif

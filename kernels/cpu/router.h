@@ -1,6 +1,5 @@
 /* The scores of a router, shared by its choice and its losses. */
-#ifndef ISOTRON_KERNELS_CPU_ROUTER_H
-#define ISOTRON_KERNELS_CPU_ROUTER_H
+#pragma once
 
 #include "kernels/cpu/vector_math.h"
 
@@ -22,5 +21,3 @@ static inline void router_scores(RouterScore kind, const real *logits, int64_t n
         for (int64_t i = 0; i < n; i++)
             score[i] = kind == ROUTER_SIGMOID ? vector_sigmoid(logits[i]) : logits[i];
 }
-
-#endif

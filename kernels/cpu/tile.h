@@ -1,7 +1,6 @@
 /* Small GEMMs inside a kernel. Each element of c is one chain of multiply-adds over k in order, so that it
  * does not depend on the other rows and columns. Vectors run along n. */
-#ifndef ISOTRON_KERNELS_CPU_TILE_H
-#define ISOTRON_KERNELS_CPU_TILE_H
+#pragma once
 
 #include "kernels/cpu/real.h"
 
@@ -54,5 +53,3 @@ static inline void tile_gemm(Tile t) {
         for (; i < t.m; i++) tile_block(&t, 1, i, j);
     }
 }
-
-#endif

@@ -2,8 +2,7 @@
  * libmvec's need -ffast-math. exp: x = n ln2 + r with |r| <= ln2/2, exp(x) = 2^n * (Taylor polynomial of exp
  * at r). The error is below 2 ulp, also for infinities and NaN. A subnormal result becomes 0, because
  * arithmetic on subnormals is a hundred times slower. */
-#ifndef ISOTRON_KERNELS_CPU_VECTOR_MATH_H
-#define ISOTRON_KERNELS_CPU_VECTOR_MATH_H
+#pragma once
 
 #include <string.h>
 
@@ -84,6 +83,4 @@ static inline real vector_erf(real x) {
     const real tail = 1 - vector_exp(-far);
     return size < 1 ? x * near : x < 0 ? -tail : tail;
 }
-#endif
-
 #endif

@@ -5,8 +5,7 @@
  * template over the storage type (STORAGE_SWITCH) with 16-byte accesses where alignment allows (Vec). Other kernels are
  * templates only over the arithmetic (REAL_SWITCH) and load through Cells, which check the type at run time. No kernel
  * adds floats atomically, so runs are deterministic. */
-#ifndef ISOTRON_KERNELS_CUDA_COMMON_CUH
-#define ISOTRON_KERNELS_CUDA_COMMON_CUH
+#pragma once
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -242,5 +241,3 @@ template <typename R> __device__ __forceinline__ R block_max(R x, R *room) {
     x = threadIdx.x % 32 < blockDim.x / 32 ? room[threadIdx.x % 32] : room[0];
     return warp_max(x);
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* The factors of dropout, drawn as in kernels/cpu/dropout.h: element i of a site has the word
  * philox_u32(seed, site, i). */
-#ifndef ISOTRON_KERNELS_CUDA_DROPOUT_CUH
-#define ISOTRON_KERNELS_CUDA_DROPOUT_CUH
+#pragma once
 
 #include <math.h>
 
@@ -24,5 +23,3 @@ template <typename R> static inline Drop<R> drop_of(const DropoutAttr *a) {
                        a->rate < 1 ? (R)(1 / (1 - a->rate)) : 0};
     return d;
 }
-
-#endif

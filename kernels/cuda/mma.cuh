@@ -3,8 +3,7 @@
  * In a 16 x 8 matrix of floats, lane 4 * i + j of a warp has columns 2 * j and 2 * j + 1 of rows i and i + 8
  * (c[0], c[1] and c[2], c[3]). In a 16 x 16 factor it has, of rows i and i + 8, columns 2 * j and 2 * j + 1,
  * and the same plus 8. So two adjacent matrices of results form one factor. */
-#ifndef ISOTRON_KERNELS_CUDA_MMA_CUH
-#define ISOTRON_KERNELS_CUDA_MMA_CUH
+#pragma once
 
 #include "kernels/cuda/common.cuh"
 
@@ -80,5 +79,3 @@ __device__ __forceinline__ float exp_2(float x) {
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
-
-#endif

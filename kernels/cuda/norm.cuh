@@ -1,7 +1,6 @@
 /* Code shared by norm.cu and norm_grad.cu: the parameters of their kernels, the conditions for vector access,
  * and the number of blocks. */
-#ifndef ISOTRON_KERNELS_CUDA_NORM_CUH
-#define ISOTRON_KERNELS_CUDA_NORM_CUH
+#pragma once
 
 #include "kernels/cuda/row_team.cuh"
 
@@ -37,5 +36,3 @@ static inline unsigned team_grid(int64_t rows, TeamShape shape) {
 static inline TeamShape cells_team(int64_t width) {
     return team_for(width < 1024 ? 32 : TEAM_BLOCK, TEAM_BLOCK, false);
 }
-
-#endif

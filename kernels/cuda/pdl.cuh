@@ -8,8 +8,7 @@
  * - Kernels end in order: no kernel ends before its wait, which ends after the previous kernel. So a kernel
  *   that waits, and any later work of another kind (libraries' kernels, copies, events), runs after all
  *   earlier work. */
-#ifndef ISOTRON_KERNELS_CUDA_PDL_CUH
-#define ISOTRON_KERNELS_CUDA_PDL_CUH
+#pragma once
 
 #include "kernels/cuda/common.cuh"
 
@@ -55,5 +54,3 @@ static inline void launch_pdl(const Call *c, dim3 grid, dim3 block, size_t share
     config.numAttrs = waits_for_kernels(cuda_of(c->device), (const void *)kernel) ? 1 : 0;
     CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, args...));
 }
-
-#endif

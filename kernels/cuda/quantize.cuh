@@ -1,6 +1,5 @@
 /* The scales of FP8 operands, bitwise equal to those of kernels/cpu/quantize.c. */
-#ifndef ISOTRON_KERNELS_CUDA_QUANTIZE_CUH
-#define ISOTRON_KERNELS_CUDA_QUANTIZE_CUH
+#pragma once
 
 #include <float.h>
 
@@ -58,5 +57,3 @@ __device__ __forceinline__ float scale_of(const Cells &state) {
     const float scale = state.get<float>(0);
     return scale > 0 ? scale : 1;
 }
-
-#endif

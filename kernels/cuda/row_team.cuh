@@ -1,7 +1,6 @@
 /* Teams: groups of threads that process a row together, their sums, and the first elements of rows of a
  * strided tensor. For kernels that touch each row once. */
-#ifndef ISOTRON_KERNELS_CUDA_ROW_TEAM_CUH
-#define ISOTRON_KERNELS_CUDA_ROW_TEAM_CUH
+#pragma once
 
 #include <string.h>
 
@@ -141,5 +140,3 @@ static inline bool starts_of(const Tensor *t, Starts *out) {
     *out = s;
     return true;
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* Vectors of 16 bytes that are copied from global to shared memory while the threads that will read them
  * compute. Each thread waits (cuda_pipeline.h) for its own copies and reads only those. */
-#ifndef ISOTRON_KERNELS_CUDA_SLOTS_CUH
-#define ISOTRON_KERNELS_CUDA_SLOTS_CUH
+#pragma once
 
 #include <cuda_pipeline.h>
 
@@ -37,5 +36,3 @@ template <typename V> struct BucketPool {
                      : "memory");
     }
 };
-
-#endif

@@ -1,8 +1,7 @@
 /* exp and the logistic function, bitwise equal to kernels/cpu/vector_math.h, which describes the method. A
  * router compares scores, so a difference in the last bit could send tokens to other experts. Intrinsics
  * prevent the compiler from fusing operations. */
-#ifndef ISOTRON_KERNELS_CUDA_VECTOR_MATH_CUH
-#define ISOTRON_KERNELS_CUDA_VECTOR_MATH_CUH
+#pragma once
 
 #include "kernels/cuda/common.cuh"
 
@@ -72,5 +71,3 @@ template <typename R> __device__ __forceinline__ R vector_exp(R exponent) {
 template <typename R> __device__ __forceinline__ R vector_sigmoid(R x) {
     return 1 / rounded_sum((R)1, vector_exp(-x));
 }
-
-#endif

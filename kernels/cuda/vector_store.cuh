@@ -1,7 +1,6 @@
 /* Stores of whole vectors. If a kernel has several of them, or another path that stores the same elements one
  * by one, the compiler may split them into stores of elements. It does not split an asm. */
-#ifndef ISOTRON_KERNELS_CUDA_VECTOR_STORE_CUH
-#define ISOTRON_KERNELS_CUDA_VECTOR_STORE_CUH
+#pragma once
 
 #include <string.h>
 
@@ -23,5 +22,3 @@ template <typename V> __device__ __forceinline__ void store_whole(V *at, const V
         store_16((char *)at + 16 * i, piece);
     }
 }
-
-#endif

@@ -1,8 +1,7 @@
 /* Runs of neighbouring elements, one per thread: loaded in 16-byte accesses if the run is aligned and inside
  * its row, else element by element. The computation is the same code in both cases, so results depend neither
  * on alignment nor on the end of a row. */
-#ifndef ISOTRON_KERNELS_CUDA_VECTORS_CUH
-#define ISOTRON_KERNELS_CUDA_VECTORS_CUH
+#pragma once
 
 #include <string.h>
 #include <type_traits>
@@ -133,5 +132,3 @@ __device__ __forceinline__ void store_run(T *row, int64_t first, int64_t n, bool
             if (first + k >= 0 && first + k < n) row[first + k] = run.at(k);
     }
 }
-
-#endif

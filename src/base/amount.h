@@ -1,6 +1,5 @@
 /* Numbers in messages: with their nouns ("1 step", "2 steps", "2 batches"), or bytes in a unit. */
-#ifndef ISOTRON_BASE_AMOUNT_H
-#define ISOTRON_BASE_AMOUNT_H
+#pragma once
 
 #include <stdint.h>
 
@@ -16,5 +15,3 @@ typedef struct BytesText {
     char s[24];
 } BytesText;
 BytesText bytes_text(double bytes);
-
-#endif

@@ -1,7 +1,6 @@
 /* Buffered writes to a new file that must survive a power failure. No other code makes file content
  * durable. */
-#ifndef ISOTRON_BASE_DURABLE_FILE_H
-#define ISOTRON_BASE_DURABLE_FILE_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -28,5 +27,3 @@ Err sink_close(Sink *, Err so_far);
 Err sink_replace(Sink *, Err so_far, const char *path);
 /* Closes and removes the file. */
 void sink_discard(Sink *);
-
-#endif

@@ -1,7 +1,6 @@
 /* User mistakes as values: options, paths, data files, checkpoints, prompts, missing devices. A function that can
  * encounter one returns Err. A bug in our own code is a CHECK (fault.h). */
-#ifndef ISOTRON_BASE_ERR_H
-#define ISOTRON_BASE_ERR_H
+#pragma once
 
 /* Every exit status of the program; docs/ci.md has the same table. A fault (fault.h) ends it by SIGABRT,
  * which a shell reports as 134. */
@@ -30,5 +29,3 @@ typedef struct Err {
 Err err_user(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 Err err_infra(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 Err err_failed(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
-
-#endif

@@ -1,6 +1,5 @@
 /* The rounding of an ExactSum. Host and GPU share this code. */
-#ifndef ISOTRON_BASE_EXACT_ROUND_H
-#define ISOTRON_BASE_EXACT_ROUND_H
+#pragma once
 
 #include "base/exact_sum.h"
 #include "base/host_device.h"
@@ -83,5 +82,3 @@ HOST_DEVICE static inline uint64_t exact_round(ExactSum *s) {
     const int is_negative = exact_take_sign(s) < 0;
     return exact_nearest(s) | (is_negative ? minus : 0);
 }
-
-#endif

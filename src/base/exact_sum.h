@@ -1,8 +1,7 @@
 /* Sums of doubles without rounding: fixed-point numbers wide enough for every double, so that neither the
  * order nor the grouping of the additions can change the result. After Kulisch's long accumulator, in limbs
  * of 32 bits as in Neal, "Fast exact summation using small and large superaccumulators", 2015. */
-#ifndef ISOTRON_BASE_EXACT_SUM_H
-#define ISOTRON_BASE_EXACT_SUM_H
+#pragma once
 
 #include <stdint.h>
 
@@ -21,5 +20,3 @@ void exact_add(ExactSum *, const double *x, int64_t n);
 void exact_merge(ExactSum *, const ExactSum *);
 /* The nearest double, ties to even; infinities and NaN as IEEE 754 adds them. */
 double exact_value(ExactSum);
-
-#endif

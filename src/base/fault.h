@@ -1,7 +1,6 @@
 /* Bugs and lost hardware. CHECK prints the failed condition, its place and the rank, then ends the whole process:
  * abort() ends every rank that is a thread, and the other processes end when they detect it. */
-#ifndef ISOTRON_BASE_FAULT_H
-#define ISOTRON_BASE_FAULT_H
+#pragma once
 
 #include <setjmp.h>
 
@@ -27,5 +26,3 @@ FaultScope *fault_scope_now(void);
 /* From here on, the loss of a page of a mapped file (the file was truncated, its disk failed) ends the
  * process with exit status ERR_INFRA and a message that names the file. */
 void fault_on_lost_pages(void);
-
-#endif

@@ -1,7 +1,6 @@
 /* A function with its own stack that can pause. It runs on the thread that resumes it, so per-thread state
  * (the CUDA device, OpenMP's threads, FaultScope) is that of the caller. */
-#ifndef ISOTRON_BASE_FIBER_H
-#define ISOTRON_BASE_FIBER_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -17,5 +16,3 @@ void fiber_begin(Fiber *, FiberFn *, void *arg);
 bool fiber_resume(Fiber *);
 /* Called by the function: returns to fiber_resume, and continues when it is called again. */
 void fiber_pause(Fiber *);
-
-#endif

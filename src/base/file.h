@@ -1,6 +1,5 @@
 /* Files as values: read, map, and replace atomically (write, fsync, rename, fsync of the folder). */
-#ifndef ISOTRON_BASE_FILE_H
-#define ISOTRON_BASE_FILE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -53,5 +52,3 @@ typedef struct FileMap {
 } FileMap;
 Err file_map(const char *path, FileMap *out);
 void file_unmap(FileMap *);
-
-#endif

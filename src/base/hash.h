@@ -1,6 +1,5 @@
 /* Content hashes: XXH3 (xxHash library), 64 bits for names and keys, 128 bits for checkpoint content. */
-#ifndef ISOTRON_BASE_HASH_H
-#define ISOTRON_BASE_HASH_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -19,5 +18,3 @@ void hash128_add(HashStream *, const void *bytes, size_t n);
 Hash128 hash128_end(HashStream *);
 /* 32 lower-case hexadecimal digits and a NUL. */
 void hash_hex(Hash128, char out[33]);
-
-#endif

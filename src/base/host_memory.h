@@ -1,8 +1,7 @@
 /* The host memory that a process may still allocate: limited by the machine and by the process's control
  * groups (a container's limit is one). Linux: proc(5), Documentation/admin-guide/cgroup-v2.rst,
  * cgroup-v1/memory.rst. */
-#ifndef ISOTRON_BASE_HOST_MEMORY_H
-#define ISOTRON_BASE_HOST_MEMORY_H
+#pragma once
 
 #include <stddef.h>
 
@@ -12,5 +11,3 @@
  * numbers are ignored; SIZE_MAX: there is no valid number. `root` is a prefix of every path, for tests: ""
  * reads the real files. */
 size_t host_memory_available(const char *root);
-
-#endif

@@ -1,7 +1,6 @@
 /* A stream of the host: tasks that one thread runs in the order in which they were added. The CPU's
  * counterpart of a CUDA stream. */
-#ifndef ISOTRON_BASE_HOST_STREAM_H
-#define ISOTRON_BASE_HOST_STREAM_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -19,5 +18,3 @@ int64_t host_stream_end(HostStream *);
 /* Whether the first `position` tasks are done, and a wait until they are. Any thread may call them. */
 bool host_stream_passed(HostStream *, int64_t position);
 void host_stream_wait(HostStream *, int64_t position);
-
-#endif

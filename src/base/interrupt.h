@@ -1,7 +1,6 @@
 /* Cleans up before SIGINT, SIGTERM or SIGHUP ends a command: removes unfinished files or writes a report immediately,
  * even while a thread waits for input. The signal then ends the process, so that a shell sees it. */
-#ifndef ISOTRON_BASE_INTERRUPT_H
-#define ISOTRON_BASE_INTERRUPT_H
+#pragma once
 
 typedef struct Interrupt Interrupt;
 #define INTERRUPT_REMOVED "the unfinished files are removed"
@@ -23,5 +22,3 @@ void interrupt_block(void);
 int interrupt_poll(void);
 /* From here on signals end this process, as one that was started by a command that watches them. */
 void interrupt_restore(void);
-
-#endif

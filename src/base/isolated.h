@@ -1,7 +1,6 @@
 /* Work in a separate process: a crash or a hang ends only that process, and its output on stderr is kept.
  * Call it while the process has one thread, and before it uses a GPU. */
-#ifndef ISOTRON_BASE_ISOLATED_H
-#define ISOTRON_BASE_ISOLATED_H
+#pragma once
 
 #include "base/jobs.h"
 #include "base/str.h"
@@ -34,5 +33,3 @@ typedef struct Blame {
     bool of_library; /* NCCL reported the fault, or all ranks started an operation that it did not finish */
 } Blame;
 Blame isolated_blame(const Isolated *);
-
-#endif

@@ -1,8 +1,7 @@
 /* Runs jobs in worker processes, sequentially in each. A fault, crash or hang ends only that job and its
  * process; another process runs the remaining jobs. Jobs pass results to each other in memory that is shared
  * (mmap MAP_SHARED) before the first one starts. */
-#ifndef ISOTRON_BASE_JOBS_H
-#define ISOTRON_BASE_JOBS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -64,5 +63,3 @@ Err jobs_run_program(char *const *words, const char *name, const JobWatch *watch
  * they become children of this process, and without other children it can wait for their end, at most 5 s. */
 void jobs_adopt(void);
 void jobs_wait_for_adopted(void);
-
-#endif

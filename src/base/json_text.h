@@ -1,6 +1,5 @@
 /* The text of JSON files, where it differs from what jansson reads and writes. */
-#ifndef ISOTRON_BASE_JSON_TEXT_H
-#define ISOTRON_BASE_JSON_TEXT_H
+#pragma once
 
 #include <jansson.h>
 
@@ -22,5 +21,3 @@ void json_print(Str *, const json_t *, int indent, int depth);
 void json_print_real(Str *, double);
 /* A number; null for a NaN or an infinity, which JSON does not have. */
 json_t *json_finite(double);
-
-#endif

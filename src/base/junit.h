@@ -1,6 +1,5 @@
 /* Parts of JUnit XML, as its readers (Jenkins, GitLab, GitHub actions) agree on it. */
-#ifndef ISOTRON_BASE_JUNIT_H
-#define ISOTRON_BASE_JUNIT_H
+#pragma once
 
 #include "base/str.h"
 
@@ -12,5 +11,3 @@ void xml_text(Str *, const char *);
  * there is no property. */
 void junit_property(Str *, const char *indent, const char *name, const char *value);
 void junit_number(Str *, const char *indent, const char *name, double value);
-
-#endif

@@ -1,6 +1,5 @@
 /* Facts about this machine, for reports. */
-#ifndef ISOTRON_BASE_MACHINE_H
-#define ISOTRON_BASE_MACHINE_H
+#pragma once
 
 enum { MACHINE_TEXT = 160 };
 
@@ -11,5 +10,3 @@ void machine_host(char out[MACHINE_TEXT]);
 void machine_cpu(char out[MACHINE_TEXT]);   /* "AMD EPYC 7763 64-Core Processor" */
 void machine_cores(char out[MACHINE_TEXT]); /* machine_threads(), as text */
 void machine_now(char out[MACHINE_TEXT]);   /* the time in UTC, ISO 8601 */
-
-#endif

@@ -1,6 +1,5 @@
 /* Host memory. Running out of it is a fault, so no function returns NULL. Release with free(). */
-#ifndef ISOTRON_BASE_MEM_H
-#define ISOTRON_BASE_MEM_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -19,5 +18,3 @@ void arena_free(Arena *);
 void arena_reset(Arena *);                /* drops all allocations, keeps the memory */
 void *arena_alloc(Arena *, size_t bytes); /* zeroed, 16-byte aligned, valid until reset or free */
 char *arena_printf(Arena *, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-
-#endif

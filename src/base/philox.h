@@ -3,8 +3,7 @@
  * jitter, sampling. `site` names the user of the numbers (the hash of a tensor or op name, combined with step
  * and microbatch). `index` is the global element index. So no layout, microbatch split or recomputation can
  * change a draw. */
-#ifndef ISOTRON_BASE_PHILOX_H
-#define ISOTRON_BASE_PHILOX_H
+#pragma once
 
 #include <math.h>
 #include <stdint.h>
@@ -67,5 +66,3 @@ HOST_DEVICE static inline double philox_normal(uint64_t seed, uint64_t site, uin
     philox_normal_pair(seed, site, index / 2, pair);
     return pair[index % 2];
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* Summaries of samples, which stay as they are. n = 0 gives NaN where nothing else is said. */
-#ifndef ISOTRON_BASE_STATISTICS_H
-#define ISOTRON_BASE_STATISTICS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -43,5 +42,3 @@ int64_t interval_least(double error);
 bool interval_of_median(const double *x, int64_t n, double error, Interval *out);
 /* The quotient of two positive medians: the interval misses it at most as often as one of the two misses. */
 Interval interval_ratio(Interval of, Interval to);
-
-#endif

@@ -1,6 +1,5 @@
 /* A growable byte string, always NUL-terminated. It may also contain NULs: use len. */
-#ifndef ISOTRON_BASE_STR_H
-#define ISOTRON_BASE_STR_H
+#pragma once
 
 #include <stddef.h>
 
@@ -28,5 +27,3 @@ Quoted quote_json(const char *text);
 
 /* The candidate nearest to `word` by edit distance; NULL if none is within a third of its length. */
 const char *str_nearest(const char *word, const char *const *candidates, size_t n);
-
-#endif

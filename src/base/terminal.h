@@ -1,6 +1,5 @@
 /* Output to a terminal: the width of a line, and verdicts in colour. Other output is plain. */
-#ifndef ISOTRON_BASE_TERMINAL_H
-#define ISOTRON_BASE_TERMINAL_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -32,5 +31,3 @@ void terminal_print(FILE *, const char *text);
  * red (FAIL), unless the variable NO_COLOR is set (no-color.org). A verdict is alone in its column, or begins
  * what follows a colon. */
 void terminal_report(FILE *, const char *text);
-
-#endif

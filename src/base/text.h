@@ -1,6 +1,5 @@
 /* Text from outside the program must be UTF-8 without NUL. Every reader of text checks it here. */
-#ifndef ISOTRON_BASE_TEXT_H
-#define ISOTRON_BASE_TEXT_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -30,5 +29,3 @@ Err text_check(const char *where, const char *s, size_t n);
 Err text_check_pointer(const char *path, const char *s, size_t n);
 /* Reads and checks a text file, and removes its byte-order mark. */
 Err text_read(const char *path, Str *out);
-
-#endif

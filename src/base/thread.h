@@ -1,7 +1,6 @@
 /* A fixed pool of threads that splits one loop at a time. The split depends on (n, threads) only, so the
  * result of a kernel that writes disjoint elements never depends on timing. */
-#ifndef ISOTRON_BASE_THREAD_H
-#define ISOTRON_BASE_THREAD_H
+#pragma once
 
 #include <stdint.h>
 
@@ -17,5 +16,3 @@ int pool_threads(const Pool *); /* 1 for NULL */
  * calls do not nest. */
 typedef void PoolFn(void *arg, int64_t begin, int64_t end);
 void pool_for(Pool *, int64_t n, int64_t grain, PoolFn *fn, void *arg);
-
-#endif

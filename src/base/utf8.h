@@ -1,6 +1,5 @@
 /* UTF-8 as Unicode defines it (no surrogates, no overlong forms, at most U+10FFFF). */
-#ifndef ISOTRON_BASE_UTF8_H
-#define ISOTRON_BASE_UTF8_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -25,5 +24,3 @@ void utf8_repair(const char *s, size_t n, Str *out);
 /* The number of the character that each byte of valid UTF-8 belongs to, [n + 1]; the last element is the number of
  * characters. n < 2^32. The caller frees it. */
 uint32_t *utf8_characters(const char *s, size_t n);
-
-#endif

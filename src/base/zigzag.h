@@ -1,8 +1,7 @@
 /* The positions of a sequence that a context-parallel rank holds. The sequence is split into 2n chunks; rank
  * r of n holds chunks r and 2n-1-r, in this order. Under a causal mask all ranks then have equal work
  * (Megatron-LM core/utils.py get_batch_on_this_cp_rank). */
-#ifndef ISOTRON_BASE_ZIGZAG_H
-#define ISOTRON_BASE_ZIGZAG_H
+#pragma once
 
 #include <stdint.h>
 
@@ -43,5 +42,3 @@ HOST_DEVICE static inline int64_t slice_before(const SequenceSlice *s, int64_t r
         before = slice_clamp(position - s->at[0], s->chunk) + slice_clamp(position - s->at[1], s->chunk);
     return slice_clamp(before - s->first, rows);
 }
-
-#endif

@@ -11,8 +11,7 @@
  *
  * With a Comm all ranks of the world (the registry's mesh) call the same functions in the same order and get
  * the same error. Without one (NULL) there is one rank. */
-#ifndef ISOTRON_CKPT_CKPT_H
-#define ISOTRON_CKPT_CKPT_H
+#pragma once
 
 #include <jansson.h>
 #include <stdbool.h>
@@ -96,5 +95,3 @@ Err ckpt_load(const Ckpt *, const Registry *, const CkptItem *, int n_items);
 /* Appends a line for each part: the XXH3-128 of its content (row-major, as one box), dtype, shape, name; and
  * at the end the hash of these lines. Equal for equal content, however it is sharded. */
 Err ckpt_digest(const Ckpt *, Str *out);
-
-#endif

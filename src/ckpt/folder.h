@@ -1,6 +1,5 @@
 /* The folders of a checkpoint directory: names, list, retention. */
-#ifndef ISOTRON_CKPT_FOLDER_H
-#define ISOTRON_CKPT_FOLDER_H
+#pragma once
 
 #include <stdint.h>
 
@@ -19,5 +18,3 @@ Err folder_publish(const char *dir, int64_t iteration);
 /* Deletes old checkpoints as the options say, but never the saved iteration or a later one. Also deletes the
  * remains of a replaced checkpoint. */
 Err folder_retain(const char *dir, const CkptSaveOptions *);
-
-#endif

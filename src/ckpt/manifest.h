@@ -10,8 +10,7 @@
  * The last hash is that of all bytes of the manifest before its own line. Parts are stored de-interleaved,
  * with the rows of all groups in sequence and without padding rows. So a box of a part has the same meaning
  * in every layout. */
-#ifndef ISOTRON_CKPT_MANIFEST_H
-#define ISOTRON_CKPT_MANIFEST_H
+#pragma once
 
 #include <jansson.h>
 
@@ -73,5 +72,3 @@ typedef struct TensorTitle {
     char s[360];
 } TensorTitle;
 TensorTitle ckpt_title(const CkptTensor *);
-
-#endif

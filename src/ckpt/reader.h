@@ -1,6 +1,5 @@
 /* An open checkpoint, for code that reads its tensors. */
-#ifndef ISOTRON_CKPT_READER_H
-#define ISOTRON_CKPT_READER_H
+#pragma once
 
 #include "base/file.h"
 #include "ckpt/ckpt.h"
@@ -18,5 +17,3 @@ Err open_check(const Ckpt *, const CkptTensor *);
 const unsigned char *ckpt_tensor_bytes(const Ckpt *, const CkptTensor *);
 /* The error that all ranks agree on, with advice on a damaged checkpoint. */
 Err ckpt_agree(const Ckpt *, Err);
-
-#endif

@@ -1,8 +1,7 @@
 /* The safetensors format of Hugging Face: 8 bytes length of the header (little-endian); the header (a JSON
  * object: name -> dtype, shape, data_offsets; "__metadata__" -> texts); the bytes of all tensors without a
  * gap. Source: the format section of github.com/huggingface/safetensors. Files are untrusted. */
-#ifndef ISOTRON_CKPT_SAFETENSORS_H
-#define ISOTRON_CKPT_SAFETENSORS_H
+#pragma once
 
 #include "base/err.h"
 #include "base/mem.h"
@@ -47,5 +46,3 @@ typedef const void *SafeBytesFn(void *arg, int64_t i);
  * input gives equal bytes. */
 Err safetensors_write(const char *path, const SafeTensor *tensors, int64_t count, const MetaText *metadata,
                       int64_t num_metadata, SafeBytesFn *bytes, void *arg);
-
-#endif

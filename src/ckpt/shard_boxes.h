@@ -1,6 +1,5 @@
 /* This rank's part of a parameter's part as boxes: its shard, limited to the ranges of the item. */
-#ifndef ISOTRON_CKPT_SHARD_BOXES_H
-#define ISOTRON_CKPT_SHARD_BOXES_H
+#pragma once
 
 #include "ckpt/ckpt.h"
 
@@ -14,5 +13,3 @@ int64_t held_at(const Param *, int part, const CkptItem *, int64_t row, int64_t 
 int64_t held_run(const Param *, int part, const CkptItem *, const Box *, int64_t row);
 /* Whether the item has elements of this parameter: one that is not trained has no optimizer state. */
 bool held_is_stored(const Param *, const CkptItem *);
-
-#endif

@@ -1,6 +1,5 @@
 /* Decisions that all ranks of a world must make alike. */
-#ifndef ISOTRON_COMM_AGREE_H
-#define ISOTRON_COMM_AGREE_H
+#pragma once
 
 #include "base/err.h"
 #include "comm/comm.h"
@@ -12,5 +11,3 @@ Err comm_agree(Comm *, Err);
 /* The first of n numbers that is not the same on all ranks; -1: none. Every rank calls it and gets the same result.
  * NULL: one rank. */
 int comm_first_difference(Comm *, const int64_t *x, int n);
-
-#endif

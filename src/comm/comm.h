@@ -21,8 +21,7 @@
  * count, dtype or site. If ranks are processes, it is also a fault if one of them ends early or does not run. The
  * fault report names the group, the sequence number, the ranks and what each of them
  * did, and prints this rank's recorder. The whole world then ends (exit status 3, ERR_INFRA). */
-#ifndef ISOTRON_COMM_COMM_H
-#define ISOTRON_COMM_COMM_H
+#pragma once
 
 #include <stdio.h>
 
@@ -212,5 +211,3 @@ typedef struct CommSabotage {
     double delay_s; /* > 0: delayed by this much; 0: dropped */
 } CommSabotage;
 void comm_sabotage(Comm *, CommSabotage);
-
-#endif

@@ -7,8 +7,7 @@
  * comm_start and comm_wait make progress on all operations alike. A second thread of each process listens too, a few
  * times a second, while the rank computes. It sends heartbeats to one process and watches another one, so that a
  * process that was killed or stopped ends the world within seconds, even if the deadline is longer. */
-#ifndef ISOTRON_COMM_EXCHANGE_H
-#define ISOTRON_COMM_EXCHANGE_H
+#pragma once
 
 #include "base/fault.h"
 #include "comm/transport.h"
@@ -150,5 +149,3 @@ _Noreturn void watch_end_world(Comm *, const CommWork *, bool *arrived, const ch
 _Noreturn void watch_end(Comm *, const CommKey *, int64_t seq, const CommFacts *, const char *why);
 /* CommTransport.warn */
 void watch_warn(Comm *, const CommKey *, int64_t seq, const CommFacts *);
-
-#endif

@@ -1,8 +1,7 @@
 /* The mesh of ranks: named axes with two views of the same ranks, dense (tp cp dp pp) and expert (etp ep edp
  * pp), and groups looked up by a mask of axes. Megatron-LM core/parallel_state.py RankGenerator: order
  * tp-cp-ep-dp-pp, leftmost fastest. */
-#ifndef ISOTRON_COMM_MESH_H
-#define ISOTRON_COMM_MESH_H
+#pragma once
 
 typedef enum Axis { AXIS_TP, AXIS_CP, AXIS_DP, AXIS_PP, AXIS_ETP, AXIS_EP, AXIS_EDP, AXES } Axis;
 
@@ -44,5 +43,3 @@ Group group_simplify(const Group *);
  * anything else is a fault. */
 Group group_inner(const Group *, int size);
 Group group_outer(const Group *, int size);
-
-#endif

@@ -3,8 +3,7 @@
  * A channel is one sequence of operations: the collectives of a group, or the messages from one member of a
  * group to another. Its members are numbered 0 .. members-1; in a channel of messages the sender is 0 and the
  * receiver 1. */
-#ifndef ISOTRON_COMM_TRANSPORT_H
-#define ISOTRON_COMM_TRANSPORT_H
+#pragma once
 
 #include <pthread.h>
 
@@ -186,5 +185,3 @@ void comm_report(const Comm *, const char *why, const CommKey *, int64_t seq, co
                  const bool *arrived, const CommWitness *witness);
 /* Prints that the operation waits for members that are late. Only the first of those that wait prints. */
 void comm_warn(const Comm *, const CommKey *, int64_t seq, const CommFacts *, const bool *arrived);
-
-#endif

@@ -15,8 +15,7 @@
  *
  * An option that the command does not read is an error on the command line, or noted (notes_unread). In a file it is
  * skipped, so that commands can share a file. */
-#ifndef ISOTRON_CONFIG_ARGS_H
-#define ISOTRON_CONFIG_ARGS_H
+#pragma once
 
 #include <math.h>
 #include <stdbool.h>
@@ -209,5 +208,3 @@ void arg_print(const Arg *, const void *field, Str *out);
 void arg_metavar(const Arg *, Str *out);
 /* Length of the option's name inside `names`. */
 size_t arg_name_len(const Arg *);
-
-#endif

@@ -9,8 +9,7 @@
  *     else config_finish(&config, arena, vocab_size);
  *
  * A Config is plain data (copy it freely); its texts and lists belong to the arena of the parse. */
-#ifndef ISOTRON_CONFIG_CONFIG_H
-#define ISOTRON_CONFIG_CONFIG_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -205,5 +204,3 @@ bool config_moe_pattern(const char *text, int64_t n, bool *out);
 /* batch.c: writes the batch sizes of a run, at most `capacity` steps. Returns how many were written, with
  * capacity 0 how many there can be, and -1 if step-batch-size-schedule or rampup-batch-size is invalid. */
 int64_t config_batch_steps(const Config *, BatchStep *out, int64_t capacity);
-
-#endif

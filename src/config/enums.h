@@ -1,7 +1,6 @@
 /* The enumerated options (enums.def): for each type its constants and a NULL-terminated list of spellings,
  * Lane_spellings[LANE_BF16] == "bf16". */
-#ifndef ISOTRON_CONFIG_ENUMS_H
-#define ISOTRON_CONFIG_ENUMS_H
+#pragma once
 
 #define ENUM(T)                    typedef enum T {
 #define CHOICE(constant, spelling) constant,
@@ -16,5 +15,3 @@
 
 /* The constant with this spelling or synonym; -1: none. */
 int enum_find(const char *const *spellings, const char *word);
-
-#endif

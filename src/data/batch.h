@@ -1,6 +1,5 @@
 /* Samples and batches: arrays of fields of fields.def. */
-#ifndef ISOTRON_DATA_BATCH_H
-#define ISOTRON_DATA_BATCH_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -125,5 +124,3 @@ Sample batch_sample(const Batch *, int64_t i);
 /* The columns of context-parallel rank `rank` of `ranks` (base/zigzag.h; one rank has all), in the arena's
  * memory: do not free. Extents that are cut are multiples of 2 * ranks. A rank has all of the others. */
 Batch batch_slice(const Batch *, int ranks, int rank, Arena *);
-
-#endif

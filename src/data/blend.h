@@ -1,8 +1,7 @@
 /* Documents and samples: splits of a dataset, blends of several, and the number of samples that each must
  * give. Source: Megatron-LM core/datasets/blended_megatron_dataset_{config,builder}.py, utils.py and
  * helpers.cpp. All arithmetic is bitwise equal to the float64 arithmetic of Python and numpy there. */
-#ifndef ISOTRON_DATA_BLEND_H
-#define ISOTRON_DATA_BLEND_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -50,5 +49,3 @@ void blend_indices(const double *weights, int n, int64_t size, int16_t *dataset,
 /* Draws exactly sizes[d] samples from each dataset by the same rule; the outputs must have room for all of
  * them. */
 void blend_indices_exhaustive(const int64_t *sizes, int n, int16_t *dataset, int64_t *sample);
-
-#endif

@@ -7,8 +7,7 @@
  *                  min(total, sum of lengths); every sample of every dataset if total < 0
  *
  * The blend is not shuffled, because its datasets are. */
-#ifndef ISOTRON_DATA_BLENDED_DATASET_H
-#define ISOTRON_DATA_BLENDED_DATASET_H
+#pragma once
 
 #include <stdint.h>
 
@@ -30,5 +29,3 @@ Err blended_open(const DatasetKind *, const TokenSource *sources, int n, const d
 void blended_close(BlendedDataset *);
 int64_t blended_length(const BlendedDataset *);
 Err blended_get(const BlendedDataset *, int64_t index, Sample *out);
-
-#endif

@@ -10,8 +10,7 @@
  * the sampler (sampler.h). Open once per process. Everything is read-only afterwards, so ranks that are
  * threads share one Data. If processes share a cache folder, one must open before the others. Source:
  * Megatron-LM core/datasets/blended_megatron_dataset_builder.py, blended_dataset.py. */
-#ifndef ISOTRON_DATA_DATA_H
-#define ISOTRON_DATA_DATA_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -50,5 +49,3 @@ DataFacts data_facts(const Dataset *);
 /* Fills the first n <= capacity rows of `out` with the samples `indices` of [0, length), and sets out->b to
  * n. Safe from any thread. */
 Err data_batch(const Dataset *, const int64_t *indices, int64_t n, Batch *out);
-
-#endif

@@ -4,8 +4,7 @@
  *
  * Indices that are slow to build are cached in files that Megatron-LM and Isotron share: a description, whose
  * MD5 names them, and one .npy file for each array. */
-#ifndef ISOTRON_DATA_DATASET_H
-#define ISOTRON_DATA_DATASET_H
+#pragma once
 
 #include <jansson.h>
 #include <stdbool.h>
@@ -128,5 +127,3 @@ bool cache_describes(const char *path, const Str *description);
 Err part_error(const DatasetPart *, Err);
 /* A user error that names the source if an id is outside [0, vocab_size); vocab_size <= 0: unknown. */
 Err part_check_id(const DatasetPart *, int64_t id, int64_t vocab_size);
-
-#endif

@@ -10,8 +10,7 @@
  *                   after the last eod before it (upstream's [s, s] mask in s numbers)
  *
  * A sample depends only on (seed, k) and the data. */
-#ifndef ISOTRON_DATA_GPT_DATASET_H
-#define ISOTRON_DATA_GPT_DATASET_H
+#pragma once
 
 #include "data/dataset.h"
 #include "data/gpt_index.h"
@@ -23,5 +22,3 @@ typedef struct GptDataset {
 } GptDataset;
 
 extern const DatasetKind gpt_dataset;
-
-#endif

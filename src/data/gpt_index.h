@@ -11,8 +11,7 @@
  * epoch gives less than 80 % of an epoch's samples, it is shuffled separately and follows the others, so that
  * no document is over-represented. One numpy RandomState(seed) shuffles the documents first and then the
  * samples. */
-#ifndef ISOTRON_DATA_GPT_INDEX_H
-#define ISOTRON_DATA_GPT_INDEX_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -47,5 +46,3 @@ GptIndex gpt_index_build(const GptPlan *, uint32_t seed);
  * once in its part of the shuffle. */
 bool gpt_index_valid(const GptPlan *, const GptIndex *);
 void gpt_index_free(GptIndex *);
-
-#endif

@@ -15,8 +15,7 @@
  *
  * A document is a run of sequences (sentences, or one for plain GPT data); an empty document is two equal
  * entries. */
-#ifndef ISOTRON_DATA_INDEXED_H
-#define ISOTRON_DATA_INDEXED_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -97,5 +96,3 @@ bool indexed_is_part(const char *prefix, const char *path);
 Err data_merge(const char *const *prefixes, int n, const char *output_prefix);
 /* Merges every .bin/.idx pair of a folder; a .bin without its .idx, or the reverse, is a user error. */
 Err data_merge_folder(const char *folder, const char *output_prefix);
-
-#endif

@@ -1,8 +1,7 @@
 /* Input files as streams of text: plain, compressed (data/unpack.h) or Parquet (data/parquet/parquet.h), recognised by
  * their first bytes; "-" is standard input. All text of data is read here, so that it is UTF-8 without NUL. A
  * byte-order mark at the beginning is skipped. */
-#ifndef ISOTRON_DATA_INPUT_H
-#define ISOTRON_DATA_INPUT_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -33,5 +32,3 @@ Err input_text(Input *, Str *out, bool *more); /* some of it */
 Err input_line(Input *, bool any_newline, Str *out, bool *more);
 int64_t input_bytes(const Input *); /* of the file, read so far */
 void input_close(Input *);
-
-#endif

@@ -1,7 +1,6 @@
 /* Reads a line of JSON Lines as Python's json.loads does. NaN, Infinity and numbers of any size are valid. The last of
  * equal keys counts. A value that is not read may have any escapes and any depth. */
-#ifndef ISOTRON_DATA_JSON_LINE_H
-#define ISOTRON_DATA_JSON_LINE_H
+#pragma once
 
 #include <jansson.h>
 #include <stdbool.h>
@@ -22,5 +21,3 @@ Err json_line(const char *line, size_t size, bool is_first, const char *const *k
 Err json_line_string(JsonText, const char *key, json_t **out);
 /* The next element of a list, whose `rest` begins as its whole text; false at the end. */
 bool json_line_element(JsonText *rest, JsonText *element);
-
-#endif

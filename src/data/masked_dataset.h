@@ -1,7 +1,6 @@
 /* The common part of the datasets of masked text. Samples are runs of sentences of one document
  * (data/masked_index.h). */
-#ifndef ISOTRON_DATA_MASKED_DATASET_H
-#define ISOTRON_DATA_MASKED_DATASET_H
+#pragma once
 
 #include "data/dataset.h"
 #include "data/masked_index.h"
@@ -38,5 +37,3 @@ typedef struct MaskedText {
 } MaskedText;
 Err masked_text(const DatasetPart *, int64_t k, MaskedText *out);
 void masked_text_free(MaskedText *);
-
-#endif

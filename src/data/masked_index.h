@@ -8,8 +8,7 @@
  * a uniform length from 2 to max_length (std::mt19937). A document with several sentences, one of which is longer than
  * 512 tokens, gives no sample. Whole epochs are added until there are num_samples. All samples are then shuffled
  * (std::mt19937_64, seed + 1). */
-#ifndef ISOTRON_DATA_MASKED_INDEX_H
-#define ISOTRON_DATA_MASKED_INDEX_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -36,5 +35,3 @@ Err masked_plan(MaskedPlan *);
 NpyArray masked_index_build(const MaskedPlan *);
 /* Whether an array from disk holds the plan's samples. The order is not checked. */
 bool masked_index_valid(const MaskedPlan *, const NpyArray *);
-
-#endif

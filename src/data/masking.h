@@ -7,8 +7,7 @@
  *   fit into the number of tokens still to mask. An n-gram with a token that is already masked is skipped.
  *
  * The number of tokens to mask is min(p * target, max(1, round(p * tokens))). */
-#ifndef ISOTRON_DATA_MASKING_H
-#define ISOTRON_DATA_MASKING_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -52,5 +51,3 @@ void masking_free(Masking *);
  * changed. The ids are in the vocabulary. */
 void masking_choose(Masking *, const MaskingConfig *, const MaskTokens *, int64_t *text, int64_t n,
                     int64_t target, Mt19937 *);
-
-#endif

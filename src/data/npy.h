@@ -2,8 +2,7 @@
  * length and a Python dict of descr, fortran_order and shape. Padding aligns the data to 64 bytes. Supports
  * the arrays of Megatron-LM's index caches: little-endian int16, int32, uint32 and int64 in one or two
  * dimensions. */
-#ifndef ISOTRON_DATA_NPY_H
-#define ISOTRON_DATA_NPY_H
+#pragma once
 
 #include <stdint.h>
 
@@ -32,5 +31,3 @@ Err npy_save(const char *path, const NpyArray *);
 void npy_free(NpyArray *);
 /* Element i of a one-dimensional integer array, regardless of its type. */
 int64_t npy_at(const NpyArray *, int64_t i);
-
-#endif

@@ -8,8 +8,7 @@
  *   prefetch_stop(p);
  *
  * To resume, count the consumed samples yourself: the sampler is ahead. */
-#ifndef ISOTRON_DATA_PREFETCH_H
-#define ISOTRON_DATA_PREFETCH_H
+#pragma once
 
 #include <stdint.h>
 
@@ -27,5 +26,3 @@ Prefetch *prefetch_start(const Dataset *, Sampler *, int64_t micro_batch_size, S
 Err prefetch_next(Prefetch *, const Batch **out);
 /* Stops the thread at its next batch, even if batches are left, and frees everything. NULL is fine. */
 void prefetch_stop(Prefetch *);
-
-#endif

@@ -16,8 +16,7 @@
  * vocabulary of 65500, else as i32. Documents keep the order of the input regardless of the number of
  * workers, and the files appear under their final names only when all of them are complete. An input without
  * any text is a user error. After an error or a signal that ends the process no unfinished file is left. */
-#ifndef ISOTRON_DATA_PREPROCESS_H
-#define ISOTRON_DATA_PREPROCESS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -69,5 +68,3 @@ typedef struct PreprocessConfig {
 } PreprocessConfig;
 
 Err preprocess_run(const PreprocessConfig *, PreprocessStats *stats);
-
-#endif

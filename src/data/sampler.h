@@ -12,8 +12,7 @@
  * One difference from upstream concerns an epoch without sharding whose samples fill whole micro-batches but
  * not a whole micro-step. Upstream lets some ranks run one micro-step more than others; here every rank takes
  * the same number. */
-#ifndef ISOTRON_DATA_SAMPLER_H
-#define ISOTRON_DATA_SAMPLER_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -43,5 +42,3 @@ void sampler_free(Sampler *); /* NULL is fine */
 bool sampler_next(Sampler *, int64_t *indices, int64_t *count);
 /* The number of samples that all ranks have used, to resume from; those of a partial micro-step count. */
 int64_t sampler_consumed(const Sampler *);
-
-#endif

@@ -3,8 +3,7 @@
  * Russian and Spanish. Megatron-LM uses NLTK's Punkt, whose trained models are not part of it: the boundaries differ.
  *
  * A line break inside a paragraph does not end a sentence; an empty line does. */
-#ifndef ISOTRON_DATA_SENTENCES_H
-#define ISOTRON_DATA_SENTENCES_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -24,5 +23,3 @@ void sentences_close(Sentences *); /* NULL is fine */
 Err sentences_begin(Sentences *, const char *text, size_t n);
 /* The next sentence, as bytes [*begin, *end) of the text; false at the end. No sentence is empty. */
 bool sentences_next(Sentences *, size_t *begin, size_t *end);
-
-#endif

@@ -1,8 +1,7 @@
 /* Where a dataset reads tokens: an IndexedDataset, or mock data as in Megatron-LM's MockGPTLowLevelDataset
  * (core/datasets/gpt_dataset.py). Mock data has 100000 sequences, whose lengths are default_rng(0).integers(1,
  * longest). Sequence i of length l is 1, 2, .., l-1 (modulo the vocabulary) and the end-of-document token. */
-#ifndef ISOTRON_DATA_SOURCE_H
-#define ISOTRON_DATA_SOURCE_H
+#pragma once
 
 #include <stdint.h>
 
@@ -31,5 +30,3 @@ int32_t source_length(const TokenSource *, int64_t sequence);
 /* First sequence of `document`; for document == documents, the number of sequences. */
 int64_t source_document(const TokenSource *, int64_t document);
 void source_tokens(const TokenSource *, int64_t sequence, int64_t begin, int64_t count, int64_t *out);
-
-#endif

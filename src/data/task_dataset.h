@@ -5,8 +5,7 @@
  *               Megatron-LM's tasks/finetune_utils.py shuffles. Samples that do not fill the last batch are left out
  *               or, with keep_last, padding with weight 0 fills it
  *   validation  each file in its order, with padding at its end */
-#ifndef ISOTRON_DATA_TASK_DATASET_H
-#define ISOTRON_DATA_TASK_DATASET_H
+#pragma once
 
 #include "data/dataset.h"
 #include "data/task_set.h"
@@ -27,5 +26,3 @@ typedef struct TaskConfig {
     void *encode_ctx;
     TaskLabels *labels; /* set by data_open; the caller's, to release with task_labels_free */
 } TaskConfig;
-
-#endif

@@ -1,7 +1,6 @@
 /* The samples of a task in memory, as tokens, and the formats of its files. Formats and clean-up of texts: Megatron-LM
  * tasks/{glue,race}, tasks/data_utils.py (removed in 2025-07). */
-#ifndef ISOTRON_DATA_TASK_SET_H
-#define ISOTRON_DATA_TASK_SET_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -54,5 +53,3 @@ typedef enum TaskFormat {
 const char *const *task_format_labels(TaskFormat);
 /* Adds the samples of a file or folder. A malformed line is a user error that names it. */
 Err task_read(TaskFormat, const char *path, PreprocessEncode *, void *ctx, TaskLabels *, TaskSet *);
-
-#endif

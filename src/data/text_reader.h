@@ -1,7 +1,6 @@
 /* Splits input files into records for preprocessing: lines, files or paragraphs, in order, with their line
  * numbers. */
-#ifndef ISOTRON_DATA_TEXT_READER_H
-#define ISOTRON_DATA_TEXT_READER_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -31,5 +30,3 @@ TextReader text_reader(PreprocessInput, const char *const *inputs, int n, InputO
 Err text_reader_next(TextReader *, Str *out, bool *more);
 int64_t text_reader_bytes(const TextReader *); /* of all files, read so far */
 void text_reader_close(TextReader *);
-
-#endif

@@ -1,8 +1,7 @@
 /* Files as streams of uncompressed bytes: plain, gzip (RFC 1952), Zstandard (RFC 8878), bzip2, xz, lzma or lzip,
  * recognised by their first bytes; "-" is standard input. A file may consist of several compressed parts. Windows and
  * dictionaries have at most 2 GiB. bzip2 and xz are optional in a build. */
-#ifndef ISOTRON_DATA_UNPACK_H
-#define ISOTRON_DATA_UNPACK_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -22,5 +21,3 @@ bool unpack_is_pipe(const Unpack *);
 Err unpack_read(Unpack *, void *out, size_t n, size_t *got);
 int64_t unpack_bytes(const Unpack *); /* of the file, read so far */
 void unpack_close(Unpack *);
-
-#endif

@@ -3,8 +3,7 @@
  *
  * A decoder continues its prompts; prompts of different lengths are padded on the left. The encoder of an
  * encoder-decoder reads each prompt once, and the decoder begins with GenerateOptions.start. */
-#ifndef ISOTRON_INFER_GENERATE_H
-#define ISOTRON_INFER_GENERATE_H
+#pragma once
 
 #include "base/err.h"
 #include "infer/sampling.h"
@@ -45,5 +44,3 @@ typedef struct Generated {
 Err generate(const Model *, const RunContext *context, const Prompt *, int64_t n, const GenerateOptions *,
              Generated *out);
 void generated_free(Generated *);
-
-#endif

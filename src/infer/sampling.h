@@ -3,8 +3,7 @@
  * - keep the top k (ties with the k-th stay), or the nucleus: tokens whose predecessors' probabilities sum to
  *   at most p (the first always stays);
  * - draw from the rest. */
-#ifndef ISOTRON_INFER_SAMPLING_H
-#define ISOTRON_INFER_SAMPLING_H
+#pragma once
 
 #include <stdint.h>
 
@@ -18,5 +17,3 @@ typedef struct Sampling {
 int64_t sampling_choose(const Sampling *, double *logits, int64_t vocab, double uniform);
 /* log softmax(logits)[id]; does not change the logits. */
 double sampling_logprob(const double *logits, int64_t vocab, int64_t id);
-
-#endif

@@ -1,6 +1,5 @@
 /* The commands of the program, one file each: argument parsing and wiring only. */
-#ifndef ISOTRON_MAIN_COMMAND_H
-#define ISOTRON_MAIN_COMMAND_H
+#pragma once
 
 #include "ckpt/ckpt.h"
 #include "config/config.h"
@@ -93,5 +92,3 @@ Err setup_tokenizer_alone(const Config *, Tokenizer **out);
 Err setup_checkpoint(const char *path, int64_t ckpt_step, Ckpt **out);
 /* Makes the paths of the tokenizer's files absolute, so that a checkpoint can store them. */
 void setup_absolute_paths(Config *, Arena *);
-
-#endif

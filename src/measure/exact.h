@@ -1,8 +1,7 @@
 /* Collectives on data for which the result is known exactly: integers whose sums are exact in their type. The
  * integers are as large as this allows, so that a sum in a narrower type is wrong. bench comm measures them,
  * and validate certifies a transport with them. */
-#ifndef ISOTRON_MEASURE_EXACT_H
-#define ISOTRON_MEASURE_EXACT_H
+#pragma once
 
 #include "comm/comm.h"
 
@@ -59,5 +58,3 @@ typedef struct ExactWrong {
 ExactWrong exact_check(const Exact *, const CommCall *);
 /* Whether a sum of `members` summands in bf16 or fp16, rounded or truncated after each, could give `got`. */
 bool exact_is_rounded(double got, double wanted, int members);
-
-#endif

@@ -1,7 +1,6 @@
 /* The state of a GPU as reported by NVIDIA's management library (libnvidia-ml.so.1, part of the driver). It
  * is loaded at run time; the declarations follow NVML's API reference, whose ABI is stable. */
-#ifndef ISOTRON_MEASURE_NVML_H
-#define ISOTRON_MEASURE_NVML_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -47,5 +46,3 @@ NvmlLoad nvml_watch_end(NvmlWatch *);
 
 /* Whether all pairs of these n GPUs of this host reach each other through NVLink. False if it is not known. */
 bool nvml_all_linked(const unsigned char (*ids)[16], int n);
-
-#endif

@@ -1,6 +1,5 @@
 /* The least work of a call, determined by its operands. */
-#ifndef ISOTRON_MEASURE_OP_COST_H
-#define ISOTRON_MEASURE_OP_COST_H
+#pragma once
 
 #include "kernels/ops.h"
 
@@ -14,5 +13,3 @@ bool work_gemm(OpNumber, const Call *, GemmShape *);
 double work_flops(OpNumber, const Call *);
 /* Bytes that the call must read or write. */
 double work_bytes(OpNumber, const Call *);
-
-#endif

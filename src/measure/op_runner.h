@@ -1,7 +1,6 @@
 /* Repeats and times calls of one op on separate operands. There are enough sets of operands that a GPU's
  * cache holds no part of the next one, all with the same numbers; on the CPU there is one set. */
-#ifndef ISOTRON_MEASURE_OP_RUNNER_H
-#define ISOTRON_MEASURE_OP_RUNNER_H
+#pragma once
 
 #include "kernels/cases.h"
 
@@ -25,5 +24,3 @@ typedef struct BenchTime {
 BenchTime bench_calls_time(BenchCalls *, double seconds);
 /* One set. */
 const Call *bench_calls_shape(const BenchCalls *);
-
-#endif

@@ -1,6 +1,5 @@
 /* Measured upper limits of a device. */
-#ifndef ISOTRON_MEASURE_PEAKS_H
-#define ISOTRON_MEASURE_PEAKS_H
+#pragma once
 
 #include "tensor/device.h"
 #include "tensor/dtype.h"
@@ -16,5 +15,3 @@ double bench_roof_gemm(Device *, DType);
 double bench_peak(const char *described, DType);
 /* GB/s of its memory that the vendor states; 0: unknown device. */
 double bench_peak_copy(const char *described);
-
-#endif

@@ -1,6 +1,5 @@
 /* The memory of generation: what the branches of a model's last stack keep of earlier positions (BranchOps.caches). */
-#ifndef ISOTRON_MODELS_CACHE_H
-#define ISOTRON_MODELS_CACHE_H
+#pragma once
 
 #include "models/model.h"
 
@@ -14,5 +13,3 @@ Cache cache_new(const Model *, const CacheShape *);
 /* The bytes that cache_new allocates. A real, because an integer could overflow. */
 double cache_bytes(const Model *, const CacheShape *);
 void cache_free(const Model *, Cache *);
-
-#endif

@@ -1,6 +1,5 @@
 /* A microbatch as the executor hands it to a model. */
-#ifndef ISOTRON_MODELS_MICROBATCH_H
-#define ISOTRON_MODELS_MICROBATCH_H
+#pragma once
 
 #include "nn/feed.h"
 #include "tape/tape.h"
@@ -17,5 +16,3 @@ typedef struct Microbatch {
     int n_losses, n_counts;
     char *block; /* device memory of all of them */
 } Microbatch;
-
-#endif

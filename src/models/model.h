@@ -1,7 +1,6 @@
 /* The interface of all models, regardless of their family: a plan, which is a pure value made from the
  * options, and this rank's part of the model with its forward. */
-#ifndef ISOTRON_MODELS_MODEL_H
-#define ISOTRON_MODELS_MODEL_H
+#pragma once
 
 #include "config/config.h"
 #include "models/stack.h"
@@ -109,5 +108,3 @@ SpmdType model_flow(const Model *, int flow, int64_t b, int64_t dim[3]);
  * microbatches in the step counters (a copy of all of them in host memory). */
 double model_router_loss_coeff(const Model *, int loss);
 double model_router_loss(const Model *, const double *counters, int loss);
-
-#endif

@@ -1,6 +1,5 @@
 /* Maps choices of options to enums of the layers below, which do not depend on options. */
-#ifndef ISOTRON_MODELS_OPTION_MAP_H
-#define ISOTRON_MODELS_OPTION_MAP_H
+#pragma once
 
 #include "config/config.h"
 #include "data/dataset.h"
@@ -26,5 +25,3 @@ GemmTuning map_gemm_tuning(GemmTuningOption);
 DeviceSpec map_device_spec(const Config *, int rank);
 /* --moe-aux-loss-coeff or --moe-z-loss-coeff; 0: the loss is off. */
 double map_loss_coeff(const Config *, RouterLoss);
-
-#endif

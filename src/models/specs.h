@@ -1,7 +1,6 @@
 /* Specs of the parts that families of transformers share, made from the options. Only the families' plans call
  * these. */
-#ifndef ISOTRON_MODELS_SPECS_H
-#define ISOTRON_MODELS_SPECS_H
+#pragma once
 
 #include "config/config.h"
 #include "models/stack.h"
@@ -45,5 +44,3 @@ typedef struct LayerPlace {
 AttentionSpec spec_attention(const LayerPlace *);
 QuantSpec spec_quant(const Config *, int64_t layer);
 bool spec_recomputes(const Config *, RecomputeModule);
-
-#endif

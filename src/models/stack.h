@@ -1,8 +1,7 @@
 /* A stack of layers over one residual stream. A layer is a list of residual branches (nn/branches.def). All
  * that layers have in common is here: norms, dropout, the sum that the next norm computes, recomputation,
  * offloading. Megatron-LM core/transformer/transformer_block.py, transformer_layer.py. */
-#ifndef ISOTRON_MODELS_STACK_H
-#define ISOTRON_MODELS_STACK_H
+#pragma once
 
 #include "nn/branch.h"
 #include "nn/input.h"
@@ -108,5 +107,3 @@ Tensor *stack_end(Tape *, const Stack *, int64_t first, int64_t n, const Feed *,
  * specs; NULL: not needed. */
 int stack_caches(const StackSpec *, const Layout *, int64_t layer, int k, CacheSpec *out);
 double stack_flops(const StackSpec *); /* as BranchOps.flops */
-
-#endif

@@ -1,8 +1,7 @@
 /* Self-attention: fused QKV projection, optional norm of queries and keys, RoPE or relative positions, grouped-query
  * attention with optional sinks, output projection. Megatron-LM core/transformer/attention.py: the rows of linear_qkv
  * are grouped by kv group, each [its query heads, k, v]. Sinks: dot_product_attention.py, softmax_offset. */
-#ifndef ISOTRON_NN_ATTENTION_H
-#define ISOTRON_NN_ATTENTION_H
+#pragma once
 
 #include "nn/branch.h"
 #include "nn/linear.h"
@@ -65,5 +64,3 @@ AttentionAttr attention_attr(const Tape *, const AttentionSpec *, uint64_t dropo
 
 /* The branch's module is an Attention, its spec an AttentionSpec. */
 extern const BranchOps attention_branch;
-
-#endif

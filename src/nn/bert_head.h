@@ -1,7 +1,6 @@
 /* BERT's head, a masked language model: dense, activation, norm, output layer with bias. Megatron-LM
  * core/models/bert/bert_lm_head.py. */
-#ifndef ISOTRON_NN_BERT_HEAD_H
-#define ISOTRON_NN_BERT_HEAD_H
+#pragma once
 
 #include "nn/linear.h"
 #include "nn/lm_head.h"
@@ -24,5 +23,3 @@ typedef struct BertHead {
 extern const char *const BERT_HEADS[];
 /* The module is a BertHead, the spec a BertHeadSpec. Its loss is that of each token, [b, s]. */
 extern const HeadOps bert_head;
-
-#endif

@@ -1,7 +1,6 @@
 /* The table of residual branches (branches.def). A layer is a list of branches: norm, branch, dropout, add
  * (models/stack.h). */
-#ifndef ISOTRON_NN_BRANCH_H
-#define ISOTRON_NN_BRANCH_H
+#pragma once
 
 #include "nn/feed.h"
 #include "param/param.h"
@@ -47,5 +46,3 @@ typedef struct BranchKind {
 } BranchKind;
 
 extern const BranchKind BRANCHES[BRANCH_KINDS];
-
-#endif

@@ -2,8 +2,7 @@
  * sample, such as the order of its sentences, or one of the samples that are the choices of a question.
  * Megatron-LM core/models/bert/bert_model.py; Megatron-LM's tasks: model/classification.py,
  * multiple_choice.py. */
-#ifndef ISOTRON_NN_CLASS_HEAD_H
-#define ISOTRON_NN_CLASS_HEAD_H
+#pragma once
 
 #include "nn/head.h"
 #include "nn/linear.h"
@@ -28,5 +27,3 @@ typedef struct ClassHead {
  * is 1 where the largest logit is the label's, else 0. Logits: [1, b, classes] or [1, b / choices, choices].
  * Over context-parallel ranks only the first rank's numbers are the model's. */
 extern const HeadOps class_head;
-
-#endif

@@ -1,8 +1,7 @@
 /* Cross-attention: queries of the stream, keys and values of an encoder's output. Megatron-LM
  * core/transformer/attention.py, CrossAttention: the rows of linear_kv are grouped by head, each [k, v]. It has
  * no positions, and every query sees all keys of its sample. */
-#ifndef ISOTRON_NN_CROSS_ATTENTION_H
-#define ISOTRON_NN_CROSS_ATTENTION_H
+#pragma once
 
 #include "nn/attention.h"
 
@@ -20,5 +19,3 @@ typedef struct CrossAttention {
 
 /* The branch's module is a CrossAttention, its spec a CrossAttentionSpec. It reads Feed.encoded. */
 extern const BranchOps cross_attention_branch;
-
-#endif

@@ -1,7 +1,6 @@
 /* Token embeddings, with or without learned positions and token types. Megatron-LM
  * core/models/common/embeddings/language_model_embedding.py. */
-#ifndef ISOTRON_NN_EMBEDDING_H
-#define ISOTRON_NN_EMBEDDING_H
+#pragma once
 
 #include "nn/input.h"
 #include "nn/norm.h"
@@ -29,5 +28,3 @@ Param *embedding_words(Registry *, const EmbeddingSpec *);
 /* The module is an Embedding, the spec an EmbeddingSpec. Reads tokens and, with learned positions,
  * position_ids and, with types, token_types. */
 extern const InputOps words_input;
-
-#endif

@@ -1,6 +1,5 @@
 /* The inputs of a model's forward. */
-#ifndef ISOTRON_NN_FEED_H
-#define ISOTRON_NN_FEED_H
+#pragma once
 
 #include "data/batch.h"
 #include "tensor/device.h"
@@ -41,5 +40,3 @@ typedef struct Feed {
 /* Copies a batch's fields, all of integers, to feed_bytes(batch) bytes of device memory. The feed points to `field`. */
 size_t feed_bytes(const Batch *);
 void feed_write(Feed *, Tensor field[FIELDS], Device *, const Batch *, char *memory);
-
-#endif

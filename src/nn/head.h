@@ -1,6 +1,5 @@
 /* A model's head: turns the output of the last stack into losses or logits. A family's plan lists its heads. */
-#ifndef ISOTRON_NN_HEAD_H
-#define ISOTRON_NN_HEAD_H
+#pragma once
 
 #include "nn/feed.h"
 #include "param/param.h"
@@ -44,5 +43,3 @@ typedef struct HeadSpec {
         [HEAD_LOSSES]; /* then counts: numbers that only evaluations compute and sum, such as right answers */
     int n_losses, n_counts;
 } HeadSpec;
-
-#endif

@@ -1,7 +1,6 @@
 /* The input of a stack: makes its stream of the fields of a microbatch. A family's plan names the input of
  * each stack. */
-#ifndef ISOTRON_NN_INPUT_H
-#define ISOTRON_NN_INPUT_H
+#pragma once
 
 #include "nn/feed.h"
 #include "param/param.h"
@@ -20,5 +19,3 @@ typedef struct InputSpec {
     const InputOps *ops;
     const void *spec;
 } InputSpec;
-
-#endif

@@ -1,7 +1,6 @@
 /* A linear layer y = x W^T + b. Megatron-LM core/tensor_parallel/layers.py: the split of its weight makes it
  * column- or row-parallel. */
-#ifndef ISOTRON_NN_LINEAR_H
-#define ISOTRON_NN_LINEAR_H
+#pragma once
 
 #include "ops/activation.h"
 #include "ops/fp8.h"
@@ -36,5 +35,3 @@ Tensor *linear_forward(Tape *, const Linear *, Tensor *x_sbi);
 /* Also computes the activation, for linear_on_activated. halfway: as in op_linear_activated. */
 Activated linear_activated(Tape *, const Linear *, Tensor *x_sbi, Activation, bool halfway);
 Tensor *linear_on_activated(Tape *, const Linear *, Activated x_sbi);
-
-#endif

@@ -1,7 +1,6 @@
 /* The language model's head: output layer, and the loss of each token. Megatron-LM
  * core/models/gpt/gpt_model.py. */
-#ifndef ISOTRON_NN_LM_HEAD_H
-#define ISOTRON_NN_LM_HEAD_H
+#pragma once
 
 #include "nn/embedding.h"
 #include "nn/head.h"
@@ -24,5 +23,3 @@ typedef struct LmHead {
 
 /* The module is an LmHead, the spec an LmHeadSpec. Its loss is that of each token, [b, s]. */
 extern const HeadOps lm_head;
-
-#endif

@@ -1,7 +1,6 @@
 /* The feed-forward branch of a layer: fc1, activation, fc2. Megatron-LM core/transformer/mlp.py; with a gated
  * activation the rows of fc1 are [gate; up]. */
-#ifndef ISOTRON_NN_MLP_H
-#define ISOTRON_NN_MLP_H
+#pragma once
 
 #include "kernels/attr.h"
 #include "nn/branch.h"
@@ -30,5 +29,3 @@ int mlp_matrices(Activation);
 
 /* The branch's module is an Mlp, its spec an MlpSpec. */
 extern const BranchOps mlp_branch;
-
-#endif

@@ -1,8 +1,7 @@
 /* A layer of experts, instead of an MLP: router, dispatch, experts, combine. Megatron-LM
  * core/transformer/moe/moe_layer.py, experts.py, shared_experts.py. Over ranks the routed experts work in the
  * expert view of the mesh (ops/expert_parallel.h), router and shared expert in the dense view. */
-#ifndef ISOTRON_NN_MOE_H
-#define ISOTRON_NN_MOE_H
+#pragma once
 
 #include "nn/mlp.h"
 #include "nn/router.h"
@@ -29,5 +28,3 @@ typedef struct Moe {
 
 /* The branch's module is a Moe, its spec a MoeSpec; its counters are the router's. */
 extern const BranchOps moe_branch;
-
-#endif

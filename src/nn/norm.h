@@ -1,6 +1,5 @@
 /* LayerNorm or RMSNorm with its parameters. Megatron-LM core/transformer/torch_norm.py. */
-#ifndef ISOTRON_NN_NORM_H
-#define ISOTRON_NN_NORM_H
+#pragma once
 
 #include "kernels/attr.h"
 #include "param/param.h"
@@ -16,5 +15,3 @@ Norm norm_new(Registry *, const char *name, int64_t width, NormAttr);
 Tensor *norm_forward(Tape *, const Norm *, Tensor *x);
 /* The norm of *x + branch; *x becomes that sum. */
 Tensor *norm_forward_sum(Tape *, const Norm *, Tensor **x, Tensor *branch);
-
-#endif

@@ -1,6 +1,5 @@
 /* BERT's pooler: dense and tanh of the first position. Megatron-LM core/models/bert/pooler.py. */
-#ifndef ISOTRON_NN_POOLER_H
-#define ISOTRON_NN_POOLER_H
+#pragma once
 
 #include "nn/linear.h"
 
@@ -10,5 +9,3 @@ Linear pooler_new(Registry *, int64_t hidden, double init_std);
 /* h [s,b,h], V along the sequence with sequence parallelism, else I -> [1,b,h], I. Over context-parallel ranks only
  * the first rank has the first position of a sample; the others compute numbers that no loss may count. */
 Tensor *pooler_forward(Tape *, const Linear *, Tensor *h_sbh);
-
-#endif

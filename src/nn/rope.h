@@ -5,8 +5,7 @@
  *
  * Positions are divided by the interpolation factor. Llama-3 scaling divides the frequencies of wavelengths
  * above original/low by `factor`, keeps those below original/high and blends in between. */
-#ifndef ISOTRON_NN_ROPE_H
-#define ISOTRON_NN_ROPE_H
+#pragma once
 
 #include "param/state.h"
 #include "tensor/device.h"
@@ -35,5 +34,3 @@ RopeTable rope_table_new(Device *, DType, const RopeSpec *, int64_t positions);
 void rope_table_free(Device *, RopeTable *);
 /* The registry's table of this spec; equal specs share one table. It has data after states_allocate. */
 const RopeTable *rope_table(Registry *, RopeSpec);
-
-#endif

@@ -1,6 +1,5 @@
 /* The router of a layer of experts. Megatron-LM core/transformer/moe/router.py TopKRouter. */
-#ifndef ISOTRON_NN_ROUTER_H
-#define ISOTRON_NN_ROUTER_H
+#pragma once
 
 #include "ops/router.h"
 #include "param/state.h"
@@ -44,5 +43,3 @@ double router_loss_sum(const double *counters, int64_t experts, int loss);
 /* x_sbh [s,b,h] -> the routing of its tokens. While the tape records, it counts tokens, adds the losses to
  * the counters, and adds the losses' gradients (times MicrobatchContext.aux_scale) to that of the logits. */
 Routing router_forward(Tape *, const Router *, Tensor *x_sbh);
-
-#endif

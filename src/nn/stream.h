@@ -1,6 +1,5 @@
 /* The residual stream. The last sum is delayed, so that the next norm can compute it too. */
-#ifndef ISOTRON_NN_STREAM_H
-#define ISOTRON_NN_STREAM_H
+#pragma once
 
 #include "nn/norm.h"
 
@@ -13,5 +12,3 @@ typedef struct Stream {
 Tensor *stream_sum(Tape *, Stream);
 /* Returns the norm of x + branch; x becomes that sum. */
 Tensor *stream_norm(Tape *, const Norm *, Stream *);
-
-#endif

@@ -1,6 +1,5 @@
 /* Activations of the MLP. Megatron-LM core/fusions/fused_bias_gelu.py, fused_bias_swiglu.py. */
-#ifndef ISOTRON_OPS_ACTIVATION_H
-#define ISOTRON_OPS_ACTIVATION_H
+#pragma once
 
 #include "kernels/attr.h"
 #include "tape/tape.h"
@@ -17,5 +16,3 @@ typedef struct Activated {
 /* Records that y [..., f] is the activation of x. With `through_reader` the backward of the op that reads y
  * computes the gradient of x, and this node has no backward. */
 void activation_record(Tape *, Tensor *x, Tensor *y, Activation, bool through_reader);
-
-#endif

@@ -1,6 +1,5 @@
 /* Scaled dot-product attention. Megatron-LM core/transformer/dot_product_attention.py. */
-#ifndef ISOTRON_OPS_ATTENTION_H
-#define ISOTRON_OPS_ATTENTION_H
+#pragma once
 
 #include "kernels/attr.h"
 #include "tape/tape.h"
@@ -51,5 +50,3 @@ static inline bool attention_grads_of_scores(const AttentionGrads *g) {
 /* Computes the gradients for the call's keys. The gradient of the sinks is a separate sum over rows, computed
  * once per call of the op. */
 void attention_gradients(Tape *, const Call *call, bool unfused, Tensor *dy, AttentionGrads);
-
-#endif

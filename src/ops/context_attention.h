@@ -1,7 +1,6 @@
 /* Attention over context-parallel ranks, each of which holds a zigzag slice of the sequence (base/zigzag.h).
  * Megatron-LM --cp-comm-type and Transformer Engine's attention with context parallelism. */
-#ifndef ISOTRON_OPS_CONTEXT_ATTENTION_H
-#define ISOTRON_OPS_CONTEXT_ATTENTION_H
+#pragma once
 
 #include "ops/attention.h"
 
@@ -43,5 +42,3 @@ typedef struct RingStep {
  * without chunks, so that fused kernels can be used. Otherwise, and if results depend on positions other than
  * through the mask (`by_position`), the step has all rows and the attr is unchanged. */
 RingStep context_ring_step(const AttentionAttr *, bool by_position);
-
-#endif

@@ -1,6 +1,5 @@
 /* Moves tokens to experts and back. Megatron-LM core/transformer/moe/moe_utils.py permute, unpermute. */
-#ifndef ISOTRON_OPS_DISPATCH_H
-#define ISOTRON_OPS_DISPATCH_H
+#pragma once
 
 #include "ops/router.h"
 
@@ -28,5 +27,3 @@ Tensor *op_unpermute(Tape *, Tensor *y_r1h, const Dispatch *);
 /* x [s,b,h], p [s,b,1] of the arithmetic's type or of x's -> x * p or, with `sigmoid`, x * sigmoid(p), of x's
  * type. */
 Tensor *op_scale_rows(Tape *, Tensor *x_sbh, Tensor *p_sb1, bool sigmoid);
-
-#endif

@@ -1,6 +1,5 @@
 /* Dropout and jitter. */
-#ifndef ISOTRON_OPS_DROPOUT_H
-#define ISOTRON_OPS_DROPOUT_H
+#pragma once
 
 #include "tape/tape.h"
 
@@ -12,5 +11,3 @@ Tensor *op_dropout(Tape *, Tensor *x_sbh, double rate, uint64_t site);
 Tensor *op_dropout_samples(Tape *, Tensor *x_1bh, double rate, uint64_t site);
 /* As op_dropout, with factors uniform in (1 - rate, 1 + rate). */
 Tensor *op_jitter(Tape *, Tensor *x_sbh, double rate, uint64_t site);
-
-#endif

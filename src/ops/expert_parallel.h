@@ -5,8 +5,7 @@
  * I on the expert axes. Inside it, the reverse holds. Where each rank has other tokens, x is V on every axis of both
  * views, so crossing moves no data. Crossing is the only way between the views. A tensor that does not cross, or that
  * crosses back as a partial sum, is refused by the next op. */
-#ifndef ISOTRON_OPS_EXPERT_PARALLEL_H
-#define ISOTRON_OPS_EXPERT_PARALLEL_H
+#pragma once
 
 #include "ops/dispatch.h"
 
@@ -47,5 +46,3 @@ Tensor *op_arrive(Tape *, Moving);
 /* Drops the copies that exceed the capacity of an expert; their expert becomes -1. The decision is over the
  * whole microbatch, as on one rank. */
 Routing op_drop(Tape *, const Routing *, int64_t experts, DispatchAttr);
-
-#endif

@@ -9,8 +9,7 @@
  *               where a rank's part begins: sharding into parts that are not multiples of 128 changes them
  *
  * The first two have the same scales in any layout, up to the rounding of their inputs. */
-#ifndef ISOTRON_OPS_FP8_H
-#define ISOTRON_OPS_FP8_H
+#pragma once
 
 #include "param/state.h"
 #include "tape/tape.h"
@@ -90,5 +89,3 @@ typedef struct QuantGemm {
     bool fast;
 } QuantGemm;
 void quantize_multiply(Tape *, const QuantGemm *);
-
-#endif

@@ -1,8 +1,7 @@
 /* The state of a Quantiser between passes: delayed scales, which follow from the amaxes when a step ends, and
  * the FP8 values of weights, which are computed whenever parameters change. For fp8.c, which quantises the
  * operands of a pass. */
-#ifndef ISOTRON_OPS_FP8_STATE_H
-#define ISOTRON_OPS_FP8_STATE_H
+#pragma once
 
 #include "ops/fp8.h"
 
@@ -21,5 +20,3 @@ Tensor quantize_row(const Quantiser *, QuantRole);
  * numbers, because none is negative; NCCL has no maximum of floats that keeps NaN. */
 DType quantize_bits(const Tensor *state);
 Fp8ScaleAttr quantize_scale_attr(const Quantiser *, QuantRole, int64_t margin);
-
-#endif

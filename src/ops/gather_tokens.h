@@ -1,8 +1,7 @@
 /* Gathers the tokens of a microbatch that are sharded over tensor- and context-parallel ranks. It serves
  * decisions that depend on all tokens: which of them exceed the capacity of an expert, and the balance of the
  * load. No gradient flows back. */
-#ifndef ISOTRON_OPS_GATHER_TOKENS_H
-#define ISOTRON_OPS_GATHER_TOKENS_H
+#pragma once
 
 #include "tape/tape.h"
 
@@ -17,5 +16,3 @@ void tokens_check_whole(const Tape *, const char *op, const Tensor *x);
 void tokens_check_same(const Tape *, const char *op, const Tensor *x, const Tensor *y);
 /* Sums x over the ranks of the axes (a mask), in place; the result is I there. */
 void tokens_sum(Tape *, Tensor *x, unsigned axes);
-
-#endif

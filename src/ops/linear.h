@@ -1,7 +1,6 @@
 /* Linear layer. Megatron-LM core/tensor_parallel/layers.py: sharding the weight over the tensor-parallel
  * ranks makes it column-parallel (by output) or row-parallel (by input). */
-#ifndef ISOTRON_OPS_LINEAR_H
-#define ISOTRON_OPS_LINEAR_H
+#pragma once
 
 #include "ops/activation.h"
 #include "tape/tape.h"
@@ -39,5 +38,3 @@ Activated op_linear_activated(Tape *, Tensor *x_sbi, const LinearLayer *, Activa
  * backward computes the gradient before the activation directly. The activation's own gradient is then never
  * stored. */
 Tensor *op_linear_on_activated(Tape *, Activated x_sbi, const LinearLayer *);
-
-#endif

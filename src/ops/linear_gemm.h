@@ -4,8 +4,7 @@
  *   backward  dx = dy w,  dw = dy^T x,  dbias = sum of dy
  *
  * op_linear (ops/linear.c) adds the communication. y is written; dx, dw and dbias are written or added to. */
-#ifndef ISOTRON_OPS_LINEAR_GEMM_H
-#define ISOTRON_OPS_LINEAR_GEMM_H
+#pragma once
 
 #include "kernels/attr.h"
 #include "ops/fp8.h"
@@ -35,5 +34,3 @@ GemmGradient linear_gemm_gradient(Tape *, const LinearGemm *, Tensor *dy, SpmdTy
 void linear_gemm_dx(Tape *, const LinearGemm *, const GemmGradient *, Tensor *w, Tensor *dx);
 /* Either of dw and dbias can be NULL. */
 void linear_gemm_dw(Tape *, const LinearGemm *, const GemmGradient *, Tensor *x, Tensor *dw, Tensor *dbias);
-
-#endif

@@ -1,6 +1,5 @@
 /* The language model's loss. Megatron-LM core/tensor_parallel/cross_entropy.py. */
-#ifndef ISOTRON_OPS_LOSS_H
-#define ISOTRON_OPS_LOSS_H
+#pragma once
 
 #include "tape/tape.h"
 
@@ -41,5 +40,3 @@ enum { LINEAR_LOSS_BYTES = 1 << 30 };
  * position. tokens 0: s is halved until the logits of a chunk, `token_bytes` per token, need at most
  * LINEAR_LOSS_BYTES. */
 int64_t linear_loss_positions(int64_t s, int64_t b, int64_t tokens, size_t token_bytes);
-
-#endif

@@ -1,6 +1,5 @@
 /* LayerNorm and RMSNorm. */
-#ifndef ISOTRON_OPS_NORM_H
-#define ISOTRON_OPS_NORM_H
+#pragma once
 
 #include "kernels/attr.h"
 #include "tape/tape.h"
@@ -11,5 +10,3 @@ Tensor *op_norm(Tape *, Tensor *x, Tensor *gain_h, Tensor *bias_h, NormAttr);
 
 /* The norm of *sum = a + b: two nodes, one kernel. a and b contiguous; otherwise as op_add and op_norm. */
 Tensor *op_add_norm(Tape *, Tensor *a, Tensor *b, Tensor *gain_h, Tensor *bias_h, NormAttr, Tensor **sum);
-
-#endif

@@ -10,8 +10,7 @@
  *   V    I    all-gather       slice            gather_from_tensor_model_parallel_region
  *   I    V    slice            all-gather       scatter_to_sequence_parallel_region
  *   R    V    slice            pad with zeros */
-#ifndef ISOTRON_OPS_REDISTRIBUTE_H
-#define ISOTRON_OPS_REDISTRIBUTE_H
+#pragma once
 
 #include "tape/tape.h"
 #include "tape/tape_ops.h"
@@ -50,5 +49,3 @@ void redistribute_finish(Tape *, PendingReshard);
 void redistribute_run(Tape *, Tensor *in, Tensor *out, Axis, ReshardKind, int dim);
 /* Moves g and adds it to the gradient of x: the last step of a backward function. */
 void redistribute_grad(Tape *, Tensor *x, Tensor *g, Axis, ReshardKind, int dim, Need);
-
-#endif

@@ -1,6 +1,5 @@
 /* Sum of two tensors, the residual stream, and copies. */
-#ifndef ISOTRON_OPS_RESIDUAL_H
-#define ISOTRON_OPS_RESIDUAL_H
+#pragma once
 
 #include "tape/tape.h"
 
@@ -14,5 +13,3 @@ Tensor *op_contiguous(Tape *, Tensor *x);
  * and records the sum. */
 Tensor *residual_sum(Tape *, Tensor *a, Tensor *b);
 void residual_record(Tape *, Tensor *a, Tensor *b, Tensor *sum);
-
-#endif

@@ -1,6 +1,5 @@
 /* Rotary position embedding. Megatron-LM core/models/common/embeddings/rope_utils.py. */
-#ifndef ISOTRON_OPS_ROPE_H
-#define ISOTRON_OPS_ROPE_H
+#pragma once
 
 #include "kernels/attr.h"
 #include "tape/tape.h"
@@ -12,5 +11,3 @@ Tensor *op_rope(Tape *, Tensor *x_sbgrd, Tensor *cos, Tensor *sin, Tensor *posit
  * in a backward. The backward rotates the gradient in place too. */
 Tensor *op_rope_in_place(Tape *, Tensor *x_sbw, int64_t groups, int64_t all, int64_t n, Tensor *cos,
                          Tensor *sin, Tensor *position_bs, RopeAttr);
-
-#endif

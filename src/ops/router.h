@@ -1,6 +1,5 @@
 /* The router of a mixture of experts. Megatron-LM core/transformer/moe/router.py, moe_utils.py. */
-#ifndef ISOTRON_OPS_ROUTER_H
-#define ISOTRON_OPS_ROUTER_H
+#pragma once
 
 #include "kernels/attr.h"
 #include "tape/tape.h"
@@ -27,5 +26,3 @@ void op_expert_count(Tape *, const Routing *, Tensor *count);
 /* A loss of the router, F64 [1], P where the microbatch is sharded over ranks; formulas in
  * kernels/cpu/router_loss.c. count F64 [1 or b,e], over all tokens, for ROUTER_BALANCE, else NULL. */
 Tensor *op_router_loss(Tape *, Tensor *logits_sbe, Tensor *count, RouterLossAttr);
-
-#endif

@@ -1,7 +1,6 @@
 /* Exchanges between two shardings over a group of ranks: by sequence in zigzag order (base/zigzag.h), and by
  * heads. DeepSpeed-Ulysses (Jacobs et al., 2023), Transformer Engine flash_attn_a2a_communicate. */
-#ifndef ISOTRON_OPS_ULYSSES_H
-#define ISOTRON_OPS_ULYSSES_H
+#pragma once
 
 #include "tape/tape.h"
 
@@ -21,5 +20,3 @@ Tensor *op_seq_to_heads(Tape *, Tensor *x, Group);
 Tensor *op_heads_to_seq(Tape *, Tensor *x, Group, int64_t g, int64_t r);
 /* I64 [b,s] of zigzag slices -> [b,n*s] in the order of positions, on all members. */
 Tensor *exchange_ids(Tape *, Tensor *id, Group);
-
-#endif

@@ -5,8 +5,7 @@
  * Each rank updates the part that it holds (param/bucket.h). Norms are exact sums of the sums over blocks of
  * 64 elements, so they are bitwise equal however data-parallel and pipeline ranks shard the parameters. A
  * bucket takes one call of an op, regardless of the number of its parameters. */
-#ifndef ISOTRON_OPTIM_OPTIM_H
-#define ISOTRON_OPTIM_OPTIM_H
+#pragma once
 
 #include "base/exact_sum.h"
 #include "config/config.h"
@@ -75,5 +74,3 @@ typedef struct OptimResult {
 /* Collective: all ranks call it and get the same result. On one rank the host waits for the device once, at
  * the end. */
 OptimResult optim_step(Optimizer *, OptimStep);
-
-#endif

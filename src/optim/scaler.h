@@ -1,8 +1,7 @@
 /* Loss scaling for fp16. Megatron-LM core/optimizer/grad_scaler.py: a constant scale, or a dynamic one that
  * grows after a window of clean steps and shrinks from the second infinity on (hysteresis). Plain data, saved
  * in checkpoints. */
-#ifndef ISOTRON_OPTIM_SCALER_H
-#define ISOTRON_OPTIM_SCALER_H
+#pragma once
 
 #include "config/config.h"
 
@@ -17,5 +16,3 @@ typedef struct Scaler {
 /* Scale 1 unless the run is fp16. */
 Scaler scaler_new(const Config *);
 void scaler_update(Scaler *, bool found_inf);
-
-#endif

@@ -10,8 +10,7 @@
  *
  * Source: Megatron-LM core/distributed/param_and_grad_buffer.py; there a bucket ends at a multiple of
  * lcm(ranks, 128). */
-#ifndef ISOTRON_PARAM_BUCKET_H
-#define ISOTRON_PARAM_BUCKET_H
+#pragma once
 
 #include "comm/comm.h"
 #include "param/param.h"
@@ -52,5 +51,3 @@ bool param_is_primary(const Registry *, const Param *);
 /* Whether this rank is primary for the elements that it has in a buffer, and saves them. Data-parallel ranks shard
  * the buffer's trained elements, or each rank has all of them. */
 bool param_is_primary_for(const Registry *, const Param *, bool sharded);
-
-#endif

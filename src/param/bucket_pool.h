@@ -1,8 +1,7 @@
 /* Equal blocks of device memory that buckets are gathered into temporarily. A block is allocated only when
  * none is free, so that the number of blocks depends on the order of the calls alone: a dry run allocates as
  * many as the run. */
-#ifndef ISOTRON_PARAM_BUCKET_POOL_H
-#define ISOTRON_PARAM_BUCKET_POOL_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -23,5 +22,3 @@ void *bucket_pool_take(BucketPool *);
 void bucket_pool_give(BucketPool *, void *);
 /* All blocks must have been returned. */
 void bucket_pool_free(BucketPool *);
-
-#endif

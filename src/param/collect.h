@@ -1,6 +1,5 @@
 /* Collects the full model from the shards of all ranks, and distributes it: for validation. */
-#ifndef ISOTRON_PARAM_COLLECT_H
-#define ISOTRON_PARAM_COLLECT_H
+#pragma once
 
 #include "comm/comm.h"
 #include "param/param.h"
@@ -14,5 +13,3 @@ void registry_gather_whole(const Registry *, FlatBuffer, const void *flat, Comm 
 void registry_gather_owners(const Registry *, Comm *, const Registry *whole, double *out);
 /* Sets this rank's masters from the whole model's (F64 masters). The caller rounds or gathers the values. */
 void registry_scatter_whole(const Registry *whole, Registry *);
-
-#endif

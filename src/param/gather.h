@@ -4,8 +4,7 @@
  * needed again. Slots hold the layer in use and, with overlap_values, the next one. Below stage 3, all gathers
  * start together after an update. With overlap_values and with_attention, only the first one does, and each
  * later one starts one bucket ahead. */
-#ifndef ISOTRON_PARAM_GATHER_H
-#define ISOTRON_PARAM_GATHER_H
+#pragma once
 
 #include "comm/comm.h"
 #include "param/param.h"
@@ -26,5 +25,3 @@ void gather_before_graph(Gather *);
 void gather_begin_graph(Gather *);
 void gather_end_graph(Gather *);
 void gather_after_graph(Gather *);
-
-#endif

@@ -1,8 +1,7 @@
 /* The parameter registry. A module's constructor calls param_add once per parameter; everything else about
  * parameters (memory, init, gradients, optimizer groups, norms, checkpoints, HF conversion, FLOPs,
  * inspection) is a loop over it. */
-#ifndef ISOTRON_PARAM_PARAM_H
-#define ISOTRON_PARAM_PARAM_H
+#pragma once
 
 #include "base/mem.h"
 #include "comm/mesh.h"
@@ -231,5 +230,3 @@ Box param_box(const Param *, int part, int i);
 int64_t param_memory_row(const Param *, int part, int64_t row);
 /* The row of the full parameter that memory row `row` holds; -1: padding. */
 int64_t param_global_row(const Param *, int64_t row);
-
-#endif

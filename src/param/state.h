@@ -1,8 +1,7 @@
 /* State that a module keeps between passes and steps in addition to its parameters: FP8 scales and weights,
  * expert biases, counters. A module's constructor registers each once. Memory, zeroing and the events of a
  * step are loops over them. */
-#ifndef ISOTRON_PARAM_STATE_H
-#define ISOTRON_PARAM_STATE_H
+#pragma once
 
 #include "comm/comm.h"
 #include "param/param.h"
@@ -54,5 +53,3 @@ void states_prepare(Registry *, const StateContext *);
 void states_begin_step(Registry *); /* zeroes the counters */
 void states_refresh(Registry *, const StateContext *);
 void states_end_step(Registry *, const StateContext *);
-
-#endif

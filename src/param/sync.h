@@ -19,8 +19,7 @@
  *     forward and backward sweeps    the tape calls sync_use, sync_attention, sync_grad, sync_ready
  *     sync_finish(s)                 main gradients are sums
  *     optim_step                     norm, clip, update of the shard, sync_publish */
-#ifndef ISOTRON_PARAM_SYNC_H
-#define ISOTRON_PARAM_SYNC_H
+#pragma once
 
 #include "comm/comm.h"
 #include "param/param.h"
@@ -76,5 +75,3 @@ void sync_ready(Sync *, Param *);
 void sync_world_sum(Sync *, DType, void *x, int64_t n);
 /* comm_launched, after the launch of a graph with such sums. */
 void sync_launched(Sync *, const char *site);
-
-#endif

@@ -1,6 +1,5 @@
 /* A golden case that is ready to run, and the results of a run. */
-#ifndef ISOTRON_PARITY_CASE_H
-#define ISOTRON_PARITY_CASE_H
+#pragma once
 
 #include "base/err.h"
 #include "ckpt/hf/tensors.h"
@@ -86,5 +85,3 @@ Err case_run_turns(const Case *, const Config *, const CaseTurn *, int n);
 Err case_run_alone(const Case *, Lane, Noise, const CaseWatch *, Trace *out);
 /* Sets the loss scale that case_run uses for fp16. */
 void case_set_loss_scale(Config *);
-
-#endif

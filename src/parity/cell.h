@@ -6,8 +6,7 @@
  *   lower        the verdict of precision.h for this layout, and that of the same options in fp64
  *
  * A non-finite number fails in every lane. */
-#ifndef ISOTRON_PARITY_CELL_H
-#define ISOTRON_PARITY_CELL_H
+#pragma once
 
 #include "parity/case.h"
 #include "parity/localise.h"
@@ -43,5 +42,3 @@ double cell_power(const CellResult *);
 
 /* The non-default options about ranks and schedules, as in "tp2 sp pp2 zero1"; else "one rank". */
 void cell_layout(const Config *, Str *out);
-
-#endif

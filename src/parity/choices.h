@@ -2,8 +2,7 @@
  * discrete: if two scores differ by less than the rounding of a precision, correct code may choose either.
  * A run in low precision is therefore compared with fp64 runs that follow its choices. The choices are judged
  * separately, by how far apart the scores were where the two precisions choose different experts. */
-#ifndef ISOTRON_PARITY_CHOICES_H
-#define ISOTRON_PARITY_CHOICES_H
+#pragma once
 
 #include "config/config.h"
 #include "param/param.h"
@@ -52,5 +51,3 @@ void choices_merge(ChoiceProbe *, Comm *, int64_t step);
  * then the largest difference between the two is added to d. The margin is the smallest such sum that was
  * found. */
 void choices_probe(ChoiceProbe *, const Tape *, TapePoint, const OpDef *, const Call *);
-
-#endif

@@ -1,7 +1,6 @@
 /* Comparison of two checkpoints, tensor by tensor, regardless of the layout that wrote them. A path is a
  * folder of checkpoints, which stands for its newest, or the folder iter_N of one. */
-#ifndef ISOTRON_PARITY_CKPT_DIFF_H
-#define ISOTRON_PARITY_CKPT_DIFF_H
+#pragma once
 
 #include "base/err.h"
 #include "parity/diff.h"
@@ -16,5 +15,3 @@ typedef struct CkptDiffOptions {
  * that differ are listed, but do not affect the verdict. The stored bytes are checked against their hashes.
  * Files are mapped and read tensor by tensor. */
 Err ckpt_diff(const char *a, const char *b, const CkptDiffOptions *, Diff *, Str *out);
-
-#endif

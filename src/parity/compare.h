@@ -1,7 +1,6 @@
 /* Comparison of a run with a reference: one row per quantity (loss, gradients, parameters, ...), each with
  * its bound. */
-#ifndef ISOTRON_PARITY_COMPARE_H
-#define ISOTRON_PARITY_COMPARE_H
+#pragma once
 
 #include <jansson.h>
 #include <stdbool.h>
@@ -83,5 +82,3 @@ json_t *compare_json_number(double);
 json_t *compare_json_text(const char *);
 /* Appends the JSON and frees it. */
 void compare_json_write(json_t *, Str *out);
-
-#endif

@@ -1,7 +1,6 @@
 /* The verdict on two results that should be equal: logs (log_diff.h) or checkpoints (ckpt_diff.h). Values are
  * equal if they are bitwise equal, or both NaN. A bound is on the relative difference. */
-#ifndef ISOTRON_PARITY_DIFF_H
-#define ISOTRON_PARITY_DIFF_H
+#pragma once
 
 #include <jansson.h>
 #include <stdbool.h>
@@ -50,5 +49,3 @@ void diff_run_options(const json_t *a, const json_t *b, Str *out);
 
 /* One line: "verdict: equal", "verdict: within 1e-06, ..." or "verdict: differ, first at ...". */
 void diff_verdict(const Diff *, Str *out);
-
-#endif

@@ -1,6 +1,5 @@
 /* A golden case on disk: the results of an independent implementation for a few training steps. */
-#ifndef ISOTRON_PARITY_GOLDEN_H
-#define ISOTRON_PARITY_GOLDEN_H
+#pragma once
 
 #include "base/err.h"
 #include "ckpt/safetensors.h"
@@ -42,5 +41,3 @@ Err golden_check(const Golden *, const Config *);
 void golden_refuse(Args *);
 /* Loads the samples of a step given by batch->indices. */
 void golden_batch(const Golden *, int64_t step, Batch *);
-
-#endif

@@ -1,6 +1,5 @@
 /* Finds where a multi-rank run first deviates from the one-rank run. */
-#ifndef ISOTRON_PARITY_LOCALISE_H
-#define ISOTRON_PARITY_LOCALISE_H
+#pragma once
 
 #include "parity/case.h"
 
@@ -25,5 +24,3 @@ typedef struct Finding {
  * after the first step in which it differs from the oracle: later differences are consequences. */
 void localise(const Case *, const Config *, const Trace *ours, const Trace *one, const Trace *truth,
               Finding *);
-
-#endif

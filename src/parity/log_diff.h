@@ -2,8 +2,7 @@
  * iteration N drops the records of later steps before it, because the run restarted from N. If a log still has
  * several records of a step, the last counts. Evaluations are compared too, measured times are not. A loss that is
  * finite in neither is a difference, unless both skipped the step. Options in the headers that differ are listed. */
-#ifndef ISOTRON_PARITY_LOG_DIFF_H
-#define ISOTRON_PARITY_LOG_DIFF_H
+#pragma once
 
 #include "base/err.h"
 #include "parity/diff.h"
@@ -12,5 +11,3 @@
  * bound, and the largest relative difference. A line that is not a record is an error, unless a killed run left it
  * incomplete: the last line without a newline, or one before a run's header. So are logs without a common step. */
 Err log_diff(const char *a, const char *b, const DiffOptions *, Diff *, Str *out);
-
-#endif

@@ -1,6 +1,5 @@
 /* The logits of a model as an array of doubles. */
-#ifndef ISOTRON_PARITY_LOGITS_H
-#define ISOTRON_PARITY_LOGITS_H
+#pragma once
 
 #include "models/model.h"
 #include "tape/tape.h"
@@ -10,5 +9,3 @@
  * missing. The trace, which may be NULL, is called for every op. The microbatch is not recorded. */
 void logits_compute(const Model *, const RunContext *, const MicrobatchContext *, const Batch *, TapeTrace *,
                     void *trace_arg, double *out);
-
-#endif

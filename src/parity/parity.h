@@ -11,8 +11,7 @@
  *
  * Lower precision. The same options in fp64 on one rank must match the oracle as above, so a wrong formula or
  * option fails however coarse the rounding is. Then precision.h judges the run against fp64. */
-#ifndef ISOTRON_PARITY_PARITY_H
-#define ISOTRON_PARITY_PARITY_H
+#pragma once
 
 #include "base/err.h"
 #include "config/config.h"
@@ -60,5 +59,3 @@ void parity_print(const ParityReport *, const char *case_name, const Config *, i
 /* Whether the file is one of these. */
 bool parity_is_report(const char *path);
 void parity_json(const ParityReport *, const char *case_name, const Config *, int64_t threads, Str *out);
-
-#endif

@@ -16,8 +16,7 @@
  * the layers and, outside of them, the linears, norms and tables. The power must reach a gate. If a test fails or the
  * power is too low, the number of draws doubles, up to PRECISION_DRAWS; all draws count. A wrong learning rate, storage
  * type or choice of an expert fails at once. */
-#ifndef ISOTRON_PARITY_PRECISION_H
-#define ISOTRON_PARITY_PRECISION_H
+#pragma once
 
 #include "parity/case.h"
 #include "parity/compare.h"
@@ -47,5 +46,3 @@ bool precision_is_low(const Config *);
 /* Runs the case in lane and layout of the options and adds the rows of the verdict to the report. Adds none
  * on an MPI process other than rank 0. shared NULL: runs y and z here. */
 Err precision_judge(const Case *, const Config *, const PrecisionShared *, Report *, Precision *);
-
-#endif

@@ -7,8 +7,7 @@
  * op and the name of the value it was computed from. A collective changes only the form of a value, so its
  * record keeps the value's name. The type of a tensor determines its distribution over ranks (tensor/spmd.h);
  * record_index returns which elements of the whole tensor a rank has. */
-#ifndef ISOTRON_PARITY_PROBE_H
-#define ISOTRON_PARITY_PROBE_H
+#pragma once
 
 #include "parity/case.h"
 
@@ -92,5 +91,3 @@ const Record *log_find(const Log *, const Record *like);
 /* For every element of `r`, its flat index in `whole`, the record of the one-rank run; -1: padding. The
  * caller frees it. [tensor_count(&r->shape)]; NULL if the index cannot be determined. */
 int64_t *record_index(const Record *r, const Mesh *, const Record *whole);
-
-#endif

@@ -6,8 +6,7 @@
  * every weight w becomes w (1 + u xi), xi standard normal; K is the longest sum of the forward. Weights are
  * first rounded to the reference's type, as an export to 16 bits did; u is then 2^-53. If the reference's
  * type is wider than ours, so that weights were rounded on import, u is the roundoff of our type. */
-#ifndef ISOTRON_PARITY_REFERENCE_H
-#define ISOTRON_PARITY_REFERENCE_H
+#pragma once
 
 #include "base/err.h"
 #include "base/str.h"
@@ -39,5 +38,3 @@ typedef struct ReferenceReport {
 /* A reference that does not fit the model is a user error. */
 Err reference_judge(const Reference *, const Config *, const Model *, ReferenceReport *);
 void reference_print(const Reference *, const Derived *, const ReferenceReport *, Str *out);
-
-#endif

@@ -1,6 +1,5 @@
 /* Describes how a wrong tensor differs from the correct one. */
-#ifndef ISOTRON_PARITY_SIGNATURE_H
-#define ISOTRON_PARITY_SIGNATURE_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -15,5 +14,3 @@ typedef struct Suspect {
 /* One of: not finite, scaled by c, all or the tail zero, a rank's summand missing, only the rank's own
  * summand, permuted; else the relative difference. */
 void signature_of(Suspect, char *out, size_t size);
-
-#endif

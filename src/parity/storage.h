@@ -8,8 +8,7 @@
  * update if the options require it. FP8 operands are quantised in fp64 by the lane's own ops. For the exact lane,
  * which rounds to a grid, the prediction adds uniform noise of the same size instead, so that it shares no
  * rounding with the run under test. */
-#ifndef ISOTRON_PARITY_STORAGE_H
-#define ISOTRON_PARITY_STORAGE_H
+#pragma once
 
 #include "parity/case.h"
 
@@ -43,5 +42,3 @@ void storage_begin(Storage *, Trainer *);
 void storage_step(Storage *, Trainer *);
 void storage_gradients(Storage *, Trainer *);
 void storage_updated(Storage *, Trainer *);
-
-#endif

@@ -7,8 +7,7 @@
  * A cell whose layout breaks a rule is skipped, with the rule's error message; this is not a pass. Any other mistake
  * in its options is a user error, such as an unknown option, a number out of its range, a second precision, or an
  * option of the command. */
-#ifndef ISOTRON_PARITY_SWEEP_H
-#define ISOTRON_PARITY_SWEEP_H
+#pragma once
 
 #include "base/jobs.h"
 #include "config/args.h"
@@ -110,5 +109,3 @@ const Row *sweep_worst(const Cell *);
 void sweep_fraction(const Cell *, double ratio, Str *out);
 /* The line "localised: ..." or "not localised: ..." of a failed cell; nothing without a finding. */
 void sweep_finding(const Finding *, const char *indent, Str *out);
-
-#endif

@@ -8,8 +8,7 @@
  * --interleave-forward-backward two actions run alternately: a backward and a forward where possible. Results
  * are bitwise equal to those without these options. DeepSpeed-Domino (Wang et al., 2024, arXiv 2409.15241)
  * does this for tensor parallelism, Megatron-LM's --overlap-moe-expert-parallel-comm for experts. */
-#ifndef ISOTRON_PIPELINE_EXECUTOR_H
-#define ISOTRON_PIPELINE_EXECUTOR_H
+#pragma once
 
 #include "models/microbatch.h"
 #include "models/model.h"
@@ -53,5 +52,3 @@ size_t executor_bytes(const Executor *, const RankSchedule *, bool zero_bubble, 
 int64_t executor_allocations(const Executor *);
 /* Calls trace after every op of every tape (tape_trace). */
 void executor_trace(Executor *, TapeTrace *, void *arg);
-
-#endif

@@ -1,8 +1,7 @@
 /* The layers of each pipeline stage. A pipeline of p ranks with v chunks per rank has v * p virtual stages;
  * stage i is chunk i / p of rank i % p. Megatron-LM core/transformer/transformer_block.py
  * (get_num_layers_to_build) and pipeline_parallel_layer_layout.py. */
-#ifndef ISOTRON_PIPELINE_LAYOUT_H
-#define ISOTRON_PIPELINE_LAYOUT_H
+#pragma once
 
 #include "models/model.h"
 
@@ -14,5 +13,3 @@ typedef struct PipelineLayout {
 /* The config must satisfy the rules of CHECK_LAYOUT. An uneven split and a mistake in
  * --pipeline-model-parallel-layout are user errors. The stages belong to the arena. */
 Err pipeline_layout(const Config *, Arena *, PipelineLayout *out);
-
-#endif

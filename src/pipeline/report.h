@@ -1,6 +1,5 @@
 /* A schedule as text. */
-#ifndef ISOTRON_PIPELINE_REPORT_H
-#define ISOTRON_PIPELINE_REPORT_H
+#pragma once
 
 #include "pipeline/simulate.h"
 
@@ -13,5 +12,3 @@ void pipeline_draw(const PipelineSpec *, const RankSchedule *schedules, const Pi
  * and slots, and the bubble compared with its closed form. A schedule that is too large to draw is a user
  * error. */
 Err pipeline_report(const PipelineSpec *, const PipelineLayout *, Str *out);
-
-#endif

@@ -29,8 +29,7 @@
  * ends only when it is received. Between two ranks the forward messages are received in the order in which
  * they are sent, and so are the backward messages. With two ranks and several chunks both directions use the
  * same pair of ranks and may overtake each other, so each needs its own channel. */
-#ifndef ISOTRON_PIPELINE_SCHEDULE_H
-#define ISOTRON_PIPELINE_SCHEDULE_H
+#pragma once
 
 #include "pipeline/layout.h"
 
@@ -95,5 +94,3 @@ PipelineWay pipeline_way(const Action *);
 int64_t pipeline_step(const RankSchedule *, int64_t action);
 /* Whether the action is the last pass of its slot. */
 bool pipeline_ends_slot(const PipelineSpec *, const Action *);
-
-#endif

@@ -1,7 +1,6 @@
 /* Simulates the schedules of all ranks with given times. Proves that they end and that every pass happens
  * once, in order and in its slot; reports how long they take. */
-#ifndef ISOTRON_PIPELINE_SIMULATE_H
-#define ISOTRON_PIPELINE_SIMULATE_H
+#pragma once
 
 #include "pipeline/schedule.h"
 
@@ -43,5 +42,3 @@ Err pipeline_simulate(const PipelineSpec *, const RankSchedule *schedules, const
  * of microbatches, or at least 2 p; with several chunks, equal and even groups of at least 2 p. Zero-bubble needs
  * weight gradients that take no longer than another pass. */
 double pipeline_bubble(const PipelineSpec *, PassTimes);
-
-#endif

@@ -1,8 +1,7 @@
 /* A plan of a run of any size, without running it: parameters, FLOPs, memory of each rank, and the pipeline schedule's
  * bubble. All ranks of a pipeline stage need the same memory, so one rank of each stage is planned, by the dry run that
  * also begins a training run. */
-#ifndef ISOTRON_PLAN_PLAN_H
-#define ISOTRON_PLAN_PLAN_H
+#pragma once
 
 #include "train/memory_plan.h"
 
@@ -33,5 +32,3 @@ Err plan_schedule(const Config *, Arena *, RunPlan *out);
 MemoryPlan plan_rank(const Config *, const Device *target, int rank);
 /* Bytes of the largest rank. */
 size_t plan_bytes(const RunPlan *);
-
-#endif

@@ -1,6 +1,5 @@
 /* Plans and searches as text and as JSON. */
-#ifndef ISOTRON_PLAN_REPORT_H
-#define ISOTRON_PLAN_REPORT_H
+#pragma once
 
 #include "plan/search.h"
 
@@ -9,5 +8,3 @@ void plan_print(const RunPlan *, size_t available, int width, Str *out);
 void search_print(const Search *, int64_t ranks, size_t available, int width, Str *out);
 /* `search` NULL: there was none. A file that cannot be written is an infra error. */
 Err plan_write_json(const RunPlan *, const Search *, size_t available, const char *path);
-
-#endif

@@ -1,8 +1,7 @@
 /* The layouts of the fewest ranks, or of exactly --ranks, in which a rank fits into a device's memory: tensor
  * parallelism inside a node, context, pipeline and expert parallelism, virtual stages, ZeRO, recomputation and
  * microbatches. All other options stay as they are. */
-#ifndef ISOTRON_PLAN_SEARCH_H
-#define ISOTRON_PLAN_SEARCH_H
+#pragma once
 
 #include "plan/plan.h"
 
@@ -31,5 +30,3 @@ typedef struct Search {
 /* The tensor-parallel ranks are at most `node`, the context-parallel ranks SEARCH_CONTEXT, the samples of a microbatch
  * SEARCH_MICRO or those of the options. */
 Search plan_search(const Config *, const Device *target, size_t available, int64_t node);
-
-#endif

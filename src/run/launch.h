@@ -1,6 +1,5 @@
 /* The ranks of a run: one, threads of this process (--ranks), or the processes that a launcher has started. */
-#ifndef ISOTRON_RUN_LAUNCH_H
-#define ISOTRON_RUN_LAUNCH_H
+#pragma once
 
 #include "base/err.h"
 #include "comm/comm.h"
@@ -33,5 +32,3 @@ int64_t rank_sharing(const Comm *, const Device *);
 
 /* Whether this is the rank that prints, rank 0. */
 bool rank_is_printer(const Comm *);
-
-#endif

@@ -1,7 +1,6 @@
 /* A model on one rank: its place in the layout, its device and its parameters. Training adds gradients, an optimizer
  * and progress (train/trainer.h); generation adds a cache (infer/generate.h). */
-#ifndef ISOTRON_RUN_MODEL_RUN_H
-#define ISOTRON_RUN_MODEL_RUN_H
+#pragma once
 
 #include <stdio.h>
 
@@ -50,5 +49,3 @@ StateContext model_run_state(const ModelRun *, bool training);
 void model_run_refresh(ModelRun *, bool training);
 /* Prints a note if only one of this run and the checkpoint has FP8's delayed scales: they are not part of the model. */
 void model_run_note_fp8(const ModelRun *, const Ckpt *, FILE *to);
-
-#endif

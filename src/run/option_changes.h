@@ -1,6 +1,5 @@
 /* The consequences if a run and the checkpoint that it loads have different values of an option. */
-#ifndef ISOTRON_RUN_OPTION_CHANGES_H
-#define ISOTRON_RUN_OPTION_CHANGES_H
+#pragma once
 
 #include <jansson.h>
 
@@ -31,5 +30,3 @@ OptionChange option_change(int option);
 const char *option_change_text(OptionChange);
 /* Appends "--hidden-size is 128, and the checkpoint has 64". */
 void option_difference(int option, const json_t *here, const json_t *there, Str *out);
-
-#endif

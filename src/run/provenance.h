@@ -1,6 +1,5 @@
 /* Where and how a number was computed or measured. A report is meaningless without it. */
-#ifndef ISOTRON_RUN_PROVENANCE_H
-#define ISOTRON_RUN_PROVENANCE_H
+#pragma once
 
 #include <stdint.h>
 
@@ -42,6 +41,4 @@ struct json_t *provenance_json(void);
 
 #ifdef __cplusplus
 }
-#endif
-
 #endif

@@ -1,7 +1,6 @@
 /* The checkpoint that a run loads: where it is, whether it is of the model that the options describe, and
  * the options in it. */
-#ifndef ISOTRON_RUN_SOURCE_H
-#define ISOTRON_RUN_SOURCE_H
+#pragma once
 
 #include <jansson.h>
 
@@ -33,5 +32,3 @@ Err source_args(Config *, Arena *, Str *notes);
 Err source_restore(Config *, Arena *, const json_t *from, unsigned classes, Str *notes);
 /* The options of these classes. The caller owns the object. */
 json_t *source_options(const Config *, unsigned classes);
-
-#endif

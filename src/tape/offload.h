@@ -6,8 +6,7 @@
  * backward of layer i + 2 has ended, they are copied back to the same addresses while the backward of layer i
  * + 1 runs. So no tensor ever moves. The last two layers need no copy: their activations are still in the
  * slots. */
-#ifndef ISOTRON_TAPE_OFFLOAD_H
-#define ISOTRON_TAPE_OFFLOAD_H
+#pragma once
 
 #include "tensor/device.h"
 
@@ -37,5 +36,3 @@ Space *offload_enter(Offload *, int64_t layer);
 void offload_leave(Offload *, int64_t layer);
 void offload_need(Offload *, int64_t layer);   /* before the first op of its backward */
 void offload_finish(Offload *, int64_t layer); /* after the last one */
-
-#endif

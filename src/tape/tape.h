@@ -8,8 +8,7 @@
  * Gradients: a tensor may feed several ops. The first gradient that reaches it is kept or shared (no copy);
  * later ones are added. A shared gradient is copied before it is written (tape_grad_out), so sharing is never
  * visible. */
-#ifndef ISOTRON_TAPE_TAPE_H
-#define ISOTRON_TAPE_TAPE_H
+#pragma once
 
 #include <math.h>
 
@@ -140,5 +139,3 @@ static inline void tape_backward(Tape *t, Tensor *y, Tensor *dy, Need need) {
  * operations wait, so it may count and time. */
 typedef void TapeTrace(void *arg, const OpDef *, const Call *);
 void tape_trace(Tape *, TapeTrace *, void *arg);
-
-#endif

@@ -1,6 +1,5 @@
 /* The tape for backward functions: gradients that arrive, and memory for those that a node computes. */
-#ifndef ISOTRON_TAPE_TAPE_BACKWARD_H
-#define ISOTRON_TAPE_TAPE_BACKWARD_H
+#pragma once
 
 #include "tape/tape_ops.h"
 
@@ -28,5 +27,3 @@ Tensor *tape_grad_in_place(Tape *, Tensor *x, Need);
 typedef void Postponed(Tape *, void *arg);
 void tape_postpone(Tape *, const Node *, Postponed *, const void *arg, size_t bytes);
 void tape_run_postponed(Tape *);
-
-#endif

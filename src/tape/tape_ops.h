@@ -1,6 +1,5 @@
 /* The tape for the builders of ops (src/ops). */
-#ifndef ISOTRON_TAPE_TAPE_OPS_H
-#define ISOTRON_TAPE_TAPE_OPS_H
+#pragma once
 
 #include "kernels/attr.h"
 #include "tape/tape.h"
@@ -70,5 +69,3 @@ void tape_comm_at_once(Tape *, TapeComm *);
 void tape_seed(Tape *, Tensor *y, double dy);
 /* Whether operations along the axis may overlap with others. */
 bool tape_overlaps(const Tape *, Axis);
-
-#endif

@@ -1,6 +1,5 @@
 /* The state of a tape, shared by the files of this folder. */
-#ifndef ISOTRON_TAPE_TAPE_STATE_H
-#define ISOTRON_TAPE_TAPE_STATE_H
+#pragma once
 
 #include "tape/tape_backward.h"
 
@@ -53,5 +52,3 @@ void tape_probe(Tape *, TapePoint, const OpDef *, const Call *, Need);
 /* Runs the backward of the nodes from `first` on, in reverse order. */
 void tape_sweep(Tape *, size_t first, Need);
 void tape_grad_release(Tape *, Tensor *);
-
-#endif

@@ -1,7 +1,6 @@
 /* The functions of a kind of device (devices.def). Only device.c, call.c, space.c and the kinds themselves
  * include this. */
-#ifndef ISOTRON_TENSOR_BACKEND_H
-#define ISOTRON_TENSOR_BACKEND_H
+#pragma once
 
 #include "tensor/call.h"
 #include "tensor/device.h"
@@ -61,5 +60,3 @@ void device_count(Device *, size_t bytes);
 
 #define DEVICE(constant, name) extern const DeviceBackend device_##name##_backend;
 #include "tensor/devices.def"
-
-#endif

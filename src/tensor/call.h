@@ -1,7 +1,6 @@
 /* One invocation of a kernel. All kernels share this signature, so that the null device, profiling, tracing,
  * 16-bit emulation and the generic op tests are written once. */
-#ifndef ISOTRON_TENSOR_CALL_H
-#define ISOTRON_TENSOR_CALL_H
+#pragma once
 
 #include "tensor/device.h"
 #include "tensor/tensor.h"
@@ -65,5 +64,3 @@ void call_run(const OpDef *, const Call *);
 /* The implementation of the call on call->device, or on the device that this null device plans for (PathFn).
  * NULL: the device has no choice. */
 const char *call_path(const OpDef *, const Call *);
-
-#endif

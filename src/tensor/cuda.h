@@ -1,6 +1,5 @@
 /* A GPU, for kernels/cuda and the CUDA backend. No other code includes a CUDA header. */
-#ifndef ISOTRON_TENSOR_CUDA_H
-#define ISOTRON_TENSOR_CUDA_H
+#pragma once
 
 #include <cuda_runtime_api.h>
 
@@ -53,5 +52,3 @@ void cuda_check(cudaError_t, const char *call, const char *file, int line);
 /* Memory for the duration of one kernel launch or library call, SPACE_ALIGN-aligned. The next call of any
  * kernel of this device may reuse it. It grows in place when it is too small, which a graph cannot capture. */
 void *cuda_scratch(const Device *, size_t bytes);
-
-#endif

@@ -1,7 +1,6 @@
 /* Devices: where tensors live and kernels run. The null device runs everything except the arithmetic: a dry
  * run on it gives the sizes of all memory before any is allocated. */
-#ifndef ISOTRON_TENSOR_DEVICE_H
-#define ISOTRON_TENSOR_DEVICE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -183,5 +182,3 @@ void *space_base(const Space *); /* address of its first block */
 size_t space_capacity(const Space *);
 size_t space_used(const Space *);
 size_t space_peak(const Space *); /* highest end of any block since space_new */
-
-#endif

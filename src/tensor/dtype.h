@@ -1,8 +1,7 @@
 /* Element types. Arithmetic is double for F64 and float for everything else; BF16 and F16 are storage only.
  * F8E4M3 and F8E5M2 hold FP8 values (fp8.h) of scaled numbers. Only the ops of src/ops/fp8.c use them, and
  * they do not count as float types. */
-#ifndef ISOTRON_TENSOR_DTYPE_H
-#define ISOTRON_TENSOR_DTYPE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -34,5 +33,3 @@ void dtype_convert(void *dst, DType dst_type, const void *src, DType src_type, s
  * must hold x. */
 void dtype_store(void *array, DType, int64_t at, double x);
 double dtype_load(const void *array, DType, int64_t at);
-
-#endif

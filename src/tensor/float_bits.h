@@ -1,6 +1,5 @@
 /* The bits of a float as an integer, and back. */
-#ifndef ISOTRON_TENSOR_FLOAT_BITS_H
-#define ISOTRON_TENSOR_FLOAT_BITS_H
+#pragma once
 
 #include <stdint.h>
 #include <string.h>
@@ -16,5 +15,3 @@ static inline float float_of_bits(uint32_t u) {
     memcpy(&x, &u, sizeof x);
     return x;
 }
-
-#endif

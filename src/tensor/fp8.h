@@ -1,8 +1,7 @@
 /* The two 8-bit floats of "FP8 Formats for Deep Learning" (Micikevicius et al., 2022), both with subnormals:
  * - E4M3: bias 7, largest value 448, one NaN pattern for each sign, no infinity
  * - E5M2: bias 15, largest value 57344, IEEE's infinities and NaNs */
-#ifndef ISOTRON_TENSOR_FP8_H
-#define ISOTRON_TENSOR_FP8_H
+#pragma once
 
 #include <stdint.h>
 
@@ -14,5 +13,3 @@ uint8_t fp8_from_float(Fp8Type, float);
 float fp8_to_float(Fp8Type, uint8_t);
 float fp8_max(Fp8Type);
 double fp8_roundoff(Fp8Type); /* u: 2^-4, 2^-3 */
-
-#endif

@@ -9,8 +9,7 @@
  * An axis of size 1 is always I. The rule of an op in kernels/ops.def gives the type of its output from those
  * of its operands. Operands that no rule allows indicate a forgotten or doubled collective. The same four
  * types with other letters are Google's "varying manual axes" of JAX's shard_map. */
-#ifndef ISOTRON_TENSOR_SPMD_H
-#define ISOTRON_TENSOR_SPMD_H
+#pragma once
 
 #include <stdint.h>
 
@@ -53,5 +52,3 @@ typedef enum SpmdRule {
     SPMD_SUM,     /* as LOCAL, and summed over the tokens of a microbatch: on axes that shard it V becomes
                      P */
 } SpmdRule;
-
-#endif

@@ -1,7 +1,6 @@
 /* A tensor is a plain view. Its bytes belong to a Space, a parameter buffer or a batch; a tensor is never
  * freed. The last dimension of a float tensor is always contiguous (stride 1). */
-#ifndef ISOTRON_TENSOR_TENSOR_H
-#define ISOTRON_TENSOR_TENSOR_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -51,5 +50,3 @@ int64_t tensor_row_offset(const Tensor *, int64_t row);
 void *tensor_at(const Tensor *, int64_t offset);
 /* "F32 [37, 2, 64]" for messages. */
 const char *tensor_describe(const Tensor *, char *buffer, size_t n);
-
-#endif

@@ -1,6 +1,5 @@
 /* Tokens that models of masked text need, as Megatron-LM's HuggingFaceTokenizer finds them. */
-#ifndef ISOTRON_TOKENIZER_SPECIAL_H
-#define ISOTRON_TOKENIZER_SPECIAL_H
+#pragma once
 
 #include "tokenizer/tokenizer.h"
 
@@ -18,5 +17,3 @@ int64_t tokenizer_special(const Tokenizer *, SpecialToken);
 int64_t tokenizer_sentinels(const Tokenizer *, int64_t **ids);
 /* [vocab_size], 1 where a token begins with "##" and so continues a word; the caller frees it. */
 Err tokenizer_continuations(const Tokenizer *, unsigned char **out);
-
-#endif

@@ -18,8 +18,7 @@
  * Text is bytes and may contain NULs. The BPE types decode it like Python's bytes.decode("utf-8",
  * errors="replace"): each maximal invalid subpart becomes one U+FFFD. A Tokenizer never changes after
  * tokenizer_open: any number of threads may use one at the same time. */
-#ifndef ISOTRON_TOKENIZER_TOKENIZER_H
-#define ISOTRON_TOKENIZER_TOKENIZER_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -116,5 +115,3 @@ int32_t tokenizer_token_id(const Tokenizer *, const char *token);
 const char *tokenizer_token_text(const Tokenizer *, int32_t id, size_t *n);
 /* True for special added tokens and the end-of-document and padding ids. */
 bool tokenizer_is_special(const Tokenizer *, int32_t id);
-
-#endif

@@ -1,6 +1,5 @@
 /* The interface of a kind of tokenizer; tokenizer.c has the common part. */
-#ifndef ISOTRON_TOKENIZER_TYPE_H
-#define ISOTRON_TOKENIZER_TYPE_H
+#pragma once
 
 #include "base/str.h"
 #include "tokenizer/model/bpe.h"
@@ -32,5 +31,3 @@ extern const TokenizerType TOKENIZER_HUGGINGFACE, TOKENIZER_GPT2, TOKENIZER_BERT
     TOKENIZER_BERT_CASE;                                                       /* hf_open.c */
 extern const TokenizerType TOKENIZER_SPM, TOKENIZER_GPT_SPM, TOKENIZER_LLAMA2; /* spm.c */
 extern const TokenizerType TOKENIZER_TIKTOKEN;                                 /* tiktoken.c */
-
-#endif

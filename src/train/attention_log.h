@@ -1,6 +1,5 @@
 /* The implementations of attention on a GPU, and the reasons, from a dry run. */
-#ifndef ISOTRON_TRAIN_ATTENTION_LOG_H
-#define ISOTRON_TRAIN_ATTENTION_LOG_H
+#pragma once
 
 #include "tensor/call.h"
 
@@ -12,5 +11,3 @@ typedef struct AttentionLog {
 
 /* A TapeTrace for a null device that plans for a GPU; other devices add nothing. `log` is an AttentionLog. */
 void attention_log(void *log, const OpDef *, const Call *);
-
-#endif

@@ -1,6 +1,5 @@
 /* The first lines of a run: model, data, layout and machine, one fact a line. */
-#ifndef ISOTRON_TRAIN_BANNER_H
-#define ISOTRON_TRAIN_BANNER_H
+#pragma once
 
 #include "config/config.h"
 #include "data/data.h"
@@ -13,5 +12,3 @@ void banner_print(const Config *, int64_t tokenizer_size, const ModelCount *para
 void banner_print_data(const Config *, const Data *);
 /* One line; names and texts are columns. */
 void banner_line(const char *name, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-
-#endif

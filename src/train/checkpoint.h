@@ -1,6 +1,5 @@
 /* A run as a checkpoint: its buffers and progress numbers. */
-#ifndef ISOTRON_TRAIN_CHECKPOINT_H
-#define ISOTRON_TRAIN_CHECKPOINT_H
+#pragma once
 
 #include <jansson.h>
 
@@ -28,5 +27,3 @@ Err trainer_save(Trainer *);
 Err trainer_finish_save(Trainer *, bool wait, int64_t *iteration);
 /* Loads from --load (or --pretrained-checkpoint) if given. *loaded: whether there was a checkpoint. */
 Err trainer_load(Trainer *, bool *loaded);
-
-#endif

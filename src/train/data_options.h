@@ -1,6 +1,5 @@
 /* The data that the options describe. Only here a kind of dataset gets its configuration. */
-#ifndef ISOTRON_TRAIN_DATA_OPTIONS_H
-#define ISOTRON_TRAIN_DATA_OPTIONS_H
+#pragma once
 
 #include "config/config.h"
 #include "data/data.h"
@@ -19,5 +18,3 @@ typedef struct TokenFacts {
 
 /* Opens the data. read_only: no file changes. The lists of paths are borrowed. */
 Err data_open_options(const Config *, const TokenFacts *, bool read_only, Data **out);
-
-#endif

@@ -1,8 +1,7 @@
 /* TensorBoard event files: TFRecord framing (length, masked CRC-32C, payload, masked CRC-32C) around Event
  * protocol buffers with scalar and text summaries. Source: tensorflow/core/lib/io/record_writer.cc and
  * tensorflow/core/util/event.proto. */
-#ifndef ISOTRON_TRAIN_EVENTS_H
-#define ISOTRON_TRAIN_EVENTS_H
+#pragma once
 
 #include <stdint.h>
 
@@ -17,5 +16,3 @@ Err events_scalar(Events *, const char *tag, int64_t step, double value);
 /* Writes a text in Markdown at a step, with the tag <tag>/text_summary. */
 Err events_text(Events *, const char *tag, int64_t step, const char *text);
 void events_close(Events *);
-
-#endif

@@ -1,8 +1,7 @@
 /* The output of a run: log lines on standard output, Megatron-LM's (training.py training_log) or short ones; JSON
  * records in --log-jsonl; TensorBoard scalars; progress.txt. If standard error is a terminal, a status line shows
  * the step between log lines. */
-#ifndef ISOTRON_TRAIN_LOG_H
-#define ISOTRON_TRAIN_LOG_H
+#pragma once
 
 #include "base/err.h"
 #include "train/timers.h"
@@ -40,5 +39,3 @@ Err train_log_accuracy(TrainLog *, const Trainer *, int64_t epoch, const Accurac
 void train_log_hide_status(TrainLog *);
 /* Appends a line to progress.txt in --save, with --log-progress. */
 Err train_log_progress(const Trainer *, const char *event);
-
-#endif

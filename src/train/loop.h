@@ -1,7 +1,6 @@
 /* The training loop: data, steps, evaluation, logs, checkpoints and all the ways to stop. Megatron-LM
  * training.py pretrain. */
-#ifndef ISOTRON_TRAIN_LOOP_H
-#define ISOTRON_TRAIN_LOOP_H
+#pragma once
 
 #include "base/err.h"
 #include "config/config.h"
@@ -18,5 +17,3 @@ Err train(const Config *, const TokenFacts *, Data *data, int *stopped_by);
  * number of problems, at most TRAIN_FILE_PROBLEMS. No file changes. */
 enum { TRAIN_FILE_PROBLEMS = 3 };
 int train_check_files(const Config *, const TokenFacts *, Err problem[TRAIN_FILE_PROBLEMS]);
-
-#endif

@@ -1,6 +1,5 @@
 /* The memory that a rank will need, known before any is allocated. */
-#ifndef ISOTRON_TRAIN_MEMORY_PLAN_H
-#define ISOTRON_TRAIN_MEMORY_PLAN_H
+#pragma once
 
 #include "config/config.h"
 #include "pipeline/executor.h"
@@ -66,5 +65,3 @@ MemoryPlan memory_plan_of_host(const MemoryPlan *, Comm *);
 Err memory_plan_check(const MemoryPlan *together, size_t available);
 /* The check for the memory of all ranks of a device and of a host. All ranks call it, and get the same error. */
 Err memory_plan_fits(const MemoryPlan *own, const Device *, Comm *);
-
-#endif

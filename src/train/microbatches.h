@@ -1,8 +1,7 @@
 /* The microbatches of a step (or single samples of them) on this rank. Their fields are copied to one block
  * of device memory, all before the first runs, without waiting; the executor runs them. On a GPU one rank
  * without dropout can record a microbatch as a CUDA graph and replay it (--cuda-graph-impl local). */
-#ifndef ISOTRON_TRAIN_MICROBATCHES_H
-#define ISOTRON_TRAIN_MICROBATCHES_H
+#pragma once
 
 #include "config/config.h"
 #include "pipeline/executor.h"
@@ -42,5 +41,3 @@ const double *microbatches_losses(const Microbatches *);
 size_t microbatches_bytes(const Microbatches *); /* bytes of device memory */
 /* Tells that the host has waited for the device, so that the next microbatches_begin need not. */
 void microbatches_waited(Microbatches *);
-
-#endif

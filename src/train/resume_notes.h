@@ -1,6 +1,5 @@
 /* Differences between a continued run and the run that saved the checkpoint. */
-#ifndef ISOTRON_TRAIN_RESUME_NOTES_H
-#define ISOTRON_TRAIN_RESUME_NOTES_H
+#pragma once
 
 #include <jansson.h>
 
@@ -13,5 +12,3 @@
  * remaining steps. Also appends a line if data with the same names have another fingerprint (NULL: not known), or if
  * schedules do not continue where the checkpoint's are. */
 void resume_notes(const Trainer *, const json_t *state, Str *out);
-
-#endif

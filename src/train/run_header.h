@@ -1,6 +1,5 @@
 /* The first record of a log: the facts of the run. */
-#ifndef ISOTRON_TRAIN_RUN_HEADER_H
-#define ISOTRON_TRAIN_RUN_HEADER_H
+#pragma once
 
 #include <jansson.h>
 
@@ -12,5 +11,3 @@
 json_t *run_header(const Trainer *, const Data *, int64_t parameters);
 /* Appends the options of a header as a table in Markdown. */
 void run_header_options(const json_t *header, Str *out);
-
-#endif

@@ -1,7 +1,6 @@
 /* Signals that request the end of a run: SIGINT (Ctrl-C), and with --exit-signal-handler the --exit-signal. A thread
  * receives them, so each is answered immediately, however long the step is. */
-#ifndef ISOTRON_TRAIN_STOP_SIGNALS_H
-#define ISOTRON_TRAIN_STOP_SIGNALS_H
+#pragma once
 
 #include "config/config.h"
 
@@ -20,5 +19,3 @@ int stop_signals_seen(const StopSignals *);
 int stop_signals_number(const Config *);
 /* From here on signals have their default action again. */
 void stop_signals_free(StopSignals *);
-
-#endif

@@ -1,6 +1,5 @@
 /* Timers of a step, printed in the format of Megatron-LM core/timers.py. */
-#ifndef ISOTRON_TRAIN_TIMERS_H
-#define ISOTRON_TRAIN_TIMERS_H
+#pragma once
 
 #include <stdint.h>
 
@@ -35,5 +34,3 @@ const char *timer_name(Timer);
 int64_t timers_longest(const Times *, int ranks, Timer, int64_t level);
 /* Appends the timers of level <= `level` that have run on some rank, each divided by `steps`. */
 void timers_report(const Times *, int ranks, TimingLogOption, int64_t level, int64_t steps, Str *out);
-
-#endif

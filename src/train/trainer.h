@@ -1,7 +1,6 @@
 /* One rank's training state, and the step that advances it. The order of a step is Megatron-LM's training.py
  * train_step: zero gradients, forward and backward of every microbatch, norm and clip, update, schedules. */
-#ifndef ISOTRON_TRAIN_TRAINER_H
-#define ISOTRON_TRAIN_TRAINER_H
+#pragma once
 
 #include "config/config.h"
 #include "data/data.h"
@@ -97,5 +96,3 @@ double trainer_mean(LossSum);
 void trainer_publish(Trainer *);
 /* Sums x[n] over all ranks in place; each rank passes its own part. */
 void trainer_sum(const Trainer *, double *x, int64_t n);
-
-#endif

@@ -1,6 +1,5 @@
 /* Divides the time of `isotron validate` among its stages. */
-#ifndef ISOTRON_VALIDATE_BUDGET_H
-#define ISOTRON_VALIDATE_BUDGET_H
+#pragma once
 
 /* A stage that has not run yet. */
 typedef struct StageTime {
@@ -15,5 +14,3 @@ typedef struct StageTime {
  * three quarters of it, each gets only part of its minimum. If a stage takes too long, the later stages thus get less
  * time. */
 double stage_budget(const StageTime *stages, int n, double all, double gone, double overhead);
-
-#endif

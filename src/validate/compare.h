@@ -1,7 +1,6 @@
 /* Compares a stage with the last good run, and with the same stage on another NCCL library. The result is
  * added to the stage's evidence. */
-#ifndef ISOTRON_VALIDATE_COMPARE_H
-#define ISOTRON_VALIDATE_COMPARE_H
+#pragma once
 
 #include "base/statistics.h"
 #include "validate/validate.h"
@@ -29,5 +28,3 @@ enum { RATE_CLASSES = 16 };
 int compare_classes(const ValidateRow *, RateClass out[RATE_CLASSES]);
 /* "B is equal to A within 9 %", or "B is 12 % slower than A". */
 void compare_class_text(const RateClass *, Str *out);
-
-#endif

@@ -1,6 +1,5 @@
 /* The component that explains most findings, so that a long list of suspects leads to one repair. */
-#ifndef ISOTRON_VALIDATE_CONCLUSION_H
-#define ISOTRON_VALIDATE_CONCLUSION_H
+#pragma once
 
 #include "validate/validate.h"
 
@@ -10,5 +9,3 @@
  * such as a slow all-reduce, is explained by every component that another finding names. Ties are listed. Empty: there
  * are no findings. */
 void conclusion_of(const Validation *, Str *out);
-
-#endif

@@ -1,7 +1,6 @@
 /* The highest rate of the links between GPUs, computed from what NVML reports, and whether collectives reach
  * enough of it. */
-#ifndef ISOTRON_VALIDATE_LINKS_ROOF_H
-#define ISOTRON_VALIDATE_LINKS_ROOF_H
+#pragma once
 
 #include <stddef.h>
 
@@ -33,5 +32,3 @@ bool links_are_slow(const LinksRoof *, const Metric *busbw);
 void links_limit_samples(const LinksRoof *, const Metric *busbw, const char *collective, Outcome *);
 /* "78 % of 450 GB/s, 18 NVLinks of 25 GB/s"; empty if the roof is not known. */
 void links_share(const LinksRoof *, const Metric *busbw, char *out, size_t n);
-
-#endif

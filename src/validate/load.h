@@ -1,6 +1,5 @@
 /* The clocks, temperature and power of each rank's GPU while a stage runs. */
-#ifndef ISOTRON_VALIDATE_LOAD_H
-#define ISOTRON_VALIDATE_LOAD_H
+#pragma once
 
 #include "measure/nvml.h"
 #include "validate/stage.h"
@@ -16,5 +15,3 @@ NvmlWatch *load_watch(const StageRank *);
 /* Collective: ends the watch of this rank's GPU, and adds a fact for each rank. The loads are [world]; the caller
  * frees them. */
 NvmlLoad *loads_of_ranks(const StageRank *, NvmlWatch *);
-
-#endif

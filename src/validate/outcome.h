@@ -1,6 +1,5 @@
 /* The result of a stage. It has no pointers, because a process passes it to its parent in shared memory. */
-#ifndef ISOTRON_VALIDATE_OUTCOME_H
-#define ISOTRON_VALIDATE_OUTCOME_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -96,5 +95,3 @@ double metric_median(const Metric *); /* 0: NULL, or without samples */
 
 /* The worst verdict of its evidence. */
 StageVerdict outcome_verdict(const Outcome *);
-
-#endif

@@ -1,9 +1,6 @@
 /* The table of rates in the HTML page. A rate has a bar if its roof or its rate in the good run is known. */
-#ifndef ISOTRON_VALIDATE_RATES_PAGE_H
-#define ISOTRON_VALIDATE_RATES_PAGE_H
+#pragma once
 
 #include "validate/validate.h"
 
 void rates_page(const Validation *, Str *out);
-
-#endif

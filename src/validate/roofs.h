@@ -1,6 +1,5 @@
 /* The speed of a device, compared with the rate that the vendor states and with its siblings. */
-#ifndef ISOTRON_VALIDATE_ROOFS_H
-#define ISOTRON_VALIDATE_ROOFS_H
+#pragma once
 
 #include "measure/nvml.h"
 #include "validate/stage.h"
@@ -16,5 +15,3 @@ typedef struct Roof {
  * with `stated`, the vendor's rate in the roof's unit (0: not known). The evidence quotes its load. */
 void roofs_judge(Outcome *, const Roof *, const double *best, const Suspect *, const NvmlLoad *, int n,
                  double stated);
-
-#endif

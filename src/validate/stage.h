@@ -1,6 +1,5 @@
 /* Shared by the stages: a world of ranks with devices, budgets, and the names of suspects. */
-#ifndef ISOTRON_VALIDATE_STAGE_H
-#define ISOTRON_VALIDATE_STAGE_H
+#pragma once
 
 #include "comm/comm.h"
 #include "tensor/device.h"
@@ -64,5 +63,3 @@ bool stage_is_nccl(const char *transport);
 void stage_note_transport(const StageRank *);
 /* "NCCL 2.28.9", or the transport through host memory. */
 Suspect stage_transport(const StageRank *);
-
-#endif

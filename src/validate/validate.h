@@ -13,8 +13,7 @@
  *
  * The overall verdict is the worst verdict of all stages. INCONCLUSIVE counts only if no stage passed. The
  * report lists everything that could not be tested as not certified. */
-#ifndef ISOTRON_VALIDATE_VALIDATE_H
-#define ISOTRON_VALIDATE_VALIDATE_H
+#pragma once
 
 #include "base/interrupt.h"
 #include "config/config.h"
@@ -91,5 +90,3 @@ void validate_html(const Validation *, Str *out);
 void validate_print_row(const Validation *, const ValidateRow *, Str *out);
 /* The command that repeats a stage. */
 void validate_command(const Validation *, const ValidateRow *, Str *out);
-
-#endif

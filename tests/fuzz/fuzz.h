@@ -2,8 +2,7 @@
  * succeed or return an error message. fuzz_<what>.c is linked twice: with libFuzzer (clang, ISOTRON_FUZZ),
  * and with replay.c, which mutates the seeds by a fixed sequence of random numbers, so that CTest runs the
  * same inputs anywhere. */
-#ifndef ISOTRON_TESTS_FUZZ_H
-#define ISOTRON_TESTS_FUZZ_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -31,5 +30,3 @@ char *fuzz_path(const char *name);
 char *fuzz_file(const char *name, const void *bytes, size_t n);
 /* Aborts on an error without a message; true if there is no error. */
 bool fuzz_ok(Err);
-
-#endif

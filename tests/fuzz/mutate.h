@@ -1,7 +1,6 @@
 /* A deterministic mutator: mutation `number` of a corpus is a pure function of (seed, number). It works on
  * bytes and, since most formats here are JSON or key = value, on numbers, words and nesting of text. */
-#ifndef ISOTRON_TESTS_FUZZ_MUTATE_H
-#define ISOTRON_TESTS_FUZZ_MUTATE_H
+#pragma once
 
 #include <stdint.h>
 
@@ -9,5 +8,3 @@
 
 /* Writes into `out` (cleared first) one of the n seeds with one to six changes. */
 void mutate(const Str *seeds, int n, uint64_t seed, uint64_t number, Str *out);
-
-#endif

@@ -1,6 +1,5 @@
 /* Opens a tokenizer's file, then encodes and decodes awkward text. */
-#ifndef ISOTRON_FUZZ_TOKENIZER_FILE_H
-#define ISOTRON_FUZZ_TOKENIZER_FILE_H
+#pragma once
 
 #include "fuzz/fuzz.h"
 
@@ -52,5 +51,3 @@ static bool fuzz_tokenizer_file(const char *type, const char *name, const uint8_
     free(path);
     return ok;
 }
-
-#endif

@@ -5,8 +5,7 @@
  * A bug is only in ranks of a layout: runs on one rank, the reference, are correct. Bugs of the family
  * "comparator" are in the judge, and those of "option" and "dataset" are judged by a separate witness; all
  * of them are in every run. Calls inside one object file are not replaced. */
-#ifndef ISOTRON_TESTS_MUTANTS_H
-#define ISOTRON_TESTS_MUTANTS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -61,5 +60,3 @@ Err ignore_option(const char *field);
 #define HOOK(type, name, ...)                                                                                \
     extern __typeof__(name) __real_##name, __wrap_##name;                                                    \
     type __wrap_##name(__VA_ARGS__)
-
-#endif

@@ -1,6 +1,5 @@
 /* The functions that a library in NCCL's place exports, and the sizes of NCCL's types. */
-#ifndef ISOTRON_TESTS_NCCL_EXPORTS_H
-#define ISOTRON_TESTS_NCCL_EXPORTS_H
+#pragma once
 
 #include <stdint.h>
 
@@ -19,5 +18,3 @@ static inline size_t type_size(int type) {
                                    [NCCL_F32] = 4, [NCCL_F64] = 8, [NCCL_BF16] = 2};
     return type >= 0 && type < (int)sizeof SIZE ? SIZE[type] : 0;
 }
-
-#endif

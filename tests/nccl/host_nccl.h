@@ -1,7 +1,6 @@
 /* The parts that the files of the host's NCCL (host_nccl.c) share: operations, and the meetings in which
  * their members exchange data. */
-#ifndef ISOTRON_TESTS_HOST_NCCL_H
-#define ISOTRON_TESTS_HOST_NCCL_H
+#pragma once
 
 #include <pthread.h>
 #include <stdbool.h>
@@ -53,5 +52,3 @@ void move_share(const Meeting *, int slot);
 typedef struct HostNcclJoined {
     int limited, unlimited, most_blocks, windows, on_copy_engines;
 } HostNcclJoined;
-
-#endif

@@ -1,7 +1,6 @@
 /* CMocka and the headers it asks for, in the order it asks for them. TEST(name) { ... } is a test. A program runs its
  * tests in the order of the file; it needs a main() only for more than that. */
-#ifndef ISOTRON_TESTS_CMOCKA_ALL_H
-#define ISOTRON_TESTS_CMOCKA_ALL_H
+#pragma once
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -23,5 +22,3 @@ int run_all_tests(CMFixtureFunction set_up, CMFixtureFunction tear_down); /* of 
     static void name(void **state);                                                                          \
     static void __attribute__((constructor)) add_##name(void) { test_add(#name, name, __LINE__); }           \
     static void name(__attribute__((unused)) void **state)
-
-#endif

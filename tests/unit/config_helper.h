@@ -1,6 +1,5 @@
 /* Configurations for tests: option words in, a finished Config out. */
-#ifndef ISOTRON_TESTS_CONFIG_HELPER_H
-#define ISOTRON_TESTS_CONFIG_HELPER_H
+#pragma once
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -65,5 +64,3 @@ __attribute__((format(printf, 1, 2))) static inline Setup *setup_new(const char 
 }
 
 static inline void setup_free(Setup *s) { arena_free(s->arena); }
-
-#endif

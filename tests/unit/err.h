@@ -1,6 +1,5 @@
 /* Assertions on errors. */
-#ifndef ISOTRON_TESTS_ERR_H
-#define ISOTRON_TESTS_ERR_H
+#pragma once
 
 #include <string.h>
 
@@ -23,5 +22,3 @@ static inline void check_err(Err e, const char *expr, int line, const char *cons
     for (; *texts; texts++)
         if (!strstr(e.msg, *texts)) fail_msg("line %d: '%s' does not say '%s'", line, e.msg, *texts);
 }
-
-#endif

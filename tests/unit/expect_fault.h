@@ -1,7 +1,6 @@
 /* Runs statements that must be a fault, with this in its message. In a function without a loop around it,
  * whose variables the jump might lose. */
-#ifndef ISOTRON_TESTS_EXPECT_FAULT_H
-#define ISOTRON_TESTS_EXPECT_FAULT_H
+#pragma once
 
 #include <string.h>
 
@@ -21,5 +20,3 @@
         fault_scope(old_);                                                                                   \
         if (!strstr(scope_.message, sentence)) fail_msg("%s", scope_.message);                               \
     } while (0)
-
-#endif

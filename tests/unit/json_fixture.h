@@ -1,6 +1,5 @@
 /* A JSON file as the state of a group of tests. */
-#ifndef ISOTRON_TESTS_UNIT_JSON_FIXTURE_H
-#define ISOTRON_TESTS_UNIT_JSON_FIXTURE_H
+#pragma once
 
 #include <jansson.h>
 
@@ -14,5 +13,3 @@ static inline int json_fixture_free(void **state) {
     json_decref(*state);
     return 0;
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* A model on a device with a tape, from option words; and token ids to feed it. */
-#ifndef ISOTRON_TESTS_MODEL_HELPER_H
-#define ISOTRON_TESTS_MODEL_HELPER_H
+#pragma once
 
 #include "unit/config_helper.h"
 
@@ -71,5 +70,3 @@ static inline Ids *ids_new(const TestModel *m, int64_t b, int64_t s, uint64_t si
     x->labelled.labels = &x->labels;
     return x;
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* A fresh folder for a test; the test removes it with file_remove_tree. */
-#ifndef ISOTRON_TESTS_TEMP_DIR_H
-#define ISOTRON_TESTS_TEMP_DIR_H
+#pragma once
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,5 +10,3 @@ static inline void temp_dir(char out[64]) {
     snprintf(out, 64, "%s/isotron-test-XXXXXX", P_tmpdir);
     assert_non_null(mkdtemp(out));
 }
-
-#endif

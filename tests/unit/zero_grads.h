@@ -1,6 +1,5 @@
 /* Main gradients for tests that add to them themselves. */
-#ifndef ISOTRON_TESTS_ZERO_GRADS_H
-#define ISOTRON_TESTS_ZERO_GRADS_H
+#pragma once
 
 #include "param/param.h"
 
@@ -8,5 +7,3 @@ static inline void zero_grads(Registry *r) {
     grads_mark_unwritten(r);
     grads_zero_unwritten(r);
 }
-
-#endif

@@ -103,8 +103,7 @@ def table(name, comment, rows):
 
 
 print(f"""/* Written by tools/oracle/unicode_ages.py from tokenizers {tokenizers.__version__}, Unicode {unicodedata.unidata_version} and utf8proc. */
-#ifndef ISOTRON_TOKENIZER_AGES_TABLE_H
-#define ISOTRON_TOKENIZER_AGES_TABLE_H
+#pragma once
 
 #include <stdint.h>
 
@@ -113,4 +112,4 @@ table("STAND_INS", "first, last, stand-in", stand_ins())
 table("UNORDERED", "first, last", normalizing())
 table("LOWER", "first, last, lower case of the first", lower())
 for name, rows in classes(): table(name, "first, last", rows)
-print("/* clang-format on */\n\n#endif")
+print("/* clang-format on */")

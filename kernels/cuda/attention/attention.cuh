@@ -1,6 +1,5 @@
 /* Attention by cuDNN and, for calls that it does not support, by our own kernels (attention.cu). */
-#ifndef ISOTRON_KERNELS_CUDA_ATTENTION_ATTENTION_CUH
-#define ISOTRON_KERNELS_CUDA_ATTENTION_ATTENTION_CUH
+#pragma once
 
 #include "kernels/cuda/common.cuh"
 
@@ -11,5 +10,3 @@ bool attention_grad_cudnn(const Call *);
 /* attention.cu: the bytes of cuda_scratch for calls that cuDNN does not support. */
 size_t attention_scratch(const Call *);
 size_t attention_grad_scratch(const Call *);
-
-#endif

@@ -1,6 +1,5 @@
 /* Attention as a graph of cuDNN's operations (attention_graph.cu). */
-#ifndef ISOTRON_KERNELS_CUDA_ATTENTION_ATTENTION_GRAPH_CUH
-#define ISOTRON_KERNELS_CUDA_ATTENTION_ATTENTION_GRAPH_CUH
+#pragma once
 
 #include "kernels/cuda/attention/cudnn_graph.cuh"
 
@@ -65,5 +64,3 @@ typedef struct AttentionNumbers {
 AttentionNumbers attention_numbers(const AttentionShape *);
 
 void attention_graph(const AttentionShape *, Graph *);
-
-#endif

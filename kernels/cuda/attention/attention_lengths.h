@@ -1,6 +1,5 @@
 /* The keys of padded samples, as cuDNN needs them: a number for each (sample, group) pair. */
-#ifndef ISOTRON_KERNELS_CUDA_ATTENTION_ATTENTION_LENGTHS_H
-#define ISOTRON_KERNELS_CUDA_ATTENTION_ATTENTION_LENGTHS_H
+#pragma once
 
 #include "base/zigzag.h"
 #include "tensor/call.h"
@@ -18,5 +17,3 @@ void attention_put_lengths(const Call *, const PaddedPairs *, int32_t *queries, 
  * [b,g,r,rows]: cuDNN does not write all of them. */
 void attention_clear_blind(const Call *, const PaddedPairs *, const Tensor *x);
 void attention_clear_blind_lse(const Call *, const PaddedPairs *, const Tensor *lse);
-
-#endif

@@ -1,6 +1,5 @@
 /* The implementation that computes attention on a CUDA device, and why: for logs, benches and tests. */
-#ifndef ISOTRON_KERNELS_CUDA_ATTENTION_ATTENTION_PATH_H
-#define ISOTRON_KERNELS_CUDA_ATTENTION_ATTENTION_PATH_H
+#pragma once
 
 #include "tensor/call.h"
 
@@ -13,5 +12,3 @@ typedef struct AttentionCounts {
     int64_t cudnn, own;
 } AttentionCounts;
 AttentionCounts attention_counts(const Device *);
-
-#endif

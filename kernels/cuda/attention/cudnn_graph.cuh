@@ -1,7 +1,6 @@
 /* cuDNN's graph interface for one graph at a time: tensors of four dimensions, operations on them, and the
  * plan that runs them. If cuDNN refuses a step, the graph has no plan, and `why` is the reason. */
-#ifndef ISOTRON_KERNELS_CUDA_ATTENTION_CUDNN_GRAPH_CUH
-#define ISOTRON_KERNELS_CUDA_ATTENTION_CUDNN_GRAPH_CUH
+#pragma once
 
 #include <cudnn_graph.h>
 #include <stddef.h>
@@ -56,5 +55,3 @@ void graph_plan(Graph *, cudnnHandle_t);
 /* address[id] of each tensor and scalar. */
 void graph_run(const Graph *, cudnnHandle_t, void *const *address, void *workspace);
 void graph_free(Graph *);
-
-#endif

@@ -4,8 +4,7 @@
  * of rows and a tile of keys in shared memory. Tiles of keys begin at multiples of their size, a row
  * processes them in order, and a key that it cannot see adds exactly 0. So a row's result does not depend on
  * other rows and later keys. */
-#ifndef ISOTRON_KERNELS_CUDA_ATTENTION_FLASH_CUH
-#define ISOTRON_KERNELS_CUDA_ATTENTION_FLASH_CUH
+#pragma once
 
 #include "kernels/cuda/common.cuh"
 
@@ -196,5 +195,3 @@ void tabulate_bias(const Call *, const Flash *, const Tensor *bias);
 void sum_bias_gradients(const Call *, const Flash *, const Tensor *dbias);
 /* Rows of a tile in the backward. */
 static inline int gradient_tile(DType dtype) { return dtype == F64 ? 32 : 64; }
-
-#endif

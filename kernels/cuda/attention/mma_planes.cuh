@@ -1,7 +1,6 @@
 /* Attention's tiles of 16-bit numbers: loading them to shared memory, GEMMs of them on tensor cores, storing
  * results. For attention_mma.cu. */
-#ifndef ISOTRON_KERNELS_CUDA_ATTENTION_MMA_PLANES_CUH
-#define ISOTRON_KERNELS_CUDA_ATTENTION_MMA_PLANES_CUH
+#pragma once
 
 #include "kernels/cuda/attention/flash.cuh"
 #include "kernels/cuda/mma.cuh"
@@ -155,5 +154,3 @@ __device__ static void store(const Lines &to, bool add, int first, int width, in
     }
 }
 template <int W> constexpr int ROOM = 16 * (W + 8); /* floats per warp */
-
-#endif

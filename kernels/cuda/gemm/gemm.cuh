@@ -1,6 +1,5 @@
 /* GEMMs of contiguous tensors, through cuBLASLt or in a fixed order of summation. */
-#ifndef ISOTRON_KERNELS_CUDA_GEMM_GEMM_CUH
-#define ISOTRON_KERNELS_CUDA_GEMM_GEMM_CUH
+#pragma once
 
 #include "kernels/cuda/common.cuh"
 
@@ -47,5 +46,3 @@ void bias_gradient(const Call *, const Tensor *dy, const Tensor *dbias, bool fix
 size_t bias_gradient_scratch(const Tensor *dy, bool fixed_order);
 /* y [rows,n] = x + bias, or only the bias if x is NULL; all have one type. */
 void rows_plus_bias(cudaStream_t, DType, const void *x, const void *bias, void *y, int64_t rows, int64_t n);
-
-#endif

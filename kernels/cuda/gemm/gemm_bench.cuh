@@ -1,6 +1,5 @@
 /* Repeats a GEMM to measure each algorithm and to compare its results bitwise: private to gemm*.cu. */
-#ifndef ISOTRON_KERNELS_CUDA_GEMM_GEMM_BENCH_CUH
-#define ISOTRON_KERNELS_CUDA_GEMM_GEMM_BENCH_CUH
+#pragma once
 
 #include "kernels/cuda/gemm/gemm_plan.cuh"
 
@@ -32,5 +31,3 @@ void gemm_bench_take(GemmBench *, const GemmAlgo *);
 double gemm_bench_run(GemmBench *, int before, int runs);
 /* A fingerprint of all results over the first set; false: this algorithm does not run. */
 bool gemm_bench_print(GemmBench *, unsigned long long *out);
-
-#endif

@@ -1,7 +1,6 @@
 /* Plans of cuBLASLt GEMMs: private to gemm*.cu. cuBLASLt's matrices are column-major, so it computes c^T =
  * op(b)^T op(a)^T. */
-#ifndef ISOTRON_KERNELS_CUDA_GEMM_GEMM_PLAN_CUH
-#define ISOTRON_KERNELS_CUDA_GEMM_GEMM_PLAN_CUH
+#pragma once
 
 #include <cublasLt.h>
 
@@ -106,5 +105,3 @@ void gemm_store_close(GemmStore *);
 
 /* gemm_ordered.cu */
 void gemm_ordered(const Call *, const Gemm *);
-
-#endif

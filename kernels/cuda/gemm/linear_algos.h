@@ -1,6 +1,5 @@
 /* Selects one of cuBLASLt's algorithms for the GEMMs of linear layers: for tests. */
-#ifndef ISOTRON_KERNELS_CUDA_GEMM_LINEAR_ALGOS_H
-#define ISOTRON_KERNELS_CUDA_GEMM_LINEAR_ALGOS_H
+#pragma once
 
 #include "tensor/call.h"
 
@@ -8,5 +7,3 @@
  * measured to be the fastest. Returns the fused epilogues: a sum of 1 (the bias), 2 (the activation), 4
  * (dbias), 8 (the activation's derivative); -1: there is no algorithm n. */
 int linear_take_algo(const OpDef *, const Call *, int n);
-
-#endif

@@ -1,7 +1,6 @@
 /* GEMMs in which every element is one chain of multiply-adds over its terms in order, as in
  * kernels/cpu/tile.h: bitwise equal for any shape, and to the CPU. Types are free. */
-#ifndef ISOTRON_KERNELS_CUDA_GEMM_ORDERED_GEMM_CUH
-#define ISOTRON_KERNELS_CUDA_GEMM_ORDERED_GEMM_CUH
+#pragma once
 
 #include "kernels/cuda/common.cuh"
 
@@ -89,5 +88,3 @@ __device__ __forceinline__ void ordered_tile(const OrderedGemm &g, int64_t i0, i
             g.c.put_or_add(g.c_at + i * g.c_row + j * g.c_col, x, g.add);
         }
 }
-
-#endif

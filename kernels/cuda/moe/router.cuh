@@ -1,8 +1,7 @@
 /* Code that the kernels of a mixture of experts share: work for warps, and the scores of a router. For scores
  * a warp has one token, its experts are in shared memory, and all lanes call. Sums over experts have the
  * order of kernels/cpu/router.h: each lane computes them completely. */
-#ifndef ISOTRON_KERNELS_CUDA_MOE_ROUTER_CUH
-#define ISOTRON_KERNELS_CUDA_MOE_ROUTER_CUH
+#pragma once
 
 #include "kernels/cuda/vector_math.cuh"
 
@@ -62,5 +61,3 @@ template <typename R> __device__ __forceinline__ void router_sigmoid(R *x, int n
     for (int i = threadIdx.x % 32; i < n; i += 32) x[i] = vector_sigmoid(x[i]);
     __syncwarp();
 }
-
-#endif

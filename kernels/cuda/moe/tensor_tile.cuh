@@ -3,8 +3,7 @@
  * terms in flight. Rows have 128 bytes; their 16-byte units are permuted by the row number (PTX ISA: 128-byte
  * swizzle), so that neither the copies nor the reads of eight rows at a time have bank conflicts. wgmma
  * (warpgroups) multiplies slices on sm_90a, mma (warps) elsewhere. */
-#ifndef ISOTRON_KERNELS_CUDA_MOE_TENSOR_TILE_CUH
-#define ISOTRON_KERNELS_CUDA_MOE_TENSOR_TILE_CUH
+#pragma once
 
 #include "kernels/cuda/mma.cuh"
 
@@ -229,5 +228,3 @@ __device__ __forceinline__ void tensor_put(const float (&sum)[TENSOR_SUMS][4], Y
                 put_pair(c + row * n + column, sum[q][2 * half], sum[q][2 * half + 1], add);
         }
 }
-
-#endif

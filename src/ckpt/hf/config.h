@@ -1,7 +1,6 @@
 /* Converts config.json of a Hugging Face model from and to our options, for the model types of type.h. The
  * import takes from a file what transformers takes for that type of model, or refuses it. */
-#ifndef ISOTRON_CKPT_HF_CONFIG_H
-#define ISOTRON_CKPT_HF_CONFIG_H
+#pragma once
 
 #include <jansson.h>
 
@@ -40,5 +39,3 @@ Err hf_config_read_back(const char *path, const Config *, Str *notes);
 
 /* The configuration with values of Derived for options that are not given. */
 Config hf_config_filled(const Config *);
-
-#endif

@@ -1,6 +1,5 @@
 /* A model as a folder that transformers reads. */
-#ifndef ISOTRON_CKPT_HF_FOLDER_H
-#define ISOTRON_CKPT_HF_FOLDER_H
+#pragma once
 
 #include <jansson.h>
 
@@ -37,5 +36,3 @@ typedef struct HfModel {
  * an error unless `overwrite` is set. Then other weights in it are removed, and a file of another tokenizer that
  * would remain is an error. After an error before the files are moved, `dir` is unchanged. */
 Err hf_folder_write(const char *dir, const HfModel *, DType dtype, const HfExtras *, Str *notes);
-
-#endif

@@ -1,6 +1,5 @@
 /* Forms of rows (type.h): how the key of a row is read from config.json into options, and written. */
-#ifndef ISOTRON_CKPT_HF_FORM_H
-#define ISOTRON_CKPT_HF_FORM_H
+#pragma once
 
 #include <jansson.h>
 
@@ -100,5 +99,3 @@ const char *hf_bert_head(const Config *);
 void hf_put(HfWriter *, const char *key, json_t *value); /* takes the value */
 void hf_put_size(HfWriter *, const char *key, int64_t);
 void hf_put_flag(HfWriter *, const char *key, bool);
-
-#endif

@@ -1,6 +1,5 @@
 /* Problems with the tensors of a Hugging Face model, as lists for an error message. */
-#ifndef ISOTRON_CKPT_HF_PROBLEMS_H
-#define ISOTRON_CKPT_HF_PROBLEMS_H
+#pragma once
 
 #include <stdint.h>
 
@@ -29,5 +28,3 @@ typedef struct HfValues {
 void hf_values_check(HfValues *, const char *name, const void *values, DType from, DType to, int64_t n);
 /* The narrowest dtype that holds the values that were too large. */
 DType hf_values_fitting_dtype(const HfValues *);
-
-#endif

@@ -2,8 +2,7 @@
  * of the parameter registry. ckpt/hf/names.def has a row for each name. Sources: transformers
  * models/gpt2/modeling_gpt2.py and models/llama/modeling_llama.py; Megatron-LM's row order of linear_qkv and
  * linear_fc1 is in param.h. */
-#ifndef ISOTRON_CKPT_HF_TENSORS_H
-#define ISOTRON_CKPT_HF_TENSORS_H
+#pragma once
 
 #include "ckpt/safetensors.h"
 #include "param/param.h"
@@ -81,5 +80,3 @@ const char *hf_dtype_name(DType);
 /* Writes all masters as `dtype` into one .safetensors file, atomically. NaN and infinite values, before or
  * after conversion, are an error; then nothing is written. */
 Err hf_export(const Registry *, HfFamily, const char *path, DType dtype);
-
-#endif

@@ -1,7 +1,6 @@
 /* Token ids in a Hugging Face folder: bos_token_id, eos_token_id, pad_token_id and decoder_start_token_id, each an id
  * or a list of ids. generate() of transformers stops at those of generation_config.json. */
-#ifndef ISOTRON_CKPT_HF_TOKENS_H
-#define ISOTRON_CKPT_HF_TOKENS_H
+#pragma once
 
 #include <jansson.h>
 #include <stdint.h>
@@ -16,5 +15,3 @@
 void hf_tokens_take(json_t *tokens, const json_t *from, const char *where, int64_t vocab_size, Str *notes);
 /* hf_tokens_take from the folder's generation_config.json, if it exists, and then from its config.json. */
 Err hf_tokens_read(json_t *tokens, const char *dir, int64_t vocab_size, Str *notes);
-
-#endif

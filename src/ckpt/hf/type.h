@@ -2,8 +2,7 @@
  * config.json: which keys transformers honours for a type, and what a missing key means there. One importer
  * and one exporter (config.c) go through the rows. Source: transformers 5.23,
  * models/<type>/configuration_<type>.py (defaults) and modeling_<type>.py (what is read). */
-#ifndef ISOTRON_CKPT_HF_TYPE_H
-#define ISOTRON_CKPT_HF_TYPE_H
+#pragma once
 
 #include "base/str.h"
 #include "ckpt/hf/tensors.h"
@@ -39,5 +38,3 @@ const HfType *hf_type_find(const char *name);
 int hf_type_rows(const HfType *, const HfRow *out[HF_MOST_ROWS]);
 /* "gpt2, llama, ... and the last one" */
 void hf_type_names(Str *out);
-
-#endif

@@ -3,8 +3,7 @@
  *
  * A library that moves host memory instead exports `nccl_host_memory`; its streams are HostStreams
  * (base/host_stream.h). tests/nccl/host_nccl.c is one, for machines without GPUs. */
-#ifndef ISOTRON_COMM_NCCL_LIBRARY_H
-#define ISOTRON_COMM_NCCL_LIBRARY_H
+#pragma once
 
 #include <limits.h>
 #include <stdbool.h>
@@ -87,5 +86,3 @@ Err nccl_load(const char *file, Nccl *);
 NcclConfig nccl_config(int most_blocks, bool copy_engines);
 /* "2.28.9" */
 const char *nccl_version_text(const Nccl *, char text[32]);
-
-#endif

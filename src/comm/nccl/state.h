@@ -1,6 +1,5 @@
 /* The state of the NCCL transport, shared by the files of this folder. */
-#ifndef ISOTRON_COMM_NCCL_STATE_H
-#define ISOTRON_COMM_NCCL_STATE_H
+#pragma once
 
 #include <pthread.h>
 
@@ -101,5 +100,3 @@ void nccl_detach(Comm *, const void *memory);
 /* ---- transport.c ---- */
 
 extern const CommTransport NCCL_TRANSPORT;
-
-#endif

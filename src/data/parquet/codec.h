@@ -1,7 +1,6 @@
 /* The compression codecs of Parquet pages (Compression.md of apache/parquet-format), by their numbers in
  * parquet.thrift. */
-#ifndef ISOTRON_DATA_PARQUET_CODEC_H
-#define ISOTRON_DATA_PARQUET_CODEC_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -15,5 +14,3 @@ const char *parquet_codec_problem(int64_t codec);
 /* Whether `n` bytes decompress to exactly `size` > 0 bytes, which are written to `out`. The codec is readable
  * and compresses. */
 bool parquet_decompress(int64_t codec, const unsigned char *in, size_t n, unsigned char *out, size_t size);
-
-#endif

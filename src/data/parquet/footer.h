@@ -1,6 +1,5 @@
 /* The footer of a Parquet file: where the pages of the wanted columns are (parquet.thrift, FileMetaData). */
-#ifndef ISOTRON_DATA_PARQUET_FOOTER_H
-#define ISOTRON_DATA_PARQUET_FOOTER_H
+#pragma once
 
 #include "base/file.h"
 #include "data/parquet/codec.h"
@@ -23,5 +22,3 @@ typedef struct ParquetFooter {
 Err parquet_footer_read(const char *path, const FileMap *, const char *const *columns, int n,
                         ParquetFooter *out);
 void parquet_footer_free(ParquetFooter *);
-
-#endif

@@ -9,8 +9,7 @@
  * The file is mapped. Memory: the places of the wanted columns in each row group, and a page and a dictionary
  * of each wanted column. A page has at most 1 GiB, and above 64 MiB at most 32768 times its compressed size.
  * The file is untrusted: a damaged one is a user error. */
-#ifndef ISOTRON_DATA_PARQUET_PARQUET_H
-#define ISOTRON_DATA_PARQUET_PARQUET_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -32,5 +31,3 @@ Err parquet_open(const char *path, const char *const *columns, int n, Parquet **
 Err parquet_next(Parquet *, ParquetText *row, bool *more);
 int64_t parquet_bytes(const Parquet *); /* of the file, read so far; the columns between count as read */
 void parquet_close(Parquet *);
-
-#endif

@@ -6,8 +6,7 @@
  *         else thrift_skip(&b, f);
  *
  * Any error sets `bad` and leaves no bytes, so that every such loop ends. The caller looks at `bad` afterwards. */
-#ifndef ISOTRON_DATA_PARQUET_THRIFT_H
-#define ISOTRON_DATA_PARQUET_THRIFT_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -55,5 +54,3 @@ void thrift_struct(Bytes *, ThriftField); /* its fields follow */
 /* Number of the structs that follow; at most the number of bytes left. */
 uint64_t thrift_structs(Bytes *, ThriftField);
 void thrift_skip(Bytes *, ThriftField);
-
-#endif

@@ -2,8 +2,7 @@
  * strings in the encodings PLAIN, PLAIN_DICTIONARY, RLE_DICTIONARY, DELTA_LENGTH_BYTE_ARRAY and
  * DELTA_BYTE_ARRAY. Values are decoded one by one, so that a page needs only the memory of its bytes, which
  * are untrusted, borrowed, and must stay until the last value is read. */
-#ifndef ISOTRON_DATA_PARQUET_VALUES_H
-#define ISOTRON_DATA_PARQUET_VALUES_H
+#pragma once
 
 #include <stddef.h>
 
@@ -54,5 +53,3 @@ const char *strings_open(Strings *, Bytes page, int64_t encoding);
 /* The next string, valid until the next call; false: there is none, or it is damaged. */
 bool strings_next(Strings *, ParquetText *out);
 void strings_free(Strings *); /* starts again as {0} */
-
-#endif

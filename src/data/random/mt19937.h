@@ -2,8 +2,7 @@
  * seed it with 32 bits by Knuth's recurrence and draw tempered 32-bit words. Megatron-LM shuffles documents
  * and samples with the first, and the epochs of the cyclic sampler with the second. Both sequences of draws
  * are reproduced exactly. */
-#ifndef ISOTRON_DATA_RANDOM_MT19937_H
-#define ISOTRON_DATA_RANDOM_MT19937_H
+#pragma once
 
 #include <stdint.h>
 
@@ -32,5 +31,3 @@ void mt19937_shuffle_u32(Mt19937 *, uint32_t *, int64_t n);
  * i = 0 .. n-2 swap with i + u32 % (n - i). From n = (2^32 - 1) / 20 on, where 32 bits would skew, the
  * inside-out shuffle with u64 % (i + 1), high word first. */
 void mt19937_torch_randperm(uint32_t seed, int64_t *out, int64_t n);
-
-#endif

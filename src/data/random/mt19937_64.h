@@ -1,7 +1,6 @@
 /* C++'s std::mt19937_64 (Nishimura and Matsumoto, 2000), with which Megatron-LM shuffles the samples of masked
  * datasets. */
-#ifndef ISOTRON_DATA_RANDOM_MT19937_64_H
-#define ISOTRON_DATA_RANDOM_MT19937_64_H
+#pragma once
 
 #include <stdint.h>
 
@@ -12,5 +11,3 @@ typedef struct Mt19937x64 {
 
 void mt19937_64_seed(Mt19937x64 *, uint64_t seed);
 uint64_t mt19937_64_u64(Mt19937x64 *);
-
-#endif

@@ -1,8 +1,7 @@
 /* numpy.random.default_rng: PCG64 (O'Neill, "PCG: a family of simple fast space-efficient statistically good
  * algorithms", 2014; the XSL-RR 128/64 member) seeded through numpy's SeedSequence. Megatron-LM's mock
  * dataset draws its document lengths from it. */
-#ifndef ISOTRON_DATA_RANDOM_PCG64_H
-#define ISOTRON_DATA_RANDOM_PCG64_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -18,5 +17,3 @@ uint64_t pcg64_u64(Pcg64 *);
 uint32_t pcg64_u32(Pcg64 *); /* low word of a 64-bit output first, then its high word */
 /* Generator.integers(low, high, dtype=int32), low < high: Lemire's multiply-shift rejection, 32-bit draws. */
 int32_t pcg64_integer(Pcg64 *, int32_t low, int32_t high);
-
-#endif

@@ -1,6 +1,5 @@
 /* A tokenizer from the parts of a tokenizer.json, for the types that convert their files to it. */
-#ifndef ISOTRON_TOKENIZER_FILE_HF_H
-#define ISOTRON_TOKENIZER_FILE_HF_H
+#pragma once
 
 #include <jansson.h>
 
@@ -29,5 +28,3 @@ void hf_free(void *impl);
 /* A type that differs only in how it is opened. */
 #define HF_TYPE(name, open)                                                                                  \
     { name, open, hf_encode, hf_decode, hf_token_id, hf_token_text, hf_is_special, hf_free }
-
-#endif

@@ -1,8 +1,7 @@
 /* Tokenizer classes of transformers that use only the vocabulary of tokenizer.json, or of other files. They build the
  * rest from tokenizer_config.json: do_lower_case of a BertTokenizer, add_prefix_space of a RobertaTokenizer. Source:
  * AutoTokenizer and models/<model>/tokenization_<model>.py of transformers 5.24. */
-#ifndef ISOTRON_TOKENIZER_FILE_HF_CLASS_H
-#define ISOTRON_TOKENIZER_FILE_HF_CLASS_H
+#pragma once
 
 #include <jansson.h>
 #include <stdbool.h>
@@ -41,5 +40,3 @@ bool hf_class_flag(const HfConfig *, const char *key, bool fallback);
 bool hf_class_flag_or_null(const HfConfig *, const char *key, bool fallback);
 /* The number of <extra_id_0> and so on of a T5. */
 int hf_class_sentinels(const HfConfig *);
-
-#endif

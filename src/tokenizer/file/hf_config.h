@@ -1,8 +1,7 @@
 /* The files next to a vocabulary of Hugging Face that name and add tokens: tokenizer_config.json, and without its
  * "added_tokens_decoder" also special_tokens_map.json and added_tokens.json. Source: AutoTokenizer of transformers 5.24
  * (tokenization_utils_base.py, tokenization_utils_tokenizers.py). */
-#ifndef ISOTRON_TOKENIZER_FILE_HF_CONFIG_H
-#define ISOTRON_TOKENIZER_FILE_HF_CONFIG_H
+#pragma once
 
 #include <jansson.h>
 #include <stdbool.h>
@@ -28,5 +27,3 @@ const char *hf_config_token(const HfConfig *, const char *key);
 /* The "added_tokens" of a tokenizer: those of `start`, then declared ones by id, then named ones and additional ones
  * that are missing. A token without an "id" gets the next one. plain: named tokens lose their flags. */
 Err hf_config_added(const HfConfig *, const json_t *start, bool plain, json_t **out);
-
-#endif

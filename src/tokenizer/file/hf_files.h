@@ -1,7 +1,6 @@
 /* The vocabularies of files other than tokenizer.json, as a tokenizer.json: {"model": {"vocab": ..., "merges": ...}},
  * for hf_class_build. Errors name the file. */
-#ifndef ISOTRON_TOKENIZER_FILE_HF_FILES_H
-#define ISOTRON_TOKENIZER_FILE_HF_FILES_H
+#pragma once
 
 #include <jansson.h>
 
@@ -15,5 +14,3 @@ Err hf_files_words(const char *vocab, json_t **root);
 /* A SentencePiece .model. Without a class it is a whole tokenizer, which encodes as the model does. Adds the pieces
  * that are not ordinary ones to the additional tokens of the settings. */
 Err hf_files_sentencepiece(const char *path, const HfClass *, HfConfig *, json_t **root);
-
-#endif

@@ -1,6 +1,5 @@
 /* Reads a message of Protocol Buffers field by field, without a schema. Source: protobuf.dev, Encoding. */
-#ifndef ISOTRON_TOKENIZER_FILE_PROTOBUF_H
-#define ISOTRON_TOKENIZER_FILE_PROTOBUF_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -25,5 +24,3 @@ typedef struct Field {
 /* False at the end of the message, or if it is damaged. */
 bool message_next(Message *, Field *);
 float field_float(const Field *); /* of WIRE_32 */
-
-#endif

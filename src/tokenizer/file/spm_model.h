@@ -1,7 +1,6 @@
 /* A SentencePiece .model file: a ModelProto message of Protocol Buffers, read without the library. Source:
  * sentencepiece/src/sentencepiece_model.proto, model_interface.cc. */
-#ifndef ISOTRON_TOKENIZER_FILE_SPM_MODEL_H
-#define ISOTRON_TOKENIZER_FILE_SPM_MODEL_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -49,5 +48,3 @@ typedef struct SpmModel {
  * that SentencePiece would refuse or that is not supported. */
 Err spm_model_read(const char *bytes, size_t n, SpmModel *out);
 void spm_model_free(SpmModel *);
-
-#endif

@@ -1,6 +1,5 @@
 /* tekken.json, and the patterns by which tiktoken's encodings split a text. */
-#ifndef ISOTRON_TOKENIZER_FILE_TIKTOKEN_H
-#define ISOTRON_TOKENIZER_FILE_TIKTOKEN_H
+#pragma once
 
 #include <jansson.h>
 #include <stdbool.h>
@@ -15,5 +14,3 @@ bool tekken_is(const json_t *file);
 /* A tokenizer.json without its model, which is `made`. Special tokens have the first ids, the ranks follow. Errors: a
  * malformed file. */
 Err tekken_load(const json_t *file, json_t **root, TokenModel *made);
-
-#endif

@@ -2,8 +2,7 @@
  * first and longest first. A token with normalized = false is searched in the original text. A token with
  * normalized = true is searched, in its normalized spelling, in the normalized text between those. Source:
  * tokenizers/src/tokenizer/added_vocabulary.rs. */
-#ifndef ISOTRON_TOKENIZER_MODEL_ADDED_H
-#define ISOTRON_TOKENIZER_MODEL_ADDED_H
+#pragma once
 
 #include <jansson.h>
 #include <stdbool.h>
@@ -38,5 +37,3 @@ const char *added_text(const Added *, int32_t id, size_t *n);
 typedef void AddedFn(void *arg, int32_t id, size_t begin, size_t end);
 void added_split(const Added *, bool normalized, bool special_as_text, const char *text, size_t n,
                  AddedFn *fn, void *arg);
-
-#endif

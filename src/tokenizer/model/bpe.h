@@ -1,8 +1,7 @@
 /* Byte-pair encoding of one pre-token: start from characters, then merge the adjacent pair of lowest rank,
  * leftmost first, until no pair has a rank. A heap of candidate pairs makes a word of n characters cost n log
  * n. Source: Sennrich et al. 2016 (arXiv:1508.07909); tokenizers/src/models/bpe. */
-#ifndef ISOTRON_TOKENIZER_MODEL_BPE_H
-#define ISOTRON_TOKENIZER_MODEL_BPE_H
+#pragma once
 
 #include <jansson.h>
 #include <stddef.h>
@@ -42,5 +41,3 @@ void bpe_work_free(BpeWork *);
 
 /* Appends the ids of the pre-token (valid UTF-8, below 2^31 bytes) to `out`. */
 void bpe_encode(const Bpe *, BpeWork *, const char *piece, size_t n, Ids *out);
-
-#endif

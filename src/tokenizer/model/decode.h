@@ -1,7 +1,6 @@
 /* The "decoder" of a tokenizer.json: ByteLevel, ByteFallback, Fuse, Strip, Replace, Metaspace, WordPiece and
  * Sequence. It turns the texts of a list of tokens into one text. Source: tokenizers/src/decoders. */
-#ifndef ISOTRON_TOKENIZER_MODEL_DECODE_H
-#define ISOTRON_TOKENIZER_MODEL_DECODE_H
+#pragma once
 
 #include <jansson.h>
 #include <stdbool.h>
@@ -33,5 +32,3 @@ bool decoder_joins_bytes(const Decoder *);
 /* Appends the decoded text to `out`; consumes `tokens`. ByteLevel returns bytes unchanged (the original
  * replaces invalid UTF-8). Errors: from a Replace. */
 Err decoder_run(const Decoder *, Matcher *, Texts *tokens, Str *out);
-
-#endif

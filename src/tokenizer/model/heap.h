@@ -1,6 +1,5 @@
 /* A binary heap of numbers, the least first. */
-#ifndef ISOTRON_TOKENIZER_MODEL_HEAP_H
-#define ISOTRON_TOKENIZER_MODEL_HEAP_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -12,5 +11,3 @@ typedef struct Heap { /* initially zero; free v */
 
 void heap_push(Heap *, uint64_t key);
 uint64_t heap_pop(Heap *); /* n > 0 */
-
-#endif

@@ -1,8 +1,7 @@
 /* All splits of a word into the pieces of a unigram model: the best of them, and how often each piece is
  * expected. Sums have the order of the original, so that results differ from its results only by rounding
  * over words. Source: Kudo 2018 (arXiv:1804.10959) section 3.2; tokenizers/src/models/unigram/lattice.rs. */
-#ifndef ISOTRON_TOKENIZER_MODEL_LATTICE_H
-#define ISOTRON_TOKENIZER_MODEL_LATTICE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -30,5 +29,3 @@ typedef struct Split {
     size_t n;
 } Split;
 Split lattice_best(Lattice *, bool several);
-
-#endif

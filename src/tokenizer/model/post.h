@@ -1,8 +1,7 @@
 /* The "post_processor" of a tokenizer.json: the ids before and after a text when special tokens are
  * requested. TemplateProcessing, RobertaProcessing, BertProcessing, ByteLevel (spans only), and Sequence
  * with at most one that adds ids. Source: tokenizers/src/processors. */
-#ifndef ISOTRON_TOKENIZER_MODEL_POST_H
-#define ISOTRON_TOKENIZER_MODEL_POST_H
+#pragma once
 
 #include <jansson.h>
 
@@ -22,5 +21,3 @@ typedef struct Post {
 /* Fills `out`, which must be zero; release both lists. NULL or null: no ids are added. Errors: another kind,
  * a template without exactly one text, an id outside [0, limit), more than POST_TRIMS that trim. */
 Err post_load(const json_t *, int32_t limit, Post *out);
-
-#endif

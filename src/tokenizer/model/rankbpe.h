@@ -1,8 +1,7 @@
 /* Byte-pair encoding of tiktoken and SentencePiece, which have no list of merges: any two neighbours whose texts
  * together are a token may merge, best rank first, leftmost first. Source: tiktoken/src/lib.rs,
  * byte_pair_merge; sentencepiece/src/bpe_model.cc. */
-#ifndef ISOTRON_TOKENIZER_MODEL_RANKBPE_H
-#define ISOTRON_TOKENIZER_MODEL_RANKBPE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -32,5 +31,3 @@ void rank_work_free(RankWork *);
 /* Calls fn for each token of the piece (valid UTF-8, below 2^31 bytes), with its text; id -1: unknown. */
 typedef void TokenFn(void *arg, const char *text, size_t n, int32_t id);
 void rankbpe_encode(const RankBpe *, RankWork *, const char *piece, size_t n, TokenFn *fn, void *arg);
-
-#endif

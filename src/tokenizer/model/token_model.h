@@ -1,6 +1,5 @@
 /* The "model" of a tokenizer.json: what turns a pre-token into ids. BPE, WordPiece, WordLevel and Unigram. */
-#ifndef ISOTRON_TOKENIZER_MODEL_TOKEN_MODEL_H
-#define ISOTRON_TOKENIZER_MODEL_TOKEN_MODEL_H
+#pragma once
 
 #include <jansson.h>
 
@@ -31,5 +30,3 @@ void token_model_work_free(TokenModelWork *);
 
 /* Appends the ids of the pre-token (valid UTF-8, below 2^31 bytes) to `out`. */
 void token_model_encode(const TokenModel *, TokenModelWork *, const char *piece, size_t n, Ids *out);
-
-#endif

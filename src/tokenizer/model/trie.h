@@ -1,6 +1,5 @@
 /* A map from byte strings to numbers that is searched byte by byte, which finds all keys at the beginning of a text. */
-#ifndef ISOTRON_TOKENIZER_MODEL_TRIE_H
-#define ISOTRON_TOKENIZER_MODEL_TRIE_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -17,5 +16,3 @@ void trie_add(Trie *, const char *key, size_t n, int32_t value);
 int32_t trie_child(const Trie *, int32_t node, char byte);
 /* The value of the key that ends at the node, TRIE_NONE if none does. */
 int32_t trie_value(const Trie *, int32_t node);
-
-#endif

@@ -2,8 +2,7 @@
  * Viterbi algorithm. tokenizer.json and SentencePiece differ in the precision of the sums. Source: Kudo 2018
  * (arXiv:1804.10959); tokenizers/src/models/unigram/model.rs and sentencepiece/src/unigram_model.cc, both
  * "encode optimized". */
-#ifndef ISOTRON_TOKENIZER_MODEL_UNIGRAM_H
-#define ISOTRON_TOKENIZER_MODEL_UNIGRAM_H
+#pragma once
 
 #include <jansson.h>
 #include <stdbool.h>
@@ -36,5 +35,3 @@ void unigram_work_free(UnigramWork *);
 
 /* Appends the ids of the pre-token (valid UTF-8, below 2^31 bytes) to `out`. */
 void unigram_encode(const Unigram *, UnigramWork *, const char *piece, size_t n, Ids *out);
-
-#endif

@@ -1,6 +1,5 @@
 /* A two-way table: token text <-> id. */
-#ifndef ISOTRON_TOKENIZER_MODEL_VOCAB_H
-#define ISOTRON_TOKENIZER_MODEL_VOCAB_H
+#pragma once
 
 #include <jansson.h>
 #include <stddef.h>
@@ -24,5 +23,3 @@ int32_t vocab_id(const Vocab *, const char *text, size_t n);
 const char *vocab_text(const Vocab *, int32_t id, size_t *n);
 size_t vocab_count(const Vocab *);
 int32_t vocab_limit(const Vocab *); /* largest id + 1 */
-
-#endif

@@ -1,8 +1,7 @@
 /* WordPiece and WordLevel: a pre-token is split into the longest tokens of the vocabulary from left to right, or
  * is one token as a whole. Source: Devlin et al. 2018 (arXiv:1810.04805), tokenization.py of BERT;
  * tokenizers/src/models/wordpiece and wordlevel. */
-#ifndef ISOTRON_TOKENIZER_MODEL_WORDPIECE_H
-#define ISOTRON_TOKENIZER_MODEL_WORDPIECE_H
+#pragma once
 
 #include <jansson.h>
 #include <stddef.h>
@@ -22,5 +21,3 @@ const Vocab *wordpiece_vocab(const WordPiece *);
 
 /* Appends the ids of the pre-token (valid UTF-8), or the one of unk_token. */
 void wordpiece_encode(const WordPiece *, const char *piece, size_t n, Ids *out);
-
-#endif

@@ -1,7 +1,6 @@
 /* Unicode versions: the `tokenizers` library matches regexes with Unicode 16 and normalizes with Unicode 9,
  * regardless of the versions of the machine's PCRE2 and utf8proc. Source: tools/oracle/unicode_ages.py. */
-#ifndef ISOTRON_TOKENIZER_TEXT_AGES_H
-#define ISOTRON_TOKENIZER_TEXT_AGES_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -19,5 +18,3 @@ bool age_is_control(uint32_t c);     /* Cc, Cf and Co, except line ends and tabs
 bool age_is_punctuation(uint32_t c); /* P, and the symbols of ASCII */
 bool age_is_nonspacing(uint32_t c);  /* Mn */
 bool age_is_mark(uint32_t c);        /* M */
-
-#endif

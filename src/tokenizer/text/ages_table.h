@@ -1,6 +1,5 @@
 /* Written by tools/oracle/unicode_ages.py from tokenizers 0.23.3, Unicode 14.0.0 and utf8proc. */
-#ifndef ISOTRON_TOKENIZER_TEXT_AGES_TABLE_H
-#define ISOTRON_TOKENIZER_TEXT_AGES_TABLE_H
+#pragma once
 
 #include <stdint.h>
 
@@ -250,5 +249,3 @@ static const uint32_t MARKS[][2] = {
     {0x1E944, 0x1E94A}, {0xE0100, 0xE01EF},
 };
 /* clang-format on */
-
-#endif

@@ -1,8 +1,7 @@
 /* A text with the origin of each byte: the text between normalization and tokens, for the offsets of tokens. All bytes
  * of a character have one origin. Source: NormalizedString of the `tokenizers` library
  * (tokenizers/src/tokenizer/normalizer.rs). */
-#ifndef ISOTRON_TOKENIZER_TEXT_ALIGNED_H
-#define ISOTRON_TOKENIZER_TEXT_ALIGNED_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -68,5 +67,3 @@ void edit_put(Edit *, uint32_t character, int change);
  * in the original. */
 void edit_remove(Edit *, int n);
 void edit_end(Edit *);
-
-#endif

@@ -1,6 +1,5 @@
 /* Base64 (RFC 4648, section 4) to bytes and back. */
-#ifndef ISOTRON_TOKENIZER_TEXT_BASE64_H
-#define ISOTRON_TOKENIZER_TEXT_BASE64_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -11,5 +10,3 @@
 bool base64_decode(const char *text, size_t n, Str *out);
 /* Appends the text. */
 void base64_encode(const char *bytes, size_t n, Str *out);
-
-#endif

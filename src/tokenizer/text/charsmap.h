@@ -1,7 +1,6 @@
 /* SentencePiece's precompiled_charsmap: rules that replace a few characters by others, as a double-array trie
  * (darts-clone) and the replacements. Source: sentencepiece/src/normalizer.cc; darts.h, class DoubleArrayUnit. */
-#ifndef ISOTRON_TOKENIZER_TEXT_CHARSMAP_H
-#define ISOTRON_TOKENIZER_TEXT_CHARSMAP_H
+#pragma once
 
 #include <stddef.h>
 
@@ -18,5 +17,3 @@ typedef enum CharsmapRule { CHARSMAP_SHORTEST, CHARSMAP_LONGEST } CharsmapRule;
  * rule applies. */
 size_t charsmap_find(const Charsmap *, CharsmapRule, const char *text, size_t n, const char **to,
                      size_t *to_n);
-
-#endif

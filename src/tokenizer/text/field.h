@@ -1,7 +1,6 @@
 /* Typed access to the fields of an unchecked JSON object. `where` names the object in messages
  * ("pre_tokenizer"). A field that is absent or null takes the fallback; without a fallback it is an error. */
-#ifndef ISOTRON_TOKENIZER_TEXT_FIELD_H
-#define ISOTRON_TOKENIZER_TEXT_FIELD_H
+#pragma once
 
 #include <jansson.h>
 #include <stdbool.h>
@@ -20,5 +19,3 @@ Err field_text(const json_t *object, const char *where, const char *key, const c
 /* *out is NULL if the field is absent or null. */
 Err field_object(const json_t *object, const char *where, const char *key, const json_t **out);
 Err field_array(const json_t *object, const char *where, const char *key, const json_t **out);
-
-#endif

@@ -2,8 +2,7 @@
  * Prepend, Replace, Sequence, Strip and StripAccents. Normalization forms are those of Unicode 9, as in the original
  * (ages.h). Lowercase knows the letters of utf8proc; the original knows a few newer ones. Source: Unicode Standard
  * Annex 15 (normalization forms) with utf8proc's tables; tokenizers/src/normalizers. */
-#ifndef ISOTRON_TOKENIZER_TEXT_NORMALIZE_H
-#define ISOTRON_TOKENIZER_TEXT_NORMALIZE_H
+#pragma once
 
 #include <jansson.h>
 
@@ -23,5 +22,3 @@ Err normalizer_run(const Normalizer *, Matcher *, const char *text, size_t n, si
 
 /* Appends `text` with every match of the regex replaced. Errors: as above. */
 Err replace_all(const Regex *, const Str *content, Matcher *, View text, Aligned *out);
-
-#endif

@@ -1,6 +1,5 @@
 /* Rewrites Oniguruma patterns (Ruby syntax) for PCRE2, as regex.h describes. */
-#ifndef ISOTRON_TOKENIZER_TEXT_ONIG_H
-#define ISOTRON_TOKENIZER_TEXT_ONIG_H
+#pragma once
 
 #include <stddef.h>
 
@@ -13,5 +12,3 @@ static inline int onig_shown(size_t n) { return n < 200 ? (int)n : 200; }
 /* Appends the PCRE2 pattern (for PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE). Errors: syntax without an exact
  * equivalent. */
 Err onig_to_pcre2(const char *pattern, size_t n, Str *out);
-
-#endif

@@ -3,8 +3,7 @@
  * split, spell bytes as characters, write blanks as metaspace. Pieces pass through the steps depth first, without a
  * list of all pieces. Source: tokenizers/src/pre_tokenizers and NormalizedString::split; GPT-2 encoder.py (byte
  * spelling). */
-#ifndef ISOTRON_TOKENIZER_TEXT_PRETOKENIZE_H
-#define ISOTRON_TOKENIZER_TEXT_PRETOKENIZE_H
+#pragma once
 
 #include <jansson.h>
 #include <stdbool.h>
@@ -35,5 +34,3 @@ uint32_t byte_to_char(unsigned char byte);
 int char_to_byte(uint32_t character);
 /* Appends the characters that spell the bytes of a text. */
 void spell_bytes(View, Aligned *out);
-
-#endif

@@ -3,8 +3,7 @@
  * newline, {n,m}+ repeats instead of being possessive. Syntax without an exact equivalent (nested classes and
  * &&, subexpression calls, \h \R \X ...) is refused. Character classes are those of Unicode 16 (ages.h).
  * Source: Oniguruma doc/RE, ONIG_SYNTAX_RUBY; tokenizers/src/utils/onig.rs. */
-#ifndef ISOTRON_TOKENIZER_TEXT_REGEX_H
-#define ISOTRON_TOKENIZER_TEXT_REGEX_H
+#pragma once
 
 #include <jansson.h>
 #include <stdbool.h>
@@ -38,5 +37,3 @@ void spans_add(Spans *, size_t begin, size_t end, bool match);
 /* Replaces `out` by the matches and the text between them, which together cover text[0, n) in order. An empty
  * match directly after a match does not count. Errors: the match exceeds the backtracking limit. */
 Err regex_spans(const Regex *, Matcher *, const char *text, size_t n, Spans *out);
-
-#endif

@@ -1,6 +1,5 @@
 /* Unicode normalization forms and lower case of valid UTF-8, in linear time regardless of the text. */
-#ifndef ISOTRON_TOKENIZER_TEXT_UNICODE_H
-#define ISOTRON_TOKENIZER_TEXT_UNICODE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -17,5 +16,3 @@ void unicode_lower(View text, Aligned *out);
 size_t unicode_cluster(const char *text, size_t n);
 bool unicode_is_space(uint32_t character); /* White_Space */
 bool unicode_is_word(uint32_t character);  /* \w of UTS 18: Alphabetic, M, Nd, Pc, Join_Control */
-
-#endif

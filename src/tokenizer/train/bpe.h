@@ -1,7 +1,6 @@
 /* Trains byte-level BPE. Merges, ties among them and ids are those of the `tokenizers` library on the same
  * pre-tokens. Source: tokenizers/src/models/bpe/trainer.rs and word.rs. */
-#ifndef ISOTRON_TOKENIZER_TRAIN_BPE_H
-#define ISOTRON_TOKENIZER_TRAIN_BPE_H
+#pragma once
 
 #include "tokenizer/train/training.h"
 
@@ -12,5 +11,3 @@ Err bpe_words(const char *pattern, Words **out);
  * enough. *out: a tokenizer.json, for the caller to release; *tokens: the size of its vocabulary. Errors:
  * a vocabulary that special tokens and bytes fill. */
 Err bpe_train(const Words *, const Training *, json_t **out, int64_t *tokens);
-
-#endif

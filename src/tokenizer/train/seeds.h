@@ -1,8 +1,7 @@
 /* The first pieces of a unigram model: every character of the words, then the substrings that occur in
  * different contexts, those with the largest count times length first. Source: Kudo 2018
  * (arXiv:1804.10959) section 3.2; tokenizers/src/models/unigram/trainer.rs, make_seed_sentence_pieces. */
-#ifndef ISOTRON_TOKENIZER_TRAIN_SEEDS_H
-#define ISOTRON_TOKENIZER_TRAIN_SEEDS_H
+#pragma once
 
 #include "tokenizer/train/training.h"
 
@@ -18,5 +17,3 @@ typedef struct Seeds {
  * it in any case. */
 Err seeds_find(const Words *, int64_t limit, Seeds *out);
 void seeds_free(Seeds *);
-
-#endif

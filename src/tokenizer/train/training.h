@@ -1,6 +1,5 @@
 /* Shared by the trainers of tokenizers: the words of a text and how often each occurs, and the options. */
-#ifndef ISOTRON_TOKENIZER_TRAIN_TRAINING_H
-#define ISOTRON_TOKENIZER_TRAIN_TRAINING_H
+#pragma once
 
 #include <jansson.h>
 #include <stddef.h>
@@ -37,5 +36,3 @@ typedef struct Training {
 json_t *training_json(const Words *, const Training *, const Vocab *, json_t *decoder, json_t *model);
 /* A token as a JSON string. */
 json_t *training_token(const Vocab *, int32_t id);
-
-#endif

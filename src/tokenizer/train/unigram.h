@@ -3,8 +3,7 @@
  * pre-tokens. It sums over words in an order that changes by chance, so scores agree up to the rounding of those sums.
  * Two differences: the character 0 is not a piece here, and a special token that also occurs in the text has no second
  * entry. Source: Kudo 2018 (arXiv:1804.10959); tokenizers/src/models/unigram/trainer.rs. */
-#ifndef ISOTRON_TOKENIZER_TRAIN_UNIGRAM_H
-#define ISOTRON_TOKENIZER_TRAIN_UNIGRAM_H
+#pragma once
 
 #include "tokenizer/train/training.h"
 
@@ -15,5 +14,3 @@ Err unigram_words(Words **out);
  * tokenizer.json, for the caller to release; *tokens: the size of its vocabulary, smaller than requested if the text
  * has too few substrings. Errors: a vocabulary that special tokens and characters fill, a word of more than 4 MiB. */
 Err unigram_train(const Words *, const Training *, json_t **out, int64_t *tokens);
-
-#endif

@@ -1,6 +1,5 @@
 /* A checkpoint of a small registry on one rank, in a scratch folder: saved, loaded and compared bitwise. */
-#ifndef ISOTRON_TESTS_UNIT_CKPT_FIXTURE_H
-#define ISOTRON_TESTS_UNIT_CKPT_FIXTURE_H
+#pragma once
 
 #include "base/philox.h"
 #include "ckpt/ckpt.h"
@@ -115,5 +114,3 @@ static inline Str slurp(const char *path) {
 static inline void spew(const char *path, const void *bytes, size_t n) {
     assert_ok(file_write_atomic(path, bytes, n));
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* Shared by the tests of this folder: a scratch folder, and small registries on the CPU device. */
-#ifndef ISOTRON_TESTS_UNIT_CKPT_FOLDER_H
-#define ISOTRON_TESTS_UNIT_CKPT_FOLDER_H
+#pragma once
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -32,5 +31,3 @@ static inline void scratch_remove(char *dir) {
     assert_ok(file_remove_tree(dir));
     free(dir);
 }
-
-#endif

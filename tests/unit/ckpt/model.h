@@ -1,6 +1,5 @@
 /* Models by their options, for tests of the content of Hugging Face files. */
-#ifndef ISOTRON_TESTS_UNIT_CKPT_MODEL_H
-#define ISOTRON_TESTS_UNIT_CKPT_MODEL_H
+#pragma once
 
 #include <glob.h>
 
@@ -73,5 +72,3 @@ static inline void write_text(const char *path, const char *text) {
     fputs(text, f);
     assert_int_equal(fclose(f), 0);
 }
-
-#endif

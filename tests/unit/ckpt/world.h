@@ -1,8 +1,7 @@
 /* Worlds of ranks that save and load, for the tests of this folder. The value of an element is a function of
  * its parameter, its place in it and the checkpoint's step. So the content that a layout must hold after
  * loading, and its hash, are known without a checkpoint. */
-#ifndef ISOTRON_TESTS_UNIT_CKPT_WORLD_H
-#define ISOTRON_TESTS_UNIT_CKPT_WORLD_H
+#pragma once
 
 #include "unit/config_helper.h"
 
@@ -228,5 +227,3 @@ static inline Str digest_of(const char *dir) {
     ckpt_close(c);
     return out;
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* Runs a world of threads in a child process, and keeps how it ended. */
-#ifndef ISOTRON_TESTS_COMM_ENDING_H
-#define ISOTRON_TESTS_COMM_ENDING_H
+#pragma once
 
 #include <sys/wait.h>
 
@@ -42,5 +41,3 @@ static inline void assert_says(const Ending *e, const char *name, const char *co
     for (int i = 0; i < SAYS && says[i]; i++)
         if (!strstr(e->text, says[i])) fail_msg("%s: '%s' is not in the report:\n%s", name, says[i], e->text);
 }
-
-#endif

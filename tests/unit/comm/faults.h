@@ -1,7 +1,6 @@
 /* Worlds that must end: the actions of each rank, and words that the report must contain. The thread and the
  * MPI tests share them; each world runs in separate processes. */
-#ifndef ISOTRON_TESTS_COMM_FAULTS_H
-#define ISOTRON_TESTS_COMM_FAULTS_H
+#pragma once
 
 #include <signal.h>
 #include <stdio.h>
@@ -188,5 +187,3 @@ static const Fault FAULTS[] = {
      {"the count differs", "rank 1 starts recv of 4", "rank 0 starts send of 3"}},
     {"return_early", return_early, true, {"rank 2 has returned", "barrier at 'one too many', operation 1"}},
 };
-
-#endif

@@ -1,7 +1,6 @@
 /* A CPU with graphs. The tasks that NCCL adds to streams while a graph is recorded run when it is launched, and streams
  * that follow the device then wait for them. A graph is launched once. */
-#ifndef ISOTRON_TESTS_COMM_GRAPHS_H
-#define ISOTRON_TESTS_COMM_GRAPHS_H
+#pragma once
 
 #include "base/host_stream.h"
 #include "base/mem.h"
@@ -103,5 +102,3 @@ static void launch_graph(Comm *c, DeviceGraph *g) {
     device_graph_launch(world_device, g);
     comm_launched(c, "the graph");
 }
-
-#endif

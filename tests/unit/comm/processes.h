@@ -1,6 +1,5 @@
 /* Programs of ranks that are processes. The MPI and the TCP test share them. */
-#ifndef ISOTRON_TESTS_COMM_PROCESSES_H
-#define ISOTRON_TESTS_COMM_PROCESSES_H
+#pragma once
 
 #include "unit/cmocka_all.h"
 #include "unit/comm/faults.h"
@@ -64,5 +63,3 @@ static inline void assert_one_report(const char *text, const char *name) {
     const char *first = strstr(text, "COMM FAULT");
     if (!first || strstr(first + 1, "COMM FAULT")) fail_msg("%s: not one report:\n%s", name, text);
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* Worlds of processes of this host that TCP connects, and how they ended. */
-#ifndef ISOTRON_TESTS_COMM_TCP_WORLD_H
-#define ISOTRON_TESTS_COMM_TCP_WORLD_H
+#pragma once
 
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -143,5 +142,3 @@ static inline void assert_in_time(const World *w, const char *name, double secon
 }
 
 static const double SLACK_S = 4; /* of a loaded machine */
-
-#endif

@@ -1,7 +1,6 @@
 /* The test that every rank of a world runs; thread and MPI tests share it. Expected values come from formulas
  * over member and element numbers, never from a buffer that was communicated. */
-#ifndef ISOTRON_TESTS_COMM_WORLD_H
-#define ISOTRON_TESTS_COMM_WORLD_H
+#pragma once
 
 #include <math.h>
 #include <stdlib.h>
@@ -351,5 +350,3 @@ static inline void run_exposed(void *arg, Comm *comm) {
         CHECK((double)dp->flight.ns * 1e-6 > 0.9 * late, "%g ms in flight, not %g",
               (double)dp->flight.ns * 1e-6, late);
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* A command line of a run, parsed. */
-#ifndef ISOTRON_TESTS_CONFIG_PARSE_H
-#define ISOTRON_TESTS_CONFIG_PARSE_H
+#pragma once
 
 #include <string.h>
 
@@ -33,5 +32,3 @@ static inline void done(Parsed *p) {
 
 static const char VALID[] = "--num-layers 2 --hidden-size 64 --num-attention-heads 4 --seq-length 16 "
                             "--micro-batch-size 2 --train-iters 10 --lr 1e-3 --mock-data";
-
-#endif

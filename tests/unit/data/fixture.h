@@ -1,7 +1,6 @@
 /* The three datasets of vectors.h, in a temporary folder that becomes the current one (the cache's names hold
  * the paths). */
-#ifndef ISOTRON_TESTS_DATA_FIXTURE_H
-#define ISOTRON_TESTS_DATA_FIXTURE_H
+#pragma once
 
 #include <dirent.h>
 #include <stdio.h>
@@ -98,5 +97,3 @@ static inline int count_files(const char *folder, const char *part) {
     closedir(dir);
     return n;
 }
-
-#endif

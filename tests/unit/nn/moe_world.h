@@ -1,7 +1,6 @@
 /* A layer of experts on a world of ranks (threads), and on one rank: the same tokens, weights and gradient of
  * the output, and all that comes of them, whole. */
-#ifndef ISOTRON_TESTS_NN_MOE_WORLD_H
-#define ISOTRON_TESTS_NN_MOE_WORLD_H
+#pragma once
 
 #include <stdlib.h>
 #include <string.h>
@@ -281,5 +280,3 @@ static inline void moe_outcome_free(MoeOutcome *o) {
     free(o->y.v), free(o->dx.v), free(o->counters.v);
     for (int i = 0; i < MOE_PARAMS; i++) free(o->grad[i].v);
 }
-
-#endif

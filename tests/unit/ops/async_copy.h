@@ -1,7 +1,6 @@
 /* Async copies during kernels, on a given device. Each copy sees the results of earlier kernels, and work
  * that waits for the copy sees its result, also when both are recorded in a graph. */
-#ifndef ISOTRON_TESTS_OPS_ASYNC_COPY_H
-#define ISOTRON_TESTS_OPS_ASYNC_COPY_H
+#pragma once
 
 #include <string.h>
 
@@ -92,5 +91,3 @@ static inline void copies_run_beside(Device *d) {
     device_host_release(d, b.host, BESIDE_ROUNDS * bytes);
     device_release(d, b.work.data, bytes), device_release(d, b.out.data, BESIDE_ROUNDS * bytes);
 }
-
-#endif

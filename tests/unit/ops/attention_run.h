@@ -1,6 +1,5 @@
 /* The operands of one forward and backward of attention, in host memory. */
-#ifndef ISOTRON_TESTS_ATTENTION_RUN_H
-#define ISOTRON_TESTS_ATTENTION_RUN_H
+#pragma once
 
 #include <math.h>
 #include <stdlib.h>
@@ -124,5 +123,3 @@ static double error(const Tensor *a, const Tensor *b) {
 
 static const AttentionAttr CAUSAL = {.scale = 0.3, .window_left = WINDOW_OFF},
                            ALL = {.scale = 0.3, .window_left = WINDOW_OFF, .window_right = WINDOW_OFF};
-
-#endif

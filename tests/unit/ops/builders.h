@@ -1,6 +1,5 @@
 /* The builders of rows of tapes.def and kernels/cases.def. */
-#ifndef ISOTRON_TESTS_OPS_BUILDERS_H
-#define ISOTRON_TESTS_OPS_BUILDERS_H
+#pragma once
 
 #include "tape/tape_ops.h"
 #include "unit/ops/case.h"
@@ -207,5 +206,3 @@ static inline Tensor *build_rope_in_place(Tape *t, Tensor **in, const void *attr
 static inline Tensor *build_cross_entropy(Tape *t, Tensor **in, const void *attr) {
     return op_cross_entropy(t, op_add(t, in[0], in[0]), in[1], ((const LossAttr *)attr)->vocab);
 }
-
-#endif

@@ -1,8 +1,7 @@
 /* A tape that is a test case (tapes.def, kernels/cases.def) and how to run it. Inputs are drawn from a grid
  * that every float type represents exactly, so that lanes differ by arithmetic only. Then forward, backward
  * from a fixed dy, and results as doubles. */
-#ifndef ISOTRON_TESTS_OPS_CASE_H
-#define ISOTRON_TESTS_OPS_CASE_H
+#pragma once
 
 #include <math.h>
 #include <stdlib.h>
@@ -259,5 +258,3 @@ static inline Result run_case(const OpCase *c, OpLane lane) {
     for (int64_t b = 0; lane.sample_by_sample && b < samples; b++) run_samples(c, &lane, b, 1, &r);
     return r;
 }
-
-#endif

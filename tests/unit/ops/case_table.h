@@ -6,8 +6,7 @@
  *   };
  *
  * and the rows of kernels/cases.def that have a builder. */
-#ifndef ISOTRON_TESTS_OPS_CASE_TABLE_H
-#define ISOTRON_TESTS_OPS_CASE_TABLE_H
+#pragma once
 
 #include "kernels/case_rows.h"
 #include "unit/ops/builders.h"
@@ -29,5 +28,3 @@ static inline bool case_on_tape(int number, OpCase *out) {
     memcpy(out->in, c->in, sizeof out->in);
     return out->build;
 }
-
-#endif

@@ -1,8 +1,7 @@
 /* Consecutive ops on a given device, as in a training step. No wait or timing separates them, so a kernel may
  * begin while the previous one runs (kernels/cuda/pdl.cuh). Their results, called and recorded, are bitwise
  * equal to those with a wait after each op. */
-#ifndef ISOTRON_TESTS_OPS_CHAIN_H
-#define ISOTRON_TESTS_OPS_CHAIN_H
+#pragma once
 
 #include <string.h>
 
@@ -176,5 +175,3 @@ static inline void ops_have_bits_of_waits(Device *d) {
     chain_close(&c);
     assert_int_equal(differ, 0);
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* Compares two runs of an op case: within a bound, or bitwise. */
-#ifndef ISOTRON_TESTS_OPS_COMPARE_H
-#define ISOTRON_TESTS_OPS_COMPARE_H
+#pragma once
 
 #include <stdio.h>
 
@@ -83,5 +82,3 @@ static inline void same_all(const OpCase *c, const Result *got, const Result *wa
     if (with_y) same(c, "y", got->y, want->y);
     for (int i = 0; i < CASE_INPUTS; i++) same(c, GRAD_NAMES[i], got->grad[i], want->grad[i]);
 }
-
-#endif

@@ -1,8 +1,7 @@
 /* A cuDNN that computes what a graph says, one operation after the other, on the host: it takes the library's
  * place in a test, where it shows whether graphs are correct. It knows nothing of what cuDNN
  * recognises. */
-#ifndef ISOTRON_TESTS_CUDNN_STAND_IN_H
-#define ISOTRON_TESTS_CUDNN_STAND_IN_H
+#pragma once
 
 #include <cudnn_graph.h>
 #include <math.h>
@@ -402,5 +401,3 @@ const char *cudnnGetErrorString(cudnnStatus_t status) { return status ? "an erro
 void cudnnGetLastErrorString(char *message, size_t n) {
     if (n) *message = 0;
 }
-
-#endif

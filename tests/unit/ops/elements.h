@@ -1,6 +1,5 @@
 /* Elements of tensors as doubles, and inputs that every lane holds exactly. */
-#ifndef ISOTRON_TESTS_OPS_ELEMENTS_H
-#define ISOTRON_TESTS_OPS_ELEMENTS_H
+#pragma once
 
 #include <math.h>
 
@@ -44,5 +43,3 @@ static inline void store_element(Tensor *t, int64_t i, double x) {
     else
         dtype_convert((char *)t->data + (size_t)i * dtype_size((DType)t->dtype), (DType)t->dtype, &x, F64, 1);
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* A stand-in for cuBLASLt and the bench of GEMMs, without a GPU: it knows how fast each algorithm is in a
  * short run and under sustained load. It has one GEMM. The choice is stored in a separate folder. */
-#ifndef ISOTRON_TESTS_GEMM_STAND_IN_CUH
-#define ISOTRON_TESTS_GEMM_STAND_IN_CUH
+#pragma once
 
 #include "kernels/cuda/gemm/gemm_bench.cuh"
 
@@ -114,5 +113,3 @@ static bool is_kept(Run *r, GemmRecord *out) {
     gemm_store_close(&s);
     return found;
 }
-
-#endif

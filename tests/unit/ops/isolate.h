@@ -1,8 +1,7 @@
 /* Runs tests in a separate process. If a test ends the process or breaks its GPU (an illegal address ends all
  * work of a process there), a new process runs the remaining tests. So every test is judged alone. Every test
  * is run once; a test that never begins has failed. */
-#ifndef ISOTRON_TESTS_OPS_ISOLATE_H
-#define ISOTRON_TESTS_OPS_ISOLATE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdio.h>
@@ -82,5 +81,3 @@ static inline int isolate(Isolated *s, const struct CMUnitTest *tests, int n, in
     }
     return isolated_report(s, tests, n, stdout);
 }
-
-#endif

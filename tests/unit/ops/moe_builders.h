@@ -1,6 +1,5 @@
 /* The builders of the mixture-of-experts rows of tapes.def. */
-#ifndef ISOTRON_TESTS_OPS_MOE_BUILDERS_H
-#define ISOTRON_TESTS_OPS_MOE_BUILDERS_H
+#pragma once
 
 #include "unit/ops/case.h"
 
@@ -60,5 +59,3 @@ static inline Tensor *build_experts(Tape *t, Tensor **in, const void *attr) {
     h = op_scale_rows(t, op_activation(t, h, ACT_SWIGLU), op_permute_probs(t, r.probs, &d), false);
     return op_unpermute(t, op_grouped_linear(t, h, in[3], d.offset), &d);
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* Tensors of more than 2^31 elements: ops of numbers that are all the same, so that a sum of squares (exact,
  * of what lies in memory) says whether each was reached once. Needs some 60 GB of the device's memory. */
-#ifndef ISOTRON_TESTS_OPS_OVER_2G_H
-#define ISOTRON_TESTS_OPS_OVER_2G_H
+#pragma once
 
 #include "base/exact_sum.h"
 #include "unit/ops/case.h"
@@ -155,5 +154,3 @@ static inline void far_loss(Device *d) {
                      (double)bf16_to_float(bits[i]));
     far_free(d, &x), far_free(d, &label), far_free(d, &dloss), far_free(d, &loss), far_free(d, &lse);
 }
-
-#endif

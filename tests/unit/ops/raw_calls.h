@@ -1,6 +1,5 @@
 /* Calls of kernels: operands of rows of kernels/cases.def or calls.def, and arrangements of their numbers. */
-#ifndef ISOTRON_TESTS_OPS_RAW_CALLS_H
-#define ISOTRON_TESTS_OPS_RAW_CALLS_H
+#pragma once
 
 #include <float.h>
 
@@ -166,5 +165,3 @@ static inline bool has_storage(const KernelCase *c) {
         if (c->out[j].ndim && c->out[j].dtype == CASE_STORAGE) return true;
     return false;
 }
-
-#endif

@@ -3,8 +3,7 @@
  * - guards and inputs keep their bytes, and outputs are written completely;
  * - on the device of the first run outputs are bitwise equal to that run, although their alignment differs;
  * - an output with ADDS in kernels/ops.def is added to if TENSOR_ACCUM is set. */
-#ifndef ISOTRON_TESTS_OPS_REPLAY_H
-#define ISOTRON_TESTS_OPS_REPLAY_H
+#pragma once
 
 #include <stdio.h>
 
@@ -264,5 +263,3 @@ static inline void replay_check(void *arg, const OpDef *op, const Call *c) {
     }
     replay_free(&plain), replay_free(&placed), replay_free(&sum), replay_free(&before);
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* Forward and backward of causal attention whose sequence is spread over a ring of ranks, on any device. On a
  * null device it is a dry run, which needs no other ranks. */
-#ifndef ISOTRON_TESTS_OPS_RING_RUN_H
-#define ISOTRON_TESTS_OPS_RING_RUN_H
+#pragma once
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -141,5 +140,3 @@ static inline RingPaths ring_plan(Device *device, int ranks, int rank, DType dty
     device_free(planner);
     return paths;
 }
-
-#endif

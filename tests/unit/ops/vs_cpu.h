@@ -14,8 +14,7 @@
  * far at a time, and drop the bits of each below 2^-13 of the largest; the numbers and their scales are at
  * most 1 here. A GEMM that is added to a 16-bit main gradient may be rounded before: u' of the summand, which
  * is at most |result| plus the old value. */
-#ifndef ISOTRON_TESTS_OPS_VS_CPU_H
-#define ISOTRON_TESTS_OPS_VS_CPU_H
+#pragma once
 
 #include "unit/ops/replay.h"
 #ifdef ISOTRON_CUDA
@@ -290,5 +289,3 @@ static inline void agree_check(void *arg, const OpDef *op, const Call *c) {
     for (int j = 0; outputs > 1 && j < CALL_OUT; j++)
         if (optional >> j & 1) agree_on(arg, op, c, (ReplayHow){.add = true, .left_out = 1u << j});
 }
-
-#endif

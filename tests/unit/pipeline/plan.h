@@ -1,6 +1,5 @@
 /* Schedules of all ranks with their simulation, and the sweep over every small case. */
-#ifndef ISOTRON_TESTS_PIPELINE_PLAN_H
-#define ISOTRON_TESTS_PIPELINE_PLAN_H
+#pragma once
 
 #include <math.h>
 #include <string.h>
@@ -62,5 +61,3 @@ static inline void plan_sweep(void (*visit)(Arena *, PipelineSpec)) {
                     }
     arena_free(arena);
 }
-
-#endif

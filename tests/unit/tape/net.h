@@ -1,7 +1,6 @@
 /* A small residual network: an embedding and four layers x + dropout(gelu(linear(norm(x)))) that share their
  * weights. */
-#ifndef ISOTRON_TESTS_TAPE_NET_H
-#define ISOTRON_TESTS_TAPE_NET_H
+#pragma once
 
 #include "base/philox.h"
 #include "ops/activation.h"
@@ -71,5 +70,3 @@ static inline Tensor *branch_of_net(Net *n, int64_t i, Tensor *x) {
         ACT_GELU_TANH);
     return op_dropout(n->tape, h, 0.25, (uint64_t)i);
 }
-
-#endif

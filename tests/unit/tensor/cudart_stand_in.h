@@ -1,7 +1,6 @@
 /* A stand-in for CUDA's runtime and driver, without a GPU: it counts what is taken and can run out of it, its
  * streams can fail, and it knows which copies come after which. */
-#ifndef ISOTRON_TESTS_CUDART_STAND_IN_H
-#define ISOTRON_TESTS_CUDART_STAND_IN_H
+#pragma once
 
 #include <cuda.h>
 #include <cuda_runtime_api.h>
@@ -228,5 +227,3 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **f, unsigne
     *found = *f ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
     return cudaSuccess;
 }
-
-#endif

@@ -1,8 +1,7 @@
 /* Reads TensorBoard event files, written from the format's description and sharing nothing with
  * src/train/events.c: TFRecord (tensorflow/core/lib/io/record_writer.cc), Event and Summary (event.proto,
  * summary.proto), CRC-32C (RFC 3720). */
-#ifndef ISOTRON_TESTS_EVENT_READER_H
-#define ISOTRON_TESTS_EVENT_READER_H
+#pragma once
 
 #include <dirent.h>
 #include <stdlib.h>
@@ -144,5 +143,3 @@ static inline int reader_find(const EventFile *f, const char *tag, Scalar *last)
         if (!strcmp(f->scalars[i].tag, tag)) *last = f->scalars[i], found++;
     return found;
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* A source of known entropy: a Markov chain over 16 states. */
-#ifndef ISOTRON_TESTS_TRAIN_KNOWN_SOURCE_H
-#define ISOTRON_TESTS_TRAIN_KNOWN_SOURCE_H
+#pragma once
 
 #include <math.h>
 #include <string.h>
@@ -39,5 +38,3 @@ static inline int draw(const double *p, double uniform) {
     for (double sum = p[0]; sum < uniform && y + 1 < STATES; sum += p[y]) y++;
     return y;
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* A step of a rank on batches that are a function of their samples' numbers. */
-#ifndef ISOTRON_TESTS_RANKS_STEP_H
-#define ISOTRON_TESTS_RANKS_STEP_H
+#pragma once
 
 #include "unit/config_helper.h"
 
@@ -55,5 +54,3 @@ static inline StepReport rank_step(const Setup *s, Trainer *r) {
     arena_free(arena);
     return report;
 }
-
-#endif
