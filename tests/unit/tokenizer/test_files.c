@@ -88,6 +88,13 @@ TEST(bert_has_its_ids_and_extra_tokens) {
     tokenizer_free(t);
     t = open_config(config_of("BertWordPieceCase", p.path));
     encodes(t, 0, "Caf\xC3\xA9s", (int32_t[]){7, 6}, 2);
+    enum { MOST = 100, CAFE = 5 }; /* characters of a word; bytes of the first four of this one */
+    char word[CAFE + MOST] = "Caf\xC3\xA9";
+    int32_t ids[MOST - 3] = {7};
+    for (int i = 1; i < MOST - 3; i++) ids[i] = 6, word[CAFE + i - 1] = 's';
+    encodes(t, 0, word, ids, MOST - 3);
+    word[strlen(word)] = 's';
+    encodes(t, 0, word, (int32_t[]){1}, 1);
     tokenizer_free(t);
     remove_place(&p);
     const TokenizerConfig bad = config_of("BertWordPieceCase", NULL);
