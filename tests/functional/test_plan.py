@@ -68,6 +68,10 @@ heavy = plan("--device", "cpu", "--num-layers", 5, "--hidden-size", H, "--num-at
              "--global-batch-size", 4, "--ranks", 2, "--pipeline-model-parallel-size", 2,
              "--pipeline-model-parallel-layout", "Ett|tttL")["plan"]
 assert (heavy["largest"], heavy["rank_parameters"]) == (0, V * H + 3 * (12 * H * H + 13 * H) + 2 * H), heavy
+# In batch-invariant mode each sample is a microbatch.
+batches = [plan(*CONFIG, *words)["plan"]["batch"] for words in ([], ["--batch-invariant-mode"])]
+assert [(b["micro"], b["microbatches"]) for b in batches] == [(2, 4), (2, 8)], batches
+
 # The bias of a router is no parameter.
 router = plan(*CONFIG, *EXPERTS, "--moe-router-score-function", "sigmoid", "--moe-router-enable-expert-bias")["plan"]
 assert router["rank_parameters"] == router["parameters"], router
