@@ -121,6 +121,12 @@ function(isotron_unit_tests layer)
   endforeach()
 endfunction()
 
+# isotron_waits(TEST...): these tests wait most of the time. They run one after the other, in the slot of ctest that ci/run has in addition
+# to one for each core.
+function(isotron_waits)
+  set_tests_properties(${ARGN} PROPERTIES RESOURCE_LOCK waits COST 1000 PROCESSOR_AFFINITY OFF)
+endfunction()
+
 # isotron_version(): what src/base/version.h says about this build. The commit is looked up in each build.
 function(isotron_version)
   string(TOUPPER "${CMAKE_BUILD_TYPE}" type)
