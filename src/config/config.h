@@ -77,7 +77,7 @@ typedef struct Derived {
     const bool *layer_windowed;            /* [num_layers] */
     const bool *layer_rotated;             /* [num_layers] */
     const double *rope_divisor;            /* [rotary_dim / 2], divides the rotary frequencies; NULL: none */
-    double rope_amplitude;                 /* scales rotated channels */
+    double rope_base, rope_amplitude;      /* of the rotary frequencies; scales rotated channels */
     const bool *layer_moe;                 /* [num_layers] */
     const ContextComm *layer_context_comm; /* [num_layers] */
     int64_t num_moe_layers, moe_ffn_hidden_size, moe_shared_size; /* the last: 0 without shared experts */
@@ -155,6 +155,7 @@ void config_check_unused(const Config *, unsigned checks, Args *args);
  * `vocab_size` is the tokenizer's, 0 if there is none; the option vocab-size takes precedence. Arrays belong
  * to the arena. */
 void config_finish(Config *, Arena *, int64_t vocab_size);
+bool config_rotates(const Config *);   /* positions rotate queries and keys */
 int64_t config_layers(const Config *); /* of all stacks of the model, which are numbered consecutively */
 int64_t config_decoder_layers(const Config *); /* of a T5's decoder */
 int64_t config_token_types(const Config *);    /* of a BERT; 0: no table */

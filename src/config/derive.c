@@ -96,21 +96,41 @@ static void windows(const Config *c, Arena *arena, Derived *d) {
     d->layer_windowed = windowed;
 }
 
+bool config_rotates(const Config *c) {
+    return c->position_embedding_type == POSITION_ROPE || c->position_embedding_type == POSITION_YARN;
+}
+
 bool config_rotated_layers(const Config *c, bool *out) {
-    const bool rope = c->position_embedding_type == POSITION_ROPE;
-    for (int64_t i = 0; i < config_layers(c); i++) out[i] = rope;
-    if (!rope || !c->no_rope_freq) return true;
+    for (int64_t i = 0; i < config_layers(c); i++) out[i] = config_rotates(c);
+    if (!config_rotates(c) || !c->no_rope_freq) return true;
     if (!config_layer_pattern(c->no_rope_freq, config_layers(c), out)) return false;
     const bool is_list = strpbrk(c->no_rope_freq, "[(");
     for (int64_t i = 0; i < config_layers(c); i++) out[i] ^= is_list;
     return true;
 }
 
+/* Peng et al., YaRN, 2023: the attention's scale for longer contexts. */
+static double yarn_scale(const Config *c, double mscale) {
+    return 0.1 * mscale * log(fmax(c->rotary_scaling_factor, 1)) + 1;
+}
+
+/* Dynamic NTK, as transformers has it for a sample of this length. */
+static double dynamic_base(const Config *c, int64_t dim) {
+    const double stretch = (double)c->seq_length / (double)c->rope_scaling_original_max_position_embeddings;
+    if (stretch <= 1) return c->rotary_base;
+    return c->rotary_base * pow(c->rope_dynamic_factor * stretch - c->rope_dynamic_factor + 1,
+                                (double)dim / (double)(dim - 2));
+}
+
 static void rotations(const Config *c, Arena *arena, Derived *d) {
     bool *rotated = arena_alloc(arena, (size_t)config_layers(c) * sizeof *rotated);
     CHECK(config_rotated_layers(c, rotated), "'%s'", c->no_rope_freq);
     d->layer_rotated = rotated;
-    d->rope_amplitude = 1;
+    d->rope_amplitude =
+        c->position_embedding_type == POSITION_YARN
+            ? f64_or(c->rope_attention_factor, yarn_scale(c, c->mscale) / yarn_scale(c, c->mscale_all_dim))
+            : 1;
+    d->rope_base = f64_is_set(c->rope_dynamic_factor) ? dynamic_base(c, d->rotary_dim) : c->rotary_base;
     if (!c->rope_short_factor.count) return;
     const double original = (double)c->rope_scaling_original_max_position_embeddings,
                  stretch = (double)d->max_position_embeddings / original;
@@ -155,8 +175,7 @@ static void model(const Config *c, Arena *arena, int64_t vocab_size, Derived *d)
     const int64_t decoder = c->model == MODEL_t5 ? i64_or(c->decoder_seq_length, 0) : 0;
     d->max_position_embeddings =
         i64_or(c->max_position_embeddings, c->seq_length > decoder ? c->seq_length : decoder);
-    bool rope = c->position_embedding_type == POSITION_ROPE;
-    d->rotary_dim = rope ? (int64_t)((double)d->kv_channels * c->rotary_percent) : 0;
+    d->rotary_dim = config_rotates(c) ? (int64_t)((double)d->kv_channels * c->rotary_percent) : 0;
     d->vocab_size = i64_or(c->vocab_size, vocab_size);
     d->padded_vocab_size = padded_vocab(c, d->vocab_size);
     /* Megatron-LM turns bias_gelu_fusion off without biases, and its unfused GELU is the erf form. */

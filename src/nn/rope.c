@@ -5,9 +5,24 @@
 
 #include "base/fault.h"
 
+/* The channel, not rounded, whose frequency makes this many turns in the original length. */
+static double yarn_channel(const RopeSpec *s, double turns) {
+    return (double)s->dim * log(s->yarn.original / (turns * 2 * M_PI)) / (2 * log(s->base));
+}
+
+/* How far channel i is divided: 0 not at all, 1 fully. */
+static double yarn_ramp(const RopeSpec *s, int64_t i) {
+    double low = yarn_channel(s, s->yarn.fast), high = yarn_channel(s, s->yarn.slow);
+    if (s->yarn.rounds) low = floor(low), high = ceil(high);
+    low = fmax(low, 0), high = fmin(high, (double)s->dim - 1);
+    if (low == high) high += 0.001;
+    return fmin(fmax(((double)i - low) / (high - low), 0), 1);
+}
+
 double rope_frequency(const RopeSpec *s, int64_t i) {
     double f = pow(s->base, -2.0 * (double)i / (double)s->dim);
     if (s->divisor) return f / s->divisor[i];
+    if (s->yarn.factor != 0) return f / s->yarn.factor * yarn_ramp(s, i) + f * (1 - yarn_ramp(s, i));
     if (s->llama3.factor == 0) return f;
     double wavelength = 2 * M_PI / f;
     if (wavelength > s->llama3.original / s->llama3.low) return f / s->llama3.factor;
@@ -80,7 +95,7 @@ static void rope_release(void *self, Device *d) { rope_table_free(d, &((SharedTa
 static const StateKind ROPE_TABLE = {.allocate = rope_allocate, .release = rope_release};
 
 /* Specs are compared byte by byte. */
-_Static_assert(sizeof(RopeSpec) == sizeof(int64_t) + sizeof(double *) + 7 * sizeof(double),
+_Static_assert(sizeof(RopeSpec) == 2 * sizeof(int64_t) + sizeof(double *) + 11 * sizeof(double),
                "RopeSpec has no padding");
 
 const RopeTable *rope_table(Registry *r, RopeSpec spec) {

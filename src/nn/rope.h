@@ -4,7 +4,9 @@
  *   inv_freq_i = base^(-2i/dim),  dim = head_dim * percent
  *
  * Positions are divided by the interpolation factor. Llama-3 scaling divides the frequencies of wavelengths
- * above original/low by `factor`, keeps those below original/high and blends in between. */
+ * above original/low by `factor`, keeps those below original/high and blends in between. YaRN (Peng et al., 2023;
+ * yarn_rotary_pos_embedding.py) divides the channels above the one that turns `slow` times in the original length, keeps
+ * those below the one that turns `fast` times, and blends linearly in between. */
 #pragma once
 
 #include "param/state.h"
@@ -20,6 +22,11 @@ typedef struct RopeSpec {
         double factor; /* 0: no Llama-3 scaling */
         double low, high, original;
     } llama3;
+    struct {
+        double factor; /* 0: no YaRN */
+        double fast, slow, original;
+        int64_t rounds; /* whether the blended channels begin and end at whole ones */
+    } yarn;
 } RopeSpec;
 
 /* inv_freq_i for i in [0, dim/2), without interpolation. */

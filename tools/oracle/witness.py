@@ -108,11 +108,11 @@ def check(folder):
     place = np.broadcast_to(np.arange(text.shape[1] - 1), text[:, 1:].shape)
     mask = batches["loss_mask"][0].astype(np.float64) if "loss_mask" in batches else np.ones(place.shape)
     run = decoder.Pass(m, w, trainer.Batch(text[:, :-1], text[:, 1:], mask, place, np.zeros_like(place)))
-    total, weigh = run.loss(), dict(decoder.router_losses(o))
+    (total,), weigh = run.losses(), dict(decoder.router_losses(o))
     backward([(total, 1.0)] + [(x, weigh[kind] * mask.size) for kind, x in run.router_losses])
     loss = json.loads((folder / "curve.json").read_text())["steps"][0]["loss"]
     flat = lambda arrays: np.concatenate([x.ravel() for x in arrays])
-    pairs = {"loss": (total.value / mask.sum(), np.array(loss)),
+    pairs = {"loss": (total.value.sum() / mask.sum(), np.array(loss)),
              "gradient": (flat(w[n].gradient / mask.sum() for n in grads), flat(grads.values()))}
     if "logits" in oracle:
         pairs["logits"] = run.logits().value.ravel(), oracle["logits"].ravel()

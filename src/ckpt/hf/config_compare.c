@@ -22,7 +22,7 @@ static TextList plain_numbers(Arena *arena, const TextList *list) {
 }
 
 static void plain_positions(Config *c, const Config *fresh, Arena *arena) {
-    const bool rope = c->position_embedding_type == POSITION_ROPE;
+    const bool rope = config_rotates(c);
     if (!rope || !f64_is_set(c->rotary_seq_len_interpolation_factor))
         c->rotary_seq_len_interpolation_factor = 1;
     if (!rope) {
@@ -35,7 +35,18 @@ static void plain_positions(Config *c, const Config *fresh, Arena *arena) {
         c->rope_scaling_low_freq_factor = fresh->rope_scaling_low_freq_factor;
         c->rope_scaling_high_freq_factor = fresh->rope_scaling_high_freq_factor;
     }
-    if (!c->use_rope_scaling && !c->rope_short_factor.count)
+    const bool yarn = c->position_embedding_type == POSITION_YARN;
+    if (yarn && (f64_is_set(c->rope_attention_factor) || c->mscale == 0 || c->mscale_all_dim == 0))
+        c->rope_attention_factor = c->derived.rope_amplitude;
+    if (!yarn) {
+        c->rotary_scaling_factor = fresh->rotary_scaling_factor;
+        c->yarn_original_max_position_embeddings = fresh->yarn_original_max_position_embeddings;
+        c->yarn_beta_fast = fresh->yarn_beta_fast, c->yarn_beta_slow = fresh->yarn_beta_slow;
+        c->yarn_correction_range_round_to_int = fresh->yarn_correction_range_round_to_int;
+    }
+    if (!yarn || f64_is_set(c->rope_attention_factor))
+        c->mscale = fresh->mscale, c->mscale_all_dim = fresh->mscale_all_dim;
+    if (!c->use_rope_scaling && !c->rope_short_factor.count && !f64_is_set(c->rope_dynamic_factor))
         c->rope_scaling_original_max_position_embeddings =
             fresh->rope_scaling_original_max_position_embeddings;
     c->rope_short_factor = plain_numbers(arena, &c->rope_short_factor);

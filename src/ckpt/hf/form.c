@@ -47,9 +47,9 @@ double hf_get_real(HfReader *r, const json_t *in, const char *key, double fallba
     return v ? json_number_value(v) : fallback;
 }
 
-bool hf_get_flag(HfReader *r, const char *key, bool fallback) {
-    const json_t *v = hf_member(r, NULL, key);
-    if (v && !json_is_boolean(v)) hf_refuse(r, key, "neither true nor false");
+bool hf_get_flag(HfReader *r, const json_t *in, const char *key, bool fallback) {
+    const json_t *v = hf_member(r, in, key);
+    if (v && !json_is_boolean(v)) hf_refuse_inside(r, in, key, "neither true nor false");
     return v ? json_is_true(v) : fallback;
 }
 
@@ -128,7 +128,7 @@ void hf_put_flag(HfWriter *w, const char *key, bool v) { hf_put(w, key, json_boo
 /* ---- values ---- */
 
 static void opposite_read(HfReader *r, const HfRow *row) {
-    hf_set_flag(r, row->option, !hf_get_flag(r, row->key, row->fallback != 0));
+    hf_set_flag(r, row->option, !hf_get_flag(r, NULL, row->key, row->fallback != 0));
 }
 
 static void real_read(HfReader *r, const HfRow *row) {
@@ -148,7 +148,7 @@ void hf_value_read(HfReader *r, const HfRow *row) {
         real_read(r, row);
         return;
     default:
-        hf_set_flag(r, row->option, hf_get_flag(r, row->key, row->fallback != 0));
+        hf_set_flag(r, row->option, hf_get_flag(r, NULL, row->key, row->fallback != 0));
     }
 }
 
@@ -184,7 +184,7 @@ static void token_write(HfWriter *w, const HfRow *row) {
 
 static void required_read(HfReader *r, const HfRow *row) {
     const bool value = row->fallback != 0;
-    if (hf_get_flag(r, row->key, value) != value) hf_refuse(r, row->key, "which is not supported");
+    if (hf_get_flag(r, NULL, row->key, value) != value) hf_refuse(r, row->key, "which is not supported");
 }
 
 static void stated_write(HfWriter *w, const HfRow *row) { hf_put_flag(w, row->key, row->fallback != 0); }

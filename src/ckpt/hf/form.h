@@ -70,7 +70,7 @@ const json_t *hf_member(const HfReader *, const json_t *in, const char *key);
 int64_t hf_get_size(HfReader *, const char *key, int64_t fallback);
 int64_t hf_get_count(HfReader *, const char *key, int64_t fallback); /* may be 0 */
 double hf_get_real(HfReader *, const json_t *in, const char *key, double fallback);
-bool hf_get_flag(HfReader *, const char *key, bool fallback);
+bool hf_get_flag(HfReader *, const json_t *in, const char *key, bool fallback);
 const char *hf_get_text(HfReader *, const json_t *in, const char *key, const char *fallback);
 /* The size that another row of the type reads into that option. */
 int64_t hf_get_option(HfReader *, int option);

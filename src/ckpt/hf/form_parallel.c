@@ -6,7 +6,8 @@ static void set_parallel(HfReader *r, const HfRow *row, ParallelResidual v) {
 }
 
 static void two_norms_read(HfReader *r, const HfRow *row) {
-    set_parallel(r, row, hf_get_flag(r, row->key, row->fallback != 0) ? PARALLEL_TWO_NORMS : PARALLEL_NONE);
+    set_parallel(r, row,
+                 hf_get_flag(r, NULL, row->key, row->fallback != 0) ? PARALLEL_TWO_NORMS : PARALLEL_NONE);
 }
 
 static void two_norms_write(HfWriter *w, const HfRow *row) {
@@ -17,11 +18,11 @@ static void two_norms_write(HfWriter *w, const HfRow *row) {
  * of groups. False: one norm, or layers that are not parallel (parallel_attn false), and one key and value
  * head or one per query head. */
 
-static bool is_new_falcon(HfReader *r) { return hf_get_flag(r, "new_decoder_architecture", false); }
+static bool is_new_falcon(HfReader *r) { return hf_get_flag(r, NULL, "new_decoder_architecture", false); }
 
 static void falcon_layers_read(HfReader *r, const HfRow *row) {
     static const char norms_key[] = "num_ln_in_parallel_attn";
-    const bool is_new = is_new_falcon(r), parallel = hf_get_flag(r, "parallel_attn", true);
+    const bool is_new = is_new_falcon(r), parallel = hf_get_flag(r, NULL, "parallel_attn", true);
     const int64_t norms = hf_get_size(r, norms_key, is_new ? 2 : 1);
     if (is_new && !parallel) hf_refuse(r, "parallel_attn", "but new_decoder_architecture is always parallel");
     if (is_new && norms > 2) hf_refuse(r, norms_key, "neither 1 nor 2");
@@ -46,7 +47,7 @@ static void falcon_layers_write(HfWriter *w, const HfRow *row) {
 
 static void falcon_heads_read(HfReader *r, const HfRow *row) {
     const int64_t heads = hf_get_option(r, OPTION_num_attention_heads);
-    const bool is_new = is_new_falcon(r), one = !is_new && hf_get_flag(r, "multi_query", true);
+    const bool is_new = is_new_falcon(r), one = !is_new && hf_get_flag(r, NULL, "multi_query", true);
     const int64_t groups = one ? 1 : hf_get_size(r, row->key, heads);
     if (!is_new && !one && groups != heads)
         hf_refuse(r, row->key, "but without new_decoder_architecture and multi_query each head has a key");

@@ -103,12 +103,12 @@ static double get_original_length(HfReader *r, const json_t *in) {
     return has_two_rotations(r) ? inside : hf_get_real(r, NULL, ORIGINAL, inside);
 }
 
-static void set_original_length(HfReader *r, const json_t *in, double length) {
+static void set_original_length(HfReader *r, const json_t *in, double length, int option) {
     if (!(length >= 1 && length <= config_range(OPTION_max_position_embeddings).high &&
           length == floor(length)))
         hf_refuse_inside(r, hf_member(r, NULL, ORIGINAL) ? NULL : in, ORIGINAL,
                          "not a whole number of positions");
-    hf_set_size(r, OPTION_rope_scaling_original_max_position_embeddings, r->err.code ? 1 : (int64_t)length);
+    hf_set_size(r, option, r->err.code ? 1 : (int64_t)length);
 }
 
 /* A list of positive numbers. */
@@ -141,11 +141,34 @@ static void set_attention_factor(HfReader *r, const json_t *in, const char *in_k
     hf_set_real(r, OPTION_rope_attention_factor, factor);
 }
 
-static void set_long_rope(HfReader *r, const json_t *in, const char *in_key, double original) {
+static void set_long_rope_of(HfReader *r, const json_t *in, const char *in_key, double original) {
     set_factors(r, in, in_key, "short_factor", OPTION_rope_short_factor);
     set_factors(r, in, in_key, "long_factor", OPTION_rope_long_factor);
     set_attention_factor(r, in, in_key, original);
-    set_original_length(r, in, original);
+    set_original_length(r, in, original, OPTION_rope_scaling_original_max_position_embeddings);
+}
+
+static void set_long_rope(HfReader *r, const json_t *in, const char *in_key) {
+    set_long_rope_of(r, in, in_key, get_original_length(r, in));
+}
+
+/* Without a factor it is the model's length divided by the original one. transformers reads the two mscales only
+ * together. */
+static void set_yarn(HfReader *r, const json_t *in, const char *in_key) {
+    const double positions = (double)hf_get_option(r, OPTION_max_position_embeddings),
+                 original = get_original_length(r, in),
+                 factor = hf_get_real(r, in, "factor", positions / original),
+                 m = hf_get_real(r, in, "mscale", 0), all = hf_get_real(r, in, "mscale_all_dim", 0);
+    if (!json_object_get(in, "factor")) hf_refuse(r, in_key, "which lacks a number that its rope_type needs");
+    hf_set_real(r, OPTION_rotary_scaling_factor, factor);
+    set_original_length(r, in, original, OPTION_yarn_original_max_position_embeddings);
+    hf_set_real(r, OPTION_yarn_beta_fast, hf_get_real(r, in, "beta_fast", 32));
+    hf_set_real(r, OPTION_yarn_beta_slow, hf_get_real(r, in, "beta_slow", 1));
+    hf_set_flag(r, OPTION_yarn_correction_range_round_to_int, hf_get_flag(r, in, "truncate", true));
+    hf_set_real(r, OPTION_mscale, m != 0 && all != 0 ? m : 1);
+    hf_set_real(r, OPTION_mscale_all_dim, m != 0 && all != 0 ? all : 0);
+    if (hf_member(r, in, "attention_factor"))
+        hf_set_real(r, OPTION_rope_attention_factor, hf_get_real(r, in, "attention_factor", 1));
 }
 
 static const char *get_rope_type(HfReader *r, const json_t *in) {
@@ -167,25 +190,54 @@ static void local_base_write(HfWriter *w, const HfRow *row) {
     if (f64_is_set(w->config->rope_local_base_freq)) hf_value_write(w, row);
 }
 
+/* The frequencies depend on the length of a sample that is longer than the model's. */
+static void set_dynamic(HfReader *r, const json_t *in, const char *in_key) {
+    set_scaling_number(r, in, in_key, "factor", OPTION_rope_dynamic_factor);
+    hf_set_size(r, OPTION_rope_scaling_original_max_position_embeddings,
+                hf_get_option(r, OPTION_max_position_embeddings));
+}
+
+static void set_llama3(HfReader *r, const json_t *in, const char *in_key) {
+    hf_set_flag(r, OPTION_use_rope_scaling, true);
+    set_scaling_number(r, in, in_key, "factor", OPTION_rope_scaling_factor);
+    set_scaling_number(r, in, in_key, "low_freq_factor", OPTION_rope_scaling_low_freq_factor);
+    set_scaling_number(r, in, in_key, "high_freq_factor", OPTION_rope_scaling_high_freq_factor);
+    set_original_length(r, in, get_original_length(r, in),
+                        OPTION_rope_scaling_original_max_position_embeddings);
+}
+
+static void set_linear(HfReader *r, const json_t *in, const char *in_key) {
+    set_scaling_number(r, in, in_key, "factor", OPTION_rotary_seq_len_interpolation_factor);
+}
+
+static void set_default(HfReader *r, const json_t *in, const char *in_key) {
+    (void)r, (void)in, (void)in_key;
+}
+
+static void set_type(HfReader *r, PositionEmbedding type) {
+    hf_set_text(r, OPTION_position_embedding_type, PositionEmbedding_spellings[type]);
+}
+
 static void rope_scaling_read(HfReader *r, const HfRow *row) {
+    static const struct {
+        const char *type;
+        void (*set)(HfReader *, const json_t *in, const char *in_key);
+    } TYPES[] = {{"default", set_default}, {"linear", set_linear},      {"dynamic", set_dynamic},
+                 {"llama3", set_llama3},   {"longrope", set_long_rope}, {"yarn", set_yarn}};
+    (void)row;
     const char *key;
     const json_t *in = find_rope(r, &key);
     const char *type = get_rope_type(r, in);
-    if (!strcmp(type, "llama3")) {
-        hf_set_flag(r, row->option, true);
-        set_scaling_number(r, in, key, "factor", OPTION_rope_scaling_factor);
-        set_scaling_number(r, in, key, "low_freq_factor", OPTION_rope_scaling_low_freq_factor);
-        set_scaling_number(r, in, key, "high_freq_factor", OPTION_rope_scaling_high_freq_factor);
-        set_original_length(r, in, get_original_length(r, in));
-    } else if (!strcmp(type, "linear")) {
-        set_scaling_number(r, in, key, "factor", OPTION_rotary_seq_len_interpolation_factor);
-    } else if (!strcmp(type, "longrope")) {
-        set_long_rope(r, in, key, get_original_length(r, in));
-    } else if (strcmp(type, "default")) {
-        hf_refuse(r, key,
-                  "a scaling of positions that this model does not have (default, linear, llama3 and "
-                  "longrope are known)");
-    }
+    set_type(r, strcmp(type, "yarn") ? POSITION_ROPE : POSITION_YARN);
+    for (size_t i = 0; i < sizeof TYPES / sizeof *TYPES; i++)
+        if (!strcmp(type, TYPES[i].type)) {
+            TYPES[i].set(r, in, key);
+            return;
+        }
+    hf_refuse(r, key,
+              "a scaling of positions that this model does not have (default, linear, dynamic, llama3, "
+              "longrope and "
+              "yarn are known)");
 }
 
 static json_t *factors_json(const TextList *factors) {
@@ -211,11 +263,31 @@ static void long_rope_write(HfWriter *w, const HfRow *row) {
     if (outside) hf_put_size(w, ORIGINAL, original);
 }
 
+static void yarn_write(HfWriter *w, const HfRow *row) {
+    const Config *c = w->config;
+    json_t *scaling = json_pack(
+        "{s:s, s:f, s:I, s:f, s:f, s:b}", "rope_type", "yarn", "factor", c->rotary_scaling_factor, ORIGINAL,
+        (json_int_t)c->yarn_original_max_position_embeddings, "beta_fast", c->yarn_beta_fast, "beta_slow",
+        c->yarn_beta_slow, "truncate", (int)c->yarn_correction_range_round_to_int);
+    if (f64_is_set(c->rope_attention_factor) || c->mscale == 0 || c->mscale_all_dim == 0) {
+        json_object_set_new(scaling, "attention_factor", json_real(c->derived.rope_amplitude));
+    } else {
+        json_object_set_new(scaling, "mscale", json_real(c->mscale));
+        json_object_set_new(scaling, "mscale_all_dim", json_real(c->mscale_all_dim));
+    }
+    hf_put(w, row->key, scaling);
+}
+
 /* Writes the spelling that old and new transformers read. */
 static void rope_scaling_write(HfWriter *w, const HfRow *row) {
     const Config *c = w->config;
     if (c->rope_short_factor.count)
         long_rope_write(w, row);
+    else if (c->position_embedding_type == POSITION_YARN)
+        yarn_write(w, row);
+    else if (f64_is_set(c->rope_dynamic_factor))
+        hf_put(w, row->key,
+               json_pack("{s:s, s:f}", "rope_type", "dynamic", "factor", c->rope_dynamic_factor));
     else if (c->use_rope_scaling)
         hf_put(w, row->key,
                json_pack("{s:s, s:f, s:f, s:f, s:I}", "rope_type", "llama3", "factor", c->rope_scaling_factor,
@@ -235,8 +307,9 @@ static void long_rope_read(HfReader *r, const HfRow *row) {
     const char *key;
     const json_t *in = find_rope(r, &key);
     const char *type = get_rope_type(r, in);
+    set_type(r, POSITION_ROPE);
     if (!strcmp(type, "longrope"))
-        set_long_rope(r, in, key, hf_get_real(r, NULL, ORIGINAL, row->fallback));
+        set_long_rope_of(r, in, key, hf_get_real(r, NULL, ORIGINAL, row->fallback));
     else if (strcmp(type, "default"))
         hf_refuse(r, key, "a scaling that this type of model does not have (default and longrope are known)");
 }

@@ -153,8 +153,8 @@ static void softcap_write(HfWriter *w, const HfRow *row) {
 /* T5's logits are scaled if its embeddings are tied. transformers 5 always writes that they are tied, and
  * scale_decoder_outputs; only the weights show whether they are (hf_config_fit). */
 static void scaled_head_read(HfReader *r, const HfRow *row) {
-    const bool tied = hf_get_flag(r, row->key, row->fallback != 0),
-               scaled = hf_get_flag(r, "scale_decoder_outputs", tied);
+    const bool tied = hf_get_flag(r, NULL, row->key, row->fallback != 0),
+               scaled = hf_get_flag(r, NULL, "scale_decoder_outputs", tied);
     if (scaled && !tied)
         hf_refuse(r, "scale_decoder_outputs", "but without tied embeddings the logits are not scaled");
     hf_set_flag(r, row->option, !tied);
@@ -176,7 +176,7 @@ static void set_attention_biases(HfReader *r, bool biases) {
 }
 
 static void attention_biases_read(HfReader *r, const HfRow *row) {
-    set_attention_biases(r, hf_get_flag(r, row->key, false));
+    set_attention_biases(r, hf_get_flag(r, NULL, row->key, false));
 }
 
 static void attention_biases_write(HfWriter *w, const HfRow *row) {
@@ -185,7 +185,8 @@ static void attention_biases_write(HfWriter *w, const HfRow *row) {
 }
 
 static void both_biases_read(HfReader *r, const HfRow *row) {
-    const bool attention = hf_get_flag(r, row->key, false), mlp = hf_get_flag(r, "mlp_bias", false);
+    const bool attention = hf_get_flag(r, NULL, row->key, false),
+               mlp = hf_get_flag(r, NULL, "mlp_bias", false);
     if (mlp && !attention)
         hf_refuse(r, "mlp_bias", "but attention_bias is not: this model has no biases in MLPs alone");
     set_attention_biases(r, attention);

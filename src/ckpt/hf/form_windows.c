@@ -50,7 +50,7 @@ static bool is_windowed(const HfRow *row, int64_t i, int64_t number) {
 static int64_t get_window(HfReader *r, const HfRow *row) {
     const json_t *size = json_object_get(r->root, row->key);
     if (row->choice == HF_WINDOWS_NONE) return 0;
-    if (is_switched(row) && !hf_get_flag(r, "use_sliding_window", false)) return 0;
+    if (is_switched(row) && !hf_get_flag(r, NULL, "use_sliding_window", false)) return 0;
     if (json_is_null(size) && row->choice == HF_WINDOWS_EVEN)
         hf_refuse(r, row->key, "but use_sliding_window is true");
     if (json_is_null(size) && is_periodic(row))

@@ -11,7 +11,7 @@ static RopeSpec rope_spec(const Config *c, int64_t layer) {
                           .interpolation = 1,
                           .amplitude = 1};
     RopeSpec rope = {.dim = c->derived.rotary_dim,
-                     .base = c->rotary_base,
+                     .base = c->derived.rope_base,
                      .interpolation = f64_or(c->rotary_seq_len_interpolation_factor, 1)};
     rope.divisor = c->derived.rope_divisor;
     rope.amplitude = c->derived.rope_amplitude;
@@ -20,6 +20,13 @@ static RopeSpec rope_spec(const Config *c, int64_t layer) {
         rope.llama3.low = c->rope_scaling_low_freq_factor;
         rope.llama3.high = c->rope_scaling_high_freq_factor;
         rope.llama3.original = (double)c->rope_scaling_original_max_position_embeddings;
+    }
+    if (c->position_embedding_type == POSITION_YARN) {
+        rope.yarn.factor = c->rotary_scaling_factor;
+        rope.yarn.fast = c->yarn_beta_fast;
+        rope.yarn.slow = c->yarn_beta_slow;
+        rope.yarn.original = (double)c->yarn_original_max_position_embeddings;
+        rope.yarn.rounds = c->yarn_correction_range_round_to_int;
     }
     return rope;
 }

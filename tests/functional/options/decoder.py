@@ -168,7 +168,20 @@ def frequencies(o, head, windowed):
     dim = int(head * o.float("rotary-percent", 1.0))
     if windowed and "rope-local-base-freq" in o:
         return o.float("rope-local-base-freq") ** (-np.arange(0, dim, 2) / dim)
-    f = o.float("rotary-base", 10000.0) ** (-np.arange(0, dim, 2) / dim)
+    base = o.float("rotary-base", 10000.0)
+    if "rope-dynamic-factor" in o:
+        f, stretch = o.float("rope-dynamic-factor"), o.int("seq-length") / o.float("rope-scaling-original-max-position-embeddings", 8192.0)
+        base *= (f * max(stretch, 1) - f + 1) ** (dim / (dim - 2))
+    f = base ** (-np.arange(0, dim, 2) / dim)
+    if o.text("position-embedding-type") == "yarn":
+        original = o.float("yarn-original-max-position-embeddings", 4096.0)
+        ends = [dim / 2 * math.log(original / (2 * math.pi * turns), base) for turns in
+                (o.float("yarn-beta-fast", 32.0), o.float("yarn-beta-slow", 1.0))]
+        if "no-yarn-correction-range-round-to-int" not in o:
+            ends = math.floor(ends[0]), math.ceil(ends[1])
+        low, high = max(ends[0], 0), min(ends[1], dim - 1)
+        divided = np.clip((np.arange(dim // 2) - low) / (high - low or 1e-3), 0, 1)
+        f = (1 - divided) * f + divided * f / o.float("rotary-scaling-factor", 1.0)
     if "rope-long-factor" in o:
         original = o.int("rope-scaling-original-max-position-embeddings", 8192)
         f = f / np.array([float(x) for x in o.list("rope-long-factor" if o.int("seq-length") > original else "rope-short-factor")])
@@ -180,8 +193,14 @@ def frequencies(o, head, windowed):
     return f / o.float("rotary-seq-len-interpolation-factor", 1.0)
 
 
-def amplitude(o):
-    """The factor of LongRoPE on rotated channels."""
+def amplitude(o, windowed):
+    """The factor of LongRoPE and YaRN on rotated channels."""
+    if windowed and "rope-local-base-freq" in o:
+        return 1.0
+    if o.text("position-embedding-type") == "yarn":
+        m, all_dim = (0.1 * o.float(name, x) * max(math.log(o.float("rotary-scaling-factor", 1.0)), 0) + 1 for name, x in
+                      (("mscale", 1.0), ("mscale-all-dim", 0.0)))
+        return o.float("rope-attention-factor", m / all_dim)
     if "rope-long-factor" not in o:
         return 1.0
     original = o.float("rope-scaling-original-max-position-embeddings", 8192.0)
@@ -239,12 +258,13 @@ class Pass:
 
     def rotated(self, x, layer, positions):
         """[b, s, heads, d]: pairs are rotated by position * frequency."""
-        f = frequencies(self.o, self.m.head, self.m.reach[layer] is not None)
+        windowed = self.m.reach[layer] is not None
+        f = frequencies(self.o, self.m.head, windowed)
         n = len(f)
         angle = (positions[:, :, None] * f)[:, :, None, :]
         pairs = (slice(0, 2 * n, 2), slice(1, 2 * n, 2)) if "rotary-interleaved" in self.o else (slice(0, n), slice(n, 2 * n))
         a, b, rest = x[..., pairs[0]], x[..., pairs[1]], x[..., 2 * n:]
-        cos, sin = (amplitude(self.o) * function(angle) for function in (np.cos, np.sin))
+        cos, sin = (amplitude(self.o, windowed) * function(angle) for function in (np.cos, np.sin))
         turned = [a * cos - b * sin, a * sin + b * cos]
         if "rotary-interleaved" in self.o:
             shape = a.shape
@@ -270,7 +290,7 @@ class Pass:
             together = lambda x: x.reshape(b, s, -1) if "qk-layernorm-whole" in self.o else x
             q = self.norm(together(q), f"{name}.q_layernorm").reshape(b, s, m.heads, m.head)
             k = self.norm(together(k), f"{name}.k_layernorm").reshape(b, s, m.groups, m.head)
-        if m.position == "rope" and m.rotated[layer]:
+        if m.position in ("rope", "yarn") and m.rotated[layer]:
             q, k = self.rotated(q, layer, positions), self.rotated(k, layer, positions)
         group = np.arange(m.heads) // per
         return q, k[:, :, group], v[:, :, group]

@@ -196,7 +196,7 @@ TEST(models_that_hf_lacks_are_refused) {
                                                    "different model: rotary_interleaved is 'true'"},
         {BASE LLAMA "qk-layernorm = true\nadd-qkv-bias = true\n",
          "qwen2, the nearest type, config.json would import as a different model: qk_layernorm is 'true'"},
-        {BASE "normalization = RMSNorm\n", "normalization is \"RMSNorm\""},
+        {BASE "normalization = RMSNorm\n", "position_embedding_type is \"learned_absolute\""},
         {BASE "swiglu = true\n", "activation_function is"},
         {BASE LLAMA "apply-layernorm-1p = true\n", "apply_layernorm_1p is 'true'"},
         {BASE LLAMA "kv-channels = 8\nrotary-percent = 0.5\nadd-qkv-bias = true\n", "nearest type"},
@@ -255,6 +255,8 @@ TEST(a_type_of_another_kind_is_refused) {
 #define ROPE       BASE LLAMA "ffn-hidden-size = 40\n"
 #define SCALED     ROPE "use-rope-scaling = true\n"
 #define LONG       ROPE "rope-short-factor = 1 2 3\nrope-long-factor = 1 2 3\n"
+#define YARN       BASE "position-embedding-type = yarn\nmscale = 0.5\nmscale-all-dim = 2\n"
+#define DYNAMIC    ROPE "rope-dynamic-factor = 2\n"
 #define WINDOWS    ROPE "window-size = 7,0\n"
 #define MIXTURE    BASE LLAMA EXPERTS
 #define BERT       BASE "model = bert\nactivation = gelu-erf\n"
@@ -285,6 +287,16 @@ static const struct {
     {"rope_short_factor", LONG, "rope-short-factor = 1 2 4"},
     {"rope_long_factor", LONG, "rope-long-factor = 1 2 4"},
     {"rope_attention_factor", LONG, "rope-attention-factor = 2"},
+    {"rotary_scaling_factor", YARN, "rotary-scaling-factor = 3"},
+    {"yarn_original_max_position_embeddings", YARN, "yarn-original-max-position-embeddings = 64"},
+    {"yarn_beta_fast", YARN, "yarn-beta-fast = 30"},
+    {"yarn_beta_slow", YARN, "yarn-beta-slow = 2"},
+    {"yarn_correction_range_round_to_int", YARN, "no-yarn-correction-range-round-to-int = true"},
+    {"mscale", YARN, "mscale = 0.7"},
+    {"mscale_all_dim", YARN, "mscale-all-dim = 0.7"},
+    {"rope_dynamic_factor", DYNAMIC, "rope-dynamic-factor = 3"},
+    {"rope_scaling_original_max_position_embeddings", DYNAMIC,
+     "rope-scaling-original-max-position-embeddings = 64"},
     {"use_rope_scaling", ROPE, "use-rope-scaling = true"},
     {"rope_scaling_factor", SCALED, "rope-scaling-factor = 4"},
     {"rope_scaling_low_freq_factor", SCALED, "rope-scaling-low-freq-factor = 2"},
@@ -431,11 +443,12 @@ TEST(what_says_the_same_in_other_words_is_equal) {
     "true\nnum-token-types = "                                                                               \
     "1\nhf-model-type = " type "\n"
 
-enum { MOST_CHOICES = 7 };
+enum { MOST_CHOICES = 9 };
 static const char *const CHOICES[][MOST_CHOICES] = {
     {"", LLAMA_POSITIONS, LLAMA_POSITIONS "rotary-percent = 0.5\n",
      LLAMA_POSITIONS "rotary-seq-len-interpolation-factor = 2\n", LLAMA_POSITIONS "use-rope-scaling = true\n",
-     LLAMA_POSITIONS "parallel-residual = two-norms\n", LLAMA_POSITIONS "parallel-residual = one-norm\n"},
+     LLAMA_POSITIONS "parallel-residual = two-norms\n", LLAMA_POSITIONS "parallel-residual = one-norm\n",
+     "position-embedding-type = yarn\n", LLAMA_POSITIONS "rope-dynamic-factor = 2\n"},
     {"", "normalization = RMSNorm\n", "apply-layernorm-1p = true\n"},
     {"", "swiglu = true\n", "squared-relu = true\n"},
     {"", "disable-bias-linear = true\n", "disable-bias-linear = true\nadd-qkv-bias = true\n"},

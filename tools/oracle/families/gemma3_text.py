@@ -24,7 +24,8 @@ LINEAR = {"rope_type": "linear", "factor": 2.0}
 LLAMA3 = {"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 3.0}
 DEFAULT = {"rope_type": "default", "rope_theta": 30.0}
 BASE = {key: value for key, value in gemma2.BASE.items() if "softcapping" not in key} | {"sliding_window_pattern": 3}
-SPELLINGS = {name: keys for name, keys in gemma2.SPELLINGS.items() if name != "linear"} | {
+SPELLINGS = {name: keys for name, keys in gemma2.SPELLINGS.items() if name not in ("linear", "yarn", "dynamic")} | {
+    "yarn": {"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 6}},
     "!type of scaling that is not read": {"rope_scaling": {"type": "linear", "factor": 2.0}},
     "pattern by default": {"sliding_window_pattern": MISSING, "num_hidden_layers": 7},
     "pattern of 2": {"sliding_window_pattern": 2}, "pattern of 1": {"sliding_window_pattern": 1},

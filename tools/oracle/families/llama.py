@@ -9,6 +9,10 @@ CASES = {
         "clip-grad": 0.25, "seed": 3}, {"mask": True}),
     "llama-bias-tied": (shape(2, 30, 3, 37, 18, 57) | LLAMA | {
         "disable-bias-linear": False, "lr-warmup-iters": 0, "lr-decay-iters": 20, "clip-grad": 1.0}, {}),
+    "llama-yarn": (shape(3, 36, 3, 40, 21, 59, groups=1, kv_channels=12) | LLAMA | UNTIED | {
+        "position-embedding-type": "yarn", "rotary-base": 30, "rotary-scaling-factor": 5.0,
+        "yarn-original-max-position-embeddings": 17, "yarn-beta-fast": 3.0, "yarn-beta-slow": 0.7,
+        "no-yarn-correction-range-round-to-int": True, "mscale": 0.7, "mscale-all-dim": 1.6, "seed": 5}, {}),
     # for sweeps over layouts
     "llama-layouts": (shape(4, 32, 8, 48, 16, 61, groups=2) | LLAMA | {"micro-batch-size": 1, "global-batch-size": 8},
                       {}),
@@ -22,6 +26,7 @@ def config(o):
 BASE = SIZES
 LLAMA3 = {"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 3.0}
 LONG = {"type": "longrope", "short_factor": [1.0, 1.5], "long_factor": [2.0, 4.0]}
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 12, "rope_theta": 20.0}
 DEFAULT = {"rope_type": "default", "rope_theta": 50.0}
 SPELLINGS = EVERY | {
     "llama3": {"rope_scaling": LLAMA3 | {"original_max_position_embeddings": 16}, "rope_theta": 50.0},
@@ -33,6 +38,17 @@ SPELLINGS = EVERY | {
     "long, length outside": {"rope_scaling": LONG | {"original_max_position_embeddings": 16},
                              "original_max_position_embeddings": 4},
     "parameters": {"rope_parameters": DEFAULT},
+    "yarn, parameters": {"rope_parameters": YARN}, "yarn, mscales": {"rope_parameters": YARN | {"mscale": 0.7, "mscale_all_dim": 1.5}},
+    "yarn, one mscale": {"rope_parameters": YARN | {"mscale": 0.7}}, "yarn, other mscale": {"rope_parameters": YARN | {"mscale_all_dim": 0.7}},
+    "yarn, attention factor": {"rope_parameters": YARN | {"attention_factor": 1.3, "mscale": 0.7, "mscale_all_dim": 1.5}},
+    "yarn, betas": {"rope_parameters": YARN | {"beta_fast": 4.0, "beta_slow": 0.5, "truncate": False}},
+    "yarn, betas as integers": {"rope_parameters": YARN | {"beta_fast": 2, "beta_slow": 1, "factor": 3}},
+    "yarn without a length": {"rope_parameters": {k: v for k, v in YARN.items() if "original" not in k}},
+    "yarn without a factor": {"rope_parameters": {k: v for k, v in YARN.items() if k != "factor"}},
+    "yarn, length outside": {"rope_parameters": YARN, "original_max_position_embeddings": 6},
+    "yarn, factor below 1": {"rope_parameters": YARN | {"factor": 0.5}},
+    "dynamic, parameters": {"rope_parameters": {"rope_type": "dynamic", "factor": 3.0, "rope_theta": 20.0}},
+    "dynamic without a factor": {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 20.0}},
     "scaling goes first": {"rope_scaling": {"rope_type": "linear", "factor": 2.0}, "rope_parameters": DEFAULT},
     "empty scaling": {"rope_scaling": {}, "rope_parameters": DEFAULT},
     "as many groups": {"num_key_value_heads": MISSING}, "head size": {"head_dim": 6}, "eps": {"rms_norm_eps": 1e-2},

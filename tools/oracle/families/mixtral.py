@@ -28,7 +28,8 @@ def llama(w, o):
 
 
 BASE = SIZES | {"num_local_experts": 4, "num_experts_per_tok": 2}
-SPELLINGS = EVERY | {
+# transformers computes these scalings only with the size of a head
+SPELLINGS = EVERY | {name: EVERY[name] | {"head_dim": 4} for name in ("yarn", "dynamic")} | {
     "window": {"sliding_window": 3}, "no window": {"sliding_window": None}, "second name": {"num_experts": 5},
     "groups by default": {"num_attention_heads": 8, "num_key_value_heads": MISSING},
     "!best alone": {"num_experts_per_tok": 1}, "!list that is not read": NO_SIZE,
