@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/fault.h"
+#include "base/json_text.h"
 #include "base/statistics.h"
 
 /* A tensor smaller than this fraction of the largest in its quantity has no relative error: the gradient of a
@@ -140,13 +141,12 @@ json_t *report_json(const Report *r) {
         const Row *w = &r->row[i];
         json_t *rank = w->rank == NO_RANK ? json_null() : json_integer(w->rank);
         json_array_append_new(
-            rows,
-            json_pack("{s:o, s:I, s:o, s:o, s:o, s:o, s:o, s:I, s:o, s:b}", "quantity",
-                      compare_json_text(w->quantity), "tensors", (json_int_t)w->tensors, "relative",
-                      compare_json_number(w->error.relative), "relative_bound", compare_json_number(w->bound),
-                      "elementwise", compare_json_number(w->error.elementwise), "elementwise_bound",
-                      compare_json_number(w->elementwise_bound), "worst", compare_json_text(w->worst),
-                      "index", (json_int_t)w->error.worst, "rank", rank, "pass", w->pass));
+            rows, json_pack("{s:o, s:I, s:o, s:o, s:o, s:o, s:o, s:I, s:o, s:b}", "quantity",
+                            compare_json_text(w->quantity), "tensors", (json_int_t)w->tensors, "relative",
+                            json_finite(w->error.relative), "relative_bound", json_finite(w->bound),
+                            "elementwise", json_finite(w->error.elementwise), "elementwise_bound",
+                            json_finite(w->elementwise_bound), "worst", compare_json_text(w->worst), "index",
+                            (json_int_t)w->error.worst, "rank", rank, "pass", w->pass));
     }
     return rows;
 }
@@ -160,8 +160,6 @@ int compare_layer(const char *tensor) {
     }
     return -1;
 }
-
-json_t *compare_json_number(double x) { return isfinite(x) ? json_real(x) : json_null(); }
 
 json_t *compare_json_text(const char *s) {
     json_t *text = json_string(s);

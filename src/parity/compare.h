@@ -76,9 +76,7 @@ json_t *report_json(const Report *); /* a list */
 /* The layer number in a Hugging Face name: "model.layers.3.mlp..." or "transformer.h.3..."; -1: none. */
 int compare_layer(const char *tensor);
 
-/* Values of a report. JSON has no infinity: non-finite numbers are written as null. Text that is not UTF-8 is
- * quoted. */
-json_t *compare_json_number(double);
+/* A text of a report; one that is not UTF-8 is quoted. */
 json_t *compare_json_text(const char *);
 /* Appends the JSON and frees it. */
 void compare_json_write(json_t *, Str *out);

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/amount.h"
+#include "base/json_text.h"
 #include "base/junit.h"
 #include "base/mem.h"
 #include "parity/sweep.h"
@@ -268,7 +269,7 @@ static void json_result(const Cell *c, json_t *cell) {
     snprintf(hash, sizeof hash, "%016llx", (unsigned long long)trace_hash(&c->of->run, c->trace));
     json_object_set_new(cell, "oracle", report_json(&r->oracle.rows));
     json_object_set_new(cell, "one_rank", report_json(&r->one_rank));
-    json_object_set_new(cell, "R", compare_json_number(r->ratio));
+    json_object_set_new(cell, "R", json_finite(r->ratio));
     json_object_set_new(cell, "hash", json_string(hash));
     if (r->finding.found) json_object_set_new(cell, "localised", json_finding(&r->finding));
     if (r->finding.agrees_until)

@@ -8,6 +8,7 @@
 
 #include "base/amount.h"
 #include "base/file.h"
+#include "base/json_text.h"
 #include "base/terminal.h"
 
 /* ---- numbers ---- */
@@ -173,8 +174,6 @@ void search_print(const Search *s, int64_t ranks, size_t available, int width, S
 
 /* ---- JSON ---- */
 
-static json_t *share_json(double share) { return isnan(share) ? json_null() : json_real(share); }
-
 static json_t *memory_json(const RunPlan *p, int stage) {
     const StagePlan *s = &p->stages[stage];
     json_t *parts = json_object();
@@ -200,7 +199,7 @@ static json_t *plan_json(const RunPlan *p) {
         "expert_tensor", size[AXIS_ETP], "zero", p->layout.data.stage, "batch", "micro",
         (json_int_t)p->config->derived.micro_batch_size, "global",
         (json_int_t)p->config->derived.global_batch_size, "microbatches", (json_int_t)p->microbatches,
-        "bubble", share_json(p->bubble), "largest", p->stages[p->largest].rank, "memory", ranks);
+        "bubble", json_finite(p->bubble), "largest", p->stages[p->largest].rank, "memory", ranks);
 }
 
 static json_t *search_json(const Search *s) {
@@ -209,7 +208,7 @@ static json_t *search_json(const Search *s) {
         const FoundLayout *f = &s->found[i];
         json_array_append_new(list, json_pack("{s:I, s:s, s:I, s:o}", "ranks", (json_int_t)f->ranks,
                                               "options", f->words, "bytes", (json_int_t)f->bytes, "bubble",
-                                              share_json(f->bubble)));
+                                              json_finite(f->bubble)));
     }
     return list;
 }
