@@ -170,7 +170,7 @@ void memory_plan_describe(const MemoryPlan *p, Str *out) {
         str_puts(out, ", ");
     }
     str_printf(out, "total %s", bytes_text((double)memory_plan_total(p)).s);
-    if (p->balanced) str_puts(out, ", more where experts have more than their share of the tokens");
+    if (p->balanced) str_puts(out, ", more if experts have more than their share of the tokens");
     for (int i = 0; i < MEMORY_PART_COUNT; i++) {
         if (!p->part[i] || !is_on_host(p, i)) continue;
         str_puts(out, "; in the host's memory ");

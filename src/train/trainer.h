@@ -58,7 +58,7 @@ typedef struct StepReport {
     LossSum sum[MODEL_LOSSES];         /* of each loss of the model */
     double loss;                       /* the sum of their means */
     int64_t samples;                   /* samples of all ranks */
-    int64_t microbatches;              /* of this rank; with --batch-invariant-mode each sample is one */
+    int64_t microbatches;              /* of this rank; with --batch-invariant-mode: samples */
     unsigned router_losses;            /* a bit for each loss that is on */
     double router_loss[ROUTER_LOSSES]; /* mean over layers and microbatches, without the coefficient */
     bool loss_is_nan;                  /* or infinite */
