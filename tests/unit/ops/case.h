@@ -141,13 +141,14 @@ static inline void input_open(Session *s, int i, Values grad_before) {
     Tensor *t = &s->in[i];
     *t = tensor_new(case_dtype(in, s->lane->dtype), in->ndim, dim);
     const uint64_t seed = hash_name(s->c->name);
+    Grid grid = {.seed = seed, .tensor = (uint64_t)i, .bits = grid_bits(s->lane)};
     for (int64_t e = 0, n = tensor_count(t); e < n; e++) {
         const int64_t whole = whole_element(s, in, e);
         if (role == ROLE_IDS) {
             ((int64_t *)t->data)[e] = case_integer(in, whole, input_count(in), seed, (uint64_t)i);
             continue;
         }
-        double x = grid_draw(seed, i, whole, grid_bits(s->lane));
+        double x = grid_at(&grid, whole);
         if (i == s->lane->moved_input && whole == s->lane->moved_element) x += s->lane->move;
         store_element(t, e, x);
     }
@@ -221,10 +222,9 @@ static inline void backward_from(Session *s, Tensor *y) {
                          .ndim = y->ndim,
                          .dim = {y->dim[0], y->dim[1], y->dim[2], y->dim[3], y->dim[4]}};
     whole.dim[y->ndim == 2 ? 0 : 1] = samples_of(s->c);
-    const uint64_t seed = hash_name(s->c->name);
+    Grid grid = {.seed = hash_name(s->c->name), .tensor = CASE_INPUTS, .bits = grid_bits(s->lane)};
     for (int64_t e = 0, n = tensor_count(y); e < n; e++)
-        store_element(&s->dy, e,
-                      grid_draw(seed, CASE_INPUTS, whole_element(s, &whole, e), grid_bits(s->lane)));
+        store_element(&s->dy, e, grid_at(&grid, whole_element(s, &whole, e)));
     move_in(s->run.device, &s->dy);
     tape_backward(s->tape, y, &s->dy, s->lane->split ? NEED_DX : NEED_ALL);
     if (s->lane->split) tape_backward(s->tape, y, NULL, NEED_DW);
