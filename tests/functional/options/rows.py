@@ -72,7 +72,7 @@ witnessed("rope_long_factor", LONG + " --rope-scaling-original-max-position-embe
 witnessed("rope_attention_factor", LONG + " --rope-attention-factor 1.3")
 YARN = "--position-embedding-type yarn --rotary-base 20 --kv-channels 12 --rotary-scaling-factor 3 --yarn-original-max-position-embeddings 40"
 witnessed("position_embedding_type rotary_scaling_factor yarn_original_max_position_embeddings", YARN)
-witnessed("yarn_beta_fast yarn_beta_slow", YARN + " --yarn-beta-fast 4 --yarn-beta-slow 0.5 --rotary-interleaved")
+witnessed("yarn_beta_fast yarn_beta_slow", YARN + " --yarn-beta-fast 1.5 --yarn-beta-slow 0.5 --rotary-interleaved")
 witnessed("yarn_correction_range_round_to_int", YARN + " --no-yarn-correction-range-round-to-int --rotary-percent 0.7")
 witnessed("mscale mscale_all_dim", YARN + " --mscale 0.7 --mscale-all-dim 1.6")
 witnessed("rope_attention_factor rope_local_base_freq", YARN + " --rope-attention-factor 1.3 --rope-local-base-freq 30 --window-size 5,0"
