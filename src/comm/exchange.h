@@ -4,7 +4,7 @@
  * here, in member order: a member collects all parts of its share, adds them and, in an all-reduce, passes the result
  * on.
  *
- * comm_start and comm_wait make progress on all operations alike. A second thread of each process listens too, a few
+ * Both comm_start and comm_wait make progress on all operations. A second thread of each process listens too, a few
  * times a second, while the rank computes. It sends heartbeats to one process and watches another one, so that a
  * process that was killed or stopped ends the world within seconds, even if the deadline is longer. */
 #pragma once

@@ -1,4 +1,4 @@
-/* Slot k of the ring holds micro-batch number k modulo `slots`. `taken` counts the batches handed to the
+/* Microbatch k is in slot k modulo `slots` of the ring. `taken` counts the batches handed to the
  * consumer and `filled` those that are ready; the reader stays below taken + slots - 1, so it never writes
  * the batch in use. */
 #include "data/prefetch.h"

@@ -2,8 +2,8 @@
  * and rows are numbered as samples (data/data.h).
  *
  *   training    each epoch is a permutation of all samples: torch.randperm with the seed + the epoch's number, as
- *               Megatron-LM's tasks/finetune_utils.py shuffles. Samples that do not fill the last batch are left out
- *               or, with keep_last, padding with weight 0 fills it
+ *               Megatron-LM's tasks/finetune_utils.py shuffles. An incomplete last batch is left out or, with
+ *               keep_last, filled with padding of weight 0
  *   validation  each file in its order, with padding at its end */
 #pragma once
 

@@ -25,8 +25,8 @@ typedef struct LinearLoss {
 } LinearLoss;
 
 /* op_cross_entropy of op_softcap of op_linear(x, w). Logits and their gradients exist only in chunks of
- * positions. If the tape records, the forward also computes the gradients of x and w; w's is in its main
- * gradient when the op returns.
+ * positions. If the tape records, the forward also computes the gradient of x and adds that of w to its
+ * main gradient.
  *
  * x_sbh: a contiguous tensor that no other op reads, because its memory becomes its gradient; w_vh [v,h] a
  * parameter; label_bs I64 [b,s] with s over all tensor-parallel ranks -> loss [b,s].

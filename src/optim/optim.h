@@ -37,7 +37,7 @@ typedef struct Optimizer {
     int64_t step;              /* number of updates, for the bias corrections */
     OptimState *state;         /* device memory */
     OptimState *host;          /* the host's copy of its inputs and outputs */
-    DeviceRecording recording; /* recording of the work of a step, --cuda-graph-impl local */
+    DeviceRecording recording; /* records the work of a step, with --cuda-graph-impl local */
     FlatPiece *pieces;         /* device memory: one call of an op per bucket works on them */
     int64_t n_pieces;
     BucketPieces *of_bucket;

@@ -97,7 +97,7 @@ static CaseWatch watch_of(const Judge *p, Watch *w, const Trace *out) {
                        .steps = p->steps};
 }
 
-/* Runs x of the draws `first` to `end`. */
+/* Runs x for the draws [first, end). */
 static Err run_judged(const Judge *p, int first, int end) {
     Watch w[PRECISION_DRAWS];
     CaseWatch watch[PRECISION_DRAWS];

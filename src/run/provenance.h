@@ -32,7 +32,7 @@ typedef struct Provenance {
 extern const char *const PROVENANCE_NAMES[FACTS];
 
 Provenance provenance_read(void);
-/* The threads of a rank with --cpu-threads n: 0 is one for each core. */
+/* The number of threads of a rank with --cpu-threads n; 0: one per core. */
 int64_t provenance_threads(const Provenance *, int64_t n);
 /* A line: version, commit, machine, BLAS core, threads. `threads`: of a rank, as a text. */
 void provenance_print(const Provenance *, const char *threads, Str *out);

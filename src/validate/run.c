@@ -441,8 +441,8 @@ static void print_row(const Validation *a, const ValidateRow *row) {
     str_free(&line);
 }
 
-/* In a process of a launcher, in another thread while a stage runs. The launcher ends all of its processes, and the
- * loss of one is a fault for the others, so those without the report wait for the one that writes it. */
+/* In a process of a launcher, in another thread while a stage runs. The launcher ends all of its processes. An early
+ * exit is a fault for the others, so processes that write no report wait for the one that does. */
 static void report_interrupt(void *validation) {
     enum { REPORT_S = 1 }; /* more than rank 0 needs */
     Validation *a = validation;

@@ -64,7 +64,7 @@ typedef struct Validation {
     double seconds;
     int signal;         /* that has ended the run; 0: none */
     int stage;          /* the running one; STAGES: the run has ended */
-    const Outcome *now; /* of its turn that runs */
+    const Outcome *now; /* of the current turn */
     int64_t start_ns, stage_ns;
     Interrupt *interrupt; /* in processes of a launcher */
 } Validation;

@@ -1,8 +1,8 @@
 /* Chooses a GEMM's algorithm by measurement. The criterion is the time under the load of a training step.
  * There the power limit sets a GPU's clocks, so an algorithm that wins a short run by drawing more power may
  * be slower. Cheap interleaved runs therefore only discard candidates that are far behind. The finalists then
- * run alone, on a hot GPU, for as long as the power governor needs to settle. Each is measured with the
- * separate passes of its epilogues.
+ * run alone, on a hot GPU, for as long as the power governor needs to settle. Each time includes
+ * the passes for epilogues that are not fused.
  *
  * Two choices are made and stored. One is the fastest of those that are bitwise equal to the algorithm of an
  * unmeasured GEMM, so that tuning changes the time but no result, on any rank and after a restart. The other

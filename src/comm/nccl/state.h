@@ -54,7 +54,7 @@ typedef struct NcclState {
     CommKey calling_key;
     int64_t calling_ns; /* since when; INT64_MAX: in an operation of the host transport, which warns itself */
     char *greeting;     /* device memory [NCCL_PAIRS] that neighbours send when they connect */
-    pthread_mutex_t lock; /* of the lists, which the watchdog reads */
+    pthread_mutex_t lock; /* guards the lists, which the watchdog reads */
     pthread_cond_t closing;
     bool closed;
     FaultScope scope; /* of the watchdog, so that a fault there names the rank */

@@ -161,7 +161,7 @@ static void read_group(Reader *r, Bytes *b) {
         else
             thrift_skip(b, f);
     }
-    /* A row group of no rows need not have pages, nor columns. */
+    /* An empty row group need not have pages or columns. */
     for (size_t c = 0; c < n; c++)
         r->damaged |= rows ? rows < 0 || chunks[c].rows != rows || chunks[c].begin < 0 : chunks[c].rows > 0;
 }

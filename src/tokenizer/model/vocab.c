@@ -20,7 +20,7 @@ struct Vocab {
     Entry *entries;
     size_t count, cap;
     uint32_t *slots; /* entry + 1; 0 is free */
-    size_t mask;     /* slots - 1, a power of two at least twice count */
+    size_t mask;     /* slots - 1; slots: a power of two >= 2 * count */
     uint32_t *by_id; /* entry + 1; 0 is a gap */
     size_t limit, by_id_cap;
 };
