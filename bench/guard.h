@@ -5,7 +5,7 @@
 
 struct json_t; /* jansson.h */
 
-/* Gets the members of the result that are known before anything is measured. An error ends the bench. */
+/* Receives the members of the result that are known before the measurement. An error ends the bench. */
 typedef struct BenchGuard {
     Err (*check)(void *arg, const struct json_t *facts);
     void *arg;

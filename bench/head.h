@@ -7,9 +7,9 @@
 
 enum { BENCH_TRANSPORT = 240 };
 
-/* {"bench", "provenance", "device", "ranks", "transport", "threads"}. threads: of a rank, on the host. */
+/* {"bench", "provenance", "device", "ranks", "transport", "threads"}. threads: host threads per rank. */
 json_t *bench_head(const char *bench, const char *device, int ranks, const char *transport, int threads);
-/* "NCCL 2.28.9, threads": the transport, and how the ranks run; "none" for one rank (NULL). */
+/* The transport and how the ranks run, such as "NCCL 2.28.9, threads"; "none" for NULL (one rank). */
 const char *bench_transport(const Comm *, const char *transport, char text[BENCH_TRANSPORT]);
-/* Writes a result, indented and with numbers of six digits. NULL: no file. */
+/* Writes an indented result with six significant digits per number. path NULL: does nothing. */
 Err bench_write(const char *path, const json_t *result);

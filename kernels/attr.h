@@ -1,4 +1,4 @@
-/* The attributes of the ops: the inputs of a kernel that are not tensors. One struct per op that has
+/* The attributes of the ops: a kernel's inputs other than tensors. One struct per op that has
  * attributes; kernels/ops.def lists the ops with their operands. Every struct is plain data: the tape copies
  * it. */
 #pragma once
@@ -28,15 +28,15 @@ typedef struct ActivationAttr {
 } ActivationAttr;
 
 typedef struct LinearAttr {
-    /* Every element is one chain of multiply-adds over its terms in order, so it does not depend on the
-     * number of other rows and columns. (BLAS chooses its order by shape.) */
+    /* Every element is one chain of multiply-adds over its terms in order, so it does not depend on the numbers of rows
+     * and columns. (BLAS chooses its order by shape.) */
     bool fixed_order;
-    Activation activation; /* activation of the output `act`, or of x as a function of `pre`; not gated */
+    Activation activation; /* the activation that gives `act` from y, or x from `pre`; not gated */
 } LinearAttr;
 
 typedef struct Fp8ScaleAttr {
     double largest; /* the value that an amax is scaled to */
-    /* fp8_scale: the scale follows from this step's amax, else from the largest of all n. An amax that is 0
+    /* fp8_scale: the scale follows from this step's amax; if false, from the largest of all n. An amax that is 0
      * or not finite leaves the scale unchanged. */
     bool most_recent;
 } Fp8ScaleAttr;
@@ -44,7 +44,7 @@ typedef struct Fp8ScaleAttr {
 typedef struct QuantizeAttr {
     Fp8Type type;
     int64_t rows,
-        columns; /* of a block, if blocks have their own scales (powers of two); rows as in tensor_rows */
+        columns; /* of a block, if each block has a scale (a power of two); rows as in tensor_rows */
 } QuantizeAttr;
 
 typedef struct Fp8CastAttr {
@@ -54,7 +54,7 @@ typedef struct Fp8CastAttr {
 typedef struct Fp8GemmAttr {
     Fp8Blocks a, b;        /* not both FP8_SQUARES */
     bool fast;             /* sums may have fewer bits than fp32: Hopper's tensor cores keep about 14 */
-    Activation activation; /* activation of the output `act`; not gated */
+    Activation activation; /* the activation that gives `act`; not gated */
 } Fp8GemmAttr;
 
 typedef struct NormAttr {
@@ -82,13 +82,13 @@ typedef struct DropoutAttr {
 
 typedef enum RouterScore {
     ROUTER_TOPK_SOFTMAX, /* softmax over the chosen experts only */
-    ROUTER_SOFTMAX,      /* over all experts; those of the chosen experts do not sum to 1 */
-    ROUTER_SIGMOID,      /* s; with topk > 1 divided by the sum over the chosen experts + 1e-20 */
+    ROUTER_SOFTMAX,      /* over all experts; the chosen experts' probabilities do not sum to 1 */
+    ROUTER_SIGMOID,      /* sigmoid s; if topk > 1, s / (sum of s over the chosen experts + 1e-20) */
 } RouterScore;
 typedef struct RouteAttr {
     RouterScore score;
-    /* Only experts of the group_topk best of `groups` groups can be chosen. A group's score is the sum of its
-     * topk / group_topk best experts. groups <= 1: no limit. */
+    /* Only experts of the group_topk best of `groups` groups can be chosen. A group's score is the sum of its topk /
+     * group_topk best scores. groups <= 1: no limit. */
     int64_t groups, group_topk;
     double scaling; /* scaling of the probabilities */
 } RouteAttr;
@@ -97,25 +97,24 @@ typedef enum RouterLossKind { ROUTER_BALANCE, ROUTER_Z } RouterLossKind;
 typedef struct RouterLossAttr {
     RouterLossKind kind;
     bool sigmoid; /* BALANCE: probabilities are normalised sigmoids; else a softmax */
-    int ranks;    /* that share the microbatch's tokens, which are `ranks` times those of the tensor */
+    int ranks;    /* number of ranks that share the microbatch; each has an equal number of tokens */
 } RouterLossAttr;
 
 typedef struct DispatchAttr {
     int64_t capacity; /* rows per expert; 0: no limit (dropless) */
     bool pad;         /* every expert gets exactly `capacity` rows */
-    bool by_position; /* copies beyond the capacity are dropped from the end; else those with the smallest
-                         probabilities */
-    bool local;       /* only copies for experts from `first` on are taken; the other copies go elsewhere */
+    bool by_position; /* copies beyond the capacity are dropped from the end; else by smallest probability */
+    bool local;       /* only copies for experts from `first` on are taken; other ranks take the rest */
     int64_t first;
 } DispatchAttr;
 
 typedef struct ArrivalAttr {
-    int64_t first, experts; /* of this rank */
+    int64_t first, experts; /* this rank's experts */
     int64_t etp;            /* ranks are numbered so that etp consecutive ones share a part of the rows */
 } ArrivalAttr;
 
 typedef struct PermuteAttr {
-    int64_t copies; /* copies of each row of x, one for each of the experts of a token */
+    int64_t copies; /* number of copies of each row of x: one per expert of a token */
 } PermuteAttr;
 
 typedef struct ScaleAttr {
@@ -134,11 +133,11 @@ typedef struct AttentionAttr {
     /* The query at p sees keys in [p - left, p + right]; WINDOW_OFF: no limit on that side. Causal is
      * window_right = 0. */
     int64_t window_left, window_right;
-    int64_t first_head, heads; /* number of q's head 0 among all heads of the model: for dropout */
+    int64_t first_head, heads; /* index of q's head 0 among all heads of the model, for dropout */
     int64_t first_local;       /* index of q's head 0 among the heads that have a sink or a bias here */
     /* A score gets the bias of its bucket (kernels/relative_buckets.h), after the scale. */
     int64_t bias_max_distance;
-    bool bias_bidirectional; /* else all later keys are in bucket 0 */
+    bool bias_bidirectional; /* else all later keys share bucket 0 */
     /* Probabilities are dropped by the index ((sample*heads + head)*S + query)*S + key. S, which is seq_total,
      * is at least the length of both sequences. */
     DropoutAttr dropout;
@@ -156,15 +155,15 @@ typedef struct LossAttr {
 /* A piece of a flat buffer that an op works on: a row of an I64 tensor. */
 typedef struct FlatPiece {
     int64_t begin, count; /* elements; at most PIECE_MOST */
-    int64_t group;        /* index of the parameter's numbers in StepNumbers */
+    int64_t group;        /* index in StepNumbers.group */
 } FlatPiece;
 enum { PIECE_WORDS = sizeof(FlatPiece) / sizeof(int64_t), PIECE_MOST = 2048, STEP_GROUPS = 4 };
 typedef struct StepGroup {
     double lr, weight_decay;
 } StepGroup;
 
-/* The numbers that differ from step to step, as a row of an F64 tensor: a CUDA graph reads it when it runs.
- * They replace the numbers of the attributes. */
+/* The numbers that change from step to step, as a row of an F64 tensor, which a CUDA graph reads when it runs. They
+ * replace the attributes' numbers. */
 typedef struct StepNumbers {
     StepGroup group[STEP_GROUPS];
     double unbias1, unbias2; /* AdamW: 1 / (1 - beta^step) */
@@ -177,7 +176,7 @@ typedef struct ClipAttr {
     double most; /* bound of the norm of the scaled gradient; 0: none */
 } ClipAttr;
 typedef struct ClipOutcome {
-    double norm, clip; /* of the scaled gradient; its coefficient */
+    double norm, clip; /* norm of the scaled gradient; clipping coefficient */
     double updates;    /* 0: the norm is not finite, and there is no clipping */
 } ClipOutcome;
 enum { CLIP_WORDS = sizeof(ClipOutcome) / sizeof(double) };
@@ -194,7 +193,7 @@ typedef struct SgdAttr {
     double momentum, grad_scale;
 } SgdAttr;
 
-enum { SUM_BLOCK = 64 }; /* shards of parameters begin at multiples of it */
+enum { SUM_BLOCK = 64 }; /* shards of parameters begin at multiples of SUM_BLOCK */
 typedef struct SumAttr {
     int64_t block; /* elements of a piece whose squares are summed in double: SUM_BLOCK, or 1 */
 } SumAttr;

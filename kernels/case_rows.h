@@ -1,4 +1,4 @@
-/* The macros in rows of cases.def, and of the tests' own lists of calls. */
+/* The macros for the rows of cases.def and of the tests' lists of calls. */
 #pragma once
 
 #include "kernels/attr.h"

@@ -10,13 +10,12 @@ typedef enum CaseContent {
     CONTENT_WHOLE,     /* integers in [low, low + range) */
     CONTENT_POSITIONS, /* 0, 1, ... along the last dimension */
     CONTENT_CHOICES,   /* i % range: the expert of each copy of a token, round-robin */
-    CONTENT_ROWS,      /* the rows of such copies, grouped by expert */
-    CONTENT_COPIES,    /* the inverse: the copy in each row */
-    CONTENT_OFFSETS,   /* along the last dimension: first row of each of equal shares of `range` rows, and
-                          the end */
+    CONTENT_ROWS,      /* the row of each such copy, with rows grouped by expert */
+    CONTENT_COPIES,    /* the inverse of CONTENT_ROWS: the copy in each row */
+    CONTENT_OFFSETS, /* along the last dimension: the first row of each equal share of `range` rows, then the end */
 } CaseContent;
 
-/* Types that depend on the run: of its activations; of its main gradients, statistics and the router. */
+/* Types that depend on the run: the type of activations; the type of main gradients, statistics and the router. */
 enum { CASE_STORAGE = DTYPES, CASE_PRECISE };
 
 /* An operand without dimensions is absent from the call. */

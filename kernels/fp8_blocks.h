@@ -8,9 +8,9 @@
 #include "base/host_device.h"
 
 typedef enum Fp8Blocks {
-    FP8_WHOLE,   /* one scale */
-    FP8_ROWS,    /* 128 columns of a row: inverse [column / 128][row] */
-    FP8_SQUARES, /* 128 x 128: inverse [row / 128][column / 128], rows padded with zeros to multiples of 4 */
+    FP8_WHOLE, /* one scale */
+    FP8_ROWS,  /* 128 columns of a row: inverse [column / 128][row] */
+    FP8_SQUARES, /* 128 x 128: inverse [row / 128][column / 128], its rows padded with zeros to multiples of 4 */
 } Fp8Blocks;
 
 enum { FP8_BLOCK = 128 };

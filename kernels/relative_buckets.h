@@ -1,7 +1,6 @@
-/* The bucket of a distance between a key and a query: their relative position bias is that of the bucket (T5,
- * Raffel et al., 2020; Megatron-LM core/models/common/embeddings/relative_pos_embedding.py). Half of the
- * buckets of a direction have one distance each. The others grow with the logarithm of the distance, up to
- * the last one, which has all distances from the largest on. */
+/* The bucket of a distance between a key and a query. All distances in a bucket share one relative position bias (T5,
+ * Raffel et al., 2020; Megatron-LM core/models/common/embeddings/relative_pos_embedding.py). Half of a direction's
+ * buckets have one distance each. The others have logarithmic ranges; the last one also has all larger distances. */
 #pragma once
 
 #include <math.h>
@@ -15,8 +14,8 @@ enum { BUCKETS_MOST = 256 };
 
 typedef struct RelativeBuckets {
     int64_t
-        later; /* the bucket of key = query + n is this one + that of key = query - n; 0: it is bucket 0 */
-    int64_t exact;                     /* smaller distances have a bucket each */
+        later; /* bucket(key = query + n) = later + bucket(key = query - n); 0: later keys share bucket 0 */
+    int64_t exact;                     /* each smaller distance has a separate bucket */
     int32_t n, from[BUCKETS_MOST / 2]; /* bucket exact + 1 + i has distances from from[i] on */
 } RelativeBuckets;
 
@@ -30,14 +29,14 @@ HOST_DEVICE static inline int64_t relative_bucket(const RelativeBuckets *b, int6
     return first + b->exact + i;
 }
 
-/* The original formula, with its arithmetic in float: how many buckets after `exact` a distance is, of `n`. */
+/* The original formula, in float as there: the index of a distance's bucket among the n logarithmic ones. */
 static inline int64_t relative_log_bucket(int64_t distance, int64_t exact, int64_t max_distance, int64_t n) {
     const float ratio = (float)distance / (float)exact,
                 whole = (float)log((double)max_distance / (double)exact);
     return (int64_t)((float)log((double)ratio) / whole * (float)n);
 }
 
-/* max_distance: distances from it on are in the last bucket. */
+/* Distances >= max_distance are in the last bucket. */
 static inline RelativeBuckets relative_buckets_make(int64_t buckets, int64_t max_distance,
                                                     bool bidirectional) {
     const int64_t of_direction = bidirectional ? buckets / 2 : buckets, exact = of_direction / 2,
@@ -48,7 +47,7 @@ static inline RelativeBuckets relative_buckets_make(int64_t buckets, int64_t max
     RelativeBuckets b = {0};
     b.later = bidirectional ? of_direction : 0, b.exact = exact, b.n = (int32_t)(n - 1);
     for (int64_t i = 1; i < n; i++) {
-        /* Below the boundary by more than the error of the float arithmetic. */
+        /* Starts below the boundary, by more than the error of the float arithmetic. */
         const double about = (double)exact * pow((double)max_distance / (double)exact, (double)i / (double)n);
         int64_t from = (int64_t)(about * (1 - 1e-4)) - 2;
         if (from < exact) from = exact;

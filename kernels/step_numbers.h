@@ -1,4 +1,4 @@
-/* The numbers of a step of the optimizers, and how the norm of the gradient changes them. CPU and GPU share
+/* The numbers of an optimizer step, and how the gradient's norm changes them. CPU and GPU share
  * this code and are bitwise equal. Megatron-LM core/optimizer/clip_grads.py: the coefficient is most / (norm
  * + 1e-6), if that is less than 1. */
 #pragma once
@@ -35,7 +35,7 @@ HOST_DEVICE static inline double clip_product(double a, double b) {
 #endif
 }
 
-/* `squares`: of the main gradients. step->grad_scale: before clipping. */
+/* `squares`: the sum of squares of the main gradients. step->grad_scale: on entry, without clipping. */
 HOST_DEVICE static inline ClipOutcome clip_numbers(double squares, double most, StepNumbers *step) {
     const double norm = clip_product(sqrt(squares), fabs(step->grad_scale));
     ClipOutcome o = {norm, 1, isfinite(norm) ? 1.0 : 0.0};

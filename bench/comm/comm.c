@@ -19,15 +19,15 @@
 typedef struct Rank {
     const BenchComm *options;
     Comm *comm;
-    Group group; /* that this rank communicates in */
+    Group group; /* the group in which this rank communicates */
     Device *device;
     char *in, *out; /* [most] bytes of device memory each */
     bool prints;
     json_t *rows;
-    int64_t wrong; /* on all ranks */
+    int64_t wrong; /* sum over ranks */
 } Rank;
 
-/* The collective of one row of the table, and the size of its larger buffer in bytes. */
+/* A row of the table: a collective, and the size of its larger buffer in bytes. */
 typedef struct Row {
     Exact exact;
     int64_t bytes;
@@ -40,7 +40,7 @@ static int64_t unit_of(const Collective *c, const ExactType *t, int64_t members)
 
 /* ---- measuring ---- */
 
-/* Reduces a number over all ranks. */
+/* Reduces a number over ranks. */
 static double over_ranks(const Rank *r, CommReduction how, double x) {
     comm_all_reduce(r->comm, comm_everyone(r->comm), "bench", how, F64, &x, 1);
     return x;
@@ -57,7 +57,7 @@ static double seconds_of(const Rank *r, const Exact *x, int64_t times) {
     return over_ranks(r, COMM_MAX, (double)(clock_ns() - start) * 1e-9);
 }
 
-/* The median of rounds, in seconds a call. */
+/* The median over rounds, in seconds per call. */
 static double time_of(const Rank *r, const Exact *x) {
     enum { WARMUP = 3, LEAST = 3, ROUNDS = 9 };
     const double first = seconds_of(r, x, WARMUP) / WARMUP, round = r->options->seconds / ROUNDS;
@@ -149,7 +149,7 @@ static void measure_all(Rank *r) {
 
 typedef struct Run {
     const BenchComm *options;
-    json_t *result; /* rank 0's */
+    json_t *result; /* set on rank 0 only */
     int64_t wrong;
 } Run;
 
@@ -177,7 +177,8 @@ static void finish(const Rank *r, Run *run, const char *device, const char *tran
                                                   roof, "rows", r->rows));
 }
 
-/* The buffers of all ranks of a device fit. Between processes, a sum in host memory needs a third buffer. */
+/* Checks that the buffers of all ranks fit into their devices. Between processes, a sum in host memory needs a third
+ * buffer. */
 static Err check_memory(const Rank *r) {
     const size_t available = device_memory_available(r->device), most = (size_t)r->options->most;
     const bool discrete = device_is_discrete(r->device);
@@ -224,7 +225,7 @@ static Err run_rank(void *arg, Comm *comm) {
 
 /* ---- options ---- */
 
-/* Each collective with each type can be measured with at least one size. */
+/* Checks that at least one size is possible for each collective and type. */
 static Err check_sizes(const BenchComm *o) {
     const int64_t members = o->group ? o->group : config_ranks(o->config);
     double largest = (double)o->least;

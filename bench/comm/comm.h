@@ -1,6 +1,6 @@
-/* Bandwidth of collectives, in the columns of nccl-tests (its doc/PERFORMANCE.md): algbw = size / time, and
- * busbw = algbw times what the busiest link carries for each byte of the size. `size` is the larger buffer of
- * a rank. Each result is compared with exact expected values. */
+/* Bandwidth of collectives, in the columns of nccl-tests (its doc/PERFORMANCE.md): algbw = size / time, and busbw =
+ * algbw times the number of bytes that the busiest link carries per byte of `size`. `size` is the larger buffer of a
+ * rank. Each result is compared with exact expected values. */
 #pragma once
 
 #include "base/err.h"
@@ -13,10 +13,10 @@ typedef struct BenchComm {
     const Config *config;        /* ranks, device, transport */
     TextList collectives, types; /* none: all */
     int64_t least, most, factor; /* bytes: least, least * factor, ... up to most */
-    int64_t group;               /* ranks of a group; all groups communicate at once. 0: one group */
+    int64_t group;               /* ranks per group; all groups communicate concurrently. 0: one group */
     double seconds;              /* per row; at least 3 rounds */
     const char *json;            /* file for the results; NULL: none */
 } BenchComm;
 
-/* Prints the results. *wrong: number of wrong elements on all ranks. */
+/* Prints the results. *wrong: number of wrong elements, summed over ranks. */
 Err bench_comm(const BenchComm *, int64_t *wrong);

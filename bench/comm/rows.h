@@ -1,5 +1,5 @@
-/* Collectives between ranks that are threads, in host memory and fp32, for a C++ harness that includes no other header
- * of the program. */
+/* Collectives between ranks that are threads, in host memory and fp32, for a C++ harness that includes only this
+ * header of the program. */
 #pragma once
 
 #include <stdbool.h>
@@ -12,14 +12,14 @@ extern "C" {
 typedef struct CommRow {
     char name[64]; /* "all_reduce/ranks:4/bytes:1048576" */
     int collective, ranks;
-    int64_t bytes; /* bytes of the larger buffer of a rank */
+    int64_t bytes; /* size of a rank's larger buffer */
 } CommRow;
 
 enum { COMM_ROWS = 48 };
-/* Fills rows, and returns their number. */
+/* Fills `rows` and returns the number of rows. */
 int comm_rows(CommRow rows[COMM_ROWS]);
-/* Runs the collective `times` times on all ranks: rank 0 as often as next(arg) is true, which must be `times`. All
- * ranks have run it once before the first call of next. */
+/* Runs the collective `times` times on all ranks. Rank 0 repeats it while next(arg) is true, which must be `times`
+ * times. Before the first call of next, each rank runs the collective once. */
 void comm_row_run(const CommRow *, int64_t times, bool (*next)(void *), void *arg);
 
 #ifdef __cplusplus

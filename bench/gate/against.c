@@ -1,4 +1,4 @@
-/* The gate against another program: pairs of processes, alternately. */
+/* The gate against a second program: runs pairs of processes alternately. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,7 +18,7 @@ static bool is_on_the_line(char **argv) {
 
 /* ---- pairs ---- */
 
-/* Both did the same work, and each pair has the same rows. */
+/* Checks that both programs did the same work, and that all pairs have equal rows. */
 static Err check_rows(const Gate *g, const Result *ours, const Result *theirs) {
     ERR_RETURN(gate_check_work(g, false));
     for (int64_t i = 0; i < theirs->n; i++)
@@ -97,7 +97,7 @@ static Err run_pairs(Gate *g, const Measurer *ours, const Measurer *theirs, cons
 
 Err gate_run_against(Gate *g, char **argv, const char *more) {
     const char *other = g->options->against;
-    if (!is_on_the_line(argv)) /* else each process would read it again, and start others */
+    if (!is_on_the_line(argv)) /* else each process would read the option and start further processes */
         return err_user("--against belongs on the command line, not in a file");
     const Measurer ours = {"/proc/self/exe", "isotron", g->bench, argv, OWN},
                    theirs = {other, other, g->bench, argv, OWN};

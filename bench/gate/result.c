@@ -64,7 +64,7 @@ Err result_parse(const char *path, const char *text, size_t n, Result *r) {
 
 /* ---- a process that measures ---- */
 
-/* How many words from this one on are an option of the list. */
+/* Number of words, starting here, that form an option of the list. */
 static int words_of_option(const char *word, const char *const *options) {
     if (strncmp(word, "--", 2) != 0) return 0;
     const size_t length = strcspn(word + 2, "=");
@@ -80,7 +80,7 @@ static int count_words(char *const *words) {
     return n;
 }
 
-/* {program, "bench", name, words..., more..., "--json", path, NULL}; to release with free(). */
+/* {program, "bench", name, words..., more..., "--json", path, NULL}; the caller frees it. */
 static char **words_of(const Measurer *m, char *const *more, char *path) {
     enum { OTHERS = 6 };
     const int given = count_words(m->words);
@@ -95,11 +95,11 @@ static char **words_of(const Measurer *m, char *const *more, char *path) {
 }
 
 typedef struct Drain {
-    int fd; /* of a pipe, does not block */
+    int fd; /* non-blocking end of a pipe */
     Str text;
 } Drain;
 
-/* Empties the pipe, so that its writer does not wait. */
+/* Drains the pipe, so that its writer does not block. */
 static bool drain(void *arg) {
     Drain *d = arg;
     char bytes[4096];

@@ -1,4 +1,4 @@
-/* Whether two results are of the same machine and the same work, by the facts that both state. */
+/* Compares the machine and the work of two results by the facts that both state. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -6,13 +6,13 @@
 
 #include "bench/gate/gate.h"
 
-/* "device" of the result, "cpu" of its provenance. */
+/* Returns "device" of the result or "cpu" of its provenance. */
 static const json_t *member(const Result *r, const char *name) {
     const json_t *of_result = json_object_get(r->json, name);
     return of_result ? of_result : json_object_get(json_object_get(r->json, "provenance"), name);
 }
 
-/* Files have numbers of six digits. */
+/* Numbers in files have six significant digits. */
 static bool is_equal(const json_t *a, const json_t *b) {
     if (!json_is_real(a) && !json_is_real(b)) return a == b || json_equal(a, b);
     const double x = json_number_value(a), y = json_number_value(b);
@@ -36,7 +36,7 @@ static Err differs(const Gate *g, const char *of, const char *name, const json_t
 
 static const struct {
     const char *name;
-    bool always; /* every version states it; otherwise only versions with a gate that reads it */
+    bool always; /* every version states this fact; false: only versions whose gate reads it */
 } FACTS_OF_WORK[] = {
     {"device", true},
     {"cpu", true},
@@ -54,8 +54,8 @@ static const struct {
     {"gemm_tuning", false},
 };
 
-/* With --against, both programs had the same command line, so one of them may leave out a fact that only later versions
- * state. The command line that produced a file is not known. */
+/* With --against, both programs had the same command line, so an older program may omit a fact that only later
+ * versions state. The command line that produced a file is not known. */
 static bool may_miss(const Gate *g, bool always, const json_t *ours, const json_t *theirs) {
     return g->options->against && !always && (!ours || !theirs);
 }
@@ -73,14 +73,14 @@ static Err check_facts(const Gate *g, bool early) {
 
 /* ---- options of a step ---- */
 
-/* The value of an option: "model" has the given ones, "options" all of them, which earlier versions left out. */
+/* The value of an option. "model" has the given options; "options" has all, but earlier versions lack it. */
 static const json_t *option(const Result *r, const char *name, bool *given) {
     const json_t *value = json_object_get(json_object_get(r->json, "model"), name);
     *given = value != NULL;
     return value ? value : json_object_get(json_object_get(r->json, "options"), name);
 }
 
-/* If one version lacks an option, the other must not set it: its default changes nothing. */
+/* If one version lacks an option, the other version must not set it: the default changes nothing. */
 static Err check_options_of(const Gate *g, json_t *names) {
     const char *name;
     json_t *unused;

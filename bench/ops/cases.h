@@ -1,5 +1,5 @@
-/* The rows of kernels/cases.def, for the command that measures them and for a C++ harness that includes no
- * other header of the program. */
+/* The rows of kernels/cases.def, for the command that measures them and for a C++ harness that includes only this
+ * header of the program. */
 #pragma once
 
 #ifdef __cplusplus
@@ -9,7 +9,7 @@ extern "C" {
 int bench_case_count(void);
 const char *bench_case_name(int); /* "linear/fc1" */
 
-/* ---- in F32 on the CPU, with every core ---- */
+/* ---- in F32 on the CPU, on all cores ---- */
 
 typedef struct BenchOp BenchOp;
 
@@ -17,9 +17,9 @@ typedef struct BenchOp BenchOp;
 BenchOp *bench_op_open(int);
 void bench_op_run(BenchOp *);
 void bench_op_close(BenchOp *);
-/* Floating-point operations of a run if the op consists of GEMMs, else 0. */
+/* Number of floating-point operations of a run if the op consists of GEMMs, else 0. */
 double bench_op_flops(const BenchOp *);
-/* Bytes that a run must read or write at least. */
+/* The fewest bytes that a run must read or write. */
 double bench_op_bytes(const BenchOp *);
 
 #ifdef __cplusplus

@@ -6,7 +6,7 @@
 #include "measure/op_runner.h"
 
 OpNumber bench_case_op(int);
-/* Whether an operand has the type of activations or main gradients. */
+/* Whether an operand has the type of activations or of main gradients. */
 bool bench_case_has_type(int);
 /* Types and shapes of the operands that bench_case_open allocates: "BF16[64,4,768] -> BF16[64,4,768]". */
 void bench_case_operands(int, const Device *, DType, Str *out);

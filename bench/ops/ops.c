@@ -14,7 +14,7 @@
 #include "measure/peaks.h"
 #include "models/option_map.h"
 
-/* In the order of measurement: types of training first, slow ones last. */
+/* In the order of measurement: training types first, slow types last. */
 enum { TYPES = 4 };
 static const struct {
     const char *name;
@@ -74,7 +74,7 @@ static json_t *shape_of(const Call *c) {
     return shape;
 }
 
-/* The members that identify the work of a row. */
+/* The members that identify a row's work. */
 static json_t *row_facts(const Session *s, int number, int t) {
     Str operands = {0};
     bench_case_operands(number, s->device, NAMED[t].type, &operands);
@@ -147,13 +147,13 @@ static Err write_json(const Session *s) {
     return e;
 }
 
-/* Writes the results so far, so that they survive an interrupted run; a stream gets them only once. */
+/* Writes the results so far, so that they survive an interrupted run. A stream is written only once, at the end. */
 static Err keep(const Session *s) {
     const char *json = s->options->json;
     return !json || (!s->complete && file_is_stream(json)) ? ERR_OK : write_json(s);
 }
 
-/* ---- all of them ---- */
+/* ---- all rows ---- */
 
 static Err open_device(Session *s, GemmTuning tuning) {
     const BenchOps *o = s->options;
@@ -163,8 +163,7 @@ static Err open_device(Session *s, GemmTuning tuning) {
     return device_open(&spec, &s->device);
 }
 
-/* Whether the case has been measured with an earlier type: cases with fixed types are measured
- * with one. */
+/* Whether the case was measured with an earlier type: a case with fixed types is measured only once. */
 static bool is_done(const Session *s, int number, int t) {
     bool earlier = false;
     for (int k = 0; k < t; k++) earlier |= s->wanted[k];
@@ -191,8 +190,8 @@ static Err measure_all(Session *s) {
     s->copy = bench_roof_copy(s->device);
     for (int t = 0; t < TYPES; t++) {
         if (!s->wanted[t]) continue;
-        /* Only algorithms of 16-bit GEMMs are measured. Wider ones would take minutes, and cuBLASLt's own
-         * choices are good. */
+        /* Only algorithms of 16-bit GEMMs are measured. Wider types would take minutes, and cuBLASLt's default choices
+         * are good. */
         ERR_RETURN(open_device(s, dtype_is_16bit(NAMED[t].type) ? s->options->tuning : GEMM_TUNING_OFF));
         for (int i = 0; i < bench_case_count(); i++) {
             if (!is_due(s, i, t)) continue;

@@ -20,8 +20,8 @@ static const char *const OWN[] = {
 #define ALL_MISS 0.05
 
 typedef struct Point {
-    Result last;                 /* of the last round, for facts */
-    double *ms, *rate, *exposed; /* [rounds] a step; tokens/s; the part that waits for communication */
+    Result last;                 /* result of the last round, for facts */
+    double *ms, *rate, *exposed; /* [rounds] time of a step; tokens/s; part spent waiting for communication */
     Interval efficiency;
     bool judged; /* the interval is known */
 } Point;
@@ -29,7 +29,7 @@ typedef struct Point {
 typedef struct Scaling {
     const BenchScaling *options;
     Point point[SCALING_POINTS];
-    int64_t rounds; /* done */
+    int64_t rounds; /* number of completed rounds */
 } Scaling;
 
 int64_t scaling_axis_size(const BenchScaling *o, int64_t ranks) {
@@ -198,7 +198,7 @@ Err bench_scaling(const BenchScaling *o, char **argv) {
     }
     const Measurer child = {"/proc/self/exe", "isotron", "train", argv, OWN};
     Err e = run_all(&s, &child);
-    if (s.rounds) { /* an error leaves the rounds before it */
+    if (s.rounds) { /* after an error, earlier rounds are still reported */
         judge(&s);
         print(&s);
         const Err written = o->json ? write_json(&s, &e) : ERR_OK;

@@ -1,12 +1,13 @@
 /* Scaling of a training step over numbers of ranks. Each number runs as a separate process (`bench train --ranks N`).
- * Rounds go up and down through the numbers, so that a slow drift of the machine affects all of them equally.
+ * Rounds visit the numbers in alternately ascending and descending order, so a slow drift of the machine affects all
+ * equally.
  *
  *   weak     the global batch is multiplied by the number of ranks
  *   strong   the global batch is constant
  *
- * The efficiency of a number of ranks is its tokens/s per rank, divided by that of the smallest number in the same
- * round. Its interval is that of the median over the rounds (base/statistics.h); all intervals hold simultaneously
- * with a probability of 95 %. */
+ * The efficiency of a number of ranks is its tokens/s per rank, divided by the tokens/s per rank of the smallest
+ * number in that round. The report states the interval of the median over the rounds (base/statistics.h); all
+ * intervals hold simultaneously with a probability of 95 %. */
 #pragma once
 
 #include <stdbool.h>
@@ -20,19 +21,19 @@ typedef enum ScalingAxis { SCALING_DATA, SCALING_TENSOR, SCALING_CONTEXT, SCALIN
 extern const char *const SCALING_AXES[]; /* "data", ...; ends with NULL */
 
 typedef struct BenchScaling {
-    int axis; /* a ScalingAxis, which takes the additional ranks */
+    int axis; /* the ScalingAxis that additional ranks extend */
     bool strong;
     int64_t rounds;
     int64_t ranks[SCALING_POINTS]; /* ascending */
     int points;
-    int64_t axis_size, batch; /* of the smallest number of ranks */
-    const char *threads;      /* --cpu-threads of every run; NULL: the value of the options */
+    int64_t axis_size, batch; /* values for the smallest number of ranks */
+    const char *threads;      /* --cpu-threads of every run; NULL: the value among the options */
     const char *json;         /* file for the results; NULL: none */
 } BenchScaling;
 
-/* The options that differ between the runs: size of the axis and global batch with `ranks` ranks. */
+/* The options that differ between runs: size of the axis and global batch for `ranks` ranks. */
 int64_t scaling_axis_size(const BenchScaling *, int64_t ranks);
 int64_t scaling_batch(const BenchScaling *, int64_t ranks);
 
-/* `argv`: the command line, for the children. Prints the results. */
+/* Prints the results. `argv`: the command line, passed on to the children. */
 Err bench_scaling(const BenchScaling *, char **argv);

@@ -61,7 +61,7 @@ void steps_find_groups(Steps *b, const CommProfile profile[COMM_PROFILE]) {
     }
 }
 
-/* ---- all of them ---- */
+/* ---- all ranks ---- */
 
 static void gather_ranks(Steps *b) {
     comm_run(b->comm, &(CommCall){.kind = COMM_ALL_GATHER,

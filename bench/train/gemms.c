@@ -19,7 +19,7 @@ static void describe(const Tensor *t, CaseOperand *o) {
     if (o->dtype == I64) o->content = CONTENT_OFFSETS;
 }
 
-/* The rows of experts change with the routing, so that they do not count. */
+/* Rows of experts change with the routing, so shapes that differ only in rows count as equal. */
 static int64_t shape_at(const StepGemm *p, const CaseOperand *o, int i) {
     return p->in[2].range && i == 0 && o->dim[0] == p->in[2].range ? 0 : o->dim[i];
 }
@@ -112,7 +112,7 @@ static void take_operands(StepGemms *all) {
     all->a = operand(a), all->b = operand(b), all->c = operand(c);
 }
 
-/* Multiplies all experts as one expert with the rows of all. */
+/* Treats all experts as one expert that has the rows of all. */
 static void multiply(const StepGemms *all, const StepGemm *p) {
     const bool ta = p->op == OP_linear_wgrad || p->op == OP_grouped_linear_wgrad,
                tb = p->op == OP_linear || p->op == OP_grouped_linear || p->op == OP_fp8_gemm;
@@ -124,7 +124,7 @@ static void multiply(const StepGemms *all, const StepGemm *p) {
 int64_t gemms_through_blas(StepGemms *all, int threads) {
     enum {
         SETTLE_US = 100 * 1000
-    }; /* BLAS's threads spin this long for more work, on the cores that ours need */
+    }; /* BLAS's threads spin this long after their work, on cores that our threads need */
     if (!all->a) take_operands(all);
     int64_t total = 0;
     openblas_set_num_threads(threads);

@@ -1,5 +1,5 @@
-/* The GEMMs of a step: their time in the step, and alone. On the CPU "alone" is BLAS with its own threads, in
- * fp32; on a GPU the same op with the same shapes, back to back. */
+/* The GEMMs of a step: their time within the step, and their time alone. On the CPU, "alone" means BLAS with its own
+ * threads, in fp32. On a GPU, it means the same op on the same shapes, back to back. */
 #pragma once
 
 #include "kernels/attr.h"
@@ -7,14 +7,14 @@
 #include "measure/op_cost.h"
 #include "measure/op_runner.h"
 
-/* All calls of one op with one kind of operands. Experts may have other rows in each call; shape and operands are
- * those of the first. */
+/* All calls of one op with one kind of operands. The rows of experts may vary between calls; shape and operands come
+ * from the first call. */
 typedef struct StepGemm {
     OpNumber op;
     GemmShape shape;
     int64_t calls;            /* per step */
-    double flops;             /* FLOPs of all of them; multiply-adds count as two */
-    double ours_ns, alone_ns; /* of all measured steps; of as many calls alone */
+    double flops;             /* FLOPs of all calls; a multiply-add counts as two */
+    double ours_ns, alone_ns; /* time in all measured steps; time of as many calls alone */
     CaseOperand in[CALL_IN], out[CALL_OUT];
     union {
         LinearAttr linear;
@@ -27,12 +27,12 @@ enum { STEP_GEMMS = 96 };
 typedef struct StepGemms {
     StepGemm at[STEP_GEMMS];
     int count;
-    float *a, *b, *c; /* of the replay through BLAS */
+    float *a, *b, *c; /* operands of the replay through BLAS */
 } StepGemms;
 
-/* Counts a call; an op that is no GEMM is ignored. */
+/* Counts a call; ignores an op that is not a GEMM. */
 void gemms_count(StepGemms *, const OpDef *, const Call *);
-/* The index of the call's GEMM; -1: the op is no GEMM, or none was counted. */
+/* The index of the call's GEMM; -1: the op is not a GEMM, or this GEMM was never counted. */
 int gemms_find(const StepGemms *, const OpDef *, const Call *);
 /* Runs the GEMMs of one step through BLAS on scratch operands: one call to warm up, then all. Returns ns. */
 int64_t gemms_through_blas(StepGemms *, int threads);

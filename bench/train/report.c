@@ -17,21 +17,21 @@
 
 /* ---- sums ---- */
 
-/* Means over the middle half of the profiled steps, in seconds: other load disturbs single steps, and means
- * over one set of steps still add up. */
+/* Means over the middle half of the profiled steps, in seconds. The middle half excludes steps disturbed by other
+ * load, and means over one set of steps add up. */
 typedef struct Summary {
-    Range step;      /* on a GPU without the times of ops */
+    Range step;      /* time of a step; on a GPU, without timing of ops */
     double profiled; /* mean of the steps that the following fields describe */
     double op[OP_KERNELS], family[OP_FAMILIES], rest;
     StepComm comm[COMM_GROUPS];
-    double exposed, bubble; /* of all groups; the part of it that the pipeline's schedule implies */
-    double blas;            /* median of the replays of the GEMMs through BLAS */
-    Range of_blas;          /* replay divided by the step's GEMMs, step by step */
+    double exposed, bubble; /* in all groups; the part implied by the pipeline's schedule */
+    double blas;            /* median over replays of the GEMMs through BLAS */
+    Range of_blas;          /* time of the replay over that of the step's GEMMs, per step */
     double flops;           /* FLOPs of a step */
     double peak;            /* FLOP/s of a device; 0: unknown */
     int devices;
     int fastest, slowest, fullest; /* ranks: least and most time in ops, most memory compared with the plan */
-    char note[160];                /* on ranks that share a device; empty: none does */
+    char note[160];                /* note about ranks that share a device; empty: no ranks do */
 } Summary;
 
 static int by_wall(const void *a, const void *b) {
@@ -105,7 +105,7 @@ static void summarise_ranks(const Steps *b, Summary *s) {
     }
 }
 
-/* A launcher may bind each process to some of them. */
+/* A launcher may bind each process to some of the cores. */
 static int64_t host_cores(void) {
     const Provenance facts = provenance_read();
     return comm_processes() > 1 ? sysconf(_SC_NPROCESSORS_ONLN) : provenance_threads(&facts, 0);
@@ -250,7 +250,7 @@ static json_t *families_json(const Steps *b, const Summary *s) {
     return families;
 }
 
-/* GB/s while operations are in flight. */
+/* Bandwidth in GB/s while operations are in flight. */
 static double busbw(const StepComm *c) { return c->flight_ns > 0 ? c->bytes / c->flight_ns : 0; }
 
 static json_t *comm_json(const Steps *b, const Summary *s) {
@@ -304,7 +304,7 @@ json_t *report_facts(const Steps *b) {
     return facts;
 }
 
-/* Adds facts of steps on a GPU. */
+/* Adds facts about steps on a GPU. */
 static void add_gpu(const Steps *b, const Summary *s, json_t *result) {
     json_object_update_new(result,
                            json_pack("{s:f, s:f, s:s, s:f, s:f}", "back_to_back_ms", b->back_to_back * 1e-6,

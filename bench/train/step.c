@@ -18,7 +18,7 @@
 
 /* ---- batches ---- */
 
-/* Uniform tokens, so that no row of the embedding is accessed more often. Returns this rank's part of them. */
+/* Uniform tokens, so that no row of the embedding is accessed more often. Returns this rank's part of the batches. */
 static Batch *draw_tokens(Steps *b, uint64_t step) {
     const Mesh *mesh = &b->trainer->run.layout.mesh;
     const int64_t before = (int64_t)step * mesh->size[AXIS_DP] + mesh->coordinate[AXIS_DP];
@@ -55,8 +55,8 @@ static void one_step(Steps *b, const Batch *batches) {
     b->loss = report.loss;
 }
 
-/* Returns ns of the slowest rank. All ranks start together. Drawing is not timed: training has a thread for
- * that. */
+/* Returns the slowest rank's time in ns. All ranks start simultaneously. Drawing tokens is not timed, because training
+ * does that in a separate thread. */
 static int64_t timed_step(Steps *b, int64_t number) {
     const Batch *batches = draw_tokens(b, (uint64_t)number);
     device_wait(b->device);
@@ -82,7 +82,7 @@ static bool enough(const Steps *b, int64_t steps, int64_t since) {
     return steps_over_ranks(b, COMM_MAX, (double)(clock_ns() - since)) > o->seconds * 1e9;
 }
 
-/* As in training: first steps with a wait each, then as many without. */
+/* First measures steps with a wait after each, then as many without waits, as in training. */
 static void measure_plain(Steps *b) {
     const BenchTrain *o = b->options;
     b->wall = mem_alloc((size_t)o->steps * sizeof *b->wall);
@@ -106,7 +106,7 @@ static void measure_plain(Steps *b) {
 
 /* ---- memory ---- */
 
-/* Bytes in use: by the process, or on the GPU. */
+/* Peak memory of the process or, on a GPU, memory in use up to a constant; in bytes. */
 static double taken(const Steps *b) {
     if (b->gpu) return -(double)device_memory_available(b->device);
     struct rusage usage;
@@ -124,7 +124,7 @@ static void record(void *arg, const OpDef *op, const Call *c) {
         r->calls++;
         return;
     }
-    if (r->at == r->room) return; /* experts without rows left out most ops of the counted step */
+    if (r->at == r->room) return; /* the counted step lacked most ops, because experts had no rows */
     r->gemm[r->at++] = gemms_find(r->gemms, op, c);
     r->device->profile = r->profile[r->at];
 }
@@ -231,7 +231,7 @@ static Err open_run(Steps *b) {
         return e;
     }
     b->before = taken(b);
-    steps_over_ranks(b, COMM_MAX, 0); /* before any of them takes memory that they share */
+    steps_over_ranks(b, COMM_MAX, 0); /* before any rank allocates memory of a shared device */
     b->trainer = trainer_new(c, &b->plan, b->comm, b->device);
     b->type = b->trainer->run.context.dtype;
     b->flops = trainer_flops(b->trainer, b->config.derived.global_batch_size);
@@ -246,7 +246,7 @@ static Err open_run(Steps *b) {
     return ERR_OK;
 }
 
-/* Measures on a separate GPU device, after the run has freed its memory. */
+/* Measures on a newly opened GPU device, after the run has freed its memory. */
 static Err measure_alone(Steps *b) {
     trainer_free(b->trainer);
     b->trainer = NULL;

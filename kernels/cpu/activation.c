@@ -9,8 +9,7 @@
  * Written: y; written or added to: dx, which may share dy's memory unless there is a gate. */
 #include "kernels/cpu/vector_math.h"
 
-#define INLINE                                                                                               \
-    static inline __attribute__((always_inline)) /* so that `kind` is a constant inside each loop */
+#define INLINE static inline __attribute__((always_inline)) /* makes `kind` a constant inside each loop */
 
 #define GELU_LINEAR ((real)1.5957691216057307117598) /* 2 sqrt(2/pi) */
 #define GELU_CUBIC  ((real)(0.044715 * 1.5957691216057307117598))
@@ -61,9 +60,9 @@ INLINE real slope(Activation kind, real x) {
     }
 }
 
-typedef enum Placing { WRITTEN, ADDED, IN_PLACE } Placing; /* of dx; IN_PLACE: over dy */
+typedef enum Placing { WRITTEN, ADDED, IN_PLACE } Placing; /* how dx is stored; IN_PLACE: over dy */
 
-/* Without `omp simd`, whose warning would be that tanh, and erf of double, do not vectorise. */
+/* Without `omp simd`, which would warn that tanh and the double erf do not vectorise. */
 INLINE void map(Activation kind, const real *restrict x, real *restrict y, int64_t n) {
     for (int64_t i = 0; i < n; i++) y[i] = value(kind, x[i]);
 }

@@ -6,10 +6,10 @@
  * c)^2. A bias is added to the scores; its gradient is the sum of ds over the distances of its bucket.
  * Dropout scales p by its factors in y and dv, and dy v^T in ds.
  *
- * A block is LANES query rows of one kv group (its r heads in sequence), one row per lane of a vector. Rows
- * do not mix: a row's tiles begin at fixed keys, it takes its keys in order, and a key that it cannot see
- * adds exactly 0. So its result does not depend on other rows and later keys. Keys may be any ascending
- * positions (AttentionAttr.key), so those that a row sees are always a range of rows of k.
+ * A block is LANES query rows of one kv group (its r heads are consecutive), one row per vector lane. Rows do not mix.
+ * A row's tiles begin at fixed keys, its keys are added in order, and a hidden key adds exactly 0. So a row's result
+ * does not depend on other rows or later keys. Keys have ascending positions (AttentionAttr.key), so a row always sees
+ * a range of rows of k.
  *
  * Written: y, lse. Written or added to: dq, dk, dv, dbias; dk and dv sum the rows of a group in order, dbias
  * the samples. */
@@ -74,15 +74,15 @@ static real *head(const Tensor *t, int64_t sample, int64_t group) {
 typedef struct Block {
     int64_t sample, group, first_row, n;
     int32_t lo[LANES], hi[LANES]; /* a lane sees keys [lo, hi); unused lanes see none */
-    int64_t begin, end;           /* the keys that some lane sees */
+    int64_t begin, end;           /* the range of keys that any lane sees */
 } Block;
 
 static Block block(const Problem *p, int64_t sample, int64_t group, int64_t index) {
     const AttentionAttr *a = p->attr;
     Block rows = {.sample = sample, .group = group, .first_row = index * LANES, .begin = p->t};
     rows.n = p->rows - rows.first_row < LANES ? p->rows - rows.first_row : LANES;
-    const int64_t last =
-        p->lengths ? slice_before(&a->key, p->t, int64s(p->lengths)[sample]) : p->t; /* of all rows */
+    const int64_t last = p->lengths ? slice_before(&a->key, p->t, int64s(p->lengths)[sample])
+                                    : p->t; /* keys that are not padding */
     for (int64_t l = 0; l < rows.n; l++) {
         const int64_t i = (rows.first_row + l) % p->s, at = slice_position(&a->query, i);
         const int64_t first = p->first_key ? int64s(p->first_key)[sample * p->s + i] : 0;
@@ -187,7 +187,7 @@ static void cap_scores(const Problem *p, Range keys, real *score) {
         score[i] = cap * REAL_MATH(tanh)(score[i] / cap);
 }
 
-/* The slopes of capped scores; 0 for masked ones. */
+/* The slopes of capped scores; 0 for masked scores. */
 static void cap_slopes(const Problem *p, Range keys, const real *score, real *slope) {
     const real cap = (real)p->attr->softcap;
     for (int64_t i = 0; i < (keys.end - keys.first) * LANES; i++) {
@@ -196,7 +196,7 @@ static void cap_slopes(const Problem *p, Range keys, const real *score, real *sl
     }
 }
 
-/* The first of the distances of a lane's head to the query in [.,span], for the key at position 0. */
+/* The index in [.,span] of the distance from the lane's query to the key at position 0. */
 static int64_t distances_of(const Problem *p, const Block *rows, int64_t lane, int64_t head) {
     const int64_t i = (rows->first_row + lane) % p->s;
     return head * p->span + p->last_query - slice_position(&p->attr->query, i);
@@ -358,7 +358,7 @@ static real *carve(real **rest, int64_t n) {
     return x;
 }
 
-/* Places the buffers; with memory NULL only counts their elements. */
+/* Places the buffers; if `memory` is NULL, only counts the elements. */
 static int64_t buffers_place(const Gradient *g, real *memory, Buffers *u) {
     const Problem *p = &g->p;
     const int64_t sizes[] = {p->d * LANES,        p->dv * LANES,       p->d * LANES,

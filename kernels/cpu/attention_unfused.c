@@ -1,7 +1,7 @@
 /* Attention by its definition, one element at a time and with all probabilities in memory. It is the
- * reference of attention.c, and shares no code with it. probs are those before dropout. With sinks the last
- * probability of a row is the sink's, a key that is never dropped and whose value is 0. Written: y, probs.
- * Written or added to: dq, dk, dv, dsink, dbias. */
+ * reference of attention.c, and shares no code with it. probs are the probabilities before dropout. With sinks, the
+ * last probability of a row belongs to the sink, a key with value 0 that is never dropped. Written: y, probs. Written
+ * or added to: dq, dk, dv, dsink, dbias. */
 #include <stdlib.h>
 
 #include "base/mem.h"
@@ -14,7 +14,7 @@ typedef struct Operands {
     const AttentionAttr *attr;
     const Tensor *q, *k, *v, *probs, *dy;
     const Tensor *first_key, *lengths; /* only the forward needs them */
-    const real *sink;                  /* of the first head; NULL: none, or only the backward is needed */
+    const real *sink;                  /* sink of the first head; NULL: no sinks, or in the backward */
     const Tensor *bias;
     RelativeBuckets buckets;
     /* [b,g,r], [b,g,r,buckets]: each sample's share of dsink and dbias; NULL: not needed */
@@ -70,7 +70,7 @@ static void add_scaled(real *y, real a, const real *x, int64_t n) {
     for (int64_t c = 0; c < n; c++) y[c] += a * x[c];
 }
 
-/* The scaled score of query and key, before the cap. */
+/* The scaled score of a query and a key, before the cap. */
 static real raw_score(const Operands *o, Query q, int64_t key) {
     return (real)o->attr->scale *
            dot(query_row(o->q, q), row(o->k, key, q.sample, q.group, 0), tensor_width(o->k));

@@ -1,7 +1,7 @@
 /* Moves tokens to experts and back. Megatron-LM core/transformer/moe/moe_utils.py (permute, unpermute,
- * apply_router_token_dropping). Rows are grouped by expert, and the tokens of an expert are in order. Copies
- * of a token are summed in the order of its choices, which is that of the experts, so the sum has one order.
- * Written: row, copy, offset; written or added to: y, x, dx, dp. */
+ * apply_router_token_dropping). Rows are grouped by expert, and the tokens of an expert are in order. Copies of a token
+ * are summed in the order of its experts, so the order of summation is fixed. Written: row, copy, offset; written or
+ * added to: y, x, dx, dp. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,7 +15,7 @@ typedef struct Ranked {
     int64_t copy;
 } Ranked;
 
-/* Larger probabilities first; among equals the earlier token. */
+/* Larger probabilities first; among equal ones, the earlier token. */
 static int by_prob(const void *a, const void *b) {
     const Ranked *x = a, *y = b;
     if (x->prob != y->prob) return x->prob > y->prob ? -1 : 1;
@@ -37,7 +37,7 @@ static int64_t keep(const DispatchAttr *a, Ranked *copies, int64_t n) {
     return a->capacity;
 }
 
-/* The place of copy i's expert among those of the call; -1: not among them. */
+/* The index of copy i's expert among the call's experts; -1: not among them. */
 static int64_t place(const Call *c, int64_t experts, int64_t i) {
     const DispatchAttr *a = c->attr;
     const int64_t expert = int64s(c->in[1])[i], e = expert - a->first;
@@ -47,7 +47,7 @@ static int64_t place(const Call *c, int64_t experts, int64_t i) {
     return e;
 }
 
-/* Sorts all copies by expert, keeping their order; first[e] is where expert e's begin. */
+/* Sorts all copies by expert, keeping their order; expert e's copies begin at first[e]. */
 static Ranked *sort_by_expert(const Call *c, int64_t experts, int64_t *first) {
     const int64_t n = tensor_count(c->in[1]);
     const real *prob = c->in[0] ? reals(c->in[0]) : NULL;

@@ -4,7 +4,7 @@
 #include "base/philox.h"
 #include "kernels/cpu/real.h"
 
-/* Number of elements drawn at a time; any even number of Philox blocks would do. */
+/* Number of elements drawn at a time; any even number of Philox blocks is possible. */
 enum { DROPOUT_CHUNK = 256 };
 
 /* factor[i] = 0 or 1 / (1 - rate) for elements first + i, i in [0, n), n <= DROPOUT_CHUNK; 0 < rate <= 1. */

@@ -1,6 +1,6 @@
-/* copy: y = x between any two float types, or of integers (F64 is added only to F64); add: y = a + b; scale: y = factor
- * * x; fill: y = value; snap: y = the nearest multiple of 2^-bits. Operands may be strided. Written: y of add, fill and
- * snap; written or added to: y of copy and scale. */
+/* copy: y = x, between any two float types or between integers (F64 is added only to F64); add: y = a + b; scale: y =
+ * factor * x; fill: y = value; snap: y = the nearest multiple of 2^-bits. Operands may be strided. Written: y of add,
+ * fill and snap; written or added to: y of copy and scale. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -104,7 +104,7 @@ static void fill_units(void *arg, int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; i++) {
         real *out = reals(y) + offset(u, y, i);
         const int64_t n = length(u, i);
-        if (value == 0) { /* memset does not read the cache lines that it overwrites */
+        if (value == 0) { /* memset does not read the overwritten cache lines */
             memset(out, 0, (size_t)n * sizeof *out);
             continue;
         }

@@ -1,4 +1,4 @@
-/* Embedding: y[s,b] = w[id[b,s]], or 0 if another rank has the row. Gradient: dw[v] = sum of dy over the
+/* Embedding: y[s,b] = w[id[b,s]], or 0 if a different rank has the row. Gradient: dw[v] = sum of dy over the
  * tokens with id v, in the canonical order: per sample over its positions, then over samples. Written: y;
  * written or added to: dw. */
 #include <stdlib.h>
@@ -59,7 +59,7 @@ static void scatter_columns(void *arg, int64_t begin, int64_t end) {
         while (t < stop) {
             const int64_t id = t->id;
             memset(sum, 0, (size_t)(last - first) * sizeof *sum);
-            if (id < 0 || id >= c->out[0]->dim[0]) { /* another rank's row */
+            if (id < 0 || id >= c->out[0]->dim[0]) { /* the row of a different rank */
                 while (t < stop && t->id == id) t++;
                 continue;
             }

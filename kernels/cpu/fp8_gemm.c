@@ -1,4 +1,4 @@
-/* GEMMs of FP8 values, computed with the numbers that they represent. Written or added to: c; written:
+/* GEMMs of FP8 values, computed with the numbers that the values represent. Written or added to: c; written:
  * act. */
 #include "base/mem.h"
 #include "kernels/cpu/gemm.h"

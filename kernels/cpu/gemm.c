@@ -1,6 +1,6 @@
-/* GEMMs through CBLAS, or in a fixed order of summation. BLAS itself runs single-threaded: the pool's threads
- * each compute whole panels of the output. The panels depend only on the shape, because BLAS chooses its order
- * of summation by shape. */
+/* GEMMs through CBLAS, or in a fixed order of summation. BLAS runs single-threaded: each thread of the pool computes
+ * whole panels of the output. The panels depend only on the shape, because BLAS chooses its order of summation by
+ * shape. */
 #include "kernels/cpu/gemm.h"
 
 #include <cblas.h>
@@ -16,7 +16,7 @@
 #define CBLAS_GEMM cblas_sgemm
 #endif
 
-/* In narrower panels, packing the other operand again costs more than a tenth of the speed. */
+/* With narrower panels, repeated packing of the other operand costs more than a tenth of the speed. */
 enum { PANEL_MIN = 384, PANELS_MAX = 64 };
 
 /* The number of panels: a power of two, so that usual numbers of threads get equal shares. */
@@ -106,6 +106,6 @@ void KERNEL(gemm)(const Device *device, const Gemm *g) {
                  (void *)g);
         return;
     }
-    openblas_set_num_threads(1); /* process-wide and one store, so it is simply repeated */
+    openblas_set_num_threads(1); /* one process-wide store, so repeating it is cheap */
     pool_for(device->pool, panels(g->m > g->n ? g->m : g->n), 1, run_panels, (void *)g);
 }

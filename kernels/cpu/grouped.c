@@ -10,7 +10,7 @@ typedef struct Grouped {
     const Call *call;
     const Tensor *offset;
     Gemm (*gemm)(const struct Grouped *, int64_t first, int64_t rows, int64_t expert);
-    Device device; /* device of one GEMM: without the pool if the experts run in parallel */
+    Device device; /* device of one GEMM, without the pool if experts run in parallel */
 } Grouped;
 
 static int64_t out_width(const Grouped *g, const Tensor *w) { return w->dim[0] / (g->offset->dim[0] - 1); }

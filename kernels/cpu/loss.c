@@ -3,8 +3,8 @@
  * Written: loss, lse, dlogits, sums. */
 #include "kernels/cpu/vector_math.h"
 
-/* A reduction over a row consists of this many interleaved ones, which are merged at the end. So it
- * vectorises, and has one order on every machine. */
+/* Number of interleaved partial reductions over a row, which are merged at the end. They vectorise, and their order is
+ * the same on every machine. */
 enum { PARTS = 64 };
 
 static real larger(real a, real b) { return a > b ? a : b; }

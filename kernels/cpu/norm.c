@@ -6,7 +6,7 @@
  *   dx    = rstd * (dy g - mean(dy g) - xhat * mean(dy g xhat))
  *   dgain = sum of dy xhat,  dbias = sum of dy
  *
- * For RMSNorm mean and bias are 0, and dx is without its second term. add_norm takes the norm of a + b.
+ * For RMSNorm mean and bias are 0, and dx lacks the second term. add_norm takes the norm of a + b.
  * Written: sum, y, rstd, mean; written or added to: dx, dgain, dbias. */
 #include "kernels/cpu/real.h"
 
@@ -52,7 +52,7 @@ void KERNEL(norm)(const Call *c) {
     pool_for(c->device->pool, tensor_rows(x), grain_rows(tensor_width(x)), norm_rows, (void *)c);
 }
 
-/* If x is stored in 16 bits the sum is rounded, through y's row, which is free until then. */
+/* If x is stored in 16 bits, the sum is rounded through y's row, which is not yet in use. */
 static void sum_rows(void *arg, int64_t begin, int64_t end) {
     const Call *c = arg;
     const int64_t h = tensor_width(c->in[0]);

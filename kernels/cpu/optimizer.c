@@ -33,7 +33,7 @@ static void in_pieces(const Call *c, PoolFn *fn, void *arg) {
 
 /* ---- steps ---- */
 
-/* The numbers of the step in memory; NULL: they are in the attributes. */
+/* The step's numbers in memory; NULL: the attributes have them. */
 static const StepNumbers *step_in(const Call *c) {
     const Tensor *t = c->in[2];
     CHECK(!t || (t->dtype == F64 && tensor_count(t) == STEP_WORDS),

@@ -1,6 +1,6 @@
 /* Operands of FP8 GEMMs: FP8 values, and the numbers they represent. Transformer Engine
  * common/recipe/{delayed_scaling,current_scaling}.cu and common/recipe/recipe_common.cuh. Scales and x *
- * scale are float in both precisions, so that q is the same. Updated in place: state, newest; written: y, yt,
+ * scale are float in both precisions, so that q is equal. Updated in place: state, newest; written: y, yt,
  * inverse. */
 #include <float.h>
 #include <string.h>

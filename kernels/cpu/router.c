@@ -20,7 +20,7 @@ static Router router(const Call *c, const Tensor *logits, const Tensor *expert) 
 
 /* ---- choice ---- */
 
-/* The first of the largest of n values. */
+/* The index of the first maximum of n values. */
 static int64_t largest(const real *x, int64_t n) {
     int64_t best = 0;
     for (int64_t i = 1; i < n; i++)
@@ -154,7 +154,7 @@ void KERNEL(expert_bias)(const Call *c) {
     const double *count = c->in[1]->data;
     const int64_t n = tensor_count(c->in[0]);
     const real *bias = reals(c->in[0]);
-    double sum = 0; /* of integers, so it is exact */
+    double sum = 0; /* exact, because it adds integers */
     for (int64_t i = 0; i < n; i++) sum += count[i];
     const double mean = sum / (double)n;
     for (int64_t i = 0; i < n; i++)
@@ -163,9 +163,9 @@ void KERNEL(expert_bias)(const Call *c) {
 
 /* ---- sinkhorn ---- */
 
-/* d0_t d1_e exp(logits_te): scaled alternately until every token has the share 1/tokens and every expert
- * 1/experts, and the mean change of d1 is below the tolerance. All in double, because the number of
- * iterations must not depend on the precision of the lane. */
+/* d0_t d1_e exp(logits_te): scaled alternately until every token has the share 1/tokens, every expert has 1/experts,
+ * and the mean change of d1 is below the tolerance. Computed in double, because the number of iterations must not
+ * depend on the lane's precision. */
 void KERNEL(sinkhorn)(const Call *c) {
     const double tolerance = 1e-4, epsilon = 1e-8;
     const Tensor *logits = c->in[0];

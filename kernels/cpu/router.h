@@ -13,7 +13,7 @@ static inline void router_softmax(const real *x, int64_t n, real *p) {
     for (int64_t i = 0; i < n; i++) p[i] /= sum;
 }
 
-/* The values that experts are compared by: the logits, or functions of them. */
+/* The values by which experts are compared: the logits, or functions of the logits. */
 static inline void router_scores(RouterScore kind, const real *logits, int64_t n, real *score) {
     if (kind == ROUTER_SOFTMAX)
         router_softmax(logits, n, score);

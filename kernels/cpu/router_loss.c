@@ -2,12 +2,12 @@
  * all choices that fell on expert e.
  *
  *   balance  experts * sum_e f_e mean_t p_te (Fedus et al., "Switch Transformers", 2021); with counts per
- *            sample the mean over the samples. Megatron-LM moe_utils.py switch_load_balancing_loss_func: its
- *            sum_e count_e over tokens * topk is 1
+ * sample the mean over the samples. Megatron-LM moe_utils.py switch_load_balancing_loss_func: its sum_e count_e /
+ * (tokens * topk) is 1
  *   z        mean_t logsumexp(logits_t)^2 (Zoph et al., "ST-MoE", 2022)
  *
- * If tokens are sharded over ranks, each rank computes its summand of the loss. One thread runs all of it,
- * because a sum over tokens has one order. Written: loss; written or added to: dlogits. */
+ * If tokens are sharded over ranks, each rank computes its summand of the loss. One thread computes the loss, because a
+ * sum over tokens has one order. Written: loss; written or added to: dlogits. */
 #include <stdlib.h>
 
 #include "base/mem.h"

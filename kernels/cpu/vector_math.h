@@ -1,7 +1,7 @@
-/* exp and the logistic function as straight-line code that compilers vectorise; libm's are calls, and
- * libmvec's need -ffast-math. exp: x = n ln2 + r with |r| <= ln2/2, exp(x) = 2^n * (Taylor polynomial of exp
- * at r). The error is below 2 ulp, also for infinities and NaN. A subnormal result becomes 0, because
- * arithmetic on subnormals is a hundred times slower. */
+/* exp and the logistic function as straight-line code that compilers vectorise; libm's functions are calls, and
+ * libmvec's need -ffast-math. exp: x = n ln2 + r with |r| <= ln2/2, exp(x) = 2^n * (Taylor polynomial of exp at r). The
+ * error is below 2 ulp, also for infinities and NaN. A subnormal result becomes 0, because arithmetic on subnormals is
+ * a hundred times slower. */
 #pragma once
 
 #include <string.h>
@@ -53,8 +53,7 @@ static inline real vector_exp(real exponent) {
     const real r = (x - n * LN2_HIGH) - n * LN2_LOW;
     real p = (real)INVERSE_FACTORIAL[EXP_TERMS];
     for (int i = EXP_TERMS - 1; i >= 0; i--) p = p * r + (real)INVERSE_FACTORIAL[i];
-    const RealBits half = power >> 1; /* two factors, because 2^power may be too large when the result is
-                                         not */
+    const RealBits half = power >> 1; /* two factors: 2^power may overflow if the result does not */
     const real y = p * power_of_two(half) * power_of_two(power - half);
     return exponent < EXP_LOW ? 0 : y;
 }
@@ -62,8 +61,8 @@ static inline real vector_exp(real exponent) {
 /* 1 / (1 + exp(-x)) */
 static inline real vector_sigmoid(real x) { return 1 / (1 + vector_exp(-x)); }
 
-/* erf. In float it is x P(x^2) for |x| < 1 and 1 - exp(-Q(|x|)) above; from 4 on that rounds to 1. P and Q
- * interpolate erf(x) / x and -log(1 - erf(x)) at Chebyshev's points. The error is below 3 ulp. In double it is
+/* erf. In float it is x P(x^2) for |x| < 1 and 1 - exp(-Q(|x|)) above; for |x| >= 4 the latter rounds to 1. P and Q
+ * interpolate erf(x) / x and -log(1 - erf(x)) at Chebyshev's points. The error is below 3 ulp. The double version is
  * libm's. */
 #ifdef REAL_IS_DOUBLE
 static inline real vector_erf(real x) { return erf(x); }

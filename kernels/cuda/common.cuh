@@ -1,10 +1,9 @@
-/* Code that all CUDA kernels share: types, loads and stores, views of tensors, sums in a fixed order,
- * launches.
+/* Code that all CUDA kernels share: types, loads and stores, views of tensors, sums in a fixed order, launches.
  *
- * Storage is double, float, bf16 or fp16, arithmetic double or float (Real<T>). A kernel that is bound by memory is a
- * template over the storage type (STORAGE_SWITCH) with 16-byte accesses where alignment allows (Vec). Other kernels are
- * templates only over the arithmetic (REAL_SWITCH) and load through Cells, which check the type at run time. No kernel
- * adds floats atomically, so runs are deterministic. */
+ * Storage types are double, float, bf16 and fp16; arithmetic is in double or float (Real<T>). Memory-bound
+ * kernels are templates over the storage type (STORAGE_SWITCH), with 16-byte accesses where alignment allows
+ * (Vec). Other kernels are templates only over the arithmetic (REAL_SWITCH) and load through Cells, which check
+ * the type at run time. No kernel adds floats atomically, so runs are deterministic. */
 #pragma once
 
 #include <cuda_bf16.h>
@@ -55,7 +54,7 @@ template <typename T> using Real = typename RealOf<T>::type;
         }                                                                                                    \
     } while (0)
 
-/* Runs the statements with R as the arithmetic's type for storage `dtype`. */
+/* Runs the statements with R as the arithmetic type for storage type `dtype`. */
 #define REAL_SWITCH(dtype, ...)                                                                              \
     do {                                                                                                     \
         if ((dtype) == F64) {                                                                                \
@@ -82,7 +81,7 @@ template <typename R> struct FromReal<bf16, R> {
 template <typename R> struct FromReal<fp16, R> {
     __device__ static __forceinline__ fp16 of(R x) { return __float2half_rn((float)x); }
 };
-/* To nearest, ties to even. */
+/* Rounds to nearest, ties to even. */
 template <typename T, typename R> __device__ __forceinline__ T from_real(R x) {
     return FromReal<T, R>::of(x);
 }
@@ -130,7 +129,7 @@ static inline Cells cells(const Tensor *t) {
 
 /* N elements in one access. */
 template <typename T, int N> struct alignas(sizeof(T) * N) Vec { T v[N]; };
-template <typename T> constexpr int VEC = 16 / sizeof(T); /* of 16 bytes */
+template <typename T> constexpr int VEC = 16 / sizeof(T); /* elements in 16 bytes */
 static inline bool aligned_16(const void *p) { return (uintptr_t)p % 16 == 0; }
 
 /* ---- operands ---- */
@@ -188,7 +187,7 @@ static inline bool rows_are_aligned(const Tensor *t) {
 /* ---- launches ---- */
 
 static inline cudaStream_t stream_of(const Call *c) { return cuda_of(c->device)->stream; }
-/* Call it after every launch by <<<>>>. */
+/* Checks a kernel launch; call it after every <<<>>>. */
 #define LAUNCHED() CUDA_CHECK(cudaGetLastError())
 
 static inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -202,8 +201,8 @@ static inline unsigned grid_for(const Call *c, int64_t n, int64_t each) {
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < (n);                                \
          i += (int64_t)gridDim.x * blockDim.x)
 
-/* Records an error; the first one of a device is a fault when the host next waits for it, see tensor/cuda.h.
- * `message` has two %lld and is in host memory: pass it to the kernel as an argument. */
+/* Records an error. A device's first error becomes a fault when the host next waits for the device
+ * (tensor/cuda.h). `message` is a string in host memory with two %lld; pass it to the kernel as an argument. */
 __device__ __forceinline__ void raise_assert(DeviceAssert *c, const char *message, int64_t a, int64_t b) {
     if (atomicExch(&c->raised, 1)) return;
     c->message = message;
@@ -223,7 +222,7 @@ template <typename R> __device__ __forceinline__ R warp_max(R x) {
     for (int k = 16; k > 0; k /= 2) x = larger(x, __shfl_xor_sync(0xffffffffu, x, k));
     return x;
 }
-/* The sum over a block of a multiple of 32 threads. All threads must call and all get the result. `room`:
+/* The sum over a block, whose size is a multiple of 32. All threads must call this; all get the result. `room`:
  * shared memory for 32 elements. */
 template <typename R> __device__ __forceinline__ R block_sum(R x, R *room) {
     x = warp_sum(x);

@@ -1,4 +1,4 @@
-/* The factors of dropout, drawn as in kernels/cpu/dropout.h: element i of a site has the word
+/* The factors of dropout, drawn as in kernels/cpu/dropout.h: element i of a site uses the word
  * philox_u32(seed, site, i). */
 #pragma once
 

@@ -1,7 +1,7 @@
 /* The ops of kernels/cpu/elementwise.c. */
 #include "kernels/cuda/common.cuh"
 
-/* Operands are processed by rows. Contiguous ones with equal types and 16-byte alignment count as one row of
+/* Operands are processed by rows. Contiguous operands with equal types and 16-byte alignment count as one row of
  * vectors. */
 enum { THREADS = 256 };
 
@@ -36,7 +36,7 @@ struct Start {
 template <typename X, typename Y, int N>
 __global__ void __launch_bounds__(THREADS)
     copy_rows(const X *x, Y *y, Rows x_rows, Rows y_rows, int64_t n, bool add) {
-    extern __shared__ Start start[]; /* of each row, extended back to the first vector of the tile */
+    extern __shared__ Start start[]; /* start of each row, extended back to the first vector of the tile */
     const int64_t each = x_rows.width / N, begin = (int64_t)blockIdx.x * TILE, first = begin / each,
                   column = begin - first * each;
     const int count = (int)min((int64_t)TILE, n - begin);
@@ -46,7 +46,7 @@ __global__ void __launch_bounds__(THREADS)
     }
     __syncthreads();
 
-    /* Vector i is in row (at + i) / width. A row counts as its last TILE vectors at most: 32 bits suffice. */
+    /* Vector i is in row (at + i) / width. A row counts for at most its last TILE vectors, so 32 bits suffice. */
     const uint32_t width = (uint32_t)min(each, (int64_t)TILE),
                    at = (uint32_t)max(column + width - each, (int64_t)0);
     Vec<X, N> from[LOADS];

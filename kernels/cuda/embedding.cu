@@ -85,7 +85,7 @@ extern "C" void cuda_embedding(const Call *c) {
 
 /* ---- backward ---- */
 
-/* Keys are row << 32 | token. All differ, so every sort gives the same order. Tokens of other ranks' rows
+/* Keys are row << 32 | token. All keys differ, so every sort gives the same order. Tokens of other ranks' rows
  * come last. */
 enum : int64_t { NO_ROW = UINT32_MAX };
 
@@ -128,7 +128,7 @@ template <typename T, int N> struct RunSum {
     typedef Real<T> R;
     Vec<R, N> sum, old;
 
-    /* The element that it will be added to is loaded meanwhile. */
+    /* Meanwhile loads the element to which the sum will be added. */
     __device__ __forceinline__ RunSum(const Scatter &o, int64_t row, int64_t column, bool to_dw) {
 #pragma unroll
         for (int e = 0; e < N; e++) sum.v[e] = old.v[e] = 0;

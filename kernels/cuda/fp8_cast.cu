@@ -62,7 +62,7 @@ struct Place {
     __device__ __forceinline__ int64_t row_of(int r) const { return row + SIDE * line + r; }
 };
 
-/* The last tile comes first, because the end of x is what caches still contain of the previous kernel. */
+/* The last tile comes first, because the caches still contain the end of x from the previous kernel. */
 __device__ __forceinline__ Place place_of(const Fp8Cast &c) {
     const uint32_t tile = gridDim.x - 1 - blockIdx.x, stacks = tile >> c.stack, band = stacks / c.across,
                    down = band << c.stack | (tile & ((1u << c.stack) - 1));
@@ -178,9 +178,9 @@ __device__ __forceinline__ void turn(const uint32_t *row, uint32_t (&column)[4])
     column[2] = __byte_perm(c, d, 0x5410), column[3] = __byte_perm(c, d, 0x7632);
 }
 
-/* The place of the 8 rows of a line in a column of the transposed tile. Lines are swapped so that the 16
- * threads that write at once use 16 different pairs of banks; each writes its own column, which is a multiple
- * of all banks away from the others. */
+/* The place of the 8 rows of a line in a column of the transposed tile. Lines are swapped so that the 16 threads
+ * that write concurrently use 16 different pairs of banks; each writes its own column, which is a multiple of
+ * all banks away from the others. */
 __device__ __forceinline__ int turned_at(int column, int line) {
     return column * LANES + (line ^ column / SIDE);
 }
@@ -223,7 +223,7 @@ __device__ __forceinline__ void write_turned(const Fp8Cast &c, const Place &p, c
     for (int k = 0; k < COLUMNS; k++) {
         const int at = turned_at(column + k * APART, line);
         values[k] = *(const uint4 *)(turned + at / 2 * 2);
-        if (at % 2) /* the two were swapped */
+        if (at % 2) /* the two lines were swapped */
             values[k] = make_uint4(values[k].z, values[k].w, values[k].x, values[k].y);
     }
 #pragma unroll
@@ -254,13 +254,13 @@ static __global__ void __launch_bounds__(THREADS, sizeof(T) == 2 && !BLOCKS ? 3 
     }
     if (!c.newest) return;
     const float most = block_max(largest_of(x), room);
-    /* Non-negative floats are ordered like their bits, and a maximum does not depend on the order. */
+    /* Non-negative floats have the order of their bits, and a maximum does not depend on the order. */
     if (threadIdx.x == 0) atomicMax((int *)(c.newest + 1), __float_as_int(most));
 }
 
 /* ---- any sizes, types and addresses ---- */
 
-/* A matrix of FP8 values whose element (r, i) is that of x[r * row + i * column]. */
+/* A matrix of FP8 values whose element (r, i) is the value of x[r * row + i * column]. */
 typedef struct Matrix {
     Cells x, state, inverse;
     int64_t rows, columns, row, column;
@@ -313,7 +313,7 @@ template <typename R, __nv_fp8_interpretation_t F> static __global__ void write_
         }                                                                                                    \
     } while (0)
 
-/* Whether the fast kernel for tiles can take the call; the other kernel is correct but slow. */
+/* Whether the fast kernel for tiles supports the call; the other kernel is correct but slow. */
 static bool in_tiles(const Call *c, Fp8Blocks blocks, DType type) {
     const Tensor *x = c->in[0];
     bool floats = x->dtype != F64 && c->out[2]->dtype == F32;

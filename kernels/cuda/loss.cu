@@ -1,13 +1,13 @@
-/* The ops of kernels/cpu/loss.c; formulas there. cross_entropy reads each row of the logits once. Every
- * thread keeps the largest logit so far and the sum of exp(logit - largest), which is rescaled when a larger
- * logit appears; threads are merged in a fixed order. cross_entropy_grad reads and writes each logit once, in
- * place if the tensors are the same. So does cross_entropy_with_grad, which keeps a row in shared memory
- * between the two.
+/* The ops of kernels/cpu/loss.c; formulas there. cross_entropy reads each row of the logits once. Every thread
+ * keeps the largest logit so far and the sum of exp(logit - largest), which is rescaled when a larger logit
+ * appears; threads are merged in a fixed order. cross_entropy_grad reads and writes each logit once, in place if
+ * the tensors are the same. cross_entropy_with_grad also does, and keeps a row in shared memory between the loss
+ * and the gradient.
  *
- * In 16-bit storage exp is the hardware's 2^x (0 for subnormal results). One multiply-add turns a logit into
- * its exponent, including log |dloss|. With m the largest of |logit|, |lse| and |log |dloss||, the relative
- * error is at most (2 + 4 m) 2^-23. That is far below the effect of rounding a logit of that size and a
- * gradient to 16 bits. The full expf would take longer than the memory access. */
+ * In 16-bit storage exp is the hardware's 2^x (0 for subnormal results). One multiply-add turns a logit into its
+ * exponent, including log |dloss|. With m the largest of |logit|, |lse| and |log |dloss||, the relative error is
+ * at most (2 + 4 m) 2^-23. That is far below the effect of rounding a logit of that size and a gradient to 16
+ * bits. The full expf would take longer than the memory access. */
 #include <cuda_pipeline.h>
 #include <float.h>
 
@@ -44,13 +44,13 @@ template <typename T> struct Single {
 };
 template <typename T, int N> using Piece = typename std::conditional<N == 1, Single<T>, Run<T, N>>::type;
 
-/* Its shift is finite, too. */
+/* Half of the lowest number, so that its shift is finite. */
 template <typename R> constexpr R LOWEST = sizeof(R) == 8 ? (R)(-DBL_MAX / 2) : (R)(-FLT_MAX / 2);
 
 /* The logits [s,b,v] of a call, and the labels of the rows. */
 struct Losses {
     int64_t rows, width, s, b;
-    int64_t columns;      /* number that are not padding */
+    int64_t columns;      /* number of columns that are not padding */
     int64_t first, vocab; /* column 0 and the end, in the full vocabulary */
     const int64_t *label;
     DeviceAssert *failure;
@@ -285,9 +285,9 @@ extern "C" void cuda_cross_entropy_grad(const Call *c) {
 
 /* ---- both at once ---- */
 
-/* A block processes several rows in turn. The first `held` vectors of a row are in shared memory; each is
- * copied and read by one thread only. When its gradient is written, the vector of the block's next row
- * replaces it. The rest of a row is read twice, the second time from the cache. */
+/* A block processes several rows in turn. The first `held` vectors of a row are in shared memory; each is copied
+ * and read by one thread only. When its gradient is written, the vector of the block's next row replaces it. The
+ * rest of a row is read twice, the second time from cache. */
 template <typename T, int N> struct RowHeld {
     typedef Piece<T, N> V;
     BucketPool<V> slots;
@@ -332,8 +332,8 @@ template <typename T, int N> struct RowHeld {
         add(all, last_stretch(), vectors);
         all->join(room);
     }
-    /* Computes the row's gradient. Meanwhile the row at `next` (NULL: none) is copied into its place and
-     * summed one stretch later, except its last stretch, so that memory is busy while the block computes. */
+    /* Computes the row's gradient. Meanwhile the row at `next` (NULL: none) replaces it and is summed one
+     * stretch later, except for the last stretch. So memory is busy while the block computes. */
     __device__ __forceinline__ LogSum<T> gradient(const RowGrad<T, N> &grad, const T *x, T *dx, int64_t width,
                                                   const T *next) const {
         const int vectors = (int)(width / N), of_next = next ? grad.columns / N : 0;
@@ -385,7 +385,7 @@ static __global__ void __launch_bounds__(BOTH_THREADS, 1)
     }
 }
 
-/* Two blocks of 512 threads, so that one computes while the other waits; or one block of 1024 for rows of
+/* Two blocks of 512 threads, so that one block computes while the other waits; or one block of 1024 for rows of
  * which a multiprocessor cannot hold two. */
 template <typename T, int N> static void run_both(const Call *c, const Losses &o) {
     enum { BESIDE = 2048 }; /* bytes of a block in addition to its row: sums, CUDA's own */

@@ -1,8 +1,8 @@
 /* Tensor core instructions (sm_80 and later) for 16-bit storage: PTX ISA, "mma", "ldmatrix", "cp.async".
  *
  * In a 16 x 8 matrix of floats, lane 4 * i + j of a warp has columns 2 * j and 2 * j + 1 of rows i and i + 8
- * (c[0], c[1] and c[2], c[3]). In a 16 x 16 factor it has, of rows i and i + 8, columns 2 * j and 2 * j + 1,
- * and the same plus 8. So two adjacent matrices of results form one factor. */
+ * (c[0], c[1] and c[2], c[3]). In a 16 x 16 factor the lane has columns 2 * j, 2 * j + 1, 2 * j + 8 and
+ * 2 * j + 9 of the same two rows. So two adjacent result matrices form one factor. */
 #pragma once
 
 #include "kernels/cuda/common.cuh"
@@ -11,8 +11,8 @@ __device__ __forceinline__ uint32_t shared_address(const void *p) {
     return (uint32_t)__cvta_generic_to_shared(p);
 }
 
-/* Copies N = 8 or 16 bytes to shared memory, or zeros unless `there`. Complete after copies_arrived of the
- * same thread, visible to other threads after a barrier. */
+/* Copies N = 8 or 16 bytes to shared memory, or writes zeros unless `there`. The copy is complete after
+ * copies_arrived in the same thread, and visible to other threads after a barrier. */
 template <int N> __device__ __forceinline__ void copy_async(uint32_t to, const void *from, bool there) {
     const int bytes = there ? N : 0;
     if (N == 16)
@@ -51,7 +51,7 @@ template <typename T> struct PtxName;
 template <> struct PtxName<bf16> { static constexpr char name[] = "bf16"; };
 template <> struct PtxName<fp16> { static constexpr char name[] = "f16"; };
 
-/* c [16,8] += a [16,16] b [16,8]. Lane 4 * i + j has rows 2 * j, 2 * j + 1 (b0) and the same plus 8 (b1) of
+/* c [16,8] += a [16,16] b [16,8]. Lane 4 * i + j has rows 2 * j, 2 * j + 1 (b0) and 2 * j + 8, 2 * j + 9 (b1) of
  * column i of b. */
 template <typename T>
 __device__ __forceinline__ void multiply_add(float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
@@ -62,7 +62,7 @@ __device__ __forceinline__ void multiply_add(float (&c)[4], const uint32_t (&a)[
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "C"(PtxName<T>::name));
 }
 
-/* a in the lower half */
+/* `a` is the lower half. */
 template <typename T> __device__ __forceinline__ uint32_t pack(float a, float b);
 template <> __device__ __forceinline__ uint32_t pack<bf16>(float a, float b) {
     const __nv_bfloat162 x = __floats2bfloat162_rn(a, b);

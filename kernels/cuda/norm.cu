@@ -4,9 +4,9 @@
  * rounded sum, so that it is bitwise equal to add and norm: one kernel computes both.) All other rows (odd
  * widths, misaligned, wider, of mixed types) are processed element by element.
  *
- * Instructions are as scarce as bytes: for a row of 2048 16-bit elements, a multiprocessor of an H200 can issue
- * about 2000 warp instructions before it takes longer than its memory. So few threads have many vectors each, and
- * work per row is minimal. */
+ * Instruction issue limits the kernel as much as bandwidth: for a row of 2048 16-bit elements, a multiprocessor
+ * of an H200 can issue about 2000 warp instructions in the time of its memory accesses. So few threads have many
+ * vectors each, and work per row is minimal. */
 #include "kernels/cuda/pdl.cuh"
 #include "kernels/cuda/norm.cuh"
 #include "kernels/cuda/vectors.cuh"
@@ -112,7 +112,7 @@ template <typename T, int K> struct Numbers {
     }
 };
 
-/* Vectors per thread: all of them, and those of a branch, are in flight at once and fit into 64 registers. */
+/* Vectors per thread. All of them, and the branch's vectors, are in flight together and fit into 64 registers. */
 enum { ROW_HELD = 4 };
 
 template <typename T, bool ADDS, bool PLUS>
@@ -141,7 +141,7 @@ static __global__ void __launch_bounds__(TEAM_LARGEST, 1) norm_vectors(Norm<Real
     }
     const R rstd = 1 / sqrt(team.sum(x.squares()) * o.per_width + o.eps);
     if (!live) return;
-    /* All at once: otherwise each vector would be another access to memory at the end of the kernel. */
+    /* Loads all gains together: otherwise each vector would be a separate memory access at the end of the kernel. */
     Held<T, ROW_HELD> gain;
     gain.template load<true>(p.gain, team, vectors);
     x.template write<PLUS>(p, gain, rstd, p.y + row * o.width, team, vectors);
@@ -192,7 +192,7 @@ template <typename R> static __global__ void norm_cells(Norm<R> o, NormCells p, 
     }
 }
 
-/* Whether it processed the call. */
+/* Returns whether it has processed the call. */
 template <typename T> static bool norm_by_vectors(const Call *c, const NormOperands &n) {
     const Tensor *x = n.x;
     NormVectors<T> p = {

@@ -2,30 +2,30 @@
  *
  * Rows that consist of 16-byte vectors are read from memory once. The next rows are copied to shared memory
  * while a row is computed, and dgain and dbias are summed over a block's rows in registers. A second kernel,
- * which waits for the first one on the GPU, adds the blocks' sums in order. The number of blocks depends only
- * on sizes and the GPU. All other rows (odd widths, misaligned, wider, of mixed types) are processed element
- * by element.
+ * which waits for the first one on the GPU, adds the blocks' sums in order. The number of blocks depends only on
+ * sizes and the GPU. All other rows (odd widths, misaligned, wider, of mixed types) are processed element by
+ * element.
  *
- * A multiprocessor needs about 40 KB in flight all the time to use its full memory bandwidth. More only
- * prolongs the end, when the last rows are computed and memory is idle. So threads have few vectors each, and a
- * block few rows at once. */
+ * A multiprocessor needs about 40 KB in flight all the time to use its full memory bandwidth. More only prolongs
+ * the end, when the last rows are computed and memory is idle. So each thread has few vectors, and a block few
+ * rows at a time. */
 #include "kernels/cuda/pdl.cuh"
 #include "kernels/cuda/norm.cuh"
 #include "kernels/cuda/slots.cuh"
 
 /* ---- by vectors ---- */
 
-/* Threads of a block, the only one on a multiprocessor; stages of rows, in work and in flight; bytes of all
- * stages, unless there are only two. */
+/* RESIDENT: threads per block, with one block per multiprocessor. MOST_STAGES: stages of rows, current and in
+ * flight. STAGED: bytes of all stages, unless there are only two. */
 enum { RESIDENT = 512, MOST_STAGES = 3, STAGED = 144 * 1024 };
 
 template <typename T> struct GradVectors {
     const T *dy, *x, *gain;
     T *dx;
     const Real<T> *rstd, *mean;
-    Real<T> *partial; /* [2, blocks, width]: of dgain, of dbias; NULL: neither is needed */
+    Real<T> *partial; /* [2, blocks, width]: sums for dgain, then dbias; NULL: neither is needed */
     Starts x_rows, dx_rows;
-    bool add;   /* to dx */
+    bool add;   /* add to dx */
     int stages; /* 1 to MOST_STAGES */
 };
 
@@ -75,7 +75,7 @@ template <typename T, int K, bool RMS, bool PLUS> struct GradThread {
         return own;
     }
     static __device__ __forceinline__ int slot(Operand what, int k) { return (what * K + k) * 32; }
-    /* Clears, once, vectors that no row has: nothing is copied to them. */
+    /* Clears once the vectors past the end of the row, which no copy writes. */
     __device__ __forceinline__ void clear(int stage) const {
         const BucketPool<V> own = slots_of(stage);
 #pragma unroll
@@ -117,7 +117,7 @@ template <typename T, int K, bool RMS, bool PLUS> struct GradThread {
         for (int e = 0; e < N; e++) v.dy[e] = dy.get(e), v.x[e] = RMS ? x.get(e) : x.get(e) - mean;
         return v;
     }
-    /* Adds this row, if LIVE, to the sums of columns, and computes mean(dy g) and rstd mean(dy g xhat). */
+    /* Adds this row, if LIVE, to the column sums, and computes mean(dy g) and rstd mean(dy g xhat). */
     __device__ __forceinline__ void means(int stage, bool live, R mean, R rstd, R *sum, R *along) {
         const BucketPool<V> own = slots_of(stage);
         R s = 0, a = 0;
@@ -371,7 +371,7 @@ template <typename R>
 static void sum_partials(const Call *c, const R *partial, int64_t blocks, int64_t width) {
     const Tensor *dgain = c->out[1], *dbias = c->out[2];
     const dim3 grid((unsigned)ceil_div(width, SUM_COLUMNS), dbias ? 2 : 1), block(SUM_COLUMNS, SUM_PARTS);
-    /* Otherwise a multiprocessor returns memory to its cache before it takes a block. */
+    /* Otherwise a multiprocessor returns memory to its cache before it starts a block. */
     CUDA_CHECK(cudaFuncSetAttribute(sum_columns<R>, cudaFuncAttributePreferredSharedMemoryCarveout,
                                     cudaSharedmemCarveoutMaxShared));
     launch_pdl(c, grid, block, 0, sum_columns<R>, partial, blocks, width, cells(dgain), cells(dbias),
@@ -380,7 +380,7 @@ static void sum_partials(const Call *c, const R *partial, int64_t blocks, int64_
 
 /* ---- norm_grad ---- */
 
-/* Bytes for the sums of columns, the same for both kernels; 0 if they are not needed. */
+/* Bytes of the column sums, equal for both kernels; 0 if the sums are not needed. */
 static size_t partial_bytes(const Call *c) {
     const Tensor *x = c->in[1];
     const int64_t rows = tensor_rows(x), chunks = cells_chunks(rows);
@@ -389,7 +389,7 @@ static size_t partial_bytes(const Call *c) {
     return 2 * (size_t)(p.blocks > chunks ? p.blocks : chunks) * (size_t)tensor_width(x) * sizeof(double);
 }
 
-/* Whether it processed the call. */
+/* Returns whether it has processed the call. */
 template <typename T> static bool grad_by_vectors(const Call *c, void *partial) {
     const Tensor *dy = c->in[0], *x = c->in[1], *gain = c->in[2], *rstd = c->in[3], *mean = c->in[4],
                  *dx = c->out[0];

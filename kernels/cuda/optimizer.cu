@@ -59,7 +59,8 @@ static void step_types(const char *op, const Call *c, const Tensor *state, bool 
           dtype_name((DType)param));
 }
 
-/* The source of a step's numbers: memory, where a CUDA graph finds the current ones, or the launch. */
+/* The source of a step's numbers: memory, from which a CUDA graph reads the current numbers, or the launch's
+ * arguments. */
 struct StepSource {
     const StepNumbers *memory; /* NULL: use `own` */
     StepNumbers own;
@@ -90,9 +91,9 @@ __device__ __forceinline__ void put_run(T *x, int64_t i, int64_t end, bool align
         store_run<T, N>(x, i, end, aligned, run);
 }
 
-/* The pieces of a block. In each group of `apart` blocks, which has apart * each pieces, block b has b, b +
- * apart, ... So pieces accessed at the same time are contiguous, and there are enough blocks that none runs
- * alone at the end. */
+/* The pieces of a block. A group of `apart` blocks processes apart * each pieces; its block b processes pieces
+ * b, b + apart, ... So pieces accessed at the same time are contiguous, and there are enough blocks that none
+ * runs alone at the end. */
 struct Turns {
     unsigned apart, each;
 
@@ -115,9 +116,9 @@ static unsigned turns_grid(const Turns &t, int64_t pieces) {
     return (unsigned)(ceil_div(pieces, t.apart * t.each) * t.apart);
 }
 
-/* A Rule processes N elements starting at i, of which at least one is before `end`; for a WHOLE piece all
- * are, and aligned. It loads them (into Rule::Loaded), then updates them. */
-enum { UPDATES_AT_ONCE = 4 }; /* thread blocks of a multiprocessor, for enough loads in flight */
+/* A Rule processes N elements starting at i, of which at least one is before `end`; in a WHOLE piece all are
+ * before `end` and aligned. The Rule loads the elements (into Rule::Loaded), then updates them. */
+enum { UPDATES_AT_ONCE = 4 }; /* thread blocks per multiprocessor, for enough loads in flight */
 template <bool WHOLE, class Rule>
 __device__ __forceinline__ void update_piece(const Rule &rule, const Step<typename Rule::R> &s, int64_t i,
                                              int64_t end, bool aligned) {
@@ -331,7 +332,7 @@ extern "C" void cuda_sgd(const Call *c) {
 
 /* ---- the norm's part of a step ---- */
 
-/* One thread, limb by limb, like the host. */
+/* One thread processes limb by limb, like the host. */
 static __global__ void clip(const int64_t *sum, const StepNumbers *from, double most, StepNumbers *step,
                             ClipOutcome *outcome) {
     __shared__ ExactSum squares;
@@ -359,7 +360,7 @@ extern "C" void cuda_clip(const Call *c) {
  * limb `base` on, and moves the window when a number does not fit; then the block adds the windows. A limb
  * can take 2^31 numbers. Adding integers does not depend on the order ---- */
 
-typedef unsigned long long Word; /* of atomicAdd */
+typedef unsigned long long Word; /* for atomicAdd */
 
 /* CHUNKS: number of limbs that a number overlaps. */
 enum { WINDOW = 5, LIMB_BITS = 32, CHUNKS = 3, COLLECTORS = THREADS / EXACT_LIMBS };
@@ -413,7 +414,7 @@ __device__ __forceinline__ void add_exactly(Sums *s, double x) {
 __device__ __forceinline__ int64_t carry_of(const Word *word, int i) {
     return i >= 0 && i < EXACT_LIMBS - 1 ? (int64_t)word[i] / ((int64_t)1 << LIMB_BITS) : 0;
 }
-/* Propagates all carries at once, until there are none. */
+/* Propagates all carries in parallel until there are none. */
 __device__ __forceinline__ void normalise(Word *word) {
     const int i = threadIdx.x;
     for (;;) {
@@ -502,7 +503,7 @@ template <typename T> __device__ __forceinline__ double sum_of_a_block(const T *
     return part[0];
 }
 
-/* The same sum, turn by turn. */
+/* Computes the same sum turn by turn. */
 template <typename T> __device__ __noinline__ double sum_of_a_block_outside(const T *x, int n, bool aligned) {
     double mine = 0;
 #pragma unroll 1

@@ -3,9 +3,9 @@
  * ended.
  *
  * All threads of such a kernel first wait, then allow the next kernel:
- * - Before the wait it reads and writes no memory that another kernel may write or still read, including
- *   gains and tables. Its arguments are safe. So the previous kernel may still read what this one will write.
- * - Kernels end in order: no kernel ends before its wait, which ends after the previous kernel. So a kernel
+ * - Before the wait they access no memory that an earlier kernel may still write, including gains and tables,
+ *   and write no memory that it may still read. Kernel arguments are safe.
+ * - Kernels end in order: a kernel's wait returns only after the previous kernel has ended. So a kernel
  *   that waits, and any later work of another kind (libraries' kernels, copies, events), runs after all
  *   earlier work. */
 #pragma once
@@ -24,7 +24,7 @@ __device__ __forceinline__ void allow_next_kernel() {
     asm volatile("griddepcontrol.launch_dependents;" : : : "memory");
 #endif
 }
-/* Waits, then allows the next kernel: at the start of a kernel. */
+/* Waits, then allows the next kernel. Call this at the start of a kernel. */
 __device__ __forceinline__ void start_pdl() {
     wait_for_kernel_before();
     allow_next_kernel();

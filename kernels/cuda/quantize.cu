@@ -19,7 +19,7 @@ template <typename T> static __global__ void amax_of_parts(const T *x, int64_t n
     for (int64_t i = thread; i < vectors; i += AMAX_DEPTH * threads) {
         Run<T, N> v[AMAX_DEPTH];
 #pragma unroll
-        for (int d = 0; d < AMAX_DEPTH; d++) /* after the end the first element again */
+        for (int d = 0; d < AMAX_DEPTH; d++) /* past the end: the first element again */
             v[d] = load_run<T, N>(x + (i + d * threads < vectors ? i + d * threads : i) * N, 0, N, true);
 #pragma unroll
         for (int d = 0; d < AMAX_DEPTH; d++) largest.take(v[d]);
@@ -184,7 +184,7 @@ static __global__ void quantize_cells(Cells x, Cells y, int64_t n, Cells state, 
 /* ---- scales of blocks ---- */
 
 typedef struct Blocks {
-    int64_t rows, width, high, wide; /* of the tensor, of a block */
+    int64_t rows, width, high, wide; /* sizes of the tensor, then of a block */
     Rounding rounding;
 } Blocks;
 

@@ -21,7 +21,7 @@ template <typename T> __device__ __forceinline__ float larger_size(float most, T
     return fmaxf(most, fabsf((float)to_real<Real<T>>(x)));
 }
 
-/* The largest size of many elements: two 16-bit elements are one comparison. */
+/* The largest |x| of many elements; compares two 16-bit elements at a time. */
 template <typename T> struct Largest {
     static constexpr bool IN_PAIRS = sizeof(T) == 2;
     typedef typename std::conditional<std::is_same<T, fp16>::value, __half2, __nv_bfloat162>::type Pair;

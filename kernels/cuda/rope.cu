@@ -1,8 +1,8 @@
 /* The op of kernels/cpu/rope.c. Written or added to: y, which may be x.
  *
  * A thread processes a run of pairs in some neighbouring heads of a token. All loads are in flight before the
- * first rotation, and cosines and sines are loaded once. Elements without rotation are additional runs. A
- * block is [tokens][shares of the heads][runs], and small: a multiprocessor has several, so that one computes
+ * first rotation, and cosines and sines are loaded once. Elements without rotation are additional runs. A block
+ * is [tokens][shares of the heads][runs], and small: a multiprocessor has several blocks, so that one computes
  * while others wait for memory, and the last blocks end soon. */
 #include "kernels/cuda/pdl.cuh"
 #include "kernels/cuda/vectors.cuh"
@@ -19,10 +19,10 @@ template <typename T> struct Rope {
     const Real<T> *cos, *sin;
     const int64_t *position;
     int64_t table;                     /* number of positions */
-    int64_t x_stride[4], y_stride[4];  /* of positions, samples, groups, heads */
-    uint32_t tokens, samples, length;  /* length: tokens of a sample */
-    uint32_t heads, per_group, shares; /* of a token; share i has heads from i * HEADS on */
-    int half, rest;                    /* of a head: pairs, elements after them */
+    int64_t x_stride[4], y_stride[4];  /* between positions, samples, groups, heads */
+    uint32_t tokens, samples, length;  /* length: tokens per sample */
+    uint32_t heads, per_group, shares; /* of a token; share i begins at head i * HEADS */
+    int half, rest;                    /* per head: pairs, then elements after the pairs */
     int pair_runs, rest_runs;
     Real<T> sign;
     bool interleaved, add;

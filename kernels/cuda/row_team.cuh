@@ -13,9 +13,9 @@ struct TeamShape {
 };
 enum { TEAM_LARGEST = 1024, TEAM_BLOCK = 256 /* threads of a block of small teams */ };
 
-/* The team for rows of `parts` parts, at most one per thread; at most TEAM_LARGEST. A block has at most
- * `block` threads (a multiple of 32 up to 512), or one larger team. Teams of several warps share a block only
- * with MANY, because without it their barrier is the block's. */
+/* The team for rows of `parts` parts, at most one per thread; at most TEAM_LARGEST. A block has at most `block`
+ * threads (a multiple of 32 up to 512), or one larger team. Teams of several warps share a block only if MANY;
+ * otherwise a team's barrier is the block's. */
 static inline TeamShape team_for(int64_t parts, int block, bool many) {
     TeamShape t = {1, 1};
     if (parts > 32)
@@ -68,7 +68,7 @@ template <typename R, bool MANY> struct Team {
         for (int k = size / 2; k > 0; k /= 2) x += __shfl_xor_sync(0xffffffffu, x, k);
         return x;
     }
-    /* A block with team barriers uses all 16 barriers that it may have, which leaves few for other blocks. */
+    /* A block with team barriers uses all 16 barriers available to a block, which leaves few for other blocks. */
     __device__ __forceinline__ void wait() const {
         if constexpr (MANY)
             asm volatile("bar.sync %0, %1;" : : "r"(index + 1), "r"(size) : "memory");
@@ -95,8 +95,8 @@ template <typename R, bool MANY> struct Team {
     }
 };
 
-/* Loads 16 bytes that this kernel does not write. In asm, so that the compiler neither moves the load before
- * wait_for_kernel_before() nor delays it to save registers. */
+/* Loads 16 bytes that this kernel does not write. The asm keeps the compiler from moving the load before
+ * wait_for_kernel_before(), or delaying it to save registers. */
 template <typename V> __device__ __forceinline__ V constant_vector(const V *p) {
     static_assert(sizeof(V) == sizeof(uint4), "a vector has 16 bytes");
     uint4 bits;

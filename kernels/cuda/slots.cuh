@@ -6,8 +6,8 @@
 
 #include "kernels/cuda/vectors.cuh"
 
-/* Slots by their address in shared memory: from a pointer the compiler recomputes it for each access, with an
- * instruction that takes longer than the access. All threads of a warp must construct it. */
+/* Holds the slots' address in shared memory. Given a pointer, the compiler would recompute that address for each
+ * access, which takes longer than the access. All threads of a warp must construct it. */
 template <typename V> struct BucketPool {
     uint32_t first;
 
@@ -28,7 +28,7 @@ template <typename V> struct BucketPool {
                      : "r"(first + 16 * i), "r"(v.word(0)), "r"(v.word(1)), "r"(v.word(2)), "r"(v.word(3))
                      : "memory");
     }
-    /* Belongs to the group that the next __pipeline_commit ends. */
+    /* The copy belongs to the group that the next __pipeline_commit ends. */
     __device__ __forceinline__ void fetch(int i, const void *x) const {
         asm volatile("cp.async.cg.shared.global [%0], [%1], 16;"
                      :

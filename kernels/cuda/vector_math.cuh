@@ -1,5 +1,5 @@
 /* exp and the logistic function, bitwise equal to kernels/cpu/vector_math.h, which describes the method. A
- * router compares scores, so a difference in the last bit could send tokens to other experts. Intrinsics
+ * router compares scores, so a difference in the last bit could send tokens to different experts. Intrinsics
  * prevent the compiler from fusing operations. */
 #pragma once
 

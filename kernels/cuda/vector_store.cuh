@@ -1,5 +1,5 @@
-/* Stores of whole vectors. If a kernel has several of them, or another path that stores the same elements one
- * by one, the compiler may split them into stores of elements. It does not split an asm. */
+/* Stores of whole vectors. The compiler may split such a store into stores of elements if a kernel has several,
+ * or also stores the same elements one by one. It does not split an asm statement. */
 #pragma once
 
 #include <string.h>

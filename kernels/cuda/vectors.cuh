@@ -56,7 +56,7 @@ template <typename T, int N> struct Run {
 #pragma unroll
         for (int i = 0; i < WORDS; i++) word(i) = 0;
     }
-    /* Sets all elements; two 16-bit elements are one instruction. */
+    /* Sets all elements, two 16-bit elements per instruction. */
     __device__ __forceinline__ void fill(const Real<T> *x) {
         if constexpr (sizeof(T) == 2) {
 #pragma unroll
@@ -73,7 +73,7 @@ template <typename T, int N> struct Run {
             for (int k = 0; k < N; k++) put(k, x[k]);
         }
     }
-    /* The largest element that is not NaN; NaN if all are. */
+    /* The largest element that is not NaN; NaN if all elements are NaN. */
     __device__ __forceinline__ Real<T> largest() const {
         if constexpr (sizeof(T) == 2) {
             Run<T, 2> best;

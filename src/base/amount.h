@@ -7,7 +7,7 @@ typedef struct AmountText {
     char s[96];
 } AmountText;
 
-/* As an argument of a call: amount(n, "step").s lives until the end of the full expression. */
+/* For use as a call's argument: amount(n, "step").s is valid until the end of the full expression. */
 AmountText amount(int64_t n, const char *noun);
 
 /* An amount of memory in the unit that suits it, "512 B", "1.5 GiB" or "12.0 TiB"; lives as long as an AmountText. */

@@ -11,7 +11,7 @@ typedef struct Sink {
     char *path; /* owned until sink_close */
     int fd;
     int64_t size; /* bytes so far */
-    char *buffer; /* its last `held` bytes, not yet written */
+    char *buffer; /* the last `held` bytes, not yet written */
     size_t held;
 } Sink;
 
@@ -23,7 +23,7 @@ Err sink_flush(Sink *); /* makes all bytes so far readable in the file, not dura
  * error. On success the content is durable; the name is durable once the folder is synced (file_rename,
  * file_sync_dir). */
 Err sink_close(Sink *, Err so_far);
-/* The same, then renames the file to `path`, atomically and durably. */
+/* As sink_close, then renames the file to `path`, atomically and durably. */
 Err sink_replace(Sink *, Err so_far, const char *path);
 /* Closes and removes the file. */
 void sink_discard(Sink *);

@@ -25,7 +25,7 @@ typedef struct Err {
         if (err_return_.code) return err_return_;                                                            \
     } while (0)
 
-/* Each makes an Err of that code. */
+/* Each returns an Err with the code in its name. */
 Err err_user(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 Err err_infra(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 Err err_failed(const char *fmt, ...) __attribute__((format(printf, 1, 2)));

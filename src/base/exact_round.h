@@ -17,7 +17,7 @@ HOST_DEVICE static inline void exact_normalise(ExactSum *s) {
     s->limb[EXACT_LIMBS - 1] += carry;
 }
 
-/* Returns the sign of a normal sum and replaces the limbs by those of the magnitude, all in [0, 2^32) except
+/* Returns the sign of a normal sum and replaces the limbs by the limbs of the magnitude, all in [0, 2^32) except
  * perhaps the last. */
 HOST_DEVICE static inline double exact_take_sign(ExactSum *s) {
     int top = EXACT_LIMBS - 1;

@@ -34,11 +34,11 @@ enum { STACK_BYTES = 8 << 20 }; /* as large as a thread's, because the GPU's lib
 
 struct Fiber {
     ucontext_t own, caller;
-    char *memory; /* a page that faults, then the stack */
+    char *memory; /* a guard page, then the stack */
     size_t page;
     FiberFn *fn;
     void *arg;
-    bool begun; /* and not ended */
+    bool begun; /* the function has begun and not ended */
 #ifdef FIBER_ASAN
     void *own_fake, *caller_fake;
     const void *caller_stack;
@@ -49,7 +49,7 @@ struct Fiber {
 #endif
 };
 
-/* Sanitizers must be told about each change of stacks: before it, and after it on the other side. */
+/* Tells sanitizers about a stack switch: once before it, and once after it on the other stack. */
 static void leave_caller(Fiber *f) {
     (void)f;
 #ifdef FIBER_ASAN
@@ -85,7 +85,7 @@ static void enter_caller(Fiber *f) {
 #endif
 }
 
-/* makecontext passes ints: the pointer comes in two. */
+/* makecontext passes ints, so the pointer is split into two. */
 static void run(unsigned high, unsigned low) {
     Fiber *f = (Fiber *)(uintptr_t)((uint64_t)high << 32 | low);
     enter_fiber(f);

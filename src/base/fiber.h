@@ -1,5 +1,5 @@
-/* A function with its own stack that can pause. It runs on the thread that resumes it, so per-thread state
- * (the CUDA device, OpenMP's threads, FaultScope) is that of the caller. */
+/* A function with its own stack that can pause. It runs on the thread that resumes it, so it uses the caller's
+ * per-thread state (the CUDA device, OpenMP's threads, FaultScope). */
 #pragma once
 
 #include <stdbool.h>
@@ -8,7 +8,7 @@ typedef struct Fiber Fiber;
 typedef void FiberFn(void *arg);
 
 Fiber *fiber_new(void);
-/* A fiber that is paused inside its function must not be freed. NULL: nothing. */
+/* A fiber that is paused inside its function must not be freed. NULL: no-op. */
 void fiber_free(Fiber *);
 /* Prepares to run fn(arg). The fiber must be new or have ended. */
 void fiber_begin(Fiber *, FiberFn *, void *arg);

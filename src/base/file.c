@@ -1,5 +1,5 @@
-/* Circle with durable_file.c: file_write_atomic replaces a file through a Sink, which writes and renames with
- * calls from here. */
+/* Circle with durable_file.c: file_write_atomic replaces a file through a Sink, and the Sink writes and renames with
+ * functions of this file. */
 #include "base/file.h"
 
 #include <errno.h>
@@ -70,7 +70,7 @@ Err file_write_all(int fd, const char *path, const void *bytes, size_t n) {
 Err file_sync_dir(const char *dir) {
     int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0) return file_failed("open", dir);
-    /* EINVAL: a file system that cannot sync folders is no reason to stop. */
+    /* EINVAL: the file system cannot sync folders; this is not an error. */
     Err e = fsync(fd) && errno != EINVAL ? file_failed("sync", dir) : ERR_OK;
     close(fd);
     return e;
@@ -94,9 +94,9 @@ Err file_remove(const char *path) {
 
 /* ---- files as values ---- */
 
-/* The destination of bytes for a path. */
+/* The destination of bytes that are written to a path. */
 typedef struct Target {
-    char *file; /* to be replaced or created, not a symlink; NULL: write to the existing file */
+    char *file; /* path to replace or create, not a symlink; NULL: write to the existing file */
     int own;    /* the descriptor if this is the program's own output, else -1 */
 } Target;
 
@@ -135,7 +135,7 @@ static Err find_target(const char *path, Target *out) {
     return S_ISREG(st.st_mode) && out->own < 0 ? follow(path, &out->file) : ERR_OK;
 }
 
-/* The name of a new file until it is complete. */
+/* The temporary name of a new file until it is complete. */
 static char *new_name(const char *path) { return mem_printf("%s.tmp.%ld", path, (long)gettid()); }
 
 static Err replace(const char *path, const void *bytes, size_t n) {
@@ -148,7 +148,7 @@ static Err replace(const char *path, const void *bytes, size_t n) {
 }
 
 static Err write_to(const char *path, int own, const void *bytes, size_t n) {
-    fflush(stdout); /* so that earlier output precedes it */
+    fflush(stdout); /* so that earlier output comes first */
     int fd = own < 0 ? open(path, O_WRONLY | O_NOCTTY | O_CLOEXEC) : fcntl(own, F_DUPFD_CLOEXEC, 0);
     if (fd < 0) return file_failed("open", path);
     Err e = file_write_all(fd, path, bytes, n);
@@ -169,7 +169,7 @@ static bool is_same_node(const char *a, const char *b) {
     return !stat(a, &x) && !stat(b, &y) && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
 }
 
-/* Neither file exists, and perhaps not even their folders: whether both would be the same file. */
+/* Whether both paths would be the same file. Neither file exists; the folders may be missing, too. */
 static bool is_same_place(const char *a, const char *b) {
     char *of_a[2], *of_b[2]; /* basename and dirname may change their argument */
     if (follow(a, &of_a[0]).code) return false;
@@ -194,7 +194,7 @@ bool file_is_stream(const char *path) {
 }
 
 /* access() cannot tell, because folders of a file system such as /proc cannot get files. A file without a name does not
- * change the folder. If there are none, as in NFS and in old kernels, it has a name. */
+ * change the folder. If unnamed files are not supported, as in NFS and in old kernels, it uses a named file. */
 static Err check_creation(char *path) {
     char *tmp = new_name(path), *folder = dirname(path);
     int fd = open(folder, O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666);

@@ -19,8 +19,8 @@ int64_t file_size(const char *path);
 Err file_read(const char *path, Str *out);
 /* Replaces a file atomically: at any time it has either its old or its new content. Symlinks are followed,
  * also to a file that does not exist yet: their target is replaced in its folder, and they stay. A path that
- * is not a regular file (a device, a FIFO, which waits for its reader) is written to directly. So is the file
- * that stdout or stderr of this program leads to, after the output so far. A folder is a user error. */
+ * is not a regular file (a device, a FIFO, which waits for its reader) is written to directly. The file behind this
+ * program's stdout or stderr is also written to directly, after the output so far. A folder is a user error. */
 Err file_write_atomic(const char *path, const void *bytes, size_t n);
 /* Whether both paths lead to the same file. If it or its folder does not exist yet, names are compared
  * after links are resolved. */

@@ -7,7 +7,7 @@
 
 /* Bytes that can be allocated without swapping: the smallest of the machine's available memory and the
  * memory left under the limit of each control group of this process and its mounted ancestors, of both
- * versions. A group's file cache counts as free, as it does for the machine. Missing or nonsensical
- * numbers are ignored; SIZE_MAX: there is no valid number. `root` is a prefix of every path, for tests: ""
- * reads the real files. */
+ * versions. A group's file cache counts as free, as in the machine's available memory. Missing or nonsensical numbers
+ * are ignored; SIZE_MAX: there is no valid number. `root` is a prefix of every path, for tests: "" reads the real
+ * files. */
 size_t host_memory_available(const char *root);

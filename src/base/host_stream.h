@@ -7,14 +7,14 @@
 
 typedef struct HostStream HostStream;
 struct HostStream {
-    /* Adds a task: the entry point for a dlopen'ed library that was given the stream. */
+    /* Adds a task. A dlopen'ed library that received the stream calls it. */
     void (*add)(HostStream *, void (*task)(void *arg), void *arg);
 };
 
 HostStream *host_stream_new(void);
 void host_stream_free(HostStream *); /* runs all tasks first; NULL is allowed */
-/* Number of tasks that were added: a position in the stream. */
+/* The stream's current end: the number of tasks added so far. */
 int64_t host_stream_end(HostStream *);
-/* Whether the first `position` tasks are done, and a wait until they are. Any thread may call them. */
+/* Test whether the first `position` tasks are done, and wait until they are done. Any thread may call them. */
 bool host_stream_passed(HostStream *, int64_t position);
 void host_stream_wait(HostStream *, int64_t position);

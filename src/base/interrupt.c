@@ -36,8 +36,8 @@ static void set_actions(const struct sigaction *action) {
         if (sigismember(&set, SIGNALS[i])) sigaction(SIGNALS[i], action, NULL);
 }
 
-/* Threads that libraries started before main do not inherit the mask: one that gets the signal blocks it for
- * itself and sends it on. */
+/* Threads that libraries started before main do not inherit the mask: such a thread blocks the signal for itself and
+ * forwards it. */
 static void pass_on(int number, siginfo_t *info, void *context) {
     (void)info;
     sigaddset(&((ucontext_t *)context)->uc_sigmask, number);

@@ -8,17 +8,18 @@
 typedef struct Isolated {
     JobEnd end;
     double seconds;
-    Str said; /* up to 64 KiB of its stderr, starting at its fault report if it has one; the caller frees it */
+    Str said; /* up to 64 KiB of its stderr, starting at its fault report if it has one; the caller frees
+                 it */
 } Isolated;
 
 /* Runs fn(arg) in a process that is kept for the next isolation_run, unless it has ended. `arg` must be in
  * shared memory if fn writes to it, or if the caller writes to it between two runs. */
 typedef struct Isolation Isolation;
 Isolation *isolation_new(void (*fn)(void *arg), void *arg);
-/* watch: as in job_pool_run, also below. */
+/* `watch`, here and below: as in job_pool_run. */
 Isolated isolation_run(Isolation *, double deadline_s, const JobWatch *watch);
-void isolation_free(Isolation *); /* NULL: nothing */
-/* One run. */
+void isolation_free(Isolation *); /* NULL: no-op */
+/* Runs fn(arg) once, in a new process. */
 Isolated isolated_run(void (*fn)(void *arg), void *arg, double deadline_s, const JobWatch *watch);
 /* Runs fn(args[i]) for all i at the same time, each in its own process. */
 void isolated_run_all(void (*fn)(void *arg), void *const *args, Isolated *results, int n, double deadline_s,
@@ -28,7 +29,7 @@ void *isolated_memory(size_t bytes);
 void isolated_free(void *, size_t bytes);
 /* The parsed report of a fault. */
 typedef struct Blame {
-    char line[300];  /* its first line */
+    char line[300];  /* first line of the report */
     int rank;        /* the missing or failed rank; -1: the report names none, or several */
     bool of_library; /* NCCL reported the fault, or all ranks started an operation that it did not finish */
 } Blame;

@@ -31,7 +31,7 @@ void job_needs(Job *j, const Job *other) {
 typedef struct Worker {
     int pid;    /* 0: none */
     int talk;   /* socket: receives a job's number and returns it when done */
-    int output; /* output of its job */
+    int output; /* output of the worker's job */
     Job *job;   /* NULL: idle */
 } Worker;
 
@@ -120,7 +120,7 @@ static void look_after(Worker *w, double deadline_s) {
         finish(w, JOB_LATE);
 }
 
-/* Whether it can start; it is blocked if a need failed. */
+/* Whether the job can start. Marks it as blocked if a needed job failed. */
 static bool is_ready(Job *j) {
     bool ready = true;
     for (int i = 0; i < j->n_needs; i++) {

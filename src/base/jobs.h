@@ -1,5 +1,5 @@
-/* Runs jobs in worker processes, sequentially in each. A fault, crash or hang ends only that job and its
- * process; another process runs the remaining jobs. Jobs pass results to each other in memory that is shared
+/* Runs jobs in worker processes. Each process runs its jobs sequentially. A fault, crash or hang ends only that job
+ * and its process; another process runs the remaining jobs. Jobs pass results to each other in memory that is shared
  * (mmap MAP_SHARED) before the first one starts. */
 #pragma once
 
@@ -23,7 +23,7 @@ enum { JOB_NEEDS = 8, JOB_OUTPUT = 3000 };
 typedef struct Job {
     void (*run)(void *arg);
     void *arg;
-    const struct Job *needs[JOB_NEEDS]; /* must be done first, and come earlier in the array */
+    const struct Job *needs[JOB_NEEDS]; /* jobs that must be done first; they precede this job in the array */
     int n_needs;
     /* Results. */
     JobEnd end;
@@ -33,12 +33,11 @@ typedef struct Job {
 } Job;
 
 void job_needs(Job *, const Job *other);
-/* Runs all jobs, at most `at_once` at a time, in order as far as their needs allow. A job that exceeds
- * deadline_s is killed with all its processes. Call this while the process has one thread, and before it uses
- * a GPU. */
+/* Runs all jobs, at most `at_once` at a time, in array order if their needs allow it. A job that exceeds deadline_s
+ * is killed with all its processes. Call this while the process has one thread, and before it uses a GPU. */
 void jobs_run(Job *, int64_t n, int at_once, double deadline_s);
 
-/* Runs all jobs in this process, in order. A fault ends it. */
+/* Runs all jobs in this process, in order. A fault ends the process. */
 void jobs_run_here(Job *, int64_t n);
 
 /* Called about every millisecond while jobs run, in the thread that waits for them. */
@@ -47,19 +46,19 @@ typedef struct JobWatch {
     void *arg;
 } JobWatch;
 
-/* jobs_run with processes that are kept: job_pool_run runs all jobs whose end is JOB_WAITING, and reuses the processes
- * of earlier jobs. watch NULL: none. */
+/* A pool keeps its worker processes. job_pool_run runs all jobs whose end is JOB_WAITING and reuses the processes of
+ * earlier jobs. `watch` NULL: none. */
 typedef struct JobPool JobPool;
 JobPool *job_pool_new(Job *, int64_t n, int at_once);
 void job_pool_run(JobPool *, double deadline_s, const JobWatch *watch);
-void job_pool_free(JobPool *); /* ends the processes; NULL: nothing */
+void job_pool_free(JobPool *); /* ends the processes; NULL: no-op */
 
-/* Runs a program: words[0], found as a shell finds it, with the other words, until NULL. It gets all descriptors that
- * do not close on exec, and ends when this process ends. `name`: in messages. If it fails, that is a user error with
- * the last line that it printed. */
+/* Runs the program words[0], found as a shell finds it; words[1], ... up to NULL are its arguments. The program
+ * inherits all descriptors that do not close on exec, and ends when this process ends. `name` is used in messages. A
+ * failure is a user error with the last line that the program printed. */
 Err jobs_run_program(char *const *words, const char *name, const JobWatch *watch);
 
-/* A process that is killed may have started processes itself, which end soon after it. From jobs_adopt on
- * they become children of this process, and without other children it can wait for their end, at most 5 s. */
+/* A killed process may have started processes, which end soon after it. After jobs_adopt they become children of this
+ * process. If it has no other children, it can wait at most 5 s for their end. */
 void jobs_adopt(void);
 void jobs_wait_for_adopted(void);

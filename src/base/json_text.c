@@ -58,7 +58,7 @@ void json_text_numbers(Str *json) {
 
 json_t *json_finite(double x) { return isfinite(x) ? json_real(x) : json_null(); }
 
-/* The code point at p and its bytes; 0 bytes if p is not valid UTF-8 there. */
+/* Decodes the code point at p and returns its number of bytes; 0: p is not valid UTF-8. */
 static int decode(const unsigned char *p, uint32_t *code) {
     static const uint32_t LEAST[] = {0, 0, 0x80, 0x800, 0x10000};
     int n = *p < 0x80 ? 1 : *p >> 5 == 6 ? 2 : *p >> 4 == 14 ? 3 : *p >> 3 == 30 ? 4 : 0;

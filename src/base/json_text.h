@@ -1,21 +1,21 @@
-/* The text of JSON files, where it differs from what jansson reads and writes. */
+/* Reads and writes JSON text that jansson does not handle. */
 #pragma once
 
 #include <jansson.h>
 
 #include "base/str.h"
 
-/* The length of the string at s, with its quotes; at most n. */
+/* The length of the string at s, including quotes; at most n. */
 size_t json_text_string(const char *s, size_t n);
 
 /* Replaces numbers that Python's json accepts and jansson refuses. An integer of more than 64 bits, such as
  * transformers' model_max_length, becomes a real number. NaN, Infinity and numbers beyond double become strings, so
- * that a reader that needs a number there refuses them. */
+ * that a reader that expects a number rejects them. */
 void json_text_numbers(Str *json);
 
-/* Appends the text that Python's json.dumps(json, indent=indent) prints at this depth; indent 0: that of
- * json.dumps(json), on one line. jansson would print 17 digits of every real number and other escapes. Strings that are
- * not UTF-8 (json_string_nocheck) are printed as Python prints file names. */
+/* Appends the text that Python's json.dumps(json, indent=indent) prints at this depth; indent 0: the text of
+ * json.dumps(json), on one line. jansson would print 17 digits of every real number and other escapes. Strings that
+ * are not UTF-8 (json_string_nocheck) are printed as Python prints file names. */
 void json_print(Str *, const json_t *, int indent, int depth);
 /* repr(float): the shortest digits that read back equal, with an exponent below 1e-4 and at or above 1e16. */
 void json_print_real(Str *, double);

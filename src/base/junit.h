@@ -1,4 +1,4 @@
-/* Parts of JUnit XML, as its readers (Jenkins, GitLab, GitHub actions) agree on it. */
+/* The parts of JUnit XML that all readers (Jenkins, GitLab, GitHub actions) support. */
 #pragma once
 
 #include "base/str.h"
@@ -7,7 +7,7 @@
  * bytes that are not UTF-8 become U+FFFD. */
 void xml_text(Str *, const char *);
 
-/* <property name="..." value="..."/> on a line, for a <properties> element. The number must be finite, else
- * there is no property. */
+/* <property name="..." value="..."/> on a line, for a <properties> element. A number that is not finite is
+ * omitted. */
 void junit_property(Str *, const char *indent, const char *name, const char *value);
 void junit_number(Str *, const char *indent, const char *name, double value);

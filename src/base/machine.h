@@ -3,9 +3,9 @@
 
 enum { MACHINE_TEXT = 160 };
 
-/* Cores that this process may use; 1 if the system does not say. */
+/* Number of cores that this process may use; 1 if unknown. */
 int machine_threads(void);
-/* Each writes "unknown" if the system does not say. */
+/* Each writes "unknown" if the system does not provide the fact. */
 void machine_host(char out[MACHINE_TEXT]);
 void machine_cpu(char out[MACHINE_TEXT]);   /* "AMD EPYC 7763 64-Core Processor" */
 void machine_cores(char out[MACHINE_TEXT]); /* machine_threads(), as text */

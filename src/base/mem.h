@@ -11,7 +11,7 @@ void *mem_aligned(size_t bytes);                      /* 64-byte aligned, uninit
 char *mem_strdup(const char *s);
 char *mem_printf(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
-/* A bump arena: all allocations of one lifetime (a run, a step, a request) are released together. */
+/* A bump arena: releases all allocations of one lifetime (a run, a step, a request) together. */
 typedef struct Arena Arena;
 Arena *arena_new(void);
 void arena_free(Arena *);

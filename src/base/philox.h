@@ -1,7 +1,7 @@
 /* Philox4x32-10, the counter-based generator of Salmon et al., "Parallel random numbers: as easy as 1, 2, 3"
  * (SC11). Every random number of a run is a pure function of (seed, site, index): init, dropout, routing
  * jitter, sampling. `site` names the user of the numbers (the hash of a tensor or op name, combined with step
- * and microbatch). `index` is the global element index. So no layout, microbatch split or recomputation can
+ * and microbatch). `index` is the global element index. Layouts, microbatch splits and recomputation therefore cannot
  * change a draw. */
 #pragma once
 

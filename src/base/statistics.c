@@ -37,7 +37,7 @@ static int by_value(const void *a, const void *b) {
 
 void sort_numbers(double *x, int64_t n) { qsort(x, (size_t)n, sizeof *x, by_value); }
 
-/* To release with free(). */
+/* Release the result with free(). */
 static double *sorted(const double *x, int64_t n) {
     double *copy = mem_alloc((size_t)(n + 1) * sizeof *copy);
     if (n) memcpy(copy, x, (size_t)n * sizeof *copy);

@@ -1,4 +1,4 @@
-/* Summaries of samples, which stay as they are. n = 0 gives NaN where nothing else is said. */
+/* Summaries of samples. The samples are not modified. n = 0 gives NaN unless documented otherwise. */
 #pragma once
 
 #include <stdbool.h>
@@ -36,9 +36,10 @@ typedef struct Interval {
 /* The largest k such that the interval misses the median with a probability of at most `error`; 0: there are
  * too few samples. */
 int64_t interval_rank(int64_t n, double error);
-/* The smallest n with a rank. */
+/* The smallest n for which interval_rank is not 0. */
 int64_t interval_least(double error);
 /* False: too few samples; the interval is then from 0 to infinity. */
 bool interval_of_median(const double *x, int64_t n, double error, Interval *out);
-/* The quotient of two positive medians: the interval misses it at most as often as one of the two misses. */
+/* An interval for the quotient of two positive medians. Its error is at most the probability that one of the two
+ * intervals misses. */
 Interval interval_ratio(Interval of, Interval to);

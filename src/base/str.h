@@ -11,18 +11,18 @@ typedef struct Str {
 void str_add(Str *, const void *bytes, size_t n);
 void str_puts(Str *, const char *s);
 void str_printf(Str *, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-/* Appends, in quotes, at most 60 bytes of untrusted text, with unprintable bytes as \xNN: a message stays one
+/* Appends at most 60 bytes of untrusted text in quotes, with unprintable bytes as \xNN. A message thus stays one
  * short line. */
 void str_quote(Str *, const char *bytes, size_t n);
 void str_clear(Str *); /* length 0; keeps the memory */
 void str_free(Str *);
 
-/* str_quote as an argument of a call: quote(name).s lives until the end of the full expression. */
+/* str_quote for use as a call's argument: quote(name).s is valid until the end of the full expression. */
 typedef struct Quoted {
     char s[256];
 } Quoted;
 Quoted quote(const char *text);
-/* The same for a JSON value: a string has its own quotes. */
+/* As quote, for a JSON value, whose strings already have quotes. */
 Quoted quote_json(const char *text);
 
 /* The candidate nearest to `word` by edit distance; NULL if none is within a third of its length. */

@@ -13,7 +13,7 @@ bool terminal_is_live(FILE *f) {
     return isatty(fileno(f)) && !(kind && !strcmp(kind, "dumb"));
 }
 
-/* 0: not known. */
+/* 0: unknown. */
 static int known_columns(FILE *f) {
     enum { MOST = 10000 };
     struct winsize size;
@@ -31,7 +31,7 @@ int terminal_columns(FILE *f) {
 
 size_t terminal_fit(const char *text, int columns) {
     const locale_t utf8 = newlocale(LC_CTYPE_MASK, "C.UTF-8", (locale_t)0),
-                   before = uselocale(utf8); /* of this thread */
+                   before = uselocale(utf8); /* the previous locale of this thread */
     const char *end = text + strlen(text), *at = text;
     mbstate_t state = {0};
     while (at < end) {
@@ -55,7 +55,7 @@ size_t terminal_fit(const char *text, int columns) {
 }
 
 void terminal_show(FILE *f, const char *text) {
-    const int columns = terminal_columns(f) - 1; /* in the last one, some terminals begin a line */
+    const int columns = terminal_columns(f) - 1; /* some terminals begin a new line after the last column */
     fprintf(f, "\r\033[K%.*s", (int)terminal_fit(text, columns), text);
 }
 
@@ -152,7 +152,7 @@ static const char *colour_of(const char *word, size_t n) {
 }
 
 static void colour(const char *text, Str *out) {
-    bool begins = true; /* what is before the blanks lets a verdict follow */
+    bool begins = true; /* the text before the blanks allows a verdict here */
     while (*text) {
         const size_t blank = strspn(text, " \n"), word = strcspn(text + blank, " \n,:;()");
         const char *end = text + blank + word;

@@ -8,7 +8,7 @@
 #include "base/mem.h"
 #include "base/utf8.h"
 
-enum { HEAD = 512 }; /* bytes that text_error looks at */
+enum { HEAD = 512 }; /* number of bytes that text_error examines */
 
 size_t text_prefix(const char *s, size_t n, bool *cut) {
     const char *nul = memchr(s, 0, n);
@@ -26,7 +26,7 @@ static bool is_at_most(const char *s, size_t n, size_t size, size_t at, unsigned
     return true;
 }
 
-/* Control characters that texts have. */
+/* Whether c is a control character that occurs in text. */
 static bool is_blank(unsigned c) { return c && c < ' ' && strchr("\t\n\v\f\r\x1b", (int)c); }
 
 /* Whether the units have no control characters and no half surrogate pairs; *small: units below U+0100. */

@@ -11,17 +11,17 @@
 /* The number of bytes before the first invalid one; n: all are valid. *cut: the text ends inside a character, whose
  * other bytes may follow. */
 size_t text_prefix(const char *s, size_t n, bool *cut);
-/* Bytes of the byte-order mark at the beginning: 3 or 0. */
+/* The size of the byte-order mark at the beginning: 3 or 0. */
 size_t text_mark(const char *s, size_t n);
 
 /* The first byte that is not valid text. */
 typedef struct TextFault {
-    int64_t line, offset; /* from 1; from 0 */
+    int64_t line, offset; /* line counts from 1, offset from 0 */
     unsigned char byte;
     bool cut; /* the text ends inside a character */
 } TextFault;
-/* The user error. It reports what `head`, the beginning of the text, looks like: UTF-16, an archive, binary data.
- * `where` is "'file'" or an option. */
+/* The user error. It reports the apparent format of `head`, the beginning of the text: UTF-16, an archive, binary
+ * data. `where` is "'file'" or an option. */
 Err text_error(const char *where, TextFault, const char *head, size_t n);
 /* Returns that error unless all bytes are valid text. */
 Err text_check(const char *where, const char *s, size_t n);

@@ -21,7 +21,7 @@ typedef struct Worker {
 
 struct Pool {
     int threads;
-    Worker *workers; /* threads - 1 of them */
+    Worker *workers; /* [threads - 1] */
     pthread_mutex_t lock;
     pthread_cond_t wake, done;
     atomic_uint generation; /* incremented when a loop is published */

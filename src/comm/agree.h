@@ -1,4 +1,4 @@
-/* Decisions that all ranks of a world must make alike. */
+/* Decisions that must be equal on all ranks of a world. */
 #pragma once
 
 #include "base/err.h"
@@ -8,6 +8,6 @@
  * NULL: one rank. */
 Err comm_agree(Comm *, Err);
 
-/* The first of n numbers that is not the same on all ranks; -1: none. Every rank calls it and gets the same result.
- * NULL: one rank. */
+/* The index of the first of n numbers that differs between ranks; -1: none differs. Every rank calls it and gets the
+ * same result. NULL: one rank. */
 int comm_first_difference(Comm *, const int64_t *x, int n);

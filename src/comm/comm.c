@@ -93,7 +93,7 @@ static void check_call(const Comm *c, const CommCall *call) {
         CHECK(call->in_counts[i] >= 0 && call->out_counts[i] >= 0, "at '%s': a negative count", call->site);
 }
 
-/* Copies the counts, so that the caller may reuse them, and sums them to offsets. */
+/* Copies the counts, so that the caller may reuse them, and computes offsets from them. */
 static void take_counts(CommWork *w) {
     const int size = w->call.group.size;
     int64_t *block = mem_alloc((size_t)(4 * size) * sizeof *block);
@@ -211,7 +211,7 @@ static double bus_bytes(const CommCall *call) {
     }
 }
 
-/* The transport of a GPU adds the time on its streams. */
+/* Whether the host measures the time. A GPU transport measures time on its streams. */
 static bool is_timed_here(const Comm *c, const CommWork *w) {
     return is_profiled(c, w) && w->begin_ns && !(on_device(c, w) && device_is_discrete(w->call.device));
 }
@@ -226,7 +226,7 @@ static void add_flight(Comm *c, const CommWork *w) {
 static void start(Comm *c, CommWork *w) {
     w->begin_ns = is_profiled(c, w) ? clock_ns() : 0;
     if (w->begin_ns) c->profile[w->call.group.axes].bytes += bus_bytes(&w->call);
-    if (on_device(c, w)) { /* it returns immediately */
+    if (on_device(c, w)) { /* comm_wait returns immediately */
         w->transport->start(c, w);
         return;
     }

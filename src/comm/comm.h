@@ -1,26 +1,26 @@
-/* Communication between ranks. One Comm is one rank's endpoint. It has two transports; the memory of a call's
- * buffers selects one:
+/* Communication between ranks. A Comm is the endpoint of one rank. It has two transports. The memory of a call's
+ * buffers selects the transport:
  *
- *   host     the ranks of a world are threads of this process, or processes that MPI or TCP connects. In
- *            comm_null they do not exist: nothing arrives, as in a dry run
+ *   host     the ranks of a world are threads of this process, or processes that MPI or TCP connects. comm_null
+ *            has no other ranks: no data arrives, as in a dry run
  *   device   for memory of a discrete device: NCCL, or staging through host memory and the host transport
  *
  * Order of sums: a host transport, and so staging, adds in the order of the group's members, element by element,
  * regardless of message sizes and of how the buffer is divided. All members get bitwise equal results, and an
  * all-reduce is bitwise equal to a reduce-scatter and an all-gather. 16-bit elements are added in float and rounded
- * once. Another device transport may add in another order, which depends only on group, count and dtype. In the exact
- * lane all orders are bitwise equal.
+ * once. NCCL may add in a different order, which depends only on group, count and dtype. In the exact lane all orders
+ * are bitwise equal.
  *
  * Members of a group must start the same operations in the same order. Groups with the same members in the
- * same order are one group. Different groups are independent, and so are the two directions of each pair that
- * sends and receives. NCCL adds two conditions. The first collective, the first all-to-all and the first message
- * of a group block until all members have started them, so all ranks must do these in the same order. Messages go
- * only between neighbours in the group, where the last member is a neighbour of the first.
+ * same order are one group. Different groups are independent. So are the two directions between a pair of ranks that
+ * exchange messages. NCCL adds two conditions. The first collective, the first all-to-all and the first message of a
+ * group block until all members have started them, so all ranks must do these in the same order. Messages go only
+ * between neighbours in the group, where the last member is a neighbour of the first.
  *
- * An operation is a fault if a member does not start it within the deadline, or starts it with another kind,
- * count, dtype or site. If ranks are processes, it is also a fault if one of them ends early or does not run. The
- * fault report names the group, the sequence number, the ranks and what each of them
- * did, and prints this rank's recorder. The whole world then ends (exit status 3, ERR_INFRA). */
+ * An operation is a fault if a member does not start it within the deadline, or starts it with a different kind,
+ * count, dtype or site. If ranks are processes, a process that ends early or does not run is also a fault. The fault
+ * report names the group, the sequence number, the ranks and the state of each rank. It includes this rank's
+ * recorder. The whole world then ends (exit status 3, ERR_INFRA). */
 #pragma once
 
 #include <stdio.h>
@@ -32,10 +32,11 @@
 
 typedef enum CommKind {
     COMM_BARRIER,
-    COMM_BROADCAST,  /* root `peer` -> all: n elements, in place in `out` */
-    COMM_ALL_REDUCE, /* n elements; in == out is allowed */
-    COMM_ALL_GATHER, /* n elements of each member -> size * n, member-major; in == out + rank * n is allowed */
-    COMM_REDUCE_SCATTER, /* size * n elements -> the n of this member; out == in + rank * n is allowed */
+    COMM_BROADCAST,      /* root `peer` -> all: n elements, in place in `out` */
+    COMM_ALL_REDUCE,     /* n elements; in == out is allowed */
+    COMM_ALL_GATHER,     /* n elements of each member -> size * n, member-major; in == out + rank * n is
+                        allowed */
+    COMM_REDUCE_SCATTER, /* size * n elements -> n elements of this member; out == in + rank * n is allowed */
     COMM_ALL_TO_ALL,     /* in_counts[i] elements to member i, out_counts[i] from it; packed, member-major */
     COMM_SEND,           /* n elements to member `peer` */
     COMM_RECV,           /* n elements from member `peer` */
@@ -56,15 +57,15 @@ typedef struct CommCall {
     const int64_t *in_counts, *out_counts; /* [group.size], ALL_TO_ALL only; read before comm_start returns */
     int peer;                              /* member number: SEND, RECV, BROADCAST */
     Device *device;                        /* the device of in and out; NULL: the host */
-    bool staged; /* goes through host memory even if the device has a transport. All members must agree */
+    bool staged; /* goes through host memory even if the device has a transport; equal on all members */
 } CommCall;
 
 typedef struct Comm Comm;
 typedef struct CommWork CommWork;
 
-/* Starts an operation, and returns immediately if the transport can. It may finish the operation in the wait.
- * On a device it runs after all earlier calls on that device. The rank that started a work must wait for it
- * exactly once; works may be waited for in any order. */
+/* Starts an operation. Usually returns before the operation is done; the wait may finish it. On a device it runs
+ * after all earlier calls on that device. The rank that started an operation must wait for it exactly once. The order
+ * of waits is arbitrary. */
 CommWork *comm_start(Comm *, const CommCall *);
 /* For host memory: returns when the result is available. For a device: later calls on it run after the operation,
  * and the host reads the result through device_read or device_view, which wait for the device. */
@@ -75,44 +76,44 @@ void comm_run(Comm *, const CommCall *);
 void comm_all_reduce(Comm *, Group, const char *site, CommReduction, DType, void *x, int64_t n);
 
 /* Call it after the launch of a graph that has operations of `comm`, so that a missing member is detected. The deadline
- * then applies to the graph as a whole. Operations must not be started in a graph if they are staged. */
+ * then applies to the graph as a whole. A graph must not contain staged operations. */
 void comm_launched(Comm *comm, const char *site);
 
-/* Replaces the deadline of CommOptions in the operations that this rank starts from now on. All ranks should do
- * it, because the first one to wait too long ends the world. No operation of a device may be in flight. */
+/* Replaces the deadline of CommOptions in the operations that this rank starts from now on. All ranks should call it,
+ * because the first rank that exceeds its deadline ends the world. No device operation may be in flight. */
 void comm_set_deadline(Comm *, double seconds);
 
 int comm_rank(const Comm *);
 int comm_world(const Comm *);
-Group comm_everyone(const Comm *); /* all ranks in their order */
+Group comm_everyone(const Comm *); /* all ranks, in order */
 
 typedef struct CommDeviceOptions {
     const char *library; /* the file name of NCCL; NULL: the library that the loader finds */
-    bool required;       /* it is a user error if memory of a GPU would be staged */
-    int most_blocks;     /* maximum number of thread blocks of a kernel of NCCL; 0: NCCL chooses */
+    bool required;       /* staging of GPU memory is a user error */
+    int most_blocks;     /* maximum number of thread blocks of an NCCL kernel; 0: NCCL chooses */
     bool registers;      /* comm_register will be called; it is a user error if the library has no windows */
 } CommDeviceOptions;
 
-/* "through host memory", with what connects the ranks if they are processes. A NULL Comm is one rank. */
+/* "through host memory", followed by MPI or TCP if the ranks are processes. A NULL Comm is one rank. */
 void comm_describe_host(const Comm *, char text[200]);
 /* Selects the transport for memory of `device`: NCCL if no two ranks share a GPU and NCCL can be loaded, staging
- * otherwise. All ranks must call it with the same options, and get the same result. It is a user error if a named
+ * otherwise. All ranks must call it with the same options. All get the same result. It is a user error if a named
  * library cannot be used or if versions differ between ranks. `text` describes the transport and the reason. Call
  * comm_close_device before the device is freed. A NULL Comm is one rank. */
 Err comm_open_device(Comm *, Device *, const CommDeviceOptions *, char text[200]);
-/* Whether comm_open_device accepts this library for devices that are discrete or not. The process keeps it. */
+/* Whether comm_open_device accepts this library for discrete or for other devices. The library stays loaded. */
 Err comm_check_library(const char *library, bool discrete);
-/* All ranks call it. It returns when all have closed the transport. */
+/* All ranks call it. It returns when all ranks have closed the transport. */
 void comm_close_device(Comm *);
 /* Registers memory of the device with the communicator of the group as a symmetric window of NCCL. Gathers and sums
- * whose buffers are both registered then need fewer thread blocks. Gathers need none, because they run on copy
- * engines, unless the group is that of tensor parallelism. All members of the group call it together with the same
- * number of bytes, and operations must use the same offsets in the windows of all members. The device must map its
- * memory for this (DeviceSpec.exports). No-op unless the transport is NCCL and was opened with `registers`, or if
- * the group has one member. */
+ * whose buffers are both registered then need fewer thread blocks. Gathers then run on copy engines and need no
+ * thread blocks, unless the group is the tensor-parallel one. All members of the group call it together with the same
+ * number of bytes, and operations must use the same offsets in the windows of all members. The device must be opened
+ * with DeviceSpec.exports. No-op unless the transport is NCCL and was opened with `registers`, or if the group has
+ * one member. */
 void comm_register(Comm *, const Group *, void *memory, size_t bytes);
-/* Checks that all members of each group have used the same offsets in their windows since the last call. NCCL does not
- * check this, and moves data to wrong places if they differ. All ranks call it. */
+/* Checks that all members of each group have used the same offsets in their windows since the last call. NCCL does
+ * not check the offsets. If they differ, it writes data to wrong addresses. All ranks call it. */
 void comm_compare_places(Comm *);
 /* Removes the windows that begin at `memory`. Call it before the memory is freed; no operation may be in flight. */
 void comm_unregister(Comm *, const void *memory);
@@ -122,12 +123,12 @@ void comm_unregister(Comm *, const void *memory);
 typedef struct CommOptions {
     double deadline_s; /* how long a member may be late; <= 0: 600 (--distributed-timeout-minutes 10). After a
                           tenth of it, a warning names the member */
-    double meet_s;     /* how long processes wait for each other at the start; <= 0: 600 */
-    const char *build; /* processes that are connected by TCP must agree on it; NULL: any */
+    double meet_s;     /* time limit for all processes to connect at the start; <= 0: 600 */
+    const char *build; /* must be equal in all processes that TCP connects; NULL: not compared */
 } CommOptions;
 
-/* Runs fn(arg, comm) as ranks 0..world-1, one thread each (the caller's thread is rank 0), and returns when
- * all have returned. A rank that returns while another waits for it is a fault immediately. */
+/* Runs fn(arg, comm) as ranks 0..world-1, one thread each (the caller's thread is rank 0), and returns when all ranks
+ * have returned. A rank that returns while another waits for it is a fault immediately. */
 typedef void CommMain(void *arg, Comm *);
 void comm_threads(int world, const CommOptions *, CommMain *fn, void *arg);
 
@@ -140,58 +141,58 @@ void comm_free(Comm *); /* frees a Comm of comm_null, comm_mpi or comm_tcp */
 
 typedef enum CommLauncher { COMM_ALONE, COMM_MPI, COMM_TCP } CommLauncher;
 
-/* The environment variables of a launcher: mpirun, srun, torchrun or others that set the same ones. */
+/* The environment variables of a launcher: mpirun, srun, torchrun, or a compatible launcher. */
 typedef struct CommLaunch {
     CommLauncher by;               /* COMM_ALONE: no launcher, or one process */
-    int processes, process, local; /* number of processes, number of this one, and its number on its host */
-    int of_host;                   /* processes of its host; 0: the launcher does not say */
+    int processes, process, local; /* number of processes; this one's index, in the world and on its host */
+    int of_host;                   /* number of processes on this host; 0: unknown */
     char host[256];                /* COMM_TCP: where process 0 listens */
     int port;
-    char run[128]; /* COMM_TCP: names the run, if the launcher does */
+    char run[128]; /* COMM_TCP: name of the run; empty if the launcher sets none */
 } CommLaunch;
 
 /* Returns a user error if variables are missing, or if the launcher needs MPI and this program was built without it. */
 Err comm_launch(CommLaunch *);
-/* The number of processes, and the number of this one, from 0. 1 and 0 without a launcher; -1: unknown. */
+/* The number of processes and the index of this process. Without a launcher: 1 and 0. -1: unknown. */
 int comm_processes(void);
 int comm_process(void);
 
 /* The world of all MPI processes. The first call initialises MPI; the end of the process finalises it. */
 Comm *comm_mpi(const CommOptions *);
 bool comm_mpi_built(void); /* else comm_mpi is a fault */
-/* The world of processes that meet at a TCP address. Returns an error if one of them does not connect in time, or if
- * their programs differ. */
+/* The world of processes that meet at a TCP address. Returns an error if a process does not connect in time, or if
+ * the processes run different builds. */
 Err comm_tcp(const CommLaunch *, const CommOptions *, Comm **);
-/* A process calls this before it ends with an error. Processes that still wait at the start are informed. Returns true
- * if process 0 prints an error, either its own or this one. *error then has the code of the printed error. */
+/* A process calls this before it ends with an error. It informs processes that still wait at the start. Returns true
+ * if process 0 prints an error, either its own or this one. *error then has the code of that error. */
 bool comm_tcp_give_up(const CommLaunch *, const CommOptions *, Err *error);
 
 /* ---- exposed communication ---- */
 
 /* `exposed` is the time in which this rank's computation waits for operations. For NCCL it is the time in which the
- * device waits, otherwise the host's time in comm_start and comm_wait; staging waits for the device before.
- * `flight` is the time that operations take, and includes waits for members that start late. For NCCL on GPUs it is
- * measured on the operation's stream, otherwise from comm_start to the end of comm_wait. */
+ * device waits, otherwise the host's time in comm_start and comm_wait; staging waits for the device first. `flight`
+ * is the duration of operations, including waits for members that start late. For NCCL on GPUs it is measured on the
+ * operation's stream, otherwise from comm_start to the end of comm_wait. */
 typedef struct CommProfile {
     OpProfile exposed, flight;
-    double bytes; /* that this rank sends if an operation is a ring: nccl-tests' bus bytes */
+    double bytes; /* bytes that this rank would send in a ring algorithm: nccl-tests' bus bytes */
 } CommProfile;
 
 /* Adds the operations of this rank to profile[axes of the group] (mesh_axes_text). Operations in a CUDA graph are
- * not counted. After device_wait the sums are complete. NULL: stops. An operation of the host waits for `computes`
- * (NULL: none), and is exposed only when that device has no work left. */
+ * not counted. After device_wait the sums are complete. NULL: stops. An operation in host memory first waits for the
+ * device `computes` (NULL: none), so its exposed time excludes that device's work. */
 enum { COMM_PROFILE = 1 << AXES };
 void comm_profile(Comm *, CommProfile profile[COMM_PROFILE], Device *computes);
 
 /* ---- planning ---- */
 
-/* Records the communicators that NCCL would open for this rank and an operation on memory of a GPU; starts
- * nothing. For a Comm of comm_null. */
+/* Records the communicators that NCCL would open for this rank and an operation on GPU memory. Does not start it. For
+ * a Comm of comm_null only. */
 void comm_plan(Comm *, const CommCall *);
-/* The number of recorded or of open communicators. */
+/* The number of open communicators or, if `open` is false, of recorded ones. */
 int comm_communicators(const Comm *, bool open);
-/* Ranks on a host: all of them if they are threads, else the launcher's number. 8, the usual number of GPUs of a host,
- * if that is unknown, or in a world of comm_null. */
+/* The number of ranks on a host: all ranks if they are threads, else the number that the launcher reports. If it is
+ * unknown, and in comm_null: 8, the usual number of GPUs per host. */
 int comm_ranks_of_host(const Comm *);
 /* Bytes of device memory of the buffers of all recorded communicators, if an operation has at most `most_blocks` thread
  * blocks (CommDeviceOptions) and a host has `ranks_of_host` ranks. */
@@ -199,15 +200,15 @@ size_t comm_device_bytes(const Comm *, int most_blocks, int ranks_of_host);
 
 /* ---- flight recorder ---- */
 
-/* Prints the last operations of this rank, at most `last` of the COMM_RECORDS that are kept, newest last, one
- * line each: sequence number in its group, kind, site, group, count, dtype, state (started, done), time. */
+/* Prints the last `last` operations of this rank, newest last; COMM_RECORDS are kept. One line each: sequence number
+ * in its group, kind, site, group, count, dtype, state (started, done), time. */
 enum { COMM_RECORDS = 1024 };
 void comm_dump(const Comm *, int64_t last, FILE *);
 
-/* Faults for tests of the watchdog: operation number `nth` (from 0, over all operations that this rank
- * starts) is silently skipped, or delayed. */
+/* Injects faults for tests of the watchdog: silently skips or delays the `nth` operation that this rank starts,
+ * counted from 0. */
 typedef struct CommSabotage {
     int64_t nth;    /* -1: none */
-    double delay_s; /* > 0: delayed by this much; 0: dropped */
+    double delay_s; /* > 0: delay; 0: the operation is skipped */
 } CommSabotage;
 void comm_sabotage(Comm *, CommSabotage);

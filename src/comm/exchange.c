@@ -29,7 +29,7 @@ static void transfer(const Processes *p, Exchange *x, bool send, Span s, int mem
                                      : p->wire->receive(p->line, rank, tag, s.at, bytes);
 }
 
-/* A rank without elements may have no buffer, so nothing is added to a NULL pointer. */
+/* A rank without elements may have a NULL buffer. Adding to a NULL pointer is undefined. */
 static Span span(const CommWork *w, const void *base, int64_t at, int64_t elements) {
     char *first = (char *)(uintptr_t)base;
     return (Span){first ? first + (size_t)at * dtype_size(w->call.dtype) : NULL, elements};
@@ -61,7 +61,7 @@ static Span outgoing(const CommWork *w, int to) {
     }
 }
 
-/* The place for a member's elements. */
+/* The destination of a member's elements. */
 static Span expected(const Exchange *x, int from) {
     const CommWork *w = x->work;
     const CommCall *call = &w->call;
@@ -143,8 +143,8 @@ static void reduce(Exchange *x) {
     comm_reduce(call->reduction, call->dtype, in, size, 0, out.elements, out.at);
 }
 
-/* Computes this rank's part of the result, when all parts are here. No member reads `in` any more, which may be
- * `out`. */
+/* Computes this rank's part of the result after all parts have arrived. No member reads `in` any more, so `out` may
+ * alias it. */
 static void compute(Exchange *x) {
     const CommWork *w = x->work;
     const CommKind kind = w->call.kind;
@@ -157,7 +157,7 @@ static void compute(Exchange *x) {
     }
 }
 
-/* Without the lock, because it may take seconds, and other processes expect this one's heartbeats. */
+/* Computes without the lock: it may take seconds, and heartbeats to other processes must continue. */
 static void collected(Processes *p, Exchange *x) {
     const CommWork *w = x->work;
     pthread_mutex_unlock(&p->lock);
@@ -204,7 +204,7 @@ void exchange_take_start(Comm *c, const Announcement *a) {
     *first = e;
 }
 
-/* Takes what has arrived and advances all operations; true if it made progress. */
+/* Receives messages and advances all operations; true if it made progress. */
 static bool progress(Comm *c) {
     Processes *p = c->host_state;
     bool any = watch_take_announcements(c);
@@ -235,7 +235,7 @@ static void start(Comm *c, CommWork *w) {
     pthread_mutex_unlock(&p->lock);
 }
 
-/* Reports late members: those without an announcement, or else those whose data have not arrived. */
+/* Reports members without an announcement or, if there are none, members whose data have not arrived. */
 static _Noreturn void late(Comm *c, Exchange *x) {
     const Processes *p = c->host_state;
     char why[160];
@@ -292,8 +292,8 @@ static int still_running(const Comm *c) {
     return -1;
 }
 
-/* Tells all other ranks that this rank starts no more operations, so that a rank that waits for it stops waiting. Then
- * waits for the same message from all of them. */
+/* Tells all other ranks that this rank starts no more operations, so that no rank keeps waiting for it. Then waits
+ * for this message from all ranks. */
 static void leave(Comm *c) {
     Processes *p = c->host_state;
     CHECK(c->open == 0, "rank %d leaves %d operations that it did not wait for", c->rank, c->open);

@@ -4,9 +4,9 @@
  * here, in member order: a member collects all parts of its share, adds them and, in an all-reduce, passes the result
  * on.
  *
- * Both comm_start and comm_wait make progress on all operations. A second thread of each process listens too, a few
- * times a second, while the rank computes. It sends heartbeats to one process and watches another one, so that a
- * process that was killed or stopped ends the world within seconds, even if the deadline is longer. */
+ * comm_start and comm_wait advance all operations. While the rank computes, a second thread of each process also
+ * listens, a few times a second. It sends heartbeats to one process and watches a different one. A killed or stopped
+ * process therefore ends the world within seconds, even if the deadline is longer. */
 #pragma once
 
 #include "base/fault.h"
@@ -16,14 +16,14 @@
 typedef enum Say {
     STARTS,   /* an operation */
     RETURNED, /* the sender starts no more operations */
-    ASKS,     /* asks for the receiver's state, because the sender is about to end the world; key, seq: for an
-                 operation of the device, which members do not announce */
+    ASKS,     /* asks for the receiver's state before the sender ends the world; key, seq: a device
+                 operation, which members do not announce */
     TELLS,    /* the sender's state: its last operation */
-    WONDERS,  /* asks whether the receiver has started an operation of the device, for a warning; key, seq */
-    REPLIES,  /* the answer */
+    WONDERS,  /* asks, for a warning, whether the receiver has started a device operation; key, seq */
+    REPLIES,  /* the answer to WONDERS */
     BEATS,    /* the sender is alive */
-    ENDS,     /* the sender has reported: the receiver ends without a report */
-    LOST,     /* from the wire, after all announcements of the sender: the sender can no longer be reached */
+    ENDS,     /* the sender has printed a report: the receiver ends without one */
+    LOST,     /* made by the wire after the sender's last announcement: the sender can no longer be reached */
     SAYS
 } Say;
 
@@ -33,13 +33,13 @@ typedef struct Announcement {
     CommFacts facts;
     int32_t what;    /* Say */
     int32_t member;  /* STARTS: the sender */
-    int32_t tag;     /* STARTS: of the data to this receiver, in order of phases */
+    int32_t tag;     /* STARTS: the tag of the data to this receiver */
     int32_t started; /* TELLS, REPLIES: 1: the sender has started the operation in question */
-    int64_t started_ago, finished_ago; /* TELLS: ns before now, because clocks differ between machines; -1:
-                                          not started or finished */
+    int64_t started_ago, finished_ago; /* TELLS: age in ns, because clocks differ between machines; -1: not
+                                          started or not finished */
 } Announcement;
 
-/* Data on the way, of one direction. */
+/* A message in flight, sent or received. */
 typedef struct WireMessage WireMessage;
 
 /* A way to carry bytes between processes. `wire` is its state. One thread at a time calls it. No call waits for
@@ -48,17 +48,18 @@ typedef struct Wire {
     const char *name;
     void (*say)(void *wire, const Announcement *, int to);
     bool (*hear)(void *wire, Announcement *, int *from); /* false: nothing has arrived */
-    /* The memory must stay as it is until the message is done. bytes > 0. */
+    /* The memory must not change until the message is done. bytes > 0. */
     WireMessage *(*send)(void *wire, int to, int tag, const void *, int64_t bytes);
     WireMessage *(*receive)(void *wire, int from, int tag, void *, int64_t bytes);
-    bool (*done)(void *wire, WireMessage *); /* if it is done, frees it */
-    /* Waits a short time for something to arrive; so far, `tries` attempts have failed. Other calls may overlap it. */
+    bool (*done)(void *wire, WireMessage *); /* frees the message if it is done */
+    /* Waits a short time for a message to arrive, after `tries` attempts without one. Other calls may run
+     * concurrently. */
     void (*rest)(void *wire, int tries);
     /* The time (clock_ns) at which the last bytes of a rank arrived. NULL: only announcements are known. */
     int64_t (*heard)(void *wire, int rank);
     const char *(*lost)(void *wire, int rank); /* why a rank is LOST */
     void (*end)(void *wire);                   /* ends all processes, this one with ERR_INFRA */
-    void (*free)(void *wire);                  /* all ranks have returned */
+    void (*free)(void *wire);                  /* called when all ranks have returned */
 } Wire;
 
 /* The world of these processes. Tags are 0 .. last_tag. */
@@ -84,29 +85,29 @@ typedef struct Exchange {
     int heard;             /* members whose announcement has arrived, this one included */
     bool *arrived;         /* [members] */
     int *tag_in, *tag_out; /* [members] */
-    char *parts;           /* of a reduction: this rank's share from each member */
+    char *parts;           /* reductions: this rank's share, from each member */
     WireMessage **message; /* [capacity]; those below `done` are done */
     int *peer;             /* the member of each message */
     int messages, done, capacity;
-    bool warned; /* about late members */
+    bool warned; /* a warning about late members was printed */
     struct Exchange *next;
 } Exchange;
 
-/* Which members have started an operation of the device that is late? */
+/* Asks which members have started a late device operation. */
 typedef struct Question {
     CommKey key;
     int64_t seq;
     CommFacts facts;
     bool *arrived; /* [members] */
     int unanswered;
-    int64_t until_ns; /* for answers; members that have not answered count as late */
+    int64_t until_ns; /* time limit; members that have not answered by then count as late */
     struct Question *next;
 } Question;
 
 typedef struct Processes {
     const Wire *wire;
     void *line;           /* the wire's state */
-    pthread_mutex_t lock; /* of everything here, and of the wire. Only the rank's thread changes `active` and
+    pthread_mutex_t lock; /* guards all fields and the wire. Only the rank's thread changes `active` and
                              advances exchanges, and only announcements of members change other fields of them */
     pthread_cond_t closing;
     pthread_t watcher;
@@ -114,10 +115,10 @@ typedef struct Processes {
     int last_tag;
     int *next_tag;          /* [world], the next tag of data to each rank */
     bool *returned;         /* [world] */
-    CommWitness *witness;   /* [world], the states that this rank has received */
-    bool *answered;         /* [world], this rank's ASKS */
-    int64_t heard_ns;       /* when the rank that this one watches was last heard; 0: never */
-    int lost;               /* a rank that the wire has lost before it returned; -1: none */
+    CommWitness *witness;   /* [world], states received from the ranks */
+    bool *answered;         /* [world], whether the rank has answered ASKS */
+    int64_t heard_ns;       /* time of the last sign of life of the watched rank; 0: none yet */
+    int lost;               /* a rank that was lost before it returned; -1: none */
     int64_t lost_ns;        /* when */
     bool ending;            /* this rank is about to report */
     const CommKey *end_key; /* the operation that it will report; NULL: none */

@@ -13,18 +13,18 @@ enum {
 
 typedef struct Mesh {
     int world, rank;
-    int size[AXES], coordinate[AXES]; /* of this rank on each axis */
+    int size[AXES], coordinate[AXES]; /* [axis]: number of ranks; this rank's coordinate */
 } Mesh;
 
 typedef struct Group {
-    int size, rank; /* of this rank inside the group */
+    int size, rank; /* number of members; index of this rank */
     int first, n_axes;
     int axis_size[4], axis_stride[4]; /* the group's ranks are first + sum of coordinate * stride */
-    unsigned axes; /* mask of the axes of several ranks that it was made for; 0: none, or simplified */
+    unsigned axes; /* mask of the group's axes with more than one rank; 0: none, or simplified */
 } Group;
 
-/* world must be tp*cp*dp*pp = etp*ep*edp*pp; dp and edp are derived (0 in `size` is ignored). Anything else is a fault,
- * because rules of the options refuse it earlier. */
+/* world must be tp*cp*dp*pp = etp*ep*edp*pp; dp and edp are derived (0 in `size` is ignored). Other sizes are a
+ * fault; the option rules reject them earlier. */
 Mesh mesh_make(int world, int rank, const int size[AXES]);
 /* The ranks that differ from this one only in the axes of the mask, in axis order. */
 Group mesh_group(const Mesh *, unsigned mask);
@@ -34,12 +34,12 @@ const char *mesh_axes_text(unsigned axes, char text[32]);
 /* Global rank of member `i`. */
 int mesh_member(const Group *, int i);
 
-/* The same members in the same order on the fewest axes: two groups have equal member lists if and only if
- * their simplified forms differ at most in `rank`. */
+/* Describes the same members in the same order with the fewest axes. Two groups have equal member lists if and only
+ * if their simplified forms are equal except for `rank`. */
 Group group_simplify(const Group *);
-/* Splits a group into consecutive blocks of `size` members. group_inner is this rank's block; group_outer has the ranks
- * with this rank's place in each block (hierarchical context parallelism, hybrid sharding). Every member computes the
- * same blocks. `size` must divide the group and, if the members are not evenly spaced, each axis that it splits;
- * anything else is a fault. */
+/* Splits a group into consecutive blocks of `size` members. group_inner is this rank's block; group_outer has the
+ * ranks with this rank's index in each block (hierarchical context parallelism, hybrid sharding). Every member
+ * computes the same blocks. `size` must divide the group and, if the members are not evenly spaced, each axis that it
+ * splits. Otherwise it is a fault. */
 Group group_inner(const Group *, int size);
 Group group_outer(const Group *, int size);

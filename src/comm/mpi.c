@@ -1,4 +1,4 @@
-/* MPI as a wire: its messages between two processes. */
+/* MPI as a wire, with point-to-point messages. */
 #include "comm/exchange.h"
 
 #ifndef ISOTRON_MPI
@@ -22,14 +22,14 @@ Comm *comm_mpi(const CommOptions *options) {
 
 #define MPI_CHECK(call) mpi_check(call, #call)
 
-enum { PIECE = 1 << 30, CONTROL_TAG = 0 }; /* bytes of one message: MPI counts in int */
+enum { PIECE = 1 << 30, CONTROL_TAG = 0 }; /* PIECE: maximum bytes of a message; MPI counts in int */
 
 struct WireMessage {
     int pieces;
     MPI_Request request[];
 };
 
-typedef struct Said { /* on its way */
+typedef struct Said { /* an announcement in flight */
     Announcement a;
     MPI_Request request;
     struct Said *next;
@@ -130,7 +130,7 @@ static bool mpi_done(void *wire, WireMessage *m) {
 
 /* ---- the world ---- */
 
-/* A waiting rank leaves the core to other ranks. */
+/* A waiting rank yields the core to other ranks. */
 static void mpi_rest(void *wire, int tries) {
     enum { STEP_NS = 20000, LONGEST_NS = 500000 };
     const int64_t ns = (int64_t)STEP_NS * tries;
@@ -161,7 +161,7 @@ static void mpi_free(void *wire) {
 
 static void finalize(void) { MPI_Finalize(); }
 
-/* MPI is initialised once in a process and ends with it; worlds may follow each other. */
+/* MPI is initialised once per process and finalised at its end. A process may have several worlds in sequence. */
 static void begin_mpi(void) {
     int begun, level;
     MPI_CHECK(MPI_Initialized(&begun));
@@ -195,7 +195,7 @@ Comm *comm_mpi(const CommOptions *options) {
     MPI_CHECK(MPI_Comm_dup(MPI_COMM_WORLD, &mpi->data));
     MPI_CHECK(MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &tag_limit, &found));
     listen(mpi);
-    return comm_exchange(&MPI, mpi, found ? *tag_limit : 32767, world, rank, options); /* the least allowed */
+    return comm_exchange(&MPI, mpi, found ? *tag_limit : 32767, world, rank, options); /* MPI's minimum */
 }
 
 #endif

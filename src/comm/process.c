@@ -1,7 +1,7 @@
 /* The environment variables of launchers.
  *
  *   mpirun    OMPI_COMM_WORLD_* (Open MPI), PMI_* (MPICH), PMIX_RANK (srun --mpi=pmix)
- *   torchrun  RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT; its own store may listen at MASTER_PORT
+ *   torchrun  RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT; torchrun's store may listen at MASTER_PORT
  *   srun      SLURM_PROCID, SLURM_STEP_NUM_TASKS, SLURM_LOCALID, SLURM_STEP_NODELIST, SLURM_JOB_ID */
 #include <stdlib.h>
 #include <string.h>
@@ -21,7 +21,7 @@ static const char *text_of(const char *name) {
     return text && *text ? text : NULL;
 }
 
-/* A number from 0; -1: the variable is not set, or is no such number. */
+/* The value of the variable, a number >= 0; -1: not set or invalid. */
 static int number_of(const char *name) {
     const char *text = text_of(name);
     char *end;
@@ -45,7 +45,7 @@ static int processes_of_host(void) {
     return 0;
 }
 
-/* Also notes the number of the process in `out`, because process 0 reports errors. */
+/* Also stores the process index in `out`, because process 0 reports errors. */
 static CommLaunch launch_of(CommLauncher by, Names ranks, Names sizes, Names locals, CommLaunch *out) {
     CommLaunch l = {
         .by = by, .processes = first_of(sizes), .process = first_of(ranks), .of_host = processes_of_host()};
@@ -111,7 +111,7 @@ static Err first_host(CommLaunch *l, const char *list) {
     return copy_host(l, name, n);
 }
 
-/* The port that PyTorch Lightning chooses, so that jobs of one host do not meet. */
+/* The port that PyTorch Lightning would choose. Jobs on one host rarely share a port. */
 static int port_of_job(void) {
     const char *job = text_of("SLURM_JOB_ID");
     const size_t digits = job ? strlen(job) : 0;

@@ -86,7 +86,7 @@ void comm_record_print(const CommRecord *r, FILE *file) {
 }
 
 void comm_dump(const Comm *c, int64_t last, FILE *file) {
-    CommRecorder *r = (CommRecorder *)&c->recorder; /* its lock, not its content, is changed */
+    CommRecorder *r = (CommRecorder *)&c->recorder; /* changes only the lock, not the content */
     pthread_mutex_lock(&r->lock);
     if (last > COMM_RECORDS) last = COMM_RECORDS;
     for (int64_t i = r->count > last ? r->count - last : 0; i < r->count; i++) {
@@ -104,8 +104,8 @@ static void print_ranks(const char *title, const CommKey *key, const bool *arriv
     fputs(n ? "\n" : " none\n", file);
 }
 
-/* Prints the members that `rank` waits for and whose own last operation is another one. If ranks wait for
- * each other in a cycle, this shows the cycle. */
+/* Prints the members that `rank` waits for and whose last operation is a different one. If ranks wait for each other
+ * in a cycle, this shows the cycle. */
 static void print_absent(int rank, const CommWitness *witness, FILE *file) {
     const CommRecord *in = &witness[rank].last;
     fputs("    not in it: ranks", file);
@@ -127,7 +127,7 @@ static void print_witness(int rank, const CommWitness *witness, FILE *file) {
     if (w->is_in) print_absent(rank, witness, file);
 }
 
-/* Missing ranks first, then those of other groups, because a missing rank may wait for one of them. */
+/* Prints missing ranks first, then ranks of other groups, because a missing rank may wait for such a rank. */
 static void print_witnesses(const CommKey *key, const bool *arrived, const CommWitness *witness, int world,
                             FILE *file) {
     bool *told = mem_zero((size_t)world, sizeof *told);

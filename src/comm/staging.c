@@ -1,6 +1,6 @@
 /* Memory of a device that has no transport. An operation works on copies in host memory, which the
- * host transport moves; its wait writes the result back. The host blocks for both copies. Slow, but a
- * reference for faster transports. */
+ * host transport moves; its wait writes the result back. The host blocks for both copies. It is slow, but a reference
+ * for faster transports. */
 #include <stdlib.h>
 
 #include "base/mem.h"
@@ -12,7 +12,7 @@ static int64_t sum(const int64_t *x, int n) {
     return total;
 }
 
-/* Elements of the two buffers of a call. A broadcast has one. */
+/* Number of elements in each buffer of a call. A broadcast has only one buffer. */
 static int64_t in_count(const CommCall *c) {
     switch (c->kind) {
     case COMM_ALL_REDUCE:

@@ -18,7 +18,7 @@
 #include "comm/exchange.h"
 
 enum {
-    SMALL = 64 << 10,   /* bytes of data that are sent unasked */
+    SMALL = 64 << 10,   /* maximum bytes of data that are sent immediately */
     BUFFER = 128 << 10, /* bytes read at a time */
     TURN = 4 << 20,     /* bytes read from one process before the next */
 };
@@ -27,13 +27,13 @@ typedef enum FrameKind { FRAME_SAY = 1, FRAME_DATA, FRAME_EXPECTS } FrameKind;
 
 typedef struct Frame {
     int32_t kind, tag;
-    int64_t bytes; /* that follow; FRAME_EXPECTS: 0 */
+    int64_t bytes; /* bytes that follow the head; FRAME_EXPECTS: 0 */
 } Frame;
 
 struct WireMessage {
     Frame head;
     char *at;
-    size_t moved; /* bytes of head and data that are sent, or of data that have come */
+    size_t moved; /* bytes of head and data sent so far, or of data received so far */
     bool done;
     bool own; /* freed when done; `at` is right after the structure */
     struct WireMessage *next;
@@ -46,19 +46,20 @@ typedef struct List {
 typedef struct Peer {
     int socket; /* -1: this process, or the connection has ended */
     const char *lost;
-    bool lost_is_known;  /* it has been announced */
-    bool wants_room;     /* asks epoll for room to send */
+    bool lost_is_known;  /* the loss has been announced */
+    bool wants_room;     /* epoll reports when the socket is writable */
     List out;            /* frames to send */
     List held;           /* large data that are not expected yet */
-    List expected;       /* data that are to come */
-    List early;          /* data that came before they were expected, and expectations before their data */
-    WireMessage *coming; /* the data of the present frame */
+    List expected;       /* messages whose data have not arrived */
+    List early;          /* data that arrived before they were expected, and expectations that arrived before
+                            their data */
+    WireMessage *coming; /* the data of the current frame */
     char *buffer;        /* [BUFFER] */
-    size_t begin, end;   /* of what is unread in it */
+    size_t begin, end;   /* unread bytes: buffer[begin, end) */
     int64_t heard_ns;
 } Peer;
 
-typedef struct Said { /* an announcement that has come */
+typedef struct Said { /* a received announcement */
     Announcement a;
     int from;
     struct Said *next;
@@ -79,7 +80,7 @@ static void append(List *l, WireMessage *m) {
     *at = m;
 }
 
-/* Takes the first of this kind and tag out of a list; NULL: there is none. */
+/* Removes the first message of this kind and tag from a list; NULL: none. */
 static WireMessage *take_out(List *l, FrameKind kind, int32_t tag) {
     for (WireMessage **at = &l->first, *m; (m = *at); at = &m->next)
         if (m->head.kind == (int32_t)kind && m->head.tag == tag) {
@@ -93,7 +94,7 @@ static void free_list(List *l) {
     for (WireMessage *m; (m = l->first);) l->first = m->next, free(m);
 }
 
-/* A message that the wire owns, with room for its data. */
+/* A message that the wire owns, with space for its data. */
 static WireMessage *own_message(FrameKind kind, int32_t tag, int64_t bytes) {
     WireMessage *m = mem_alloc(sizeof *m + (size_t)bytes);
     *m = (WireMessage){.head = {(int32_t)kind, tag, bytes}, .at = (char *)(m + 1), .own = true};
@@ -133,7 +134,7 @@ static void want_room(const Tcp *t, int rank, bool want) {
     p->wants_room = want;
 }
 
-/* Sends what there is room for. */
+/* Sends as much as the socket accepts. */
 static void flush_to(Tcp *t, int rank) {
     Peer *p = &t->peer[rank];
     for (WireMessage *m; (m = p->out.first) && !p->lost;) {
@@ -305,7 +306,7 @@ static void read_from(Tcp *t, int rank) {
     deliver(t, &(Announcement){.what = LOST}, rank);
 }
 
-/* Moves what can be moved now. */
+/* Sends and receives without blocking. */
 static void pump(Tcp *t) {
     enum { EVENTS = 64 };
     struct epoll_event e[EVENTS];
@@ -331,7 +332,7 @@ static bool tcp_hear(void *wire, Announcement *a, int *from) {
 
 /* ---- the world ---- */
 
-/* The other thread may read what this one waits for, so it looks again soon. */
+/* The second thread may read the awaited message, so the wait is short. */
 static void tcp_rest(void *wire, int tries) {
     enum { LONGEST_MS = 10 };
     const Tcp *t = wire;
@@ -349,8 +350,8 @@ static const char *tcp_lost(void *wire, int rank) {
     return t->peer[rank].lost;
 }
 
-/* Sends the rest, and reads until the others have closed their ends too. A connection loses what it has not delivered
- * yet when bytes arrive at a closed end. */
+/* Sends the rest, and reads until the other processes have closed their ends. A connection loses undelivered data
+ * when bytes arrive at a closed end. */
 static void close_all(Tcp *t, int64_t patience_ns) {
     const int64_t until = clock_ns() + patience_ns;
     bool *shut = mem_zero((size_t)t->world, sizeof *shut);

@@ -1,7 +1,7 @@
 /* How processes find each other. Process 0 listens at the launcher's address, and all others connect to it. When all
- * have connected, it sends each the addresses at which the others listen, and a secret number of this run. Then every
- * process connects to those with lower numbers. All pairs are connected in advance, because the first operation of a
- * run is one of all ranks (comm_agree).
+ * have connected, it sends each process the addresses of all others and a secret number of this run. Then every
+ * process connects to the processes with lower numbers. All pairs connect in advance, because the first operation
+ * (comm_agree) involves all ranks.
  *
  * Any program may connect to a port. A connection (a guest) is accepted if it sends the hello of a process of this run;
  * all lengths are fixed. Other connections are closed. */
@@ -35,7 +35,7 @@ static const char MAGIC[8] = "isotron";
 
 typedef struct Hello {
     char magic[8], build[120];
-    uint64_t run, secret; /* secret: 0 to process 0, which draws it */
+    uint64_t run, secret; /* secret: 0 in a hello to process 0, which draws the secret */
     int32_t world, rank;
     int32_t port;   /* where this process listens */
     int32_t failed; /* ErrCode: this process has failed and will not take part */
@@ -67,12 +67,12 @@ typedef struct Guest {
 typedef struct Meeting {
     const CommLaunch *launch;
     Hello own;
-    int listener, missing; /* missing: processes that are to connect to this one */
+    int listener, missing; /* missing: number of processes that have not connected to this one */
     int *socket;           /* [world] */
     Place *place;          /* [world] */
     Guest guest[GUESTS];
     int guests;
-    Err failure;          /* failure of a process that has come */
+    Err failure;          /* failure of a process that has connected */
     const char *obstacle; /* why process 0 could not be reached */
     double limit_s;
     int64_t warning, until; /* by clock_ns; warning: INT64_MAX after it */
@@ -82,7 +82,7 @@ typedef struct Meeting {
 
 static Err no_socket(const char *what) { return err_infra("%s: %s", what, strerror(errno)); }
 
-/* After a tenth of the limit, once. A process that has failed does not wait for long. */
+/* True once, after a tenth of the limit. A process that has failed does not wait for long. */
 static bool warns_now(Meeting *m) {
     if (m->own.failed || clock_ns() < m->warning) return false;
     m->warning = INT64_MAX;
@@ -112,7 +112,7 @@ static bool move_all(int socket, void *bytes, size_t n, bool out, int64_t until)
     return true;
 }
 
-/* Any address of this machine: of IPv6 and IPv4, or only of IPv4 if there is no IPv6. port 0: any that is free. */
+/* Any address of this machine: of IPv6 and IPv4, or only of IPv4 if there is no IPv6. port 0: any free port. */
 static Err listen_at(int port, int *listener) {
     const int one = 1, zero = 0;
     struct sockaddr_in6 v6 = {.sin6_family = AF_INET6, .sin6_port = htons((uint16_t)port)};
@@ -167,14 +167,14 @@ static bool is_loopback(const Place *p) {
     return p->is_v6 ? !memcmp(p->address, ONE, 16) : p->address[0] == 127;
 }
 
-/* A port of this machine's own range may connect to itself while nothing listens there. */
+/* Whether a socket is connected to itself. This happens if no process listens and the port is an ephemeral one. */
 static bool is_own_end(int s) {
     struct sockaddr_storage a = {0}, b = {0};
     socklen_t n = sizeof a, m = sizeof b;
     return !getsockname(s, (void *)&a, &n) && !getpeername(s, (void *)&b, &m) && n == m && !memcmp(&a, &b, n);
 }
 
-/* One try; -1: nothing listens there, and errno is the reason. */
+/* Tries once; -1: failed, and errno is the reason. */
 static int connect_to(const struct sockaddr *a, socklen_t size) {
     int s = socket(a->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), error = 0;
     socklen_t n = sizeof error;
@@ -314,7 +314,7 @@ static Err not_all_came(const Meeting *m, double waited_s) {
     return e;
 }
 
-/* The process that has ended already; -1: none. */
+/* A process that has already ended; -1: none. */
 static int who_left(const Meeting *m, struct pollfd *p) {
     int n = 0;
     for (int r = 0; r < m->own.world; r++)
@@ -477,7 +477,7 @@ static Err attend_meeting(Meeting *m) {
 
 /* ---- */
 
-/* A process has a connection to each other one. */
+/* A process needs one descriptor per connection. */
 static void raise_limit(int connections) {
     enum { OTHER_FILES = 256 };
     struct rlimit l;

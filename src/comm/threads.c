@@ -1,7 +1,7 @@
-/* Ranks as threads of one process. Each member leaves its buffers in the operation's Meeting. Once the last member has
- * come, any thread can move the elements. The last member moves small operations itself, so that a rank blocks at most
- * once per operation; waiting members move larger ones in pieces. Once all have started it, any waiting rank can finish
- * the operation alone, so ranks may wait for operations in any order. */
+/* Ranks as threads of one process. Each member leaves its buffers in the operation's Meeting. After the last member
+ * has arrived, any thread can move the elements. The last member moves small operations itself, so that a rank blocks
+ * at most once per operation; waiting members move larger ones in pieces. After all members have started an
+ * operation, any waiting rank can finish it, so ranks may wait in any order. */
 #include <limits.h>
 #include <linux/futex.h>
 #include <stdatomic.h>
@@ -17,7 +17,7 @@
 #include "comm/transport.h"
 
 enum {
-    SMALL = 256 << 10, /* bytes of traffic below which a second thread does not pay */
+    SMALL = 256 << 10, /* bytes of traffic below which a second thread is not worthwhile */
     PIECE = 256 << 10, /* bytes of traffic that a thread moves at a time */
 };
 
@@ -28,13 +28,13 @@ typedef struct Meeting {
     int arrived;
     const CommWork **work;               /* [members]; NULL: has not arrived yet */
     int64_t units, grain;                /* a piece is `grain` units */
-    atomic_int_fast64_t taken, finished; /* pieces */
+    atomic_int_fast64_t taken, finished; /* number of pieces */
     atomic_uint state;                   /* waiters sleep on it */
     atomic_int sleepers, inside;         /* inside: members that have not finished their wait */
     struct Meeting *next;
 } Meeting;
 
-/* The shared side of a channel. A meeting is open until all members have come to it. */
+/* The shared side of a channel. A meeting is open until all members have arrived. */
 typedef struct Queue {
     pthread_mutex_t lock;
     CommKey key;
@@ -99,8 +99,8 @@ static void threads_warn(Comm *c, const CommKey *key, int64_t seq, const CommFac
     free(arrived);
 }
 
-/* A new member must agree with those that have come: with any one of them, but with all of them on the counts
- * of pairs. */
+/* A new member's facts must match the members that have arrived. One comparison suffices, except for the pairwise
+ * counts. */
 static void check_alike(const Comm *c, const Queue *q, const Meeting *m, const CommWork *w) {
     char why[512];
     const int me = w->channel->member;
@@ -155,7 +155,7 @@ static Meeting *meeting_new(Queue *q, int64_t seq) {
     return m;
 }
 
-/* The open meeting of an operation. Members come in sequence, so complete meetings are the oldest. */
+/* The open meeting of an operation. Members arrive in sequence, so complete meetings are the oldest. */
 static Meeting *meeting_at(Queue *q, int64_t seq) {
     Meeting **at = &q->open;
     for (int64_t s = q->first; s < seq; s++) at = &(*at)->next;
@@ -186,7 +186,7 @@ static void help(Meeting *m, int members) {
     }
 }
 
-/* Called when all members have come. */
+/* Called when all members have arrived. */
 static void begin(Meeting *m, int members) {
     const int64_t traffic = comm_traffic(m->work, members);
     m->units = comm_units(m->work, members);

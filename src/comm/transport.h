@@ -9,14 +9,15 @@
 
 #include "comm/comm.h"
 
-/* Compared and hashed as bytes: made of ints only, so there is no padding. */
+/* Compared and hashed as bytes. It has only int fields, and therefore no padding. */
 typedef struct CommKey {
     Group group;  /* simplified, rank 0: the same on every member */
     int src, dst; /* members of the group; -1, -1: the channel of its collectives */
-    int device;   /* 1: of the device transport, which numbers its operations separately; 2: its graphs */
+    int device;   /* 0: host transport; 1: device transport, numbered separately; 2: graphs of the device
+                     transport */
 } CommKey;
 
-/* A map from keys. */
+/* A hash table with CommKey keys. */
 typedef struct CommTable {
     struct CommEntry *entry; /* [capacity], a power of two */
     size_t count, capacity;
@@ -27,15 +28,14 @@ typedef struct CommEntry {
     void *value; /* NULL: the entry is free */
 } CommEntry;
 
-/* The value of the key. A new key has the value NULL, which the caller must replace before the next
- * look-up. */
+/* The value of the key. The value of a new key is NULL. The caller must replace it before the next look-up. */
 void **comm_lookup(CommTable *, const CommKey *);
 
 typedef struct CommChannel {
     CommKey key;
-    int members, member; /* of this rank */
+    int members, member; /* number of members; this rank's member index */
     int64_t next;        /* sequence number of this rank's next operation */
-    bool all_to_all;     /* one is planned */
+    bool all_to_all;     /* an all-to-all is planned */
     void *state;         /* the transport's */
 } CommChannel;
 
@@ -45,7 +45,7 @@ int comm_members(const CommKey *);
 
 enum { COMM_GRAPH = COMM_KINDS }; /* a CommFacts.kind: the launch of a graph that has operations */
 
-/* The facts about an operation that a member sends to another, as raw bytes between processes. */
+/* The facts about an operation that a member sends to other members. Processes exchange them as raw bytes. */
 typedef struct CommFacts {
     int32_t kind, reduction, dtype; /* reduction: 0 if the kind has none; dtype: 0 for a barrier */
     int32_t peer;                   /* the root of a broadcast, else 0 */
@@ -54,7 +54,7 @@ typedef struct CommFacts {
     char site[48];                  /* truncated */
 } CommFacts;
 
-/* The facts that the work's rank sends to a member of the channel. */
+/* The facts that the rank of the CommWork sends to a member of the channel. */
 CommFacts comm_facts_to(const CommWork *, int member);
 /* True if two members contradict each other; writes the error message to `why`. */
 bool comm_mismatch(const CommFacts *mine, int my_rank, const CommFacts *theirs, int their_rank,
@@ -65,14 +65,14 @@ struct CommWork {
     CommFacts facts;
     CommChannel *channel; /* NULL: nothing to wait for */
     int64_t seq;
-    int64_t record;          /* in the recorder */
-    int64_t begin_ns;        /* of its flight, by the host's clock */
+    int64_t record;          /* number of its record */
+    int64_t begin_ns;        /* start time, by the host's clock */
     int64_t *in_at, *out_at; /* ALL_TO_ALL: where each member's part begins, in elements */
     const struct CommTransport *transport;
     void *state;            /* the transport's */
     bool open;              /* started and not waited for */
     void *staging, *staged; /* copies of a GPU's buffers, and the address of the result; NULL: none */
-    CommWork *next;         /* in the list of spare works */
+    CommWork *next;         /* next in the list of unused works */
 };
 
 /* ---- recorder ---- */
@@ -85,7 +85,7 @@ typedef struct CommRecord {
 
 typedef struct CommRecorder {
     pthread_mutex_t lock; /* a report on another thread may read it */
-    int64_t count;        /* operations ever recorded; the ring holds the last COMM_RECORDS */
+    int64_t count;        /* number of operations recorded so far; the ring holds the last COMM_RECORDS */
     CommRecord *ring;
 } CommRecorder;
 
@@ -94,19 +94,19 @@ void comm_recorder_free(CommRecorder *);
 int64_t comm_record_start(CommRecorder *, const CommWork *); /* the number of the record */
 void comm_record_done(CommRecorder *, int64_t number);
 bool comm_record_last(CommRecorder *, CommRecord *out); /* false: none */
-/* Whether an operation has started: it, or a later one of its channel, is among the last COMM_RECORDS. */
+/* Whether the operation has started: the last COMM_RECORDS contain it or a later operation of its channel. */
 bool comm_record_has(CommRecorder *, const CommKey *, int64_t seq);
 void comm_record_print(const CommRecord *, FILE *);
 
 /* ---- endpoint ---- */
 
-/* How operations move elements. start and wait implement those of comm.h, for groups of several members. */
+/* How operations move elements. start and wait implement comm_start and comm_wait for groups of several members. */
 typedef struct CommTransport {
     void (*start)(Comm *, CommWork *);
     void (*wait)(Comm *, CommWork *);
-    void (*free)(Comm *); /* releases its state; NULL: it has none */
-    /* Device transports: whether this one can run a call; other calls are staged. The operation may continue
-     * after its wait, so the transport itself marks its record as done. */
+    void (*free)(Comm *); /* releases the transport's state; NULL: no state */
+    /* Device transports: whether the transport can run a call; other calls are staged. The operation may still run
+     * after comm_wait, so the transport marks its record as done. */
     bool (*takes)(const Comm *, const CommCall *);
     /* Device transports: implements comm_launched. */
     void (*launched)(Comm *, const char *site);
@@ -117,8 +117,8 @@ typedef struct CommTransport {
     /* Host transports: reports a failed operation of the device transport and ends the world. May be called
      * on any thread. */
     void (*end)(Comm *, const CommKey *, int64_t seq, const CommFacts *, const char *why);
-    /* Host transports: calls comm_warn about an operation of the device transport, when it has learned which members
-     * have started it. Returns immediately. May be called on any thread. */
+    /* Host transports: finds out which members have started a device operation, then calls comm_warn. Returns
+     * immediately. May be called on any thread. */
     void (*warn)(Comm *, const CommKey *, int64_t seq, const CommFacts *);
 } CommTransport;
 
@@ -127,7 +127,7 @@ typedef struct CommTransport {
 extern const CommTransport COMM_STAGING;
 
 struct Comm {
-    const CommTransport *host; /* NULL: nothing moves */
+    const CommTransport *host; /* NULL: no data moves */
     void *host_state;
     const CommTransport *device; /* NULL: memory of a discrete device is staged */
     void *device_state;
@@ -136,7 +136,7 @@ struct Comm {
     _Atomic double deadline_s; /* threads of the transports read it */
     CommSabotage sabotage;
     CommProfile *profile; /* [COMM_PROFILE]; NULL: none */
-    Device *computes;     /* that the profile waits for; NULL: none */
+    Device *computes;     /* device that the profile waits for; NULL: none */
     int64_t started;      /* number of operations that this rank has started */
     int open;             /* operations not yet waited for */
     CommTable channels;
@@ -148,7 +148,7 @@ void comm_init(Comm *, const CommTransport *host, void *host_state, int world, i
 /* Frees the memory of comm_init and of the operations. An operation that was never waited for is a fault. */
 void comm_close(Comm *);
 CommChannel *comm_channel(Comm *, const CommKey *);
-/* How long an operation waits for its members, and how long until it warns. */
+/* The times after which a late member is a fault and after which a warning is printed. */
 int64_t comm_deadline_ns(const Comm *);
 int64_t comm_warning_ns(const Comm *);
 CommKey comm_key(const CommCall *, bool device);
@@ -156,12 +156,11 @@ CommKey comm_key(const CommCall *, bool device);
 /* ---- moving elements ---- */
 
 /* out[0, n) = the reduction of in[i][at, at + n) over the members in their order. `out` may alias one of
- * these parts. MAX and MIN of a NaN is a NaN. */
+ * these parts. MAX and MIN are NaN if an operand is NaN. */
 void comm_reduce(CommReduction, DType, const void *const *in, int members, int64_t at, int64_t n, void *out);
 
-/* An operation whose members' buffers are all in this process, divided into units that can be moved in any
- * order and on any thread: elements of the larger buffer, or the receivers of an all-to-all. work
- * [members]. */
+/* The number of units of an operation whose buffers are all in this process. Any thread can move units, in any order.
+ * A unit is an element of the larger buffer or, in an all-to-all, a receiver. work [members]. */
 int64_t comm_units(const CommWork *const *work, int members);
 /* Bytes read and written by all units together. */
 int64_t comm_traffic(const CommWork *const *work, int members);
@@ -169,19 +168,19 @@ void comm_move(const CommWork *const *work, int members, int64_t begin, int64_t 
 
 /* ---- reports ---- */
 
-/* The known state of a rank when the world has to end. */
+/* The known state of a rank when the world ends. */
 typedef struct CommWitness {
     const char *status; /* "is running" */
     bool any;           /* it has started an operation; `last` is the last one */
     CommRecord last;
     bool is_in;  /* the last operation is not done */
-    bool silent; /* it has not answered a query: reported even if it has started the operation */
+    bool silent; /* the rank has not answered a query: reported even if it has started the operation */
 } CommWitness;
 
-/* Prints one report in one piece, so that those of several processes do not mix. It has the error, the ranks that
- * have started the operation (`arrived` [members]), the state of the others (`witness` [world]), and this
- * rank's recorder. key NULL: the error is not about an operation. */
+/* Prints a report with one write, so that reports of several processes do not mix. It has the error, the ranks that
+ * have started the operation (`arrived` [members]), the state of the others (`witness` [world]), and this rank's
+ * recorder. key NULL: the error is not about an operation. */
 void comm_report(const Comm *, const char *why, const CommKey *, int64_t seq, const CommFacts *,
                  const bool *arrived, const CommWitness *witness);
-/* Prints that the operation waits for members that are late. Only the first of those that wait prints. */
+/* Prints that the operation waits for members that are late. Only the first member that waits prints. */
 void comm_warn(const Comm *, const CommKey *, int64_t seq, const CommFacts *, const bool *arrived);

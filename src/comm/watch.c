@@ -1,9 +1,9 @@
-/* Detects that a process has stopped or ended. The processes form a ring: each sends heartbeats to the rank before it,
- * and watches the rank after it. If some processes run and others do not, at least one running process watches a
- * stopped one. It asks all others for their state, and reports.
+/* Detects that a process has stopped or ended. The processes form a ring: each sends heartbeats to the previous rank
+ * and watches the next rank. If some processes run and others do not, at least one running process watches a stopped
+ * one. It asks all other processes for their state and reports.
  *
- * Circle with exchange.c: announcements of operations arrive among those of the watch, and
- * waiting operations take them. */
+ * Circle with exchange.c: the watch also receives the announcements of operations, and waiting operations call the
+ * watch. */
 #include <errno.h>
 #include <sched.h>
 #include <signal.h>
@@ -18,9 +18,9 @@
 #include "comm/exchange.h"
 
 #define SECOND       INT64_C(1000000000)
-#define TICK_NS      (SECOND / 4) /* between two beats */
-#define SILENCE_NS   (6 * SECOND) /* without a beat, a process is stopped or unreachable */
-#define SUSPENDED_NS (2 * SECOND) /* between two ticks: this process was stopped, and perhaps all were */
+#define TICK_NS      (SECOND / 4) /* time between two heartbeats */
+#define SILENCE_NS   (6 * SECOND) /* without a heartbeat for this time, a process is stopped or lost */
+#define SUSPENDED_NS (2 * SECOND) /* longer between ticks: this process was stopped, perhaps all */
 #define PATIENCE_NS  (5 * SECOND) /* time for another rank to print its report */
 #define ANSWERS_NS   SECOND
 
@@ -109,7 +109,7 @@ static void reply(Comm *c, int asker, const Announcement *asked) {
 static void take_reply(const Processes *p, const Announcement *a, int source) {
     Question *q = p->questions;
     while (q && (q->seq != a->seq || memcmp(&q->key, &a->key, sizeof a->key))) q = q->next;
-    if (!q) return; /* it came too late */
+    if (!q) return; /* the answer came too late */
     for (int i = 0; i < comm_members(&q->key); i++)
         if (comm_member(&q->key, i) == source) q->arrived[i] = a->started;
     q->unanswered--;
@@ -135,7 +135,7 @@ static void settle_questions(const Comm *c, int64_t now) {
 
 /* ---- the end ---- */
 
-/* Listens until all ranks that can answer have done so (`answers`), or the time is up. The thread that ends the
+/* Listens until the time is up or, with `answers`, all ranks that can answer have answered. The thread that ends the
  * world keeps the lock. */
 static void listen_for(Comm *c, bool answers, int64_t ns) {
     Processes *p = c->host_state;
@@ -150,7 +150,7 @@ static void listen_for(Comm *c, bool answers, int64_t ns) {
 }
 
 /* Asks all other ranks for their state: stopped and lost ranks do not answer. If several ranks do this, the first
- * one to ask reports (the lowest one, if they ask at the same time), and its report ends the others. */
+ * rank to ask reports; if they ask at the same time, the lowest rank. Its report ends the others. */
 static _Noreturn void end_world(Comm *c, const CommKey *key, int64_t seq, const CommFacts *facts,
                                 bool *arrived, const char *why) {
     Processes *p = c->host_state;
@@ -212,7 +212,7 @@ static bool waits_for(const Processes *p, const Exchange *x, int rank) {
     return waits && !p->returned[rank];
 }
 
-/* A process no longer takes part. */
+/* Ends the world because a process no longer takes part. */
 static _Noreturn void end_without(Comm *c, int rank, const char *why) {
     const Processes *p = c->host_state;
     const Exchange *x = p->active;
@@ -239,7 +239,7 @@ void watch_check_lost(Comm *c, const Exchange *x) {
     if (p->lost >= 0 && waits_for(p, x, p->lost)) end_after_loss(c);
 }
 
-/* Bytes of another process are not trusted: a wrong key would index memory. */
+/* Does not trust the bytes of other processes: an invalid key would index memory out of bounds. */
 static bool is_sound(const Comm *c, const Announcement *a, int source) {
     const Group *g = &a->key.group;
     const CommFacts *f = &a->facts;
@@ -317,7 +317,7 @@ static void check_silence(Comm *c, int64_t now) {
     const int64_t bytes = p->wire->heard ? p->wire->heard(p->line, next) : 0,
                   heard = bytes > p->heard_ns ? bytes : p->heard_ns;
     char why[200];
-    if (!heard) return; /* it may still connect to others */
+    if (!heard) return; /* that process may still be connecting */
     if (p->returned[next] || now - heard < SILENCE_NS) return;
     snprintf(why, sizeof why,
              "rank %d has not been heard for %.1f s: its process is stopped, or its host or network is down",
@@ -332,7 +332,7 @@ static void tick(Comm *c, int64_t now) {
     check_silence(c, now);
     settle_questions(c, now);
     if (p->lost >= 0 && now - p->lost_ns > TICK_NS)
-        end_after_loss(c); /* an operation may name it meanwhile */
+        end_after_loss(c); /* meanwhile, an operation may report the loss */
 }
 
 static void *watcher(void *arg) {
@@ -362,7 +362,7 @@ void watch_start(Comm *c) {
     pthread_cond_init(&p->closing, NULL);
     p->lost = -1;
     if (c->world == 1) return;
-    sigfillset(&all); /* signals are for the threads of the program */
+    sigfillset(&all); /* the program's other threads handle signals */
     pthread_sigmask(SIG_SETMASK, &all, &before);
     const int rc = pthread_create(&p->watcher, NULL, watcher, c);
     pthread_sigmask(SIG_SETMASK, &before, NULL);

@@ -5,7 +5,7 @@
 
 #include "base/mem.h"
 
-enum { PIECE = 1 << 16 }; /* elements in one piece of the host */
+enum { PIECE = 1 << 16 }; /* elements that the host processes at a time */
 
 const Collective COLLECTIVES[N_COLLECTIVES] = {
     {"all_reduce", COMM_ALL_REDUCE, true, false, true, true, 2},
@@ -112,7 +112,7 @@ void exact_run(const Exact *x, CommCall call) {
 
 bool exact_is_rounded(double got, double wanted, int members) {
     static const double EPS = 0x1p-7; /* BF16 has 8 bits; truncated */
-    static const double MOST = 0.25;  /* of the value; a lost element is off by all of it */
+    static const double MOST = 0.25;  /* relative to the value; a lost element has a relative error of 1 */
     static const double MOST_F16 = 65504;
     if (isinf(got)) return fabs(wanted) > MOST_F16;
     return (got == (double)bf16_to_float(bf16_from_float((float)got)) ||

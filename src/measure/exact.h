@@ -1,6 +1,6 @@
-/* Collectives on data for which the result is known exactly: integers whose sums are exact in their type. The
- * integers are as large as this allows, so that a sum in a narrower type is wrong. bench comm measures them,
- * and validate certifies a transport with them. */
+/* Collectives on data whose exact result is known: integers whose sums are exact in their type. The integers are as
+ * large as exact sums allow, so a sum in a narrower type is wrong. `bench comm` measures these collectives; `validate`
+ * certifies a transport with them. */
 #pragma once
 
 #include "comm/comm.h"
@@ -34,27 +34,27 @@ typedef struct Exact {
     const Collective *of;
     const ExactType *type;
     int64_t count; /* the call's n */
-    bool in_place; /* one buffer holds both, and the smaller is this member's part of the larger */
+    bool in_place; /* one buffer holds both: the smaller is this member's part of the larger */
 } Exact;
 
 /* busbw / algbw in a group of `members` members. */
 double exact_bus_factor(const Collective *, int members);
-int64_t exact_in_count(const Exact *); /* elements of this rank's input and output */
+int64_t exact_in_count(const Exact *); /* number of elements in this rank's input and output */
 int64_t exact_out_count(const Exact *);
 CommCall exact_call(const Exact *);
 /* The exact value of an element of the output. */
 double exact_expected(const Exact *, int64_t at);
 /* Writes this rank's input. */
 void exact_fill(const Exact *, const CommCall *);
-/* One call; COMM_SEND also receives. */
+/* Runs one call; COMM_SEND also receives. */
 void exact_run(const Exact *, CommCall);
 
 /* The wrong elements of an output. */
 typedef struct ExactWrong {
-    int64_t count, first, last; /* elements, and the places of the first and the last one */
-    int64_t rounded;            /* those that a sum in bf16 or fp16 could give */
+    int64_t count, first, last; /* number of wrong elements; indices of the first and the last */
+    int64_t rounded;            /* number of wrong elements that a sum in bf16 or fp16 could produce */
     double got, wanted;         /* of the first */
 } ExactWrong;
 ExactWrong exact_check(const Exact *, const CommCall *);
-/* Whether a sum of `members` summands in bf16 or fp16, rounded or truncated after each, could give `got`. */
+/* Whether a bf16 or fp16 sum of `members` summands, rounded or truncated after each addition, could produce `got`. */
 bool exact_is_rounded(double got, double wanted, int members);

@@ -17,7 +17,7 @@ typedef struct NvmlUse { /* nvmlProcessInfo_t */
     unsigned instance, compute_instance;
 } NvmlUse;
 
-/* name, parameters; each returns 0 if it succeeds */
+/* name, parameters; each function returns 0 on success */
 #define NVML_FUNCTIONS(F)                                                                                    \
     F(Init_v2, (void))                                                                                       \
     F(Shutdown, (void))                                                                                      \

@@ -7,7 +7,7 @@
 
 enum { NVML_PROCESSES = 8 };
 typedef struct NvmlProcess {
-    unsigned pid; /* as the driver sees it: not that of a container */
+    unsigned pid; /* as seen by the driver, not inside a container */
     char name[40];
 } NvmlProcess;
 
@@ -18,9 +18,9 @@ typedef struct NvmlFacts {
     double watts, limit_watts;
     bool ecc, remap_pending, remap_failed;
     uint64_t uncorrected;  /* ECC errors since the driver was loaded */
-    int nvlinks, switched; /* NVLinks that are up; those of them that lead to an NVSwitch */
+    int nvlinks, switched; /* number of NVLinks that are up; number of these that lead to an NVSwitch */
     int sm;                /* 90: compute capability 9.0; 0: not known */
-    int n_processes;       /* that compute on the GPU; 0 also if the driver does not report it */
+    int n_processes;       /* number of compute processes; also 0 if the driver does not report it */
     NvmlProcess process[NVML_PROCESSES];
     unsigned pcie; /* the highest generation that both the GPU and its slot support; 0: not known */
 } NvmlFacts;
@@ -28,7 +28,7 @@ typedef struct NvmlFacts {
 /* Reads the GPU with this UUID. */
 void nvml_read(const unsigned char id[16], NvmlFacts *);
 
-/* A GPU while it was not idle. */
+/* The load of a GPU while it was busy. */
 typedef struct NvmlLoad {
     bool known;
     unsigned sm_mhz;  /* lowest */
@@ -39,10 +39,10 @@ typedef struct NvmlLoad {
 } NvmlLoad;
 
 typedef struct NvmlWatch NvmlWatch;
-/* Starts a thread that reads the GPU with this UUID every `period_ms`. NULL if that is not possible. */
+/* Starts a thread that reads the GPU with this UUID every `period_ms`. Returns NULL if that is not possible. */
 NvmlWatch *nvml_watch(const unsigned char id[16], int period_ms);
-/* Ends and frees the watch. NULL is allowed. */
+/* Ends and frees the watch, which may be NULL. */
 NvmlLoad nvml_watch_end(NvmlWatch *);
 
-/* Whether all pairs of these n GPUs of this host reach each other through NVLink. False if it is not known. */
+/* Whether all pairs of these n GPUs of this host are connected through NVLink. False if unknown. */
 bool nvml_all_linked(const unsigned char (*ids)[16], int n);

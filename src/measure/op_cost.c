@@ -16,7 +16,7 @@ bool work_gemm(OpNumber op, const Call *c, GemmShape *p) {
     return true;
 }
 
-/* Causal: half of all pairs of query and key; with d multiply-adds per GEMM. */
+/* Causal attention computes half of all pairs of query and key, with d multiply-adds per pair and GEMM. */
 static double attention_flops(const Call *c, const Tensor *q, const Tensor *k, int gemms) {
     const bool causal = ((const AttentionAttr *)c->attr)->window_right != WINDOW_OFF;
     return (double)tensor_count(q) * (double)k->dim[0] * (causal ? 1 : 2) * gemms;
@@ -26,7 +26,7 @@ double work_flops(OpNumber op, const Call *c) {
     GemmShape p;
     if (work_gemm(op, c, &p)) return 2.0 * (double)p.m * (double)p.n * (double)p.k;
     if (op == OP_attention || op == OP_attention_unfused) return attention_flops(c, c->in[0], c->in[1], 2);
-    if (op == OP_attention_unfused_grad || op == OP_attention_grad) /* probabilities are stored, or not */
+    if (op == OP_attention_unfused_grad || op == OP_attention_grad) /* unfused: probabilities are stored */
         return attention_flops(c, c->in[1], c->in[2], op == OP_attention_grad ? 5 : 4);
     return 0;
 }

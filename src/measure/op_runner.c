@@ -22,14 +22,14 @@ struct BenchCalls {
     Device *device;
     const OpDef *op;
     int sets, next;
-    char *block; /* memory of all operands; the first set comes first */
+    char *block; /* memory of all sets of operands */
     size_t bytes;
     Set set[SETS_MAX];
 };
 
 /* ---- contents ---- */
 
-/* Number of random numbers, which are repeated; odd, so that rows of a matrix differ. */
+/* Period of the random numbers; odd, so that the rows of a matrix differ. */
 enum { PATTERN = (1 << 17) - 1 };
 
 static void draw(float *x, int64_t n, bool positive, uint64_t seed) {
@@ -108,7 +108,7 @@ static void fill(Device *d, const CaseOperand *o, const Tensor *t, uint64_t seed
         fill_numbers(d, t, o->content == CONTENT_POSITIVE, seed);
 }
 
-/* The first set gets numbers, the others copies of it: only their addresses matter. */
+/* The first set gets random numbers, the other sets are copies: only their addresses matter. */
 static void take(BenchCalls *b, size_t bytes, const KernelCase *c) {
     b->bytes = bytes * (size_t)b->sets;
     b->block = device_alloc(b->device, b->bytes, "a benchmark's operands");

@@ -1,19 +1,19 @@
-/* Repeats and times calls of one op on separate operands. There are enough sets of operands that a GPU's
- * cache holds no part of the next one, all with the same numbers; on the CPU there is one set. */
+/* Repeats and times calls of one op on separate operands. All sets of operands have equal contents. There are enough
+ * sets that a GPU's cache holds no part of the next set; on the CPU there is one set. */
 #pragma once
 
 #include "kernels/cases.h"
 
 typedef struct BenchCalls BenchCalls;
-/* Makes the op's plans, then allocates the operands, with the types for `storage` (case_dtype). `attr` must
- * outlive the calls. */
+/* Makes the op's plans, then allocates operands of the types for `storage` (case_dtype). `attr` must outlive the
+ * calls. */
 BenchCalls *bench_calls_new(Device *, const KernelCase *, DType storage);
 void bench_calls_free(BenchCalls *);
-/* Starts one call, on the next set. */
+/* Starts one call on the next set of operands. */
 void bench_calls_run(BenchCalls *);
-/* The median of rounds of calls, with one wait per round. There are BENCH_ROUNDS rounds, or as many as fit
- * into `seconds` (0: no limit), but at least 3. Half of that time is spent on warming up before, with at
- * least one call of each set. */
+/* Measures the median of rounds of calls, with one wait per round. There are BENCH_ROUNDS rounds, or as many as fit
+ * into `seconds` (0: no limit), but at least 3. A warm-up first takes half of `seconds` and calls each set at least
+ * once. */
 enum { BENCH_ROUNDS = 21 };
 typedef struct BenchTime {
     double ns; /* per call, the median of the rounds */
@@ -22,5 +22,5 @@ typedef struct BenchTime {
     int64_t calls;                 /* per round */
 } BenchTime;
 BenchTime bench_calls_time(BenchCalls *, double seconds);
-/* One set. */
+/* Bytes of one set of operands. */
 const Call *bench_calls_shape(const BenchCalls *);

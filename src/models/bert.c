@@ -1,13 +1,13 @@
-/* The encoder BERT. Megatron-LM core/models/bert/bert_model.py: embedding with token types -> layers as GPT's, without
- * the causal mask -> final norm -> heads. With norm-placement post it is the original (Devlin et al., 2018): each norm
- * follows a residual sum, except the first, which follows the embedding. */
+/* The encoder BERT. Megatron-LM core/models/bert/bert_model.py: embedding with token types -> GPT's layers without the
+ * causal mask -> final norm -> heads. With norm-placement post this is the original BERT (Devlin et al., 2018): each
+ * norm follows a residual sum, except the first, which follows the embedding. */
 #include "models/model.h"
 #include "models/option_map.h"
 #include "models/specs.h"
 #include "nn/bert_head.h"
 #include "nn/class_head.h"
 
-/* Megatron-LM's head always has the erf form of GELU; Hugging Face's has the activation of the MLP, which --activation
+/* Megatron-LM's head always uses the erf form of GELU; Hugging Face's uses the MLP's activation, which --activation
  * (not in Megatron-LM) sets. */
 static Activation head_activation(const Config *c) {
     const Activation named = c->activation == MLP_GELU ? ACT_GELU_ERF : map_activation(c->activation);
@@ -37,7 +37,7 @@ static HeadSpec class_head_spec(const Config *c, ClassHeadSpec spec, LossSpec lo
                       .n_losses = 1};
 }
 
-/* Whether the second sentence follows the first. */
+/* The head that predicts whether the second sentence follows the first. */
 static HeadSpec sentence_head(const Config *c, Arena *arena) {
     const ClassHeadSpec spec = {
         .name = "binary_head", .classes = 2, .choices = 1, .init_std = c->derived.init_std};

@@ -8,7 +8,7 @@ static int64_t rows(const CacheShape *shape, FieldExtent extent) {
     return extent == EXTENT_POSITIONS ? shape->capacity : extent == EXTENT_ENCODER ? shape->encoder : 1;
 }
 
-/* Without memory: [positions, b, dim...] or [b, dim...] */
+/* A tensor without memory: [positions, b, dim...] or [b, dim...] */
 static Tensor tensor_of(const CacheSpec *s, const CacheShape *shape) {
     int64_t dim[2 + sizeof s->dim / sizeof *s->dim];
     int n = 0;

@@ -11,7 +11,7 @@
 
 /* ---- plan ---- */
 
-/* A stream crosses the borders inside its stack, an output those up to the end of the next stack. */
+/* A stream crosses the borders inside its stack; an output crosses the borders up to the end of the next stack. */
 static void add_flows(ModelPlan *p) {
     p->n_flows = 2 * p->n_stacks - 1;
     for (int i = 0; i < p->n_stacks; i++) {
@@ -66,8 +66,8 @@ static int64_t layers_of(const ModelPlan *p) {
 }
 
 /* The part of a stack that a stage computes: layers [first, first + layers) of the stack, with the input
- * below its first layer and the norm above its last one. A stage without layers has none, except at the ends
- * of the model. */
+ * below its first layer and the norm above its last one. A stage without layers has neither, except at the ends of the
+ * model. */
 typedef struct StackPart {
     int64_t first, layers;
     bool begins, ends;
@@ -111,7 +111,7 @@ static void stage_init(Model *m, const StagePart *stage) {
     if (stage->head) heads_init(m);
 }
 
-/* The model of one rank, whose parameters are not tied yet. */
+/* The model of one rank, with parameters not yet tied. */
 static Model *model_of(const Config *c, const ModelPlace *place) {
     Registry *r = registry_new(&place->layout);
     Model *m = arena_alloc(r->arena, sizeof *m);
@@ -222,7 +222,7 @@ void model_free(Model *m) {
 
 /* ---- forward ---- */
 
-/* The feed of stack i. encoded: the output of the stack before. */
+/* The feed of stack i. encoded: the output of the previous stack. */
 static const Feed *stack_feed(Tape *t, const ModelPlan *p, int i, const Feed *feed, Tensor *encoded) {
     const StackSpec *s = &p->stack[i];
     Feed *own = tape_alloc(t, sizeof *own);
@@ -230,7 +230,7 @@ static const Feed *stack_feed(Tape *t, const ModelPlan *p, int i, const Feed *fe
     if (s->fields) memset(own->field, 0, sizeof own->field);
     for (int k = 0; k < s->n_fields; k++) own->field[s->fields[k].name] = feed->field[s->fields[k].field];
     own->encoded = encoded;
-    if (i + 1 < p->n_stacks) own->cache = NULL; /* it has those of the last stack */
+    if (i + 1 < p->n_stacks) own->cache = NULL; /* the cache belongs to the last stack */
     return own;
 }
 
@@ -249,7 +249,7 @@ Flow model_stage(Tape *t, const Model *m, int stage, const Feed *feed, Flow in) 
     const ModelPlan *p = &m->plan;
     const int last = p->n_stacks - 1;
     Flow out = {{NULL}};
-    Tensor *h = NULL; /* the output of the stack before */
+    Tensor *h = NULL; /* the output of the previous stack */
     for (int i = 0; i <= last; i++) {
         const Stack *stack = &m->stack[i];
         const StackPart part = stack_part(p, i, &m->stages[stage]);
@@ -293,7 +293,7 @@ SpmdType model_flow(const Model *m, int flow, int64_t b, int64_t dim[3]) {
 
 /* ---- router losses ---- */
 
-/* The number of the layer's branch of experts; -1: none. */
+/* The index of the layer's branch of experts; -1: none. */
 static int experts_at(const LayerSpec *l) {
     int k = l->n - 1;
     while (k >= 0 && l->branch[k].kind != BRANCH_moe) k--;

@@ -11,10 +11,9 @@ enum { MODEL_STACKS = 4, MODEL_HEADS = 4, MODEL_FLOWS = 2 * MODEL_STACKS };
 _Static_assert((int)MODEL_LOSSES <= (int)MODEL_FLOWS, "a Flow has all losses of a model");
 
 /* A tensor of a microbatch that one pipeline stage sends to the next. The layers of all stacks are numbered
- * consecutively. It crosses the borders between stages that have at least first_border and at most last_border
- * layers below. */
+ * consecutively. The tensor crosses each border between stages that has first_border to last_border layers below it. */
 typedef struct FlowSpec {
-    int stack; /* the index of the stack whose stream or output it is */
+    int stack; /* the index of the stack that has this stream or output */
     int64_t first_border, last_border;
 } FlowSpec;
 
@@ -22,28 +21,28 @@ static inline bool flow_crosses(const FlowSpec *f, int64_t border) {
     return border >= f->first_border && border <= f->last_border;
 }
 
-/* A pure value. A family lists stacks and heads; model_plan adds the rest, which follows from them and from
- * the options. */
+/* A pure value. A family lists stacks and heads; model_plan derives the rest from these and the options. */
 typedef struct ModelPlan {
     SampleShape sample; /* what the model reads */
     /* A forward computes each stack after the one before, whose output it may read (Feed.encoded). */
     StackSpec stack[MODEL_STACKS];
     int n_stacks;
-    /* All of the last stack's output. Without labels only the first one computes; only the last one may have counts. */
+    /* All heads read the last stack's output. Without labels only the first head runs; only the last one may have
+     * counts. */
     HeadSpec head[MODEL_HEADS];
     int n_heads;
 
     int64_t vocab;              /* without padding */
-    int64_t limit;              /* the most positions that the model distinguishes */
+    int64_t limit;              /* the largest number of positions that the model distinguishes */
     FlowSpec flow[MODEL_FLOWS]; /* the streams of the stacks, then the outputs of all but the last */
     int n_flows;
-    LossSpec loss[MODEL_LOSSES]; /* of all heads; then the counts */
+    LossSpec loss[MODEL_LOSSES]; /* losses of all heads; then the counts */
     int n_losses, n_counts;
 } ModelPlan;
 
 static inline int model_sums(const ModelPlan *p) { return p->n_losses + p->n_counts; }
 
-/* The tensors of a plan's flows, after the heads of its losses or the logits; NULL: not at this border. */
+/* The tensors of a plan's flows; after the heads, the losses or the logits. NULL: not at this border. */
 typedef struct Flow {
     Tensor *at[MODEL_FLOWS];
 } Flow;
@@ -57,7 +56,7 @@ typedef struct StagePart {
 /* The place of a rank in a pipeline. */
 typedef struct ModelPlace {
     Layout layout;
-    const StagePart *stages; /* [n_stages] of all ranks; stage i is on pipeline rank i modulo their number */
+    const StagePart *stages; /* [n_stages] of all ranks; stage i is on pipeline rank i mod pipeline size */
     int n_stages;
 } ModelPlace;
 
@@ -67,29 +66,29 @@ struct Model {
     ModelPlan plan;
     Registry *registry; /* owned */
     Device *device;     /* NULL until model_allocate */
-    StagePart *stages;  /* [n_stages] of this rank */
+    StagePart *stages;  /* [n_stages] this rank's stages */
     int n_stages;
     Stack stack[MODEL_STACKS];
-    void *head[MODEL_HEADS]; /* their modules, on a stage that has them; else NULL */
+    void *head[MODEL_HEADS]; /* the heads' modules, on a rank that has them; else NULL */
 };
 
 /* The plan for these options, which must satisfy their rules; `derived` comes from config_finish. The options
- * are read only here, for the plan's specs. Their memory belongs to the arena. */
+ * are read only here, for the plan's specs. The specs' memory belongs to the arena. */
 ModelPlan model_plan(const Config *, Arena *);
 /* Model FLOPs of the forward and backward of `samples` samples. */
 double model_flops(const ModelPlan *, int64_t samples);
 
-/* Parameters of the whole model, without buffers and padding: all, those of experts, those that a token uses, and
- * those that are trained. */
+/* Numbers of parameters of the whole model, without buffers and padding: all, in experts, used by a token, and trained.
+ * */
 typedef struct ModelCount {
     int64_t all, experts, active, trained;
 } ModelCount;
 ModelCount model_count(const Config *);
-/* An error if --freeze-parameters names no parameter, or if none is left to train. */
+/* Returns an error if --freeze-parameters names no parameter, or if no parameter is left to train. */
 Err model_check_frozen(const Config *);
 
-/* Registers this rank's parameters (place NULL: one rank has all), and ties those that other pipeline ranks have too.
- * Allocates no device memory. */
+/* Registers this rank's parameters (place NULL: one rank has all), and ties parameters that several pipeline ranks
+ * have. Allocates no device memory. */
 Model *model_new(const Config *, const ModelPlace *);
 /* Allocates parameter buffers and tables; positions: the longest sequence. Values are zero until
  * registry_init or a load. */
@@ -101,10 +100,10 @@ void model_free(Model *);
 Flow model_stage(Tape *, const Model *, int stage, const Feed *, Flow in);
 /* Runs a model of one stage: returns the first loss or the logits. */
 Tensor *model_forward(Tape *, const Model *, const Feed *);
-/* Shape [s, b, h] on this rank, and type, of each flow for a microbatch of b samples. */
+/* Returns the type of a flow, and its shape [s, b, h] on this rank, for a microbatch of b samples. */
 SpmdType model_flow(const Model *, int flow, int64_t b, int64_t dim[3]);
 
-/* A router's loss (a RouterLoss): its coefficient; and its mean over the layers with experts, summed over the
- * microbatches in the step counters (a copy of all of them in host memory). */
+/* A router's loss (`loss` is a RouterLoss): its coefficient, and its mean over the layers with experts, summed over
+ * microbatches. `counters`: a copy of all step counters in host memory. */
 double model_router_loss_coeff(const Model *, int loss);
 double model_router_loss(const Model *, const double *counters, int loss);

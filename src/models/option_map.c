@@ -2,7 +2,7 @@
 
 #include "base/fault.h"
 
-/* A row of a map. A choice of the option without a row fails the build (-Wswitch). */
+/* A row of a map. A choice without a row fails the build (-Wswitch). */
 #define TO(choice, value)                                                                                    \
     case choice:                                                                                             \
         return value

@@ -10,15 +10,15 @@
 #include "ops/fp8.h"
 #include "tensor/device.h"
 
-DatasetId map_dataset(const Config *);    /* that a model is trained on */
+DatasetId map_dataset(const Config *);    /* the data set that a model is trained on */
 TaskFormat map_task(TaskKind);            /* TASK_NONE is a fault */
-Activation map_activation(MlpActivation); /* MLP_GELU is a fault: Derived.activation is never that */
+Activation map_activation(MlpActivation); /* MLP_GELU is a fault: Derived.activation is never MLP_GELU */
 AttentionSink map_softmax(SoftmaxType);
 BranchNorms map_norms(NormPlacement, ModelFamily);
 RouterScore map_score(RouterScoreFunction);
 QuantFormat map_fp8_format(Fp8Format);
 QuantRecipe map_fp8_recipe(Fp8Recipe);
-DType map_storage(Lane); /* of activations and weights */
+DType map_storage(Lane); /* type of activations and weights */
 DeviceKind map_device(DeviceOption);
 GemmTuning map_gemm_tuning(GemmTuningOption);
 /* The device of a rank. */

@@ -21,9 +21,10 @@ typedef struct StackShape {
     /* The branches of a layer, by their letters in nn/branches.def. `layer` counts the layers of all stacks. NULL:
      * "*-", or "*E" in layers with experts. */
     const char *(*letters)(const Config *, int64_t layer);
-    const char *relative; /* the name of its bias, with --position-embedding-type relative */
+    const char *relative; /* the name of its bias parameter, with --position-embedding-type relative */
     bool causal;
-    int64_t encoder_positions; /* of the encoder that its cross-attention reads; 0: it has none */
+    int64_t
+        encoder_positions; /* positions of the encoder that its cross-attention reads; 0: no cross-attention */
 } StackShape;
 StackSpec spec_stack(const Config *, const StackShape *, Arena *);
 
@@ -32,11 +33,11 @@ StackSpec spec_stack(const Config *, const StackShape *, Arena *);
 typedef struct LayerPlace {
     const Config *config;
     const StackShape *stack;
-    int64_t layer; /* of all stacks */
-    Arena *arena;  /* of the specs */
+    int64_t layer; /* among the layers of all stacks */
+    Arena *arena;  /* owns the specs */
 } LayerPlace;
 
-/* Sets `spec`, and the fields in which this kind differs from the layer's other branches. */
+/* Sets `spec` and the other fields that are specific to this kind of branch. */
 #define BRANCH(kind, ...) void kind##_spec(const LayerPlace *, BranchSpec *);
 #include "nn/branches.def"
 #undef BRANCH

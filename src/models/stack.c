@@ -92,7 +92,7 @@ static Tensor *branch_output(Tape *t, const Branch *b, const Feed *feed, Tensor 
     return op_dropout(t, h, b->spec->dropout, b->dropout_site);
 }
 
-/* The input of the branch; the stream becomes one tensor. */
+/* The input of the branch. Adds the stream's pending branch. */
 static Tensor *branch_input(Tape *t, const Branch *b, Stream *s) {
     if (norms_input(b->spec)) return stream_norm(t, &b->norm, s);
     *s = (Stream){stream_sum(t, *s), NULL};

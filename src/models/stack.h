@@ -1,6 +1,6 @@
-/* A stack of layers over one residual stream. A layer is a list of residual branches (nn/branches.def). All
- * that layers have in common is here: norms, dropout, the sum that the next norm computes, recomputation,
- * offloading. Megatron-LM core/transformer/transformer_block.py, transformer_layer.py. */
+/* A stack of layers over one residual stream. A layer is a list of residual branches (nn/branches.def). This file has
+ * the parts that all layers share: norms, dropout, the sum that the next norm computes, recomputation, offloading.
+ * Megatron-LM core/transformer/transformer_block.py, transformer_layer.py. */
 #pragma once
 
 #include "nn/branch.h"
@@ -11,28 +11,28 @@ enum { LAYER_BRANCHES = 3 };
 
 /* The norms of a branch. */
 typedef enum BranchNorms {
-    NORM_INPUT,  /* of its input from the stream */
-    NORM_OUTPUT, /* of its output to the stream */
+    NORM_INPUT,  /* norm of the branch's input */
+    NORM_OUTPUT, /* norm of the branch's output */
     NORM_BOTH,
-    NORM_SUM,    /* of the stream's sum with its output (the original Transformer); not in a parallel layer */
-    NORM_SHARED, /* its input is that of the layer's first branch; only in a parallel layer */
+    NORM_SUM,    /* norm of the stream plus the output (the original Transformer); not in a parallel layer */
+    NORM_SHARED, /* the branch shares the first branch's normed input; only in a parallel layer */
 } BranchNorms;
 
 typedef struct BranchSpec {
     BranchId kind;
     BranchNorms norms;
     NormAttr norm;
-    double multiplier; /* scales its output */
-    double dropout;    /* of its output */
+    double multiplier; /* scales the branch's output */
+    double dropout;    /* rate for the branch's output */
     bool recompute;    /* recompute it in the backward */
-    const void *spec;  /* the kind's */
+    const void *spec;  /* the kind's spec type */
 } BranchSpec;
 
 typedef struct LayerSpec {
     BranchSpec branch[LAYER_BRANCHES];
     int n;
-    bool parallel; /* all branches read the layer's input; else each reads the stream with the branches
-                      before it */
+    bool
+        parallel; /* all branches read the layer's input; else each one also sees the earlier branches' outputs */
 } LayerSpec;
 
 /* Full recomputation runs layers again in the backward. */
@@ -50,8 +50,8 @@ typedef struct StackField {
 typedef struct StackSpec {
     const char *name; /* "decoder": the scope of its parameters' names */
     InputSpec input;
-    /* [n_fields]: all that its input and its branches read. A forward without the first one does not compute the stack.
-     * NULL: the microbatch's, under their own names. */
+    /* [n_fields]: all fields that its input and its branches read. A forward without the first field skips the stack.
+     * NULL: the microbatch's fields, under their names there. */
     const StackField *fields;
     int n_fields;
     int64_t positions, hidden; /* positions: of a full sequence */
@@ -61,8 +61,8 @@ typedef struct StackSpec {
     NormAttr final;
     StackRecompute recompute;
     int64_t recomputed;
-    /* The first layers of all stacks whose activations are offloaded to host memory (tape/offload.h). Not with
-     * recomputation, nor over a pipeline. */
+    /* The number of layers, from the first one of all stacks, whose activations are offloaded to host memory
+     * (tape/offload.h). Not with recomputation or pipeline parallelism. */
     int64_t offloaded;
 } StackSpec;
 
@@ -71,7 +71,7 @@ typedef struct Branch {
     Norm norm, post_norm;
     void *self;
     uint64_t dropout_site;
-    int cache; /* its first tensor in the stack's cache */
+    int cache; /* index of its first tensor in the stack's cache */
 } Branch;
 
 typedef struct Layer {
@@ -85,8 +85,7 @@ typedef struct Stack {
     void *input;  /* its module, on ranks that begin the stack; else NULL */
     Layer *layer; /* [spec->n] */
     Tensor **
-        /* [spec->n * LAYER_BRANCHES]: step counters of each branch, also of those on other ranks; NULL:
-         * none. */
+        /* [spec->n * LAYER_BRANCHES]: step counters of each branch, also of branches on other ranks; NULL: none. */
         counters;
     Norm final; /* on the rank of the last layer */
 } Stack;
@@ -98,10 +97,10 @@ void stack_add_input(Stack *, Registry *);
 /* Registers layers [first, first + n), which this rank holds. */
 void stack_add_layers(Stack *, Registry *, int64_t first, int64_t n);
 void stack_add_final_norm(Stack *, Registry *);
-/* The output of layers [first, first + n) that is sent to another stage (tape_output_to). The feed must live
- * until the tape ends. */
+/* Runs layers [first, first + n) and returns their output, which is sent to another stage (tape_output_to). The feed
+ * must live until the tape ends. */
 Tensor *stack_output(Tape *, const Stack *, int64_t first, int64_t n, const Feed *, Stream);
-/* The same of the last layers, normed unless the stack has no final norm. */
+/* As stack_output for the last layers, with the final norm if the stack has one. */
 Tensor *stack_end(Tape *, const Stack *, int64_t first, int64_t n, const Feed *, Stream);
 /* The number of tensors that branches before branch k of the layer keep (BranchOps.caches). out: gets their
  * specs; NULL: not needed. */

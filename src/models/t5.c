@@ -1,6 +1,6 @@
-/* The encoder-decoder T5. Megatron-LM core/models/T5/t5_model.py: the encoder is BERT's stack, the decoder GPT's with
- * cross-attention to the encoder's output in each layer; both begin with the same embedding. Hugging Face's T5
- * (Raffel et al., 2020) has relative positions, RMSNorm and no biases. */
+/* The encoder-decoder T5. Megatron-LM core/models/T5/t5_model.py: the encoder is BERT's stack, and the decoder is GPT's
+ * with cross-attention in each layer. Both share one embedding. Hugging Face's T5 (Raffel et al., 2020) has relative
+ * positions, RMSNorm and no biases. */
 #include "models/model.h"
 #include "models/specs.h"
 

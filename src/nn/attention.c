@@ -10,7 +10,7 @@
 #include "ops/rope.h"
 #include "tape/tape_ops.h"
 
-/* The norm of each of `heads` heads, or of all heads together. */
+/* One norm for each of `heads` heads, or one for all heads together. */
 static Norm heads_norm(Registry *r, const AttentionSpec *s, const char *name, const char *which,
                        int64_t heads) {
     const int64_t width = s->qk_norm_whole ? heads * s->head_dim : s->head_dim;
@@ -23,7 +23,7 @@ static Norm heads_norm(Registry *r, const AttentionSpec *s, const char *name, co
     return n;
 }
 
-/* Split like the heads' rows of linear_qkv: a rank has the offsets of its heads. */
+/* Split like the rows of linear_qkv: a rank has the offsets of its heads. */
 static Param *softmax_offset_new(Registry *r, const AttentionSpec *s, const char *name) {
     return param_add(r, (ParamSpec){
                             .name = arena_printf(r->arena, "%s.core_attention.softmax_offset", name),
@@ -35,7 +35,7 @@ static Param *softmax_offset_new(Registry *r, const AttentionSpec *s, const char
                         });
 }
 
-/* The first layer of the stack on this rank registers it. */
+/* The first layer of the stack on this rank registers the bias; later layers find it. */
 static Param *relative_of(Registry *r, const AttentionSpec *s) {
     Param *shared = registry_find(r, s->relative.name);
     if (shared) return shared;
@@ -137,7 +137,7 @@ static Tensor *normed_heads(Tape *t, const AttentionSpec *p, const Norm *n, Tens
     return own_heads(t, norm_forward(t, n, all), x->dim[2], x->dim[3], x->dim[4]);
 }
 
-/* The first of this rank's query heads. */
+/* The index of this rank's first query head. */
 static int64_t first_head(const Tape *t, const AttentionSpec *p) {
     const int tp = tape_axis(t, AXIS_TP);
     return tp > 1 ? tape_group(t, 1 << AXIS_TP).rank * p->heads / tp : 0;
@@ -156,7 +156,7 @@ static AttentionInputs share_groups(Tape *t, const AttentionSpec *p, Tensor *qkv
                              .v = op_take_heads(t, qkv, AXIS_TP, at_k + d, 1, d, SPMD_R)};
 }
 
-/* The same, but queries and keys are normed over all heads before a rank takes its heads. */
+/* As share_groups, but queries and keys are normed over all heads before a rank takes its heads. */
 static AttentionInputs share_normed_groups(Tape *t, const Attention *a, Tensor *qkv) {
     const AttentionSpec *p = a->spec;
     const int64_t d = p->head_dim, mine = p->heads / tape_axis(t, AXIS_TP);
@@ -181,12 +181,12 @@ static AttentionInputs split(Tape *t, const Attention *a, Tensor *qkv) {
     if (!p->qk_norm) return x;
     x.q = normed_heads(t, p, &a->q_norm, x.q);
     x.k = normed_heads(t, p, &a->k_norm, x.k);
-    tape_grad_off_grid(x.k); /* a summand if ranks share groups */
+    tape_grad_off_grid(x.k); /* the gradient is a summand if ranks share groups */
     return x;
 }
 
-/* Whether one call rotates both queries and keys, which are adjacent in qkv. Not in the exact lane, which
- * rounds the gradient of the queries but not that of the keys. */
+/* Whether one call rotates both queries and keys, which are adjacent in qkv. The exact lane needs two calls, because it
+ * rounds the queries' gradient but not the keys'. */
 static bool rotates_together(const Tape *t, const AttentionSpec *p) {
     return p->rope.dim && !p->qk_norm && p->groups >= tape_axis(t, AXIS_TP) && !tape_context(t)->exact;
 }
@@ -305,7 +305,7 @@ static Tensor *attention_forward(Tape *t, const void *self, const Feed *feed, Te
     return linear_forward(t, &a->proj, context);
 }
 
-/* Keys and values, of this rank's groups; fewer groups than ranks are shared. */
+/* The keys and values of this rank's groups. If there are fewer groups than ranks, ranks share groups. */
 static int attention_caches(const void *spec, const Layout *l, CacheSpec out[BRANCH_CACHES]) {
     const AttentionSpec *a = spec;
     const int64_t tp = l->mesh.size[AXIS_TP], groups = a->groups > tp ? a->groups / tp : 1;

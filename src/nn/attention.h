@@ -16,30 +16,30 @@ typedef enum AttentionSink {
     SINK_LEARNED /* exp of a parameter of each query head */
 } AttentionSink;
 
-/* A bias of the scores for each range of distances, which the layers of a stack share. */
+/* A bias of the scores for each bucket of distances. The layers of a stack share it. */
 typedef struct RelativeSpec {
-    const char *name; /* of its parameter; NULL: none */
+    const char *name; /* name of the bias parameter; NULL: no bias */
     int64_t buckets, max_distance;
-    bool bidirectional; /* else all later keys are in one bucket */
+    bool bidirectional; /* else all later keys share one bucket */
     double init_std;
 } RelativeSpec;
 
 typedef struct AttentionSpec {
     int64_t hidden, heads, groups, head_dim;
     bool qkv_bias, proj_bias, qk_norm, rotary_interleaved;
-    bool qk_norm_whole; /* over all heads together; tensor-parallel ranks gather them for it */
+    bool qk_norm_whole; /* one norm over all heads, which tensor-parallel ranks gather first */
     NormAttr norm;
     bool qk_norm_decays; /* --apply-wd-to-qk-layernorm */
     RopeSpec rope;       /* dim 0: no rotation */
     RelativeSpec relative;
     int64_t window_left, window_right;
     AttentionSink sink;
-    double scale;   /* of the scores */
-    double softcap; /* of the scaled scores; 0: none */
+    double scale;   /* factor of the scores */
+    double softcap; /* softcap of the scaled scores; 0: none */
     double dropout, qkv_init_std, proj_init_std, softmax_init_std;
-    QuantSpec quant; /* of both projections */
+    QuantSpec quant; /* for both projections */
     ContextPlan context;
-    bool unfused;   /* materialise the scores: the reference of the fused kernel */
+    bool unfused;   /* materialise the scores; the reference for the fused kernel */
     bool recompute; /* recompute the core (norms, rotation, attention) in the backward */
 } AttentionSpec;
 
@@ -53,7 +53,7 @@ typedef struct Attention {
     Param *relative;       /* [buckets, query heads]; NULL: none */
 } Attention;
 
-/* ---- also for cross-attention ---- */
+/* ---- shared with cross-attention ---- */
 
 /* Heads [first, first + n) of each group of x; a row of x is `groups` groups of `all` heads of d. */
 Tensor *attention_heads(Tape *, Tensor *x, int64_t groups, int64_t all, int64_t d, int64_t first, int64_t n);

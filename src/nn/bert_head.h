@@ -19,7 +19,7 @@ typedef struct BertHead {
     LmHead output;
 } BertHead;
 
-/* How the names of parameters of heads begin, also of heads of tasks (class_head.h). Ends with NULL. */
+/* Name prefixes of the parameters of all heads, including task heads (class_head.h). Ends with NULL. */
 extern const char *const BERT_HEADS[];
-/* The module is a BertHead, the spec a BertHeadSpec. Its loss is that of each token, [b, s]. */
+/* The module is a BertHead, the spec a BertHeadSpec. The loss has one value per token, [b, s]. */
 extern const HeadOps bert_head;

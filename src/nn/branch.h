@@ -6,8 +6,8 @@
 #include "param/param.h"
 #include "tape/tape.h"
 
-/* A tensor that a branch keeps of a sample in generation: a row for each position, or for each position of the
- * encoder, or one block. */
+/* A tensor that a branch keeps for a sample in generation: one row per position, one row per encoder position, or one
+ * block. */
 typedef struct CacheSpec {
     FieldExtent extent;
     int ndim;
@@ -19,12 +19,12 @@ enum { BRANCH_CACHES = 2 };
 typedef struct BranchOps {
     size_t size; /* of the branch's module */
     /* Registers parameters and states under `name`. `self` and `spec` must outlive the registry and must not
-     * move. counters: F64, with the number of elements that `counters` returns; NULL if that is NULL. */
+     * move. counters: F64, with as many elements as `counters` returns; NULL if there is no `counters`. */
     void (*init)(void *self, Registry *, const char *name, const void *spec, Tensor *counters);
     /* x [s, b, h] -> [s, b, h] of the same type. The feed must live until the tape ends. cache: the branch's tensors in
-     * Feed.cache, [positions, b, dim...] or [b, dim...]; NULL if that is NULL. */
+     * Feed.cache, [positions, b, dim...] or [b, dim...]; NULL if Feed.cache is NULL. */
     Tensor *(*forward)(Tape *, const void *self, const Feed *, Tensor *cache, Tensor *x_sbh);
-    /* Fills `out` and returns the number; NULL: none. */
+    /* Fills `out` and returns the number of tensors; NULL: none. */
     int (*caches)(const void *spec, const Layout *, CacheSpec out[BRANCH_CACHES]);
     /* Model FLOPs of the forward and backward of one sample of s positions (Megatron-LM training.py
      * num_floating_point_operations: causal attention counts half). */

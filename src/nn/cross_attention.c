@@ -62,7 +62,8 @@ static Tensor *core(Tape *t, void *self, Tensor *q_sbw) {
     return attention_flat_heads(t, op_context_attention(t, &inputs, attr, p->context, p->unfused));
 }
 
-/* Keys and values [t, b, 2*w] of the encoder's output, or those that an earlier forward of the generation stored. */
+/* Keys and values [t, b, 2*w] of the encoder's output, computed now or stored by an earlier forward of the generation.
+ * */
 static Tensor *encoded_kv(Tape *t, const CrossAttention *m, const Feed *feed, Tensor *cached) {
     if (cached && !feed->encoded) return cached;
     CHECK(feed->encoded, "cross-attention has no output of an encoder");

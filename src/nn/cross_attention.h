@@ -1,4 +1,4 @@
-/* Cross-attention: queries of the stream, keys and values of an encoder's output. Megatron-LM
+/* Cross-attention: queries from the stream, keys and values from an encoder's output. Megatron-LM
  * core/transformer/attention.py, CrossAttention: the rows of linear_kv are grouped by head, each [k, v]. It has
  * no positions, and every query sees all keys of its sample. */
 #pragma once

@@ -23,8 +23,8 @@ typedef struct Embedding {
     Norm norm;
 } Embedding;
 
-/* The word table, which is registered once; a tied head uses it, or its copy. */
+/* The word table, which is registered once. A tied head uses the table or a copy of it. */
 Param *embedding_words(Registry *, const EmbeddingSpec *);
-/* The module is an Embedding, the spec an EmbeddingSpec. Reads tokens and, with learned positions,
- * position_ids and, with types, token_types. */
+/* The module is an Embedding, the spec an EmbeddingSpec. Reads tokens, position_ids if there are learned positions, and
+ * token_types if there are types. */
 extern const InputOps words_input;

@@ -5,15 +5,15 @@
 #include "tensor/device.h"
 #include "tensor/tensor.h"
 
-enum { MODEL_LOSSES = 8 }; /* at most, with counts */
+enum { MODEL_LOSSES = 8 }; /* maximum number of losses and counts */
 
-/* The tensors that branches keep of earlier positions in generation, in the order of layers (BranchOps.caches). */
+/* The tensors of earlier positions that branches keep in generation, in the order of layers (BranchOps.caches). */
 typedef struct Cache {
     Tensor *tensor;
     int n;
-    void *block; /* memory of all of them */
+    void *block; /* memory of all tensors */
     size_t bytes;
-    int64_t length; /* positions filled, the same for all layers and samples */
+    int64_t length; /* number of filled positions, equal for all layers and samples */
 } Cache;
 
 typedef struct Feed {
@@ -31,12 +31,13 @@ typedef struct Feed {
      * loss; NULL: not known. */
     Tensor *dloss[MODEL_LOSSES];
     Tensor *encoded; /* [s, b, h]: the output of the previous stack, such as an encoder; NULL: none */
-    /* NULL in training. Otherwise branches append rows of new positions at `length`, which the caller advances. The
-     * forward that has encoder_tokens stores the rows of the encoder's positions, and later ones read them. */
+    /* NULL in training. Otherwise branches append rows of new positions at `length`, which the caller advances. A
+     * forward with encoder_tokens stores the rows of the encoder's positions; later forwards read these rows. */
     Cache *cache;
     bool releases; /* no backward follows: each layer releases its activations (generation) */
 } Feed;
 
-/* Copies a batch's fields, all of integers, to feed_bytes(batch) bytes of device memory. The feed points to `field`. */
+/* Copies a batch's fields, which are all integers, to feed_bytes(batch) bytes of device memory. The feed points to
+ * `field`. */
 size_t feed_bytes(const Batch *);
 void feed_write(Feed *, Tensor field[FIELDS], Device *, const Batch *, char *memory);

@@ -1,4 +1,4 @@
-/* The input of a stack: makes its stream of the fields of a microbatch. A family's plan names the input of
+/* The input of a stack: computes the stack's stream from the fields of a microbatch. A family's plan names the input of
  * each stack. */
 #pragma once
 

@@ -7,12 +7,12 @@
 
 typedef struct LmHeadSpec {
     int64_t vocab, padded_vocab, hidden;
-    const EmbeddingSpec *words; /* its table is the output layer; NULL: not tied */
-    double init_std;            /* of an output layer that is not tied */
-    bool chunked;               /* logits exist in chunks only (--cross-entropy-fusion-impl linear) */
+    const EmbeddingSpec *words; /* the word table is also the output layer; NULL: not tied */
+    double init_std;            /* for an untied output layer */
+    bool chunked;               /* logits are computed in chunks (--cross-entropy-fusion-impl linear) */
     int64_t chunk;              /* positions of a chunk; 0: chosen by size */
     double scaling;             /* divisor of the logits */
-    bool bias;                  /* of the output layer; not with chunks */
+    bool bias;                  /* the output layer has a bias; not with `chunked` */
     double softcap;             /* bound of the divided logits (ops/softcap.h); 0: none */
 } LmHeadSpec;
 
@@ -21,5 +21,5 @@ typedef struct LmHead {
     Param *output, *bias; /* bias NULL: none */
 } LmHead;
 
-/* The module is an LmHead, the spec an LmHeadSpec. Its loss is that of each token, [b, s]. */
+/* The module is an LmHead, the spec an LmHeadSpec. The loss has one value per token, [b, s]. */
 extern const HeadOps lm_head;

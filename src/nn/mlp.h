@@ -21,7 +21,7 @@ typedef struct Mlp {
 
 Mlp mlp_new(Registry *, const char *name, const MlpSpec *);
 Tensor *mlp_forward(Tape *, const Mlp *, Tensor *x_sbh);
-/* Its two halves. */
+/* The two halves of mlp_forward. */
 Activated mlp_hidden(Tape *, const Mlp *, Tensor *x_sbh);
 Tensor *mlp_output(Tape *, const Mlp *, Activated hidden_sbf);
 /* Number of hidden x ffn matrices: 2, or 3 with a gated activation. */

@@ -68,8 +68,8 @@ static int64_t capacity(const Tape *t, const MoeSpec *s, const Tensor *x) {
     return (int64_t)fmin(ceil(share * s->capacity_factor), (double)tokens);
 }
 
-/* The most rows of one expert: its capacity times the number of microbatches that the ranks of its group have. Groups
- * are consecutive ranks of a stage, and so are the ranks of a microbatch. */
+/* The maximum number of rows of one expert: the capacity times the number of microbatches in the expert's group. A
+ * group has consecutive ranks of a stage, as has a microbatch. */
 static int64_t room(const Tape *t, int64_t capacity) {
     const int group = tape_axis(t, AXIS_ETP) * tape_axis(t, AXIS_EP),
               each = tape_axis(t, AXIS_TP) * tape_axis(t, AXIS_CP),
@@ -80,16 +80,16 @@ static int64_t room(const Tape *t, int64_t capacity) {
 
 /* ---- experts ---- */
 
-/* rows grouped by expert, their probabilities, first row of each expert -> rows. The probabilities are
- * applied before the second GEMM, which is linear. */
+/* Maps rows grouped by expert, their probabilities, and each expert's first row to the experts' outputs. The
+ * probabilities are applied before the second GEMM, which is linear. */
 static Tensor *experts_forward(Tape *t, const Moe *m, Tensor *rows_r1h, Tensor *probs_r11, Tensor *offset) {
     Tensor *h = op_grouped_linear(t, rows_r1h, &m->fc1->value, offset);
     h = op_scale_rows(t, op_activation(t, h, m->spec->activation), probs_r11, false);
     return op_grouped_linear(t, h, &m->fc2->value, offset);
 }
 
-/* The same if expert-tensor-parallel ranks have different rows. All rows are gathered and grouped; then each rank
- * computes all of them with its part of the weights. */
+/* As experts_forward, if expert-tensor-parallel ranks have different rows. All rows are gathered and grouped; then each
+ * rank multiplies all rows by its part of the weights. */
 static Tensor *gathered_forward(Tape *t, const Moe *m, Tensor *rows, Tensor *probs, const Dispatch *sort) {
     rows = op_permute(t, op_redistribute(t, rows, AXIS_ETP, SPMD_R, 0), sort);
     probs = op_permute(t, op_redistribute(t, probs, AXIS_ETP, SPMD_R, 0), sort);
@@ -103,7 +103,7 @@ static Tensor *shared_output(Tape *t, const Moe *m, Tensor *x, Activated hidden)
 }
 
 /* An all-to-all brings rows from the ranks that have the tokens, while the first GEMM of the shared expert
- * runs. Another one returns them while the second GEMM runs, and they are summed. */
+ * runs. A second all-to-all returns the rows while the second GEMM runs; then they are summed. */
 static Tensor *by_all_to_all(Tape *t, const Moe *m, Tensor *x, Routing *r, int64_t experts, DispatchAttr a) {
     const bool shares = m->spec->shared_ffn;
     const Dispatch d = op_dispatch(t, r, m->spec->router.experts, (DispatchAttr){0});
@@ -125,7 +125,7 @@ static Tensor *gather(Tape *t, Tensor *x) {
     return op_redistribute(t, op_to_expert_view(t, x), AXIS_EP, SPMD_R, 0);
 }
 
-/* All expert-parallel ranks get all tokens, and each sums the outputs of its experts. */
+/* All expert-parallel ranks get all tokens. Each rank sums its experts' outputs. */
 static Tensor *by_all_gather(Tape *t, const Moe *m, Tensor *x, Routing *r, int64_t experts, DispatchAttr a) {
     const bool alone = tape_axis(t, AXIS_ETP) == 1;
     const Routing all = {gather(t, r->probs), gather(t, r->expert)};

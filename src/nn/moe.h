@@ -1,6 +1,6 @@
 /* A layer of experts, instead of an MLP: router, dispatch, experts, combine. Megatron-LM
- * core/transformer/moe/moe_layer.py, experts.py, shared_experts.py. Over ranks the routed experts work in the
- * expert view of the mesh (ops/expert_parallel.h), router and shared expert in the dense view. */
+ * core/transformer/moe/moe_layer.py, experts.py, shared_experts.py. Routed experts use the expert view of the mesh
+ * (ops/expert_parallel.h); the router and the shared expert use the dense view. */
 #pragma once
 
 #include "nn/mlp.h"
@@ -15,13 +15,13 @@ typedef struct MoeSpec {
     double fc1_init_std, fc2_init_std;
     double capacity_factor; /* 0: dropless */
     bool pad, drop_by_position;
-    bool all_to_all; /* between the ranks of the experts; else all-gather and reduce-scatter */
+    bool all_to_all; /* all-to-all between expert-parallel ranks; else all-gather and reduce-scatter */
 } MoeSpec;
 
 typedef struct Moe {
     const MoeSpec *spec;
     Router router;
-    Param *fc1, *fc2; /* of all experts: [experts * (2 *) ffn, hidden] and [experts * hidden, ffn] */
+    Param *fc1, *fc2; /* weights of all experts: [experts * (2 *) ffn, hidden] and [experts * hidden, ffn] */
     Mlp shared;
     Param *shared_gate; /* [1, hidden], NULL: none */
 } Moe;

@@ -10,7 +10,7 @@ typedef struct Norm {
     NormAttr attr;
 } Norm;
 
-/* Initial gains have no effect: 1, or 0 when they are applied as 1 + w. */
+/* Gains begin without effect: 1, or 0 when they are applied as 1 + w. */
 Norm norm_new(Registry *, const char *name, int64_t width, NormAttr);
 Tensor *norm_forward(Tape *, const Norm *, Tensor *x);
 /* The norm of *x + branch; *x becomes that sum. */

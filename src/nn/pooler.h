@@ -3,9 +3,9 @@
 
 #include "nn/linear.h"
 
-/* A layer with bias that is not split over tensor-parallel ranks. invariant: all of them see the same input. */
+/* A layer with bias that is not split over tensor-parallel ranks. invariant: all these ranks see equal inputs. */
 Linear whole_layer(Registry *, const char *name, int64_t in, int64_t out, double init_std, bool invariant);
 Linear pooler_new(Registry *, int64_t hidden, double init_std);
-/* h [s,b,h], V along the sequence with sequence parallelism, else I -> [1,b,h], I. Over context-parallel ranks only
- * the first rank has the first position of a sample; the others compute numbers that no loss may count. */
+/* h [s,b,h], V along the sequence with sequence parallelism, else I. Returns [1,b,h], I. Over context-parallel ranks
+ * only the first rank has the first position of a sample; the others compute values that no loss may use. */
 Tensor *pooler_forward(Tape *, const Linear *, Tensor *h_sbh);

@@ -5,12 +5,12 @@
 
 #include "base/fault.h"
 
-/* The channel, not rounded, whose frequency makes this many turns in the original length. */
+/* The channel that turns this many times in the original length, as a real number. */
 static double yarn_channel(const RopeSpec *s, double turns) {
     return (double)s->dim * log(s->yarn.original / (turns * 2 * M_PI)) / (2 * log(s->base));
 }
 
-/* How far channel i is divided: 0 not at all, 1 fully. */
+/* The degree to which channel i's frequency is divided: 0 not at all, 1 fully. */
 static double yarn_ramp(const RopeSpec *s, int64_t i) {
     double low = yarn_channel(s, s->yarn.fast), high = yarn_channel(s, s->yarn.slow);
     if (s->yarn.rounds) low = floor(low), high = ceil(high);

@@ -5,8 +5,8 @@
  *
  * Positions are divided by the interpolation factor. Llama-3 scaling divides the frequencies of wavelengths
  * above original/low by `factor`, keeps those below original/high and blends in between. YaRN (Peng et al., 2023;
- * yarn_rotary_pos_embedding.py) divides the channels above the one that turns `slow` times in the original length, keeps
- * those below the one that turns `fast` times, and blends linearly in between. */
+ * yarn_rotary_pos_embedding.py) divides the frequencies of channels that turn less than `slow` times in the original
+ * length. It keeps the frequencies of channels that turn more than `fast` times, and blends linearly in between. */
 #pragma once
 
 #include "param/state.h"
@@ -14,7 +14,7 @@
 #include "tensor/tensor.h"
 
 typedef struct RopeSpec {
-    int64_t dim; /* rotated part of a head, even */
+    int64_t dim; /* number of rotated channels of a head, even */
     double base, interpolation;
     const double *divisor; /* [dim/2], divide the frequencies (Ding et al., LongRoPE, 2024); NULL: none */
     double amplitude;      /* scales the rotated channels */
@@ -25,7 +25,7 @@ typedef struct RopeSpec {
     struct {
         double factor; /* 0: no YaRN */
         double fast, slow, original;
-        int64_t rounds; /* whether the blended channels begin and end at whole ones */
+        int64_t rounds; /* whether the bounds of the blended channels are rounded to integers */
     } yarn;
 } RopeSpec;
 
@@ -39,5 +39,5 @@ typedef struct RopeTable {
 /* positions: the number of rows. */
 RopeTable rope_table_new(Device *, DType, const RopeSpec *, int64_t positions);
 void rope_table_free(Device *, RopeTable *);
-/* The registry's table of this spec; equal specs share one table. It has data after states_allocate. */
+/* The registry's table for this spec; equal specs share one table. Tables have data after states_allocate. */
 const RopeTable *rope_table(Registry *, RopeSpec);

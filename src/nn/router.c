@@ -6,8 +6,8 @@
 #include "ops/gather_tokens.h"
 #include "tape/tape_ops.h"
 
-/* The counters: tokens that chose each expert, for the bias; tokens that would choose it by the scores only, for the
- * global loss; the losses. */
+/* The counters: for each expert the tokens that chose it (for the bias), and the tokens that would choose it by the
+ * scores only (for the global loss); then the losses. */
 static Tensor counter(const Router *r, int64_t first, int64_t n) {
     return tensor_make((double *)r->counters->data + first, F64, 2, (int64_t[]){1, n});
 }
@@ -56,9 +56,8 @@ static void router_add(Tape *t, Tensor *x, Tensor sum) {
     tape_call(t, &OPS[OP_copy], (Call){.in = {x}, .out = {&sum}});
 }
 
-/* The token counts in a balancing loss: of the microbatch, of each sample, or the mean over the step's
- * microbatches so far (the sum is enough, because only shares matter). They include all data-parallel ranks,
- * whose microbatches count as one. */
+/* The token counts for a balancing loss: of the microbatch, of each sample, or over the step so far, as a sum, because
+ * only shares matter. The last includes the microbatches of all data-parallel ranks. */
 static Tensor *counts(Tape *t, const Router *r, const Routing *plain, int loss) {
     const int64_t b = plain->expert->dim[1], dim[] = {loss == ROUTER_LOSS_SEQ_AUX ? b : 1, r->spec->experts};
     Tensor *count = tape_tensor(t, F64, 2, dim);

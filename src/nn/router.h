@@ -4,8 +4,8 @@
 #include "ops/router.h"
 #include "param/state.h"
 
-/* The balancing losses (over a microbatch, each sample, and the step so far) and the loss on the size of the
- * logits. */
+/* The balancing losses (over a microbatch, each sample, and the step so far), and the z-loss, which limits the logits.
+ * */
 typedef enum RouterLoss {
     ROUTER_LOSS_AUX,
     ROUTER_LOSS_SEQ_AUX,
@@ -32,14 +32,14 @@ typedef struct Router {
     Tensor *counters; /* F64 [router_counters()] of the registry (state_counters) */
 } Router;
 
-/* `self` must not move: with a bias it is a state of the registry. At the end of a step the bias moves towards equal
- * shares, according to the tokens counted in the step. */
+/* `self` must not move: with a bias the registry points to it as a state. At the end of a step the bias moves towards
+ * equal shares, according to the tokens counted in the step. */
 void router_init(Router *self, Registry *, const char *name, const RouterSpec *, Tensor *counters);
-/* Number of counters of a router with this many experts. The last ROUTER_LOSSES are sums of the losses
- * without their coefficients. */
+/* Number of counters of a router with this many experts. The last ROUTER_LOSSES counters sum the losses without
+ * coefficients. */
 int64_t router_counters(int64_t experts);
 /* The sum of a loss since the step began; `counters` is a copy of the router's counters in host memory. */
 double router_loss_sum(const double *counters, int64_t experts, int loss);
-/* x_sbh [s,b,h] -> the routing of its tokens. While the tape records, it counts tokens, adds the losses to
- * the counters, and adds the losses' gradients (times MicrobatchContext.aux_scale) to that of the logits. */
+/* x_sbh [s,b,h] -> the routing of its tokens. While the tape records, the router counts tokens, adds the losses to the
+ * counters, and adds the losses' gradients (times MicrobatchContext.aux_scale) to the logits' gradient. */
 Routing router_forward(Tape *, const Router *, Tensor *x_sbh);

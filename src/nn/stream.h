@@ -1,4 +1,4 @@
-/* The residual stream. The last sum is delayed, so that the next norm can compute it too. */
+/* The residual stream. The last sum is delayed, so that the kernel of the next norm can also compute the sum. */
 #pragma once
 
 #include "nn/norm.h"

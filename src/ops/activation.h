@@ -4,12 +4,12 @@
 #include "kernels/attr.h"
 #include "tape/tape.h"
 
-/* Elementwise on contiguous x [...,f] -> same shape; a gated one takes [..., gate | up] to [..., f/2]. */
+/* Elementwise on contiguous x [...,f] -> same shape; a gated one maps [..., gate | up] to [..., f/2]. */
 Tensor *op_activation(Tape *, Tensor *x, Activation);
-/* An activation that the kernel of a linear layer has computed together with the GEMM. The one op that reads
- * it also records it. */
+/* An activation that the kernel of a linear layer has computed together with the GEMM. The only op that reads the
+ * result also records it. */
 typedef struct Activated {
-    Tensor *act, *pre; /* act is the activation of pre; pre NULL: it is on the tape already */
+    Tensor *act, *pre; /* act is the activation of pre; pre NULL: the activation is on the tape already */
     Activation kind;   /* not gated, unless pre is NULL */
 } Activated;
 

@@ -23,7 +23,7 @@ static void check_rows(const Tensor *x, int dim, int64_t rows) {
           (long long)x->dim[dim], (long long)rows);
 }
 
-/* The block of a rank, and the ranks with its place in other blocks. */
+/* The block of this rank. *blocks: the ranks at the same index of each block. */
 static Group block_of(const Tape *t, ContextPlan plan, Group *blocks) {
     const Group cp = tape_group(t, 1 << AXIS_CP);
     *blocks = group_outer(&cp, plan.exchange);

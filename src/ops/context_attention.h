@@ -4,9 +4,9 @@
 
 #include "ops/attention.h"
 
-/* The ranks of the axis form blocks of `exchange` neighbours. A block exchanges sequence for heads (a2a). Between the
- * blocks, keys and values travel around a ring (p2p), or are gathered. p2p, allgather: exchange = 1; a2a: exchange =
- * cp; a2a+p2p: the first of --hierarchical-context-parallel-sizes. */
+/* The ranks of the axis form blocks of `exchange` neighbours. Inside a block, ranks exchange sequence for heads (a2a).
+ * Between the blocks, keys and values travel around a ring (p2p), or are gathered. p2p, allgather: exchange = 1; a2a:
+ * exchange = cp; a2a+p2p: the first of --hierarchical-context-parallel-sizes. */
 typedef struct ContextPlan {
     int exchange;
     bool gather;
@@ -23,11 +23,11 @@ typedef struct ContextPlan {
  * op_attention. */
 Tensor *op_context_attention(Tape *, const AttentionInputs *, AttentionAttr, ContextPlan, bool unfused);
 /* Exchanges queries, keys and values in one operation instead of three, before op_context_attention. qkv [s,b,w] has
- * g groups of heads, each with its queries, key and value, and becomes [n*s,b,g/n,w/(g*d),d]. False: it stays,
- * because the plan has no exchange or n does not divide g. */
+ * g groups of heads, each with its queries, key and value, and becomes [n*s,b,g/n,w/(g*d),d]. Returns false and leaves
+ * qkv unchanged if the plan has no exchange or n does not divide g. */
 bool context_exchange(Tape *, Tensor **qkv, int64_t g, int64_t d, ContextPlan);
 
-/* Attention between blocks. The inputs are as above, for the zigzag slices that this rank has in the group. */
+/* Attention between blocks. The inputs are as above, for this rank's zigzag slices in the group. */
 Tensor *context_ring(Tape *, const AttentionInputs *, AttentionAttr, Group);
 Tensor *context_gather(Tape *, const AttentionInputs *, AttentionAttr, Group, bool unfused);
 
@@ -37,8 +37,8 @@ typedef struct RingStep {
     AttentionAttr attr;
     int64_t query, queries, key, keys;
 } RingStep;
-/* attr has the zigzag slices of the queries and of the keys. Returns the rectangle of chunks outside of which
- * no query sees a key, if attention inside has no mask or is plainly causal. attr.query and attr.key are then
- * without chunks, so that fused kernels can be used. Otherwise, and if results depend on positions other than
- * through the mask (`by_position`), the step has all rows and the attr is unchanged. */
+/* attr has the zigzag slices of the queries and of the keys. If attention inside a rectangle of chunks has no mask or
+ * is plainly causal, and no query outside of it sees a key, returns that rectangle. attr.query and attr.key are then
+ * without chunks, so that fused kernels can be used. Otherwise, and if results depend on positions other than through
+ * the mask (`by_position`), the step has all rows and the attr is unchanged. */
 RingStep context_ring_step(const AttentionAttr *, bool by_position);

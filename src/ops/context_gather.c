@@ -1,7 +1,7 @@
 /* All keys and values are gathered, and each rank attends from its own rows (Transformer Engine
- * AttnFuncWithCPAndKVAllGather). In the order of positions they are the keys of one rank, so y and dq are
- * bitwise equal to one rank's. The backward gathers again and adds the gradients rank by rank. Only this
- * rank's rows are kept for it. */
+ * AttnFuncWithCPAndKVAllGather). In the order of positions the gathered keys equal the keys of a run on one rank, so y
+ * and dq are bitwise equal to that run's. The backward gathers again and adds the gradients rank by rank. For the
+ * backward only this rank's rows are kept. */
 #include "kernels/ops.h"
 #include "ops/context_attention.h"
 #include "ops/ulysses.h"
@@ -14,7 +14,7 @@ typedef struct GatherAttr {
     bool unfused;
 } GatherAttr;
 
-/* All rows of x, of which this rank has some. */
+/* A tensor for all rows of x. This rank's x has a part of the rows. */
 static Tensor *whole(Tape *t, const Tensor *x, int ranks, DType dtype, Spmd cp) {
     Tensor *y =
         tape_scratch(t, dtype, 5, (int64_t[]){ranks * x->dim[0], x->dim[1], x->dim[2], x->dim[3], x->dim[4]});
@@ -70,7 +70,7 @@ static void context_gather_backward(Tape *t, const Node *n, Need need) {
     const AttentionGrads own = attention_grads_out(t, &n->call, need);
     if (!attention_grads_of_scores(&own) && !own.sink) return;
     if (!attention_grads_of_scores(&own) && !a->unfused) {
-        attention_gradients(t, &n->call, false, dy, own); /* without the keys */
+        attention_gradients(t, &n->call, false, dy, own); /* this gradient does not depend on the keys */
         return;
     }
     const DType precise = (DType)n->call.out[1]->dtype;

@@ -1,8 +1,8 @@
-/* Keys and values travel around the ring while each rank attends to those that it holds (Liu et al., "Ring Attention",
- * 2023; Transformer Engine AttnFuncWithCPAndKVP2P). In step i rank r holds those of rank r - i. Partial results are
- * merged by their log-sums; the order depends on the rank only. The backward sends keys and values round again,
- * followed by their gradients, to which each rank adds: those of rank j are the sum over j, j+1, ..., j-1. q, k, v, y
- * and lse of this rank's rows are kept for the backward.
+/* Keys and values travel around the ring while each rank attends to the ones that it holds (Liu et al., "Ring
+ * Attention", 2023; Transformer Engine AttnFuncWithCPAndKVP2P). In step i rank r holds the keys and values of rank r -
+ * i. Partial results are merged by their log-sums; the order depends on the rank only. The backward sends keys and
+ * values around again, followed by their gradients, to which each rank adds. So the gradients for rank j are summed in
+ * the order j, j+1, ..., j-1. q, k, v, y and lse of this rank's rows are kept for the backward.
  *
  * A step computes y, dq, dk and dv in the type of the operands, as a fused kernel does. Their sums over steps
  * are in the arithmetic's type. The gradients of a step are exact parts of the whole, because they are
@@ -62,7 +62,7 @@ static Tensor *own_pair(Tape *t, const Call *c) {
     return p;
 }
 
-/* A tensor that the exact lane does not round to its grid, because it is not yet a result. */
+/* A tensor that the exact lane does not round to its grid, because the tensor is a partial sum. */
 static Tensor *partial(Tape *t, const Tensor *like, DType dtype) {
     Tensor *x = tape_scratch(t, dtype, like->ndim, like->dim);
     x->spmd = spmd_with(like->spmd, AXIS_CP, SPMD_P);
@@ -85,7 +85,7 @@ static Sight sight(const AttentionAttr *a, int i, int j) {
                : SEES_SOME;
 }
 
-/* The mask of one sequence with itself, causal, without a window or with one as long as the positions. */
+/* Whether the mask is causal, of one sequence with itself, and without an effective window. */
 static bool is_causal(const AttentionAttr *a) {
     const SequenceSlice *q = &a->query, *k = &a->key;
     const bool same = q->chunk == k->chunk && q->at[0] == k->at[0] && q->at[1] == k->at[1],
@@ -155,8 +155,8 @@ static Result result_new(Tape *t, const Call *c, DType dtype) {
     return (Result){partial(t, c->out[0], dtype), partial(t, c->out[1], (DType)c->out[1]->dtype)};
 }
 
-/* Attends to the held keys, without the sinks; `part` has room for the result, which `sum` becomes or is
- * merged with. */
+/* Attends to the held keys, without the sinks; `part` has room for the result, which is merged with `sum` or becomes
+ * it. */
 static void attend(Tape *t, const Call *c, const RingStep *s, const Tensor *held, Result part, Result sum,
                    bool merge) {
     Tensor q = queries_of(c->in[0], s), k = keys_of(pair_keys(held, c), s),
@@ -195,7 +195,7 @@ static void forward(Tape *t, const Call *c) {
 
 /* ---- backward ---- */
 
-/* Gradients of a step: room for those of the rows that take part, the last two in one message. dbias is a sum
+/* Memory for the gradients of a step's rows; the last two share one message. dbias is a sum
  * over steps; NULL: not needed. */
 typedef struct Parts {
     Tensor *dq, *pair, *dbias;
@@ -228,7 +228,7 @@ static void step_gradients(Tape *t, const Call *c, const RingStep *s, Tensor *dy
     tape_drop_unless(t, lse, c->out[1]);
 }
 
-/* Adds the part to the sum. The first part becomes the sum, with zeros in the rows that it lacks. */
+/* Adds the part to the sum. The first part becomes the sum, with zeros in missing rows. */
 static void add_queries(Tape *t, const RingStep *s, const Parts *parts, Tensor *sum, bool first) {
     const bool whole = s->queries == sum->dim[0];
     if (first && !whole) fill(t, sum, 0);

@@ -7,8 +7,8 @@
 #include "tape/tape_backward.h"
 #include "tape/tape_ops.h"
 
-/* The number of copies for the experts from `first` on: the most that an expert-tensor-parallel rank has,
- * because their rows are gathered. In a dry run it is the number in balance. */
+/* The number of copies for experts [first, first + experts). Expert-tensor-parallel ranks use the maximum over these
+ * ranks, because rows are gathered. A dry run assumes balance. */
 static int64_t taken(Tape *t, const Tensor *expert, int64_t first, int64_t experts) {
     const RunContext *run = tape_context(t);
     const int64_t copies = tensor_count(expert);
@@ -50,7 +50,7 @@ Dispatch op_dispatch(Tape *t, const Routing *r, int64_t experts, DispatchAttr at
 
 /* ---- rows ---- */
 
-/* Refuses a tensor that is neither `want` nor, if `want` is a partial sum, one rank's rows. */
+/* Refuses a type other than `want`. `spread`: accepts V instead of a partial sum over EP. */
 static void check_type(const Tape *t, const char *op, const Tensor *x, SpmdType want, bool spread) {
     for (int a = 0; a < AXES; a++) {
         const Spmd s = spmd_on(x->spmd, a), w = spmd_on(want, a);
@@ -118,7 +118,7 @@ static void scale_backward(Tape *t, const Node *n, Need need) {
 }
 
 Tensor *op_scale_rows(Tape *t, Tensor *x, Tensor *p, bool sigmoid) {
-    /* before the shape check, because a wrong type may also show as a wrong shape */
+    /* precedes the shape check, because a wrong type may also cause a wrong shape */
     tape_check(t, &OPS[OP_scale_rows], &(Call){.in = {x, p}});
     CHECK(tensor_rows(x) == tensor_count(p), "scale_rows: %lld rows, %lld factors", (long long)tensor_rows(x),
           (long long)tensor_count(p));

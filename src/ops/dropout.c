@@ -13,7 +13,7 @@ static void dropout_backward(Tape *t, const Node *n, Need need) {
         tape_call(t, n->op, (Call){.in = {tape_grad(t, n->call.out[0])}, .out = {dx}, .attr = n->call.attr});
 }
 
-/* whole: x has all positions, also of other ranks. */
+/* whole: x has the positions of all ranks. */
 static Tensor *multiply(Tape *t, OpNumber op, Tensor *x, double rate, uint64_t site, bool whole) {
     const MicrobatchContext *microbatch = tape_microbatch(t);
     if (rate == 0 || !microbatch->training) return x;

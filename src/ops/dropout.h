@@ -7,7 +7,7 @@
  * only on the run's seed, on `site` (a hash of the name of the layer and the op) and on the global element
  * index. */
 Tensor *op_dropout(Tape *, Tensor *x_sbh, double rate, uint64_t site);
-/* As op_dropout for x [1,b,h] with one vector of each sample, which every rank of a sequence has. */
+/* As op_dropout for x [1,b,h], one vector per sample. All ranks that share a sequence have the same x. */
 Tensor *op_dropout_samples(Tape *, Tensor *x_1bh, double rate, uint64_t site);
 /* As op_dropout, with factors uniform in (1 - rate, 1 + rate). */
 Tensor *op_jitter(Tape *, Tensor *x_sbh, double rate, uint64_t site);

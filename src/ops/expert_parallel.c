@@ -1,4 +1,4 @@
-/* The gradient takes the reverse way, with the counts exchanged. */
+/* The gradient moves in the reverse direction, with `sent` and `received` swapped. */
 #include "ops/expert_parallel.h"
 
 #include "base/fault.h"
@@ -41,14 +41,15 @@ Tensor *op_to_dense_view(Tape *t, Tensor *x) { return cross(t, &OPS[OP_to_dense_
 
 /* ---- all-to-all ---- */
 
-/* Rows that move, in the forward or in the backward. Two nodes of the tape share it: the one in which the forward
- * starts and the backward ends, and the one in which the forward ends. The first is not shown to observers. */
+/* Rows that move, in the forward or in the backward. Two nodes of the tape share an Exchange. In the first, the forward
+ * starts and the backward ends; in the second, the forward ends and the backward starts. Observers do not see the first
+ * node. */
 struct Exchange {
     const OpDef *op;
     Group group;
     const int64_t *out, *in; /* rows to and from each rank */
     TapeComm comm;
-    Tensor *dy; /* is read while the gradient moves */
+    Tensor *dy; /* must live while the gradient moves */
 };
 
 static void exchange_start(Tape *t, Exchange *e, const int64_t *out, const int64_t *in, Tensor *from,
@@ -124,14 +125,14 @@ Tensor *op_arrive(Tape *t, Moving m) {
 
 /* ---- plan ---- */
 
-/* Rows from each source; the most rows that a rank receives, over all ranks that will gather them. */
+/* Counts the rows from each source, and the maximum that a rank receives, over all ranks that will gather rows. */
 static void count_rows(Tape *t, const Tensor *all, int64_t n, Arrival *a) {
     const Mesh *m = &tape_context(t)->layout->mesh;
     const int etp = m->size[AXIS_ETP], ep = m->size[AXIS_EP], me = m->coordinate[AXIS_EP];
     int64_t *sent = tape_alloc(t, 2 * (size_t)ep * sizeof *sent), *received = sent + ep;
     a->sent = sent, a->received = received;
     if (tape_context(t)->device->kind == DEVICE_NULL) return;
-    /* The first row of each expert on each rank. */
+    /* `all` has the first row of each expert on each rank. */
     DeviceView view = device_view(tape_context(t)->device, all->data, tensor_bytes(all), VIEW_READ);
     const int64_t *begin = view.data, width = all->dim[1],
                   *own = begin + (m->coordinate[AXIS_ETP] + etp * me) * width;
@@ -150,7 +151,7 @@ static void count_rows(Tape *t, const Tensor *all, int64_t n, Arrival *a) {
     if (!a->arriving) a->arriving = most;
 }
 
-/* Gathers the offsets of the experts' rows of all ranks. */
+/* Gathers the row offsets of the experts from all ranks. */
 static Tensor *gather_offsets(Tape *t, const Dispatch *d, unsigned axes) {
     const Group g = tape_group(t, axes);
     Tensor *all = tape_scratch(t, I64, 2, (int64_t[]){g.size, d->offset->dim[0]});
@@ -158,7 +159,7 @@ static Tensor *gather_offsets(Tape *t, const Dispatch *d, unsigned axes) {
     return all;
 }
 
-/* `rows` is that of each expert-tensor-parallel rank. Frees the offsets. */
+/* `rows`: the number of rows of each expert-tensor-parallel rank. Frees the offsets. */
 static Dispatch sort_gathered(Tape *t, Tensor *offset, int64_t rows, ArrivalAttr a, DispatchAttr room) {
     a.etp = tape_axis(t, AXIS_ETP);
     Tensor *expert = tape_tensor(t, I64, 3, (int64_t[]){a.etp * rows, 1, 1});

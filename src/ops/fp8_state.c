@@ -40,8 +40,8 @@ static void all_reduce_max(const StateContext *c, Group group, const char *site,
 
 const char *quantize_emulation(const Device *device, QuantSpec spec, int64_t rows, int64_t in, int64_t out) {
     const bool blocks = spec.recipe == QUANT_BLOCKWISE;
-    const int64_t unit = blocks ? FP8_BLOCK : 16; /* unit of the dimensions in tensor cores, and in GEMMs
-                                                     of blocks */
+    const int64_t unit =
+        blocks ? FP8_BLOCK : 16; /* unit of dimensions, for tensor cores or blockwise GEMMs */
     if (spec.emulated) return "--fp8-emulated requests it";
     if (!(device_fp8_gemms(device) & (blocks ? FP8_GEMM_BLOCKS : FP8_GEMM_WHOLE)))
         return blocks ? "the device has no GEMMs with a scale for every 128 terms"
@@ -88,7 +88,7 @@ static size_t kept_parts(const Quantiser *q, const Param *w, size_t part[KEPT_PA
     return total;
 }
 
-/* Values of which other ranks hold a part cannot be kept. */
+/* Values cannot be kept if other ranks hold a part of the weight. */
 static size_t fp8_prepare(void *self, const StateContext *c) {
     const Quantiser *q = self;
     const Param *w = q->weight;

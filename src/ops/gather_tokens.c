@@ -5,7 +5,7 @@
 #include "ops/ulysses.h"
 #include "tape/tape_ops.h"
 
-/* The number of ranks that shard a microbatch along an axis, as they shard x. */
+/* The number of ranks over which x's tokens are sharded along an axis. */
 static int cut(const Tape *t, const Tensor *x, Axis a) {
     return spmd_on(x->spmd, a) == SPMD_V ? tape_axis(t, a) : 1;
 }

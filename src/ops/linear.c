@@ -40,7 +40,7 @@ static Tensor *gather_start(Tape *t, Tensor *x, bool kept, PendingReshard *movin
     return whole;
 }
 
-/* The input of the forward; x itself if it is not sharded. */
+/* The forward's input to the GEMM; x itself if x is not sharded. */
 static Tensor *gathered(Tape *t, Tensor *x, LayerAttr *a) {
     PendingReshard m;
     if (!a->gemm.gathers_x) return x;
@@ -117,7 +117,7 @@ static void scattered_backward(Tape *t, const Node *n, Need need) {
 }
 
 /* On several ranks x is gathered while dx is computed, and dx is reduced while dw is computed. On one rank dx
- * is computed last, so that its reader finds part of it in a cache. */
+ * is computed last, so that the next op finds part of it in a cache. */
 static void linear_backward(Tape *t, const Node *n, Need need) {
     const LayerAttr *a = n->call.attr;
     if (a->reduces && a->sequence) {
@@ -148,11 +148,11 @@ static void check_type(const Tensor *x, const char *which, Spmd want) {
           "IRVP"[want]);
 }
 
-/* act: NULL, or receives the activation of the result, which is not recorded. */
+/* *act becomes the activation of the result, which is not recorded. act NULL: no activation. */
 static Tensor *linear_record(Tape *t, Tensor *x, Tensor *w, Tensor *bias, LayerAttr *a, Tensor **act) {
     if (a->gemm.gathers_x) check_type(x, "input", SPMD_V);
     Tensor *all_x = gathered(t, x, a);
-    Tensor as_r = *all_x; /* I becomes R: no data moves, and the backward reduces */
+    Tensor as_r = *all_x; /* I becomes R: no data moves in the forward; the backward reduces */
     if (a->gathers && spmd_on(as_r.spmd, AXIS_TP) == SPMD_I)
         as_r.spmd = spmd_with(as_r.spmd, AXIS_TP, SPMD_R);
     const int64_t s = all_x->dim[0] / (a->reduces && a->sequence ? tape_axis(t, AXIS_TP) : 1);
@@ -230,7 +230,7 @@ Tensor *op_linear_on_activated(Tape *t, Activated x, const LinearLayer *l) {
     return record_with_bias(t, x.act, l, &attr);
 }
 
-/* The exact lane computes the activation from values on its grid. */
+/* The exact lane computes the activation separately, from values on the grid. */
 Activated op_linear_activated(Tape *t, Tensor *x, const LinearLayer *l, Activation activation, bool halfway) {
     LayerAttr attr = layer_attr(t, x, l);
     CHECK(!attr.reduces, "linear: partial sums have no activation");

@@ -8,13 +8,13 @@
 typedef enum LinearFlags {
     LINEAR_GATHER_IN =
         /* Column-parallel: x is I, or V along the sequence; the op makes it R. Only the shard is kept, unless
-         * the context keeps what is gathered. The backward gathers x again while it computes dx, and reduces dx while
-         * it computes dw. */
+         * RunContext.keeps_gathered is set. The backward gathers x again while it computes dx, and reduces dx while it
+         * computes dw. */
     1,
     LINEAR_REDUCE_OUT =
         /* Row-parallel: the partial sums become I, or V with LINEAR_SEQUENCE; then the bias is added. */
     2,
-    LINEAR_SEQUENCE = 4, /* the other side of GATHER_IN or REDUCE_OUT is sharded along the sequence */
+    LINEAR_SEQUENCE = 4, /* the input of GATHER_IN, or output of REDUCE_OUT, is sharded along the sequence */
 } LinearFlags;
 
 typedef struct Quantiser Quantiser; /* ops/fp8.h */
@@ -30,11 +30,11 @@ typedef struct LinearLayer {
 /* x_sbi [s,b,i] -> [s,b,o] = x w^T + bias; the flags determine s. Computed sample by sample in
  * batch-invariant mode. */
 Tensor *op_linear(Tape *, Tensor *x_sbi, const LinearLayer *);
-/* Also computes the activation, [s,b,o] or with SwiGLU [s,b,o/2], in one kernel where that saves memory
+/* As op_linear, and also computes the activation, [s,b,o] or with SwiGLU [s,b,o/2]; in one kernel if that saves memory
  * traffic. Not for LINEAR_REDUCE_OUT. Only op_linear_on_activated may read the result. `halfway`: calls
  * tape_pause_halfway before a separate activation, so that both halves of an MLP take about as long. */
 Activated op_linear_activated(Tape *, Tensor *x_sbi, const LinearLayer *, Activation, bool halfway);
-/* op_linear of an activation [s,b,i]. Without a quantiser and without a sum over ranks in between, the
- * backward computes the gradient before the activation directly. The activation's own gradient is then never
- * stored. */
+/* op_linear of an activation [s,b,i]. Without a quantiser and without a sum over ranks in between, the backward
+ * directly computes the gradient of the activation's input. The gradient of the activation itself is then never stored.
+ * */
 Tensor *op_linear_on_activated(Tape *, Activated x_sbi, const LinearLayer *);

@@ -14,18 +14,18 @@ typedef struct LinearGemm {
     LinearAttr linear;          /* first: the kernels read it */
     const Quantiser *quantiser; /* NULL: plain operands */
     bool gathers_x;             /* the backward gathers x again, so the forward keeps no FP8 values of it */
-    Tensor *pre;                /* dx is the gradient of pre, whose activation is x; NULL: of x */
+    Tensor *pre;                /* x is the activation of pre, dx the gradient of pre; NULL: dx is of x */
     /* Set by the forward: */
     bool is_fp8;               /* the device multiplies FP8 values */
     Tensor *x_state, *w_state; /* states that quantised the operands */
     QuantOperand x_rows;       /* FP8 values of x's transpose, kept for the backward; else none */
 } LinearGemm;
 
-/* in x, w, bias; out y, act (NULL: none). */
+/* The call has in: x, w, bias; out: y, act (NULL: none). */
 void linear_gemm_forward(Tape *, LinearGemm *, Call);
 
-/* dy and, if the GEMMs take them, its FP8 values: those that dx and dw need, in one pass over dy. Free them
- * with quantize_drop. `type` is that of the full gradient. */
+/* dy and, for FP8 GEMMs, its FP8 values for dx and dw, from one pass over dy. Free the values with quantize_drop.
+ * `type` is the type of the full gradient. */
 typedef struct GemmGradient {
     Tensor *dy, *state;
     QuantValues values;

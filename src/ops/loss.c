@@ -19,7 +19,7 @@ static void loss_backward(Tape *t, const Node *n, Need need) {
                      .attr = n->call.attr});
 }
 
-/* The first operand already is its gradient. */
+/* The backward has no work: the first operand's memory already contains its gradient. */
 static void backward_done(Tape *t, const Node *n, Need need) {
     const Tensor *dloss = n->call.in[2];
     CHECK(tape_grad(t, n->call.out[0])->data == dloss->data,
@@ -27,8 +27,8 @@ static void backward_done(Tape *t, const Node *n, Need need) {
     tape_grad_in_place(t, n->call.in[0], need);
 }
 
-/* Each rank has some columns. Their log-sums and labels' logits are gathered and merged in the same order on
- * all ranks. */
+/* Each rank has some columns. The ranks' log-sums and label logits are gathered, and merged in one order on all ranks.
+ * */
 static void forward_shards(Tape *t, Call call, Group tp) {
     Tensor *logits = call.in[0], *loss = call.out[0], *lse = call.out[1];
     const int64_t b = loss->dim[0], s = loss->dim[1];
@@ -46,7 +46,7 @@ static void forward_shards(Tape *t, Call call, Group tp) {
     tape_drop(t, all);
 }
 
-/* Whether the forward computes the gradient. In the exact lane it cannot, because lse is rounded first. */
+/* Whether the forward computes the gradient. The exact lane cannot, because it first rounds lse. */
 static bool at_once(const Tape *t, const Tensor *dloss) { return dloss && !tape_context(t)->exact; }
 
 Tensor *op_cross_entropy(Tape *t, Tensor *logits, Tensor *label, int64_t vocab) {
@@ -77,7 +77,7 @@ Tensor *op_cross_entropy_of(Tape *t, Tensor *logits, Tensor *label, int64_t voca
         tape_record(t, &OPS[OP_cross_entropy], call, sizeof attr, loss_backward);
     } else if (tape_is_recording(t) && at_once(t, dloss)) {
         const Call both = {.in = {logits, label, dloss}, .out = {loss, lse, logits}, .attr = &attr};
-        Call node = both; /* the node if there are several ranks */
+        Call node = both; /* the recorded node, if there are several ranks */
         tape_check(t, &OPS[OP_cross_entropy_with_grad], &both);
         tape_call(t, &OPS[OP_cross_entropy_with_grad], both);
         node.out[2] = NULL;
@@ -98,14 +98,14 @@ Tensor *op_correct(Tape *t, Tensor *logits, Tensor *label, int64_t vocab) {
 }
 
 /* ---- after a linear layer, in chunks ---- A chunk is some positions of all samples, so that its rows of x
- * are contiguous. Its gradients are computed while its logits exist: w's is summed over the chunks, x's
- * overwrites the rows. */
+ * are contiguous. A chunk's gradients are computed while its logits exist. The gradient of w is summed over the chunks;
+ * the gradient of x overwrites its rows. */
 
 typedef struct Chunks {
     Tensor *x, *w; /* x: R over tensor-parallel ranks */
     Tensor *label, *dloss, *loss;
-    Tensor dx; /* x's memory: each rank's summand of the gradient */
-    Tensor dw; /* no memory: not needed; added to from the second chunk on */
+    Tensor dx; /* x's memory: this rank's summand of the gradient */
+    Tensor dw; /* without memory: not needed; the second and later chunks add to it */
     LossAttr attr;
     SoftcapAttr softcap; /* 0: none */
     LinearAttr gemm;
@@ -119,7 +119,7 @@ static Tensor part_of(const Tensor *x, int axis, int64_t first, int64_t n) {
     return part;
 }
 
-/* A contiguous tensor for the ops: the tensor's own memory or, with several samples, memory to tape_drop. */
+/* A contiguous tensor for the ops. It has x's memory or, with several samples, new memory for tape_drop. */
 static Tensor *packed(Tape *t, Tensor *x) {
     if (tensor_is_contiguous(x)) return x;
     Tensor *copy = tape_scratch(t, (DType)x->dtype, x->ndim, x->dim);
@@ -170,7 +170,7 @@ static void chunk_losses(Tape *t, Chunks *c, Tensor *logits, int64_t first, int6
     tape_drop_unless(t, own_label, &label);
 }
 
-/* The same for capped logits; the uncapped ones become their gradient. */
+/* As chunk_losses, with capped logits. The memory of the uncapped logits gets their gradient. */
 static void capped_chunk_losses(Tape *t, Chunks *c, Tensor *logits, int64_t first, int64_t n) {
     if (c->softcap.cap == 0) {
         chunk_losses(t, c, logits, first, n);
@@ -218,7 +218,7 @@ static Tensor *gathered(Tape *t, Tensor *x, bool is_cut) {
     return all;
 }
 
-/* Sums the ranks' gradients of x, in its memory. */
+/* Sums the ranks' gradients of x, in x's memory. */
 static void sum_gradient(Tape *t, Tensor *x, Tensor *summands, bool is_cut) {
     Tensor dx = *x;
     dx.spmd = spmd_dual_type(x->spmd);

@@ -10,18 +10,18 @@ Tensor *op_cross_entropy(Tape *, Tensor *logits_sbv, Tensor *label_bs, int64_t v
  * computes the logits' gradient, unless the tape does not record. */
 Tensor *op_cross_entropy_of(Tape *, Tensor *logits_sbv, Tensor *label_bs, int64_t vocab, Tensor *dloss_bs);
 
-/* logits_sbv, label_bs as there, not sharded over tensor-parallel ranks -> [b,s]: 1 where the label has the first of
- * the largest logits, else 0. No gradient. */
+/* logits_sbv and label_bs as for op_cross_entropy, not sharded over tensor-parallel ranks -> [b,s]: 1 if the label's
+ * logit is the first of the largest ones, else 0. No gradient. */
 Tensor *op_correct(Tape *, Tensor *logits_sbv, Tensor *label_bs, int64_t vocab);
 
 /* Attributes of op_linear_cross_entropy. */
 typedef struct LinearLoss {
-    int64_t vocab;     /* later columns are padding */
-    int64_t positions; /* of a chunk, > 0: the logits of these positions of all samples are in memory
-                          together */
-    double softcap;    /* softcap of the logits, as op_softcap; 0: none */
-    bool sequence;     /* over tensor-parallel ranks x is V along the sequence, else I */
-    Tensor *dloss;     /* [b,s]: the gradient of each loss; known if the tape records */
+    int64_t vocab; /* later columns are padding */
+    int64_t
+        positions; /* positions per chunk, > 0; the logits of a chunk, for all samples, are in memory together */
+    double softcap; /* cap of op_softcap; 0: no cap */
+    bool sequence;  /* over tensor-parallel ranks x is V along the sequence, else I */
+    Tensor *dloss;  /* [b,s]: the gradient of each loss; known if the tape records */
 } LinearLoss;
 
 /* op_cross_entropy of op_softcap of op_linear(x, w). Logits and their gradients exist only in chunks of
@@ -29,14 +29,14 @@ typedef struct LinearLoss {
  * main gradient.
  *
  * x_sbh: a contiguous tensor that no other op reads, because its memory becomes its gradient; w_vh [v,h] a
- * parameter; label_bs I64 [b,s] with s over all tensor-parallel ranks -> loss [b,s].
+ * parameter; label_bs I64 [b,s] with the positions of all tensor-parallel ranks -> loss [b,s].
  *
- * Bitwise equal to the two ops, except for the order in which w's gradient is summed and for GEMMs whose
- * order of summation depends on the number of rows. */
+ * Bitwise equal to the separate ops with two exceptions: w's gradient is summed in a different order, and the order of
+ * summation in a GEMM may depend on the number of rows. */
 Tensor *op_linear_cross_entropy(Tape *, Tensor *x_sbh, Tensor *w_vh, Tensor *label_bs, LinearLoss);
 
 enum { LINEAR_LOSS_BYTES = 1 << 30 };
-/* The positions of a chunk of s positions and b samples: `tokens` tokens, rounded down, but at least one
- * position. tokens 0: s is halved until the logits of a chunk, `token_bytes` per token, need at most
- * LINEAR_LOSS_BYTES. */
+/* The number of positions per chunk, for s positions and b samples: `tokens` tokens, rounded down, but at least one
+ * position. tokens 0: s is halved until the logits of a chunk, `token_bytes` per token, need at most LINEAR_LOSS_BYTES.
+ * */
 int64_t linear_loss_positions(int64_t s, int64_t b, int64_t tokens, size_t token_bytes);

@@ -19,8 +19,8 @@ static void norm_backward(Tape *t, const Node *n, Need need) {
                      .attr = n->call.attr});
 }
 
-/* Makes new outputs with their types. The types are checked first: if ranks should have gathered x, its
- * width is wrong too. */
+/* Makes new outputs with their types. The types are checked first, because a missing all-gather of x also makes the
+ * width wrong. */
 static Call norm_call(Tape *t, Tensor *x, Tensor *gain, Tensor *bias, const NormAttr *attr) {
     DType precise = x->dtype == F64 ? F64 : F32;
     int64_t rows = tensor_rows(x);
@@ -41,14 +41,14 @@ Tensor *op_norm(Tape *t, Tensor *x, Tensor *gain, Tensor *bias, NormAttr attr) {
     return call.out[0];
 }
 
-/* The exact lane computes the norm from values on its grid. */
+/* The exact lane runs two ops, so that the norm reads a sum on the grid. */
 Tensor *op_add_norm(Tape *t, Tensor *a, Tensor *b, Tensor *gain, Tensor *bias, NormAttr attr, Tensor **sum) {
     if (tape_context(t)->exact) {
         *sum = op_add(t, a, b);
         return op_norm(t, *sum, gain, bias, attr);
     }
     Tensor *x = *sum = residual_sum(t, a, b);
-    x->flags |= (a->flags | b->flags) & TENSOR_NEEDS_GRAD; /* the rule needs it */
+    x->flags |= (a->flags | b->flags) & TENSOR_NEEDS_GRAD; /* the type rule reads the flag */
     const Call norm = norm_call(t, x, gain, bias, &attr);
     tape_call(
         t, &OPS[OP_add_norm],

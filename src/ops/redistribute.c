@@ -1,5 +1,5 @@
-/* The gradient moves in the reverse direction. Its types are the duals of the two ends, so its movement is
- * the entry (dual of to, dual of from) of the table. */
+/* The gradient moves in the reverse direction. Its source and destination types are the duals of `to` and `from`, so
+ * its movement is the table's entry (dual of to, dual of from). */
 #include "ops/redistribute.h"
 
 #include "base/fault.h"
@@ -29,7 +29,7 @@ static const OpNumber OP_OF[] = {
     [MOVE_SLICE] = OP_slice,       [MOVE_PAD] = OP_pad,
 };
 
-/* A tensor as [outer, ranks, inner]: `inner` elements of each rank are contiguous. */
+/* A tensor as [outer, ranks, inner]: each rank has runs of `inner` contiguous elements. */
 typedef struct Pieces {
     int64_t outer, inner;
     int ranks;
@@ -44,7 +44,7 @@ static Pieces pieces(const Tensor *whole, int dim, int ranks) {
     return p;
 }
 
-/* The same bytes as [ranks, outer, inner]; `member_major` is their order in memory. */
+/* `whole` as [ranks, outer, inner]. member_major: memory has this order too; else the order of `whole`. */
 static Tensor by_rank(const Tensor *whole, Pieces p, bool member_major) {
     Tensor v = tensor_make(whole->data, (DType)whole->dtype, 3, (int64_t[]){p.ranks, p.outer, p.inner});
     if (!member_major) v.stride[0] = p.inner, v.stride[1] = p.ranks * p.inner;

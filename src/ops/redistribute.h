@@ -29,14 +29,14 @@ typedef enum ReshardKind {
  * ranks. Returns x itself if the axis has size 1. A pair that is not in the table is a fault. */
 Tensor *op_redistribute(Tape *, Tensor *x, Axis, Spmd to, int dim);
 
-/* Columns [first, first + heads*d) of x [s,b,w], R over the axis, as [s,b,1,heads,d]; each rank has its own
- * `first`. Backward: zeros elsewhere. `to` V: no other rank takes these columns; R: others may, and each has
- * a summand of their gradient. */
+/* Columns [first, first + heads*d) of x [s,b,w], R over the axis, as [s,b,1,heads,d]; `first` differs by rank.
+ * Backward: zeros elsewhere. `to` V: no two ranks share columns; R: ranks may share columns, and each rank has a
+ * summand of the gradient. */
 Tensor *op_take_heads(Tape *, Tensor *x, Axis, int64_t first, int64_t heads, int64_t d, Spmd to);
 
-/* For builders that communicate inside an op: moves `in` into `out`. The movement implies the shape of `out`
- * (dimension `dim` times or divided by the ranks); the builder has set its type. start returns immediately. After
- * finish the result may be read and `in` may be overwritten. Both are contiguous. */
+/* For builders that communicate inside an op: moves `in` into `out`. The movement implies the shape of `out` (`dim` is
+ * multiplied or divided by the number of ranks); the builder has set its type. start returns immediately. After finish
+ * the result may be read and `in` may be overwritten. Both are contiguous. */
 typedef struct PendingReshard {
     TapeComm comm;
     Tensor *packed, *out; /* packed: member-major copy for a shard of an inner dimension; NULL: none */

@@ -9,7 +9,7 @@ Tensor *op_add(Tape *, Tensor *a, Tensor *b);
 /* A contiguous copy of x. */
 Tensor *op_contiguous(Tape *, Tensor *x);
 
-/* For an op whose kernel computes a + b together with other results: makes the output tensor with its type,
- * and records the sum. */
+/* For an op whose kernel computes a + b together with other results: residual_sum makes the typed output tensor,
+ * residual_record records the sum. */
 Tensor *residual_sum(Tape *, Tensor *a, Tensor *b);
 void residual_record(Tape *, Tensor *a, Tensor *b, Tensor *sum);

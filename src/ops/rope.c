@@ -38,7 +38,7 @@ Tensor *op_rope(Tape *t, Tensor *x, Tensor *cos, Tensor *sin, Tensor *position, 
 /* ---- in place ---- */
 
 typedef struct InPlaceAttr {
-    RopeAttr rope; /* first, as in every call of the op */
+    RopeAttr rope; /* first: the kernels read it */
     int64_t groups, all, n;
 } InPlaceAttr;
 

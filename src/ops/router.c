@@ -86,7 +86,7 @@ Tensor *op_router_loss(Tape *t, Tensor *logits, Tensor *count, RouterLossAttr at
     CHECK((attr.kind == ROUTER_Z) == !count, "router_loss: a balance needs counts, the z-loss takes none");
     attr.ranks = tape_axis(t, AXIS_TP) * tape_axis(t, AXIS_CP);
     Tensor *loss = tape_tensor(t, F64, 1, (int64_t[]){1});
-    tape_grad_off_grid(loss); /* only reported: rounded once, after all summands are added */
+    tape_grad_off_grid(loss); /* the loss is only reported, and rounded once, after all summands are added */
     tape_run(t, &OPS[OP_router_loss], (Call){.in = {logits, count}, .out = {loss}, .attr = &attr},
              sizeof attr, loss_backward);
     return loss;

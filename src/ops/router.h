@@ -13,10 +13,9 @@ typedef struct Routing {
 /* Scores of e experts, or of a gate (e = 1): x_sbh [s,b,h], w_eh [e,h] -> [s,b,e] in the arithmetic's type,
  * regardless of the storage (--moe-router-dtype). */
 Tensor *op_gate_logits(Tape *, Tensor *x_sbh, Tensor *w_eh);
-/* Chooses the k experts with the best scores; among equal ones the lower number. select_sbe [s,b,e] (NULL:
- * the scores of RouteAttr) replaces the scores in the comparison. bias_e [e] (NULL: none) is added to the
- * compared values. Neither gets a gradient. logits_sbe, select_sbe and bias_e are in the arithmetic's
- * type. */
+/* Chooses the k experts with the best scores; among equal scores the expert with the lower number. select_sbe [s,b,e]
+ * (NULL: the scores of RouteAttr) replaces the scores in the comparison. bias_e [e] (NULL: none) is added to the
+ * compared values. Neither gets a gradient. logits_sbe, select_sbe and bias_e are in the arithmetic's type. */
 Routing op_route(Tape *, Tensor *logits_sbe, Tensor *select_sbe, Tensor *bias_e, int64_t k, RouteAttr);
 /* exp(logits) scaled so that all tokens, and all experts, have equal sums; no gradient. */
 Tensor *op_sinkhorn(Tape *, Tensor *logits_sbe);

@@ -18,15 +18,15 @@ Tensor exchange_part(const Tensor *packed, int member, int64_t at, const Tensor 
     return v;
 }
 
-/* The elements of x in another shape, with contiguous strides that the caller corrects. */
+/* The elements of x in a different shape, with contiguous strides, which the caller corrects. */
 static Tensor reshaped(const Tensor *x, int ndim, const int64_t *dim) {
     Tensor v = tensor_make(x->data, (DType)x->dtype, ndim, dim);
     v.spmd = x->spmd, v.flags = x->flags;
     return v;
 }
 
-/* The first or second chunk of each member's slice, for x whose rows are contiguous: [members,chunk,row]. The second
- * chunks are in reverse order. */
+/* The first (or second) chunk of every member's slice, as [members,chunk,row]. The rows of x must be contiguous. The
+ * second chunks are in reverse order. */
 static Tensor chunks_of(const Tensor *x, int members, int which) {
     const int64_t chunk = x->dim[0] / (2 * members), first = which ? (2 * members - 1) * chunk : 0;
     Tensor v = reshaped(x, 3, (int64_t[]){members, chunk, tensor_count(x) / x->dim[0]});
@@ -94,7 +94,7 @@ static bool heads_of_all(const Tensor *x, int n, Tensor *out) {
     return true;
 }
 
-/* Gradients of heads that members share are summed on the way back. */
+/* When heads return, the gradients of shared heads are summed. */
 static void exchange_heads(Tape *t, Tensor *x, Tensor *packed, bool pack) {
     const int n = (int)packed->dim[0];
     Tensor all;

@@ -39,8 +39,8 @@ static int64_t limit(const Registry *r) {
     return (total + d->num_buckets - 1) / d->num_buckets;
 }
 
-/* Assigns each parameter to a bucket. Buckets are numbered by their last registered parameter, the last one
- * first; returns their number. */
+/* Assigns each parameter to a bucket. Buckets are numbered by their last registered parameter, in descending order.
+ * Returns the number of buckets. */
 static int fill(Registry *r) {
     const DataParallel *d = &r->layout.data;
     const bool by_unit = d->stage == 3 || (d->stage == 2 && !d->bucket_size && !d->num_buckets);
@@ -60,8 +60,8 @@ static int fill(Registry *r) {
     return n;
 }
 
-/* Renumbers the buckets in the order in which a backward completes them: by their first registered parameter,
- * the last one first. */
+/* Renumbers the buckets in the order in which a backward completes them: by their first registered parameter, in
+ * descending order. */
 static void sort(Registry *r, int n) {
     int *first = mem_alloc((size_t)n * sizeof *first), *number = mem_alloc((size_t)n * sizeof *number),
         at = 0;

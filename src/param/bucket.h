@@ -1,12 +1,10 @@
-/* How the flat layout is divided into buckets, and which part of it this rank holds when data-parallel ranks
- * share it out.
+/* Divides the flat layout into buckets, and a bucket into one part per data-parallel rank.
  *
- * Parameters lie in reverse order of registration, so that a backward completes one bucket after the other.
- * Each parameter begins at a multiple of PARAM_ALIGN elements of its bucket. A bucket has parameters of one
- * kind (dense, experts, buffers). Each member of its `inner` group holds an equal part of it, a multiple of
- * PARAM_ALIGN: member i has the elements [begin + i * shard, begin + (i + 1) * shard). Padding after the last
- * parameter is zero. Tied embeddings have their own bucket, so that the first and the last pipeline stage
- * shard them alike.
+ * Parameters are in reverse order of registration, so that a backward completes buckets in sequence. Each parameter
+ * begins at a multiple of PARAM_ALIGN elements of its bucket. A bucket has parameters of one kind (dense, experts,
+ * buffers). The members of its `inner` group hold equal parts of the bucket, multiples of PARAM_ALIGN. Member i holds
+ * elements [begin + i * shard, begin + (i + 1) * shard). Padding after the last parameter is zero. Tied embeddings
+ * have their own bucket, so that the first and the last pipeline stage shard them equally.
  *
  * Source: Megatron-LM core/distributed/param_and_grad_buffer.py; there a bucket ends at a multiple of
  * lcm(ranks, 128). */
@@ -16,23 +14,23 @@
 #include "param/param.h"
 
 struct Bucket {
-    int64_t begin, end, shard; /* of the flat layout; elements of a member's part */
+    int64_t begin, end, shard; /* [begin, end) of the flat layout; number of elements of a member's part */
     int first, n;              /* parameters: laid[first, first + n) of the registry */
-    Group inner, outer;        /* the ranks that share it out; the ranks with the same part in other
+    Group inner, outer;        /* the ranks that shard the bucket; the ranks with the same part in all
                                   instances */
     bool trained; /* false: buffers or frozen weights, which have no gradients and are not sharded */
 };
 
-/* Divides the layout of all registered parameters into buckets and sets their offsets. Needs the storage
- * type. Called by registry_allocate. */
+/* Divides the layout of all registered parameters into buckets and sets their offsets. The storage type must be set.
+ * registry_allocate calls it. */
 void buckets_lay(Registry *);
 /* Whether the ranks of `inner` shard the bucket's elements of this buffer. */
 bool bucket_is_shared(const Registry *, const Bucket *, FlatBuffer);
 /* Whether this rank has memory for all of the bucket's elements in this buffer. */
 bool bucket_is_whole(const Registry *, const Bucket *, FlatBuffer);
-/* comm_register of memory that buckets are communicated in, with each group that shares buckets out. */
+/* Calls comm_register for memory of gathered buckets, with each group that shards buckets. */
 void buckets_register(const Registry *, Comm *, void *memory, size_t bytes);
-/* The elements that this rank updates: its part, or all of the bucket. */
+/* The elements that this rank updates: its part or the whole bucket. */
 FlatRange bucket_part(const Registry *, const Bucket *);
 
 /* The ranges that this rank keeps of a flat buffer, in ascending order. NULL: all of it, at its place in the
@@ -40,7 +38,7 @@ FlatRange bucket_part(const Registry *, const Bucket *);
 const FlatRange *registry_ranges(const Registry *, FlatBuffer, int *n);
 /* The index in this rank's buffer of element `at` of the flat layout, which this rank must hold. */
 int64_t registry_place(const Registry *, FlatBuffer, int bucket, int64_t at);
-/* n elements from `at` on as a tensor; `flat` is the buffer's memory. */
+/* Elements [at, at + n) as a tensor; `flat` is the buffer's memory. */
 Tensor registry_slice(const Registry *, FlatBuffer, void *flat, int bucket, int64_t at, int64_t n);
 /* As registry_slice, for a buffer of another type. */
 Tensor registry_slice_of(const Registry *, FlatBuffer, DType, void *flat, int bucket, int64_t at, int64_t n);
@@ -48,6 +46,6 @@ Tensor registry_slice_of(const Registry *, FlatBuffer, DType, void *flat, int bu
 FlatRange param_part_held(const Registry *, const Param *);
 /* Whether this rank is primary for those elements: it counts them in norms. */
 bool param_is_primary(const Registry *, const Param *);
-/* Whether this rank is primary for the elements that it has in a buffer, and saves them. Data-parallel ranks shard
- * the buffer's trained elements, or each rank has all of them. */
+/* Whether this rank is primary for the elements that it has in a buffer, and saves them. `sharded`: data-parallel
+ * ranks shard the buffer's trained elements; else each rank has all of them. */
 bool param_is_primary_for(const Registry *, const Param *, bool sharded);

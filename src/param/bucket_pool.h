@@ -1,6 +1,6 @@
-/* Equal blocks of device memory that buckets are gathered into temporarily. A block is allocated only when
- * none is free, so that the number of blocks depends on the order of the calls alone: a dry run allocates as
- * many as the run. */
+/* Equal blocks of device memory that buckets are gathered into temporarily. A block is allocated only when none is
+ * free. The number of blocks therefore depends only on the order of the calls, and a dry run allocates as many as the
+ * real run. */
 #pragma once
 
 #include <stdbool.h>
@@ -9,14 +9,14 @@
 
 typedef struct BucketPool {
     const Registry *registry;
-    Comm *comm;       /* that moves the buckets; NULL: none */
+    Comm *comm;       /* moves the buckets; NULL: none */
     const char *what; /* for messages */
-    size_t bytes;     /* bytes of one */
+    size_t bytes;     /* bytes per block */
     void **free_ones;
     int taken, n_free;
 } BucketPool;
 
-/* Whether bucket_pool_take needs no new block, or fewer than `enough` exist. */
+/* Whether a block is free or fewer than `enough` blocks exist. */
 bool bucket_pool_can_take(const BucketPool *, int enough);
 void *bucket_pool_take(BucketPool *);
 void bucket_pool_give(BucketPool *, void *);

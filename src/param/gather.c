@@ -5,7 +5,7 @@
 #include "param/bucket.h"
 #include "param/bucket_pool.h"
 
-enum { SLOTS = 2 }; /* one in use, one for the next */
+enum { SLOTS = 2 }; /* one for the bucket in use, one for the next */
 
 typedef struct Piece {
     CommWork *work; /* NULL: complete, or not started */
@@ -20,9 +20,9 @@ struct Gather {
     Comm *comm;
     Piece *piece; /* [n_buckets] */
     BucketPool slots;
-    bool in_graph; /* a graph gathers, so gather_publish does not */
+    bool in_graph; /* a graph gathers instead of gather_publish */
     int64_t now;   /* calls of gather_use */
-    int last, way; /* bucket used last, and whether the numbers rise (backward) or fall */
+    int last, way; /* last used bucket; direction of bucket numbers: rising (backward) or falling */
     int due;       /* the bucket whose gather starts with the next attention; -1: none */
 };
 
@@ -92,7 +92,7 @@ static void drop(Gather *g, int k) {
     show(g, k, NULL);
 }
 
-/* The least recently used slot among those that the present call does not use. */
+/* The least recently used slot that the current call does not use. */
 static int oldest(const Gather *g) {
     int found = -1;
     for (int k = 0; k < g->registry->n_buckets; k++)
@@ -180,7 +180,7 @@ void gather_before_graph(Gather *g) {
 void gather_begin_graph(Gather *g) { start_first(g); }
 
 void gather_end_graph(Gather *g) {
-    start_until(g, 0); /* values that the graph has not used */
+    start_until(g, 0); /* gathers values that the graph has not used */
     finish_all(g);
 }
 

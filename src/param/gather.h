@@ -1,9 +1,9 @@
 /* Gathers the parameter values that ranks shard, for sync.h. Each rank rounds its part from the masters;
- * all ranks have all values before an op reads them. Below stage 3 the gathered values have their place in
- * the registry. At stage 3 a bucket is gathered into a slot when it is used and dropped when the slot is
- * needed again. Slots hold the layer in use and, with overlap_values, the next one. Below stage 3, all gathers
- * start together after an update. With overlap_values and with_attention, only the first one does, and each
- * later one starts one bucket ahead. */
+ * all ranks have all values before an op reads them. Below stage 3 the gathered values are in the registry's buffer.
+ * At stage 3 a bucket is gathered into a slot when it is used. It is dropped when the slot is needed again. Slots
+ * hold the layer in use and, with overlap_values, the next one. Below stage 3, all gathers start together after an
+ * update. With overlap_values and with_attention, only the first gather starts then. Each later gather starts one
+ * bucket before its use. */
 #pragma once
 
 #include "comm/comm.h"
@@ -19,8 +19,7 @@ void gather_publish(Gather *);
 void gather_use(Gather *, Param *const *, int n);
 /* Starts the gather that waits for the next attention. */
 void gather_attention(Gather *);
-/* Parts of the functions of sync.h that run a step as a graph: before and after the work, and its begin and
- * end. */
+/* Called by sync_replay: before and after the graph, and at the begin and end of its work. */
 void gather_before_graph(Gather *);
 void gather_begin_graph(Gather *);
 void gather_end_graph(Gather *);

@@ -82,7 +82,7 @@ static void divisible(const Param *p, const char *what, int64_t n, int by) {
     CHECK(n % by == 0, "'%s': %lld %s do not divide by %d ranks", p->spec.name, (long long)n, what, by);
 }
 
-/* Computes this rank's share. */
+/* Computes this rank's part of the parameter. */
 static void cut(const Registry *r, Param *p) {
     const ParamSpec *s = &p->spec;
     const Mesh *m = &r->layout.mesh;
@@ -170,7 +170,7 @@ int64_t param_part_rows(const Param *p, int part) { return p->spec.groups * p->s
 
 static int64_t group_rows(const Param *p) { return p->spec.dim[0] / p->spec.groups; }
 
-/* Rows of a group before the part. */
+/* Number of rows of a group before the part. */
 static int64_t rows_before(const Param *p, int part) {
     int64_t n = 0;
     for (int i = 0; i < part; i++) n += p->spec.parts[i].rows;
@@ -202,7 +202,7 @@ static int64_t local_groups(const Param *p) {
     return p->rows * (cuts_parts(p) ? p->shards : 1) / group_rows(p);
 }
 
-/* The rows of the part in memory, when they are contiguous. */
+/* The rows [begin, end) of the part in memory, if they are contiguous. */
 static void part_run(const Param *p, int part, int64_t *begin, int64_t *end) {
     const int64_t first = first_row(p), last = first + p->rows;
     const int64_t limit = p->spec.dim[0];

@@ -1,6 +1,6 @@
-/* The parameter registry. A module's constructor calls param_add once per parameter; everything else about
- * parameters (memory, init, gradients, optimizer groups, norms, checkpoints, HF conversion, FLOPs,
- * inspection) is a loop over it. */
+/* The parameter registry. A module's constructor calls param_add once per parameter; all other code about parameters
+ * (memory, init, gradients, optimizer groups, norms, checkpoints, HF conversion, FLOPs, inspection) loops over the
+ * registry. */
 #pragma once
 
 #include "base/mem.h"
@@ -18,7 +18,7 @@ typedef enum ParamFlags {
     PARAM_NO_DECAY =
         /* No weight decay: biases and 1-D parameters (Megatron-LM get_standard_config_overrides). */
     1,
-    /* Word embedding or output layer: takes --decoupled-lr (Megatron-LM is_embedding_or_output_parameter). */
+    /* Word embedding or output layer: uses --decoupled-lr (Megatron-LM is_embedding_or_output_parameter). */
     PARAM_EMBEDDING = 2,
     /* Saved with the parameters, but not trained: no gradient, no update, not in norms. */
     PARAM_BUFFER = 4,
@@ -30,9 +30,9 @@ typedef enum ParamFlags {
 #define PARAM_FP8_STATE ".fp8_state"
 bool param_is_fp8_state(const char *name);
 
-/* A logical block of rows inside a fused parameter: split, resharded and exported separately. With `groups`
- * groups the rows are group-major: [group 0: part 0, part 1, ...], [group 1: ...], each part `rows` rows per
- * group (Megatron-LM's fused QKV). */
+/* A logical block of rows inside a fused parameter. Parts are split, resharded and exported separately. With `groups`
+ * groups the rows are group-major: [group 0: part 0, part 1, ...], [group 1: ...], each part `rows` rows per group
+ * (Megatron-LM's fused QKV). */
 typedef struct ParamPart {
     const char *name; /* "q", "k", "v", "gate", "up" */
     int64_t rows;     /* per group */
@@ -40,23 +40,24 @@ typedef struct ParamPart {
 
 enum { PARAM_PARTS = 3, SPLIT_NONE = -1 };
 
-/* The data that data-parallel ranks shard (ZeRO: Rajbhandari et al., 2020), and in which pieces.
+/* The data that data-parallel ranks shard (ZeRO: Rajbhandari et al., 2020), and the sizes of the buckets.
  * Megatron-LM's --use-distributed-optimizer is stage 1, its FSDP has all stages. */
 typedef struct DataParallel {
     int stage;           /* 0: none, 1: masters and optimizer state, 2: also main gradients, 3: also values */
-    int instances;       /* groups of ranks that each hold all shards (hybrid sharding); 0, 1: one */
-    int64_t bucket_size; /* a bucket ends at this many elements; 0: see num_buckets */
-    int num_buckets;     /* buckets of about equal size; 0: one, or at stages 2 and 3 one per unit */
-    bool overlap_grads;  /* a bucket is summed as soon as its last gradient is complete, else all at the
-                            end */
+    int instances;       /* number of rank groups that each hold all shards (hybrid sharding); 0 means 1 */
+    int64_t bucket_size; /* number of elements after which a bucket ends; 0: see num_buckets */
+    int num_buckets;     /* number of buckets of about equal size; 0: one bucket, or one per unit at stages 2
+                            and 3 */
+    bool overlap_grads;  /* a bucket is summed as soon as its last gradient is complete; else all buckets at
+                            the end */
     bool overlap_values; /* values are gathered during the next forward, else before it */
-    bool with_attention; /* both start with the next attention, else as soon as possible */
+    bool with_attention; /* sums and gathers start at the next attention; else as soon as possible */
     /* BF16 main gradients with BF16 storage: each sum over microbatches, and each rank's part of a sum over
      * ranks (comm.h), is rounded to BF16. */
     bool bf16_grads;
 } DataParallel;
 
-/* How a model is spread over ranks: the facts that parameters and activations need. */
+/* How a model is distributed over ranks, for parameters and activations. */
 typedef struct Layout {
     Mesh mesh;
     bool sequence_parallel; /* activations between the tensor-parallel regions are sharded along the
@@ -71,16 +72,16 @@ typedef struct ParamSpec {
     const char *name; /* Megatron's state-dict name; must outlive the registry */
     int ndim;         /* 1 or 2 */
     int64_t dim[2];   /* global logical shape: no padding */
-    int64_t padded;   /* rows in memory; 0: dim[0]. Padding rows are zero and get a zero gradient */
-    int tp_split;     /* dimension split over the tensor-parallel axis, SPLIT_NONE: replicated */
+    int64_t padded;   /* number of rows in memory; 0: dim[0]. Padding rows and their gradients are zero */
+    int tp_split;     /* dimension split over the tensor-parallel axis; SPLIT_NONE: replicated */
     bool split_parts; /* a split of rows splits each part of each group ([gate; up]), not all rows together */
-    bool expert;      /* groups are experts: they are split over EP, and tp_split over ETP */
-    /* Not split, and every tensor-parallel rank computes its full gradient (SPMD_I), because its uses see the
-     * same activations there. Else each rank computes a summand (SPMD_R). */
+    bool expert;      /* groups are experts, split over EP; tp_split then applies to ETP */
+    /* The parameter is not split, and every tensor-parallel rank computes its full gradient (SPMD_I) from equal
+     * activations. Else each rank computes a summand (SPMD_R). */
     bool invariant;
     Init init; /* drawn at (seed, name, global element index), rounded to float */
     unsigned flags;
-    int64_t groups; /* groups of parts; 0: one part, the whole parameter */
+    int64_t groups; /* number of groups of parts; 0: one part, the whole parameter */
     int n_parts;
     ParamPart parts[PARAM_PARTS];
 } ParamSpec;
@@ -89,20 +90,20 @@ typedef struct Param {
     ParamSpec spec;
     int64_t offset;                    /* first element in the flat layout; set by registry_allocate */
     int64_t count;                     /* elements in this rank's memory, padding rows included */
-    int64_t rows, columns;             /* of this rank's memory; a vector has one column */
-    int64_t first_group, first_column; /* in the full parameter, of this rank's memory */
-    int shard, shards; /* index of this rank's shard on the axis of tp_split, and their number; 0 of 1 if
+    int64_t rows, columns;             /* size of this rank's memory; a vector has one column */
+    int64_t first_group, first_column; /* position of this rank's memory in the full parameter */
+    int shard, shards; /* index of this rank's shard on the axis of tp_split; number of shards; 0 and 1 if
                           not split */
     int number, unit, bucket;
-    int stages; /* this rank's stages that use it, each with a backward sweep for every microbatch */
-    /* The pipeline ranks that hold a copy, in ascending order; 0: it is not tied. The gradients of all copies are
+    int stages; /* number of this rank's stages that use it; each runs one backward sweep per microbatch */
+    /* The pipeline ranks that hold a copy, in ascending order; n_holders 0: not tied. The gradients of all copies are
      * summed; norms and checkpoints use the first one. */
     int *holders, n_holders;
-    /* Storage dtype. value.grad = &main_grad, NULL if it is not trained. No data while other ranks hold some of it
-     * (sync.h); this is also true of main_grad and master. */
+    /* Storage dtype. value.grad = &main_grad, NULL if it is not trained. Without data while other ranks hold a part
+     * of it (sync.h), as are main_grad and master. */
     Tensor value;
-    /* F64 in the fp64 lane, else F32, or BF16 (DataParallel). Flags ACCUM | MAIN_GRAD. Without ACCUM it is
-     * unwritten: its content is undefined, and the next gradient overwrites it. */
+    /* F64 in the fp64 lane, else F32, or BF16 (DataParallel). Flags ACCUM | MAIN_GRAD. Without ACCUM it is unwritten:
+     * the content is undefined, and the next gradient overwrites it. */
     Tensor main_grad;
     Tensor master; /* F64 or F32; the same memory as value unless storage is 16-bit */
 } Param;
@@ -121,8 +122,8 @@ static inline bool grad_is_unwritten(const Tensor *main_grad) { return !(main_gr
 
 enum { PARAM_ALIGN = 64 };
 
-/* Elements [begin, end) of the registry's flat layout, in a buffer where they begin at element `at`.
- * Describes the part that a rank keeps of a flat buffer that data-parallel ranks shard. */
+/* Elements [begin, end) of the registry's flat layout; they begin at element `at` of a rank's buffer. Describes a
+ * rank's part of a flat buffer that data-parallel ranks shard. */
 typedef struct FlatRange {
     int64_t begin, end, at;
 } FlatRange;
@@ -136,19 +137,18 @@ typedef struct Registry {
     Layout layout;
     Param **params; /* in registration order */
     int n, unit;
-    Param **laid; /* the same, in the order of the flat layout */
+    Param **laid; /* parameters in the order of the flat layout */
     Bucket *buckets;
     int n_buckets;
     FlatRange *ranges[FLAT_BUFFERS]; /* [n_buckets]: the part of each bucket that this rank keeps */
-    int64_t held[FLAT_BUFFERS];      /* elements of each buffer */
+    int64_t held[FLAT_BUFFERS];      /* number of elements of each buffer on this rank */
     int *by_name, slots; /* hash table of (index in params) + 1, 0: free; slots is a power of two */
-    int64_t elements;    /* elements of the flat layout, alignment gaps included */
-    DType storage, gradients, precise; /* of values; of main gradients; of masters and optimizer state */
-    bool
-        trains; /* false: there are no main gradients, and masters in memory that values do not share are those of buffers
-                    only */
+    int64_t elements;    /* number of elements of the flat layout, including alignment gaps */
+    DType storage, gradients, precise; /* dtype of values; of main gradients; of masters and optimizer
+                                          state */
+    bool trains; /* false: there are no main gradients, and only buffers have masters in separate memory */
     Device *device;
-    void *values, *grads, *masters; /* flat, the part that this rank holds (bucket.h); masters == values
+    void *values, *grads, *masters; /* flat buffers with this rank's parts (bucket.h); masters == values
                                        unless storage is 16-bit */
     struct States *states;          /* state.h; NULL: none */
     Arena *arena;
@@ -157,60 +157,61 @@ typedef struct Registry {
 /* NULL: one rank. */
 Registry *registry_new(const Layout *);
 void registry_free(Registry *);
-/* Registers a parameter. The result is stable; its tensors have data after registry_allocate. A repeated name
- * is a fault. */
+/* Registers a parameter. The returned address is stable. The tensors have data after registry_allocate. A repeated
+ * name is a fault. */
 Param *param_add(Registry *, ParamSpec);
-/* Adds a pipeline rank that holds a copy; called in ascending order, if several ranks do for all of them. */
+/* Adds a pipeline rank that holds a copy. If several ranks hold copies, call it for each of them, in ascending
+ * order. */
 void param_add_holder(Registry *, Param *, int rank);
 static inline bool param_is_tied(const Param *p) { return p->n_holders > 1; }
 Param *registry_find(const Registry *, const char *name); /* NULL if there is none */
-/* Freezes the weights of this name and those whose name begins with it and a dot ("decoder.layers.0"), before
- * registry_allocate. Every data-parallel rank then holds their values and masters, and no rank has memory for their
- * gradients and optimizer state. Returns how many weights have such a name. */
+/* Freezes the weight `name` and all weights whose names begin with `name` and a dot ("decoder.layers.0"). Call it
+ * before registry_allocate. Every data-parallel rank then holds their values and masters, and no rank has memory for
+ * their gradients and optimizer state. Returns the number of these weights. */
 int registry_freeze(Registry *, const char *name);
 /* Begins a unit: parameters that are used together, such as a layer. At stage 3 the values of a unit are
  * gathered together. */
 void registry_begin_unit(Registry *);
 /* Allocates the flat buffers (zeroed) on the device. Masters and main gradients are F64 if storage is, else
- * F32; with DataParallel.bf16_grads main gradients are BF16. A model that does not train has only values, and the masters
+ * F32; with DataParallel.bf16_grads main gradients are BF16. If `trains` is false, there are only values, and masters
  * of buffers. */
 void registry_allocate(Registry *, Device *, DType storage, bool trains);
 size_t registry_bytes(const Registry *); /* bytes of all flat buffers */
 /* Bytes of one buffer; 0 for masters that share the memory of the values. */
 size_t registry_flat_bytes(const Registry *, FlatBuffer);
 DType registry_dtype(const Registry *, FlatBuffer);
-/* Draws every parameter: masters first; values are rounded from them. */
+/* Initialises every parameter: draws the masters and rounds the values from them. */
 void registry_init(Registry *, uint64_t seed);
-/* Rounds values from masters, after masters have changed. No-op unless storage is 16-bit. */
+/* Rounds values from masters. Call it after masters have changed. No-op unless storage is 16-bit. */
 void registry_round_values(Registry *);
-/* The same for buffers only (PARAM_BUFFER). */
+/* Does this for buffers only (PARAM_BUFFER). */
 void registry_round_buffers(Registry *);
-/* Fills x, in memory of the registry's device, with zeros. */
+/* Fills x with zeros. x is in memory of the registry's device. */
 void registry_zero(const Registry *, Tensor *x);
-/* Marks main gradients as unwritten: the first gradient overwrites them. The result equals that of zeroing and adding,
+/* Marks main gradients as unwritten: the first gradient overwrites them. Results equal those of zeroing and adding,
  * except that a sum of zeros may be -0 instead of +0. No norm, update or comparison depends on that. */
 void grads_mark_unwritten(Registry *);
 void grad_mark_unwritten(Param *);
 /* Fills main gradients that are still unwritten with zeros. Call it before they are read. */
 void grads_zero_unwritten(Registry *);
 void grad_zero_unwritten(Registry *, Param *);
-/* Whether any is unwritten. grads_mark_written follows a CUDA graph that has written all of them. */
+/* Whether any main gradient is unwritten. Call grads_mark_written after a CUDA graph that wrote all main
+ * gradients. */
 bool grads_are_unwritten(const Registry *);
 void grads_mark_written(Registry *);
 /* Rounds this rank's part of a buffer (masters or gradients) to multiples of 2^-bits: the exact lane's
  * grid. */
 void registry_snap(Registry *, FlatBuffer, int bits);
-/* Logical elements of the full parameter, without padding. */
+/* Number of elements of the full parameter, without padding. */
 int64_t param_logical_count(const Param *);
-/* Rows of this rank's memory before the padding. */
+/* Number of rows in this rank's memory, without padding. */
 int64_t param_filled_rows(const Param *);
-/* The axes (a mask, dense or expert) over whose ranks the gradient is summed: those where it is SPMD_R. */
+/* A mask (dense or expert) of the axes over which the gradient is summed: the parameter is SPMD_R there. */
 unsigned param_sum_axes(const Param *);
-/* Whether this rank is primary for the elements that it holds (norms, checkpoints): the first of the ranks
- * that hold the same ones. */
+/* Whether this rank is primary for its elements (norms, checkpoints): the first of the ranks that hold them. */
 bool param_is_owned(const Registry *, const Param *);
-/* The same among the ranks that differ on these axes (a mask): for elements that ranks of the other axes
- * shard. */
+/* As param_is_owned, but compares only ranks that differ on these axes (a mask). For elements that the ranks of other
+ * axes shard. */
 bool param_is_owned_on(const Registry *, const Param *, unsigned axes);
 
 /* ---- parts: the units of checkpoints and of export ---- */
@@ -220,13 +221,13 @@ typedef struct Box {
     int64_t offset[2], shape[2];
 } Box;
 
-/* Rows of part `part` over all groups, in the full parameter. */
+/* Number of rows of part `part` in the full parameter, over all groups. */
 int64_t param_part_rows(const Param *, int part);
-/* The boxes of a part that this rank holds (rows count over all groups): box i of param_boxes; none is
- * empty. */
+/* The number of boxes of a part that this rank holds; param_box returns box i. Rows are counted over all groups. No
+ * box is empty. */
 int param_boxes(const Param *, int part);
 Box param_box(const Param *, int part, int i);
-/* The row of this rank's memory that holds row `row` of the part; the row must lie in a box. */
+/* The row of this rank's memory that holds row `row` of the part. The row must be in a box. */
 int64_t param_memory_row(const Param *, int part, int64_t row);
 /* The row of the full parameter that memory row `row` holds; -1: padding. */
 int64_t param_global_row(const Param *, int64_t row);

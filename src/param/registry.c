@@ -95,7 +95,7 @@ static void draw_rows(void *arg, int64_t begin, int64_t end) {
 }
 
 static void draw(Registry *r, const Param *p, int64_t first, int64_t rows, uint64_t seed) {
-    enum { ELEMENTS_PER_THREAD = 2048 }; /* fewer do not pay for a thread */
+    enum { ELEMENTS_PER_THREAD = 2048 }; /* with fewer, a thread is not worthwhile */
     const FlatRange held = r->ranges[FLAT_MASTERS][p->bucket];
     const int64_t from = p->offset + first * p->columns, to = from + rows * p->columns;
     Draw d = {.param = p, .first = first, .type = r->precise, .seed = seed, .site = hash_name(p->spec.name)};
@@ -123,7 +123,7 @@ void registry_init(Registry *r, uint64_t seed) {
     registry_round_values(r);
 }
 
-/* flags: only buckets of parameters with these flags; 0: all. */
+/* `flags`: rounds only buckets of parameters with these flags; 0: all buckets. */
 static void round_values(Registry *r, unsigned flags) {
     for (int k = 0; r->masters != r->values && k < r->n_buckets; k++) {
         if (flags && !(r->laid[r->buckets[k].first]->spec.flags & flags)) continue;
@@ -156,7 +156,7 @@ bool grads_are_unwritten(const Registry *r) {
     return false;
 }
 
-/* Parameters that are not trained, and the gaps between parameters in the flat buffer, get no gradient: they stay 0. */
+/* Parameters that are not trained, and the gaps between parameters in the flat buffer, get no gradient and stay 0. */
 void grad_mark_unwritten(Param *p) {
     if (param_is_trained(p)) p->main_grad.flags &= (uint8_t)~TENSOR_ACCUM;
 }

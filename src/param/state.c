@@ -7,13 +7,13 @@
 typedef struct State {
     const StateKind *kind;
     void *self;
-    size_t bytes; /* device memory that it has allocated */
+    size_t bytes; /* device memory that the state has allocated */
 } State;
 
 struct States {
     State *state;
     int n;
-    Tensor **part; /* of the counters, in the order of registration */
+    Tensor **part; /* the counters, in the order of registration */
     int n_parts;
     int64_t n_counters;
     Tensor counters;

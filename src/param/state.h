@@ -1,18 +1,19 @@
 /* State that a module keeps between passes and steps in addition to its parameters: FP8 scales and weights,
- * expert biases, counters. A module's constructor registers each once. Memory, zeroing and the events of a
- * step are loops over them. */
+ * expert biases, counters. A module's constructor registers each state once. Allocation, zeroing and the events of a
+ * step loop over all states. */
 #pragma once
 
 #include "comm/comm.h"
 #include "param/param.h"
 
-/* A buffer that is saved and loaded with checkpoints like a parameter, but not trained. All ranks of a stage
- * hold all of it; values are in `master`. It starts as zeros. */
+/* A buffer that is saved and loaded with checkpoints like a parameter, but not trained. All ranks of a stage hold the
+ * whole buffer; its values are in `master`. It starts as zeros. */
 Param *state_buffer(Registry *, const char *name, int ndim, const int64_t *dim);
 
-/* F64 [n] that passes add to; zeroed when a step begins. All counters of a model are one block, so that one
- * message sums them over all ranks. Every rank registers the same counters in the same order, also those of
- * layers that it does not hold. The result is stable; it has data after states_allocate. */
+/* F64 [n]. Passes add to the counters; they are zeroed when a step begins. All counters of a model are one block, so
+ * that one all-reduce sums them over all ranks. Every rank registers the same counters in the same order, including
+ * counters of layers that it does not hold. The returned address is stable. The tensor has data after
+ * states_allocate. */
 Tensor *state_counters(Registry *, int64_t n);
 
 /* The context in which an event happens. */
@@ -28,10 +29,10 @@ typedef struct StateContext {
 typedef struct StateKind {
     /* allocates device memory; returns its bytes */
     size_t (*allocate)(void *self, const Registry *, int64_t positions);
-    /* the same, for the steps of a run */
+    /* allocates device memory for the steps of a run; returns its bytes */
     size_t (*prepare)(void *self, const StateContext *);
-    void (*refresh)(void *self, const StateContext *); /* parameters have changed */
-    /* after the last pass of a training step, before the update */
+    void (*refresh)(void *self, const StateContext *); /* called after parameters have changed */
+    /* called after the last pass of a training step, before the update */
     void (*end_step)(void *self, const StateContext *);
     void (*release)(void *self, Device *); /* frees the memory */
 } StateKind;
@@ -41,8 +42,8 @@ void state_add(Registry *, const StateKind *, void *self);
 /* The i-th state of that kind in the order of registration; NULL: there are no more. */
 void *state_find(const Registry *, const StateKind *, int i);
 
-/* After registry_allocate: allocates the counters and the memory of all states. positions: the longest
- * sequence. */
+/* After registry_allocate: allocates the counters and the memory of all states. positions: the maximum sequence
+ * length. */
 void states_allocate(Registry *, int64_t positions);
 void states_free(Registry *); /* before registry_free */
 /* F64 [all counters]; ndim 0 if there are none. */

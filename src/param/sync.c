@@ -9,33 +9,33 @@
 #include "param/gather.h"
 #include "param/bucket_pool.h"
 
-enum { SLOTS = 2 }; /* one to add to, one to sum */
+enum { SLOTS = 2 }; /* one to which a sweep adds, one being summed */
 
 typedef struct Piece {
     int64_t to_come; /* calls of sync_ready before the bucket's sum can start */
     CommWork *work;
     void *slot;      /* stages 2 and 3: the gradients of the full bucket, while a sweep adds to them */
-    bool at_once;    /* its sum does not wait: no attention followed it in an earlier sweep */
+    bool at_once;    /* the sum starts immediately: no attention followed it in an earlier sweep */
     bool unwritten;  /* stages 2 and 3: no sum has been added to this rank's part of the main gradients */
-    int64_t started; /* when the sum started, in number of sums */
+    int64_t started; /* number of the sum, in order of start */
 } Piece;
 
 struct Sync {
     Registry *registry;
-    Comm *comm; /* NULL: nothing moves */
+    Comm *comm; /* NULL: no data moves */
     Gather *gather;
     Piece *piece; /* [n_buckets] */
     BucketPool slots;
     int next;        /* stages 0 and 1: the first bucket whose sum has not been started */
     int due;         /* stages 2 and 3: the bucket whose sum starts with the next attention; -1: none */
-    int64_t started; /* number of sums */
+    int64_t started; /* number of sums started */
     bool finished;   /* no step is in progress, or all of its sums are complete */
     void *message;   /* the gradients that are summed over tensor-parallel ranks */
     int64_t message_elements;
 };
 
 static Bucket *bucket(const Sync *s, int k) { return &s->registry->buckets[k]; }
-/* Whether only a part of the bucket's main gradients is kept. */
+/* Whether this rank keeps only its part of the bucket's main gradients. */
 static bool is_shared(const Sync *s, int k) {
     return bucket_is_shared(s->registry, bucket(s, k), FLAT_GRADS);
 }
@@ -81,7 +81,8 @@ static void show(Sync *s, int k, char *slot) {
     }
 }
 
-/* Takes a slot and marks its gradients as unwritten. The sum includes the gaps between parameters, so zeroes them. */
+/* Takes a slot and marks its gradients as unwritten. Zeroes the gaps between parameters, because the sum includes
+ * them. */
 static void open_slot(Sync *s, int k) {
     const Bucket *b = bucket(s, k);
     char *slot = bucket_pool_take(&s->slots);
@@ -153,7 +154,8 @@ static void finish_oldest(Sync *s) {
     finish(s, found);
 }
 
-/* Starts the sum that is due. `attention`: one follows. If not, later sums of the bucket start immediately. */
+/* Starts the sum that is due. `attention`: an attention follows. Otherwise, later sums of the bucket start
+ * immediately. */
 static void start_due(Sync *s, bool attention) {
     const int k = s->due;
     if (k < 0) return;
@@ -162,10 +164,11 @@ static void start_due(Sync *s, bool attention) {
     start(s, k);
 }
 
-/* Stages 2 and 3: gradients are being added to its slot. */
+/* Stages 2 and 3: whether gradients are being added to the bucket's slot. */
 static bool is_open(const Sync *s, int k) { return s->piece[k].slot && !is_summing(s, k); }
 
-/* Every slot that stays open needs one more. For example, a sweep adds to tied embeddings at its start and its end. */
+/* Each slot that stays open requires an additional slot. For example, a sweep adds to tied embeddings at its start
+ * and its end. */
 static int slots_wanted(const Sync *s) {
     int open = 0;
     for (int k = 0; k < s->registry->n_buckets; k++) open += is_open(s, k) && k != s->due;
@@ -232,7 +235,7 @@ static void over_instances(Sync *s) {
     for (int k = 0; k < n; k++) wait(s, &s->piece[k].work);
 }
 
-/* The pipeline ranks that hold copies `first` to `last` of a tied parameter, which are evenly spaced. */
+/* The pipeline ranks that hold copies `first` to `last` (inclusive) of a tied parameter. They are evenly spaced. */
 static Group holders_group(const Registry *r, const Param *p, int first, int last) {
     const Mesh *m = &r->layout.mesh;
     const int stride = m->world / m->size[AXIS_PP], at = m->coordinate[AXIS_PP], n = last - first + 1,
@@ -245,7 +248,7 @@ static Group holders_group(const Registry *r, const Param *p, int first, int las
                    .axis_stride = {step * stride}};
 }
 
-/* A copy and the first one. */
+/* The group of a copy's rank and the first copy's rank. */
 static Group pair_group(const Registry *r, const Param *p, int copy) {
     Param two = *p;
     two.holders = (int[]){p->holders[0], p->holders[copy]};
@@ -264,7 +267,7 @@ static int copy_of(const Registry *r, const Param *p) {
     return i;
 }
 
-/* Copies that no group can name are added to the first one, which then sends the sum to all. */
+/* Copies that no group can describe are added to the first copy. Its rank then sends the sum to all. */
 static void over_pairs(Sync *s, const Param *p, const Tensor *part) {
     const Registry *r = s->registry;
     const int own = copy_of(r, p), n = p->n_holders;
@@ -292,7 +295,7 @@ static int by_name(const void *a, const void *b) {
 
 static bool sums_copies(const Param *p) { return param_is_tied(p) && param_is_trained(p); }
 
-/* Tied parameters that are trained, in an order that all ranks share: any two of them must not wait for each other. */
+/* Trained tied parameters, in an order that is equal on all ranks, to avoid deadlock. */
 static Param **tied_params(const Registry *r, int *n) {
     Param **tied = mem_zero((size_t)r->n + 1, sizeof(Param *));
     *n = 0;
@@ -382,7 +385,7 @@ void sync_finish(Sync *s) {
     start_until(s, true);
     start_due(s, false);
     for (int k = 0; k < n; k++)
-        if (is_open(s, k)) start(s, k); /* one of its parameters had no gradient */
+        if (is_open(s, k)) start(s, k); /* a parameter of the bucket had no gradient */
     for (int k = 0; k < n; k++) {
         Tensor part = part_of(s, k);
         finish(s, k);
@@ -494,7 +497,7 @@ static void visit_copies(const Sync *s, Comm *c, GroupVisitor *visit) {
     }
 }
 
-/* The groups of all sums and gathers, some several times. */
+/* Visits the groups of all sums and gathers, some groups several times. */
 static void visit_groups(const Sync *s, Comm *c, GroupVisitor *visit) {
     const Registry *r = s->registry;
     for (int k = 0; k < r->n_buckets; k++)

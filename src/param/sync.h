@@ -7,11 +7,11 @@
  * - all copies of a tied parameter;
  * - over tp (etp) for parameters that are replicated there, in one message.
  *
- * Each sum adds in the order of the group's members (comm.h), element by element. So bucket sizes, overlap,
- * and stages 0 and 1 are bitwise equal. Stages 2 and 3 sum every microbatch over the ranks and then add the
- * microbatches; the other stages do the reverse. Both orders are bitwise equal with one microbatch or with
- * exact sums (the exact lane), else equal up to rounding. The same is true of `instances`: sums inside an
- * instance, then over instances.
+ * Each sum adds in the order of the group's members (comm.h), element by element. Results are therefore bitwise equal
+ * for all bucket sizes, with and without overlap, and for stages 0 and 1. Stages 2 and 3 sum each microbatch over the
+ * ranks, then add the microbatches; the other stages do the reverse. Both orders are bitwise equal with one
+ * microbatch or with exact sums (the exact lane), else equal up to rounding. This also applies to `instances`, which
+ * sum inside an instance and then over instances.
  *
  * All ranks of the world call the same functions in the same order. A step:
  *
@@ -30,28 +30,28 @@ typedef struct Sync Sync;
  * device of the rank that the registry's mesh names. */
 Sync *sync_new(Registry *, Comm *);
 void sync_free(Sync *);
-/* Bytes of the buffers that buckets are gathered into (stages 2 and 3). They are allocated when needed, so a
- * dry run of a step tells what the step will allocate. */
+/* Bytes of the buffers that buckets are gathered into (stages 2 and 3). They are allocated when needed, so a dry run
+ * of a step shows the memory that the step will allocate. */
 size_t sync_bytes(const Sync *);
-/* comm_plan for the sums and gathers of a step. */
+/* Calls comm_plan for the sums and gathers of a step. */
 void sync_plan(const Sync *, Comm *);
 
 /* Begins a step in which `passes` backward sweeps through each stage of this rank compute the gradients of its
  * parameters: one per microbatch (or part of one). */
 void sync_begin(Sync *, int64_t passes);
-/* Opens the channels of all sums and gathers, and adds the sums that are in progress to the main gradients, which loads
- * a kernel. All ranks call it, during a step. */
+/* Opens the channels of all sums and gathers, and adds sums in progress to the main gradients, which loads the
+ * kernel. All ranks call it during a step. */
 void sync_prepare(Sync *);
 /* Returns when the main gradients (this rank's shard of them) are sums. */
 void sync_finish(Sync *);
 
-/* device_replay of the forward and backward sweeps of a step, from sync_begin to sync_finish, which becomes a
- * part of the graph. A graph must wait for all operations that it starts and for no others, so it also has the
- * gathers of the values that it uses. */
+/* Runs device_replay with the forward and backward sweeps of a step, from sync_begin to sync_finish. The graph
+ * includes sync_finish. A graph must wait for exactly the operations that it starts, so it also gathers the values
+ * that it uses. */
 void sync_replay(Sync *, DeviceRecording *, void (*work)(void *arg), void *arg);
 
-/* Call it after masters have changed, by an update, registry_init or a load. Rounds values from masters and
- * gathers the values of other ranks; with overlap_values that happens during the next uses. */
+/* Call it after an update, registry_init or a load has changed masters. Rounds values from masters and gathers the
+ * values of other ranks; with overlap_values, the gathers overlap the next forward. */
 void sync_publish(Sync *);
 
 /* ---- called by the tape ---- */
@@ -63,15 +63,15 @@ void sync_attention(Sync *);
 /* Call it before an op writes or adds to the main gradient, in a backward sweep or early in the forward. The gradient
  * has memory until sync_ready. */
 void sync_grad(Sync *, Param *);
-/* Whether the next gradient belongs to the sum in the current memory of the main gradient. False in stages 2 and 3 if
+/* Whether the next gradient is added to the sum in the main gradient's current memory. False in stages 2 and 3 if
  * sync_grad will provide new memory. See also grad_is_unwritten. */
 bool sync_is_adding(const Sync *, const Param *);
-/* Call it after the last op of a stage's backward sweep that adds to it. */
+/* Call it after the last op of a stage's backward sweep that adds to the main gradient. */
 void sync_ready(Sync *, Param *);
 
 /* ---- the optimizer ---- */
 
 /* Sums x[n], in device memory, over all ranks, in place. No-op if s is NULL or there are no other ranks. */
 void sync_world_sum(Sync *, DType, void *x, int64_t n);
-/* comm_launched, after the launch of a graph with such sums. */
+/* Calls comm_launched. Call it after the launch of a graph with sync_world_sum. */
 void sync_launched(Sync *, const char *site);

@@ -19,7 +19,7 @@
 #include "run/launch.h"
 #include "train/log.h"
 
-/* A dynamic scale would skip steps while it decreases from 2^32; the oracle skips none. */
+/* A dynamic scale would skip steps while it decreases from 2^32; the oracle skips no steps. */
 static const double DEFAULT_LOSS_SCALE = 64;
 
 int64_t case_count(const HfTensor *t) { return t->dim[0] * (t->ndim == 2 ? t->dim[1] : 1); }
@@ -51,13 +51,13 @@ static Err case_check(const Config *c, const Golden *g) {
     return ERR_OK;
 }
 
-/* MODEL_LOSSES and more: of routers. NULL: the model has no such loss. */
+/* The names of MODEL_LOSSES, then of routers' losses. NULL: the model has no such loss. */
 static const char *loss_name(const Model *m, int loss) {
     if (loss < MODEL_LOSSES) return loss < m->plan.n_losses ? m->plan.loss[loss].name : NULL;
     return model_router_loss_coeff(m, loss - MODEL_LOSSES) ? ROUTER_LOSS_NAMES[loss - MODEL_LOSSES] : NULL;
 }
 
-/* Whether they are equal, also as fields of the log, whose names have no blanks. */
+/* Whether two names are equal, or equal as fields of the log, whose names have no blanks. */
 static bool names_same(const char *ours, const char *theirs) {
     while (*ours && (*ours == *theirs || (*ours == ' ' && *theirs == '_'))) ours++, theirs++;
     return !*ours && !*theirs;
@@ -78,7 +78,7 @@ static Err find_loss(const Model *m, const char *name, int *out) {
 
 enum {
     SPACES = 4
-}; /* of a run on one rank: activations and transients of the step, and of the whole logits */
+}; /* memory of a one-rank run: activations and transients of the step and of the whole logits */
 
 Err case_open(const Golden *g, const Config *c, Case *out) {
     *out = (Case){.golden = g, .vocab = c->derived.vocab_size, .config = *c, .arena = arena_new()};
@@ -154,7 +154,7 @@ typedef struct CaseRun {
 } CaseRun;
 
 typedef struct CaseRuns {
-    CaseRun each; /* what all have */
+    CaseRun each; /* settings common to all runs */
     const CaseTurn *turns;
     int n;
 } CaseRuns;
@@ -165,7 +165,7 @@ static void to_tensors(const Case *c, const double *whole, double *out) {
         hf_gather(&c->map.tensors[i], NULL, whole, F64, out + c->at[i], F64);
 }
 
-/* Gathers a flat buffer of all ranks into the oracle's tensors; out NULL: on ranks without the result. */
+/* Gathers a flat buffer from all ranks into the oracle's tensors; `out` is NULL on ranks that do not get the result. */
 static void gather_all(const Case *c, const Trainer *t, FlatBuffer kind, const void *flat, double scale,
                        double *out) {
     const Registry *whole = c->init->registry;
@@ -204,7 +204,7 @@ static void perturb_gradient(const Param *p, Device *device, const Noise *noise,
     device_view_end(&view);
 }
 
-/* The initial weights of a run: the case's, each times 1 + noise. */
+/* Sets the initial weights of a run: the case's weights, each multiplied by 1 + noise. */
 static void set_weights(const Case *c, const Noise *noise) {
     const Registry *r = c->init->registry;
     double *all = r->masters;
@@ -289,7 +289,8 @@ static void wait_for_all(Comm *comm) {
         comm_run(comm, &(CommCall){.kind = COMM_BARRIER, .group = comm_everyone(comm), .site = "weights"});
 }
 
-/* The threads of a process share the case: one of them sets its weights, once none reads the previous ones. */
+/* The threads of a process share the case. One thread sets the weights after all threads have finished reading the
+ * previous weights. */
 static void share_weights(const CaseRun *c, Comm *comm) {
     wait_for_all(comm);
     if (!comm || comm_processes() > 1 || comm_rank(comm) == 0) set_weights(c->of, &c->noise);
@@ -300,7 +301,8 @@ static void share_weights(const CaseRun *c, Comm *comm) {
 static Device *run_turn(const CaseRun *c, Comm *comm, Device *device) {
     Trace *heard = rank_is_printer(comm) ? c->trace : NULL;
     share_weights(c, comm);
-    /* With a plan, a GPU uses the kernels of training. Only one rank has one, because each rank would need its own. */
+    /* With a memory plan, a GPU uses the same kernels as in training. Only one-rank runs have a plan, because each
+     * rank would need a separate plan. */
     if (!comm) memory_plan_new(&c->config, comm, device);
     /* One rank also computes whole logits, which need more memory than the plan of a step. */
     Trainer *t = trainer_new(&c->config, NULL, comm, device);
@@ -319,8 +321,8 @@ static Device *run_turn(const CaseRun *c, Comm *comm, Device *device) {
     return trainer_free_but_device(t);
 }
 
-/* Runs on every rank; only rank 0's results are kept. Opening GPUs and NCCL takes seconds, so all turns have the
- * same device. */
+/* Runs on every rank; only rank 0's results are kept. All runs share a device, because opening GPUs and NCCL takes
+ * seconds. */
 static Err run_rank(void *arg, Comm *comm) {
     const CaseRuns *all = arg;
     CaseRun c = all->each;

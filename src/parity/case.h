@@ -1,4 +1,4 @@
-/* A golden case that is ready to run, and the results of a run. */
+/* A golden case, ready to run, and the results of a run. */
 #pragma once
 
 #include "base/err.h"
@@ -9,30 +9,29 @@
 #include "train/trainer.h"
 
 typedef struct Case {
-    const Golden *golden; /* the caller's; outlives the case */
-    Model *init;          /* the whole model in F64, with the initial parameters of the last case_run */
-    double *first;        /* the case's initial parameters, laid out like init's */
-    HfMap map;            /* of init's registry */
-    int64_t *at, total;   /* offset of each tensor of the map in a Trace; total elements */
-    int loss_of
-        [GOLDEN_LOSSES]; /* which loss of the model has golden->loss_names[i]; those of routers come last */
+    const Golden *golden;       /* owned by the caller; must outlive the case */
+    Model *init;                /* the whole model in F64, with the initial parameters of the last case_run */
+    double *first;              /* the case's initial parameters, laid out like init's */
+    HfMap map;                  /* maps init's registry */
+    int64_t *at, total;         /* offset of each tensor of the map in a Trace; total elements */
+    int loss_of[GOLDEN_LOSSES]; /* the model's loss named golden->loss_names[i]; routers' losses are last */
     int64_t vocab;
     Config config; /* the options passed to case_open, but on one rank */
     Device *device;
     Arena *arena;
 } Case;
 
-/* Reads the initial weights. Options that do not fit the case are a user error. */
+/* Reads the initial weights. Options that do not fit the case cause a user error. */
 Err case_open(const Golden *, const Config *, Case *out);
 void case_close(Case *); /* also after an error */
 
 int64_t case_count(const HfTensor *); /* elements */
 
-/* Results in double, with the oracle's names and layouts; tensor i of the map begins at case->at[i]. The
- * memory is shared with processes forked later. */
+/* Results in double, in the oracle's layouts; tensor i of the map begins at case->at[i]. Processes that are forked
+ * later share the memory. */
 typedef struct Trace {
     GoldenStep *steps;              /* [n_steps] */
-    double *gradients, *parameters; /* step 1 before clipping; after the last step */
+    double *gradients, *parameters; /* gradients of step 1 before clipping; parameters after the last step */
     double *weights;                /* the initial parameters of the run */
     double *ranks;                  /* the rank that updates the element */
     double *logits;                 /* [samples, seq, vocab] of step 1; valid if has_logits */
@@ -61,26 +60,26 @@ typedef struct CaseWatch {
     void (*step)(void *arg, Trainer *, int64_t step);            /* before a step, from 0 */
     void (*gradients)(void *arg, Trainer *, const StepReport *); /* main gradients are summed */
     void (*updated)(void *arg, Trainer *, const StepReport *);   /* parameters are updated */
-    TapeTrace *trace;                                            /* for every tape, called with arg */
+    TapeTrace *trace;                                            /* called with arg, on every tape */
     TapeProbe *probe;
     void *arg;
     bool logits;    /* compute whole logits, in an extra pass before the first step; callbacks see it too */
     bool quantises; /* an fp64 run keeps --fp8-format */
     bool on_host;   /* the watch accesses tensors in place, so they must be in host memory */
-    int64_t steps;  /* to run; 0: all of the case. The trace has the parameters after the last of them */
+    int64_t steps;  /* number of steps to run; 0: all steps of the case */
 } CaseWatch;
 
 /* Runs all steps in the lane and layout of the options (fp16 uses the loss scale 64 unless they set one).
  * The options must have passed the rules and trainer_check. `watch` NULL: no callbacks, with logits. */
 Err case_run(const Case *, const Config *, Noise, const CaseWatch *, Trace *out);
-/* Several runs of the same options in one world, one after the other. Their watches differ only in `arg`. */
+/* Runs the same options several times in one world, in sequence. The watches differ only in `arg`. */
 typedef struct CaseTurn {
     Noise noise;
     const CaseWatch *watch;
     Trace *out;
 } CaseTurn;
 Err case_run_turns(const Case *, const Config *, const CaseTurn *, int n);
-/* case_run on one rank, in a lane. fp64 and exact run without FP8 (unless watch->quantises); fp64, the ground
+/* Does case_run on one rank, in a lane. fp64 and exact run without FP8 (unless watch->quantises); fp64, the ground
  * truth, runs on the CPU. */
 Err case_run_alone(const Case *, Lane, Noise, const CaseWatch *, Trace *out);
 /* Sets the loss scale that case_run uses for fp16. */

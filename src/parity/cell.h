@@ -1,6 +1,6 @@
 /* One cell of a sweep: a case in a lane and a layout. The criteria are
  *
- *   fp64, fp32   within parity's bounds (parity.h) of the oracle and of the one-rank run in the lane
+ *   fp64, fp32   within the bounds of parity.h, from both the oracle and the lane's one-rank run
  *   exact        bitwise equal to the one-rank run (a hash of all losses and all final parameters), which
  *                must pass its verdict against the oracle
  *   lower        the verdict of precision.h for this layout, and that of the same options in fp64
@@ -30,15 +30,14 @@ typedef struct CellResult {
     Finding finding; /* for a cell that fails in fp64 or exact */
 } CellResult;
 
-/* Judges `ours`, the run of the cell. The result may be in shared memory. */
+/* Judges `ours`, the run of the cell. `result` may be in shared memory. */
 Err cell_judge(const Case *, const Config *, const Trace *ours, const Shared *, CellResult *);
 /* The row with the largest ratio of error to bound; NULL: no rows. */
 const Row *cell_worst(const CellResult *);
-/* The largest ratio of error to bound in a layer: an index of Row.layer. */
+/* The largest ratio of error to bound in a layer, an index of Row.layer. */
 double cell_layer(const CellResult *, int layer);
-/* The smallest relative error of a layer's gradients that the verdict would have refused (precision.h); NaN where
- * that is not measured. */
+/* The smallest relative error of a layer's gradients that the verdict would reject (precision.h); NaN: not measured. */
 double cell_power(const CellResult *);
 
-/* The non-default options about ranks and schedules, as in "tp2 sp pp2 zero1"; else "one rank". */
+/* The non-default options for ranks and schedules, such as "tp2 sp pp2 zero1"; "one rank" if there are none. */
 void cell_layout(const Config *, Str *out);

@@ -16,7 +16,7 @@ static bool is_router(const Param *p) {
     return n > end && !strcmp(p->spec.name + n - end, SUFFIX);
 }
 
-/* The number of routers among the first `until` parameters. */
+/* Number of routers among the first `until` parameters. */
 static int64_t routers_before(const Registry *r, int until) {
     int64_t n = 0;
     for (int i = 0; i < until; i++) n += is_router(r->params[i]);
@@ -106,9 +106,9 @@ static bool same_choice(const Rows *r, int64_t row, const int64_t *chosen, const
     return true;
 }
 
-/* The change of expert e's logit per unit of push towards the wanted experts: 1 for these, -1 for the others.
- * `beside` applies to the other experts in the group of a wanted one: their scores help the group, but
- * compete with the expert. */
+/* The change of expert e's logit per unit of push towards the wanted experts: 1 for wanted experts, -1 for all others.
+ * `beside` applies to unwanted experts in the group of a wanted expert: their scores help the group, but compete with
+ * the wanted expert. */
 static double push_of(const Rows *r, const double *wanted, int64_t e, double beside) {
     const int64_t groups = ((const RouteAttr *)r->call->attr)->groups,
                   size = r->experts / (groups > 1 ? groups : r->experts);
@@ -120,14 +120,14 @@ static double push_of(const Rows *r, const double *wanted, int64_t e, double bes
     return sign;
 }
 
-/* Where a push of the logits starts, and its effect on experts in the group of a wanted one. */
+/* The start of a push, and its effect on unwanted experts in a wanted expert's group. */
 typedef struct Direction {
     const double *const *from; /* [n]: logits to start from; NULL: the router's own */
     double beside;             /* see push_of */
 } Direction;
 
-/* chosen [n,k]: the router's choices if the logits of a direction are pushed by `by` towards the wanted experts. Scores
- * that replace the logits (sinkhorn's) are exponentials of them. */
+/* chosen [n,k]: the router's choices if the direction's logits are pushed by `by` towards the wanted experts. Scores
+ * that replace the logits (sinkhorn's) are exponentials of the logits. */
 static void choose_pushed(const Rows *r, const double *const *wanted, const double *by, Direction towards,
                           int64_t *chosen) {
     const Call *c = r->call;
@@ -171,7 +171,7 @@ static void lower_margins(const Rows *r, const double *const *wanted, Direction 
            *by = mem_zero((size_t)r->n + 1, sizeof *by);
     int64_t *chosen = mem_alloc((size_t)(r->n * r->topk + 1) * sizeof *chosen);
     for (int64_t i = 0; i < r->n; i++) high[i] = INFINITY;
-    for (int round = 0; round < HALVINGS + 2; round++) { /* no push, the widest, halvings */
+    for (int round = 0; round < HALVINGS + 2; round++) { /* no push, the widest push, then halvings */
         choose_pushed(r, wanted, by, towards, chosen);
         for (int64_t i = 0; i < r->n; i++) {
             const bool reached = same_choice(r, i, chosen, wanted[i]);
@@ -187,7 +187,7 @@ static void lower_margins(const Rows *r, const double *const *wanted, Direction 
 
 static double largest_margin(const Rows *r, const double *const *wanted, const double *const *followed,
                              const bool *differs) {
-    static const double beside[] = {-1, -0.5, 0, 0.5, 1}; /* the same without groups */
+    static const double beside[] = {-1, -0.5, 0, 0.5, 1}; /* without groups all give equal results */
     const int directions =
         ((const RouteAttr *)r->call->attr)->groups > 1 ? (int)(sizeof beside / sizeof *beside) : 1;
     double *margin = mem_alloc((size_t)(r->n + 1) * sizeof *margin), largest = 0;
@@ -199,7 +199,7 @@ static double largest_margin(const Rows *r, const double *const *wanted, const d
     return largest;
 }
 
-/* Replaces experts and probabilities: the op chooses the wanted experts because their scores are 1. */
+/* Replaces experts and probabilities: the op chooses the wanted experts, because only their scores are 1. */
 static void replace(const Rows *r, const double *const *wanted) {
     const Call *c = r->call;
     Tensor select = *c->in[0];

@@ -16,12 +16,12 @@ typedef struct Choices {
     double *logits; /* [steps, routers, samples, seq, experts]; -infinity: none */
     double *margin; /* [steps, routers]: the largest margin of a choice that a following run would have made
                        differently, see choices_probe */
-    int64_t flips;  /* number of such choices */
+    int64_t flips;  /* number of choices that a following run would have made differently */
 } Choices;
 
 enum { CHOICES_PASSES = 2 };
 
-/* Sets the sizes only; the caller provides memory. */
+/* Sets only the sizes; the caller provides memory. */
 Choices choices_of(const Registry *, const Config *, int64_t steps, int64_t samples, int64_t seq);
 /* Number of elements of all three arrays, and their placement in memory of that size. */
 int64_t choices_elements(const Choices *);
@@ -29,14 +29,14 @@ void choices_place(Choices *, double *memory);
 
 /* Per-rank state of a probe (tape.h). */
 typedef struct ChoiceRank {
-    const Tensor *logits; /* logits of the router that ran last */
+    const Tensor *logits; /* logits of the most recent router */
     int64_t router, pass, step;
 } ChoiceRank;
 
 typedef struct ChoiceProbe {
     const Registry *whole; /* all routers, by name */
     Choices *record;
-    const Choices *follow; /* choices of another run; NULL: follow none. One rank, F64 */
+    const Choices *follow; /* choices to follow; NULL: follow none. One rank, F64 */
     ChoiceRank *rank;      /* [ranks] */
 } ChoiceProbe;
 
@@ -44,10 +44,9 @@ typedef struct ChoiceProbe {
 void choices_step(ChoiceProbe *, int rank, int64_t step);
 /* Call after a step: merges the records of all ranks, in all processes. */
 void choices_merge(ChoiceProbe *, Comm *, int64_t step);
-/* A TapeProbe for the ranks of a run: records the routers' choices, or replaces them with those of `follow`.
- * The margin of a differing choice bounds the change of the logits that makes the router choose the followed
- * experts. The number d is added to the logits of these experts and subtracted from those of the others (of
- * other groups, if the router limits groups). The logits are the router's own, or those of the followed run;
- * then the largest difference between the two is added to d. The margin is the smallest such sum that was
- * found. */
+/* A TapeProbe for the ranks of a run: records the routers' choices, or replaces them with those of `follow`. The
+ * margin of a differing choice bounds the change of the logits that makes the router choose the followed experts. A
+ * number d is added to the logits of these experts and subtracted from the logits of all other experts (or of experts
+ * in other groups, if the router limits groups). The start is the router's own logits or the followed run's; for the
+ * latter, the largest difference between the two is added to d. The margin is the smallest sum found. */
 void choices_probe(ChoiceProbe *, const Tape *, TapePoint, const OpDef *, const Call *);

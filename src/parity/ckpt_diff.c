@@ -97,7 +97,7 @@ typedef struct Comparison {
 
 enum { LINES_MOST = 20 };
 
-/* Whether the next tensor that differs has a line; the others are counted. */
+/* Whether the next tensor that differs gets a line; further tensors are only counted. */
 static bool takes_line(Comparison *c) {
     c->tally.differ++;
     return c->lines++ < LINES_MOST;
@@ -183,11 +183,11 @@ static Err compare_tensor(Comparison *c, const Part *a, const Part *b) {
 
 /* ---- all tensors ---- */
 
-/* The part at tensor `at` of the manifest, which is sorted; n is 0 after the last one. */
+/* The part that begins at tensor `at` of the sorted manifest; n is 0 after the last part. */
 static Part part_at(const Ckpt *c, int64_t at, bool weights_only) {
     const Manifest *m = &c->manifest;
     Part p = {.ckpt = c, .boxes = &m->tensors[at]};
-    if (at >= m->count || (weights_only && *p.boxes->suffix)) return p; /* weights come first */
+    if (at >= m->count || (weights_only && *p.boxes->suffix)) return p; /* weights are first */
     for (p.n = 1; at + p.n < m->count && ckpt_same_part(p.boxes, &p.boxes[p.n]);) p.n++;
     return p;
 }

@@ -35,7 +35,7 @@ TensorError tensor_error(const double *x, const double *y, int64_t n, int64_t wi
     return e;
 }
 
-/* Infinite for a NaN, which no comparison would detect. An infinite bound means that elements have no bound. */
+/* Infinite for a NaN, which no comparison would detect. An infinite bound means that single elements are not judged. */
 static double excess(TensorError e, double bound, double elementwise_bound) {
     const double relative = e.relative / bound,
                  element = isinf(elementwise_bound) ? 0 : e.elementwise / elementwise_bound;

@@ -29,7 +29,8 @@ TensorError tensor_error(const double *x, const double *oracle, int64_t n, int64
 
 enum { NO_RANK = -1 };
 
-/* Layers that a row keeps apart; the last entry is for later layers and for tensors outside of layers. */
+/* Number of layers that a row distinguishes; the last entry of Row.layer is for later layers and tensors outside
+ * layers. */
 enum { ROW_LAYERS = 32 };
 
 typedef struct Row {
@@ -37,24 +38,24 @@ typedef struct Row {
     TensorError error; /* error of the worst tensor: the one with the largest ratio of error to bound */
     double bound, elementwise_bound;
     char worst[160]; /* name of the worst tensor */
-    int64_t rank;    /* that updates the worst element; NO_RANK: all ranks have the same number */
+    int64_t rank;    /* rank that updates the worst element; NO_RANK: all ranks have equal values */
     int64_t tensors;
     float layer[ROW_LAYERS + 1]; /* error over bound of the layer's worst tensor */
     bool pass;
-    /* The error is the smallest that the other rows would reject. A larger one does not mean a wrong result. */
+    /* `error` is the smallest error that the other rows would reject. A large value does not imply a wrong result. */
     bool is_power;
 } Row;
 
 /* Adds a tensor, which passes if both errors are within their bounds. */
 void row_add(Row *, const char *tensor, TensorError, double bound, double elementwise_bound, int64_t rank);
 double row_excess(const Row *); /* error over bound; > 1 fails, infinite for a NaN */
-/* The pair that row_excess is of. */
+/* The error and bound whose ratio row_excess returns. */
 typedef struct RowPair {
     double error, bound;
-    bool is_element; /* of the worst element; else of the whole tensor */
+    bool is_element; /* error of the worst element; false: of the whole tensor */
 } RowPair;
 RowPair row_pair(const Row *);
-/* "gradient of x: 3e-05, 12 times its bound of 2.5e-06", or the wording for quantities that must be equal. */
+/* Describes a row: "gradient of x: 3e-05, 12 times its bound of 2.5e-06", or that quantities must be equal. */
 void row_describe(const Row *, Str *out);
 
 enum { REPORT_ROWS = 32 };
@@ -66,17 +67,17 @@ typedef struct Report {
 /* Adds an empty row. */
 Row *report_row(Report *, const char *quantity);
 bool report_passes(const Report *); /* true if there are no rows */
-/* Whether only rows of power fail, so that the results are within all bounds, and the bounds too wide. */
+/* Whether only rows of power fail: all results are within bounds, but the bounds are too wide. */
 bool report_is_weak(const Report *);
 void report_print(const Report *, Str *out);
-/* row_describe of each row that fails, with a prefix, one a line. */
+/* Appends row_describe of each failing row, with a prefix, one per line. */
 void report_failures(const Report *, const char *prefix, Str *out);
 json_t *report_json(const Report *); /* a list */
 
 /* The layer number in a Hugging Face name: "model.layers.3.mlp..." or "transformer.h.3..."; -1: none. */
 int compare_layer(const char *tensor);
 
-/* A text of a report; one that is not UTF-8 is quoted. */
+/* A text of a report; a text that is not UTF-8 is quoted. */
 json_t *compare_json_text(const char *);
 /* Appends the JSON and frees it. */
 void compare_json_write(json_t *, Str *out);

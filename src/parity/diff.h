@@ -1,5 +1,5 @@
-/* The verdict on two results that should be equal: logs (log_diff.h) or checkpoints (ckpt_diff.h). Values are
- * equal if they are bitwise equal, or both NaN. A bound is on the relative difference. */
+/* The verdict on two results that should be equal: logs (log_diff.h) or checkpoints (ckpt_diff.h). Values are equal if
+ * they are bitwise equal, or both NaN. A bound limits the relative difference. */
 #pragma once
 
 #include <jansson.h>
@@ -8,8 +8,8 @@
 #include "base/str.h"
 
 typedef struct DiffOptions {
-    double bound;     /* the largest relative difference that passes; NaN: only equality does */
-    bool common;      /* items that only one side has are left out; else they are differences */
+    double bound;     /* the largest relative difference that passes; NaN: only equal values pass */
+    bool common;      /* ignore items that only one side has; false: they are differences */
     const char *only; /* compare only quantities or tensors whose names contain this; NULL: all */
 } DiffOptions;
 
@@ -17,15 +17,15 @@ typedef struct Diff {
     DiffOptions options;
     bool is_equal, is_within; /* is_within: no difference beyond the bound */
     char first[400];          /* the first difference beyond the bound */
-    double largest;           /* relative difference of values that both have */
-    char where[300];          /* it is */
+    double largest;           /* largest relative difference of values that both sides have */
+    char where[300];          /* location of `largest` */
 } Diff;
 
 Diff diff_begin(const DiffOptions *);
 bool diff_wants(const DiffOptions *, const char *name);
 /* Whether a relative difference is beyond the bound; `equal` is the exact comparison. */
 bool diff_is_beyond(const Diff *, double relative, bool equal);
-/* Notes a difference beyond the bound. The first one stays. */
+/* Notes a difference beyond the bound. Keeps only the first. */
 void diff_add(Diff *, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* Notes a relative difference, within the bound or not. */
 void diff_note(Diff *, double relative, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
@@ -34,17 +34,17 @@ void diff_note(Diff *, double relative, const char *fmt, ...) __attribute__((for
 double diff_relative(double a, double b);
 /* Bitwise equal, or both NaN. */
 bool diff_same(double a, double b);
-/* "5.8835" and "6.0604": as few digits as tell them apart, at least 6. */
+/* Two numbers as texts, such as "5.8835" and "6.0604": at least 6 digits, and enough to distinguish them. */
 typedef struct DiffPair {
     char a[32], b[32];
 } DiffPair;
 DiffPair diff_pair(double a, double b);
 
-/* Calls `found` for each member in which two objects differ, first those of a, with the texts of both values, "-" for
- * a missing one. Either may be NULL. */
+/* Calls `found` for each member that differs between two objects, in the order of a, then of b. It gets the texts of
+ * both values, "-" for a missing value. Either object may be NULL. */
 typedef void DiffMember(void *arg, const char *key, const char *a, const char *b);
 void diff_objects(const json_t *a, const json_t *b, DiffMember *found, void *arg);
-/* Appends a line for each option that differs; they do not affect the verdict. */
+/* Appends a line for each option that differs; such options do not affect the verdict. */
 void diff_run_options(const json_t *a, const json_t *b, Str *out);
 
 /* One line: "verdict: equal", "verdict: within 1e-06, ..." or "verdict: differ, first at ...". */

@@ -42,7 +42,7 @@ static bool is_key(const char *name) {
     return false;
 }
 
-/* The other members of the first step. */
+/* Reads the other members of the first step. */
 static Err read_loss_names(Golden *g, const json_t *step, const char *path) {
     const char *name;
     const json_t *value;
@@ -92,8 +92,8 @@ static Err read_curve(Golden *g, const char *path) {
 
 /* ---- batches.safetensors ---- */
 
-/* The tensors: [steps, samples, elements of the field], or [steps, samples] of a field of samples. The
- * lengths are masks of ones, then zeros, over the elements that they count. */
+/* The tensors: [steps, samples, elements of the field], or [steps, samples] if a field has one number per sample.
+ * Lengths are stored as masks over the counted elements: ones, then zeros. */
 static const struct {
     const char *name;
     FieldId field;
@@ -111,7 +111,7 @@ enum { N_TENSORS = sizeof TENSORS / sizeof *TENSORS };
 
 static bool is_length(FieldId field) { return (int)field_info(field)->value < EXTENTS; }
 
-/* The number of tokens before the padding; -1: the mask is not ones followed by zeros. */
+/* Number of tokens before the padding; -1: the mask is not ones followed by zeros. */
 static int64_t length_of(const int64_t *mask, int64_t positions) {
     int64_t n = 0;
     while (n < positions && mask[n] == 1) n++;
@@ -159,7 +159,7 @@ static const Tensor *tensor_of(const Golden *g, FieldId field) {
     return x;
 }
 
-/* The sizes of the batches, which are those of the tokens. */
+/* Reads the sizes of the batches from the tokens. */
 static Err read_sizes(Golden *g, const char *path) {
     const Tensor *tokens = tensor_of(g, FIELD_tokens), *below = tensor_of(g, FIELD_encoder_tokens);
     g->shifted = !tensor_of(g, FIELD_lengths) && !tensor_of(g, FIELD_labels);
@@ -191,11 +191,11 @@ static Err read_batches(Golden *g, const char *path) {
     }
     if (g->shifted) return ERR_OK;
     for (int64_t i = 0; i < g->all.b * g->all.shape.positions; i++)
-        if (g->all.loss_mask[i] == 0) g->all.labels[i] = 0; /* without weight, any number is one */
+        if (g->all.loss_mask[i] == 0) g->all.labels[i] = 0; /* without weight, any number is valid */
     return ERR_OK;
 }
 
-/* The end of the range of a field's numbers. */
+/* The upper limit (exclusive) of a field's numbers. */
 static int64_t end_of(const Golden *g, FieldId field, const Config *c) {
     const FieldValue value = field_info(field)->value;
     switch (value) {
@@ -235,7 +235,7 @@ static Err lacks_field(FieldId field, const Config *c) {
     return e;
 }
 
-/* Weights, positions and starts have defaults. Options may leave types and labels of sentences unread. */
+/* Weights, positions and starts have defaults. With some options, types and labels of sentences are not read. */
 Err golden_check(const Golden *g, const Config *c) {
     Arena *arena = arena_new();
     const FieldSet all = model_plan(c, arena).sample.fields;

@@ -23,21 +23,21 @@ typedef struct Golden {
     char *loss_names[GOLDEN_LOSSES]; /* names of single losses, which curve.json may have */
     int n_losses;
     int64_t samples; /* of a step */
-    Batch all; /* of all steps, with every field; those that the file lacks have the values of batch_reset */
-    const char *name_of[FIELDS]; /* the tensor that a field is read from; NULL: none */
+    Batch all;       /* samples of all steps; fields that the file lacks have the values of batch_reset */
+    const char *name_of[FIELDS]; /* name of the tensor with the field; NULL: none */
     bool shifted;                /* labels are the next tokens */
 } Golden;
 
-/* Reads and checks everything but run.conf. An incomplete case is a user error that names the missing part. */
+/* Reads and checks everything except run.conf. An incomplete case causes a user error that names the missing part. */
 Err golden_open(const char *dir, Golden **);
 void golden_close(Golden *);
 /* Sets the options that run.conf omits: sizes given by the case's tensors (vocab-size, seq-length, batch
  * sizes, train-iters), and the oracle's conventions, which differ from Megatron-LM's defaults: loss per
  * token, no dropout. The oracle of a T5 without scaled logits may have tied its output layer (hf_config_fit). */
 void golden_complete(const Golden *, Config *);
-/* Whether the batches have the fields that the model of the options reads, and no others, and their ids and masks. */
+/* Checks that the batches have exactly the fields that the options' model reads, and that ids and masks are valid. */
 Err golden_check(const Golden *, const Config *);
-/* Problems for options of the last command line about the length of the run, which is the case's. */
+/* Reports a problem for each option on the last command line that sets the run's length, because the case sets it. */
 void golden_refuse(Args *);
 /* Loads the samples of a step given by batch->indices. */
 void golden_batch(const Golden *, int64_t step, Batch *);

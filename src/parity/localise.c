@@ -20,10 +20,10 @@ typedef struct Search {
     Config config;
     const Trace *ours, *one;
     int ranks;
-    int64_t step;                     /* the first differing one */
+    int64_t step;                     /* the first differing step */
     double bound[RECORD_UPDATED + 1]; /* RMS per kind, absolute */
     Log *ref, *logs;
-    const Record *found; /* on the first rank that is out of bound */
+    const Record *found; /* record of the first rank that is out of bound */
     int rank;
 } Search;
 
@@ -51,7 +51,7 @@ static bool wrong_until(const Search *s, const Trace *t, int64_t step) {
     return step == s->of->golden->n_steps - 1 && tensors_differ(s, t->parameters, s->one->parameters);
 }
 
-/* The first step in which a run differs from the oracle; n_steps: none. */
+/* The first step in which a run differs from the oracle; n_steps if it never does. */
 static int64_t first_wrong(const Golden *oracle, const Trace *t) {
     int64_t i = 0;
     while (i < oracle->n_steps && !differs(t->steps[i].loss, oracle->steps[i].loss) &&
@@ -87,8 +87,8 @@ static unsigned summand_axes(const Search *s, const Record *r) {
     return axes;
 }
 
-/* Returns x[n] of the record and y[n], the same elements of the whole; summands of ranks are added. False if
- * the elements cannot be determined. */
+/* Returns x[n] of the record and y[n], the corresponding elements of the whole tensor; summands of ranks are added.
+ * False if the elements cannot be determined. */
 static bool side_by_side(const Search *s, int rank, const Record *r, const Record *whole, double **x,
                          double **y, int64_t *n) {
     const Group g = mesh_group(&s->logs[rank].mesh, summand_axes(s, r));
@@ -130,8 +130,8 @@ static const Record *whole_of(const Search *s, const Record *r) {
     return log_find(s->ref, r);
 }
 
-/* Finds the first wrong record in the order of the one-rank run; its inputs are therefore correct. The result
- * of a collective comes after the value itself. */
+/* Finds the first wrong record in the order of the one-rank run; this record's inputs are therefore correct. A
+ * collective's result follows the value that it was computed from. */
 static void find_first(Search *s) {
     int64_t first = INT64_MAX;
     for (int rank = 0; rank < s->ranks; rank++)
@@ -237,7 +237,7 @@ static void put_signature(const Search *s, const Record *whole, Finding *f) {
                                .ranks = s->ranks,
                                .rank = s->rank},
                      f->signature, sizeof f->signature);
-        /* The tensor of another microbatch or step. */
+        /* Whether x is the tensor of a different microbatch or step. */
         for (int64_t i = 0; i < s->ref->n; i++) {
             const Record *o = &s->ref->records[i];
             if (o == whole || o->name != r->name || o->kind != r->kind || o->which != r->which || n != all ||

@@ -33,11 +33,11 @@ typedef struct Log {
     LogStep *steps;      /* [n], ascending */
     int64_t n, replaced; /* replaced: records from before a restart */
     int64_t incomplete;  /* lines that killed runs have not completed */
-    int64_t broken;      /* line, incomplete if a run's header is next, else an error; 0: none */
+    int64_t broken;      /* line, incomplete if followed by a run's header, else an error; 0: none */
     json_error_t why;    /* the line `broken` cannot be parsed */
 } Log;
 
-/* Measured, and thus different in every run. */
+/* Measured quantities, which differ in every run. */
 static bool is_time(const char *name) {
     static const char *const TIMES[] = {"seconds", "tokens_per_second", "tflops"};
     for (size_t i = 0; i < sizeof TIMES / sizeof *TIMES; i++)
@@ -45,7 +45,7 @@ static bool is_time(const char *name) {
     return false;
 }
 
-/* -1: there are too many. */
+/* Returns -1 if there are too many. */
 static int name_number(Names *names, const char *name) {
     for (int i = 0; i < names->n; i++)
         if (!strcmp(names->name[i], name)) return i;
@@ -122,7 +122,7 @@ static void keep_options(Log *log, const json_t *record) {
     log->options = json_incref(options);
 }
 
-/* A run that starts after step `start` replaces what an earlier run recorded of later steps. */
+/* A run that starts after step `start` replaces the earlier run's records of later steps. */
 static void drop_after(Log *log, int64_t start) {
     int64_t n = 0;
     for (int64_t i = 0; i < log->n; i++)
@@ -209,7 +209,7 @@ static int by_step_and_line(const void *a, const void *b) {
     return x->line < y->line ? -1 : x->line > y->line;
 }
 
-/* A step has a record, and may have one of each evaluation. The last value of a quantity counts. */
+/* A step has one record, and may have one for each evaluation. The last value of a quantity counts. */
 static void keep_last(Log *log) {
     int64_t n = 0;
     if (log->n) qsort(log->steps, (size_t)log->n, sizeof *log->steps, by_step_and_line);
@@ -260,7 +260,7 @@ typedef struct Comparison {
     Names names;
     Quantity quantity[MOST];
     int64_t common, only_a, only_b; /* steps */
-    int64_t values;                 /* that both have */
+    int64_t values;                 /* number of values that both logs have */
 } Comparison;
 
 /* A loss that is finite in neither log is a difference, unless the step was skipped. */

@@ -128,7 +128,7 @@ static Err judge_tensors(const Judge *j, const char *quantity, const char *prefi
 static Err judge_logits(const Judge *j) {
     const Golden *g = j->of->golden;
     if (!j->ours->has_logits || j->reference)
-        return ERR_OK; /* not in the case, or no rank has whole logits */
+        return ERR_OK; /* the case has no logits, or no rank has whole logits */
     int64_t vocab = j->of->vocab, n = g->samples * g->all.shape.positions * vocab;
     const double *oracle;
     ERR_RETURN(
@@ -183,7 +183,7 @@ typedef struct Runs {
     Trace *ours, *exact, *noisy[PARITY_DRAWS];
 } Runs;
 
-/* Judges `ours` against the oracle, with as many noisy runs as needed. */
+/* Judges `ours` against the oracle, with as many noisy runs as necessary. */
 static Err judge_by_noise(const Case *of, const Trace *ours, Runs *r, const char *prefix,
                           ParityReport *report) {
     bool pass = false;

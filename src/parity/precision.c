@@ -15,12 +15,12 @@
 
 typedef struct Draw {
     Trace *x, *y, *z; /* see precision.h */
-    bool shared;      /* y and z are shared */
+    bool shared;      /* y and z belong to PrecisionShared */
 } Draw;
 
 typedef struct Judge {
     const Case *of;
-    Config config; /* config of the run under test */
+    Config config; /* options of the run under test */
     Report *report;
     Precision *out;
     int first_row; /* first row of the report that belongs to this verdict */
@@ -28,7 +28,7 @@ typedef struct Judge {
     Draw draw[PRECISION_DRAWS];
     double arithmetic; /* relative error of sums in the lane's arithmetic: u sqrt(K) */
     int64_t steps;
-    bool refuted; /* by a row that is not repeated with more draws */
+    bool refuted; /* rejected by a row that is not repeated with more draws */
 } Judge;
 
 /* Steps per draw: enough to test warm-up, moments and decay. */
@@ -115,7 +115,7 @@ static Err run_judged(const Judge *p, int first, int end) {
     return e;
 }
 
-/* Runs y, or z if `stores`. */
+/* Runs y, or runs z if `stores`. */
 static Err run_fp64(Judge *p, int draw, const Trace *followed, bool stores, Trace *out) {
     ChoiceRank rank;
     Watch w = {.choices = {p->of->init->registry, &out->choices, &followed->choices, &rank}};
@@ -220,7 +220,7 @@ static double mean_square(const Series *s, int n) {
     return rms * rms;
 }
 
-/* Insensitive to one draw with a rare large event. */
+/* The median is insensitive to one draw with a rare large event. */
 static double median(const Series *s, int n) { return median_of(s->at, n); }
 
 /* Squared standard error of the median's logarithm: pi / 2 times that of the mean. */
@@ -320,7 +320,7 @@ static double power_of_error(const Moments *m, double limit, double sign, int n)
     return high;
 }
 
-/* The same for the most sensitive test. */
+/* The smallest e that the most sensitive of the tests rejects. */
 static double power_of(const Moments *m, const Judgement *j, double noise, int n) {
     const double limit = j->error.bound * j->error.bound * noise;
     if (!(mean(&m->yy, n) > 0)) return INFINITY;
@@ -441,7 +441,7 @@ static Magnitudes sample_of(const Judge *p, const HfTensor *t, int64_t at, bool 
     return s;
 }
 
-/* Whether two tensors outside of layers are of one linear, norm or table. */
+/* Whether two tensors outside layers belong to one linear, norm or table. */
 static bool module_same(const char *a, const char *b) {
     const char *end = strrchr(a, '.');
     const size_t n = end ? (size_t)(end - a) + 1 : 0;
@@ -450,7 +450,7 @@ static bool module_same(const char *a, const char *b) {
 
 /* Modules in the order of the map. An error scales all gradients or updates of a module together, so it has the power
  * of its most sensitive tensor. The bias of BERT's head for sentences has almost none: it is two numbers that move as
- * one. A module outside of layers is judged at twice the gate, because the embeddings' gradients have the noise of all
+ * one. A module outside layers is judged at twice the gate, because the embeddings' gradients have the noise of all
  * layers. */
 static void judge_power(Judge *p, const char *quantity, double gate, const double *power) {
     const HfMap *map = &p->of->map;

@@ -1,21 +1,21 @@
-/* Judges a run in low precision (16-bit storage, FP8, the exact lane) against fp64, with stated power.
+/* Judges a run in low precision (16-bit storage, FP8, the exact lane) against fp64, and states the power of the test.
  *
  * The case is run from several draws of its weights: each weight is multiplied by 1 + d xi, which changes all
- * roundings. For draw s let x be the run under test, y the fp64 run on one rank, and z the fp64 run that
- * rounds what the lane stores (storage.h): z - y is the predicted rounding error. The fp64 runs follow the
- * experts that x chose (choices.h). The correctness of y is not judged here but by the fp64 verdict of the
- * same options against the oracle (parity.h). Over S draws, each tensor must meet
+ * roundings. For draw s let x be the run under test, y the fp64 run on one rank, and z the fp64 run that rounds what
+ * the lane stores (storage.h): z - y is the predicted rounding error. The fp64 runs use the experts that x chose
+ * (choices.h). Whether y is correct is judged elsewhere, by the fp64 verdict against the oracle (parity.h). Over S
+ * draws, each tensor must meet
  *
  *   error    R = median |x - y| / median |z - y| <= 1.5 exp(6 v), v the standard error of log R
  *   element  max of min |x - y| over the draws, over rms (z - y) of its row, <= max(4, twice the same for z)
  *   scale    |mean a(x) - a(z)| <= 8 sqrt(2 / S) rms a(z), where a(x) = <x - y, y> / <y, y>: a common factor;
  * for updates also along the weights, which detects a wrong decay
  *
- * The power is the smallest e, of either sign, such that one of these rejects a tensor scaled by 1 + e. An error scales
- * all gradients or updates of a module together, so a module has the power of its most sensitive tensor. Modules are
- * the layers and, outside of them, the linears, norms and tables. The power must reach a gate. If a test fails or the
- * power is too low, the number of draws doubles, up to PRECISION_DRAWS; all draws count. A wrong learning rate, storage
- * type or choice of an expert fails at once. */
+ * The power is the smallest |e| for which one of these tests rejects a tensor scaled by 1 + e. An error scales all
+ * gradients or updates of a module together, so a module has the power of its most sensitive tensor. Modules are the
+ * layers and, outside layers, the linears, norms and tables. The power must not exceed a threshold, the gate. If a
+ * test fails or the power is too low, the number of draws doubles, up to PRECISION_DRAWS; all draws count. A wrong
+ * learning rate, storage type or choice of an expert fails without further draws. */
 #pragma once
 
 #include "parity/case.h"
@@ -23,17 +23,17 @@
 
 enum { PRECISION_DRAWS = 64 };
 
-/* The row with the power for gradients. */
+/* Name of the row that states the power for gradients. */
 #define PRECISION_POWER "power: gradient"
 
 typedef struct Precision {
-    int draws;     /* used; 0: not judged this way */
+    int draws;     /* number of draws used; 0: the run was not judged here */
     double dither; /* d */
     double ratio;  /* R of the gradient with the largest ratio of R to bound */
 } Precision;
 
-/* The runs y and z of the first draws, shared by the layouts of a case; memory from trace_new. Not available
- * with experts, where y and z follow the choices of each x. */
+/* The runs y and z of the first draws, shared by a case's layouts; memory from trace_new. Models with experts cannot
+ * share them, because y and z follow each x's choices. */
 enum { PRECISION_SHARED = 8 };
 typedef struct PrecisionShared {
     Trace *y[PRECISION_SHARED], *z[PRECISION_SHARED];
@@ -41,8 +41,8 @@ typedef struct PrecisionShared {
 bool precision_shares(const Case *);
 Err precision_share(const Case *, Lane, const PrecisionShared *);
 
-/* Whether the options select a precision that is judged this way. */
+/* Whether runs with these options are judged here. */
 bool precision_is_low(const Config *);
-/* Runs the case in lane and layout of the options and adds the rows of the verdict to the report. Adds none
- * on an MPI process other than rank 0. shared NULL: runs y and z here. */
+/* Runs the case in the options' lane and layout and adds the rows of the verdict to the report. Adds none on an MPI
+ * process other than rank 0. If `shared` is NULL, runs y and z too. */
 Err precision_judge(const Case *, const Config *, const PrecisionShared *, Report *, Precision *);

@@ -83,7 +83,7 @@ static const Record *output_of(const Log *log, const OpDef *op, const Call *call
 
 static bool is_parameter(const Tensor *x) { return x && x->grad && x->grad->flags & TENSOR_MAIN_GRAD; }
 static bool is_value(const Tensor *x) { return x && dtype_is_float((DType)x->dtype) && !is_parameter(x); }
-/* Received from another pipeline stage; tables and loss weights need no gradient. */
+/* Received from a different pipeline stage; tables and loss weights need no gradient. */
 static bool is_received(const Log *log, const Tensor *x) {
     return is_value(x) && x->ndim == 3 && x->flags & TENSOR_NEEDS_GRAD && !value_at(log, x->data);
 }
@@ -128,8 +128,8 @@ static void name_linear(Record *r, const OpDef *op, const Call *call) {
     if (bias) r->name = mix(hash_name("bias"), hash_name(param_of(bias)->spec.name));
 }
 
-/* The encoder and the decoder of a T5 look up the same tables; the lengths of their sequences distinguish them. Rows of
- * sequences of equal lengths have no name if other pipeline ranks look some up. */
+/* The encoder and the decoder of a T5 look up the same tables; the lengths of their sequences distinguish them. With
+ * equal lengths, the looked-up rows have no name if other pipeline ranks look up rows too. */
 static void name_embedding(const Log *log, Record *r, const Call *call) {
     const int64_t positions = call->in[0]->dim[1] * log->mesh.size[AXIS_CP];
     r->name = log->alike && log->mesh.size[AXIS_PP] > 1 ? 0 : mix(r->name, (uint64_t)positions);
@@ -186,7 +186,7 @@ static void take_partial(Log *log, Record *r) {
     log->pending = -1;
 }
 
-/* The tensors of a router's loss are a rank's share of the microbatch's, so one rank has no counterpart. */
+/* The tensors of a router's loss cover a rank's share of the microbatch, so the one-rank run has no counterpart. */
 static bool is_of_a_share(const OpDef *op) { return op == &OPS[OP_router_loss]; }
 
 static void on_ran(Log *log, const Tape *t, const OpDef *op, const Call *call) {
@@ -343,7 +343,8 @@ static void add_parameter(Log *log, RecordKind kind, const char *op, const Param
     tell(log, r, x);
 }
 
-/* Values if this rank has its whole shard; for gradients and masters the part that it updates. */
+/* Adds the values of parameters whose whole shard this rank holds. For gradients and masters, adds the part that this
+ * rank updates. */
 static void add_parameters(Log *log, Trainer *t, RecordKind kind, double scale) {
     Registry *r = t->run.model->registry;
     const FlatBuffer buffer = kind == RECORD_SUM ? FLAT_GRADS : FLAT_MASTERS;

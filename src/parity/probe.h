@@ -3,21 +3,21 @@
  *   parameters;
  * - parameters before the step, their summed gradients, and parameters after the step.
  *
- * A record's name identifies it in the model, independent of rank and time: the op and its parameter, or the
- * op and the name of the value it was computed from. A collective changes only the form of a value, so its
- * record keeps the value's name. The type of a tensor determines its distribution over ranks (tensor/spmd.h);
- * record_index returns which elements of the whole tensor a rank has. */
+ * A record's name identifies it in the model, independent of rank and time: the op and its parameter, or the op and
+ * the name of its input value. A collective changes only the form of a value, so its record keeps the value's name.
+ * The type of a tensor determines its distribution over ranks (tensor/spmd.h); record_index returns which elements of
+ * the whole tensor a rank has. */
 #pragma once
 
 #include "parity/case.h"
 
 typedef enum RecordKind {
     RECORD_START,    /* a parameter before the step */
-    RECORD_OUTPUT,   /* of an op */
-    RECORD_GRADIENT, /* of an output, when the op's backward begins */
-    RECORD_INPUT,    /* of input `which`, including the gradient accumulated before */
+    RECORD_OUTPUT,   /* output of an op */
+    RECORD_GRADIENT, /* gradient of an output, when the op's backward begins */
+    RECORD_INPUT,    /* gradient of input `which`, including earlier contributions */
     RECORD_WEIGHT,   /* what the backward has added to a parameter's gradient */
-    RECORD_PARTIAL,  /* a summand that an op computed before its collective; has no name */
+    RECORD_PARTIAL,  /* a summand that an op computed before its collective; unnamed */
     RECORD_SUM,      /* a parameter's gradient, summed over microbatches and ranks, scaled */
     RECORD_NUMBER,   /* loss, gradient norm, clip coefficient, learning rate */
     RECORD_UPDATED,  /* a parameter after the update */
@@ -30,17 +30,17 @@ typedef struct Record {
     int which, operand;   /* operand: for a RECORD_WEIGHT, the index of the parameter */
     int64_t step, sample; /* sample: the first of the microbatch, or END_OF_STEP */
     bool again;           /* recomputed in the backward */
-    bool moved;           /* by a separate collective op */
-    bool received;        /* from another pipeline stage; the next record is the op that consumes it */
+    bool moved;           /* communicated by a separate collective op */
+    bool received;        /* from a different pipeline stage; the next record is the op that consumes it */
     bool ragged;          /* rows are tokens grouped by expert */
-    bool tied;            /* a parameter of which several pipeline ranks have a copy */
+    bool tied;            /* a parameter with copies on several pipeline ranks */
     const char *op, *place;
     Tensor shape; /* dims and type; data: contiguous doubles */
     int64_t *map; /* [last dim of an output, or rows of a parameter]: global index, -1: padding; or NULL */
     int64_t n_map, first_column;
     int64_t begin, columns; /* for a parameter: offset of the record in this rank's part of it */
-    const char *inside;     /* the kernel or collective that wrote it last; "": unknown */
-    int64_t from;           /* index of the output that it was computed from; -1: unknown */
+    const char *inside;     /* the kernel or collective that last wrote the tensor; "": unknown */
+    int64_t from;           /* index of the output that this was computed from; -1: unknown */
     int64_t partial;        /* index of the op's RECORD_PARTIAL; -1: none */
     const void *at;         /* address of the tensor */
     size_t bytes;
@@ -60,34 +60,34 @@ typedef struct Log {
     int64_t n, cap;
     Mesh mesh;
     Device *device; /* device of the run's tensors */
-    bool alike;     /* the sequences of encoder and decoder have the same length */
+    bool alike;     /* encoder and decoder have sequences of equal length */
     Arena *arena;
     int64_t *table, slots;     /* hash table by name, see log_index */
-    int64_t step, first, last; /* recorded: first to last */
+    int64_t step, first, last; /* records steps first to last */
     int64_t sample;            /* sample of the running op: the first of its microbatch */
     Writer writers[WRITERS];
     int64_t n_writers;
     double *before[OPERANDS]; /* main gradients before a node's backward */
-    int64_t pending;          /* the last partial not yet assigned to a record; -1 */
+    int64_t pending;          /* the last partial that has no record yet; -1: none */
     double scale;             /* scale of RECORD_SUM */
-    /* Called synchronously for every record, with the tensor that it was copied from (strided). */
+    /* Called synchronously for every record, with the (strided) tensor that the record was copied from. */
     void (*seen)(void *arg, struct Log *, const Record *, Tensor *live);
     void *seen_arg;
 } Log;
 
-/* Logs of the ranks of a run, [ranks], for steps first to last. */
+/* Creates the logs of a run's ranks, [ranks], for steps first to last. */
 Log *logs_new(int ranks, int64_t first, int64_t last);
 void logs_free(Log *, int ranks);
-/* The watch to pass to case_run. */
+/* Returns the watch to pass to case_run. */
 CaseWatch logs_watch(Log *);
-/* A view of the memory from a live tensor's first element to its last, and the offset of element k of its
- * record in that view. */
+/* Returns a view of memory from a live tensor's first element to its last. The offset locates element k of the
+ * tensor's record in this view. */
 DeviceView record_view(const Log *, const Tensor *live, unsigned mode);
 int64_t record_place(const Tensor *live, int64_t k);
-/* Builds the index for log_find, after the run. */
+/* Builds the index for log_find; call it after the run. */
 void log_index(Log *);
 /* The record with the same name, kind, step, ... as `like`; NULL: none. */
 const Record *log_find(const Log *, const Record *like);
-/* For every element of `r`, its flat index in `whole`, the record of the one-rank run; -1: padding. The
- * caller frees it. [tensor_count(&r->shape)]; NULL if the index cannot be determined. */
+/* Returns, for every element of `r`, its flat index in the one-rank run's record `whole`; -1: padding. The array has
+ * tensor_count(&r->shape) elements, and the caller frees it. NULL if the indices cannot be determined. */
 int64_t *record_index(const Record *r, const Mesh *, const Record *whole);

@@ -211,7 +211,7 @@ static Model *widened(const Registry *from, const Config *c, const Reference *r,
     return wide;
 }
 
-/* samples: of a batch. */
+/* samples: number of samples per batch. */
 static void compute(const Model *m, int64_t samples, const Reference *r, double *out) {
     const RunContext context = {.device = m->device, .dtype = F64};
     for (int64_t i = 0; i < r->batch.b; i += samples) {

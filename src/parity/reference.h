@@ -1,11 +1,11 @@
 /* Compares our logits with those that transformers computed in float64 for a converted model
  * (tools/oracle/hf_logits.py; file format: docs/reference/formats.md).
  *
- * Both programs compute in float64, so a correct conversion differs only by rounding. The bound is that of
- * parity.h: 8 max(moved, u sqrt(K)). `moved` is the largest movement of the logits, over three draws, when
- * every weight w becomes w (1 + u xi), xi standard normal; K is the longest sum of the forward. Weights are
- * first rounded to the reference's type, as an export to 16 bits did; u is then 2^-53. If the reference's
- * type is wider than ours, so that weights were rounded on import, u is the roundoff of our type. */
+ * Both programs compute in float64, so a correct conversion differs only by rounding. The bound is that of parity.h: 8
+ * max(moved, u sqrt(K)). `moved` is the largest movement of the logits, over three draws, when every weight w becomes
+ * w (1 + u xi), xi standard normal; the longest sum of the forward pass has K terms. Weights are first rounded to the
+ * reference's type, as an export to 16 bits did; u is then 2^-53. If the reference's type is wider than ours, so that
+ * weights were rounded on import, u is the roundoff of our type. */
 #pragma once
 
 #include "base/err.h"
@@ -16,16 +16,16 @@
 
 typedef struct Reference {
     Safetensors *file;
-    Batch batch;          /* all samples, with every input of a model */
+    Batch batch;          /* all samples, with every input that a model may have */
     const double *logits; /* [batch.b, rows, outputs] */
-    /* Rows and outputs: positions and the vocabulary; 1 and classes, or for a choice 1 and 1, of a task. */
+    /* Number of rows and outputs: positions and vocabulary; with a task, 1 and classes, or 1 and 1 for a choice. */
     int64_t rows, outputs;
     bool
         of_task; /* tokens are checked with the model, because the file does not contain the size of its vocabulary */
     DType weights; /* the narrowest type that can hold all of the reference's weights */
 } Reference;
 
-/* Rejects an incomplete file, and values that no model can produce. */
+/* Rejects incomplete files and values that no model can produce. */
 Err reference_open(const char *path, Reference *);
 void reference_close(Reference *); /* also after an error */
 
@@ -35,6 +35,6 @@ typedef struct ReferenceReport {
     int64_t rounded;              /* weights not representable in the reference's type */
 } ReferenceReport;
 
-/* A reference that does not fit the model is a user error. */
+/* A reference that does not fit the model causes a user error. */
 Err reference_judge(const Reference *, const Config *, const Model *, ReferenceReport *);
 void reference_print(const Reference *, const Derived *, const ReferenceReport *, Str *out);

@@ -31,7 +31,8 @@ static bool not_finite(Suspect s, char *out, size_t size) {
     return false;
 }
 
-/* With two ranks a missing summand leaves only the other one; that description comes first. */
+/* With two ranks, a missing summand leaves only the other summand; the description as the only summand takes
+ * precedence. */
 static bool summand(Suspect s, char *out, size_t size) {
     for (int r = 0; s.summands && r < s.ranks; r++)
         if (norm_of(s.summands + r * s.n, s.n) > 0 && is_close(s.x, 0, s.y, -1, s.summands + r * s.n, s.n)) {

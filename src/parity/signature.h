@@ -8,9 +8,9 @@ typedef struct Suspect {
     const double *x, *y; /* [n]: actual and expected values */
     int64_t n;
     const double *summands; /* [ranks, n]: the summand of y from each rank; NULL: y is not a sum */
-    int ranks, rank;        /* rank: that of x */
+    int ranks, rank;        /* rank: the rank that has x */
 } Suspect;
 
-/* One of: not finite, scaled by c, all or the tail zero, a rank's summand missing, only the rank's own
- * summand, permuted; else the relative difference. */
+/* Describes x as not finite, scaled by c, zero in whole or at the end, without a rank's summand, equal to its rank's
+ * own summand, or permuted; else by the relative difference. */
 void signature_of(Suspect, char *out, size_t size);

@@ -1,13 +1,12 @@
-/* Predicts the effect of low-precision storage on a run: an fp64 run rounds to the storage type wherever a
- * run in the lane stores a value. Its distance from the fp64 run without rounding is the error that the lane
- * may have. The arithmetic of the lane's kernels does not affect it.
+/* Predicts the effect of low-precision storage on a run: an fp64 run rounds to the storage type wherever a run in the
+ * lane stores a value. The distance between this run and an fp64 run without rounding is the error that the lane may
+ * have. It does not depend on the arithmetic of the lane's kernels.
  *
- * A one-rank run in the lane records where the lane stores in 16 bits, as the type of every output of every
- * op in order; the fp64 run has the same ops. The log counts values that should always be F32. Weights
- * are rounded for forward and backward, masters are not. The optimizer's moments are rounded after each
- * update if the options require it. FP8 operands are quantised in fp64 by the lane's own ops. For the exact lane,
- * which rounds to a grid, the prediction adds uniform noise of the same size instead, so that it shares no
- * rounding with the run under test. */
+ * A one-rank run in the lane records where the lane stores 16 bits: the type of every op output, in order. The fp64
+ * run executes these ops too. The log counts values that should always be F32. Weights are rounded for forward and
+ * backward passes; masters are not. The optimizer's moments are rounded after each update if the options require it.
+ * FP8 operands are quantised in fp64 by the lane's own ops. For the exact lane, which rounds to a grid, the prediction
+ * adds uniform noise of the same size instead, so that it shares no rounding with the run under test. */
 #pragma once
 
 #include "parity/case.h"
@@ -21,12 +20,12 @@ typedef struct StorageLog {
     StorageCall *calls;
     int64_t n, capacity;
     int64_t narrow;        /* stored values that should be F32 or wider */
-    char first_narrow[64]; /* op and operand of the first */
+    char first_narrow[64]; /* op and operand of the first such value */
 } StorageLog;
 
 void storage_log_free(StorageLog *);
 
-/* State of a run that records the types (one rank), and of the fp64 run that rounds to them. */
+/* State of the one-rank run that records types, and of the fp64 run that rounds to them. */
 typedef struct Storage {
     StorageLog *log;
     const Config *lane; /* the options of the run in low precision */

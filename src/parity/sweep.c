@@ -21,8 +21,8 @@ static void begin_args(Args *args, Arena *arena, Config *c, const SweepOptions *
     args_line(args, o->n_words, o->words);
 }
 
-/* The options of all cells must satisfy the rules on the case's own rank, in its lane or else in another: an
- * option may be for one lane only. */
+/* The options of all cells must satisfy the rules on one rank, in the cell's lane or in any other lane: an option may
+ * apply to one lane only. */
 static Err check_case(const SweepOptions *o, Sweep *s, SweepCase *of, Config *c) {
     Err first = ERR_OK;
     for (int lane = -1; lane < LANES; lane++) {
@@ -61,7 +61,7 @@ static bool is_wrong_on_one_rank(Sweep *s, const Cell *cell, Args *args) {
     return args->num_problems > 0;
 }
 
-/* Options that no cell can have. */
+/* Options that cells must not set. */
 static void check_words(const SweepOptions *o, const Config *c, Args *args) {
     args_refuse_all(args, o->own.target, "in a cell, because it is an option of the command");
     args_refuse(args, "lane", "in a cell, because its first word is the precision");
@@ -71,7 +71,7 @@ static void check_words(const SweepOptions *o, const Config *c, Args *args) {
     config_check_ranges(c, args);
 }
 
-/* A layout that breaks a rule skips the cell. Other mistakes are errors, as in a single run. */
+/* A cell whose layout breaks a rule is skipped. Other mistakes are errors, as in a single run. */
 static Err read_options(const SweepOptions *o, Sweep *s, Cell *cell, int n, char **words) {
     Args args;
     begin_args(&args, s->arena, &cell->config, o, cell->of);
@@ -128,7 +128,7 @@ static const char *values_of(Sweep *s, Config *c) {
     return values;
 }
 
-/* An earlier cell with the same options; NULL: none. */
+/* An earlier cell with equal options; NULL: none. */
 static const Cell *find_same(const Sweep *s, const Cell *cell) {
     for (const Cell *c = s->cells; c < cell; c++)
         if (is_like(c, cell) && !strcmp(c->values, cell->values)) return c;
@@ -176,7 +176,7 @@ static Err add_cell(const SweepOptions *o, Sweep *s, SweepCase *of, int64_t line
     return ERR_OK;
 }
 
-/* Whether the name is a case next to one that is given. */
+/* Whether a case of this name has a folder next to a given case. */
 static bool is_beside(const Sweep *s, const char *name) {
     bool found = false;
     for (int64_t i = 0; i < s->n_cases && !found && !strchr(name, '/'); i++) {
@@ -333,7 +333,7 @@ static void *shared_zero(size_t bytes) {
     return p;
 }
 
-/* Judges one rank in the exact lane against the oracle; shared by all cells of the lane. */
+/* Judges the one-rank run in the exact lane against the oracle; all cells of the lane share the result. */
 static void run_exact(void *arg) {
     const SweepCase *of = arg;
     Config c = of->run.config;
@@ -366,7 +366,7 @@ static void provide_shared(Sweep *s, SweepCase *of, Lane lane) {
 /* The lane that sets the bounds against the oracle: fp64 for a low precision. */
 static Lane lane_of_bounds(const Cell *c) { return precision_is_low(&c->config) ? LANE_FP64 : c->lane; }
 
-/* Adds the one-rank runs that a cell needs, unless another cell has added them. */
+/* Adds the one-rank runs that a cell needs, unless an earlier cell has added them. */
 static void provide(Sweep *s, const Cell *cell) {
     SweepCase *of = cell->of;
     const Lane lanes[] = {LANE_FP64, cell->lane}, bounds = lane_of_bounds(cell);
@@ -450,7 +450,7 @@ Verdict cell_verdict(const Cell *c) {
     return c->job->end == JOB_DONE && c->result->pass ? VERDICT_PASS : VERDICT_FAIL;
 }
 
-/* The line of the output with the fault, else the last line. */
+/* The line of the output that reports the fault, else the last line. */
 static void put_fault(const char *output, Str *out) {
     const char *at = strstr(output, "FAULT");
     if (!at) {

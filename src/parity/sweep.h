@@ -1,12 +1,12 @@
 /* Runs golden cases in the lanes and layouts of a list and judges each cell (cell.h). A list is a text file with one
  * cell per line, `[case] lane options...`. The case is the last component of its folder; a cell without one applies to
- * all cases. Lines about cases that are not given are left out; one about a case without a folder next to those is a
- * user error, and so is a repeated cell. # starts a comment. The one-rank reference runs are run once per case and
- * lane. Runs are in separate processes (jobs.h), unless an option says otherwise.
+ * all cases. Lines about cases that are not given are ignored, but such a case must have a folder next to the given
+ * ones, or it is a user error. A repeated cell is also a user error. # starts a comment. One-rank reference runs
+ * happen once per case and lane. Runs use separate processes (jobs.h), unless `here` is set.
  *
  * A cell whose layout breaks a rule is skipped, with the rule's error message; this is not a pass. Any other mistake
- * in its options is a user error, such as an unknown option, a number out of its range, a second precision, or an
- * option of the command. */
+ * in a cell's options is a user error: an unknown option, a number out of range, a second precision, or an option of
+ * the command. */
 #pragma once
 
 #include "base/jobs.h"
@@ -28,13 +28,13 @@ typedef struct SweepCase {
 typedef struct Cell {
     SweepCase *of;
     int64_t line;
-    const char *words;  /* from the list, without the case */
-    const char *values; /* values of all options, with those of the case and of the whole sweep */
-    const char *layout; /* from cell_layout; for a skipped cell its words */
-    const char *name;   /* the layout, with the words where other cells of the lane have it too */
+    const char *words;  /* the cell's words in the list, without the case */
+    const char *values; /* values of all options, including the case's and the sweep's */
+    const char *layout; /* layout from cell_layout; the words of a skipped cell */
+    const char *name;   /* the layout; with the words if several cells of the lane have this layout */
     Lane lane;
     Config config;
-    const char *skipped; /* error messages of rules, one per line; NULL: it runs */
+    const char *skipped; /* error messages of rules, one per line; NULL: not skipped */
     Trace *trace;
     CellResult *result; /* owned by the sweep */
     Job *job;
@@ -49,7 +49,7 @@ typedef struct Sweep {
     Cell *cells;
     CellResult *results; /* [n_cells], shared with the jobs; NULL: not run yet */
     int64_t n_cells, n_jobs;
-    int64_t left_out; /* lines of the list about cases that are not given */
+    int64_t left_out; /* number of lines about cases that are not given */
     Job *jobs;
     double seconds;
     Arena *arena;
@@ -59,17 +59,17 @@ struct SweepOptions {
     const char *const *dirs; /* folders of cases */
     int64_t n_dirs;
     const char *list; /* path */
-    char **words;     /* options for all cells, applied after run.conf and before the cell's own */
+    char **words;     /* options for all cells, applied after run.conf and before the cell's options */
     int n_words;
-    ArgTable own;      /* the caller's options that may appear among the words */
-    int at_once;       /* 0: one per core; one on a GPU */
-    double deadline_s; /* per cell */
+    ArgTable own;      /* the caller's own options, allowed among the words */
+    int at_once;       /* number of concurrent jobs; 0: one per core; one on a GPU */
+    double deadline_s; /* time limit per cell */
     bool here;         /* without at_once and deadline_s: cells run in this process, and a crash ends it */
 };
 
 /* Reads cases and list. The options must outlive the sweep. Call sweep_free afterwards, even on error. */
 Err sweep_open(const SweepOptions *, Sweep *);
-/* A user error if the cells need a device that this program or machine has not. */
+/* Returns a user error if the cells need a device that the program or the machine lacks. */
 Err sweep_check_device(const Sweep *);
 /* Runs all cells that are not skipped. */
 void sweep_run(const SweepOptions *, Sweep *);
@@ -79,11 +79,11 @@ Verdict cell_verdict(const Cell *);
 /* Why a cell failed or was skipped, in one line; empty if it passed. */
 void cell_reason(const Cell *, Str *out);
 typedef struct SweepCounts {
-    int64_t of[VERDICTS], layouts; /* layouts: number of distinct ones that are not skipped */
+    int64_t of[VERDICTS], layouts; /* layouts: number of distinct layouts that are not skipped */
 } SweepCounts;
 SweepCounts sweep_counts(const Sweep *);
 
-/* How many cells have each verdict, in one line without its end. */
+/* The number of cells with each verdict, as one line without a newline. */
 void sweep_summary(const Sweep *, Str *out);
 /* Reports: a table, JSON, JUnit XML, a self-contained HTML page. */
 void sweep_print(const Sweep *, Str *out);
@@ -91,21 +91,21 @@ void sweep_json(const Sweep *, Str *out);
 void sweep_junit(const Sweep *, Str *out);
 void sweep_html(const Sweep *, Str *out);
 
-/* Where and how the sweep ran: provenance, threads of a rank, list, command. */
+/* Where and how the sweep ran: provenance, threads per rank, list, command. */
 enum { SWEEP_FACTS = FACTS + 3 };
 typedef struct SweepFact {
     const char *name;
     char value[1000];
 } SweepFact;
-/* "1" or "1 to 8": over the cells that are not skipped. */
+/* A range over the cells that are not skipped: "1" or "1 to 8". */
 void sweep_threads(const Sweep *, const Provenance *, char *out, size_t n);
 void sweep_facts(const Sweep *, SweepFact out[SWEEP_FACTS]);
 
 /* The shell command that runs the cell alone, with its verdict. */
 void sweep_command(const Sweep *, const Cell *, Str *out);
-/* The worst row of a cell that ran; NULL: it did not. */
+/* The worst row of a cell; NULL if it did not run. */
 const Row *sweep_worst(const Cell *);
-/* A ratio of error to bound in a cell: "0.67", or in the exact lane "equal" or "differs". */
+/* A cell's ratio of error to bound as a text: "0.67", or in the exact lane "equal" or "differs". */
 void sweep_fraction(const Cell *, double ratio, Str *out);
 /* The line "localised: ..." or "not localised: ..." of a failed cell; nothing without a finding. */
 void sweep_finding(const Finding *, const char *indent, Str *out);

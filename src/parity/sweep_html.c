@@ -158,7 +158,7 @@ static double badness(const Cell *c) {
     return isnan(ratio) || (ratio <= 1 && cell_verdict(c) == VERDICT_FAIL) ? INFINITY : ratio;
 }
 
-/* Cells of one layout and lane may differ in other options: the worst one is shown. */
+/* Cells of one layout and lane may differ in other options: the worst cell is shown. */
 static const Cell *worst_like(const Sweep *s, const Cell *like, Lane lane) {
     const Cell *worst = NULL;
     for (const Cell *c = s->cells; c < s->cells + s->n_cells; c++)
@@ -255,7 +255,7 @@ static double y_of(const Axes *a, double loss) {
     return HEIGHT - BOTTOM - (loss - a->low) / (a->high - a->low) * (HEIGHT - TOP - BOTTOM);
 }
 
-/* 1, 2 or 5 times a power of ten: about `wanted` of them fit into the range. */
+/* 1, 2 or 5 times a power of ten: about `wanted` multiples fit into the range. */
 static double tick(double range, double wanted) {
     const double rough = range / wanted, power = pow(10, floor(log10(rough))), times = rough / power;
     return power * (times > 5 ? 10 : times > 2 ? 5 : times > 1 ? 2 : 1);

@@ -53,7 +53,7 @@ static void put_sweep(const SweepOptions *o, char *out, size_t n) {
     str_free(&text);
 }
 
-/* The number of words of an option of the sweep itself; 0: the word is another option. */
+/* Number of words of an option of the sweep itself; 0: the word is not such an option. */
 static int count_own(const SweepOptions *o, int at) {
     const char *word = o->words[at];
     const size_t n = strcspn(word, "=");

@@ -11,29 +11,29 @@
 /* A microbatch in flight. */
 typedef struct Slot {
     Tape *tape;
-    /* transient: with zero-bubble this slot's own, because gradients wait there for the weight pass; else that of
-     * the executor for the pass that runs. */
+    /* transient: with zero-bubble a separate space per slot, because gradients wait there for the weight pass; else
+     * the executor's space for the current pass. */
     Space *space, *transient;
     Flow x, y;
 } Slot;
 
-/* A buffer with the tensors of the flows that cross a border, one after the other. */
+/* A buffer with the tensors of the flows that cross a border, contiguously. */
 typedef struct Message {
     char *data;
-    CommWork *work; /* that sends or receives it; NULL: none in progress */
+    CommWork *work; /* the send or receive in progress; NULL: none */
 } Message;
 
 typedef struct Messages {
     Message *at;
-    int64_t n, next; /* next: to send from */
+    int64_t n, next; /* next: index of the next buffer to send from */
 } Messages;
 
 struct Executor {
     const RunContext *context;
     const Model *model;
     ExecutorMemory memory;
-    int64_t interleaved; /* passes that run alternately */
-    int64_t unit;        /* microbatches of an action of the schedule */
+    int64_t interleaved; /* number of passes that run alternately */
+    int64_t unit;        /* number of microbatches per action of the schedule */
     Fiber **fibers;      /* [interleaved] */
     int n_flows;
     struct {
@@ -46,9 +46,9 @@ struct Executor {
     Slot *slots;          /* those of the schedule, each for a unit: [n_slots, unit] */
     int64_t n_slots;
     Messages received[PIPELINE_WAYS], sent[PIPELINE_WAYS];
-    int64_t most[2]; /* microbatches of a run: [forward_only]; their kernels are loaded */
+    int64_t most[2]; /* [forward_only]: largest number of microbatches in a run; kernels for it are loaded */
     bool staged;     /* messages go through host memory */
-    bool is_open;    /* the channels of the pipeline */
+    bool is_open;    /* the pipeline's channels are open */
     bool own_transients;
     int64_t allocations;
     TapeTrace *trace;
@@ -65,7 +65,7 @@ static bool crosses(const Executor *e, int flow, int64_t border) {
     return flow_crosses(&e->model->plan.flow[flow], border);
 }
 
-/* The elements of the message at a border. */
+/* The number of elements in the message at a border. */
 static int64_t message_count(const Executor *e, int64_t border) {
     int64_t n = 0;
     for (int i = 0; i < e->n_flows; i++) {
@@ -85,7 +85,7 @@ static size_t largest_message(const Executor *e) {
     return (size_t)most * dtype_size(e->context->dtype);
 }
 
-/* Only planned memory is registered: a dry run has none. */
+/* Registers only planned memory; a dry run has none. */
 static Space *open_space(const RunContext *context, const char *name, size_t bytes) {
     Space *s = space_new(context->device, name, bytes);
     if (!context->registered || !bytes) return s;
@@ -211,8 +211,8 @@ void executor_trace(Executor *e, TapeTrace *trace, void *arg) {
 
 /* ---- messages ---- */
 
-/* The ranks of the pipeline. Gradients use the group in reverse order, which is another group, so that with
- * two ranks and several chunks the two directions do not mix. */
+/* The ranks of the pipeline. Gradients use the reversed group, which is a different group. With two ranks and several
+ * chunks, the two directions therefore do not mix. */
 static Group group_of(const Executor *e, PipelineWay way) {
     Group g = mesh_group(&e->context->layout->mesh, 1 << AXIS_PP);
     if (way == PIPELINE_UP) return g;
@@ -236,8 +236,8 @@ static CommCall message_call(const Executor *e, CommKind kind, PipelineWay way, 
 
 static bool is_null(const Executor *e) { return e->context->device->kind == DEVICE_NULL; }
 
-/* A group opens its channels with its first message, and all ranks must open groups in the same order. Receives
- * that start early would not keep it. */
+/* A group opens its channels with its first message, and all ranks must open groups in the same order. Receives that
+ * start early would violate this order. */
 static void open_channels(Executor *e) {
     char none;
     for (int way = 0; way < PIPELINE_WAYS; way++) {
@@ -261,13 +261,13 @@ void executor_plan(const Executor *e, Comm *c) {
     }
 }
 
-/* The border, by the number of layers below it, that the action's input comes over, or its result. */
+/* The border that the action's input or result crosses, as the number of layers below it. */
 static int64_t border_of(const Executor *e, const Action *a, bool result) {
     const StagePart *p = &e->model->stages[a->chunk];
     return p->first_layer + (result == (a->kind == ACTION_FORWARD) ? p->layers : 0);
 }
 
-/* The tensors of a message; those of flows that do not cross the border are left as they are. */
+/* The tensors of a message; tensors of flows that do not cross the border are not changed. */
 static void message_tensors(const Executor *e, const Message *m, int64_t border, Tensor out[MODEL_FLOWS]) {
     char *at = m->data;
     for (int i = 0; i < e->n_flows; i++) {
@@ -295,7 +295,7 @@ static Message *received(const Executor *e, const Action *a, int64_t member) {
     return &e->received[pipeline_way(a)].at[a->buffer * e->unit + member];
 }
 
-/* The microbatches of an action's unit, which are neighbours. The last unit may have fewer than others. */
+/* The microbatches of an action's unit, which are neighbours. The last unit may be smaller. */
 static int64_t first_of(const Executor *e, const Action *a) { return a->microbatch * e->unit; }
 
 static int64_t members_of(const Executor *e, const Action *a, int64_t microbatches) {
@@ -315,7 +315,7 @@ static void start_receives(Executor *e, const PipelineSpec *spec, int rank, cons
     }
 }
 
-/* A buffer that may be written. */
+/* The next send buffer; waits until it may be written. */
 static Message *next_to_send(Executor *e, PipelineWay way) {
     Messages *all = &e->sent[way];
     Message *m = &all->at[all->next++ % all->n];
@@ -323,7 +323,7 @@ static Message *next_to_send(Executor *e, PipelineWay way) {
     return m;
 }
 
-/* Sends the result of an action. Copies the tensors that are not in the message already. */
+/* Sends the result of an action. Copies the tensors that are not yet in the message. */
 static void send_tensors(Executor *e, const Action *a, int peer, Message *m, const Flow *x) {
     const int64_t border = border_of(e, a, true);
     Tensor t[MODEL_FLOWS];
@@ -429,17 +429,17 @@ static void run_pass(void *arg) {
         executor_backward(p);
 }
 
-/* Pauses by which the first microbatch is ahead. With sequence parallelism it then computes half a branch while another
- * one runs its norm (tape_pause_halfway). A backward that gathers inputs again runs two pauses ahead, so that its
- * reduce-scatter overlaps with the dgrad of the other one. */
+/* Number of pauses by which the first microbatch is ahead. With sequence parallelism it then computes half a branch
+ * while the other microbatch runs its norm (tape_pause_halfway). A backward that gathers inputs again runs two pauses
+ * ahead, so that its reduce-scatter overlaps with the other microbatch's dgrad. */
 static int head_start(const Executor *e, const Action *a) {
     if (!layout_is_sequence_parallel(e->context->layout)) return 0;
     return a->kind == ACTION_FORWARD || e->context->keeps_gathered ? 1 : 2;
 }
 
-/* The passes compute alternately, always in the same order: each until it would wait for an
- * operation between ranks. The ops of a microbatch keep their order, and the first pass is always ahead.
- * So gradients are added in the order of the microbatches, as without interleaving. */
+/* The passes compute alternately in a fixed order. Each pass runs until it would wait for an operation between ranks.
+ * The ops of a microbatch keep their order, and the first pass is always ahead. Gradients are therefore added in the
+ * order of the microbatches, as without interleaving. */
 static void run_interleaved(Executor *e, Pass *passes, int64_t n) {
     for (int64_t i = 0; i < n; i++) {
         tape_pauses(slot_of(&passes[i])->tape, e->fibers[i]);
@@ -452,7 +452,7 @@ static void run_interleaved(Executor *e, Pass *passes, int64_t n) {
             if (!passes[i].is_done && !fiber_resume(e->fibers[i])) passes[i].is_done = true, left--;
 }
 
-/* An observer sees the passes in sequence. */
+/* With an observer, the passes run in sequence. */
 static void run_passes(Executor *e, Pass *passes, int64_t n) {
     for (int64_t i = 0; i < n && !e->own_transients; i++)
         tape_transient_to(slot_of(&passes[i])->tape, e->transient[i]);
@@ -472,7 +472,8 @@ static void run_unit(Executor *e, const PipelineSpec *spec, int rank, const Acti
     free(passes);
 }
 
-/* An action and the next one. A backward is ahead: it computes more between two operations than a forward. */
+/* Runs an action and the next one. A backward is ahead, because it computes more between two operations than a
+ * forward. */
 static void run_pair(Executor *e, const PipelineSpec *spec, int rank, const Action *a,
                      const Microbatch *microbatches, Tensor *loss_sum) {
     const bool swapped = a[0].kind == ACTION_FORWARD && a[1].kind != ACTION_FORWARD;

@@ -1,13 +1,12 @@
-/* Runs a rank's schedule (schedule.h): the passes, with one tape per slot, and the messages with activations
- * and their gradients between the stages. Messages have their own buffers: a stage reads its input and the
- * gradient of its output where they were received, and writes its output where it is sent from. One rank
- * without a pipeline is a schedule of one stage.
+/* Runs a rank's schedule (schedule.h): the passes, with one tape per slot, and the messages between stages, with
+ * activations and their gradients. Messages have separate buffers: a stage reads its input and its output's gradient
+ * from receive buffers, and writes its output to a send buffer. Without a pipeline, the schedule has one stage.
  *
  * With --interleaved-microbatches, an action of the schedule runs a unit of several microbatches alternately.
  * While one microbatch waits for an operation between ranks, the next one computes. With
  * --interleave-forward-backward two actions run alternately: a backward and a forward where possible. Results
- * are bitwise equal to those without these options. DeepSpeed-Domino (Wang et al., 2024, arXiv 2409.15241)
- * does this for tensor parallelism, Megatron-LM's --overlap-moe-expert-parallel-comm for experts. */
+ * are bitwise equal to those without these options. Similar methods: DeepSpeed-Domino (Wang et al., 2024, arXiv
+ * 2409.15241) for tensor parallelism, Megatron-LM's --overlap-moe-expert-parallel-comm for experts. */
 #pragma once
 
 #include "models/microbatch.h"
@@ -15,8 +14,7 @@
 #include "pipeline/schedule.h"
 #include "tape/tape.h"
 
-/* Bytes of one microbatch's activations, of its transient space, and of offloaded activations; 0:
- * unplanned. */
+/* Bytes of one microbatch's activations, transient space and offloaded activations; 0: unplanned. */
 typedef struct ExecutorMemory {
     size_t slot, transient;
     OffloadMemory offload;
@@ -24,25 +22,25 @@ typedef struct ExecutorMemory {
 
 typedef struct Executor Executor;
 
-/* The context and the model must outlive the executor. Every microbatch has `samples` samples. `interleaved`:
- * passes that run alternately; `unit`: microbatches of an action, equal to `interleaved` or 1. */
+/* The context and the model must outlive the executor. Every microbatch has `samples` samples. `interleaved`: number
+ * of passes that run alternately; `unit`: number of microbatches per action, `interleaved` or 1. */
 Executor *executor_new(const RunContext *, const Model *, int64_t samples, int64_t interleaved, int64_t unit,
                        ExecutorMemory);
 void executor_free(Executor *);
-/* Adds slots and buffers if there are too few for the schedule, which was made from the spec. */
+/* Adds slots and buffers if the schedule needs more. The schedule must be made from the spec. */
 void executor_provide(Executor *, const PipelineSpec *, const RankSchedule *);
-/* comm_plan for the messages. */
+/* Calls comm_plan for the messages. */
 void executor_plan(const Executor *, Comm *);
 /* Whether executor_run with n microbatches is the first of its kind, which loads kernels. The first launch of a kernel
- * loads it, which may wait until the GPU is idle, or all GPUs of the process. A GPU on which NCCL waits for a message
- * of this rank would never be idle. So the messages of this run go through host memory, which is slow. At its end, all
- * that the rest of a step may allocate or load is prepared, and all ranks meet. */
+ * loads it, which may wait until the GPU, or every GPU of the process, is idle. A GPU on which NCCL waits for a
+ * message of this rank would never be idle. The messages of this run therefore go through host memory, which is slow.
+ * At its end, the run prepares everything that the rest of a step may allocate or load, and all ranks synchronise. */
 bool executor_loads(const Executor *, const PipelineSpec *, int64_t n);
-/* Runs the schedule, which was made from the spec, on n microbatches. Calls executor_provide.
- * The head adds the sum of each loss * its weights to loss_sum (F64 [1] each; NULL: not needed). */
+/* Runs the schedule, made from the spec, on n microbatches. Calls executor_provide. The head adds the sum of each
+ * loss * its weights to loss_sum (F64 [1] each; NULL: not needed). */
 void executor_run(Executor *, const PipelineSpec *, const RankSchedule *, const Microbatch *, int64_t n,
                   Tensor *loss_sum);
-/* The highest use of any slot and transient space so far. */
+/* The peak memory use of any slot and transient space so far. */
 ExecutorMemory executor_peak(const Executor *);
 /* Bytes of device memory that a schedule needs at these sizes: all slots, transient spaces and message
  * buffers. */

@@ -12,7 +12,7 @@ static PipelineLayout stages_new(int64_t ranks, int64_t chunks, Arena *arena) {
 
 /* ---- options that count layers ---- */
 
-/* Virtual stages per rank, for `layers` counted layers. */
+/* Computes the number of virtual stages per rank, for `layers` counted layers. */
 static Err count_chunks(const Config *c, int64_t layers, int64_t *chunks) {
     int64_t per_chunk = c->num_layers_per_virtual_pipeline_stage, p = c->pipeline_model_parallel_size;
     bool given = i64_is_set(c->num_virtual_stages_per_pipeline_rank);
@@ -29,14 +29,14 @@ static Err count_chunks(const Config *c, int64_t layers, int64_t *chunks) {
 
 static bool has_two_stacks(const Config *c) { return config_layers(c) > c->num_layers; }
 
-/* The other option for layers, in the list of a message. */
+/* An additional option for layers, for the list in a message. */
 static const char *decoder_depth(const Config *c) {
     return has_two_stacks(c) ? ", --decoder-num-layers" : "";
 }
 
-/* Every rank gets the same number of counted layers, except the first and the last if options set theirs.
- * Every chunk of a rank gets the same number. Embedding and loss may count as layers; they are subtracted at
- * the end. */
+/* Every rank gets the same number of counted layers, except that options may set the numbers of the first and the
+ * last rank. Every chunk of a rank gets the same number. Embedding and loss may count as layers; they are subtracted
+ * at the end. */
 static Err cut_evenly(const Config *c, Arena *arena, PipelineLayout *out) {
     bool embedding = c->account_for_embedding_in_pipeline_split, loss = c->account_for_loss_in_pipeline_split;
     bool first = i64_is_set(c->decoder_first_pipeline_num_layers),
@@ -67,7 +67,7 @@ static Err cut_evenly(const Config *c, Arena *arena, PipelineLayout *out) {
             return err_user("the %lld layers of pipeline rank %lld are not a multiple of its %lld virtual "
                             "stages: change --num-virtual-stages-per-pipeline-rank or the layers of the rank",
                             (long long)n, (long long)rank, (long long)chunks);
-        if (rank == 0) *out = stages_new(p, chunks, arena); /* after the number is known to be small */
+        if (rank == 0) *out = stages_new(p, chunks, arena); /* only after the number is known to be small */
         for (int64_t chunk = 0; chunk < chunks; chunk++) out->stages[chunk * p + rank].layers = n / chunks;
     }
     out->stages[0].layers -= embedding;

@@ -11,5 +11,5 @@ typedef struct PipelineLayout {
 } PipelineLayout;
 
 /* The config must satisfy the rules of CHECK_LAYOUT. An uneven split and a mistake in
- * --pipeline-model-parallel-layout are user errors. The stages belong to the arena. */
+ * --pipeline-model-parallel-layout are user errors. The stages are allocated in the arena. */
 Err pipeline_layout(const Config *, Arena *, PipelineLayout *out);

@@ -1,4 +1,4 @@
-/* A schedule as text. */
+/* Prints a schedule as text. */
 #pragma once
 
 #include "pipeline/simulate.h"
@@ -8,7 +8,7 @@
 void pipeline_draw(const PipelineSpec *, const RankSchedule *schedules, const PipelineTimes *,
                    const Simulation *, double unit, Str *out);
 
-/* The picture for stages of equal times (a forward and each of the two gradients take 1), each rank's layers
- * and slots, and the bubble compared with its closed form. A schedule that is too large to draw is a user
+/* Draws the schedule for stages of equal times (a forward and each of the two gradients take 1). Prints each rank's
+ * layers and slots, and the bubble compared with its closed form. A schedule that is too large to draw is a user
  * error. */
 Err pipeline_report(const PipelineSpec *, const PipelineLayout *, Str *out);

@@ -19,8 +19,8 @@ int64_t pipeline_units(const Config *c, int64_t microbatches) {
     return (microbatches + each - 1) / each;
 }
 
-/* A last group of fewer microbatches than ranks can leave each rank waiting for another; Megatron-LM refuses
- * it too. Megatron-LM also refuses fewer microbatches than a group, which is not a problem here. */
+/* A last group of fewer microbatches than ranks can deadlock; Megatron-LM rejects it, too. Megatron-LM also rejects
+ * fewer microbatches than a group, which this schedule allows. */
 static Err check_group(const PipelineSpec *s) {
     int64_t last = s->microbatches % s->group;
     if (s->microbatches <= s->group || !last || last >= s->ranks) return ERR_OK;
@@ -75,7 +75,7 @@ PipelineWay pipeline_way(const Action *a) { return a->kind == ACTION_FORWARD ? P
 /* ---- one rank's list ---- */
 
 /* After all warm-ups and delays (less than p microbatches each), the schedule of one chunk repeats with every
- * microbatch, that of several chunks with every group. GPipe repeats nothing. */
+ * microbatch, the schedule of several chunks with every group. GPipe has no repeating part. */
 PipelineSpec pipeline_shortened(const PipelineSpec *s) {
     enum { GROUPS_KEPT = 4, REPEATED = 3 };
     const bool grouped = s->kind == SCHEDULE_INTERLEAVED;
@@ -89,9 +89,9 @@ PipelineSpec pipeline_shortened(const PipelineSpec *s) {
 /* The parameters of a schedule. */
 typedef struct Shape {
     int64_t group;
-    int64_t warmup; /* forwards before the first backward, at most all of them */
-    int64_t lag;    /* backwards before the first weight pass */
-    bool split;     /* backwards in two passes */
+    int64_t warmup; /* number of forwards before the first backward */
+    int64_t lag;    /* number of backwards before the first weight pass */
+    bool split;     /* backwards run as two passes */
 } Shape;
 
 static Shape shape_of(const PipelineSpec *s, int rank) {
@@ -115,8 +115,8 @@ static Shape shape_of(const PipelineSpec *s, int rank) {
     return (Shape){0};
 }
 
-/* The k-th forward. The order is groups of microbatches, in each group all chunks, in each chunk all
- * microbatches of the group. The k-th backward has the chunks reversed. */
+/* The k-th forward. Groups of microbatches run in order. A group runs chunk by chunk; a chunk runs all microbatches
+ * of the group. For backwards, the chunks are reversed. */
 static Action nth(const PipelineSpec *s, int64_t group, ActionKind kind, int64_t k) {
     int64_t first = k / (group * s->chunks) * group, size = least(group, s->microbatches - first);
     int64_t in_group = k - first * s->chunks;
@@ -126,8 +126,8 @@ static Action nth(const PipelineSpec *s, int64_t group, ActionKind kind, int64_t
                     .microbatch = first + in_group % size};
 }
 
-/* Two forwards of different chunks could wait for each other through other ranks, and so could two backwards. A
- * forward of the warm-up and the first backward could too. */
+/* Two forwards of different chunks could deadlock through other ranks, as could two backwards, or a warm-up forward
+ * and the first backward. */
 static void make_pairs(const PipelineSpec *s, int64_t warmup, RankSchedule *r) {
     if (!s->mixed || (s->forward_only && s->ranks > 1)) return;
     for (int64_t i = 0; i + 1 < r->count; i += pipeline_step(r, i)) {
@@ -161,7 +161,7 @@ static int64_t assign_slots(const PipelineSpec *s, Action *actions, int64_t coun
     return slots;
 }
 
-/* Buffers of messages that are received; those that are not in use. */
+/* A list of unused receive buffers. */
 typedef struct BufferList {
     int64_t *unused, n_unused, count;
 } BufferList;
@@ -180,14 +180,14 @@ static void release_buffers(const PipelineSpec *s, const Action *a, int64_t *hel
     }
 }
 
-/* In the order in which receives start. */
+/* Assigns buffers in the order in which receives start. */
 static void assign_buffers(const PipelineSpec *s, int rank, RankSchedule *r) {
-    int64_t *held = mem_zero((size_t)(r->slots * PIPELINE_WAYS), sizeof *held); /* by slots; 1 + buffer */
+    int64_t *held = mem_zero((size_t)(r->slots * PIPELINE_WAYS), sizeof *held); /* per slot: 1 + its buffer */
     BufferList lists[PIPELINE_WAYS] = {{0}};
     for (int way = 0; way < PIPELINE_WAYS; way++)
         lists[way].unused = mem_zero((size_t)r->slots + 2, sizeof *lists[way].unused);
     for (int64_t i = 0; i < r->count; i++) r->actions[i].buffer = -1;
-    int64_t begun = 0; /* receives of the actions before */
+    int64_t begun = 0; /* number of receives of earlier actions */
     for (int64_t i = 0; i < r->count;) {
         const int64_t end = i + pipeline_step(r, i), next = s->overlap ? end + pipeline_step(r, end) : end;
         while (begun < next) assign_buffer(s, rank, &r->actions[begun++], lists);
@@ -204,7 +204,7 @@ static void assign_buffers(const PipelineSpec *s, int rank, RankSchedule *r) {
     free(held);
 }
 
-/* One buffer is written while another is sent. Between rank 0 and rank p - 1, which continues with its next
+/* One buffer is written while a second one is sent. Between rank 0 and rank p - 1, which continues with its next
  * chunk p - 1 messages before the group ends, the rest of the group queues up. */
 static void count_sent(const PipelineSpec *s, int rank, int64_t group, RankSchedule *r) {
     const int64_t total = s->microbatches * s->chunks,
@@ -221,7 +221,7 @@ RankSchedule pipeline_schedule(const PipelineSpec *s, int rank, Arena *arena) {
     ActionKind backward = shape.split ? ACTION_BACKWARD_INPUT : ACTION_BACKWARD;
     Action *list = arena_alloc(arena, (size_t)(passes * total) * sizeof *list);
     for (int64_t k = 0; k < total + warmup; k++) {
-        int64_t done = k - warmup; /* backwards so far */
+        int64_t done = k - warmup; /* number of backwards so far */
         if (k < total) list[n++] = nth(s, shape.group, ACTION_FORWARD, k);
         if (s->forward_only || done < 0) continue;
         list[n++] = nth(s, shape.group, backward, done);

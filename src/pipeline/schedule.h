@@ -6,29 +6,28 @@
  *   zero-bubble  ZB-H1 (Qi et al. 2023, arXiv 2401.10241): 1F1B with the weight gradients of rank r delayed
  *                by r microbatches; no rank has more than 1F1B's p microbatches in flight
  *
- * Microbatches that run interleaved (executor.h) count as one here. With `mixed`, pairs of consecutive
- * actions of 1F1B or interleaved run interleaved instead: two forwards in the warm-up, then a backward and a
- * forward, and two backwards last. A message arrives only a pair later, so more forwards come first: 2 (p - r) +
- * (v - 1) G, rounded up to an even number. (Megatron-LM schedules.py adds one forward with
- * --overlap-moe-expert-parallel-comm.)
+ * Here, microbatches that run interleaved (executor.h) count as one. With `mixed`, pairs of consecutive actions of
+ * 1F1B or interleaved run interleaved instead: two forwards in the warm-up, then a backward and a forward, and two
+ * backwards last. A message arrives only a pair later, so more forwards come first: 2 (p - r) + (v - 1) G, rounded up
+ * to an even number. (Megatron-LM schedules.py adds one forward with --overlap-moe-expert-parallel-comm.)
  *
  * p ranks, r this rank, v chunks per rank, M microbatches, G microbatches that one chunk takes before the
  * next chunk.
  *
  * In every schedule the backwards and the weight gradients of a chunk run in the order of the microbatches.
- * So gradients are summed in one order and are bitwise equal for all schedules.
+ * Gradients are therefore summed in a fixed order and are bitwise equal for all schedules.
  *
- * Messages are not actions: they follow from an action by one rule (pipeline_source, pipeline_target). To run
- * an action, wait for the message of the source, compute, and start to send the result to the target. A
- * forward carries the activation up the stages, a backward carries the gradient of the stage's input down. A
- * rank's k-th message in a direction is sent from buffer k % sent[direction]. A message is received into the
- * action's buffer, which is in use until the last pass of its slot. The receive starts before the action or,
- * with `overlap`, before the previous one, so that the message arrives while that one computes.
+ * Messages are not actions: they follow from an action by one rule (pipeline_source, pipeline_target). To run an
+ * action, wait for the source's message, compute, and start to send the result to the target. A forward carries the
+ * activation up the stages, a backward carries the gradient of the stage's input down. A rank's k-th message in a
+ * direction is sent from buffer k % sent[direction]. A message is received into the action's buffer, which is in use
+ * until the last pass of its slot. The receive starts before the action or, with `overlap`, before the previous
+ * action, so that the message arrives while the previous action computes.
  *
- * A send must have ended before its buffer is written again. No schedule deadlocks on that, even if a send
- * ends only when it is received. Between two ranks the forward messages are received in the order in which
- * they are sent, and so are the backward messages. With two ranks and several chunks both directions use the
- * same pair of ranks and may overtake each other, so each needs its own channel. */
+ * A send must have ended before its buffer is written again. This cannot deadlock in any schedule, even if a send
+ * ends only when it is received. Between two ranks the forward messages are received in the order in which they are
+ * sent, and so are the backward messages. With two ranks and several chunks both directions use the same pair of
+ * ranks and may overtake each other, so each needs its own channel. */
 #pragma once
 
 #include "pipeline/layout.h"
@@ -54,7 +53,7 @@ typedef struct PipelineSpec {
     int ranks, chunks;
     int64_t microbatches, group;
     bool forward_only; /* evaluation: in groups of p, with two alternating slots */
-    bool overlap;      /* a message is received while the action before its own computes */
+    bool overlap;      /* a message is received while the previous action computes */
     bool mixed;        /* --interleave-forward-backward */
 } PipelineSpec;
 
@@ -74,23 +73,23 @@ typedef struct StageRef {
 
 /* The number of microbatches of an action. */
 int64_t pipeline_unit(const Config *);
-/* The number of microbatches of a schedule: those of an action count as one. */
+/* The number of microbatches in a schedule: all microbatches of one action count as one. */
 int64_t pipeline_units(const Config *, int64_t microbatches);
 /* The schedule for the options. A schedule that does not fit the chunks, and a group that does not fit the
  * microbatches, are user errors. */
 Err pipeline_spec(const Config *, const PipelineLayout *, int64_t microbatches, bool forward_only,
                   PipelineSpec *out);
-/* The same schedule with fewer microbatches, but with enough to contain its repeating part. Every rank needs
- * as much memory, slots and gradients included, as in the full schedule. */
+/* The schedule with fewer microbatches, but enough to contain its repeating part. Every rank needs as much memory as
+ * in the full schedule, including slots and gradients. */
 PipelineSpec pipeline_shortened(const PipelineSpec *);
-/* The passes of one rank; they belong to the arena. */
+/* The passes of one rank, allocated in the arena. */
 RankSchedule pipeline_schedule(const PipelineSpec *, int rank, Arena *);
 
 /* The sender of the message that the action waits for; the receiver of its result. */
 StageRef pipeline_source(const PipelineSpec *, int rank, const Action *);
 StageRef pipeline_target(const PipelineSpec *, int rank, const Action *);
 PipelineWay pipeline_way(const Action *);
-/* The number of actions that run at a time from this one on: 1, 2 for a pair, 0 after the last one. */
+/* The number of actions in the next step, which begins with `action`: 1, 2 for a pair, 0 after the last action. */
 int64_t pipeline_step(const RankSchedule *, int64_t action);
 /* Whether the action is the last pass of its slot. */
 bool pipeline_ends_slot(const PipelineSpec *, const Action *);

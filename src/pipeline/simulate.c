@@ -6,7 +6,7 @@
 typedef struct Message {
     bool sent, received;
     double arrival, receipt;
-    int64_t number; /* its number among the messages of its rank and direction */
+    int64_t number; /* index among the messages of the same rank and direction */
 } Message;
 
 /* A microbatch in a stage. */
@@ -17,11 +17,11 @@ typedef struct Cell {
 } Cell;
 
 typedef struct RankState {
-    int64_t at; /* next action */
+    int64_t at; /* index of the next action */
     double clock;
     Message *unsent; /* message of the first action of a pair, until the second one ends */
     int64_t held, sent[PIPELINE_WAYS], received[PIPELINE_WAYS]; /* received: of this rank's messages */
-    int64_t *next_input, *next_weight;                          /* [chunks] next microbatch */
+    int64_t *next_input, *next_weight;                          /* [chunks], the next microbatch */
     bool *taken;                                                /* [slots] */
     int64_t *user[PIPELINE_WAYS];  /* [received]: 1 + the slot that uses the buffer, 0: none */
     Message **from[PIPELINE_WAYS]; /* [sent]: the last message from the buffer, NULL at first */
@@ -85,7 +85,7 @@ static Err judge(const Player *p, int rank, const Action *a) {
     return ERR_OK;
 }
 
-/* The last message from the buffer that the action will send from; NULL: it sends none. */
+/* The last message sent from the action's send buffer; NULL: the action sends no message. */
 static Message **buffer_of(const Player *p, int rank, const Action *a) {
     const RankState *state = &p->states[rank];
     const PipelineWay way = pipeline_way(a);
@@ -106,11 +106,11 @@ static Err claim_buffer(const Player *p, int rank, const Action *a) {
     return ERR_OK;
 }
 
-/* The receives that start with the next action: those of its step, or with `overlap` of the step after it. */
+/* Starts the receives of the next action's step or, with `overlap`, of the step after it. */
 static Err claim_buffers(const Player *p, int rank) {
     const RankSchedule *r = &p->schedules[rank];
     const int64_t at = p->states[rank].at, end = at + pipeline_step(r, at);
-    if (at > 0 && r->actions[at - 1].pair) return ERR_OK; /* they have started with the first of the pair */
+    if (at > 0 && r->actions[at - 1].pair) return ERR_OK; /* started with the pair's first action */
     const int64_t first = at == 0 || !p->spec->overlap ? at : end,
                   next = p->spec->overlap ? end + pipeline_step(r, end) : end;
     for (int64_t i = first; i < next; i++) ERR_RETURN(claim_buffer(p, rank, &r->actions[i]));
@@ -123,7 +123,7 @@ static void release_buffers(const Player *p, int rank, int64_t slot) {
             if (p->states[rank].user[way][i] == 1 + slot) p->states[rank].user[way][i] = 0;
 }
 
-/* When the action can start; *waits_for is NULL, or describes what it has to wait for. */
+/* When the action can start; *waits_for describes the reason why it must wait; NULL: none. */
 static Err ready_at(const Player *p, int rank, const Action *a, double *ready, const char **waits_for) {
     RankState *state = &p->states[rank];
     StageRef source = pipeline_source(p->spec, rank, a);
@@ -256,7 +256,7 @@ Err pipeline_simulate(const PipelineSpec *s, const RankSchedule *schedules, cons
     }
 }
 
-/* Whether the next microbatch of a chunk is always there when a pair ends. */
+/* Whether a chunk's next microbatch has always arrived when a pair ends. */
 static bool fills_pairs(const PipelineSpec *s) {
     const int64_t m = s->microbatches, p = s->ranks, group = s->group < m ? s->group : m;
     if (s->chunks == 1) return m % 2 == 0 || m >= 2 * p;
@@ -273,7 +273,7 @@ double pipeline_bubble(const PipelineSpec *s, PassTimes t) {
     double bubble = (double)(p - 1) * (t.forward + t.backward_input);
     if (pairs) return 2 * (bubble + (double)(p - 1) * t.backward_weight);
     if (s->kind != SCHEDULE_ZERO_BUBBLE) return bubble + (double)(p - 1) * t.backward_weight;
-    /* No weight gradient delays another rank, and the delayed ones fill gaps at the end. */
+    /* Weight gradients then delay no other rank, and delayed weight gradients fill gaps at the end. */
     bool fits = t.backward_weight <= t.forward && t.backward_weight <= t.backward_input;
     return fits ? bubble - (double)((m < p ? m : p) - 1) * t.backward_weight : NAN;
 }

@@ -1,10 +1,10 @@
-/* Simulates the schedules of all ranks with given times. Proves that they end and that every pass happens
- * once, in order and in its slot; reports how long they take. */
+/* Simulates the schedules of all ranks with given times. Checks that they end and that every pass runs once, in order
+ * and in its slot. Reports their durations. */
 #pragma once
 
 #include "pipeline/schedule.h"
 
-/* Any unit of time. ACTION_BACKWARD takes the sum of the last two. */
+/* Durations in any unit. ACTION_BACKWARD takes the sum of the last two. */
 typedef struct PassTimes {
     double forward, backward_input, backward_weight;
 } PassTimes;
@@ -20,7 +20,7 @@ double pipeline_duration(const PipelineSpec *, const PipelineTimes *, int rank, 
 typedef struct RankTrace {
     double busy;        /* time in passes; the rest of the makespan is the bubble */
     int64_t peak_slots; /* largest number of slots in use */
-    double *start;      /* [count] of each action */
+    double *start;      /* [count], start time of each action */
 } RankTrace;
 
 typedef struct Simulation {
@@ -29,14 +29,14 @@ typedef struct Simulation {
 } Simulation;
 
 /* `schedules` has one entry per rank. An error (ERR_FAILED) names the rank, the action and the problem: a
- * deadlock, a pass that is missing, doubled or out of order, a message out of order, or a wrong slot. Arrays
- * of `out` belong to the arena. */
+ * deadlock, a pass that is missing, doubled or out of order, a message out of order, or a wrong slot. Arrays of `out`
+ * are allocated in the arena. */
 Err pipeline_simulate(const PipelineSpec *, const RankSchedule *schedules, const PipelineTimes *, Arena *,
                       Simulation *out);
 
-/* The bubble in closed form: makespan - busy time of any rank, for stages of equal times without latency. It
- * is (p - 1) (F + I + W) per chunk for gpipe, 1f1b and interleaved, twice that for pairs (`mixed`), and
- * (p - 1) (F + I - W) for zero-bubble with at least p microbatches.
+/* The bubble in closed form: makespan - busy time of any rank, for equal stages without latency. It is (p - 1) (F + I
+ * + W) per chunk for gpipe, 1f1b and interleaved, twice that for pairs (`mixed`), and (p - 1) (F + I - W) for
+ * zero-bubble with at least p microbatches.
  *
  * NaN if there is no formula. Several chunks need a last group of at least p microbatches. Pairs need an even number
  * of microbatches, or at least 2 p; with several chunks, equal and even groups of at least 2 p. Zero-bubble needs

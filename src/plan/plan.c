@@ -9,7 +9,7 @@
 
 static const PassTimes EQUAL = {1, 1, 1};
 
-/* From the simulator if there is no closed form. */
+/* Uses the simulator if there is no closed form. */
 static double simulated_share(const PipelineSpec *s, Arena *arena) {
     enum { MOST = 1 << 20 };
     const int64_t stages = (int64_t)s->ranks * s->chunks;

@@ -1,10 +1,10 @@
-/* Plans and searches as text and as JSON. */
+/* Reports on plans and searches, as text and as JSON. */
 #pragma once
 
 #include "plan/search.h"
 
-/* `available`: bytes of a device that the plan is compared with; 0: none. */
+/* `available`: memory in bytes of the device that the plan is compared with; 0: none. */
 void plan_print(const RunPlan *, size_t available, int width, Str *out);
 void search_print(const Search *, int64_t ranks, size_t available, int width, Str *out);
-/* `search` NULL: there was none. A file that cannot be written is an infra error. */
+/* `search` NULL: there was no search. A file that cannot be written is an infrastructure error. */
 Err plan_write_json(const RunPlan *, const Search *, size_t available, const char *path);

@@ -17,7 +17,7 @@ typedef struct Seeker {
     const Device *target;
     size_t available;
     MemoryPlan whole; /* a rank that holds the whole model */
-    double experts;   /* their part of the parameters */
+    double experts;   /* the experts' part of the parameters */
     int64_t tries;
     Arena *arena; /* holds one layout */
 } Seeker;
@@ -124,7 +124,7 @@ static bool keeps_rules(const Seeker *s, const Config *c) {
     return kept;
 }
 
-/* Less than a percent of a step does not matter. */
+/* Differences below one percent of a step do not matter. */
 static int64_t percents(double bubble) { return isnan(bubble) ? 100 : (int64_t)(100 * bubble); }
 
 /* Whether a is the better choice of virtual stages and microbatches: less bubble, then larger
@@ -134,7 +134,7 @@ static bool is_faster(const FoundLayout *a, const FoundLayout *b) {
     return a->micro != b->micro ? a->micro > b->micro : a->chunks < b->chunks;
 }
 
-/* Whether the layout fits and, if there is another one, is faster. Fills in its memory and bubble. */
+/* Whether layout f fits and, if there is a layout to beat, is faster. Fills in the memory and the bubble. */
 static bool fits(Seeker *s, FoundLayout *f, const FoundLayout *other) {
     if (least_state(s, f) > (double)s->available || s->tries == SEARCH_TRIES) return false;
     arena_reset(s->arena);
@@ -146,7 +146,7 @@ static bool fits(Seeker *s, FoundLayout *f, const FoundLayout *other) {
     if (plan_schedule(&c, s->arena, &plan).code) return false;
     f->bubble = plan.bubble, f->chunks = plan.pipeline.chunks;
     if (other && !is_faster(f, other)) return false;
-    const MemoryPlan first = plan_rank(&c, s->target, 0); /* mostly the largest */
+    const MemoryPlan first = plan_rank(&c, s->target, 0); /* usually the largest */
     if (memory_plan_total(&first) > s->available) return false;
     if (plan_make(&c, s->target, s->arena, &plan).code || plan_bytes(&plan) > s->available) return false;
     f->bytes = plan_bytes(&plan);
@@ -158,7 +158,7 @@ static int64_t micro_most(const Config *c) {
     return c->micro_batch_size > SEARCH_MICRO ? c->micro_batch_size : SEARCH_MICRO;
 }
 
-/* The best choice of virtual stages and microbatches. One stage and one sample need least memory. */
+/* The best choice of virtual stages and microbatches. One stage and one sample need the least memory. */
 static bool divide(Seeker *s, FoundLayout *out) {
     const Config *c = s->config;
     const bool one = out->pipeline == 1 || c->pipeline_model_parallel_layout;
@@ -175,7 +175,7 @@ static bool divide(Seeker *s, FoundLayout *out) {
     return true;
 }
 
-/* With as little recomputation as possible, then as little ZeRO, then as little expert parallelism. */
+/* Prefers as little recomputation as possible, then as little ZeRO, then as little expert parallelism. */
 static bool find(Seeker *s, const Candidate *a, FoundLayout *out) {
     const Config *c = s->config;
     const int given = model_run_layout(c, 0, (int)config_ranks(c)).data.stage,
@@ -207,7 +207,8 @@ static int compare(const void *x, const void *y) {
     return a->tensor < b->tensor ? -1 : a->tensor > b->tensor;
 }
 
-/* With --ranks the only size of layouts of exactly these ranks; above it, none. */
+/* The smallest data-parallel size. With --ranks, the only size that gives exactly these ranks, or a size that is too
+ * large if there is none. */
 static int64_t first_data(const Config *c, int64_t model_ranks) {
     if (!i64_is_set(c->ranks)) return 1;
     return c->ranks % model_ranks ? c->ranks + 1 : c->ranks / model_ranks;
@@ -240,7 +241,7 @@ static bool is_better(const FoundLayout *a, const FoundLayout *b) {
     return a->zero != b->zero ? a->zero < b->zero : percents(a->bubble) < percents(b->bubble);
 }
 
-/* Drops the last of too many. */
+/* Drops the last layouts if there are too many. */
 static void insert(Search *s, const FoundLayout *f) {
     int at = s->n;
     for (; at && is_better(f, &s->found[at - 1]); at--)

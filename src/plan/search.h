@@ -1,6 +1,6 @@
-/* The layouts of the fewest ranks, or of exactly --ranks, in which a rank fits into a device's memory: tensor
+/* Finds layouts in which a rank fits into a device's memory, with the fewest ranks or exactly --ranks: tensor
  * parallelism inside a node, context, pipeline and expert parallelism, virtual stages, ZeRO, recomputation and
- * microbatches. All other options stay as they are. */
+ * microbatches. All other options are unchanged. */
 #pragma once
 
 #include "plan/plan.h"
@@ -8,12 +8,12 @@
 enum { SEARCH_MOST = 8, SEARCH_WORDS = 512, SEARCH_CONTEXT = 16, SEARCH_MICRO = 8, SEARCH_TRIES = 20000 };
 
 typedef struct FoundLayout {
-    char words[SEARCH_WORDS]; /* the options that give it */
+    char words[SEARCH_WORDS]; /* the options that select this layout */
     int64_t ranks, tensor, context, pipeline, expert, data;
-    int64_t chunks, micro; /* stages of a pipeline rank; samples of a microbatch */
+    int64_t chunks, micro; /* stages per pipeline rank; samples per microbatch */
     int zero;              /* DataParallel.stage */
     RecomputeGranularity recompute;
-    size_t bytes; /* bytes of the largest rank */
+    size_t bytes; /* memory of the largest rank */
     double bubble;
 } FoundLayout;
 
@@ -22,11 +22,11 @@ typedef struct Search {
         [SEARCH_MOST]; /* by ranks, recomputation, ZeRO and percents of bubble, all ascending; one for each
                                        choice of ranks, tensor, context and pipeline sizes */
     int n;
-    int64_t tries;       /* layouts whose rules and memory were checked */
+    int64_t tries;       /* number of layouts whose rules and memory were checked */
     int64_t node, micro; /* the largest tensor-parallel size and microbatch that were tried */
-    bool stopped;        /* at SEARCH_TRIES, which bounds the time */
+    bool stopped;        /* the search stopped after SEARCH_TRIES, which limits its time */
 } Search;
 
-/* The tensor-parallel ranks are at most `node`, the context-parallel ranks SEARCH_CONTEXT, the samples of a microbatch
- * SEARCH_MICRO or those of the options. */
+/* Upper limits: `node` for tensor-parallel ranks, SEARCH_CONTEXT for context-parallel ranks, and SEARCH_MICRO or the
+ * value of the options for samples per microbatch. */
 Search plan_search(const Config *, const Device *target, size_t available, int64_t node);

@@ -15,10 +15,10 @@ typedef struct HostBlock {
 typedef struct Slot {
     Space *space;
     DeviceEvent *copied;
-    bool copying; /* the last copy may still run */
+    bool copying; /* the slot's last copy may still run */
 } Slot;
 
-/* Bytes of host memory starting at `begin`, counted over all blocks in a row. */
+/* A range of host memory. Offsets count through all blocks, in order. */
 typedef struct Kept {
     size_t begin, bytes;
 } Kept;
@@ -27,10 +27,10 @@ struct Offload {
     Device *device;
     int64_t layers;
     Slot slot[OFFLOAD_SLOTS];
-    int slots;         /* at most `layers` */
-    Kept *kept;        /* [layers] */
-    HostBlock *blocks; /* one if planned; else a new one whenever a microbatch's activations outgrow the
-                          others */
+    int slots;  /* at most `layers` */
+    Kept *kept; /* [layers] */
+    HostBlock
+        *blocks; /* one block if planned; else a block is added whenever activations outgrow the others */
     size_t n_blocks, capacity, used, peak;
 };
 
@@ -75,8 +75,8 @@ OffloadMemory offload_peak(const Offload *o) {
 
 size_t offload_bytes(const Offload *o, OffloadMemory m) { return (size_t)o->slots * m.slot; }
 
-/* The null device only counts. Copies to and from the host have one order, so the memory that the last
- * backward has read can be written. */
+/* The null device only counts. Copies to and from the host run in order, so memory that the last backward has read can
+ * be overwritten. */
 static Kept host_memory(Offload *o, size_t bytes) {
     const Kept k = {o->used, bytes};
     o->used += bytes;
@@ -87,7 +87,7 @@ static Kept host_memory(Offload *o, size_t bytes) {
     return k;
 }
 
-/* Copies between a slot and the blocks of host memory; a layer may end in another block than it began in. */
+/* Copies between a slot and the host memory's blocks; a layer may span several blocks. */
 static void copy_kept(Offload *o, const Slot *s, const Kept *k, bool away) {
     size_t begin = 0; /* of the block */
     for (size_t i = 0; i < o->n_blocks; begin += o->blocks[i++].bytes) {

@@ -4,7 +4,7 @@
  * Device memory has two equal slots. The activations of layer i are in slot i mod 2. After the layer's
  * forward they are copied to the host while kernels run, before layer i + 2 writes to the slot. When the
  * backward of layer i + 2 has ended, they are copied back to the same addresses while the backward of layer i
- * + 1 runs. So no tensor ever moves. The last two layers need no copy: their activations are still in the
+ * + 1 runs. No tensor ever changes its address. The last two layers need no copy: their activations are still in the
  * slots. */
 #pragma once
 
@@ -19,7 +19,7 @@ typedef struct OffloadMemory {
 
 typedef struct Offload Offload;
 
-/* For layers 0 to `layers` - 1 (at least one) of one tape at a time. Host memory that is planned is allocated
+/* `layers`: the number of layers, at least one. Only one tape at a time may use it. Planned host memory is allocated
  * here. Unplanned memory grows when it is needed, to at most the highest use so far plus 32 MiB. */
 Offload *offload_new(Device *, int64_t layers, OffloadMemory);
 void offload_free(Offload *);
@@ -34,5 +34,5 @@ void offload_begin(Offload *); /* begins a forward; discards the contents of the
 Space *offload_enter(Offload *, int64_t layer);
 /* The layer's activations stay readable until the layer after next is entered. */
 void offload_leave(Offload *, int64_t layer);
-void offload_need(Offload *, int64_t layer);   /* before the first op of its backward */
-void offload_finish(Offload *, int64_t layer); /* after the last one */
+void offload_need(Offload *, int64_t layer);   /* before the first op of the layer's backward */
+void offload_finish(Offload *, int64_t layer); /* after the last op of its backward */

@@ -45,7 +45,7 @@ static Spmd local(const Operands *o, bool is_linear) {
     return count[SPMD_V] ? SPMD_V : count[SPMD_R] ? SPMD_R : SPMD_I;
 }
 
-/* y = x w^T + bias, w [.., out, in]; an operand in place of the bias that is not float assigns rows to experts. */
+/* y = x w^T + bias, w [.., out, in]; a third operand of integers is no bias: it assigns rows to experts. */
 static Spmd gemm(const Operands *o) {
     enum { X, W, BIAS };
     const Tensor *const x = o->call->in[X], *const w = o->call->in[W], *const third = o->call->in[BIAS],

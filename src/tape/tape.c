@@ -132,7 +132,7 @@ Tensor *tape_view(Tape *t, Tensor *base, int64_t offset, int ndim, const int64_t
     v.base = base;
     v.spmd = base->spmd;
     if (t->recording)
-        base->refs++; /* of a tensor that is not a gradient: views whose gradient is still to come */
+        base->refs++; /* in a tensor that is not a gradient, refs counts views whose backward has not run */
     return tape_header(t, v);
 }
 

@@ -1,5 +1,5 @@
 /* The tape of coarse ops. Running an op records it. tape_backward visits the records in reverse order and
- * calls each op's hand-written backward, which is next to its forward and itself composed of ops.
+ * calls each op's hand-written backward. A backward is next to its forward, and is itself composed of ops.
  *
  * Memory: outputs of a recorded forward live in the slot space until tape_end. Gradients and temporaries live
  * in the transient space and are freed as soon as the nodes that need them are done. A run of the same code
@@ -27,41 +27,42 @@ typedef enum Need { NEED_DX = 1, NEED_DW = 2, NEED_ALL = 3 } Need;
 
 typedef struct Tape Tape;
 
-/* An observer of the tape, for divergence search. With one, the tape waits for each communication before it continues.
+/* An observer of the tape, for divergence search. An observed tape waits for each communication before it continues.
  * The observer sees an op when its outputs are ready (also inside a block, each time that the block runs), and
  * a node before and after its backward under `need`. */
 typedef enum TapePoint { TAPE_RAN, TAPE_PLAYS, TAPE_PLAYED } TapePoint;
 typedef void TapeProbe(void *arg, const Tape *, TapePoint, const OpDef *, const Call *, Need);
 
-/* The facts that every op of a run needs. Plain data, owned by the caller, constant for the run. */
+/* The data that every op of a run needs. Plain data, owned by the caller, constant for the run. */
 typedef struct RunContext {
     Device *device;
-    DType dtype;          /* storage of activations: F64, F32, BF16 or F16 */
-    bool batch_invariant; /* --batch-invariant-mode: the result of a sample does not depend on the others */
+    DType dtype; /* storage of activations: F64, F32, BF16 or F16 */
+    bool
+        batch_invariant; /* --batch-invariant-mode: the result of a sample does not depend on other samples */
     uint64_t seed;
     const Layout *layout; /* NULL: one rank */
     Comm *comm;           /* NULL if the layout is one rank */
-    Sync *sync;           /* notified which parameters ops use and which gradients are complete; NULL: none */
+    Sync *sync;           /* is notified of parameters in use and of complete gradients; NULL: none */
     TapeProbe *probe;     /* NULL: none */
     void *probe_arg;
     bool exact;             /* the exact lane: outputs of ops are rounded to a grid, see exact_on_grid */
-    bool keeps_gathered;    /* the gathered inputs of column-parallel layers, until their backward */
+    bool keeps_gathered;    /* keeps the gathered inputs of column-parallel layers until their backward */
     bool postpones_experts; /* overlaps gradients of the experts' weights with an all-to-all */
-    unsigned at_once; /* mask of axes: collectives of their groups are waited for as soon as they start */
-    bool registered;  /* activations are registered with the group of tensor parallelism (comm_register) */
+    unsigned at_once;       /* mask of axes whose collectives are waited for as soon as they start */
+    bool registered; /* activations are registered with the group of tensor parallelism (comm_register) */
 } RunContext;
 
-/* The facts that the ops of an open tape need about their microbatch. */
+/* The data that the ops of an open tape need about their microbatch. */
 typedef struct MicrobatchContext {
-    bool recording;       /* a backward will follow; else blocks (tape_block) keep only their output */
+    bool recording;       /* a backward will follow; if not, blocks (tape_block) keep only their output */
     bool training;        /* dropout is active */
     int64_t first_sample; /* index of the first sample in the whole run */
     double aux_scale;     /* the gradient of the step's loss with respect to an auxiliary loss */
 } MicrobatchContext;
 
 /* The exact lane rounds every value that is not a partial sum to a multiple of 2^-20. A sum of products below
- * 2^13 in magnitude is then exact however it is sharded. Other values differ only where rounding noise of
- * 2^-53 crosses the middle between two grid points. So all layouts are bitwise equal. */
+ * 2^13 in magnitude is then exact however it is sharded. Layouts then round every value to the same grid point, unless
+ * rounding noise of 2^-53 crosses the middle between two points. So all layouts are bitwise equal in practice. */
 enum { EXACT_GRID_BITS = 20 };
 static inline double exact_on_grid(double x) {
     return ldexp(rint(ldexp(x, EXACT_GRID_BITS)), -EXACT_GRID_BITS);
@@ -73,15 +74,14 @@ const RunContext *tape_context(const Tape *);
 /* Sets the fiber on which the tape runs. The tape pauses it before each wait for an operation that does not
  * move integers, so that other fibers can compute. NULL: no pauses. */
 void tape_pauses(Tape *, Fiber *);
-/* Memory for gradients and temporaries from now on. None may be in use. */
+/* Sets the space for later gradients and temporaries. No gradient or temporary may be in use. */
 void tape_transient_to(Tape *, Space *transient);
 /* Opens the tape for one forward; discards everything recorded or allocated before. The context is copied. */
 void tape_begin(Tape *, const MicrobatchContext *);
 const MicrobatchContext *tape_microbatch(const Tape *);
 /* Discards everything; O(1) in the number of tensors. */
 void tape_end(Tape *);
-/* Zeroed host memory that lives until tape_end: for facts that a block (tape_block) needs again in its
- * backward. */
+/* Zeroed host memory that lives until tape_end, for data that a block (tape_block) reads again in its backward. */
 void *tape_alloc(Tape *, size_t bytes);
 
 /* Whether a backward will follow the op that runs now. True exactly once for each op of a training
@@ -107,21 +107,21 @@ Tensor *tape_tensor(Tape *, DType, int ndim, const int64_t *dim);
 /* A tensor from outside that needs a gradient: an input from another pipeline stage. After tape_backward,
  * tape_grad returns its gradient. `data` is the caller's memory; NULL: the slot space's. */
 Tensor *tape_input(Tape *, void *data, DType, int ndim, const int64_t *dim, SpmdType);
-/* Sets the caller's memory for a tensor that no backward reads: the output of the stage, which is sent to
- * another stage. This tensor is the one that the next op after tape_output_next makes, or the next block
- * returns. NULL (after tape_begin): the slot space. */
+/* Sets the caller's memory for the stage's output, which is sent to another stage and which no backward reads. The
+ * output is the tensor that the next op or block after tape_output_next returns. NULL (the default after tape_begin):
+ * the slot space. */
 void tape_output_to(Tape *, void *memory);
 void tape_output_next(Tape *);
 
-/* Runs fn(tape, self, x) and keeps only its output and x; the backward runs fn again. This is the only way to
- * recompute. When the tape does not record, fn's intermediates are dropped in the same way. */
+/* Runs fn(tape, self, x) and keeps only its output and x; the backward runs fn again. Recomputation has no other
+ * interface. When the tape does not record, fn's intermediates are dropped in the same way. */
 typedef Tensor *BlockFn(Tape *, void *self, Tensor *x);
 Tensor *tape_block(Tape *, BlockFn *, void *self, Tensor *x);
 /* Memory for the activations of layers between tape_offload_begin and tape_offload_end. The caller owns it;
  * NULL: the slot space. */
 void tape_offload_to(Tape *, Offload *);
-/* Enclose each of the Offload's layers, which are consecutive. The next layer may read outputs of this one in
- * its forward; other layers may not. One sweep must compute all gradients of the layer (NEED_ALL). */
+/* Enclose each of the Offload's layers, which are consecutive. Only the next layer may read this layer's outputs in its
+ * forward. One sweep must compute all gradients of the layer (NEED_ALL). */
 void tape_offload_begin(Tape *, int64_t layer);
 void tape_offload_end(Tape *, int64_t layer);
 /* Sets the gradient of the output y to dy (same shape), before tape_play. */
@@ -129,13 +129,13 @@ void tape_give(Tape *, Tensor *y, Tensor *dy);
 /* Runs the backward of all nodes, in reverse order. A DW sweep after a DX sweep reuses the gradients that
  * were set. */
 void tape_play(Tape *, Need);
-/* tape_give and tape_play for one output; dy NULL: set already. */
+/* tape_give and tape_play for one output; dy NULL: the gradient is set already. */
 static inline void tape_backward(Tape *t, Tensor *y, Tensor *dy, Need need) {
     if (dy) tape_give(t, y, dy);
     tape_play(t, need);
 }
 
-/* Called after every op that runs, forward and backward, recorded or not. Unlike a TapeProbe it does not make
+/* Called after every op of a forward or backward, recorded or not. Unlike a TapeProbe it does not make
  * operations wait, so it may count and time. */
 typedef void TapeTrace(void *arg, const OpDef *, const Call *);
 void tape_trace(Tape *, TapeTrace *, void *arg);

@@ -9,7 +9,7 @@
 
 /* ---- gradients ---- */
 
-/* Finishes a postponed gradient of another bucket, so that its sum can start (param/sync.h). */
+/* Finishes a postponed gradient of a different bucket, so that the bucket's sum can start (param/sync.h). */
 static void end_bucket(Tape *t, const Param *next) {
     for (int i = 0; t->postponed.run && i < CALL_IN; i++) {
         const Tensor *x = t->postponed.call.in[i];
@@ -64,7 +64,7 @@ static Tensor *view_grad(Tape *t, Tensor *x) {
     return out;
 }
 
-/* The first gradient of a step, or in ZeRO-2 and ZeRO-3 of a sweep, is written. Later ones are added. */
+/* The first gradient of a step (with ZeRO-2 and ZeRO-3: of a sweep) is written. Later gradients are added. */
 static Tensor *main_grad(Tape *t, Tensor *x) {
     if (t->context->sync) {
         end_bucket(t, param_of(x));
@@ -131,7 +131,7 @@ Tensor *tape_grad_in_place(Tape *t, Tensor *x, Need need) {
 
 /* ---- the sweep ---- */
 
-/* After the parameter gradients of a node have been computed, or when they never will be. */
+/* Call it when a node's parameter gradients have been computed, or never will be. */
 static void end_uses(Tape *t, const Call *call) {
     for (int i = 0; i < CALL_IN; i++) {
         if (!is_parameter(call->in[i])) continue;
@@ -193,7 +193,7 @@ void tape_give(Tape *t, Tensor *y, Tensor *dy) {
     CHECK(tensor_same_shape(y, dy), "the gradient's shape differs from the output's");
     Tensor *seed = tape_header(t, *dy);
     seed->flags = GRAD_BORROWED;
-    seed->refs = 1; /* the caller's: with a second owner it is never written */
+    seed->refs = 1; /* the caller's reference: a shared gradient is never written */
     tape_grad_share(t, y, seed, NEED_DX);
 }
 

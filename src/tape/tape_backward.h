@@ -1,11 +1,11 @@
-/* The tape for backward functions: gradients that arrive, and memory for those that a node computes. */
+/* The tape for backward functions: incoming gradients, and memory for the gradients that a node computes. */
 #pragma once
 
 #include "tape/tape_ops.h"
 
 /* The gradient that has arrived at y. */
 Tensor *tape_grad(Tape *, Tensor *y);
-/* The same, for an operation that reads it after the backward of the node. Free it with tape_grad_drop. */
+/* As tape_grad, for an operation that reads the gradient after the node's backward. Free it with tape_grad_drop. */
 Tensor *tape_grad_keep(Tape *, Tensor *y);
 void tape_grad_drop(Tape *, Tensor *grad);
 /* The memory for the gradient of x; NULL if `need` excludes it. It is new memory or, with TENSOR_ACCUM set,
@@ -16,14 +16,14 @@ Tensor *tape_grad_out(Tape *, Tensor *x, Need);
  * `apart`, scratch memory that tape_grad_sum_end adds to dx. */
 Tensor *tape_grad_sum_begin(Tape *, const Tensor *x, Tensor *dx, bool apart);
 void tape_grad_sum_end(Tape *, Tensor *sum, Tensor *dx);
-/* Passes the gradient g to x unchanged (y = x + ...): shared if it is the first, else added. */
+/* Passes the gradient g to x unchanged (y = x + ...): shared if it is x's first gradient, else added. */
 void tape_grad_share(Tape *, Tensor *x, Tensor *g, Need);
 /* As tape_grad_out, but in x's own memory: for an x that no other node reads again. */
 Tensor *tape_grad_in_place(Tape *, Tensor *x, Need);
 
-/* Postpones the rest of a node's backward, which computes gradients of parameters. It overlaps with the
- * operation that a later backward has started before tape_run_postponed, or at the end of the sweep, block or
- * offloaded layer. Only one can be postponed: a second call runs the first one. arg is copied. */
+/* Postpones the rest of a node's backward, which computes gradients of parameters. The rest runs in tape_run_postponed,
+ * overlapped with an operation that a later backward has started, or at the end of the sweep, block or offloaded layer.
+ * Only one call can be postponed: a second one runs the first. arg is copied. */
 typedef void Postponed(Tape *, void *arg);
 void tape_postpone(Tape *, const Node *, Postponed *, const void *arg, size_t bytes);
 void tape_run_postponed(Tape *);

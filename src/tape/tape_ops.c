@@ -7,8 +7,7 @@
 #include "tape/spmd_infer.h"
 #include "tape/tape_state.h"
 
-/* Partial sums stay off the grid until they are summed, and so do main gradients, which are sums over
- * microbatches. */
+/* Does not round partial sums before they are added, nor main gradients, which are sums over microbatches. */
 static void to_grid(Tape *t, Tensor *y) {
     if (!y || !dtype_is_float((DType)y->dtype) || y->flags & (TENSOR_MAIN_GRAD | OFF_GRID) ||
         spmd_axes(y->spmd, SPMD_P))
@@ -23,7 +22,7 @@ static void ran(Tape *t, const OpDef *op, const Call *call) {
     if (t->trace) t->trace(t->trace_arg, op, call);
 }
 
-/* Values of parameters may be on other ranks. */
+/* Makes the parameters' values available, which may be on other ranks. */
 static void use_parameters(Tape *t, const Call *call) {
     Param *used[CALL_IN];
     int n = 0;
@@ -45,7 +44,7 @@ void tape_call(Tape *t, const OpDef *op, Call call) {
     ran(t, op, &call);
 }
 
-/* An observer reads results when a node is done. */
+/* An observer reads results when a node ends, so nothing may overlap. */
 bool tape_overlaps(const Tape *t, Axis axis) {
     return !(t->context->at_once & 1u << axis) && !t->context->probe;
 }

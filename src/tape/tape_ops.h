@@ -9,22 +9,22 @@ typedef void NodeBackward(Tape *, const Node *, Need);
 
 struct Node {
     const OpDef *op;        /* NULL for a recompute node and for a mark */
-    Call call;              /* operands of the forward, none for a mark; attr is the tape's copy */
+    Call call;              /* operands of the forward, none for a mark; attr points to the tape's copy */
     NodeBackward *backward; /* NULL: no gradient flows back through this op */
-    bool ahead;             /* its parameter gradients were computed before it was recorded
+    bool ahead;             /* the op's parameter gradients were computed before it was recorded
                                (tape_early_grads_begin) */
 };
 
 /* A view of `base` at `offset` elements. Its gradient is the same view of base's gradient. All views of a tensor
  * together cover it, and no op reads the tensor itself. */
 Tensor *tape_view(Tape *, Tensor *base, int64_t offset, int ndim, const int64_t *dim, const int64_t *stride);
-/* The same bytes under another header, which has its own gradient. */
+/* A second header of x's data, with a separate gradient. */
 Tensor *tape_alias(Tape *, const Tensor *x);
 /* Runs an op without recording it. */
 void tape_call(Tape *, const OpDef *, Call);
 /* Runs an op and records it. Outputs need a gradient if any input does. They get the type that the op's rule
- * gives them; a rule that gives none is a fault, which names op and axis. attr (NULL or attr_size bytes) is
- * copied. */
+ * gives them; if the rule gives none, that is a fault, which names the op and the axis. attr (NULL or attr_size bytes)
+ * is copied. */
 void tape_run(Tape *, const OpDef *, Call, size_t attr_size, NodeBackward *);
 
 /* Gives the outputs their types, as tape_run does. */
@@ -38,8 +38,8 @@ void tape_early_grads_begin(Tape *, const OpDef *, const Call *);
 void tape_early_grads_end(Tape *, const OpDef *, Call, size_t attr_size, NodeBackward *);
 /* Whether the op that runs now is part of a backward, because a block is recomputed. */
 bool tape_in_backward(const Tape *);
-/* In the exact lane, neither x, if an op writes it after this call, nor its gradient is rounded to the grid. Ranks may
- * hold partial sums of x that are added later, and must not round them before. */
+/* The exact lane does not round x's gradient to the grid, nor x itself if an op writes it after this call. Ranks may
+ * hold partial sums of x, which must not be rounded before they are added. */
 void tape_grad_off_grid(Tensor *x);
 bool tape_grad_is_off_grid(const Tensor *x);
 /* Memory for the duration of one builder or backward; tape_drop frees it. */
@@ -49,14 +49,14 @@ void tape_drop(Tape *, Tensor *);
 static inline void tape_drop_unless(Tape *t, Tensor *x, const Tensor *kept) {
     if (x != kept) tape_drop(t, x);
 }
-/* A collective, under the name of `op` in traces and reports. Fills in the buffers and the type of the
- * CommCall and, if n is 0, n: the elements of `in`, for COMM_REDUCE_SCATTER of `out`. Other work may run
- * between start and finish, and neither buffer may be freed. No-op on the null device. */
+/* A collective, called `op` in traces and reports. Fills in the CommCall's buffers and type. If n is 0, n becomes the
+ * number of elements of `in`, or of `out` for COMM_REDUCE_SCATTER. Other work may run between start and finish, but
+ * neither buffer may be freed. No-op on the null device. */
 void tape_comm(Tape *, const OpDef *op, CommCall, Tensor *in, Tensor *out);
 typedef struct TapeComm {
     const OpDef *op;
     Tensor *in, *out;
-    CommWork *work; /* NULL on the null device, or if it is done */
+    CommWork *work; /* NULL on the null device, or if the operation is done */
     bool at_once;
 } TapeComm;
 TapeComm tape_comm_start(Tape *, const OpDef *op, CommCall, Tensor *in, Tensor *out);

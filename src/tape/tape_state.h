@@ -12,7 +12,7 @@ struct Tape {
     const RunContext *context;
     MicrobatchContext microbatch;
     Space *slot, *transient;
-    Space *space;       /* where tape_tensor allocates: the slot, an offloaded layer's space, or the
+    Space *space;       /* the space of tape_tensor: the slot, an offloaded layer's space, or the
                            transient space inside a block */
     Offload *offload;   /* NULL: nothing is offloaded */
     Arena *arena;       /* Tensor headers and attributes */
@@ -22,15 +22,15 @@ struct Tape {
     Node *nodes;
     size_t n_nodes, cap_nodes;
     bool recording;
-    bool trains, playing; /* begun for a backward; inside of it */
+    bool trains, playing; /* a backward will follow; the backward is running */
     struct {
         Postponed *run; /* NULL: none */
         void *arg;
         Call call;
     } postponed;
-    bool postpones; /* the node in progress has postponed its rest */
+    bool postpones; /* the node in progress has postponed the rest of its backward */
     Fiber *fiber;   /* NULL: waits without a pause */
-    int *uses;      /* for each parameter number: ops whose backward is still to come, for sync_ready */
+    int *uses;      /* [parameter number]: number of ops whose backward has not run yet, for sync_ready */
     int n_uses;
     TapeTrace *trace;
     void *trace_arg;
@@ -45,10 +45,10 @@ Tensor *tape_header(Tape *, Tensor);
 Tensor *tape_take(Tape *, Space *, DType, int ndim, const int64_t *dim);
 /* A tensor of the forward in progress. */
 Tensor *tape_take_kept(Tape *, DType, int ndim, const int64_t *dim);
-/* Inside of a block, lists the tensor among those that are freed at its end. */
+/* Inside a block, adds the tensor to the list of tensors that are freed at the block's end. */
 void tape_note_dropped(Tape *, Tensor *);
 void tape_append(Tape *, const OpDef *, Call, size_t attr_size, NodeBackward *);
 void tape_probe(Tape *, TapePoint, const OpDef *, const Call *, Need);
-/* Runs the backward of the nodes from `first` on, in reverse order. */
+/* Runs the backward of nodes [first, n_nodes) in reverse order. */
 void tape_sweep(Tape *, size_t first, Need);
 void tape_grad_release(Tape *, Tensor *);

@@ -1,5 +1,5 @@
-/* The functions of a kind of device (devices.def). Only device.c, call.c, space.c and the kinds themselves
- * include this. */
+/* The functions of a kind of device (devices.def). Only device.c, call.c, space.c and the backends include this
+ * file. */
 #pragma once
 
 #include "tensor/call.h"
@@ -21,7 +21,7 @@ typedef struct DeviceBackend {
     void (*wait)(Device *);                                           /* NULL: no-op */
     size_t (*available)(const Device *);
     size_t (*memory)(const Device *);                         /* total; NULL: the machine's */
-    void (*describe)(const Device *, char *buffer, size_t n); /* NULL: it is the CPU */
+    void (*describe)(const Device *, char *buffer, size_t n); /* NULL: describes the CPU */
     void (*reserve_scratch)(Device *, size_t bytes);          /* NULL: no-op */
     /* Graphs. All four NULL: not supported. */
     void (*graph_begin)(Device *);
@@ -47,9 +47,8 @@ typedef struct DeviceBackend {
     /* Times of spans. NULL: the host's clock. */
     void (*span_begin)(Device *, DeviceStream *);
     void (*span_end)(Device *, DeviceStream *, OpProfile *);
-    /* Address space that is backed later. All three NULL: `alloc` does that already. commit backs the
-     * bytes from `from` to `to` or more, as far as memory is available, and returns the number of bytes it
-     * added. */
+    /* Reserved address space. All three NULL: `alloc` already reserves only. commit adds memory for at least the
+     * bytes [from, to), as far as memory is available, and returns the number of bytes added. */
     void *(*reserve)(Device *, size_t bytes);
     size_t (*commit)(Device *, char *base, size_t from, size_t to);
     void (*unreserve)(Device *, char *base, size_t bytes, size_t committed);

@@ -12,15 +12,15 @@ typedef struct Call {
                                             computed */
     const void *attr;                    /* the op's attribute struct (kernels/attr.h), NULL if it has none */
     Device *device;
-    /* For kernels on the CPU, set by call_run: the type of out[0] in memory, before it was widened. */
+    /* For CPU kernels, set by call_run: the type of out[0] in memory, before widening. */
     DType stored;
 } Call;
 
 typedef void KernelFn(const Call *);
-/* Creates everything a kernel creates at its first run (plans, chosen algorithms). Returns the bytes of
- * memory that it needs in addition to its operands. The operands have no data. */
+/* Creates everything that a kernel creates at its first run (plans, chosen algorithms). Returns the bytes of memory
+ * that the kernel needs in addition to its operands. The operands have no data. */
 typedef size_t PrepareFn(const Call *);
-/* The implementation that computes a call, and why: "cuDNN ..." or "own kernels: ...". Valid until the next
+/* The implementation that computes a call, and the reason: "cuDNN ..." or "own kernels: ...". Valid until the next
  * query. */
 typedef const char *PathFn(const Call *);
 
@@ -39,28 +39,28 @@ typedef struct OpOperand {
     bool optional;    /* may be NULL */
     bool adds;        /* an output that honours TENSOR_ACCUM */
     bool updated;     /* an output that is also read: changed in place */
-    bool precise;     /* stored in F32 where activations have 16 bits */
+    bool precise;     /* stored in F32 if activations have 16 bits */
 } OpOperand;
 
 /* A row of the op table (kernels/ops.def). A collective has only name, number and family. */
 typedef struct OpDef {
     const char *name;
-    int number; /* its index in OPS */
+    int number; /* index in OPS */
     int family; /* OpFamily */
     SpmdRule rule;
     OpMatch match;
     OpOperand in[CALL_IN], out[CALL_OUT];
     KernelFn *cpu_f32, *cpu_f64;
     KernelFn *cuda;        /* NULL in a build without CUDA */
-    PrepareFn *cuda_plans; /* NULL: it needs no memory except its operands */
-    PathFn *cuda_path;     /* NULL: all its kernels are our own */
+    PrepareFn *cuda_plans; /* NULL: the op needs no memory except its operands */
+    PathFn *cuda_path;     /* NULL: the op has only our own kernels */
 } OpDef;
 
-/* Runs the op on call->device. The null device does nothing. The CPU runs the double kernel if the first
- * float operand is F64 or there is none, else the float kernel; BF16 and F16 operands are converted to float
+/* Runs the op on call->device. The null device does nothing. The CPU runs the double kernel if the first float
+ * operand is F64 or if there is no float operand, else the float kernel. BF16 and F16 operands are converted to float
  * before and rounded after. CUDA kernels take all types and are asynchronous: they may still run when this
  * returns. */
 void call_run(const OpDef *, const Call *);
-/* The implementation of the call on call->device, or on the device that this null device plans for (PathFn).
- * NULL: the device has no choice. */
+/* The implementation of the call (PathFn) on call->device or, for a null device, on its target. NULL: the device has
+ * no choice. */
 const char *call_path(const OpDef *, const Call *);

@@ -1,4 +1,4 @@
-/* The CPU. Its memory is the host's, and an op is complete when call_run returns. */
+/* The CPU backend. Its memory is host memory. An op is complete when call_run returns. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>

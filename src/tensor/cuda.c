@@ -28,9 +28,9 @@ static Cuda *cuda_use(const Device *d) {
 typedef struct CudaTimes {
     struct Timed {
         cudaEvent_t begin, end;
-        OpProfile *to; /* of an op: its entry in the profile that was attached when it ran */
+        OpProfile *to; /* the op's entry in the profile that was attached when the op ran */
     } * at;
-    int64_t n, capacity; /* used; with events */
+    int64_t n, capacity; /* number of used entries; of entries with events */
 } CudaTimes;
 
 static struct Timed *cuda_next_timed(Cuda *c) {
@@ -84,7 +84,7 @@ static unsigned cuda_fp8_gemms(const Device *d) {
     return capability >= 89 ? FP8_GEMM_WHOLE | blocks : 0;
 }
 
-/* Keeps those that have not ended: nothing has waited for their stream yet. */
+/* Keeps the times that have not ended, because their stream may still run. */
 static void cuda_add_times(Device *d) {
     CudaTimes *t = cuda_of(d)->times;
     int64_t kept = 0;
@@ -122,7 +122,7 @@ static cudaError_t cuda_wait_for_streams(const Cuda *c) {
     return e == cudaSuccess ? cudaStreamSynchronize(c->copies) : e;
 }
 
-/* The DeviceAssert comes first: it may be the reason why the GPU has failed since. */
+/* Checks the DeviceAssert first, because a later GPU failure may be its consequence. */
 static void cuda_wait(Device *d) {
     const Cuda *c = cuda_of(d);
     const DeviceAssert *w = c->failure;
@@ -188,7 +188,7 @@ static void cuda_event_free(Device *d, DeviceEvent *e) {
     free(e);
 }
 
-/* Only events order the two streams, so that recording one stream records the other with it. */
+/* Only events order the two streams, so recording one stream also records the other. */
 static void cuda_copy_async(Device *d, void *to, const void *from, size_t bytes, DeviceEvent *done) {
     const Cuda *c = cuda_use(d);
     CUDA_CHECK(cudaEventRecord(c->fork, c->stream));
@@ -294,7 +294,7 @@ static void *cuda_reserve(Device *d, size_t bytes) {
     return (void *)(uintptr_t)p;
 }
 
-/* Backs reserved addresses with zeroed memory. False: there is not so much. */
+/* Backs reserved addresses with zeroed memory. False: there is not enough memory. */
 static bool cuda_map(const Cuda *c, char *at, size_t bytes) {
     const CUmemAllocationProp what = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
                                       .requestedHandleTypes = c->exports
@@ -308,7 +308,7 @@ static bool cuda_map(const Cuda *c, char *at, size_t bytes) {
     if (taken == CUDA_ERROR_OUT_OF_MEMORY) return false;
     cuda_driver_check(taken, "cuMemCreate");
     DRIVER(cuMemMap, _v10020, p, bytes, 0, memory, 0);
-    DRIVER(cuMemRelease, _v10020, memory); /* it lives as long as it is mapped */
+    DRIVER(cuMemRelease, _v10020, memory); /* the memory remains while it is mapped */
     DRIVER(cuMemSetAccess, _v10020, p, bytes, &access, 1);
     CUDA_CHECK(cudaMemsetAsync(at, 0, bytes, c->stream));
     return true;
@@ -447,7 +447,7 @@ static void cuda_close(Device *d) {
         if (c->state[i].at) c->state[i].free(c->state[i].at);
     if (c->scratch) {
         cuda_unmap(c->scratch, c->scratch_backed);
-        cuda_unreserve(d, c->scratch, c->memory, 0); /* waits, so it adds times */
+        cuda_unreserve(d, c->scratch, c->memory, 0); /* waits, and therefore adds times */
     }
     cuda_free_times(c->times);
     CUDA_CHECK(cudaFreeHost(c->failure));

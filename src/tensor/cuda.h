@@ -8,19 +8,18 @@
 
 #define CUDA_CHECK(call) cuda_check(call, #call, __FILE__, __LINE__)
 
-/* An error that a kernel detects in its operands. The first one becomes a fault at the next device_wait,
- * device_read or device_write. In memory that host and GPU share. */
+/* An error that a kernel detects in its operands. The first error becomes a fault at the next device_wait,
+ * device_read or device_write. DeviceAssert is in memory that host and GPU share. */
 typedef struct DeviceAssert {
     int raised;
-    const char *message; /* with two %lld */
+    const char *message; /* a format with two %lld */
     long long value[2];
 } DeviceAssert;
 
-/* State that a file of kernels attaches to a device (handles, plans). The file creates it when it first needs
- * it. */
+/* State that a file of kernels attaches to a device (handles, plans). The file creates the state at first use. */
 typedef enum CudaLibrary { CUDA_GEMM, CUDA_ATTENTION, CUDA_LIBRARIES } CudaLibrary;
 typedef struct CudaState {
-    void *at; /* NULL until it is created */
+    void *at; /* NULL until created */
     void (*free)(void *at);
 } CudaState;
 
@@ -35,20 +34,20 @@ typedef struct Cuda {
     int64_t gemm_sm_margin;
     cudaStream_t stream;
     cudaStream_t copies; /* stream of async copies */
-    cudaEvent_t fork;    /* where the last async copy began in `stream` */
+    cudaEvent_t fork;    /* position in `stream` at which the last async copy began */
     DeviceAssert *failure;
     struct CudaTimes *times;              /* times of ops that may still run; NULL: no profile yet */
-    char *scratch;                        /* reserved addresses, of which the first are backed by memory */
-    size_t scratch_bytes, scratch_backed; /* may be used; are backed */
+    char *scratch;                        /* reserved addresses; the first scratch_backed bytes have memory */
+    size_t scratch_bytes, scratch_backed; /* bytes that may be used; bytes that have memory */
     CudaState state[CUDA_LIBRARIES];
 } Cuda;
 
-/* The GPU of a device, or the GPU that a null device plans for. NULL: neither. */
+/* The GPU of a device, or of a null device's target. NULL: no GPU. */
 static inline Cuda *cuda_of(const Device *d) {
     if (d->kind == DEVICE_NULL && d->target) d = d->target;
     return d->kind == DEVICE_CUDA ? (Cuda *)d->state : NULL;
 }
 void cuda_check(cudaError_t, const char *call, const char *file, int line);
 /* Memory for the duration of one kernel launch or library call, SPACE_ALIGN-aligned. The next call of any
- * kernel of this device may reuse it. It grows in place when it is too small, which a graph cannot capture. */
+ * kernel of this device may reuse it. It grows in place if it is too small; a graph cannot capture this growth. */
 void *cuda_scratch(const Device *, size_t bytes);

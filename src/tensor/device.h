@@ -15,28 +15,28 @@ typedef enum DeviceKind {
 #include "tensor/devices.def"
 } DeviceKind;
 
-/* How a GPU chooses among the algorithms of a large GEMM: the fastest of those that are bitwise equal, the
- * fastest of all, or what cuBLASLt proposes. */
+/* How a GPU chooses the algorithm of a large GEMM: the fastest bitwise equal one, the fastest, or the one that
+ * cuBLASLt proposes. */
 typedef enum GemmTuning { GEMM_TUNING_SAME_BITS, GEMM_TUNING_FASTEST, GEMM_TUNING_OFF } GemmTuning;
 
 /* Kinds of FP8 GEMMs, by the number of values that share a scale. */
-enum { FP8_GEMM_WHOLE = 1, FP8_GEMM_BLOCKS = 2 }; /* all of an operand; 128 terms of a sum */
+enum { FP8_GEMM_WHOLE = 1, FP8_GEMM_BLOCKS = 2 }; /* the whole operand; 128 terms of a sum */
 
-/* How to open a device. {0}: the CPU, with a thread for each core. */
+/* How to open a device. {0}: the CPU, with one thread per core. */
 typedef struct DeviceSpec {
     DeviceKind kind;
-    int rank;               /* if there are several devices: opens number `rank` modulo their count */
+    int rank;               /* opens the device with index `rank` modulo the number of devices */
     bool has_neighbours;    /* other ranks of this process may use other devices */
-    bool exports;           /* memory of a GPU can be mapped by other ranks, as comm_register needs */
-    int threads;            /* threads of the host; <= 0: one for each core that this process may use */
+    bool exports;           /* other ranks can map memory of this GPU; comm_register needs it */
+    int threads;            /* number of host threads; <= 0: one per core that this process may use */
     bool any_order;         /* sums may be taken in any order (--no-deterministic-mode) */
     GemmTuning gemm_tuning; /* for the GEMMs that a null device plans for a GPU */
-    int64_t gemm_sm_margin; /* multiprocessors of a GPU that GEMMs leave to other work */
-    unsigned fp8_gemms;     /* on a CPU, for tests: FP8 GEMMs that ops use, as on a GPU that has them */
+    int64_t gemm_sm_margin; /* number of multiprocessors that GEMMs leave to other work */
+    unsigned fp8_gemms;     /* CPU only, for tests: result of device_fp8_gemms */
 } DeviceSpec;
 
-/* Counts calls and time. A device counts each op while it has a profile, which is indexed by op number. It
- * includes the work of a GPU only after device_wait, and must stay valid until then. */
+/* Counts calls and time. A device counts each op while it has a profile, an array indexed by op number. The profile
+ * includes GPU work only after device_wait. It must stay valid until then. */
 typedef struct OpProfile {
     int64_t calls, ns;
 } OpProfile;
@@ -45,22 +45,21 @@ typedef struct OpProfile {
 typedef struct Device {
     DeviceKind kind;
     const struct DeviceBackend *backend; /* functions of the kind (backend.h) */
-    void *state;                         /* the backend's own */
-    const struct Device *target;         /* null device: the device that it plans for, or NULL */
+    void *state;                         /* state of the backend */
+    const struct Device *target;         /* null device: the device for which it plans, or NULL */
     Pool *pool;                          /* host threads; kernels on the CPU split their loops over them */
     OpProfile *profile;                  /* NULL, or one entry per op (the caller owns it) */
     bool any_order;                      /* as in DeviceSpec */
-    unsigned char id[16];                /* of a GPU, unique; 0 for others */
+    unsigned char id[16];                /* unique id of a GPU; 0 for other devices */
     bool recording;                      /* between device_graph_begin and device_graph_end */
-    bool exclusive;                      /* a GPU that one process at a time can use */
-    bool lacks_peers;      /* a GPU that cannot access the memory of all others that this process sees */
-    int n_devices;         /* devices of its kind that this process sees, itself included; assigned to ranks
-                           round-robin */
-    size_t scratch;        /* null device: the largest memory that a kernel of the target needs in addition to
-                           its operands */
-    int64_t graph_replays; /* launches of graphs so far */
-    size_t allocated,
-        most_allocated; /* bytes, without addresses that nothing backs: now, and the most so far */
+    bool exclusive;                      /* a GPU that only one process at a time can use */
+    bool lacks_peers;                    /* a GPU that cannot access the memory of every other visible GPU */
+    int n_devices;         /* number of visible devices of this kind, including this one; assigned to ranks
+                              round-robin */
+    size_t scratch;        /* null device: the most memory that a kernel of the target needs in addition to
+                              its operands */
+    int64_t graph_replays; /* number of graph launches so far */
+    size_t allocated, most_allocated; /* bytes, excluding reserved addresses without memory: now, and peak */
 } Device;
 
 /* Opens the device of a rank. Each rank has its own stream on a GPU, so ranks may share a GPU. A missing
@@ -68,17 +67,17 @@ typedef struct Device {
 Err device_open(const DeviceSpec *, Device **);
 Device *device_cpu(int threads);
 Device *device_null(void);
-/* A null device that finds, op by op, how much memory they need on `target` in addition to their operands. It
- * creates the plans of `target`, which must outlive it. */
+/* A null device that finds the memory that ops need on `target` in addition to their operands. It creates plans on
+ * `target`, which must outlive the null device. */
 Device *device_null_for(const Device *target);
 void device_free(Device *);
 /* Allocates scratch memory for kernels, so that none is allocated while they run. */
 void device_reserve_scratch(Device *, size_t bytes);
-/* "NVIDIA H200 (GPU 0, sm_90, 132 multiprocessors, 140 GiB)"; for the CPU its threads. */
+/* "NVIDIA H200 (GPU 0, sm_90, 132 multiprocessors, 140 GiB)"; for the CPU, its number of threads. */
 const char *device_describe(const Device *, char *buffer, size_t n);
 /* Bytes of memory that are available; for the CPU see base/host_memory.h. */
 size_t device_memory_available(const Device *);
-/* The GEMMs of FP8 values that its ops may use: a sum of FP8_GEMM_WHOLE and FP8_GEMM_BLOCKS. */
+/* The FP8 GEMMs that the device's ops may use: a mask of FP8_GEMM_WHOLE and FP8_GEMM_BLOCKS. */
 unsigned device_fp8_gemms(const Device *);
 
 /* Zeroed memory. Running out of it is a fault that states the size and `what`. */
@@ -89,8 +88,8 @@ void device_release(Device *, void *, size_t bytes);
 void *device_host_alloc(Device *, size_t bytes, const char *what);
 void device_host_release(Device *, void *, size_t bytes);
 
-/* Whether the host can access the device's memory only through the functions below. Here and for views, NULL
- * is the host itself. */
+/* Whether the host can access the device's memory only through the functions below. Here and for views, NULL means
+ * the host. */
 bool device_is_discrete(const Device *);
 /* These run in the order of the calls, like kernels. read and write return when the host memory may be
  * reused, wait when all work is done. No-op on the null device. */
@@ -99,34 +98,34 @@ void device_write(Device *, void *at, const void *host, size_t bytes);
 void device_wait(Device *);
 
 /* Copies in the order of the kernels. Either side may be memory of device_host_alloc; the host may then reuse
- * or read it after the next wait. All other memory is the device's. */
+ * or read it after the next wait. All other memory must be device memory. */
 void device_copy(Device *, void *to, const void *from, size_t bytes);
 
 /* Async copies have their own order; one side is memory of device_host_alloc. A copy begins when all earlier
- * calls are done. Later calls do not wait for it until device_wait_event(done): calls after that begin when
- * the last copy with that event is done. A graph may have such copies if it also waits for all of them. */
+ * calls are done. Calls after device_wait_event(done) begin when the last copy with that event is done. Earlier calls
+ * do not wait for the copy. A graph may have such copies if it also waits for all of them. */
 typedef struct DeviceEvent DeviceEvent;
-DeviceEvent *device_event_new(Device *); /* NULL where copies are synchronous */
+DeviceEvent *device_event_new(Device *); /* NULL if copies are synchronous */
 void device_event_free(Device *, DeviceEvent *);
 void device_copy_async(Device *, void *to, const void *from, size_t bytes, DeviceEvent *done);
 void device_wait_event(Device *, DeviceEvent *);
 
-/* A stream runs the work of a library in order; the library gets its handle. Work on the stream begins when
- * all calls before the last device_stream_follow are done. device_stream_record marks the end of the stream's
- * work with an event; calls after device_wait_event of it begin when that work is done. A graph may contain
- * such work if it also waits for all of it. */
+/* A stream runs a library's work in order; the library receives the stream's handle. Work on the stream begins when
+ * all calls before the last device_stream_follow are done. device_stream_record marks the end of the stream's work
+ * with an event; calls after the event's device_wait_event begin when that work is done. A graph may contain such
+ * work if it also waits for all of it. */
 typedef struct DeviceStream DeviceStream;
-DeviceStream *device_stream_new(Device *); /* of high priority; NULL: the kind has none */
+DeviceStream *device_stream_new(Device *); /* with high priority; NULL: this kind of device has no streams */
 void device_stream_free(Device *, DeviceStream *);
 /* cudaStream_t; CPU: HostStream * (base/host_stream.h) */
 void *device_stream_handle(Device *, DeviceStream *);
 void device_stream_follow(Device *, DeviceStream *);
 void device_stream_record(Device *, DeviceStream *, DeviceEvent *);
-/* Whether an event has happened that was last recorded outside of a graph. May be called on any thread. */
+/* Whether an event has happened. Its last record must be outside of a graph. May be called on any thread. */
 bool device_event_happened(Device *, DeviceEvent *);
-/* Adds the time that the device takes from begin to end, on a stream (NULL: that of ops), to a profile, which must
- * stay valid until a device_wait after the end on the stream. No op runs and no other span
- * begins in between, and no graph is recorded. begin returns the argument of end. */
+/* Adds the device time from begin to end to a profile. It is measured on a stream (NULL: the stream of ops). The
+ * profile must stay valid until a device_wait after the end. Between begin and end, no op may run, no other span may
+ * begin and no graph may be recorded. begin returns the argument of end. */
 int64_t device_span_begin(Device *, DeviceStream *);
 void device_span_end(Device *, DeviceStream *, int64_t begin, OpProfile *);
 /* Whether calls are being recorded into a graph. */
@@ -141,8 +140,8 @@ DeviceGraph *device_graph_end(Device *);
 void device_graph_launch(Device *, DeviceGraph *);
 void device_graph_free(Device *, DeviceGraph *); /* NULL is allowed */
 
-/* Work that is replayed. The first time it runs op by op, which creates everything that ops create at their
- * first run. The second time it is recorded as a graph; from then on the graph is launched. {0}: new. */
+/* Work that is run repeatedly. The first time it runs op by op, so that ops create their plans and other state. The
+ * second time it is recorded as a graph. From then on the graph is launched. {0}: new. */
 typedef struct DeviceRecording {
     bool warm;
     DeviceGraph *graph;
@@ -165,12 +164,12 @@ typedef struct DeviceView {
 DeviceView device_view(Device *, const void *at, size_t bytes, unsigned mode);
 void device_view_end(DeviceView *);
 
-/* A region of device memory. Its allocator's placement depends only on the sequence of calls, so a dry run on
- * the null device and the real run have equal offsets and an equal peak. */
+/* A region of device memory. The offsets of blocks depend only on the sequence of calls. A dry run on the null device
+ * and the real run therefore have equal offsets and an equal peak. */
 typedef struct Space Space;
 enum { SPACE_ALIGN = 256, SPACE_UNPLANNED = 0 };
-/* `capacity` is the peak of a dry run. SPACE_UNPLANNED: address space that is backed page by page as it is
- * touched (tests, generation); on a CPU at most 32 GiB. */
+/* `capacity` is the peak of a dry run. SPACE_UNPLANNED: address space whose pages get memory when they are first used
+ * (tests, generation); on a CPU at most 32 GiB. */
 Space *space_new(Device *, const char *name, size_t capacity);
 /* Whether addresses for `count` unplanned spaces can be reserved; ulimit -v may prevent it. */
 Err space_check(Device *, int count);
@@ -178,7 +177,7 @@ void space_free(Space *);
 void *space_take(Space *, size_t bytes); /* SPACE_ALIGN-aligned; more than the capacity is a fault */
 void space_give(Space *, void *, size_t bytes);
 void space_reset(Space *);       /* frees all blocks */
-void *space_base(const Space *); /* address of its first block */
+void *space_base(const Space *); /* address of the first block */
 size_t space_capacity(const Space *);
 size_t space_used(const Space *);
 size_t space_peak(const Space *); /* highest end of any block since space_new */

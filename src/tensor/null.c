@@ -15,7 +15,7 @@ static const char *null_path(const OpDef *op, const Call *c) {
 
 static unsigned null_fp8_gemms(const Device *d) { return d->target ? device_fp8_gemms(d->target) : 0; }
 
-/* Addresses start here: never mapped, never NULL. */
+/* Addresses start at a value that is never mapped and never NULL. */
 static void *null_alloc(Device *d, size_t bytes) {
     (void)d, (void)bytes;
     return (void *)(uintptr_t)SPACE_ALIGN;

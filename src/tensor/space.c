@@ -18,7 +18,7 @@ struct Space {
     size_t capacity, used, peak;
     size_t committed; /* backed bytes from the base on, counted as allocated; unplanned only */
     bool planned;
-    const char *limit; /* the reason in the message when it is full */
+    const char *limit; /* names the limit in the message when the space is full */
     Hole *holes;       /* free ranges in ascending order, never adjacent */
     size_t n_holes, cap_holes;
 };
@@ -34,7 +34,7 @@ static size_t unplanned(const Device *d) {
     return (bytes < most ? bytes : most) / SPACE_ALIGN * SPACE_ALIGN;
 }
 
-/* NULL: there are not enough addresses. */
+/* NULL: not enough address space. */
 static void *reserve(Device *d, size_t bytes) {
     return (d->backend->reserve ? d->backend->reserve : d->backend->alloc)(d, bytes);
 }

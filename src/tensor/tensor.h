@@ -13,7 +13,7 @@ enum { TENSOR_DIMS = 5 };
 
 typedef enum TensorFlags {
     TENSOR_ACCUM = 1,      /* a kernel that writes this tensor adds to it (gradients) */
-    TENSOR_NEEDS_GRAD = 2, /* a parameter, or computed from one */
+    TENSOR_NEEDS_GRAD = 2, /* a parameter, or computed from a parameter */
     TENSOR_MAIN_GRAD =
         /* The persistent gradient of a parameter: always ACCUM, never freed by the tape. */
     4,
@@ -23,9 +23,9 @@ typedef struct Tensor {
     void *data; /* on the null device an address that must not be dereferenced */
     int64_t dim[TENSOR_DIMS], stride[TENSOR_DIMS]; /* in elements */
     uint8_t ndim, dtype, flags;
-    int8_t cut;    /* of a parameter that is V on an axis: 1 + the dimension that is sharded there; else 0 */
-    SpmdType spmd; /* type along each axis of the mesh */
-    int32_t refs;  /* a gradient: number of tensors that share it; managed by the tape */
+    int8_t cut;          /* parameter that is V on an axis: 1 + the dimension that is sharded there; else 0 */
+    SpmdType spmd;       /* type along each axis of the mesh */
+    int32_t refs;        /* a gradient: number of tensors that share it; managed by the tape */
     struct Tensor *grad; /* NULL until a gradient has arrived; for a parameter its main gradient */
     struct Tensor *base; /* a view: the tensor whose bytes it shows; else NULL */
 } Tensor;
@@ -36,17 +36,17 @@ Tensor tensor_make(void *data, DType, int ndim, const int64_t *dim);
 Tensor tensor_slice(const Tensor *, int dim, int64_t first, int64_t n);
 int64_t tensor_count(const Tensor *); /* elements */
 size_t tensor_bytes(const Tensor *);
-/* Bytes from the lowest element in memory to the end of the highest, gaps included; and where they begin, which
- * is before `data` if a stride is negative. */
+/* The bytes from the lowest element in memory to the end of the highest, including gaps, and the address of the
+ * lowest. It precedes `data` if a stride is negative. */
 size_t tensor_extent(const Tensor *);
 void *tensor_lowest(const Tensor *);
 bool tensor_is_contiguous(const Tensor *);
 bool tensor_same_shape(const Tensor *, const Tensor *);
-/* Rows are the slices along the last dimension: their number, and the offset of row r (in elements). */
+/* Rows are the slices along the last dimension. Return the number of rows, and the offset of row r in elements. */
 int64_t tensor_rows(const Tensor *);
 int64_t tensor_width(const Tensor *); /* the last dimension */
 int64_t tensor_row_offset(const Tensor *, int64_t row);
-/* The address `offset` elements after `data`; before it if negative. */
+/* The address `offset` elements after `data`; a negative offset is allowed. */
 void *tensor_at(const Tensor *, int64_t offset);
 /* "F32 [37, 2, 64]" for messages. */
 const char *tensor_describe(const Tensor *, char *buffer, size_t n);

@@ -1,16 +1,15 @@
 /* Divides the time of `isotron validate` among its stages. */
 #pragma once
 
-/* A stage that has not run yet. */
+/* A stage that has still to run. */
 typedef struct StageTime {
-    double
-        share; /* of the time that remains after all minimums; 0: it gets its minimum, regardless of the budget */
+    double share; /* of the time left after all minimums; 0: the stage gets exactly its minimum */
     double least; /* seconds */
 } StageTime;
 
-/* The seconds of stages[0], the next of n. A stage without a share gets its minimum. At most two fifths of `all`
- * seconds are kept for such stages and for `overhead` seconds outside stages. The time that is left after `gone`
- * seconds is divided: each other stage gets its minimum, and its share of the rest. If the minimums together exceed
- * three quarters of it, each gets only part of its minimum. If a stage takes too long, the later stages thus get less
- * time. */
+/* Returns the seconds for stages[0], the next of n stages. A stage without a share gets its minimum. At most two
+ * fifths of `all` seconds are kept for such stages and for `overhead` seconds outside stages. The time left after
+ * `gone` seconds is divided among the other stages: each gets its minimum and its share of the rest. If the minimums
+ * exceed three quarters of the time left, each stage gets only part of its minimum. A stage that takes too long thus
+ * shortens the later stages. */
 double stage_budget(const StageTime *stages, int n, double all, double gone, double overhead);

@@ -1,8 +1,8 @@
-/* Collectives on exact data: each one, in each type, in place and not, over ragged sizes, repeatedly as time
- * allows. Groups have every size that divides the world, and consecutive or strided members. All groups
- * communicate at the same time. Outputs are filled before each call, and a guard zone after them is checked. Sums
- * that are not exact are repeated, compared with the first result, and hashed: their order may differ between
- * libraries, but not between runs. */
+/* Tests every collective on exact data: in each type, in place and out of place, over ragged sizes, repeatedly as time
+ * allows. Groups have every size that divides the world, and consecutive or strided members. All groups communicate
+ * concurrently. Outputs are filled before each call, and a guard zone after them is checked. Sums that are not exact
+ * are repeated, compared with the first result, and hashed: their order may differ between libraries, but not between
+ * runs. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,7 +17,7 @@
 
 enum { GUARD = 256, FILL = 0xa5, MOST_GROUPS = 32, FIRST_COUNT = 1003 };
 
-/* A way to split the world; every rank is in one group of each. */
+/* A way to split the world into groups; every rank is in exactly one group. */
 typedef struct Split {
     Group group;
     char text[64];
@@ -30,10 +30,10 @@ typedef struct Check {
     size_t bytes; /* bytes of one buffer, without the guard */
     char *in, *out, *host;
     int64_t calls;
-    bool wrong[N_COLLECTIVES]; /* it is reported already */
+    bool wrong[N_COLLECTIVES]; /* a fault of this collective is already reported */
 } Check;
 
-/* The faults that one rank has seen in one call. */
+/* The faults that a rank has seen in one call. */
 typedef struct Seen {
     ExactWrong wrong;
     int64_t beyond; /* bytes changed beyond the output */
@@ -111,7 +111,7 @@ static void describe(const Exact *x, const Split *s, char *out, size_t n) {
              x->in_place ? " in place" : "", s->text);
 }
 
-/* The kind of the fault, from the places and values of the wrong elements. */
+/* Determines the kind of fault from the indices and values of the wrong elements. */
 static void explain(const Exact *x, const ExactWrong *w, char *out, size_t n) {
     const int64_t count = exact_out_count(x), tail = w->last - w->first + 1;
     if (w->rounded == w->count && x->type->bits > 11 && x->of->reduces)
@@ -147,8 +147,8 @@ static void report(Check *c, const Exact *x, const Split *s, const Seen *all) {
                 bad, r->world, first, why);
 }
 
-/* Runs a call, and returns whether the result is right on all ranks. `all` [world] gets what each rank has
- * seen. */
+/* Runs a call, and returns whether the results of all ranks are correct. `all` [world] receives the faults of each
+ * rank. */
 static bool is_right(Check *c, const Exact *x, const Split *s, Seen *all) {
     char what[160];
     describe(x, s, what, sizeof what);
@@ -162,7 +162,7 @@ static bool is_right(Check *c, const Exact *x, const Split *s, Seen *all) {
 
 static bool fits(const Check *c, const Exact *x) { return larger(x) <= c->bytes; }
 
-/* A larger call of the kind that failed shows more of the fault. */
+/* Repeats a failed call with a larger size, which shows more of the fault. */
 static void diagnose(Check *c, const Exact *x, const Split *s, Seen *all) {
     enum { COUNT = 1000 };
     Exact larger = *x;
@@ -198,7 +198,7 @@ static Exact exact_of(const Check *c, const Split *s, int collective, int type, 
                    .in_place = in_place};
 }
 
-/* A variant of NCCL applies only to some collectives: trees only to all-reduce, and none to messages. */
+/* A variant of NCCL applies only to some collectives: trees only to all-reduce, and no variant to messages. */
 static bool is_of_variant(const Check *c, const Collective *of) {
     const char *variant = c->r->in->variant;
     if (!variant || of->kind == COMM_ALL_REDUCE) return true;
@@ -220,12 +220,12 @@ static bool check_size(Check *c, const Split *s, int64_t count, bool always) {
     return true;
 }
 
-/* One size in all splits, which is the minimum that certifies anything. */
+/* Checks one size in all splits: the least that certifies anything. */
 static void check_first(Check *c) {
     for (int s = 0; s < c->n_splits; s++) check_size(c, &c->split[s], FIRST_COUNT, true);
 }
 
-/* Further sizes, repeatedly while there is time. Returns the first size that was left out; -1: none. */
+/* Checks further sizes, repeatedly while there is time. Returns the first size that was left out; -1: none. */
 static int64_t check_sizes(Check *c) {
     bool again = false;
     for (; stage_has_time(c->r, 0.9); again = true)

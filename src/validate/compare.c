@@ -28,17 +28,17 @@ static Change compare_rates(const Metric *ours, const Metric *theirs, double err
     return of.low > 1 + allow ? FASTER : SAME;
 }
 
-/* A rate over all metrics of a stage; each may err with this probability (Bonferroni). */
+/* The error probability of each metric, so that all metrics of a stage together meet the gate's (Bonferroni). */
 static double error_of_one(int n) {
-    const double most = ldexp(1, 1 - OUTCOME_ROUNDS); /* the least that OUTCOME_ROUNDS samples can show */
+    const double most = ldexp(1, 1 - OUTCOME_ROUNDS); /* the smallest that OUTCOME_ROUNDS samples allow */
     return fmax(INTERVAL_ERROR / n, 2 * most);
 }
 
 int compare_least(int n_rates) { return (int)interval_least(error_of_one(n_rates) / 2); }
 
-/* The rates of a stage that are compared with others. */
+/* Counts the rates of a stage that are compared. */
 typedef struct Rates {
-    int judged, few, absent;              /* few: of too few samples; absent: only this run has them */
+    int judged, few, absent;              /* few: with too few samples; absent: missing in the other run */
     const char *first_few, *first_absent; /* their names */
 } Rates;
 
@@ -78,7 +78,7 @@ static bool is_object_of_texts(const json_t *object) {
 static bool is_array_of_rates(const json_t *samples) {
     bool good = json_is_array(samples);
     for (size_t i = 0; i < json_array_size(samples); i++) {
-        const double x = json_number_value(json_array_get(samples, i)); /* 0 if it is not a number */
+        const double x = json_number_value(json_array_get(samples, i)); /* 0 if the sample is not a number */
         good &= x > 0 && x <= MOST_RATE;
     }
     return good;
@@ -211,7 +211,7 @@ static const char *kind_of(const char *transport) {
     return stage_is_nccl(transport) ? "with NCCL" : "through host memory";
 }
 
-/* Rates depend on these. A report without the members `device` and `transport` is of an earlier version. */
+/* Checks the facts that rates depend on. Reports of earlier versions lack the members `device` and `transport`. */
 static bool may_compare_rates(const Validation *a, const Outcome *r, const json_t *good, char why[WHY]) {
     const char *device = DeviceOption_spellings[a->options->config->device],
                *their_device = json_string_value(json_object_get(a->good, "device")),
@@ -333,7 +333,7 @@ static bool is_of_class(const Metric *m, const char *name) {
     return class_length(m) == strlen(name) && !strncmp(m->name, name, class_length(m));
 }
 
-/* The geometric means of the class's rates in each round, of the rates that both outcomes have. Returns the number of
+/* Computes, for each round, the geometric mean of the class's rates that both outcomes have. Returns the number of
  * rounds. */
 static int mean_rates(const Outcome *r, const Outcome *other, const char *name,
                       double mean[OUTCOME_SAMPLES]) {
@@ -350,7 +350,7 @@ static int mean_rates(const Outcome *r, const Outcome *other, const char *name,
     return rates ? n : 0;
 }
 
-/* Each half of the samples is of one turn. */
+/* Each turn has one half of the samples. */
 static bool interval_over_turns(const double *x, int n, double error, Interval *out) {
     Interval half[2];
     if (!interval_of_median(x, n, error, out)) return false;

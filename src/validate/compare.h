@@ -1,5 +1,5 @@
-/* Compares a stage with the last good run, and with the same stage on another NCCL library. The result is
- * added to the stage's evidence. */
+/* Compares a stage with the last good run, and with the same stage on a second NCCL library. Results become evidence
+ * of the stage. */
 #pragma once
 
 #include "base/statistics.h"
@@ -12,19 +12,19 @@ void compare_with_good(const Validation *, ValidateRow *);
 void compare_libraries(const Validation *, ValidateRow *);
 /* The median of a rate in the good run; 0: the good run has no comparable rate. */
 double compare_good_median(const Validation *, const ValidateRow *, const char *rate);
-/* The samples that each of n rates needs in both runs. */
+/* Number of samples that each of n rates needs in both runs. */
 int compare_least(int n_rates);
 
-/* The rates of a kind, such as all_reduce of all sizes, of B over those of A. The intervals of a stage hold together
- * with the probability of the gate. Each contains the intervals of single turns, because two processes of one library
- * may differ by more than the samples of one process do. */
+/* A class of rates, such as all_reduce at all sizes: library B's divided by library A's. A stage's intervals hold
+ * simultaneously, with the gate's probability. Each interval covers those of the single turns, because two processes
+ * of one library may differ more than the samples of one process. */
 typedef struct RateClass {
     char name[32];
     Interval ratio;
     bool known; /* there are enough samples for an interval */
 } RateClass;
 enum { RATE_CLASSES = 16 };
-/* Returns their number; 0 without a library B. */
+/* Returns the number of classes; 0 without a library B. */
 int compare_classes(const ValidateRow *, RateClass out[RATE_CLASSES]);
 /* "B is equal to A within 9 %", or "B is 12 % slower than A". */
 void compare_class_text(const RateClass *, Str *out);

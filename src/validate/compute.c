@@ -1,10 +1,10 @@
 /* GEMMs on integers whose partial sums are exact in the accumulator in any order, so that each result has one correct
- * value: the integer sum, rounded once to the type of the result. Device i computes block i and that of its neighbour,
- * block i + 1. The host computes block i.
+ * value: the integer sum, rounded once to the type of the result. Device i computes block i and its neighbour's block
+ * i + 1. The host computes block i.
  *
- * The first result of each block is compared bitwise: that of the own block with the host's, and the hash of the
- * neighbour's block with that of its owner. Then the device computes both blocks again and again, and compares each
- * result itself: it adds the negative of the correct result, and counts the zeros. The device is thus never idle, and
+ * The first result of each block is compared bitwise: the device's own block with the host's result, and the
+ * neighbour's block, by hash, with its owner's result. Then the device repeatedly computes both blocks and checks each
+ * result itself: it adds the negative of the correct result and counts the zeros. The device is thus never idle, and
  * every result is checked. The host reads only results that differ. */
 #include <inttypes.h>
 #include <math.h>
@@ -28,7 +28,7 @@ enum { K = 1024, LARGEST = 127, BLOCKS = 2, MOST_BATCH = 16 };
 static const struct {
     const char *name;
     DType in, out;
-    double factor; /* of both operands; F64: 14 more bits of each; F16: sums stay below its largest number */
+    double factor; /* scale of operands; F64: 14 more bits each; F16: sums do not overflow */
     bool fp8;
 } TYPES[] = {{"fp64", F64, F64, 0x1p14 + 1, false},
              {"fp32", F32, F32, 1, false},
@@ -40,23 +40,23 @@ enum { N_TYPES = sizeof TYPES / sizeof *TYPES };
 typedef struct Block {
     int8_t *x, *w;   /* [n, K] */
     int32_t *y;      /* [n, n], the exact result; the device's own block only */
-    int8_t *x8, *w8; /* of at most 4, so that FP8 sums of 128 terms fit into 14 bits */
+    int8_t *x8, *w8; /* values up to 4, so that FP8 sums of 128 terms fit into 14 bits */
     int32_t *y8;
 } Block;
 
 typedef struct Compute {
     StageRank *r;
     int64_t n; /* rows of each operand */
-    int batch; /* results that are compared before the host looks */
+    int batch; /* number of results that are compared before the host reads the counts */
     Block block[BLOCKS];
     /* On the device, for one type: */
-    Tensor x[BLOCKS], w[BLOCKS], negative[BLOCKS]; /* negative: of the right results */
+    Tensor x[BLOCKS], w[BLOCKS], negative[BLOCKS]; /* negative: the negated correct results */
     Tensor y[MOST_BATCH], sum, inverse;
     int64_t *counts; /* [batch] */
     char *memory;
     size_t bytes;
     void *wanted[BLOCKS], *got; /* [n, n] in the type of the result */
-    int64_t gemms;              /* that were compared */
+    int64_t gemms;              /* number of compared results */
 } Compute;
 
 /* ---- data ---- */
@@ -148,7 +148,7 @@ static void multiply_on_device(Compute *c, int type, int block, int result, Devi
         call_run(&OPS[OP_linear], &plain);
 }
 
-/* Counts the elements of a result that are right; the count is on the device. */
+/* Counts the correct elements of a result; the count is on the device. */
 static void count_right(Compute *c, int block, int result) {
     const int64_t n = c->n * c->n, one = 1;
     Tensor flat = tensor_make(c->sum.data, c->sum.dtype, 1, &n),
@@ -173,7 +173,7 @@ static void prepare(Compute *c, int type) {
     }
 }
 
-/* The hash of the result of a block on the device; the result is in `got`. */
+/* Computes a block on the device and returns the hash of the result, which is in `got`. */
 static uint64_t compute(Compute *c, int type, int block) {
     const size_t bytes = tensor_bytes(&c->y[0]);
     memset(c->got, 0xff, bytes);
@@ -196,10 +196,9 @@ static void upload_negatives(Compute *c) {
 
 /* The results of a rank in one type. */
 typedef struct Found {
-    uint64_t other,
-        host;          /* hashes: of the neighbour's block on this device, and of the own block on the host */
-    int64_t wrong, at; /* wrong elements of one result, and the first of them; -1: the host finds none */
-    uint64_t got, wanted; /* its bits */
+    uint64_t other, host; /* hashes: the neighbour's block on this device, this rank's block on the host */
+    int64_t wrong, at;    /* number and first index of wrong elements in a result; -1: the host finds none */
+    uint64_t got, wanted; /* bits of the first wrong element */
     int64_t repetition;
     int block;
 } Found;
@@ -272,8 +271,8 @@ static void compare_with_host(Compute *c, int type, Found *f) {
     c->gemms += BLOCKS;
 }
 
-/* Computes both blocks until the end. A rank with a wrong result continues too: if it waited for the others for longer
- * than the deadline, they would be reported in its place. */
+/* Computes both blocks until the end. A rank with a wrong result continues too: if it waited for the others beyond the
+ * deadline, they would be reported instead. */
 static void repeat(Compute *c, int type, int64_t end_ns, Found *f) {
     int64_t counts[MOST_BATCH];
     const int64_t n = c->n * c->n;

@@ -16,11 +16,11 @@ typedef struct Component {
     int a, b; /* the rank; the ranks of a link, a < b; 0: library A, 1: B */
 } Component;
 
-/* The components that a finding names. */
+/* The components that a finding may name. */
 typedef struct Finding {
     Component named[MOST_NAMED];
     int n;
-    bool of_all; /* it concerns all ranks, so any component may be the cause */
+    bool of_all; /* the finding concerns all ranks, so any component may be the cause */
 } Finding;
 
 static void name(Finding *f, Kind kind, int a, int b) {
@@ -36,7 +36,7 @@ static void name_ranks(Finding *f, const char *suspect) {
     }
 }
 
-/* A driver is that of the host, though each rank reports it. */
+/* The driver belongs to the host, although each rank reports it. */
 static Finding read_finding(const char *suspect, int stage, bool is_b, int ranks) {
     Finding f = {.n = 0};
     int a, b;
@@ -79,7 +79,7 @@ static int read_findings(const Validation *a, Finding *out) {
     return n;
 }
 
-/* A component that findings name is better than one that only explains them: a slow link names no rank. */
+/* A component that findings name is preferred to a component that only explains them: a slow link names no rank. */
 static int score(Component c, const Finding *f, int n) {
     int explained = 0, named = 0;
     for (int i = 0; i < n; i++) explained += explains(c, &f[i]), named += names(&f[i], c);

@@ -3,9 +3,9 @@
 
 #include "validate/validate.h"
 
-/* "GPU 1 (rank 1) explains 14 of 15 findings; another process holds it: python3 (pid 4711)". Findings are evidence that
- * is DEGRADED or worse. A rank explains the findings that name it or one of its links. A link explains those that name
- * it, a library those that name NCCL, and the host those of the inventory outside ranks. A finding about all ranks,
- * such as a slow all-reduce, is explained by every component that another finding names. Ties are listed. Empty: there
- * are no findings. */
+/* "GPU 1 (rank 1) explains 14 of 15 findings; another process holds it: python3 (pid 4711)". Findings are evidence
+ * that is DEGRADED or worse. A rank explains the findings that name the rank or one of its links. A link explains the
+ * findings that name that link, and a library those that name NCCL. The host explains the inventory's findings that
+ * name no rank. A finding about all ranks, such as a slow all-reduce, is explained by every component that another
+ * finding names. Ties are listed. Empty: there are no findings. */
 void conclusion_of(const Validation *, Str *out);

@@ -1,6 +1,6 @@
-/* Drills in child worlds: one rank does not start an operation, or ends while the others continue. The fault
- * has to end the world within 10 s, and its report has to name that rank. Opening devices and NCCL's groups
- * may take long without being a fault, so the short deadline begins after the first operation. */
+/* Drills in child worlds: one rank does not start an operation, or exits while the others continue. The fault must end
+ * the world within 10 s, and the report must name that rank. Opening devices and NCCL's groups may take long without
+ * being a fault, so the short deadline begins after the first operation. */
 #include "validate/hang.h"
 
 #include <stdio.h>
@@ -18,11 +18,11 @@ enum { LIMIT_S = 10, START_S = 60, DEADLINE_S = 3, ELEMENTS = 64, OPERATIONS = 4
 
 typedef struct Drill {
     const char *what;
-    bool dies; /* ends; else it sleeps */
+    bool dies; /* the victim exits; false: it sleeps */
     Config config;
     int victim;
-    int64_t start_ns; /* of its process */
-    int64_t fault_ns; /* when the victim was to come */
+    int64_t start_ns; /* start of the process */
+    int64_t fault_ns; /* when the victim should have joined */
 } Drill;
 
 static void one_operation(Comm *comm, Device *device, float *x) {
@@ -87,7 +87,7 @@ static void judge(const StageInput *in, const Drill *d, const Isolated *i) {
         outcome_fact(in->out, false, d->what, "diagnosed after %.1f s: %s", seconds, b.line);
 }
 
-/* Both at the same time, unless a device can be used by only one process. */
+/* Runs both drills concurrently, unless only one process can use a device. */
 static int drills_at_once(bool exclusive) { return exclusive ? 1 : DRILLS; }
 
 double hang_most_seconds(bool exclusive) {

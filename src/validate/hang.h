@@ -3,5 +3,5 @@
 
 #include <stdbool.h>
 
-/* The seconds that the stage may take. exclusive: as in StageInput. */
+/* Returns the time limit of the stage in seconds. exclusive: as in StageInput. */
 double hang_most_seconds(bool exclusive);

@@ -1,5 +1,5 @@
-/* The machine: devices and their state, links, versions of libraries, and the environment. The lasting facts
- * are its fingerprint. The version functions of loaded libraries are looked up by name, so that a build
+/* Describes the machine: devices and their state, links, versions of libraries, and the environment. The lasting facts
+ * form the machine's fingerprint. The version functions of loaded libraries are looked up by name, so that a build
  * without CUDA has the same code. */
 #include <dlfcn.h>
 #include <inttypes.h>
@@ -111,8 +111,8 @@ static bool uses(const RankFacts *f, unsigned pid) {
     return false;
 }
 
-/* Whether a process on the GPU of `f` is one of this run. In a container, the driver's process numbers are not those of
- * getpid(). A process then counts as one of this run if it uses the GPUs of all ranks. */
+/* Whether a process on the GPU of `f` is one of this run. In a container, the driver's process numbers differ from
+ * getpid(). A process then counts as part of this run if it uses the GPUs of all ranks. */
 static bool is_ours(const RankFacts *all, int n, const RankFacts *f, unsigned pid) {
     bool numbered = false, is_rank = false, everywhere = true;
     for (int i = 0; i < n; i++) {
@@ -154,7 +154,7 @@ static void add_device(const StageRank *r, int rank, const RankFacts *f) {
     judge_state(r, rank, &f->nvml, stage_suspect(r, rank).s);
 }
 
-/* A GPU with fewer links than its siblings. */
+/* Reports GPUs with fewer links than their siblings. */
 static void compare_links(const StageRank *r, const RankFacts *all) {
     int most = 0;
     for (int i = 0; i < r->world; i++)

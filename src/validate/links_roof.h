@@ -1,5 +1,5 @@
-/* The highest rate of the links between GPUs, computed from what NVML reports, and whether collectives reach
- * enough of it. */
+/* The highest rate of the links between GPUs, computed from what NVML reports, and a check that collectives come close
+ * enough to it. */
 #pragma once
 
 #include <stddef.h>
@@ -11,22 +11,22 @@ typedef enum RoofKind { ROOF_NOT_KNOWN, ROOF_PCIE, ROOF_NVLINK } RoofKind;
 
 typedef struct LinksRoof {
     RoofKind kind;
-    /* GB/s in each direction, the highest of all ranks; 0: not known. of_pair: between two ranks, which use all links
-     * of a GPU only through switches or in a world of two. */
+    /* GB/s in each direction, the highest of all ranks; 0: not known. of_pair: between two ranks; a pair uses all
+     * links of a GPU only through switches or in a world of two. */
     double rate, of_pair;
     int weakest;     /* the rank with the lowest rate; -1: all have the same rate */
     char of[80];     /* "18 NVLinks of 25 GB/s" */
     const char *why; /* the reason why the rate is not known; NULL: it is known */
 } LinksRoof;
 
-/* facts [n]: one for each rank. all_linked: the result of nvml_all_linked. devices: the number of GPUs that
- * the process sees. */
+/* facts: [n], one per rank. all_linked: the result of nvml_all_linked. devices: the number of GPUs that the process
+ * sees. */
 LinksRoof links_roof(const NvmlFacts *facts, int n, bool all_linked, int devices);
 
 /* Whether the whole confidence interval of the median bus bandwidth is below 45 % of NVLink's roof. With 256 MiB, NCCL
- * reaches 54 % (all-gather on two H100) to 75 % (all-reduce on four). If links run at half their rate, or half of them
- * are lost, at most 40 % is possible. PCIe has no such bound, because traffic may cross bridges, host memory and both
- * processors. */
+ * reaches 54 % (all-gather on two H100) to 75 % (all-reduce on four). If links run at half their rate, or half of the
+ * links are lost, at most 40 % is possible. PCIe has no such bound, because traffic may cross bridges, host memory and
+ * both processors. */
 bool links_are_slow(const LinksRoof *, const Metric *busbw);
 /* Adds a limit if the roof is NVLink's and there are too few samples to judge whether links are slow. */
 void links_limit_samples(const LinksRoof *, const Metric *busbw, const char *collective, Outcome *);

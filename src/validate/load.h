@@ -12,6 +12,6 @@ LoadText load_text(const NvmlLoad *);
 
 /* Watches this rank's GPU; NULL if that is not possible. */
 NvmlWatch *load_watch(const StageRank *);
-/* Collective: ends the watch of this rank's GPU, and adds a fact for each rank. The loads are [world]; the caller
- * frees them. */
+/* Collective: ends the watch of this rank's GPU and adds a fact for each rank. Returns loads[world]; the caller frees
+ * them. */
 NvmlLoad *loads_of_ranks(const StageRank *, NvmlWatch *);

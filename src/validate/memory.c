@@ -1,13 +1,12 @@
-/* Patterns in device memory: the host makes a pattern, and the device copies it to each block of a region.
- * When all blocks are written, the device compares each with the pattern, and the host reads the blocks that
- * differ. The region is as large as the share of free memory allows, and small enough that all patterns
- * finish in time. An error is located by its address.
+/* Tests device memory with patterns: the host makes a pattern, and the device copies it to each block of a region.
+ * Then the device compares each block with the pattern, and the host reads the blocks that differ. The region is as
+ * large as the share of free memory allows, and small enough that all patterns finish in time. An error is located by
+ * its address.
  *
- * Ops do the comparison: they add the negative of the pattern as F32, and count the zeros. A sum of two
- * numbers is 0 only if they are opposite, so every word of a pattern has to be a finite number other than 0.
- * The highest two bits of its exponent differ, so the sums are not denormal. In each block the
- * pattern starts at a different word than in its neighbours, so that a write to the wrong block is
- * detected. */
+ * Ops do the comparison: they add the negated pattern as F32 and count the zeros. The sum of two numbers is 0 only if
+ * they are opposite, so every word of a pattern must be a finite nonzero number. The highest two bits of its exponent
+ * differ, so the sums are not denormal. In each block the pattern starts at a different word than in its neighbours,
+ * so that a write to the wrong block is detected. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -49,12 +48,12 @@ static const struct {
                 {"1010", fives, UINT32_MAX}};
 enum { N_PATTERNS = sizeof PATTERNS / sizeof *PATTERNS };
 
-/* The errors of a rank. */
+/* The errors that a rank has found. */
 typedef struct Seen {
-    int64_t words, unsure; /* that are wrong; that only the device found wrong */
+    int64_t words, unsure; /* number of faulty words; number of words that only the device found faulty */
     uint64_t first, last;  /* offsets */
     uint64_t address;      /* address of offset 0 */
-    uint32_t got, wanted;  /* the first one */
+    uint32_t got, wanted;  /* values of the first faulty word */
     int pattern;
     double gib, free_gib;
 } Seen;
@@ -64,8 +63,8 @@ typedef struct Region {
     StageRank *r;
     char *at, *sum, *made, *negative;
     int64_t *counts;
-    size_t block, bytes;    /* of a block, of the blocks */
-    uint32_t *words, *back; /* of the host, as large as a pattern */
+    size_t block, bytes;    /* size of a block, size of all blocks */
+    uint32_t *words, *back; /* on the host, as large as a pattern */
     int pattern;
     Seen seen;
 } Region;
@@ -95,7 +94,7 @@ static void release(const Region *g) {
 
 static size_t shift_of(const Region *g, size_t offset) { return offset / g->block % SHIFTS * SHIFT; }
 
-/* Reads device memory, and notes its words that differ from `wanted`. Returns their number. */
+/* Reads device memory and notes words that differ from `wanted`. Returns the number of such words. */
 static int64_t check_words(Region *g, const char *at, const uint32_t *wanted, size_t bytes, uint32_t flip) {
     int64_t wrong = 0;
     device_read(g->r->device, g->back, at, bytes);
@@ -111,7 +110,7 @@ static int64_t check_words(Region *g, const char *at, const uint32_t *wanted, si
     return wrong;
 }
 
-/* The pattern and its negative, on the host and on the device. */
+/* Makes the pattern and its negative, on the host and on the device. */
 static void make_pattern(Region *g, int pattern) {
     const size_t bytes = pattern_bytes(g), n = bytes / sizeof *g->words;
     g->pattern = pattern;
@@ -130,7 +129,7 @@ static void write_block(const Region *g, size_t offset) {
     device_copy(g->r->device, g->at + offset, g->made + shift_of(g, offset), g->block);
 }
 
-/* Counts the words of a block that are right; the count is on the device. */
+/* Counts the correct words of a block; the count is on the device. */
 static void count_block(const Region *g, size_t offset) {
     const int64_t n = (int64_t)(g->block / sizeof(float)), one = 1;
     Tensor block = tensor_make(g->at + offset, F32, 1, &n),
@@ -142,7 +141,7 @@ static void count_block(const Region *g, size_t offset) {
     call_run(&OPS[OP_count_zeros], &(Call){.in = {&sum}, .out = {&count}, .device = d});
 }
 
-/* Blocks in which the device found a difference are compared by the host too. */
+/* The host also compares each block in which the device found a difference. */
 static void check_counts(Region *g, size_t region) {
     const size_t blocks = region / g->block;
     const int64_t words = (int64_t)(g->block / sizeof(float));

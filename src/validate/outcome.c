@@ -9,7 +9,7 @@
 
 const char *const STAGE_VERDICTS[] = {"PASS", "INCONCLUSIVE", "INTERRUPTED", "DEGRADED", "FAIL"};
 
-/* The environment and what a library prints may hold any bytes, and a text may end inside a character. Bytes
+/* The environment and a library's output may hold any bytes, and a truncated text may end inside a character. Bytes
  * that are not UTF-8 become '?', because JSON cannot hold them. */
 static void make_valid(char *s) {
     enum { LONGEST = 4 };
@@ -28,7 +28,7 @@ static void make_valid(char *s) {
         make_valid(to);                                                                                      \
     } while (0)
 
-/* The last one among the least severe evidence. */
+/* The last item of the least severe evidence. */
 static Evidence *least_severe(Outcome *r) {
     Evidence *least = r->evidence;
     for (int i = 1; i < r->n_evidence; i++)
@@ -95,7 +95,7 @@ void outcome_sample(Outcome *r, const char *unit, double sample, const char *nam
             return;
         }
         m = &r->metric[r->n_metrics++];
-        m->n = 0, m->roof = 0; /* a stage may have begun again with n_metrics 0 */
+        m->n = 0, m->roof = 0; /* clear leftovers of an earlier attempt of the stage */
         snprintf(m->name, sizeof m->name, "%s", name);
         snprintf(m->unit, sizeof m->unit, "%s", unit);
     }

@@ -1,4 +1,4 @@
-/* The result of a stage. It has no pointers, because a process passes it to its parent in shared memory. */
+/* The result of a stage. An Outcome has no pointers, because a process passes it to its parent in shared memory. */
 #pragma once
 
 #include <stdbool.h>
@@ -19,11 +19,11 @@ extern const char *const STAGE_VERDICTS[]; /* "PASS" */
 
 enum {
     OUTCOME_EVIDENCE = 24,
-    OUTCOME_METRICS = 1536, /* 5 for each of 256 ranks, and others */
+    OUTCOME_METRICS = 1536, /* 5 for each of 256 ranks, plus some for the world */
     OUTCOME_SAMPLES = 64, /* two runs of the stage, each with OUTCOME_ROUNDS rounds of at most two samples */
     OUTCOME_ROUNDS = 16,
     OUTCOME_LIMITS = 24,
-    OUTCOME_FACTS = 1280, /* 4 for each of 256 ranks, and others */
+    OUTCOME_FACTS = 1280, /* 4 for each of 256 ranks, plus some for the world */
     OUTCOME_HASHES = 64
 };
 
@@ -33,17 +33,17 @@ typedef struct Evidence {
     char suspect[96], text[400];
 } Evidence;
 
-/* A rate, so that larger is better. */
+/* A rate: larger is better. */
 typedef struct Metric {
     char name[80], unit[16];
-    double roof; /* what the hardware allows, in the unit; 0: not known */
+    double roof; /* the hardware's limit, in `unit`; 0: not known */
     int n;
     double sample[OUTCOME_SAMPLES];
 } Metric;
 
 /* The name of a fact: the processes, other than this run's, that use the GPU of a rank. */
 #define OTHERS_OF_RANK "other processes of rank %d"
-/* A fact about the machine. Lasting facts are the fingerprint: they are equal in all runs on one machine. */
+/* A fact about the machine. Lasting facts form the fingerprint: they are equal in all runs on a machine. */
 typedef struct Fact {
     char name[64], value[200];
     bool lasting;
@@ -56,13 +56,13 @@ typedef struct OrderHash {
 } OrderHash;
 
 typedef struct Outcome {
-    bool done; /* the stage has ended; otherwise `doing` is what it was doing */
-    Err error; /* the reason why it could not run */
+    bool done; /* the stage has ended; if not, `doing` tells its last activity */
+    Err error; /* why the stage could not run */
     double seconds;
     char doing[160], summary[240];
-    char transport[200]; /* on which its result depends; empty: on none */
+    char transport[200]; /* the transport that the result depends on; empty: none */
     int n_evidence, n_metrics, n_limits, n_facts, n_hashes, n_lost; /* n_lost: evidence that did not fit */
-    int devices;    /* inventory: devices of this kind that this process sees */
+    int devices;    /* inventory: number of such devices that this process sees */
     bool exclusive; /* no other process can use the devices until this one has ended */
     Evidence evidence[OUTCOME_EVIDENCE];
     Metric metric[OUTCOME_METRICS];
@@ -74,8 +74,8 @@ typedef struct Outcome {
 #define PRINTS(n) __attribute__((format(printf, n, n + 1)))
 /* If there is no space, the new evidence replaces less severe evidence. */
 void outcome_add(Outcome *, StageVerdict, const char *suspect, const char *fmt, ...) PRINTS(4);
-/* Adds a limit: something that is not certified. Equal limits are kept once. If a fact, a metric or a limit
- * does not fit, a limit reports this. */
+/* Adds a limit: something that is not certified. A repeated limit is stored once. If a fact, metric or limit does not
+ * fit, a limit reports that. */
 void outcome_limit(Outcome *, const char *fmt, ...) PRINTS(2);
 void outcome_fact(Outcome *, bool lasting, const char *name, const char *fmt, ...) PRINTS(4);
 void outcome_doing(Outcome *, const char *fmt, ...) PRINTS(2);
@@ -83,15 +83,15 @@ void outcome_sum_up(Outcome *, const char *fmt, ...) PRINTS(2);
 void outcome_hash(Outcome *, uint64_t hash, const char *name);
 #undef PRINTS
 bool outcome_has_limit(const Outcome *, const char *limit);
-/* Adds a sample to the metric with this name, and the metric if it is new. Samples beyond OUTCOME_SAMPLES are
+/* Adds a sample to the metric with this name; creates the metric if necessary. Samples beyond OUTCOME_SAMPLES are
  * dropped. */
 void outcome_sample(Outcome *, const char *unit, double sample, const char *name);
 /* Sets the roof of a metric that has samples; 0: it is not known. */
 void outcome_roof(Outcome *, double roof, const char *name);
 const Metric *outcome_metric(const Outcome *, const char *name); /* NULL: none */
-/* Adds the results of another run of the stage. Equal evidence is kept once. */
+/* Merges the results of a further run of the stage. Repeated evidence is stored once. */
 void outcome_merge(Outcome *to, const Outcome *from);
-double metric_median(const Metric *); /* 0: NULL, or without samples */
+double metric_median(const Metric *); /* 0 for NULL or no samples */
 
-/* The worst verdict of its evidence. */
+/* The worst verdict in the evidence. */
 StageVerdict outcome_verdict(const Outcome *);

@@ -1,7 +1,7 @@
-/* Golden cases in the layouts that fit the world, over the transport: a sweep of `isotron parity`
- * (parity/sweep.h). Each cell runs in its own process. On GPUs all cells run in the process of the stage,
- * because opening GPUs takes longer than a cell. In the lane `exact`, sums are exact in any order, so NCCL
- * has to agree bitwise with one rank. */
+/* Runs golden cases over the transport, in the layouts that fit the world, as a sweep of `isotron parity`
+ * (parity/sweep.h). Each cell runs in a separate process. On GPUs all cells run in the process of the stage, because
+ * opening GPUs takes longer than a cell. In the lane `exact`, sums are exact in any order, so results over NCCL must
+ * be bitwise equal to one rank's. */
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,10 +16,10 @@
 #include "parity/sweep.h"
 #include "validate/stage.h"
 
-/* Each kind of parallelism comes once, before variants, pairs of kinds and further lanes. */
+/* Each kind of parallelism is listed once, before variants, pairs of kinds and further lanes. */
 typedef struct Candidate {
     const char *golden, *lane, *options; /* F: 4, or 2 in a world of two */
-    int ranks;                           /* the least */
+    int ranks;                           /* minimum number of ranks */
 } Candidate;
 
 #define TP    "--tensor-model-parallel-size "
@@ -67,7 +67,7 @@ static const char *const ONE_RANK[] = {"llama-layouts fp64", "llama-layouts bf16
 
 /* ---- the list ---- */
 
-/* The ranks of a cell. Golden batches have 8 sequences, so only powers of two divide them. */
+/* Number of ranks of a cell. Golden batches have 8 sequences, so only powers of two divide them. */
 static int cell_ranks(const StageInput *in) {
     enum { MOST = 8 };
     int ranks = 1;
@@ -85,8 +85,7 @@ static void add_candidate(const Candidate *l, int ranks, Str *out) {
     str_puts(out, "\n");
 }
 
-/* Lists cells `first` to `end` of those that fit the world, one per line. Returns the number of all cells
- * that fit. */
+/* Lists the cells [first, end) that fit the world, one per line. Returns the number of all cells that fit. */
 static int list_cells(int ranks, int first, int end, Str *out) {
     int n = 0;
     for (size_t i = 0; ranks == 1 && i < sizeof ONE_RANK / sizeof *ONE_RANK; i++, n++)
@@ -228,7 +227,7 @@ static Err check_golden(const char *root) {
     return e;
 }
 
-/* In an installation the program is in bin/, in the source tree in build/PRESET/ or a folder of that. */
+/* In an installation the program is in bin/; in the source tree it is in build/PRESET/ or a subfolder. */
 static char *near_program(void) {
     static const char *const PLACES[] = {"../share/isotron/golden", "../../golden", "../../../golden"};
     char program[PATH_MAX];

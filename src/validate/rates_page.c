@@ -1,5 +1,5 @@
-/* A bar is the median of this run as a share of the roof, or of the good run where no roof is known. All bars have one
- * axis, so that shares can be compared down the page. */
+/* A bar is the median of this run as a share of the roof or, if no roof is known, of the good run's median. All bars
+ * share one axis, so that shares can be compared. */
 #include "validate/rates_page.h"
 
 #include <math.h>
@@ -14,13 +14,13 @@ static const double MOST_SHARE = 2;                                 /* a longer 
 
 typedef struct Rate {
     const ValidateRow *row;
-    const Metric *of[2]; /* with library A and B; NULL: none */
+    const Metric *of[2]; /* rates with library A and library B; NULL: none */
     double roof, good;   /* 0: not known */
 } Rate;
 
 typedef struct RatesPage {
     const Validation *a;
-    bool two, roofs, goods; /* what there is: two libraries, roofs, rates of the good run */
+    bool two, roofs, goods; /* whether there are two libraries, roofs, rates of a good run */
     double most;            /* share at the end of the axis */
 } RatesPage;
 
@@ -32,7 +32,7 @@ static Rate rate_of(const Validation *a, const ValidateRow *row, int i) {
                   compare_good_median(a, row, m->name)};
 }
 
-/* The rate that is 100 %; 0: there is no bar. */
+/* The rate that counts as 100 %; 0: there is no bar. */
 static double whole(const Rate *r) { return r->roof > 0 ? r->roof : r->good; }
 
 static void each_rate(RatesPage *p, Str *out, void (*fn)(RatesPage *, const Rate *, Str *out)) {

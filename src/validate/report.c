@@ -35,7 +35,7 @@ StageVerdict validate_verdict(const Validation *a) {
 
 /* ---- the command that repeats a stage ---- */
 
-/* Options of the first run that a repetition does not have, with their values. */
+/* Options of the first run that a repetition omits, with their values. */
 static bool is_left_out(const char *word) {
     static const char *const NAMES[] = {"--only", "--json", "--junit", "--html"};
     for (size_t i = 0; i < sizeof NAMES / sizeof *NAMES; i++) {
@@ -75,7 +75,7 @@ void validate_command(const Validation *a, const ValidateRow *row, Str *out) {
 static void print_evidence(const Outcome *r, const char *who, Str *out) {
     for (int i = 0; i < r->n_evidence; i++) {
         const Evidence *e = &r->evidence[i];
-        if (!*e->suspect) continue; /* it could not run, which is listed as not certified */
+        if (!*e->suspect) continue; /* the stage could not run, and is listed as not certified */
         str_printf(out, "    %s%s, suspect %s: %s\n", who, e->verdict ? STAGE_VERDICTS[e->verdict] : "note",
                    e->suspect, e->text);
     }
@@ -98,7 +98,7 @@ void validate_print_row(const Validation *a, const ValidateRow *row, Str *out) {
     str_puts(out, "\n");
 }
 
-/* B's limits that A has too are not repeated. */
+/* Limits that A and B share are not repeated. */
 static void print_limits(const ValidateRow *row, const char *indent, Str *out) {
     const Outcome *a = row->a, *b = row->b;
     for (int i = 0; i < a->n_limits; i++) str_printf(out, "%snot certified: %s\n", indent, a->limit[i]);
@@ -239,7 +239,7 @@ static json_t *classes_json(const ValidateRow *row) {
 static json_t *row_json(const Validation *a, const ValidateRow *row) {
     Str command = {0}, valid = {0};
     validate_command(a, row, &command);
-    utf8_repair(command.s, command.len, &valid); /* its words may hold any bytes */
+    utf8_repair(command.s, command.len, &valid); /* the command line may hold any bytes */
     json_t *all = json_pack("{s:s, s:s, s:s, s:f, s:s}", "name", row->name, "certifies", row->what, "verdict",
                             STAGE_VERDICTS[verdict_of(row)], "seconds", row->a->seconds, "command", valid.s);
     str_free(&command), str_free(&valid);

@@ -1,6 +1,6 @@
-/* Roofs of each device: the bandwidth of a copy, and the rate of a large GEMM in each type. A device is
- * compared with the rates that the vendor states and with its siblings; all devices work at the same time. Ranks on
- * a CPU share it, so rank 0 measures alone, for the comparison with the last good run. */
+/* Roofs of each device: the bandwidth of a copy, and the rate of a large GEMM in each type. A device is compared with
+ * the rates that the vendor states and with its siblings; all devices work at the same time. Ranks on a CPU share the
+ * CPU, so only rank 0 measures, for the comparison with the last good run. */
 #include "validate/roofs.h"
 
 #include <stdio.h>
@@ -21,8 +21,8 @@ static const Roof ITEMS[] = {{"copy", "GB/s", F32, true, true},
                              {"GEMM fp16", "GFLOP/s", F16, false, false}};
 enum { N_ITEMS = sizeof ITEMS / sizeof *ITEMS };
 
-/* The least fraction of the rate that the vendor states, and of the median of all devices. The power limit sets the
- * clocks during a GEMM: four healthy H100 of one host differed by 6 %. */
+/* The lowest accepted fraction of the vendor's rate, and of the median of all devices. The power limit sets the clocks
+ * during a GEMM: four healthy H100 of one host differed by 6 %. */
 static const double LEAST_COPY = 0.7, LEAST_GEMM = 0.6, LEAST_COPY_OF_SIBLINGS = 0.95,
                     LEAST_GEMM_OF_SIBLINGS = 0.9;
 
@@ -129,7 +129,7 @@ static Err on_rank(StageRank *r) {
 }
 
 Err stage_roofs(const StageInput *in) {
-    static const double LEAST_S = 5; /* of a round on a CPU */
+    static const double LEAST_S = 5; /* duration of a round on a CPU */
     if (stage_on_gpu(in) || in->seconds >= LEAST_S) return stage_on_ranks(in, on_rank);
     outcome_limit(in->out, "roofs: a CPU needs %.0f s to measure them, and only %.1f s are left", LEAST_S,
                   in->seconds);

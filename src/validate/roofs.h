@@ -7,11 +7,11 @@
 typedef struct Roof {
     const char *name, *unit;
     DType type;  /* type of a GEMM */
-    bool copy;   /* else a GEMM */
+    bool copy;   /* a copy; false: a GEMM */
     bool on_cpu; /* also measured on a CPU */
 } Roof;
 
-/* Adds evidence against each of the n devices whose best rate is too low compared with the median of the n devices or
- * with `stated`, the vendor's rate in the roof's unit (0: not known). The evidence quotes its load. */
+/* Adds evidence against each of the n devices whose best rate is too low. Rates are compared with the median of the n
+ * devices and with `stated`, the vendor's rate (0: not known). The evidence quotes the device's load. */
 void roofs_judge(Outcome *, const Roof *, const double *best, const Suspect *, const NvmlLoad *, int n,
                  double stated);

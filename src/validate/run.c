@@ -1,6 +1,6 @@
-/* Runs the stages in a separate process, unless a launcher has started several processes. With two NCCL
- * libraries, each library has its own process. Stages that depend on the library run in the order A B, or A B B A
- * if they measure rates. */
+/* Runs the stages in a separate process, unless a launcher has started several processes. With two NCCL libraries,
+ * each library has a separate process. Stages that depend on the library run in the order A B, or A B B A if they
+ * measure rates. */
 #include <inttypes.h>
 #include <jansson.h>
 #include <math.h>
@@ -36,10 +36,10 @@ static const ValidateRow ROWS[] = {
 /* DEADLINE_S: how long a collective may wait for a member, unless an option sets it. */
 enum { DEADLINE_S = 20, SLACK_S = 30 };
 static const double LEAST_SWEEP_S = 0.7, LEAST_GPU_SWEEP_S = 7, LEAST_VARIANT_S = 0.1;
-/* Opening and closing GPUs and NCCL, in the process that stages share and in those of the drills of `hang`. */
+/* Time to open and close GPUs and NCCL, in the stages' shared process and in each drill of `hang`. */
 static const double OPENING_S = 6.5, DRILL_OPENING_S = 13;
 
-/* A turn is in memory that the processes share. */
+/* A turn, in memory shared by the processes. */
 typedef struct Turn {
     StageInput in;
     int stage;
@@ -48,19 +48,19 @@ typedef struct Turn {
 
 typedef struct Runner {
     const ValidateOptions *options;
-    Turn *turn[2];      /* the present ones of library A and library B */
+    Turn *turn[2];      /* current turns of library A and library B */
     bool exclusive;     /* as in StageInput */
-    Isolation *kept[2]; /* the processes with the devices and the library of earlier stages; NULL: none */
+    Isolation *kept[2]; /* processes kept from earlier stages, with open devices and library; NULL: none */
     JobWatch watch;     /* watches all processes */
     Validation *a;
-    bool is_live;     /* stderr is a terminal, which gets a line about the stage that runs */
-    int64_t shown_ns; /* when it was written; 0: it is hidden */
+    bool is_live;     /* stderr is a terminal, which shows a line about the current stage */
+    int64_t shown_ns; /* when the line was written; 0: the line is hidden */
 } Runner;
 
 /* ---- while a process runs ---- */
 
-/* "speed 6/9 | 3 s | run 41 of 60 s | all_reduce 4096 KiB". The process of the stage may still be
- * writing its current activity. */
+/* "speed 6/9 | 3 s | run 41 of 60 s | all_reduce 4096 KiB". The stage's process may be writing its activity
+ * concurrently. */
 static void show(Runner *x) {
     enum { INTERVAL_NS = 200000000 };
     const Validation *a = x->a;
@@ -109,8 +109,8 @@ static void load(void *arg) {
     l->done = true;
 }
 
-/* Runs in a separate process, because a file that is not NCCL may do anything when it is loaded. `version` is empty
- * after an error. */
+/* Loads the library in a separate process, because a file that is not NCCL may do anything when loaded. `version` is
+ * empty after an error. */
 static Err load_alone(Runner *x, const char *file, char version[VERSION]) {
     enum { LIMIT_S = 60 };
     Loading *l = isolated_memory(sizeof *l);
@@ -141,7 +141,7 @@ static void take_turn(void *arg) {
     t->in.out->done = true;
 }
 
-/* The name that the stages use: "NCCL 2.28.9 with NCCL_ALGO=Ring NCCL_PROTO=LL". */
+/* The library's name in the stages: "NCCL 2.28.9 with NCCL_ALGO=Ring NCCL_PROTO=LL". */
 static void name_library(Runner *x, const StageInput *in, char *out, size_t n) {
     char version[VERSION];
     load_alone(x, in->config.nccl_library, version);
@@ -149,7 +149,7 @@ static void name_library(Runner *x, const StageInput *in, char *out, size_t n) {
              in->variant ? in->variant : "");
 }
 
-/* The process of the stage has ended with a fault, or had to be killed. */
+/* The stage's process ended with a fault or had to be killed. */
 static void note_crash(Runner *x, const Turn *t, const Isolated *i, double limit) {
     Outcome *out = t->in.out;
     const Blame b = isolated_blame(i);
@@ -173,7 +173,7 @@ static void end_kept(Runner *x, bool is_b) {
     x->kept[is_b] = NULL;
 }
 
-/* A process that has ended since the previous stage is not a fault of this stage. */
+/* A process that ended after the previous stage is not a fault of this stage. */
 static Isolated run_kept(Runner *x, bool is_b, double limit) {
     if (!x->kept[is_b]) x->kept[is_b] = isolation_new(take_turn, x->turn[is_b]);
     Isolated i = isolation_run(x->kept[is_b], limit, &x->watch);
@@ -182,8 +182,8 @@ static Isolated run_kept(Runner *x, bool is_b, double limit) {
     return isolation_run(x->kept[is_b], limit, &x->watch);
 }
 
-/* The seconds after which a stage is killed. Drills of `hang` have separate limits. The stage judges them, so its own
- * limit must be longer. */
+/* The seconds after which a stage is killed. Drills of `hang` have separate limits. The stage must judge the drills,
+ * so its limit is longer. */
 static double limit_of(const Turn *t) {
     const StageInput *in = &t->in;
     const double most = t->stage == STAGE_hang ? hang_most_seconds(in->exclusive)
@@ -232,7 +232,7 @@ static Turn *next_turn(Runner *x, int stage, bool is_b, double seconds) {
     return t;
 }
 
-/* The NCCL environment of a further turn of the stage `collectives`. NCCL reads it once in a process. */
+/* The NCCL environment of a further turn of the stage `collectives`. NCCL reads its environment once per process. */
 typedef struct Variant {
     const char *algorithm, *protocol; /* NULL: NCCL's choice */
 } Variant;
@@ -244,7 +244,7 @@ static void set_or_clear(const char *name, const char *value) {
         unsetenv(name);
 }
 
-/* A stage that cannot run has failed, because an earlier stage could open the devices and the libraries. */
+/* A stage that cannot run has failed, because an earlier stage was able to open devices and libraries. */
 static void note_error(const Turn *t) {
     Outcome *out = t->in.out;
     if (t->in.variant)
@@ -253,7 +253,7 @@ static void note_error(const Turn *t) {
         outcome_add(out, VALIDATE_FAIL, "not known", "it could not run: %s", out->error.msg);
 }
 
-/* Cells of parity share a process on GPUs. */
+/* On GPUs, cells of parity share a process. */
 static bool needs_new_process(const ValidateOptions *o, int stage) {
     return ROWS[stage].starts_processes && !(stage == STAGE_parity && o->config->device == ON_CUDA);
 }
@@ -267,8 +267,8 @@ static void add_outcome(const Turn *t, Outcome *to) {
     outcome_merge(to, &t->out);
 }
 
-/* Runs one turn, and adds its result to the row. `v` NULL: the environment is not changed. Returns whether the turn
- * ended; after a signal none does. */
+/* Runs one turn and adds the result to the row. `v` NULL: keeps the environment. Returns whether the turn ended; false
+ * after a signal. */
 static bool add_turn(Runner *x, int stage, bool is_b, double seconds, const Variant *v, Outcome *to) {
     if (x->a->signal) return false;
     Turn *t = next_turn(x, stage, is_b, seconds);
@@ -281,15 +281,15 @@ static bool add_turn(Runner *x, int stage, bool is_b, double seconds, const Vari
     return t->out.done;
 }
 
-/* NCCL's combinations of algorithm and protocol for which there is time, at least one if `seconds` is not 0. Each needs
- * a new process, and the time of its start counts. */
+/* Runs as many of NCCL's combinations of algorithm and protocol as time allows, at least one if `seconds` is not 0.
+ * Each needs a new process, whose start counts as part of the time. */
 static void sweep_variants(Runner *x, int stage, bool is_b, double seconds, Outcome *to) {
     static const Variant VARIANTS[] = {{"Ring", "LL"},     {"Ring", "LL128"},     {"Tree", "Simple"},
                                        {"Ring", "Simple"}, {"Tree", "LL"},        {"Tree", "LL128"},
                                        {"NVLS", "Simple"}, {"NVLSTree", "Simple"}};
     enum { N = sizeof VARIANTS / sizeof *VARIANTS };
     const int64_t start = clock_ns();
-    double left = seconds, starting = 0; /* what a turn takes in addition to its own time */
+    double left = seconds, starting = 0; /* time to start a turn, in addition to the turn's time */
     int i = 0;
     for (; i < N && (i ? left > starting + LEAST_VARIANT_S : seconds > 0); i++) {
         const double own = left / (N - i) - starting, turn = own > LEAST_VARIANT_S ? own : LEAST_VARIANT_S;
@@ -305,19 +305,19 @@ static void sweep_variants(Runner *x, int stage, bool is_b, double seconds, Outc
                       N - i, (int)N);
 }
 
-/* Variants do not run if the user has chosen one, nor in the processes of a launcher. */
+/* Variants do not run under a launcher, or if the user has chosen one. */
 static bool sweeps_variants(int stage, const Outcome *out) {
     return stage == STAGE_collectives && stage_is_nccl(out->transport) && !getenv("NCCL_ALGO") &&
            !getenv("NCCL_PROTO") && comm_processes() == 1 && outcome_verdict(out) < VALIDATE_FAIL;
 }
 
-/* Part of the time of a turn, unless it is too short to start a process. */
+/* Part of a turn's time; 0 if that is too short to start a process. */
 static double variants_seconds(const ValidateOptions *o, int stage, double seconds) {
     const double least = o->config->device == ON_CUDA ? LEAST_GPU_SWEEP_S : LEAST_SWEEP_S;
     return stage == STAGE_collectives && seconds / 2 >= least ? seconds / 2 : 0;
 }
 
-/* The drills wait most of the time, so both libraries have theirs at the same time. */
+/* Drills mostly wait, so the drills of both libraries run concurrently. */
 static bool runs_both(const Runner *x, int stage) {
     return stage == STAGE_hang && compares_libraries(x->options, stage) && !x->exclusive;
 }
@@ -334,14 +334,14 @@ static void run_both(Runner *x, ValidateRow *row, int stage, double seconds) {
     }
 }
 
-/* The order of the turns: rates are measured twice, so that a drift of the machine affects both libraries. */
+/* The order of the turns: rates are measured twice, so that a drift of the machine affects both libraries equally. */
 static const char *order_of(const Runner *x, int stage) {
     if (!compares_libraries(x->options, stage) || runs_both(x, stage)) return "a";
     return stage == STAGE_speed || stage == STAGE_training ? "abba" : "ab";
 }
 
-/* If a turn did not end, further turns on the same library are left out: they would only reach the time limit again.
- * The second pair of turns is left out if the first pair has used the time of both. */
+/* If a turn did not end, further turns on that library are skipped: they would only reach the time limit again. The
+ * second pair of turns is skipped if the first pair has used the time of both. */
 static void run_stage(Runner *x, ValidateRow *row, int stage, double all_seconds) {
     static const double MOST_OF_A_PAIR = 0.75;
     const char *order = order_of(x, stage);
@@ -360,7 +360,7 @@ static void run_stage(Runner *x, ValidateRow *row, int stage, double all_seconds
     }
 }
 
-/* Opens the devices and library B before its first stage, so that this takes no time of the stage. An error shows
+/* Opens the devices and library B before B's first stage, so that this does not use the stage's time. An error occurs
  * again in the stage. */
 static void open_b(Runner *x, int stage) {
     if (!compares_libraries(x->options, stage) || x->kept[true] || x->exclusive || comm_processes() > 1)
@@ -394,8 +394,8 @@ static bool any_ran(const Validation *a) {
     return any;
 }
 
-/* Processes of a launcher have different clocks and need equal budgets, so they ignore `gone`, the seconds until
- * now, and count all stages as remaining. */
+/* Processes under a launcher have different clocks but need equal budgets. They ignore `gone`, the seconds passed so
+ * far, and count all stages as remaining. */
 static double budget(const Runner *x, const Validation *a, int stage, double gone) {
     const ValidateOptions *o = x->options;
     const bool by_clock = comm_processes() == 1, gpu = o->config->device == ON_CUDA,
@@ -414,7 +414,7 @@ static double budget(const Runner *x, const Validation *a, int stage, double gon
 
 /* ---- a signal ---- */
 
-/* The findings of the stage stay. `doing`: what the signal interrupted; NULL: the stage had not begun. */
+/* Keeps the findings of the stage. `doing`: what the signal interrupted; NULL: the stage had not begun. */
 static void note_interrupt(ValidateRow *row, const char *doing) {
     if (!row->a) row->a = isolated_memory(sizeof *row->a);
     outcome_add(row->a, VALIDATE_INTERRUPTED, "", doing ? "it was interrupted" : "the run was interrupted");
@@ -441,10 +441,10 @@ static void print_row(const Validation *a, const ValidateRow *row) {
     str_free(&line);
 }
 
-/* In a process of a launcher, in another thread while a stage runs. The launcher ends all of its processes. An early
- * exit is a fault for the others, so processes that write no report wait for the one that does. */
+/* Under a launcher, runs in a separate thread while a stage runs. The launcher ends all of its processes, and the loss
+ * of one is a fault for the others. Processes without the report therefore wait for the one that writes it. */
 static void report_interrupt(void *validation) {
-    enum { REPORT_S = 1 }; /* more than rank 0 needs */
+    enum { REPORT_S = 1 }; /* longer than rank 0 needs */
     Validation *a = validation;
     if (a->stage == STAGES) return;
     if (!a->is_heard) {
@@ -453,7 +453,7 @@ static void report_interrupt(void *validation) {
     }
     ValidateRow *row = &a->row[a->stage];
     Outcome *now = mem_alloc(sizeof *now);
-    *now = *a->now; /* its rank may be writing to it */
+    *now = *a->now; /* the rank may be writing to *a->now */
     now->seconds = (double)(clock_ns() - a->stage_ns) * 1e-9;
     outcome_merge(row->a, now);
     note_interrupt(row, now->doing);
@@ -500,8 +500,8 @@ static Err run_row(Runner *x, Validation *a, int stage) {
     return ERR_OK;
 }
 
-/* Finds out whether processes can share a GPU. With --device cuda and no --ranks, also counts the GPUs: each gets a
- * rank. */
+/* Finds out whether processes can share a GPU. With --device cuda and no --ranks, also counts the GPUs and sets one
+ * rank per GPU. */
 static Err look_at_devices(Runner *x, Config *c) {
     if (c->device != ON_CUDA || comm_processes() > 1) return ERR_OK;
     Turn *t = next_turn(x, STAGE_inventory, false, 1);
@@ -518,7 +518,7 @@ static Err look_at_devices(Runner *x, Config *c) {
 
 /* ---- checks before the first stage ---- */
 
-/* Two libraries are named by their versions, or if these are equal by their files. */
+/* Names two libraries by their versions or, if these are equal, by their files. */
 static Err check_libraries(Runner *x, Validation *a) {
     const ValidateOptions *o = x->options;
     const char *const files[] = {o->config->nccl_library, o->nccl_b};

@@ -1,11 +1,10 @@
-/* Speed between ranks: bus bandwidth of collectives, of each pair of ranks in both directions, and how long
- * each rank takes for the same work before it arrives. Samples are taken in rounds over all of these, so that
- * slow changes of the machine affect all of them equally. A pair or a rank is slow if the whole confidence
- * interval of its median (base/statistics.h) is below a fraction of its siblings' upper quartile. In a
- * world of two, each has one sibling: the other direction of the link, the arrival of the other rank. The
- * interval then has to be below a fraction of the sibling's whole interval. If all links of a rank are slow,
- * the rank is the suspect, else the link. If all links of the world are slow, the comparison with their roof
- * (links_roof.h) detects it. */
+/* Measures speed between ranks: the bus bandwidth of collectives, the bandwidth of each pair of ranks in both
+ * directions, and how long each rank needs for equal work before it arrives. Each round samples all of these, so that
+ * slow changes of the machine affect all equally. A pair or a rank is slow if the whole confidence interval of its
+ * median (base/statistics.h) is below a fraction of its siblings' upper quartile. In a world of two, each has one
+ * sibling: the other direction of the link, the arrival of the other rank. The interval then has to be below a
+ * fraction of the sibling's whole interval. If all links of a rank are slow, the rank is the suspect, else the link.
+ * If all links of the world are slow, the comparison with their roof (links_roof.h) detects it. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,15 +21,16 @@
 #include "validate/links_roof.h"
 #include "validate/stage.h"
 
-/* ROUND_SAMPLES: samples of each link and rank in a round. PASSES: most worlds that are measured. REPEATS: calls in a
- * sample. A sample of short calls of a GPU has SHORT times as many, because its start differs between processes. */
+/* ROUND_SAMPLES: samples of each link and rank in a round. PASSES: maximum number of measured worlds. REPEATS: calls
+ * in a sample. A sample of short GPU calls has SHORT times as many, because the overhead at its start differs between
+ * processes. */
 enum { MOST_PAIRED = 12, SIZES = 2, ROUND_SAMPLES = 2, PASSES = 2, REPEATS = 2, SHORT = 8 };
 
 typedef struct Speed {
     StageRank *r;
-    bool second;          /* world: something was slow in the first one */
+    bool second;          /* something was slow in the first world */
     bool gpu, shared;     /* shared: ranks share a device and its memory */
-    size_t message, most; /* bytes: of a link, larger than caches; of a collective */
+    size_t message, most; /* bytes: of a link's message, larger than caches; of a collective */
     int round;
     char *in, *out, *work;
     Tensor x, w, y;
@@ -55,7 +55,7 @@ static double slowest(const Speed *s, int64_t start_ns) {
     return stage_reduce(s->r, COMM_MAX, (double)(clock_ns() - start_ns) * 1e-9);
 }
 
-/* The calls of a sample. */
+/* Number of calls in a sample. */
 static int calls_of(const Speed *s, bool is_short) { return s->gpu && is_short ? SHORT * REPEATS : REPEATS; }
 
 static void keep_rate(const Speed *s, double rate, double roof, const char *name) {
@@ -148,13 +148,13 @@ static void sample_arrival(Speed *s, bool keep) {
     free(all);
 }
 
-/* The number of samples without which no link or rank can be judged. */
+/* Number of samples required to judge a link or rank. */
 static int least_samples(const Speed *s) {
     return (int)interval_least(INTERVAL_ERROR / (s->r->world * (s->r->world - 1)));
 }
 
-/* Whether this world has taken less time. The limits below keep two worlds within the time after which run.c ends a
- * stage. */
+/* Whether this world has taken less than `seconds`. The limits below keep two worlds within the time after which run.c
+ * ends a stage. */
 static bool is_within(const Speed *s, double seconds) {
     return stage_has_time(s->r, seconds / s->r->in->seconds);
 }
@@ -172,8 +172,8 @@ static bool has_time(const Speed *s) {
 
 static bool has_time_for_another_world(const Speed *s) { return is_within(s, s->r->in->seconds + 15); }
 
-/* A very slow link or rank has to be named, so links and ranks are measured for longer than collectives. A second world
- * gets as much time as the first one could take. */
+/* A very slow link or rank must be identified, so links and ranks are measured for longer than collectives. A second
+ * world gets as much time as the first world was allowed. */
 static bool has_time_to_name(const Speed *s) {
     return s->second ? has_time_for_another_world(s) : is_within(s, 2 * s->r->in->seconds + 20);
 }
@@ -304,7 +304,7 @@ static void find_roof(Speed *s) {
     free(ids), free(all);
 }
 
-/* The rank whose links are slower than those of the others; -1: there is none, or it is not known. */
+/* The rank whose links are slower than all other links; -1: none or unknown. */
 static int slowest_rank(const Speed *s) {
     static const double LEAST = 0.8;
     const int n = s->r->world;
@@ -349,7 +349,7 @@ static void report_roof(const Speed *s, const Slow *slow) {
 
 static size_t bytes_of(const Speed *s) { return s->most > s->message ? s->most : s->message; }
 
-/* Pages that were never written may all be one page of zeros, which is read faster. */
+/* Pages that were never written may all map to one page of zeros, which is read faster. */
 static void touch(const Speed *s, char *at) {
     char *filled = mem_alloc(bytes_of(s));
     memset(filled, 1, bytes_of(s));
@@ -436,7 +436,7 @@ static void finish(const Speed *s, const Slow *slow) {
 typedef struct Passes {
     Slow slow;
     int pass;
-    bool again; /* rank 0's */
+    bool again; /* set by rank 0 */
 } Passes;
 
 static Err on_rank(StageRank *r) {
@@ -455,8 +455,8 @@ static Err on_rank(StageRank *r) {
     return ERR_OK;
 }
 
-/* The placement of memory and threads affects the caches of a CPU, so a link or a rank counts as slow only if
- * it is slow in each of several worlds. If the first world takes too long, there is only this one. */
+/* The placement of memory and threads affects the caches of a CPU, so a link or a rank counts as slow only if it is
+ * slow in each of several worlds. If the first world takes too long, no further world is measured. */
 Err stage_speed(const StageInput *given) {
     Passes passes = {.again = true};
     StageInput in = *given;

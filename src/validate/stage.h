@@ -1,4 +1,4 @@
-/* Shared by the stages: a world of ranks with devices, budgets, and the names of suspects. */
+/* Code shared by the stages: worlds of ranks with devices, time budgets, and the names of suspects. */
 #pragma once
 
 #include "comm/comm.h"
@@ -7,7 +7,7 @@
 
 typedef struct StageInput {
     const ValidateOptions *options;
-    Config config; /* with the number of ranks, the library and the deadline of this run */
+    Config config; /* options, with this run's number of ranks, library and deadline */
     double seconds;
     Outcome *out;
     const char *variant; /* collectives: algorithm and protocol of NCCL; NULL: its choice */
@@ -15,14 +15,13 @@ typedef struct StageInput {
     void *state;         /* owned by the stage, shared by all its worlds in this process */
 } StageInput;
 
-/* The stages of stages.def. Each function writes its result to `out`. It returns only errors in the
- * options. */
+/* The stages of stages.def. Each function writes its result to `out` and returns an error only for invalid options. */
 #define STAGE(name, share, least, ranks, on_library, starts_processes, what)                                 \
     Err stage_##name(const StageInput *);
 #include "validate/stages.def"
 
-/* The folder of the golden cases of `parity`: `given`, or if that is NULL the one of this installation or source tree,
- * else "golden". The caller frees it. An error names the first case that is not complete. */
+/* The folder of the golden cases of `parity`: `given` or, if `given` is NULL, the folder of this installation or
+ * source tree, else "golden". The caller frees the path. An error names the first incomplete case. */
 Err parity_find_golden(const char *given, char **out);
 
 /* A rank of a stage. */
@@ -31,8 +30,8 @@ typedef struct StageRank {
     Comm *comm; /* NULL: one rank */
     Device *device;
     int rank, world;
-    int sharing;    /* ranks on this rank's device, itself included */
-    Outcome *out;   /* rank 0's; NULL on the others */
+    int sharing;    /* number of ranks on this rank's device, including this rank */
+    Outcome *out;   /* set on rank 0 only; NULL on other ranks */
     int64_t end_ns; /* of the budget */
     char described[200], transport[200];
 } StageRank;
@@ -55,11 +54,11 @@ bool stage_has_time(const StageRank *, double fraction);
 typedef struct Suspect {
     char s[96];
 } Suspect;
-/* "GPU 2 (rank 2)", or "rank 2" of ranks on a CPU. */
+/* "GPU 2 (rank 2)", or "rank 2" on a CPU. */
 Suspect stage_suspect(const StageRank *, int rank);
 /* Whether a transport, as rank_open_device describes it, is NCCL. */
 bool stage_is_nccl(const char *transport);
-/* Notes in the result that it depends on the transport. */
+/* Records in the stage's result that it depends on the transport. */
 void stage_note_transport(const StageRank *);
 /* "NCCL 2.28.9", or the transport through host memory. */
 Suspect stage_transport(const StageRank *);

@@ -15,14 +15,14 @@
 #include "train/trainer.h"
 #include "validate/stage.h"
 
-enum { MOST_STEPS = 200, LEAST_STEPS = 8 }; /* the least that two libraries can be compared by */
+enum { MOST_STEPS = 200, LEAST_STEPS = 8 }; /* the minimum for a comparison of two libraries */
 
 typedef struct Training {
     const StageInput *in;
     Config config;
 } Training;
 
-/* The steps of one run; all but the times are equal on all ranks. */
+/* The steps of one run; all members except the times are equal on all ranks. */
 typedef struct Steps {
     int64_t n;
     double loss[MOST_STEPS], norm[MOST_STEPS], seconds[MOST_STEPS];
@@ -110,7 +110,7 @@ static void take_step(const StageRank *r, const Training *t, Trainer *trainer, c
     s->n++;
 }
 
-/* Steps until half of the budget has passed, or `steps` of them; none if they do not fit. */
+/* Runs `steps` steps or, if 0, until half of the budget has passed. Runs none if they do not fit into memory. */
 static Err train(StageRank *r, const Training *t, int64_t steps, Steps *s) {
     char transport[200];
     Device *device;
@@ -160,7 +160,7 @@ static void judge_determinism(const StageRank *r, const Steps *a, const Steps *b
     }
 }
 
-/* The first step is not counted: it touches the memory. */
+/* The first step is not counted: it touches memory for the first time. */
 static void judge_drift(const StageRank *r, const Steps *s) {
     static const double MOST = 1.05;
     const int64_t third = (s->n - 1) / 3;

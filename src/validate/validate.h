@@ -1,9 +1,8 @@
-/* Accepts a machine, a driver or an NCCL library. Stages (stages.def) run one after the other; each has a
- * verdict, evidence, and a suspect for each fault. Stages share one separate process, so that a crash or a
- * hang of a library ends only the current stage. After a stage that has failed, the next one gets a new
- * process. These always get a new process: stages that start processes (parity only without GPUs), and variants of
- * NCCL. A second NCCL library has a second process. If a launcher has started several processes, all stages run in
- * these processes.
+/* Accepts a machine, a driver or an NCCL library. Stages (stages.def) run one after the other; each has a verdict,
+ * evidence, and a suspect for each fault. Stages share one separate process, so that a crash or a hang of a library
+ * ends only the current stage. After a stage that has failed, the next one gets a new process. Variants of NCCL and
+ * stages that start processes always get a new process, except parity on GPUs. A second NCCL library runs in a second
+ * process. If a launcher has started several processes, all stages run in these processes.
  *
  *   PASS          everything that was tested is correct
  *   INCONCLUSIVE  nothing could be tested, or the results vary too much for a verdict
@@ -33,15 +32,15 @@ typedef struct ValidateOptions {
     const Config *config; /* ranks, device, transport, deadlines */
     TextList only;        /* names of stages; none: all */
     double seconds;       /* for all stages */
-    const char *nccl_b;   /* another NCCL library to compare with config->nccl_library; NULL: none */
-    const char *good;     /* report of the last good run, as written by --json; NULL: none */
-    const char *golden;   /* folder of golden cases; NULL: that of the installation or the source tree */
+    const char *nccl_b;   /* the NCCL library to compare with config->nccl_library; NULL: none */
+    const char *good;     /* report file (--json) of the last good run; NULL: none */
+    const char *golden;   /* folder of golden cases; NULL: folder of the installation or the source tree */
     double memory_share;  /* share of the free memory of a device */
     double allow;         /* 0.05: a rate that is up to 5 % lower is not degraded */
     bool allow_changes;   /* versions may differ from those of the good run */
-    int argc;             /* the command line, from which the command that repeats a stage is made */
+    int argc;             /* the command line; commands that repeat a stage are built from it */
     char **argv;
-    void (*report)(const struct Validation *, void *arg); /* when a signal ends the processes of a launcher */
+    void (*report)(const struct Validation *, void *arg); /* called when a signal ends a launcher's run */
     void *arg;
 } ValidateOptions;
 
@@ -50,7 +49,7 @@ typedef struct ValidateRow {
     double share, least_seconds;
     int least_ranks;
     bool on_library, starts_processes, selected;
-    Outcome *a, *b; /* b: with the other NCCL library; NULL: not run */
+    Outcome *a, *b; /* b: with nccl_b; NULL: not run */
     bool once;      /* rates were measured once with each library, for lack of time */
 } ValidateRow;
 
@@ -62,28 +61,27 @@ typedef struct Validation {
     bool is_heard;         /* false in MPI processes other than rank 0 */
     int ranks;
     double seconds;
-    int signal;         /* that has ended the run; 0: none */
-    int stage;          /* the running one; STAGES: the run has ended */
-    const Outcome *now; /* of the current turn */
+    int signal;         /* the signal that ended the run; 0: none */
+    int stage;          /* the current stage; STAGES: the run has ended */
+    const Outcome *now; /* outcome of the current turn */
     int64_t start_ns, stage_ns;
-    Interrupt *interrupt; /* in processes of a launcher */
+    Interrupt *interrupt; /* used only under a launcher */
 } Validation;
 
-/* Returns an error if an option or a file is invalid, or if the first stage could not run. Everything else is evidence.
- * Call validate_free also after an error. The first SIGINT, SIGTERM or SIGHUP ends the stage that runs and leaves out
- * the later ones (`signal`); a second one ends the process. In processes of a launcher the first one calls `report` and
- * ends the process. After the last stage signals wait, so that all reports are written. */
+/* Returns an error if an option or a file is invalid, or if the first stage could not run. All other faults are
+ * reported as evidence. Call validate_free also after an error. The first SIGINT, SIGTERM or SIGHUP ends the current
+ * stage, skips the later ones and sets `signal`. A second signal ends the process. Under a launcher, the first signal
+ * calls `report` and ends the process. Signals after the last stage are deferred until all reports are written. */
 Err validate_run(const ValidateOptions *, Validation *);
 void validate_free(Validation *);
 StageVerdict validate_verdict(const Validation *);
 
-/* Reports: the text that is printed after the progress lines, JSON, JUnit XML, and a self-contained HTML
- * page. */
+/* Reports: text (printed after the progress lines), JSON, JUnit XML, and a self-contained HTML page. */
 void validate_print(const Validation *, Str *out);
 /* "7 of 9 stages; speed, hang: not run because it needs 2 ranks, and there is 1" */
 void validate_count(const Validation *, Str *out);
 void validate_json(const Validation *, Str *out);
-enum { VALIDATE_SCHEMA = 1 }; /* of the JSON */
+enum { VALIDATE_SCHEMA = 1 }; /* version of the JSON report */
 void validate_junit(const Validation *, Str *out);
 void validate_html(const Validation *, Str *out);
 /* The line about a stage that has run. */

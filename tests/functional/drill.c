@@ -1,6 +1,6 @@
 /* The program, in which one rank skips or delays one operation: DRILL="rank nth seconds" (0 seconds: skips), counted as
  * comm_sabotage counts. With DRILL_CLOCK="start rate" time runs faster from a start in nanoseconds. It is linked with
- * --wrap, so that the program itself has no way in. */
+ * --wrap, so that the program itself needs no hook. */
 #include <stdio.h>
 #include <stdlib.h>
 

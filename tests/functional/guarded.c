@@ -1,14 +1,13 @@
-/* The program with the CPU's kernels on a device whose memory the host cannot touch, like a GPU's. Addresses
- * of its memory are inaccessible pages; kernels, and the device's own copies, get the memory behind them. So
- * host code that reads or writes memory without a view is a fault, and so is an op that gets host memory, or
- * more than its operands need.
+/* The program with the CPU's kernels on a device whose memory the host cannot touch, like a GPU's. Addresses of its
+ * memory are inaccessible pages; kernels, and the device's own copies, get the memory behind them. So host code that
+ * reads or writes memory without a view is a fault, and so is an op that gets host memory or accesses memory outside of
+ * its operands.
  *
  * Async copies are done as late as possible, so that code which does not wait for them finds the old content.
  * A copy in the order of the kernels from async-copy memory reads it at the next wait, and a copy to such
  * memory arrives there. Linked with --wrap of device_open; the program itself has no hook.
  *
- * GUARDED_SKIPS=op: rank 1 of a layout skips that op, so that the search for the first wrong op has one to
- * find. */
+ * GUARDED_SKIPS=op: rank 1 of a layout skips that op, so that the search for the first wrong op has an op to find. */
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,7 +20,7 @@
 #include "tensor/call.h"
 
 typedef struct Block {
-    char *at, *memory; /* what the host sees; what is behind it */
+    char *at, *memory; /* addresses that the host sees; the memory behind them */
     size_t bytes;
 } Block;
 
@@ -159,7 +158,7 @@ static void touched(int number) {
     fault(__FILE__, __LINE__, "host code", "the host has touched memory of the device, or none at all");
 }
 
-/* ---- what may touch its memory ---- */
+/* ---- operations that may access device memory ---- */
 
 static Tensor *operand(const Guarded *g, const OpDef *op, Tensor *t, Tensor *copy) {
     const size_t bytes = t ? tensor_extent(t) : 0;

@@ -1,10 +1,10 @@
-/* The program, which records each of its calls that changes files below the folder RECORDER_ROOT, in the
- * order in which they happen, and can let one of them fail. It is linked with --wrap of these calls, so that
- * it works where no debugger may attach. Calls from inside libc (stdio) are not seen: crash.py compares what
- * it replays with what is on the disk. It does not wait for the disk: fsync is recorded and not done.
+/* The program, which records each of its calls that changes files below the folder RECORDER_ROOT, in the order in which
+ * they happen, and can make one of them fail. It is linked with --wrap of these calls, so that it works even where
+ * debuggers may not attach. Calls from inside libc (stdio) are not seen: crash.py compares what it replays with what is
+ * on the disk. It does not wait for the disk: fsync is recorded but not executed.
  *
- * The record has a line for each call, after that of a write its bytes. "saved N": a save of step N has
- * returned. "failed" precedes a call that was made to fail.
+ * The record has a line for each call; a write's bytes follow its line. "saved N": a save of step N has returned.
+ * "failed" precedes a call that the recorder made fail.
  *
  *   RECORDER_TRACE  file that the record is appended to
  *   RECORDER_FAIL   number, from 1, of the call that fails: with ENOSPC if it takes up space, else with EIO
@@ -28,7 +28,7 @@
 
 enum { MOST_FILES = 1024 };
 
-static pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER; /* one call at a time: the record has their order */
+static pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER; /* one call at a time, in the record's order */
 static bool is_recorded[MOST_FILES];                     /* by descriptor */
 static long calls;
 static bool is_failing; /* the call whose turn it is */

@@ -1,7 +1,7 @@
-/* A fuzz target: a function that gives one input to a reader of users' files, and its seeds. The reader must
- * succeed or return an error message. fuzz_<what>.c is linked twice: with libFuzzer (clang, ISOTRON_FUZZ),
- * and with replay.c, which mutates the seeds by a fixed sequence of random numbers, so that CTest runs the
- * same inputs anywhere. */
+/* A fuzz target is a set of seeds and a function that passes one input to a reader of users' files. The reader
+ * must succeed or return an error message. fuzz_<what>.c is linked twice: with libFuzzer (clang, ISOTRON_FUZZ),
+ * and with replay.c, which mutates the seeds by a fixed sequence of random numbers, so that CTest runs the same
+ * inputs anywhere. */
 #pragma once
 
 #include <stdbool.h>
@@ -11,10 +11,10 @@
 #include "base/err.h"
 #include "base/str.h"
 
-/* Given by the target: one input; whether it was accepted. */
+/* Defined by the target: runs one input and returns whether the reader accepted it. */
 bool fuzz_one(const uint8_t *bytes, size_t n);
 
-/* Given by the target: valid files to start from, which fuzz_one accepts. */
+/* Defined by the target: valid files to start from, which fuzz_one accepts. */
 typedef struct Corpus {
     Str *seeds;
     int n;
@@ -24,7 +24,7 @@ void corpus_add(Corpus *, const void *bytes, size_t n);
 void corpus_add_file(Corpus *, const char *path);    /* a file of the repository: its absence is a fault */
 void corpus_add_glob(Corpus *, const char *pattern); /* at least one file must match */
 
-/* Path of a file of that name in this process's scratch folder; release with free(). */
+/* Path of a file with this name in this process's scratch folder; release with free(). */
 char *fuzz_path(const char *name);
 /* Writes such a file and returns its path. */
 char *fuzz_file(const char *name, const void *bytes, size_t n);

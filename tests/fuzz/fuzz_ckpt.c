@@ -1,5 +1,5 @@
-/* Checkpoints: the manifest up to its own hash, which is made right here, so that the mutations get past it.
- * The checkpoint is then opened, verified and loaded; its shard is right. */
+/* Checkpoints: the input is the manifest without its own hash. The target computes the hash, so that mutations pass it.
+ * It then opens, verifies and loads the checkpoint, whose shard is correct. */
 #include "fuzz/fuzz.h"
 
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-/* Indexed datasets: the input is the size of the .bin (u16) and an .idx file. Everything an opened dataset
- * offers is read, and the samples of a masked dataset are made of it. */
+/* Indexed datasets: the input is the size of the .bin (u16) and an .idx file. The target reads the whole opened dataset
+ * and makes a masked dataset's samples from it. */
 #include "fuzz/fuzz.h"
 
 #include <stdlib.h>
@@ -25,7 +25,7 @@ static void read_all(const IndexedDataset *d) {
     }
 }
 
-/* Sentences of the samples lie in the dataset. */
+/* Sentences of the samples are inside the dataset. */
 static void make_samples(const char *prefix) {
     TokenSource source;
     CHECK(fuzz_ok(source_open(prefix, (MockShape){0}, 1, 0, &source)), "it cannot be opened again");

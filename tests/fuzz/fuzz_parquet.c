@@ -12,7 +12,7 @@ static const char *const NAMES[] = {"nulls",      "plain",    "lengths",     "de
                                     "dictionary", "overflow", "null_lengths"};
 enum { COLUMNS = sizeof NAMES / sizeof *NAMES, ROWS = 200 };
 
-/* One column, so that damage of others is no error. */
+/* One column, so that damage of other columns is not an error. */
 static bool read_column(const char *path, const char *const *name) {
     Parquet *p;
     ParquetText text;

@@ -1,5 +1,5 @@
-/* Weights: a .safetensors file or, if it begins with {, the index of a folder whose one file is right. Every
- * byte of every tensor is read. */
+/* Weights: a .safetensors file or, if it begins with {, the index of a folder whose only file is correct. Every byte of
+ * every tensor is read. */
 #include "fuzz/fuzz.h"
 
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* Files of tasks in each format, which their content tells: their samples and, if there are any, batches of them. */
+/* Task files; the content selects the format. The target reads samples and, if there are any, batches. */
 #include "fuzz/fuzz.h"
 
 #include <stdlib.h>

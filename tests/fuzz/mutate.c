@@ -116,7 +116,7 @@ static void change_token(Str *s, Dice *d) {
     if (t.end > t.at) splice(s, t.at, t.end - t.at, word, strlen(word));
 }
 
-/* A number for a number, a neighbouring string for a string: what is well formed stays so, and gets past the
+/* A number for a number, a neighbouring string for a string: well-formed input stays well-formed and passes the
  * parser. */
 static void change_value(Str *s, Dice *d) {
     Token t = find_token(s, d), other = find_token(s, d);

@@ -28,7 +28,7 @@ typedef struct Progress {
     uint64_t accepted, refused;
 } Progress;
 
-/* The address sanitizer reserves terabytes, so its own limits stand in for the one of the process. */
+/* The address sanitizer reserves terabytes, so its own limits replace the process's limit. */
 const char *__asan_default_options(void);
 const char *__asan_default_options(void) {
     return "max_allocation_size_mb=2304:hard_rss_limit_mb=2048:allocator_may_return_null=0";
@@ -43,7 +43,7 @@ const char *__asan_default_options(void) {
 
 static void run_one(const Str *input, Progress *p) {
     alarm(SECONDS_PER_INPUT);
-    /* An exact copy, so that reading one byte past the end is seen. */
+    /* An exact copy, so that reading one byte past the end is detected. */
     uint8_t *bytes = mem_alloc(input->len + !input->len);
     memcpy(bytes, input->len ? input->s : "", input->len);
     if (fuzz_one(bytes, input->len))
@@ -53,7 +53,7 @@ static void run_one(const Str *input, Progress *p) {
     free(bytes);
 }
 
-/* The child: a wrong verdict on an unchanged seed is a failure too, for a target that refuses its seeds tests
+/* The child: a wrong verdict on an unchanged seed is a failure too, because a target that refuses its seeds tests
  * nothing. */
 static int run_range(const Corpus *c, uint64_t seed, uint64_t end, Progress *p) {
     if (LIMIT_MEMORY) setrlimit(RLIMIT_AS, &(struct rlimit){MEMORY_BYTES, MEMORY_BYTES});

@@ -39,7 +39,7 @@ HOOK(Err, trainer_load, Trainer *r, bool *loaded) {
     return e;
 }
 
-/* Saves what 16 bits hold of the masters. */
+/* Saves the masters rounded to 16 bits. */
 HOOK(Err, ckpt_save, const char *dir, const CkptSaveOptions *o, Comm *comm, const Registry *r,
      const CkptItem *items, int n, const json_t *state) {
     if (mutant_is(M_ckpt_saves_rounded)) {

@@ -1,5 +1,5 @@
-/* Bugs in communication between ranks: an operation that is left out, done twice, or whose result is spoilt.
- * All members do the same, so that the watchdog has nothing to say. */
+/* Bugs in communication between ranks: an operation is skipped, repeated, or has a corrupted result. All members do so
+ * consistently, so the watchdog reports nothing. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -47,7 +47,7 @@ static void last_eight_zero(const CommCall *c, int64_t n) {
     memset((char *)c->out + ((size_t)n - last) * size, 0, last * size);
 }
 
-/* The parts of the members change places: the first half of them with the second. */
+/* Swaps the members' parts: the first half with the second half. */
 static void permuted(const CommCall *c, int64_t n) {
     const size_t half = (size_t)(n / 2) * dtype_size(c->dtype);
     char *first = c->out, *second = first + (size_t)n * dtype_size(c->dtype) - half,
@@ -58,7 +58,7 @@ static void permuted(const CommCall *c, int64_t n) {
     free(kept);
 }
 
-/* Everybody's part is this member's. */
+/* Replaces every member's part by this member's. */
 static void own_part(const CommCall *c, int64_t n) {
     const size_t part = (size_t)(n / c->group.size) * dtype_size(c->dtype);
     for (int i = 0; i < c->group.size; i++)
@@ -88,7 +88,7 @@ static void one_element(const CommCall *c, int64_t n) {
     if (c->dtype == F64 && n > SOME_ELEMENT) ((double *)c->out)[SOME_ELEMENT] *= 1 + mutant_value(1e-7);
 }
 
-/* AT_ONCE: what starts has ended, so that what was read too early does not depend on the threads' pace. */
+/* AT_ONCE: an operation ends when it starts, so that data that is read too early does not depend on thread timing. */
 typedef enum Change { NOT_DONE, DONE_TWICE, AT_ONCE, SPOILT } Change;
 
 static const struct {
@@ -150,7 +150,7 @@ static void spoil(const CommCall *c, int i, int64_t n) {
 
 void __real_comm_run(Comm *, const CommCall *);
 
-/* Before an operation; true: it is not to be done. */
+/* Runs before an operation; true: skip the operation. */
 static bool before(Comm *comm, const CommCall *c, int i) {
     if (i < 0) return false;
     const Change change = TABLE[i].change;
@@ -163,7 +163,7 @@ HOOK(CommWork *, comm_start, Comm *comm, const CommCall *c) {
 }
 
 HOOK(void, comm_wait, Comm *comm, CommWork *work) {
-    const CommCall c = work->call; /* its counts do not outlive the wait */
+    const CommCall c = work->call; /* the caller's counts are not valid after the wait */
     const int64_t n = received(&c);
     __real_comm_wait(comm, work);
     spoil(&c, planted(&c), n);

@@ -1,6 +1,5 @@
-/* isotron_mutants --ignore-option FIELD COMMAND ...: the rules see what the user gave, the run sees the
- * default. One bug for each option, so that the table of options (tests/functional/options) can be judged row
- * by row. */
+/* isotron_mutants --ignore-option FIELD COMMAND ...: the rules see the user's value, and the run sees the default. One
+ * bug for each option, so that the table of options (tests/functional/options) can be judged row by row. */
 #include <stdio.h>
 #include <string.h>
 

@@ -1,4 +1,5 @@
-/* Bugs in the judge, which sees every other bug. Each is met with a fault that only the spoilt part can see. */
+/* Bugs in the judge, which must find all other bugs. Each bug is tested with a fault that only the broken part can
+ * detect. */
 #include <math.h>
 #include <string.h>
 

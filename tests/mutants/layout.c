@@ -76,7 +76,7 @@ static void drop_last(RankSchedule *s, ActionKind kind) {
         }
 }
 
-/* Microbatches 0 and 1 change places in the passes of one kind. */
+/* Swaps microbatches 0 and 1 in the passes of one kind. */
 static void swap_microbatches(RankSchedule *s, ActionKind kind) {
     Action *a = find(s, kind, 0), *b = find(s, kind, 1);
     if (a && b) a->microbatch = 1, b->microbatch = 0;

@@ -1,4 +1,4 @@
-/* The words --mutant ID or --ignore-option FIELD come first and are taken away; the rest is a command of the
+/* The words --mutant ID or --ignore-option FIELD come first and are removed; the remaining words are a command of the
  * program. */
 #include <stdio.h>
 #include <stdlib.h>

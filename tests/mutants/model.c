@@ -14,7 +14,7 @@
 
 /* ---- sums over tensor-parallel ranks ---- */
 
-/* Keeps this rank's part, where all parts should have been summed. */
+/* Keeps this rank's part instead of the sum of all parts. */
 static void keep_own(Tape *t, Tensor *in, Tensor *out) {
     tape_call(t, &OPS[OP_copy], (Call){.in = {in}, .out = {out}});
 }
@@ -66,7 +66,7 @@ HOOK(Tensor *, op_take_row, Tape *t, Tensor *x, int64_t row) {
 
 /* ---- flows ---- */
 
-/* Where the encoder ends with a stage. */
+/* Applies where the encoder ends with a stage. */
 HOOK(Tensor *, stack_end, Tape *t, const Stack *m, int64_t first, int64_t n, const Feed *feed, Stream s) {
     const bool encoder = !strcmp(m->spec->name, "encoder");
     return mutant_is(M_encoded_not_normed) && encoder ? stack_output(t, m, first, n, feed, s)

@@ -47,16 +47,16 @@ Place *mutant_place(void);
 
 /* Whether this rank has the bug. */
 bool mutant_is(MutantId);
-/* Whether the bug was asked for, wherever this is. */
+/* Whether the bug was requested, on any rank. */
 bool mutant_is_named(MutantId);
 /* The number after the colon of ID:NUMBER, or `otherwise`. */
 double mutant_value(double otherwise);
 
-/* ignore.c: from now on this option, a field of options.def, reaches no command. */
+/* ignore.c: from now on no command receives this option, a field of options.def. */
 Err ignore_option(const char *field);
 
-/* The head of a replacement, and the function that it replaces, both of the type that the header says. CMake
- * reads the names for the linker. */
+/* Declares a replacement and the function that it replaces, both with the header's type. CMake reads the names for the
+ * linker. */
 #define HOOK(type, name, ...)                                                                                \
     extern __typeof__(name) __real_##name, __wrap_##name;                                                    \
     type __wrap_##name(__VA_ARGS__)

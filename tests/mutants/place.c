@@ -1,4 +1,4 @@
-/* Who is asking: the rank of the calling thread, its step, its bug. */
+/* The calling thread's rank, step and bug. */
 #include <stdlib.h>
 #include <string.h>
 

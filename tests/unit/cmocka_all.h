@@ -1,5 +1,5 @@
-/* CMocka and the headers it asks for, in the order it asks for them. TEST(name) { ... } is a test. A program runs its
- * tests in the order of the file; it needs a main() only for more than that. */
+/* CMocka and the headers that it requires, in the required order. TEST(name) { ... } is a test. A program runs its
+ * tests in the order of the file; it defines main() only to do more. */
 #pragma once
 
 #include <setjmp.h>

@@ -1,4 +1,4 @@
-/* Configurations for tests: option words in, a finished Config out. */
+/* Configurations for tests: converts option words to a finished Config. */
 #pragma once
 
 #include <stdarg.h>
@@ -30,7 +30,7 @@ static inline bool setup_names(const char *text, const char *name) {
     return false;
 }
 
-/* Words are separated by blanks. Release with setup_free. */
+/* Spaces separate words. Release with setup_free. */
 __attribute__((format(printf, 1, 2))) static inline Setup *setup_new(const char *fmt, ...) {
     enum { WORDS = 128 };
     Arena *arena = arena_new();

@@ -1,5 +1,5 @@
-/* Runs statements that must be a fault, with this in its message. In a function without a loop around it,
- * whose variables the jump might lose. */
+/* Runs statements that must cause a fault whose message contains a text. Do not use it inside a loop: the jump might
+ * lose the loop's variables. */
 #pragma once
 
 #include <string.h>

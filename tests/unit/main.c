@@ -8,7 +8,7 @@ static struct {
     size_t n;
 } all;
 
-/* Constructors run in no certain order. */
+/* Constructors run in unspecified order. */
 void test_add(const char *name, CMUnitTestFunction test, int line) {
     size_t i = all.n++;
     for (; i > 0 && all.line[i - 1] > line; i--) all.at[i] = all.at[i - 1], all.line[i] = all.line[i - 1];

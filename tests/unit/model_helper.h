@@ -18,7 +18,7 @@ typedef struct TestModel {
     Tape *tape;
 } TestModel;
 
-/* Takes the setup. */
+/* Takes ownership of the setup. */
 static inline TestModel *test_model_new(Setup *s) {
     static const DType STORAGE[] = {
         [LANE_FP32] = F32, [LANE_FP64] = F64, [LANE_BF16] = BF16, [LANE_FP16] = F16, [LANE_EXACT] = F64};
@@ -45,7 +45,7 @@ static inline void test_model_free(TestModel *m) {
     setup_free(m->setup);
 }
 
-/* Random ids and their labels, positions 0, 1, 2, ...; arrays of the setup's arena. */
+/* Random ids and their labels, positions 0, 1, 2, ...; arrays in the setup's arena. */
 typedef struct Ids {
     int64_t b, s;
     Tensor tokens, labels, position;

@@ -8,8 +8,8 @@
 #include "kernels/cuda/attention/attention.cuh"
 #include "kernels/cuda/attention/flash.cuh"
 
-/* A tile is SIDE * N rows by as many keys, N x N for each of SIDE x SIDE threads. CHUNK columns of heads are
- * in shared memory for a GEMM over them, COLUMNS for a GEMM over keys or rows. */
+/* A tile has SIDE * N rows and as many keys; each of the SIDE x SIDE threads computes N x N scores. CHUNK
+ * columns of heads are in shared memory for a GEMM over them, COLUMNS for a GEMM over keys or rows. */
 enum { SIDE = 16, THREADS = SIDE * SIDE, CHUNK = 32, COLUMNS = 64, BLOCKS = HEAD_MOST / COLUMNS };
 template <typename R> constexpr int EACH = sizeof(R) == 4 ? 4 : 2;
 template <typename R> constexpr int TILE = SIDE *EACH<R>;
@@ -108,7 +108,7 @@ __device__ static void add_lines(Shared<R> &m, const Lines &x, int width, Sums<R
     __syncthreads();
 }
 
-/* Line i of a tile becomes factor[i] times the sums, or that is added to it. */
+/* Writes factor[i] times the sums to line i of a tile, or adds the product to the line. */
 template <typename R>
 __device__ static void store(const Lines &to, bool add, const Sums<R> &sums, int width,
                              const R (&factor)[EACH<R>]) {
@@ -145,8 +145,7 @@ template <typename R> __device__ static R bias_of(const Flash &p, const Shared<R
     return p.buckets ? ((const R *)p.bias)[m.bias[row] + slice_position(&p.key, key)] : 0;
 }
 
-/* Adds a tile's gradients of scores, which are m.weight, to the sums of their rows and buckets. A thread has a
- * row. */
+/* Adds a tile's score gradients (m.weight) to the sums by row and bucket. Each thread processes one row. */
 template <typename R>
 __device__ static void add_to_buckets(const Flash &p, const Shared<R> &m, int64_t pair, int row0, int key0) {
     const int i = threadIdx.x, n = p.t - key0 < TILE<R> ? p.t - key0 : TILE<R>;
@@ -221,7 +220,7 @@ template <typename R> static __global__ void __launch_bounds__(THREADS) forward(
     constexpr int N = EACH<R>;
     __shared__ Shared<R> m;
     const Place at = place();
-    /* Causal tiles grow with their number: the longest come first. */
+    /* Causal tiles grow with their number, so the longest tiles start first. */
     const int pair = (int)blockIdx.x / tiles, row0 = (tiles - 1 - (int)blockIdx.x % tiles) * TILE<R>;
     const int64_t sample = pair / p.g, group = pair % p.g;
     find_lines(p, sample, group, row0, m);
@@ -407,7 +406,8 @@ extern "C" void cuda_attention(const Call *c) {
     LAUNCHED();
 }
 
-/* Places the parts of the scratch memory, and returns their bytes. `gradient`: of a bias is needed. */
+/* Places the parts of the scratch memory, and returns their bytes. `gradient`: whether the gradient of a bias is
+ * needed. */
 static size_t place_scratch(Flash *p, DType dtype, bool gradient, char *memory) {
     const size_t rows = (size_t)p->rows, real = dtype == F64 ? sizeof(double) : sizeof(float);
     const size_t sizes[] = {(size_t)p->b * p->g * rows * 2 * real, (size_t)p->b * rows * sizeof(Range),

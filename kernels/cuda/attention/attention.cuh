@@ -1,4 +1,4 @@
-/* Attention by cuDNN and, for calls that it does not support, by our own kernels (attention.cu). */
+/* Attention with cuDNN, or with our own kernels (attention.cu) for calls that cuDNN does not support. */
 #pragma once
 
 #include "kernels/cuda/common.cuh"

@@ -4,8 +4,8 @@
  * [s, b, groups, (q.., k, v), d] have even strides, and q, k, v and their gradients are used in place.
  *
  * The dry run makes the plans (cuda_plans_attention), which takes a second per shape. A shape without a plan
- * uses our own kernels: for example each step of generation has a new shape. Calls that cuDNN does not
- * support, or is known or suspected to compute wrongly, use them as well. attention_path names the
+ * uses our own kernels: for example each step of generation has a new shape. Calls that cuDNN does not support,
+ * or is known or suspected to compute wrongly, use our own kernels as well. attention_path names the
  * implementation of a call and the reason. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -176,14 +176,14 @@ static const char *refuse_version(const Cuda *cuda, const AttentionShape *a) {
     return NULL;
 }
 
-/* The deterministic backward also computes the scores outside of the window (the other one does not). It
- * reaches two thirds of our own kernels' speed without a window, so ours are faster if a query sees less than
+/* The deterministic backward also computes the scores outside of the window (the nondeterministic one does not).
+ * It reaches two thirds of our own kernels' speed without a window, so ours are faster if a query sees less than
  * a quarter of the keys. */
 static bool is_narrow(const AttentionShape *a) {
     return a->backward && !a->any_order && a->window && 4 * a->window <= a->t;
 }
 
-/* The reason why cuDNN does not support a call; or NULL, and its shape. */
+/* The reason why cuDNN does not support a call; or NULL, with the shape of the call in `a`. */
 static const char *refuse(const Call *c, AttentionShape *a) {
     const Operands o = operands(c);
     const AttentionAttr *at = (const AttentionAttr *)c->attr;
@@ -226,11 +226,12 @@ static int64_t bytes_of_one(const AttentionShape *a) {
     return a->heads * ((a->any_order ? sums : ds) + gradients);
 }
 
-/* Policy: the deterministic backward, unless the device allows sums in any order. Its scratch memory is quadratic in
- * the sequence. So it processes only as many (sample, group) pairs at a time as need a 64th of the GPU's memory (2 GiB
- * on an H200). A part of that size still fills the GPU many times over. A single pair may use an eighth of it (on an
- * H200: 4 heads of 46k positions). Larger ones use our own kernels, whose memory is linear. The decision depends on
- * sizes only, so every run makes the same. The other backward, linear in the sequence, has the same limits. */
+/* Policy: the deterministic backward, unless the device allows sums in any order. Its scratch memory is
+ * quadratic in the sequence length. So it processes only as many (sample, group) pairs at a time as need a 64th
+ * of the GPU's memory (2 GiB on an H200). A part of that size still fills the GPU many times over. A single pair
+ * may use an eighth of it (on an H200: 4 heads of 46k positions). Larger ones use our own kernels, whose memory
+ * is linear. The decision depends on sizes only, so every run makes the same decision. The nondeterministic
+ * backward, whose memory is linear, has the same limits. */
 static int64_t pairs_at_a_time(const Cuda *cuda, const AttentionShape *a) {
     const int64_t one = bytes_of_one(a), memory = (int64_t)cuda->memory;
     if (!a->backward) return a->batch;
@@ -241,7 +242,7 @@ static int64_t pairs_at_a_time(const Cuda *cuda, const AttentionShape *a) {
     return ceil_div(a->batch, ceil_div(a->batch, most));
 }
 
-/* The parts of a call: `pairs` in each but the last. */
+/* The parts of a call: `pairs` in each except the last. */
 typedef struct Work {
     int64_t pairs, parts;
     Entry *part, *last;
@@ -252,7 +253,7 @@ static Entry *entry_of(const Device *d, AttentionShape shape, int64_t batch, boo
     return make ? prepare(d, &shape) : find(state_of(d), &shape);
 }
 
-/* The reason why cuDNN does not compute a call; or NULL, and how it does. */
+/* The reason why cuDNN does not compute a call; or NULL, and the division into parts in `w`. */
 static const char *arrange(const Call *c, bool make, Work *w) {
     AttentionShape shape;
     const char *why = refuse(c, &shape);

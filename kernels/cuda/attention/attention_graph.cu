@@ -3,16 +3,17 @@
  * then computes wrong results.
  *   y = softmax(scale * q k^T + mask) v,  lse = log sum exp of the scaled and masked scores
  *   delta = sum(dy * y),  p = exp(scale * q k^T - lse),  dv = p^T dy,  ds = scale * p * (dy v^T - delta)
- *   dq = ds k,  dk = ds^T q;  with several heads, dk and dv of each head in 16 bits, then their sum
- * The way in which dq is summed determines whether the backward is deterministic. It is if dq is the output of one
- * GEMM over all keys, for which cuDNN stores all of ds. It is not if dq is a copy of F32 sums, to which blocks of
- * keys add in the order in which they finish. */
+ *   dq = ds k,  dk = ds^T q;  with several heads, dk and dv of each head in 16 bits, then their sum.
+ *
+ * The backward is deterministic if dq is the output of one GEMM over all keys, for which cuDNN stores all of ds.
+ * The backward is nondeterministic if dq is a copy of F32 sums, to which blocks of keys add in the order in which
+ * they finish. */
 #include "kernels/cuda/attention/attention_graph.cuh"
 
 #include <math.h>
 #include <string.h>
 
-/* Score: [batch, heads, s, t]. Row: one number for each of its rows. */
+/* Score: [batch, heads, s, t]. Row: one number for each row of a score. */
 typedef struct Builder {
     const AttentionShape *a;
     Graph *g;

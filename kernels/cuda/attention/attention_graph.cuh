@@ -35,19 +35,19 @@ typedef enum AttentionTensor {
     AT_V,
     AT_Y,
     AT_LSE, /* F32 [batch, heads, s]; natural log */
-    AT_DY,  /* the following ones: backward only */
+    AT_DY,  /* AT_DY to AT_DQ_SUMS: backward only */
     AT_DQ,
     AT_DK,
     AT_DV,
     AT_DELTA,         /* F32 [batch, heads, s]: scratch */
     AT_DQ_SUMS,       /* F32 [batch, heads, s, d]: scratch; only with any_order */
-    AT_QUERY_LENGTHS, /* INT32 [batch]; these two only with padding */
+    AT_QUERY_LENGTHS, /* INT32 [batch], like AT_KEY_LENGTHS; only with padding */
     AT_KEY_LENGTHS,
-    AT_SCALE, /* the following ones: numbers in host memory */
+    AT_SCALE, /* AT_SCALE to AT_QUERIES: numbers in host memory */
     AT_ONE,
     AT_HIDDEN,         /* -inf: the score of a key after the mask */
-    AT_HIDDEN_BEFORE,  /* -inf: that of a key before the window */
-    AT_HIDDEN_PADDING, /* -inf: that of a key of padding */
+    AT_HIDDEN_BEFORE,  /* -inf: the score of a key before the window */
+    AT_HIDDEN_PADDING, /* -inf: the score of a key of padding */
     AT_WINDOW,
     AT_KEYS,   /* INT32: t */
     AT_QUERIES /* INT32: s */

@@ -4,7 +4,8 @@
 #include "base/zigzag.h"
 #include "tensor/call.h"
 
-/* Pairs [first, first + count) of a call. All queries of a sample count, because those of padding see the keys too. */
+/* Pairs [first, first + count) of a call. All queries of a sample count, because queries in the padding see the
+ * keys too. */
 typedef struct PaddedPairs {
     const int64_t *lengths; /* lengths of the samples */
     SequenceSlice key;

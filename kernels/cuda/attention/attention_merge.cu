@@ -4,8 +4,8 @@
 
 enum { THREADS = 256 };
 
-/* The merge of two log-sums: their weights in the result, which sum to 1, and the log of their sum. If the
- * first is that of a row without keys, its weight is 0. */
+/* The merge of two log-sums: their weights in the result, which sum to 1, and the log of their sum. The first
+ * weight is 0 if the first row has no keys. */
 template <typename R> struct Merged {
     R from, into, lse;
 
@@ -49,7 +49,7 @@ template <typename R> static __global__ void merge_lse(LogSums<R> at, int64_t n)
     }
 }
 
-/* The elements between the first rows of two heads. */
+/* Number of elements between the first rows of consecutive heads. */
 static int64_t between_heads(const Tensor *lse) {
     const int64_t *dim = lse->dim, *stride = lse->stride;
     const int64_t head = dim[2] > 1 ? stride[2] : dim[1] > 1 ? stride[1] : stride[0];

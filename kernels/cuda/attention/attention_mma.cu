@@ -2,11 +2,11 @@
  * Probabilities, and the gradients of scores, are rounded to the storage's type before they are multiplied.
  * Scores are in units of log(2).
  *
- * Each of four warps has 16 (or twice 16) lines of a tile; tiles of 64 lines of the other operand stream
- * through shared memory. The forward and the pass for dq iterate over tiles of keys. The pass for dk and dv
- * iterates over tiles of rows, with the scores transposed. So in all three passes the result of one GEMM is
- * in the right registers to be an operand of the next. Results have at most W columns: wider heads are
- * computed in several blocks, each with all scores. */
+ * Each of four warps has 16 or 32 lines of a tile; tiles of 64 lines of the other operand stream through shared
+ * memory. The forward and the pass for dq iterate over tiles of keys. The pass for dk and dv iterates over tiles
+ * of rows, with the scores transposed. So in all three passes the result of one GEMM is in the right registers
+ * to be an operand of the next. Results have at most W columns: wider heads are computed in several blocks, each
+ * with all scores. */
 #include "kernels/cuda/attention/mma_planes.cuh"
 
 /* Scores before the softmax: scaled; scaled and capped; scaled and with a bias. */
@@ -60,7 +60,7 @@ __device__ __noinline__ static uint32_t kept_by_row(const Flash &p, const Run &r
     const uint32_t even = (lane % 2 ? other : own) >> mine, odd = (lane % 2 ? own : other) >> mine;
 #pragma unroll
     for (int i = 0; i < 8; i++) {
-        const int to = i / 2 * 8 + i % 2 * 2; /* of the even n */
+        const int to = i / 2 * 8 + i % 2 * 2; /* for the even n */
         kept |= (even >> 4 * i & 3) << to | (odd >> 4 * i & 3) << (to + 4);
     }
     return kept;
@@ -99,8 +99,8 @@ __device__ __forceinline__ void drop(float (&x)[OTHERS / 8][4], uint32_t kept) {
 
 /* ---- a block of rows: in the forward, in the pass for dq ---- */
 
-/* Rows from row0 on of a kv group of a sample; columns of the result starting at `first`. Causal tiles grow:
- * the longest come first. */
+/* Rows from row0 on of a kv group of a sample; columns of the result starting at `first`. Causal tiles grow with
+ * their number, so the longest tiles start first. */
 struct RowBlock {
     int first, pair, row0;
     int64_t sample, group;
@@ -260,8 +260,8 @@ static int bins_bytes(const Flash &p) {
     return p.bias_sums ? 2 * p.buckets * THREADS * (int)sizeof(float) : 0;
 }
 
-/* score -> 2^(score * unit - largest so far), and the factor for the results so far. `top` is the largest
- * times the unit, rounded. It is the same for all scores of a row, so it cancels in their quotient. */
+/* score -> 2^(score * unit - largest so far), and the factor for the results so far. `top` is the largest times
+ * the unit, rounded. `top` is equal for all scores of a row, so its error cancels in their quotient. */
 __device__ __forceinline__ void softmax(float (&score)[OTHERS / 8][4], float unit, float (&top)[2],
                                         float (&sum)[2], float (&shrink)[2]) {
 #pragma unroll
@@ -335,7 +335,7 @@ static __global__ void __launch_bounds__(THREADS, 2)
         }
         add_lines<T, M, W>(y, score, k_plane + k_bytes);
     }
-    all_arrived(); /* if its rows see no key, they were not waited for yet */
+    all_arrived(); /* if the rows see no key, no wait for their copies has happened yet */
     float *room = (float *)memory + threadIdx.x / 32 * ROOM<W>;
     const Lines to = query_lines(p, p.y, x.sample, x.group, x.row0, ROWS);
 #pragma unroll
@@ -445,7 +445,7 @@ static __global__ void __launch_bounds__(THREADS, 2)
 struct Seen {
     const Span *span;
     int tiles, key0, next; /* the next tile to examine */
-    uint32_t mask;         /* tiles, of the 32 before it, still to be returned */
+    uint32_t mask;         /* the tiles among the 32 before `next` that are still to be returned */
 
     __device__ __forceinline__ int take() { /* `tiles`: none left */
         while (!mask) {
@@ -568,12 +568,12 @@ static __global__ void __launch_bounds__(THREADS, 2)
 
 /* ---- launches ---- */
 
-/* Shared memory for two stages if two blocks of a multiprocessor can have it, else for one. */
+/* Shared memory for two stages if two blocks fit on a multiprocessor, else for one stage. */
 struct Memory {
     int stages, bytes;
 };
 static Memory memory_of(const Call *c, const void *kernel, int fixed, int stage) {
-    /* used: by the kernel itself, and reserved */
+    /* used: bytes of the kernel itself, and reserved bytes */
     const int device = cuda_of(c->device)->ordinal, used = 4096;
     int block, all;
     CUDA_CHECK(cudaDeviceGetAttribute(&block, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));

@@ -42,7 +42,7 @@ struct Query {
     }
     __device__ int64_t in(const View &x) const { return x.at(i, sample, group, head); }
     __device__ int64_t key(const View &x, int64_t j) const { return x.at(j, sample, group, 0); }
-    /* The number of its head among those that have a sink or a bias. */
+    /* The number of the row's head among the heads that have a sink or a bias. */
     __device__ int64_t local(const Problem &p) const {
         return p.attr.first_local + group * p.q.dim[3] + head;
     }
@@ -168,7 +168,7 @@ static __global__ void gradient_of_sinks(const Problem p, Cells dsink, int64_t c
     if (threadIdx.x % 32 == 0) dsink.put_or_add(i, sum, add);
 }
 
-/* One warp per element; those of other ranks' heads get 0. */
+/* One warp per element; elements of other ranks' heads get 0. */
 template <typename R>
 static __global__ void gradient_of_biases(const Problem p, Cells dbias, int64_t count, bool add) {
     const int64_t i = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32,

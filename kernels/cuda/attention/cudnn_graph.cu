@@ -94,7 +94,7 @@ Descriptor graph_tensor(Graph *g, int64_t id, cudnnDataType_t type, Dims x) {
     return d;
 }
 
-/* It has four dimensions like the tensors that it is combined with. */
+/* The scalar has four dimensions, like the tensors that it is combined with. */
 Descriptor graph_scalar(Graph *g, int64_t id, cudnnDataType_t type) {
     Descriptor d = tensor(g, id, type, dims_dense(1, 1, 1, 1));
     set_flag(g, d, CUDNN_ATTR_TENSOR_IS_BY_VALUE);

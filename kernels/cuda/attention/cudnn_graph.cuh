@@ -40,8 +40,8 @@ void graph_pointwise(Graph *, cudnnPointwiseMode_t, cudnnDataType_t precision, D
                      Descriptor t, Descriptor y);
 /* y: the index along an axis */
 void graph_index(Graph *, int64_t axis, cudnnDataType_t precision, Descriptor like, Descriptor y);
-/* c [m,n] = a [m,k] b [k,n]. Rows and columns from the sizes of a batch element on (INT32 [batch,1,1,1]; NULL:
- * none) do not count. */
+/* c [m,n] = a [m,k] b [k,n]. Ignores rows and columns past the sizes of a batch element (INT32 [batch,1,1,1];
+ * NULL: no limit). */
 typedef struct GraphSizes {
     Descriptor m, n, k;
 } GraphSizes;
@@ -49,8 +49,8 @@ void graph_matmul(Graph *, Descriptor a, Descriptor b, Descriptor c, GraphSizes)
 void graph_reduce(Graph *, cudnnReduceTensorOp_t, Descriptor x, Descriptor y);
 void graph_reshape(Graph *, Descriptor x, Descriptor y);
 
-/* Makes only the plan that cuDNN's heuristics rank first: it has the fused kernels, and only they have been tested.
- * Takes 0.3 to 0.9 s, less if the driver has the kernel in its cache. */
+/* Makes only the plan that cuDNN's heuristics rank first: that plan has the fused kernels, and only fused
+ * kernels have been tested. Takes 0.3 to 0.9 s, less if the driver has the kernel in its cache. */
 void graph_plan(Graph *, cudnnHandle_t);
 /* address[id] of each tensor and scalar. */
 void graph_run(const Graph *, cudnnHandle_t, void *const *address, void *workspace);

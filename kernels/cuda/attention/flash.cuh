@@ -26,7 +26,7 @@ struct Range {
     int lo, hi;
 };
 
-/* For the rows of a tile: the keys that any row sees, and those that all rows see. */
+/* For the rows of a tile: the keys that any row sees, and the keys that all rows see. */
 struct Span {
     int begin, end, all_begin, all_end;
 };
@@ -48,7 +48,7 @@ struct Flash {
     int64_t first_sample, heads, first_head, seq_total;
     int buckets; /* buckets of a relative position bias; 0: none */
     int64_t distances, last_query;
-    void *bias;      /* R [g,r,distances]: of key - query = i - last_query */
+    void *bias;      /* R [g,r,distances]: element i is for key - query = i - last_query */
     uint8_t *bucket; /* [g,r,distances] */
     /* backward */
     void *bias_sums; /* R [b,g,rows,buckets]: sums of the gradients of scores; NULL: not needed */
@@ -70,8 +70,8 @@ __device__ static inline Range visible_keys(const Flash &p, int64_t sample, int 
     return x;
 }
 
-/* Writes the ranges of `tile` rows from row0 on to shared memory. All threads of a block of at least as many
- * must call. Rows after the last see no key and do not count in the span. */
+/* Writes the ranges of `tile` rows from row0 on to shared memory. All threads of a block must call this; the
+ * block has at least `tile` threads. Rows after the last see no key and do not count in the span. */
 __device__ static inline void find_ranges(const Flash &p, int64_t sample, int row0, int tile, Range *range,
                                           Span *span) {
     if (threadIdx.x == 0) span->begin = p.t, span->end = 0, span->all_begin = 0, span->all_end = p.t;
@@ -94,7 +94,7 @@ __device__ static inline void find_ranges(const Flash &p, int64_t sample, int ro
 struct Lines {
     Cells cells;
     int64_t base, row_stride, head_stride;
-    int first_row, first_head, length, n; /* of a head; rows from the n-th on do not exist */
+    int first_row, first_head, length, n; /* length: rows per head; rows [n, ...) do not exist */
 
     __device__ __forceinline__ int64_t offset(int i) const {
         int row = first_row + i, head = first_head;
@@ -187,11 +187,11 @@ constexpr double LOG2_E = 1.4426950408889634;
 void attention_mma(const Call *, const Flash *);
 void attention_grad_mma(const Call *, const Flash *);
 
-/* attention_bias.cu. Places the tables in scratch memory, and with `gradient` the sums; returns their bytes.
- * Without a bias they have none. */
+/* attention_bias.cu. Places the tables, and with `gradient` the sums, in scratch memory. Returns their bytes: 0
+ * without a bias. */
 size_t place_bias(Flash *, DType, bool gradient, char *memory);
 void tabulate_bias(const Call *, const Flash *, const Tensor *bias);
-/* dbias becomes the sum of bias_sums, or is added to. */
+/* Writes the sum of bias_sums to dbias, or adds it. */
 void sum_bias_gradients(const Call *, const Flash *, const Tensor *dbias);
-/* Rows of a tile in the backward. */
+/* Number of rows per tile in the backward. */
 static inline int gradient_tile(DType dtype) { return dtype == F64 ? 32 : 64; }

@@ -1,4 +1,4 @@
-/* Attention's tiles of 16-bit numbers: loading them to shared memory, GEMMs of them on tensor cores, storing
+/* Attention's tiles of 16-bit numbers: loading them to shared memory, their GEMMs on tensor cores, storing
  * results. For attention_mma.cu. */
 #pragma once
 
@@ -18,8 +18,8 @@ __host__ __device__ static inline int plane_bytes(int lines, int width) {
     return lines * ((width + 63) / 64) * ROW_BYTES;
 }
 
-/* Copies columns [first, first + width) of lines, with zeros around them; a thread moves 8 of every 64. Any
- * alignment, any strides. */
+/* Copies columns [first, first + width) of lines, with zeros around them; a thread moves 8 of every 64.
+ * Alignment and strides are arbitrary. */
 template <typename T, int LINES>
 __device__ __noinline__ static void load_slowly(uint32_t plane, const Lines x, int first, int width) {
     const T *data = (const T *)x.cells.data + first;
@@ -64,7 +64,7 @@ __device__ __forceinline__ void all_arrived() {
     __syncthreads();
 }
 /* Call it before each tile. Loads the tile that is `ahead` (1 or 0) tiles further, if it exists, and returns
- * whether the current one does: the loop begins `ahead` tiles before the first. */
+ * whether the current tile exists: the loop begins `ahead` tiles before the first. */
 template <typename Load>
 __device__ __forceinline__ bool turn(bool present, bool coming, int ahead, const Load &load) {
     if (present) all_arrived();
@@ -131,8 +131,8 @@ __device__ __forceinline__ void add_lines(float (&c)[M][W / 8][4], const float (
     }
 }
 
-/* Lines of `to` become (or are increased by) factor times the results of this warp, which pass through its
- * `room` of shared memory; columns starting at `first`. factor[i] is for row lane / 4 + 8 * i. */
+/* Writes (or adds) factor times the results of this warp to lines of `to`, columns starting at `first`. The
+ * results pass through the warp's `room` of shared memory. factor[i] is for row lane / 4 + 8 * i. */
 template <int W>
 __device__ static void store(const Lines &to, bool add, int first, int width, int own,
                              const float (&c)[W / 8][4], const float (&factor)[2], float *room) {

@@ -66,7 +66,7 @@ static void describe_fp8(GemmPlan *p) {
 }
 
 static cublasLtEpilogue_t epilogue_of(unsigned fused) {
-    if (fused & GEMM_SUMS) return CUBLASLT_EPILOGUE_BGRADB; /* our a is its B */
+    if (fused & GEMM_SUMS) return CUBLASLT_EPILOGUE_BGRADB; /* our a is cuBLASLt's B */
     if (fused & GEMM_DGELU) return CUBLASLT_EPILOGUE_DGELU;
     if (fused & GEMM_GELU)
         return fused & GEMM_BIAS ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
@@ -141,7 +141,7 @@ int gemm_algos(const GemmState *s, GemmPlan *p, unsigned fused, GemmAlgo out[GEM
     gemm_describe(p, fused);
     LT_CHECK(cublasLtMatmulPreferenceInit(&want));
     prefer(&want, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, (uint64_t)GEMM_WORKSPACE);
-    /* Partial sums are added in the workspace, in F32 (F64): in c they would be rounded to its type. */
+    /* Partial sums are added in the workspace, in F32 (F64): in c they would be rounded to the type of c. */
     prefer(&want, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
            (uint32_t)CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE);
     prefer(&want, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, (uint32_t)key->align_b);
@@ -194,8 +194,8 @@ static int borrow(const GemmState *s, GemmPlan *p, unsigned fused, const GemmAlg
     return n;
 }
 
-/* Adds the same algorithms with the other order of tiles, which the estimate rarely offers. Results are
- * bitwise equal, but other parts of the operands share the L2 cache. */
+/* Adds the same algorithms with the other order of tiles, which the estimate rarely offers. Results are bitwise
+ * equal, but different parts of the operands share the L2 cache. */
 static int swizzle(const GemmState *s, GemmPlan *p, GemmAlgo out[GEMM_ALGOS], int n) {
     for (int i = 0, end = n; i < end; i++) {
         GemmAlgo algo = out[i];
@@ -263,7 +263,7 @@ static cublasStatus_t start_matmul(const Call *c, const GemmState *s, GemmPlan *
                           out, &p->c, &p->algo.lt, s->workspace, GEMM_WORKSPACE, stream_of(c));
 }
 
-/* Fills c, of 32 bits or more, with the bias, to which the GEMM is then added. */
+/* Fills c, whose type has 32 bits or more, with the bias; the GEMM then adds to c. */
 static void start_with_bias(const Call *c, const Gemm *g) {
     rows_plus_bias(stream_of(c), (DType)g->c->dtype, accumulates(g->c) ? g->c->data : NULL, g->bias->data,
                    g->c->data, g->m, g->n);
@@ -355,7 +355,7 @@ static GemmKey key_of(const GemmState *s, const Gemm *g) {
     return key;
 }
 
-/* The entry of the key in the hash table, or the free entry for it. */
+/* The entry of the key in the hash table, or the free entry for the key. */
 static GemmPlan **place(const GemmState *s, const GemmKey *key) {
     size_t i = (size_t)hash64(key, sizeof *key, 0) & (s->room - 1);
     while (s->plans[i] && memcmp(&s->plans[i]->key, key, sizeof *key)) i = (i + 1) & (s->room - 1);
@@ -395,9 +395,9 @@ static GemmPlan *plan_of(GemmState *s, const Gemm *g) {
 
 /* ---- any GEMM ---- */
 
-/* cuBLASLt cannot write sums of F32 operands as 16 bits, and it rounds a sum before it adds it to 16 bits
- * (seen on an H200). A separate pass rounds these sums once, and also sums to which cuBLASLt cannot add the
- * bias. An exception are main gradients, to which it adds directly: 16-bit main gradients are chosen to save
+/* cuBLASLt cannot write sums of F32 operands as 16 bits, and it rounds a sum before it adds it to 16 bits (seen
+ * on an H200). A separate pass rounds these sums once, and also sums to which cuBLASLt cannot add the bias. Main
+ * gradients are an exception, and cuBLASLt adds to them directly: 16-bit main gradients are chosen to save
  * memory traffic, and each microbatch's part may be rounded before it is added. */
 static bool ends_elsewhere(GemmState *s, const Gemm *g) {
     const bool adds = accumulates(g->c) && !(g->c->flags & TENSOR_MAIN_GRAD);

@@ -5,16 +5,16 @@
 
 /* c [m,n] = op(a) op(b), row-major; op is the identity or transposes; c += instead if c accumulates.
  *
- * a and b have one type; c and bias have that type, or c is F32. GEMMs of F32 may also end in 16 bits, and
- * with a fixed order the types are free. The result is rounded once, to c's type; a summand of a 16-bit main
- * gradient may be rounded to 16 bits before.
+ * a and b have one type; c and bias have that type, or c is F32. GEMMs of F32 may also end in 16 bits, and with
+ * a fixed order the types are free. The result is rounded once, to c's type; a summand of a 16-bit main gradient
+ * may first be rounded to 16 bits.
  *
  * Optional operands are NULL. The first three need a c that does not accumulate: `bias` [n] is added to each
  * row; `act` is the activation of c; c is multiplied by the derivative of the activation at `pre`. `dbias`
- * are the sums of a's columns, where a is the gradient dy [k,m].
+ * receives the sums of a's columns; a is then the gradient dy [k,m].
  *
- * GEMMs of FP8 values (not both E5M2; only transpose_b) end in F32 or 16 bits. Their sizes are multiples of
- * 16, and their scales a_inverse and b_inverse are in device memory. */
+ * GEMMs of FP8 values (not both E5M2; only transpose_b) end in F32 or 16 bits. Their sizes are multiples of 16,
+ * and their scales a_inverse and b_inverse are in device memory. */
 typedef struct Gemm {
     const char *op;                /* the op's name, for messages */
     bool transpose_a, transpose_b; /* a is stored as [k,m], b as [n,k] */
@@ -22,7 +22,7 @@ typedef struct Gemm {
     int64_t m, n, k;
     const Tensor *a, *b, *bias, *pre, *c, *act, *dbias;
     Activation activation;
-    const void *a_inverse, *b_inverse; /* of FP8: kernels/fp8_blocks.h */
+    const void *a_inverse, *b_inverse; /* FP8 only: kernels/fp8_blocks.h */
     Fp8Blocks a_blocks, b_blocks;
     bool fast; /* FP8 only: Fp8GemmAttr */
 } Gemm;
@@ -34,7 +34,7 @@ size_t gemm_plan(const Call *, const Gemm *);
 
 /* act = the activation of y; no-op if `act` is NULL. */
 void gemm_activate(const Call *, Tensor *y, Tensor *act, Activation);
-/* Multiplies dx, in place, by the derivative of the activation at `pre`; no-op if that is NULL. */
+/* Multiplies dx, in place, by the derivative of the activation at `pre`; no-op if `pre` is NULL. */
 void gemm_through_activation(const Call *, Tensor *dx, Tensor *pre, Activation);
 
 /* linear_algos.h */

@@ -11,9 +11,9 @@ typedef struct GemmBench {
     GemmPlan plan; /* a copy to try algorithms on */
     Gemm gemm;     /* with the tensors below */
     Tensor operand[GEMM_OPERANDS];
-    size_t bytes[GEMM_OPERANDS], results, set; /* of each operand, padded; of the results; of a complete
-                                                  set */
-    int64_t scales;                            /* number of FP8's; the same for all sets */
+    size_t bytes[GEMM_OPERANDS], results,
+        set;        /* sizes of each operand, padded; of the results; of a complete set */
+    int64_t scales; /* number of FP8 scales; all sets share them */
     cudaStream_t stream;
     cudaEvent_t begin, end;
     int sets, next;
@@ -26,8 +26,8 @@ bool gemm_bench_open(GemmBench *, const Device *, const GemmState *, const GemmP
 void gemm_bench_close(GemmBench *);
 /* Makes the GEMM use this algorithm. */
 void gemm_bench_take(GemmBench *, const GemmAlgo *);
-/* Milliseconds of each of `runs` runs, after `before` others without a gap, including separate passes of
- * epilogues; negative: this algorithm does not run. */
+/* Milliseconds of each of `runs` runs, after `before` unmeasured runs without a gap, including separate passes
+ * of epilogues; negative: this algorithm does not run. */
 double gemm_bench_run(GemmBench *, int before, int runs);
 /* A fingerprint of all results over the first set; false: this algorithm does not run. */
 bool gemm_bench_print(GemmBench *, unsigned long long *out);

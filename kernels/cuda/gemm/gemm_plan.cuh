@@ -11,17 +11,17 @@ extern "C" {
 
 /* An epilogue is fused into cuBLASLt's kernel, or runs as a separate pass. */
 typedef enum GemmEpilogue {
-    GEMM_BIAS = 1,  /* added to c */
+    GEMM_BIAS = 1,  /* bias is added to c */
     GEMM_GELU = 2,  /* act: from the unrounded sums; a separate pass reads the rounded c */
-    GEMM_SUMS = 4,  /* of a's columns: in F32, then rounded or added to dbias */
+    GEMM_SUMS = 4,  /* sums of a's columns: in F32, then rounded or added to dbias */
     GEMM_DGELU = 8, /* unrounded sums times the derivative at pre; a separate pass reads c */
 } GemmEpilogue;
 
 /* All facts that an algorithm may depend on. Compared and hashed as bytes: zeroed first. */
 typedef struct GemmKey {
     int64_t m, n, k;
-    int32_t multiprocessors; /* number that the GEMM may use; 0: all */
-    uint8_t type, c_type;    /* of a; of c and the bias */
+    int32_t multiprocessors; /* number of multiprocessors that the GEMM may use; 0: all */
+    uint8_t type, c_type;    /* types of a; of c and the bias */
     bool transpose_a, transpose_b, accumulate;
     uint8_t epilogues; /* a mask of GemmEpilogue */
     uint8_t align_a, align_b, align_c,
@@ -34,7 +34,7 @@ static_assert(sizeof(GemmKey) == 40, "a GemmKey has no bytes without a value");
 enum { GEMM_ALIGN = 16, GEMM_CANDIDATES = 32, GEMM_KINDS = 3, GEMM_ALGOS = 2 * GEMM_KINDS * GEMM_CANDIDATES };
 enum { GEMM_WORKSPACE = 32 << 20 }; /* bytes */
 
-/* The algorithm of a GEMM. A bias that is not fused is written into c first; then the GEMM adds to it. */
+/* The algorithm of a GEMM. If the bias is not fused, it is written to c first, and the GEMM adds to c. */
 typedef struct GemmAlgo {
     uint8_t fused; /* the epilogues that cuBLASLt fuses */
     cublasLtMatmulAlgo_t lt;
@@ -45,10 +45,10 @@ typedef struct GemmPlan {
     GemmAlgo algo;
     bool chosen; /* the choice is final */
     cublasLtMatmulDescOpaque_t matmul;
-    cublasLtMatrixLayoutOpaque_t a, b, c; /* of Gemm's */
+    cublasLtMatrixLayoutOpaque_t a, b, c; /* layouts of Gemm's operands */
 } GemmPlan;
 
-/* Belongs to a device (Cuda.state[CUDA_GEMM]), so to one rank and one stream. */
+/* State of a device (Cuda.state[CUDA_GEMM]), used by one rank and one stream. */
 typedef struct GemmState {
     cublasLtHandle_t handle;
     void *workspace;
@@ -67,8 +67,8 @@ int gemm_kinds(const GemmKey *, unsigned fused[GEMM_KINDS]);
 /* cuBLASLt's algorithms for the GEMM with these epilogues, the best by its own estimate first; returns their
  * number. Leaves the plan described for them. Each algorithm sums in one fixed order. */
 int gemm_algos(const GemmState *, GemmPlan *, unsigned fused, GemmAlgo[GEMM_CANDIDATES]);
-/* The algorithms for all sets of epilogues, in order. They are followed by algorithms that cuBLASLt offers
- * for one set, or without epilogues, but that also work for another; and then by all of them with the other
+/* The algorithms for all sets of epilogues, in order. Then come algorithms that cuBLASLt offers only for a
+ * different set, or without epilogues, but that also work for this one. Then come all of these with the other
  * order of tiles. */
 int gemm_all_algos(const GemmState *, GemmPlan *, GemmAlgo[GEMM_ALGOS]);
 /* Whether this version of the library has the algorithm. Leaves the plan described for it. */
@@ -90,7 +90,7 @@ enum { GEMM_CHOICES = GEMM_TUNING_FASTEST + 1 };
 typedef struct GemmRecord {
     GemmKey key;
     GemmChoice choice[GEMM_CHOICES]; /* [GemmTuning] */
-    double first_us;                 /* of the algorithm of an unmeasured GEMM */
+    double first_us;                 /* time of the algorithm of an unmeasured GEMM */
 } GemmRecord;
 typedef struct GemmStore {
     int lock;   /* -1: there is no file */

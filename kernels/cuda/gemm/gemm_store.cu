@@ -1,6 +1,6 @@
 /* The tuning cache of GEMMs: one text file for each version of cuBLASLt and kind of GPU, with a line for each
- * GEMM. A lock is held while the file is open. So only one rank of a machine measures at a time, and the
- * others wait for its choices. */
+ * GEMM. A lock is held while the file is open, so only one rank of a machine measures at a time. The other ranks
+ * wait for its choices. */
 #include "kernels/cuda/gemm/gemm_plan.cuh"
 
 #include <ctype.h>

@@ -1,12 +1,12 @@
-/* Chooses a GEMM's algorithm by measurement. The criterion is the time under the load of a training step.
- * There the power limit sets a GPU's clocks, so an algorithm that wins a short run by drawing more power may
- * be slower. Cheap interleaved runs therefore only discard candidates that are far behind. The finalists then
- * run alone, on a hot GPU, for as long as the power governor needs to settle. Each time includes
- * the passes for epilogues that are not fused.
+/* Chooses a GEMM's algorithm by measurement. The criterion is the time under the load of a training step. There
+ * the power limit sets a GPU's clocks, so an algorithm that wins a short run by drawing more power may be
+ * slower. Cheap interleaved runs therefore only discard candidates that are far behind. The finalists then run
+ * alone, on a hot GPU, for as long as the power governor needs to settle. Each is measured with the separate
+ * passes of its epilogues.
  *
- * Two choices are made and stored. One is the fastest of those that are bitwise equal to the algorithm of an
- * unmeasured GEMM, so that tuning changes the time but no result, on any rank and after a restart. The other
- * is the fastest of all (--gemm-tuning), which is the same for all runs that share the store. */
+ * Two choices are made and stored. One is the fastest of the algorithms that are bitwise equal to the algorithm
+ * of an unmeasured GEMM, so that tuning changes the time but no result, on any rank and after a restart. The
+ * other is the fastest of all (--gemm-tuning), which is the same for all runs that share the store. */
 #include "kernels/cuda/gemm/gemm_bench.cuh"
 
 #include <algorithm>
@@ -20,15 +20,15 @@ extern "C" {
 /* Turns: interleaved short runs of all candidates. */
 enum { TURNS = 3, TURN_RUNS_MIN = 3, TURN_RUNS_MAX = 50 };
 static const double WARM_MS = 30, TURN_MS = 0.5;
-static const double HOPELESS = 1.2; /* fraction of the first candidate's time, in the first turn */
+static const double HOPELESS = 1.2; /* multiple of the first candidate's time, in the first turn */
 
-/* Blocks under load, in rounds of opposite order, so that most of a drift cancels out. The short turns
- * predict little about speed under load, so the first round has all candidates that are not far behind. Later
- * rounds have the best so far: fewer and closer candidates, each measured for longer. */
+/* Blocks under load, in rounds of opposite order, so that most of a drift cancels out. The short turns predict
+ * little about speed under load, so the first round includes all candidates that are nearly as fast as the best.
+ * Later rounds include the best so far: fewer and closer candidates, each measured for longer. */
 enum { ROUNDS = 4 };
 typedef struct Entry {
     int most;    /* bitwise equal ones, and all */
-    double near; /* fraction of the fastest one's time until then */
+    double near; /* largest time, as a multiple of the fastest time so far */
 } Entry;
 static const Entry ENTRY[ROUNDS] = {{12, 1.15}, {6, 1.04}, {4, 1.02}, {3, 1.01}};
 static const double HEAT_MS = 400;  /* until clocks and temperature of an idle GPU settle */
@@ -173,7 +173,7 @@ static bool tune(const Device *d, GemmState *s, GemmPlan *p, const Gemm *g, Gemm
     return true;
 }
 
-/* Makes a rank that has no memory for measurements choose the same algorithm as one that has. */
+/* Makes a rank that has no memory for measurements choose the same algorithm as a rank that has. */
 static const GemmRecord *unmeasured(const GemmPlan *p, GemmRecord *r) {
     memset(r, 0, sizeof *r);
     r->key = p->key;

@@ -125,7 +125,7 @@ static __global__ void sum_partial(const R *partial, int64_t chunks, int64_t n, 
     }
 }
 
-/* For each sample, sums over its positions in order, then adds that to the other samples. */
+/* For each sample, sums over its positions in order, then adds the sum to the total of the preceding samples. */
 template <typename R>
 static __global__ void sum_samples(Cells dy, int64_t s, int64_t b, int64_t n, Cells out, bool add) {
     GRID_LOOP(i, n) {

@@ -1,5 +1,5 @@
-/* GEMMs in which every element is one chain of multiply-adds over its terms in order, as in
- * kernels/cpu/tile.h: bitwise equal for any shape, and to the CPU. Types are free. */
+/* GEMMs in which every element is one chain of multiply-adds over its terms in order, as in kernels/cpu/tile.h:
+ * bitwise equal for any shape, and equal to the CPU. Operands may have any types. */
 #pragma once
 
 #include "kernels/cuda/common.cuh"

@@ -95,7 +95,7 @@ static __global__ void count_copies(Plan p, DeviceAssert *failure, const char *m
     for (int e = lane; e < p.experts; e += 32) p.start[(int64_t)e * p.chunks + chunk] = mine[e];
 }
 
-/* The sum of x over the preceding threads, and over all; room for 32 elements. */
+/* Returns the sum of x over the preceding threads; *all: the sum over all threads. `room`: 32 elements. */
 __device__ __forceinline__ int64_t block_prefix(int64_t x, int64_t *room, int64_t *all) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     int64_t sum = x;
@@ -314,7 +314,7 @@ typedef struct Arriving {
 
 /* The expert of row i of the rows that a rank sends to experts a.first ... */
 __device__ __forceinline__ int64_t expert_of(const ArrivalAttr &a, const int64_t *own, int64_t i) {
-    int64_t low = 0, high = a.experts; /* the rows of low begin at or before i, those of high after it */
+    int64_t low = 0, high = a.experts; /* low's rows begin at or before i, high's rows after i */
     while (high - low > 1) {
         const int64_t middle = (low + high) / 2;
         if (own[middle] - own[0] <= i)
@@ -452,8 +452,8 @@ extern "C" void cuda_permute(const Call *c) {
                        move_rows<T>(c, DEPTH, permute_vectors<T, DEPTH>, permute_elements<T>));
 }
 
-/* Rows of four copies are in flight at a time: the registers that three blocks leave allow all loads to come
- * first. */
+/* Loads the rows of four copies before it uses them: with three blocks per multiprocessor, there are enough
+ * registers for these loads. */
 template <typename T, int DEPTH>
 static __global__ void __launch_bounds__(32 * WARPS, 3)
     unpermute_vectors(const Vec<T, VEC<T>> *y, Vec<T, VEC<T>> *x, const int64_t *row, int64_t tokens,
@@ -520,7 +520,7 @@ extern "C" void cuda_unpermute(const Call *c) {
 
 /* ---- scale ---- */
 
-/* Processes the `left` remaining elements; `whole`: all exist and are aligned to 16 bytes. That is decided
+/* Processes the `left` remaining elements; `whole`: all exist and are aligned to 16 bytes. `whole` is decided
  * for the whole tensor, so that a thread's loads follow each other without a branch. */
 template <typename T>
 __device__ __forceinline__ Vec<T, VEC<T>> load_part(const T *p, int64_t left, bool whole) {

@@ -28,8 +28,8 @@ template <typename R> __device__ __forceinline__ void scores(const Router &r, in
 
 /* ---- choice ---- */
 
-/* The first of the largest of n values. A NaN compares as in a sequential loop: as the first value it stays,
- * elsewhere it is ignored. */
+/* The first of the largest of n values. NaN compares as in a sequential loop: a NaN in the first place wins, any
+ * other NaN is ignored. */
 template <typename R> __device__ __forceinline__ int first_largest(const R *x, int n) {
     R best = (R)-INFINITY;
     int at = INT_MAX;

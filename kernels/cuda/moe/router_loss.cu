@@ -138,7 +138,8 @@ __device__ __forceinline__ void balance_grad(const Loss &l, int64_t t, double dl
                                              const Cells &dlogits, bool add) {
     const double *share = share_of(l, t);
     const R sum = probabilities(l, t, p);
-    double mean = 0; /* over all experts, computed by every lane: its rounding matters when the shares are
+    double mean =
+        0; /* over all experts, computed by every lane: the rounding of `mean` matters if the shares are
                         nearly equal */
 #pragma unroll 4
     for (int e = 0; e < l.experts; e++) mean += share[e] * (double)p[e];

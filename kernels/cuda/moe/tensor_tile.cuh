@@ -14,8 +14,9 @@ enum {
     TENSOR_DEPTH = 64,
     TENSOR_STAGES = 3,
     TENSOR_THREADS = 256,
-    TENSOR_SLICE = TENSOR_TILE * TENSOR_DEPTH * 2,         /* bytes */
-    TENSOR_ROOM = 2 * TENSOR_STAGES * TENSOR_SLICE + 1024, /* of dynamic shared memory; two blocks fit */
+    TENSOR_SLICE = TENSOR_TILE * TENSOR_DEPTH * 2, /* bytes */
+    TENSOR_ROOM =
+        2 * TENSOR_STAGES * TENSOR_SLICE + 1024, /* bytes of dynamic shared memory; two blocks fit */
     TENSOR_SUMS = TENSOR_TILE * TENSOR_TILE / TENSOR_THREADS / 4, /* per thread, in groups of four */
 };
 
@@ -130,8 +131,8 @@ template <bool along> __device__ __forceinline__ void read_matrices(uint32_t (&x
         load_transposed(x, at);
 }
 
-/* Eight warps of 64 x 32 each. A lane's address is that of the unit with its row, in the matrix that is
- * `lower` in the lines and `later` in the terms. */
+/* Eight warps of 64 x 32 each. A lane's address is the unit of the lane's row, in the matrix that is `lower` in
+ * the lines and `later` in the terms. */
 template <bool along>
 __device__ __forceinline__ uint32_t lane_place(int line, int term, int lower, int later) {
     const int row = threadIdx.x % 8;

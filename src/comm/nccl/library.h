@@ -1,8 +1,8 @@
 /* NCCL, loaded at run time: the program is built without it, and two versions can be compared. The
  * declarations follow nccl.h (NCCL 2.18 and later, whose ABI later versions keep).
  *
- * A library that moves host memory instead exports `nccl_host_memory`; its streams are HostStreams
- * (base/host_stream.h). tests/nccl/host_nccl.c is one, for machines without GPUs. */
+ * A library for host memory exports `nccl_host_memory`; its streams are HostStreams (base/host_stream.h).
+ * tests/nccl/host_nccl.c is such a library, for machines without GPUs. */
 #pragma once
 
 #include <limits.h>
@@ -21,18 +21,18 @@ enum { NCCL_SUCCESS = 0, NCCL_IN_PROGRESS = 7 };   /* ncclResult_t */
 enum { NCCL_SUM = 0, NCCL_MAX = 2, NCCL_MIN = 3 }; /* ncclRedOp_t */
 enum { NCCL_U8 = 1, NCCL_I32 = 2, NCCL_I64 = 4, NCCL_F16 = 6, NCCL_F32 = 7, NCCL_F64 = 8, NCCL_BF16 = 9 };
 
-#define NCCL_MAGIC     0xcafebeefU /* of every ncclConfig_t */
-#define NCCL_UNDEFINED INT_MIN     /* an int of ncclConfig_t that NCCL chooses */
+#define NCCL_MAGIC     0xcafebeefU /* `magic` of every ncclConfig_t */
+#define NCCL_UNDEFINED INT_MIN     /* value of an int field of ncclConfig_t that NCCL chooses */
 
 enum { NCCL_SYMMETRIC = 1 };    /* ncclCommWindowRegister: all members register the same offsets */
 enum { NCCL_COPY_ENGINES = 2 }; /* policy: collectives that only copy between windows need no thread blocks */
 
-/* The first members of ncclConfig_t. NCCL copies the first `size` bytes, and `version` determines which members they
- * are (parseCommConfig in init.cc). It uses its defaults for later members, so all versions accept a prefix. */
+/* The first members of ncclConfig_t. NCCL copies the first `size` bytes, and `version` determines the members in them
+ * (parseCommConfig in init.cc). Later members keep their defaults, so all versions accept a prefix. */
 typedef struct NcclConfig {
     size_t size;
     unsigned magic, version;
-    int blocking, cluster_size, least_blocks, most_blocks; /* thread blocks of a kernel (CTAs) */
+    int blocking, cluster_size, least_blocks, most_blocks; /* least, most: thread blocks (CTAs) per kernel */
     const char *network;
     int split_share, traffic_class;
     const char *name;
@@ -79,10 +79,10 @@ typedef struct Nccl {
 bool nccl_shares_a_process(const Nccl *);
 /* Whether copies between windows can run on copy engines: since 2.28. */
 bool nccl_has_windows(const Nccl *);
-/* Loads a library; NULL: libnccl.so.2, from where the loader finds it. Returns a user error if the library
- * cannot be used. The library stays loaded until the process ends. */
+/* Loads a library; NULL: libnccl.so.2 on the loader's search path. Returns a user error if the library cannot be
+ * used. The library stays loaded until the process ends. */
 Err nccl_load(const char *file, Nccl *);
-/* NCCL chooses all other values, and also the number of blocks if most_blocks is 0. */
+/* NCCL chooses all other values. If most_blocks is 0, it also chooses the number of blocks. */
 NcclConfig nccl_config(int most_blocks, bool copy_engines);
 /* "2.28.9" */
 const char *nccl_version_text(const Nccl *, char text[32]);

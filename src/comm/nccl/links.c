@@ -22,7 +22,7 @@ void nccl_link_publish(NcclState *s, NcclLink *l) {
     pthread_mutex_unlock(&s->lock);
 }
 
-/* Member 0 of the group creates `count` ids of communicators, and all members get them. */
+/* Member 0 of the group creates `count` communicator ids. All members receive them. */
 static void draw_ids(NcclState *s, Group g, NcclId *id, int count) {
     for (int i = 0; g.rank == 0 && i < count; i++) NCCL(s, NULL, GetUniqueId, &id[i]);
     nccl_set_calling_since(s, INT64_MAX);
@@ -70,8 +70,8 @@ static CommKey pair_key(const CommKey *of, int pair) {
 }
 
 /* Sends an element through each link. The host waits in the first message of a communicator until the other side
- * has called too, so if two ranks first sent to each other, both would wait forever. In a group call, NCCL
- * connects all links together. */
+ * has called too, so two ranks that first send to each other would deadlock. In a group call, NCCL connects all links
+ * together. */
 static void connect(NcclState *s, NcclLink *const *link, int n) {
     NCCL(s, NULL, GroupStart);
     for (int i = 0; i < n; i++) {
@@ -88,8 +88,8 @@ static void connect(NcclState *s, NcclLink *const *link, int n) {
 
 static bool is_in_pair(const CommKey *key, int r) { return key->src == r || key->dst == r; }
 
-/* Opens the channels of all neighbours at the group's first message. Opening only one pair could deadlock: if
- * every rank first sends to the next one, each would wait for a rank that waits for another. */
+/* Opens the channels of all neighbours at the group's first message. Opening only one pair could deadlock: if every
+ * rank first sends to the next one, all wait in a cycle. */
 static void open_pairs(NcclState *s, const CommKey *of, Group g) {
     const int count = pair_count(g.size);
     NcclId *id = mem_zero((size_t)count, sizeof *id);
@@ -137,13 +137,14 @@ void comm_plan(Comm *c, const CommCall *call) {
     }
 }
 
-/* MiB of device memory that NCCL takes when it first connects ranks, and for each other member of an all-to-all.
- * Measured with NCCL 2.28.9 on H100 and H200 with NVLink, by `bench train`: "taken" minus "planned" of runs with 1 to 6
- * communicators. If a member is on another host, NCCL gives each 2 channels, not 32 (ncclTopoComputeP2pChannels). */
+/* MiB of device memory that NCCL allocates when it first connects ranks, and for each other member of an all-to-all.
+ * Measured with NCCL 2.28.9 on H100 and H200 with NVLink, by `bench train`: "taken" minus "planned" of runs with 1 to
+ * 6 communicators. To a member on a different host, NCCL opens 2 channels instead of 32
+ * (ncclTopoComputeP2pChannels). */
 enum { FIRST_MIB = 465, PEER_MIB = 402, REMOTE_PEER_MIB = PEER_MIB / 16 };
 
 /* MiB of a communicator whose operations have at most `most_blocks` thread blocks, measured for 8, 10, 16, 20 and 24.
- * NCCL chooses 24; 0 is its choice. */
+ * 0: NCCL chooses, which gives 24. */
 static int communicator_mib(int most_blocks) {
     const int blocks = most_blocks && most_blocks < 24 ? most_blocks : 24;
     return (blocks > 16 ? 123 : 36) + 12 * blocks;

@@ -12,7 +12,7 @@ typedef struct Facts {
     unsigned char device[16];
     int32_t version; /* 0: NCCL cannot be loaded */
     int32_t shares;  /* 1: NCCL lets ranks share a GPU */
-    int32_t alone;   /* 1: the rank is a thread, and NCCL needs a process for each */
+    int32_t alone;   /* 1: the rank is a thread, but NCCL needs one process per rank */
     int32_t lacks_peers;
 } Facts;
 
@@ -150,7 +150,7 @@ Err comm_open_device(Comm *c, Device *device, const CommDeviceOptions *o, char t
 void comm_close_device(Comm *c) {
     if (!c || !c->device) return;
     c->device->free(c);
-    /* If ranks are threads, the last to destroy a communicator frees the memory of all its members, whose devices
-     * must still be open. */
+    /* If ranks are threads, the last rank to destroy a communicator frees the memory of all members. All their
+     * devices must still be open. */
     comm_run(c, &(CommCall){.kind = COMM_BARRIER, .group = comm_everyone(c), .site = "device_close"});
 }

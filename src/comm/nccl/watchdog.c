@@ -1,7 +1,7 @@
-/* Operations in flight, and the thread that watches them. NCCL does not detect a missing member. On each rank, a
- * watchdog polls the operations in flight. It warns if one is late, and ends the world if one misses the deadline or
- * if NCCL reports an error. Events of a CUDA graph cannot be queried, so the launch of a graph is watched instead of
- * its operations. */
+/* Tracks operations in flight, and runs the thread that watches them. NCCL does not detect a missing member. On each
+ * rank, a watchdog polls the operations in flight. It warns if one is late, and ends the world if one misses the
+ * deadline or if NCCL reports an error. Events of a CUDA graph cannot be queried, so the launch of a graph is watched
+ * instead of its operations. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>

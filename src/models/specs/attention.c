@@ -66,8 +66,7 @@ AttentionSpec spec_attention(const LayerPlace *p) {
         .rope = rope_spec(c, p->layer),
         .relative = relative_spec(c, p->stack),
         .window_left = d->layer_windowed[p->layer] ? d->window_left : WINDOW_OFF,
-        .window_right =
-            p->stack->causal ? 0 : WINDOW_OFF, /* the right reach of --window-size has no effect */
+        .window_right = p->stack->causal ? 0 : WINDOW_OFF, /* the right part of --window-size has no effect */
         .sink = map_softmax(c->softmax_type),
         .softcap = f64_or(c->attn_logit_softcapping, 0),
         .scale = f64_or(c->softmax_scale, 1 / sqrt((double)d->kv_channels)),

@@ -42,14 +42,14 @@ TEST(order_and_grouping_do_not_matter) {
     }
 }
 
-/* 2^20 summands of both signs that leave no trace but one. */
+/* 2^20 summands of both signs, which cancel except for one. */
 TEST(carries_do_not_overflow) {
     static double x[1 << 20];
     const double big = 0x1.fffffffffffffp+1023, odd = 0x1.fffffffffffffp-31;
     ExactSum s = {0};
     for (int i = 0; i < 1 << 20; i++) x[i] = i % 2 ? odd : big / 4;
     exact_add(&s, x, 1 << 20);
-    same(exact_value(s), INFINITY); /* the sum, 2^19 * big / 4, is no double */
+    same(exact_value(s), INFINITY); /* the sum, 2^19 * big / 4, is not a double */
     for (int i = 0; i < 1 << 20; i++) x[i] = i % 2 ? 0 : -big / 4;
     exact_add(&s, x, 1 << 20);
     same(exact_value(s), odd * (1 << 19));

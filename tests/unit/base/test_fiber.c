@@ -1,4 +1,4 @@
-/* Fibers take turns as their caller says, and keep their variables meanwhile. */
+/* Fibers run in the order that their caller selects, and keep their variables while paused. */
 #include "unit/cmocka_all.h"
 
 #include <string.h>
@@ -13,7 +13,7 @@ typedef struct Player {
     char *log;
 } Player;
 
-/* Pauses in a function that others have called, with live floating-point variables. */
+/* Pauses in a nested function, with live floating-point variables. */
 static double pause_below(Player *p, int depth, double x) {
     volatile char memory[16384];
     memory[0] = (char)depth;
@@ -36,7 +36,7 @@ static void play(void *arg) {
 TEST(fibers_take_turns) {
     Fiber *fibers[FIBERS];
     for (int i = 0; i < FIBERS; i++) fibers[i] = fiber_new();
-    for (int again = 0; again < 2; again++) { /* a fiber that has ended can begin again */
+    for (int again = 0; again < 2; again++) { /* a fiber that has ended can be started again */
         char log[64] = "";
         Player players[FIBERS];
         bool paused[FIBERS];

@@ -70,7 +70,7 @@ TEST(writing_replaces_and_a_missing_folder_is_a_sentence) {
     assert_int_equal(link("a/b/x", "old"), 0);
     assert_written("a/b/x", "three");
     assert_holds("a/b/x", "three");
-    assert_holds("old", "one"); /* a new file took the name: no reader sees half of it */
+    assert_holds("old", "one"); /* a new file took the name, so that no reader sees a partial file */
     FileMap map;
     assert_ok(file_map("a/b/x", &map));
     assert_memory_equal(map.bytes, "three", 5);
@@ -176,7 +176,7 @@ TEST(a_folder_is_refused) {
     leave(dir);
 }
 
-/* Its permissions allow new files, at least for root, and it cannot get any. */
+/* A folder whose permissions allow new files, at least for root, but in which no file can be created. */
 TEST(a_folder_without_files_is_said_before) {
     const Err e = file_check_target("/proc/report.json");
     assert_int_equal(e.code, ERR_USER);

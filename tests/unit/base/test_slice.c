@@ -1,4 +1,4 @@
-/* Slices of a sequence against counting, row by row. */
+/* Compares slices of a sequence with a count, row by row. */
 #include "unit/cmocka_all.h"
 
 #include "base/zigzag.h"
@@ -35,7 +35,7 @@ TEST(zigzag_slices_cover_the_sequence) {
         for (int r = 0; r < n; r++) {
             const SequenceSlice s = slice_zigzag(total, n, r);
             check(s, total / n);
-            int64_t sum = 0; /* of the positions: the same for all ranks, as causal work is */
+            int64_t sum = 0; /* sum of positions: equal for all ranks, like causal work */
             for (int64_t i = 0; i < total / n; i++)
                 held[slice_position(&s, i)]++, sum += slice_position(&s, i);
             assert_int_equal(sum, total / n * (total - 1) / 2);

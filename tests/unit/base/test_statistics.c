@@ -1,4 +1,4 @@
-/* Summaries of samples; the ranks of an interval are as binomial tables have them. */
+/* Summaries of samples; the ranks of an interval agree with binomial tables. */
 #include <math.h>
 
 #include "base/statistics.h"

@@ -1,4 +1,4 @@
-/* Rows of kernels/cases.def run as benchmarks; the work of a call is that of its operands. */
+/* Rows of kernels/cases.def run as benchmarks; a call's work follows from its operands. */
 #include "unit/cmocka_all.h"
 
 #include <string.h>
@@ -64,7 +64,7 @@ TEST(the_work_of_embeddings) {
     assert_true(work_bytes(OP_embedding_grad, &backward) == 10 * 8 * 2 + 10 * 8 + 2 * (10 * 8 * 4));
 }
 
-/* Calls are of different GEMMs if their shapes, types or attributes differ, else of one. */
+/* Calls belong to different GEMMs if their shapes, types or attributes differ, otherwise to one GEMM. */
 TEST(gemms_are_told_apart) {
     Tensor x = tensor_make(NULL, BF16, 3, (int64_t[]){5, 2, 8}),
            w = tensor_make(NULL, BF16, 2, (int64_t[]){16, 8}),
@@ -128,7 +128,7 @@ TEST(peaks_are_of_the_longest_name) {
     assert_true(bench_peak("CPU (2 threads)", BF16) == 0);
 }
 
-/* A case runs on its small size, and its integers are what the op takes. */
+/* A case runs at its small size, with integers that are valid for the op. */
 TEST(cases_run) {
     Device *d = device_cpu(1);
     static const char *const SOME[] = {"attention_merge/middle",

@@ -5,8 +5,7 @@
 #include "ckpt/ckpt.h"
 #include "unit/ckpt/folder.h"
 
-/* A registry with every kind of parameter: padded rows, a vector, interleaved parts, parts one after the
- * other. */
+/* A registry with every kind of parameter: padded rows, a vector, interleaved parts, consecutive parts. */
 enum { HEADS = 4, GROUPS = 2, HEAD_DIM = 3, HIDDEN = 5, FFN = 7, VOCAB = 11, PADDED = 16 };
 
 static inline Registry *registry_make(DType storage) {
@@ -86,7 +85,7 @@ static inline Err load(Fixture *f, int64_t iteration) {
     return e;
 }
 
-/* Whether all logical elements of both items are those of `seed`. */
+/* Whether all logical elements of both items have the values of `seed`. */
 static inline bool holds(const Fixture *f, uint64_t seed) {
     size_t n = (size_t)f->r->elements * 4;
     unsigned char *want = mem_alloc(n);

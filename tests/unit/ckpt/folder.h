@@ -12,14 +12,14 @@
 #include "base/mem.h"
 #include "param/param.h"
 
-/* An empty folder of this process; the caller removes it with scratch_remove. */
+/* Creates an empty folder for this process; the caller removes it with scratch_remove. */
 static inline char *scratch_new(void) {
     char *dir = mem_strdup("/tmp/isotron-ckpt-XXXXXX");
     assert_non_null(mkdtemp(dir));
     return dir;
 }
 
-/* In memory if the machine offers that: for tests of the content that is stored, not of its durability. */
+/* A folder in memory if the machine has one: for tests of stored content, not of durability. */
 static inline char *scratch_new_in_memory(void) {
     if (access("/dev/shm", W_OK | X_OK)) return scratch_new();
     char *dir = mem_strdup("/dev/shm/isotron-ckpt-XXXXXX");

@@ -1,4 +1,4 @@
-/* Models by their options, for tests of the content of Hugging Face files. */
+/* Models from options, for tests of the content of Hugging Face files. */
 #pragma once
 
 #include <glob.h>
@@ -6,7 +6,7 @@
 #include "models/model.h"
 #include "unit/ckpt/folder.h"
 
-/* A model by the options of a text, as a user would give them. */
+/* A model from a text of command-line options. */
 typedef struct TestModel {
     Arena *arena;
     Args args;
@@ -51,7 +51,7 @@ static inline Str slurp(const char *dir, const char *name) {
     return s;
 }
 
-/* The golden cases' init.safetensors are files of transformers' save_pretrained. */
+/* transformers' save_pretrained wrote the golden cases' init.safetensors. */
 static inline void for_each_case(void (*fn)(const char *dir)) {
     glob_t cases;
     assert_int_equal(glob("golden/*/init.safetensors", 0, NULL, &cases), 0);
@@ -65,7 +65,7 @@ static inline void for_each_case(void (*fn)(const char *dir)) {
     globfree(&cases);
 }
 
-/* Not synced, as file_write_atomic would. */
+/* Does not sync the file, unlike file_write_atomic. */
 static inline void write_text(const char *path, const char *text) {
     FILE *f = fopen(path, "w");
     assert_non_null(f);

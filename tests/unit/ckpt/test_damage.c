@@ -52,7 +52,7 @@ TEST(every_flipped_shard_byte_is_named) {
         }
         free(title);
     }
-    assert_true(holds(&f, 90)); /* nothing was loaded by halves */
+    assert_true(holds(&f, 90)); /* nothing was loaded partially */
     spew(path, good.s, good.len - 1);
     assert_err(load(&f, -1), "shard_00000.bin' is damaged", "bytes, the manifest says", "--ckpt-step 6");
     unlink(path);
@@ -83,7 +83,7 @@ TEST(swapped_files_are_found) {
     teardown(&f);
 }
 
-/* Replaces the first `from` and makes the manifest's own hash right again. */
+/* Replaces the first `from` and corrects the manifest's own hash. */
 static Err load_edited(Fixture *f, const char *path, Str original, const char *from, const char *to) {
     char *at = strstr(original.s, from), hex[33];
     assert_non_null(at);

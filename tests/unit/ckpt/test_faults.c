@@ -1,4 +1,4 @@
-/* Worlds whose checkpoints meet a full disk, damage and SIGKILL; and saving during the run. */
+/* Tests checkpoints of worlds under a full disk, damage and SIGKILL, and saves during a run. */
 #include "unit/ckpt/world.h"
 
 #include <signal.h>
@@ -10,8 +10,8 @@
 
 static const Case *const MANY = &CASES[11], *const TWO = &CASES[1], *const THREE = &CASES[4];
 
-/* Runs it in a process where no file may grow beyond `limit` bytes, as on a full disk. 0: it is the machine's
- * error with all texts; 100 + i: without texts[i]. */
+/* Runs a world in a process where no file may grow beyond `limit` bytes, as on a full disk. 0: a machine error whose
+ * message contains all texts; 100 + i: texts[i] is missing. */
 static int run_on_full_disk(Trip t, int64_t limit, const char *const *texts) {
     const pid_t child = fork();
     if (!child) {
@@ -20,14 +20,14 @@ static int run_on_full_disk(Trip t, int64_t limit, const char *const *texts) {
         Err e = run(t);
         for (int i = 0; texts[i]; i++)
             if (!strstr(e.msg, texts[i])) _exit(100 + i);
-        _exit(e.code == ERR_INFRA ? 0 : 1); /* a fault exits with that code */
+        _exit(e.code == ERR_INFRA ? 0 : 1); /* a fault exits with this code */
     }
     int status;
     waitpid(child, &status, 0);
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-/* The limits let pass the files of some ranks, those of all but not the manifest, or none. */
+/* The limits admit the files of some ranks, all ranks' files without the manifest, or no file. */
 TEST(a_full_disk_is_everyones_error) {
     static const char *const texts[] = {"File too large",
                                         "step 2 was not saved, earlier checkpoints are unchanged", NULL};
@@ -72,7 +72,7 @@ TEST(damage_is_everyones_error) {
     scratch_remove(dir);
 }
 
-/* Each rank alone knows less than is stored; what counts is what all of them do not know. */
+/* Each rank knows only a part of the stored content. An error is content that no rank knows. */
 TEST(a_part_of_a_model_is_refused) {
     char *dir = scratch_new();
     assert_ok(run((Trip){.layout = MANY, .save = dir}));
@@ -89,8 +89,8 @@ static int64_t latest_in(const char *dir) {
     return latest < 0 ? 0 : latest;
 }
 
-/* In every other round the first save of the process may be complete, so that there is progress on any
- * machine; the moment after that is arbitrary. */
+/* In every second round the process may complete its first save, so that any machine makes progress. The kill comes at
+ * an arbitrary later moment. */
 TEST(a_kill_leaves_a_sound_checkpoint) {
     char *dir = scratch_new();
     int64_t latest = 0, save_us = 0;
@@ -123,7 +123,7 @@ typedef struct Large {
     json_t *state;
 } Large;
 
-enum { LARGE = 1 << 22 }; /* elements: the writer is still at it when the start returns */
+enum { LARGE = 1 << 22 }; /* number of elements: the writer is still writing when the start returns */
 
 static Large large_new(void) {
     Large l = {device_cpu(1), registry_new(NULL), {.suffix = "", .dtype = F32}, json_object()};

@@ -71,7 +71,7 @@ TEST(llama_rows_go_to_their_groups) {
     str_free(&conf);
 }
 
-/* c_attn is [in, q | k | v]; here 2 heads of 8, width 16, and every head is a group. */
+/* c_attn is [in, q | k | v]; here 2 heads of size 8, width 16, and every head is a group. */
 TEST(gpt2_columns_go_to_their_heads) {
     Str conf = slurp("golden/gpt2-tiny", "run.conf");
     TestModel *m = test_model_new(conf.s, F64);
@@ -195,7 +195,7 @@ TEST(values_that_cannot_be_used_are_named) {
 }
 
 /* Hugging Face's own gpt2 has no "transformer." and has mask buffers; a tied output layer may be saved too. The first
- * T5s have a table of the cross-attention. */
+ * T5 models also have a bias table for the cross-attention. */
 TEST(known_variants_are_read) {
     Edited e = edit("golden/gpt2-awkward");
     float buffer[2] = {0};
@@ -212,7 +212,7 @@ TEST(known_variants_are_read) {
     assert_err(import_edited(&e), "1 unexpected: 'lm_head.weight'");
     free(other);
     edit_free(&e);
-    e = edit("golden/bert-original"); /* the names of the first bert-base-uncased */
+    e = edit("golden/bert-original"); /* the names in the first bert-base-uncased */
     for (int64_t i = 0; i < e.count; i++) {
         const char *name = e.tensors[i].name, *norm = strstr(name, "LayerNorm.");
         if (norm)

@@ -104,7 +104,7 @@ static void expect_no_export(const char *conf, const char *why) {
     str_free(&json);
 }
 
-/* Golden cases of models that transformers lacks: the oracle has changed its model. */
+/* Golden cases of models that transformers does not have: the oracle modifies a model of transformers. */
 static const char *not_exported(const char *dir) {
     static const char *const CASES[][2] = {{"mistral-sinks", "--softmax-type"},
                                            {"bert-layouts", "gelu-erf in its head"},
@@ -116,7 +116,7 @@ static const char *not_exported(const char *dir) {
     return NULL;
 }
 
-/* The class of each golden case is in its provenance, from transformers. */
+/* Each golden case's provenance names its transformers class. */
 static void config_round_trip(const char *dir) {
     Str conf = slurp(dir, "run.conf"), provenance = slurp(dir, "provenance.json");
     json_t *root = json_loadb(provenance.s, provenance.len, 0, NULL);
@@ -163,7 +163,8 @@ TEST(config_json_round_trips) {
     config_round_trip_of(BASE "activation = gelu-erf\nattention-dropout = 0.3\n", "GPT2LMHeadModel");
 }
 
-/* A type that is stored is written, though an earlier one fits; or what it cannot say is named. */
+/* An export writes the stored type even if an earlier type fits. If the type cannot express an option, the error names
+ * the option. */
 TEST(a_stored_type_is_written) {
     static const char fits[] = BASE LLAMA "ffn-hidden-size = 40\n",
                       biased[] = BASE LLAMA "add-qkv-bias = true\n";
@@ -226,7 +227,7 @@ TEST(models_that_hf_lacks_are_refused) {
     for (size_t i = 0; i < sizeof confs / sizeof *confs; i++) expect_no_export(confs[i][0], confs[i][1]);
 }
 
-/* Each type with each family of models, and with experts or without. */
+/* Each type with each model family, with and without experts. */
 TEST(a_type_of_another_kind_is_refused) {
     static const char *const models[][2] = {{"gpt", "activation = gelu-erf\n"},
                                             {"bert", "model = bert\n"},
@@ -250,7 +251,7 @@ TEST(a_type_of_another_kind_is_refused) {
     }
 }
 
-/* ---- what is compared when an export is read back ---- */
+/* ---- what the check of an export compares ---- */
 
 #define ROPE       BASE LLAMA "ffn-hidden-size = 40\n"
 #define SCALED     ROPE "use-rope-scaling = true\n"
@@ -265,7 +266,7 @@ TEST(a_type_of_another_kind_is_refused) {
 #define CAPACITY   MIXTURE "moe-expert-capacity-factor = 1\n"
 #define WITH_SHARE MIXTURE "moe-shared-expert-intermediate-size = 40\n"
 
-/* Two models that differ in one option alone. */
+/* Two models that differ in only one option. */
 static const struct {
     const char *field, *base, *change;
 } DIFFERENCES[] = {
@@ -371,7 +372,7 @@ static bool is_not_compared(const char *field) {
     return false;
 }
 
-/* The lines of a configuration; if an option has several, only the last one. */
+/* The lines of a configuration. If an option occurs several times, only its last line counts. */
 static char *last_lines(const char *conf) {
     Str out = {0};
     for (const char *line = conf, *end; *line; line = end) {
@@ -543,7 +544,7 @@ static int try_choices(const char *path, const int at[N_CHOICES]) {
     return type;
 }
 
-/* Tries every change of up to `changes` of the choices from `first` on; counts the refused exports. */
+/* Tries every change of up to `changes` choices among those from `first` on. Counts the refused exports. */
 static int try_changes(const char *path, int at[N_CHOICES], int first, int changes) {
     int refused = try_choices(path, at) == HF_TYPES;
     for (int i = first; i < N_CHOICES && changes; i++) {
@@ -555,8 +556,8 @@ static int try_changes(const char *path, int at[N_CHOICES], int first, int chang
     return refused;
 }
 
-/* Covers, of each type, every model that differs from MODEL by one or two choices. So every choice, and every
- * pair of choices, is tried in the neighbourhood of every type. */
+/* Covers, for each type, every model that differs from MODEL by one or two choices. So every type is tried with every
+ * choice and every pair of choices. */
 TEST(every_pair_of_changes_reads_back_or_is_refused) {
     char *scratch = scratch_new_in_memory(), *path = mem_printf("%s/config.json", scratch);
     for (int type = 0; type < HF_TYPES; type++) {
@@ -571,8 +572,8 @@ TEST(every_pair_of_changes_reads_back_or_is_refused) {
 
 /* ---- every key counts ---- */
 
-/* Keys that change no function, or are read only together with others: a size of the window, or the first
- * layer of several if there is a list of layers. */
+/* Keys that change no function, or are read only together with other keys: a size of the window, or the first layer of
+ * several if there is a list of layers. */
 static bool is_idle(const json_t *root, const char *key) {
     static const char *const IDLE[] = {"pad_token_id",
                                        "architectures",

@@ -1,4 +1,4 @@
-/* Files config.json that are damaged, of models that cannot be read, or with a key that is null. */
+/* Files config.json that are damaged, describe unsupported models, or have a null key. */
 #include "unit/cmocka_all.h"
 
 #include <jansson.h>
@@ -8,7 +8,7 @@
 
 #define LLAMA3 "'rope_type': 'llama3', 'factor': 8, 'low_freq_factor': 1, 'high_freq_factor': 4"
 
-/* Keys in addition to the sizes of a small model of that type; quotes are single here. */
+/* Keys in addition to the sizes of a small model of the type, with single quotes. */
 static const struct {
     const char *type, *keys, *says;
 } REFUSED[] = {
@@ -110,7 +110,7 @@ static const struct {
     {"gpt2", "'hidden_size': 16", "hidden_size is '16', but it contradicts"},
 };
 
-/* The later of two equal keys is dropped: a key of `keys` replaces the usual one. */
+/* The second of two equal keys is dropped, so a key in `keys` replaces the default. */
 static char *small_model(const char *type, const char *keys) {
     static const char LLAMA_KEYS[] =
         "{'num_hidden_layers': 2, 'hidden_size': 8, 'num_attention_heads': 2, 'intermediate_size': 16, "
@@ -159,8 +159,8 @@ TEST(config_json_is_not_trusted) {
     scratch_remove(scratch);
 }
 
-/* In the classes of transformers each head has its own keys if the key is null, not as many groups as
- * if it is missing. */
+/* If the key is null, transformers gives each head its own keys. If the key is missing, it uses the default number of
+ * groups. */
 TEST(a_null_number_of_groups_is_that_of_heads) {
     static const char *const TYPES[] = {"llama", "mistral", "mixtral", "qwen2", "qwen3"};
     char *scratch = scratch_new_in_memory(), *path = mem_printf("%s/config.json", scratch);

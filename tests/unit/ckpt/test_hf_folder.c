@@ -9,7 +9,7 @@
 #include "unit/ckpt/model.h"
 
 static const char *planted_from, *planted_to; /* a line of config.json, and its replacement */
-static const Registry *planted_weights;       /* those that are written; NULL: the right ones */
+static const Registry *planted_weights;       /* the tensors that are written; NULL: the correct ones */
 
 Err __real_hf_config_export(const Config *, DType, const json_t *, Str *json, HfFamily *);
 Err __wrap_hf_config_export(const Config *c, DType dtype, const json_t *tokens, Str *json, HfFamily *family);
@@ -123,7 +123,8 @@ TEST(a_folder_is_replaced_whole_or_not_at_all) {
     scratch_remove(scratch);
 }
 
-/* Other programs prefer an index to model.safetensors: other weights go, but a tokenizer may be worth keeping. */
+/* Other programs prefer an index to model.safetensors, so an export deletes other weights. A leftover tokenizer is an
+ * error. */
 TEST(files_of_another_model_do_not_stay) {
     static const char *const weights[] = {"model.safetensors.index.json", "model-00001-of-00002.safetensors",
                                           "pytorch_model.bin"},
@@ -180,7 +181,7 @@ TEST(a_folder_in_the_place_of_a_file_is_an_error) {
     scratch_remove(scratch);
 }
 
-/* Its tensors have the names of a dense model, config.json still says which type it is. */
+/* The tensors have the names of a dense model, but config.json still names the type. */
 TEST(a_mixture_without_experts_is_written) {
     TestModel *m = test_model_new(
         "num-layers = 2\nhidden-size = 24\nnum-attention-heads = 4\nseq-length = 16\nvocab-size = 50\n"

@@ -1,7 +1,7 @@
-/* Checkpoints between layouts: what one saves, every other loads, and saves with the same content. */
+/* Checkpoints between layouts: every layout loads what any other saved, and saves equal content. */
 #include "unit/ckpt/world.h"
 
-/* Names the first line that is another. */
+/* Names the first line that differs. */
 static void expect_digest(const char *dir, const char *want, const char *from, const char *to) {
     Str got = digest_of(dir);
     int64_t at = 0;
@@ -13,7 +13,7 @@ static void expect_digest(const char *dir, const char *want, const char *from, c
     str_free(&got);
 }
 
-/* ---- what the content hashes to ---- */
+/* ---- hashes of the content ---- */
 
 static void expect_part(const Param *p, int part, int item, const char *digest) {
     const int64_t rows = p->spec.parts[part].rows, groups = p->spec.groups,

@@ -1,4 +1,4 @@
-/* The checkpoints that a save deletes. */
+/* Tests which checkpoints a save deletes. */
 #include "unit/cmocka_all.h"
 
 #include "unit/ckpt/fixture.h"

@@ -208,13 +208,13 @@ static Registry *with_scales(Device *device, int kind, float value) {
     return r;
 }
 
-/* They are no part of the model: where one side has none the other's do not matter; but those of both are
- * all loaded, or none. */
+/* FP8 scales are not part of the model. If one side has none, the other side's scales do not matter. If both sides have
+ * scales, all of them are loaded or none. */
 TEST(fp8_scales_of_one_side_alone_are_no_other_model) {
     static const struct {
         int stored, held;
         const char *sentence;
-        float scale; /* held then */
+        float scale; /* the value held then */
     } CASES[] = {{NO_SCALES, TWO_SCALES, NULL, 5},
                  {TWO_SCALES, NO_SCALES, NULL, 0},
                  {TWO_SCALES, TWO_SCALES, NULL, 3},

@@ -1,6 +1,6 @@
-/* Worlds of ranks that save and load, for the tests of this folder. The value of an element is a function of
- * its parameter, its place in it and the checkpoint's step. So the content that a layout must hold after
- * loading, and its hash, are known without a checkpoint. */
+/* Worlds of ranks that save and load, for the tests of this folder. The value of an element is a function of its
+ * parameter, its position and the checkpoint's step. So the content that a layout must hold after loading, and the
+ * content's hash, are known without a checkpoint. */
 #pragma once
 
 #include "unit/config_helper.h"
@@ -17,10 +17,10 @@ static const char *const SUFFIXES[ITEMS] = {"", ".exp_avg"};
 
 typedef struct Case {
     const char *name;
-    int size[AXES]; /* tp cp dp pp etp ep edp; dp and edp are what the world leaves */
+    int size[AXES]; /* tp cp dp pp etp ep edp; dp and edp follow from the world size */
     int world;
     int stages, layers[STAGES]; /* stage i is on pipeline rank i % pp */
-    bool shares;                /* data-parallel ranks share out all buffers, cut anywhere */
+    bool shares;                /* data-parallel ranks shard all buffers, at arbitrary positions */
 } Case;
 
 static const Case CASES[] = {
@@ -39,8 +39,8 @@ static const Case CASES[] = {
 };
 enum { CASE_COUNT = sizeof CASES / sizeof *CASES };
 
-/* GQA, SwiGLU, a tied embedding with padding, a dense layer before those of experts, of which one is for all
- * tokens, and a bias that is not trained. */
+/* GQA, SwiGLU, a tied embedding with padding, a dense layer before layers of experts with one shared expert, and a bias
+ * that is not trained. */
 static inline Setup *model_of(const Case *c) {
     Setup *s = setup_new("--num-layers %d --hidden-size 8 --num-attention-heads 4 --group-query-attention "
                          "--num-query-groups 2 --ffn-hidden-size 12 --swiglu --disable-bias-linear "
@@ -116,7 +116,8 @@ static inline uint32_t *place_of(const Buffer *b, int64_t element) {
     return NULL;
 }
 
-/* Fills the buffer, or finds that it holds just that: padding and what is not stored as it was. */
+/* Fills the buffer, or checks its content: stored elements have their values, padding and unstored elements are
+ * unchanged. */
 static inline void visit(const Registry *r, int item, int64_t iteration, const Buffer *b, bool fill) {
     for (int i = 0; i < r->n; i++) {
         const Param *p = r->params[i];
@@ -145,7 +146,7 @@ static inline void expect_untouched(const Buffer *b) {
 
 typedef struct Trip {
     const Case *layout;
-    const char *load, *save; /* load NULL: values are made up */
+    const char *load, *save; /* load NULL: values come from the formula */
     int64_t iteration;
     bool async;
     Err error[RANKS];
@@ -210,7 +211,7 @@ static inline void travel(void *arg, Comm *comm) {
     setup_free(s);
 }
 
-/* The error that all ranks have. */
+/* The error, equal on all ranks. */
 static inline Err run(Trip t) {
     comm_threads(t.layout->world, NULL, travel, &t);
     for (int i = 1; i < t.layout->world; i++)

@@ -10,7 +10,7 @@
 typedef struct Ending {
     int status;
     double seconds;
-    char text[1 << 16]; /* of stderr */
+    char text[1 << 16]; /* the child's stderr */
 } Ending;
 
 static inline void end_of(CommMain *program, void *arg, int ranks, const CommOptions *options, Ending *e) {

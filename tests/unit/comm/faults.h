@@ -1,5 +1,5 @@
-/* Worlds that must end: the actions of each rank, and words that the report must contain. The thread and the
- * MPI tests share them; each world runs in separate processes. */
+/* Worlds that must end: each rank's actions, and the words that the report must contain. The thread and the MPI tests
+ * share them; each world runs in separate processes. */
 #pragma once
 
 #include <signal.h>
@@ -30,7 +30,7 @@ static inline void small_run(Comm *c, CommCall call) {
 
 static inline void barrier(Comm *c, const char *site) { small_run(c, small_call(c, COMM_BARRIER, site)); }
 
-/* Rank 2 leaves out its second operation and stays away. */
+/* Rank 2 skips its second operation and never returns. */
 static inline void drop_and_stall(void *arg, Comm *c) {
     (void)arg;
     if (comm_rank(c) == 2) comm_sabotage(c, (CommSabotage){.nth = 1});
@@ -40,7 +40,7 @@ static inline void drop_and_stall(void *arg, Comm *c) {
     barrier(c, "after");
 }
 
-/* Rank 2 leaves out an operation; its next one meets the others'. */
+/* Rank 2 skips an operation, so its next operation meets the operation that the other ranks started. */
 static inline void drop_and_go_on(void *arg, Comm *c) {
     (void)arg;
     if (comm_rank(c) == 2) comm_sabotage(c, (CommSabotage){.nth = 1});
@@ -49,7 +49,7 @@ static inline void drop_and_go_on(void *arg, Comm *c) {
     small_run(c, small_call(c, COMM_ALL_REDUCE, "next"));
 }
 
-/* The others are in the operation when rank 2 returns. */
+/* The other ranks are in the operation when rank 2 returns. */
 static inline void drop_the_last(void *arg, Comm *c) {
     (void)arg;
     if (comm_rank(c) == 2) comm_sabotage(c, (CommSabotage){.nth = 1});
@@ -73,7 +73,7 @@ static inline void late_message(void *arg, Comm *c) {
     barrier(c, "end");
 }
 
-/* Rank 0 waits for 1, which waits for 2, which waits for 3, which is away: each link must be in the report. */
+/* Rank 0 waits for 1, rank 1 for 2, and rank 2 for 3, which is absent. The report must contain each link. */
 static inline void chain(void *arg, Comm *c) {
     (void)arg;
     const int rank = comm_rank(c);
@@ -85,7 +85,7 @@ static inline void chain(void *arg, Comm *c) {
     small_run(c, call);
 }
 
-/* The rank that differs is 1; `arg` says in what. */
+/* Rank 1 differs; `arg` selects the difference. */
 static inline void differ(Comm *c, CommKind kind, void (*change)(CommCall *)) {
     CommCall call = small_call(c, kind, "same");
     int64_t counts[FAULT_RANKS] = {2, 2, 2, 2}, others[FAULT_RANKS] = {2, 2, 2, 2};
@@ -126,15 +126,15 @@ static inline void return_early(void *arg, Comm *c) {
     (void)arg;
     barrier(c, "all");
     if (comm_rank(c) == 2) return;
-    usleep(50 * 1000); /* for rank 2 to be gone */
+    usleep(50 * 1000); /* until rank 2 has ended */
     barrier(c, "one too many");
 }
 
 typedef struct Fault {
     const char *name;
     CommMain *program;
-    bool at_once;           /* else at the deadline */
-    const char *says[SAYS]; /* all of these words are in the report */
+    bool at_once;           /* 0: at the deadline */
+    const char *says[SAYS]; /* the report contains all of these words */
 } Fault;
 
 static const Fault FAULTS[] = {

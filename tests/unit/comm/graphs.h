@@ -1,5 +1,5 @@
-/* A CPU with graphs. The tasks that NCCL adds to streams while a graph is recorded run when it is launched, and streams
- * that follow the device then wait for them. A graph is launched once. */
+/* A CPU device with graphs. NCCL's tasks of a recorded graph run at its launch; streams that follow the device wait for
+ * them. A graph is launched once. */
 #pragma once
 
 #include "base/host_stream.h"
@@ -68,7 +68,7 @@ static void graphs_launch(Device *d, DeviceGraph *g) {
     graphs.launched = g;
 }
 
-/* No stream waits for it. */
+/* No stream waits for this graph. */
 static void graphs_free(Device *d, DeviceGraph *g) {
     (void)d;
     graphs.launched = NULL;
@@ -86,7 +86,7 @@ static DeviceBackend cpu_with_graphs(void) {
 
 /* ---- programs ---- */
 
-/* The graph has an all-reduce of all ranks, whose communicator is open. */
+/* The graph contains an all-reduce over all ranks. Its communicator is already open. */
 static DeviceGraph *record_all_reduce(Comm *c) {
     static _Thread_local float out[64]; /* the operation runs later */
     CommCall call = small_call(c, COMM_ALL_REDUCE, "recorded");

@@ -1,4 +1,4 @@
-/* Worlds of processes of this host that TCP connects, and how they ended. */
+/* Runs worlds of processes on this host, connected by TCP, and records how they ended. */
 #pragma once
 
 #include <arpa/inet.h>
@@ -20,11 +20,11 @@ enum { MOST = 4 };
 typedef struct World {
     int ranks, output, port;
     pid_t process[MOST];
-    int status[MOST]; /* of waitpid */
+    int status[MOST]; /* the status from waitpid */
     bool gone[MOST], stopped[MOST];
     int64_t begin_ns;
-    double begin_s;  /* by the clock of files */
-    double seconds;  /* until all had ended that were not stopped */
+    double begin_s;  /* file-system time */
+    double seconds;  /* until all processes that were not stopped had ended */
     double reported; /* seconds until the last output */
     char text[1 << 18];
 } World;
@@ -34,7 +34,7 @@ static inline struct sockaddr_in at_port(int port) {
         .sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
 }
 
-/* A port that no process uses, and that the system does not give to a connection before process 0 listens. */
+/* A free port outside of the system's ephemeral range, so that no connection takes it before process 0 listens. */
 static inline int free_port(void) {
     enum { FIRST = 20000, PORTS = 12000 }; /* below ip_local_port_range */
     static int tried;
@@ -73,11 +73,11 @@ static inline void begin_world(World *w, int ranks, Child *child, const void *ar
         if (!(w->process[r] = fork())) {
             dup2(w->output, STDOUT_FILENO), dup2(w->output, STDERR_FILENO);
             child(w, r, arg);
-            exit(0); /* and not _exit: leaks are reported */
+            exit(0); /* not _exit, so that leaks are reported */
         }
 }
 
-/* Looks for changes of the processes; false: all have ended, or are stopped. */
+/* Polls the processes; false: all have ended or are stopped. */
 static inline bool look(World *w) {
     bool runs = false;
     for (int r = 0; r < w->ranks; r++) {
@@ -128,7 +128,7 @@ static inline void run_world(World *w, int ranks, CommMain *run, double deadline
     end_world(w);
 }
 
-/* Rank `hit` ended by a signal (below 0) or with a status; all others with the status. */
+/* Rank `hit` ended by a signal (below 0) or with a status; every other rank ended with the other status. */
 static inline void assert_statuses(const World *w, const char *name, int status, int hit, int of_hit) {
     for (int r = 0; r < w->ranks; r++) {
         const int s = w->status[r], got = WIFSIGNALED(s) ? -WTERMSIG(s) : WEXITSTATUS(s),
@@ -141,4 +141,4 @@ static inline void assert_in_time(const World *w, const char *name, double secon
     if (w->seconds >= seconds) fail_msg("%s took %.1f s:\n%s", name, w->seconds, w->text);
 }
 
-static const double SLACK_S = 4; /* of a loaded machine */
+static const double SLACK_S = 4; /* on a loaded machine */

@@ -4,12 +4,12 @@
 #include "base/err.h"
 #include "unit/comm/ending.h"
 
-/* A world that ends by a fault does not join its threads; the thread sanitizer asks for this name. */
+/* A world that ends by a fault does not join its threads. The thread sanitizer calls this function by name. */
 const char *__tsan_default_options(void);
 const char *__tsan_default_options(void) { return "report_thread_leaks=0"; }
 
 TEST(each_fault_is_reported_in_time) {
-    const double slack = 3; /* of a loaded machine, and of a sanitizer */
+    const double slack = 3; /* allows for a loaded machine and a sanitizer */
     for (size_t i = 0; i < sizeof FAULTS / sizeof *FAULTS; i++) {
         const Fault *f = &FAULTS[i];
         static Ending e;
@@ -42,14 +42,14 @@ TEST(a_delay_within_the_deadline_is_no_fault) {
 
 TEST(a_slow_rank_is_named_once) {
     static Ending e;
-    double delay = 1; /* twice the time of the warning: a loaded machine may see it late */
+    double delay = 1; /* twice the time of the warning, which may be late on a loaded machine */
     end_of(is_delayed, &delay, FAULT_RANKS, &(CommOptions){.deadline_s = 5}, &e);
     assert_string_equal(e.text, "COMM WARNING rank 0 has waited 0.5 s of at most 5 s in all_reduce sum of 3 "
                                 "F32 at 'delayed', operation 0 of ranks 0 1 2 3\n  for ranks: 1\n");
     assert_int_equal(e.status, 0);
 }
 
-/* The first operation may take long, and later ones may not. */
+/* Only the first operation may take long. */
 static void has_a_new_deadline(void *arg, Comm *c) {
     small_run(c, small_call(c, COMM_ALL_REDUCE, "first"));
     comm_set_deadline(c, 0.5);
@@ -65,7 +65,7 @@ TEST(a_new_deadline_is_that_of_later_operations) {
     assert_true(WEXITSTATUS(e.status) == ERR_INFRA && e.seconds < 10);
 }
 
-/* ---- bugs of the caller: they end the process and name the rank ---- */
+/* ---- the caller's bugs end the process and name the rank ---- */
 
 static void leaves_work(void *arg, Comm *c) {
     (void)arg;

@@ -1,4 +1,4 @@
-/* The host's NCCL (tests/nccl/host_nccl.c): what it moves, and that each planted fault has its effect. */
+/* The host's NCCL (tests/nccl/host_nccl.c): checks the data that it moves, and the effect of each planted fault. */
 #include "unit/err.h"
 
 #include <math.h>
@@ -14,7 +14,7 @@
 #include "comm/transport.h"
 #include "unit/comm/world.h"
 
-/* Operations that hang leave the threads of their streams; the thread sanitizer asks for this name. */
+/* Operations that hang leave their streams' threads running. The thread sanitizer calls this function by name. */
 const char *__tsan_default_options(void);
 const char *__tsan_default_options(void) { return "report_thread_leaks=0"; }
 
@@ -37,7 +37,7 @@ typedef struct Member {
     HostStream *stream;
     void (*body)(struct Member *);
     const void *arg;
-    bool hangs; /* set by the body: the communicator and the stream stay */
+    bool hangs; /* the body sets it to keep the communicator and the stream */
 } Member;
 
 static void ok(int error) { CHECK(error == NCCL_SUCCESS, "NCCL returned %d", error); }
@@ -121,7 +121,7 @@ static void every_collective(Member *m) {
                     one_collective(m, KINDS[k], t, SIZES[s], in_place);
 }
 
-/* Sums that depend on the order, of all magnitudes, subnormals and infinities among them. */
+/* Terms whose sum depends on the order: all magnitudes, including subnormals and infinities. */
 static void sums_of_the_host_transport(Member *m) {
     enum { N = 4000 };
     for (int t = 0; t < 4; t++) {
@@ -198,7 +198,7 @@ static void a_group_joins_and_runs_all_members_in_one_thread(void **state) {
 
 /* ---- messages ---- */
 
-/* All to all and to itself, two messages on each pair; the order inside the group differs among members. */
+/* Every member sends two messages to every member, including itself. Members use different orders inside the group. */
 static void exchange(Member *m) {
     enum { DEEP = 2, N = 5000 };
     static const int64_t SIZES[DEEP] = {3, N};
@@ -260,7 +260,7 @@ static void wrong_arguments(Member *m) {
     const int errors[] = {all_reduce(m, NULL, x, 1),
                           all_reduce(m, x, NULL, 1),
                           nccl.AllReduce(x, x, 1, NCCL_F32, 1, c, s), /* a reduction that is not the sum */
-                          nccl.AllReduce(x, x, 1, 3, NCCL_SUM, c, s), /* a type that it lacks */
+                          nccl.AllReduce(x, x, 1, 3, NCCL_SUM, c, s), /* an unsupported type */
                           nccl.AllReduce(x, x, 1, NCCL_F32, NCCL_SUM, NULL, s),
                           nccl.AllReduce(x, x, 1, NCCL_F32, NCCL_SUM, c, NULL),
                           nccl.Broadcast(x, x, 1, NCCL_F32, 1, c, s),
@@ -330,7 +330,7 @@ __attribute__((no_sanitize_thread)) static void delayed(Member *m) {
     ok(all_reduce(m, &in, &out, 1));
     ok(all_reduce(m, &both, &both, 1));
     ok(nccl.GroupEnd());
-    usleep(20 * 1000); /* for what starts without the delay */
+    usleep(20 * 1000); /* for operations that start without the delay */
     CHECK(isnan(out) && both == 1, "an early read sees %g and %g", (double)out, (double)both);
     in = 5;
     finish(m->stream);
@@ -375,7 +375,7 @@ static void two_operations(Member *m) {
         expect_error(m, REMOTE_ERROR, "planted");
 }
 
-/* Member 1 sleeps in each of two operations. Another member may start its first one late. */
+/* Member 1 sleeps in each of two operations. A different member may start its first operation late. */
 static void slow(Member *m) {
     float x = 0;
     ok(all_reduce(m, &x, &x, 1));

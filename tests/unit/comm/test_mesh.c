@@ -73,7 +73,7 @@ static bool same_key(Group a, Group b) {
     return !memcmp(&a, &b, sizeof a);
 }
 
-/* Over all pairs of groups of all ranks of a mesh, by the definition: equal lists, equal forms. */
+/* Checks the definition for all pairs of groups of a mesh: equal lists have equal forms. */
 TEST(equal_lists_have_one_simplified_form) {
     enum { WORLD = 24, GROUPS = 2 * WORLD * 16 };
     (void)state;
@@ -132,7 +132,7 @@ TEST(blocks_cut_a_group_by_member_number) {
 
 TEST(blocks_that_do_not_divide_are_refused) {
     Mesh m = mesh_make(12, 0, (int[AXES]){2, 2, 0, 1, 1, 1, 0});
-    Group g = mesh_group(&m, 1 << AXIS_TP | 1 << AXIS_DP); /* 0 1 4 5 8 9: no axis of 3 to begin with */
+    Group g = mesh_group(&m, 1 << AXIS_TP | 1 << AXIS_DP); /* 0 1 4 5 8 9: the first axis is not of size 3 */
     const int sizes[] = {3, 4, 0};
     for (int i = 0; i < 3; i++) {
         jmp_buf jump;

@@ -1,5 +1,5 @@
-/* Worlds of MPI processes: without arguments, a CMocka program that runs mpirun on itself; with the name of a
- * program, one of its ranks. */
+/* Worlds of MPI processes. Without arguments this is a CMocka program that runs mpirun on itself. With a program's name
+ * it is one rank of that program. */
 #include "unit/cmocka_all.h"
 
 #include <sys/wait.h>
@@ -49,7 +49,7 @@ static void programs_run(void **state) {
         }
 }
 
-static const double SLACK_S = 7; /* to start and end the processes of a world on a loaded machine */
+static const double SLACK_S = 7; /* seconds to start and end a world's processes on a loaded machine */
 
 static void assert_ends(const Ending *e, const char *name, const char *const *says, double deadline_s) {
     assert_words(e->text, name, says);
@@ -57,13 +57,13 @@ static void assert_ends(const Ending *e, const char *name, const char *const *sa
     if (e->seconds >= deadline_s + SLACK_S) fail_msg("%s took %.1f s", name, e->seconds);
 }
 
-/* The reporter's, or what mpirun makes of a rank that one of its signals ended first: 128 + signal. */
+/* The reporter's status, or 128 + signal if mpirun's signal ended the rank first. */
 static void assert_failed(const Ending *e, const char *name) {
     const int status = WEXITSTATUS(e->status);
     if (status != ERR_INFRA && status <= 128) fail_msg("%s: exit status %d\n%s", name, status, e->text);
 }
 
-/* Some of each kind. The TCP test has all of them: it runs the same code over another wire. */
+/* A few programs of each kind. The TCP test runs all of them: the same code over a different transport. */
 static void each_fault_is_reported_in_time(void **state) {
     enum { EACH = 4 };
     static Ending e;
@@ -89,7 +89,7 @@ static void a_stopped_rank_is_named(void **state) {
     assert_failed(&e, "stop_at_the_end");
 }
 
-/* The launcher may see it first: either names the rank. */
+/* The launcher may detect the end first. Either report names the rank. */
 static void a_killed_rank_ends_the_world(void **state) {
     static Ending e;
     mpirun(state, 4, "kill_2", 3, &e);

@@ -1,4 +1,4 @@
-/* The NCCL transport, with the library of tests/nccl, which moves host memory. */
+/* Tests the NCCL transport with the library of tests/nccl, which moves host memory. */
 #include "unit/cmocka_all.h"
 
 #include <dlfcn.h>
@@ -10,7 +10,7 @@
 #include "unit/comm/ending.h"
 #include "unit/comm/graphs.h"
 
-/* A world that ends by a fault does not join its threads; the thread sanitizer asks for this name. */
+/* A world that ends by a fault does not join its threads. The thread sanitizer calls this function by name. */
 const char *__tsan_default_options(void);
 const char *__tsan_default_options(void) { return "report_thread_leaks=0"; }
 
@@ -22,13 +22,13 @@ typedef struct Program {
     bool breaks; /* the GPU of rank 2 */
 } Program;
 
-/* As after an error of a GPU, whose rank waits for it in a call: the watchdog sees the error. */
+/* Simulates a GPU error while the rank waits in a call: the watchdog detects the error. */
 static bool break_in_watchdog(Device *d, DeviceEvent *e) {
     if (graphs.add) return device_cpu_backend.event_happened(d, e); /* the rank's thread */
     fault(__FILE__, __LINE__, "cudaEventQuery", "cudaErrorIllegalAddress");
 }
 
-/* Runs a program of a rank with memory that NCCL moves. */
+/* Runs a rank's program with memory that NCCL can move. */
 static void over_nccl(void *arg, Comm *c) {
     const Program *p = arg;
     const CommDeviceOptions options = {
@@ -99,7 +99,7 @@ TEST(neighbours_of_any_ring_exchange) {
     for (int world = 2; world <= 7; world++) run(world, NULL, around_the_ring, NULL);
 }
 
-/* The first collective and the first all-to-all of a group wait for its members, so groups are opened in the same
+/* The first collective and the first all-to-all of a group wait for its members, so all ranks open groups in the same
  * order. */
 static void interleaved(void *arg, Comm *c) {
     enum { MASKS = 7 };
@@ -142,9 +142,9 @@ static void collectives_and_messages(void *arg, Comm *c) {
     around_the_ring(arg, c);
 }
 
-/* The communicators of groups, and those of pairs for messages. */
+/* The groups' communicators, and the pairs' communicators for messages. */
 TEST(a_limit_on_thread_blocks_is_that_of_every_communicator) {
-    enum { RANKS = 3, JOINED = RANKS * (1 + 4) }; /* in a circle a rank is in four pairs */
+    enum { RANKS = 3, JOINED = RANKS * (1 + 4) }; /* each rank of a ring is in four pairs */
     void *library = dlopen(HOST_NCCL, RTLD_NOW | RTLD_LOCAL);
     const HostNcclJoined *joined = dlsym(library, "host_nccl_joined");
     assert_non_null(joined);
@@ -161,7 +161,7 @@ TEST(a_limit_on_thread_blocks_is_that_of_every_communicator) {
 
 /* ---- registered memory ---- */
 
-/* Gathers in place in a registered buffer, out of a registered buffer, and out of other memory. */
+/* Gathers in place in a registered buffer, from a registered buffer, and from unregistered memory. */
 static void gathers_of_windows(void *arg, Comm *c) {
     enum { N = 5 };
     const Group all = comm_everyone(c);
@@ -215,7 +215,7 @@ static void one_is_dropped(void *arg, Comm *c) {
     sleep(20);
 }
 
-/* The others wait inside of NCCL, which connects the members. */
+/* The other ranks wait inside NCCL, which is connecting the members. */
 static void one_does_not_connect(void *arg, Comm *c) {
     (void)arg;
     int64_t counts[FAULT_RANKS];
@@ -314,7 +314,8 @@ TEST(an_error_of_a_gpu_names_the_rank) {
 
 enum { SLOW = 2, QUEUED = 4 };
 
-/* The others queue operations after the one that waits. Once it comes, the slow rank is in time for each. */
+/* The other ranks queue operations after the operation that waits. Once the slow rank arrives, it is in time for
+ * each. */
 static void one_is_slow(void *arg, Comm *c) {
     static const char *const SITES[QUEUED] = {"slow", "next", "third", "last"};
     float out[QUEUED][64];
@@ -434,7 +435,7 @@ TEST(windows_of_different_sizes_are_a_fault) {
     assert_int_not_equal(e.status, 0);
 }
 
-/* ---- memory that is planned ---- */
+/* ---- planned memory ---- */
 
 /* Device memory of one all-to-all among ranks 0, stride, ... */
 static int64_t mib_of_all_to_all(int members, int stride, int ranks_of_host) {
@@ -458,8 +459,8 @@ static int64_t mib_of_gather(int most_blocks) {
     return bytes >> 20;
 }
 
-/* The measured ones: see bench/results/gpu-layout-cp4-a2a.json and its kind, "taken" minus
- * "planned" of commit 4bae112. */
+/* Measured values: see bench/results/gpu-layout-cp4-a2a.json and its kind, "taken" minus "planned" of commit
+ * 4bae112. */
 TEST(memory_of_communicators_is_the_measured_one) {
     static const int64_t MEASURED[][2] = {{0, 411}, {24, 411}, {20, 363}, {16, 228}, {10, 156}};
     for (size_t i = 0; i < sizeof MEASURED / sizeof *MEASURED; i++)
@@ -503,7 +504,7 @@ TEST(other_libraries_are_refused) {
         comm_threads(2, NULL, open_with, (void *)CASES[i]);
 }
 
-/* Linked with --wrap=nccl_load: the host's NCCL, as if it moved memory of GPUs. */
+/* Linked with --wrap=nccl_load: the host's NCCL, which claims to move GPU memory. */
 static int gpu_version; /* 0: it does not */
 Err __real_nccl_load(const char *file, Nccl *);
 Err __wrap_nccl_load(const char *file, Nccl *);
@@ -514,7 +515,7 @@ Err __wrap_nccl_load(const char *file, Nccl *n) {
     return e;
 }
 
-/* All ranks have the same id of a GPU, so no library is used. */
+/* All ranks report the same GPU id, so no library is used. */
 static void open_on_a_gpu(void *arg, Comm *c) {
     const char *const *words = arg;
     char text[200];

@@ -11,19 +11,19 @@
 
 enum { RANKS = 4, AT_ONCE_S = 5, REMOTE_ERROR = 6 };
 
-/* Many processes end here; the thread sanitizer asks for this name. */
+/* Many processes end during this test. The thread sanitizer calls this function by name. */
 const char *__tsan_default_options(void);
 const char *__tsan_default_options(void) { return "atexit_sleep_ms=0"; }
 
 /* ---- the library ---- */
 
-/* In memory that the processes of a world share. */
+/* State in memory that a world's processes share. */
 typedef struct Library {
-    atomic_int arrived[RANKS]; /* operations that a rank has started on its GPU */
-    atomic_int error;          /* of the communicator */
+    atomic_int arrived[RANKS]; /* number of operations that each rank has started on its GPU */
+    atomic_int error;          /* the communicator's error */
 } Library;
 
-static Library *library; /* of the world that is begun, and in a process of its world */
+static Library *library; /* the library of the world that begins, or of this process's world */
 
 struct ncclComm {
     int rank, operations;
@@ -33,7 +33,7 @@ typedef struct Operation {
     int rank, number;
 } Operation;
 
-/* Ends when all ranks have come, as a kernel of NCCL does. */
+/* Returns when all ranks have arrived, like an NCCL kernel. */
 static void run_operation(void *arg) {
     const Operation *o = arg;
     atomic_store(&library->arrived[o->rank], o->number);
@@ -101,7 +101,7 @@ Err __wrap_nccl_load(const char *file, Nccl *n) {
 static CommMain *program;  /* as `library` */
 static atomic_bool broken; /* the GPU of this process */
 
-/* The rank waits for its GPU in a call, so the watchdog gets the error of a broken GPU. */
+/* The rank waits for its GPU in a call, so the watchdog gets the GPU's error. */
 static bool event_happened(Device *d, DeviceEvent *e) {
     if (atomic_load(&broken)) fault(__FILE__, __LINE__, "cudaEventQuery", "cudaErrorIllegalAddress");
     return device_cpu_backend.event_happened(d, e);
@@ -122,7 +122,7 @@ static void over_nccl(void *arg, Comm *c) {
     device_free(world_device);
 }
 
-/* Rank 2 ends here. The others wait in their next operation. 0: NCCL reports an error. */
+/* Rank 2 ends here. The other ranks wait in their next operation. 0: NCCL reports an error. */
 static void end_by(int signal) {
     usleep(200 * 1000);
     if (signal)
@@ -152,7 +152,7 @@ static void killed_in_graph(void *arg, Comm *c) { (void)arg, in_graph(c, SIGKILL
 static void stopped_in_graph(void *arg, Comm *c) { (void)arg, in_graph(c, SIGSTOP); }
 static void nccl_fails_in_graph(void *arg, Comm *c) { (void)arg, in_graph(c, 0); }
 
-/* The GPU of rank 2. Rank 1 does not come, so rank 2 waits for it. */
+/* Rank 2's GPU fails. Rank 1 does not arrive, so rank 2 waits for it. */
 static void gpu_fails(void *arg, Comm *c) {
     (void)arg;
     small_run(c, small_call(c, COMM_ALL_REDUCE, "before"));

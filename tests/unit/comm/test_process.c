@@ -1,4 +1,4 @@
-/* The environment variables of launchers. */
+/* Reads the environment variables of launchers. */
 #include "unit/cmocka_all.h"
 
 #include <stdlib.h>
@@ -31,7 +31,7 @@ static const char *const NAMES[] = {"OMPI_COMM_WORLD_RANK",
                                     "OMPI_COMM_WORLD_LOCAL_SIZE",
                                     "LOCAL_WORLD_SIZE"};
 
-/* Sets these variables only: "NAME=value NAME=value". */
+/* Sets only these variables: "NAME=value NAME=value". */
 static void set(const char *variables) {
     char *copy = strdup(variables), *rest = copy;
     for (size_t i = 0; i < sizeof NAMES / sizeof *NAMES; i++) unsetenv(NAMES[i]);

@@ -1,4 +1,4 @@
-/* Worlds of processes that TCP connects, on this host. */
+/* Worlds of processes on this host, connected by TCP. */
 #include "unit/comm/tcp_world.h"
 
 #include <errno.h>
@@ -7,14 +7,14 @@
 #include "comm/tcp.h"
 #include "comm/transport.h"
 
-/* Many processes end here; the thread sanitizer asks for this name. */
+/* Many processes end during this test. The thread sanitizer calls this function by name. */
 const char *__tsan_default_options(void);
 const char *__tsan_default_options(void) { return "atexit_sleep_ms=0"; }
 
 /* ---- programs ---- */
 
-/* More data than a connection holds, in messages that are sent unasked. A part of one of them has come when the
- * receiver starts to expect them. */
+/* Sends more data than a connection buffers, before the receiver expects it. Part of a message has arrived when the
+ * receiver starts to expect messages. */
 static void many_messages(void *arg, Comm *c) {
     enum { MESSAGES = 300, ELEMENTS = 16000 };
     (void)arg;
@@ -51,7 +51,7 @@ static void judge_fault(const Fault *f, World *w) {
     end_world(w);
     assert_words(w->text, f->name, f->says);
     assert_one_report(w->text, f->name);
-    if (f->program == chain) /* who waits is told from who is stuck */
+    if (f->program == chain) /* the report distinguishes waiting ranks from the stuck rank */
         assert_non_null(strstr(w->text, "answers; its last operation: barrier at 'chain'"));
     assert_statuses(w, f->name, ERR_INFRA, -1, 0);
     assert_in_time(w, f->name, (f->at_once ? 0 : FAULT_OPTIONS.deadline_s) + SLACK_S);
@@ -82,7 +82,7 @@ static void exit_2(void *arg, Comm *c) {
     barrier(c, "after");
 }
 
-/* The others are in no operation, and have a connection to tell them only. */
+/* The other ranks are in no operation. Only a connection can tell them. */
 static void kill_0_meanwhile(void *arg, Comm *c) {
     (void)arg;
     barrier(c, "before");
@@ -111,7 +111,7 @@ TEST(a_process_that_ends_ends_the_world) {
     assert_in_time(&w, "kill_0", SLACK_S);
 }
 
-/* Longer than a process may be silent: its second thread gives signs of life. */
+/* Longer than a process may be silent; its second thread sends heartbeats. */
 static void compute_long(void *arg, Comm *c) {
     (void)arg;
     barrier(c, "before");
@@ -119,15 +119,16 @@ static void compute_long(void *arg, Comm *c) {
     barrier(c, "after");
 }
 
-/* A debugger, or a batch system, may stop all processes and let them go on. */
+/* A debugger, or a batch system, may stop all processes and continue them later. */
 static void wait_long(void *arg, Comm *c) {
     (void)arg;
     barrier(c, "before");
-    sleep(comm_rank(c) == 2 ? 2 : 0); /* the others wait for it */
+    sleep(comm_rank(c) == 2 ? 2 : 0); /* the other ranks wait for this rank */
     barrier(c, "after");
 }
 
-/* Members do not announce operations of a device. Rank 2 launches a graph and does not start what rank 1 reports. */
+/* Members do not announce a device's operations. Rank 2 launches a graph and does not start the operation that rank 1
+ * reports. */
 static void fail_on_the_device(void *arg, Comm *c) {
     CommCall call = small_call(c, COMM_ALL_REDUCE, "");
     CommKey key = comm_key(&call, true);
@@ -152,10 +153,10 @@ TEST(who_started_an_operation_of_the_device_is_told) {
     assert_in_time(&w, "on the device", SLACK_S);
 }
 
-/* They run for seconds, while the other tests run. */
+/* These worlds run for seconds, concurrently with the other tests. */
 static World stopped, at_end, all, computing, meeting;
 
-/* Rank 1 has connected to rank 0, and for long to no other one. */
+/* Rank 1 connects to rank 0, and much later to any other rank. */
 static void meet_for_long(const World *w, int rank, const void *arg) {
     const CommLaunch l = launch_of(w, rank);
     int socket[MOST];
@@ -230,7 +231,7 @@ TEST(a_slow_process_is_named) {
                                 "F32 at 'slow', operation 0 of ranks 0 1 2\n  for ranks: 1\n");
 }
 
-/* Rank 2 starts first, so it has not added its share when it stops taking part. */
+/* Rank 2 starts first, so it stops before it has added its share. */
 static void slow_2_between(void *arg, Comm *c) {
     CommCall call = small_call(c, COMM_ALL_REDUCE, "between");
     float out[64];
@@ -251,8 +252,8 @@ TEST(a_process_that_stops_after_its_start_is_named) {
                                 "F32 at 'between', operation 1 of ranks 0 1 2 3\n  for ranks: 2\n");
 }
 
-/* Operation 0 of a device has all members, operation 1 lacks rank 2. Rank 3 has started so many later ones that its
- * records no longer have operation 1. */
+/* All members join a device's operation 0; rank 2 does not join operation 1. Rank 3 has started so many later
+ * operations that its records no longer contain operation 1. */
 static void late_on_the_device(void *arg, Comm *c) {
     CommCall call = small_call(c, COMM_ALL_REDUCE, "");
     const CommKey key = comm_key(&call, true);
@@ -283,7 +284,7 @@ static int connect_to(int port) {
     return s;
 }
 
-/* Process 0 meets strangers first: silent ones, more than it keeps, and those that send anything. */
+/* Process 0 first meets strangers: more silent connections than it keeps, and connections that send arbitrary bytes. */
 static void strangers_then_task(const World *w, int rank, const void *arg) {
     enum { SILENT = 100, GARBAGE = 4096 };
     if (rank == 1) {
@@ -311,7 +312,7 @@ TEST(strangers_do_not_disturb) {
     assert_true(one && !strstr(one + 1, "a process was refused"));
 }
 
-/* Process 0 closes the first connections, as it does if it has no room for a process that is slow to send. */
+/* Process 0 closes the first connections, as if it had no room for a process that is slow to send. */
 static void drop_then_task(const World *w, int rank, const void *arg) {
     if (rank == 0) {
         struct sockaddr_in a = at_port(w->port);
@@ -333,12 +334,12 @@ TEST(a_process_that_is_dropped_connects_again) {
 }
 
 typedef struct Join {
-    int rank, world; /* what process 1 says of itself */
+    int rank, world; /* process 1's claims */
     const char *build, *run;
     const char *says;
 } Join;
 
-/* Process 1 is not what process 0 expects. Process 0 is not disturbed. */
+/* Process 1 does not match process 0's expectations. Process 0 continues undisturbed. */
 static void join(const World *w, int rank, const void *arg) {
     const Join *j = arg;
     CommLaunch l = launch_of(w, rank);
@@ -383,7 +384,7 @@ enum {
     WORLD = 4
 };
 
-/* Otherwise ends the process: after an assertion it would continue with the next test. */
+/* Ends the process on failure. A failed assertion would continue with the next test. */
 static void must(bool done, const char *what) {
     if (!done) fprintf(stderr, "failed: %s\n", what), _exit(ERR_FAILED);
 }
@@ -392,7 +393,7 @@ static void receive(int s, void *bytes, size_t n) {
     must(recv(s, bytes, n, MSG_WAITALL) == (ssize_t)n, "receive");
 }
 
-/* The hello of the last process, which it sends to this one instead of process 0. */
+/* The last process's hello, sent to this process instead of process 0. */
 static void intercept_hello(World w, unsigned char *hello) {
     w.port = free_port();
     struct sockaddr_in a = at_port(w.port);
@@ -409,7 +410,7 @@ static void intercept_hello(World w, unsigned char *hello) {
     close(s);
 }
 
-/* Whether a process closes the connection in this time after the hello, with another secret and rank. */
+/* Whether a process closes the connection within this time after a hello with a different secret and rank. */
 static bool is_refused(int port, const unsigned char *hello, uint64_t secret, int32_t rank, int ms) {
     struct pollfd end = {.events = POLLIN};
     unsigned char sent[HELLO], byte;
@@ -421,7 +422,7 @@ static bool is_refused(int port, const unsigned char *hello, uint64_t secret, in
     return poll(&end, 1, ms) == 1 && recv(s, &byte, 1, 0) == 0;
 }
 
-/* The last process meets process 0, and shows processes 1 and 2 a wrong secret or number before the right ones. */
+/* The last process meets process 0. It sends processes 1 and 2 a wrong secret or number before the correct ones. */
 static void show_secrets(const World *w, int rank, const void *arg) {
     unsigned char hello[HELLO], said[ANSWER], place[WORLD][PLACE];
     (void)arg;

@@ -6,7 +6,7 @@
 
 TEST(all_kinds_on_all_types_and_sizes) {
     for (int world = 1; world <= 8; world += world < 4 ? 1 : 4) {
-        int sizes = world == 4 ? 7 : 6; /* the largest is there to be cut into pieces */
+        int sizes = world == 4 ? 7 : 6; /* the largest size is cut into pieces */
         comm_threads(world, NULL, run_all_kinds, &sizes);
     }
 }
@@ -56,7 +56,7 @@ static void a_nan_of_any_member_is_the_result(void *arg, Comm *c) {
     const int n = comm_world(c);
     for (int t = 0; t < 4; t++)
         for (int r = COMM_SUM; r <= COMM_MIN; r++) {
-            char in[8 * 8], out[8 * 8]; /* element i is NaN on member i alone */
+            char in[8 * 8], out[8 * 8]; /* element i is NaN only on member i */
             for (int i = 0; i < n; i++)
                 dtype_store(in, TYPES[t], i, i == comm_rank(c) ? (double)NAN : value(comm_rank(c), i));
             comm_run(c, &(CommCall){.kind = COMM_ALL_REDUCE,
@@ -88,7 +88,7 @@ static void waits_crosswise(void *arg, Comm *c) {
     for (int round = 0; round < ROUNDS; round++) {
         CommWork *work[2];
         for (int i = 0; i < N; i++) in[i] = (float)(me + round);
-        for (int k = 0; k < 2; k++) { /* the pair that begins at this rank, and the one that ends here */
+        for (int k = 0; k < 2; k++) { /* the pair that begins at this rank, and the pair that ends here */
             const bool first = k == me % 2; /* even pairs are started first everywhere */
             const int low = first ? me : me - 1;
             const Group pair = {

@@ -1,5 +1,5 @@
-/* The test that every rank of a world runs; thread and MPI tests share it. Expected values come from formulas
- * over member and element numbers, never from a buffer that was communicated. */
+/* The test that every rank of a world runs; thread and MPI tests share it. Expected values come from formulas over
+ * member and element numbers, never from a communicated buffer. */
 #pragma once
 
 #include <math.h>
@@ -44,7 +44,7 @@ static inline void buffer_free(char *b, DType t, int64_t n) {
     free(b - GUARD);
 }
 
-/* An operation of one member with its buffers, and what it must find in `out`. */
+/* One member's operation, its buffers, and the expected content of `out`. */
 typedef struct Trial {
     CommCall call;
     int64_t n_in, n_out;
@@ -129,7 +129,7 @@ static inline void trial_start(Comm *comm, Trial *t) {
         buffer_free(out, c->dtype, t->n_out);
         out = in + (size_t)(me * c->n) * size;
     }
-    int64_t in_counts[64], out_counts[64]; /* must not be needed after the start */
+    int64_t in_counts[64], out_counts[64]; /* the operation must not need it after the start */
     memcpy(in_counts, t->in_counts, sizeof in_counts), memcpy(out_counts, t->out_counts, sizeof out_counts);
     c->device = world_device;
     c->in = in, c->out = out, c->in_counts = in_counts, c->out_counts = out_counts;
@@ -157,7 +157,7 @@ static inline void trial_finish(Comm *comm, Trial *t) {
 
 /* ---- programs of a rank (CommMain) ---- */
 
-/* Every kind, type and reduction on ragged sizes; one below and one above what a backend cuts in pieces. */
+/* Every kind, type and reduction on ragged sizes: one below and one above the size that a backend cuts into pieces. */
 static inline void run_all_kinds(void *arg, Comm *comm) {
     static const DType TYPES[] = {F64, F32, BF16, F16, I64, I32, U8};
     static const int64_t SIZES[] = {0, 1, 7, 8, 1000, 4097, 70001};
@@ -183,7 +183,7 @@ static inline void run_all_kinds(void *arg, Comm *comm) {
     }
 }
 
-/* Each rank sends to each other one, several messages deep, and takes them in another order. */
+/* Each rank sends several messages to every other rank, and receives them in a different order. */
 static inline void run_messages(void *arg, Comm *comm) {
     enum { DEEP = 3 };
     static const int64_t SIZES[DEEP] = {5, 0, 30000};
@@ -249,7 +249,7 @@ static inline void run_order(void *arg, Comm *comm) {
     CHECK(g.size < 3 || sensitive > 0, "no sum depends on the order: the test says nothing");
 }
 
-/* A rule of a random number generator: the same on all ranks for site 0, a rank's own for site 1 + rank. */
+/* A random number generator: site 0 gives all ranks the same numbers, site 1 + rank gives each rank its own. */
 static inline uint32_t draw(uint64_t round, uint64_t site, uint64_t i, uint32_t below) {
     return philox_u32(round, site, i) % below;
 }
@@ -259,7 +259,7 @@ typedef struct Layout {
     int rounds;
 } Layout;
 
-/* The groups of this rank for a list of masks, without those that are one group with an earlier one. */
+/* This rank's groups for a list of masks, without duplicates of earlier groups. */
 static inline int distinct_groups(const Mesh *mesh, const unsigned *mask, int masks, Group *out) {
     int n = 0;
     for (int m = 0; m < masks; m++) {
@@ -271,7 +271,7 @@ static inline int distinct_groups(const Mesh *mesh, const unsigned *mask, int ma
     return n;
 }
 
-/* Operation `id` of a round: the same on all members. */
+/* Operation `id` of a round; equal on all members. */
 static inline CommCall drawn_call(uint64_t round, int id, Group g) {
     const uint64_t at = 3 * (uint64_t)id;
     return (CommCall){.kind = (CommKind)draw(round, 0, at, COMM_SEND),
@@ -282,8 +282,8 @@ static inline CommCall drawn_call(uint64_t round, int id, Group g) {
                       .peer = id % g.size};
 }
 
-/* Works over several groups of a mesh at once: each rank mixes the groups' sequences in its own order, and
- * waits in its own order. */
+/* Uses several groups of a mesh concurrently. Each rank interleaves the groups' sequences, and waits, in its own
+ * order. */
 static inline void run_interleaved(void *arg, Comm *comm) {
     enum { MASKS = 7, EACH = 4 };
     static const unsigned MASK[MASKS] = {
@@ -314,7 +314,7 @@ enum { LATE_MS = 100 };
 
 static inline void be_late(void) { nanosleep(&(struct timespec){.tv_nsec = LATE_MS * 1000000L}, NULL); }
 
-/* Rank 0 waits for a late member. Then all ranks are busy for as long, with the operation under way. */
+/* Rank 0 waits for a late member. Then all ranks compute for as long while the operation is in progress. */
 static inline void run_exposed(void *arg, Comm *comm) {
     (void)arg;
     const Mesh mesh = mesh_make(comm_world(comm), comm_rank(comm), (int[AXES]){1, 1, 0, 1, 1, 1, 0});

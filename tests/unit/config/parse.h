@@ -1,4 +1,4 @@
-/* A command line of a run, parsed. */
+/* Parses a run's command line. */
 #pragma once
 
 #include <string.h>

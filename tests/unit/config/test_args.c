@@ -174,7 +174,7 @@ TEST(spellings_stand_for_values) {
     expect(&c, "");
 }
 
-/* `fusion` is no-fusion's opposite: both of its values say something. */
+/* `fusion` is no-fusion's opposite: both of its values have an effect. */
 TEST(a_boolean_may_be_spelled_by_its_opposite) {
     Case c;
     begin(&c, NULL);
@@ -226,7 +226,7 @@ TEST(a_file_says_everything_once) {
                "run.conf:6: loud is given twice: keep one of them.\n");
 }
 
-/* Also the words that follow one are taken for its values and for nothing else. */
+/* The words after an option are read only as the option's values. */
 TEST(foreign_options_are_noted_or_refused) {
     Case c;
     begin(&c, NULL);
@@ -268,7 +268,8 @@ TEST(foreign_values_are_translated_or_refused) {
     expect(&c, "--color infrared is not supported: It cannot be seen. Use red.\n");
 }
 
-/* Runs described by a Python program: argument names and values as it writes them, and switches that are off. */
+/* Runs described by a Python program: argument names and values as the program writes them, and switches that are
+ * off. */
 TEST(names_and_flags_may_be_pythons) {
     Case c;
     begin(&c, NULL);
@@ -276,7 +277,7 @@ TEST(names_and_flags_may_be_pythons) {
     assert_int_equal(c.t.count, 7);
     assert_false(c.t.loud);
     assert_false(c.t.fused);
-    assert_int_equal(c.t.color, BLUE); /* a spelling of another choice that is off takes nothing back */
+    assert_int_equal(c.t.color, BLUE); /* switching off a different choice's spelling undoes nothing */
     expect(&c, "");
 }
 
@@ -395,7 +396,7 @@ TEST(an_option_can_be_refused_later) {
     begin(&c, NULL);
     TEXT(&c, "rate = 1\ncount = 2\n");
     LINE(&c, "--count", "3", "--loud");
-    args_refuse(&c.args, "rate", "here"); /* only the line is judged */
+    args_refuse(&c.args, "rate", "here"); /* only the command line is checked */
     args_refuse(&c.args, "count", "here");
     args_refuse_all(&c.args, &c.t, "there");
     expect(&c, "--count is not used here: remove it.\n"

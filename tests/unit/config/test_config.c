@@ -99,7 +99,7 @@ TEST(every_choice_that_is_offered_can_be_used) {
     }
 }
 
-/* And what a command line that switches FP8 off may leave of a configuration file. */
+/* Also the FP8 options that a configuration file may keep when a command line switches FP8 off. */
 TEST(fp8_options_go_with_a_format) {
     static const char *const KEEPING[] = {
         "--fp8-format e4m3 --fp8-recipe tensorwise --first-last-layers-bf16 --num-layers-at-end-in-bf16 0",
@@ -177,7 +177,7 @@ TEST(json_round_trip_restores_what_was_not_given) {
     config_json(&loaded.c, CLASS_ARCH, &again);
     assert_string_equal(json.s, again.s);
     str_clear(&json), str_clear(&again);
-    config_json(&saved.c, CLASS_ALL, &json); /* any bytes in a path give JSON all the same */
+    config_json(&saved.c, CLASS_ALL, &json); /* any bytes in a path still give valid JSON */
     Config fresh;
     config_defaults(&fresh, loaded.arena);
     assert_ok(config_from_json(&fresh, loaded.arena, json.s, json.len, CLASS_ALL, &notes));
@@ -266,7 +266,7 @@ TEST(any_json_bytes_are_survived) {
     done(&p);
 }
 
-/* Changes one option at a time to something else that it can be. */
+/* Changes one option at a time to a different valid value. */
 TEST(json_of_a_class_has_its_options_only) {
     Arena *arena = arena_new();
     static const unsigned classes[] = {CLASS_ARCH, CLASS_NUMERIC, CLASS_LAYOUT, CLASS_RUN};

@@ -139,7 +139,7 @@ static const struct {
     {"no-load-rng", "false"},
     {"finetune", "false"},
     {"pretrained-checkpoint", "none"},
-    {"task", "none"}, /* this and the next four: of tasks/main.py, which core 0.19 no longer has */
+    {"task", "none"}, /* this and the next four: from tasks/main.py, which core 0.19 no longer has */
     {"train-data", "none"},
     {"valid-data", "none"},
     {"epochs", "none"},
@@ -248,7 +248,7 @@ static const struct {
     {"temperature", "1"},
     {"top-p", "0"},
 };
-/* These have another default here: runs are deterministic, and generation draws from all tokens. */
+/* These options have a different default here: runs are deterministic, and generation draws from all tokens. */
 static const char *const OTHER_DEFAULT[] = {"tokenizer-hf-include-special-tokens", "no-deterministic-mode",
                                             "top-k"};
 
@@ -297,7 +297,7 @@ TEST(spellings_are_unique) {
         char flag[100], *c;
         assert_int_equal(config_find(CONFIG_ROWS[i].names, arg_name_len(&CONFIG_ROWS[i])), i);
         snprintf(flag, sizeof flag, "%s",
-                 config_field_name(i)); /* also the field's own name leads nowhere else */
+                 config_field_name(i)); /* the field's own name does not refer to a different option */
         for (c = flag; *c; c++) *c = *c == '_' ? '-' : *c;
         int other = config_find(flag, strlen(flag));
         assert_true(other < 0 || other == i);

@@ -93,7 +93,7 @@ TEST(gelu_is_erf_without_biases) {
     end(&r);
 }
 
-/* transformers' T5 divides the logits if its embeddings are tied. Megatron-LM's, which may have any one of these
+/* transformers' T5 divides the logits if its embeddings are tied. Megatron-LM's T5, which may have any one of these
  * options, has a bias instead. */
 TEST(the_output_layer_of_a_t5) {
 #define T5       "model = t5\ndecoder-seq-length = 8\n"
@@ -214,7 +214,7 @@ TEST(windows_follow_the_pattern) {
     end(&r);
 }
 
-/* All sizes up to n in one number; the expected ones are the same sum over the Python formula. */
+/* A sum over all sizes up to n, as one number; the expected ones are the same sum over the Python formula. */
 static uint64_t digest(const Config *c, int64_t n) {
     uint64_t sum = 0;
     for (int64_t i = 0; i < n; i++) sum = (sum * 31 + (uint64_t)config_batch_size(c, i)) % 1000000007;

@@ -1,4 +1,4 @@
-/* Command lines of Megatron-LM: its options and values that are no options here, and what is said of them. */
+/* Command lines of Megatron-LM: options and values that do not exist here, and the messages about them. */
 #include <stdio.h>
 #include <string.h>
 
@@ -27,7 +27,7 @@ static const char *const NOTED[][2] = {
     {"--swiglu --no-bias-gelu-fusion", "--no-bias-gelu-fusion has no effect with --activation swiglu"},
     {"--rotary-base 500000", "has no effect without --position-embedding-type rope"},
     {"--moe-ffn-hidden-size 8", "--moe-ffn-hidden-size has no effect without --num-experts"},
-    /* one line for one reason, whichever place of the code gives it, and two for two */
+    /* one line for each reason, regardless of where the code reports it; two lines for two */
     {"--moe-router-topk 1 --expert-tensor-parallel-size 2 --moe-ffn-hidden-size 8",
      "--expert-tensor-parallel-size, --moe-ffn-hidden-size and --moe-router-topk have no effect without "
      "--num-experts.\n"},

@@ -7,7 +7,7 @@
 
 #include "config/config.h"
 
-/* The problems of a command line, or what keeps it from being read. */
+/* The problems of a command line, or the error from reading it. */
 static const char *problems(Arena *arena, unsigned checks, const char *line) {
     Args args;
     Config c;
@@ -470,7 +470,7 @@ static const char *const ENCODERS[][2] = {
     {BERT "--num-token-types 1", "not --num-token-types 1: set --bert-no-binary-head"},
 };
 
-/* At the limits of these rules. */
+/* Command lines at the limits of these rules. */
 static const char *const KEEPING[] = {
     BERT "--cpu-offloading-num-layers 1",
     T5 "--cpu-offloading-num-layers 5",

@@ -1,5 +1,5 @@
-/* The three datasets of vectors.h, in a temporary folder that becomes the current one (the cache's names hold
- * the paths). */
+/* The three datasets of vectors.h, in a temporary folder that becomes the current folder (the cache's names hold the
+ * paths). */
 #pragma once
 
 #include <dirent.h>
@@ -87,7 +87,7 @@ static inline int write_datasets(void **state) {
     return 0;
 }
 
-/* Names in the folder that hold `part`. */
+/* Number of names in the folder that contain `part`. */
 static inline int count_files(const char *folder, const char *part) {
     DIR *dir = opendir(folder);
     int n = 0;

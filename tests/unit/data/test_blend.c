@@ -84,7 +84,7 @@ TEST(indices_equal_helpers_cpp) {
     blend_indices((const double[]){.5, .3, .2}, 3, 10, dataset, sample);
     assert_memory_equal(dataset, THREE, sizeof dataset);
     blend_indices((const double[]){.25, .25, .25, .25}, 4, 10, dataset, sample);
-    for (int i = 0; i < 10; i++) assert_int_equal(dataset[i], i % 4); /* the first of equals */
+    for (int i = 0; i < 10; i++) assert_int_equal(dataset[i], i % 4); /* the first of equal values */
 }
 
 TEST(exhaustive_indices_draw_every_sample_once) {

@@ -21,7 +21,7 @@ typedef struct Case {
     bool flags, cache, keep_last;
 } Case;
 
-/* The same cases as in tools/oracle/data_vectors.py. */
+/* The cases of tools/oracle/data_vectors.py. */
 static DataConfig config_of(const Case *c) {
     return (DataConfig){.paths = c->paths,
                         .num_paths = c->num_paths,
@@ -61,7 +61,7 @@ static void digest(const Dataset *d, int64_t s, int64_t count, char md5[33]) {
 static void check_case(const char *name, const DataConfig *config) {
     Data *data;
     int checked = 0;
-    for (int round = 0; round < 2; round++) { /* built, then from the cache where there is one */
+    for (int round = 0; round < 2; round++) { /* built first, then read from the cache if there is one */
         assert_ok(data_open(config, &data));
         for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
             if (strcmp(CASES[i].name, name)) continue;
@@ -122,7 +122,7 @@ TEST(samples_equal_megatron) {
     mock.mock = true, mock.vocab_size = 128256, mock.eod = 128255;
     mock.tokenizer_json = TOKENIZER("128256", "128255", "-1");
     check_case("mock", &mock);
-    /* A cache is Megatron-LM's: the same names, and the same bytes in every file. */
+    /* A cache equals Megatron-LM's: the file names and every file's bytes agree. */
     for (size_t i = 0; i < sizeof CACHE / sizeof *CACHE; i++) {
         char *path = mem_printf("cache/%s", CACHE[i].name);
         assert_true(file_exists(path));
@@ -165,7 +165,7 @@ TEST(toy_indices_equal_numpy) {
         assert_array(&x.shuffle, TOY[i].shuffle, TOY[i].shuffled);
         assert_true(gpt_index_valid(&plan, &x));
         NpyArray *const part[] = {&x.document, &x.sample, &x.shuffle};
-        for (int k = 0; k < 3; k++) { /* a cache of another plan */
+        for (int k = 0; k < 3; k++) { /* a cache of a different plan */
             part[k]->rows--;
             assert_false(gpt_index_valid(&plan, &x));
             part[k]->rows += 2;
@@ -220,7 +220,7 @@ TEST(mock_indices_equal_numpy) {
     source_close(&mock);
 }
 
-/* The name of the only cache file with `part` in it. */
+/* The name of the only cache file whose name contains `part`. */
 static char *cache_file(const char *part) {
     DIR *dir = opendir("damaged");
     char *path = NULL;

@@ -1,4 +1,4 @@
-/* .bin/.idx against the files Megatron-LM's IndexedDatasetBuilder writes, and what happens to damaged ones. */
+/* .bin/.idx against the files Megatron-LM's IndexedDatasetBuilder writes, and checks for damaged files. */
 #include <inttypes.h>
 
 #include "fixture.h"
@@ -144,7 +144,7 @@ TEST(damage_is_named) {
         assert_err(indexed_open("copy", &d), DAMAGE[i].sentence);
         str_free(&bad);
     }
-    for (size_t n = 0; n < good.len; n++) { /* cut anywhere */
+    for (size_t n = 0; n < good.len; n++) { /* truncated anywhere */
         assert_ok(file_write_atomic("copy.idx", good.s, n));
         assert_int_equal(indexed_open("copy", &d).code, ERR_USER);
     }
@@ -156,7 +156,7 @@ TEST(damage_is_named) {
     str_free(&good);
 }
 
-/* Whatever the bytes are, opening returns an error, or a dataset whose every token can be read. */
+/* For arbitrary bytes, opening returns an error or a dataset whose every token can be read. */
 TEST(mutations_never_leave_the_map) {
     Str good = {0};
     assert_ok(file_read("toy.idx", &good));

@@ -34,7 +34,7 @@ TEST(single_deals_consecutive_samples) {
                     assert_int_equal(got[i], 7 + step * 12 + rank * SPLITS[k].mbs + i);
             }
             assert_int_equal(sampler_consumed(s), 7 + 36);
-            assert_false(sampler_next(s, got, &count)); /* 4 samples are left, too few */
+            assert_false(sampler_next(s, got, &count)); /* the 4 remaining samples are too few */
             sampler_free(s);
         }
     }
@@ -115,7 +115,7 @@ TEST(a_deal_knows_no_micro_batch_size) {
             }
             assert_int_equal(sampler_consumed(a), sampler_consumed(b));
         }
-        assert_int_equal(steps, k < 3 ? 2 : 9); /* of 34 samples two steps of 12, or three epochs */
+        assert_int_equal(steps, k < 3 ? 2 : 9); /* 34 samples give two steps of 12, or three epochs */
         sampler_free(a), sampler_free(b);
     }
 }
@@ -277,7 +277,7 @@ TEST(prefetch_hands_on_the_batches_before_an_error) {
     const Batch *batch;
     for (int i = 0; i < PATIENCE && !t.failed; i++) usleep(1000);
     assert_true(t.failed);
-    usleep(2000); /* enough time for the reader to hand on the error */
+    usleep(2000); /* enough time for the reader to report the error */
     for (int64_t i = 0; i < READY; i++) {
         assert_ok(prefetch_next(p, &batch));
         assert_non_null(batch);
@@ -325,7 +325,7 @@ TEST(context_ranks_hold_two_chunks) {
                                       from = i * S + (c ? 2 * n - 1 - r : r) * chunk + j;
                         assert_int_equal(b.tokens[at], from);
                         assert_int_equal(b.labels[at], 1000 + from);
-                        /* an encoder with twice as many positions has chunks of twice the size */
+                        /* an encoder with twice as many positions has chunks of double size */
                         const int64_t twice = i * 2 * b.shape.positions + 2 * (c * chunk + j),
                                       its = i * 2 * S + 2 * ((c ? 2 * n - 1 - r : r) * chunk + j);
                         assert_int_equal(b.encoder_tokens[twice], 4000 + its);

@@ -30,7 +30,7 @@ static int set_up(void **state) {
     return 0;
 }
 
-static MaskedConfig masked; /* of config_of */
+static MaskedConfig masked; /* arguments of config_of */
 
 /* The tokenizer and the defaults of tools/oracle/data_vectors.py. */
 static DataConfig config_of(const Case *c) {
@@ -152,7 +152,7 @@ static Case small(DatasetId kind) {
     return (Case){"", kind, "1", paths, 1, 40, {300, 0, 0}, 0, 24, 0.15, 0.1, false};
 }
 
-/* A truncated cache, one with a changed value, and one of other samples. */
+/* A truncated cache, a cache with a changed value, and a cache of different samples. */
 TEST(a_damaged_cache_is_rebuilt) {
     const Case c = small(DATASET_bert);
     DataConfig config = config_of(&c);
@@ -185,7 +185,7 @@ TEST(a_damaged_cache_is_rebuilt) {
     free(path);
 }
 
-/* *tokens, *spans: of its decoder. */
+/* *tokens, *spans: the decoder's numbers of tokens and spans. */
 static Err first_sample(const DataConfig *config, int64_t *tokens, int64_t *spans) {
     Data *data;
     assert_ok(data_open(config, &data));
@@ -224,7 +224,7 @@ TEST(mistakes_have_messages) {
                                  "the vocabulary has 10 ids"};
     config = config_of(&c);
     masked.mask_prob = 0.9;
-    for (int i = 0; i < 2; i++) { /* enough of both, and no more than it needs */
+    for (int i = 0; i < 2; i++) { /* enough tokens and spans, and no more than necessary */
         masked.decoder_sequence_length = room, masked.tokens.num_sentinels = spans;
         assert_ok(first_sample(&config, &room, &spans));
     }
@@ -241,7 +241,7 @@ TEST(mistakes_have_messages) {
 TEST(mock_data_have_samples) {
     for (int kind = 0; kind < DATASETS; kind++) {
         Case c = small((DatasetId)kind);
-        if (dataset_kind(c.kind)->hash) continue; /* records are read of files */
+        if (dataset_kind(c.kind)->hash) continue; /* records are read from files */
         c.paths = NULL, c.num_paths = 0, c.split = NULL;
         DataConfig config = config_of(&c);
         config.mock = true, config.cache_dir = NULL;

@@ -60,7 +60,7 @@ TEST(each_codec_encoding_and_page_version) {
     globfree(&found), free(pattern);
 }
 
-/* The error of the file's opening or of its first bad row. */
+/* The error from opening the file or from its first bad row. */
 static Err read_all(const char *path, const char *column) {
     Parquet *p;
     ParquetText text;
@@ -122,7 +122,7 @@ static void put(Str *s, int head, int64_t value) {
 static void put_bytes(Str *s, const char *bytes, size_t n) { str_add(s, bytes, n); }
 #define PUT(s, text) put_bytes(s, text, sizeof text - 1)
 
-/* Field by field in Thrift's compact protocol: 0x15 is an i32 whose number is the last one plus 1. */
+/* Field by field in Thrift's compact protocol: 0x15 is an i32 whose field number is the previous one plus 1. */
 static void put_page(Str *s, const Made *m) {
     put(s, 0x15, m->page_type), put(s, 0x15, m->size), put(s, 0x15, m->stored);
     put(s, m->page_type == DICTIONARY ? 0x4c : m->page_type == V2 ? 0x5c : 0x2c, 0);
@@ -157,7 +157,7 @@ static Made made(size_t body) {
                   .group_rows = 2,
                   .chunk_rows = 2,
                   .begin = 4,
-                  .chunk_size = -1, /* what it is */
+                  .chunk_size = -1, /* what the case is */
                   .size = (int64_t)body,
                   .stored = (int64_t)body,
                   .page_rows = 2,
@@ -259,7 +259,7 @@ TEST(thrift_is_bounded) {
     assert_int_equal(thrift_int(&b, (ThriftField){.type = THRIFT_BINARY}), 0);
     assert_true(b.bad && b.at == b.end);
 
-    Str s = {0}; /* a footer with lists in lists, under a number that no field has */
+    Str s = {0}; /* a footer with nested lists, under an unknown field number */
     PUT(&s, "PAR1\xf9");
     for (int i = 0; i < DEEP; i++) PUT(&s, "\x19");
     const uint32_t length = DEEP + 1;
@@ -270,7 +270,7 @@ TEST(thrift_is_bounded) {
     str_free(&s);
 }
 
-/* The size is that of the data, neither more nor less. */
+/* The size must equal the size of the data. */
 TEST(sizes_of_codecs_are_exact) {
     static const unsigned char BROTLI[] = {0x8b, 0x00, 0x80, 'h', 'i', 0x03};
     unsigned char packed[5][200], out[8];
@@ -278,7 +278,7 @@ TEST(sizes_of_codecs_are_exact) {
     z_stream z = {.next_out = packed[1], .avail_out = 200};
     assert_int_equal(snappy_compress("hi", 2, (char *)packed[0], &n[0]), SNAPPY_OK);
     assert_int_equal(deflateInit2(&z, 1, Z_DEFLATED, MAX_WBITS + 16, 1, Z_DEFAULT_STRATEGY), Z_OK);
-    for (int i = 0; i < 2; i++, deflateReset(&z)) { /* a member each */
+    for (int i = 0; i < 2; i++, deflateReset(&z)) { /* one gzip member each */
         unsigned char *at = packed[1] + n[1];
         z.next_out = at, z.avail_out = 100, z.next_in = (unsigned char *)&"hi"[i], z.avail_in = 1;
         assert_int_equal(deflate(&z, Z_FINISH), Z_STREAM_END);
@@ -300,7 +300,7 @@ TEST(sizes_of_codecs_are_exact) {
 
 TEST(each_encoding_is_checked) {
 #define ZEROS "\0\0\0\0\0\0\0\0\0\0\0\0"
-    /* Deltas: a block of 8 values in one miniblock, 2 values, the first 0, then the least delta and the width. */
+    /* Deltas: a block of 8 values in one miniblock, 2 values, the first 0, then the smallest delta and the width. */
     static const struct {
         int64_t encoding, repetition;
         const char *body;
@@ -355,7 +355,7 @@ TEST(dictionaries_are_checked) {
     assert_err(read_all("made", "text"), "a string of its dictionary is longer");
     write_page(DICTIONARY, 8, 1, ONE, sizeof ONE - 1);
     assert_err(read_all("made", "text"), "its dictionary has an unknown encoding");
-    /* A page follows: of type 2, or 0 with a width of indices and runs. Its size is doubled: \x06 is 3 bytes. */
+    /* A page of type 2 follows, or of type 0 with an index width and runs. Its size is doubled: \x06 is 3 bytes. */
 #define DATA(size, bytes)                                                                                    \
     "\x01\0\0\0x\x15\0\x15" size "\x15" size "\x2c\x15\x04\x15\x10\x15\x06\x15\x06\0\0" bytes
     static const struct {
@@ -375,7 +375,7 @@ TEST(dictionaries_are_checked) {
         ROW(0, DATA("\x06", "\x08\x03\0\0\0"), "fewer strings than rows"),
         ROW(0, DATA("\x14", "\x20\x81\x80\x80\x80\x80\x80\x80\x80\x10\0\0\0\0\0\0\0\0"),
             "fewer strings than rows"),
-        /* Two nulls and no indices; what follows the page is no width. */
+        /* Two nulls and no indices. The bytes after the page are not a width. */
         ROW(1, DATA("\x0c", "\x02\0\0\0\x04\0\x7f"), NULL),
     };
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {

@@ -237,7 +237,7 @@ TEST(compressed_files_are_text) {
         assert_int_equal(stats.bytes, file_size(names[i]));
         file_md5("lines_text_document.bin", i ? other : plain);
         if (i) assert_string_equal(other, plain);
-        /* The last bytes are missing, or one in the middle of gzip's has changed. */
+        /* The last bytes are missing, or a byte in the middle of the gzip data has changed. */
         for (int damage = 0; damage < (i == 1 ? 2 : i == 2); damage++) {
             Str torn = {0};
             assert_ok(file_read(names[i], &torn));

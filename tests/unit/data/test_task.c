@@ -1,4 +1,4 @@
-/* The samples of fine-tuning: files as tokens, pairs that are too long, epochs, and padding. */
+/* Samples for fine-tuning: files as tokens, pairs that are too long, epochs, and padding. */
 #include "fixture.h"
 
 #include "base/file.h"
@@ -49,7 +49,7 @@ static void files_free(Files *f) {
     free(f->train), free(f->valid);
 }
 
-/* The task of a test, its classes and its data. */
+/* A test's task, with its classes and data. */
 static TaskConfig task;
 static TaskLabels labels;
 
@@ -142,7 +142,7 @@ TEST(texts_are_joined_and_cut_as_in_megatron_lm) {
     str_free(&lines);
 }
 
-/* Numbers 0, 1, ... as single texts. */
+/* The numbers 0, 1, ... as single texts. */
 static Files numbered(int n) {
     Str lines = {0};
     for (int i = 0; i < n; i++) str_printf(&lines, "%c\t%d\n", 'a' + i % 2, i);
@@ -190,7 +190,7 @@ TEST(a_validation_file_is_padded_to_whole_batches) {
     files_free(&f);
 }
 
-/* Each choice is a row; it replaces "_" or follows the question, of which 128 tokens are kept. */
+/* Each choice is a row. The choice replaces "_" or follows the question, which is cut to 128 tokens. */
 TEST(a_question_is_a_row_for_each_choice) {
     Str line = {0}, seen = {0};
     str_puts(&line, "{\"article\": \"30 31\", \"questions\": [\"is _ it\", \"which\"], \"options\": "
@@ -256,7 +256,7 @@ TEST(blanks_are_those_of_python) {
     str_free(&lines), str_free(&wanted);
 }
 
-/* Equal for equal samples alone, in the files of training and of validation. */
+/* The fingerprint is equal only for equal samples, in the files of training and validation. */
 TEST(a_fingerprint_is_of_all_samples) {
     static const char *const FILES[][2] = {
         {"a\t1 2\t3\nb\t4\n", "a\t5\n"}, {"b\t1 2\t3\na\t4\n", "a\t5\n"}, {"a\t1 2\t3\nb\t6\n", "a\t5\n"},

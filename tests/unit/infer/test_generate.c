@@ -20,15 +20,15 @@ static const char *const STYLES[] = {
 };
 enum { STYLE_COUNT = sizeof STYLES / sizeof *STYLES };
 
-/* With deviation 0.3 the logits are far enough apart that greedy choices do not hang on rounding. */
+/* With deviation 0.3 the logits are far enough apart that greedy choices do not depend on rounding. */
 static TestModel *inference_model(const char *words) {
     TestModel *m = test_model_new(setup_new("%s --init-method-std 0.3", words));
     return m;
 }
 
 /* Two evaluations of the same logits differ by the rounding of the longest sum in each layer's four GEMMs
- * (docs/reference/numerics.md: an fp64 layout agrees to rounding). A log-probability adds the difference of
- * two of them and a sum over the vocabulary. */
+ * (docs/reference/numerics.md: an fp64 layout agrees to rounding). A log-probability is the difference of two logits,
+ * less a sum over the vocabulary. */
 static double logprob_bound(const TestModel *m, double largest_logit) {
     const Derived *d = &m->setup->config.derived;
     double sums = 4 * (double)(m->setup->config.num_layers * d->ffn_hidden_size) + 2 * (double)d->vocab_size;
@@ -199,7 +199,7 @@ TEST(what_cannot_be_generated_is_a_sentence) {
         const char *says;
     } CASES[] = {
         {{tokens, 31}, 0, "40 positions"},     {{tokens, 41}, 0, "40 positions"}, {{tokens, 0}, 0, "empty"},
-        {{tokens, 3}, 61, "vocabulary of 61"}, /* padding rows of the embedding are no tokens */
+        {{tokens, 3}, 61, "vocabulary of 61"}, /* padding rows of the embedding are not tokens */
         {{tokens, 3}, -1, "vocabulary of 61"},
     };
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {

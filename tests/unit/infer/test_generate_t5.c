@@ -173,7 +173,8 @@ static const int32_t A[] = {1}, B[] = {5, 9, 33, 20, 7, 8, 2, 11}, C[] = {60, 59
                      D[] = {5, 9, 33, 20, 7, 8, 2, 12};
 static const Prompt TEXTS[PROMPTS] = {{A, 1}, {B, 8}, {C, 2}, {D, 8}};
 
-/* A prompt is read alike in a batch with longer ones, and a position with all later ones or without them. */
+/* A prompt's results do not depend on longer prompts in the batch. A position's results do not depend on later
+ * positions. */
 TEST(batches_and_caches_change_nothing) {
     for (int k = 0; k < STYLE_COUNT; k++) {
         TestModel *m = test_model_new(setup_new("%s", STYLES[k]));
@@ -221,7 +222,7 @@ TEST(lengths_are_those_of_each_stack) {
     assert_refused(m, 1, 1, 61, "begins with token 61, which is outside the model's vocabulary of 61");
     assert_refused(m, 1, 1, -1, "begins with token -1");
     test_model_free(m);
-    m = test_model_new(setup_new(ORIGINAL)); /* relative positions do not end */
+    m = test_model_new(setup_new(ORIGINAL)); /* relative positions have no limit */
     assert_refused(m, 40, 40, 0, NULL);
     test_model_free(m);
 }

@@ -15,7 +15,7 @@ TEST(rounded_sums_are_recognised) {
 TEST(other_values_are_not) {
     assert_false(exact_is_rounded(0, 1000, 4));
     assert_false(
-        exact_is_rounded(0, 1000, 256)); /* lost, among so many that their errors could add up to it */
+        exact_is_rounded(0, 1000, 256)); /* lost among so many terms that their errors could add up to it */
     assert_false(exact_is_rounded(6464171, 6464170, 4));
     assert_false(exact_is_rounded(2 * 6488064., 6464170, 4));
     assert_false(exact_is_rounded(INFINITY, 1000, 4));

@@ -34,7 +34,7 @@ TEST(a_gpu_is_watched) {
     NvmlFacts f;
     nvml_read(ids[0], &f);
     setenv("HOST_NVML_LIMITS", "1", 1);
-    assert_false(nvml_watch_end(nvml_watch(ids[0], 20)).known); /* it is idle */
+    assert_false(nvml_watch_end(nvml_watch(ids[0], 20)).known); /* the GPU is idle */
     unsetenv("HOST_NVML_LIMITS");
     assert_true(load.known && load.sm_mhz == 1700 && load.celsius == 40 && load.watts == 300);
     assert_string_equal(load.limits, "power limit, hardware thermal slowdown");
@@ -58,7 +58,7 @@ TEST(the_extremes_of_a_watch_are_kept) {
                 load.mean_watts < 500);
 }
 
-/* The facts of a GPU of the host while the variable has a value. */
+/* The facts of a GPU of the host, with the variable set. */
 static NvmlFacts facts_with(const char *variable, const char *value, int gpu) {
     unsigned char ids[3][16];
     NvmlFacts f;

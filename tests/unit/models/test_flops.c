@@ -40,8 +40,8 @@ TEST(flops_grow_with_the_batch_and_the_padded_vocabulary) {
     setup_free(s);
 }
 
-/* Encoder layers of t positions see all of them; decoder layers of s see half of theirs, and all of the encoder's,
- * whose keys and values each of them computes. */
+/* Each of the t encoder positions sees all t. Each of the s decoder positions sees half of s and all t. Each decoder
+ * layer computes keys and values for the encoder's positions. */
 TEST(flops_of_an_encoder_and_a_decoder) {
     Setup *a = setup_new(
         "--model t5 --num-layers 2 --decoder-num-layers 3 --hidden-size 32 --num-attention-heads 4 "
@@ -53,8 +53,8 @@ TEST(flops_of_an_encoder_and_a_decoder) {
     setup_free(a);
 }
 
-/* Each position sees all. The head has a dense layer, and a second one and two classes for a first position; that of
- * a task has the second one and its classes, or a number for each choice. */
+/* Each position sees all positions. The head has a dense layer, and for the first position a second dense layer and two
+ * classes. A task's head has the second dense layer and its classes, or a number for each choice. */
 TEST(flops_of_a_bert) {
     Setup *a = setup_new("--model bert --num-layers 2 --hidden-size 32 --num-attention-heads 4 --seq-length "
                          "16 --vocab-size 128");
@@ -69,8 +69,8 @@ TEST(flops_of_a_bert) {
     setup_free(a);
 }
 
-/* A layer with experts, instead of a dense one: its MLP is as wide as the experts of a token and the shared
- * one together. */
+/* A layer with experts, instead of a dense one: its MLP is as wide as a token's experts and the shared expert
+ * together. */
 TEST(flops_count_the_experts_of_a_token) {
     const char *dense = "--vocab-size 128 --num-layers 2 --hidden-size 64 --num-attention-heads 4 "
                         "--seq-length 32 --swiglu --disable-bias-linear --ffn-hidden-size 160";

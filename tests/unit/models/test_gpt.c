@@ -26,7 +26,7 @@ static void census(const char *words, int64_t published, int64_t padding) {
     int64_t in_memory = 0;
     for (int i = 0; i < m->registry->n; i++) in_memory += m->registry->params[i]->count;
     assert_int_equal(in_memory, published + padding);
-    /* 2 bytes of value, 4 of main gradient, 4 of master; alignment gaps come on top */
+    /* 2 bytes of value, 4 of main gradient, 4 of master; plus alignment gaps */
     assert_true((int64_t)registry_bytes(m->registry) >= 10 * in_memory);
     model_free(m);
     device_free(null);

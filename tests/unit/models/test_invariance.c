@@ -75,7 +75,7 @@ static void set_sinks(TestModel *m, double value) {
     }
 }
 
-/* exp(0) = 1; and a sink that is far below all scores is none. */
+/* exp(0) = 1; a sink far below all scores has no effect. */
 TEST(off_by_one_has_sinks_of_zero) {
     for (int k = 0; k < 2 * LANE_COUNT; k++) {
         const char *words = k % 2 ? "--num-layers 2 --attention-backend unfused" : "--num-layers 2 " ROPE_GQA;
@@ -98,13 +98,13 @@ TEST(off_by_one_has_sinks_of_zero) {
     }
 }
 
-/* BLAS chooses its order of summation by the matrices' sizes: other sizes change rounding.
- * --batch-invariant-mode fixes the order: they change nothing. */
+/* BLAS chooses its order of summation by the matrices' sizes: other sizes change rounding. --batch-invariant-mode fixes
+ * the order, so sizes change nothing. */
 static const char *order_of(const char *style, int which) {
     return strstr(style, "--batch-invariant-mode") || which ? "" : "--batch-invariant-mode";
 }
 
-/* The same tokens followed by others: bitwise equal with a fixed order, else equal up to the rounding of the
+/* Equal tokens, followed by different ones: bitwise equal with a fixed order, otherwise equal up to the rounding of the
  * longest sum (the MLP's) in each layer's four GEMMs. */
 TEST(appended_tokens_change_only_rounding) {
     enum { S = 24 };
@@ -253,7 +253,7 @@ TEST(padded_vocabulary_changes_only_rounding) {
             setup[i] = setup_new(words, STYLES[k / 4], LANES[k % 2], order, i ? 128 : 1);
             m[i] = model_new(&setup[i]->config, NULL);
             m[i]->registry->precise = m[i]->registry->storage = k % 2 ? F32 : F64;
-            buckets_lay(m[i]->registry); /* where in the result the parameters are */
+            buckets_lay(m[i]->registry); /* positions of the parameters in the result */
         }
         const Registry *a = m[0]->registry, *b = m[1]->registry;
         double sums =

@@ -1,5 +1,5 @@
-/* Layers of experts in a model: what their losses inject, what they count, and what a capacity may change.
- * Formulas of the ops are held to PyTorch in tests/unit/ops, whole models in golden/. */
+/* Layers of experts in a model: the gradients of their losses, their counts, and the effects of a capacity.
+ * tests/unit/ops compares the ops with PyTorch; golden/ compares whole models. */
 #include <math.h>
 
 #include "unit/model_helper.h"
@@ -41,7 +41,7 @@ static double losses(const TestModel *m) {
     return sum;
 }
 
-/* Two different microbatches: the second one's global loss looks at both. */
+/* Two different microbatches: the second one's global loss depends on both. */
 static double two_passes(TestModel *m) {
     restart(m);
     pass(m, ids_new(m, B, S, 1), 0);
@@ -49,8 +49,8 @@ static double two_passes(TestModel *m) {
     return losses(m);
 }
 
-/* With no weight on the language model's loss the gradient is that of the routers' losses alone; central
- * differences as in tests/unit/ops/test_ops.c. */
+/* With weight 0 on the language model's loss, the gradient comes only from the routers' losses; central differences as
+ * in tests/unit/ops/test_ops.c. */
 static void gradient_is_that_of_the_losses(const char *more) {
     static const char *const NAMES[] = {"decoder.layers.0.mlp.router.weight",
                                         "decoder.layers.2.mlp.router.weight",
@@ -76,7 +76,7 @@ static void gradient_is_that_of_the_losses(const char *more) {
             if (!(fabs(got - slope[0]) <= fabs(slope[1] - slope[0]) + rounding))
                 fail_msg("%s[%lld]: gradient %.12g, central difference %.12g", NAMES[i], (long long)e, got,
                          slope[0]);
-            if (i < 2) assert_true(fabs(got) > rounding); /* it is not nothing that agrees */
+            if (i < 2) assert_true(fabs(got) > rounding); /* the compared gradients are not all zero */
         }
     }
     test_model_free(m);
@@ -89,7 +89,8 @@ TEST(losses_reach_the_gradient) {
     gradient_is_that_of_the_losses("--recompute-granularity selective --recompute-modules moe");
 }
 
-/* A single microbatch is all that the step has seen, and one sample is all of its microbatch. */
+/* With a single microbatch the global loss covers only that microbatch; with one sample the microbatch is one
+ * sequence. */
 TEST(losses_differ_in_what_they_count) {
     TestModel *m = test_model_new(setup_new(EXPERTS LOSSES));
     double value[3][ROUTER_LOSSES];
@@ -123,7 +124,7 @@ TEST(every_choice_counts_once) {
     static const char *const WAYS[] = {
         "", "--recompute-granularity full --recompute-method block --recompute-num-layers 2",
         "--recompute-granularity selective --recompute-modules moe",
-        "--moe-expert-capacity-factor 0.5" /* what is dropped was chosen */};
+        "--moe-expert-capacity-factor 0.5" /* dropped tokens count as chosen */};
     for (size_t i = 0; i < sizeof WAYS / sizeof *WAYS; i++) {
         TestModel *m = test_model_new(setup_new(
             EXPERTS "--moe-router-score-function sigmoid --moe-router-enable-expert-bias %s", WAYS[i]));
@@ -165,7 +166,8 @@ TEST(biases_move_towards_balance) {
 
 /* ---- capacity ---- */
 
-/* Room for every token is as good as no limit, and rows of padding do nothing. A tight one is neither. */
+/* A capacity for all tokens is equivalent to no limit, and padding rows have no effect. A small capacity changes
+ * results. */
 TEST(only_dropped_tokens_miss_anything) {
     static const char *const WAYS[] = {"",
                                        "--moe-expert-capacity-factor 3",

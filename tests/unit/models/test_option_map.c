@@ -1,9 +1,9 @@
-/* The words of a user reach the layers below as their own choices, whatever numbers the two enums have. */
+/* A user's option values become the lower layers' enum values, whatever numbers the two enums have. */
 #include "unit/config_helper.h"
 
 #include "models/option_map.h"
 
-/* All choices that one line of options makes. */
+/* All choices that one line of options sets. */
 typedef struct Choices {
     const char *words;
     Activation activation;

@@ -1,4 +1,4 @@
-/* The encoder and the decoder share an embedding, and drop other elements of it. */
+/* The encoder and the decoder share an embedding, and drop different elements of its output. */
 #include "unit/model_helper.h"
 
 #include "nn/embedding.h"

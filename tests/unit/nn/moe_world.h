@@ -1,5 +1,5 @@
-/* A layer of experts on a world of ranks (threads), and on one rank: the same tokens, weights and gradient of
- * the output, and all that comes of them, whole. */
+/* A layer of experts on a world of ranks (threads), and on one rank: the same tokens, weights and gradient of the
+ * output, and all complete results. */
 #pragma once
 
 #include <stdlib.h>
@@ -40,7 +40,7 @@ typedef struct MoeCase {
 /* Results of all ranks together; for parameters the full gradient. */
 typedef struct MoeOutcome {
     Values y, dx, grad[MOE_PARAMS], counters;
-    int64_t first_held[64]; /* rows that the experts of each rank had to compute */
+    int64_t first_held[64]; /* number of rows that each rank's experts computed */
 } MoeOutcome;
 
 static inline MoeSpec moe_spec(const MoeCase *c) {
@@ -149,7 +149,7 @@ static inline Tensor *moe_block(Tape *t, void *moe, Tensor *x) {
     return moe_branch.forward(t, moe, NULL, NULL, x);
 }
 
-/* Whether all that ops read has been written; how many rows this rank's experts compute. */
+/* Checks that ops read only written memory, and counts the rows that this rank's experts compute. */
 static inline void moe_watch(void *arg, const OpDef *op, const Call *c) {
     MoeRank *r = arg;
     for (int i = 0; r->run.device->kind != DEVICE_NULL && i < CALL_IN; i++) {
@@ -191,7 +191,7 @@ static inline int moe_microbatches(const MoeRank *r) {
     return r->layout || r->c->joined ? n : n * r->c->layout.dp;
 }
 
-/* Adds this rank's share to the whole gradients: what sync does. */
+/* Adds this rank's share to the whole gradients, like sync does. */
 static inline void moe_add_gradients(const MoeRank *r) {
     for (int i = 0; i < r->registry->n; i++) {
         const Param *p = r->registry->params[i];
@@ -204,7 +204,7 @@ static inline void moe_add_gradients(const MoeRank *r) {
     for (int64_t i = 0; i < r->out->counters.n; i++) r->out->counters.v[i] += load_element(r->counters, i);
 }
 
-/* The ranks add one after the other. */
+/* The ranks add in sequence. */
 static inline void moe_run(MoeRank *r, Comm *comm) {
     size_t slot = MOE_SPACE, transient = MOE_SPACE;
     r->run.comm = comm;

@@ -1,5 +1,5 @@
-/* Experts over ranks (threads) against one rank: output, gradients of tokens, router and experts, losses and
- * counts, for both dispatchers. And: without any one of its collectives the layer has no types. */
+/* Experts over ranks (threads) against one rank: output, gradients of tokens, router and experts, losses and counts,
+ * for both dispatchers. Without any one of its collectives, the layer fails the type check. */
 #include "unit/cmocka_all.h"
 #include "unit/recording.h"
 
@@ -29,9 +29,8 @@ static void describe(const MoeCase *c, const char *what, char *out, size_t n) {
              c->recomputed ? " recomputed" : "", dtype_name(c->dtype), what);
 }
 
-/* No sum has more terms than there are rows for the experts together, or elements in a row. A value has
- * passed through at most 10 ops. An op multiplies the errors of its inputs by at most the size of their
- * sums. */
+/* No sum has more terms than all experts' rows, or than elements in a row. A value has passed through at most 10 ops.
+ * An op multiplies the errors of its inputs by at most the size of their sums. */
 static void near(const MoeCase *c, const char *what, Values got, Values want) {
     const double terms = (double)(c->layout.dp * SEQUENCE * SAMPLES * 2), depth = 10;
     double worst = 0, largest = 0;
@@ -58,8 +57,7 @@ static void same(const MoeCase *c, const char *what, Values got, Values want) {
 
 typedef void Compare(const MoeCase *, const char *what, Values got, Values want);
 
-/* A loss is a sum of a rank's tokens, and of ranks: in the exact lane each of those sums that is no partial
- * one is rounded to the grid. */
+/* A loss is a sum of a rank's tokens, and of ranks: in the exact lane each complete sum is rounded to the grid. */
 static void compare_losses(const MoeCase *c, const MoeOutcome *got, const MoeOutcome *want) {
     const int sums = c->layout.dp * (c->microbatches ? c->microbatches : 1);
     const double rounded = c->exact ? 2 * sums * ldexp(1, -GRID_BITS - 1) : 0;
@@ -154,8 +152,8 @@ TEST(losses_are_of_the_microbatch) {
     }
 }
 
-/* Counts are over data-parallel ranks as well, so their microbatches are one. The loss is a mean over tokens:
- * the sum of that of the ranks is dp times that of the joined microbatch. */
+/* Counts are over data-parallel ranks as well, so their microbatches are one. The loss is a mean over tokens: the sum
+ * of the ranks' losses is dp times the loss of the joined microbatch. */
 TEST(global_loss_joins_data_parallel_ranks) {
     RouterSpec r = {0};
     r.loss_coeff[ROUTER_LOSS_GLOBAL_AUX] = 0.7;
@@ -168,8 +166,8 @@ TEST(global_loss_joins_data_parallel_ranks) {
     }
 }
 
-/* Real runs in spaces of the size that a dry run has measured: with a capacity, and where no expert is on
- * another rank, sizes do not depend on the data. */
+/* Real runs in spaces of the size that a dry run measured. Sizes do not depend on the data with a capacity, or if all
+ * experts are on one rank. */
 TEST(planned_memory_is_enough) {
     check_layouts((MoeCase){.spec = DROPS, .planned = true}, near);
     check_layouts((MoeCase){.spec = PADS, .planned = true, .recomputed = true}, near);

@@ -7,8 +7,8 @@
 
 /* inv_freq of transformers' ROPE_INIT_FUNCTIONS["llama3"] in float64, run under tools/oracle/float64.py:
  *   LlamaConfig(head_dim=dim, rope_parameters={"rope_type": "llama3", "rope_theta": base, "factor": factor,
- *       "low_freq_factor": low, "high_freq_factor": high, "original_max_position_embeddings": original})
- * The first group is Llama 3.1, the second Llama 3.2; all three bands of wavelengths are there. */
+ * "low_freq_factor": low, "high_freq_factor": high, "original_max_position_embeddings": original}) The first group is
+ * Llama 3.1, the second Llama 3.2; all three bands of wavelengths occur. */
 static const struct {
     int64_t dim;
     double base, factor, low, high;

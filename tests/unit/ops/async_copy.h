@@ -1,5 +1,5 @@
-/* Async copies during kernels, on a given device. Each copy sees the results of earlier kernels, and work
- * that waits for the copy sees its result, also when both are recorded in a graph. */
+/* Async copies during kernels, on a given device. Each copy sees the results of earlier kernels. Work that waits for
+ * the copy sees the copy's result, also in a recorded graph. */
 #pragma once
 
 #include <string.h>
@@ -8,13 +8,13 @@
 #include "kernels/ops.h"
 #include "unit/cmocka_all.h"
 
-/* Large enough that a copy takes longer than the kernels which are not to overtake it. */
+/* Large enough that a copy takes longer than the kernels that must not overtake the copy. */
 enum { BESIDE_ELEMENTS = 8 << 20, BESIDE_ROUNDS = 3 };
 
 typedef struct Beside {
     Device *device;
     Tensor work,
-        out; /* what is copied to the host, overwritten and copied back; [ROUNDS, n] what it was then */
+        out; /* data copied to the host, overwritten and copied back; [ROUNDS, n] the data after each round */
     char *host;
     DeviceEvent *away, *back;
 } Beside;
@@ -25,9 +25,9 @@ static inline void beside_fill(const Beside *b, double value) {
     call_run(&OPS[OP_fill], &(Call){.out = {&y}, .attr = &fill, .device = b->device});
 }
 
-/* Values 1 .. ROUNDS are copied to the host; each is overwritten as soon as its copy is done. They are copied
- * back in reverse order. A kernel that may begin while the previous one runs writes the square of each to its
- * row of `out`. */
+/* Values 1 .. ROUNDS are copied to the host; each value is overwritten as soon as its copy is done. The copies return
+ * in reverse order. A kernel, which may begin while the previous kernel runs, writes each value's square to its row of
+ * `out`. */
 static inline void beside_run(const Beside *b) {
     const size_t bytes = tensor_bytes(&b->work);
     const ActivationAttr square = {ACT_SQUARED_RELU};
@@ -71,7 +71,7 @@ static inline void copies_run_beside(Device *d) {
     b.host = device_host_alloc(d, BESIDE_ROUNDS * bytes, "a test");
     b.away = device_event_new(d), b.back = device_event_new(d);
     OpProfile *profile = d->profile;
-    d->profile = NULL; /* whose events would stand between kernels, and recording takes no time */
+    d->profile = NULL; /* timing adds events between kernels, and a recording has no times */
     beside_run(&b);
     d->profile = profile;
     beside_check(&b);

@@ -14,20 +14,20 @@ typedef struct Shape {
     int64_t s, t, b, g, r, d, e;
     AttentionAttr attr;
     DType dtype;
-    bool packed;    /* q, k and v of a group side by side, as Megatron-LM's GEMM gives them; s = t, d = e */
+    bool packed;    /* each group's q, k and v are adjacent, as in Megatron-LM; s = t, d = e */
     size_t memory;  /* of the GPU; 0: enough */
     bool any_order; /* of the GPU's sums */
-    bool padded;    /* samples have lengths: t, then less, then 0 */
+    bool padded;    /* samples have decreasing lengths: t, ..., 0 */
 } Shape;
 
 enum { Q, K, V, DY, Y, DQ, DK, DV, TENSORS };
 static const char *const TENSOR_NAMES[TENSORS] = {"q", "k", "v", "dy", "y", "dq", "dk", "dv"};
 
-/* Everything of one forward and backward in one type. */
+/* All tensors of one forward and backward, in one type. */
 typedef struct Run {
     Shape shape;
     Tensor x[TENSORS], lse, lengths;
-    void *memory[TENSORS]; /* of packed tensors the first has that of all three */
+    void *memory[TENSORS]; /* for packed tensors the first has all three tensors' memory */
     size_t bytes[TENSORS];
 } Run;
 
@@ -109,7 +109,7 @@ static Call backward_call(Run *r, Device *d) {
                   .device = d};
 }
 
-/* |a - b| / |b| over all elements; not a number if one is not. */
+/* |a - b| / |b| over all elements; NaN if any element is NaN. */
 static double error(const Tensor *a, const Tensor *b) {
     double error = 0, size = 0;
     for (int64_t row = 0; row < tensor_rows(a); row++)

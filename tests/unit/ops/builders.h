@@ -1,4 +1,4 @@
-/* The builders of rows of tapes.def and kernels/cases.def. */
+/* Builders for the rows of tapes.def and kernels/cases.def. */
 #pragma once
 
 #include "tape/tape_ops.h"
@@ -41,13 +41,13 @@ static inline Tensor *build_norm(Tape *t, Tensor **in, const void *attr) {
     return op_norm(t, in[0], in[1], in[2], *(const NormAttr *)attr);
 }
 
-/* The sum feeds another op too, as that of a residual stream does. */
+/* The sum also feeds a second op, like the sum of a residual stream. */
 static inline Tensor *build_add_norm(Tape *t, Tensor **in, const void *attr) {
     Tensor *sum, *y = op_add_norm(t, in[0], in[1], in[2], in[3], *(const NormAttr *)attr, &sum);
     return op_add(t, y, sum);
 }
 
-/* x [s,b,g,2r,d] as two strided views of r heads each, as of queries and keys; the second feeds two norms. */
+/* x [s,b,g,2r,d] as two strided views of r heads each, like queries and keys; the second feeds two norms. */
 static inline Tensor *build_norm_views(Tape *t, Tensor **in, const void *attr) {
     Tensor *x = in[0];
     const NormAttr *a = attr;
@@ -74,14 +74,14 @@ static inline Tensor *build_scale(Tape *t, Tensor **in, const void *attr) {
     return op_scale(t, in[0], ((const FactorAttr *)attr)->factor);
 }
 
-/* The gradient takes the memory of x: here that of a sum, not the input itself. */
+/* The gradient reuses x's memory, so x is a sum here, not the input itself. */
 static inline Tensor *build_choices(Tape *t, Tensor **in, const void *attr) {
     (void)attr;
-    Tensor *x = op_choices(t, in[0], in[0]->dim[1] % 3 ? 1 : 3); /* 1: a sample alone */
+    Tensor *x = op_choices(t, in[0], in[0]->dim[1] % 3 ? 1 : 3); /* 1: a single sample */
     return op_add(t, x, x);
 }
 
-/* Rows of both calls get gradients, and the others get zeros. */
+/* The rows of both calls get gradients; the remaining rows get zeros. */
 static inline Tensor *build_take_row(Tape *t, Tensor **in, const void *attr) {
     (void)attr;
     return op_add(t, op_take_row(t, in[0], 1), op_take_row(t, in[0], in[0]->dim[0] - 1));
@@ -118,7 +118,7 @@ static inline Tensor *build_residual_block(Tape *t, Tensor **in, const void *att
     return op_add(t, in[0], h);
 }
 
-/* The inputs from `first` on, in any order: I64 [b,s] are first keys, I64 [b] lengths, float [h] sinks, float
+/* Inputs from index `first` on, in any order: I64 [b,s] are first keys, I64 [b] lengths, float [h] sinks, float
  * [buckets,h] biases. */
 static inline AttentionInputs attention_inputs(Tensor *q, Tensor *k, Tensor *v, Tensor **in, int first) {
     AttentionInputs x = {.q = q, .k = k, .v = v};
@@ -130,7 +130,7 @@ static inline AttentionInputs attention_inputs(Tensor *q, Tensor *k, Tensor *v, 
     return x;
 }
 
-/* Dropout is that of the samples that are run. */
+/* Dropout follows the samples of this run. */
 static inline AttentionAttr attention_attr_of(Tape *t, const void *attr) {
     AttentionAttr a = *(const AttentionAttr *)attr;
     a.dropout.first_sample += tape_microbatch(t)->first_sample;
@@ -165,7 +165,7 @@ static inline Tensor *build_rope(Tape *t, Tensor **in, const void *attr) {
     return op_rope(t, in[0], in[1], in[2], in[3], *(const RopeAttr *)attr);
 }
 
-/* x [s,b,g,r+2,d]: the model's packed projection, whose queries and keys turn in one call. */
+/* x [s,b,g,r+2,d]: the model's packed projection, whose queries and keys one call rotates. */
 static inline Tensor *build_rope_packed(Tape *t, Tensor **in, const void *attr) {
     Tensor *x = in[0];
     const int64_t r = x->dim[3] - 2, d = x->dim[4];
@@ -186,7 +186,8 @@ typedef struct RopeInPlaceCase {
     int64_t groups, all; /* all: queries, key and value of a group */
 } RopeInPlaceCase;
 
-/* x [s,b,groups*all*d]: as build_rope_packed, but in place. The sum stands for the projection, which is overwritten. */
+/* x [s,b,groups*all*d]: as build_rope_packed, but in place. The sum replaces the projection, because it is
+ * overwritten. */
 static inline Tensor *build_rope_in_place(Tape *t, Tensor **in, const void *attr) {
     const RopeInPlaceCase *c = attr;
     Tensor *x = op_rope_in_place(t, op_add(t, in[0], in[0]), c->groups, c->all, c->all - 1, in[1], in[2],
@@ -202,7 +203,7 @@ static inline Tensor *build_rope_in_place(Tape *t, Tensor **in, const void *attr
                         (AttentionAttr){.scale = 0.3, .window_left = -1}, false);
 }
 
-/* The loss takes the memory of its logits: here those of a sum, not the input itself. */
+/* The loss reuses its logits' memory, so the logits are a sum here, not the input itself. */
 static inline Tensor *build_cross_entropy(Tape *t, Tensor **in, const void *attr) {
     return op_cross_entropy(t, op_add(t, in[0], in[0]), in[1], ((const LossAttr *)attr)->vocab);
 }

@@ -1,6 +1,6 @@
-/* A tape that is a test case (tapes.def, kernels/cases.def) and how to run it. Inputs are drawn from a grid
- * that every float type represents exactly, so that lanes differ by arithmetic only. Then forward, backward
- * from a fixed dy, and results as doubles. */
+/* A test case (tapes.def, kernels/cases.def) is a tape; this file runs it. Inputs are drawn from a grid that every
+ * float type represents exactly, so that lanes differ only by arithmetic. A run is a forward and a backward from a
+ * fixed dy, with results as doubles. */
 #pragma once
 
 #include <math.h>
@@ -43,7 +43,7 @@ typedef struct OpCase {
     CaseOperand in[CASE_INPUTS];
 } OpCase;
 
-/* How to run a case. */
+/* Options for running a case. */
 typedef struct OpLane {
     DType dtype;
     Device *device;        /* NULL: a separate CPU, with: */
@@ -53,8 +53,8 @@ typedef struct OpLane {
     bool batch_invariant;
     bool coarse; /* inputs that 16-bit types hold exactly */
     bool forward_only;
-    unsigned before; /* bits of the inputs that have a gradient before the backward */
-    int moved_input; /* this element of this input is moved by `move` */
+    unsigned before; /* bit mask of inputs that have a gradient before the backward */
+    int moved_input; /* `move` is added to this element of this input */
     int64_t moved_element;
     double move;
     TapeTrace *trace;
@@ -64,7 +64,7 @@ typedef struct OpLane {
 /* y and the gradient of each input. */
 typedef struct Result {
     Values y, grad[CASE_INPUTS];
-    /* Bits of the activations that may have another reader: no view and no gradient has their memory. */
+    /* Bit mask of activations that a second op may read: no view or gradient shares their memory. */
     unsigned joined;
 } Result;
 
@@ -91,7 +91,7 @@ static inline int64_t samples_of(const OpCase *c) {
     return 1;
 }
 
-/* One run: a tape with its device and the inputs of all samples, or of one; all tensors are the device's. */
+/* One run: a tape, its device, and the inputs of all samples or one sample. All tensors are in device memory. */
 typedef struct Session {
     const OpCase *c;
     const OpLane *lane;
@@ -103,7 +103,7 @@ typedef struct Session {
     Tensor before[CASE_INPUTS], dy; /* gradients may share their memory */
 } Session;
 
-/* The element of the whole input that element e of this session's slice is. */
+/* Maps element e of this session's slice to an element of the whole input. */
 static inline int64_t whole_element(const Session *s, const CaseOperand *in, int64_t e) {
     const Role role = role_of(in);
     const int axis = role == ROLE_ACTIVATION ? 1 : 0;
@@ -120,7 +120,7 @@ static inline Tensor tensor_new(DType dtype, int ndim, const int64_t *dim) {
     return t;
 }
 
-/* From here on the tensor's memory is the device's. */
+/* From here on the tensor is in device memory. */
 static inline void move_in(Device *d, Tensor *t) {
     if (!t->data) return;
     void *host = t->data;
@@ -164,7 +164,7 @@ static inline void input_open(Session *s, int i, Values grad_before) {
     s->operands[i] = t;
 }
 
-/* Main gradients begin as those of `before`, if it has any. */
+/* Main gradients begin with the values in `before`, if it has any. */
 static inline void session_open(Session *s, const OpCase *c, const OpLane *lane, int64_t first_sample,
                                 int64_t samples, const Result *before) {
     *s = (Session){.c = c, .lane = lane, .first_sample = first_sample, .samples = samples};
@@ -204,7 +204,7 @@ static inline Values values_of(Device *d, const Tensor *t) {
     return v;
 }
 
-/* A gradient of ones, as of another reader of the input. */
+/* A gradient of ones, as if from a second reader of the input. */
 static inline void give_gradient(Session *s, int i) {
     Tensor *x = &s->in[i], *ones = &s->before[i];
     *ones = tensor_new((DType)x->dtype, x->ndim, x->dim);
@@ -230,7 +230,7 @@ static inline void backward_from(Session *s, Tensor *y) {
     if (s->lane->split) tape_backward(s->tape, y, NULL, NEED_DW);
 }
 
-/* Runs samples [first, first + n); main gradients are added to those already in `r`. */
+/* Runs samples [first, first + n); main gradients are added to the gradients in `r`. */
 static inline void run_samples(const OpCase *c, const OpLane *lane, int64_t first, int64_t n, Result *r) {
     Session s;
     session_open(&s, c, lane, first, n, r);

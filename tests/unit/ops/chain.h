@@ -1,6 +1,6 @@
-/* Consecutive ops on a given device, as in a training step. No wait or timing separates them, so a kernel may
- * begin while the previous one runs (kernels/cuda/pdl.cuh). Their results, called and recorded, are bitwise
- * equal to those with a wait after each op. */
+/* Consecutive ops on a given device, as in a training step. No wait or timing separates them, so a kernel may begin
+ * while the previous one runs (kernels/cuda/pdl.cuh). Results of calls and of recordings are bitwise equal to results
+ * with a wait after each op. */
 #pragma once
 
 #include <string.h>
@@ -12,11 +12,11 @@
 
 enum { CHAIN_WIDTH = 4096, CHAIN_PERIOD = 65521, CHAIN_ROUNDS = 3 };
 
-/* A to D: [rows, 1, width]; SEEN, eight of them: as END of those, each written once. */
+/* A to D: [rows, 1, width]; SEEN: eight tensors of the size of an END, each written once. */
 enum { NOTHING, A, B, C, D, SEEN, RSTD = SEEN + 8, DGAIN, TABLE, PLACES };
 enum { PARAMS = PLACES + 1, MOMENTS, SQUARES, VALUES, LISTED };
-/* Selection of rows: the last 1/8, the last 1/64, the last one (without its dimension). ADD: the operand is
- * added to. GAIN: the gain, which an update writes last. */
+/* Selection of rows: the last 1/8, the last 1/64, the last one (without its dimension). ADD: the op adds to the
+ * operand. GAIN: the gain, which an update writes last. */
 enum { EIGHTH = 32, END = 64, LAST = 128, ADD = 256, TENSOR = 31, GAIN = VALUES | LAST };
 
 typedef struct ChainStep {
@@ -24,8 +24,8 @@ typedef struct ChainStep {
     int in[4], out[CALL_OUT];
 } ChainStep;
 
-/* Each op with an END uses memory that the previous kernel touches last. It is so small that all of it can
- * begin before that: it reads that memory, or writes memory that is read there. */
+/* Each op with an END reads or writes memory that the previous kernel uses last. The op is so small that it could begin
+ * before that use. */
 static const ChainStep CHAIN[] = {
     {OP_activation, {A}, {B}},
     {OP_activation, {B | END}, {SEEN}},
@@ -64,7 +64,7 @@ static inline const void *chain_attr(OpNumber op) {
 typedef struct Chain {
     Device *device;
     Tensor t[LISTED];
-    char *start[LISTED], *want[LISTED]; /* in the host's memory */
+    char *start[LISTED], *want[LISTED]; /* in host memory */
 } Chain;
 
 static inline void chain_take(Chain *c, int i, DType dtype, int ndim, const int64_t *dim) {
@@ -137,7 +137,7 @@ static inline void chain_begin(const Chain *c) {
         device_write(c->device, c->t[i].data, c->start[i], tensor_bytes(&c->t[i]));
 }
 
-/* How many tensors a run leaves otherwise than with waits; graph: NULL, or the run. */
+/* Number of tensors that differ between a run and the run with waits. graph: NULL, or the recorded run. */
 static inline int chain_differs(const Chain *c, DeviceGraph *graph) {
     int differ = 0;
     chain_begin(c);
@@ -164,7 +164,7 @@ static inline void ops_have_bits_of_waits(Device *d) {
     chain_begin(&c);
     chain_run(&c, true);
     for (int i = A; i < LISTED; i++) device_read(d, c.want[i], c.t[i].data, tensor_bytes(&c.t[i]));
-    d->profile = NULL; /* whose events would stand between ops */
+    d->profile = NULL; /* timing adds events between ops */
     if (d->kind == DEVICE_CUDA) device_graph_begin(d), chain_run(&c, false), graph = device_graph_end(d);
     for (int i = 0; i < CHAIN_ROUNDS; i++) {
         differ += chain_differs(&c, NULL);

@@ -12,7 +12,7 @@ static inline double largest(Values a) {
     return m;
 }
 
-/* No sum in an op of this case has more terms: reductions run along a row or over the rows of an operand. */
+/* No sum in an op of this case has more terms: reductions are along a row or over an operand's rows. */
 static inline double most_terms(const OpCase *c) {
     int64_t k = 1;
     for (int i = 0; i < CASE_INPUTS; i++) {
@@ -24,8 +24,8 @@ static inline double most_terms(const OpCase *c) {
     return (double)k;
 }
 
-/* The first input that needs a gradient and has none, or CASE_INPUTS. A check of only the gradients that a backward
- * returned would pass without a backward. */
+/* The first input that needs a gradient and has none, or CASE_INPUTS. Without this check, a missing backward would
+ * pass. */
 static inline int input_without_gradient(const OpCase *c, const Result *r) {
     int i = 0;
     while (i < CASE_INPUTS && (!wants_gradient(&c->in[i]) || r->grad[i].n)) i++;

@@ -1,6 +1,5 @@
-/* A cuDNN that computes what a graph says, one operation after the other, on the host: it takes the library's
- * place in a test, where it shows whether graphs are correct. It knows nothing of what cuDNN
- * recognises. */
+/* A stand-in for cuDNN that executes a graph's operations in sequence on the host. Tests use it to check that graphs
+ * are correct. It does not know which graphs cuDNN supports. */
 #pragma once
 
 #include <cudnn_graph.h>
@@ -33,7 +32,7 @@ typedef struct MockDescriptor {
 
 typedef struct MockCount {
     size_t version;
-    int64_t descriptors, plans, runs; /* descriptors: that exist */
+    int64_t descriptors, plans, runs; /* number of descriptors that exist */
 } MockCount;
 static MockCount mock = {.version = 91900};
 
@@ -66,7 +65,7 @@ static MockDescriptor *mock_descriptor(const MockDescriptor *d, cudnnBackendAttr
     return a ? *(MockDescriptor *const *)a->values : NULL;
 }
 
-/* ---- tensors: all numbers are double, in the layout that the strides give ---- */
+/* ---- tensors: all numbers are doubles, in the layout of the strides ---- */
 
 typedef struct MockTensor {
     const int64_t *dim, *stride;
@@ -87,8 +86,8 @@ static int64_t mock_count(const MockTensor *t) { return t->dim[0] * t->dim[1] * 
 static void mock_place(const MockTensor *t, int64_t i, int64_t *at) {
     for (int k = 3; k >= 0; k--) at[k] = i % t->dim[k], i /= t->dim[k];
 }
-/* The element of t at a place of a larger tensor: what t has one of is repeated, what it has fewer of (heads
- * of keys) belongs to several in a row. */
+/* The element of t at a position of a larger tensor. Dimensions of size 1 are broadcast. In a smaller dimension (key
+ * heads), each element serves consecutive positions. */
 static double *mock_at(const MockTensor *t, const int64_t *at, const int64_t *of) {
     int64_t offset = 0;
     for (int k = 0; k < 4; k++) offset += at[k] / (of[k] / t->dim[k]) * t->stride[k];
@@ -108,8 +107,7 @@ static DType mock_dtype(const MockDescriptor *d) {
     }
 }
 
-/* Between the caller's memory and the values, element by element of the tensor: what lies between is not
- * touched. */
+/* Copies elements between the caller's memory and the values. Gaps between elements are not accessed. */
 static void mock_move(MockDescriptor *d, char *memory, bool store) {
     const MockTensor t = mock_tensor(d);
     const DType type = mock_dtype(d);
@@ -177,7 +175,7 @@ static void mock_pointwise(const MockDescriptor *op) {
     }
 }
 
-/* The size of a GEMM in a batch element, which an operand may replace. */
+/* The size of a batch element's GEMM, which an operand may override. */
 static int64_t mock_gemm_size(const MockDescriptor *op, cudnnBackendAttributeName_t name, int64_t batch,
                               int64_t size) {
     const MockDescriptor *lengths = mock_descriptor(op, name);
@@ -229,7 +227,7 @@ static void mock_reduce(const MockDescriptor *op) {
     }
 }
 
-/* The same memory under other sizes and strides. */
+/* A view of the memory with different sizes and strides. */
 static void mock_reshape(const MockDescriptor *op) {
     const MockDescriptor *x = mock_descriptor(op, CUDNN_ATTR_OPERATION_RESHAPE_XDESC);
     MockDescriptor *y = mock_descriptor(op, CUDNN_ATTR_OPERATION_RESHAPE_YDESC);
@@ -375,7 +373,7 @@ cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t
     const MockAttribute *ops = mock_find(graph, CUDNN_ATTR_OPERATIONGRAPH_OPS);
     char *workspace = *(char **)mock_find(pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE)->values;
     CHECK(handle && (uintptr_t)workspace % 256 == 0, "a workspace at %p", (void *)workspace);
-    memset(workspace, 0xff, MOCK_WORKSPACE); /* of cuDNN alone */
+    memset(workspace, 0xff, MOCK_WORKSPACE); /* only of cuDNN */
     mock_visit(graph, mock_load, pack);
     for (int64_t i = 0; i < ops->n; i++) mock_operation(((MockDescriptor *const *)ops->values)[i]);
     mock_visit(graph, mock_store, pack);

@@ -11,11 +11,11 @@
 enum { GRID_FINE = 24, GRID_COARSE = 8 };
 
 typedef struct Values {
-    double *v; /* NULL: there is no such result */
+    double *v; /* NULL: no result */
     int64_t n;
 } Values;
 
-/* The draws of a tensor. Four elements share a block, so that elements in order take a quarter of the time. */
+/* A tensor's random numbers. Four elements share a block, so drawing elements in order takes a quarter of the time. */
 typedef struct Grid {
     uint64_t seed, tensor;
     int bits;

@@ -1,6 +1,6 @@
-/* Runs tests in a separate process. If a test ends the process or breaks its GPU (an illegal address ends all
- * work of a process there), a new process runs the remaining tests. So every test is judged alone. Every test
- * is run once; a test that never begins has failed. */
+/* Runs tests in a separate process. If a test ends the process or breaks its GPU (an illegal address ends all of a
+ * process's GPU work), a new process runs the remaining tests. So tests do not affect each other. Every test runs once;
+ * a test that never begins has failed. */
 #pragma once
 
 #include <stdbool.h>
@@ -15,13 +15,13 @@
 
 enum { ISOLATE_TESTS = 4096, ISOLATE_SKIPPED = 77, ISOLATE_AGAIN };
 
-/* A test that does not apply to this machine leaves itself out. Zero: never begun. */
+/* A test skips itself if it does not apply to this machine. Zero: never begun. */
 typedef enum TestEnd { TEST_NOT_BEGUN, TEST_STARTED, TEST_PASSED, TEST_LEFT_OUT, TEST_ENDS } TestEnd;
 
-/* In memory that the processes share. */
+/* State in memory that the processes share. */
 typedef struct Isolated {
     int begun; /* the test that is running or ran last; -1: none */
-    bool done; /* there is no further one */
+    bool done; /* there are no more tests */
     unsigned char end[ISOLATE_TESTS];
 } Isolated;
 
@@ -31,7 +31,7 @@ static inline void *shared_memory(size_t bytes) {
     return p;
 }
 
-/* Runs fn(arg); false: it ended in a fault, whose sentence is in scope->message. */
+/* Runs fn(arg). false: it ended in a fault; scope->message has the fault's message. */
 static inline bool without_fault(void (*fn)(void *), void *arg, FaultScope *scope) {
     jmp_buf jump;
     *scope = (FaultScope){.where = "test", .catch_jmp = &jump};
@@ -77,7 +77,7 @@ static inline int isolate(Isolated *s, const struct CMUnitTest *tests, int n, in
             printf("the process ended by %s %d\n", code < 0 ? "signal" : "status",
                    code < 0 ? WTERMSIG(status) : code);
         CHECK(s->done || s->begun >= first,
-              "the tests' process ends before the first test"); /* nothing would get further */
+              "the tests' process ends before the first test"); /* no process would make progress */
     }
     return isolated_report(s, tests, n, stdout);
 }

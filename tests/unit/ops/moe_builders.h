@@ -1,4 +1,4 @@
-/* The builders of the mixture-of-experts rows of tapes.def. */
+/* Builders for the mixture-of-experts rows of tapes.def. */
 #pragma once
 
 #include "unit/ops/case.h"

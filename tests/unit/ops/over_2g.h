@@ -1,5 +1,5 @@
-/* Tensors of more than 2^31 elements: ops of numbers that are all the same, so that a sum of squares (exact,
- * of what lies in memory) says whether each was reached once. Needs some 60 GB of the device's memory. */
+/* Tensors of more than 2^31 elements: ops on equal numbers, so that an exact sum of squares of the result shows whether
+ * each element was processed once. Needs about 60 GB of device memory. */
 #pragma once
 
 #include "base/exact_sum.h"
@@ -27,7 +27,7 @@ static inline Tensor far_ids(Device *d, int64_t n, int64_t first, int64_t step) 
 
 static inline void far_free(Device *d, Tensor *t) { device_release(d, t->data, tensor_bytes(t)); }
 
-/* Each of the elements but `others` is `value`, the others are 0. */
+/* All elements are `value`, except for `others` elements that are 0. */
 static inline void expect_all(Device *d, const char *what, Tensor *x, double value, int64_t others) {
     ExactSum sum;
     int64_t zeros;
@@ -80,7 +80,7 @@ static inline void far_elementwise(Device *d) {
         far_free(d, &same);
 }
 
-/* y = x w^T of ones, and back. */
+/* y = x w^T of ones, forward and backward. */
 static inline void far_linear(Device *d) {
     enum { ROWS = 1 << 16, IN_WIDTH = 64, OUT_WIDTH = 32784 };
     Tensor x = far_new(d, BF16, ROWS, IN_WIDTH, 1), y = far_new(d, BF16, ROWS, OUT_WIDTH, 0),

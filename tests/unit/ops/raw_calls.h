@@ -9,12 +9,12 @@
 
 typedef struct DirectCall {
     KernelCase row;
-    void (*arrange)(Call *); /* NULL: the numbers are good as they are */
+    void (*arrange)(Call *); /* NULL: the numbers need no change */
 } DirectCall;
 
 /* ---- arrangements ---- */
 
-/* A row that no key of the first, of the second, of neither set. */
+/* Rows without a key in the first set, in the second set, in neither set. */
 static inline void some_rows_see_nothing(Call *c) {
     const int64_t n = tensor_count(c->in[1]), width = tensor_width(c->in[1]);
     for (int64_t i = 0; i < n; i++) {
@@ -27,7 +27,7 @@ static inline void some_rows_see_nothing(Call *c) {
 static inline void rows_that_see_nothing(Call *c) {
     for (int64_t i = 0; i < tensor_count(c->in[1]); i += 3) store_element(c->in[1], i, -INFINITY);
 }
-/* Log-sums of rows are at least the sinks, which are among what they sum. */
+/* A row's log-sum is at least its sink, because the sum includes the sink. */
 static inline void sums_hold_sinks(Call *c) {
     Tensor *lse = c->in[2];
     double most = 0;
@@ -66,7 +66,7 @@ static inline void results_are_main_gradients(Call *c) {
         if (c->out[j]) c->out[j]->flags |= TENSOR_MAIN_GRAD;
 }
 static inline void sinks_have_main_gradients(Call *c) { sums_hold_sinks(c), results_are_main_gradients(c); }
-/* And the rows are those of experts, not all equal, with some after the last one. */
+/* The experts have unequal numbers of rows, and some rows follow the last expert. */
 static inline void gradients_of_experts(Call *c) {
     const Tensor *offset = c->in[2];
     const int64_t experts = offset->dim[0] - 1, rows = c->in[0]->dim[0];
@@ -126,7 +126,7 @@ static inline double fill_value(const CaseOperand *o, uint64_t seed, int which, 
     return grid;
 }
 
-/* NULL: the call lacks it. */
+/* NULL: the call has no such operand. */
 static inline Tensor *direct_operand(Arena *arena, const CaseOperand *o, DType storage, const char *name,
                                      int which) {
     if (!o->ndim) return NULL;
@@ -157,7 +157,7 @@ static inline Call direct_call(Arena *arena, const DirectCall *d, DType storage)
     return c;
 }
 
-/* Whether a 16-bit type gives another call than F32. */
+/* Whether a 16-bit type gives a different call than F32. */
 static inline bool has_storage(const KernelCase *c) {
     for (int i = 0; i < CALL_IN; i++)
         if (c->in[i].ndim && c->in[i].dtype == CASE_STORAGE) return true;

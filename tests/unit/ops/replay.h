@@ -12,15 +12,15 @@
 #include "unit/cmocka_all.h"
 #include "unit/ops/case.h"
 
-/* UNSET is NaN in any float type: an element that is not written, or read where there is none, shows. Around
- * outputs stands another pattern, which no arithmetic on NaN yields. */
+/* UNSET is NaN in any float type: it shows elements that are not written and reads outside of elements. The memory
+ * around outputs has a different pattern, which no arithmetic on NaN yields. */
 enum { GUARD_BYTES = 64, UNSET = 0xFF, GUARD = 0xA5 };
 
 typedef struct Guarded {
-    Tensor t, image; /* in the device's memory; the same in `block` */
+    Tensor t, image; /* in device memory; also in `block` */
     Device *device;
     char *memory;
-    unsigned char *block, *before; /* the whole memory as the host last saw it, and before the call */
+    unsigned char *block, *before; /* the host's last copy of the memory, and its copy from before the call */
     bool *owned;                   /* bytes that belong to elements */
     size_t bytes;
 } Guarded;
@@ -29,7 +29,7 @@ static inline size_t element_byte(const Tensor *t, int64_t row, int64_t column) 
     return (size_t)(tensor_row_offset(t, row) + column) * dtype_size((DType)t->dtype);
 }
 
-/* The elements begin at a multiple of 16 bytes, or only of their size. */
+/* Elements begin at a multiple of 16 bytes, or only at a multiple of their size. */
 static inline Guarded guarded_like(const Tensor *t, Device *device, bool is_output, bool aligned) {
     Guarded g = {.t = *t, .image = *t, .device = device};
     const size_t size = dtype_size((DType)t->dtype), begin = GUARD_BYTES + (aligned ? 0 : size);
@@ -67,7 +67,7 @@ static inline bool same_elements(const Tensor *a, const Tensor *b) {
     return true;
 }
 
-/* Numbers that any type holds; of integers those that an ExactSum may consist of. */
+/* Numbers that any type represents; integers are valid words of an ExactSum. */
 static inline void fill_grid(Tensor *t, const char *name) {
     const uint64_t seed = hash_name(name);
     for (int64_t r = 0, n = tensor_rows(t), width = tensor_width(t); r < n; r++) {
@@ -85,7 +85,7 @@ static inline void guarded_seal(Guarded *g) {
     device_write(g->device, g->memory, g->block, g->bytes);
 }
 
-/* Without branches, so that it is vectorised. */
+/* The loop has no branches, so that the compiler vectorises it. */
 static inline bool guarded_changed(const Guarded *g, bool is_output) {
     const unsigned char *now = g->block, *before = g->before;
     const bool *owned = g->owned;
@@ -117,8 +117,8 @@ static inline bool op_updates(const OpDef *op) {
     return false;
 }
 
-/* Whether output j of the call can add: a copy adds F64 to F64, or other float types, and no gradient does
- * that goes through an activation. */
+/* Whether output j of the call can add: a copy adds F64 to F64, or other float types; gradients through an activation
+ * cannot add. */
 static inline bool can_add(const OpDef *op, const Call *c, int j) {
     return c->out[j] && op->out[j].adds && !(op->number == OP_linear_dgrad && c->in[2]) &&
            (op->number != OP_copy ||
@@ -140,8 +140,8 @@ static inline void check_operands(const OpDef *op, const Call *c) {
 
 typedef struct ReplayHow {
     Device *device;
-    bool add;      /* outputs that can add do */
-    bool in_place; /* an input that shares its memory with an output does so here too */
+    bool add;      /* outputs that can add do add */
+    bool in_place; /* an input that shares memory with an output also shares it here */
     bool aligned;
     unsigned left_out; /* mask of outputs that are NULL */
 } ReplayHow;
@@ -160,12 +160,12 @@ static inline void replay_inputs(Replay *r, const OpDef *op, const Call *c) {
         copy_elements(&r->in[i].image, c->in[i]);
         for (int j = 0; j < CALL_OUT; j++)
             if (c->out[j] && c->out[j]->data == c->in[i]->data)
-                fill_grid(&r->in[i].image, op->name); /* it was overwritten */
+                fill_grid(&r->in[i].image, op->name); /* the operand was overwritten */
         guarded_seal(&r->in[i]);
     }
 }
 
-/* The operands of c are in the host's memory. */
+/* The operands of c are in host memory. */
 static inline void replay_open(Replay *r, const OpDef *op, const Call *c, ReplayHow how) {
     *r = (Replay){.how = how, .call = *c};
     r->call.device = how.device;
@@ -219,7 +219,7 @@ static inline void replay_free(Replay *r) {
     for (int j = 0; j < CALL_OUT; j++) guarded_free(&r->out[j]);
 }
 
-/* out = before + plain, up to the rounding of another order of summation. */
+/* out = before + plain, up to the rounding of a different order of summation. */
 static inline void check_sum(const OpDef *op, const Tensor *sum, const Tensor *before, const Tensor *plain,
                              double terms) {
     double u = dtype_roundoff((DType)sum->dtype), scale = 0;
@@ -238,7 +238,7 @@ static inline void check_sum(const OpDef *op, const Tensor *sum, const Tensor *b
         }
 }
 
-/* A TapeTrace: all of it, for one call, on the device that it ran on. */
+/* A TapeTrace that runs the whole check for one call, on the call's device. */
 static inline void replay_check(void *arg, const OpDef *op, const Call *c) {
     (void)arg;
     Replay plain, placed, sum, before;

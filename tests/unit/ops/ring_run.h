@@ -1,5 +1,5 @@
-/* Forward and backward of causal attention whose sequence is spread over a ring of ranks, on any device. On a
- * null device it is a dry run, which needs no other ranks. */
+/* Forward and backward of causal attention whose sequence is distributed over a ring of ranks, on any device. On a null
+ * device this is a dry run and needs no other ranks. */
 #pragma once
 
 #include <stdio.h>
@@ -50,8 +50,7 @@ static inline void ring_results_free(RingResults *r) {
     for (int i = 0; i < RING_RESULTS; i++) free(r->x[i]);
 }
 
-/* The element of the whole sequence that element e of this rank's rows is: rank r of n has chunks r and
- * 2n-1-r of 2n. */
+/* Maps element e of this rank's rows to an element of the whole sequence: rank r of n has chunks r and 2n-1-r of 2n. */
 static inline int64_t ring_at(const RingRank *k, int64_t heads, int64_t e) {
     const int64_t width = RING_B * RING_G * heads * RING_D, row = e / width, chunk = RING_S / (2 * k->ranks);
     const int64_t position = (row < chunk ? k->rank : 2 * k->ranks - 1 - k->rank) * chunk + row % chunk;
@@ -113,7 +112,7 @@ static inline void ring_run(const RingRank *k) {
 typedef struct RingPaths {
     int64_t calls;
     size_t scratch;  /* the most memory that an op needs in addition to its operands */
-    char other[300]; /* the first path that is not cuDNN's; "": none */
+    char other[300]; /* the first path that does not use cuDNN; "": none */
 } RingPaths;
 
 /* A TapeTrace; arg: RingPaths. */
@@ -126,7 +125,7 @@ static inline void ring_path(void *arg, const OpDef *op, const Call *c) {
         snprintf(p->other, sizeof p->other, "%s: %s", op->name, path);
 }
 
-/* Plans the calls of a rank for the device. */
+/* Plans a rank's calls for the device. */
 static inline RingPaths ring_plan(Device *device, int ranks, int rank, DType dtype) {
     RingPaths paths = {0};
     Device *planner = device_null_for(device);

@@ -1,5 +1,5 @@
-/* op_linear_on_activated takes the gradient through the activation in its GEMM, bitwise equal to a separate
- * node, and only where nothing lies between the two. */
+/* op_linear_on_activated computes the activation's gradient in its GEMM, bitwise equal to a separate node. It does so
+ * only if no op is between the two. */
 #include "unit/cmocka_all.h"
 
 #include "kernels/ops.h"
@@ -26,10 +26,10 @@ static OpCase taken_apart(const OpCase *c) {
     return apart;
 }
 
-/* ---- what runs ---- */
+/* ---- which kernels run ---- */
 
 typedef struct Seen {
-    int through, apart; /* gradients that a GEMM takes through the activation, and its own kernel */
+    int through, apart; /* activation gradients that a GEMM computes, and that a separate kernel computes */
 } Seen;
 
 static void count(void *arg, const OpDef *op, const Call *c) {
@@ -70,7 +70,7 @@ TEST(one_gemm_does_it) {
     assert_true(two.through == 0 && two.apart == 1);
 }
 
-/* There the gradient of the activation has to come to the grid. */
+/* In the exact lane the activation's gradient has to be rounded to the grid. */
 TEST(exact_lane_keeps_them_apart) {
     const Seen seen = seen_in(&CASES[0], F64, true);
     assert_true(seen.through == 0 && seen.apart == 1);

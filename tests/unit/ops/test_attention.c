@@ -21,7 +21,7 @@ typedef struct Shape {
 
 enum { Q, K, V, DY, BIAS, Y, DQ, DK, DV, DBIAS, TENSORS };
 
-/* Everything of one forward and backward. */
+/* All tensors of one forward and backward. */
 typedef struct Run {
     Shape shape;
     Tensor x[TENSORS], kept, first_key, lengths;
@@ -196,7 +196,7 @@ TEST(a_row_without_keys_is_zero) {
     run_free(&r);
 }
 
-/* Such a row attends to its sink alone, which is 0, and so are its gradients. */
+/* Such a row attends only to its sink, so its output and gradients are 0. */
 TEST(a_row_without_keys_has_its_sink) {
     Shape p = {.s = 70, .t = 70, .b = 1, .g = 1, .r = 2, .d = 8, .e = 8, .attr = CAUSAL, .first_key = 40};
     p.attr.window_left = 3;
@@ -229,10 +229,10 @@ static void same_rows(const Run *a, int64_t a_row, const Run *b, int64_t b_row, 
                         (char *)b->x[Y].data + (size_t)b_row * row, (size_t)rows * row);
 }
 
-/* Rows of the same q, k, v with fewer positions, with other later keys, and one at a time after a cache. */
+/* Rows of the same q, k, v with fewer positions, with different later keys, and one at a time after a cache. */
 TEST(later_positions_change_nothing) {
     const int64_t lengths[] = {1, 5, 31, 32, 33, 63, 64, 65, 100, 129};
-    /* a window of one tile at most, and one that tiles relative to it would split elsewhere */
+    /* a window of at most one tile, and a window where tiles relative to it would begin elsewhere */
     const int64_t windows[] = {WINDOW_OFF, 20, 70};
     for (int w = 0; w < 3; w++)
         for (DType dtype = F64; dtype <= F32; dtype++) {
@@ -266,7 +266,7 @@ TEST(later_positions_change_nothing) {
         }
 }
 
-/* The second sample is one that has no more keys than it sees. */
+/* The second sample has no more keys than it sees. */
 TEST(padding_changes_nothing) {
     const int64_t lengths[] = {1, 31, 64, 65, 129};
     for (DType dtype = F64; dtype <= F32; dtype++)
@@ -310,8 +310,8 @@ TEST(threads_change_nothing) {
     run_free(&one);
 }
 
-/* The share of dropped probabilities, and the mean of what is kept: with v = 1 a row of y is the sum of its
- * kept probabilities. */
+/* The share of dropped probabilities, and the mean of the kept ones: with v = 1 a row of y is the sum of its kept
+ * probabilities. */
 TEST(dropout_keeps_the_mean) {
     Shape p = {.s = 128, .t = 128, .b = 2, .g = 2, .r = 2, .d = 4, .e = 1};
     const double rate = 0.25;

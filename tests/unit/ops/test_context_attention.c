@@ -1,5 +1,5 @@
-/* Attention over context-parallel ranks (threads) compared with attention on one rank: every way of
- * communicating, every mask. Rank r of n holds chunks r and 2n-1-r of 2n; the test computes that itself. */
+/* Attention over context-parallel ranks (threads) compared with attention on one rank, for every communication type and
+ * mask. Rank r of n holds chunks r and 2n-1-r of 2n; the test computes that itself. */
 #include "tape/tape_backward.h"
 #include "tape/tape_ops.h"
 #include "unit/cmocka_all.h"
@@ -33,7 +33,7 @@ typedef struct Case {
     bool sinks, bias;           /* parameters of each head */
     bool padded;                /* samples have lengths */
     bool unfused, exact, twice; /* twice: two attentions of the same q, k, v, so that gradients are added */
-    bool together;              /* q, k and v are exchanged in one operation, if they can be */
+    bool together;              /* q, k and v are exchanged in one operation, if possible */
     DType dtype;
 } Case;
 
@@ -42,7 +42,7 @@ typedef struct Outcome {
     int64_t n_y, n_qkv, n_kv, n_heads;
     double *y, *dqkv, *dkv; /* [s,b,g*r*d], [s,b,g*heads*d], [keys,b,g*2*d] */
     double
-        *dheads; /* [cp,1+BUCKETS,g*r]: dsink and dbias, what each rank has of the sum; [0] becomes the sum */
+        *dheads; /* [cp,1+BUCKETS,g*r]: dsink and dbias: each rank's part of the sum; [0] becomes the sum */
     int64_t count[COUNTED];
 } Outcome;
 
@@ -53,7 +53,7 @@ typedef struct Rank {
     const Case *c;
     Outcome *out;
     int tp_rank, cp_rank;
-    int64_t rows, groups; /* that this rank holds */
+    int64_t rows, groups; /* rows and groups that this rank holds */
     int64_t count[COUNTED];
 } Rank;
 
@@ -89,7 +89,7 @@ static void count_op(void *arg, const OpDef *op, const Call *c) {
             k->count[i] += i < 2 ? c->in[0] ? tensor_count(c->in[0]) : 0 : 1;
 }
 
-/* A parameter of this rank's heads. */
+/* A parameter for this rank's heads. */
 typedef struct OfHeads {
     Tensor value, main_grad;
     int64_t first; /* of its rows among those of all parameters */
@@ -102,7 +102,7 @@ static int64_t heads_at(const Rank *k, const OfHeads *p, int64_t e) {
     return (p->first + e / n) * n * k->c->tp + k->tp_rank * n + e % n;
 }
 
-/* The gradient is fresh: any element that is not written shows. */
+/* The gradient's memory is fresh, so the test detects any unwritten element. */
 static void heads_open(const Rank *k, OfHeads *p, int64_t first, int ndim) {
     const Case *c = k->c;
     const int64_t n = k->groups * c->r, dim[] = {ndim == 1 ? n : BUCKETS, n};
@@ -168,7 +168,7 @@ static Tensor *input_new(Tape *t, const Rank *k, int64_t rows, int64_t heads, in
     return x;
 }
 
-/* Memory that is not written shows. */
+/* Unwritten memory is detected. */
 static Space *unset_space(Device *d) {
     Space *s = space_new(d, "transient", BYTES);
     void *block = space_take(s, UNSET_BYTES);
@@ -189,7 +189,7 @@ static void run_rank(Rank *k, const Layout *layout, Comm *comm) {
     if (c->keys) kv = input_new(t, k, c->keys / c->cp, 2, 3);
     Tensor *first_key = tape_tensor(t, I64, 2, (int64_t[]){SAMPLES, k->rows});
     first_key->spmd = c->cp > 1 ? spmd_with(0, AXIS_CP, SPMD_V) : 0;
-    for (int64_t i = 0; i < SAMPLES * k->rows; i++) /* the samples' documents begin elsewhere */
+    for (int64_t i = 0; i < SAMPLES * k->rows; i++) /* the samples' documents begin at different positions */
         ((int64_t *)first_key->data)[i] =
             (position(k, c->s, i % k->rows) + 5 * (i / k->rows)) / 23 * 23 - 5 * (i / k->rows);
     Tensor *lengths = tape_tensor(t, I64, 1, (int64_t[]){SAMPLES});
@@ -319,11 +319,11 @@ static const struct {
 };
 enum { N_WAYS = sizeof WAYS / sizeof *WAYS };
 
-/* For the case's masks and all ways; 8 heads in g groups. */
+/* Runs the case's masks with all communication types; 8 heads in g groups. */
 static void check_ways(Case c, void (*with)(Case)) {
     for (int i = 0; i < N_WAYS; i++) {
         c.cp = WAYS[i].cp, c.plan = WAYS[i].plan, c.tp = 1, c.r = 8 / c.g;
-        c.s = c.cp * (c.cp == 3 ? 26 : 96 / c.cp); /* chunks that are no tiles; of 6 to 24 positions */
+        c.s = c.cp * (c.cp == 3 ? 26 : 96 / c.cp); /* chunks of 6 to 24 positions, which are not tiles */
         if (c.unfused && c.plan.exchange < c.cp && !c.plan.gather) continue; /* needs all keys at once */
         with(c);
     }
@@ -370,17 +370,18 @@ TEST(biases_are_of_all_rows) {
     check_ways((Case){.g = 4, .full = true, .bias = true, .unfused = true}, check);
 }
 
-/* Keys of another sequence, longer and shorter. */
+/* Keys of a different sequence, longer and shorter. */
 TEST(cross_attention_too) {
     check_ways((Case){.g = 8, .keys = 240, .full = true, .padded = true}, check);
     check_ways((Case){.g = 2, .keys = 48, .full = true, .padded = true, .bias = true, .dropout = 0.3}, check);
     check_ways((Case){.g = 4, .keys = 48, .full = true, .unfused = true, .twice = true}, check);
-    /* Causal: in its first step a rank sees none of its keys, or some of its queries do. */
+    /* Causal: in a rank's first step all its queries see no key, or only some of them see keys. */
     check_ways((Case){.g = 4, .keys = 240}, check);
     check_ways((Case){.g = 2, .keys = 480}, check);
 }
 
-/* The queries, keys and values are one operation, or three if members share a group. So is y's gradient. */
+/* Queries, keys and values are exchanged in one operation, or in three if members share a group. y's gradient is one
+ * more operation. */
 TEST(one_exchange_of_all) {
     check_ways((Case){.g = 8, .together = true}, check);
     check_ways((Case){.g = 4, .together = true, .left = 9, .packed = true, .dropout = 0.3}, check);
@@ -437,7 +438,7 @@ TEST(exact_lane_is_bitwise) {
     check_ways((Case){.g = 2, .exact = true, .keys = 240}, check_same);
 }
 
-/* Where a rank attends to all keys in the order of positions, it computes one rank's bits. */
+/* If a rank attends to all keys in the order of positions, its results are bitwise equal to those of one rank. */
 TEST(whole_rows_are_bitwise) {
     for (DType type = F64; type <= F16; type++) {
         check_same((Case){4, 1, {4, false}, .s = 104, .g = 4, .r = 2, .dtype = type, .packed = true});
@@ -558,8 +559,8 @@ static int64_t seeing_steps(const Case *c) {
     return steps;
 }
 
-/* Each rank sends the keys and values that it holds, and all but its own pass it once: (n-1)/n of all. The
- * gradients come home in one step more. Steps in which nothing is seen are not computed. */
+/* Each rank forwards keys and values, and receives every other rank's once: (n-1)/n of all. Gradients need one more
+ * step to return to their ranks. Steps without visible keys are not computed. */
 TEST(the_ring_moves_what_it_must) {
     for (int cp = 2; cp <= 8; cp *= 2)
         for (int64_t left = 0; left <= 60; left += 12) {

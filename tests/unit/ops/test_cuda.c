@@ -34,7 +34,7 @@ static const DirectCall CALLS[] = {
 #include "unit/ops/calls.def"
 #undef CALL
 };
-/* The CPU's sentence has this in it, and so has a GPU's. */
+/* The CPU's and the GPU's error messages both contain this text. */
 static const struct {
     DirectCall call;
     const char *sentence;
@@ -98,7 +98,7 @@ typedef struct Test {
     int number;
 } Test;
 
-/* Shared by all processes, and private to each. */
+/* State that all processes share, and state of each process. */
 static struct {
     Isolated *ends;
     OpProfile *profile; /* calls on the device, by op */
@@ -179,7 +179,7 @@ static void run_replay(void *arg) {
 /* The device reports the error at the next wait, and has not touched other memory. */
 static void a_wrong_operand_is_named(const Test *t) {
     Arena *arena = arena_new();
-    Device *device; /* stays: after a failure it does not close */
+    Device *device; /* stays open: after a failure it cannot be closed */
     const Err e =
         device_open(&(DeviceSpec){.kind = all.cpu ? DEVICE_CPU : DEVICE_CUDA, .threads = 1}, &device);
     if (e.code) fail_msg("%s", e.msg);
@@ -327,7 +327,7 @@ static void add_all(void) {
     if (!all.cpu) add(elements_beyond_32_bits, "far", (Test){.dtype = BF16}, "elements");
 }
 
-/* How often each op ran, and how near it came to its bound. */
+/* Number of runs of each op, and its largest error relative to the bound. */
 static void report_ops(void) {
     for (int op = 0; op < OP_KERNELS; op++)
         printf("  %-24s %6lld calls, largest error over bound %.2g\n", OPS[op].name,
@@ -342,7 +342,7 @@ static int run_all(bool alone) {
 
 int main(int argc, char **argv) {
     const bool alone = argc > 2 && !strcmp(argv[2], "--alone");
-    setvbuf(stdout, NULL, _IOLBF, BUFSIZ); /* who is stopped has said what has run */
+    setvbuf(stdout, NULL, _IOLBF, BUFSIZ); /* an interrupted process has already printed its results */
     all.cpu = argc > 1 && !strcmp(argv[1], "cpu");
     if (argc > 2 + alone) all.patterns = argv + 2 + alone, all.n_patterns = argc - 2 - alone;
     all.ends = shared_memory(sizeof *all.ends);

@@ -1,5 +1,5 @@
-/* Attention on a GPU: cuDNN's kernels and our own agree to the rounding of 16 bits, also in a recorded graph,
- * and cuDNN's deterministic form is bitwise repeatable. Skipped where there is no GPU. */
+/* Attention on a GPU: cuDNN's kernels and our own agree to the rounding of 16 bits, also in a recorded graph, and
+ * cuDNN's deterministic form is bitwise repeatable. Skipped without a GPU. */
 #include "unit/cmocka_all.h"
 
 #include <stdio.h>
@@ -71,8 +71,7 @@ static void compute(Run *r, Device *d) {
 
 typedef enum Way { OWN, CUDNN, RECORDED } Way;
 
-/* Whether the calls go that way; not so is a failure, unless it is for a known mistake of this version of
- * cuDNN. */
+/* Whether the calls use this path. If not, the test fails, unless this version of cuDNN has a known bug. */
 static bool goes(Run *r, Device *d, Way way) {
     const Call calls[] = {forward_call(r, d), backward_call(r, d)};
     for (int i = 0; i < 2; i++) {
@@ -85,7 +84,7 @@ static bool goes(Run *r, Device *d, Way way) {
     return true;
 }
 
-/* The results, in host memory that held NaN before; without memory if they are not available. */
+/* The results, in host memory that held NaN before; no memory if they are not available. */
 static Run results(Shape p, Device *d, Way way) {
     Run host = run_new(p, p.dtype), r = on_device(&host, d);
     if (way != OWN) make_plans(&r, d);
@@ -135,7 +134,7 @@ static double lse_bound(const Run *r) {
     return 2 * u * (off / size + 1);
 }
 
-/* Each of the two rounds probabilities, their gradients and results to 16 bits: about half a unit. */
+/* Each of the two computations rounds probabilities, their gradients and results to 16 bits: about half a unit. */
 static void compare(const Run *a, const Run *b) {
     const Shape *p = &a->shape;
     print_message("s %d t %d b %d g %d r %d d %d e %d%s:", (int)p->s, (int)p->t, (int)p->b, (int)p->g,

@@ -13,7 +13,7 @@
 #include "unit/ops/cudnn_stand_in.h"
 #include "unit/ops/ring_run.h"
 
-/* A GPU without a GPU: its scratch memory is taken before. */
+/* A simulated GPU, whose scratch memory is allocated in advance. */
 typedef struct Gpu {
     Cuda cuda;
     Device device, planner;
@@ -52,11 +52,11 @@ static void by_cudnn(int op, const Call *call, Gpu *g) {
     assert_true(made > before);
     OPS[op].cuda(call);
     assert_int_equal(OPS[op].cuda_plans(&plan), scratch);
-    assert_int_equal(mock.plans, made); /* they are found again */
+    assert_int_equal(mock.plans, made); /* the second lookup finds the graphs */
 }
 
-/* The stand-in rounds y, lse and the gradients only: each number to half a unit, and the gradients know y
- * rounded. */
+/* The stand-in rounds y, lse and the gradients only: each number to half a unit, and the gradients use the rounded
+ * y. */
 static void check_form(Shape p) {
     Run r = run_new(p, p.dtype), exact = run_new(p, F64);
     Gpu *g = gpu_new(p);
@@ -81,7 +81,7 @@ static void check_form(Shape p) {
     assert_int_equal(mock.descriptors, 0);
 }
 
-/* In place of the kernels, for there is no GPU. */
+/* Replaces the kernels, because there is no GPU. */
 static int64_t keys_of(const PaddedPairs *p, int64_t pair) {
     const int64_t n = p->lengths[pair / p->groups];
     return n < p->keys ? n : p->keys;
@@ -155,7 +155,7 @@ TEST(masks) {
         check_form(p); /* too narrow for the deterministic form */
 }
 
-/* A sample has every key, one some, one none. */
+/* One sample has all keys, one has some, one has none. */
 TEST(padding) {
     for (int64_t r = 1; r <= 2; r++) {
         Shape p = {.s = 20,
@@ -178,7 +178,7 @@ TEST(padding) {
     }
 }
 
-/* On a GPU of so little memory that the backward has to take `parts` parts. */
+/* On a GPU with so little memory that the backward needs `parts` parts. */
 static void check_parts(Shape p, int64_t memory, int64_t parts) {
     const int64_t runs = mock.runs;
     p.memory = (size_t)memory;
@@ -214,7 +214,7 @@ TEST(parts) {
     p.any_order = true, check_parts(p, 64 * 7 * of_its_sums, 3);
 }
 
-/* ---- what is left to our own kernels ---- */
+/* ---- calls for our own kernels ---- */
 
 typedef enum Change { AS_IT_IS, STRIDE, TYPE, OFFSET, FLAGS, ABSENT, VERSION, CAPABILITY, OPERAND } Change;
 
@@ -342,7 +342,7 @@ TEST(unplanned) {
 static size_t plan_on_gpu(const OpDef *op, const Call *c) { return op->cuda_plans ? op->cuda_plans(c) : 0; }
 static const char *path_on_gpu(const OpDef *op, const Call *c) { return op->cuda_path(c); }
 
-/* A dry run of every rank: all steps of a causal ring are calls for cuDNN, and have few shapes. */
+/* A dry run of every rank: all steps of a causal ring use cuDNN and have few shapes. */
 TEST(steps_of_a_ring) {
     static const DeviceBackend BACKEND = {.plan = plan_on_gpu, .path = path_on_gpu};
     for (int ranks = 2; ranks <= 4; ranks += 2)

@@ -1,6 +1,6 @@
-/* A ring of context parallelism on GPUs: cuDNN computes all steps of causal attention in 16 bits, and the ring
- * computes what one rank of the CPU does. Ranks are threads, which share a GPU if there are fewer. Skipped
- * where there is no GPU. */
+/* A ring of context parallelism on GPUs: cuDNN computes all steps of causal attention in 16 bits, and the ring's
+ * results agree with one rank on the CPU. Ranks are threads, which share a GPU if there are fewer. Skipped without a
+ * GPU. */
 #include "unit/cmocka_all.h"
 
 #include <stdio.h>
@@ -35,7 +35,7 @@ static void run_rank(void *arg, Comm *comm) {
     device_free(d);
 }
 
-/* On other GPUs than sm_90 cuDNN's graphs are not used, and the version may be too old. */
+/* cuDNN's graphs are used only on sm_90, and the version may be too old. */
 static bool is_known(const char *path) {
     return strstr(path, "only on sm_90") || strstr(path, "cuDNN is older");
 }

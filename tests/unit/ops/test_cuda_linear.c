@@ -1,7 +1,7 @@
 /* Every algorithm that cuBLASLt has for the GEMMs of a linear layer, with and without fused bias, activation,
- * activation's derivative and bias gradient. Any of them may be measured to be the fastest, so each must
- * agree with the CPU and be bitwise repeatable. So must algorithms that leave multiprocessors to other work
- * (--gemm-sm-margin). Skipped where there is no GPU. */
+ * activation's derivative and bias gradient. Any of them may be measured as the fastest, so each must agree with the
+ * CPU and be bitwise repeatable. Algorithms that leave multiprocessors free for other work (--gemm-sm-margin) must do
+ * so too. Skipped without a GPU. */
 #include "unit/cmocka_all.h"
 
 #include "kernels/cuda/gemm/linear_algos.h"
@@ -38,7 +38,7 @@ static const DirectCall CALLS[] = {
 
 enum { KINDS = 16 };
 
-/* One algorithm; false: there is none. The replays have the same alignments, so they are of one plan. */
+/* One algorithm; false: there is none. The replays have the same alignments, so they use one plan. */
 static bool goes(Agree *a, const OpDef *op, const Call *c, const Replay *want, ReplayHow how, int n,
                  int count[KINDS]) {
     Replay got, again;
@@ -88,7 +88,7 @@ static void every_algorithm_agrees(Agree *a, const DirectCall *d, DType dtype, b
     arena_free(arena);
 }
 
-/* With fewer multiprocessors cuBLASLt has other algorithms. */
+/* With fewer multiprocessors cuBLASLt has different algorithms. */
 static void algorithms_with_a_margin_agree(void **state) {
     Agree *a = *state;
     Device *all = a->other;

@@ -62,7 +62,7 @@ TEST(a_tensors_own_scale) {
     assert_true(n >= 40);
 }
 
-/* amax adds what it sees to the window, and only the end of a step moves it. */
+/* amax adds its tensor to the window, and only the end of a step moves the window. */
 TEST(scales_follow_the_window) {
     Device *device = device_cpu(1);
     FILE *f = fopen(PATH, "r");
@@ -111,7 +111,7 @@ static double amax_of(const double *x, int64_t rows, int64_t columns, int64_t wi
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
-/* y = what x stands for in blocks of high x wide; powers: with scales that are powers of two. */
+/* y = the dequantised x, in blocks of high x wide; powers: scales are powers of two. */
 static void quantised(Fp8Type t, const double *x, int64_t rows, int64_t width, int64_t high, int64_t wide,
                       bool powers, double *y) {
     const float most = t == E4M3 ? 448 : 57344;
@@ -136,7 +136,7 @@ static double *numbers(int64_t n, uint64_t site, double spread) {
 
 /* ---- a layer ---- */
 
-/* The emulation takes any sizes, an FP8 GEMM multiples of its blocks. */
+/* The emulation supports any size, an FP8 GEMM only multiples of its blocks. */
 typedef struct Size {
     int64_t s, b, in, out;
 } Size;
@@ -206,7 +206,7 @@ static void layer_close(Layer *l) {
     device_free(l->device);
 }
 
-/* The blocks of the operands of a GEMM over columns, and of one over rows. */
+/* The blocks of the operands of a GEMM over columns, and of a GEMM over rows. */
 typedef struct Blocks {
     int64_t high, wide;
 } Blocks;
@@ -218,14 +218,14 @@ static void count_casts(void *arg, const OpDef *op, const Call *c) {
     *(int *)arg += op == &OPS[OP_fp8_cast];
 }
 
-/* Casts of x, w and dy, and in the backward of w and x once more. */
+/* Casts of x, w and dy, and second casts of w and x in the backward. */
 static int casts_of(QuantSpec spec, Way way) {
     const int of_dy = spec.wgrad && spec.recipe == QUANT_BLOCKWISE ? 2 : 1, of_w = way == KEPT ? 0 : 2;
     return way == EMULATED ? 0 : of_w + of_dy + (spec.wgrad && !spec.keep_inputs ? 2 : 1);
 }
 
-/* GEMMs take FP8 values or the numbers that these stand for; values of w or x are made in each pass or kept.
- * The results are the same. */
+/* GEMMs read FP8 values or the dequantised numbers; FP8 values of w or x are made in each pass or kept. The results are
+ * equal. */
 static void check_layer(QuantSpec spec, Way way) {
     const bool native = way != EMULATED;
     spec.keep_weights = way == KEPT;

@@ -1,4 +1,4 @@
-/* The loss after its linear layer, in chunks, against the ops by themselves, which test_ops.c checks. */
+/* Compares the chunked linear layer and loss with the separate ops, which test_ops.c checks. */
 #include "tape/tape_backward.h"
 #include "unit/cmocka_all.h"
 
@@ -23,7 +23,7 @@ typedef struct LossLane {
 
 typedef struct How {
     int64_t positions; /* of a chunk; 0: the two ops */
-    bool fresh;        /* w's main gradient has nothing in it */
+    bool fresh;        /* w's main gradient is unwritten */
     bool split;        /* a sweep for dx, then one for dw */
     bool evaluates;
     double softcap; /* 0: none */
@@ -224,5 +224,5 @@ TEST(chunks_are_whole_positions) {
     assert_int_equal(linear_loss_positions(1024, 64, 0, 2 * 50304), 128); /* 824 MB, of 6.6 GB */
     assert_int_equal(linear_loss_positions(1000, 1, 0, (size_t)gib / 300), 250);
     assert_int_equal(linear_loss_positions(7, 1, 0, (size_t)gib / 3), 2);
-    assert_int_equal(linear_loss_positions(3, 5, 0, (size_t)gib), 1); /* not less than a position */
+    assert_int_equal(linear_loss_positions(3, 5, 0, (size_t)gib), 1); /* at least one position */
 }

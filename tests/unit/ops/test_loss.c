@@ -77,7 +77,7 @@ static double correct(Device *device, const float row[COLUMNS], int64_t label) {
     return (double)y;
 }
 
-/* As torch.argmax: the first of equal logits. A column of padding never counts. */
+/* Like torch.argmax: the first of equal logits. Padding columns never count. */
 TEST(only_the_first_largest_logit_is_correct) {
     const float row[COLUMNS] = {1, 3, 2, 3, 0, [COLUMNS - 1] = 9}, bad[COLUMNS] = {0, NAN};
     for (int64_t label = 0; label < VOCAB; label++) assert_true(correct(*state, row, label) == (label == 1));

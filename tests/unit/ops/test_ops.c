@@ -130,7 +130,7 @@ static void kernels_stay_in_bounds_and_add(void **state) {
     }
 }
 
-/* A backward adds to the gradient that another reader of an input has left. */
+/* A backward adds to the gradient of an input's earlier reader. */
 static void gradients_of_readers_add_up(void **state) {
     const OpCase *c = *state;
     Result want = run_case(c, (OpLane){.dtype = F64}),
@@ -160,9 +160,9 @@ static void threads_change_nothing(void **state) {
     }
 }
 
-/* Whether the gradient of a parameter is summed in the canonical order of kernels/ops.def. Two kinds are not: those of
- * parameters that several ops use, because each op adds all samples of a microbatch, and those of weights, which are
- * one GEMM over all tokens. */
+/* Whether the gradient of a parameter is summed in the canonical order of kernels/ops.def. Two kinds of gradients are
+ * not: gradients of parameters that several ops use, because each op adds all samples of a microbatch, and gradients of
+ * weights, which are one GEMM over all tokens. */
 static bool sums_by_sample(const CaseOperand *in) { return in->parameter && !in->shared; }
 
 /* The batch-invariant mode guarantees that gradients do not depend on how samples are grouped into microbatches.
@@ -256,7 +256,7 @@ static bool has_sums_by_sample(const OpCase *c) {
 static void add(Tests *t, const OpCase *c) {
     for (int m = 0; m < MODE_COUNT; m++)
         if (MODES[m].run != samples_one_by_one_are_the_batch ||
-            has_sums_by_sample(c)) /* else it compares nothing */
+            has_sums_by_sample(c)) /* otherwise the test compares no gradient */
             t->at[t->n++] = (struct CMUnitTest){.name = mem_printf("%s %s", c->name, MODES[m].name),
                                                 .test_func = MODES[m].run,
                                                 .initial_state = (void *)c};

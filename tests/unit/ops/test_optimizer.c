@@ -1,4 +1,4 @@
-/* The optimizers' kernels against closed forms; against PyTorch in test_oracle.c. */
+/* The optimizers' kernels against closed forms; test_oracle.c compares them with PyTorch. */
 #include "unit/cmocka_all.h"
 #include "unit/expect_fault.h"
 
@@ -92,7 +92,7 @@ TEST(sums_take_every_element_once) {
     free(x);
 }
 
-/* Nor on how the elements are shared out: the sum of a part begins where a block does. */
+/* The sum does not depend on sharding: the sum of a part begins at a block boundary. */
 TEST(sums_do_not_depend_on_threads) {
     enum { N = 300001, FIRST = 7 * SUM_BLOCK };
     float *x = mem_alloc(N * sizeof *x);
@@ -110,7 +110,7 @@ TEST(sums_do_not_depend_on_threads) {
     free(x);
 }
 
-/* A call of pieces does what a call for each would, with the numbers of its group, and nothing between them. */
+/* A call with pieces equals one call per piece with the numbers of the piece's group. It does not change the gaps. */
 TEST(pieces_are_as_calls_of_their_own) {
     enum { N = 6 * 1024, PIECES = 4 };
     FlatPiece piece[PIECES] = {{0, 2048, 0}, {2112, 1, 3}, {2176, 1000, 1}, {4000, 2048, 2}};
@@ -265,7 +265,7 @@ TEST(the_norm_of_the_scaled_gradient_is_clipped) {
     }
 }
 
-/* Operand `shorter` of clip lacks a word. */
+/* Operand `shorter` of clip is one word too short. */
 static void clip_without_a_word(Device *d, int shorter) {
     ExactSum sum = {0};
     StepNumbers before = {0}, after;

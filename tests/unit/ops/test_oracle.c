@@ -1,7 +1,6 @@
-/* Every op against PyTorch in float64: tests/data/ops.safetensors, made by tools/oracle/ops.py, which says
- * what is in it. Error bound for an element: ROUNDINGS * K * u * RMS of its tensor, K the largest number of
- * terms of a sum in the op. (Not of its row: a row may cancel to nothing, as the first dq of causal
- * attention.) */
+/* Every op against PyTorch in float64: tests/data/ops.safetensors, made by tools/oracle/ops.py, which documents its
+ * content. Error bound for an element: ROUNDINGS * K * u * RMS of its tensor, K the largest number of terms of a sum in
+ * the op. (Not the RMS of its row: a row may cancel to nothing, as the first dq of causal attention.) */
 #include "unit/cmocka_all.h"
 #include "unit/recording.h"
 
@@ -163,7 +162,7 @@ static const struct Family {
     BuildFn *build;
     void (*attr)(const json_t *, AnyAttr *);
     Operand in[CASE_INPUTS];
-    const char *y, *kept; /* `kept`: output 1, where the oracle has it */
+    const char *y, *kept; /* `kept`: output 1, if the oracle has it */
 } FAMILIES[] = {
     {"linear", build_linear, NULL, {{"x", false}, {"w", true}, {"bias", true}}, "y", NULL},
     {"norm", build_norm, norm_attr, {{"x", false}, {"gain", true}, {"bias", true}}, "y", NULL},
@@ -303,7 +302,7 @@ static const double *step_of(const Tensor *history, int step) {
 static void check_state(const char *name, const char *what, const double *got, const Tensor *history,
                         int step) {
     Tensor want = tensor_make((void *)step_of(history, step), F64, 1, &history->dim[1]);
-    compare(name, what, got, &want, step + 1); /* one more update than before goes into every element */
+    compare(name, what, got, &want, step + 1); /* every element has one more update than before */
 }
 
 static void check_optimizer(const Oracle *o, const char *name, const json_t *c, OpNumber op) {

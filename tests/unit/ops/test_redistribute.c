@@ -1,6 +1,5 @@
-/* Each row of the table in ops/redistribute.h, forward and backward, along each dimension, on three ranks.
- * All values are small integers, so that sums are exact. The gradient of x is that of one or of two
- * consumers. */
+/* Each row of the table in ops/redistribute.h, forward and backward, along each dimension, on three ranks. All values
+ * are small integers, so that sums are exact. x has one or two consumers. */
 #include "tape/tape_backward.h"
 #include "unit/cmocka_all.h"
 #include "unit/recording.h"
@@ -34,7 +33,7 @@ static void dims_of(Spmd type, int dim, int64_t d[2]) {
     if (type == SPMD_V) d[dim] /= RANKS;
 }
 
-/* The one tensor that all ranks hold: the sum of P, the parts of V one after the other. */
+/* The tensor that all ranks hold together: the sum of P, or the concatenated parts of V. */
 static double whole(int what, Spmd type, int dim, int64_t row, int64_t column) {
     int64_t d[2], at[] = {row, column};
     dims_of(type, dim, d);
@@ -57,7 +56,7 @@ static double moved(int what, Spmd from, Spmd to, int dim, int rank, int64_t row
     return whole(what, from, dim, at[0], at[1]);
 }
 
-/* Not spmd_dual, which is under test too. */
+/* Does not use spmd_dual, because this test checks it too. */
 static Spmd dual(Spmd type) { return type == SPMD_R ? SPMD_P : type == SPMD_P ? SPMD_R : type; }
 
 static void set(Tensor *x, int what, Spmd type, int rank) {

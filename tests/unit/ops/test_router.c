@@ -82,8 +82,8 @@ TEST(sinkhorn_gives_equal_shares) {
     for (int t = 0; t < T; t++) {
         double row = 0;
         for (int e = 0; e < E; e++) row += share[t * E + e], by_expert[e] += share[t * E + e];
-        /* Columns were scaled last; rows before, so that they miss by what the last scaling changed: its
-         * tolerance is 1e-4 of mean change of d1, which is of the size of 1. */
+        /* Columns were scaled last. Row sums are off by the effect of the last scaling: its tolerance is 1e-4 of mean
+         * change of d1, which is of the size of 1. */
         assert_true(fabs(row * T - 1) < 1e-2);
     }
     for (int e = 0; e < E; e++) assert_true(fabs(by_expert[e] * E - 1) < 1e-6); /* epsilon 1e-8 in each sum */
@@ -109,7 +109,7 @@ TEST(rows_are_grouped_kept_and_padded) {
     bench_free(&b);
 }
 
-/* Uniform in (1 - rate, 1 + rate), the same for a sample however it is grouped, none outside training. */
+/* Uniform in (1 - rate, 1 + rate), equal for a sample in any grouping, none outside training. */
 TEST(jitter_is_uniform) {
     enum { N = 30000 };
     const double rate = 0.25;
@@ -126,7 +126,7 @@ TEST(jitter_is_uniform) {
     assert_true(low > 1 - rate && low < 1 - 0.999 * rate && high < 1 + rate && high > 1 + 0.999 * rate);
     assert_true(fabs(mean - 1) < 5 * rate / sqrt(3.0 * N)); /* 5 standard errors, */
     assert_true(fabs(square - rate * rate / 3) <
-                5 * rate * rate * sqrt(4 / 45.0 / N)); /* of the square too */
+                5 * rate * rate * sqrt(4 / 45.0 / N)); /* and of the square's mean */
     Bench other = bench_new(), evaluation = bench_new();
     bench_begin_at(&other, (MicrobatchContext){.training = true, .first_sample = 1});
     bench_begin_at(&evaluation, (MicrobatchContext){.training = false});

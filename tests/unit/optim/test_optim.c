@@ -8,7 +8,7 @@
 #include "tensor/backend.h"
 #include "unit/zero_grads.h"
 
-/* Four parameters, one of each kind that the step treats in its own way. */
+/* Four parameters, one of each kind that the step treats differently. */
 enum { EMBEDDING, WEIGHT, BIAS, GAIN, KINDS };
 static const int64_t LOGICAL[KINDS] = {5 * 4, 3 * 4, 3, 4};
 
@@ -53,7 +53,7 @@ static void fixture_free(Fixture *f) {
 static double *grad(const Fixture *f, int p) { return f->registry->params[p]->main_grad.data; }
 static double *value(const Fixture *f, int p) { return f->registry->params[p]->value.data; }
 
-/* Gradients 1, 2, 3, ... over 16, in registration order; padding rows hold what must never be read. */
+/* Gradients 1, 2, 3, ... over 16, in registration order; padding rows hold values that must never be read. */
 static double set_grads(const Fixture *f, double sign) {
     double squares = 0;
     for (int p = 0, k = 1; p < KINDS; p++) {
@@ -82,7 +82,7 @@ TEST(norm_counts_each_logical_element_once) {
     fixture_free(&f);
 }
 
-/* Other lanes round the sum of a block, and in another layout other elements are a block. */
+/* Other lanes round the sum of a block, and blocks contain different elements in a different layout. */
 TEST(exact_lane_rounds_no_sum_of_the_norm) {
     Fixture f = fixture_new("--lane exact", F64);
     set_grads(&f, 1);
@@ -235,7 +235,7 @@ TEST(bf16_gradients_that_are_exact_change_no_bit) {
     }
 }
 
-/* Whichever of the two is narrow. */
+/* Either of the two types may be narrow. */
 TEST(each_moment_has_the_type_of_its_option) {
     static const struct {
         const char *words;
@@ -351,7 +351,7 @@ TEST(params_norm_is_the_masters_l2_after_the_update) {
     OptimResult r = optim_step(f.optimizer, s);
     expect_relative(r.params_norm, l2_of_values(&f), 39 * DBL_EPSILON);
     assert_true(fabs(l2_of_values(&f) - begin) > 1e-3);
-    grad(&f, WEIGHT)[0] = INFINITY; /* nothing is updated, and the norm is told all the same */
+    grad(&f, WEIGHT)[0] = INFINITY; /* nothing is updated, and the norm is still reported */
     r = optim_step(f.optimizer, s);
     expect_relative(r.params_norm, l2_of_values(&f), 39 * DBL_EPSILON);
     fixture_free(&f);
@@ -362,7 +362,7 @@ TEST(params_norm_is_the_masters_l2_after_the_update) {
 }
 
 typedef struct Waits {
-    DeviceBackend backend; /* the CPU's, that counts who waits for it */
+    DeviceBackend backend; /* the CPU's, which counts waits */
     int n;
 } Waits;
 

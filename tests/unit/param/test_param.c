@@ -158,8 +158,8 @@ TEST(gradients_are_zeroed_and_linked) {
     model_free(&m);
 }
 
-/* A model that computes has values, and the masters of buffers where values have 16 bits. Values know
- * that they are parameters. */
+/* A model that computes has values, and the masters of buffers where values have 16 bits. Values are marked as
+ * parameters. */
 TEST(a_model_that_computes_has_values_alone) {
     for (DType storage = F64; storage <= F16; storage++) {
         Registry *r = registry_new(NULL);
@@ -187,7 +187,7 @@ TEST(a_model_that_computes_has_values_alone) {
     }
 }
 
-/* A name covers what is below it, but no longer word. In the layout frozen weights have values and masters only. */
+/* A name covers all names below it, but not longer words. In the layout frozen weights have values and masters only. */
 TEST(frozen_weights_have_no_gradient) {
     static const char *const NAMES[] = {"layers.1.w", "layers.1.w_gate", "layers.10.w", "layers.1.w.bias"};
     Device *d = device_cpu(1);

@@ -33,8 +33,8 @@ static void add(Registry *r, const char *name, int64_t rows, int64_t columns, in
                              .flags = flags});
 }
 
-/* Whether a pipeline rank has a copy: of a word table on the first and last rank, of a table on ranks that are not
- * evenly spaced, and of one on all ranks. */
+/* Whether a pipeline rank has a copy: a word table on the first and last rank, one table on unevenly spaced ranks, and
+ * one on all ranks. */
 static bool holds(const World *w, const char *name, int rank) {
     const int ranks = w->size[AXIS_PP];
     if (!strcmp(name, "embedding")) return rank == 0 || rank == ranks - 1;
@@ -77,13 +77,13 @@ static Registry *registry(const World *w, int rank, DataParallel data, Device *d
                              .parts = {{"whole", 6}}});
     registry_begin_unit(r);
     add(r, "final_norm", 6, 0, SPLIT_NONE, 0);
-    if (!first) add_tied(r, w, "positions", 7, 6, 1); /* in another order than on the first rank */
+    if (!first) add_tied(r, w, "positions", 7, 6, 1); /* in a different order than on the first rank */
     if (!first) add_tied(r, w, "embedding", 12, 6, 0);
     registry_allocate(r, d, storage, true);
     return r;
 }
 
-/* ---- what must come out ---- */
+/* ---- expected results ---- */
 
 typedef struct Sum {
     const World *world;
@@ -112,7 +112,7 @@ static double passes(const Sum *s, int rank) {
 
 typedef double Term(const Sum *, int rank, int pass);
 
-/* In order, in the arithmetic's type, and rounded to the storage's in the end. */
+/* Sums in order, in the arithmetic's type, and rounds the result to the storage type. */
 static double over(const Sum *s, const Group *g, Term *term, int pass) {
     const DType arithmetic = s->type == F64 ? F64 : F32;
     double sum = term(s, mesh_member(g, 0), pass);
@@ -275,7 +275,7 @@ static void check_early(Sync *s, const World *w, Registry *r) {
     }
 }
 
-/* Masters are drawn by name and index, so every rank knows what the others hold. */
+/* Masters are drawn by name and index, so every rank knows the other ranks' values. */
 static void check_values(Sync *s, const World *w, Registry *r, Device *device, DType storage) {
     Registry *whole = registry(w, r->layout.mesh.rank, (DataParallel){0}, device, storage);
     registry_init(whole, 7);
@@ -371,7 +371,7 @@ static int64_t operations(Comm *comm) {
 /* An attention follows all buckets but the last two. */
 static bool is_followed(const Registry *r, int k) { return k + 2 < r->n_buckets; }
 
-/* A sum starts with the next attention, or at once if no attention followed it in an earlier step. */
+/* A sum starts with the next attention, or immediately if no attention followed it in an earlier step. */
 static void sums_wait(Sync *s, Registry *r, Comm *comm, int step) {
     sync_begin(s, 1);
     for (int k = 0; k < r->n_buckets; k++) {
@@ -393,7 +393,8 @@ static void sums_wait(Sync *s, Registry *r, Comm *comm, int step) {
     sync_finish(s);
 }
 
-/* The next bucket's gather starts with this bucket's attention, or at once if it had none in an earlier step. */
+/* The next bucket's gather starts with this bucket's attention, or immediately if this bucket had none in an earlier
+ * step. */
 static void gathers_wait(Sync *s, Registry *r, Comm *comm, int step) {
     sync_publish(s);
     for (int k = r->n_buckets - 1; k > 0; k--) {
@@ -414,7 +415,7 @@ static void gathers_wait(Sync *s, Registry *r, Comm *comm, int step) {
 
 static void nothing(void *unused) { (void)unused; }
 
-/* A graph gathers the values that it does not use too, because later uses do not. */
+/* A graph also gathers values that it does not use, because later uses do not gather. */
 static void graphs_gather_all(Sync *s, Registry *r, Comm *comm) {
     DeviceRecording recording = {0};
     sync_publish(s);
@@ -493,8 +494,8 @@ TEST(shards_cover_the_layout_once) {
     device_free(device);
 }
 
-/* Bytes of an element at each stage on 4 ranks with 16-bit storage: ZeRO's table, with fp32 gradients and
- * with bf16 ones. */
+/* Bytes of an element at each stage on 4 ranks with 16-bit storage: ZeRO's table, with fp32 gradients and with bf16
+ * gradients. */
 TEST(memory_shrinks_by_the_stage) {
     const World w = {"dp4", 4, {1, 1, 0, 1, 1, 1, 0}, false};
     Device *device = device_null();

@@ -1,5 +1,5 @@
-/* A cell in the exact lane is judged bit by bit, and its report names the element that differs and its rank. Errors
- * of layers and the description of a row are those of the worst tensor. */
+/* A cell in the exact lane is compared bitwise, and its report names the differing element and its rank. A layer's
+ * error and a row's description come from the worst tensor. */
 #include <math.h>
 #include <string.h>
 
@@ -104,11 +104,11 @@ TEST(a_number_that_is_not_finite_fails) {
     }
 }
 
-/* Tensors of a layer, by name, in the row of either reference; the last entry is the rest. */
+/* A layer's tensors by name, in the row of either reference; the last entry holds the remaining tensors. */
 TEST(layers_have_their_own_errors) {
     CellResult r = {0};
     Row *a = report_row(&r.oracle.rows, "gradient"), *b = report_row(&r.one_rank, "gradient");
-    assert_false(a->pass); /* it has compared nothing */
+    assert_false(a->pass); /* no tensors were compared */
     row_add(a, "model.layers.1.mlp.x", (TensorError){.relative = 3}, 4, INFINITY, 0);
     row_add(a, "transformer.h.1.attn.y", (TensorError){.relative = 1, .elementwise = 4}, 4, 8, 0);
     row_add(a, "lm_head.weight", (TensorError){.relative = 1}, 4, INFINITY, 0);

@@ -1,4 +1,4 @@
-/* Checkpoints of one content are equal, regardless of the layout that wrote them; a difference is found,
+/* Checkpoints with equal content compare equal, regardless of the layout that wrote them. A difference is found,
  * measured and named. */
 #include "unit/cmocka_all.h"
 
@@ -9,7 +9,7 @@
 
 static const CkptDiffOptions EXACT = {{.bound = NAN}, false};
 
-/* The folder that a layout wrote at a step. */
+/* The folder of a layout's checkpoint at a step. */
 static char *saved_by(int layout, int64_t iteration) {
     char *dir = scratch_new_in_memory();
     assert_ok(run((Trip){.layout = &CASES[layout], .save = dir, .iteration = iteration}));
@@ -42,12 +42,12 @@ TEST(layouts_do_not_matter) {
 /* ---- one element ---- */
 
 typedef struct Change {
-    int item;         /* of SUFFIXES */
-    const char *name; /* of a parameter */
+    int item;         /* index into SUFFIXES */
+    const char *name; /* a parameter's name */
     int64_t element;
     float to;
-    int items;     /* that are saved */
-    DType weights; /* stored type of the parameters */
+    int items;     /* tensors that are saved */
+    DType weights; /* the parameters' stored type */
     int optimizer_step;
 } Change;
 

@@ -1,4 +1,4 @@
-/* Each signature is told from the others; noise far below a fault does not hide it. */
+/* Each signature is distinguished from the others. Noise far below a fault does not hide the fault. */
 #include <math.h>
 #include <string.h>
 

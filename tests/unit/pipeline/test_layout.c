@@ -5,7 +5,7 @@
 
 #include "pipeline/layout.h"
 
-/* The layout that the option words ask for. */
+/* The layout that the option words request. */
 static Err layout_of(Arena *arena, PipelineLayout *out, const char *line) {
     Args args;
     Config c;

@@ -1,5 +1,5 @@
-/* The lists of passes against the published schedules and formulas, and what every list must keep, checked
- * without the simulator. */
+/* The lists of passes against the published schedules and formulas, and the invariants of every list, checked without
+ * the simulator. */
 #include "unit/err.h"
 #include "unit/pipeline/plan.h"
 
@@ -89,7 +89,8 @@ static void visit_warmup(Arena *arena, PipelineSpec s) {
 
 TEST(warmups_and_slots_are_the_closed_forms) { plan_sweep(visit_warmup); }
 
-/* Each pass once, its backward after its forward, gradients in microbatch order, slots never shared. */
+/* Each pass occurs once. A backward follows its forward, gradients come in microbatch order, and slots are never
+ * shared. */
 static void visit_invariants(Arena *arena, PipelineSpec s) {
     for (int rank = 0; rank < s.ranks; rank++) {
         RankSchedule r = pipeline_schedule(&s, rank, arena);
@@ -142,7 +143,8 @@ static void visit_buffers(Arena *arena, PipelineSpec s) {
 
 TEST(overlap_takes_one_buffer_more) { plan_sweep(visit_buffers); }
 
-/* A group without overlap and the rest, as the first step runs them, fit into the slots and buffers of all. */
+/* The first step runs a group without overlap and then the rest; both fit into the slots and buffers of the whole
+ * schedule. */
 static void visit_parts(Arena *arena, PipelineSpec s) {
     const int64_t first = s.kind == SCHEDULE_INTERLEAVED ? s.group : (s.mixed ? 2 : 1) * s.ranks;
     if (s.microbatches <= first) return;
@@ -190,7 +192,7 @@ TEST(messages_go_to_the_neighbouring_stage) {
     }
 }
 
-/* ---- what the options ask for ---- */
+/* ---- what the options request ---- */
 
 static Err spec_of(const char *line, int chunks, int64_t microbatches, bool forward_only, PipelineSpec *out) {
     Arena *arena = arena_new();
@@ -218,7 +220,7 @@ TEST(options_choose_the_schedule) {
     const char *six = "--pipeline-model-parallel-size 4 --microbatch-group-size-per-virtual-pipeline-stage 6";
     assert_ok(spec_of(six, 2, 10, false, &s));
     assert_int_equal(s.group, 6);
-    assert_ok(spec_of(six, 2, 9, true, &s)); /* evaluation takes any number */
+    assert_ok(spec_of(six, 2, 9, true, &s)); /* evaluation accepts any number */
     assert_ok(spec_of(six, 2, 3, false, &s));
     assert_string_equal(
         spec_of(six, 2, 9, false, &s).msg,
@@ -263,7 +265,7 @@ static void assert_shortened(Arena *arena, PipelineSpec whole) {
     }
 }
 
-/* No more slots and messages, and the same rule of groups. */
+/* Needs no more slots and messages, and the group rule still applies. */
 TEST(a_shortened_schedule_takes_as_much_memory) {
     static const int64_t COUNTS[] = {1, 5, 23, 64, 131, 132};
     Arena *arena = arena_new();

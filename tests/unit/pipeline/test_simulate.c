@@ -1,4 +1,4 @@
-/* The simulator against closed forms and longest paths, and on schedules that are wrong. */
+/* The simulator against closed forms and longest paths, and on wrong schedules. */
 #include "unit/pipeline/plan.h"
 
 #include "base/philox.h"
@@ -18,7 +18,7 @@ static void assert_bubble(const Plan *p, double expected) {
                      p->out.makespan - p->out.ranks[rank].busy, expected);
 }
 
-/* Formulas of the papers, and twice the bubble for pairs; dyadic times and others. */
+/* Formulas of the papers, and twice the bubble for pairs; dyadic and other times. */
 static void visit_bubble(Arena *arena, PipelineSpec s) {
     static const PassTimes times[] = {{1, 1, 1}, {1, 1.5, 0.5}, {0.3, 0.7, 0.1}};
     int64_t m = s.microbatches, p = s.ranks, at_a_time = s.mixed ? 2 : 1;
@@ -45,7 +45,7 @@ static void visit_bubble(Arena *arena, PipelineSpec s) {
 
 TEST(bubbles_are_the_closed_forms) { plan_sweep(visit_bubble); }
 
-/* pipeline_bubble also where the papers are silent: it is right or NaN. */
+/* Checks pipeline_bubble also for cases outside the papers: it is correct or NaN. */
 static void visit_other_bubble(Arena *arena, PipelineSpec s) {
     static const PassTimes times[] = {{1, 1, 1}, {3, 1, 2}, {1, 2, 1.5}};
     for (int forward_only = 0; forward_only < 2; forward_only++)

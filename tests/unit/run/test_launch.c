@@ -1,5 +1,5 @@
-/* The device of a rank: its number among the ranks of its host, or among the threads of its process. And the
- * transport of its memory. */
+/* The device of a rank: its number among the ranks of its host, or among the threads of its process. Also checks the
+ * transport for its memory. */
 #include <stdlib.h>
 
 #include "unit/cmocka_all.h"

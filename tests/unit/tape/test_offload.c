@@ -1,5 +1,5 @@
-/* Layers whose activations wait in host memory (tape/offload.h): results are bitwise equal, and memory is as
- * a dry run measures, whether async copies are done at once or as late as possible. */
+/* Layers whose activations wait in host memory (tape/offload.h): results are bitwise equal and memory equals the dry
+ * run's, whether async copies finish immediately or as late as possible. */
 #include "unit/cmocka_all.h"
 
 #include <stdlib.h>
@@ -20,7 +20,7 @@ typedef struct LateDevice {
     Device device; /* first: device_free frees it */
     DeviceBackend backend;
     LateCopies waiting;
-    int copies;  /* in all */
+    int copies;  /* total number */
     size_t host; /* bytes of the host's memory, if they are counted */
 } LateDevice;
 
@@ -88,7 +88,7 @@ static void close_chain(Chain *c) {
     close_net(&c->net);
 }
 
-/* A layer begins with the sum that the one before leaves to it: its backward reads that. */
+/* A layer begins with the previous layer's sum, because its backward reads that sum. */
 static Tensor *forward(Chain *c, bool recording) {
     Tape *t = c->net.tape;
     tape_begin(t, &(MicrobatchContext){.recording = recording, .training = true});
@@ -135,14 +135,14 @@ static Expected expected(DType dtype, int64_t layers) {
                  sum = rounded(S * B * H * dtype_size(dtype));
     assert_int_equal(other, first + sum);
     assert_int_equal(slot_of(dtype, 0),
-                     first + (LAYERS - 1) * other + 2 * sum); /* of embedding and network */
+                     first + (LAYERS - 1) * other + 2 * sum); /* memory of embedding and network */
     Expected e = {.slot = 2 * sum + (size_t)(LAYERS - layers) * other,
                   .offload.slot = layers > 1 ? other : first};
     if (layers > OFFLOAD_SLOTS) e.offload.host = first + (size_t)(layers - OFFLOAD_SLOTS - 1) * other;
     return e;
 }
 
-/* Twice, so that the host's memory is used again; planned to the byte. */
+/* Runs twice, so that host memory is reused. The plan is exact to the byte. */
 static void check_chain(const Chain *plain, const Tensor *want, DType dtype, int64_t layers,
                         LateDevice *late) {
     const Expected e = expected(dtype, layers);
@@ -189,7 +189,7 @@ TEST(a_dry_run_measures_it) {
     }
 }
 
-/* Then nothing is kept, so nothing is copied. */
+/* Then no activations are kept, so none are copied. */
 TEST(without_recording_nothing_is_copied) {
     LateDevice *l = late_device();
     Chain plain, c;
@@ -203,7 +203,7 @@ TEST(without_recording_nothing_is_copied) {
     close_chain(&c), close_chain(&plain);
 }
 
-/* A layer that ends in another block than it began is copied in two pieces. */
+/* A layer whose end is in a different block than its beginning is copied in two pieces. */
 TEST(a_plan_that_is_too_small_is_added_to) {
     const Expected e = expected(F32, LAYERS);
     Chain plain;
@@ -243,7 +243,7 @@ TEST(the_hosts_memory_is_bounded_by_its_highest_use) {
     device_free(&late->device);
 }
 
-/* Without a plan the host's memory follows what is asked for. */
+/* Without a plan, host memory grows on request. */
 TEST(layers_may_grow_from_step_to_step) {
     Chain plain, c;
     open_chain(&plain, device_cpu(1), F32, 0, SPACE_UNPLANNED, (OffloadMemory){0});

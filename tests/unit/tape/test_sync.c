@@ -1,5 +1,5 @@
-/* The tape's notifications to data parallelism: a weight that several ops and recomputed blocks use is
- * complete after the last of them, once per sweep. Its value is available whenever one of them reads it. */
+/* The tape's notifications to data parallelism: a weight that several ops and recomputed blocks use is complete after
+ * the last of them, once per sweep. Its value is available whenever an op reads it. */
 #include "unit/cmocka_all.h"
 #include "unit/recording.h"
 
@@ -108,7 +108,7 @@ static double *grads(Case c) {
     double *sum = mem_zero(WEIGHTS * H * H, sizeof *sum);
     comm_threads(RANKS, NULL, run, &c);
     for (int i = 0; i < WEIGHTS * H * H; i++)
-        sum[i] = c.data.stage ? c.grad[0][i] + c.grad[1][i] : c.grad[0][i]; /* parts: the other's is 0 */
+        sum[i] = c.data.stage ? c.grad[0][i] + c.grad[1][i] : c.grad[0][i]; /* parts: the other part is 0 */
     return sum;
 }
 

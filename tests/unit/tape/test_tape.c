@@ -225,7 +225,7 @@ static void open_leaves(Leaves *l) {
     tape_begin(l->net.tape, &RECORDING);
 }
 
-/* y = (x + x^2) + u^2 (all positive): both sums hand on dy itself, and x's share is then added to. */
+/* y = (x + x^2) + u^2 (all positive): both sums pass on dy itself, and x's share is then added to. */
 TEST(sharing_is_never_visible) {
     Leaves l;
     open_leaves(&l);

@@ -1,5 +1,5 @@
-/* A stand-in for CUDA's runtime and driver, without a GPU: it counts what is taken and can run out of it, its
- * streams can fail, and it knows which copies come after which. */
+/* A stand-in for CUDA's runtime and driver, without a GPU. It counts allocations and can run out of memory, its streams
+ * can fail, and it records the order of copies. */
 #pragma once
 
 #include <cuda.h>
@@ -13,13 +13,13 @@ enum { PAGE = 32 << 20 };
 
 static struct {
     int gpus, current;
-    cudaError_t count, streams; /* what counting GPUs and waiting for a stream return */
-    int live;                   /* blocks of memory, streams, events, recordings */
+    cudaError_t count, streams; /* results of counting GPUs and of waiting for a stream */
+    int live;                   /* numbers of memory blocks, streams, events, recordings */
     int copies;                 /* so far */
     unsigned before[32];        /* of each copy: those that it comes after */
     unsigned waited;            /* copies that the host has waited for */
     size_t backed, most_backed; /* bytes of addresses that have memory; that can have some */
-    size_t room;                /* the largest block that there is */
+    size_t room;                /* the largest available block */
     int secluded;               /* a GPU that GPU 0 cannot access; 0: none */
     int priority;               /* of the last stream that was made with one */
     int compute_mode;           /* cudaComputeMode of all GPUs */
@@ -72,7 +72,7 @@ cudaError_t cudaMemsetAsync(void *p, int value, size_t bytes, cudaStream_t s) {
     (void)p, (void)value, (void)bytes, (void)s;
     return cudaSuccess;
 }
-/* The failure is the host's to read. */
+/* The host reads the failure. */
 cudaError_t cudaHostAlloc(void **p, size_t bytes, unsigned flags) {
     *p = flags & cudaHostAllocMapped ? calloc(1, bytes) : NULL;
     if (*p)
@@ -83,7 +83,7 @@ cudaError_t cudaHostAlloc(void **p, size_t bytes, unsigned flags) {
 }
 cudaError_t cudaFreeHost(void *p) { return give(p); }
 
-/* For a stream: the copies that the next work comes after; for an event: those of its stream at that time. */
+/* For a stream: the copies that its next work follows; for an event: the copies of its stream at that time. */
 typedef struct Seen {
     unsigned copies;
 } Seen;
@@ -168,7 +168,7 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t x, cudaStream_t s) {
 static CUresult reserve(CUdeviceptr *p, size_t bytes, size_t align, CUdeviceptr at,
                         unsigned long long flags) {
     (void)align, (void)at, (void)flags;
-    assert_int_equal(bytes, (size_t)10 * PAGE); /* as much as the GPU has, in pages */
+    assert_int_equal(bytes, (size_t)10 * PAGE); /* the GPU's memory, in pages */
     gpu.live++;
     *p = PAGE;
     return CUDA_SUCCESS;

@@ -9,7 +9,7 @@
 #include "unit/expect_fault.h"
 #include "unit/tensor/cudart_stand_in.h"
 
-/* ---- what tests share ---- */
+/* ---- shared helpers ---- */
 
 static Device *open_rank(int rank) {
     Device *d;
@@ -59,7 +59,7 @@ TEST(ranks_share_the_gpus) {
         assert_int_equal(cuda_of(d[rank])->multiprocessors, 132 + rank % 2);
         assert_true(cuda_of(d[rank])->stream != cuda_of(d[0])->stream || rank == 0);
     }
-    for (int rank = 0; rank < 5; rank++) { /* whatever device the thread had last */
+    for (int rank = 0; rank < 5; rank++) { /* regardless of the thread's previous device */
         device_wait(d[rank]);
         assert_int_equal(gpu.current, rank % 2);
     }
@@ -86,14 +86,14 @@ TEST(gpus_without_peer_access_are_noticed) {
     device_free(lacks), device_free(has);
 }
 
-/* A kernel that goes on with an operand that it complained of may touch what is not there. */
+/* A kernel that continues after it has reported an operand may access invalid memory. */
 TEST(an_assert_is_reported_although_the_gpu_has_failed) {
     Device *d = new_gpu();
     DeviceAssert *c = cuda_of(d)->failure;
     device_wait(d);
     gpu.streams = cudaErrorIllegalAddress;
     EXPECT_FAULT("cudaErrorIllegalAddress", device_wait(d));
-    c->raised = 1; /* and it failed before the kernel could say what */
+    c->raised = 1; /* and it failed before the kernel could report an error */
     EXPECT_FAULT("cudaErrorIllegalAddress", device_wait(d));
     c->message = "label %lld of token %lld", c->value[0] = 7, c->value[1] = 11;
     EXPECT_FAULT("label 7 of token 11", device_wait(d));
@@ -194,7 +194,7 @@ TEST(everything_is_given_back) {
     for (int i = 0; i < 3; i++) device_replay(d, &r, work, d);
     assert_int_equal(d->graph_replays, 2);
     const void *scratch = cuda_scratch(d, 20);
-    assert_ptr_equal(cuda_scratch(d, PAGE), scratch); /* it grows in place */
+    assert_ptr_equal(cuda_scratch(d, PAGE), scratch); /* the scratch memory grows in place */
     assert_int_equal(gpu.backed, PAGE);
     d->profile = profile;
     const OpDef op = {.name = "op", .number = 1, .cuda = nothing};

@@ -1,5 +1,5 @@
-/* Scratch memory of a GPU that grows: its address stays, and it takes no more than the largest request.
- * Without a GPU: exit status 77. */
+/* Scratch memory of a GPU that grows: its address stays, and it uses no more memory than the largest request. Without a
+ * GPU: exit status 77. */
 #include "unit/cmocka_all.h"
 
 #include <math.h>
@@ -67,7 +67,7 @@ static void replay(const Work *w, DeviceGraph *g, int value) {
     expect("what the graph has copied", w->device, w->to, value, w->bytes);
 }
 
-/* A recording contains the address of the scratch memory, so this must not change. */
+/* A recording contains the address of the scratch memory, so the address must not change. */
 TEST(recorded_work_survives_growth) {
     Device *d = gpu();
     Work small = work_new(d, 8 * MB), large = work_new(d, 40 * MB);
@@ -94,9 +94,9 @@ TEST(recorded_work_survives_growth) {
     device_free(d);
 }
 
-/* ---- memory that is taken ---- */
+/* ---- memory use ---- */
 
-/* From `before` on, in bytes; to a thousandth. */
+/* Bytes used since `before`, to within a thousandth. */
 static void expect_taken(const Device *d, size_t before, size_t planned) {
     const double taken = (double)before - (double)device_memory_available(d);
     if (!(fabs(taken - (double)planned) <= 1e-3 * (double)planned))

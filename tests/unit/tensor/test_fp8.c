@@ -17,7 +17,7 @@ static double value_of(Fp8Type t, unsigned code) {
     return sign * ldexp(mantissa + (exponent ? 1 << bits : 0), (exponent ? exponent : 1) - bias - bits);
 }
 
-/* The nearest of all finite values of a sign; of two, the one whose last bit is 0. */
+/* The nearest finite value with this sign; on a tie, the value whose last bit is 0. */
 static unsigned nearest(Fp8Type t, double x) {
     const double largest = t == E4M3 ? 448 : 57344;
     unsigned best = signbit(x) ? 128 : 0;
@@ -43,8 +43,8 @@ static void expect_nearest(Fp8Type t, float x) {
     if (got != want) fail_msg("type %d, %a becomes the FP8 value %02x, not %02x", t, (double)x, got, want);
 }
 
-/* All numbers that an FP8 value stands for, the middles between two of them and their neighbours, and what is
- * too large or too small. */
+/* All FP8 values, the midpoints between two of them and the midpoints' neighbours, and numbers that are too large or
+ * too small. */
 TEST(numbers_get_the_nearest_value) {
     for (Fp8Type t = E4M3; t <= E5M2; t++)
         for (float sign = -1; sign <= 1; sign += 2) {

@@ -80,7 +80,7 @@ enum { PAGE = 4 * A };
 typedef struct Paged {
     Device device; /* first: it is a Device */
     DeviceBackend backend;
-    size_t pages, left; /* that have memory; that can have some */
+    size_t pages, left; /* bytes that have memory; that can have memory */
     int calls;
 } Paged;
 
@@ -112,8 +112,8 @@ static void unreserve(Device *d, char *base, size_t bytes, size_t committed) {
     p->pages = 0;
 }
 
-/* As a layout of 64 ranks with many microbatches has. Without the limit this fails on machines with more than
- * 32 GiB. */
+/* Sizes as in a layout of 64 ranks with many microbatches. Without the limit this fails on machines with more than 32
+ * GiB. */
 TEST(thousands_of_spaces_fit) {
 #ifdef __SANITIZE_THREAD__
     skip(); /* it leaves a process less address space */
@@ -139,9 +139,9 @@ TEST(memory_comes_as_it_is_reached) {
     space_take(s, A);
     assert_true(p.pages == 2 && p.calls == 2);
     space_reset(s);
-    assert_ptr_equal(space_take(s, 8 * A), first); /* what has memory keeps it */
+    assert_ptr_equal(space_take(s, 8 * A), first); /* pages that have memory keep it */
     assert_true(p.pages == 2 && p.calls == 2);
-    space_take(s, 2 * PAGE + 1); /* several at once */
+    space_take(s, 2 * PAGE + 1); /* several pages together */
     assert_true(p.pages == 5 && p.calls == 3);
     EXPECT_FAULT("cannot allocate 8.0 KiB for cache memory: only 7.0 KiB could be allocated",
                  space_take(s, 4 * PAGE - A));

@@ -1,4 +1,4 @@
-/* Every case of tests/data/tokenizer/cases.json: ids and text as the original library gives them
+/* Every case of tests/data/tokenizer/cases.json: ids and text agree with the original library's
  * (tools/oracle/tokenizer_cases.py). */
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
-/* Vocabulary files of BERT, SentencePiece and tiktoken: special ids, appended tokens, and what a user can get wrong.
- * test_cases.c compares ids with the original libraries. */
+/* Vocabulary files of BERT, SentencePiece and tiktoken: special ids, appended tokens, and user errors. test_cases.c
+ * compares ids with the original libraries. */
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
@@ -50,7 +50,7 @@ static void encodes(const Tokenizer *t, unsigned flags, const char *text, const 
     free(ids);
 }
 
-/* The file has this content, and opening it is refused with a message that says this. */
+/* Expects that opening a file with this content fails, with this text in the message. */
 static void refuses(TokenizerConfig c, const char *name, const char *content, size_t n, const char *says) {
     const Place p = make(name, content, n);
     Tokenizer *t;
@@ -88,7 +88,7 @@ TEST(bert_has_its_ids_and_extra_tokens) {
     tokenizer_free(t);
     t = open_config(config_of("BertWordPieceCase", p.path));
     encodes(t, 0, "Caf\xC3\xA9s", (int32_t[]){7, 6}, 2);
-    enum { MOST = 100, CAFE = 5 }; /* characters of a word; bytes of the first four of this one */
+    enum { MOST = 100, CAFE = 5 }; /* characters of a word; bytes of this word's first four characters */
     char word[CAFE + MOST] = "Caf\xC3\xA9";
     int32_t ids[MOST - 3] = {7};
     for (int i = 1; i < MOST - 3; i++) ids[i] = 6, word[CAFE + i - 1] = 's';
@@ -124,8 +124,8 @@ TEST(sentencepiece_has_its_ids_and_extra_tokens) {
     tokenizer_free(t);
 }
 
-/* The pieces U (unknown), P (control), a and a blank, as a unigram and as a BPE model. Ids are those of
- * SentencePiece. */
+/* The pieces U (unknown), P (control), a and a space, as a unigram and as a BPE model. SentencePiece gives the same
+ * ids. */
 TEST(control_pieces_match_no_text) {
     static const char model[] = "\x0A\x05\x0A\x01U\x18\x02\x0A\x05\x0A\x01P\x18\x03\x0A\x05\x0A\x01"
                                 "a\x18\x01\x0A\x07\x0A\x03\xE2\x96\x81\x18\x01\x12\x02\x18";

@@ -1,5 +1,5 @@
-/* Every case of tests/data/tokenizer/folders.json: a folder is read as transformers' AutoTokenizer reads it, or refused
- * (tools/oracle/tokenizer_folders.py). */
+/* Every case of tests/data/tokenizer/folders.json: a folder is either read like transformers' AutoTokenizer reads it or
+ * refused (tools/oracle/tokenizer_folders.py). */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -92,7 +92,7 @@ static json_t *ids_of(const Tokenizer *t, unsigned flags, const json_t *texts) {
     return all;
 }
 
-/* A token that AutoTokenizer lacks may have a usual name here. */
+/* A token that AutoTokenizer does not define may have its usual name here. */
 static void same_token(const char *name, const char *key, const json_t *wanted, int32_t id) {
     if (!json_is_null(json_object_get(wanted, key)))
         same(name, key, json_object_get(wanted, key), json_integer(id));
@@ -104,7 +104,7 @@ static bool contains(const json_t *list, int32_t id) {
     return i < json_array_size(list);
 }
 
-/* The end and the padding are special here in any case. */
+/* The end and padding tokens are always special here. */
 static json_t *special_of(const Tokenizer *t, const json_t *wanted) {
     json_t *all = json_array();
     for (int32_t id = 0; id < tokenizer_vocab_size(t); id++) {
@@ -136,7 +136,7 @@ static json_t *pair_of(const char *exported, const json_t *ids) {
     return made;
 }
 
-/* The exported file alone is the same tokenizer. spans: before the export; taken. */
+/* The exported file, without other files, is an equivalent tokenizer. spans: from before the export; released here. */
 static void check_export(const char *name, const json_t *c, const json_t *texts, const char *dir,
                          const char *exported, json_t *spans) {
     char *path = mem_printf("%s/exported/tokenizer.json", dir), *folder = mem_printf("%s/exported", dir);
@@ -164,7 +164,7 @@ static void check(const char *name, const json_t *c, const json_t *texts, const 
     TokenizerConfig config = TOKENIZER_CONFIG_DEFAULT;
     char *exported = NULL;
     config.type = "HuggingFaceTokenizer", config.model = dir;
-    config.export_json = &exported, config.export_type = "phi3"; /* of which no tokenizer has a class */
+    config.export_json = &exported, config.export_type = "phi3"; /* no tokenizer class exists for it */
     Tokenizer *t;
     const Err e = tokenizer_open(&config, &t);
     if (refusal || e.code) {

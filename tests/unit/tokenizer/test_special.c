@@ -1,4 +1,4 @@
-/* Tokens for masked text, in a vocabulary of BERT and in one with sentinels. */
+/* Tokens for masked text, in a BERT vocabulary and in a vocabulary with sentinels. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -46,7 +46,7 @@ TEST(bert_has_masks_and_continuations) {
     tokenizer_free(t);
 }
 
-/* SentencePiece: its own ends precede [CLS] and padding. */
+/* SentencePiece's own end tokens take precedence over [CLS] and padding. */
 TEST(a_sequence_has_its_own_ends) {
     TokenizerConfig c = TOKENIZER_CONFIG_DEFAULT;
     c.type = "SentencePieceTokenizer", c.model = "tests/data/tokenizer/unigram.model";
@@ -60,7 +60,7 @@ TEST(a_sequence_has_its_own_ends) {
     assert_int_equal(tokenizer_special(t, SPECIAL_CLS), tokenizer_token_id(t, "<s>"));
     assert_int_equal(tokenizer_special(t, SPECIAL_SEP), tokenizer_token_id(t, "</s>"));
     tokenizer_free(t);
-    t = open_json("tests/data/tokenizer/unigram.json"); /* <sep> precedes the end of a text */
+    t = open_json("tests/data/tokenizer/unigram.json"); /* <sep> takes precedence over the end of a text */
     assert_int_equal(tokenizer_special(t, SPECIAL_SEP), tokenizer_token_id(t, "<sep>"));
     tokenizer_free(t);
 }

@@ -1,4 +1,4 @@
-/* The types that need no library, what opening decides, and what a user can get wrong. */
+/* Types that need no library, decisions made when a tokenizer is opened, and user errors. */
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
@@ -37,7 +37,7 @@ TEST(null_reads_ids_and_ends_with_its_last) {
     assert_int_equal(tokenizer_eod(t), 99);
     assert_int_equal(tokenizer_pad(t), -1);
     assert_true(tokenizer_is_special(t, 99));
-    assert_false(tokenizer_is_special(t, -1)); /* the padding that it lacks */
+    assert_false(tokenizer_is_special(t, -1)); /* the missing padding token */
     char *text;
     size_t n;
     assert_ok(tokenizer_decode(t, (int32_t[]){7, 99}, 2, &text, &n));
@@ -68,7 +68,7 @@ TEST(bytes_survive_whatever_they_are) {
     tokenizer_free(t);
 }
 
-/* test_cases.c has those of the types with files. A token within a character begins where the character does. */
+/* test_cases.c tests the types with files. A token within a character begins where the character does. */
 TEST(offsets_count_characters) {
     size_t at[4];
     Tokenizer *t = open_type("NullTokenizer", 1000);
@@ -92,7 +92,7 @@ TEST(offsets_count_characters) {
 
 #define NEW_FOLDER "/tmp/isotron-tokenizer-XXXXXX"
 
-/* Creates the folder of this template. */
+/* Creates a folder from this template. */
 static TokenizerConfig hugging_face_in(char *dir) {
     assert_non_null(mkdtemp(dir));
     TokenizerConfig c = TOKENIZER_CONFIG_DEFAULT;
@@ -136,7 +136,7 @@ static const char SMALL[] =
     "s>\",\"special\":true},"
     "{\"id\":5,\"content\":\"<pad>\",\"special\":true}]}";
 
-/* eos_token comes as text or as an object; without the file usual names are taken. */
+/* eos_token is a string or an object. Without the file, usual names apply. */
 TEST(special_tokens_come_from_the_config_beside_it) {
     char dir[] = NEW_FOLDER;
     TokenizerConfig c = hugging_face_in(dir);
@@ -175,7 +175,7 @@ TEST(special_tokens_come_from_the_config_beside_it) {
     assert_ok(file_remove_tree(dir));
 }
 
-/* One wrong thing each; the message must name it. */
+/* Each case has one error, and the message must name it. */
 static const struct {
     const char *json, *says;
 } MALFORMED[] = {
@@ -300,7 +300,7 @@ TEST(ids_may_come_in_any_order) {
     assert_ok(file_remove_tree(dir));
 }
 
-/* (a|a|a)* before something that is not there takes a backtracking matcher exponential time. */
+/* (a|a|a)* before text that is absent costs a backtracking matcher exponential time. */
 TEST(a_regex_without_end_gives_up) {
     char dir[] = NEW_FOLDER;
     const TokenizerConfig c = hugging_face_in(dir);
@@ -319,7 +319,7 @@ TEST(a_regex_without_end_gives_up) {
 }
 
 /* serde_json reads the score of "ab" one unit in the last place below that of "a" in the spellings on the left, as
- * tokenizers 0.23.3 shows by its ids; a correct reader makes them equal. A number of 20 digits loses its last one. */
+ * tokenizers 0.23.3 shows by its ids; a correct reader makes them equal. A number of 20 digits loses its last digit. */
 TEST(scores_are_those_of_serde_json) {
     static const struct {
         const char *whole;

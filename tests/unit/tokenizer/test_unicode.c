@@ -1,5 +1,5 @@
-/* Every character, as the original library (tools/oracle/unicode_tables.py) matches, classifies and
- * normalizes it. */
+/* Checks that every character is matched, classified and normalized like in the original library
+ * (tools/oracle/unicode_tables.py). */
 #include "unit/err.h"
 #include "unit/json_fixture.h"
 
@@ -118,7 +118,7 @@ TEST(normal_forms_are_the_same) {
     assert_int_equal(k, 53);
 }
 
-/* utf8proc takes U+11A7 for a final consonant. */
+/* utf8proc treats U+11A7 as a final consonant. */
 TEST(hangul_composes_with_final_consonants_only) {
     Aligned out = {0};
     const char text[] = "\u1111\u1162\u11a7\u1111\u1162\u11a8";
@@ -130,7 +130,7 @@ TEST(hangul_composes_with_final_consonants_only) {
 
 static int load(void **state) { return json_fixture_load(state, "tests/data/tokenizer/unicode.json"); }
 
-/* They are searched by bisection. */
+/* The tables are searched by bisection. */
 static void ascend(const uint32_t *table, size_t rows, size_t width) {
     for (size_t i = 0; i < rows; i++) {
         const uint32_t *row = table + i * width;

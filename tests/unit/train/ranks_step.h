@@ -1,4 +1,4 @@
-/* A step of a rank on batches that are a function of their samples' numbers. */
+/* One rank's training step, on batches that are a function of the samples' numbers. */
 #pragma once
 
 #include "unit/config_helper.h"
@@ -6,7 +6,7 @@
 #include "base/philox.h"
 #include "train/trainer.h"
 
-/* Samples without padding; only T5 has fields of an encoder, and the sentences of BERT are all of one kind. */
+/* Samples without padding; only T5 has encoder fields, and all of BERT's sentences have one type. */
 static inline Batch numbered_batch(const Setup *s, const SampleShape *shape, int64_t first) {
     Batch x = batch_new(s->config.derived.micro_batch_size, *shape);
     batch_reset(&x);
@@ -20,8 +20,8 @@ static inline Batch numbered_batch(const Setup *s, const SampleShape *shape, int
     return x;
 }
 
-/* A trainer with drawn parameters. plan: NULL, or the memory that it may take. It owns the device; NULL: the
- * CPU. Release with trainer_free. */
+/* A trainer with random parameters. plan: NULL, or its memory limits. The trainer owns the device; NULL: the CPU.
+ * Release with trainer_free. */
 static inline Trainer *rank_trainer_on(const Setup *s, const MemoryPlan *plan, Comm *comm, Device *device) {
     Trainer *r = trainer_new(&s->config, plan, comm, device);
     registry_init(r->run.model->registry, r->run.context.seed);
@@ -33,7 +33,7 @@ static inline Trainer *rank_trainer(const Setup *s, const MemoryPlan *plan, Comm
     return rank_trainer_on(s, plan, comm, NULL);
 }
 
-/* The rank's microbatches, as the sampler deals them out, and the positions it holds of each. */
+/* The rank's microbatches in the sampler's order, with the positions that the rank holds. */
 static inline StepReport rank_step(const Setup *s, Trainer *r) {
     enum { MOST = 16 };
     const Mesh *m = &r->run.layout.mesh;

@@ -1,5 +1,4 @@
-/* The report of a dry run on attention: a line for each kind of layer and direction, once; none on the
- * CPU. */
+/* The report of a dry run on attention: one line for each kind of layer and direction, and none on the CPU. */
 #include "unit/cmocka_all.h"
 
 #include <string.h>
@@ -18,7 +17,7 @@ static const char *own_kernels(const OpDef *op, const Call *c) {
     return "own kernels";
 }
 
-/* A GPU as far as the log asks it, and a null device that plans for it. */
+/* A GPU with only the functions that the log calls, and a null device that plans for it. */
 static const DeviceBackend GPU = {.path = own_kernels};
 static const Device TARGET = {.kind = DEVICE_CUDA, .backend = &GPU};
 

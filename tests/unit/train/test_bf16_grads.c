@@ -1,6 +1,6 @@
-/* A step's main gradients in bf16, of one rank and of ranks that share them out in every way, compared with
- * the sum of its microbatches' separate fp32 gradients. With --batch-invariant-mode the gradient of a
- * microbatch is bitwise equal in all layouts, so they differ only in roundings of sums. */
+/* Compares a step's bf16 main gradients, on one rank and under every sharding, with the sum of its microbatches'
+ * separate fp32 gradients. With --batch-invariant-mode the gradient of a microbatch is bitwise equal in all layouts, so
+ * the results differ only in the rounding of sums. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -21,7 +21,7 @@ enum { MICROBATCHES = 4 };
 typedef struct Trial {
     const Setup *setup;
     const Model *whole;
-    double *grads, scale; /* of the whole model, and what they are multiplied by */
+    double *grads, scale; /* the whole model's gradients, and their factor */
 } Trial;
 
 /* This rank's microbatches [first, first + count) of a step. */

@@ -1,7 +1,6 @@
-/* A model without any one of its collectives is a fault that names an op and an axis. The functions by which
- * models communicate are replaced (ld --wrap, tests/CMakeLists.txt); one call of one of them returns its
- * input unchanged. Types need no values: one rank of each layout runs a forward on the null device, where no
- * data moves. */
+/* If a model lacks any one of its collectives, a fault names an op and an axis. The linker replaces the communication
+ * functions of models (ld --wrap, tests/CMakeLists.txt). One call of them returns its input unchanged. Checking types
+ * needs no values: one rank of each layout runs a forward on the null device, which moves no data. */
 #include "unit/config_helper.h"
 #include "unit/recording.h"
 
@@ -17,7 +16,7 @@
 /* The collectives of the forward in progress, by number. */
 static struct {
     int n, left_out;
-    const char *name; /* of the one that was left out */
+    const char *name; /* the collective that was left out */
 } calls;
 
 static bool is_left_out(const char *name) {
@@ -115,7 +114,7 @@ static void forward(Rank *r) {
     model_forward(r->tape, r->gpt, &feed);
 }
 
-/* The fault of a forward without the collective of that number (-1: with all), "" if there is none. */
+/* The fault of a forward without collective `number` (-1: with all collectives); "" if there is none. */
 static void fault_without(Setup *s, int number, char message[512]) {
     Rank *r = arena_alloc(s->arena, sizeof *r);
     *r = (Rank){.setup = s, .device = device_null()};

@@ -1,5 +1,5 @@
-/* Five whole steps on worlds of threads: what data-parallel ranks share out, in which pieces and when they
- * sum it changes no bit of losses, norms, parameters and optimizer state. */
+/* Five whole steps on worlds of threads: losses, norms, parameters and optimizer state are bitwise equal, however
+ * data-parallel ranks shard buffers and whenever they sum gradients. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -13,19 +13,19 @@ enum { STEPS = 5, RANKS = 8 };
 
 typedef struct Outcome {
     double loss[STEPS], norm[STEPS], clip[STEPS], zeros[STEPS], params_norm[STEPS];
-    uint64_t print; /* of all masters and optimizer state */
+    uint64_t print; /* hash of all master weights and optimizer state */
 } Outcome;
 
 typedef struct Trial {
     const Setup *setup;
     Outcome outcome[RANKS];
-    size_t bytes[RANKS]; /* what rank i's parameters and state take, and what was planned for them */
+    size_t bytes[RANKS]; /* bytes of rank i's parameters and state, and their planned bytes */
     bool as_planned[RANKS];
 } Trial;
 
 /* ---- a run ---- */
 
-/* A sum over elements of hashes of name, place in the whole and bits: the same however they are shared out. */
+/* A sum over elements of hashes of name, global position and bits; it does not depend on the sharding. */
 static uint64_t print_of(const Trainer *r, FlatBuffer which, void *flat, uint64_t seed) {
     const Registry *g = r->run.model->registry;
     uint64_t sum = 0;
@@ -109,8 +109,8 @@ static void expect_same(const Outcome *a, const Outcome *b, const char *words) {
 #define SMALL      "--ddp-bucket-size 200 "
 #define RECOMPUTE  "--recompute-granularity full --recompute-method uniform --recompute-num-layers 2 "
 
-/* Ways that sum microbatches first, and ways that sum ranks first. Parentheses: one string, not a comma
- * forgotten. */
+/* Options that sum microbatches first, and options that sum ranks first. Parentheses mark one string, not a forgotten
+ * comma. */
 static const char *const BY_STEP[] = {(OVERLAP "--ddp-num-buckets 4 "), (SHARED SMALL OVERLAP GATHER),
                                       (SHARED OVERLAP RECOMPUTE SMALL),
                                       (FSDP "--data-parallel-sharding-strategy optim ")};
@@ -147,7 +147,7 @@ TEST(buckets_overlap_and_stages_change_no_bit) {
         const Outcome whole = compare(BY_STEP, N_BY_STEP, LAYOUTS[i], NULL),
                       by_microbatch = compare(BY_MICROBATCH, N_BY_MICROBATCH, LAYOUTS[i], NULL);
         assert_true(whole.clip[0] < 1);
-        /* Every element of the first gradient is a sum over 8 samples, in another order. */
+        /* Every element of the first gradient is a sum over 8 samples, in a different order. */
         const double u = strstr(LAYOUTS[i], "fp64")             ? 0x1p-53
                          : strstr(LAYOUTS[i], "reduce-in-bf16") ? 0x1p-8
                                                                 : 0x1p-24;
@@ -163,7 +163,7 @@ TEST(one_microbatch_gives_all_stages_the_same_bits) {
     compare(BY_MICROBATCH, N_BY_MICROBATCH, layout, &whole);
 }
 
-/* In the exact lane sums have no order at all: neither stages nor instances nor the number of ranks matter. */
+/* In the exact lane sums have no order, so stages, instances and the number of ranks do not matter. */
 TEST(exact_sums_are_the_same_on_any_ranks) {
     static const char *const WAYS[] = {
         "--ranks 2",

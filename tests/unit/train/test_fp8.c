@@ -1,6 +1,6 @@
-/* FP8 GEMMs on worlds of threads. Storage is F64, so different orders of summation differ by about 2^-53,
- * which hardly ever crosses the middle between two FP8 numbers. So with equal scales all layouts agree, and
- * with others they differ by FP8 roundings. */
+/* FP8 GEMMs on worlds of threads. Storage is F64, so different orders of summation differ by about 2^-53, which rarely
+ * crosses the midpoint between two FP8 numbers. So all layouts agree with equal scales, and differ by FP8 roundings
+ * with different scales. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -13,7 +13,7 @@
 enum { STEPS = 3 };
 
 typedef struct Outcome {
-    double loss[STEPS], *masters; /* of the whole model */
+    double loss[STEPS], *masters; /* masters: of the whole model */
 } Outcome;
 
 typedef struct Trial {
@@ -22,7 +22,7 @@ typedef struct Trial {
     Outcome outcome;
 } Trial;
 
-/* FP8 values of weights are kept where GEMMs are native. The CPU has such GEMMs on request. */
+/* FP8 values of weights are kept if GEMMs are native. The CPU has native GEMMs on request. */
 static Trainer *run_of(const Setup *s, Comm *comm) {
     Device *device;
     const DeviceSpec spec = {.threads = 1, .fp8_gemms = s->config.fp8_keep_weights ? FP8_GEMM_WHOLE : 0};
@@ -55,7 +55,7 @@ static Err train(void *arg, Comm *comm) {
     "--global-batch-size 4 --make-vocab-size-divisible-by 8 --swiglu --calculate-per-token-loss "            \
     "--fp8-amax-history-len 2 --fp8-amax-compute-algo max "
 
-/* The options are checked for bf16, which is what users get. */
+/* The options are checked for bf16, which users get. */
 static Setup *setup_of(const char *recipe, const char *layout) {
     Setup *s = setup_new(MODEL "%s %s", recipe, layout);
     s->config.lane = LANE_FP64;
@@ -71,8 +71,8 @@ static Outcome outcome(const char *recipe, const char *layout, const Model *whol
     return t.outcome;
 }
 
-/* Losses within 1e-12; parameters, which Adam divides by the size of their gradients, within 1e-9; scales and
- * amaxes are floats, of which one rounding may differ. */
+/* Losses within 1e-12; parameters, whose update Adam divides by the gradients' size, within 1e-9. Scales and amaxes are
+ * floats and may differ by one rounding. */
 static void expect_same(const Outcome *a, const Outcome *b, const Registry *whole, const char *words) {
     for (int i = 0; i < STEPS; i++)
         if (!(fabs(a->loss[i] - b->loss[i]) <= 1e-12 * fabs(b->loss[i])))
@@ -165,7 +165,7 @@ TEST(a_rank_may_have_no_fp8_layer) {
     setup_free(s);
 }
 
-/* Scales follow from training steps alone: with emulated GEMMs, and with native ones of kept FP8 values. */
+/* Only training steps change scales: with emulated GEMMs, and with native GEMMs of kept FP8 values. */
 TEST(evaluation_leaves_scales_alone) {
     for (int native = 0; native < 2; native++) {
         Setup *s = setup_of(RECIPES[0], native ? "--fp8-keep-weights" : "");
@@ -189,7 +189,7 @@ TEST(evaluation_leaves_scales_alone) {
     }
 }
 
-/* Delayed scales are a power of two less, others do not know it. */
+/* --fp8-margin divides delayed scales by a power of two. Other recipes ignore it. */
 TEST(margin_divides_delayed_scales_only) {
     static const char *const MARGIN[] = {"", "--fp8-margin 3"};
     double scale[2][3], loss[2];

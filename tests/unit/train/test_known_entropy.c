@@ -1,6 +1,5 @@
-/* A source of known entropy: no model can predict it better than its entropy rate, and a good one comes
- * close. Where the corpus is text, a leak of labels into inputs only looks like a very good model; here it is
- * caught.
+/* A source of known entropy: no model can predict it better than its entropy rate, and a good model comes close. On
+ * text, a leak of labels into inputs only looks like a very good model. This test detects the leak.
  *
  * The source is a Markov chain over 16 states with transition probabilities p(y|x) and stationary
  * distribution pi; its entropy rate is H = -sum_x pi(x) sum_y p(y|x) log p(y|x) (Shannon, 1948). Let q be the
@@ -19,7 +18,7 @@ enum { SEQ = 32, BATCH = 16, STEPS = 1000, EVAL_BATCHES = 100 };
 enum { TOKENS_PER_STEP = SEQ * BATCH };
 static const double DELTA = 1e-9;
 
-/* Sequences number first, first + 1, ... of the source, each from the stationary distribution on. */
+/* Sequences first, first + 1, ... of the source. Each begins with a draw from the stationary distribution. */
 static Batch batch_of(const Source *s, int64_t first, bool leaky) {
     Batch b = batch_new(BATCH, (SampleShape){.positions = SEQ, .fields = GPT_FIELDS});
     for (int64_t i = 0; i < BATCH; i++) {
@@ -53,8 +52,8 @@ static Trainer *trained(const Setup *setup, const Source *s, int steps, bool lea
 typedef struct Verdict {
     double loss;      /* mean of -log q, nats a token */
     double source;    /* mean of -log p over the same tokens */
-    double error;     /* standard error of `source`: sequences are independent of each other */
-    double advantage; /* A above: model over source, nats in all */
+    double error;     /* standard error of `source`: sequences are independent */
+    double advantage; /* A above: model over source, total in nats */
 } Verdict;
 
 /* On sequences that training has never seen. */
@@ -116,7 +115,7 @@ TEST(loss_converges_to_the_entropy_rate_and_not_below) {
     setup_free(c);
 }
 
-/* Labels where the inputs should be: within a few steps the model knows more than can be known. */
+/* Labels instead of inputs: within a few steps the model predicts better than is possible. */
 TEST(visible_labels_are_flagged) {
     const Source s = source_new();
     Setup *c = setup();

@@ -1,5 +1,5 @@
 /* Masked-language modelling of a source of known entropy (test_known_entropy.c). No model can predict masked states
- * better than the exact posterior, and one that reads both sides gets below the entropy rate, which bounds every
+ * better than the exact posterior, and a model that reads both sides can get below the entropy rate, which bounds every
  * causal model.
  *
  * Each state is selected with probability 0.2; it then becomes [MASK] (80 %), a random state (10 %), or stays. The
@@ -29,7 +29,7 @@ static double uniform(int64_t sequence, int64_t i) {
     return philox_uniform(6, (uint64_t)sequence, (uint64_t)i);
 }
 
-/* Sequence number n: every selected state counts in training, one in an evaluation. */
+/* Sequence number n: every selected state counts in training, and one of them in an evaluation. */
 static void sequence_of(const Source *s, int64_t n, bool one, bool leaky, Sample *out) {
     const int64_t counted = (int64_t)(uniform(n, 0) * SEQ);
     const double *from = s->pi;
@@ -59,7 +59,7 @@ static Batch batch_of(const Trainer *r, const Source *s, int64_t first, bool one
     return b;
 }
 
-/* -log p(state at `at` | what is visible), given that it was selected. */
+/* -log p(state at `at` | visible states), given that the state was selected. */
 static double posterior_loss(const Source *s, const Sample *row, int64_t at) {
     double ahead[STATES], behind[STATES], next[STATES];
     memcpy(ahead, s->pi, sizeof ahead);

@@ -1,5 +1,4 @@
-/* The log line, its JSON twin, the timers and the TensorBoard scalars of a run whose numbers are made up
- * here. */
+/* The log line, its JSON twin, the timers and the TensorBoard scalars of a run with made-up numbers. */
 #include <fcntl.h>
 #include <jansson.h>
 #include <math.h>
@@ -54,14 +53,14 @@ static void expect_match(const char *pattern, const char *text) {
 
 static const int64_t SECOND = 1000000000;
 
-/* A run that has no more of a model than its plan. */
+/* A run without a model, except for its plan. */
 static Trainer run_of(Setup *s) {
     Model *m = arena_alloc(s->arena, sizeof *m);
     *m = (Model){.plan = model_plan(&s->config, s->arena)};
     return (Trainer){.run = {.config = &s->config, .model = m}};
 }
 
-/* A run that logs, and what it prints. */
+/* A run that logs, and its output. */
 typedef struct Logged {
     Setup *s;
     Trainer run;
@@ -189,8 +188,8 @@ TEST(throughput_is_that_of_a_gpu) {
     logged_free(&l);
 }
 
-/* Megatron-LM core/timers.py: (name + ' ').ljust(48, '.'), two decimals; level 2 is left out, and so are
- * ranks that have not run a timer */
+/* Megatron-LM core/timers.py: (name + ' ').ljust(48, '.'), two decimals; timers of level 2 and ranks that have not run
+ * a timer are left out */
 TEST(timers_are_padded_and_averaged) {
     const Times of[] = {
         {{[TIMER_BATCH] = 3000000, [TIMER_FORWARD_BACKWARD] = 500000000, [TIMER_OPTIMIZER] = 25000}},
@@ -271,7 +270,7 @@ TEST(evaluation_is_framed_by_dashes) {
     logged_free(&l);
 }
 
-/* A model with two losses: each by its name. */
+/* A model with two losses; each is logged under its name. */
 TEST(each_loss_has_its_name) {
     Logged l = logged("--log-jsonl %s/log.jsonl --log-interval 2 --global-batch-size 4");
     l.run.run.model->plan.loss[1] =
@@ -337,7 +336,7 @@ TEST(jsonl_is_json_even_without_numbers) {
     assert_true(json_is_true(json_object_get(null, "skipped")));
     const double tflops = json_real_value(json_object_get(good, "tflops"));
     assert_true(tflops > 0);
-    assert_true(json_real_value(json_object_get(shared, "tflops")) == tflops / 2); /* of one of two ranks */
+    assert_true(json_real_value(json_object_get(shared, "tflops")) == tflops / 2); /* as one of two ranks */
     assert_true(!json_object_get(good, "params_norm") && !json_object_get(good, "num_zeros"));
     assert_true(json_number_value(json_object_get(more, "params_norm")) == 16.25);
     assert_true(json_number_value(json_object_get(more, "num_zeros")) == 17);
@@ -379,7 +378,7 @@ TEST(scalars_have_megatrons_tags) {
         assert_int_equal(reader_find(&f, samples, &last), 2);
         assert_int_equal(last.step, 16);
     }
-    assert_true(last.value == 2); /* of world-size */
+    assert_true(last.value == 2); /* the world-size scalar */
     assert_int_equal(reader_find(&f, "lm loss", &last), 2);
     assert_true(last.value == 4);
     assert_int_equal(reader_find(&f, "lm loss validation", &last), 1);
@@ -395,7 +394,7 @@ TEST(scalars_have_megatrons_tags) {
     free(f.scalars);
 }
 
-/* In Megatron-LM these tags are written where the log line is, and only against the iteration. */
+/* In Megatron-LM these tags are written together with the log line, and only against the iteration. */
 TEST(times_are_means_at_log_lines) {
     EventFile f =
         events_of("--log-timers-to-tensorboard --timing-log-level 1 --disable-log-loss-scale-to-tensorboard");
@@ -429,7 +428,7 @@ TEST(progress_is_appended) {
     logged_free(&l);
 }
 
-/* Opens --log-jsonl over a file with this text, and closes it. `said` gets what was printed. */
+/* Opens --log-jsonl on a file with this text, and closes it. `said` gets the output. */
 static Err open_over(const char *text, int64_t iteration, Str *said, Str *content) {
     char dir[64];
     temp_dir(dir);

@@ -1,5 +1,5 @@
-/* The dry run goes through a part of a step. The whole step on worlds of threads takes what it planned. Ranks
- * that are threads share memory. */
+/* The dry run runs a part of a step. The whole step on worlds of threads uses the planned memory. Ranks that are
+ * threads share memory. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -75,7 +75,7 @@ static void train(void *arg, Comm *comm) {
     memset(taken, 0, sizeof taken);
     Trainer *r = rank_trainer(s, &plan, comm); /* a byte more is a fault */
     rank_step(s, r);
-    /* A slot of the schedule zero-bubble has a transient space. */
+    /* Each slot of the zero-bubble schedule has a transient space. */
     const ExecutorMemory peak = executor_peak(r->executor);
     const size_t transient = peak.transient * (size_t)s->config.interleaved_microbatches;
     taken[MEMORY_slots] += taken[MEMORY_transient] - transient, taken[MEMORY_transient] = transient;
@@ -87,7 +87,7 @@ static void train(void *arg, Comm *comm) {
     trainer_free(r);
 }
 
-/* The dry run goes through 8 of 16 microbatches (interleaved), 7 (1F1B, zero-bubble) or all (GPipe). */
+/* The dry run runs 8 of 16 microbatches (interleaved), 7 (1F1B, zero-bubble) or all (GPipe). */
 TEST(a_part_of_a_step_plans_the_whole) {
     static const char *const WAYS[] = {
         "--pipeline-schedule 1f1b",
@@ -132,7 +132,7 @@ TEST(a_part_of_a_step_plans_the_whole) {
     }
 }
 
-/* Rank i takes i + 1 bytes for parameters and 10 i for offloaded activations. */
+/* Rank i uses i + 1 bytes for parameters and 10 i bytes for offloaded activations. */
 static void share(void *arg, Comm *comm) {
     const Device *device = arg;
     MemoryPlan own = {.part = {[MEMORY_parameters] = (size_t)comm_rank(comm) + 1,
@@ -153,7 +153,7 @@ TEST(threads_add_up_what_they_share) {
     assert_int_equal(memory_plan_total(&alone), 7);
 }
 
-/* The communication memory of a rank on a machine with so many devices, which are like GPUs. */
+/* A rank's communication memory on a machine with this number of GPU-like devices. */
 static size_t communication(Setup *s, Comm *comm, int devices) {
     Device *cpu = device_cpu(1), gpu = *cpu;
     DeviceBackend backend = *cpu->backend;
@@ -180,7 +180,7 @@ TEST(planned_ranks_have_a_gpu_each) {
     setup_free(s);
 }
 
-/* The name of the host of each rank. */
+/* The name of this rank's host. */
 static _Thread_local const char *host_name;
 
 void __wrap_machine_host(char out[MACHINE_TEXT]);

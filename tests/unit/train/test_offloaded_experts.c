@@ -1,5 +1,5 @@
-/* Activations of dropless experts that wait in host memory: planned for balance, and never more than the
- * plan's most. */
+/* Tests activations of dropless experts in host memory. Their memory is planned for balanced experts and never exceeds
+ * the plan's maximum. */
 #include "unit/train/ranks_step.h"
 
 #include <stdlib.h>
@@ -15,7 +15,7 @@ typedef struct Trial {
     const Setup *setup;
     bool skewed;
     int ranks;
-    size_t planned[4], most[4], taken[4], added[4]; /* added: to the host's memory, in the step */
+    size_t planned[4], most[4], taken[4], added[4]; /* bytes added to host memory during the step */
 } Trial;
 
 /* ---- a CPU that counts allocations of host memory separately ---- */
@@ -45,7 +45,7 @@ static Device *counting_device(Counting *c) {
 
 /* ---- runs ---- */
 
-/* Parameters that were not set are zero: all experts are equal, and each token takes the first two. */
+/* Parameters that were not set are zero. All experts are then equal, and each token selects the first two. */
 static void train(void *arg, Comm *comm) {
     Trial *t = arg;
     const int rank = comm_rank(comm);
@@ -70,7 +70,7 @@ static Trial trial(const char *words, bool skewed) {
     return t;
 }
 
-/* A plan that is enough is all that is taken; else a block is added. */
+/* If the plan suffices, only the planned memory is allocated; otherwise a block is added. */
 static void expect_bounded(const Trial *t, const char *layout) {
     for (int rank = 0; rank < t->ranks; rank++) {
         const size_t most = t->most[rank], planned = t->planned[rank], taken = t->taken[rank];

@@ -1,5 +1,5 @@
-/* Operations are in progress while ops compute, unless their switch is off. The flight recorder shows which
- * operations have been started and not waited for when an op runs. */
+/* Communication operations are in progress while ops compute, unless their option is off. The flight recorder shows
+ * which started operations an op has not yet waited for. */
 #include "comm/transport.h"
 #include "run/launch.h"
 #include "unit/err.h"
@@ -8,7 +8,7 @@
 enum { RANKS = 2 };
 
 typedef struct Claim {
-    const char *layout, *off; /* off: the option that ends the overlap, or the operation */
+    const char *layout, *off; /* off: the option that disables the overlap or the operation */
     CommKind kind;
     const char *site, *during; /* the op that runs meanwhile */
 } Claim;
@@ -62,7 +62,7 @@ typedef struct Watch {
     const Claim *claim;
     const Setup *setup;
     Comm *comm[RANKS];
-    int64_t during[RANKS], ran[RANKS]; /* runs of the op: with the operation in progress; all */
+    int64_t during[RANKS], ran[RANKS]; /* numbers of the op's runs: with the operation in progress; all */
 } Watch;
 
 typedef struct Eye {
@@ -103,7 +103,8 @@ static void train(void *arg, Comm *comm) {
     trainer_free(r);
 }
 
-/* The runs of the op during which the operation is in progress; `ran`, unless NULL, gets the number of all. */
+/* Number of the op's runs during which the operation is in progress. `ran`, unless NULL, gets the number of all its
+ * runs. */
 static int64_t count(const Claim *claim, const char *more, int64_t *ran) {
     Watch w = {.claim = claim};
     Setup *s = setup_new("--ranks %d --cpu-threads 1 --micro-batch-size 1 --global-batch-size 8 %s %s", RANKS,
@@ -126,8 +127,8 @@ TEST(operations_run_during_ops) {
     }
 }
 
-/* A branch has two operations. Without the pauses halfway and the head start (tape_pause_halfway), those of one
- * microbatch run during no op: none or half of the ops would have an operation in progress. */
+/* A branch has two operations. Without the pauses halfway and the head start (tape_pause_halfway), the operations of
+ * one microbatch would run during no op: none or half of the ops would have an operation in progress. */
 TEST(both_microbatches_hide_operations) {
     const char *layout = "--tensor-model-parallel-size 2 --sequence-parallel --interleaved-microbatches 2 "
                          "--swiglu --ffn-hidden-size 16 --num-layers 8";
@@ -147,7 +148,7 @@ TEST(both_microbatches_hide_operations) {
     }
 }
 
-/* The order of some ops on a rank: E embedding, f attention; G gradient of the loss, b that of attention. */
+/* The order of some ops on a rank: E embedding, f attention; G gradient of the loss, b gradient of attention. */
 typedef struct Order {
     const Setup *setup;
     Str ops[RANKS];
@@ -171,7 +172,7 @@ static void train_in_order(void *arg, Comm *comm) {
     trainer_free(r);
 }
 
-/* How often an op of the second kind follows one of the first kind directly, among ops of both kinds. */
+/* Number of times that an op of the second kind directly follows an op of the first kind, ignoring other ops. */
 static int64_t follows(const char *ops, char first, char second) {
     int64_t n = 0;
     char last = 0;
@@ -183,8 +184,7 @@ static int64_t follows(const char *ops, char first, char second) {
     return n;
 }
 
-/* With --interleave-forward-backward a forward begins after the backward that it runs with, and their layers
- * alternate. */
+/* With --interleave-forward-backward a forward begins after its paired backward, and their layers alternate. */
 TEST(forwards_run_between_backwards) {
     enum { LAYERS = 8, MICROBATCHES = 8, PAIRS = MICROBATCHES - 2 };
     for (int mixed = 0; mixed < 2; mixed++) {
@@ -210,7 +210,7 @@ TEST(forwards_run_between_backwards) {
 typedef struct Starts {
     Str order;
     Comm *comm;
-    int64_t seen; /* records of the flight recorder */
+    int64_t seen; /* number of flight-recorder records */
 } Starts;
 
 static void note_starts(void *arg, const OpDef *op, const Call *call) {
@@ -244,7 +244,7 @@ static void train_and_note_starts(void *arg, Comm *comm) {
     trainer_free(r);
 }
 
-/* The number of starts of this kind between the previous op and an `op`. */
+/* Number of starts of this kind whose next op is `op`. */
 static int64_t starts_before(const char *order, char start, char op) {
     int64_t n = 0;
     for (const char *at = order; *at; at++) n += *at == start && at[strspn(at, "sg")] == op;
@@ -252,7 +252,7 @@ static int64_t starts_before(const char *order, char start, char op) {
 }
 
 typedef struct Together {
-    int64_t sums, gathers; /* that start with an attention, on both ranks in two steps */
+    int64_t sums, gathers; /* starts directly before an attention, on both ranks in two steps */
 } Together;
 
 static Together starts_with_attention(const char *layout, int layers, const char *more) {
@@ -282,7 +282,7 @@ TEST(data_parallelism_starts_with_attention) {
              late = starts_with_attention(ZERO3, LAYERS, "");
     assert_true(early.sums == 0 && early.gathers == 0);
     assert_true(late.sums >= SWEEPS * (LAYERS - 1) && late.gathers >= SWEEPS * (LAYERS - 1));
-    /* An early sum, too, may start before an attention: a bucket may end at the output projection. */
+    /* An early sum may also start before an attention, because a bucket may end at the output projection. */
     early = starts_with_attention(ZERO1, LAYERS, EARLY);
     late = starts_with_attention(ZERO1, LAYERS, "");
     assert_true(late.gathers > early.gathers && late.sums > early.sums);
@@ -290,9 +290,9 @@ TEST(data_parallelism_starts_with_attention) {
 
 /* ---- loading kernels ---- */
 
-enum { WORLD = 4, PIPELINE = 2, MICROBATCHES = 10, TURNS = 5 }; /* microbatches of a rank */
+enum { WORLD = 4, PIPELINE = 2, MICROBATCHES = 10, TURNS = 5 }; /* MICROBATCHES: per rank */
 
-/* A rank has started these so far. */
+/* The operations that a rank has started so far. */
 typedef struct Started {
     int64_t staged, direct; /* messages of the pipeline, through host memory and through NCCL */
     int64_t barriers;       /* after kernels were loaded */
@@ -352,8 +352,8 @@ static void train_over_nccl(void *arg, Comm *comm) {
 TEST(kernels_are_loaded_without_nccl) {
     static const struct {
         const char *options;
-        int group; /* microbatches */
-        int each;  /* messages of a rank for a microbatch; half of them are activations */
+        int group; /* number of microbatches */
+        int each;  /* messages per rank and microbatch; half of them are activations */
     } CASES[] = {{"", 2, 2},
                  {"--interleaved-microbatches 2", 4, 2},
                  {"--interleaved-microbatches 2 --interleave-forward-backward", 4, 2},

@@ -1,5 +1,4 @@
-/* Notes on what differs from the run that is continued: which options have one, those on the files of the data,
- * and those on schedules. */
+/* Notes on differences from the continued run: notes on options, on data files and on schedules. */
 #include <jansson.h>
 #include <string.h>
 
@@ -10,7 +9,7 @@
 
 static const char NOTE[] = "the data files have changed since the checkpoint";
 
-/* Whether a run with this data has the note, after one with `saved`. */
+/* Whether a run with this data has the note if it continues a run with `saved`. */
 static bool noted(const char *data, const char *saved) {
     Setup *s = setup_new("--seed 1");
     json_t *state = json_loads(saved, 0, NULL);
@@ -48,8 +47,8 @@ TEST(other_names_have_their_own_note) {
     }
 }
 
-/* With a constant rate, warm-ups of 3 and 4 steps differ after 1, 2 and 3 samples: the last of them
- * is one next step. */
+/* With a constant rate, warm-ups of 3 and 4 steps differ after 1, 2 and 3 samples: the last of these cases is a single
+ * next step. */
 TEST(a_rate_that_differs_at_the_next_step_alone_changes) {
     static const struct {
         int64_t samples;
@@ -79,7 +78,7 @@ static bool is_in(int option, const int *list, size_t n) {
 }
 #define IS_IN(option, ...) is_in(option, (int[]){__VA_ARGS__}, sizeof((int[]){__VA_ARGS__}) / sizeof(int))
 
-/* Whether an option has no effect on the remaining steps, or another value is refused, such as that of --optimizer. */
+/* Whether an option has no effect on the remaining steps, or a different value is refused, as for --optimizer. */
 static bool is_silent(int group, int option) {
     return IS_IN(group, OPTION_GROUP_CHECKPOINT, OPTION_GROUP_LOGGING, OPTION_GROUP_EVALUATION,
                  OPTION_GROUP_PARALLEL, OPTION_GROUP_GENERATE) ||

@@ -1,4 +1,4 @@
-/* One training step at a time: memory as planned, microbatches that change nothing, steps that are skipped. */
+/* Single training steps: planned memory, results that do not depend on microbatches, and skipped steps. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,7 +39,7 @@ static Trainer *run_start(const Setup *s, const MemoryPlan *plan) {
     return r;
 }
 
-/* Forward and backward of one global batch. */
+/* Runs forward and backward of one global batch. */
 static StepReport accumulate(const Setup *s, Trainer *r, bool masked) {
     int64_t micro = s->config.derived.micro_batch_size, n = s->config.derived.global_batch_size / micro;
     StepReport report = trainer_begin_step(r);
@@ -86,7 +86,7 @@ TEST(the_plan_is_what_the_run_takes) {
         for (int i = 0; i < 2; i++) step(s, r, false);
         Batch b = batch_of(s, 0, 3, false);
         LossSum sum[MODEL_LOSSES] = {{0}};
-        trainer_evaluate(r, &b, sum); /* nor may evaluation need more */
+        trainer_evaluate(r, &b, sum); /* evaluation may not need more either */
         batch_free(&b);
         const ExecutorMemory peak = executor_peak(r->executor);
         assert_int_equal(peak.slot + OFFLOAD_SLOTS * peak.offload.slot, plan.part[MEMORY_slots]);
@@ -114,8 +114,8 @@ TEST(recompute_takes_less) {
     }
 }
 
-/* Memory on the host is not on the device. From 3 layers on, because the first of them has one sum less than
- * the others. */
+/* Memory on the host is not on the device. Starts at 3 layers, because the first layer has one sum fewer than the
+ * others. */
 TEST(offloading_takes_less) {
     size_t before = SIZE_MAX, all = 0;
     for (int n = 0; n < 6; n = n ? n + 1 : 3) {
@@ -165,7 +165,7 @@ TEST(too_little_memory_is_said) {
     assert_ok(memory_plan_check(&fits, ENOUGH));
 }
 
-/* The difference is the logits except for one chunk, and copies of its labels, losses and their gradients. */
+/* The difference is all logits except for one chunk, less copies of the chunk's labels, losses and gradients. */
 TEST(chunks_of_logits_take_less) {
     static const char *const WORDS[] = {
         "", "--cross-entropy-loss-fusion --cross-entropy-fusion-impl linear --cross-entropy-chunk-size 32"};
@@ -244,10 +244,10 @@ TEST(microbatch_size_changes_nothing) {
     }
 }
 
-/* Dropout depends on the sample's number in the whole run: a sample loses the same elements in any batch.
- * With another grouping matrices have other sizes and sums another order. In double that costs at most a few
- * thousand ulps, one for each term of the sums that a loss passes through. Other elements would cost more
- * than a thousandth. */
+/* Dropout depends on the sample's number in the whole run: a sample loses the same elements in any batch. A different
+ * grouping changes matrix sizes and the order of sums. In double this costs at most a few thousand ulps: one for each
+ * term of the sums that lead to a loss. If different elements were dropped, the loss would differ by more than a
+ * thousandth. */
 TEST(dropout_follows_the_sample) {
     double loss[3][2];
     static const int MICRO[] = {1, 4, 8};
@@ -260,7 +260,7 @@ TEST(dropout_follows_the_sample) {
             loss[k][i] = report.sum[0].loss;
         }
         Batch again =
-            batch_of(s, 8, MICRO[k], false); /* the second step's first samples as if they came first */
+            batch_of(s, 8, MICRO[k], false); /* the second step's samples under the first step's numbers */
         StepReport report = trainer_begin_step(r);
         r->consumed_samples = 0;
         trainer_microbatch(r, &again, 8 / MICRO[k], &report);
@@ -273,7 +273,7 @@ TEST(dropout_follows_the_sample) {
     }
 }
 
-/* Threads share work, never sums. */
+/* Threads never split a sum. */
 TEST(threads_change_nothing) {
     char words[512];
     snprintf(words, sizeof words, "%s --cpu-threads 1", LLAMA);
@@ -285,7 +285,7 @@ TEST(threads_change_nothing) {
 
 /* ---- the first gradient of a step is written ---- */
 
-/* Overwrites main gradients of the previous step with arbitrary values, because a step must not read them. */
+/* Overwrites the previous step's main gradients with NaN, because a step must not read them. */
 static void spoil_gradients(const Registry *g) {
     for (int i = 0; i < g->n; i++) {
         const Tensor *x = &g->params[i]->main_grad;
@@ -295,7 +295,7 @@ static void spoil_gradients(const Registry *g) {
     }
 }
 
-/* A step's gradients: written first, over what is no number, or all added to zeros. */
+/* A step's gradients: the first one overwrites NaNs, or all are added to zeros. */
 static double *gradients_of(const Setup *s, bool added, int64_t *n) {
     Trainer *r = run_start(s, NULL);
     Registry *g = r->run.model->registry;
@@ -337,7 +337,7 @@ TEST(first_gradient_is_written) {
         int64_t n, same;
         double *written = gradients_of(s, false, &n), *added = gradients_of(s, true, &same);
         assert_int_equal(n, same);
-        for (int64_t i = 0; i < n; i++) /* by value: of zeros the sign may differ */
+        for (int64_t i = 0; i < n; i++) /* compared by value: the signs of zeros may differ */
             if (!(written[i] == added[i]))
                 fail_msg("%s: element %lld is %g, not %g", WORDS[k / 4], (long long)i, written[i], added[i]);
         free(written), free(added);
@@ -348,7 +348,7 @@ TEST(first_gradient_is_written) {
 /* ---- what a step counts ---- */
 
 TEST(skipped_step_advances_data_but_not_schedules) {
-    /* 2^32 times any gradient of this model is beyond half precision */
+    /* 2^32 times any gradient of this model exceeds the range of half precision */
     Setup *s = setup_new("%s --fp16 --global-batch-size 4 --lr-warmup-iters 5 --hysteresis 1", GPT2);
     Trainer *r = run_start(s, NULL);
     Registry *g = r->run.model->registry;
@@ -364,7 +364,7 @@ TEST(skipped_step_advances_data_but_not_schedules) {
     assert_int_equal(r->schedule_samples, 0);
     assert_int_equal(r->skipped_iterations, 1);
     for (int i = 0; i < 40 && report.optim.found_inf; i++) report = step(s, r, false);
-    assert_false(report.optim.found_inf); /* the scale came down */
+    assert_false(report.optim.found_inf); /* the scale has decreased */
     assert_int_equal(r->schedule_samples, 4);
     assert_true(report.lr == 0); /* the first update of a warm-up */
     assert_true(step(s, r, false).lr == 0.001 / 5);
@@ -422,7 +422,7 @@ TEST(nan_in_a_parameter_is_reported) {
     setup_free(s);
 }
 
-/* A batch whose every label is masked has loss 0 and no gradient, and divides by nothing. */
+/* A batch with only masked labels has loss 0 and zero gradients, and does not divide by zero. */
 TEST(fully_masked_batch_is_no_gradient) {
     for (int per_token = 0; per_token < 2; per_token++) {
         Setup *s = setup_new("%s %s", GPT2, per_token ? "--calculate-per-token-loss" : "");
@@ -442,7 +442,7 @@ TEST(fully_masked_batch_is_no_gradient) {
 
 /* ---- data ---- */
 
-static int streams, least_depth, most_depth; /* of the prefetches that were started */
+static int streams, least_depth, most_depth; /* number and depths of started prefetches */
 
 /* Linked with --wrap=prefetch_start. */
 Prefetch *__real_prefetch_start(const Dataset *, Sampler *, int64_t, SampleShape, int);

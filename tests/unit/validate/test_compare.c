@@ -1,4 +1,4 @@
-/* A comparison with a good run or with another library says what it could not compare, and the reports have it. */
+/* A comparison with a good run or a different library reports what it could not compare. */
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
@@ -28,7 +28,7 @@ static void add_rates(Outcome *r, int n, double rate) {
     for (int i = 0; i < n; i++) outcome_sample(r, "GB/s", rate, RATE);
 }
 
-/* One stage `speed` with n samples; with_b: with another library whose samples are those. */
+/* One stage `speed` with n samples; with_b: with a second library that has these samples. */
 static World *new_world(DeviceOption device, int n, double rate, bool with_b) {
     World *w = mem_zero(1, sizeof *w);
     w->config.device = device;
@@ -108,7 +108,8 @@ static void add_class(Outcome *r, const char *name, double first, double second)
 }
 
 /* With an error of 0.05 / 6 for each of three classes and two libraries, the interval of a median of 13 samples is from
- * the second to the second last: P(Bin(13, 1/2) < 2) = 0.0017, and P(Bin(13, 1/2) < 3) = 0.011. It holds all turns. */
+ * the second to the second last: P(Bin(13, 1/2) < 2) = 0.0017, and P(Bin(13, 1/2) < 3) = 0.011. The interval covers all
+ * turns. */
 TEST(classes_are_compared_by_their_geometric_means) {
     static const char *const SAID[][3] = {{"B is 94.3 % faster than A; B / A = 1.943, from 1.661 to 2.319",
                                            "equal within 9.9 %; B / A = 1.000, from 0.910 to 1.099",
