@@ -42,7 +42,7 @@ class AdamW:
             p.register_post_accumulate_grad_hook(self.collect)
 
     def collect(self, p):
-        """Adds a microbatch's gradient to the sum at once, so that only one layer's gradients exist in addition to
+        """Adds a microbatch's gradient to the sum immediately, so that only one layer's gradients exist in addition to
         it."""
         (self.sum[p].copy_ if self.begins else self.sum[p].add_)(p.grad)
         p.grad = None

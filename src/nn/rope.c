@@ -22,7 +22,10 @@ static double yarn_ramp(const RopeSpec *s, int64_t i) {
 double rope_frequency(const RopeSpec *s, int64_t i) {
     double f = pow(s->base, -2.0 * (double)i / (double)s->dim);
     if (s->divisor) return f / s->divisor[i];
-    if (s->yarn.factor != 0) return f / s->yarn.factor * yarn_ramp(s, i) + f * (1 - yarn_ramp(s, i));
+    if (s->yarn.factor != 0) {
+        const double divided = yarn_ramp(s, i);
+        return f / s->yarn.factor * divided + f * (1 - divided);
+    }
     if (s->llama3.factor == 0) return f;
     double wavelength = 2 * M_PI / f;
     if (wavelength > s->llama3.original / s->llama3.low) return f / s->llama3.factor;

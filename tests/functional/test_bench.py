@@ -157,7 +157,8 @@ race("step", confs[1], *common, "--rounds", 1, "--limit", -1, "--add", status=1)
 added = rows_of(out)
 assert added[0] == against and [row["conf"] for row in added] == ["bench", "broken"], added
 out.write_text("[]")
-assert "is not a result of a race" in race("step", confs[1], *common, "--add", status=1).stderr and out.read_text() == "[]"
+refused = race("step", confs[1], *common, "--add", status=1)
+assert "is not a result of a race" in refused.stderr and out.read_text() == "[]"
 done = race("step", "gpt3-1.3b", "llama3-8b", "--ours", PROGRAM, "--limit", -1, status=1)
 assert "gpt3-1.3b" in done.stdout and "llama3-8b" in done.stdout, done
 

@@ -1,5 +1,5 @@
 """Each class of BERT, Megatron-BERT and RoBERTa that transformers saved has its logits here, and comes back bitwise
-equal. A head that is missing is initialised if that is asked for. A fine-tuned model is exported, and one without a
+equal. A missing head is initialised if an option says to. A fine-tuned model is exported, and one without a
 pooler can be fine-tuned."""
 from harness import *
 

@@ -1,5 +1,5 @@
 """A run prints its model, data and epochs, layout and machine before it begins, immediately even if the output is
-redirected. Evaluation that is asked for without data is refused."""
+redirected. Evaluation without data is refused."""
 import os
 import re
 import time

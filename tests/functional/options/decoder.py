@@ -170,8 +170,8 @@ def frequencies(o, head, windowed):
         return o.float("rope-local-base-freq") ** (-np.arange(0, dim, 2) / dim)
     base = o.float("rotary-base", 10000.0)
     if "rope-dynamic-factor" in o:
-        f, stretch = o.float("rope-dynamic-factor"), o.int("seq-length") / o.float("rope-scaling-original-max-position-embeddings", 8192.0)
-        base *= (f * max(stretch, 1) - f + 1) ** (dim / (dim - 2))
+        f, original = o.float("rope-dynamic-factor"), o.float("rope-scaling-original-max-position-embeddings", 8192.0)
+        base *= (f * max(o.int("seq-length") / original, 1) - f + 1) ** (dim / (dim - 2))
     f = base ** (-np.arange(0, dim, 2) / dim)
     if o.text("position-embedding-type") == "yarn":
         original = o.float("yarn-original-max-position-embeddings", 4096.0)
@@ -198,8 +198,8 @@ def amplitude(o, windowed):
     if windowed and "rope-local-base-freq" in o:
         return 1.0
     if o.text("position-embedding-type") == "yarn":
-        m, all_dim = (0.1 * o.float(name, x) * max(math.log(o.float("rotary-scaling-factor", 1.0)), 0) + 1 for name, x in
-                      (("mscale", 1.0), ("mscale-all-dim", 0.0)))
+        growth = 0.1 * math.log(max(o.float("rotary-scaling-factor", 1.0), 1))
+        m, all_dim = (o.float(name, x) * growth + 1 for name, x in (("mscale", 1.0), ("mscale-all-dim", 0.0)))
         return o.float("rope-attention-factor", m / all_dim)
     if "rope-long-factor" not in o:
         return 1.0

@@ -70,16 +70,17 @@ LONG = "--position-embedding-type rope --kv-channels 6 --rope-short-factor 1 1.5
 witnessed("rope_short_factor", LONG + " --rope-scaling-original-max-position-embeddings 16 --max-position-embeddings 64")
 witnessed("rope_long_factor", LONG + " --rope-scaling-original-max-position-embeddings 8 --max-position-embeddings 64")
 witnessed("rope_attention_factor", LONG + " --rope-attention-factor 1.3")
-YARN = "--position-embedding-type yarn --rotary-base 20 --kv-channels 12 --rotary-scaling-factor 3 --yarn-original-max-position-embeddings 40"
+YARN = ("--position-embedding-type yarn --rotary-base 20 --kv-channels 12 --rotary-scaling-factor 3"
+        " --yarn-original-max-position-embeddings 40")
+DYNAMIC = "--position-embedding-type rope --rope-dynamic-factor 3 --rope-scaling-original-max-position-embeddings "
 witnessed("position_embedding_type rotary_scaling_factor yarn_original_max_position_embeddings", YARN)
 witnessed("yarn_beta_fast yarn_beta_slow", YARN + " --yarn-beta-fast 1.5 --yarn-beta-slow 0.5 --rotary-interleaved")
 witnessed("yarn_correction_range_round_to_int", YARN + " --no-yarn-correction-range-round-to-int --rotary-percent 0.7")
 witnessed("mscale mscale_all_dim", YARN + " --mscale 0.7 --mscale-all-dim 1.6")
-witnessed("rope_attention_factor rope_local_base_freq", YARN + " --rope-attention-factor 1.3 --rope-local-base-freq 30 --window-size 5,0"
-          " --window-attn-skip-freq 2", families=GPT)
-witnessed("rope_dynamic_factor", "--position-embedding-type rope --rope-dynamic-factor 3 --rope-scaling-original-max-position-embeddings 9")
-witnessed("rope_dynamic_factor", "--position-embedding-type rope --rope-dynamic-factor 3 --rope-scaling-original-max-position-embeddings 90",
-          families=GPT, layouts=(ONE,))
+witnessed("rope_attention_factor rope_local_base_freq", YARN + " --rope-attention-factor 1.3 --rope-local-base-freq 30"
+          " --window-size 5,0 --window-attn-skip-freq 2", families=GPT)
+witnessed("rope_dynamic_factor", DYNAMIC + "9")
+witnessed("rope_dynamic_factor", DYNAMIC + "90", families=GPT, layouts=(ONE,))
 witnessed("no_rope_freq", "--position-embedding-type rope --no-rope-freq 2", families=NOT_T5)
 witnessed("no_rope_freq", "--position-embedding-type rope --no-rope-freq [1,0] --qk-layernorm", families=NOT_T5)
 witnessed("rope_local_base_freq", "--position-embedding-type rope --rotary-base 1000 --rotary-seq-len-interpolation-factor 3"
@@ -181,9 +182,10 @@ scheduled("sgd_momentum", "--optimizer sgd --sgd-momentum 0.5")
 scheduled("clip_grad", "--clip-grad 0 --optimizer sgd")
 witnessed("clip_grad", "--clip-grad 0.1 --optimizer sgd")
 witnessed("weight_decay", "--weight-decay 0.3")
-witnessed("freeze_parameters", "--hidden-dropout 0.1 --freeze-parameters embedding decoder.layers.0", families=GPT, steps=4)
-witnessed("freeze_parameters", "--untie-embeddings-and-output-weights --freeze-parameters output_layer decoder.layers.0.input_layernorm.bias"
-          " decoder.layers.1.self_attention.linear_qkv.weight", families=GPT, layouts=(CUT + CHUNKED, ONE))
+witnessed("freeze_parameters", "--hidden-dropout 0.1 --freeze-parameters embedding decoder.layers.0",
+          families=GPT, steps=4)
+witnessed("freeze_parameters", "--untie-embeddings-and-output-weights --freeze-parameters output_layer"
+          " decoder.layers.0.input_layernorm.bias decoder.layers.1.self_attention.linear_qkv.weight", families=GPT, layouts=(CUT + CHUNKED, ONE))
 experts("freeze_parameters", "--freeze-parameters decoder.layers.0.mlp.experts decoder.layers.1.mlp.router")
 witnessed("freeze_parameters", "--freeze-parameters embedding encoder.layers.0 lm_head.dense", families=BERT)
 witnessed("freeze_parameters", "--freeze-parameters embedding encoder decoder.layers.1", families=T5)

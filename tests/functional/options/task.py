@@ -184,7 +184,7 @@ class TaskTrainer(Trainer):
         total, of_microbatch = weights.sum(), np.repeat(weights.reshape(n, -1).sum(1), len(weights) // n)
         by_sample = "calculate-per-token-loss" in o or "keep-last" in o
         backward([(y, 1 / np.maximum(total + 0 * weights if by_sample else of_microbatch * n, 1)[:, None])])
-        found = {name: np.zeros(x.shape) if x.gradient is None else x.gradient for name, x in w.items() if name in self.trained()}
+        found = self.collected(w)
         found.pop("multichoice_head.bias", None)  # all choices share it, so it changes no probability, and stays 0
         return found, {"lm_loss": y.value.sum() / max(total, 1)}, {}
 

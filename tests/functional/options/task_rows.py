@@ -193,12 +193,13 @@ tuned("no_rope_freq use_rope_scaling rope_scaling_factor rope_scaling_low_freq_f
 ROPES = "--position-embedding-type rope --kv-channels 6 --rope-short-factor 1 1.5 2 --rope-long-factor 2 3 4.5 --max-position-embeddings 64"
 tuned("rope_short_factor", ROPES + " --rope-scaling-original-max-position-embeddings 16", layouts=(ONE,))
 tuned("rope_long_factor rope_attention_factor", ROPES + " --rope-scaling-original-max-position-embeddings 8 --rope-attention-factor 1.3", layouts=(ONE,))
-tuned("position_embedding_type rotary_scaling_factor yarn_original_max_position_embeddings yarn_beta_fast yarn_beta_slow"
-      " yarn_correction_range_round_to_int mscale mscale_all_dim", "--position-embedding-type yarn --rotary-base 20 --kv-channels 12"
+tuned("position_embedding_type rotary_scaling_factor yarn_original_max_position_embeddings yarn_beta_fast"
+      " yarn_beta_slow yarn_correction_range_round_to_int mscale mscale_all_dim",
+      "--position-embedding-type yarn --rotary-base 20 --kv-channels 12"
       " --rotary-scaling-factor 3 --yarn-original-max-position-embeddings 40 --yarn-beta-fast 4 --yarn-beta-slow 0.5"
       " --no-yarn-correction-range-round-to-int --mscale 0.7 --mscale-all-dim 1.6")
-tuned("rope_dynamic_factor", "--position-embedding-type rope --rope-dynamic-factor 3 --rope-scaling-original-max-position-embeddings 9",
-      layouts=(ONE,))
+tuned("rope_dynamic_factor", "--position-embedding-type rope --rope-dynamic-factor 3"
+      " --rope-scaling-original-max-position-embeddings 9", layouts=(ONE,))
 tuned("qk_layernorm apply_wd_to_qk_layernorm weight_decay", "--qk-layernorm --apply-wd-to-qk-layernorm --weight-decay 0.1")
 tuned("qk_layernorm_whole", "--qk-layernorm --qk-layernorm-whole --normalization RMSNorm", layouts=(ONE, STAGES))
 tuned("softmax_type attn_logit_softcapping softmax_scale", "--softmax-type learnable --attn-logit-softcapping 0.3 --softmax-scale 0.4")

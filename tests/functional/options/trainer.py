@@ -268,14 +268,19 @@ class Trainer:
                 router[kind] = router.get(kind, 0) + x.value.item() / len(runs) / sum(self.m.has_experts)
             for layer, count in p.chosen.items():
                 chosen[layer] = chosen.get(layer, 0) + count
-        found = {name: (np.zeros(x.shape) if x.gradient is None else x.gradient) for name, x in w.items() if name in self.trained()}
+        found = self.collected(w)
         told = dict(zip(self.family.losses, loss / np.maximum(total, 1)))
         return found, told | {LOGGED[kind]: x for kind, x in router.items()}, chosen
 
     def trained(self):
         """The weights that are not frozen."""
-        frozen = self.o.list("freeze-parameters")
-        return {name: w for name, w in self.state.weights.items() if not any(f"{name}.".startswith(f"{x}.") for x in frozen)}
+        frozen = tuple(f"{name}." for name in self.o.list("freeze-parameters"))
+        return {name: w for name, w in self.state.weights.items() if not f"{name}.".startswith(frozen)}
+
+    def collected(self, w):
+        """The gradients of these weights after a backward, from the variables."""
+        zero_if_none = lambda x: np.zeros(x.shape) if x.gradient is None else x.gradient
+        return {name: zero_if_none(w[name]) for name in self.trained()}
 
     def rates(self, name):
         """The learning rate and weight decay of a tensor."""

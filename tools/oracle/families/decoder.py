@@ -29,7 +29,8 @@ def config(o, eps="rms_norm_eps", **more):
                  "high_freq_factor": 4.0, "original_max_position_embeddings": LLAMA3_CONTEXT}
     if o["position-embedding-type"] == "yarn":
         rope |= {"rope_type": "yarn", "factor": o["rotary-scaling-factor"], "beta_fast": o["yarn-beta-fast"],
-                 "beta_slow": o["yarn-beta-slow"], "truncate": not o.get("no-yarn-correction-range-round-to-int", False),
+                 "beta_slow": o["yarn-beta-slow"],
+                 "truncate": not o.get("no-yarn-correction-range-round-to-int", False),
                  "original_max_position_embeddings": o["yarn-original-max-position-embeddings"],
                  "mscale": o["mscale"], "mscale_all_dim": o["mscale-all-dim"]}
     return {"vocab_size": o["vocab-size"], "hidden_size": hidden, "intermediate_size": o["ffn-hidden-size"],
@@ -106,7 +107,8 @@ MISSING = object()
 EVERY = {
     "": {}, "theta": {"rope_theta": 50.0},
     "linear": {"rope_theta": 50.0, "rope_scaling": {"type": "linear", "factor": 2.0}},
-    "yarn": {"rope_theta": 50.0, "rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 6}},
+    "yarn": {"rope_theta": 50.0,
+             "rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 6}},
     "dynamic": {"rope_theta": 50.0, "rope_scaling": {"type": "dynamic", "factor": 2.0}},
     "tied": {"tie_word_embeddings": True}, "window that is not read": {"sliding_window": 3},
     "all layers full": {"layer_types": [FULL] * 3}, "gelu": {"hidden_act": "gelu"},
