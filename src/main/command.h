@@ -65,6 +65,11 @@ Err command_write_report(const char *path, const Str *);
 #define COMMAND_INPUT_ENCODING "Encoding of the input: latin1, cp1252, utf-16 or another that iconv knows."
 void command_check_encoding(Args *, const char *encoding);
 
+/* --input-format of these commands: its help, and its values in the order of PreprocessInput. */
+#define COMMAND_INPUT_FORMAT                                                                                 \
+    "jsonl: one object per line; text: one document per file; paragraphs: one per block of lines."
+extern const char *const command_input_formats[];
+
 /* Options of a model and its tokenizer. All memory except the tokenizer belongs to the arena. */
 typedef struct Setup {
     Arena *arena;

@@ -88,6 +88,8 @@ Err command_write_report(const char *path, const Str *report) {
     return e;
 }
 
+const char *const command_input_formats[] = {"jsonl", "text", "paragraphs", NULL};
+
 void command_check_encoding(Args *args, const char *encoding) {
     const Err e = input_check_encoding(encoding);
     if (e.code) args_problem(args, "%s.", e.msg);

@@ -22,8 +22,6 @@ typedef struct Options {
     Config config;
 } Options;
 
-static const char *const FORMATS[] = {"jsonl", "text", "paragraphs", NULL};
-
 static const Arg ROWS[] = {
     ARG_ROW(Options, input, "input", ARG_TEXTS, "none",
             "Files to read, in the given order: plain, compressed with gzip, bzip2, xz, lzma, lzip or zstd, "
@@ -35,9 +33,8 @@ static const Arg ROWS[] = {
             .required = true),
     ARG_ROW(Options, json_keys, "json-keys", ARG_TEXTS, "none",
             "Keys of each JSON object to tokenize; each key becomes a dataset. none = text."),
-    ARG_ROW(Options, input_format, "input-format", ARG_ENUM, "jsonl",
-            "jsonl: one object per line; text: one document per file; paragraphs: one per block of lines.",
-            .choices = FORMATS),
+    ARG_ROW(Options, input_format, "input-format", ARG_ENUM, "jsonl", COMMAND_INPUT_FORMAT,
+            .choices = command_input_formats),
     ARG_ROW(Options, split_sentences, "split-sentences", ARG_FLAG, "off",
             "Make each sentence a sequence, as BERT and T5 need; ICU finds the sentences."),
     ARG_ROW(Options, keep_newlines, "keep-newlines", ARG_FLAG, "off",

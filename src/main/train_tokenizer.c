@@ -26,7 +26,6 @@ typedef struct Options {
 
 typedef enum Model { BPE, UNIGRAM } Model;
 static const char *const MODELS[] = {"bpe", "unigram", NULL};
-static const char *const FORMATS[] = {"jsonl", "text", "paragraphs", NULL};
 
 static const Arg ROWS[] = {
     ARG_ROW(Options, input, "input", ARG_TEXTS, "none", "Files to read, in the given order.",
@@ -45,9 +44,8 @@ static const Arg ROWS[] = {
             "Special tokens, with the first ids; none = <|endoftext|>, for unigram <pad> </s> <unk>."),
     ARG_ROW(Options, pattern, "pattern", ARG_TEXT, "gpt2",
             "BPE: how a text is split into words: gpt2, v1 or v2 of --tiktoken-pattern, cl100k or o200k."),
-    ARG_ROW(Options, input_format, "input-format", ARG_ENUM, "jsonl",
-            "jsonl: one object per line; text: one document per file; paragraphs: one per block of lines.",
-            .choices = FORMATS),
+    ARG_ROW(Options, input_format, "input-format", ARG_ENUM, "jsonl", COMMAND_INPUT_FORMAT,
+            .choices = command_input_formats),
     ARG_ROW(Options, json_key, "json-key", ARG_TEXT, "text", "Key of each JSON object to train on, a text."),
     ARG_ROW(Options, overwrite, "overwrite", ARG_FLAG, "off", "Replace the output if it exists."),
 };
