@@ -1,4 +1,5 @@
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "unit/cmocka_all.h"
 
@@ -12,6 +13,7 @@ static struct {
 
 /* Constructors run in unspecified order. */
 void test_add(const char *name, CMUnitTestFunction test, int line) {
+    if (all.n == MOST_TESTS) abort();
     size_t i = all.n++;
     for (; i > 0 && all.line[i - 1] > line; i--) all.at[i] = all.at[i - 1], all.line[i] = all.line[i - 1];
     all.at[i] = (struct CMUnitTest){.name = name, .test_func = test}, all.line[i] = line;
