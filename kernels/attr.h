@@ -84,20 +84,21 @@ typedef enum RouterScore {
     ROUTER_TOPK_SOFTMAX, /* softmax over the chosen experts only */
     ROUTER_SOFTMAX,      /* over all experts; the chosen experts' probabilities do not sum to 1 */
     ROUTER_SIGMOID,      /* sigmoid s; if topk > 1, s / (sum of s over the chosen experts + 1e-20) */
+    ROUTER_SQRTSOFTPLUS, /* s = sqrt(log(1 + exp(logit))), normalised like sigmoids */
 } RouterScore;
 typedef struct RouteAttr {
     RouterScore score;
-    /* Only experts of the group_topk best of `groups` groups can be chosen. A group's score is the sum of its topk /
-     * group_topk best scores. groups <= 1: no limit. */
-    int64_t groups, group_topk;
+    /* Only experts of the group_topk best of `groups` groups can be chosen. A group's score is the sum of its
+     * group_scores best scores. groups <= 1: no limit. */
+    int64_t groups, group_topk, group_scores;
     double scaling; /* scaling of the probabilities */
 } RouteAttr;
 
 typedef enum RouterLossKind { ROUTER_BALANCE, ROUTER_Z } RouterLossKind;
 typedef struct RouterLossAttr {
     RouterLossKind kind;
-    bool sigmoid; /* BALANCE: probabilities are normalised sigmoids; else a softmax */
-    int ranks;    /* number of ranks that share the microbatch; each has an equal number of tokens */
+    RouterScore score; /* BALANCE: a softmax, or the scores of all experts, divided by their sum + 1e-20 */
+    int ranks;         /* number of ranks that share the microbatch; each has an equal number of tokens */
 } RouterLossAttr;
 
 typedef struct DispatchAttr {

@@ -38,7 +38,7 @@ static void limit_groups(const Router *r, real *choice, real *scratch) {
         real *rest = choice + g * size; /* part of the scratch memory */
         for (int64_t i = 0; i < size; i++) rest[i] = scratch[g * size + i];
         score[g] = 0;
-        for (int64_t i = 0; i < r->topk / a->group_topk; i++) {
+        for (int64_t i = 0; i < a->group_scores; i++) {
             const int64_t best = largest(rest, size);
             score[g] += rest[best];
             rest[best] = -INFINITY;
@@ -80,7 +80,7 @@ static void route_rows(void *arg, int64_t begin, int64_t end) {
         choose(r, choice, expert);
         for (int64_t j = 0; j < k; j++) sum += probs[j] = score[expert[j]];
         if (r->attr->score == ROUTER_TOPK_SOFTMAX) router_softmax(probs, k, probs);
-        const real norm = r->attr->score == ROUTER_SIGMOID && k > 1 ? sum + (real)ROUTER_EPSILON : 1;
+        const real norm = router_normalises(r->attr->score) && k > 1 ? sum + (real)ROUTER_EPSILON : 1;
         for (int64_t j = 0; j < k; j++) probs[j] = probs[j] / norm * (real)r->attr->scaling;
     }
     free(score);
@@ -94,7 +94,7 @@ void KERNEL(route)(const Call *c) {
 /* Computes ds from dprobs for the chosen experts, and returns its sum weighted by s. */
 static real score_grad(const Router *r, const real *dprobs, const real *s, real *ds) {
     const int64_t k = r->topk;
-    const bool normalised = r->attr->score == ROUTER_SIGMOID && k > 1;
+    const bool normalised = router_normalises(r->attr->score) && k > 1;
     real sum = normalised ? (real)ROUTER_EPSILON : 1, dot = 0, weighted = 0;
     for (int64_t j = 0; normalised && j < k; j++) sum += s[j];
     for (int64_t j = 0; j < k; j++) dot += dprobs[j] * s[j];
@@ -125,7 +125,7 @@ static void route_grad_rows(void *arg, int64_t begin, int64_t end) {
             ds[expert[j]] = kind == ROUTER_TOPK_SOFTMAX ? chosen[j] * (dchosen[j] - weighted) : dchosen[j];
         for (int64_t i = 0; i < n; i++) {
             if (kind == ROUTER_SOFTMAX) ds[i] = score[i] * (ds[i] - weighted);
-            if (kind == ROUTER_SIGMOID) ds[i] *= score[i] * (1 - score[i]);
+            if (router_normalises(kind)) ds[i] *= router_slope(kind, score[i], score[i]);
             dlogits[i] = accumulates(c->out[0]) ? dlogits[i] + ds[i] : ds[i];
         }
     }

@@ -3,7 +3,7 @@
 
 #include "kernels/cpu/vector_math.h"
 
-#define ROUTER_EPSILON 1e-20 /* added to the sum that normalises sigmoids */
+#define ROUTER_EPSILON 1e-20 /* added to the sum that normalises scores */
 
 /* p may alias x. */
 static inline void router_softmax(const real *x, int64_t n, real *p) {
@@ -19,5 +19,20 @@ static inline void router_scores(RouterScore kind, const real *logits, int64_t n
         router_softmax(logits, n, score);
     else
         for (int64_t i = 0; i < n; i++)
-            score[i] = kind == ROUTER_SIGMOID ? vector_sigmoid(logits[i]) : logits[i];
+            score[i] = kind == ROUTER_SIGMOID        ? vector_sigmoid(logits[i])
+                       : kind == ROUTER_SQRTSOFTPLUS ? REAL_MATH(sqrt)(vector_softplus(logits[i]))
+                                                     : logits[i];
+}
+
+/* Whether the scores of the chosen experts are divided by their sum. */
+static inline bool router_normalises(RouterScore kind) {
+    return kind == ROUTER_SIGMOID || kind == ROUTER_SQRTSOFTPLUS;
+}
+
+/* d score / d logit of such a score s, times weight / s. If s is the root of softplus u, that is
+ * weight (1 - exp(-u)) / 2u. */
+static inline real router_slope(RouterScore kind, real s, real weight) {
+    if (kind == ROUTER_SIGMOID) return weight * (1 - s);
+    const real u = s * s;
+    return weight * (u > 0 ? -REAL_MATH(expm1)(-u) / (2 * u) : (real)0.5);
 }

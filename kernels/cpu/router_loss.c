@@ -43,9 +43,10 @@ static const double *share_of(const Loss *l, int64_t token) {
 
 /* Computes the probabilities; returns their sum before normalisation (1: softmax). */
 static real probabilities(const Loss *l, const real *logits, real *p) {
-    if (!l->attr->sigmoid) return router_softmax(logits, l->experts, p), 1;
+    if (!router_normalises(l->attr->score)) return router_softmax(logits, l->experts, p), 1;
     real sum = (real)ROUTER_EPSILON;
-    for (int64_t e = 0; e < l->experts; e++) sum += p[e] = vector_sigmoid(logits[e]);
+    router_scores(l->attr->score, logits, l->experts, p);
+    for (int64_t e = 0; e < l->experts; e++) sum += p[e];
     for (int64_t e = 0; e < l->experts; e++) p[e] /= sum;
     return sum;
 }
@@ -81,7 +82,8 @@ static void balance_grad(const Loss *l, int64_t t, double dloss, real *p, real *
     double mean = 0;
     for (int64_t e = 0; e < l->experts; e++) mean += share[e] * (double)p[e];
     for (int64_t e = 0; e < l->experts; e++) {
-        const real slope = l->attr->sigmoid ? p[e] * (1 - p[e] * sum) : p[e];
+        const real slope =
+            router_normalises(l->attr->score) ? router_slope(l->attr->score, p[e] * sum, p[e]) : p[e];
         d[e] = (real)(dloss * (share[e] - mean)) * slope;
     }
 }

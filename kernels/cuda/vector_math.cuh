@@ -1,4 +1,4 @@
-/* exp and the logistic function, bitwise equal to kernels/cpu/vector_math.h, which describes the method. A
+/* exp, the logistic function and softplus, bitwise equal to kernels/cpu/vector_math.h, which describes the method. A
  * router compares scores, so a difference in the last bit could send tokens to different experts. Intrinsics
  * prevent the compiler from fusing operations. */
 #pragma once
@@ -14,7 +14,7 @@ template <typename R> struct ExpFormat;
 template <> struct ExpFormat<float> {
     typedef int32_t Bits;
     typedef uint32_t Word;
-    static constexpr int TERMS = 7, BIAS = 127, SHIFT = 23;
+    static constexpr int TERMS = 7, BIAS = 127, SHIFT = 23, SOFTPLUS_TERMS = 7;
     static constexpr float LOW = -87.33f, HIGH = 89.0f, MAGIC = 0x1.8p23f, LN2_HIGH = 0x1.62ep-1f,
                            LN2_LOW = 0x1.0bfbe8p-15f;
     __device__ static __forceinline__ Word word(float x) { return __float_as_uint(x); }
@@ -23,7 +23,7 @@ template <> struct ExpFormat<float> {
 template <> struct ExpFormat<double> {
     typedef int64_t Bits;
     typedef uint64_t Word;
-    static constexpr int TERMS = 13, BIAS = 1023, SHIFT = 52;
+    static constexpr int TERMS = 13, BIAS = 1023, SHIFT = 52, SOFTPLUS_TERMS = 16;
     static constexpr double LOW = -708.39, HIGH = 710.0, MAGIC = 0x1.8p52, LN2_HIGH = 0x1.62e42feep-1,
                             LN2_LOW = 0x1.a39ef35793c76p-33;
     __device__ static __forceinline__ Word word(double x) { return (Word)__double_as_longlong(x); }
@@ -70,4 +70,14 @@ template <typename R> __device__ __forceinline__ R vector_exp(R exponent) {
 /* 1 / (1 + exp(-x)) */
 template <typename R> __device__ __forceinline__ R vector_sigmoid(R x) {
     return 1 / rounded_sum((R)1, vector_exp(-x));
+}
+
+/* log(1 + exp(x)) */
+template <typename R> __device__ __forceinline__ R vector_softplus(R x) {
+    const R e = vector_exp(x < 0 ? x : -x), z = e / rounded_sum((R)2, e), square = rounded_product(z, z);
+    R p = 0;
+#pragma unroll
+    for (int i = ExpFormat<R>::SOFTPLUS_TERMS; i >= 0; i--)
+        p = rounded_sum(rounded_product(p, square), 1 / (R)(2 * i + 1));
+    return rounded_sum(x > 0 ? x : (R)0, rounded_product(2 * z, p));
 }

@@ -200,8 +200,9 @@ static bool valid_moe_pattern(const Config *c) {
 static bool valid_groups(const Config *c) {
     const int64_t n = c->moe_router_num_groups, best = c->moe_router_group_topk;
     if (!i64_is_set(n) || n < 1 || !i64_is_set(best) || best < 1 || !has_experts(c)) return true;
-    return c->num_experts % n == 0 && best <= n && c->moe_router_topk % best == 0 &&
-           c->moe_router_topk / best <= c->num_experts / n;
+    const int64_t scores = c->moe_router_group_score_topk, size = c->num_experts / n;
+    return c->num_experts % n == 0 && best <= n && c->moe_router_topk <= best * size &&
+           (i64_is_set(scores) ? scores <= size : c->moe_router_topk % best == 0);
 }
 
 static bool balances_by(const Config *c, LoadBalancing type) {

@@ -195,6 +195,8 @@ ConfigRange config_range(int option);
 const void *config_value(const Config *, int option);
 int config_find(const char *name, size_t n); /* row of the option with this first name; -1 if there is none */
 
+/* The number of best scores that add up to the score of a group of experts. The groups must be set. */
+int64_t config_group_scores(const Config *);
 /* Whether each layer is rotated, by --no-rope-freq. Returns false if the text is not a pattern. */
 bool config_rotated_layers(const Config *, bool *out);
 /* pattern.c: fills out[n] from "N" (every N-th is false, the others true) or from an expression such as

@@ -152,6 +152,10 @@ static void context(const Config *c, Arena *arena, Derived *d) {
     d->layer_context_comm = comm;
 }
 
+int64_t config_group_scores(const Config *c) {
+    return i64_or(c->moe_router_group_score_topk, c->moe_router_topk / c->moe_router_group_topk);
+}
+
 static void experts(const Config *c, Arena *arena, Derived *d) {
     bool *moe = arena_alloc(arena, (size_t)config_layers(c) * sizeof *moe);
     d->layer_moe = moe;

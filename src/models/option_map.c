@@ -67,6 +67,7 @@ RouterScore map_score(RouterScoreFunction x) {
     switch (x) {
         TO(SCORE_SOFTMAX, ROUTER_TOPK_SOFTMAX);
         TO(SCORE_SIGMOID, ROUTER_SIGMOID);
+        TO(SCORE_SQRTSOFTPLUS, ROUTER_SQRTSOFTPLUS);
     }
     return 0;
 }

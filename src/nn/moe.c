@@ -27,6 +27,19 @@ static Param *experts_new(Registry *r, const MoeSpec *s, const char *name, const
     return param_add(r, p);
 }
 
+/* The width of the routed experts' input and output. */
+static int64_t width(const MoeSpec *s) { return s->latent ? s->latent : s->router.hidden; }
+
+static Linear latent_new(Registry *r, const char *name, const char *which, int64_t in, int64_t out,
+                         double std) {
+    return linear_new(r, (LinearSpec){.name = arena_printf(r->arena, "%s.%s_latent_proj", name, which),
+                                      .in = in,
+                                      .out = out,
+                                      .tp_split = SPLIT_NONE,
+                                      .invariant = !r->layout.sequence_parallel,
+                                      .init_std = std});
+}
+
 static void moe_init(void *self, Registry *r, const char *name, const void *spec, Tensor *counters) {
     Moe *m = self;
     const MoeSpec *s = spec;
@@ -34,8 +47,12 @@ static void moe_init(void *self, Registry *r, const char *name, const void *spec
                   fc1_out = activation_is_gated(s->activation) ? 2 * s->ffn : s->ffn;
     *m = (Moe){.spec = s};
     router_init(&m->router, r, arena_printf(r->arena, "%s.router", name), &s->router, counters);
-    m->fc1 = experts_new(r, s, name, "linear_fc1", fc1_out, hidden, 0, s->fc1_init_std);
-    m->fc2 = experts_new(r, s, name, "linear_fc2", hidden, s->ffn, 1, s->fc2_init_std);
+    m->fc1 = experts_new(r, s, name, "linear_fc1", fc1_out, width(s), 0, s->fc1_init_std);
+    m->fc2 = experts_new(r, s, name, "linear_fc2", width(s), s->ffn, 1, s->fc2_init_std);
+    if (s->latent) {
+        m->to_latent = latent_new(r, name, "fc1", hidden, s->latent, s->fc1_init_std);
+        m->from_latent = latent_new(r, name, "fc2", s->latent, hidden, s->fc2_init_std);
+    }
     if (!s->shared_ffn) return;
     const MlpSpec shared = {.hidden = hidden,
                             .ffn = s->shared_ffn,
@@ -83,8 +100,9 @@ static int64_t room(const Tape *t, int64_t capacity) {
 /* Maps rows grouped by expert, their probabilities, and each expert's first row to the experts' outputs. The
  * probabilities are applied before the second GEMM, which is linear. */
 static Tensor *experts_forward(Tape *t, const Moe *m, Tensor *rows_r1h, Tensor *probs_r11, Tensor *offset) {
-    Tensor *h = op_grouped_linear(t, rows_r1h, &m->fc1->value, offset);
-    h = op_scale_rows(t, op_activation(t, h, m->spec->activation), probs_r11, false);
+    if (m->spec->probs_on_input) rows_r1h = op_scale_rows(t, rows_r1h, probs_r11, false);
+    Tensor *h = op_activation(t, op_grouped_linear(t, rows_r1h, &m->fc1->value, offset), m->spec->activation);
+    if (!m->spec->probs_on_input) h = op_scale_rows(t, h, probs_r11, false);
     return op_grouped_linear(t, h, &m->fc2->value, offset);
 }
 
@@ -95,6 +113,15 @@ static Tensor *gathered_forward(Tape *t, const Moe *m, Tensor *rows, Tensor *pro
     probs = op_permute(t, op_redistribute(t, probs, AXIS_ETP, SPMD_R, 0), sort);
     Tensor *y = op_unpermute(t, experts_forward(t, m, rows, probs, sort->offset), sort);
     return op_redistribute(t, y, AXIS_ETP, SPMD_V, 0);
+}
+
+/* The input of the routed experts, and their output at the width of the layer. */
+static Tensor *narrowed(Tape *t, const Moe *m, Tensor *x) {
+    return m->spec->latent ? linear_forward(t, &m->to_latent, x) : x;
+}
+
+static Tensor *widened(Tape *t, const Moe *m, Tensor *y) {
+    return m->spec->latent ? linear_forward(t, &m->from_latent, y) : y;
 }
 
 static Tensor *shared_output(Tape *t, const Moe *m, Tensor *x, Activated hidden) {
@@ -108,7 +135,7 @@ static Tensor *by_all_to_all(Tape *t, const Moe *m, Tensor *x, Routing *r, int64
     const bool shares = m->spec->shared_ffn;
     const Dispatch d = op_dispatch(t, r, m->spec->router.experts, (DispatchAttr){0});
     const Arrival to = op_plan_arrival(t, &d, experts, a);
-    const Moving rows = op_send_to_experts(t, op_permute(t, x, &d), &to),
+    const Moving rows = op_send_to_experts(t, op_permute(t, narrowed(t, m, x), &d), &to),
                  probs = op_send_to_experts(t, op_permute_probs(t, r->probs, &d), &to);
     Activated hidden;
     Tensor *shared = NULL;
@@ -117,7 +144,7 @@ static Tensor *by_all_to_all(Tape *t, const Moe *m, Tensor *x, Routing *r, int64
     const Moving back =
         op_return_from_experts(t, gathered_forward(t, m, here, op_arrive(t, probs), &to.sort), &to);
     if (shares) shared = shared_output(t, m, x, hidden);
-    Tensor *y = op_unpermute(t, op_arrive(t, back), &d);
+    Tensor *y = widened(t, m, op_unpermute(t, op_arrive(t, back), &d));
     return shares ? op_add(t, y, shared) : y;
 }
 
@@ -134,27 +161,30 @@ static Tensor *by_all_gather(Tape *t, const Moe *m, Tensor *x, Routing *r, int64
     own.local = true;
     own.first = experts * tape_context(t)->layout->mesh.coordinate[AXIS_EP];
     const Dispatch d = op_dispatch(t, &all, experts, own);
-    Tensor *rows = op_permute(t, gather(t, x), &d), *probs = op_permute_probs(t, all.probs, &d), *y;
+    Tensor *rows = op_permute(t, gather(t, narrowed(t, m, x)), &d),
+           *probs = op_permute_probs(t, all.probs, &d), *y;
     if (alone)
         y = experts_forward(t, m, rows, probs, d.offset);
     else {
         const Dispatch sort = op_plan_gathered(t, &d, a);
         y = gathered_forward(t, m, rows, probs, &sort);
     }
-    return op_to_dense_view(t, op_redistribute(t, op_unpermute(t, y, &d), AXIS_EP, SPMD_V, 0));
+    y = op_to_dense_view(t, op_redistribute(t, op_unpermute(t, y, &d), AXIS_EP, SPMD_V, 0));
+    return widened(t, m, y);
 }
 
 static Tensor *on_one_rank(Tape *t, const Moe *m, Tensor *x, Routing *r, DispatchAttr a) {
     const Dispatch d = op_dispatch(t, r, m->spec->router.experts, a);
-    Tensor *y = experts_forward(t, m, op_permute(t, x, &d), op_permute_probs(t, r->probs, &d), d.offset);
-    return op_unpermute(t, y, &d);
+    Tensor *y = experts_forward(t, m, op_permute(t, narrowed(t, m, x), &d), op_permute_probs(t, r->probs, &d),
+                                d.offset);
+    return widened(t, m, op_unpermute(t, y, &d));
 }
 
 static Tensor *moe_forward(Tape *t, const void *self, const Feed *feed, Tensor *cache, Tensor *x) {
     (void)feed, (void)cache;
     const Moe *m = self;
     const MoeSpec *s = m->spec;
-    const int64_t experts = m->fc2->rows / s->router.hidden; /* of this rank */
+    const int64_t experts = m->fc2->rows / width(s); /* of this rank */
     const bool ranks = tape_context(t)->layout;
     Routing r = router_forward(t, &m->router, x);
     DispatchAttr a = {.capacity = capacity(t, s, x), .pad = s->pad, .by_position = s->drop_by_position};
@@ -169,8 +199,10 @@ static Tensor *moe_forward(Tape *t, const void *self, const Feed *feed, Tensor *
 
 static double moe_flops(const void *spec, double s) {
     const MoeSpec *m = spec;
-    return 6 * s * mlp_matrices(m->activation) * (double)m->router.hidden *
-           (double)(m->router.topk * m->ffn + m->shared_ffn);
+    const double hidden = (double)m->router.hidden, matrices = mlp_matrices(m->activation),
+                 routed = matrices * (double)(m->router.topk * m->ffn * width(m)),
+                 shared = matrices * (double)m->shared_ffn * hidden;
+    return 6 * s * (routed + shared + 2 * (double)m->latent * hidden);
 }
 
 const BranchOps moe_branch = {.size = sizeof(Moe),

@@ -1,4 +1,5 @@
-/* A layer of experts, instead of an MLP: router, dispatch, experts, combine. Megatron-LM
+/* A layer of experts, instead of an MLP: router, dispatch, experts, combine; with a latent width also a projection
+ * before the dispatch and one after the sum. Megatron-LM
  * core/transformer/moe/moe_layer.py, experts.py, shared_experts.py. Routed experts use the expert view of the mesh
  * (ops/expert_parallel.h); the router and the shared expert use the dense view. */
 #pragma once
@@ -11,6 +12,8 @@ typedef struct MoeSpec {
     RouterSpec router;
     int64_t ffn, shared_ffn; /* shared_ffn 0: no shared expert */
     bool shared_gate;
+    int64_t latent;      /* width of the routed experts' input and output; 0: hidden */
+    bool probs_on_input; /* the probabilities multiply the experts' input; else the second GEMM's input */
     Activation activation;
     double fc1_init_std, fc2_init_std;
     double capacity_factor; /* 0: dropless */
@@ -21,7 +24,8 @@ typedef struct MoeSpec {
 typedef struct Moe {
     const MoeSpec *spec;
     Router router;
-    Param *fc1, *fc2; /* weights of all experts: [experts * (2 *) ffn, hidden] and [experts * hidden, ffn] */
+    Param *fc1, *fc2; /* weights of all experts: [experts * (2 *) ffn, width] and [experts * width, ffn] */
+    Linear to_latent, from_latent; /* [latent, hidden] and [hidden, latent] */
     Mlp shared;
     Param *shared_gate; /* [1, hidden], NULL: none */
 } Moe;

@@ -87,9 +87,9 @@ static void balance(Tape *t, const Router *r, Tensor *logits, const Routing *rou
         const bool z = i == ROUTER_LOSS_Z;
         if (!z && !alone && plain.expert == routing->expert)
             plain = op_route(t, logits, NULL, NULL, s->topk, (RouteAttr){.scaling = 1});
-        Tensor *loss = op_router_loss(t, logits, z ? NULL : counts(t, r, &plain, i),
-                                      (RouterLossAttr){.kind = z ? ROUTER_Z : ROUTER_BALANCE,
-                                                       .sigmoid = s->route.score == ROUTER_SIGMOID});
+        Tensor *loss =
+            op_router_loss(t, logits, z ? NULL : counts(t, r, &plain, i),
+                           (RouterLossAttr){.kind = z ? ROUTER_Z : ROUTER_BALANCE, .score = s->route.score});
         router_add(t, loss, loss_sum(r, i));
         tape_seed(t, loss, s->loss_coeff[i] * tape_microbatch(t)->aux_scale);
     }

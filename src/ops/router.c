@@ -45,10 +45,12 @@ Routing op_route(Tape *t, Tensor *logits, Tensor *select, Tensor *bias, int64_t 
     const int64_t experts = tensor_width(logits), dim[] = {logits->dim[0], logits->dim[1], k};
     CHECK(logits->ndim == 3 && k >= 1 && k <= experts, "route: %lld of %lld experts", (long long)k,
           (long long)experts);
-    CHECK(attr.groups <= 1 || (experts % attr.groups == 0 && attr.group_topk <= attr.groups &&
-                               k % attr.group_topk == 0 && k / attr.group_topk <= experts / attr.groups),
-          "route: %lld of %lld experts from %lld of %lld groups", (long long)k, (long long)experts,
-          (long long)attr.group_topk, (long long)attr.groups);
+    CHECK(attr.groups <= 1 ||
+              (experts % attr.groups == 0 && attr.group_topk <= attr.groups && attr.group_scores >= 1 &&
+               attr.group_scores <= experts / attr.groups && k <= attr.group_topk * (experts / attr.groups)),
+          "route: %lld of %lld experts from %lld of %lld groups, scored by %lld", (long long)k,
+          (long long)experts, (long long)attr.group_topk, (long long)attr.groups,
+          (long long)attr.group_scores);
     if (select) tokens_check_same(t, "route", select, logits);
     Routing r = {tape_tensor(t, (DType)logits->dtype, 3, dim), tape_tensor(t, I64, 3, dim)};
     tape_run(t, &OPS[OP_route],

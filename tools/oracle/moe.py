@@ -63,7 +63,7 @@ class Routers:
         groups = self.o.get("moe-router-num-groups")
         if groups:
             each, keep = scores.unflatten(-1, (groups, -1)), self.o["moe-router-group-topk"]
-            totals = each.topk(k // keep, dim=-1).values.sum(-1)
+            totals = each.topk(self.o.get("moe-router-group-score-topk", k // keep), dim=-1).values.sum(-1)
             clear(totals, keep)
             lost = torch.ones_like(totals).scatter(-1, totals.topk(keep, dim=-1).indices, 0).bool()
             scores = each.masked_fill(lost[..., None], -torch.inf).flatten(-2)

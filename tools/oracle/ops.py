@@ -248,20 +248,25 @@ def clear_choice(scores, k):
 
 def route():
     """Dense: all scores, times a map of the chosen; then the chosen in the order of the experts."""
-    cases = {  # score, experts, k, groups, group_topk, scaling, bias
-        "route_topk_softmax": ("topk_softmax", 8, 2, 0, 0, 1.0, False),
-             "route_softmax": ("softmax", 7, 3, 0, 0, 2.5, False),
-        "route_sigmoid": ("sigmoid", 9, 3, 0, 0, 1.5, True), "route_sigmoid_one": ("sigmoid", 9, 1, 0, 0, 1.0, True),
-        "route_sigmoid_groups": ("sigmoid", 12, 4, 4, 2, 1.5, True),
-             "route_softmax_groups": ("softmax", 12, 2, 6, 2, 1.0, False)}
-    for case, (score, experts, k, groups, group_topk, scaling, biased) in cases.items():
+    cases = {  # score, experts, k, groups, group_topk, group_scores, scaling, bias
+        "route_topk_softmax": ("topk_softmax", 8, 2, 0, 0, 0, 1.0, False),
+        "route_softmax": ("softmax", 7, 3, 0, 0, 0, 2.5, False),
+        "route_sigmoid": ("sigmoid", 9, 3, 0, 0, 0, 1.5, True),
+        "route_sigmoid_one": ("sigmoid", 9, 1, 0, 0, 0, 1.0, True),
+        "route_sigmoid_groups": ("sigmoid", 12, 4, 4, 2, 2, 1.5, True),
+        "route_softmax_groups": ("softmax", 12, 2, 6, 2, 1, 1.0, False),
+        "route_sqrtsoftplus": ("sqrtsoftplus", 9, 3, 0, 0, 0, 2.5, True),
+        "route_sqrtsoftplus_one": ("sqrtsoftplus", 9, 1, 0, 0, 0, 1.0, True),
+        "route_best_of_groups": ("softmax", 12, 3, 4, 2, 1, 1.0, False),
+        "route_sums_of_groups": ("sqrtsoftplus", 12, 3, 3, 2, 2, 1.5, True)}
+    for case, (score, experts, k, groups, group_topk, group_scores, scaling, biased) in cases.items():
         logits, bias = draw(5, 3, experts), torch.randn(experts) * 0.3
         scores = {"topk_softmax": lambda x: x, "softmax": lambda x: x.softmax(-1),
-                  "sigmoid": torch.sigmoid}[score](logits)
+                  "sigmoid": torch.sigmoid, "sqrtsoftplus": lambda x: F.softplus(x).sqrt()}[score](logits)
         choice = (scores + bias if biased else scores).detach()
         if groups:
             parts = choice.unflatten(-1, (groups, experts // groups))
-            totals = parts.topk(k // group_topk, dim=-1).values.sum(-1)
+            totals = parts.topk(group_scores, dim=-1).values.sum(-1)
             clear_choice(totals, group_topk)
             choice = parts.masked_fill(~topk_map(totals, group_topk)[..., None], -torch.inf).flatten(-2)
         clear_choice(choice, k)
@@ -270,10 +275,11 @@ def route():
             probs = logits.masked_fill(~chosen, -torch.inf).softmax(-1)
         else:
             probs = scores * chosen
-            if score == "sigmoid" and k > 1:
+            if score in ("sigmoid", "sqrtsoftplus") and k > 1:
                 probs = probs / probs.sum(-1, keepdim=True)
         probs = (probs * scaling)[chosen].view(5, 3, k)
-        record(case, "route", {"score": score, "k": k, "groups": groups, "group_topk": group_topk, "scaling": scaling},
+        record(case, "route", {"score": score, "k": k, "groups": groups, "group_topk": group_topk,
+                               "group_scores": group_scores, "scaling": scaling},
                {"logits": logits} | ({"bias": bias} if biased else {}), {"probs": probs},
                {"probs": torch.randn(5, 3, k)})
 
@@ -282,16 +288,17 @@ def router_loss():
     """Megatron-LM's formulas: experts / (k T^2) * sum_e tokens_e * sum_t p_te, tokens by a top-k of the scores
     alone."""
     s, b, experts, k = 6, 3, 8, 2
-    for case, sigmoid, per_sample in (("balance", False, False), ("balance_sigmoid", True, False),
-                                      ("balance_seq", False, True)):
+    scores = {"softmax": lambda x: x.softmax(-1), "sigmoid": torch.sigmoid, "sqrtsoftplus": lambda x: F.softplus(x).sqrt()}
+    for case, score, per_sample in (("balance", "softmax", False), ("balance_sigmoid", "sigmoid", False),
+                                    ("balance_seq", "softmax", True), ("balance_sqrtsoftplus", "sqrtsoftplus", False)):
         logits = draw(s, b, experts)
         clear_choice(logits.detach(), k)
-        p = logits.sigmoid() if sigmoid else logits.softmax(-1)
+        p = scores[score](logits)
         p = p / p.sum(-1, keepdim=True)
         tokens, total, over = topk_map(logits.detach(),
                                        k).double(), (s if per_sample else s * b), ((0,) if per_sample else (0, 1))
         loss = (experts / (k * total**2) * (tokens.sum(over) * p.sum(over)).sum(-1)).mean()
-        record(case, "router_loss", {"k": k, "sigmoid": sigmoid, "per_sample": per_sample}, {"logits": logits},
+        record(case, "router_loss", {"k": k, "score": score, "per_sample": per_sample}, {"logits": logits},
                {"loss": loss[None]}, {"loss": torch.randn(1)})
     logits = draw(s, b, experts, std=3.0)
     record("z_loss", "router_loss", {"z": True}, {"logits": logits},

@@ -22,8 +22,7 @@ static Router router(const Call *c, const Tensor *logits, const Tensor *expert) 
 
 template <typename R> __device__ __forceinline__ void scores(const Router &r, int64_t token, R *score) {
     router_load(r.logits, token * r.experts, r.experts, score);
-    if (r.attr.score == ROUTER_SOFTMAX) router_softmax(score, r.experts);
-    if (r.attr.score == ROUTER_SIGMOID) router_sigmoid(score, r.experts);
+    router_scores(r.attr.score, score, r.experts);
 }
 
 /* ---- choice ---- */
@@ -54,13 +53,12 @@ template <typename R> __device__ __forceinline__ void strike(R *x, int i) {
 
 /* Excludes the experts of all but the best groups from `choice`; rest [experts], group [groups]. */
 template <typename R> __device__ void limit_groups(const Router &r, R *choice, R *rest, R *group) {
-    const int size = (int)(r.experts / r.attr.groups), each = (int)(r.topk / r.attr.group_topk),
-              lane = threadIdx.x % 32;
+    const int size = (int)(r.experts / r.attr.groups), lane = threadIdx.x % 32;
     for (int i = lane; i < r.experts; i += 32) rest[i] = choice[i];
     __syncwarp();
     for (int g = 0; g < r.attr.groups; g++) {
         R sum = 0;
-        for (int i = 0; i < each; i++) {
+        for (int i = 0; i < r.attr.group_scores; i++) {
             const int best = first_largest(rest + g * size, size);
             sum += rest[g * size + best];
             __syncwarp();
@@ -125,7 +123,7 @@ static __global__ void route(Router r, Cells select, Cells bias, Cells probs, in
         __syncwarp();
         R norm = 1;
         if (r.attr.score == ROUTER_TOPK_SOFTMAX) router_softmax(chosen, k);
-        if (r.attr.score == ROUTER_SIGMOID && k > 1) {
+        if (router_normalises(r.attr.score) && k > 1) {
             norm = 0;
             for (int j = 0; j < k; j++) norm += chosen[j];
             norm += (R)ROUTER_EPSILON;
@@ -151,7 +149,7 @@ extern "C" void cuda_route(const Call *c) {
 template <typename R>
 __device__ __forceinline__ R score_grad(const Router &r, const Cells &dprobs, int64_t at, const R *s, R *ds) {
     const int k = r.topk;
-    const bool normalised = r.attr.score == ROUTER_SIGMOID && k > 1;
+    const bool normalised = router_normalises(r.attr.score) && k > 1;
     R sum = normalised ? (R)ROUTER_EPSILON : 1, dot = 0, weighted = 0;
     for (int j = 0; normalised && j < k; j++) sum += s[j];
     for (int j = 0; j < k; j++) dot += dprobs.get<R>(at + j) * s[j];
@@ -186,7 +184,7 @@ static __global__ void route_grad(Router r, Cells dprobs, Cells probs, const int
         for (int i = lane; i < n; i += 32) {
             R d = ds[i];
             if (kind == ROUTER_SOFTMAX) d = score[i] * (d - weighted);
-            if (kind == ROUTER_SIGMOID) d *= score[i] * (1 - score[i]);
+            if (router_normalises(kind)) d *= router_slope(kind, score[i], score[i]);
             dlogits.put_or_add(token * n + i, d, add);
         }
         __syncwarp();

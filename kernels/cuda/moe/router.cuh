@@ -56,8 +56,23 @@ __device__ __forceinline__ void router_load(const Cells &logits, int64_t at, int
     __syncwarp();
 }
 
-/* The sigmoids of all experts, without normalisation. */
-template <typename R> __device__ __forceinline__ void router_sigmoid(R *x, int n) {
-    for (int i = threadIdx.x % 32; i < n; i += 32) x[i] = vector_sigmoid(x[i]);
+/* Replaces the logits x by the values by which experts are compared. */
+template <typename R> __device__ __forceinline__ void router_scores(RouterScore kind, R *x, int n) {
+    if (kind == ROUTER_SOFTMAX) return router_softmax(x, n);
+    if (kind == ROUTER_TOPK_SOFTMAX) return;
+    for (int i = threadIdx.x % 32; i < n; i += 32)
+        x[i] = kind == ROUTER_SIGMOID ? vector_sigmoid(x[i]) : sqrt(vector_softplus(x[i]));
     __syncwarp();
+}
+
+/* Whether the scores of the chosen experts are divided by their sum. */
+__device__ __forceinline__ bool router_normalises(RouterScore kind) {
+    return kind == ROUTER_SIGMOID || kind == ROUTER_SQRTSOFTPLUS;
+}
+
+/* d score / d logit of such a score s, times weight / s (kernels/cpu/router.h). */
+template <typename R> __device__ __forceinline__ R router_slope(RouterScore kind, R s, R weight) {
+    if (kind == ROUTER_SIGMOID) return weight * (1 - s);
+    const R u = s * s;
+    return weight * (u > 0 ? -expm1(-u) / (2 * u) : (R)0.5);
 }

@@ -11,7 +11,7 @@ typedef struct Loss {
     int64_t tokens, groups, samples;
     double all_tokens;
     int experts;
-    bool sigmoid;
+    RouterScore score;
 } Loss;
 
 static Loss loss_of(const Call *c, const Tensor *count) {
@@ -23,7 +23,7 @@ static Loss loss_of(const Call *c, const Tensor *count) {
     l.samples = logits->dim[1];
     l.all_tokens = (double)(l.tokens * a->ranks);
     l.experts = (int)tensor_width(logits);
-    l.sigmoid = a->sigmoid;
+    l.score = a->score;
     return l;
 }
 
@@ -58,12 +58,12 @@ __device__ __forceinline__ const double *share_of(const Loss &l, int64_t token) 
 /* Computes the probabilities in p; returns their sum before normalisation (1: softmax). */
 template <typename R> __device__ __forceinline__ R probabilities(const Loss &l, int64_t token, R *p) {
     router_load(l.logits, token * l.experts, l.experts, p);
-    if (!l.sigmoid) {
+    if (!router_normalises(l.score)) {
         router_softmax(p, l.experts);
         return 1;
     }
     R sum = (R)ROUTER_EPSILON;
-    router_sigmoid(p, l.experts);
+    router_scores(l.score, p, l.experts);
 #pragma unroll 8
     for (int e = 0; e < l.experts; e++) sum += p[e];
     __syncwarp();
@@ -144,7 +144,7 @@ __device__ __forceinline__ void balance_grad(const Loss &l, int64_t t, double dl
 #pragma unroll 4
     for (int e = 0; e < l.experts; e++) mean += share[e] * (double)p[e];
     for (int e = threadIdx.x % 32; e < l.experts; e += 32) {
-        const R slope = l.sigmoid ? p[e] * (1 - p[e] * sum) : p[e];
+        const R slope = router_normalises(l.score) ? router_slope(l.score, p[e] * sum, p[e]) : p[e];
         dlogits.put_or_add(t * l.experts + e, (R)(dloss * (share[e] - mean)) * slope, add);
     }
 }

@@ -91,15 +91,18 @@ static void plain_experts(Config *c, const Config *fresh, Arena *arena) {
         c->num_experts = I64_UNSET;
         c->moe_router_topk = fresh->moe_router_topk;
     }
-    const bool routed = d->num_moe_layers > 0, sigmoid = c->moe_router_score_function == SCORE_SIGMOID,
+    const bool routed = d->num_moe_layers > 0, softmax = c->moe_router_score_function == SCORE_SOFTMAX,
                groups = routed && i64_is_set(c->moe_router_num_groups) && c->moe_router_num_groups > 1;
     c->moe_layer_freq = routed ? plain_pattern(arena, d->layer_moe, c->num_layers) : fresh->moe_layer_freq;
     if (!routed) c->moe_ffn_hidden_size = I64_UNSET;
     if (!routed) c->moe_router_score_function = fresh->moe_router_score_function;
-    c->moe_router_pre_softmax = routed && !sigmoid && c->moe_router_pre_softmax;
+    c->moe_router_pre_softmax = routed && softmax && c->moe_router_pre_softmax;
     if (!routed) c->moe_router_topk_scaling_factor = 1;
-    if (!groups) c->moe_router_num_groups = c->moe_router_group_topk = I64_UNSET;
+    if (!groups)
+        c->moe_router_num_groups = c->moe_router_group_topk = c->moe_router_group_score_topk = I64_UNSET;
     c->moe_router_enable_expert_bias &= routed;
+    c->moe_apply_probs_on_input &= routed;
+    if (!routed) c->moe_latent_size = I64_UNSET;
     if (!routed || !f64_is_set(c->moe_expert_capacity_factor)) {
         c->moe_expert_capacity_factor = fresh->moe_expert_capacity_factor;
         c->moe_token_drop_policy = fresh->moe_token_drop_policy;
@@ -124,6 +127,7 @@ Config hf_config_filled(const Config *config) {
     c.moe_ffn_hidden_size = config->derived.moe_ffn_hidden_size;
     c.moe_shared_expert_intermediate_size = config->derived.moe_shared_size;
     c.moe_router_topk_scaling_factor = f64_or(c.moe_router_topk_scaling_factor, 1);
+    if (i64_is_set(c.moe_router_num_groups)) c.moe_router_group_score_topk = config_group_scores(config);
     return c;
 }
 

@@ -28,11 +28,10 @@ static void router_groups_read(HfReader *r, const HfRow *row) {
                   best = hf_get_size(r, "topk_group", 1), topk = hf_get_option(r, OPTION_moe_router_topk);
     if (best > groups) hf_refuse(r, "topk_group", "more than n_group");
     if (groups == 1) return;
-    /* A group's score is a sum over its best experts: two in transformers, topk / group-topk here. */
-    if (topk % 2 || topk / 2 != best)
-        hf_refuse(r, "topk_group", "not half of num_experts_per_tok, which this model needs");
     hf_set_size(r, row->option, groups);
     hf_set_size(r, OPTION_moe_router_group_topk, best);
+    /* transformers adds the two best scores of a group; here the default is topk / group-topk. */
+    if (topk % best || topk / best != 2) hf_set_size(r, OPTION_moe_router_group_score_topk, 2);
 }
 
 static void router_groups_write(HfWriter *w, const HfRow *row) {

@@ -85,12 +85,16 @@ class Tensors(dict):
         m, o, h = self.m, self.o, self.m.hidden
         ffn, shared = o.int("moe-ffn-hidden-size", m.ffn), o.int("moe-shared-expert-intermediate-size", 0)
         self[f"{name}.router.weight"] = (m.experts, h), self.std
-        self[f"{name}.experts.linear_fc1.weight"] = (m.experts * ffn * (1 + m.gated), h), self.std
-        self[f"{name}.experts.linear_fc2.weight"] = (m.experts * h, ffn), self.small
+        latent = o.int("moe-latent-size", h)
+        self[f"{name}.experts.linear_fc1.weight"] = (m.experts * ffn * (1 + m.gated), latent), self.std
+        self[f"{name}.experts.linear_fc2.weight"] = (m.experts * latent, ffn), self.small
         if shared:
             self.mlp(f"{name}.shared_experts", shared, False)
         if "moe-shared-expert-gate" in o:
             self[f"{name}.shared_experts.gate_weight"] = (1, h), self.std
+        if latent != h:
+            self[f"{name}.fc1_latent_proj.weight"] = (latent, h), self.std
+            self[f"{name}.fc2_latent_proj.weight"] = (h, latent), self.small
 
     def embeddings(self):
         o, h = self.o, self.m.hidden
@@ -334,15 +338,17 @@ class Pass:
         experts, t = self.m.experts, len(logits.value)
         if kind == "z_loss":
             return (logsumexp(logits) ** 2).mean(0)
-        p = softmax(logits)
-        if self.o.text("moe-router-score-function", "softmax") == "sigmoid":
-            s = sigmoid(logits)
-            p = s / (s.sum(-1) + 1e-20)
+        p = self.scores(logits)
+        p = p / (p.sum(-1) + 1e-20)
         count = chosen.reshape(-1, b, experts).sum(0) if kind == "seq_aux_loss" else chosen.sum(0, keepdims=True)
         if kind == "global_aux_loss":
             count = self.counts[layer] = self.counts.get(layer, 0) + count
         share = count / count.sum(-1, keepdims=True)  # [b or 1, experts]
         return (p.reshape(-1, b, experts) * share).sum() * (experts / t)
+
+    def scores(self, logits):
+        kind = self.o.text("moe-router-score-function", "softmax")
+        return sigmoid(logits) if kind == "sigmoid" else log(exp(logits) + 1.0) ** 0.5 if kind == "sqrtsoftplus" else softmax(logits)
 
     def route(self, logits, layer):
         """Probabilities [t, experts], 0 for experts that are not chosen, and the mask of chosen experts."""
@@ -356,7 +362,7 @@ class Pass:
             chosen = best(self.limited(logits.value, k), k)
             p = softmax(logits) * chosen
             return (p if "moe-router-pre-softmax" in o else p / p.sum(-1)) * scaling, chosen
-        score = sigmoid(logits)
+        score = self.scores(logits)
         bias = self.w.get(f"decoder.layers.{layer}.mlp.router.expert_bias")
         chosen = best(self.limited(score.value + (0 if bias is None else bias.value), k), k)
         score = score * chosen
@@ -368,7 +374,7 @@ class Pass:
             return choice
         n, keep = self.o.int("moe-router-num-groups"), self.o.int("moe-router-group-topk")
         parts = choice.reshape(len(choice), n, -1)
-        totals = np.sort(parts, axis=-1)[..., -(k // keep):].sum(-1)
+        totals = np.sort(parts, axis=-1)[..., -self.o.int("moe-router-group-score-topk", k // keep):].sum(-1)
         return np.where(best(totals, keep)[..., None], parts, -np.inf).reshape(choice.shape)
 
     def kept(self, p, chosen):
@@ -390,7 +396,7 @@ class Pass:
         noisy = x
         if eps and self.seed is not None:
             noisy = x * draws.jitter(self.seed, f"{name}.router.jitter", eps, draws.elements(self.samples, (s, h)))
-        flat = lambda y: y.transpose(1, 0, 2).reshape(s * b, h)
+        flat = lambda y: y.transpose(1, 0, 2).reshape(s * b, y.shape[-1])
         logits = flat(noisy) @ self.w[f"{name}.router.weight"].transpose(1, 0)
         p, chosen = self.route(logits, layer)
         self.chosen[layer] = chosen.sum(0)
@@ -399,9 +405,14 @@ class Pass:
             self.router_losses.append((kind, self.router_loss(logits, layer, kind, alone, b)))
         p = p * self.kept(p, chosen)
         fc1, fc2 = (self.w[f"{name}.experts.linear_{fc}.weight"] for fc in ("fc1", "fc2"))
-        fc1, fc2 = fc1.reshape(m.experts, -1, h), fc2.reshape(m.experts, h, -1)
-        rows = self.activated(flat(x).reshape(1, s * b, h) @ fc1.transpose(0, 2, 1)) @ fc2.transpose(0, 2, 1)
-        y = (rows * p.transpose(1, 0).reshape(m.experts, s * b, 1)).sum(0).reshape(s, b, h).transpose(1, 0, 2)
+        narrow = o.int("moe-latent-size", h)
+        fc1, fc2 = fc1.reshape(m.experts, -1, narrow), fc2.reshape(m.experts, narrow, -1)
+        rows = flat(self.linear(x, f"{name}.fc1_latent_proj") if narrow != h else x).reshape(1, s * b, narrow)
+        p = p.transpose(1, 0).reshape(m.experts, s * b, 1)
+        before, after = (p, 1.0) if "moe-apply-probs-on-input" in o else (1.0, p)
+        rows = self.activated(rows * before @ fc1.transpose(0, 2, 1)) @ fc2.transpose(0, 2, 1) * after
+        y = rows.sum(0).reshape(s, b, narrow).transpose(1, 0, 2)
+        y = self.linear(y, f"{name}.fc2_latent_proj") if narrow != h else y
         if f"{name}.shared_experts.linear_fc1.weight" not in self.w:
             return y
         shared, gate = self.mlp(x, f"{name}.shared_experts"), self.w.get(f"{name}.shared_experts.gate_weight")

@@ -140,6 +140,18 @@ experts("moe_router_topk", "--moe-router-topk 3")
 experts("moe_router_pre_softmax", "--moe-router-pre-softmax")
 experts("moe_router_score_function moe_router_topk_scaling_factor", "--moe-router-score-function sigmoid --moe-router-topk-scaling-factor 1.5")
 experts("moe_router_num_groups moe_router_group_topk", "--moe-router-num-groups 2 --moe-router-group-topk 1")
+experts("moe_router_group_score_topk", "--moe-router-topk 3 --moe-router-num-groups 2 --moe-router-group-topk 2 --moe-router-group-score-topk 2 --num-experts 8")
+experts("moe_router_group_score_topk", "--num-experts 8 --moe-router-num-groups 2 --moe-router-group-topk 1 --moe-router-group-score-topk 1")
+experts("moe_router_score_function", "--moe-router-score-function sqrtsoftplus --moe-aux-loss-coeff 0.3 --moe-router-enable-expert-bias"
+        " --moe-router-bias-update-rate 0.05")
+experts("moe_router_score_function", "--moe-router-score-function sqrtsoftplus --moe-router-topk 1")
+experts("moe_apply_probs_on_input", "--moe-apply-probs-on-input --moe-router-topk 1 --moe-router-pre-softmax")
+experts("moe_apply_probs_on_input", "--moe-apply-probs-on-input --swiglu --ffn-hidden-size 16", (TOGETHER, "--ranks 2 --tensor-model-parallel-size 2"
+        " --sequence-parallel --expert-tensor-parallel-size 2"))
+experts("moe_latent_size", "--moe-latent-size 6")
+experts("moe_latent_size", "--moe-latent-size 6 --moe-shared-expert-intermediate-size 8", (
+    "--ranks 4 --tensor-model-parallel-size 2 --sequence-parallel --expert-model-parallel-size 2 --moe-token-dispatcher-type alltoall",
+    "--ranks 2 --tensor-model-parallel-size 2 --sequence-parallel"))
 experts("moe_router_enable_expert_bias moe_router_bias_update_rate", "--moe-router-score-function sigmoid --moe-router-enable-expert-bias"
         " --moe-router-bias-update-rate 0.05 --hidden-dropout 0.1")
 experts("moe_aux_loss_coeff", "--moe-aux-loss-coeff 0.3")

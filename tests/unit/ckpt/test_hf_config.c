@@ -347,11 +347,14 @@ static const struct {
     {"moe_router_topk_scaling_factor", MIXTURE, "moe-router-topk-scaling-factor = 1.5"},
     {"moe_router_num_groups", IN_GROUPS, "moe-router-num-groups = 2"},
     {"moe_router_group_topk", IN_GROUPS, "moe-router-group-topk = 4"},
+    {"moe_router_group_score_topk", IN_GROUPS, "moe-router-group-score-topk = 1"},
     {"moe_router_enable_expert_bias", WITH_BIAS, "moe-router-enable-expert-bias = false"},
     {"moe_expert_capacity_factor", MIXTURE, "moe-expert-capacity-factor = 1"},
     {"moe_token_drop_policy", CAPACITY, "moe-token-drop-policy = position"},
     {"moe_shared_expert_intermediate_size", MIXTURE, "moe-shared-expert-intermediate-size = 40"},
     {"moe_shared_expert_gate", WITH_SHARE, "moe-shared-expert-gate = true"},
+    {"moe_apply_probs_on_input", MIXTURE, "moe-apply-probs-on-input = true"},
+    {"moe_latent_size", MIXTURE, "moe-latent-size = 16"},
 };
 enum { N_DIFFERENCES = sizeof DIFFERENCES / sizeof *DIFFERENCES };
 

@@ -217,6 +217,8 @@ static const struct {
     {"moe-token-drop-policy", "probs"},
     {"moe-shared-expert-intermediate-size", "none"},
     {"moe-shared-expert-gate", "false"},
+    {"moe-apply-probs-on-input", "false"},
+    {"moe-latent-size", "none"},
     {"moe-token-dispatcher-type", "allgather"},
     {"exit-signal", "SIGTERM"},
     {"fp8-format", "none"},

@@ -136,12 +136,16 @@ static const char *const GPT[][2] = {
     {EXPERTS " --moe-router-topk 1", "add --moe-router-pre-softmax"},
     {EXPERTS " --moe-router-num-groups 2", "must be set together: set both or neither"},
     {EXPERTS " --moe-router-num-groups 3 --moe-router-group-topk 1",
-     "must divide --num-experts 8, and --moe-router-group-topk 1 must divide --moe-router-topk 2. A token "
+     "must divide --num-experts 8, and without --moe-router-group-score-topk --moe-router-group-topk 1 must "
+     "divide --moe-router-topk 2. A token "
      "cannot select more groups than exist, or more experts from a group than it contains"},
     {EXPERTS " --moe-router-topk 4 --moe-router-num-groups 4 --moe-router-group-topk 1",
-     "must divide --num-experts 8, and --moe-router-group-topk 1 must divide --moe-router-topk 4. A token "
+     "must divide --num-experts 8, and without --moe-router-group-score-topk --moe-router-group-topk 1 must "
+     "divide --moe-router-topk 4. A token "
      "cannot select more groups than exist, or more experts from a group than it contains"},
-    {EXPERTS " --moe-router-enable-expert-bias", "sigmoid, not softmax"},
+    {EXPERTS " --moe-router-num-groups 4 --moe-router-group-topk 2 --moe-router-group-score-topk 3",
+     "A token cannot select more groups than exist, or more experts from a group than it contains"},
+    {EXPERTS " --moe-router-enable-expert-bias", "sigmoid or sqrtsoftplus, not softmax"},
     {EXPERTS " --moe-router-load-balancing-type aux_loss aux_loss --moe-aux-loss-coeff 1 1",
      "each once; or sinkhorn or none, alone. --moe-aux-loss-coeff 1 1 must have a number that is not "
      "negative for each of them"},

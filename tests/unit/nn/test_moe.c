@@ -134,12 +134,14 @@ TEST(routers_decide_as_on_one_rank) {
                              (RouterSpec){.topk = 1, .sinkhorn = true, .route = {.score = ROUTER_SIGMOID}})},
                near);
     check_some((MoeCase){.spec = router_with((RouterSpec){.jitter = 0.3, .topk = 3})}, near);
-    check_some(
-        (MoeCase){.spec = router_with((RouterSpec){
-                      .topk = 4,
-                      .bias = true,
-                      .route = {.score = ROUTER_SIGMOID, .groups = 4, .group_topk = 2, .scaling = 2.5}})},
-        near);
+    check_some((MoeCase){.spec = router_with((RouterSpec){.topk = 4,
+                                                          .bias = true,
+                                                          .route = {.score = ROUTER_SIGMOID,
+                                                                    .groups = 4,
+                                                                    .group_topk = 2,
+                                                                    .group_scores = 2,
+                                                                    .scaling = 2.5}})},
+               near);
 }
 
 TEST(losses_are_of_the_microbatch) {

@@ -130,22 +130,24 @@ static void attention_attr(const json_t *c, AnyAttr *a) {
 static void loss_attr(const json_t *c, AnyAttr *a) { a->loss.vocab = (int64_t)number(c, "vocab"); }
 
 static void moe_attr(const json_t *c, AnyAttr *a) {
-    static const char *const SCORES[] = {
-        [ROUTER_TOPK_SOFTMAX] = "topk_softmax", [ROUTER_SOFTMAX] = "softmax", [ROUTER_SIGMOID] = "sigmoid"};
+    static const char *const SCORES[] = {[ROUTER_TOPK_SOFTMAX] = "topk_softmax",
+                                         [ROUTER_SOFTMAX] = "softmax",
+                                         [ROUTER_SIGMOID] = "sigmoid",
+                                         [ROUTER_SQRTSOFTPLUS] = "sqrtsoftplus"};
     const char *score = json_string_value(json_object_get(c, "score"));
     int i = 0;
-    while (score && strcmp(SCORES[i], score)) assert_true(++i <= ROUTER_SIGMOID);
-    a->moe =
-        (MoeCase){.k = (int64_t)number(c, "k"),
-                  .route = {.score = (RouterScore)i,
-                            .groups = (int64_t)number(c, "groups"),
-                            .group_topk = (int64_t)number(c, "group_topk"),
-                            .scaling = score ? number(c, "scaling") : 1},
-                  .dispatch = {.capacity = (int64_t)number(c, "capacity"),
-                               .pad = truth(c, "pad"),
-                               .by_position = truth(c, "by_position")},
-                  .loss = {.kind = truth(c, "z") ? ROUTER_Z : ROUTER_BALANCE, .sigmoid = truth(c, "sigmoid")},
-                  .per_sample = truth(c, "per_sample")};
+    while (score && strcmp(SCORES[i], score)) assert_true(++i <= ROUTER_SQRTSOFTPLUS);
+    a->moe = (MoeCase){.k = (int64_t)number(c, "k"),
+                       .route = {.score = (RouterScore)i,
+                                 .groups = (int64_t)number(c, "groups"),
+                                 .group_topk = (int64_t)number(c, "group_topk"),
+                                 .group_scores = (int64_t)number(c, "group_scores"),
+                                 .scaling = json_object_get(c, "scaling") ? number(c, "scaling") : 1},
+                       .dispatch = {.capacity = (int64_t)number(c, "capacity"),
+                                    .pad = truth(c, "pad"),
+                                    .by_position = truth(c, "by_position")},
+                       .loss = {.kind = truth(c, "z") ? ROUTER_Z : ROUTER_BALANCE, .score = (RouterScore)i},
+                       .per_sample = truth(c, "per_sample")};
 }
 
 static Tensor *build_loss(Tape *t, Tensor **in, const void *attr) {

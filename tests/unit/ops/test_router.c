@@ -52,7 +52,8 @@ TEST(equal_scores_go_to_the_smaller_number) {
     const Routing r = op_route(b.tape, values(&b, 3, 4, logits), NULL, NULL, 2, (RouteAttr){.scaling = 1});
     expect_ids(r.expert, (int64_t[]){0, 1, 1, 3, 1, 2});
     /* Groups {0, 1} and {2, 3}: equal sums, then the better one. */
-    const RouteAttr groups = {.score = ROUTER_SOFTMAX, .groups = 2, .group_topk = 1, .scaling = 1};
+    const RouteAttr groups = {
+        .score = ROUTER_SOFTMAX, .groups = 2, .group_topk = 1, .group_scores = 2, .scaling = 1};
     expect_ids(op_route(b.tape, values(&b, 3, 4, logits), NULL, NULL, 2, groups).expert,
                (int64_t[]){0, 1, 0, 1, 2, 3});
     bench_free(&b);

@@ -1,4 +1,4 @@
-/* vector_exp, vector_sigmoid and vector_erf against libm in long double. Compiled for float here, for double by
+/* vector_exp, vector_sigmoid, vector_softplus and vector_erf against libm in long double. Compiled for float here, for double by
  * test_vector_math_f64.c. */
 #include "unit/cmocka_all.h"
 
@@ -49,6 +49,21 @@ TEST(sigmoid_is_within_four_ulp) {
     assert_true(worst <= 4);
     assert_true(vector_sigmoid(-INFINITY) == 0 && vector_sigmoid(INFINITY) == 1 &&
                 isnan(vector_sigmoid(NAN)));
+}
+
+/* e has the error of exp, 2 ulp; z, an addition and a division more, 3 ulp; the series and two products, 4 ulp. The sum
+ * with max(x, 0) only makes the relative error smaller. */
+TEST(softplus_is_within_four_ulp) {
+    double worst = 0;
+    for (int i = 0; i < SAMPLES; i++) {
+        const real x = (real)(160 * philox_uniform(7, 8, (uint64_t)i) - 80);
+        const long double e = expl(-fabsl((long double)x)), want = fmaxl(x, 0) + log1pl(e);
+        worst = fmax(worst, ulps(vector_softplus(x), want));
+    }
+    print_message("    largest error %.3f ulp\n", worst);
+    assert_true(worst <= 4);
+    assert_true(vector_softplus(-INFINITY) == 0 && isinf(vector_softplus(INFINITY)) &&
+                isnan(vector_softplus(NAN)));
 }
 
 /* P and Q within 1 ulp each, and the roundings of a product, or of exp and a difference. */

@@ -15,7 +15,8 @@ CASES = {
 def config(o):
     dense, ffn, shared = decoder.dense_layers(o), o["moe-ffn-hidden-size"], o["moe-shared-expert-intermediate-size"]
     assert dense == list(range(len(dense))) and shared % ffn == 0
-    assert o["moe-router-topk"] == 2 * o["moe-router-group-topk"]  # transformers always adds up the best two of a group
+    # transformers always adds up the best two of a group
+    assert o.get("moe-router-group-score-topk", o["moe-router-topk"] / o["moe-router-group-topk"]) == 2
     return decoder.config(
         o, **decoder.experts(o), moe_intermediate_size=ffn, n_routed_experts=o["num-experts"],
         n_group=o["moe-router-num-groups"], topk_group=o["moe-router-group-topk"],
@@ -35,7 +36,9 @@ SPELLINGS = EVERY | {
     "dense layers": {"first_k_dense_replace": 2}, "no dense layer": {"first_k_dense_replace": 0},
     "qk norm": {"use_qk_norm": True}, "qkv bias": {"attention_bias": True}, "scaled": {"routed_scaling_factor": 1.5},
     "shared": {"n_shared_experts": 2}, "groups": {"n_routed_experts": 8, "n_group": 4, "topk_group": 2,
-                                                  "num_experts_per_tok": 4}, "second name": {"num_local_experts": 5},
+                                                  "num_experts_per_tok": 4},
+    "fewer groups": {"n_routed_experts": 8, "n_group": 4, "topk_group": 3, "num_experts_per_tok": 4},
+    "one group": {"n_routed_experts": 8, "n_group": 2, "topk_group": 1, "num_experts_per_tok": 3}, "second name": {"num_local_experts": 5},
     "!not normalised": {"norm_topk_prob": False},
     "groups by default": {"num_attention_heads": 8, "hidden_size": 32, "num_key_value_heads": MISSING},
 }
