@@ -10,6 +10,7 @@
 #include "ops/choices.h"
 #include "ops/dropout.h"
 #include "ops/embedding.h"
+#include "ops/join_heads.h"
 #include "ops/linear.h"
 #include "ops/loss.h"
 #include "ops/norm.h"
@@ -135,6 +136,12 @@ static inline AttentionAttr attention_attr_of(Tape *t, const void *attr) {
     AttentionAttr a = *(const AttentionAttr *)attr;
     a.dropout.first_sample += tape_microbatch(t)->first_sample;
     return a;
+}
+
+/* b is used twice, so its gradient is added up. */
+static inline Tensor *build_join_heads(Tape *t, Tensor **in, const void *attr) {
+    (void)attr;
+    return op_join_heads(t, op_join_heads(t, in[0], in[1]), in[1]);
 }
 
 static inline Tensor *build_attention(Tape *t, Tensor **in, const void *attr) {

@@ -25,6 +25,7 @@ typedef struct Case {
     int cp, tp;
     ContextPlan plan;
     int64_t s, g, r;     /* the whole sequence, all kv groups, heads of each */
+    int64_t values;      /* width of the values; 0: that of the keys */
     int64_t keys;        /* of another sequence, whose keys and values these are; 0: of the queries' */
     int64_t left, right; /* window; 0: none, causal */
     bool packed;         /* documents of 23 positions, seen from first_key */
@@ -37,10 +38,16 @@ typedef struct Case {
     DType dtype;
 } Case;
 
+static int64_t value_width(const Case *c) { return c->values ? c->values : WIDTH; }
+
+/* The columns of a group: its queries, and its key and value if they are of the same sequence. */
+static int64_t width_of_kv(const Case *c) { return WIDTH + value_width(c); }
+static int64_t width_of_qkv(const Case *c) { return c->r * WIDTH + (c->keys ? 0 : width_of_kv(c)); }
+
 /* The full results of one run, as doubles; each rank writes its part. */
 typedef struct Outcome {
     int64_t n_y, n_qkv, n_kv, n_heads;
-    double *y, *dqkv, *dkv; /* [s,b,g*r*d], [s,b,g*heads*d], [keys,b,g*2*d] */
+    double *y, *dqkv, *dkv; /* [s,b,g*r*e], [s,b,g*width], [keys,b,g*(d+e)] */
     double
         *dheads; /* [cp,1+BUCKETS,g*r]: dsink and dbias: each rank's part of the sum; [0] becomes the sum */
     int64_t count[COUNTED];
@@ -126,23 +133,21 @@ static void heads_close(const Rank *k, const OfHeads *p) {
         all[heads_at(k, p, e)] = load_element(&p->main_grad, e);
 }
 
-/* In each group: q's alone, if keys and values are of another sequence. */
-static int64_t heads_of_qkv(const Case *c) { return c->keys ? c->r : c->r + 2; }
-
-/* Heads [first, first + n) of each group of x [s,b,g*(heads*d)] or [s,b,g,heads,d]. */
-static Tensor *part_of(Tape *t, Tensor *x, int64_t heads, int64_t first, int64_t n) {
-    const int64_t groups = tensor_count(x) / (x->dim[0] * SAMPLES * heads * WIDTH);
-    return tape_view(t, x, first * WIDTH, 5, (int64_t[]){x->dim[0], SAMPLES, groups, n, WIDTH},
-                     (int64_t[]){x->stride[0], x->stride[1], heads * WIDTH, WIDTH, 1});
+/* n heads of d columns, from column `first` on of each group of x [s,b,g*width] or [s,b,g,heads,d]. */
+static Tensor *part_of(Tape *t, Tensor *x, int64_t width, int64_t first, int64_t n, int64_t d) {
+    const int64_t groups = tensor_count(x) / (x->dim[0] * SAMPLES * width);
+    return tape_view(t, x, first, 5, (int64_t[]){x->dim[0], SAMPLES, groups, n, d},
+                     (int64_t[]){x->stride[0], x->stride[1], width, d, 1});
 }
 
 static Tensor *attend(Tape *t, const Rank *k, Tensor *qkv, Tensor *kv, AttentionInputs inputs) {
     const Case *c = k->c;
-    const int64_t d = WIDTH, s = k->rows, b = SAMPLES, g = k->groups, r = c->r;
+    const int64_t d = WIDTH, e = value_width(c), s = k->rows, b = SAMPLES, g = k->groups, r = c->r;
     if (c->together && !kv && c->cp > 1) inputs.exchanged = context_exchange(t, &qkv, g, d, c->plan);
-    inputs.q = part_of(t, qkv, heads_of_qkv(c), 0, r);
-    inputs.k = kv ? part_of(t, kv, 2, 0, 1) : part_of(t, qkv, r + 2, r, 1);
-    inputs.v = kv ? part_of(t, kv, 2, 1, 1) : part_of(t, qkv, r + 2, r + 1, 1);
+    const int64_t width = width_of_qkv(c);
+    inputs.q = part_of(t, qkv, width, 0, r, d);
+    inputs.k = kv ? part_of(t, kv, d + e, 0, 1, d) : part_of(t, qkv, width, r * d, 1, d);
+    inputs.v = kv ? part_of(t, kv, d + e, d, 1, e) : part_of(t, qkv, width, (r + 1) * d, 1, e);
     const AttentionAttr attr = {
         .scale = 0.4,
         .window_left = c->left ? c->left : WINDOW_OFF,
@@ -154,16 +159,15 @@ static Tensor *attend(Tape *t, const Rank *k, Tensor *qkv, Tensor *kv, Attention
         .dropout = {.rate = c->dropout, .seed = 3, .site = 4, .seq_total = c->keys > c->s ? c->keys : c->s}};
     Tensor *y = op_context_attention(t, &inputs, attr, c->plan, c->unfused);
     if (c->twice) y = op_add(t, y, op_context_attention(t, &inputs, attr, c->plan, c->unfused));
-    return tape_view(t, y, 0, 3, (int64_t[]){s, b, g * r * d}, (int64_t[]){b * g * r * d, g * r * d, 1});
+    return tape_view(t, y, 0, 3, (int64_t[]){s, b, g * r * e}, (int64_t[]){b * g * r * e, g * r * e, 1});
 }
 
-/* This rank's rows of an input with `heads` heads in each group. */
-static Tensor *input_new(Tape *t, const Rank *k, int64_t rows, int64_t heads, int which) {
+/* This rank's rows of an input with `width` columns in each group. */
+static Tensor *input_new(Tape *t, const Rank *k, int64_t rows, int64_t width, int which) {
     SpmdType type = 0;
     if (k->c->cp > 1) type = spmd_with(type, AXIS_CP, SPMD_V);
     if (k->c->tp > 1) type = spmd_with(type, AXIS_TP, SPMD_V);
-    Tensor *x =
-        tape_input(t, NULL, k->c->dtype, 3, (int64_t[]){rows, SAMPLES, k->groups * heads * WIDTH}, type);
+    Tensor *x = tape_input(t, NULL, k->c->dtype, 3, (int64_t[]){rows, SAMPLES, k->groups * width}, type);
     fill_slice(k, x, which);
     return x;
 }
@@ -185,8 +189,8 @@ static void run_rank(Rank *k, const Layout *layout, Comm *comm) {
     Tape *t = tape_new(&run, slot, transient);
     tape_begin(t, &RECORDING);
     tape_trace(t, count_op, k);
-    Tensor *qkv = input_new(t, k, k->rows, heads_of_qkv(c), 0), *kv = NULL;
-    if (c->keys) kv = input_new(t, k, c->keys / c->cp, 2, 3);
+    Tensor *qkv = input_new(t, k, k->rows, width_of_qkv(c), 0), *kv = NULL;
+    if (c->keys) kv = input_new(t, k, c->keys / c->cp, width_of_kv(c), 3);
     Tensor *first_key = tape_tensor(t, I64, 2, (int64_t[]){SAMPLES, k->rows});
     first_key->spmd = c->cp > 1 ? spmd_with(0, AXIS_CP, SPMD_V) : 0;
     for (int64_t i = 0; i < SAMPLES * k->rows; i++) /* the samples' documents begin at different positions */
@@ -233,10 +237,10 @@ static void rank_main(void *arg, Comm *comm) {
 }
 
 static Outcome outcome_new(const Case *c) {
-    const int64_t rows = c->s * SAMPLES * WIDTH;
-    Outcome o = {.n_y = rows * c->g * c->r,
-                 .n_qkv = rows * c->g * heads_of_qkv(c),
-                 .n_kv = c->keys * SAMPLES * WIDTH * c->g * 2,
+    const int64_t rows = c->s * SAMPLES * c->g;
+    Outcome o = {.n_y = rows * c->r * value_width(c),
+                 .n_qkv = rows * width_of_qkv(c),
+                 .n_kv = c->keys * SAMPLES * c->g * width_of_kv(c),
                  .n_heads = (1 + BUCKETS) * c->g * c->r};
     o.y = mem_zero((size_t)o.n_y, sizeof *o.y);
     o.dqkv = mem_zero((size_t)o.n_qkv, sizeof *o.dqkv);
@@ -271,10 +275,11 @@ static void describe(const Case *c, const char *what, char *out, size_t n) {
              dtype_name(c->dtype), what);
 }
 
-/* Sums have at most s r + s + 2d terms, of size at most 1 except that the softmax turns an absolute error of
+/* Sums have at most s r + s + d + e terms, of size at most 1 except that the softmax turns an absolute error of
  * a score, |scale| d u, into a relative one. */
 static void near(const Case *c, const char *what, const double *got, const double *want, int64_t n) {
-    const double terms = dtype_is_16bit(c->dtype) ? WIDTH : (double)(c->s * c->r + c->s + 2 * WIDTH),
+    const double terms =
+                     dtype_is_16bit(c->dtype) ? WIDTH : (double)(c->s * c->r + c->s + WIDTH + value_width(c)),
                  softmax = 1 + 0.4 * WIDTH;
     double worst = 0, largest = 1;
     for (int64_t i = 0; i < n; i++) {
@@ -303,6 +308,17 @@ static void check(Case c) {
     near(&c, "y", got.y, want.y, want.n_y);
     near(&c, "dqkv", got.dqkv, want.dqkv, want.n_qkv);
     near(&c, "dkv", got.dkv, want.dkv, want.n_kv);
+    near(&c, "dsink, dbias", got.dheads, want.dheads, want.n_heads);
+    outcome_free(&got), outcome_free(&want);
+}
+
+/* The gradient of a parameter is a sum over ranks without a grid, so it equals that of one rank up to
+ * rounding. */
+static void check_same(Case c) {
+    Outcome got = run_ranks(&c), want = run_single(c);
+    same(&c, "y", got.y, want.y, want.n_y);
+    same(&c, "dqkv", got.dqkv, want.dqkv, want.n_qkv);
+    same(&c, "dkv", got.dkv, want.dkv, want.n_kv);
     near(&c, "dsink, dbias", got.dheads, want.dheads, want.n_heads);
     outcome_free(&got), outcome_free(&want);
 }
@@ -396,6 +412,15 @@ TEST(one_exchange_of_all) {
         }
 }
 
+/* Values narrower or wider than keys. */
+TEST(values_have_their_own_width) {
+    check_ways((Case){.g = 8, .values = 4}, check);
+    check_ways((Case){.g = 2, .values = 9, .sinks = true, .left = 30, .packed = true, .dropout = 0.3}, check);
+    check_ways((Case){.g = 1, .values = 4, .keys = 48, .full = true, .padded = true, .twice = true}, check);
+    check_ways((Case){.g = 4, .values = 9, .unfused = true, .bias = true}, check);
+    check_ways((Case){.g = 8, .values = 4, .exact = true}, check_same);
+}
+
 TEST(gradients_add_up) { check_ways((Case){.g = 2, .twice = true}, check); }
 
 TEST(beside_tensor_parallel_ranks) {
@@ -415,17 +440,6 @@ TEST(in_every_type) {
                 for (int64_t left = 0; left <= 40; left += 40)
                     check((Case){4, 1, plans[i], .s = 96, .g = 2, .r = 4, .dtype = type, .left = left,
                                  .sinks = sinks, .bias = sinks});
-}
-
-/* The gradient of a parameter is a sum over ranks without a grid, so it equals that of one rank up to
- * rounding. */
-static void check_same(Case c) {
-    Outcome got = run_ranks(&c), want = run_single(c);
-    same(&c, "y", got.y, want.y, want.n_y);
-    same(&c, "dqkv", got.dqkv, want.dqkv, want.n_qkv);
-    same(&c, "dkv", got.dkv, want.dkv, want.n_kv);
-    near(&c, "dsink, dbias", got.dheads, want.dheads, want.n_heads);
-    outcome_free(&got), outcome_free(&want);
 }
 
 TEST(exact_lane_is_bitwise) {
