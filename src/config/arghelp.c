@@ -33,7 +33,7 @@ static void option(const Arg *row, Str *out) {
 
 static char plain(char c) { return c == '_' || c == ' ' ? '-' : (char)tolower((unsigned char)c); }
 
-/* Ignores case; _, - and a blank are equivalent. */
+/* Whether the text contains the word. Case is ignored, and `_`, `-` and a blank are equivalent. */
 static bool has_word(const char *text, const char *word) {
     const size_t n = strlen(word);
     for (; *text; text++) {
@@ -52,7 +52,8 @@ static bool row_has_word(const Arg *row, const char *word) {
     return found;
 }
 
-/* Prints the options of a table; returns their number. */
+/* Appends the help of a table's options that contain `word` (NULL: all); returns the number of these
+ * options. */
 static int64_t table_help(const ArgTable *table, const char *word, Str *out) {
     const Arg *title = NULL;
     bool titled = false;
@@ -78,7 +79,7 @@ static const char *effect(const Foreign *row) {
                                         : "No effect";
 }
 
-/* Megatron-LM's options and values with the word in their names; returns how many. */
+/* Appends Megatron-LM's options and values whose name contains `word`; returns their number. */
 static int64_t foreign_help(const ArgTable *table, const char *word, Str *out) {
     int64_t shown = 0;
     for (int64_t i = 0; i < table->num_foreign; i++) {

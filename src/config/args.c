@@ -1,8 +1,8 @@
-/* The option parser: finds the option that a word or line names, and the end of its values, and reports
- * errors. Files are untrusted bytes: they are read by length, never as C strings.
+/* The option parser: finds the option that a word or line names and the end of its values, and reports
+ * errors. Files are untrusted bytes, so they are read by length, never as C strings.
  *
- * Circle with foreign.c: it has the rows of other programs' options, and remarks.c the messages; all
- * work on one Args. */
+ * Circle with foreign.c: args.c calls foreign.c (options of other programs) and remarks.c (messages), and
+ * both report problems through args.c. */
 #include "config/args.h"
 
 #include <stdarg.h>
@@ -16,7 +16,7 @@
 
 enum { NAME_MAX_BYTES = 100, LINE_MAX_BYTES = 1 << 20 };
 
-/* Whether the name is one of those in a word, which commas separate. */
+/* Whether the comma-separated list `word` contains the name. */
 static bool has_name(const char *word, const char *name) {
     const size_t n = strlen(name);
     for (size_t end;; word += end + 1) {
@@ -56,12 +56,12 @@ Err text_list_check(const TextList *list, const char *option, const char *const 
 
 /* One spelling inside Arg.names. */
 typedef struct Spelling {
-    const char *name, *implied; /* implied: NULL, or the value that the spelling means */
+    const char *name, *implied; /* implied: the value that the spelling sets; NULL: none */
     size_t len, implied_len;
-    bool noted; /* marked ~ */
+    bool noted; /* marked ~: a note reports its use */
 } Spelling;
 
-/* The spelling that set an option last. */
+/* The last spelling that set an option. */
 typedef struct Choice {
     Spelling spelling;
 } Choice;
@@ -88,7 +88,7 @@ typedef struct Match {
 
 static char dashed(char c) { return c == '_' ? '-' : c; }
 
-/* Megatron-LM spells an option num-layers and its argument num_layers. */
+/* Megatron-LM uses both num-layers (option) and num_layers (argument). */
 bool args_same_name(const char *a, size_t a_len, const char *b, size_t b_len) {
     size_t i = 0;
     while (i < a_len && i < b_len && dashed(a[i]) == dashed(b[i])) i++;
@@ -116,7 +116,7 @@ static bool find(const Args *a, const char *key, size_t len, Match *out) {
     return false;
 }
 
-/* The option that has this name in another program, if the command has it. */
+/* Our name for an option that other programs call `key`; NULL: none, or the command lacks the option. */
 static const char *renamed(const Args *a, const char *key, size_t len) {
     static const struct {
         const char *theirs, *ours;
@@ -142,7 +142,7 @@ static const char *renamed(const Args *a, const char *key, size_t len) {
 }
 
 static const char *nearest(Args *a, const char *key, size_t len) {
-    for (; len && *key == '-'; len--) key++; /* in a file */
+    for (; len && *key == '-'; len--) key++; /* a key in a file may have dashes */
     if (len > NAME_MAX_BYTES) return NULL;
     const char *other = renamed(a, key, len), *word = arena_printf(a->arena, "%.*s", (int)len, key);
     if (other) return other;
@@ -158,9 +158,9 @@ static const char *nearest(Args *a, const char *key, size_t len) {
     return str_nearest(word, names, n);
 }
 
-/* Adds one line, unless it exists. */
+/* Adds one line unless it exists. */
 static bool add_line(Str *lines, const char *fmt, va_list args) {
-    char line[1002] = "\n"; /* preceded by a newline, so that a part of a line does not match */
+    char line[1002] = "\n"; /* the newline prevents a match with a part of a line */
     vsnprintf(line + 1, sizeof line - 2, fmt, args);
     for (char *c = line + 1; *c; c++)
         if (*c == '\n') *c = ' ';
@@ -173,7 +173,7 @@ static bool add_line(Str *lines, const char *fmt, va_list args) {
 
 void args_check_texts(Args *a, const char *name, const TextList *list) {
     for (int64_t i = 0; i < list->count; i++) {
-        if (!list->at[i]) continue; /* no value, which is a problem already */
+        if (!list->at[i]) continue; /* no value: already reported as a problem */
         Str where = {0};
         str_printf(&where, "text %lld of --%s", (long long)i + 1, name);
         const Err e = text_check(where.s, list->at[i], strlen(list->at[i]));
@@ -201,16 +201,16 @@ void args_note(Args *a, const char *fmt, ...) {
     va_end(args);
 }
 
-/* The source of a value, as a prefix of messages: "" and "--" on the command line, "run.conf:12: " and "" in
- * a file. */
+/* The source of a value, as prefixes of messages. On the command line, `where` is "" and `dash` is "--"; in a
+ * file they are "run.conf:12: " and "". */
 typedef struct Source {
     const char *where, *dash;
-    int number; /* repetitions are detected within one source only */
+    int number; /* repetitions are detected only within one source */
 } Source;
 
 static void unknown(Args *a, Source src, const char *key, size_t len) {
     Str quoted = {0};
-    size_t dashes = strlen(src.dash); /* they precede the key, and are part of the message */
+    size_t dashes = strlen(src.dash); /* the dashes before the key are part of the message */
     str_quote(&quoted, key - dashes, len + dashes);
     const char *near = nearest(a, key, len);
     Match m;
@@ -218,7 +218,7 @@ static void unknown(Args *a, Source src, const char *key, size_t len) {
         args_problem(a, "%s%s is not an option: did you mean %s%s?", src.where, quoted.s, src.dash, near);
         CHECK(find(a, near, strlen(near), &m), "--%s", near);
         unsigned char *given = &m.table->given[m.row - m.table->rows];
-        if (!*given) *given = ARG_BAD; /* so that it is not also reported as missing */
+        if (!*given) *given = ARG_BAD; /* otherwise args_end would also report it as missing */
     } else
         args_problem(a, "%s%s is not an option: see --help for the list.", src.where, quoted.s);
     str_free(&quoted);
@@ -226,8 +226,8 @@ static void unknown(Args *a, Source src, const char *key, size_t len) {
 
 static bool is_boolean(const Arg *row) { return row->type == ARG_FLAG || row->type == ARG_OFF; }
 
-/* `--bf16` means lane = bf16; `--bf16=false` only undoes that choice. A boolean has no third value, so its
- * `=false` means the other value. */
+/* `--bf16` sets lane = bf16; `--bf16=false` only undoes that choice. For a boolean field, `=false` sets the
+ * opposite value. */
 static void imply(Args *a, const Match *m, void *field, bool on) {
     const char *value = arena_printf(a->arena, "%.*s", (int)m->spelling.implied_len, m->spelling.implied);
     if (is_boolean(m->row) && !on) value = strcmp(value, "true") ? "true" : "false", on = true;
@@ -240,7 +240,7 @@ static void imply(Args *a, const Match *m, void *field, bool on) {
     str_free(&now);
 }
 
-/* Translates another program's values to ours: returns the remaining values, none if one is refused. */
+/* Translates another program's values to ours. Returns the values to set: none if one is refused. */
 static TextList translate(Args *a, const Match *m, const char *const *words, int64_t n) {
     TextList left = {arena_alloc(a->arena, (size_t)n * sizeof *left.at), 0};
     const int name = (int)m->spelling.len;
@@ -276,8 +276,8 @@ static bool set_value(Args *a, Source src, const Match *m, void *field, const ch
     return good;
 }
 
-/* An option is repeated in one source. On the command line the last one applies, and in a file it is an
- * error. Flags that contradict each other are an error in both. */
+/* Handles an option that one source repeats. On the command line the last value applies; in a file a
+ * repetition is an error. Flags that contradict each other are an error in both. */
 static void repeated(Args *a, Source src, const Spelling *old, const Spelling *now, const char *before,
                      const char *after) {
     const bool same = args_same_name(old->name, old->len, now->name, now->len),
@@ -322,7 +322,7 @@ static const ArgTable *find_foreign(const Args *a, const char *key, size_t len, 
     return NULL;
 }
 
-/* An option of another program, with one of its values or without. */
+/* Handles an option of another program; value: its first value, or NULL. */
 static void use_foreign(Args *a, Source src, const ForeignOption *o, const char *value) {
     const int len = (int)o->len;
     if (!o->arity && value && (!strcmp(value, "false") || !strcmp(value, "False"))) return;
@@ -342,7 +342,7 @@ static int next_source(Args *a) {
 
 static bool is_option(const char *word) { return word[0] == '-' && word[1] == '-' && word[2]; }
 
-/* The number of words after an option and before the next one, at most `most`. */
+/* The number of words before the next option, at most `most`. */
 static int count_words(int argc, char **argv, int most) {
     int n = 0;
     while (n < most && n < argc && !is_option(argv[n])) n++;
@@ -353,7 +353,7 @@ static void no_use(Args *a, const char *key, size_t len, const ArgTable *table) 
     args_problem(a, "--%.*s is not used in %s: remove it.", (int)len, key, table->command);
 }
 
-/* An option that the command does not read: its value is checked if the line may contain it. */
+/* Handles an option that the command does not read. If the option is only noted, its value is checked too. */
 static void unread(Args *a, Source src, const Match *m, const char *key, size_t len, const char *const *words,
                    int64_t n) {
     if (!m->table->notes_unread || strstr(m->row->help, "not in Megatron-LM"))
@@ -409,7 +409,7 @@ static int line_option(Args *a, Source src, int argc, char **argv) {
     return 1 + n;
 }
 
-/* `--config FILE` and `--config=FILE`: the number of words, 0 if argv[0] is another option. */
+/* Parses `--config FILE` or `--config=FILE`; returns the number of words, 0 if argv[0] is another option. */
 static int config_words(int argc, char **argv, const char **path) {
     if (!strncmp(argv[0], "--config=", 9)) return *path = argv[0] + 9, 1;
     if (strcmp(argv[0], "--config")) return 0;
@@ -417,7 +417,8 @@ static int config_words(int argc, char **argv, const char **path) {
     return *path ? 2 : 1;
 }
 
-/* `--help` and the following word, with dashes only if it is the last one: the number of words. */
+/* Parses `--help` and the word after it; returns the number of words. A word with dashes belongs to --help
+ * only at the end of the line. */
 static int help_words(Args *a, int argc, char **argv) {
     a->help = true;
     if (argc < 2 || (argv[1][0] == '-' && argc > 2)) return 1;
@@ -425,7 +426,8 @@ static int help_words(Args *a, int argc, char **argv) {
     return 2;
 }
 
-/* A word that no option takes. After a text it is a part of a value that has blanks. */
+/* Reports a word that belongs to no option. After an option of type text, the word is probably part of an
+ * unquoted value. */
 static void stray(Args *a, const char *word, const char *before) {
     Match m;
     const bool text = before && find(a, before, strlen(before), &m) && m.row->type == ARG_TEXT;
@@ -452,7 +454,7 @@ void args_line(Args *a, int argc, char **argv) {
         }
     Source src = {"", "--", next_source(a)};
     a->line = src.number;
-    const char *before = NULL; /* the option that the last words belong to */
+    const char *before = NULL; /* the last option on the line */
     for (int i = 0; i < argc;) {
         int n = config_words(argc - i, argv + i, &path);
         if (!strcmp(argv[i], "--help") || !strcmp(argv[i], "-h"))
@@ -472,7 +474,7 @@ void args_line(Args *a, int argc, char **argv) {
 
 static bool blank(char c) { return c == ' ' || c == '\t' || c == '\r'; }
 
-/* The length of the line without its comment; quotes protect a #. */
+/* The length of the line without its comment. A # inside quotes starts no comment. */
 static size_t without_comment(const char *s, size_t n) {
     bool quoted = false;
     for (size_t i = 0; i < n; i++) {
@@ -487,7 +489,7 @@ static void trim(const char **s, size_t *n) {
     while (*n && blank((*s)[*n - 1])) --*n;
 }
 
-/* Splits a value at blanks outside of double quotes; returns false if a quote does not end. */
+/* Splits a value at blanks outside double quotes; returns false if a quote does not end. */
 static bool split_words(Args *a, const char *s, size_t n, TextList *words) {
     words->at = arena_alloc(a->arena, (n / 2 + 1) * sizeof *words->at);
     for (size_t i = 0; i < n;) {
@@ -505,7 +507,8 @@ static bool split_words(Args *a, const char *s, size_t n, TextList *words) {
     return true;
 }
 
-/* The value of one line. A list is split; a single value is the rest of the line, and may be empty. */
+/* Reads the value of one line. A list is split into words; a single value is the rest of the line. Without
+ * `empty`, an empty single value is missing. Returns false if a quote does not end. */
 static bool line_value(Args *a, bool list, bool empty, const char *s, size_t n, TextList *words) {
     if (list) return split_words(a, s, n, words);
     words->at = arena_alloc(a->arena, sizeof *words->at);
@@ -515,7 +518,8 @@ static bool line_value(Args *a, bool list, bool empty, const char *s, size_t n, 
     return quoted || !n || s[0] != '"';
 }
 
-/* A line without `=`: if it begins with the name of an option, the message is the line that was meant. */
+/* Reports a line without `=`. If the line begins with the name of an option, the message suggests the
+ * intended line. */
 static void no_assignment(Args *a, Source src, const char *s, size_t n) {
     static const char *const SHOWN[] = {"true", "VALUE"};
     Str meant = {0}, quoted = {0};

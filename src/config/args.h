@@ -1,20 +1,19 @@
-/* The one option parser of the program: tables of rows, with values from a command line and from `key =
- * value` files. It collects messages on all problems, not only the first.
+/* The program's option parser. Options are rows of tables; their values come from a command line and from
+ * `name = value` files. The parser reports all problems, not only the first.
  *
- * Command line: `--name value`, `--name=value`; a flag is `--name` or `--name=true|false`; a list takes every
- * word up to the next `--name`. `--config FILE` (anywhere) is read first, so that the line overrides it.
- * `--help` and `-h` set `help`, and a following word `help_word`. The last of a repeated option applies, as
- * in argparse.
+ * Command line: `--name value` or `--name=value`. A flag is `--name` or `--name=true|false`. The values of a
+ * list are all words up to the next `--name`. `--config FILE` may be anywhere and is read first, so the line
+ * overrides the file. `--help` and `-h` set `help`; a word after them becomes `help_word`. The last
+ * occurrence of a repeated option applies, as in argparse.
  *
- * File: one `name = value` a line, names without dashes, flags `name = true`. `#` at the start of a line or
- * after a blank starts a comment. A value may be in double quotes. A repeated option is an error.
+ * File: each line is `name = value`, without leading dashes; a flag is `name = true`. `#` at the start of a
+ * line or after a blank starts a comment. A value may be in double quotes. A repeated option is an error.
  *
- * In names `_` is equivalent to `-`; Python's True and False are true and false. The value `none` unsets a
- * number, an empty value a text. Command-line text is NUL-terminated by the system; a file may contain any
- * bytes.
+ * In names `_` is equivalent to `-`. Python's True and False are read as true and false. The value `none`
+ * unsets a number, and an empty value unsets a text. A file may contain any bytes.
  *
- * An option that the command does not read is an error on the command line, or noted (notes_unread). In a file it is
- * skipped, so that commands can share a file. */
+ * An option that the command does not read is an error on the command line, or a note (notes_unread). In a
+ * file the option is skipped, so that commands can share a file. */
 #pragma once
 
 #include <math.h>
@@ -31,17 +30,17 @@ typedef struct TextList {
     const char **at;
     int64_t count;
 } TextList;
-/* Lists of names, which blanks or commas separate.
- * Whether a list selects this name: an empty list selects all. */
+/* Whether a list of names, separated by blanks or commas, contains `name`. An empty list selects all
+ * names. */
 bool text_list_selects(const TextList *, const char *name);
-/* A user error of --`option` if the list has a name that is not one of these. */
+/* A user error about --`option` if the list contains a name that is not in `names`. */
 Err text_list_check(const TextList *, const char *option, const char *const *names, int n);
 typedef struct I64List {
     int64_t *at;
     int64_t count;
 } I64List;
 
-/* A missing I64 has this value; a missing F64 is NaN, a TEXT is NULL, a list is empty. */
+/* The value of an unset I64. An unset F64 is NaN, an unset TEXT is NULL, and an unset list is empty. */
 #define I64_UNSET INT64_MIN
 static inline bool i64_is_set(int64_t v) { return v != I64_UNSET; }
 static inline bool f64_is_set(double v) { return !isnan(v); }
@@ -49,7 +48,7 @@ static inline int64_t i64_or(int64_t v, int64_t fallback) { return i64_is_set(v)
 static inline double f64_or(double v, double fallback) { return f64_is_set(v) ? v : fallback; }
 
 typedef enum ArgType {
-    ARG_GROUP, /* not an option: starts a group, `names` is its title */
+    ARG_GROUP, /* not an option: starts a group with the title `names` */
     ARG_FLAG,  /* bool, off unless given */
     ARG_OFF,   /* bool, on unless given: Megatron-LM's --no-... and --disable-... */
     ARG_I64,
@@ -66,15 +65,15 @@ typedef struct Arg {
      * noted. No leading dashes. */
     const char *names;
     ArgType type;
-    size_t offset;        /* of the field in the target */
-    const char *fallback; /* the default, spelled as a user would; "none" is unset */
+    size_t offset;        /* offset of the field in the target */
+    const char *fallback; /* the default, as a user would write it; "none": unset */
     const char *const *choices;
     const char *help;
     bool required;
 } Arg;
 
-/* A row for a field of a struct; further members may follow: ARG_ROW(Options, input, "input", ARG_TEXT, "none", "A
- * file.", .required = true). */
+/* A row for a field of a struct. Further members of Arg may follow: ARG_ROW(Options, input, "input",
+ * ARG_TEXT, "none", "A file.", .required = true). */
 #define ARG_ROW(struct_, field, name, kind, otherwise, text, ...)                                            \
     {                                                                                                        \
         .names = name, .type = kind, .offset = offsetof(struct_, field), .fallback = otherwise,              \
@@ -83,15 +82,16 @@ typedef struct Arg {
 
 /* Options of another program whose command lines also run here. They set no value. */
 typedef enum ForeignKind { FOREIGN_NOTED, FOREIGN_REFUSED } ForeignKind;
-/* Where they are accepted: on the command line and in a file; only on the command line; nowhere. A file in which they
- * are not accepted skips them. */
+/* Where foreign options are accepted. READ: on the command line and in a file; ON_LINE: only on the command
+ * line; UNUSED: nowhere. In a file, foreign options that are not accepted are skipped. */
 typedef enum ForeignPlace { FOREIGN_READ, FOREIGN_ON_LINE, FOREIGN_UNUSED } ForeignPlace;
 typedef struct Foreign {
     ForeignKind kind;
-    /* NULL: `words` are options: "flag value= list+ value=this,that"; another value than this or that is
-     * refused. Else `words` are values of our option `option`, and are translated to `ours` ("": nothing). */
+    /* NULL: `words` are options: "flag value= list+ value=this,that", where any other value than this or that
+     * is refused. Otherwise `words` are values of our option `option`, and are translated to `ours` ("":
+     * ignored). */
     const char *option, *ours, *words;
-    const char *reason; /* complete sentences; for a refused option including the remedy */
+    const char *reason; /* complete sentences; the reason of a refused option includes the remedy */
 } Foreign;
 
 struct Choice;
@@ -101,23 +101,23 @@ typedef struct ArgTable {
     const Foreign *foreign;
     int64_t num_foreign;
     ForeignPlace foreign_use;
-    bool notes_unread; /* options of Megatron-LM that the command does not read are a note, not an error */
-    bool (*accepts)(int use, int64_t row); /* whether the command reads this option; NULL: all of them */
+    bool notes_unread; /* a Megatron-LM option that the command does not read is a note, not an error */
+    bool (*accepts)(int use, int64_t row); /* whether the command reads the option; NULL: it reads all */
     int use;
     const char *command;   /* name of `use` in messages */
     void *target;          /* the struct that holds the fields */
     unsigned char *given;  /* [count], 0 = default; NULL: the parser allocates it */
-    struct Choice *chosen; /* [count], the parser's: how each option was last given */
+    struct Choice *chosen; /* [count], set by the parser: the last spelling of each option */
 } ArgTable;
 
-/* A table of rows for a struct; further members may follow. */
+/* A table of rows for a struct. Further members of ArgTable may follow. */
 #define ARG_TABLE(rows_, target_, ...)                                                                       \
     ((ArgTable){.rows = rows_, .count = sizeof rows_ / sizeof *rows_, .target = target_, __VA_ARGS__})
 
 /* ARG_BAD in `given`: the option was given, but its value could not be read. */
 enum { ARG_TABLES = 4, ARG_PROBLEMS = 40, ARG_BAD = 255 };
 
-/* A message about a given option. args_end prints one for all options with the same kind and text. */
+/* A message about a given option. args_end reports options with the same kind and text in one message. */
 typedef enum RemarkKind {
     REMARK_IDLE,    /* a note: "--name has no effect<text>" */
     REMARK_TAKEN,   /* a note: "--name is treated as<text>" */
@@ -132,19 +132,19 @@ typedef struct Remark {
  * arena. */
 typedef struct Args {
     const char *usage;        /* "isotron parity DIR [options]" */
-    const char *operand_name; /* name of words without dashes ("DIR"); NULL: not allowed */
+    const char *operand_name; /* name of operands ("DIR"); NULL: operands are not allowed */
     Arena *arena;
     ArgTable tables[ARG_TABLES];
     int num_tables, sources;
-    int line; /* the source that was the last command line; 0: none yet */
+    int line; /* number of the source that was the last command line; 0: none */
     TextList operands;
     TextList configs; /* the paths that --config gave */
     bool help;
-    const char *help_word; /* only show options that contain this word; NULL: all */
+    const char *help_word; /* show only options that contain this word; NULL: all options */
     bool unreadable;       /* a file of options could not be read, so missing options are not reported */
     int64_t num_problems;
     Str problems; /* one message per line, at most ARG_PROBLEMS */
-    Str notes;    /* no errors, but worth reporting: one message per line */
+    Str notes;    /* messages that are not errors, one per line */
     int64_t idle; /* given options that have no effect */
     Remark *remarks;
     int64_t num_remarks;
@@ -154,30 +154,31 @@ void args_init(Args *, Arena *, const char *usage, const char *operand_name);
 void args_free(Args *);
 /* Adds a table and sets its target to the defaults. */
 void args_use(Args *, ArgTable);
-/* Reads `argc` words, without the names of program and command. */
+/* Reads `argc` words; argv excludes the names of the program and the command. */
 void args_line(Args *, int argc, char **argv);
 void args_file(Args *, const char *path);
-/* As args_file, for bytes in memory; `name` replaces the path in messages. */
+/* Like args_file, for bytes in memory. `name` replaces the path in messages. */
 void args_bytes(Args *, const char *name, const char *bytes, size_t n);
-/* Adds a message, unless it was added before. */
+/* Adds a message unless the same message exists. */
 void args_problem(Args *, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void args_note(Args *, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-/* The text follows the verdict directly and is not empty: ": reason", " without --x." */
+/* Adds a remark. Its text is not empty, and directly follows the verdict: ": reason", " without --x." */
 void args_remark(Args *, RemarkKind, const char *option, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
-/* A problem for a value of the option --name that is not UTF-8 text. */
+/* Reports a problem for each value of --name that is not UTF-8 text. */
 void args_check_texts(Args *, const char *name, const TextList *);
-/* A problem "--name is not used <why>: remove it" if the last command line gives this option. */
+/* Reports the problem "--name is not used <why>: remove it" if the last command line contains the option. */
 void args_refuse(Args *, const char *name, const char *why);
-/* args_refuse for every option of the table with this target. */
+/* Calls args_refuse for every option of the table with this target. */
 void args_refuse_all(Args *, const void *target, const char *why);
-/* Call it after all sources. Reports missing required options, then returns one Err for all problems (its
- * message is a summary, the messages are in `problems`). Call it before using any value. */
+/* Ends the parse: call it after all sources and before any value is used. Reports missing required options,
+ * and returns one Err for all problems. The message of the Err is a summary; the separate messages are in
+ * `problems`. */
 Err args_end(Args *);
-/* For args_end: adds the messages of the remarks. */
+/* Adds the messages of the remarks; called by args_end. */
 void args_print_remarks(Args *);
-/* The text of --help in lines of at most `width` columns: usage, then the accepted options by group; with help_word
- * only options that contain it in name or help. */
+/* Appends the text of --help, in lines of at most `width` columns: usage, then the accepted options by group.
+ * With help_word it lists only options whose name, values or help contain that word. */
 void args_help(const Args *, int width, Str *out);
 
 /* ---- foreign options (foreign.c) ---- */
@@ -190,14 +191,15 @@ typedef struct ForeignOption {
 } ForeignOption;
 bool foreign_find(const ArgTable *, const char *key, size_t len, ForeignOption *out);
 bool foreign_allows(const ForeignOption *, const char *value);
-/* The row for a value of our option; NULL: not a foreign value. */
+/* The row that translates a value of our option; NULL: the value is not foreign. */
 const Foreign *foreign_value(const ArgTable *, const Arg *, const char *value);
 void foreign_use(Args *, const Foreign *, const char *option);
-/* Whether both spell one name: `_` is equivalent to `-`. */
+/* Whether a and b are the same name; `_` is equivalent to `-`. */
 bool args_same_name(const char *a, size_t a_len, const char *b, size_t b_len);
 
-/* The values of one option (argvalue.c): the same spelling for defaults, flags, files, help and documents. */
-/* Parses n words into the field. On failure returns false and appends "a whole number, not 'x'" to
+/* ---- values of options (argvalue.c), spelled the same in defaults, command lines, files, help and documents
+ * ---- */
+/* Parses n words into the field. On failure, returns false and appends "a whole number, not 'x'" to
  * `expected`. */
 bool arg_parse(const Arg *, void *field, Arena *, const char *const *words, int64_t n, Str *expected);
 /* Sets the field to the default. */
@@ -206,5 +208,5 @@ void arg_default(const Arg *, void *field, Arena *);
 void arg_print(const Arg *, const void *field, Str *out);
 /* The form of a value: "N", "NUMBER", "TEXT ...", "{a|b}"; empty for flags. */
 void arg_metavar(const Arg *, Str *out);
-/* Length of the option's name inside `names`. */
+/* Length of the option's first spelling in `names`. */
 size_t arg_name_len(const Arg *);

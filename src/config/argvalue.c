@@ -1,4 +1,4 @@
-/* Values of options: parsing and printing, in one place for every type. */
+/* Parsing and printing of option values, for every type. */
 #include "config/args.h"
 
 #include <ctype.h>
@@ -72,7 +72,7 @@ static bool parse_text(const Arg *row, const char **text, Arena *arena, const ch
     return *word;
 }
 
-/* The limit of the type that the word, which is a number, exceeds; NULL: none. */
+/* The limit of the type that a number exceeds; NULL: the word exceeds no limit, or is not a number. */
 static const char *exceeded(const Arg *row, const char *word) {
     char *end;
     errno = 0;
@@ -164,7 +164,7 @@ void arg_default(const Arg *row, void *field, Arena *arena) {
               row->names);
 }
 
-/* The shortest decimal that reads back as the same double. */
+/* Prints the shortest decimal, of at least 6 digits, that reads back as the same double. */
 static void print_f64(double v, Str *out) {
     char text[40];
     for (int digits = 6; digits <= 17; digits++) {

@@ -1,5 +1,5 @@
-/* Checks ranges (options.def) and rules (rules.def). Reports all violations together, and notes given options
- * without effect. */
+/* Checks ranges (options.def) and rules (rules.def). Reports all violations, and notes given options without
+ * effect. */
 #include "config/config.h"
 
 #include <ctype.h>
@@ -9,7 +9,7 @@
 
 #include "base/fault.h"
 
-/* Whether d divides n. Also true if one of them is missing or out of range, which has a separate message. */
+/* Whether d divides n. True if d or n is missing or out of range, because a separate message reports that. */
 static bool divides(int64_t d, int64_t n) { return d <= 0 || n <= 0 || n % d == 0; }
 
 static bool has_experts(const Config *c) { return i64_is_set(c->num_experts); }
@@ -22,7 +22,7 @@ static bool repeated(const TextList *list) {
     return false;
 }
 
-/* Ranks that hold one copy of the experts. */
+/* The number of ranks that hold one copy of the experts. */
 static int64_t expert_ranks(const Config *c) {
     return config_expert_tensor_ranks(c) * c->expert_model_parallel_size * c->pipeline_model_parallel_size;
 }
@@ -37,7 +37,8 @@ static bool shards_gradients(const Config *c) {
     return c->use_megatron_fsdp && (s == SHARD_OPTIM_GRADS || s == SHARD_OPTIM_GRADS_PARAMS);
 }
 
-/* Whether instances divide the ranks that hold a parameter, dense or of an expert. */
+/* Whether the number of optimizer instances divides the number of replicas of every parameter, dense or
+ * expert. */
 static bool divides_replicas(const Config *c) {
     const int64_t n = c->num_distributed_optimizer_instances, ranks = config_ranks(c);
     const int64_t dense =
@@ -55,7 +56,7 @@ static int64_t expert_width_unit(const Config *c) {
     return i64_or(c->moe_ffn_hidden_size, i64_or(c->ffn_hidden_size, ffn_default_unit(c)));
 }
 
-/* Rotated channels of a head; -1 if another rule is broken. */
+/* Number of rotated channels of a head; -1 if another rule is broken. */
 static int64_t rotary_dim(const Config *c) {
     int64_t head = c->kv_channels;
     if (!i64_is_set(head)) {
@@ -79,14 +80,14 @@ static bool valid_window(const Config *c) {
            (w->count == 2 && w->at[0] >= -1 && w->at[0] <= most && (w->at[1] == 0 || w->at[1] == -1));
 }
 
-/* The tokens of a decoder that follows an encoder; unset: the model has none. */
+/* Tokens per sample of a T5's decoder; unset: the model is not a T5. */
 static int64_t decoder_tokens(const Config *c) {
     return c->model == MODEL_t5 ? c->decoder_seq_length : I64_UNSET;
 }
 
-/* Whether generous counts of parameters and of a microbatch's activations are below a limit. Below it no
- * 64-bit product of sizes and bytes overflows. Sums of sizes within their ranges are exact, but their
- * products may be too large. */
+/* Whether upper estimates of the number of parameters and of a microbatch's activations are below a limit.
+ * Below the limit, no 64-bit product of sizes and bytes overflows. Integer sums of sizes in their ranges are
+ * exact; products are computed in double. */
 static bool countable(const Config *c) {
     const double limit = 0x1p56;
     const int64_t h = i64_or(c->hidden_size, 1), heads = i64_or(c->num_attention_heads, 1),
@@ -156,7 +157,8 @@ static bool valid_hierarchy(const Config *c) {
            sizes->at[1] == cp / sizes->at[0];
 }
 
-/* Whether the heads of a tensor-parallel rank can be distributed evenly over `ranks`, with equal groups. */
+/* Whether the heads of a tensor-parallel rank can be distributed evenly over `ranks`, with groups of equal
+ * size. */
 static bool deals_heads(const Config *c, int64_t ranks) {
     const int64_t heads = c->num_attention_heads, tp = c->tensor_model_parallel_size,
                   all_groups = c->group_query_attention ? c->num_query_groups : heads;
@@ -165,13 +167,13 @@ static bool deals_heads(const Config *c, int64_t ranks) {
     return groups % ranks == 0 || (ranks % groups == 0 && per_group % (ranks / groups) == 0);
 }
 
-/* With fewer groups than tensor-parallel ranks: whether all ranks can hold equally many rows of Q, K and
- * V. */
+/* Whether all tensor-parallel ranks can hold the same number of rows of Q, K and V, with fewer groups than
+ * ranks. */
 static bool cuts_groups(const Config *c) {
     const int64_t heads = c->num_attention_heads, tp = c->tensor_model_parallel_size;
     if (!c->group_query_attention || c->num_query_groups >= tp || heads < 1 || tp < 1) return true;
     const int64_t head = i64_or(c->kv_channels, c->hidden_size / heads);
-    return head < 1 || head > 65536 || 2 * c->num_query_groups * head % tp == 0; /* tp divides the heads */
+    return head < 1 || head > 65536 || 2 * c->num_query_groups * head % tp == 0; /* tp divides heads */
 }
 
 static bool deals_heads_to_context(const Config *c) {
@@ -180,7 +182,7 @@ static bool deals_heads_to_context(const Config *c) {
            (!communicates_by(c, CONTEXT_A2A_P2P) || sizes->count != 2 || deals_heads(c, sizes->at[0]));
 }
 
-/* Whether some layer processes the keys in parts. */
+/* Whether some layer receives the keys in parts from other ranks. */
 static bool rings(const Config *c) {
     const I64List *sizes = &c->hierarchical_context_parallel_sizes;
     return communicates_by(c, CONTEXT_P2P) ||
@@ -284,7 +286,7 @@ static bool is_number(int option) {
     return CONFIG_ROWS[option].type == ARG_I64 || CONFIG_ROWS[option].type == ARG_F64;
 }
 
-/* Returns false after a message. */
+/* Returns false, after a message, if the option's value is out of its range. */
 static bool check_range(const Config *c, int option, Args *args) {
     const Arg *row = &CONFIG_ROWS[option];
     const ConfigRange r = config_range(option);
@@ -305,7 +307,8 @@ static bool check_range(const Config *c, int option, Args *args) {
     return false;
 }
 
-/* Clamps a number to its range, so that no condition overflows; check_range has reported it. */
+/* Clamps a number to its range, so that no condition overflows. check_range has reported a number out of its
+ * range. */
 static void clamp_to_range(Config *c, int option) {
     const ConfigRange r = config_range(option);
     void *value = (char *)c + CONFIG_ROWS[option].offset;
@@ -319,7 +322,8 @@ static void clamp_to_range(Config *c, int option) {
         *whole = (int64_t)r.high;
 }
 
-/* The smallest number of ranks that holds whole copies of the dense parameters and of the experts. */
+/* The smallest number of ranks that is a multiple of the ranks per copy of the dense parameters and of the
+ * experts. */
 static int64_t fitting_ranks(const Config *c) {
     const int64_t dense = config_model_ranks(c), experts = expert_ranks(c);
     int64_t a = dense, b = experts;
@@ -330,7 +334,7 @@ static int64_t fitting_ranks(const Config *c) {
     return a ? dense / a * experts : 0;
 }
 
-/* A value in a message that follows from several options: its name must start with ':'. */
+/* A value in a message that is computed from several options. Its name starts with ':'. */
 static int64_t derived_value(const Config *c, const char *name, size_t len) {
     const struct {
         const char *name;
@@ -349,7 +353,7 @@ static int64_t derived_value(const Config *c, const char *name, size_t len) {
     return values[i].value;
 }
 
-/* The message with the options' values inserted for %name, and derived values for %:name. */
+/* Appends the message with %name replaced by the option's value, and %:name by a derived value. */
 static void fill_in_values(const Config *given, const Config *c, const char *message, Str *out) {
     while (*message) {
         size_t plain = strcspn(message, "%");
@@ -374,8 +378,8 @@ static void fill_in_values(const Config *given, const Config *c, const char *mes
     }
 }
 
-/* Whether a message names an option whose value could not be read or is out of its range, so that the broken
- * rule is only a consequence. */
+/* Whether a message names an option whose value could not be read or is out of its range. The broken rule is
+ * then only a consequence. */
 static bool follows_from_bad(const Config *c, const char *message) {
     for (const char *s = message; (s = strstr(s, "--")); s++) {
         size_t n = 0;
@@ -390,7 +394,7 @@ static void check_rules(const Config *given, const Config *c, unsigned checks, A
     const struct {
         unsigned check;
         bool holds;
-        const char *idle; /* the option that has no effect; NULL: a broken rule is a problem */
+        const char *idle; /* IDLE: the option without effect; NULL: a broken rule is an error */
         const char *message;
     } rules[] = {
 #define RULE(check, condition, message)         {CHECK_##check, (condition), NULL, message},

@@ -1,5 +1,5 @@
-/* Circle with check.c: this file has the rows of options, which the checks read, and config_parse,
- * which calls the checks. */
+/* Circle with check.c: the checks read the rows of options in this file, and config_parse calls the
+ * checks. */
 #include "config/config.h"
 
 #include <string.h>
@@ -30,7 +30,7 @@ static const Foreign MEGATRON[] = {
 #include "config/rules.def"
 };
 
-/* The parser stores a choice as an int. */
+/* The parser stores a choice as an int, so every enum must have the size of an int. */
 #define OPT(type, field, fallback, class, names, help)
 #define OPTENUM(enumeration, field, fallback, class, names, help)                                            \
     _Static_assert(sizeof(((Config *)0)->field) == sizeof(int), #field);

@@ -37,14 +37,14 @@ typedef enum ConfigGroup {
     GROUPS
 } ConfigGroup;
 
-/* The users of options: the rows of uses.def. USE_ALL is every option. */
+/* The commands that read options: the rows of uses.def. USE_ALL reads every option. */
 typedef enum ConfigUse {
 #define USE(constant, command, groups, classes) USE_##constant,
 #include "config/uses.def"
     USE_ALL
 } ConfigUse;
 bool config_uses(int use, int64_t option);
-/* Name in messages: "bench train". */
+/* The name of the command in messages: "bench train". */
 const char *config_use_name(ConfigUse);
 
 typedef enum ConfigClass {
@@ -55,58 +55,58 @@ typedef enum ConfigClass {
     CLASS_ALL = 15
 } ConfigClass;
 
-/* Bits next to that of the class: a command reads the option too, or not, unlike its group. */
+/* Bits that are combined with the class of an option. ALSO: the command reads this option but not its group.
+ * EXCEPT: the command reads the group but not this option. */
 #define CLASS_ALSO(use)   (UINT64_C(1) << (8 + (use)))
 #define CLASS_EXCEPT(use) (UINT64_C(1) << (32 + (use)))
 #define ALSO(command)     CLASS_ALSO(USE_##command)
 #define EXCEPT(command)   CLASS_EXCEPT(USE_##command)
 
-/* A global batch size that applies from a number of consumed samples on. */
+/* A global batch size, and the number of consumed samples from which it applies. */
 typedef struct BatchStep {
     int64_t from_samples, size;
 } BatchStep;
 
-/* Values derived from the options by config_finish. Sizes are those of the full model; schedule lengths are in
- * samples, as in Megatron-LM. */
+/* Values derived from the options by config_finish. Sizes are those of the full model, not of one rank. */
 typedef struct Derived {
     int64_t ffn_hidden_size, kv_channels, num_query_groups, max_position_embeddings;
     int64_t rotary_dim;                    /* rotated part of a head; 0 without rope */
-    int64_t vocab_size, padded_vocab_size; /* 0 if neither the options nor the tokenizer set it */
+    int64_t vocab_size, padded_vocab_size; /* 0: neither the options nor the tokenizer define a size */
     MlpActivation activation;              /* never MLP_GELU */
-    int64_t window_left;                   /* reach of a windowed layer; -1 = no limit */
-    const bool *layer_windowed;            /* [num_layers] */
-    const bool *layer_rotated;             /* [num_layers] */
-    const double *rope_divisor;            /* [rotary_dim / 2], divides the rotary frequencies; NULL: none */
-    double rope_base, rope_amplitude;      /* of the rotary frequencies; scales rotated channels */
-    const bool *layer_moe;                 /* [num_layers] */
-    const ContextComm *layer_context_comm; /* [num_layers] */
-    int64_t num_moe_layers, moe_ffn_hidden_size, moe_shared_size; /* the last: 0 without shared experts */
-    double aux_loss_coeff[BALANCE_SINKHORN];                      /* by LoadBalancing; 0: that loss is off */
+    int64_t window_left;                   /* earlier tokens in the window of a layer; -1: no limit */
+    const bool *layer_windowed;            /* [config_layers] */
+    const bool *layer_rotated;             /* [config_layers] */
+    const double *rope_divisor;            /* [rotary_dim / 2] divisors of frequencies; NULL: none */
+    double rope_base, rope_amplitude;      /* base of the rotary frequencies; factor of rotated channels */
+    const bool *layer_moe;                 /* [config_layers] */
+    const ContextComm *layer_context_comm; /* [config_layers] */
+    int64_t num_moe_layers, moe_ffn_hidden_size, moe_shared_size; /* last: 0 without shared experts */
+    double aux_loss_coeff[BALANCE_SINKHORN];                      /* index: LoadBalancing; 0: no such loss */
     bool sinkhorn;
     double logits_scaling;
-    bool output_bias;                                     /* of a T5's output layer */
-    double init_std, output_init_std, embedding_init_std; /* output: sqrt(2 * num_layers) smaller */
-    unsigned recompute_modules; /* bit of each RecomputeModule; 0 unless selective */
+    bool output_bias;                                     /* whether a T5's output layer has a bias */
+    double init_std, output_init_std, embedding_init_std; /* output: init_std / sqrt(2 * num_layers) */
+    unsigned recompute_modules; /* one bit per RecomputeModule; 0 unless recomputation is selective */
 
-    int64_t choices; /* of a question, each a sample of a batch; 1: none */
+    int64_t choices; /* choices per question, each a sample; 1: not multiple choice */
     int64_t data_parallel_size;
-    int64_t cpu_threads; /* of a rank; 0: one for each core */
-    /* In samples, as are all counts below. With choices, these are the options' values times the number of choices.
-     * global: the last one of the schedule. */
+    int64_t cpu_threads; /* threads per rank; 0: one per core */
+    /* Batch sizes and schedule lengths are in samples, as in Megatron-LM. The batch sizes are the options'
+     * values times `choices`. global_batch_size is the final size of the schedule. */
     int64_t micro_batch_size, global_batch_size;
-    const BatchStep *batch_steps; /* [num_batch_steps], ascending, the first from 0 */
+    const BatchStep *batch_steps; /* [num_batch_steps], ascending; the first applies from 0 samples */
     int64_t num_batch_steps;
     int64_t train_iters, train_samples; /* 0 if neither is given */
-    int64_t samples_needed; /* more than train_samples if the last step of a schedule ends after it */
+    int64_t samples_needed;             /* above train_samples if the last step of a schedule ends later */
     double lr_warmup_steps;
     int64_t lr_decay_steps, lr_wsd_decay_steps, wd_incr_steps; /* samples; wsd: 0 if not given */
     double start_weight_decay, end_weight_decay;
-    double decoupled_lr, decoupled_min_lr; /* of embedding and output layer: lr and min_lr unless given */
+    double decoupled_lr, decoupled_min_lr; /* for the embedding and output layer; default: lr, min_lr */
     const char *split;                     /* NULL with per-split paths */
-    uint64_t random_seed;                  /* of sampling */
+    uint64_t random_seed;                  /* seed of sampling */
 } Derived;
 
-/* None is I64_UNSET, NaN, NULL or an empty list (args.h). */
+/* A field without a value is I64_UNSET, NaN, NULL or an empty list (args.h). */
 typedef struct Config {
 #define CONFIG_flag                                        bool
 #define CONFIG_off                                         bool
@@ -118,13 +118,13 @@ typedef struct Config {
 #define OPT(type, field, fallback, class, names, help)     CONFIG_##type field;
 #define OPTENUM(type, field, fallback, class, names, help) type field;
 #include "config/options.def"
-    unsigned char given[OPTIONS]; /* 0: the default; else the user gave it */
+    unsigned char given[OPTIONS]; /* 0: the field has its default; otherwise the user gave the option */
     Derived derived;
 } Config;
 
 #define config_given(config, field) ((config)->given[OPTION_##field] != 0)
 
-/* The rules to check (rules.def): those whose bits are all set. */
+/* Which rules to check: a rule of rules.def is checked if all bits of its CHECK_ constant are set. */
 typedef enum ConfigCheck {
     CHECK_TRAIN = 1,
     CHECK_GENERATE = 2,
@@ -132,78 +132,83 @@ typedef enum ConfigCheck {
     CHECK_LAYOUT = 8, /* how layers are split over ranks: all options that a pipeline's schedule depends on */
     CHECK_MODEL = 16 | CHECK_LAYOUT,
     CHECK_TASK = 64,
-    CHECK_STRICT = 32, /* refuses options of the command line without effect, also those of Megatron-LM */
+    CHECK_STRICT = 32, /* options without effect on the command line are errors, even Megatron-LM's */
     CHECK_ANY = 0,
 } ConfigCheck;
 
 void config_defaults(Config *, Arena *);
 /* The option table over a Config, for commands with additional options. */
 ArgTable config_table(Config *, ConfigUse);
-/* Reads defaults, then `--config` files and the words of the command line, then checks the ranges and the
- * rules of `checks`. The caller initialises `args` and may have added tables. Afterwards `args` has every
- * problem, and the notes about spellings. */
+/* Sets the defaults, reads `--config` files and then the command line, and checks the ranges and the rules of
+ * `checks`. The caller initialises `args` and may have added tables. Afterwards `args` contains all problems
+ * and notes. */
 Err config_parse(Config *, Args *args, ConfigUse, unsigned checks, int argc, char **argv);
 /* Appends a message for each number out of its range, each broken rule, and each option without effect
  * (rules.def); none if `checks` is 0. */
 void config_check(const Config *, unsigned checks, Args *args);
-/* Only the messages for numbers out of their range. */
+/* Appends only the messages for numbers out of their range. */
 void config_check_ranges(const Config *, Args *args);
-/* Only the messages for options without effect. */
+/* Appends only the messages for options without effect. */
 void config_check_unused(const Config *, unsigned checks, Args *args);
 
 /* Computes `derived` of a Config that satisfies the rules of CHECK_MODEL (and CHECK_TRAIN for training).
  * `vocab_size` is the tokenizer's, 0 if there is none; the option vocab-size takes precedence. Arrays belong
  * to the arena. */
 void config_finish(Config *, Arena *, int64_t vocab_size);
-bool config_rotates(const Config *);   /* positions rotate queries and keys */
-int64_t config_layers(const Config *); /* of all stacks of the model, which are numbered consecutively */
-int64_t config_decoder_layers(const Config *); /* of a T5's decoder */
-int64_t config_token_types(const Config *);    /* of a BERT; 0: no table */
-/* Whether a T5 is like Hugging Face's (ckpt/hf/t5.def) in a property that Megatron-LM's lacks and that has no option:
- * if its embeddings are tied, the output layer has no bias and the logits are divided by sqrt(hidden-size). */
+bool config_rotates(const Config *);           /* whether positions rotate queries and keys */
+int64_t config_layers(const Config *);         /* number of layers in all stacks, numbered consecutively */
+int64_t config_decoder_layers(const Config *); /* number of layers of a T5's decoder */
+int64_t config_token_types(const Config *);    /* number of token types of a BERT; 0: no embedding */
+/* Whether a T5 follows Hugging Face's (ckpt/hf/t5.def) instead of Megatron-LM's. If its embeddings are tied,
+ * the output layer then has no bias, and the logits are divided by sqrt(hidden-size). No option selects
+ * this. */
 bool config_is_hf_t5(const Config *);
 AmountText config_layers_text(const Config *);      /* "2 layers"; "2 encoder and 3 decoder layers" in a T5 */
-AmountText config_tokens_text(const Config *);      /* the same for the tokens of a sample */
-int64_t config_ranks(const Config *);               /* of the whole run */
-bool config_bf16_grads(const Config *);             /* main gradients are bf16, in the bf16 lane */
-int64_t config_model_ranks(const Config *);         /* that hold one copy of the dense parameters */
-int64_t config_data_ranks(const Config *);          /* that hold other samples; 1 if the sizes do not fit */
-int64_t config_expert_tensor_ranks(const Config *); /* that share one expert's weights */
-/* The same run on one rank: resets all layout options about ranks to their defaults. */
+AmountText config_tokens_text(const Config *);      /* "512 tokens", of a sample */
+int64_t config_ranks(const Config *);               /* number of ranks of the run */
+bool config_bf16_grads(const Config *);             /* whether main gradients are bf16 (in the bf16 lane) */
+int64_t config_model_ranks(const Config *);         /* ranks per copy of the dense parameters */
+int64_t config_data_ranks(const Config *);          /* data-parallel size; 1 if not a whole number */
+int64_t config_expert_tensor_ranks(const Config *); /* ranks that share one expert's weights */
+/* Resets all layout options about ranks to their defaults, for the same run on one rank. */
 void config_on_one_rank(Config *, Arena *);
 /* The global batch size after `consumed` samples. */
 int64_t config_batch_size(const Config *, int64_t consumed);
 
-/* {"field": value} of the options in `classes`, in the order of options.def; none is null. */
+/* Appends {"field": value, ...} of the options in `classes`, in the order of options.def. An unset value is
+ * null. */
 void config_json(const Config *, unsigned classes, Str *out);
-/* Sets the options in `classes` that the user did not give from such a JSON text (of a checkpoint). Unknown
- * names are ignored; a given option that differs stays and is noted. Wrong types and values are an error. */
+/* Sets options in `classes` from the JSON text of a checkpoint (config_json). Unknown names are ignored. An
+ * option that the user gave keeps its value; a different value in the text is noted. Wrong types and values
+ * are an error. */
 Err config_from_json(Config *, Arena *, const char *json, size_t n, unsigned classes, Str *notes);
 
-/* docs/reference/options.md. */
+/* Appends the text of docs/reference/options.md. */
 void config_options_md(Str *out);
 
 /* Rows of options.def, for loops over all options. */
 extern const Arg CONFIG_ROWS[OPTIONS];
 const char *config_field_name(int option); /* "num_layers"; NULL for a group row */
 ConfigClass config_option_class(int option);
-/* The range [low, high] of a number that is given; either end may be infinite. */
+/* The allowed range [low, high] of a number; either end may be infinite. */
 typedef struct ConfigRange {
     double low, high;
 } ConfigRange;
 ConfigRange config_range(int option);
 const void *config_value(const Config *, int option);
-int config_find(const char *name, size_t n); /* row of the option with this first name; -1 if there is none */
+int config_find(const char *name, size_t n); /* row of the option whose first spelling is `name`; -1: none */
 
 /* The number of best scores that add up to the score of a group of experts. The groups must be set. */
 int64_t config_group_scores(const Config *);
-/* Whether each layer is rotated, by --no-rope-freq. Returns false if the text is not a pattern. */
+/* Sets out[i] to whether layer i is rotated, according to --no-rope-freq. Returns false if its text is not a
+ * pattern. */
 bool config_rotated_layers(const Config *, bool *out);
 /* pattern.c: fills out[n] from "N" (every N-th is false, the others true) or from an expression such as
  * "([1,1,0]+[1])*2" with exactly n entries. Returns false if the text is neither. */
 bool config_layer_pattern(const char *text, int64_t n, bool *out);
-/* As config_layer_pattern, but with "N" layers 0, N, 2N, ... are true (--moe-layer-freq). */
+/* Like config_layer_pattern, except that "N" sets layers 0, N, 2N, ... to true (--moe-layer-freq). */
 bool config_moe_pattern(const char *text, int64_t n, bool *out);
-/* batch.c: writes the batch sizes of a run, at most `capacity` steps. Returns how many were written, with
- * capacity 0 how many there can be, and -1 if step-batch-size-schedule or rampup-batch-size is invalid. */
+/* batch.c: writes the batch sizes of a run, at most `capacity` steps, and returns the number of steps
+ * written. With capacity 0 it returns an upper bound on that number. Returns -1 if step-batch-size-schedule
+ * or rampup-batch-size is invalid. */
 int64_t config_batch_steps(const Config *, BatchStep *out, int64_t capacity);

@@ -1,5 +1,5 @@
-/* All derived values, in one place (megatron/training/arguments.py validate_args, training.py
- * get_optimizer_param_scheduler). The rules have bounded every option, so no product here overflows. */
+/* Computes the derived values, like megatron/training/arguments.py (validate_args) and training.py
+ * (get_optimizer_param_scheduler). The rules have bounded every option, so no product here overflows. */
 #include "config/config.h"
 
 #include <math.h>
@@ -109,12 +109,12 @@ bool config_rotated_layers(const Config *c, bool *out) {
     return true;
 }
 
-/* Peng et al., YaRN, 2023: the attention's scale for longer contexts. */
+/* The scale of attention for longer contexts (Peng et al., YaRN, 2023). */
 static double yarn_scale(const Config *c, double mscale) {
     return 0.1 * mscale * log(fmax(c->rotary_scaling_factor, 1)) + 1;
 }
 
-/* Dynamic NTK, as transformers has it for a sample of this length. */
+/* The rotary base of dynamic NTK, as transformers computes it for a sample of seq_length tokens. */
 static double dynamic_base(const Config *c, int64_t dim) {
     const double stretch = (double)c->seq_length / (double)c->rope_scaling_original_max_position_embeddings;
     if (stretch <= 1) return c->rotary_base;
@@ -182,7 +182,7 @@ static void model(const Config *c, Arena *arena, int64_t vocab_size, Derived *d)
     d->rotary_dim = config_rotates(c) ? (int64_t)((double)d->kv_channels * c->rotary_percent) : 0;
     d->vocab_size = i64_or(c->vocab_size, vocab_size);
     d->padded_vocab_size = padded_vocab(c, d->vocab_size);
-    /* Megatron-LM turns bias_gelu_fusion off without biases, and its unfused GELU is the erf form. */
+    /* Megatron-LM turns bias_gelu_fusion off if there are no biases. Its unfused GELU is the erf form. */
     bool by_bias = c->activation == MLP_GELU;
     const bool fused = c->add_bias_linear && c->bias_gelu_fusion;
     d->activation = !by_bias ? c->activation : fused ? MLP_GELU_TANH : MLP_GELU_ERF;
@@ -206,14 +206,15 @@ static void model(const Config *c, Arena *arena, int64_t vocab_size, Derived *d)
     }
 }
 
-/* The steps that begin before `samples` are consumed, and in *end how many samples are consumed after them. */
+/* Returns the number of steps that begin before `samples` samples are consumed. *end is the number of samples
+ * that these steps consume. */
 static int64_t steps_before(const Derived *d, int64_t samples, int64_t *end) {
     int64_t consumed = 0, count = 0;
     for (int64_t i = 0; i < d->num_batch_steps; i++) {
         const int64_t size = d->batch_steps[i].size;
         const bool next = i + 1 < d->num_batch_steps && d->batch_steps[i + 1].from_samples < samples;
         const int64_t until = next ? d->batch_steps[i + 1].from_samples : samples;
-        if (until <= consumed) continue; /* the last batch may have passed it */
+        if (until <= consumed) continue; /* the last batch may end after `until` */
         const int64_t n = (until - consumed + size - 1) / size;
         count += n;
         consumed += n * size;
@@ -222,8 +223,8 @@ static int64_t steps_before(const Derived *d, int64_t samples, int64_t *end) {
     return count;
 }
 
-/* Megatron-LM's update_train_iters: with a step schedule the last step may end after train-samples; otherwise
- * only whole batches within train-samples are trained. */
+/* Megatron-LM's update_train_iters. With a step schedule, the last step may end after train-samples.
+ * Otherwise only whole batches within train-samples are trained. */
 static void length_in_samples(const Config *c, Derived *d) {
     int64_t end, steps = steps_before(d, c->train_samples, &end);
     const bool excess = end > c->train_samples;
@@ -258,7 +259,8 @@ static void schedule(const Config *c, Arena *arena, Derived *d) {
     d->wd_incr_steps = d->train_samples;
 }
 
-/* Ranks that compute on GPUs use the host's cores to initialise parameters. */
+/* Threads per rank; 0: all cores. Several ranks on GPUs share the host's cores, which initialise the
+ * parameters. Several ranks on the CPU have one thread each. */
 static int64_t threads_of_rank(const Config *c) {
     if (config_ranks(c) == 1) return 0;
     const int64_t share = c->device == ON_CUDA ? machine_threads() / config_ranks(c) : 1;

@@ -22,7 +22,7 @@ static void aliases(const Arg *row, Str *out) {
 }
 
 static void range(ConfigRange r, Str *out) {
-    if (r.low == r.high || isinf(r.low)) return; /* not a number, or any number */
+    if (r.low == r.high || isinf(r.low)) return; /* not a number, or no limits */
     if (isinf(r.high))
         str_printf(out, ", at least %.16g", r.low);
     else
@@ -48,7 +48,7 @@ static void option(int i, Str *out) {
     str_free(&value);
 }
 
-/* One entry for each reason of megatron.def: "`--a`, `--b N`: reason". */
+/* Appends one entry for each reason of megatron.def and rules.def: "`--a`, `--b N`: reason". */
 static void foreign(const ArgTable *t, ForeignKind kind, bool values, Str *out) {
     for (int64_t i = 0; i < t->num_foreign; i++) {
         const Foreign *row = &t->foreign[i];

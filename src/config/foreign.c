@@ -1,9 +1,9 @@
-/* Options of another program, and values that it gives to an option of ours (args.h). */
+/* Options of another program, and its values for our options (args.h). */
 #include <string.h>
 
 #include "config/args.h"
 
-/* The next word of a row; NULL at the end. */
+/* The next word of a row; NULL: there are no more words. */
 static const char *next_word(const char **cursor, size_t *len) {
     const char *word = *cursor + strspn(*cursor, " ");
     *len = strcspn(word, " ");

@@ -1,5 +1,5 @@
-/* The configuration as JSON: the dump of a run, and the model options inside a checkpoint, which are
- * untrusted when read back. */
+/* The configuration as JSON: the dump of a run, and the model options of a checkpoint. The JSON of a
+ * checkpoint is untrusted. */
 #include "config/config.h"
 
 #include <jansson.h>
@@ -8,7 +8,8 @@
 
 #include "base/fault.h"
 
-/* A path may contain bytes that are not UTF-8; in JSON they become the characters of Latin-1. */
+/* A path may contain bytes that are not UTF-8. In JSON every byte of such a path becomes a Latin-1
+ * character. */
 static json_t *text_or_null(const char *s) {
     json_t *text = s ? json_string(s) : json_null();
     if (text) return text;
@@ -126,7 +127,7 @@ static bool from_json(const Arg *row, const json_t *v, void *field, Arena *arena
     }
 }
 
-/* The user's own value stays; a different one in the file is noted. */
+/* Notes a value of the checkpoint that differs from the option that the user gave. */
 static void note_difference(const Arg *row, const void *mine, const json_t *theirs, Str *notes) {
     json_t *value = to_json(row, mine);
     if (!json_equal(value, theirs)) {
@@ -166,7 +167,7 @@ Err config_from_json(Config *c, Arena *arena, const char *json, size_t n, unsign
     if (!root)
         return err_user("The stored configuration is not JSON (line %d: %s): the checkpoint is damaged.",
                         error.line, error.text);
-    Config restored = *c; /* all or nothing */
+    Config restored = *c; /* an error leaves *c unchanged */
     Err e = restore(&restored, arena, root, classes, notes);
     if (!e.code && !json_is_object(root))
         e = err_user("The stored configuration is not a JSON object: the checkpoint is damaged.");

@@ -1,4 +1,4 @@
-/* Messages about given options: one for all options with the same kind and text (args.h). */
+/* Messages about given options. Options with the same kind and text share one message (args.h). */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,7 +29,8 @@ void args_remark(Args *a, RemarkKind kind, const char *option, const char *fmt, 
     a->remarks[a->num_remarks++] = made;
 }
 
-/* "--a, --b and --c have no effect: reason": the options with the same message as the first one. */
+/* Appends "--a, --b and --c have no effect: reason" for all options with the same message as `first`; returns
+ * their number. */
 static int64_t list(const Remark *first, const Remark *end, Str *out) {
     enum { SHOWN = 8 };
     int64_t all = 0, n = 0;

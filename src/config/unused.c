@@ -1,4 +1,4 @@
-/* Given options that have no effect without others (the rows NEEDS of rules.def). */
+/* Reports given options that have no effect without other options (the NEEDS rows of rules.def). */
 #include <stdio.h>
 #include <string.h>
 
@@ -14,7 +14,7 @@ static bool reads_vocab_file(const Config *c) {
            is_type(c, "BertWordPieceCase");
 }
 
-/* A boolean given as its default has no effect. */
+/* Whether the option's value requests something. A boolean that is given as its default does not. */
 static bool asks(const Config *c, int option) {
     const ArgType type = CONFIG_ROWS[option].type;
     const void *value = config_value(c, option);
@@ -27,7 +27,7 @@ static void idle(const Arg *row, const char *without, Args *args) {
     args_remark(args, REMARK_IDLE, option, " without %s.", without);
 }
 
-/* refused: an error, and not a note. */
+/* refused: the message is an error, not a note. */
 static void unused(const Config *c, int option, bool refused, const char *without, Args *args) {
     const Arg *row = &CONFIG_ROWS[option];
     if (!args->line || c->given[option] != args->line || !asks(c, option)) return;
@@ -38,7 +38,7 @@ static void unused(const Config *c, int option, bool refused, const char *withou
         idle(row, without, args);
 }
 
-/* The options of experts, in a model without experts. */
+/* Notes the options of experts in a model without experts. */
 static void unused_experts(const Config *c, Args *args) {
     ConfigGroup group = GROUPS;
 #define OPTGROUP(constant, title) group = GROUP_##constant;

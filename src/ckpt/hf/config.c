@@ -1,4 +1,4 @@
-/* Reads and writes config.json by the rows of a type (type.h), in their order. */
+/* Reads and writes config.json, row by row of a type (type.h). */
 #include "ckpt/hf/config.h"
 
 #include <jansson.h>
@@ -88,7 +88,8 @@ void hf_config_fit_heads(Config *c, const Safetensors *weights, bool init_missin
 
 /* ---- reading an export back ---- */
 
-/* *differences: as in hf_config_compare, INT_MAX if the file is refused. */
+/* Imports the text and compares the result with c. *differences is that of hf_config_compare, or INT_MAX if
+ * the text is refused. */
 static Err read_text_back(const char *path, const Str *text, const Config *c, Str *notes, int *differences) {
     Str conf = {0};
     Config config = {0};
@@ -114,7 +115,7 @@ Err hf_config_read_back(const char *path, const Config *c, Str *notes) {
 
 /* ---- export ---- */
 
-/* Returns the family of the tensors' names. */
+/* Writes the text of config.json; returns the family of the tensors' names. */
 static HfFamily write_rows(const HfType *t, const Config *filled, DType dtype, const json_t *tokens,
                            Str *out) {
     const HfRow *rows[HF_MOST_ROWS];
@@ -135,8 +136,8 @@ static HfFamily write_rows(const HfType *t, const Config *filled, DType dtype, c
     return w.family;
 }
 
-/* How many of the values that the type implies differ from the model's. A type that names no family is a GPT;
- * another family counts more than all values. */
+/* The number of values that the type implies and that differ from the model's. A different family counts more
+ * than all values together. A type without a family row is a GPT. */
 static int count_unlike(const HfType *t, const Config *filled) {
     const HfRow *rows[HF_MOST_ROWS];
     const int n = hf_type_rows(t, rows);
@@ -155,7 +156,7 @@ static int count_unlike(const HfType *t, const Config *filled) {
     return unlike;
 }
 
-/* Types of another family of models, or with experts if the model has none, have no keys for this model. */
+/* Returns an error if the type is of another family than the model, or if only one of them has experts. */
 static Err check_kind(const HfType *t, const Config *c) {
     const HfRow *rows[HF_MOST_ROWS];
     const char *family = ModelFamily_spellings[MODEL_gpt], *own = ModelFamily_spellings[c->model];
@@ -173,7 +174,8 @@ static Err check_kind(const HfType *t, const Config *c) {
     return ERR_OK;
 }
 
-/* If the text is read back as another model, an error and no text. */
+/* Writes the text for a type and reads it back. If the result is another model, returns an error and no
+ * text. */
 static Err write_type(const HfType *t, const Config *c, DType dtype, const json_t *tokens, Str *out,
                       HfFamily *family, int *differences) {
     *differences = INT_MAX;
@@ -188,8 +190,8 @@ static Err write_type(const HfType *t, const Config *c, DType dtype, const json_
     return e;
 }
 
-/* Writes the first type that fits. If none does, the error describes the nearest: the type that implies the
- * fewest other values and is then read back with the fewest differences. */
+/* Writes the first type that fits. If no type fits, the error describes the nearest type. The nearest type
+ * implies the fewest different values; ties are broken by the number of differences after reading back. */
 static Err write_first_fit(const Config *c, DType dtype, const json_t *tokens, Str *out, HfFamily *family) {
     const Config filled = hf_config_filled(c);
     int nearest = 0, fewest = INT_MAX, fewest_differences = INT_MAX, differences;

@@ -1,5 +1,5 @@
-/* A configuration in canonical form: options that mean the same in different words, or nothing, become
- * equal. */
+/* Compares configurations in canonical form. Options that have no effect, or that describe the same model
+ * differently, become equal. */
 #include <jansson.h>
 #include <math.h>
 #include <stdlib.h>
@@ -9,7 +9,7 @@
 #include "ckpt/hf/config.h"
 #include "ckpt/hf/form.h"
 
-/* The same numbers, each in the fewest digits. */
+/* The numbers of the list, each printed with the fewest digits. */
 static TextList plain_numbers(Arena *arena, const TextList *list) {
     TextList plain = {arena_alloc(arena, (size_t)list->count * sizeof *plain.at), list->count};
     for (int64_t i = 0; i < list->count; i++) {
@@ -51,7 +51,7 @@ static void plain_positions(Config *c, const Config *fresh, Arena *arena) {
             fresh->rope_scaling_original_max_position_embeddings;
     c->rope_short_factor = plain_numbers(arena, &c->rope_short_factor);
     c->rope_long_factor = plain_numbers(arena, &c->rope_long_factor);
-    c->seq_length = c->decoder_seq_length = I64_UNSET; /* only for training */
+    c->seq_length = c->decoder_seq_length = I64_UNSET; /* only training uses them */
     if (c->position_embedding_type == POSITION_RELATIVE) c->max_position_embeddings = I64_UNSET;
     if (c->position_embedding_type != POSITION_RELATIVE) {
         c->relative_attention_num_buckets = fresh->relative_attention_num_buckets;
@@ -59,7 +59,7 @@ static void plain_positions(Config *c, const Config *fresh, Arena *arena) {
     }
 }
 
-/* "[1,0,1]" */
+/* The pattern as text: "[1,0,1]". */
 static const char *plain_pattern(Arena *arena, const bool *layer, int64_t n) {
     char *text = arena_alloc(arena, (size_t)(2 * n + 2));
     for (int64_t i = 0; i < n; i++) text[2 * i] = i ? ',' : '[', text[2 * i + 1] = layer[i] ? '1' : '0';
@@ -77,7 +77,7 @@ static void plain_windows(Config *c, Arena *arena) {
     c->window_attn_skip_freq = any ? plain_pattern(arena, d->layer_windowed, c->num_layers) : NULL;
 }
 
-/* The tasks with classes have the same head. Only pretraining needs the head for sentences. */
+/* Tasks with classes have the same head. Only pretraining needs the head for sentence pairs. */
 static void plain_heads(Config *c) {
     if (c->task == TASK_MNLI || c->task == TASK_QQP) c->task = TASK_LABELS;
     if (c->task != TASK_LABELS) c->class_labels = (TextList){0};
@@ -162,7 +162,7 @@ static Quoted shown(const json_t *value) {
     return q;
 }
 
-/* Whether only training uses the field. */
+/* Whether the field is a dropout, which only training uses. */
 static bool is_dropout(const char *field) {
     return !strcmp(field, "hidden_dropout") || !strcmp(field, "attention_dropout") ||
            !strcmp(field, "classifier_dropout");

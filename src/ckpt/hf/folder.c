@@ -28,7 +28,7 @@ static bool is_like(const char *name, const char *const *patterns) {
     return false;
 }
 
-/* Whether a program that reads the folder takes weights from a file of this name. */
+/* Whether a program may read weights from a file of this name. */
 static bool is_weights(const char *name) {
     static const char *const PATTERNS[] = {"model*.safetensors*", "pytorch_model*", NULL};
     return is_like(name, PATTERNS);
@@ -41,10 +41,11 @@ static bool is_tokenizer(const char *name) {
     return is_like(name, PATTERNS);
 }
 
-/* The folder of an export that has not ended, or of one that was killed. */
+/* Whether this is the folder of an export that has not ended or was killed. */
 static bool is_partial(const char *name) { return !strncmp(name, PARTIAL, sizeof PARTIAL - 1); }
 
-/* A remaining tokenizer file would be read with the new files. A folder cannot be replaced. */
+/* Returns an error for an entry that prevents the export. A tokenizer file that remains would be read
+ * together with the new files. A folder cannot be replaced by a file. */
 static Err check_entry(const char *dir, const char *name, const HfExtras *x) {
     if (!strcmp(name, ".") || !strcmp(name, "..") || is_partial(name)) return ERR_OK;
     if (!x->overwrite)
@@ -76,8 +77,8 @@ static Err check_folder(const char *dir, const HfExtras *x) {
 
 /* ---- the files ---- */
 
-/* Checks that an import finds every parameter in the file. Its names may be those of another family: a
- * mixture whose layers are all dense has the names of a dense model. */
+/* Checks that an import finds every parameter in the file. The file may have the names of another family: a
+ * mixture of experts whose layers are all dense has the names of a dense model. */
 static Err read_weights_back(const char *path, const Registry *r) {
     Safetensors *file;
     ERR_RETURN(safetensors_open(path, &file));
@@ -139,7 +140,7 @@ static Err move(const char *stage, const char *dir, const char *name) {
     return e;
 }
 
-/* Weights under other names, such as shards and their index. */
+/* Removes weights with other names, such as shards and their index. */
 static Err remove_weights(const char *dir, const HfExtras *x) {
     DIR *d = opendir(dir);
     if (!d) return file_failed("open the folder", dir);
@@ -154,8 +155,8 @@ static Err remove_weights(const char *dir, const HfExtras *x) {
     return e;
 }
 
-/* After a crash an older configuration must not be found with the new weights: it is removed first, and the
- * new one comes last. */
+/* Moves the files from `stage` to `dir`. The old config.json is removed first and the new one is moved last,
+ * so that a crash never leaves the old configuration with new weights. */
 static Err move_all(const char *stage, const char *dir, const HfExtras *x) {
     char *config = mem_printf("%s/%s", dir, CONFIG);
     Err e = file_remove(config);
@@ -190,7 +191,7 @@ typedef struct Place {
 static void undo(void *arg) {
     const Place *p = arg;
     remove_partial(p->dir);
-    if (!p->existed) rmdir(p->dir); /* unless the export is complete */
+    if (!p->existed) rmdir(p->dir); /* fails if the folder contains files */
 }
 
 Err hf_folder_write(const char *dir, const HfModel *m, DType dtype, const HfExtras *x, Str *notes) {

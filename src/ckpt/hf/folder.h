@@ -7,10 +7,10 @@
 #include "base/str.h"
 #include "models/model.h"
 
-/* A file of the tokenizer, to be copied, or with the given content. */
+/* A file of the tokenizer: a copy of `from`, or the given content. */
 typedef struct HfFile {
-    char *from;       /* NULL: `content` is the content */
-    const char *name; /* in the folder */
+    char *from;       /* path of the original; NULL: write `content` */
+    const char *name; /* name in the folder */
     char *content;
 } HfFile;
 
@@ -21,7 +21,7 @@ typedef struct HfExtras {
     const json_t *tokens; /* tokens.h; NULL: unknown */
     HfFile files[HF_MOST_FILES];
     int num_files;
-    bool overwrite; /* what the folder holds */
+    bool overwrite; /* replace the model that is in the folder */
 } HfExtras;
 
 /* The model to write. */
@@ -31,8 +31,9 @@ typedef struct HfModel {
 } HfModel;
 
 /* Writes config.json, generation_config.json, model.safetensors (weights as `dtype`) and the tokenizer's
- * files. All are first written to a folder inside `dir`, then the model is read back and compared
- * (hf_config_read_back). If there is no difference the files are moved to `dir`. A folder that is not empty is
- * an error unless `overwrite` is set. Then other weights in it are removed, and a file of another tokenizer that
- * would remain is an error. After an error before the files are moved, `dir` is unchanged. */
+ * files. The files are first written to a folder inside `dir`. The model is read back and compared
+ * (hf_config_read_back), and if there is no difference, the files are moved to `dir`. A non-empty folder is
+ * an error unless `overwrite` is set. With `overwrite`, other weights in the folder are removed, and a
+ * tokenizer file that would remain is an error. After an error before the files are moved, `dir` is
+ * unchanged. */
 Err hf_folder_write(const char *dir, const HfModel *, DType dtype, const HfExtras *, Str *notes);

@@ -104,8 +104,8 @@ void hf_set_real(HfReader *r, int option, double v) {
     hf_set_text(r, option, text);
 }
 
-/* The option that sets the field to v; --disable-bias-linear and similar options are named after the
- * opposite. */
+/* The value of the option that sets the field to v. --disable-bias-linear and similar options name the
+ * opposite of their field. */
 static const char *flag_text(int option, bool v) {
     return v != (CONFIG_ROWS[option].type == ARG_OFF) ? "true" : "false";
 }
@@ -193,7 +193,7 @@ static void refused_read(HfReader *r, const HfRow *row) {
     if (hf_member(r, NULL, row->key)) hf_refuse(r, row->key, row->word);
 }
 
-/* transformers gives the second name of such a key priority over the type's own name. */
+/* transformers prefers the alias to the type's name of the key, so the two values must be equal. */
 static void alias_read(HfReader *r, const HfRow *row) {
     const json_t *v = hf_member(r, NULL, row->key);
     if (!v || json_equal(v, hf_member(r, NULL, row->word))) return;

@@ -1,4 +1,4 @@
-/* Forms of rows (type.h): how the key of a row is read from config.json into options, and written. */
+/* Forms of rows (type.h). A form reads the key of a row from config.json into options, and writes the key. */
 #pragma once
 
 #include <jansson.h>
@@ -8,7 +8,7 @@
 #include "ckpt/hf/type.h"
 #include "config/config.h"
 
-/* The first error stays; later reads return their fallback. */
+/* Reads config.json. The first error is kept; later reads return their fallback. */
 typedef struct HfReader {
     const json_t *root;
     const char *path;
@@ -22,11 +22,11 @@ typedef struct HfReader {
 typedef struct HfWriter {
     const Config *config; /* hf_config_filled */
     const json_t *tokens; /* tokens.h; NULL: unknown */
-    json_t *out;          /* the object */
-    HfFamily family;      /* of the tensors' names; the type's, unless a form changes it */
+    json_t *out;          /* object of config.json */
+    HfFamily family;      /* family of the tensors' names: the type's unless a form changes it */
 } HfWriter;
 
-/* Either may be NULL: no-op in that direction. */
+/* A NULL function does nothing. */
 struct HfForm {
     void (*read)(HfReader *, const HfRow *);
     void (*write)(HfWriter *, const HfRow *);
@@ -35,17 +35,17 @@ struct HfForm {
 /* The layers that have a sliding window. */
 typedef enum HfWindows {
     HF_WINDOWS_NONE,
-    HF_WINDOWS_ALL,       /* all, if sliding_window is a number */
-    HF_WINDOWS_ALTERNATE, /* those of layer_types, else 0, 2, ... */
-    HF_WINDOWS_PERIOD,    /* those of layer_types, else all but every sliding_window_pattern-th */
-    HF_WINDOWS_SWITCHED,  /* all, if use_sliding_window too */
-    HF_WINDOWS_LATE,      /* if use_sliding_window: layer_types, otherwise starting at max_window_layers */
-    HF_WINDOWS_EVEN, /* if use_sliding_window: those of layer_types, else 0, 2, ... below max_window_layers */
+    HF_WINDOWS_ALL,       /* all layers, if sliding_window is a number */
+    HF_WINDOWS_ALTERNATE, /* layers of layer_types; default: 0, 2, ... */
+    HF_WINDOWS_PERIOD,    /* layers of layer_types; default: all but every sliding_window_pattern-th */
+    HF_WINDOWS_SWITCHED,  /* like ALL, if use_sliding_window is true */
+    HF_WINDOWS_LATE,      /* like SWITCHED: layers of layer_types; default: from max_window_layers on */
+    HF_WINDOWS_EVEN,      /* like LATE; default: 0, 2, ... below max_window_layers */
 } HfWindows;
 
 extern const HfForm hf_form_value, hf_form_opposite, hf_form_copy, hf_form_text, hf_form_token, hf_form_fixed,
     hf_form_lacking, hf_form_required, hf_form_stated, hf_form_refused, hf_form_alias;
-/* Heads, sizes, activations, scores and biases. */
+/* Forms of heads, sizes, activations, scores and biases. */
 extern const HfForm hf_form_query_groups, hf_form_head_size, hf_form_head_size_is_usual,
     hf_form_hidden_size_divides, hf_form_fourfold, hf_form_decoder_layers, hf_form_feed_forward,
     hf_form_positions, hf_form_activation, hf_form_gate, hf_form_pre_attention_scalar, hf_form_softcap,
@@ -60,42 +60,44 @@ extern const HfForm hf_form_experts, hf_form_expert_width, hf_form_several_exper
 
 /* ---- reading ---- */
 
-/* "key is 7, not a text": reports the key's value, then the reason. */
+/* Sets an error with the key's value and the reason: "key is 7, not a text". */
 void hf_refuse(HfReader *, const char *key, const char *why);
-/* hf_refuse for a key inside an object of the file (NULL: the file's own object). */
+/* Like hf_refuse, for a key of the object `in` (NULL: the file's root object). */
 void hf_refuse_inside(HfReader *, const json_t *in, const char *key, const char *why);
-/* A member of `in` (NULL: the file's object); NULL if it is absent or null. */
+/* A member of `in` (NULL: the file's root object); NULL if the member is absent or null. */
 const json_t *hf_member(const HfReader *, const json_t *in, const char *key);
-/* At least 1. The fallback may be HF_REQUIRED. Returns 1 after an error, so that it is a valid divisor. */
+/* Reads a number that must be at least 1. The fallback may be HF_REQUIRED. After an error, returns 1, a valid
+ * divisor. */
 int64_t hf_get_size(HfReader *, const char *key, int64_t fallback);
 int64_t hf_get_count(HfReader *, const char *key, int64_t fallback); /* may be 0 */
 double hf_get_real(HfReader *, const json_t *in, const char *key, double fallback);
 bool hf_get_flag(HfReader *, const json_t *in, const char *key, bool fallback);
 const char *hf_get_text(HfReader *, const json_t *in, const char *key, const char *fallback);
-/* The size that another row of the type reads into that option. */
+/* The size that another row of the type reads into `option`. */
 int64_t hf_get_option(HfReader *, int option);
-/* n times that size, which must be in the range of the row's option. An error names the row's key if it is
- * present, else the size's. */
+/* n times the size that hf_get_option returns. The product must be in the range of the row's option. An error
+ * names the row's key if the key is present, otherwise the key of the size. */
 int64_t hf_get_multiple(HfReader *, const HfRow *, int64_t n, int option);
-/* The number of layers, limited so that they fit in memory. */
+/* The number of layers; above the largest --num-layers is an error. */
 int64_t hf_get_layers(HfReader *);
 /* Sets an option: appends `name = value`. */
 void hf_set_size(HfReader *, int option, int64_t);
 void hf_set_real(HfReader *, int option, double);
-void hf_set_flag(HfReader *, int option, bool); /* value of the field, also if the option is its opposite */
+/* Sets the option so that its field has this value, even if the option names the opposite. */
+void hf_set_flag(HfReader *, int option, bool);
 void hf_set_text(HfReader *, int option, const char *);
 
-/* The value that a FIX or LACK row sets. */
+/* The text of the value that a FIX or LACK row sets. */
 const char *hf_fixed_text(const HfRow *);
-/* The form of KEY rows: a number or a flag. */
+/* The functions of KEY rows: the value is a number or a flag. */
 void hf_value_read(HfReader *, const HfRow *);
 void hf_value_write(HfWriter *, const HfRow *);
 
 /* ---- writing ---- */
 
-/* The end of the class of a BERT, after the name of the model: "ForMaskedLM". */
+/* The part of a BERT's class name after the name of the model: "ForMaskedLM". */
 const char *hf_bert_head(const Config *);
 
-void hf_put(HfWriter *, const char *key, json_t *value); /* takes the value */
+void hf_put(HfWriter *, const char *key, json_t *value); /* steals the reference */
 void hf_put_size(HfWriter *, const char *key, int64_t);
 void hf_put_flag(HfWriter *, const char *key, bool);

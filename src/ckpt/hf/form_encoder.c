@@ -10,7 +10,8 @@ static const char PRETRAINING[] = "ForPreTraining", MASKED[] = "ForMaskedLM",
                   CLASSES[] = "ForSequenceClassification", CHOICES[] = "ForMultipleChoice";
 enum { MOST_CLASSES = 65536 };
 
-/* The end of the class's name, after the name of the model; "" without heads, or if the file has no class. */
+/* The class name of the file from "For" on: "ForMaskedLM"; "" if the class has no head or the file names no
+ * class. */
 static const char *head_of(const HfReader *r) {
     const char *name = json_string_value(json_array_get(hf_member(r, NULL, "architectures"), 0));
     const char *head = name ? strstr(name, "For") : NULL;
@@ -22,21 +23,21 @@ const char *hf_bert_head(const Config *c) {
     return c->bert_binary_head ? PRETRAINING : MASKED;
 }
 
-/* hf_config_fit_heads corrects it by the tensors. */
+/* Sets the option from the class name; hf_config_fit_heads corrects it with the tensors. */
 static void bert_heads_read(HfReader *r, const HfRow *row) {
     hf_set_flag(r, row->option, strcmp(head_of(r), MASKED) != 0);
 }
 
 /* ---- classes of texts ---- */
 
-/* Appends a label in quotes; returns false if there is none or an option cannot hold it. */
+/* Appends a label in quotes; returns false if the label is missing or cannot be quoted in an option. */
 static bool add_label(const json_t *label, Str *out) {
     const char *text = json_string_value(label);
     if (!text || !*text || strpbrk(text, "\"\n\r")) return false;
     return str_printf(out, "%s\"%s\"", out->len ? " " : "", text), true;
 }
 
-/* These are transformers' names for the classes of a file without id2label. */
+/* Appends transformers' names for the classes of a file without id2label. */
 static void default_labels(HfReader *r, Str *labels) {
     const int64_t n = hf_get_size(r, "num_labels", 2);
     if (n > MOST_CLASSES) hf_refuse(r, "num_labels", "more classes than are supported");
@@ -61,7 +62,7 @@ static void read_labels(HfReader *r, const char *key, Str *labels) {
 static void classes_read(HfReader *r, const HfRow *row) {
     const char *head = head_of(r);
     if (!strcmp(head, CHOICES)) hf_set_text(r, row->option, TaskKind_spellings[TASK_RACE]);
-    const bool dropout = hf_member(r, NULL, "classifier_dropout") != NULL; /* null: that of hidden states */
+    const bool dropout = hf_member(r, NULL, "classifier_dropout") != NULL; /* null: hidden_dropout */
     if (dropout && (!strcmp(head, CHOICES) || !strcmp(head, CLASSES)))
         hf_set_real(r, OPTION_classifier_dropout, hf_get_real(r, NULL, "classifier_dropout", 0));
     if (!*head || !strcmp(head, CHOICES) || !strcmp(head, PRETRAINING) || !strcmp(head, MASKED)) return;
@@ -122,7 +123,7 @@ static void positions_after_padding_write(HfWriter *w, const HfRow *row) {
     hf_put_size(w, row->key, w->config->max_position_embeddings + HF_PADDING_ROWS);
 }
 
-/* The LM head of RoBERTa always has it, even if the layers do not. */
+/* Only gelu is accepted: RoBERTa's LM head always has this activation, whatever the layers have. */
 static void erf_activation_read(HfReader *r, const HfRow *row) {
     if (strcmp(hf_get_text(r, NULL, row->key, row->word), row->word))
         hf_refuse(r, row->key, "and only gelu can be read, the activation of RoBERTa's head");

@@ -4,19 +4,20 @@
 #include "base/mem.h"
 #include "ckpt/hf/form.h"
 
-/* transformers has two names for the number of experts; the second takes precedence if a file has it. */
+/* transformers has two names for the number of experts. If a file has both, the second name takes
+ * precedence. */
 static void experts_read(HfReader *r, const HfRow *row) {
     const char *key = hf_member(r, NULL, row->word) ? row->word : row->key;
     hf_set_size(r, row->option, hf_get_size(r, key, (int64_t)row->fallback));
 }
 
-/* Only for experts as wide as the model's MLP. */
+/* The key is the width of the experts, and ffn_hidden_size is their default width. */
 static void expert_width_write(HfWriter *w, const HfRow *row) {
     hf_put_size(w, row->key, w->config->moe_ffn_hidden_size);
 }
 
-/* transformers divides the sigmoids of a token's experts by their sum. With one expert the quotient is 1;
- * here the sigmoid stays. */
+/* Refuses one expert per token. transformers then divides the expert's sigmoid by itself, which gives 1, and
+ * Isotron keeps the sigmoid. */
 static void several_experts_read(HfReader *r, const HfRow *row) {
     (void)row;
     if (hf_get_option(r, OPTION_moe_router_topk) == 1)
@@ -30,7 +31,7 @@ static void router_groups_read(HfReader *r, const HfRow *row) {
     if (groups == 1) return;
     hf_set_size(r, row->option, groups);
     hf_set_size(r, OPTION_moe_router_group_topk, best);
-    /* transformers adds the two best scores of a group; here the default is topk / group-topk. */
+    /* transformers adds the two best scores of a group; the default of Isotron is topk / group-topk. */
     if (topk % best || topk / best != 2) hf_set_size(r, OPTION_moe_router_group_score_topk, 2);
 }
 
@@ -40,7 +41,7 @@ static void router_groups_write(HfWriter *w, const HfRow *row) {
     hf_put_size(w, "topk_group", groups ? w->config->moe_router_group_topk : 1);
 }
 
-/* The number of shared experts, each as wide as a routed expert. */
+/* The key is the number of shared experts, each as wide as a routed expert. */
 static void shared_experts_read(HfReader *r, const HfRow *row) {
     const int64_t experts = hf_get_size(r, row->key, (int64_t)row->fallback);
     hf_set_size(r, row->option, hf_get_multiple(r, row, experts, OPTION_moe_ffn_hidden_size));
@@ -50,9 +51,10 @@ static void shared_experts_write(HfWriter *w, const HfRow *row) {
     hf_put_size(w, row->key, w->config->derived.moe_shared_size / w->config->derived.moe_ffn_hidden_size);
 }
 
-/* ---- which layers have experts ---- */
+/* ---- layers with experts ---- */
 
-/* "[0,1,1]": layers that are dense according to `dense` get a 0. */
+/* Sets moe-layer-freq to a pattern such as "[0,1,1]". Layer i is 0 if i < first_dense, i + 1 is not a
+ * multiple of `step`, or `dense` contains i. */
 static void set_moe_layers(HfReader *r, int64_t first_dense, int64_t step, const json_t *dense) {
     const int64_t layers = hf_get_layers(r);
     bool *is_dense = mem_zero((size_t)layers, sizeof *is_dense);

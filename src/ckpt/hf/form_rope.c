@@ -18,29 +18,29 @@ static bool has_objects(const json_t *in) {
 static const char SCALING[] = "rope_scaling", PARAMETERS[] = "rope_parameters", FULL[] = "full_attention",
                   SLIDING[] = "sliding_attention";
 
-/* NULL: none. */
+/* The object with this key; NULL: none. */
 static const json_t *get_object(HfReader *r, const char *key) {
     const json_t *v = hf_member(r, NULL, key);
     if (v && !json_is_object(v)) hf_refuse(r, key, "not an object");
     return v;
 }
 
-/* NULL if it is absent or empty. Its numbers apply to every layer. */
+/* The object with this key; NULL if absent or empty. The object's numbers must apply to every layer. */
 static const json_t *get_flat(HfReader *r, const char *key) {
     const json_t *v = get_object(r, key);
     if (has_objects(v)) hf_refuse(r, key, "but separate values for each kind of layer are not supported");
     return json_object_size(v) ? v : NULL;
 }
 
-/* Whether windowed layers have a separate rotation in this type of model. */
+/* Whether windowed layers of this type of model have a separate rotation. */
 static bool has_two_rotations(const HfReader *r) {
     int i = 0;
     while (i < r->num_rows && r->rows[i]->option != OPTION_rope_local_base_freq) i++;
     return i < r->num_rows;
 }
 
-/* The object in rope_parameters for that kind of layer. In older files rope_scaling applies to full
- * layers. */
+/* The object of rope_parameters for this kind of layer. In older files, rope_scaling applies to layers of
+ * full attention. */
 static const json_t *find_rope_of_kind(HfReader *r, const char *kind, const char **key) {
     const json_t *scaling = get_flat(r, SCALING), *kinds = get_object(r, PARAMETERS), *item;
     const char *name;
@@ -55,16 +55,16 @@ static const json_t *find_rope_of_kind(HfReader *r, const char *kind, const char
     return !scaling ? kinds ? hf_member(r, kinds, kind) : NULL : kind == FULL ? scaling : NULL;
 }
 
-/* In transformers rope_scaling, of older files, takes precedence over rope_parameters. An empty object counts
- * as absent. */
+/* The object with the parameters of rotation; NULL: none. In transformers, rope_scaling (older files) takes
+ * precedence over rope_parameters. An empty object counts as absent. */
 static const json_t *find_rope(HfReader *r, const char **key) {
     if (has_two_rotations(r)) return find_rope_of_kind(r, FULL, key);
     const json_t *scaling = get_flat(r, *key = SCALING);
     return scaling ? scaling : get_flat(r, *key = PARAMETERS);
 }
 
-/* The number is in the object, where it may have another name, or in the file; the object takes
- * precedence. */
+/* Reads a number from the object of find_rope, where its name may differ, or from the root object. The object
+ * of find_rope takes precedence. */
 static double get_rope_number(HfReader *r, const HfRow *row, const char **place) {
     const json_t *in = find_rope(r, place);
     const char *inside = row->word ? row->word : row->key;
@@ -95,8 +95,8 @@ static void set_scaling_number(HfReader *r, const json_t *in, const char *in_key
 
 static const char ORIGINAL[] = "original_max_position_embeddings";
 
-/* The default is the model's length. A number outside the object takes precedence over the one inside, unless
- * layers have two kinds of rotation. */
+/* The original length; the default is the model's length. A number outside the object takes precedence over a
+ * number inside, unless layers have two kinds of rotation. */
 static double get_original_length(HfReader *r, const json_t *in) {
     const double positions = (double)hf_get_option(r, OPTION_max_position_embeddings),
                  inside = hf_get_real(r, in, ORIGINAL, positions);
@@ -111,7 +111,7 @@ static void set_original_length(HfReader *r, const json_t *in, double length, in
     hf_set_size(r, option, r->err.code ? 1 : (int64_t)length);
 }
 
-/* A list of positive numbers. */
+/* Reads a list of positive numbers into an option. */
 static void set_factors(HfReader *r, const json_t *in, const char *in_key, const char *key, int option) {
     const json_t *list = hf_member(r, in, key);
     const size_t n = json_array_size(list);
@@ -128,8 +128,8 @@ static void set_factors(HfReader *r, const json_t *in, const char *in_key, const
     str_free(&text);
 }
 
-/* attention_factor, or its value as derived from `factor`. Without both it follows from the lengths, in
- * transformers and here. */
+/* Sets the option to attention_factor, or to the value that `factor` implies. Without both keys, transformers
+ * and Isotron derive the value from the lengths. */
 static void set_attention_factor(HfReader *r, const json_t *in, const char *in_key, double original) {
     const double stretch = hf_get_real(r, in, "factor", 0),
                  usual = stretch > 1 ? sqrt(1 + log(stretch) / log(original)) : 1,
@@ -152,8 +152,8 @@ static void set_long_rope(HfReader *r, const json_t *in, const char *in_key) {
     set_long_rope_of(r, in, in_key, get_original_length(r, in));
 }
 
-/* Without a factor it is the model's length divided by the original one. transformers reads the two mscales only
- * together. */
+/* If the factor is null, its value is the model's length divided by the original length. transformers reads
+ * mscale only together with mscale_all_dim. */
 static void set_yarn(HfReader *r, const json_t *in, const char *in_key) {
     const double positions = (double)hf_get_option(r, OPTION_max_position_embeddings),
                  original = get_original_length(r, in),
@@ -175,7 +175,7 @@ static const char *get_rope_type(HfReader *r, const json_t *in) {
     return in ? hf_get_text(r, in, "rope_type", hf_get_text(r, in, "type", "default")) : "default";
 }
 
-/* The base of windowed layers, which are not scaled. */
+/* Reads the rotary base of windowed layers, which have no scaling. */
 static void local_base_read(HfReader *r, const HfRow *row) {
     const char *key;
     const json_t *in = find_rope_of_kind(r, SLIDING, &key);
@@ -190,7 +190,7 @@ static void local_base_write(HfWriter *w, const HfRow *row) {
     if (f64_is_set(w->config->rope_local_base_freq)) hf_value_write(w, row);
 }
 
-/* The frequencies depend on the length of a sample that is longer than the model's. */
+/* Dynamic NTK: the frequencies depend on the length of samples that are longer than the model's length. */
 static void set_dynamic(HfReader *r, const json_t *in, const char *in_key) {
     set_scaling_number(r, in, in_key, "factor", OPTION_rope_dynamic_factor);
     hf_set_size(r, OPTION_rope_scaling_original_max_position_embeddings,
@@ -247,8 +247,8 @@ static json_t *factors_json(const TextList *factors) {
     return list;
 }
 
-/* Phi-3, whose row has a usual length, has the length outside the object. In older versions the object has
- * only three keys. */
+/* For Phi-3, whose row has a fallback, the original length is written outside the object. Older versions of
+ * transformers accept only three keys in that object. */
 static void long_rope_write(HfWriter *w, const HfRow *row) {
     const Config *c = w->config;
     const bool outside = row->fallback != 0;
@@ -278,7 +278,7 @@ static void yarn_write(HfWriter *w, const HfRow *row) {
     hf_put(w, row->key, scaling);
 }
 
-/* Writes the spelling that old and new transformers read. */
+/* Writes rope_scaling, which old and new versions of transformers read. */
 static void rope_scaling_write(HfWriter *w, const HfRow *row) {
     const Config *c = w->config;
     if (c->rope_short_factor.count)
@@ -302,7 +302,7 @@ static void rope_scaling_write(HfWriter *w, const HfRow *row) {
         hf_put(w, row->key, json_null());
 }
 
-/* Phi-3's only scaling. Its original length is read from outside the object only. */
+/* Reads LongRoPE, Phi-3's only scaling. The original length is read only from outside the object. */
 static void long_rope_read(HfReader *r, const HfRow *row) {
     const char *key;
     const json_t *in = find_rope(r, &key);

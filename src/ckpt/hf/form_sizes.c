@@ -5,14 +5,15 @@
 
 #include "ckpt/hf/form.h"
 
-/* The default size of a head. */
+/* The default size of a head: hidden size / number of heads. */
 static int64_t usual_head_size(HfReader *r) {
     const int64_t heads = hf_get_option(r, OPTION_num_attention_heads),
                   hidden = hf_get_option(r, OPTION_hidden_size);
     return hidden >= heads ? hidden / heads : 1;
 }
 
-/* The row's fallback; the usual size if there is none, or if the key is null. */
+/* Reads a size. A missing key means the row's fallback. A null key, or a row without a fallback, means the
+ * usual size. */
 static int64_t get_or_usual(HfReader *r, const HfRow *row, int64_t usual) {
     const bool is_there = json_object_get(r->root, row->key) != NULL;
     return hf_get_size(r, row->key, is_there || row->fallback == HF_USUAL ? usual : (int64_t)row->fallback);
@@ -47,7 +48,7 @@ static void fourfold_read(HfReader *r, const HfRow *row) {
                 is_given ? hf_get_size(r, row->key, 1) : hf_get_multiple(r, row, 4, OPTION_hidden_size));
 }
 
-/* As many as the encoder has. */
+/* A missing key means the number of encoder layers. */
 static void decoder_layers_read(HfReader *r, const HfRow *row) {
     hf_set_size(r, row->option, hf_get_size(r, row->key, hf_get_option(r, OPTION_num_layers)));
 }
@@ -60,8 +61,8 @@ static void positions_read(HfReader *r, const HfRow *row) {
 
 /* ---- activations ---- */
 
-/* Names of activations; the first name of an activation is written. All activations of a type are gated, or
- * none is. */
+/* Names of activations. An export writes the first name of an activation. Either all activations of a type
+ * are gated, or none is. */
 static const struct {
     const char *name;
     bool is_gate;
@@ -94,11 +95,11 @@ static void gate_read(HfReader *r, const HfRow *row) { read_activation(r, row, t
 static void activation_write(HfWriter *w, const HfRow *row) {
     int i = 0;
     while (i < N_ACTIVATIONS && ACTIVATIONS[i].activation != w->config->activation) i++;
-    if (i == N_ACTIVATIONS) return; /* without the key the file is read back as another model, and refused */
+    if (i == N_ACTIVATIONS) return; /* read back without the key, the file is another model and is refused */
     hf_put(w, row->key, json_string(ACTIVATIONS[i].name));
 }
 
-/* T5's: "gated-" before the activation of a gate; its "gated-gelu" is gelu_new. */
+/* T5's names, with "gated-" before the activation of a gate. T5's "gated-gelu" is gelu_new. */
 static const struct {
     const char *name;
     MlpActivation activation;
@@ -127,7 +128,7 @@ static void feed_forward_write(HfWriter *w, const HfRow *row) {
 
 /* ---- attention scores and logits ---- */
 
-/* Scores are divided by the square root of this whole number. */
+/* The key is a whole number; scores are divided by its square root. */
 static void pre_attention_scalar_read(HfReader *r, const HfRow *row) {
     hf_set_real(r, row->option, 1 / sqrt((double)hf_get_size(r, row->key, (int64_t)row->fallback)));
 }
@@ -137,7 +138,7 @@ static void pre_attention_scalar_write(HfWriter *w, const HfRow *row) {
     hf_put_size(w, row->key, (int64_t)fmin(round(1 / (scale * scale)), most));
 }
 
-/* null means no cap; a missing key means the fallback; a fallback of 0 means no cap. */
+/* A null key means no cap. A missing key means the fallback, and a fallback of 0 means no cap. */
 static void softcap_read(HfReader *r, const HfRow *row) {
     const json_t *cap = json_object_get(r->root, row->key);
     if (cap ? !json_is_null(cap) : row->fallback != 0) hf_value_read(r, row);
@@ -150,8 +151,8 @@ static void softcap_write(HfWriter *w, const HfRow *row) {
         hf_put(w, row->key, json_null());
 }
 
-/* T5's logits are scaled if its embeddings are tied. transformers 5 always writes that they are tied, and
- * scale_decoder_outputs; only the weights show whether they are (hf_config_fit). */
+/* T5's logits are scaled if its embeddings are tied. transformers 5 always writes tied embeddings, together
+ * with scale_decoder_outputs. Only the weights show whether the embeddings are tied (hf_config_fit). */
 static void scaled_head_read(HfReader *r, const HfRow *row) {
     const bool tied = hf_get_flag(r, NULL, row->key, row->fallback != 0),
                scaled = hf_get_flag(r, NULL, "scale_decoder_outputs", tied);
@@ -169,7 +170,7 @@ static void scaled_head_write(HfWriter *w, const HfRow *row) {
 
 /* ---- biases ---- */
 
-/* All four projections of attention, or none. */
+/* Sets the biases of all four projections of attention. */
 static void set_attention_biases(HfReader *r, bool biases) {
     hf_set_flag(r, OPTION_add_qkv_bias, biases);
     hf_set_flag(r, OPTION_add_attn_proj_bias, biases);
@@ -198,7 +199,7 @@ static void both_biases_write(HfWriter *w, const HfRow *row) {
     hf_put_flag(w, "mlp_bias", w->config->add_bias_linear);
 }
 
-const HfForm hf_form_same_rate = {hf_value_read, NULL}; /* the key of another row, which writes it */
+const HfForm hf_form_same_rate = {hf_value_read, NULL}; /* another row writes the key */
 const HfForm hf_form_query_groups = {query_groups_read, hf_value_write},
              hf_form_head_size = {head_size_read, hf_value_write},
              hf_form_head_size_is_usual = {head_size_is_usual_read, NULL},

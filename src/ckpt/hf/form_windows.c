@@ -12,7 +12,7 @@ static bool reads_first(const HfRow *row) {
 /* Whether use_sliding_window has an effect. */
 static bool is_switched(const HfRow *row) { return reads_first(row) || row->choice == HF_WINDOWS_SWITCHED; }
 
-/* Whether every n-th layer has no window, and the others always have one. */
+/* Whether every n-th layer has full attention, and all other layers have a window. */
 static bool is_periodic(const HfRow *row) {
     return row->choice == HF_WINDOWS_ALTERNATE || row->choice == HF_WINDOWS_PERIOD;
 }
@@ -20,7 +20,7 @@ static bool is_periodic(const HfRow *row) {
 /* Whether layer_types decides which layers have a window. */
 static bool reads_layers(const HfRow *row) { return reads_first(row) || is_periodic(row); }
 
-/* Whether layer_types, if present, gives layer i a window; otherwise `otherwise`. */
+/* Whether layer i has a window according to layer_types; without layer_types, `otherwise`. */
 static bool is_named(HfReader *r, const json_t *types, int64_t i, bool otherwise) {
     const char *word = json_string_value(json_array_get(types, (size_t)i));
     if (!types) return otherwise;
@@ -33,7 +33,7 @@ static bool is_named(HfReader *r, const json_t *types, int64_t i, bool otherwise
     return false;
 }
 
-/* max_window_layers, or the n of is_periodic. */
+/* The value of max_window_layers, or the period of is_periodic. */
 static int64_t get_number(HfReader *r, const HfRow *row) {
     if (row->choice == HF_WINDOWS_PERIOD) return hf_get_size(r, "sliding_window_pattern", 6);
     return reads_first(row) ? hf_get_count(r, "max_window_layers", 28) : 2;
@@ -46,7 +46,7 @@ static bool is_windowed(const HfRow *row, int64_t i, int64_t number) {
     return is_periodic(row) ? (i + 1) % number != 0 : row->choice != HF_WINDOWS_NONE;
 }
 
-/* The size of the window; 0: none. Hugging Face counts the token itself. */
+/* The size of the window, which in Hugging Face includes the token itself; 0: no window. */
 static int64_t get_window(HfReader *r, const HfRow *row) {
     const json_t *size = json_object_get(r->root, row->key);
     if (row->choice == HF_WINDOWS_NONE) return 0;
@@ -58,7 +58,7 @@ static int64_t get_window(HfReader *r, const HfRow *row) {
     return json_is_null(size) ? 0 : hf_get_size(r, row->key, (int64_t)row->fallback);
 }
 
-/* transformers ignores layer_types in some types of model. A file in which it contradicts the type is
+/* transformers ignores layer_types for some types of models. A file whose layer_types contradicts the type is
  * refused. */
 static void windows_read(HfReader *r, const HfRow *row) {
     const json_t *types = hf_member(r, NULL, "layer_types");
@@ -82,7 +82,8 @@ static void windows_read(HfReader *r, const HfRow *row) {
     str_free(&pattern);
 }
 
-/* Hugging Face counts the token itself, Megatron-LM the tokens before it. */
+/* The window of Hugging Face includes the token itself; the window of Megatron-LM counts only the tokens
+ * before it. */
 static void windows_write(HfWriter *w, const HfRow *row) {
     const Derived *d = &w->config->derived;
     const int64_t layers = w->config->num_layers;

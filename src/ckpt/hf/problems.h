@@ -1,4 +1,4 @@
-/* Problems with the tensors of a Hugging Face model, as lists for an error message. */
+/* Lists of problems with the tensors of a Hugging Face model, for error messages. */
 #pragma once
 
 #include <stdint.h>
@@ -8,20 +8,20 @@
 
 /* Tensors with one kind of problem. */
 typedef struct HfProblem {
-    Str names; /* the first few */
+    Str names; /* the first names */
     int64_t count;
 } HfProblem;
 
-/* `detail` follows the name. */
+/* Adds a tensor; `detail` follows its name in the message. */
 void hf_problem_add(HfProblem *, const char *name, const char *detail);
 /* Appends "2 missing: 'a', 'b'", or nothing if the list is empty; frees the list. */
 void hf_problem_report(Str *out, HfProblem *, const char *what);
 
-/* Tensors with invalid values. */
+/* Tensors with invalid values, and the largest invalid value. */
 typedef struct HfValues {
-    HfProblem infinite;  /* NaN or infinite */
-    HfProblem too_large; /* infinite only after a conversion */
-    double largest;      /* of the values that are too large */
+    HfProblem infinite;  /* tensors with values that are NaN or infinite */
+    HfProblem too_large; /* tensors with values that become infinite in a conversion */
+    double largest;      /* largest magnitude of the values that are too large */
 } HfValues;
 
 /* Checks n values of a tensor, which have dtype `from` and will be converted to `to`. */

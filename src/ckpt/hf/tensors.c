@@ -75,7 +75,7 @@ static void hf_add(HfMap *m, const char *name, const Param *p, int part, int64_t
     };
 }
 
-/* `kind` is ".weight" or ".bias", or "" if the rule has the complete name. */
+/* Adds the tensors of a part. `kind` is ".weight" or ".bias", or "" if the rule has the complete name. */
 static void add_by_rule(HfMap *m, const Rule *rule, const char *base, const char *kind, const Param *p,
                         int part) {
     const char *star = strchr(rule->hf, '*'), *name = rule->hf;
@@ -109,7 +109,7 @@ static Err add_param(HfMap *m, const Param *p) {
         base = arena_printf(m->arena, "%s%.*s%s.%ld.", base, star ? stack : 0, name, star ? star + 1 : layers,
                             layer);
     }
-    if (param_is_fp8_state(name)) return ERR_OK; /* no other program has it */
+    if (param_is_fp8_state(name)) return ERR_OK; /* other programs have no FP8 state */
     const char *kind = strrchr(module, '.');     /* ".weight" or ".bias" */
     for (int part = 0; part < p->spec.n_parts; part++) {
         const char *name_of_part = p->spec.parts[part].name;
@@ -145,8 +145,8 @@ static bool ends_with(const char *name, const char *end) {
 
 enum { NAME_BYTES = 160 };
 
-/* The names of BERT's norms in files that were converted from TensorFlow, such as the first bert-base-uncased.
- * transformers reads both. Returns false if the tensor has no such name. */
+/* Sets `out` to the older name of a BERT norm, as in files converted from TensorFlow, such as the first
+ * bert-base-uncased. transformers reads both names. Returns false if the tensor has no older name. */
 static bool older_name(const char *name, char out[NAME_BYTES]) {
     static const char *const NAMES[][2] = {{"LayerNorm.weight", "LayerNorm.gamma"},
                                            {"LayerNorm.bias", "LayerNorm.beta"}};
@@ -215,10 +215,10 @@ typedef struct Copying {
     void *hf;
     DType hf_type;
     bool gather;
-    char *scratch; /* a row of a transposed tensor */
+    char *scratch; /* one row of the parameter, for transposed tensors */
 } Copying;
 
-/* Copies one row of the parameter into or out of its place in the tensor. */
+/* Copies one row of the parameter to or from row `row` of the tensor. */
 static void copy_row(const Copying *w, int64_t row, void *flat) {
     const HfTensor *t = w->of;
     const size_t size = dtype_size(w->hf_type);
@@ -237,7 +237,8 @@ static int64_t place_of(const HfTensor *t, int part, int64_t row) {
     return t->param->offset + param_memory_row(t->param, part, row) * t->dim[!t->transposed];
 }
 
-/* Copies contiguous rows of a part, from `row` on and before `end`; `to` is the tensor's row. */
+/* Copies the rows of a part that are contiguous in memory, starting at `row` and ending before `end`. `to` is
+ * the first row in the tensor. Returns the number of copied rows. */
 static int64_t copy_run(const Copying *c, int part, int64_t row, int64_t end, int64_t to) {
     const int64_t columns = c->of->dim[!c->of->transposed], at = place_of(c->of, part, row);
     const size_t bytes = (size_t)columns * dtype_size(c->flat_type);
@@ -312,8 +313,9 @@ static bool is_of_head(const HfTensor *t) {
     return BERT_HEADS[i] != NULL;
 }
 
-/* Buffers that older transformers saved with the parameters, the table of T5's cross-attention, which the original
- * files contain and no program uses, and the copies of tied parameters. */
+/* Whether a file may contain the tensor although the model has no such parameter. Such tensors are buffers
+ * that older transformers saved, T5's unused table of cross-attention, unused poolers, and copies of tied
+ * parameters. */
 static bool is_expected_extra(const Safetensors *s, const HfMap *m, const SafeTensor *t) {
     static const char *const BUFFERS[] = {"attn.bias",
                                           "attention.bias",
@@ -331,12 +333,12 @@ static bool is_expected_extra(const Safetensors *s, const HfMap *m, const SafeTe
         return hf_is_copy(&t->tensor, safetensors_find(s, "cls.predictions.bias"));
     if (!strcmp(t->name, "lm_head.decoder.bias"))
         return hf_is_copy(&t->tensor, safetensors_find(s, "lm_head.bias"));
-    /* the registry begins with the embedding */
+    /* the first parameter of the registry is the embedding */
     return (!strcmp(t->name, output_name(m->family)) || ends_with(t->name, "coder.embed_tokens.weight")) &&
            hf_is_copy(&t->tensor, hf_find(s, m, &m->tensors[0]));
 }
 
-/* `headless`: tensors of heads are missing. */
+/* `headless`: whether tensors of heads are missing. */
 static Err report(const char *path, HfProblem problem[4], bool headless) {
     static const char *const WHAT[] = {"missing", "unexpected", "of another shape",
                                        "of a dtype that is not F64, F32, BF16 or F16"};
@@ -440,7 +442,7 @@ typedef struct Export {
 
 static int64_t count_of(const HfTensor *t) { return t->dim[0] * t->dim[1]; }
 
-/* The tensor's values as `dtype`, until the next call. */
+/* The tensor's values as `dtype`; valid until the next call. */
 static const void *gather_tensor(Export *x, const HfTensor *t, DType dtype) {
     free(x->bytes);
     x->bytes = mem_alloc((size_t)count_of(t) * dtype_size(dtype));

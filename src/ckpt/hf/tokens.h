@@ -1,5 +1,6 @@
-/* Token ids in a Hugging Face folder: bos_token_id, eos_token_id, pad_token_id and decoder_start_token_id, each an id
- * or a list of ids. generate() of transformers stops at those of generation_config.json. */
+/* Token ids in a Hugging Face folder: bos_token_id, eos_token_id, pad_token_id and decoder_start_token_id,
+ * each an id or a list of ids. generate() of transformers stops at the eos_token_id of
+ * generation_config.json. */
 #pragma once
 
 #include <jansson.h>
@@ -8,10 +9,11 @@
 #include "base/err.h"
 #include "base/str.h"
 
-#define HF_TOKENS "hf_tokens" /* of a checkpoint's state: an import's ids */
+#define HF_TOKENS "hf_tokens" /* key of an import's token ids in a checkpoint's state */
 
-/* Adds those ids of `from` that `tokens` lacks. An id outside the vocabulary is skipped, with a note; `where`
+/* Adds the ids of `from` that `tokens` lacks. An id outside the vocabulary is skipped, with a note. `where`
  * names the source of `from` in the note. */
 void hf_tokens_take(json_t *tokens, const json_t *from, const char *where, int64_t vocab_size, Str *notes);
-/* hf_tokens_take from the folder's generation_config.json, if it exists, and then from its config.json. */
+/* Calls hf_tokens_take for the folder's generation_config.json, if that file exists, and then for its
+ * config.json. */
 Err hf_tokens_read(json_t *tokens, const char *dir, int64_t vocab_size, Str *notes);

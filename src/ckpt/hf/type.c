@@ -7,22 +7,22 @@
 #include "ckpt/hf/form.h"
 
 /* Rows of the types:
- *   KEY(option, key, fallback)             the option is the key's value
- *   NOT(option, key, fallback)             ... its opposite
- *   SAME(key, option)                      written with the option, read from another key
- *   SAY(key, text)                         written, not read
- *   TOKEN(key)                             a token's id, written (tokens.h reads it)
- *   PADDING(key)                           ... the padding of RoBERTa
- *   FIX(option, value)                     what the type implies: the value of the option's field
- *   LACK(option, value)                    the same of an option that does not change the model's function
- *   REQUIRE(key, value), STATE(key, value) the key must have this value if it is there; STATE also writes it
- *   REFUSE(key, why)                       must not be there
- *   ALIAS(key, other)                      must be equal to the other key if it is there
- *   SPECIAL(form, option, key, fallback)   read and written by separate functions
- *   DEMAND(form)                           only checks
- *   ROPE(option, key, inside, fallback)    has the name `inside` in rope_scaling and rope_parameters
+ *   KEY(option, key, fallback)             the option has the value of the key
+ *   NOT(option, key, fallback)             the option has the opposite value of the key
+ *   SAME(key, option)                      the key is written from the option, but not read
+ *   SAY(key, text)                         the key is written with this text, but not read
+ *   TOKEN(key)                             the key is a token id and is only written (tokens.h reads it)
+ *   PADDING(key)                           the key is the id of RoBERTa's padding token
+ *   FIX(option, value)                     the type implies this value of the option's field
+ *   LACK(option, value)                    like FIX, for an option that does not change the model's function
+ *   REQUIRE(key, value), STATE(key, value) a key that is present must have this value; STATE also writes it
+ *   REFUSE(key, why)                       the key must be absent
+ *   ALIAS(key, other)                      a key that is present must be equal to the other key
+ *   SPECIAL(form, option, key, fallback)   the form reads and writes the key
+ *   DEMAND(form)                           the form only checks
+ *   ROPE(option, key, inside, fallback)    the key is called `inside` in rope_scaling and rope_parameters
  *   ACTIVATION(form, key, fallback), WINDOWS(choice, size), EXPERTS(key, second key, fallback)
- *   DROP(option)                           the base's row of the option does not hold */
+ *   DROP(option)                           removes the base's row of the option */
 #define OF(o)                       .name = #o, .option = OPTION_##o
 #define ALONE(n)                    .name = "key " n, .option = -1
 #define KEY(o, k, f)                {OF(o), .key = k, .fallback = f, .form = &hf_form_value},

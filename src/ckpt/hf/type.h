@@ -1,7 +1,7 @@
-/* The model types of Hugging Face (config/hf_types.def) and the rows that describe their
- * config.json: which keys transformers honours for a type, and what a missing key means there. One importer
- * and one exporter (config.c) go through the rows. Source: transformers 5.23,
- * models/<type>/configuration_<type>.py (defaults) and modeling_<type>.py (what is read). */
+/* The model types of Hugging Face (config/hf_types.def), and the rows that describe their config.json. The
+ * rows of a type are the keys that transformers reads for that type, with the meaning of a missing key. One
+ * importer and one exporter (config.c) process the rows. Source: transformers 5.23,
+ * models/<type>/configuration_<type>.py (defaults) and modeling_<type>.py (keys that are read). */
 #pragma once
 
 #include "base/str.h"
@@ -10,31 +10,32 @@
 
 typedef struct HfForm HfForm; /* form.h */
 
-/* A row of <type>.def. It replaces an earlier row with the same name, in its place. */
+/* A row of <type>.def. A row replaces an earlier row with the same name, at the position of the earlier
+ * row. */
 typedef struct HfRow {
-    const char *name;   /* of the option; "key " and the key if the row has no option */
-    int option;         /* of options.def; -1: none */
-    const char *key;    /* of config.json; NULL: none */
+    const char *name;   /* name of the option; without an option, "key " and the key */
+    int option;         /* row of options.def; -1: none */
+    const char *key;    /* key of config.json; NULL: none */
     double fallback;    /* value of a missing key */
-    const char *word;   /* depends on the form: a fallback that is a text, a second key, a reason, a value */
+    const char *word;   /* a text whose use depends on the form: fallback, second key, reason or value */
     int choice;         /* HfWindows */
-    const HfForm *form; /* NULL: the type has no row with that name */
+    const HfForm *form; /* NULL (DROP): removes the earlier row with the same name */
 } HfRow;
 
 enum { HF_REQUIRED = -1, HF_USUAL = -2, HF_MOST_ROWS = 64 };
 
 typedef struct HfType {
     const char *name, *architecture;
-    HfFamily family; /* of the tensors' names */
+    HfFamily family; /* family of the tensors' names */
     const HfRow *rows;
     int num_rows;
 } HfType;
 
 extern const HfType HF_TYPE[HF_TYPES];
 
-/* NULL if no type has that name. */
+/* The type with this name; NULL: none. */
 const HfType *hf_type_find(const char *name);
-/* The effective rows, in the order of the keys in the file; returns their number. */
+/* Sets out[] to the effective rows, in the order of the keys in an exported file; returns their number. */
 int hf_type_rows(const HfType *, const HfRow *out[HF_MOST_ROWS]);
-/* "gpt2, llama, ... and the last one" */
+/* Appends the names of all types: "gpt2, llama, ... and t5". */
 void hf_type_names(Str *out);
