@@ -1,4 +1,4 @@
-/* Samples and batches: arrays of fields of fields.def. */
+/* Samples and batches: one array for each field of fields.def. */
 #pragma once
 
 #include <stdbool.h>
@@ -22,16 +22,16 @@ typedef enum FieldExtent {
     EXTENTS = EXTENT_SAMPLES
 } FieldExtent;
 
-/* The last column of fields.def. A length has the number of the extent that it counts. */
+/* The last column of fields.def. VALUE_LENGTH_x equals EXTENT_x. */
 typedef enum FieldValue {
 #define EXTENT(NAME, ...) VALUE_LENGTH_##NAME,
 #include "data/extents.def"
 #undef EXTENT
-    VALUE_ID, /* the first of those that batch_draw draws */
+    VALUE_ID, /* batch_draw fills this value and the next three */
     VALUE_LABEL,
     VALUE_TYPE,
     VALUE_CLASS,
-    VALUE_INDEX, /* the first of those that a batch without padding or masks determines */
+    VALUE_INDEX, /* batch_draw does not fill this value and the next two */
     VALUE_START,
     VALUE_WEIGHT
 } FieldValue;
@@ -39,13 +39,13 @@ typedef enum FieldValue {
 /* A row of fields.def. */
 typedef struct FieldInfo {
     const char *name;
-    size_t bytes; /* of a number */
+    size_t bytes; /* size of a number */
     bool is_integer;
     FieldExtent extent;
     FieldValue value;
 } FieldInfo;
 const FieldInfo *field_info(FieldId);
-bool extent_is_cut(FieldExtent); /* over context-parallel ranks */
+bool extent_is_cut(FieldExtent); /* whether context-parallel ranks divide the extent */
 
 /* A set of fields. */
 typedef uint32_t FieldSet;
@@ -57,7 +57,7 @@ typedef uint32_t FieldSet;
      FIELD_SET(loss_mask))
 static inline bool fields_have(FieldSet fields, int field) { return fields >> field & 1; }
 
-/* The fields of the set that a forward without losses reads. */
+/* The fields of the set that a forward pass without losses reads. */
 FieldSet fields_inputs(FieldSet);
 
 /* The fields of a sample and their sizes. */
@@ -71,14 +71,14 @@ typedef struct SampleShape {
         int64_t extent[EXTENTS];
     };
     FieldSet fields;
-    int64_t width[FIELDS]; /* numbers in an element; 0: 1 */
+    int64_t width[FIELDS]; /* numbers per element; 0 means 1 */
 } SampleShape;
-/* The numbers that a sample has in a field. */
+/* The number of values that a sample has in a field. */
 int64_t shape_columns(const SampleShape *, FieldId);
-/* The shape of each of `ranks` context-parallel ranks. */
+/* The shape of the part of a sample that each of `ranks` context-parallel ranks has. */
 SampleShape shape_slice(SampleShape, int ranks);
 
-/* One sample: rows of the fields, the caller's; NULL: not in the set. */
+/* One sample: a row of each field, in the caller's memory. A field that is not in the set is NULL. */
 typedef struct Sample {
     union {
         struct {
@@ -102,25 +102,28 @@ typedef struct Batch {
         };
         void *field[FIELDS];
     };
-    int64_t *indices; /* [b], the numbers of the samples */
+    int64_t *indices; /* [b], the indices of the samples in their dataset */
 } Batch;
 
-/* All elements are 0. */
+/* Allocates a batch whose elements are all 0. */
 Batch batch_new(int64_t b, SampleShape);
 void batch_free(Batch *);
-/* Sets the values of a batch without padding or masks; ids are 0. */
+/* Sets all fields to their values in a batch without padding or masks. Ids are 0. */
 void batch_reset(const Batch *);
-/* The same with random ids below `vocab`, labels, types and classes. They depend only on key, number and shape. */
+/* Like batch_reset, but with random ids and labels below `vocab`, and with both types and both classes. The
+ * values depend only on key, number and shape. */
 void batch_draw(const Batch *, uint64_t key, uint64_t number, int64_t vocab);
 /* Copies sample k of `from` to row i of a batch of the same shape; `from` may have more fields. */
 void batch_copy(const Batch *, int64_t i, const Batch *from, int64_t k);
-/* The index of the first number of an integer field that is outside [low, end); -1: there is none. */
+/* The index of the first number of an integer field that is outside [low, end), or -1. */
 int64_t batch_outside(const Batch *, FieldId, int64_t low, int64_t end);
-/* The dimensions of a field, [b] or [b, extent] or, if elements are wide, [b, extent, width]. Returns their number. */
+/* Writes the dimensions of a field: b, the extent unless it is SAMPLES, and the width if it exceeds 1.
+ * Returns the number of dimensions. */
 int batch_dims(const Batch *, FieldId, int64_t dim[3]);
-/* Samples [first, first + n), in the same memory. */
+/* Samples [first, first + n), in the memory of the batch. */
 Batch batch_rows(const Batch *, int64_t first, int64_t n);
 Sample batch_sample(const Batch *, int64_t i);
-/* The columns of context-parallel rank `rank` of `ranks` (base/zigzag.h; one rank has all), in the arena's
- * memory: do not free. Extents that are cut are multiples of 2 * ranks. A rank has all of the others. */
+/* Copies the columns of context-parallel rank `rank` of `ranks` (base/zigzag.h) to the arena; do not free the
+ * result. If ranks > 1, extents that are cut must be multiples of 2 * ranks. Each rank gets all columns of
+ * the other extents. */
 Batch batch_slice(const Batch *, int ranks, int rank, Arena *);

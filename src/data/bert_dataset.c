@@ -1,14 +1,14 @@
-/* BERTMaskedWordPieceDataset (Megatron-LM core/datasets/bert_dataset.py), equal sample by sample:
+/* BERTMaskedWordPieceDataset (Megatron-LM core/datasets/bert_dataset.py). Every sample equals upstream's:
  *
- *   tokens           [CLS] A [SEP] B [SEP], 15 % of whose tokens are masked (data/masking.h); then 0
- *   labels           the original token where it is masked, otherwise 0 (upstream: -1, of weight 0 as well)
- *   loss_mask        1 where a token is masked
+ *   tokens           [CLS] A [SEP] B [SEP] with masked tokens (data/masking.h), then 0
+ *   labels           the original token at masked positions, else 0 (upstream: -1; the weight is 0 in both)
+ *   loss_mask        1 at masked positions, else 0
  *   token_types      0 up to the first [SEP], then 1; 0 in the padding
- *   sentence_labels  1: A and B are swapped (half of the samples)
+ *   sentence_labels  1 if A and B are swapped, which happens in half of the samples
  *   lengths          number of tokens
  *
- * Sentences up to a random one are A, the others B. While they are too long, the longer one loses a token at a
- * random end. Without the binary head all sentences are A. */
+ * A is the sentences up to a random one, and B the other sentences. While A and B together are too long, the
+ * longer segment loses a token at a random end. Without the binary head, A is all sentences. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,7 +20,7 @@ typedef struct Segment {
     int64_t count;
 } Segment;
 
-/* Sets *swapped, and A and B in the order of the sample. */
+/* Sets A and B in the order of the sample, and whether they are swapped. */
 static void split_text(MaskedText *t, bool pairs, Segment *a, Segment *b, bool *swapped) {
     int64_t pivot = t->sentences;
     *swapped = false;

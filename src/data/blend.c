@@ -10,7 +10,8 @@
 
 const char *const SPLIT_NAMES[SPLIT_COUNT] = {"train", "valid", "test"};
 
-/* numpy's pairwise summation: eight accumulators up to 128 terms, halves (rounded to eights) above. */
+/* numpy's pairwise summation. Up to 128 terms are added in eight accumulators. More terms are split into two
+ * halves, the first of which is rounded down to a multiple of 8. */
 static double numpy_sum(const double *a, int n) {
     if (n < 8) {
         double sum = 0;
@@ -36,7 +37,8 @@ void blend_normalize(double *weights, int n) {
     for (int i = 0; i < n; i++) weights[i] /= sum;
 }
 
-/* Megatron-LM reads every run of digits and points in the text as a number; here the text contains nothing else. */
+/* Megatron-LM reads every run of digits and points in the text as a number. Here, other characters than these
+ * and separators are an error. */
 Err split_parse(const char *text, SplitRange out[SPLIT_COUNT]) {
     static const char NUMBER[] = ".0123456789", BETWEEN[] = " \t,:";
     double w[SPLIT_COUNT] = {0};
@@ -73,8 +75,8 @@ void split_elements(const SplitRange *s, int64_t n, int64_t *begin, int64_t *end
     if (*begin > *end) *begin = *end;
 }
 
-/* Python's float(text) for plain decimal numbers: blanks are allowed around the number, nothing else after
- * it. */
+/* Python's float(text) for plain decimal numbers. Blanks may surround the number; any other text after it is
+ * an error. */
 static bool parse_weight(const char *text, double *out) {
     char *end;
     *out = strtod(text, &end);
@@ -90,8 +92,8 @@ static char *trimmed(const char *s) {
     return mem_printf("%.*s", (int)n, s);
 }
 
-/* If all first entries of pairs are numbers, they are weights. If none is a number, the list has only
- * prefixes. A mixture is an error. */
+/* If the first entries of all pairs are numbers, they are weights. If none of them is a number, the list has
+ * only prefixes. A mixture is an error. */
 static Err parse_weights(const char *const *entries, int n, double **out) {
     double *w = mem_zero((size_t)n / 2, sizeof *w);
     int numbers = 0;
@@ -113,7 +115,7 @@ static Err parse_weights(const char *const *entries, int n, double **out) {
     return e;
 }
 
-/* An odd list with numbers exactly where weights could be. */
+/* Rejects a list of odd length in which every even entry, and no other, is a number. */
 static Err check_last_weight(const char *const *entries, int n) {
     double unused;
     for (int i = 0; i < n; i++)
@@ -151,7 +153,7 @@ int64_t blend_request(int64_t total, double weight, double surplus) {
     return (int64_t)ceil((double)blend_target(total, weight) * (1 + surplus));
 }
 
-/* limits: NULL, or the number of samples that each dataset has to give. */
+/* limits: the number of samples to draw from each dataset, or NULL. */
 static void draw(const double *weights, const int64_t *limits, int n, int64_t size, int16_t *dataset,
                  int64_t *sample) {
     CHECK(n >= 1 && n <= BLEND_MAX, "%d datasets are blended", n);

@@ -12,7 +12,7 @@ static bool is_blend(const BlendedDataset *d) { return d->dataset.data != NULL; 
 
 /* The content of a blend, before its indices are built. */
 typedef struct Mix {
-    double *weights; /* [n], normalised; NULL: exhaustive, by sizes */
+    double *weights; /* [n], normalised; NULL: the blend has every sample once */
     int64_t *sizes;  /* [n], lengths of the datasets */
     int64_t size;
 } Mix;
@@ -122,7 +122,7 @@ static Err mix(const BlendedDataset *d, const double *weights, int64_t total, Mi
     if (total < 0) return ERR_OK;
     m->weights = mem_zero((size_t)d->n, sizeof *m->weights);
     for (int i = 0; i < d->n; i++) m->weights[i] = weights ? weights[i] : (double)m->sizes[i];
-    blend_normalize(m->weights, d->n); /* as upstream, which normalises the normalised weights again */
+    blend_normalize(m->weights, d->n); /* upstream also normalises the normalised weights again */
     return ERR_OK;
 }
 

@@ -1,12 +1,12 @@
-/* One split over one or more sources: the dataset and the sample of each index (Megatron-LM
- * core/datasets/blended_dataset.py and the builder's sizes).
+/* One split of one or more sources. Each index maps to a dataset and a sample of this dataset (Megatron-LM
+ * core/datasets/blended_dataset.py, and the sizes of its builder).
  *
  *   weights given  each dataset provides ceil(ceil(total * w) * (1 + surplus)) samples, and the blend has
  *                  the sum of ceil(total * w)
- *   weights NULL   each dataset gives one epoch, the weights are the lengths, and the blend has
- *                  min(total, sum of lengths); every sample of every dataset if total < 0
+ *   weights NULL   each dataset provides one epoch, and its length is its weight. The blend has
+ *                  min(total, sum of lengths) samples, or every sample once if total < 0
  *
- * The blend is not shuffled, because its datasets are. */
+ * The blend is not shuffled, because each dataset is already shuffled. */
 #pragma once
 
 #include <stdint.h>
@@ -18,11 +18,11 @@
 typedef struct BlendedDataset {
     int n;
     DatasetPart **parts; /* [n] */
-    NpyArray dataset;    /* i16[size]; no data for a single dataset */
+    NpyArray dataset;    /* i16[size]; empty if the split is not a blend */
     NpyArray sample;     /* i64[size] */
 } BlendedDataset;
 
-/* sources[n] and `config` are borrowed. One source without weights is that dataset, unblended. */
+/* sources[n] and `config` are borrowed. One source without weights is not a blend. */
 Err blended_open(const DatasetKind *, const TokenSource *sources, int n, const double *weights,
                  const DataConfig *config, DataSplit split, const SplitRange *range, int64_t total,
                  double surplus, BlendedDataset *out);

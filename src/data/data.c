@@ -11,14 +11,14 @@
 
 /* Datasets point to sources and to the configuration, which therefore live as long as Data and never move. */
 struct Data {
-    Blend paths[SPLIT_COUNT]; /* [0] alone for --data-path */
+    Blend paths[SPLIT_COUNT]; /* --data-path sets only [0] */
     const DatasetKind *kind;
     TokenSource *sources[SPLIT_COUNT];
     SplitRange ranges[SPLIT_COUNT];
     DataConfig config;
     char *split, *cache_dir, *tokenizer_json;
     void *kind_config;
-    BlendedDataset *datasets[SPLIT_COUNT], **files; /* files: of validation, each a dataset */
+    BlendedDataset *datasets[SPLIT_COUNT], **files; /* files: one dataset for each validation file */
     int num_files;
     char fingerprint[33];
 };
@@ -116,7 +116,7 @@ static Err open_records(Data *d, DataSplit split, const char *const *files, int 
     return ERR_OK;
 }
 
-/* One set of samples for training, and one of each file of validation. */
+/* Opens one dataset for all training files, and one for each validation file. */
 static Err open_files(Data *d, const DataConfig *c) {
     const int n = c->num_split_paths[SPLIT_VALID], train = c->num_split_paths[SPLIT_TRAIN];
     const char *const *valid = c->split_paths[SPLIT_VALID];

@@ -61,12 +61,13 @@ Err part_check_id(const DatasetPart *p, int64_t id, int64_t vocab_size) {
                     source_name(p->source), id, vocab_size);
 }
 
-/* Mock data has Megatron-LM's name of the class of GPT's. */
+/* The class name of mock data begins with Mock, like Megatron-LM's MockGPTDataset. */
 static char *class_name(const DatasetPart *p) {
     return mem_printf("%s%s", p->source->prefix ? "" : "Mock", p->kind->class_name);
 }
 
-/* [[0, 0.969], [0.969, 0.999], null]: upstream the first boundary is the integer 0, not a float. */
+/* For example [[0, 0.969], [0.969, 0.999], null]. As upstream, the first boundary is the integer 0, not a
+ * float. */
 static json_t *describe_ranges(const SplitRange *ranges) {
     if (!ranges) return json_null();
     json_t *all = json_array();
@@ -152,7 +153,8 @@ static void cache_close(Cache *c) {
     str_free(&c->description);
 }
 
-/* False, with no memory held, if any file is missing, truncated or foreign, or has another description. */
+/* Returns false and frees the arrays if a file is missing, truncated or invalid, or if the description
+ * differs. */
 static bool cache_load(const DatasetPart *p, const Cache *c, NpyArray *const *arrays,
                        bool (*valid)(const DatasetPart *)) {
     bool ok = cache_describes(c->description_path, &c->description);

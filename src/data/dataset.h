@@ -1,9 +1,9 @@
-/* A kind of dataset is a DatasetKind: the fields that its samples fill, and how one split of one source becomes
- * samples by number. Blends, splits, caches and batches are the same for all kinds. Source: Megatron-LM
+/* A DatasetKind describes a kind of dataset: the fields that its samples fill, and how to get a sample of one
+ * split of one source. All kinds share the code of blends, splits, caches and batches. Source: Megatron-LM
  * core/datasets/megatron_dataset.py.
  *
- * Indices that are slow to build are cached in files that Megatron-LM and Isotron share: a description, whose
- * MD5 names them, and one .npy file for each array. */
+ * Indices that are slow to build are cached in files that Megatron-LM and Isotron share. A cache has a
+ * description, whose MD5 is part of the file names, and one .npy file for each array. */
 #pragma once
 
 #include <jansson.h>
@@ -25,76 +25,84 @@ typedef enum DatasetId {
     DATASETS
 } DatasetId;
 
-/* The data that the options describe. Datasets read data.c's copy, which lives as long as they do. */
+/* The data that the options describe. Datasets read data.c's copy, which lives as long as the datasets. */
 typedef struct DataConfig {
     DatasetId kind;
-    /* --data-path, as blend_parse reads it: all splits come from these datasets, divided by `split`. */
+    /* --data-path, in the format of blend_parse. `split` divides these datasets into train, valid and
+     * test. */
     const char *const *paths;
     int num_paths;
-    /* As the user wrote it; NULL: "969, 30, 1". Datasets see NULL if each split has its own data. */
+    /* --split as the user wrote it; NULL: "969, 30, 1". For datasets, NULL means that each split has separate
+     * data. */
     const char *split;
-    const SplitRange *ranges; /* of the splits, for datasets: [SPLIT_COUNT]; NULL if split is NULL */
-    /* --train-data-path, --valid-data-path, --test-data-path: each split has its own datasets. A kind that reads
-     * records has the files of training and validation here, borrowed. */
+    const SplitRange *ranges; /* [SPLIT_COUNT], set for datasets; NULL if split is NULL */
+    /* --train-data-path, --valid-data-path and --test-data-path: each split has separate datasets. For a kind
+     * that reads records: the training and validation files, borrowed. */
     const char *const *split_paths[SPLIT_COUNT];
     int num_split_paths[SPLIT_COUNT];
-    bool mock;                    /* --mock-data: no paths, split "1,1,1" */
-    int64_t samples[SPLIT_COUNT]; /* number in the whole run; < 0: one epoch; 0: the split is not opened */
-    int64_t sequence_length;      /* s */
-    /* An id outside [0, vocab_size) is a user error; 0: not checked. Mock data needs it. */
+    bool mock; /* --mock-data: no paths, and the split "1,1,1" */
+    /* Number of samples in the whole run. < 0: one epoch; 0: the split is not opened. */
+    int64_t samples[SPLIT_COUNT];
+    int64_t sequence_length; /* s */
+    /* An id outside [0, vocab_size) is a user error; 0 disables this check. Mock data needs >= 1. */
     int64_t vocab_size;
     int64_t eod, pad; /* -1: none */
     uint32_t seed;
     bool eod_mask_loss, reset_position_ids, reset_attention_mask;
-    bool allow_ambiguous_pad; /* off: a pad id equal to eod counts as -1, so that eod tokens are not masked */
-    bool keep_last_partial_validation; /* upstream's drop_last_partial_validation_sequence off */
-    const void *kind_config;           /* [DatasetKind.config_size]: copied, but not what it points to */
-    double surplus;                    /* --mid-level-dataset-surplus; 0.005 upstream */
-    /* --data-cache-path, the index cache. NULL: <prefix>/cache/<class>_indices, no cache for mock data and blends. If
-     * ranks share a folder, one must build before the others start. */
+    /* false: a pad id equal to eod counts as -1, so that eod tokens are not masked. */
+    bool allow_ambiguous_pad;
+    bool keep_last_partial_validation; /* negation of upstream's drop_last_partial_validation_sequence */
+    const void *kind_config;           /* [DatasetKind.config_size] bytes; data.c makes a shallow copy */
+    double surplus;                    /* --mid-level-dataset-surplus; upstream's default is 0.005 */
+    /* --data-cache-path, the folder of the index cache. NULL means <prefix>/cache/<class>_indices, and no
+     * cache for mock data and blends. If ranks share a folder, one rank must build the cache before the
+     * others start. */
     const char *cache_dir;
-    bool read_only; /* missing caches are built in memory; only whether they could be written is checked */
-    /* the tokenizer's identifiers, an object of strings and numbers, part of the cache's file names; NULL: null */
+    /* Missing indices are built in memory and not saved. The folder must be writable nevertheless. */
+    bool read_only;
+    /* The tokenizer's identifiers, a JSON object. The hash in the names of cache files covers it.
+     * NULL: null. */
     const char *tokenizer_json;
 } DataConfig;
 
 typedef struct DatasetKind DatasetKind;
 
-/* One split of one source. A kind's struct begins with it. */
+/* One split of one source. A kind's struct begins with a DatasetPart. */
 typedef struct DatasetPart {
     const DatasetKind *kind;
     const TokenSource *source; /* borrowed */
     const DataConfig *config;  /* borrowed */
     DataSplit split;
-    int64_t begin, end;  /* elements of the source: sequences, or documents */
+    int64_t begin, end;  /* range of sequences, or of documents (by_document) */
     int64_t num_samples; /* number requested; < 0: one epoch */
-    /* Borrowed, of a kind that reads records; it has no source, and sets num_samples to their number. */
+    /* The files of a kind that reads records, borrowed. Such a kind has no source, and its open sets
+     * num_samples to the number of records. */
     const char *const *files;
     int num_files;
-    /* Set by part_open. Positions are the sequence length, unless the kind's open changes it. */
+    /* Set by part_open. `positions` is the sequence length, unless the kind's open changes it. */
     SampleShape shape;
     /* Set by the kind's open: */
     int64_t samples; /* >= num_samples */
-    int64_t epoch;   /* samples of an epoch of records; else 0 */
-    int64_t tokens;  /* of the split */
-    double epochs;   /* that num_samples are; 0 for one epoch */
+    int64_t epoch;   /* number of samples per epoch of records; else 0 */
+    int64_t tokens;  /* number of tokens of the split */
+    double epochs;   /* number of epochs of num_samples; 0: one epoch was requested */
 } DatasetPart;
 
 struct DatasetKind {
-    const char *class_name; /* Megatron-LM's */
-    size_t size;            /* of the kind's struct */
-    size_t config_size;     /* of the kind's configuration, DataConfig.kind_config; 0: none */
-    FieldSet fields;        /* that a sample can fill */
+    const char *class_name; /* Megatron-LM's name of the class */
+    size_t size;            /* size of the kind's struct */
+    size_t config_size;     /* size of DataConfig.kind_config; 0: none */
+    FieldSet fields;        /* fields that a sample can fill */
     MockShape mock;
     bool by_document;               /* splits divide documents, not sequences */
-    bool split_in_names;            /* of cache files */
-    const char *const *array_names; /* of cached arrays, NULL-terminated */
-    Err (*open)(DatasetPart *);     /* part->kind .. num_samples are set */
-    void (*close)(DatasetPart *);   /* what open allocated, also after its error */
-    /* Fills the fields that are not NULL. They have the values of batch_reset before. */
+    bool split_in_names;            /* cache file names contain the split */
+    const char *const *array_names; /* file names of the cached arrays, NULL-terminated */
+    Err (*open)(DatasetPart *);     /* called when the request's fields and the shape are set */
+    void (*close)(DatasetPart *);   /* frees what open allocated; also called if open fails */
+    /* Fills the fields that are not NULL. Before the call they have the values that batch_reset sets. */
     Err (*get)(const DatasetPart *, int64_t, Sample *);
-    /* Adds the description's members after the common ones. */
-    void (*describe)(const DatasetPart *, json_t *members); /* NULL: none */
+    /* Adds the kind's members to the description, after the common members. */
+    void (*describe)(const DatasetPart *, json_t *members); /* may be NULL */
     /* Adds records to the fingerprint of the data. NULL: the kind reads tokens of a source. */
     void (*hash)(const DatasetPart *, HashStream *);
 };
@@ -106,24 +114,25 @@ const DatasetKind *dataset_kind(DatasetId);
 /* request: the fields that neither part_open nor the kind's open sets */
 Err part_open(const DatasetPart *request, DatasetPart **out);
 void part_close(DatasetPart *); /* NULL is fine */
-/* Sample k of [0, samples). A user error if an id is outside the vocabulary. Any thread may call. */
+/* Gets sample k of [0, samples). An id outside the vocabulary is a user error. Thread-safe. */
 Err part_get(const DatasetPart *, int64_t k, Sample *out);
 
-/* Maps a part's arrays from the cache if it has all of them and `valid` accepts them; otherwise builds and saves
- * them. A damaged cache is rebuilt. arrays: in the order of array_names. */
+/* Maps a part's arrays from the cache if the cache has all of them and `valid` accepts them. Otherwise builds
+ * and saves the arrays. A damaged cache is rebuilt. arrays: in the order of array_names. */
 Err part_index(DatasetPart *, NpyArray *const *arrays, bool (*valid)(const DatasetPart *),
                Err (*build)(DatasetPart *));
 
 /* Upstream's unique description, the JSON object whose MD5 names the cache. */
 Err part_describe(const DatasetPart *, json_t **out);
-/* Its text as upstream prints it, and its MD5. Frees the object. */
+/* Prints a description as upstream does, and computes its MD5. Frees the description. */
 void description_print(json_t *, Str *text, char md5[33]);
-/* <dir>/<md5 of description>-<name>-<what> (owned by the caller) */
+/* Returns <dir>/<md5>-<name>-<what>. The caller frees the string. */
 char *cache_path(const char *dir, const char *md5, const char *name, const char *what);
 /* Whether the content of the description file is exactly this text. */
 bool cache_describes(const char *path, const Str *description);
 
-/* For the kinds. A user error, prefixed with the split and the source: */
+/* For the kinds: returns a user error whose message is prefixed with the split and the source. */
 Err part_error(const DatasetPart *, Err);
-/* A user error that names the source if an id is outside [0, vocab_size); vocab_size <= 0: unknown. */
+/* Returns a user error that names the source if an id is outside [0, vocab_size). vocab_size <= 0:
+ * unknown. */
 Err part_check_id(const DatasetPart *, int64_t id, int64_t vocab_size);

@@ -38,7 +38,7 @@ static void sample_row(const GptDataset *d, int64_t row, int64_t *position, int6
         *position = ((const int32_t *)a->data)[2 * row], *offset = ((const int32_t *)a->data)[2 * row + 1];
 }
 
-/* The s + 1 tokens of sample k, padded with `pad`. */
+/* Reads the s + 1 tokens of sample k, and pads them with `pad`. */
 static void read_text(const GptDataset *d, int64_t k, int64_t pad, int64_t *text) {
     int64_t row = npy_at(&d->index.shuffle, k), want = d->part.config->sequence_length + 1, have = 0;
     int64_t position, offset, last, last_offset;
@@ -48,7 +48,7 @@ static void read_text(const GptDataset *d, int64_t k, int64_t pad, int64_t *text
         int64_t sequence = npy_at(&d->index.document, position);
         int64_t end = position < last ? source_length(d->part.source, sequence) : last_offset + 1;
         if (offset < 0)
-            offset = 0; /* the single-precision sample count can exceed the last, empty sequence */
+            offset = 0; /* an empty last sequence, if rounding made the number of samples too large */
         int64_t count = end > offset ? end - offset : 0;
         CHECK(have + count <= want, "sample %" PRId64 " has %" PRId64 " tokens", k, have + count);
         source_tokens(d->part.source, sequence, offset, count, text + have);

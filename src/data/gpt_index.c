@@ -51,7 +51,7 @@ Err gpt_plan(const TokenSource *source, int64_t begin, int64_t end, int64_t num_
     return check_memory(out);
 }
 
-/* E copies of the split's sequences, shuffled together. */
+/* Writes `epochs` copies of the split's sequences, and shuffles them together. */
 static void fill_documents(const GptPlan *p, Mt19937 *rng, int64_t epochs, int32_t *out) {
     int64_t n = p->end - p->begin;
     for (int64_t i = 0; i < epochs * n; i++) out[i] = (int32_t)(p->begin + i % n);
@@ -66,7 +66,7 @@ static void put_row(NpyArray *a, int64_t row, int64_t position, int64_t offset) 
                                  ((int32_t *)a->data)[2 * row + 1] = (int32_t)offset;
 }
 
-/* Walks the documents s + 1 tokens at a time, stepping back one token after each sample. */
+/* Divides the documents into samples of s + 1 tokens. Successive samples share one token. */
 static NpyArray walk_samples(const GptPlan *p, const NpyArray *documents) {
     const int32_t *document = documents->data;
     NpyArray out = npy_new(sample_type(documents->rows), p->samples + 1, 2);

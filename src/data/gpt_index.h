@@ -1,15 +1,16 @@
-/* The three indices that turn documents into shuffled samples of s + 1 tokens (Megatron-LM
- * core/datasets/gpt_dataset.py and build_sample_idx in helpers.cpp), equal to Megatron-LM's in every element:
+/* The three indices that turn documents into shuffled samples of s + 1 tokens. Every element equals
+ * Megatron-LM's (core/datasets/gpt_dataset.py, and build_sample_idx in helpers.cpp):
  *
  *   document_index  i32[E * n]         E epochs of the split's n sequences, shuffled
- *   sample_index    i32[samples+1, 2]  where each sample begins: position in document_index, offset in that
- *                                      sequence; the next begins on the last token of the one before
- *                                      (i64 above 2^31-1 positions)
- *   shuffle_index   u32[samples]       sample k of the run is row shuffle_index[k] (i64 from 2^32-2 samples)
+ *   sample_index    i32[samples+1, 2]  where each sample begins: a position in document_index, and an offset
+ *                                      in that sequence. The next sample begins with the last token of this
+ *                                      sample. (i64 above 2^31-1 positions)
+ *   shuffle_index   u32[samples]       sample k of the run is row shuffle_index[k] of sample_index (i64 from
+ *                                      2^32-2 samples on)
  *
- * E is the smallest number of epochs with E * T >= num_samples * s + 1 for the split's T tokens. If the last
- * epoch gives less than 80 % of an epoch's samples, it is shuffled separately and follows the others, so that
- * no document is over-represented. One numpy RandomState(seed) shuffles the documents first and then the
+ * E is the smallest number of epochs with E * T >= num_samples * s + 1 for the split's T tokens. If less than
+ * 80 % of the last epoch is needed, this epoch is shuffled separately and follows the others, so that no
+ * document is over-represented. One numpy RandomState(seed) shuffles the documents first and then the
  * samples. */
 #pragma once
 
@@ -31,18 +32,18 @@ typedef struct GptPlan {
     int64_t sequence_length;
     int64_t tokens, epochs; /* T and E */
     int64_t samples;
-    int64_t joint_samples; /* number of samples shuffled together; less than `samples` if the last epoch is
-                              separate */
+    /* Number of samples that are shuffled together; less than `samples` if the last epoch is separate. */
+    int64_t joint_samples;
 } GptPlan;
 
-/* num_samples < 0: one epoch. drop_last false keeps the last, shorter sample (its count is rounded in single
- * precision, as upstream does). A user error if the split has no token or the index cannot fit the machine's
- * memory. */
+/* num_samples < 0 means one epoch. drop_last false keeps the last, shorter sample; as upstream, the number of
+ * samples is then rounded in single precision. A split without tokens is a user error, and so is an index
+ * that does not fit the machine's memory. */
 Err gpt_plan(const TokenSource *, int64_t begin, int64_t end, int64_t num_samples, int64_t sequence_length,
              bool drop_last, GptPlan *out);
 GptIndex gpt_index_build(const GptPlan *, uint32_t seed);
-/* Whether an index from disk can belong to this plan. Checks types and shapes, that every document occurs E
- * times, that every sample begins where the walk over the documents puts it, and that every sample occurs
+/* Whether an index from disk can belong to this plan. Checks the types and shapes, and that every document
+ * occurs E times. Checks that every sample begins where walking the documents puts it, and that it occurs
  * once in its part of the shuffle. */
 bool gpt_index_valid(const GptPlan *, const GptIndex *);
 void gpt_index_free(GptIndex *);

@@ -38,7 +38,7 @@ static int32_t i32_at(const unsigned char *array, int64_t i) {
     return v;
 }
 
-/* Locates the arrays; every size is checked before it is multiplied. */
+/* Locates the arrays. Every size is checked before any multiplication with it. */
 static Err read_header(IndexedDataset *d) {
     const unsigned char *p = d->idx.bytes;
     uint64_t size = d->idx.size;
@@ -107,14 +107,14 @@ static Err check_arrays(const IndexedDataset *d) {
     return ERR_OK;
 }
 
-/* A file name instead of the prefix that both files share. */
+/* Rejects the name of one of the two files, because a prefix names both. */
 static Err without_suffix(const char *prefix) {
     const size_t n = strlen(prefix);
     if (n < 4 || (strcmp(prefix + n - 4, ".bin") && strcmp(prefix + n - 4, ".idx"))) return ERR_OK;
     return err_user("'%s' names one file of a dataset: remove the suffix %s", prefix, prefix + n - 4);
 }
 
-/* isotron preprocess adds the key to the prefix. */
+/* Suggests the prefix with the key that isotron preprocess adds, if this dataset exists. */
 static Err with_key(const char *prefix) {
     char *idx = mem_printf("%s_text_document.idx", prefix);
     const bool there = file_exists(idx);

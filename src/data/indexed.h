@@ -1,20 +1,20 @@
-/* Megatron-LM's IndexedDataset (megatron/core/datasets/indexed_dataset.py), byte for byte: `<prefix>.bin`
- * holds the tokens of all sequences back to back, `<prefix>.idx` says where they are. All little-endian, no
- * padding:
+/* The file format of Megatron-LM's IndexedDataset (megatron/core/datasets/indexed_dataset.py). `<prefix>.bin`
+ * has the tokens of all sequences, one sequence after the other. `<prefix>.idx` has their lengths and
+ * offsets, in little-endian order and without padding:
  *
  *   offset  type     content
  *   0       u8[9]    "MMIDIDX\0\0"
  *   9       u64      version, 1
  *   17      u8       dtype code (IndexedDtype)
- *   18      u64      S, sequences
- *   26      u64      D, entries of the document index = documents + 1
+ *   18      u64      S, number of sequences
+ *   26      u64      D, number of entries of the document index = documents + 1
  *   34      i32[S]   sequence lengths in tokens
  *           i64[S]   byte offset of each sequence in .bin
  *           i64[D]   first sequence of each document; entry 0 is 0, the last is S
  *           i8[S]    modes, multimodal data only
  *
- * A document is a run of sequences (sentences, or one for plain GPT data); an empty document is two equal
- * entries. */
+ * A document is a run of sequences: its sentences, or one sequence in plain GPT data. The entry of an empty
+ * document equals the next entry. */
 #pragma once
 
 #include <stdbool.h>
@@ -35,64 +35,66 @@ typedef enum IndexedDtype {
     INDEXED_U16
 } IndexedDtype;
 
-size_t indexed_dtype_size(IndexedDtype); /* bytes of one item, 0 for an unknown code */
+size_t indexed_dtype_size(IndexedDtype); /* bytes per item; 0 for an unknown code */
 const char *indexed_dtype_name(IndexedDtype);
 bool indexed_dtype_is_float(IndexedDtype);
-/* The dtype that preprocessing writes: u16 below 65500 ids, else i32; i32 if the vocabulary size is unknown
- * (<= 0). */
+/* The dtype that preprocessing writes: u16 for a vocabulary below 65500 ids; i32 for a larger or unknown
+ * vocabulary (<= 0). */
 IndexedDtype indexed_dtype_for_vocab(int64_t vocab_size);
 
-/* A mapped dataset; read-only, so any number of threads may share it. Opening checks every length, offset and
- * document entry against the sizes of the two files, so no later read can leave the map. */
+/* A mapped dataset. It is read-only, so any number of threads may share it. Opening checks every length,
+ * offset and document entry against the sizes of the two files, so that no later read can leave the map. */
 typedef struct IndexedDataset {
     char *prefix; /* owned */
     FileMap idx, bin;
     IndexedDtype dtype;
     int64_t sequences;                               /* S */
     int64_t documents;                               /* D - 1 */
-    const unsigned char *lengths, *offsets, *starts; /* inside idx, unaligned: use the functions below */
-    const int8_t *modes;                             /* [S], NULL if the data has none */
+    const unsigned char *lengths, *offsets, *starts; /* unaligned, in idx: use the functions below */
+    const int8_t *modes;                             /* [S]; NULL: the data has no modes */
 } IndexedDataset;
 
 Err indexed_open(const char *prefix, IndexedDataset *out);
 void indexed_close(IndexedDataset *);
 
-int32_t indexed_length(const IndexedDataset *, int64_t sequence); /* tokens */
+int32_t indexed_length(const IndexedDataset *, int64_t sequence); /* number of tokens */
 /* First sequence of `document`; for document == documents, the number of sequences. */
 int64_t indexed_document(const IndexedDataset *, int64_t document);
-/* Items [begin, begin + count) of a sequence, in the file's dtype and alignment. */
+/* Items [begin, begin + count) of a sequence, in the file's dtype. They may be unaligned. */
 const void *indexed_items(const IndexedDataset *, int64_t sequence, int64_t begin, int64_t count);
-/* indexed_items as int64 token ids; the dtype must be an integer one. */
+/* Converts items to int64 token ids. The dtype must be an integer type. */
 void indexed_tokens(const IndexedDataset *, int64_t sequence, int64_t begin, int64_t count, int64_t *out);
 
 /* Writes a dataset. Both files have temporary names until indexed_builder_finalize renames them, the .idx
- * last: a reader never sees half a dataset. The dataset has modes if any sequence has one. */
+ * last, so that a reader never sees an incomplete dataset. The dataset has modes if any sequence has one. */
 typedef struct IndexedBuilder IndexedBuilder;
 
 Err indexed_builder_open(const char *prefix, IndexedDtype, IndexedBuilder **out);
-/* One sequence of `count` items in the builder's dtype. */
+/* Appends a sequence of `count` items in the builder's dtype. */
 Err indexed_builder_add(IndexedBuilder *, const void *items, int64_t count);
-/* One sequence of token ids; a user error if an id does not fit the builder's dtype. */
+/* Appends a sequence of token ids. An id that does not fit the builder's dtype is a user error. */
 Err indexed_builder_add_tokens(IndexedBuilder *, const int32_t *tokens, int64_t count);
 /* Sets the mode of the last sequence; the default is 0. */
 void indexed_builder_set_mode(IndexedBuilder *, int8_t mode);
 void indexed_builder_end_document(IndexedBuilder *);
 /* Appends all sequences, documents and modes of another dataset of the same dtype. */
 Err indexed_builder_add_index(IndexedBuilder *, const char *prefix);
-/* Appends all that another builder of the same dtype and without modes has, and frees it, also after an error. */
+/* Appends the content of another builder, which has the same dtype and no modes. Frees the other builder,
+ * also after an error. */
 Err indexed_builder_take(IndexedBuilder *, IndexedBuilder *from);
 /* Makes the files durable under their final names. Frees the builder, also after an error. */
 Err indexed_builder_finalize(IndexedBuilder *);
-/* Removes the files. NULL is fine. */
+/* Removes the temporary files and frees the builder. NULL is fine. */
 void indexed_builder_abort(IndexedBuilder *);
-/* The same for the files only, from another thread just before the process ends. NULL is fine. */
+/* Only removes the temporary files. Another thread may call it just before the process ends. NULL is fine. */
 void indexed_builder_unlink(const IndexedBuilder *);
-/* A dataset that exists is a user error, unless it is to be overwritten. */
+/* An existing dataset is a user error unless `overwrite` is true. */
 Err indexed_check_target(const char *prefix, bool overwrite);
-/* Whether the path leads to the .bin or .idx file of the dataset, existing or not. */
+/* Whether the path is that of the dataset's .bin or .idx file. The file need not exist. */
 bool indexed_is_part(const char *prefix, const char *path);
 
 /* Merges datasets in the sorted order of their prefixes, as Megatron-LM's tools/merge_datasets.py does. */
 Err data_merge(const char *const *prefixes, int n, const char *output_prefix);
-/* Merges every .bin/.idx pair of a folder; a .bin without its .idx, or the reverse, is a user error. */
+/* Merges every .bin/.idx pair of a folder. A .bin without its .idx, or an .idx without its .bin, is a user
+ * error. */
 Err data_merge_folder(const char *folder, const char *output_prefix);

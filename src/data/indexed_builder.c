@@ -15,7 +15,7 @@
 struct IndexedBuilder {
     char *bin, *idx, *bin_tmp, *idx_tmp;
     IndexedDtype dtype;
-    Sink out; /* bin_tmp */
+    Sink out; /* writes bin_tmp */
     int32_t *lengths;
     int8_t *modes;
     int64_t sequences, cap;
@@ -82,7 +82,7 @@ Err indexed_builder_add(IndexedBuilder *b, const void *items, int64_t count) {
     return ERR_OK;
 }
 
-/* Whether an integer dtype below 32 bits can hold the id. */
+/* Whether an integer dtype can represent the id. */
 static bool fits(IndexedDtype dtype, int32_t id) {
     switch (dtype) {
     case INDEXED_U8:

@@ -51,7 +51,8 @@ Err data_merge(const char *const *prefixes, int n, const char *output_prefix) {
     return e;
 }
 
-/* Adds the prefix of a .idx; an error if its .bin, or the .idx of a .bin, is missing; skips other files. */
+/* Adds the prefix of an .idx file to the list. An error if one of the two files of a dataset is missing.
+ * Other files are skipped. */
 static Err take_entry(const char *folder, const char *name, char ***prefixes, int *n) {
     const char *dot = strrchr(name, '.');
     bool idx = dot && !strcmp(dot, ".idx"), bin = dot && !strcmp(dot, ".bin");

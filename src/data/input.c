@@ -16,26 +16,26 @@
 enum { RAW = 1 << 16, TEXT = 4 * RAW, HEAD = 512 };
 
 struct Input {
-    char *where; /* owned: 'path' */
+    char *where; /* owned: the path in quotes */
     const char *path;
     InputOptions options;
     Unpack *file;
     Parquet *parquet;
     ParquetText *row; /* [columns] */
-    Str json;         /* the row */
-    size_t json_used; /* bytes of it that are read */
+    Str json;         /* the row as a JSON object */
+    size_t json_used; /* bytes of `json` that are read */
     int64_t rows;
     bool converts;
     iconv_t converter;
     char head[HEAD]; /* the first bytes, for an error message */
     size_t head_size;
-    char raw[RAW]; /* bytes that are not text yet */
+    char raw[RAW]; /* bytes that are not converted to text yet */
     size_t raw_size;
-    int64_t offset, line; /* of the first of them */
-    bool ended;           /* the file has no others */
+    int64_t offset, line; /* position of the first byte of `raw` */
+    bool ended;           /* the whole file is read */
     char text[TEXT];
-    size_t at, size; /* of the text that is not used yet */
-    bool begun;      /* some text is read */
+    size_t at, size; /* range of `text` that is not used yet */
+    bool begun;      /* some text has been read */
     bool after_return;
 };
 
@@ -115,7 +115,8 @@ static bool is_utf8(const char *encoding) {
     return !encoding || !strcasecmp(encoding, "utf-8") || !strcasecmp(encoding, "utf8");
 }
 
-/* Also Python's spellings, such as latin-1 and utf_16. No suffixes such as //IGNORE, which would lose text. */
+/* Also accepts Python's spellings, such as latin-1 and utf_16. Rejects suffixes such as //IGNORE, which would
+ * lose text. */
 static iconv_t find_encoding(const char *encoding) {
     char *name = mem_strdup(encoding), *to = name;
     iconv_t found = (iconv_t)-1;
@@ -172,7 +173,7 @@ static Err bad_conversion(const Input *in, const char *what) {
                     in->where, in->line, (unsigned char)*in->raw, in->offset, what, in->options.encoding);
 }
 
-/* The same through iconv. At the end, iconv may still hold a character. */
+/* Converts `raw` to `text` with iconv. At the end, iconv may still have to return a character. */
 static Err convert_text(Input *in) {
     char *from = in->raw, *to = in->text;
     size_t left = in->raw_size, room = TEXT;
@@ -206,7 +207,7 @@ static Err read_raw(Input *in) {
     return ERR_OK;
 }
 
-/* Some text, unless this is the end. */
+/* Refills `text` if all of it is used. It stays empty only at the end. */
 static Err fill(Input *in) {
     for (bool done = false; in->at == in->size && !done;) {
         if (!in->ended && in->raw_size < RAW) ERR_RETURN(read_raw(in));

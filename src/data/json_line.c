@@ -1,5 +1,5 @@
-/* The lines are scanned here, and only strings that are read are decoded, by jansson: it refuses some of what Python's
- * json writes. */
+/* Scans lines without jansson, which rejects some JSON that Python's json writes. jansson decodes only the
+ * strings that are used. */
 #include "data/json_line.h"
 
 #include <string.h>
@@ -84,7 +84,7 @@ static bool scalar(Scan *c) {
 
 static bool key(Scan *c) { return string(c) && (take(c, ':') || fail(c, "':' is expected after a key")); }
 
-/* Closes the lists and objects that end here. If one remains open, moves to its next value. */
+/* Closes the lists and objects that end here. If a list or object remains open, moves to its next value. */
 static bool next_value(Scan *c, Str *open) {
     while (open->len && take(c, open->s[open->len - 1])) open->len--;
     if (!open->len) return true;
@@ -94,7 +94,7 @@ static bool next_value(Scan *c, Str *open) {
 
 /* Skips a value of any depth. */
 static bool value(Scan *c) {
-    Str open = {0}; /* the brackets that will close */
+    Str open = {0}; /* closing brackets of the open lists and objects */
     bool ok = true;
     do {
         const char first = after_blanks(c);
@@ -115,7 +115,7 @@ static bool value(Scan *c) {
     return ok;
 }
 
-/* Whether the key with this spelling, in quotes, is `name`. */
+/* Whether the key is `name`. `spelled` is the key as written, with quotes and escapes. */
 static bool is_key(JsonText spelled, const char *name) {
     const size_t n = strlen(name);
     if (!memchr(spelled.at, '\\', spelled.n)) return spelled.n == n + 2 && !memcmp(spelled.at + 1, name, n);
@@ -184,7 +184,7 @@ Err json_line_string(JsonText text, const char *key, json_t **out) {
 }
 
 bool json_line_element(JsonText *rest, JsonText *element) {
-    Scan c = {.s = rest->at, .n = rest->n, .at = 1}; /* after the bracket or the comma */
+    Scan c = {.s = rest->at, .n = rest->n, .at = 1}; /* skips the bracket or the comma */
     if (!rest->n || after_blanks(&c) == ']' || c.at == c.n) return false;
     const size_t begin = c.at;
     value(&c);

@@ -1,5 +1,5 @@
-/* Reads a line of JSON Lines as Python's json.loads does. NaN, Infinity and numbers of any size are valid. The last of
- * equal keys counts. A value that is not read may have any escapes and any depth. */
+/* Reads a line of JSON Lines as Python's json.loads does. NaN, Infinity and numbers of any size are valid. If
+ * a key is repeated, its last value counts. A value that is not used may have any escapes and any depth. */
 #pragma once
 
 #include <jansson.h>
@@ -14,10 +14,10 @@ typedef struct JsonText {
     size_t n;
 } JsonText;
 
-/* The values of `n` keys in a line that is one object of valid UTF-8. is_first: the line is the first of its file; the
- * error message then suggests what else the file may be. */
+/* Finds the values of `n` keys in a line, which must be one JSON object in valid UTF-8. is_first: the line is
+ * the first of its file, so an error message suggests other formats of the file. */
 Err json_line(const char *line, size_t size, bool is_first, const char *const *keys, int n, JsonText *out);
-/* The value of `key`, which must be a string without half of a surrogate pair. The caller frees it. */
+/* Decodes the value of `key`, which must be a string without unpaired surrogates. The caller frees *out. */
 Err json_line_string(JsonText, const char *key, json_t **out);
-/* The next element of a list, whose `rest` begins as its whole text; false at the end. */
+/* The next element of a list; false at the end. Before the first call, `rest` is the text of the list. */
 bool json_line_element(JsonText *rest, JsonText *element);

@@ -1,4 +1,4 @@
-/* The common part of the datasets of masked text. Samples are runs of sentences of one document
+/* Common code of the datasets that mask text (BERT, T5). A sample is a run of sentences of one document
  * (data/masked_index.h). */
 #pragma once
 
@@ -6,12 +6,12 @@
 #include "data/masked_index.h"
 #include "data/masking.h"
 
-/* DataConfig.kind_config of masked text. */
+/* DataConfig.kind_config of these datasets. */
 typedef struct MaskedConfig {
     MaskTokens tokens;                /* its arrays are borrowed */
-    double mask_prob, short_seq_prob; /* (0, 1), [0, 1] */
+    double mask_prob, short_seq_prob; /* in (0, 1) and in [0, 1] */
     bool binary_head;                 /* BERT: a sample is a pair of sentences */
-    int64_t decoder_sequence_length;  /* T5; s is the encoder's */
+    int64_t decoder_sequence_length;  /* T5 only; sequence_length is the encoder's */
 } MaskedConfig;
 
 typedef struct MaskedDataset {
@@ -22,16 +22,16 @@ typedef struct MaskedDataset {
 } MaskedDataset;
 
 static inline const MaskedConfig *masked_config(const DatasetPart *p) { return p->config->kind_config; }
-/* `reserved` positions of a sample are for special tokens. */
+/* Opens a part. `reserved` is the number of positions of a sample that special tokens occupy. */
 Err masked_open(DatasetPart *, MaskingConfig, int64_t reserved, int32_t min_sentences);
 void masked_close(DatasetPart *);
 void masked_describe(const DatasetPart *, json_t *members);
-/* A user error that names the token if the tokenizer has none (-1). */
+/* Returns a user error that names the token if the tokenizer lacks it (-1). */
 Err masked_need(const DatasetPart *, int64_t token, const char *name);
 
-/* The sentences of a sample, back to back. */
+/* The sentences of a sample, one after the other. */
 typedef struct MaskedText {
-    int64_t *tokens, *ends; /* owned; ends: of each sentence */
+    int64_t *tokens, *ends; /* owned; ends: the end of each sentence */
     int64_t sentences, target;
     Mt19937 rng; /* numpy's RandomState(seed + sample) */
 } MaskedText;

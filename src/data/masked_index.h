@@ -1,13 +1,13 @@
-/* The samples of masked datasets: runs of sentences of one document (Megatron-LM core/datasets/helpers.cpp,
- * build_mapping), equal to Megatron-LM's in every element:
+/* The sample index of masked datasets. A sample is a run of sentences of one document. Every element equals
+ * Megatron-LM's (core/datasets/helpers.cpp, build_mapping):
  *
  *   u32[samples, 3]   first sentence, end, target length in tokens
  *
- * Each document that has enough sentences gives samples until its end: sentences are added until the target length is
- * reached, but never so that a single sentence is left over. The target is max_length, or, with the short probability,
- * a uniform length from 2 to max_length (std::mt19937). A document with several sentences, one of which is longer than
- * 512 tokens, gives no sample. Whole epochs are added until there are num_samples. All samples are then shuffled
- * (std::mt19937_64, seed + 1). */
+ * Each document with at least min_sentences sentences is divided into samples. A sample ends when it has
+ * min_sentences sentences and its target length, unless a single sentence would be left over. The target is
+ * max_length, or, with the short probability, a uniform length from 2 to max_length (std::mt19937). A
+ * document of several sentences is skipped if one of them is longer than 512 tokens. Whole epochs are added
+ * until there are num_samples samples. All samples are then shuffled (std::mt19937_64, seed + 1). */
 #pragma once
 
 #include <stdbool.h>
@@ -26,12 +26,12 @@ typedef struct MaskedPlan {
     double short_probability; /* [0, 1] */
     uint32_t seed;
     /* Computed by masked_plan: */
-    int64_t tokens, samples, samples_per_epoch; /* of the first epoch */
-    uint64_t digest;                            /* of the samples in any order */
+    int64_t tokens, samples, samples_per_epoch; /* samples_per_epoch: of the first epoch */
+    uint64_t digest;                            /* hash of the samples, regardless of their order */
 } MaskedPlan;
 
-/* A user error if no document gives a sample, or if the index cannot fit the machine's memory. */
+/* It is a user error if no document has a sample, or if the index does not fit the machine's memory. */
 Err masked_plan(MaskedPlan *);
 NpyArray masked_index_build(const MaskedPlan *);
-/* Whether an array from disk holds the plan's samples. The order is not checked. */
+/* Whether an array from disk consists of the plan's samples. The order is not checked. */
 bool masked_index_valid(const MaskedPlan *, const NpyArray *);

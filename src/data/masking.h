@@ -1,10 +1,11 @@
-/* Which tokens of a sample are masked (Megatron-LM core/datasets/masked_dataset.py,
- * _create_masked_lm_predictions), equal for the same generator:
+/* Chooses the tokens of a sample to mask. With the same generator the choice equals Megatron-LM's
+ * (core/datasets/masked_dataset.py, _create_masked_lm_predictions):
  *
  *   A word is a token and the continuations ("##") that follow it; [CLS] and [SEP] belong to no word. Words are
- *   visited in random order. Each draws the number n of words to mask from it on. The probability of n
- *   is proportional to 1/n or geometric (SpanBERT, Joshi et al., 2020, section 3.1). n is lowered until the words
- *   fit into the number of tokens still to mask. An n-gram with a token that is already masked is skipped.
+ *   visited in random order. For each word a number n is drawn: the number of words to mask from this word on.
+ *   The probability of n is proportional to 1/n or geometric (SpanBERT, Joshi et al., 2020, section 3.1). n is
+ *   lowered until the words fit into the number of tokens still to mask. An n-gram with a token that is already
+ *   masked is skipped.
  *
  * The number of tokens to mask is min(p * target, max(1, round(p * tokens))). */
 #pragma once
@@ -14,21 +15,23 @@
 
 #include "data/random/mt19937.h"
 
-/* The tokens of the vocabulary that masked datasets need; -1: none. */
+/* The special tokens that masked datasets need; -1: the vocabulary lacks the token. */
 typedef struct MaskTokens {
     int64_t cls, sep, mask;   /* BERT */
     int64_t bos, eos;         /* T5 */
     const int64_t *sentinels; /* T5, in the order of their use */
     int64_t num_sentinels;
-    int64_t vocab_size;             /* a random word is one of these ids */
-    const unsigned char *continues; /* [vocab_size], 1: continues a word; NULL: no token does */
+    int64_t vocab_size;             /* a random word is an id below it */
+    const unsigned char *continues; /* [vocab_size], 1: the token continues a word; NULL: no token does */
 } MaskTokens;
 
 typedef struct MaskingConfig {
     double probability; /* (0, 1) */
     int max_ngram;
-    bool geometric;    /* n is geometric with p = 0.2; otherwise proportional to 1/n */
-    bool random_words; /* 80 % become [MASK], 10 % a random word, 10 % stay; otherwise nothing is replaced */
+    bool geometric; /* n is geometric with p = 0.2; otherwise proportional to 1/n */
+    /* 80 % of the masked tokens become [MASK], 10 % a random token, and 10 % stay. If false, the text
+     * does not change. */
+    bool random_words;
 } MaskingConfig;
 
 typedef struct MaskSpan {
@@ -37,17 +40,17 @@ typedef struct MaskSpan {
 
 /* All arrays have room for every token. */
 typedef struct Masking {
-    int64_t *tokens; /* positions of all tokens of words, ascending */
-    int64_t *words;  /* [num_words + 1], the first of each word in `tokens` */
+    int64_t *tokens; /* positions of the tokens that belong to words, ascending */
+    int64_t *words;  /* [num_words + 1], index in `tokens` of each word's first token */
     int64_t num_words;
     MaskSpan *spans; /* ascending */
     int64_t num_spans, masked;
-    bool *is_masked; /* of a position */
+    bool *is_masked; /* whether each position is masked */
 } Masking;
 
 Masking masking_new(int64_t capacity);
 void masking_free(Masking *);
-/* Chooses the spans of n <= capacity tokens whose target length is `target`. If words are replaced, `text` is
- * changed. The ids are in the vocabulary. */
+/* Chooses the spans to mask in n <= capacity tokens whose target length is `target`. Changes `text` if
+ * random_words is true. All ids must be in the vocabulary. */
 void masking_choose(Masking *, const MaskingConfig *, const MaskTokens *, int64_t *text, int64_t n,
                     int64_t target, Mt19937 *);

@@ -21,8 +21,8 @@ enum {
     GROWTH_DIGITS = 21
 };
 
-/* numpy reserves 21 digits for the first dimension, so that it can grow in place, then pads with spaces and
- * ends with '\n'. */
+/* numpy reserves 21 digits for the first dimension, so that the array can grow in place. Spaces and '\n'
+ * follow. */
 static size_t make_header(char out[HEADER_MAX], NpyType type, int64_t rows, int64_t columns) {
     char shape[64], count[32];
     int digits = snprintf(count, sizeof count, "%" PRId64, rows);
@@ -56,7 +56,8 @@ NpyArray npy_new(NpyType type, int64_t rows, int64_t columns) {
     return a;
 }
 
-/* The dict as numpy writes it, keys in this order: "(3,)" is one dimension, "(3, 2)" two. */
+/* The dict as numpy writes it, with the keys in this order. The shape "(3,)" has one dimension, and "(3, 2)"
+ * has two. */
 #define DICT "{'descr': '%3[<iu0-9]', 'fortran_order': False, 'shape': (%18" SCNd64 ","
 static bool parse_header(const char *text, NpyArray *out) {
     char descr[4] = "";

@@ -11,23 +11,23 @@
 
 typedef enum NpyType { NPY_I16, NPY_I32, NPY_U32, NPY_I64 } NpyType;
 
-/* The memory of an array is the image of its file, owned (npy_new) or mapped (npy_open), so saving is one
- * write. */
+/* The memory of an array is the image of its file, so saving needs only one write. The image is owned
+ * (npy_new) or mapped (npy_open). */
 typedef struct NpyArray {
     void *data; /* row-major; read-only if it came from npy_open */
     NpyType type;
-    int64_t rows, columns; /* columns 0: one dimension of `rows` */
+    int64_t rows, columns; /* columns 0: the array has one dimension */
     unsigned char *image;  /* owned, NULL if mapped */
     size_t image_size;
     FileMap map;
 } NpyArray;
 
-/* Data uninitialised. */
+/* The data are uninitialised. */
 NpyArray npy_new(NpyType, int64_t rows, int64_t columns);
-/* Maps a file. A user error describes any deviation from such an array (magic, header, type, size). */
+/* Maps a file. A wrong magic, header, type or size is a user error. */
 Err npy_open(const char *path, NpyArray *out);
-/* Writes an array of npy_new, atomically. */
+/* Writes an array from npy_new atomically. */
 Err npy_save(const char *path, const NpyArray *);
 void npy_free(NpyArray *);
-/* Element i of a one-dimensional integer array, regardless of its type. */
+/* Element i of a one-dimensional array of any type. */
 int64_t npy_at(const NpyArray *, int64_t i);

@@ -1,6 +1,6 @@
-/* Microbatch k is in slot k modulo `slots` of the ring. `taken` counts the batches handed to the
- * consumer and `filled` those that are ready; the reader stays below taken + slots - 1, so it never writes
- * the batch in use. */
+/* Microbatch k is in slot k modulo `slots` of the ring. `filled` counts the batches that the reader has
+ * filled, and `taken` those that the consumer has received. `filled` is at most taken + slots - 1, so the
+ * reader never writes the batch in use. */
 #include "data/prefetch.h"
 
 #include <pthread.h>
@@ -17,14 +17,14 @@ struct Prefetch {
     Batch *ring;
     int64_t *indices;
     pthread_t thread;
-    pthread_mutex_t lock; /* guards what follows */
+    pthread_mutex_t lock; /* guards the fields below */
     pthread_cond_t changed;
     int64_t filled, taken;
     bool ended, stop;
     Err err;
 };
 
-/* The slot to fill next, NULL to stop. */
+/* Waits for a slot to fill. Returns NULL if the reader must stop. */
 static Batch *wait_for_room(Prefetch *p) {
     pthread_mutex_lock(&p->lock);
     while (!p->stop && p->filled - p->taken >= p->slots - 1) pthread_cond_wait(&p->changed, &p->lock);

@@ -1,4 +1,5 @@
-/* Repeats three steps: reads a few MiB of records, encodes them on all threads, writes them in order. */
+/* Preprocessing repeats three steps: read a few MiB of records, encode them on all threads, and write them in
+ * order. */
 #include "data/preprocess.h"
 
 #include <inttypes.h>
@@ -18,7 +19,7 @@
 
 enum { ROUND_BYTES = 8 << 20, ROUND_RECORDS = 16384, MAX_WORKERS = 1024 };
 
-/* One document of one key: its sequences back to back. */
+/* One document of one key: its sequences, one after the other. */
 typedef struct Document {
     int32_t *tokens;
     size_t count;
@@ -67,7 +68,7 @@ static Err add_sequence(const PreprocessConfig *c, const char *text, size_t n, D
     return e;
 }
 
-/* One sequence, or one for each sentence. */
+/* Adds one sequence, or one sequence for each sentence. */
 static Err add_text(const PreprocessConfig *c, Sentences *sentences, const char *text, size_t n,
                     Document *d) {
     if (!sentences) return add_sequence(c, text, n, d);
@@ -126,7 +127,7 @@ static void encode_record(const Run *run, Sentences *sentences, Record *r) {
     *r->err = e;
 }
 
-/* Threads take records one by one, so that a long document does not delay other records of a fixed share. */
+/* Each thread takes one record at a time, so that a long document does not delay other records. */
 static void encode_share(void *arg, int64_t begin, int64_t end) {
     (void)begin, (void)end;
     Run *run = arg;
@@ -205,7 +206,7 @@ static Err check_inputs(const PreprocessConfig *c, const char *prefix) {
     return ERR_OK;
 }
 
-/* Partitions after the first have names for their unfinished files only. */
+/* Only the unfinished files of partitions after the first use the names of these partitions. */
 static Err open_builder(const Run *run, int partition, const char *key, IndexedBuilder **out) {
     const PreprocessConfig *c = run->config;
     const char *level = c->split_sentences ? "sentence" : "document";
@@ -235,7 +236,7 @@ static Err check_text(const Run *run) {
                     run->stats.documents);
 }
 
-/* Moves a builder out of the list of those that are not finished. */
+/* Removes a builder from the list of unfinished builders, and returns it. */
 static IndexedBuilder *take(Run *run, int i) {
     IndexedBuilder *b = run->builders[i];
     run->builders[i] = NULL;

@@ -11,7 +11,7 @@ struct Sampler {
     SamplerConfig config;
     int64_t consumed, step; /* step = mbs * dp samples */
     int64_t active;         /* cyclic: the number of samples in an epoch */
-    int64_t *order;         /* cyclic: the permutation of `epoch` */
+    int64_t *order;         /* cyclic: the permutation of the epoch `epoch` */
     int64_t epoch, order_length;
 };
 
@@ -86,7 +86,7 @@ static bool next_cyclic(Sampler *s, int64_t *indices, int64_t *count) {
     const SamplerConfig *c = &s->config;
     for (int64_t i = 0; i < c->micro_batch_size; i++) {
         const int64_t at = s->consumed + i * c->dp_size, epoch = at / s->active,
-                      own = at % s->active / c->dp_size; /* samples of this rank so far in the epoch */
+                      own = at % s->active / c->dp_size; /* this rank's samples so far in the epoch */
         if (epoch != s->epoch) mt19937_torch_randperm((uint32_t)epoch, s->order, s->order_length);
         s->epoch = epoch;
         indices[i] = c->no_data_sharding ? s->order[own * c->dp_size + c->dp_rank]

@@ -1,17 +1,19 @@
-/* The samples of a data-parallel rank in each micro-step (Megatron-LM training/datasets/data_samplers.py).
+/* Chooses the samples of a data-parallel rank in each micro-step (Megatron-LM
+ * training/datasets/data_samplers.py).
  *
- *   single  global order from consumed_samples on: a micro-step takes mbs * dp consecutive samples, rank r
- *           the r-th mbs of them. The samples of a global batch do not depend on how it is split.
- *   cyclic  endless epochs over the samples that fill whole micro-steps, each in the order of torch.randperm
- *           seeded with the epoch's number. With sharding every rank permutes its own contiguous bucket;
- *           without it all ranks share one permutation. The order depends on mbs and dp, as upstream.
+ *   single  all samples in order, from consumed_samples on. A micro-step has mbs * dp consecutive samples, and
+ *           rank r gets the r-th mbs of them. The samples of a global batch do not depend on mbs and dp.
+ *   cyclic  endless epochs over the samples that fill whole micro-steps. The order of an epoch is
+ *           torch.randperm, seeded with the epoch's number. With sharding each rank permutes a separate,
+ *           contiguous bucket; without sharding all ranks share one permutation. As upstream, the order depends
+ *           on mbs and dp.
  *
- * deal > 0 deals samples as if micro-batches had that many: a rank gets the same samples in the same order for
- * any mbs, which only sets how many of them form a micro-batch (--batch-invariant-mode).
+ * If deal > 0, samples are assigned to ranks as if mbs were `deal`. A rank then gets the same samples in the
+ * same order for any mbs (--batch-invariant-mode).
  *
  * One difference from upstream concerns an epoch without sharding whose samples fill whole micro-batches but
- * not a whole micro-step. Upstream lets some ranks run one micro-step more than others; here every rank takes
- * the same number. */
+ * not a whole micro-step. Upstream lets some ranks run one micro-step more than others; here all ranks run
+ * the same number of micro-steps. */
 #pragma once
 
 #include <stdbool.h>
@@ -23,22 +25,23 @@ typedef enum SamplerKind { SAMPLER_SINGLE, SAMPLER_CYCLIC } SamplerKind;
 
 typedef struct SamplerConfig {
     SamplerKind kind;
-    int64_t total_samples, consumed_samples; /* global, all ranks together */
+    int64_t total_samples, consumed_samples; /* global numbers, not per rank */
     int64_t micro_batch_size;
     int dp_rank, dp_size;
-    bool keep_last;        /* single only: also deal the last, partial micro-step (drop_last=False) */
+    bool keep_last;        /* single only: include the last, partial micro-step (drop_last=False) */
     bool no_data_sharding; /* cyclic only */
     int64_t deal;
 } SamplerConfig;
 
 typedef struct Sampler Sampler;
 
-/* A user error if no sample is left, or (cyclic) if consumed_samples is not a multiple of a micro-step
- * (deal: of that number times the ranks). */
+/* It is a user error if no sample is left. With `cyclic` it is also a user error if consumed_samples is not a
+ * multiple of mbs * dp (deal > 0: of deal * dp). */
 Err sampler_open(const SamplerConfig *, Sampler **out);
 void sampler_free(Sampler *); /* NULL is fine */
-/* The next micro-batch of this rank: up to micro_batch_size indices. False at the end, which only `single`
- * has; with keep_last the last micro-batch of a rank may be shorter, or empty. */
+/* The next micro-batch of this rank: up to micro_batch_size indices. Returns false at the end, which `cyclic`
+ * does not have. With keep_last the last micro-batch of a rank may be shorter or empty. */
 bool sampler_next(Sampler *, int64_t *indices, int64_t *count);
-/* The number of samples that all ranks have used, to resume from; those of a partial micro-step count. */
+/* The number of samples that all ranks have consumed, including those of a partial micro-step. A resumed run
+ * starts from this number. */
 int64_t sampler_consumed(const Sampler *);

@@ -1,6 +1,6 @@
-/* Splits text into sentences by the rules of ICU for a language: Unicode Standard Annex 29, and CLDR's list of
+/* Splits text into sentences by ICU's rules for a language: Unicode Standard Annex 29, and CLDR's list of
  * abbreviations that do not end a sentence. The list exists for English, French, German, Italian, Portuguese,
- * Russian and Spanish. Megatron-LM uses NLTK's Punkt, whose trained models are not part of it: the boundaries differ.
+ * Russian and Spanish. Megatron-LM uses trained models (NLTK's Punkt), so the boundaries differ.
  *
  * A line break inside a paragraph does not end a sentence; an empty line does. */
 #pragma once
@@ -11,15 +11,16 @@
 #include "base/err.h"
 #include "base/str.h"
 
-typedef struct Sentences Sentences; /* of one thread at a time */
+typedef struct Sentences Sentences; /* only one thread at a time may use it */
 
-/* lang: an English name ("english", as Punkt's models) or an ICU locale ("en", "pt_BR"). With keep_newlines a sentence
- * keeps the white space that follows it; otherwise it is trimmed at both ends. */
+/* lang: an English name ("english"), as of Punkt's models, or an ICU locale ("en", "pt_BR"). With
+ * keep_newlines a sentence keeps the white space that follows it; otherwise it is trimmed at both ends. */
 Err sentences_open(const char *lang, bool keep_newlines, Sentences **out);
 Sentences *sentences_clone(const Sentences *);
 void sentences_close(Sentences *); /* NULL is fine */
 
-/* Splits n bytes of UTF-8; invalid bytes are ordinary characters. The text is borrowed until the end. */
+/* Begins to split n bytes of UTF-8. Invalid bytes are ordinary characters. The text is borrowed until
+ * sentences_next returns false. */
 Err sentences_begin(Sentences *, const char *text, size_t n);
 /* The next sentence, as bytes [*begin, *end) of the text; false at the end. No sentence is empty. */
 bool sentences_next(Sentences *, size_t *begin, size_t *end);

@@ -1,6 +1,7 @@
-/* Where a dataset reads tokens: an IndexedDataset, or mock data as in Megatron-LM's MockGPTLowLevelDataset
- * (core/datasets/gpt_dataset.py). Mock data has 100000 sequences, whose lengths are default_rng(0).integers(1,
- * longest). Sequence i of length l is 1, 2, .., l-1 (modulo the vocabulary) and the end-of-document token. */
+/* A source of tokens: an IndexedDataset, or mock data as in Megatron-LM's MockGPTLowLevelDataset
+ * (core/datasets/gpt_dataset.py). Mock data has 100000 sequences, whose lengths are
+ * default_rng(0).integers(1, longest). A sequence of length l is 1, 2, .., l-1 (modulo the vocabulary size)
+ * and the end-of-document token. */
 #pragma once
 
 #include <stdint.h>
@@ -9,20 +10,20 @@
 #include "data/indexed.h"
 
 typedef struct MockShape {
-    int32_t longest;   /* lengths are below it */
-    int32_t sentences; /* sequences of a document */
+    int32_t longest;   /* exclusive upper bound of the lengths */
+    int32_t sentences; /* number of sequences per document */
 } MockShape;
 
 typedef struct TokenSource {
     char *prefix;           /* owned, as the user wrote it; NULL: mock data */
-    IndexedDataset indexed; /* unless mock */
-    int32_t *mock_lengths;  /* owned; NULL unless mock */
+    IndexedDataset indexed; /* empty for mock data */
+    int32_t *mock_lengths;  /* owned; NULL: not mock data */
     MockShape mock;
     int64_t sequences, documents, vocab_size, eod;
 } TokenSource;
 
-/* prefix NULL: mock data, for which vocab_size >= 1 and eod are needed. Shared read-only by all splits and
- * threads. */
+/* prefix NULL: mock data, which needs vocab_size >= 1 and eod. A source is read-only and shared by all splits
+ * and threads. */
 Err source_open(const char *prefix, MockShape, int64_t vocab_size, int64_t eod, TokenSource *out);
 void source_close(TokenSource *);
 const char *source_name(const TokenSource *); /* for messages */

@@ -41,7 +41,7 @@ static Err line_error(const TaskFile *f, const char *why) {
 
 /* ---- samples ---- */
 
-/* Room for n + `more` elements; memory for n has room for the next power of two. */
+/* Makes room for n + `more` elements. The capacity is always a power of two. */
 static void *grown(void *old, int64_t n, int64_t more, size_t size) {
     int64_t had = 1, room;
     while (had < n) had *= 2;
@@ -55,7 +55,7 @@ static bool is_space(uint32_t c) {
            c == 0x205f || c == 0x3000;
 }
 
-/* Without blanks at its ends. */
+/* The text without blanks at its ends. */
 static Str stripped(const char *s, size_t n) {
     Str out = {0};
     size_t begin = 0, end = n;
@@ -77,7 +77,7 @@ static void close_dots(Str *text) {
     text->len = to;
 }
 
-/* Megatron-LM's clean_text: runs of blanks become one space, and dots close up to the word before them. */
+/* Megatron-LM's clean_text: a run of blanks becomes one space, and " . " becomes ". ". */
 static Str cleaned(const char *s, size_t n) {
     enum { TIMES = 3 };
     Str out = {0};
@@ -180,7 +180,7 @@ static Columns split_columns(const Str *line) {
     }
 }
 
-/* A sample of one or two texts in these columns; second < 0: one. */
+/* Adds a sample of the text in column `first` and, unless second < 0, of the text in column `second`. */
 static Err add_texts(const TaskFile *f, const Columns *c, int first, int second, int64_t label) {
     TaskRow row = {.is_pair = second >= 0};
     ERR_RETURN(add_text(f, c->at[first].s, c->at[first].n, &row.a));
@@ -191,7 +191,7 @@ static Err add_texts(const TaskFile *f, const Columns *c, int first, int second,
     return ERR_OK;
 }
 
-/* Two texts, and the label in the last column. */
+/* Adds the texts of two adjacent columns, with the label in the last column. */
 static Err pair_line(const TaskFile *f, const Str *line, int first, int64_t least, int64_t most) {
     const Columns c = split_columns(line);
     if (c.n < least || c.n > most)
@@ -231,7 +231,7 @@ static bool is_texts(const json_t *list, size_t n) {
     return true;
 }
 
-/* The question with the choice in place of each "_", or after it. */
+/* The question with each "_" replaced by the choice. Without "_" the choice follows the question. */
 static Str joined(const json_t *question, const json_t *choice) {
     Str out = {0};
     const char *q = json_string_value(question);
@@ -339,7 +339,7 @@ static int is_text_file(const struct dirent *entry) {
     return dot && !strcmp(dot, ".txt");
 }
 
-/* In the order of their names. */
+/* Reads the files in the order of their names. */
 static Err read_folder(const Format *format, const char *path, TaskFile *f) {
     struct dirent **list;
     const int n = scandir(path, &list, is_text_file, alphasort);

@@ -1,5 +1,5 @@
-/* The samples of a task in memory, as tokens, and the formats of its files. Formats and clean-up of texts: Megatron-LM
- * tasks/{glue,race}, tasks/data_utils.py (removed in 2025-07). */
+/* The tokenized samples of a task, and the formats of its files. The formats and the clean-up of texts follow
+ * Megatron-LM tasks/{glue,race} and tasks/data_utils.py (removed in 2025-07). */
 #pragma once
 
 #include <stdbool.h>
@@ -13,11 +13,11 @@
 typedef struct TaskLabels {
     char **at; /* owned */
     int64_t n;
-    bool open; /* a name that is not there is added; else it is an error */
+    bool open; /* a new name is added; otherwise it is an error */
 } TaskLabels;
 void task_labels_free(TaskLabels *);
 
-/* Tokens of a text. */
+/* The tokens of a text, as a range of TaskSet.ids. */
 typedef struct TaskText {
     int64_t first, count;
 } TaskText;
@@ -29,7 +29,7 @@ typedef struct TaskRow {
 } TaskRow;
 
 typedef struct TaskSet {
-    int64_t choices; /* rows of a sample */
+    int64_t choices; /* number of rows per sample */
     int64_t samples, rows, tokens;
     int64_t *label; /* [samples] */
     TaskRow *row;   /* [samples * choices] */
@@ -49,7 +49,7 @@ typedef enum TaskFormat {
     TASK_FORMAT_LABELS
 } TaskFormat;
 
-/* The classes of a format, NULL-terminated; NULL: those of the files, or none. */
+/* The classes of a format, NULL-terminated. NULL: the format does not define classes. */
 const char *const *task_format_labels(TaskFormat);
-/* Adds the samples of a file or folder. A malformed line is a user error that names it. */
+/* Adds the samples of a file or folder. A malformed line is a user error that names the line. */
 Err task_read(TaskFormat, const char *path, PreprocessEncode *, void *ctx, TaskLabels *, TaskSet *);

@@ -16,17 +16,17 @@ typedef struct TextReader {
     int num_inputs, next_input;
     InputOptions options;
     Input *input;       /* NULL between files */
-    const char *path;   /* of the last record */
-    int64_t line;       /* first line of that record, from 1 */
-    int64_t lines_read; /* of the open file */
-    int64_t bytes;      /* of the files that are closed */
-    Str buffer;         /* a line */
+    const char *path;   /* file of the last record */
+    int64_t line;       /* first line of the last record, counted from 1 */
+    int64_t lines_read; /* number of lines read from the open file */
+    int64_t bytes;      /* size of the closed files */
+    Str buffer;         /* the current line */
 } TextReader;
 
-/* The columns of Parquet files need kind PREPROCESS_JSONL; a line is then a row. Lines of that kind end as in Python's
- * text files, others at \n. */
+/* Only kind PREPROCESS_JSONL reads Parquet files, with a row as a line. Its lines end as in Python's text
+ * files; those of other kinds end at \n. */
 TextReader text_reader(PreprocessInput, const char *const *inputs, int n, InputOptions);
 /* Appends the next record to `out` and sets path and line; *more is false at the end. */
 Err text_reader_next(TextReader *, Str *out, bool *more);
-int64_t text_reader_bytes(const TextReader *); /* of all files, read so far */
+int64_t text_reader_bytes(const TextReader *); /* bytes of all files read so far */
 void text_reader_close(TextReader *);

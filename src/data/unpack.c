@@ -23,9 +23,10 @@ enum { BLOCK = 1 << 16, MAGIC = 10 };
 
 typedef struct Format {
     const char *name;
-    bool (*begin)(Unpack *); /* a compressed part; false: there is not enough memory */
-    /* Decodes from the block to `out`, which has room for *n bytes; *n becomes their number. *ended: the part is
-     * complete. Returns what is damaged, NO_MEMORY, TOO_LARGE or NULL. */
+    bool (*begin)(Unpack *); /* begins a compressed part; false: out of memory */
+    /* Decodes bytes of the block to `out`, which has room for *n bytes. Sets *n to the number of decoded
+     * bytes, and *ended if the part is complete. Returns NULL, NO_MEMORY, TOO_LARGE or a description of the
+     * damage. */
     const char *(*step)(Unpack *, unsigned char *out, size_t *n, bool *ended);
     void (*end)(Unpack *);
     bool padded; /* zeros may follow a part */
@@ -36,10 +37,10 @@ struct Unpack {
     int fd;
     int64_t bytes;
     unsigned char block[BLOCK];
-    size_t at, size;      /* of the bytes in `block` that are not used yet */
+    size_t at, size;      /* range of `block` that is not used yet */
     const Format *format; /* NULL: plain */
     bool inside;          /* a compressed part is not complete */
-    bool begun;           /* a part has begun, so that the decoder must end */
+    bool begun;           /* a part has begun, so the decoder must be closed */
     z_stream gzip;
     ZSTD_DStream *zstd;
 #ifdef ISOTRON_BZIP2
@@ -120,8 +121,7 @@ static void xz_end(Unpack *u) { lzma_end(&u->xz); }
 
 static bool xz_begin(Unpack *u) {
     if (!u->begun) u->xz = (lzma_stream)LZMA_STREAM_INIT;
-    const uint64_t most_memory =
-        ((uint64_t)2 << 30) + (1 << 27); /* a dictionary of 2 GiB, and what it needs */
+    const uint64_t most_memory = ((uint64_t)2 << 30) + (1 << 27); /* a dictionary of 2 GiB, and 128 MiB */
     return lzma_auto_decoder(&u->xz, most_memory, 0) == LZMA_OK;
 }
 
@@ -158,7 +158,7 @@ static const Format GZIP = {"gzip", gzip_begin, gzip_step, gzip_end, true},
 
 bool unpack_is_stdin(const char *path) { return !strcmp(path, "-"); }
 
-/* Reads more of the file if the block is used up; *have is false at its end. */
+/* Reads more of the file if the block is used up; *have is false at the end of the file. */
 static Err more(Unpack *u, bool *have) {
     *have = u->at < u->size;
     if (*have) return ERR_OK;
@@ -182,7 +182,7 @@ static Err failed(const Unpack *u, const char *why) {
                     u->format->name, u->path, why);
 }
 
-/* Skips zeros between parts and after them, which tapes and disks with fixed blocks leave. */
+/* Skips zeros between and after parts. Tapes and disks with fixed block sizes add such zeros. */
 static Err skip_padding(Unpack *u, bool *have) {
     do {
         ERR_RETURN(more(u, have));
@@ -191,7 +191,7 @@ static Err skip_padding(Unpack *u, bool *have) {
     return ERR_OK;
 }
 
-/* A decoder may hold output back, so it is also called without input until it returns nothing. */
+/* A decoder may buffer output, so it is also called without input until it returns nothing. */
 static Err unpack(Unpack *u, void *out, size_t room, size_t *got) {
     for (bool have, ended = false;;) {
         ERR_RETURN(u->inside ? more(u, &have) : skip_padding(u, &have));
@@ -221,7 +221,7 @@ static bool begins(const Unpack *u, const char *magic, size_t n) {
     return u->size >= n && !memcmp(u->block, magic, n);
 }
 
-/* Texts may begin with PAR1 or BZh too; the bytes that follow decide. */
+/* A text may also begin with PAR1 or BZh, so the bytes that follow decide. */
 bool unpack_is_parquet(const Unpack *u) {
     return (begins(u, "PAR1", 4) || begins(u, "PARE", 4)) &&
            (u->size == 4 || u->block[4] < ' ' || u->block[4] > '~');
@@ -234,19 +234,20 @@ bool unpack_is_pipe(const Unpack *u) {
 
 static const Format *format_of(const Unpack *u) {
     static const char FIRST[] = "\x31\x41\x59\x26\x53\x59",
-                      NONE[] = "\x17\x72\x45\x38\x50\x90"; /* of a block */
+                      NONE[] = "\x17\x72\x45\x38\x50\x90"; /* first bytes of a block; of an empty file */
     const unsigned char *b = u->block;
     const bool skippable = u->size >= 4 && b[0] >> 4 == 5 && !memcmp(b + 1, "\x2a\x4d\x18", 3);
     if (begins(u, "\x1f\x8b", 2)) return &GZIP;
     if (begins(u, "\x28\xb5\x2f\xfd", 4) || skippable) return &ZSTD;
-    const size_t n = u->size < 6 ? 6 : u->size < MAGIC ? u->size - 4 : 6; /* a file may be cut off */
+    const size_t n = u->size < 6 ? 6 : u->size < MAGIC ? u->size - 4 : 6; /* a file may be truncated */
     if (begins(u, "BZh", 3) && b[3] >= '1' && b[3] <= '9' &&
         (!memcmp(b + 4, FIRST, n) || !memcmp(b + 4, NONE, n)))
         return &BZIP2;
     return begins(u, "\xfd\x37zXZ", 6) || begins(u, "\x5d\0\0", 3) || begins(u, "LZIP\1", 5) ? &XZ : NULL;
 }
 
-/* Reads the first bytes, at most to a newline, which no magic contains: a typed line may be shorter than a magic. */
+/* Reads the first bytes, at most to a newline. A typed line may be shorter than a magic, and no magic
+ * contains a newline. */
 static Err choose(Unpack *u) {
     for (ssize_t n = 1; u->size < MAGIC && n > 0 && !memchr(u->block, '\n', u->size);) {
         do n = read(u->fd, u->block + u->size, BLOCK - u->size);

@@ -1,6 +1,7 @@
-/* Files as streams of uncompressed bytes: plain, gzip (RFC 1952), Zstandard (RFC 8878), bzip2, xz, lzma or lzip,
- * recognised by their first bytes; "-" is standard input. A file may consist of several compressed parts. Windows and
- * dictionaries have at most 2 GiB. bzip2 and xz are optional in a build. */
+/* Reads files as streams of uncompressed bytes. A file is plain or compressed by gzip (RFC 1952), Zstandard
+ * (RFC 8878), bzip2, xz, lzma or lzip, recognised by its first bytes; "-" is standard input. A file may
+ * consist of several compressed parts. Windows and dictionaries have at most 2 GiB. bzip2 and xz are optional
+ * in a build. */
 #pragma once
 
 #include <stdbool.h>
@@ -12,12 +13,12 @@
 typedef struct Unpack Unpack;
 
 bool unpack_is_stdin(const char *path);
-/* path: borrowed. A user error for a folder and for a file that cannot be opened. */
+/* The path is borrowed. A folder, or a file that cannot be opened, is a user error. */
 Err unpack_open(const char *path, Unpack **out);
-/* Whether it is a Parquet file, which is not a stream: its index is at the end. */
+/* Whether the file is a Parquet file. It cannot be read as a stream, because its index is at the end. */
 bool unpack_is_parquet(const Unpack *);
 bool unpack_is_pipe(const Unpack *);
-/* Reads from 1 to `n` bytes; *got is 0 at the end. Errors: damaged or truncated data, and the system's. */
+/* Reads 1 to `n` bytes; *got is 0 at the end. Errors: damaged or truncated data, and system errors. */
 Err unpack_read(Unpack *, void *out, size_t n, size_t *got);
-int64_t unpack_bytes(const Unpack *); /* of the file, read so far */
+int64_t unpack_bytes(const Unpack *); /* bytes of the file read so far */
 void unpack_close(Unpack *);

@@ -20,7 +20,7 @@ const char *parquet_codec_problem(int64_t codec) {
                           : "is compressed by an unknown codec; write it with ZSTD";
 }
 
-/* One or more members. */
+/* Decompresses one or more gzip members. */
 static bool gunzip(const unsigned char *in, size_t n, unsigned char *out, size_t size) {
     z_stream z = {.next_in = (unsigned char *)in, .avail_in = (unsigned)n};
     z.next_out = out, z.avail_out = (unsigned)size;
@@ -36,7 +36,7 @@ static bool gunzip(const unsigned char *in, size_t n, unsigned char *out, size_t
 
 bool parquet_decompress(int64_t codec, const unsigned char *in, size_t n, unsigned char *out, size_t size) {
     size_t made = size;
-    if (n > INT_MAX || size > INT_MAX) return false; /* what zlib and LZ4 count */
+    if (n > INT_MAX || size > INT_MAX) return false; /* zlib and LZ4 use int sizes */
     switch (codec) {
     case SNAPPY:
         return snappy_uncompress((const char *)in, n, (char *)out, &made) == SNAPPY_OK && made == size;

@@ -8,9 +8,9 @@
 
 enum { PARQUET_UNCOMPRESSED = 0 };
 
-bool parquet_codec_can(int64_t codec); /* whether it can be read */
+bool parquet_codec_can(int64_t codec); /* whether the codec is supported */
 /* The end of an error message about a column whose codec cannot be read: "is compressed by LZO; ...". */
 const char *parquet_codec_problem(int64_t codec);
-/* Whether `n` bytes decompress to exactly `size` > 0 bytes, which are written to `out`. The codec is readable
- * and compresses. */
+/* Decompresses `n` bytes to `out`. Returns whether the result has exactly `size` > 0 bytes. The codec must be
+ * supported and not PARQUET_UNCOMPRESSED. */
 bool parquet_decompress(int64_t codec, const unsigned char *in, size_t n, unsigned char *out, size_t size);

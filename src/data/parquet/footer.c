@@ -13,8 +13,8 @@ enum { REQUIRED, OPTIONAL, REPEATED };
 
 typedef struct Wanted {
     const char *name;
-    int64_t leaf;        /* its place among the columns of a row group; -1: not found */
-    const char *problem; /* why it cannot be read; NULL: it can */
+    int64_t leaf;        /* index among the columns of a row group; -1: not found */
+    const char *problem; /* why the column cannot be read; NULL: no problem */
 } Wanted;
 
 typedef struct Reader {
@@ -77,7 +77,7 @@ static void read_column(Reader *r, const Element *e, int64_t leaf) {
 
 static void read_schema(Reader *r, Bytes *b, ThriftField f) {
     const int64_t n = (int64_t)thrift_structs(b, f);
-    int64_t inside = 0, leaf = 0; /* elements that follow of a nested column */
+    int64_t inside = 0, leaf = 0; /* inside: number of remaining elements of a nested column */
     for (int64_t i = 0; i < n && !b->bad; i++) {
         const Element e = read_element(b);
         if (e.children < 0 || e.children > n - inside) bytes_fail(b);

@@ -22,12 +22,12 @@ typedef struct Column {
     const char *name;
     bool optional;
     int64_t codec;
-    Bytes pages;          /* of the row group, not read yet */
-    int64_t rows;         /* of these pages */
-    int64_t page_rows;    /* of the current page, not read yet */
+    Bytes pages;          /* unread pages of the row group */
+    int64_t rows;         /* number of rows of the unread pages */
+    int64_t page_rows;    /* number of unread rows of the current page */
     Runs levels;          /* of an optional column: 0 for a row without value, else 1 */
-    Strings strings;      /* of the current page */
-    Buffer page, indexed; /* the uncompressed page; the uncompressed dictionary */
+    Strings strings;      /* strings of the current page */
+    Buffer page, indexed; /* the uncompressed page, and the uncompressed dictionary */
 } Column;
 
 struct Parquet {
@@ -36,7 +36,7 @@ struct Parquet {
     ParquetFooter footer;
     int n;
     Column *columns;     /* [n] */
-    int64_t group, rows; /* the next row group; rows of the current one, not read yet */
+    int64_t group, rows; /* the next row group; number of unread rows of the current group */
     int64_t bytes;
 };
 
@@ -45,13 +45,13 @@ static Err unreadable(const Parquet *p, const Column *c, const char *why) {
                     quote(c->name).s, p->path, why);
 }
 
-/* PageHeader, with the fields of the header of its kind. */
+/* PageHeader, with the fields of the header of its page type. */
 typedef struct PageHeader {
     int64_t type, size, stored, crc, values, encoding, level_encoding, level_bytes, repetition_bytes;
     bool has_crc, compressed;
 } PageHeader;
 
-/* The numbers of the same fields differ between data pages (5), dictionaries (7) and data pages V2 (8). */
+/* The numbers of equal fields differ between data pages (5), dictionaries (7) and data pages V2 (8). */
 static void read_kind(Bytes *b, ThriftField kind, PageHeader *h) {
     const bool v2 = kind.id == 8;
     thrift_struct(b, kind);
@@ -98,7 +98,7 @@ static PageHeader read_header(Bytes *b) {
     return h;
 }
 
-/* `data` becomes its `size` uncompressed bytes, in the buffer if they are compressed. */
+/* Replaces `data` with its `size` uncompressed bytes. Compressed data are decompressed into the buffer. */
 static const char *unpack(int64_t codec, Bytes *data, int64_t size, Buffer *buffer) {
     const int64_t stored = data->end - data->at;
     if (codec == PARQUET_UNCOMPRESSED)
@@ -121,7 +121,8 @@ static const char *open_dictionary(Column *c, const PageHeader *h, Bytes data) {
     return why ? why : strings_dictionary(&c->strings, data, h->encoding, h->values);
 }
 
-/* Levels precede the values: in V1 inside of what is compressed, with their length; in V2 outside. */
+/* Levels precede the values. In V1 pages, the levels begin with their length and are compressed with the
+ * values. In V2 pages, the levels are not compressed. */
 static const char *open_data(Column *c, const PageHeader *h, Bytes data) {
     static const char LEVELS[] = "the definition levels of a page are longer than the page";
     const bool v2 = h->type == DATA_PAGE_V2;

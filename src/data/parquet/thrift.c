@@ -74,7 +74,7 @@ void thrift_struct(Bytes *b, ThriftField f) {
     if (f.type != THRIFT_STRUCT) bytes_fail(b);
 }
 
-/* Each element takes a byte at least. */
+/* Each element has at least one byte. */
 static uint64_t list_head(Bytes *b, unsigned *type) {
     const unsigned head = (unsigned)bytes_little(b, 1);
     const uint64_t n = head >> 4 == 15 ? bytes_varint(b) : head >> 4;
@@ -102,7 +102,7 @@ static void skip_map(Bytes *b, int depth) {
     }
 }
 
-/* An element of a list; unlike a field, a boolean takes a byte. */
+/* Skips an element of a list. A boolean element has one byte, unlike a boolean field. */
 static void skip(Bytes *b, unsigned type, int depth) {
     const unsigned char *p;
     unsigned element;

@@ -1,17 +1,18 @@
-/* Reads structs of Apache Thrift's compact protocol from untrusted bytes (thrift-compact-protocol.md of Apache
- * Thrift). A reader is a loop over the fields of a struct:
+/* Reads structs of Apache Thrift's compact protocol from untrusted bytes (thrift-compact-protocol.md of
+ * Apache Thrift). A reader is a loop over the fields of a struct:
  *
  *     for (ThriftField f = {0}; thrift_next(&b, &f);)
  *         if (f.id == 3) rows = thrift_int(&b, f);
  *         else thrift_skip(&b, f);
  *
- * Any error sets `bad` and leaves no bytes, so that every such loop ends. The caller looks at `bad` afterwards. */
+ * An error sets `bad` and skips all remaining bytes, so that every such loop ends. The caller checks `bad`
+ * after the loop. */
 #pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Bytes that are not read yet; borrowed. */
+/* Unread bytes, borrowed. */
 typedef struct Bytes {
     const unsigned char *at, *end;
     bool bad;
@@ -42,15 +43,15 @@ typedef enum ThriftType {
 
 typedef struct ThriftField {
     int16_t id;
-    unsigned type; /* a ThriftType, or a number that has none */
+    unsigned type; /* a ThriftType, or an unknown number */
 } ThriftField;
 
 /* The next field of a struct, which starts as {0}; false at the end of the struct. */
 bool thrift_next(Bytes *, ThriftField *);
-/* The value of the field. Another type than the function's is an error. */
+/* The value of the field. A field of a type that the function does not read is an error. */
 int64_t thrift_int(Bytes *, ThriftField); /* a boolean is 0 or 1 */
 Bytes thrift_binary(Bytes *, ThriftField);
 void thrift_struct(Bytes *, ThriftField); /* its fields follow */
-/* Number of the structs that follow; at most the number of bytes left. */
+/* The number of structs that follow. It is at most the number of bytes left. */
 uint64_t thrift_structs(Bytes *, ThriftField);
 void thrift_skip(Bytes *, ThriftField);

@@ -22,7 +22,7 @@ static uint32_t bits_at(const unsigned char *p, uint64_t bit, unsigned width) {
     return (uint32_t)(value >> shift & ((UINT64_C(1) << width) - 1));
 }
 
-/* A bit-packed run is a multiple of 8 values; the last may lack bytes that no value needs. */
+/* A bit-packed run has a multiple of 8 values. The last run may lack bytes that no value needs. */
 static bool start_run(Runs *r) {
     const uint64_t head = bytes_varint(&r->in), count = head >> 1;
     if (!(head & 1)) {
@@ -59,7 +59,7 @@ static bool next_miniblock(Deltas *d) {
     return bytes_take(&d->in, d->size / 8 * d->width, &d->bits);
 }
 
-/* Reads the head and finds the end, at which `after` begins. Zero bytes hold no values. */
+/* Reads the header and finds the end of the deltas, where `after` begins. Zero bytes have no values. */
 static bool deltas_open(Deltas *d, Bytes in, Bytes *after) {
     *d = (Deltas){.in = in}, *after = in;
     if (in.at == in.end) return true;
@@ -132,7 +132,7 @@ static bool next_delta(Strings *s, ParquetText *out) {
     if (!deltas_next(&s->lengths, &n) || !take_string(&s->data, n, out)) return false;
     if (s->encoding == DELTA_LENGTH_BYTE_ARRAY) return true;
     if (prefix > s->previous.len) return false;
-    s->previous.len = prefix; /* also across pages: parquet-mr before 1.8 wrote that (PARQUET-246) */
+    s->previous.len = prefix; /* may refer to the previous page (PARQUET-246) */
     str_add(&s->previous, out->bytes, n);
     *out = (ParquetText){s->previous.s, s->previous.len};
     return true;

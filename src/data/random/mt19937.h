@@ -13,8 +13,8 @@ typedef struct Mt19937 {
 
 void mt19937_seed(Mt19937 *, uint32_t seed);
 uint32_t mt19937_u32(Mt19937 *);
-/* Uniform in [0, max]: masked rejection, numpy's random_interval. Above 2^32 - 1 it draws 64 bits, high word
- * first. */
+/* Uniform in [0, max], by masked rejection like numpy's random_interval. If max > 2^32 - 1, draws 64 bits,
+ * the high word first. */
 uint64_t mt19937_bounded(Mt19937 *, uint64_t max);
 
 /* RandomState.random(): 53 bits in [0, 1), from two words. */
@@ -27,7 +27,7 @@ void mt19937_shuffle_i32(Mt19937 *, int32_t *, int64_t n);
 void mt19937_shuffle_i64(Mt19937 *, int64_t *, int64_t n);
 void mt19937_shuffle_u32(Mt19937 *, uint32_t *, int64_t n);
 
-/* torch.randperm(n, generator=torch.Generator().manual_seed(seed)) on the CPU (ATen's randperm_cpu): for
- * i = 0 .. n-2 swap with i + u32 % (n - i). From n = (2^32 - 1) / 20 on, where 32 bits would skew, the
+/* torch.randperm(n, generator=torch.Generator().manual_seed(seed)) on the CPU (ATen's randperm_cpu): for i =
+ * 0 .. n-2 swap with i + u32 % (n - i). From n = (2^32 - 1) / 20 on, where 32 bits would be biased, it is the
  * inside-out shuffle with u64 % (i + 1), high word first. */
 void mt19937_torch_randperm(uint32_t seed, int64_t *out, int64_t n);

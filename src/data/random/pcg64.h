@@ -8,12 +8,13 @@
 
 typedef struct Pcg64 {
     unsigned __int128 state, inc;
-    bool has_half; /* the high word of a 64-bit output, kept for the next 32-bit draw */
+    bool has_half; /* `half` is the high word of a 64-bit output, for the next 32-bit draw */
     uint32_t half;
 } Pcg64;
 
 void pcg64_seed(Pcg64 *, uint32_t seed); /* PCG64(SeedSequence(seed)) */
 uint64_t pcg64_u64(Pcg64 *);
-uint32_t pcg64_u32(Pcg64 *); /* low word of a 64-bit output first, then its high word */
-/* Generator.integers(low, high, dtype=int32), low < high: Lemire's multiply-shift rejection, 32-bit draws. */
+uint32_t pcg64_u32(Pcg64 *); /* returns the low word of a 64-bit output, then its high word */
+/* Generator.integers(low, high, dtype=int32) for low < high: Lemire's multiply-shift rejection with 32-bit
+ * draws. */
 int32_t pcg64_integer(Pcg64 *, int32_t low, int32_t high);
