@@ -33,8 +33,8 @@ static void cut(const Param *p, FlatRange part, int64_t origin, FlatPiece *out) 
     }
 }
 
-/* How many pieces those parameters of a bucket have for which this rank is primary, or the others; written to
- * `out` unless that is NULL. */
+/* Returns the number of pieces of a bucket's parameters for which this rank is primary, or, if `primary` is
+ * false, of the other parameters. Writes the pieces to `out` unless it is NULL. */
 static int64_t cut_bucket(const Registry *r, const Bucket *b, bool primary, FlatPiece *out) {
     const int64_t origin = bucket_part(r, b).begin;
     int64_t n = 0;
@@ -76,7 +76,7 @@ static Tensor piece_table(const Optimizer *o, int bucket, int64_t n) {
     return tensor_make(o->pieces + o->of_bucket[bucket].first, I64, 2, (int64_t[]){n, PIECE_WORDS});
 }
 
-/* A bucket's part of a flat buffer. */
+/* This rank's part of a bucket in a flat buffer. */
 static Tensor part_of(const Registry *r, int bucket, FlatBuffer which, DType type, void *flat) {
     const FlatRange part = bucket_part(r, &r->buckets[bucket]);
     return registry_slice_of(r, which, type, flat, bucket, part.begin, part.end - part.begin);
@@ -125,18 +125,18 @@ static void add_sum(const Optimizer *o, int bucket, OpNumber op, FlatBuffer whic
     const Registry *r = o->registry;
     Tensor pieces = piece_table(o, bucket, o->of_bucket[bucket].n_primary),
            x = part_of(r, bucket, which, registry_dtype(r, which), flat);
-    /* The exact lane needs no blocks; the shards of a parameter would have other blocks. */
+    /* In the exact lane no blocks are needed, and the blocks of a parameter would depend on its sharding. */
     const SumAttr attr = {o->config->lane == LANE_EXACT ? 1 : SUM_BLOCK};
     if (pieces.dim[0])
         call_run(&OPS[op], &(Call){.in = {&x, &pieces}, .out = {sum}, .attr = &attr, .device = r->device});
 }
 
-/* The sum over all parameters of the full model, each element once; `words` of the op's sum, in device
- * memory. */
+/* Sums over all parameters of the full model and counts each element once. The op's sum has `words` words in
+ * device memory. */
 static void total(const Optimizer *o, OpNumber op, FlatBuffer which, void *flat, void *at, int64_t words) {
     const Registry *r = o->registry;
     Tensor zeros = tensor_make(at, F64, 1, &words), sum = tensor_make(at, I64, 1, &words);
-    registry_zero(r, &zeros); /* zero bits are 0 in either type */
+    registry_zero(r, &zeros); /* all-zero bits are 0 in both types */
     sum.flags = TENSOR_ACCUM;
     for (int k = 0; k < r->n_buckets; k++) add_sum(o, k, op, which, flat, &sum);
     sync_world_sum(o->sync, I64, at, words);
@@ -144,14 +144,14 @@ static void total(const Optimizer *o, OpNumber op, FlatBuffer which, void *flat,
 
 /* ---- steps ---- */
 
-/* Whether the update itself rounds values from masters: only if this rank holds all of them, and no step
- * comes in between. */
+/* Whether the update op also rounds the values from the masters. This needs all masters on this rank, and no
+ * rounding of masters to the exact grid after the update. */
 static bool updates_values(const Optimizer *o, const OptimStep *s) {
     return o->config->optimizer == OPTIMIZER_ADAM && !o->sync && !s->exact &&
            o->registry->values != o->registry->masters;
 }
 
-/* The numbers of the coming step, if it updates. */
+/* The numbers of the next step, on the assumption that it changes the parameters. */
 static StepNumbers numbers_of(const Optimizer *o, const OptimStep *s) {
     const Config *c = o->config;
     StepNumbers n = {.unbias1 = 1 / (1 - pow(c->adam_beta1, (double)(o->step + 1))),
@@ -207,10 +207,10 @@ static void update(const Optimizer *o, int bucket, const OptimStep *s) {
 
 typedef struct Work {
     const Optimizer *of;
-    const OptimStep *step; /* only the fields that are the same in every step */
+    const OptimStep *step; /* work reads only `exact`, which is equal in every step */
 } Work;
 
-/* The step's work on the device. If the norm is not finite it writes the old values. */
+/* Runs the step on the device. If the norm is not finite, the update writes the old values. */
 static void work(void *arg) {
     const Work *w = arg;
     const Optimizer *o = w->of;

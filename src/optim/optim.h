@@ -1,10 +1,11 @@
 /* The optimizer step over the registry's flat buffers: AdamW (Loshchilov & Hutter, 2019; Megatron-LM's fused
- * Adam) and SGD with momentum (PyTorch's). Megatron-LM core/optimizer/optimizer.py: unscale, check for
- * infinities, clip by the global norm, update the masters, round the values from them.
+ * Adam) and SGD with momentum (PyTorch's). As in Megatron-LM core/optimizer/optimizer.py, a step unscales the
+ * gradients, checks for infinities, clips by the global norm, updates the masters, and rounds the values from
+ * the masters.
  *
- * Each rank updates the part that it holds (param/bucket.h). Norms are exact sums of the sums over blocks of
- * 64 elements, so they are bitwise equal however data-parallel and pipeline ranks shard the parameters. A
- * bucket takes one call of an op, regardless of the number of its parameters. */
+ * Each rank updates its part of a bucket (param/bucket.h). Norms are exact sums of the sums over blocks of 64
+ * elements, so they are bitwise equal for any data-parallel and pipeline sharding. Each op is called once per
+ * bucket, regardless of the number of parameters in the bucket. */
 #pragma once
 
 #include "base/exact_sum.h"
@@ -27,23 +28,23 @@ typedef struct OptimState {
     ExactSum squares;
     ClipOutcome outcome;
     int64_t zeros;
-    ExactSum params; /* sum of squares, after the update */
+    ExactSum params; /* sum of squares of the parameters after the update */
 } OptimState;
 
 typedef struct Optimizer {
     const Config *config;
     Registry *registry;
-    Sync *sync;                /* the caller's; NULL: one rank */
+    Sync *sync;                /* borrowed; NULL: one rank */
     int64_t step;              /* number of updates, for the bias corrections */
     OptimState *state;         /* device memory */
-    OptimState *host;          /* the host's copy of its inputs and outputs */
-    DeviceRecording recording; /* records the work of a step, with --cuda-graph-impl local */
-    FlatPiece *pieces;         /* device memory: one call of an op per bucket works on them */
+    OptimState *host;          /* the host's copy of the inputs and outputs */
+    DeviceRecording recording; /* a step's CUDA graph, with --cuda-graph-impl local */
+    FlatPiece *pieces;         /* device memory: the pieces of all buckets */
     int64_t n_pieces;
     BucketPieces *of_bucket;
     int n_buffers;
     struct {
-        const char *suffix; /* in checkpoints: ".exp_avg", ".exp_avg_sq", ".momentum_buffer" */
+        const char *suffix; /* suffix in checkpoints: ".exp_avg", ".exp_avg_sq", ".momentum_buffer" */
         DType dtype;        /* the registry's `precise` type, unless --use-precision-aware-optimizer */
         void *flat;         /* this rank's part (FLAT_STATE) */
     } buffer[OPTIM_BUFFERS];
@@ -52,11 +53,11 @@ typedef struct Optimizer {
 Optimizer *optim_new(const Config *, Registry *, Sync *);
 void optim_free(Optimizer *);
 size_t optim_bytes(const Optimizer *);
-/* The storage of Adam's first (0) or second (1) moment. */
+/* The storage type of Adam's first (0) or second (1) moment. */
 DType optim_moment_type(const Config *, int moment, DType precise);
 
 typedef struct OptimStep {
-    double lr, decoupled_lr; /* of this step; the latter for embeddings and output layer */
+    double lr, decoupled_lr; /* decoupled_lr: for embeddings and the output layer */
     double weight_decay;
     /* main gradient * grad_scale = gradient of the reported loss (averaging, loss scale) */
     double grad_scale;
@@ -66,9 +67,9 @@ typedef struct OptimStep {
 typedef struct OptimResult {
     double grad_norm;   /* L2 over all parameters, before clipping */
     double clip;        /* min(1, clip_grad / (norm + 1e-6)); 1 if clipping is off */
-    double num_zeros;   /* elements of the gradient that are zero; -1 unless --log-num-zeros-in-grad */
+    double num_zeros;   /* number of zeros in the gradient; -1 unless --log-num-zeros-in-grad */
     double params_norm; /* L2 of the masters after the update; -1 unless --log-params-norm */
-    bool found_inf;     /* the gradient is not finite: nothing was changed */
+    bool found_inf;     /* the gradient is not finite, and nothing was changed */
 } OptimResult;
 
 /* Collective: all ranks call it and get the same result. On one rank the host waits for the device once, at

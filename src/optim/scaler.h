@@ -1,6 +1,6 @@
-/* Loss scaling for fp16. Megatron-LM core/optimizer/grad_scaler.py: a constant scale, or a dynamic one that
- * grows after a window of clean steps and shrinks from the second infinity on (hysteresis). Plain data, saved
- * in checkpoints. */
+/* Loss scaling for fp16, as in Megatron-LM core/optimizer/grad_scaler.py. The scale is constant or dynamic. A
+ * dynamic scale doubles after `window` successive steps without infinities. It is halved after `hysteresis`
+ * steps with infinities, and at each further one. Checkpoints save the state. */
 #pragma once
 
 #include "config/config.h"
@@ -9,10 +9,10 @@ typedef struct Scaler {
     bool dynamic;
     double scale, min_scale;
     int64_t window, hysteresis;
-    int64_t growth_tracker;     /* clean steps since the last change */
-    int64_t hysteresis_tracker; /* infinities that are still tolerated */
+    int64_t growth_tracker;     /* successive steps without infinities */
+    int64_t hysteresis_tracker; /* steps with infinities until the scale is halved */
 } Scaler;
 
-/* Scale 1 unless the run is fp16. */
+/* The scale is 1 unless the run is fp16. */
 Scaler scaler_new(const Config *);
 void scaler_update(Scaler *, bool found_inf);

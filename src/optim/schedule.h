@@ -1,9 +1,10 @@
-/* Learning-rate and weight-decay schedules, counted in samples. Megatron-LM
- * core/optimizer_param_scheduler.py: the first update uses the value at 0 samples. */
+/* Learning-rate and weight-decay schedules, counted in samples, as in Megatron-LM
+ * core/optimizer_param_scheduler.py. The first update uses the values at 0 samples. */
 #pragma once
 
 #include "config/config.h"
 
-/* After `samples` samples; max_lr and min_lr are --lr and --min-lr, or the decoupled ones. */
+/* The learning rate after `samples` samples. max_lr and min_lr are --lr and --min-lr, or the decoupled
+ * ones. */
 double schedule_lr(const Config *, double max_lr, double min_lr, int64_t samples);
 double schedule_weight_decay(const Config *, int64_t samples);
