@@ -1,16 +1,17 @@
-/* Checkpoints: folders iter_{7 digits} with a manifest.json (manifest.h) and shard_{rank}.bin files. A
- * tracker file next to them, latest_checkpointed_iteration.txt, has the number of the newest (names as in
- * Megatron-LM training/checkpointing.py).
+/* A checkpoint is a folder iter_{7 digits} with a manifest.json (manifest.h) and shard_{rank}.bin files. A
+ * tracker file next to the folders, latest_checkpointed_iteration.txt, contains the iteration of the newest
+ * checkpoint. The names are those of Megatron-LM (training/checkpointing.py).
  *
- * A checkpoint appears complete or not at all: it is written into iter_N.tmp, every file and the folder are
- * synced, the folder is renamed, and only then the tracker changes. Every tensor carries a hash of its bytes,
- * which is checked before any byte reaches live memory.
+ * A checkpoint appears complete or not at all. It is written into iter_N.tmp, every file and the folder are
+ * synced, the folder is renamed, and only then is the tracker changed. The hash of every tensor is checked
+ * before the tensor's bytes are copied.
  *
- * Tensors are stored by parameter and part, as boxes of global rows and columns. Each rank writes those for
- * which it is primary. Loading intersects boxes, so a checkpoint does not depend on the layout that wrote it.
+ * The tensors of each parameter and part are stored as boxes of global rows and columns. Each rank writes the
+ * boxes for which it is primary. Loading intersects boxes, so a checkpoint is independent of the layout that
+ * wrote it.
  *
- * With a Comm all ranks of the world (the registry's mesh) call the same functions in the same order and get
- * the same error. Without one (NULL) there is one rank. */
+ * With a Comm, all ranks of the world (the registry's mesh) call the same functions in the same order, and
+ * all get the same error. Without a Comm (NULL) there is one rank. */
 #pragma once
 
 #include <jansson.h>
@@ -22,64 +23,67 @@
 #include "comm/comm.h"
 #include "param/param.h"
 
-/* A flat buffer laid out like the registry, in the memory of its device. */
+/* A flat buffer in the layout of the registry, in the memory of the registry's device. */
 typedef struct CkptItem {
-    const char *suffix; /* "" the parameters; ".exp_avg", ".exp_avg_sq", ...: optimizer state */
+    const char *suffix; /* "": parameters; ".exp_avg", ".exp_avg_sq", ...: optimizer state */
     void *flat;
     DType dtype;  /* a float type */
-    bool convert; /* loading: convert from another stored dtype instead of refusing it */
-    bool sharded; /* saving: data-parallel ranks shard what is trained, else each of them has all of it */
-    /* [n_ranges] ascending: the elements in `flat`; NULL: all. */
+    bool convert; /* loading: convert another stored dtype instead of refusing it */
+    bool sharded; /* saving: trained parameters are sharded over data-parallel ranks, not replicated */
+    /* [n_ranges] The elements that `flat` contains, ascending; NULL: all elements. */
     const FlatRange *ranges;
     int n_ranges;
-    /* Loading: beginnings of names, NULL-terminated, of tensors that the model or the checkpoint may lack. Such
-     * tensors of the model keep their values. NULL: none. */
+    /* Loading: NULL-terminated list of name prefixes of tensors that the model or the checkpoint may lack;
+     * NULL: none. A tensor that the checkpoint lacks keeps its values in the model. */
     const char *const *optional;
 } CkptItem;
 
 typedef struct CkptSaveOptions {
     int64_t iteration; /* >= 0 */
-    /* older checkpoints are deleted unless retain_interval keeps them; <= 0: none is deleted */
+    /* number of newest checkpoints to keep; <= 0: nothing is deleted, unless retain_interval is set */
     int64_t keep_newest;
-    /* multiples of this are never deleted; <= 0: none. Alone it implies keep_newest = 1 */
+    /* iterations that are multiples of this are never deleted; <= 0: none. Implies keep_newest >= 1 */
     int64_t retain_interval;
 } CkptSaveOptions;
 
-/* Saves all parts of all parameters, for each item, and rank 0's `state` (an object, borrowed). Deletes old
- * checkpoints last. On an error no earlier checkpoint is lost, and no incomplete one looks complete. */
+/* Saves all parts of all parameters for each item, and rank 0's `state` (a borrowed object). Deletes old
+ * checkpoints last. After an error, no earlier checkpoint is lost, and no incomplete checkpoint looks
+ * complete. */
 Err ckpt_save(const char *dir, const CkptSaveOptions *, Comm *, const Registry *, const CkptItem *,
               int n_items, const json_t *state);
 
-/* Saves during the run (--async-save). The start copies the data that this rank stores to host memory, and a
- * thread writes it. The finish waits for the thread and publishes the checkpoint. Only one save at a time in
- * a folder. If the start fails *out is NULL. The finish always frees the CkptSaving. */
+/* Saves in the background (--async-save). ckpt_save_start copies the data that this rank stores to host
+ * memory, and a thread writes the copy. ckpt_save_finish waits for the thread, publishes the checkpoint, and
+ * always frees the CkptSaving. A folder allows one save at a time. If the start fails, *out is NULL. */
 typedef struct CkptSaving CkptSaving;
 Err ckpt_save_start(const char *dir, const CkptSaveOptions *, Comm *, const Registry *, const CkptItem *,
                     int n_items, const json_t *state, CkptSaving **out);
-/* Whether the threads of all ranks are done, so that the finish will not wait. */
+/* Whether the threads of all ranks have ended, so that ckpt_save_finish does not wait for them. */
 bool ckpt_save_is_written(const CkptSaving *);
 Err ckpt_save_finish(CkptSaving *);
 
-/* Creates the folder, checks before any computation whether it is writable, and locks it against other runs
- * that save. *lock: a descriptor to close() at the end; -1 on an error. */
+/* Creates the folder, checks that the folder is writable, and locks it against saves of other runs. *lock is
+ * a file descriptor to close() at the end; -1 after an error. */
 Err ckpt_lock(const char *dir, int *lock);
 
 /* An open checkpoint: its manifest is valid, and its files exist with the right sizes. */
 typedef struct Ckpt Ckpt;
 
-/* The iteration in the tracker file, or of the newest checkpoint if there is no tracker; -1 if there is no
- * checkpoint. */
+/* Finds the iteration in the tracker file, or that of the newest checkpoint if there is no tracker. Sets -1
+ * if there is no checkpoint. */
 Err ckpt_latest(const char *dir, int64_t *iteration);
-/* Resolves a path that may also name one checkpoint, DIR/iter_N: then *dir is DIR and *iteration N, else the path and
- * -1. Release *dir with free(). A user error if the path is one checkpoint by another name. */
+/* Resolves a path that names a folder of checkpoints or one checkpoint. For DIR/iter_N, *dir is DIR and
+ * *iteration is N; otherwise they are the path and -1. Release *dir with free(). A checkpoint with another
+ * name is a user error. */
 Err ckpt_locate(const char *path, char **dir, int64_t *iteration);
 /* The checkpoints that look complete, ascending. Release with free(). */
 Err ckpt_list(const char *dir, int64_t **iterations, int64_t *n);
-/* `iteration` -1: that of ckpt_latest. An error of this and of the functions below names the newest other
- * checkpoint that is sound, and the option that loads it. On an error *out is NULL. */
+/* Opens the checkpoint of `iteration` (-1: ckpt_latest). If a checkpoint is damaged, the error of this
+ * function and of ckpt_verify, ckpt_load and ckpt_digest names the newest other sound checkpoint, and the
+ * option that loads it. After an error, *out is NULL. */
 Err ckpt_open(const char *dir, int64_t iteration, Comm *, Ckpt **out);
 void ckpt_close(Ckpt *);
-/* Owned by the checkpoint: the manifest with the iteration, the state and all tensors. */
+/* The manifest, with the iteration, the state and all tensors. The checkpoint owns the manifest. */
 const Manifest *ckpt_manifest(const Ckpt *);
 /* Whether any tensor with this suffix is stored. */
 bool ckpt_has(const Ckpt *, const char *suffix);
@@ -87,11 +91,12 @@ bool ckpt_has(const Ckpt *, const char *suffix);
 bool ckpt_has_fp8_state(const Ckpt *);
 /* Checks the hashes of all tensors. */
 Err ckpt_verify(const Ckpt *);
-/* Fills this rank's part of the items, and reads no other data. The registries of all ranks together must have exactly
- * the stored parameters, apart from the items' optional ones. FP8's delayed scales are an exception: if only one side
- * has some, stored ones are ignored, or those of the registry stay unchanged. Padding rows stay unchanged too. On an
- * error no item of any rank has changed. The caller rounds values of 16-bit storage (registry_round_values). */
+/* Fills this rank's part of the items, and reads no other data. The registries of all ranks together must
+ * have exactly the stored parameters, except for optional tensors of the items. FP8's delayed scales may be
+ * missing: stored scales that the registry lacks are ignored, and scales of the registry that are not stored
+ * are unchanged. Padding rows are unchanged. After an error, no item of any rank has changed. The caller
+ * rounds values of 16-bit storage (registry_round_values). */
 Err ckpt_load(const Ckpt *, const Registry *, const CkptItem *, int n_items);
-/* Appends a line for each part: the XXH3-128 of its content (row-major, as one box), dtype, shape, name; and
- * at the end the hash of these lines. Equal for equal content, however it is sharded. */
+/* Appends a line for each part: the XXH3-128 of its content (row-major, as one box), dtype, shape and name.
+ * The last line is the hash of all lines. Equal content gives equal lines, however the content is sharded. */
 Err ckpt_digest(const Ckpt *, Str *out);

@@ -3,7 +3,7 @@
 
 #include "ckpt/reader.h"
 
-/* Hashes the n boxes of a part as one box. */
+/* Hashes a part, which is stored as n boxes, as if it were one box. */
 static Err hash_part(const Ckpt *c, const CkptTensor *t, int64_t n, Hash128 *out) {
     for (int64_t i = 0; i < n; i++) ERR_RETURN(open_check(c, &t[i]));
     *out = t->hash;

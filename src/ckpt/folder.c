@@ -20,7 +20,7 @@ char *folder_path(const char *dir, int64_t iteration, const char *suffix) {
     return mem_printf("%s/%s%0*lld%s", dir, PREFIX, DIGITS, (long long)iteration, suffix);
 }
 
-/* The iteration of a folder name with this suffix; -1 for another name. */
+/* The iteration in a folder name with this suffix; -1: another name. */
 static int64_t iteration_of(const char *name, const char *suffix) {
     char *end, again[64];
     if (strncmp(name, PREFIX, sizeof PREFIX - 1)) return -1;
@@ -59,7 +59,7 @@ Err folder_of_megatron(const char *folder) {
                     folder);
 }
 
-/* The content of a tracker file. Megatron-LM names a converted model "release", which has no iteration. */
+/* Parses a tracker file. Megatron-LM writes "release", without an iteration, for a converted model. */
 static Err parse_tracker(const char *dir, const char *path, const Str *text, int64_t *iteration) {
     char *end;
     const size_t word = strcspn(text->s, " \r\n");
@@ -129,7 +129,7 @@ Err ckpt_lock(const char *dir, int *lock) {
     if (access(dir, W_OK | X_OK)) return file_failed("write into the folder", dir);
     int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0) return file_failed("open the folder", dir);
-    /* A file system without locks is no reason to stop. */
+    /* A file system may lack locks, so other errors of flock are ignored. */
     if (flock(fd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK) {
         close(fd);
         return err_user("another run is saving into '%s'; end it or specify another folder", dir);
@@ -138,8 +138,8 @@ Err ckpt_lock(const char *dir, int *lock) {
     return ERR_OK;
 }
 
-/* The folder's names are made durable before any file is deleted. Else a folder whose rename was lost in a
- * power failure could have the name of a checkpoint and half of its files. */
+/* Removes all folders with this suffix. Renames are made durable first: if a power failure undid a rename
+ * after files were deleted, the name of a checkpoint would belong to a folder with only some of its files. */
 static Err remove_all(const char *dir, const char *suffix) {
     int64_t *all, n;
     Err e = list(dir, suffix, &all, &n);
@@ -158,8 +158,8 @@ Err folder_clean(const char *dir) {
     return remove_all(dir, ASIDE);
 }
 
-/* Atomic if the file system can exchange two names; else the older folder has another name for the time between two
- * renames. It keeps that name until folder_clean. */
+/* Renames `from` to `to`. An older `to` is exchanged atomically if the file system supports that. Otherwise
+ * it is first renamed to `aside`, and keeps that name until folder_clean. */
 static Err replace(const char *from, const char *to, const char *aside) {
     if (file_exists(to)) {
         if (!renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_EXCHANGE)) return ERR_OK;
@@ -180,7 +180,8 @@ Err folder_publish(const char *dir, int64_t iteration) {
     return e;
 }
 
-/* folder_clean deletes it: a half-deleted folder must not look like a checkpoint. */
+/* Renames a checkpoint so that folder_clean deletes it. A partly deleted folder must not look like a
+ * checkpoint. */
 static Err discard(const char *dir, int64_t iteration) {
     char *from = folder_path(dir, iteration, ""), *to = folder_path(dir, iteration, TEMPORARY);
     Err e = rename(from, to) ? file_failed("rename", from) : ERR_OK;

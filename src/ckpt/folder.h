@@ -1,4 +1,4 @@
-/* The folders of a checkpoint directory: names, list, retention. */
+/* The folders of a checkpoint directory: names, publication, retention. */
 #pragma once
 
 #include <stdint.h>
@@ -6,15 +6,15 @@
 #include "base/err.h"
 #include "ckpt/ckpt.h"
 
-/* "DIR/iter_0000020" + suffix; release with free(). */
+/* Returns "DIR/iter_0000020" + suffix; release with free(). */
 char *folder_path(const char *dir, int64_t iteration, const char *suffix);
 /* The error for a folder that Megatron-LM wrote. */
 Err folder_of_megatron(const char *folder);
 /* Deletes the remains of a replaced checkpoint or of an interrupted save or deletion. */
 Err folder_clean(const char *dir);
-/* Renames the complete, synced folder iter_N.tmp to iter_N, which it replaces, and then points the tracker at
- * it. Both are durable. */
+/* Renames the complete, synced folder iter_N.tmp to iter_N, replacing an older iter_N, and then writes N into
+ * the tracker. Both changes are durable. */
 Err folder_publish(const char *dir, int64_t iteration);
-/* Deletes old checkpoints as the options say, but never the saved iteration or a later one. Also deletes the
- * remains of a replaced checkpoint. */
+/* Deletes old checkpoints according to the options, but never the saved iteration or a later one. Also
+ * deletes the remains of a replaced checkpoint. */
 Err folder_retain(const char *dir, const CkptSaveOptions *);

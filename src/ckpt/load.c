@@ -5,7 +5,7 @@
 #include "ckpt/shard_boxes.h"
 #include "comm/agree.h"
 
-/* The elements that a stored box and this rank's part have in common. */
+/* The intersection of a stored box and this rank's part of an item. */
 typedef struct Overlap {
     const Param *param;
     int part;
@@ -18,10 +18,10 @@ typedef struct Plan {
     const Ckpt *ckpt;
     Overlap *overlaps;
     int64_t n;
-    unsigned char *is_known; /* for each stored tensor: some rank has the parameter */
+    unsigned char *is_known; /* [count of the manifest] whether some rank has the tensor's parameter */
 } Plan;
 
-/* The full part, as one box. */
+/* The key for lookups in the manifest: the full part, as one box. */
 static CkptTensor wanted(const Param *p, int part, const CkptItem *item) {
     return (CkptTensor){
         .name = p->spec.name,
@@ -115,7 +115,7 @@ static Err match_all(Plan *plan, const Registry *r, const CkptItem *items, int n
     return ERR_OK;
 }
 
-/* Whether some rank has any of the stored FP8 scales. */
+/* Whether some rank has a parameter among the stored FP8 scales. */
 static bool knows_fp8_state(const Plan *plan) {
     const Manifest *m = &plan->ckpt->manifest;
     for (int64_t i = 0; i < m->count; i++)
@@ -123,7 +123,7 @@ static bool knows_fp8_state(const Plan *plan) {
     return false;
 }
 
-/* Refuses stored tensors that no rank has. Every rank finds the same ones. */
+/* Refuses stored tensors that no rank has. All ranks return the same error. */
 static Err refuse_unknown(const Plan *plan, const CkptItem *items, int n_items) {
     const Ckpt *c = plan->ckpt;
     const Manifest *m = &c->manifest;

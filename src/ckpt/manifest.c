@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SCHEMA = 1, MOST_SHARDS = 1 << 16 /* of one part */ };
+enum { SCHEMA = 1, MOST_SHARDS = 1 << 16 /* shards of one part */ };
 
 static const char TAIL[] = "\"xxh3_128\": \"", END[] = "\"}\n";
 enum { TAIL_BYTES = sizeof TAIL - 1 + 32 + sizeof END - 1 };
@@ -91,7 +91,7 @@ static void print_tensor(const CkptTensor *t, Str *out) {
                out);
 }
 
-/* Each entry ends in a comma, so that shares can be concatenated. */
+/* Each entry ends with a comma, so that the shares of ranks can be concatenated. */
 void manifest_print_tensors(const Manifest *m, Str *out) {
     for (int64_t i = 0; i < m->count; i++) {
         str_puts(out, "\n ");
@@ -100,7 +100,8 @@ void manifest_print_tensors(const Manifest *m, Str *out) {
     }
 }
 
-/* The frame is text, because ranks have printed their shares of the entries and the hash is that of all bytes before it. */
+/* Assembles the text from pieces: ranks have printed their shares of the entries, and the hash covers all
+ * bytes before it. */
 void manifest_print(const Manifest *m, const char *entries, size_t n, Str *out) {
     char hex[33];
     size_t begin = out->len;
@@ -144,7 +145,7 @@ static bool get_text(const json_t *json, const char *key, Arena *arena, const ch
     return text != NULL;
 }
 
-/* A list of ndim sizes, or of 1 or 2 if ndim is 0. */
+/* Reads a list of *ndim sizes. If *ndim is 0, the list may have 1 or 2 sizes, and sets *ndim. */
 static bool get_pair(const json_t *json, const char *key, int *ndim, int64_t *out) {
     const json_t *list = json_object_get(json, key);
     size_t n = json_array_size(list);
@@ -168,7 +169,7 @@ static bool get_hash(const json_t *json, Hash128 *out) {
     return true;
 }
 
-/* Checks that the stored box is inside the part, and its bytes inside the file. */
+/* Checks that the stored box is inside the part, and that its bytes are inside the file and aligned. */
 static bool is_consistent(const CkptTensor *t, const Manifest *m) {
     int64_t elements, bytes, end;
     if (t->file < 0 || t->file >= m->num_files) return false;
@@ -212,8 +213,7 @@ static Err parse_file(Manifest *m, const char *path, const json_t *json) {
     return ERR_OK;
 }
 
-/* Checks the n boxes of one part, in order of their offsets: they are disjoint, and together as large as the
- * part. */
+/* Checks that the n boxes of one part, ordered by offset, are disjoint and together cover the part. */
 static Err check_cover(const char *path, const CkptTensor *t, int64_t n) {
     int64_t stored = 0;
     if (n > MOST_SHARDS)
@@ -226,7 +226,7 @@ static Err check_cover(const char *path, const CkptTensor *t, int64_t n) {
         for (int64_t k = i + 1; k < n && t[k].box.offset[0] < t[i].box.offset[0] + t[i].box.shape[0]; k++)
             if (box_intersect(&t[i].box, &t[k].box, &both))
                 return bad(path, "two shards of tensor %s overlap", ckpt_title(t).s);
-        /* at most global[0] * global[1], because none overlap */
+        /* cannot overflow: the boxes are disjoint */
         stored += t[i].box.shape[0] * t[i].box.shape[1];
     }
     if (stored != t->global[0] * t->global[1])

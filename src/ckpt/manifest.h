@@ -1,4 +1,4 @@
-/* manifest.json: which file of a checkpoint holds which box of which tensor.
+/* manifest.json lists the boxes of all tensors, and the file of the checkpoint that contains each box.
  *
  *     {"schema": 1, "iteration": 20, "state": {...},
  *      "files": [{"name": "shard_00000.bin", "bytes": 4096}],
@@ -7,9 +7,9 @@
  *        "global_shape": [36, 36], "offset": [0, 0], "shape": [36, 36], "dtype": "F32", "file": 0,
  *        "byte_offset": 0, "bytes": 5184, "xxh3_128": "..."}], "xxh3_128": "..."}
  *
- * The last hash is that of all bytes of the manifest before its own line. Parts are stored de-interleaved,
- * with the rows of all groups in sequence and without padding rows. So a box of a part has the same meaning
- * in every layout. */
+ * The last hash covers all bytes of the manifest before the line of that hash. Parts are stored
+ * de-interleaved, with the rows of all groups in sequence and without padding rows. Therefore a box of a part
+ * has the same meaning in every layout. */
 #pragma once
 
 #include <jansson.h>
@@ -20,16 +20,15 @@
 #include "base/str.h"
 #include "param/param.h"
 
-/* False if the intersection is empty. */
+/* Computes the intersection of two boxes; returns false if it is empty. */
 bool box_intersect(const Box *, const Box *, Box *out);
 
 typedef struct CkptTensor {
-    const char *name, *suffix,
-        *part;         /* a parameter; "" or what optimizer state of it (".exp_avg"); "whole", "q", ... */
-    int ndim;          /* 1 or 2 */
-    int64_t global[2]; /* shape of the full part; [1] is 1 for a vector */
-    Box box;           /* the stored box, row-major */
-    DType dtype;       /* a float type */
+    const char *name, *suffix, *part; /* parameter; "" or optimizer state (".exp_avg"); "whole", "q", ... */
+    int ndim;                         /* 1 or 2 */
+    int64_t global[2];                /* shape of the full part; [1] is 1 for a vector */
+    Box box;                          /* the stored box, row-major */
+    DType dtype;                      /* a float type */
     int file;
     int64_t byte_offset, bytes;
     Hash128 hash; /* hash of the bytes */
@@ -42,7 +41,7 @@ typedef struct CkptFile {
 
 typedef struct Manifest {
     int64_t iteration;
-    CkptTensor *tensors; /* [count], capacity managed by manifest_add; parsed: sorted by ckpt_tensor_order */
+    CkptTensor *tensors; /* [count]; manifest_add grows it; manifest_parse sorts it by ckpt_tensor_order */
     int64_t count;
     CkptFile *files;
     int64_t num_files;
@@ -55,13 +54,14 @@ enum { CKPT_ALIGN = 64 };
 void manifest_init(Manifest *, int64_t iteration);
 void manifest_free(Manifest *);
 CkptTensor *manifest_add(Manifest *);
-/* Appends the entries of all tensors: a rank's share of the list. */
+/* Appends the entries of all tensors of this manifest, which are one rank's share of the list. */
 void manifest_print_tensors(const Manifest *, Str *out);
-/* Writes the text of manifest.json. `entries` (n characters) are those of all ranks, in sequence. */
+/* Appends the text of manifest.json. `entries` (n characters) is the concatenated output of
+ * manifest_print_tensors on all ranks. */
 void manifest_print(const Manifest *, const char *entries, size_t n, Str *out);
 /* Parses untrusted text. On success all texts, shapes, offsets and sizes are consistent, the boxes of each
  * part cover it exactly once, and no size overflows. `path` appears in error messages. Call manifest_free
- * also after an error. */
+ * even after an error. */
 Err manifest_parse(Manifest *out, const char *path, const char *text, size_t n);
 
 /* Compares by (suffix, name, part, offset). */

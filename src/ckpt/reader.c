@@ -19,7 +19,7 @@ const Manifest *ckpt_manifest(const Ckpt *c) { return &c->manifest; }
 
 /* ---- open ---- */
 
-/* Whether the folder of an iteration has a file or folder that only Megatron-LM writes. */
+/* Whether the folder contains a file or folder that only Megatron-LM writes. */
 static bool is_megatron(const char *folder) {
     static const char *const NAMES[] = {"mp_rank_00", "mp_rank_00_000", "metadata.json", ".metadata"};
     bool found = false;
@@ -60,7 +60,7 @@ static Err map_file(const Ckpt *c, int64_t file) {
     return e;
 }
 
-/* Checks the files of all ranks; each rank checks its share. */
+/* Checks this rank's share of the files, and maps them. */
 static Err look_at_files(const Ckpt *c) {
     const int world = c->comm ? comm_world(c->comm) : 1;
     for (int64_t i = c->comm ? comm_rank(c->comm) : 0; i < c->manifest.num_files; i += world)
@@ -102,7 +102,7 @@ static Err check_all_bytes(const Ckpt *c) {
     return ERR_OK;
 }
 
-/* Adds advice on a damaged checkpoint. */
+/* Adds the newest other sound checkpoint to the error about a damaged checkpoint. */
 static Err advise(Err e, const char *dir, int64_t damaged) {
     int64_t *all, n, found = -1;
     ckpt_list(dir, &all, &n);
@@ -124,7 +124,7 @@ static Err advise(Err e, const char *dir, int64_t damaged) {
     return longer;
 }
 
-/* The advice needs reads of complete checkpoints, so only one rank makes it. */
+/* Only one rank adds the advice, because it reads whole checkpoints. */
 Err ckpt_agree(const Ckpt *c, Err e) {
     e = comm_agree(c->comm, e);
     if (e.code && (!c->comm || comm_rank(c->comm) == 0)) e = advise(e, c->dir, c->iteration);

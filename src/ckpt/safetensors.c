@@ -15,7 +15,7 @@
 enum { LENGTH_BYTES = 8, HEADER_LIMIT = 100000000 /* the format's limit */ };
 
 typedef struct SafeFile {
-    char *name; /* inside the folder of an index; NULL for a single file */
+    char *name; /* name in the folder of an index; NULL: a single file */
     FileMap map;
 } SafeFile;
 
@@ -49,7 +49,7 @@ static Err read_integers(const json_t *list, int64_t *out, size_t *n, size_t mos
     return ERR_OK;
 }
 
-/* Elements of a shape; false if the shape cannot belong to anything in memory. */
+/* Computes the number of elements of a shape; returns false if a stride or the number would overflow. */
 static bool count_elements(const int64_t *dim, size_t ndim, int64_t *out) {
     int64_t product = 1; /* product of the dimensions that are not 0, so that no stride overflows */
     *out = 1;
@@ -111,7 +111,8 @@ static int by_place(const void *a, const void *b) {
     return x->end < y->end ? -1 : x->end > y->end;
 }
 
-/* The tensors must cover the `size` bytes after the header, without gap or overlap. */
+/* Sets the data of the tensors, which must cover the `size` bytes after the header without gaps or
+ * overlaps. */
 static Err place(const char *path, Safetensors *s, Entry *entries, size_t n, const unsigned char *base,
                  int64_t size) {
     qsort(entries, n, sizeof *entries, by_place);
@@ -127,7 +128,7 @@ static Err place(const char *path, Safetensors *s, Entry *entries, size_t n, con
         end = e->end;
         Tensor *t = &e->tensor.tensor;
         t->data = (void *)(base + e->begin);
-        if ((uintptr_t)t->data % dtype_size((DType)t->dtype)) /* legal in the format, not in C */
+        if ((uintptr_t)t->data % dtype_size((DType)t->dtype)) /* valid in the format, not in C */
             t->data = memcpy(arena_alloc(s->arena, (size_t)(e->end - e->begin)), t->data,
                              (size_t)(e->end - e->begin));
     }
@@ -200,7 +201,7 @@ static bool is_open(const Safetensors *s, const char *name) {
     return false;
 }
 
-/* {"weight_map": {tensor: file}}: opens the files, which must have exactly these tensors. */
+/* Opens the files of an index, {"weight_map": {tensor: file}}. The files must have exactly these tensors. */
 static Err open_mapped(Safetensors *s, const char *path, const json_t *map) {
     if (!json_object_size(map)) return err_user("'%s' has no weight_map; download it again", path);
     const char *slash = strrchr(path, '/'), *tensor;

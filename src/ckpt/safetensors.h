@@ -1,6 +1,7 @@
-/* The safetensors format of Hugging Face: 8 bytes length of the header (little-endian); the header (a JSON
- * object: name -> dtype, shape, data_offsets; "__metadata__" -> texts); the bytes of all tensors without a
- * gap. Source: the format section of github.com/huggingface/safetensors. Files are untrusted. */
+/* The safetensors format of Hugging Face. A file consists of the length of the header (8 bytes,
+ * little-endian), the header (a JSON object: name -> dtype, shape, data_offsets; "__metadata__" -> texts),
+ * and the bytes of all tensors without gaps. Source: the format section of
+ * github.com/huggingface/safetensors. Files are untrusted. */
 #pragma once
 
 #include "base/err.h"
@@ -9,8 +10,9 @@
 
 typedef struct SafeTensor {
     const char *name;
-    Tensor tensor; /* contiguous; read-only in an opened file. A scalar has the shape [1] */
-    /* NULL, or the name of a dtype that is not supported; `tensor` then has the raw bytes. */
+    Tensor tensor; /* contiguous; read-only after safetensors_open. A scalar has the shape [1] */
+    /* Name of a dtype that is not supported, and `tensor` then has the raw bytes; NULL: the dtype is
+     * supported. */
     const char *unread;
 } SafeTensor;
 
@@ -19,7 +21,7 @@ typedef struct MetaText {
 } MetaText;
 
 typedef struct Safetensors {
-    const char *path;    /* as given */
+    const char *path;    /* the path that was opened */
     SafeTensor *tensors; /* sorted by name */
     int64_t count;
     MetaText *metadata; /* metadata of all files */
@@ -29,20 +31,21 @@ typedef struct Safetensors {
     Arena *arena;
 } Safetensors;
 
-/* Opens a .safetensors file, a .safetensors.index.json with its files in the same folder, or a folder that
- * holds either under the names model.safetensors and model.safetensors.index.json. The files stay mapped:
- * they must not change until safetensors_close. On an error *out is NULL. */
+/* Opens a .safetensors file, a .safetensors.index.json whose files are in the same folder, or a folder with
+ * model.safetensors or model.safetensors.index.json. The files are mapped and must not change until
+ * safetensors_close. After an error, *out is NULL. */
 Err safetensors_open(const char *path, Safetensors **out);
 void safetensors_close(Safetensors *);
-/* NULL if there is none. */
+/* The tensor with this name; NULL: none. */
 const Tensor *safetensors_find(const Safetensors *, const char *name);
-/* The dtype of a tensor that safetensors_find returned, as the file names it. */
+/* The file's name for the dtype of a tensor that safetensors_find returned. */
 const char *safetensors_dtype(const Tensor *);
 
-/* Returns the bytes of tensors[i], valid until the next call: for tensors too large to hold all at once. */
+/* Returns the bytes of tensors[i], valid until the next call. For tensors that do not fit in memory
+ * together. */
 typedef const void *SafeBytesFn(void *arg, int64_t i);
-/* Replaces `path` atomically. Tensors are contiguous. With `bytes` their data is not read; the function is
- * called instead, in file order (widest dtype first, then by name, as the safetensors library writes). Equal
- * input gives equal bytes. */
+/* Replaces `path` atomically. Tensors must be contiguous. If `bytes` is given, this function provides the
+ * data of the tensors. Tensors are written in the order of the safetensors library: widest dtype first, then
+ * by name. Equal input gives equal bytes. */
 Err safetensors_write(const char *path, const SafeTensor *tensors, int64_t count, const MetaText *metadata,
                       int64_t num_metadata, SafeBytesFn *bytes, void *arg);

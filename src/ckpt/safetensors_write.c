@@ -15,7 +15,8 @@ typedef struct Place {
     int64_t index;
 } Place;
 
-/* Widest first, so that everything is aligned; types of equal width in the library's order. */
+/* The order of dtypes in a file: widest first, so that all tensors are aligned. Types of equal width have the
+ * order of the safetensors library. */
 static const unsigned char RANK[DTYPES] = {
     [I64] = 0, [F64] = 1, [F32] = 2, [I32] = 3, [BF16] = 4, [F16] = 5, [U8] = 6};
 
@@ -25,7 +26,7 @@ static int in_file_order(const void *a, const void *b) {
     return order ? order : strcmp(x->name, y->name);
 }
 
-/* To release with free(). */
+/* Returns the text of the header; release with free(). */
 static char *header_text(const Place *places, int64_t count, const MetaText *metadata, int64_t num_metadata) {
     json_t *header = json_object(), *meta = json_object();
     int refused = 0;

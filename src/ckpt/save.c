@@ -14,7 +14,7 @@
 #include "comm/agree.h"
 #include "param/bucket.h"
 
-/* The source of a box. */
+/* The origin of a box's data. */
 typedef struct Source {
     const Param *param;
     int part;
@@ -26,10 +26,10 @@ struct CkptSaving {
     CkptSaveOptions options;
     Comm *comm;
     Device *device;  /* device of the items */
-    Manifest mine;   /* the boxes of this rank's shard, and the state */
-    Source *sources; /* [mine.count], valid until the start returns */
-    int64_t bytes;   /* bytes of the shard; 0: this rank has none */
-    char *image;     /* copy of the shard, made by the start; NULL: written from the sources */
+    Manifest mine;   /* boxes of this rank's shard, and the state */
+    Source *sources; /* [mine.count]; valid until ckpt_save_start returns */
+    int64_t bytes;   /* bytes of the shard; 0: this rank has no shard */
+    char *image;     /* copy of the shard (ckpt_save_start); NULL: written from the sources */
     pthread_t writer;
     bool in_thread;
     atomic_bool is_written;
@@ -80,7 +80,7 @@ static void plan(CkptSaving *s, const Registry *r, const CkptItem *items, int n_
 
 /* ---- writing ---- */
 
-/* Called with the bytes of a tensor, piece by piece. */
+/* Receives the bytes of a tensor, piece by piece. */
 typedef Err PieceFn(void *arg, const void *bytes, size_t n);
 
 static Err each_piece(const CkptSaving *s, int64_t i, PieceFn *fn, void *arg) {
@@ -148,7 +148,7 @@ static void *run_writer(void *arg) {
 
 /* ---- the manifest ---- */
 
-/* The numbers of all ranks, in their order. */
+/* The numbers of all ranks, in order of ranks. */
 static int64_t *numbers_of_all(Comm *comm, int64_t mine) {
     int64_t *all = mem_zero(comm ? (size_t)comm_world(comm) : 1, sizeof *all);
     all[0] = mine;
@@ -186,7 +186,7 @@ static Str texts_of_all(Comm *comm, Str mine) {
     return all;
 }
 
-/* Collects which ranks have written a file, and the entries of all ranks. */
+/* Collects the files of all ranks in the manifest, and returns the entries of all ranks (on rank 0). */
 static Str collect(CkptSaving *s) {
     Manifest *m = &s->mine;
     const int world = s->comm ? comm_world(s->comm) : 1;
@@ -226,7 +226,8 @@ static Err not_saved(Err e, int64_t iteration) {
     return longer;
 }
 
-/* If the publication itself fails, all files are kept, because the disk may still have the earlier names. */
+/* Writes the manifest and publishes the checkpoint. If folder_publish fails, all files are kept, because the
+ * disk may still have the earlier names. */
 static Err publish(const CkptSaving *s, Err e, const Str *entries) {
     const int64_t iteration = s->options.iteration;
     char *folder = folder_path(s->dir, iteration, ".tmp");

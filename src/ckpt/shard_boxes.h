@@ -1,15 +1,15 @@
-/* This rank's part of a parameter's part as boxes: its shard, limited to the ranges of the item. */
+/* The boxes of a parameter's part that this rank stores: its shard, limited to the ranges of the item. */
 #pragma once
 
 #include "ckpt/ckpt.h"
 
-/* Sets *boxes to [n]; release with free(). Every row of a box is contiguous in item->flat. A range that
- * begins or ends inside a row makes a box of that piece of the row. */
+/* Sets *boxes to the boxes, and returns their number; release with free(). Every row of a box is contiguous
+ * in item->flat. If a range begins or ends inside a row, that piece of the row is a separate box. */
 int64_t held_boxes(const Param *, int part, const CkptItem *, Box **boxes);
-/* The index in item->flat of an element (row and column of the part) that a box holds. */
+/* The index in item->flat of the part's element [row, column], which must be in one of the boxes. */
 int64_t held_at(const Param *, int part, const CkptItem *, int64_t row, int64_t column);
-/* How many rows of the box, starting at `row`, are contiguous in item->flat: at least one, and at most
- * VIEW_BYTES. */
+/* The number of rows of the box, starting at `row`, that are contiguous in item->flat: at least one row, and
+ * otherwise at most VIEW_BYTES bytes. */
 int64_t held_run(const Param *, int part, const CkptItem *, const Box *, int64_t row);
-/* Whether the item has elements of this parameter: one that is not trained has no optimizer state. */
+/* Whether the item has elements of this parameter. A parameter that is not trained has no optimizer state. */
 bool held_is_stored(const Param *, const CkptItem *);
