@@ -69,13 +69,14 @@ static void refuse_same_files(Args *args, const char *json, const GateWords *w) 
     command_refuse_same_files(args, outputs, 2, inputs, 2);
 }
 
-/* For benches that accept 0. */
+/* Checks --seconds of benches that accept 0. */
 static void check_seconds(Args *args, double seconds) {
     if (!(seconds >= 0 && seconds <= COMMAND_MOST_S))
         args_problem(args, "--seconds: from 0 to %d", (int)COMMAND_MOST_S);
 }
 
-/* Prints and writes the verdict. With a baseline --json has the measurement itself. */
+/* Prints the verdict, and writes it to --junit and, with --against, to --json. With --baseline, the bench has
+ * written its measurement to --json. */
 static Err report_gate(const Gate *g, const char *json, ErrCode *status) {
     static const ErrCode STATUS[] = {
         [GATE_PASS] = ERR_NONE, [GATE_REGRESS] = ERR_FAILED, [GATE_INCONCLUSIVE] = ERR_INCONCLUSIVE};
@@ -87,7 +88,7 @@ static Err report_gate(const Gate *g, const char *json, ErrCode *status) {
     if (!e.code && json && g->options->against) {
         json_t *all = gate_json(g);
         e = bench_write(json, all);
-        if (e.code) e.code = ERR_INFRA; /* as above */
+        if (e.code) e.code = ERR_INFRA; /* the verdict remains valid */
         json_decref(all);
     }
     str_free(&text), str_free(&junit);
@@ -95,23 +96,24 @@ static Err report_gate(const Gate *g, const char *json, ErrCode *status) {
     return e;
 }
 
-/* A bench and its arguments. */
+/* A benchmark and its arguments. */
 typedef struct Bench {
     const char *name, *json;
     char **argv;
-    const char *more; /* an additional option for runs whose times alone are used; NULL: none */
+    const char *more; /* additional option for runs of which only the times are used; NULL: none */
     Err (*measure)(void *arg, const BenchGuard *guard, json_t **result);
     void *arg;
 } Bench;
 
-/* Reads the baseline; only rank 0 needs the file. */
+/* Reads the baseline, and checks its facts against those of this run. Called only on rank 0. */
 static Err check_facts(void *gate, const json_t *facts) {
     Gate *g = gate;
     ERR_RETURN(gate_open_baseline(g));
     return gate_check_facts(g, facts);
 }
 
-/* *verdict: false on processes other than rank 0's. */
+/* Runs the bench and judges its result. *verdict: whether this process has the verdict (the process of rank
+ * 0). */
 static Err run_gate(const Bench *b, Gate *g, bool *verdict) {
     json_t *result = NULL;
     Str notes = {0};
@@ -125,7 +127,7 @@ static Err run_gate(const Bench *b, Gate *g, bool *verdict) {
     return e;
 }
 
-/* Returns the exit status. */
+/* Runs a bench, with the gate if requested; returns the exit status. */
 static int run_bench(const Bench *b, const GateOptions *o) {
     Err e = ERR_OK;
     ErrCode status = ERR_NONE;
@@ -161,7 +163,7 @@ static const Arg TRAIN_ROWS[] = {
     ARG_ROW(BenchTrain, json, "json", ARG_TEXT, "none", "Write the results to this file."),
 };
 
-enum { MOST_STEPS = 1000000 }; /* each has a row in memory */
+enum { MOST_STEPS = 1000000 }; /* each step has a row in memory */
 
 static void use_train(Config *c, BenchTrain *o, Args *args) {
     args_use(args, ARG_TABLE(TRAIN_ROWS, o));
@@ -268,10 +270,10 @@ static int64_t axis_size(const Config *c, int axis) {
 }
 
 static void choose_points(const Config *c, ScalingWords *w, Args *args) {
-    enum { MOST_RANKS = 1024 }; /* threads of a process */
+    enum { MOST_RANKS = 1024 }; /* limit of threads per process */
     BenchScaling *o = &w->bench;
     const int64_t problems = args->num_problems;
-    config_check_ranges(c, args); /* without these, products would exceed the range of an integer */
+    config_check_ranges(c, args); /* without this check, products may overflow */
     if (args->num_problems > problems) return;
     const int64_t each = config_model_ranks(c), least = i64_or(w->least, each), most = i64_or(c->ranks, 0);
     if (least < 1 || least % each) {
@@ -292,8 +294,8 @@ static void choose_points(const Config *c, ScalingWords *w, Args *args) {
     }
 }
 
-/* Checks the rules for the options of each run. After a run with problems the next one is not checked, because it would
- * repeat them. An option has no effect if it has none in the largest run. */
+/* Checks the rules for the options of each run. The check ends at the first run with problems, because later
+ * runs would repeat them. Options without effect are reported for the largest run only. */
 static void check_points(const Config *c, ScalingWords *w, Args *args) {
     const BenchScaling *o = &w->bench;
     const int64_t problems = args->num_problems;
@@ -370,7 +372,7 @@ static int bench_scaling_command(int argc, char **argv) {
 
 static const char *const DEVICES[] = {"cpu", "cuda", NULL};
 
-enum { MOST_THREADS = 4096 }; /* as in pretrain */
+enum { MOST_THREADS = 4096 }; /* limit of --cpu-threads */
 
 typedef struct OpsOptions {
     BenchOps ops;
@@ -453,7 +455,7 @@ static const Arg COMM_ROWS[] = {
     ARG_ROW(CommWords, bench.json, "json", ARG_TEXT, "none", "Write the results to this file."),
 };
 
-/* "64M" to bytes; 0: not a size. */
+/* Converts "64M" to bytes; 0: the text is not a size. */
 static int64_t parse_bytes(const char *text) {
     static const char SUFFIXES[] = "KMG";
     char *end;
@@ -472,7 +474,7 @@ static Err read_comm(Config *c, CommWords *w, Args *args, int argc, char **argv)
     if (args->help) return ERR_OK;
     o->config = c;
     o->least = parse_bytes(w->least), o->most = parse_bytes(w->most);
-    if (*w->least && !o->least) /* the parser has refused an empty text */
+    if (*w->least && !o->least) /* the parser has refused an empty value */
         args_problem(args, "--min-bytes expects a size such as 64, 4K or 1M, not '%s'", w->least);
     if (*w->most && !o->most)
         args_problem(args, "--max-bytes expects a size such as 64, 4K or 1M, not '%s'", w->most);
@@ -522,7 +524,7 @@ static int bench_comm_command(int argc, char **argv) {
 
 static const struct {
     const char *name, *what;
-    bool on_ranks; /* runs on several processes */
+    bool on_ranks; /* whether the bench runs on several processes */
     int (*run)(int argc, char **argv);
 } BENCHES[] = {
     {"train", "the time of a training step by op, compared with the peak of the device", true,

@@ -1,4 +1,5 @@
-/* The commands of the program, one file each: argument parsing and wiring only. */
+/* The commands of the program, one file each. A file contains only argument parsing and calls of the
+ * modules. */
 #pragma once
 
 #include "ckpt/ckpt.h"
@@ -41,31 +42,35 @@ COMMANDS
 /* The longest time that an option may give a command for measuring, in seconds. */
 enum { COMMAND_MOST_S = 1000000 };
 
-/* Call it after a parse: prints help, notes or problems. True: continue; false: return *status. */
+/* Prints the help, notes or problems of a parse. Returns true to continue; after false, the command returns
+ * *status. */
 bool command_ready(const Args *, Err, int *status);
-/* The rest of a command after parsing: prints help, notes or problems, or else calls run(arg) and prints its error.
- * Frees the Args, and returns the exit status. */
+/* Runs a command after parsing: calls command_ready, then run(arg), and prints the error of run. Frees the
+ * Args, and returns the exit status. */
 typedef Err CommandRun(void *arg);
 int command_finish(Args *, Err, CommandRun *, void *arg);
 /* Prints an error message; returns the exit status. */
 int command_fail(Err);
 
-/* The file that an option names; path NULL: none. */
+/* A file that an option names; path NULL: the option is not given. */
 typedef struct NamedFile {
     const char *option, *path;
 } NamedFile;
-/* Problems for an output that is another output, an input, or a file of --config. */
+/* Reports a problem for an output that is also another output, an input, or a file of --config. */
 void command_refuse_same_files(Args *, const NamedFile *outputs, int num_outputs, const NamedFile *inputs,
                                int num_inputs);
 
-/* Writes a report. If that fails, the results remain valid, and the error is one of the machine. Path NULL: nothing. */
+/* Writes a report; path NULL: does nothing. A failure does not invalidate the results, so its error is
+ * ERR_INFRA. */
 Err command_write_report(const char *path, const Str *);
 
-/* --input-encoding of the commands that read texts: its help, and a problem if its encoding is not known. */
+/* --input-encoding of the commands that read texts: its help, and its check, which reports an unknown
+ * encoding. */
 #define COMMAND_INPUT_ENCODING "Encoding of the input: latin1, cp1252, utf-16 or another that iconv knows."
 void command_check_encoding(Args *, const char *encoding);
 
-/* --input-format of these commands: its help, and its values in the order of PreprocessInput. */
+/* --input-format of the commands that read texts: its help, and its values in the order of
+ * PreprocessInput. */
 #define COMMAND_INPUT_FORMAT                                                                                 \
     "jsonl: one object per line; text: one document per file; paragraphs: one per block of lines."
 extern const char *const command_input_formats[];
@@ -74,26 +79,29 @@ extern const char *const command_input_formats[];
 typedef struct Setup {
     Arena *arena;
     Config config;
-    Tokenizer *tokenizer; /* NULL if the options name none */
+    Tokenizer *tokenizer; /* NULL: the options name no tokenizer */
 } Setup;
 /* Opens the tokenizer and computes `derived`. A missing vocabulary is a user error. */
 Err setup_finish(Setup *);
-/* An error if --hf-model-type names a type that this model is not. Call it when the classes of a task are known. */
+/* Returns an error if --hf-model-type names a type that does not fit the model. Call it when the classes of a
+ * task are known. */
 Err setup_check_type(const Setup *);
-/* The tokens of masked text. Mock data without such tokens use the last ids of the vocabulary. */
+/* Sets the special tokens of masked text. Mock data without a mask token uses the last ids of the vocabulary
+ * instead. */
 Err setup_mask_tokens(const Setup *, MaskTokens *out);
 void setup_free(Setup *);
-/* The tokenizer that the options describe; *out is NULL if they name none. */
+/* Opens the tokenizer that the options describe; *out is NULL if they describe none. */
 Err setup_tokenizer(const Config *, Tokenizer **out);
-/* Also sets *json to a tokenizer.json, which the caller frees, if the tokenizer's own files would be another tokenizer
- * in the folder of a model of that type (TokenizerConfig.export_json). */
+/* Like setup_tokenizer, for an export of a model of `model_type`. If transformers would read the tokenizer's
+ * files as another tokenizer, *json is a tokenizer.json to use instead; the caller frees it
+ * (TokenizerConfig.export_json). */
 Err setup_tokenizer_export(const Config *, const char *model_type, Tokenizer **out, char **json);
-/* The same for a command that only tokenizes: a problem if the options name none; a note for --vocab-size if it has no
- * effect. */
+/* For commands that only tokenize: setup_check_tokenizer reports missing options of a tokenizer.
+ * setup_tokenizer_alone opens the tokenizer, and prints a note if --vocab-size has no effect. */
 void setup_check_tokenizer(const Config *, Args *);
 Err setup_tokenizer_alone(const Config *, Tokenizer **out);
-/* Opens the checkpoint of --ckpt-step in `path`, or the newest; `path` may also be a checkpoint's own
- * folder. */
+/* Opens the checkpoint of step `ckpt_step` in `path`, or the newest. `path` may also be the folder of one
+ * checkpoint. */
 Err setup_checkpoint(const char *path, int64_t ckpt_step, Ckpt **out);
 /* Makes the paths of the tokenizer's files absolute, so that a checkpoint can store them. */
 void setup_absolute_paths(Config *, Arena *);

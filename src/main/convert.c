@@ -65,7 +65,7 @@ static void begin(Job *j) {
     args_use(&j->args, config_table(&j->setup.config, USE_CONVERT));
 }
 
-/* A model for the options, with memory; its device is model->device. */
+/* Creates a model with memory for the options. free_model frees the model and its device. */
 static Model *new_model(Setup *s, int64_t vocab_size, DType storage) {
     config_finish(&s->config, s->arena, vocab_size);
     Model *m = model_new(&s->config, NULL);
@@ -81,7 +81,7 @@ static void free_model(Model *m) {
 
 /* ---- comparison with transformers ---- */
 
-/* --check. A difference is an error. */
+/* Compares the model with the reference of --check. A difference is an error. */
 static Err convert_check(const Job *j, const Model *m) {
     if (!j->options.check) return ERR_OK;
     Reference r;
@@ -117,8 +117,8 @@ static Err save(const Job *j, const Model *m, json_t *tokens) {
     return e;
 }
 
-/* The import is step 0. In the folder of a training run, a later --load would take it for the newest step, so
- * only another import may be overwritten. */
+/* Returns an error if the import would become part of a training run. The import is step 0, but --load of the
+ * run's folder would then read it as the newest step. Only another import may be overwritten. */
 static Err check_save_folder(const char *dir, bool overwrite) {
     int64_t *all, n;
     Err e = ckpt_list(dir, &all, &n);
@@ -134,7 +134,7 @@ static Err check_save_folder(const char *dir, bool overwrite) {
     return e;
 }
 
-/* The weights of an import. */
+/* Reads the weights of an import, and initialises heads that the file lacks. */
 static Err read_weights(const Job *j, const Safetensors *file, const Model *m) {
     const HfSource source = {HF_TYPE[j->type].family, j->options.init_missing_heads};
     const long long seed = (long long)j->setup.config.seed;
@@ -185,15 +185,16 @@ static Err import_model(Job *j, const Ckpt *none) {
     return e;
 }
 
-/* The options of the tokenizer in the folder, if it is of a supported type. A path can contain any byte, so
- * they are words, not text to parse. */
+/* Adds the options of the folder's tokenizer, if its type is supported. A path may contain any byte, so the
+ * options are added as words of a command line, not as text of a file. */
 static void add_tokenizer(Args *args, Arena *arena, const char *dir) {
     char type[] = "--tokenizer-type=HuggingFaceTokenizer", *path = tokenizer_find_vocabulary(dir);
     if (path) args_line(args, 2, (char *[]){type, arena_printf(arena, "--tokenizer-model=%s", path)});
     free(path);
 }
 
-/* An unsupported tokenizer is no reason to refuse the weights: the checkpoint is stored without it. */
+/* If the tokenizer is unsupported, the checkpoint is stored without a tokenizer, unless the command line
+ * names it. */
 static Err check_tokenizer(Job *j) {
     Config *c = &j->setup.config;
     const Err e = setup_tokenizer(c, &j->setup.tokenizer);
@@ -219,16 +220,16 @@ static Err check_hf_folder(const char *dir, Arena *arena) {
     return ERR_OK;
 }
 
-/* The options of config.json, overridden by those of the command line. */
+/* Reads the options of config.json, which the command line overrides. */
 static Err read_hf_options(Job *j, int argc, char **argv) {
-    const char *dir = j->options.from_hf; /* the words are read again */
+    const char *dir = j->options.from_hf; /* the options are parsed again below */
     char *path = arena_printf(j->setup.arena, "%s/config.json", dir);
     Str conf = {0};
     Err e = check_hf_folder(dir, j->setup.arena);
     if (!e.code) e = hf_config_import(path, &conf);
     if (!e.code) {
         const Config *c = &j->setup.config;
-        Config alone = {0}; /* without the command line */
+        Config alone = {0}; /* options of config.json only */
         const Err of_file = hf_config_parse(path, &conf, j->setup.arena, &alone);
         j->type = alone.hf_model_type;
         args_free(&j->args);
@@ -257,7 +258,7 @@ static Err read_hf_options(Job *j, int argc, char **argv) {
 
 /* ---- to Hugging Face ---- */
 
-/* Adds a file if it exists; takes ownership of `from`. */
+/* Adds the file `from` if it exists. `from` is freed later, or here if the file does not exist. */
 static void add_file(HfExtras *x, char *from, const char *name) {
     if (file_exists(from))
         x->files[x->num_files++] = (HfFile){.from = from, .name = name};
@@ -272,8 +273,8 @@ static void name_token(json_t *config, const char *key, const Tokenizer *t, int6
     if (text) json_object_set_new(config, key, json_stringn(text, n));
 }
 
-/* Without this file AutoTokenizer would choose a class by the model's type, which can replace parts of
- * tokenizer.json. The tokens of the options are in no file. */
+/* Adds tokenizer_config.json. Without this file, AutoTokenizer would choose a class by the model's type, and
+ * this class can replace parts of tokenizer.json. No other file contains the tokens of the options. */
 static void add_tokenizer_config(HfExtras *x, const Config *c, const Tokenizer *t, json_t *config) {
     static const struct {
         const char *key, *names[2];
@@ -301,7 +302,7 @@ static void add_tokenizer_config(HfExtras *x, const Config *c, const Tokenizer *
     json_decref(added);
 }
 
-/* The tokenizer's own files, or `json` instead of them. Takes ownership of it. */
+/* Adds the tokenizer's files, or `json` as its tokenizer.json. x frees `json`. */
 static void add_tokenizer_files(HfExtras *x, const Config *c, const Tokenizer *t, char *json) {
     static const char *const OTHERS[] = {"chat_template.jinja", "special_tokens_map.json",
                                          "added_tokens.json"};
@@ -340,8 +341,9 @@ static void take_id(json_t *from, const char *key, int64_t id) {
     if (id >= 0) json_object_set_new(from, key, json_integer(id));
 }
 
-/* The ids from the checkpoint's import, else the tokenizer's; and the tokenizer's files. A tokenizer that
- * only the checkpoint names may be on another machine: a note. */
+/* Adds the token ids of the checkpoint's import, then those of the tokenizer, and the tokenizer's files. If
+ * only the checkpoint names the tokenizer, a missing file is a note, because the file may be on another
+ * machine. */
 static Err add_tokens(Job *j, const json_t *state, json_t *tokens, HfExtras *x, Str *notes) {
     const Config *c = &j->setup.config;
     const int64_t vocab_size = j->setup.config.derived.vocab_size;
@@ -406,7 +408,7 @@ static Err export_checkpoint(Job *j, const Ckpt *c) {
     return e;
 }
 
-/* The options of the checkpoint; those of the command line must not contradict them. */
+/* Reads the options of the checkpoint. The command line must not contradict them. */
 static Err read_checkpoint_options(Job *j, const Ckpt *c) {
     Config *config = &j->setup.config;
     const json_t *state = ckpt_manifest(c)->state;

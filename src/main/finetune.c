@@ -13,12 +13,12 @@ static Err encode(void *tokenizer, const char *text, size_t n, int32_t **tokens,
     return tokenizer_encode(tokenizer, text, n, tokens, count);
 }
 
-/* Problems of the options. */
+/* Checks the options, and completes them from the checkpoint. */
 static Err check_options(Setup *s, Args *args) {
     Config *c = &s->config;
-    c->train_iters = 0;                                     /* until the files are read */
-    if (c->epochs == 0) c->skip_train = c->finetune = true; /* only the weights are needed */
-    Err loaded = checkpoint_check_task(c); /* the other options of another model do not help */
+    c->train_iters = 0;                                     /* set_options sets the number of steps */
+    if (c->epochs == 0) c->skip_train = c->finetune = true; /* evaluation needs only the weights */
+    Err loaded = checkpoint_check_task(c); /* other options of an unsuitable model are useless */
     if (loaded.code) return args->num_problems ? args_end(args) : loaded;
     if (c->use_checkpoint_args) loaded = source_args(c, s->arena, &args->notes);
     if (!loaded.code && c->use_checkpoint_opt_param_scheduler) loaded = checkpoint_schedule(c, s->arena);
@@ -31,7 +31,7 @@ static Err check_options(Setup *s, Args *args) {
     return args_end(args);
 }
 
-/* Sets the options that follow from the files: the classes, and the number of steps. */
+/* Sets the options that depend on the data: the classes and the number of steps. */
 static Err set_options(Setup *s, const Data *data, const TaskLabels *labels, Args *args) {
     Config *c = &s->config;
     const Dataset *train = data_split(data, SPLIT_TRAIN);
@@ -40,7 +40,7 @@ static Err set_options(Setup *s, const Data *data, const TaskLabels *labels, Arg
     c->class_labels = (TextList){names, labels->n};
     c->train_iters = train ? c->epochs * (data_facts(train).epoch / s->config.derived.global_batch_size) : 0;
     if (c->keep_last) c->calculate_per_token_loss = true; /* batches have unequal numbers of samples */
-    config_check(c, CHECKS, args);                        /* the schedule against the number of steps */
+    config_check(c, CHECKS, args);                        /* now with the number of steps */
     const Err e = args_end(args);
     if (e.code) return e;
     config_finish(c, s->arena, s->tokenizer ? tokenizer_vocab_size(s->tokenizer) : 0);
@@ -85,7 +85,7 @@ int command_finetune(int argc, char **argv) {
     if (!args.help) e = check_options(&s, &args);
     int status, stopped_by = 0;
     if (command_ready(&args, e, &status)) {
-        str_clear(&args.notes); /* printed */
+        str_clear(&args.notes); /* command_ready has printed them */
         e = setup_finish(&s);
         if (!e.code) e = run(&s, &args, &stopped_by);
         status = e.code ? command_fail(e) : stopped_by ? ERR_SIGNAL + stopped_by : 0;

@@ -18,7 +18,7 @@ typedef struct Job {
     Setup setup;
     Prompt *prompts;
     int64_t n;
-    int64_t *ends, n_ends, start; /* GenerateOptions */
+    int64_t *ends, n_ends, start; /* as in GenerateOptions */
 } Job;
 
 static bool is_t5(const Job *j) { return j->setup.config.model == MODEL_t5; }
@@ -26,7 +26,7 @@ static bool is_hf_t5(const Job *j) { return is_t5(j) && j->setup.config.hf_model
 
 /* ---- prompts ---- */
 
-/* A T5 of Hugging Face reads its texts with the tokens that its tokenizer adds: </s> at the end. */
+/* Adds a prompt. The prompts of a Hugging Face T5 end with </s>, which its tokenizer adds. */
 static Err add_prompt(Job *j, const char *text, size_t length) {
     const unsigned flags = is_hf_t5(j) ? TOKENIZER_ADD_SPECIAL : 0;
     int32_t *ids;
@@ -37,7 +37,7 @@ static Err add_prompt(Job *j, const char *text, size_t length) {
     return ERR_OK;
 }
 
-/* All of standard input, without a newline at its end. */
+/* Adds all of the input as one prompt, without a newline at its end. */
 static Err add_all(Job *j, Input *in) {
     Str text = {0};
     Err e = ERR_OK;
@@ -85,7 +85,7 @@ static void add_end(Job *j, int64_t id) {
     j->ends[j->n_ends++] = id;
 }
 
-/* The ids that Hugging Face's files gave to an imported checkpoint take precedence over the tokenizer's. */
+/* Sets the ids that end a text. The ids of an imported checkpoint take precedence over the tokenizer's. */
 static void find_ends(Job *j, const json_t *ids) {
     const Tokenizer *t = j->setup.tokenizer;
     const json_t *known = json_object_get(ids, "eos_token_id");
@@ -99,7 +99,8 @@ static void find_ends(Job *j, const json_t *ids) {
         add_end(j, json_integer_value(json_array_get(known, i)));
 }
 
-/* The first token of a T5's decoder: Hugging Face's files name it; else it is that of the masked dataset. */
+/* Sets the first token of a T5's decoder: the token of an imported checkpoint, or else the token of the
+ * masked dataset. */
 static Err find_start(Job *j, const json_t *ids) {
     const json_t *known = json_object_get(ids, "decoder_start_token_id");
     if (!known && is_hf_t5(j)) known = json_object_get(ids, "pad_token_id");
@@ -123,7 +124,8 @@ static Err find_tokens(Job *j) {
 
 /* ---- text ---- */
 
-/* A model may have more ids than its tokenizer, for a round size. As in transformers they have no text. */
+/* Decodes tokens. A padded model has more ids than its tokenizer. Such ids have no text, as in
+ * transformers. */
 static Err decode(const Job *j, const int32_t *tokens, int64_t n, char **text, size_t *bytes) {
     const Tokenizer *t = j->setup.tokenizer;
     int32_t *known = mem_alloc((size_t)(n + 1) * sizeof *known);
@@ -137,8 +139,8 @@ static Err decode(const Job *j, const int32_t *tokens, int64_t n, char **text, s
 
 /* ---- stop texts ---- */
 
-/* The generated tokens as text (the caller frees *text), and the number of its bytes before the first --stop text;
- * -1: it contains none. */
+/* Decodes the generated tokens; the caller frees *text. *before is the number of bytes before the first
+ * --stop text, or -1 if there is none. */
 static Err find_stop(const Job *j, int64_t sample, const int32_t *tokens, int64_t n, char **text,
                      size_t *bytes, int64_t *before) {
     const TextList *stop = &j->setup.config.stop;
@@ -152,7 +154,7 @@ static Err find_stop(const Job *j, int64_t sample, const int32_t *tokens, int64_
     return ERR_OK;
 }
 
-/* True as soon as the generated text contains one of --stop. */
+/* Whether the generated text contains a --stop text. */
 static bool stop(void *arg, int64_t sample, const int32_t *tokens, int64_t n) {
     const Job *j = arg;
     char *text;
@@ -166,7 +168,8 @@ static bool stop(void *arg, int64_t sample, const int32_t *tokens, int64_t n) {
 
 /* ---- output ---- */
 
-/* The last token may extend beyond the text that stopped it. A T5 answers a prompt, other models continue it. */
+/* Prints a text up to the --stop text, which may end inside the last token. The text of a T5 excludes the
+ * prompt; the text of other models includes it. */
 static Err print_text(const Job *j, const Generated *g, int64_t i) {
     char *text, *generated;
     size_t bytes, own;

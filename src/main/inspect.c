@@ -33,7 +33,7 @@ static const Arg ROWS[] = {
 
 /* ---- a checkpoint ---- */
 
-/* The options of the model that differ from their defaults, as lines for --config. */
+/* Prints the options of the model that differ from their defaults, as lines for --config. */
 static Err print_model(const Manifest *m, Arena *arena) {
     const json_t *stored = json_object_get(m->state, "config");
     if (!stored) return puts("the checkpoint does not record the options of its model"), ERR_OK;
@@ -120,7 +120,7 @@ static Err inspect_dataset(const char *prefix) {
     return ERR_OK;
 }
 
-/* The last batch size of the run; 0 if the options do not set one. */
+/* The final batch size of the run; 0 if the options do not set a batch size. */
 static int64_t last_batch(const Config *c) {
     const int64_t n = config_batch_steps(c, NULL, 0);
     if (n < 1 || (!c->step_batch_size_schedule && !i64_is_set(c->global_batch_size))) return 0;
@@ -130,7 +130,7 @@ static int64_t last_batch(const Config *c) {
     return size;
 }
 
-/* Shows one data-parallel replica: the batch is its share. */
+/* Shows one data-parallel replica; the batch size is the replica's share. */
 static Err inspect_schedule(const Config *c, Arena *arena) {
     PipelineLayout layout;
     PipelineSpec spec;

@@ -37,9 +37,9 @@ static void usage(FILE *to) {
     str_free(&text);
 }
 
-/* Commands of other stacks that this program does not have. */
+/* Commands of other frameworks that this program does not have. */
 static const struct {
-    const char *words, *answer; /* separated and surrounded by blanks */
+    const char *words, *answer; /* words: separated and surrounded by blanks */
 } OTHERS[] = {
     {" serve server chat infer inference sample text_generation run_text_generation_server "
      "run_inference_server ",
@@ -68,7 +68,8 @@ static const struct {
     {" merge_datasets ", "use 'merge'"},
 };
 
-/* Names of Megatron-LM's scripts may have a folder and an extension. */
+/* The answer for a command of another framework; NULL: none. Scripts of Megatron-LM may have a folder and an
+ * extension. */
 static const char *other_answer(const char *word) {
     const char *slash = strrchr(word, '/'), *name = slash ? slash + 1 : word;
     char padded[64];
@@ -82,7 +83,7 @@ static const char *other_answer(const char *word) {
     return NULL;
 }
 
-/* The row of a command; NULL after an error message. */
+/* The row of a command; NULL: prints an error. */
 static const Command *find_command(const char *word) {
     const char *names[N_COMMANDS];
     for (int i = 0; i < N_COMMANDS; i++) {
@@ -111,8 +112,9 @@ static int help(int argc, char **argv) {
     return c->run(argc, words);
 }
 
-/* OpenBLAS has started its threads already. Each maps a buffer, and tries again for ever if it cannot; the end of
- * the process and a fork wait for these threads. */
+/* Ends the process if the threads of OpenBLAS lack address space. OpenBLAS has started its threads before
+ * main. Each thread maps a buffer, and retries forever if the map fails. The exit of the process and a fork
+ * would wait for these threads. */
 static void check_address_space(void) {
     const double each = 136 << 20, needed = each * openblas_get_num_threads(); /* buffer and stack */
     struct rlimit limit;
@@ -143,7 +145,7 @@ int main(int argc, char **argv) {
     fault_scope(&scope);
     check_address_space();
     fault_on_lost_pages();
-    signal(SIGXFSZ, SIG_IGN); /* a file that reaches the size limit causes a write error instead */
+    signal(SIGXFSZ, SIG_IGN); /* at the size limit of files, writes fail instead */
     const int status = run(argc, argv);
     if (!fflush(stdout) && !ferror(stdout)) return status;
     command_fail(err_infra("not all of the output could be written; check the standard output and its disk"));

@@ -47,8 +47,8 @@ static Err write_report(const char *path, WriteSweep *report, const Sweep *s) {
     return e;
 }
 
-/* Checks the paths before the work. Not with several processes: only the one that writes has the paths,
- * and the others would wait for it. */
+/* Checks the paths before the run starts. With several processes the check is skipped, because only the
+ * process that writes has the paths, and the other processes would wait for it. */
 static Err check_places(const Options *o) {
     const char *const paths[] = {o->json, o->junit, o->html};
     for (size_t i = 0; i < sizeof paths / sizeof *paths && comm_processes() == 1; i++)
@@ -75,7 +75,8 @@ static void refuse_inputs(Args *args, const Options *o, int n_dirs, char **dirs)
                              outputs[i].option, outputs[i].path, dirs[k]);
 }
 
-/* A symlink stays, as it does when the report is written. An empty file has no verdict. */
+/* Removes an earlier report. A symlink remains, as when a report is written. An empty file remains, because
+ * it has no verdict. */
 static Err remove_report(const char *path) {
     if (!path || file_is_stream(path) || file_size(path) <= 0) return ERR_OK;
     if (!parity_is_report(path))
@@ -86,8 +87,8 @@ static Err remove_report(const char *path) {
     return e;
 }
 
-/* Removes earlier reports, so that none remains if this run ends without its own. Only the first process
- * writes reports. */
+/* Removes earlier reports, so that none remains if this run ends before it writes its reports. Only the first
+ * process writes reports. */
 static Err remove_reports(const Options *o) {
     const char *const paths[] = {o->json, o->junit, o->html};
     Err first = ERR_OK;
@@ -110,9 +111,9 @@ static Err report_sweep(const Options *o, const Sweep *s, bool *pass) {
     return write_report(o->html, sweep_html, s);
 }
 
-/* Words up to the first option are folders; later words that are not in ROWS are options of all cells. */
+/* The words before the first option are folders. Later options that are not in ROWS apply to all cells. */
 static Err sweep(const Options *given, ArgTable own, int n_dirs, int argc, char **argv, bool *pass) {
-    const Options kept = *given, *o = &kept; /* the words are read again for every cell */
+    const Options kept = *given, *o = &kept; /* every cell parses the options again */
     SweepOptions options = {.own = own,
                             .dirs = (const char *const *)argv,
                             .n_dirs = n_dirs,
@@ -155,13 +156,13 @@ static void refuse_without_sweep(Args *args, const Options *o) {
         args_refuse(args, NAMES[i], "without --sweep");
 }
 
-/* The first words are folders. The run.conf of a single folder is inserted there, so that the rest of the
- * line overrides it. A sweep reads its cases itself. */
+/* The first words are folders. The run.conf of a single folder is read first, so that the rest of the line
+ * overrides it. A sweep reads its cases itself. */
 static Err read_options(Setup *s, Args *args, const Options *o, Golden **g, int n_dirs, int argc,
                         char **argv) {
     args_use(args, config_table(&s->config, USE_PARITY));
     if (n_dirs == 1) args_file(args, arena_printf(s->arena, "%s/run.conf", argv[0]));
-    const int64_t of_case = args->num_problems; /* they are not of the options on the line */
+    const int64_t of_case = args->num_problems; /* problems of run.conf, not of the line */
     args_line(args, argc - n_dirs, argv + n_dirs);
     if (n_dirs == 0)
         args_problem(

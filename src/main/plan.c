@@ -39,7 +39,8 @@ static void check(const Options *o, const Config *c, Args *args) {
     command_refuse_same_files(args, &(NamedFile){"--json", o->json}, 1, NULL, 0);
 }
 
-/* The GPU, if the plan is for GPUs and this machine has one; then its kernels' needs are planned. */
+/* Opens the GPU, if the plan is for GPUs and this machine has one. The plan then includes the scratch memory
+ * of kernels. */
 static Device *open_gpu(const Setup *s) {
     Device *device = NULL;
     const DeviceSpec spec = map_device_spec(&s->config, 0);
@@ -50,7 +51,8 @@ static Device *open_gpu(const Setup *s) {
     return device;
 }
 
-/* *pass: the layout fits, or with --search another one; true without a device's memory. */
+/* *pass: whether the layout fits, or with --search any layout. True if the memory of the device is
+ * unknown. */
 static Err plan(const Setup *s, const Options *o, bool *pass) {
     if (o->json) ERR_RETURN(file_check_target(o->json));
     const Config *c = &s->config;

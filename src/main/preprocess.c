@@ -60,7 +60,7 @@ static const Arg ROWS[] = {
     ARG_ROW(Options, log_interval, "log-interval", ARG_I64, "1000", "Documents between progress lines."),
 };
 
-/* Options of preprocess_data.py for its processes and temporary files. */
+/* Options of Megatron-LM's preprocess_data.py for its processes and temporary files. */
 static const Foreign NOTED[] = {
     {.kind = FOREIGN_NOTED,
      .words = "performance-dir= parquet-batch-size= log-interval-seconds= skip-document-count "
@@ -167,7 +167,8 @@ static Err run(void *options) {
 
 static bool is_number_of_workers(int64_t n) { return n >= 1 && n <= 1024; }
 
-/* As in Megatron-LM, numbers that are not a multiple of the partitions are left out. */
+/* Checks --workers-to-check. As in Megatron-LM, numbers that are not a multiple of --partitions are
+ * skipped. */
 static void check_measurement(const Options *o, Args *args) {
     int64_t usable = 0;
     for (int64_t i = 0; i < o->workers_to_check.count; i++) {

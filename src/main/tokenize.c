@@ -24,7 +24,7 @@ static const Arg ROWS[] = {
             "Add the tokens of the post-processor, such as [CLS] and [SEP]."),
 };
 
-/* A token that is not text, such as a part of a character, has U+FFFD for its bytes. */
+/* The text of a token. Bytes that are not valid UTF-8, such as a part of a character, become U+FFFD. */
 static json_t *spelling(const Tokenizer *t, int32_t id) {
     size_t n;
     const char *text = tokenizer_token_text(t, id, &n);

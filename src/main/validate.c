@@ -53,7 +53,8 @@ static void refuse_same_files(Args *args, const Options *o) {
     command_refuse_same_files(args, outputs, 3, inputs, 4);
 }
 
-/* Elsewhere the last of a repeated option applies. Here this would leave stages out without a message. */
+/* Refuses a repeated --only. For other options the last occurrence applies, but here that would silently skip
+ * stages. */
 static void refuse_repeated_only(Args *args, int argc, char **argv) {
     int n = 0;
     for (int i = 0; i < argc; i++) n += !strcmp(argv[i], "--only") || !strncmp(argv[i], "--only=", 7);
