@@ -1,10 +1,10 @@
-/* The implementations of attention on a GPU, and the reasons, from a dry run. */
+/* Lists, in a dry run, the implementations of attention that a GPU would use, and the reasons. */
 #pragma once
 
 #include "tensor/call.h"
 
-/* A line for each direction of each kind of layer, in the order of their first calls; "" if there is none. If
- * not all fit, the last line reports that. */
+/* One line for each direction of each kind of attention layer, in the order of the first calls; "" if there
+ * is no such layer. If a line does not fit, the last line reports missing lines. */
 typedef struct AttentionLog {
     char text[4000];
 } AttentionLog;

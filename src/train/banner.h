@@ -1,14 +1,14 @@
-/* The first lines of a run: model, data, layout and machine, one fact a line. */
+/* The first lines of a run: model, data, layout and machine, with one fact per line. */
 #pragma once
 
 #include "config/config.h"
 #include "data/data.h"
 #include "models/model.h"
 
-/* Call it before slow work: prints the facts in the options, and the number of parameters of the full
- * model. tokenizer_size: ids of the tokenizer, 0: none. */
+/* Prints the facts of the options, and the number of parameters of the full model. Call it before slow work.
+ * tokenizer_size: number of ids of the tokenizer; 0: no tokenizer. */
 void banner_print(const Config *, int64_t tokenizer_size, const ModelCount *parameters);
 /* Prints the source of each split's samples. */
 void banner_print_data(const Config *, const Data *);
-/* One line; names and texts are columns. */
+/* Prints one line. Names and texts are aligned in columns. */
 void banner_line(const char *name, const char *fmt, ...) __attribute__((format(printf, 2, 3)));

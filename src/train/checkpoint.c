@@ -20,8 +20,8 @@
 
 enum { ITEMS = 1 + OPTIM_BUFFERS };
 
-/* Parameters first; only they may be converted from another dtype, because optimizer state of another lane
- * would not continue the run. */
+/* The parameters come first. Only parameters may be converted from a different dtype, because a run cannot
+ * continue with the optimizer state of a different lane. */
 static int items(const Trainer *r, bool optimizer, CkptItem out[ITEMS]) {
     const Registry *g = r->run.model->registry;
     int n = 0;
@@ -42,7 +42,7 @@ static int items(const Trainer *r, bool optimizer, CkptItem out[ITEMS]) {
 
 typedef struct Number {
     const char *key;
-    int64_t *integer; /* one of the two is set */
+    int64_t *integer; /* either `integer` or `real` is set */
     double *real;
 } Number;
 
@@ -64,7 +64,7 @@ static void numbers(Trainer *r, Number out[NUMBERS]) {
 
 static json_t *state_of(const Trainer *r) {
     Number list[NUMBERS];
-    numbers((Trainer *)r, list); /* only read here */
+    numbers((Trainer *)r, list); /* the numbers are only read */
     json_t *state = json_object(), *progress = json_object();
     for (int i = 0; i < NUMBERS; i++)
         json_object_set_new(progress, list[i].key,
@@ -129,7 +129,7 @@ Err trainer_finish_save(Trainer *r, bool wait, int64_t *iteration) {
 
 /* ---- loading ---- */
 
-/* A run saves only into a folder whose checkpoints it continues. */
+/* A run saves to a folder that has checkpoints only if it continues them. */
 static Err check_save(const Config *c, const Source *s) {
     int64_t newest;
     if (!c->save || c->skip_train || !file_is_dir(c->save)) return ERR_OK;
@@ -190,8 +190,8 @@ static void tell_heads(const Trainer *r, const Ckpt *ckpt) {
     str_free(&others);
 }
 
-/* Megatron-LM's checkpointing.py loads the schedules with the optimizer. If the options override them, they continue at
- * the samples of all steps, including skipped ones. */
+/* As in Megatron-LM's checkpointing.py, the schedules are loaded with the optimizer. If the options override
+ * the schedules, they continue at consumed_samples, which includes skipped steps. */
 static void place_schedules(Trainer *r) {
     if (!r->run.config->load_optim)
         r->schedule_samples = 0;
@@ -245,7 +245,7 @@ static Err load_into(Trainer *r, const Ckpt *ckpt, const char *dir, bool weights
     CkptItem list[ITEMS];
     const int n = items(r, optimizer, list);
     if (new_head) list[0].optional = BERT_HEADS;
-    Trainer numbers_first = *r; /* all is checked before anything changes */
+    Trainer numbers_first = *r; /* everything is checked before r changes */
     Optimizer step_first;
     if (!weights_only) {
         step_first = *r->optimizer;
@@ -299,7 +299,8 @@ Err trainer_load(Trainer *r, bool *loaded) {
     return e;
 }
 
-/* The options of the schedules in a checkpoint. Without a length the decay is as long as the planned run. */
+/* The options of the schedules in a checkpoint. The default length of the decay is that of the planned run.
+ * Marks these options as not given by the user. */
 static json_t *schedule_options(Config *c, const json_t *config) {
     static const char *const NAMES[] = {
         "lr",

@@ -1,4 +1,4 @@
-/* The data that the options describe. Only here a kind of dataset gets its configuration. */
+/* Opens the data that the options describe. Only this file sets the configuration of a kind of dataset. */
 #pragma once
 
 #include "config/config.h"
@@ -6,14 +6,14 @@
 #include "data/masking.h"
 #include "data/task_set.h"
 
-/* Facts of the tokenizer that the data needs; -1: there is no such token. */
+/* Facts of the tokenizer that the data needs. -1: there is no such token. */
 typedef struct TokenFacts {
-    int64_t eod, pad, vocab_size; /* of the tokenizer; -1, -1 and 0: none */
+    int64_t eod, pad, vocab_size; /* -1, -1 and 0: there is no tokenizer */
     MaskTokens mask;              /* for --model bert and t5; its arrays outlive the data */
     const char *tokenizer_json;   /* identifies the tokenizer in the names of the index cache; NULL: none */
-    PreprocessEncode *encode;     /* records: turns texts into tokens */
+    PreprocessEncode *encode;     /* for records: tokenizes texts */
     void *encode_ctx;
-    TaskLabels *labels; /* a task: set when the data is opened */
+    TaskLabels *labels; /* for a task: set when the data is opened */
 } TokenFacts;
 
 /* Opens the data. read_only: no file changes. The lists of paths are borrowed. */

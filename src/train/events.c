@@ -15,7 +15,7 @@ struct Events {
     int fd;
 };
 
-/* CRC-32C (Castagnoli), bit by bit: an event has about fifty bytes. */
+/* CRC-32C (Castagnoli), one bit at a time, because an event has only about fifty bytes. */
 static uint32_t crc32c(const void *bytes, size_t n) {
     const unsigned char *p = bytes;
     uint32_t crc = ~0u;
@@ -48,9 +48,9 @@ static void put_bytes(Str *s, unsigned field, const void *bytes, size_t n) {
     str_add(s, bytes, n);
 }
 
-/* Event: 1 wall_time double, 2 step int64, 3 file_version string, 5 summary. Summary: 1 repeated value.
- * Value: 1 tag, 2 simple_value float, 8 tensor, 9 metadata (1 plugin_data: 1 plugin_name). Tensor: 1 type, 2 shape
- * (2 dim: 1 size), 8 repeated string_val. */
+/* Field numbers. Event: 1 wall_time double, 2 step int64, 3 file_version string, 5 summary. Summary: 1
+ * repeated value. Value: 1 tag, 2 simple_value float, 8 tensor, 9 metadata (1 plugin_data: 1 plugin_name).
+ * Tensor: 1 type, 2 shape (2 dim: 1 size), 8 repeated string_val. */
 enum {
     EVENT_WALL_TIME = 1,
     EVENT_STEP = 2,
@@ -117,7 +117,7 @@ Err events_open(const char *dir, Events **out) {
     return err;
 }
 
-/* Writes a summary of one value. */
+/* Writes an event with a summary of one value, and frees the value. */
 static Err write_value(Events *e, int64_t step, Str *value) {
     Str summary = {0}, event = {0};
     put_bytes(&summary, SUMMARY_VALUE, value->s, value->len);

@@ -11,7 +11,7 @@ typedef struct Events Events;
 
 /* Creates `dir` if needed and a new events.out.tfevents.* file in it. */
 Err events_open(const char *dir, Events **);
-/* Writes a scalar at a step, and flushes the file. */
+/* Writes a scalar at a step. The file is not buffered. */
 Err events_scalar(Events *, const char *tag, int64_t step, double value);
 /* Writes a text in Markdown at a step, with the tag <tag>/text_summary. */
 Err events_text(Events *, const char *tag, int64_t step, const char *text);

@@ -26,21 +26,21 @@ const char *const ROUTER_LOSS_NAMES[ROUTER_LOSSES] = {
 struct TrainLog {
     Events *events; /* NULL: no --tensorboard-dir */
     int jsonl;      /* -1: no --log-jsonl */
-    /* Since the last line: */
+    /* Sums since the last line: */
     double loss[MODEL_LOSSES], router_loss[ROUTER_LOSSES];
     int64_t losses, steps, skipped, nan, ns, samples;
 
-    int64_t all_steps, all_skipped; /* of the process */
+    int64_t all_steps, all_skipped; /* since the process started */
 
     bool printed;        /* the first step of the process has been printed */
-    bool brief;          /* short lines, not Megatron-LM's */
-    bool live;           /* standard error is a terminal, which gets a status line between the others */
-    bool status_shown;   /* it is visible now */
-    int64_t status_time; /* when it was written, clock_ns */
+    bool brief;          /* lines have the short format, not Megatron-LM's */
+    bool live;           /* standard error is a terminal, which shows a status line */
+    bool status_shown;   /* the status line is visible */
+    int64_t status_time; /* clock_ns when the status line was written */
     Str text;
 };
 
-/* Protects a file of another kind that was named by mistake. */
+/* Rejects a file that is not a log, because the name may be a mistake. */
 static Err check_is_log(int fd, const char *path) {
     char head[2] = "{";
     if (pread(fd, head, sizeof head, 0) < 0) return file_failed("read", path);
@@ -61,7 +61,7 @@ static bool has_steps(const char *path) {
     return found;
 }
 
-/* A run that was killed while it wrote has left a line without a newline. */
+/* Whether the last line has no newline, because a run was killed while it wrote the line. */
 static Err ends_torn(int fd, const char *path, bool *torn) {
     char last = '\n';
     const off_t size = lseek(fd, 0, SEEK_END);
@@ -135,7 +135,7 @@ void train_log_close(TrainLog *log) {
     free(log);
 }
 
-/* Measured values of a step or an interval, ready to print; FLOPs are those of a rank. */
+/* Measured values of a step or an interval, ready to print. FLOPs are per rank. */
 typedef struct Rates {
     double seconds, tokens_per_second, tflops;
 } Rates;
@@ -196,7 +196,7 @@ static void print_megatron_line(const TrainLog *log, const Trainer *r, const Ste
            clock_text(seconds_left(log, r), text));
 }
 
-/* Means over the steps since the last line; no loss if each was skipped. */
+/* Formats the means over the steps since the last line. There is no loss if all steps were skipped. */
 static void short_line(const TrainLog *log, const Trainer *r, Str *out) {
     char left[32];
     const Rates rate = rates(r, log->samples, log->ns);
@@ -245,7 +245,7 @@ static void put_number(json_t *record, const char *name, double value) {
     json_object_set_new(record, name, json_finite(value));
 }
 
-/* "lm loss" is the field "lm_loss". */
+/* The field of the loss "lm loss" is named "lm_loss". */
 static void put_loss(json_t *record, const Trainer *r, int i, double value) {
     char name[32];
     snprintf(name, sizeof name, "%s", loss_name(r, i));
@@ -254,7 +254,7 @@ static void put_loss(json_t *record, const Trainer *r, int i, double value) {
     put_number(record, name, value);
 }
 
-/* Frees the record. */
+/* Writes a record and frees it. */
 static Err write_record(TrainLog *log, const Trainer *r, json_t *record) {
     str_clear(&log->text);
     json_print(&log->text, record, 0, 0);
@@ -296,7 +296,8 @@ static json_t *evaluation_record(const Trainer *r, const char *kind) {
                      "consumed_samples", (json_int_t)r->consumed_samples);
 }
 
-/* The perplexity is that of the first loss. With several losses each follows by its name. */
+/* The perplexity is that of the first loss. If there are several losses, the record also has each loss by its
+ * name. */
 static Err write_evaluation(TrainLog *log, const Trainer *r, const char *kind, const double *loss) {
     double total = 0;
     for (int i = 0; i < n_losses(r); i++) total += loss[i];
@@ -337,7 +338,8 @@ static Err write_scalars(TrainLog *log, const Trainer *r, const StepReport *s) {
                          (double)r->run.device->most_allocated);
 }
 
-/* Means over the steps since the last line, in seconds; a timer's is that of its slowest rank. */
+/* Writes means over the steps since the last line, in seconds. The time of a timer is that of its slowest
+ * rank. */
 static Err write_times(TrainLog *log, const Trainer *r, const Times *times) {
     static const Timer TIMERS_OF_A_STEP[] = {TIMER_BATCH, TIMER_FORWARD_BACKWARD, TIMER_OPTIMIZER};
     const Config *c = r->run.config;

@@ -1,6 +1,6 @@
-/* The output of a run: log lines on standard output, Megatron-LM's (training.py training_log) or short ones; JSON
- * records in --log-jsonl; TensorBoard scalars; progress.txt. If standard error is a terminal, a status line shows
- * the step between log lines. */
+/* The output of a run: log lines on standard output, in Megatron-LM's format (training.py training_log) or in
+ * a short format; JSON records in --log-jsonl; TensorBoard scalars; progress.txt. If standard error is a
+ * terminal, a status line shows the step between log lines. */
 #pragma once
 
 #include "base/err.h"
@@ -12,30 +12,31 @@ typedef struct TrainLog TrainLog;
 /* The names of StepReport.router_loss in the log. */
 extern const char *const ROUTER_LOSS_NAMES[ROUTER_LOSSES];
 
-/* Opens --log-jsonl and the TensorBoard file and writes the description of the run; data NULL: none. A file of
- * --log-jsonl that is not a log is a user error. Prints a note if a run from step 0 appends to a log with steps. */
+/* Opens --log-jsonl and the TensorBoard file, and writes the description of the run; data NULL: no data. A
+ * --log-jsonl file that is not a log is a user error. Prints a note if a run from step 0 appends to a log
+ * with steps. */
 Err train_log_open(const Trainer *, const Data *, int64_t parameters, TrainLog **);
 /* Checks that train_log_open could write its files. Changes no file. */
 Err train_log_check(const Config *);
 void train_log_close(TrainLog *);
 /* Whether the times of all ranks are needed after this step. */
 bool train_log_wants_times(const Trainer *);
-/* Call it after every step; `ns` is the step's duration. Prints at the first step of the process and every
- * --log-interval steps, including the times of all ranks if they are needed. */
+/* Logs a step, whose duration is `ns`. Call it after every step. Prints a line at the first step of the
+ * process and every --log-interval steps. The line includes the times of all ranks if they are needed. */
 Err train_log_step(TrainLog *, const Trainer *, const StepReport *, int64_t ns, const Times *);
-/* `where` in Megatron-LM's words: "iteration 100 on validation set". `name` ("validation", "test") is part of
- * the TensorBoard tags. */
+/* Logs the losses of an evaluation. `where` is in Megatron-LM's words, such as "iteration 100 on validation
+ * set". `name` ("validation", "test") is part of the TensorBoard tags. */
 Err train_log_eval(TrainLog *, const Trainer *, const char *where, const char *name,
                    const double loss[MODEL_LOSSES]);
-/* The right answers in a file of validation, and the mean loss. */
+/* The number of correct answers in a validation file, and the mean loss. */
 typedef struct Accuracy {
     const char *name;
     int64_t correct, total;
     double loss;
 } Accuracy;
-/* One line for all files together, after one for each if there are several. */
+/* Prints one line for each file if there are several, and then one line for all files together. */
 Err train_log_accuracy(TrainLog *, const Trainer *, int64_t epoch, const Accuracy *, int files);
-/* Call it before other lines are printed to a terminal: clears the status line. NULL is allowed. */
+/* Clears the status line. Call it before other lines are printed to a terminal. NULL is allowed. */
 void train_log_hide_status(TrainLog *);
-/* Appends a line to progress.txt in --save, with --log-progress. */
+/* With --log-progress, appends a line to progress.txt in --save. */
 Err train_log_progress(const Trainer *, const char *event);

@@ -23,14 +23,14 @@
 #include "train/stop_signals.h"
 #include "train/trainer.h"
 
-/* One for a process, shared by all its ranks. */
+/* The state of a process, shared by all its ranks. */
 typedef struct Session {
     const Config *config;
     const TokenFacts *facts;
     int64_t start_ns;
     StopSignals *signals;
-    int save_lock;  /* a descriptor; -1: none */
-    bool read_only; /* a check writes no file */
+    int save_lock;  /* descriptor of the lock of --save; -1: none */
+    bool read_only; /* the session only checks files and writes none */
     bool opens;     /* the first rank opens the data */
     Data *data;     /* read-only once it is open */
     int stopped_by; /* the number of a signal; 0: none */
@@ -41,13 +41,13 @@ typedef struct Loop {
     const Config *config;
     Comm *comm;      /* NULL: one rank */
     bool is_printer; /* prints, logs, watches the clock */
-    Device *device;  /* until the run has it */
+    Device *device;  /* NULL once the trainer owns it */
     Trainer *trainer;
     Prefetch *train, *valid; /* NULL until first used */
     TrainLog *log;           /* NULL unless is_printer */
     Timers timers;
     Arena *step;             /* the batches of a step */
-    int64_t first_iteration; /* steps that were done before this run */
+    int64_t first_iteration; /* number of steps before this run */
     int64_t saved_iteration;
     const char *exit_reason;
 } Loop;
@@ -68,7 +68,8 @@ static Err check_evaluation(const Session *l) {
         l->config->derived.split ? l->config->derived.split : "not given");
 }
 
-/* Data are sized by --train-samples, as in Megatron-LM, which stops in the last step if they do not hold all of it. */
+/* As in Megatron-LM, --train-samples determines the size of the data, and the last step may need more
+ * samples. Megatron-LM then stops in the last step. */
 static Err check_last_step(const Session *l) {
     const Config *c = l->config;
     const Dataset *train = data_split(l->data, SPLIT_TRAIN);
@@ -115,12 +116,12 @@ static Err open_stream(Loop *l, DataSplit split, int64_t consumed, Prefetch **ou
                         consumed, out);
 }
 
-/* How many a data-parallel rank has of a global batch of that many samples. */
+/* The number of microbatches that a data-parallel rank has in a global batch of `samples` samples. */
 static int64_t microbatches(const Loop *l, int64_t samples) {
     return samples / (l->config->derived.micro_batch_size * l->config->derived.data_parallel_size);
 }
 
-/* This rank's part of it, in the memory of the step. */
+/* Gets this rank's part of the next batch, in the memory of the step. */
 static Err next_batch(Loop *l, Prefetch *stream, Batch *batch) {
     const Mesh *mesh = &l->trainer->run.layout.mesh;
     const Batch *whole;
@@ -133,7 +134,7 @@ static Err next_batch(Loop *l, Prefetch *stream, Batch *batch) {
     return e;
 }
 
-/* The rank that prints may fail to write a log: then all stop. */
+/* Makes all ranks stop if the rank that prints fails to write a log. */
 static Err say(Loop *l, Err e) { return comm_agree(l->comm, e); }
 
 /* ---- reasons to stop ---- */
@@ -144,7 +145,7 @@ static int64_t minutes(const Loop *l) {
     return (clock_ns() - l->session->start_ns) / (INT64_C(60) * 1000000000);
 }
 
-/* The ranks share what they have seen, because a signal may reach any of the processes. */
+/* The ranks combine what they have seen, because a signal may reach any of the processes. */
 static const char *reason_to_exit(Loop *l, bool after_step) {
     enum { INTERRUPT, SIGNAL, DURATION, REASONS };
     const Config *c = l->config;
@@ -170,8 +171,8 @@ static const char *reason_to_exit(Loop *l, bool after_step) {
 
 /* ---- evaluation ---- */
 
-/* Sums over `batches` batches of each data-parallel rank. A signal stops it; then the sums are not complete
- * and l->exit_reason is set. */
+/* Sums over `batches` batches of each data-parallel rank. If a signal stops the evaluation, the sums are not
+ * complete and l->exit_reason is set. */
 static Err evaluate_batches(Loop *l, Prefetch *stream, int64_t batches, LossSum sum[MODEL_LOSSES]) {
     timer_start(&l->timers, TIMER_EVALUATE);
     for (int64_t i = 0; i < batches && !l->exit_reason; i++) {
@@ -199,7 +200,8 @@ static Err evaluate_valid(Loop *l) {
     Trainer *r = l->trainer;
     double loss[MODEL_LOSSES];
     char where[64];
-    /* The data is as long as these options need; a run continued from others may have used more of it. */
+    /* The data has as many samples as the current options need. A run continued with different options may
+     * have used more samples. */
     int64_t samples = l->config->eval_iters * l->config->derived.global_batch_size;
     if (r->consumed_valid_samples > data_length(data_split(l->session->data, SPLIT_VALID)) - samples) {
         prefetch_stop(l->valid);
@@ -209,8 +211,8 @@ static Err evaluate_valid(Loop *l) {
     if (!l->valid) ERR_RETURN(open_stream(l, SPLIT_VALID, r->consumed_valid_samples, &l->valid));
     Err e = evaluate(l, l->valid, loss);
     if (e.code) return e;
-    r->consumed_valid_samples += samples; /* also if it was stopped, so that later evaluations keep their
-                                             samples */
+    /* A stopped evaluation counts too, so that later evaluations keep their samples. */
+    r->consumed_valid_samples += samples;
     if (l->exit_reason) return ERR_OK;
     snprintf(where, sizeof where, "iteration %lld on validation set", (long long)r->iteration);
     return say(l, l->is_printer ? train_log_eval(l->log, r, where, "validation", loss) : ERR_OK);
@@ -229,7 +231,7 @@ static Err evaluate_test(Loop *l) {
     return say(l, l->is_printer ? train_log_eval(l->log, l->trainer, where, "test", loss) : ERR_OK);
 }
 
-/* All samples of a file, each once. */
+/* Evaluates each sample of a file once. */
 static Err evaluate_file(Loop *l, int file, Accuracy *out) {
     const Dataset *samples = data_file(l->session->data, file);
     LossSum sum[MODEL_LOSSES] = {{0}};
@@ -244,7 +246,7 @@ static Err evaluate_file(Loop *l, int file, Accuracy *out) {
     return e;
 }
 
-/* Steps of an epoch of records; 0: the data has no epochs. */
+/* The number of steps per epoch of records; 0: the data has no epochs. */
 static int64_t epoch_steps(const Loop *l) {
     const Dataset *train = data_split(l->session->data, SPLIT_TRAIN);
     return train ? data_facts(train).epoch / l->config->derived.global_batch_size : 0;
@@ -275,7 +277,7 @@ static Err tell_saved(Loop *l, int64_t iteration, const char *event) {
     return say(l, train_log_progress(l->trainer, event));
 }
 
-/* Finishes a save in progress when its files are written, or waits for them. */
+/* Finishes the save in progress if its files are written. With `wait`, waits for the files. */
 static Err finish_save(Loop *l, bool wait) {
     int64_t iteration;
     if (!l->trainer->saving) return ERR_OK;
@@ -320,7 +322,7 @@ static Err check_finite(Loop *l, const StepReport *s) {
         (long long)(r->consumed_samples - s->samples), (long long)(r->consumed_samples - 1));
 }
 
-/* Copies, because a pipeline has all in flight; they live until the next step. */
+/* Copies n batches, which remain valid until the next step. A pipeline uses all of them at the same time. */
 static Err take_batches(Loop *l, int64_t n, Batch **out) {
     arena_reset(l->step);
     *out = arena_alloc(l->step, (size_t)n * sizeof **out);
@@ -338,7 +340,7 @@ static Err one_step(Loop *l) {
     timer_start(&l->timers, TIMER_FORWARD_BACKWARD);
     trainer_microbatches(r, batches, n, n, &report);
     trainer_reduce(r, &report);
-    if (l->config->timing_log_level > 0) device_wait(r->run.device); /* GPU work is timed until it is done */
+    if (l->config->timing_log_level > 0) device_wait(r->run.device); /* the timer includes the GPU's work */
     timer_stop(&l->timers, TIMER_FORWARD_BACKWARD);
     timer_start(&l->timers, TIMER_OPTIMIZER);
     trainer_update(r, &report);
@@ -349,7 +351,7 @@ static Err one_step(Loop *l) {
     return say(l, l->is_printer ? train_log_step(l->log, r, &report, ns, times) : ERR_OK);
 }
 
-/* After each epoch of records, as Megatron-LM's tasks do. */
+/* Saves and evaluates after each epoch of records, as Megatron-LM's tasks do. */
 static Err end_epoch(Loop *l) {
     if (!is_multiple(l->trainer->iteration, epoch_steps(l))) return ERR_OK;
     ERR_RETURN(save(l));
@@ -382,8 +384,9 @@ static Err train_steps(Loop *l) {
     return ERR_OK;
 }
 
-/* After an error in the data or of the machine, the complete steps are saved: the failed one has changed nothing. After
- * a numeric error, the last regular checkpoint stays the newest, and none is pruned. */
+/* After an error of the data or the machine, the completed steps are saved, because the failed step has
+ * changed nothing. After a numeric error, the last regular checkpoint remains the newest, and no checkpoint
+ * is pruned. */
 static bool saves_at_end(const Loop *l, Err e) {
     if (l->config->skip_train) return false;
     return !e.code || (e.code != ERR_FAILED && l->trainer->iteration > l->first_iteration);
@@ -416,7 +419,7 @@ static Err check_memory(const Loop *l, const MemoryPlan *p) {
     return memory_plan_fits(p, l->device, l->comm);
 }
 
-/* The first rank opens the data, and so builds the index cache, before the others open it. */
+/* The first rank opens the data, and builds the index cache, before other processes open the data. */
 static Err open_shared(Loop *l) {
     Session *s = l->session;
     Err e = ERR_OK;

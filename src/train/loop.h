@@ -1,4 +1,4 @@
-/* The training loop: data, steps, evaluation, logs, checkpoints and all the ways to stop. Megatron-LM
+/* The training loop: data, steps, evaluation, logs, checkpoints and reasons to stop. Source: Megatron-LM
  * training.py pretrain. */
 #pragma once
 
@@ -6,14 +6,15 @@
 #include "config/config.h"
 #include "train/data_options.h"
 
-/* Trains to the end, or until a signal, --exit-interval or --exit-duration-in-mins; saves before it returns
- * if --save is given. SIGINT (Ctrl-C) always stops it in this way, SIGTERM only with --exit-signal-handler; a
- * second signal kills the process. data: what data_open_options opened for these options, which is closed; NULL: the
- * first rank opens it. The accuracy of its files is printed after each epoch. *stopped_by: the number of the signal,
- * 0: none. Runs all ranks of this process. */
+/* Trains to the end, or until a signal, --exit-interval or --exit-duration-in-mins. If --save is given, saves
+ * before it returns. SIGINT (Ctrl-C) always stops training in this way, and with --exit-signal-handler so
+ * does --exit-signal. A second signal kills the process, except under a launcher. data: opened by
+ * data_open_options for these options, and closed by train; NULL: the first rank opens the data. The accuracy
+ * of validation files is printed after each epoch. *stopped_by: the number of the signal; 0: none. Runs all
+ * ranks of this process. */
 Err train(const Config *, const TokenFacts *, Data *data, int *stopped_by);
 
-/* Checks the files that train() would open: each can be opened, and they belong together. Prints the data. Returns the
- * number of problems, at most TRAIN_FILE_PROBLEMS. No file changes. */
+/* Checks that the files that train() would open can be opened and belong together. Prints the data. Returns
+ * the number of problems, at most TRAIN_FILE_PROBLEMS. No file changes. */
 enum { TRAIN_FILE_PROBLEMS = 3 };
 int train_check_files(const Config *, const TokenFacts *, Err problem[TRAIN_FILE_PROBLEMS]);

@@ -34,7 +34,7 @@ static size_t snapshot_bytes(const Trainer *r) {
     return (size_t)all->elements * dtype_size(all->precise) + (c->save_optim ? optim_bytes(r->optimizer) : 0);
 }
 
-/* Ranks that share a GPU communicate through host memory. In a plan, each rank has its own GPU. */
+/* Ranks that share a GPU communicate through host memory. In a plan, each rank has a separate GPU. */
 static bool uses_nccl(const Trainer *r, const MemoryPlan *plan, const Device *target, const Comm *real) {
     const bool shares = target && !comm_is_null(real) && comm_processes() == 1 &&
                         target->n_devices < r->run.layout.mesh.world;
@@ -77,7 +77,7 @@ MemoryPlan memory_plan_new(const Config *c, Comm *comm, const Device *target) {
     part[MEMORY_scratch] = r->run.device->scratch;
     part[MEMORY_snapshot] = snapshot_bytes(r);
     part[MEMORY_offloaded] = plan.unit.offload.host;
-    /* In balance a rank receives as many rows as it sends; the most that it can receive are the rows of all
+    /* With equal shares, a rank receives as many rows as it sends. At most it receives the rows of all
      * ranks. */
     plan.offloaded_most = part[MEMORY_offloaded] * (plan.balanced ? ranks : 1);
     if (notes) plan_communicators(r, target, comm, &plan);
@@ -105,8 +105,8 @@ size_t memory_plan_state(const MemoryPlan *p) {
     return p->part[MEMORY_parameters] + p->part[MEMORY_gradients] + p->part[MEMORY_optimizer];
 }
 
-/* Ranks that are threads share this machine's devices, at most `sharing` ranks per device. The sum over a
- * device's ranks is exact if there is one device or the device is the host. */
+/* Ranks that are threads share this machine's devices, with at most `sharing` ranks per device. The sum is
+ * exact for host memory. For a discrete device it assumes that all its ranks need as much as this rank. */
 MemoryPlan memory_plan_together(const MemoryPlan *own, const Device *device, Comm *comm) {
     const int64_t sharing = rank_sharing(comm, device);
     MemoryPlan p = *own;
@@ -119,8 +119,8 @@ MemoryPlan memory_plan_together(const MemoryPlan *own, const Device *device, Com
     return p;
 }
 
-/* Two containers of one machine have different names and separate limits. Two machines may have the same name, but they
- * were not started at the same instant. */
+/* A hash of the host name and the boot id. Containers of one machine have different names and separate
+ * limits. Machines with the same name have different boot ids. */
 static uint64_t host_of_process(void) {
     char name[MACHINE_TEXT] = "";
     Str boot = {0};

@@ -7,22 +7,24 @@
 #include "kernels/ops.h"
 #include "tape/tape_ops.h"
 
-/* A microbatch whose CUDA graph is replayed. */
+/* The CUDA graph of a microbatch. */
 typedef struct Recording {
     DeviceRecording work;
     double aux_scale; /* a constant of the graph */
 } Recording;
 
-/* The facts that a graph of a step depends on. Compared as bytes: there is no padding. */
+/* The values that a CUDA graph of a step depends on. Keys are compared as bytes, because the struct has no
+ * padding. */
 typedef struct StepKey {
-    int64_t n, allocations; /* microbatches; executor_allocations */
+    int64_t n, allocations; /* number of microbatches; executor_allocations */
     char *fields;
     double aux_scale;
 } StepKey;
 
-/* State of --cuda-graph-impl local. On one rank: graphs of a microbatch whose fields have a fixed place. There
- * are two, because a step's first microbatch writes the gradients and the others add to them. On several ranks:
- * a graph of a step, because the microbatches share a schedule and sums over ranks. */
+/* State of --cuda-graph-impl local. A single rank has two graphs of a microbatch, whose fields have a fixed
+ * address. One graph is for the first microbatch of a step, which writes the gradients; the other is for all
+ * others, which add to them. Several ranks have one graph of a step, because the microbatches share a
+ * schedule and sums over ranks. */
 typedef struct Graphs {
     char *fields;
     size_t bytes;
@@ -41,8 +43,8 @@ struct Microbatches {
     Arena *arena; /* holds the microbatches and their schedule */
     Microbatch *list;
     int64_t n;
-    char *fields, *host;       /* device memory; the host memory that it is copied from */
-    size_t bytes;              /* bytes of one */
+    char *fields, *host;       /* device memory, and the host memory from which it is copied */
+    size_t bytes;              /* size of `fields` and of `host` */
     bool sending;              /* copies to the device may be in progress */
     Tensor loss[MODEL_LOSSES]; /* F64 [1], adjacent */
     Graphs *graphs;            /* NULL: not used yet */
@@ -64,7 +66,8 @@ Microbatches *microbatches_new(const Config *config, const RunContext *context, 
     for (int i = 0; i < model_sums(m->plan); i++) {
         m->loss[i] = tensor_make(sums + i, F64, 1, (int64_t[]){1});
         m->loss[i].flags = TENSOR_ACCUM;
-        tape_grad_off_grid(&m->loss[i]); /* in the exact lane a sum of products of two numbers on the grid */
+        /* In the exact lane, a loss is a sum of products of two numbers on the grid. */
+        tape_grad_off_grid(&m->loss[i]);
     }
     return m;
 }
@@ -91,18 +94,18 @@ void microbatches_free(Microbatches *m) {
     free(m);
 }
 
-/* Checked each time, because a bench disables graphs to time single ops. */
+/* Reads the option each time, because a benchmark disables graphs to time single ops. */
 static bool uses_graphs(const Microbatches *m) { return m->config->cuda_graph_impl == CUDA_GRAPH_LOCAL; }
 
 /* ---- fields: one block of device memory for each microbatch ---- */
 
-/* On the device real numbers have the type of the loss. */
+/* On the device, real fields have the type of the loss. */
 static DType field_dtype(const Microbatches *m, FieldId field) {
     return field_info(field)->is_integer ? I64 : m->registry->precise;
 }
 
-/* The type over the mesh: each data-parallel rank has other samples, and each context-parallel rank other
- * positions of them. */
+/* The type of a field over the mesh. Data-parallel ranks have different samples, and context-parallel ranks
+ * have different positions of the same samples. */
 static SpmdType field_type(const RunContext *c, FieldExtent extent) {
     SpmdType type = 0;
     for (int a = AXIS_CP; c->layout && a <= AXIS_DP; a++)
@@ -133,19 +136,19 @@ static Microbatch microbatch_like(const Microbatches *m, const Batch *b) {
 
 typedef struct BlockPart {
     Tensor *tensor;
-    int field, loss; /* the field it is, or the loss that it has the weights or the gradient of */
+    int field, loss; /* the field; or the loss whose weights or gradient the part has */
     bool gradient;
 } BlockPart;
 
 enum { BLOCK_PARTS = FIELDS + 2 * MODEL_LOSSES };
 
-/* Whether the field with the weights of a loss has exactly these weights. */
+/* Whether a field is equal to the weights of a loss. */
 static bool weights_are_field(const Microbatches *m, int loss) {
     const LossSpec *l = &m->plan->loss[loss];
     return l->weights < FIELDS && loss_samples(l) == 1;
 }
 
-/* The parts of a microbatch's block, in their order. Weights that are a field are not a part. */
+/* The parts of a microbatch's block, in order. Weights that are equal to a field are not a part. */
 static int block_parts(const Microbatches *m, Microbatch *mb, BlockPart out[BLOCK_PARTS]) {
     int n = 0;
     for (int f = 0; f < FIELDS; f++)
@@ -157,7 +160,7 @@ static int block_parts(const Microbatches *m, Microbatch *mb, BlockPart out[BLOC
     return n;
 }
 
-/* A multiple of 8, for the integers of the next block. */
+/* The size of a block. It is a multiple of 8, so that the integers of the next block are aligned. */
 static size_t block_bytes(const Microbatches *m, const Batch *b) {
     Microbatch mb = microbatch_like(m, b);
     BlockPart part[BLOCK_PARTS];
@@ -166,7 +169,7 @@ static size_t block_bytes(const Microbatches *m, const Batch *b) {
     return (bytes + 7) / 8 * 8;
 }
 
-/* No copy is needed where the host can write device memory. */
+/* If the host can write device memory, no copy is needed. */
 void microbatches_reserve(Microbatches *m, int64_t n, const Batch *like) {
     const size_t bytes = (size_t)n * block_bytes(m, like);
     if (bytes <= m->bytes) return;
@@ -192,7 +195,8 @@ static void point_fields(const Microbatches *m, Microbatch *mb, char *block) {
     }
 }
 
-/* Every `step`-th x * scale, on the grid in the exact lane; x NULL: ones. */
+/* Writes n values x[i * step] * scale; x NULL: ones. In the exact lane, the values are rounded to the
+ * grid. */
 static void write_scaled(const Microbatches *m, const float *x, int64_t n, int64_t step, double scale,
                          void *out) {
     for (int64_t i = 0; i < n; i++) {
@@ -205,7 +209,8 @@ static void write_scaled(const Microbatches *m, const float *x, int64_t n, int64
     }
 }
 
-/* The first context-parallel rank, which has the first position of each sample, has the losses of samples. */
+/* The factor of a loss's weights on this rank. Only the first context-parallel rank, which has the first
+ * position of each sample, counts losses of samples. */
 static double weight_of(const Microbatches *m, FieldExtent extent) {
     const Layout *l = m->context->layout;
     return extent_is_cut(extent) || !l || !l->mesh.coordinate[AXIS_CP];
@@ -226,7 +231,7 @@ static void write_part(const Microbatches *m, const BlockPart *p, const Batch *b
     }
 }
 
-/* Writes the block of a microbatch into host memory. */
+/* Writes the block of a microbatch to host memory. */
 static void write_block(const Microbatches *m, Microbatch *mb, const Batch *b, LossWeights weights,
                         char *host) {
     BlockPart part[BLOCK_PARTS];
@@ -251,7 +256,7 @@ void microbatches_begin(Microbatches *m, int64_t n, const Batch *like) {
     m->graphs->fields = device_alloc(d, m->graphs->bytes, "batches");
 }
 
-/* The copy may still be in progress when this returns. */
+/* The copy may still be in progress when the function returns. */
 void microbatches_add(Microbatches *m, int64_t number, const Batch *b, LossWeights weights,
                       int64_t first_sample) {
     Microbatch *mb = &m->list[number];
@@ -281,9 +286,9 @@ RankSchedule microbatches_schedule(Microbatches *m, bool forward_only, PipelineS
     return schedule_of(m, m->n, forward_only, false, spec);
 }
 
-/* Runs the first microbatches, which load kernels (executor_loads): a group, because fewer could leave a
- * number to which the schedule does not apply. Returns their number. Without overlap they need no more slots
- * and buffers than all. */
+/* Runs the first group of microbatches, which loads kernels (executor_loads), and returns their number. The
+ * schedule may not support the number that remains after a smaller group. Without overlap, the group needs no
+ * more slots and buffers than all microbatches. */
 static int64_t execute_first(Microbatches *m, const Microbatch *list, int64_t n, const PipelineSpec *all,
                              Tensor *loss) {
     const int64_t group = all->group * pipeline_unit(m->config), first = group < n ? group : n;
@@ -332,7 +337,7 @@ static void replay(Microbatches *m, Recording *r, const Microbatch *mb, bool cou
     device_replay(d, &r->work, execute_one, &one);
 }
 
-/* The first microbatch makes all gradients written, so either all or none are unwritten. */
+/* The first microbatch writes all gradients, so either all or no gradients are unwritten. */
 static void replay_all(Microbatches *m, bool counts_loss) {
     for (int64_t i = 0; i < m->n; i++) {
         const bool first = grads_are_unwritten(m->registry);

@@ -8,7 +8,7 @@
 #include "optim/schedule.h"
 #include "run/option_changes.h"
 
-/* Whether learning rates and weight decay change. */
+/* Whether the learning rates and the weight decay change. */
 typedef struct Schedules {
     bool rate, decay;
 } Schedules;
@@ -32,8 +32,8 @@ static bool concerns_schedules(int option) {
            change == CHANGES_BATCH;
 }
 
-/* Compares the remaining steps with those that the checkpoint's values of these options would give. If these values are
- * not valid with the other options, both schedules count as changed. */
+/* Compares the schedules of the remaining steps with those of `values`, the checkpoint's values of some
+ * options. If these values are not valid with the other options, both schedules count as changed. */
 static Schedules changed_by(const Trainer *r, const json_t *values) {
     enum { POINTS = 10000 };
     const Derived *d = &r->run.config->derived;
@@ -76,7 +76,7 @@ static Schedules changed_by_all(const Trainer *r, const json_t *saved) {
     return all;
 }
 
-/* all: what changes if all such options have the values of the checkpoint. */
+/* all: the changes if all options of the schedules had the values of the checkpoint. */
 static void put_consequence(const Trainer *r, int option, const json_t *there, Schedules all, Str *out) {
     const OptionChange change = option_change(option);
     const char *then = option_change_text(change);
@@ -120,7 +120,8 @@ static bool names_data(int option) {
 void resume_notes(const Trainer *r, const json_t *state, Str *out) {
     const Config *c = r->run.config;
     const json_t *saved = json_object_get(state, "config");
-    const char *there_data = json_string_value(json_object_get(state, "data")); /* older ones have none */
+    const char *there_data =
+        json_string_value(json_object_get(state, "data")); /* older checkpoints lack it */
     bool same_names = true;
     Str text = {0};
     config_json(c, CLASS_RUN | CLASS_NUMERIC | CLASS_ARCH, &text);
@@ -130,7 +131,7 @@ void resume_notes(const Trainer *r, const json_t *state, Str *out) {
         const char *key = config_field_name(i);
         const json_t *here = key ? json_object_get(ours, key) : NULL,
                      *there = key ? json_object_get(saved, key) : NULL;
-        const bool implied = i == OPTION_train_iters && c->task != TASK_NONE; /* by --epochs */
+        const bool implied = i == OPTION_train_iters && c->task != TASK_NONE; /* --epochs implies it */
         if (!here || !there || json_equal(here, there) || !option_change(i) || implied) continue;
         str_puts(out, "  note: ");
         option_difference(i, here, there, out);

@@ -19,7 +19,7 @@
 struct StopSignals {
     pthread_t thread;
     sigset_t set;
-    int arrivals, end; /* descriptors: of the signals, and for the end of the thread */
+    int arrivals, end; /* descriptors: signals arrive at one, and the other ends the thread */
     bool saves;
     atomic_bool deferred;
     atomic_int seen;
@@ -39,8 +39,7 @@ int stop_signals_number(const Config *c) {
     return NUMBERS[c->exit_signal];
 }
 
-/* Prints to standard error, over a status line if there is one; only the first of several processes
- * prints. */
+/* Prints to standard error and replaces a status line. Only the first of several processes prints. */
 static void say(int number, const char *what) {
     if (comm_process() > 0) return;
     if (terminal_is_live(stderr)) terminal_hide(stderr);
@@ -106,7 +105,7 @@ void stop_signals_defer(StopSignals *s) { atomic_store(&s->deferred, true); }
 
 int stop_signals_seen(const StopSignals *s) { return atomic_load(&s->seen); }
 
-/* A launcher's signals reach its processes one after the other: some may still be in flight. */
+/* A launcher signals its processes one after the other, so further signals may arrive and are ignored. */
 void stop_signals_free(StopSignals *s) {
     if (!s) return;
     CHECK(!eventfd_write(s->end, 1), "the thread that waits for signals cannot be told to end");

@@ -17,7 +17,7 @@ typedef enum Timer {
 } Timer;
 
 typedef struct Times {
-    int64_t ns[TIMERS]; /* of one rank */
+    int64_t ns[TIMERS]; /* times of one rank */
 } Times;
 
 typedef struct Timers {
@@ -27,10 +27,11 @@ typedef struct Timers {
 
 void timer_start(Timers *, Timer);
 void timer_stop(Timers *, Timer);
-/* The times of all ranks since the last call, [ranks] in the arena. All ranks call it; NULL: one rank. */
+/* The times of all ranks since the last call, as an array [ranks] in the arena. All ranks must call it. A
+ * NULL comm means one rank. */
 const Times *timers_gather(Timers *, Comm *, Arena *);
 const char *timer_name(Timer);
 /* Nanoseconds of the slowest rank; 0 if the timer has a level above `level`. */
 int64_t timers_longest(const Times *, int ranks, Timer, int64_t level);
-/* Appends the timers of level <= `level` that have run on some rank, each divided by `steps`. */
+/* Appends the timers of level <= `level` that have run on some rank. Each time is divided by `steps`. */
 void timers_report(const Times *, int ranks, TimingLogOption, int64_t level, int64_t steps, Str *out);

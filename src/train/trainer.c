@@ -6,7 +6,7 @@
 #include "base/fault.h"
 #include "run/launch.h"
 
-/* The sum of a loss's weights over complete samples, including positions that this rank does not hold. */
+/* The sum of a loss's weights over complete samples, including positions that this rank does not have. */
 static double weight_sum(const Trainer *r, const Batch *b, const LossSpec *loss) {
     const int64_t each = loss_samples(loss);
     if (loss->weights == FIELDS) return (double)(b->b / each);
@@ -25,7 +25,7 @@ static double weight_sum(const Trainer *r, const Batch *b, const LossSpec *loss)
 
 static int n_losses(const Trainer *r) { return r->run.model->plan.n_losses; }
 
-/* With the numbers that only evaluations sum. */
+/* The number of losses, and of counts that only evaluations sum. */
 static int n_sums(const Trainer *r) { return model_sums(&r->run.model->plan); }
 
 static size_t loss_bytes(const Trainer *r) { return (size_t)n_sums(r) * sizeof(double); }
@@ -64,7 +64,7 @@ static size_t result_bytes(const Trainer *r) {
     return loss_bytes(r) + (counters->ndim ? tensor_bytes(counters) : 0);
 }
 
-/* Builds the trainer except for random initial values; allocates nothing on the null device. */
+/* Builds the trainer without random initial values. Allocates no memory on the null device. */
 static Trainer *assemble(const Config *c, Comm *comm, Device *device, ExecutorMemory memory) {
     Trainer *r = mem_zero(1, sizeof *r);
     model_run_new(&r->run, c, comm, device, MODEL_TRAINS);
@@ -96,7 +96,7 @@ int64_t trainer_fp8_linears(const Trainer *r, const char **emulation) {
     return quantize_layers(r->run.model->registry, model_run_tokens(&r->run), emulation);
 }
 
-/* Microbatches of a data-parallel rank in the largest global batch. */
+/* The number of microbatches of a data-parallel rank in the largest global batch. */
 static int64_t most_microbatches(const Trainer *r) {
     int64_t most = 0;
     for (int64_t i = 0; i < r->run.config->derived.num_batch_steps; i++)
@@ -134,9 +134,8 @@ Trainer *trainer_new(const Config *c, const MemoryPlan *plan, Comm *comm, Device
     if (!device) device = device_cpu((int)c->derived.cpu_threads);
     if (plan) device_reserve_scratch(device, plan->part[MEMORY_scratch]);
     ExecutorMemory memory = plan ? plan->unit : (ExecutorMemory){0};
-    if (plan && plan->balanced) /* offloaded activations are planned for equal shares, and need more
-                                   otherwise */
-        memory = (ExecutorMemory){.offload.host = memory.offload.host};
+    /* Unequal shares of the experts need more than the plan, so only the host memory has a planned size. */
+    if (plan && plan->balanced) memory = (ExecutorMemory){.offload.host = memory.offload.host};
     return assemble(c, comm, device, memory);
 }
 
@@ -160,8 +159,8 @@ void trainer_free(Trainer *r) {
 
 /* ---- steps ---- */
 
-/* Whether this rank is primary for the losses of its microbatches: at the head, the first tensor-parallel
- * rank. */
+/* Whether this rank is primary for the losses of its microbatches: it is the first tensor-parallel rank of
+ * the last pipeline stage. */
 static bool tells_loss(const Trainer *r) {
     const Mesh *m = &r->run.layout.mesh;
     return m->coordinate[AXIS_TP] == 0 && m->coordinate[AXIS_PP] == m->size[AXIS_PP] - 1;
@@ -175,8 +174,9 @@ StepReport trainer_begin_step(Trainer *r) {
     return (StepReport){.loss_scale = r->scaler.scale};
 }
 
-/* With --calculate-per-token-loss all gradients are divided by the step's weights of the first loss at the end,
- * so another loss needs the ratio of these weights to its own, before the first microbatch. */
+/* With --calculate-per-token-loss, all gradients are finally divided by the sum of the first loss's weights.
+ * Each other loss is therefore multiplied by the ratio of this sum to the sum of its weights. The ratios are
+ * needed before the first microbatch. */
 static void step_ratios(const Trainer *r, const Batch *batches, int64_t count, int64_t n,
                         double ratio[MODEL_LOSSES]) {
     double sum[MODEL_LOSSES] = {0};
@@ -191,8 +191,9 @@ static void step_ratios(const Trainer *r, const Batch *batches, int64_t count, i
     for (int i = 1; i < losses; i++) ratio[i] = fmax(sum[0], 1) / fmax(sum[i], 1);
 }
 
-/* Weights of the losses of a microbatch, one of n. Adds their sums to the report. Megatron-LM: the mean of the
- * microbatches' means, unless --calculate-per-token-loss. */
+/* The weights of the losses of one of n microbatches. Adds the sums of the losses' weights to the report.
+ * As in Megatron-LM, a loss is the mean of the microbatches' means, unless --calculate-per-token-loss is
+ * given. */
 static LossWeights loss_weights(const Trainer *r, const Batch *b, int64_t n, const double *ratio,
                                 StepReport *report) {
     const bool per_token = r->run.config->calculate_per_token_loss;
@@ -204,7 +205,7 @@ static LossWeights loss_weights(const Trainer *r, const Batch *b, int64_t n, con
         w.loss[i] = per_token ? scale * ratio[i] : scale / (fmax(sum, 1) * (double)n);
         report->sum[i].weight += sum;
     }
-    /* As if every position of the pass had the loss, regardless of the mask (MoEAuxLossAutoScaler). */
+    /* Every position of the pass counts, regardless of the mask (MoEAuxLossAutoScaler). */
     w.aux = per_token ? scale * (double)(together * r->run.config->seq_length)
                       : scale / (double)(n * (b->b / together));
     return w;
@@ -225,7 +226,7 @@ void trainer_microbatches(Trainer *r, const Batch *batches, int64_t count, int64
     for (int64_t i = 0; i < count; i++) {
         const LossWeights weights = loss_weights(r, &batches[i], n, ratio, report);
         for (int64_t k = 0; k < parts; k++) {
-            /* before this microbatch */
+            /* number of earlier microbatches of all data-parallel ranks */
             const int64_t dealt = report->microbatches++ * size[AXIS_DP] + at[AXIS_DP];
             const Batch rows = batch_rows(&batches[i], k * together, together);
             microbatches_add(r->microbatches, i * parts + k, &rows, weights,
@@ -236,7 +237,7 @@ void trainer_microbatches(Trainer *r, const Batch *batches, int64_t count, int64
     microbatches_train(r->microbatches, tells_loss(r));
 }
 
-/* The exact lane's parameters are on the grid from the start; updates keep them there. */
+/* In the exact lane, parameters are on the grid from the start, and updates keep them on the grid. */
 void trainer_publish(Trainer *r) {
     if (r->run.context.exact) registry_snap(r->run.model->registry, FLAT_MASTERS, EXACT_GRID_BITS);
     if (r->sync)
@@ -260,7 +261,7 @@ void trainer_total(const Trainer *r, LossSum sum[MODEL_LOSSES]) {
 
 double trainer_mean(LossSum sum) { return sum.loss / fmax(sum.weight, 1); }
 
-/* From one rank's counters, or from the sums over all ranks. */
+/* Reports the losses of the routers. The counters are those of one rank, or the sums over all ranks. */
 static void report_routers(const Trainer *r, const double *counters, StepReport *report) {
     const Model *m = r->run.model;
     const int64_t microbatches = report->microbatches * r->run.layout.mesh.size[AXIS_DP];
@@ -272,8 +273,8 @@ static void report_routers(const Trainer *r, const double *counters, StepReport 
     }
 }
 
-/* Every rank has counted its own tokens for the layers that it holds, and has computed its summands of the
- * losses of its data-parallel rank's microbatches. */
+/* Sums the counters over all ranks. Each rank has counted only its tokens in its layers, and only its part of
+ * the losses of its data-parallel rank's microbatches. */
 static void reduce_counters(Trainer *r, StepReport *report) {
     const Tensor *counters = states_counters(r->run.model->registry);
     if (!counters->ndim) return;
@@ -291,7 +292,7 @@ static void report_loss(const Trainer *r, StepReport *report) {
     report->is_read = true;
 }
 
-/* With several ranks the host sums. */
+/* With several ranks, the host computes the sums. */
 static void reduce_report(Trainer *r, StepReport *report) {
     if (tells_loss(r)) read_losses(r, report->sum);
     trainer_total(r, report->sum);
@@ -312,7 +313,7 @@ void trainer_reduce(Trainer *r, StepReport *report) {
         r->scaler.scale;
 }
 
-/* The host's copy of one rank's results is complete after the next wait. */
+/* Starts to copy one rank's results to the host. The copy is complete after the next wait. */
 static void start_read(Trainer *r) {
     const Tensor *counters = states_counters(r->run.model->registry);
     device_copy(r->run.device, r->results, microbatches_losses(r->microbatches), loss_bytes(r));
@@ -345,7 +346,7 @@ void trainer_update(Trainer *r, StepReport *report) {
     s.decoupled_lr = schedule_lr(c, d->decoupled_lr, d->decoupled_min_lr, r->schedule_samples);
     s.weight_decay = report->weight_decay = schedule_weight_decay(c, r->schedule_samples);
     if (!report->is_read) start_read(r);
-    report->optim = optim_step(r->optimizer, s); /* waits */
+    report->optim = optim_step(r->optimizer, s); /* waits for the device */
     if (!report->is_read) finish_read(r, report);
     scaler_update(&r->scaler, report->optim.found_inf);
     r->iteration++;
