@@ -18,11 +18,11 @@ typedef struct Session {
     Space *slot, *transient;
     Tape *tape;
     Cache cache;
-    char *ids; /* the fields of a forward */
+    char *ids; /* device memory: the fields of a forward pass */
     size_t ids_bytes;
-    int64_t n, longest; /* samples; tokens of the longest prompt of the decoder */
-    int64_t encoder;    /* tokens of the longest prompt of the encoder; 0: there is none */
-    int64_t capacity;   /* positions in the cache */
+    int64_t n, longest; /* number of samples; length of the decoder's longest prompt */
+    int64_t encoder;    /* length of the encoder's longest prompt; 0: no encoder */
+    int64_t capacity;   /* number of positions in the cache */
     Generated *out;
     bool *done;
 } Session;
@@ -79,7 +79,8 @@ static CacheShape cache_shape(const Session *s) {
     return (CacheShape){s->context->dtype, s->capacity, s->encoder, s->n};
 }
 
-/* The memory that grows with the prompts and the new tokens. The logits of all prompt tokens exist at the same time. */
+/* Checks the memory that grows with the prompts and the new tokens. The logits of all prompt tokens exist at
+ * the same time. */
 static Err check_memory(const Session *s) {
     const CacheShape shape = cache_shape(s);
     const double cache = cache_bytes(s->model, &shape),
@@ -93,8 +94,8 @@ static Err check_memory(const Session *s) {
                     bytes_text(cache).s, bytes_text(logits).s, bytes_text(have).s);
 }
 
-/* The inputs of a forward of `count` positions; the encoder's only before the first position. A decoder alone
- * has padding on the left, which no position attends to. */
+/* The inputs of a forward pass of `count` positions. Only the first pass needs the encoder's inputs. A model
+ * without encoder has padding on the left, to which no position attends. */
 static SampleShape forward_shape(const Session *s, int64_t count) {
     FieldSet fields = fields_inputs(s->model->plan.sample.fields);
     if (!s->encoder) fields |= FIELD_SET(document_start);
@@ -127,7 +128,7 @@ static void close_session(Session *s) {
 
 static int64_t padding(const Session *s, int64_t sample) { return s->longest - s->out[sample].n_prompt; }
 
-/* Sample b of a forward from cache.length on. */
+/* Fills sample b of a forward pass that begins at position cache.length. */
 static void fill_sample(const Session *s, int64_t b, const Batch *to) {
     const Generated *g = &s->out[b];
     const Prompt *prompt = &s->prompts[b];
@@ -142,8 +143,8 @@ static void fill_sample(const Session *s, int64_t b, const Batch *to) {
     if (x.encoder_lengths) *x.encoder_lengths = prompt->n;
 }
 
-/* Feeds `count` positions starting at cache.length, the first time also to the encoder. Leaves the logits of all of
- * them in *logits [count, n, padded vocab]. */
+/* Runs `count` positions from cache.length on. The first call also runs the encoder. Returns the logits of
+ * these positions, [count, n, padded vocab]. */
 static Tensor *feed(Session *s, int64_t count) {
     Batch batch = batch_new(s->n, forward_shape(s, count));
     batch_reset(&batch);

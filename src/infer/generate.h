@@ -1,8 +1,8 @@
-/* Text generation with a KV cache over a static batch of prompts. The draws of a sample depend only on seed, sample
- * number and position.
+/* Text generation with a KV cache over a static batch of prompts. The random draws of a sample depend only on
+ * the seed, the number of the sample and the position.
  *
- * A decoder continues its prompts; prompts of different lengths are padded on the left. The encoder of an
- * encoder-decoder reads each prompt once, and the decoder begins with GenerateOptions.start. */
+ * A decoder-only model continues its prompts, and shorter prompts are padded on the left. In an
+ * encoder-decoder, the encoder reads each prompt once, and the decoder begins with GenerateOptions.start. */
 #pragma once
 
 #include "base/err.h"
@@ -14,7 +14,8 @@ typedef struct Prompt {
     int64_t n; /* at least 1 */
 } Prompt;
 
-/* Called after each new token of a sample; true ends the sample. tokens: those of Generated. */
+/* Called after each new token of a sample. Returns true to end the sample. tokens: the n tokens of
+ * Generated.tokens. */
 typedef bool GenerateStop(void *arg, int64_t sample, const int32_t *tokens, int64_t n);
 
 typedef struct GenerateOptions {
@@ -23,24 +24,23 @@ typedef struct GenerateOptions {
     uint64_t seed;
     const int64_t *ends; /* [n_ends] tokens that end a sample and are not part of it */
     int64_t n_ends;
-    int64_t start; /* the first token of the decoder of an encoder-decoder */
+    int64_t start; /* the first token of an encoder-decoder's decoder */
     GenerateStop *stop;
     void *stop_arg;
 } GenerateOptions;
 
 typedef struct Generated {
-    int32_t *tokens; /* prompt (of an encoder-decoder: `start`), then generated; owned */
-    double *
-        /* log p(tokens[i+1] | tokens[..i]) under the unmodified distribution, for tokens[1..]; owned. */
-        logprobs;
+    int32_t *tokens; /* owned: the prompt (encoder-decoder: `start`), then the new tokens */
+    /* owned: log p(tokens[i+1] | tokens[..i]) under the unmodified distribution, for tokens[1..] */
+    double *logprobs;
     int64_t n, n_prompt;
-    bool stopped; /* by an end or the callback, else by the length */
+    bool stopped; /* an end token or `stop` ended the sample; false: max_new_tokens did */
 } Generated;
 
-/* Every rank of the context calls it, with the same arguments, and gets the same texts: tensor-parallel ranks share the
- * model. Prompts that are empty or longer than the model's positions, and ids outside the vocabulary, are user errors.
- * The model predicts tokens from those before (not a BERT). out [n] is the caller's array; free each element with
- * generated_free. */
+/* All ranks of the context must call it with the same arguments, and get the same texts. A prompt that is
+ * empty or longer than the model's positions, or an id outside the vocabulary, is a user error. The model
+ * must predict each token from the tokens before (not a BERT). out[n] is the caller's array. Free each
+ * element with generated_free. */
 Err generate(const Model *, const RunContext *context, const Prompt *, int64_t n, const GenerateOptions *,
              Generated *out);
 void generated_free(Generated *);

@@ -1,8 +1,9 @@
-/* Choosing the next token. Megatron-LM core/inference text_generation_controller.py:
- * - divide the logits by the temperature;
- * - keep the top k (ties with the k-th stay), or the nucleus: tokens whose predecessors' probabilities sum to
- *   at most p (the first always stays);
- * - draw from the rest. */
+/* Chooses the next token, as Megatron-LM core/inference text_generation_controller.py does:
+ *
+ *  - divide the logits by the temperature;
+ *  - keep the top k tokens and ties with the k-th, or the nucleus: the first token, and each token for which
+ *    the probabilities of all likelier tokens sum to at most p;
+ *  - draw from the remaining tokens. */
 #pragma once
 
 #include <stdint.h>

@@ -28,7 +28,7 @@ static CommOptions options_of(const Config *c) {
                          .build = isotron_commit()};
 }
 
-/* A number that two values of an option share if they are equal. Paths may differ between hosts. */
+/* A hash of the value of an option. Paths may differ between hosts, so all paths have the same hash. */
 static int64_t value_hash(const Config *c, int option) {
     const ArgType type = CONFIG_ROWS[option].type;
     Str text = {0};
@@ -39,7 +39,8 @@ static int64_t value_hash(const Config *c, int option) {
     return (int64_t)hash;
 }
 
-/* Processes read their options separately, and ranks with different options would train different models. */
+/* Checks that all processes have the same options. Ranks with different options would train different
+ * models. */
 static Err check_same_options(Comm *comm, const Config *c) {
     int64_t hash[OPTIONS];
     for (int i = 0; i < OPTIONS; i++) hash[i] = value_hash(c, i);
@@ -63,7 +64,8 @@ static Err check_same_world(const Comm *comm, const CommLaunch *launch) {
                     launch->processes, comm_world(comm));
 }
 
-/* An error before all processes have met concerns only this process. */
+/* Runs fn as the rank of this process. An error before all processes are connected concerns only this
+ * process. */
 static Err as_process(const Config *c, const CommLaunch *launch, const CommOptions *options, RankMain *fn,
                       void *arg) {
     Comm *comm;
@@ -116,7 +118,7 @@ Err world_size(Config *c) {
     return ERR_OK;
 }
 
-/* If there are several GPUs, ranks of one host choose different ones. */
+/* The number of this rank on its host. It selects the rank's GPU if there are several GPUs. */
 static int rank_on_host(const Comm *comm) {
     CommLaunch launch;
     if (!comm) return 0;
@@ -152,7 +154,7 @@ Err rank_open_device(const Config *c, Comm *comm, Device **out, char text[200]) 
 }
 
 void rank_free_device(Comm *comm, Device *device) {
-    if (device && device->kind != DEVICE_NULL) comm_close_device(comm); /* a plan's device has no transport */
+    if (device && device->kind != DEVICE_NULL) comm_close_device(comm); /* a null device has no transport */
     device_free(device);
 }
 

@@ -1,4 +1,5 @@
-/* The ranks of a run: one, threads of this process (--ranks), or the processes that a launcher has started. */
+/* Runs the ranks of a run: a single rank, threads of this process (--ranks), or the processes that a launcher
+ * has started. */
 #pragma once
 
 #include "base/err.h"
@@ -6,23 +7,26 @@
 #include "config/config.h"
 #include "tensor/device.h"
 
-/* The main function of a rank; comm is NULL if it is the only one. */
+/* The main function of a rank. comm is NULL if there is only one rank. */
 typedef Err RankMain(void *arg, Comm *comm);
 
 /* Runs fn on every rank of this process and returns the first error in the order of the ranks. If there are
- * several processes, each is one rank, and all except rank 0 return an error without a message. */
+ * several processes, each is one rank, and errors of ranks other than 0 have no message. */
 Err world_run(const Config *, RankMain *fn, void *arg);
-/* Streams of a GPU share CUDA_DEVICE_MAX_CONNECTIONS queues, by default 8. If a receive of NCCL precedes, in the same
- * queue, the work that it waits for, both wait forever. This raises their number. CUDA reads the variable when it
- * starts, so world_run calls this first if several ranks use GPUs. */
+/* Sets CUDA_DEVICE_MAX_CONNECTIONS to 32 unless it is at least 8. The streams of a GPU share this number of
+ * queues, by default 8. An NCCL receive never ends if the work that it waits for follows it in the same
+ * queue. CUDA reads the variable when it starts, so world_run calls this function first if several ranks use
+ * GPUs. */
 void world_raise_queues(void);
-/* With several processes, sets --ranks to their number. Returns a user error if the options give a different number. */
+/* If there are several processes, sets --ranks to their number. A different --ranks in the options is a user
+ * error. */
 Err world_size(Config *);
 
-/* The device of a rank. comm may be NULL. */
+/* The device that a rank opens. comm may be NULL. */
 DeviceSpec rank_device_spec(const Config *, const Comm *);
-/* Opens the device of a rank, and the transport of its memory. All ranks call it and get the same error. `text`
- * is that of comm_open_device. The device is freed with rank_free_device. comm may be NULL. */
+/* Opens the device of a rank, and the transport of its memory. All ranks must call it and get the same
+ * error. `text` describes the transport (comm_open_device). Free the device with rank_free_device. comm
+ * may be NULL. */
 Err rank_open_device(const Config *, Comm *, Device **, char text[200]);
 void rank_free_device(Comm *, Device *); /* NULL is allowed for both */
 

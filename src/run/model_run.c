@@ -10,7 +10,7 @@
 
 /* ---- layout ---- */
 
-/* Bucket sizes: Megatron-LM core/distributed/distributed_data_parallel.py. */
+/* Bucket sizes are those of Megatron-LM core/distributed/distributed_data_parallel.py. */
 static DataParallel data_parallel(const Config *c, int ranks) {
     DataParallel d = {.stage = c->use_megatron_fsdp ? (int)c->data_parallel_sharding_strategy
                                                     : c->use_distributed_optimizer,
@@ -39,7 +39,7 @@ Layout model_run_layout(const Config *c, int rank, int world) {
     return l;
 }
 
-/* The axes whose collectives may not overlap with other ops. */
+/* The axes whose collectives must not overlap with other ops. */
 static unsigned at_once_axes(const Config *c) {
     const bool experts = c->moe_shared_expert_overlap || c->overlap_dispatch_backward_with_experts_wgrad ||
                          c->interleaved_microbatches > 1;
@@ -51,7 +51,7 @@ static unsigned at_once_axes(const Config *c) {
 
 static Model *place_model(ModelRun *r) {
     Err e = pipeline_layout(r->config, r->arena, &r->pipeline);
-    CHECK(!e.code, "%s", e.msg); /* the caller has checked it */
+    CHECK(!e.code, "%s", e.msg); /* the caller has checked the options */
     const int stages = r->pipeline.chunks * r->pipeline.ranks;
     return model_new(r->config, &(ModelPlace){r->layout, r->pipeline.stages, stages});
 }
@@ -68,7 +68,7 @@ void model_run_new(ModelRun *r, const Config *c, Comm *comm, Device *device, Mod
         .exact = c->lane == LANE_EXACT,
         .seed = (uint64_t)c->seed,
         .at_once = at_once_axes(c),
-        /* Tokens of experts give ranks different offsets. */
+        /* With experts, the offsets of activations differ between ranks. */
         .registered = comm && c->use_nccl_ub && !c->derived.num_moe_layers,
         .keeps_gathered = c->keep_gathered_inputs,
         .postpones_experts = c->overlap_dispatch_backward_with_experts_wgrad,
@@ -131,7 +131,7 @@ static Err check_memory(const Config *c, Comm *comm, const Device *device) {
                     bytes_text(parameters).s, bytes_text(tables).s, bytes_text(have).s);
 }
 
-/* Values of 16 bits, and the masters of buffers. */
+/* The 16-bit values, and the masters of buffers. */
 enum { ITEMS = 2 };
 
 static int items(const Registry *g, CkptItem out[ITEMS]) {

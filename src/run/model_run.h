@@ -10,42 +10,43 @@
 #include "pipeline/layout.h"
 #include "tape/tape.h"
 
-/* MODEL_COMPUTES: the parameters have only values, whole on each rank of data parallelism. */
+/* MODEL_COMPUTES: parameters have only values, and each data-parallel rank has all of them. */
 typedef enum ModelUse { MODEL_COMPUTES, MODEL_TRAINS } ModelUse;
 
 typedef struct ModelRun {
-    const Config *config; /* both belong to the caller and outlive the run */
-    Comm *comm;           /* the caller's; NULL: one rank */
+    const Config *config; /* borrowed, like comm */
+    Comm *comm;           /* NULL: one rank */
     Layout layout;
     PipelineLayout pipeline;
-    RunContext context; /* points to the layout, so a run stays where it was opened */
-    Device *device;     /* owned */
+    RunContext context; /* points to `layout`, so a ModelRun must not be moved */
+    Device *device;     /* owned, but not freed by model_run_free */
     Model *model;
     Arena *arena; /* holds the pipeline's stages */
 } ModelRun;
 
-/* The place of a rank in the layout of the options. */
+/* The layout that the options describe, for one rank. */
 Layout model_run_layout(const Config *, int rank, int world);
-/* Allocates the parameters, which are zero. The pipeline's options must be valid (pipeline_layout). Takes ownership of
- * the device; comm may be NULL. */
+/* Allocates the parameters, which are zero. The options of the pipeline must be valid (pipeline_layout).
+ * Takes ownership of the device. comm may be NULL. */
 void model_run_new(ModelRun *out, const Config *, Comm *, Device *, ModelUse);
 /* Frees everything except the device. */
 void model_run_free(ModelRun *);
-/* Opens a device and the model of --load on it, to compute. A user error if there is no checkpoint, if it is of
- * another model, or if memory is too small; then nothing is open. All ranks call it and get the same error;
- * comm may be NULL. */
+/* Opens a device, and loads the model of --load for use as MODEL_COMPUTES. It is a user error if there is no
+ * checkpoint, if it is of a different model, or if memory is too small. After an error nothing is open. All
+ * ranks must call it and get the same error. comm may be NULL. */
 Err model_run_open(ModelRun *out, const Config *, Comm *);
 void model_run_close(ModelRun *);
 
-/* How many of `samples` samples one forward computes: all, or with --batch-invariant-mode one (or the choices of one
- * question). Otherwise a gradient could depend on how samples are grouped, because that of a tied embedding is the sum
- * of two ops' sums. */
+/* The number of samples per forward pass, for a batch of `samples` samples: all, or with
+ * --batch-invariant-mode one (or the choices of one question). With more samples a gradient could depend on
+ * how samples are grouped, because the gradient of a tied embedding is the sum of two ops' sums. */
 int64_t model_run_together(const ModelRun *, int64_t samples);
-/* The number of tokens of a forward on this rank. */
+/* The number of tokens of a forward pass on this rank. */
 int64_t model_run_tokens(const ModelRun *);
 StateContext model_run_state(const ModelRun *, bool training);
-/* Updates state that is derived from parameters (FP8 weights) for a training step or another forward. Needed after the
- * parameters have their values. */
+/* Updates state that is derived from the parameters (FP8 weights), for a training step or only for forward
+ * passes. Call it after the parameters have changed. */
 void model_run_refresh(ModelRun *, bool training);
-/* Prints a note if only one of this run and the checkpoint has FP8's delayed scales: they are not part of the model. */
+/* Prints a note if only the run or only the checkpoint has delayed FP8 scales, which are not part of the
+ * model. */
 void model_run_note_fp8(const ModelRun *, const Ckpt *, FILE *to);

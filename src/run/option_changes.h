@@ -1,4 +1,4 @@
-/* The consequences if a run and the checkpoint that it loads have different values of an option. */
+/* The consequences of an option that differs between a run and the checkpoint that it loads. */
 #pragma once
 
 #include <jansson.h>
@@ -20,7 +20,7 @@
     X(ROUNDING, "values are rounded otherwise")
 
 typedef enum OptionChange {
-    CHANGES_NOTHING, /* or it changes the model, which is an error */
+    CHANGES_NOTHING, /* or the option changes the model, which is an error */
 #define X(name, text) CHANGES_##name,
     OPTION_CHANGES(X)
 #undef X
@@ -28,5 +28,5 @@ typedef enum OptionChange {
 
 OptionChange option_change(int option);
 const char *option_change_text(OptionChange);
-/* Appends "--hidden-size is 128, and the checkpoint has 64". */
+/* Appends a text such as "--hidden-size is 128, and the checkpoint has 64". */
 void option_difference(int option, const json_t *here, const json_t *there, Str *out);

@@ -1,4 +1,4 @@
-/* Where and how a number was computed or measured. A report is meaningless without it. */
+/* The program, machine and build that computed or measured a number. A report is meaningless without them. */
 #pragma once
 
 #include <stdint.h>
@@ -16,7 +16,7 @@ typedef enum ProvenanceFact {
     FACT_DATE,
     FACT_HOST,
     FACT_CPU,
-    FACT_CORES, /* that this process may use */
+    FACT_CORES, /* number of cores that this process may use */
     FACT_COMPILER,
     FACT_FLAGS,
     FACT_DEVICES,
@@ -32,9 +32,10 @@ typedef struct Provenance {
 extern const char *const PROVENANCE_NAMES[FACTS];
 
 Provenance provenance_read(void);
-/* The number of threads of a rank with --cpu-threads n; 0: one per core. */
+/* The number of threads of a rank for --cpu-threads n. 0 means one thread per core. */
 int64_t provenance_threads(const Provenance *, int64_t n);
-/* A line: version, commit, machine, BLAS core, threads. `threads`: of a rank, as a text. */
+/* Appends a line: version, commit, machine, BLAS core, threads. `threads`: number of threads per rank, as
+ * text. */
 void provenance_print(const Provenance *, const char *threads, Str *out);
 /* The facts as a JSON object (json_t). */
 struct json_t *provenance_json(void);

@@ -58,8 +58,8 @@ json_t *source_options(const Config *c, unsigned classes) {
     return j;
 }
 
-/* A continued run keeps these too, but weights do not depend on them. A table of positions does;
- * loading compares its shape. */
+/* Whether the weights depend on an option. Only a table of positions depends on the lengths, and loading
+ * compares its shape. */
 static bool concerns_weights(const char *key) {
     static const char *const APART[] = {"seq_length",
                                         "decoder_seq_length",
@@ -97,7 +97,7 @@ Err source_check_model(const Config *c, const json_t *state, const char *dir, bo
     return e;
 }
 
-/* The rows of the embedding and of the output layer. */
+/* Checks the number of rows of the embedding and of the output layer. */
 static Err check_vocabulary(const Config *c, int64_t ours, const json_t *state, const char *dir) {
     const int64_t theirs = json_integer_value(json_object_get(state, "vocab_size"));
     if (theirs < 1 || ours == theirs) return ERR_OK;
@@ -118,7 +118,7 @@ Err source_check(const Config *c, const Ckpt *ckpt, const char *dir, bool weight
     return check_vocabulary(c, c->derived.vocab_size, state, dir);
 }
 
-/* The options that name the tokenizer, if the checkpoint has any. */
+/* The checkpoint's options that name the tokenizer, if there are any. */
 static json_t *tokenizer_options(const json_t *config) {
     static const char *const NAMES[] = {"tokenizer_type",
                                         "tokenizer_model",
@@ -149,7 +149,7 @@ Err source_args(Config *c, Arena *arena, Str *notes) {
     Source s;
     const bool tokenizer = !c->tokenizer_type && !i64_is_set(c->vocab_size);
     ERR_RETURN(source_find(c, &s));
-    if (!s.dir && c->use_checkpoint_args && c->load) return source_check_missing(c); /* a run that begins */
+    if (!s.dir && c->use_checkpoint_args && c->load) return source_check_missing(c); /* a new run */
     if (!s.dir)
         return c->load ? err_user("'%s' holds no checkpoint; check the path", c->load)
                        : err_user("--load is missing; which checkpoint?");

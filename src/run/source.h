@@ -1,5 +1,5 @@
-/* The checkpoint that a run loads: where it is, whether it is of the model that the options describe, and
- * the options in it. */
+/* The checkpoint that a run loads: its location, its options, and whether its model is the one that the
+ * options describe. */
 #pragma once
 
 #include <jansson.h>
@@ -13,22 +13,24 @@ typedef struct Source {
     bool weights_only;
 } Source;
 
-/* Finds --load or, while that is empty, --pretrained-checkpoint. On an error there is nothing to free. */
+/* Finds the checkpoint in --load or, if there is none, in --pretrained-checkpoint. After an error there is
+ * nothing to free. */
 Err source_find(const Config *, Source *);
 void source_free(Source *);
-/* The error of a --load without a checkpoint, unless a run may start from scratch there. Megatron-LM always starts from
- * scratch, so a mistyped path costs a day. */
+/* Returns an error for a --load without a checkpoint, unless a run may start from scratch there. Megatron-LM
+ * always starts from scratch, even if the path is mistyped. */
 Err source_check_missing(const Config *);
-/* The options that determine what the model computes must be equal to those in the state of the checkpoint in
- * `dir`; with weights_only lengths and dropout may differ. An error names every different option. */
+/* Checks that the options that determine the model are equal to those in `state`, the state of the checkpoint
+ * in `dir`. With weights_only, options that do not affect the weights may differ. An error names every
+ * different option. */
 Err source_check_model(const Config *, const json_t *state, const char *dir, bool weights_only);
-/* The same, and the vocabulary. */
+/* Calls source_check_model, and checks the size of the vocabulary. */
 Err source_check(const Config *, const Ckpt *, const char *dir, bool weights_only);
-/* Sets the model options that the user did not give from the checkpoint in --load (or
- * --pretrained-checkpoint). If neither a tokenizer nor --vocab-size is given, also sets the tokenizer's. With
- * --use-checkpoint-args there may be no checkpoint yet. */
+/* Copies the model options that the user did not set from the checkpoint in --load or
+ * --pretrained-checkpoint. If neither a tokenizer nor --vocab-size is set, also copies the options of the
+ * tokenizer. With --use-checkpoint-args, --load may have no checkpoint yet. */
 Err source_args(Config *, Arena *, Str *notes);
-/* Sets the options of these classes that the user did not give from an object of options; NULL: none. */
+/* Copies options of the given classes from `from`, except options that the user set. NULL: none. */
 Err source_restore(Config *, Arena *, const json_t *from, unsigned classes, Str *notes);
-/* The options of these classes. The caller owns the object. */
+/* The options of the given classes. The caller owns the object. */
 json_t *source_options(const Config *, unsigned classes);
