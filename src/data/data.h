@@ -6,7 +6,7 @@
  *   ERR_RETURN(data_batch(train, indices, micro_batch_size, &batch));
  *
  * Sample k of a split is a function of (files, seed, k). Ranks, world size and microbatches affect only the
- * sampler (sampler.h). Open the data once per process. The data are read-only afterwards, so ranks that are
+ * sampler (sampler.h). Open the data once per process. The data is read-only afterwards, so ranks that are
  * threads share one Data. If processes share a cache folder, one process must open the data before the
  * others. Source: Megatron-LM core/datasets/blended_megatron_dataset_builder.py, blended_dataset.py. */
 #pragma once

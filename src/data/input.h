@@ -21,7 +21,7 @@ typedef struct InputOptions {
     const char *encoding;       /* iconv's name of the encoding; NULL: UTF-8. Parquet is always UTF-8 */
 } InputOptions;
 
-/* A user error if iconv does not support the encoding. */
+/* Returns a user error if iconv does not support the encoding. */
 Err input_check_encoding(const char *encoding);
 /* It is a user error if the path is a folder or a file that cannot be opened. A Parquet file that cannot be
  * read, or that is a pipe, is also a user error. */

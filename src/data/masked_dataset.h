@@ -9,7 +9,7 @@
 /* DataConfig.kind_config of these datasets. */
 typedef struct MaskedConfig {
     MaskTokens tokens;                /* its arrays are borrowed */
-    double mask_prob, short_seq_prob; /* in (0, 1) and in [0, 1] */
+    double mask_prob, short_seq_prob; /* mask_prob in (0, 1), short_seq_prob in [0, 1] */
     bool binary_head;                 /* BERT: a sample is a pair of sentences */
     int64_t decoder_sequence_length;  /* T5 only; sequence_length is the encoder's */
 } MaskedConfig;

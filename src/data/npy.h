@@ -22,7 +22,7 @@ typedef struct NpyArray {
     FileMap map;
 } NpyArray;
 
-/* The data are uninitialised. */
+/* Does not initialise the data. */
 NpyArray npy_new(NpyType, int64_t rows, int64_t columns);
 /* Maps a file. A wrong magic, header, type or size is a user error. */
 Err npy_open(const char *path, NpyArray *out);

@@ -26,7 +26,7 @@ typedef struct TokenSource {
  * and threads. */
 Err source_open(const char *prefix, MockShape, int64_t vocab_size, int64_t eod, TokenSource *out);
 void source_close(TokenSource *);
-const char *source_name(const TokenSource *); /* for messages */
+const char *source_name(const TokenSource *); /* the prefix, or a name for messages */
 int32_t source_length(const TokenSource *, int64_t sequence);
 /* First sequence of `document`; for document == documents, the number of sequences. */
 int64_t source_document(const TokenSource *, int64_t document);

@@ -41,7 +41,7 @@ int64_t bytes_zigzag(Bytes *b) {
 bool thrift_next(Bytes *b, ThriftField *f) {
     const unsigned head = (unsigned)bytes_little(b, 1), step = head >> 4;
     f->type = head & 15;
-    if (f->type == THRIFT_STOP) return false; /* also after an error */
+    if (f->type == THRIFT_STOP) return false; /* an error also reads as THRIFT_STOP */
     f->id = (int16_t)(step ? f->id + step : bytes_zigzag(b));
     return !b->bad;
 }
