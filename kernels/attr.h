@@ -94,6 +94,27 @@ typedef struct RouteAttr {
     double scaling; /* scaling of the probabilities */
 } RouteAttr;
 
+typedef enum RandomLogits {
+    RANDOM_NONE,
+    RANDOM_REPLACES,      /* every logit becomes a draw */
+    RANDOM_BIASES_SAMPLE, /* adds one vector to the logits of a sample */
+    RANDOM_BIASES_LAYER,  /* adds one vector to all logits of a layer, in every step */
+} RandomLogits;
+typedef struct RandomLogitsAttr {
+    RandomLogits kind;
+    double std;        /* of the normal distribution that is drawn from */
+    DropoutAttr index; /* what a draw depends on; `rate` is not used */
+} RandomLogitsAttr;
+
+/* The index of the draw for the first expert of a row of logits [s, samples, experts]. */
+HOST_DEVICE static inline int64_t random_logits_first(const RandomLogitsAttr *a, int64_t row, int64_t samples,
+                                                      int64_t experts) {
+    const int64_t sample = a->index.first_sample + row % samples;
+    if (a->kind == RANDOM_BIASES_LAYER) return 0;
+    if (a->kind == RANDOM_BIASES_SAMPLE) return sample * experts;
+    return (sample * a->index.seq_total + slice_position(&a->index.slice, row / samples)) * experts;
+}
+
 typedef enum RouterLossKind { ROUTER_BALANCE, ROUTER_Z } RouterLossKind;
 typedef struct RouterLossAttr {
     RouterLossKind kind;

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "base/mem.h"
+#include "base/philox.h"
 
 typedef struct Router {
     const Call *call;
@@ -135,6 +136,27 @@ static void route_grad_rows(void *arg, int64_t begin, int64_t end) {
 void KERNEL(route_grad)(const Call *c) {
     Router r = router(c, c->in[1], c->in[3]);
     pool_for(c->device->pool, tensor_rows(r.logits), grain_rows(4 * r.experts), route_grad_rows, &r);
+}
+
+/* ---- random logits ---- */
+
+static void random_rows(void *arg, int64_t begin, int64_t end) {
+    const Call *c = arg;
+    const RandomLogitsAttr *a = c->attr;
+    const int64_t n = tensor_width(c->in[0]);
+    for (int64_t row = begin; row < end; row++) {
+        const real *x = reals(c->in[0]) + row * n;
+        real *y = reals(c->out[0]) + row * n;
+        const int64_t first = random_logits_first(a, row, c->in[0]->dim[1], n);
+        for (int64_t i = 0; i < n; i++)
+            y[i] = (a->kind == RANDOM_REPLACES ? 0 : x[i]) +
+                   (real)(a->std * philox_normal(a->index.seed, a->index.site, (uint64_t)(first + i)));
+    }
+}
+
+void KERNEL(random_logits)(const Call *c) {
+    pool_for(c->device->pool, tensor_rows(c->in[0]), grain_rows(32 * tensor_width(c->in[0])), random_rows,
+             (void *)c);
 }
 
 /* ---- counts ---- */

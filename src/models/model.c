@@ -309,17 +309,20 @@ double model_router_loss_coeff(const Model *m, int loss) {
     return 0;
 }
 
-double model_router_loss(const Model *m, const double *counters, int loss) {
+double model_router_loss(const Model *m, const double *counters, int loss, double *by_layer) {
     const double *all = states_counters(m->registry)->data;
     double sum = 0;
-    int64_t layers = 0;
+    int64_t layers = 0, layer = 0;
     for (const Stack *s = m->stack; s < m->stack + m->plan.n_stacks; s++)
-        for (int64_t i = 0; i < s->spec->n; i++) {
+        for (int64_t i = 0; i < s->spec->n; i++, layer++) {
             const int k = experts_at(&s->spec->layer[i]);
+            if (by_layer) by_layer[layer] = NAN;
             if (k < 0) continue;
             const MoeSpec *e = s->spec->layer[i].branch[k].spec;
             const double *own = s->counters[i * LAYER_BRANCHES + k]->data;
-            sum += router_loss_sum(counters + (own - all), e->router.experts, loss);
+            const double x = router_loss_sum(counters + (own - all), e->router.experts, loss);
+            if (by_layer) by_layer[layer] = x;
+            sum += x;
             layers++;
         }
     return sum / (double)layers;

@@ -104,6 +104,7 @@ Tensor *model_forward(Tape *, const Model *, const Feed *);
 SpmdType model_flow(const Model *, int flow, int64_t b, int64_t dim[3]);
 
 /* A router's loss (`loss` is a RouterLoss): its coefficient, and its mean over the layers with experts, summed over
- * microbatches. `counters`: a copy of all step counters in host memory. */
+ * microbatches. `counters`: a copy of all step counters in host memory. by_layer: the sum of each layer, NaN for one
+ * without experts; NULL: not needed. */
 double model_router_loss_coeff(const Model *, int loss);
-double model_router_loss(const Model *, const double *counters, int loss);
+double model_router_loss(const Model *, const double *counters, int loss, double *by_layer);

@@ -36,7 +36,8 @@ void router_init(Router *r, Registry *reg, const char *name, const RouterSpec *s
     const bool invariant = !reg->layout.sequence_parallel;
     *r = (Router){.spec = s,
                   .counters = counters,
-                  .jitter_site = hash_name(arena_printf(reg->arena, "%s.jitter", name))};
+                  .jitter_site = hash_name(arena_printf(reg->arena, "%s.jitter", name)),
+                  .random_site = hash_name(arena_printf(reg->arena, "%s.random", name))};
     r->weight = param_add(reg, (ParamSpec){.name = arena_printf(reg->arena, "%s.weight", name),
                                            .ndim = 2,
                                            .dim = {s->experts, s->hidden},
@@ -99,6 +100,8 @@ Routing router_forward(Tape *t, const Router *r, Tensor *x) {
     const RouterSpec *s = r->spec;
     if (s->jitter > 0) x = op_jitter(t, x, s->jitter, r->jitter_site);
     Tensor *logits = op_gate_logits(t, x, &r->weight->value);
+    if (s->random && tape_microbatch(t)->training)
+        logits = op_random_logits(t, logits, s->random, s->random_std, r->random_site);
     Tensor *select = s->sinkhorn && tape_microbatch(t)->training
                          ? tokens_own(t, op_sinkhorn(t, tokens_whole(t, logits)), logits)
                          : NULL;

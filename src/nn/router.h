@@ -17,9 +17,11 @@ typedef enum RouterLoss {
 typedef struct RouterSpec {
     int64_t hidden, experts, topk;
     RouteAttr route;
-    bool bias;                        /* a bias is added to the scores in the choice of experts */
-    bool sinkhorn;                    /* training chooses experts by balanced scores */
-    double jitter;                    /* 0: none */
+    bool bias;           /* a bias is added to the scores in the choice of experts */
+    bool sinkhorn;       /* training chooses experts by balanced scores */
+    double jitter;       /* 0: none */
+    RandomLogits random; /* for benchmarks: the choice of experts is random */
+    double random_std;
     double bias_rate;                 /* change of the bias per step */
     double loss_coeff[ROUTER_LOSSES]; /* 0: that loss is off */
     double init_std;
@@ -28,7 +30,7 @@ typedef struct RouterSpec {
 typedef struct Router {
     const RouterSpec *spec;
     Param *weight, *bias; /* [experts, hidden]; [experts], a buffer, or NULL */
-    uint64_t jitter_site;
+    uint64_t jitter_site, random_site;
     Tensor *counters; /* F64 [router_counters()] of the registry (state_counters) */
 } Router;
 

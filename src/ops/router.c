@@ -59,6 +59,25 @@ Routing op_route(Tape *t, Tensor *logits, Tensor *select, Tensor *bias, int64_t 
     return r;
 }
 
+static void random_backward(Tape *t, const Node *n, Need need) {
+    Tensor *dlogits = tape_grad_out(t, n->call.in[0], need);
+    if (dlogits) tape_call(t, &OPS[OP_copy], (Call){.in = {tape_grad(t, n->call.out[0])}, .out = {dlogits}});
+}
+
+Tensor *op_random_logits(Tape *t, Tensor *logits, RandomLogits kind, double std, uint64_t site) {
+    RandomLogitsAttr attr = {kind,
+                             std,
+                             {.seed = tape_context(t)->seed,
+                              .site = site,
+                              .first_sample = tape_microbatch(t)->first_sample,
+                              .seq_total = logits->dim[0]}};
+    attr.index.slice = tape_slice(t, logits, &attr.index.seq_total);
+    Tensor *y = tape_tensor(t, (DType)logits->dtype, 3, logits->dim);
+    tape_run(t, &OPS[OP_random_logits], (Call){.in = {logits}, .out = {y}, .attr = &attr}, sizeof attr,
+             random_backward);
+    return y;
+}
+
 Tensor *op_sinkhorn(Tape *t, Tensor *logits) {
     tokens_check_whole(t, "sinkhorn", logits);
     Tensor *scores = tape_tensor(t, (DType)logits->dtype, 3, logits->dim);

@@ -17,6 +17,9 @@ Tensor *op_gate_logits(Tape *, Tensor *x_sbh, Tensor *w_eh);
  * (NULL: the scores of RouteAttr) replaces the scores in the comparison. bias_e [e] (NULL: none) is added to the
  * compared values. Neither gets a gradient. logits_sbe, select_sbe and bias_e are in the arithmetic's type. */
 Routing op_route(Tape *, Tensor *logits_sbe, Tensor *select_sbe, Tensor *bias_e, int64_t k, RouteAttr);
+/* Random logits, or logits with a random bias: see RandomLogits. The gradient passes unchanged, also to logits that are
+ * replaced. A draw depends only on the run's seed, `site`, and the global index of the token, sample or expert. */
+Tensor *op_random_logits(Tape *, Tensor *logits_sbe, RandomLogits, double std, uint64_t site);
 /* exp(logits) scaled so that all tokens, and all experts, have equal sums; no gradient. */
 Tensor *op_sinkhorn(Tape *, Tensor *logits_sbe);
 /* Counts the tokens of each expert on this rank (P where the microbatch is sharded): over all samples (count

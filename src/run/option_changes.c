@@ -75,6 +75,8 @@ static const struct {
     {OPTION_moe_z_loss_coeff, CHANGES_ROUTING},
     {OPTION_moe_router_bias_update_rate, CHANGES_ROUTING},
     {OPTION_moe_input_jitter_eps, CHANGES_ROUTING},
+    {OPTION_moe_router_force_load_balancing, CHANGES_ROUTING},
+    {OPTION_moe_router_force_biased, CHANGES_ROUTING},
     {OPTION_hidden_dropout, CHANGES_DROPOUT},
     {OPTION_attention_dropout, CHANGES_DROPOUT},
     {OPTION_classifier_dropout, CHANGES_DROPOUT},

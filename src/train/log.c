@@ -263,6 +263,18 @@ static Err write_record(TrainLog *log, const Trainer *r, json_t *record) {
     return file_write_all(log->jsonl, r->run.config->log_jsonl, log->text.s, log->text.len);
 }
 
+/* The loss of each layer, null for a layer without experts. */
+static void put_layers(TrainLog *log, json_t *record, const Trainer *r, const StepReport *s, int loss) {
+    json_t *layers = json_array();
+    for (int64_t l = 0; l < r->layers; l++) {
+        const double x = s->layer_router_loss[loss * r->layers + l];
+        json_array_append_new(layers, isfinite(x) ? json_real(x) : json_null());
+    }
+    str_clear(&log->text);
+    str_printf(&log->text, "%s_by_layer", ROUTER_LOSS_NAMES[loss]);
+    json_object_set_new(record, log->text.s, layers);
+}
+
 static Err write_jsonl(TrainLog *log, const Trainer *r, const StepReport *s, int64_t ns) {
     const Rates rate = rates(r, s->samples, ns);
     const struct {
@@ -286,6 +298,8 @@ static Err write_jsonl(TrainLog *log, const Trainer *r, const StepReport *s, int
     if (r->run.config->log_params_norm) put_number(record, "params_norm", s->optim.params_norm);
     for (int i = 0; i < ROUTER_LOSSES; i++)
         if (s->router_losses & 1u << i) put_number(record, ROUTER_LOSS_NAMES[i], s->router_loss[i]);
+    for (int i = 0; s->layer_router_loss && i < ROUTER_LOSSES; i++)
+        if (s->router_losses & 1u << i) put_layers(log, record, r, s, i);
     json_object_set_new(record, "batch_size", json_integer(s->samples));
     json_object_set_new(record, "skipped", json_boolean(s->optim.found_inf));
     return write_record(log, r, record);
@@ -316,6 +330,17 @@ static Err scalar_twice(TrainLog *log, const Trainer *r, const char *tag, double
     return events_scalar(log->events, log->text.s, r->consumed_samples, value);
 }
 
+static Err write_layers(TrainLog *log, const Trainer *r, const StepReport *s, int loss) {
+    for (int64_t l = 0; l < r->layers; l++) {
+        const double x = s->layer_router_loss[loss * r->layers + l];
+        if (isnan(x)) continue;
+        str_clear(&log->text);
+        str_printf(&log->text, "moe/%s_layer_%lld", ROUTER_LOSS_NAMES[loss], (long long)l);
+        ERR_RETURN(events_scalar(log->events, log->text.s, r->iteration, x));
+    }
+    return ERR_OK;
+}
+
 static Err write_scalars(TrainLog *log, const Trainer *r, const StepReport *s) {
     const Config *c = r->run.config;
     ERR_RETURN(scalar_twice(log, r, "learning-rate", s->lr));
@@ -325,6 +350,8 @@ static Err write_scalars(TrainLog *log, const Trainer *r, const StepReport *s) {
     for (int i = 0; i < ROUTER_LOSSES; i++)
         if (s->router_losses & 1u << i)
             ERR_RETURN(scalar_twice(log, r, ROUTER_LOSS_NAMES[i], s->router_loss[i]));
+    for (int i = 0; s->layer_router_loss && i < ROUTER_LOSSES; i++)
+        if (s->router_losses & 1u << i) ERR_RETURN(write_layers(log, r, s, i));
     if (c->log_loss_scale_to_tensorboard) ERR_RETURN(scalar_twice(log, r, "loss-scale", s->loss_scale));
     if (c->log_world_size_to_tensorboard)
         ERR_RETURN(scalar_twice(log, r, "world-size", (double)config_ranks(c)));

@@ -76,6 +76,9 @@ static Trainer *assemble(const Config *c, Comm *comm, Device *device, ExecutorMe
         executor_new(&r->run.context, r->run.model, model_run_together(&r->run, c->derived.micro_batch_size),
                      c->interleaved_microbatches, pipeline_unit(c), memory);
     r->microbatches = microbatches_new(c, &r->run.context, r->run.model, r->executor, &r->run.pipeline);
+    r->layers = config_layers(c);
+    if (c->moe_per_layer_logging)
+        r->layer_router_loss = mem_zero((size_t)(ROUTER_LOSSES * r->layers), sizeof(double));
     return r;
 }
 
@@ -147,6 +150,7 @@ Device *trainer_free_but_device(Trainer *r) {
     optim_free(r->optimizer);
     sync_free(r->sync);
     model_run_free(&r->run);
+    free(r->layer_router_loss);
     free(r);
     return device;
 }
@@ -262,15 +266,18 @@ void trainer_total(const Trainer *r, LossSum sum[MODEL_LOSSES]) {
 double trainer_mean(LossSum sum) { return sum.loss / fmax(sum.weight, 1); }
 
 /* Reports the losses of the routers. The counters are those of one rank, or the sums over all ranks. */
-static void report_routers(const Trainer *r, const double *counters, StepReport *report) {
+static void report_routers(Trainer *r, const double *counters, StepReport *report) {
     const Model *m = r->run.model;
     const int64_t microbatches = report->microbatches * r->run.layout.mesh.size[AXIS_DP];
     for (int i = 0; i < ROUTER_LOSSES; i++) {
         if (model_router_loss_coeff(m, i) == 0) continue;
         report->router_losses |= 1u << i;
-        const double mean = model_router_loss(m, counters, i) / (double)microbatches;
+        double *layer = r->layer_router_loss ? r->layer_router_loss + i * r->layers : NULL;
+        const double mean = model_router_loss(m, counters, i, layer) / (double)microbatches;
         report->router_loss[i] = r->run.context.exact ? exact_on_grid(mean) : mean;
+        for (int64_t l = 0; layer && l < r->layers; l++) layer[l] /= (double)microbatches;
     }
+    report->layer_router_loss = r->layer_router_loss;
 }
 
 /* Sums the counters over all ranks. Each rank has counted only its tokens in its layers, and only its part of

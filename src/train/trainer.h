@@ -22,7 +22,9 @@ typedef struct Trainer {
     Scaler scaler;
     Executor *executor;
     Microbatches *microbatches;
-    double *results; /* host memory: the losses, and the step counters (param/state.h) */
+    double *results;           /* host memory: the losses, and the step counters (param/state.h) */
+    double *layer_router_loss; /* [ROUTER_LOSSES, layers]; NULL without --moe-per-layer-logging */
+    int64_t layers;            /* number of layers of all stacks, on all ranks */
     /* Progress. Checkpoints save all of these numbers. */
     int64_t iteration;        /* number of updates, including skipped ones */
     int64_t consumed_samples; /* number of consumed training samples */
@@ -64,7 +66,10 @@ typedef struct StepReport {
     int64_t microbatches;      /* number of this rank's microbatches (--batch-invariant-mode: samples) */
     unsigned router_losses;    /* a bit for each loss that is enabled */
     double router_loss[ROUTER_LOSSES]; /* mean over layers and microbatches, without the coefficient */
-    bool loss_is_nan;                  /* the loss is NaN or infinite */
+    /* With --moe-per-layer-logging: [ROUTER_LOSSES, layers], means over microbatches, NaN for a layer without experts.
+     * Valid until the next step. NULL without the option. */
+    const double *layer_router_loss;
+    bool loss_is_nan; /* the loss is NaN or infinite */
     bool is_reduced, is_read;
     double grad_scale; /* main gradient * grad_scale = gradient of the training loss */
     double lr, weight_decay, loss_scale;

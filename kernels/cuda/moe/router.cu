@@ -3,6 +3,7 @@
  * scores, bias; written or added to: dlogits, count. */
 #include <cooperative_groups.h>
 
+#include "base/philox.h"
 #include "kernels/cuda/moe/router.cuh"
 
 enum { THREADS = 256 };
@@ -199,6 +200,28 @@ extern "C" void cuda_route_grad(const Call *c) {
                 route_grad<R><<<grid_for(c, r.tokens, warps), 32 * warps, warps * bytes, stream_of(c)>>>(
                     r, cells(c->in[0]), cells(c->in[2]), ids_of(c->in[3]), cells(c->out[0]),
                     accumulates(c->out[0]), bytes));
+    LAUNCHED();
+}
+
+/* ---- random logits ---- */
+
+static __global__ void random_logits(Cells x, Cells y, int64_t rows, int64_t samples, int64_t n,
+                                     const __grid_constant__ RandomLogitsAttr a) {
+    GRID_LOOP(i, rows * n) {
+        const int64_t index = random_logits_first(&a, i / n, samples, n) + i % n;
+        const double draw = a.std * philox_normal(a.index.seed, a.index.site, (uint64_t)index);
+        if (x.dtype == F64)
+            y.put(i, (a.kind == RANDOM_REPLACES ? 0 : x.get<double>(i)) + draw);
+        else
+            y.put(i, (a.kind == RANDOM_REPLACES ? 0 : x.get<float>(i)) + (float)draw);
+    }
+}
+
+extern "C" void cuda_random_logits(const Call *c) {
+    const int64_t rows = tensor_rows(c->in[0]), n = tensor_width(c->in[0]);
+    if (!rows) return;
+    random_logits<<<grid_for(c, rows * n, THREADS), THREADS, 0, stream_of(c)>>>(
+        cells(c->in[0]), cells(c->out[0]), rows, c->in[0]->dim[1], n, *(const RandomLogitsAttr *)c->attr);
     LAUNCHED();
 }
 

@@ -1,5 +1,7 @@
 #include "nn/moe.h"
 
+#include <math.h>
+
 #include "models/option_map.h"
 #include "models/specs.h"
 
@@ -18,10 +20,16 @@ static RouterSpec router_spec(const Config *c) {
         .sinkhorn = c->derived.sinkhorn,
         .jitter = f64_or(c->moe_input_jitter_eps, 0),
         .bias_rate = c->moe_router_bias_update_rate,
+        .random_std = 1,
         .init_std = c->derived.init_std,
     };
     if (r.route.score == ROUTER_TOPK_SOFTMAX && (c->moe_router_pre_softmax || c->derived.sinkhorn))
         r.route.score = c->derived.sinkhorn && r.topk == 1 ? ROUTER_SIGMOID : ROUTER_SOFTMAX;
+    if (c->moe_router_force_load_balancing) r.random = RANDOM_REPLACES;
+    if (f64_is_set(c->moe_router_force_biased)) {
+        r.random = c->moe_router_force_biased < 0 ? RANDOM_BIASES_LAYER : RANDOM_BIASES_SAMPLE;
+        r.random_std = fabs(c->moe_router_force_biased);
+    }
     for (RouterLoss i = 0; i < ROUTER_LOSSES; i++) r.loss_coeff[i] = map_loss_coeff(c, i);
     return r;
 }

@@ -231,7 +231,7 @@ class Pass:
     """One forward pass. seed None: evaluation, without random numbers. samples [b]: their indices in the run."""
     def __init__(self, m, weights, batch, samples=None, seed=None, counts=None):
         self.m, self.o, self.w, self.batch, self.samples, self.seed = m, m.o, weights, batch, samples, seed
-        self.router_losses = []  # (kind, Var)
+        self.router_losses = []  # (kind, layer, Var)
         self.chosen = {}  # layer: number of tokens of each expert
         self.counts = counts if counts is not None else {}  # in the step so far, for global_aux_loss
 
@@ -377,6 +377,17 @@ class Pass:
         totals = np.sort(parts, axis=-1)[..., -self.o.int("moe-router-group-score-topk", k // keep):].sum(-1)
         return np.where(best(totals, keep)[..., None], parts, -np.inf).reshape(choice.shape)
 
+    def forced(self, logits, site, s):
+        """Logits that are random or have random biases; the gradient is that of the logits."""
+        bias, n = self.o.float("moe-router-force-biased", 0.0), self.m.experts
+        replaced = "moe-router-force-load-balancing" in self.o
+        if self.seed is None or not (bias or replaced):
+            return logits
+        index = draws.elements(self.samples, (s, n)).transpose(1, 0, 2).reshape(-1, n)
+        if not replaced:
+            index = index // (s * n) * n * (bias > 0) + np.arange(n)
+        return logits + draws.normals(self.seed, site, index.max() + 1)[index] * (abs(bias) or 1.0) - (logits.value if replaced else 0.0)
+
     def kept(self, p, chosen):
         """The choices that fit into the capacity of each expert."""
         factor = self.o.float("moe-expert-capacity-factor", 0.0)
@@ -398,11 +409,12 @@ class Pass:
             noisy = x * draws.jitter(self.seed, f"{name}.router.jitter", eps, draws.elements(self.samples, (s, h)))
         flat = lambda y: y.transpose(1, 0, 2).reshape(s * b, y.shape[-1])
         logits = flat(noisy) @ self.w[f"{name}.router.weight"].transpose(1, 0)
+        logits = self.forced(logits, f"{name}.router.random", s)
         p, chosen = self.route(logits, layer)
         self.chosen[layer] = chosen.sum(0)
         alone = best(logits.value, o.int("moe-router-topk", 2))
         for kind, _ in router_losses(o):
-            self.router_losses.append((kind, self.router_loss(logits, layer, kind, alone, b)))
+            self.router_losses.append((kind, layer, self.router_loss(logits, layer, kind, alone, b)))
         p = p * self.kept(p, chosen)
         fc1, fc2 = (self.w[f"{name}.experts.linear_{fc}.weight"] for fc in ("fc1", "fc2"))
         narrow = o.int("moe-latent-size", h)

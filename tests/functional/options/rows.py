@@ -140,7 +140,7 @@ experts("moe_router_topk", "--moe-router-topk 3")
 experts("moe_router_pre_softmax", "--moe-router-pre-softmax")
 experts("moe_router_score_function moe_router_topk_scaling_factor", "--moe-router-score-function sigmoid --moe-router-topk-scaling-factor 1.5")
 experts("moe_router_num_groups moe_router_group_topk", "--moe-router-num-groups 2 --moe-router-group-topk 1")
-experts("moe_router_group_score_topk", "--moe-router-topk 3 --moe-router-num-groups 2 --moe-router-group-topk 2 --moe-router-group-score-topk 2 --num-experts 8")
+experts("moe_router_group_score_topk", "--num-experts 8 --moe-router-topk 3 --moe-router-num-groups 4 --moe-router-group-topk 2 --moe-router-group-score-topk 2")
 experts("moe_router_group_score_topk", "--num-experts 8 --moe-router-num-groups 2 --moe-router-group-topk 1 --moe-router-group-score-topk 1")
 experts("moe_router_score_function", "--moe-router-score-function sqrtsoftplus --moe-aux-loss-coeff 0.3 --moe-router-enable-expert-bias"
         " --moe-router-bias-update-rate 0.05")
@@ -164,6 +164,9 @@ experts("moe_router_load_balancing_type moe_aux_loss_coeff",
 experts("moe_router_load_balancing_type", "--moe-router-load-balancing-type sinkhorn", (CUT, ALONE))
 experts("moe_z_loss_coeff", "--moe-z-loss-coeff 0.1")
 experts("moe_input_jitter_eps", "--moe-input-jitter-eps 0.2")
+experts("moe_router_force_load_balancing", "--moe-router-force-load-balancing --moe-aux-loss-coeff 0.3")
+experts("moe_router_force_biased", "--moe-router-force-biased 0.7")
+experts("moe_router_force_biased", "--moe-router-force-biased -0.7 --moe-z-loss-coeff 0.1")
 experts("moe_expert_capacity_factor", "--moe-expert-capacity-factor 0.7")
 experts("moe_token_drop_policy", "--moe-expert-capacity-factor 0.7 --moe-token-drop-policy position")
 experts("moe_shared_expert_intermediate_size", "--moe-shared-expert-intermediate-size 8")
@@ -776,6 +779,24 @@ def several(words, losses, without=""):
                     expect(told, f"{tag} {x} of {kind} at step {i} is not printed")
             expect(len(own) == 1 or all(math.isclose(x["loss"], sum(x[tag.replace(" ", "_")] for tag in own), rel_tol=1e-14) for x in logged.values()), "no sum")
     row("tensorboard_dir log_validation_ppl_to_tensorboard", words, GPT)(check)
+
+
+@row("moe_per_layer_logging", EXPERTS, GPT)
+def layers_of_routers(program, quick):
+    """The losses of each layer are the witness's."""
+    words = EXPERTS + ("--moe-per-layer-logging --num-layers 4 --moe-layer-freq [1,0,1,1] --moe-aux-loss-coeff 0.3 --moe-z-loss-coeff 0.1"
+                       " --ranks 2 --pipeline-model-parallel-size 2")
+    folder, o = program.fresh(), program.words(words)
+    rows, found = program.logged("pretrain", *o, "--tensorboard-dir", folder)[0], scalars(folder)
+    witness = Trainer(o)
+    for x in (x for x in rows if "iteration" in x and "kind" not in x):
+        witness.step()
+        for name in ("load_balancing_loss", "z_loss"):
+            layers = x[name + "_by_layer"]
+            expect(layers[1] is None and len(layers) == 4, f"{name}: {layers}")
+            for i, y in witness.layer_losses[name].items():
+                expect(math.isclose(layers[i], y, rel_tol=1e-12), f"{name} of layer {i} is {layers[i]}, not {y}")
+                expect(math.isclose(found[f"moe/{name}_layer_{i}"][x["iteration"]], y, rel_tol=2.0**-24), f"{name} of layer {i} in the event file")
 
 
 several("--model bert --mock-data", ["lm loss", "sop loss"], "data-path split")

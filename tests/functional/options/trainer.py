@@ -253,7 +253,7 @@ class Trainer:
         """For one global batch -> {name: gradient}, logged values, number of tokens of each expert."""
         o, w, counts = self.o, self.variables(), {}
         per_token, n = "calculate-per-token-loss" in o, size // self.micro
-        router, chosen, runs = {}, {}, list(self.passes(size))
+        router, chosen, runs = {}, {}, list(self.passes(size))  # router: {(kind, layer): loss}
         total = sum(batch.weights for batch, _, _ in runs)
         loss = np.zeros(len(total))
         for batch, place, of_microbatch in runs:
@@ -263,14 +263,15 @@ class Trainer:
             weights = 1 / np.maximum(total + 0 * of_microbatch if per_token else of_microbatch * n, 1)
             share = batch.mask.size / max(total[0], 1) if per_token else 1 / len(runs)
             coefficient = dict(decoder.router_losses(o))
-            backward([*zip(sums, weights.T[:, :, None, None]), *((x, coefficient[kind] * share) for kind, x in p.router_losses)])
-            for kind, x in p.router_losses:
-                router[kind] = router.get(kind, 0) + x.value.item() / len(runs) / sum(self.m.has_experts)
+            backward([*zip(sums, weights.T[:, :, None, None]), *((x, coefficient[kind] * share) for kind, _, x in p.router_losses)])
+            for kind, layer, x in p.router_losses:
+                router[kind, layer] = router.get((kind, layer), 0) + x.value.item() / len(runs)
             for layer, count in p.chosen.items():
                 chosen[layer] = chosen.get(layer, 0) + count
         found = self.collected(w)
         told = dict(zip(self.family.losses, loss / np.maximum(total, 1)))
-        return found, told | {LOGGED[kind]: x for kind, x in router.items()}, chosen
+        self.layer_losses = {LOGGED[kind]: {l: x for (k, l), x in router.items() if k == kind} for kind, _ in router}
+        return found, told | {name: sum(x.values()) / len(x) for name, x in self.layer_losses.items()}, chosen
 
     def trained(self):
         """The weights that are not frozen."""

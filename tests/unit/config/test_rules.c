@@ -156,6 +156,8 @@ static const char *const GPT[][2] = {
     {EXPERTS " --moe-aux-loss-coeff -1", "not negative for each of them"},
     {EXPERTS " --moe-router-load-balancing-type sinkhorn --moe-router-score-function sigmoid",
      "selects the experts itself: remove --moe-router-score-function sigmoid and --moe-router-num-groups"},
+    {EXPERTS " --moe-router-force-load-balancing --moe-router-force-biased 1",
+     "both decide the router's logits: remove one"},
     {EXPERTS " --moe-pad-expert-input-to-capacity", "needs --moe-expert-capacity-factor"},
     {EXPERTS " --moe-shared-expert-gate", "needs --moe-shared-expert-intermediate-size"},
     {EXPERTS " --batch-invariant-mode --moe-aux-loss-coeff 0.1",

@@ -21,6 +21,11 @@ static inline Tensor *build_jitter(Tape *t, Tensor **in, const void *attr) {
     return op_jitter(t, in[0], ((const DropoutAttr *)attr)->rate, hash_name("jitter"));
 }
 
+static inline Tensor *build_random_logits(Tape *t, Tensor **in, const void *attr) {
+    const RandomLogitsAttr *a = attr;
+    return op_random_logits(t, in[0], a->kind, a->std, hash_name("random"));
+}
+
 static inline Tensor *build_gate_logits(Tape *t, Tensor **in, const void *attr) {
     (void)attr;
     return op_gate_logits(t, in[0], in[1]);
