@@ -43,7 +43,7 @@ static void truncate_pair(Segment *a, Segment *b, int64_t target, Mt19937 *rng) 
     }
 }
 
-/* Returns the number of tokens. */
+/* Writes the sample's tokens to `text`, and returns their number. */
 static int64_t join(const MaskTokens *special, const Segment *a, const Segment *b, int64_t *text) {
     int64_t n = 0;
     text[n++] = special->cls;

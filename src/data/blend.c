@@ -37,8 +37,8 @@ void blend_normalize(double *weights, int n) {
     for (int i = 0; i < n; i++) weights[i] /= sum;
 }
 
-/* Megatron-LM reads every run of digits and points in the text as a number. Here, other characters than these
- * and separators are an error. */
+/* Megatron-LM reads every run of digits and points in the text as a number. Here, any other character that is
+ * not a separator is an error. */
 Err split_parse(const char *text, SplitRange out[SPLIT_COUNT]) {
     static const char NUMBER[] = ".0123456789", BETWEEN[] = " \t,:";
     double w[SPLIT_COUNT] = {0};
@@ -92,8 +92,8 @@ static char *trimmed(const char *s) {
     return mem_printf("%.*s", (int)n, s);
 }
 
-/* If the first entries of all pairs are numbers, they are weights. If none of them is a number, the list has
- * only prefixes. A mixture is an error. */
+/* If the first entry of every pair is a number, the list has weights. If no first entry is a number, the list
+ * has only prefixes. A mixture is an error. */
 static Err parse_weights(const char *const *entries, int n, double **out) {
     double *w = mem_zero((size_t)n / 2, sizeof *w);
     int numbers = 0;

@@ -97,7 +97,7 @@ struct DatasetKind {
     bool by_document;               /* splits divide documents, not sequences */
     bool split_in_names;            /* cache file names contain the split */
     const char *const *array_names; /* file names of the cached arrays, NULL-terminated */
-    Err (*open)(DatasetPart *);     /* called when the request's fields and the shape are set */
+    Err (*open)(DatasetPart *);     /* called after the request's fields and the shape are set */
     void (*close)(DatasetPart *);   /* frees what open allocated; also called if open fails */
     /* Fills the fields that are not NULL. Before the call they have the values that batch_reset sets. */
     Err (*get)(const DatasetPart *, int64_t, Sample *);

@@ -35,7 +35,7 @@ typedef struct MaskingConfig {
 } MaskingConfig;
 
 typedef struct MaskSpan {
-    int64_t begin, count; /* in Masking.tokens */
+    int64_t begin, count; /* range of Masking.tokens */
 } MaskSpan;
 
 /* All arrays have room for every token. */

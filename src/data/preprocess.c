@@ -28,7 +28,7 @@ typedef struct Document {
 } Document;
 
 typedef struct Record {
-    size_t begin, end; /* in Run.text */
+    size_t begin, end; /* range of Run.text */
     const char *path;
     int64_t line;
     Document *documents; /* [keys] */

@@ -121,7 +121,7 @@ static void xz_end(Unpack *u) { lzma_end(&u->xz); }
 
 static bool xz_begin(Unpack *u) {
     if (!u->begun) u->xz = (lzma_stream)LZMA_STREAM_INIT;
-    const uint64_t most_memory = ((uint64_t)2 << 30) + (1 << 27); /* a dictionary of 2 GiB, and 128 MiB */
+    const uint64_t most_memory = ((uint64_t)2 << 30) + (1 << 27); /* 2 GiB dictionary + 128 MiB */
     return lzma_auto_decoder(&u->xz, most_memory, 0) == LZMA_OK;
 }
 
@@ -234,7 +234,7 @@ bool unpack_is_pipe(const Unpack *u) {
 
 static const Format *format_of(const Unpack *u) {
     static const char FIRST[] = "\x31\x41\x59\x26\x53\x59",
-                      NONE[] = "\x17\x72\x45\x38\x50\x90"; /* first bytes of a block; of an empty file */
+                      NONE[] = "\x17\x72\x45\x38\x50\x90"; /* FIRST begins a block; NONE ends a stream */
     const unsigned char *b = u->block;
     const bool skippable = u->size >= 4 && b[0] >> 4 == 5 && !memcmp(b + 1, "\x2a\x4d\x18", 3);
     if (begins(u, "\x1f\x8b", 2)) return &GZIP;

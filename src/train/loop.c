@@ -40,7 +40,7 @@ typedef struct Loop {
     Session *session;
     const Config *config;
     Comm *comm;      /* NULL: one rank */
-    bool is_printer; /* prints, logs, watches the clock */
+    bool is_printer; /* prints, logs and watches the clock */
     Device *device;  /* NULL once the trainer owns it */
     Trainer *trainer;
     Prefetch *train, *valid; /* NULL until first used */

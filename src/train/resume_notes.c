@@ -121,7 +121,7 @@ void resume_notes(const Trainer *r, const json_t *state, Str *out) {
     const Config *c = r->run.config;
     const json_t *saved = json_object_get(state, "config");
     const char *there_data =
-        json_string_value(json_object_get(state, "data")); /* older checkpoints lack it */
+        json_string_value(json_object_get(state, "data")); /* older checkpoints have no fingerprint */
     bool same_names = true;
     Str text = {0};
     config_json(c, CLASS_RUN | CLASS_NUMERIC | CLASS_ARCH, &text);

@@ -66,7 +66,7 @@ void timers_report(const Times *of, int ranks, TimingLogOption option, int64_t l
     str_puts(out, TITLES[option]);
     for (int i = 0; i < TIMERS; i++) {
         const int64_t most = timers_longest(of, ranks, (Timer)i, level);
-        int64_t least = most; /* among the ranks that have run the timer */
+        int64_t least = most; /* minimum over the ranks that have run the timer */
         for (int r = 0; r < ranks; r++)
             if (of[r].ns[i] && of[r].ns[i] < least) least = of[r].ns[i];
         if (!most) continue;

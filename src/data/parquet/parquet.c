@@ -45,13 +45,13 @@ static Err unreadable(const Parquet *p, const Column *c, const char *why) {
                     quote(c->name).s, p->path, why);
 }
 
-/* PageHeader, with the fields of the header of its page type. */
+/* A page header, with the fields of the header of its page type. */
 typedef struct PageHeader {
     int64_t type, size, stored, crc, values, encoding, level_encoding, level_bytes, repetition_bytes;
     bool has_crc, compressed;
 } PageHeader;
 
-/* The numbers of equal fields differ between data pages (5), dictionaries (7) and data pages V2 (8). */
+/* Field numbers differ between data pages (5), dictionaries (7) and data pages V2 (8). */
 static void read_kind(Bytes *b, ThriftField kind, PageHeader *h) {
     const bool v2 = kind.id == 8;
     thrift_struct(b, kind);
