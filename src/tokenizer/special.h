@@ -1,19 +1,21 @@
-/* Tokens that models of masked text need, as Megatron-LM's HuggingFaceTokenizer finds them. */
+/* The special tokens of models of masked text, chosen as in Megatron-LM's HuggingFaceTokenizer. */
 #pragma once
 
 #include "tokenizer/tokenizer.h"
 
 typedef enum SpecialToken {
-    SPECIAL_CLS,  /* [CLS], <cls>, or the beginning of a sequence */
-    SPECIAL_SEP,  /* [SEP], <sep>, or the end of a document */
-    SPECIAL_MASK, /* [MASK], <mask> */
-    SPECIAL_BOS,  /* the beginning of a sequence, [CLS], or padding, with which T5's decoder begins */
-    SPECIAL_EOS   /* the end of a document, or [SEP] */
+    SPECIAL_CLS,  /* [CLS], else <cls>, else the beginning-of-sequence token */
+    SPECIAL_SEP,  /* [SEP], else <sep>, else the end-of-document token */
+    SPECIAL_MASK, /* [MASK], else <mask> */
+    SPECIAL_BOS,  /* first token of T5's decoder: beginning of sequence, else [CLS], <cls> or padding */
+    SPECIAL_EOS   /* the end-of-document token, else [SEP] or <sep> */
 } SpecialToken;
 
-/* -1: none */
+/* The id of the token; -1: none. */
 int64_t tokenizer_special(const Tokenizer *, SpecialToken);
-/* The ids of <extra_id_0>, <extra_id_1>, ..., with which T5 marks masked spans, in memory that the caller frees. */
+/* Sets *ids to the ids of <extra_id_0>, <extra_id_1>, ..., with which T5 marks masked spans. Returns their
+ * number; the caller frees *ids. */
 int64_t tokenizer_sentinels(const Tokenizer *, int64_t **ids);
-/* [vocab_size], 1 where a token begins with "##" and so continues a word; the caller frees it. */
+/* Sets (*out)[id] to 1 if the token begins with "##", which means that it continues a word. The caller frees
+ * *out. */
 Err tokenizer_continuations(const Tokenizer *, unsigned char **out);

@@ -1,4 +1,4 @@
-/* The types by name, the two types without files, and the code that all types share. */
+/* The table of types, the two types without files, and the code that all types share. */
 #include "tokenizer/tokenizer.h"
 
 #include <ctype.h>
@@ -27,7 +27,7 @@ static Err open_null(const TokenizerConfig *c, Tokenizer *t) {
     return ERR_OK;
 }
 
-/* Python's [int(x) for x in text.split(" ")], for ids that an embedding has. */
+/* Python's [int(x) for x in text.split(" ")], with ids in [0, vocab_size). */
 static Err encode_null(const Tokenizer *t, unsigned flags, const char *text, size_t n, Ids *out) {
     (void)flags;
     for (size_t i = 0; i < n; i++) {
@@ -148,7 +148,7 @@ void tokenizer_free(Tokenizer *t) {
     free(t);
 }
 
-/* `out` is released after an error. */
+/* After an error, `out` is freed. */
 static Err encode(const Tokenizer *t, unsigned flags, const char *text, size_t n, Ids *out) {
     if (n > LONGEST_TEXT)
         return err_user("a text of %zu bytes is too long to encode at once; split it into documents", n);

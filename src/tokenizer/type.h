@@ -1,4 +1,4 @@
-/* The interface of a kind of tokenizer; tokenizer.c has the common part. */
+/* The interface of a type of tokenizer; tokenizer.c has the common part. */
 #pragma once
 
 #include "base/str.h"
@@ -10,9 +10,9 @@ typedef struct TokenizerType {
     /* Sets impl, vocab_size and the special ids. The caller then applies the ids that the user gave. */
     Err (*open)(const TokenizerConfig *, Tokenizer *);
     Err (*encode)(const Tokenizer *, unsigned flags, const char *text, size_t n,
-                  Ids *out); /* spans: in characters */
-    /* ids are in range. starts: NULL, or [n], where each token begins in `out`; an error if the
-     * type cannot compute them */
+                  Ids *out); /* spans are in characters */
+    /* ids are in range. starts: NULL, or [n] for the byte of `out` at which each token begins; it is an error
+     * if the type cannot compute them */
     Err (*decode)(const Tokenizer *, unsigned flags, const int32_t *ids, size_t n, Str *out, size_t *starts);
     int32_t (*token_id)(const Tokenizer *, const char *token);
     const char *(*token_text)(const Tokenizer *, int32_t id, size_t *n); /* NULL: the id has no text */
@@ -24,7 +24,7 @@ struct Tokenizer {
     const TokenizerType *type;
     void *impl;
     int32_t vocab_size, eod, pad, bos, cls, sep, mask;
-    unsigned flags; /* of every text that is encoded */
+    unsigned flags; /* flags of every text that is encoded */
 };
 
 extern const TokenizerType TOKENIZER_HUGGINGFACE, TOKENIZER_GPT2, TOKENIZER_BERT_LOWER,

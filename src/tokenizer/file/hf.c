@@ -1,6 +1,6 @@
-/* tokenizer.json: added tokens are split off; the rest is normalized, pre-tokenized and encoded piece by
- * piece. Source:
- * tokenizers/src/tokenizer/mod.rs; Megatron-LM huggingface_tokenizer.py (eod = eos_token). */
+/* Encodes and decodes with a tokenizer.json: added tokens are split off, and the rest is normalized,
+ * pre-tokenized and encoded piece by piece. Source: tokenizers/src/tokenizer/mod.rs; Megatron-LM
+ * huggingface_tokenizer.py (eod = eos_token). */
 #include "tokenizer/file/hf.h"
 
 #include <jansson.h>
@@ -83,7 +83,7 @@ Err hf_load(const json_t *root, const TokenModel *made, const TokenizerConfig *c
     return post_load(post, t->vocab_size, &h->post);
 }
 
-/* The first of these tokens that is special here; NULL ends the list. */
+/* The first of these NULL-terminated names that is a special token; -1: none. */
 static int32_t usual(const Tokenizer *t, const char *const *names) {
     for (; *names; names++) {
         const int32_t id = hf_token_id(t, *names);
@@ -97,7 +97,7 @@ int32_t hf_usual_eod(const Tokenizer *t) {
     return usual(t, names);
 }
 
-/* A file that train-tokenizer writes has no tokenizer_config.json, which would name its tokens. */
+/* For files without a tokenizer_config.json that names the tokens, such as those of train-tokenizer. */
 void hf_take_usual(Tokenizer *t) {
     static const char *const bos[] = {"<s>", "<bos>", NULL}, *const pad[] = {"<pad>", "[PAD]", NULL};
     if (t->bos < 0) t->bos = usual(t, bos);
@@ -113,7 +113,7 @@ void hf_put_around(Tokenizer *t, int32_t before, int32_t after) {
 
 void hf_split_special(Tokenizer *t) { ((Hf *)t->impl)->splits_special = true; }
 
-/* The state of encoding one text; added_split calls the two functions below for each stretch. */
+/* The state of encoding one text. added_split calls encode_raw and encode_normalized for each stretch. */
 typedef struct Encoding {
     const Hf *h;
     unsigned flags;
@@ -126,8 +126,8 @@ typedef struct Encoding {
     Err err;
 } Encoding;
 
-/* NormalizedString::convert_offsets: the origin of a part; a part that is empty or not within the text
- * stays as it is. */
+/* NormalizedString::convert_offsets: the origin of a part. An empty part is shifted by the beginning of the
+ * text's origin. A part that is not within the text is unchanged. */
 static Origin origin_of(View v, Origin part) {
     if (part.begin == part.end && v.n) return (Origin){v.at[0].begin + part.begin, v.at[0].begin + part.end};
     if (part.begin >= part.end || part.end > v.n) return part;
@@ -168,8 +168,8 @@ static void encode_raw(void *arg, int32_t id, size_t begin, size_t end) {
                     e);
 }
 
-/* Bytes to characters, as BytesToCharOffsetConverter: a span that begins after the text stays in bytes, and one that
- * ends after it has two characters. */
+/* Converts a span from bytes to characters, as BytesToCharOffsetConverter does. A span that begins after the
+ * text stays in bytes, and a span that ends after the text gets two characters. */
 static Origin in_characters(const uint32_t *characters, size_t n, Origin at) {
     if (at.begin >= n) return at;
     const uint32_t begin = characters[at.begin];
@@ -177,14 +177,14 @@ static Origin in_characters(const uint32_t *characters, size_t n, Origin at) {
     return (Origin){begin, at.end == n ? characters[n - 1] + 1 : begin + 2};
 }
 
-/* The blanks of byte-level vocabularies, and others. */
+/* Whether the character is a space, or the spelling of a blank in byte-level vocabularies. */
 static bool is_blank(uint32_t c) { return c == byte_to_char(' ') || unicode_is_space(c); }
 
-/* The span without the blanks at the ends of the token (process_offsets in pre_tokenizers/byte_level.rs). A single
- * blank at the beginning of a text stays if the pre-tokenizer may have put it there. */
+/* Removes the blanks at the ends of a token from its span (process_offsets in pre_tokenizers/byte_level.rs).
+ * A single blank at the beginning of a text stays if the pre-tokenizer may have added it. */
 static Origin trim(const Post *post, const char *token, size_t n, bool is_first, Origin at) {
     uint32_t c, leading = 0, trailing = 0;
-    if (!post->n_trims) return at; /* also because tokens of tiktoken need not be UTF-8 */
+    if (!post->n_trims) return at; /* tokens of tiktoken may not be UTF-8 */
     for (size_t i = 0, width; i < n && (width = utf8_next(token + i, &c), is_blank(c)); i += width) leading++;
     for (size_t i = n; i && (utf8_next(token + utf8_prev(token, i), &c), is_blank(c));
          i = utf8_prev(token, i))
@@ -198,8 +198,8 @@ static Origin trim(const Post *post, const char *token, size_t n, bool is_first,
     return at;
 }
 
-/* Spans of bytes to what the original returns. An added token may have blanks at its ends, which are
- * not in its spelling. */
+/* Converts spans of bytes to the spans that the original returns. An added token may include blanks of the
+ * text that are not in its spelling. */
 static void finish_spans(const Tokenizer *t, const char *text, size_t n, Ids *ids, size_t first) {
     const Hf *h = t->impl;
     uint32_t *characters = utf8_characters(text, n);

@@ -1,4 +1,5 @@
-/* A tokenizer from the parts of a tokenizer.json, for the types that convert their files to it. */
+/* A tokenizer made of the parts of a tokenizer.json. Several types convert their files to a
+ * tokenizer.json. */
 #pragma once
 
 #include <jansson.h>
@@ -6,16 +7,16 @@
 #include "tokenizer/model/token_model.h"
 #include "tokenizer/type.h"
 
-/* Sets impl and vocab_size. made: replaces "model" and is taken over; NULL: none. */
+/* Sets impl and vocab_size. `made` replaces "model" and is owned by the tokenizer; NULL: none. */
 Err hf_load(const json_t *root, const TokenModel *made, const TokenizerConfig *, Tokenizer *);
-/* The first of the field's usual end-of-text tokens that is special here; -1: none. */
+/* The first special token with a usual name of an end-of-text token; -1: none. */
 int32_t hf_usual_eod(const Tokenizer *);
 
-/* Special tokens with usual names as the beginning and padding that the tokenizer lacks. */
+/* Sets missing beginning and padding tokens to special tokens with usual names. */
 void hf_take_usual(Tokenizer *);
-/* Replaces the tokens that TOKENIZER_ADD_SPECIAL puts around a text; -1: none. */
+/* Replaces the tokens that TOKENIZER_ADD_SPECIAL adds before and after a text; -1: none. */
 void hf_put_around(Tokenizer *, int32_t before, int32_t after);
-/* Texts never have special tokens, as with TOKENIZER_SPECIAL_AS_TEXT. */
+/* Encodes every text with TOKENIZER_SPECIAL_AS_TEXT. */
 void hf_split_special(Tokenizer *);
 
 Err hf_encode(const Tokenizer *, unsigned flags, const char *text, size_t n, Ids *out);
@@ -25,6 +26,6 @@ const char *hf_token_text(const Tokenizer *, int32_t id, size_t *n);
 bool hf_is_special(const Tokenizer *, int32_t id);
 void hf_free(void *impl);
 
-/* A type that differs only in how it is opened. */
+/* A type that differs from the others only in `open`. */
 #define HF_TYPE(name, open)                                                                                  \
     { name, open, hf_encode, hf_decode, hf_token_id, hf_token_text, hf_is_special, hf_free }

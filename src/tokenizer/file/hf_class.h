@@ -1,6 +1,7 @@
-/* Tokenizer classes of transformers that use only the vocabulary of tokenizer.json, or of other files. They build the
- * rest from tokenizer_config.json: do_lower_case of a BertTokenizer, add_prefix_space of a RobertaTokenizer. Source:
- * AutoTokenizer and models/<model>/tokenization_<model>.py of transformers 5.24. */
+/* Tokenizer classes of transformers that read only the vocabulary of tokenizer.json, or of other files. A
+ * class builds the other parts from tokenizer_config.json, such as do_lower_case of a BertTokenizer, or
+ * add_prefix_space of a RobertaTokenizer. Source: AutoTokenizer and models/<model>/tokenization_<model>.py of
+ * transformers 5.24. */
 #pragma once
 
 #include <jansson.h>
@@ -10,33 +11,33 @@
 #include "tokenizer/file/hf_config.h"
 
 typedef struct HfClass {
-    const char *names,
-        *model_types;   /* words; the class is also chosen for these model types of config.json */
-    const char *model;  /* the type of its model in a tokenizer.json */
-    const char *tokens; /* default tokens, "key=text" words */
+    const char *names, *model_types; /* names, and model types of config.json that select the class */
+    const char *model;               /* the type of the model in a tokenizer.json */
+    const char *tokens;              /* default tokens: "key=text key=text" */
     json_t *(*parts)(const HfConfig *, json_t *charsmap);
-    /* Tokens around a text, by key. Without `own_post` they are those of tokenizer.json, or bos_token and eos_token if
-     * add_bos_token and add_eos_token are set. */
+    /* Keys of the tokens before and after a text. Unless own_post or forgets_post is set, a post_processor of
+     * tokenizer.json takes precedence. Both NULL: bos_token and eos_token, if add_bos_token and add_eos_token
+     * are set. */
     const char *before, *after;
-    /* The tokens of a pair of texts A and B: < and > mark the tokens before and after, | begins
-     * type 1. NULL: <A>|<B> */
+    /* The form of a pair of texts A and B: < and > are the tokens before and after, and type 1 begins at |.
+     * NULL: <A>|<B> */
     const char *pair;
     bool own_post, forgets_post, plain;
 } HfClass;
 
-/* The class that AutoTokenizer chooses; NULL: the one that uses tokenizer.json unchanged. tokenizer: NULL if there is
+/* The class that AutoTokenizer chooses; NULL: tokenizer.json is used unchanged. tokenizer: NULL if there is
  * no tokenizer.json. Errors: a class that is not supported. */
 Err hf_class_find(const HfConfig *, const json_t *tokenizer, const HfClass **out);
-/* By name; NULL: it is not supported. */
+/* The class with this name; NULL: not supported. */
 const HfClass *hf_class(const char *name);
 
-/* A tokenizer with the vocabulary of `root`. Sets the class's default tokens in the settings. Errors: a vocabulary of
- * another kind of model. */
+/* Builds a tokenizer.json from the vocabulary of `root`, and sets the default tokens of the class in the
+ * settings. Errors: a vocabulary of another kind of model. */
 Err hf_class_build(const HfClass *, HfConfig *, const json_t *root, json_t **out);
 
-/* A boolean of the settings. */
+/* A boolean of the settings; null means the fallback. */
 bool hf_class_flag(const HfConfig *, const char *key, bool fallback);
-/* The same, and null is false. */
+/* Like hf_class_flag, but null means false. */
 bool hf_class_flag_or_null(const HfConfig *, const char *key, bool fallback);
-/* The number of <extra_id_0> and so on of a T5. */
+/* The number of tokens <extra_id_0>, <extra_id_1>, ... of a T5. */
 int hf_class_sentinels(const HfConfig *);

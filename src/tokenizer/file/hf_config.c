@@ -12,7 +12,7 @@
 static const char CONFIG[] = "tokenizer_config.json", MAP[] = "special_tokens_map.json",
                   ADDED[] = "added_tokens.json", TOKENIZER[] = "tokenizer.json";
 
-/* In the order in which transformers adds them. */
+/* The named tokens, in the order in which transformers adds them. */
 static const char *const NAMED[] = {"bos_token", "eos_token", "unk_token", "sep_token",
                                     "pad_token", "cls_token", "mask_token"};
 enum { NUM_NAMED = sizeof NAMED / sizeof *NAMED };
@@ -23,7 +23,7 @@ void hf_config_free(HfConfig *c) {
     json_decref(c->model_type), json_decref(c->tokenizer_class);
 }
 
-/* *out is NULL if the file does not exist. */
+/* Reads a JSON object. *out stays NULL if the file does not exist. */
 static Err read_file(const char *dir, const char *name, json_t **out) {
     char *path = mem_printf("%s/%s", dir, name);
     Err e = file_exists(path) ? json_file(path, out) : ERR_OK;
@@ -38,8 +38,8 @@ static const json_t *content_of(const json_t *token) {
     return json_is_object(token) ? json_object_get(token, "content") : token;
 }
 
-/* AddedToken(**token), or AddedToken(text, special=True). The result has the key "normalized" only if the token has it:
- * otherwise a token is normalized unless it is, or becomes, special. */
+/* AddedToken(**token), or AddedToken(text, special=True). The result has the key "normalized" only if the
+ * token has this key. Without it, a token is normalized unless the token is or becomes special. */
 static Err token_of(const json_t *token, const char *file, json_t **out) {
     static const char *const FLAGS[] = {"single_word", "lstrip", "rstrip"};
     const json_t *content = content_of(token);
@@ -67,7 +67,7 @@ static Err token_of(const json_t *token, const char *file, json_t **out) {
 
 static const char *text_of(const json_t *token) { return json_string_value(content_of(token)); }
 
-/* A token with an id. ids: {id: text} of the tokens so far. */
+/* Adds a token with an id to c->declared. ids: {id: text} of the declared tokens. */
 static Err declare(HfConfig *c, json_t *ids, const json_t *token, json_int_t id, const char *file) {
     json_t *made = NULL;
     char key[24];
@@ -110,7 +110,8 @@ static bool is_named(const char *key) {
     return false;
 }
 
-/* A token of special_tokens_map.json is special. Its additional tokens are added to those of tokenizer_config.json. */
+/* Adds special_tokens_map.json to the settings. Its tokens are special, and its extra_special_tokens are
+ * appended to those of tokenizer_config.json. */
 static void merge_map(HfConfig *c, const json_t *map) {
     const char *key;
     json_t *value;
@@ -123,7 +124,8 @@ static void merge_map(HfConfig *c, const json_t *map) {
     }
 }
 
-/* By a string, or an object of special_tokens_map.json. */
+/* Whether a setting names this text as a special token, by a string or an object of
+ * special_tokens_map.json. */
 static bool is_special_setting(const HfConfig *c, const char *text) {
     for (size_t i = 0; i < NUM_NAMED; i++) {
         const char *named = hf_config_token(c, NAMED[i]);
@@ -139,7 +141,7 @@ static bool is_special_setting(const HfConfig *c, const char *text) {
     return false;
 }
 
-/* {text: id}; a token is special if the settings name it. */
+/* Declares the tokens of added_tokens.json, {text: id}. A token is special if the settings name it. */
 static Err declare_added(HfConfig *c, json_t *ids, const json_t *added) {
     const char *text;
     json_t *id;
@@ -224,14 +226,14 @@ static int by_id(const void *x, const void *y) {
     return (a > b) - (a < b);
 }
 
-/* Other keys that end with "_token", such as image_token, are named tokens too. */
+/* Whether the key names a token that is not in NAMED, such as image_token. */
 static bool names_token(const char *key, const json_t *value) {
     const size_t n = strlen(key);
     return n > 6 && !strcmp(key + n - 6, "_token") && !is_named(key) &&
            (json_is_string(value) || json_object_get(value, "content"));
 }
 
-/* Such a token is special. */
+/* Whether a setting names this text. Such a token is special. */
 static bool names_text(const HfConfig *c, const char *text) {
     const char *key, *named;
     json_t *value;
@@ -254,7 +256,7 @@ static bool has_same_flags(const json_t *a, const json_t *b) {
     return same;
 }
 
-/* Replaces the flags of a token that exists; once special, it stays so. */
+/* Adds a token, or replaces the flags of an existing token. A special token stays special. */
 static Err put(const HfConfig *c, json_t *tokens, json_t *token) {
     const json_t *old = json_object_get(tokens, text_of(token)), *id = json_object_get(token, "id"),
                  *old_id = json_object_get(old, "id");
@@ -269,7 +271,7 @@ static Err put(const HfConfig *c, json_t *tokens, json_t *token) {
     return ERR_OK;
 }
 
-/* others_only: the tokens of tokenizer.json are there already. */
+/* Adds the declared tokens. others_only: except those of tokenizer.json, which are in `tokens` already. */
 static Err put_declared(const HfConfig *c, bool others_only, json_t *tokens) {
     const size_t n = json_object_size(c->declared);
     json_t **sorted = mem_alloc((n + 1) * sizeof *sorted), *token;
@@ -290,9 +292,9 @@ static Err put_declared(const HfConfig *c, bool others_only, json_t *tokens) {
     return e;
 }
 
-/* A token of the settings: with the flags that a file declares for its text, else its own. again: even if
- * it is there. For transformers, two with the same text and different flags are two tokens, and the flags
- * of the second one apply. */
+/* Adds a token of the settings if its text is missing; a declared token keeps its flags. again: replaces the
+ * flags even if the token exists. For transformers, two settings with the same text and different flags are
+ * two tokens, and the flags of the second token apply. */
 static Err put_named(const HfConfig *c, json_t *tokens, const json_t *value, bool named, bool again) {
     if (!value || json_is_null(value) || (named && !json_is_string(value) && !json_is_object(value)))
         return ERR_OK;

@@ -11,7 +11,7 @@
 #include "tokenizer/text/base64.h"
 #include "tokenizer/text/field.h"
 
-/* One "left right" per line; the first line names the format's version. */
+/* Reads one merge, "left right", per line. Lines that begin with "#version" are skipped. */
 static Err read_merges(const char *path, json_t *list) {
     Str text = {0};
     Err e = text_read(path, &text);
@@ -40,7 +40,7 @@ Err hf_files_bpe(const char *vocab_path, const char *merges_path, json_t **root)
     return e;
 }
 
-/* One token per line; its number is its id. */
+/* Reads one token per line. The number of the line, from 0, is the id. */
 static Err read_vocab(const char *path, json_t *vocab) {
     Str text = {0};
     Err e = text_read(path, &text);
@@ -83,8 +83,8 @@ static int by_rank(const void *x, const void *y) {
     return (a->left > b->left) - (a->left < b->left);
 }
 
-/* Every way to make a piece of two. A class ranks them by id; without one they are ranked by
- * score, among ordinary pieces. */
+/* All merges of two pieces into a piece. With a class they are ranked by id. Without a class (by_score) they
+ * are ranked by score, and only normal pieces merge. */
 static json_t *merges_of(const SpmModel *m, bool by_score) {
     Merge *list = NULL;
     size_t count = 0, cap = 0;
@@ -129,7 +129,8 @@ static json_t *vocab_of(const SpmModel *m, bool unigram) {
 
 static json_t *piece(const char *text, double score) { return json_pack("[s,f]", text, score); }
 
-/* fairseq's ids of XLM-RoBERTa: four special tokens, the pieces after the first three, and the mask. */
+/* The vocabulary of XLM-RoBERTa with fairseq's ids: four special tokens, the pieces after the first three,
+ * and the mask. */
 static json_t *fairseq_vocab(const SpmModel *m, const HfConfig *c) {
     static const char *const FIRST[][2] = {{"bos_token", "<s>"},
                                            {"pad_token", "<pad>"},
@@ -157,7 +158,8 @@ static json_t *charsmap_normalizer(const SpmModel *m) {
     return made;
 }
 
-/* Control pieces are special; user-defined ones are not, and without a class the pre-tokenizer finds them. */
+/* Sets the additional tokens. Control pieces are special. User-defined pieces are not special; without a
+ * class, the pre-tokenizer finds them instead. */
 static void add_pieces(const SpmModel *m, bool user, HfConfig *c) {
     json_t *list = json_array();
     for (int32_t id = 0; id < vocab_limit(m->vocab); id++) {
@@ -176,7 +178,7 @@ static void replace_step(json_t *steps, const char *kind, const char *pattern, c
                                            "content", content));
 }
 
-/* A regex of the user-defined pieces, the longest first; NULL: there are none. */
+/* A regex that matches the user-defined pieces, the longest first; NULL: there are none. */
 static json_t *user_regex(const SpmModel *m) {
     Str regex = {0};
     size_t longest = 0, n;
@@ -209,7 +211,7 @@ static json_t *steps_of(const SpmModel *m, bool prefix_again) {
     return json_pack("{s:s,s:o}", "type", "Sequence", "normalizers", steps);
 }
 
-/* Everything but the model. */
+/* All parts of the tokenizer.json except the model. */
 static json_t *whole(const SpmModel *m, const HfConfig *c) {
     const bool legacy = hf_class_flag_or_null(c, "legacy", true), prefix = m->normalizer.dummy_prefix;
     json_t *pre = json_array(), *user = user_regex(m), *decoders = json_array();
@@ -234,7 +236,7 @@ static json_t *whole(const SpmModel *m, const HfConfig *c) {
     return made;
 }
 
-/* A piece that is not ordinary gets the name that tokenizer_config.json gives to its id. */
+/* Renames pieces that are not normal to the texts that tokenizer_config.json declares for their ids. */
 static void rename_pieces(const SpmModel *m, const HfConfig *c, json_t *vocab) {
     const char *text;
     json_t *token;
@@ -259,7 +261,7 @@ static json_t *without_class(const SpmModel *m, HfConfig *c) {
     json_t *made = whole(m, c), *declared, *vocab = vocab_of(m, m->kind == SPM_UNIGRAM);
     size_t n;
     const char *unk = vocab_text(m->vocab, m->unk, &n), *text;
-    json_object_foreach(c->declared, text, declared) /* each stretch between them gets a prefix */
+    json_object_foreach(c->declared, text, declared) /* each stretch between declared tokens gets a prefix */
         if (m->normalizer.dummy_prefix) json_object_set_new(declared, "normalized", json_false());
     if (m->kind == SPM_UNIGRAM)
         json_object_set_new(made, "model",

@@ -1,5 +1,5 @@
-/* The vocabularies of files other than tokenizer.json, as a tokenizer.json: {"model": {"vocab": ..., "merges": ...}},
- * for hf_class_build. Errors name the file. */
+/* Reads the vocabularies of files other than tokenizer.json. The result has the form of a tokenizer.json for
+ * hf_class_build: {"model": {"vocab": ..., "merges": ...}}. Errors name the file. */
 #pragma once
 
 #include <jansson.h>
@@ -7,10 +7,11 @@
 #include "base/err.h"
 #include "tokenizer/file/hf_class.h"
 
-/* GPT-2's vocab.json and merges.txt. */
+/* Reads GPT-2's vocab.json and merges.txt. */
 Err hf_files_bpe(const char *vocab, const char *merges, json_t **root);
-/* BERT's vocab.txt. */
+/* Reads BERT's vocab.txt. */
 Err hf_files_words(const char *vocab, json_t **root);
-/* A SentencePiece .model. Without a class it is a whole tokenizer, which encodes as the model does. Adds the pieces
- * that are not ordinary ones to the additional tokens of the settings. */
+/* Reads a SentencePiece .model. Without a class, the result is a complete tokenizer, which encodes like the
+ * model. The additional tokens of the settings become the control pieces and, with a class, the user-defined
+ * pieces. */
 Err hf_files_sentencepiece(const char *path, const HfClass *, HfConfig *, json_t **root);

@@ -1,5 +1,6 @@
-/* The types that read files of Hugging Face: they find the files, and open them as AutoTokenizer does. Source:
- * Megatron-LM huggingface_tokenizer.py, megatron_hf_tokenizer.py; transformers' tokenization_auto.py. */
+/* The types that read files of Hugging Face. This file finds the files and opens them as AutoTokenizer does.
+ * Source: Megatron-LM huggingface_tokenizer.py, megatron_hf_tokenizer.py; transformers'
+ * tokenization_auto.py. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,9 +15,9 @@
 
 typedef struct Opening {
     const TokenizerConfig *options;
-    char *path; /* of its vocabulary, for messages */
+    char *path; /* path of the vocabulary, for messages */
     HfConfig config;
-    const HfClass *class; /* NULL: `root` is used as it is */
+    const HfClass *class; /* NULL: `root` is used unchanged */
     json_t *root;
     TokenModel made; /* replaces the model of `root` */
     bool is_json, is_made;
@@ -33,7 +34,7 @@ static int32_t named_id(const Tokenizer *t, const HfConfig *c, const char *key) 
     return text ? hf_token_id(t, text) : -1;
 }
 
-/* As in Megatron-LM, a tokenizer without bos or eos uses cls or sep. */
+/* Sets the special ids. As in Megatron-LM, a tokenizer without bos or eos uses cls or sep. */
 static void take_ids(const Opening *o, Tokenizer *t) {
     const HfConfig *c = &o->config;
     t->pad = named_id(t, c, "pad_token");
@@ -48,7 +49,8 @@ static void take_ids(const Opening *o, Tokenizer *t) {
     if (t->eod < 0) t->eod = hf_usual_eod(t);
 }
 
-/* The tokens around a text that no post_processor of tokenizer.json adds. False: the post_processor is used. */
+/* Sets the tokens before and after a text, unless the post_processor of tokenizer.json adds them. Returns
+ * false if the post_processor is used. */
 static bool put_around(const Opening *o, Tokenizer *t, int32_t around[2]) {
     const HfConfig *c = &o->config;
     const HfClass *class = o->class;
@@ -71,7 +73,7 @@ static bool put_around(const Opening *o, Tokenizer *t, int32_t around[2]) {
 typedef struct Template {
     const Tokenizer *t;
     const int32_t *around;
-    json_t *tokens; /* special ones */
+    json_t *tokens; /* special tokens of the template */
 } Template;
 
 static void add_token(const Template *p, int32_t id, int type, json_t *pieces) {
@@ -85,7 +87,7 @@ static void add_token(const Template *p, int32_t id, int type, json_t *pieces) {
     json_decref(name);
 }
 
-/* form: see HfClass.pair. */
+/* Converts a form (HfClass.pair) to the pieces of a template. */
 static json_t *pieces_of(const Template *p, const char *form) {
     json_t *pieces = json_array();
     for (int type = 0; *form; form++)
@@ -107,18 +109,20 @@ static json_t *template_of(const Tokenizer *t, const HfClass *class, const int32
                      "special_tokens", p.tokens);
 }
 
-/* Whether transformers reads the files as they are with the same class, in the folder of a model of that type. */
+/* Whether transformers reads the unchanged files with the same class in the folder of a model of type
+ * export_type. */
 static bool can_copy(const Opening *o) {
     const HfClass *class = NULL;
     HfConfig exported = o->config;
-    exported.model_type = json_string(o->options->export_type); /* NULL of NULL */
+    exported.model_type = json_string(o->options->export_type); /* json_string(NULL) is NULL */
     if (!exported.model_type && !exported.tokenizer_class && o->config.exists) return false;
     const Err e = hf_class_find(&exported, o->root, &class);
     json_decref(exported.model_type);
     return o->is_json && !e.code && class == o->class && !(o->config.exists && o->options->num_extra_tokens);
 }
 
-/* Adds what a tokenizer.json has and `built` lacks. around: NULL: its post_processor is used. */
+/* Completes `built` to a tokenizer.json, and returns its text. around: tokens before and after a text; NULL:
+ * `built` has the post_processor. */
 static char *export(const Opening *o, json_t *built, const Tokenizer *t, const int32_t *around) {
     const TokenizerConfig *c = o->options;
     json_t *list = json_object_get(built, "added_tokens");
@@ -133,7 +137,7 @@ static char *export(const Opening *o, json_t *built, const Tokenizer *t, const i
         json_object_del(token, "from"), json_object_del(token, "given");
     }
     json_object_set_new(built, "version", json_string("1.0"));
-    json_t *trims = json_object_get(built, "post_processor"), /* of offsets, by the class */
+    json_t *trims = json_object_get(built, "post_processor"), /* the class trims offsets */
         *template = around ? template_of(t, o->class, around) : NULL;
     if (template && json_is_object(trims))
         template = json_pack("{s:s,s:[O,o]}", "type", "Sequence", "processors", trims, template);
@@ -155,7 +159,7 @@ static Err finish(Opening *o, Tokenizer *t) {
     if (!e.code) {
         json_object_set_new(built, "added_tokens", added);
         e = hf_load(built, o->is_made ? &o->made : NULL, o->options, t);
-        o->is_made = false; /* taken */
+        o->is_made = false; /* hf_load takes ownership */
     }
     if (!e.code) {
         int32_t around[2];
@@ -256,7 +260,7 @@ static Err open_folder(const TokenizerConfig *c, Tokenizer *t) {
 
 /* ---- GPT2BPETokenizer and BertWordPiece* ---- */
 
-/* Reads the files next to the vocabulary. Any other class there is an error. */
+/* Reads the files next to the vocabulary. It is an error if they name another class. */
 static Err open_as(Opening *o, const char *class) {
     char *dir = folder_of(o->path);
     Err e = hf_config_read(dir, NULL, &o->config);

@@ -1,4 +1,4 @@
-/* Reads a message of Protocol Buffers field by field, without a schema. Source: protobuf.dev, Encoding. */
+/* Reads a Protocol Buffers message field by field, without a schema. Source: protobuf.dev, Encoding. */
 #pragma once
 
 #include <stdbool.h>
@@ -16,11 +16,11 @@ typedef enum WireType { WIRE_VARINT = 0, WIRE_64 = 1, WIRE_BYTES = 2, WIRE_32 = 
 typedef struct Field {
     uint32_t number;
     WireType type;
-    uint64_t value;    /* except WIRE_BYTES */
+    uint64_t value;    /* all types except WIRE_BYTES */
     const char *bytes; /* WIRE_BYTES, borrowed from the message */
     size_t n;
 } Field;
 
-/* False at the end of the message, or if it is damaged. */
+/* Reads the next field; returns false at the end of the message, or if the message is damaged. */
 bool message_next(Message *, Field *);
-float field_float(const Field *); /* of WIRE_32 */
+float field_float(const Field *); /* the value of a WIRE_32 field */

@@ -1,5 +1,5 @@
-/* SentencePiece models, with ids equal to those of the library: the text is normalized, split by unigram or BPE,
- * and unknown characters become unk or bytes. Source: sentencepiece/src/normalizer.cc,
+/* SentencePiece models, with ids equal to those of the library. The text is normalized and split by unigram
+ * or BPE, and unknown characters become unk or bytes. Source: sentencepiece/src/normalizer.cc,
  * sentencepiece_processor.cc; Megatron-LM sentencepiece_tokenizer.py. */
 #include <float.h>
 #include <stdlib.h>
@@ -15,15 +15,15 @@
 #include "tokenizer/model/unigram.h"
 #include "tokenizer/type.h"
 
-static const char SPACE[] = "\xE2\x96\x81"; /* U+2581 stands for a blank */
+static const char SPACE[] = "\xE2\x96\x81"; /* U+2581, which represents a blank */
 enum { SPACE_BYTES = 3 };
 
 typedef struct Spm {
     SpmModel m;
-    Trie *user; /* user-defined pieces, which are found in any text */
+    Trie *user; /* user-defined pieces, which are matched in any text */
     Unigram *unigram;
     RankBpe *bpe; /* owns the vocabulary */
-    Vocab *extra; /* tokens after those of the file, which are not found in texts */
+    Vocab *extra; /* tokens after those of the file; never found in texts */
     int32_t bytes[256];
 } Spm;
 
@@ -65,7 +65,7 @@ static void make_unigram(Spm *s) {
         if (m->pieces[id].type == PIECE_NORMAL) unigram_use(s->unigram, id, m->pieces[id].score);
         if (m->pieces[id].type == PIECE_USER_DEFINED)
             unigram_use(s->unigram, id,
-                        (float)n * 0.1f - 0.1f); /* as version 0.2.3; always better than its parts */
+                        (float)n * 0.1f - 0.1f); /* as in version 0.2.3: always better than its parts */
     }
     if (m->byte_fallback) unigram_use_bytes(s->unigram);
 }
@@ -75,7 +75,7 @@ static int by_score(const void *x, const void *y) {
     return (a < b) - (a > b);
 }
 
-/* Ranks are the places of the scores, the highest first; equal scores have equal ranks. */
+/* The rank of a piece is the position of its score in descending order. Equal scores have equal ranks. */
 static void make_bpe(Spm *s) {
     const SpmModel *m = &s->m;
     const size_t n = (size_t)vocab_limit(m->vocab);
@@ -137,13 +137,15 @@ static int32_t token_id(const Tokenizer *t, const char *token) {
     return id >= 0 ? id : vocab_id(s->extra, token, strlen(token));
 }
 
-/* Texts never contain padding, so its id cannot contradict the model. Megatron-LM does not add it either. */
+/* Whether the text is the padding token. Texts never contain padding, so its id cannot contradict the model.
+ * Megatron-LM does not add a padding token either. */
 static bool is_padding(const HfConfig *c, const char *text) {
     const char *named = hf_config_token(c, "pad_token");
     return !strcmp(text, named ? named : "<pad>");
 }
 
-/* The Hugging Face files next to the model are not used, so they must not contradict it. */
+/* Refuses Hugging Face files next to the model that contradict the model, because these files are not
+ * used. */
 static Err check_neighbours(const TokenizerConfig *c, const Tokenizer *t) {
     static const char REMEDY[] = "use --tokenizer-type HuggingFaceTokenizer, which reads these files, or "
                                  "move the model to another folder";
@@ -180,7 +182,7 @@ static Err open_spm(const TokenizerConfig *c, Tokenizer *t) {
     return e.code ? e : check_neighbours(c, t);
 }
 
-/* The beginning of the text: *bytes of it become `to`. */
+/* Normalizes the beginning of the text: its first *bytes bytes become `to`. */
 static void normalize_prefix(const SpmNormalizer *z, const Trie *user, const char *text, size_t n,
                              size_t *bytes, const char **to, size_t *to_n) {
     int32_t node = TRIE_ROOT;
@@ -196,7 +198,7 @@ static void normalize_prefix(const SpmNormalizer *z, const Trie *user, const cha
     *to = text, *to_n = *bytes;
 }
 
-/* Appends to the normalized text; `at` bytes of the text have been consumed before. */
+/* Appends to the normalized text. at: number of bytes of the text that are consumed before. */
 static void append(Aligned *out, const char *text, size_t n, size_t at) {
     aligned_insert(out, text, n, (Origin){(uint32_t)at, (uint32_t)at});
 }
@@ -205,7 +207,7 @@ static bool ends_with(const Str *s, const char *end, size_t n) {
     return s->len >= n && !memcmp(s->s + s->len - n, end, n);
 }
 
-/* Returns how much of the text has been consumed: the end of the last token. */
+/* Normalizes a text. Returns the number of consumed bytes, which is the end of the last token. */
 static size_t normalize(const SpmNormalizer *z, bool suffix, const Trie *user, const char *text, size_t n,
                         Aligned *out) {
     const char *space = z->escape_whitespaces ? SPACE : " ", *to;
@@ -229,7 +231,7 @@ static size_t normalize(const SpmNormalizer *z, bool suffix, const Trie *user, c
     }
     while (z->remove_extra_whitespaces && ends_with(&out->text, space, space_n)) {
         aligned_shorten(out, out->text.len - space_n);
-        if (out->tracks) i = out->at[out->count].begin; /* still there */
+        if (out->tracks) i = out->at[out->count].begin; /* the origin is still in the array */
     }
     if (suffix && z->dummy_prefix) append(out, space, space_n, i);
     return i;
@@ -239,10 +241,11 @@ typedef struct Emitting {
     const Spm *s;
     const char *text; /* normalized */
     Ids *out;
-    bool after_unk; /* unknown neighbours are one token */
+    bool after_unk; /* consecutive unknown parts are one token */
 } Emitting;
 
-/* A control piece is never in a text, not even one that is spelled as a single character. */
+/* Adds the token of a part. Control pieces are unknown in a text, even if a control piece is a single
+ * character. */
 static void emit(void *arg, const char *text, size_t n, int32_t id) {
     Emitting *e = arg;
     const bool unk = id < 0 || id == e->s->m.unk || e->s->m.pieces[id].type == PIECE_CONTROL;
@@ -250,7 +253,7 @@ static void emit(void *arg, const char *text, size_t n, int32_t id) {
     if (!unk)
         ids_add(e->out, id, begin, end);
     else if (e->s->m.byte_fallback)
-        for (size_t i = 0; i < n; i++) /* the last stands for the character */
+        for (size_t i = 0; i < n; i++) /* the last byte token spans the character */
             ids_add(e->out, e->s->bytes[(unsigned char)text[i]], begin, i + 1 == n ? end : begin);
     else if (!e->after_unk)
         ids_add(e->out, e->s->m.unk, begin, end);
@@ -259,7 +262,7 @@ static void emit(void *arg, const char *text, size_t n, int32_t id) {
     e->after_unk = unk;
 }
 
-/* Spans of the normalized text to characters of the text, of which `end` bytes were consumed. */
+/* Converts spans of the normalized text to characters of the text, of which `end` bytes were consumed. */
 static void find_origins(const char *text, size_t n, const Aligned *normal, size_t end, Ids *ids,
                          size_t first) {
     uint32_t *characters = utf8_characters(text, n);
@@ -298,7 +301,8 @@ static Err encode(const Tokenizer *t, unsigned flags, const char *text, size_t n
     return ERR_OK;
 }
 
-/* starts: NULL, or those of the byte pieces, which begin with their character. */
+/* Appends the text of byte pieces. starts: NULL, or the starts of the pieces, which are those of their
+ * characters. */
 static void decode_bytes(Str *bytes, Str *out, size_t *starts) {
     for (size_t i = 0; i < bytes->len;) {
         size_t n = 1;
@@ -330,12 +334,13 @@ static void decode_piece(const Spm *s, int32_t id, const char *text, size_t n, b
     }
 }
 
-/* The starts are those in the text before the denormalizer, which then does not run. */
+/* With `starts`, the denormalizer does not run, because the starts refer to the text before
+ * denormalization. */
 static Err decode(const Tokenizer *t, unsigned flags, const int32_t *ids, size_t n, Str *out,
                   size_t *starts) {
     const Spm *s = t->impl;
     Str bytes = {0}, text = {0};
-    bool drop_space = true; /* the next piece may begin with the blank of dummy_prefix */
+    bool drop_space = true; /* whether the next piece may begin with the blank of dummy_prefix */
     for (size_t i = 0; i < n; i++) {
         size_t piece_n;
         const char *piece = vocab_text(vocab_of(s), ids[i], &piece_n);

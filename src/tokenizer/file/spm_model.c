@@ -19,7 +19,7 @@ void spm_model_free(SpmModel *m) {
 
 static Err damaged(void) { return err_user("it is damaged, or not a SentencePiece model"); }
 
-/* A field of another type than the schema has is skipped, as Protocol Buffers do. */
+/* Fields whose type differs from the schema are skipped, as in Protocol Buffers. */
 static Message message_of(const Field *f) { return (Message){f->bytes, f->n, false}; }
 
 static Err read_piece(Message message, SpmModel *m) {

@@ -1,4 +1,4 @@
-/* A SentencePiece .model file: a ModelProto message of Protocol Buffers, read without the library. Source:
+/* Reads a SentencePiece .model file, a ModelProto message of Protocol Buffers, without the library. Source:
  * sentencepiece/src/sentencepiece_model.proto, model_interface.cc. */
 #pragma once
 
@@ -27,7 +27,7 @@ typedef struct Piece {
 
 typedef struct SpmNormalizer {
     Charsmap *charsmap; /* NULL: characters are unchanged */
-    Str bytes;          /* that it was read from */
+    Str bytes;          /* the charsmap as stored in the file */
     bool dummy_prefix, remove_extra_whitespaces, escape_whitespaces;
 } SpmNormalizer;
 
@@ -35,7 +35,7 @@ typedef enum SpmKind { SPM_UNIGRAM = 1, SPM_BPE } SpmKind;
 
 typedef struct SpmModel {
     Vocab *vocab;
-    Piece *pieces; /* by id, vocab_limit(vocab) */
+    Piece *pieces; /* [vocab_limit(vocab)], by id */
     size_t cap;
     SpmKind kind;
     bool byte_fallback, whitespace_as_suffix;
@@ -44,7 +44,7 @@ typedef struct SpmModel {
     SpmNormalizer normalizer, denormalizer;
 } SpmModel;
 
-/* Fills `out`, which must be zero; release it in any case. Errors: no such message, a piece or a kind of model
- * that SentencePiece would refuse or that is not supported. */
+/* Fills `out`, which must be zero; call spm_model_free even after an error. Errors: a damaged message, a
+ * piece or a kind of model that SentencePiece refuses or that is not supported. */
 Err spm_model_read(const char *bytes, size_t n, SpmModel *out);
 void spm_model_free(SpmModel *);

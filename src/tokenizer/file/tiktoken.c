@@ -1,6 +1,6 @@
-/* tiktoken's byte-level BPE from Megatron-LM's *.vocab.json, a list of {"rank", "token_bytes", "token_str"}, or
- * from a .tiktoken file, one "BASE64 RANK" per line. Source: Megatron-LM tiktoken_tokenizer.py;
- * tiktoken/src/lib.rs and load.py, openai_public.py (patterns cl100k and o200k). */
+/* Reads tiktoken's byte-level BPE from Megatron-LM's *.vocab.json, a list of {"rank", "token_bytes",
+ * "token_str"}, or from a .tiktoken file with one "BASE64 RANK" per line. Source: Megatron-LM
+ * tiktoken_tokenizer.py; tiktoken/src/lib.rs and load.py, openai_public.py (patterns cl100k and o200k). */
 #include "tokenizer/file/tiktoken.h"
 
 #include <stdio.h>
@@ -36,7 +36,7 @@ static const char *const PATTERNS[][2] = {
 static const char *const MEGATRON_SPECIAL[] = {"<unk>", "<s>", "</s>", "<mask>", "<pad>", "<cls>", "<sep>"};
 enum { NUM_MEGATRON_SPECIAL = sizeof MEGATRON_SPECIAL / sizeof *MEGATRON_SPECIAL };
 
-/* Adds a token in the spelling of byte-level vocabularies. Ranks count up from 0; the first 256 are bytes. */
+/* Adds a token in the spelling of byte-level vocabularies. The ranks below 256 are single bytes. */
 static Err add_token(Vocab *v, const char *base64, size_t n, int64_t rank, int64_t id) {
     Str bytes = {0}, spelled = {0};
     Err e = ERR_OK;
@@ -50,7 +50,7 @@ static Err add_token(Vocab *v, const char *base64, size_t n, int64_t rank, int64
     return e;
 }
 
-/* The first `most` entries of the list, with ids from `first` on. */
+/* Adds the first `most` entries of the list, with ids that begin at `first`. */
 static Err read_list(const json_t *list, int64_t first, int64_t most, Vocab *v) {
     Err e = json_is_array(list) ? ERR_OK : err_user("it must be a list of tokens");
     for (size_t i = 0; i < json_array_size(list) && (int64_t)i < most && !e.code; i++) {
@@ -98,7 +98,8 @@ static void add_special(json_t *list, const char *text, int64_t id) {
                           json_pack("{s:s,s:I,s:b}", "content", text, "id", (json_int_t)id, "special", 1));
 }
 
-/* The special tokens of Megatron-LM: the given ones, which include the usual ones, then numbered ones. */
+/* Lists the special tokens of Megatron-LM: the given tokens, which must include MEGATRON_SPECIAL, then
+ * numbered tokens. */
 static Err megatron_special(const TokenizerConfig *c, int64_t count, json_t *list) {
     const char *const *names = c->num_extra_tokens ? c->extra_tokens : MEGATRON_SPECIAL;
     const size_t n = c->num_extra_tokens ? c->num_extra_tokens : NUM_MEGATRON_SPECIAL;
@@ -145,8 +146,8 @@ static Err read_tokens(const TokenizerConfig *c, Vocab *v, json_t *special) {
     return ERR_OK;
 }
 
-/* A tokenizer.json without its model, which becomes `made`. Takes the vocabulary. behavior: of
- * the text between matches. */
+/* Makes a tokenizer.json without a model, and the model `made`, which owns the vocabulary. pattern, behavior,
+ * invert: of the Split. */
 static json_t *make(Vocab *v, const json_t *special, const char *pattern, const char *behavior, bool invert,
                     TokenModel *made) {
     const size_t n = (size_t)vocab_limit(v);
@@ -176,7 +177,8 @@ bool tekken_is(const json_t *file) {
            json_is_array(json_object_get(file, "vocab"));
 }
 
-/* The special tokens of the file by rank, then numbered ones; their number is config.default_num_special_tokens. */
+/* Lists the special tokens of the file by rank, then numbered tokens. *count, their number, is
+ * config.default_num_special_tokens. */
 static Err tekken_special(const json_t *file, const json_t *config, json_t *special, int64_t *count) {
     const json_t *list;
     ERR_RETURN(field_array(file, "tekken", "special_tokens", &list));

@@ -8,15 +8,15 @@
 #include "tokenizer/text/field.h"
 #include "tokenizer/text/unicode.h"
 
-enum { LONGEST = 512 }; /* bytes of an added token; limits the cost of one position of a text */
+enum { LONGEST = 512 }; /* bytes of an added token; limits the search cost per position of a text */
 
 typedef struct Token {
     int32_t id;
     bool single_word, lstrip, rstrip, special;
-    Str pattern; /* the text to find, and the text that the token decodes to */
+    Str pattern; /* text to find, and decoded text of the token */
 } Token;
 
-/* Patterns in byte order; those that begin with byte b are [first[b], first[b + 1]). */
+/* Patterns in byte order. The patterns that begin with byte b are v[first[b]] to v[first[b + 1] - 1]. */
 typedef struct Set {
     Token *v;
     size_t n, cap;
@@ -25,7 +25,7 @@ typedef struct Set {
 
 struct Added {
     Vocab *vocab;
-    Set sets[2];         /* by normalized */
+    Set sets[2];         /* index: whether tokens are normalized */
     const Token **by_id; /* [vocab_limit]; NULL: not an added token */
 };
 
@@ -63,12 +63,12 @@ static Err sort(Set *set) {
 
 typedef struct NextId {
     const Vocab *model, *added;
-    int64_t next; /* of a token that the model lacks */
-    bool free;    /* any id that is not taken is good */
+    int64_t next; /* next id of a token that the model lacks */
+    bool free;    /* whether any unused id is allowed */
 } NextId;
 
-/* The original keeps the id of a token that the model has, and numbers other tokens from the model's last id
- * on. */
+/* The id that the original assigns: the model's id of the text, or else the next id after the model's last
+ * id. */
 static int64_t next_id(NextId *ids, const char *text, size_t n) {
     const int64_t known = vocab_id(ids->model, text, n);
     if (known >= 0) return known;
@@ -76,13 +76,13 @@ static int64_t next_id(NextId *ids, const char *text, size_t n) {
     return ids->next++;
 }
 
-/* A token without an id gets the next one. */
+/* Sets *id to the id of the JSON object or, if it has none, to the next id. */
 static Err choose_id(NextId *ids, const json_t *object, const char *text, size_t n, int64_t *id) {
     const char *from = json_string_value(json_object_get(object, "from"));
     const bool given = json_object_get(object, "id");
     if (given) ERR_RETURN(field_int(object, "added_tokens", "id", id));
     if (given && ((ids->free && !from) || vocab_id(ids->added, text, n) >= 0))
-        return ERR_OK; /* vocab_add refuses a second one */
+        return ERR_OK; /* vocab_add refuses a duplicate */
     const int64_t expected = next_id(ids, text, n);
     if (given && *id != expected)
         return err_user(
@@ -180,18 +180,18 @@ const char *added_text(const Added *a, int32_t id, size_t *n) {
     return t ? (*n = t->pattern.len, t->pattern.s) : NULL;
 }
 
-/* The longest pattern at the beginning of the text. Patterns that share `depth` bytes with it are [low,
- * high). */
+/* The longest pattern at the beginning of the text; NULL: none. The patterns [low, high) share the first
+ * `depth` bytes with the text. */
 static const Token *longest(const Set *set, const char *text, size_t n) {
     size_t low = set->first[(unsigned char)*text], high = set->first[(unsigned char)*text + 1];
     const Token *best = NULL;
     for (size_t depth = 1; low < high; depth++) {
         if (set->v[low].pattern.len == depth)
-            best = &set->v[low++]; /* a prefix of the others sorts before them */
+            best = &set->v[low++]; /* a prefix of other patterns precedes them */
         if (depth == n || low == high) break;
         unsigned char c = (unsigned char)text[depth];
         size_t bounds[2];
-        for (int k = 0; k < 2; k++) { /* first pattern whose next byte is >= c, then > c */
+        for (int k = 0; k < 2; k++) { /* first pattern whose next byte is >= c, and then > c */
             size_t left = low, right = high;
             while (left < right) {
                 size_t middle = left + (right - left) / 2;
@@ -229,7 +229,7 @@ void added_split(const Added *a, bool normalized, bool special_as_text, const ch
             for (size_t at; begin > done &&
                             (at = utf8_prev(text, begin), utf8_next(text + at, &c), unicode_is_space(c));)
                 begin = at;
-        if (t->lstrip && begin < done) begin = done; /* inside the space that the token before it stripped */
+        if (t->lstrip && begin < done) begin = done; /* the previous token has stripped this space */
         if (t->rstrip)
             for (size_t width; end < n && (width = utf8_next(text + end, &c), unicode_is_space(c));)
                 end += width;

@@ -1,7 +1,7 @@
-/* The "added_tokens" of a tokenizer.json: tokens that are split off a text before the model sees it, leftmost
- * first and longest first. A token with normalized = false is searched in the original text. A token with
- * normalized = true is searched, in its normalized spelling, in the normalized text between those. Source:
- * tokenizers/src/tokenizer/added_vocabulary.rs. */
+/* The "added_tokens" of a tokenizer.json: tokens that are split off a text before the model runs, leftmost
+ * and longest first. Tokens with normalized = false are searched in the original text. Tokens with normalized
+ * = true are searched, in their normalized spelling, in the normalized text between the former tokens.
+ * Source: tokenizers/src/tokenizer/added_vocabulary.rs. */
 #pragma once
 
 #include <jansson.h>
@@ -15,9 +15,9 @@
 
 typedef struct Added Added;
 
-/* A token without an "id" gets the next one. extra: special tokens that are appended if neither the list nor the model
- * has them. free_ids: ids of tokens without "from" need not be those that the original would assign. Errors: an id that
- * contradicts the model's vocabulary or that the original would not assign, a duplicate token. */
+/* Loads the list. A token without an "id" gets the next id. extra: special tokens that are appended if the
+ * list lacks them. free_ids: tokens without "from" may have ids that the original would not assign. Errors:
+ * an id that contradicts the model's vocabulary or that the original would not assign, a duplicate token. */
 typedef struct AddedOptions {
     const char *const *extra;
     size_t num_extra;
@@ -26,14 +26,14 @@ typedef struct AddedOptions {
 Err added_load(const json_t *list, const Normalizer *, const Vocab *model, AddedOptions, Added **out);
 void added_free(Added *);
 
-/* The added tokens by content. */
+/* The vocabulary of added tokens. */
 const Vocab *added_vocab(const Added *);
 bool added_is_special(const Added *, int32_t id);
-/* The text that an added token decodes to (borrowed), NULL if the id is not an added token. */
+/* The decoded text of an added token (borrowed); NULL: the id is not an added token. */
 const char *added_text(const Added *, int32_t id, size_t *n);
 
-/* Calls fn for each added token (its id) and each non-empty stretch of text between (id -1), in order.
- * special_as_text: special tokens are not searched. */
+/* Calls fn for each added token (with its id) and each non-empty stretch of text between them (with id -1),
+ * in order. special_as_text: special tokens are not searched. */
 typedef void AddedFn(void *arg, int32_t id, size_t begin, size_t end);
 void added_split(const Added *, bool normalized, bool special_as_text, const char *text, size_t n,
                  AddedFn *fn, void *arg);

@@ -9,12 +9,12 @@
 #include "base/utf8.h"
 #include "tokenizer/text/field.h"
 
-enum { DIRECT = 512, NONE = -1 }; /* DIRECT includes the 256 characters that spell bytes */
+enum { DIRECT = 512, NONE = -1 }; /* the characters that spell bytes are below DIRECT */
 
 typedef struct Merge {
     uint64_t pair; /* left id << 32 | right id */
     uint32_t rank;
-    int32_t id; /* the merged token; NONE marks a free slot */
+    int32_t id; /* the merged token; NONE: a free slot */
 } Merge;
 
 struct Bpe {
@@ -29,7 +29,7 @@ struct Bpe {
 };
 
 typedef struct Symbol {
-    int32_t id; /* NONE once it is merged into its left neighbour */
+    int32_t id; /* NONE: merged into the left neighbour */
     int32_t prev, next;
     int32_t n; /* bytes */
 } Symbol;
@@ -76,7 +76,7 @@ static Err load_characters(Bpe *b, const json_t *model) {
     return ERR_OK;
 }
 
-/* A merge is "left right" or ["left", "right"]; tokens in the second form may contain blanks. */
+/* Reads a merge, "left right" or ["left", "right"]. Tokens in the second form may contain blanks. */
 static Err merge_texts(const json_t *merge, size_t rank, const char *text[2], size_t n[2]) {
     if (json_is_string(merge)) {
         text[0] = json_string_value(merge);
@@ -186,9 +186,9 @@ static size_t add_symbol(BpeWork *w, size_t count, int32_t id, size_t n) {
     return count + 1;
 }
 
-/* Makes one symbol per character. A character that is not a token becomes its bytes (byte_fallback), else unk,
- * else it is dropped. `pending`: bytes of an unk that later ones may fuse with. As in the original, tokens of bytes do
- * not end it. */
+/* Makes one symbol per character. A character that is not a token becomes its bytes (byte_fallback) or unk,
+ * or is dropped if there is no unk. `pending` is the number of bytes of an unk that later unknown characters
+ * may extend. As in the original, tokens of bytes do not end such an unk. */
 static size_t split(const Bpe *b, BpeWork *w, const char *s, size_t n) {
     size_t count = 0, pending = 0;
     for (size_t i = 0, width; i < n; i += width) {
@@ -243,7 +243,7 @@ void bpe_encode(const Bpe *b, BpeWork *w, const char *piece, size_t n, Ids *out)
         }
         if (s[left].prev >= 0) propose(b, w, s[left].prev);
     }
-    size_t at = 0; /* as in the original, dropped characters do not count */
+    size_t at = 0; /* as in the original, spans do not count dropped characters */
     for (size_t i = 0; i < count; i++)
         if (s[i].id != NONE) ids_add(out, s[i].id, at, at + (size_t)s[i].n), at += (size_t)s[i].n;
 }

@@ -1,6 +1,6 @@
-/* Byte-pair encoding of one pre-token: start from characters, then merge the adjacent pair of lowest rank,
- * leftmost first, until no pair has a rank. A heap of candidate pairs makes a word of n characters cost n log
- * n. Source: Sennrich et al. 2016 (arXiv:1508.07909); tokenizers/src/models/bpe. */
+/* Byte-pair encoding of a pre-token. It begins with characters, and merges the adjacent pair of lowest rank,
+ * leftmost first, until no pair has a rank. With a heap of candidate pairs, a word of n characters costs O(n
+ * log n). Source: Sennrich et al. 2016 (arXiv:1508.07909); tokenizers/src/models/bpe. */
 #pragma once
 
 #include <jansson.h>
@@ -12,7 +12,8 @@
 #include "tokenizer/model/vocab.h"
 #include "tokenizer/text/aligned.h"
 
-/* Ids of tokens and, if `spans` is set before the first, the bytes of the pre-token that each stands for. */
+/* Ids of tokens. If `spans` is set before the first id is added, also the bytes of the pre-token that each
+ * token spans. */
 typedef struct Ids {
     int32_t *v;
     size_t n, cap;
@@ -24,9 +25,8 @@ void ids_free(Ids *);
 
 typedef struct Bpe Bpe;
 
-/* From the "model" object of a tokenizer.json, with unk_token, fuse_unk, byte_fallback and ignore_merges.
- * Errors: dropout, subword affixes, a merge of tokens that are not in the
- * vocabulary. */
+/* Loads the "model" object of a tokenizer.json, with unk_token, fuse_unk, byte_fallback and ignore_merges.
+ * Errors: dropout, subword affixes, a merge of tokens that are not in the vocabulary. */
 Err bpe_load(const json_t *model, Bpe **out);
 void bpe_free(Bpe *);
 const Vocab *bpe_vocab(const Bpe *);

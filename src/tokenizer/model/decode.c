@@ -17,13 +17,13 @@ typedef struct Step {
     StepKind kind;
     Str content;         /* STRIP, REPLACE, METASPACE; WORDPIECE: the prefix of continuations */
     Regex *pattern;      /* REPLACE */
-    int64_t start, stop; /* STRIP: the most characters to remove on each side */
-    bool drop_first;     /* METASPACE: the pre-tokenizer added the blank before the first token */
-    bool cleanup;        /* WORDPIECE: join punctuation and contractions to the word before */
+    int64_t start, stop; /* STRIP: maximum number of characters to remove at each end */
+    bool drop_first;     /* METASPACE: remove the blank that the pre-tokenizer added before the first token */
+    bool cleanup;        /* WORDPIECE: join punctuation and contractions to the previous word */
 } Step;
 
 struct Decoder {
-    bool joins; /* there is no decoder */
+    bool joins; /* the tokenizer.json has no decoder */
     Step steps[MAX_STEPS];
     size_t n;
 };
@@ -119,7 +119,7 @@ Err decoder_load(const json_t *object, Decoder **out) {
     return e;
 }
 
-/* A token that spells bytes becomes those bytes; any other token is unchanged. */
+/* Appends the bytes that a token spells. A token that spells no bytes is unchanged. */
 static void byte_level(const char *s, size_t n, Str *out) {
     size_t before = out->len;
     for (size_t i = 0; i < n;) {
@@ -141,7 +141,7 @@ static int hex(char c) {
     return at ? (int)((at - digits) % 16) : -1;
 }
 
-/* Each run of <0xHH> tokens becomes its text if that is UTF-8, else one U+FFFD per token. */
+/* Converts each run of <0xHH> tokens to its text if that is UTF-8, or else to one U+FFFD per token. */
 static void byte_fallback(const Texts *in, Texts *out) {
     Str run = {0};
     for (size_t i = 0; i <= in->n; i++) {

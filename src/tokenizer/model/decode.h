@@ -1,5 +1,5 @@
 /* The "decoder" of a tokenizer.json: ByteLevel, ByteFallback, Fuse, Strip, Replace, Metaspace, WordPiece and
- * Sequence. It turns the texts of a list of tokens into one text. Source: tokenizers/src/decoders. */
+ * Sequence. A decoder converts the texts of a list of tokens to one text. Source: tokenizers/src/decoders. */
 #pragma once
 
 #include <jansson.h>
@@ -12,23 +12,23 @@
 
 typedef struct Decoder Decoder;
 
-/* The texts of tokens, one after another in one buffer. */
+/* The texts of tokens, concatenated in one buffer. */
 typedef struct Texts {
     Str bytes;
-    size_t *end; /* where each text ends in bytes */
+    size_t *end; /* [n] end of each text in `bytes` */
     size_t n, cap;
 } Texts;
 void texts_add(Texts *, const char *text, size_t n);
 void texts_free(Texts *);
 
-/* NULL or null: tokens are joined by blanks, as in the original. Errors: a kind that is not in the list
- * above. */
+/* Loads a decoder. NULL or null: tokens are joined by blanks, as in the original. Errors: a kind that is not
+ * in the list above. */
 Err decoder_load(const json_t *, Decoder **out);
 void decoder_free(Decoder *);
 
-/* Whether the text of a list is that of its tokens, one after another. */
+/* Whether the decoded text is the concatenation of the texts of the tokens. */
 bool decoder_joins_bytes(const Decoder *);
 
-/* Appends the decoded text to `out`; consumes `tokens`. ByteLevel returns bytes unchanged (the original
- * replaces invalid UTF-8). Errors: from a Replace. */
+/* Appends the decoded text to `out`; overwrites `tokens`. ByteLevel returns bytes unchanged, whereas the
+ * original replaces invalid UTF-8. Errors: from a Replace. */
 Err decoder_run(const Decoder *, Matcher *, Texts *tokens, Str *out);

@@ -1,10 +1,10 @@
-/* A binary heap of numbers, the least first. */
+/* A binary heap of numbers; heap_pop returns the least. */
 #pragma once
 
 #include <stddef.h>
 #include <stdint.h>
 
-typedef struct Heap { /* initially zero; free v */
+typedef struct Heap { /* initially zero; release v with free() */
     uint64_t *v;
     size_t n, cap;
 } Heap;

@@ -15,14 +15,14 @@ typedef struct Edge {
 } Edge;
 
 struct Lattice {
-    Edge *edges; /* by beginning, then by end */
+    Edge *edges; /* sorted by beginning, then by end */
     size_t n, cap;
     int32_t length; /* bytes */
-    /* By place in the word. NaN: no edge begins or ends there. */
+    /* [length + 1], by byte position in the word. NaN: no edge begins or ends there. */
     double *forward, *backward;
-    int32_t *last; /* edge of the best split that ends there */
+    int32_t *last; /* [length + 1] last edge of the best split that ends there */
     size_t places_cap;
-    int32_t *pieces; /* of the result */
+    int32_t *pieces; /* pieces of the result */
 };
 
 Lattice *lattice_new(void) { return mem_zero(1, sizeof(Lattice)); }
@@ -49,7 +49,7 @@ void lattice_set(Lattice *l, PieceScores p, const char *word, size_t n) {
     }
     for (size_t begin = 0, width; begin < n; begin += width) {
         uint32_t c;
-        bool known = false; /* the character is a piece */
+        bool known = false; /* whether the character is a piece */
         width = utf8_next(word + begin, &c);
         int32_t node = TRIE_ROOT;
         for (size_t i = begin; i < n && (node = trie_child(p.trie, node, word[i])) != TRIE_NONE; i++) {
@@ -62,7 +62,7 @@ void lattice_set(Lattice *l, PieceScores p, const char *word, size_t n) {
     }
 }
 
-/* log(exp(x) + exp(y)); x NaN: y. */
+/* log(exp(x) + exp(y)); if x is NaN, y. */
 static double log_sum(double x, double y) {
     static const double FAR = 50; /* exp(-50) is below the precision of the sum */
     if (isnan(x)) return y;
@@ -78,7 +78,7 @@ void lattice_expect(Lattice *l, double count, double *expected) {
         l->forward[e->end] = log_sum(l->forward[e->end], e->score + l->forward[e->begin]);
     }
     for (size_t end = l->n; end;) {
-        size_t first = end - 1; /* edges that begin at one place, in order of their ends */
+        size_t first = end - 1; /* first of the edges with the same beginning */
         while (first && l->edges[first - 1].begin == l->edges[end - 1].begin) first--;
         for (size_t i = first; i < end; i++) {
             const Edge *e = &l->edges[i];

@@ -1,6 +1,7 @@
-/* All splits of a word into the pieces of a unigram model: the best of them, and how often each piece is
- * expected. Sums have the order of the original, so that results differ from its results only by rounding
- * over words. Source: Kudo 2018 (arXiv:1804.10959) section 3.2; tokenizers/src/models/unigram/lattice.rs. */
+/* All splits of a word into the pieces of a unigram model. Finds the best split, and the expected number of
+ * occurrences of each piece. Sums over a word have the order of the original, so results differ from the
+ * original's only by the rounding of sums over words. Source: Kudo 2018 (arXiv:1804.10959) section 3.2;
+ * tokenizers/src/models/unigram/lattice.rs. */
 #pragma once
 
 #include <stdbool.h>
@@ -9,21 +10,22 @@
 
 #include "tokenizer/model/trie.h"
 
-/* Piece 0 stands for a character that is not a piece. */
+/* Piece 0 represents characters that are not pieces. */
 typedef struct PieceScores {
-    const Trie *trie;     /* text to piece */
-    const double *scores; /* by piece */
+    const Trie *trie;     /* maps text to piece */
+    const double *scores; /* [pieces] */
 } PieceScores;
 
 typedef struct Lattice Lattice; /* reusable; one per thread */
 Lattice *lattice_new(void);
 void lattice_free(Lattice *);
-/* word: valid UTF-8, not empty. Replaces the word of before. */
+/* Sets the word, which must be valid UTF-8 and not empty. */
 void lattice_set(Lattice *, PieceScores, const char *word, size_t n);
 
-/* expected[piece] += count * the probability of each place of the piece. */
+/* Adds count * probability to expected[piece] for each occurrence of a piece in the lattice. */
 void lattice_expect(Lattice *, double count, double *expected);
-/* The best split (Viterbi), of several pieces if requested; n = 0: there is none. Valid until the next call. */
+/* The best split (Viterbi). several: the best split into more than one piece. n = 0: there is none. The
+ * result is valid until the next call. */
 typedef struct Split {
     const int32_t *pieces;
     size_t n;

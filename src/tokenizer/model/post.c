@@ -13,7 +13,7 @@ static Err add_id(const json_t *id, int32_t limit, Ids *out) {
     return ERR_OK;
 }
 
-/* One piece of the template: {"Sequence": {"id": "A"}} or {"SpecialToken": {"id": name}}. */
+/* Reads one piece of a template: {"Sequence": {"id": "A"}} or {"SpecialToken": {"id": name}}. */
 static Err template_piece(const json_t *piece, const json_t *tokens, int32_t limit, bool *text_seen,
                           Post *out) {
     const json_t *sequence, *special, *token, *ids;

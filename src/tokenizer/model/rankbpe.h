@@ -1,5 +1,5 @@
-/* Byte-pair encoding of tiktoken and SentencePiece, which have no list of merges: any two neighbours whose texts
- * together are a token may merge, best rank first, leftmost first. Source: tiktoken/src/lib.rs,
+/* Byte-pair encoding of tiktoken and SentencePiece, which have no list of merges. Two neighbours merge if
+ * their concatenated text is a token, lowest rank first and leftmost first. Source: tiktoken/src/lib.rs,
  * byte_pair_merge; sentencepiece/src/bpe_model.cc. */
 #pragma once
 
@@ -13,10 +13,10 @@
 
 typedef struct RankBpe RankBpe;
 
-enum { RANK_NEVER = 0x7FFFFFFF }; /* the token is not made by merges */
+enum { RANK_NEVER = 0x7FFFFFFF }; /* rank of a token that merges never make */
 
-/* Takes the vocabulary and the ranks of its ids, [vocab_limit]. whole: a piece that is itself a token becomes that
- * token. frozen: tokens that never merge, by text; may be NULL. */
+/* Takes ownership of the vocabulary, the ranks of its ids ([vocab_limit]), and `frozen`. whole: a piece that
+ * is a token becomes that token. frozen: tokens that never merge, by text; may be NULL. */
 RankBpe *rankbpe_new(Vocab *, uint32_t *ranks, bool whole, Trie *frozen);
 void rankbpe_free(RankBpe *); /* NULL is fine */
 const Vocab *rankbpe_vocab(const RankBpe *);
@@ -28,6 +28,7 @@ typedef struct RankWork { /* one per thread, initially zero */
 } RankWork;
 void rank_work_free(RankWork *);
 
-/* Calls fn for each token of the piece (valid UTF-8, below 2^31 bytes), with its text; id -1: unknown. */
+/* Calls fn for each token of the piece (valid UTF-8, below 2^31 bytes), with the token's text and id. Id -1:
+ * unknown. */
 typedef void TokenFn(void *arg, const char *text, size_t n, int32_t id);
 void rankbpe_encode(const RankBpe *, RankWork *, const char *piece, size_t n, TokenFn *fn, void *arg);

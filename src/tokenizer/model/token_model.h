@@ -1,4 +1,4 @@
-/* The "model" of a tokenizer.json: what turns a pre-token into ids. BPE, WordPiece, WordLevel and Unigram. */
+/* The "model" of a tokenizer.json, which converts pre-tokens to ids: BPE, WordPiece, WordLevel or Unigram. */
 #pragma once
 
 #include <jansson.h>
@@ -8,7 +8,7 @@
 #include "tokenizer/model/unigram.h"
 #include "tokenizer/model/wordpiece.h"
 
-/* One of them is there. */
+/* Exactly one member is not NULL. */
 typedef struct TokenModel {
     Bpe *bpe;
     WordPiece *words;
@@ -16,7 +16,8 @@ typedef struct TokenModel {
     RankBpe *ranked; /* not in a tokenizer.json: made by tiktoken.c */
 } TokenModel;
 
-/* Fills `out`, which must be zero. A model without a type is BPE. Errors: another type, and those of each. */
+/* Fills `out`, which must be zero. A model without a type is BPE. Errors: another type, and the errors of
+ * each type. */
 Err token_model_load(const json_t *, TokenModel *out);
 void token_model_free(TokenModel *);
 const Vocab *token_model_vocab(const TokenModel *);

@@ -1,4 +1,4 @@
-/* One hash table of (node, byte) -> node for all nodes. */
+/* All nodes share one hash table of (node, byte) -> node. */
 #include "tokenizer/model/trie.h"
 
 #include <stdlib.h>
@@ -12,7 +12,7 @@ typedef struct Edge {
 
 struct Trie {
     Edge *edges;
-    size_t mask; /* slots - 1, a power of two at least twice the nodes */
+    size_t mask; /* slots - 1; slots: a power of two >= 2 * nodes */
     int32_t *values;
     size_t nodes, cap;
 };

@@ -1,4 +1,4 @@
-/* A map from byte strings to numbers that is searched byte by byte, which finds all keys at the beginning of a text. */
+/* A map from byte strings to numbers. A search byte by byte finds all keys that are prefixes of a text. */
 #pragma once
 
 #include <stddef.h>
@@ -10,9 +10,9 @@ enum { TRIE_ROOT = 0, TRIE_NONE = -1 };
 
 Trie *trie_new(void);
 void trie_free(Trie *); /* NULL is fine */
-/* value >= 0; replaces the value of a key that exists already. */
+/* Adds a key with a value >= 0, or replaces the value of an existing key. */
 void trie_add(Trie *, const char *key, size_t n, int32_t value);
-/* The node after one more byte, TRIE_NONE if no key continues so. */
+/* The node after one more byte; TRIE_NONE: no key continues with this byte. */
 int32_t trie_child(const Trie *, int32_t node, char byte);
-/* The value of the key that ends at the node, TRIE_NONE if none does. */
+/* The value of the key that ends at the node; TRIE_NONE: no key ends there. */
 int32_t trie_value(const Trie *, int32_t node);

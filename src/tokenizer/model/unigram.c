@@ -21,11 +21,11 @@ struct Unigram {
     double *scores; /* by id */
     double unk_score;
     int32_t unk;
-    int32_t bytes[256]; /* ids of <0x00> ... <0xFF>, NONE without byte_fallback */
-    bool single;        /* SentencePiece */
+    int32_t bytes[256]; /* ids of <0x00> ... <0xFF>; NONE: no byte_fallback */
+    bool single;        /* SentencePiece: sums are single precision */
 };
 
-/* The best split of the text up to here: its score, and its last token, which begins at `start`. */
+/* The best split of the text up to a position: its score, and its last token, which begins at `start`. */
 typedef struct Best {
     double score;
     int32_t start, id;
@@ -74,7 +74,7 @@ const Vocab *unigram_vocab(const Unigram *u) { return u->vocab; }
 
 void unigram_work_free(UnigramWork *w) { free(w->best); }
 
-/* model.vocab: a list of [token, score]; a token's place is its id. */
+/* Reads model.vocab, a list of [token, score]. The index of a token is its id. */
 static Err load_pieces(const json_t *list, Vocab *vocab) {
     for (size_t i = 0; i < json_array_size(list); i++) {
         const json_t *piece = json_array_get(list, i), *text = json_array_get(piece, 0);
@@ -124,14 +124,14 @@ static void offer(const Unigram *u, Best *best, double score, size_t start, int3
     if (best->id == NONE || score > best->score) *best = (Best){score, (int32_t)start, id};
 }
 
-/* Fills best[0 .. n] for the split of the whole piece. */
+/* Fills best[0 .. n] for a piece of n bytes. */
 static void search(const Unigram *u, Best *best, const char *piece, size_t n) {
     best[0] = (Best){0, 0, NONE};
     for (size_t i = 1; i <= n; i++) best[i] = (Best){0, 0, NONE};
     for (size_t start = 0, width; start < n; start += width) {
         uint32_t c;
         const double here = best[start].score;
-        bool known = false; /* the character at `start` is a token */
+        bool known = false; /* whether the character at `start` is a token */
         width = utf8_next(piece + start, &c);
         int32_t node = TRIE_ROOT;
         for (size_t i = start; i < n && (node = trie_child(u->trie, node, piece[i])) != TRIE_NONE; i++) {
@@ -144,8 +144,8 @@ static void search(const Unigram *u, Best *best, const char *piece, size_t n) {
     }
 }
 
-/* Each byte token spans the whole text. In SentencePiece, the last one of a character spans the character, and the
- * others are empty spans before it. */
+/* Adds byte tokens. Each byte token spans [begin, end). In SentencePiece, the last byte token of a character
+ * spans the character, and the others have empty spans before it. */
 static void add_bytes(const Unigram *u, const char *piece, size_t begin, size_t end, Ids *out) {
     for (size_t i = begin, next; i < end; i = next) {
         uint32_t c;
@@ -172,7 +172,7 @@ void unigram_encode(const Unigram *u, UnigramWork *w, const char *piece, size_t 
     CHECK(n < INT32_MAX, "a pre-token of %zu bytes", n);
     if (n + 1 > w->cap) w->best = mem_grow(w->best, w->cap = 2 * n + 64, sizeof *w->best);
     search(u, w->best, piece, n);
-    /* Turn the path around: best[start].start becomes where the token at `start` ends. */
+    /* Reverses the path: best[start].start becomes the end of the token at `start`. */
     int32_t end = (int32_t)n, after = (int32_t)n, id = NONE;
     while (end > 0) {
         const Best last = w->best[end];
@@ -185,7 +185,7 @@ void unigram_encode(const Unigram *u, UnigramWork *w, const char *piece, size_t 
         const bool is_unk = w->best[at].id == u->unk;
         if (!is_unk) ids_add(out, w->best[at].id, at, stop);
         at = stop;
-        if (is_unk && at < n && w->best[at].id == u->unk) continue; /* unknown neighbours are one token */
+        if (is_unk && at < n && w->best[at].id == u->unk) continue; /* unknown neighbours are merged */
         if (is_unk) add_unknown(u, piece, unknown, at, out);
         unknown = at;
     }

@@ -1,5 +1,5 @@
-/* The unigram language model: the split of a pre-token into tokens whose scores have the largest sum, by the
- * Viterbi algorithm. tokenizer.json and SentencePiece differ in the precision of the sums. Source: Kudo 2018
+/* The unigram language model splits a pre-token into the tokens whose scores have the largest sum (Viterbi
+ * algorithm). tokenizer.json and SentencePiece differ in the precision of the sums. Source: Kudo 2018
  * (arXiv:1804.10959); tokenizers/src/models/unigram/model.rs and sentencepiece/src/unigram_model.cc, both
  * "encode optimized". */
 #pragma once
@@ -14,14 +14,15 @@
 
 typedef struct Unigram Unigram;
 
-/* From the "model" object of a tokenizer.json. Errors: no unk_id, a token without a score. */
+/* Loads the "model" object of a tokenizer.json. Errors: no unk_id, a token without a score. */
 Err unigram_load(const json_t *model, Unigram **out);
-/* For SentencePiece: sums are single precision. `vocab` is borrowed; `unk` is the id of unknown characters,
- * with the score `unk_score`. */
+/* Creates a model of SentencePiece, whose sums are single precision. `vocab` is borrowed. `unk` is the id of
+ * unknown characters, and `unk_score` their score. */
 Unigram *unigram_new(const Vocab *vocab, int32_t unk, double unk_score);
-/* `id` takes part in splits, with this score. */
+/* Adds the token `id` to splits, with this score. */
 void unigram_use(Unigram *, int32_t id, double score);
-/* Unknown characters become the tokens <0x00> ... <0xFF> of their bytes; the vocabulary has all of them. */
+/* Encodes unknown characters as the tokens <0x00> ... <0xFF> of their bytes, which the vocabulary must
+ * contain. */
 void unigram_use_bytes(Unigram *);
 void unigram_free(Unigram *); /* NULL is fine */
 const Vocab *unigram_vocab(const Unigram *);

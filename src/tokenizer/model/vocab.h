@@ -1,4 +1,4 @@
-/* A two-way table: token text <-> id. */
+/* A map between the texts and ids of tokens, in both directions. */
 #pragma once
 
 #include <jansson.h>
@@ -7,19 +7,20 @@
 
 #include "base/err.h"
 
-enum { VOCAB_ID_LIMIT = 1 << 24 }; /* exclusive limit of ids; the largest published vocabularies have 2^18 */
+enum { VOCAB_ID_LIMIT = 1 << 24 }; /* ids are below this; the largest published vocabularies have 2^18 */
 
 typedef struct Vocab Vocab;
 
 Vocab *vocab_new(void);
 void vocab_free(Vocab *);
-/* Errors: an id outside [0, VOCAB_ID_LIMIT), a text or an id that exists already. */
+/* Adds a token. Errors: an id outside [0, VOCAB_ID_LIMIT), a text or an id that exists already. */
 Err vocab_add(Vocab *, const char *text, size_t n, int64_t id);
-/* Adds the "vocab" of a model of a tokenizer.json, {token: id}. Errors: as above, an id that is not an integer. */
+/* Adds the "vocab" of a model of a tokenizer.json, {token: id}. Errors: those of vocab_add, an id that is not
+ * an integer. */
 Err vocab_load(Vocab *, const json_t *model);
-/* -1 if there is none. */
+/* The id of a text; -1: none. */
 int32_t vocab_id(const Vocab *, const char *text, size_t n);
-/* The text of an id (borrowed; not NUL-terminated), NULL if the id has none. */
+/* The text of an id (borrowed, not NUL-terminated); NULL: none. */
 const char *vocab_text(const Vocab *, int32_t id, size_t *n);
 size_t vocab_count(const Vocab *);
 int32_t vocab_limit(const Vocab *); /* largest id + 1 */

@@ -1,5 +1,5 @@
-/* WordPiece and WordLevel: a pre-token is split into the longest tokens of the vocabulary from left to right, or
- * is one token as a whole. Source: Devlin et al. 2018 (arXiv:1810.04805), tokenization.py of BERT;
+/* WordPiece splits a pre-token, from left to right, into the longest tokens of the vocabulary. For WordLevel,
+ * a pre-token is one token. Source: Devlin et al. 2018 (arXiv:1810.04805), tokenization.py of BERT;
  * tokenizers/src/models/wordpiece and wordlevel. */
 #pragma once
 
@@ -12,12 +12,12 @@
 
 typedef struct WordPiece WordPiece;
 
-/* From the "model" object of a tokenizer.json. Errors: an unk_token that is not in the vocabulary. */
+/* Loads the "model" object of a tokenizer.json. Errors: an unk_token that is not in the vocabulary. */
 Err wordpiece_load(const json_t *model, WordPiece **out);
-/* A WordLevel model: the same with whole words only. */
+/* Loads a WordLevel model, with the same errors. */
 Err wordlevel_load(const json_t *model, WordPiece **out);
 void wordpiece_free(WordPiece *); /* NULL is fine */
 const Vocab *wordpiece_vocab(const WordPiece *);
 
-/* Appends the ids of the pre-token (valid UTF-8), or the one of unk_token. */
+/* Appends the ids of the pre-token (valid UTF-8), or the id of unk_token. */
 void wordpiece_encode(const WordPiece *, const char *piece, size_t n, Ids *out);

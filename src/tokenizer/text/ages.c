@@ -4,7 +4,7 @@
 
 #include "tokenizer/text/ages_table.h"
 
-/* The row of [first, last, ...] rows that holds c, NULL if none does. */
+/* The row [first, last, ...] with first <= c <= last; NULL: none. */
 static const uint32_t *find(const uint32_t *table, size_t rows, size_t width, uint32_t c) {
     size_t low = 0, high = rows;
     while (low < high) {

@@ -1,19 +1,21 @@
-/* Unicode versions: the `tokenizers` library matches regexes with Unicode 16 and normalizes with Unicode 9,
- * regardless of the versions of the machine's PCRE2 and utf8proc. Source: tools/oracle/unicode_ages.py. */
+/* Versions of Unicode. The `tokenizers` library matches regexes with Unicode 16 and normalizes with Unicode
+ * 9. These functions hide the versions of the installed PCRE2 and utf8proc. Source:
+ * tools/oracle/unicode_ages.py. */
 #pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
 
-/* A character of Unicode 14 with the same general category, script and UTF-8 length as a newer one, or as one
- * whose category has changed; else `c`. */
+/* Replaces a character that is newer than Unicode 14, or whose category has changed since, by a character of
+ * Unicode 14 with the category, script and UTF-8 length of `c`. Returns other characters unchanged. */
 uint32_t age_stand_in(uint32_t c);
-/* True for characters that Unicode 9 does not define, which normalization therefore leaves unchanged. */
+/* Whether Unicode 9 does not define the character, so that normalization leaves it unchanged. */
 bool age_unordered(uint32_t c);
-/* The lower case of an upper-case letter that is newer than utf8proc; else `c`. */
+/* The lower case of an upper-case letter that utf8proc does not know; `c` for other characters. */
 uint32_t age_lower(uint32_t c);
 
-/* Classes of the original's normalizers and pre-tokenizers, in their versions of Unicode. */
+/* Character classes of the normalizers and pre-tokenizers of the original, each in the original's version of
+ * Unicode. */
 bool age_is_control(uint32_t c);     /* Cc, Cf and Co, except line ends and tabs */
 bool age_is_punctuation(uint32_t c); /* P, and the symbols of ASCII */
 bool age_is_nonspacing(uint32_t c);  /* Mn */

@@ -1,4 +1,4 @@
-/* A text with the origin of each byte: the text between normalization and tokens, for the offsets of tokens. All bytes
+/* A normalized text with the origin of each byte in the original text, for the offsets of tokens. All bytes
  * of a character have one origin. Source: NormalizedString of the `tokenizers` library
  * (tokenizers/src/tokenizer/normalizer.rs). */
 #pragma once
@@ -9,7 +9,7 @@
 
 #include "base/str.h"
 
-typedef struct Origin { /* bytes of the original text */
+typedef struct Origin { /* [begin, end) in bytes of the original text */
     uint32_t begin, end;
 } Origin;
 
@@ -24,8 +24,8 @@ static inline View view_slice(View v, size_t begin, size_t end) {
     return (View){v.text + begin, end - begin, v.at ? v.at + begin : NULL};
 }
 
-/* The origin of byte i, and that of the character before it. Before the first one it is the empty range at the
- * beginning of the part. {0}: unknown. */
+/* The origin of byte i, and of the character before byte i. The origin before the first character is the
+ * empty range at the beginning of the part. {0}: unknown. */
 static inline Origin view_origin(View v, size_t i) { return v.at ? v.at[i] : (Origin){0, 0}; }
 static inline Origin view_origin_before(View v, size_t i) {
     if (!v.at || !v.n) return (Origin){0, 0};
@@ -34,36 +34,36 @@ static inline Origin view_origin_before(View v, size_t i) {
 
 typedef struct Aligned {
     Str text;
-    bool tracks; /* the origins; set by the owner while the text is empty */
+    bool tracks; /* whether to track origins; set by the owner while the text is empty */
     Origin *at;  /* [count] */
     size_t count, cap;
 } Aligned;
 
-void aligned_free(Aligned *); /* leaves an empty text that tracks nothing */
+void aligned_free(Aligned *); /* leaves an empty text that does not track origins */
 void aligned_clear(Aligned *);
-void aligned_shorten(Aligned *, size_t n); /* to n bytes */
+void aligned_shorten(Aligned *, size_t n); /* shortens the text to n bytes */
 View aligned_view(const Aligned *);
-/* Bytes that were appended to `text` since the last call come from here. */
+/* Sets the origin of the bytes that the caller has appended to `text`. */
 void aligned_fill(Aligned *, Origin);
 void aligned_add(Aligned *, View);
 void aligned_insert(Aligned *, const char *bytes, size_t n, Origin);
-/* Appends valid UTF-8 that is at byte `at` of the original text. */
+/* Appends valid UTF-8 from byte `at` of the original text. */
 void aligned_original(Aligned *, const char *text, size_t n, size_t at);
 
 /* Replaces characters of `from` in order. Begin with {.from, .out}. */
 typedef struct Edit {
     View from;
     Aligned *out;
-    size_t at; /* the next character that is replaced */
+    size_t at; /* the next character to replace */
     uint32_t last;
-    int change; /* of the last character, which waits for edit_remove */
+    int change; /* change of the last character, which waits for edit_remove */
     bool waits;
 } Edit;
 
-/* Appends a character. change 0: it replaces the next one; -n: that and n more; 1: none, so it has the origin of the
- * character before the next one. */
+/* Appends a character. change 0: the character replaces the next one. -n: the character replaces the next one
+ * and n more. 1: the character is inserted, with the origin of the character before. */
 void edit_put(Edit *, uint32_t character, int change);
-/* The last character replaces `n` more. Without a last character, later ones replace characters that are too early, as
- * in the original. */
+/* Makes the last character replace `n` more characters. Without a last character, later characters replace
+ * characters that are too early, as in the original. */
 void edit_remove(Edit *, int n);
 void edit_end(Edit *);

@@ -1,4 +1,4 @@
-/* Base64 (RFC 4648, section 4) to bytes and back. */
+/* Conversion between bytes and Base64 (RFC 4648, section 4). */
 #pragma once
 
 #include <stdbool.h>
@@ -6,7 +6,7 @@
 
 #include "base/str.h"
 
-/* Appends the bytes; false if the text is not base64. */
+/* Appends the decoded bytes; returns false if the text is not Base64. */
 bool base64_decode(const char *text, size_t n, Str *out);
-/* Appends the text. */
+/* Appends the bytes as Base64. */
 void base64_encode(const char *bytes, size_t n, Str *out);

@@ -1,5 +1,6 @@
 /* Typed access to the fields of an unchecked JSON object. `where` names the object in messages
- * ("pre_tokenizer"). A field that is absent or null takes the fallback; without a fallback it is an error. */
+ * ("pre_tokenizer"). A field that is absent or null has the value of the fallback. Without a fallback, such a
+ * field is an error. */
 #pragma once
 
 #include <jansson.h>
@@ -8,13 +9,13 @@
 
 #include "base/err.h"
 
-/* Reads a JSON file, with the numbers that serde_json reads; release with json_decref. Errors: unreadable, malformed,
- * duplicate keys, nested too deeply. */
+/* Reads a JSON file; release with json_decref. Numbers have the values that serde_json reads. Errors: a file
+ * that is unreadable, malformed, or nested too deeply; duplicate keys. */
 Err json_file(const char *path, json_t **out);
 
 Err field_bool(const json_t *object, const char *where, const char *key, bool fallback, bool *out);
 Err field_int(const json_t *object, const char *where, const char *key, int64_t *out);
-/* Borrowed. If n is NULL, a NUL inside the text is an error. */
+/* The text is borrowed. If n is NULL, a NUL inside the text is an error. */
 Err field_text(const json_t *object, const char *where, const char *key, const char **out, size_t *n);
 /* *out is NULL if the field is absent or null. */
 Err field_object(const json_t *object, const char *where, const char *key, const json_t **out);

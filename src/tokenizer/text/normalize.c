@@ -12,11 +12,11 @@
 #include "tokenizer/text/pretokenize.h"
 #include "tokenizer/text/unicode.h"
 
-enum { MAX_STEPS = 64, MAX_GROWTH = 64, FREE_GROWTH = 1 << 20 }; /* NFKD can turn one character into 18 */
+enum { MAX_STEPS = 64, MAX_GROWTH = 64, FREE_GROWTH = 1 << 20 }; /* NFKD can expand one character to 18 */
 
 typedef enum StepKind { FORM, LOWERCASE, PREPEND, REPLACE, MAP, STRIP, CHARSMAP, BYTES } StepKind;
 
-typedef void MapFn(uint32_t character, Str *out); /* appends what the character becomes */
+typedef void MapFn(uint32_t character, Str *out); /* appends the replacement of a character */
 
 typedef struct Step {
     StepKind kind;
@@ -57,7 +57,8 @@ static void clean(uint32_t c, Str *out) {
     utf8_put(out, unicode_is_space(c) ? ' ' : c);
 }
 
-/* The blocks that BERT takes for Chinese. The gap before U+2B920 is the original's. */
+/* Adds blanks around the characters that BERT considers Chinese. The original has the same gap before
+ * U+2B920. */
 static void space_chinese(uint32_t c, Str *out) {
     static const uint32_t blocks[][2] = {{0x4E00, 0x9FFF},   {0x3400, 0x4DBF},   {0x20000, 0x2A6DF},
                                          {0x2A700, 0x2B73F}, {0x2B740, 0x2B81F}, {0x2B920, 0x2CEAF},
@@ -188,7 +189,7 @@ Err normalizer_load(const json_t *object, Normalizer **out) {
     return e;
 }
 
-/* The content of a replacement has the origin of the last character of the match. */
+/* The replacement has the origin of the last character of the match. */
 Err replace_all(const Regex *pattern, const Str *content, Matcher *m, View text, Aligned *out) {
     Spans spans = {0};
     Err e = regex_spans(pattern, m, text.text, text.n, &spans);
@@ -221,8 +222,9 @@ static void strip(const Step *step, View v, Aligned *out) {
     aligned_add(out, view_slice(v, begin, end));
 }
 
-/* One part of the text: the first rule of the charsmap that matches its beginning replaces all of it. Characters
- * replace characters one by one; the last ones are additional, or the last one replaces the rest. */
+/* Replaces a whole part of the text if the shortest rule of the charsmap matches its beginning; otherwise
+ * returns false. Characters replace characters one by one. Surplus characters are inserted; if characters are
+ * missing, the last character replaces the rest. */
 static bool map_part(const Charsmap *m, const char *part, size_t n, Edit *e) {
     const char *to;
     size_t to_n;
@@ -239,7 +241,7 @@ static bool map_part(const Charsmap *m, const char *part, size_t n, Edit *e) {
 
 enum { SHORT_CLUSTER = 6 };
 
-/* Unlike in SentencePiece, rules apply first to short grapheme clusters, then to characters. */
+/* Unlike in SentencePiece, rules are applied to short grapheme clusters first, and then to characters. */
 static void apply_charsmap(const Charsmap *m, View v, Aligned *out) {
     Edit e = {.from = v, .out = out};
     for (size_t i = 0, end; i < v.n; i = end) {

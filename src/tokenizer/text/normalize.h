@@ -1,7 +1,7 @@
-/* The "normalizer" of a tokenizer.json: BertNormalizer, ByteLevel, Lowercase, NFC, NFD, NFKC, NFKD, Nmt, Precompiled,
- * Prepend, Replace, Sequence, Strip and StripAccents. Normalization forms are those of Unicode 9, as in the original
- * (ages.h). Lowercase knows the letters of utf8proc; the original knows a few newer ones. Source: Unicode Standard
- * Annex 15 (normalization forms) with utf8proc's tables; tokenizers/src/normalizers. */
+/* The "normalizer" of a tokenizer.json: BertNormalizer, ByteLevel, Lowercase, NFC, NFD, NFKC, NFKD, Nmt,
+ * Precompiled, Prepend, Replace, Sequence, Strip and StripAccents. Normalization forms are those of Unicode
+ * 9, as in the original (ages.h). Source: Unicode Standard Annex 15 (normalization forms) with utf8proc's
+ * tables; tokenizers/src/normalizers. */
 #pragma once
 
 #include <jansson.h>
@@ -12,13 +12,14 @@
 
 typedef struct Normalizer Normalizer;
 
-/* NULL or null: a normalizer without effect. Errors: a kind that is not in the list above. */
+/* Loads a normalizer. NULL or null: a normalizer without effect. Errors: a kind that is not in the list
+ * above. */
 Err normalizer_load(const json_t *, Normalizer **out);
 void normalizer_free(Normalizer *);
 
-/* Replaces `out` by the normalized text; text is valid UTF-8, at byte `at` of the original text. Errors: a regex that
- * exceeds its limits, a text that grows without bound. */
+/* Sets `out` to the normalized text. `text` is valid UTF-8, and begins at byte `at` of the original text.
+ * Errors: a regex that exceeds its limits, a text that grows without bound. */
 Err normalizer_run(const Normalizer *, Matcher *, const char *text, size_t n, size_t at, Aligned *out);
 
-/* Appends `text` with every match of the regex replaced. Errors: as above. */
+/* Appends `text` with every match of the regex replaced by `content`. Errors: those of normalizer_run. */
 Err replace_all(const Regex *, const Str *content, Matcher *, View text, Aligned *out);

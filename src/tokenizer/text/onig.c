@@ -11,8 +11,8 @@
 
 #include "base/utf8.h"
 
-/* Oniguruma's \w is wider than PCRE2's, and outside of classes it also has six superscripts and fractions of
- * Latin-1. Its \s lacks U+180E, which PCRE2's has. */
+/* Oniguruma's \w matches more characters than PCRE2's; outside classes it also matches six superscripts and
+ * fractions of Latin-1. Oniguruma's \s does not match U+180E, unlike PCRE2's. */
 #define CLASS_WORD "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}"
 #define WORD       CLASS_WORD "\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}"
 #define SPACE      "\\p{White_Space}"
@@ -23,8 +23,8 @@ typedef struct Rewrite {
     const char *p; /* the pattern, and the position in it */
     size_t n, i;
     Str *out;
-    bool in_class, class_start, nested; /* nested: in a class inside a class */
-    size_t atom;                        /* where the last atom begins in out, for a quantifier */
+    bool in_class, class_start, nested; /* nested: inside a class that is inside a class */
+    size_t atom;                        /* position of the last atom in out, for a quantifier */
     size_t groups[MAX_GROUPS], depth;
 } Rewrite;
 
@@ -47,7 +47,7 @@ static void put_set(Rewrite *r, const char *set, bool negated) {
     str_printf(r->out, r->in_class ? "%s" : negated ? "[^%s]" : "[%s]", set);
 }
 
-/* \p{Han} is a script in Oniguruma and a set of script extensions in PCRE2. */
+/* Whether the name is a script. \p{Han} is a script in Oniguruma, but a set of script extensions in PCRE2. */
 static bool is_script(const char *name, size_t n) {
     Str probe = {0};
     str_printf(&probe, "\\p{sc:%.*s}", (int)n, name);
@@ -59,7 +59,7 @@ static bool is_script(const char *name, size_t n) {
     return compiled != NULL;
 }
 
-/* \p{Name}, \p{^Name}, \P{Name} */
+/* Converts \p{Name}, \p{^Name} and \P{Name}. */
 static Err property(Rewrite *r) {
     bool negated = r->p[r->i + 1] == 'P';
     size_t name = r->i + 3, end = name;
@@ -74,7 +74,7 @@ static Err property(Rewrite *r) {
     return ERR_OK;
 }
 
-/* \uHHHH, \xHH and \x{H...} */
+/* Converts \uHHHH, \xHH and \x{H...}. */
 static Err code_point(Rewrite *r) {
     bool braces = at(r, r->i + 2, "{");
     size_t first = r->i + 2 + braces, end = first, most = braces ? 8 : r->p[r->i + 1] == 'u' ? 4 : 2;
@@ -131,7 +131,8 @@ static Err escape(Rewrite *r) {
     return ERR_OK;
 }
 
-/* A class inside a class adds its characters, unless it is negated. Next to '-' its brackets end a range. */
+/* Converts a bracket of a class inside a class, which adds characters. Negated classes and brackets next to
+ * '-' are refused. */
 static Err nested_class(Rewrite *r) {
     static const char *const NOT[] = {"[^", "[:", "[]", "[-", "]-"};
     bool refused = r->p[r->i - 1] == '-' || (r->p[r->i] == '[' && r->nested);
@@ -154,8 +155,8 @@ static Err class_item(Rewrite *r) {
     return ERR_OK;
 }
 
-/* When ignoring case, Oniguruma lets "ss" match U+00DF and "ff" a ligature; PCRE2 folds one character to
- * one. */
+/* Whether the pattern contains a pair that Oniguruma folds to one character: if case is ignored, "ss" matches
+ * U+00DF and "ff" matches a ligature. PCRE2 folds only single characters. */
 static bool folds_to_one(const char *p, size_t n) {
     static const char *const pairs[] = {"ss", "ff", "fi", "fl", "st"};
     for (size_t i = 0; i + 1 < n; i++)
@@ -164,7 +165,7 @@ static bool folds_to_one(const char *p, size_t n) {
     return false;
 }
 
-/* "(": plain groups, look-around and atomic groups are alike; options differ. */
+/* Converts "(". Groups, look-around and atomic groups have the same syntax in PCRE2, but options differ. */
 static Err group(Rewrite *r) {
     static const char *const same[] = {"(?:", "(?=", "(?!", "(?<=", "(?<!", "(?>"};
     if (r->depth == MAX_GROUPS) return refuse(r, "groups nested too deeply");
@@ -183,7 +184,7 @@ static Err group(Rewrite *r) {
     }
     size_t end = r->i + 2;
     while (end < r->n && strchr("im-", r->p[end])) end++;
-    bool to_the_end = at(r, end, ")") && r->i == 0; /* (?i) in front of the whole pattern */
+    bool to_the_end = at(r, end, ")") && r->i == 0; /* (?i) at the beginning of the pattern */
     if (end == r->i + 2 || !(at(r, end, ":") || to_the_end)) return refuse(r, "a kind of group or option");
     if (memchr(r->p + r->i, 'i', end - r->i) && folds_to_one(r->p, r->n))
         return refuse(r, "ss, ff, fi, fl or st with case ignored");
@@ -193,7 +194,8 @@ static Err group(Rewrite *r) {
     return ERR_OK;
 }
 
-/* "{": Ruby's {,m} is {0,m}, {n,m}+ repeats the repetition, {n}? makes it optional. */
+/* Converts "{". In Ruby, {,m} means {0,m}, {n,m}+ repeats the repetition, and {n}? makes the repetition
+ * optional. */
 static void braces(Rewrite *r) {
     size_t i = r->i + 1, digits = i;
     while (i < r->n && isdigit((unsigned char)r->p[i])) i++;

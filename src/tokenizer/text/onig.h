@@ -1,4 +1,4 @@
-/* Rewrites Oniguruma patterns (Ruby syntax) for PCRE2, as regex.h describes. */
+/* Converts Oniguruma patterns (Ruby syntax) to PCRE2 patterns, as described in regex.h. */
 #pragma once
 
 #include <stddef.h>
@@ -6,7 +6,7 @@
 #include "base/err.h"
 #include "base/str.h"
 
-/* The number of bytes of a pattern to print in an error message. The pattern need not end in NUL. */
+/* The number of bytes of a pattern to print in an error message. The pattern need not be NUL-terminated. */
 static inline int onig_shown(size_t n) { return n < 200 ? (int)n : 200; }
 
 /* Appends the PCRE2 pattern (for PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE). Errors: syntax without an exact

@@ -19,8 +19,8 @@ typedef enum Prepend { ALWAYS, NEVER, FIRST } Prepend;
 
 typedef struct Step {
     StepKind kind;
-    Regex *pattern;              /* SPLIT, or NULL: at each character of a class */
-    bool (*is_member)(uint32_t); /* that class */
+    Regex *pattern;              /* SPLIT; NULL: split at each character of a class */
+    bool (*is_member)(uint32_t); /* the class, if pattern is NULL */
     Behavior behavior;
     bool invert;
     Str meta; /* METASPACE: the character that replaces a blank */
@@ -43,10 +43,11 @@ struct PreTokenizerWork {
 static const char GPT2[] =
     "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
 
-/* \w of the regex crate, which only this pre-tokenizer uses */
+/* \w of the regex crate, which only Whitespace uses */
 #define RUST_WORD "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\u200C\\u200D"
 
-/* Printable Latin-1 characters spell themselves; the other 68 bytes are U+0100 and up, in order. */
+/* Printable Latin-1 characters spell themselves. The other 68 bytes are spelled as U+0100, U+0101, ... in
+ * order. */
 static bool spells_itself(uint32_t b) {
     return (b >= '!' && b <= '~') || (b >= 0xA1 && b <= 0xFF && b != 0xAD);
 }
@@ -123,7 +124,7 @@ static Err load_byte_level(PreTokenizer *p, const json_t *object) {
     return new_step(p, BYTES, &step);
 }
 
-/* Reads one character, as a string. */
+/* Reads a string of one character. */
 static Err load_char(const json_t *object, const char *key, const char **out) {
     uint32_t c;
     ERR_RETURN(field_text(object, "pre_tokenizer", key, out, NULL));
@@ -221,7 +222,7 @@ void pretokenizer_work_free(PreTokenizerWork *w) {
     free(w);
 }
 
-/* Merges neighbours in place, as NormalizedString::split does; afterwards `match` means that the piece is
+/* Merges neighbours in place, as NormalizedString::split does. In the result, `match` means that the piece is
  * dropped. */
 static void apply_behavior(Spans *s, Behavior behavior, bool invert) {
     size_t kept = 0;
@@ -256,7 +257,8 @@ typedef struct Run {
     Err err;
 } Run;
 
-/* FIRST: at the beginning of the original text. */
+/* Writes blanks as metaspace, and may prefix a metaspace. FIRST: only at the beginning of the original
+ * text. */
 static void metaspace(const Step *step, View v, Aligned *out) {
     const Str *meta = &step->meta;
     const bool has = *v.text == ' ' || (v.n >= meta->len && !memcmp(v.text, meta->s, meta->len));
@@ -270,7 +272,7 @@ static void metaspace(const Step *step, View v, Aligned *out) {
     }
 }
 
-/* The characters of the class, and the text between them, as regex_spans has matches. */
+/* Sets `out` to the characters of the class, as matches, and the text between them, like regex_spans. */
 static void class_spans(bool (*is_member)(uint32_t), const char *text, size_t n, Spans *out) {
     size_t covered = 0;
     out->n = 0;
@@ -284,7 +286,7 @@ static void class_spans(bool (*is_member)(uint32_t), const char *text, size_t n,
     if (covered < n) spans_add(out, covered, n, false);
 }
 
-/* False if r->err is set. */
+/* Runs the steps from `depth` on. Returns false if r->err is set. */
 static bool pretokenize_run(Run *r, size_t depth, View v) {
     if (!v.n) return true;
     if (depth == r->p->n) return r->fn(r->arg, v), true;

@@ -1,8 +1,8 @@
-/* The "pre_tokenizer" of a tokenizer.json: BertPreTokenizer, Split, ByteLevel, Digits, Metaspace, Punctuation,
- * Whitespace, WhitespaceSplit, CharDelimiterSplit and Sequence. Each is one or two of four steps: prefix a blank,
- * split, spell bytes as characters, write blanks as metaspace. Pieces pass through the steps depth first, without a
- * list of all pieces. Source: tokenizers/src/pre_tokenizers and NormalizedString::split; GPT-2 encoder.py (byte
- * spelling). */
+/* The "pre_tokenizer" of a tokenizer.json: BertPreTokenizer, Split, ByteLevel, Digits, Metaspace,
+ * Punctuation, Whitespace, WhitespaceSplit, CharDelimiterSplit and Sequence. Each kind consists of one or two
+ * steps: prefix a blank, split, spell bytes as characters, or write blanks as metaspace. The steps process
+ * pieces depth first, without a list of all pieces. Source: tokenizers/src/pre_tokenizers and
+ * NormalizedString::split; GPT-2 encoder.py (byte spelling). */
 #pragma once
 
 #include <jansson.h>
@@ -17,19 +17,22 @@
 typedef struct PreTokenizer PreTokenizer;
 typedef struct PreTokenizerWork PreTokenizerWork; /* one per thread */
 
-/* NULL or null: a text is one piece. Errors: a kind that is not in the list above, several ByteLevels. */
+/* Loads a pre-tokenizer. NULL or null: a text is one piece. Errors: a kind that is not in the list above,
+ * several ByteLevels. */
 Err pretokenizer_load(const json_t *, PreTokenizer **out);
 void pretokenizer_free(PreTokenizer *);
 PreTokenizerWork *pretokenizer_work_new(const PreTokenizer *);
 void pretokenizer_work_free(PreTokenizerWork *);
 
-/* Whether the origins of the text change its pieces: a Metaspace that prefixes the beginning of the original text. */
+/* Whether the pieces depend on the origins of the text, because a Metaspace prefixes only the beginning of
+ * the original text. */
 bool pretokenizer_needs_origins(const PreTokenizer *);
 /* Calls fn for each non-empty piece, in order. Errors: from a regex. */
 typedef void PieceFn(void *arg, View piece);
 Err pretokenizer_run(const PreTokenizer *, PreTokenizerWork *, Matcher *, View text, PieceFn *fn, void *arg);
 
-/* The character that spells a byte in a byte-level vocabulary, and back: -1 for any other character. */
+/* byte_to_char returns the character that spells a byte in byte-level vocabularies. char_to_byte is the
+ * inverse; -1: the character spells no byte. */
 uint32_t byte_to_char(unsigned char byte);
 int char_to_byte(uint32_t character);
 /* Appends the characters that spell the bytes of a text. */

@@ -16,7 +16,7 @@ struct Regex {
     pcre2_code *code;
 };
 
-/* Only group 0 is needed, so one pair of offsets is enough for every pattern. */
+/* Only group 0 is read, so one pair of offsets suffices for every pattern. */
 struct Matcher {
     pcre2_match_data *data;
     pcre2_match_context *context;
@@ -39,8 +39,7 @@ static Err compile(const char *pattern, size_t n, bool literal, Regex **out) {
         return err_user("the regex '%.*s' cannot be compiled: %s at byte %zu", onig_shown(n), pattern,
                         (char *)why, offset);
     }
-    pcre2_jit_compile(compiled,
-                      PCRE2_JIT_COMPLETE); /* if it fails the interpreter runs: slower, with equal matches */
+    pcre2_jit_compile(compiled, PCRE2_JIT_COMPLETE); /* after a failure, the slower interpreter is used */
     *out = mem_alloc(sizeof **out);
     (*out)->code = compiled;
     return ERR_OK;
@@ -94,8 +93,8 @@ void spans_add(Spans *s, size_t begin, size_t end, bool match) {
     s->v[s->n++] = (Span){begin, end, match};
 }
 
-/* The text, with characters that are newer than PCRE2's tables replaced by older ones of equal kind and
- * length. */
+/* The text, in which older characters of equal class and length replace characters that are newer than
+ * PCRE2's tables. */
 static const char *known_characters(Matcher *m, const char *text, size_t n) {
     str_clear(&m->stand_ins);
     size_t copied = 0;
@@ -123,7 +122,7 @@ static int search(const Regex *r, Matcher *m, const char *text, size_t n, size_t
 Err regex_spans(const Regex *r, Matcher *m, const char *text, size_t n, Spans *out) {
     out->n = 0;
     if (!n) return ERR_OK;
-    /* A match backtracks over a run of blanks once per character, so its budget grows with the text. */
+    /* A match may backtrack over a run of blanks once per character, so the limit grows with the text. */
     pcre2_set_match_limit(m->context, n < 100000000 ? 10000000 + 16 * (uint32_t)n : UINT32_MAX);
     text = known_characters(m, text, n);
     size_t from = 0, covered = 0;

@@ -1,8 +1,8 @@
-/* Regular expressions of tokenizer.json files (Oniguruma, Ruby syntax, UTF-8) on PCRE2. The pattern is
- * rewritten where the two differ: \s \w \d \b and scripts by Unicode property, inline m = dot matches
- * newline, {n,m}+ repeats instead of being possessive. Syntax without an exact equivalent (nested classes and
- * &&, subexpression calls, \h \R \X ...) is refused. Character classes are those of Unicode 16 (ages.h).
- * Source: Oniguruma doc/RE, ONIG_SYNTAX_RUBY; tokenizers/src/utils/onig.rs. */
+/* Regular expressions of tokenizer.json files (Oniguruma, Ruby syntax, UTF-8) on PCRE2. A pattern is
+ * rewritten where PCRE2 differs: \s \w \d \b and scripts become Unicode properties, inline m means that dot
+ * matches newline, and {n,m}+ is a repetition instead of possessive. Syntax without an exact equivalent
+ * (negated nested classes, &&, subexpression calls, \h \R \X ...) is refused. Character classes are those of
+ * Unicode 16 (ages.h). Source: Oniguruma doc/RE, ONIG_SYNTAX_RUBY; tokenizers/src/utils/onig.rs. */
 #pragma once
 
 #include <jansson.h>
@@ -13,13 +13,13 @@
 
 typedef struct Regex Regex;
 
-/* literal: the pattern is plain text. Errors: a syntax error, unsupported syntax. */
+/* Compiles a pattern. literal: the pattern is plain text. Errors: a syntax error, unsupported syntax. */
 Err regex_compile(const char *pattern, size_t n, bool literal, Regex **out);
-/* The "pattern" of a Replace or Split: {"String": s} or {"Regex": r}. */
+/* Compiles the "pattern" of a Replace or Split: {"String": s} or {"Regex": r}. */
 Err pattern_load(const json_t *object, const char *where, Regex **out);
 void regex_free(Regex *);
 
-/* Working memory of matches; one per thread, for any number of Regexes. */
+/* Working memory of matches. A thread needs one Matcher for any number of Regexes. */
 typedef struct Matcher Matcher;
 Matcher *matcher_new(void);
 void matcher_free(Matcher *);
@@ -34,6 +34,6 @@ typedef struct Spans {
 } Spans;
 void spans_add(Spans *, size_t begin, size_t end, bool match);
 
-/* Replaces `out` by the matches and the text between them, which together cover text[0, n) in order. An empty
- * match directly after a match does not count. Errors: the match exceeds the backtracking limit. */
+/* Sets `out` to the matches and the text between them, which together cover text[0, n) in order. An empty
+ * match directly after a match is ignored. Errors: a match exceeds the backtracking limit. */
 Err regex_spans(const Regex *, Matcher *, const char *text, size_t n, Spans *out);

@@ -19,7 +19,7 @@ typedef struct Number {
 
 static bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-/* False: the digit does not fit. */
+/* Appends a digit; returns false if the significand would overflow. */
 static bool add_digit(Number *x, char c) {
     const uint64_t digit = (uint64_t)(c - '0');
     if (x->significand > (UINT64_MAX - digit) / 10) return false;
@@ -38,7 +38,7 @@ static double value_of(Number x) {
     return x.exponent >= 0 ? f * power : f / power;
 }
 
-/* The exponent after "e". NULL: it is malformed. */
+/* Reads the exponent after "e". Returns its end; NULL: malformed. */
 static const char *read_exponent(const char *s, Number *x) {
     const bool negative = *s == '-';
     int64_t exponent = 0;
@@ -50,7 +50,7 @@ static const char *read_exponent(const char *s, Number *x) {
     return s;
 }
 
-/* Reads a real number; the text ends with a NUL. Returns its end, NULL if it is malformed. */
+/* Reads a real number from a NUL-terminated text. Returns its end; NULL: malformed. */
 static const char *read_real(const char *s, double *value) {
     const bool negative = *s == '-';
     Number x = {0, 0};

@@ -1,9 +1,10 @@
-/* Real numbers as tokenizers reads them: serde_json without its feature float_roundtrip is up to a unit in the last
- * place off, which decides between splits of equal score. */
+/* Real numbers as the `tokenizers` library reads them. serde_json without its feature float_roundtrip has
+ * errors of up to one unit in the last place, which decide between splits of equal score. */
 #pragma once
 
 #include "base/str.h"
 
-/* Replaces each real number of a JSON text that serde_json reads as another value by that value, in digits that every
- * correct reader converts to it. Malformed and infinite numbers stay. */
+/* Finds the real numbers of a JSON text that serde_json reads as another value, and replaces them by that
+ * value with 18 digits, which every correct reader converts exactly. Malformed and infinite numbers are
+ * unchanged. */
 void serde_numbers(Str *json);

@@ -1,5 +1,5 @@
-/* Unicode operations with utf8proc's tables. The sort of combining marks is our own, because utf8proc_map
- * takes quadratic time. */
+/* Unicode operations with utf8proc's tables. Combining marks are sorted here, because utf8proc_map needs
+ * quadratic time. */
 #include "tokenizer/text/unicode.h"
 
 #include <stdlib.h>
@@ -53,7 +53,7 @@ static size_t decompose_char(uint32_t c, bool compat, int32_t out[LONGEST_DECOMP
     return (size_t)k;
 }
 
-/* Decomposes the text into *v, which the caller frees, and returns how many characters that gives. */
+/* Decomposes the text into *v, which the caller frees. Returns the number of characters. */
 static size_t decompose(View text, bool compat, Part **v) {
     size_t cap = text.n + LONGEST_DECOMPOSITION, count = 0;
     *v = mem_alloc(cap * sizeof **v);
@@ -73,8 +73,9 @@ static size_t decompose(View text, bool compat, Part **v) {
     return count;
 }
 
-/* False: they do not compose. No character composes with one below U+0300, or with one that Unicode 9 does not define.
- * utf8proc also composes Hangul with U+11A7, which is not a final consonant. */
+/* Composes a pair into *a; returns false if the characters do not compose. No character composes with a
+ * following character below U+0300, or with a character that Unicode 9 does not define. utf8proc also
+ * composes Hangul with U+11A7, which is not a final consonant. */
 static bool compose_pair(Part *a, Part b) {
     int32_t pair[] = {a->c, b.c};
     if (b.c < 0x300) return false;
@@ -90,7 +91,7 @@ static void recompose(Part *v, size_t count, Edit *e) {
     size_t waiting = 0; /* v[0 .. waiting) */
     Part starter = {0, 0};
     bool has = false;
-    unsigned last = 0; /* class of the last mark that waits */
+    unsigned last = 0; /* class of the last waiting mark */
     for (size_t i = 0; i < count; i++) {
         const Part p = v[i];
         const unsigned class = combining_class(p.c);
@@ -133,7 +134,7 @@ void unicode_lower(View text, Aligned *out) {
         uint32_t c;
         i += utf8_next(text.text + i, &c);
         edit_put(&e, c == 0x130 ? 'i' : (uint32_t)utf8proc_tolower((int32_t)age_lower(c)), 0);
-        if (c == 0x130) edit_put(&e, 0x307, 1); /* the only character whose lower case has two characters */
+        if (c == 0x130) edit_put(&e, 0x307, 1); /* only U+0130 becomes two characters */
     }
     edit_end(&e);
 }

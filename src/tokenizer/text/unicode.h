@@ -7,12 +7,13 @@
 
 #include "tokenizer/text/aligned.h"
 
-/* Appends NFD, with compat NFKD, with compose NFC, with both NFKC. The origins of composed characters are those that
- * unicode_normalization_alignments, the `tokenizers` library's crate, gives. */
+/* Appends the NFD form of the text: NFKD with compat, NFC with compose, NFKC with both. Composed characters
+ * have the origins that unicode_normalization_alignments computes, the crate of the `tokenizers` library. */
 void unicode_normalize(View text, bool compat, bool compose, Aligned *out);
 /* Appends the text with each character's full lower-case mapping, without context (no final sigma). */
 void unicode_lower(View text, Aligned *out);
-/* Bytes of the extended grapheme cluster at the beginning of the text (Unicode Standard Annex 29). */
+/* The number of bytes of the extended grapheme cluster at the beginning of the text (Unicode Standard Annex
+ * 29). */
 size_t unicode_cluster(const char *text, size_t n);
 bool unicode_is_space(uint32_t character); /* White_Space */
 bool unicode_is_word(uint32_t character);  /* \w of UTS 18: Alphabetic, M, Nd, Pc, Join_Control */

@@ -1,6 +1,6 @@
-/* A word is a list of token ids. `pairs` has the count of each pair of neighbours. The queue has the pairs
- * by count, with the words where they occur; its counts may be old and are looked up again when a pair
- * comes first. */
+/* A word is a list of token ids. `pairs` has the count of each pair of neighbours. The queue orders pairs by
+ * count, and has the words that contain each pair. A count in the queue may be outdated, so it is compared
+ * with the current count when the pair is first in the queue. */
 #include "tokenizer/train/bpe.h"
 
 #include <stdbool.h>
@@ -25,8 +25,8 @@ typedef struct Places { /* words, in ascending order */
 typedef struct Pair {
     uint64_t key; /* left id << 32 | right id */
     int64_t count;
-    Places fresh;   /* words that got this pair since it was last queued */
-    int64_t merged; /* its place in the list of merges + 1; 0: not merged */
+    Places fresh;   /* words that contain this pair since it was last queued */
+    int64_t merged; /* index in the list of merges + 1; 0: not merged */
 } Pair;
 
 typedef struct Queued {
@@ -43,11 +43,11 @@ typedef struct Word {
 typedef struct Trainer {
     const Words *words;
     Vocab *tokens;
-    Word *lists; /* by word */
+    Word *lists; /* [words] */
     int32_t *ids;
     Pair *pairs;
     size_t num_pairs, pairs_cap;
-    uint32_t *slots; /* pair + 1; 0 is free */
+    uint32_t *slots; /* pair + 1; 0: free */
     size_t mask;
     uint32_t *touched; /* pairs with fresh words */
     size_t num_touched, touched_cap;
@@ -129,7 +129,7 @@ static Pair *pair_at(Trainer *t, int32_t left, int32_t right) {
     return &t->pairs[t->slots[slot] - 1];
 }
 
-/* `word` has `count` more occurrences of the pair in all. */
+/* Adds `count` occurrences of the pair, in all repetitions of `word`. */
 static void change(Trainer *t, int32_t left, int32_t right, int64_t count, int32_t word) {
     Pair *p = pair_at(t, left, right);
     p->count += count;
@@ -166,7 +166,7 @@ static Err add_token(Trainer *t, const char *text, size_t n, int32_t *id) {
     return vocab_add(t->tokens, text, n, *id);
 }
 
-/* Special tokens, then the characters that spell bytes, in their order. */
+/* Adds the special tokens, and then the characters that spell bytes, in order of the characters. */
 static Err add_alphabet(Trainer *t, const Training *c) {
     int32_t id;
     t->tokens = vocab_new();
@@ -237,7 +237,7 @@ static void merge_word(Trainer *t, int32_t w, int32_t left, int32_t right, int32
     word->n = kept;
 }
 
-/* The same pair may be merged twice; then its second rank holds. */
+/* Appends a merge. If a pair is merged twice, its second rank is valid. */
 static void note_merge(Trainer *t, Pair *p) {
     if (p->merged) t->merges[p->merged - 1] = UINT64_MAX;
     if (t->num_merges == t->merges_cap)

@@ -1,6 +1,6 @@
-/* The original has a suffix array of all words and takes the nodes of its suffix tree: the substrings that
- * at least two different characters follow (the end of a word is one). Pieces are short, so suffixes are
- * sorted here by their first 17 characters only. A character 0 separates words. */
+/* The original builds a suffix array of all words, and uses the inner nodes of its suffix tree: the
+ * substrings before at least two different characters (the end of a word counts as a character). Pieces are
+ * short, so this code sorts suffixes only by their first 17 characters. The character 0 separates words. */
 #include "tokenizer/train/seeds.h"
 
 #include <stdlib.h>
@@ -32,7 +32,7 @@ static void add_candidate(Candidates *list, Candidate c) {
     list->v[list->n++] = c;
 }
 
-/* Characters of all words, each word followed by a 0; *n: their number. */
+/* The characters of all words, each word followed by a 0. *n: their number. */
 static uint32_t *flatten(const Words *w, size_t *n) {
     size_t total = 0, bytes;
     for (int32_t i = 0; i < words_number(w); i++) {
@@ -49,7 +49,7 @@ static uint32_t *flatten(const Words *w, size_t *n) {
     return out;
 }
 
-/* Each character, with its number of occurrences in the texts. */
+/* Adds each character, with its number of occurrences in the texts. */
 static void find_characters(const Words *w, const uint32_t *flat, Candidates *out) {
     int64_t *counts = mem_zero(UNICODE, sizeof *counts);
     for (int32_t i = 0; i < words_number(w); i++) {
@@ -67,7 +67,7 @@ static void find_characters(const Words *w, const uint32_t *flat, Candidates *ou
     free(counts);
 }
 
-/* Equal characters at the beginning; COMPARED if both words end together. */
+/* The number of equal characters at the beginning; COMPARED if both words end there. */
 static int common(const uint32_t *a, const uint32_t *b) {
     int n = 0;
     for (; n < COMPARED && a[n] == b[n]; n++)
@@ -81,7 +81,7 @@ static int by_suffix(const void *x, const void *y) {
     return n == COMPARED ? 0 : (a[n] > b[n]) - (a[n] < b[n]);
 }
 
-/* Highest score first, then the larger text, as the original sorts. */
+/* Sorts by descending score, and then by descending text, as the original does. */
 static int by_score(const void *x, const void *y) {
     const Candidate *a = x, *b = y;
     if (a->score != b->score) return a->score < b->score ? 1 : -1;
@@ -90,8 +90,8 @@ static int by_score(const void *x, const void *y) {
     return (a->length < b->length) - (a->length > b->length);
 }
 
-/* The intervals of sorted suffixes that begin with the same `depth` characters and continue in different
- * ways. */
+/* Finds the intervals of sorted suffixes whose first `depth` characters are equal and whose next characters
+ * differ. */
 static void find_substrings(const uint32_t **suffixes, size_t n, Candidates *out) {
     struct {
         int depth;

@@ -16,7 +16,7 @@ struct Words {
     PreTokenizerWork *work;
     Matcher *matcher;
     Vocab *vocab;
-    int64_t *counts; /* by id in the vocabulary */
+    int64_t *counts; /* count of each word, by id in `vocab` */
     size_t cap;
     Err err;
 };

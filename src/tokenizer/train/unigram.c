@@ -10,21 +10,22 @@
 #include "tokenizer/train/seeds.h"
 
 static const char UNK[] = "<unk>", METASPACE[] = "\xE2\x96\x81";
-static const double SHRINK = 0.75; /* part of the pieces that a round keeps */
+static const double SHRINK = 0.75; /* fraction of pieces that a round keeps */
 static const double LEAST_COUNT = 0.5;
 static const double UNK_PENALTY = 10;
 enum { SEEDS = 1000000, SUB_ITERATIONS = 2 };
-enum { LONGEST_WORD = 1 << 22 }; /* bytes; a lattice has up to 512 bytes for each */
+enum { LONGEST_WORD = 1 << 22 }; /* bytes; a lattice needs up to 512 bytes per byte */
 
-/* Pieces in the order of the original, which is that of sums and ties. Piece 0 is unknown characters. */
+/* Pieces have the order of the original, which determines sums and ties. Piece 0 represents unknown
+ * characters. */
 typedef struct Trainer {
     const Words *words;
     Seeds seeds;
-    int32_t *seed; /* by piece: its seed */
+    int32_t *seed; /* [n] seed of each piece */
     double *scores, *expected;
     int32_t n;
-    double least;  /* score */
-    int32_t limit; /* pieces to reach, a tenth more than the vocabulary has: the last selection drops them */
+    double least;  /* least score of a piece */
+    int32_t limit; /* number of pieces at which pruning ends: 1.1 * vocabulary */
     Trie *trie;
     Lattice *lattice;
 } Trainer;
@@ -46,7 +47,7 @@ static void set_word(const Trainer *t, int32_t word) {
     lattice_set(t->lattice, piece_scores(t), text, n);
 }
 
-/* After the pieces changed: the trie, and the score of unknown characters. */
+/* Updates the trie and the score of unknown characters after the pieces have changed. */
 static void use_pieces(Trainer *t) {
     t->least = INFINITY;
     trie_free(t->trie);
@@ -74,7 +75,7 @@ static void start(Trainer *t) {
     use_pieces(t);
 }
 
-/* The asymptotic series at x + 7, as the original has it. */
+/* Digamma by the asymptotic series at x + 7, as in the original. */
 static double digamma(double x) {
     double sum = 0;
     for (; x < 7; x++) sum -= 1 / x;
@@ -83,8 +84,8 @@ static double digamma(double x) {
     return sum + (log(x) + 1.0 / 24 * x2 - 7.0 / 960 * x4 + 31.0 / 8064 * x4 * x2 - 127.0 / 30720 * x4 * x4);
 }
 
-/* One round of EM. Digamma instead of log is the Bayesian variant, which favours few pieces (Liang and
- * Klein 2007). */
+/* Runs one round of EM. Digamma instead of log gives the Bayesian variant, which favours few pieces (Liang
+ * and Klein 2007). */
 static void estimate(Trainer *t) {
     for (int32_t i = 0; i < t->n; i++) t->expected[i] = 0;
     for (int32_t w = 0; w < words_number(t->words); w++) {
@@ -108,7 +109,7 @@ static void estimate(Trainer *t) {
 
 typedef struct Loss {
     int32_t piece;
-    double loss; /* of log likelihood per word, if the piece is dropped */
+    double loss; /* loss of log likelihood per word if the piece is dropped */
 } Loss;
 
 static int by_loss(const void *x, const void *y) {
@@ -119,10 +120,10 @@ static int by_loss(const void *x, const void *y) {
 
 typedef enum Fate { DROP, KEEP, WEIGH } Fate;
 
-/* The best split of a piece's text into other pieces replaces the piece wherever it is in the best split
- * of a word; freq counts these places. `after` should add the length of that split: version 0.23 of
- * tokenizers takes the number of all pieces, which overstates the loss of frequent pieces, and this code
- * follows it. SentencePiece takes the length. */
+/* Computes the loss if a piece is dropped. In the best splits of words, the best split of the piece's text
+ * into other pieces would replace the piece; freq is the number of its occurrences. `after` should add the
+ * length of this split, as SentencePiece does. Version 0.23 of tokenizers instead adds the number of all
+ * pieces, which overstates the loss of frequent pieces; this code follows tokenizers. */
 static Fate weigh(Trainer *t, int32_t piece, const double *freq, double pieces, double words, double *loss) {
     size_t n;
     const char *text = vocab_text(t->seeds.texts, t->seed[piece], &n);
@@ -140,7 +141,7 @@ static Fate weigh(Trainer *t, int32_t piece, const double *freq, double pieces, 
     return WEIGH;
 }
 
-/* Keeps the pieces that cannot be replaced, in order, and then those with the largest losses. */
+/* Keeps the pieces that cannot be replaced, in order, and then the pieces with the largest losses. */
 static void prune(Trainer *t) {
     double *freq = t->expected, pieces = 0, words = 0;
     for (int32_t i = 0; i < t->n; i++) freq[i] = 0;
@@ -175,7 +176,7 @@ static void run(Trainer *t, const Training *c) {
     for (int32_t before = INT32_MAX;;) {
         if (c->progress) c->progress(c->ctx, t->n - 1);
         for (int i = 0; i < SUB_ITERATIONS; i++) estimate(t);
-        if (t->n <= t->limit || t->n >= before) return; /* characters may not fit into the margin */
+        if (t->n <= t->limit || t->n >= before) return; /* the characters may exceed the limit */
         before = t->n;
         prune(t);
     }
@@ -186,7 +187,7 @@ static void run(Trainer *t, const Training *c) {
 typedef struct Piece {
     int32_t seed;
     double score;
-    int32_t place; /* in the selection, for ties */
+    int32_t place; /* index in the selection, for ties */
 } Piece;
 
 static int by_score(const void *x, const void *y) {
@@ -195,8 +196,8 @@ static int by_score(const void *x, const void *y) {
     return (a->place > b->place) - (a->place < b->place);
 }
 
-/* All characters, then pieces until the list is full; by score. A character that was dropped gets the
- * least score, each a little more than the one before. */
+/* Selects all characters, then pieces until the list is full, and sorts them by score. A character that was
+ * dropped gets the least score plus a multiple of STEP that grows with each dropped character. */
 static size_t choose(const Trainer *t, size_t wanted, Piece *out) {
     static const double STEP = 0.0001;
     const size_t chars = (size_t)t->seeds.chars;
@@ -242,7 +243,7 @@ static Err finish(Trainer *t, const Training *c, Vocab *vocab, json_t *list) {
     for (size_t i = 0; i < chosen && !e.code; i++) {
         size_t n;
         const char *text = vocab_text(t->seeds.texts, pieces[i].seed, &n);
-        if (vocab_id(vocab, text, n) < 0) /* else the text spells a special token */
+        if (vocab_id(vocab, text, n) < 0) /* otherwise the text is a special token */
             e = add_entry(vocab, list, text, n, pieces[i].score);
     }
     free(pieces);
