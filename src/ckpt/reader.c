@@ -124,7 +124,7 @@ static Err advise(Err e, const char *dir, int64_t damaged) {
     return longer;
 }
 
-/* Only one rank adds the advice, because it reads whole checkpoints. */
+/* Only one rank adds the advice, because the search for another checkpoint reads whole checkpoints. */
 Err ckpt_agree(const Ckpt *c, Err e) {
     e = comm_agree(c->comm, e);
     if (e.code && (!c->comm || comm_rank(c->comm) == 0)) e = advise(e, c->dir, c->iteration);

@@ -61,7 +61,7 @@ typedef enum ArgType {
 
 typedef struct Arg {
     /* "name|other|other=value|~other": the first is the name of the option, the others are synonyms.
-     * `other=value` is a flag that means this value. A spelling marked ~ is not Megatron-LM's, and its use is
+     * `other=value` is a flag that sets this value. A spelling marked ~ is not Megatron-LM's, and its use is
      * noted. No leading dashes. */
     const char *names;
     ArgType type;

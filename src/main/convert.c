@@ -193,8 +193,8 @@ static void add_tokenizer(Args *args, Arena *arena, const char *dir) {
     free(path);
 }
 
-/* If the tokenizer is unsupported, the checkpoint is stored without a tokenizer, unless the command line
- * names it. */
+/* Opens the tokenizer. If it is unsupported, the checkpoint is stored without a tokenizer. A tokenizer that
+ * the command line names must be supported. */
 static Err check_tokenizer(Job *j) {
     Config *c = &j->setup.config;
     const Err e = setup_tokenizer(c, &j->setup.tokenizer);

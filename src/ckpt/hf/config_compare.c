@@ -51,7 +51,7 @@ static void plain_positions(Config *c, const Config *fresh, Arena *arena) {
             fresh->rope_scaling_original_max_position_embeddings;
     c->rope_short_factor = plain_numbers(arena, &c->rope_short_factor);
     c->rope_long_factor = plain_numbers(arena, &c->rope_long_factor);
-    c->seq_length = c->decoder_seq_length = I64_UNSET; /* only training uses them */
+    c->seq_length = c->decoder_seq_length = I64_UNSET; /* only training reads these fields */
     if (c->position_embedding_type == POSITION_RELATIVE) c->max_position_embeddings = I64_UNSET;
     if (c->position_embedding_type != POSITION_RELATIVE) {
         c->relative_attention_num_buckets = fresh->relative_attention_num_buckets;

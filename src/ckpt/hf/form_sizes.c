@@ -134,7 +134,7 @@ static void pre_attention_scalar_read(HfReader *r, const HfRow *row) {
 }
 
 static void pre_attention_scalar_write(HfWriter *w, const HfRow *row) {
-    const double scale = w->config->softmax_scale, most = 1e15; /* a double holds it exactly */
+    const double scale = w->config->softmax_scale, most = 1e15; /* exact as a double */
     hf_put_size(w, row->key, (int64_t)fmin(round(1 / (scale * scale)), most));
 }
 

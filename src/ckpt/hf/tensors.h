@@ -33,7 +33,7 @@ typedef struct HfTensor {
 } HfTensor;
 
 typedef struct HfMap {
-    HfTensor *tensors; /* in the order of the registry; without a tied output layer */
+    HfTensor *tensors; /* order of the registry; a tied output layer is excluded */
     int64_t count;
     HfFamily family;
     bool init_heads; /* tensors of heads may be missing */
