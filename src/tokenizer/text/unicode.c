@@ -23,7 +23,7 @@ static unsigned combining_class(int32_t c) {
     return age_unordered((uint32_t)c) ? 0 : (unsigned)utf8proc_get_property(c)->combining_class;
 }
 
-/* A character of a decomposition, and how many characters it adds (Edit). */
+/* A character of a decomposition, and its change (Edit.change). */
 typedef struct Part {
     int32_t c;
     int change;

@@ -25,7 +25,7 @@ typedef struct Places { /* words, in ascending order */
 typedef struct Pair {
     uint64_t key; /* left id << 32 | right id */
     int64_t count;
-    Places fresh;   /* words that contain this pair since it was last queued */
+    Places fresh;   /* words that gained this pair after it was last queued */
     int64_t merged; /* index in the list of merges + 1; 0: not merged */
 } Pair;
 
