@@ -13,6 +13,7 @@ enum { SLOTS = 2 }; /* one to which a sweep adds, one being summed */
 
 typedef struct Piece {
     int64_t to_come; /* calls of sync_ready before the bucket's sum can start */
+    int64_t adding;  /* stages 2 and 3: parameters between sync_grad and sync_ready */
     CommWork *work;
     void *slot;      /* stages 2 and 3: the gradients of the full bucket, while a sweep adds to them */
     bool at_once;    /* the sum starts immediately: no attention followed it in an earlier sweep */
@@ -25,6 +26,7 @@ struct Sync {
     Comm *comm; /* NULL: no data moves */
     Gather *gather;
     Piece *piece; /* [n_buckets] */
+    bool *adding; /* [parameter number]: stages 2 and 3: whether it is between sync_grad and sync_ready */
     BucketPool slots;
     int next;        /* stages 0 and 1: the first bucket whose sum has not been started */
     int due;         /* stages 2 and 3: the bucket whose sum starts with the next attention; -1: none */
@@ -182,7 +184,10 @@ bool sync_is_adding(const Sync *s, const Param *p) {
 void sync_grad(Sync *s, Param *p) {
     const int k = p->bucket;
     if (k == s->due) start_due(s, false); /* the gradient belongs to the next sweep */
-    if (!is_shared(s, k) || is_open(s, k)) return;
+    if (!is_shared(s, k)) return;
+    s->piece[k].adding += !s->adding[p->number];
+    s->adding[p->number] = true;
+    if (is_open(s, k)) return;
     finish(s, k);
     if (!bucket_pool_can_take(&s->slots, slots_wanted(s))) finish_oldest(s);
     open_slot(s, k);
@@ -198,15 +203,19 @@ static void start_until(Sync *s, bool all) {
     }
 }
 
+/* In stages 2 and 3 several stages of this rank can share a bucket, and its sum starts after a number of calls, which
+ * can be in the middle of a sweep. A postponed gradient (tape_postpone) must not lose its memory then. */
 void sync_ready(Sync *s, Param *p) {
     const int k = p->bucket;
     const DataParallel *data = &s->registry->layout.data;
     const bool waits = data->overlap_grads && data->with_attention && !s->piece[k].at_once;
     s->piece[k].to_come--;
+    s->piece[k].adding -= s->adding[p->number];
+    s->adding[p->number] = false;
     if (!is_shared(s, k)) {
         if (data->overlap_grads && !waits) start_until(s, false);
-    } else if (s->piece[k].to_come == 0) {
-        s->piece[k].to_come = bucket(s, k)->n;
+    } else if (s->piece[k].to_come <= 0 && !s->piece[k].adding) {
+        s->piece[k].to_come += bucket(s, k)->n;
         if (!is_open(s, k) || s->due == k) return; /* the sum of this sweep has started or is due */
         start_due(s, false);
         s->due = k;
@@ -448,6 +457,7 @@ Sync *sync_new(Registry *r, Comm *comm) {
           "%d ranks without a way to talk", r->layout.mesh.world);
     *s = (Sync){.registry = r, .comm = comm, .gather = gather_new(r, comm), .due = -1, .finished = true};
     s->piece = mem_zero((size_t)r->n_buckets, sizeof *s->piece);
+    s->adding = mem_zero((size_t)r->n + 1, sizeof *s->adding);
     s->slots = (BucketPool){.registry = r, .comm = comm, .what = "gradients of a bucket"};
     for (int k = 0; k < r->n_buckets; k++) {
         const size_t bytes = grad_bytes(s, bucket(s, k)->end - bucket(s, k)->begin);
@@ -523,5 +533,6 @@ void sync_free(Sync *s) {
     bucket_pool_free(&s->slots);
     device_release(s->registry->device, s->message, grad_bytes(s, s->message_elements));
     free(s->piece);
+    free(s->adding);
     free(s);
 }

@@ -254,16 +254,8 @@ static void check_idle(Sync *s, const World *w, Registry *r) {
     }
 }
 
-/* A bucket that is ready twice in a sweep, because its gradients came early, is summed once. */
-static void check_early(Sync *s, const World *w, Registry *r) {
-    Param *p = registry_find(r, "final_norm");
-    if (!p) return;
-    const Bucket *b = &r->buckets[p->bucket];
-    sync_begin(s, 2);
-    for (int i = b->first; i < b->first + b->n; i++) begin_gradient(s, r->laid[i]);
-    for (int64_t i = 0; i < p->count; i++) add_to(&p->main_grad, i, 1);
-    for (int twice = 0; twice < 2; twice++)
-        for (int i = b->first; i < b->first + b->n; i++) sync_ready(s, r->laid[i]);
+/* Each rank has added 1 to the gradient of p. */
+static void check_ones(Sync *s, const World *w, Registry *r, const Param *p) {
     sync_finish(s);
     const Group all = replicas(&(Sum){.world = w, .param = p}, r->layout.mesh.rank);
     const double ranks = all.size * (r->layout.sequence_parallel ? r->layout.mesh.size[AXIS_TP] : 1);
@@ -273,6 +265,38 @@ static void check_early(Sync *s, const World *w, Registry *r) {
         CHECK(got == ranks, "%s, stage %d: the sum over %g ranks is %g", w->name, r->layout.data.stage, ranks,
               got);
     }
+}
+
+/* Begins the gradients of the bucket of p. */
+static const Bucket *begin_bucket(Sync *s, Registry *r, const Param *p) {
+    const Bucket *b = &r->buckets[p->bucket];
+    sync_begin(s, 2);
+    for (int i = b->first; i < b->first + b->n; i++) begin_gradient(s, r->laid[i]);
+    return b;
+}
+
+/* A bucket that is ready twice in a sweep, because its gradients came early, is summed once. */
+static void check_early(Sync *s, const World *w, Registry *r) {
+    Param *p = registry_find(r, "final_norm");
+    if (!p) return;
+    const Bucket *b = begin_bucket(s, r, p);
+    for (int64_t i = 0; i < p->count; i++) add_to(&p->main_grad, i, 1);
+    for (int twice = 0; twice < 2; twice++)
+        for (int i = b->first; i < b->first + b->n; i++) sync_ready(s, r->laid[i]);
+    check_ones(s, w, r, p);
+}
+
+/* A postponed gradient keeps its memory although the bucket's other parameters are ready twice, after two sweeps. */
+static void check_postponed(Sync *s, const World *w, Registry *r) {
+    Param *p = registry_find(r, "final_norm");
+    if (!p) return;
+    const Bucket *b = begin_bucket(s, r, p);
+    for (int twice = 0; twice < 2; twice++)
+        for (int i = b->first; i < b->first + b->n; i++)
+            if (r->laid[i] != p) sync_ready(s, r->laid[i]);
+    for (int64_t i = 0; i < p->count; i++) add_to(&p->main_grad, i, 1);
+    sync_ready(s, p);
+    check_ones(s, w, r, p);
 }
 
 /* Masters are drawn by name and index, so every rank knows the other ranks' values. */
@@ -308,6 +332,7 @@ static void step(const World *w, Comm *comm, Device *device, DataParallel d, DTy
     }
     check_idle(s, w, r);
     check_early(s, w, r);
+    check_postponed(s, w, r);
     check_values(s, w, r, device, storage);
     sync_free(s);
     registry_free(r);
