@@ -92,6 +92,7 @@ typedef struct RouteAttr {
      * group_scores best scores. groups <= 1: no limit. */
     int64_t groups, group_topk, group_scores;
     double scaling; /* scaling of the probabilities */
+    bool by_logits; /* experts are compared by their logits instead of their scores */
 } RouteAttr;
 
 typedef enum RandomLogits {
@@ -142,6 +143,20 @@ typedef struct PermuteAttr {
 typedef struct ScaleAttr {
     bool sigmoid; /* multiply by sigmoid(p) instead of p */
 } ScaleAttr;
+
+typedef struct QuantileAttr {
+    int64_t topk;
+} QuantileAttr;
+
+typedef struct QuantileBiasAttr {
+    double ema; /* weight of the old bias */
+} QuantileBiasAttr;
+
+/* The new bias of expert e of n, before its mean is subtracted. sum [n + 1]: see op_quantile. */
+HOST_DEVICE static inline double quantile_step(double ema, double bias, const double *sum, int64_t e,
+                                               int64_t n) {
+    return ema * bias + (1 - ema) * (sum[e] / sum[n]);
+}
 
 typedef struct ExpertBiasAttr {
     double rate;

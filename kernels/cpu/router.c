@@ -72,7 +72,8 @@ static void route_rows(void *arg, int64_t begin, int64_t end) {
     real *score = mem_alloc((size_t)(3 * n + r->attr->groups) * sizeof *score), *choice = score + n,
          *scratch = choice + n;
     for (int64_t row = begin; row < end; row++) {
-        const real *logits = reals(r->logits) + row * n, *from = select ? reals(select) + row * n : score;
+        const real *logits = reals(r->logits) + row * n, *compared = r->attr->by_logits ? logits : score,
+                   *from = select ? reals(select) + row * n : compared;
         real *probs = reals(r->call->out[0]) + row * k, sum = 0;
         int64_t *expert = int64s(r->call->out[1]) + row * k;
         router_scores(r->attr->score, logits, n, score);
@@ -181,6 +182,67 @@ void KERNEL(expert_bias)(const Call *c) {
     const double mean = sum / (double)n;
     for (int64_t i = 0; i < n; i++)
         reals(c->out[0])[i] = bias[i] + (real)(a->rate * ((count[i] < mean) - (count[i] > mean)));
+}
+
+/* ---- quantiles ---- */
+
+/* Let a token's threshold be its largest biased logit that is not chosen. An expert is chosen by its share of the tokens if
+ * its bias is minus the (tokens * topk / experts + 1)-th largest difference between its logit and the threshold. */
+typedef struct Quantile {
+    const Call *call;
+    int64_t tokens, experts, topk;
+    real *threshold; /* [tokens] */
+} Quantile;
+
+static int descending(const void *a, const void *b) {
+    const real x = *(const real *)a, y = *(const real *)b;
+    return (x < y) - (x > y);
+}
+
+static void thresholds(void *arg, int64_t begin, int64_t end) {
+    const Quantile *q = arg;
+    const real *bias = reals(q->call->in[1]);
+    real *choice = mem_alloc((size_t)q->experts * sizeof *choice);
+    for (int64_t t = begin; t < end; t++) {
+        const real *logits = reals(q->call->in[0]) + t * q->experts;
+        for (int64_t e = 0; e < q->experts; e++) choice[e] = logits[e] + bias[e];
+        qsort(choice, (size_t)q->experts, sizeof *choice, descending);
+        q->threshold[t] = choice[q->topk];
+    }
+    free(choice);
+}
+
+static void quantiles(void *arg, int64_t begin, int64_t end) {
+    const Quantile *q = arg;
+    const real *logits = reals(q->call->in[0]);
+    real *above = mem_alloc((size_t)q->tokens * sizeof *above);
+    for (int64_t e = begin; e < end; e++) {
+        for (int64_t t = 0; t < q->tokens; t++) above[t] = logits[t * q->experts + e] - q->threshold[t];
+        qsort(above, (size_t)q->tokens, sizeof *above, descending);
+        ((double *)q->call->out[0]->data)[e] = -(double)above[q->tokens * q->topk / q->experts];
+    }
+    free(above);
+}
+
+void KERNEL(quantile)(const Call *c) {
+    Quantile q = {c, tensor_rows(c->in[0]), tensor_width(c->in[0]), ((const QuantileAttr *)c->attr)->topk,
+                  NULL};
+    q.threshold = mem_alloc((size_t)q.tokens * sizeof *q.threshold);
+    pool_for(c->device->pool, q.tokens, grain_rows(8 * q.experts), thresholds, &q);
+    pool_for(c->device->pool, q.experts, 1, quantiles, &q);
+    ((double *)c->out[0]->data)[q.experts] = 1;
+    free(q.threshold);
+}
+
+/* Moves the biases to the mean of those of the step's microbatches, less the mean over the experts. */
+void KERNEL(quantile_bias)(const Call *c) {
+    const double ema = ((const QuantileBiasAttr *)c->attr)->ema, *sum = c->in[1]->data;
+    const int64_t n = tensor_count(c->in[0]);
+    double mean = 0;
+    for (int64_t e = 0; e < n; e++)
+        mean += quantile_step(ema, (double)reals(c->in[0])[e], sum, e, n) / (double)n;
+    for (int64_t e = 0; e < n; e++)
+        reals(c->out[0])[e] = (real)(quantile_step(ema, (double)reals(c->in[0])[e], sum, e, n) - mean);
 }
 
 /* ---- sinkhorn ---- */

@@ -207,13 +207,6 @@ static bool valid_groups(const Config *c) {
            (i64_is_set(scores) ? scores <= size : c->moe_router_topk % best == 0);
 }
 
-static bool balances_by(const Config *c, LoadBalancing type) {
-    const TextList *types = &c->moe_router_load_balancing_type;
-    for (int64_t i = 0; i < types->count; i++)
-        if (enum_find(LoadBalancing_spellings, types->at[i]) == (int)type) return true;
-    return false;
-}
-
 static bool has_loss(const Config *c, LoadBalancing type) {
     const TextList *types = &c->moe_router_load_balancing_type, *coeffs = &c->moe_aux_loss_coeff;
     for (int64_t i = 0; i < types->count && i < coeffs->count; i++)
@@ -222,8 +215,14 @@ static bool has_loss(const Config *c, LoadBalancing type) {
     return false;
 }
 
+static bool divides_quantiles(const Config *c) {
+    return c->moe_router_topk < c->num_experts &&
+           i64_or(c->micro_batch_size, 1) * c->seq_length * c->moe_router_topk % c->num_experts == 0;
+}
+
 static bool balances_over_samples(const Config *c) {
-    return has_loss(c, BALANCE_AUX) || has_loss(c, BALANCE_GLOBAL_AUX) || balances_by(c, BALANCE_SINKHORN);
+    return has_loss(c, BALANCE_AUX) || has_loss(c, BALANCE_GLOBAL_AUX) ||
+           config_balances_by(c, BALANCE_SINKHORN) || config_balances_by(c, BALANCE_QUANTILE);
 }
 
 static bool valid_balancing(const Config *c) {

@@ -82,7 +82,7 @@ typedef struct Derived {
     const ContextComm *layer_context_comm; /* [config_layers] */
     int64_t num_moe_layers, moe_ffn_hidden_size, moe_shared_size; /* last: 0 without shared experts */
     double aux_loss_coeff[BALANCE_SINKHORN];                      /* index: LoadBalancing; 0: no such loss */
-    bool sinkhorn;
+    bool sinkhorn, quantile;                                      /* --moe-router-load-balancing-type */
     double logits_scaling;
     bool output_bias;                                     /* whether a T5's output layer has a bias */
     double init_std, output_init_std, embedding_init_std; /* output: init_std / sqrt(2 * num_layers) */
@@ -198,6 +198,8 @@ ConfigRange config_range(int option);
 const void *config_value(const Config *, int option);
 int config_find(const char *name, size_t n); /* row of the option whose first spelling is `name`; -1: none */
 
+/* Whether --moe-router-load-balancing-type names this type. */
+bool config_balances_by(const Config *, LoadBalancing);
 /* The number of best scores that add up to the score of a group of experts. The groups must be set. */
 int64_t config_group_scores(const Config *);
 /* Sets out[i] to whether layer i is rotated, according to --no-rope-freq. Returns false if its text is not a

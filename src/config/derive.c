@@ -152,6 +152,13 @@ static void context(const Config *c, Arena *arena, Derived *d) {
     d->layer_context_comm = comm;
 }
 
+bool config_balances_by(const Config *c, LoadBalancing type) {
+    const TextList *types = &c->moe_router_load_balancing_type;
+    for (int64_t i = 0; i < types->count; i++)
+        if (enum_find(LoadBalancing_spellings, types->at[i]) == (int)type) return true;
+    return false;
+}
+
 int64_t config_group_scores(const Config *c) {
     return i64_or(c->moe_router_group_score_topk, c->moe_router_topk / c->moe_router_group_topk);
 }
@@ -164,12 +171,12 @@ static void experts(const Config *c, Arena *arena, Derived *d) {
     for (int64_t i = 0; i < config_layers(c); i++) d->num_moe_layers += moe[i];
     d->moe_ffn_hidden_size = i64_or(c->moe_ffn_hidden_size, d->ffn_hidden_size);
     d->moe_shared_size = i64_or(c->moe_shared_expert_intermediate_size, 0);
-    for (int64_t i = 0; i < c->moe_router_load_balancing_type.count; i++) {
+    for (int64_t i = 0; i < c->moe_router_load_balancing_type.count && i < c->moe_aux_loss_coeff.count; i++) {
         const int type = enum_find(LoadBalancing_spellings, c->moe_router_load_balancing_type.at[i]);
-        if (type < BALANCE_SINKHORN && i < c->moe_aux_loss_coeff.count)
-            d->aux_loss_coeff[type] = strtod(c->moe_aux_loss_coeff.at[i], NULL);
-        d->sinkhorn |= type == BALANCE_SINKHORN;
+        if (type < BALANCE_SINKHORN) d->aux_loss_coeff[type] = strtod(c->moe_aux_loss_coeff.at[i], NULL);
     }
+    d->sinkhorn = config_balances_by(c, BALANCE_SINKHORN);
+    d->quantile = config_balances_by(c, BALANCE_QUANTILE);
 }
 
 static void model(const Config *c, Arena *arena, int64_t vocab_size, Derived *d) {

@@ -7,12 +7,13 @@
 #include "tape/tape_ops.h"
 
 /* The counters: for each expert the tokens that chose it (for the bias), and the tokens that would choose it by the
- * scores only (for the global loss); then the losses. */
+ * scores only (for the global loss); then the losses. Quantiles use the counters of tokens for their sums. */
 static Tensor counter(const Router *r, int64_t first, int64_t n) {
     return tensor_make((double *)r->counters->data + first, F64, 2, (int64_t[]){1, n});
 }
 
 static Tensor chosen(const Router *r) { return counter(r, 0, r->spec->experts); }
+static Tensor quantiles(const Router *r) { return counter(r, 0, r->spec->experts + 1); }
 static Tensor by_score(const Router *r) { return counter(r, r->spec->experts, r->spec->experts); }
 static Tensor loss_sum(const Router *r, int loss) { return counter(r, 2 * r->spec->experts + loss, 1); }
 
@@ -30,7 +31,16 @@ static void router_end_step(void *self, const StateContext *c) {
              &(Call){.in = {bias, &count}, .out = {bias}, .attr = &attr, .device = c->device});
 }
 
-static const StateKind ROUTER_BIAS = {.end_step = router_end_step};
+static void quantile_end_step(void *self, const StateContext *c) {
+    const Router *r = self;
+    const QuantileBiasAttr attr = {r->spec->ema};
+    Tensor sum = quantiles(r), *bias = &r->bias->master;
+    call_run(&OPS[OP_quantile_bias],
+             &(Call){.in = {bias, &sum}, .out = {bias}, .attr = &attr, .device = c->device});
+}
+
+static const StateKind ROUTER_BIAS = {.end_step = router_end_step},
+                       ROUTER_QUANTILE = {.end_step = quantile_end_step};
 
 void router_init(Router *r, Registry *reg, const char *name, const RouterSpec *s, Tensor *counters) {
     const bool invariant = !reg->layout.sequence_parallel;
@@ -45,8 +55,10 @@ void router_init(Router *r, Registry *reg, const char *name, const RouterSpec *s
                                            .invariant = invariant,
                                            .init = {INIT_NORMAL, s->init_std}});
     if (!s->bias) return;
-    r->bias = state_buffer(reg, arena_printf(reg->arena, "%s.expert_bias", name), 1, &s->experts);
-    state_add(reg, &ROUTER_BIAS, r);
+    r->bias =
+        state_buffer(reg, arena_printf(reg->arena, "%s.%s_bias", name, s->quantile ? "quantile" : "expert"),
+                     1, &s->experts);
+    state_add(reg, s->quantile ? &ROUTER_QUANTILE : &ROUTER_BIAS, r);
 }
 
 /* ---- balance ---- */
@@ -75,7 +87,9 @@ static Tensor *counts(Tape *t, const Router *r, const Routing *plain, int loss) 
 
 static void balance(Tape *t, const Router *r, Tensor *logits, const Routing *routing) {
     const RouterSpec *s = r->spec;
-    if (r->bias) {
+    if (s->quantile)
+        router_add(t, op_quantile(t, tokens_whole(t, logits), &r->bias->master, s->topk), quantiles(r));
+    if (r->bias && !s->quantile) {
         Tensor count = chosen(r);
         count.flags = TENSOR_ACCUM;
         op_expert_count(t, routing, &count);

@@ -18,6 +18,8 @@ typedef struct RouterSpec {
     int64_t hidden, experts, topk;
     RouteAttr route;
     bool bias;           /* a bias is added to the scores in the choice of experts */
+    bool quantile;       /* the bias is added to the logits, and quantiles determine it */
+    double ema;          /* weight of the old bias in a step of the quantiles */
     bool sinkhorn;       /* training chooses experts by balanced scores */
     double jitter;       /* 0: none */
     RandomLogits random; /* for benchmarks: the choice of experts is random */
@@ -35,7 +37,8 @@ typedef struct Router {
 } Router;
 
 /* `self` must not move: with a bias the registry points to it as a state. At the end of a step the bias moves towards
- * equal shares, according to the tokens counted in the step. */
+ * equal shares, according to the tokens counted in the step. With quantiles it becomes the mean of the biases that would
+ * have balanced the step's microbatches. */
 void router_init(Router *self, Registry *, const char *name, const RouterSpec *, Tensor *counters);
 /* Number of counters of a router with this many experts. The last ROUTER_LOSSES counters sum the losses without
  * coefficients. */

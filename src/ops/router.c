@@ -88,6 +88,17 @@ Tensor *op_sinkhorn(Tape *t, Tensor *logits) {
 
 /* ---- balance ---- */
 
+Tensor *op_quantile(Tape *t, Tensor *logits, Tensor *bias, int64_t k) {
+    const QuantileAttr attr = {k};
+    const int64_t tokens = tensor_rows(logits), experts = tensor_width(logits), dim[] = {1, experts + 1};
+    CHECK(k < experts && tokens * k % experts == 0, "quantile: %lld tokens, %lld of %lld experts",
+          (long long)tokens, (long long)k, (long long)experts);
+    tokens_check_whole(t, "quantile", logits);
+    Tensor *sum = tape_tensor(t, F64, 2, dim);
+    tape_call(t, &OPS[OP_quantile], (Call){.in = {logits, bias}, .out = {sum}, .attr = &attr});
+    return sum;
+}
+
 void op_expert_count(Tape *t, const Routing *r, Tensor *count) {
     const Call call = {.in = {r->expert}, .out = {count}};
     tape_check(t, &OPS[OP_expert_count], &call);

@@ -22,6 +22,10 @@ Routing op_route(Tape *, Tensor *logits_sbe, Tensor *select_sbe, Tensor *bias_e,
 Tensor *op_random_logits(Tape *, Tensor *logits_sbe, RandomLogits, double std, uint64_t site);
 /* exp(logits) scaled so that all tokens, and all experts, have equal sums; no gradient. */
 Tensor *op_sinkhorn(Tape *, Tensor *logits_sbe);
+/* The biases with which each of e experts would be chosen by tokens * k / e of these tokens: F64 [e+1], and 1 as the last
+ * element, so that sums of results can be averaged. logits_sbe [s,b,e] are all tokens of a microbatch, bias_e [e] the
+ * biases in use. No gradient. */
+Tensor *op_quantile(Tape *, Tensor *logits_sbe, Tensor *bias_e, int64_t k);
 /* Counts the tokens of each expert on this rank (P where the microbatch is sharded): over all samples (count
  * F64 [1,e]) or per sample (count F64 [b,e]). Adds to count if it has TENSOR_ACCUM. */
 void op_expert_count(Tape *, const Routing *, Tensor *count);

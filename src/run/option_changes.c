@@ -74,6 +74,7 @@ static const struct {
     {OPTION_moe_aux_loss_coeff, CHANGES_ROUTING},
     {OPTION_moe_z_loss_coeff, CHANGES_ROUTING},
     {OPTION_moe_router_bias_update_rate, CHANGES_ROUTING},
+    {OPTION_moe_router_quantile_balancing_ema, CHANGES_ROUTING},
     {OPTION_moe_input_jitter_eps, CHANGES_ROUTING},
     {OPTION_moe_router_force_load_balancing, CHANGES_ROUTING},
     {OPTION_moe_router_force_biased, CHANGES_ROUTING},

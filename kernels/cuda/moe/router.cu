@@ -111,7 +111,8 @@ static __global__ void route(Router r, Cells select, Cells bias, Cells probs, in
     WARP_LOOP(token, r.tokens) {
         scores(r, token, score);
         for (int i = lane; i < n; i += 32) {
-            const R from = select.data ? select.get<R>(token * n + i) : score[i];
+            const R compared = r.attr.by_logits ? r.logits.get<R>(token * n + i) : score[i],
+                    from = select.data ? select.get<R>(token * n + i) : compared;
             choice[i] = bias.data ? from + bias.get<R>(i) : from;
         }
         __syncwarp();
@@ -321,6 +322,104 @@ extern "C" void cuda_expert_bias(const Call *c) {
     if (!n) return;
     REAL_SWITCH(c->in[0]->dtype, expert_bias<R><<<1, THREADS, 0, stream_of(c)>>>(
                                      cells(c->in[0]), data_of<double>(c->in[1]), cells(c->out[0]), n, rate));
+    LAUNCHED();
+}
+
+/* ---- quantiles ---- */
+
+/* A token's largest biased logit that is not chosen; one token per warp. */
+template <typename R>
+static __global__ void thresholds(Cells logits, Cells bias, int64_t tokens, int n, int topk, R *threshold,
+                                  size_t bytes) {
+    R *choice = router_room<R>(bytes);
+    WARP_LOOP(t, tokens) {
+        for (int i = threadIdx.x % 32; i < n; i += 32) choice[i] = logits.get<R>(t * n + i) + bias.get<R>(i);
+        __syncwarp();
+        for (int j = 0; j < topk; j++) strike(choice, first_largest(choice, n));
+        const int next = first_largest(choice, n);
+        if (threadIdx.x % 32 == 0) threshold[t] = choice[next];
+        __syncwarp();
+    }
+}
+
+/* Bits that compare, as unsigned integers, like the numbers. */
+__device__ __forceinline__ uint32_t ordered(float x) {
+    const uint32_t u = __float_as_uint(x);
+    return u ^ (u >> 31 ? 0xffffffffu : 0x80000000u);
+}
+__device__ __forceinline__ uint64_t ordered(double x) {
+    const uint64_t u = (uint64_t)__double_as_longlong(x);
+    return u ^ (u >> 63 ? ~(uint64_t)0 : (uint64_t)1 << 63);
+}
+__device__ __forceinline__ float unordered(uint32_t u) {
+    return __uint_as_float(u ^ (u >> 31 ? 0x80000000u : 0xffffffffu));
+}
+__device__ __forceinline__ double unordered(uint64_t u) {
+    return __longlong_as_double((long long)(u ^ (u >> 63 ? (uint64_t)1 << 63 : ~(uint64_t)0)));
+}
+
+/* One expert per block: finds the rank-th largest logit above the thresholds, rank from 0, by 8 bits per pass. */
+template <typename R>
+static __global__ void quantiles(Cells logits, const R *threshold, int64_t tokens, int n, int64_t rank,
+                                 double *out) {
+    typedef decltype(ordered((R)0)) Word;
+    __shared__ unsigned count[256];
+    __shared__ int64_t left;
+    __shared__ Word found;
+    if (threadIdx.x == 0) left = rank, found = 0;
+    for (int shift = 8 * (int)sizeof(Word) - 8; shift >= 0; shift -= 8) {
+        for (int i = threadIdx.x; i < 256; i += blockDim.x) count[i] = 0;
+        __syncthreads();
+        const Word prefix = found;
+        for (int64_t t = threadIdx.x; t < tokens; t += blockDim.x) {
+            const Word x = ordered(logits.get<R>(t * n + blockIdx.x) - threshold[t]);
+            if (((x ^ prefix) >> shift) < 256) atomicAdd(count + (x >> shift & 255), 1u);
+        }
+        __syncthreads();
+        if (threadIdx.x == 0) {
+            int digit = 255;
+            for (; count[digit] <= left; digit--) left -= count[digit];
+            found = prefix | (Word)digit << shift;
+        }
+        __syncthreads();
+    }
+    if (threadIdx.x) return;
+    out[blockIdx.x] = -(double)unordered(found);
+    if (blockIdx.x == 0) out[n] = 1;
+}
+
+extern "C" size_t cuda_plans_quantile(const Call *c) {
+    return (size_t)tensor_rows(c->in[0]) * sizeof(double);
+}
+
+extern "C" void cuda_quantile(const Call *c) {
+    const int64_t tokens = tensor_rows(c->in[0]), n = tensor_width(c->in[0]),
+                  topk = ((const QuantileAttr *)c->attr)->topk;
+    void *threshold = cuda_scratch(c->device, cuda_plans_quantile(c));
+    REAL_SWITCH(lead_type(c), const size_t bytes = router_bytes((size_t)n * sizeof(R));
+                const int warps = warps_that_fit(n, 0, bytes);
+                thresholds<R><<<grid_for(c, tokens, warps), 32 * warps, warps * bytes, stream_of(c)>>>(
+                    cells(c->in[0]), cells(c->in[1]), tokens, (int)n, (int)topk, (R *)threshold, bytes);
+                LAUNCHED(); quantiles<R><<<(unsigned)n, THREADS, 0, stream_of(c)>>>(
+                    cells(c->in[0]), (const R *)threshold, tokens, (int)n, tokens * topk / n,
+                    data_of<double>(c->out[0])));
+    LAUNCHED();
+}
+
+static __global__ void quantile_bias(Cells bias, const double *sum, Cells out, int64_t n, double ema) {
+    __shared__ double room[32];
+    double mean = 0;
+    for (int64_t e = threadIdx.x; e < n; e += blockDim.x)
+        mean += quantile_step(ema, bias.get<double>(e), sum, e, n) / (double)n;
+    mean = block_sum(mean, room);
+    for (int64_t e = threadIdx.x; e < n; e += blockDim.x)
+        out.put(e, quantile_step(ema, bias.get<double>(e), sum, e, n) - mean);
+}
+
+extern "C" void cuda_quantile_bias(const Call *c) {
+    quantile_bias<<<1, THREADS, 0, stream_of(c)>>>(cells(c->in[0]), data_of<double>(c->in[1]),
+                                                   cells(c->out[0]), tensor_count(c->in[0]),
+                                                   ((const QuantileBiasAttr *)c->attr)->ema);
     LAUNCHED();
 }
 

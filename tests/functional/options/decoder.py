@@ -354,17 +354,19 @@ class Pass:
         """Probabilities [t, experts], 0 for experts that are not chosen, and the mask of chosen experts."""
         o, k = self.o, self.o.int("moe-router-topk", 2)
         scaling, kinds = o.float("moe-router-topk-scaling-factor", 1.0), o.list("moe-router-load-balancing-type")
+        bias = self.w.get(f"decoder.layers.{layer}.mlp.router.expert_bias")
+        bias = 0 if bias is None else bias.value
         sinkhorn = "sinkhorn" in kinds
         if sinkhorn:
             chosen = best(sinkhorn_shares(logits.value) if self.seed is not None else logits.value, k)
             return (sigmoid(logits) if k == 1 else softmax(logits)) * chosen * scaling, chosen
+        quantile = "quantile_balancing" in kinds
         if o.text("moe-router-score-function", "softmax") == "softmax":
-            chosen = best(self.limited(logits.value, k), k)
+            chosen = best(self.limited(logits.value + bias * quantile, k), k)
             p = softmax(logits) * chosen
             return (p if "moe-router-pre-softmax" in o else p / p.sum(-1)) * scaling, chosen
         score = self.scores(logits)
-        bias = self.w.get(f"decoder.layers.{layer}.mlp.router.expert_bias")
-        chosen = best(self.limited(score.value + (0 if bias is None else bias.value), k), k)
+        chosen = best(self.limited((logits.value if quantile else score.value) + bias, k), k)
         score = score * chosen
         return (score / (score.sum(-1) + 1e-20) if k > 1 else score) * scaling, chosen
 
@@ -376,6 +378,13 @@ class Pass:
         parts = choice.reshape(len(choice), n, -1)
         totals = np.sort(parts, axis=-1)[..., -self.o.int("moe-router-group-score-topk", k // keep):].sum(-1)
         return np.where(best(totals, keep)[..., None], parts, -np.inf).reshape(choice.shape)
+
+    def quantiles(self, logits, layer):
+        """The biases with which these logits would give each expert its share of the tokens."""
+        t, n, k = *logits.shape, self.o.int("moe-router-topk", 2)
+        biased = logits + self.w[f"decoder.layers.{layer}.mlp.router.expert_bias"].value
+        above = logits - np.sort(biased, axis=1)[:, n - k - 1, None]
+        return -np.sort(above, axis=0)[t - 1 - t * k // n]
 
     def forced(self, logits, site, s):
         """Logits that are random or have random biases; the gradient is that of the logits."""
@@ -411,7 +420,7 @@ class Pass:
         logits = flat(noisy) @ self.w[f"{name}.router.weight"].transpose(1, 0)
         logits = self.forced(logits, f"{name}.router.random", s)
         p, chosen = self.route(logits, layer)
-        self.chosen[layer] = chosen.sum(0)
+        self.chosen[layer] = self.quantiles(logits.value, layer) if "quantile_balancing" in o.list("moe-router-load-balancing-type") else chosen.sum(0)
         alone = best(logits.value, o.int("moe-router-topk", 2))
         for kind, _ in router_losses(o):
             self.router_losses.append((kind, layer, self.router_loss(logits, layer, kind, alone, b)))

@@ -162,6 +162,9 @@ experts("moe_router_load_balancing_type", "--moe-router-load-balancing-type glob
 experts("moe_router_load_balancing_type moe_aux_loss_coeff",
         "--moe-router-load-balancing-type aux_loss seq_aux_loss --moe-aux-loss-coeff 0.3 0.2")
 experts("moe_router_load_balancing_type", "--moe-router-load-balancing-type sinkhorn", (CUT, ALONE))
+experts("moe_router_load_balancing_type", "--moe-router-load-balancing-type quantile_balancing --moe-router-score-function sigmoid")
+experts("moe_router_quantile_balancing_ema", "--moe-router-load-balancing-type quantile_balancing --moe-router-quantile-balancing-ema 0.3"
+        " --moe-z-loss-coeff 0.1")
 experts("moe_z_loss_coeff", "--moe-z-loss-coeff 0.1")
 experts("moe_input_jitter_eps", "--moe-input-jitter-eps 0.2")
 experts("moe_router_force_load_balancing", "--moe-router-force-load-balancing --moe-aux-loss-coeff 0.3")

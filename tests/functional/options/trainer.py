@@ -211,7 +211,7 @@ class Trainer:
 
     def fresh(self):
         weights, biases = decoder.initial(self.tensors(), self.seed), {}
-        if "moe-router-enable-expert-bias" in self.o:
+        if "moe-router-enable-expert-bias" in self.o or "quantile_balancing" in self.o.list("moe-router-load-balancing-type"):
             biases = {i: np.zeros(self.m.experts) for i in range(self.m.layers) if self.m.has_experts[i]}
         scale = self.o.float("loss-scale", self.o.float("initial-loss-scale", 2.0**32)) if self.fp16 else 1.0
         return State(weights, self.no_moments(weights), biases, scale=scale, hysteresis=self.o.int("hysteresis", 2))
@@ -328,7 +328,12 @@ class Trainer:
         size = batch_size(o, s.consumed)
         gradients, told, chosen = self.gradients(size)
         for layer, bias in s.biases.items():
-            bias += o.float("moe-router-bias-update-rate", 1e-3) * np.sign(chosen[layer].mean() - chosen[layer])
+            if "quantile_balancing" in o.list("moe-router-load-balancing-type"):
+                ema = o.float("moe-router-quantile-balancing-ema", 0.0)
+                moved = ema * bias + (1 - ema) * chosen[layer] / (size // self.micro)
+                bias[:] = moved - moved.mean()
+            else:
+                bias += o.float("moe-router-bias-update-rate", 1e-3) * np.sign(chosen[layer].mean() - chosen[layer])
         norm, most = math.sqrt(sum((g * g).sum() for g in gradients.values())), o.float("clip-grad", 1.0)
         clip = min(1.0, most / (norm + 1e-6)) if most > 0 else 1.0
         told |= {"grad_norm": norm, "clip": clip, "learning_rate": learning_rate(o, s.scheduled, o.float("lr"), o.float("min-lr", 0.0)),

@@ -210,6 +210,7 @@ static const struct {
     {"moe-router-enable-expert-bias", "false"},
     {"moe-router-bias-update-rate", "0.001"},
     {"moe-router-load-balancing-type", "aux_loss"},
+    {"moe-router-quantile-balancing-ema", "0"},
     {"moe-aux-loss-coeff", "0"},
     {"moe-z-loss-coeff", "none"},
     {"moe-input-jitter-eps", "none"},

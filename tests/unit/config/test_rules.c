@@ -147,7 +147,8 @@ static const char *const GPT[][2] = {
      "A token cannot select more groups than exist, or more experts from a group than it contains"},
     {EXPERTS " --moe-router-enable-expert-bias", "sigmoid or sqrtsoftplus, not softmax"},
     {EXPERTS " --moe-router-load-balancing-type aux_loss aux_loss --moe-aux-loss-coeff 1 1",
-     "each once; or sinkhorn or none, alone. --moe-aux-loss-coeff 1 1 must have a number that is not "
+     "each once; or sinkhorn, quantile_balancing or none, alone. --moe-aux-loss-coeff 1 1 must have a number "
+     "that is not "
      "negative for each of them"},
     {EXPERTS " --moe-router-load-balancing-type aux_loss sinkhorn --moe-aux-loss-coeff 1 1",
      "alone. --moe-aux-loss-coeff 1 1 must have a number that is not negative for each of them"},
@@ -158,6 +159,13 @@ static const char *const GPT[][2] = {
      "selects the experts itself: remove --moe-router-score-function sigmoid and --moe-router-num-groups"},
     {EXPERTS " --moe-router-force-load-balancing --moe-router-force-biased 1",
      "both decide the router's logits: remove one"},
+    {EXPERTS " --moe-router-load-balancing-type quantile_balancing --moe-router-num-groups 2 "
+             "--moe-router-group-topk 1",
+     "its own biases and no groups: remove --moe-router-enable-expert-bias and --moe-router-num-groups"},
+    {EXPERTS " --moe-router-load-balancing-type quantile_balancing --moe-router-topk 8",
+     "must be a multiple of --num-experts 8, and --moe-router-topk less than it"},
+    {EXPERTS " --moe-router-load-balancing-type quantile_balancing --num-experts 7",
+     "must be a multiple of --num-experts 7, and --moe-router-topk less than it"},
     {EXPERTS " --moe-pad-expert-input-to-capacity", "needs --moe-expert-capacity-factor"},
     {EXPERTS " --moe-shared-expert-gate", "needs --moe-shared-expert-intermediate-size"},
     {EXPERTS " --batch-invariant-mode --moe-aux-loss-coeff 0.1",

@@ -167,6 +167,8 @@ static const char *const MODELS[] = {
     EXPERTS "--moe-token-dispatcher-type alltoall --expert-tensor-parallel-size 2",
     "--ranks 4 --tensor-model-parallel-size 2 --sequence-parallel --context-parallel-size 2 "
     "--disable-bias-linear --num-experts 4 --moe-router-load-balancing-type sinkhorn",
+    "--ranks 4 --tensor-model-parallel-size 2 --sequence-parallel --context-parallel-size 2 "
+    "--disable-bias-linear --num-experts 4 --moe-router-load-balancing-type quantile_balancing",
 };
 
 TEST(without_any_one_there_is_a_type_error) {
