@@ -24,14 +24,15 @@ def share(part):
 def summary(report):
     records = report["records"]
     rows = [["planted bugs killed", share([r["killed"] for r in records])],
-            ["of those that change a curve, killed by Megatron-LM's rule",
+            ["bugs that change the loss curve and are killed by Megatron-LM's rule",
              f"{report['megatron']} of {report['curves']}"],
-            ["of those in a lane without noise, traced to the right op and rank",
+            ["bugs in fp64 or exact cells whose op and rank the report names correctly",
              share([r["localised"] for r in records if r["traced"]])]]
     for lane, eps in report["sensitivity"].items():
-        rows.append(["lowest bit of a float64 mantissa whose flip is noticed (one element, one step)", eps]
+        rows.append(["lowest bit of a float64 mantissa whose flip is detected (in one element, in one step)", eps]
                     if lane == "bit" else
-                    [f"smallest eps of one rank's gradients times 1 + eps that lane {lane} notices", f"{eps:.1e}"])
+                    [f"smallest eps for which {lane} detects that one rank's gradients are multiplied by 1 + eps",
+                     f"{eps:.1e}"])
     return markdown(["", ""], rows)
 
 
@@ -54,7 +55,7 @@ def bugs(records):
 
 
 def planted(report):
-    parts = {"Score": summary(report), "Which cells notice which family": matrix(report["records"])}
+    parts = {"Score": summary(report), "Which cells detect which bugs": matrix(report["records"])}
     return "".join(f"\n## {title}\n\n{part}\n" for title, part in parts.items())
 
 
