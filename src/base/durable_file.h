@@ -19,8 +19,8 @@ typedef struct Sink {
 Err sink_open(Sink *, const char *path);
 Err sink_add(Sink *, const void *bytes, size_t n);
 Err sink_flush(Sink *); /* makes all bytes so far readable in the file, not durable */
-/* Calls fsync and close. Removes the file if `so_far` or one of these calls is an error. Returns the first
- * error. On success the content is durable; the name is durable once the folder is synced (file_rename,
+/* Calls fsync and close. If `so_far` is an error or one of these calls fails, removes the file. Returns the
+ * first error. On success the content is durable; the name is durable once the folder is synced (file_rename,
  * file_sync_dir). */
 Err sink_close(Sink *, Err so_far);
 /* As sink_close, then renames the file to `path`, atomically and durably. */

@@ -1,11 +1,12 @@
-/* User mistakes as values: options, paths, data files, checkpoints, prompts, missing devices. A function that can
- * encounter one returns Err. A bug in our own code is a CHECK (fault.h). */
+/* Errors as values: mistakes of the user (options, paths, data files, checkpoints, prompts, missing devices)
+ * and failures of the machine. A function that can encounter one returns Err. A bug in our own code is a
+ * CHECK (fault.h). */
 #pragma once
 
-/* Every exit status of the program; docs/ci.md has the same table. A fault (fault.h) ends it by SIGABRT,
- * which a shell reports as 134. */
+/* Every exit status of the program; docs/ci.md has the same table. A fault (fault.h) ends the program by
+ * SIGABRT, which a shell reports as 134. */
 typedef enum ErrCode {
-    ERR_NONE = 0,         /* success; a requested verdict is a pass */
+    ERR_NONE = 0,         /* success; if a verdict was requested, it is PASS */
     ERR_FAILED = 1,       /* a requested check did not hold, or training diverged */
     ERR_USER = 2,         /* options, paths or input files are wrong */
     ERR_INFRA = 3,        /* the machine failed: disk full, no permission, a lost rank */

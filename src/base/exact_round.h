@@ -6,7 +6,7 @@
 
 enum { EXACT_LIMB_BITS = 32, EXACT_MANTISSA = 53 };
 
-/* Propagates carries, so that |limb| < 2^32 for all but the last limb. */
+/* Propagates carries, so that |limb| < 2^32 for all limbs except the last. */
 HOST_DEVICE static inline void exact_normalise(ExactSum *s) {
     int64_t carry = 0;
     for (int i = 0; i < EXACT_LIMBS - 1; i++) {
@@ -57,9 +57,9 @@ HOST_DEVICE static inline int exact_any_below(const ExactSum *s, int bit) {
     return (s->limb[bit / EXACT_LIMB_BITS] & ((INT64_C(1) << bit % EXACT_LIMB_BITS) - 1)) != 0;
 }
 
-/* The bits of the double nearest to the magnitude. With `drop` bits below the mantissa the exponent is drop +
- * 1; the 1 comes from the mantissa's leading bit, which a subnormal number lacks. Rounding up to a power of
- * two carries into the exponent. */
+/* The bits of the double nearest to the magnitude. If `drop` bits are below the mantissa, the exponent field
+ * is drop + 1: the mantissa is added to a field of `drop`, and its leading bit, which a subnormal number
+ * lacks, adds 1. Rounding up to a power of two carries into the exponent. */
 HOST_DEVICE static inline uint64_t exact_nearest(const ExactSum *s) {
     const uint64_t infinite = UINT64_C(0x7ff) << (EXACT_MANTISSA - 1);
     const int top = exact_top_bit(s), drop = top >= EXACT_MANTISSA ? top - EXACT_MANTISSA + 1 : 0;

@@ -4,7 +4,11 @@
 
 #include "base/exact_round.h"
 
-enum { LIMB_BITS = EXACT_LIMB_BITS, BETWEEN = 1 << 29 /* additions of less than 2^33 fit a limb */ };
+enum {
+    LIMB_BITS = EXACT_LIMB_BITS,
+    BETWEEN = 1 << 29 /* a limb can hold this many additions of numbers below
+                                                         2^33 */
+};
 
 static void add_one(ExactSum *s, double x) {
     uint64_t bits;

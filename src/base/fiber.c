@@ -30,7 +30,7 @@
 #include <sanitizer/tsan_interface.h>
 #endif
 
-enum { STACK_BYTES = 8 << 20 }; /* as large as a thread's, because the GPU's libraries run on it */
+enum { STACK_BYTES = 8 << 20 }; /* as large as a thread's stack, because GPU libraries run on it */
 
 struct Fiber {
     ucontext_t own, caller;

@@ -14,5 +14,6 @@ void fiber_free(Fiber *);
 void fiber_begin(Fiber *, FiberFn *, void *arg);
 /* Runs the function until it pauses or returns. Returns whether it is paused. */
 bool fiber_resume(Fiber *);
-/* Called by the function: returns to fiber_resume, and continues when it is called again. */
+/* The fiber's function calls it: fiber_resume returns to its caller, and the next fiber_resume continues
+ * here. */
 void fiber_pause(Fiber *);

@@ -100,7 +100,7 @@ typedef struct Target {
     int own;    /* the descriptor if this is the program's own output, else -1 */
 } Target;
 
-/* The path at the end of a chain of symlinks, where no file needs to exist. */
+/* The path at the end of a chain of symlinks. There need not be a file at this path. */
 static Err follow(const char *path, char **out) {
     enum { MOST_LINKS = 40 }; /* Linux's own limit */
     char *at = mem_strdup(path), to[PATH_MAX];
@@ -169,7 +169,7 @@ static bool is_same_node(const char *a, const char *b) {
     return !stat(a, &x) && !stat(b, &y) && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
 }
 
-/* Whether both paths would be the same file. Neither file exists; the folders may be missing, too. */
+/* Whether both paths would name the same file. Neither file exists, and their folders may be missing too. */
 static bool is_same_place(const char *a, const char *b) {
     char *of_a[2], *of_b[2]; /* basename and dirname may change their argument */
     if (follow(a, &of_a[0]).code) return false;
@@ -193,8 +193,10 @@ bool file_is_stream(const char *path) {
     return is_stream;
 }
 
-/* access() cannot tell, because folders of a file system such as /proc cannot get files. A file without a name does not
- * change the folder. If unnamed files are not supported, as in NFS and in old kernels, it uses a named file. */
+/* Checks that files can be created in the folder of `path`, by creating one. access() is not sufficient,
+ * because no file can be created in file systems such as /proc. The file has no name (O_TMPFILE), so that the
+ * folder does not change. Where this is not supported, as in NFS and in old kernels, the file has a name and
+ * is removed. */
 static Err check_creation(char *path) {
     char *tmp = new_name(path), *folder = dirname(path);
     int fd = open(folder, O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666);

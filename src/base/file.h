@@ -1,4 +1,4 @@
-/* Files as values: read, map, and replace atomically (write, fsync, rename, fsync of the folder). */
+/* Reads, maps and atomically replaces whole files (write, fsync, rename, fsync of the folder). */
 #pragma once
 
 #include <stdbool.h>
@@ -18,17 +18,18 @@ int64_t file_size(const char *path);
 /* Appends the content of the file to `out`. */
 Err file_read(const char *path, Str *out);
 /* Replaces a file atomically: at any time it has either its old or its new content. Symlinks are followed,
- * also to a file that does not exist yet: their target is replaced in its folder, and they stay. A path that
- * is not a regular file (a device, a FIFO, which waits for its reader) is written to directly. The file behind this
- * program's stdout or stderr is also written to directly, after the output so far. A folder is a user error. */
+ * even to a file that does not exist yet: the target is replaced, and the symlinks stay. A path that is not a
+ * regular file (a device or a FIFO) is written to directly; opening a FIFO blocks until it has a reader. The
+ * file to which this program's stdout or stderr is redirected is also written to directly, after the earlier
+ * output. A folder is a user error. */
 Err file_write_atomic(const char *path, const void *bytes, size_t n);
 /* Whether both paths lead to the same file. If it or its folder does not exist yet, names are compared
  * after links are resolved. */
 bool file_is_same(const char *a, const char *b);
 /* Whether file_write_atomic appends to the path instead of replacing it. */
 bool file_is_stream(const char *path);
-/* Checks before long work whether file_write_atomic can begin: an error if the folder is missing or cannot get new
- * files, or if `path` is a folder. No file changes. */
+/* Checks, before long work, that file_write_atomic will be able to write to `path`. Returns an error if the
+ * folder is missing, if no files can be created in it, or if `path` is a folder. Changes no file. */
 Err file_check_target(const char *path);
 /* Checks that file_mkdirs(path) could make the folder, and that files can be created in it. Changes no file. */
 Err file_check_folder(const char *path);
@@ -36,7 +37,7 @@ Err file_check_folder(const char *path);
 Err file_write_all(int fd, const char *path, const void *bytes, size_t n);
 /* mkdir -p; the new folders are durable. */
 Err file_mkdirs(const char *path);
-/* fsync of the folder itself: names that were created, changed or removed in it survive a power failure. */
+/* Calls fsync on the folder, so that names created, changed or removed in it survive a power failure. */
 Err file_sync_dir(const char *dir);
 /* Renames within a folder, durably; a file at `to` is replaced atomically. */
 Err file_rename(const char *from, const char *to);

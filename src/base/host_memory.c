@@ -40,7 +40,8 @@ static size_t number_at(const char *text, size_t otherwise) {
     return errno || !ends || n > SIZE_MAX ? otherwise : (size_t)n;
 }
 
-/* The number after `key` in the first line that begins with `key`; "": in the first line. */
+/* The number after `key` in the first line that begins with `key`; if `key` is "", the number in the first
+ * line. */
 static size_t number_in(const char *folder, const char *name, const char *key, size_t otherwise) {
     Lines lines = lines_of(folder, name);
     const char *line = next_line(&lines);
@@ -110,8 +111,8 @@ static char *own_group(const char *root, const Version *v) {
     return found;
 }
 
-/* The path of the group below a mount that shows the tree starting at `shown`. "" if the mount shows a different part
- * of the tree, as in a container without its own view: the mount is then the container's group. */
+/* The path of the group relative to a mount whose root is the group `shown`. "" if the group is not below
+ * `shown`, as in a container without a cgroup namespace: the mount point is then the container's group. */
 static const char *below(const char *group, const char *shown) {
     const size_t n = strcmp(shown, "/") ? strlen(shown) : 0;
     if (strncmp(group, shown, n) || (group[n] && group[n] != '/') || strstr(group, "/..")) return "";

@@ -1,5 +1,4 @@
-/* A stream of the host: tasks that one thread runs in the order in which they were added. The CPU's
- * counterpart of a CUDA stream. */
+/* The CPU's counterpart of a CUDA stream: one thread runs tasks in the order in which they were added. */
 #pragma once
 
 #include <stdbool.h>
@@ -7,7 +6,7 @@
 
 typedef struct HostStream HostStream;
 struct HostStream {
-    /* Adds a task. A dlopen'ed library that received the stream calls it. */
+    /* Adds a task. It is a pointer so that a library loaded by dlopen can call it. */
     void (*add)(HostStream *, void (*task)(void *arg), void *arg);
 };
 

@@ -36,8 +36,8 @@ static void set_actions(const struct sigaction *action) {
         if (sigismember(&set, SIGNALS[i])) sigaction(SIGNALS[i], action, NULL);
 }
 
-/* Threads that libraries started before main do not inherit the mask: such a thread blocks the signal for itself and
- * forwards it. */
+/* Threads that libraries start before main do not inherit the signal mask. If such a thread receives the
+ * signal, this handler blocks it in the thread and sends it to the process again. */
 static void pass_on(int number, siginfo_t *info, void *context) {
     (void)info;
     sigaddset(&((ucontext_t *)context)->uc_sigmask, number);
@@ -94,7 +94,8 @@ void interrupt_release(Interrupt *w) { pthread_mutex_unlock(&w->held); }
 
 void interrupt_end(Interrupt *w) {
     pthread_cancel(
-        w->thread); /* while it waits for a signal; else it undoes what is left and ends the process */
+        w->thread); /* the thread ends here if it is waiting for a signal; otherwise it calls `undo` and ends
+                       the process */
     pthread_mutex_unlock(&w->held);
     pthread_join(w->thread, NULL);
     pthread_mutex_destroy(&w->held);

@@ -1,5 +1,5 @@
-/* Work in a separate process: a crash or a hang ends only that process, and its output on stderr is kept.
- * Call it while the process has one thread, and before it uses a GPU. */
+/* Runs work in a separate process, so that a crash or a hang ends only that process. Its output on stderr is
+ * kept. Call these functions while this process has only one thread and has not used a GPU. */
 #pragma once
 
 #include "base/jobs.h"
@@ -31,6 +31,7 @@ void isolated_free(void *, size_t bytes);
 typedef struct Blame {
     char line[300];  /* first line of the report */
     int rank;        /* the missing or failed rank; -1: the report names none, or several */
-    bool of_library; /* NCCL reported the fault, or all ranks started an operation that it did not finish */
+    bool of_library; /* NCCL reported the fault, or it did not finish an operation that all ranks had
+                        started */
 } Blame;
 Blame isolated_blame(const Isolated *);

@@ -44,7 +44,7 @@ static _Noreturn void serve(Job *jobs, int talk, int output, pid_t parent) {
     if (getppid() != parent) _exit(1); /* which may have ended before this */
     dup2(output, STDOUT_FILENO);
     dup2(output, STDERR_FILENO);
-    fcntl(talk, F_SETFD, 0); /* it stays open if the job executes another program */
+    fcntl(talk, F_SETFD, 0); /* so that it stays open if the job executes another program */
     while (read(talk, &number, sizeof number) == sizeof number) {
         jobs[number].run(jobs[number].arg);
         fflush(NULL);

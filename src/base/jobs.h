@@ -33,8 +33,9 @@ typedef struct Job {
 } Job;
 
 void job_needs(Job *, const Job *other);
-/* Runs all jobs, at most `at_once` at a time, in array order if their needs allow it. A job that exceeds deadline_s
- * is killed with all its processes. Call this while the process has one thread, and before it uses a GPU. */
+/* Runs all jobs, at most `at_once` at a time, in array order as far as their dependencies allow. A job that
+ * exceeds deadline_s is killed with all its processes. Call this while the process has only one thread and
+ * has not used a GPU. */
 void jobs_run(Job *, int64_t n, int at_once, double deadline_s);
 
 /* Runs all jobs in this process, in order. A fault ends the process. */
@@ -58,7 +59,8 @@ void job_pool_free(JobPool *); /* ends the processes; NULL: no-op */
  * failure is a user error with the last line that the program printed. */
 Err jobs_run_program(char *const *words, const char *name, const JobWatch *watch);
 
-/* A killed process may have started processes, which end soon after it. After jobs_adopt they become children of this
- * process. If it has no other children, it can wait at most 5 s for their end. */
+/* The processes that a killed process has started end soon after it. After jobs_adopt, they become children
+ * of this process, so that it can wait for them. jobs_wait_for_adopted waits up to 5 s for all children to
+ * end. */
 void jobs_adopt(void);
 void jobs_wait_for_adopted(void);

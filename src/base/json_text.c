@@ -24,7 +24,7 @@ static size_t scalar_bytes(const char *s) {
     return strspn(s, "+-.0123456789eE");
 }
 
-/* Writes the replacement of a value that jansson refuses; false: jansson reads this value. */
+/* Writes the replacement of a value that jansson refuses to `text`; false: jansson accepts the value. */
 static bool replaced(const char *s, size_t n, char text[static 80]) {
     const double value = strtod(s, NULL);
     if (!isfinite(value)) return snprintf(text, 80, "\"%.*s\"", (int)(n < 60 ? n : 60), s), true;
@@ -73,7 +73,7 @@ static int decode(const unsigned char *p, uint32_t *code) {
     return n;
 }
 
-/* In ASCII: \uXXXX in lower case, surrogate pairs, \udcXX for a byte that is not UTF-8. */
+/* Prints ASCII only: \uXXXX in lower case, with surrogate pairs, and \udcXX for a byte that is not UTF-8. */
 static void print_string(Str *out, const char *text) {
     static const char SHORT[] =
         "\"\"\\\\\bb\ff\nn\rr\tt"; /* pairs: a character, and its letter after the backslash */

@@ -14,10 +14,11 @@ size_t json_text_string(const char *s, size_t n);
 void json_text_numbers(Str *json);
 
 /* Appends the text that Python's json.dumps(json, indent=indent) prints at this depth; indent 0: the text of
- * json.dumps(json), on one line. jansson would print 17 digits of every real number and other escapes. Strings that
- * are not UTF-8 (json_string_nocheck) are printed as Python prints file names. */
+ * json.dumps(json), on one line. jansson prints 17 digits of every real number, and different escapes. Bytes
+ * that are not UTF-8 (json_string_nocheck) are printed as \udcXX, as Python prints them in file names. */
 void json_print(Str *, const json_t *, int indent, int depth);
-/* repr(float): the shortest digits that read back equal, with an exponent below 1e-4 and at or above 1e16. */
+/* As Python's repr(float): the fewest digits that read back as the same number, with an exponent if the
+ * magnitude is below 1e-4 or at least 1e16. */
 void json_print_real(Str *, double);
 /* A number; null for a NaN or an infinity, which JSON does not have. */
 json_t *json_finite(double);

@@ -1,8 +1,8 @@
 /* Philox4x32-10, the counter-based generator of Salmon et al., "Parallel random numbers: as easy as 1, 2, 3"
- * (SC11). Every random number of a run is a pure function of (seed, site, index): init, dropout, routing
- * jitter, sampling. `site` names the user of the numbers (the hash of a tensor or op name, combined with step
- * and microbatch). `index` is the global element index. Layouts, microbatch splits and recomputation therefore cannot
- * change a draw. */
+ * (SC11). Every random number of a run (init, dropout, routing jitter, sampling) is a pure function of (seed,
+ * site, index). `site` is the hash of a tensor's or op's name, combined with step and microbatch. `index` is
+ * the global element index. Layouts, microbatch splits and recomputation therefore do not change the
+ * numbers. */
 #pragma once
 
 #include <math.h>
@@ -16,7 +16,7 @@ typedef struct Philox4 {
 
 HOST_DEVICE static inline uint64_t philox_product(uint32_t a, uint32_t b) {
 #ifdef __CUDA_ARCH__
-    uint64_t ab; /* nvcc compiles the plain product to additions of zero parts */
+    uint64_t ab; /* because nvcc compiles a plain product to needless additions of zero */
     asm("mul.wide.u32 %0, %1, %2;" : "=l"(ab) : "r"(a), "r"(b));
     return ab;
 #else

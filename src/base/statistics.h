@@ -30,7 +30,7 @@ typedef struct Interval {
     double low, median, high;
 } Interval;
 
-/* The probability that some interval of a report misses its median. */
+/* The probability that at least one interval of a report misses its median. */
 #define INTERVAL_ERROR 0.05
 
 /* The largest k such that the interval misses the median with a probability of at most `error`; 0: there are
@@ -40,6 +40,6 @@ int64_t interval_rank(int64_t n, double error);
 int64_t interval_least(double error);
 /* False: too few samples; the interval is then from 0 to infinity. */
 bool interval_of_median(const double *x, int64_t n, double error, Interval *out);
-/* An interval for the quotient of two positive medians. Its error is at most the probability that one of the two
- * intervals misses. */
+/* An interval for the quotient of two positive medians. The probability that it misses is at most the
+ * probability that at least one of the two intervals misses. */
 Interval interval_ratio(Interval of, Interval to);

@@ -61,13 +61,15 @@ void terminal_show(FILE *f, const char *text) {
 
 void terminal_hide(FILE *f) { fputs("\r\033[K", f); }
 
-/* mpirun gives its processes terminals without a width, and passes what they print to a file. */
+/* An unknown width means no limit, because mpirun gives its processes terminals without a width, and may
+ * write their output to a file. */
 int terminal_width(FILE *f) {
     const int known = terminal_is_live(f) ? known_columns(f) : 0;
     return known ? known : INT_MAX;
 }
 
-/* The bytes of a line before the best break: within the room if possible, and after the first `least`. */
+/* The number of bytes of a line before the best break: within `room` columns if possible, and after the first
+ * `least` bytes. */
 static size_t break_at(const char *line, size_t length, size_t least, int room) {
     const size_t fits = terminal_fit(line, room);
     if (fits >= length) return length;
@@ -79,7 +81,7 @@ static size_t break_at(const char *line, size_t length, size_t least, int room) 
 }
 
 void terminal_fold(const char *text, int width, Str *out) {
-    enum { HANGING = 4, OPTION = 2, CHOICES = 12 }; /* an option of --help, and its choices */
+    enum { HANGING = 4, OPTION = 2, CHOICES = 12 }; /* indents in --help: of an option, and of its choices */
     while (*text) {
         size_t length = strcspn(text, "\n"), begin = strspn(text, " ");
         int indent = begin == 0 ? HANGING : begin == OPTION ? CHOICES : (int)begin, room = width;

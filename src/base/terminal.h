@@ -7,14 +7,15 @@
 
 #include "base/str.h"
 
-/* Whether the stream is a terminal that can overwrite a line: not with TERM=dumb. */
+/* Whether the stream is a terminal that can overwrite a line (with TERM=dumb it cannot). */
 bool terminal_is_live(FILE *);
 /* The current width: the terminal's width, else COLUMNS, else 80. */
 int terminal_columns(FILE *);
-/* The number of bytes of `text` that fit into `columns`, in whole characters. A wide character takes two columns, and a
- * colour none. A byte that is not UTF-8 counts as one column. */
+/* The number of bytes of `text` that fit into `columns`, in whole characters. A wide character takes two
+ * columns, and the escape sequence of a colour none. A byte that is not UTF-8 counts as one column. */
 size_t terminal_fit(const char *text, int columns);
-/* Replaces the line of the cursor by `text`, cut to the width of the live terminal; hide leaves it empty. */
+/* Replaces the line of the cursor by `text`, truncated to the width of the live terminal; terminal_hide
+ * clears the line. */
 void terminal_show(FILE *, const char *text);
 void terminal_hide(FILE *);
 /* The number of columns of a live terminal; INT_MAX (no limit) if it is not live or the number is unknown. */
@@ -22,12 +23,12 @@ int terminal_width(FILE *);
 /* Breaks lines longer than `width` at a blank, or after the | of a list of choices, and indents the rest. Longer
  * words are not broken. */
 void terminal_fold(const char *text, int width, Str *out);
-/* The lines of cells, which tabs separate, as a table whose columns are aligned to the right. Columns that do not fit
- * into the width continue below, with the first column repeated. */
+/* Formats lines of tab-separated cells as a table with right-aligned columns. Columns that do not fit into
+ * the width continue below, with the first column repeated. */
 void terminal_table(const char *cells, int width, Str *out);
 /* Prints a text, folded on a live terminal. */
 void terminal_print(FILE *, const char *text);
-/* Prints a report, folded on a live terminal. There its verdicts are green (PASS), yellow (INCONCLUSIVE, DEGRADED) or
- * red (FAIL), unless the variable NO_COLOR is set (no-color.org). A verdict is the only word of its column or the
- * first word after a colon. */
+/* Prints a report, folded on a live terminal. On a live terminal, verdicts are green (PASS), yellow
+ * (INCONCLUSIVE, DEGRADED) or red (FAIL), unless the environment variable NO_COLOR is set (no-color.org). A
+ * verdict is the only word of its column or the first word after a colon. */
 void terminal_report(FILE *, const char *text);

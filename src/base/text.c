@@ -19,7 +19,7 @@ size_t text_prefix(const char *s, size_t n, bool *cut) {
 
 size_t text_mark(const char *s, size_t n) { return n >= 3 && !memcmp(s, "\xEF\xBB\xBF", 3) ? 3 : 0; }
 
-/* Whether in each group of `size` bytes the byte at `at` is at most `most`. */
+/* Whether the byte at offset `at` of each group of `size` bytes is at most `most`. */
 static bool is_at_most(const char *s, size_t n, size_t size, size_t at, unsigned char most) {
     for (size_t i = at; i < n; i += size)
         if ((unsigned char)s[i] > most) return false;
@@ -29,7 +29,8 @@ static bool is_at_most(const char *s, size_t n, size_t size, size_t at, unsigned
 /* Whether c is a control character that occurs in text. */
 static bool is_blank(unsigned c) { return c && c < ' ' && strchr("\t\n\v\f\r\x1b", (int)c); }
 
-/* Whether the units have no control characters and no half surrogate pairs; *small: units below U+0100. */
+/* Whether the UTF-16 text has no control characters and no unpaired surrogates; *small: the number of units
+ * below U+0100. */
 static bool is_utf16(const char *s, size_t n, bool big, size_t *small) {
     bool half = false;
     for (size_t i = *small = 0; i + 1 < n; i += 2) {
@@ -42,7 +43,7 @@ static bool is_utf16(const char *s, size_t n, bool big, size_t *small) {
     return true;
 }
 
-/* ASCII text with a few NULs, each of which could be half of a unit. */
+/* Whether the bytes are ASCII text with so few NULs (less than a quarter) that it cannot be UTF-16. */
 static bool is_ascii(const char *s, size_t n) {
     size_t nuls = 0;
     for (size_t i = 0; i < n; i++) {
@@ -53,7 +54,8 @@ static bool is_ascii(const char *s, size_t n) {
     return 4 * nuls < n;
 }
 
-/* Text of two or four bytes for each character. Almost all texts have characters below U+0100, such as blanks. */
+/* The encoding of a text with two or four bytes per character; NULL: none is recognized. This relies on
+ * characters below U+0100, such as blanks, which almost all texts have. */
 static const char *wide_name(const char *s, size_t n) {
     const size_t even = n - n % 2, whole = n - n % 4;
     if (even < 2 || is_at_most(s, n, 1, 0, 0)) return NULL;

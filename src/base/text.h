@@ -20,8 +20,8 @@ typedef struct TextFault {
     unsigned char byte;
     bool cut; /* the text ends inside a character */
 } TextFault;
-/* The user error. It reports the apparent format of `head`, the beginning of the text: UTF-16, an archive, binary
- * data. `where` is "'file'" or an option. */
+/* The user error. It reports the apparent format of `head`, the beginning of the text: for example UTF-16, an
+ * archive or binary data. `where` is "'file'" or an option. */
 Err text_error(const char *where, TextFault, const char *head, size_t n);
 /* Returns that error unless all bytes are valid text. */
 Err text_check(const char *where, const char *s, size_t n);

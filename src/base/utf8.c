@@ -35,7 +35,8 @@ void utf8_put(Str *out, uint32_t c) {
     str_add(out, b, n);
 }
 
-/* Bytes of the character at p, or minus the bytes of the maximal invalid subpart there. */
+/* The number of bytes of the character at p. If it is invalid: minus the number of bytes of the maximal
+ * subpart. */
 static int scan(const unsigned char *p, size_t n) {
     unsigned char lead = p[0], low = 0x80, high = 0xBF;
     if (lead < 0x80) return 1;
@@ -57,7 +58,8 @@ size_t utf8_prefix(const char *s, size_t n, bool *cut) {
         const unsigned char *p = (const unsigned char *)s + i;
         const int step = scan(p, n - i);
         if (step < 0) {
-            *cut = (size_t)-step == n - i && *p >= 0xC2 && *p <= 0xF4; /* the subpart reaches the end */
+            *cut = (size_t)-step == n - i && *p >= 0xC2 && *p <= 0xF4; /* the subpart reaches the end of the
+                                                                          text */
             break;
         }
         i += (size_t)step;

@@ -2,9 +2,9 @@
 #pragma once
 
 const char *isotron_version(void); /* "0.1.0" */
-/* The commit it was built from: 12 digits, followed by "-dirty" if tracked files had changes, or
- * "unknown" outside of a repository. It is in a separate library, `commit`, which train and the layers above
- * link, so that the others are not linked anew at each commit. */
+/* The commit it was built from: 12 digits, followed by "-dirty" if tracked files had changes, or "unknown"
+ * outside of a repository. It is in a separate library, `commit`, which only train and the layers above it
+ * link, so that a new commit does not relink the other layers. */
 const char *isotron_commit(void);
 const char *isotron_compiler(void);  /* "GNU 12.2.0" */
 const char *isotron_flags(void);     /* "-O3 -g -march=native" */

@@ -7,8 +7,8 @@
 
 #include "base/host_device.h"
 
-/* Row i is position at[j / chunk] + j % chunk with j = first + i: rows of two chunks in ascending order, from
- * row `first` on. chunk 0: row i is position first + i. */
+/* Row i is position at[j / chunk] + j % chunk, where j = first + i: the rows of two chunks in ascending
+ * order, starting at row `first`. If `chunk` is 0, row i is position first + i. */
 typedef struct SequenceSlice {
     int64_t first, chunk, at[2];
 } SequenceSlice;

@@ -133,7 +133,7 @@ static CommWork *take_work(Comm *c, const CommCall *call) {
     return w;
 }
 
-/* A group of one: the input is the output. */
+/* In a group of one member, the output is a copy of the input. */
 static void copy_own(const CommCall *call) {
     if (call->kind == COMM_BARRIER || call->kind == COMM_BROADCAST || call->in == call->out) return;
     const int64_t n = call->kind == COMM_ALL_TO_ALL ? call->in_counts[0] : call->n;
@@ -147,7 +147,7 @@ static void copy_own(const CommCall *call) {
         memcpy(call->out, call->in, bytes);
 }
 
-/* True if the operation is to be skipped. */
+/* Delays the operation, or returns true if it must be skipped. */
 static bool sabotaged(const Comm *c, int64_t number) {
     const double s = c->sabotage.delay_s;
     if (number != c->sabotage.nth) return false;

@@ -1,26 +1,25 @@
-/* Communication between ranks. A Comm is the endpoint of one rank. It has two transports. The memory of a call's
- * buffers selects the transport:
+/* Communication between ranks. A Comm is the endpoint of one rank. It has two transports. The memory of a
+ * call's buffers selects the transport:
  *
- *   host     the ranks of a world are threads of this process, or processes that MPI or TCP connects. comm_null
- *            has no other ranks: no data arrives, as in a dry run
+ *   host     the ranks of a world are threads of this process, or processes that MPI or TCP connects. In comm_null, this rank runs alone and no data arrive, as in a dry run
  *   device   for memory of a discrete device: NCCL, or staging through host memory and the host transport
  *
- * Order of sums: a host transport, and so staging, adds in the order of the group's members, element by element,
- * regardless of message sizes and of how the buffer is divided. All members get bitwise equal results, and an
- * all-reduce is bitwise equal to a reduce-scatter and an all-gather. 16-bit elements are added in float and rounded
- * once. NCCL may add in a different order, which depends only on group, count and dtype. In the exact lane all orders
- * are bitwise equal.
+ * Order of sums: a host transport, and so staging, adds in the order of the group's members, element by
+ * element, regardless of message sizes and of how the buffer is divided. All members get bitwise equal
+ * results, and an all-reduce is bitwise equal to a reduce-scatter and an all-gather. 16-bit elements are
+ * added in float and rounded once. NCCL may add in a different order, which depends only on group, count and
+ * dtype. In the exact lane, the results of all orders are bitwise equal.
  *
  * Members of a group must start the same operations in the same order. Groups with the same members in the
- * same order are one group. Different groups are independent. So are the two directions between a pair of ranks that
- * exchange messages. NCCL adds two conditions. The first collective, the first all-to-all and the first message of a
- * group block until all members have started them, so all ranks must do these in the same order. Messages go only
- * between neighbours in the group, where the last member is a neighbour of the first.
+ * same order are one group. Different groups are independent, and so are the two directions of messages
+ * between a pair of ranks. NCCL adds two conditions. The first collective, the first all-to-all and the first
+ * message of a group block until all members have started them, so all ranks must do these in the same order.
+ * Messages may be sent only between neighbours in the group; its last and first members are neighbours.
  *
- * An operation is a fault if a member does not start it within the deadline, or starts it with a different kind,
- * count, dtype or site. If ranks are processes, a process that ends early or does not run is also a fault. The fault
- * report names the group, the sequence number, the ranks and the state of each rank. It includes this rank's
- * recorder. The whole world then ends (exit status 3, ERR_INFRA). */
+ * An operation is a fault if a member does not start it within the deadline, or starts it with a different
+ * kind, count, dtype or site. If ranks are processes, a process that ends early or does not run is also a
+ * fault. The fault report contains the group, the sequence number, the state of each rank, and this rank's
+ * flight recorder. The whole world then ends (exit status 3, ERR_INFRA). */
 #pragma once
 
 #include <stdio.h>
@@ -57,7 +56,8 @@ typedef struct CommCall {
     const int64_t *in_counts, *out_counts; /* [group.size], ALL_TO_ALL only; read before comm_start returns */
     int peer;                              /* member number: SEND, RECV, BROADCAST */
     Device *device;                        /* the device of in and out; NULL: the host */
-    bool staged; /* goes through host memory even if the device has a transport; equal on all members */
+    bool staged; /* goes through host memory even if the device has a transport; must be equal on all
+                    members */
 } CommCall;
 
 typedef struct Comm Comm;
@@ -79,8 +79,9 @@ void comm_all_reduce(Comm *, Group, const char *site, CommReduction, DType, void
  * then applies to the graph as a whole. A graph must not contain staged operations. */
 void comm_launched(Comm *comm, const char *site);
 
-/* Replaces the deadline of CommOptions in the operations that this rank starts from now on. All ranks should call it,
- * because the first rank that exceeds its deadline ends the world. No device operation may be in flight. */
+/* Replaces the deadline of CommOptions for all operations that this rank starts later. All ranks should call
+ * it, because the first rank that exceeds its deadline ends the world. No device operation may be in
+ * flight. */
 void comm_set_deadline(Comm *, double seconds);
 
 int comm_rank(const Comm *);
@@ -89,7 +90,7 @@ Group comm_everyone(const Comm *); /* all ranks, in order */
 
 typedef struct CommDeviceOptions {
     const char *library; /* the file name of NCCL; NULL: the library that the loader finds */
-    bool required;       /* staging of GPU memory is a user error */
+    bool required;       /* returns a user error if GPU memory would have to be staged */
     int most_blocks;     /* maximum number of thread blocks of an NCCL kernel; 0: NCCL chooses */
     bool registers;      /* comm_register will be called; it is a user error if the library has no windows */
 } CommDeviceOptions;
@@ -101,19 +102,20 @@ void comm_describe_host(const Comm *, char text[200]);
  * library cannot be used or if versions differ between ranks. `text` describes the transport and the reason. Call
  * comm_close_device before the device is freed. A NULL Comm is one rank. */
 Err comm_open_device(Comm *, Device *, const CommDeviceOptions *, char text[200]);
-/* Whether comm_open_device accepts this library for discrete or for other devices. The library stays loaded. */
+/* Checks that comm_open_device accepts this library for discrete devices or, if `discrete` is false, for
+ * other devices. The library stays loaded. */
 Err comm_check_library(const char *library, bool discrete);
-/* All ranks call it. It returns when all ranks have closed the transport. */
+/* All ranks must call it. It returns when all ranks have closed the transport. */
 void comm_close_device(Comm *);
-/* Registers memory of the device with the communicator of the group as a symmetric window of NCCL. Gathers and sums
- * whose buffers are both registered then need fewer thread blocks. Gathers then run on copy engines and need no
- * thread blocks, unless the group is the tensor-parallel one. All members of the group call it together with the same
- * number of bytes, and operations must use the same offsets in the windows of all members. The device must be opened
- * with DeviceSpec.exports. No-op unless the transport is NCCL and was opened with `registers`, or if the group has
- * one member. */
+/* Registers memory of the device with the communicator of the group as a symmetric window of NCCL.
+ * All-gathers and sums whose input and output are registered then need fewer thread blocks. All-gathers run
+ * on copy engines, without thread blocks, unless the group is the tensor-parallel group. All members must
+ * call it together, with the same number of bytes, and must use the same offsets in their windows for an
+ * operation. The device must be opened with DeviceSpec.exports. No-op unless the transport is NCCL and was
+ * opened with `registers`, or if the group has one member. */
 void comm_register(Comm *, const Group *, void *memory, size_t bytes);
-/* Checks that all members of each group have used the same offsets in their windows since the last call. NCCL does
- * not check the offsets. If they differ, it writes data to wrong addresses. All ranks call it. */
+/* Checks that all members of each group have used the same offsets in their windows since the last call. NCCL
+ * does not check the offsets; if they differ, it writes data to wrong addresses. All ranks must call it. */
 void comm_compare_places(Comm *);
 /* Removes the windows that begin at `memory`. Call it before the memory is freed; no operation may be in flight. */
 void comm_unregister(Comm *, const void *memory);
@@ -163,8 +165,9 @@ bool comm_mpi_built(void); /* else comm_mpi is a fault */
 /* The world of processes that meet at a TCP address. Returns an error if a process does not connect in time, or if
  * the processes run different builds. */
 Err comm_tcp(const CommLaunch *, const CommOptions *, Comm **);
-/* A process calls this before it ends with an error. It informs processes that still wait at the start. Returns true
- * if process 0 prints an error, either its own or this one. *error then has the code of that error. */
+/* A process must call this before it ends with an error, so that processes that are still connecting end too.
+ * Returns true if process 0 prints an error, its own or this one; *error then has the code of the printed
+ * error. */
 bool comm_tcp_give_up(const CommLaunch *, const CommOptions *, Err *error);
 
 /* ---- exposed communication ---- */
@@ -178,16 +181,16 @@ typedef struct CommProfile {
     double bytes; /* bytes that this rank would send in a ring algorithm: nccl-tests' bus bytes */
 } CommProfile;
 
-/* Adds the operations of this rank to profile[axes of the group] (mesh_axes_text). Operations in a CUDA graph are
- * not counted. After device_wait the sums are complete. NULL: stops. An operation in host memory first waits for the
- * device `computes` (NULL: none), so its exposed time excludes that device's work. */
+/* Adds the operations of this rank to profile[axes of the group] (mesh_axes_text). Operations in a CUDA graph
+ * are not counted. After device_wait the sums are complete. NULL: stops. An operation in host memory first
+ * waits for the device `computes` (NULL: none), so that its exposed time excludes the work of this device. */
 enum { COMM_PROFILE = 1 << AXES };
 void comm_profile(Comm *, CommProfile profile[COMM_PROFILE], Device *computes);
 
 /* ---- planning ---- */
 
-/* Records the communicators that NCCL would open for this rank and an operation on GPU memory. Does not start it. For
- * a Comm of comm_null only. */
+/* Records the communicators that NCCL would open on this rank for an operation on GPU memory, without
+ * starting the operation. Only for a Comm of comm_null. */
 void comm_plan(Comm *, const CommCall *);
 /* The number of open communicators or, if `open` is false, of recorded ones. */
 int comm_communicators(const Comm *, bool open);

@@ -14,7 +14,8 @@ typedef struct Span {
 
 /* ---- messages ---- */
 
-/* Messages of one pair and tag keep their order, so both phases share a tag. */
+/* Messages between two processes that have the same tag keep their order, so both phases of an operation
+ * share a tag. */
 static void transfer(const Processes *p, Exchange *x, bool send, Span s, int member, int tag) {
     const int rank = comm_member(&x->work->channel->key, member);
     const int64_t bytes = s.elements * (int64_t)dtype_size(x->work->call.dtype);
@@ -29,7 +30,8 @@ static void transfer(const Processes *p, Exchange *x, bool send, Span s, int mem
                                      : p->wire->receive(p->line, rank, tag, s.at, bytes);
 }
 
-/* A rank without elements may have a NULL buffer. Adding to a NULL pointer is undefined. */
+/* Adding to a NULL pointer is undefined, and a rank without elements may have a NULL buffer, so NULL stays
+ * NULL. */
 static Span span(const CommWork *w, const void *base, int64_t at, int64_t elements) {
     char *first = (char *)(uintptr_t)base;
     return (Span){first ? first + (size_t)at * dtype_size(w->call.dtype) : NULL, elements};
@@ -41,7 +43,7 @@ static Span share(const CommWork *w, const void *base, int member) {
     return span(w, base, at, n * (member + 1) / size - at);
 }
 
-/* The elements for a member in the first phase. */
+/* The elements that this rank sends to a member in the first phase. */
 static Span outgoing(const CommWork *w, int to) {
     const CommCall *call = &w->call;
     switch (call->kind) {
@@ -157,7 +159,8 @@ static void compute(Exchange *x) {
     }
 }
 
-/* Computes without the lock: it may take seconds, and heartbeats to other processes must continue. */
+/* Releases the lock while it computes, because this may take seconds and heartbeats to other processes must
+ * continue. */
 static void collected(Processes *p, Exchange *x) {
     const CommWork *w = x->work;
     pthread_mutex_unlock(&p->lock);
@@ -284,7 +287,7 @@ static void wait_for(Comm *c, CommWork *w) {
 
 /* ---- the world ---- */
 
-/* The lowest rank that has not announced its return; -1: none. */
+/* The lowest other rank that has not announced that it has returned (RETURNED); -1: none. */
 static int still_running(const Comm *c) {
     const Processes *p = c->host_state;
     for (int r = 0; r < c->world; r++)
@@ -292,8 +295,8 @@ static int still_running(const Comm *c) {
     return -1;
 }
 
-/* Tells all other ranks that this rank starts no more operations, so that no rank keeps waiting for it. Then waits
- * for this message from all ranks. */
+/* Tells all other ranks that this rank starts no more operations, so that no rank keeps waiting for it. Then
+ * waits for the same announcement from all other ranks. */
 static void leave(Comm *c) {
     Processes *p = c->host_state;
     CHECK(c->open == 0, "rank %d leaves %d operations that it did not wait for", c->rank, c->open);

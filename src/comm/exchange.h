@@ -1,12 +1,12 @@
-/* Ranks as processes that a wire connects. A wire carries bytes between two processes: MPI or TCP. Every operation
- * consists of messages between pairs. Each member first announces its operation to every other member, and then sends
- * its data. A report can therefore name a member that is late or that starts a different operation. Sums are computed
- * here, in member order: a member collects all parts of its share, adds them and, in an all-reduce, passes the result
- * on.
+/* The transport between ranks that are processes. A wire (MPI or TCP) carries bytes between them. Every
+ * operation consists of messages between pairs. Each member first announces its operation to every other
+ * member, and then sends its data. A report can therefore name a member that is late or that starts a
+ * different operation. Sums are computed here, in member order: a member receives its share from all members,
+ * adds these parts and, in an all-reduce, sends the result to all members.
  *
- * comm_start and comm_wait advance all operations. While the rank computes, a second thread of each process also
- * listens, a few times a second. It sends heartbeats to one process and watches a different one. A killed or stopped
- * process therefore ends the world within seconds, even if the deadline is longer. */
+ * comm_start and comm_wait advance all operations. While the rank computes, a second thread of each process
+ * receives messages a few times a second. It also sends heartbeats to one process and watches another one. A
+ * killed or stopped process therefore ends the world within seconds, even if the deadline is longer. */
 #pragma once
 
 #include "base/fault.h"
@@ -23,7 +23,8 @@ typedef enum Say {
     REPLIES,  /* the answer to WONDERS */
     BEATS,    /* the sender is alive */
     ENDS,     /* the sender has printed a report: the receiver ends without one */
-    LOST,     /* made by the wire after the sender's last announcement: the sender can no longer be reached */
+    LOST,     /* from the wire itself, after the sender's last announcement: the sender can no longer be
+                 reached */
     SAYS
 } Say;
 
@@ -39,11 +40,12 @@ typedef struct Announcement {
                                           started or not finished */
 } Announcement;
 
-/* A message in flight, sent or received. */
+/* A message that is being sent or received. */
 typedef struct WireMessage WireMessage;
 
-/* A way to carry bytes between processes. `wire` is its state. One thread at a time calls it. No call waits for
- * another process. Announcements between two processes arrive in order, and so do messages of one tag. */
+/* Carries bytes between processes. `wire` is its state. Only one thread may call it at a time. No call waits
+ * for another process. Announcements between two processes arrive in order, and so do messages with the same
+ * tag. */
 typedef struct Wire {
     const char *name;
     void (*say)(void *wire, const Announcement *, int to);
@@ -52,8 +54,8 @@ typedef struct Wire {
     WireMessage *(*send)(void *wire, int to, int tag, const void *, int64_t bytes);
     WireMessage *(*receive)(void *wire, int from, int tag, void *, int64_t bytes);
     bool (*done)(void *wire, WireMessage *); /* frees the message if it is done */
-    /* Waits a short time for a message to arrive, after `tries` attempts without one. Other calls may run
-     * concurrently. */
+    /* Waits a short time for a message, after `tries` attempts to receive one. Another thread may call the
+     * wire meanwhile. */
     void (*rest)(void *wire, int tries);
     /* The time (clock_ns) at which the last bytes of a rank arrived. NULL: only announcements are known. */
     int64_t (*heard)(void *wire, int rank);
@@ -62,17 +64,17 @@ typedef struct Wire {
     void (*free)(void *wire);                  /* called when all ranks have returned */
 } Wire;
 
-/* The world of these processes. Tags are 0 .. last_tag. */
+/* A Comm of the processes that the wire connects. Tags are 0 .. last_tag. */
 Comm *comm_exchange(const Wire *, void *wire, int last_tag, int world, int rank, const CommOptions *);
 
 /* ---- shared by exchange.c and watch.c ---- */
 
-typedef struct Early { /* announced before this rank has started it */
+typedef struct Early { /* an operation announced before this rank has started it */
     Announcement said;
     struct Early *next;
 } Early;
 
-/* A list that may be empty, as a value of comm_lookup. */
+/* The value of a key in `early` (comm_lookup): a list, which may be empty. */
 typedef struct EarlyList {
     Early *first;
 } EarlyList;
@@ -107,8 +109,9 @@ typedef struct Question {
 typedef struct Processes {
     const Wire *wire;
     void *line;           /* the wire's state */
-    pthread_mutex_t lock; /* guards all fields and the wire. Only the rank's thread changes `active` and
-                             advances exchanges, and only announcements of members change other fields of them */
+    pthread_mutex_t lock; /* protects all fields and the wire. Only the rank's thread changes `active` and
+                             advances exchanges; the other thread changes an exchange only when a member
+                             announces its operation */
     pthread_cond_t closing;
     pthread_t watcher;
     bool closed;
@@ -138,13 +141,13 @@ void watch_start(Comm *);
 void watch_stop(Comm *);
 bool watch_take_announcements(Comm *); /* true if there were any */
 void watch_say(const Comm *, Say, int to);
-/* Waits without the lock, which the caller holds. */
+/* Waits. Releases the lock, which the caller must hold, during the wait. */
 void watch_rest(Processes *, int tries);
 /* Ends the world if a member that an operation waits for has returned. */
 void watch_check_returned(Comm *, const Exchange *);
 /* Ends the world if an operation waits for a lost rank. */
 void watch_check_lost(Comm *, const Exchange *);
-/* Ends the world with a report about an operation; NULL: not about an operation. */
+/* Ends the world with a report about an operation; NULL: the report is not about an operation. */
 _Noreturn void watch_end_world(Comm *, const CommWork *, bool *arrived, const char *why);
 /* CommTransport.end */
 _Noreturn void watch_end(Comm *, const CommKey *, int64_t seq, const CommFacts *, const char *why);

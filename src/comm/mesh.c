@@ -4,7 +4,7 @@
 
 #include "base/fault.h"
 
-/* The axes of each view, fastest first. Context parallelism has no expert counterpart. */
+/* The axes of each view, fastest first. The expert view has no axis for context parallelism. */
 static const Axis DENSE[] = {AXIS_TP, AXIS_CP, AXIS_DP, AXIS_PP};
 static const Axis EXPERT[] = {AXIS_ETP, AXIS_EP, AXIS_EDP, AXIS_PP};
 

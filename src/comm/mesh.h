@@ -1,11 +1,11 @@
 /* The mesh of ranks: named axes with two views of the same ranks, dense (tp cp dp pp) and expert (etp ep edp
- * pp), and groups looked up by a mask of axes. Megatron-LM core/parallel_state.py RankGenerator: order
- * tp-cp-ep-dp-pp, leftmost fastest. */
+ * pp), and groups selected by a mask of axes. The order of ranks is that of Megatron-LM's RankGenerator
+ * (core/parallel_state.py): tp-cp-ep-dp-pp, leftmost fastest. */
 #pragma once
 
 typedef enum Axis { AXIS_TP, AXIS_CP, AXIS_DP, AXIS_PP, AXIS_ETP, AXIS_EP, AXIS_EDP, AXES } Axis;
 
-/* A mask names the dense or the expert axes, never both (PP belongs to both views). */
+/* A mask may contain dense or expert axes, but not both (PP belongs to both views). */
 enum {
     MASK_DENSE = 1 << AXIS_TP | 1 << AXIS_CP | 1 << AXIS_DP | 1 << AXIS_PP,
     MASK_EXPERT = 1 << AXIS_ETP | 1 << AXIS_EP | 1 << AXIS_EDP | 1 << AXIS_PP,

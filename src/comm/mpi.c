@@ -22,14 +22,18 @@ Comm *comm_mpi(const CommOptions *options) {
 
 #define MPI_CHECK(call) mpi_check(call, #call)
 
-enum { PIECE = 1 << 30, CONTROL_TAG = 0 }; /* PIECE: maximum bytes of a message; MPI counts in int */
+enum {
+    PIECE = 1 << 30,
+    CONTROL_TAG = 0
+}; /* PIECE: maximum bytes of a message, because MPI's counts are
+                                              int */
 
 struct WireMessage {
     int pieces;
     MPI_Request request[];
 };
 
-typedef struct Said { /* an announcement in flight */
+typedef struct Said { /* an announcement that is being sent */
     Announcement a;
     MPI_Request request;
     struct Said *next;
@@ -130,7 +134,7 @@ static bool mpi_done(void *wire, WireMessage *m) {
 
 /* ---- the world ---- */
 
-/* A waiting rank yields the core to other ranks. */
+/* A waiting rank sleeps, so that other ranks can use the core. */
 static void mpi_rest(void *wire, int tries) {
     enum { STEP_NS = 20000, LONGEST_NS = 500000 };
     const int64_t ns = (int64_t)STEP_NS * tries;
@@ -161,7 +165,8 @@ static void mpi_free(void *wire) {
 
 static void finalize(void) { MPI_Finalize(); }
 
-/* MPI is initialised once per process and finalised at its end. A process may have several worlds in sequence. */
+/* MPI is initialised once per process and finalised at its end. A process may create several worlds, one
+ * after another. */
 static void begin_mpi(void) {
     int begun, level;
     MPI_CHECK(MPI_Initialized(&begun));

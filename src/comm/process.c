@@ -36,7 +36,8 @@ static int first_of(Names names) {
     return -1;
 }
 
-/* 0: unknown. srun's "8(x2),4" begins with the number of the first host. */
+/* The number of processes on this host; 0: unknown. The first number of srun's list "8(x2),4" is that of the
+ * first host. */
 static int processes_of_host(void) {
     static const Names NAMES = {"LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS",
                                 "SLURM_STEP_TASKS_PER_NODE"};
@@ -45,7 +46,8 @@ static int processes_of_host(void) {
     return 0;
 }
 
-/* Also stores the process index in `out`, because process 0 reports errors. */
+/* Also stores the process index in `out`, even if the other variables are invalid, because only process 0
+ * reports errors. */
 static CommLaunch launch_of(CommLauncher by, Names ranks, Names sizes, Names locals, CommLaunch *out) {
     CommLaunch l = {
         .by = by, .processes = first_of(sizes), .process = first_of(ranks), .of_host = processes_of_host()};
@@ -111,7 +113,8 @@ static Err first_host(CommLaunch *l, const char *list) {
     return copy_host(l, name, n);
 }
 
-/* The port that PyTorch Lightning would choose. Jobs on one host rarely share a port. */
+/* A port that depends on the job's number, as in PyTorch Lightning, so that jobs on one host rarely use the
+ * same port. */
 static int port_of_job(void) {
     const char *job = text_of("SLURM_JOB_ID");
     const size_t digits = job ? strlen(job) : 0;

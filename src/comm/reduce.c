@@ -5,7 +5,7 @@
 
 enum { BLOCK = 512 }; /* elements: the sums of a block fit into the first-level cache */
 
-/* A sum is a left fold. Comparisons with a NaN are false, so the first NaN stays. */
+/* A sum is a left fold. Comparisons with a NaN are false, so the first NaN is kept. */
 static void fold_f64(CommReduction r, double *a, const double *x, int64_t n) {
     if (r == COMM_SUM)
         for (int64_t i = 0; i < n; i++) a[i] += x[i];

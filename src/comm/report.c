@@ -127,7 +127,8 @@ static void print_witness(int rank, const CommWitness *witness, FILE *file) {
     if (w->is_in) print_absent(rank, witness, file);
 }
 
-/* Prints missing ranks first, then ranks of other groups, because a missing rank may wait for such a rank. */
+/* Prints missing ranks first, then ranks of other groups, because a missing rank may be waiting for one of
+ * these. */
 static void print_witnesses(const CommKey *key, const bool *arrived, const CommWitness *witness, int world,
                             FILE *file) {
     bool *told = mem_zero((size_t)world, sizeof *told);

@@ -1,6 +1,6 @@
-/* Memory of a device that has no transport. An operation works on copies in host memory, which the
- * host transport moves; its wait writes the result back. The host blocks for both copies. It is slow, but a reference
- * for faster transports. */
+/* Operations on memory of a device that has no transport. The start copies the input to host memory, where
+ * the host transport runs the operation; the wait copies the result back. The host blocks during both copies.
+ * This is slow, but it is a reference for faster transports. */
 #include <stdlib.h>
 
 #include "base/mem.h"

@@ -35,7 +35,7 @@ struct WireMessage {
     char *at;
     size_t moved; /* bytes of head and data sent so far, or of data received so far */
     bool done;
-    bool own; /* freed when done; `at` is right after the structure */
+    bool own; /* allocated by the wire and freed when done; `at` is directly after the structure */
     struct WireMessage *next;
 };
 
@@ -214,7 +214,7 @@ static bool tcp_done(void *wire, WireMessage *m) {
     return done;
 }
 
-/* The head of a frame has arrived. False: it is not valid. */
+/* Handles the head of a frame; false: the head is not valid. */
 static bool begin_frame(Tcp *t, int rank, const Frame *f) {
     Peer *p = &t->peer[rank];
     WireMessage *m;
@@ -237,7 +237,8 @@ static bool begin_frame(Tcp *t, int rank, const Frame *f) {
     return true;
 }
 
-/* All bytes of the current frame have arrived. Small data may have been expected meanwhile. */
+/* Called when all bytes of the current frame have arrived. The rank may have begun to expect small data in
+ * the meantime. */
 static void end_frame(Tcp *t, int rank) {
     Peer *p = &t->peer[rank];
     WireMessage *m = p->coming, *expected = NULL;
@@ -272,7 +273,8 @@ static void read_buffer(Tcp *t, int rank) {
     }
 }
 
-/* Bytes read; 0: there are none now. Large data are received directly into their destination. */
+/* Returns the number of bytes read; 0: none have arrived. Large data are received directly into their
+ * destination. */
 static size_t read_some(Tcp *t, int rank) {
     Peer *p = &t->peer[rank];
     WireMessage *m = p->coming;
@@ -332,7 +334,7 @@ static bool tcp_hear(void *wire, Announcement *a, int *from) {
 
 /* ---- the world ---- */
 
-/* The second thread may read the awaited message, so the wait is short. */
+/* The wait is short, because the second thread may read the awaited message meanwhile. */
 static void tcp_rest(void *wire, int tries) {
     enum { LONGEST_MS = 10 };
     const Tcp *t = wire;
@@ -350,8 +352,8 @@ static const char *tcp_lost(void *wire, int rank) {
     return t->peer[rank].lost;
 }
 
-/* Sends the rest, and reads until the other processes have closed their ends. A connection loses undelivered data
- * when bytes arrive at a closed end. */
+/* Sends the remaining data, and reads until the other processes have closed their ends, because a connection
+ * loses undelivered data when bytes arrive at a closed end. */
 static void close_all(Tcp *t, int64_t patience_ns) {
     const int64_t until = clock_ns() + patience_ns;
     bool *shut = mem_zero((size_t)t->world, sizeof *shut);

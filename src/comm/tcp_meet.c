@@ -1,10 +1,10 @@
-/* How processes find each other. Process 0 listens at the launcher's address, and all others connect to it. When all
- * have connected, it sends each process the addresses of all others and a secret number of this run. Then every
- * process connects to the processes with lower numbers. All pairs connect in advance, because the first operation
- * (comm_agree) involves all ranks.
+/* How processes find each other. Process 0 listens at the launcher's address, and all others connect to it.
+ * When all have connected, it sends each process the addresses of all others and a secret number of this run.
+ * Then every process connects to the processes with lower numbers. All pairs connect in advance, because the
+ * first operation (comm_agree) involves all ranks.
  *
- * Any program may connect to a port. A connection (a guest) is accepted if it sends the hello of a process of this run;
- * all lengths are fixed. Other connections are closed. */
+ * Any program may connect to a port. A connection (a guest) is accepted if it sends the hello of a process of
+ * this run; other connections are closed. All messages have a fixed length. */
 #include <errno.h>
 #include <fcntl.h>
 #include <netdb.h>
@@ -42,7 +42,7 @@ typedef struct Hello {
     char failure[400];
 } Hello;
 
-/* The answer of process 0. A Place of each process follows a WELCOME. */
+/* The answer of process 0. After WELCOME, the Place of each process follows. */
 typedef struct Answer {
     char magic[8];
     enum { WELCOME, REFUSED, ENDED } what; /* ENDED: process 0 has reported an error, and ends */
@@ -75,14 +75,15 @@ typedef struct Meeting {
     Err failure;          /* failure of a process that has connected */
     const char *obstacle; /* why process 0 could not be reached */
     double limit_s;
-    int64_t warning, until; /* by clock_ns; warning: INT64_MAX after it */
+    int64_t warning, until; /* times of clock_ns; `warning` is INT64_MAX after the warning */
 } Meeting;
 
 /* ---- sockets ---- */
 
 static Err no_socket(const char *what) { return err_infra("%s: %s", what, strerror(errno)); }
 
-/* True once, after a tenth of the limit. A process that has failed does not wait for long. */
+/* True once, after a tenth of the time limit; never in a process that has failed, because it does not wait
+ * for long. */
 static bool warns_now(Meeting *m) {
     if (m->own.failed || clock_ns() < m->warning) return false;
     m->warning = INT64_MAX;
@@ -112,7 +113,8 @@ static bool move_all(int socket, void *bytes, size_t n, bool out, int64_t until)
     return true;
 }
 
-/* Any address of this machine: of IPv6 and IPv4, or only of IPv4 if there is no IPv6. port 0: any free port. */
+/* Listens at all addresses of this machine: IPv6 and IPv4, or only IPv4 if there is no IPv6. If `port` is 0,
+ * at any free port. */
 static Err listen_at(int port, int *listener) {
     const int one = 1, zero = 0;
     struct sockaddr_in6 v6 = {.sin6_family = AF_INET6, .sin6_port = htons((uint16_t)port)};
@@ -145,7 +147,7 @@ static int port_of(int socket) {
                                          : ((struct sockaddr_in *)&a)->sin_port);
 }
 
-/* The address of the other end. IPv4 may come as IPv6. */
+/* The address of the other end of the connection. An IPv4 address may be mapped to IPv6. */
 static Place place_of(int socket, int port) {
     struct sockaddr_storage a = {0};
     socklen_t size = sizeof a;
@@ -174,7 +176,7 @@ static bool is_own_end(int s) {
     return !getsockname(s, (void *)&a, &n) && !getpeername(s, (void *)&b, &m) && n == m && !memcmp(&a, &b, n);
 }
 
-/* Tries once; -1: failed, and errno is the reason. */
+/* Tries once to connect; -1: this failed, and errno is the reason. */
 static int connect_to(const struct sockaddr *a, socklen_t size) {
     int s = socket(a->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), error = 0;
     socklen_t n = sizeof error;
@@ -223,7 +225,7 @@ static void answer(int socket, Answer a) {
     move_all(socket, &a, sizeof a, true, clock_ns() + SECOND);
 }
 
-/* A code that another process sends. */
+/* The error code that another process has sent; ERR_INFRA if it is not valid. */
 static ErrCode code_of(int32_t code) {
     return code >= ERR_FAILED && code <= ERR_INCONCLUSIVE ? (ErrCode)code : ERR_INFRA;
 }
@@ -287,7 +289,8 @@ static bool hear_guest(Meeting *m, int i) {
     return false;
 }
 
-/* If there is no room, the guest that has been silent for longest is dropped. */
+/* Accepts a connection. If the list of guests is full, the guest that has been silent for longest is
+ * dropped. */
 static void take_guest(Meeting *m) {
     const int s = accept4(m->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (s < 0) return;
@@ -300,7 +303,7 @@ static void take_guest(Meeting *m) {
     m->guest[m->guests++] = (Guest){.socket = s, .since = clock_ns()};
 }
 
-/* The processes that have not connected: "2, 5". */
+/* The error that names the processes that have not connected: "2, 5". */
 static Err not_all_came(const Meeting *m, double waited_s) {
     enum { SHOWN = 16 };
     Str who = {0};
@@ -416,7 +419,8 @@ static bool ask_host(Meeting *m, Answer *a) {
            move_all(m->socket[0], a, sizeof *a, false, m->until + HELLO_S * SECOND);
 }
 
-/* Process 0 closes the connection of a process that is slow to send while many others connect (take_guest). */
+/* Connects to process 0 again, because it drops the connection of a slow process while many others connect
+ * (take_guest). */
 static bool connects_again(Meeting *m) {
     if (m->socket[0] >= 0) close(m->socket[0]);
     nanosleep(&(struct timespec){0, RETRY_MS * 1000000L}, NULL);
@@ -448,7 +452,7 @@ static Err hear_host(Meeting *m) {
     return ERR_OK;
 }
 
-/* A process that reached process 0 by the loopback runs on its host. */
+/* A process that is at a loopback address for process 0 runs on the host of process 0. */
 static Err visit(Meeting *m, int rank) {
     const Place host = place_of(m->socket[0], 0);
     Place to = m->place[rank];
@@ -477,7 +481,7 @@ static Err attend_meeting(Meeting *m) {
 
 /* ---- */
 
-/* A process needs one descriptor per connection. */
+/* Raises the limit on open files, because a process needs one descriptor per connection. */
 static void raise_limit(int connections) {
     enum { OTHER_FILES = 256 };
     struct rlimit l;

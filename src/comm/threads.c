@@ -34,7 +34,7 @@ typedef struct Meeting {
     struct Meeting *next;
 } Meeting;
 
-/* The shared side of a channel. A meeting is open until all members have arrived. */
+/* The state that all members of a channel share. A meeting is open until all members have arrived. */
 typedef struct Queue {
     pthread_mutex_t lock;
     CommKey key;
@@ -99,8 +99,8 @@ static void threads_warn(Comm *c, const CommKey *key, int64_t seq, const CommFac
     free(arrived);
 }
 
-/* A new member's facts must match the members that have arrived. One comparison suffices, except for the pairwise
- * counts. */
+/* Checks that a new member's facts match those of the members that have arrived. One comparison suffices,
+ * except for the pairwise counts of an all-to-all. */
 static void check_alike(const Comm *c, const Queue *q, const Meeting *m, const CommWork *w) {
     char why[512];
     const int me = w->channel->member;
@@ -261,7 +261,8 @@ static void threads_wait(Comm *c, CommWork *w) {
 
 /* ---- the world ---- */
 
-/* The function of this rank has returned: no other rank may wait for it. */
+/* Called when the function of this rank has returned. It is a fault if another rank still waits for this
+ * rank. */
 static void leave(Comm *c) {
     World *world = c->host_state;
     CHECK(c->open == 0, "rank %d returns and leaves %d operations that it did not wait for", c->rank,

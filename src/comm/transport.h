@@ -9,9 +9,9 @@
 
 #include "comm/comm.h"
 
-/* Compared and hashed as bytes. It has only int fields, and therefore no padding. */
+/* Compared and hashed as bytes, so it must not have padding: all fields are int. */
 typedef struct CommKey {
-    Group group;  /* simplified, rank 0: the same on every member */
+    Group group;  /* simplified, and `rank` is 0, so that it is equal on all members */
     int src, dst; /* members of the group; -1, -1: the channel of its collectives */
     int device;   /* 0: host transport; 1: device transport, numbered separately; 2: graphs of the device
                      transport */
@@ -177,9 +177,9 @@ typedef struct CommWitness {
     bool silent; /* the rank has not answered a query: reported even if it has started the operation */
 } CommWitness;
 
-/* Prints a report with one write, so that reports of several processes do not mix. It has the error, the ranks that
- * have started the operation (`arrived` [members]), the state of the others (`witness` [world]), and this rank's
- * recorder. key NULL: the error is not about an operation. */
+/* Prints a report with one write, so that reports of several processes do not mix. It contains the error, the
+ * ranks that have started the operation (`arrived` [members]), the state of the others (`witness` [world]),
+ * and this rank's flight recorder. key NULL: the error is not about an operation. */
 void comm_report(const Comm *, const char *why, const CommKey *, int64_t seq, const CommFacts *,
                  const bool *arrived, const CommWitness *witness);
 /* Prints that the operation waits for members that are late. Only the first member that waits prints. */

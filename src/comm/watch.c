@@ -1,9 +1,9 @@
-/* Detects that a process has stopped or ended. The processes form a ring: each sends heartbeats to the previous rank
- * and watches the next rank. If some processes run and others do not, at least one running process watches a stopped
- * one. It asks all other processes for their state and reports.
+/* Detects that a process has stopped or ended. The processes form a ring: each sends heartbeats to the
+ * previous rank and watches the next rank. If some processes run and others do not, at least one running
+ * process watches a stopped one. This process asks all others for their state and prints a report.
  *
- * Circle with exchange.c: the watch also receives the announcements of operations, and waiting operations call the
- * watch. */
+ * Circle with exchange.c: the watch also receives the announcements of operations, and waiting operations
+ * call the watch. */
 #include <errno.h>
 #include <sched.h>
 #include <signal.h>
@@ -17,12 +17,14 @@
 #include "base/mem.h"
 #include "comm/exchange.h"
 
-#define SECOND       INT64_C(1000000000)
-#define TICK_NS      (SECOND / 4) /* time between two heartbeats */
-#define SILENCE_NS   (6 * SECOND) /* without a heartbeat for this time, a process is stopped or lost */
-#define SUSPENDED_NS (2 * SECOND) /* longer between ticks: this process was stopped, perhaps all */
-#define PATIENCE_NS  (5 * SECOND) /* time for another rank to print its report */
-#define ANSWERS_NS   SECOND
+#define SECOND     INT64_C(1000000000)
+#define TICK_NS    (SECOND / 4) /* time between two heartbeats */
+#define SILENCE_NS (6 * SECOND) /* without a heartbeat for this time, a process is stopped or lost */
+#define SUSPENDED_NS                                                                                         \
+    (2 * SECOND)                 /* if a tick is later than this, this process was stopped, and perhaps all
+                                     processes */
+#define PATIENCE_NS (5 * SECOND) /* time for another rank to print its report */
+#define ANSWERS_NS  SECOND
 
 void watch_rest(Processes *p, int tries) {
     enum { YIELDS = 50 };
@@ -202,7 +204,7 @@ void watch_check_returned(Comm *c, const Exchange *x) {
     }
 }
 
-/* Whether an operation waits for a rank. */
+/* Whether the operation waits for this rank. */
 static bool waits_for(const Processes *p, const Exchange *x, int rank) {
     int member = x->work->channel->members - 1;
     while (member >= 0 && comm_member(&x->work->channel->key, member) != rank) member--;
@@ -239,7 +241,7 @@ void watch_check_lost(Comm *c, const Exchange *x) {
     if (p->lost >= 0 && waits_for(p, x, p->lost)) end_after_loss(c);
 }
 
-/* Does not trust the bytes of other processes: an invalid key would index memory out of bounds. */
+/* Checks the bytes of another process, because an invalid key would index memory out of bounds. */
 static bool is_sound(const Comm *c, const Announcement *a, int source) {
     const Group *g = &a->key.group;
     const CommFacts *f = &a->facts;

@@ -1,5 +1,5 @@
-/* NCCL, loaded at run time: the program is built without it, and two versions can be compared. The
- * declarations follow nccl.h (NCCL 2.18 and later, whose ABI later versions keep).
+/* Loads NCCL at run time, so that the program can be built without NCCL, and can be run with different
+ * versions of it. The declarations follow nccl.h (NCCL 2.18 and later, whose ABI later versions keep).
  *
  * A library for host memory exports `nccl_host_memory`; its streams are HostStreams (base/host_stream.h).
  * tests/nccl/host_nccl.c is such a library, for machines without GPUs. */
@@ -73,16 +73,16 @@ typedef struct Nccl {
     const char *(*GetLastError)(NcclComm);
 } Nccl;
 
-/* Whether ranks may be threads of one process. Before 2.24, their GPUs access each other's buffers directly, which
- * fails because a Space (tensor/device.h) is mapped for one GPU only. Between processes NCCL copies through its own
- * buffers. */
+/* Whether ranks may be threads of one process. Before NCCL 2.24, the GPUs of such ranks access each other's
+ * buffers directly, which fails because a Space (tensor/device.h) is mapped for one GPU only. Between
+ * processes, NCCL copies through its own buffers. */
 bool nccl_shares_a_process(const Nccl *);
 /* Whether copies between windows can run on copy engines: since 2.28. */
 bool nccl_has_windows(const Nccl *);
 /* Loads a library; NULL: libnccl.so.2 on the loader's search path. Returns a user error if the library cannot be
  * used. The library stays loaded until the process ends. */
 Err nccl_load(const char *file, Nccl *);
-/* NCCL chooses all other values. If most_blocks is 0, it also chooses the number of blocks. */
+/* A configuration in which NCCL chooses all other values and, if most_blocks is 0, the number of blocks. */
 NcclConfig nccl_config(int most_blocks, bool copy_engines);
 /* "2.28.9" */
 const char *nccl_version_text(const Nccl *, char text[32]);

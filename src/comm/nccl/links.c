@@ -1,4 +1,4 @@
-/* The communicators of channels, which are opened at the first operation of a group, and their device memory. */
+/* Opens the communicators of channels, at the first operation of a group, and plans their device memory. */
 #include <stdlib.h>
 
 #include "base/clock.h"
@@ -36,8 +36,8 @@ static void draw_ids(NcclState *s, Group g, NcclId *id, int count) {
     nccl_set_calling_since(s, clock_ns());
 }
 
-/* Copy engines leave the multiprocessors to computation, but they are slower than NCCL's kernels, most of all in a
- * CUDA graph. The gathers of data parallelism overlap with whole layers, so they may be slower. The gathers of
+/* Copy engines leave the multiprocessors to computation, but they are slower than NCCL's kernels, most of all
+ * in a CUDA graph. All-gathers of data parallelism overlap with whole layers, so they may be slower; those of
  * tensor parallelism may not. */
 static bool uses_copy_engines(const NcclState *s, const Group *g) {
     return s->registers && g->axes != 1u << AXIS_TP;

@@ -16,7 +16,8 @@ typedef struct Facts {
     int32_t lacks_peers;
 } Facts;
 
-/* NCCL's own switch, for tests on a machine with fewer GPUs than ranks: init.cc of NCCL 2.30. */
+/* Whether ranks may share a GPU. Since 2.30, NCCL allows it if NCCL_MULTI_RANK_GPU_ENABLE is set (see its
+ * init.cc); this is for tests on a machine with fewer GPUs than ranks. */
 static bool may_share(const Nccl *n) {
     const char *v = getenv("NCCL_MULTI_RANK_GPU_ENABLE");
     return n->host_memory || (n->version >= 23000 && v && strcmp(v, "0") != 0);
@@ -26,7 +27,7 @@ static bool same_gpu(const Facts *a, const Facts *b) {
     return !memcmp(a->device, b->device, sizeof a->device);
 }
 
-/* Writes the reason why NCCL cannot be used to `why`; empty: it can be used. */
+/* Sets `why` to the reason why NCCL cannot be used; empty: it can be used. */
 static Err agree_on(const Comm *c, const Facts *all, char why[200]) {
     enum { SIZE = 200 };
     char a[32], b[32];
@@ -150,7 +151,7 @@ Err comm_open_device(Comm *c, Device *device, const CommDeviceOptions *o, char t
 void comm_close_device(Comm *c) {
     if (!c || !c->device) return;
     c->device->free(c);
-    /* If ranks are threads, the last rank to destroy a communicator frees the memory of all members. All their
-     * devices must still be open. */
+    /* If ranks are threads, the last rank to destroy a communicator frees the memory of all members, so all
+     * their devices must still be open. */
     comm_run(c, &(CommCall){.kind = COMM_BARRIER, .group = comm_everyone(c), .site = "device_close"});
 }

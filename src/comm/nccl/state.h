@@ -70,10 +70,10 @@ NcclFlight *nccl_flight_new(NcclState *, const CommWork *);
 void nccl_flights_free(const NcclState *, NcclFlight *first);
 /* Appends an operation to the link's list, which the watchdog reads. */
 void nccl_fly(NcclState *, NcclLink *, NcclFlight *);
-/* Removes finished operations from the list. Operations become reusable after comm_wait. The caller holds the
- * lock. */
+/* Removes finished operations from the list. Operations whose comm_wait has returned become reusable. The
+ * caller must hold the lock. */
 void nccl_sweep(NcclState *, NcclLink *);
-/* Call it before and after NCCL calls for an operation; NULL: after. */
+/* Call it before NCCL calls for an operation, and with NULL after them. */
 void nccl_set_calling(NcclState *, const CommKey *, NcclFlight *);
 void nccl_set_calling_since(NcclState *, int64_t ns);
 void nccl_watch_begin(NcclState *);
@@ -87,12 +87,14 @@ void nccl_link_publish(NcclState *, NcclLink *);
 void nccl_open_group(NcclState *, CommChannel *, Group);
 /* The link of an operation. Opens the link at its first operation. */
 NcclLink *nccl_link_of(NcclState *, const CommWork *);
-/* Whether NCCL can run the call. It ignores NaN in float maxima and minima. It has no barrier and no FP8 sums. */
+/* Whether NCCL can run the call. NCCL ignores NaN in float maxima and minima, and has no barrier and no FP8
+ * sums. */
 bool nccl_has_operation(const CommCall *);
 
 /* ---- windows.c ---- */
 
-/* Other members read the inputs of reductions, and write the outputs of all operations except reduce-scatter. */
+/* Adds the operation's offsets in windows to the link's hash: the offset of an input that other members read
+ * (in reductions), and of an output that they write (in all operations except reduce-scatter). */
 void nccl_note_places(const NcclState *, NcclLink *, const CommCall *);
 void nccl_compare(Comm *);
 void nccl_attach(Comm *, const Group *, void *memory, size_t bytes);

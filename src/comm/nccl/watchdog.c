@@ -99,7 +99,8 @@ static void check_late(const NcclState *s, const CommKey *key, const NcclFlight 
     end_world(s, key, f, why);
 }
 
-/* Names the late members of an operation once, a tenth of the deadline after it became the oldest of its channel. */
+/* Prints the late members of an operation once, when it has been the oldest of its channel for a tenth of the
+ * deadline. */
 static void check_slow(const NcclState *s, const CommKey *key, NcclFlight *f, int64_t since_ns) {
     if (!f || f->warned || clock_ns() - since_ns < comm_warning_ns(s->comm)) return;
     f->warned = true;
