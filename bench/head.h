@@ -1,4 +1,4 @@
-/* Parts of the results that all benches share. A result of --json begins with the members of bench_head. */
+/* The parts of a result that all benches share. A file of --json begins with the members of bench_head. */
 #pragma once
 
 #include <jansson.h>
@@ -7,9 +7,12 @@
 
 enum { BENCH_TRANSPORT = 240 };
 
-/* {"bench", "provenance", "device", "ranks", "transport", "threads"}. threads: host threads per rank. */
+/* {"bench", "provenance", "device", "ranks", "transport", "threads"}. `threads` is the number of host threads
+ * per rank. */
 json_t *bench_head(const char *bench, const char *device, int ranks, const char *transport, int threads);
-/* The transport and how the ranks run, such as "NCCL 2.28.9, threads"; "none" for NULL (one rank). */
+/* The transport and whether ranks are threads or processes, such as "NCCL 2.28.9, threads"; "none" without a
+ * Comm (one rank). */
 const char *bench_transport(const Comm *, const char *transport, char text[BENCH_TRANSPORT]);
-/* Writes an indented result with six significant digits per number. path NULL: does nothing. */
+/* Writes the result as indented JSON with six significant digits per number. Does nothing if `path` is
+ * NULL. */
 Err bench_write(const char *path, const json_t *result);

@@ -1,4 +1,4 @@
-/* The macros for the rows of cases.def and of the tests' lists of calls. */
+/* Macros for the rows of cases.def and of the tests' lists of calls. */
 #pragma once
 
 #include "kernels/attr.h"

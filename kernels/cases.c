@@ -37,7 +37,7 @@ static const KernelCase GPU[] = {
 #undef PICK
 #undef CASE
 
-/* An op without a row has no such type, and the compiler error names it. */
+/* If an op has no row, this type is missing, and the compiler's error names the op. */
 #define CASE(name, op, ...) typedef char op##_has_a_case;
 #include "kernels/cases.def"
 #undef CASE

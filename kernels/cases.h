@@ -1,4 +1,4 @@
-/* The rows of cases.def in three sizes. */
+/* The rows of cases.def in three sizes: for tests, for the CPU and for a GPU. */
 #pragma once
 
 #include "kernels/ops.h"
@@ -9,13 +9,14 @@ typedef enum CaseContent {
     CONTENT_WIDE,      /* many magnitudes; tests only */
     CONTENT_WHOLE,     /* integers in [low, low + range) */
     CONTENT_POSITIONS, /* 0, 1, ... along the last dimension */
-    CONTENT_CHOICES,   /* i % range: the expert of each copy of a token, round-robin */
-    CONTENT_ROWS,      /* the row of each such copy, with rows grouped by expert */
+    CONTENT_CHOICES,   /* i % range: experts that are assigned round-robin to the copies of tokens */
+    CONTENT_ROWS,      /* the row of each of these copies, if rows are grouped by expert */
     CONTENT_COPIES,    /* the inverse of CONTENT_ROWS: the copy in each row */
-    CONTENT_OFFSETS, /* along the last dimension: the first row of each equal share of `range` rows, then the end */
+    CONTENT_OFFSETS, /* along the last dimension: first rows of equal shares of `range` rows, then `range` */
 } CaseContent;
 
-/* Types that depend on the run: the type of activations; the type of main gradients, statistics and the router. */
+/* Types that depend on the run: CASE_STORAGE is the type of activations, CASE_PRECISE that of main gradients,
+ * statistics and the router. */
 enum { CASE_STORAGE = DTYPES, CASE_PRECISE };
 
 /* An operand without dimensions is absent from the call. */
@@ -24,11 +25,11 @@ typedef struct CaseOperand {
     CaseContent content;
     bool updated;   /* TENSOR_ACCUM */
     bool main_grad; /* TENSOR_MAIN_GRAD */
-    bool parameter; /* a model's parameter, which has a main gradient */
+    bool parameter; /* a parameter of a model; it has a main gradient */
     bool shared;    /* a parameter whose gradient depends on how samples are grouped */
     int64_t low, range;
-    int64_t gap;  /* elements between rows */
-    bool swapped; /* in memory the second dimension comes before the first */
+    int64_t gap;  /* number of unused elements between rows */
+    bool swapped; /* in memory, the first two dimensions are transposed */
     int ndim;
     int64_t dim[TENSOR_DIMS];
 } CaseOperand;
@@ -44,9 +45,9 @@ typedef enum CaseSize { CASE_TEST, CASE_CPU, CASE_GPU, CASE_SIZES } CaseSize;
 
 int kernel_case_count(void);
 const KernelCase *kernel_case(CaseSize, int number);
-/* `storage`: the type of activations. */
+/* Returns the type of an operand if activations have the type `storage`. */
 DType case_dtype(const CaseOperand *, DType storage);
-/* An operand with its strides and flags, without memory. */
+/* Returns the operand as a tensor without memory, with its strides and flags. */
 Tensor case_tensor(const CaseOperand *, DType storage);
-/* Element i of an operand of n integers. */
+/* Returns element i of an operand of n integers. */
 int64_t case_integer(const CaseOperand *, int64_t i, int64_t n, uint64_t seed, uint64_t stream);

@@ -1,6 +1,6 @@
 /* The layout of the scales of an FP8 matrix [rows, columns] that is an operand of a GEMM over its columns
- * (NVIDIA cuBLAS documentation, 3.1.4.5: the layouts of Hopper's GEMMs). `inverse` has 1 / scale, the factor
- * of FP8 values. */
+ * (NVIDIA cuBLAS documentation, 3.1.4.5: the layouts of Hopper's GEMMs). `inverse` contains 1 / scale, by
+ * which FP8 values must be multiplied. */
 #pragma once
 
 #include <stdint.h>
@@ -8,14 +8,14 @@
 #include "base/host_device.h"
 
 typedef enum Fp8Blocks {
-    FP8_WHOLE, /* one scale */
-    FP8_ROWS,  /* 128 columns of a row: inverse [column / 128][row] */
-    FP8_SQUARES, /* 128 x 128: inverse [row / 128][column / 128], its rows padded with zeros to multiples of 4 */
+    FP8_WHOLE,   /* one scale */
+    FP8_ROWS,    /* one per 128 columns of a row: inverse [column / 128][row] */
+    FP8_SQUARES, /* one per 128 x 128: inverse [row / 128][column / 128], row length padded to 4 n */
 } Fp8Blocks;
 
 enum { FP8_BLOCK = 128 };
 
-/* The number of blocks in a row, including padding. */
+/* The number of elements in a row of `inverse`, including padding. */
 HOST_DEVICE static inline int64_t fp8_blocks_across(Fp8Blocks kind, int64_t columns) {
     const int64_t n = (columns + FP8_BLOCK - 1) / FP8_BLOCK;
     return kind == FP8_WHOLE ? 1 : kind == FP8_ROWS ? n : (n + 3) / 4 * 4;
@@ -27,7 +27,7 @@ HOST_DEVICE static inline int64_t fp8_blocks_count(Fp8Blocks kind, int64_t rows,
     return high * fp8_blocks_across(kind, columns);
 }
 
-/* The index in `inverse` for an element. */
+/* The index of an element's block in `inverse`. */
 HOST_DEVICE static inline int64_t fp8_block_of(Fp8Blocks kind, int64_t rows, int64_t columns, int64_t row,
                                                int64_t column) {
     if (kind == FP8_WHOLE) return 0;

@@ -1,5 +1,5 @@
-/* The op table, generated from ops.def: an enum, and one OpDef per op whose kernels are bound at link time,
- * so that a missing kernel is a link error that names it. */
+/* The op table, generated from ops.def: an enum, and one OpDef per op. Kernels are bound at link time, so
+ * that a missing kernel causes a link error that names it. */
 #pragma once
 
 #include "tensor/call.h"
@@ -7,7 +7,7 @@
 typedef enum OpNumber {
 #define OP(name, ...) OP_##name,
 #include "kernels/ops.def"
-    OP_KERNELS, /* number of ops with kernels; the collectives follow */
+    OP_KERNELS, /* number of ops with kernels; the numbers of collectives follow */
     OP_LAST_KERNEL = OP_KERNELS - 1,
 #define COLLECTIVE(name, ...) OP_##name,
 #include "kernels/ops.def"
@@ -17,7 +17,7 @@ typedef enum OpNumber {
 typedef enum OpFamily {
 #define FAMILY(constant, name) OP_FAMILY_##constant,
 #include "kernels/ops.def"
-    OP_FAMILIES /* also the family of collectives: none */
+    OP_FAMILIES /* the family of collectives, which belong to none */
 } OpFamily;
 
 extern const OpDef OPS[OP_COUNT];

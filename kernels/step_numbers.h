@@ -1,6 +1,6 @@
-/* The numbers of an optimizer step, and how the gradient's norm changes them. CPU and GPU share
- * this code and are bitwise equal. Megatron-LM core/optimizer/clip_grads.py: the coefficient is most / (norm
- * + 1e-6), if that is less than 1. */
+/* Computes the numbers of an optimizer step, and applies clipping to them. CPU and GPU share this code, so
+ * that they are bitwise equal. As in Megatron-LM (core/optimizer/clip_grads.py), the clipping coefficient is
+ * most / (norm + 1e-6) if that is less than 1. */
 #pragma once
 
 #include <math.h>
@@ -9,7 +9,7 @@
 #include "base/host_device.h"
 #include "kernels/attr.h"
 
-/* The numbers from the attributes. */
+/* Converts the attributes of an AdamW op to StepNumbers. */
 static inline StepNumbers adam_numbers(const AdamAttr *a) {
     StepNumbers s;
     memcpy(s.group, a->group, sizeof s.group);
@@ -26,7 +26,8 @@ static inline StepNumbers sgd_numbers(const SgdAttr *a) {
     return s;
 }
 
-/* A product that is rounded separately: nvcc would fuse it with an addition. */
+/* A product that is rounded before it is added, because nvcc would otherwise fuse both into one
+ * multiply-add. */
 HOST_DEVICE static inline double clip_product(double a, double b) {
 #ifdef __CUDA_ARCH__
     return __dmul_rn(a, b);
@@ -35,7 +36,8 @@ HOST_DEVICE static inline double clip_product(double a, double b) {
 #endif
 }
 
-/* `squares`: the sum of squares of the main gradients. step->grad_scale: on entry, without clipping. */
+/* Clips: multiplies step->grad_scale by the coefficient. `squares` is the sum of squares of the main
+ * gradients. */
 HOST_DEVICE static inline ClipOutcome clip_numbers(double squares, double most, StepNumbers *step) {
     const double norm = clip_product(sqrt(squares), fabs(step->grad_scale));
     ClipOutcome o = {norm, 1, isfinite(norm) ? 1.0 : 0.0};

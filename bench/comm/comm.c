@@ -19,21 +19,21 @@
 typedef struct Rank {
     const BenchComm *options;
     Comm *comm;
-    Group group; /* the group in which this rank communicates */
+    Group group; /* the group in which this rank runs the collectives */
     Device *device;
-    char *in, *out; /* [most] bytes of device memory each */
+    char *in, *out; /* device buffers of `most` bytes each */
     bool prints;
     json_t *rows;
     int64_t wrong; /* sum over ranks */
 } Rank;
 
-/* A row of the table: a collective, and the size of its larger buffer in bytes. */
+/* A row of the table: a collective, and the size in bytes of the larger of its two buffers. */
 typedef struct Row {
     Exact exact;
     int64_t bytes;
 } Row;
 
-/* The smallest size: one element for each member. */
+/* The smallest size in bytes: one element, or one for each member if the collective splits its buffer. */
 static int64_t unit_of(const Collective *c, const ExactType *t, int64_t members) {
     return (c->splits ? members : 1) * (int64_t)dtype_size(t->type);
 }
@@ -46,7 +46,7 @@ static double over_ranks(const Rank *r, CommReduction how, double x) {
     return x;
 }
 
-/* Seconds of `times` calls on the slowest rank. */
+/* Time in seconds that the slowest rank needs for `times` calls. */
 static double seconds_of(const Rank *r, const Exact *x, int64_t times) {
     const CommCall call = exact_call(x);
     device_wait(r->device);
@@ -57,7 +57,7 @@ static double seconds_of(const Rank *r, const Exact *x, int64_t times) {
     return over_ranks(r, COMM_MAX, (double)(clock_ns() - start) * 1e-9);
 }
 
-/* The median over rounds, in seconds per call. */
+/* Median over the rounds of the time per call, in seconds. */
 static double time_of(const Rank *r, const Exact *x) {
     enum { WARMUP = 3, LEAST = 3, ROUNDS = 9 };
     const double first = seconds_of(r, x, WARMUP) / WARMUP, round = r->options->seconds / ROUNDS;
@@ -104,7 +104,8 @@ static void measure(Rank *r, const Row *row) {
     if (r->prints) printf("\n"), fflush(stdout);
 }
 
-/* GB/s that a rank copies while all ranks copy `most` bytes: an upper limit for any transport through memory. */
+/* Copy bandwidth of a rank in GB/s while all ranks copy `most` bytes. It limits any transport through
+ * memory. */
 static double copy_roof(const Rank *r) {
     enum { ROUNDS = 5 };
     double best = 0;
@@ -177,8 +178,8 @@ static void finish(const Rank *r, Run *run, const char *device, const char *tran
                                                   roof, "rows", r->rows));
 }
 
-/* Checks that the buffers of all ranks fit into their devices. Between processes, a sum in host memory needs a third
- * buffer. */
+/* Checks that the buffers of all ranks fit into the memory of their devices. A reduction in host memory
+ * between processes needs a third buffer. */
 static Err check_memory(const Rank *r) {
     const size_t available = device_memory_available(r->device), most = (size_t)r->options->most;
     const bool discrete = device_is_discrete(r->device);

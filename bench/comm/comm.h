@@ -1,6 +1,7 @@
-/* Bandwidth of collectives, in the columns of nccl-tests (its doc/PERFORMANCE.md): algbw = size / time, and busbw =
- * algbw times the number of bytes that the busiest link carries per byte of `size`. `size` is the larger buffer of a
- * rank. Each result is compared with exact expected values. */
+/* Measures the bandwidth of collectives and prints the columns of nccl-tests (see its doc/PERFORMANCE.md):
+ * algbw is size / time; busbw is algbw times the number of bytes that the busiest link carries per byte of
+ * `size`. `size` is the size of a rank's larger buffer. Each result is compared with exact expected
+ * values. */
 #pragma once
 
 #include "base/err.h"
@@ -12,9 +13,9 @@ struct json_t; /* jansson.h */
 typedef struct BenchComm {
     const Config *config;        /* ranks, device, transport */
     TextList collectives, types; /* none: all */
-    int64_t least, most, factor; /* bytes: least, least * factor, ... up to most */
-    int64_t group;               /* ranks per group; all groups communicate concurrently. 0: one group */
-    double seconds;              /* per row; at least 3 rounds */
+    int64_t least, most, factor; /* sizes in bytes: least, least * factor, ... up to most */
+    int64_t group;               /* ranks per group; all groups run concurrently. 0: one group */
+    double seconds;              /* time limit per row; at least 3 rounds run */
     const char *json;            /* file for the results; NULL: none */
 } BenchComm;
 

@@ -1,4 +1,4 @@
-/* Collectives between ranks that are threads, in host memory and fp32, for a C++ harness that includes only this
+/* fp32 collectives in host memory between ranks that are threads, for a C++ harness that includes no other
  * header of the program. */
 #pragma once
 
@@ -18,8 +18,8 @@ typedef struct CommRow {
 enum { COMM_ROWS = 48 };
 /* Fills `rows` and returns the number of rows. */
 int comm_rows(CommRow rows[COMM_ROWS]);
-/* Runs the collective `times` times on all ranks. Rank 0 repeats it while next(arg) is true, which must be `times`
- * times. Before the first call of next, each rank runs the collective once. */
+/* Runs the collective `times` times on all ranks. Rank 0 calls it as long as next(arg) returns true, which
+ * must be `times` times. Before the first call of next, each rank runs the collective once. */
 void comm_row_run(const CommRow *, int64_t times, bool (*next)(void *), void *arg);
 
 #ifdef __cplusplus

@@ -18,7 +18,7 @@ static bool is_on_the_line(char **argv) {
 
 /* ---- pairs ---- */
 
-/* Checks that both programs did the same work, and that all pairs have equal rows. */
+/* Checks that both programs did the same work, and that all pairs have the same rows. */
 static Err check_rows(const Gate *g, const Result *ours, const Result *theirs) {
     ERR_RETURN(gate_check_work(g, false));
     for (int64_t i = 0; i < theirs->n; i++)
@@ -70,10 +70,10 @@ static void print_pair(const Gate *g, int64_t pair, bool ours_first) {
     fflush(stdout);
 }
 
-/* Keeps the last results, for their provenance. */
+/* The gate keeps the results of the last pair for their provenance. */
 static Err run_pair(Gate *g, const Measurer *ours, const Measurer *theirs, const char *more, int64_t pair) {
     char *const words[] = {(char *)more, NULL};
-    const bool ours_first = pair % 2 == 0; /* A B, B A, A B: a drift favours neither */
+    const bool ours_first = pair % 2 == 0; /* A B, B A, A B: a drift of the machine favours neither program */
     Result first = {0}, second = {0};
     Err e = result_measure(ours_first ? ours : theirs, words, &first);
     if (!e.code) e = result_measure(ours_first ? theirs : ours, words, &second);
@@ -97,7 +97,7 @@ static Err run_pairs(Gate *g, const Measurer *ours, const Measurer *theirs, cons
 
 Err gate_run_against(Gate *g, char **argv, const char *more) {
     const char *other = g->options->against;
-    if (!is_on_the_line(argv)) /* else each process would read the option and start further processes */
+    if (!is_on_the_line(argv)) /* otherwise each process would read the option and start two more processes */
         return err_user("--against belongs on the command line, not in a file");
     const Measurer ours = {"/proc/self/exe", "isotron", g->bench, argv, OWN},
                    theirs = {other, other, g->bench, argv, OWN};

@@ -45,8 +45,8 @@ static int64_t read_samples(const ResultRow *row, double **out) {
     return n;
 }
 
-/* If each interval misses its median with half of the error, both medians are within their intervals with the wanted
- * probability. Their ratio is then within the quotients of the ends. */
+/* If each interval misses its median with at most half of the allowed probability, both medians lie in their
+ * intervals with the required probability. Their ratio then lies between the quotients of opposite ends. */
 static void judge_row(const Gate *g, const ResultRow *ours, const ResultRow *theirs, GateRow *row) {
     double *x, *y;
     Interval a, b;

@@ -6,13 +6,14 @@
  *   REGRESS     the whole interval is above the limit
  *   INCONCLUSIVE the interval contains the limit, or there are too few samples
  *
- * The interval (statistics.h) misses the true median with a probability of at most 5 %, for all rows of a bench
- * together (Bonferroni), so a wrong PASS and a wrong REGRESS each have a probability of at most 2.5 %. A verdict is
- * never followed by a second measurement.
+ * The probability that any row's interval (statistics.h) misses the true median is at most 5 % (Bonferroni),
+ * so a wrong PASS and a wrong REGRESS each have a probability of at most 2.5 %. A measurement is never
+ * repeated because of its verdict.
  *
- * --against PROGRAM runs both programs alternately, in the order A B B A, as processes. A sample is the ratio of the
- * medians of the two processes of a pair. Slow changes of the machine thus affect both equally. --baseline FILE
- * compares with the samples of an earlier result. Changes of the machine in between are not detected.
+ * --against PROGRAM runs both programs alternately as processes, in the order A B B A, so that slow changes
+ * of the machine affect both equally. A sample is the ratio of the medians of the two processes of a pair.
+ * --baseline FILE compares with the samples of an earlier result. Changes of the machine since then are not
+ * detected.
  *
  * A verdict requires that both results state the same machine, device and work (work.c). */
 #pragma once
@@ -21,9 +22,9 @@
 #include "bench/gate/result.h"
 
 typedef struct GateOptions {
-    const char *baseline, *against; /* a file; a program; at most one is set */
+    const char *baseline, *against; /* path of a result; path of a program; at most one is set */
     int64_t pairs;                  /* pairs of processes */
-    double allow;                   /* 0.03: 3 % more time is not a regression */
+    double allow;                   /* 0.03: up to 3 % more time is no regression */
     const char *junit;              /* JUnit XML file for the verdicts; NULL: none */
 } GateOptions;
 
@@ -33,7 +34,7 @@ typedef struct GateRow {
     char name[96];
     double ours, theirs; /* median times */
     int64_t samples, least;
-    double *ratios; /* [samples], one per pair; NULL with a baseline */
+    double *ratios; /* [samples], one per pair; NULL with --baseline */
     Interval ratio;
     GateVerdict verdict;
 } GateRow;
@@ -54,25 +55,27 @@ GateVerdict gate_judge(Interval ratio, double allow);
 GateVerdict gate_verdict(const Gate *);
 void gate_free(Gate *);
 
-/* Reads and checks the baseline file. The gate's options and bench are set, all other fields are 0. */
+/* Reads and checks the baseline file. The fields `options` and `bench` must be set, and all other fields must
+ * be 0. */
 Err gate_open_baseline(Gate *);
-/* Whether an open baseline has the machine and work of a bench that is about to measure. `facts` is the part of the
- * bench's result that is already known. */
+/* Checks that the opened baseline states the same machine and work as a bench that is about to measure.
+ * `facts` is the part of the bench's result that is already known. */
 Err gate_check_facts(Gate *, const json_t *facts);
-/* Judges a result and takes ownership of it. If the machine or work differs from the baseline's, the error tells the
- * difference. Appends notes. */
+/* Judges a result and takes ownership of it. If the machine or work differs from the baseline's, the error
+ * names the difference. Appends notes. */
 Err gate_judge_baseline(Gate *, json_t *result, Str *notes);
-/* Runs `bench <bench> argv...` of both programs alternately, without the gate's own options and with the options in
- * `more` (NULL: none). Prints each pair. */
+/* Runs `bench <bench> argv...` with both programs alternately, without the options of the gate and with the
+ * options in `more` (NULL: none). Prints the result of each pair. */
 Err gate_run_against(Gate *, char **argv, const char *more);
 
-/* Checks that both results have the same machine and work; the error names the first difference. `early`: our result
- * is not complete yet. */
+/* Checks that both results have the same machine and work; the error names the first difference. `early`
+ * means that our result is not complete yet. */
 Err gate_check_work(const Gate *, bool early);
-/* Appends notes on possible differences: compilers, and facts that the other result does not state. */
+/* Appends notes on permitted differences (compiler, flags, BLAS) and on facts that the other result lacks. */
 void gate_note_differences(const Gate *, Str *notes);
 
 void gate_print(const Gate *, Str *out);
 void gate_junit(const Gate *, Str *out);
-/* JSON of a gate that ran pairs: both provenances, all ratios, intervals and verdicts. */
+/* Returns the JSON of a gate that ran pairs: both provenances, and the ratios, interval and verdict of each
+ * row. */
 json_t *gate_json(const Gate *);

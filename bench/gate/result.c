@@ -64,7 +64,7 @@ Err result_parse(const char *path, const char *text, size_t n, Result *r) {
 
 /* ---- a process that measures ---- */
 
-/* Number of words, starting here, that form an option of the list. */
+/* Number of words of the option at `word` and its value; 0 if the option is not in the list. */
 static int words_of_option(const char *word, const char *const *options) {
     if (strncmp(word, "--", 2) != 0) return 0;
     const size_t length = strcspn(word + 2, "=");
@@ -99,7 +99,7 @@ typedef struct Drain {
     Str text;
 } Drain;
 
-/* Drains the pipe, so that its writer does not block. */
+/* Drains the pipe so that the child does not block when it writes. */
 static bool drain(void *arg) {
     Drain *d = arg;
     char bytes[4096];

@@ -6,13 +6,13 @@
 
 #include "bench/gate/gate.h"
 
-/* Returns "device" of the result or "cpu" of its provenance. */
+/* Returns a member of the result, such as "device", or of its provenance, such as "cpu". */
 static const json_t *member(const Result *r, const char *name) {
     const json_t *of_result = json_object_get(r->json, name);
     return of_result ? of_result : json_object_get(json_object_get(r->json, "provenance"), name);
 }
 
-/* Numbers in files have six significant digits. */
+/* Reals are compared with a tolerance, because files have six significant digits. */
 static bool is_equal(const json_t *a, const json_t *b) {
     if (!json_is_real(a) && !json_is_real(b)) return a == b || json_equal(a, b);
     const double x = json_number_value(a), y = json_number_value(b);
@@ -36,7 +36,7 @@ static Err differs(const Gate *g, const char *of, const char *name, const json_t
 
 static const struct {
     const char *name;
-    bool always; /* every version states this fact; false: only versions whose gate reads it */
+    bool always; /* every version writes this fact; false: only versions whose gate compares it */
 } FACTS_OF_WORK[] = {
     {"device", true},
     {"cpu", true},
@@ -55,7 +55,8 @@ static const struct {
 };
 
 /* With --against, both programs had the same command line, so an older program may omit a fact that only later
- * versions state. The command line that produced a file is not known. */
+ * versions state. With --baseline, the command line of the earlier result is unknown, so both results must
+ * state all facts. */
 static bool may_miss(const Gate *g, bool always, const json_t *ours, const json_t *theirs) {
     return g->options->against && !always && (!ours || !theirs);
 }
@@ -73,14 +74,15 @@ static Err check_facts(const Gate *g, bool early) {
 
 /* ---- options of a step ---- */
 
-/* The value of an option. "model" has the given options; "options" has all, but earlier versions lack it. */
+/* Returns the value of an option. The member "model" has only the options that were given; "options" has all
+ * of them, but files of earlier versions lack it. */
 static const json_t *option(const Result *r, const char *name, bool *given) {
     const json_t *value = json_object_get(json_object_get(r->json, "model"), name);
     *given = value != NULL;
     return value ? value : json_object_get(json_object_get(r->json, "options"), name);
 }
 
-/* If one version lacks an option, the other version must not set it: the default changes nothing. */
+/* If one version lacks an option, the other must leave it at its default. */
 static Err check_options_of(const Gate *g, json_t *names) {
     const char *name;
     json_t *unused;

@@ -1,5 +1,5 @@
-/* The rows of kernels/cases.def, for the command that measures them and for a C++ harness that includes only this
- * header of the program. */
+/* The rows of kernels/cases.def, for `bench ops` and for a C++ harness that includes no other header of the
+ * program. */
 #pragma once
 
 #ifdef __cplusplus
@@ -17,7 +17,7 @@ typedef struct BenchOp BenchOp;
 BenchOp *bench_op_open(int);
 void bench_op_run(BenchOp *);
 void bench_op_close(BenchOp *);
-/* Number of floating-point operations of a run if the op consists of GEMMs, else 0. */
+/* FLOPs of a run if the op consists of GEMMs, else 0. */
 double bench_op_flops(const BenchOp *);
 /* The fewest bytes that a run must read or write. */
 double bench_op_bytes(const BenchOp *);

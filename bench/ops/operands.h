@@ -1,4 +1,4 @@
-/* The op benchmarks on any device, in any type. */
+/* The op benchmarks on any device and in any type. */
 #pragma once
 
 #include "base/str.h"
@@ -6,9 +6,10 @@
 #include "measure/op_runner.h"
 
 OpNumber bench_case_op(int);
-/* Whether an operand has the type of activations or of main gradients. */
+/* Whether the type of any operand depends on the type of activations. */
 bool bench_case_has_type(int);
-/* Types and shapes of the operands that bench_case_open allocates: "BF16[64,4,768] -> BF16[64,4,768]". */
+/* Appends the types and shapes of the operands that bench_case_open allocates, such as "BF16[64,4,768] ->
+ * BF16[64,4,768]". */
 void bench_case_operands(int, const Device *, DType, Str *out);
-/* Allocates the operands, with the given type of activations and a size for this kind of device. */
+/* Allocates the operands with the given type of activations, in the case's size for this kind of device. */
 BenchCalls *bench_case_open(int, Device *, DType);

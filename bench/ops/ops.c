@@ -14,7 +14,7 @@
 #include "measure/peaks.h"
 #include "models/option_map.h"
 
-/* In the order of measurement: training types first, slow types last. */
+/* Types in the order in which they are measured: those used in training first, slow ones last. */
 enum { TYPES = 4 };
 static const struct {
     const char *name;
@@ -27,7 +27,7 @@ typedef struct Session {
     regex_t filter;
     bool wanted[TYPES];
     char described[200];      /* the device */
-    double copy, gemm[TYPES]; /* roofs, GB/s and GFLOP/s; 0: not measured yet */
+    double copy, gemm[TYPES]; /* roofs in GB/s and GFLOP/s; 0: not measured yet */
     json_t *rows;
     bool complete;
 } Session;
@@ -61,7 +61,7 @@ static Err choose_cases(Session *s) {
 
 /* ---- measuring ---- */
 
-/* The implementation of attention; "" for other ops and on the CPU. */
+/* Name of the attention implementation that runs; "" for other ops and on the CPU. */
 static const char *path_of(OpNumber op, const Call *c) {
     const char *path = op == OP_attention || op == OP_attention_grad ? call_path(&OPS[op], c) : NULL;
     return path ? path : "";
@@ -74,7 +74,7 @@ static json_t *shape_of(const Call *c) {
     return shape;
 }
 
-/* The members that identify a row's work. */
+/* The JSON members that identify a row's work. */
 static json_t *row_facts(const Session *s, int number, int t) {
     Str operands = {0};
     bench_case_operands(number, s->device, NAMED[t].type, &operands);
@@ -147,7 +147,8 @@ static Err write_json(const Session *s) {
     return e;
 }
 
-/* Writes the results so far, so that they survive an interrupted run. A stream is written only once, at the end. */
+/* Writes the results so far, so that they survive an interrupted run. If the file is a stream (such as a
+ * pipe), they are written only once, at the end. */
 static Err keep(const Session *s) {
     const char *json = s->options->json;
     return !json || (!s->complete && file_is_stream(json)) ? ERR_OK : write_json(s);
@@ -163,7 +164,8 @@ static Err open_device(Session *s, GemmTuning tuning) {
     return device_open(&spec, &s->device);
 }
 
-/* Whether the case was measured with an earlier type: a case with fixed types is measured only once. */
+/* Whether the case was already measured with an earlier type. If the types of its operands are fixed, it is
+ * measured only once. */
 static bool is_done(const Session *s, int number, int t) {
     bool earlier = false;
     for (int k = 0; k < t; k++) earlier |= s->wanted[k];
@@ -190,8 +192,8 @@ static Err measure_all(Session *s) {
     s->copy = bench_roof_copy(s->device);
     for (int t = 0; t < TYPES; t++) {
         if (!s->wanted[t]) continue;
-        /* Only algorithms of 16-bit GEMMs are measured. Wider types would take minutes, and cuBLASLt's default choices
-         * are good. */
+        /* Only 16-bit GEMMs are tuned. Tuning wider types would take minutes, and cuBLASLt's default choices
+         * for them are good. */
         ERR_RETURN(open_device(s, dtype_is_16bit(NAMED[t].type) ? s->options->tuning : GEMM_TUNING_OFF));
         for (int i = 0; i < bench_case_count(); i++) {
             if (!is_due(s, i, t)) continue;

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""PyTorch's causal attention in bf16, timed: the peer of `bench/race attention`.
+"""Times PyTorch's causal attention in bf16, the peer of `bench/race attention`.
 
 usage: bench/ops/peer_attention.py --shapes FILE.json [--seconds S] [--deterministic]
 
-FILE has a list of {"name", "op": attention or attention_grad, "shape": [s, b, g, r, d]}: s positions, b samples, g
-groups of r query heads of width d. Operands are random, in the layout [b, s, heads, d] that a projection leaves, in
-enough sets that no cache holds the next one. Attention is cuDNN's; where it refuses, flash, and a row says which did
-it: with --deterministic (torch.use_deterministic_algorithms) cuDNN's backward is refused. As in `bench ops` a row is
-the median of rounds of at least 5 ms, as many as fit into --seconds, 21 at most and 3 at least. Prints one line of
-JSON."""
+FILE contains a list of {"name", "op": attention or attention_grad, "shape": [s, b, g, r, d]}: s positions, b samples, g
+groups of r query heads of width d. Operands are random, in the layout [b, s, heads, d] of a projection's output. There
+are so many sets of them that the next one is never in a cache. Attention runs in cuDNN or, if cuDNN rejects it, in
+PyTorch's flash attention; each row names the backend. cuDNN's backward is rejected with --deterministic
+(torch.use_deterministic_algorithms). As in `bench ops`, a row is the median of rounds of at least 5 ms each. As many
+rounds run as fit into --seconds, from 3 to 21. Prints one line of JSON."""
 import json
 import math
 import pathlib
@@ -49,7 +49,7 @@ def forward(q, k, v):
 
 
 def calls_of(op, shape):
-    """One call for each set of operands, without its results."""
+    """Calls the function once for each set of operands and drops the results."""
     s, b, groups, each, width = shape
     count = min(64, -(-ROTATION // (2 * s * b * groups * width * (2 * each + 2))))
     sets = [operands(shape) for _ in range(count)]

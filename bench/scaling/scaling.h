@@ -1,13 +1,13 @@
-/* Scaling of a training step over numbers of ranks. Each number runs as a separate process (`bench train --ranks N`).
- * Rounds visit the numbers in alternately ascending and descending order, so a slow drift of the machine affects all
- * equally.
+/* Measures how a training step scales with the number of ranks. Each number of ranks is a separate process
+ * (`bench train --ranks N`). Rounds go through the numbers in ascending and descending order alternately, so
+ * that a slow drift of the machine affects all equally.
  *
  *   weak     the global batch is multiplied by the number of ranks
  *   strong   the global batch is constant
  *
- * The efficiency of a number of ranks is its tokens/s per rank, divided by the tokens/s per rank of the smallest
- * number in that round. The report states the interval of the median over the rounds (base/statistics.h); all
- * intervals hold simultaneously with a probability of 95 %. */
+ * The efficiency at N ranks is the tokens/s per rank, divided by the tokens/s per rank at the smallest number
+ * of ranks in the same round. The report contains a confidence interval of the median over the rounds
+ * (base/statistics.h); all intervals hold simultaneously with a probability of 95 %. */
 #pragma once
 
 #include <stdbool.h>
@@ -21,17 +21,17 @@ typedef enum ScalingAxis { SCALING_DATA, SCALING_TENSOR, SCALING_CONTEXT, SCALIN
 extern const char *const SCALING_AXES[]; /* "data", ...; ends with NULL */
 
 typedef struct BenchScaling {
-    int axis; /* the ScalingAxis that additional ranks extend */
+    int axis; /* the ScalingAxis whose size grows with the number of ranks */
     bool strong;
     int64_t rounds;
     int64_t ranks[SCALING_POINTS]; /* ascending */
     int points;
-    int64_t axis_size, batch; /* values for the smallest number of ranks */
-    const char *threads;      /* --cpu-threads of every run; NULL: the value among the options */
+    int64_t axis_size, batch; /* size of the axis and global batch of the smallest run */
+    const char *threads;      /* --cpu-threads of every run; NULL: as on the command line */
     const char *json;         /* file for the results; NULL: none */
 } BenchScaling;
 
-/* The options that differ between runs: size of the axis and global batch for `ranks` ranks. */
+/* The options that differ between runs: size of the axis and global batch of a run with `ranks` ranks. */
 int64_t scaling_axis_size(const BenchScaling *, int64_t ranks);
 int64_t scaling_batch(const BenchScaling *, int64_t ranks);
 

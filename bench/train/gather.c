@@ -1,4 +1,4 @@
-/* The measurements of several ranks, combined. */
+/* Combines the measurements of all ranks. */
 #include <stdlib.h>
 #include <string.h>
 

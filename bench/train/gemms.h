@@ -1,5 +1,6 @@
-/* The GEMMs of a step: their time within the step, and their time alone. On the CPU, "alone" means BLAS with its own
- * threads, in fp32. On a GPU, it means the same op on the same shapes, back to back. */
+/* The GEMMs of a step: their time within the step, and their time when they run alone. On the CPU, they run
+ * alone in BLAS with its threads, in fp32. On a GPU, the same op runs alone on the same shapes, back to
+ * back. */
 #pragma once
 
 #include "kernels/attr.h"
@@ -7,14 +8,14 @@
 #include "measure/op_cost.h"
 #include "measure/op_runner.h"
 
-/* All calls of one op with one kind of operands. The rows of experts may vary between calls; shape and operands come
- * from the first call. */
+/* All calls of one op with the same types and shapes of operands. The number of rows of experts may vary
+ * between calls; shape and operands are those of the first call. */
 typedef struct StepGemm {
     OpNumber op;
     GemmShape shape;
     int64_t calls;            /* per step */
     double flops;             /* FLOPs of all calls; a multiply-add counts as two */
-    double ours_ns, alone_ns; /* time in all measured steps; time of as many calls alone */
+    double ours_ns, alone_ns; /* time in all measured steps; time of the same calls when they run alone */
     CaseOperand in[CALL_IN], out[CALL_OUT];
     union {
         LinearAttr linear;
@@ -32,11 +33,11 @@ typedef struct StepGemms {
 
 /* Counts a call; ignores an op that is not a GEMM. */
 void gemms_count(StepGemms *, const OpDef *, const Call *);
-/* The index of the call's GEMM; -1: the op is not a GEMM, or this GEMM was never counted. */
+/* Returns the index of the call's GEMM, or -1 if the op is not a GEMM or this GEMM was never counted. */
 int gemms_find(const StepGemms *, const OpDef *, const Call *);
-/* Runs the GEMMs of one step through BLAS on scratch operands: one call to warm up, then all. Returns ns. */
+/* Runs the GEMMs of one step in BLAS on scratch operands, after one warm-up call. Returns the time in ns. */
 int64_t gemms_through_blas(StepGemms *, int threads);
-/* Measures each GEMM on the device; sets alone_ns to the time of `steps` steps. */
+/* Measures each GEMM alone on the device and sets alone_ns to the time of its calls in `steps` steps. */
 void gemms_on_device(StepGemms *, Device *, int64_t steps);
 double gemms_flops(const StepGemms *); /* FLOPs of a step */
 void gemms_free(StepGemms *);

@@ -1,8 +1,8 @@
 """AdamW for bf16 parameters with fp32 masters and bf16 moments, because torch's fused AdamW cannot mix types. The
-update is the same (Loshchilov & Hutter; the clip factor folded in), compiled for each shape into one pass over memory.
+update is that of torch (Loshchilov & Hutter) times the clip factor, compiled for each shape into one pass over memory.
 Gradients of microbatches are summed in fp32 after each parameter's backward, or in bf16 by autograd itself.
-`peer_adamw.py` alone compares the update with torch.optim.AdamW, compiled and not; exit status 77: there is no
-torch."""
+Run as a program, this file compares the compiled and the plain update with torch.optim.AdamW; its exit status is 77 if
+torch is missing."""
 import sys
 
 try:
@@ -13,7 +13,7 @@ except ImportError:
 
 
 def update(weight, master, grad, first, second, scale, correction1, correction2, lr, betas, eps, decay):
-    """In place: the fp32 master, the bf16 weight that is its copy, the moments. scale and corrections are 0-dim
+    """Updates the fp32 master, its bf16 copy `weight` and the moments in place. scale and corrections are 0-dim
     tensors."""
     g = grad.float() * scale
     m = torch.lerp(first.float(), g, 1 - betas[0])
@@ -24,7 +24,8 @@ def update(weight, master, grad, first, second, scale, correction1, correction2,
 
 
 class AdamW:
-    """groups: (parameters, weight decay) each. Gradients are in p.grad, or in fp32 sums that this keeps."""
+    """`groups` contains (parameters, weight decay) pairs. Gradients are in p.grad or, with sums_in_fp32, in
+    self.sum."""
 
     def __init__(self, groups, lr, betas, eps, sums_in_fp32, moments=torch.bfloat16, compiled=True):
         self.lr, self.betas, self.eps, self.number = lr, betas, eps, 0
@@ -42,8 +43,8 @@ class AdamW:
             p.register_post_accumulate_grad_hook(self.collect)
 
     def collect(self, p):
-        """Adds a microbatch's gradient to the sum immediately, so that only one layer's gradients exist in addition to
-        it."""
+        """Adds a microbatch's gradient to the sum immediately, so that bf16 gradients exist for only one layer at a
+        time."""
         (self.sum[p].copy_ if self.begins else self.sum[p].add_)(p.grad)
         p.grad = None
 
@@ -74,7 +75,7 @@ class AdamW:
 # ---- check ----
 
 def trained(make, steps, microbatches):
-    """Parameters after steps on made-up gradients, each of `microbatches` parts."""
+    """Returns the parameters after `steps` steps of `microbatches` microbatches each, with random gradients."""
     draw = torch.Generator().manual_seed(1)
     noise = lambda *shape: torch.randn(*shape, generator=draw)
     params = [torch.nn.Parameter(noise(*shape)) for shape in ((1100, 1000), (64, 3), (64,), (1, 5))]
@@ -94,9 +95,9 @@ def trained(make, steps, microbatches):
 
 
 def check():
-    """With fp32 throughout: each of the few roundings of an update of at most 2 lr is half a unit of what it is made
-    of. With bf16 moments: an update's relative error is theirs, 2^-8 of m and half as much of the root of v, and no
-    update is over 10 lr."""
+    """Compares both updates. The bound for fp32: an update is at most 2 lr, and each of its few roundings is at most
+    half a unit in the last place. The bound for bf16 moments: an update is at most 10 lr, and its relative error is
+    that of the moments, 2^-8 from m and half of that from the root of v."""
     steps, lr, betas = 4, 1e-2, (0.9, 0.95)
     for sums in (True, False):
         torch_groups = lambda p: [{"params": [x for x in p if x.dim() > 1], "weight_decay": 0.1},
@@ -110,7 +111,7 @@ def check():
                 assert worst < bound, (sums, compiled, moments, worst, bound)
     bf16 = [torch.nn.Parameter(torch.ones(3, dtype=torch.bfloat16))]
     optimizer = AdamW([(bf16, 0.0)], 1e-3, betas, 1e-8, True, compiled=False)
-    for _ in range(8):  # each step is less than a parameter's own unit: masters keep it
+    for _ in range(8): # each step is smaller than a bf16 ulp of the parameter, so only the masters change
         bf16[0].sum().backward()
         optimizer.step(1e9)
     assert abs(optimizer.master[bf16[0]][0].item() - (1 - 8e-3)) < 1e-4 and bf16[0][0].item() == 0.9921875, bf16

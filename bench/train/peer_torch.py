@@ -1,23 +1,24 @@
 #!/usr/bin/env python3
-"""PyTorch's training step of a configuration of bench/train, timed: the peer of `bench/race step`.
+"""Times PyTorch's training step of a configuration of bench/train, the peer of `bench/race step`.
 
 usage: bench/train/peer_torch.py --config bench/train/NAME.conf [--steps N] [--seconds S] [--warmup N]
                                  [--micro-batch-size N] [--batch N] [--no-compile] [--shard]
 
-Every layer is compiled. Attention is cuDNN's; where it refuses, flash, and the result says which did it. A BERT and a
-T5 have padding masks, as ours have, and a T5's relative bias is one mask for all layers of a stack; where cuDNN refuses
-a mask, the memory-efficient attention computes it. The parameters are bf16 with fp32 masters, as ours. With fp32
-moments AdamW is PyTorch's fused one, and gradients of microbatches are summed in fp32. Where the configuration asks for
-16-bit moments AdamW is peer_adamw.py's, compiled. Its gradients are summed as main-grads-dtype says: in fp32 after each
-parameter's backward, or by autograd in bf16. Without that key they are in fp32 if that leaves 40 GB for activations,
-else in bf16. The gradient's norm is clipped as ours. There is no recomputation. Prints one line of JSON: the median of
-steps that are waited for, and the mean of as many back to back.
+Every layer is compiled. Attention runs in cuDNN or, if cuDNN rejects it, in PyTorch's flash attention; the result names
+the backend. As in Isotron, BERT and T5 have padding masks, and T5's relative bias is one mask for all layers of a
+stack; if cuDNN rejects a mask, the memory-efficient attention is used. As in Isotron, parameters are bf16 with fp32
+masters. If moments are fp32, the optimizer is PyTorch's fused AdamW, and gradients of microbatches are summed in fp32.
+If the configuration requires 16-bit moments, it is the compiled AdamW of peer_adamw.py. Then main-grads-dtype selects
+how gradients are summed: in fp32 after each parameter's backward, or by autograd in bf16. Without that key, sums are in
+fp32 if that leaves 40 GB for activations, else in bf16. The gradient's norm is clipped as in Isotron. There is no
+recomputation. Prints one line of JSON: the median time of steps with a synchronization after each, and the mean time of
+as many steps back to back.
 
---batch takes this many samples in one microbatch, instead of the configuration's.
+--batch replaces the configuration's batch by one microbatch of this many samples.
 
-Under torchrun every rank has a GPU and the batch of the configuration, which must be one microbatch. Gradients are
-summed by DistributedDataParallel, in bf16 and overlapped with the backward; with --shard, FSDP2 shards fp32 parameters
-and moments, gathers bf16 and sums gradients in fp32."""
+Under torchrun, each rank has its own GPU and processes the batch of the configuration, which must be one microbatch.
+Gradients are reduced by DistributedDataParallel, in bf16 and overlapped with the backward pass. With --shard, FSDP2
+shards fp32 parameters and moments, all-gathers parameters in bf16 and reduces gradients in fp32."""
 import argparse
 import json
 import math
@@ -57,7 +58,7 @@ RANK, RANKS, LOCAL_RANK = (int(os.environ.get(name, value)) for name, value in (
 # ---- configuration ----
 
 def read_conf(path):
-    """Reads `key = value` lines. Refuses keys that would change the model silently."""
+    """Reads `key = value` lines. Fails if a key is unknown, because ignoring it could change the model silently."""
     known = {}
     for line in pathlib.Path(path).read_text().splitlines():
         line = line.split("#")[0].strip()
@@ -107,7 +108,7 @@ def read_conf(path):
 # ---- model ----
 
 def rotate(x, cos, sin):
-    """x [b,s,n,d], pairs (i, i + d/2)."""
+    """Applies RoPE to x [b,s,n,d]; elements i and i + d/2 are a pair."""
     left, right = x.chunk(2, dim=-1)
     return torch.cat((left * cos - right * sin, right * cos + left * sin), dim=-1)
 
@@ -161,7 +162,7 @@ class Layer(nn.Module):
 
 
 class Head(nn.Module):
-    """Last norm, logits and loss."""
+    """The final norm, the logits and the loss."""
     def __init__(self, c):
         super().__init__()
         self.norm = (nn.RMSNorm if c.rms else nn.LayerNorm)(c.hidden, eps=1e-5)
@@ -186,7 +187,7 @@ class Model(nn.Module):
         start(self, c)
 
     def draw(self, c, device, generator):
-        """The arguments of a step."""
+        """Returns random arguments of forward()."""
         tokens = draw_tokens(c, c.seq + 1, device, generator)
         return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
 
@@ -214,12 +215,12 @@ def draw_tokens(c, columns, device, generator):
 
 
 def padding_mask(columns, lengths):
-    """[b,1,1,columns]: the keys that are tokens."""
+    """Mask [b,1,1,columns] that is true for keys that are not padding."""
     return (torch.arange(columns, device=lengths.device) < lengths[:, None])[:, None, None]
 
 
 class BertHead(nn.Module):
-    """Last norm, logits of all positions and of the sentence, and both losses."""
+    """The final norm, the logits of all positions and of the sentence, and the sum of both losses."""
     def __init__(self, c):
         super().__init__()
         self.norm, self.dense_norm = nn.LayerNorm(c.hidden), nn.LayerNorm(c.hidden)
@@ -256,7 +257,7 @@ class Bert(nn.Module):
 
 
 class RelativeBias(nn.Module):
-    """[heads,s,s]: a parameter for each head and range of distances."""
+    """The bias [heads,s,s] of T5; it has one parameter for each head and bucket of distances."""
     def __init__(self, c, columns, both, buckets=32, largest=128):
         super().__init__()
         self.weight = nn.Parameter(torch.empty(buckets, c.heads))
@@ -310,7 +311,7 @@ MODELS = {"gpt": Model, "bert": Bert, "t5": T5}
 # ---- step ----
 
 class Fused:
-    """torch's fused AdamW on fp32 masters, with fp32 sums of gradients."""
+    """PyTorch's fused AdamW on fp32 masters, with fp32 sums of gradients."""
     words = "fused AdamW, fp32 masters, moments and sums of gradients"
 
     def __init__(self, groups, c):
@@ -338,7 +339,7 @@ class Fused:
 
 
 class Sharded:
-    """torch's fused AdamW on FSDP2's shards in fp32."""
+    """PyTorch's fused AdamW on FSDP2's fp32 shards."""
     words = "fused AdamW, FSDP2's fp32 shards of parameters, moments and gradients"
 
     def __init__(self, groups, c):
@@ -368,7 +369,8 @@ def make_optimizer(c, a, params):
 
 
 def shard(model):
-    """FSDP2, a unit for each layer. The last layer's parameters are the first that the backward needs, so they stay."""
+    """Makes each layer a unit of FSDP2. The last layer is not resharded after the forward pass, because the backward
+    pass begins with it."""
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     for layer in model.layers:
         fully_shard(layer, mp_policy=policy, reshard_after_forward=layer is not model.layers[-1])
@@ -402,7 +404,7 @@ class Trainer:
 
 
 def choose_attention(c, device):
-    """The backends in order, and the one that takes the shapes."""
+    """Returns the backends in the order in which they are tried, and a description for the result."""
     if not CUDA:
         return [SDPBackend.FLASH_ATTENTION, SDPBackend.MATH], "of a CPU"
     if c.model != "gpt":
@@ -428,7 +430,7 @@ def now():
 
 
 def agreed(wish):
-    """Whether all ranks wish it."""
+    """Whether `wish` is true on all ranks."""
     if RANKS == 1:
         return wish
     votes = torch.tensor(int(wish), device="cuda" if CUDA else "cpu")

@@ -1,4 +1,4 @@
-/* The report on the measured steps. */
+/* Reports the measured steps as text and JSON. */
 #include <cblas.h>
 #include <jansson.h>
 #include <math.h>
@@ -17,21 +17,23 @@
 
 /* ---- sums ---- */
 
-/* Means over the middle half of the profiled steps, in seconds. The middle half excludes steps disturbed by other
- * load, and means over one set of steps add up. */
+/* Means over the middle half of the profiled steps, in seconds. The middle half excludes steps disturbed by
+ * other load. All means are over the same steps, so that parts add up to the total. */
 typedef struct Summary {
-    Range step;      /* time of a step; on a GPU, without timing of ops */
-    double profiled; /* mean of the steps that the following fields describe */
+    Range step;      /* time of a step; on a GPU, in steps without timing of ops */
+    double profiled; /* mean time of the steps that the following fields describe */
     double op[OP_KERNELS], family[OP_FAMILIES], rest;
     StepComm comm[COMM_GROUPS];
-    double exposed, bubble; /* in all groups; the part implied by the pipeline's schedule */
-    double blas;            /* median over replays of the GEMMs through BLAS */
-    Range of_blas;          /* time of the replay over that of the step's GEMMs, per step */
-    double flops;           /* FLOPs of a step */
-    double peak;            /* FLOP/s of a device; 0: unknown */
+    double exposed,
+        bubble; /* communication exposed in all groups; the part of it that the pipeline's schedule implies */
+    double blas;   /* median time of a replay of the GEMMs in BLAS */
+    Range of_blas; /* time of a step's replay in BLAS, divided by the time of that step's GEMMs */
+    double flops;  /* FLOPs of a step */
+    double peak;   /* peak FLOP/s of a device; 0: unknown */
     int devices;
-    int fastest, slowest, fullest; /* ranks: least and most time in ops, most memory compared with the plan */
-    char note[160];                /* note about ranks that share a device; empty: no ranks do */
+    int fastest, slowest,
+        fullest;    /* ranks with least and most time in ops, with most memory relative to the plan */
+    char note[160]; /* note if ranks share a device; else empty */
 } Summary;
 
 static int by_wall(const void *a, const void *b) {
@@ -59,7 +61,8 @@ static void summarise_walls(const Steps *b, Summary *s) {
     free(value);
 }
 
-/* The bubble is part of the time in which pipeline ranks wait for each other. */
+/* The bubble is included in the time in which pipeline ranks wait for each other, so it is at most that
+ * time. */
 static void summarise_comm(const Steps *b, int64_t first, int64_t count, Summary *s) {
     const double each = 1 / (double)count;
     for (int i = 0; i < b->groups; i++) {
@@ -105,7 +108,8 @@ static void summarise_ranks(const Steps *b, Summary *s) {
     }
 }
 
-/* A launcher may bind each process to some of the cores. */
+/* If there are several processes, counts the machine's cores, because a launcher may bind each process to
+ * some of them. */
 static int64_t host_cores(void) {
     const Provenance facts = provenance_read();
     return comm_processes() > 1 ? sysconf(_SC_NPROCESSORS_ONLN) : provenance_threads(&facts, 0);
@@ -136,7 +140,7 @@ static Summary summarise(Steps *b, DType type) {
     return s;
 }
 
-/* The measured steps; on the CPU sorted by length. */
+/* Times of the measured steps; sorted on the CPU. */
 static json_t *samples_json(const Steps *b) {
     json_t *samples = json_array();
     const int64_t n = b->gpu ? b->n_plain : b->n_profiled;
@@ -152,7 +156,8 @@ static int64_t tokens_of(const Steps *b) {
 
 static const char *rest_name(const Steps *b) { return b->gpu ? "idle" : "other"; }
 
-/* GFLOP/s of all calls of a GEMM in the profiled steps; ns in units of FLOP / GFLOP/s. */
+/* GFLOP/s of a GEMM over its calls in the profiled steps, which took `ns` in total (1 FLOP/ns = 1
+ * GFLOP/s). */
 static double gflops(const Steps *b, const StepGemm *p, double ns) {
     return p->flops * (double)b->n_profiled / ns;
 }
@@ -250,7 +255,7 @@ static json_t *families_json(const Steps *b, const Summary *s) {
     return families;
 }
 
-/* Bandwidth in GB/s while operations are in flight. */
+/* Bandwidth in GB/s over the time in which operations are in flight. */
 static double busbw(const StepComm *c) { return c->flight_ns > 0 ? c->bytes / c->flight_ns : 0; }
 
 static json_t *comm_json(const Steps *b, const Summary *s) {
@@ -275,7 +280,7 @@ static json_t *options_of(const Steps *b, unsigned classes) {
     return options;
 }
 
-/* The given options that affect the computation. */
+/* The options that were given and affect the computation. */
 static json_t *model_json(const Steps *b) {
     json_t *model = options_of(b, CLASS_ARCH | CLASS_NUMERIC);
 #define OPT(type, field, fallback, class, names, help)                                                       \
@@ -284,7 +289,7 @@ static json_t *model_json(const Steps *b) {
     return model;
 }
 
-/* All options that the bench reads. The number of threads is a separate fact. */
+/* All options that the bench reads, except the number of threads, which is a separate fact. */
 static json_t *options_json(const Steps *b) {
     json_t *options = options_of(b, CLASS_ALL);
     for (int i = 0; i < OPTIONS; i++)
@@ -304,7 +309,7 @@ json_t *report_facts(const Steps *b) {
     return facts;
 }
 
-/* Adds facts about steps on a GPU. */
+/* Adds the facts that exist only for steps on a GPU. */
 static void add_gpu(const Steps *b, const Summary *s, json_t *result) {
     json_object_update_new(result,
                            json_pack("{s:f, s:f, s:s, s:f, s:f}", "back_to_back_ms", b->back_to_back * 1e-6,
@@ -398,7 +403,7 @@ static void print_gemms(const Steps *b) {
     printf("\n");
 }
 
-/* The ranks' GPUs with the lowest and the highest mean clock. */
+/* Prints the loads of the GPUs with the lowest and the highest mean clock. */
 static void print_loads(const Steps *b) {
     const NvmlLoad *low = &b->rank[0].load, *high = low;
     for (int i = 0; i < b->ranks; i++) {

@@ -18,7 +18,8 @@
 
 /* ---- batches ---- */
 
-/* Uniform tokens, so that no row of the embedding is accessed more often. Returns this rank's part of the batches. */
+/* Draws uniformly distributed tokens, so that no row of the embedding is read more often than others. Returns
+ * this rank's part of the batches. */
 static Batch *draw_tokens(Steps *b, uint64_t step) {
     const Mesh *mesh = &b->trainer->run.layout.mesh;
     const int64_t before = (int64_t)step * mesh->size[AXIS_DP] + mesh->coordinate[AXIS_DP];
@@ -55,8 +56,8 @@ static void one_step(Steps *b, const Batch *batches) {
     b->loss = report.loss;
 }
 
-/* Returns the slowest rank's time in ns. All ranks start simultaneously. Drawing tokens is not timed, because training
- * does that in a separate thread. */
+/* Returns the slowest rank's time in ns. All ranks start simultaneously. The time does not include drawing
+ * tokens, because training loads data in a separate thread. */
 static int64_t timed_step(Steps *b, int64_t number) {
     const Batch *batches = draw_tokens(b, (uint64_t)number);
     device_wait(b->device);
@@ -82,7 +83,7 @@ static bool enough(const Steps *b, int64_t steps, int64_t since) {
     return steps_over_ranks(b, COMM_MAX, (double)(clock_ns() - since)) > o->seconds * 1e9;
 }
 
-/* First measures steps with a wait after each, then as many without waits, as in training. */
+/* First measures steps with a synchronization after each, then as many steps without, as in training. */
 static void measure_plain(Steps *b) {
     const BenchTrain *o = b->options;
     b->wall = mem_alloc((size_t)o->steps * sizeof *b->wall);
@@ -106,7 +107,7 @@ static void measure_plain(Steps *b) {
 
 /* ---- memory ---- */
 
-/* Peak memory of the process or, on a GPU, memory in use up to a constant; in bytes. */
+/* Bytes of memory: peak of the process or, on a GPU, memory in use up to an additive constant. */
 static double taken(const Steps *b) {
     if (b->gpu) return -(double)device_memory_available(b->device);
     struct rusage usage;
@@ -124,7 +125,7 @@ static void record(void *arg, const OpDef *op, const Call *c) {
         r->calls++;
         return;
     }
-    if (r->at == r->room) return; /* the counted step lacked most ops, because experts had no rows */
+    if (r->at == r->room) return; /* the counted step lacked most ops, because its experts had no tokens */
     r->gemm[r->at++] = gemms_find(r->gemms, op, c);
     r->device->profile = r->profile[r->at];
 }
@@ -177,14 +178,14 @@ static void measure_ops(Steps *b) {
     const BenchTrain *o = b->options;
     int64_t number = b->gpu ? o->warmup + b->n_plain : 0;
     const CudaGraph graphs = b->config.cuda_graph_impl;
-    b->config.cuda_graph_impl = CUDA_GRAPH_NONE; /* ops of a graph cannot be timed */
+    b->config.cuda_graph_impl = CUDA_GRAPH_NONE; /* ops in a CUDA graph cannot be timed */
     count_ops(b, number++);
     for (Step s; !b->gpu && number < o->warmup; number++) {
         profiled_step(b, number, &s);
         say(b, "warm-up", number, s.wall_ns);
     }
     for (int i = 0; i < b->gemms.count; i++) b->gemms.at[i].ours_ns = 0;
-    b->peak = taken(b); /* before the replay through BLAS allocates its memory */
+    b->peak = taken(b); /* before the replay in BLAS allocates memory */
     b->n_profiled = b->gpu ? o->profiled : o->steps;
     b->profiled = mem_zero((size_t)b->n_profiled, sizeof *b->profiled);
     for (int64_t i = 0; i < b->n_profiled; i++) {
@@ -231,7 +232,9 @@ static Err open_run(Steps *b) {
         return e;
     }
     b->before = taken(b);
-    steps_over_ranks(b, COMM_MAX, 0); /* before any rank allocates memory of a shared device */
+    steps_over_ranks(
+        b, COMM_MAX,
+        0); /* all ranks have read `before` when the first of them allocates memory of a shared device */
     b->trainer = trainer_new(c, &b->plan, b->comm, b->device);
     b->type = b->trainer->run.context.dtype;
     b->flops = trainer_flops(b->trainer, b->config.derived.global_batch_size);
@@ -246,7 +249,7 @@ static Err open_run(Steps *b) {
     return ERR_OK;
 }
 
-/* Measures on a newly opened GPU device, after the run has freed its memory. */
+/* Measures the GEMMs alone on a newly opened device, after the memory of the run has been freed. */
 static Err measure_alone(Steps *b) {
     trainer_free(b->trainer);
     b->trainer = NULL;

@@ -1,4 +1,4 @@
-/* The measured steps (step.c), sums over ranks (gather.c) and the report (report.c). */
+/* Measures steps (step.c), combines the ranks' results (gather.c) and reports them (report.c). */
 #pragma once
 
 #include "base/machine.h"
@@ -12,37 +12,37 @@
 
 enum { COMM_GROUPS = 16 };
 
-/* A step's operations in one kind of group; means over the ranks. */
+/* Communication of a step in one kind of group; means over the ranks. */
 typedef struct StepComm {
     double exposed_ns, flight_ns, bytes; /* as in CommProfile */
 } StepComm;
 
 typedef struct Step {
     int64_t wall_ns; /* of the slowest rank */
-    int64_t blas_ns; /* time of a replay of the step's GEMMs; CPU only */
+    int64_t blas_ns; /* time of a replay of the step's GEMMs in BLAS; CPU only */
     int64_t op_ns[OP_KERNELS];
     StepComm comm[COMM_GROUPS];
 } Step;
 
-/* Times of the ops of one step, in the order of the calls. The time of a call goes to the profile that is
- * attached when the call runs. Each call on a tape switches to the next profile, so that GEMMs of one op can
- * be told apart. */
+/* Records the times of the ops of one step, in the order of their calls. The time of a call is added to the
+ * profile that is attached to the device when the call runs. Each call on a tape attaches the next profile,
+ * so that different GEMMs of one op are recorded separately. */
 typedef struct Recorder {
     Device *device;
     StepGemms *gemms;
-    bool counting;                    /* true: count the calls of a step; false: time them */
-    int64_t calls, at, room;          /* room: more than a step's calls; experts may lack rows */
+    bool counting;           /* true: count the calls of a step; false: time them */
+    int64_t calls, at, room; /* room: larger than the counted calls, because experts may have lacked tokens */
     OpProfile (*profile)[OP_KERNELS]; /* [room + 1] */
-    int *gemm;                        /* [room] index in gemms; -1: none */
+    int *gemm;                        /* [room] index of the call in gemms; -1: no GEMM */
 } Recorder;
 
-/* One rank's part of the result, sent as bytes. */
+/* One rank's part of the result. It is sent to other ranks as raw bytes. */
 typedef struct RankResult {
     int planned_communicators, communicators;
-    double busy_ms;        /* time in ops, which never wait for other ranks: median of the profiled steps */
-    double planned, taken; /* bytes of memory; on the host, of all ranks of the process */
-    char device[MACHINE_TEXT]; /* equal for ranks that share a device */
-    NvmlLoad load;             /* load of the GPU, in the steps without the times of ops */
+    double busy_ms;            /* median time in ops per profiled step; ops never wait for other ranks */
+    double planned, taken;     /* bytes of memory; on the CPU, of all ranks of the process */
+    char device[MACHINE_TEXT]; /* ranks share a device if this is equal */
+    NvmlLoad load;             /* load of the GPU during the steps without timing of ops */
 } RankResult;
 
 typedef struct Steps {
@@ -62,14 +62,14 @@ typedef struct Steps {
     int64_t microbatches; /* microbatches of this rank */
     Arena *step;
     MemoryPlan plan;
-    double planned;      /* bytes; on the host, of all ranks of the process */
+    double planned;      /* bytes of memory; on the CPU, of all ranks of the process */
     double before, peak; /* bytes of memory in use: before the run, and after its steps */
     double flops;        /* FLOPs of a step */
     double init_seconds, loss;
-    double *wall; /* [n_plain] ns of the slowest rank, without the times of ops; GPU only */
+    double *wall; /* [n_plain] ns of the slowest rank in each step without timing of ops; GPU only */
     int64_t n_plain;
     double back_to_back;  /* ns of a step without waits between steps; GPU only */
-    double graph_replays; /* mean number in each of these steps */
+    double graph_replays; /* mean number of replayed CUDA graphs in each of these steps */
     NvmlLoad load;        /* load of this rank's GPU during these steps */
     Step *profiled;       /* [n_profiled] */
     int64_t n_profiled;
@@ -77,29 +77,29 @@ typedef struct Steps {
     unsigned group[COMM_GROUPS];  /* masks of axes */
     int64_t comm_calls[COMM_GROUPS];
     int groups;
-    CommProfile *comm_profile; /* [COMM_PROFILE] of the current step; NULL: it is not profiled */
-    double bubble;             /* idle time of the schedule over the time of all passes, if these are equal */
+    CommProfile *comm_profile; /* [COMM_PROFILE] of the current step; NULL if it is not profiled */
+    double bubble; /* idle time of the schedule / time of all passes, if passes take equal times */
     Recorder recorder;
     StepGemms gemms;
     double roof_gemm, roof_copy; /* GFLOP/s, GB/s, summed over ranks; 0: not measured. GPU only */
     RankResult *rank;            /* [ranks], after steps_gather */
 } Steps;
 
-/* Records this rank's part; its device must be open. */
+/* Records this rank's RankResult. The device must be open. */
 void steps_describe_rank(Steps *);
 /* Combines the ranks' measurements; all ranks must call it. Times of ops become means over the ranks; numbers of calls
  * and roofs become sums. */
 void steps_gather(Steps *);
 /* Number of devices that the ranks run on; call after steps_gather. */
 int steps_devices(const Steps *);
-/* Chooses the groups from the operations of a step. */
+/* Finds the groups in which the operations of a step wait for communication. */
 void steps_find_groups(Steps *, const CommProfile[COMM_PROFILE]);
-/* Whether the GEMMs are measured alone: not on a CPU that several ranks share. */
+/* Whether the GEMMs are also measured alone, which is not possible on a CPU that several ranks share. */
 bool steps_alone(const Steps *);
 /* Reduces a number over all ranks. */
 double steps_over_ranks(const Steps *, CommReduction, double);
 
-/* The facts that are known before the measurement: machine, device, work. */
+/* Returns the facts that are known before the measurement: machine, device and work. */
 struct json_t *report_facts(const Steps *);
-/* Called on rank 0. *result: as in bench_train. */
+/* Must be called on rank 0. For *result, see bench_train. */
 Err report_steps(Steps *, struct json_t **result);

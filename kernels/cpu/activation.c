@@ -1,10 +1,10 @@
-/* Activations. All smooth ones except the erf form and tanh are x * sigmoid(t(x)):
+/* Activations. The smooth ones, except GELU erf and tanh, have the form x * sigmoid(t(x)):
  *
  *   GELU tanh (Hendrycks and Gimpel 2016): 0.5 x (1 + tanh(z)) = x sigmoid(2z),
  *     z = sqrt(2/pi) (x + 0.044715 x^3)
  *   quick GELU: x sigmoid(1.702 x);  SiLU: x sigmoid(x)
  *   SwiGLU and GeGLU (Shazeer 2020): silu(gate) * up and gelu(gate) * up
- *   GELU erf: x Phi(x);  ReLU: max(x, 0);  squared ReLU (So et al. 2021): max(x, 0)^2;  tanh (a pooler)
+ * GELU erf: x Phi(x); ReLU: max(x, 0); squared ReLU (So et al. 2021): max(x, 0)^2; tanh (BERT's pooler)
  *
  * Written: y; written or added to: dx, which may share dy's memory unless there is a gate. */
 #include "kernels/cpu/vector_math.h"
@@ -35,7 +35,7 @@ INLINE real value(Activation kind, real x) {
     }
 }
 
-/* d/dx x sigmoid(t(x)), given t and its derivative */
+/* The derivative of x sigmoid(t(x)), given t and its derivative dt. */
 INLINE real gated_slope(real x, real t, real dt) {
     const real p = vector_sigmoid(t);
     return p + x * p * (1 - p) * dt;
@@ -60,9 +60,9 @@ INLINE real slope(Activation kind, real x) {
     }
 }
 
-typedef enum Placing { WRITTEN, ADDED, IN_PLACE } Placing; /* how dx is stored; IN_PLACE: over dy */
+typedef enum Placing { WRITTEN, ADDED, IN_PLACE } Placing; /* how dx is stored; IN_PLACE: overwrites dy */
 
-/* Without `omp simd`, which would warn that tanh and the double erf do not vectorise. */
+/* Has no `omp simd`, because the compiler would warn that tanh and the double erf cannot be vectorised. */
 INLINE void map(Activation kind, const real *restrict x, real *restrict y, int64_t n) {
     for (int64_t i = 0; i < n; i++) y[i] = value(kind, x[i]);
 }

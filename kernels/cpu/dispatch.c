@@ -1,7 +1,7 @@
-/* Moves tokens to experts and back. Megatron-LM core/transformer/moe/moe_utils.py (permute, unpermute,
- * apply_router_token_dropping). Rows are grouped by expert, and the tokens of an expert are in order. Copies of a token
- * are summed in the order of its experts, so the order of summation is fixed. Written: row, copy, offset; written or
- * added to: y, x, dx, dp. */
+/* Permutes tokens to experts and back, as Megatron-LM core/transformer/moe/moe_utils.py (permute, unpermute,
+ * apply_router_token_dropping). Rows are grouped by expert, and the tokens of an expert keep their order.
+ * Copies of a token are summed in the order of its experts, so the order of summation is fixed. Written: row,
+ * copy, offset; written or added to: y, x, dx, dp. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,7 +15,7 @@ typedef struct Ranked {
     int64_t copy;
 } Ranked;
 
-/* Larger probabilities first; among equal ones, the earlier token. */
+/* Compares for qsort: larger probabilities come first; of equal ones, the earlier token. */
 static int by_prob(const void *a, const void *b) {
     const Ranked *x = a, *y = b;
     if (x->prob != y->prob) return x->prob > y->prob ? -1 : 1;
@@ -27,7 +27,7 @@ static int by_copy(const void *a, const void *b) {
     return x->copy < y->copy ? -1 : x->copy > y->copy;
 }
 
-/* Moves the copies that the expert keeps to the front, in order; returns their number. */
+/* Moves the copies that the expert does not drop to the front, in order; returns their number. */
 static int64_t keep(const DispatchAttr *a, Ranked *copies, int64_t n) {
     if (a->capacity <= 0 || n <= a->capacity) return n;
     if (!a->by_position) {
@@ -37,7 +37,7 @@ static int64_t keep(const DispatchAttr *a, Ranked *copies, int64_t n) {
     return a->capacity;
 }
 
-/* The index of copy i's expert among the call's experts; -1: not among them. */
+/* Returns the index of copy i's expert among this call's experts; -1 if it is not one of them. */
 static int64_t place(const Call *c, int64_t experts, int64_t i) {
     const DispatchAttr *a = c->attr;
     const int64_t expert = int64s(c->in[1])[i], e = expert - a->first;

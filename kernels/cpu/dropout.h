@@ -1,4 +1,4 @@
-/* The factors of dropout, by global element index: see DropoutAttr. */
+/* The factors of dropout, which are drawn by global element index (see DropoutAttr). */
 #pragma once
 
 #include "base/philox.h"
@@ -7,7 +7,8 @@
 /* Number of elements drawn at a time; any even number of Philox blocks is possible. */
 enum { DROPOUT_CHUNK = 256 };
 
-/* factor[i] = 0 or 1 / (1 - rate) for elements first + i, i in [0, n), n <= DROPOUT_CHUNK; 0 < rate <= 1. */
+/* Sets factor[i], for i in [0, n), to 0 or 1 / (1 - rate) for element first + i. Requires n <= DROPOUT_CHUNK
+ * and 0 < rate <= 1. */
 static inline void dropout_factors(const DropoutAttr *a, uint64_t first, int64_t n, real *factor) {
     const uint32_t highest_dropped = (uint32_t)(ceil(a->rate * 0x1p32) - 1);
     const real scale = a->rate < 1 ? (real)(1 / (1 - a->rate)) : 0;

@@ -1,14 +1,14 @@
-/* copy: y = x, between any two float types or between integers (F64 is added only to F64); add: y = a + b; scale: y =
- * factor * x; fill: y = value; snap: y = the nearest multiple of 2^-bits. Operands may be strided. Written: y of add,
- * fill and snap; written or added to: y of copy and scale. */
+/* copy: y = x, between any two float types or between integers (only F64 can be added to F64); add: y = a +
+ * b; scale: y = factor * x; fill: y = value; snap: y = the nearest multiple of 2^-bits. Operands may be
+ * strided. The y of add, fill and snap is written; the y of copy and scale is written or added to. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/mem.h"
 #include "kernels/cpu/real.h"
 
-/* The units of work of an op, contiguous in every operand: rows, or slices of GRAIN elements if all operands
- * are contiguous. */
+/* The units of work of an op. Each is contiguous in every operand: a row, or a slice of GRAIN elements if all
+ * operands are contiguous. */
 typedef struct Units {
     const Call *call;
     bool flat;

@@ -1,6 +1,6 @@
-/* Embedding: y[s,b] = w[id[b,s]], or 0 if a different rank has the row. Gradient: dw[v] = sum of dy over the
- * tokens with id v, in the canonical order: per sample over its positions, then over samples. Written: y;
- * written or added to: dw. */
+/* Embedding: y[s,b] = w[id[b,s]], or 0 if another rank owns the row. Gradient: dw[v] is the sum of dy over
+ * the tokens with id v in the canonical order: over the positions of each sample, then over samples. Written:
+ * y; written or added to: dw. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -59,7 +59,7 @@ static void scatter_columns(void *arg, int64_t begin, int64_t end) {
         while (t < stop) {
             const int64_t id = t->id;
             memset(sum, 0, (size_t)(last - first) * sizeof *sum);
-            if (id < 0 || id >= c->out[0]->dim[0]) { /* the row of a different rank */
+            if (id < 0 || id >= c->out[0]->dim[0]) { /* another rank owns the row */
                 while (t < stop && t->id == id) t++;
                 continue;
             }

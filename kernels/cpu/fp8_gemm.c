@@ -1,5 +1,5 @@
-/* GEMMs of FP8 values, computed with the numbers that the values represent. Written or added to: c; written:
- * act. */
+/* GEMMs of FP8 operands, which are first expanded to the numbers that they represent. Written or added to: c;
+ * written: act. */
 #include "base/mem.h"
 #include "kernels/cpu/gemm.h"
 

@@ -1,6 +1,6 @@
-/* GEMMs through CBLAS, or in a fixed order of summation. BLAS runs single-threaded: each thread of the pool computes
- * whole panels of the output. The panels depend only on the shape, because BLAS chooses its order of summation by
- * shape. */
+/* GEMMs through CBLAS, or in a fixed order of summation. BLAS runs single-threaded, and each thread of the
+ * pool computes whole panels of the output. BLAS chooses its order of summation by the shape of a GEMM, so
+ * the panels must depend only on the shape and not on the number of threads. */
 #include "kernels/cpu/gemm.h"
 
 #include <cblas.h>
@@ -16,17 +16,19 @@
 #define CBLAS_GEMM cblas_sgemm
 #endif
 
-/* With narrower panels, repeated packing of the other operand costs more than a tenth of the speed. */
+/* If panels were narrower, packing the other operand for each of them would cost more than a tenth of the
+ * speed. */
 enum { PANEL_MIN = 384, PANELS_MAX = 64 };
 
-/* The number of panels: a power of two, so that usual numbers of threads get equal shares. */
+/* The number of panels. It is a power of two so that threads get equal shares, because their number is
+ * usually one as well. */
 static int64_t panels(int64_t n) {
     int64_t p = 1;
     while (p < PANELS_MAX && n / (2 * p) >= PANEL_MIN) p *= 2;
     return p;
 }
 
-/* The part of g whose output is rows [i, i+m) and columns [j, j+n). */
+/* Computes rows [i, i+m) and columns [j, j+n) of the output. */
 static void part(const Gemm *g, int64_t i, int64_t m, int64_t j, int64_t n) {
     const real *a = g->a + (g->transpose_a ? i : i * g->lda), *b = g->b + (g->transpose_b ? j * g->ldb : j);
     real *c = g->c + i * g->ldc + j;
@@ -55,7 +57,7 @@ static void run_panels(void *arg, int64_t begin, int64_t end) {
 
 /* ---- fixed order ---- */
 
-/* Columns [j, j + n) of op(b) as [k, TILE_WIDTH], padded with zeros. */
+/* Packs columns [j, j + n) of op(b) as [k, TILE_WIDTH], padded with zeros. */
 static void pack_columns(const Gemm *g, int64_t j, int64_t n, real *packed) {
     memset(packed, 0, (size_t)(g->k * TILE_WIDTH) * sizeof *packed);
     for (int64_t p = 0; p < g->k; p++)
@@ -106,6 +108,6 @@ void KERNEL(gemm)(const Device *device, const Gemm *g) {
                  (void *)g);
         return;
     }
-    openblas_set_num_threads(1); /* one process-wide store, so repeating it is cheap */
+    openblas_set_num_threads(1); /* a single store to a process-wide variable, so it is cheap to repeat */
     pool_for(device->pool, panels(g->m > g->n ? g->m : g->n), 1, run_panels, (void *)g);
 }

@@ -3,9 +3,9 @@
 
 #include "kernels/cpu/real.h"
 
-/* c [m,n] = op(a) op(b), row-major, leading dimensions in elements; op is the identity or a transpose. `accumulate`: c
- * += op(a) op(b). `bias` [n] (NULL: none) is added to each row, only without `accumulate`. The result does not depend
- * on the number of threads. */
+/* Computes c [m,n] = op(a) op(b), or c += op(a) op(b) if `accumulate`; op is the identity or a transpose.
+ * Matrices are row-major, leading dimensions are in elements. `bias` [n] is added to each row; it must be
+ * NULL if `accumulate`. The result does not depend on the number of threads. */
 typedef struct Gemm {
     bool transpose_a, transpose_b, accumulate;
     bool fixed_order; /* as in LinearAttr */

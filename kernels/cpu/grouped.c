@@ -1,7 +1,7 @@
-/* The linear layers of all experts in one call (Megatron-LM core/transformer/moe/experts.py, grouped GEMM):
- * expert e multiplies its rows [offset[e], offset[e+1]) by its block of the weight. Each GEMM has the order
- * of summation of a linear layer. Written: y; written or added to: dx, dw; an expert without rows adds 0 to
- * dw. */
+/* The linear layers of all experts as one grouped GEMM (Megatron-LM core/transformer/moe/experts.py). The
+ * rows of expert e are [offset[e], offset[e+1]); they are multiplied by its block of the weight. Each
+ * expert's GEMM has the order of summation of a linear layer. Written: y; written or added to: dx, dw. An
+ * expert without rows contributes 0 to dw. */
 #include <string.h>
 
 #include "kernels/cpu/gemm.h"
@@ -10,7 +10,7 @@ typedef struct Grouped {
     const Call *call;
     const Tensor *offset;
     Gemm (*gemm)(const struct Grouped *, int64_t first, int64_t rows, int64_t expert);
-    Device device; /* device of one GEMM, without the pool if experts run in parallel */
+    Device device; /* device of each GEMM; it has no thread pool if experts run in parallel */
 } Grouped;
 
 static int64_t out_width(const Grouped *g, const Tensor *w) { return w->dim[0] / (g->offset->dim[0] - 1); }
@@ -85,7 +85,7 @@ static void grouped_run(const Call *c, Gemm (*gemm)(const Grouped *, int64_t, in
     pool_for(c->device->pool, experts, 1, run_experts, &g);
 }
 
-/* Clears the rows after those of the last expert. */
+/* Clears the unused rows after those of the last expert. */
 static void clear_tail(const Call *c) {
     const Tensor *y = c->out[0], *offset = c->in[2];
     const int64_t used = int64s(offset)[offset->dim[0] - 1], n = tensor_width(y);

@@ -1,7 +1,7 @@
-/* Linear layer, y = x w^T + bias over the last dimension, and its gradients dx = dy w, dw = dy^T x, dbias =
- * sum of dy. If x is the activation of pre, dx is the gradient of pre, dy w act'(pre), bitwise equal to
- * linear_dgrad followed by activation_grad. bias: y = x + bias. Written: y, act; written or added to: dx
- * (without pre), dw, dbias. dw is one GEMM over all tokens. */
+/* Linear layer y = x w^T + bias over the last dimension, and its gradients dx = dy w, dw = dy^T x, dbias =
+ * sum of dy. If x is the activation of an operand `pre`, dx is the gradient of pre, dy w act'(pre), and
+ * bitwise equal to linear_dgrad followed by activation_grad. The op `bias` is y = x + bias. Written: y, act;
+ * written or added to: dx (without pre), dw, dbias. dw is one GEMM over all tokens. */
 #include "kernels/cpu/gemm.h"
 
 static bool fixed_order(const Call *c) {
@@ -37,7 +37,7 @@ void KERNEL(linear)(const Call *c) {
     (&(Call){.in = {c->out[0]}, .out = {c->out[1]}, .attr = &activation, .device = c->device});
 }
 
-/* Rounds dx as if it were stored. */
+/* Rounds dx to its stored type, as if it were written to memory and read again. */
 static void round_elements(void *arg, int64_t begin, int64_t end) {
     enum { PIECE = 256 };
     const Call *c = arg;
@@ -78,7 +78,7 @@ void KERNEL(linear_dgrad)(const Call *c) {
     if (c->in[2]) through_activation(c);
 }
 
-/* Columns of dbias per unit of work. */
+/* Number of columns of dbias per unit of work. */
 enum { COLUMNS = 64 };
 static void bias_columns(void *arg, int64_t begin, int64_t end) {
     const Call *c = arg;

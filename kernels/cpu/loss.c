@@ -1,10 +1,10 @@
 /* Cross-entropy of each token: loss = lse - logit[label], lse = log(sum over the vocabulary of exp(logit));
- * dlogit = (exp(logit - lse) - [column is label]) * dloss, 0 in the padding columns. Natural log.
+ * dlogit = (exp(logit - lse) - [column is label]) * dloss, 0 in the padding columns. Logarithms are natural.
  * Written: loss, lse, dlogits, sums. */
 #include "kernels/cpu/vector_math.h"
 
-/* Number of interleaved partial reductions over a row, which are merged at the end. They vectorise, and their order is
- * the same on every machine. */
+/* Number of interleaved partial reductions over a row, which are merged at the end. They can be vectorised,
+ * and the order of summation is the same on every machine. */
 enum { PARTS = 64 };
 
 static real larger(real a, real b) { return a > b ? a : b; }
@@ -46,7 +46,7 @@ static void check_labels(const Call *c, const Tensor *label) {
               (long long)int64s(label)[i], (long long)i, (long long)vocab(c));
 }
 
-/* Row r of [s,b,v] is element `token` of [b,s]. */
+/* The index in [b,s] of the token in row r of [s,b,v]. */
 static int64_t token_of_row(const Tensor *logits, int64_t r) {
     return r % logits->dim[1] * logits->dim[0] + r / logits->dim[1];
 }

@@ -6,8 +6,8 @@
  *   dx    = rstd * (dy g - mean(dy g) - xhat * mean(dy g xhat))
  *   dgain = sum of dy xhat,  dbias = sum of dy
  *
- * For RMSNorm mean and bias are 0, and dx lacks the second term. add_norm takes the norm of a + b.
- * Written: sum, y, rstd, mean; written or added to: dx, dgain, dbias. */
+ * For RMSNorm, mean and bias are 0, and dx lacks the second term. The op add_norm normalizes a + b. Written:
+ * sum, y, rstd, mean; written or added to: dx, dgain, dbias. */
 #include "kernels/cpu/real.h"
 
 static real sum_of(const real *x, int64_t n) {
@@ -52,7 +52,7 @@ void KERNEL(norm)(const Call *c) {
     pool_for(c->device->pool, tensor_rows(x), grain_rows(tensor_width(x)), norm_rows, (void *)c);
 }
 
-/* If x is stored in 16 bits, the sum is rounded through y's row, which is not yet in use. */
+/* If x is stored in 16 bits, the sum is rounded by storing it to y's row, which is not yet in use. */
 static void sum_rows(void *arg, int64_t begin, int64_t end) {
     const Call *c = arg;
     const int64_t h = tensor_width(c->in[0]);
@@ -106,7 +106,7 @@ static void dx_rows(void *arg, int64_t begin, int64_t end) {
     }
 }
 
-/* Adds one sample's sums, columns [first, first + n), n <= COLUMNS, to sum_gain and sum_bias. */
+/* Adds the sums over one sample in columns [first, first + n) to sum_gain and sum_bias; n <= COLUMNS. */
 enum { COLUMNS = 64 };
 static void sample_sums(const Call *c, int64_t sample, int64_t first, int64_t n, real *sum_gain,
                         real *sum_bias) {

@@ -1,5 +1,5 @@
-/* Steps of the optimizers over pieces of the flat parameter buffers, and the sums they need.
- * AdamW (Loshchilov and Hutter 2019; Transformer Engine's multi_tensor_adam, decoupled decay):
+/* Optimizer steps on pieces of the flat parameter buffers, and the sums that these steps need. AdamW
+ * (Loshchilov and Hutter 2019; Transformer Engine's multi_tensor_adam, decoupled decay):
  *   m = beta1 m + (1 - beta1) g,  v = beta2 v + (1 - beta2) g^2,
  *   p -= lr * (m / correction1 / (sqrt(v / correction2) + eps) + weight_decay p)
  * SGD as in PyTorch: g += weight_decay p, m = momentum m + g, p -= lr m; m begins at 0. */
@@ -33,7 +33,7 @@ static void in_pieces(const Call *c, PoolFn *fn, void *arg) {
 
 /* ---- steps ---- */
 
-/* The step's numbers in memory; NULL: the attributes have them. */
+/* The step's numbers if they are a tensor; NULL if they are in the attributes. */
 static const StepNumbers *step_in(const Call *c) {
     const Tensor *t = c->in[2];
     CHECK(!t || (t->dtype == F64 && tensor_count(t) == STEP_WORDS),
@@ -124,8 +124,8 @@ void KERNEL(clip)(const Call *c) {
     memcpy(outcome->data, &o, sizeof o);
 }
 
-/* ---- sums: each block of fixed size has PARTS interleaved sums, so that the result depends neither on
- * threads nor on vectors nor on how a parameter is sharded; the sums of blocks are added exactly ---- */
+/* ---- sums: each block of fixed size has PARTS interleaved sums, and the sums of blocks are added exactly.
+ * The result thus depends neither on the number of threads, nor on vector width, nor on sharding ---- */
 
 enum { PARTS = 16, TOGETHER = 512 };
 

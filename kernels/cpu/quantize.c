@@ -1,7 +1,7 @@
-/* Operands of FP8 GEMMs: FP8 values, and the numbers they represent. Transformer Engine
- * common/recipe/{delayed_scaling,current_scaling}.cu and common/recipe/recipe_common.cuh. Scales and x *
- * scale are float in both precisions, so that q is equal. Updated in place: state, newest; written: y, yt,
- * inverse. */
+/* Quantizes the operands of FP8 GEMMs to FP8 values, or to the numbers that these represent, as Transformer
+ * Engine common/recipe/{delayed_scaling,current_scaling}.cu and common/recipe/recipe_common.cuh. Scales and x
+ * * scale are float also if `real` is double, so that both precisions give equal FP8 values. Updated in
+ * place: state, newest; written: y, yt, inverse. */
 #include <float.h>
 #include <string.h>
 
@@ -48,7 +48,7 @@ void KERNEL(fp8_own_scale)(const Call *c) {
     state[1] = 0;
 }
 
-/* The scale of a block: a power of two. */
+/* Rounds down to a power of two, which the scale of a block must be. */
 static float power_of_two(float x) {
     uint32_t bits;
     memcpy(&bits, &x, sizeof bits);
@@ -69,7 +69,7 @@ static void round_block(const Call *c, int64_t at, int64_t rows, int64_t columns
     }
 }
 
-/* Processes strips of blocks, `rows` rows each. */
+/* Processes strips of blocks; a strip has `rows` rows. */
 static void strips(void *arg, int64_t begin, int64_t end) {
     const Call *c = arg;
     const QuantizeAttr *a = c->attr;
@@ -101,7 +101,7 @@ void KERNEL(quantize)(const Call *c) {
 
 /* ---- FP8 values ---- */
 
-/* A matrix of FP8 values whose element (r, i) is that of x[r * row + i * column]. */
+/* A matrix of FP8 values; its element (r, i) is the cast of x[r * row + i * column]. */
 typedef struct Fp8Cast {
     const real *x;
     int64_t rows, columns, row, column;

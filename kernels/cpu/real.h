@@ -19,7 +19,7 @@ typedef float real;
 #define REAL_MATH(name) name##f
 #endif
 
-/* The elements of an operand that must be of type real. */
+/* Returns the elements of an operand, whose type must be `real`. */
 static inline real *reals(const Tensor *t) {
     CHECK(t->dtype == REAL_TYPE, "the operand is %s, this kernel computes in %s", dtype_name((DType)t->dtype),
           dtype_name(REAL_TYPE));
@@ -33,6 +33,7 @@ static inline int64_t *int64s(const Tensor *t) {
 
 static inline bool accumulates(const Tensor *t) { return t->flags & TENSOR_ACCUM; }
 
-/* Shorter ranges do not pay for a second thread. */
+/* The least number of elements per thread: for shorter ranges, a second thread costs more time than it
+ * saves. */
 enum { GRAIN = 16 * 1024 };
 static inline int64_t grain_rows(int64_t width) { return 1 + GRAIN / (width > 0 ? width : 1); }

@@ -1,10 +1,10 @@
-/* Small GEMMs inside a kernel. Each element of c is one chain of multiply-adds over k in order, so that it
- * does not depend on the other rows and columns. Vectors run along n. */
+/* Small GEMMs inside a kernel. Each element of c is a single chain of multiply-adds in the order of k, so
+ * that it does not depend on the number of rows and columns. The loop over n is vectorised. */
 #pragma once
 
 #include "kernels/cpu/real.h"
 
-/* Columns are multiples of this; with TILE_ROWS rows the sums of c stay in registers. */
+/* n must be a multiple of TILE_WIDTH. The sums of a block of TILE_ROWS x TILE_WIDTH fit into registers. */
 enum { TILE_WIDTH = 64 / (int)sizeof(real), TILE_ROWS = 8 };
 
 static inline int64_t tile_round_up(int64_t n) { return (n + TILE_WIDTH - 1) / TILE_WIDTH * TILE_WIDTH; }
@@ -29,7 +29,7 @@ typedef struct Tile {
     int64_t ldc;
 } Tile;
 
-/* `rows` is a constant if this is inlined. */
+/* Inlined so that `rows` is a compile-time constant. */
 static inline __attribute__((always_inline)) void tile_block(const Tile *t, int rows, int64_t i, int64_t j) {
     const real *a = t->a + i * t->a_row, *b = t->b + j;
     real *c = t->c + i * t->ldc + j, sum[TILE_ROWS][TILE_WIDTH];

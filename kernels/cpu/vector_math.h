@@ -1,7 +1,7 @@
-/* exp, the logistic function and softplus as straight-line code that compilers vectorise; libm's functions are calls, and
- * libmvec's need -ffast-math. exp: x = n ln2 + r with |r| <= ln2/2, exp(x) = 2^n * (Taylor polynomial of exp at r). The
- * error is below 2 ulp, also for infinities and NaN. A subnormal result becomes 0, because arithmetic on subnormals is
- * a hundred times slower. */
+/* exp, the logistic function and softplus as straight-line code that compilers can vectorise. libm's
+ * functions are calls, and libmvec's need -ffast-math. exp: x = n ln2 + r with |r| <= ln2/2, exp(x) = 2^n *
+ * (Taylor polynomial of exp at r). The error is below 2 ulp; infinities and NaN are handled. A subnormal
+ * result becomes 0, because arithmetic on subnormals is a hundred times slower. */
 #pragma once
 
 #include <string.h>
@@ -12,8 +12,8 @@
 typedef int64_t RealBits;
 typedef uint64_t RealWord;
 enum { EXP_TERMS = 13, EXP_BIAS = 1023, EXP_SHIFT = 52, SOFTPLUS_TERMS = 16 };
-#define EXP_LOW   (-708.39) /* results below are 0, */
-#define EXP_HIGH  710.0     /* above infinity */
+#define EXP_LOW   (-708.39) /* below this, the result is 0, */
+#define EXP_HIGH  710.0     /* above this, infinity */
 #define EXP_MAGIC 0x1.8p52  /* adding and subtracting it rounds x to an integer */
 #define LN2_HIGH  0x1.62e42feep-1
 #define LN2_LOW   0x1.a39ef35793c76p-33
@@ -34,7 +34,7 @@ static const double INVERSE_FACTORIAL[] = {
     1.0 / 39916800, 1.0 / 479001600, 1.0 / 6227020800};
 /* clang-format on */
 
-/* 2^n for n in the range of normal numbers, anything for other n. */
+/* Returns 2^n if that is a normal number, otherwise an unspecified value. */
 static inline real power_of_two(RealBits n) {
     const RealWord bits = (RealWord)(n + EXP_BIAS) << EXP_SHIFT;
     real x;
@@ -53,7 +53,8 @@ static inline real vector_exp(real exponent) {
     const real r = (x - n * LN2_HIGH) - n * LN2_LOW;
     real p = (real)INVERSE_FACTORIAL[EXP_TERMS];
     for (int i = EXP_TERMS - 1; i >= 0; i--) p = p * r + (real)INVERSE_FACTORIAL[i];
-    const RealBits half = power >> 1; /* two factors: 2^power may overflow if the result does not */
+    const RealBits half =
+        power >> 1; /* two factors, because 2^power may overflow although the result does not */
     const real y = p * power_of_two(half) * power_of_two(power - half);
     return exponent < EXP_LOW ? 0 : y;
 }
@@ -70,9 +71,9 @@ static inline real vector_softplus(real x) {
     return (x > 0 ? x : 0) + 2 * z * p;
 }
 
-/* erf. In float it is x P(x^2) for |x| < 1 and 1 - exp(-Q(|x|)) above; for |x| >= 4 the latter rounds to 1. P and Q
- * interpolate erf(x) / x and -log(1 - erf(x)) at Chebyshev's points. The error is below 3 ulp. The double version is
- * libm's. */
+/* erf. In float, it is x P(x^2) for |x| < 1, else 1 - exp(-Q(|x|)), which rounds to 1 for |x| >= 4. P and Q
+ * interpolate erf(x) / x and -log(1 - erf(x)) at Chebyshev nodes. The error is below 3 ulp. In double, libm's
+ * erf is used. */
 #ifdef REAL_IS_DOUBLE
 static inline real vector_erf(real x) { return erf(x); }
 #else

@@ -1,5 +1,5 @@
-/* The ops of kernels/cpu/activation.c, with its formulas. Written: y; written or added to: dx, which may
- * share dy's memory unless there is a gate. */
+/* The ops of kernels/cpu/activation.c; see there for the formulas. Written: y; written or added to: dx, which
+ * may share dy's memory unless there is a gate. */
 #include <math.h>
 
 #include "kernels/cuda/pdl.cuh"
@@ -7,9 +7,9 @@
 
 enum { THREADS = 256 };
 
-/* For 16-bit storage the errors of exp and of the division are below 2^-17 wherever the result is not 0. That
- * is a 64th of the rounding to fp16; the exact functions would take longer than the memory access. Subnormal
- * numbers count as 0. */
+/* Approximations for 16-bit storage, because the exact functions would take longer than the memory accesses.
+ * Unless the result is 0, the relative errors of exp and of the division are below 2^-17, a 64th of the
+ * rounding error of fp16. Subnormal numbers become 0. */
 __device__ __forceinline__ float rough_exp(float x) {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * 1.4426950408889634f));
@@ -21,7 +21,7 @@ __device__ __forceinline__ float rough_reciprocal(float x) {
     return y;
 }
 
-/* T is the storage type here and below, because it determines the accuracy needed. */
+/* Here and below, T is the storage type, because it determines the accuracy that is needed. */
 template <typename T> __device__ __forceinline__ Real<T> exponential(Real<T> x) {
     if constexpr (sizeof(T) == 2)
         return rough_exp(x);
@@ -54,7 +54,7 @@ template <Activation KIND, typename T> __device__ __forceinline__ Real<T> value(
     return x > 0 ? x : 0;
 }
 
-/* d/dx x sigmoid(t(x)), given t and its derivative */
+/* The derivative of x sigmoid(t(x)), given t and its derivative dt. */
 template <typename T> __device__ __forceinline__ Real<T> gated_slope(Real<T> x, Real<T> t, Real<T> dt) {
     const Real<T> p = sigmoid<T>(t);
     return p + x * p * (1 - p) * dt;
@@ -151,7 +151,7 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/* ---- gated by SiLU (KIND is SWIGLU) or by KIND: rows of gate | up, each of f elements ---- */
+/* ---- gated activations (SiLU if KIND is SWIGLU, else KIND): a row is gate | up with f elements each ---- */
 
 template <Activation KIND, typename T>
 __global__ void __launch_bounds__(THREADS) gated(const T *x, T *y, int64_t rows, int64_t f, bool aligned) {

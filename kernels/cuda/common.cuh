@@ -1,9 +1,11 @@
-/* Code that all CUDA kernels share: types, loads and stores, views of tensors, sums in a fixed order, launches.
+/* Code that all CUDA kernels share: types, loads and stores, views of tensors, reductions in a fixed order,
+ * launches.
  *
  * Storage types are double, float, bf16 and fp16; arithmetic is in double or float (Real<T>). Memory-bound
- * kernels are templates over the storage type (STORAGE_SWITCH), with 16-byte accesses where alignment allows
- * (Vec). Other kernels are templates only over the arithmetic (REAL_SWITCH) and load through Cells, which check
- * the type at run time. No kernel adds floats atomically, so runs are deterministic. */
+ * kernels are templates over the storage type (STORAGE_SWITCH) and make 16-byte accesses (Vec) if operands
+ * are aligned. Other kernels are templates only over the arithmetic type (REAL_SWITCH) and access operands
+ * through Cells, which check the storage type at run time. No kernel adds floats atomically, so runs are
+ * deterministic. */
 #pragma once
 
 #include <cuda_bf16.h>
@@ -81,12 +83,12 @@ template <typename R> struct FromReal<bf16, R> {
 template <typename R> struct FromReal<fp16, R> {
     __device__ static __forceinline__ fp16 of(R x) { return __float2half_rn((float)x); }
 };
-/* Rounds to nearest, ties to even. */
+/* Converts to a storage type: rounds to nearest, ties to even. */
 template <typename T, typename R> __device__ __forceinline__ T from_real(R x) {
     return FromReal<T, R>::of(x);
 }
 
-/* Elements of any type, converted at each access. */
+/* Elements of any storage type, converted at each access. */
 struct Cells {
     void *data;
     int dtype; /* F64, F32, BF16, F16 */
@@ -127,9 +129,9 @@ static inline Cells cells(const Tensor *t) {
     return c;
 }
 
-/* N elements in one access. */
+/* N elements that are loaded or stored by one access. */
 template <typename T, int N> struct alignas(sizeof(T) * N) Vec { T v[N]; };
-template <typename T> constexpr int VEC = 16 / sizeof(T); /* elements in 16 bytes */
+template <typename T> constexpr int VEC = 16 / sizeof(T); /* number of elements in 16 bytes */
 static inline bool aligned_16(const void *p) { return (uintptr_t)p % 16 == 0; }
 
 /* ---- operands ---- */
@@ -140,7 +142,7 @@ static inline const int64_t *ids_of(const Tensor *t) {
     CHECK(!t || t->dtype == I64, "the operand is %s, not I64", dtype_name((DType)t->dtype));
     return data_of<int64_t>(t);
 }
-/* The type that determines the arithmetic, as in call_run on the CPU. */
+/* The storage type that determines the arithmetic type, as in call_run on the CPU. */
 static inline DType lead_type(const Call *c) {
     for (int i = 0; i < CALL_IN; i++)
         if (c->in[i] && dtype_is_float((DType)c->in[i]->dtype)) return (DType)c->in[i]->dtype;
@@ -149,9 +151,9 @@ static inline DType lead_type(const Call *c) {
     return F64;
 }
 
-/* The first elements of the rows of a strided tensor. */
+/* Computes where the rows of a strided tensor begin. */
 struct Rows {
-    int64_t dim[TENSOR_DIMS - 1], stride[TENSOR_DIMS - 1]; /* right-aligned; missing dims are 1 */
+    int64_t dim[TENSOR_DIMS - 1], stride[TENSOR_DIMS - 1]; /* right-aligned; missing dimensions have size 1 */
     bool dense;                                            /* row r begins at r * width */
     int64_t width;
 
@@ -187,12 +189,12 @@ static inline bool rows_are_aligned(const Tensor *t) {
 /* ---- launches ---- */
 
 static inline cudaStream_t stream_of(const Call *c) { return cuda_of(c->device)->stream; }
-/* Checks a kernel launch; call it after every <<<>>>. */
+/* Checks a kernel launch. Must follow every <<<>>>. */
 #define LAUNCHED() CUDA_CHECK(cudaGetLastError())
 
 static inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-/* Number of blocks for a grid-stride loop over n items, `each` per block; never 0. */
+/* Number of blocks for a grid-stride loop over n items with `each` items per block; at least 1. */
 static inline unsigned grid_for(const Call *c, int64_t n, int64_t each) {
     const int64_t most = (int64_t)cuda_of(c->device)->multiprocessors * 32, want = ceil_div(n, each);
     return (unsigned)(want < 1 ? 1 : want < most ? want : most);
@@ -201,8 +203,9 @@ static inline unsigned grid_for(const Call *c, int64_t n, int64_t each) {
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < (n);                                \
          i += (int64_t)gridDim.x * blockDim.x)
 
-/* Records an error. A device's first error becomes a fault when the host next waits for the device
- * (tensor/cuda.h). `message` is a string in host memory with two %lld; pass it to the kernel as an argument. */
+/* Records an error. The first error of a device becomes a fault when the host next waits for the device
+ * (tensor/cuda.h). `message` is a string in host memory with two %lld, so the kernel must get it as an
+ * argument. */
 __device__ __forceinline__ void raise_assert(DeviceAssert *c, const char *message, int64_t a, int64_t b) {
     if (atomicExch(&c->raised, 1)) return;
     c->message = message;
@@ -222,8 +225,8 @@ template <typename R> __device__ __forceinline__ R warp_max(R x) {
     for (int k = 16; k > 0; k /= 2) x = larger(x, __shfl_xor_sync(0xffffffffu, x, k));
     return x;
 }
-/* The sum over a block, whose size is a multiple of 32. All threads must call this; all get the result. `room`:
- * shared memory for 32 elements. */
+/* The sum over a block, whose size must be a multiple of 32. All threads must call this, and all get the
+ * result. `room` is shared memory for 32 elements. */
 template <typename R> __device__ __forceinline__ R block_sum(R x, R *room) {
     x = warp_sum(x);
     __syncthreads();

@@ -1,5 +1,5 @@
-/* The factors of dropout, drawn as in kernels/cpu/dropout.h: element i of a site uses the word
- * philox_u32(seed, site, i). */
+/* The factors of dropout, drawn as in kernels/cpu/dropout.h: element i of a site uses philox_u32(seed, site,
+ * i). */
 #pragma once
 
 #include <math.h>
@@ -16,7 +16,7 @@ template <typename R> struct Drop {
     __device__ __forceinline__ R factor(uint32_t word) const { return keeps(word) ? scale : 0; }
 };
 
-/* 0 < rate <= 1. */
+/* Requires 0 < rate <= 1. */
 template <typename R> static inline Drop<R> drop_of(const DropoutAttr *a) {
     CHECK(a->rate > 0 && a->rate <= 1, "dropout: a rate of %g", a->rate);
     const Drop<R> d = {a->seed, a->site, (uint32_t)(ceil(a->rate * 0x1p32) - 1),

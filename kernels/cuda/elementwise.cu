@@ -1,13 +1,13 @@
 /* The ops of kernels/cpu/elementwise.c. */
 #include "kernels/cuda/common.cuh"
 
-/* Operands are processed by rows. Contiguous operands with equal types and 16-byte alignment count as one row of
- * vectors. */
+/* Operands are processed by rows. If they are contiguous, 16-byte aligned and of equal types, they are
+ * treated as one row of vectors. */
 enum { THREADS = 256 };
 
 /* ---- copy ---- */
 
-/* Writes a vector, or adds it. */
+/* Writes a vector, or adds it to *at. */
 template <typename X, typename Y, int N>
 __device__ __forceinline__ void put(const Vec<X, N> &from, Vec<Y, N> *at, bool add) {
     typedef Real<Y> R;
@@ -21,13 +21,13 @@ __device__ __forceinline__ void put(const Vec<X, N> &from, Vec<Y, N> *at, bool a
     *at = to;
 }
 
-/* n vectors of N elements. */
+/* Copies n vectors of N elements. */
 template <typename X, typename Y, int N> __global__ void copy_flat(const X *x, Y *y, int64_t n, bool add) {
     GRID_LOOP(i, n) put(((const Vec<X, N> *)x)[i], (Vec<Y, N> *)y + i, add);
 }
 
-/* A block copies a tile of TILE vectors of N neighbours each. Finding a row takes several divisions, many more
- * instructions than copying a vector, so the block finds each of its rows once. */
+/* A block copies a tile of TILE vectors of N adjacent elements. Finding a row takes several divisions, which
+ * are many more instructions than copying a vector, so the block finds each of its rows only once. */
 enum { LOADS = 4, TILE = LOADS * THREADS };
 struct Start {
     int64_t x, y;
@@ -36,7 +36,8 @@ struct Start {
 template <typename X, typename Y, int N>
 __global__ void __launch_bounds__(THREADS)
     copy_rows(const X *x, Y *y, Rows x_rows, Rows y_rows, int64_t n, bool add) {
-    extern __shared__ Start start[]; /* start of each row, extended back to the first vector of the tile */
+    extern __shared__ Start
+        start[]; /* start of each row; the first row's is moved back to the first vector of the tile */
     const int64_t each = x_rows.width / N, begin = (int64_t)blockIdx.x * TILE, first = begin / each,
                   column = begin - first * each;
     const int count = (int)min((int64_t)TILE, n - begin);
@@ -46,13 +47,14 @@ __global__ void __launch_bounds__(THREADS)
     }
     __syncthreads();
 
-    /* Vector i is in row (at + i) / width. A row counts for at most its last TILE vectors, so 32 bits suffice. */
+    /* Vector i is in row (at + i) / width. Only the last TILE vectors of a row are counted, so that 32 bits
+     * suffice. */
     const uint32_t width = (uint32_t)min(each, (int64_t)TILE),
                    at = (uint32_t)max(column + width - each, (int64_t)0);
     Vec<X, N> from[LOADS];
     Vec<Y, N> *to[LOADS];
 #pragma unroll
-    for (int k = 0; k < LOADS; k++) { /* no branch, so that all loads are in flight together */
+    for (int k = 0; k < LOADS; k++) { /* without a branch, so that all loads are in flight together */
         const int i = min(k * THREADS + (int)threadIdx.x, count - 1);
         const Start p = start[(at + i) / width];
         from[k] = *(const Vec<X, N> *)(x + p.x + i * N);
@@ -72,7 +74,7 @@ template <typename X, typename Y, int N> static void copy_vectors(const Call *c)
     if (from.dense && to.dense) {
         copy_flat<X, Y, N><<<grid_for(c, n, THREADS), THREADS, 0, stream_of(c)>>>(x, y, n, add);
     } else {
-        const size_t room = (TILE / (from.width / N) + 2) * sizeof(Start); /* for all rows of a tile */
+        const size_t room = (TILE / (from.width / N) + 2) * sizeof(Start); /* space for all rows of a tile */
         copy_rows<X, Y, N><<<ceil_div(n, TILE), THREADS, room, stream_of(c)>>>(x, y, from, to, n, add);
     }
     LAUNCHED();

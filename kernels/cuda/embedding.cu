@@ -1,13 +1,13 @@
-/* The ops of kernels/cpu/embedding.c. The gradient sums each row of the table over its tokens in their order
- * [b,s]. Tokens are sorted by row, and the sorted list is divided into chunks of equal length. A block sums
- * the runs of equal rows that end in its chunk. Its part of a run that continues in the next chunk goes to
- * scratch memory, for the block where the run ends. So the work is proportional to the number of tokens, and
- * many blocks share a row that most tokens use. */
+/* The ops of kernels/cpu/embedding.c. The gradient of a row of the table is the sum over its tokens in their
+ * order [b,s]. Tokens are sorted by row, and the sorted list is divided into chunks of equal length. A run is
+ * a sequence of tokens with equal rows; a block sums the runs that end in its chunk. If a run continues in
+ * the next chunk, its partial sum is written to scratch memory for the block where the run ends. So the work
+ * is proportional to the number of tokens, and a row that most tokens use is shared by many blocks. */
 #include <cub/device/device_merge_sort.cuh>
 
 #include "kernels/cuda/pdl.cuh"
 
-/* The ids of a call, and the range of ids in this table. */
+/* The ids of a call, and the range of ids that this rank's table contains. */
 struct Ids {
     const int64_t *id; /* [b,s] */
     int64_t b, s;
@@ -15,7 +15,7 @@ struct Ids {
     DeviceAssert *failure;
     const char *message;
 
-    /* The table's row of a token, -1 if it has none. */
+    /* The row of a token in this rank's table; -1 if another rank owns it. */
     __device__ __forceinline__ int64_t row(int64_t token) const {
         const int64_t at = id[token] - first;
         return at >= 0 && at < rows ? at : -1;
@@ -85,8 +85,8 @@ extern "C" void cuda_embedding(const Call *c) {
 
 /* ---- backward ---- */
 
-/* Keys are row << 32 | token. All keys differ, so every sort gives the same order. Tokens of other ranks' rows
- * come last. */
+/* Keys are row << 32 | token. They are unique, so any sort gives the same order. Tokens whose rows other
+ * ranks own come last. */
 enum : int64_t { NO_ROW = UINT32_MAX };
 
 static __global__ void write_keys(Ids o, uint64_t *key, int64_t tokens) {
@@ -108,13 +108,13 @@ struct Scatter {
     int tokens, chunk;
     int64_t width;
     Cells dw;
-    bool add, wide; /* wide: dw has the arithmetic's type and allows vectors */
+    bool add, wide; /* wide: dw has the arithmetic type and allows vector accesses */
 
     __device__ __forceinline__ int64_t row(int i) const { return (int64_t)(key[i] >> 32); }
     __device__ __forceinline__ bool goes_on(int end) const {
         return end < tokens && row(end) == row(end - 1);
     }
-    /* The end of the run of equal rows around `begin`, at most `end`. */
+    /* The end of the run that contains `begin`, but at most `end`. */
     __device__ __forceinline__ int run_end(int begin, int end) const {
         const int64_t r = row(begin);
         int i = begin + 1;
@@ -123,12 +123,12 @@ struct Scatter {
     }
 };
 
-/* The sum of one run in a thread's N columns, starting at `column`. */
+/* The sum of one run in the N columns of a thread, which start at `column`. */
 template <typename T, int N> struct RunSum {
     typedef Real<T> R;
     Vec<R, N> sum, old;
 
-    /* Meanwhile loads the element to which the sum will be added. */
+    /* Loads the elements to which the sum will be added, so that the load overlaps with the summation. */
     __device__ __forceinline__ RunSum(const Scatter &o, int64_t row, int64_t column, bool to_dw) {
 #pragma unroll
         for (int e = 0; e < N; e++) sum.v[e] = old.v[e] = 0;
@@ -162,8 +162,8 @@ template <typename T, int N> struct RunSum {
     }
 };
 
-/* Block (x, y): chunk x, columns of tile y. Sums every run except one that began in the previous chunk and
- * ends here. */
+/* Block (x, y) processes chunk x and the columns of tile y. It sums all runs except one that began in an
+ * earlier chunk and ends here. */
 enum { COLUMN_THREADS = 128 };
 template <typename T, int N>
 static __global__ void __launch_bounds__(COLUMN_THREADS) sum_runs(Scatter o, const T *dy, Real<T> *rest) {
@@ -202,7 +202,7 @@ static __global__ void __launch_bounds__(COLUMN_THREADS)
     const int64_t row = o.row(begin);
     const int run = o.run_end(begin, end);
     if (row == NO_ROW || (run == end && o.goes_on(end))) return;
-    int from = 0; /* becomes the beginning of the run */
+    int from = 0; /* will be the beginning of the run */
     for (int to = begin; from < to;) {
         const int middle = from + (to - from) / 2;
         if (o.row(middle) < row)
@@ -220,8 +220,8 @@ static __global__ void __launch_bounds__(COLUMN_THREADS)
     sum.write(o, row, column);
 }
 
-/* The parts of the scratch memory. Chunks are short, for many blocks, unless there would be too many of
- * them. */
+/* The layout of the scratch memory. Chunks are short so that there are many blocks, unless there would be too
+ * many. */
 struct ScatterPlan {
     int tokens, chunk, chunks;
     size_t keys, sort, rest; /* bytes */

@@ -1,19 +1,19 @@
-/* The FP8 values of operands and of their transposes, in one pass over x. The numbers are those of
- * kernels/cuda/quantize.cu, rounded by the hardware's conversion, which is bitwise equal to src/tensor/fp8.c:
- * to nearest, ties to even, overflow becomes the largest value, NaN becomes 0x7f. Written: y, yt, inverse;
- * updated in place: newest. */
+/* Computes the FP8 values of operands and of their transposes in one pass over x. Scales are as in
+ * kernels/cuda/quantize.cu. Values are rounded by the hardware's conversion, which is bitwise equal to
+ * src/tensor/fp8.c: to nearest, ties to even, overflow to the largest value, NaN to 0x7f. Written: y, yt,
+ * inverse; updated in place: newest. */
 #include <cuda_fp8.h>
 
 #include "kernels/cuda/quantize.cuh"
 
-/* A tile of 128 by 128 elements: a thread has 8 rows of 8 columns. */
+/* A block processes a tile of 128 by 128 elements, and a thread 8 by 8 of them. */
 enum {
     TILE = FP8_BLOCK,
     THREADS = 256,
     SIDE = 8,
     LANES = TILE / SIDE,
     WARPS = THREADS / 32,
-    HIGHEST_STACK = 4 /* 2^4 tiles, whose columns are 2 KB in yt */
+    HIGHEST_STACK = 4 /* 2^4 tiles, whose columns have 2 KB in yt */
 };
 
 typedef struct Fp8Cast {
@@ -22,7 +22,7 @@ typedef struct Fp8Cast {
     const float *state;
     float *inverse, *newest;
     int64_t rows, width;
-    /* Number of tiles in a row, and in a stack. A stack is 2^stack tiles on top of each other. All tiles of a stack are
+    /* `across` is the number of tiles in a row. A stack is a column of 2^stack tiles; all its tiles are
      * processed before those of the next stack to the right. */
     uint32_t across, stack;
     Fp8Blocks blocks;
@@ -50,19 +50,20 @@ __device__ __forceinline__ uint32_t four_fp8(float a, float b, float c, float d)
 
 template <typename T> struct Held {
     Run<T, SIDE> row[SIDE];
-    bool inside; /* sizes are multiples of 16, so it is all inside or all outside */
+    bool inside; /* sizes are multiples of 16, so all elements are inside or all are outside */
 
     __device__ __forceinline__ float operator()(int r, int k) const { return row[r].get(k); }
 };
 
-/* A thread's position: the first row of its tile, and its first column. */
+/* A thread's position: the first row of its tile, and the thread's first column. */
 struct Place {
     int64_t row, column;
     int lane, line;
     __device__ __forceinline__ int64_t row_of(int r) const { return row + SIDE * line + r; }
 };
 
-/* The last tile comes first, because the caches still contain the end of x from the previous kernel. */
+/* Tiles are processed from last to first, because the caches still contain the end of x from the previous
+ * kernel. */
 __device__ __forceinline__ Place place_of(const Fp8Cast &c) {
     const uint32_t tile = gridDim.x - 1 - blockIdx.x, stacks = tile >> c.stack, band = stacks / c.across,
                    down = band << c.stack | (tile & ((1u << c.stack) - 1));
@@ -91,12 +92,12 @@ template <typename T> __device__ __forceinline__ float largest_of(const Held<T> 
     return most.get();
 }
 
-/* Factors of elements; one of the two is 1. */
+/* The factors of a thread's rows and columns. If one kind is used, the other is 1. */
 struct Scales {
     float row[SIDE], column[SIDE];
 };
 
-/* Scales of each row, over the 16 threads that share it. */
+/* Computes the scale of each row from the 16 threads that share it. */
 template <typename T>
 __device__ __forceinline__ void scale_rows(const Fp8Cast &c, const Place &p, const Held<T> &x, float most,
                                            Scales &s) {
@@ -114,7 +115,7 @@ __device__ __forceinline__ void scale_rows(const Fp8Cast &c, const Place &p, con
     }
 }
 
-/* Scales of each column, over the two threads of a warp that share it, then over the warps. */
+/* Computes the scale of each column from the two threads of a warp that share it, then from all warps. */
 template <typename T>
 __device__ __forceinline__ void scale_columns(const Fp8Cast &c, const Place &p, const Held<T> &x, float most,
                                               Scales &s) {
@@ -139,7 +140,7 @@ __device__ __forceinline__ void scale_columns(const Fp8Cast &c, const Place &p, 
     }
 }
 
-/* The scale of the tile, and zeros after the last one of a row of blocks. */
+/* Computes the scale of the tile, and pads `inverse` with zeros after the last tile of a row. */
 template <typename T>
 __device__ __forceinline__ void scale_square(const Fp8Cast &c, const Place &p, const Held<T> &x, float most,
                                              Scales &s) {
@@ -178,9 +179,9 @@ __device__ __forceinline__ void turn(const uint32_t *row, uint32_t (&column)[4])
     column[2] = __byte_perm(c, d, 0x5410), column[3] = __byte_perm(c, d, 0x7632);
 }
 
-/* The place of the 8 rows of a line in a column of the transposed tile. Lines are swapped so that the 16 threads
- * that write concurrently use 16 different pairs of banks; each writes its own column, which is a multiple of
- * all banks away from the others. */
+/* The index in the transposed tile of a line, which is 8 rows of a column. The distance between columns is a
+ * multiple of the number of banks. So lines are swapped such that 16 threads, which write different columns
+ * concurrently, use 16 different pairs of banks. */
 __device__ __forceinline__ int turned_at(int column, int line) {
     return column * LANES + (line ^ column / SIDE);
 }
@@ -212,7 +213,7 @@ __device__ __forceinline__ void convert(const Fp8Cast &c, const Place &p, const 
     }
 }
 
-/* Writes two lines of a column at once; eight threads write contiguous bytes. */
+/* Each thread writes two lines of a column at once, so that eight threads write contiguous bytes. */
 __device__ __forceinline__ void write_turned(const Fp8Cast &c, const Place &p, const uint2 *turned) {
     enum { PAIRS = LANES / 2, APART = THREADS / PAIRS, COLUMNS = TILE / APART };
     const int line = threadIdx.x % PAIRS * 2, column = threadIdx.x / PAIRS;
@@ -236,7 +237,7 @@ static __global__ void __launch_bounds__(THREADS, sizeof(T) == 2 && !BLOCKS ? 3 
     __shared__ alignas(16) uint2 turned[TILE * LANES];
     __shared__ float room[32];
     const Place p = place_of(c);
-    if (p.row >= c.rows) return; /* the last stack may be higher than x */
+    if (p.row >= c.rows) return; /* the last stack may extend beyond x */
     Held<T> x;
     Scales s;
     float scale = 1;
@@ -254,7 +255,8 @@ static __global__ void __launch_bounds__(THREADS, sizeof(T) == 2 && !BLOCKS ? 3 
     }
     if (!c.newest) return;
     const float most = block_max(largest_of(x), room);
-    /* Non-negative floats have the order of their bits, and a maximum does not depend on the order. */
+    /* Non-negative floats are ordered like their bits, and a maximum does not depend on the order of
+     * updates. */
     if (threadIdx.x == 0) atomicMax((int *)(c.newest + 1), __float_as_int(most));
 }
 
@@ -268,7 +270,7 @@ typedef struct Matrix {
     uint8_t *values;
 } Matrix;
 
-/* One block per warp, or 128 columns of a row. */
+/* Each warp processes one scale's block, or 128 columns of a row. */
 template <typename R, __nv_fp8_interpretation_t F> static __global__ void write_blocks(Matrix m) {
     const int lane = threadIdx.x % 32;
     const int64_t each = m.blocks == FP8_SQUARES ? TILE : 1, across = (m.columns + TILE - 1) / TILE,
@@ -313,7 +315,7 @@ template <typename R, __nv_fp8_interpretation_t F> static __global__ void write_
         }                                                                                                    \
     } while (0)
 
-/* Whether the fast kernel for tiles supports the call; the other kernel is correct but slow. */
+/* Whether the fast kernel for tiles supports the call. The other kernel supports all calls, but is slow. */
 static bool in_tiles(const Call *c, Fp8Blocks blocks, DType type) {
     const Tensor *x = c->in[0];
     bool floats = x->dtype != F64 && c->out[2]->dtype == F32;
@@ -325,7 +327,7 @@ static bool in_tiles(const Call *c, Fp8Blocks blocks, DType type) {
            (blocks == FP8_WHOLE || (type == F8E4M3 && (c->out[0] || c->out[1])));
 }
 
-/* Number of tiles, including those above x that complete the last stack. */
+/* Number of tiles, including those beyond x that complete the last stack. */
 static int64_t tiles_of(const Fp8Cast &c) {
     return ceil_div(ceil_div(c.rows, TILE), (int64_t)1 << c.stack) * c.across << c.stack;
 }

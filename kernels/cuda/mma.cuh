@@ -1,8 +1,8 @@
 /* Tensor core instructions (sm_80 and later) for 16-bit storage: PTX ISA, "mma", "ldmatrix", "cp.async".
  *
- * In a 16 x 8 matrix of floats, lane 4 * i + j of a warp has columns 2 * j and 2 * j + 1 of rows i and i + 8
- * (c[0], c[1] and c[2], c[3]). In a 16 x 16 factor the lane has columns 2 * j, 2 * j + 1, 2 * j + 8 and
- * 2 * j + 9 of the same two rows. So two adjacent result matrices form one factor. */
+ * Lane 4 * i + j of a warp holds columns 2 * j and 2 * j + 1 of rows i and i + 8 of a 16 x 8 accumulator
+ * (c[0], c[1] and c[2], c[3]). Of a 16 x 16 operand it holds columns 2 * j, 2 * j + 1, 2 * j + 8 and 2 * j +
+ * 9 of the same two rows. So two adjacent accumulators, if rounded, are one operand. */
 #pragma once
 
 #include "kernels/cuda/common.cuh"
@@ -11,7 +11,7 @@ __device__ __forceinline__ uint32_t shared_address(const void *p) {
     return (uint32_t)__cvta_generic_to_shared(p);
 }
 
-/* Copies N = 8 or 16 bytes to shared memory, or writes zeros unless `there`. The copy is complete after
+/* Copies N = 8 or 16 bytes to shared memory if `there`; otherwise writes zeros. The copy is complete after
  * copies_arrived in the same thread, and visible to other threads after a barrier. */
 template <int N> __device__ __forceinline__ void copy_async(uint32_t to, const void *from, bool there) {
     const int bytes = there ? N : 0;
@@ -30,9 +30,9 @@ __device__ __forceinline__ void put_shared(uint32_t to, const uint32_t (&x)[4]) 
                  : "memory");
 }
 
-/* Loads four 8 x 8 matrices, whose rows of 16 bytes are at the addresses of lanes 0-7, 8-15, 16-23, 24-31.
- * Lane 4 * i + j gets columns 2 * j, 2 * j + 1 of row i of each; transposed: rows 2 * j, 2 * j + 1 of column
- * i. */
+/* Loads four 8 x 8 matrices. Lanes 0-7, 8-15, 16-23 and 24-31 pass the addresses of their rows of 16 bytes.
+ * Lane 4 * i + j gets columns 2 * j, 2 * j + 1 of row i of each matrix; the transposed load returns rows 2 *
+ * j, 2 * j + 1 of column i. */
 __device__ __forceinline__ void load_matrices(uint32_t (&x)[4], uint32_t at) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
@@ -46,13 +46,13 @@ __device__ __forceinline__ void load_transposed(uint32_t (&x)[4], uint32_t at) {
                  : "memory");
 }
 
-/* The name of a storage type in instructions. */
+/* The name of a storage type in PTX instructions. */
 template <typename T> struct PtxName;
 template <> struct PtxName<bf16> { static constexpr char name[] = "bf16"; };
 template <> struct PtxName<fp16> { static constexpr char name[] = "f16"; };
 
-/* c [16,8] += a [16,16] b [16,8]. Lane 4 * i + j has rows 2 * j, 2 * j + 1 (b0) and 2 * j + 8, 2 * j + 9 (b1) of
- * column i of b. */
+/* c [16,8] += a [16,16] b [16,8]. Lane 4 * i + j holds rows 2 * j, 2 * j + 1 (b0) and 2 * j + 8, 2 * j + 9
+ * (b1) of column i of b. */
 template <typename T>
 __device__ __forceinline__ void multiply_add(float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
                                              uint32_t b1) {
@@ -62,7 +62,7 @@ __device__ __forceinline__ void multiply_add(float (&c)[4], const uint32_t (&a)[
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "C"(PtxName<T>::name));
 }
 
-/* `a` is the lower half. */
+/* Rounds two floats to 16 bits and packs them; `a` becomes the lower half. */
 template <typename T> __device__ __forceinline__ uint32_t pack(float a, float b);
 template <> __device__ __forceinline__ uint32_t pack<bf16>(float a, float b) {
     const __nv_bfloat162 x = __floats2bfloat162_rn(a, b);
@@ -73,7 +73,7 @@ template <> __device__ __forceinline__ uint32_t pack<fp16>(float a, float b) {
     return *(const uint32_t *)&x;
 }
 
-/* 2^x within 2 ulp; 0 for subnormal results. */
+/* 2^x with an error of at most 2 ulp; subnormal results become 0. */
 __device__ __forceinline__ float exp_2(float x) {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));

@@ -1,17 +1,17 @@
-/* norm and add_norm of kernels/cpu/norm.c; formulas there.
+/* The ops norm and add_norm of kernels/cpu/norm.c; see there for the formulas.
  *
  * Rows that consist of 16-byte vectors are read from memory once and kept in registers. (add_norm keeps the
  * rounded sum, so that it is bitwise equal to add and norm: one kernel computes both.) All other rows (odd
  * widths, misaligned, wider, of mixed types) are processed element by element.
  *
- * Instruction issue limits the kernel as much as bandwidth: for a row of 2048 16-bit elements, a multiprocessor
- * of an H200 can issue about 2000 warp instructions in the time of its memory accesses. So few threads have many
- * vectors each, and work per row is minimal. */
+ * Instruction issue limits the kernel as much as bandwidth does: for a row of 2048 16-bit elements, a
+ * multiprocessor of an H200 can issue about 2000 warp instructions in the time of the memory accesses. So a
+ * row has few threads with many vectors each, and work per row is minimal. */
 #include "kernels/cuda/pdl.cuh"
 #include "kernels/cuda/norm.cuh"
 #include "kernels/cuda/vectors.cuh"
 
-/* x, or x + branch, which is contiguous like the sum; both NULL: x. */
+/* Normalizes x or, for add_norm, x + branch. `branch` and `sum` are contiguous; both are NULL for norm. */
 struct NormOperands {
     const Tensor *x, *branch, *gain, *bias, *sum, *y, *rstd, *mean;
 };
@@ -23,14 +23,14 @@ template <typename T> struct NormVectors {
     Starts x_rows;
 };
 
-/* K vectors of a row in a thread's registers: those at lane, lane + size, ... */
+/* The K vectors of a row that a thread keeps in registers: vectors lane, lane + size, ... */
 template <typename T, int K> struct Held {
     typedef Real<T> R;
     enum { N = VEC<T> };
     typedef Run<T, N> V;
     V x[K];
 
-    /* Missing vectors of a row are 0. CONSTANT: the kernel does not write the row. */
+    /* Vectors past the end of the row become 0. CONSTANT: the kernel must not write the row. */
     template <bool CONSTANT = false>
     __device__ __forceinline__ void load(const T *row, const Team<R, false> &team, int vectors) {
 #pragma unroll
@@ -40,7 +40,7 @@ template <typename T, int K> struct Held {
             if (i < vectors) x[k] = CONSTANT ? constant_vector((const V *)row + i) : ((const V *)row)[i];
         }
     }
-    /* Rounds each sum, as a separate op would store it. */
+    /* Rounds each sum to the storage type, as a separate op add would. */
     __device__ __forceinline__ void add(const Held &other) {
 #pragma unroll
         for (int k = 0; k < K; k++) {
@@ -59,7 +59,7 @@ template <typename T, int K> struct Held {
     }
 };
 
-/* The elements as numbers; 0 for missing ones. */
+/* The elements of a thread, converted to the arithmetic type; elements past the end of the row are 0. */
 template <typename T, int K> struct Numbers {
     typedef Real<T> R;
     enum { N = VEC<T> };
@@ -90,7 +90,7 @@ template <typename T, int K> struct Numbers {
             for (int e = 0; e < N; e++) v[k * N + e] -= less;
         }
     }
-    /* The normalised row, from numbers minus their mean. */
+    /* Writes the normalized row. The mean must have been subtracted. */
     template <bool PLUS>
     __device__ __forceinline__ void write(const NormVectors<T> &p, const Held<T, K> &gain, R rstd, T *y,
                                           const Team<R, false> &team, int vectors) const {
@@ -112,7 +112,8 @@ template <typename T, int K> struct Numbers {
     }
 };
 
-/* Vectors per thread. All of them, and the branch's vectors, are in flight together and fit into 64 registers. */
+/* Vectors per thread. All of them and those of `branch` are in flight together, and they fit into 64
+ * registers. */
 enum { ROW_HELD = 4 };
 
 template <typename T, bool ADDS, bool PLUS>
@@ -121,9 +122,9 @@ static __global__ void __launch_bounds__(TEAM_LARGEST, 1) norm_vectors(Norm<Real
     __shared__ R room[Team<R, false>::ROOM];
     Team<R, false> team(room);
     const int vectors = (int)o.width / VEC<T>;
-    /* One row per team: there are enough teams for the rows of a tensor with Starts. */
+    /* Each team processes one row; a grid is large enough for any tensor that Starts can describe. */
     const int64_t row = (int64_t)blockIdx.x * blockDim.y + team.index;
-    const bool live = row < o.rows; /* the last teams have no row, but take part in barriers */
+    const bool live = row < o.rows; /* the last teams may have no row, but must take part in barriers */
     start_pdl();
     Held<T, ROW_HELD> held;
     held.load(p.x + p.x_rows(live ? row : 0), team, vectors);
@@ -141,7 +142,7 @@ static __global__ void __launch_bounds__(TEAM_LARGEST, 1) norm_vectors(Norm<Real
     }
     const R rstd = 1 / sqrt(team.sum(x.squares()) * o.per_width + o.eps);
     if (!live) return;
-    /* Loads all gains together: otherwise each vector would be a separate memory access at the end of the kernel. */
+    /* Loads all gains together. Otherwise each would be a separate memory access at the end of the kernel. */
     Held<T, ROW_HELD> gain;
     gain.template load<true>(p.gain, team, vectors);
     x.template write<PLUS>(p, gain, rstd, p.y + row * o.width, team, vectors);
@@ -169,7 +170,7 @@ template <typename R> static __global__ void norm_cells(Norm<R> o, NormCells p, 
         const int64_t given = x_rows(live ? row : 0), dense = (live ? row : 0) * o.width,
                       from = adds ? dense : given;
         R sum = 0, squares = 0;
-        /* A thread reads only its own sums. */
+        /* No barrier is needed, because each thread reads only the sums that it wrote. */
         for (int64_t i = team.lane; live && adds && i < o.width; i += team.size)
             p.sum.put(dense + i, p.x.get<R>(given + i) + p.branch.get<R>(dense + i));
         if (!o.rms)
@@ -180,7 +181,7 @@ template <typename R> static __global__ void norm_cells(Norm<R> o, NormCells p, 
             squares += d * d;
         }
         const R rstd = 1 / sqrt(team.sum(squares) * o.per_width + o.eps);
-        if (!live) continue; /* only in the last round */
+        if (!live) continue; /* only possible in the last round */
         for (int64_t i = team.lane; i < o.width; i += team.size) {
             const R v = (x.get<R>(from + i) - mean) * rstd * (o.plus + p.gain.get<R>(i));
             p.y.put(dense + i, p.bias.data ? v + p.bias.get<R>(i) : v);
@@ -192,7 +193,7 @@ template <typename R> static __global__ void norm_cells(Norm<R> o, NormCells p, 
     }
 }
 
-/* Returns whether it has processed the call. */
+/* Returns false, without a launch, if the operands do not allow vector accesses. */
 template <typename T> static bool norm_by_vectors(const Call *c, const NormOperands &n) {
     const Tensor *x = n.x;
     NormVectors<T> p = {

@@ -1,13 +1,13 @@
-/* Programmatic dependent launch (sm_90): the blocks of such a kernel become resident while the previous
- * kernel still runs, which hides the launch time. On other GPUs they start when the previous kernel has
+/* Programmatic dependent launch (PDL, sm_90): the blocks of a kernel become resident while the previous
+ * kernel still runs, which hides the launch latency. On older GPUs, they start when the previous kernel has
  * ended.
  *
- * All threads of such a kernel first wait, then allow the next kernel:
- * - Before the wait they access no memory that an earlier kernel may still write, including gains and tables,
- *   and write no memory that it may still read. Kernel arguments are safe.
- * - Kernels end in order: a kernel's wait returns only after the previous kernel has ended. So a kernel
- *   that waits, and any later work of another kind (libraries' kernels, copies, events), runs after all
- *   earlier work. */
+ * All threads of a PDL kernel must first wait, then allow the next kernel to start:
+ * - Before the wait, they must not access memory that an earlier kernel may still write, including gains and
+ * tables, nor write memory that it may still read. Kernel arguments may be read.
+ * - Kernels end in order: a kernel's wait returns only after the previous kernel has ended. So a kernel that
+ * waits runs after all earlier work, and so does any later work without PDL (library kernels, copies,
+ * events). */
 #pragma once
 
 #include "kernels/cuda/common.cuh"
@@ -18,19 +18,19 @@ __device__ __forceinline__ void wait_for_kernel_before() {
     asm volatile("griddepcontrol.wait;" : : : "memory");
 #endif
 }
-/* Blocks of the next kernel may start when all blocks have called this or ended. */
+/* Blocks of the next kernel may start when all blocks have called this or have ended. */
 __device__ __forceinline__ void allow_next_kernel() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;" : : : "memory");
 #endif
 }
-/* Waits, then allows the next kernel. Call this at the start of a kernel. */
+/* Waits, then allows the next kernel to start. Call this at the start of a kernel. */
 __device__ __forceinline__ void start_pdl() {
     wait_for_kernel_before();
     allow_next_kernel();
 }
 
-/* Whether the GPU supports programmatic dependent launch. A build for older GPUs has no code for it. */
+/* Whether the GPU and the compiled code support PDL; code for older architectures does not. */
 static inline bool waits_for_kernels(Cuda *gpu, const void *kernel) {
     if (!gpu->code) {
         cudaFuncAttributes a;
@@ -40,7 +40,7 @@ static inline bool waits_for_kernels(Cuda *gpu, const void *kernel) {
     return gpu->code >= 90;
 }
 
-/* Launches such a kernel with `shared` bytes of shared memory. */
+/* Launches a kernel with PDL and `shared` bytes of shared memory. */
 template <typename... P, typename... A>
 static inline void launch_pdl(const Call *c, dim3 grid, dim3 block, size_t shared, void (*kernel)(P...),
                               A... args) {

@@ -1,6 +1,6 @@
-/* The ops of kernels/cpu/quantize.c. q and the scales are bitwise equal: every product of two numbers is
- * rounded separately. A float is rounded to the nearest FP8 value of src/tensor/fp8.c. Updated in place:
- * state; written: y. */
+/* The ops of kernels/cpu/quantize.c. Values and scales are bitwise equal to the CPU's, because every product
+ * is rounded before it is used. A float is rounded to the nearest FP8 value as in src/tensor/fp8.c. Updated
+ * in place: state; written: y. */
 #include "kernels/cuda/quantize.cuh"
 #include "kernels/cuda/vector_store.cuh"
 
@@ -19,7 +19,7 @@ template <typename T> static __global__ void amax_of_parts(const T *x, int64_t n
     for (int64_t i = thread; i < vectors; i += AMAX_DEPTH * threads) {
         Run<T, N> v[AMAX_DEPTH];
 #pragma unroll
-        for (int d = 0; d < AMAX_DEPTH; d++) /* past the end: the first element again */
+        for (int d = 0; d < AMAX_DEPTH; d++) /* loads past the end reload the thread's first vector */
             v[d] = load_run<T, N>(x + (i + d * threads < vectors ? i + d * threads : i) * N, 0, N, true);
 #pragma unroll
         for (int d = 0; d < AMAX_DEPTH; d++) largest.take(v[d]);
@@ -30,7 +30,7 @@ template <typename T> static __global__ void amax_of_parts(const T *x, int64_t n
     if (threadIdx.x == 0) part[blockIdx.x] = most;
 }
 
-/* For thread 0 only. */
+/* The result is valid in thread 0 only. */
 __device__ __forceinline__ float largest_of_all(const float *part, int parts) {
     __shared__ float room[32];
     float most = 0;
@@ -57,7 +57,7 @@ extern "C" size_t cuda_plans_amax(const Call *c) {
     return AMAX_PARTS * sizeof(float);
 }
 
-/* Writes parts and returns their number. */
+/* Computes the largest |x| of each part of x, and returns the number of parts. */
 static int find_parts(const Call *c, float *part) {
     const Tensor *x = c->in[0];
     const int64_t n = tensor_count(x), want = ceil_div(n, 32 * THREADS);
@@ -94,7 +94,7 @@ static __global__ void end_step(Cells state, int64_t n, float most, bool most_re
     amax = block_max(amax, room);
     if (threadIdx.x == 0)
         state.put(0, (double)scale_for(most_recent ? (float)newest : amax, most, state.get<float>(0)));
-    for (int64_t i = 0; i < n; i += blockDim.x) { /* each amax moves to the next place */
+    for (int64_t i = 0; i < n; i += blockDim.x) { /* shifts the amax history by one */
         const int64_t at = i + threadIdx.x;
         const double next = at + 1 < n ? state.get<double>(2 + at) : newest;
         __syncthreads();
@@ -116,7 +116,7 @@ extern "C" void cuda_fp8_scale(const Call *c) {
 typedef struct Rounding {
     int shift;                         /* number of mantissa bits that FP8 lacks */
     uint32_t largest, smallest_normal; /* as floats */
-    float magic;                       /* added to a smaller number, it leaves a multiple of the least one */
+    float magic; /* adding it to a smaller number rounds that to a multiple of the least FP8 value */
     float most;
 } Rounding;
 
@@ -136,7 +136,7 @@ __device__ __forceinline__ float round_to_fp8(const Rounding &f, float x) {
     return __uint_as_float(size > 0x7f800000u ? 0x7fc00000u : y | (bits & 0x80000000u));
 }
 
-/* A NaN keeps the CPU's bits, which arithmetic here would change. */
+/* A NaN is not multiplied, because that would change its bits, which equal the CPU's. */
 __device__ __forceinline__ void rescaled(float q, float inverse, float *y) {
     *y = q == q ? __fmul_rn(q, inverse) : q;
 }
@@ -192,15 +192,15 @@ __device__ __forceinline__ float block_scale(const Rounding &f, float amax) {
     return power_of_two_scale(amax, f.most);
 }
 
-/* Blocks whose height and width are 1 or TILE. In tiles of TILE by TILE elements, a warp has every
- * TILE_WARPS-th row and a lane four columns, so that x is read once. */
+/* For blocks whose height and width are 1 or TILE. In a tile of TILE by TILE elements, a warp processes every
+ * TILE_WARPS-th row and a lane four columns, so that x is read only once. */
 enum { TILE = 128, TILE_WARPS = 16, HELD = TILE / TILE_WARPS };
 
 __device__ __forceinline__ float largest_of(const float (&v)[4]) {
     return fmaxf(fmaxf(fabsf(v[0]), fabsf(v[1])), fmaxf(fabsf(v[2]), fabsf(v[3])));
 }
 
-/* The scales of a thread's columns of a tile: one for each column, or one for the tile. */
+/* Computes the scales of a thread's columns of a tile: one per column, or one for the whole tile. */
 __device__ __forceinline__ void tile_scales(const Blocks &b, const float (&v)[HELD][4], float (&scale)[4]) {
     __shared__ float room[32], column[TILE_WARPS][TILE];
     const int warp = threadIdx.x / 32, first = threadIdx.x % 32 * 4;
@@ -256,7 +256,7 @@ static __global__ void __launch_bounds__(32 * TILE_WARPS, 2)
     }
 }
 
-/* Blocks of any size, one per warp. */
+/* Quantizes blocks of any size, one block per warp. */
 template <typename R> static __global__ void quantize_blocks(Cells x, Cells y, Blocks b) {
     const int lane = threadIdx.x % 32;
     const int64_t across = (b.width + b.wide - 1) / b.wide, blocks = (b.rows + b.high - 1) / b.high * across;
@@ -278,7 +278,8 @@ template <typename R> static __global__ void quantize_blocks(Cells x, Cells y, B
 
 /* ---- launches ---- */
 
-/* Whether four elements of x, and of y in the arithmetic's type, are one access each. */
+/* Whether four elements of x can be loaded, and four elements of y (in the arithmetic type) stored, by one
+ * access each. */
 static bool by_four(const Tensor *x, const Tensor *y) {
     return y->dtype == (x->dtype == F64 ? F64 : F32) &&
            (uintptr_t)x->data % (4 * dtype_size((DType)x->dtype)) == 0 &&

@@ -11,17 +11,18 @@ __device__ __forceinline__ float scale_for(float amax, float most, float otherwi
     return isinf(scale) ? FLT_MAX : scale;
 }
 
-/* The scale of a block: a power of two. */
+/* The scale of a block, which is a power of two. */
 __device__ __forceinline__ float power_of_two_scale(float amax, float most) {
     return __uint_as_float(__float_as_uint(scale_for(amax, most, 1)) & 0xff800000u);
 }
 
-/* The largest |x| as a float; x may be rounded first, because rounding keeps the order. Ignores a NaN. */
+/* The maximum of `most` and |x| as a float; ignores NaN. Rounding x to float is harmless, because rounding is
+ * monotonic. */
 template <typename T> __device__ __forceinline__ float larger_size(float most, T x) {
     return fmaxf(most, fabsf((float)to_real<Real<T>>(x)));
 }
 
-/* The largest |x| of many elements; compares two 16-bit elements at a time. */
+/* Accumulates the largest |x| of many elements; compares 16-bit elements in pairs. */
 template <typename T> struct Largest {
     static constexpr bool IN_PAIRS = sizeof(T) == 2;
     typedef typename std::conditional<std::is_same<T, fp16>::value, __half2, __nv_bfloat162>::type Pair;

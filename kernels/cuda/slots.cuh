@@ -1,13 +1,14 @@
-/* Vectors of 16 bytes that are copied from global to shared memory while the threads that will read them
- * compute. Each thread waits (cuda_pipeline.h) for its own copies and reads only those. */
+/* Vectors of 16 bytes that are copied asynchronously from global to shared memory. Each thread waits
+ * (cuda_pipeline.h) only for the copies that it started, and reads only those. */
 #pragma once
 
 #include <cuda_pipeline.h>
 
 #include "kernels/cuda/vectors.cuh"
 
-/* Holds the slots' address in shared memory. Given a pointer, the compiler would recompute that address for each
- * access, which takes longer than the access. All threads of a warp must construct it. */
+/* Stores the slots' address in shared memory as an integer. From a pointer, the compiler would recompute that
+ * address for each access, which takes longer than the access. All threads of a warp must run the
+ * constructor. */
 template <typename V> struct BucketPool {
     uint32_t first;
 
@@ -28,7 +29,7 @@ template <typename V> struct BucketPool {
                      : "r"(first + 16 * i), "r"(v.word(0)), "r"(v.word(1)), "r"(v.word(2)), "r"(v.word(3))
                      : "memory");
     }
-    /* The copy belongs to the group that the next __pipeline_commit ends. */
+    /* Starts a copy, which belongs to the group that the next __pipeline_commit closes. */
     __device__ __forceinline__ void fetch(int i, const void *x) const {
         asm volatile("cp.async.cg.shared.global [%0], [%1], 16;"
                      :

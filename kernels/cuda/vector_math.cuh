@@ -1,6 +1,7 @@
-/* exp, the logistic function and softplus, bitwise equal to kernels/cpu/vector_math.h, which describes the method. A
- * router compares scores, so a difference in the last bit could send tokens to different experts. Intrinsics
- * prevent the compiler from fusing operations. */
+/* exp, the logistic function and softplus, bitwise equal to those of kernels/cpu/vector_math.h, which
+ * describes the method. Equality matters because a router compares scores, so that a difference in the last
+ * bit can change the experts of a token. Intrinsics prevent the compiler from fusing multiplications with
+ * additions. */
 #pragma once
 
 #include "kernels/cuda/common.cuh"
@@ -30,7 +31,7 @@ template <> struct ExpFormat<double> {
     __device__ static __forceinline__ double value(Word x) { return __longlong_as_double((long long)x); }
 };
 
-/* 2^n for n in the range of normal numbers, anything for other n. */
+/* Returns 2^n if that is a normal number, otherwise an unspecified value. */
 template <typename R> __device__ __forceinline__ R exp_power(typename ExpFormat<R>::Bits n) {
     typedef ExpFormat<R> F;
     return F::value((typename F::Word)(n + F::BIAS) << F::SHIFT);

@@ -1,5 +1,5 @@
-/* Stores of whole vectors. The compiler may split such a store into stores of elements if a kernel has several,
- * or also stores the same elements one by one. It does not split an asm statement. */
+/* Stores of whole vectors in asm statements, which the compiler cannot split. It may split an ordinary vector
+ * store into stores of elements if a kernel has several of them, or also stores single elements. */
 #pragma once
 
 #include <string.h>
@@ -12,7 +12,7 @@ __device__ __forceinline__ void store_16(void *at, uint4 x) {
                  : "memory");
 }
 
-/* Stores a multiple of 16 bytes at an aligned address. */
+/* Stores a value whose size is a multiple of 16 bytes at an aligned address. */
 template <typename V> __device__ __forceinline__ void store_whole(V *at, const V &x) {
     static_assert(sizeof(V) % 16 == 0, "not a whole number of stores");
 #pragma unroll

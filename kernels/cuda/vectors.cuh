@@ -1,6 +1,6 @@
-/* Runs of neighbouring elements, one per thread: loaded in 16-byte accesses if the run is aligned and inside
- * its row, else element by element. The computation is the same code in both cases, so results depend neither
- * on alignment nor on the end of a row. */
+/* A run is a few adjacent elements that one thread processes. It is loaded in 16-byte accesses if it is
+ * aligned and inside its row, otherwise element by element. The same code processes both, so results do not
+ * depend on alignment or on the end of a row. */
 #pragma once
 
 #include <string.h>
@@ -8,8 +8,8 @@
 
 #include "kernels/cuda/common.cuh"
 
-/* N elements as the words that contain them. They are unpacked only when they are used, so that loads of
- * several runs can be in flight at the same time. */
+/* N elements, stored as 32-bit words and unpacked only when they are used, so that loads of several runs can
+ * be in flight simultaneously. */
 template <typename T, int N> struct Run {
     static constexpr int WORDS = N * (int)sizeof(T) / 4, V = WORDS < 4 ? WORDS : 4;
     static_assert(WORDS > 0 && WORDS % V == 0, "not a whole number of accesses");
@@ -73,7 +73,7 @@ template <typename T, int N> struct Run {
             for (int k = 0; k < N; k++) put(k, x[k]);
         }
     }
-    /* The largest element that is not NaN; NaN if all elements are NaN. */
+    /* The largest element, ignoring NaN; NaN if all elements are NaN. */
     __device__ __forceinline__ Real<T> largest() const {
         if constexpr (sizeof(T) == 2) {
             Run<T, 2> best;
@@ -99,8 +99,9 @@ template <typename T, int N> struct Run {
     typedef typename std::conditional<is_half, __half2, __nv_bfloat162>::type Pair;
 };
 
-/* Elements [first, first + N) of a row of n; those outside [0, n) read as 0 and are not accessed. `aligned`:
- * every run inside the row begins at a multiple of 16 bytes (or of the run's size, if that is less). */
+/* Loads elements [first, first + N) of a row of n elements. Elements outside [0, n) become 0 and are not
+ * accessed. `aligned` means that every run inside the row begins at a multiple of 16 bytes (or of the run's
+ * size, if that is less). */
 template <typename T, int N>
 __device__ __forceinline__ Run<T, N> load_run(const T *row, int64_t first, int64_t n, bool aligned) {
     typedef Run<T, N> Many;
