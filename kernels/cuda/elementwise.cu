@@ -36,8 +36,7 @@ struct Start {
 template <typename X, typename Y, int N>
 __global__ void __launch_bounds__(THREADS)
     copy_rows(const X *x, Y *y, Rows x_rows, Rows y_rows, int64_t n, bool add) {
-    extern __shared__ Start
-        start[]; /* start of each row; the first row's is moved back to the first vector of the tile */
+    extern __shared__ Start start[]; /* vector i of the tile, if in row r, is at start[r] + i * N */
     const int64_t each = x_rows.width / N, begin = (int64_t)blockIdx.x * TILE, first = begin / each,
                   column = begin - first * each;
     const int count = (int)min((int64_t)TILE, n - begin);

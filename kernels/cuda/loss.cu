@@ -1,13 +1,13 @@
-/* The ops of kernels/cpu/loss.c; formulas there. cross_entropy reads each row of the logits once. Every thread
- * keeps the largest logit so far and the sum of exp(logit - largest), which is rescaled when a larger logit
- * appears; threads are merged in a fixed order. cross_entropy_grad reads and writes each logit once, in place if
- * the tensors are the same. cross_entropy_with_grad also does, and keeps a row in shared memory between the loss
- * and the gradient.
+/* The ops of kernels/cpu/loss.c; see there for the formulas. cross_entropy reads each row of the logits once.
+ * Every thread keeps the largest logit so far and the sum of exp(logit - largest), which is rescaled when a
+ * larger logit appears; the threads' sums are merged in a fixed order. cross_entropy_grad reads and writes
+ * each logit once, in place if logits and dlogits are one tensor. cross_entropy_with_grad also reads and
+ * writes each logit once, because it keeps a row in shared memory between the loss and the gradient.
  *
- * In 16-bit storage exp is the hardware's 2^x (0 for subnormal results). One multiply-add turns a logit into its
- * exponent, including log |dloss|. With m the largest of |logit|, |lse| and |log |dloss||, the relative error is
- * at most (2 + 4 m) 2^-23. That is far below the effect of rounding a logit of that size and a gradient to 16
- * bits. The full expf would take longer than the memory access. */
+ * For 16-bit storage, exp is computed by the hardware's 2^x (0 for subnormal results), because the full expf
+ * would take longer than the memory accesses. One multiply-add computes the exponent from a logit, including
+ * log |dloss|. If m is the largest of |logit|, |lse| and |log |dloss||, the relative error is at most (2 + 4
+ * m) 2^-23. That is far below the effect of rounding a logit of that size and a gradient to 16 bits. */
 #include <cuda_pipeline.h>
 #include <float.h>
 
@@ -18,8 +18,8 @@ enum { UNROLL = 4 /* loads of a thread in flight */ };
 
 constexpr float LOG2_E = 1.44269504f;
 
-/* exp(x - by) is power(x, shift(by)) and growth(shift(x) - shift(by)), which is exactly 1 for equal
- * arguments. */
+/* exp(x - by) can be computed as power(x, shift(by)), or as growth(shift(x) - shift(by)). The latter is
+ * exactly 1 for equal arguments. */
 template <typename T> __device__ __forceinline__ Real<T> shift(Real<T> by) {
     return sizeof(T) > 2 ? by : by * (Real<T>)LOG2_E;
 }
@@ -35,7 +35,7 @@ template <typename T> __device__ __forceinline__ Real<T> growth(Real<T> differen
 template <typename T> __device__ __forceinline__ Real<T> power(Real<T> x, Real<T> shift) {
     return growth<T>(sizeof(T) > 2 ? x - shift : fma(x, (Real<T>)LOG2_E, -shift));
 }
-/* N elements of a row: a vector, or 1 element. */
+/* N elements of a row: a vector, or one element. */
 template <typename T> struct Single {
     T x;
     __device__ __forceinline__ Real<T> get(int) const { return to_real<Real<T>>(x); }
@@ -44,21 +44,21 @@ template <typename T> struct Single {
 };
 template <typename T, int N> using Piece = typename std::conditional<N == 1, Single<T>, Run<T, N>>::type;
 
-/* Half of the lowest number, so that its shift is finite. */
+/* Half of the lowest finite number, so that its shift is finite. */
 template <typename R> constexpr R LOWEST = sizeof(R) == 8 ? (R)(-DBL_MAX / 2) : (R)(-FLT_MAX / 2);
 
 /* The logits [s,b,v] of a call, and the labels of the rows. */
 struct Losses {
     int64_t rows, width, s, b;
     int64_t columns;      /* number of columns that are not padding */
-    int64_t first, vocab; /* column 0 and the end, in the full vocabulary */
+    int64_t first, vocab; /* the tensor's column 0 in the full vocabulary; size of the vocabulary */
     const int64_t *label;
     DeviceAssert *failure;
     const char *message;
 
-    /* Row r of [s,b,v] is element `token` of [b,s]. */
+    /* The index in [b,s] of the token in row r of [s,b,v]. */
     __device__ __forceinline__ int64_t token(int64_t r) const { return r % b * s + r / b; }
-    /* The label's column in this tensor, -1 if it has no such column. */
+    /* The label's column in this tensor; -1 if the tensor does not contain it. */
     __device__ __forceinline__ int64_t target(int64_t token) const {
         const int64_t at = label[token] - first;
         return at >= 0 && at < columns ? at : -1;
@@ -90,13 +90,14 @@ static Losses losses_of(const Call *c, const Tensor *logits, const Tensor *label
 
 /* ---- forward ---- */
 
-/* sum of exp(x - top) over the elements added, in one pass. A NaN gets into the sum, but not into top. */
+/* The sum of exp(x - top) over the elements that were added; top is their maximum. A NaN propagates to the
+ * sum, but not to top. */
 template <typename T> struct LogSum {
     typedef Real<T> R;
     R top, sum;
 
     __device__ __forceinline__ LogSum() : top(LOWEST<R>), sum(0) {}
-    /* Adds vectors i, i + step, ..., at most UNROLL of them. */
+    /* Adds at most UNROLL vectors: i, i + step, ... */
     template <int N, typename Row>
     __device__ __forceinline__ void add(const Row &x, int i, int step, int vectors) {
         Piece<T, N> v[UNROLL];
@@ -119,7 +120,7 @@ template <typename T> struct LogSum {
             sum += part;
         }
     }
-    /* Adds the part of a row from vector `first` on. */
+    /* Adds the rest of a row, from vector `first` on. */
     template <int N> __device__ __forceinline__ void rest(const T *x, int first, int64_t columns) {
         const int vectors = (int)(columns / N), threads = (int)blockDim.x;
         for (int64_t i = first + threadIdx.x; i < vectors; i += UNROLL * threads)
@@ -128,8 +129,8 @@ template <typename T> struct LogSum {
             if (threadIdx.x < columns % N)
                 add<1>((const Piece<T, 1> *)x, vectors * N + (int)threadIdx.x, threads, (int)columns);
     }
-    /* Merges the sums of the block's threads, in all threads. `room` is shared memory for 64 elements, which
-     * must not have been read since the last barrier. */
+    /* Merges the sums of all threads of the block; all threads get the result. `room` is shared memory for 64
+     * elements; no thread may have read it since the last barrier. */
     __device__ __forceinline__ void join(R *room) {
         const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
         const R high = warp_max(top), part = warp_sum(sum * growth<T>(shift<T>(top) - shift<T>(high)));
@@ -146,7 +147,7 @@ template <typename T> struct LogSum {
 /* Threads per row. */
 enum { ROW_THREADS = 512, BOTH_THREADS = 1024 };
 
-/* One block per row. Writes either loss and lse [b,s], or shard [2,b,s]. */
+/* One block processes a row. It writes either loss and lse [b,s], or shard [2,b,s]. */
 template <typename T, int N>
 static __global__ void __launch_bounds__(ROW_THREADS, 2)
     log_sums(Losses o, const T *logits, Cells loss, Cells lse, Cells shard) {
@@ -171,7 +172,7 @@ static __global__ void __launch_bounds__(ROW_THREADS, 2)
     }
 }
 
-/* The number of threads for rows in vectors of n elements. */
+/* The number of threads per row if vectors have n elements. */
 static int row_threads(const Losses &o, int n, int most) {
     const int64_t threads = ceil_div(ceil_div(o.columns, n * UNROLL), 32) * 32;
     return threads < 32 ? 32 : threads < most ? (int)threads : most;
@@ -198,18 +199,18 @@ extern "C" void cuda_cross_entropy_shard(const Call *c) { forward(c, NULL, NULL,
 
 /* ---- backward ---- */
 
-/* The inputs of a row's gradient, (exp(x - lse) - [column is the label]) * by. In 16-bit storage |by| is part
- * of the exponent. */
+/* The inputs of a row's gradient, (exp(x - lse) - [column is the label]) * by. For 16-bit storage, the
+ * exponent includes |by|. */
 template <typename T, int N> struct RowGrad {
     typedef Real<T> R;
     typedef Piece<T, N> V;
-    R by, past; /* past: the shift of lse, and of |by| */
+    R by, past; /* past: the shift of lse, including log |by| */
     int target, columns;
 
     __device__ __forceinline__ RowGrad(R by, R lse, int64_t target, int64_t columns)
         : by(by), past(shift<T>(lse) - (sizeof(T) > 2 ? (R)0 : log2(fabs(by)))), target((int)target),
           columns((int)columns) {}
-    /* Replaces vector i of the row by its gradient. */
+    /* Replaces *v, which is vector i of the row, by its gradient. */
     __device__ __forceinline__ void apply(V *v, int i) const {
         R p[N];
 #pragma unroll
@@ -218,7 +219,7 @@ template <typename T, int N> struct RowGrad {
         if (sizeof(T) == 2 && by < 0)
 #pragma unroll
             for (int e = 0; e < N; e++) p[e] = -p[e];
-        if (i == target / N || i >= columns / N) { /* may contain the label or padding */
+        if (i == target / N || i >= columns / N) { /* the vector may contain the label or padding */
 #pragma unroll
             for (int e = 0; e < N; e++) {
                 const int column = i * N + e;
@@ -227,7 +228,7 @@ template <typename T, int N> struct RowGrad {
         }
         v->fill(p);
     }
-    /* Processes vectors begin, begin + step, ..., at most UNROLL of them. */
+    /* Processes at most UNROLL vectors: begin, begin + step, ... */
     template <typename Row>
     __device__ __forceinline__ void stretch(const Row &x, V *dx, int begin, int step, int vectors) const {
         V v[UNROLL];
@@ -243,7 +244,7 @@ template <typename T, int N> struct RowGrad {
     }
 };
 
-/* A block processes UNROLL vectors per thread of one row; `tiles` blocks process a row. */
+/* `tiles` blocks process a row, with UNROLL vectors per thread. */
 enum { GRAD_THREADS = 256 };
 template <typename T, int N>
 static __global__ void __launch_bounds__(GRAD_THREADS)
@@ -285,16 +286,17 @@ extern "C" void cuda_cross_entropy_grad(const Call *c) {
 
 /* ---- both at once ---- */
 
-/* A block processes several rows in turn. The first `held` vectors of a row are in shared memory; each is copied
- * and read by one thread only. When its gradient is written, the vector of the block's next row replaces it. The
- * rest of a row is read twice, the second time from cache. */
+/* A block processes several rows sequentially. The first `held` vectors of a row are in shared memory; only
+ * one thread copies and reads each of them. After the gradient of a vector has been written, the same vector
+ * of the block's next row replaces it. The rest of a row is read twice, the second time from cache. */
 template <typename T, int N> struct RowHeld {
     typedef Piece<T, N> V;
     BucketPool<V> slots;
     int held, threads;
 
     __device__ __forceinline__ int stretch() const { return UNROLL * threads; }
-    /* Begins to copy a stretch of a row, as one group; an empty group if x is NULL. */
+    /* Starts to copy a stretch (UNROLL vectors per thread) of a row, as one asynchronous group, which is
+     * empty if x is NULL. */
     __device__ __forceinline__ void fetch(const T *x, int begin) const {
         if constexpr (N > 1) {
 #pragma unroll
@@ -305,7 +307,7 @@ template <typename T, int N> struct RowHeld {
             __pipeline_commit();
         }
     }
-    /* Adds a stretch of a row after its copy has arrived; the row has `vectors` vectors without padding. */
+    /* Adds a stretch whose copy has arrived to the sum. The row has `vectors` vectors without padding. */
     __device__ __forceinline__ void add(LogSum<T> *all, int begin, int vectors) const {
         if constexpr (N > 1) {
             const int known = vectors < held ? vectors : held;
@@ -315,7 +317,7 @@ template <typename T, int N> struct RowHeld {
     __device__ __forceinline__ int last_stretch() const {
         return held ? (held - 1) / stretch() * stretch() : 0;
     }
-    /* Sums the block's first row, except its last stretch. */
+    /* Sums all but the last stretch of the block's first row. */
     __device__ __forceinline__ LogSum<T> first_sum(const T *x, int vectors) const {
         LogSum<T> all;
         for (int begin = 0; begin < held; begin += stretch()) fetch(x, begin);
@@ -323,7 +325,7 @@ template <typename T, int N> struct RowHeld {
         for (int begin = 0; begin < last_stretch(); begin += stretch()) add(&all, begin, vectors);
         return all;
     }
-    /* Adds the last stretch to a sum over the others. */
+    /* Completes a row's sum with its last stretch. */
     __device__ __forceinline__ void complete(LogSum<T> *all, const T *x, int64_t columns,
                                              Real<T> *room) const {
         const int vectors = (int)(columns / N);
@@ -332,8 +334,9 @@ template <typename T, int N> struct RowHeld {
         add(all, last_stretch(), vectors);
         all->join(room);
     }
-    /* Computes the row's gradient. Meanwhile the row at `next` (NULL: none) replaces it and is summed one
-     * stretch later, except for the last stretch. So memory is busy while the block computes. */
+    /* Computes the row's gradient. Meanwhile, the stretches of the row at `next` (NULL: none) replace those
+     * of this row, and each is summed one stretch later, except the last. So copies overlap with the
+     * computation. */
     __device__ __forceinline__ LogSum<T> gradient(const RowGrad<T, N> &grad, const T *x, T *dx, int64_t width,
                                                   const T *next) const {
         const int vectors = (int)(width / N), of_next = next ? grad.columns / N : 0;
@@ -365,7 +368,7 @@ static __global__ void __launch_bounds__(BOTH_THREADS, 1)
     R by = dloss.get<R>(token);
     for (int turn = 0; row < o.rows; turn ^= 1) {
         const T *x = logits + row * o.width;
-        const R at = target < 0 ? (R)0 : to_real<R>(x[target]); /* before it may be overwritten */
+        const R at = target < 0 ? (R)0 : to_real<R>(x[target]); /* the gradient may overwrite it */
         rows.complete(&all, x, o.columns, room[turn]);
         const R log_sum = log(all.sum), row_lse = all.top + log_sum;
         const RowGrad<T, N> grad(by, row_lse, target, o.columns);
@@ -385,10 +388,10 @@ static __global__ void __launch_bounds__(BOTH_THREADS, 1)
     }
 }
 
-/* Two blocks of 512 threads, so that one block computes while the other waits; or one block of 1024 for rows of
- * which a multiprocessor cannot hold two. */
+/* Launches two blocks of 512 threads per multiprocessor, so that one computes while the other waits. If two
+ * rows do not fit into the shared memory of a multiprocessor, launches one block of 1024 threads. */
 template <typename T, int N> static void run_both(const Call *c, const Losses &o) {
-    enum { BESIDE = 2048 }; /* bytes of a block in addition to its row: sums, CUDA's own */
+    enum { BESIDE = 2048 }; /* bytes of shared memory that a block needs besides its row */
     const Cuda *gpu = cuda_of(c->device);
     const int64_t vectors = o.width / N;
     int most, of_all;
@@ -400,7 +403,8 @@ template <typename T, int N> static void run_both(const Call *c, const Losses &o
     const int held = N == 1 ? 0 : (int)(vectors < room ? vectors : room), bytes = 16 * held;
     const int64_t by_memory = of_all / (bytes + BESIDE), by_threads = BOTH_THREADS / threads;
     const int64_t resident = (by_memory < by_threads ? by_memory : by_threads) * gpu->multiprocessors;
-    /* A kernel's attributes are shared by all threads of the process; they are the same for every call. */
+    /* The attributes of a kernel are shared by all threads of the process, so they must be the same in every
+     * call. */
     CUDA_CHECK(cudaFuncSetAttribute(loss_and_grad<T, N>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                     most - BESIDE));
     CUDA_CHECK(cudaFuncSetAttribute(loss_and_grad<T, N>, cudaFuncAttributePreferredSharedMemoryCarveout,
@@ -450,7 +454,7 @@ extern "C" void cuda_cross_entropy_join(const Call *c) {
                            shards->dim[0], tokens, cells(loss), cells(c->out[1])));
 }
 
-/* A thread for each token: there are few classes. */
+/* One thread per token, because there are few classes. */
 template <typename T> static __global__ void best_label(Losses o, const T *logits, Cells out) {
     typedef Real<T> R;
     start_pdl();
@@ -476,7 +480,7 @@ extern "C" void cuda_correct(const Call *c) {
                                              data_of<T>(logits), cells(c->out[0])));
 }
 
-/* One block adds the samples in order, and the sum of a sample does not depend on the other samples. */
+/* One block adds the samples in order. The sum of a sample does not depend on the other samples. */
 enum { SUM_THREADS = 1024 };
 static __global__ void __launch_bounds__(SUM_THREADS)
     weighted_sum(Cells x, Cells weight, int64_t samples, int64_t positions, double *total, bool add) {

@@ -1,8 +1,8 @@
 /* Tensor core instructions (sm_80 and later) for 16-bit storage: PTX ISA, "mma", "ldmatrix", "cp.async".
  *
  * Lane 4 * i + j of a warp holds columns 2 * j and 2 * j + 1 of rows i and i + 8 of a 16 x 8 accumulator
- * (c[0], c[1] and c[2], c[3]). Of a 16 x 16 operand it holds columns 2 * j, 2 * j + 1, 2 * j + 8 and 2 * j +
- * 9 of the same two rows. So two adjacent accumulators, if rounded, are one operand. */
+ * (c[0], c[1] and c[2], c[3]). It holds, from a 16 x 16 operand, columns 2 * j, 2 * j + 1, 2 * j + 8 and 2 *
+ * j + 9 of the same two rows. So two adjacent accumulators, if rounded, are one operand. */
 #pragma once
 
 #include "kernels/cuda/common.cuh"

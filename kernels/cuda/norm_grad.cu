@@ -1,50 +1,49 @@
-/* norm_grad of kernels/cpu/norm.c; formulas there.
+/* The op norm_grad of kernels/cpu/norm.c; see there for the formulas.
  *
- * Rows that consist of 16-byte vectors are read from memory once. The next rows are copied to shared memory
- * while a row is computed, and dgain and dbias are summed over a block's rows in registers. A second kernel,
- * which waits for the first one on the GPU, adds the blocks' sums in order. The number of blocks depends only on
- * sizes and the GPU. All other rows (odd widths, misaligned, wider, of mixed types) are processed element by
- * element.
+ * Rows that consist of 16-byte vectors are read from memory once. While a row is processed, the next rows are
+ * copied to shared memory. A block sums dgain and dbias over its rows in registers. A second kernel, launched
+ * with PDL, adds the blocks' sums in order. The number of blocks depends only on sizes and the GPU. All other
+ * rows (odd widths, misaligned, wider, of mixed types) are processed element by element.
  *
- * A multiprocessor needs about 40 KB in flight all the time to use its full memory bandwidth. More only prolongs
- * the end, when the last rows are computed and memory is idle. So each thread has few vectors, and a block few
- * rows at a time. */
+ * A multiprocessor needs about 40 KB in flight at any time to reach the full memory bandwidth. More than that
+ * only prolongs the end of the kernel, when the last rows are processed and memory is idle. So each thread
+ * has few vectors, and a block processes few rows at a time. */
 #include "kernels/cuda/pdl.cuh"
 #include "kernels/cuda/norm.cuh"
 #include "kernels/cuda/slots.cuh"
 
 /* ---- by vectors ---- */
 
-/* RESIDENT: threads per block, with one block per multiprocessor. MOST_STAGES: stages of rows, current and in
- * flight. STAGED: bytes of all stages, unless there are only two. */
+/* RESIDENT: threads per block; there is one block per multiprocessor. MOST_STAGES: number of stages of rows,
+ * including the current one. STAGED: limit of the bytes of all stages; two stages may exceed it. */
 enum { RESIDENT = 512, MOST_STAGES = 3, STAGED = 144 * 1024 };
 
 template <typename T> struct GradVectors {
     const T *dy, *x, *gain;
     T *dx;
     const Real<T> *rstd, *mean;
-    Real<T> *partial; /* [2, blocks, width]: sums for dgain, then dbias; NULL: neither is needed */
+    Real<T> *partial; /* [2, blocks, width]: sums for dgain, then for dbias; NULL if neither is needed */
     Starts x_rows, dx_rows;
     bool add;   /* add to dx */
     int stages; /* 1 to MOST_STAGES */
 };
 
-/* One thread's share: K vectors of the rows in work, in shared memory, and the sums of its columns. PLUS:
- * gains are stored minus 1. */
+/* One thread's part: K vectors of each current row, which are in shared memory, and the sums of its columns.
+ * PLUS: gains are stored minus 1. */
 template <typename T, int K, bool RMS, bool PLUS> struct GradThread {
     typedef Real<T> R;
     enum { N = VEC<T>, P = VEC<R>, PARTS = N / P }; /* a vector's sums are PARTS vectors of P */
-    enum { KEEPS = K == 2 };                        /* keep a row's numbers between its sums and its result */
+    enum { KEEPS = K == 2 }; /* keep a row's numbers in registers between its sums and its result */
     enum Operand { DY, X, OLD, OPERANDS };
     typedef Run<T, N> V;
-    /* dy and x - mean of a vector. */
+    /* The elements of a vector: dy, and x - mean. */
     struct Pair {
         R dy[N], x[N];
     };
     const Norm<R> &o;
     const GradVectors<T> &p;
     Team<R, true> team;
-    int width, threads, thread; /* number of threads of the block, and this thread's */
+    int width, threads, thread; /* number of threads of the block, and number of this thread */
     BucketPool<V> slots;
     V gain[K];
     Pair kept[K];
@@ -63,19 +62,19 @@ template <typename T, int K, bool RMS, bool PLUS> struct GradThread {
         for (int i = 0; i < K * N; i++) gain_sum[i] = bias_sum[i] = 0;
     }
     __device__ __forceinline__ int column(int k) const { return (team.lane + k * team.size) * N; }
-    /* A missing vector of the row counts as 0. */
+    /* Whether the thread's k-th vector is inside the row. Vectors outside count as 0. */
     __device__ __forceinline__ bool has(int k) const { return column(k) < width; }
     __device__ __forceinline__ R gain_of(int k, int e) const {
         return PLUS ? 1 + gain[k].get(e) : gain[k].get(e);
     }
-    /* A warp's slots are contiguous, so that a thread's slots are at constant distances. */
+    /* The slots of a warp are contiguous, so that the distances between a thread's slots are constants. */
     __device__ __forceinline__ BucketPool<V> slots_of(int stage) const {
         BucketPool<V> own = slots;
         own.first += (uint32_t)sizeof(V) * (uint32_t)(stage * (OPERANDS * K) * threads);
         return own;
     }
     static __device__ __forceinline__ int slot(Operand what, int k) { return (what * K + k) * 32; }
-    /* Clears once the vectors past the end of the row, which no copy writes. */
+    /* Clears the vectors past the end of the row. Once is enough, because no copy writes them. */
     __device__ __forceinline__ void clear(int stage) const {
         const BucketPool<V> own = slots_of(stage);
 #pragma unroll
@@ -100,7 +99,7 @@ template <typename T, int K, bool RMS, bool PLUS> struct GradThread {
         }
         __pipeline_commit();
     }
-    /* Waits for the oldest stage in flight. */
+    /* Waits until the oldest stage in flight has arrived. */
     __device__ __forceinline__ void wait() const {
         static_assert(MOST_STAGES == 3, "a number of stages has no wait");
         if (p.stages == 3)
@@ -117,7 +116,7 @@ template <typename T, int K, bool RMS, bool PLUS> struct GradThread {
         for (int e = 0; e < N; e++) v.dy[e] = dy.get(e), v.x[e] = RMS ? x.get(e) : x.get(e) - mean;
         return v;
     }
-    /* Adds this row, if LIVE, to the column sums, and computes mean(dy g) and rstd mean(dy g xhat). */
+    /* Adds this row to the column sums if `live`, and computes mean(dy g) and rstd mean(dy g xhat). */
     __device__ __forceinline__ void means(int stage, bool live, R mean, R rstd, R *sum, R *along) {
         const BucketPool<V> own = slots_of(stage);
         R s = 0, a = 0;
@@ -161,9 +160,9 @@ template <typename T, int K, bool RMS, bool PLUS> struct GradThread {
             if (has(k)) *(V *)(out + k * team.size * N) = dx;
         }
     }
-    /* Writes the block's sums of columns, after all rows, to row `block` of `out`. */
+    /* Called after all rows: writes the block's column sums to row `block` of `out`. */
     __device__ __forceinline__ void sum_block(const R *mine, V *shared, R *out) const {
-        /* The slots have room for two operands of storage, which is enough. */
+        /* The slots have space for two operands in the storage type, which must suffice for the sums. */
         static_assert(N * sizeof(R) <= 2 * sizeof(V),
                       "the sums of a block's columns do not fit into its slots");
         typedef Vec<R, P> Sums;
@@ -200,7 +199,7 @@ static __global__ void __launch_bounds__(RESIDENT) grad_vectors(Norm<Real<T>> o,
     typename Thread::V *slots = (typename Thread::V *)shared;
     wait_for_kernel_before();
     Thread t(o, p, room, slots);
-    /* A tensor with Starts has 31-bit rows; one more bit is for rows after its end. */
+    /* Row numbers with Starts have 31 bits; the last bit is needed for numbers past the end. */
     const uint32_t step = gridDim.x * blockDim.y, rows = (uint32_t)o.rows;
     uint32_t first = blockIdx.x * blockDim.y, row = first + threadIdx.y;
     int stage = 0;
@@ -235,18 +234,19 @@ template <typename T, int K> static GradKernel<T> grad_kernel(const Norm<Real<T>
     return o.plus != 0 ? grad_vectors<T, K, false, true> : grad_vectors<T, K, false, false>;
 }
 
-/* How norm_grad iterates over rows of vectors. It does not depend on the outputs requested, so that two calls
- * for some outputs each are bitwise equal to one call for all. */
+/* How norm_grad iterates over rows of vectors. It must not depend on which outputs are requested, so that
+ * calls for single outputs are bitwise equal to one call for all. */
 struct GradPlan {
     TeamShape shape;
-    int held; /* vectors per thread; 0: not possible */
+    int held; /* vectors per thread; 0: rows do not fit into shared memory */
     int blocks, stages;
-    int stage, most; /* bytes of a stage, and the limit of all stages of a block */
+    int stage, most; /* bytes of a stage; largest total size of the stages of a block */
 };
 
 /* Chooses vectors per thread and threads per row so that as many threads of a block as possible have a part
- * of a row, because the slots are the bytes in flight. Ties: if a row takes several warps, the fewest
- * vectors, which shortens the end; else the most, since a warp then adds more rows at once. */
+ * of a row, because their slots are the bytes in flight. In a tie, rows of several warps get the fewest
+ * vectors per thread, which shortens the end of the kernel. Smaller rows get the most, because a warp then
+ * adds more rows at once. */
 static void choose_team(int64_t vectors, GradPlan *p) {
     int64_t best = 0;
     for (int held = 4; held >= 2; held--) {
@@ -260,7 +260,7 @@ static void choose_team(int64_t vectors, GradPlan *p) {
 }
 
 static GradPlan grad_plan(const Call *c) {
-    enum { OPERANDS = 3, BESIDE = 2048 }; /* bytes of a block in addition to its stages: sums, CUDA's own */
+    enum { OPERANDS = 3, BESIDE = 2048 }; /* bytes of shared memory that a block needs besides its stages */
     const Tensor *x = c->in[1];
     const Cuda *gpu = cuda_of(c->device);
     GradPlan p = {};
@@ -278,7 +278,7 @@ static GradPlan grad_plan(const Call *c) {
 
 /* ---- by elements ---- */
 
-/* Operands as in the op. */
+/* The operands of the op. */
 struct GradCells {
     Cells dy, x, gain, rstd, mean, dx;
     Rows x_rows, dx_rows;
@@ -303,7 +303,7 @@ template <typename R> static __global__ void dx_cells(Norm<R> o, GradCells p) {
         team.sums(sum, along);
         sum = o.rms ? (R)0 : sum * o.per_width;
         along *= o.per_width;
-        if (row >= o.rows) continue; /* only in the last round */
+        if (row >= o.rows) continue; /* only possible in the last round */
         for (int64_t i = team.lane; i < o.width; i += team.size) {
             const R g = p.dy.get<R>(dy + i) * (o.plus + p.gain.get<R>(i));
             p.dx.put_or_add(dx + i, rstd * (g - sum - (p.x.get<R>(x + i) - mean) * rstd * along), p.add);
@@ -311,7 +311,7 @@ template <typename R> static __global__ void dx_cells(Norm<R> o, GradCells p) {
     }
 }
 
-/* partial[., y, column]: sums over every `chunks`-th row. */
+/* Writes partial[., y, column]: the sums over every `chunks`-th row, starting at row y. */
 enum { CELLS_CHUNKS = 128 };
 template <typename R> static __global__ void columns_cells(Norm<R> o, GradCells p, R *partial) {
     const int64_t column = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, chunks = gridDim.y;
@@ -331,8 +331,8 @@ static int64_t cells_chunks(int64_t rows) { return rows < CELLS_CHUNKS ? rows : 
 
 /* ---- sums of columns ---- */
 
-/* Adds the blocks' sums of columns: dgain for y = 0, dbias for 1. A thread adds every SUM_PARTS-th block's,
- * with SUM_LOADS loads in flight. */
+/* Adds the column sums of the blocks: blockIdx.y = 0 computes dgain, 1 dbias. A thread adds the sums of every
+ * SUM_PARTS-th block, with SUM_LOADS loads in flight. */
 enum { SUM_COLUMNS = 32, SUM_PARTS = 16, SUM_LOADS = 10 };
 template <typename R>
 static __global__ void __launch_bounds__(SUM_COLUMNS *SUM_PARTS)
@@ -366,12 +366,12 @@ static __global__ void __launch_bounds__(SUM_COLUMNS *SUM_PARTS)
     out.put(column, add ? old + sum : sum);
 }
 
-/* Runs after the kernel that writes `partial`. */
+/* Launched after the kernel that writes `partial`. */
 template <typename R>
 static void sum_partials(const Call *c, const R *partial, int64_t blocks, int64_t width) {
     const Tensor *dgain = c->out[1], *dbias = c->out[2];
     const dim3 grid((unsigned)ceil_div(width, SUM_COLUMNS), dbias ? 2 : 1), block(SUM_COLUMNS, SUM_PARTS);
-    /* Otherwise a multiprocessor returns memory to its cache before it starts a block. */
+    /* Otherwise a multiprocessor would first reassign shared memory to its L1 cache. */
     CUDA_CHECK(cudaFuncSetAttribute(sum_columns<R>, cudaFuncAttributePreferredSharedMemoryCarveout,
                                     cudaSharedmemCarveoutMaxShared));
     launch_pdl(c, grid, block, 0, sum_columns<R>, partial, blocks, width, cells(dgain), cells(dbias),
@@ -380,7 +380,7 @@ static void sum_partials(const Call *c, const R *partial, int64_t blocks, int64_
 
 /* ---- norm_grad ---- */
 
-/* Bytes of the column sums, equal for both kernels; 0 if the sums are not needed. */
+/* Bytes of `partial`, equal for both kernels; 0 if no sums are needed. */
 static size_t partial_bytes(const Call *c) {
     const Tensor *x = c->in[1];
     const int64_t rows = tensor_rows(x), chunks = cells_chunks(rows);
@@ -389,7 +389,7 @@ static size_t partial_bytes(const Call *c) {
     return 2 * (size_t)(p.blocks > chunks ? p.blocks : chunks) * (size_t)tensor_width(x) * sizeof(double);
 }
 
-/* Returns whether it has processed the call. */
+/* Returns false, without a launch, if the operands do not allow vector accesses. */
 template <typename T> static bool grad_by_vectors(const Call *c, void *partial) {
     const Tensor *dy = c->in[0], *x = c->in[1], *gain = c->in[2], *rstd = c->in[3], *mean = c->in[4],
                  *dx = c->out[0];
@@ -406,7 +406,8 @@ template <typename T> static bool grad_by_vectors(const Call *c, void *partial) 
     const auto kernel = plan.held == 2   ? grad_kernel<T, 2>(o)
                         : plan.held == 3 ? grad_kernel<T, 3>(o)
                                          : grad_kernel<T, 4>(o);
-    /* A kernel's attributes are shared by all threads of the process; they are the same for every call. */
+    /* The attributes of a kernel are shared by all threads of the process, so they must be the same in every
+     * call. */
     CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, plan.most));
     CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
                                     cudaSharedmemCarveoutMaxShared));

@@ -1,5 +1,5 @@
-/* The ops of kernels/cpu/optimizer.c. Each is one launch for all pieces; a thread block, or a warp, processes
- * a piece. The steps update their operands in place; the sums are written or added to. */
+/* The ops of kernels/cpu/optimizer.c. Each op is one launch for all pieces. A thread block or a warp
+ * processes a piece. The steps update their operands in place; the sums are written or added to. */
 #include <stddef.h>
 
 #include "kernels/cuda/pdl.cuh"
@@ -25,7 +25,7 @@ struct Pieces {
         if (row) return row[i];
         return {begin, n - begin < PIECE_MOST ? n - begin : PIECE_MOST, 0};
     }
-    /* The part of a loaded piece that may be accessed. */
+    /* Checks a loaded piece. Raises an error and returns an empty piece if it is invalid. */
     __device__ __forceinline__ FlatPiece checked(FlatPiece p) const {
         if (p.begin < 0 || p.count < 0 || p.count > PIECE_MOST || p.begin + p.count > n || p.group < 0 ||
             p.group >= STEP_GROUPS) {
@@ -59,10 +59,10 @@ static void step_types(const char *op, const Call *c, const Tensor *state, bool 
           dtype_name((DType)param));
 }
 
-/* The source of a step's numbers: memory, from which a CUDA graph reads the current numbers, or the launch's
- * arguments. */
+/* The source of a step's numbers: device memory, so that a CUDA graph reads the current numbers, or the
+ * arguments of the launch. */
 struct StepSource {
-    const StepNumbers *memory; /* NULL: use `own` */
+    const StepNumbers *memory; /* NULL: `own` is used */
     StepNumbers own;
 };
 
@@ -74,11 +74,11 @@ static StepSource step_source(const Call *c, const StepNumbers &own) {
     return {t ? (const StepNumbers *)t->data : NULL, own};
 }
 
-/* The numbers for a piece. */
+/* The step's numbers for one piece, in the arithmetic type. */
 template <typename R> struct Step { R lr, decay, scale, unbias1, unbias2; };
 
-/* Elements [i, i + N) of x that are before `end`. INSIDE: all are, at a multiple of 16 bytes (or of the run's
- * size, if that is less). */
+/* Loads those of elements [i, i + N) of x that are before `end`. INSIDE: all are before `end`, and the run
+ * begins at a multiple of 16 bytes (or of its size, if that is less). */
 template <bool INSIDE, typename T, int N>
 __device__ __forceinline__ void get_run(const T *x, int64_t i, int64_t end, bool aligned, Run<T, N> *run) {
     *run = INSIDE ? load_run<T, N>(x + i, 0, N, true) : load_run<T, N>(x, i, end, aligned);
@@ -91,9 +91,9 @@ __device__ __forceinline__ void put_run(T *x, int64_t i, int64_t end, bool align
         store_run<T, N>(x, i, end, aligned, run);
 }
 
-/* The pieces of a block. A group of `apart` blocks processes apart * each pieces; its block b processes pieces
- * b, b + apart, ... So pieces accessed at the same time are contiguous, and there are enough blocks that none
- * runs alone at the end. */
+/* The pieces of a thread block. A group of `apart` blocks processes apart * each pieces; its block b
+ * processes pieces b, b + apart, ... So pieces that are processed simultaneously are contiguous, and there
+ * are so many blocks that none runs alone at the end. */
 struct Turns {
     unsigned apart, each;
 
@@ -105,7 +105,7 @@ struct Turns {
         return all < pieces ? all : pieces;
     }
 };
-/* TOGETHER, LEAST_BLOCKS: per multiprocessor, if there are enough pieces. */
+/* TOGETHER and LEAST_BLOCKS are numbers of blocks per multiprocessor, if there are enough pieces. */
 enum { TOGETHER = 8, MOST_EACH = 16, LEAST_BLOCKS = 64 };
 
 static Turns turns_of(const Call *c, int64_t pieces) {
@@ -116,9 +116,9 @@ static unsigned turns_grid(const Turns &t, int64_t pieces) {
     return (unsigned)(ceil_div(pieces, t.apart * t.each) * t.apart);
 }
 
-/* A Rule processes N elements starting at i, of which at least one is before `end`; in a WHOLE piece all are
- * before `end` and aligned. The Rule loads the elements (into Rule::Loaded), then updates them. */
-enum { UPDATES_AT_ONCE = 4 }; /* thread blocks per multiprocessor, for enough loads in flight */
+/* A Rule loads N elements starting at i (into Rule::Loaded), then updates them. At least one must be before
+ * `end`; in a WHOLE piece, all are before `end` and aligned. */
+enum { UPDATES_AT_ONCE = 4 }; /* thread blocks per multiprocessor, so that enough loads are in flight */
 template <bool WHOLE, class Rule>
 __device__ __forceinline__ void update_piece(const Rule &rule, const Step<typename Rule::R> &s, int64_t i,
                                              int64_t end, bool aligned) {
@@ -154,7 +154,8 @@ __global__ void __launch_bounds__(THREADS, sizeof(typename Rule::R) == 4 ? UPDAT
         const Step<R> s = of_group[piece.group];
         const bool aligned = all_aligned && piece.begin % N == 0;
         const int64_t i = piece.begin + (int)threadIdx.x * N, end = piece.begin + piece.count;
-        if (at + turns.apart < stop) next = pieces.load(at + turns.apart); /* loads in the background */
+        if (at + turns.apart < stop)
+            next = pieces.load(at + turns.apart); /* is loaded while this piece is processed */
         if (aligned && piece.count == PIECE_MOST)
             update_piece<true>(rule, s, i, end, true);
         else
@@ -172,8 +173,9 @@ template <class Rule> static void launch_update(const Call *c, const Rule &rule,
                pieces, turns, aligned);
 }
 
-/* Types: P of parameters, G of the gradient, M and V of the moments; value: parameters as P or 16 bits, or
- * absent. Multiply-adds are explicit, because the compiler might fuse differently in different places. */
+/* P is the type of parameters, G that of gradients, M and V those of the moments. `value` receives the
+ * parameters in P or 16 bits, or is absent. Multiply-adds are explicit, because the compiler might fuse
+ * operations differently in different instances. */
 template <typename P, typename G, typename M, typename V> struct Adamw {
     typedef P R;
     enum { N = VEC<P> };
@@ -330,9 +332,9 @@ extern "C" void cuda_sgd(const Call *c) {
         REAL_SWITCH(c->in[0]->dtype, step_sgd<R, R>(c));
 }
 
-/* ---- the norm's part of a step ---- */
+/* ---- clipping by the gradient's norm ---- */
 
-/* One thread processes limb by limb, like the host. */
+/* A single thread processes one limb after the other, like the host. */
 static __global__ void clip(const int64_t *sum, const StepNumbers *from, double most, StepNumbers *step,
                             ClipOutcome *outcome) {
     __shared__ ExactSum squares;
@@ -356,13 +358,13 @@ extern "C" void cuda_clip(const Call *c) {
                (ClipOutcome *)outcome->data);
 }
 
-/* ---- exact sums (base/exact_sum.h) of non-negative numbers: each thread adds to its own WINDOW limbs from
- * limb `base` on, and moves the window when a number does not fit; then the block adds the windows. A limb
- * can take 2^31 numbers. Adding integers does not depend on the order ---- */
+/* ---- exact sums (base/exact_sum.h) of non-negative numbers. Each thread adds to a private window of WINDOW
+ * limbs, which begins at limb `base` and moves when a number does not fit; then the block adds the windows. A
+ * limb cannot overflow before 2^31 numbers. Sums of integers do not depend on the order ---- */
 
 typedef unsigned long long Word; /* for atomicAdd */
 
-/* CHUNKS: number of limbs that a number overlaps. */
+/* CHUNKS is the number of limbs that a number can overlap. */
 enum { WINDOW = 5, LIMB_BITS = 32, CHUNKS = 3, COLLECTORS = THREADS / EXACT_LIMBS };
 static_assert(sizeof(ExactSum) == EXACT_WORDS * sizeof(Word) && (int)EXACT_WORDS <= (int)THREADS,
               "a thread for each word");
@@ -410,7 +412,7 @@ __device__ __forceinline__ void add_exactly(Sums *s, double x) {
     s->window[k + 2][t] += (int64_t)high;
 }
 
-/* The carry of limb i to the next, as in normalise() of exact_sum.c. */
+/* The carry from limb i to the next, as in normalise() of exact_sum.c. */
 __device__ __forceinline__ int64_t carry_of(const Word *word, int i) {
     return i >= 0 && i < EXACT_LIMBS - 1 ? (int64_t)word[i] / ((int64_t)1 << LIMB_BITS) : 0;
 }
@@ -425,7 +427,7 @@ __device__ __forceinline__ void normalise(Word *word) {
     }
 }
 
-/* Adds to the output or, if `alone`, writes it. */
+/* Adds the block's sum to the output or, if the block is `alone`, writes it. */
 __device__ __forceinline__ void end_sums(Sums *s, Word *out, bool alone) {
     __syncthreads();
     const int limb = threadIdx.x % EXACT_LIMBS, first = threadIdx.x / EXACT_LIMBS;
@@ -461,13 +463,14 @@ __global__ void normal_sum(Word *out) {
 
 /* ---- sum of squares ---- */
 
-/* A warp processes a piece; a WHOLE piece has as many blocks of SUM_BLOCK elements as a warp has lanes. LANES lanes
- * share a block. In each turn the warp processes GROUPS blocks; at the end each lane has the sum of one block. The
- * order inside a block depends only on the type. */
+/* A warp processes a piece; a whole piece has as many blocks of SUM_BLOCK elements as a warp has lanes. LANES
+ * lanes share a block. In each turn, the warp processes GROUPS blocks; at the end, each lane has the sum of
+ * one block. The order of summation in a block depends only on the type. */
 enum { LANES = 8, GROUPS = WARP / LANES, TURNS = WARP / GROUPS, SHARE = SUM_BLOCK / LANES };
 static_assert(TURNS == LANES && (int)PIECE_MOST == WARP * (int)SUM_BLOCK, "one block for each lane");
 
-/* This lane's share of its group's block; x: the piece, of n elements. INSIDE: it is whole and aligned. */
+/* Sums this lane's share of its group's block. x is the piece, which has n elements. INSIDE: the piece is
+ * whole and aligned. */
 template <typename T, bool INSIDE>
 __device__ __forceinline__ double share_of_a_block(const T *x, int turn, int n, bool aligned) {
     constexpr int N = VEC<T>;
@@ -485,7 +488,7 @@ __device__ __forceinline__ double share_of_a_block(const T *x, int turn, int n, 
     return sum;
 }
 
-/* Each step of the second loop halves the number of turns that a lane processes, and doubles the number of
+/* Each step of the second loop halves the number of turns whose sums a lane keeps, and doubles the number of
  * lanes whose shares it has added. */
 template <typename T> __device__ __forceinline__ double sum_of_a_block(const T *x) {
     double part[TURNS];
@@ -503,7 +506,7 @@ template <typename T> __device__ __forceinline__ double sum_of_a_block(const T *
     return part[0];
 }
 
-/* Computes the same sum turn by turn. */
+/* Computes the same sum for a piece that may be short or unaligned, turn by turn. */
 template <typename T> __device__ __noinline__ double sum_of_a_block_outside(const T *x, int n, bool aligned) {
     double mine = 0;
 #pragma unroll 1
@@ -534,7 +537,7 @@ __global__ void __launch_bounds__(THREADS, 3)
     end_sums(&s, out, alone);
 }
 
-/* One piece per thread block, one of its blocks per thread. */
+/* A thread block processes one piece, and each thread one block of the piece at a time. */
 __global__ void __launch_bounds__(THREADS)
     squares_of_blocks(Cells x, Pieces pieces, int64_t block, Word *out, bool add, bool alone) {
     __shared__ Sums s;
@@ -567,7 +570,7 @@ extern "C" void cuda_sum_squares(const Call *c) {
     const Pieces pieces = pieces_of(c);
     CHECK(block > 0 && PIECE_MOST % block == 0, "sum_squares: blocks of %lld elements", (long long)block);
     const bool by_warp = block == SUM_BLOCK, add = accumulates(c->out[0]), aligned = aligned_16(x->data);
-    /* Few thread blocks, because the end of one takes as long as a piece. */
+    /* There are few thread blocks, because ending a block takes as long as processing a piece. */
     const int64_t most = (int64_t)cuda_of(c->device)->multiprocessors * 16;
     const int64_t want = by_warp ? ceil_div(pieces.count, THREADS / WARP) : pieces.count;
     const unsigned grid = (unsigned)(want < most ? want : most);

@@ -13,10 +13,9 @@ struct TeamShape {
 };
 enum { TEAM_LARGEST = 1024, TEAM_BLOCK = 256 /* threads per block if teams are small */ };
 
-/* The shape of teams for rows of `parts` parts. A team has at most TEAM_LARGEST threads, and each thread at
- * most one part if that suffices. A block has at most `block` threads (a multiple of 32 up to 512), or is one
- * larger team. Teams of several warps share a block only if `many`; otherwise they synchronize by the block's
- * barrier. */
+/* The shape of teams for rows of `parts` parts, with at most one part per thread; `parts` must be at most
+ * TEAM_LARGEST. A block has at most `block` threads (a multiple of 32 up to 512), or is one larger team.
+ * Teams of several warps share a block only if `many`; otherwise they synchronize by the block's barrier. */
 static inline TeamShape team_for(int64_t parts, int block, bool many) {
     TeamShape t = {1, 1};
     if (parts > 32)

@@ -1,8 +1,8 @@
-/* GEMMs through cuBLASLt: c = op(a) op(b), plus c or a bias. Sums are kept in F64 for F64 operands, else in
- * F32 (never TF32). Descriptors and the algorithm are created once for all GEMMs that share a GemmKey; a call
- * then costs the host one look-up. Epilogues (GemmEpilogue) are fused or run as separate passes. Sums of a's
- * columns are fused in F32 or not at all, because in 16 bits a sum over all tokens would be rounded. Written:
- * act, c with pre; written or added to: c, dbias. */
+/* GEMMs through cuBLASLt: c = op(a) op(b), plus c or a bias. Sums are in F64 for F64 operands, else in F32
+ * (never TF32). All GEMMs with equal GemmKeys share the descriptors and the algorithm, so that a call costs
+ * the host only one look-up. Epilogues (GemmEpilogue) are fused or run as separate passes. Column sums of a
+ * are fused only if they are F32, because cuBLASLt would otherwise round a sum over all tokens to 16 bits.
+ * Written: act, c with pre; written or added to: c, dbias. */
 #include "kernels/cuda/gemm/gemm_plan.cuh"
 
 #include <algorithm>
@@ -39,7 +39,7 @@ static cudaDataType_t cuda_type(int dtype) {
     }
 }
 
-/* A row-major matrix [rows, columns]. */
+/* Describes a row-major matrix [rows, columns]. */
 static void describe_matrix(cublasLtMatrixLayoutOpaque_t *x, int dtype, int64_t rows, int64_t columns) {
     LT_CHECK(cublasLtMatrixLayoutInit(x, cuda_type(dtype), (uint64_t)columns, (uint64_t)rows, columns));
 }
@@ -50,7 +50,8 @@ template <typename T> static void set(GemmPlan *p, cublasLtMatmulDescAttributes_
 
 static bool is_fp8(const GemmKey *key) { return dtype_is_fp8((DType)key->type); }
 
-/* cuBLASLt's a is our b. Any aligned addresses show that there are scales; gemm_start sets the real ones. */
+/* cuBLASLt's A is our b. The addresses set here only indicate that there are scales; gemm_start sets the real
+ * ones. */
 static void describe_fp8(GemmPlan *p) {
     static const cublasLtMatmulMatrixScale_t MODES[] = {CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F,
                                                         CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F,
@@ -73,7 +74,7 @@ static cublasLtEpilogue_t epilogue_of(unsigned fused) {
     return fused & GEMM_BIAS ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
 }
 
-/* The addresses only determine the alignment; gemm_start sets the real ones. */
+/* The addresses set here only determine the alignment; gemm_start sets the real ones. */
 static void describe_epilogue(GemmPlan *p, unsigned fused) {
     const GemmKey *key = &p->key;
     set(p, CUBLASLT_MATMUL_DESC_EPILOGUE, (uint32_t)epilogue_of(fused));
@@ -112,17 +113,17 @@ static void prefer(cublasLtMatmulPreference_t p, cublasLtMatmulPreferenceAttribu
     LT_CHECK(cublasLtMatmulPreferenceSetAttribute(p, name, &value, sizeof value));
 }
 
-/* Whether every row begins at a multiple of 16 bytes. For other rows cuBLASLt's kernels round before they add
- * a bias (seen on an H200). */
+/* Whether every row begins at a multiple of 16 bytes. For other rows, cuBLASLt's kernels round before they
+ * add a bias (observed on an H200). */
 static bool is_wide(const GemmKey *k) {
     const int64_t each = GEMM_ALIGN / (int64_t)dtype_size((DType)k->type);
     return k->align_a == GEMM_ALIGN && k->align_b == GEMM_ALIGN && k->align_c == GEMM_ALIGN &&
            k->m % each == 0 && k->n % each == 0 && k->k % each == 0;
 }
 
-/* Separate passes are not bitwise equal to fused epilogues, so only a measured gain justifies fusing: an
- * unmeasured GEMM fuses only its bias. No value is rounded twice on its way to 16 bits. FP8 kernels with an
- * F32 output read the bias as 16 bits. */
+/* Separate passes are not bitwise equal to fused epilogues, so only a measured gain justifies fusion; an
+ * unmeasured GEMM fuses only its bias. Combinations that would round a value twice on its way to 16 bits are
+ * excluded. FP8 kernels with an F32 output would read the bias as 16 bits. */
 int gemm_kinds(const GemmKey *key, unsigned fused[GEMM_KINDS]) {
     const unsigned bias = key->epilogues & GEMM_BIAS;
     const bool narrow = dtype_is_16bit((DType)key->c_type), can = narrow ? is_wide(key) : !is_fp8(key);
@@ -141,7 +142,8 @@ int gemm_algos(const GemmState *s, GemmPlan *p, unsigned fused, GemmAlgo out[GEM
     gemm_describe(p, fused);
     LT_CHECK(cublasLtMatmulPreferenceInit(&want));
     prefer(&want, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, (uint64_t)GEMM_WORKSPACE);
-    /* Partial sums are added in the workspace, in F32 (F64): in c they would be rounded to the type of c. */
+    /* Partial sums must be added in the workspace, in F32 (F64), because they would be rounded to the type of
+     * c if they were added there. */
     prefer(&want, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
            (uint32_t)CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE);
     prefer(&want, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, (uint32_t)key->align_b);
@@ -174,7 +176,7 @@ bool gemm_can(const GemmState *s, GemmPlan *p, const GemmAlgo *algo) {
            result.workspaceSize <= GEMM_WORKSPACE;
 }
 
-/* Adds an algorithm if it is new and supported; returns their number. */
+/* Adds an algorithm if it is new and supported; returns the new number of algorithms. */
 static int add_algo(const GemmState *s, GemmPlan *p, const GemmAlgo *algo, GemmAlgo out[GEMM_ALGOS], int n) {
     const auto same = [&](const GemmAlgo &w) {
         return w.fused == algo->fused && !memcmp(&w.lt, &algo->lt, sizeof algo->lt);
@@ -183,7 +185,8 @@ static int add_algo(const GemmState *s, GemmPlan *p, const GemmAlgo *algo, GemmA
     return n;
 }
 
-/* Adds algorithms that the estimate offers for other epilogues only, but that may be fastest with these. */
+/* Adds algorithms that cuBLASLt's heuristic proposes only for other epilogues, but that may be the fastest
+ * with these. */
 static int borrow(const GemmState *s, GemmPlan *p, unsigned fused, const GemmAlgo *from, int end,
                   GemmAlgo out[GEMM_ALGOS], int n) {
     for (int i = 0; i < end; i++) {
@@ -194,8 +197,8 @@ static int borrow(const GemmState *s, GemmPlan *p, unsigned fused, const GemmAlg
     return n;
 }
 
-/* Adds the same algorithms with the other order of tiles, which the estimate rarely offers. Results are bitwise
- * equal, but different parts of the operands share the L2 cache. */
+/* Adds each algorithm with the other order of tiles (CTA swizzling), which the heuristic rarely proposes.
+ * Results are bitwise equal, but the reuse of operands in the L2 cache differs. */
 static int swizzle(const GemmState *s, GemmPlan *p, GemmAlgo out[GEMM_ALGOS], int n) {
     for (int i = 0, end = n; i < end; i++) {
         GemmAlgo algo = out[i];
@@ -248,7 +251,7 @@ static void go_through_activation(const Call *c, const Gemm *g) {
     gemm_through_activation(c, (Tensor *)g->c, (Tensor *)g->pre, g->activation);
 }
 
-/* Only cuBLASLt's part; c may also be the summand. */
+/* Starts only cuBLASLt's GEMM with its fused epilogues; if `add`, it adds to c. */
 static cublasStatus_t start_matmul(const Call *c, const GemmState *s, GemmPlan *p, const Gemm *g, bool add) {
     const double factor[2] = {1, add ? 1.0 : 0.0};
     const float narrow[2] = {1, add ? 1.0f : 0.0f};
@@ -263,7 +266,7 @@ static cublasStatus_t start_matmul(const Call *c, const GemmState *s, GemmPlan *
                           out, &p->c, &p->algo.lt, s->workspace, GEMM_WORKSPACE, stream_of(c));
 }
 
-/* Fills c, whose type has 32 bits or more, with the bias; the GEMM then adds to c. */
+/* Fills c with the bias, to which the GEMM then adds. The type of c must have at least 32 bits. */
 static void start_with_bias(const Call *c, const Gemm *g) {
     rows_plus_bias(stream_of(c), (DType)g->c->dtype, accumulates(g->c) ? g->c->data : NULL, g->bias->data,
                    g->c->data, g->m, g->n);
@@ -324,7 +327,7 @@ static uint8_t alignment(const void *p) {
     return (uint8_t)(at & -at);
 }
 
-/* Only for 16-bit sums, because the accuracy of cuBLASLt's GELU is not documented. */
+/* GELU is fused only for 16-bit operands, because the accuracy of cuBLASLt's GELU is not documented. */
 static bool has_gelu(const Gemm *g, const Tensor *beside) {
     return beside && g->activation == ACT_GELU_TANH && dtype_is_16bit((DType)g->a->dtype) &&
            g->c->dtype == g->a->dtype && beside->dtype == g->c->dtype && aligned_16(beside->data);
@@ -355,7 +358,7 @@ static GemmKey key_of(const GemmState *s, const Gemm *g) {
     return key;
 }
 
-/* The entry of the key in the hash table, or the free entry for the key. */
+/* Returns the key's entry in the hash table, or the free entry for it. */
 static GemmPlan **place(const GemmState *s, const GemmKey *key) {
     size_t i = (size_t)hash64(key, sizeof *key, 0) & (s->room - 1);
     while (s->plans[i] && memcmp(&s->plans[i]->key, key, sizeof *key)) i = (i + 1) & (s->room - 1);
@@ -372,7 +375,7 @@ static void grow(GemmState *s) {
     free(old);
 }
 
-/* The plan of the GEMM as given, or as cuBLASLt would compute it. */
+/* Returns the plan for the GEMM, which is created if it does not exist yet. */
 static GemmPlan *plan_of(GemmState *s, const Gemm *g) {
     const GemmKey key = key_of(s, g);
     GemmPlan **found = place(s, &key);
@@ -395,10 +398,11 @@ static GemmPlan *plan_of(GemmState *s, const Gemm *g) {
 
 /* ---- any GEMM ---- */
 
-/* cuBLASLt cannot write sums of F32 operands as 16 bits, and it rounds a sum before it adds it to 16 bits (seen
- * on an H200). A separate pass rounds these sums once, and also sums to which cuBLASLt cannot add the bias. Main
- * gradients are an exception, and cuBLASLt adds to them directly: 16-bit main gradients are chosen to save
- * memory traffic, and each microbatch's part may be rounded before it is added. */
+/* Whether the GEMM writes F32 sums to scratch memory, which a separate pass rounds once. That is necessary
+ * because cuBLASLt cannot write sums of F32 operands as 16 bits, rounds a sum before it adds it to a 16-bit c
+ * (observed on an H200), and sometimes cannot add the bias. Main gradients are an exception: they are 16-bit
+ * to save memory traffic, so cuBLASLt adds to them directly, and each microbatch's part may be rounded
+ * first. */
 static bool ends_elsewhere(GemmState *s, const Gemm *g) {
     const bool adds = accumulates(g->c) && !(g->c->flags & TENSOR_MAIN_GRAD);
     if (!dtype_is_16bit((DType)g->c->dtype)) return false;
@@ -418,7 +422,7 @@ static void check(const Gemm *g) {
           dtype_name((DType)g->bias->dtype), dtype_name((DType)c));
 }
 
-/* The GEMM of the same operands with an F32 result, in `data`. */
+/* Returns the GEMM of the same operands with an F32 result in `data`. */
 static Gemm in_f32(const Gemm *g, void *data, Tensor *sums) {
     Gemm whole = *g;
     *sums = *g->c;
@@ -427,7 +431,7 @@ static Gemm in_f32(const Gemm *g, void *data, Tensor *sums) {
     return whole;
 }
 
-/* The value of c for a sum without terms. */
+/* Sets c to the result of an empty sum (k = 0). */
 static void without_terms(const Call *c, const Gemm *g) {
     if (g->bias)
         start_with_bias(c, g);
@@ -435,7 +439,7 @@ static void without_terms(const Call *c, const Gemm *g) {
         CUDA_CHECK(cudaMemsetAsync(g->c->data, 0, tensor_bytes(g->c), stream_of(c)));
 }
 
-/* Returns the epilogues that were fused. */
+/* Runs the GEMM through cuBLASLt and returns the epilogues that were fused. */
 static unsigned multiply(const Call *c, const Gemm *g) {
     GemmState *s = state_of(c->device);
     GemmPlan *p = plan_of(s, g);
@@ -469,9 +473,9 @@ void gemm_run(const Call *c, const Gemm *g) {
     if (g->dbias && !(done & GEMM_SUMS)) bias_gradient(c, g->a, g->dbias, g->fixed_order);
 }
 
-/* The GEMM's plan, or the plan of its sums if ends_elsewhere. */
+/* Chooses the algorithm of the GEMM's plan, or of the plan of its F32 sums if ends_elsewhere. */
 static GemmPlan *choose(const Device *d, GemmState *s, const Gemm *g) {
-    const double large = 1e9; /* operations; below that the launch is half of the time */
+    const double large = 1e9; /* FLOPs; in smaller GEMMs, the launch is half of the time */
     GemmPlan *p = plan_of(s, g);
     if (p->chosen) return p;
     if (2.0 * (double)g->m * (double)g->n * (double)g->k > large &&
@@ -500,7 +504,8 @@ size_t gemm_plan(const Call *c, const Gemm *g) {
     GemmState *s = state_of(c->device);
     if (ends_elsewhere(s, g)) {
         Tensor sums;
-        const Gemm whole = in_f32(g, NULL, &sums); /* scratch memory is aligned as the key requires */
+        const Gemm whole =
+            in_f32(g, NULL, &sums); /* scratch memory has the alignment that the key requires */
         choose(c->device, s, &whole);
         return std::max(bytes, tensor_bytes(&sums));
     }

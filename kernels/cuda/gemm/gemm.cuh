@@ -3,46 +3,47 @@
 
 #include "kernels/cuda/common.cuh"
 
-/* c [m,n] = op(a) op(b), row-major; op is the identity or transposes; c += instead if c accumulates.
+/* c [m,n] = op(a) op(b), or c += op(a) op(b) if c has TENSOR_ACCUM. Matrices are row-major; op is the
+ * identity or a transpose.
  *
- * a and b have one type; c and bias have that type, or c is F32. GEMMs of F32 may also end in 16 bits, and with
- * a fixed order the types are free. The result is rounded once, to c's type; a summand of a 16-bit main gradient
- * may first be rounded to 16 bits.
+ * a and b must have the same type. c must have that type, or F32, or 16 bits for a GEMM of F32; bias must
+ * have the type of c. If `fixed_order`, operands may have any types. The result is rounded once, to c's type,
+ * except that it may be rounded to 16 bits before it is added to a 16-bit main gradient.
  *
- * Optional operands are NULL. The first three need a c that does not accumulate: `bias` [n] is added to each
- * row; `act` is the activation of c; c is multiplied by the derivative of the activation at `pre`. `dbias`
- * receives the sums of a's columns; a is then the gradient dy [k,m].
+ * Absent operands are NULL. `bias` [n] is added to each row. `act` receives the activation of c. If there is
+ * a `pre`, c is multiplied by the derivative of the activation at it. These three require that c does not
+ * accumulate. `dbias` receives the column sums of a, which must then be the gradient dy [k,m].
  *
- * GEMMs of FP8 values (not both E5M2; only transpose_b) end in F32 or 16 bits. Their sizes are multiples of 16,
- * and their scales a_inverse and b_inverse are in device memory. */
+ * GEMMs of FP8 operands (not both E5M2; only transpose_b) write F32 or 16 bits. Their sizes must be multiples
+ * of 16, and their scales a_inverse and b_inverse must be in device memory. */
 typedef struct Gemm {
-    const char *op;                /* the op's name, for messages */
+    const char *op;                /* name of the op for messages */
     bool transpose_a, transpose_b; /* a is stored as [k,m], b as [n,k] */
     bool fixed_order;              /* LinearAttr */
     int64_t m, n, k;
     const Tensor *a, *b, *bias, *pre, *c, *act, *dbias;
     Activation activation;
-    const void *a_inverse, *b_inverse; /* FP8 only: kernels/fp8_blocks.h */
+    const void *a_inverse, *b_inverse; /* FP8 only: see kernels/fp8_blocks.h */
     Fp8Blocks a_blocks, b_blocks;
-    bool fast; /* FP8 only: Fp8GemmAttr */
+    bool fast; /* FP8 only: see Fp8GemmAttr */
 } Gemm;
 
 void gemm_run(const Call *, const Gemm *);
-/* Chooses the algorithm of gemm_run, by measurement if the GEMM is large; the operands need no memory.
- * Returns the scratch memory that it needs. */
+/* Chooses the algorithm of gemm_run, by measurement if the GEMM is large. The operands need not have memory.
+ * Returns the number of bytes of scratch memory that gemm_run needs. */
 size_t gemm_plan(const Call *, const Gemm *);
 
-/* act = the activation of y; no-op if `act` is NULL. */
+/* Writes the activation of y to `act`; does nothing if `act` is NULL. */
 void gemm_activate(const Call *, Tensor *y, Tensor *act, Activation);
-/* Multiplies dx, in place, by the derivative of the activation at `pre`; no-op if `pre` is NULL. */
+/* Multiplies dx in place by the derivative of the activation at `pre`; does nothing if `pre` is NULL. */
 void gemm_through_activation(const Call *, Tensor *dx, Tensor *pre, Activation);
 
 /* linear_algos.h */
 int gemm_take_algo(const Call *, const Gemm *, int n);
 
-/* dbias [n], = or +=: the sums of dy's columns. In a fixed order: over each sample in order, then over
- * samples. */
+/* Writes or adds the column sums of dy to dbias [n]. If `fixed_order`, each sample is summed in order, then
+ * the samples are. */
 void bias_gradient(const Call *, const Tensor *dy, const Tensor *dbias, bool fixed_order);
 size_t bias_gradient_scratch(const Tensor *dy, bool fixed_order);
-/* y [rows,n] = x + bias, or only the bias if x is NULL; all have one type. */
+/* y [rows,n] = x + bias, or bias if x is NULL. All operands have the same type. */
 void rows_plus_bias(cudaStream_t, DType, const void *x, const void *bias, void *y, int64_t rows, int64_t n);

@@ -1,14 +1,14 @@
-/* gemm_bench.cuh. Operands are random bits, because the speed depends on them, and do not fit the L2
- * cache. */
+/* Implements gemm_bench.cuh. Operands are random, because the speed depends on their bits, and larger than
+ * the L2 cache. */
 #include "kernels/cuda/gemm/gemm_bench.cuh"
 
 #include <algorithm>
 #include <string.h>
 
 enum { SETS_MAX = 64 };
-static const size_t ROTATION = 128 << 20; /* bytes of operands: more than twice the L2 cache */
+static const size_t ROTATION = 128 << 20; /* bytes of all sets of operands: more than twice the L2 cache */
 
-/* Results come last: they are written in one piece of memory. */
+/* Results come last, so that they are contiguous in memory. */
 enum { A, B, BIAS, PRE, C, ACT, DBIAS, OPERANDS };
 static_assert((int)OPERANDS == (int)GEMM_OPERANDS, "every operand of a Gemm has a tensor");
 
@@ -25,12 +25,12 @@ __device__ __forceinline__ uint64_t random_bits(uint64_t seed, int64_t i) {
     return mix(seed + (uint64_t)i * 0x9e3779b97f4a7c15u);
 }
 
-/* Uniform in [-1, 1). */
+/* Fills x with numbers that are uniform in [-1, 1). */
 static __global__ void randomise(Cells x, int64_t n, uint64_t seed) {
     GRID_LOOP(i, n) x.put(i, (float)(random_bits(seed, i) >> 40) * 0x1p-23f - 1.0f);
 }
 
-/* FP8 values, without NaN or very large ones. */
+/* Fills x with FP8 values, without NaN and very large values. */
 static __global__ void randomise_fp8(uint8_t *x, int64_t n, uint64_t seed) {
     GRID_LOOP(i, n) {
         const uint64_t z = random_bits(seed, i);
@@ -40,7 +40,7 @@ static __global__ void randomise_fp8(uint8_t *x, int64_t n, uint64_t seed) {
 
 static __global__ void fill_ones(float *x, int64_t n) { GRID_LOOP(i, n) x[i] = 1; }
 
-/* A sum of integers, equal in any order. */
+/* Computes a sum of integers, which does not depend on the order. */
 static __global__ void fingerprint(const uint16_t *x, int64_t n, unsigned long long *sum) {
     unsigned long long own = 0;
     GRID_LOOP(i, n) own += mix((uint64_t)i << 16 | x[i]);
@@ -51,13 +51,13 @@ static unsigned long long *fingerprint_at(const GemmBench *b) {
     return (unsigned long long *)(b->memory + (size_t)b->sets * b->set);
 }
 
-/* Makes the GEMM use this set. */
+/* Makes the GEMM use this set of operands. */
 static void take_set(GemmBench *b, int set) {
     char *at = b->memory + (size_t)set * b->set;
     for (int i = 0; i < OPERANDS; at += b->bytes[i++]) b->operand[i].data = at;
 }
 
-/* Includes the padding, which is part of the fingerprint. */
+/* Also fills the padding, because the fingerprint includes it. */
 static void fill(const GemmBench *b, int which, uint64_t seed) {
     const Tensor *x = &b->operand[which];
     const int64_t n = (int64_t)(b->bytes[which] / dtype_size((DType)x->dtype));
@@ -74,7 +74,7 @@ static void fill_set(GemmBench *b, int set) {
         if (b->bytes[i]) fill(b, i, (uint64_t)(OPERANDS * set + i));
 }
 
-/* FP8's scales are all 1. */
+/* Sets all FP8 scales to 1. */
 static void fill_scales(GemmBench *b) {
     float *at = (float *)((char *)fingerprint_at(b) + SPACE_ALIGN);
     if (!b->scales) return;
@@ -109,7 +109,7 @@ bool gemm_bench_open(GemmBench *b, const Device *d, const GemmState *s, const Ge
     b->sets = (int)std::min<size_t>(ROTATION / b->set + 1, SETS_MAX);
     const size_t behind = SPACE_ALIGN + (size_t)b->scales * sizeof(float);
     while (cudaMalloc(&b->memory, (size_t)b->sets * b->set + behind) != cudaSuccess) {
-        cudaGetLastError(); /* clears the error, which has been handled */
+        cudaGetLastError(); /* clears the error, which is handled here */
         if (b->sets == 1) return false;
         b->sets /= 2;
     }

@@ -1,4 +1,4 @@
-/* Repeats a GEMM to measure each algorithm and to compare its results bitwise: private to gemm*.cu. */
+/* Repeats a GEMM to measure algorithms and to compare their results bitwise. Private to gemm*.cu. */
 #pragma once
 
 #include "kernels/cuda/gemm/gemm_plan.cuh"
@@ -8,26 +8,25 @@ enum { GEMM_OPERANDS = 7 };
 typedef struct GemmBench {
     Call call; /* the device and stream */
     const GemmState *state;
-    GemmPlan plan; /* a copy to try algorithms on */
-    Gemm gemm;     /* with the tensors below */
+    GemmPlan plan; /* a private copy, in which algorithms are tried */
+    Gemm gemm;     /* its operands are the tensors below */
     Tensor operand[GEMM_OPERANDS];
-    size_t bytes[GEMM_OPERANDS], results,
-        set;        /* sizes of each operand, padded; of the results; of a complete set */
-    int64_t scales; /* number of FP8 scales; all sets share them */
+    size_t bytes[GEMM_OPERANDS], results, set; /* padded size of each operand; of the results; of a set */
+    int64_t scales;                            /* number of FP8 scales; all sets share them */
     cudaStream_t stream;
     cudaEvent_t begin, end;
     int sets, next;
     char *memory; /* the sets, then the fingerprint of results and the scales */
 } GemmBench;
 
-/* The operands of Gemm need no memory: the bench allocates its own, with fewer sets if memory is short.
- * False: there is not enough for one set. */
+/* The operands of Gemm need not have memory: the bench allocates sets of operands, and fewer of them if
+ * memory is short. Returns false if there is not enough memory for one set. */
 bool gemm_bench_open(GemmBench *, const Device *, const GemmState *, const GemmPlan *, const Gemm *);
 void gemm_bench_close(GemmBench *);
-/* Makes the GEMM use this algorithm. */
+/* Selects the algorithm for the following runs. */
 void gemm_bench_take(GemmBench *, const GemmAlgo *);
-/* Milliseconds of each of `runs` runs, after `before` unmeasured runs without a gap, including separate passes
- * of epilogues; negative: this algorithm does not run. */
+/* Returns the mean milliseconds per run of `runs` runs, which directly follow `before` unmeasured runs. The
+ * time includes separate passes of epilogues. It is negative if the algorithm does not run. */
 double gemm_bench_run(GemmBench *, int before, int runs);
-/* A fingerprint of all results over the first set; false: this algorithm does not run. */
+/* Computes a fingerprint of all results of the first set. Returns false if the algorithm does not run. */
 bool gemm_bench_print(GemmBench *, unsigned long long *out);

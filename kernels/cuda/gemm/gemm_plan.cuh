@@ -1,4 +1,4 @@
-/* Plans of cuBLASLt GEMMs: private to gemm*.cu. cuBLASLt's matrices are column-major, so it computes c^T =
+/* Plans of cuBLASLt GEMMs. Private to gemm*.cu. cuBLASLt's matrices are column-major, so it computes c^T =
  * op(b)^T op(a)^T. */
 #pragma once
 
@@ -9,19 +9,20 @@ extern "C" {
 #include "base/str.h"
 }
 
-/* An epilogue is fused into cuBLASLt's kernel, or runs as a separate pass. */
+/* Each epilogue is fused into cuBLASLt's kernel, or runs as a separate pass. */
 typedef enum GemmEpilogue {
     GEMM_BIAS = 1,  /* bias is added to c */
-    GEMM_GELU = 2,  /* act: from the unrounded sums; a separate pass reads the rounded c */
-    GEMM_SUMS = 4,  /* sums of a's columns: in F32, then rounded or added to dbias */
+    GEMM_GELU = 2,  /* act of the unrounded sums; a separate pass reads the rounded c */
+    GEMM_SUMS = 4,  /* column sums of a in F32, then rounded or added to dbias */
     GEMM_DGELU = 8, /* unrounded sums times the derivative at pre; a separate pass reads c */
 } GemmEpilogue;
 
-/* All facts that an algorithm may depend on. Compared and hashed as bytes: zeroed first. */
+/* All facts on which the choice of an algorithm may depend. Keys are compared and hashed as bytes, so they
+ * must be zeroed first. */
 typedef struct GemmKey {
     int64_t m, n, k;
     int32_t multiprocessors; /* number of multiprocessors that the GEMM may use; 0: all */
-    uint8_t type, c_type;    /* types of a; of c and the bias */
+    uint8_t type, c_type;    /* types of a, and of c and the bias */
     bool transpose_a, transpose_b, accumulate;
     uint8_t epilogues; /* a mask of GemmEpilogue */
     uint8_t align_a, align_b, align_c,
@@ -34,7 +35,7 @@ static_assert(sizeof(GemmKey) == 40, "a GemmKey has no bytes without a value");
 enum { GEMM_ALIGN = 16, GEMM_CANDIDATES = 32, GEMM_KINDS = 3, GEMM_ALGOS = 2 * GEMM_KINDS * GEMM_CANDIDATES };
 enum { GEMM_WORKSPACE = 32 << 20 }; /* bytes */
 
-/* The algorithm of a GEMM. If the bias is not fused, it is written to c first, and the GEMM adds to c. */
+/* The algorithm of a GEMM. A bias that is not fused is written to c first, and the GEMM adds to c. */
 typedef struct GemmAlgo {
     uint8_t fused; /* the epilogues that cuBLASLt fuses */
     cublasLtMatmulAlgo_t lt;
@@ -45,10 +46,10 @@ typedef struct GemmPlan {
     GemmAlgo algo;
     bool chosen; /* the choice is final */
     cublasLtMatmulDescOpaque_t matmul;
-    cublasLtMatrixLayoutOpaque_t a, b, c; /* layouts of Gemm's operands */
+    cublasLtMatrixLayoutOpaque_t a, b, c; /* layouts of the operands of the Gemm */
 } GemmPlan;
 
-/* State of a device (Cuda.state[CUDA_GEMM]), used by one rank and one stream. */
+/* State of a device (Cuda.state[CUDA_GEMM]), used by only one rank and one stream. */
 typedef struct GemmState {
     cublasLtHandle_t handle;
     void *workspace;
@@ -56,51 +57,54 @@ typedef struct GemmState {
     GemmPlan **plans;    /* a hash table with `room` entries, a power of two */
     size_t room, count;
     bool warned;    /* the user was warned that the store cannot be written */
-    int64_t hot_ns; /* clock_ns when a measurement last kept the GPU busy; 0: never */
+    int64_t hot_ns; /* clock_ns at the end of the last measurement that heated the GPU; 0: never */
 } GemmState;
 
-/* Makes the descriptors for algorithms with these epilogues fused. */
+/* Initializes the descriptors of the plan for algorithms that fuse these epilogues. */
 void gemm_describe(GemmPlan *, unsigned fused);
-/* The sets of epilogues that may be fused; returns their number. An unmeasured GEMM uses the first one for
- * which cuBLASLt has an algorithm. */
+/* Lists the sets of epilogues that may be fused, and returns their number. An unmeasured GEMM uses the first
+ * set for which cuBLASLt has an algorithm. */
 int gemm_kinds(const GemmKey *, unsigned fused[GEMM_KINDS]);
-/* cuBLASLt's algorithms for the GEMM with these epilogues, the best by its own estimate first; returns their
- * number. Leaves the plan described for them. Each algorithm sums in one fixed order. */
+/* Lists cuBLASLt's algorithms for the GEMM with these epilogues, the best by its heuristic first, and returns
+ * their number. The plan's descriptors are then those for these epilogues. The order of summation of each
+ * algorithm is fixed. */
 int gemm_algos(const GemmState *, GemmPlan *, unsigned fused, GemmAlgo[GEMM_CANDIDATES]);
-/* The algorithms for all sets of epilogues, in order. Then come algorithms that cuBLASLt offers only for a
- * different set, or without epilogues, but that also work for this one. Then come all of these with the other
- * order of tiles. */
+/* Lists the algorithms for all sets of epilogues, in order. For each set, algorithms follow that cuBLASLt
+ * proposes only for a different set, or without epilogues, but that also work for this set. At the end, all
+ * of these follow with the other order of tiles. */
 int gemm_all_algos(const GemmState *, GemmPlan *, GemmAlgo[GEMM_ALGOS]);
-/* Whether this version of the library has the algorithm. Leaves the plan described for it. */
+/* Whether this version of cuBLASLt supports the algorithm. The plan's descriptors are then those for it. */
 bool gemm_can(const GemmState *, GemmPlan *, const GemmAlgo *);
 /* Starts the GEMM and its epilogues with the planned algorithm. */
 cublasStatus_t gemm_start(const Call *, const GemmState *, GemmPlan *, const Gemm *);
 
-/* gemm_tune.cu: chooses the fastest algorithm by the device's policy. The operands need no memory. */
+/* gemm_tune.cu: chooses an algorithm by measurement, according to the device's --gemm-tuning. The operands
+ * need not have memory. */
 void gemm_tune(const Device *, GemmState *, GemmPlan *, const Gemm *);
 
-/* gemm_store.cu: the measurements made with this version of cuBLASLt on GPUs of this kind, in a file that
- * runs share: $ISOTRON_CACHE_DIR, else $XDG_CACHE_HOME/isotron, else ~/.cache/isotron. Only one process has
- * it open at a time. A file that is damaged or cannot be written causes a warning and new measurements. */
+/* gemm_store.cu: the measurements with this version of cuBLASLt on GPUs of this kind, in a file that all runs
+ * share. Its folder is $ISOTRON_CACHE_DIR, else $XDG_CACHE_HOME/isotron, else ~/.cache/isotron. Only one
+ * process can open the file at a time. If the file is damaged or cannot be written, the user is warned, and
+ * GEMMs are measured again. */
 typedef struct GemmChoice {
     GemmAlgo algo;
-    double us; /* under sustained load; 0: not measured */
+    double us; /* time per run under sustained load; 0: not measured */
 } GemmChoice;
 enum { GEMM_CHOICES = GEMM_TUNING_FASTEST + 1 };
 typedef struct GemmRecord {
     GemmKey key;
     GemmChoice choice[GEMM_CHOICES]; /* [GemmTuning] */
-    double first_us;                 /* time of the algorithm of an unmeasured GEMM */
+    double first_us;                 /* time of the algorithm that an unmeasured GEMM would use */
 } GemmRecord;
 typedef struct GemmStore {
-    int lock;   /* -1: there is no file */
+    int lock;   /* descriptor of the lock file; -1: none */
     bool alone; /* the lock is held */
     char *path, *head;
     Str text;
 } GemmStore;
 GemmStore gemm_store_open(const Cuda *, GemmState *);
 bool gemm_store_find(const GemmStore *, const GemmKey *, GemmRecord *);
-bool gemm_store_add(GemmStore *, GemmState *, const GemmRecord *); /* whether it was stored */
+bool gemm_store_add(GemmStore *, GemmState *, const GemmRecord *); /* returns whether the record was stored */
 void gemm_store_close(GemmStore *);
 
 /* gemm_ordered.cu */

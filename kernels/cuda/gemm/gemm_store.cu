@@ -1,6 +1,6 @@
-/* The tuning cache of GEMMs: one text file for each version of cuBLASLt and kind of GPU, with a line for each
- * GEMM. A lock is held while the file is open, so only one rank of a machine measures at a time. The other ranks
- * wait for its choices. */
+/* The tuning cache of GEMMs: one text file per version of cuBLASLt and kind of GPU, with one line per GEMM. A
+ * lock is held while the file is open, so only one rank of a machine measures at a time; the other ranks wait
+ * for its choices. */
 #include "kernels/cuda/gemm/gemm_plan.cuh"
 
 #include <ctype.h>
@@ -48,7 +48,7 @@ static char *head_of(const Cuda *c) {
 
 enum { ALGO_WORDS = sizeof(cublasLtMatmulAlgo_t) / sizeof(uint64_t) };
 
-/* A line ends in a hash of its preceding text. */
+/* Prints the line of a record. It ends with a hash of the text before. */
 static void print(Str *out, const GemmRecord *r) {
     const GemmKey *k = &r->key;
     Str line = {NULL, 0, 0};
@@ -66,7 +66,7 @@ static void print(Str *out, const GemmRecord *r) {
     str_free(&line);
 }
 
-/* The next number of a line; false if there is none. */
+/* Parses the next number of a line; returns false if there is none. */
 static bool number(const char **at, int base, uint64_t *out) {
     char *end;
     errno = 0;
@@ -111,7 +111,7 @@ static bool parse(const char *line, GemmRecord *r) {
     return microseconds(&line, &r->first_us);
 }
 
-/* Parses the line at `at` and returns the beginning of the next; NULL: not a valid line. */
+/* Parses the line at `at` and returns the beginning of the next line, or NULL if the line is invalid. */
 static const char *read_line(const char *at, GemmRecord *r) {
     const char *end = strchr(at, '\n');
     const size_t hash = 17; /* " " and 16 digits */
@@ -143,7 +143,7 @@ static void warn(GemmState *state, const char *what) {
     state->warned = true;
 }
 
-/* A file system without locks is no reason to stop. */
+/* If the file system does not support locks, the store works without a lock. */
 static Err lock(GemmStore *s, const char *dir) {
     char *path = mem_printf("%s/lock", dir);
     s->lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
@@ -165,7 +165,7 @@ GemmStore gemm_store_open(const Cuda *c, GemmState *state) {
     Err e = file_mkdirs(dir);
     if (!e.code) e = lock(&s, dir);
     free(dir);
-    if (e.code) warn(state, e.msg); /* the old content can still be read */
+    if (e.code) warn(state, e.msg); /* the existing content can still be read */
     if (!file_exists(s.path)) return s;
     str_clear(&s.text);
     e = file_read(s.path, &s.text);

@@ -1,12 +1,12 @@
-/* Chooses a GEMM's algorithm by measurement. The criterion is the time under the load of a training step. There
- * the power limit sets a GPU's clocks, so an algorithm that wins a short run by drawing more power may be
- * slower. Cheap interleaved runs therefore only discard candidates that are far behind. The finalists then run
- * alone, on a hot GPU, for as long as the power governor needs to settle. Each is measured with the separate
- * passes of its epilogues.
+/* Chooses a GEMM's algorithm by measurement. The criterion is the time under the load of a training step,
+ * where the power limit determines a GPU's clocks. An algorithm that wins short runs by drawing more power
+ * may be slower then. Therefore, short interleaved runs only discard candidates that are far behind. The
+ * finalists then run alone, on a hot GPU, for as long as the power governor needs to settle. The measured
+ * time includes the separate passes of epilogues.
  *
- * Two choices are made and stored. One is the fastest of the algorithms that are bitwise equal to the algorithm
- * of an unmeasured GEMM, so that tuning changes the time but no result, on any rank and after a restart. The
- * other is the fastest of all (--gemm-tuning), which is the same for all runs that share the store. */
+ * Two choices are made and stored. One is the fastest algorithm whose results are bitwise equal to those of
+ * an unmeasured GEMM, so that tuning never changes results, neither between ranks nor after a restart. The
+ * other is the fastest of all algorithms (--gemm-tuning); all runs that share the store use the same one. */
 #include "kernels/cuda/gemm/gemm_bench.cuh"
 
 #include <algorithm>
@@ -17,36 +17,37 @@ extern "C" {
 #include "base/clock.h"
 }
 
-/* Turns: interleaved short runs of all candidates. */
+/* Turns are interleaved short runs of all candidates. */
 enum { TURNS = 3, TURN_RUNS_MIN = 3, TURN_RUNS_MAX = 50 };
 static const double WARM_MS = 30, TURN_MS = 0.5;
-static const double HOPELESS = 1.2; /* multiple of the first candidate's time, in the first turn */
+static const double HOPELESS = 1.2; /* limit in the first turn, as a multiple of the first candidate's time */
 
-/* Blocks under load, in rounds of opposite order, so that most of a drift cancels out. The short turns predict
- * little about speed under load, so the first round includes all candidates that are nearly as fast as the best.
- * Later rounds include the best so far: fewer and closer candidates, each measured for longer. */
+/* Blocks are long runs under load. The order of candidates is reversed in every other round, so that most of
+ * a drift cancels out. Turns predict the speed under load only roughly, so the first round includes all
+ * candidates that are nearly as fast as the best. Later rounds include fewer and closer candidates, the best
+ * so far. */
 enum { ROUNDS = 4 };
 typedef struct Entry {
-    int most;    /* bitwise equal ones, and all */
-    double near; /* largest time, as a multiple of the fastest time so far */
+    int most;    /* number of bitwise equal candidates, and of all */
+    double near; /* largest time as a multiple of the fastest time so far */
 } Entry;
 static const Entry ENTRY[ROUNDS] = {{12, 1.15}, {6, 1.04}, {4, 1.02}, {3, 1.01}};
-static const double HEAT_MS = 400;  /* until clocks and temperature of an idle GPU settle */
-static const double REHEAT_MS = 80; /* if it was hot IDLE_S ago */
+static const double HEAT_MS = 400;  /* until clocks and temperature of an idle GPU have settled */
+static const double REHEAT_MS = 80; /* the same for a GPU that was hot less than IDLE_S ago */
 static const double IDLE_S = 1;
-static const double SETTLE_MS = 30, BLOCK_MS = 50; /* unmeasured, then measured */
+static const double SETTLE_MS = 30, BLOCK_MS = 50; /* of a block: unmeasured, then measured */
 
-static const double WORTHWHILE = 0.995; /* fraction of the first candidate's time: smaller gains are noise */
+static const double WORTHWHILE = 0.995; /* smaller gains over the first candidate are noise */
 
 typedef struct Candidate {
     GemmAlgo algo;
     bool runs, same_bits, finalist;
-    double turn[TURNS], ms; /* milliseconds of a run: each turn; the mean of its blocks */
+    double turn[TURNS], ms; /* milliseconds per run: of each turn; mean of the blocks */
 } Candidate;
 
 /* ---- turns ---- */
 
-/* An algorithm whose second result is not bitwise equal to its first counts as not running. */
+/* An algorithm is excluded if a second run is not bitwise equal to the first. */
 static void try_all(GemmBench *b, Candidate *all, int n) {
     unsigned long long first = 0, one, two;
     for (int i = 0; i < n; i++) {
@@ -57,7 +58,7 @@ static void try_all(GemmBench *b, Candidate *all, int n) {
     }
 }
 
-/* The number of runs that take `ms` if each takes `once`. */
+/* Number of runs that take `ms` together if each takes `once`. */
 static int runs_in(double ms, double once) { return (int)ceil(ms / fmax(once, 1e-4)); }
 
 static void turn(GemmBench *b, Candidate *x, int number) {
@@ -88,7 +89,7 @@ static void take_turns(GemmBench *b, Candidate *all, int n) {
 
 static bool is_faster(const Candidate *a, const Candidate *b) { return a->ms < b->ms; }
 
-/* Marks the entries in `chosen`, which is parallel to `all`. */
+/* Selects the candidates for a round: sets chosen[i] for all[i]. */
 static void choose(Candidate *all, int n, Entry entry, bool any_bits, bool *chosen) {
     Candidate *by_speed[GEMM_ALGOS];
     int count = 0;
@@ -99,7 +100,7 @@ static void choose(Candidate *all, int n, Entry entry, bool any_bits, bool *chos
         chosen[by_speed[i] - all] |= by_speed[i]->ms < entry.near * by_speed[0]->ms;
 }
 
-/* Keeps the best of the finalists; the first candidate always stays. */
+/* Keeps only the best finalists, and always the first candidate. */
 static void keep_best(Candidate *all, int n, Entry entry) {
     bool chosen[GEMM_ALGOS] = {true};
     choose(all, n, entry, false, chosen);
@@ -107,7 +108,7 @@ static void keep_best(Candidate *all, int n, Entry entry) {
     for (int i = 0; i < n; i++) all[i].finalist &= chosen[i];
 }
 
-/* The GPU may still be hot from the previous GEMM. */
+/* Keeps the GPU busy until it is hot. It may still be hot from the previous GEMM. */
 static void heat(GemmBench *b, const GemmState *s, const Candidate *by) {
     const bool hot = s->hot_ns && (double)(clock_ns() - s->hot_ns) < IDLE_S * 1e9;
     gemm_bench_take(b, &by->algo);
@@ -138,7 +139,7 @@ static void run_finals(GemmBench *b, GemmState *s, Candidate *all, int n) {
 
 /* ---- choice ---- */
 
-/* The first candidate is the algorithm of an unmeasured GEMM. */
+/* Lists the candidates. The first one is the algorithm that an unmeasured GEMM would use. */
 static int gather(const GemmState *s, GemmPlan *p, Candidate all[GEMM_ALGOS]) {
     GemmAlgo algos[GEMM_ALGOS];
     const int n = gemm_all_algos(s, p, algos);
@@ -173,7 +174,8 @@ static bool tune(const Device *d, GemmState *s, GemmPlan *p, const Gemm *g, Gemm
     return true;
 }
 
-/* Makes a rank that has no memory for measurements choose the same algorithm as a rank that has. */
+/* A record without measurements, for a rank that lacks memory for them. The choice that keeps results bitwise
+ * equal is still the same as on other ranks. */
 static const GemmRecord *unmeasured(const GemmPlan *p, GemmRecord *r) {
     memset(r, 0, sizeof *r);
     r->key = p->key;

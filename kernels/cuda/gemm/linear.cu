@@ -1,7 +1,7 @@
 /* The ops of kernels/cpu/linear.c: y = x w^T + bias over the last dimension, and its gradients dx = dy w (or
- * that of pre), dw = dy^T x, dbias = sum of dy; bias: y = x + bias. Written: y, act; written or added to: dx
- * (without pre), dw, dbias. dbias is summed in two stages: chunks of rows, then the chunks in order. With a
- * fixed order it is summed as on the CPU. */
+ * that of pre), dw = dy^T x, dbias = sum of dy; The op `bias` is y = x + bias. Written: y, act; written or
+ * added to: dx (without pre), dw, dbias. dbias is summed in two stages: over chunks of rows, then over the
+ * chunks in order. If the order is fixed, it is summed as on the CPU. */
 #include "kernels/cuda/gemm/gemm.cuh"
 extern "C" {
 #include "kernels/cuda/gemm/linear_algos.h"
@@ -10,7 +10,7 @@ extern "C" {
 
 #include <algorithm>
 
-/* Blocks of 32 columns (in vectors of N elements) times 8 rows. */
+/* A block has threads for 32 columns (of vectors of N elements) times 8 rows. */
 enum { LANES = 32, LINES = 8, THREADS = LANES * LINES };
 
 static bool fixed_order(const Call *c) { return ((const LinearAttr *)c->attr)->fixed_order; }
@@ -82,8 +82,8 @@ extern "C" size_t cuda_plans_linear_dgrad(const Call *c) { return plan(c, dgrad(
 
 /* ---- dbias ---- */
 
-/* Sums columns over rows [each * blockIdx.y, + each): into `out` if that is all rows, else into row
- * blockIdx.y of `partial`. */
+/* Sums columns over the chunk of `each` rows that begins at row each * blockIdx.y. The sums are written to
+ * `out` if there is only one chunk, else to row blockIdx.y of `partial`. */
 template <typename T, int N>
 static __global__ void __launch_bounds__(THREADS)
     sum_rows(const T *dy, int64_t rows, int64_t n, int64_t each, Real<T> *partial, Cells out, bool add) {
@@ -139,8 +139,8 @@ static __global__ void sum_samples(Cells dy, int64_t s, int64_t b, int64_t n, Ce
     }
 }
 
-/* The number of chunks: enough blocks for a GPU if there are rows for them, and few enough to be summed at
- * once. */
+/* The number of chunks: as many as keep a GPU busy, if there are enough rows, but not more than can be summed
+ * in a single stage. */
 static int64_t chunks_of(int64_t rows, int64_t n, int vector) {
     const int64_t wide = ceil_div(n, LANES * vector);
     return std::max<int64_t>(1, std::min({ceil_div(1024, wide), ceil_div(rows, 8 * LINES), (int64_t)128}));
@@ -186,7 +186,7 @@ size_t bias_gradient_scratch(const Tensor *dy, bool fixed_order) {
     return chunks > 1 ? (size_t)(chunks * n) * (dy->dtype == F64 ? sizeof(double) : sizeof(float)) : 0;
 }
 
-/* A weight that is not trained has no dw. */
+/* There is no dw if the weight is not trained. */
 extern "C" void cuda_linear_wgrad(const Call *c) {
     if (c->out[0])
         run(c, wgrad(c));
@@ -208,7 +208,7 @@ extern "C" int linear_take_algo(const OpDef *op, const Call *c, int n) {
 
 /* ---- bias ---- */
 
-/* Each thread processes fixed columns, row by row. */
+/* Each thread processes the same columns of one row after the other. */
 template <typename T, int N>
 static __global__ void __launch_bounds__(THREADS)
     add_bias(const T *x, const T *bias, T *y, int64_t rows, int64_t n) {

@@ -1,9 +1,9 @@
-/* Selects one of cuBLASLt's algorithms for the GEMMs of linear layers: for tests. */
+/* Selects one of cuBLASLt's algorithms for the GEMMs of linear layers. For tests only. */
 #pragma once
 
 #include "tensor/call.h"
 
-/* From now on calls of linear, linear_dgrad and linear_wgrad like this one use algorithm n, as if it had been
- * measured to be the fastest. Returns the fused epilogues: a sum of 1 (the bias), 2 (the activation), 4
- * (dbias), 8 (the activation's derivative); -1: there is no algorithm n. */
+/* Makes further calls of linear, linear_dgrad or linear_wgrad with the same GEMM as this call use algorithm
+ * n, as if it had been measured to be the fastest. Returns the fused epilogues as a sum of 1 (bias), 2
+ * (activation), 4 (dbias) and 8 (derivative of the activation), or -1 if there is no algorithm n. */
 int linear_take_algo(const OpDef *, const Call *, int n);

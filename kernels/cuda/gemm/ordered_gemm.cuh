@@ -1,23 +1,24 @@
-/* GEMMs in which every element is one chain of multiply-adds over its terms in order, as in kernels/cpu/tile.h:
- * bitwise equal for any shape, and equal to the CPU. Operands may have any types. */
+/* GEMMs in which every element is a single chain of multiply-adds in the order of its terms, as in
+ * kernels/cpu/tile.h. So an element does not depend on the shape of the GEMM, and is bitwise equal to the
+ * CPU's. Operands may have any types. */
 #pragma once
 
 #include "kernels/cuda/common.cuh"
 
 /* c [m,n] = a b (+ c, or + bias). Element (i,p) of a is at a_at + i * a_row + p * a_col, (p,j) of b at b_at +
- * p * b_row + j * b_col. One of the strides of a and of b is 1. */
+ * p * b_row + j * b_col. Each of a and b must have a stride of 1. */
 struct OrderedGemm {
-    Cells a, b, c, bias; /* without bias its data is NULL */
+    Cells a, b, c, bias; /* without a bias, bias.data is NULL */
     int64_t a_at, a_row, a_col, b_at, b_row, b_col, c_at, c_row, c_col;
     int64_t m, n, k;
-    bool add, bias_of_rows; /* bias_of_rows: the bias has an element per row of c, else per column */
+    bool add, bias_of_rows; /* bias_of_rows: the bias has one element per row of c, else per column */
 };
 
 enum { ORDERED_THREADS = 256, ORDERED_DEPTH = 16, ORDERED_PAD = 4 };
 
-/* A thread's share of `height` lines of an operand times ORDERED_DEPTH terms, with zeros outside.
- * Neighbouring threads load neighbouring elements: along the terms if those are contiguous, else along the
- * lines. */
+/* A thread's share of a tile of an operand, `height` lines times ORDERED_DEPTH terms; elements outside the
+ * operand are zeros. Adjacent threads load adjacent elements: of one line if its terms are contiguous, else
+ * of adjacent lines. */
 template <int height> struct Share {
     static constexpr int COUNT = height * ORDERED_DEPTH / ORDERED_THREADS;
     bool along;
@@ -45,8 +46,8 @@ template <int height> struct Share {
     }
 };
 
-/* Computes the part of c at (i0, j0), HEIGHT x WIDTH, with a block of ORDERED_THREADS, each with ROWS x
- * COLUMNS elements. */
+/* Computes the HEIGHT x WIDTH tile of c at (i0, j0) with a block of ORDERED_THREADS threads, each of which
+ * computes ROWS x COLUMNS elements. */
 template <typename R, int HEIGHT, int WIDTH, int ROWS, int COLUMNS>
 __device__ __forceinline__ void ordered_tile(const OrderedGemm &g, int64_t i0, int64_t j0) {
     static_assert(HEIGHT / ROWS * (WIDTH / COLUMNS) == ORDERED_THREADS, "every thread has its elements");
