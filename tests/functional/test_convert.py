@@ -55,7 +55,10 @@ CLASSES = {"gpt2": "GPT2LMHeadModel", "llama": "LlamaForCausalLM", "mistral": "M
            "qwen3_moe": "Qwen3MoeForCausalLM", "glm4_moe": "Glm4MoeForCausalLM", "starcoder2": "Starcoder2ForCausalLM",
            "granite": "GraniteForCausalLM", "gemma2": "Gemma2ForCausalLM", "gemma3_text": "Gemma3ForCausalLM",
            "gpt_neox": "GPTNeoXForCausalLM", "falcon": "FalconForCausalLM", "olmo2": "Olmo2ForCausalLM",
-           "phi3": "Phi3ForCausalLM", "bert": "BertForPreTraining", "t5": "T5ForConditionalGeneration"}
+           "phi3": "Phi3ForCausalLM", "arcee": "ArceeForCausalLM", "seed_oss": "SeedOssForCausalLM",
+           "smollm3": "SmolLM3ForCausalLM", "glm": "GlmForCausalLM", "glm4": "Glm4ForCausalLM",
+           "helium": "HeliumForCausalLM", "ernie4_5": "Ernie4_5ForCausalLM", "gemma": "GemmaForCausalLM",
+           "exaone4": "Exaone4ForCausalLM", "bert": "BertForPreTraining", "t5": "T5ForConditionalGeneration"}
 DTYPES = {"float32": "F32", "float64": "F64", "bfloat16": "BF16", "float16": "F16"}
 
 

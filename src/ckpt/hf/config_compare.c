@@ -21,6 +21,14 @@ static TextList plain_numbers(Arena *arena, const TextList *list) {
     return plain;
 }
 
+/* The pattern as text: "[1,0,1]". */
+static const char *plain_pattern(Arena *arena, const bool *layer, int64_t n) {
+    char *text = arena_alloc(arena, (size_t)(2 * n + 2));
+    for (int64_t i = 0; i < n; i++) text[2 * i] = i ? ',' : '[', text[2 * i + 1] = layer[i] ? '1' : '0';
+    memcpy(text + 2 * n, "]", 2);
+    return text;
+}
+
 static void plain_positions(Config *c, const Config *fresh, Arena *arena) {
     const bool rope = config_rotates(c);
     if (!rope || !f64_is_set(c->rotary_seq_len_interpolation_factor))
@@ -30,6 +38,8 @@ static void plain_positions(Config *c, const Config *fresh, Arena *arena) {
         c->rotary_percent = fresh->rotary_percent;
         c->rotary_interleaved = false;
     }
+    if (c->model == MODEL_gpt && rope)
+        c->no_rope_freq = plain_pattern(arena, c->derived.layer_rotated, c->num_layers);
     if (!c->use_rope_scaling) {
         c->rope_scaling_factor = fresh->rope_scaling_factor;
         c->rope_scaling_low_freq_factor = fresh->rope_scaling_low_freq_factor;
@@ -57,14 +67,6 @@ static void plain_positions(Config *c, const Config *fresh, Arena *arena) {
         c->relative_attention_num_buckets = fresh->relative_attention_num_buckets;
         c->relative_attention_max_distance = fresh->relative_attention_max_distance;
     }
-}
-
-/* The pattern as text: "[1,0,1]". */
-static const char *plain_pattern(Arena *arena, const bool *layer, int64_t n) {
-    char *text = arena_alloc(arena, (size_t)(2 * n + 2));
-    for (int64_t i = 0; i < n; i++) text[2 * i] = i ? ',' : '[', text[2 * i + 1] = layer[i] ? '1' : '0';
-    memcpy(text + 2 * n, "]", 2);
-    return text;
 }
 
 static void plain_windows(Config *c, Arena *arena) {

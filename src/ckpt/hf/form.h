@@ -38,23 +38,26 @@ typedef enum HfWindows {
     HF_WINDOWS_ALL,       /* all layers, if sliding_window is a number */
     HF_WINDOWS_ALTERNATE, /* layers of layer_types; default: 0, 2, ... */
     HF_WINDOWS_PERIOD,    /* layers of layer_types; default: all but every sliding_window_pattern-th */
-    HF_WINDOWS_SWITCHED,  /* like ALL, if use_sliding_window is true */
-    HF_WINDOWS_LATE,      /* like SWITCHED: layers of layer_types; default: from max_window_layers on */
-    HF_WINDOWS_EVEN,      /* like LATE; default: 0, 2, ... below max_window_layers */
+    HF_WINDOWS_ROTATED,   /* like PERIOD, with a period of 4; layers without a window have no rotation */
+    HF_WINDOWS_ROTATED_OR_NONE, /* like ROTATED; without sliding_window, no layer has a window and all rotate */
+    HF_WINDOWS_UNROTATED,       /* like LATE; default: the layers without rotation */
+    HF_WINDOWS_SWITCHED,        /* like ALL, if use_sliding_window is true */
+    HF_WINDOWS_LATE,            /* like SWITCHED: layers of layer_types; default: from max_window_layers on */
+    HF_WINDOWS_EVEN,            /* like LATE; default: 0, 2, ... below max_window_layers */
 } HfWindows;
 
 extern const HfForm hf_form_value, hf_form_opposite, hf_form_copy, hf_form_text, hf_form_token, hf_form_fixed,
     hf_form_lacking, hf_form_required, hf_form_stated, hf_form_refused, hf_form_alias;
 /* Forms of heads, sizes, activations, scores and biases. */
 extern const HfForm hf_form_query_groups, hf_form_head_size, hf_form_head_size_is_usual,
-    hf_form_hidden_size_divides, hf_form_fourfold, hf_form_decoder_layers, hf_form_feed_forward,
-    hf_form_positions, hf_form_activation, hf_form_gate, hf_form_pre_attention_scalar, hf_form_softcap,
-    hf_form_scaled_head, hf_form_attention_biases, hf_form_both_biases, hf_form_same_rate, hf_form_two_norms,
-    hf_form_falcon_layers, hf_form_falcon_heads;
+    hf_form_hidden_size_divides, hf_form_heads_fill_hidden, hf_form_fourfold, hf_form_decoder_layers,
+    hf_form_feed_forward, hf_form_positions, hf_form_activation, hf_form_gate, hf_form_gemma_gate,
+    hf_form_pre_attention_scalar, hf_form_softcap, hf_form_scaled_head, hf_form_attention_biases,
+    hf_form_both_biases, hf_form_same_rate, hf_form_two_norms, hf_form_falcon_layers, hf_form_falcon_heads;
 extern const HfForm hf_form_bert_heads, hf_form_classes, hf_form_padding, hf_form_positions_after_padding,
     hf_form_erf_activation;
 extern const HfForm hf_form_rope_number, hf_form_local_base, hf_form_whole_rotation, hf_form_rope_scaling,
-    hf_form_long_rope, hf_form_windows;
+    hf_form_long_rope, hf_form_rotated_layers, hf_form_windows;
 extern const HfForm hf_form_experts, hf_form_expert_width, hf_form_several_experts, hf_form_router_groups,
     hf_form_shared_experts, hf_form_first_dense, hf_form_sparse_layers;
 
@@ -80,6 +83,8 @@ int64_t hf_get_option(HfReader *, int option);
 int64_t hf_get_multiple(HfReader *, const HfRow *, int64_t n, int option);
 /* The number of layers; above the largest --num-layers is an error. */
 int64_t hf_get_layers(HfReader *);
+/* Whether layer i has a rotation; true if the type has no row of rotated_layers. */
+bool hf_is_rotated(HfReader *, int64_t i);
 /* Sets an option: appends `name = value`. */
 void hf_set_size(HfReader *, int option, int64_t);
 void hf_set_real(HfReader *, int option, double);

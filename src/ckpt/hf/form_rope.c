@@ -85,6 +85,42 @@ static void whole_rotation_read(HfReader *r, const HfRow *row) {
     hf_set_real(r, row->option, part);
 }
 
+/* ---- layers without rotation ---- */
+
+static int find_rotated_layers(const HfReader *r) {
+    int i = 0;
+    while (i < r->num_rows && r->rows[i]->form != &hf_form_rotated_layers) i++;
+    return i;
+}
+
+/* The list has 1 for a layer with rotation. Without a list, every n-th layer has none. */
+bool hf_is_rotated(HfReader *r, int64_t i) {
+    const int at = find_rotated_layers(r);
+    if (at == r->num_rows) return true;
+    const HfRow *row = r->rows[at];
+    const json_t *list = hf_member(r, NULL, row->key), *flag = json_array_get(list, (size_t)i);
+    if (!list) return (i + 1) % hf_get_size(r, "no_rope_layer_interval", (int64_t)row->fallback) != 0;
+    if (!json_is_integer(flag)) hf_refuse(r, row->key, "not a list with a 0 or a 1 for each layer");
+    return json_integer_value(flag) != 0;
+}
+
+static void rotated_layers_read(HfReader *r, const HfRow *row) {
+    const int64_t layers = hf_get_layers(r);
+    Str unrotated = {0};
+    for (int64_t i = 0; i < layers && !r->err.code; i++)
+        str_printf(&unrotated, "%s%d", i ? "," : "[", !hf_is_rotated(r, i));
+    str_puts(&unrotated, "]");
+    hf_set_text(r, row->option, unrotated.s);
+    str_free(&unrotated);
+}
+
+static void rotated_layers_write(HfWriter *w, const HfRow *row) {
+    json_t *list = json_array();
+    for (int64_t i = 0; i < w->config->num_layers; i++)
+        json_array_append_new(list, json_integer(w->config->derived.layer_rotated[i]));
+    hf_put(w, row->key, list);
+}
+
 /* ---- scaling ---- */
 
 static void set_scaling_number(HfReader *r, const json_t *in, const char *in_key, const char *key,
@@ -318,4 +354,5 @@ const HfForm hf_form_rope_number = {rope_number_read, hf_value_write},
              hf_form_local_base = {local_base_read, local_base_write},
              hf_form_whole_rotation = {whole_rotation_read, hf_value_write},
              hf_form_rope_scaling = {rope_scaling_read, rope_scaling_write},
+             hf_form_rotated_layers = {rotated_layers_read, rotated_layers_write},
              hf_form_long_rope = {long_rope_read, rope_scaling_write};

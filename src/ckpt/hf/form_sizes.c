@@ -42,6 +42,15 @@ static void hidden_size_divides_read(HfReader *r, const HfRow *row) {
                   "not a multiple of num_attention_heads, as transformers wants it of this type of model");
 }
 
+static void heads_fill_hidden_read(HfReader *r, const HfRow *row) {
+    const int64_t heads = hf_get_option(r, OPTION_num_attention_heads),
+                  hidden = hf_get_option(r, OPTION_hidden_size);
+    (void)row;
+    if (hidden % heads || hidden / heads != hf_get_option(r, OPTION_kv_channels))
+        hf_refuse(r, "hidden_size",
+                  "not num_attention_heads * head_dim, as transformers wants it of this type of model");
+}
+
 static void fourfold_read(HfReader *r, const HfRow *row) {
     const bool is_given = hf_member(r, NULL, row->key) != NULL;
     hf_set_size(r, row->option,
@@ -91,6 +100,14 @@ static void read_activation(HfReader *r, const HfRow *row, bool is_gate) {
 
 static void activation_read(HfReader *r, const HfRow *row) { read_activation(r, row, false); }
 static void gate_read(HfReader *r, const HfRow *row) { read_activation(r, row, true); }
+
+/* The first files of Gemma have "gelu", which transformers takes for the tanh approximation. */
+static void gemma_gate_read(HfReader *r, const HfRow *row) {
+    if (!strcmp(hf_get_text(r, NULL, row->key, row->word), "gelu"))
+        hf_set_text(r, row->option, MlpActivation_spellings[MLP_GEGLU_TANH]);
+    else
+        gate_read(r, row);
+}
 
 static void activation_write(HfWriter *w, const HfRow *row) {
     int i = 0;
@@ -204,12 +221,14 @@ const HfForm hf_form_query_groups = {query_groups_read, hf_value_write},
              hf_form_head_size = {head_size_read, hf_value_write},
              hf_form_head_size_is_usual = {head_size_is_usual_read, NULL},
              hf_form_hidden_size_divides = {hidden_size_divides_read, NULL},
+             hf_form_heads_fill_hidden = {heads_fill_hidden_read, NULL},
              hf_form_fourfold = {fourfold_read, hf_value_write},
              hf_form_decoder_layers = {decoder_layers_read, hf_value_write},
              hf_form_feed_forward = {feed_forward_read, feed_forward_write},
              hf_form_positions = {positions_read, hf_value_write},
              hf_form_activation = {activation_read, activation_write},
              hf_form_gate = {gate_read, activation_write},
+             hf_form_gemma_gate = {gemma_gate_read, activation_write},
              hf_form_pre_attention_scalar = {pre_attention_scalar_read, pre_attention_scalar_write},
              hf_form_softcap = {softcap_read, softcap_write},
              hf_form_scaled_head = {scaled_head_read, scaled_head_write},

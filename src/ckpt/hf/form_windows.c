@@ -9,16 +9,26 @@ static bool reads_first(const HfRow *row) {
     return row->choice == HF_WINDOWS_LATE || row->choice == HF_WINDOWS_EVEN;
 }
 
+/* Whether layers without a window have no rotation. */
+static bool only_windows_rotate(const HfRow *row) {
+    return row->choice == HF_WINDOWS_ROTATED || row->choice == HF_WINDOWS_ROTATED_OR_NONE;
+}
+
 /* Whether use_sliding_window has an effect. */
-static bool is_switched(const HfRow *row) { return reads_first(row) || row->choice == HF_WINDOWS_SWITCHED; }
+static bool is_switched(const HfRow *row) {
+    return reads_first(row) || row->choice == HF_WINDOWS_SWITCHED || row->choice == HF_WINDOWS_UNROTATED;
+}
 
 /* Whether every n-th layer has full attention, and all other layers have a window. */
 static bool is_periodic(const HfRow *row) {
-    return row->choice == HF_WINDOWS_ALTERNATE || row->choice == HF_WINDOWS_PERIOD;
+    return row->choice == HF_WINDOWS_ALTERNATE || row->choice == HF_WINDOWS_PERIOD ||
+           only_windows_rotate(row);
 }
 
 /* Whether layer_types decides which layers have a window. */
-static bool reads_layers(const HfRow *row) { return reads_first(row) || is_periodic(row); }
+static bool reads_layers(const HfRow *row) {
+    return reads_first(row) || is_periodic(row) || row->choice == HF_WINDOWS_UNROTATED;
+}
 
 /* Whether layer i has a window according to layer_types; without layer_types, `otherwise`. */
 static bool is_named(HfReader *r, const json_t *types, int64_t i, bool otherwise) {
@@ -35,12 +45,15 @@ static bool is_named(HfReader *r, const json_t *types, int64_t i, bool otherwise
 
 /* The value of max_window_layers, or the period of is_periodic. */
 static int64_t get_number(HfReader *r, const HfRow *row) {
+    const bool has_list = hf_member(r, NULL, "layer_types") != NULL;
     if (row->choice == HF_WINDOWS_PERIOD) return hf_get_size(r, "sliding_window_pattern", 6);
+    if (only_windows_rotate(row)) return has_list ? 1 : hf_get_size(r, "sliding_window_pattern", 4);
     return reads_first(row) ? hf_get_count(r, "max_window_layers", 28) : 2;
 }
 
 /* Whether layer i has a window in a file without layer_types. */
-static bool is_windowed(const HfRow *row, int64_t i, int64_t number) {
+static bool is_windowed(HfReader *r, const HfRow *row, int64_t i, int64_t number) {
+    if (row->choice == HF_WINDOWS_UNROTATED) return !hf_is_rotated(r, i);
     if (row->choice == HF_WINDOWS_LATE) return i >= number;
     if (row->choice == HF_WINDOWS_EVEN) return i % 2 == 0 && i < number;
     return is_periodic(row) ? (i + 1) % number != 0 : row->choice != HF_WINDOWS_NONE;
@@ -53,6 +66,8 @@ static int64_t get_window(HfReader *r, const HfRow *row) {
     if (is_switched(row) && !hf_get_flag(r, NULL, "use_sliding_window", false)) return 0;
     if (json_is_null(size) && row->choice == HF_WINDOWS_EVEN)
         hf_refuse(r, row->key, "but use_sliding_window is true");
+    if (json_is_null(size) && row->choice == HF_WINDOWS_ROTATED_OR_NONE && hf_member(r, NULL, "layer_types"))
+        return 0;
     if (json_is_null(size) && is_periodic(row))
         hf_refuse(r, row->key, "without which transformers cannot run this type of model");
     return json_is_null(size) ? 0 : hf_get_size(r, row->key, (int64_t)row->fallback);
@@ -63,11 +78,11 @@ static int64_t get_window(HfReader *r, const HfRow *row) {
 static void windows_read(HfReader *r, const HfRow *row) {
     const json_t *types = hf_member(r, NULL, "layer_types");
     const int64_t layers = hf_get_layers(r), size = get_window(r, row), number = get_number(r, row);
-    Str pattern = {0};
+    Str pattern = {0}, unrotated = {0};
     if (types && (!json_is_array(types) || json_array_size(types) != (size_t)layers))
         hf_refuse(r, "layer_types", "not a list with one entry for each layer");
     for (int64_t i = 0; i < layers && !r->err.code; i++) {
-        const bool usual = size && is_windowed(row, i, number), named = is_named(r, types, i, usual);
+        const bool usual = size && is_windowed(r, row, i, number), named = is_named(r, types, i, usual);
         if (named && !size)
             hf_refuse(r, "layer_types", "but transformers gives this model no window");
         else if (named != usual && !reads_layers(row))
@@ -75,11 +90,13 @@ static void windows_read(HfReader *r, const HfRow *row) {
                       "but transformers gives every layer of this type of model the window");
         r->windowed += named;
         str_printf(&pattern, "%s%d", i ? "," : "[", named);
+        str_printf(&unrotated, "%s%d", i ? "," : "[", !named);
     }
-    str_puts(&pattern, "]");
+    str_puts(&pattern, "]"), str_puts(&unrotated, "]");
     if (r->windowed) str_printf(r->out, "window-size = %lld,0\n", (long long)size - 1);
     if (r->windowed && r->windowed < layers) hf_set_text(r, OPTION_window_attn_skip_freq, pattern.s);
-    str_free(&pattern);
+    if (size && only_windows_rotate(row)) hf_set_text(r, OPTION_no_rope_freq, unrotated.s);
+    str_free(&pattern), str_free(&unrotated);
 }
 
 /* The window of Hugging Face includes the token itself; the window of Megatron-LM counts only the tokens
@@ -93,7 +110,7 @@ static void windows_write(HfWriter *w, const HfRow *row) {
     const bool any = full < layers;
     if (any)
         hf_put_size(w, row->key, d->window_left + 1);
-    else if (!is_periodic(row))
+    else if (!is_periodic(row) || (row->choice == HF_WINDOWS_ROTATED_OR_NONE && d->layer_rotated[0]))
         hf_put(w, row->key, json_null());
     if (is_switched(row)) hf_put_flag(w, "use_sliding_window", any);
     if (!reads_layers(row) || !(any || is_periodic(row))) return;

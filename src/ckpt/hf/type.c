@@ -124,6 +124,42 @@ static const HfRow ROWS_phi3[] = {
 #include "ckpt/hf/phi3.def"
 #include "ckpt/hf/all.def"
 };
+static const HfRow ROWS_arcee[] = {
+#include "ckpt/hf/arcee.def"
+#include "ckpt/hf/all.def"
+};
+static const HfRow ROWS_seed_oss[] = {
+#include "ckpt/hf/seed_oss.def"
+#include "ckpt/hf/all.def"
+};
+static const HfRow ROWS_smollm3[] = {
+#include "ckpt/hf/smollm3.def"
+#include "ckpt/hf/all.def"
+};
+static const HfRow ROWS_glm[] = {
+#include "ckpt/hf/glm.def"
+#include "ckpt/hf/all.def"
+};
+static const HfRow ROWS_glm4[] = {
+#include "ckpt/hf/glm4.def"
+#include "ckpt/hf/all.def"
+};
+static const HfRow ROWS_helium[] = {
+#include "ckpt/hf/helium.def"
+#include "ckpt/hf/all.def"
+};
+static const HfRow ROWS_ernie4_5[] = {
+#include "ckpt/hf/ernie4_5.def"
+#include "ckpt/hf/all.def"
+};
+static const HfRow ROWS_gemma[] = {
+#include "ckpt/hf/gemma.def"
+#include "ckpt/hf/all.def"
+};
+static const HfRow ROWS_exaone4[] = {
+#include "ckpt/hf/exaone4.def"
+#include "ckpt/hf/all.def"
+};
 static const HfRow ROWS_bert[] = {
 #include "ckpt/hf/all.def"
 #include "ckpt/hf/bert.def"

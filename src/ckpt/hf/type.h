@@ -1,6 +1,6 @@
 /* The model types of Hugging Face (config/hf_types.def), and the rows that describe their config.json. The
  * rows of a type are the keys that transformers reads for that type, with the meaning of a missing key. One
- * importer and one exporter (config.c) process the rows. Source: transformers 5.23,
+ * importer and one exporter (config.c) process the rows. Source: transformers 5.24,
  * models/<type>/configuration_<type>.py (defaults) and modeling_<type>.py (keys that are read). */
 #pragma once
 

@@ -10,7 +10,10 @@ static HfFamily family_of(const char *architecture, bool two_norms) {
     const struct {
         const char *architecture;
         HfFamily family;
-    } OTHERS[] = {{"Phi3ForCausalLM", HF_PHI3},
+    } OTHERS[] = {{"GlmForCausalLM", HF_GLM},
+                  {"Glm4ForCausalLM", HF_GLM4},
+                  {"Exaone4ForCausalLM", HF_OLMO2},
+                  {"Phi3ForCausalLM", HF_PHI3},
                   {"Olmo2ForCausalLM", HF_OLMO2},
                   {"GPT2LMHeadModel", HF_GPT2},
                   {"MixtralForCausalLM", HF_MIXTRAL},
@@ -193,8 +196,9 @@ TEST(a_stored_type_is_written) {
 
 TEST(models_that_hf_lacks_are_refused) {
     static const char *const confs[][2] = {
-        {BASE LLAMA "rotary-interleaved = true\n", "llama, the nearest type, config.json would import as a "
-                                                   "different model: rotary_interleaved is 'true'"},
+        {BASE LLAMA "rotary-interleaved = true\nqk-layernorm = true\n",
+         "qwen3, the nearest type, config.json would import as a different model: rotary_interleaved is "
+         "'true'"},
         {BASE LLAMA "qk-layernorm = true\nadd-qkv-bias = true\n",
          "qwen2, the nearest type, config.json would import as a different model: qk_layernorm is 'true'"},
         {BASE "normalization = RMSNorm\n", "position_embedding_type is \"learned_absolute\""},
@@ -202,8 +206,8 @@ TEST(models_that_hf_lacks_are_refused) {
         {BASE LLAMA "apply-layernorm-1p = true\n", "apply_layernorm_1p is 'true'"},
         {BASE LLAMA "kv-channels = 8\nrotary-percent = 0.5\nadd-qkv-bias = true\n", "nearest type"},
         {BASE "position-embedding-type = none\n", "position_embedding_type is"},
-        {BASE LLAMA "window-size = 7,0\nwindow-attn-skip-freq = 2\n",
-         "mistral, the nearest type, config.json would import as a different model: window_attn_skip_freq"},
+        {BASE LLAMA "window-size = 7,0\nwindow-attn-skip-freq = 2\nhf-model-type = mistral\n",
+         "config.json would import as a different model: window_attn_skip_freq"},
         {BASE LLAMA EXPERTS "moe-expert-capacity-factor = 1\n", "moe_expert_capacity_factor is"},
         {BASE LLAMA EXPERTS "moe-layer-freq = 2\n", "mixtral"},
         {BASE LLAMA EXPERTS "moe-router-load-balancing-type = sinkhorn\n", "sinkhorn does"},
@@ -450,19 +454,26 @@ TEST(what_says_the_same_in_other_words_is_equal) {
     "true\nnum-token-types = "                                                                               \
     "1\nhf-model-type = " type "\n"
 
-enum { MOST_CHOICES = 9 };
+/* --hf-model-type with the name of the type that is tried: an earlier type may fit too. */
+#define NAMED "hf-model-type = %s\n"
+
+enum { MOST_CHOICES = 10 };
 static const char *const CHOICES[][MOST_CHOICES] = {
     {"", LLAMA_POSITIONS, LLAMA_POSITIONS "rotary-percent = 0.5\n",
      LLAMA_POSITIONS "rotary-seq-len-interpolation-factor = 2\n", LLAMA_POSITIONS "use-rope-scaling = true\n",
      LLAMA_POSITIONS "parallel-residual = two-norms\n", LLAMA_POSITIONS "parallel-residual = one-norm\n",
-     "position-embedding-type = yarn\n", LLAMA_POSITIONS "rope-dynamic-factor = 2\n"},
+     "position-embedding-type = yarn\n", LLAMA_POSITIONS "rope-dynamic-factor = 2\n",
+     LLAMA_POSITIONS "rotary-interleaved = true\n"},
     {"", "normalization = RMSNorm\n", "apply-layernorm-1p = true\n"},
     {"", "swiglu = true\n", "squared-relu = true\n"},
     {"", "disable-bias-linear = true\n", "disable-bias-linear = true\nadd-qkv-bias = true\n"},
     {"", "group-query-attention = true\nnum-query-groups = 2\nkv-channels = 4\n"
          "untie-embeddings-and-output-weights = true\n"},
-    {"", "qk-layernorm = true\n", "embedding-multiplier = 12\n", GEMMA2},
-    {"", "qk-layernorm = true\n", "qk-layernorm = true\nqk-layernorm-whole = true\nnorm-placement = post\n"},
+    {"", "qk-layernorm = true\n", "embedding-multiplier = 12\n", GEMMA2,
+     "activation = geglu-tanh\napply-layernorm-1p = true\nscale-embedding = true\n"},
+    {"", "qk-layernorm = true\n", "qk-layernorm = true\nqk-layernorm-whole = true\nnorm-placement = post\n",
+     "qk-layernorm = true\nnorm-placement = post\n", "norm-placement = sandwich\n"},
+    {"", "no-rope-freq = 2\n"},
     {"", "window-size = 7,0\n", "window-size = 7,0\nwindow-attn-skip-freq = [0,1,1]\n",
      "window-size = 7,0\nwindow-attn-skip-freq = [1,0,0]\n"},
     {"", EXPERTS, EXPERTS "moe-layer-freq = [0,1,1]\nmoe-router-pre-softmax = true\n",
@@ -472,6 +483,7 @@ static const char *const CHOICES[][MOST_CHOICES] = {
     {"", "model = bert\nactivation = gelu-erf\n",
      "model = bert\nactivation = gelu-tanh\nnorm-placement = post\n", T5, ROBERTA("roberta"),
      ROBERTA("xlm-roberta")},
+    {"", NAMED},
 };
 enum { N_CHOICES = sizeof CHOICES / sizeof *CHOICES };
 
@@ -479,15 +491,15 @@ enum { N_CHOICES = sizeof CHOICES / sizeof *CHOICES };
 static const int MODEL[][N_CHOICES] = {
     {0},
     {1, 1, 1},
-    {1, 1, 1, 1, 0, 0, 0, 1},
+    {1, 1, 1, 1, 0, 0, 0, 0, 1},
     {1, 1, 1, 2},
     {1, 1, 1, 1, 0, 1},
     {1, 0, 1, 1},
     {1, 2},
-    {1, 1, 1, 1, 0, 0, 0, 0, 1},
-    {1, 1, 1, 1, 0, 0, 0, 0, 3},
-    {1, 1, 1, 1, 0, 1, 0, 0, 1},
-    {1, 1, 1, 1, 0, 0, 0, 0, 4},
+    {1, 1, 1, 1, 0, 0, 0, 0, 0, 1},
+    {1, 1, 1, 1, 0, 0, 0, 0, 0, 3},
+    {1, 1, 1, 1, 0, 1, 0, 0, 0, 1},
+    {1, 1, 1, 1, 0, 0, 0, 0, 0, 4},
     {1},
     {1, 1, 1, 0, 0, 2},
     {1, 1, 0, 1, 0, 3},
@@ -496,11 +508,20 @@ static const int MODEL[][N_CHOICES] = {
     {6},
     {1, 1, 1, 1, 0, 0, 2},
     {2, 1, 1, 1, 1},
-    {0, 0, 0, 0, 0, 0, 0, 0, 0, 2},
-    {0, 0, 0, 0, 0, 0, 0, 0, 0, 1},
-    {0, 0, 0, 0, 0, 0, 0, 0, 0, 4},
-    {0, 0, 0, 0, 0, 0, 0, 0, 0, 5},
-    {0, 0, 0, 0, 0, 0, 0, 0, 0, 3},
+    {1, 1, 2, 1, 0, 0, 0, 0, 0, 0, 0, 1},
+    {1, 1, 1, 2, 0, 0, 0, 0, 0, 0, 0, 1},
+    {1, 1, 1, 1, 0, 0, 0, 1, 0, 0, 0, 1},
+    {9, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 1},
+    {9, 1, 1, 1, 0, 0, 4, 0, 0, 0, 0, 1},
+    {9, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 1},
+    {9, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 1},
+    {1, 1, 0, 1, 0, 4, 0, 0, 0, 0, 0, 1},
+    {1, 1, 1, 1, 0, 0, 3, 0, 0, 0, 0, 1},
+    {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2},
+    {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1},
+    {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4},
+    {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 5},
+    {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 3},
 };
 _Static_assert(sizeof MODEL / sizeof *MODEL == HF_TYPES, "one for each type");
 
@@ -539,24 +560,25 @@ static int try_export(const char *path, const char *conf) {
     return type;
 }
 
-static int try_choices(const char *path, const int at[N_CHOICES]) {
+static int try_choices(const char *path, const HfType *type, const int at[N_CHOICES]) {
     Str conf = {0};
     str_puts(&conf, BASE "num-layers = 3\n");
-    for (int i = 0; i < N_CHOICES; i++) str_puts(&conf, CHOICES[i][at[i]]);
+    for (int i = 0; i + 1 < N_CHOICES; i++) str_puts(&conf, CHOICES[i][at[i]]);
+    if (at[N_CHOICES - 1]) str_printf(&conf, NAMED, type->name);
     char *options = last_lines(conf.s);
-    const int type = try_export(path, options);
+    const int exported = try_export(path, options);
     free(options);
     str_free(&conf);
-    return type;
+    return exported;
 }
 
 /* Tries every change of up to `changes` choices among those from `first` on. Counts the refused exports. */
-static int try_changes(const char *path, int at[N_CHOICES], int first, int changes) {
-    int refused = try_choices(path, at) == HF_TYPES;
+static int try_changes(const char *path, const HfType *type, int at[N_CHOICES], int first, int changes) {
+    int refused = try_choices(path, type, at) == HF_TYPES;
     for (int i = first; i < N_CHOICES && changes; i++) {
         const int old = at[i];
         for (at[i] = 0; at[i] < MOST_CHOICES && CHOICES[i][at[i]]; at[i]++)
-            if (at[i] != old) refused += try_changes(path, at, i + 1, changes - 1);
+            if (at[i] != old) refused += try_changes(path, type, at, i + 1, changes - 1);
         at[i] = old;
     }
     return refused;
@@ -569,8 +591,8 @@ TEST(every_pair_of_changes_reads_back_or_is_refused) {
     for (int type = 0; type < HF_TYPES; type++) {
         int at[N_CHOICES];
         memcpy(at, MODEL[type], sizeof at);
-        assert_int_equal(try_choices(path, at), type);
-        assert_true(try_changes(path, at, 0, 2) > 0);
+        assert_int_equal(try_choices(path, &HF_TYPE[type], at), type);
+        assert_true(try_changes(path, &HF_TYPE[type], at, 0, 2) > 0);
     }
     free(path);
     scratch_remove(scratch);
@@ -663,6 +685,13 @@ TEST(a_change_of_any_key_is_seen) {
         "parallel-residual = two-norms\ngroup-query-attention = true\nnum-query-groups = 2\n",
         BASE LLAMA_POSITIONS "parallel-residual = one-norm\ngroup-query-attention = true\n",
         BASE LLAMA_POSITIONS "apply-layernorm-1p = true\nsquared-relu = true\nkv-channels = 8\n",
+        ROPE "hf-model-type = seed_oss\n",
+        WINDOWS "window-attn-skip-freq = [0,1,1,0]\nno-rope-freq = [0,1,1,0]\nhf-model-type = smollm3\n",
+        ROPE "rotary-interleaved = true\nkv-channels = 8\nrotary-percent = 0.5\n",
+        ROPE "rotary-interleaved = true\nhf-model-type = helium\n",
+        ROPE "swiglu = false\nactivation = geglu-tanh\napply-layernorm-1p = true\nscale-embedding = true\n",
+        WINDOWS
+        "window-attn-skip-freq = [1,1,1,0]\nno-rope-freq = 4\nqk-layernorm = true\nnorm-placement = post\n",
     };
     char *scratch = scratch_new_in_memory(), *path = mem_printf("%s/config.json", scratch);
     for (size_t i = 0; i < sizeof confs / sizeof *confs; i++) {

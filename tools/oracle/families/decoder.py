@@ -114,6 +114,8 @@ EVERY = {
     "all layers full": {"layer_types": [FULL] * 3}, "gelu": {"hidden_act": "gelu"},
     "unknown layer type": {"layer_types": [FULL, FULL, "odd"]}, "few layer types": {"layer_types": [FULL, FULL]},
 }
+# for types whose every other key is read as by another type
+FEW = {name: EVERY[name] for name in ("", "theta", "linear", "tied", "gelu")} | {"unknown layer type": {"layer_types": ["odd"]}}
 BY_LAYER = {
     "window": ON, "window from layer 0": ON | {"max_window_layers": 0},
     "window from layer 2": ON | {"max_window_layers": 2},
