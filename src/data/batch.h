@@ -1,4 +1,4 @@
-/* Samples and batches: one array for each field of fields.def. */
+/* Samples and batches, with one array for each field of fields.def. */
 #pragma once
 
 #include <stdbool.h>
@@ -110,8 +110,8 @@ Batch batch_new(int64_t b, SampleShape);
 void batch_free(Batch *);
 /* Sets all fields to their values in a batch without padding or masks. Ids are 0. */
 void batch_reset(const Batch *);
-/* Like batch_reset, but with random ids and labels below `vocab`, and with both types and both classes. The
- * values depend only on key, number and shape. */
+/* Like batch_reset, but with random ids and labels below `vocab`, and with both token types and both classes.
+ * The values depend only on key, number and shape. */
 void batch_draw(const Batch *, uint64_t key, uint64_t number, int64_t vocab);
 /* Copies sample k of `from` to row i of a batch of the same shape; `from` may have more fields. */
 void batch_copy(const Batch *, int64_t i, const Batch *from, int64_t k);

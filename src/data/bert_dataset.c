@@ -1,7 +1,8 @@
-/* BERTMaskedWordPieceDataset (Megatron-LM core/datasets/bert_dataset.py). Every sample equals upstream's:
+/* BERTMaskedWordPieceDataset (Megatron-LM core/datasets/bert_dataset.py). Every sample equals that of
+ * Megatron-LM:
  *
  *   tokens           [CLS] A [SEP] B [SEP] with masked tokens (data/masking.h), then 0
- *   labels           the original token at masked positions, else 0 (upstream: -1; the weight is 0 in both)
+ *   labels           the original token at masked positions, else 0 (in Megatron-LM -1, with weight 0 too)
  *   loss_mask        1 at masked positions, else 0
  *   token_types      0 up to the first [SEP], then 1; 0 in the padding
  *   sentence_labels  1 if A and B are swapped, which happens in half of the samples

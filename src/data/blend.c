@@ -10,8 +10,8 @@
 
 const char *const SPLIT_NAMES[SPLIT_COUNT] = {"train", "valid", "test"};
 
-/* numpy's pairwise summation. Up to 128 terms are added in eight accumulators. More terms are split into two
- * halves, the first of which is rounded down to a multiple of 8. */
+/* numpy's pairwise summation. Up to 128 terms are added in eight accumulators. More terms are split in half,
+ * and the length of the first half is rounded down to a multiple of 8. */
 static double numpy_sum(const double *a, int n) {
     if (n < 8) {
         double sum = 0;
@@ -37,8 +37,8 @@ void blend_normalize(double *weights, int n) {
     for (int i = 0; i < n; i++) weights[i] /= sum;
 }
 
-/* Megatron-LM reads every run of digits and points in the text as a number. Here, any other character that is
- * not a separator is an error. */
+/* Megatron-LM reads every run of digits and points in the text as a number, and ignores all other characters.
+ * Here, a character that is neither part of a number nor a separator is an error. */
 Err split_parse(const char *text, SplitRange out[SPLIT_COUNT]) {
     static const char NUMBER[] = ".0123456789", BETWEEN[] = " \t,:";
     double w[SPLIT_COUNT] = {0};
@@ -153,7 +153,7 @@ int64_t blend_request(int64_t total, double weight, double surplus) {
     return (int64_t)ceil((double)blend_target(total, weight) * (1 + surplus));
 }
 
-/* limits: the number of samples to draw from each dataset, or NULL. */
+/* `limits`: the number of samples to draw from each dataset; NULL: no limits. */
 static void draw(const double *weights, const int64_t *limits, int n, int64_t size, int16_t *dataset,
                  int64_t *sample) {
     CHECK(n >= 1 && n <= BLEND_MAX, "%d datasets are blended", n);

@@ -31,7 +31,7 @@ typedef struct Blend {
     double *weights;
 } Blend;
 
-/* A list has only prefixes if its length is odd or if no pair begins with a number. */
+/* Parses the list. It has only prefixes if its length is odd or if no pair begins with a number. */
 Err blend_parse(const char *const *entries, int n, Blend *out);
 void blend_free(Blend *);
 

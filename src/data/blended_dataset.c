@@ -122,7 +122,7 @@ static Err mix(const BlendedDataset *d, const double *weights, int64_t total, Mi
     if (total < 0) return ERR_OK;
     m->weights = mem_zero((size_t)d->n, sizeof *m->weights);
     for (int i = 0; i < d->n; i++) m->weights[i] = weights ? weights[i] : (double)m->sizes[i];
-    blend_normalize(m->weights, d->n); /* upstream also normalises the normalised weights again */
+    blend_normalize(m->weights, d->n); /* a second time, as in Megatron-LM */
     return ERR_OK;
 }
 

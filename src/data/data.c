@@ -68,7 +68,7 @@ static Err open_split(Data *d, const DataConfig *c, DataSplit split, const Blend
                       const TokenSource *sources, const SplitRange *range) {
     if (!range->used || !c->samples[split]) return ERR_OK;
     BlendedDataset *dataset = mem_zero(1, sizeof *dataset);
-    /* Upstream ignores a single weight if the splits have separate paths. */
+    /* As in Megatron-LM, a single weight is ignored if the splits have separate paths. */
     const double *weights = paths->n == 1 && !c->num_paths ? NULL : paths->weights;
     Err e = blended_open(d->kind, sources, paths->n, weights, &d->config, split, range, c->samples[split],
                          c->surplus, dataset);

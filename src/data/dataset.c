@@ -66,8 +66,8 @@ static char *class_name(const DatasetPart *p) {
     return mem_printf("%s%s", p->source->prefix ? "" : "Mock", p->kind->class_name);
 }
 
-/* Returns a value such as [[0, 0.969], [0.969, 0.999], null]. As upstream, the first boundary is the integer
- * 0, not a float. */
+/* Returns a value such as [[0, 0.969], [0.969, 0.999], null]. As in Megatron-LM, the first boundary is the
+ * integer 0, not a float. */
 static json_t *describe_ranges(const SplitRange *ranges) {
     if (!ranges) return json_null();
     json_t *all = json_array();

@@ -32,8 +32,8 @@ typedef struct DataConfig {
      * test. */
     const char *const *paths;
     int num_paths;
-    /* --split as the user wrote it; NULL: "969, 30, 1". For datasets, NULL means that each split has separate
-     * data. */
+    /* --split as the user wrote it; NULL: "969, 30, 1". In the copy that datasets read, NULL means that each
+     * split has separate data. */
     const char *split;
     const SplitRange *ranges; /* [SPLIT_COUNT], set for datasets; NULL if split is NULL */
     /* --train-data-path, --valid-data-path and --test-data-path: each split has separate datasets. For a kind
@@ -51,17 +51,18 @@ typedef struct DataConfig {
     bool eod_mask_loss, reset_position_ids, reset_attention_mask;
     /* false: a pad id equal to eod counts as -1, so that eod tokens are not masked. */
     bool allow_ambiguous_pad;
-    bool keep_last_partial_validation; /* negation of upstream's drop_last_partial_validation_sequence */
+    bool keep_last_partial_validation; /* the negation of Megatron-LM's
+                                          drop_last_partial_validation_sequence */
     const void *kind_config;           /* [DatasetKind.config_size] bytes; data.c makes a shallow copy */
-    double surplus;                    /* --mid-level-dataset-surplus; upstream's default is 0.005 */
+    double surplus;                    /* --mid-level-dataset-surplus; Megatron-LM's default is 0.005 */
     /* --data-cache-path, the folder of the index cache. NULL means <prefix>/cache/<class>_indices, and no
      * cache for mock data and blends. If ranks share a folder, one rank must build the cache before the
      * others start. */
     const char *cache_dir;
-    /* Missing indices are built in memory and not saved. The folder must be writable nevertheless. */
+    /* Missing indices are built in memory and not saved. The folder must still be writable. */
     bool read_only;
-    /* The tokenizer's identifiers, a JSON object. The hash in the names of cache files covers it.
-     * NULL: null. */
+    /* The tokenizer's identifiers, a JSON object, which is part of the hash in the names of cache files.
+     * NULL: the JSON value null. */
     const char *tokenizer_json;
 } DataConfig;
 
@@ -111,7 +112,7 @@ static inline bool kind_reads_records(const DatasetKind *k) { return k->hash; }
 
 const DatasetKind *dataset_kind(DatasetId);
 
-/* request: the fields that neither part_open nor the kind's open sets */
+/* `request` must have the fields that neither part_open nor the kind's `open` sets. */
 Err part_open(const DatasetPart *request, DatasetPart **out);
 void part_close(DatasetPart *); /* NULL is fine */
 /* Gets sample k of [0, samples). An id outside the vocabulary is a user error. Thread-safe. */
@@ -122,9 +123,9 @@ Err part_get(const DatasetPart *, int64_t k, Sample *out);
 Err part_index(DatasetPart *, NpyArray *const *arrays, bool (*valid)(const DatasetPart *),
                Err (*build)(DatasetPart *));
 
-/* Upstream's unique description, the JSON object whose MD5 names the cache. */
+/* Megatron-LM's unique description: the JSON object whose MD5 names the cache. */
 Err part_describe(const DatasetPart *, json_t **out);
-/* Prints a description as upstream does, and computes its MD5. Frees the description. */
+/* Prints a description as Megatron-LM does, and computes its MD5. Frees the description. */
 void description_print(json_t *, Str *text, char md5[33]);
 /* Returns <dir>/<md5>-<name>-<what>. The caller frees the string. */
 char *cache_path(const char *dir, const char *md5, const char *name, const char *what);

@@ -7,7 +7,7 @@
  *   loss_mask       1; 0 where the label was the pad id, and with eod_mask_loss where the token is eod
  *   position_ids    0 .. s-1; with reset_position_ids they restart at 0 after each eod
  *   document_start  the first position that a position may attend to: 0, or with reset_attention_mask the
- *                   position after the last preceding eod (upstream stores an [s, s] mask)
+ *                   position after the last preceding eod (Megatron-LM stores an [s, s] mask)
  *
  * A sample depends only on (seed, k) and the data. */
 #pragma once

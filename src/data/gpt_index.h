@@ -36,14 +36,14 @@ typedef struct GptPlan {
     int64_t joint_samples;
 } GptPlan;
 
-/* num_samples < 0 means one epoch. drop_last false keeps the last, shorter sample; as upstream, the number of
- * samples is then rounded in single precision. A split without tokens is a user error, and so is an index
- * that does not fit the machine's memory. */
+/* num_samples < 0 means one epoch. If drop_last is false, the last, shorter sample is kept; as in
+ * Megatron-LM, the number of samples is then rounded in single precision. A split without tokens is a user
+ * error, and so is an index that does not fit the machine's memory. */
 Err gpt_plan(const TokenSource *, int64_t begin, int64_t end, int64_t num_samples, int64_t sequence_length,
              bool drop_last, GptPlan *out);
 GptIndex gpt_index_build(const GptPlan *, uint32_t seed);
 /* Whether an index from disk can belong to this plan. Checks the types and shapes, and that every document
- * occurs E times. Checks that every sample begins where walking the documents puts it, and that it occurs
- * once in its part of the shuffle. */
+ * occurs E times. Also checks that every sample begins where it would if the index were built, and that it
+ * occurs once in its part of the shuffle. */
 bool gpt_index_valid(const GptPlan *, const GptIndex *);
 void gpt_index_free(GptIndex *);

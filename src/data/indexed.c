@@ -107,7 +107,7 @@ static Err check_arrays(const IndexedDataset *d) {
     return ERR_OK;
 }
 
-/* Rejects the name of one of the two files, because a prefix names both. */
+/* Rejects a prefix that ends with .bin or .idx, because a prefix names both files. */
 static Err without_suffix(const char *prefix) {
     const size_t n = strlen(prefix);
     if (n < 4 || (strcmp(prefix + n - 4, ".bin") && strcmp(prefix + n - 4, ".idx"))) return ERR_OK;

@@ -86,7 +86,8 @@ Err indexed_builder_take(IndexedBuilder *, IndexedBuilder *from);
 Err indexed_builder_finalize(IndexedBuilder *);
 /* Removes the temporary files and frees the builder. NULL is fine. */
 void indexed_builder_abort(IndexedBuilder *);
-/* Only removes the temporary files. Another thread may call it just before the process ends. NULL is fine. */
+/* Only removes the temporary files, so another thread may call it just before the process ends. NULL is
+ * fine. */
 void indexed_builder_unlink(const IndexedBuilder *);
 /* An existing dataset is a user error unless `overwrite` is true. */
 Err indexed_check_target(const char *prefix, bool overwrite);

@@ -23,8 +23,8 @@ typedef struct InputOptions {
 
 /* Returns a user error if iconv does not support the encoding. */
 Err input_check_encoding(const char *encoding);
-/* It is a user error if the path is a folder or a file that cannot be opened. A Parquet file that cannot be
- * read, or that is a pipe, is also a user error. */
+/* A path that is a folder or cannot be opened is a user error, as is a Parquet file that cannot be read or is
+ * a pipe. */
 Err input_open(const char *path, InputOptions, Input **out);
 /* input_text and input_line append text to `out`; *more is false at the end. Errors: damaged or truncated
  * data, text that is not valid in its encoding, and system errors. */

@@ -1,11 +1,11 @@
 /* Chooses the tokens of a sample to mask. With the same generator the choice equals Megatron-LM's
  * (core/datasets/masked_dataset.py, _create_masked_lm_predictions):
  *
- *   A word is a token and the continuations ("##") that follow it; [CLS] and [SEP] belong to no word. Words are
- *   visited in random order. For each word a number n is drawn: the number of words to mask from this word on.
- *   The probability of n is proportional to 1/n or geometric (SpanBERT, Joshi et al., 2020, section 3.1). n is
- *   lowered until the words fit into the number of tokens still to mask. An n-gram with a token that is already
- *   masked is skipped.
+ *   A word is a token and the continuations ("##") that follow it; [CLS] and [SEP] belong to no word. Words
+ *   are visited in random order. For each word a number n is drawn: the number of words to mask, starting
+ *   with this word. The distribution of n is proportional to 1/n, or geometric (SpanBERT, Joshi et al., 2020,
+ *   section 3.1). n is reduced until the n words have no more tokens than are still to be masked. An n-gram
+ *   with a token that is already masked is skipped.
  *
  * The number of tokens to mask is min(p * target, max(1, round(p * tokens))). */
 #pragma once
@@ -38,7 +38,7 @@ typedef struct MaskSpan {
     int64_t begin, count; /* range of Masking.tokens */
 } MaskSpan;
 
-/* All arrays have room for every token. */
+/* Each array must have room for every token. */
 typedef struct Masking {
     int64_t *tokens; /* positions of the tokens that belong to words, ascending */
     int64_t *words;  /* [num_words + 1], index in `tokens` of each word's first token */

@@ -21,8 +21,8 @@ enum {
     GROWTH_DIGITS = 21
 };
 
-/* numpy reserves 21 digits for the first dimension, so that the array can grow in place. Spaces and '\n'
- * follow. */
+/* Writes the header as numpy does. numpy reserves 21 digits for the first dimension, so that the array can
+ * grow in place, and then adds spaces and '\n'. */
 static size_t make_header(char out[HEADER_MAX], NpyType type, int64_t rows, int64_t columns) {
     char shape[64], count[32];
     int digits = snprintf(count, sizeof count, "%" PRId64, rows);

@@ -1,6 +1,6 @@
 /* Microbatch k is in slot k modulo `slots` of the ring. `filled` counts the batches that the reader has
  * filled, and `taken` those that the consumer has received. `filled` is at most taken + slots - 1, so the
- * reader never writes the batch in use. */
+ * reader never overwrites the batch in use. */
 #include "data/prefetch.h"
 
 #include <pthread.h>

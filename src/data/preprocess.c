@@ -1,5 +1,5 @@
-/* Preprocessing repeats three steps: read a few MiB of records, encode them on all threads, and write them in
- * order. */
+/* Preprocessing repeats three steps: it reads a few MiB of records, encodes them on all threads, and writes
+ * them in order. */
 #include "data/preprocess.h"
 
 #include <inttypes.h>
@@ -206,7 +206,8 @@ static Err check_inputs(const PreprocessConfig *c, const char *prefix) {
     return ERR_OK;
 }
 
-/* Only the unfinished files of partitions after the first use the names of these partitions. */
+/* Partitions after the first have separate names only for their unfinished files, because the dataset is the
+ * concatenation of all partitions. */
 static Err open_builder(const Run *run, int partition, const char *key, IndexedBuilder **out) {
     const PreprocessConfig *c = run->config;
     const char *level = c->split_sentences ? "sentence" : "document";

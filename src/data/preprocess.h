@@ -60,7 +60,8 @@ typedef struct PreprocessConfig {
     /* Document i goes to partition i modulo this number. As with Megatron-LM's --partitions, the dataset is
      * the concatenation of the partitions. 0 means 1. */
     int partitions;
-    int64_t most_documents; /* > 0: measure with at most this number; no dataset is written */
+    int64_t most_documents; /* > 0: a benchmark reads at most this number of documents, and no dataset is
+                               written */
     PreprocessEncode *encode;
     void *encode_ctx;
     /* Called every few MiB from the calling thread; NULL: never. */

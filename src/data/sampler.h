@@ -1,19 +1,19 @@
-/* Chooses the samples of a data-parallel rank in each micro-step (Megatron-LM
- * training/datasets/data_samplers.py).
+/* Chooses the samples of a data-parallel rank in each micro-step. Source: Megatron-LM
+ * training/datasets/data_samplers.py.
  *
  *   single  all samples in order, from consumed_samples on. A micro-step has mbs * dp consecutive samples, and
  *           rank r gets the r-th mbs of them. The samples of a global batch do not depend on mbs and dp.
  *   cyclic  endless epochs over the samples that fill whole micro-steps. The order of an epoch is
  *           torch.randperm, seeded with the epoch's number. With sharding each rank permutes a separate,
- *           contiguous bucket; without sharding all ranks share one permutation. As upstream, the order depends
- *           on mbs and dp.
+ *           contiguous bucket; without sharding all ranks share one permutation. As in Megatron-LM, the order
+ *           depends on mbs and dp.
  *
  * If deal > 0, samples are assigned to ranks as if mbs were `deal`. A rank then gets the same samples in the
  * same order for any mbs (--batch-invariant-mode).
  *
- * One difference from upstream concerns an epoch without sharding whose samples fill whole micro-batches but
- * not a whole micro-step. Upstream lets some ranks run one micro-step more than others; here all ranks run
- * the same number of micro-steps. */
+ * One difference from Megatron-LM concerns an epoch without sharding whose last samples fill whole
+ * micro-batches but not a whole micro-step. In Megatron-LM, some ranks then run one micro-step more than
+ * others; here all ranks run the same number of micro-steps. */
 #pragma once
 
 #include <stdbool.h>
@@ -39,8 +39,9 @@ typedef struct Sampler Sampler;
  * multiple of mbs * dp (deal > 0: of deal * dp). */
 Err sampler_open(const SamplerConfig *, Sampler **out);
 void sampler_free(Sampler *); /* NULL is fine */
-/* The next micro-batch of this rank: up to micro_batch_size indices. Returns false at the end, which `cyclic`
- * does not have. With keep_last the last micro-batch of a rank may be shorter or empty. */
+/* Returns the next micro-batch of this rank, of up to micro_batch_size indices, or false at the end of the
+ * data. A cyclic sampler has no end. With keep_last the last micro-batch of a rank may be shorter or
+ * empty. */
 bool sampler_next(Sampler *, int64_t *indices, int64_t *count);
 /* The number of samples that all ranks have consumed, including those of a partial micro-step. A resumed run
  * starts from this number. */

@@ -30,9 +30,9 @@ static int64_t put_one(int64_t id, int64_t type, int64_t n, const Sample *out, i
     return at + (at < n);
 }
 
-/* Writes [CLS] a [SEP], or [CLS] a [SEP] b [SEP]. A sequence that is too long is cut, and its last token
- * becomes [SEP] (build_tokens_types_paddings_from_ids of Megatron-LM's tasks). Returns the number of
- * tokens. */
+/* Writes [CLS] a [SEP], or [CLS] a [SEP] b [SEP]. A sequence that is too long is truncated, and its last
+ * token becomes [SEP], as in build_tokens_types_paddings_from_ids of Megatron-LM's tasks. Returns the number
+ * of tokens. */
 static int64_t join(const TaskPart *p, const TaskRow *row, const Sample *out) {
     const TaskConfig *c = task(&p->part);
     const TaskSet *s = &p->set;

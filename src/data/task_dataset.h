@@ -1,5 +1,5 @@
 /* Samples for fine-tuning: labelled texts, or questions with choices. Each choice of a question is a separate
- * row of a batch, and data/data.h counts rows as samples.
+ * row of a batch, and data/data.h counts each row as a sample.
  *
  *   training    each epoch is a permutation of all samples: torch.randperm with the seed plus the epoch's
  *               number, as in Megatron-LM's tasks/finetune_utils.py. An incomplete last batch is dropped or,
@@ -19,8 +19,8 @@ typedef struct TaskConfig {
     int num_names;
     int64_t epochs;
     bool keep_last;
-    /* Number of samples per training step, and per validation microbatch of all data-parallel ranks. Choices
-     * do not count. */
+    /* Number of samples per training step, and per validation microbatch of all data-parallel ranks. A
+     * question counts once, not once per choice. */
     int64_t batch, valid_batch;
     bool second_type; /* tokens of the second text have type 1; else all have type 0 */
     int64_t cls, sep;

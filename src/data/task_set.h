@@ -13,7 +13,7 @@
 typedef struct TaskLabels {
     char **at; /* owned */
     int64_t n;
-    bool open; /* a new name is added; otherwise it is an error */
+    bool open; /* true: a new name is added; false: a new name is an error */
 } TaskLabels;
 void task_labels_free(TaskLabels *);
 

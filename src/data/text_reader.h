@@ -23,8 +23,8 @@ typedef struct TextReader {
     Str buffer;         /* the current line */
 } TextReader;
 
-/* Only kind PREPROCESS_JSONL reads Parquet files; each row is then a line. Lines of this kind end as in
- * Python's text files; lines of other kinds end at \n. */
+/* Only PREPROCESS_JSONL can read Parquet files, in which each row is a line. Lines of PREPROCESS_JSONL end as
+ * in Python's text files, and lines of other kinds at \n. */
 TextReader text_reader(PreprocessInput, const char *const *inputs, int n, InputOptions);
 /* Appends the next record to `out` and sets path and line; *more is false at the end. */
 Err text_reader_next(TextReader *, Str *out, bool *more);

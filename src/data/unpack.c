@@ -221,7 +221,7 @@ static bool begins(const Unpack *u, const char *magic, size_t n) {
     return u->size >= n && !memcmp(u->block, magic, n);
 }
 
-/* A text may also begin with PAR1 or BZh, so the bytes that follow decide. */
+/* A text may also begin with PAR1 or BZh, so the following bytes are tested too. */
 bool unpack_is_parquet(const Unpack *u) {
     return (begins(u, "PAR1", 4) || begins(u, "PARE", 4)) &&
            (u->size == 4 || u->block[4] < ' ' || u->block[4] > '~');
@@ -246,8 +246,8 @@ static const Format *format_of(const Unpack *u) {
     return begins(u, "\xfd\x37zXZ", 6) || begins(u, "\x5d\0\0", 3) || begins(u, "LZIP\1", 5) ? &XZ : NULL;
 }
 
-/* Reads the first bytes, at most to a newline. A typed line may be shorter than a magic, and no magic
- * contains a newline. */
+/* Reads the first bytes, at most up to a newline, because a typed line may be shorter than a magic number,
+ * and no magic number contains a newline. */
 static Err choose(Unpack *u) {
     for (ssize_t n = 1; u->size < MAGIC && n > 0 && !memchr(u->block, '\n', u->size);) {
         do n = read(u->fd, u->block + u->size, BLOCK - u->size);

@@ -64,7 +64,7 @@ int64_t sampling_choose(const Sampling *s, double *logits, int64_t n, double uni
         running += exp(logits[i]);
         if (running > uniform * sum) return i;
     }
-    return best; /* rounding made uniform * sum equal to the sum */
+    return best; /* reached only if uniform * sum was rounded up to the sum */
 }
 
 double sampling_logprob(const double *logits, int64_t n, int64_t id) {

@@ -125,14 +125,15 @@ static void add_sum(const Optimizer *o, int bucket, OpNumber op, FlatBuffer whic
     const Registry *r = o->registry;
     Tensor pieces = piece_table(o, bucket, o->of_bucket[bucket].n_primary),
            x = part_of(r, bucket, which, registry_dtype(r, which), flat);
-    /* In the exact lane no blocks are needed, and the blocks of a parameter would depend on its sharding. */
+    /* The exact lane does not sum in blocks: it does not need them, and the blocks of a parameter would
+     * depend on its sharding. */
     const SumAttr attr = {o->config->lane == LANE_EXACT ? 1 : SUM_BLOCK};
     if (pieces.dim[0])
         call_run(&OPS[op], &(Call){.in = {&x, &pieces}, .out = {sum}, .attr = &attr, .device = r->device});
 }
 
-/* Sums over all parameters of the full model and counts each element once. The op's sum has `words` words in
- * device memory. */
+/* Sums over all parameters of the full model, counting each element once. `at` is device memory for the op's
+ * sum, which has `words` words. */
 static void total(const Optimizer *o, OpNumber op, FlatBuffer which, void *flat, void *at, int64_t words) {
     const Registry *r = o->registry;
     Tensor zeros = tensor_make(at, F64, 1, &words), sum = tensor_make(at, I64, 1, &words);
@@ -207,7 +208,8 @@ static void update(const Optimizer *o, int bucket, const OptimStep *s) {
 
 typedef struct Work {
     const Optimizer *of;
-    const OptimStep *step; /* work reads only `exact`, which is equal in every step */
+    const OptimStep *step; /* a CUDA graph keeps these values, so `work` may read only `exact`, which is equal
+                              in every step */
 } Work;
 
 /* Runs the step on the device. If the norm is not finite, the update writes the old values. */

@@ -3,9 +3,9 @@
  * gradients, checks for infinities, clips by the global norm, updates the masters, and rounds the values from
  * the masters.
  *
- * Each rank updates its part of a bucket (param/bucket.h). Norms are exact sums of the sums over blocks of 64
- * elements, so they are bitwise equal for any data-parallel and pipeline sharding. Each op is called once per
- * bucket, regardless of the number of parameters in the bucket. */
+ * Each rank updates its part of a bucket (param/bucket.h). A norm is the exact sum of partial sums over
+ * blocks of 64 elements, so it is bitwise equal for any data-parallel and pipeline sharding. Each op is
+ * called once per bucket, regardless of the number of parameters in the bucket. */
 #pragma once
 
 #include "base/exact_sum.h"
@@ -59,7 +59,8 @@ DType optim_moment_type(const Config *, int moment, DType precise);
 typedef struct OptimStep {
     double lr, decoupled_lr; /* decoupled_lr: for embeddings and the output layer */
     double weight_decay;
-    /* main gradient * grad_scale = gradient of the reported loss (averaging, loss scale) */
+    /* main gradient * grad_scale is the gradient of the reported loss: it undoes the loss scale and
+     * averages */
     double grad_scale;
     bool exact; /* the exact lane: masters are rounded to its grid */
 } OptimStep;
@@ -72,6 +73,6 @@ typedef struct OptimResult {
     bool found_inf;     /* the gradient is not finite, and nothing was changed */
 } OptimResult;
 
-/* Collective: all ranks call it and get the same result. On one rank the host waits for the device once, at
- * the end. */
+/* Collective: all ranks must call it, and get the same result. If there is only one rank, the host waits for
+ * the device once, at the end. */
 OptimResult optim_step(Optimizer *, OptimStep);

@@ -60,8 +60,8 @@ static int fill(Registry *r) {
     return n;
 }
 
-/* Renumbers the buckets in the order in which a backward completes them: by their first registered parameter, in
- * descending order. */
+/* Renumbers the buckets in the order in which a backward pass completes them: by their first registered
+ * parameter, in descending order. */
 static void sort(Registry *r, int n) {
     int *first = mem_alloc((size_t)n * sizeof *first), *number = mem_alloc((size_t)n * sizeof *number),
         at = 0;
@@ -141,7 +141,8 @@ FlatRange bucket_part(const Registry *r, const Bucket *b) {
     return (FlatRange){begin, begin + b->shard, 0};
 }
 
-/* Masters without their own memory (masters == values) have the ranges of the values. */
+/* Sets the ranges that this rank keeps of a buffer. Masters that share the memory of the values (masters ==
+ * values) have the offsets of the values. */
 static void keep(Registry *r, FlatBuffer which) {
     const bool alias = which == FLAT_MASTERS && !dtype_is_16bit(r->storage);
     r->ranges[which] = arena_alloc(r->arena, (size_t)r->n_buckets * sizeof(FlatRange));

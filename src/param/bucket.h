@@ -1,12 +1,13 @@
 /* Divides the flat layout into buckets, and a bucket into one part per data-parallel rank.
  *
- * Parameters are in reverse order of registration, so that a backward completes buckets in sequence. Each parameter
- * begins at a multiple of PARAM_ALIGN elements of its bucket. A bucket has parameters of one kind (dense, experts,
- * buffers). The members of its `inner` group hold equal parts of the bucket, multiples of PARAM_ALIGN. Member i holds
- * elements [begin + i * shard, begin + (i + 1) * shard). Padding after the last parameter is zero. Tied embeddings
- * have their own bucket, so that the first and the last pipeline stage shard them equally.
+ * Parameters are in reverse order of registration, so that a backward pass completes the buckets one after
+ * another. Each parameter begins at a multiple of PARAM_ALIGN elements of its bucket. A bucket has parameters
+ * of one kind (dense, experts, buffers). The members of its `inner` group hold equal parts of the bucket,
+ * whose size is a multiple of PARAM_ALIGN. Member i holds elements [begin + i * shard, begin + (i + 1) *
+ * shard). Padding after the last parameter is zero. Tied embeddings have their own bucket, so that the first
+ * and the last pipeline stage shard them equally.
  *
- * Source: Megatron-LM core/distributed/param_and_grad_buffer.py; there a bucket ends at a multiple of
+ * Source: Megatron-LM core/distributed/param_and_grad_buffer.py, in which a bucket ends at a multiple of
  * lcm(ranks, 128). */
 #pragma once
 
@@ -21,20 +22,20 @@ struct Bucket {
     bool trained; /* false: buffers or frozen weights, which have no gradients and are not sharded */
 };
 
-/* Divides the layout of all registered parameters into buckets and sets their offsets. The storage type must be set.
- * registry_allocate calls it. */
+/* Divides the layout of all registered parameters into buckets and sets their offsets. The storage type must
+ * be set. Called by registry_allocate. */
 void buckets_lay(Registry *);
 /* Whether the ranks of `inner` shard the bucket's elements of this buffer. */
 bool bucket_is_shared(const Registry *, const Bucket *, FlatBuffer);
 /* Whether this rank has memory for all of the bucket's elements in this buffer. */
 bool bucket_is_whole(const Registry *, const Bucket *, FlatBuffer);
-/* Calls comm_register for memory of gathered buckets, with each group that shards buckets. */
+/* Calls comm_register for the memory of gathered buckets, once for each group that shards buckets. */
 void buckets_register(const Registry *, Comm *, void *memory, size_t bytes);
 /* The elements that this rank updates: its part or the whole bucket. */
 FlatRange bucket_part(const Registry *, const Bucket *);
 
-/* The ranges that this rank keeps of a flat buffer, in ascending order. NULL: all of it, at its place in the
- * layout. */
+/* The ranges of a flat buffer that this rank keeps, in ascending order. NULL: it keeps the whole buffer, at
+ * the offsets of the layout. */
 const FlatRange *registry_ranges(const Registry *, FlatBuffer, int *n);
 /* The index in this rank's buffer of element `at` of the flat layout, which this rank must hold. */
 int64_t registry_place(const Registry *, FlatBuffer, int bucket, int64_t at);
@@ -44,8 +45,9 @@ Tensor registry_slice(const Registry *, FlatBuffer, void *flat, int bucket, int6
 Tensor registry_slice_of(const Registry *, FlatBuffer, DType, void *flat, int bucket, int64_t at, int64_t n);
 /* The elements of a parameter that this rank updates, without padding rows; may be empty (end <= begin). */
 FlatRange param_part_held(const Registry *, const Param *);
-/* Whether this rank is primary for those elements: it counts them in norms. */
+/* Whether this rank is primary for the elements of param_part_held, that is, counts them in norms. */
 bool param_is_primary(const Registry *, const Param *);
-/* Whether this rank is primary for the elements that it has in a buffer, and saves them. `sharded`: data-parallel
- * ranks shard the buffer's trained elements; else each rank has all of them. */
+/* Whether this rank is primary for the elements of the parameter that it holds in a buffer, that is, saves
+ * them. `sharded`: data-parallel ranks shard the buffer's trained elements; else each rank has all of
+ * them. */
 bool param_is_primary_for(const Registry *, const Param *, bool sharded);

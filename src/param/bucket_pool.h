@@ -1,6 +1,6 @@
-/* Equal blocks of device memory that buckets are gathered into temporarily. A block is allocated only when none is
- * free. The number of blocks therefore depends only on the order of the calls, and a dry run allocates as many as the
- * real run. */
+/* Blocks of device memory, all of one size, into which buckets are gathered temporarily. A block is allocated
+ * only when none is free. The number of blocks therefore depends only on the order of the calls, and a dry
+ * run allocates as many as the real run. */
 #pragma once
 
 #include <stdbool.h>

@@ -5,13 +5,13 @@
 #include "base/fault.h"
 #include "param/bucket.h"
 
-/* A copy between a flat buffer of this rank and the full model's, in double. */
+/* A copy between a flat buffer of this rank and the F64 buffer of the full model. */
 typedef struct Copying {
     const Registry *registry;
     FlatBuffer kind;
     void *flat;
     double *whole;
-    bool gathers; /* direction: into the full model */
+    bool gathers; /* copies into the full model; false: from it */
 } Copying;
 
 static const Param *counterpart(const Registry *whole, const Param *p) {

@@ -9,10 +9,10 @@ enum { SLOTS = 2 }; /* one for the bucket in use, one for the next */
 
 typedef struct Piece {
     CommWork *work; /* NULL: complete, or not started */
-    bool stale;     /* below stage 3: the gather has not been started since the last publish */
+    bool stale;     /* below stage 3: the gather has not been started since the last gather_publish */
     void *slot;     /* stage 3 */
     int64_t used;   /* time of the last use, in calls of gather_use */
-    bool attends;   /* an attention has run while this was the last used bucket */
+    bool attends;   /* an attention op has run while this was the last used bucket */
 } Piece;
 
 struct Gather {
@@ -20,10 +20,10 @@ struct Gather {
     Comm *comm;
     Piece *piece; /* [n_buckets] */
     BucketPool slots;
-    bool in_graph; /* a graph gathers instead of gather_publish */
+    bool in_graph; /* a CUDA graph starts the gathers; gather_publish does not */
     int64_t now;   /* calls of gather_use */
-    int last, way; /* last used bucket; direction of bucket numbers: rising (backward) or falling */
-    int due;       /* the bucket whose gather starts with the next attention; -1: none */
+    int last, way; /* last used bucket; 1: bucket numbers rise (in a backward pass), -1: they fall */
+    int due;       /* the bucket whose gather starts at the next attention op; -1: none */
 };
 
 static Bucket *bucket(const Gather *g, int k) { return &g->registry->buckets[k]; }
@@ -139,7 +139,8 @@ void gather_attention(Gather *g) {
 
 /* ---- all stages ---- */
 
-/* Sets `stale` below stage 3, and drops the buckets of stage 3. The next use begins a forward. */
+/* Sets `stale` of the buckets that are gathered in place (below stage 3), and drops the gathered buckets of
+ * stage 3. The next gather_use must begin a forward pass. */
 static void set_stale(Gather *g, bool stale) {
     g->last = g->registry->n_buckets, g->way = g->due = -1;
     for (int k = 0; k < g->registry->n_buckets; k++) {
@@ -150,7 +151,8 @@ static void set_stale(Gather *g, bool stale) {
     }
 }
 
-/* Starts the stale gathers of buckets from the end down to `last`: the order of the next forward. */
+/* Starts the gathers of stale buckets, from the last one down to bucket `last`: the order of use in the next
+ * forward pass. */
 static void start_until(Gather *g, int last) {
     for (int k = g->registry->n_buckets; k-- > last;)
         if (g->piece[k].stale) start(g, k);
@@ -180,7 +182,7 @@ void gather_before_graph(Gather *g) {
 void gather_begin_graph(Gather *g) { start_first(g); }
 
 void gather_end_graph(Gather *g) {
-    start_until(g, 0); /* gathers values that the graph has not used */
+    start_until(g, 0); /* also gathers the buckets that the graph does not use */
     finish_all(g);
 }
 

@@ -1,9 +1,9 @@
-/* Gathers the parameter values that ranks shard, for sync.h. Each rank rounds its part from the masters;
- * all ranks have all values before an op reads them. Below stage 3 the gathered values are in the registry's buffer.
- * At stage 3 a bucket is gathered into a slot when it is used. It is dropped when the slot is needed again. Slots
- * hold the layer in use and, with overlap_values, the next one. Below stage 3, all gathers start together after an
- * update. With overlap_values and with_attention, only the first gather starts then. Each later gather starts one
- * bucket before its use. */
+/* Gathers the parameter values that data-parallel ranks shard, for sync.h. Each rank rounds its part of the
+ * values from its masters. Values are gathered before an op reads them. Below stage 3 the gathered values are
+ * in the registry's buffer. At stage 3 a bucket is gathered into a slot when it is used, and dropped when the
+ * slot is needed again. The slots hold the layer in use and, with overlap_values, the next layer. Below stage
+ * 3, all gathers start together after an update. With overlap_values and with_attention, only the first
+ * gather starts then; each later gather starts at an attention op, one bucket before its use. */
 #pragma once
 
 #include "comm/comm.h"
@@ -17,9 +17,9 @@ size_t gather_bytes(const Gather *);
 /* Implement sync_publish and sync_use. */
 void gather_publish(Gather *);
 void gather_use(Gather *, Param *const *, int n);
-/* Starts the gather that waits for the next attention. */
+/* Starts the gather that was postponed until the next attention op. */
 void gather_attention(Gather *);
-/* Called by sync_replay: before and after the graph, and at the begin and end of its work. */
+/* Called by sync_replay: before and after the graph, and at the beginning and end of its work. */
 void gather_before_graph(Gather *);
 void gather_begin_graph(Gather *);
 void gather_end_graph(Gather *);

@@ -68,7 +68,8 @@ int registry_freeze(Registry *r, const char *name) {
 static void append(Registry *r, Param *p) {
     r->params = mem_grow(r->params, (size_t)r->n + 1, sizeof *r->params);
     r->params[r->n++] = p;
-    int first = r->n - 1; /* first parameter to enter; 0 if the table grows */
+    int first = r->n - 1; /* first parameter to insert; 0 if the table grows, because all are inserted
+                             again */
     if (2 * r->n > r->slots) {
         free(r->by_name);
         r->slots = r->slots ? 2 * r->slots : 64;
@@ -181,7 +182,8 @@ static bool cuts_parts(const Param *p) {
     return p->spec.tp_split == 0 && p->spec.split_parts && p->shards > 1;
 }
 
-/* First row of the parameter in this rank's memory, unless a split divides each part. */
+/* The first row of the full parameter that is in this rank's memory; if a split divides each part, the first
+ * row of this rank's first group. */
 static int64_t first_row(const Param *p) {
     const bool rows_cut = p->spec.tp_split == 0 && !cuts_parts(p);
     return p->first_group * group_rows(p) + (rows_cut ? p->rows * p->shard : 0);

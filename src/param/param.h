@@ -26,13 +26,13 @@ typedef enum ParamFlags {
     PARAM_FROZEN = 8,
 } ParamFlags;
 
-/* Suffix of the names of FP8's delayed scales: buffers that affect rounding only, not the model. */
+/* Suffix of the names of buffers with the state of delayed FP8 scaling, which affects only rounding. */
 #define PARAM_FP8_STATE ".fp8_state"
 bool param_is_fp8_state(const char *name);
 
-/* A logical block of rows inside a fused parameter. Parts are split, resharded and exported separately. With `groups`
- * groups the rows are group-major: [group 0: part 0, part 1, ...], [group 1: ...], each part `rows` rows per group
- * (Megatron-LM's fused QKV). */
+/* A logical block of rows inside a fused parameter. Parts are split, resharded and exported separately. If
+ * there are several groups, the rows are group-major: [group 0: part 0, part 1, ...], [group 1: ...], and a
+ * part has `rows` rows in each group (as in Megatron-LM's fused QKV). */
 typedef struct ParamPart {
     const char *name; /* "q", "k", "v", "gate", "up" */
     int64_t rows;     /* per group */
@@ -41,7 +41,7 @@ typedef struct ParamPart {
 enum { PARAM_PARTS = 3, SPLIT_NONE = -1 };
 
 /* The data that data-parallel ranks shard (ZeRO: Rajbhandari et al., 2020), and the sizes of the buckets.
- * Megatron-LM's --use-distributed-optimizer is stage 1, its FSDP has all stages. */
+ * Megatron-LM's --use-distributed-optimizer is stage 1; its FSDP supports all stages. */
 typedef struct DataParallel {
     int stage;           /* 0: none, 1: masters and optimizer state, 2: also main gradients, 3: also values */
     int instances;       /* number of rank groups that each hold all shards (hybrid sharding); 0 means 1 */
@@ -51,9 +51,9 @@ typedef struct DataParallel {
     bool overlap_grads;  /* a bucket is summed as soon as its last gradient is complete; else all buckets at
                             the end */
     bool overlap_values; /* values are gathered during the next forward, else before it */
-    bool with_attention; /* sums and gathers start at the next attention; else as soon as possible */
-    /* BF16 main gradients with BF16 storage: each sum over microbatches, and each rank's part of a sum over
-     * ranks (comm.h), is rounded to BF16. */
+    bool with_attention; /* sums and gathers start at the next attention op; else as soon as possible */
+    /* If storage is BF16, main gradients are BF16 too. They are rounded to BF16 after each microbatch and in
+     * each sum over ranks (comm.h). */
     bool bf16_grads;
 } DataParallel;
 
@@ -76,8 +76,8 @@ typedef struct ParamSpec {
     int tp_split;     /* dimension split over the tensor-parallel axis; SPLIT_NONE: replicated */
     bool split_parts; /* a split of rows splits each part of each group ([gate; up]), not all rows together */
     bool expert;      /* groups are experts, split over EP; tp_split then applies to ETP */
-    /* The parameter is not split, and every tensor-parallel rank computes its full gradient (SPMD_I) from equal
-     * activations. Else each rank computes a summand (SPMD_R). */
+    /* The parameter is not split, and every tensor-parallel rank computes its full gradient (SPMD_I) from
+     * equal activations. Otherwise, the gradients of the ranks must be summed (SPMD_R). */
     bool invariant;
     Init init; /* drawn at (seed, name, global element index), rounded to float */
     unsigned flags;
@@ -99,8 +99,8 @@ typedef struct Param {
     /* The pipeline ranks that hold a copy, in ascending order; n_holders 0: not tied. The gradients of all copies are
      * summed; norms and checkpoints use the first one. */
     int *holders, n_holders;
-    /* Storage dtype. value.grad = &main_grad, NULL if it is not trained. Without data while other ranks hold a part
-     * of it (sync.h), as are main_grad and master. */
+    /* Has the storage dtype. value.grad is &main_grad, or NULL if the parameter is not trained. `value`,
+     * `main_grad` and `master` have no data while the ranks shard them (sync.h). */
     Tensor value;
     /* F64 in the fp64 lane, else F32, or BF16 (DataParallel). Flags ACCUM | MAIN_GRAD. Without ACCUM it is unwritten:
      * the content is undefined, and the next gradient overwrites it. */
@@ -160,8 +160,8 @@ void registry_free(Registry *);
 /* Registers a parameter. The returned address is stable. The tensors have data after registry_allocate. A repeated
  * name is a fault. */
 Param *param_add(Registry *, ParamSpec);
-/* Adds a pipeline rank that holds a copy. If several ranks hold copies, call it for each of them, in ascending
- * order. */
+/* Adds a pipeline rank that holds a copy of the parameter. If several ranks hold copies, call it for each of
+ * them, in ascending order. */
 void param_add_holder(Registry *, Param *, int rank);
 static inline bool param_is_tied(const Param *p) { return p->n_holders > 1; }
 Param *registry_find(const Registry *, const char *name); /* NULL if there is none */
@@ -184,7 +184,7 @@ DType registry_dtype(const Registry *, FlatBuffer);
 void registry_init(Registry *, uint64_t seed);
 /* Rounds values from masters. Call it after masters have changed. No-op unless storage is 16-bit. */
 void registry_round_values(Registry *);
-/* Does this for buffers only (PARAM_BUFFER). */
+/* As registry_round_values, but only for buffers (PARAM_BUFFER). */
 void registry_round_buffers(Registry *);
 /* Fills x with zeros. x is in memory of the registry's device. */
 void registry_zero(const Registry *, Tensor *x);
@@ -206,12 +206,13 @@ void registry_snap(Registry *, FlatBuffer, int bits);
 int64_t param_logical_count(const Param *);
 /* Number of rows in this rank's memory, without padding. */
 int64_t param_filled_rows(const Param *);
-/* A mask (dense or expert) of the axes over which the gradient is summed: the parameter is SPMD_R there. */
+/* A mask (dense or expert) of the axes over which the gradient is summed, because the parameter is SPMD_R on
+ * them. */
 unsigned param_sum_axes(const Param *);
 /* Whether this rank is primary for its elements (norms, checkpoints): the first of the ranks that hold them. */
 bool param_is_owned(const Registry *, const Param *);
-/* As param_is_owned, but compares only ranks that differ on these axes (a mask). For elements that the ranks of other
- * axes shard. */
+/* As param_is_owned, but compares only ranks that differ on these axes (a mask). For elements that are
+ * sharded over the other axes. */
 bool param_is_owned_on(const Registry *, const Param *, unsigned axes);
 
 /* ---- parts: the units of checkpoints and of export ---- */

@@ -1,4 +1,5 @@
-/* The memory of registered parameters: its allocation and its initial values, and which gradients are written. */
+/* Allocates the memory of registered parameters, draws their initial values, and tracks which gradients are
+ * unwritten. */
 #include "base/fault.h"
 #include "base/hash.h"
 #include "base/philox.h"
@@ -13,7 +14,7 @@ static Tensor whole(const Registry *r, const Param *p, void *flat, FlatBuffer wh
     return tensor_make(t.data, (DType)t.dtype, p->spec.ndim, (int64_t[]){p->rows, p->columns});
 }
 
-/* Axes of size 1 stay I. */
+/* The type of a parameter; on axes of size 1 it is I. */
 static SpmdType type_of(const Layout *l, const ParamSpec *s) {
     const int *size = l->mesh.size;
     const Axis axis = s->expert ? AXIS_ETP : AXIS_TP;
@@ -58,7 +59,7 @@ size_t registry_bytes(const Registry *r) {
            registry_flat_bytes(r, FLAT_MASTERS);
 }
 
-/* Rows starting at `first`, limited to the elements [begin, end) of the flat layout. */
+/* The rows to draw: they start at `first` and are limited to the elements [begin, end) of the flat layout. */
 typedef struct Draw {
     const Param *param;
     int64_t first, begin, end;

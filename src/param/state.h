@@ -10,16 +10,16 @@
  * whole buffer; its values are in `master`. It starts as zeros. */
 Param *state_buffer(Registry *, const char *name, int ndim, const int64_t *dim);
 
-/* F64 [n]. Passes add to the counters; they are zeroed when a step begins. All counters of a model are one block, so
- * that one all-reduce sums them over all ranks. Every rank registers the same counters in the same order, including
- * counters of layers that it does not hold. The returned address is stable. The tensor has data after
- * states_allocate. */
+/* F64 [n]. Passes add to the counters; they are zeroed when a step begins. All counters of a model are one
+ * block, so that one all-reduce sums them over all ranks. Every rank must register the same counters in the
+ * same order, including the counters of layers that it does not hold. The returned address is stable. The
+ * tensor has data after states_allocate. */
 Tensor *state_counters(Registry *, int64_t n);
 
 /* The context in which an event happens. */
 typedef struct StateContext {
     Device *device;
-    const Layout *layout; /* NULL: one rank, as comm */
+    const Layout *layout; /* NULL: one rank; `comm` is then NULL too */
     Comm *comm;
     int64_t tokens; /* number of tokens in one pass of this rank (prepare) */
     bool training;  /* the values are for a training step, not for an evaluation (refresh) */
@@ -37,13 +37,13 @@ typedef struct StateKind {
     void (*release)(void *self, Device *); /* frees the memory */
 } StateKind;
 
-/* Both arguments outlive the registry. */
+/* Both arguments must outlive the registry. */
 void state_add(Registry *, const StateKind *, void *self);
 /* The i-th state of that kind in the order of registration; NULL: there are no more. */
 void *state_find(const Registry *, const StateKind *, int i);
 
-/* After registry_allocate: allocates the counters and the memory of all states. positions: the maximum sequence
- * length. */
+/* Allocates the counters and the memory of all states, after registry_allocate. `positions` is the maximum
+ * sequence length. */
 void states_allocate(Registry *, int64_t positions);
 void states_free(Registry *); /* before registry_free */
 /* F64 [all counters]; ndim 0 if there are none. */

@@ -13,10 +13,10 @@ enum { SLOTS = 2 }; /* one to which a sweep adds, one being summed */
 
 typedef struct Piece {
     int64_t to_come; /* calls of sync_ready before the bucket's sum can start */
-    int64_t adding;  /* stages 2 and 3: parameters between sync_grad and sync_ready */
+    int64_t adding;  /* stages 2 and 3: number of parameters between sync_grad and sync_ready */
     CommWork *work;
     void *slot;      /* stages 2 and 3: the gradients of the full bucket, while a sweep adds to them */
-    bool at_once;    /* the sum starts immediately: no attention followed it in an earlier sweep */
+    bool at_once;    /* the sum starts immediately, because no attention op followed in an earlier sweep */
     bool unwritten;  /* stages 2 and 3: no sum has been added to this rank's part of the main gradients */
     int64_t started; /* number of the sum, in order of start */
 } Piece;
@@ -29,7 +29,7 @@ struct Sync {
     bool *adding; /* [parameter number]: stages 2 and 3: whether it is between sync_grad and sync_ready */
     BucketPool slots;
     int next;        /* stages 0 and 1: the first bucket whose sum has not been started */
-    int due;         /* stages 2 and 3: the bucket whose sum starts with the next attention; -1: none */
+    int due;         /* stages 2 and 3: the bucket whose sum starts at the next attention op; -1: none */
     int64_t started; /* number of sums started */
     bool finished;   /* no step is in progress, or all of its sums are complete */
     void *message;   /* the gradients that are summed over tensor-parallel ranks */
@@ -44,7 +44,7 @@ static bool is_shared(const Sync *s, int k) {
 
 static size_t grad_bytes(const Sync *s, int64_t n) { return (size_t)n * dtype_size(s->registry->gradients); }
 
-/* This rank's part of the sums. */
+/* This rank's part of the bucket's main gradients. */
 static Tensor part_of(const Sync *s, int k) {
     Registry *r = s->registry;
     const FlatRange part = bucket_part(r, bucket(s, k));
@@ -99,7 +99,7 @@ static void open_slot(Sync *s, int k) {
     }
 }
 
-/* Adds the sum of this rank's part to the main gradient. */
+/* Adds the summed gradients of this rank's part to its main gradients. */
 static void absorb(Sync *s, int k) {
     const Bucket *b = bucket(s, k);
     Tensor sum = flat(s, (char *)s->piece[k].slot + grad_bytes(s, b->inner.rank * b->shard), b->shard),
@@ -145,7 +145,7 @@ static void finish(Sync *s, int k) {
     if (is_shared(s, k)) absorb(s, k);
 }
 
-/* Frees the slot of the sum that was started first. */
+/* Completes the sum that was started first, which frees its slot. */
 static void finish_oldest(Sync *s) {
     int found = -1;
     for (int k = 0; k < s->registry->n_buckets; k++)
@@ -156,8 +156,8 @@ static void finish_oldest(Sync *s) {
     finish(s, found);
 }
 
-/* Starts the sum that is due. `attention`: an attention follows. Otherwise, later sums of the bucket start
- * immediately. */
+/* Starts the sum that is due. `attention`: an attention op follows. If not, later sums of this bucket will
+ * start immediately. */
 static void start_due(Sync *s, bool attention) {
     const int k = s->due;
     if (k < 0) return;
@@ -169,8 +169,8 @@ static void start_due(Sync *s, bool attention) {
 /* Stages 2 and 3: whether gradients are being added to the bucket's slot. */
 static bool is_open(const Sync *s, int k) { return s->piece[k].slot && !is_summing(s, k); }
 
-/* Each slot that stays open requires an additional slot. For example, a sweep adds to tied embeddings at its start
- * and its end. */
+/* Each slot that stays open requires an additional slot. For example, a sweep adds to the gradient of tied
+ * embeddings both at its start and at its end. */
 static int slots_wanted(const Sync *s) {
     int open = 0;
     for (int k = 0; k < s->registry->n_buckets; k++) open += is_open(s, k) && k != s->due;
@@ -203,8 +203,9 @@ static void start_until(Sync *s, bool all) {
     }
 }
 
-/* In stages 2 and 3 several stages of this rank can share a bucket, and its sum starts after a number of calls, which
- * can be in the middle of a sweep. A postponed gradient (tape_postpone) must not lose its memory then. */
+/* At ZeRO stages 2 and 3, several pipeline stages of this rank can share a bucket, whose sum starts after a
+ * fixed number of calls. This can be in the middle of a sweep, when a postponed gradient (tape_postpone)
+ * still needs its memory. */
 void sync_ready(Sync *s, Param *p) {
     const int k = p->bucket;
     const DataParallel *data = &s->registry->layout.data;
@@ -244,7 +245,8 @@ static void over_instances(Sync *s) {
     for (int k = 0; k < n; k++) wait(s, &s->piece[k].work);
 }
 
-/* The pipeline ranks that hold copies `first` to `last` (inclusive) of a tied parameter. They are evenly spaced. */
+/* The pipeline ranks that hold copies `first` to `last` (inclusive) of a tied parameter. They must be evenly
+ * spaced. */
 static Group holders_group(const Registry *r, const Param *p, int first, int last) {
     const Mesh *m = &r->layout.mesh;
     const int stride = m->world / m->size[AXIS_PP], at = m->coordinate[AXIS_PP], n = last - first + 1,
@@ -257,7 +259,7 @@ static Group holders_group(const Registry *r, const Param *p, int first, int las
                    .axis_stride = {step * stride}};
 }
 
-/* The group of a copy's rank and the first copy's rank. */
+/* The group of two ranks: that of the first copy and that of copy `copy`. */
 static Group pair_group(const Registry *r, const Param *p, int copy) {
     Param two = *p;
     two.holders = (int[]){p->holders[0], p->holders[copy]};
@@ -276,7 +278,8 @@ static int copy_of(const Registry *r, const Param *p) {
     return i;
 }
 
-/* Copies that no group can describe are added to the first copy. Its rank then sends the sum to all. */
+/* Sums copies whose ranks are not evenly spaced, so that no group can describe them: adds each copy to the
+ * first one, whose rank then sends the sum to the others. */
 static void over_pairs(Sync *s, const Param *p, const Tensor *part) {
     const Registry *r = s->registry;
     const int own = copy_of(r, p), n = p->n_holders;
@@ -333,8 +336,8 @@ static void over_copies(Sync *s) {
 
 typedef enum Direction { COUNT, PACK, UNPACK } Direction;
 
-/* Copies between this rank's part of the gradients that are summed over `axes`, in flat order, and the
- * message. */
+/* Copies this rank's part of the gradients that are summed over `axes`, in flat order, to the message (PACK)
+ * or back (UNPACK). Returns the number of elements. */
 static int64_t move(Sync *s, unsigned axes, Direction way) {
     Registry *r = s->registry;
     int64_t at = 0;
@@ -367,7 +370,7 @@ static void over_tensor_ranks(Sync *s, Axis axis) {
 
 /* ---- a step ---- */
 
-/* Calls of sync_ready for one sweep through each stage of this rank. */
+/* The number of calls of sync_ready for the bucket in one sweep through each pipeline stage of this rank. */
 static int64_t calls_of_a_pass(const Sync *s, int k) {
     const Bucket *b = bucket(s, k);
     int64_t calls = 0;

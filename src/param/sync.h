@@ -1,19 +1,19 @@
 /* Data parallelism: sums main gradients over the ranks that hold the same parameters, and gathers values that
- * ranks shard (ZeRO, param.h: DataParallel), bucket by bucket. Source: Megatron-LM
+ * these ranks shard (ZeRO, see DataParallel in param.h), bucket by bucket. Source: Megatron-LM
  * core/distributed/param_and_grad_buffer.py, finalize_model_grads.py; distrib_optimizer.py; distributed/fsdp.
  *
- * One rule: a main gradient is summed over param_sum_axes, in this order:
+ * A main gradient is summed over param_sum_axes, in this order:
  * - over the data-parallel axes (cp and dp, for experts edp), bucket by bucket;
- * - all copies of a tied parameter;
+ * - over all copies of a tied parameter;
  * - over tp (etp) for parameters that are replicated there, in one message.
  *
- * Each sum adds in the order of the group's members (comm.h), element by element. Results are therefore bitwise equal
- * for all bucket sizes, with and without overlap, and for stages 0 and 1. Stages 2 and 3 sum each microbatch over the
- * ranks, then add the microbatches; the other stages do the reverse. Both orders are bitwise equal with one
- * microbatch or with exact sums (the exact lane), else equal up to rounding. This also applies to `instances`, which
- * sum inside an instance and then over instances.
+ * Each sum adds in the order of the group's members (comm.h), element by element. Results are therefore
+ * bitwise equal for all bucket sizes, with and without overlap, and for stages 0 and 1. Stages 2 and 3 sum
+ * each microbatch over the ranks, then add the microbatches; the other stages do the reverse. Both orders are
+ * bitwise equal with one microbatch or with exact sums (the exact lane), else equal up to rounding. This also
+ * applies to `instances`, which sum inside an instance and then over instances.
  *
- * All ranks of the world call the same functions in the same order. A step:
+ * All ranks of the world must call the same functions in the same order. A step:
  *
  *     sync_begin(s, passes)          marks the main gradients as unwritten (param.h)
  *     forward and backward sweeps    the tape calls sync_use, sync_attention, sync_grad, sync_ready
@@ -26,8 +26,8 @@
 
 typedef struct Sync Sync;
 
-/* After registry_allocate. Both arguments outlive the Sync. `comm` NULL: one rank, or a dry run on the null
- * device of the rank that the registry's mesh names. */
+/* Call it after registry_allocate. Both arguments must outlive the Sync. `comm` is NULL if there is one rank,
+ * and in a dry run on the null device, for the rank in the registry's mesh. */
 Sync *sync_new(Registry *, Comm *);
 void sync_free(Sync *);
 /* Bytes of the buffers that buckets are gathered into (stages 2 and 3). They are allocated when needed, so a dry run
@@ -39,15 +39,15 @@ void sync_plan(const Sync *, Comm *);
 /* Begins a step in which `passes` backward sweeps through each stage of this rank compute the gradients of its
  * parameters: one per microbatch (or part of one). */
 void sync_begin(Sync *, int64_t passes);
-/* Opens the channels of all sums and gathers, and adds sums in progress to the main gradients, which loads the
- * kernel. All ranks call it during a step. */
+/* Opens the channels of all sums and gathers, and adds the sums in progress to the main gradients, so that
+ * the kernel is loaded. All ranks must call it during a step. */
 void sync_prepare(Sync *);
-/* Returns when the main gradients (this rank's shard of them) are sums. */
+/* Completes the sums of the main gradients (this rank's shard of them). */
 void sync_finish(Sync *);
 
-/* Runs device_replay with the forward and backward sweeps of a step, from sync_begin to sync_finish. The graph
- * includes sync_finish. A graph must wait for exactly the operations that it starts, so it also gathers the values
- * that it uses. */
+/* Calls device_replay with `work`, the forward and backward sweeps between sync_begin and sync_finish. The
+ * graph also includes sync_finish. A graph must wait for exactly the operations that it starts, so it also
+ * gathers the values that it uses. */
 void sync_replay(Sync *, DeviceRecording *, void (*work)(void *arg), void *arg);
 
 /* Call it after an update, registry_init or a load has changed masters. Rounds values from masters and gathers the
@@ -58,7 +58,7 @@ void sync_publish(Sync *);
 
 /* Call it before ops read the values of these parameters. They are available until the next sync_use. */
 void sync_use(Sync *, Param *const *, int n);
-/* Call it before an attention. With `with_attention`, it starts the sums and gathers that are due. */
+/* Call it before an attention op. With `with_attention`, it starts the sums and gathers that are due. */
 void sync_attention(Sync *);
 /* Call it before an op writes or adds to the main gradient, in a backward sweep or early in the forward. The gradient
  * has memory until sync_ready. */

@@ -11,13 +11,13 @@
 /* A microbatch in flight. */
 typedef struct Slot {
     Tape *tape;
-    /* transient: with zero-bubble a separate space per slot, because gradients wait there for the weight pass; else
-     * the executor's space for the current pass. */
+    /* `transient`: with zero-bubble, a separate space for each slot, because gradients stay there until the
+     * weight pass; else the executor's space for the current pass. */
     Space *space, *transient;
     Flow x, y;
 } Slot;
 
-/* A buffer with the tensors of the flows that cross a border, contiguously. */
+/* A contiguous buffer for the tensors that cross a border between stages, one for each flow. */
 typedef struct Message {
     char *data;
     CommWork *work; /* the send or receive in progress; NULL: none */
@@ -32,7 +32,7 @@ struct Executor {
     const RunContext *context;
     const Model *model;
     ExecutorMemory memory;
-    int64_t interleaved; /* number of passes that run alternately */
+    int64_t interleaved; /* number of passes that run interleaved */
     int64_t unit;        /* number of microbatches per action of the schedule */
     Fiber **fibers;      /* [interleaved] */
     int n_flows;
@@ -43,10 +43,12 @@ struct Executor {
     size_t message_bytes; /* bytes of the largest message that this rank sends or receives */
     Space **transient;    /* [interleaved] */
     Offload *offload;     /* NULL: none */
-    Slot *slots;          /* those of the schedule, each for a unit: [n_slots, unit] */
+    Slot *slots;          /* [n_slots, unit]: each slot of the schedule has memory for one unit of
+                             microbatches */
     int64_t n_slots;
     Messages received[PIPELINE_WAYS], sent[PIPELINE_WAYS];
-    int64_t most[2]; /* [forward_only]: largest number of microbatches in a run; kernels for it are loaded */
+    int64_t most[2]; /* [forward_only]: largest number of microbatches of a run so far; its kernels are
+                        loaded */
     bool staged;     /* messages go through host memory */
     bool is_open;    /* the pipeline's channels are open */
     bool own_transients;
@@ -85,7 +87,7 @@ static size_t largest_message(const Executor *e) {
     return (size_t)most * dtype_size(e->context->dtype);
 }
 
-/* Registers only planned memory; a dry run has none. */
+/* Opens a space, and registers its memory if it is planned. A dry run has no planned memory. */
 static Space *open_space(const RunContext *context, const char *name, size_t bytes) {
     Space *s = space_new(context->device, name, bytes);
     if (!context->registered || !bytes) return s;
@@ -211,8 +213,8 @@ void executor_trace(Executor *e, TapeTrace *trace, void *arg) {
 
 /* ---- messages ---- */
 
-/* The ranks of the pipeline. Gradients use the reversed group, which is a different group. With two ranks and several
- * chunks, the two directions therefore do not mix. */
+/* The ranks of the pipeline. Gradients use the reversed group, whose channels are different ones. The two
+ * directions are therefore independent, even with two ranks and several chunks. */
 static Group group_of(const Executor *e, PipelineWay way) {
     Group g = mesh_group(&e->context->layout->mesh, 1 << AXIS_PP);
     if (way == PIPELINE_UP) return g;
@@ -236,8 +238,8 @@ static CommCall message_call(const Executor *e, CommKind kind, PipelineWay way, 
 
 static bool is_null(const Executor *e) { return e->context->device->kind == DEVICE_NULL; }
 
-/* A group opens its channels with its first message, and all ranks must open groups in the same order. Receives that
- * start early would violate this order. */
+/* Opens the channels in advance. A group opens its channels at its first message, and all ranks must open
+ * groups in the same order, which receives that start early would violate. */
 static void open_channels(Executor *e) {
     char none;
     for (int way = 0; way < PIPELINE_WAYS; way++) {
@@ -290,7 +292,7 @@ static void message_finish(Executor *e, Message *m) {
     m->work = NULL;
 }
 
-/* The message of an action for a member of its unit. */
+/* The receive buffer of an action for a member of its unit. */
 static Message *received(const Executor *e, const Action *a, int64_t member) {
     return &e->received[pipeline_way(a)].at[a->buffer * e->unit + member];
 }
@@ -303,7 +305,8 @@ static int64_t members_of(const Executor *e, const Action *a, int64_t microbatch
     return left < e->unit ? left : e->unit;
 }
 
-/* Starts the receives of the actions that run at a time from `action` on. */
+/* Starts the receives of the actions in one step of the schedule (pipeline_step), which begins with
+ * `action`. */
 static void start_receives(Executor *e, const PipelineSpec *spec, int rank, const RankSchedule *schedule,
                            int64_t action, int64_t microbatches) {
     const int64_t end = action + pipeline_step(schedule, action);
@@ -429,9 +432,10 @@ static void run_pass(void *arg) {
         executor_backward(p);
 }
 
-/* Number of pauses by which the first microbatch is ahead. With sequence parallelism it then computes half a branch
- * while the other microbatch runs its norm (tape_pause_halfway). A backward that gathers inputs again runs two pauses
- * ahead, so that its reduce-scatter overlaps with the other microbatch's dgrad. */
+/* The number of pauses by which the first microbatch runs ahead. With sequence parallelism, it then computes
+ * half a branch while the other microbatch runs its norm (tape_pause_halfway). A backward that gathers its
+ * inputs again runs two pauses ahead, so that its reduce-scatter overlaps with the other microbatch's
+ * dgrad. */
 static int head_start(const Executor *e, const Action *a) {
     if (!layout_is_sequence_parallel(e->context->layout)) return 0;
     return a->kind == ACTION_FORWARD || e->context->keeps_gathered ? 1 : 2;
@@ -452,7 +456,7 @@ static void run_interleaved(Executor *e, Pass *passes, int64_t n) {
             if (!passes[i].is_done && !fiber_resume(e->fibers[i])) passes[i].is_done = true, left--;
 }
 
-/* With an observer, the passes run in sequence. */
+/* If the tape has an observer (TapeProbe), the passes run one after another. */
 static void run_passes(Executor *e, Pass *passes, int64_t n) {
     for (int64_t i = 0; i < n && !e->own_transients; i++)
         tape_transient_to(slot_of(&passes[i])->tape, e->transient[i]);
@@ -472,8 +476,8 @@ static void run_unit(Executor *e, const PipelineSpec *spec, int rank, const Acti
     free(passes);
 }
 
-/* Runs an action and the next one. A backward is ahead, because it computes more between two operations than a
- * forward. */
+/* Runs an action interleaved with the next one. A backward starts first, because it computes more between two
+ * operations than a forward. */
 static void run_pair(Executor *e, const PipelineSpec *spec, int rank, const Action *a,
                      const Microbatch *microbatches, Tensor *loss_sum) {
     const bool swapped = a[0].kind == ACTION_FORWARD && a[1].kind != ACTION_FORWARD;
@@ -485,7 +489,8 @@ static void run_pair(Executor *e, const PipelineSpec *spec, int rank, const Acti
     run_passes(e, passes, 2);
 }
 
-/* Different kernels write the first gradient of a step and add the later ones: two microbatches load both. */
+/* Different kernels write the first gradient of a step and add the later ones, so both are loaded once two
+ * microbatches have run. */
 bool executor_loads(const Executor *e, const PipelineSpec *spec, int64_t n) {
     if (spec->ranks == 1 || is_null(e)) return false;
     return e->most[spec->forward_only] < (spec->forward_only || n < 2 ? 1 : 2);

@@ -1,12 +1,14 @@
-/* Runs a rank's schedule (schedule.h): the passes, with one tape per slot, and the messages between stages, with
- * activations and their gradients. Messages have separate buffers: a stage reads its input and its output's gradient
- * from receive buffers, and writes its output to a send buffer. Without a pipeline, the schedule has one stage.
+/* Runs a rank's schedule (schedule.h): the passes, with one tape per slot, and the messages between stages,
+ * with activations and their gradients. Messages have separate buffers: a stage reads its input and its
+ * output's gradient from receive buffers, and writes its output to a send buffer. Without a pipeline, the
+ * schedule has one stage.
  *
- * With --interleaved-microbatches, an action of the schedule runs a unit of several microbatches alternately.
- * While one microbatch waits for an operation between ranks, the next one computes. With
- * --interleave-forward-backward two actions run alternately: a backward and a forward where possible. Results
- * are bitwise equal to those without these options. Similar methods: DeepSpeed-Domino (Wang et al., 2024, arXiv
- * 2409.15241) for tensor parallelism, Megatron-LM's --overlap-moe-expert-parallel-comm for experts. */
+ * With --interleaved-microbatches, an action of the schedule runs a unit of several microbatches interleaved:
+ * while one microbatch waits for an operation between ranks, the next one computes. With
+ * --interleave-forward-backward, two actions run interleaved: a backward and a forward where possible.
+ * Results are bitwise equal to those without these options. Similar methods: DeepSpeed-Domino (Wang et al.,
+ * 2024, arXiv 2409.15241) for tensor parallelism, Megatron-LM's --overlap-moe-expert-parallel-comm for
+ * experts. */
 #pragma once
 
 #include "models/microbatch.h"
@@ -22,22 +24,24 @@ typedef struct ExecutorMemory {
 
 typedef struct Executor Executor;
 
-/* The context and the model must outlive the executor. Every microbatch has `samples` samples. `interleaved`: number
- * of passes that run alternately; `unit`: number of microbatches per action, `interleaved` or 1. */
+/* The context and the model must outlive the executor. Every microbatch has `samples` samples. `interleaved`
+ * is the number of passes that run interleaved. `unit` is the number of microbatches per action:
+ * `interleaved` or 1. */
 Executor *executor_new(const RunContext *, const Model *, int64_t samples, int64_t interleaved, int64_t unit,
                        ExecutorMemory);
 void executor_free(Executor *);
-/* Adds slots and buffers if the schedule needs more. The schedule must be made from the spec. */
+/* Adds slots and buffers if the schedule, which must be made from the spec, needs more. */
 void executor_provide(Executor *, const PipelineSpec *, const RankSchedule *);
 /* Calls comm_plan for the messages. */
 void executor_plan(const Executor *, Comm *);
-/* Whether executor_run with n microbatches is the first of its kind, which loads kernels. The first launch of a kernel
- * loads it, which may wait until the GPU, or every GPU of the process, is idle. A GPU on which NCCL waits for a
- * message of this rank would never be idle. The messages of this run therefore go through host memory, which is slow.
- * At its end, the run prepares everything that the rest of a step may allocate or load, and all ranks synchronise. */
+/* Whether executor_run with n microbatches will launch kernels for the first time. The first launch of a
+ * kernel loads it, which may wait until the GPU, or every GPU of the process, is idle. A GPU on which NCCL
+ * waits for a message of this rank would never be idle. The messages of this run therefore go through host
+ * memory, which is slow. At its end, the run prepares everything that the rest of a step may allocate or
+ * load, and all ranks synchronise. */
 bool executor_loads(const Executor *, const PipelineSpec *, int64_t n);
-/* Runs the schedule, made from the spec, on n microbatches. Calls executor_provide. The head adds the sum of each
- * loss * its weights to loss_sum (F64 [1] each; NULL: not needed). */
+/* Runs the schedule, which must be made from the spec, on n microbatches. Calls executor_provide. The model's
+ * head adds the sum of each loss times its weights to loss_sum (F64 [1] each; NULL: not needed). */
 void executor_run(Executor *, const PipelineSpec *, const RankSchedule *, const Microbatch *, int64_t n,
                   Tensor *loss_sum);
 /* The peak memory use of any slot and transient space so far. */
@@ -48,5 +52,5 @@ size_t executor_bytes(const Executor *, const RankSchedule *, bool zero_bubble, 
 /* A number that changes whenever memory is reallocated. A CUDA graph with the old addresses is then
  * invalid. */
 int64_t executor_allocations(const Executor *);
-/* Calls trace after every op of every tape (tape_trace). */
+/* Calls the trace function after every op of every tape (tape_trace). */
 void executor_trace(Executor *, TapeTrace *, void *arg);

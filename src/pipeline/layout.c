@@ -29,7 +29,8 @@ static Err count_chunks(const Config *c, int64_t layers, int64_t *chunks) {
 
 static bool has_two_stacks(const Config *c) { return config_layers(c) > c->num_layers; }
 
-/* An additional option for layers, for the list in a message. */
+/* The additional option that sets the number of layers of a model with two stacks, for a list of options in a
+ * message. */
 static const char *decoder_depth(const Config *c) {
     return has_two_stacks(c) ? ", --decoder-num-layers" : "";
 }

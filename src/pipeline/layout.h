@@ -1,5 +1,5 @@
 /* The layers of each pipeline stage. A pipeline of p ranks with v chunks per rank has v * p virtual stages;
- * stage i is chunk i / p of rank i % p. Megatron-LM core/transformer/transformer_block.py
+ * stage i is chunk i / p of rank i % p. Source: Megatron-LM core/transformer/transformer_block.py
  * (get_num_layers_to_build) and pipeline_parallel_layer_layout.py. */
 #pragma once
 

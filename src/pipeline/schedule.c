@@ -19,8 +19,8 @@ int64_t pipeline_units(const Config *c, int64_t microbatches) {
     return (microbatches + each - 1) / each;
 }
 
-/* A last group of fewer microbatches than ranks can deadlock; Megatron-LM rejects it, too. Megatron-LM also rejects
- * fewer microbatches than a group, which this schedule allows. */
+/* A last group of fewer microbatches than ranks can deadlock. Megatron-LM rejects it too, and also a step
+ * with fewer microbatches than a group, which this schedule allows. */
 static Err check_group(const PipelineSpec *s) {
     int64_t last = s->microbatches % s->group;
     if (s->microbatches <= s->group || !last || last >= s->ranks) return ERR_OK;
@@ -126,8 +126,8 @@ static Action nth(const PipelineSpec *s, int64_t group, ActionKind kind, int64_t
                     .microbatch = first + in_group % size};
 }
 
-/* Two forwards of different chunks could deadlock through other ranks, as could two backwards, or a warm-up forward
- * and the first backward. */
+/* Pairs consecutive actions, except those that could deadlock through other ranks: two forwards of different
+ * chunks, two such backwards, or a warm-up forward and the first backward. */
 static void make_pairs(const PipelineSpec *s, int64_t warmup, RankSchedule *r) {
     if (!s->mixed || (s->forward_only && s->ranks > 1)) return;
     for (int64_t i = 0; i + 1 < r->count; i += pipeline_step(r, i)) {
@@ -204,8 +204,9 @@ static void assign_buffers(const PipelineSpec *s, int rank, RankSchedule *r) {
     free(held);
 }
 
-/* One buffer is written while a second one is sent. Between rank 0 and rank p - 1, which continues with its next
- * chunk p - 1 messages before the group ends, the rest of the group queues up. */
+/* Sets the number of send buffers. Two usually suffice: one is written while the other is sent. Between the
+ * last and the first rank, messages of the next chunk queue up: the receiver takes the first of them only
+ * after all microbatches of the group have passed through its current chunk. */
 static void count_sent(const PipelineSpec *s, int rank, int64_t group, RankSchedule *r) {
     const int64_t total = s->microbatches * s->chunks,
                   queue = most(2, least(group, s->microbatches) - s->ranks + 1);

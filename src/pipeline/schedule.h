@@ -1,33 +1,34 @@
-/* Pipeline schedules as data: the list of passes of each rank in a step, in order.
+/* Pipeline schedules as data: the ordered list of the passes that each rank runs in a step.
  *   gpipe        all forwards, then all backwards (Huang et al. 2019, arXiv 1811.06965)
- *   1f1b         min(p - r - 1, M) forwards, then one forward, one backward (PipeDream, arXiv 1806.03377)
+ *   1f1b         min(p - r - 1, M) forwards, then alternating forwards and backwards (PipeDream, arXiv 1806.03377)
  *   interleaved  1F1B over the chunks of a rank (Narayanan et al. 2021, arXiv 2104.04473; Megatron-LM
  *                core/pipeline_parallel/schedules.py), 2 (p - r - 1) + (v - 1) G forwards first
  *   zero-bubble  ZB-H1 (Qi et al. 2023, arXiv 2401.10241): 1F1B with the weight gradients of rank r delayed
  *                by r microbatches; no rank has more than 1F1B's p microbatches in flight
  *
- * Here, microbatches that run interleaved (executor.h) count as one. With `mixed`, pairs of consecutive actions of
- * 1F1B or interleaved run interleaved instead: two forwards in the warm-up, then a backward and a forward, and two
- * backwards last. A message arrives only a pair later, so more forwards come first: 2 (p - r) + (v - 1) G, rounded up
- * to an even number. (Megatron-LM schedules.py adds one forward with --overlap-moe-expert-parallel-comm.)
+ * Microbatches of one action, which run interleaved (executor.h), count as one here. With `mixed`, pairs of
+ * consecutive actions of the schedules 1f1b and interleaved run interleaved: two forwards in the warm-up,
+ * then a backward and a forward, and two backwards last. A message arrives only after the whole pair, so the
+ * warm-up has more forwards: 2 (p - r) + (v - 1) G, rounded up to an even number. (Megatron-LM schedules.py
+ * adds one forward with --overlap-moe-expert-parallel-comm.)
  *
- * p ranks, r this rank, v chunks per rank, M microbatches, G microbatches that one chunk takes before the
- * next chunk.
+ * p is the number of ranks, r this rank, v the number of chunks per rank, M the number of microbatches, and G
+ * the number of microbatches that one chunk processes before the next chunk.
  *
  * In every schedule the backwards and the weight gradients of a chunk run in the order of the microbatches.
  * Gradients are therefore summed in a fixed order and are bitwise equal for all schedules.
  *
- * Messages are not actions: they follow from an action by one rule (pipeline_source, pipeline_target). To run an
- * action, wait for the source's message, compute, and start to send the result to the target. A forward carries the
- * activation up the stages, a backward carries the gradient of the stage's input down. A rank's k-th message in a
- * direction is sent from buffer k % sent[direction]. A message is received into the action's buffer, which is in use
- * until the last pass of its slot. The receive starts before the action or, with `overlap`, before the previous
- * action, so that the message arrives while the previous action computes.
+ * Messages are not actions: pipeline_source and pipeline_target derive them from an action. To run an action,
+ * wait for the source's message, compute, and start to send the result to the target. A forward carries the
+ * activation up the stages, a backward carries the gradient of the stage's input down. A rank's k-th message
+ * in a direction is sent from buffer k % sent[direction]. A message is received into the action's buffer,
+ * which is in use until the last pass of its slot. The receive starts before the action or, with `overlap`,
+ * before the previous action, so that the message arrives while the previous action computes.
  *
- * A send must have ended before its buffer is written again. This cannot deadlock in any schedule, even if a send
- * ends only when it is received. Between two ranks the forward messages are received in the order in which they are
- * sent, and so are the backward messages. With two ranks and several chunks both directions use the same pair of
- * ranks and may overtake each other, so each needs its own channel. */
+ * A send must have ended before its buffer is written again. This cannot deadlock in any schedule, even if a
+ * send ends only when it is received. Between two ranks the forward messages are received in the order in
+ * which they are sent, and so are the backward messages. With two ranks and several chunks both directions
+ * use the same pair of ranks and may overtake each other, so each needs its own channel. */
 #pragma once
 
 #include "pipeline/layout.h"
@@ -62,7 +63,7 @@ typedef enum PipelineWay { PIPELINE_UP, PIPELINE_DOWN, PIPELINE_WAYS } PipelineW
 typedef struct RankSchedule {
     Action *actions;
     int64_t count;
-    int64_t slots; /* the most (microbatch, chunk) pairs in flight; at most two with forward_only */
+    int64_t slots; /* largest number of (microbatch, chunk) pairs in flight; at most two with forward_only */
     int64_t received[PIPELINE_WAYS], sent[PIPELINE_WAYS]; /* number of buffers for messages */
 } RankSchedule;
 
@@ -85,7 +86,7 @@ PipelineSpec pipeline_shortened(const PipelineSpec *);
 /* The passes of one rank, allocated in the arena. */
 RankSchedule pipeline_schedule(const PipelineSpec *, int rank, Arena *);
 
-/* The sender of the message that the action waits for; the receiver of its result. */
+/* The stage that sends the message that the action waits for, and the stage that receives its result. */
 StageRef pipeline_source(const PipelineSpec *, int rank, const Action *);
 StageRef pipeline_target(const PipelineSpec *, int rank, const Action *);
 PipelineWay pipeline_way(const Action *);

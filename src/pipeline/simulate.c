@@ -20,7 +20,8 @@ typedef struct RankState {
     int64_t at; /* index of the next action */
     double clock;
     Message *unsent; /* message of the first action of a pair, until the second one ends */
-    int64_t held, sent[PIPELINE_WAYS], received[PIPELINE_WAYS]; /* received: of this rank's messages */
+    int64_t held, sent[PIPELINE_WAYS], received[PIPELINE_WAYS]; /* received: number of this rank's messages
+                                                                   that have been received */
     int64_t *next_input, *next_weight;                          /* [chunks], the next microbatch */
     bool *taken;                                                /* [slots] */
     int64_t *user[PIPELINE_WAYS];  /* [received]: 1 + the slot that uses the buffer, 0: none */
@@ -123,7 +124,7 @@ static void release_buffers(const Player *p, int rank, int64_t slot) {
             if (p->states[rank].user[way][i] == 1 + slot) p->states[rank].user[way][i] = 0;
 }
 
-/* When the action can start; *waits_for describes the reason why it must wait; NULL: none. */
+/* The time at which the action can start. *waits_for: the reason why it must wait; NULL: none. */
 static Err ready_at(const Player *p, int rank, const Action *a, double *ready, const char **waits_for) {
     RankState *state = &p->states[rank];
     StageRef source = pipeline_source(p->spec, rank, a);
@@ -135,7 +136,7 @@ static Err ready_at(const Player *p, int rank, const Action *a, double *ready, c
         if (!(*last)->received) *waits_for = "the last message from its buffer to be received";
         *ready = fmax(*ready, (*last)->receipt);
     }
-    if (*waits_for || source.rank < 0) return ERR_OK; /* it receives when it can run */
+    if (*waits_for || source.rank < 0) return ERR_OK; /* an action receives its message when it can run */
     Message *m = &cell_of(p, source.rank, source.chunk, a->microbatch)->message[pipeline_way(a)];
     if (!m->sent) *waits_for = "a message to be sent";
     if (!m->sent) return ERR_OK;
@@ -181,7 +182,8 @@ static void perform(Player *p, int rank, const Action *a, double start) {
     release_buffers(p, rank, a->slot);
 }
 
-/* Runs a rank as far as possible; *moved if it made progress, *waits_for NULL at its end. */
+/* Runs a rank as far as possible. Sets *moved if it made progress; *waits_for is NULL if all its actions are
+ * done. */
 static Err advance(Player *p, int rank, bool *moved, const char **waits_for) {
     const RankSchedule *mine = &p->schedules[rank];
     *waits_for = NULL;

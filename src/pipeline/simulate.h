@@ -1,5 +1,5 @@
-/* Simulates the schedules of all ranks with given times. Checks that they end and that every pass runs once, in order
- * and in its slot. Reports their durations. */
+/* Simulates the schedules of all ranks with given durations of passes. Checks that the schedules end and that
+ * every pass runs once, in order and in its slot. Returns the start and end times. */
 #pragma once
 
 #include "pipeline/schedule.h"
@@ -34,11 +34,12 @@ typedef struct Simulation {
 Err pipeline_simulate(const PipelineSpec *, const RankSchedule *schedules, const PipelineTimes *, Arena *,
                       Simulation *out);
 
-/* The bubble in closed form: makespan - busy time of any rank, for equal stages without latency. It is (p - 1) (F + I
- * + W) per chunk for gpipe, 1f1b and interleaved, twice that for pairs (`mixed`), and (p - 1) (F + I - W) for
- * zero-bubble with at least p microbatches.
+/* The bubble in closed form: makespan - busy time of any rank, for equal stages without latency. It is (p -
+ * 1) (F + I + W) per chunk for gpipe, 1f1b and interleaved, twice that for pairs (`mixed`), and (p - 1) (F +
+ * I - W) for zero-bubble with at least p microbatches.
  *
- * NaN if there is no formula. Several chunks need a last group of at least p microbatches. Pairs need an even number
- * of microbatches, or at least 2 p; with several chunks, equal and even groups of at least 2 p. Zero-bubble needs
- * weight gradients that take no longer than another pass. */
+ * NaN if there is no formula. The formula for several chunks requires that the last group has at least p
+ * microbatches. The one for pairs requires an even number of microbatches, or at least 2 p; with several
+ * chunks, equal and even groups of at least 2 p. The one for zero-bubble requires that the weight gradient
+ * takes no longer than another pass. */
 double pipeline_bubble(const PipelineSpec *, PassTimes);

@@ -28,7 +28,7 @@ static CommOptions options_of(const Config *c) {
                          .build = isotron_commit()};
 }
 
-/* A hash of the value of an option. Paths may differ between hosts, so all paths have the same hash. */
+/* A hash of the value of an option. All paths have the same hash, because paths may differ between hosts. */
 static int64_t value_hash(const Config *c, int option) {
     const ArgType type = CONFIG_ROWS[option].type;
     Str text = {0};
@@ -64,8 +64,8 @@ static Err check_same_world(const Comm *comm, const CommLaunch *launch) {
                     launch->processes, comm_world(comm));
 }
 
-/* Runs fn as the rank of this process. An error before all processes are connected concerns only this
- * process. */
+/* Runs fn as the only rank of this process. An error that occurs before all processes are connected is known
+ * only to this process. */
 static Err as_process(const Config *c, const CommLaunch *launch, const CommOptions *options, RankMain *fn,
                       void *arg) {
     Comm *comm;

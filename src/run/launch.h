@@ -14,9 +14,9 @@ typedef Err RankMain(void *arg, Comm *comm);
  * several processes, each is one rank, and errors of ranks other than 0 have no message. */
 Err world_run(const Config *, RankMain *fn, void *arg);
 /* Sets CUDA_DEVICE_MAX_CONNECTIONS to 32 unless it is at least 8. The streams of a GPU share this number of
- * queues, by default 8. An NCCL receive never ends if the work that it waits for follows it in the same
- * queue. CUDA reads the variable when it starts, so world_run calls this function first if several ranks use
- * GPUs. */
+ * queues, by default 8. An NCCL receive never ends if the work on which its sender depends follows it in the
+ * same queue. CUDA reads the variable when it starts, so world_run calls this function first if several ranks
+ * use GPUs. */
 void world_raise_queues(void);
 /* If there are several processes, sets --ranks to their number. A different --ranks in the options is a user
  * error. */
@@ -30,9 +30,9 @@ DeviceSpec rank_device_spec(const Config *, const Comm *);
 Err rank_open_device(const Config *, Comm *, Device **, char text[200]);
 void rank_free_device(Comm *, Device *); /* NULL is allowed for both */
 
-/* The largest number of ranks of this process that share a device. Threads are assigned to devices round-robin.
- * comm may be NULL. */
+/* The largest number of ranks of this process that share a device; ranks that are threads are assigned to
+ * devices round-robin. comm may be NULL. */
 int64_t rank_sharing(const Comm *, const Device *);
 
-/* Whether this is the rank that prints, rank 0. */
+/* Whether this rank prints, that is, whether it is rank 0. */
 bool rank_is_printer(const Comm *);

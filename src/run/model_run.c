@@ -10,7 +10,7 @@
 
 /* ---- layout ---- */
 
-/* Bucket sizes are those of Megatron-LM core/distributed/distributed_data_parallel.py. */
+/* The bucket sizes are those of Megatron-LM (core/distributed/distributed_data_parallel.py). */
 static DataParallel data_parallel(const Config *c, int ranks) {
     DataParallel d = {.stage = c->use_megatron_fsdp ? (int)c->data_parallel_sharding_strategy
                                                     : c->use_distributed_optimizer,
@@ -68,7 +68,8 @@ void model_run_new(ModelRun *r, const Config *c, Comm *comm, Device *device, Mod
         .exact = c->lane == LANE_EXACT,
         .seed = (uint64_t)c->seed,
         .at_once = at_once_axes(c),
-        /* With experts, the offsets of activations differ between ranks. */
+        /* In a model with experts, memory cannot be registered, because the offsets of activations differ
+         * between ranks. */
         .registered = comm && c->use_nccl_ub && !c->derived.num_moe_layers,
         .keeps_gathered = c->keep_gathered_inputs,
         .postpones_experts = c->overlap_dispatch_backward_with_experts_wgrad,

@@ -37,9 +37,9 @@ void model_run_free(ModelRun *);
 Err model_run_open(ModelRun *out, const Config *, Comm *);
 void model_run_close(ModelRun *);
 
-/* The number of samples per forward pass, for a batch of `samples` samples: all, or with
- * --batch-invariant-mode one (or the choices of one question). With more samples a gradient could depend on
- * how samples are grouped, because the gradient of a tied embedding is the sum of two ops' sums. */
+/* The number of samples per forward pass, for a batch of `samples` samples. This is all of them or, with
+ * --batch-invariant-mode, one (or the choices of one question). With more samples, a gradient could depend on
+ * how samples are grouped, because the gradient of a tied embedding adds the sums of two ops. */
 int64_t model_run_together(const ModelRun *, int64_t samples);
 /* The number of tokens of a forward pass on this rank. */
 int64_t model_run_tokens(const ModelRun *);

@@ -98,7 +98,7 @@ const char *option_change_text(OptionChange change) {
     return TEXTS[change];
 }
 
-/* A real number is printed with the fewest digits that read back to the same value. A long value, such as the
+/* A real number is printed with the fewest digits that read back as the same value. A long value, such as the
  * paths of a blend, is omitted. */
 static void put_value(const json_t *value, Str *out) {
     enum { LONGEST = 60, DIGITS_MOST = 17 };

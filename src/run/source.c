@@ -58,8 +58,8 @@ json_t *source_options(const Config *c, unsigned classes) {
     return j;
 }
 
-/* Whether the weights depend on an option. Only a table of positions depends on the lengths, and loading
- * compares its shape. */
+/* Whether the weights depend on an option. The lengths are not such options: only a table of positions
+ * depends on them, and loading compares its shape. */
 static bool concerns_weights(const char *key) {
     static const char *const APART[] = {"seq_length",
                                         "decoder_seq_length",

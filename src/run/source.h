@@ -1,5 +1,5 @@
-/* The checkpoint that a run loads: its location, its options, and whether its model is the one that the
- * options describe. */
+/* The checkpoint that a run loads: finds it, reads its options, and checks that the run's options describe
+ * its model. */
 #pragma once
 
 #include <jansson.h>

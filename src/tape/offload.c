@@ -18,7 +18,7 @@ typedef struct Slot {
     bool copying; /* the slot's last copy may still run */
 } Slot;
 
-/* A range of host memory. Offsets count through all blocks, in order. */
+/* A range of host memory. Offsets are relative to the concatenation of all blocks. */
 typedef struct Kept {
     size_t begin, bytes;
 } Kept;
@@ -75,8 +75,8 @@ OffloadMemory offload_peak(const Offload *o) {
 
 size_t offload_bytes(const Offload *o, OffloadMemory m) { return (size_t)o->slots * m.slot; }
 
-/* The null device only counts. Copies to and from the host run in order, so memory that the last backward has read can
- * be overwritten. */
+/* Takes host memory; on the null device, only counts it. Copies to and from the host run in order, so memory
+ * that the previous backward has read may be overwritten. */
 static Kept host_memory(Offload *o, size_t bytes) {
     const Kept k = {o->used, bytes};
     o->used += bytes;

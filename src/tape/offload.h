@@ -19,20 +19,22 @@ typedef struct OffloadMemory {
 
 typedef struct Offload Offload;
 
-/* `layers`: the number of layers, at least one. Only one tape at a time may use it. Planned host memory is allocated
- * here. Unplanned memory grows when it is needed, to at most the highest use so far plus 32 MiB. */
+/* `layers` is the number of layers, at least one. Only one tape may use the Offload at a time. Planned host
+ * memory is allocated here. Unplanned memory grows when it is needed, to at most the highest use so far plus
+ * 32 MiB. */
 Offload *offload_new(Device *, int64_t layers, OffloadMemory);
 void offload_free(Offload *);
 /* The highest use so far. */
 OffloadMemory offload_peak(const Offload *);
-/* Bytes of device memory of all slots, for a given slot size. */
+/* Bytes of device memory of all slots, for the slot size in OffloadMemory. */
 size_t offload_bytes(const Offload *, OffloadMemory);
 
 /* ---- for the tape, in this order ---- */
 
 void offload_begin(Offload *); /* begins a forward; discards the contents of the host memory */
 Space *offload_enter(Offload *, int64_t layer);
-/* The layer's activations stay readable until the layer after next is entered. */
+/* Call it after the layer's forward. The layer's activations stay readable until the layer after the next one
+ * begins. */
 void offload_leave(Offload *, int64_t layer);
 void offload_need(Offload *, int64_t layer);   /* before the first op of the layer's backward */
 void offload_finish(Offload *, int64_t layer); /* after the last op of its backward */

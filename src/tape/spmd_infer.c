@@ -45,7 +45,8 @@ static Spmd local(const Operands *o, bool is_linear) {
     return count[SPMD_V] ? SPMD_V : count[SPMD_R] ? SPMD_R : SPMD_I;
 }
 
-/* y = x w^T + bias, w [.., out, in]; a third operand of integers is no bias: it assigns rows to experts. */
+/* y = x w^T + bias, w [.., out, in]; a third operand of integers is not a bias: it assigns rows to
+ * experts. */
 static Spmd gemm(const Operands *o) {
     enum { X, W, BIAS };
     const Tensor *const x = o->call->in[X], *const w = o->call->in[W], *const third = o->call->in[BIAS],
@@ -73,7 +74,8 @@ static Spmd lookup(const Operands *o) {
     return SPMD_P;
 }
 
-/* Each data-parallel rank has its own microbatches. */
+/* A sum over the tokens of a microbatch, which is sharded over tp and cp. Each data-parallel rank has
+ * different microbatches. */
 static Spmd sum(const Operands *o) {
     const Spmd s = local(o, false);
     return s == SPMD_V && (o->axis == AXIS_TP || o->axis == AXIS_CP) ? SPMD_P : s;

@@ -1,9 +1,10 @@
 /* The tape of coarse ops. Running an op records it. tape_backward visits the records in reverse order and
- * calls each op's hand-written backward. A backward is next to its forward, and is itself composed of ops.
+ * calls each op's hand-written backward. A backward is composed of ops too; its source is next to that of its
+ * forward.
  *
  * Memory: outputs of a recorded forward live in the slot space until tape_end. Gradients and temporaries live
- * in the transient space and are freed as soon as the nodes that need them are done. A run of the same code
- * with both spaces on the null device measures them (space_peak).
+ * in the transient space and are freed as soon as the nodes that need them are done. The sizes of both spaces
+ * are measured by a run of the same code on the null device (space_peak).
  *
  * Gradients: a tensor may feed several ops. The first gradient that reaches it is kept or shared (no copy);
  * later ones are added. A shared gradient is copied before it is written (tape_grad_out), so sharing is never
@@ -61,8 +62,9 @@ typedef struct MicrobatchContext {
 } MicrobatchContext;
 
 /* The exact lane rounds every value that is not a partial sum to a multiple of 2^-20. A sum of products below
- * 2^13 in magnitude is then exact however it is sharded. Layouts then round every value to the same grid point, unless
- * rounding noise of 2^-53 crosses the middle between two points. So all layouts are bitwise equal in practice. */
+ * 2^13 in magnitude is then exact however it is sharded. A value is then rounded to the same grid point in
+ * every layout, unless rounding noise of 2^-53 crosses the middle between two points, so in practice all
+ * layouts are bitwise equal. */
 enum { EXACT_GRID_BITS = 20 };
 static inline double exact_on_grid(double x) {
     return ldexp(rint(ldexp(x, EXACT_GRID_BITS)), -EXACT_GRID_BITS);
@@ -91,13 +93,14 @@ bool tape_is_recording(const Tape *);
 /* The number of ranks along an axis; the group of this rank along the axes of a mask. */
 int tape_axis(const Tape *, Axis);
 Group tape_group(const Tape *, unsigned mask);
-/* The positions of the rows of x [s,b,...] in a sequence of *total: sharded over CP in zigzag order
- * (base/zigzag.h), and over TP if x is V there. */
+/* The positions of the rows of x [s,b,...] in a sequence of *total positions, which is sharded over CP in
+ * zigzag order (base/zigzag.h), and over TP if x is V on that axis. */
 SequenceSlice tape_slice(const Tape *, const Tensor *x, int64_t *total);
-/* Called halfway through the forward of a branch (nn/branch.h). With sequence parallelism only a norm separates a
- * branch's reduce-scatter from the next one's all-gather, so pauses only between branches would hide at most one of the
- * two. A pause here lets another microbatch run its norm, and the two halves hide one operation each. The backward
- * pauses here too, unless it gathers the branch's input again, for which it pauses anyway. */
+/* Call it halfway through the forward of a branch (nn/branch.h). With sequence parallelism only a norm
+ * separates a branch's reduce-scatter from the next one's all-gather, so pauses only between branches would
+ * hide at most one of the two. A pause here lets another microbatch run its norm, and the two halves hide one
+ * operation each. The backward pauses here too, unless it gathers the branch's input again, for which it
+ * pauses anyway. */
 void tape_pause_halfway(Tape *);
 
 /* ---- tensors, blocks, offloading and the backward ---- */
@@ -113,15 +116,16 @@ Tensor *tape_input(Tape *, void *data, DType, int ndim, const int64_t *dim, Spmd
 void tape_output_to(Tape *, void *memory);
 void tape_output_next(Tape *);
 
-/* Runs fn(tape, self, x) and keeps only its output and x; the backward runs fn again. Recomputation has no other
- * interface. When the tape does not record, fn's intermediates are dropped in the same way. */
+/* Runs fn(tape, self, x) and keeps only its output and x; the backward runs fn again. This is the only
+ * interface for recomputation. If the tape does not record, fn's intermediates are dropped too. */
 typedef Tensor *BlockFn(Tape *, void *self, Tensor *x);
 Tensor *tape_block(Tape *, BlockFn *, void *self, Tensor *x);
 /* Memory for the activations of layers between tape_offload_begin and tape_offload_end. The caller owns it;
  * NULL: the slot space. */
 void tape_offload_to(Tape *, Offload *);
-/* Enclose each of the Offload's layers, which are consecutive. Only the next layer may read this layer's outputs in its
- * forward. One sweep must compute all gradients of the layer (NEED_ALL). */
+/* Call these before and after each of the Offload's layers, which must be consecutive. In the forward, only
+ * the next layer may read this layer's outputs. One sweep must compute all gradients of the layer
+ * (NEED_ALL). */
 void tape_offload_begin(Tape *, int64_t layer);
 void tape_offload_end(Tape *, int64_t layer);
 /* Sets the gradient of the output y to dy (same shape), before tape_play. */

@@ -64,7 +64,8 @@ static Tensor *view_grad(Tape *t, Tensor *x) {
     return out;
 }
 
-/* The first gradient of a step (with ZeRO-2 and ZeRO-3: of a sweep) is written. Later gradients are added. */
+/* The first gradient of a step (at ZeRO stages 2 and 3: of a sweep) overwrites the memory, and later
+ * gradients are added. */
 static Tensor *main_grad(Tape *t, Tensor *x) {
     if (t->context->sync) {
         end_bucket(t, param_of(x));
@@ -168,7 +169,7 @@ static void play_node(Tape *t, size_t i, Need need) {
     const Need shown = n.ahead ? need & NEED_DX : need;
     if (!y)
         n.backward(t, &n, need);
-    else if (y->grad) { /* else no gradient depends on it, or a DX sweep has finished it */
+    else if (y->grad) { /* else no gradient depends on the node, or a DX sweep has finished it */
         t->recording = false;
         if (shown) tape_probe(t, TAPE_PLAYS, n.op, &n.call, shown);
         n.backward(t, &n, need);

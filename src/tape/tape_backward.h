@@ -16,7 +16,8 @@ Tensor *tape_grad_out(Tape *, Tensor *x, Need);
  * `apart`, scratch memory that tape_grad_sum_end adds to dx. */
 Tensor *tape_grad_sum_begin(Tape *, const Tensor *x, Tensor *dx, bool apart);
 void tape_grad_sum_end(Tape *, Tensor *sum, Tensor *dx);
-/* Passes the gradient g to x unchanged (y = x + ...): shared if it is x's first gradient, else added. */
+/* Passes the gradient g to x unchanged, as for y = x + ...: x shares g if it is its first gradient, else g is
+ * added. */
 void tape_grad_share(Tape *, Tensor *x, Tensor *g, Need);
 /* As tape_grad_out, but in x's own memory: for an x that no other node reads again. */
 Tensor *tape_grad_in_place(Tape *, Tensor *x, Need);

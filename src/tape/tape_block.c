@@ -1,4 +1,4 @@
-/* Nodes of blocks, of offloaded layers and of pauses. */
+/* The nodes that blocks, offloaded layers and pauses append to the tape. */
 #include "base/fault.h"
 #include "kernels/ops.h"
 #include "tape/tape_state.h"

@@ -7,7 +7,8 @@
 #include "tape/spmd_infer.h"
 #include "tape/tape_state.h"
 
-/* Does not round partial sums before they are added, nor main gradients, which are sums over microbatches. */
+/* Rounds y to the exact lane's grid, except partial sums, which must be added first, and main gradients,
+ * which are sums over microbatches. */
 static void to_grid(Tape *t, Tensor *y) {
     if (!y || !dtype_is_float((DType)y->dtype) || y->flags & (TENSOR_MAIN_GRAD | OFF_GRID) ||
         spmd_axes(y->spmd, SPMD_P))
@@ -22,7 +23,7 @@ static void ran(Tape *t, const OpDef *op, const Call *call) {
     if (t->trace) t->trace(t->trace_arg, op, call);
 }
 
-/* Makes the parameters' values available, which may be on other ranks. */
+/* Gathers the values of the op's parameters, which may be on other ranks. */
 static void use_parameters(Tape *t, const Call *call) {
     Param *used[CALL_IN];
     int n = 0;
@@ -44,7 +45,7 @@ void tape_call(Tape *t, const OpDef *op, Call call) {
     ran(t, op, &call);
 }
 
-/* An observer reads results when a node ends, so nothing may overlap. */
+/* A probe reads results when a node ends, so with a probe no operation may overlap. */
 bool tape_overlaps(const Tape *t, Axis axis) {
     return !(t->context->at_once & 1u << axis) && !t->context->probe;
 }
@@ -83,7 +84,7 @@ void tape_comm(Tape *t, const OpDef *op, CommCall call, Tensor *in, Tensor *out)
     tape_comm_finish(t, tape_comm_start(t, op, call, in, out));
 }
 
-/* An op's use of a parameter is counted when the op runs first, not when a block is recomputed. */
+/* Counts an op's uses of parameters when the op first runs, not when its block is recomputed. */
 static void count_uses(Tape *t, const Call *call) {
     for (int i = 0; i < CALL_IN; i++) {
         if (!is_parameter(call->in[i])) continue;

@@ -8,17 +8,17 @@ typedef struct Node Node;
 typedef void NodeBackward(Tape *, const Node *, Need);
 
 struct Node {
-    const OpDef *op;        /* NULL for a recompute node and for a mark */
+    const OpDef *op;        /* NULL for a recompute node and for a mark (of a layer or a pause) */
     Call call;              /* operands of the forward, none for a mark; attr points to the tape's copy */
     NodeBackward *backward; /* NULL: no gradient flows back through this op */
     bool ahead;             /* the op's parameter gradients were computed before it was recorded
                                (tape_early_grads_begin) */
 };
 
-/* A view of `base` at `offset` elements. Its gradient is the same view of base's gradient. All views of a tensor
- * together cover it, and no op reads the tensor itself. */
+/* A view of `base` at `offset` elements. Its gradient is the same view of base's gradient. All views of a
+ * tensor together must cover it, and no op may read the tensor itself. */
 Tensor *tape_view(Tape *, Tensor *base, int64_t offset, int ndim, const int64_t *dim, const int64_t *stride);
-/* A second header of x's data, with a separate gradient. */
+/* A second Tensor for the data of x, with a separate gradient. */
 Tensor *tape_alias(Tape *, const Tensor *x);
 /* Runs an op without recording it. */
 void tape_call(Tape *, const OpDef *, Call);
@@ -45,7 +45,7 @@ bool tape_grad_is_off_grid(const Tensor *x);
 /* Memory for the duration of one builder or backward; tape_drop frees it. */
 Tensor *tape_scratch(Tape *, DType, int ndim, const int64_t *dim);
 void tape_drop(Tape *, Tensor *);
-/* Frees x unless it is `kept`: for a step that returns its input when it has no work. */
+/* Frees x unless it is `kept`, for callers of a function that may return its input unchanged. */
 static inline void tape_drop_unless(Tape *t, Tensor *x, const Tensor *kept) {
     if (x != kept) tape_drop(t, x);
 }
@@ -62,9 +62,9 @@ typedef struct TapeComm {
 TapeComm tape_comm_start(Tape *, const OpDef *op, CommCall, Tensor *in, Tensor *out);
 void tape_comm_finish(Tape *, TapeComm);
 /* Waits if the operation must not overlap with others. tape_comm_start calls this for collectives. For
- * messages, the builder calls it after it has started all messages that depend on each other. */
+ * messages, the builder must call it after it has started all messages that depend on each other. */
 void tape_comm_at_once(Tape *, TapeComm *);
-/* Sets every element of the gradient of y to dy from the start. For an auxiliary loss, which no other op
+/* Sets every element of the gradient of y to dy before the backward. For an auxiliary loss, which no other op
  * reads. No-op unless the tape records. */
 void tape_seed(Tape *, Tensor *y, double dy);
 /* Whether operations along the axis may overlap with others. */

@@ -36,14 +36,15 @@ struct Tape {
     void *trace_arg;
 };
 
-/* The gradient's bytes have another owner (the caller's dy, or the tensor itself): never freed. */
+/* GRAD_BORROWED: the gradient's bytes have another owner (the caller's dy, or the tensor itself), so they are
+ * never freed. */
 enum { GRAD_BORROWED = 8, OFF_GRID = 16 };
 
 static inline bool is_parameter(const Tensor *x) { return x && x->grad && x->grad->flags & TENSOR_MAIN_GRAD; }
 
 Tensor *tape_header(Tape *, Tensor);
 Tensor *tape_take(Tape *, Space *, DType, int ndim, const int64_t *dim);
-/* A tensor of the forward in progress. */
+/* A tensor that lives until the forward in progress is discarded. */
 Tensor *tape_take_kept(Tape *, DType, int ndim, const int64_t *dim);
 /* Inside a block, adds the tensor to the list of tensors that are freed at the block's end. */
 void tape_note_dropped(Tape *, Tensor *);

@@ -1,5 +1,5 @@
-/* The functions of a kind of device (devices.def). Only device.c, call.c, space.c and the backends include this
- * file. */
+/* The functions that implement a kind of device (devices.def). Only device.c, call.c, space.c and the
+ * backends include this file. */
 #pragma once
 
 #include "tensor/call.h"
@@ -47,8 +47,9 @@ typedef struct DeviceBackend {
     /* Times of spans. NULL: the host's clock. */
     void (*span_begin)(Device *, DeviceStream *);
     void (*span_end)(Device *, DeviceStream *, OpProfile *);
-    /* Reserved address space. All three NULL: `alloc` already reserves only. commit adds memory for at least the
-     * bytes [from, to), as far as memory is available, and returns the number of bytes added. */
+    /* Reserved address space. All three are NULL if `alloc` itself only reserves addresses. `commit` backs at
+     * least the bytes [from, to) with memory, as far as memory is available, and returns the number of bytes
+     * added. */
     void *(*reserve)(Device *, size_t bytes);
     size_t (*commit)(Device *, char *base, size_t from, size_t to);
     void (*unreserve)(Device *, char *base, size_t bytes, size_t committed);

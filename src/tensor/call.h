@@ -61,6 +61,6 @@ typedef struct OpDef {
  * before and rounded after. CUDA kernels take all types and are asynchronous: they may still run when this
  * returns. */
 void call_run(const OpDef *, const Call *);
-/* The implementation of the call (PathFn) on call->device or, for a null device, on its target. NULL: the device has
- * no choice. */
+/* The implementation of the call (PathFn) on call->device or, for a null device, on its target. NULL: the
+ * device has only one implementation. */
 const char *call_path(const OpDef *, const Call *);

@@ -15,8 +15,8 @@ void cuda_check(cudaError_t e, const char *call, const char *file, int line) {
     if (e != cudaSuccess) fault(file, line, call, "%s: %s", cudaGetErrorName(e), cudaGetErrorString(e));
 }
 
-/* CUDA's current device is a setting of each thread, and ranks that share a process may have several
- * devices. */
+/* Makes the GPU current. This is a setting of each thread, and ranks that share a process may use several
+ * GPUs. */
 static Cuda *cuda_use(const Device *d) {
     Cuda *c = cuda_of(d);
     CUDA_CHECK(cudaSetDevice(c->ordinal));
@@ -30,7 +30,7 @@ typedef struct CudaTimes {
         cudaEvent_t begin, end;
         OpProfile *to; /* the op's entry in the profile that was attached when the op ran */
     } * at;
-    int64_t n, capacity; /* number of used entries; of entries with events */
+    int64_t n, capacity; /* number of entries in use; number of entries whose events exist */
 } CudaTimes;
 
 static struct Timed *cuda_next_timed(Cuda *c) {
@@ -80,11 +80,12 @@ static const char *cuda_path(const OpDef *op, const Call *c) {
 
 static unsigned cuda_fp8_gemms(const Device *d) {
     const int capability = cuda_of(d)->capability;
-    const unsigned blocks = capability == 90 ? FP8_GEMM_BLOCKS : 0; /* the condition of cuBLASLt */
+    const unsigned blocks = capability == 90 ? FP8_GEMM_BLOCKS : 0; /* cuBLASLt supports them only there */
     return capability >= 89 ? FP8_GEMM_WHOLE | blocks : 0;
 }
 
-/* Keeps the times that have not ended, because their stream may still run. */
+/* Adds the times that have ended to their profiles. Keeps the others, because their stream may still be
+ * running. */
 static void cuda_add_times(Device *d) {
     CudaTimes *t = cuda_of(d)->times;
     int64_t kept = 0;
@@ -188,7 +189,7 @@ static void cuda_event_free(Device *d, DeviceEvent *e) {
     free(e);
 }
 
-/* Only events order the two streams, so recording one stream also records the other. */
+/* Only events order the two streams, so that capturing one stream into a graph also captures the other. */
 static void cuda_copy_async(Device *d, void *to, const void *from, size_t bytes, DeviceEvent *done) {
     const Cuda *c = cuda_use(d);
     CUDA_CHECK(cudaEventRecord(c->fork, c->stream));
@@ -332,8 +333,8 @@ static void cuda_unreserve(Device *d, char *base, size_t bytes, size_t committed
 
 enum { GRANULE = 2 << 20 }; /* the driver's unit of memory */
 
-/* cudaMalloc and cudaFree may wait for all GPUs of this process. If NCCL waits on one of them for this
- * rank, both wait forever. */
+/* cudaMalloc and cudaFree may wait for all GPUs of this process. If NCCL on one of these GPUs waits for this
+ * rank, this is a deadlock. */
 static bool cuda_avoids_malloc(const Cuda *c, size_t bytes) {
     return c->has_neighbours || c->exports || bytes >= GRANULE;
 }
@@ -447,7 +448,7 @@ static void cuda_close(Device *d) {
         if (c->state[i].at) c->state[i].free(c->state[i].at);
     if (c->scratch) {
         cuda_unmap(c->scratch, c->scratch_backed);
-        cuda_unreserve(d, c->scratch, c->memory, 0); /* waits, and therefore adds times */
+        cuda_unreserve(d, c->scratch, c->memory, 0); /* waits for the GPU, and therefore adds all times */
     }
     cuda_free_times(c->times);
     CUDA_CHECK(cudaFreeHost(c->failure));

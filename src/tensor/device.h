@@ -15,12 +15,16 @@ typedef enum DeviceKind {
 #include "tensor/devices.def"
 } DeviceKind;
 
-/* How a GPU chooses the algorithm of a large GEMM: the fastest bitwise equal one, the fastest, or the one that
- * cuBLASLt proposes. */
+/* How a GPU chooses the algorithm of a large GEMM: the fastest one that is bitwise equal to cuBLASLt's first
+ * choice, the fastest of all, or cuBLASLt's first choice. */
 typedef enum GemmTuning { GEMM_TUNING_SAME_BITS, GEMM_TUNING_FASTEST, GEMM_TUNING_OFF } GemmTuning;
 
 /* Kinds of FP8 GEMMs, by the number of values that share a scale. */
-enum { FP8_GEMM_WHOLE = 1, FP8_GEMM_BLOCKS = 2 }; /* the whole operand; 128 terms of a sum */
+enum {
+    FP8_GEMM_WHOLE = 1,
+    FP8_GEMM_BLOCKS = 2
+}; /* WHOLE: all values of an operand; BLOCKS: 128 terms of a
+                                                     sum */
 
 /* How to open a device. {0}: the CPU, with one thread per core. */
 typedef struct DeviceSpec {
@@ -35,13 +39,13 @@ typedef struct DeviceSpec {
     unsigned fp8_gemms;     /* CPU only, for tests: result of device_fp8_gemms */
 } DeviceSpec;
 
-/* Counts calls and time. A device counts each op while it has a profile, an array indexed by op number. The profile
- * includes GPU work only after device_wait. It must stay valid until then. */
+/* Counts calls and time. A device counts each op while it has a profile, an array indexed by op number. The
+ * profile includes GPU work only after device_wait, and must stay valid until then. */
 typedef struct OpProfile {
     int64_t calls, ns;
 } OpProfile;
 
-/* Only `profile` may be assigned from outside. */
+/* Only `profile` may be assigned by code outside of src/tensor. */
 typedef struct Device {
     DeviceKind kind;
     const struct DeviceBackend *backend; /* functions of the kind (backend.h) */
@@ -62,7 +66,7 @@ typedef struct Device {
     size_t allocated, most_allocated; /* bytes, excluding reserved addresses without memory: now, and peak */
 } Device;
 
-/* Opens the device of a rank. Each rank has its own stream on a GPU, so ranks may share a GPU. A missing
+/* Opens the device of a rank. Each rank has a separate stream on its GPU, so ranks may share a GPU. A missing
  * device is a user error. */
 Err device_open(const DeviceSpec *, Device **);
 Device *device_cpu(int threads);
@@ -91,19 +95,20 @@ void device_host_release(Device *, void *, size_t bytes);
 /* Whether the host can access the device's memory only through the functions below. Here and for views, NULL means
  * the host. */
 bool device_is_discrete(const Device *);
-/* These run in the order of the calls, like kernels. read and write return when the host memory may be
- * reused, wait when all work is done. No-op on the null device. */
+/* These run in the order of the calls, like kernels. device_read and device_write return when the host memory
+ * may be reused, and device_wait when all work is done. No-ops on the null device. */
 void device_read(Device *, void *host, const void *at, size_t bytes);
 void device_write(Device *, void *at, const void *host, size_t bytes);
 void device_wait(Device *);
 
-/* Copies in the order of the kernels. Either side may be memory of device_host_alloc; the host may then reuse
- * or read it after the next wait. All other memory must be device memory. */
+/* Copies in order with the kernels. Either side may be memory of device_host_alloc; the host may then reuse
+ * or read it after the next device_wait. All other memory must be device memory. */
 void device_copy(Device *, void *to, const void *from, size_t bytes);
 
-/* Async copies have their own order; one side is memory of device_host_alloc. A copy begins when all earlier
- * calls are done. Calls after device_wait_event(done) begin when the last copy with that event is done. Earlier calls
- * do not wait for the copy. A graph may have such copies if it also waits for all of them. */
+/* Async copies run concurrently with kernels; one side must be memory of device_host_alloc. A copy begins
+ * when all earlier calls are done. Calls after device_wait_event(done) begin when the last copy with that
+ * event is done. Earlier calls do not wait for the copy. A graph may have such copies if it also waits for
+ * all of them. */
 typedef struct DeviceEvent DeviceEvent;
 DeviceEvent *device_event_new(Device *); /* NULL if copies are synchronous */
 void device_event_free(Device *, DeviceEvent *);
@@ -131,7 +136,7 @@ void device_span_end(Device *, DeviceStream *, int64_t begin, OpProfile *);
 /* Whether calls are being recorded into a graph. */
 bool device_is_recording(const Device *);
 
-/* A graph (CUDA graph) records the calls between begin and end. They do not run then. Each launch runs them
+/* A graph (CUDA graph) records the calls between begin and end, without running them. Each launch runs them
  * with the recorded operands and attributes. During recording the host must not read or write device memory.
  * A device without graphs refuses to begin one. */
 typedef struct DeviceGraph DeviceGraph;

@@ -16,16 +16,17 @@ struct Space {
     const char *name;
     char *base;
     size_t capacity, used, peak;
-    size_t committed; /* backed bytes from the base on, counted as allocated; unplanned only */
+    size_t committed; /* unplanned spaces only: number of bytes, starting at the base, that have memory and
+                         are counted as allocated */
     bool planned;
     const char *limit; /* names the limit in the message when the space is full */
     Hole *holes;       /* free ranges in ascending order, never adjacent */
     size_t n_holes, cap_holes;
 };
 
-/* Bytes of address space, not of memory. On a CPU each rank that is a thread has several spaces, thousands in
- * a large layout: with at most 32 GiB each, about 4,000 fit into the 128 TiB of a process. A dry run only
- * counts bytes. */
+/* The size of an unplanned space, in bytes of address space, not of memory. On a CPU, each rank that is a
+ * thread has several spaces, so a large layout has thousands. With at most 32 GiB each, about 4,000 fit into
+ * the 128 TiB of a process. A dry run only counts bytes, so its spaces may be larger. */
 static size_t unplanned(const Device *d) {
     if (d->kind == DEVICE_NULL) return (size_t)1 << 60;
     if (d->backend->memory) return d->backend->memory(d) / SPACE_ALIGN * SPACE_ALIGN;

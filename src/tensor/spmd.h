@@ -7,8 +7,8 @@
  *   P  partial     each rank holds a summand of the value; the gradient is replicated       dual: R
  *
  * An axis of size 1 is always I. The rule of an op in kernels/ops.def gives the type of its output from those
- * of its operands. Operands that no rule allows indicate a forgotten or doubled collective. The same four
- * types with other letters are Google's "varying manual axes" of JAX's shard_map. */
+ * of its operands. Operands that no rule allows indicate a forgotten or doubled collective. JAX's shard_map
+ * has the same four types under other names ("varying manual axes"). */
 #pragma once
 
 #include <stdint.h>
@@ -44,11 +44,12 @@ static inline unsigned spmd_axes(SpmdType t, Spmd s) {
 /* How the type of an op's output follows from its operands, axis by axis. Operands that are equal on all
  * ranks and have no gradient (tables, ids) are compatible with every type. */
 typedef enum SpmdRule {
-    SPMD_UNTYPED, /* only in backwards and updates, which are the duals of checked ops */
+    SPMD_UNTYPED, /* for ops that occur only in backward passes and updates, which are the duals of checked
+                     ops */
     SPMD_LOCAL,   /* all I -> I; all R -> R; V, or V and R -> V */
     SPMD_LINEAR,  /* as LOCAL, and all P -> P: sums and copies */
     SPMD_GEMM,    /* x w^T + bias, see tape/spmd_infer.c: a sharded weight turns R into V and V into P */
     SPMD_LOOKUP,  /* rows of a table: a sharded table gives P */
-    SPMD_SUM,     /* as LOCAL, and summed over the tokens of a microbatch: on axes that shard it V becomes
-                     P */
+    SPMD_SUM,     /* as LOCAL, then summed over the tokens of a microbatch: V becomes P on the axes that shard
+                     the microbatch */
 } SpmdRule;

@@ -23,7 +23,8 @@ typedef struct Tensor {
     void *data; /* on the null device an address that must not be dereferenced */
     int64_t dim[TENSOR_DIMS], stride[TENSOR_DIMS]; /* in elements */
     uint8_t ndim, dtype, flags;
-    int8_t cut;          /* parameter that is V on an axis: 1 + the dimension that is sharded there; else 0 */
+    int8_t cut;          /* of a parameter that is V on an axis: 1 + the dimension that is sharded over the
+                            axis; else 0 */
     SpmdType spmd;       /* type along each axis of the mesh */
     int32_t refs;        /* a gradient: number of tensors that share it; managed by the tape */
     struct Tensor *grad; /* NULL until a gradient has arrived; for a parameter its main gradient */
@@ -42,7 +43,7 @@ size_t tensor_extent(const Tensor *);
 void *tensor_lowest(const Tensor *);
 bool tensor_is_contiguous(const Tensor *);
 bool tensor_same_shape(const Tensor *, const Tensor *);
-/* Rows are the slices along the last dimension. Return the number of rows, and the offset of row r in elements. */
+/* Rows are the slices along the last dimension. tensor_row_offset returns the offset of a row in elements. */
 int64_t tensor_rows(const Tensor *);
 int64_t tensor_width(const Tensor *); /* the last dimension */
 int64_t tensor_row_offset(const Tensor *, int64_t row);

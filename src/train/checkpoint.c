@@ -129,7 +129,7 @@ Err trainer_finish_save(Trainer *r, bool wait, int64_t *iteration) {
 
 /* ---- loading ---- */
 
-/* A run saves to a folder that has checkpoints only if it continues them. */
+/* Rejects a --save folder with checkpoints that this run does not continue. */
 static Err check_save(const Config *c, const Source *s) {
     int64_t newest;
     if (!c->save || c->skip_train || !file_is_dir(c->save)) return ERR_OK;
@@ -299,8 +299,8 @@ Err trainer_load(Trainer *r, bool *loaded) {
     return e;
 }
 
-/* The options of the schedules in a checkpoint. The default length of the decay is that of the planned run.
- * Marks these options as not given by the user. */
+/* The checkpoint's options of the schedules. If it has no length of the decay, this is the planned length of
+ * the saved run. Marks these options as not given by the user. */
 static json_t *schedule_options(Config *c, const json_t *config) {
     static const char *const NAMES[] = {
         "lr",

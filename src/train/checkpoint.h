@@ -6,14 +6,14 @@
 #include "base/err.h"
 #include "train/trainer.h"
 
-/* Checks that a task continues from a BERT, if there is a checkpoint. */
+/* If a task loads a checkpoint, checks that this is a checkpoint of a BERT model. */
 Err checkpoint_check_task(const Config *);
 /* If the run continues a checkpoint, sets the options of the learning-rate and weight-decay schedules to
  * those of the checkpoint. */
 Err checkpoint_schedule(Config *, Arena *);
-/* Checks the folders before slow work. --load must have a checkpoint, unless the run may start from scratch
- * there. --save must have no checkpoint that this run does not continue. Prints a note about checkpoints that
- * the run will replace. */
+/* Checks the folders of checkpoints before slow work. --load must contain a checkpoint, unless the run may
+ * start from scratch there. --save must not contain a checkpoint that this run does not continue. Prints a
+ * note about checkpoints that the run will replace. */
 Err checkpoint_check_folders(const Config *);
 /* Calls checkpoint_check_folders. Also checks that the checkpoint can be opened and is of the model that the
  * options describe, and that --save is writable. Loads nothing and changes no file. */

@@ -24,8 +24,8 @@ bool train_log_wants_times(const Trainer *);
 /* Logs a step, whose duration is `ns`. Call it after every step. Prints a line at the first step of the
  * process and every --log-interval steps. The line includes the times of all ranks if they are needed. */
 Err train_log_step(TrainLog *, const Trainer *, const StepReport *, int64_t ns, const Times *);
-/* Logs the losses of an evaluation. `where` is in Megatron-LM's words, such as "iteration 100 on validation
- * set". `name` ("validation", "test") is part of the TensorBoard tags. */
+/* Logs the losses of an evaluation. `where` is Megatron-LM's text, such as "iteration 100 on validation set".
+ * `name` ("validation", "test") is part of the TensorBoard tags. */
 Err train_log_eval(TrainLog *, const Trainer *, const char *where, const char *name,
                    const double loss[MODEL_LOSSES]);
 /* The number of correct answers in a validation file, and the mean loss. */

@@ -40,7 +40,7 @@ typedef struct Loop {
     Session *session;
     const Config *config;
     Comm *comm;      /* NULL: one rank */
-    bool is_printer; /* prints, logs and watches the clock */
+    bool is_printer; /* this rank prints, writes logs and checks the time limit */
     Device *device;  /* NULL once the trainer owns it */
     Trainer *trainer;
     Prefetch *train, *valid; /* NULL until first used */
@@ -69,7 +69,7 @@ static Err check_evaluation(const Session *l) {
 }
 
 /* As in Megatron-LM, --train-samples determines the size of the data, and the last step may need more
- * samples. Megatron-LM then stops in the last step. */
+ * samples. Megatron-LM fails in the last step then; this check reports the error at the start. */
 static Err check_last_step(const Session *l) {
     const Config *c = l->config;
     const Dataset *train = data_split(l->data, SPLIT_TRAIN);
@@ -121,7 +121,7 @@ static int64_t microbatches(const Loop *l, int64_t samples) {
     return samples / (l->config->derived.micro_batch_size * l->config->derived.data_parallel_size);
 }
 
-/* Gets this rank's part of the next batch, in the memory of the step. */
+/* Gets this rank's part of the next batch. Its memory is valid until the next step. */
 static Err next_batch(Loop *l, Prefetch *stream, Batch *batch) {
     const Mesh *mesh = &l->trainer->run.layout.mesh;
     const Batch *whole;
@@ -145,7 +145,8 @@ static int64_t minutes(const Loop *l) {
     return (clock_ns() - l->session->start_ns) / (INT64_C(60) * 1000000000);
 }
 
-/* The ranks combine what they have seen, because a signal may reach any of the processes. */
+/* The reason to exit; NULL: none. All ranks combine their reasons, because a signal may reach any of the
+ * processes. */
 static const char *reason_to_exit(Loop *l, bool after_step) {
     enum { INTERRUPT, SIGNAL, DURATION, REASONS };
     const Config *c = l->config;
@@ -200,8 +201,8 @@ static Err evaluate_valid(Loop *l) {
     Trainer *r = l->trainer;
     double loss[MODEL_LOSSES];
     char where[64];
-    /* The data has as many samples as the current options need. A run continued with different options may
-     * have used more samples. */
+    /* The data has as many samples as the current options need, but a run continued with different options
+     * may already have used more. It then begins again at the first sample. */
     int64_t samples = l->config->eval_iters * l->config->derived.global_batch_size;
     if (r->consumed_valid_samples > data_length(data_split(l->session->data, SPLIT_VALID)) - samples) {
         prefetch_stop(l->valid);
@@ -211,7 +212,7 @@ static Err evaluate_valid(Loop *l) {
     if (!l->valid) ERR_RETURN(open_stream(l, SPLIT_VALID, r->consumed_valid_samples, &l->valid));
     Err e = evaluate(l, l->valid, loss);
     if (e.code) return e;
-    /* A stopped evaluation counts too, so that later evaluations keep their samples. */
+    /* A stopped evaluation counts too, so that later evaluations use the same samples as without the stop. */
     r->consumed_valid_samples += samples;
     if (l->exit_reason) return ERR_OK;
     snprintf(where, sizeof where, "iteration %lld on validation set", (long long)r->iteration);
@@ -419,7 +420,7 @@ static Err check_memory(const Loop *l, const MemoryPlan *p) {
     return memory_plan_fits(p, l->device, l->comm);
 }
 
-/* The first rank opens the data, and builds the index cache, before other processes open the data. */
+/* Opens the data. Process 0 opens it first, and builds the index cache, before other processes open it. */
 static Err open_shared(Loop *l) {
     Session *s = l->session;
     Err e = ERR_OK;
@@ -444,7 +445,7 @@ static Err open_device(Loop *l) {
     return ERR_OK;
 }
 
-/* Reports the choices that the options leave open. */
+/* Prints the choices that the program makes where the options leave them open. */
 static void say_how(const Trainer *r) {
     int64_t chunks, tokens = trainer_loss_chunk(r, &chunks);
     if (tokens) printf("logits: %s of at most %s\n", amount(chunks, "chunk").s, amount(tokens, "token").s);

@@ -14,7 +14,7 @@
  * ranks of this process. */
 Err train(const Config *, const TokenFacts *, Data *data, int *stopped_by);
 
-/* Checks that the files that train() would open can be opened and belong together. Prints the data. Returns
- * the number of problems, at most TRAIN_FILE_PROBLEMS. No file changes. */
+/* Checks that the files that train() would open can be opened and match each other. Prints the sources of the
+ * data. Returns the number of problems, at most TRAIN_FILE_PROBLEMS. No file changes. */
 enum { TRAIN_FILE_PROBLEMS = 3 };
 int train_check_files(const Config *, const TokenFacts *, Err problem[TRAIN_FILE_PROBLEMS]);

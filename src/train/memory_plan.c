@@ -34,7 +34,8 @@ static size_t snapshot_bytes(const Trainer *r) {
     return (size_t)all->elements * dtype_size(all->precise) + (c->save_optim ? optim_bytes(r->optimizer) : 0);
 }
 
-/* Ranks that share a GPU communicate through host memory. In a plan, each rank has a separate GPU. */
+/* Whether the run will use NCCL. Ranks that share a GPU communicate through host memory instead. A plan
+ * without a target device assumes a separate GPU for each rank. */
 static bool uses_nccl(const Trainer *r, const MemoryPlan *plan, const Device *target, const Comm *real) {
     const bool shares = target && !comm_is_null(real) && comm_processes() == 1 &&
                         target->n_devices < r->run.layout.mesh.world;

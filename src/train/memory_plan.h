@@ -5,10 +5,10 @@
 #include "pipeline/executor.h"
 #include "train/attention_log.h"
 
-/* The uses of memory. `slots` are saved activations and messages between stages. `gathered` has parameters and
- * gradients that ranks gather or sum temporarily, and NCCL's buffers. `scratch` is memory of kernels in addition to
- * their operands. `snapshot` is the copy of a checkpoint that is written during training. The last two parts are in
- * host memory, which on a CPU is the device's memory. */
+/* The uses of memory. `slots` are saved activations and messages between stages. `gathered` has parameters
+ * and gradients that ranks gather or sum temporarily, and NCCL's buffers. `scratch` is the memory that
+ * kernels need in addition to their operands. `snapshot` is the copy of a checkpoint that is written during
+ * training. The last two parts are in host memory, which on a CPU is the device's memory. */
 #define MEMORY_PARTS(X)                                                                                      \
     X(parameters, "parameters")                                                                              \
     X(gradients, "main gradients")                                                                           \

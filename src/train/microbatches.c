@@ -66,7 +66,8 @@ Microbatches *microbatches_new(const Config *config, const RunContext *context, 
     for (int i = 0; i < model_sums(m->plan); i++) {
         m->loss[i] = tensor_make(sums + i, F64, 1, (int64_t[]){1});
         m->loss[i].flags = TENSOR_ACCUM;
-        /* In the exact lane, a loss is a sum of products of two numbers on the grid. */
+        /* Do not round the losses to the exact lane's grid: they are exact sums of products of two numbers on
+         * the grid. */
         tape_grad_off_grid(&m->loss[i]);
     }
     return m;
@@ -114,7 +115,7 @@ static SpmdType field_type(const RunContext *c, FieldExtent extent) {
     return type;
 }
 
-/* Tensors without memory for the fields and losses of a batch. */
+/* A microbatch whose tensors, for the fields and losses of a batch, have no memory yet. */
 static Microbatch microbatch_like(const Microbatches *m, const Batch *b) {
     const ModelPlan *plan = m->plan;
     Microbatch mb = {.n_losses = plan->n_losses, .n_counts = plan->n_counts};
@@ -169,7 +170,7 @@ static size_t block_bytes(const Microbatches *m, const Batch *b) {
     return (bytes + 7) / 8 * 8;
 }
 
-/* If the host can write device memory, no copy is needed. */
+/* If the host can write to device memory, `host` is the device memory itself, and no copy is needed. */
 void microbatches_reserve(Microbatches *m, int64_t n, const Batch *like) {
     const size_t bytes = (size_t)n * block_bytes(m, like);
     if (bytes <= m->bytes) return;
@@ -286,9 +287,10 @@ RankSchedule microbatches_schedule(Microbatches *m, bool forward_only, PipelineS
     return schedule_of(m, m->n, forward_only, false, spec);
 }
 
-/* Runs the first group of microbatches, which loads kernels (executor_loads), and returns their number. The
- * schedule may not support the number that remains after a smaller group. Without overlap, the group needs no
- * more slots and buffers than all microbatches. */
+/* Runs the first group of microbatches, so that their kernels are loaded (executor_loads), and returns their
+ * number. It runs a whole group, because the schedule may not support the number of microbatches that would
+ * remain after fewer. It runs without overlap, so that it needs no more slots and buffers than all
+ * microbatches. */
 static int64_t execute_first(Microbatches *m, const Microbatch *list, int64_t n, const PipelineSpec *all,
                              Tensor *loss) {
     const int64_t group = all->group * pipeline_unit(m->config), first = group < n ? group : n;
@@ -337,7 +339,8 @@ static void replay(Microbatches *m, Recording *r, const Microbatch *mb, bool cou
     device_replay(d, &r->work, execute_one, &one);
 }
 
-/* The first microbatch writes all gradients, so either all or no gradients are unwritten. */
+/* Replays the graph of the first microbatch while gradients are unwritten. That microbatch writes all
+ * gradients, so either all or none are unwritten. */
 static void replay_all(Microbatches *m, bool counts_loss) {
     for (int64_t i = 0; i < m->n; i++) {
         const bool first = grads_are_unwritten(m->registry);

@@ -76,7 +76,7 @@ static Schedules changed_by_all(const Trainer *r, const json_t *saved) {
     return all;
 }
 
-/* all: the changes if all options of the schedules had the values of the checkpoint. */
+/* `all`: whether the schedules would change if all their options had the values of the checkpoint. */
 static void put_consequence(const Trainer *r, int option, const json_t *there, Schedules all, Str *out) {
     const OptionChange change = option_change(option);
     const char *then = option_change_text(change);

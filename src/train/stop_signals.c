@@ -25,8 +25,9 @@ struct StopSignals {
     atomic_int seen;
 };
 
-/* Threads that libraries start before main (BLAS) do not inherit the mask. Such a thread blocks the signal
- * for itself and sends it again, until only the descriptor can receive it. */
+/* Threads that libraries (BLAS) start before main do not inherit the mask. If such a thread receives the
+ * signal, it blocks the signal for itself and sends it to the process again, until only the descriptor can
+ * receive it. */
 static void pass_on(int number, siginfo_t *info, void *context) {
     (void)info;
     sigaddset(&((ucontext_t *)context)->uc_sigmask, number);

@@ -9,9 +9,9 @@ typedef struct StopSignals StopSignals;
 /* Call it before any other thread of the run starts, because threads inherit the mask. Until
  * stop_signals_defer a signal ends the process immediately, because nothing is trained yet. */
 StopSignals *stop_signals_new(const Config *);
-/* From here on the first signal only requests a stop, and the run polls stop_signals_seen. A second signal
- * ends the process. A launcher may repeat signals, and kills its processes itself, so under a launcher a
- * second signal is ignored. */
+/* After this call, the first signal only requests a stop, and the run must poll stop_signals_seen. A second
+ * signal ends the process. A launcher may repeat signals, and kills its processes itself, so under a launcher
+ * a second signal is ignored. */
 void stop_signals_defer(StopSignals *);
 /* The number of the signal that this process has received; 0: none. Any thread may call it. */
 int stop_signals_seen(const StopSignals *);

@@ -163,7 +163,7 @@ void trainer_free(Trainer *r) {
 
 /* ---- steps ---- */
 
-/* Whether this rank is primary for the losses of its microbatches: it is the first tensor-parallel rank of
+/* Whether this rank is primary for the losses of its microbatches, that is, the first tensor-parallel rank of
  * the last pipeline stage. */
 static bool tells_loss(const Trainer *r) {
     const Mesh *m = &r->run.layout.mesh;
@@ -209,7 +209,7 @@ static LossWeights loss_weights(const Trainer *r, const Batch *b, int64_t n, con
         w.loss[i] = per_token ? scale * ratio[i] : scale / (fmax(sum, 1) * (double)n);
         report->sum[i].weight += sum;
     }
-    /* Every position of the pass counts, regardless of the mask (MoEAuxLossAutoScaler). */
+    /* Every position of the pass counts, regardless of the mask, as in Megatron-LM's MoEAuxLossAutoScaler. */
     w.aux = per_token ? scale * (double)(together * r->run.config->seq_length)
                       : scale / (double)(n * (b->b / together));
     return w;

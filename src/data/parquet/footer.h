@@ -1,4 +1,4 @@
-/* The footer of a Parquet file: the locations of the pages of the wanted columns (parquet.thrift,
+/* The footer of a Parquet file: the locations of the pages of the requested columns (parquet.thrift,
  * FileMetaData). */
 #pragma once
 

@@ -51,7 +51,8 @@ typedef struct PageHeader {
     bool has_crc, compressed;
 } PageHeader;
 
-/* Field numbers differ between data pages (5), dictionaries (7) and data pages V2 (8). */
+/* Reads the header of the page type: that of data pages is field 5, of dictionaries 7, and of data pages V2
+ * 8. Their field numbers differ. */
 static void read_kind(Bytes *b, ThriftField kind, PageHeader *h) {
     const bool v2 = kind.id == 8;
     thrift_struct(b, kind);

@@ -3,12 +3,12 @@
  *
  * The reader supports top-level columns of type BYTE_ARRAY, required or optional; data pages of both
  * versions; dictionaries; the encodings of data/parquet/values.h; and the codecs SNAPPY, GZIP, BROTLI, ZSTD
- * and LZ4_RAW. The file may have any other columns. In the wanted columns, lists, maps, structs, LZO, the
- * older LZ4, encryption and data in other files are user errors.
+ * and LZ4_RAW. The file may have any other columns. Requested columns that contain lists, maps or structs,
+ * that use LZO or the older LZ4, that are encrypted, or whose data are in other files, are user errors.
  *
- * The file is mapped. Additional memory is needed for the locations of the wanted columns in each row group,
- * and for a page and a dictionary of each wanted column. A page has at most 1 GiB. Above 64 MiB it has at
- * most 32768 times its compressed size. The file is untrusted; a damaged file is a user error. */
+ * The file is mapped. Additional memory is needed for the locations of the requested columns in each row
+ * group, and for a page and a dictionary of each requested column. A page may have at most 1 GiB and, above
+ * 64 MiB, at most 32768 times its compressed size. The file is untrusted; a damaged file is a user error. */
 #pragma once
 
 #include <stdbool.h>

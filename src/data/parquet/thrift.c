@@ -74,7 +74,7 @@ void thrift_struct(Bytes *b, ThriftField f) {
     if (f.type != THRIFT_STRUCT) bytes_fail(b);
 }
 
-/* Each element has at least one byte. */
+/* A list may not have more elements than there are bytes, because each element has at least one byte. */
 static uint64_t list_head(Bytes *b, unsigned *type) {
     const unsigned head = (unsigned)bytes_little(b, 1);
     const uint64_t n = head >> 4 == 15 ? bytes_varint(b) : head >> 4;

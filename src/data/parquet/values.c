@@ -59,7 +59,8 @@ static bool next_miniblock(Deltas *d) {
     return bytes_take(&d->in, d->size / 8 * d->width, &d->bits);
 }
 
-/* Reads the header and finds the end of the deltas, where `after` begins. Zero bytes have no values. */
+/* Reads the header and finds the end of the deltas, where `after` begins. An input of zero bytes has no
+ * values. */
 static bool deltas_open(Deltas *d, Bytes in, Bytes *after) {
     *d = (Deltas){.in = in}, *after = in;
     if (in.at == in.end) return true;

@@ -1,7 +1,7 @@
 /* MT19937 (Matsumoto and Nishimura, 1998) as in numpy.random.RandomState and torch.Generator("cpu"): both
  * seed it with 32 bits by Knuth's recurrence and draw tempered 32-bit words. Megatron-LM shuffles documents
- * and samples with the first, and the epochs of the cyclic sampler with the second. Both sequences of draws
- * are reproduced exactly. */
+ * and samples with numpy's, and the epochs of the cyclic sampler with torch's. The draws of both are
+ * reproduced exactly. */
 #pragma once
 
 #include <stdint.h>
@@ -28,6 +28,6 @@ void mt19937_shuffle_i64(Mt19937 *, int64_t *, int64_t n);
 void mt19937_shuffle_u32(Mt19937 *, uint32_t *, int64_t n);
 
 /* torch.randperm(n, generator=torch.Generator().manual_seed(seed)) on the CPU (ATen's randperm_cpu): for i =
- * 0 .. n-2 swap with i + u32 % (n - i). From n = (2^32 - 1) / 20 on, where 32 bits would be biased, it is the
- * inside-out shuffle with u64 % (i + 1), high word first. */
+ * 0 .. n-2 swap with i + u32 % (n - i). For n >= (2^32 - 1) / 20, where 32 bits would be too biased, it is
+ * the inside-out shuffle with u64 % (i + 1), high word first. */
 void mt19937_torch_randperm(uint32_t seed, int64_t *out, int64_t n);
