@@ -21,10 +21,14 @@ typedef enum Activation {
     ACT_SWIGLU, /* act is SiLU */
     ACT_GEGLU_TANH,
     ACT_GEGLU_ERF,
+    ACT_QUICK_GEGLU,
 } Activation;
 static inline bool activation_is_gated(Activation a) { return a >= ACT_SWIGLU; }
+/* With a gate: y = act(min(gate, limit)) * (min(max(up, -limit), limit) + offset). */
 typedef struct ActivationAttr {
     Activation kind;
+    double limit; /* 0: none */
+    double offset;
 } ActivationAttr;
 
 typedef struct LinearAttr {

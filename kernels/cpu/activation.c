@@ -3,8 +3,9 @@
  *   GELU tanh (Hendrycks and Gimpel 2016): 0.5 x (1 + tanh(z)) = x sigmoid(2z),
  *     z = sqrt(2/pi) (x + 0.044715 x^3)
  *   quick GELU: x sigmoid(1.702 x);  SiLU: x sigmoid(x)
- *   SwiGLU and GeGLU (Shazeer 2020): silu(gate) * up and gelu(gate) * up
- * GELU erf: x Phi(x); ReLU: max(x, 0); squared ReLU (So et al. 2021): max(x, 0)^2; tanh (BERT's pooler)
+ *   SwiGLU and GeGLU (Shazeer 2020): silu(gate) * up and gelu(gate) * up; with limits and an offset as in GPT-OSS,
+ *     see ActivationAttr. The derivative of a limited operand is 0 outside of the limits, and 1 at them.
+ *   GELU erf: x Phi(x); ReLU: max(x, 0); squared ReLU (So et al. 2021): max(x, 0)^2; tanh (BERT's pooler)
  *
  * Written: y; written or added to: dx, which may share dy's memory unless there is a gate. */
 #include "kernels/cpu/vector_math.h"
@@ -168,53 +169,89 @@ static void swiglu_grad_rows(void *arg, int64_t begin, int64_t end) {
     }
 }
 
-INLINE void geglu_row(Activation gelu, const real *gate, real *y, int64_t f) {
-    const real *up = gate + f;
-    for (int64_t i = 0; i < f; i++) y[i] = value(gelu, gate[i]) * up[i];
+/* A gated activation with all its attributes. */
+INLINE void gated_row(Activation act, const ActivationAttr *a, const real *gate, real *y, int64_t f) {
+    const real *up = gate + f, limit = a->limit > 0 ? (real)a->limit : INFINITY, offset = (real)a->offset;
+    for (int64_t i = 0; i < f; i++) {
+        const real g = gate[i] > limit ? limit : gate[i], u = up[i] > limit    ? limit
+                                                              : up[i] < -limit ? -limit
+                                                                               : up[i];
+        y[i] = value(act, g) * (u + offset);
+    }
 }
 
-static void geglu_rows(void *arg, int64_t begin, int64_t end) {
+static void gated_rows(void *arg, int64_t begin, int64_t end) {
     const Call *c = arg;
+    const ActivationAttr *a = c->attr;
     const int64_t f = tensor_width(c->out[0]);
     for (int64_t r = begin; r < end; r++) {
         const real *gate = reals(c->in[0]) + r * 2 * f;
         real *y = reals(c->out[0]) + r * f;
-        if (kind_of(c) == ACT_GEGLU_TANH)
-            geglu_row(ACT_GELU_TANH, gate, y, f);
-        else
-            geglu_row(ACT_GELU_ERF, gate, y, f);
+        switch (a->kind) {
+        case ACT_GEGLU_TANH:
+            gated_row(ACT_GELU_TANH, a, gate, y, f);
+            break;
+        case ACT_GEGLU_ERF:
+            gated_row(ACT_GELU_ERF, a, gate, y, f);
+            break;
+        case ACT_QUICK_GEGLU:
+            gated_row(ACT_QUICK_GELU, a, gate, y, f);
+            break;
+        default:
+            gated_row(ACT_SWIGLU, a, gate, y, f);
+        }
     }
 }
 
-INLINE void geglu_grad_row(Activation gelu, const real *dy, const real *gate, real *dgate, int64_t f,
-                           bool add) {
-    const real *up = gate + f;
+INLINE void gated_grad_row(Activation act, const ActivationAttr *a, const real *dy, const real *gate,
+                           real *dgate, int64_t f, bool add) {
+    const real *up = gate + f, limit = a->limit > 0 ? (real)a->limit : INFINITY, offset = (real)a->offset;
     real *dup = dgate + f;
     for (int64_t i = 0; i < f; i++) {
-        const real of_gate = dy[i] * up[i] * slope(gelu, gate[i]), of_up = dy[i] * value(gelu, gate[i]);
+        const bool gate_moves = !(gate[i] > limit), up_moves = !(up[i] > limit || up[i] < -limit);
+        const real g = gate_moves ? gate[i] : limit, u = up_moves ? up[i] : up[i] > 0 ? limit : -limit;
+        const real of_gate = gate_moves ? dy[i] * (u + offset) * slope(act, g) : 0,
+                   of_up = up_moves ? dy[i] * value(act, g) : 0;
         dgate[i] = add ? dgate[i] + of_gate : of_gate;
         dup[i] = add ? dup[i] + of_up : of_up;
     }
 }
 
-static void geglu_grad_rows(void *arg, int64_t begin, int64_t end) {
+static void gated_grad_rows(void *arg, int64_t begin, int64_t end) {
     const Call *c = arg;
+    const ActivationAttr *a = c->attr;
     const int64_t f = tensor_width(c->in[0]);
+    const bool add = accumulates(c->out[0]);
     for (int64_t r = begin; r < end; r++) {
         const real *dy = reals(c->in[0]) + r * f, *gate = reals(c->in[1]) + r * 2 * f;
         real *dgate = reals(c->out[0]) + r * 2 * f;
-        if (kind_of(c) == ACT_GEGLU_TANH)
-            geglu_grad_row(ACT_GELU_TANH, dy, gate, dgate, f, accumulates(c->out[0]));
-        else
-            geglu_grad_row(ACT_GELU_ERF, dy, gate, dgate, f, accumulates(c->out[0]));
+        switch (a->kind) {
+        case ACT_GEGLU_TANH:
+            gated_grad_row(ACT_GELU_TANH, a, dy, gate, dgate, f, add);
+            break;
+        case ACT_GEGLU_ERF:
+            gated_grad_row(ACT_GELU_ERF, a, dy, gate, dgate, f, add);
+            break;
+        case ACT_QUICK_GEGLU:
+            gated_grad_row(ACT_QUICK_GELU, a, dy, gate, dgate, f, add);
+            break;
+        default:
+            gated_grad_row(ACT_SWIGLU, a, dy, gate, dgate, f, add);
+        }
     }
+}
+
+/* Whether the faster kernels for SwiGLU without limits serve. */
+static bool is_plain_swiglu(const Call *c) {
+    const ActivationAttr *a = c->attr;
+    return a->kind == ACT_SWIGLU && a->limit == 0 && a->offset == 0;
 }
 
 void KERNEL(activation)(const Call *c) {
     const Tensor *x = c->in[0];
     if (activation_is_gated(kind_of(c)))
         pool_for(c->device->pool, tensor_rows(x), grain_rows(tensor_width(x)),
-                 kind_of(c) == ACT_SWIGLU ? swiglu_rows : geglu_rows, (void *)c);
+                 is_plain_swiglu(c) ? swiglu_rows : gated_rows, (void *)c);
     else
         pool_for(c->device->pool, tensor_count(x), GRAIN, elements, (void *)c);
 }
@@ -223,7 +260,7 @@ void KERNEL(activation_grad)(const Call *c) {
     const Tensor *x = c->in[1];
     if (activation_is_gated(kind_of(c)))
         pool_for(c->device->pool, tensor_rows(x), grain_rows(tensor_width(x)),
-                 kind_of(c) == ACT_SWIGLU ? swiglu_grad_rows : geglu_grad_rows, (void *)c);
+                 is_plain_swiglu(c) ? swiglu_grad_rows : gated_grad_rows, (void *)c);
     else
         pool_for(c->device->pool, tensor_count(x), GRAIN, elements_grad, (void *)c);
 }

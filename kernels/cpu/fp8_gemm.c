@@ -52,7 +52,7 @@ void KERNEL(fp8_gemm)(const Call *c) {
                         .bias = c->in[4] ? reals(c->in[4]) : NULL,
                         .accumulate = accumulates(c->out[0])});
     free(a), free(b);
-    const ActivationAttr activation = {attr->activation};
+    const ActivationAttr activation = {.kind = attr->activation};
     if (c->out[1]) KERNEL(activation)
     (&(Call){.in = {c->out[0]}, .out = {c->out[1]}, .attr = &activation, .device = c->device});
 }

@@ -2,8 +2,10 @@
  * rows of expert e are [offset[e], offset[e+1]); they are multiplied by its block of the weight. Each
  * expert's GEMM has the order of summation of a linear layer. Written: y; written or added to: dx, dw. An
  * expert without rows contributes 0 to dw. */
+#include <stdlib.h>
 #include <string.h>
 
+#include "base/mem.h"
 #include "kernels/cpu/gemm.h"
 
 typedef struct Grouped {
@@ -92,9 +94,57 @@ static void clear_tail(const Call *c) {
     if (!accumulates(y)) memset(reals(y) + used * n, 0, (size_t)((y->dim[0] - used) * n) * sizeof(real));
 }
 
+/* ---- biases ---- */
+
+static real scale_of(const Tensor *scale, int64_t row) { return scale ? reals(scale)[row] : 1; }
+
+static void add_biases(void *arg, int64_t begin, int64_t end) {
+    const Call *c = arg;
+    const int64_t n = tensor_width(c->out[0]), *offset = int64s(c->in[2]);
+    for (int64_t e = begin; e < end; e++) {
+        const real *bias = reals(c->in[3]) + e * n;
+        for (int64_t r = offset[e]; r < offset[e + 1]; r++) {
+            const real scale = scale_of(c->in[4], r);
+            real *y = reals(c->out[0]) + r * n;
+            for (int64_t i = 0; i < n; i++) y[i] += scale * bias[i];
+        }
+    }
+}
+
+static void bias_gradients(void *arg, int64_t begin, int64_t end) {
+    const Call *c = arg;
+    const Tensor *dbias = c->out[0], *dscale = c->out[1];
+    const int64_t n = tensor_width(c->in[0]), *offset = int64s(c->in[2]);
+    real *sum = mem_alloc((size_t)n * sizeof *sum);
+    for (int64_t e = begin; e < end; e++) {
+        const real *bias = reals(c->in[1]) + e * n;
+        memset(sum, 0, (size_t)n * sizeof *sum);
+        for (int64_t r = offset[e]; r < offset[e + 1]; r++) {
+            const real *dy = reals(c->in[0]) + r * n, scale = scale_of(c->in[3], r);
+            real dot = 0;
+            for (int64_t i = 0; i < n; i++) dot += dy[i] * bias[i], sum[i] += scale * dy[i];
+            if (dscale) reals(dscale)[r] = accumulates(dscale) ? reals(dscale)[r] + dot : dot;
+        }
+        for (int64_t i = 0; dbias && i < n; i++)
+            reals(dbias)[e * n + i] = accumulates(dbias) ? reals(dbias)[e * n + i] + sum[i] : sum[i];
+    }
+    free(sum);
+}
+
+void KERNEL(grouped_bias_grad)(const Call *c) {
+    const Tensor *offset = c->in[2], *dscale = c->out[1];
+    const int64_t experts = offset->dim[0] - 1, used = int64s(offset)[experts];
+    if (dscale && !accumulates(dscale))
+        memset(reals(dscale) + used, 0, (size_t)(tensor_count(dscale) - used) * sizeof(real));
+    pool_for(c->device->pool, experts, 1, bias_gradients, (void *)c);
+}
+
+/* ---- ops ---- */
+
 void KERNEL(grouped_linear)(const Call *c) {
     grouped_run(c, forward);
     clear_tail(c);
+    if (c->in[3]) pool_for(c->device->pool, c->in[2]->dim[0] - 1, 1, add_biases, (void *)c);
 }
 
 void KERNEL(grouped_linear_dgrad)(const Call *c) {

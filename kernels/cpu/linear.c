@@ -13,7 +13,7 @@ void KERNEL(activation)(const Call *);
 void KERNEL(activation_grad)(const Call *);
 
 static ActivationAttr activation_of(const Call *c) {
-    return (ActivationAttr){((const LinearAttr *)c->attr)->activation};
+    return (ActivationAttr){.kind = ((const LinearAttr *)c->attr)->activation};
 }
 
 void KERNEL(linear)(const Call *c) {

@@ -153,8 +153,35 @@ __global__ void __launch_bounds__(THREADS)
 
 /* ---- gated activations (SiLU if KIND is SWIGLU, else KIND): a row is gate | up with f elements each ---- */
 
+/* The limits of ActivationAttr. */
+template <typename T> struct Limits { Real<T> limit, offset; };
+
+template <typename T> static Limits<T> limits_of(const Call *c) {
+    const ActivationAttr *a = (const ActivationAttr *)c->attr;
+    return {a->limit > 0 ? (Real<T>)a->limit : (Real<T>)INFINITY, (Real<T>)a->offset};
+}
+
+/* Act(gate), and its slope. */
+template <Activation KIND, typename T> __device__ __forceinline__ Real<T> gate_value(Real<T> g) {
+    if constexpr (KIND == ACT_SWIGLU)
+        return g * sigmoid<T>(g);
+    else
+        return value<KIND, T>(g);
+}
+
 template <Activation KIND, typename T>
-__global__ void __launch_bounds__(THREADS) gated(const T *x, T *y, int64_t rows, int64_t f, bool aligned) {
+__device__ __forceinline__ void gate_value_and_slope(Real<T> g, Real<T> *y, Real<T> *dy) {
+    if constexpr (KIND == ACT_SWIGLU) {
+        const Real<T> p = sigmoid<T>(g);
+        *y = g * p, *dy = p + *y * (1 - p);
+    } else
+        *y = value<KIND, T>(g), *dy = slope<KIND, T>(g);
+}
+
+/* LIMITED: with limits and an offset. */
+template <Activation KIND, bool LIMITED, typename T>
+__global__ void __launch_bounds__(THREADS)
+    gated(const T *x, T *y, int64_t rows, int64_t f, bool aligned, Limits<T> limits) {
     constexpr int N = VEC<T>;
     start_pdl();
     const int64_t runs = (f + N - 1) / N;
@@ -164,19 +191,21 @@ __global__ void __launch_bounds__(THREADS) gated(const T *x, T *y, int64_t rows,
         const Run<T, N> up = load_run<T, N>(x + row * 2 * f + f, first, f, aligned);
 #pragma unroll
         for (int k = 0; k < N; k++) {
-            const Real<T> g = gate.get(k);
-            if constexpr (KIND == ACT_SWIGLU)
-                gate.put(k, g * sigmoid<T>(g) * up.get(k));
-            else
-                gate.put(k, value<KIND, T>(g) * up.get(k));
+            Real<T> g = gate.get(k), u = up.get(k);
+            if constexpr (LIMITED) {
+                const Real<T> most = limits.limit;
+                g = g > most ? most : g;
+                u = (u > most ? most : u < -most ? -most : u) + limits.offset;
+            }
+            gate.put(k, gate_value<KIND, T>(g) * u);
         }
         store_run(y + row * f, first, f, aligned, gate);
     }
 }
 
-template <Activation KIND, typename T>
-__global__ void __launch_bounds__(THREADS)
-    gated_grad(const T *dy, const T *x, T *dx, int64_t rows, int64_t f, bool add, bool aligned) {
+template <Activation KIND, bool LIMITED, typename T>
+__global__ void __launch_bounds__(THREADS) gated_grad(const T *dy, const T *x, T *dx, int64_t rows, int64_t f,
+                                                      bool add, bool aligned, Limits<T> limits) {
     constexpr int N = VEC<T>;
     typedef Real<T> R;
     start_pdl();
@@ -193,14 +222,16 @@ __global__ void __launch_bounds__(THREADS)
             of_up = load_run<T, N>(dup, first, f, aligned);
 #pragma unroll
         for (int k = 0; k < N; k++) {
-            R a, b;
-            if constexpr (KIND == ACT_SWIGLU) {
-                const R p = sigmoid<T>(gate.get(k)), silu = gate.get(k) * p;
-                a = d.get(k) * up.get(k) * (p + silu * (1 - p)), b = d.get(k) * silu;
-            } else {
-                a = d.get(k) * up.get(k) * slope<KIND, T>(gate.get(k));
-                b = d.get(k) * value<KIND, T>(gate.get(k));
+            R g = gate.get(k), u = up.get(k), act, slope;
+            bool gate_moves = true, up_moves = true;
+            if constexpr (LIMITED) {
+                const R most = limits.limit;
+                gate_moves = !(g > most), up_moves = !(u > most || u < -most);
+                g = gate_moves ? g : most;
+                u = (up_moves ? u : u > 0 ? most : -most) + limits.offset;
             }
+            gate_value_and_slope<KIND, T>(g, &act, &slope);
+            const R a = gate_moves ? d.get(k) * u * slope : (R)0, b = up_moves ? d.get(k) * act : (R)0;
             of_gate.put(k, add ? of_gate.get(k) + a : a);
             of_up.put(k, add ? of_up.get(k) + b : b);
         }
@@ -213,6 +244,17 @@ __global__ void __launch_bounds__(THREADS)
 
 static Activation kind_of(const Call *c) { return ((const ActivationAttr *)c->attr)->kind; }
 
+/* The instance of a kernel for the kind of gate. */
+#define GATED(c, kernel, T)                                                                                  \
+    (limits_of<T>(c).limit < INFINITY || limits_of<T>(c).offset != 0 || kind_of(c) == ACT_QUICK_GEGLU        \
+         ? (kind_of(c) == ACT_QUICK_GEGLU  ? kernel<ACT_QUICK_GELU, true, T>                                 \
+            : kind_of(c) == ACT_SWIGLU     ? kernel<ACT_SWIGLU, true, T>                                     \
+            : kind_of(c) == ACT_GEGLU_TANH ? kernel<ACT_GELU_TANH, true, T>                                  \
+                                           : kernel<ACT_GELU_ERF, true, T>)                                  \
+     : kind_of(c) == ACT_SWIGLU     ? kernel<ACT_SWIGLU, false, T>                                           \
+     : kind_of(c) == ACT_GEGLU_TANH ? kernel<ACT_GELU_TANH, false, T>                                        \
+                                    : kernel<ACT_GELU_ERF, false, T>)
+
 static void same_type(const Tensor *a, const Tensor *b) {
     CHECK(a->dtype == b->dtype, "activation: operands of %s and %s", dtype_name((DType)a->dtype),
           dtype_name((DType)b->dtype));
@@ -224,11 +266,8 @@ template <typename T> static void forward(const Call *c) {
     const int64_t n = tensor_count(c->out[0]), f = tensor_width(c->out[0]), rows = tensor_rows(c->out[0]);
     const bool aligned = aligned_16(x) && aligned_16(y);
     if (activation_is_gated(kind_of(c)))
-        launch_pdl(c, grid_for(c, rows * ceil_div(f, VEC<T>), THREADS), THREADS, 0,
-                   kind_of(c) == ACT_SWIGLU       ? gated<ACT_SWIGLU, T>
-                   : kind_of(c) == ACT_GEGLU_TANH ? gated<ACT_GELU_TANH, T>
-                                                  : gated<ACT_GELU_ERF, T>,
-                   x, y, rows, f, aligned && f % VEC<T> == 0);
+        launch_pdl(c, grid_for(c, rows * ceil_div(f, VEC<T>), THREADS), THREADS, 0, GATED(c, gated, T), x, y,
+                   rows, f, aligned && f % VEC<T> == 0, limits_of<T>(c));
     else
         launch_pdl(c, grid_for(c, ceil_div(n, VEC<T>), THREADS), THREADS, 0, map<T>, kind_of(c), x, y, n,
                    aligned);
@@ -245,11 +284,8 @@ template <typename T> static void backward(const Call *c) {
     const int64_t n = tensor_count(c->in[0]), f = tensor_width(c->in[0]), rows = tensor_rows(c->in[0]);
     const bool add = accumulates(c->out[0]), aligned = aligned_16(dy) && aligned_16(x) && aligned_16(dx);
     if (activation_is_gated(kind_of(c)))
-        launch_pdl(c, grid_for(c, rows * ceil_div(f, VEC<T>), THREADS), THREADS, 0,
-                   kind_of(c) == ACT_SWIGLU       ? gated_grad<ACT_SWIGLU, T>
-                   : kind_of(c) == ACT_GEGLU_TANH ? gated_grad<ACT_GELU_TANH, T>
-                                                  : gated_grad<ACT_GELU_ERF, T>,
-                   dy, x, dx, rows, f, add, aligned && f % VEC<T> == 0);
+        launch_pdl(c, grid_for(c, rows * ceil_div(f, VEC<T>), THREADS), THREADS, 0, GATED(c, gated_grad, T),
+                   dy, x, dx, rows, f, add, aligned && f % VEC<T> == 0, limits_of<T>(c));
     else
         launch_pdl(c, grid_for(c, ceil_div(n, VEC<T>), THREADS), THREADS, 0, map_grad<T>, kind_of(c), dy, x,
                    dx, n, add, aligned);

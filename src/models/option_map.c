@@ -41,6 +41,7 @@ Activation map_activation(MlpActivation x) {
         TO(MLP_SWIGLU, ACT_SWIGLU);
         TO(MLP_GEGLU_TANH, ACT_GEGLU_TANH);
         TO(MLP_GEGLU_ERF, ACT_GEGLU_ERF);
+        TO(MLP_QUICK_GEGLU, ACT_QUICK_GEGLU);
     }
     return 0;
 }

@@ -6,6 +6,14 @@
 #include "models/option_map.h"
 #include "nn/lm_head.h"
 
+ActivationAttr spec_activation(const Config *c, bool routed) {
+    const MlpActivation kind = c->derived.activation;
+    return (ActivationAttr){.kind = map_activation(kind),
+                            .limit =
+                                routed || kind != MLP_SWIGLU ? f64_or(c->activation_func_clamp_value, 0) : 0,
+                            .offset = c->glu_linear_offset};
+}
+
 NormAttr spec_norm(const Config *c) {
     return (NormAttr){
         .rms = c->normalization == NORM_RMS, .one_plus = c->apply_layernorm_1p, .eps = c->norm_epsilon};

@@ -10,6 +10,8 @@
 
 EmbeddingSpec *spec_words(const Config *, Arena *);
 NormAttr spec_norm(const Config *);
+/* The activation of dense MLPs, or of routed experts. */
+ActivationAttr spec_activation(const Config *, bool routed);
 /* A language model's head. words: the input's table, to which it is tied unless --untie-embeddings-and-output-weights
  * is given. */
 HeadSpec spec_lm_head(const Config *, const EmbeddingSpec *words, Arena *);

@@ -24,8 +24,9 @@ static void bert_head_init(void *self, Registry *r, const void *spec) {
 static void bert_head_forward(Tape *t, const void *self, const Feed *feed, Tensor *x, Tensor *const *dloss,
                               Tensor **out) {
     const BertHead *m = self;
-    x = op_activation(t, linear_forward(t, &m->dense, x), m->spec->activation); /* [s, b, h]   V or I */
-    x = norm_forward(t, &m->norm, x);                                           /* [s, b, h]   V or I */
+    x = op_activation(t, linear_forward(t, &m->dense, x),
+                      (ActivationAttr){.kind = m->spec->activation}); /* [s, b, h]   V or I */
+    x = norm_forward(t, &m->norm, x);                                 /* [s, b, h]   V or I */
     lm_head.forward(t, &m->output, feed, x, dloss, out);
 }
 

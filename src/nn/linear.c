@@ -43,7 +43,7 @@ Tensor *linear_forward(Tape *t, const Linear *l, Tensor *x_sbi) {
     return op_linear(t, x_sbi, &layer);
 }
 
-Activated linear_activated(Tape *t, const Linear *l, Tensor *x_sbi, Activation activation, bool halfway) {
+Activated linear_activated(Tape *t, const Linear *l, Tensor *x_sbi, ActivationAttr activation, bool halfway) {
     const LinearLayer layer = layer_of(l);
     return op_linear_activated(t, x_sbi, &layer, activation, halfway);
 }

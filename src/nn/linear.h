@@ -33,5 +33,5 @@ typedef struct LinearSpec {
 Linear linear_new(Registry *, LinearSpec);
 Tensor *linear_forward(Tape *, const Linear *, Tensor *x_sbi);
 /* As linear_forward, and also computes the activation, for linear_on_activated. halfway: see op_linear_activated. */
-Activated linear_activated(Tape *, const Linear *, Tensor *x_sbi, Activation, bool halfway);
+Activated linear_activated(Tape *, const Linear *, Tensor *x_sbi, ActivationAttr, bool halfway);
 Tensor *linear_on_activated(Tape *, const Linear *, Activated x_sbi);

@@ -1,7 +1,7 @@
 #include "nn/mlp.h"
 
 Mlp mlp_new(Registry *r, const char *name, const MlpSpec *s) {
-    const bool gated = activation_is_gated(s->activation);
+    const bool gated = activation_is_gated(s->activation.kind);
     LinearSpec fc1 = {
         .name = arena_printf(r->arena, "%s.linear_fc1", name),
         .in = s->hidden,
@@ -56,7 +56,7 @@ static Tensor *mlp_branch_forward(Tape *t, const void *self, const Feed *feed, T
 
 static double mlp_flops(const void *spec, double s) {
     const MlpSpec *m = spec;
-    return 6 * s * mlp_matrices(m->activation) * (double)m->hidden * (double)m->ffn;
+    return 6 * s * mlp_matrices(m->activation.kind) * (double)m->hidden * (double)m->ffn;
 }
 
 const BranchOps mlp_branch = {

@@ -8,7 +8,7 @@
 
 typedef struct MlpSpec {
     int64_t hidden, ffn;
-    Activation activation;
+    ActivationAttr activation;
     bool bias;
     double fc1_init_std, fc2_init_std;
     QuantSpec quant;
@@ -16,7 +16,7 @@ typedef struct MlpSpec {
 
 typedef struct Mlp {
     Linear fc1, fc2;
-    Activation activation;
+    ActivationAttr activation;
 } Mlp;
 
 Mlp mlp_new(Registry *, const char *name, const MlpSpec *);

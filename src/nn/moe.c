@@ -8,16 +8,18 @@
 #include "ops/redistribute.h"
 #include "ops/residual.h"
 
+/* in 0: the biases instead of the weights. */
 static Param *experts_new(Registry *r, const MoeSpec *s, const char *name, const char *which, int64_t out,
                           int64_t in, int tp_split, double std) {
-    const bool gated = tp_split == 0 && activation_is_gated(s->activation);
-    ParamSpec p = {.name = arena_printf(r->arena, "%s.experts.%s.weight", name, which),
-                   .ndim = 2,
+    const bool gated = tp_split == 0 && activation_is_gated(s->activation.kind);
+    ParamSpec p = {.name = arena_printf(r->arena, "%s.experts.%s.%s", name, which, in ? "weight" : "bias"),
+                   .ndim = in ? 2 : 1,
                    .dim = {s->router.experts * out, in},
-                   .tp_split = tp_split,
+                   .tp_split = in || tp_split == 0 ? tp_split : SPLIT_NONE,
+                   .flags = in ? 0 : PARAM_NO_DECAY,
                    .expert = true,
                    .split_parts = tp_split == 0,
-                   .init = {INIT_NORMAL, std},
+                   .init = {in ? INIT_NORMAL : INIT_CONSTANT, in ? std : 0},
                    .groups = s->router.experts,
                    .n_parts = gated ? 2 : 1};
     if (gated)
@@ -30,11 +32,12 @@ static Param *experts_new(Registry *r, const MoeSpec *s, const char *name, const
 /* The width of the routed experts' input and output. */
 static int64_t width(const MoeSpec *s) { return s->latent ? s->latent : s->router.hidden; }
 
-static Linear latent_new(Registry *r, const char *name, const char *which, int64_t in, int64_t out,
-                         double std) {
+static Linear latent_new(Registry *r, const MoeSpec *s, const char *name, const char *which, int64_t in,
+                         int64_t out, double std) {
     return linear_new(r, (LinearSpec){.name = arena_printf(r->arena, "%s.%s_latent_proj", name, which),
                                       .in = in,
                                       .out = out,
+                                      .bias = s->bias,
                                       .tp_split = SPLIT_NONE,
                                       .invariant = !r->layout.sequence_parallel,
                                       .init_std = std});
@@ -44,19 +47,23 @@ static void moe_init(void *self, Registry *r, const char *name, const void *spec
     Moe *m = self;
     const MoeSpec *s = spec;
     const int64_t hidden = s->router.hidden,
-                  fc1_out = activation_is_gated(s->activation) ? 2 * s->ffn : s->ffn;
+                  fc1_out = activation_is_gated(s->activation.kind) ? 2 * s->ffn : s->ffn;
     *m = (Moe){.spec = s};
     router_init(&m->router, r, arena_printf(r->arena, "%s.router", name), &s->router, counters);
     m->fc1 = experts_new(r, s, name, "linear_fc1", fc1_out, width(s), 0, s->fc1_init_std);
     m->fc2 = experts_new(r, s, name, "linear_fc2", width(s), s->ffn, 1, s->fc2_init_std);
+    if (s->bias) {
+        m->fc1_bias = experts_new(r, s, name, "linear_fc1", fc1_out, 0, 0, 0);
+        m->fc2_bias = experts_new(r, s, name, "linear_fc2", width(s), 0, 1, 0);
+    }
     if (s->latent) {
-        m->to_latent = latent_new(r, name, "fc1", hidden, s->latent, s->fc1_init_std);
-        m->from_latent = latent_new(r, name, "fc2", s->latent, hidden, s->fc2_init_std);
+        m->to_latent = latent_new(r, s, name, "fc1", hidden, s->latent, s->fc1_init_std);
+        m->from_latent = latent_new(r, s, name, "fc2", s->latent, hidden, s->fc2_init_std);
     }
     if (!s->shared_ffn) return;
     const MlpSpec shared = {.hidden = hidden,
                             .ffn = s->shared_ffn,
-                            .activation = s->activation,
+                            .activation = s->shared_activation,
                             .fc1_init_std = s->fc1_init_std,
                             .fc2_init_std = s->fc2_init_std};
     m->shared = mlp_new(r, arena_printf(r->arena, "%s.shared_experts", name), &shared);
@@ -97,13 +104,19 @@ static int64_t room(const Tape *t, int64_t capacity) {
 
 /* ---- experts ---- */
 
+static GroupedBias biases(const Param *p, Tensor *scale) {
+    return (GroupedBias){p ? (Tensor *)&p->value : NULL, scale};
+}
+
 /* Maps rows grouped by expert, their probabilities, and each expert's first row to the experts' outputs. The
- * probabilities are applied before the second GEMM, which is linear. */
+ * probabilities are applied before the second GEMM, which is linear, and to its bias. */
 static Tensor *experts_forward(Tape *t, const Moe *m, Tensor *rows_r1h, Tensor *probs_r11, Tensor *offset) {
     if (m->spec->probs_on_input) rows_r1h = op_scale_rows(t, rows_r1h, probs_r11, false);
-    Tensor *h = op_activation(t, op_grouped_linear(t, rows_r1h, &m->fc1->value, offset), m->spec->activation);
-    if (!m->spec->probs_on_input) h = op_scale_rows(t, h, probs_r11, false);
-    return op_grouped_linear(t, h, &m->fc2->value, offset);
+    Tensor *h = op_grouped_linear(t, rows_r1h, &m->fc1->value, biases(m->fc1_bias, NULL), offset),
+           *scale = m->spec->probs_on_input ? NULL : probs_r11;
+    h = op_activation(t, h, m->spec->activation);
+    if (scale) h = op_scale_rows(t, h, scale, false);
+    return op_grouped_linear(t, h, &m->fc2->value, biases(m->fc2_bias, scale), offset);
 }
 
 /* As experts_forward, if expert-tensor-parallel ranks have different rows. All rows are gathered and grouped; then each
@@ -126,7 +139,7 @@ static Tensor *widened(Tape *t, const Moe *m, Tensor *y) {
 
 static Tensor *shared_output(Tape *t, const Moe *m, Tensor *x, Activated hidden) {
     Tensor *y = mlp_output(t, &m->shared, hidden);
-    return m->shared_gate ? op_scale_rows(t, y, op_gate_logits(t, x, &m->shared_gate->value), true) : y;
+    return m->shared_gate ? op_scale_rows(t, y, op_gate_logits(t, x, &m->shared_gate->value, NULL), true) : y;
 }
 
 /* An all-to-all brings rows from the ranks that have the tokens, while the first GEMM of the shared expert
@@ -199,7 +212,7 @@ static Tensor *moe_forward(Tape *t, const void *self, const Feed *feed, Tensor *
 
 static double moe_flops(const void *spec, double s) {
     const MoeSpec *m = spec;
-    const double hidden = (double)m->router.hidden, matrices = mlp_matrices(m->activation),
+    const double hidden = (double)m->router.hidden, matrices = mlp_matrices(m->activation.kind),
                  routed = matrices * (double)(m->router.topk * m->ffn * width(m)),
                  shared = matrices * (double)m->shared_ffn * hidden;
     return 6 * s * (routed + shared + 2 * (double)m->latent * hidden);

@@ -11,10 +11,11 @@
 typedef struct MoeSpec {
     RouterSpec router;
     int64_t ffn, shared_ffn; /* shared_ffn 0: no shared expert */
+    bool bias;               /* the linear layers have biases, except for those of the shared expert */
     bool shared_gate;
     int64_t latent;      /* width of the routed experts' input and output; 0: hidden */
     bool probs_on_input; /* the probabilities multiply the experts' input; else the second GEMM's input */
-    Activation activation;
+    ActivationAttr activation, shared_activation;
     double fc1_init_std, fc2_init_std;
     double capacity_factor; /* 0: dropless */
     bool pad, drop_by_position;
@@ -25,6 +26,7 @@ typedef struct Moe {
     const MoeSpec *spec;
     Router router;
     Param *fc1, *fc2; /* weights of all experts: [experts * (2 *) ffn, width] and [experts * width, ffn] */
+    Param *fc1_bias, *fc2_bias;    /* [experts * (2 *) ffn] and [experts * width], or NULL */
     Linear to_latent, from_latent; /* [latent, hidden] and [hidden, latent] */
     Mlp shared;
     Param *shared_gate; /* [1, hidden], NULL: none */

@@ -25,5 +25,6 @@ static Tensor *first_position(Tape *t, Tensor *x) {
 }
 
 Tensor *pooler_forward(Tape *t, const Linear *dense, Tensor *x) {
-    return op_activation(t, linear_forward(t, dense, first_position(t, x)), ACT_TANH);
+    return op_activation(t, linear_forward(t, dense, first_position(t, x)),
+                         (ActivationAttr){.kind = ACT_TANH});
 }

@@ -54,6 +54,14 @@ void router_init(Router *r, Registry *reg, const char *name, const RouterSpec *s
                                            .tp_split = SPLIT_NONE,
                                            .invariant = invariant,
                                            .init = {INIT_NORMAL, s->init_std}});
+    if (s->linear_bias)
+        r->linear_bias = param_add(reg, (ParamSpec){.name = arena_printf(reg->arena, "%s.bias", name),
+                                                    .ndim = 1,
+                                                    .dim = {s->experts},
+                                                    .tp_split = SPLIT_NONE,
+                                                    .invariant = invariant,
+                                                    .flags = PARAM_NO_DECAY,
+                                                    .init = {INIT_CONSTANT, 0}});
     if (!s->bias) return;
     r->bias =
         state_buffer(reg, arena_printf(reg->arena, "%s.%s_bias", name, s->quantile ? "quantile" : "expert"),
@@ -113,7 +121,7 @@ static void balance(Tape *t, const Router *r, Tensor *logits, const Routing *rou
 Routing router_forward(Tape *t, const Router *r, Tensor *x) {
     const RouterSpec *s = r->spec;
     if (s->jitter > 0) x = op_jitter(t, x, s->jitter, r->jitter_site);
-    Tensor *logits = op_gate_logits(t, x, &r->weight->value);
+    Tensor *logits = op_gate_logits(t, x, &r->weight->value, r->linear_bias ? &r->linear_bias->value : NULL);
     if (s->random && tape_microbatch(t)->training)
         logits = op_random_logits(t, logits, s->random, s->random_std, r->random_site);
     Tensor *select = s->sinkhorn && tape_microbatch(t)->training

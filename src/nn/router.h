@@ -17,6 +17,7 @@ typedef enum RouterLoss {
 typedef struct RouterSpec {
     int64_t hidden, experts, topk;
     RouteAttr route;
+    bool linear_bias;    /* the logits have biases that are trained */
     bool bias;           /* a bias is added to the scores in the choice of experts */
     bool quantile;       /* the bias is added to the logits, and quantiles determine it */
     double ema;          /* weight of the old bias in a step of the quantiles */
@@ -31,7 +32,8 @@ typedef struct RouterSpec {
 
 typedef struct Router {
     const RouterSpec *spec;
-    Param *weight, *bias; /* [experts, hidden]; [experts], a buffer, or NULL */
+    Param *weight, *linear_bias; /* [experts, hidden]; [experts] or NULL */
+    Param *bias;                 /* [experts], a buffer, or NULL */
     uint64_t jitter_site, random_site;
     Tensor *counters; /* F64 [router_counters()] of the registry (state_counters) */
 } Router;

@@ -16,18 +16,17 @@ static void activation_backward(Tape *t, const Node *n, Need need) {
 }
 
 void activation_record(Tape *t, Tensor *x, Tensor *y, Activation kind, bool through_reader) {
-    const ActivationAttr attr = {kind};
+    const ActivationAttr attr = {.kind = kind};
     y->spmd = x->spmd;
     y->flags |= x->flags & TENSOR_NEEDS_GRAD;
     tape_record(t, &OPS[OP_activation], (Call){.in = {x}, .out = {y}, .attr = &attr}, sizeof attr,
                 through_reader ? NULL : activation_backward);
 }
 
-Tensor *op_activation(Tape *t, Tensor *x, Activation kind) {
-    ActivationAttr attr = {kind};
+Tensor *op_activation(Tape *t, Tensor *x, ActivationAttr attr) {
     int64_t dim[TENSOR_DIMS];
     memcpy(dim, x->dim, sizeof dim);
-    if (activation_is_gated(kind)) {
+    if (activation_is_gated(attr.kind)) {
         CHECK(tensor_width(x) % 2 == 0, "activation: [gate | up] cannot be %lld wide",
               (long long)tensor_width(x));
         dim[x->ndim - 1] /= 2;

@@ -5,7 +5,7 @@
 #include "tape/tape.h"
 
 /* Elementwise on contiguous x [...,f] -> same shape; a gated one maps [..., gate | up] to [..., f/2]. */
-Tensor *op_activation(Tape *, Tensor *x, Activation);
+Tensor *op_activation(Tape *, Tensor *x, ActivationAttr);
 /* An activation that the kernel of a linear layer has computed together with the GEMM. The only op that reads the
  * result also records it. */
 typedef struct Activated {

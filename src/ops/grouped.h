@@ -3,6 +3,12 @@
 
 #include "tape/tape.h"
 
+/* The biases of all experts [e*o]; scale_r11 [r,1,1] multiplies the bias of each row, NULL: 1. bias_eo NULL: none. */
+typedef struct GroupedBias {
+    Tensor *bias_eo, *scale_r11;
+} GroupedBias;
+
 /* x_r1i [r,1,i], rows grouped by expert: rows offset[e] to offset[e+1] belong to e, I64 [e+1]; w_eoi [e*o,i]
- * -> [r,1,o], with zeros after the last expert's rows. GEMMs have a fixed order in batch-invariant mode. */
-Tensor *op_grouped_linear(Tape *, Tensor *x_r1i, Tensor *w_eoi, Tensor *offset);
+ * -> [r,1,o], with zeros after the last expert's rows. GEMMs have a fixed order in batch-invariant mode. If the weight is
+ * split by input, the first of its ranks adds the bias, whose gradient is 0 on the others. */
+Tensor *op_grouped_linear(Tape *, Tensor *x_r1i, Tensor *w_eoi, GroupedBias, Tensor *offset);

@@ -231,12 +231,13 @@ Tensor *op_linear_on_activated(Tape *t, Activated x, const LinearLayer *l) {
 }
 
 /* The exact lane computes the activation separately, from values on the grid. */
-Activated op_linear_activated(Tape *t, Tensor *x, const LinearLayer *l, Activation activation, bool halfway) {
+Activated op_linear_activated(Tape *t, Tensor *x, const LinearLayer *l, ActivationAttr activation,
+                              bool halfway) {
     LayerAttr attr = layer_attr(t, x, l);
     CHECK(!attr.reduces, "linear: partial sums have no activation");
-    Activated out = {.kind = activation};
-    const bool fused = !activation_is_gated(activation) && !tape_context(t)->exact;
-    if (fused) attr.gemm.linear.activation = activation;
+    Activated out = {.kind = activation.kind};
+    const bool fused = !activation_is_gated(activation.kind) && !tape_context(t)->exact;
+    if (fused) attr.gemm.linear.activation = activation.kind;
     Tensor *pre = linear_record(t, x, l->w_oi, l->bias_o, &attr, fused ? &out.act : NULL);
     if (halfway) tape_pause_halfway(t);
     if (fused)

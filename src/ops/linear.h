@@ -33,7 +33,7 @@ Tensor *op_linear(Tape *, Tensor *x_sbi, const LinearLayer *);
 /* As op_linear, and also computes the activation, [s,b,o] or with SwiGLU [s,b,o/2]; in one kernel if that saves memory
  * traffic. Not for LINEAR_REDUCE_OUT. Only op_linear_on_activated may read the result. `halfway`: calls
  * tape_pause_halfway before a separate activation, so that both halves of an MLP take about as long. */
-Activated op_linear_activated(Tape *, Tensor *x_sbi, const LinearLayer *, Activation, bool halfway);
+Activated op_linear_activated(Tape *, Tensor *x_sbi, const LinearLayer *, ActivationAttr, bool halfway);
 /* op_linear of an activation [s,b,i]. Without a quantiser and without a sum over ranks in between, the backward
  * directly computes the gradient of the activation's input. The gradient of the activation itself is then never stored.
  * */

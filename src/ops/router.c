@@ -13,20 +13,22 @@ static DType precise(const Tensor *x) { return x->dtype == F64 ? F64 : F32; }
 /* ---- logits ---- */
 
 static void logits_backward(Tape *t, const Node *n, Need need) {
-    Tensor *x = n->call.in[0], *w = n->call.in[1], *dy = tape_grad(t, n->call.out[0]);
-    Tensor *dx = tape_grad_out(t, x, need), *dw = tape_grad_out(t, w, need);
+    Tensor *x = n->call.in[0], *w = n->call.in[1], *bias = n->call.in[2], *dy = tape_grad(t, n->call.out[0]);
+    Tensor *dx = tape_grad_out(t, x, need), *dw = tape_grad_out(t, w, need),
+           *dbias = bias ? tape_grad_out(t, bias, need) : NULL;
     if (dx) tape_call(t, &OPS[OP_linear_dgrad], (Call){.in = {dy, w}, .out = {dx}, .attr = n->call.attr});
-    if (dw) tape_call(t, &OPS[OP_linear_wgrad], (Call){.in = {dy, x}, .out = {dw}, .attr = n->call.attr});
+    if (dw || dbias)
+        tape_call(t, &OPS[OP_linear_wgrad], (Call){.in = {dy, x}, .out = {dw, dbias}, .attr = n->call.attr});
 }
 
-Tensor *op_gate_logits(Tape *t, Tensor *x, Tensor *w) {
+Tensor *op_gate_logits(Tape *t, Tensor *x, Tensor *w, Tensor *bias) {
     CHECK(x->ndim == 3 && w->ndim == 2 && x->dim[2] == w->dim[1],
           "gate_logits: x is %lld wide, the weight takes %lld", (long long)tensor_width(x),
           (long long)tensor_width(w));
     /* A token's experts must depend neither on the other tokens of the microbatch nor on the layout. */
     const LinearAttr attr = {.fixed_order = true};
     Tensor *y = tape_tensor(t, precise(x), 3, (int64_t[]){x->dim[0], x->dim[1], w->dim[0]});
-    tape_run(t, &OPS[OP_linear], (Call){.in = {x, w}, .out = {y}, .attr = &attr}, sizeof attr,
+    tape_run(t, &OPS[OP_linear], (Call){.in = {x, w, bias}, .out = {y}, .attr = &attr}, sizeof attr,
              logits_backward);
     return y;
 }

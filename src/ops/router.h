@@ -10,9 +10,9 @@ typedef struct Routing {
     Tensor *expert; /* I64 [s,b,k] */
 } Routing;
 
-/* Scores of e experts, or of a gate (e = 1): x_sbh [s,b,h], w_eh [e,h] -> [s,b,e] in the arithmetic's type,
- * regardless of the storage (--moe-router-dtype). */
-Tensor *op_gate_logits(Tape *, Tensor *x_sbh, Tensor *w_eh);
+/* Scores of e experts, or of a gate (e = 1): x_sbh [s,b,h], w_eh [e,h], bias_e [e] (NULL: none) -> [s,b,e] in the
+ * arithmetic's type, regardless of the storage (--moe-router-dtype). */
+Tensor *op_gate_logits(Tape *, Tensor *x_sbh, Tensor *w_eh, Tensor *bias_e);
 /* Chooses the k experts with the best scores; among equal scores the expert with the lower number. select_sbe [s,b,e]
  * (NULL: the scores of RouteAttr) replaces the scores in the comparison. bias_e [e] (NULL: none) is added to the
  * compared values. Neither gets a gradient. logits_sbe, select_sbe and bias_e are in the arithmetic's type. */

@@ -230,7 +230,84 @@ static void run_rows(const Call *c, bool along) {
         along ? launch_tensor_rows<fp16, true>(c, e) : launch_tensor_rows<fp16, false>(c, e);
 }
 
-extern "C" void cuda_grouped_linear(const Call *c) { run_rows(c, true); }
+/* The expert of a row; e.count: the row is after those of the last expert. */
+static __device__ __forceinline__ int64_t expert_of(const Experts &e, int64_t row) {
+    int64_t low = 0, high = e.count;
+    while (low < high) {
+        const int64_t middle = (low + high) / 2;
+        if (row < e.offset[middle + 1])
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    return low;
+}
+
+/* One row per block. */
+template <typename R>
+static __global__ void add_biases(Cells y, Cells bias, Cells scale, Experts e, int64_t n) {
+    for (int64_t row = blockIdx.x; row < e.rows; row += gridDim.x) {
+        const int64_t expert = expert_of(e, row);
+        if (expert == e.count) return;
+        const R by = scale.data ? scale.get<R>(row) : (R)1;
+        for (int64_t i = threadIdx.x; i < n; i += blockDim.x)
+            y.put(row * n + i, y.get<R>(row * n + i) + by * bias.get<R>(expert * n + i));
+    }
+}
+
+/* One column of one expert per thread. */
+template <typename R>
+static __global__ void bias_gradients(Cells dy, Cells scale, Cells dbias, Experts e, int64_t n, bool add) {
+    const int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, expert = blockIdx.y;
+    if (i >= n) return;
+    R sum = 0;
+    for (int64_t row = e.offset[expert]; row < e.offset[expert + 1]; row++)
+        sum += (scale.data ? scale.get<R>(row) : (R)1) * dy.get<R>(row * n + i);
+    dbias.put_or_add(expert * n + i, sum, add);
+}
+
+/* One row per warp. */
+template <typename R>
+static __global__ void scale_gradients(Cells dy, Cells bias, Cells dscale, Experts e, int64_t n, bool add) {
+    WARP_LOOP(row, e.rows) {
+        const int64_t expert = expert_of(e, row);
+        R dot = 0;
+        for (int64_t i = threadIdx.x % 32; expert < e.count && i < n; i += 32)
+            dot += dy.get<R>(row * n + i) * bias.get<R>(expert * n + i);
+        dot = warp_sum(dot);
+        if (threadIdx.x % 32 == 0) dscale.put_or_add(row, dot, add);
+    }
+}
+
+enum { BIAS_THREADS = 256 };
+
+extern "C" void cuda_grouped_linear(const Call *c) {
+    const Experts e = experts_of(c);
+    run_rows(c, true);
+    if (!c->in[3] || !tensor_count(c->out[0])) return;
+    REAL_SWITCH(lead_type(c),
+                add_biases<R><<<grid_for(c, e.rows, 1), BIAS_THREADS, 0, stream_of(c)>>>(
+                    cells(c->out[0]), cells(c->in[3]), cells(c->in[4]), e, tensor_width(c->out[0])));
+    LAUNCHED();
+}
+
+extern "C" void cuda_grouped_bias_grad(const Call *c) {
+    const Experts e = experts_of(c);
+    const Tensor *dbias = c->out[0], *dscale = c->out[1];
+    const int64_t n = tensor_width(c->in[0]);
+    if (dbias) {
+        const dim3 grid((unsigned)ceil_div(n, BIAS_THREADS), (unsigned)e.count);
+        REAL_SWITCH(lead_type(c), bias_gradients<R>
+                    <<<grid, BIAS_THREADS, 0, stream_of(c)>>>(cells(c->in[0]), cells(c->in[3]), cells(dbias),
+                                                              e, n, accumulates(dbias)));
+        LAUNCHED();
+    }
+    if (!dscale || !e.rows) return;
+    REAL_SWITCH(lead_type(c),
+                scale_gradients<R><<<grid_for(c, e.rows, WARPS), 32 * WARPS, 0, stream_of(c)>>>(
+                    cells(c->in[0]), cells(c->in[1]), cells(dscale), e, n, accumulates(dscale)));
+    LAUNCHED();
+}
 
 extern "C" void cuda_grouped_linear_dgrad(const Call *c) { run_rows(c, false); }
 

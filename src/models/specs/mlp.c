@@ -10,7 +10,7 @@ void mlp_spec(const LayerPlace *p, BranchSpec *out) {
     *s = (MlpSpec){
         .hidden = c->hidden_size,
         .ffn = d->ffn_hidden_size,
-        .activation = map_activation(d->activation),
+        .activation = spec_activation(c, false),
         .bias = c->add_bias_linear,
         .fc1_init_std = d->init_std,
         .fc2_init_std = d->output_init_std,

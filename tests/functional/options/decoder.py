@@ -32,7 +32,7 @@ class Shape:
         self.family, self.depth = o.text("model", "gpt"), o.int("decoder-num-layers", self.layers)  # of the decoder
         self.head = o.int("kv-channels", self.hidden // self.heads)
         self.groups = o.int("num-query-groups", 1) if "group-query-attention" in o else self.heads
-        self.named = "swiglu" if "swiglu" in o else "squared-relu" if "squared-relu" in o else o.text("activation", "gelu")
+        self.named = next((x for x in ("swiglu", "squared-relu", "quick-geglu") if x in o), o.text("activation", "gelu"))
         self.biased = "disable-bias-linear" not in o
         fused = self.biased and "no-bias-gelu-fusion" not in o
         self.activation = self.named if self.named != "gelu" else "gelu-tanh" if fused else "gelu-erf"
@@ -88,13 +88,16 @@ class Tensors(dict):
         latent = o.int("moe-latent-size", h)
         self[f"{name}.experts.linear_fc1.weight"] = (m.experts * ffn * (1 + m.gated), latent), self.std
         self[f"{name}.experts.linear_fc2.weight"] = (m.experts * latent, ffn), self.small
+        if m.biased:
+            for bias, size in ("router", m.experts), ("experts.linear_fc1", m.experts * ffn * (1 + m.gated)), ("experts.linear_fc2", m.experts * latent):
+                self[f"{name}.{bias}.bias"] = (size,), (0.0,)
         if shared:
             self.mlp(f"{name}.shared_experts", shared, False)
         if "moe-shared-expert-gate" in o:
             self[f"{name}.shared_experts.gate_weight"] = (1, h), self.std
         if latent != h:
-            self[f"{name}.fc1_latent_proj.weight"] = (latent, h), self.std
-            self[f"{name}.fc2_latent_proj.weight"] = (h, latent), self.small
+            self.linear(f"{name}.fc1_latent_proj", latent, h, self.std, m.biased)
+            self.linear(f"{name}.fc2_latent_proj", h, latent, self.small, m.biased)
 
     def embeddings(self):
         o, h = self.o, self.m.hidden
@@ -222,6 +225,11 @@ def logsumexp(x):
     return log(exp(x - top).sum(-1)) + top
 
 
+def limit_of(x):
+    """A limit as a factor of a mask that is empty if there is none."""
+    return 0.0 if math.isinf(x) else x
+
+
 def best(scores, k):
     """Whether a score is among the k largest of its row."""
     return scores >= np.sort(scores, axis=-1)[..., -k, None]
@@ -317,11 +325,16 @@ class Pass:
         p = self.dropped(p / total, name, "attention-dropout")
         return self.linear((p @ v).transpose(0, 2, 1, 3).reshape(b, s, m.heads * m.head), f"{name}.linear_proj")
 
-    def activated(self, x):
-        if self.m.gated:
-            half = x.shape[-1] // 2
-            return self.curve(x[..., :half]) * x[..., half:]
-        return self.curve(x)
+    def activated(self, x, routed=False):
+        if not self.m.gated:
+            return self.curve(x)
+        half = x.shape[-1] // 2
+        gate, up = x[..., :half], x[..., half:]
+        limit = self.o.float("activation-func-clamp-value", math.inf)
+        if routed or self.m.activation != "swiglu":
+            gate = gate * (gate.value <= limit) + limit_of(limit) * (gate.value > limit)
+            up = up * (abs(up.value) <= limit) + limit_of(limit) * np.sign(up.value) * (abs(up.value) > limit)
+        return self.curve(gate) * (up + self.o.float("glu-linear-offset", 0.0))
 
     def curve(self, x, name=None):
         return {"gelu-tanh": lambda: x * 0.5 * (tanh((x + x * x * x * 0.044715) * math.sqrt(2 / math.pi)) + 1.0),
@@ -417,7 +430,7 @@ class Pass:
         if eps and self.seed is not None:
             noisy = x * draws.jitter(self.seed, f"{name}.router.jitter", eps, draws.elements(self.samples, (s, h)))
         flat = lambda y: y.transpose(1, 0, 2).reshape(s * b, y.shape[-1])
-        logits = flat(noisy) @ self.w[f"{name}.router.weight"].transpose(1, 0)
+        logits = flat(self.linear(noisy, f"{name}.router"))
         logits = self.forced(logits, f"{name}.router.random", s)
         p, chosen = self.route(logits, layer)
         self.chosen[layer] = self.quantiles(logits.value, layer) if "quantile_balancing" in o.list("moe-router-load-balancing-type") else chosen.sum(0)
@@ -430,8 +443,9 @@ class Pass:
         fc1, fc2 = fc1.reshape(m.experts, -1, narrow), fc2.reshape(m.experts, narrow, -1)
         rows = flat(self.linear(x, f"{name}.fc1_latent_proj") if narrow != h else x).reshape(1, s * b, narrow)
         p = p.transpose(1, 0).reshape(m.experts, s * b, 1)
-        before, after = (p, 1.0) if "moe-apply-probs-on-input" in o else (1.0, p)
-        rows = self.activated(rows * before @ fc1.transpose(0, 2, 1)) @ fc2.transpose(0, 2, 1) * after
+        before, after = (p, p.value > 0) if "moe-apply-probs-on-input" in o else (1.0, p)
+        b1, b2 = (self.w[f"{name}.experts.linear_{fc}.bias"].reshape(m.experts, 1, -1) if m.biased else 0.0 for fc in ("fc1", "fc2"))
+        rows = (self.activated(rows * before @ fc1.transpose(0, 2, 1) + b1, True) @ fc2.transpose(0, 2, 1) + b2) * after
         y = rows.sum(0).reshape(s, b, narrow).transpose(1, 0, 2)
         y = self.linear(y, f"{name}.fc2_latent_proj") if narrow != h else y
         if f"{name}.shared_experts.linear_fc1.weight" not in self.w:

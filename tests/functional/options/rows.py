@@ -117,6 +117,9 @@ witnessed("bert_binary_head", "--bert-no-binary-head --hidden-dropout 0.1", fami
 witnessed("bert_binary_head num_token_types", "--bert-no-binary-head --num-token-types 1", families=BERT)
 witnessed("num_token_types", "--num-token-types 4", families=BERT)
 witnessed("embedding_init_method_std", "--embedding-init-method-std 0.1 --untie-embeddings-and-output-weights")
+GATED = "--quick-geglu --ffn-hidden-size 16 --init-method-std 0.3 "
+witnessed("activation glu_linear_offset activation_func_clamp_value", GATED + "--glu-linear-offset 1 --activation-func-clamp-value 0.5")
+witnessed("activation", GATED)
 witnessed("hidden_dropout", "--hidden-dropout 0.2")
 witnessed("attention_dropout", "--attention-dropout 0.3")
 witnessed("seed", "--seed 7 --hidden-dropout 0.2 --attention-dropout 0.2")
@@ -136,6 +139,14 @@ experts("moe_layer_freq", "--moe-layer-freq 2")
 experts("norm_placement", "--norm-placement sandwich")
 experts("parallel_residual", "--parallel-residual one-norm")
 experts("moe_layer_freq", "--moe-layer-freq [0,1]")
+BIASED = "--num-experts 4 --moe-ffn-hidden-size 8 --weight-decay 0.1 "
+RANKS = "--ranks 4 --tensor-model-parallel-size 2 --sequence-parallel --expert-model-parallel-size 2 "
+witnessed("add_bias_linear weight_decay", BIASED, layouts=(CUT, TOGETHER, RANKS, RANKS + "--moe-token-dispatcher-type alltoall"), families=GPT)
+witnessed("add_bias_linear moe_latent_size", BIASED + "--moe-latent-size 6 --swiglu --ffn-hidden-size 16", families=GPT,
+          layouts=(RANKS.replace("expert-model", "expert-tensor"), "--ranks 4 --tensor-model-parallel-size 2 --sequence-parallel"
+                   " --expert-tensor-parallel-size 2 --expert-model-parallel-size 2 --moe-token-dispatcher-type alltoall"))
+witnessed("add_bias_linear moe_apply_probs_on_input", BIASED + "--moe-apply-probs-on-input --moe-expert-capacity-factor 0.7", families=GPT,
+          layouts=(CUT, "--moe-pad-expert-input-to-capacity"))
 experts("moe_router_topk", "--moe-router-topk 3")
 experts("moe_router_pre_softmax", "--moe-router-pre-softmax")
 experts("moe_router_score_function moe_router_topk_scaling_factor", "--moe-router-score-function sigmoid --moe-router-topk-scaling-factor 1.5")
@@ -149,6 +160,9 @@ experts("moe_apply_probs_on_input", "--moe-apply-probs-on-input --moe-router-top
 experts("moe_apply_probs_on_input", "--moe-apply-probs-on-input --swiglu --ffn-hidden-size 16", (TOGETHER, "--ranks 2 --tensor-model-parallel-size 2"
         " --sequence-parallel --expert-tensor-parallel-size 2"))
 experts("moe_latent_size", "--moe-latent-size 6")
+experts("activation_func_clamp_value", GATED + "--glu-linear-offset -0.5 --activation-func-clamp-value 0.1")
+experts("activation_func_clamp_value", "--swiglu --ffn-hidden-size 16 --moe-layer-freq [0,1] --init-method-std 0.3 --activation-func-clamp-value 0.2"
+        " --moe-shared-expert-intermediate-size 8")
 experts("moe_latent_size", "--moe-latent-size 6 --moe-shared-expert-intermediate-size 8", (
     "--ranks 4 --tensor-model-parallel-size 2 --sequence-parallel --expert-model-parallel-size 2 --moe-token-dispatcher-type alltoall",
     "--ranks 2 --tensor-model-parallel-size 2 --sequence-parallel"))

@@ -41,6 +41,8 @@ static const struct {
     {"norm-epsilon", "1e-05"},
     {"apply-layernorm-1p", "false"},
     {"disable-bias-linear", "false"},
+    {"activation-func-clamp-value", "none"},
+    {"glu-linear-offset", "0"},
     {"add-qkv-bias", "false"},
     {"qk-layernorm", "false"},
     {"window-size", "none"},

@@ -51,7 +51,7 @@ static inline MoeSpec moe_spec(const MoeCase *c) {
     if (s.router.route.scaling == 0) s.router.route.scaling = 1;
     s.router.init_std = 0.5;
     s.ffn = FFN;
-    s.activation = ACT_SWIGLU;
+    s.activation = s.shared_activation = (ActivationAttr){.kind = ACT_SWIGLU};
     s.fc1_init_std = s.fc2_init_std = 0.5;
     return s;
 }

@@ -211,8 +211,9 @@ enum { COUNT, WHOLE, WHOLE_PROBS, PLAIN_STEPS };
 static Tensor *unless(bool left_out, Tensor *with, Tensor *without) { return left_out ? without : with; }
 
 static Tensor *experts(Tape *t, const Moe *m, Tensor *rows, Tensor *probs, Tensor *offset) {
-    Tensor *h = op_activation(t, op_grouped_linear(t, rows, &m->fc1->value, offset), ACT_SWIGLU);
-    return op_grouped_linear(t, op_scale_rows(t, h, probs, false), &m->fc2->value, offset);
+    Tensor *h = op_activation(t, op_grouped_linear(t, rows, &m->fc1->value, (GroupedBias){0}, offset),
+                              (ActivationAttr){.kind = ACT_SWIGLU});
+    return op_grouped_linear(t, op_scale_rows(t, h, probs, false), &m->fc2->value, (GroupedBias){0}, offset);
 }
 
 static void without_to_all(MoeRank *r, Tensor *x, int step) {
@@ -261,7 +262,7 @@ static void without_gather(MoeRank *r, Tensor *x, int step) {
 /* Decisions and comparisons that need the whole microbatch. */
 static void without_tokens(MoeRank *r, Tensor *x, int step) {
     Tape *t = r->tape;
-    Tensor *logits = op_gate_logits(t, x, &r->moe.router.weight->value);
+    Tensor *logits = op_gate_logits(t, x, &r->moe.router.weight->value, NULL);
     const Routing g = op_route(t, logits, NULL, NULL, 2, (RouteAttr){.scaling = 1});
     Tensor *count = tape_tensor(t, F64, 2, (int64_t[]){1, EXPERTS});
     op_expert_count(t, &g, count);

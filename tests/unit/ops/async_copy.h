@@ -30,7 +30,7 @@ static inline void beside_fill(const Beside *b, double value) {
  * `out`. */
 static inline void beside_run(const Beside *b) {
     const size_t bytes = tensor_bytes(&b->work);
-    const ActivationAttr square = {ACT_SQUARED_RELU};
+    const ActivationAttr square = {.kind = ACT_SQUARED_RELU};
     Tensor work = b->work;
     for (int i = 0; i < BESIDE_ROUNDS; i++) {
         if (i) device_wait_event(b->device, b->away);

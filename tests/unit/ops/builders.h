@@ -27,7 +27,7 @@ static inline Tensor *build_linear(Tape *t, Tensor **in, const void *attr) {
 
 static inline Tensor *build_mlp(Tape *t, Tensor **in, const void *attr) {
     const Activated h = op_linear_activated(t, in[0], &(LinearLayer){.w_oi = in[1], .bias_o = in[2]},
-                                            ((const ActivationAttr *)attr)->kind, false);
+                                            *(const ActivationAttr *)attr, false);
     return op_linear_on_activated(t, h, &(LinearLayer){.w_oi = in[3], .bias_o = in[4]});
 }
 
@@ -59,7 +59,7 @@ static inline Tensor *build_norm_views(Tape *t, Tensor **in, const void *attr) {
 }
 
 static inline Tensor *build_activation(Tape *t, Tensor **in, const void *attr) {
-    return op_activation(t, in[0], ((const ActivationAttr *)attr)->kind);
+    return op_activation(t, in[0], *(const ActivationAttr *)attr);
 }
 
 static inline Tensor *build_embedding(Tape *t, Tensor **in, const void *attr) {

@@ -53,7 +53,7 @@ static const ChainStep CHAIN[] = {
 };
 
 static inline const void *chain_attr(OpNumber op) {
-    static const ActivationAttr gelu = {ACT_GELU_TANH};
+    static const ActivationAttr gelu = {.kind = ACT_GELU_TANH};
     static const NormAttr norm = {.rms = true, .eps = 1e-5};
     static const RopeAttr rope = {.dim = 128};
     static const AdamAttr adam = {{{.lr = 0.5}}, 0.5, 0.5, 1e-8, 0.5, 0.5, 1};

@@ -28,7 +28,7 @@ static inline Tensor *build_random_logits(Tape *t, Tensor **in, const void *attr
 
 static inline Tensor *build_gate_logits(Tape *t, Tensor **in, const void *attr) {
     (void)attr;
-    return op_gate_logits(t, in[0], in[1]);
+    return op_gate_logits(t, in[0], in[1], in[2]);
 }
 
 /* logits, bias? [e] */
@@ -55,12 +55,13 @@ static inline Tensor *build_scale_rows(Tape *t, Tensor **in, const void *attr) {
     return op_scale_rows(t, in[0], in[1], ((const ScaleAttr *)attr)->sigmoid);
 }
 
-/* A layer of experts: x [s,b,h], logits [s,b,e], fc1 [e*2f,h], fc2 [e*h,f]. */
+/* An MoE layer: x [s,b,h], logits [s,b,e], fc1 [e*2f,h], fc2 [e*h,f], biases? [e*2f], [e*h]. */
 static inline Tensor *build_experts(Tape *t, Tensor **in, const void *attr) {
     const MoeCase *m = attr;
     Routing r = op_route(t, in[1], NULL, NULL, m->k, m->route);
     const Dispatch d = op_dispatch(t, &r, in[1]->dim[2], m->dispatch);
-    Tensor *h = op_grouped_linear(t, op_permute(t, in[0], &d), in[2], d.offset);
-    h = op_scale_rows(t, op_activation(t, h, ACT_SWIGLU), op_permute_probs(t, r.probs, &d), false);
-    return op_unpermute(t, op_grouped_linear(t, h, in[3], d.offset), &d);
+    Tensor *h = op_grouped_linear(t, op_permute(t, in[0], &d), in[2], (GroupedBias){in[4], NULL}, d.offset);
+    Tensor *probs = op_permute_probs(t, r.probs, &d);
+    h = op_scale_rows(t, op_activation(t, h, (ActivationAttr){.kind = ACT_SWIGLU}), probs, false);
+    return op_unpermute(t, op_grouped_linear(t, h, in[3], (GroupedBias){in[5], probs}, d.offset), &d);
 }

@@ -56,8 +56,9 @@ static inline void far_elementwise(Device *d) {
     expect_all(d, "copy", &y, 1, 0);
     call_run(&OPS[OP_add], &(Call){.in = {&x, &x}, .out = {&y}, .device = d});
     expect_all(d, "add", &y, 2, 0);
-    call_run(&OPS[OP_activation],
-             &(Call){.in = {&y}, .out = {&x}, .attr = &(ActivationAttr){ACT_SQUARED_RELU}, .device = d});
+    call_run(
+        &OPS[OP_activation],
+        &(Call){.in = {&y}, .out = {&x}, .attr = &(ActivationAttr){.kind = ACT_SQUARED_RELU}, .device = d});
     expect_all(d, "activation", &x, 4, 0);
     call_run(&OPS[OP_scale_rows],
              &(Call){.in = {&x, &two}, .out = {&y}, .attr = &(ScaleAttr){false}, .device = d});

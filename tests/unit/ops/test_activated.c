@@ -9,13 +9,13 @@
 /* The activation as a separate node. */
 static Tensor *build_apart(Tape *t, Tensor **in, const void *attr) {
     const Activated h = op_linear_activated(t, in[0], &(LinearLayer){.w_oi = in[1], .bias_o = in[2]},
-                                            ((const ActivationAttr *)attr)->kind, false);
+                                            *(const ActivationAttr *)attr, false);
     activation_record(t, h.pre, h.act, h.kind, false);
     return op_linear(t, h.act, &(LinearLayer){.w_oi = in[3], .bias_o = in[4]});
 }
 
-#define MLP(kind)                                                                                            \
-    TAPE_ROW(kind, mlp, ATTR(ActivationAttr, kind), X(33, 3, 24), W(67, 24), P(67), W(40, 67), P(40))
+#define MLP(act)                                                                                             \
+    TAPE_ROW(act, mlp, ATTR(ActivationAttr, .kind = act), X(33, 3, 24), W(67, 24), P(67), W(40, 67), P(40))
 static const OpCase CASES[] = {MLP(ACT_GELU_TANH) MLP(ACT_GELU_ERF) MLP(ACT_QUICK_GELU)
                                    MLP(ACT_SQUARED_RELU)};
 enum { CASE_COUNT = sizeof CASES / sizeof CASES[0] };
@@ -79,7 +79,7 @@ TEST(exact_lane_keeps_them_apart) {
 TEST(in_place_is_apart) {
     enum { N = 1003 };
     for (Activation kind = ACT_GELU_TANH; kind < ACT_SWIGLU; kind++) {
-        const ActivationAttr attr = {kind};
+        const ActivationAttr attr = {.kind = kind};
         float dy[N], x[N], dx[N];
         for (int i = 0; i < N; i++)
             dy[i] = (float)grid_value("dy", 0, i, GRID_FINE), x[i] = (float)grid_value("x", 0, i, GRID_FINE);

@@ -67,6 +67,6 @@ static inline Tensor *branch_of_net(Net *n, int64_t i, Tensor *x) {
     Tensor *h = op_norm(n->tape, x, &n->value[GAIN], NULL, (NormAttr){.rms = true, .eps = 1e-5});
     h = op_activation(
         n->tape, op_linear(n->tape, h, &(LinearLayer){.w_oi = &n->value[WEIGHT], .bias_o = &n->value[BIAS]}),
-        ACT_GELU_TANH);
+        (ActivationAttr){.kind = ACT_GELU_TANH});
     return op_dropout(n->tape, h, 0.25, (uint64_t)i);
 }

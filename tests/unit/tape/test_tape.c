@@ -230,8 +230,8 @@ TEST(sharing_is_never_visible) {
     Leaves l;
     open_leaves(&l);
     Tape *t = l.net.tape;
-    Tensor *square = op_activation(t, &l.x, ACT_SQUARED_RELU),
-           *other = op_activation(t, &l.u, ACT_SQUARED_RELU);
+    Tensor *square = op_activation(t, &l.x, (ActivationAttr){.kind = ACT_SQUARED_RELU}),
+           *other = op_activation(t, &l.u, (ActivationAttr){.kind = ACT_SQUARED_RELU});
     Tensor *y = op_add(t, op_add(t, &l.x, square), other);
     tape_backward(t, y, &l.dy, NEED_ALL);
     for (int i = 0; i < 3; i++) {
@@ -265,7 +265,8 @@ TEST(views_write_into_their_tensor) {
     Tensor *z = op_add(t, &l.x, &l.x), *y = NULL;
     const int64_t one[3] = {1, 1, 1}, stride[3] = {3, 3, 1};
     for (int i = 0; i < 3; i++) {
-        Tensor *v = tape_view(t, z, i, 3, one, stride), *square = op_activation(t, v, ACT_SQUARED_RELU);
+        Tensor *v = tape_view(t, z, i, 3, one, stride),
+               *square = op_activation(t, v, (ActivationAttr){.kind = ACT_SQUARED_RELU});
         y = i ? op_add(t, y, square) : op_add(t, v, square);
     }
     Tensor dy = tensor_make(l.dy_data, F64, 3, one);
@@ -279,7 +280,7 @@ TEST(views_write_into_their_tensor) {
 
 static void use_one_of_two_views(Leaves *l) {
     Tape *t = l->net.tape;
-    Tensor *z = op_activation(t, &l->x, ACT_SQUARED_RELU);
+    Tensor *z = op_activation(t, &l->x, (ActivationAttr){.kind = ACT_SQUARED_RELU});
     const int64_t one[3] = {1, 1, 1}, two[3] = {1, 1, 2}, stride[3] = {3, 3, 1};
     Tensor *first = tape_view(t, z, 0, 3, one, stride);
     tape_view(t, z, 1, 3, two, stride);
