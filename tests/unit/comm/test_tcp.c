@@ -359,6 +359,7 @@ TEST(a_process_of_another_run_is_refused) {
         {1, 3, "this", "", "process 0 has 2 processes, and process 1 has 3"},
         {1, 2, "that", "", "process 0 runs isotron 0.1.0 this, and process 1 runs isotron 0.1.0 that"},
         {1, 2, "this", "other", "process 0 belongs to another run"},
+        {2, 2, "this", "", "two processes have the number 2"}, /* process 1 would be the other one */
     };
     enum { N = sizeof CASES / sizeof *CASES };
     static World w[N];
@@ -371,6 +372,29 @@ TEST(a_process_of_another_run_is_refused) {
                                                "COMM WARNING process 0 waited 0.1 s at port "});
         assert_statuses(&w[i], CASES[i].says, ERR_INFRA, 1, ERR_USER);
     }
+}
+
+/* Processes 1 and 2 have the same number. The one that comes first is accepted. */
+static void join_as_second(const World *w, int rank, const void *arg) {
+    (void)arg;
+    const CommLaunch l = launch_of(w, rank ? 2 : 0);
+    Comm *c;
+    const Err e = comm_tcp(&l, &(CommOptions){.meet_s = 1}, &c);
+    fprintf(stderr, "%s\n", e.msg);
+    _exit(e.code);
+}
+
+TEST(the_second_process_of_a_number_is_refused) {
+    static World w;
+    begin_world(&w, 3, join_as_second, NULL);
+    end_world(&w);
+    const int refused = WEXITSTATUS(w.status[1]) == ERR_USER ? 1 : 2;
+    assert_statuses(&w, "twice", ERR_INFRA, refused, ERR_USER);
+    assert_words(
+        w.text, "twice",
+        (const char *const[SAYS]){
+            "\nthis process may not join the run: two processes have the number 2: give each its own\n",
+            "process 0 waited 1 s at port ", "for process 1 of 3"});
 }
 
 /* Handshakes of processes that connect to each other (tcp_meet.c). */
