@@ -1,5 +1,6 @@
 """generate prints text and nothing else to standard output, ends it before a stop, reads standard input, runs on
 several ranks, and refuses what does not fit."""
+import itertools
 import re
 
 from harness import *
@@ -26,13 +27,24 @@ assert "'-', line 2: byte 0xe9 at offset 5" in generate("--prompt", "-", stdin="
 assert "text 2 of --stop, line 1: byte 0xe9 at offset 1" in generate("--prompt", "a", "--stop", "a",
                                                                      "c\udce9", status=2)[1]
 
-# The text ends before the first of the stops, although tokens follow it: one token of this tokenizer is one byte, so a
-# stop of two bytes ends in the middle.
-new = whole[4:-1]
-stops = [new[5:7], new[12:14]]
-at = min(new.index(s) for s in stops)
-assert generate("--prompt", "The ", *LENGTH, "--stop", *stops)[0] == "The " + new[:at] + "\n", (new, stops)
+# The text ends before the first of the stops, although tokens follow it: one token of this tokenizer is at most one byte,
+# so a stop of two bytes ends in the middle. The text is one in which the stops do not occur earlier.
+for seed in itertools.count():
+    draw = ["--prompt", "The ", *LENGTH, "--temperature", 0.3, "--random-seed", seed]
+    new = generate(*draw)[0][4:-1]
+    starts = [new.find(new[a:b]) for a, b in ((5, 7), (12, 14), (5, 10))]
+    if new.isascii() and new.isprintable() and len(new) > 14 and starts == [5, 12, 5]:
+        break
+for stops in [new[12:14], new[5:7]], [new[5:10], new[3:10], new[4:10]]:  # the second ones end with the same token
+    at = min(new.index(s) for s in stops)
+    assert generate(*draw, "--stop", *stops)[0] == "The " + new[:at] + "\n", (new, stops)
 assert generate("--prompt", "The ", *LENGTH, "--stop", "no such text")[0] == whole
+# The text of a prompt is no reason to stop, however long the other prompts are.
+both = generate("--prompt", "The ", "Another prompt, ", *LENGTH)[0]
+found = re.fullmatch(r"--- 1\nThe (.*)\n\n--- 2\nAnother prompt, (.*)\n", both, re.DOTALL)
+for stop in "prompt, ", "The ":
+    assert all(stop not in text for text in found.groups()), both
+    assert generate("--prompt", "The ", "Another prompt, ", *LENGTH, "--stop", stop)[0] == both
 
 # Tensor-parallel ranks, also more than there are groups, generate what one rank does.
 many = ["--prompt", "The ", "Another prompt, ", *LENGTH, "--fp64", "--logprobs"]
