@@ -86,6 +86,27 @@ TEST(nucleus_keeps_the_token_that_crosses) {
     expect_distribution((Sampling){.temperature = 0.25, .top_p = 0.5}, 1 << 1 | 1 << 4);
 }
 
+/* As in Megatron-LM, a token is dropped if the sum before it is above p. Sums of powers of 2 are exact. */
+TEST(a_sum_of_exactly_p_keeps_the_next_token) {
+    static const struct {
+        double p, uniform;
+        int64_t id;
+    } CASES[] = {{0.5, 0.75, 1},
+                 {0.5 - 0x1p-53, 0.75, 0},
+                 {0.75, 0.875, 3},
+                 {0.75 - 0x1p-53, 0.875, 2},
+                 /* A uniform number of exactly a token's share is beyond the token. */
+                 {0.5, 0.5, 1},
+                 {0.5, 0.5 - 0x1p-53, 0}};
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+        double logits[] = {0, 0, -INFINITY, -INFINITY};
+        if (CASES[i].p > 0.5) logits[2] = logits[3] = 0;
+        assert_int_equal(
+            sampling_choose(&(Sampling){.temperature = 1, .top_p = CASES[i].p}, logits, 4, CASES[i].uniform),
+            CASES[i].id);
+    }
+}
+
 TEST(extreme_uniforms_stay_in_the_vocabulary) {
     static const double UNIFORM[] = {0x1p-54, 1 - 0x1p-53};
     for (int k = 0; k < 2; k++) {
