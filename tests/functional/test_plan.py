@@ -68,6 +68,13 @@ heavy = plan("--device", "cpu", "--num-layers", 5, "--hidden-size", H, "--num-at
              "--global-batch-size", 4, "--ranks", 2, "--pipeline-model-parallel-size", 2,
              "--pipeline-model-parallel-layout", "Ett|tttL")["plan"]
 assert (heavy["largest"], heavy["rank_parameters"]) == (0, V * H + 3 * (12 * H * H + 13 * H) + 2 * H), heavy
+# Interleaved microbatches are in flight together: two units on rank 0, one on rank 1. A step of 4 microbatches has 4
+# units, or 2 of two microbatches. A rank idles for one unit, which is 1/5 or 1/3 of the step.
+for words, each in ([], 1), (["--interleaved-microbatches", 2], 2):
+    units = plan(*CONFIG, "--ranks", 4, "--tensor-model-parallel-size", 2, "--pipeline-model-parallel-size", 2,
+                 *words)["plan"]
+    assert [m["in_flight"] for m in units["memory"]] == [2 * each, each], units
+    assert math.isclose(units["bubble"], 1 / (1 + 4 / each)), units
 # In batch-invariant mode each sample is a microbatch.
 batches = [plan(*CONFIG, *words)["plan"]["batch"] for words in ([], ["--batch-invariant-mode"])]
 assert [(b["micro"], b["microbatches"]) for b in batches] == [(2, 4), (2, 8)], batches

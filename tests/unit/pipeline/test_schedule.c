@@ -210,6 +210,11 @@ static Err spec_of(const char *line, int chunks, int64_t microbatches, bool forw
     return e;
 }
 
+#define MIXED                                                                                                \
+    "--pipeline-model-parallel-size 4 --tensor-model-parallel-size 2 --ranks 8 --interleaved-microbatches "  \
+    "2 "                                                                                                     \
+    "--interleave-forward-backward"
+
 TEST(options_choose_the_schedule) {
     PipelineSpec s;
     assert_ok(spec_of("--pipeline-model-parallel-size 4", 1, 2, false, &s));
@@ -222,6 +227,11 @@ TEST(options_choose_the_schedule) {
     assert_int_equal(s.group, 6);
     assert_ok(spec_of(six, 2, 9, true, &s)); /* evaluation accepts any number */
     assert_ok(spec_of(six, 2, 3, false, &s));
+    /* Pairs of passes need groups of twice as many ranks (fills_pairs), unless the option says otherwise. */
+    assert_ok(spec_of(MIXED, 2, 8, false, &s));
+    assert_true(s.mixed && s.group == 8);
+    assert_ok(spec_of(MIXED " --microbatch-group-size-per-virtual-pipeline-stage 6", 2, 12, false, &s));
+    assert_true(s.mixed && s.group == 6);
     assert_string_equal(
         spec_of(six, 2, 9, false, &s).msg,
         "9 microbatches a step in groups of 6 leave a last group of 3, less than "
