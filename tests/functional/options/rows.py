@@ -150,7 +150,7 @@ witnessed("add_bias_linear moe_apply_probs_on_input", BIASED + "--moe-apply-prob
 experts("moe_router_topk", "--moe-router-topk 3")
 experts("moe_router_pre_softmax", "--moe-router-pre-softmax")
 experts("moe_router_score_function moe_router_topk_scaling_factor", "--moe-router-score-function sigmoid --moe-router-topk-scaling-factor 1.5")
-experts("moe_router_num_groups moe_router_group_topk", "--moe-router-num-groups 2 --moe-router-group-topk 1")
+experts("moe_router_num_groups moe_router_group_topk moe_aux_loss_coeff", "--moe-router-num-groups 2 --moe-router-group-topk 1 --moe-aux-loss-coeff 0.3")
 experts("moe_router_group_score_topk", "--num-experts 8 --moe-router-topk 3 --moe-router-num-groups 4 --moe-router-group-topk 2 --moe-router-group-score-topk 2")
 experts("moe_router_group_score_topk", "--num-experts 8 --moe-router-num-groups 2 --moe-router-group-topk 1 --moe-router-group-score-topk 1")
 experts("moe_router_score_function", "--moe-router-score-function sqrtsoftplus --moe-aux-loss-coeff 0.3 --moe-router-enable-expert-bias"
@@ -168,6 +168,8 @@ experts("moe_latent_size", "--moe-latent-size 6 --moe-shared-expert-intermediate
     "--ranks 2 --tensor-model-parallel-size 2 --sequence-parallel"))
 experts("moe_router_enable_expert_bias moe_router_bias_update_rate", "--moe-router-score-function sigmoid --moe-router-enable-expert-bias"
         " --moe-router-bias-update-rate 0.05 --hidden-dropout 0.1")
+experts("moe_router_enable_expert_bias moe_aux_loss_coeff moe_router_load_balancing_type", "--moe-router-score-function sigmoid --moe-router-enable-expert-bias"
+        " --moe-router-bias-update-rate 0.05 --moe-router-load-balancing-type global_aux_loss --moe-aux-loss-coeff 0.3", (CUT, ALONE))
 experts("moe_aux_loss_coeff", "--moe-aux-loss-coeff 0.3")
 experts("moe_aux_loss_coeff calculate_per_token_loss", "--moe-aux-loss-coeff 0.3 --moe-z-loss-coeff 0.1 --calculate-per-token-loss --eod-mask-loss")
 experts("moe_aux_loss_coeff", "--moe-aux-loss-coeff 0.3 --moe-router-score-function sigmoid")
