@@ -1,6 +1,7 @@
 """bench scaling runs a step on 1, 2, ... ranks: the batch grows or stays, the named axis takes the ranks, and
 efficiency is tokens/s per rank over those of the fewest in the same round."""
 import os
+import re
 import signal
 import statistics
 import time
@@ -37,6 +38,14 @@ turns = [line.split(", ")[1].split(" rank")[0] for line in out.splitlines() if l
 assert turns == ["1", "2", "4", "4", "2", "1"] * 3 + ["1", "2", "4"], turns
 cores = int(weak["provenance"]["cores"])
 assert ("4 ranks (4 threads) share" in out) == (cores < 4), out
+
+# Without --global-batch-size the smallest run has one microbatch for each of its data-parallel ranks.
+conf = (WORK / "bench.conf").read_text()
+(WORK / "bench.conf").write_text("".join(x for x in conf.splitlines(True) if not x.startswith("global-batch-size")))
+micro = int(re.search("^micro-batch-size = (.*)$", conf, re.M)[1])
+_, two = scaling("--ranks", 4, "--min-ranks", 2, rounds=1)
+check(two, [2, 4], [2 * micro, 4 * micro])
+(WORK / "bench.conf").write_text(conf)
 
 out, strong = scaling("--strong", "--over", "tensor", "--ranks", 2, "--pipeline-model-parallel-size", 2,
                       "--ranks", 4, rounds=1)
