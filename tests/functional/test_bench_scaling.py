@@ -47,6 +47,14 @@ _, two = scaling("--ranks", 4, "--min-ranks", 2, rounds=1)
 check(two, [2, 4], [2 * micro, 4 * micro])
 (WORK / "bench.conf").write_text(conf)
 
+# The named axis grows from its own size. The threads of a rank are 1, unless the option says otherwise.
+PIPELINE, CONTEXT = "--pipeline-model-parallel-size", "--context-parallel-size"
+for axis, fixed in ("context", PIPELINE), ("pipeline", CONTEXT):
+    _, grown = scaling("--strong", "--over", axis, "--ranks", 4, fixed, 2, "--cpu-threads", 2, rounds=1)
+    check(grown, [2, 4], [4, 4])
+    assert (grown["options"]["context_parallel_size"], grown["options"]["pipeline_model_parallel_size"],
+            grown["threads"], weak["threads"]) == (2, 2, 2, 1), grown
+
 out, strong = scaling("--strong", "--over", "tensor", "--ranks", 2, "--pipeline-model-parallel-size", 2,
                       "--ranks", 4, rounds=1)
 check(strong, [2, 4], [4, 4])
