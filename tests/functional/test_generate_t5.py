@@ -50,6 +50,11 @@ stop = f" {told[4]} {told[5]}"
 assert generate(saved, *GREEDY, *prompt, "--stop", stop)[0] == answer[:answer.index(stop)] + "\n"
 last = next(i for i in range(1, 23) if told[i] not in told[:i])
 assert generate(saved, *GREEDY, *prompt, "--null-tokenizer-eod-id", told[last])[0] == words(told[:last]) + "\n"
+# Each of several ids in the files ends a text.
+shutil.copytree(folder, several := WORK / "several")
+(several / "generation_config.json").write_text(json.dumps({"eos_token_id": [END, int(told[last])]}))
+isotron("convert", "--from-hf", several, "--save", WORK / "several-saved")
+assert generate(WORK / "several-saved", *GREEDY, *prompt)[0] == words(told[:last]) + "\n"
 table = generate(saved, *GREEDY, *prompt, "--logprobs")[0].splitlines()[1:]
 assert [line.split()[:3:2] for line in table] == [["new", token] for token in told], table
 drawn = [generate(saved, "--tokenizer-type", "NullTokenizer", "--vocab-size", 61, "--fp64", *prompt, "--top-k", 3,
