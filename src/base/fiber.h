@@ -1,5 +1,5 @@
-/* A function with its own stack that can pause. It runs on the thread that resumes it, so it uses the caller's
- * per-thread state (the CUDA device, OpenMP's threads, FaultScope). */
+/* A fiber is a function that can pause, because it has a separate stack. It runs on the thread that resumes
+ * it, so it uses the caller's per-thread state (the CUDA device, OpenMP's threads, FaultScope). */
 #pragma once
 
 #include <stdbool.h>

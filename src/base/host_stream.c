@@ -13,7 +13,7 @@ typedef struct Task {
 } Task;
 
 typedef struct Stream {
-    HostStream face; /* first: a HostStream is a Stream */
+    HostStream face; /* the first member, so that a HostStream * can be cast to a Stream * */
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t changed;

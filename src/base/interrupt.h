@@ -1,5 +1,6 @@
-/* Cleans up before SIGINT, SIGTERM or SIGHUP ends a command: removes unfinished files or writes a report immediately,
- * even while a thread waits for input. The signal then ends the process, so that a shell sees it. */
+/* Cleans up before SIGINT, SIGTERM or SIGHUP ends a command: removes unfinished files or writes a report
+ * immediately, even while a thread waits for input. The signal then ends the process, so that a shell sees it
+ * in the exit status. */
 #pragma once
 
 typedef struct Interrupt Interrupt;

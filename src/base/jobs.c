@@ -40,8 +40,8 @@ static _Noreturn void serve(Job *jobs, int talk, int output, pid_t parent) {
     int64_t number;
     setpgid(0, 0);
     interrupt_restore();
-    prctl(PR_SET_PDEATHSIG, SIGKILL);  /* do not outlive the parent, */
-    if (getppid() != parent) _exit(1); /* which may have ended before this */
+    prctl(PR_SET_PDEATHSIG, SIGKILL);  /* this process must not outlive its parent, */
+    if (getppid() != parent) _exit(1); /* which may have ended before the call */
     dup2(output, STDOUT_FILENO);
     dup2(output, STDERR_FILENO);
     fcntl(talk, F_SETFD, 0); /* so that it stays open if the job executes another program */
@@ -68,7 +68,7 @@ static void hire(Worker *w, Job *jobs) {
     }
     close(ends[1]);
     w->talk = ends[0];
-    setpgid(w->pid, w->pid); /* also done by the child; either may run first */
+    setpgid(w->pid, w->pid); /* the child does this too, because either may run first */
 }
 
 /* Kills the worker and its process group. Returns waitpid's status. */

@@ -42,7 +42,12 @@ typedef enum CommKind {
     COMM_KINDS
 } CommKind;
 
-typedef enum CommReduction { COMM_SUM, COMM_MAX, COMM_MIN } CommReduction; /* MAX, MIN: NaN if any is NaN */
+typedef enum CommReduction {
+    COMM_SUM,
+    COMM_MAX,
+    COMM_MIN
+} CommReduction; /* MAX, MIN: NaN if any operand is
+                                                                              NaN */
 
 typedef struct CommCall {
     CommKind kind;
@@ -63,9 +68,9 @@ typedef struct CommCall {
 typedef struct Comm Comm;
 typedef struct CommWork CommWork;
 
-/* Starts an operation. Usually returns before the operation is done; the wait may finish it. On a device it runs
- * after all earlier calls on that device. The rank that started an operation must wait for it exactly once. The order
- * of waits is arbitrary. */
+/* Starts an operation. Usually returns before the operation is done; the wait may finish it. On a device it
+ * runs after all earlier calls on that device. The rank that started an operation must wait for it exactly
+ * once. A rank may wait for its operations in any order. */
 CommWork *comm_start(Comm *, const CommCall *);
 /* For host memory: returns when the result is available. For a device: later calls on it run after the operation,
  * and the host reads the result through device_read or device_view, which wait for the device. */
@@ -161,7 +166,7 @@ int comm_process(void);
 
 /* The world of all MPI processes. The first call initialises MPI; the end of the process finalises it. */
 Comm *comm_mpi(const CommOptions *);
-bool comm_mpi_built(void); /* else comm_mpi is a fault */
+bool comm_mpi_built(void); /* if false, comm_mpi is a fault */
 /* The world of processes that meet at a TCP address. Returns an error if a process does not connect in time, or if
  * the processes run different builds. */
 Err comm_tcp(const CommLaunch *, const CommOptions *, Comm **);
@@ -203,8 +208,9 @@ size_t comm_device_bytes(const Comm *, int most_blocks, int ranks_of_host);
 
 /* ---- flight recorder ---- */
 
-/* Prints the last `last` operations of this rank, newest last; COMM_RECORDS are kept. One line each: sequence number
- * in its group, kind, site, group, count, dtype, state (started, done), time. */
+/* Prints the last `last` operations of this rank, newest last; the recorder keeps COMM_RECORDS. An operation
+ * has one line: its sequence number in its group, kind, site, group, count, dtype, state (started, done) and
+ * time. */
 enum { COMM_RECORDS = 1024 };
 void comm_dump(const Comm *, int64_t last, FILE *);
 

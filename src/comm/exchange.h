@@ -95,7 +95,7 @@ typedef struct Exchange {
     struct Exchange *next;
 } Exchange;
 
-/* Asks which members have started a late device operation. */
+/* A question to all members: which of them have started a device operation that is late? */
 typedef struct Question {
     CommKey key;
     int64_t seq;

@@ -59,7 +59,7 @@ static CommLaunch launch_of(CommLauncher by, Names ranks, Names sizes, Names loc
 
 static Err copy_host(CommLaunch *l, const char *host, size_t length) {
     if (length >= sizeof l->host)
-        return err_user("MASTER_ADDR: the host name has %zu characters, and the limit is %zu: use a shorter "
+        return err_user("MASTER_ADDR: the host name has %zu characters, but the limit is %zu: use a shorter "
                         "name or an IP address",
                         length, sizeof l->host - 1);
     memcpy(l->host, host, length);
@@ -73,14 +73,14 @@ static Err by_torchrun(CommLaunch *out) {
     static const char *const NEEDED[] = {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"};
     CommLaunch l = launch_of(COMM_TCP, (Names){"RANK"}, (Names){"WORLD_SIZE"}, (Names){"LOCAL_RANK"}, out);
     if (l.processes == 1 && (l.process == 0 || !text_of("RANK")))
-        return ERR_OK; /* one process needs no address */
+        return ERR_OK; /* a single process needs no address */
     for (size_t i = 0; i < sizeof NEEDED / sizeof *NEEDED; i++)
         if (!text_of(NEEDED[i]))
             return err_user(
                 "%s is set, but %s is not: processes that a launcher starts need RANK, WORLD_SIZE, "
                 "MASTER_ADDR and MASTER_PORT; without a launcher, unset them and use --ranks",
                 text_of("RANK") ? "RANK" : "WORLD_SIZE", NEEDED[i]);
-    /* A server of torchrun's agent may listen at MASTER_PORT. */
+    /* If the agent of torchrun has a store, this listens at MASTER_PORT, so process 0 uses the next port. */
     const char *agent = text_of("TORCHELASTIC_USE_AGENT_STORE"), *run = text_of("TORCHELASTIC_RUN_ID"),
                *turn = text_of("TORCHELASTIC_RESTART_COUNT");
     l.port = number_of("MASTER_PORT") + (agent && !strcmp(agent, "True"));

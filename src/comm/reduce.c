@@ -25,7 +25,7 @@ static void fold_f32(CommReduction r, float *a, const float *x, int64_t n) {
 }
 
 static void fold_i64(CommReduction r, int64_t *a, const int64_t *x, int64_t n) {
-    if (r == COMM_SUM) /* wraps, like the sums of the narrower types */
+    if (r == COMM_SUM) /* wraps around, like the sums of the narrower types */
         for (int64_t i = 0; i < n; i++) a[i] = (int64_t)((uint64_t)a[i] + (uint64_t)x[i]);
     else if (r == COMM_MAX)
         for (int64_t i = 0; i < n; i++) a[i] = a[i] >= x[i] ? a[i] : x[i];

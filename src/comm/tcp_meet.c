@@ -238,7 +238,7 @@ static void take_failure(Meeting *m, const Hello *h) {
     m->failure.code = code_of(h->failed);
 }
 
-/* A guest of process 0. */
+/* Whether process 0 admits a guest to the run. If not, tells the guest why. */
 static bool admit_to_run(Meeting *m, Guest *g) {
     Answer no = {.what = ENDED};
     judge(m, &g->hello, no.refusal, sizeof no.refusal);

@@ -334,7 +334,7 @@ static void tick(Comm *c, int64_t now) {
     check_silence(c, now);
     settle_questions(c, now);
     if (p->lost >= 0 && now - p->lost_ns > TICK_NS)
-        end_after_loss(c); /* meanwhile, an operation may report the loss */
+        end_after_loss(c); /* the delay gives an operation time to report the loss itself */
 }
 
 static void *watcher(void *arg) {
@@ -364,7 +364,7 @@ void watch_start(Comm *c) {
     pthread_cond_init(&p->closing, NULL);
     p->lost = -1;
     if (c->world == 1) return;
-    sigfillset(&all); /* the program's other threads handle signals */
+    sigfillset(&all); /* because the program's other threads handle signals */
     pthread_sigmask(SIG_SETMASK, &all, &before);
     const int rc = pthread_create(&p->watcher, NULL, watcher, c);
     pthread_sigmask(SIG_SETMASK, &before, NULL);

@@ -51,7 +51,7 @@ Err split_parse(const char *text, SplitRange out[SPLIT_COUNT]) {
         if (length < sizeof number && strspn(p, NUMBER) >= length) memcpy(number, p, length);
         w[n++] = strtod(number, &end);
         if (end == number || *end)
-            return err_user("'%.*s' in the split '%s' is not a number of digits; write for example 969,30,1",
+            return err_user("'%.*s' in the split '%s' is not a decimal number; write for example 969,30,1",
                             (int)length, p, text);
         p += length;
     }
@@ -138,7 +138,8 @@ Err blend_parse(const char *const *entries, int n, Blend *out) {
     if (out->n <= BLEND_MAX) return ERR_OK;
     int count = out->n;
     blend_free(out);
-    return err_user("%d datasets are blended and %d is the most; merge some of them first", count, BLEND_MAX);
+    return err_user("%d datasets are too many for a blend of at most %d; merge some of them first", count,
+                    BLEND_MAX);
 }
 
 void blend_free(Blend *b) {

@@ -36,7 +36,7 @@ static Err check_config(const DataConfig *c) {
         return err_user(
             "--data-path, the per-split data paths and --mock-data are mutually exclusive; use one of them");
     if (per_split && c->split)
-        return err_user("--split divides --data-path; with per-split data paths remove it");
+        return err_user("--split divides --data-path; remove it if each split has separate data paths");
     if (!(c->surplus >= 0 && c->surplus <= 1000))
         return err_user("--mid-level-dataset-surplus is %g; it must be 0..1000", c->surplus);
     for (int i = 0; i < SPLIT_COUNT; i++)

@@ -56,7 +56,7 @@ Err part_error(const DatasetPart *p, Err e) {
 
 Err part_check_id(const DatasetPart *p, int64_t id, int64_t vocab_size) {
     if (id >= 0 && (vocab_size <= 0 || id < vocab_size)) return ERR_OK;
-    return err_user("'%s' holds the token id %" PRId64 " and the vocabulary has %" PRId64
+    return err_user("'%s' contains the token id %" PRId64 ", but the vocabulary has only %" PRId64
                     " ids: it was made with another tokenizer",
                     source_name(p->source), id, vocab_size);
 }

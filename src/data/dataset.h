@@ -119,7 +119,7 @@ void part_close(DatasetPart *); /* NULL is fine */
 Err part_get(const DatasetPart *, int64_t k, Sample *out);
 
 /* Maps a part's arrays from the cache if the cache has all of them and `valid` accepts them. Otherwise builds
- * and saves the arrays. A damaged cache is rebuilt. arrays: in the order of array_names. */
+ * and saves the arrays. A damaged cache is rebuilt. `arrays` must be in the order of array_names. */
 Err part_index(DatasetPart *, NpyArray *const *arrays, bool (*valid)(const DatasetPart *),
                Err (*build)(DatasetPart *));
 
@@ -132,7 +132,7 @@ char *cache_path(const char *dir, const char *md5, const char *name, const char 
 /* Whether the content of the description file is exactly this text. */
 bool cache_describes(const char *path, const Str *description);
 
-/* For the kinds: returns a user error whose message is prefixed with the split and the source. */
+/* For the code of the kinds: returns the error with the split and the source in front of its message. */
 Err part_error(const DatasetPart *, Err);
 /* Returns a user error that names the source if an id is outside [0, vocab_size). vocab_size <= 0:
  * unknown. */

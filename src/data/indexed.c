@@ -47,13 +47,14 @@ static Err read_header(IndexedDataset *d) {
                         " bytes cannot hold the header; make the dataset again",
                         d->prefix, size);
     if (memcmp(p, INDEXED_MAGIC, sizeof INDEXED_MAGIC))
-        return err_user("'%s.idx' is not an index of an IndexedDataset (its magic is wrong); check the path",
-                        d->prefix);
+        return err_user(
+            "'%s.idx' is not an index of an IndexedDataset (its magic number is wrong); check the path",
+            d->prefix);
     uint64_t version = (uint64_t)i64_at(p + 9, 0), s = (uint64_t)i64_at(p + 18, 0),
              n = (uint64_t)i64_at(p + 26, 0);
     if (version != 1)
         return err_user("'%s.idx' has version %" PRIu64
-                        " and only version 1 is known; make the dataset again",
+                        ", but only version 1 is supported; make the dataset again",
                         d->prefix, version);
     d->dtype = (IndexedDtype)p[17];
     if (!known(d->dtype))
@@ -66,8 +67,8 @@ static Err read_header(IndexedDataset *d) {
                         d->prefix, s, n, size);
     uint64_t modes = rest - 12 * s - 8 * n;
     if (modes && modes != s)
-        return err_user("'%s.idx' has %" PRIu64 " bytes after its arrays where only %" PRIu64
-                        " modes may be; make the dataset again",
+        return err_user("'%s.idx' has %" PRIu64 " bytes after its arrays, where there may be only %" PRIu64
+                        " modes; make the dataset again",
                         d->prefix, modes, s);
     d->sequences = (int64_t)s, d->documents = (int64_t)n - 1;
     d->lengths = p + INDEXED_HEADER;
@@ -96,7 +97,8 @@ static Err check_arrays(const IndexedDataset *d) {
         int64_t start = i64_at(d->starts, i);
         if (start < before || start > d->sequences || (i == 0 && start))
             return err_user("document entry %" PRId64 " of '%s.idx' is %" PRId64
-                            ": it must rise from 0 to the %" PRId64 " sequences; make the dataset again",
+                            ": entries must rise from 0 to the number of sequences, %" PRId64
+                            "; make the dataset again",
                             i, d->prefix, start, d->sequences);
         before = start;
     }

@@ -71,7 +71,7 @@ static Err check_length(const IndexedBuilder *b, int64_t count) {
     CHECK(count >= 0, "a sequence of %" PRId64 " items", count);
     if (count <= INT32_MAX) return ERR_OK;
     return err_user("a sequence of %" PRId64
-                    " tokens for '%s' is longer than the format's 2147483647; split the document",
+                    " tokens for '%s' is longer than the format's limit of 2147483647; split the document",
                     count, b->bin);
 }
 
@@ -110,9 +110,10 @@ Err indexed_builder_add_tokens(IndexedBuilder *b, const int32_t *tokens, int64_t
         for (int64_t i = 0; i < n; i++) {
             wide[i] = tokens[done + i];
             if (!fits(b->dtype, tokens[done + i]))
-                return err_user("token id %d does not fit the %s of '%s'; the tokenizer's vocabulary size is "
-                                "smaller than its ids",
-                                tokens[done + i], indexed_dtype_name(b->dtype), b->bin);
+                return err_user(
+                    "token id %d does not fit the %s of '%s'; the vocabulary size of the tokenizer is "
+                    "too small for its ids",
+                    tokens[done + i], indexed_dtype_name(b->dtype), b->bin);
             memcpy(narrow + (size_t)i * size, &wide[i], size); /* little-endian: the low bytes come first */
         }
         ERR_RETURN(write_items(&b->out, narrow, size, n));
@@ -134,7 +135,8 @@ Err indexed_builder_add_index(IndexedBuilder *b, const char *prefix) {
     ERR_RETURN(indexed_open(prefix, &d));
     Err e = ERR_OK;
     if (d.dtype != b->dtype)
-        e = err_user("'%s' holds %s and the datasets before it %s; only datasets of one dtype can be merged",
+        e = err_user("'%s' has the dtype %s, and the datasets before it have %s; only datasets of one dtype "
+                     "can be merged",
                      prefix, indexed_dtype_name(d.dtype), indexed_dtype_name(b->dtype));
     int64_t document = 1;
     for (int64_t i = 0; !e.code && i <= d.sequences; i++) {

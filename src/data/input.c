@@ -142,7 +142,7 @@ Err input_check_encoding(const char *encoding) {
     const char *near = str_nearest(encoding, USUAL, NUMBER);
     for (int i = 0; i < NUMBER; i++) str_printf(&all, "%s%s", i ? ", " : "", USUAL[i]);
     const Err e =
-        err_user("--input-encoding %s is not known%s%s; usual ones are %s, and 'iconv -l' lists all",
+        err_user("--input-encoding %s is not known%s%s; common ones are %s, and 'iconv -l' lists all",
                  quote(encoding).s, near ? ", did you mean " : "", near ? near : "", all.s);
     str_free(&all);
     return e;
@@ -173,7 +173,7 @@ static Err bad_conversion(const Input *in, const char *what) {
                     in->where, in->line, (unsigned char)*in->raw, in->offset, what, in->options.encoding);
 }
 
-/* Converts `raw` to `text` with iconv. At the end, iconv may still have to return a character. */
+/* Converts `raw` to `text` with iconv. At the end of the file, iconv may still hold a character. */
 static Err convert_text(Input *in) {
     char *from = in->raw, *to = in->text;
     size_t left = in->raw_size, room = TEXT;

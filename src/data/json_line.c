@@ -178,7 +178,7 @@ Err json_line_string(JsonText text, const char *key, json_t **out) {
     if (*text.at != '"') return err_user("the value of the key '%s' is not a string", key);
     *out = json_loadb(text.at, text.n, JSON_DECODE_ANY | JSON_ALLOW_NUL, &why);
     if (*out) return ERR_OK;
-    return err_user("the value of the key '%s' has half of a surrogate pair, which is not a character (%s); "
+    return err_user("the value of the key '%s' has an unpaired surrogate, which is not a character (%s); "
                     "correct or remove the line",
                     key, why.text);
 }

@@ -17,7 +17,7 @@ static Err build(DatasetPart *p) {
 
 Err masked_need(const DatasetPart *p, int64_t token, const char *name) {
     if (token >= 0) return ERR_OK;
-    return err_user("a %s needs the token %s, and the tokenizer has none; use one that has it, such as a "
+    return err_user("a %s needs the token %s, but the tokenizer lacks it; use one that has it, such as a "
                     "WordPiece tokenizer",
                     p->kind->class_name, name);
 }

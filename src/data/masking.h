@@ -21,7 +21,7 @@ typedef struct MaskTokens {
     int64_t bos, eos;         /* T5 */
     const int64_t *sentinels; /* T5, in the order of their use */
     int64_t num_sentinels;
-    int64_t vocab_size;             /* a random word is an id below it */
+    int64_t vocab_size;             /* random replacement tokens are ids below it */
     const unsigned char *continues; /* [vocab_size], 1: the token continues a word; NULL: no token does */
 } MaskTokens;
 

@@ -259,9 +259,9 @@ static Err check_config(const PreprocessConfig *c) {
     if (c->workers < 1 || c->workers > MAX_WORKERS)
         return err_user("--workers is %d; it must be 1..%d", c->workers, MAX_WORKERS);
     if (c->append_eod && c->eod < 0)
-        return err_user("--append-eod needs an end-of-document token and this tokenizer has none");
+        return err_user("--append-eod needs an end-of-document token, but this tokenizer has none");
     if (c->keys && c->kind != PREPROCESS_JSONL)
-        return err_user("--json-keys is for JSON Lines; plain text has the one key 'text'");
+        return err_user("--json-keys is for JSON Lines; the only key of plain text is 'text'");
     for (int k = 0; c->keys && k < c->num_keys; k++)
         for (int i = 0; i < k; i++)
             if (!strcmp(c->keys[i], c->keys[k])) return err_user("the key '%s' is given twice", c->keys[k]);

@@ -25,7 +25,7 @@ static Err sampler_check(const SamplerConfig *c) {
           c->dp_rank, c->dp_size);
     int64_t step, total = c->total_samples, consumed = c->consumed_samples;
     if (__builtin_mul_overflow(c->micro_batch_size, (int64_t)c->dp_size, &step))
-        return err_user("the micro batch size %" PRId64 " times %d data-parallel ranks cannot be counted",
+        return err_user("the micro batch size %" PRId64 " times %d data-parallel ranks is too large",
                         c->micro_batch_size, c->dp_size);
     if (c->kind == SAMPLER_SINGLE) {
         if (consumed < total) return ERR_OK;
@@ -40,8 +40,8 @@ static Err sampler_check(const SamplerConfig *c) {
                         total, step);
     if (consumed % (total - total % step) % step)
         return err_user(
-            "%" PRId64 " consumed samples are not whole micro-steps of %" PRId64
-            "; a cyclic run resumes only with the micro batch size and data-parallel size it was saved with",
+            "%" PRId64 " consumed samples are not a multiple of the micro-step's %" PRId64
+            "; resume a cyclic run with the micro batch size and data-parallel size with which it was saved",
             consumed, step);
     return ERR_OK;
 }

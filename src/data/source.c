@@ -25,11 +25,11 @@ Err source_open(const char *prefix, MockShape mock, int64_t vocab_size, int64_t 
     ERR_RETURN(indexed_open(prefix, &out->indexed));
     Err e = ERR_OK;
     if (indexed_dtype_is_float(out->indexed.dtype))
-        e = err_user("'%s' holds %s values and not token ids; check the path", prefix,
+        e = err_user("'%s' holds %s values, not token ids; check the path", prefix,
                      indexed_dtype_name(out->indexed.dtype));
     else if (out->indexed.sequences > INT32_MAX)
         e = err_user("'%s' has %" PRId64
-                     " sequences and an index of samples counts to 2147483647; split the dataset",
+                     " sequences, but an index of samples can have at most 2147483647; split the dataset",
                      prefix, out->indexed.sequences);
     out->prefix = mem_strdup(prefix);
     out->sequences = out->indexed.sequences, out->documents = out->indexed.documents;

@@ -25,7 +25,7 @@ static Err check_room(const DatasetPart *p, const Masking *m) {
     const MaskedConfig *c = masked_config(p);
     const int64_t decoder = 1 + m->masked + m->num_spans;
     if (m->num_spans > c->tokens.num_sentinels)
-        return err_user("a sample has %" PRId64 " masked spans, and the tokenizer has %" PRId64
+        return err_user("a sample has %" PRId64 " masked spans, but the tokenizer has only %" PRId64
                         " sentinels; raise --vocab-extra-ids, or lower --mask-prob",
                         m->num_spans, c->tokens.num_sentinels);
     if (decoder > c->decoder_sequence_length)

@@ -102,7 +102,7 @@ static Err check(const DatasetPart *p) {
         return err_user("the sequence length is %" PRId64 "; a task needs at least %d",
                         p->config->sequence_length, SHORTEST);
     if (c->cls < 0 || c->sep < 0)
-        return err_user("a task needs the tokens [CLS] and [SEP], and the tokenizer lacks one; use one that "
+        return err_user("a task needs the tokens [CLS] and [SEP], but the tokenizer lacks one; use one that "
                         "has them, such as a WordPiece tokenizer");
     if (!c->labels->open || p->split == SPLIT_TRAIN) return ERR_OK;
     return err_user("the classes are not known without training files; add --class-labels, or "
@@ -116,7 +116,7 @@ static Err count_samples(DatasetPart *p, int64_t n) {
                   epoch = whole == n || (trains && !c->keep_last) ? whole : whole + batch,
                   epochs = trains ? c->epochs : 1;
     if (!epoch)
-        return err_user("the training files have %" PRId64 " samples, and a step needs %" PRId64
+        return err_user("the training files have %" PRId64 " samples, but a step needs %" PRId64
                         "; lower --global-batch-size, or add --keep-last",
                         n, c->batch);
     if (__builtin_mul_overflow(epoch * c->choices, epochs, &p->samples) || p->samples > INT64_C(1) << 40)

@@ -195,8 +195,8 @@ static Err add_texts(const TaskFile *f, const Columns *c, int first, int second,
 static Err pair_line(const TaskFile *f, const Str *line, int first, int64_t least, int64_t most) {
     const Columns c = split_columns(line);
     if (c.n < least || c.n > most)
-        return err_user("'%s', line %" PRId64 ": %" PRId64 " columns, and a line has %s%" PRId64
-                        ", with tabs between them: correct or remove the line",
+        return err_user("'%s', line %" PRId64 ": the line has %" PRId64 " columns, but must have %s%" PRId64
+                        ", separated by tabs: correct or remove it",
                         f->reader->path, f->reader->line, c.n, most > least ? "at least " : "", least);
     int64_t label;
     ERR_RETURN(find_label(f, c.last, c.last_size, &label));

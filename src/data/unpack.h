@@ -1,7 +1,7 @@
 /* Reads files as streams of uncompressed bytes. A file is plain or compressed by gzip (RFC 1952), Zstandard
  * (RFC 8878), bzip2, xz, lzma or lzip, recognised by its first bytes; "-" is standard input. A file may
- * consist of several compressed parts. Windows and dictionaries have at most 2 GiB. bzip2 and xz are optional
- * in a build. */
+ * consist of several compressed parts. Windows and dictionaries may have at most 2 GiB. A build may lack
+ * bzip2 and xz. */
 #pragma once
 
 #include <stdbool.h>

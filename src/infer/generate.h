@@ -39,8 +39,8 @@ typedef struct Generated {
 
 /* All ranks of the context must call it with the same arguments, and get the same texts. A prompt that is
  * empty or longer than the model's positions, or an id outside the vocabulary, is a user error. The model
- * must predict each token from the tokens before (not a BERT). out[n] is the caller's array. Free each
- * element with generated_free. */
+ * must predict each token from the tokens before it, so it must not be a BERT model. out[n] is the caller's
+ * array. Free each element with generated_free. */
 Err generate(const Model *, const RunContext *context, const Prompt *, int64_t n, const GenerateOptions *,
              Generated *out);
 void generated_free(Generated *);

@@ -141,7 +141,7 @@ FlatRange bucket_part(const Registry *r, const Bucket *b) {
     return (FlatRange){begin, begin + b->shard, 0};
 }
 
-/* Sets the ranges that this rank keeps of a buffer. Masters that share the memory of the values (masters ==
+/* Sets the ranges of a buffer that this rank keeps. Masters that share the memory of the values (masters ==
  * values) have the offsets of the values. */
 static void keep(Registry *r, FlatBuffer which) {
     const bool alias = which == FLAT_MASTERS && !dtype_is_16bit(r->storage);

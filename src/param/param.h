@@ -112,7 +112,7 @@ static inline bool param_is_trained(const Param *p) {
     return !(p->spec.flags & (PARAM_BUFFER | PARAM_FROZEN));
 }
 
-/* The parameter of a value tensor; it must be trained. */
+/* The parameter whose `value` is this tensor. It must be trained. */
 static inline Param *param_of(const Tensor *value) {
     return (Param *)((char *)value->grad - offsetof(Param, main_grad));
 }
@@ -172,9 +172,9 @@ int registry_freeze(Registry *, const char *name);
 /* Begins a unit: parameters that are used together, such as a layer. At stage 3 the values of a unit are
  * gathered together. */
 void registry_begin_unit(Registry *);
-/* Allocates the flat buffers (zeroed) on the device. Masters and main gradients are F64 if storage is, else
- * F32; with DataParallel.bf16_grads main gradients are BF16. If `trains` is false, there are only values, and masters
- * of buffers. */
+/* Allocates the flat buffers (zeroed) on the device. Masters and main gradients are F64 if the storage type
+ * is F64, else F32; with DataParallel.bf16_grads main gradients are BF16. If `trains` is false, there are
+ * only values, and masters of buffers. */
 void registry_allocate(Registry *, Device *, DType storage, bool trains);
 size_t registry_bytes(const Registry *); /* bytes of all flat buffers */
 /* Bytes of one buffer; 0 for masters that share the memory of the values. */

@@ -297,7 +297,8 @@ static Message *received(const Executor *e, const Action *a, int64_t member) {
     return &e->received[pipeline_way(a)].at[a->buffer * e->unit + member];
 }
 
-/* The microbatches of an action's unit, which are neighbours. The last unit may be smaller. */
+/* The first microbatch of an action's unit, and the number of microbatches in the unit. The last unit may be
+ * smaller. */
 static int64_t first_of(const Executor *e, const Action *a) { return a->microbatch * e->unit; }
 
 static int64_t members_of(const Executor *e, const Action *a, int64_t microbatches) {

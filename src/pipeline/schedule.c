@@ -26,7 +26,7 @@ static Err check_group(const PipelineSpec *s) {
     if (s->microbatches <= s->group || !last || last >= s->ranks) return ERR_OK;
     return err_user(
         "%lld microbatches a step in groups of %lld leave a last group of %lld, less than "
-        "--pipeline-model-parallel-size %d, on which the interleaved schedule can deadlock: change "
+        "--pipeline-model-parallel-size %d, with which the interleaved schedule can deadlock: change "
         "--global-batch-size, --micro-batch-size or --microbatch-group-size-per-virtual-pipeline-stage",
         (long long)s->microbatches, (long long)s->group, (long long)last, s->ranks);
 }

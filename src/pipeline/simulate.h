@@ -1,5 +1,6 @@
 /* Simulates the schedules of all ranks with given durations of passes. Checks that the schedules end and that
- * every pass runs once, in order and in its slot. Returns the start and end times. */
+ * every pass runs once, in order and in its slot. Returns the start time of each action and the total
+ * duration. */
 #pragma once
 
 #include "pipeline/schedule.h"

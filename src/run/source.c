@@ -104,7 +104,7 @@ static Err check_vocabulary(const Config *c, int64_t ours, const json_t *state, 
     const char *file = c->tokenizer_model ? c->tokenizer_model : c->vocab_file;
     const char *type = json_string_value(json_object_get(json_object_get(state, "config"), "tokenizer_type"));
     return err_user("%s%s%s%s has %lld ids, but the model in '%s' has %lld: set --tokenizer-type and its "
-                    "files to the tokenizer of the training%s%s%s",
+                    "files to the tokenizer used in training%s%s%s",
                     c->tokenizer_type ? "the tokenizer " : "the vocabulary of --vocab-size",
                     c->tokenizer_type ? c->tokenizer_type : "", c->tokenizer_type && file ? " " : "",
                     c->tokenizer_type && file ? quote(file).s : "", (long long)ours, dir, (long long)theirs,

@@ -1,5 +1,5 @@
-/* The checkpoint that a run loads: finds it, reads its options, and checks that the run's options describe
- * its model. */
+/* Finds the checkpoint that a run loads, reads its options, and checks that the run's options describe its
+ * model. */
 #pragma once
 
 #include <jansson.h>

@@ -194,7 +194,8 @@ void tape_give(Tape *t, Tensor *y, Tensor *dy) {
     CHECK(tensor_same_shape(y, dy), "the gradient's shape differs from the output's");
     Tensor *seed = tape_header(t, *dy);
     seed->flags = GRAD_BORROWED;
-    seed->refs = 1; /* the caller's reference: a shared gradient is never written */
+    seed->refs = 1; /* the reference of the caller, so that the gradient counts as shared and is never
+                       written */
     tape_grad_share(t, y, seed, NEED_DX);
 }
 

@@ -22,9 +22,10 @@ void tape_grad_share(Tape *, Tensor *x, Tensor *g, Need);
 /* As tape_grad_out, but in x's own memory: for an x that no other node reads again. */
 Tensor *tape_grad_in_place(Tape *, Tensor *x, Need);
 
-/* Postpones the rest of a node's backward, which computes gradients of parameters. The rest runs in tape_run_postponed,
- * overlapped with an operation that a later backward has started, or at the end of the sweep, block or offloaded layer.
- * Only one call can be postponed: a second one runs the first. arg is copied. */
+/* Postpones the rest of a node's backward, which computes gradients of parameters. The rest runs in
+ * tape_run_postponed, overlapped with an operation that a later backward has started, or at the end of the
+ * sweep, block or offloaded layer. Only one call can be postponed at a time: to postpone a second one runs
+ * the first. arg is copied. */
 typedef void Postponed(Tape *, void *arg);
 void tape_postpone(Tape *, const Node *, Postponed *, const void *arg, size_t bytes);
 void tape_run_postponed(Tape *);

@@ -20,8 +20,8 @@ typedef void KernelFn(const Call *);
 /* Creates everything that a kernel creates at its first run (plans, chosen algorithms). Returns the bytes of memory
  * that the kernel needs in addition to its operands. The operands have no data. */
 typedef size_t PrepareFn(const Call *);
-/* The implementation that computes a call, and the reason: "cuDNN ..." or "own kernels: ...". Valid until the next
- * query. */
+/* The implementation that computes a call, and the reason: "cuDNN ..." or "own kernels: ...". The text is
+ * valid until the next query. */
 typedef const char *PathFn(const Call *);
 
 /* How closely the results of a GPU's kernel match the CPU's; tests/unit/ops/vs_cpu.h derives the bounds. */
@@ -42,7 +42,8 @@ typedef struct OpOperand {
     bool precise;     /* stored in F32 if activations have 16 bits */
 } OpOperand;
 
-/* A row of the op table (kernels/ops.def). A collective has only name, number and family. */
+/* A row of the op table (kernels/ops.def). An op that is a collective has only a name, a number and a
+ * family. */
 typedef struct OpDef {
     const char *name;
     int number; /* index in OPS */

@@ -80,7 +80,8 @@ static const char *cuda_path(const OpDef *op, const Call *c) {
 
 static unsigned cuda_fp8_gemms(const Device *d) {
     const int capability = cuda_of(d)->capability;
-    const unsigned blocks = capability == 90 ? FP8_GEMM_BLOCKS : 0; /* cuBLASLt supports them only there */
+    const unsigned blocks = capability == 90 ? FP8_GEMM_BLOCKS : 0; /* cuBLASLt supports scales of blocks only
+                                                                       on this architecture */
     return capability >= 89 ? FP8_GEMM_WHOLE | blocks : 0;
 }
 
@@ -309,7 +310,7 @@ static bool cuda_map(const Cuda *c, char *at, size_t bytes) {
     if (taken == CUDA_ERROR_OUT_OF_MEMORY) return false;
     cuda_driver_check(taken, "cuMemCreate");
     DRIVER(cuMemMap, _v10020, p, bytes, 0, memory, 0);
-    DRIVER(cuMemRelease, _v10020, memory); /* the memory remains while it is mapped */
+    DRIVER(cuMemRelease, _v10020, memory); /* the memory remains allocated while it is mapped */
     DRIVER(cuMemSetAccess, _v10020, p, bytes, &access, 1);
     CUDA_CHECK(cudaMemsetAsync(at, 0, bytes, c->stream));
     return true;

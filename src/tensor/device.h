@@ -138,7 +138,7 @@ bool device_is_recording(const Device *);
 
 /* A graph (CUDA graph) records the calls between begin and end, without running them. Each launch runs them
  * with the recorded operands and attributes. During recording the host must not read or write device memory.
- * A device without graphs refuses to begin one. */
+ * To begin a graph on a device without graphs is a fault. */
 typedef struct DeviceGraph DeviceGraph;
 void device_graph_begin(Device *);
 DeviceGraph *device_graph_end(Device *);

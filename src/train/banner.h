@@ -5,8 +5,8 @@
 #include "data/data.h"
 #include "models/model.h"
 
-/* Prints the facts of the options, and the number of parameters of the full model. Call it before slow work.
- * tokenizer_size: number of ids of the tokenizer; 0: no tokenizer. */
+/* Prints the facts that follow from the options, and the number of parameters of the full model. Call it
+ * before slow work. tokenizer_size: number of ids of the tokenizer; 0: no tokenizer. */
 void banner_print(const Config *, int64_t tokenizer_size, const ModelCount *parameters);
 /* Prints the source of each split's samples. */
 void banner_print_data(const Config *, const Data *);

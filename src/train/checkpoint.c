@@ -342,7 +342,8 @@ Err checkpoint_check_task(const Config *c) {
         const json_t *config = json_object_get(ckpt_manifest(ckpt)->state, "config");
         const char *model = json_string_value(json_object_get(config, "model"));
         if (model && strcmp(model, ModelFamily_spellings[MODEL_bert]))
-            e = err_user("'%s' holds a %s, but a task fine-tunes a BERT: load a checkpoint of --model bert",
+            e = err_user("'%s' holds a %s model, but a task fine-tunes a BERT model: load a checkpoint of "
+                         "--model bert",
                          s.dir, quote(model).s);
         ckpt_close(ckpt);
     }

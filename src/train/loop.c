@@ -77,7 +77,7 @@ static Err check_last_step(const Session *l) {
     const bool once = !c->skip_train && c->dataloader_type == DATALOADER_SINGLE;
     if (!once || !train || needed <= l->config->derived.train_samples || needed <= data_length(train))
         return ERR_OK;
-    return err_user("the last step of --step-batch-size-schedule ends at sample %lld, but the data have %lld "
+    return err_user("the last step of --step-batch-size-schedule ends at sample %lld, but the data has %lld "
                     "samples; set --train-samples %lld",
                     (long long)needed, (long long)data_length(train), (long long)needed);
 }

@@ -1,6 +1,7 @@
-/* The microbatches of a step on this rank, or single samples of them. All fields are copied to one block of
- * device memory before the first microbatch runs, and the host does not wait for the copies. On a GPU, a run
- * without dropout can replay microbatches or steps as CUDA graphs (--cuda-graph-impl local). */
+/* The microbatches of a step on this rank (with --batch-invariant-mode, their single samples). All fields are
+ * copied to one block of device memory before the first microbatch runs, and the host does not wait for the
+ * copies. On a GPU, a run without dropout can replay microbatches or steps as CUDA graphs (--cuda-graph-impl
+ * local). */
 #pragma once
 
 #include "config/config.h"

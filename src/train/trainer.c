@@ -25,7 +25,7 @@ static double weight_sum(const Trainer *r, const Batch *b, const LossSpec *loss)
 
 static int n_losses(const Trainer *r) { return r->run.model->plan.n_losses; }
 
-/* The number of losses, and of counts that only evaluations sum. */
+/* The number of losses plus the number of counts that only evaluations sum. */
 static int n_sums(const Trainer *r) { return model_sums(&r->run.model->plan); }
 
 static size_t loss_bytes(const Trainer *r) { return (size_t)n_sums(r) * sizeof(double); }

@@ -158,9 +158,11 @@ def refused_lines(message, task, lines):
             *FROM, "--epochs", 1)
 
 
-refused_lines("wrong.tsv', line 3: 5 columns, and a line has 6", "QQP", [*QQP_LINES[:2], "1\t2\t3\ta\tb"])
-refused_lines("wrong.tsv', line 2: 7 columns, and a line has 6", "QQP", [QQP_LINES[0], "1\t2\t3\ta\tb\tc\t1"])
-refused_lines("wrong.tsv', line 2: 3 columns, and a line has at least 11", "MNLI", [MNLI_LINES[0], "1\t2\t3"])
+refused_lines("wrong.tsv', line 3: the line has 5 columns, but must have 6", "QQP", [*QQP_LINES[:2], "1\t2\t3\ta\tb"])
+refused_lines("wrong.tsv', line 2: the line has 7 columns, but must have 6", "QQP",
+              [QQP_LINES[0], "1\t2\t3\ta\tb\tc\t1"])
+refused_lines("wrong.tsv', line 2: the line has 3 columns, but must have at least 11", "MNLI",
+              [MNLI_LINES[0], "1\t2\t3"])
 refused_lines("wrong.tsv', line 4: the label 'unsure' is none of the 3 classes", "MNLI",
               [*MNLI_LINES[:3], MNLI_LINES[3].replace("neutral", "unsure")])
 refused_lines("wrong.tsv' has no samples", "MNLI", MNLI_LINES[:1])
@@ -192,7 +194,7 @@ isotron("pretrain", *SIZES, "--model", "gpt", *TOKENS, "--mock-data", *PRETRAIN[
 for words in ["--load"], ["--pretrained-checkpoint"], ["--use-checkpoint-args", *LABELS, "--epochs", 1,
                                                        "--load"], ["--model", "bert", "--load"]:
     out = isotron("finetune", *words, WORK / "gpt", expect=2)
-    assert out == (f"isotron: '{WORK / 'gpt'}' holds a 'gpt', but a task fine-tunes a BERT: "
+    assert out == (f"isotron: '{WORK / 'gpt'}' holds a 'gpt' model, but a task fine-tunes a BERT model: "
                    "load a checkpoint of --model bert\n"), out
 assert isotron("finetune", expect=2).startswith("isotron: 12 problems with the options, the first: finetune trains a "
                                                 "BERT: set --model bert instead of gpt.\n")

@@ -8,7 +8,8 @@ enum { OLDEST = 21800, HAS_COPY_ENGINES = 22800 };
 
 static bool find(void *library, const char *name, void *function) {
     void *at = dlsym(library, name);
-    memcpy(function, &at, sizeof at); /* ISO C has no cast from an object's address to a function's */
+    memcpy(function, &at, sizeof at); /* because ISO C has no cast from an object pointer to a function
+                                         pointer */
     return at;
 }
 

@@ -128,7 +128,7 @@ static Err open_as_agreed(Comm *c, const Nccl *n, Device *device, const Facts *a
         return ERR_OK;
     }
     if (o->registers && !nccl_has_windows(n))
-        return err_user("--use-nccl-ub needs NCCL 2.28 or later, and this is %s: remove the option or give a "
+        return err_user("--use-nccl-ub needs NCCL 2.28 or later, but this is %s: remove the option or give a "
                         "newer library with --nccl-library",
                         nccl_version_text(n, why));
     open_transport(c, n, device, o);

@@ -15,7 +15,7 @@ typedef struct NcclFlight {
     int64_t record, seq, start_ns;
     CommFacts facts;
     bool watched; /* is in the link's list */
-    bool waited;  /* comm_wait has returned: only the list refers to it */
+    bool waited;  /* comm_wait has returned, so only the list still refers to it */
     bool warned;  /* a warning that it is late was printed */
     struct NcclFlight *next;
 } NcclFlight;

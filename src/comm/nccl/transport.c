@@ -146,7 +146,7 @@ static void nccl_free(Comm *c) {
     for (NcclLink *l = s->links, *next; l; l = next) {
         next = l->next;
         if (l->nccl) NCCL(s, l->nccl, CommDestroy, l->nccl);
-        l->channel->state = NULL; /* the transport may be opened again */
+        l->channel->state = NULL; /* because the transport may be opened again */
         device_stream_free(s->device, l->stream);
         nccl_flights_free(s, l->first);
         free(l);

@@ -114,7 +114,7 @@ const char *strings_open(Strings *s, Bytes page, int64_t encoding) {
     case PLAIN_DICTIONARY:
     case RLE_DICTIONARY:
         if (!s->dictionary) return "its dictionary is missing";
-        const unsigned width = page.at < page.end ? *page.at++ : 0; /* a page of nulls may be empty */
+        const unsigned width = page.at < page.end ? *page.at++ : 0; /* because a page of nulls may be empty */
         s->indices = (Runs){.in = page, .width = width};
         return width > MAX_WIDTH ? "the indices of a page have more than 32 bits" : NULL;
     case DELTA_BYTE_ARRAY:

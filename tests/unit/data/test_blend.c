@@ -37,11 +37,11 @@ TEST(bad_splits_are_sentences) {
     static const char *const WORDS[] = {"90,x",    "1e2,5",   "nan,1,1", "90,-5,5",
                                         "0x5,1,1", "inf,1,1", "969;30;1"};
     for (size_t i = 0; i < sizeof WORDS / sizeof *WORDS; i++)
-        assert_err(split_parse(WORDS[i], r), "is not a number of digits");
+        assert_err(split_parse(WORDS[i], r), "is not a decimal number");
     char digits[400];
     memset(digits, '9', sizeof digits);
     digits[399] = 0;
-    assert_err(split_parse(digits, r), "not a number");
+    assert_err(split_parse(digits, r), "not a decimal number");
 }
 
 TEST(blend_lists_are_read_as_megatron_reads_them) {

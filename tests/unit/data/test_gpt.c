@@ -294,7 +294,7 @@ TEST(a_sound_cache_is_read) {
 TEST(mistakes_are_sentences) {
     Data *data;
     DataConfig c = config_of(&(Case){"", "969,30,1", PATHS("toy"), 4, {8, 0, 3}, -1, false, false, false});
-    assert_err(data_open(&c, &data), "test split of 'toy': the split holds no token");
+    assert_err(data_open(&c, &data), "test split of 'toy': the split contains no token");
     c.samples[2] = 0, c.samples[0] = INT64_MAX;
     assert_err(data_open(&c, &data), "too many");
     c.samples[0] = 1ll << 38;
@@ -338,7 +338,7 @@ TEST(a_float_dataset_is_refused) {
     indexed_builder_end_document(b);
     assert_ok(indexed_builder_finalize(b));
     TokenSource s;
-    assert_err(source_open("float", (MockShape){0}, 10, 0, &s), "float32 values and not token ids");
+    assert_err(source_open("float", (MockShape){0}, 10, 0, &s), "float32 values, not token ids");
 }
 
 int main(void) { return run_all_tests(write_datasets, leave_folder); }

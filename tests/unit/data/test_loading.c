@@ -127,10 +127,10 @@ TEST(sampler_mistakes_are_sentences) {
     assert_err(sampler_open(&(SamplerConfig){SAMPLER_CYCLIC, 3, 0, 2, 0, 2, false, false, false}, &s),
                "do not fill one micro-step");
     assert_err(sampler_open(&(SamplerConfig){SAMPLER_CYCLIC, 20, 3, 2, 0, 2, false, false, false}, &s),
-               "not whole micro-steps");
+               "not a multiple of the micro-step's");
     assert_err(
         sampler_open(&(SamplerConfig){SAMPLER_CYCLIC, 20, 0, INT64_MAX, 0, 2, false, false, false}, &s),
-        "cannot be counted");
+        "data-parallel ranks is too large");
 }
 
 static const SampleShape SHAPE = {.positions = 6, .fields = GPT_FIELDS};

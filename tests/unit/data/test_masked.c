@@ -221,7 +221,7 @@ TEST(mistakes_have_messages) {
 
     int64_t room = 100, spans = SENTINELS;
     const char *const parts[] = {"raise --vocab-extra-ids", "raise --decoder-seq-length",
-                                 "the vocabulary has 10 ids"};
+                                 "the vocabulary has only 10 ids"};
     config = config_of(&c);
     masked.mask_prob = 0.9;
     for (int i = 0; i < 2; i++) { /* enough tokens and spans, and no more than necessary */

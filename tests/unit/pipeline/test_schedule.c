@@ -235,7 +235,7 @@ TEST(options_choose_the_schedule) {
     assert_string_equal(
         spec_of(six, 2, 9, false, &s).msg,
         "9 microbatches a step in groups of 6 leave a last group of 3, less than "
-        "--pipeline-model-parallel-size 4, on which the interleaved schedule can deadlock: change "
+        "--pipeline-model-parallel-size 4, with which the interleaved schedule can deadlock: change "
         "--global-batch-size, --micro-batch-size or --microbatch-group-size-per-virtual-pipeline-stage");
     const char *zero = "--pipeline-model-parallel-size 4 --pipeline-schedule zero-bubble";
     assert_ok(spec_of(zero, 1, 8, false, &s));
