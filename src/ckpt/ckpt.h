@@ -6,12 +6,12 @@
  * synced, the folder is renamed, and only then is the tracker changed. The hash of every tensor is checked
  * before the tensor's bytes are copied.
  *
- * The tensors of each parameter and part are stored as boxes of global rows and columns. Each rank writes the
- * boxes for which it is primary. Loading intersects boxes, so a checkpoint is independent of the layout that
- * wrote it.
+ * The tensors of each parameter and part are stored as boxes of global rows and columns. Each box is written
+ * by one of the ranks that hold it. A load copies the intersections of the stored boxes with the boxes that
+ * each rank needs, so a checkpoint can be loaded into any parallel layout.
  *
- * With a Comm, all ranks of the world (the registry's mesh) call the same functions in the same order, and
- * all get the same error. Without a Comm (NULL) there is one rank. */
+ * With a Comm, all ranks of the world (the registry's mesh) must call the same functions in the same order,
+ * and all get the same error. If the Comm is NULL, there is only one rank. */
 #pragma once
 
 #include <jansson.h>
@@ -28,8 +28,9 @@ typedef struct CkptItem {
     const char *suffix; /* "": parameters; ".exp_avg", ".exp_avg_sq", ...: optimizer state */
     void *flat;
     DType dtype;  /* a float type */
-    bool convert; /* loading: convert another stored dtype instead of refusing it */
-    bool sharded; /* saving: trained parameters are sharded over data-parallel ranks, not replicated */
+    bool convert; /* loading: tensors stored in another dtype are converted; false: they are an error */
+    /* saving: `flat` is sharded over data-parallel ranks for trained parameters, not replicated */
+    bool sharded;
     /* [n_ranges] The elements that `flat` contains, ascending; NULL: all elements. */
     const FlatRange *ranges;
     int n_ranges;
@@ -42,7 +43,8 @@ typedef struct CkptSaveOptions {
     int64_t iteration; /* >= 0 */
     /* number of newest checkpoints to keep; <= 0: nothing is deleted, unless retain_interval is set */
     int64_t keep_newest;
-    /* iterations that are multiples of this are never deleted; <= 0: none. Implies keep_newest >= 1 */
+    /* checkpoints of iterations that are multiples of this are never deleted; <= 0: no such rule. If it is
+     * set, keep_newest counts as at least 1 */
     int64_t retain_interval;
 } CkptSaveOptions;
 
@@ -54,11 +56,12 @@ Err ckpt_save(const char *dir, const CkptSaveOptions *, Comm *, const Registry *
 
 /* Saves in the background (--async-save). ckpt_save_start copies the data that this rank stores to host
  * memory, and a thread writes the copy. ckpt_save_finish waits for the thread, publishes the checkpoint, and
- * always frees the CkptSaving. A folder allows one save at a time. If the start fails, *out is NULL. */
+ * always frees the CkptSaving. Only one save at a time may write into a folder. If ckpt_save_start fails,
+ * *out is NULL. */
 typedef struct CkptSaving CkptSaving;
 Err ckpt_save_start(const char *dir, const CkptSaveOptions *, Comm *, const Registry *, const CkptItem *,
                     int n_items, const json_t *state, CkptSaving **out);
-/* Whether the threads of all ranks have ended, so that ckpt_save_finish does not wait for them. */
+/* Whether the writer threads of all ranks have finished, so that ckpt_save_finish will not wait. */
 bool ckpt_save_is_written(const CkptSaving *);
 Err ckpt_save_finish(CkptSaving *);
 
@@ -69,8 +72,8 @@ Err ckpt_lock(const char *dir, int *lock);
 /* An open checkpoint: its manifest is valid, and its files exist with the right sizes. */
 typedef struct Ckpt Ckpt;
 
-/* Finds the iteration in the tracker file, or that of the newest checkpoint if there is no tracker. Sets -1
- * if there is no checkpoint. */
+/* Sets *iteration to the iteration in the tracker file or, if there is no tracker file, to that of the newest
+ * checkpoint; -1: there is no checkpoint. */
 Err ckpt_latest(const char *dir, int64_t *iteration);
 /* Resolves a path that names a folder of checkpoints or one checkpoint. For DIR/iter_N, *dir is DIR and
  * *iteration is N; otherwise they are the path and -1. Release *dir with free(). A checkpoint with another
@@ -79,23 +82,24 @@ Err ckpt_locate(const char *path, char **dir, int64_t *iteration);
 /* The checkpoints that look complete, ascending. Release with free(). */
 Err ckpt_list(const char *dir, int64_t **iterations, int64_t *n);
 /* Opens the checkpoint of `iteration` (-1: ckpt_latest). If a checkpoint is damaged, the error of this
- * function and of ckpt_verify, ckpt_load and ckpt_digest names the newest other sound checkpoint, and the
- * option that loads it. After an error, *out is NULL. */
+ * function and of ckpt_verify, ckpt_load and ckpt_digest names the newest other checkpoint that is intact,
+ * and the option that loads it. After an error, *out is NULL. */
 Err ckpt_open(const char *dir, int64_t iteration, Comm *, Ckpt **out);
 void ckpt_close(Ckpt *);
 /* The manifest, with the iteration, the state and all tensors. The checkpoint owns the manifest. */
 const Manifest *ckpt_manifest(const Ckpt *);
 /* Whether any tensor with this suffix is stored. */
 bool ckpt_has(const Ckpt *, const char *suffix);
-/* Whether FP8's delayed scales are stored (PARAM_FP8_STATE). */
+/* Whether the state of FP8's delayed scaling is stored (PARAM_FP8_STATE). */
 bool ckpt_has_fp8_state(const Ckpt *);
 /* Checks the hashes of all tensors. */
 Err ckpt_verify(const Ckpt *);
 /* Fills this rank's part of the items, and reads no other data. The registries of all ranks together must
- * have exactly the stored parameters, except for optional tensors of the items. FP8's delayed scales may be
- * missing: stored scales that the registry lacks are ignored, and scales of the registry that are not stored
- * are unchanged. Padding rows are unchanged. After an error, no item of any rank has changed. The caller
- * rounds values of 16-bit storage (registry_round_values). */
+ * have exactly the stored parameters, except for optional tensors of the items. The state of FP8's delayed
+ * scaling may be missing on either side: stored scales that the registry lacks are ignored, and scales of the
+ * registry that are not stored keep their values. Padding rows also keep their values. After an error, no
+ * item of any rank has changed. After the load, the caller must round values that are kept in 16-bit storage
+ * (registry_round_values). */
 Err ckpt_load(const Ckpt *, const Registry *, const CkptItem *, int n_items);
 /* Appends a line for each part: the XXH3-128 of its content (row-major, as one box), dtype, shape and name.
  * The last line is the hash of all lines. Equal content gives equal lines, however the content is sharded. */

@@ -20,7 +20,7 @@ char *folder_path(const char *dir, int64_t iteration, const char *suffix) {
     return mem_printf("%s/%s%0*lld%s", dir, PREFIX, DIGITS, (long long)iteration, suffix);
 }
 
-/* The iteration in a folder name with this suffix; -1: another name. */
+/* The iteration N of a folder named iter_N and this suffix; -1: the name has another form. */
 static int64_t iteration_of(const char *name, const char *suffix) {
     char *end, again[64];
     if (strncmp(name, PREFIX, sizeof PREFIX - 1)) return -1;
@@ -159,7 +159,7 @@ Err folder_clean(const char *dir) {
 }
 
 /* Renames `from` to `to`. An older `to` is exchanged atomically if the file system supports that. Otherwise
- * it is first renamed to `aside`, and keeps that name until folder_clean. */
+ * it is first renamed to `aside`, and keeps that name until folder_clean deletes it. */
 static Err replace(const char *from, const char *to, const char *aside) {
     if (file_exists(to)) {
         if (!renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_EXCHANGE)) return ERR_OK;

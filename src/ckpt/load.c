@@ -21,7 +21,7 @@ typedef struct Plan {
     unsigned char *is_known; /* [count of the manifest] whether some rank has the tensor's parameter */
 } Plan;
 
-/* The key for lookups in the manifest: the full part, as one box. */
+/* The key for lookups in the manifest: the full part as one box. */
 static CkptTensor wanted(const Param *p, int part, const CkptItem *item) {
     return (CkptTensor){
         .name = p->spec.name,

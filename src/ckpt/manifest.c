@@ -100,8 +100,8 @@ void manifest_print_tensors(const Manifest *m, Str *out) {
     }
 }
 
-/* Assembles the text from pieces: ranks have printed their shares of the entries, and the hash covers all
- * bytes before it. */
+/* Assembles the text of the manifest. `entries` are the entries printed by all ranks; the hash at the end
+ * covers all bytes before it. */
 void manifest_print(const Manifest *m, const char *entries, size_t n, Str *out) {
     char hex[33];
     size_t begin = out->len;
@@ -145,7 +145,8 @@ static bool get_text(const json_t *json, const char *key, Arena *arena, const ch
     return text != NULL;
 }
 
-/* Reads a list of *ndim sizes. If *ndim is 0, the list may have 1 or 2 sizes, and sets *ndim. */
+/* Reads a list of *ndim sizes. If *ndim is 0, the list may have 1 or 2 sizes, and *ndim is set to their
+ * number. */
 static bool get_pair(const json_t *json, const char *key, int *ndim, int64_t *out) {
     const json_t *list = json_object_get(json, key);
     size_t n = json_array_size(list);

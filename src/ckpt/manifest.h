@@ -7,9 +7,9 @@
  *        "global_shape": [36, 36], "offset": [0, 0], "shape": [36, 36], "dtype": "F32", "file": 0,
  *        "byte_offset": 0, "bytes": 5184, "xxh3_128": "..."}], "xxh3_128": "..."}
  *
- * The last hash covers all bytes of the manifest before the line of that hash. Parts are stored
- * de-interleaved, with the rows of all groups in sequence and without padding rows. Therefore a box of a part
- * has the same meaning in every layout. */
+ * The last hash covers all bytes of the manifest before the line of that hash. The parts of a fused
+ * parameter, such as q, k and v, are stored separately: each part has the rows of all query groups in
+ * sequence, without padding rows. Therefore a box of a part has the same meaning in every parallel layout. */
 #pragma once
 
 #include <jansson.h>
@@ -54,7 +54,7 @@ enum { CKPT_ALIGN = 64 };
 void manifest_init(Manifest *, int64_t iteration);
 void manifest_free(Manifest *);
 CkptTensor *manifest_add(Manifest *);
-/* Appends the entries of all tensors of this manifest, which are one rank's share of the list. */
+/* Appends the list entries of all tensors in this manifest, which has only the tensors of one rank. */
 void manifest_print_tensors(const Manifest *, Str *out);
 /* Appends the text of manifest.json. `entries` (n characters) is the concatenated output of
  * manifest_print_tensors on all ranks. */

@@ -15,5 +15,5 @@ struct Ckpt {
 /* Checks the hash of the tensor. Must succeed before ckpt_tensor_bytes is called. */
 Err open_check(const Ckpt *, const CkptTensor *);
 const unsigned char *ckpt_tensor_bytes(const Ckpt *, const CkptTensor *);
-/* The error that all ranks agree on, with advice on a damaged checkpoint. */
+/* Collective: returns one rank's error on all ranks, with advice about which checkpoint to load instead. */
 Err ckpt_agree(const Ckpt *, Err);

@@ -15,7 +15,7 @@
 enum { LENGTH_BYTES = 8, HEADER_LIMIT = 100000000 /* the format's limit */ };
 
 typedef struct SafeFile {
-    char *name; /* name in the folder of an index; NULL: a single file */
+    char *name; /* file name in the folder of the index; NULL: there is only one file */
     FileMap map;
 } SafeFile;
 
@@ -128,7 +128,8 @@ static Err place(const char *path, Safetensors *s, Entry *entries, size_t n, con
         end = e->end;
         Tensor *t = &e->tensor.tensor;
         t->data = (void *)(base + e->begin);
-        if ((uintptr_t)t->data % dtype_size((DType)t->dtype)) /* valid in the format, not in C */
+        /* the format allows unaligned tensors, C does not */
+        if ((uintptr_t)t->data % dtype_size((DType)t->dtype))
             t->data = memcpy(arena_alloc(s->arena, (size_t)(e->end - e->begin)), t->data,
                              (size_t)(e->end - e->begin));
     }

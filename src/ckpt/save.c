@@ -29,7 +29,8 @@ struct CkptSaving {
     Manifest mine;   /* boxes of this rank's shard, and the state */
     Source *sources; /* [mine.count]; valid until ckpt_save_start returns */
     int64_t bytes;   /* bytes of the shard; 0: this rank has no shard */
-    char *image;     /* copy of the shard (ckpt_save_start); NULL: written from the sources */
+    /* copy of the shard, for ckpt_save_start; NULL: the shard is written directly from the sources */
+    char *image;
     pthread_t writer;
     bool in_thread;
     atomic_bool is_written;
@@ -103,7 +104,7 @@ static Err each_piece(const CkptSaving *s, int64_t i, PieceFn *fn, void *arg) {
 
 typedef struct Writing {
     Sink sink;
-    HashStream *hash; /* hash of a tensor */
+    HashStream *hash; /* hash of the tensor that is being written */
 } Writing;
 
 static Err write_piece(void *arg, const void *bytes, size_t n) {
@@ -148,7 +149,7 @@ static void *run_writer(void *arg) {
 
 /* ---- the manifest ---- */
 
-/* The numbers of all ranks, in order of ranks. */
+/* Gathers one number from each rank, in order of ranks. */
 static int64_t *numbers_of_all(Comm *comm, int64_t mine) {
     int64_t *all = mem_zero(comm ? (size_t)comm_world(comm) : 1, sizeof *all);
     all[0] = mine;
@@ -163,7 +164,7 @@ static int64_t *numbers_of_all(Comm *comm, int64_t mine) {
     return all;
 }
 
-/* The texts of all ranks, concatenated, on rank 0; empty elsewhere. */
+/* Concatenates the texts of all ranks on rank 0; returns an empty text on other ranks. */
 static Str texts_of_all(Comm *comm, Str mine) {
     if (!comm) return mine;
     const int world = comm_world(comm);
@@ -226,8 +227,8 @@ static Err not_saved(Err e, int64_t iteration) {
     return longer;
 }
 
-/* Writes the manifest and publishes the checkpoint. If folder_publish fails, all files are kept, because the
- * disk may still have the earlier names. */
+/* Writes the manifest and publishes the checkpoint. If folder_publish fails, no file is deleted, because its
+ * renames may not be on disk. */
 static Err publish(const CkptSaving *s, Err e, const Str *entries) {
     const int64_t iteration = s->options.iteration;
     char *folder = folder_path(s->dir, iteration, ".tmp");

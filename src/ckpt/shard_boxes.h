@@ -8,8 +8,8 @@
 int64_t held_boxes(const Param *, int part, const CkptItem *, Box **boxes);
 /* The index in item->flat of the part's element [row, column], which must be in one of the boxes. */
 int64_t held_at(const Param *, int part, const CkptItem *, int64_t row, int64_t column);
-/* The number of rows of the box, starting at `row`, that are contiguous in item->flat: at least one row, and
- * otherwise at most VIEW_BYTES bytes. */
+/* The number of rows of the box, starting at `row`, that are contiguous in item->flat. They have at most
+ * VIEW_BYTES bytes, unless a single row has more. */
 int64_t held_run(const Param *, int part, const CkptItem *, const Box *, int64_t row);
 /* Whether the item has elements of this parameter. A parameter that is not trained has no optimizer state. */
 bool held_is_stored(const Param *, const CkptItem *);

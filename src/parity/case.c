@@ -19,7 +19,7 @@
 #include "run/launch.h"
 #include "train/log.h"
 
-/* A dynamic scale would skip steps while it decreases from 2^32; the oracle skips no steps. */
+/* The oracle skips no steps, but a dynamic loss scale would skip steps while it decreases from 2^32. */
 static const double DEFAULT_LOSS_SCALE = 64;
 
 int64_t case_count(const HfTensor *t) { return t->dim[0] * (t->ndim == 2 ? t->dim[1] : 1); }
@@ -51,13 +51,15 @@ static Err case_check(const Config *c, const Golden *g) {
     return ERR_OK;
 }
 
-/* The names of MODEL_LOSSES, then of routers' losses. NULL: the model has no such loss. */
+/* The name of a loss: numbers below MODEL_LOSSES are losses of heads, higher numbers are losses of routers.
+ * NULL: the model has no such loss. */
 static const char *loss_name(const Model *m, int loss) {
     if (loss < MODEL_LOSSES) return loss < m->plan.n_losses ? m->plan.loss[loss].name : NULL;
     return model_router_loss_coeff(m, loss - MODEL_LOSSES) ? ROUTER_LOSS_NAMES[loss - MODEL_LOSSES] : NULL;
 }
 
-/* Whether two names are equal, or equal as fields of the log, whose names have no blanks. */
+/* Whether two names are equal, where '_' in `theirs` also matches a blank, because the log's field names have
+ * '_' instead of blanks. */
 static bool names_same(const char *ours, const char *theirs) {
     while (*ours && (*ours == *theirs || (*ours == ' ' && *theirs == '_'))) ours++, theirs++;
     return !*ours && !*theirs;
@@ -188,7 +190,8 @@ static uint64_t noise_key(const Param *p, const char *site) {
     return hash64(p->spec.name, strlen(p->spec.name), hash_name(site));
 }
 
-/* An exact zero, the sum over no terms (a token that does not occur), is not perturbed. */
+/* Adds noise to a gradient, except to elements that are exactly 0: they are sums over no terms, as for a
+ * token that does not occur. */
 static void perturb_gradient(const Param *p, Device *device, const Noise *noise, uint64_t seed,
                              int64_t step) {
     const int64_t n = param_logical_count(p);
@@ -304,7 +307,8 @@ static Device *run_turn(const CaseRun *c, Comm *comm, Device *device) {
     /* With a memory plan, a GPU uses the same kernels as in training. Only one-rank runs have a plan, because each
      * rank would need a separate plan. */
     if (!comm) memory_plan_new(&c->config, comm, device);
-    /* One rank also computes whole logits, which need more memory than the plan of a step. */
+    /* The trainer gets no memory plan, because one rank also computes whole logits, which need more memory
+     * than a step. */
     Trainer *t = trainer_new(&c->config, NULL, comm, device);
     Registry *r = t->run.model->registry;
     registry_scatter_whole(c->of->init->registry, r);

@@ -9,12 +9,14 @@
 #include "train/trainer.h"
 
 typedef struct Case {
-    const Golden *golden;       /* owned by the caller; must outlive the case */
-    Model *init;                /* the whole model in F64, with the initial parameters of the last case_run */
-    double *first;              /* the case's initial parameters, laid out like init's */
-    HfMap map;                  /* maps init's registry */
-    int64_t *at, total;         /* offset of each tensor of the map in a Trace; total elements */
-    int loss_of[GOLDEN_LOSSES]; /* the model's loss named golden->loss_names[i]; routers' losses are last */
+    const Golden *golden; /* owned by the caller; must outlive the case */
+    Model *init;          /* the whole model in F64, with the initial parameters of the last case_run */
+    double *first;        /* the case's initial parameters, laid out like init's */
+    HfMap map;            /* maps init's registry */
+    /* at: offset of each tensor of the map in the arrays of a Trace; total: number of their elements */
+    int64_t *at, total;
+    /* number of the model's loss named golden->loss_names[i]; the routers' losses are numbered last */
+    int loss_of[GOLDEN_LOSSES];
     int64_t vocab;
     Config config; /* the options passed to case_open, but on one rank */
     Device *device;
@@ -27,14 +29,15 @@ void case_close(Case *); /* also after an error */
 
 int64_t case_count(const HfTensor *); /* elements */
 
-/* Results in double, in the oracle's layouts; tensor i of the map begins at case->at[i]. Processes that are forked
- * later share the memory. */
+/* The results of a run as doubles, with tensors in the oracle's layouts: tensor i of the map begins at
+ * case->at[i]. The memory is shared with processes that are forked later. */
 typedef struct Trace {
-    GoldenStep *steps;              /* [n_steps] */
-    double *gradients, *parameters; /* gradients of step 1 before clipping; parameters after the last step */
-    double *weights;                /* the initial parameters of the run */
-    double *ranks;                  /* the rank that updates the element */
-    double *logits;                 /* [samples, seq, vocab] of step 1; valid if has_logits */
+    GoldenStep *steps; /* [n_steps] */
+    /* gradients: those of step 1, before clipping; parameters: those after the last step */
+    double *gradients, *parameters;
+    double *weights; /* the initial parameters of the run */
+    double *ranks;   /* the rank that updates each element of `parameters` */
+    double *logits;  /* [samples, seq, vocab] of step 1; valid if has_logits */
     Choices choices;
     bool has_steps, has_logits; /* has_steps: false in MPI processes other than rank 0 */
     size_t bytes;
@@ -47,8 +50,9 @@ uint64_t trace_hash(const Case *, const Trace *);
 
 enum { NO_NOISE = -1 };
 
-/* Noise of a run; xi is standard normal and seeded by --seed. Weights become w * (1 + weights * xi), and the
- * gradients of every step g + gradients * rms(g) * xi (only on one rank in fp64). */
+/* The noise that a run adds; xi is standard normal, seeded by --seed. A weight w becomes w * (1 + weights *
+ * xi). A gradient g becomes g + gradients * rms(g) * xi at every step; this is supported only on one rank in
+ * fp64. */
 typedef struct Noise {
     int draw; /* selects xi; NO_NOISE: none */
     double weights, gradients;
@@ -56,31 +60,36 @@ typedef struct Noise {
 
 /* Callbacks of a run. Each is called on every rank; any may be NULL. */
 typedef struct CaseWatch {
-    void (*begin)(void *arg, Trainer *);                         /* parameters are set, before step 0 */
-    void (*step)(void *arg, Trainer *, int64_t step);            /* before a step, from 0 */
-    void (*gradients)(void *arg, Trainer *, const StepReport *); /* main gradients are summed */
-    void (*updated)(void *arg, Trainer *, const StepReport *);   /* parameters are updated */
+    /* after the parameters are set, before step 0 */
+    void (*begin)(void *arg, Trainer *);
+    void (*step)(void *arg, Trainer *, int64_t step);            /* before each step; the first is 0 */
+    void (*gradients)(void *arg, Trainer *, const StepReport *); /* after the main gradients are summed */
+    void (*updated)(void *arg, Trainer *, const StepReport *);   /* after the parameters are updated */
     TapeTrace *trace;                                            /* called with arg, on every tape */
     TapeProbe *probe;
     void *arg;
-    bool logits;    /* compute whole logits, in an extra pass before the first step; callbacks see it too */
-    bool quantises; /* an fp64 run keeps --fp8-format */
+    /* whether to compute whole logits, in an additional forward before the first step; `trace` and `probe`
+     * are called for it too */
+    bool logits;
+    bool quantises; /* --fp8-format also applies to an fp64 run, which otherwise ignores it */
     bool on_host;   /* the watch accesses tensors in place, so they must be in host memory */
     int64_t steps;  /* number of steps to run; 0: all steps of the case */
 } CaseWatch;
 
-/* Runs all steps in the lane and layout of the options (fp16 uses the loss scale 64 unless they set one).
- * The options must have passed the rules and trainer_check. `watch` NULL: no callbacks, with logits. */
+/* Runs all steps in the lane and layout of the options (fp16 uses the loss scale 64 unless they set one). The
+ * options must have passed the rules and trainer_check. If `watch` is NULL, there are no callbacks, and
+ * logits are computed. */
 Err case_run(const Case *, const Config *, Noise, const CaseWatch *, Trace *out);
-/* Runs the same options several times in one world, in sequence. The watches differ only in `arg`. */
+/* Runs the same options several times in one world, in sequence. The watches of the turns may differ only in
+ * `arg`. */
 typedef struct CaseTurn {
     Noise noise;
     const CaseWatch *watch;
     Trace *out;
 } CaseTurn;
 Err case_run_turns(const Case *, const Config *, const CaseTurn *, int n);
-/* Does case_run on one rank, in a lane. fp64 and exact run without FP8 (unless watch->quantises); fp64, the ground
- * truth, runs on the CPU. */
+/* Like case_run, but on one rank and in the given lane. The lanes fp64 and exact run without FP8 (unless
+ * watch->quantises); fp64, the ground truth, runs on the CPU. */
 Err case_run_alone(const Case *, Lane, Noise, const CaseWatch *, Trace *out);
 /* Sets the loss scale that case_run uses for fp16. */
 void case_set_loss_scale(Config *);

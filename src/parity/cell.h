@@ -14,9 +14,9 @@
 
 enum { LANES = LANE_EXACT + 1 };
 
-/* One-rank runs that the cells of a case share. */
+/* The one-rank runs that all cells of a case share. */
 typedef struct Shared {
-    Trace *alone[LANES];               /* [LANE_FP64] always, others if a cell uses the lane */
+    Trace *alone[LANES];               /* [LANE_FP64] is always set, other elements if a cell uses the lane */
     Trace *noisy[LANES][PARITY_DRAWS]; /* for fp64 and fp32 */
     Report *exact;                     /* of the one-rank run in the exact lane */
     PrecisionShared precision[LANES];  /* for lanes below fp32, if precision_shares() */
@@ -26,8 +26,8 @@ typedef struct CellResult {
     bool pass;
     ParityReport oracle;
     Report one_rank; /* errors relative to the one-rank run */
-    double ratio;    /* R of gradients (precision.h); NaN: not in this lane */
-    Finding finding; /* for a cell that fails in fp64 or exact */
+    double ratio;    /* R of gradients (precision.h); NaN: it does not exist in this lane */
+    Finding finding; /* set if a cell fails in fp64 or exact */
 } CellResult;
 
 /* Judges `ours`, the run of the cell. `result` may be in shared memory. */

@@ -72,7 +72,8 @@ static Rows rows_of(const Choices *c, const Tape *t, const Call *call) {
     const Tensor *logits = call->in[0];
     const int64_t s = logits->dim[0], b = logits->dim[1];
     const int64_t first =
-        tape_microbatch(t)->first_sample % c->samples; /* in the step: batches have one size */
+        /* its index within the step, because all batches have the same size */
+        tape_microbatch(t)->first_sample % c->samples;
     Rows r = {call, tape_context(t)->device, s * b, call->out[1]->dim[2], logits->dim[2], NULL};
     r.token = mem_alloc((size_t)(r.n + 1) * sizeof *r.token);
     int64_t total;
@@ -187,7 +188,8 @@ static void lower_margins(const Rows *r, const double *const *wanted, Direction 
 
 static double largest_margin(const Rows *r, const double *const *wanted, const double *const *followed,
                              const bool *differs) {
-    static const double beside[] = {-1, -0.5, 0, 0.5, 1}; /* without groups all give equal results */
+    /* without groups, all of these give equal results */
+    static const double beside[] = {-1, -0.5, 0, 0.5, 1};
     const int directions =
         ((const RouteAttr *)r->call->attr)->groups > 1 ? (int)(sizeof beside / sizeof *beside) : 1;
     double *margin = mem_alloc((size_t)(r->n + 1) * sizeof *margin), largest = 0;
@@ -215,7 +217,7 @@ static void replace(const Rows *r, const double *const *wanted) {
     free(score);
 }
 
-/* counts: whether to count the choices of this pass; a recomputed block runs twice. */
+/* counts: whether to count the choices of this pass, because a recomputed block runs twice. */
 static void follow(const ChoiceProbe *p, const ChoiceRank *at, const Rows *r, bool counts) {
     const double **wanted = mem_alloc((size_t)(r->n + 1) * sizeof *wanted),
                  **logits = mem_alloc((size_t)(r->n + 1) * sizeof *logits);

@@ -8,14 +8,15 @@
 #include "param/param.h"
 #include "tape/tape.h"
 
-/* For every step, router (in registry order) and token of the global batch, sample by sample. A router may choose
- * twice: for the layer, and by the scores only for its balancing losses. */
+/* The choices of every step and router (in registry order) for every token of the global batch, sample by
+ * sample. A router may choose twice: once for the layer and, for its load-balancing losses, once by the
+ * scores alone. */
 typedef struct Choices {
     int64_t steps, routers, samples, seq, topk, experts; /* routers 0: the case has no experts */
     double *expert; /* [steps, routers, CHOICES_PASSES, samples, seq, topk]; -1: nothing was chosen */
     double *logits; /* [steps, routers, samples, seq, experts]; -infinity: none */
-    double *margin; /* [steps, routers]: the largest margin of a choice that a following run would have made
-                       differently, see choices_probe */
+    double *margin; /* [steps, routers]: the largest margin (choices_probe) of a choice that a following
+                       run would have made differently */
     int64_t flips;  /* number of choices that a following run would have made differently */
 } Choices;
 
@@ -36,17 +37,19 @@ typedef struct ChoiceRank {
 typedef struct ChoiceProbe {
     const Registry *whole; /* all routers, by name */
     Choices *record;
-    const Choices *follow; /* choices to follow; NULL: follow none. One rank, F64 */
-    ChoiceRank *rank;      /* [ranks] */
+    /* choices to follow, which is supported only on one rank in F64; NULL: choices are only recorded */
+    const Choices *follow;
+    ChoiceRank *rank; /* [ranks] */
 } ChoiceProbe;
 
-/* Call before a step of a rank. */
+/* Must be called on each rank before each step. */
 void choices_step(ChoiceProbe *, int rank, int64_t step);
-/* Call after a step: merges the records of all ranks, in all processes. */
+/* Must be called after each step: merges the records of all ranks in all processes. */
 void choices_merge(ChoiceProbe *, Comm *, int64_t step);
-/* A TapeProbe for the ranks of a run: records the routers' choices, or replaces them with those of `follow`. The
- * margin of a differing choice bounds the change of the logits that makes the router choose the followed experts. A
- * number d is added to the logits of these experts and subtracted from the logits of all other experts (or of experts
- * in other groups, if the router limits groups). The start is the router's own logits or the followed run's; for the
- * latter, the largest difference between the two is added to d. The margin is the smallest sum found. */
+/* A TapeProbe for the ranks of a run: records the routers' choices, or replaces them with those of `follow`.
+ * If a choice differs, its margin is an upper bound on the change of the logits that makes the router choose
+ * the followed experts. A number d is added to the logits of these experts and subtracted from the logits of
+ * all other experts (or of experts in other groups, if the router limits groups). The search starts from the
+ * router's own logits, and again from those of the followed run; in the latter case, the largest difference
+ * between the two is added to d. The margin is the smallest result. */
 void choices_probe(ChoiceProbe *, const Tape *, TapePoint, const OpDef *, const Call *);

@@ -7,11 +7,11 @@
 
 typedef struct CkptDiffOptions {
     DiffOptions diff;
-    bool weights_only; /* leave out optimizer state and progress; diff.only leaves out progress too */
+    bool weights_only; /* omit optimizer state and the run's progress; diff.only also omits the progress */
 } CkptDiffOptions;
 
-/* Appends a summary and everything that differs: options, numbers of the run's progress, tensors. The difference of a
- * tensor is max |a - b|, relative to the larger of the two root mean squares. Options that differ are listed, but do
- * not affect the verdict. Stored bytes are checked against their hashes. Files are mapped, and read one tensor at a
- * time. */
+/* Appends a summary and everything that differs: options, the run's progress, tensors. The difference of a
+ * tensor is max |a - b|, relative to the larger of the two root mean squares. Options that differ are listed,
+ * but do not affect the verdict. Stored bytes are checked against their hashes. Files are mapped, and read
+ * one tensor at a time. */
 Err ckpt_diff(const char *a, const char *b, const CkptDiffOptions *, Diff *, Str *out);

@@ -9,8 +9,9 @@
 #include "base/json_text.h"
 #include "base/statistics.h"
 
-/* A tensor smaller than this fraction of the largest in its quantity has no relative error: the gradient of a
- * key bias is zero up to rounding (docs/reference/formats.md). */
+/* If a tensor is smaller than this fraction of the largest tensor of its quantity, its relative error is
+ * meaningless: the gradient of a key bias, for example, is zero up to rounding (docs/reference/formats.md).
+ * */
 static const double FLOOR = 1e-9;
 
 void scale_add(Scale *s, const double *oracle, int64_t n) {
@@ -35,7 +36,8 @@ TensorError tensor_error(const double *x, const double *y, int64_t n, int64_t wi
     return e;
 }
 
-/* Infinite for a NaN, which no comparison would detect. An infinite bound means that single elements are not judged. */
+/* Returns infinity for a NaN, which no comparison would detect. An infinite bound means that single elements
+ * are not judged. */
 static double excess(TensorError e, double bound, double elementwise_bound) {
     const double relative = e.relative / bound,
                  element = isinf(elementwise_bound) ? 0 : e.elementwise / elementwise_bound;

@@ -15,7 +15,7 @@ typedef struct TensorError {
     int64_t worst;      /* flat index of the element with the largest elementwise error */
 } TensorError;
 
-/* The scale of a quantity: the reference size for its near-zero tensors. */
+/* The scale of a quantity, to which the errors of its near-zero tensors are relative. */
 typedef struct Scale {
     double norm, rms; /* the largest over all tensors of the quantity */
 } Scale;
@@ -48,14 +48,15 @@ typedef struct Row {
 
 /* Adds a tensor, which passes if both errors are within their bounds. */
 void row_add(Row *, const char *tensor, TensorError, double bound, double elementwise_bound, int64_t rank);
-double row_excess(const Row *); /* error over bound; > 1 fails, infinite for a NaN */
+double row_excess(const Row *); /* error over bound; a row fails if it is above 1; infinite for a NaN */
 /* The error and bound whose ratio row_excess returns. */
 typedef struct RowPair {
     double error, bound;
     bool is_element; /* error of the worst element; false: of the whole tensor */
 } RowPair;
 RowPair row_pair(const Row *);
-/* Describes a row: "gradient of x: 3e-05, 12 times its bound of 2.5e-06", or that quantities must be equal. */
+/* Describes a row: "gradient of x: 3e-05, 12 times its bound of 2.5e-06". If the quantity must be equal, the
+ * text states that instead of a bound. */
 void row_describe(const Row *, Str *out);
 
 enum { REPORT_ROWS = 32 };

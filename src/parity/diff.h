@@ -25,9 +25,9 @@ Diff diff_begin(const DiffOptions *);
 bool diff_wants(const DiffOptions *, const char *name);
 /* Whether a relative difference is beyond the bound; `equal` is the exact comparison. */
 bool diff_is_beyond(const Diff *, double relative, bool equal);
-/* Notes a difference beyond the bound. Keeps only the first. */
+/* Records a difference beyond the bound. Only the first one is kept. */
 void diff_add(Diff *, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-/* Notes a relative difference, within the bound or not. */
+/* Records a relative difference, whether it is within the bound or not. */
 void diff_note(Diff *, double relative, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 
 /* |a - b| / max(|a|, |b|); 0 if both are equal or NaN, infinite if one is not finite. */
@@ -40,8 +40,8 @@ typedef struct DiffPair {
 } DiffPair;
 DiffPair diff_pair(double a, double b);
 
-/* Calls `found` for each member that differs between two objects, in the order of a, then of b. It gets the texts of
- * both values, "-" for a missing value. Either object may be NULL. */
+/* Calls `found` for each member that differs between two objects, in the order of a, then of b. `found` gets
+ * the texts of both values; "-" represents a missing value. Either object may be NULL. */
 typedef void DiffMember(void *arg, const char *key, const char *a, const char *b);
 void diff_objects(const json_t *a, const json_t *b, DiffMember *found, void *arg);
 /* Appends a line for each option that differs; such options do not affect the verdict. */

@@ -11,7 +11,7 @@
 
 static char *path_of(const char *dir, const char *file) { return mem_printf("%s/%s", dir, file); }
 
-/* Required files of a case. */
+/* Checks that all required files of a case exist. */
 static Err check_files(const char *dir) {
     static const char *const FILES[] = {"run.conf", "curve.json", "init.safetensors", "batches.safetensors",
                                         "oracle.safetensors"};
@@ -42,7 +42,7 @@ static bool is_key(const char *name) {
     return false;
 }
 
-/* Reads the other members of the first step. */
+/* Reads the names of losses, which are all other members of the first step. */
 static Err read_loss_names(Golden *g, const json_t *step, const char *path) {
     const char *name;
     const json_t *value;
@@ -92,8 +92,9 @@ static Err read_curve(Golden *g, const char *path) {
 
 /* ---- batches.safetensors ---- */
 
-/* The tensors: [steps, samples, elements of the field], or [steps, samples] if a field has one number per sample.
- * Lengths are stored as masks over the counted elements: ones, then zeros. */
+/* The tensors of batches.safetensors. Their shape is [steps, samples, elements of the field], or [steps,
+ * samples] if the field has one number per sample. Lengths are stored as masks over the counted elements:
+ * ones, then zeros. */
 static const struct {
     const char *name;
     FieldId field;
@@ -111,7 +112,7 @@ enum { N_TENSORS = sizeof TENSORS / sizeof *TENSORS };
 
 static bool is_length(FieldId field) { return (int)field_info(field)->value < EXTENTS; }
 
-/* Number of tokens before the padding; -1: the mask is not ones followed by zeros. */
+/* Returns the number of tokens before the padding; -1: the mask is not ones followed by zeros. */
 static int64_t length_of(const int64_t *mask, int64_t positions) {
     int64_t n = 0;
     while (n < positions && mask[n] == 1) n++;
@@ -120,7 +121,8 @@ static int64_t length_of(const int64_t *mask, int64_t positions) {
     return n;
 }
 
-/* Rows of `columns` numbers. Tokens without labels have one more number than the field. */
+/* Copies a field from rows of `columns` numbers. If there are no labels, a row of tokens has one number more
+ * than the field. */
 static void take_field(Golden *g, FieldId field, const char *from, int64_t columns) {
     const size_t size = field_info(field)->bytes, bytes = (size_t)shape_columns(&g->all.shape, field) * size;
     for (int64_t k = 0; k < g->all.b; k++, from += (size_t)columns * size) {
@@ -191,7 +193,7 @@ static Err read_batches(Golden *g, const char *path) {
     }
     if (g->shifted) return ERR_OK;
     for (int64_t i = 0; i < g->all.b * g->all.shape.positions; i++)
-        if (g->all.loss_mask[i] == 0) g->all.labels[i] = 0; /* without weight, any number is valid */
+        if (g->all.loss_mask[i] == 0) g->all.labels[i] = 0; /* a label without weight may be any number */
     return ERR_OK;
 }
 
@@ -235,7 +237,8 @@ static Err lacks_field(FieldId field, const Config *c) {
     return e;
 }
 
-/* Weights, positions and starts have defaults. With some options, types and labels of sentences are not read. */
+/* Weights, positions and starts may be missing, because they have defaults. Token types and sentence labels
+ * may be present but unread, because some options do not use them. */
 Err golden_check(const Golden *g, const Config *c) {
     Arena *arena = arena_new();
     const FieldSet all = model_plan(c, arena).sample.fields;

@@ -23,8 +23,9 @@ typedef struct Golden {
     char *loss_names[GOLDEN_LOSSES]; /* names of single losses, which curve.json may have */
     int n_losses;
     int64_t samples; /* of a step */
-    Batch all;       /* samples of all steps; fields that the file lacks have the values of batch_reset */
-    const char *name_of[FIELDS]; /* name of the tensor with the field; NULL: none */
+    /* the samples of all steps; fields that the file lacks have the values that batch_reset sets */
+    Batch all;
+    const char *name_of[FIELDS]; /* name of the tensor that has the field; NULL: none */
     bool shifted;                /* labels are the next tokens */
 } Golden;
 
@@ -33,11 +34,12 @@ Err golden_open(const char *dir, Golden **);
 void golden_close(Golden *);
 /* Sets the options that run.conf omits: sizes given by the case's tensors (vocab-size, seq-length, batch
  * sizes, train-iters), and the oracle's conventions, which differ from Megatron-LM's defaults: loss per
- * token, no dropout. The oracle of a T5 without scaled logits may have tied its output layer (hf_config_fit). */
+ * token, no dropout. For a T5 model without scaled logits, the oracle may have tied the output layer
+ * (hf_config_fit). */
 void golden_complete(const Golden *, Config *);
 /* Checks that the batches have exactly the fields that the options' model reads, and that ids and masks are valid. */
 Err golden_check(const Golden *, const Config *);
-/* Reports a problem for each option on the last command line that sets the run's length, because the case sets it. */
+/* Refuses options on the last command line that set the length of the run, because the case sets it. */
 void golden_refuse(Args *);
 /* Loads the samples of a step given by batch->indices. */
 void golden_batch(const Golden *, int64_t step, Batch *);

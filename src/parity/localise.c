@@ -21,7 +21,7 @@ typedef struct Search {
     const Trace *ours, *one;
     int ranks;
     int64_t step;                     /* the first differing step */
-    double bound[RECORD_UPDATED + 1]; /* RMS per kind, absolute */
+    double bound[RECORD_UPDATED + 1]; /* bound of each kind, from the RMS of its tensors */
     Log *ref, *logs;
     const Record *found; /* record of the first rank that is out of bound */
     int rank;
@@ -87,8 +87,8 @@ static unsigned summand_axes(const Search *s, const Record *r) {
     return axes;
 }
 
-/* Returns x[n] of the record and y[n], the corresponding elements of the whole tensor; summands of ranks are added.
- * False if the elements cannot be determined. */
+/* Sets x[n] to the elements of the record and y[n] to the corresponding elements of the whole tensor;
+ * summands of ranks are added up. Returns false if the elements cannot be determined. */
 static bool side_by_side(const Search *s, int rank, const Record *r, const Record *whole, double **x,
                          double **y, int64_t *n) {
     const Group g = mesh_group(&s->logs[rank].mesh, summand_axes(s, r));
@@ -120,7 +120,7 @@ static bool record_is_out(const Search *s, int rank, const Record *r, const Reco
     return out;
 }
 
-/* The corresponding record of the one-rank run; NULL: not compared. */
+/* Returns the corresponding record of the one-rank run; NULL: the record is not compared. */
 static const Record *whole_of(const Search *s, const Record *r) {
     if (r->received) { /* the input of the op that consumes it */
         const Record *taker = log_find(s->ref, r + 1);
@@ -130,8 +130,8 @@ static const Record *whole_of(const Search *s, const Record *r) {
     return log_find(s->ref, r);
 }
 
-/* Finds the first wrong record in the order of the one-rank run; this record's inputs are therefore correct. A
- * collective's result follows the value that it was computed from. */
+/* Finds the first wrong record in the order of the one-rank run; this record's inputs are therefore correct.
+ * The result of a collective comes after the value that it was computed from. */
 static void find_first(Search *s) {
     int64_t first = INT64_MAX;
     for (int rank = 0; rank < s->ranks; rank++)
@@ -200,7 +200,8 @@ static void put_slice(const Search *s, const Record *whole, char *out, size_t si
 }
 
 /* Writes each rank's summand of the found record, in the record's layout: the op's result before its
- * collective, or the gradients of the microbatches. Rows of `out` are ranks; false: unknown. */
+ * collective, or the gradients of the microbatches. `out` has a row for each rank. Returns false if a summand
+ * is unknown. */
 static bool summands(const Search *s, const Record *whole, double *out, int64_t n) {
     int known = 0;
     for (int rank = 0; rank < s->ranks; rank++) {
@@ -237,7 +238,7 @@ static void put_signature(const Search *s, const Record *whole, Finding *f) {
                                .ranks = s->ranks,
                                .rank = s->rank},
                      f->signature, sizeof f->signature);
-        /* Whether x is the tensor of a different microbatch or step. */
+        /* Check whether x is the tensor of a different microbatch or step. */
         for (int64_t i = 0; i < s->ref->n; i++) {
             const Record *o = &s->ref->records[i];
             if (o == whole || o->name != r->name || o->kind != r->kind || o->which != r->which || n != all ||
@@ -272,7 +273,7 @@ static const char *bringer(const Search *s) {
     return s->logs[s->rank].mesh.size[AXIS_PP] > 1 ? "pipeline_gradient" : NULL;
 }
 
-/* Which sum of gradients is wrong, inferred from the set of wrong parameters. */
+/* Infers from the set of wrong parameters which sum of gradients is wrong. */
 static const char *which_sum(const Search *s) {
     const Log *log = &s->logs[s->rank];
     int out[2] = {0}, all[2] = {0}; /* [replicated over tp] */
@@ -292,7 +293,7 @@ static const char *which_sum(const Search *s) {
     return out[true] == all[true] && out[false] == all[false] ? "gradient" : "grad_sum";
 }
 
-/* An output that is correct as a sum over ranks, but was consumed as a summand without being summed. */
+/* Finds an output that is correct as a sum over ranks, but that an op consumed before it was summed. */
 static const Record *unsummed(const Search *s) {
     const Record *f = s->found;
     if (f->kind != RECORD_OUTPUT || f->moved || f->from < 0) return NULL;
@@ -300,7 +301,8 @@ static const Record *unsummed(const Search *s) {
     return summand_axes(s, from) && !summand_axes(s, f) ? from : NULL;
 }
 
-/* Whether the update of the parameter was correct, so that the gather is wrong. */
+/* Whether the update of the parameter was correct, which implies that the gather of the parameters is wrong.
+ * */
 static bool was_right(const Search *s) {
     const Record *f = s->found;
     if (f->kind != RECORD_START || (f->step > 0 && f->step == s->logs[s->rank].first)) return false;
@@ -308,8 +310,8 @@ static bool was_right(const Search *s) {
     return m->size[AXIS_DP] * m->size[AXIS_CP] > 1;
 }
 
-/* The kernel that computed a wrong gradient, or the collective after it if the sum of the ranks' results is
- * correct; NULL: unknown. */
+/* Returns the kernel that computed a wrong gradient or, if the sum of the ranks' results is correct, the
+ * collective after it; NULL: unknown. */
 static const char *backward_part(const Search *s, const Record *whole) {
     const Record *r = s->found;
     const int64_t all = tensor_count(&whole->shape);

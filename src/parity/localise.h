@@ -5,23 +5,26 @@
 
 /* The first tensor, in execution order, that is out of bound although its inputs are within bound. */
 typedef struct Finding {
-    bool found, confirmed; /* the step is within bound if the one-rank run's tensor replaces this tensor */
-    /* Every op agrees until the update of this step (from 1), in which one rank is wrong too; 0: no such step. */
+    /* confirmed: the step is within bound if the one-rank run's tensor replaces this tensor */
+    bool found, confirmed;
+    /* All ops agree until the update of this step (counted from 1), in which the one-rank run is wrong as
+     * well; 0: there is no such step. */
     int64_t agrees_until;
-    int64_t step, sample; /* from 0; the first sample of the microbatch, -1: the step's end */
-    char phase[32];       /* "forward", "backward", "gradient sum", ... */
-    char op[40];          /* "linear", "redistribute" ... */
-    char inside[40];      /* the op's kernel or collective that last wrote the tensor, or that is missing */
-    char place[120];      /* the parameter that the op uses or follows */
-    char ranks[60];       /* "1", "0-3" */
-    char slice[120];      /* slice of the whole tensor: "[0:8, 0:1, 4:8]" */
-    char signature[160];  /* "scaled by 2", "summand of rank 1 is missing", ... */
+    /* step: counted from 0; sample: the first one of the microbatch, -1: the end of the step */
+    int64_t step, sample;
+    char phase[32];      /* "forward", "backward", "gradient sum", ... */
+    char op[40];         /* "linear", "redistribute" ... */
+    char inside[40];     /* the op's kernel or collective that last wrote the tensor, or that is missing */
+    char place[120];     /* the parameter that the op uses or follows */
+    char ranks[60];      /* "1", "0-3" */
+    char slice[120];     /* slice of the whole tensor: "[0:8, 0:1, 4:8]" */
+    char signature[160]; /* "scaled by 2", "summand of rank 1 is missing", ... */
 } Finding;
 
-/* Localises a fault in lane fp64 or exact, given the trace `ours`, which differs from the one-rank trace `one`. Runs
- * both again, recording every tensor of the first differing step, and compares them. Then runs the layout a third time
- * with the found tensor replaced. found: false if every comparable tensor is within bound. `truth`, the fp64 run on
- * one rank, ends the search after the first step in which it differs from the oracle: later differences are
- * consequences. */
+/* Localises a fault in lane fp64 or exact, given the trace `ours`, which differs from the one-rank trace
+ * `one`. Runs both again, recording every tensor of the first differing step, and compares them. Then runs
+ * the layout a third time with the found tensor replaced. `found` is false if every comparable tensor is
+ * within bound. The search ends after the first step in which `truth`, the fp64 run on one rank, differs from
+ * the oracle, because later differences are consequences. */
 void localise(const Case *, const Config *, const Trace *ours, const Trace *one, const Trace *truth,
               Finding *);

@@ -31,10 +31,12 @@ typedef struct Log {
     const char *path;
     json_t *options;     /* options of the last run in the log; NULL: it has no header */
     LogStep *steps;      /* [n], ascending */
-    int64_t n, replaced; /* replaced: records from before a restart */
-    int64_t incomplete;  /* lines that killed runs have not completed */
-    int64_t broken;      /* line, incomplete if followed by a run's header, else an error; 0: none */
-    json_error_t why;    /* the line `broken` cannot be parsed */
+    int64_t n, replaced; /* replaced: number of records that were dropped because of a restart */
+    int64_t incomplete;  /* number of lines that killed runs left incomplete */
+    /* number of a line that cannot be parsed: it is incomplete if a run's header follows, otherwise an error;
+     * 0: none */
+    int64_t broken;
+    json_error_t why; /* the parser's error in the line `broken` */
 } Log;
 
 /* Measured quantities, which differ in every run. */
@@ -45,7 +47,8 @@ static bool is_time(const char *name) {
     return false;
 }
 
-/* Returns -1 if there are too many. */
+/* Returns the index of the quantity with this name, and adds the quantity if it is new; -1: there are too
+ * many. */
 static int name_number(Names *names, const char *name) {
     for (int i = 0; i < names->n; i++)
         if (!strcmp(names->name[i], name)) return i;
@@ -54,7 +57,8 @@ static int name_number(Names *names, const char *name) {
     return names->n++;
 }
 
-/* The prefix of an evaluation's quantities, "" for a training step; NULL: another kind of record. */
+/* Returns the prefix for the quantities of an evaluation, "" for a training step; NULL: another kind of
+ * record. */
 static const char *prefix_of(const json_t *record) {
     const json_t *kind = json_object_get(record, "kind");
     const char *text = json_string_value(kind);
@@ -70,14 +74,15 @@ static bool is_run(const json_t *record) {
 
 /* ---- numbers that are not finite ---- */
 
-/* Python's json writes these words, and protobuf's writes them in quotes. */
+/* The words for numbers that are not finite: Python's json writes them without quotes, protobuf's with
+ * quotes. */
 static const struct {
     const char *word;
     double value;
 } NOT_FINITE[] = {{"NaN", NAN}, {"Infinity", INFINITY}, {"-Infinity", -INFINITY}};
 enum { NOT_FINITE_COUNT = sizeof NOT_FINITE / sizeof *NOT_FINITE };
 
-/* Length of the word at the start of the text, or 0. */
+/* Returns the length of the word for such a number at the start of the text, or 0. */
 static size_t word_length(const char *text) {
     for (int i = 0; i < NOT_FINITE_COUNT; i++) {
         const size_t n = strlen(NOT_FINITE[i].word);
@@ -99,7 +104,7 @@ static void put_quoted(const char *text, size_t n, Str *out) {
     }
 }
 
-/* False: it is not a number. */
+/* Returns false if the value is not a number. */
 static bool value_of(const json_t *value, double *out) {
     const char *text = json_string_value(value);
     *out = json_is_boolean(value) ? json_is_true(value)
@@ -122,7 +127,7 @@ static void keep_options(Log *log, const json_t *record) {
     log->options = json_incref(options);
 }
 
-/* A run that starts after step `start` replaces the earlier run's records of later steps. */
+/* Drops records of steps after `start`, because a later run started from there and replaces them. */
 static void drop_after(Log *log, int64_t start) {
     int64_t n = 0;
     for (int64_t i = 0; i < log->n; i++)
@@ -141,7 +146,7 @@ static Err add_value(Log *log, Names *names, LogStep *s, const char *name, const
     return ERR_OK;
 }
 
-/* The record of a step or of an evaluation. */
+/* Adds the record of a step or of an evaluation. */
 static Err add_step(Log *log, Names *names, json_t *record, const char *prefix, int64_t line) {
     const json_t *step = json_object_get(record, "iteration");
     if (!json_is_integer(step))
@@ -177,7 +182,8 @@ static Err no_object(const Log *log, int64_t line, const char *why) {
                     log->path, (long long)line, why);
 }
 
-/* A killed run leaves an incomplete line. It is the last one, or a resumed run writes its header after it. */
+/* Adds a line of the log. A killed run may leave an incomplete line, which is the last one unless a resumed
+ * run writes its header after it. */
 static Err add_line(Log *log, Names *names, const char *text, size_t n, int64_t line) {
     json_error_t why = {.text = "it has another type"};
     Str quoted = {0};
@@ -209,7 +215,8 @@ static int by_step_and_line(const void *a, const void *b) {
     return x->line < y->line ? -1 : x->line > y->line;
 }
 
-/* A step has one record, and may have one for each evaluation. The last value of a quantity counts. */
+/* Merges the records of each step: that of the training step and those of evaluations. If a quantity has
+ * several values, the last one counts. */
 static void keep_last(Log *log) {
     int64_t n = 0;
     if (log->n) qsort(log->steps, (size_t)log->n, sizeof *log->steps, by_step_and_line);

@@ -5,7 +5,8 @@
 #include "tape/tape.h"
 
 /* Computes out [b, s, vocabulary], without padding, on one rank with the whole model. With a task, out is [b,
- * classes], or [b] with a logit per choice. The batch must have the fields that the model reads, except those that
- * only losses read. The trace (may be NULL) is called for every op. The microbatch is not recorded. */
+ * classes], or [b] with a logit per choice. The batch must have the fields that the model reads, except those
+ * that only losses read. The trace, which may be NULL, is called for every op. The forward is not recorded
+ * for a backward. */
 void logits_compute(const Model *, const RunContext *, const MicrobatchContext *, const Batch *, TapeTrace *,
                     void *trace_arg, double *out);

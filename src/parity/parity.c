@@ -13,7 +13,8 @@
 
 /* ---- judging ---- */
 
-/* Common arguments. Exact and noisy runs are in fp64; in the fp64 lane `ours` is the exact run. */
+/* The arguments that all judging functions need. The exact and the noisy runs are in fp64; in the fp64 lane,
+ * `ours` is the exact run. */
 typedef struct Judge {
     const Case *of;
     ParityReport *report;
@@ -48,7 +49,7 @@ static Row *new_row(const Judge *j, const char *quantity) {
     return report_row(&j->report->rows, name);
 }
 
-/* Each step of a curve is a tensor of one value, with an error relative to itself. */
+/* Each step of a curve counts as a tensor of one value, and its error is relative to that value. */
 static void judge_curve(const Judge *j, const char *quantity, size_t member) {
     const Golden *g = j->of->golden;
     Row *row = NULL;
@@ -75,7 +76,7 @@ static bool all_finite(const double *x, int64_t n) {
     return true;
 }
 
-/* The oracle's tensor as doubles; an error if the shape is wrong or a value is not finite. */
+/* Returns the oracle's tensor as doubles, or an error if the shape is wrong or a value is not finite. */
 static Err oracle_tensor(const Golden *g, const char *name, int ndim, const int64_t *dim,
                          const double **out) {
     const Tensor *x = safetensors_find(g->oracle, name), want = tensor_make(NULL, F64, ndim, dim);

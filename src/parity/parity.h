@@ -1,16 +1,18 @@
 /* Judges a run against a golden case (format: docs/reference/formats.md). The steps of the case run in the lane and
  * layout of the options and are compared with the float64 results of an independent implementation.
  *
- * fp64 and fp32. Let u be the lane's unit roundoff; the longest sum of a step (over tokens, vocabulary or widths) has
- * K terms. The case is also run up to three times in fp64 with noise, xi standard normal. Every weight gets one
- * rounding, w * (1 + u*xi). Every gradient of every step gets sqrt(K) roundings, g + u*sqrt(K)*rms(g)*xi where g is
- * not exactly 0. The amplification kappa of a tensor is its largest movement from the run without noise, divided by u.
- * A step of a curve uses the largest kappa of the steps so far, because a single number may happen not to move. The
- * bound is 8 * u * max(kappa, sqrt(K)). The noise is as large as the rounding it models, so no linearity is assumed.
- * The bound does not depend on the oracle: a wrong formula moves all runs equally and does not widen the bound.
+ * fp64 and fp32. Let u be the lane's unit roundoff; the longest sum of a step (over tokens, vocabulary or
+ * widths) has K terms. The case is also run up to three times in fp64 with noise, xi standard normal. Every
+ * weight is perturbed as if by one rounding, w * (1 + u*xi), and every gradient of every step as if by
+ * sqrt(K) roundings, g + u*sqrt(K)*rms(g)*xi, unless g is exactly 0. The amplification kappa of a tensor is
+ * its largest movement from the run without noise, divided by u. A step of a curve uses the largest kappa of
+ * the steps so far, because a single number may happen not to move. The bound is 8 * u * max(kappa, sqrt(K)).
+ * The noise is as large as the rounding it models, so no linearity is assumed. The bound does not depend on
+ * the oracle: a wrong formula moves all runs equally and does not widen the bound.
  *
- * Lower precision. The options, run in fp64 on one rank, must match the oracle as above. A wrong formula or option
- * thus fails regardless of the precision. Then precision.h judges the run against fp64. */
+ * Lower precision. The options, run in fp64 on one rank, must match the oracle as above. A wrong formula or
+ * option thus fails regardless of the precision. Then the run in low precision is judged against fp64
+ * (precision.h). */
 #pragma once
 
 #include "base/err.h"
@@ -32,8 +34,10 @@ typedef struct ParityReport {
     double roundoff, longest_sum; /* u, K of the lane that sets the bounds */
     Precision precision;
     bool pass,
-        is_weak; /* is_weak: no result is wrong, but the bounds are too wide to detect errors (report_is_weak) */
-    bool is_heard; /* false in MPI processes other than rank 0 */
+        /* is_weak: all results are within their bounds, but the bounds are too wide to detect errors
+         * (report_is_weak) */
+        is_weak;
+    bool is_heard; /* whether this process has the rows; false in MPI processes other than rank 0 */
 } ParityReport;
 
 /* The options include the case's run.conf and set lane and layout (fp16 uses the loss scale 64 unless they set one). */
@@ -48,13 +52,13 @@ Err parity_judge(const Case *, const Trace *ours, const Trace *exact, Trace *con
                  const Trace *reference, ParityReport *);
 /* Write the report as a table and as JSON. `threads`: threads per rank, from Derived. */
 void parity_print(const ParityReport *, const char *case_name, const Config *, int64_t threads, Str *out);
-/* The first members of a JSON report; a sweep's report (sweep.h) begins with them too. */
+/* The first bytes of each kind of report that parity_run or a sweep (sweep.h) writes. */
 #define PARITY_JSON_HEAD "{\n  \"schema\": 2,\n  \"provenance\": "
 #define SWEEP_JSON_HEAD  "{\n  \"schema\": 1,\n  \"passed\": "
 #define SWEEP_JUNIT_HEAD                                                                                     \
     "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites>\n  <testsuite name=\"parity sweep\" "
 #define SWEEP_HTML_HEAD                                                                                      \
     "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>Parity sweep</title>"
-/* Whether the file is such a report. */
+/* Whether the file begins like one of these reports. */
 bool parity_is_report(const char *path);
 void parity_json(const ParityReport *, const char *case_name, const Config *, int64_t threads, Str *out);

@@ -28,7 +28,7 @@ typedef struct Judge {
     Draw draw[PRECISION_DRAWS];
     double arithmetic; /* relative error of sums in the lane's arithmetic: u sqrt(K) */
     int64_t steps;
-    bool refuted; /* rejected by a row that is not repeated with more draws */
+    bool refuted; /* a row has failed that more draws cannot change */
 } Judge;
 
 /* Steps per draw: enough to test warm-up, moments and decay. */
@@ -41,7 +41,7 @@ bool precision_is_low(const Config *c) {
 
 static bool is_fp8(const Judge *p) { return p->config.fp8_format != FP8_NONE; }
 
-/* A few ulps of the coarsest type, so that draws round independently; at most a quarter. */
+/* Returns d: a few ulps of the coarsest type, so that draws round independently, but at most a quarter. */
 static double dither_of(const Config *c) {
     double u = c->lane == LANE_BF16 ? dtype_roundoff(BF16) : dtype_roundoff(F16);
     if (c->fp8_format != FP8_NONE) u = fp8_roundoff(c->fp8_format == FP8_HYBRID ? E5M2 : E4M3);
@@ -143,7 +143,7 @@ static Err record_types(Judge *p) {
     return e;
 }
 
-/* Runs x of the draws up to `draws`, then y and z on the process that has the results. */
+/* Runs x for the draws up to `draws`, then y and z in the process that has the results. */
 static Err run_draws(Judge *p, int draws, const PrecisionShared *shared) {
     const int first = p->out->draws;
     for (int k = first; k < draws; k++) {
@@ -198,8 +198,8 @@ Err precision_share(const Case *of, Lane lane, const PrecisionShared *shared) {
 
 /* ---- statistics of one tensor ---- */
 
-/* n numbers of each draw in rows of `width`. The quantity is the difference from `base`; `also` is a second
- * direction in which errors are tested. */
+/* A tensor under test: n numbers of each draw, in rows of `width`. The quantity is the difference from
+ * `base`; `also` is a second direction in which errors are tested. */
 typedef struct Magnitudes {
     const double *x[PRECISION_DRAWS], *y[PRECISION_DRAWS], *z[PRECISION_DRAWS], *base[PRECISION_DRAWS],
         *also[PRECISION_DRAWS];
@@ -223,15 +223,16 @@ static double mean_square(const Series *s, int n) {
 /* The median is insensitive to one draw with a rare large event. */
 static double median(const Series *s, int n) { return median_of(s->at, n); }
 
-/* Squared standard error of the median's logarithm: pi / 2 times that of the mean. */
+/* The squared standard error of the logarithm of the median, which is pi / 2 times that of the mean. */
 static double spread(const Series *s, double least, int n) {
     Series logs;
     for (int i = 0; i < n; i++) logs.at[i] = log(s->at[i] + least);
     const double m = mean(&logs, n);
-    return acos(0) * fmax(mean_square(&logs, n) - m * m, 0) / (n - 1); /* equal numbers: perhaps below 0 */
+    /* rounding may make the variance of equal numbers negative */
+    return acos(0) * fmax(mean_square(&logs, n) - m * m, 0) / (n - 1);
 }
 
-/* Per draw: squares of both errors and of the quantity, and products. */
+/* For each draw, the sums of squares of both errors and of the quantity, and of their products. */
 typedef struct Moments {
     Series xx, zz, yy, xy, zy, xa, za, aa, whole;
 } Moments;
@@ -253,8 +254,8 @@ typedef struct Statistic {
     double value, bound;
 } Statistic;
 
-/* The component of the errors along a direction of squared length `length`, in units of it. The noise of the
- * mean is that of z or, if a rare event affects only x, the spread of x over the draws. */
+/* The component of the errors along a direction of squared length `length`, in units of that length. The
+ * noise of the mean is that of z or, if a rare event affects only x, the spread of x over the draws. */
 static Statistic component(const Series *x, const Series *z, const Series *length, double arithmetic, int n) {
     Series a, of_z;
     for (int s = 0; s < n; s++) {
@@ -272,9 +273,9 @@ typedef struct Judgement {
     double power;  /* the smallest e such that a factor 1 + e is rejected; infinite: none */
 } Judgement;
 
-/* The largest error that an element has in every draw (its minimum over the draws), in units of the noise of
- * its row. A wrong value is wrong in all draws, whereas Adam's step where the gradient is nearly 0 has a
- * random sign. */
+/* Returns the largest error that an element has in every draw (its minimum over the draws), in units of the
+ * noise of the element's row. A wrong value is wrong in all draws, whereas Adam's step where the gradient is
+ * nearly 0 has a random sign. */
 static double largest_element(const Magnitudes *t, const double *noise, const double *const *x,
                               int64_t *worst) {
     double largest = 0;
@@ -406,7 +407,7 @@ static void judge_curve(Judge *p, const char *quantity, size_t member, double ga
     free(values);
 }
 
-/* Schedules are bitwise equal in every lane. */
+/* The learning rate must be bitwise equal in every lane. */
 static void judge_learning_rate(Judge *p) {
     Row *row = new_row(p, "%s", "learning rate");
     for (int64_t i = 0; i < p->steps; i++) {
@@ -441,17 +442,18 @@ static Magnitudes sample_of(const Judge *p, const HfTensor *t, int64_t at, bool 
     return s;
 }
 
-/* Whether two tensors outside layers belong to one linear, norm or table. */
+/* Whether two tensors outside layers belong to the same linear layer, norm or embedding table. */
 static bool module_same(const char *a, const char *b) {
     const char *end = strrchr(a, '.');
     const size_t n = end ? (size_t)(end - a) + 1 : 0;
     return end ? !strncmp(a, b, n) && !strchr(b + n, '.') : !strcmp(a, b);
 }
 
-/* Modules in the order of the map. An error scales all gradients or updates of a module together, so it has the power
- * of its most sensitive tensor. The bias of BERT's head for sentences has almost none: it is two numbers that move as
- * one. A module outside layers is judged at twice the gate, because the embeddings' gradients have the noise of all
- * layers. */
+/* Adds the row of the power, with the modules in the order of the map. An error scales all gradients or
+ * updates of a module together, so a module has the power of its most sensitive tensor. A single tensor may
+ * have almost none: the bias of BERT's sentence head has two numbers that always change together. A module
+ * outside layers is judged at twice the gate, because the embeddings' gradients have the noise of all layers.
+ * */
 static void judge_power(Judge *p, const char *quantity, double gate, const double *power) {
     const HfMap *map = &p->of->map;
     Row *row = new_power(p, quantity);
@@ -530,7 +532,7 @@ static void judge_router_logits(Judge *p) {
                   NO_RANK);
 }
 
-/* A router's choices may differ from fp64's only where the margin is within the error of the logits, which is
+/* A router may choose differently from fp64 only where the margin is within the error of the logits, which is
  * judged above. */
 static void judge_choices(Judge *p) {
     const Choices *c = &p->draw[0].y->choices;
@@ -576,7 +578,8 @@ static bool judge_all(Judge *p) {
     return pass;
 }
 
-/* Only one process has the verdict, so several processes cannot agree to add draws. */
+/* With several processes, all draws are made at once: only one process has the verdict, so they cannot agree
+ * to add draws. */
 static int first_draws(void) { return comm_processes() > 1 ? 16 : 4; }
 
 Err precision_judge(const Case *of, const Config *config, const PrecisionShared *shared, Report *report,

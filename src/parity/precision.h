@@ -7,15 +7,17 @@
  * draws, each tensor must meet
  *
  *   error    R = median |x - y| / median |z - y| <= 1.5 exp(6 v), v the standard error of log R
- *   element  max of min |x - y| over the draws, over rms (z - y) of its row, <= max(4, twice the same for z)
- *   scale    |mean a(x) - a(z)| <= 8 sqrt(2 / S) rms a(z), where a(x) = <x - y, y> / <y, y>: a common factor;
- * for updates also along the weights, which detects a wrong decay
+ *   element  e(x) <= max(4, 2 e(z)): e(x) is the largest element of min |x - y| over the draws, in units of
+ *            the rms of z - y in the element's row
+ *   scale    |mean a(x) - a(z)| <= 8 sqrt(2 / S) rms a(z), where a(x) = <x - y, y> / <y, y>: a common factor.
+ *            For updates, the weights are a second direction a, which detects a wrong weight decay.
  *
- * The power is the smallest |e| for which one of these tests rejects a tensor scaled by 1 + e. An error scales all
- * gradients or updates of a module together, so a module has the power of its most sensitive tensor. Modules are the
- * layers and, outside layers, the linears, norms and tables. The power must not exceed a threshold, the gate. If a
- * test fails or the power is too low, the number of draws doubles, up to PRECISION_DRAWS; all draws count. A wrong
- * learning rate, storage type or choice of an expert fails without further draws. */
+ * The power is the smallest |e| for which one of these tests rejects a tensor scaled by 1 + e. An error
+ * scales all gradients or updates of a module together, so a module has the power of its most sensitive
+ * tensor. The modules are the layers and, outside layers, each linear layer, norm and embedding table. The
+ * power must not exceed a threshold, the gate. If a test fails or the power is too low, the number of draws
+ * doubles, up to PRECISION_DRAWS; all draws count. A wrong learning rate, storage type or choice of an expert
+ * fails without further draws. */
 #pragma once
 
 #include "parity/case.h"
@@ -41,8 +43,8 @@ typedef struct PrecisionShared {
 bool precision_shares(const Case *);
 Err precision_share(const Case *, Lane, const PrecisionShared *);
 
-/* Whether runs with these options are judged here. */
+/* Whether runs with these options are judged by precision_judge. */
 bool precision_is_low(const Config *);
-/* Runs the case in the options' lane and layout and adds the rows of the verdict to the report. Adds none on an MPI
- * process other than rank 0. If `shared` is NULL, runs y and z too. */
+/* Runs the case in the options' lane and layout and adds the rows of the verdict to the report, except in MPI
+ * processes other than rank 0. If `shared` is NULL, this function also runs y and z. */
 Err precision_judge(const Case *, const Config *, const PrecisionShared *, Report *, Precision *);

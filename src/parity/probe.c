@@ -35,7 +35,7 @@ int64_t record_place(const Tensor *live, int64_t k) {
     return tensor_row_offset(live, k / width) + k % width * live->stride[live->ndim - 1];
 }
 
-/* Copies the strided tensor x, contiguous and in double. */
+/* Copies the strided tensor x to contiguous doubles. */
 static void keep(Log *log, Record *r, const Tensor *x) {
     const int64_t n = tensor_count(x);
     const DType type = (DType)x->dtype;
@@ -65,8 +65,8 @@ static bool has_value(const Log *log, const Record *r, const void *data) {
     return r->kind == RECORD_OUTPUT && r->sample == log->sample && at >= first && at < first + r->bytes;
 }
 
-/* The last of the first n records that is an output of `op` (NULL: of any op) at this address. In-place ops write
- * several outputs to one address. Returns NULL if there is none in this step. */
+/* Returns the last of the first n records that is an output of `op` (NULL: of any op) at this address,
+ * because in-place ops write several outputs to one address. Returns NULL if there is none in this step. */
 static const Record *value_of(const Log *log, int64_t n, const char *op, const void *data) {
     while (n-- > 0) {
         const Record *r = &log->records[n];
@@ -83,13 +83,14 @@ static const Record *output_of(const Log *log, const OpDef *op, const Call *call
 
 static bool is_parameter(const Tensor *x) { return x && x->grad && x->grad->flags & TENSOR_MAIN_GRAD; }
 static bool is_value(const Tensor *x) { return x && dtype_is_float((DType)x->dtype) && !is_parameter(x); }
-/* Received from a different pipeline stage; tables and loss weights need no gradient. */
+/* Whether x was received from a different pipeline stage. Tables and loss weights were not; they need no
+ * gradient. */
 static bool is_received(const Log *log, const Tensor *x) {
     return is_value(x) && x->ndim == 3 && x->flags & TENSOR_NEEDS_GRAD && !value_at(log, x->data);
 }
 
-/* The parameter that names an op. All layers of a T5's stack have the same table of relative biases, so an attention is
- * named by its values. */
+/* The parameter by which an op is named. All layers of a T5 stack share one table of relative position
+ * biases, so an attention op is named by its inputs instead. */
 static const Param *parameter_of(const OpDef *op, const Call *call) {
     if (op == &OPS[OP_attention] || op == &OPS[OP_attention_unfused]) return NULL;
     for (int i = 0; i < CALL_IN; i++)
@@ -128,8 +129,9 @@ static void name_linear(Record *r, const OpDef *op, const Call *call) {
     if (bias) r->name = mix(hash_name("bias"), hash_name(param_of(bias)->spec.name));
 }
 
-/* The encoder and the decoder of a T5 look up the same tables; the lengths of their sequences distinguish them. With
- * equal lengths, the looked-up rows have no name if other pipeline ranks look up rows too. */
+/* The encoder and the decoder of a T5 model use the same embedding tables, so their lookups are distinguished
+ * by the lengths of their sequences. With equal lengths, the looked-up rows have no name if other pipeline
+ * ranks look up rows too. */
 static void name_embedding(const Log *log, Record *r, const Call *call) {
     const int64_t positions = call->in[0]->dim[1] * log->mesh.size[AXIS_CP];
     r->name = log->alike && log->mesh.size[AXIS_PP] > 1 ? 0 : mix(r->name, (uint64_t)positions);
@@ -164,7 +166,7 @@ static void name_output(Log *log, Record *r, const OpDef *op, const Call *call) 
 
 static bool writes_down(const Log *log) { return log->step >= log->first && log->step <= log->last; }
 
-/* Records outputs of kernels that are summands over tensor- or context-parallel ranks. */
+/* Records outputs of kernels that are one rank's summand of a sum over tensor- or context-parallel ranks. */
 static void trace(void *arg, const OpDef *op, const Call *call) {
     Log *log = arg;
     Tensor *y = call->out[0];
@@ -186,7 +188,8 @@ static void take_partial(Log *log, Record *r) {
     log->pending = -1;
 }
 
-/* The tensors of a router's loss cover a rank's share of the microbatch, so the one-rank run has no counterpart. */
+/* The tensors of a router's loss cover only a rank's share of the microbatch, so they have no counterpart in
+ * the one-rank run. */
 static bool is_of_a_share(const OpDef *op) { return op == &OPS[OP_router_loss]; }
 
 static void on_ran(Log *log, const Tape *t, const OpDef *op, const Call *call) {
@@ -260,7 +263,7 @@ static bool is_table(const OpDef *op) {
     return op == &OPS[OP_embedding] || op == &OPS[OP_attention] || op == &OPS[OP_attention_unfused];
 }
 
-/* Records the contribution to a main gradient; the type is that of the sum. */
+/* Records what the backward of an op has added to a main gradient; the type is that of the sum. */
 static void weight_played(Log *log, const Record *y, const OpDef *op, Tensor *w, int which) {
     if (!w->grad->data || !log->before[which]) return;
     Record *r = add_backward(log, y, RECORD_WEIGHT, 0, op);
@@ -430,7 +433,7 @@ static bool same(const Record *a, const Record *b) {
            a->sample == b->sample && a->again == b->again;
 }
 
-/* Collectives duplicate a value in other forms; log_find returns the first. */
+/* Collectives make further records of the same value in other forms; log_find returns the first record. */
 void log_index(Log *log) {
     log->slots = 64;
     while (log->slots < 2 * log->n) log->slots *= 2;
@@ -508,8 +511,8 @@ static bool is_regrouped(const Record *r, const Mesh *m) {
     return cut || (r->ragged && (m->size[AXIS_TP] > 1 || m->size[AXIS_CP] > 1 || m->size[AXIS_EP] > 1));
 }
 
-/* A value of a sample's first position, such as BERT's pooler, or its gradient: only the first context-parallel
- * rank has that position. */
+/* Whether a record has no elements because it is a value of a sample's first position, such as the output of
+ * BERT's pooler, or its gradient: only the first context-parallel rank has that position. */
 static bool is_of_no_position(const Record *r, const Mesh *m, const Record *whole) {
     return !is_parameter_record(r) && m->coordinate[AXIS_CP] > 0 &&
            spmd_on(r->shape.spmd, AXIS_CP) != SPMD_P &&

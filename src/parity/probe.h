@@ -60,15 +60,15 @@ typedef struct Log {
     int64_t n, cap;
     Mesh mesh;
     Device *device; /* device of the run's tensors */
-    bool alike;     /* encoder and decoder have sequences of equal length */
+    bool alike;     /* the sequences of encoder and decoder have equal lengths */
     Arena *arena;
     int64_t *table, slots;     /* hash table by name, see log_index */
     int64_t step, first, last; /* records steps first to last */
     int64_t sample;            /* sample of the running op: the first of its microbatch */
     Writer writers[WRITERS];
     int64_t n_writers;
-    double *before[OPERANDS]; /* main gradients before a node's backward */
-    int64_t pending;          /* the last partial that has no record yet; -1: none */
+    double *before[OPERANDS]; /* the main gradients before the backward of a node */
+    int64_t pending;          /* index of the last RECORD_PARTIAL that no output refers to yet; -1: none */
     double scale;             /* scale of RECORD_SUM */
     /* Called synchronously for every record, with the (strided) tensor that the record was copied from. */
     void (*seen)(void *arg, struct Log *, const Record *, Tensor *live);
@@ -80,13 +80,13 @@ Log *logs_new(int ranks, int64_t first, int64_t last);
 void logs_free(Log *, int ranks);
 /* Returns the watch to pass to case_run. */
 CaseWatch logs_watch(Log *);
-/* Returns a view of memory from a live tensor's first element to its last. The offset locates element k of the
- * tensor's record in this view. */
+/* record_view returns a view of memory from a live tensor's first element to its last. record_place returns
+ * the offset, in this view, of element k of the tensor's record. */
 DeviceView record_view(const Log *, const Tensor *live, unsigned mode);
 int64_t record_place(const Tensor *live, int64_t k);
-/* Builds the index for log_find; call it after the run. */
+/* Builds the index for log_find; must be called after the run. */
 void log_index(Log *);
-/* The record with the same name, kind, step, ... as `like`; NULL: none. */
+/* Returns the record that has the same name, kind, step, ... as `like`; NULL: none. */
 const Record *log_find(const Log *, const Record *like);
 /* Returns, for every element of `r`, its flat index in the one-rank run's record `whole`; -1: padding. The array has
  * tensor_count(&r->shape) elements, and the caller frees it. NULL if the indices cannot be determined. */

@@ -18,10 +18,13 @@ typedef struct Reference {
     Safetensors *file;
     Batch batch;          /* all samples, with every input that a model may have */
     const double *logits; /* [batch.b, rows, outputs] */
-    /* Number of rows and outputs: positions and vocabulary; with a task, 1 and classes, or 1 and 1 for a choice. */
+    /* Rows per sample, and outputs per row: positions and vocabulary size; with a task, 1 and the number of
+     * classes; with a multiple-choice task, 1 and 1. */
     int64_t rows, outputs;
     bool
-        of_task; /* tokens are checked with the model, because the file does not contain the size of its vocabulary */
+        /* the reference has a task; its tokens are checked against the model, because the file does not
+         * contain the vocabulary size */
+        of_task;
     DType weights; /* the narrowest type that can hold all of the reference's weights */
 } Reference;
 

@@ -9,7 +9,7 @@
 #include "base/mem.h"
 #include "base/statistics.h"
 
-/* Far above rounding, far below any fault. */
+/* A bound far above rounding errors and far below any fault. */
 static const double CLOSE = 1e-6;
 
 /* ||x - a y + b z|| <= CLOSE ||y||; z may be NULL. */
@@ -31,8 +31,8 @@ static bool not_finite(Suspect s, char *out, size_t size) {
     return false;
 }
 
-/* With two ranks, a missing summand leaves only the other summand; the description as the only summand takes
- * precedence. */
+/* If one of two ranks' summands is missing, x equals the other summand; then x is described as equal to that
+ * summand. */
 static bool summand(Suspect s, char *out, size_t size) {
     for (int r = 0; s.summands && r < s.ranks; r++)
         if (norm_of(s.summands + r * s.n, s.n) > 0 && is_close(s.x, 0, s.y, -1, s.summands + r * s.n, s.n)) {

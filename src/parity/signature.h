@@ -11,6 +11,6 @@ typedef struct Suspect {
     int ranks, rank;        /* rank: the rank that has x */
 } Suspect;
 
-/* Describes x as not finite, scaled by c, zero in whole or at the end, without a rank's summand, equal to its rank's
- * own summand, or permuted; else by the relative difference. */
+/* Describes x as not finite, scaled by c, entirely zero or zero at the end, lacking a rank's summand, equal
+ * to its own rank's summand, or permuted; otherwise states the relative difference. */
 void signature_of(Suspect, char *out, size_t size);

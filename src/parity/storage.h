@@ -2,11 +2,12 @@
  * lane stores a value. The distance between this run and an fp64 run without rounding is the error that the lane may
  * have. It does not depend on the arithmetic of the lane's kernels.
  *
- * A one-rank run in the lane records where the lane stores 16 bits: the type of every op output, in order. The fp64
- * run executes these ops too. The log counts values that should always be F32. Weights are rounded for forward and
- * backward passes; masters are not. The optimizer's moments are rounded after each update if the options require it.
- * FP8 operands are quantised in fp64 by the lane's own ops. For the exact lane, which rounds to a grid, the prediction
- * adds uniform noise of the same size instead, so that it shares no rounding with the run under test. */
+ * A one-rank run in the lane records where the lane stores 16 bits: the type of every op output, in order.
+ * The fp64 run executes the same ops in the same order. The log also counts stored values that are narrower
+ * than F32 but should not be. Weights are rounded for forward and backward passes; master weights are not.
+ * The optimizer's moments are rounded after each update if the options require it. FP8 operands are quantised
+ * in fp64 by the lane's own ops. For the exact lane, which rounds to a grid, the prediction adds uniform
+ * noise of the same size instead, so that it shares no rounding with the run under test. */
 #pragma once
 
 #include "parity/case.h"
@@ -29,9 +30,9 @@ void storage_log_free(StorageLog *);
 typedef struct Storage {
     StorageLog *log;
     const Config *lane; /* the options of the run in low precision */
-    int draw;           /* which draw of the exact lane's noise */
+    int draw;           /* number of the draw of the exact lane's noise */
     int64_t at, drawn;
-    double *kept; /* copy of the masters while rounded ones replace them */
+    double *kept; /* copy of the master weights while rounded values replace them */
 } Storage;
 
 void storage_record(void *storage, const OpDef *, const Call *); /* a TapeTrace */

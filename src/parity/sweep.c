@@ -21,8 +21,8 @@ static void begin_args(Args *args, Arena *arena, Config *c, const SweepOptions *
     args_line(args, o->n_words, o->words);
 }
 
-/* The options of all cells must satisfy the rules on one rank, in the cell's lane or in any other lane: an option may
- * apply to one lane only. */
+/* The options common to all cells must satisfy the rules on one rank in at least one lane, because an option
+ * may apply to one lane only. */
 static Err check_case(const SweepOptions *o, Sweep *s, SweepCase *of, Config *c) {
     Err first = ERR_OK;
     for (int lane = -1; lane < LANES; lane++) {
@@ -135,7 +135,7 @@ static const Cell *find_same(const Sweep *s, const Cell *cell) {
     return NULL;
 }
 
-/* Cells of one layout may differ in other options. */
+/* Names each cell by its layout and, if several cells of a lane have the same layout, also by its words. */
 static void name_cells(Sweep *s) {
     for (int64_t i = 0; i < s->n_cells; i++) {
         Cell *c = &s->cells[i];
@@ -291,7 +291,8 @@ static void run_alone(void *arg) {
     must(case_run_alone(a->of, a->lane, a->noise, NULL, a->trace));
 }
 
-/* An error of a layout does not depend on the precision, so it is localised where rounding is tiny. */
+/* An error in a layout does not depend on the precision, so it is localised in a lane with little rounding.
+ * */
 static void localise_cell(Cell *cell) {
     const Case *of = &cell->of->run;
     const bool exact = cell->lane == LANE_EXACT;
@@ -450,7 +451,7 @@ Verdict cell_verdict(const Cell *c) {
     return c->job->end == JOB_DONE && c->result->pass ? VERDICT_PASS : VERDICT_FAIL;
 }
 
-/* The line of the output that reports the fault, else the last line. */
+/* Appends the line of the output that reports the fault or, if there is none, the last line. */
 static void put_fault(const char *output, Str *out) {
     const char *at = strstr(output, "FAULT");
     if (!at) {

@@ -1,8 +1,9 @@
-/* Runs golden cases in the lanes and layouts of a list and judges each cell (cell.h). A list is a text file with one
- * cell per line, `[case] lane options...`. The case is the last component of its folder; a cell without one applies to
- * all cases. Lines about cases that are not given are ignored, but such a case must have a folder next to the given
- * ones, or it is a user error. A repeated cell is also a user error. # starts a comment. One-rank reference runs
- * happen once per case and lane. Runs use separate processes (jobs.h), unless `here` is set.
+/* Runs golden cases in the lanes and layouts of a list and judges each cell (cell.h). A list is a text file
+ * with one cell per line, `[case] lane options...`. The case is the last component of its folder; a cell
+ * without one applies to all cases. Lines about cases that were not given are ignored if a folder with the
+ * case's name is next to a given case; otherwise they are a user error. A repeated cell is also a user error.
+ * # starts a comment. The one-rank reference runs are made once per case and lane. Each run uses a separate
+ * process (jobs.h), unless `here` is set.
  *
  * A cell whose layout breaks a rule is skipped, with the rule's error message; this is not a pass. Any other mistake
  * in a cell's options is a user error: an unknown option, a number out of range, a second precision, or an option of
@@ -14,7 +15,7 @@
 #include "parity/cell.h"
 #include "run/provenance.h"
 
-/* Planned: it would run, but this is a dry run. */
+/* VERDICT_PLANNED: the cell would run, but this is a dry run. */
 typedef enum Verdict { VERDICT_PASS, VERDICT_FAIL, VERDICT_PLANNED, VERDICT_SKIPPED, VERDICTS } Verdict;
 
 typedef struct SweepCase {
@@ -29,9 +30,9 @@ typedef struct Cell {
     SweepCase *of;
     int64_t line;
     const char *words;  /* the cell's words in the list, without the case */
-    const char *values; /* values of all options, including the case's and the sweep's */
-    const char *layout; /* layout from cell_layout; the words of a skipped cell */
-    const char *name;   /* the layout; with the words if several cells of the lane have this layout */
+    const char *values; /* values of all options, including those of the case and of the sweep */
+    const char *layout; /* the layout as cell_layout prints it; for a skipped cell, its words */
+    const char *name;   /* the layout, followed by the words if several cells of the lane have this layout */
     Lane lane;
     Config config;
     const char *skipped; /* error messages of rules, one per line; NULL: not skipped */
@@ -64,7 +65,8 @@ struct SweepOptions {
     ArgTable own;      /* the caller's own options, allowed among the words */
     int at_once;       /* number of concurrent jobs; 0: one per core; one on a GPU */
     double deadline_s; /* time limit per cell */
-    bool here;         /* without at_once and deadline_s: cells run in this process, and a crash ends it */
+    /* cells run in this process, which a crash then ends; at_once and deadline_s are ignored */
+    bool here;
 };
 
 /* Reads cases and list. The options must outlive the sweep. Call sweep_free afterwards, even on error. */
@@ -97,7 +99,7 @@ typedef struct SweepFact {
     const char *name;
     char value[1000];
 } SweepFact;
-/* A range over the cells that are not skipped: "1" or "1 to 8". */
+/* The threads per rank of all cells that are not skipped, as a range: "1" or "1 to 8". */
 void sweep_threads(const Sweep *, const Provenance *, char *out, size_t n);
 void sweep_facts(const Sweep *, SweepFact out[SWEEP_FACTS]);
 

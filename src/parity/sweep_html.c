@@ -1,6 +1,6 @@
-/* A sweep as one static page: where it ran, how to read it, failures first, a grid of layouts and precisions, the
- * error of each layer, the loss curves. Every error is shown as a fraction of its bound, so that precisions can
- * be compared. SVG and CSS only. */
+/* A sweep as one static page: where it ran, how to read it, failures first, a grid of layouts and precisions,
+ * the error of each layer, the loss curves. Every error is shown as a fraction of its bound, so that
+ * precisions can be compared. The page uses only SVG and CSS. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -24,7 +24,7 @@ static void put_code(const char *text, Str *out) {
     str_puts(out, "</code></td>");
 }
 
-/* Green to yellow up to the bound, red beyond it. */
+/* The color is green to yellow up to the bound, red beyond it. */
 static void put_color(double ratio, Str *out) {
     if (!(ratio <= 1))
         str_puts(out, "#f4a6a0");
@@ -33,7 +33,7 @@ static void put_color(double ratio, Str *out) {
                    (int)lround(200 - 60 * ratio));
 }
 
-/* An open cell of the table, with its number. */
+/* Begins a table cell and writes the ratio; the caller ends the cell. */
 static void put_ratio(const Cell *c, double ratio, const char *title, Str *out) {
     str_puts(out, "<td class=\"n\" style=\"background:");
     put_color(ratio, out);
@@ -255,7 +255,8 @@ static double y_of(const Axes *a, double loss) {
     return HEIGHT - BOTTOM - (loss - a->low) / (a->high - a->low) * (HEIGHT - TOP - BOTTOM);
 }
 
-/* 1, 2 or 5 times a power of ten: about `wanted` multiples fit into the range. */
+/* The distance of ticks: 1, 2 or 5 times a power of ten, so that there are about `wanted` ticks in the range.
+ * */
 static double tick(double range, double wanted) {
     const double rough = range / wanted, power = pow(10, floor(log10(rough))), times = rough / power;
     return power * (times > 5 ? 10 : times > 2 ? 5 : times > 1 ? 2 : 1);

@@ -27,7 +27,7 @@ static double seconds_of(const Cell *c) { return c->job ? c->job->seconds : 0; }
 
 /* ---- provenance ---- */
 
-/* A blank and n bytes, quoted for a shell if they need it. */
+/* Appends a blank and a word of n bytes, quoted for a shell if necessary. */
 static void put_word(const char *word, size_t n, Str *out) {
     static const char PLAIN[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_=+./,:@%";
     str_puts(out, " ");
@@ -53,7 +53,7 @@ static void put_sweep(const SweepOptions *o, char *out, size_t n) {
     str_free(&text);
 }
 
-/* Number of words of an option of the sweep itself; 0: the word is not such an option. */
+/* The number of words of this option if it belongs to the sweep itself; 0: it does not. */
 static int count_own(const SweepOptions *o, int at) {
     const char *word = o->words[at];
     const size_t n = strcspn(word, "=");
@@ -74,7 +74,8 @@ static void put_options(const Sweep *s, Str *out) {
     }
 }
 
-/* A single run is compared with the oracle only, a cell also with one rank. */
+/* Whether only a sweep reproduces the verdict: a single run is compared only with the oracle, a cell also
+ * with the one-rank run. */
 static bool needs_sweep(const Cell *c) {
     return c->lane == LANE_EXACT ||
            (sweep_worst(c) && !c->result->pass && report_passes(&c->result->oracle.rows));

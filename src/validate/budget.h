@@ -1,15 +1,16 @@
 /* Divides the time of `isotron validate` among its stages. */
 #pragma once
 
-/* A stage that has still to run. */
+/* A stage that has not run yet. */
 typedef struct StageTime {
-    double share; /* of the time left after all minimums; 0: the stage gets exactly its minimum */
+    /* share of the time that is left after all minimums; 0: the stage gets exactly its minimum */
+    double share;
     double least; /* seconds */
 } StageTime;
 
-/* Returns the seconds for stages[0], the next of n stages. A stage without a share gets its minimum. At most two
- * fifths of `all` seconds are kept for such stages and for `overhead` seconds outside stages. The time left after
- * `gone` seconds is divided among the other stages: each gets its minimum and its share of the rest. If the minimums
- * exceed three quarters of the time left, each stage gets only part of its minimum. A stage that takes too long thus
- * shortens the later stages. */
+/* Returns the seconds for stages[0], the next of n stages. A stage without a share gets its minimum. At most
+ * two fifths of the `all` seconds are reserved for such stages and for the `overhead` seconds spent outside
+ * stages. The time left after `gone` seconds is divided among the other stages: each gets its minimum and its
+ * share of the rest. If the minimums exceed three quarters of the time left, each stage gets only part of its
+ * minimum. A stage that takes too long thus shortens the later stages. */
 double stage_budget(const StageTime *stages, int n, double all, double gone, double overhead);

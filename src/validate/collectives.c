@@ -1,8 +1,9 @@
-/* Tests every collective on exact data: in each type, in place and out of place, over ragged sizes, repeatedly as time
- * allows. Groups have every size that divides the world, and consecutive or strided members. All groups communicate
- * concurrently. Outputs are filled before each call, and a guard zone after them is checked. Sums that are not exact
- * are repeated, compared with the first result, and hashed: their order may differ between libraries, but not between
- * runs. */
+/* Tests every collective on data whose exact results are known: with each type and many sizes, in place and
+ * out of place, repeated while time allows. Groups have every size that divides the world, and consecutive or
+ * strided members. All groups of a split communicate concurrently. Before each call, both buffers are filled
+ * with a pattern; after it, a guard zone at the end of the output is checked. Sums that are not exact are
+ * computed repeatedly, compared with the first result, and hashed: the order of summation may differ between
+ * libraries, but not between runs. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,7 +34,7 @@ typedef struct Check {
     bool wrong[N_COLLECTIVES]; /* a fault of this collective is already reported */
 } Check;
 
-/* The faults that a rank has seen in one call. */
+/* The faults that a rank has found in one call. */
 typedef struct Seen {
     ExactWrong wrong;
     int64_t beyond; /* bytes changed beyond the output */
@@ -42,7 +43,7 @@ typedef struct Seen {
 
 /* ---- sizes ---- */
 
-/* 0, 1, odd numbers, and powers of two with their neighbours. */
+/* The sizes to test: a few small numbers, then powers of two with their two neighbours. */
 static int64_t size_of(int index) {
     static const int64_t SMALL[] = {0, 1, 2, 3, 7, 8, 9};
     enum { SMALLS = sizeof SMALL / sizeof *SMALL, FIRST = 5, STEP = 3 };
@@ -61,7 +62,7 @@ static void add_split(Check *c, Group g, const char *how) {
         snprintf(s->text, sizeof s->text, "%s groups of %d", how, g.size);
 }
 
-/* The whole world first: NCCL opens the groups of all ranks in this order. */
+/* Lists the splits of the world into groups. The group of all ranks must be the first. */
 static void split_world(Check *c) {
     Group all = comm_everyone(c->r->comm);
     add_split(c, all, "");
@@ -89,7 +90,8 @@ static int64_t changed_behind(const Check *c, const Exact *x, const CommCall *ca
     const char *end = (const char *)call->out + (size_t)exact_out_count(x) * dtype_size(call->dtype);
     unsigned char guard[GUARD];
     int64_t n = 0;
-    if (x->in_place && x->of->splits) return 0; /* other parts of the larger buffer follow it */
+    /* the guard zone is not checked: other parts of the larger buffer follow the output */
+    if (x->in_place && x->of->splits) return 0;
     device_read(c->r->device, guard, end, GUARD);
     for (int i = 0; i < GUARD; i++) n += guard[i] != FILL;
     return n;
@@ -198,15 +200,16 @@ static Exact exact_of(const Check *c, const Split *s, int collective, int type, 
                    .in_place = in_place};
 }
 
-/* A variant of NCCL applies only to some collectives: trees only to all-reduce, and no variant to messages. */
+/* A variant of NCCL applies only to some collectives: trees apply only to all-reduce, and no variant applies
+ * to point-to-point messages. */
 static bool is_of_variant(const Check *c, const Collective *of) {
     const char *variant = c->r->in->variant;
     if (!variant || of->kind == COMM_ALL_REDUCE) return true;
     return strstr(variant, "Ring") && of->kind != COMM_ALL_TO_ALL && of->kind != COMM_SEND;
 }
 
-/* Checks all collectives of one size in one split, while there is time or, if `always`, to the end. Returns
- * whether it reached the end. */
+/* Checks all collectives with one size in one split. Stops when the time is up, unless `always` is set.
+ * Returns whether all were checked. */
 static bool check_size(Check *c, const Split *s, int64_t count, bool always) {
     for (int k = 0; k < N_COLLECTIVES; k++)
         for (int t = 0; t < N_EXACT_TYPES; t++)
@@ -220,12 +223,13 @@ static bool check_size(Check *c, const Split *s, int64_t count, bool always) {
     return true;
 }
 
-/* Checks one size in all splits: the least that certifies anything. */
+/* Checks one size in all splits. This is the minimum for a verdict, so it ignores the time limit. */
 static void check_first(Check *c) {
     for (int s = 0; s < c->n_splits; s++) check_size(c, &c->split[s], FIRST_COUNT, true);
 }
 
-/* Checks further sizes, repeatedly while there is time. Returns the first size that was left out; -1: none. */
+/* Checks the other sizes, again and again while there is time. Returns the first size that was left out; -1:
+ * none. */
 static int64_t check_sizes(Check *c) {
     bool again = false;
     for (; stage_has_time(c->r, 0.9); again = true)

@@ -15,7 +15,8 @@
 
 typedef enum Change { SAME, FASTER, SLOWER, NOT_KNOWN } Change;
 
-/* The interval of ours / theirs, from the intervals of both medians (base/statistics.h). */
+/* Computes the confidence interval of ours / theirs from the intervals of both medians (base/statistics.h).
+ * */
 static Change compare_rates(const Metric *ours, const Metric *theirs, double error, double allow,
                             double *ratio) {
     Interval a, b;
@@ -28,7 +29,8 @@ static Change compare_rates(const Metric *ours, const Metric *theirs, double err
     return of.low > 1 + allow ? FASTER : SAME;
 }
 
-/* The error probability of each metric, so that all metrics of a stage together meet the gate's (Bonferroni). */
+/* The error probability for each of n metrics, so that all together have at most INTERVAL_ERROR (the
+ * Bonferroni correction). */
 static double error_of_one(int n) {
     const double most = ldexp(1, 1 - OUTCOME_ROUNDS); /* the smallest that OUTCOME_ROUNDS samples allow */
     return fmax(INTERVAL_ERROR / n, 2 * most);
@@ -38,7 +40,8 @@ int compare_least(int n_rates) { return (int)interval_least(error_of_one(n_rates
 
 /* Counts the rates of a stage that are compared. */
 typedef struct Rates {
-    int judged, few, absent;              /* few: with too few samples; absent: missing in the other run */
+    /* few: rates with too few samples; absent: rates that the other run lacks */
+    int judged, few, absent;
     const char *first_few, *first_absent; /* their names */
 } Rates;
 
@@ -65,7 +68,7 @@ static void limit_rates(Outcome *r, const char *stage, const char *first, int n,
 /* ---- the last good run ---- */
 
 enum { WHY = 200, MOST_MIB = 64 };
-static const double MOST_RATE = 1e18; /* sums of rates stay finite */
+static const double MOST_RATE = 1e18; /* an upper limit, so that sums of rates stay finite */
 
 static bool is_object_of_texts(const json_t *object) {
     const char *name;
@@ -350,7 +353,7 @@ static int mean_rates(const Outcome *r, const Outcome *other, const char *name,
     return rates ? n : 0;
 }
 
-/* Each turn has one half of the samples. */
+/* The first half of the samples is from one turn, the second half from another. */
 static bool interval_over_turns(const double *x, int n, double error, Interval *out) {
     Interval half[2];
     if (!interval_of_median(x, n, error, out)) return false;

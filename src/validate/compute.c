@@ -22,13 +22,15 @@
 #include "validate/load.h"
 #include "validate/stage.h"
 
-/* Operands are integers v of at most 127 times a power of two. With K = 1024 terms, sums are below 2^24. */
+/* Operands are integers of at most 127, multiplied by the type's factor. With K = 1024 terms, the sums of
+ * products of the integers are below 2^24. */
 enum { K = 1024, LARGEST = 127, BLOCKS = 2, MOST_BATCH = 16 };
 
 static const struct {
     const char *name;
     DType in, out;
-    double factor; /* scale of operands; F64: 14 more bits each; F16: sums do not overflow */
+    /* multiplied with the operands. F64: adds 14 bits to each operand. F16: keeps sums from overflowing */
+    double factor;
     bool fp8;
 } TYPES[] = {{"fp64", F64, F64, 0x1p14 + 1, false},
              {"fp32", F32, F32, 1, false},
@@ -148,7 +150,7 @@ static void multiply_on_device(Compute *c, int type, int block, int result, Devi
         call_run(&OPS[OP_linear], &plain);
 }
 
-/* Counts the correct elements of a result; the count is on the device. */
+/* Counts the correct elements of a result, and leaves the count in device memory. */
 static void count_right(Compute *c, int block, int result) {
     const int64_t n = c->n * c->n, one = 1;
     Tensor flat = tensor_make(c->sum.data, c->sum.dtype, 1, &n),
@@ -194,10 +196,13 @@ static void upload_negatives(Compute *c) {
 
 /* ---- comparison ---- */
 
-/* The results of a rank in one type. */
+/* The findings of a rank for one type. */
 typedef struct Found {
-    uint64_t other, host; /* hashes: the neighbour's block on this device, this rank's block on the host */
-    int64_t wrong, at;    /* number and first index of wrong elements in a result; -1: the host finds none */
+    /* hashes of results. other: the neighbour's block, computed by this device; host: this rank's block,
+     * computed by the host */
+    uint64_t other, host;
+    /* number of wrong elements in a result, and index of the first; -1: the host found no wrong element */
+    int64_t wrong, at;
     uint64_t got, wanted; /* bits of the first wrong element */
     int64_t repetition;
     int block;
@@ -271,8 +276,8 @@ static void compare_with_host(Compute *c, int type, Found *f) {
     c->gemms += BLOCKS;
 }
 
-/* Computes both blocks until the end. A rank with a wrong result continues too: if it waited for the others beyond the
- * deadline, they would be reported instead. */
+/* Computes both blocks until end_ns. A rank that has found a wrong result continues as well: otherwise it
+ * would wait for the other ranks beyond the deadline, and they would be reported instead. */
 static void repeat(Compute *c, int type, int64_t end_ns, Found *f) {
     int64_t counts[MOST_BATCH];
     const int64_t n = c->n * c->n;

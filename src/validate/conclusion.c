@@ -13,10 +13,11 @@ typedef enum Kind { RANK, LINK, LIBRARY, HOST } Kind;
 
 typedef struct Component {
     Kind kind;
-    int a, b; /* the rank; the ranks of a link, a < b; 0: library A, 1: B */
+    /* RANK: a is the rank. LINK: between the ranks a < b. LIBRARY: a is 0 for library A, 1 for library B */
+    int a, b;
 } Component;
 
-/* The components that a finding may name. */
+/* The components that a finding names. */
 typedef struct Finding {
     Component named[MOST_NAMED];
     int n;
@@ -36,7 +37,7 @@ static void name_ranks(Finding *f, const char *suspect) {
     }
 }
 
-/* The driver belongs to the host, although each rank reports it. */
+/* The driver counts as a part of the host, although each rank reports it. */
 static Finding read_finding(const char *suspect, int stage, bool is_b, int ranks) {
     Finding f = {.n = 0};
     int a, b;
@@ -79,7 +80,8 @@ static int read_findings(const Validation *a, Finding *out) {
     return n;
 }
 
-/* A component that findings name is preferred to a component that only explains them: a slow link names no rank. */
+/* If two components explain equally many findings, the one that more findings name has the higher score. A
+ * component that no finding names has the score 0: a slow link alone is not evidence against a rank. */
 static int score(Component c, const Finding *f, int n) {
     int explained = 0, named = 0;
     for (int i = 0; i < n; i++) explained += explains(c, &f[i]), named += names(&f[i], c);

@@ -1,6 +1,6 @@
-/* Drills in child worlds: one rank does not start an operation, or exits while the others continue. The fault must end
- * the world within 10 s, and the report must name that rank. Opening devices and NCCL's groups may take long without
- * being a fault, so the short deadline begins after the first operation. */
+/* Drills in child worlds: one rank does not start an operation, or exits while the others continue. The fault
+ * must end the world within 10 s, and the report must name that rank. Opening devices and NCCL communicators
+ * may take long without being a fault, so the short deadline applies only after the first operation. */
 #include "validate/hang.h"
 
 #include <stdio.h>

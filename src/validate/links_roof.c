@@ -15,7 +15,7 @@ static double of_nvlink(int sm) {
     return sm >= 70 ? 25 : sm >= 60 ? 20 : 0;
 }
 
-/* GB/s of a PCIe lane in each direction, with its encoding. */
+/* GB/s of a PCIe lane in each direction, without the overhead of the encoding. */
 static double of_lane(unsigned generation) {
     static const double RATES[] = {0, 0.25, 0.5, 0.985, 1.969, 3.938, 7.563};
     return generation < sizeof RATES / sizeof *RATES ? RATES[generation] : 0;

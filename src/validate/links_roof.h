@@ -11,8 +11,8 @@ typedef enum RoofKind { ROOF_NOT_KNOWN, ROOF_PCIE, ROOF_NVLINK } RoofKind;
 
 typedef struct LinksRoof {
     RoofKind kind;
-    /* GB/s in each direction, the highest of all ranks; 0: not known. of_pair: between two ranks; a pair uses all
-     * links of a GPU only through switches or in a world of two. */
+    /* GB/s in each direction, the highest of all ranks; 0: not known. of_pair: the rate between two ranks,
+     * which can use all links of a GPU only through switches or in a world of two. */
     double rate, of_pair;
     int weakest;     /* the rank with the lowest rate; -1: all have the same rate */
     char of[80];     /* "18 NVLinks of 25 GB/s" */
@@ -28,7 +28,8 @@ LinksRoof links_roof(const NvmlFacts *facts, int n, bool all_linked, int devices
  * links are lost, at most 40 % is possible. PCIe has no such bound, because traffic may cross bridges, host memory and
  * both processors. */
 bool links_are_slow(const LinksRoof *, const Metric *busbw);
-/* Adds a limit if the roof is NVLink's and there are too few samples to judge whether links are slow. */
+/* If the roof is that of NVLink and there are too few samples to judge whether links are slow, reports that
+ * this is not certified. */
 void links_limit_samples(const LinksRoof *, const Metric *busbw, const char *collective, Outcome *);
 /* "78 % of 450 GB/s, 18 NVLinks of 25 GB/s"; empty if the roof is not known. */
 void links_share(const LinksRoof *, const Metric *busbw, char *out, size_t n);

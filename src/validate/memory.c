@@ -3,10 +3,10 @@
  * large as the share of free memory allows, and small enough that all patterns finish in time. An error is located by
  * its address.
  *
- * Ops do the comparison: they add the negated pattern as F32 and count the zeros. The sum of two numbers is 0 only if
- * they are opposite, so every word of a pattern must be a finite nonzero number. The highest two bits of its exponent
- * differ, so the sums are not denormal. In each block the pattern starts at a different word than in its neighbours,
- * so that a write to the wrong block is detected. */
+ * Ops do the comparison: they add the negated pattern as F32 and count the zeros. The sum of two numbers is 0
+ * only if they are opposite, so every word of a pattern must be a finite nonzero number. The highest two bits
+ * of its exponent differ, so the sums are not denormal. The pattern starts at a different word in each of
+ * SHIFTS consecutive blocks, so that a write to the wrong block is detected. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -19,7 +19,8 @@
 #include "kernels/ops.h"
 #include "validate/stage.h"
 
-/* SHIFT: bytes by which the pattern of a block is shifted from that of the previous one; SHIFTS of them differ. */
+/* SHIFT: bytes by which the pattern of each block is shifted from that of the block before. SHIFTS: the
+ * number of different shifts. */
 enum { SHIFT = 256, SHIFTS = 4096, BLOCK_OF_GPU = 64 << 20, BLOCK_OF_HOST = 4 << 20, MOST_OF_HOST = 1 << 30 };
 static const uint32_t SIGN = UINT32_C(1) << 31, UPPER = UINT32_C(1) << 30, LOWER = UINT32_C(1) << 29;
 
@@ -30,7 +31,7 @@ static uint32_t random_word(uint32_t at) {
     x = (x ^ x >> 13) * UINT32_C(0xc2b2ae35);
     return (x & ~LOWER) | (~x & UPPER) >> 1;
 }
-/* The pattern walks over all bits except the highest two of the exponent. */
+/* The set bit walks over all bits except the highest two of the exponent. */
 static uint32_t walking_one(uint32_t at) { return LOWER | (at % 30 == 29 ? SIGN : UINT32_C(1) << at % 30); }
 static uint32_t fives(uint32_t at) { return UINT32_C(0x55555555) | (at & 0); }
 
@@ -129,7 +130,7 @@ static void write_block(const Region *g, size_t offset) {
     device_copy(g->r->device, g->at + offset, g->made + shift_of(g, offset), g->block);
 }
 
-/* Counts the correct words of a block; the count is on the device. */
+/* Counts the correct words of a block, and leaves the count in device memory. */
 static void count_block(const Region *g, size_t offset) {
     const int64_t n = (int64_t)(g->block / sizeof(float)), one = 1;
     Tensor block = tensor_make(g->at + offset, F32, 1, &n),
@@ -176,7 +177,8 @@ static size_t affordable(Region *g) {
     make_pattern(g, 0);
     const double making = (double)(clock_ns() - start) * 1e-9, block = seconds_of_block(g),
                  blocks = (0.8 * g->r->in->seconds / N_PATTERNS - making) / block;
-    g->seen = (Seen){.address = g->seen.address}; /* the patterns find it again */
+    /* forgets errors found here, because the patterns will find them again */
+    g->seen = (Seen){.address = g->seen.address};
     const size_t bytes = (blocks < 1 ? 1 : (size_t)blocks) * g->block;
     return bytes < g->bytes ? bytes : g->bytes;
 }

@@ -28,7 +28,7 @@ static void make_valid(char *s) {
         make_valid(to);                                                                                      \
     } while (0)
 
-/* The last item of the least severe evidence. */
+/* Returns the least severe evidence; if several are equally severe, the last of them. */
 static Evidence *least_severe(Outcome *r) {
     Evidence *least = r->evidence;
     for (int i = 1; i < r->n_evidence; i++)
@@ -95,7 +95,7 @@ void outcome_sample(Outcome *r, const char *unit, double sample, const char *nam
             return;
         }
         m = &r->metric[r->n_metrics++];
-        m->n = 0, m->roof = 0; /* clear leftovers of an earlier attempt of the stage */
+        m->n = 0, m->roof = 0; /* the memory may have values of an earlier attempt */
         snprintf(m->name, sizeof m->name, "%s", name);
         snprintf(m->unit, sizeof m->unit, "%s", unit);
     }

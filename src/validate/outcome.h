@@ -49,7 +49,7 @@ typedef struct Fact {
     bool lasting;
 } Fact;
 
-/* The hash of a result that depends on the order of sums. */
+/* The hash of a result that depends on the order of summation. */
 typedef struct OrderHash {
     char name[64];
     uint64_t hash;
@@ -62,7 +62,7 @@ typedef struct Outcome {
     char doing[160], summary[240];
     char transport[200]; /* the transport that the result depends on; empty: none */
     int n_evidence, n_metrics, n_limits, n_facts, n_hashes, n_lost; /* n_lost: evidence that did not fit */
-    int devices;    /* inventory: number of such devices that this process sees */
+    int devices;    /* inventory: number of devices of the kind --device that this process sees */
     bool exclusive; /* no other process can use the devices until this one has ended */
     Evidence evidence[OUTCOME_EVIDENCE];
     Metric metric[OUTCOME_METRICS];
@@ -72,7 +72,7 @@ typedef struct Outcome {
 } Outcome;
 
 #define PRINTS(n) __attribute__((format(printf, n, n + 1)))
-/* If there is no space, the new evidence replaces less severe evidence. */
+/* Adds evidence. If the list is full, the new evidence replaces less severe evidence. */
 void outcome_add(Outcome *, StageVerdict, const char *suspect, const char *fmt, ...) PRINTS(4);
 /* Adds a limit: something that is not certified. A repeated limit is stored once. If a fact, metric or limit does not
  * fit, a limit reports that. */
@@ -89,7 +89,7 @@ void outcome_sample(Outcome *, const char *unit, double sample, const char *name
 /* Sets the roof of a metric that has samples; 0: it is not known. */
 void outcome_roof(Outcome *, double roof, const char *name);
 const Metric *outcome_metric(const Outcome *, const char *name); /* NULL: none */
-/* Merges the results of a further run of the stage. Repeated evidence is stored once. */
+/* Merges the results of another run of the same stage. Repeated evidence is stored once. */
 void outcome_merge(Outcome *to, const Outcome *from);
 double metric_median(const Metric *); /* 0 for NULL or no samples */
 

@@ -1,7 +1,7 @@
 /* Runs golden cases over the transport, in the layouts that fit the world, as a sweep of `isotron parity`
- * (parity/sweep.h). Each cell runs in a separate process. On GPUs all cells run in the process of the stage, because
- * opening GPUs takes longer than a cell. In the lane `exact`, sums are exact in any order, so results over NCCL must
- * be bitwise equal to one rank's. */
+ * (parity/sweep.h). On a CPU each cell runs in a separate process. On GPUs all cells run in the process of
+ * the stage, because opening GPUs takes longer than a cell. In the lane `exact`, sums are exact in any order,
+ * so results over NCCL must be bitwise equal to those of one rank. */
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,9 +16,10 @@
 #include "parity/sweep.h"
 #include "validate/stage.h"
 
-/* Each kind of parallelism is listed once, before variants, pairs of kinds and further lanes. */
+/* The list begins with one layout of each kind of parallelism; then come variants, combinations of two kinds,
+ * and other lanes. */
 typedef struct Candidate {
-    const char *golden, *lane, *options; /* F: 4, or 2 in a world of two */
+    const char *golden, *lane, *options; /* the letter F is replaced by 4, or by 2 in a world of two */
     int ranks;                           /* minimum number of ranks */
 } Candidate;
 
@@ -183,7 +184,7 @@ static void finish(const StageInput *in, const Tally *t) {
 }
 
 /* Sweeps as many cells as the time allows, at least 2. The first sweep measures how long a cell takes. On
- * GPUs a sweep has one cell, so that the report names a cell that ends the process. */
+ * GPUs a sweep has one cell, so that the report can name the cell that ended the process. */
 static Err sweep_all(const StageInput *in, const char *const *dirs) {
     const int64_t start = clock_ns();
     const double guess_s = 1.5;

@@ -10,7 +10,8 @@
 /* The colours of tools/figure.py. */
 static const char *const BAR[] = {"#0072b2", "#009e73"}, GOOD[] = "#d55e00", ROOF[] = "#57606a";
 enum { AXIS = 320, LABEL = 250, BAR_HEIGHT = 10, ROW_HEIGHT = 16 }; /* pixels */
-static const double MOST_SHARE = 2;                                 /* a longer bar ends with the axis */
+/* a longer bar is cut off at the end of the axis */
+static const double MOST_SHARE = 2;
 
 typedef struct Rate {
     const ValidateRow *row;

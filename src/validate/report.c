@@ -35,7 +35,7 @@ StageVerdict validate_verdict(const Validation *a) {
 
 /* ---- the command that repeats a stage ---- */
 
-/* Options of the first run that a repetition omits, with their values. */
+/* Whether the command that repeats a stage omits this option and its value. */
 static bool is_left_out(const char *word) {
     static const char *const NAMES[] = {"--only", "--json", "--junit", "--html"};
     for (size_t i = 0; i < sizeof NAMES / sizeof *NAMES; i++) {
@@ -98,7 +98,7 @@ void validate_print_row(const Validation *a, const ValidateRow *row, Str *out) {
     str_puts(out, "\n");
 }
 
-/* Limits that A and B share are not repeated. */
+/* Limits that libraries A and B have in common are printed once. */
 static void print_limits(const ValidateRow *row, const char *indent, Str *out) {
     const Outcome *a = row->a, *b = row->b;
     for (int i = 0; i < a->n_limits; i++) str_printf(out, "%snot certified: %s\n", indent, a->limit[i]);
@@ -131,7 +131,7 @@ static void print_libraries(const Validation *a, Str *out) {
     for (int i = 0; i < STAGES; i++) print_classes(&a->row[i], out);
 }
 
-/* Why a stage has no verdict; NULL: it has one. The reasons of stages have no suspect. */
+/* Why a stage has no verdict; NULL: it has one. A stage states the reason in evidence without a suspect. */
 static const char *why_none(const ValidateRow *row) {
     if (!row->a) return "--only leaves it out";
     const StageVerdict v = verdict_of(row);
@@ -206,7 +206,7 @@ static void add_results(json_t *to, const Outcome *r) {
     json_object_set_new(to, "hashes", hashes);
 }
 
-/* Lasting facts are the fingerprint, others the state. */
+/* Adds the lasting facts as "fingerprint", all others as "state". */
 static void add_facts(json_t *to, const Outcome *r) {
     json_t *lasting = json_object(), *state = json_object();
     uint64_t hash = 0;

@@ -39,7 +39,7 @@ static const double LEAST_SWEEP_S = 0.7, LEAST_GPU_SWEEP_S = 7, LEAST_VARIANT_S 
 /* Time to open and close GPUs and NCCL, in the stages' shared process and in each drill of `hang`. */
 static const double OPENING_S = 6.5, DRILL_OPENING_S = 13;
 
-/* A turn, in memory shared by the processes. */
+/* A turn: one run of a stage with one library. It is in memory that the processes share. */
 typedef struct Turn {
     StageInput in;
     int stage;
@@ -149,7 +149,7 @@ static void name_library(Runner *x, const StageInput *in, char *out, size_t n) {
              in->variant ? in->variant : "");
 }
 
-/* The stage's process ended with a fault or had to be killed. */
+/* Records that the stage's process has crashed or had to be killed. */
 static void note_crash(Runner *x, const Turn *t, const Isolated *i, double limit) {
     Outcome *out = t->in.out;
     const Blame b = isolated_blame(i);
@@ -173,7 +173,8 @@ static void end_kept(Runner *x, bool is_b) {
     x->kept[is_b] = NULL;
 }
 
-/* A process that ended after the previous stage is not a fault of this stage. */
+/* Runs a turn in the kept process. If that process has ended since the previous stage, this is not a fault of
+ * the current stage, and a new process runs the turn. */
 static Isolated run_kept(Runner *x, bool is_b, double limit) {
     if (!x->kept[is_b]) x->kept[is_b] = isolation_new(take_turn, x->turn[is_b]);
     Isolated i = isolation_run(x->kept[is_b], limit, &x->watch);
@@ -232,7 +233,8 @@ static Turn *next_turn(Runner *x, int stage, bool is_b, double seconds) {
     return t;
 }
 
-/* The NCCL environment of a further turn of the stage `collectives`. NCCL reads its environment once per process. */
+/* The environment variables of NCCL for another turn of the stage `collectives`. NCCL reads its environment
+ * once per process. */
 typedef struct Variant {
     const char *algorithm, *protocol; /* NULL: NCCL's choice */
 } Variant;
@@ -244,7 +246,8 @@ static void set_or_clear(const char *name, const char *value) {
         unsetenv(name);
 }
 
-/* A stage that cannot run has failed, because an earlier stage was able to open devices and libraries. */
+/* If a stage cannot run, its verdict is FAIL, because an earlier stage was able to open devices and
+ * libraries. */
 static void note_error(const Turn *t) {
     Outcome *out = t->in.out;
     if (t->in.variant)
@@ -253,7 +256,7 @@ static void note_error(const Turn *t) {
         outcome_add(out, VALIDATE_FAIL, "not known", "it could not run: %s", out->error.msg);
 }
 
-/* On GPUs, cells of parity share a process. */
+/* On GPUs, the cells of parity run in the stage's process. */
 static bool needs_new_process(const ValidateOptions *o, int stage) {
     return ROWS[stage].starts_processes && !(stage == STAGE_parity && o->config->device == ON_CUDA);
 }
@@ -267,8 +270,8 @@ static void add_outcome(const Turn *t, Outcome *to) {
     outcome_merge(to, &t->out);
 }
 
-/* Runs one turn and adds the result to the row. `v` NULL: keeps the environment. Returns whether the turn ended; false
- * after a signal. */
+/* Runs one turn and adds the result to the row. If `v` is NULL, the environment is unchanged. Returns whether
+ * the turn ended; false after a signal. */
 static bool add_turn(Runner *x, int stage, bool is_b, double seconds, const Variant *v, Outcome *to) {
     if (x->a->signal) return false;
     Turn *t = next_turn(x, stage, is_b, seconds);
@@ -311,7 +314,7 @@ static bool sweeps_variants(int stage, const Outcome *out) {
            !getenv("NCCL_PROTO") && comm_processes() == 1 && outcome_verdict(out) < VALIDATE_FAIL;
 }
 
-/* Part of a turn's time; 0 if that is too short to start a process. */
+/* The seconds of a turn that are spent on variants; 0 if they are too few to start a process. */
 static double variants_seconds(const ValidateOptions *o, int stage, double seconds) {
     const double least = o->config->device == ON_CUDA ? LEAST_GPU_SWEEP_S : LEAST_SWEEP_S;
     return stage == STAGE_collectives && seconds / 2 >= least ? seconds / 2 : 0;
@@ -360,8 +363,8 @@ static void run_stage(Runner *x, ValidateRow *row, int stage, double all_seconds
     }
 }
 
-/* Opens the devices and library B before B's first stage, so that this does not use the stage's time. An error occurs
- * again in the stage. */
+/* Opens the devices and library B before B's first stage, so that this does not use the stage's time. Errors
+ * are ignored here, because they occur again in the stage. */
 static void open_b(Runner *x, int stage) {
     if (!compares_libraries(x->options, stage) || x->kept[true] || x->exclusive || comm_processes() > 1)
         return;
@@ -414,7 +417,8 @@ static double budget(const Runner *x, const Validation *a, int stage, double gon
 
 /* ---- a signal ---- */
 
-/* Keeps the findings of the stage. `doing`: what the signal interrupted; NULL: the stage had not begun. */
+/* Marks a stage as interrupted, and keeps its findings. `doing`: what the signal interrupted; NULL: the stage
+ * had not begun. */
 static void note_interrupt(ValidateRow *row, const char *doing) {
     if (!row->a) row->a = isolated_memory(sizeof *row->a);
     outcome_add(row->a, VALIDATE_INTERRUPTED, "", doing ? "it was interrupted" : "the run was interrupted");
@@ -441,8 +445,9 @@ static void print_row(const Validation *a, const ValidateRow *row) {
     str_free(&line);
 }
 
-/* Under a launcher, runs in a separate thread while a stage runs. The launcher ends all of its processes, and the loss
- * of one is a fault for the others. Processes without the report therefore wait for the one that writes it. */
+/* Under a launcher, this function runs in a separate thread when a signal arrives during a stage. If one
+ * process ends, the others report its loss as a fault, and the launcher ends them. Processes that do not
+ * write the report therefore wait for the one that does. */
 static void report_interrupt(void *validation) {
     enum { REPORT_S = 1 }; /* longer than rank 0 needs */
     Validation *a = validation;
@@ -559,7 +564,7 @@ static Err run_rows(Runner *x, Config *config, Validation *a) {
     return ERR_OK;
 }
 
-/* Golden cases are checked if they are named, or if parity will run. */
+/* Golden cases are checked if --golden is given, or if the stage parity will run. */
 static Err find_golden(const ValidateOptions *o, char **out) {
     const bool runs = text_list_selects(&o->only, ROWS[STAGE_parity].name) && comm_processes() == 1;
     return o->golden || runs ? parity_find_golden(o->golden, out) : ERR_OK;

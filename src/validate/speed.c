@@ -28,9 +28,11 @@ enum { MOST_PAIRED = 12, SIZES = 2, ROUND_SAMPLES = 2, PASSES = 2, REPEATS = 2, 
 
 typedef struct Speed {
     StageRank *r;
-    bool second;          /* something was slow in the first world */
-    bool gpu, shared;     /* shared: ranks share a device and its memory */
-    size_t message, most; /* bytes: of a link's message, larger than caches; of a collective */
+    bool second;      /* something was slow in the first world */
+    bool gpu, shared; /* shared: ranks share a device and its memory */
+    /* message: bytes of a message over a link, more than the caches hold; most: bytes of the largest
+     * collective */
+    size_t message, most;
     int round;
     char *in, *out, *work;
     Tensor x, w, y;
@@ -44,7 +46,8 @@ enum { N_ROOFED = sizeof ROOFED / sizeof *ROOFED };
 /* Links and ranks that were slow in every measurement so far, and the rates of their siblings. */
 typedef struct Slow {
     bool link[MOST_PAIRED * MOST_PAIRED], rank[EXACT_RANKS]; /* [from * world + to] */
-    bool below[N_ROOFED];                                    /* the floor of the roof */
+    /* bus bandwidth too far below the roof (links_are_slow) */
+    bool below[N_ROOFED];
     double of_links, of_ranks;
 } Slow;
 
@@ -91,7 +94,7 @@ static void sample_collective(Speed *s, const Collective *of, size_t bytes, bool
 
 static void link_name(int from, int to, char out[80]) { snprintf(out, 80, "link %d-%d", from, to); }
 
-/* Messages from one rank to another; the others wait. */
+/* Measures messages from one rank to another while all other ranks wait. */
 static void sample_link(Speed *s, int from, int to, bool keep) {
     StageRank *r = s->r;
     const int low = from < to ? from : to, high = from < to ? to : from;
@@ -114,7 +117,8 @@ static void sample_link(Speed *s, int from, int to, bool keep) {
                            .n = (int64_t)s->message,
                            .peer = r->rank == low,
                            .device = r->device};
-    if (takes_part) comm_run(r->comm, &call); /* the caches are in the same state for each link */
+    /* a warm-up, so that the caches are in the same state for each link */
+    if (takes_part) comm_run(r->comm, &call);
     device_wait(r->device);
     stage_barrier(r);
     const int64_t start = clock_ns();
@@ -125,7 +129,7 @@ static void sample_link(Speed *s, int from, int to, bool keep) {
     if (keep) keep_rate(s, (double)s->message * 1e-9 / each, s->roof.of_pair, name);
 }
 
-/* All ranks do the same work simultaneously. */
+/* Measures how long each rank takes for the same work, which all ranks do simultaneously. */
 static void sample_arrival(Speed *s, bool keep) {
     StageRank *r = s->r;
     const LinearAttr attr = {.fixed_order = false};
@@ -133,7 +137,8 @@ static void sample_arrival(Speed *s, bool keep) {
     double *all = mem_zero((size_t)r->world, sizeof *all);
     STAGE_DOING(r, "arrival of the ranks");
     stage_barrier(r);
-    call_run(&OPS[OP_linear], &call); /* the caches of the rank that waited longest are cold */
+    /* a warm-up, because the caches of the rank that waited longest are cold */
+    call_run(&OPS[OP_linear], &call);
     device_wait(r->device);
     const int64_t start = clock_ns();
     for (int i = 0; i < REPEATS; i++) call_run(&OPS[OP_linear], &call);
@@ -159,7 +164,8 @@ static bool is_within(const Speed *s, double seconds) {
     return stage_has_time(s->r, seconds / s->r->in->seconds);
 }
 
-/* Rounds in which each collective gets one sample, and each link and rank at least one. */
+/* The minimum number of rounds. A round samples each collective once, and each link and rank at least once.
+ * */
 static int least_rounds(const Speed *s) {
     const int n = s->r->world, links = n <= MOST_PAIRED ? n * (n - 1) : 0;
     return s->r->in->options->nccl_b ? compare_least(N_COLLECTIVES * SIZES + links + n) : least_samples(s);
@@ -349,7 +355,8 @@ static void report_roof(const Speed *s, const Slow *slow) {
 
 static size_t bytes_of(const Speed *s) { return s->most > s->message ? s->most : s->message; }
 
-/* Pages that were never written may all map to one page of zeros, which is read faster. */
+/* Writes the memory before the measurement: pages that were never written may all map to one page of zeros,
+ * which is read faster. */
 static void touch(const Speed *s, char *at) {
     char *filled = mem_alloc(bytes_of(s));
     memset(filled, 1, bytes_of(s));
@@ -380,14 +387,15 @@ static void release(const Speed *s) {
     device_release(d, s->work, 3 * tensor_bytes(&s->w));
 }
 
-/* Measures everything in fresh memory, and clears what is not slow. Returns whether something is slow. */
+/* Measures everything in newly allocated memory, and clears the entries of `slow` for which this measurement
+ * is not slow. Returns whether any entry is left. */
 static bool measure(Speed *s, Slow *slow) {
     StageRank *r = s->r;
     const int n = r->world;
     allocate(s);
     if (r->out) r->out->n_metrics = 0;
     for (s->round = 0; s->round <= OUTCOME_ROUNDS; s->round++) {
-        sample_all(s, s->round > 0); /* the first round opens the groups */
+        sample_all(s, s->round > 0); /* the first round is not kept, because it opens the groups */
         if (s->round * ROUND_SAMPLES < least_samples(s) ? !has_time_to_name(s) : !has_time(s)) break;
     }
     bool any = false;

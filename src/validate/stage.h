@@ -48,7 +48,7 @@ double stage_reduce(const StageRank *, CommReduction, double);
 void stage_barrier(const StageRank *);
 /* Whether less than the fraction of the budget has passed; rank 0 decides for all. */
 bool stage_has_time(const StageRank *, double fraction);
-/* Sets what this stage is doing; rank 0 only. */
+/* Describes what the stage is doing; only rank 0 records it. */
 #define STAGE_DOING(r, ...) ((r)->out ? outcome_doing((r)->out, __VA_ARGS__) : (void)0)
 
 typedef struct Suspect {
@@ -58,7 +58,7 @@ typedef struct Suspect {
 Suspect stage_suspect(const StageRank *, int rank);
 /* Whether a transport, as rank_open_device describes it, is NCCL. */
 bool stage_is_nccl(const char *transport);
-/* Records in the stage's result that it depends on the transport. */
+/* Records in the stage's result that the result depends on the transport. */
 void stage_note_transport(const StageRank *);
-/* "NCCL 2.28.9", or the transport through host memory. */
+/* "NCCL 2.28.9", or a description of the transport through host memory. */
 Suspect stage_transport(const StageRank *);

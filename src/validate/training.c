@@ -15,7 +15,7 @@
 #include "train/trainer.h"
 #include "validate/stage.h"
 
-enum { MOST_STEPS = 200, LEAST_STEPS = 8 }; /* the minimum for a comparison of two libraries */
+enum { MOST_STEPS = 200, LEAST_STEPS = 8 }; /* LEAST_STEPS: the minimum for a comparison of two libraries */
 
 typedef struct Training {
     const StageInput *in;
@@ -110,7 +110,8 @@ static void take_step(const StageRank *r, const Training *t, Trainer *trainer, c
     s->n++;
 }
 
-/* Runs `steps` steps or, if 0, until half of the budget has passed. Runs none if they do not fit into memory. */
+/* Runs `steps` steps or, if 0, until half of the budget has passed. Runs no step if the training does not fit
+ * into memory. */
 static Err train(StageRank *r, const Training *t, int64_t steps, Steps *s) {
     char transport[200];
     Device *device;
@@ -200,7 +201,7 @@ static Err on_rank(StageRank *r) {
     Steps *a = mem_zero(2, sizeof *a), *b = a + 1;
     Err e = make_config(r->in, arena, &t);
     stage_note_transport(r);
-    rank_free_device(r->comm, r->device); /* a run owns its device */
+    rank_free_device(r->comm, r->device); /* each training run opens the device itself */
     if (!e.code) e = train(r, &t, 0, a);
     if (!e.code && a->n) e = train(r, &t, a->n, b);
     if (!e.code && a->n && b->n && r->out) {

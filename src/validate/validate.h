@@ -1,8 +1,9 @@
-/* Accepts a machine, a driver or an NCCL library. Stages (stages.def) run one after the other; each has a verdict,
- * evidence, and a suspect for each fault. Stages share one separate process, so that a crash or a hang of a library
- * ends only the current stage. After a stage that has failed, the next one gets a new process. Variants of NCCL and
- * stages that start processes always get a new process, except parity on GPUs. A second NCCL library runs in a second
- * process. If a launcher has started several processes, all stages run in these processes.
+/* An acceptance test for a machine, a driver or an NCCL library. Stages (stages.def) run one after the other;
+ * each has a verdict, evidence, and a suspect for each fault. Stages run in a child process that they share,
+ * so that a crash or a hang of a library ends only the current stage. After a stage that has failed, the next
+ * one gets a new process. Variants of NCCL and stages that start processes always get a new process, except
+ * parity on GPUs. A second NCCL library runs in a second child process. If a launcher has started several
+ * processes, all stages run in these processes.
  *
  *   PASS          everything that was tested is correct
  *   INCONCLUSIVE  nothing could be tested, or the results vary too much for a verdict
@@ -40,7 +41,8 @@ typedef struct ValidateOptions {
     bool allow_changes;   /* versions may differ from those of the good run */
     int argc;             /* the command line; commands that repeat a stage are built from it */
     char **argv;
-    void (*report)(const struct Validation *, void *arg); /* called when a signal ends a launcher's run */
+    /* called when a signal ends a run under a launcher */
+    void (*report)(const struct Validation *, void *arg);
     void *arg;
 } ValidateOptions;
 
@@ -50,7 +52,7 @@ typedef struct ValidateRow {
     int least_ranks;
     bool on_library, starts_processes, selected;
     Outcome *a, *b; /* b: with nccl_b; NULL: not run */
-    bool once;      /* rates were measured once with each library, for lack of time */
+    bool once;      /* rates were measured only once with each library, because time was short */
 } ValidateRow;
 
 typedef struct Validation {
@@ -58,7 +60,7 @@ typedef struct Validation {
     ValidateRow row[STAGES];
     char nccl_name[2][64]; /* names of the compared libraries: "NCCL 2.28.9"; empty: there is one */
     struct json_t *good;   /* the earlier report; NULL: none */
-    bool is_heard;         /* false in MPI processes other than rank 0 */
+    bool is_heard;         /* whether this process prints; false in MPI processes other than rank 0 */
     int ranks;
     double seconds;
     int signal;         /* the signal that ended the run; 0: none */
@@ -68,10 +70,11 @@ typedef struct Validation {
     Interrupt *interrupt; /* used only under a launcher */
 } Validation;
 
-/* Returns an error if an option or a file is invalid, or if the first stage could not run. All other faults are
- * reported as evidence. Call validate_free also after an error. The first SIGINT, SIGTERM or SIGHUP ends the current
- * stage, skips the later ones and sets `signal`. A second signal ends the process. Under a launcher, the first signal
- * calls `report` and ends the process. Signals after the last stage are deferred until all reports are written. */
+/* Returns an error if an option or a file is invalid, or if the first stage could not run. All other faults
+ * are reported as evidence. Call validate_free also after an error. The first SIGINT, SIGTERM or SIGHUP ends
+ * the current stage, skips the later ones and sets `signal`. A second signal ends the process. Under a
+ * launcher, the first signal calls `report` and ends the process. Signals that arrive after the last stage
+ * are deferred until all reports are written. */
 Err validate_run(const ValidateOptions *, Validation *);
 void validate_free(Validation *);
 StageVerdict validate_verdict(const Validation *);
