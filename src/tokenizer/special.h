@@ -1,4 +1,4 @@
-/* The special tokens of models of masked text, chosen as in Megatron-LM's HuggingFaceTokenizer. */
+/* The special tokens of masked language models, chosen as in Megatron-LM's HuggingFaceTokenizer. */
 #pragma once
 
 #include "tokenizer/tokenizer.h"

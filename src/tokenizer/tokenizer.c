@@ -148,7 +148,7 @@ void tokenizer_free(Tokenizer *t) {
     free(t);
 }
 
-/* After an error, `out` is freed. */
+/* If there is an error, this function frees `out`. */
 static Err encode(const Tokenizer *t, unsigned flags, const char *text, size_t n, Ids *out) {
     if (n > LONGEST_TEXT)
         return err_user("a text of %zu bytes is too long to encode at once; split it into documents", n);

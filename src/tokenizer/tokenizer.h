@@ -4,7 +4,7 @@
  *   ByteLevelTokenizer      one id per byte (Megatron-LM bytelevel_tokenizer.py); decoding is lossless
  *   GPT2BPETokenizer        vocab.json + merges.txt, byte-level BPE; "<|endoftext|>" ends a document
  *   BertWordPieceLowerCase  vocab.txt, WordPiece; lower case without accents; "[SEP]" ends a document
- *   BertWordPieceCase       BertWordPieceLowerCase with case and accents
+ *   BertWordPieceCase       like BertWordPieceLowerCase, but keeps case and accents
  *   HuggingFaceTokenizer    a tokenizer.json, or the folder of a model's tokenizer, read as by AutoTokenizer
  *                           (docs/reference/formats.md). Model, normalizer, pre-tokenizer, added tokens,
  *                           post-processor and decoder work as in version 0.23 of the `tokenizers` library.
@@ -35,20 +35,20 @@ typedef struct TokenizerConfig {
     const char *merge_file; /* GPT2BPETokenizer: merges.txt (--merge-file) */
     /* NullTokenizer: required; ByteLevelTokenizer: 0 means 512; TikTokenizer: 0 means at most 2^17 */
     int64_t vocab_size;
-    /* Special tokens that are appended if the vocabulary lacks them. TikTokenizer: the first special tokens;
-     * if there are none, those of Megatron-LM. */
+    /* Special tokens that are appended if the vocabulary lacks them. For TikTokenizer, these are the first
+     * special tokens; if none are given, they are those of Megatron-LM. */
     const char *const *extra_tokens;
     size_t num_extra_tokens;
     const char *tiktoken_pattern; /* v1, v2, cl100k or o200k; NULL: v2 */
     int64_t tiktoken_num_special; /* -1: 1000 */
-    /* -1: the default of the type. Null: vocab_size - 1 and none. ByteLevel: 0 and 1. HuggingFace: eos_token
-     * and pad_token of the tokenizer_config.json in the same folder; without that file, special tokens with
-     * usual names such as </s>, <|endoftext|>, <pad> and [PAD]. */
+    /* -1: the default of the type. NullTokenizer: vocab_size - 1 and none. ByteLevelTokenizer: 0 and 1.
+     * HuggingFaceTokenizer: eos_token and pad_token of the tokenizer_config.json in the same folder or,
+     * without that file, special tokens with usual names such as </s>, <|endoftext|>, <pad> and [PAD]. */
     int64_t eod_id, pad_id;
     bool include_special; /* Hugging Face tokenizers: encode every text with TOKENIZER_ADD_SPECIAL */
-    /* If not NULL, *export_json is set to a tokenizer.json for types of Hugging Face; the caller frees it.
-     * *export_json is unchanged if the tokenizer's files can be copied, because transformers reads them with
-     * the same class next to a model of type `export_type` (NULL: any). */
+    /* If not NULL, Hugging Face tokenizers set *export_json to the text of a tokenizer.json, which the caller
+     * frees. It is left unchanged if the tokenizer's files can be copied instead, because transformers
+     * chooses the same class for them next to a model of type `export_type` (NULL: any type). */
     char **export_json;
     const char *export_type;
 } TokenizerConfig;
@@ -71,8 +71,8 @@ typedef enum TokenizerFlags {
 } TokenizerFlags;
 
 /* Encodes `n` bytes of text, at most 1 GiB, as `*count` ids. The caller frees `*ids`, which is never NULL on
- * success. Errors: a text that NullTokenizer cannot read, a regex of tokenizer.json that exceeds its limits
- * on this text. */
+ * success. Errors: a text that NullTokenizer cannot read, a regex of tokenizer.json that exceeds its
+ * backtracking limit on this text. */
 Err tokenizer_encode(const Tokenizer *, const char *text, size_t n, int32_t **ids, size_t *count);
 Err tokenizer_encode_with(const Tokenizer *, unsigned flags, const char *text, size_t n, int32_t **ids,
                           size_t *count);
@@ -89,8 +89,8 @@ Err tokenizer_encode_spans(const Tokenizer *, unsigned flags, const char *text, 
                            TokenSpan **spans, size_t *count);
 
 /* Decodes ids as `*bytes` bytes of text and a NUL. The caller frees `*text`, which is never NULL on success.
- * Byte-level tokens return their bytes unchanged, so a character may be split over two calls. An id in a gap
- * of the vocabulary has no text, as in the original. Errors: an id outside [0, vocab_size). */
+ * Byte-level tokens return their bytes unchanged, so a character may be split over two calls. An id that the
+ * vocabulary skips has no text. Errors: an id outside [0, vocab_size). */
 Err tokenizer_decode(const Tokenizer *, const int32_t *ids, size_t n, char **text, size_t *bytes);
 Err tokenizer_decode_with(const Tokenizer *, unsigned flags, const int32_t *ids, size_t n, char **text,
                           size_t *bytes);

@@ -7,12 +7,13 @@
 
 typedef struct TokenizerType {
     const char *name;
-    /* Sets impl, vocab_size and the special ids. The caller then applies the ids that the user gave. */
+    /* Sets impl, vocab_size and the special ids. Afterwards the caller replaces the special ids by those that
+     * the user specified. */
     Err (*open)(const TokenizerConfig *, Tokenizer *);
     Err (*encode)(const Tokenizer *, unsigned flags, const char *text, size_t n,
                   Ids *out); /* spans are in characters */
-    /* ids are in range. starts: NULL, or [n] for the byte of `out` at which each token begins; it is an error
-     * if the type cannot compute them */
+    /* The ids are in range. starts: NULL, or [n] to receive the byte of `out` at which each token begins; it
+     * is an error if the type cannot compute the starts */
     Err (*decode)(const Tokenizer *, unsigned flags, const int32_t *ids, size_t n, Str *out, size_t *starts);
     int32_t (*token_id)(const Tokenizer *, const char *token);
     const char *(*token_text)(const Tokenizer *, int32_t id, size_t *n); /* NULL: the id has no text */

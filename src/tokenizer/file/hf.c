@@ -83,7 +83,7 @@ Err hf_load(const json_t *root, const TokenModel *made, const TokenizerConfig *c
     return post_load(post, t->vocab_size, &h->post);
 }
 
-/* The first of these NULL-terminated names that is a special token; -1: none. */
+/* Returns the id of the first of these names that is a special token; -1: none. The list ends with NULL. */
 static int32_t usual(const Tokenizer *t, const char *const *names) {
     for (; *names; names++) {
         const int32_t id = hf_token_id(t, *names);
@@ -97,7 +97,7 @@ int32_t hf_usual_eod(const Tokenizer *t) {
     return usual(t, names);
 }
 
-/* For files without a tokenizer_config.json that names the tokens, such as those of train-tokenizer. */
+/* Used if no tokenizer_config.json names the tokens, as for the files that train-tokenizer writes. */
 void hf_take_usual(Tokenizer *t) {
     static const char *const bos[] = {"<s>", "<bos>", NULL}, *const pad[] = {"<pad>", "[PAD]", NULL};
     if (t->bos < 0) t->bos = usual(t, bos);
@@ -127,7 +127,7 @@ typedef struct Encoding {
 } Encoding;
 
 /* NormalizedString::convert_offsets: the origin of a part. An empty part is shifted by the beginning of the
- * text's origin. A part that is not within the text is unchanged. */
+ * origin of the text. A part that is not within the text is returned unchanged. */
 static Origin origin_of(View v, Origin part) {
     if (part.begin == part.end && v.n) return (Origin){v.at[0].begin + part.begin, v.at[0].begin + part.end};
     if (part.begin >= part.end || part.end > v.n) return part;
@@ -168,8 +168,9 @@ static void encode_raw(void *arg, int32_t id, size_t begin, size_t end) {
                     e);
 }
 
-/* Converts a span from bytes to characters, as BytesToCharOffsetConverter does. A span that begins after the
- * text stays in bytes, and a span that ends after the text gets two characters. */
+/* Converts a span from bytes to characters, as BytesToCharOffsetConverter does. As in that class, a span that
+ * begins after the end of the text is not converted, and a span that ends after it gets a length of two
+ * characters. */
 static Origin in_characters(const uint32_t *characters, size_t n, Origin at) {
     if (at.begin >= n) return at;
     const uint32_t begin = characters[at.begin];
@@ -198,8 +199,8 @@ static Origin trim(const Post *post, const char *token, size_t n, bool is_first,
     return at;
 }
 
-/* Converts spans of bytes to the spans that the original returns. An added token may include blanks of the
- * text that are not in its spelling. */
+/* Converts spans of bytes to the spans that the `tokenizers` library returns. An added token may include
+ * blanks of the text that are not in its spelling. */
 static void finish_spans(const Tokenizer *t, const char *text, size_t n, Ids *ids, size_t first) {
     const Hf *h = t->impl;
     uint32_t *characters = utf8_characters(text, n);

@@ -109,7 +109,7 @@ static json_t *gemma_parts(const HfConfig *c, json_t *charsmap) {
         "ByteFallback", "type", "Fuse");
 }
 
-/* A unigram model, and a charsmap as the normalizer. */
+/* A unigram model, with a charsmap as the normalizer. */
 static json_t *unigram_parts(int unk, const char *scheme, json_t *charsmap) {
     json_t *made =
         json_pack("{s:{s:s,s:i,s:b},s:{s:s,s:[{s:s},{s:s,s:s,s:s,s:b}]},s:{s:s,s:s,s:s,s:b}}", "model",

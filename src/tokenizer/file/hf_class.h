@@ -11,13 +11,13 @@
 #include "tokenizer/file/hf_config.h"
 
 typedef struct HfClass {
-    const char *names, *model_types; /* names, and model types of config.json that select the class */
+    const char *names, *model_types; /* names of the class, and model types of config.json that select it */
     const char *model;               /* the type of the model in a tokenizer.json */
     const char *tokens;              /* default tokens: "key=text key=text" */
     json_t *(*parts)(const HfConfig *, json_t *charsmap);
     /* Keys of the tokens before and after a text. Unless own_post or forgets_post is set, a post_processor of
-     * tokenizer.json takes precedence. Both NULL: bos_token and eos_token, if add_bos_token and add_eos_token
-     * are set. */
+     * tokenizer.json takes precedence. If both are NULL, the tokens are bos_token and eos_token, if
+     * add_bos_token and add_eos_token are set. */
     const char *before, *after;
     /* The form of a pair of texts A and B: < and > are the tokens before and after, and type 1 begins at |.
      * NULL: <A>|<B> */
@@ -25,14 +25,14 @@ typedef struct HfClass {
     bool own_post, forgets_post, plain;
 } HfClass;
 
-/* The class that AutoTokenizer chooses; NULL: tokenizer.json is used unchanged. tokenizer: NULL if there is
- * no tokenizer.json. Errors: a class that is not supported. */
+/* Sets *out to the class that AutoTokenizer chooses; NULL: tokenizer.json is used unchanged. `tokenizer` is
+ * NULL if there is no tokenizer.json. Errors: a class that is not supported. */
 Err hf_class_find(const HfConfig *, const json_t *tokenizer, const HfClass **out);
-/* The class with this name; NULL: not supported. */
+/* The class with this name; NULL: the class is not supported. */
 const HfClass *hf_class(const char *name);
 
 /* Builds a tokenizer.json from the vocabulary of `root`, and sets the default tokens of the class in the
- * settings. Errors: a vocabulary of another kind of model. */
+ * settings. Errors: the vocabulary is that of another kind of model. */
 Err hf_class_build(const HfClass *, HfConfig *, const json_t *root, json_t **out);
 
 /* A boolean of the settings; null means the fallback. */

@@ -39,7 +39,7 @@ static const json_t *content_of(const json_t *token) {
 }
 
 /* AddedToken(**token), or AddedToken(text, special=True). The result has the key "normalized" only if the
- * token has this key. Without it, a token is normalized unless the token is or becomes special. */
+ * given token has it. Without this key, a token counts as normalized unless it is or becomes special. */
 static Err token_of(const json_t *token, const char *file, json_t **out) {
     static const char *const FLAGS[] = {"single_word", "lstrip", "rstrip"};
     const json_t *content = content_of(token);
@@ -271,7 +271,8 @@ static Err put(const HfConfig *c, json_t *tokens, json_t *token) {
     return ERR_OK;
 }
 
-/* Adds the declared tokens. others_only: except those of tokenizer.json, which are in `tokens` already. */
+/* Adds the declared tokens. If others_only is set, omits those of tokenizer.json, which are in `tokens`
+ * already. */
 static Err put_declared(const HfConfig *c, bool others_only, json_t *tokens) {
     const size_t n = json_object_size(c->declared);
     json_t **sorted = mem_alloc((n + 1) * sizeof *sorted), *token;
@@ -292,9 +293,9 @@ static Err put_declared(const HfConfig *c, bool others_only, json_t *tokens) {
     return e;
 }
 
-/* Adds a token of the settings if its text is missing; a declared token keeps its flags. again: replaces the
- * flags even if the token exists. For transformers, two settings with the same text and different flags are
- * two tokens, and the flags of the second token apply. */
+/* Adds a token of the settings if its text is missing; a declared token keeps its flags. If `again` is set,
+ * the flags are replaced even if the token exists: transformers treats two settings with the same text and
+ * different flags as two tokens, and the flags of the second token apply. */
 static Err put_named(const HfConfig *c, json_t *tokens, const json_t *value, bool named, bool again) {
     if (!value || json_is_null(value) || (named && !json_is_string(value) && !json_is_object(value)))
         return ERR_OK;
@@ -340,7 +341,7 @@ Err hf_config_added(const HfConfig *c, const json_t *start, bool plain, json_t *
         if (text && strlen(text) == json_string_length(content_of(token)) && !json_object_get(tokens, text))
             json_object_set(tokens, text, token);
         else
-            json_array_append(rest, token); /* added_load reports what is wrong with it */
+            json_array_append(rest, token); /* added_load will report the error */
     }
     Err e = put_declared(c, start != NULL, tokens);
     if (!e.code) e = put_settings(c, tokens, false);

@@ -12,7 +12,8 @@ typedef struct HfConfig {
     char *dir;
     bool exists;      /* whether there is a tokenizer_config.json */
     json_t *settings; /* keys of tokenizer_config.json and special_tokens_map.json */
-    json_t *declared; /* {content: token}: added tokens with an "id"; "from" names the file */
+    /* {content: token}: added tokens with an "id"; the key "from" is the name of their file */
+    json_t *declared;
     json_t *model_type, *tokenizer_class; /* the values in config.json and tokenizer_config.json, or NULL */
 } HfConfig;
 
@@ -24,6 +25,6 @@ void hf_config_free(HfConfig *);
 /* The text of a token of the settings, such as "eos_token"; NULL: none. */
 const char *hf_config_token(const HfConfig *, const char *key);
 /* Sets *out to the "added_tokens" of a tokenizer: the tokens of `start`, then the declared tokens by id, then
- * named and additional tokens that are missing. A token without an "id" gets the next id. plain: named tokens
- * lose their flags. */
+ * named and additional tokens that are missing. A token without an "id" gets the next id. If `plain` is set,
+ * named tokens lose their flags. */
 Err hf_config_added(const HfConfig *, const json_t *start, bool plain, json_t **out);

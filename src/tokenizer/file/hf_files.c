@@ -83,8 +83,8 @@ static int by_rank(const void *x, const void *y) {
     return (a->left > b->left) - (a->left < b->left);
 }
 
-/* All merges of two pieces into a piece. With a class they are ranked by id. Without a class (by_score) they
- * are ranked by score, and only normal pieces merge. */
+/* Lists all merges of two pieces into a piece. With a class, the merges are ranked by id. Without a class
+ * (by_score), they are ranked by score, and only normal pieces merge. */
 static json_t *merges_of(const SpmModel *m, bool by_score) {
     Merge *list = NULL;
     size_t count = 0, cap = 0;
@@ -129,8 +129,8 @@ static json_t *vocab_of(const SpmModel *m, bool unigram) {
 
 static json_t *piece(const char *text, double score) { return json_pack("[s,f]", text, score); }
 
-/* The vocabulary of XLM-RoBERTa with fairseq's ids: four special tokens, the pieces after the first three,
- * and the mask. */
+/* The vocabulary of XLM-RoBERTa with fairseq's ids: four special tokens, all pieces except the first three,
+ * and the mask token. */
 static json_t *fairseq_vocab(const SpmModel *m, const HfConfig *c) {
     static const char *const FIRST[][2] = {{"bos_token", "<s>"},
                                            {"pad_token", "<pad>"},
@@ -211,7 +211,7 @@ static json_t *steps_of(const SpmModel *m, bool prefix_again) {
     return json_pack("{s:s,s:o}", "type", "Sequence", "normalizers", steps);
 }
 
-/* All parts of the tokenizer.json except the model. */
+/* Makes all parts of a tokenizer.json except the model. */
 static json_t *whole(const SpmModel *m, const HfConfig *c) {
     const bool legacy = hf_class_flag_or_null(c, "legacy", true), prefix = m->normalizer.dummy_prefix;
     json_t *pre = json_array(), *user = user_regex(m), *decoders = json_array();
@@ -261,8 +261,9 @@ static json_t *without_class(const SpmModel *m, HfConfig *c) {
     json_t *made = whole(m, c), *declared, *vocab = vocab_of(m, m->kind == SPM_UNIGRAM);
     size_t n;
     const char *unk = vocab_text(m->vocab, m->unk, &n), *text;
-    json_object_foreach(c->declared, text, declared) /* each stretch between declared tokens gets a prefix */
-        if (m->normalizer.dummy_prefix) json_object_set_new(declared, "normalized", json_false());
+    /* so that each stretch between declared tokens gets a prefix */
+    json_object_foreach(c->declared, text, declared) if (m->normalizer.dummy_prefix)
+        json_object_set_new(declared, "normalized", json_false());
     if (m->kind == SPM_UNIGRAM)
         json_object_set_new(made, "model",
                             json_pack("{s:s,s:O,s:i,s:b}", "type", "Unigram", "vocab", vocab, "unk_id",

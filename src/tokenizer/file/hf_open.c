@@ -109,7 +109,7 @@ static json_t *template_of(const Tokenizer *t, const HfClass *class, const int32
                      "special_tokens", p.tokens);
 }
 
-/* Whether transformers reads the unchanged files with the same class in the folder of a model of type
+/* Whether transformers would choose the same class for the unchanged files in the folder of a model of type
  * export_type. */
 static bool can_copy(const Opening *o) {
     const HfClass *class = NULL;
@@ -121,8 +121,8 @@ static bool can_copy(const Opening *o) {
     return o->is_json && !e.code && class == o->class && !(o->config.exists && o->options->num_extra_tokens);
 }
 
-/* Completes `built` to a tokenizer.json, and returns its text. around: tokens before and after a text; NULL:
- * `built` has the post_processor. */
+/* Makes `built` a complete tokenizer.json, and returns its text. around: the tokens before and after a text;
+ * NULL: `built` already has the post_processor. */
 static char *export(const Opening *o, json_t *built, const Tokenizer *t, const int32_t *around) {
     const TokenizerConfig *c = o->options;
     json_t *list = json_object_get(built, "added_tokens");

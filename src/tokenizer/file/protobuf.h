@@ -16,7 +16,7 @@ typedef enum WireType { WIRE_VARINT = 0, WIRE_64 = 1, WIRE_BYTES = 2, WIRE_32 = 
 typedef struct Field {
     uint32_t number;
     WireType type;
-    uint64_t value;    /* all types except WIRE_BYTES */
+    uint64_t value;    /* the value, for all types except WIRE_BYTES */
     const char *bytes; /* WIRE_BYTES, borrowed from the message */
     size_t n;
 } Field;

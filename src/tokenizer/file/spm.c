@@ -65,7 +65,9 @@ static void make_unigram(Spm *s) {
         if (m->pieces[id].type == PIECE_NORMAL) unigram_use(s->unigram, id, m->pieces[id].score);
         if (m->pieces[id].type == PIECE_USER_DEFINED)
             unigram_use(s->unigram, id,
-                        (float)n * 0.1f - 0.1f); /* as in version 0.2.3: always better than its parts */
+                        /* as in SentencePiece 0.2.3: a user-defined piece always scores better than its parts
+                         * */
+                        (float)n * 0.1f - 0.1f);
     }
     if (m->byte_fallback) unigram_use_bytes(s->unigram);
 }
@@ -137,8 +139,8 @@ static int32_t token_id(const Tokenizer *t, const char *token) {
     return id >= 0 ? id : vocab_id(s->extra, token, strlen(token));
 }
 
-/* Whether the text is the padding token. Texts never contain padding, so its id cannot contradict the model.
- * Megatron-LM does not add a padding token either. */
+/* Whether the text is the padding token. Texts never contain padding, so the id of this token cannot
+ * contradict the model. Megatron-LM does not add a padding token either. */
 static bool is_padding(const HfConfig *c, const char *text) {
     const char *named = hf_config_token(c, "pad_token");
     return !strcmp(text, named ? named : "<pad>");
@@ -198,7 +200,7 @@ static void normalize_prefix(const SpmNormalizer *z, const Trie *user, const cha
     *to = text, *to_n = *bytes;
 }
 
-/* Appends to the normalized text. at: number of bytes of the text that are consumed before. */
+/* Appends to the normalized text. at: the number of bytes of the original text that were consumed before. */
 static void append(Aligned *out, const char *text, size_t n, size_t at) {
     aligned_insert(out, text, n, (Origin){(uint32_t)at, (uint32_t)at});
 }
@@ -262,7 +264,8 @@ static void emit(void *arg, const char *text, size_t n, int32_t id) {
     e->after_unk = unk;
 }
 
-/* Converts spans of the normalized text to characters of the text, of which `end` bytes were consumed. */
+/* Converts spans of the normalized text to spans in characters of the original text, of which `end` bytes
+ * were consumed. */
 static void find_origins(const char *text, size_t n, const Aligned *normal, size_t end, Ids *ids,
                          size_t first) {
     uint32_t *characters = utf8_characters(text, n);

@@ -146,8 +146,8 @@ static Err read_tokens(const TokenizerConfig *c, Vocab *v, json_t *special) {
     return ERR_OK;
 }
 
-/* Makes a tokenizer.json without a model, and the model `made`, which owns the vocabulary. pattern, behavior,
- * invert: of the Split. */
+/* Makes a tokenizer.json without a model, and the model `made`, which owns the vocabulary. pattern, behavior
+ * and invert are those of the Split pre-tokenizer. */
 static json_t *make(Vocab *v, const json_t *special, const char *pattern, const char *behavior, bool invert,
                     TokenModel *made) {
     const size_t n = (size_t)vocab_limit(v);
@@ -177,7 +177,7 @@ bool tekken_is(const json_t *file) {
            json_is_array(json_object_get(file, "vocab"));
 }
 
-/* Lists the special tokens of the file by rank, then numbered tokens. *count, their number, is
+/* Lists the special tokens of the file by rank, and then numbered tokens, until there are *count =
  * config.default_num_special_tokens. */
 static Err tekken_special(const json_t *file, const json_t *config, json_t *special, int64_t *count) {
     const json_t *list;

@@ -8,7 +8,8 @@
 #include "tokenizer/text/field.h"
 #include "tokenizer/text/unicode.h"
 
-enum { LONGEST = 512 }; /* bytes of an added token; limits the search cost per position of a text */
+/* maximum number of bytes of an added token, which limits the cost of the search at each position */
+enum { LONGEST = 512 };
 
 typedef struct Token {
     int32_t id;
@@ -67,8 +68,8 @@ typedef struct NextId {
     bool free;    /* whether any unused id is allowed */
 } NextId;
 
-/* The id that the original assigns: the model's id of the text, or else the next id after the model's last
- * id. */
+/* The id that the `tokenizers` library assigns: the model's id of the text or, if the model lacks the text,
+ * the next id after the model's last one. */
 static int64_t next_id(NextId *ids, const char *text, size_t n) {
     const int64_t known = vocab_id(ids->model, text, n);
     if (known >= 0) return known;
@@ -187,7 +188,8 @@ static const Token *longest(const Set *set, const char *text, size_t n) {
     const Token *best = NULL;
     for (size_t depth = 1; low < high; depth++) {
         if (set->v[low].pattern.len == depth)
-            best = &set->v[low++]; /* a prefix of other patterns precedes them */
+            /* in byte order, a pattern precedes the longer patterns that begin with it */
+            best = &set->v[low++];
         if (depth == n || low == high) break;
         unsigned char c = (unsigned char)text[depth];
         size_t bounds[2];

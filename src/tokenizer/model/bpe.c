@@ -188,7 +188,7 @@ static size_t add_symbol(BpeWork *w, size_t count, int32_t id, size_t n) {
 
 /* Makes one symbol per character. A character that is not a token becomes its bytes (byte_fallback) or unk,
  * or is dropped if there is no unk. `pending` is the number of bytes of an unk that later unknown characters
- * may extend. As in the original, tokens of bytes do not end such an unk. */
+ * may extend. As in the `tokenizers` library, byte tokens do not end such an unk. */
 static size_t split(const Bpe *b, BpeWork *w, const char *s, size_t n) {
     size_t count = 0, pending = 0;
     for (size_t i = 0, width; i < n; i += width) {
@@ -243,7 +243,7 @@ void bpe_encode(const Bpe *b, BpeWork *w, const char *piece, size_t n, Ids *out)
         }
         if (s[left].prev >= 0) propose(b, w, s[left].prev);
     }
-    size_t at = 0; /* as in the original, spans do not count dropped characters */
+    size_t at = 0; /* spans do not count dropped characters, as in the `tokenizers` library */
     for (size_t i = 0; i < count; i++)
         if (s[i].id != NONE) ids_add(out, s[i].id, at, at + (size_t)s[i].n), at += (size_t)s[i].n;
 }

@@ -12,8 +12,8 @@
 #include "tokenizer/model/vocab.h"
 #include "tokenizer/text/aligned.h"
 
-/* Ids of tokens. If `spans` is set before the first id is added, also the bytes of the pre-token that each
- * token spans. */
+/* A list of token ids. If `spans` is set before the first id is added, the list also records which bytes of
+ * the pre-token each token spans. */
 typedef struct Ids {
     int32_t *v;
     size_t n, cap;

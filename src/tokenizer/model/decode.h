@@ -21,8 +21,8 @@ typedef struct Texts {
 void texts_add(Texts *, const char *text, size_t n);
 void texts_free(Texts *);
 
-/* Loads a decoder. NULL or null: tokens are joined by blanks, as in the original. Errors: a kind that is not
- * in the list above. */
+/* Loads a decoder. NULL or null: tokens are joined by blanks, as in the `tokenizers` library. Errors: a kind
+ * that is not in the list above. */
 Err decoder_load(const json_t *, Decoder **out);
 void decoder_free(Decoder *);
 
@@ -30,5 +30,5 @@ void decoder_free(Decoder *);
 bool decoder_joins_bytes(const Decoder *);
 
 /* Appends the decoded text to `out`; overwrites `tokens`. ByteLevel returns bytes unchanged, whereas the
- * original replaces invalid UTF-8. Errors: from a Replace. */
+ * library replaces invalid UTF-8. Errors: those of a Replace. */
 Err decoder_run(const Decoder *, Matcher *, Texts *tokens, Str *out);

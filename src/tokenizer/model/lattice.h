@@ -1,7 +1,7 @@
 /* All splits of a word into the pieces of a unigram model. Finds the best split, and the expected number of
- * occurrences of each piece. Sums over a word have the order of the original, so results differ from the
- * original's only by the rounding of sums over words. Source: Kudo 2018 (arXiv:1804.10959) section 3.2;
- * tokenizers/src/models/unigram/lattice.rs. */
+ * occurrences of each piece. Sums over a word are computed in the order of the `tokenizers` library, so
+ * results differ from those of the library only by the rounding of sums over words. Source: Kudo 2018
+ * (arXiv:1804.10959) section 3.2; tokenizers/src/models/unigram/lattice.rs. */
 #pragma once
 
 #include <stdbool.h>
@@ -24,8 +24,8 @@ void lattice_set(Lattice *, PieceScores, const char *word, size_t n);
 
 /* Adds count * probability to expected[piece] for each occurrence of a piece in the lattice. */
 void lattice_expect(Lattice *, double count, double *expected);
-/* The best split (Viterbi). several: the best split into more than one piece. n = 0: there is none. The
- * result is valid until the next call. */
+/* The best split (Viterbi). If `several` is set, the best split into more than one piece. n is 0 if there is
+ * none. The result is valid until the next call. */
 typedef struct Split {
     const int32_t *pieces;
     size_t n;

@@ -1,6 +1,6 @@
-/* The "post_processor" of a tokenizer.json: the ids before and after a text if special tokens are requested.
- * Supported are TemplateProcessing, RobertaProcessing, BertProcessing, ByteLevel (spans only), and a Sequence
- * in which at most one processor adds ids. Source: tokenizers/src/processors. */
+/* The "post_processor" of a tokenizer.json, which adds ids before and after a text if special tokens are
+ * requested. Supported are TemplateProcessing, RobertaProcessing, BertProcessing, ByteLevel (spans only), and
+ * a Sequence in which at most one processor adds ids. Source: tokenizers/src/processors. */
 #pragma once
 
 #include <jansson.h>
@@ -20,5 +20,5 @@ typedef struct Post {
 
 /* Fills `out`, which must be zero; release both lists with ids_free. NULL or null: no ids are added. Errors:
  * another kind, a template without exactly one text, an id outside [0, limit), more than POST_TRIMS
- * processors that trim. */
+ * processors that trim spans. */
 Err post_load(const json_t *, int32_t limit, Post *out);

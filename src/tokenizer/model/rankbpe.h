@@ -16,7 +16,7 @@ typedef struct RankBpe RankBpe;
 enum { RANK_NEVER = 0x7FFFFFFF }; /* rank of a token that merges never make */
 
 /* Takes ownership of the vocabulary, the ranks of its ids ([vocab_limit]), and `frozen`. whole: a piece that
- * is a token becomes that token. frozen: tokens that never merge, by text; may be NULL. */
+ * is itself a token is encoded as that token. frozen: the texts of tokens that never merge; may be NULL. */
 RankBpe *rankbpe_new(Vocab *, uint32_t *ranks, bool whole, Trie *frozen);
 void rankbpe_free(RankBpe *); /* NULL is fine */
 const Vocab *rankbpe_vocab(const RankBpe *);
@@ -28,7 +28,7 @@ typedef struct RankWork { /* one per thread, initially zero */
 } RankWork;
 void rank_work_free(RankWork *);
 
-/* Calls fn for each token of the piece (valid UTF-8, below 2^31 bytes), with the token's text and id. Id -1:
- * unknown. */
+/* Calls fn for each token of the piece (valid UTF-8, below 2^31 bytes), with the token's text and id. The id
+ * is -1 if the text is not a token. */
 typedef void TokenFn(void *arg, const char *text, size_t n, int32_t id);
 void rankbpe_encode(const RankBpe *, RankWork *, const char *piece, size_t n, TokenFn *fn, void *arg);

@@ -13,7 +13,7 @@ typedef struct TokenModel {
     Bpe *bpe;
     WordPiece *words;
     Unigram *unigram;
-    RankBpe *ranked; /* not in a tokenizer.json: made by tiktoken.c */
+    RankBpe *ranked; /* made by tiktoken.c, never read from a tokenizer.json */
 } TokenModel;
 
 /* Fills `out`, which must be zero. A model without a type is BPE. Errors: another type, and the errors of

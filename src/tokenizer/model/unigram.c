@@ -22,7 +22,7 @@ struct Unigram {
     double unk_score;
     int32_t unk;
     int32_t bytes[256]; /* ids of <0x00> ... <0xFF>; NONE: no byte_fallback */
-    bool single;        /* SentencePiece: sums are single precision */
+    bool single;        /* SentencePiece: scores are summed in single precision */
 };
 
 /* The best split of the text up to a position: its score, and its last token, which begins at `start`. */
@@ -144,7 +144,7 @@ static void search(const Unigram *u, Best *best, const char *piece, size_t n) {
     }
 }
 
-/* Adds byte tokens. Each byte token spans [begin, end). In SentencePiece, the last byte token of a character
+/* Adds byte tokens, each of which spans [begin, end). In SentencePiece, the last byte token of a character
  * spans the character, and the others have empty spans before it. */
 static void add_bytes(const Unigram *u, const char *piece, size_t begin, size_t end, Ids *out) {
     for (size_t i = begin, next; i < end; i = next) {

@@ -16,10 +16,10 @@ typedef struct Unigram Unigram;
 
 /* Loads the "model" object of a tokenizer.json. Errors: no unk_id, a token without a score. */
 Err unigram_load(const json_t *model, Unigram **out);
-/* Creates a model of SentencePiece, whose sums are single precision. `vocab` is borrowed. `unk` is the id of
- * unknown characters, and `unk_score` their score. */
+/* Creates a SentencePiece model, which sums scores in single precision. `vocab` is borrowed. `unk` is the id
+ * of unknown characters, and `unk_score` their score. */
 Unigram *unigram_new(const Vocab *vocab, int32_t unk, double unk_score);
-/* Adds the token `id` to splits, with this score. */
+/* Allows splits to use the token `id` with this score. */
 void unigram_use(Unigram *, int32_t id, double score);
 /* Encodes unknown characters as the tokens <0x00> ... <0xFF> of their bytes, which the vocabulary must
  * contain. */

@@ -12,8 +12,9 @@ enum { USUAL_LONGEST = 100 }; /* default of `longest` */
 
 struct WordPiece {
     Vocab *vocab;
-    Trie *starts, *continuations; /* tokens at the start of a word; other tokens, without their prefix */
-    int64_t longest;              /* maximum number of characters of a word; longer words are unknown */
+    /* starts: tokens at the start of a word; continuations: other tokens, without their prefix */
+    Trie *starts, *continuations;
+    int64_t longest; /* maximum number of characters of a word; longer words are unknown */
     int32_t unk;
 };
 
@@ -26,7 +27,7 @@ void wordpiece_free(WordPiece *w) {
 
 const Vocab *wordpiece_vocab(const WordPiece *w) { return w->vocab; }
 
-/* Reads the vocabulary and unk_token of both models. */
+/* Reads the vocabulary and unk_token of a WordPiece or WordLevel model. */
 static Err load_words(const json_t *model, const char *usual_unk, WordPiece *w) {
     const char *unk = usual_unk;
     size_t n = strlen(unk);

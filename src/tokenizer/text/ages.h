@@ -1,6 +1,6 @@
 /* Versions of Unicode. The `tokenizers` library matches regexes with Unicode 16 and normalizes with Unicode
- * 9. These functions hide the versions of the installed PCRE2 and utf8proc. Source:
- * tools/oracle/unicode_ages.py. */
+ * 9. With these functions, results do not depend on the Unicode versions of the installed PCRE2 and utf8proc.
+ * Source: tools/oracle/unicode_ages.py. */
 #pragma once
 
 #include <stdbool.h>
@@ -14,9 +14,9 @@ bool age_unordered(uint32_t c);
 /* The lower case of an upper-case letter that utf8proc does not know; `c` for other characters. */
 uint32_t age_lower(uint32_t c);
 
-/* Character classes of the normalizers and pre-tokenizers of the original, each in the original's version of
- * Unicode. */
-bool age_is_control(uint32_t c);     /* Cc, Cf and Co, except line ends and tabs */
+/* Character classes of the library's normalizers and pre-tokenizers, each in the version of Unicode that the
+ * library uses for it. */
+bool age_is_control(uint32_t c);     /* the categories Cc, Cf and Co, except line ends and tabs */
 bool age_is_punctuation(uint32_t c); /* P, and the symbols of ASCII */
 bool age_is_nonspacing(uint32_t c);  /* Mn */
 bool age_is_mark(uint32_t c);        /* M */

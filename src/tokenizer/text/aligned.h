@@ -24,8 +24,8 @@ static inline View view_slice(View v, size_t begin, size_t end) {
     return (View){v.text + begin, end - begin, v.at ? v.at + begin : NULL};
 }
 
-/* The origin of byte i, and of the character before byte i. The origin before the first character is the
- * empty range at the beginning of the part. {0}: unknown. */
+/* Return the origin of byte i, and of the character before byte i. The origin before the first character is
+ * the empty range at the beginning of the part. {0}: the origin is not known. */
 static inline Origin view_origin(View v, size_t i) { return v.at ? v.at[i] : (Origin){0, 0}; }
 static inline Origin view_origin_before(View v, size_t i) {
     if (!v.at || !v.n) return (Origin){0, 0};
@@ -34,7 +34,7 @@ static inline Origin view_origin_before(View v, size_t i) {
 
 typedef struct Aligned {
     Str text;
-    bool tracks; /* whether to track origins; set by the owner while the text is empty */
+    bool tracks; /* whether origins are tracked; the owner sets this while the text is empty */
     Origin *at;  /* [count] */
     size_t count, cap;
 } Aligned;
@@ -56,14 +56,14 @@ typedef struct Edit {
     Aligned *out;
     size_t at; /* the next character to replace */
     uint32_t last;
-    int change; /* change of the last character, which waits for edit_remove */
+    int change; /* change of the last character, which edit_remove may still extend */
     bool waits;
 } Edit;
 
-/* Appends a character. change 0: the character replaces the next one. -n: the character replaces the next one
- * and n more. 1: the character is inserted, with the origin of the character before. */
+/* Appends a character. If `change` is 0, the character replaces the next one; if it is -n, the next one and n
+ * more. If it is 1, the character is inserted, with the origin of the character before. */
 void edit_put(Edit *, uint32_t character, int change);
-/* Makes the last character replace `n` more characters. Without a last character, later characters replace
- * characters that are too early, as in the original. */
+/* Makes the last character replace `n` more characters. If there is no last character, all later replacements
+ * are made too early in the text, as in the `tokenizers` library. */
 void edit_remove(Edit *, int n);
 void edit_end(Edit *);

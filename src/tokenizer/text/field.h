@@ -1,6 +1,6 @@
 /* Typed access to the fields of an unchecked JSON object. `where` names the object in messages
- * ("pre_tokenizer"). A field that is absent or null has the value of the fallback. Without a fallback, such a
- * field is an error. */
+ * ("pre_tokenizer"). If a field is absent or null, its value is the fallback; a function without a fallback
+ * returns an error. */
 #pragma once
 
 #include <jansson.h>
@@ -9,8 +9,8 @@
 
 #include "base/err.h"
 
-/* Reads a JSON file; release with json_decref. Numbers have the values that serde_json reads. Errors: a file
- * that is unreadable, malformed, or nested too deeply; duplicate keys. */
+/* Reads a JSON file; release with json_decref. Real numbers have the values that serde_json reads
+ * (serde_number.h). Errors: a file that is unreadable, malformed, or nested too deeply; duplicate keys. */
 Err json_file(const char *path, json_t **out);
 
 Err field_bool(const json_t *object, const char *where, const char *key, bool fallback, bool *out);

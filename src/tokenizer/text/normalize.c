@@ -57,8 +57,8 @@ static void clean(uint32_t c, Str *out) {
     utf8_put(out, unicode_is_space(c) ? ' ' : c);
 }
 
-/* Adds blanks around the characters that BERT considers Chinese. The original has the same gap before
- * U+2B920. */
+/* Adds blanks around the characters that BERT considers Chinese. The `tokenizers` library has the same gap
+ * before U+2B920. */
 static void space_chinese(uint32_t c, Str *out) {
     static const uint32_t blocks[][2] = {{0x4E00, 0x9FFF},   {0x3400, 0x4DBF},   {0x20000, 0x2A6DF},
                                          {0x2A700, 0x2B73F}, {0x2B740, 0x2B81F}, {0x2B920, 0x2CEAF},
@@ -223,8 +223,8 @@ static void strip(const Step *step, View v, Aligned *out) {
 }
 
 /* Replaces a whole part of the text if the shortest rule of the charsmap matches its beginning; otherwise
- * returns false. Characters replace characters one by one. Surplus characters are inserted; if characters are
- * missing, the last character replaces the rest. */
+ * returns false. The new characters replace the old ones one by one. Surplus new characters are inserted; if
+ * there are too few, the last one replaces all remaining old characters. */
 static bool map_part(const Charsmap *m, const char *part, size_t n, Edit *e) {
     const char *to;
     size_t to_n;

@@ -24,7 +24,8 @@ typedef struct Rewrite {
     size_t n, i;
     Str *out;
     bool in_class, class_start, nested; /* nested: inside a class that is inside a class */
-    size_t atom;                        /* position of the last atom in out, for a quantifier */
+    /* position in `out` of the last atom, to which a quantifier applies */
+    size_t atom;
     size_t groups[MAX_GROUPS], depth;
 } Rewrite;
 
@@ -42,7 +43,7 @@ static void begin_atom(Rewrite *r) {
     if (!r->in_class) r->atom = r->out->len;
 }
 
-/* Writes a set of characters: unchanged inside a class, as a separate class outside. */
+/* Writes a set of characters: unchanged inside a class, otherwise as a separate class. */
 static void put_set(Rewrite *r, const char *set, bool negated) {
     str_printf(r->out, r->in_class ? "%s" : negated ? "[^%s]" : "[%s]", set);
 }
@@ -131,8 +132,8 @@ static Err escape(Rewrite *r) {
     return ERR_OK;
 }
 
-/* Converts a bracket of a class inside a class, which adds characters. Negated classes and brackets next to
- * '-' are refused. */
+/* Converts a bracket of a nested class, which adds characters to the outer class. Negated classes and
+ * brackets next to '-' are refused. */
 static Err nested_class(Rewrite *r) {
     static const char *const NOT[] = {"[^", "[:", "[]", "[-", "]-"};
     bool refused = r->p[r->i - 1] == '-' || (r->p[r->i] == '[' && r->nested);

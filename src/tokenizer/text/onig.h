@@ -6,7 +6,7 @@
 #include "base/err.h"
 #include "base/str.h"
 
-/* The number of bytes of a pattern to print in an error message. The pattern need not be NUL-terminated. */
+/* How many bytes of a pattern of n bytes an error message prints. The pattern need not be NUL-terminated. */
 static inline int onig_shown(size_t n) { return n < 200 ? (int)n : 200; }
 
 /* Appends the PCRE2 pattern (for PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE). Errors: syntax without an exact

@@ -222,8 +222,8 @@ void pretokenizer_work_free(PreTokenizerWork *w) {
     free(w);
 }
 
-/* Merges neighbours in place, as NormalizedString::split does. In the result, `match` means that the piece is
- * dropped. */
+/* Merges neighbouring spans in place, as NormalizedString::split does. In the result, `match` marks the
+ * pieces that are dropped. */
 static void apply_behavior(Spans *s, Behavior behavior, bool invert) {
     size_t kept = 0;
     bool previous = false, from_right = behavior == MERGED_WITH_NEXT;
@@ -257,8 +257,8 @@ typedef struct Run {
     Err err;
 } Run;
 
-/* Writes blanks as metaspace, and may prefix a metaspace. FIRST: only at the beginning of the original
- * text. */
+/* Writes blanks as metaspace, and may prefix a metaspace; FIRST does this only at the beginning of the
+ * original text. */
 static void metaspace(const Step *step, View v, Aligned *out) {
     const Str *meta = &step->meta;
     const bool has = *v.text == ' ' || (v.n >= meta->len && !memcmp(v.text, meta->s, meta->len));

@@ -1,8 +1,8 @@
 /* The "pre_tokenizer" of a tokenizer.json: BertPreTokenizer, Split, ByteLevel, Digits, Metaspace,
  * Punctuation, Whitespace, WhitespaceSplit, CharDelimiterSplit and Sequence. Each kind consists of one or two
- * steps: prefix a blank, split, spell bytes as characters, or write blanks as metaspace. The steps process
- * pieces depth first, without a list of all pieces. Source: tokenizers/src/pre_tokenizers and
- * NormalizedString::split; GPT-2 encoder.py (byte spelling). */
+ * steps, which prefix a blank, split, spell bytes as characters, or write blanks as metaspace. Each piece
+ * passes through all steps before the next piece is split off, so there is no list of all pieces. Source:
+ * tokenizers/src/pre_tokenizers and NormalizedString::split; GPT-2 encoder.py (byte spelling). */
 #pragma once
 
 #include <jansson.h>
@@ -27,7 +27,7 @@ void pretokenizer_work_free(PreTokenizerWork *);
 /* Whether the pieces depend on the origins of the text, because a Metaspace prefixes only the beginning of
  * the original text. */
 bool pretokenizer_needs_origins(const PreTokenizer *);
-/* Calls fn for each non-empty piece, in order. Errors: from a regex. */
+/* Calls fn for each non-empty piece, in order. Errors: those of a regex. */
 typedef void PieceFn(void *arg, View piece);
 Err pretokenizer_run(const PreTokenizer *, PreTokenizerWork *, Matcher *, View text, PieceFn *fn, void *arg);
 

@@ -91,7 +91,7 @@ static void recompose(Part *v, size_t count, Edit *e) {
     size_t waiting = 0; /* v[0 .. waiting) */
     Part starter = {0, 0};
     bool has = false;
-    unsigned last = 0; /* class of the last waiting mark */
+    unsigned last = 0; /* combining class of the last waiting mark */
     for (size_t i = 0; i < count; i++) {
         const Part p = v[i];
         const unsigned class = combining_class(p.c);

@@ -7,8 +7,9 @@
 
 #include "tokenizer/text/aligned.h"
 
-/* Appends the NFD form of the text: NFKD with compat, NFC with compose, NFKC with both. Composed characters
- * have the origins that unicode_normalization_alignments computes, the crate of the `tokenizers` library. */
+/* Appends a normalization form of the text: NFD, or NFKD with compat, NFC with compose, NFKC with both.
+ * Composed characters have the origins that the crate unicode_normalization_alignments computes for the
+ * `tokenizers` library. */
 void unicode_normalize(View text, bool compat, bool compose, Aligned *out);
 /* Appends the text with each character's full lower-case mapping, without context (no final sigma). */
 void unicode_lower(View text, Aligned *out);

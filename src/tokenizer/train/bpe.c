@@ -1,6 +1,6 @@
-/* A word is a list of token ids. `pairs` has the count of each pair of neighbours. The queue orders pairs by
- * count, and has the words that contain each pair. A count in the queue may be outdated, so it is compared
- * with the current count when the pair is first in the queue. */
+/* A word is a list of token ids. `pairs` has the count of each pair of neighbours. The queue has the pairs in
+ * order of their counts, each with the words that contain the pair. A count in the queue may be outdated, so
+ * it is compared with the current count when the pair reaches the front. */
 #include "tokenizer/train/bpe.h"
 
 #include <stdbool.h>
@@ -129,7 +129,7 @@ static Pair *pair_at(Trainer *t, int32_t left, int32_t right) {
     return &t->pairs[t->slots[slot] - 1];
 }
 
-/* Adds `count` occurrences of the pair, in all repetitions of `word`. */
+/* Adds `count` to the occurrences of the pair, for all repetitions of `word`. */
 static void change(Trainer *t, int32_t left, int32_t right, int64_t count, int32_t word) {
     Pair *p = pair_at(t, left, right);
     p->count += count;
@@ -237,7 +237,7 @@ static void merge_word(Trainer *t, int32_t w, int32_t left, int32_t right, int32
     word->n = kept;
 }
 
-/* Appends a merge. If a pair is merged twice, its second rank is valid. */
+/* Appends a merge. If a pair is merged twice, its second rank applies. */
 static void note_merge(Trainer *t, Pair *p) {
     if (p->merged) t->merges[p->merged - 1] = UINT64_MAX;
     if (t->num_merges == t->merges_cap)

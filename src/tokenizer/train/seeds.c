@@ -1,6 +1,7 @@
-/* The original builds a suffix array of all words, and uses the inner nodes of its suffix tree: the
- * substrings before at least two different characters (the end of a word counts as a character). Pieces are
- * short, so this code sorts suffixes only by their first 17 characters. The character 0 separates words. */
+/* The `tokenizers` library builds a suffix array of all words, and uses the inner nodes of the suffix tree.
+ * These are the substrings that at least two different characters follow (the end of a word counts as a
+ * character). Pieces are short, so this code sorts suffixes only by their first 17 characters. The character
+ * 0 separates words. */
 #include "tokenizer/train/seeds.h"
 
 #include <stdlib.h>
@@ -67,7 +68,7 @@ static void find_characters(const Words *w, const uint32_t *flat, Candidates *ou
     free(counts);
 }
 
-/* The number of equal characters at the beginning; COMPARED if both words end there. */
+/* The length of the common prefix, at most COMPARED; it is COMPARED if both words end after it. */
 static int common(const uint32_t *a, const uint32_t *b) {
     int n = 0;
     for (; n < COMPARED && a[n] == b[n]; n++)
@@ -81,7 +82,7 @@ static int by_suffix(const void *x, const void *y) {
     return n == COMPARED ? 0 : (a[n] > b[n]) - (a[n] < b[n]);
 }
 
-/* Sorts by descending score, and then by descending text, as the original does. */
+/* Sorts by descending score, and then by descending text, as the `tokenizers` library does. */
 static int by_score(const void *x, const void *y) {
     const Candidate *a = x, *b = y;
     if (a->score != b->score) return a->score < b->score ? 1 : -1;

@@ -75,7 +75,8 @@ Err words_add(Words *w, const char *text, size_t n) {
     }
     Err e = normalizer_run(w->normalizer, w->matcher, text, n, 0, &normal);
     for (size_t i = 0; i < normal.count; i++)
-        normal.at[i] = (Origin){0, 0}; /* each piece begins a text, as in the original */
+        /* each piece counts as the beginning of a text, as in the `tokenizers` library */
+        normal.at[i] = (Origin){0, 0};
     if (!e.code) e = pretokenizer_run(w->pre, w->work, w->matcher, aligned_view(&normal), count_word, w);
     str_free(&repaired), aligned_free(&normal);
     return e.code ? e : w->err;

@@ -16,8 +16,8 @@ static const double UNK_PENALTY = 10;
 enum { SEEDS = 1000000, SUB_ITERATIONS = 2 };
 enum { LONGEST_WORD = 1 << 22 }; /* bytes; a lattice needs up to 512 bytes per byte */
 
-/* Pieces have the order of the original, which determines sums and ties. Piece 0 represents unknown
- * characters. */
+/* Pieces have the same order as in the `tokenizers` library, because the order determines sums and ties.
+ * Piece 0 represents unknown characters. */
 typedef struct Trainer {
     const Words *words;
     Seeds seeds;
@@ -25,7 +25,7 @@ typedef struct Trainer {
     double *scores, *expected;
     int32_t n;
     double least;  /* least score of a piece */
-    int32_t limit; /* number of pieces at which pruning ends: 1.1 * vocabulary */
+    int32_t limit; /* number of pieces at which pruning ends, 1.1 times the vocabulary size */
     Trie *trie;
     Lattice *lattice;
 } Trainer;
@@ -75,7 +75,7 @@ static void start(Trainer *t) {
     use_pieces(t);
 }
 
-/* Digamma by the asymptotic series at x + 7, as in the original. */
+/* Computes the digamma function by its asymptotic series at x + 7, as the `tokenizers` library does. */
 static double digamma(double x) {
     double sum = 0;
     for (; x < 7; x++) sum -= 1 / x;
@@ -84,8 +84,8 @@ static double digamma(double x) {
     return sum + (log(x) + 1.0 / 24 * x2 - 7.0 / 960 * x4 + 31.0 / 8064 * x4 * x2 - 127.0 / 30720 * x4 * x4);
 }
 
-/* Runs one round of EM. Digamma instead of log gives the Bayesian variant, which favours few pieces (Liang
- * and Klein 2007). */
+/* Runs one round of EM. The use of digamma instead of log makes this the Bayesian variant, which favours
+ * fewer pieces (Liang and Klein 2007). */
 static void estimate(Trainer *t) {
     for (int32_t i = 0; i < t->n; i++) t->expected[i] = 0;
     for (int32_t w = 0; w < words_number(t->words); w++) {
@@ -120,10 +120,10 @@ static int by_loss(const void *x, const void *y) {
 
 typedef enum Fate { DROP, KEEP, WEIGH } Fate;
 
-/* Computes the loss if a piece is dropped. In the best splits of words, the best split of the piece's text
- * into other pieces would replace the piece; freq is the number of its occurrences. `after` should add the
- * length of this split, as SentencePiece does. Version 0.23 of tokenizers instead adds the number of all
- * pieces, which overstates the loss of frequent pieces; this code follows tokenizers. */
+/* Computes the loss of likelihood if a piece is dropped: in the best splits of words, the piece would be
+ * replaced by the best split of its text into other pieces. freq: the number of occurrences of each piece.
+ * `after` should add the length of this split, as SentencePiece does. Version 0.23 of tokenizers instead adds
+ * the number of all pieces, which overstates the loss of frequent pieces; this code follows tokenizers. */
 static Fate weigh(Trainer *t, int32_t piece, const double *freq, double pieces, double words, double *loss) {
     size_t n;
     const char *text = vocab_text(t->seeds.texts, t->seed[piece], &n);
