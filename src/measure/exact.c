@@ -111,8 +111,9 @@ void exact_run(const Exact *x, CommCall call) {
 /* ---- checking ---- */
 
 bool exact_is_rounded(double got, double wanted, int members) {
-    static const double EPS = 0x1p-7; /* BF16 has 8 bits; truncated */
-    static const double MOST = 0.25;  /* relative to the value; a lost element has a relative error of 1 */
+    static const double EPS = 0x1p-7; /* error of an addition that truncates: BF16 has 8 significant bits */
+    /* largest relative error that rounding may explain; a lost summand has a relative error of 1 */
+    static const double MOST = 0.25;
     static const double MOST_F16 = 65504;
     if (isinf(got)) return fabs(wanted) > MOST_F16;
     return (got == (double)bf16_to_float(bf16_from_float((float)got)) ||

@@ -1,16 +1,16 @@
-/* Collectives on data whose exact result is known: integers whose sums are exact in their type. The integers are as
- * large as exact sums allow, so a sum in a narrower type is wrong. `bench comm` measures these collectives; `validate`
- * certifies a transport with them. */
+/* Collectives on data whose exact result is known: integers whose sums are exact in their type. The integers
+ * are as large as exact sums allow, so that a sum in a narrower type has a wrong result. `bench comm`
+ * measures these collectives; `validate` certifies a transport with them. */
 #pragma once
 
 #include "comm/comm.h"
 
-enum { EXACT_RANKS = 256 }; /* sums of 0 and 1 over more ranks are not exact in bf16 */
+enum { EXACT_RANKS = 256 }; /* sums of zeros and ones over more ranks would not be exact in bf16 */
 
 typedef struct Collective {
     const char *name;
     CommKind kind;        /* COMM_SEND: each member sends to the next one */
-    bool reduces, splits; /* splits: the larger buffer has a part for each member */
+    bool reduces, splits; /* splits: the larger of the two buffers has a part for each member */
     bool in_place, out_of_place;
     double per_step; /* busbw / algbw is per_step * (n - 1) / n; 0: 1 */
 } Collective;
@@ -25,16 +25,17 @@ enum { N_COLLECTIVES = 6, N_EXACT_TYPES = 6 };
 extern const Collective COLLECTIVES[N_COLLECTIVES];
 extern const ExactType EXACT_TYPES[N_EXACT_TYPES];
 
-/* One collective of one rank. */
+/* One collective, as seen by one rank. */
 typedef struct Exact {
     Comm *comm;
     Group group;
     Device *device;
-    char *in, *out; /* device memory, each large enough for the larger buffer */
+    char *in, *out; /* device memory; each has the size of the larger buffer */
     const Collective *of;
     const ExactType *type;
     int64_t count; /* the call's n */
-    bool in_place; /* one buffer holds both: the smaller is this member's part of the larger */
+    /* input and output share one buffer: the smaller one is this member's part of the larger one */
+    bool in_place;
 } Exact;
 
 /* busbw / algbw in a group of `members` members. */
@@ -46,13 +47,13 @@ CommCall exact_call(const Exact *);
 double exact_expected(const Exact *, int64_t at);
 /* Writes this rank's input. */
 void exact_fill(const Exact *, const CommCall *);
-/* Runs one call; COMM_SEND also receives. */
+/* Runs one call. For COMM_SEND, the rank also receives. */
 void exact_run(const Exact *, CommCall);
 
 /* The wrong elements of an output. */
 typedef struct ExactWrong {
     int64_t count, first, last; /* number of wrong elements; indices of the first and the last */
-    int64_t rounded;            /* number of wrong elements that a sum in bf16 or fp16 could produce */
+    int64_t rounded;            /* number of wrong elements that summation in bf16 or fp16 could explain */
     double got, wanted;         /* of the first */
 } ExactWrong;
 ExactWrong exact_check(const Exact *, const CommCall *);

@@ -17,7 +17,7 @@ typedef struct NvmlUse { /* nvmlProcessInfo_t */
     unsigned instance, compute_instance;
 } NvmlUse;
 
-/* name, parameters; each function returns 0 on success */
+/* name and parameters of each function; all return 0 on success */
 #define NVML_FUNCTIONS(F)                                                                                    \
     F(Init_v2, (void))                                                                                       \
     F(Shutdown, (void))                                                                                      \
@@ -183,7 +183,7 @@ struct NvmlWatch {
     pthread_t thread;
     atomic_bool ends;
     struct timespec period;
-    NvmlLoad load; /* the means are sums until the end */
+    NvmlLoad load; /* mean_mhz and mean_watts are sums until the watch ends */
     int samples;
     unsigned long long reasons;
 };

@@ -7,7 +7,7 @@
 
 enum { NVML_PROCESSES = 8 };
 typedef struct NvmlProcess {
-    unsigned pid; /* as seen by the driver, not inside a container */
+    unsigned pid; /* process id as the driver numbers it, which differs inside a container */
     char name[40];
 } NvmlProcess;
 
@@ -17,10 +17,11 @@ typedef struct NvmlFacts {
     unsigned sm_mhz, sm_most_mhz, memory_mhz, celsius, width, most_width; /* width: PCIe lanes */
     double watts, limit_watts;
     bool ecc, remap_pending, remap_failed;
-    uint64_t uncorrected;  /* ECC errors since the driver was loaded */
-    int nvlinks, switched; /* number of NVLinks that are up; number of these that lead to an NVSwitch */
-    int sm;                /* 90: compute capability 9.0; 0: not known */
-    int n_processes;       /* number of compute processes; also 0 if the driver does not report it */
+    uint64_t uncorrected; /* ECC errors since the driver was loaded */
+    /* nvlinks: number of NVLinks that are up; switched: how many of these lead to an NVSwitch */
+    int nvlinks, switched;
+    int sm;          /* 90: compute capability 9.0; 0: not known */
+    int n_processes; /* number of compute processes; also 0 if the driver does not report it */
     NvmlProcess process[NVML_PROCESSES];
     unsigned pcie; /* the highest generation that both the GPU and its slot support; 0: not known */
 } NvmlFacts;
@@ -33,9 +34,9 @@ typedef struct NvmlLoad {
     bool known;
     unsigned sm_mhz;  /* lowest */
     unsigned celsius; /* highest */
-    double watts;     /* highest, of NVML's average over a second */
+    double watts;     /* highest value of NVML's one-second average */
     double mean_mhz, mean_watts;
-    char limits[120]; /* what lowered the clock, including the power limit */
+    char limits[120]; /* the reasons for which the clock was lowered, including the power limit */
 } NvmlLoad;
 
 typedef struct NvmlWatch NvmlWatch;

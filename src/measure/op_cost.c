@@ -7,7 +7,7 @@ static bool is_grouped(OpNumber op) { return op >= OP_grouped_linear && op <= OP
 bool work_gemm(OpNumber op, const Call *c, GemmShape *p) {
     if (OPS[op].family != OP_FAMILY_GEMM || !c->out[0]) return false;
     const Tensor *x = c->in[0], *w = c->in[1];
-    /* whose weights are contiguous */
+    /* in a grouped GEMM, the weights of all experts are contiguous */
     const int64_t experts = is_grouped(op) ? tensor_count(c->in[2]) - 1 : 1;
     const int64_t rows = tensor_rows(x), wide = tensor_width(x);
     *p = (GemmShape){rows, tensor_width(w), wide};

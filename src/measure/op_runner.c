@@ -29,7 +29,7 @@ struct BenchCalls {
 
 /* ---- contents ---- */
 
-/* Period of the random numbers; odd, so that the rows of a matrix differ. */
+/* Period of the random numbers. It is odd, so that the rows of a matrix differ. */
 enum { PATTERN = (1 << 17) - 1 };
 
 static void draw(float *x, int64_t n, bool positive, uint64_t seed) {
@@ -79,7 +79,7 @@ static void make_headers(Set *s, const KernelCase *c, DType storage) {
     for (int i = 0; i < CALL_OUT; i++) s->call.out[i] = header(&c->out[i], storage, &s->out[i]);
 }
 
-/* Aligned like memory of a Space. */
+/* Returns the size of a tensor, rounded up to the alignment of a Space. */
 static size_t aligned(const Tensor *t) {
     return (tensor_extent(t) + SPACE_ALIGN - 1) / SPACE_ALIGN * SPACE_ALIGN;
 }
@@ -108,7 +108,8 @@ static void fill(Device *d, const CaseOperand *o, const Tensor *t, uint64_t seed
         fill_numbers(d, t, o->content == CONTENT_POSITIVE, seed);
 }
 
-/* The first set gets random numbers, the other sets are copies: only their addresses matter. */
+/* Allocates the sets of operands. The first set gets random numbers; the other sets are copies, because only
+ * their addresses matter. */
 static void take(BenchCalls *b, size_t bytes, const KernelCase *c) {
     b->bytes = bytes * (size_t)b->sets;
     b->block = device_alloc(b->device, b->bytes, "a benchmark's operands");
@@ -170,7 +171,7 @@ static double round_of(BenchCalls *b, int64_t calls) {
 BenchTime bench_calls_time(BenchCalls *b, double seconds) {
     enum { LEAST = 3 };
     const double budget = seconds > 0 ? seconds * 1e9 : INFINITY;
-    double one = round_of(b, b->sets), spent = one * b->sets; /* every set is touched */
+    double one = round_of(b, b->sets), spent = one * b->sets; /* a first round, which touches every set */
     for (; spent < (seconds > 0 ? budget / 2 : WARM_NS); spent += one) one = round_of(b, 1);
     const double wanted = fmin(ceil(ROUND_NS / one), CALLS_MAX), fit = floor(budget / (one * wanted));
     BenchTime t = {.rounds = (int)fmax(LEAST, fmin(fit, BENCH_ROUNDS)), .calls = (int64_t)wanted};

@@ -1,12 +1,12 @@
-/* Repeats and times calls of one op on separate operands. All sets of operands have equal contents. There are enough
- * sets that a GPU's cache holds no part of the next set; on the CPU there is one set. */
+/* Repeats and times calls of one op on separate operands. All sets of operands have equal contents. There are
+ * so many sets that the next set is never in a GPU's cache; on the CPU there is one set. */
 #pragma once
 
 #include "kernels/cases.h"
 
 typedef struct BenchCalls BenchCalls;
-/* Makes the op's plans, then allocates operands of the types for `storage` (case_dtype). `attr` must outlive the
- * calls. */
+/* Makes the op's plans, and then allocates operands, whose dtypes depend on `storage` (case_dtype). `attr`
+ * must outlive the calls. */
 BenchCalls *bench_calls_new(Device *, const KernelCase *, DType storage);
 void bench_calls_free(BenchCalls *);
 /* Starts one call on the next set of operands. */
@@ -16,11 +16,11 @@ void bench_calls_run(BenchCalls *);
  * once. */
 enum { BENCH_ROUNDS = 21 };
 typedef struct BenchTime {
-    double ns; /* per call, the median of the rounds */
+    double ns; /* time per call; the median of the rounds */
     int rounds;
-    double round_ns[BENCH_ROUNDS]; /* per call, round by round */
+    double round_ns[BENCH_ROUNDS]; /* time per call in each round */
     int64_t calls;                 /* per round */
 } BenchTime;
 BenchTime bench_calls_time(BenchCalls *, double seconds);
-/* Bytes of one set of operands. */
+/* A call with the shapes of the operands. */
 const Call *bench_calls_shape(const BenchCalls *);

@@ -1,14 +1,14 @@
-/* The encoder BERT. Megatron-LM core/models/bert/bert_model.py: embedding with token types -> GPT's layers without the
- * causal mask -> final norm -> heads. With norm-placement post this is the original BERT (Devlin et al., 2018): each
- * norm follows a residual sum, except the first, which follows the embedding. */
+/* The encoder BERT. Megatron-LM core/models/bert/bert_model.py: embedding with token types -> GPT's layers
+ * without the causal mask -> final norm -> heads. With --norm-placement post this is the original BERT
+ * (Devlin et al., 2018): the first norm follows the embedding, every other norm follows a residual sum. */
 #include "models/model.h"
 #include "models/option_map.h"
 #include "models/specs.h"
 #include "nn/bert_head.h"
 #include "nn/class_head.h"
 
-/* Megatron-LM's head always uses the erf form of GELU; Hugging Face's uses the MLP's activation, which --activation
- * (not in Megatron-LM) sets. */
+/* Megatron-LM's head always uses the erf form of GELU. Hugging Face's head uses the activation of the MLP, so
+ * --activation (not an option of Megatron-LM) also sets that of the head. */
 static Activation head_activation(const Config *c) {
     const Activation named = c->activation == MLP_GELU ? ACT_GELU_ERF : map_activation(c->activation);
     return activation_is_gated(named) ? ACT_GELU_ERF : named;
@@ -44,7 +44,7 @@ static HeadSpec sentence_head(const Config *c, Arena *arena) {
     return class_head_spec(c, spec, (LossSpec){"sop loss", EXTENT_SAMPLES, FIELDS, 0}, arena);
 }
 
-/* The head and loss of --task replace those of pretraining. The name of the loss is Megatron-LM's. */
+/* The head and loss of --task replace those of pretraining. The loss has the same name as in Megatron-LM. */
 static HeadSpec task_head(const Config *c, Arena *arena) {
     const ClassHeadSpec spec = {.name = c->derived.choices > 1 ? "multichoice_head" : "classification_head",
                                 .classes = c->class_labels.count,

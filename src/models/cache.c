@@ -24,7 +24,7 @@ static double bytes_of(const CacheSpec *s, const CacheShape *shape) {
     return count * (double)dtype_size(shape->dtype);
 }
 
-/* The specs of all branches, in the order of layers. The caller frees the array. */
+/* Returns the cache specs of all branches, in the order of layers. The caller frees the array. */
 static CacheSpec *specs_of(const Model *m, int *n) {
     const StackSpec *s = generates(m);
     const Layout *l = &m->registry->layout;

@@ -1,15 +1,16 @@
-/* The memory of generation: the data of earlier positions that the branches of a model's last stack keep
- * (BranchOps.caches). */
+/* The cache for generation, such as keys and values: the data of earlier positions that the branches of a
+ * model's last stack keep (BranchOps.caches). */
 #pragma once
 
 #include "models/model.h"
 
 typedef struct CacheShape {
     DType dtype;
-    int64_t capacity, encoder, b; /* positions; positions of the encoder; samples */
+    int64_t capacity, encoder, b; /* capacity: positions; encoder: positions of the encoder; b: samples */
 } CacheShape;
 
-/* For a model in one pipeline stage. Allocates on the model's device; free it with cache_free. */
+/* Allocates a cache on the device of the model, which must be in one pipeline stage. Free it with
+ * cache_free. */
 Cache cache_new(const Model *, const CacheShape *);
 /* The bytes that cache_new allocates. A double, because an integer could overflow. */
 double cache_bytes(const Model *, const CacheShape *);

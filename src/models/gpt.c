@@ -1,12 +1,13 @@
-/* The decoder-only transformer: GPT-2, Llama, Mixtral and similar models are settings of one plan.
- * Megatron-LM core/models/gpt/gpt_model.py: embedding -> layers of [norm, attention, residual, norm, mlp,
- * residual] -> final norm -> output layer without bias. */
+/* The decoder-only transformer. GPT-2, Llama, Mixtral and similar models differ only in the settings of one
+ * plan. Megatron-LM core/models/gpt/gpt_model.py: embedding -> layers of [norm, attention, residual, norm,
+ * mlp, residual] -> final norm -> output layer without bias. */
 #include "models/model.h"
 #include "models/specs.h"
 
-/* ---- one layer ---- stack.c runs the branches of a layer as calls of ops. These are a Llama's, with d = width
- * of a head, g = groups, r = query heads of a group, f = width of the MLP. The last column is the type over tp
- * (tensor/spmd.h); the stream x and y are V along the sequence with sequence parallelism, else I.
+/* ---- one layer ---- stack.c runs the branches of a layer as calls of ops. This is a layer of Llama, with d
+ * = width of a head, g = query groups, r = query heads per group, f = width of the MLP. The last column is
+ * the type over tp (tensor/spmd.h); the stream x and y are V along the sequence with sequence parallelism,
+ * else I.
  *   y = op_norm(x, gain)                    [s, b, h]            V or I
  *   c = op_linear(y, linear_qkv)            [s, b, g*(r+2)*d]    V along the groups; the op gathers y
  *   q, k, v = views of c                    [s, b, g, r|1|1, d]  V; op_rope rotates q and k

@@ -7,11 +7,11 @@
 typedef struct Microbatch {
     MicrobatchContext context;
     Feed feed;
-    /* The memory of the feed's fields; real numbers have the type of the loss. ndim 0: the model does not read
-     * it. */
+    /* The memory of the feed's fields. Real numbers have the dtype of the loss. If ndim is 0, the model does
+     * not read the field. */
     Tensor field[FIELDS];
-    /* The weights and the gradients (the feed's dloss) of each loss, in the loss's type, [b, s] or [b, 1]. Counts have
-     * only weights. */
+    /* The weights and the gradients (the feed's dloss) of each loss, [b, s] or [b, 1], in the dtype of the
+     * loss. Counts have no gradients. */
     Tensor weights[MODEL_LOSSES], loss_gradients[MODEL_LOSSES];
     int n_losses, n_counts;
     char *block; /* device memory of all these tensors */

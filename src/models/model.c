@@ -11,7 +11,8 @@
 
 /* ---- plan ---- */
 
-/* A stream crosses the borders inside its stack; an output crosses the borders up to the end of the next stack. */
+/* Lists the flows. The stream of a stack crosses the stage borders inside the stack; the output of a stack
+ * crosses the borders up to the end of the next stack. */
 static void add_flows(ModelPlan *p) {
     p->n_flows = 2 * p->n_stacks - 1;
     for (int i = 0; i < p->n_stacks; i++) {
@@ -65,9 +66,9 @@ static int64_t layers_of(const ModelPlan *p) {
     return last->below + last->n;
 }
 
-/* The part of a stack that a stage computes: layers [first, first + layers) of the stack, with the input
- * below its first layer and the norm above its last one. A stage without layers has neither, except at the ends of the
- * model. */
+/* The part of a stack that a stage computes: layers [first, first + layers). If these include the stack's
+ * first layer, the part also has the input; if they include the last layer, it also has the final norm. A
+ * stage without layers has neither, except at the ends of the model. */
 typedef struct StackPart {
     int64_t first, layers;
     bool begins, ends;
@@ -111,7 +112,7 @@ static void stage_init(Model *m, const StagePart *stage) {
     if (stage->head) heads_init(m);
 }
 
-/* The model of one rank, with parameters not yet tied. */
+/* Makes the model of one rank; its parameters are not tied yet. */
 static Model *model_of(const Config *c, const ModelPlace *place) {
     Registry *r = registry_new(&place->layout);
     Model *m = arena_alloc(r->arena, sizeof *m);
@@ -127,7 +128,7 @@ static Model *model_of(const Config *c, const ModelPlace *place) {
     return m;
 }
 
-/* A parameter is tied if several pipeline ranks register its name. */
+/* Ties each parameter whose name several pipeline ranks register. */
 static void tie(Model *m, const Config *c, const ModelPlace *place) {
     Registry *r = m->registry;
     const Mesh *own = &r->layout.mesh;
@@ -145,7 +146,8 @@ static void tie(Model *m, const Config *c, const ModelPlace *place) {
     }
 }
 
-/* Counts the stages of this rank that use each parameter: several virtual stages may share a table. */
+/* Counts the stages of this rank that use each parameter, because several virtual stages may share an
+ * embedding table. */
 static void count_stages(Model *m, const Config *c, const ModelPlace *place) {
     const Registry *r = m->registry;
     const int ranks = r->layout.mesh.size[AXIS_PP], rank = r->layout.mesh.coordinate[AXIS_PP];
@@ -222,7 +224,7 @@ void model_free(Model *m) {
 
 /* ---- forward ---- */
 
-/* The feed of stack i. encoded: the output of the previous stack. */
+/* Returns the feed of stack i. `encoded` is the output of the previous stack. */
 static const Feed *stack_feed(Tape *t, const ModelPlan *p, int i, const Feed *feed, Tensor *encoded) {
     const StackSpec *s = &p->stack[i];
     Feed *own = tape_alloc(t, sizeof *own);
@@ -242,9 +244,10 @@ static Flow heads_forward(Tape *t, const Model *m, const Feed *feed, Tensor *h) 
     return out;
 }
 
-/* Each stack runs its layers in this stage, its input below its first layer, and its norm above its last one. Types
- * over tp: with sequence parallelism the stream is V along the sequence, else I; logits are V along the vocabulary.
- * Over cp all tensors are V along the sequence, over dp along samples. */
+/* Each stack runs its layers that are in this stage, preceded by its input before its first layer, and
+ * followed by its final norm after its last layer. Types over tp: with sequence parallelism the stream is V
+ * along the sequence, else I; logits are V along the vocabulary. Over cp all tensors are V along the
+ * sequence, over dp along samples. */
 Flow model_stage(Tape *t, const Model *m, int stage, const Feed *feed, Flow in) {
     const ModelPlan *p = &m->plan;
     const int last = p->n_stacks - 1;
@@ -293,7 +296,7 @@ SpmdType model_flow(const Model *m, int flow, int64_t b, int64_t dim[3]) {
 
 /* ---- router losses ---- */
 
-/* The index of the layer's branch of experts; -1: none. */
+/* The index of the layer's MoE branch; -1: none. */
 static int experts_at(const LayerSpec *l) {
     int k = l->n - 1;
     while (k >= 0 && l->branch[k].kind != BRANCH_moe) k--;

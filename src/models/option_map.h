@@ -1,4 +1,4 @@
-/* Maps choices of options to enums of the layers below, which do not depend on options. */
+/* Maps the choices of options to enums of lower-level modules, which do not depend on options. */
 #pragma once
 
 #include "config/config.h"
@@ -10,15 +10,16 @@
 #include "ops/fp8.h"
 #include "tensor/device.h"
 
-DatasetId map_dataset(const Config *);    /* the data set that a model is trained on */
-TaskFormat map_task(TaskKind);            /* TASK_NONE is a fault */
-Activation map_activation(MlpActivation); /* MLP_GELU is a fault: Derived.activation is never MLP_GELU */
+DatasetId map_dataset(const Config *); /* the dataset on which the model is trained */
+TaskFormat map_task(TaskKind);         /* TASK_NONE is a program error */
+/* MLP_GELU is a program error, because Derived.activation never has this value */
+Activation map_activation(MlpActivation);
 AttentionSink map_softmax(SoftmaxType);
 BranchNorms map_norms(NormPlacement, ModelFamily);
 RouterScore map_score(RouterScoreFunction);
 QuantFormat map_fp8_format(Fp8Format);
 QuantRecipe map_fp8_recipe(Fp8Recipe);
-DType map_storage(Lane); /* type of activations and weights */
+DType map_storage(Lane); /* dtype of activations and weights */
 DeviceKind map_device(DeviceOption);
 GemmTuning map_gemm_tuning(GemmTuningOption);
 /* The device of a rank. */

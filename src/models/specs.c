@@ -111,7 +111,8 @@ StackSpec spec_stack(const Config *c, const StackShape *shape, Arena *arena) {
     return s;
 }
 
-/* An untied output layer is initialised like a linear layer, so --embedding-init-method-std does not apply. */
+/* --embedding-init-method-std does not apply to an untied output layer, which is initialised like a linear
+ * layer. */
 HeadSpec spec_lm_head(const Config *c, const EmbeddingSpec *words, Arena *arena) {
     LmHeadSpec *h = arena_alloc(arena, sizeof *h);
     *h = (LmHeadSpec){

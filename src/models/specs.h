@@ -1,5 +1,5 @@
-/* Specs of the parts that families of transformers share, made from the options. Only the families' plans call
- * these. */
+/* Makes the specs of parts that all families of transformers share from the options. Only the plans of the
+ * families call these functions. */
 #pragma once
 
 #include "config/config.h"
@@ -12,21 +12,22 @@ EmbeddingSpec *spec_words(const Config *, Arena *);
 NormAttr spec_norm(const Config *);
 /* The activation of dense MLPs, or of routed experts. */
 ActivationAttr spec_activation(const Config *, bool routed);
-/* A language model's head. words: the input's table, to which it is tied unless --untie-embeddings-and-output-weights
- * is given. */
+/* A language model's head. words: the embedding table of the input, to which the head is tied unless
+ * --untie-embeddings-and-output-weights is given. */
 HeadSpec spec_lm_head(const Config *, const EmbeddingSpec *words, Arena *);
 
 typedef struct StackShape {
     const char *name; /* the scope of its parameters' names */
     InputSpec input;
     int64_t positions, layers, below; /* below: layers of the stacks before it */
-    /* The branches of a layer, by their letters in nn/branches.def. `layer` counts the layers of all stacks. NULL:
-     * "*-", or "*E" in layers with experts. */
+    /* Returns the branches of a layer by their letters in nn/branches.def. `layer` counts the layers of all
+     * stacks. NULL: "*-", or "*E" in MoE layers. */
     const char *(*letters)(const Config *, int64_t layer);
-    const char *relative; /* the name of its bias parameter, with --position-embedding-type relative */
+    /* with --position-embedding-type relative, the name of the stack's bias parameter */
+    const char *relative;
     bool causal;
-    int64_t
-        encoder_positions; /* positions of the encoder that its cross-attention reads; 0: no cross-attention */
+    /* number of positions of the encoder's output, which cross-attention reads; 0: no cross-attention */
+    int64_t encoder_positions;
 } StackShape;
 StackSpec spec_stack(const Config *, const StackShape *, Arena *);
 
@@ -35,11 +36,11 @@ StackSpec spec_stack(const Config *, const StackShape *, Arena *);
 typedef struct LayerPlace {
     const Config *config;
     const StackShape *stack;
-    int64_t layer; /* among the layers of all stacks */
+    int64_t layer; /* index among the layers of all stacks */
     Arena *arena;  /* owns the specs */
 } LayerPlace;
 
-/* Sets `spec` and the other fields that are specific to this kind of branch. */
+/* Sets the fields of a BranchSpec that are specific to its kind, such as `spec`. */
 #define BRANCH(kind, ...) void kind##_spec(const LayerPlace *, BranchSpec *);
 #include "nn/branches.def"
 #undef BRANCH

@@ -82,7 +82,8 @@ static Tensor *branch_forward(Tape *t, void *run, Tensor *x_sbh) {
     return BRANCHES[b->spec->kind].ops->forward(t, b->self, r->feed, cache, x_sbh);
 }
 
-/* x [s, b, h], normed if the branch norms its input -> the output of the branch. */
+/* Computes the output of the branch from x [s, b, h], which is already normalized if the branch has an input
+ * norm. */
 static Tensor *branch_output(Tape *t, const Branch *b, const Feed *feed, Tensor *x) {
     BranchRun *run = tape_alloc(t, sizeof *run);
     *run = (BranchRun){b, feed};
@@ -92,7 +93,7 @@ static Tensor *branch_output(Tape *t, const Branch *b, const Feed *feed, Tensor 
     return op_dropout(t, h, b->spec->dropout, b->dropout_site);
 }
 
-/* The input of the branch. Adds the stream's pending branch. */
+/* Computes the input of the branch, and adds the pending branch output to the stream. */
 static Tensor *branch_input(Tape *t, const Branch *b, Stream *s) {
     if (norms_input(b->spec)) return stream_norm(t, &b->norm, s);
     *s = (Stream){stream_sum(t, *s), NULL};

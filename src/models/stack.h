@@ -1,6 +1,6 @@
-/* A stack of layers over one residual stream. A layer is a list of residual branches (nn/branches.def). This file has
- * the parts that all layers share: norms, dropout, the sum that the next norm computes, recomputation, offloading.
- * Megatron-LM core/transformer/transformer_block.py, transformer_layer.py. */
+/* A stack of layers over one residual stream. A layer is a list of residual branches (nn/branches.def). This
+ * file has what all layers share: norms, dropout, residual sums (which the next norm computes),
+ * recomputation, offloading. Megatron-LM core/transformer/transformer_block.py, transformer_layer.py. */
 #pragma once
 
 #include "nn/branch.h"
@@ -14,8 +14,8 @@ typedef enum BranchNorms {
     NORM_INPUT,  /* norm of the branch's input */
     NORM_OUTPUT, /* norm of the branch's output */
     NORM_BOTH,
-    NORM_SUM,    /* norm of the stream plus the output (the original Transformer); not in a parallel layer */
-    NORM_SHARED, /* the branch shares the first branch's normed input; only in a parallel layer */
+    NORM_SUM,    /* norm of the residual sum (the original Transformer); not in a parallel layer */
+    NORM_SHARED, /* the branch uses the normalized input of the first branch; only in a parallel layer */
 } BranchNorms;
 
 typedef struct BranchSpec {
@@ -23,22 +23,22 @@ typedef struct BranchSpec {
     BranchNorms norms;
     NormAttr norm;
     double multiplier; /* scales the branch's output */
-    double dropout;    /* rate for the branch's output */
-    bool recompute;    /* recompute it in the backward */
-    const void *spec;  /* the kind's spec type */
+    double dropout;    /* dropout rate of the branch's output */
+    bool recompute;    /* whether the branch is recomputed in the backward */
+    const void *spec;  /* the spec, whose type depends on the kind */
 } BranchSpec;
 
 typedef struct LayerSpec {
     BranchSpec branch[LAYER_BRANCHES];
     int n;
-    bool
-        parallel; /* all branches read the layer's input; else each one also sees the earlier branches' outputs */
+    /* all branches read the input of the layer; false: each branch also reads the outputs of earlier branches */
+    bool parallel;
 } LayerSpec;
 
 /* Full recomputation runs layers again in the backward. */
 typedef enum StackRecompute {
     RECOMPUTES_NO_LAYER,
-    RECOMPUTES_CHUNKS, /* all layers, in chunks of `recomputed` layers, whose inputs are kept */
+    RECOMPUTES_CHUNKS, /* all layers, in chunks of `recomputed` layers; the input of each chunk is kept */
     RECOMPUTES_FIRST,  /* the first `recomputed` layers of each stage, one by one */
 } StackRecompute;
 
@@ -50,19 +50,19 @@ typedef struct StackField {
 typedef struct StackSpec {
     const char *name; /* "decoder": the scope of its parameters' names */
     InputSpec input;
-    /* [n_fields]: all fields that its input and its branches read. A forward without the first field skips the stack.
-     * NULL: the microbatch's fields, under their names there. */
+    /* [n_fields]: all fields that the stack's input and branches read. A forward without the first field
+     * skips the stack. NULL: the stack reads the microbatch's fields under the same names. */
     const StackField *fields;
     int n_fields;
-    int64_t positions, hidden; /* positions: of a full sequence */
+    int64_t positions, hidden; /* positions: length of a full sequence */
     LayerSpec *layer;          /* [n] */
-    int64_t n, below;          /* below: layers of the stacks before it */
-    bool has_final;            /* a norm of the stack's output: */
+    int64_t n, below;          /* below: number of layers in the stacks before this one */
+    bool has_final;            /* whether `final` normalizes the stack's output */
     NormAttr final;
     StackRecompute recompute;
     int64_t recomputed;
     /* The number of layers, from the first one of all stacks, whose activations are offloaded to host memory
-     * (tape/offload.h). Not with recomputation or pipeline parallelism. */
+     * (tape/offload.h). Must not be combined with recomputation or pipeline parallelism. */
     int64_t offloaded;
 } StackSpec;
 
@@ -71,22 +71,21 @@ typedef struct Branch {
     Norm norm, post_norm;
     void *self;
     uint64_t dropout_site;
-    int cache; /* index of its first tensor in the stack's cache */
+    int cache; /* index of the branch's first tensor in the stack's cache */
 } Branch;
 
 typedef struct Layer {
     Branch branch[LAYER_BRANCHES];
-    int n; /* 0: on another rank */
+    int n; /* number of branches; 0: the layer is on another rank */
     bool parallel;
 } Layer;
 
 typedef struct Stack {
     const StackSpec *spec;
-    void *input;  /* its module, on ranks that begin the stack; else NULL */
+    void *input;  /* module of the stack's input; NULL on ranks that do not have the beginning of the stack */
     Layer *layer; /* [spec->n] */
-    Tensor **
-        /* [spec->n * LAYER_BRANCHES]: step counters of each branch, also of branches on other ranks; NULL: none. */
-        counters;
+    /* [spec->n * LAYER_BRANCHES]: step counters of each branch, including those on other ranks; NULL: none */
+    Tensor **counters;
     Norm final; /* on the rank of the last layer */
 } Stack;
 
@@ -100,9 +99,9 @@ void stack_add_final_norm(Stack *, Registry *);
 /* Runs layers [first, first + n) and returns their output, which is sent to another stage (tape_output_to). The feed
  * must live until the tape ends. */
 Tensor *stack_output(Tape *, const Stack *, int64_t first, int64_t n, const Feed *, Stream);
-/* As stack_output for the last layers, with the final norm if the stack has one. */
+/* Like stack_output, for the last layers, followed by the final norm if the stack has one. */
 Tensor *stack_end(Tape *, const Stack *, int64_t first, int64_t n, const Feed *, Stream);
-/* The number of tensors that branches before branch k of the layer keep (BranchOps.caches). out: gets their
- * specs; NULL: not needed. */
+/* The number of tensors that the branches before branch k of this layer keep in the cache (BranchOps.caches).
+ * If `out` is not NULL, it receives the specs of these tensors. */
 int stack_caches(const StackSpec *, const Layout *, int64_t layer, int k, CacheSpec *out);
 double stack_flops(const StackSpec *); /* as BranchOps.flops */

@@ -1,6 +1,6 @@
-/* The encoder-decoder T5. Megatron-LM core/models/T5/t5_model.py: the encoder is BERT's stack, and the decoder is GPT's
- * with cross-attention in each layer. Both share one embedding. Hugging Face's T5 (Raffel et al., 2020) has relative
- * positions, RMSNorm and no biases. */
+/* The encoder-decoder T5. Megatron-LM core/models/T5/t5_model.py: the encoder is the stack of BERT, and the
+ * decoder is the stack of GPT with cross-attention in each layer. Both share one embedding table. Hugging
+ * Face's T5 (Raffel et al., 2020) has relative positions, RMSNorm and no biases. */
 #include "models/model.h"
 #include "models/specs.h"
 
@@ -19,7 +19,8 @@ void plan_t5(const Config *c, Arena *arena, ModelPlan *plan) {
     const int64_t below = c->num_layers;
     const EmbeddingSpec *words = spec_words(c, arena);
     EmbeddingSpec *decoder_words = spec_words(c, arena);
-    decoder_words->dropout_site = "decoder.embedding.dropout"; /* its dropout differs from the encoder's */
+    /* so that the decoder draws other dropout masks than the encoder */
+    decoder_words->dropout_site = "decoder.embedding.dropout";
     const StackShape encoder = {.name = "encoder",
                                 .input = {&words_input, words},
                                 .positions = c->seq_length,

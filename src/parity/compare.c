@@ -10,8 +10,8 @@
 #include "base/statistics.h"
 
 /* If a tensor is smaller than this fraction of the largest tensor of its quantity, its relative error is
- * meaningless: the gradient of a key bias, for example, is zero up to rounding (docs/reference/formats.md).
- * */
+ * meaningless: the gradient of a key bias, for example, is zero up to rounding
+ * (docs/reference/formats.md). */
 static const double FLOOR = 1e-9;
 
 void scale_add(Scale *s, const double *oracle, int64_t n) {

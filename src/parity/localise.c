@@ -301,8 +301,8 @@ static const Record *unsummed(const Search *s) {
     return summand_axes(s, from) && !summand_axes(s, f) ? from : NULL;
 }
 
-/* Whether the update of the parameter was correct, which implies that the gather of the parameters is wrong.
- * */
+/* Whether the update of the parameter was correct, which implies that the gather of the parameters is
+ * wrong. */
 static bool was_right(const Search *s) {
     const Record *f = s->found;
     if (f->kind != RECORD_START || (f->step > 0 && f->step == s->logs[s->rank].first)) return false;

@@ -452,8 +452,8 @@ static bool module_same(const char *a, const char *b) {
 /* Adds the row of the power, with the modules in the order of the map. An error scales all gradients or
  * updates of a module together, so a module has the power of its most sensitive tensor. A single tensor may
  * have almost none: the bias of BERT's sentence head has two numbers that always change together. A module
- * outside layers is judged at twice the gate, because the embeddings' gradients have the noise of all layers.
- * */
+ * outside layers is judged at twice the gate, because the embeddings' gradients have the noise of all
+ * layers. */
 static void judge_power(Judge *p, const char *quantity, double gate, const double *power) {
     const HfMap *map = &p->of->map;
     Row *row = new_power(p, quantity);

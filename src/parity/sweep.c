@@ -291,8 +291,8 @@ static void run_alone(void *arg) {
     must(case_run_alone(a->of, a->lane, a->noise, NULL, a->trace));
 }
 
-/* An error in a layout does not depend on the precision, so it is localised in a lane with little rounding.
- * */
+/* An error in a layout does not depend on the precision, so it is localised in a lane with little
+ * rounding. */
 static void localise_cell(Cell *cell) {
     const Case *of = &cell->of->run;
     const bool exact = cell->lane == LANE_EXACT;

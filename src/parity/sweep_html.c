@@ -255,8 +255,8 @@ static double y_of(const Axes *a, double loss) {
     return HEIGHT - BOTTOM - (loss - a->low) / (a->high - a->low) * (HEIGHT - TOP - BOTTOM);
 }
 
-/* The distance of ticks: 1, 2 or 5 times a power of ten, so that there are about `wanted` ticks in the range.
- * */
+/* The distance of ticks: 1, 2 or 5 times a power of ten, so that there are about `wanted` ticks in the
+ * range. */
 static double tick(double range, double wanted) {
     const double rough = range / wanted, power = pow(10, floor(log10(rough))), times = rough / power;
     return power * (times > 5 ? 10 : times > 2 ? 5 : times > 1 ? 2 : 1);

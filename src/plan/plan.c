@@ -63,7 +63,8 @@ Err plan_make(const Config *c, const Device *target, Arena *arena, RunPlan *out)
     out->flops = model_flops(&model, 1);
     out->stages = arena_alloc(arena, (size_t)stages * sizeof *out->stages);
     for (int i = 0; i < stages; i++) {
-        out->stages[i].rank = i * (world / stages); /* the pipeline's axis is the slowest (comm/mesh.h) */
+        /* the pipeline axis varies slowest over ranks (comm/mesh.h) */
+        out->stages[i].rank = i * (world / stages);
         out->stages[i].memory = plan_rank(c, target, out->stages[i].rank);
         if (memory_plan_total(&out->stages[i].memory) > plan_bytes(out)) out->largest = i;
     }

@@ -90,7 +90,7 @@ static void print_layout(const RunPlan *p, Str *out) {
                percent_text(p->bubble).s);
 }
 
-/* Prints a column for each part that any rank has, all in the unit of the largest number. */
+/* Prints a column for each part of the memory that any rank has. All numbers have the unit of the largest. */
 static void print_memory(const RunPlan *p, int width, Str *out) {
     const BytesText most = bytes_text((double)plan_bytes(p));
     const char *unit = strchr(most.s, ' ') + 1;
@@ -223,7 +223,7 @@ Err plan_write_json(const RunPlan *p, const Search *s, size_t available, const c
     char *text = json_dumps(all, JSON_INDENT(1));
     json_decref(all);
     Err e = file_write_atomic(path, text, strlen(text));
-    if (e.code) e.code = ERR_INFRA; /* the plan succeeded, only the report cannot be written */
+    if (e.code) e.code = ERR_INFRA; /* the plan itself succeeded */
     free(text);
     return e;
 }

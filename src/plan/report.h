@@ -3,8 +3,8 @@
 
 #include "plan/search.h"
 
-/* `available`: memory in bytes of the device that the plan is compared with; 0: none. */
+/* `available`: the memory of the device in bytes, with which the plan is compared; 0: it is not known. */
 void plan_print(const RunPlan *, size_t available, int width, Str *out);
 void search_print(const Search *, int64_t ranks, size_t available, int width, Str *out);
-/* `search` NULL: there was no search. A file that cannot be written is an infrastructure error. */
+/* `search` is NULL if there was no search. A file that cannot be written is an infrastructure error. */
 Err plan_write_json(const RunPlan *, const Search *, size_t available, const char *path);

@@ -16,7 +16,7 @@ typedef struct Seeker {
     const Config *config;
     const Device *target;
     size_t available;
-    MemoryPlan whole; /* a rank that holds the whole model */
+    MemoryPlan whole; /* memory of a rank that has the whole model */
     double experts;   /* the experts' part of the parameters */
     int64_t tries;
     Arena *arena; /* holds one layout */
@@ -72,7 +72,7 @@ static void put_words(const Config *c, const FoundLayout *f, char *out) {
              f->recompute == RECOMPUTE_FULL ? " --recompute-method uniform --recompute-num-layers 1" : "");
 }
 
-/* A given layout of the pipeline defines its stages. */
+/* If --pipeline-model-parallel-layout is given, it already defines the stages. */
 static void set_chunks(Config *c, int64_t chunks) {
     if (c->pipeline_model_parallel_layout) return;
     c->num_layers_per_virtual_pipeline_stage = I64_UNSET;
@@ -97,7 +97,8 @@ static Config config_of(const Seeker *s, const FoundLayout *f) {
 
 /* ---- does it fit? ---- */
 
-/* The least memory of the largest rank for parameters, gradients and optimizer: an even share. */
+/* A lower bound for the memory of the largest rank: its parameters, gradients and optimizer state if all
+ * ranks had equal shares. */
 static double least_state(const Seeker *s, const FoundLayout *f) {
     const Config *c = s->config;
     const double dense_ranks = (double)(f->tensor * f->pipeline),
@@ -124,7 +125,7 @@ static bool keeps_rules(const Seeker *s, const Config *c) {
     return kept;
 }
 
-/* Differences below one percent of a step do not matter. */
+/* Rounds the bubble down to whole percents, because smaller differences do not matter. */
 static int64_t percents(double bubble) { return isnan(bubble) ? 100 : (int64_t)(100 * bubble); }
 
 /* Whether a is the better choice of virtual stages and microbatches: less bubble, then larger
@@ -134,7 +135,8 @@ static bool is_faster(const FoundLayout *a, const FoundLayout *b) {
     return a->micro != b->micro ? a->micro > b->micro : a->chunks < b->chunks;
 }
 
-/* Whether layout f fits and, if there is a layout to beat, is faster. Fills in the memory and the bubble. */
+/* Whether layout f fits and is faster than `other`, if that is not NULL. Sets the memory and the bubble of
+ * f. */
 static bool fits(Seeker *s, FoundLayout *f, const FoundLayout *other) {
     if (least_state(s, f) > (double)s->available || s->tries == SEARCH_TRIES) return false;
     arena_reset(s->arena);
@@ -158,7 +160,8 @@ static int64_t micro_most(const Config *c) {
     return c->micro_batch_size > SEARCH_MICRO ? c->micro_batch_size : SEARCH_MICRO;
 }
 
-/* The best choice of virtual stages and microbatches. One stage and one sample need the least memory. */
+/* Chooses the number of virtual stages and the microbatch size. First tries one stage per rank and one sample
+ * per microbatch, which need the least memory. */
 static bool divide(Seeker *s, FoundLayout *out) {
     const Config *c = s->config;
     const bool one = out->pipeline == 1 || c->pipeline_model_parallel_layout;
@@ -175,7 +178,8 @@ static bool divide(Seeker *s, FoundLayout *out) {
     return true;
 }
 
-/* Prefers as little recomputation as possible, then as little ZeRO, then as little expert parallelism. */
+/* Finds the layout that fits with the least recomputation, then the lowest ZeRO stage, then the smallest
+ * expert-parallel size. */
 static bool find(Seeker *s, const Candidate *a, FoundLayout *out) {
     const Config *c = s->config;
     const int given = model_run_layout(c, 0, (int)config_ranks(c)).data.stage,
@@ -207,15 +211,15 @@ static int compare(const void *x, const void *y) {
     return a->tensor < b->tensor ? -1 : a->tensor > b->tensor;
 }
 
-/* The smallest data-parallel size. With --ranks, the only size that gives exactly these ranks, or a size that is too
- * large if there is none. */
+/* The smallest data-parallel size to try. With --ranks, it is the only size that gives exactly this number of
+ * ranks; if there is none, it is too large to be used. */
 static int64_t first_data(const Config *c, int64_t model_ranks) {
     if (!i64_is_set(c->ranks)) return 1;
     return c->ranks % model_ranks ? c->ranks + 1 : c->ranks / model_ranks;
 }
 
-/* Sizes are powers of two, except pipeline sizes, which are at most the layers with embedding and head, and the
- * data-parallel size that --ranks leaves. */
+/* Lists the candidates. All sizes are powers of two, except the pipeline size, which is at most the number of
+ * layers plus embedding and head, and the data-parallel size that follows from --ranks. */
 static Candidate *candidates(const Config *c, int64_t node, int64_t *n) {
     Candidate *list = NULL;
     *n = 0;
@@ -241,7 +245,7 @@ static bool is_better(const FoundLayout *a, const FoundLayout *b) {
     return a->zero != b->zero ? a->zero < b->zero : percents(a->bubble) < percents(b->bubble);
 }
 
-/* Drops the last layouts if there are too many. */
+/* Inserts a layout in order. If there are too many, the last one is dropped. */
 static void insert(Search *s, const FoundLayout *f) {
     int at = s->n;
     for (; at && is_better(f, &s->found[at - 1]); at--)

@@ -10,7 +10,7 @@ enum { SEARCH_MOST = 8, SEARCH_WORDS = 512, SEARCH_CONTEXT = 16, SEARCH_MICRO = 
 typedef struct FoundLayout {
     char words[SEARCH_WORDS]; /* the options that select this layout */
     int64_t ranks, tensor, context, pipeline, expert, data;
-    int64_t chunks, micro; /* stages per pipeline rank; samples per microbatch */
+    int64_t chunks, micro; /* chunks: stages per pipeline rank; micro: samples per microbatch */
     int zero;              /* DataParallel.stage */
     RecomputeGranularity recompute;
     size_t bytes; /* memory of the largest rank */
@@ -18,15 +18,15 @@ typedef struct FoundLayout {
 } FoundLayout;
 
 typedef struct Search {
-    FoundLayout found
-        [SEARCH_MOST]; /* by ranks, recomputation, ZeRO and percents of bubble, all ascending; one for each
-                                       choice of ranks, tensor, context and pipeline sizes */
+    /* The best layout for each choice of ranks, tensor-, context- and pipeline-parallel sizes. They are sorted by
+     * ranks, recomputation, ZeRO stage and percents of bubble, all ascending. */
+    FoundLayout found[SEARCH_MOST];
     int n;
     int64_t tries;       /* number of layouts whose rules and memory were checked */
     int64_t node, micro; /* the largest tensor-parallel size and microbatch that were tried */
-    bool stopped;        /* the search stopped after SEARCH_TRIES, which limits its time */
+    bool stopped;        /* the search stopped after SEARCH_TRIES layouts, a limit on its time */
 } Search;
 
-/* Upper limits: `node` for tensor-parallel ranks, SEARCH_CONTEXT for context-parallel ranks, and SEARCH_MICRO or the
- * value of the options for samples per microbatch. */
+/* Searches up to `node` tensor-parallel ranks, SEARCH_CONTEXT context-parallel ranks, and SEARCH_MICRO
+ * samples per microbatch or the number that the options set. */
 Search plan_search(const Config *, const Device *target, size_t available, int64_t node);

@@ -15,8 +15,8 @@
 
 typedef enum Change { SAME, FASTER, SLOWER, NOT_KNOWN } Change;
 
-/* Computes the confidence interval of ours / theirs from the intervals of both medians (base/statistics.h).
- * */
+/* Computes the confidence interval of ours / theirs from the intervals of both medians
+ * (base/statistics.h). */
 static Change compare_rates(const Metric *ours, const Metric *theirs, double error, double allow,
                             double *ratio) {
     Interval a, b;

@@ -164,8 +164,8 @@ static bool is_within(const Speed *s, double seconds) {
     return stage_has_time(s->r, seconds / s->r->in->seconds);
 }
 
-/* The minimum number of rounds. A round samples each collective once, and each link and rank at least once.
- * */
+/* The minimum number of rounds. A round samples each collective once, and each link and rank at least
+ * once. */
 static int least_rounds(const Speed *s) {
     const int n = s->r->world, links = n <= MOST_PAIRED ? n * (n - 1) : 0;
     return s->r->in->options->nccl_b ? compare_least(N_COLLECTIVES * SIZES + links + n) : least_samples(s);

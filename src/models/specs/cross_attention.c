@@ -1,7 +1,7 @@
 #include "models/specs.h"
 #include "nn/cross_attention.h"
 
-/* Cross-attention has no positions and no window: every query sees all keys. */
+/* Cross-attention has no position embedding and no window: every query attends to all keys. */
 void cross_attention_spec(const LayerPlace *p, BranchSpec *out) {
     CrossAttentionSpec *s = arena_alloc(p->arena, sizeof *s);
     *s = (CrossAttentionSpec){spec_attention(p), p->stack->encoder_positions};

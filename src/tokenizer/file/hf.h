@@ -13,8 +13,8 @@ Err hf_load(const json_t *root, const TokenModel *made, const TokenizerConfig *,
 /* The first special token that has a usual name of an end-of-text token; -1: none. */
 int32_t hf_usual_eod(const Tokenizer *);
 
-/* If the beginning-of-sequence or the padding token is missing, sets it to a special token with a usual name.
- * */
+/* If the beginning-of-sequence or the padding token is missing, sets it to a special token with a usual
+ * name. */
 void hf_take_usual(Tokenizer *);
 /* Replaces the tokens that TOKENIZER_ADD_SPECIAL adds before and after a text; -1: none. */
 void hf_put_around(Tokenizer *, int32_t before, int32_t after);

@@ -65,8 +65,8 @@ static void make_unigram(Spm *s) {
         if (m->pieces[id].type == PIECE_NORMAL) unigram_use(s->unigram, id, m->pieces[id].score);
         if (m->pieces[id].type == PIECE_USER_DEFINED)
             unigram_use(s->unigram, id,
-                        /* as in SentencePiece 0.2.3: a user-defined piece always scores better than its parts
-                         * */
+                        /* as in SentencePiece 0.2.3: a user-defined piece always scores better than its
+                         * parts */
                         (float)n * 0.1f - 0.1f);
     }
     if (m->byte_fallback) unigram_use_bytes(s->unigram);

@@ -9,8 +9,8 @@
 
 typedef struct Charsmap Charsmap;
 
-/* Loads a charsmap, and copies the bytes. Errors: sizes that do not match n, replacements that are not UTF-8.
- * */
+/* Loads a charsmap, and copies the bytes. Errors: sizes that do not match n, replacements that are not
+ * UTF-8. */
 Err charsmap_load(const void *bytes, size_t n, Charsmap **out);
 void charsmap_free(Charsmap *); /* NULL is fine */
 
