@@ -69,7 +69,7 @@ static void refuse_same_files(Args *args, const char *json, const GateWords *w) 
     command_refuse_same_files(args, outputs, 2, inputs, 2);
 }
 
-/* Checks --seconds of benches that accept 0. */
+/* Checks --seconds, for benches that also accept 0. */
 static void check_seconds(Args *args, double seconds) {
     if (!(seconds >= 0 && seconds <= COMMAND_MOST_S))
         args_problem(args, "--seconds: from 0 to %d", (int)COMMAND_MOST_S);
@@ -88,7 +88,7 @@ static Err report_gate(const Gate *g, const char *json, ErrCode *status) {
     if (!e.code && json && g->options->against) {
         json_t *all = gate_json(g);
         e = bench_write(json, all);
-        if (e.code) e.code = ERR_INFRA; /* the verdict remains valid */
+        if (e.code) e.code = ERR_INFRA; /* the verdict is valid although its file could not be written */
         json_decref(all);
     }
     str_free(&text), str_free(&junit);
@@ -100,20 +100,21 @@ static Err report_gate(const Gate *g, const char *json, ErrCode *status) {
 typedef struct Bench {
     const char *name, *json;
     char **argv;
-    const char *more; /* additional option for runs of which only the times are used; NULL: none */
+    const char *more; /* an additional option for runs from which only the times are needed; NULL: none */
     Err (*measure)(void *arg, const BenchGuard *guard, json_t **result);
     void *arg;
 } Bench;
 
-/* Reads the baseline, and checks its facts against those of this run. Called only on rank 0. */
+/* Reads the baseline, and compares the facts that it records about its run with those of this run. Called
+ * only on rank 0. */
 static Err check_facts(void *gate, const json_t *facts) {
     Gate *g = gate;
     ERR_RETURN(gate_open_baseline(g));
     return gate_check_facts(g, facts);
 }
 
-/* Runs the bench and judges its result. *verdict: whether this process has the verdict (the process of rank
- * 0). */
+/* Runs the bench and judges its result. Sets *verdict to whether this process has the verdict, which only the
+ * process of rank 0 has. */
 static Err run_gate(const Bench *b, Gate *g, bool *verdict) {
     json_t *result = NULL;
     Str notes = {0};
@@ -163,7 +164,7 @@ static const Arg TRAIN_ROWS[] = {
     ARG_ROW(BenchTrain, json, "json", ARG_TEXT, "none", "Write the results to this file."),
 };
 
-enum { MOST_STEPS = 1000000 }; /* each step has a row in memory */
+enum { MOST_STEPS = 1000000 }; /* limits memory, because each step has a row */
 
 static void use_train(Config *c, BenchTrain *o, Args *args) {
     args_use(args, ARG_TABLE(TRAIN_ROWS, o));
@@ -236,7 +237,7 @@ static int bench_train_command(int argc, char **argv) {
 
 typedef struct ScalingWords {
     BenchScaling bench;
-    Config *point; /* [bench.points] options of each run */
+    Config *point; /* [bench.points] the options of each run */
     bool weak;
     int64_t least;
 } ScalingWords;
@@ -270,7 +271,7 @@ static int64_t axis_size(const Config *c, int axis) {
 }
 
 static void choose_points(const Config *c, ScalingWords *w, Args *args) {
-    enum { MOST_RANKS = 1024 }; /* limit of threads per process */
+    enum { MOST_RANKS = 1024 }; /* a limit on the number of threads per process */
     BenchScaling *o = &w->bench;
     const int64_t problems = args->num_problems;
     config_check_ranges(c, args); /* without this check, products may overflow */
@@ -294,8 +295,8 @@ static void choose_points(const Config *c, ScalingWords *w, Args *args) {
     }
 }
 
-/* Checks the rules for the options of each run. The check ends at the first run with problems, because later
- * runs would repeat them. Options without effect are reported for the largest run only. */
+/* Checks the options of each run against the rules. Stops after the first run with problems, because later
+ * runs would repeat them. Options without effect are reported only for the largest run. */
 static void check_points(const Config *c, ScalingWords *w, Args *args) {
     const BenchScaling *o = &w->bench;
     const int64_t problems = args->num_problems;
@@ -474,7 +475,7 @@ static Err read_comm(Config *c, CommWords *w, Args *args, int argc, char **argv)
     if (args->help) return ERR_OK;
     o->config = c;
     o->least = parse_bytes(w->least), o->most = parse_bytes(w->most);
-    if (*w->least && !o->least) /* the parser has refused an empty value */
+    if (*w->least && !o->least) /* the argument parser has already refused an empty value */
         args_problem(args, "--min-bytes expects a size such as 64, 4K or 1M, not '%s'", w->least);
     if (*w->most && !o->most)
         args_problem(args, "--max-bytes expects a size such as 64, 4K or 1M, not '%s'", w->most);
@@ -524,7 +525,7 @@ static int bench_comm_command(int argc, char **argv) {
 
 static const struct {
     const char *name, *what;
-    bool on_ranks; /* whether the bench runs on several processes */
+    bool on_ranks; /* whether the bench can run in several processes */
     int (*run)(int argc, char **argv);
 } BENCHES[] = {
     {"train", "the time of a training step by op, compared with the peak of the device", true,

@@ -1,5 +1,4 @@
-/* The commands of the program, one file each. A file contains only argument parsing and calls of the
- * modules. */
+/* The commands of the program, one file each. These files only parse arguments and call the modules. */
 #pragma once
 
 #include "ckpt/ckpt.h"
@@ -42,7 +41,7 @@ COMMANDS
 /* The longest time that an option may give a command for measuring, in seconds. */
 enum { COMMAND_MOST_S = 1000000 };
 
-/* Prints the help, notes or problems of a parse. Returns true to continue; after false, the command returns
+/* Prints the help, notes or problems that a parse produced. If the result is false, the command must return
  * *status. */
 bool command_ready(const Args *, Err, int *status);
 /* Runs a command after parsing: calls command_ready, then run(arg), and prints the error of run. Frees the
@@ -56,20 +55,21 @@ int command_fail(Err);
 typedef struct NamedFile {
     const char *option, *path;
 } NamedFile;
-/* Reports a problem for an output that is also another output, an input, or a file of --config. */
+/* Reports a problem for each output that is the same file as another output, an input, or a file of
+ * --config. */
 void command_refuse_same_files(Args *, const NamedFile *outputs, int num_outputs, const NamedFile *inputs,
                                int num_inputs);
 
-/* Writes a report; path NULL: does nothing. A failure does not invalidate the results, so its error is
- * ERR_INFRA. */
+/* Writes a report; path NULL: does nothing. If it cannot be written, the error is ERR_INFRA, because the
+ * results are still valid. */
 Err command_write_report(const char *path, const Str *);
 
-/* --input-encoding of the commands that read texts: its help, and its check, which reports an unknown
+/* --input-encoding of the commands that read texts: the help text, and a check that reports an unknown
  * encoding. */
 #define COMMAND_INPUT_ENCODING "Encoding of the input: latin1, cp1252, utf-16 or another that iconv knows."
 void command_check_encoding(Args *, const char *encoding);
 
-/* --input-format of the commands that read texts: its help, and its values in the order of
+/* --input-format of the commands that read texts: the help text, and the values in the order of
  * PreprocessInput. */
 #define COMMAND_INPUT_FORMAT                                                                                 \
     "jsonl: one object per line; text: one document per file; paragraphs: one per block of lines."
@@ -83,25 +83,25 @@ typedef struct Setup {
 } Setup;
 /* Opens the tokenizer and computes `derived`. A missing vocabulary is a user error. */
 Err setup_finish(Setup *);
-/* Returns an error if --hf-model-type names a type that does not fit the model. Call it when the classes of a
- * task are known. */
+/* Returns an error if --hf-model-type names a type that does not fit the model. Must be called after the
+ * classes of a task are known. */
 Err setup_check_type(const Setup *);
-/* Sets the special tokens of masked text. Mock data without a mask token uses the last ids of the vocabulary
- * instead. */
+/* Sets the special tokens for masked language modelling. If there is no mask token, mock data uses the last
+ * ids of the vocabulary. */
 Err setup_mask_tokens(const Setup *, MaskTokens *out);
 void setup_free(Setup *);
 /* Opens the tokenizer that the options describe; *out is NULL if they describe none. */
 Err setup_tokenizer(const Config *, Tokenizer **out);
-/* Like setup_tokenizer, for an export of a model of `model_type`. If transformers would read the tokenizer's
- * files as another tokenizer, *json is a tokenizer.json to use instead; the caller frees it
- * (TokenizerConfig.export_json). */
+/* Like setup_tokenizer, for the export of a model of type `model_type`. If transformers would read the
+ * tokenizer's files as a different tokenizer, *json is set to the text of a tokenizer.json to export instead,
+ * which the caller frees (TokenizerConfig.export_json). */
 Err setup_tokenizer_export(const Config *, const char *model_type, Tokenizer **out, char **json);
 /* For commands that only tokenize: setup_check_tokenizer reports missing options of a tokenizer.
  * setup_tokenizer_alone opens the tokenizer, and prints a note if --vocab-size has no effect. */
 void setup_check_tokenizer(const Config *, Args *);
 Err setup_tokenizer_alone(const Config *, Tokenizer **out);
-/* Opens the checkpoint of step `ckpt_step` in `path`, or the newest. `path` may also be the folder of one
- * checkpoint. */
+/* Opens the checkpoint of step `ckpt_step` in the folder `path`, or the newest one if the step is not set.
+ * `path` may also be the folder of one checkpoint. */
 Err setup_checkpoint(const char *path, int64_t ckpt_step, Ckpt **out);
 /* Makes the paths of the tokenizer's files absolute, so that a checkpoint can store them. */
 void setup_absolute_paths(Config *, Arena *);

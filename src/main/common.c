@@ -17,9 +17,9 @@ static void print_error(const char *sentence, const char *more) {
     if (*sentence) fprintf(stderr, "isotron: %s\n%s", sentence, more);
 }
 
-/* Prints an error on process 0; returns the exit status. With MPI, the launcher kills the other processes
- * when process 0 ends, and they wait for that. With TCP, the other processes report their failure to process
- * 0. A process that is not killed, or cannot reach process 0, prints its error itself. */
+/* Prints an error on process 0; returns the exit status. With MPI, the other processes wait a few seconds for
+ * the launcher, which kills them when process 0 ends. With TCP, the other processes report their failure to
+ * process 0. A process that was not killed, or that cannot reach process 0, prints its error itself. */
 static int say(Err e, const char *more) {
     enum { PATIENCE_S = 3 };
     const CommOptions options = {.meet_s = PATIENCE_S, .build = isotron_commit()};
@@ -50,7 +50,7 @@ bool command_ready(const Args *args, Err e, int *status) {
         terminal_print(stderr, note);
     }
     if (!e.code) return true;
-    /* e is the first of several problems; print the other problems too */
+    /* the first problem is in e; the others are printed after it */
     *status = say(e, args->num_problems > 1 ? strchr(args->problems.s, '\n') + 1 : "");
     return false;
 }
@@ -95,7 +95,8 @@ void command_check_encoding(Args *args, const char *encoding) {
     if (e.code) args_problem(args, "%s.", e.msg);
 }
 
-/* Makes a path absolute, because a checkpoint that stores the path may be read from another folder. */
+/* Makes a path absolute, because a checkpoint that stores the path may be loaded by a process in another
+ * working directory. */
 static void absolute(const char **path, Arena *arena) {
     char *full = *path ? realpath(*path, NULL) : NULL;
     if (full) *path = arena_printf(arena, "%s", full);
@@ -108,8 +109,8 @@ void setup_absolute_paths(Config *c, Arena *arena) {
     absolute(&c->merge_file, arena);
 }
 
-/* The special tokens of the options, followed by <extra_id_0>, <extra_id_1>, ... The caller frees the list
- * and its last `extra` texts. */
+/* Lists the special tokens of the options, followed by <extra_id_0>, <extra_id_1>, ... The caller frees the
+ * list and its last `extra` texts. */
 static const char **extra_tokens(const Config *c, int64_t extra) {
     const int64_t given = c->tokenizer_special_tokens.count;
     const char **list = mem_zero((size_t)(given + extra) + 1, sizeof *list);
@@ -198,7 +199,8 @@ Err setup_finish(Setup *s) {
                         s->config.tokenizer_model ? quote(s->config.tokenizer_model).s : "",
                         tokenizer_vocab_size(s->tokenizer), (long long)s->config.derived.vocab_size);
     if (s->config.derived.padded_vocab_size <
-        s->config.derived.vocab_size) /* the size of a tokenizer; the rules check --vocab-size */
+        /* the tokenizer's size is only known here; the rules check --vocab-size */
+        s->config.derived.vocab_size)
         return err_user("--padded-vocab-size %lld is less than the %lld ids of the %s: raise or remove it",
                         (long long)s->config.derived.padded_vocab_size,
                         (long long)s->config.derived.vocab_size, s->config.tokenizer_type);

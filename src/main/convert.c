@@ -65,7 +65,8 @@ static void begin(Job *j) {
     args_use(&j->args, config_table(&j->setup.config, USE_CONVERT));
 }
 
-/* Creates a model with memory for the options. free_model frees the model and its device. */
+/* Creates the model that the options describe, and allocates its memory. free_model frees the model and its
+ * device. */
 static Model *new_model(Setup *s, int64_t vocab_size, DType storage) {
     config_finish(&s->config, s->arena, vocab_size);
     Model *m = model_new(&s->config, NULL);
@@ -81,7 +82,7 @@ static void free_model(Model *m) {
 
 /* ---- comparison with transformers ---- */
 
-/* Compares the model with the reference of --check. A difference is an error. */
+/* Compares the model with the reference of --check; returns an error if they differ. */
 static Err convert_check(const Job *j, const Model *m) {
     if (!j->options.check) return ERR_OK;
     Reference r;
@@ -117,8 +118,9 @@ static Err save(const Job *j, const Model *m, json_t *tokens) {
     return e;
 }
 
-/* Returns an error if the import would become part of a training run. The import is step 0, but --load of the
- * run's folder would then read it as the newest step. Only another import may be overwritten. */
+/* Returns an error if the import would be written into the folder of a training run: the import has step 0,
+ * but --load of that folder would then read it as the newest checkpoint. Only another import may be
+ * overwritten. */
 static Err check_save_folder(const char *dir, bool overwrite) {
     int64_t *all, n;
     Err e = ckpt_list(dir, &all, &n);
@@ -193,8 +195,8 @@ static void add_tokenizer(Args *args, Arena *arena, const char *dir) {
     free(path);
 }
 
-/* Opens the tokenizer. If it is unsupported, the checkpoint is stored without a tokenizer. A tokenizer that
- * the command line names must be supported. */
+/* Opens the tokenizer. If the tokenizer is not supported, the checkpoint is stored without one, but it is an
+ * error if the command line names the tokenizer. */
 static Err check_tokenizer(Job *j) {
     Config *c = &j->setup.config;
     const Err e = setup_tokenizer(c, &j->setup.tokenizer);
@@ -220,7 +222,7 @@ static Err check_hf_folder(const char *dir, Arena *arena) {
     return ERR_OK;
 }
 
-/* Reads the options of config.json, which the command line overrides. */
+/* Reads the options of config.json, which the command line may override. */
 static Err read_hf_options(Job *j, int argc, char **argv) {
     const char *dir = j->options.from_hf; /* the options are parsed again below */
     char *path = arena_printf(j->setup.arena, "%s/config.json", dir);
@@ -258,7 +260,7 @@ static Err read_hf_options(Job *j, int argc, char **argv) {
 
 /* ---- to Hugging Face ---- */
 
-/* Adds the file `from` if it exists. `from` is freed later, or here if the file does not exist. */
+/* Adds the file `from` if it exists. Takes ownership of `from`. */
 static void add_file(HfExtras *x, char *from, const char *name) {
     if (file_exists(from))
         x->files[x->num_files++] = (HfFile){.from = from, .name = name};
@@ -274,7 +276,8 @@ static void name_token(json_t *config, const char *key, const Tokenizer *t, int6
 }
 
 /* Adds tokenizer_config.json. Without this file, AutoTokenizer would choose a class by the model's type, and
- * this class can replace parts of tokenizer.json. No other file contains the tokens of the options. */
+ * such a class may replace parts of tokenizer.json. It is also the only file with the special tokens that
+ * options set. */
 static void add_tokenizer_config(HfExtras *x, const Config *c, const Tokenizer *t, json_t *config) {
     static const struct {
         const char *key, *names[2];
@@ -302,7 +305,8 @@ static void add_tokenizer_config(HfExtras *x, const Config *c, const Tokenizer *
     json_decref(added);
 }
 
-/* Adds the tokenizer's files, or `json` as its tokenizer.json. x frees `json`. */
+/* Adds the tokenizer's files or, if `json` is not NULL, `json` as the tokenizer.json. x takes ownership of
+ * `json`. */
 static void add_tokenizer_files(HfExtras *x, const Config *c, const Tokenizer *t, char *json) {
     static const char *const OTHERS[] = {"chat_template.jinja", "special_tokens_map.json",
                                          "added_tokens.json"};
@@ -341,9 +345,9 @@ static void take_id(json_t *from, const char *key, int64_t id) {
     if (id >= 0) json_object_set_new(from, key, json_integer(id));
 }
 
-/* Adds the token ids of the checkpoint's import, then those of the tokenizer, and the tokenizer's files. If
- * only the checkpoint names the tokenizer, a missing file is a note, because the file may be on another
- * machine. */
+/* Adds the token ids that the import stored in the checkpoint, then those of the tokenizer, and the
+ * tokenizer's files. If only the checkpoint names the tokenizer, a missing file causes a note instead of an
+ * error, because the file may be on another machine. */
 static Err add_tokens(Job *j, const json_t *state, json_t *tokens, HfExtras *x, Str *notes) {
     const Config *c = &j->setup.config;
     const int64_t vocab_size = j->setup.config.derived.vocab_size;
@@ -408,7 +412,7 @@ static Err export_checkpoint(Job *j, const Ckpt *c) {
     return e;
 }
 
-/* Reads the options of the checkpoint. The command line must not contradict them. */
+/* Reads the options that the checkpoint stores, which the command line must not contradict. */
 static Err read_checkpoint_options(Job *j, const Ckpt *c) {
     Config *config = &j->setup.config;
     const json_t *state = ckpt_manifest(c)->state;

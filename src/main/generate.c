@@ -26,7 +26,7 @@ static bool is_hf_t5(const Job *j) { return is_t5(j) && j->setup.config.hf_model
 
 /* ---- prompts ---- */
 
-/* Adds a prompt. The prompts of a Hugging Face T5 end with </s>, which its tokenizer adds. */
+/* Adds a prompt. For a T5 model of Hugging Face, the tokenizer also adds </s> at the end. */
 static Err add_prompt(Job *j, const char *text, size_t length) {
     const unsigned flags = is_hf_t5(j) ? TOKENIZER_ADD_SPECIAL : 0;
     int32_t *ids;
@@ -37,7 +37,7 @@ static Err add_prompt(Job *j, const char *text, size_t length) {
     return ERR_OK;
 }
 
-/* Adds all of the input as one prompt, without a newline at its end. */
+/* Adds the whole input as one prompt, without the newline at its end. */
 static Err add_all(Job *j, Input *in) {
     Str text = {0};
     Err e = ERR_OK;
@@ -85,7 +85,8 @@ static void add_end(Job *j, int64_t id) {
     j->ends[j->n_ends++] = id;
 }
 
-/* Sets the ids that end a text. The ids of an imported checkpoint take precedence over the tokenizer's. */
+/* Sets the ids that end a text. The ids of an imported checkpoint take precedence over those of the
+ * tokenizer. */
 static void find_ends(Job *j, const json_t *ids) {
     const Tokenizer *t = j->setup.tokenizer;
     const json_t *known = json_object_get(ids, "eos_token_id");
@@ -99,8 +100,8 @@ static void find_ends(Job *j, const json_t *ids) {
         add_end(j, json_integer_value(json_array_get(known, i)));
 }
 
-/* Sets the first token of a T5's decoder: the token of an imported checkpoint, or else the token of the
- * masked dataset. */
+/* Sets the first token of a T5 decoder: that of an imported checkpoint or, if there is none, the one with
+ * which the T5 dataset begins. */
 static Err find_start(Job *j, const json_t *ids) {
     const json_t *known = json_object_get(ids, "decoder_start_token_id");
     if (!known && is_hf_t5(j)) known = json_object_get(ids, "pad_token_id");
@@ -124,8 +125,8 @@ static Err find_tokens(Job *j) {
 
 /* ---- text ---- */
 
-/* Decodes tokens. A padded model has more ids than its tokenizer. Such ids have no text, as in
- * transformers. */
+/* Decodes tokens. A model with a padded vocabulary has more ids than its tokenizer; the additional ids have
+ * no text, as in transformers. */
 static Err decode(const Job *j, const int32_t *tokens, int64_t n, char **text, size_t *bytes) {
     const Tokenizer *t = j->setup.tokenizer;
     int32_t *known = mem_alloc((size_t)(n + 1) * sizeof *known);
@@ -168,8 +169,8 @@ static bool stop(void *arg, int64_t sample, const int32_t *tokens, int64_t n) {
 
 /* ---- output ---- */
 
-/* Prints a text up to the --stop text, which may end inside the last token. The text of a T5 excludes the
- * prompt; the text of other models includes it. */
+/* Prints a text up to the --stop text, which may end inside the last token. The prompt is printed too, except
+ * for T5 models. */
 static Err print_text(const Job *j, const Generated *g, int64_t i) {
     char *text, *generated;
     size_t bytes, own;

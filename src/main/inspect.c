@@ -120,7 +120,7 @@ static Err inspect_dataset(const char *prefix) {
     return ERR_OK;
 }
 
-/* The final batch size of the run; 0 if the options do not set a batch size. */
+/* The batch size at the end of the run; 0 if the options do not set a batch size. */
 static int64_t last_batch(const Config *c) {
     const int64_t n = config_batch_steps(c, NULL, 0);
     if (n < 1 || (!c->step_batch_size_schedule && !i64_is_set(c->global_batch_size))) return 0;
@@ -130,7 +130,7 @@ static int64_t last_batch(const Config *c) {
     return size;
 }
 
-/* Shows one data-parallel replica; the batch size is the replica's share. */
+/* Shows the schedule of one data-parallel replica, so the batch size is that of one replica. */
 static Err inspect_schedule(const Config *c, Arena *arena) {
     PipelineLayout layout;
     PipelineSpec spec;

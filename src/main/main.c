@@ -68,8 +68,8 @@ static const struct {
     {" merge_datasets ", "use 'merge'"},
 };
 
-/* The answer for a command of another framework; NULL: none. Scripts of Megatron-LM may have a folder and an
- * extension. */
+/* The answer for a command of another framework; NULL: none. The names of Megatron-LM's scripts may have a
+ * folder and an extension. */
 static const char *other_answer(const char *word) {
     const char *slash = strrchr(word, '/'), *name = slash ? slash + 1 : word;
     char padded[64];
@@ -83,7 +83,7 @@ static const char *other_answer(const char *word) {
     return NULL;
 }
 
-/* The row of a command; NULL: prints an error. */
+/* Returns the row of a command. If there is none, prints an error and returns NULL. */
 static const Command *find_command(const char *word) {
     const char *names[N_COMMANDS];
     for (int i = 0; i < N_COMMANDS; i++) {
@@ -112,9 +112,9 @@ static int help(int argc, char **argv) {
     return c->run(argc, words);
 }
 
-/* Ends the process if the threads of OpenBLAS lack address space. OpenBLAS has started its threads before
- * main. Each thread maps a buffer, and retries forever if the map fails. The exit of the process and a fork
- * would wait for these threads. */
+/* Ends the process if there is not enough address space for the threads that OpenBLAS has started before
+ * main. Each thread maps a buffer, and retries forever if this fails; an exit or a fork would then wait
+ * forever for these threads. */
 static void check_address_space(void) {
     const double each = 136 << 20, needed = each * openblas_get_num_threads(); /* buffer and stack */
     struct rlimit limit;
@@ -145,7 +145,7 @@ int main(int argc, char **argv) {
     fault_scope(&scope);
     check_address_space();
     fault_on_lost_pages();
-    signal(SIGXFSZ, SIG_IGN); /* at the size limit of files, writes fail instead */
+    signal(SIGXFSZ, SIG_IGN); /* so that writes beyond the file size limit return an error */
     const int status = run(argc, argv);
     if (!fflush(stdout) && !ferror(stdout)) return status;
     command_fail(err_infra("not all of the output could be written; check the standard output and its disk"));

@@ -47,8 +47,8 @@ static Err write_report(const char *path, WriteSweep *report, const Sweep *s) {
     return e;
 }
 
-/* Checks the paths before the run starts. With several processes the check is skipped, because only the
- * process that writes has the paths, and the other processes would wait for it. */
+/* Checks before the run whether the reports can be written. With several processes the check is skipped: it
+ * could fail only in the process that writes, and the other processes would wait for that process. */
 static Err check_places(const Options *o) {
     const char *const paths[] = {o->json, o->junit, o->html};
     for (size_t i = 0; i < sizeof paths / sizeof *paths && comm_processes() == 1; i++)
@@ -75,8 +75,8 @@ static void refuse_inputs(Args *args, const Options *o, int n_dirs, char **dirs)
                              outputs[i].option, outputs[i].path, dirs[k]);
 }
 
-/* Removes an earlier report. A symlink remains, as when a report is written. An empty file remains, because
- * it has no verdict. */
+/* Removes an earlier report. A symbolic link is kept, as when a report is written. An empty file is kept,
+ * because it has no verdict. */
 static Err remove_report(const char *path) {
     if (!path || file_is_stream(path) || file_size(path) <= 0) return ERR_OK;
     if (!parity_is_report(path))
@@ -111,7 +111,8 @@ static Err report_sweep(const Options *o, const Sweep *s, bool *pass) {
     return write_report(o->html, sweep_html, s);
 }
 
-/* The words before the first option are folders. Later options that are not in ROWS apply to all cells. */
+/* Runs a sweep. The words before the first option are folders of cases. Options that are not in ROWS apply to
+ * all cells. */
 static Err sweep(const Options *given, ArgTable own, int n_dirs, int argc, char **argv, bool *pass) {
     const Options kept = *given, *o = &kept; /* every cell parses the options again */
     SweepOptions options = {.own = own,
@@ -156,13 +157,13 @@ static void refuse_without_sweep(Args *args, const Options *o) {
         args_refuse(args, NAMES[i], "without --sweep");
 }
 
-/* The first words are folders. The run.conf of a single folder is read first, so that the rest of the line
- * overrides it. A sweep reads its cases itself. */
+/* Reads the options. The first words are folders of cases. If there is only one, its run.conf is read first,
+ * so that the rest of the command line overrides it. A sweep reads the run.conf of each case itself. */
 static Err read_options(Setup *s, Args *args, const Options *o, Golden **g, int n_dirs, int argc,
                         char **argv) {
     args_use(args, config_table(&s->config, USE_PARITY));
     if (n_dirs == 1) args_file(args, arena_printf(s->arena, "%s/run.conf", argv[0]));
-    const int64_t of_case = args->num_problems; /* problems of run.conf, not of the line */
+    const int64_t of_case = args->num_problems; /* problems in run.conf, not on the command line */
     args_line(args, argc - n_dirs, argv + n_dirs);
     if (n_dirs == 0)
         args_problem(

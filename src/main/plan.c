@@ -51,8 +51,8 @@ static Device *open_gpu(const Setup *s) {
     return device;
 }
 
-/* *pass: whether the layout fits, or with --search any layout. True if the memory of the device is
- * unknown. */
+/* Sets *pass to whether the layout or, with --search, any layout fits. It is true if the memory of the device
+ * is not known. */
 static Err plan(const Setup *s, const Options *o, bool *pass) {
     if (o->json) ERR_RETURN(file_check_target(o->json));
     const Config *c = &s->config;

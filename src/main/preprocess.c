@@ -60,7 +60,8 @@ static const Arg ROWS[] = {
     ARG_ROW(Options, log_interval, "log-interval", ARG_I64, "1000", "Documents between progress lines."),
 };
 
-/* Options of Megatron-LM's preprocess_data.py for its processes and temporary files. */
+/* Options of Megatron-LM's preprocess_data.py that concern its processes and temporary files, and have no
+ * effect here. */
 static const Foreign NOTED[] = {
     {.kind = FOREIGN_NOTED,
      .words = "performance-dir= parquet-batch-size= log-interval-seconds= skip-document-count "

@@ -19,7 +19,7 @@ static const Arg ROWS[] = {
             "exit. No file changes."),
 };
 
-/* Opens the tokenizer, and sets the facts that depend on it. */
+/* Opens the tokenizer, and sets `facts` from it. */
 static Err prepare(Setup *s, TokenFacts *facts) {
     const Config *c = &s->config;
     ERR_RETURN(setup_finish(s));
@@ -41,7 +41,7 @@ static void print_memory(const RunPlan *plan) {
     str_free(&text);
 }
 
-/* Prints the banner of the run, then each problem of its files; returns the exit status. */
+/* Prints the banner of the run, and then each problem with its files. Returns the exit status. */
 static int check(Setup *s, int64_t idle) {
     TokenFacts facts;
     RunPlan plan;
@@ -80,7 +80,7 @@ int command_pretrain(int argc, char **argv) {
         NULL);
     args_use(&args, ARG_TABLE(ROWS, &o));
     Err e = config_parse(&s.config, &args, USE_PRETRAIN, 0, argc, argv);
-    /* Later checks run even if the line has a problem, so that one message reports all problems. */
+    /* The checks continue after a problem on the command line, so that all problems are reported at once. */
     Err loaded = ERR_OK;
     if (!args.help && s.config.use_checkpoint_args) loaded = source_args(&s.config, s.arena, &args.notes);
     if (!args.help && !loaded.code && s.config.use_checkpoint_opt_param_scheduler)

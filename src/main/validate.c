@@ -53,8 +53,8 @@ static void refuse_same_files(Args *args, const Options *o) {
     command_refuse_same_files(args, outputs, 3, inputs, 4);
 }
 
-/* Refuses a repeated --only. For other options the last occurrence applies, but here that would silently skip
- * stages. */
+/* Refuses a repeated --only. If the last one applied, as for other options, stages would be skipped
+ * silently. */
 static void refuse_repeated_only(Args *args, int argc, char **argv) {
     int n = 0;
     for (int i = 0; i < argc; i++) n += !strcmp(argv[i], "--only") || !strncmp(argv[i], "--only=", 7);
