@@ -47,20 +47,20 @@ static int64_t first_not_less(const Manifest *m, const CkptTensor *key) {
 
 static Err check_match(const Ckpt *c, const CkptTensor *has, const CkptTensor *want, bool convert) {
     if (param_is_fp8_state(want->name) && has->global[1] != want->global[1])
-        return err_user("'%s' has the amaxes of %lld steps for FP8's scales, this run keeps %lld; set "
+        return err_user("'%s' has the amaxes of %lld steps for FP8's scales, but this run keeps %lld; set "
                         "--fp8-amax-history-len %lld",
                         c->folder, (long long)has->global[1] - 1, (long long)want->global[1] - 1,
                         (long long)has->global[1] - 1);
     if (has->ndim != want->ndim || has->global[0] != want->global[0] || has->global[1] != want->global[1])
-        return err_user(
-            "'%s': tensor %s is stored as [%lld, %lld], the model has [%lld, %lld]; use the model options it "
-            "was trained with (--use-checkpoint-args takes them from the checkpoint)",
-            c->folder, ckpt_title(want).s, (long long)has->global[0], (long long)has->global[1],
-            (long long)want->global[0], (long long)want->global[1]);
+        return err_user("'%s': tensor %s is stored as [%lld, %lld], but the model has [%lld, %lld]; use the "
+                        "model options "
+                        "it was trained with (--use-checkpoint-args takes them from the checkpoint)",
+                        c->folder, ckpt_title(want).s, (long long)has->global[0], (long long)has->global[1],
+                        (long long)want->global[0], (long long)want->global[1]);
     if (has->dtype != want->dtype && !convert)
         return err_user(
-            "'%s': tensor %s is stored as %s, this run keeps it as %s; use the --lane, --exp-avg-dtype and "
-            "--exp-avg-sq-dtype it was saved with, or give up the optimizer's state with --no-load-optim",
+            "'%s': tensor %s is stored as %s, but this run keeps it as %s; use the --lane, --exp-avg-dtype "
+            "and --exp-avg-sq-dtype it was saved with, or give up the optimizer's state with --no-load-optim",
             c->folder, ckpt_title(want).s, dtype_name(has->dtype), dtype_name(want->dtype));
     return ERR_OK;
 }

@@ -256,9 +256,9 @@ static Err parse_root(Manifest *m, const char *path, const json_t *root) {
     int64_t schema;
     if (!get_size(root, "schema", &schema)) return bad(path, "it has no schema number");
     if (schema != SCHEMA)
-        return err_user(
-            "'%s' has schema %lld, this program reads %d; use the version of Isotron that wrote it", path,
-            (long long)schema, SCHEMA);
+        return err_user("'%s' has schema %lld, but this program reads schema %d; use the version of Isotron "
+                        "that wrote it",
+                        path, (long long)schema, SCHEMA);
     m->state = json_incref(json_object_get(root, "state"));
     if (!get_size(root, "iteration", &m->iteration) || !json_is_object(m->state))
         return bad(path, "its iteration or state is missing");

@@ -38,7 +38,7 @@ static Err open_manifest(Ckpt *c) {
         !file_exists(path) && is_megatron(c->folder) ? folder_of_megatron(c->folder) : file_read(path, &text);
     if (!e.code) e = manifest_parse(&c->manifest, path, text.s, text.len);
     if (!e.code && c->manifest.iteration != c->iteration)
-        e = err_user("'%s' says it is of step %lld; its folder was renamed", path,
+        e = err_user("'%s' belongs to a checkpoint of step %lld; its folder was renamed", path,
                      (long long)c->manifest.iteration);
     str_free(&text);
     free(path);
@@ -52,7 +52,7 @@ static Err map_file(const Ckpt *c, int64_t file) {
     char *path = mem_printf("%s/%s", c->folder, f->name);
     Err e = file_map(path, map);
     if (!e.code && (int64_t)map->size != f->bytes) {
-        e = err_user("'%s' is damaged: it has %zu bytes, the manifest says %lld", path, map->size,
+        e = err_user("'%s' is damaged: it has %zu bytes instead of the %lld in the manifest", path, map->size,
                      (long long)f->bytes);
         file_unmap(map);
     }

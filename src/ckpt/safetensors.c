@@ -223,7 +223,7 @@ static Err open_mapped(Safetensors *s, const char *path, const json_t *map) {
                             quote(tensor).s);
     }
     if ((int64_t)json_object_size(map) != s->count)
-        return err_user("'%s' names %zu tensors, the files hold %lld; download the folder again", path,
+        return err_user("'%s' names %zu tensors, but the files have %lld; download the folder again", path,
                         json_object_size(map), (long long)s->count);
     return ERR_OK;
 }

@@ -49,7 +49,7 @@ static Err read_loss_names(Golden *g, const json_t *step, const char *path) {
     json_object_foreach((json_t *)step, name, value) {
         if (is_key(name)) continue;
         if (g->n_losses == GOLDEN_LOSSES)
-            return err_user("'%s' names more than %d losses, the most that a model has", path, GOLDEN_LOSSES);
+            return err_user("'%s' names more than %d losses, which is the maximum", path, GOLDEN_LOSSES);
         g->loss_names[g->n_losses++] = mem_strdup(name);
     }
     return ERR_OK;
@@ -170,7 +170,7 @@ static Err read_sizes(Golden *g, const char *path) {
             "'%s' has no I64 tensor \"tokens\" or \"dec_tokens\" of shape [steps, samples, positions%s]",
             path, g->shifted ? " + 1" : "");
     if (tokens->dim[0] < g->n_steps)
-        return err_user("'%s' holds %lld steps of tokens, curve.json has %lld", path,
+        return err_user("'%s' has %lld steps of tokens, but curve.json has %lld", path,
                         (long long)tokens->dim[0], (long long)g->n_steps);
     const bool fits =
         below && below->ndim == 3 && below->dim[0] == tokens->dim[0] && below->dim[1] == tokens->dim[1];

@@ -160,7 +160,8 @@ static Err check_fit(const Reference *r, const Config *c, const Model *m) {
                             : c->derived.choices > 1 ? 1
                                                      : c->class_labels.count;
     if (of_task != r->of_task)
-        return err_user("the reference has logits of %s, the model of %s: it was computed with another model",
+        return err_user("the reference has logits of %s, but the model has logits of %s: it was computed "
+                        "with another model",
                         of_task ? "tokens" : "classes", of_task ? "classes" : "tokens");
     if (r->outputs != outputs)
         return err_user(
@@ -173,12 +174,13 @@ static Err check_fit(const Reference *r, const Config *c, const Model *m) {
                         (long long)r->batch.b, (long long)c->derived.choices);
     if (of_task) ERR_RETURN(check_tokens(r, c->derived.vocab_size));
     if (!r->batch.shape.encoder != !m->plan.sample.encoder)
-        return err_user("the reference is %s, the model %s: it was computed with another model",
+        return err_user("the reference is %s, but the model %s: it was computed with another model",
                         r->batch.shape.encoder ? "of an encoder-decoder" : "not of an encoder-decoder",
                         m->plan.sample.encoder ? "is one" : "is none");
     if (longest(r) > m->plan.limit)
-        return err_user("the reference has %lld positions, the model %lld: recreate it with --length",
-                        (long long)longest(r), (long long)m->plan.limit);
+        return err_user(
+            "the reference has %lld positions, but the model only %lld: recreate it with --length",
+            (long long)longest(r), (long long)m->plan.limit);
     return ERR_OK;
 }
 

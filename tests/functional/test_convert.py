@@ -509,7 +509,7 @@ refuses(reference("beyond", i64([rows[0], rows[1][:-1] + [vocab]]), good["logits
         f"token {length - 1} of sample 1 is {vocab}")
 refuses(reference("nan", good["tokens"], (kind, [samples, length, vocab], content[:-8] + nan)),
         "not finite", "sample 1")
-for more, part in ((encoder(rows), "of an encoder-decoder, the model is none"),
+for more, part in ((encoder(rows), "of an encoder-decoder, but the model is none"),
                    (encoder(rows[:1]), f'"encoder_tokens" is not I64 of shape [{samples}, positions]'),
                    (encoder(rows, [length, length + 1]),
                     f'"encoder_lengths" of sample 1 is {length + 1}, which is not in [1, {length}]'),

@@ -128,9 +128,9 @@ for kind in "BertForSequenceClassification", "RobertaForMultipleChoice":
 refused("not a number", "BertForSequenceClassification", classifier_dropout="much")
 folder = MODELS["BertForSequenceClassification"]
 said = convert("--from-hf", folder, "--check", masked / "reference.safetensors", expect=2)
-assert "the reference has logits of tokens, the model of classes" in said, said
+assert "the reference has logits of tokens, but the model has logits of classes" in said, said
 said = convert("--from-hf", masked, "--check", folder / "reference.safetensors", expect=2)
-assert "the reference has logits of classes, the model of tokens" in said, said
+assert "the reference has logits of classes, but the model has logits of tokens" in said, said
 other = tensors.read(folder / "model.safetensors")
 kind, shape, content = other["classifier.bias"]
 (WORK / "bit").mkdir()

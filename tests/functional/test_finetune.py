@@ -184,7 +184,7 @@ refused("--class-labels has the same class twice", *LABELS, *FROM, "--epochs", 1
 refused("--class-labels has no effect without --task labels", *MNLI, *FROM, "--epochs", 1, "--class-labels", "a", "b")
 refused("the checkpoint in", *LABELS, "--pretrained-checkpoint", WORK / "bert", *SIZES, "--hidden-size", 64,
         *TOKENS, "--epochs", 1)
-refused("'classification_head.weight' ('whole') is stored as [3, 32], the model has [2, 32]", *QQP,
+refused("'classification_head.weight' ('whole') is stored as [3, 32], but the model has [2, 32]", *QQP,
         "--pretrained-checkpoint", WORK / "mnli", "--use-checkpoint-args", "--epochs", 1)
 for family in "gpt", "t5":
     refused(f"isotron: --task fine-tunes a BERT: set --model bert instead of {family}.", *LABELS, *SIZES,

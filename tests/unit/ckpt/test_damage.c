@@ -78,7 +78,7 @@ TEST(swapped_files_are_found) {
                "no other sound");
     assert_err(load(&f, 7), "is damaged", "no other sound");
     assert_int_equal(rename(folder, elsewhere), 0);
-    assert_err(load(&f, 9), "says it is of step 7");
+    assert_err(load(&f, 9), "belongs to a checkpoint of step 7");
     free(a), free(b), free(other), free(folder), free(elsewhere);
     teardown(&f);
 }
@@ -107,7 +107,7 @@ TEST(contradictions_are_found) {
     Str good = slurp(path);
     refill(&f, 90);
     static const char *const edits[][3] = {
-        {"\"schema\": 1", "\"schema\": 2", "has schema 2, this program reads 1"},
+        {"\"schema\": 1", "\"schema\": 2", "has schema 2, but this program reads schema 1"},
         {"\"schema\": 1", "\"schema\": []", "no schema number"},
         {"\"iteration\": 7", "\"iteration\": -7", "iteration or state"},
         {"\"state\": {", "\"status\": {", "iteration or state"},

@@ -258,7 +258,7 @@ TEST(indices_are_not_trusted) {
         {"{\"weight_map\":{\"a\":\"absent\"}}", "No such file"},
         {"{\"weight_map\":{\"a\":\"" ONE "\",\"b\":\"" ONE "\",\"d\":\"" TWO "\"}}",
          "names tensor 'd', but no file holds it"},
-        {"{\"weight_map\":{\"a\":\"" ONE "\"}}", "names 1 tensors, the files hold 2"},
+        {"{\"weight_map\":{\"a\":\"" ONE "\"}}", "names 1 tensors, but the files have 2"},
     };
     Safetensors *s;
     for (size_t i = 0; i < sizeof indices / sizeof *indices; i++) {
