@@ -144,7 +144,7 @@ static void mpi_rest(void *wire, int tries) {
 
 static const char *mpi_lost(void *wire, int rank) {
     (void)wire, (void)rank;
-    return NULL; /* mpirun ends the processes when one has ended */
+    return NULL; /* never needed, because mpirun ends all processes when one has ended */
 }
 
 static _Noreturn void mpi_end(void *wire) {

@@ -1,7 +1,7 @@
-/* TCP as a wire: one connection for each pair of processes, which carries frames. A frame has a head and its
- * bytes. Small data are sent immediately; a receiver that does not expect them yet stores them. Large data are sent
- * when the receiver has announced that it expects them. They are then received directly into their destination,
- * and no process stores much data that it does not expect yet. */
+/* TCP as a wire: one connection for each pair of processes, which carries frames. A frame is a head, followed
+ * by its data. Small data are sent immediately; a receiver that does not expect them yet stores them. Large
+ * data are sent when the receiver has announced that it expects them. They are then received directly into
+ * their destination, and no process stores much data that it does not expect yet. */
 #include "comm/tcp.h"
 
 #include <errno.h>

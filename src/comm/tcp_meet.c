@@ -1,7 +1,7 @@
-/* How processes find each other. Process 0 listens at the launcher's address, and all others connect to it.
- * When all have connected, it sends each process the addresses of all others and a secret number of this run.
- * Then every process connects to the processes with lower numbers. All pairs connect in advance, because the
- * first operation (comm_agree) involves all ranks.
+/* Connects the processes of a world to each other. Process 0 listens at the launcher's address, and all
+ * others connect to it. When all have connected, it sends each process the addresses of all others and a
+ * secret number of this run. Then every process connects to the processes with lower numbers. All pairs
+ * connect in advance, because the first operation (comm_agree) involves all ranks.
  *
  * Any program may connect to a port. A connection (a guest) is accepted if it sends the hello of a process of
  * this run; other connections are closed. All messages have a fixed length. */

@@ -192,7 +192,7 @@ static void begin(Meeting *m, int members) {
     m->units = comm_units(m->work, members);
     m->grain = traffic > PIECE ? (m->units * PIECE + traffic - 1) / traffic : m->units;
     if (traffic > SMALL) {
-        wake(m, READY, 1); /* a waiting member may begin while this rank continues */
+        wake(m, READY, 1); /* so that a waiting member can begin while this rank continues */
         return;
     }
     comm_move(m->work, members, 0, m->units);

@@ -319,7 +319,7 @@ static void check_silence(Comm *c, int64_t now) {
     const int64_t bytes = p->wire->heard ? p->wire->heard(p->line, next) : 0,
                   heard = bytes > p->heard_ns ? bytes : p->heard_ns;
     char why[200];
-    if (!heard) return; /* that process may still be connecting */
+    if (!heard) return; /* because that process may still be connecting */
     if (p->returned[next] || now - heard < SILENCE_NS) return;
     snprintf(why, sizeof why,
              "rank %d has not been heard for %.1f s: its process is stopped, or its host or network is down",

@@ -11,7 +11,7 @@
 typedef struct Sampling {
     double temperature; /* 0: greedy */
     int64_t top_k;      /* 0: off; 1: greedy */
-    double top_p;       /* 0: off; must be 0 if top_k is not */
+    double top_p;       /* 0: off; must be 0 unless top_k is 0 */
 } Sampling;
 
 /* Overwrites logits [vocab]. `uniform` in (0, 1) selects the token; greedy ties go to the lowest id. */

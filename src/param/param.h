@@ -48,10 +48,11 @@ typedef struct DataParallel {
     int64_t bucket_size; /* number of elements after which a bucket ends; 0: see num_buckets */
     int num_buckets;     /* number of buckets of about equal size; 0: one bucket, or one per unit at stages 2
                             and 3 */
-    bool overlap_grads;  /* a bucket is summed as soon as its last gradient is complete; else all buckets at
-                            the end */
-    bool overlap_values; /* values are gathered during the next forward, else before it */
-    bool with_attention; /* sums and gathers start at the next attention op; else as soon as possible */
+    bool overlap_grads;  /* true: a bucket is summed as soon as its last gradient is complete; false: all
+                            buckets are summed at the end */
+    bool overlap_values; /* true: values are gathered during the next forward pass; false: before it */
+    bool with_attention; /* true: sums and gathers start at the next attention op; false: as soon as
+                            possible */
     /* If storage is BF16, main gradients are BF16 too. They are rounded to BF16 after each microbatch and in
      * each sum over ranks (comm.h). */
     bool bf16_grads;

@@ -26,7 +26,8 @@ struct Sync {
     Comm *comm; /* NULL: no data moves */
     Gather *gather;
     Piece *piece; /* [n_buckets] */
-    bool *adding; /* [parameter number]: stages 2 and 3: whether it is between sync_grad and sync_ready */
+    bool *adding; /* [parameter number], at stages 2 and 3: whether the parameter is between sync_grad and
+                     sync_ready */
     BucketPool slots;
     int next;        /* stages 0 and 1: the first bucket whose sum has not been started */
     int due;         /* stages 2 and 3: the bucket whose sum starts at the next attention op; -1: none */

@@ -154,7 +154,9 @@ Err rank_open_device(const Config *c, Comm *comm, Device **out, char text[200]) 
 }
 
 void rank_free_device(Comm *comm, Device *device) {
-    if (device && device->kind != DEVICE_NULL) comm_close_device(comm); /* a null device has no transport */
+    if (device && device->kind != DEVICE_NULL)
+        comm_close_device(comm); /* a null device has no transport to
+                                                                           close */
     device_free(device);
 }
 

@@ -1,4 +1,5 @@
-/* The tape for backward functions: incoming gradients, and memory for the gradients that a node computes. */
+/* The interface of the tape for backward functions: incoming gradients, and memory for the gradients that a
+ * node computes. */
 #pragma once
 
 #include "tape/tape_ops.h"

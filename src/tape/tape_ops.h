@@ -1,4 +1,4 @@
-/* The tape for the builders of ops (src/ops). */
+/* The interface of the tape for the builders of ops (src/ops). */
 #pragma once
 
 #include "kernels/attr.h"

@@ -29,7 +29,7 @@ typedef struct Cuda {
     char name[64];
     size_t memory;
     bool has_neighbours; /* other ranks of this process use other GPUs */
-    bool exports;        /* this and the next as in DeviceSpec */
+    bool exports;        /* this field and the next one are those of DeviceSpec */
     GemmTuning gemm_tuning;
     int64_t gemm_sm_margin;
     cudaStream_t stream;

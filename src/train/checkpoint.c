@@ -64,7 +64,7 @@ static void numbers(Trainer *r, Number out[NUMBERS]) {
 
 static json_t *state_of(const Trainer *r) {
     Number list[NUMBERS];
-    numbers((Trainer *)r, list); /* the numbers are only read */
+    numbers((Trainer *)r, list); /* the cast is safe, because the numbers are only read */
     json_t *state = json_object(), *progress = json_object();
     for (int i = 0; i < NUMBERS; i++)
         json_object_set_new(progress, list[i].key,
@@ -245,7 +245,7 @@ static Err load_into(Trainer *r, const Ckpt *ckpt, const char *dir, bool weights
     CkptItem list[ITEMS];
     const int n = items(r, optimizer, list);
     if (new_head) list[0].optional = BERT_HEADS;
-    Trainer numbers_first = *r; /* everything is checked before r changes */
+    Trainer numbers_first = *r; /* a copy, so that everything is checked before r changes */
     Optimizer step_first;
     if (!weights_only) {
         step_first = *r->optimizer;

@@ -40,7 +40,8 @@ int stop_signals_number(const Config *c) {
     return NUMBERS[c->exit_signal];
 }
 
-/* Prints to standard error and replaces a status line. Only the first of several processes prints. */
+/* Prints to standard error, replacing a status line. If there are several processes, only the first one
+ * prints. */
 static void say(int number, const char *what) {
     if (comm_process() > 0) return;
     if (terminal_is_live(stderr)) terminal_hide(stderr);

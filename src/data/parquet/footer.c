@@ -81,7 +81,7 @@ static void read_schema(Reader *r, Bytes *b, ThriftField f) {
     for (int64_t i = 0; i < n && !b->bad; i++) {
         const Element e = read_element(b);
         if (e.children < 0 || e.children > n - inside) bytes_fail(b);
-        if (b->bad || !i) continue; /* the first element is the root */
+        if (b->bad || !i) continue; /* skips the first element, which is the root */
         if (!inside) read_column(r, &e, leaf);
         inside += e.children - (inside > 0);
         leaf += e.type >= 0;
