@@ -58,7 +58,7 @@ static int64_t expert_width_unit(const Config *c) {
 
 /* Number of rotated channels of a head; -1 if another rule is broken. */
 static int64_t rotary_dim(const Config *c) {
-    int64_t head = c->kv_channels;
+    int64_t head = c->multi_latent_attention ? c->qk_pos_emb_head_dim : c->kv_channels;
     if (!i64_is_set(head)) {
         if (c->hidden_size <= 0 || c->num_attention_heads <= 0) return -1;
         head = c->hidden_size / c->num_attention_heads;
@@ -66,6 +66,8 @@ static int64_t rotary_dim(const Config *c) {
     if (!(head > 0 && head <= 65536 && c->rotary_percent >= 0 && c->rotary_percent <= 1)) return -1;
     return (int64_t)((double)head * c->rotary_percent);
 }
+
+static bool is_plain_rope(const Config *c) { return config_rotates(c) && !config_is_yarn(c); }
 
 static bool even_rotary(const Config *c) {
     const int64_t dim = rotary_dim(c);
@@ -95,7 +97,11 @@ static bool countable(const Config *c) {
                   ffn = i64_or(c->ffn_hidden_size, 4 * h),
                   expert = 6 * i64_or(c->moe_ffn_hidden_size, ffn) + 2 * h + 4,
                   shared = i64_or(c->moe_shared_expert_intermediate_size, 0),
-                  q = i64_is_set(c->kv_channels) ? heads * c->kv_channels : h,
+                  latent = i64_or(c->q_lora_rank, 0) + c->kv_lora_rank,
+                  head = c->qk_head_dim + c->qk_pos_emb_head_dim + c->v_head_dim,
+                  q = c->multi_latent_attention    ? heads * head + latent
+                      : i64_is_set(c->kv_channels) ? heads * c->kv_channels
+                                                   : h,
                   width = 4 * h + 6 * q + 6 * ffn + i64_or(c->num_experts, 0) * expert + 6 * shared,
                   scores = heads * (c->attention_backend == BACKEND_UNFUSED ? s : 1),
                   rows = 2 * (i64_or(c->vocab_size, 1) + c->make_vocab_size_divisible_by) +
@@ -246,6 +252,12 @@ static bool known_modules(const Config *c) {
     for (int64_t i = 0; i < c->recompute_modules.count; i++)
         if (enum_find(RecomputeModule_spellings, c->recompute_modules.at[i]) < 0) return false;
     return true;
+}
+
+static bool recomputes(const Config *c, RecomputeModule module) {
+    for (int64_t i = 0; i < c->recompute_modules.count; i++)
+        if (enum_find(RecomputeModule_spellings, c->recompute_modules.at[i]) == (int)module) return true;
+    return false;
 }
 
 static bool valid_batch_steps(const Config *c) { return config_batch_steps(c, NULL, 0) > 0; }

@@ -70,6 +70,7 @@ typedef struct BatchStep {
 /* Values derived from the options by config_finish. Sizes are those of the full model, not of one rank. */
 typedef struct Derived {
     int64_t ffn_hidden_size, kv_channels, num_query_groups, max_position_embeddings;
+    double softmax_scale;                  /* factor of the scores */
     int64_t rotary_dim;                    /* rotated part of a head; 0 without rope */
     int64_t vocab_size, padded_vocab_size; /* 0: neither the options nor the tokenizer define a size */
     MlpActivation activation;              /* never MLP_GELU */
@@ -156,6 +157,7 @@ void config_check_unused(const Config *, unsigned checks, Args *args);
  * to the arena. */
 void config_finish(Config *, Arena *, int64_t vocab_size);
 bool config_rotates(const Config *);           /* whether positions rotate queries and keys */
+bool config_is_yarn(const Config *);           /* whether with the frequencies of YaRN */
 int64_t config_layers(const Config *);         /* number of layers in all stacks, numbered consecutively */
 int64_t config_decoder_layers(const Config *); /* number of layers of a T5's decoder */
 int64_t config_token_types(const Config *);    /* number of token types of a BERT; 0: no embedding */

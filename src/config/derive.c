@@ -97,7 +97,13 @@ static void windows(const Config *c, Arena *arena, Derived *d) {
 }
 
 bool config_rotates(const Config *c) {
-    return c->position_embedding_type == POSITION_ROPE || c->position_embedding_type == POSITION_YARN;
+    return c->multi_latent_attention || c->position_embedding_type == POSITION_ROPE ||
+           c->position_embedding_type == POSITION_YARN;
+}
+
+bool config_is_yarn(const Config *c) {
+    return c->multi_latent_attention ? c->rope_type != ROPE_TYPE_ROPE
+                                     : c->position_embedding_type == POSITION_YARN;
 }
 
 bool config_rotated_layers(const Config *c, bool *out) {
@@ -114,6 +120,11 @@ static double yarn_scale(const Config *c, double mscale) {
     return 0.1 * mscale * log(fmax(c->rotary_scaling_factor, 1)) + 1;
 }
 
+static double softmax_scale(const Config *c, int64_t head) {
+    const double m = c->multi_latent_attention ? yarn_scale(c, c->mscale_all_dim) : 1;
+    return f64_or(c->softmax_scale, m * m / sqrt((double)head));
+}
+
 /* The rotary base of dynamic NTK, as transformers computes it for a sample of seq_length tokens. */
 static double dynamic_base(const Config *c, int64_t dim) {
     const double stretch = (double)c->seq_length / (double)c->rope_scaling_original_max_position_embeddings;
@@ -127,7 +138,7 @@ static void rotations(const Config *c, Arena *arena, Derived *d) {
     CHECK(config_rotated_layers(c, rotated), "'%s'", c->no_rope_freq);
     d->layer_rotated = rotated;
     d->rope_amplitude =
-        c->position_embedding_type == POSITION_YARN
+        config_is_yarn(c)
             ? f64_or(c->rope_attention_factor, yarn_scale(c, c->mscale) / yarn_scale(c, c->mscale_all_dim))
             : 1;
     d->rope_base = f64_is_set(c->rope_dynamic_factor) ? dynamic_base(c, d->rotary_dim) : c->rotary_base;
@@ -181,12 +192,16 @@ static void experts(const Config *c, Arena *arena, Derived *d) {
 
 static void model(const Config *c, Arena *arena, int64_t vocab_size, Derived *d) {
     d->ffn_hidden_size = i64_or(c->ffn_hidden_size, ffn_default(c));
-    d->kv_channels = i64_or(c->kv_channels, c->hidden_size / c->num_attention_heads);
+    d->kv_channels = c->multi_latent_attention
+                         ? c->qk_head_dim + c->qk_pos_emb_head_dim
+                         : i64_or(c->kv_channels, c->hidden_size / c->num_attention_heads);
+    d->softmax_scale = softmax_scale(c, d->kv_channels);
     d->num_query_groups = c->group_query_attention ? c->num_query_groups : c->num_attention_heads;
     const int64_t decoder = c->model == MODEL_t5 ? i64_or(c->decoder_seq_length, 0) : 0;
     d->max_position_embeddings =
         i64_or(c->max_position_embeddings, c->seq_length > decoder ? c->seq_length : decoder);
-    d->rotary_dim = config_rotates(c) ? (int64_t)((double)d->kv_channels * c->rotary_percent) : 0;
+    const int64_t rotated = c->multi_latent_attention ? c->qk_pos_emb_head_dim : d->kv_channels;
+    d->rotary_dim = config_rotates(c) ? (int64_t)((double)rotated * c->rotary_percent) : 0;
     d->vocab_size = i64_or(c->vocab_size, vocab_size);
     d->padded_vocab_size = padded_vocab(c, d->vocab_size);
     /* Megatron-LM turns bias_gelu_fusion off if there are no biases. Its unfused GELU is the erf form. */

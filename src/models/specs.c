@@ -87,6 +87,7 @@ static LayerSpec layer_spec(const LayerPlace *p, const char *letters) {
 }
 
 static const char *default_letters(const Config *c, int64_t layer) {
+    if (c->multi_latent_attention) return c->derived.layer_moe[layer] ? "+E" : "+-";
     return c->derived.layer_moe[layer] ? "*E" : "*-";
 }
 

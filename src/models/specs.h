@@ -21,7 +21,7 @@ typedef struct StackShape {
     InputSpec input;
     int64_t positions, layers, below; /* below: layers of the stacks before it */
     /* Returns the branches of a layer by their letters in nn/branches.def. `layer` counts the layers of all
-     * stacks. NULL: "*-", or "*E" in MoE layers. */
+     * stacks. NULL: "*-", or "*E" in MoE layers, with "+" for "*" if --multi-latent-attention is given. */
     const char *(*letters)(const Config *, int64_t layer);
     /* with --position-embedding-type relative, the name of the stack's bias parameter */
     const char *relative;

@@ -23,8 +23,7 @@ static Norm heads_norm(Registry *r, const AttentionSpec *s, const char *name, co
     return n;
 }
 
-/* Split like the rows of linear_qkv: a rank has the offsets of its heads. */
-static Param *softmax_offset_new(Registry *r, const AttentionSpec *s, const char *name) {
+Param *attention_offset_new(Registry *r, const AttentionSpec *s, const char *name) {
     return param_add(r, (ParamSpec){
                             .name = arena_printf(r->arena, "%s.core_attention.softmax_offset", name),
                             .ndim = 1,
@@ -79,21 +78,20 @@ static void attention_init(void *self, Registry *r, const char *name, const void
         a->k_norm = heads_norm(r, s, name, "k", s->groups);
     }
     if (s->relative.name) a->relative = relative_of(r, s);
-    if (s->sink == SINK_LEARNED) a->softmax_offset = softmax_offset_new(r, s, name);
+    if (s->sink == SINK_LEARNED) a->softmax_offset = attention_offset_new(r, s, name);
     a->proj = linear_new(r, proj);
 }
 
-/* Writes the new keys (or values) after the cached ones and returns all of them. */
-static Tensor *append(Tape *t, Tensor *cache, int64_t length, Tensor *x_sbg1d) {
-    int64_t s = x_sbg1d->dim[0];
+Tensor *attention_append(Tape *t, Tensor *cache, int64_t length, Tensor *x) {
+    int64_t s = x->dim[0];
     CHECK(length + s <= cache->dim[0], "the KV cache holds %lld positions, %lld are needed",
           (long long)cache->dim[0], (long long)(length + s));
     Tensor tail = *cache, *all = tape_alloc(t, sizeof *all);
     tail.data = tensor_at(cache, length * cache->stride[0]);
     tail.dim[0] = s;
-    tape_call(t, &OPS[OP_copy], (Call){.in = {x_sbg1d}, .out = {&tail}});
+    tape_call(t, &OPS[OP_copy], (Call){.in = {x}, .out = {&tail}});
     *all = *cache;
-    all->spmd = x_sbg1d->spmd;
+    all->spmd = x->spmd;
     all->dim[0] = length + s;
     return all;
 }
@@ -266,10 +264,10 @@ AttentionAttr attention_attr(const Tape *t, const AttentionSpec *p, uint64_t dro
     };
 }
 
-/* The sinks of n heads; NULL: none. */
-static Tensor *sinks(Tape *t, const Attention *a, int64_t n, DType dtype) {
-    if (a->softmax_offset) return &a->softmax_offset->value;
-    if (a->spec->sink == SINK_NONE) return NULL;
+Tensor *attention_sinks(Tape *t, const AttentionSpec *p, Param *offset, DType dtype) {
+    const int64_t n = p->heads / tape_axis(t, AXIS_TP);
+    if (offset) return &offset->value;
+    if (p->sink == SINK_NONE) return NULL;
     Tensor *zeros = tape_tensor(t, dtype, 1, &n);
     tape_call(t, &OPS[OP_fill], (Call){.out = {zeros}, .attr = &(FillAttr){0}});
     return zeros;
@@ -283,15 +281,15 @@ static Tensor *core(Tape *t, void *self, Tensor *qkv) {
     const int64_t s = qkv->dim[0];
     const int64_t first = c->cache ? c->feed->cache->length : 0;
     if (c->cache) {
-        x.k = append(t, &c->cache[0], first, x.k);
-        x.v = append(t, &c->cache[1], first, x.v);
+        x.k = attention_append(t, &c->cache[0], first, x.k);
+        x.v = attention_append(t, &c->cache[1], first, x.v);
     }
     AttentionAttr attr = attention_attr(t, p, c->attention->dropout_site, s);
     attr.query.first = first;
     x.first_key = c->feed->document_start;
     x.bias = c->attention->relative ? &c->attention->relative->value : NULL;
     x.lengths = c->feed->lengths;
-    x.sink = sinks(t, c->attention, p->heads / tape_axis(t, AXIS_TP), (DType)qkv->dtype);
+    x.sink = attention_sinks(t, p, c->attention->softmax_offset, (DType)qkv->dtype);
     if (tape_axis(t, AXIS_CP) == 1) tape_pause_halfway(t); /* else the attention waits for other ranks */
     return attention_flat_heads(t, op_context_attention(t, &x, attr, p->context, p->unfused));
 }

@@ -53,7 +53,14 @@ typedef struct Attention {
     Param *relative;       /* [buckets, query heads]; NULL: none */
 } Attention;
 
-/* ---- shared with cross-attention ---- */
+/* ---- shared with cross-attention and latent attention ---- */
+
+/* A learned sink for each query head, split like the rows of its projection: a rank has those of its heads. */
+Param *attention_offset_new(Registry *, const AttentionSpec *, const char *name);
+/* The sinks of this rank's heads; offset: the learned ones. NULL: none. */
+Tensor *attention_sinks(Tape *, const AttentionSpec *, Param *offset, DType);
+/* Writes x [s, b, ...] after the `length` positions of a cache, and returns all of them. */
+Tensor *attention_append(Tape *, Tensor *cache, int64_t length, Tensor *x);
 
 /* Heads [first, first + n) of each group of x; a row of x is `groups` groups of `all` heads of d. */
 Tensor *attention_heads(Tape *, Tensor *x, int64_t groups, int64_t all, int64_t d, int64_t first, int64_t n);

@@ -29,6 +29,19 @@ static const char *plain_pattern(Arena *arena, const bool *layer, int64_t n) {
     return text;
 }
 
+/* The options of latent attention have no effect on other models. */
+static void plain_latents(Config *c, const Config *fresh) {
+    if (!c->multi_latent_attention) {
+        c->q_lora_rank = fresh->q_lora_rank, c->kv_lora_rank = fresh->kv_lora_rank;
+        c->qk_head_dim = fresh->qk_head_dim, c->qk_pos_emb_head_dim = fresh->qk_pos_emb_head_dim;
+        c->v_head_dim = fresh->v_head_dim, c->rope_type = fresh->rope_type;
+        return;
+    }
+    c->kv_channels = c->hidden_size / c->num_attention_heads;
+    if (config_is_yarn(c)) c->rope_type = fresh->rope_type;
+    if (c->position_embedding_type == POSITION_NONE) c->position_embedding_type = POSITION_ROPE;
+}
+
 static void plain_positions(Config *c, const Config *fresh, Arena *arena) {
     const bool rope = config_rotates(c);
     if (!rope || !f64_is_set(c->rotary_seq_len_interpolation_factor))
@@ -45,7 +58,7 @@ static void plain_positions(Config *c, const Config *fresh, Arena *arena) {
         c->rope_scaling_low_freq_factor = fresh->rope_scaling_low_freq_factor;
         c->rope_scaling_high_freq_factor = fresh->rope_scaling_high_freq_factor;
     }
-    const bool yarn = c->position_embedding_type == POSITION_YARN;
+    const bool yarn = config_is_yarn(c);
     if (yarn && (f64_is_set(c->rope_attention_factor) || c->mscale == 0 || c->mscale_all_dim == 0))
         c->rope_attention_factor = c->derived.rope_amplitude;
     if (!yarn) {
@@ -119,12 +132,13 @@ Config hf_config_filled(const Config *config) {
     c.vocab_size = config->derived.vocab_size;
     c.ffn_hidden_size = config->derived.ffn_hidden_size;
     c.kv_channels = config->derived.kv_channels;
-    c.softmax_scale = f64_or(c.softmax_scale, 1 / sqrt((double)config->derived.kv_channels));
+    c.softmax_scale = config->derived.softmax_scale;
     c.logits_scaling = config->derived.logits_scaling;
     c.num_query_groups = config->derived.num_query_groups;
     c.decoder_num_layers = c.model == MODEL_t5 ? config_decoder_layers(&c) : I64_UNSET;
     c.num_token_types = c.model == MODEL_bert ? config_token_types(&c) : I64_UNSET;
     c.max_position_embeddings = config->derived.max_position_embeddings;
+    if (c.multi_latent_attention) c.latent_norm_epsilon = f64_or(c.latent_norm_epsilon, c.norm_epsilon);
     c.activation = config->derived.activation;
     c.moe_ffn_hidden_size = config->derived.moe_ffn_hidden_size;
     c.moe_shared_expert_intermediate_size = config->derived.moe_shared_size;
@@ -141,6 +155,7 @@ static Config plain(const Config *config, Arena *arena) {
     c.add_qkv_bias |= c.add_bias_linear;
     c.add_attn_proj_bias |= c.add_bias_linear;
     c.hf_model_type = fresh.hf_model_type;
+    plain_latents(&c, &fresh);
     plain_positions(&c, &fresh, arena);
     plain_windows(&c, arena);
     plain_heads(&c);

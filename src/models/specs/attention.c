@@ -1,5 +1,3 @@
-#include <math.h>
-
 #include "models/option_map.h"
 #include "models/specs.h"
 
@@ -21,7 +19,7 @@ static RopeSpec rope_spec(const Config *c, int64_t layer) {
         rope.llama3.high = c->rope_scaling_high_freq_factor;
         rope.llama3.original = (double)c->rope_scaling_original_max_position_embeddings;
     }
-    if (c->position_embedding_type == POSITION_YARN) {
+    if (config_is_yarn(c)) {
         rope.yarn.factor = c->rotary_scaling_factor;
         rope.yarn.fast = c->yarn_beta_fast;
         rope.yarn.slow = c->yarn_beta_slow;
@@ -69,7 +67,7 @@ AttentionSpec spec_attention(const LayerPlace *p) {
         .window_right = p->stack->causal ? 0 : WINDOW_OFF, /* the right part of --window-size has no effect */
         .sink = map_softmax(c->softmax_type),
         .softcap = f64_or(c->attn_logit_softcapping, 0),
-        .scale = f64_or(c->softmax_scale, 1 / sqrt((double)d->kv_channels)),
+        .scale = d->softmax_scale,
         .dropout = c->attention_dropout,
         .qkv_init_std = d->init_std,
         .proj_init_std = d->output_init_std,

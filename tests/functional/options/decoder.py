@@ -31,6 +31,10 @@ class Shape:
         self.o, self.layers, self.hidden, self.heads = o, o.int("num-layers"), o.int("hidden-size"), o.int("num-attention-heads")
         self.family, self.depth = o.text("model", "gpt"), o.int("decoder-num-layers", self.layers)  # of the decoder
         self.head = o.int("kv-channels", self.hidden // self.heads)
+        self.latent = "multi-latent-attention" in o
+        self.plain, self.turned = o.int("qk-head-dim", 128), o.int("qk-pos-emb-head-dim", 64)  # parts of a head, if latent
+        self.head = self.plain + self.turned if self.latent else self.head
+        self.value = o.int("v-head-dim", 128) if self.latent else self.head
         self.groups = o.int("num-query-groups", 1) if "group-query-attention" in o else self.heads
         self.named = next((x for x in ("swiglu", "squared-relu", "quick-geglu") if x in o), o.text("activation", "gelu"))
         self.biased = "disable-bias-linear" not in o
@@ -106,16 +110,31 @@ class Tensors(dict):
             longest = max(o.int("seq-length"), o.int("decoder-seq-length", 0))
             self["embedding.position_embeddings.weight"] = (o.int("max-position-embeddings", longest), h), self.embedding
 
+    def latents(self, name):
+        m, o = self.m, self.o
+        kv, q = o.int("kv-lora-rank", 32), o.int("q-lora-rank", 0)
+        down = [("q", q, q, m.heads * m.head)] * bool(q) + [("kv", kv, kv + m.turned, m.heads * (m.plain + m.value))]
+        for which, rank, rows, up in down:
+            self.linear(f"{name}.linear_{which}_down_proj", rows, m.hidden, self.std, False)
+            if "qk-layernorm" in o:
+                self.norm(f"{name}.{which}_layernorm", rank)
+            self.linear(f"{name}.linear_{which}_up_proj", up, rank, self.std, False)
+        if not q:
+            self.linear(f"{name}.linear_q_proj", m.heads * m.head, m.hidden, self.std, False)
+
     def attention(self, name):
         m, o = self.m, self.o
-        self.linear(f"{name}.linear_qkv", (m.heads + 2 * m.groups) * m.head, m.hidden, self.std, m.biased or "add-qkv-bias" in o)
-        if "qk-layernorm" in o:
+        if m.latent:
+            self.latents(name)
+        else:
+            self.linear(f"{name}.linear_qkv", (m.heads + 2 * m.groups) * m.head, m.hidden, self.std, m.biased or "add-qkv-bias" in o)
+        if "qk-layernorm" in o and not m.latent:
             whole = "qk-layernorm-whole" in o
             self.norm(f"{name}.q_layernorm", m.head * (m.heads if whole else 1))
             self.norm(f"{name}.k_layernorm", m.head * (m.groups if whole else 1))
         if o.text("softmax-type", "vanilla") == "learnable":
             self[f"{name}.core_attention.softmax_offset"] = (m.heads,), self.std
-        self.linear(f"{name}.linear_proj", m.hidden, m.heads * m.head, self.small, m.biased or "add-attn-proj-bias" in o)
+        self.linear(f"{name}.linear_proj", m.hidden, m.heads * m.value, self.small, m.biased or "add-attn-proj-bias" in o)
 
     def cross_attention(self, name):
         m, width = self.m, self.m.heads * self.m.head
@@ -171,6 +190,10 @@ def initial(tensors, seed):
     return made
 
 
+def is_yarn(o):
+    return o.text("rope-type", "yarn") == "yarn" if "multi-latent-attention" in o else o.text("position-embedding-type", "") == "yarn"
+
+
 def frequencies(o, head, windowed):
     dim = int(head * o.float("rotary-percent", 1.0))
     if windowed and "rope-local-base-freq" in o:
@@ -180,7 +203,7 @@ def frequencies(o, head, windowed):
         f, original = o.float("rope-dynamic-factor"), o.float("rope-scaling-original-max-position-embeddings", 8192.0)
         base *= (f * max(o.int("seq-length") / original, 1) - f + 1) ** (dim / (dim - 2))
     f = base ** (-np.arange(0, dim, 2) / dim)
-    if o.text("position-embedding-type") == "yarn":
+    if is_yarn(o):
         original = o.float("yarn-original-max-position-embeddings", 4096.0)
         ends = [dim / 2 * math.log(original / (2 * math.pi * turns), base) for turns in
                 (o.float("yarn-beta-fast", 32.0), o.float("yarn-beta-slow", 1.0))]
@@ -200,14 +223,16 @@ def frequencies(o, head, windowed):
     return f / o.float("rotary-seq-len-interpolation-factor", 1.0)
 
 
+def mscale(o, name, otherwise):
+    return 0.1 * o.float(name, otherwise) * math.log(max(o.float("rotary-scaling-factor", 1.0), 1)) + 1
+
+
 def amplitude(o, windowed):
     """The factor of LongRoPE and YaRN on rotated channels."""
     if windowed and "rope-local-base-freq" in o:
         return 1.0
-    if o.text("position-embedding-type") == "yarn":
-        growth = 0.1 * math.log(max(o.float("rotary-scaling-factor", 1.0), 1))
-        m, all_dim = (o.float(name, x) * growth + 1 for name, x in (("mscale", 1.0), ("mscale-all-dim", 0.0)))
-        return o.float("rope-attention-factor", m / all_dim)
+    if is_yarn(o):
+        return o.float("rope-attention-factor", mscale(o, "mscale", 1.0) / mscale(o, "mscale-all-dim", 0.0))
     if "rope-long-factor" not in o:
         return 1.0
     original = o.float("rope-scaling-original-max-position-embeddings", 8192.0)
@@ -248,12 +273,12 @@ class Pass:
         y = x @ self.w[f"{name}.weight"].transpose(1, 0)
         return y if bias is None else y + bias
 
-    def norm(self, x, name):
-        o = self.o
+    def norm(self, x, name, epsilon=None):
+        o, epsilon = self.o, epsilon or self.o.float("norm-epsilon", 1e-5)
         if not self.m.rms:
             x = x - x.mean(-1)
         gain = self.w[f"{name}.weight"] + (1.0 if "apply-layernorm-1p" in o else 0.0)
-        y = x * ((x * x).mean(-1) + o.float("norm-epsilon", 1e-5)) ** -0.5 * gain
+        y = x * ((x * x).mean(-1) + epsilon) ** -0.5 * gain
         return y if self.m.rms else y + self.w[f"{name}.bias"]
 
     def dropped(self, x, name, option):
@@ -271,14 +296,14 @@ class Pass:
     def rotated(self, x, layer, positions):
         """[b, s, heads, d]: pairs are rotated by position * frequency."""
         windowed = self.m.reach[layer] is not None
-        f = frequencies(self.o, self.m.head, windowed)
-        n = len(f)
+        f = frequencies(self.o, self.m.turned if self.m.latent else self.m.head, windowed)
+        n, together = len(f), self.m.latent or "rotary-interleaved" in self.o
         angle = (positions[:, :, None] * f)[:, :, None, :]
-        pairs = (slice(0, 2 * n, 2), slice(1, 2 * n, 2)) if "rotary-interleaved" in self.o else (slice(0, n), slice(n, 2 * n))
+        pairs = (slice(0, 2 * n, 2), slice(1, 2 * n, 2)) if together else (slice(0, n), slice(n, 2 * n))
         a, b, rest = x[..., pairs[0]], x[..., pairs[1]], x[..., 2 * n:]
         cos, sin = (amplitude(self.o, windowed) * function(angle) for function in (np.cos, np.sin))
         turned = [a * cos - b * sin, a * sin + b * cos]
-        if "rotary-interleaved" in self.o:
+        if together:
             shape = a.shape
             pair = concatenate([y.reshape(*shape, 1) for y in turned])
             return concatenate([pair.reshape(*shape[:-1], 2 * n), rest])
@@ -292,9 +317,24 @@ class Pass:
         seen = (distance >= 0) & (distance <= (s if reach is None else reach))
         return (seen & (np.arange(s) >= self.batch.first_key[:, :, None]))[:, None]
 
+    def latent_heads(self, x, name, layer, positions):
+        """As heads. The rotated part of a key is that of all heads."""
+        m, rank = self.m, self.o.int("kv-lora-rank", 32)
+        epsilon = self.o.float("latent-norm-epsilon", 0.0)
+        normed = lambda x, which: self.norm(x, f"{name}.{which}_layernorm", epsilon) if "qk-layernorm" in self.o else x
+        down = self.linear(x, f"{name}.linear_kv_down_proj")
+        q = (self.linear(normed(self.linear(x, f"{name}.linear_q_down_proj"), "q"), f"{name}.linear_q_up_proj")
+             if "q-lora-rank" in self.o else self.linear(x, f"{name}.linear_q_proj")).reshape(*x.shape[:2], m.heads, m.head)
+        kv = self.linear(normed(down[..., :rank], "kv"), f"{name}.linear_kv_up_proj").reshape(*x.shape[:2], m.heads, -1)
+        turned = self.rotated(down[..., rank:].reshape(*x.shape[:2], 1, m.turned), layer, positions)[:, :, np.zeros(m.heads, int)]
+        q = concatenate([q[..., :m.plain], self.rotated(q[..., m.plain:], layer, positions)])
+        return q, concatenate([kv[..., :m.plain], turned]), kv[..., m.plain:]
+
     def heads(self, x, name, layer, positions):
         """Queries, keys and values, [b, s, heads, d]."""
         m = self.m
+        if m.latent:
+            return self.latent_heads(x, name, layer, positions)
         b, s, per = *x.shape[:2], m.heads // m.groups
         qkv = self.linear(x, f"{name}.linear_qkv").reshape(b, s, m.groups, per + 2, m.head)
         q, k, v = qkv[:, :, :, :per].reshape(b, s, m.heads, m.head), qkv[:, :, :, per], qkv[:, :, :, per + 1]
@@ -312,7 +352,8 @@ class Pass:
         m = self.m
         b, s = q.shape[:2]
         q, k, v = (x.transpose(0, 2, 1, 3) for x in (q, k, v))
-        score = q @ k.transpose(0, 1, 3, 2) * self.o.float("softmax-scale", 1 / math.sqrt(m.head))
+        longer = mscale(self.o, "mscale-all-dim", 0.0) if m.latent else 1
+        score = q @ k.transpose(0, 1, 3, 2) * self.o.float("softmax-scale", longer ** 2 / math.sqrt(m.head))
         cap = self.o.float("attn-logit-softcapping", math.inf)
         score = score if cap == math.inf else tanh(score / cap) * cap
         score = score if bias is None else score + bias
@@ -323,7 +364,7 @@ class Pass:
             sink = of(np.zeros(m.heads)) if kind == "off-by-one" else self.w[f"{name}.core_attention.softmax_offset"]
             total = total + exp(sink.reshape(1, m.heads, 1, 1) - top)
         p = self.dropped(p / total, name, "attention-dropout")
-        return self.linear((p @ v).transpose(0, 2, 1, 3).reshape(b, s, m.heads * m.head), f"{name}.linear_proj")
+        return self.linear((p @ v).transpose(0, 2, 1, 3).reshape(b, s, m.heads * m.value), f"{name}.linear_proj")
 
     def activated(self, x, routed=False):
         if not self.m.gated:

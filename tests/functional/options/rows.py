@@ -24,6 +24,7 @@ SAMPLES = "--global-batch-size 4 --train-samples 32 "  # instead of --train-iter
 # ---- model ----
 
 LAYOUTS = (ONE, CUT, STAGES, "--ranks 2", "--ranks 2 --context-parallel-size 2 --cp-comm-type a2a")
+RING, GATHER = ("--ranks 4 --context-parallel-size 4 --cp-comm-type " + x for x in ("p2p", "allgather"))
 COMMON = ("num_layers hidden_size num_attention_heads seq_length data_path split global_batch_size train_iters lr lane eval_iters eval_interval"
           " init_method_std hidden_dropout attention_dropout log_params_norm log_jsonl")
 witnessed(COMMON + " vocab_size", layouts=LAYOUTS, families=GPT, steps=4)
@@ -91,6 +92,18 @@ witnessed("qk_layernorm", "--qk-layernorm", families=NOT_T5)
 witnessed("qk_layernorm_whole", "--qk-layernorm --qk-layernorm-whole --group-query-attention --num-query-groups 2 --normalization RMSNorm",
           layouts=(ONE, "--ranks 4 --context-parallel-size 4", STAGES), families=NOT_T5)
 witnessed("apply_wd_to_qk_layernorm weight_decay", "--qk-layernorm --apply-wd-to-qk-layernorm --weight-decay 0.1", families=NOT_T5)
+LATENT = ("--multi-latent-attention --kv-lora-rank 6 --qk-head-dim 5 --qk-pos-emb-head-dim 4 --v-head-dim 7 --disable-bias-linear"
+          " --position-embedding-type rope --rotary-base 20 ")
+LONGER = "--rotary-scaling-factor 3 --yarn-original-max-position-embeddings 40 --mscale 0.7 --mscale-all-dim 1.6 "
+witnessed("multi_latent_attention kv_lora_rank qk_head_dim qk_pos_emb_head_dim v_head_dim rope_type", families=GPT, layouts=LAYOUTS,
+          words=LATENT + "--rope-type rope --rotary-percent 0.5")
+witnessed("q_lora_rank qk_layernorm latent_norm_epsilon rope_type", families=GPT, layouts=(*LAYOUTS, RING, GATHER),
+          words=LATENT + LONGER + "--q-lora-rank 9 --qk-layernorm --latent-norm-epsilon 1e-2 --normalization RMSNorm --attention-dropout 0.2")
+witnessed("qk_layernorm rotary_scaling_factor mscale mscale_all_dim", families=GPT,
+          words=LATENT + LONGER + "--qk-layernorm --softmax-type learnable --window-size 5,0 --add-attn-proj-bias --init-method-std 0.3")
+witnessed("reset_position_ids reset_attention_mask eod_mask_loss", LATENT + LONGER + "--qk-layernorm --reset-position-ids --reset-attention-mask"
+          " --eod-mask-loss", families=GPT)
+witnessed("softmax_scale attn_logit_softcapping", LATENT + "--softmax-scale 0.3 --attn-logit-softcapping 0.05", families=GPT)
 witnessed("window_size", "--window-size 3,0", families=GPT)
 witnessed("window_attn_skip_freq", "--num-layers 3 --window-size 3,0 --window-attn-skip-freq 2", layouts=(ONE, CUT), families=GPT)
 witnessed("window_attn_skip_freq", "--num-layers 4 --window-size 3,0 --window-attn-skip-freq [1,0]*2", families=GPT)
@@ -107,7 +120,6 @@ witnessed("embedding_multiplier residual_multiplier softmax_scale logits_scaling
           layouts=(ONE, CUT, STAGES))
 witnessed("logits_scaling untie_embeddings_and_output_weights", "--logits-scaling 6 --untie-embeddings-and-output-weights", families=NOT_BERT,
           layouts=(ONE, CUT + CHUNKED, STAGES))
-RING, GATHER = ("--ranks 4 --context-parallel-size 4 --cp-comm-type " + x for x in ("p2p", "allgather"))
 witnessed("attn_logit_softcapping", "--attn-logit-softcapping 0.05 --attention-dropout 0.1", layouts=(ONE, CUT, STAGES, GATHER))
 witnessed("attn_logit_softcapping", "--attn-logit-softcapping 0.05 --window-size 5,0 --softmax-type learnable", layouts=(ONE, RING), families=GPT)
 witnessed("attn_logit_softcapping", "--attn-logit-softcapping 0.05 --attention-backend unfused", layouts=(ONE, STAGES))

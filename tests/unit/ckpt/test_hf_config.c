@@ -271,6 +271,7 @@ TEST(a_type_of_another_kind_is_refused) {
 #define WITH_BIAS  MIXTURE GLM
 #define IN_GROUPS  WITH_BIAS "moe-router-topk = 4\nmoe-router-num-groups = 4\nmoe-router-group-topk = 2\n"
 #define CAPACITY   MIXTURE "moe-expert-capacity-factor = 1\n"
+#define MLA        ROPE "multi-latent-attention = true\n"
 #define WITH_SHARE MIXTURE "moe-shared-expert-intermediate-size = 40\n"
 
 /* Two models that differ in only one option. */
@@ -323,6 +324,15 @@ static const struct {
     {"add_attn_proj_bias", ROPE, "add-attn-proj-bias = true"},
     {"qk_layernorm", ROPE, "qk-layernorm = true"},
     {"qk_layernorm_whole", ROPE "qk-layernorm = true\n", "qk-layernorm-whole = true"},
+    {"multi_latent_attention", ROPE, "multi-latent-attention = true"},
+    {"rope_type", MLA, "rope-type = rope"},
+    {"q_lora_rank", MLA, "q-lora-rank = 8"},
+    {"kv_lora_rank", MLA, "kv-lora-rank = 8"},
+    {"qk_head_dim", MLA, "qk-head-dim = 120"},
+    {"qk_pos_emb_head_dim", MLA, "qk-pos-emb-head-dim = 32"},
+    {"v_head_dim", MLA, "v-head-dim = 120"},
+    {"latent_norm_epsilon", MLA, "latent-norm-epsilon = 1e-6"},
+    {"softmax_scale", MLA "rope-attention-factor = 1\nrotary-scaling-factor = 2\n", "mscale-all-dim = 1"},
     {"window_size", WINDOWS, "window-size = 8,0"},
     {"window_attn_skip_freq", WINDOWS, "window-attn-skip-freq = [0,1,1,1]"},
     {"softmax_type", ROPE, "softmax-type = off-by-one"},
@@ -439,6 +449,7 @@ TEST(what_says_the_same_in_other_words_is_equal) {
         {WINDOWS, "window-attn-skip-freq = [1,1,1,1]"},
         {WINDOWS "window-attn-skip-freq = 2\n", "window-attn-skip-freq = [1,0]*2"},
         {ROPE, "num-experts = 4\nmoe-layer-freq = [0,0,0,0]\nmoe-router-topk = 3"},
+        {MLA, "rope-type = yarn\nlatent-norm-epsilon = 1e-5\nkv-channels = 7\nnorm-epsilon = 1e-5"},
         {MIXTURE, "ffn-hidden-size = 44\nmoe-layer-freq = [1,1,1,1]\nmoe-router-topk-scaling-factor = 1"},
     };
     Str notes = {0};

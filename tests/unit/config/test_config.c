@@ -72,6 +72,7 @@ TEST(every_choice_that_is_offered_can_be_used) {
         "--model t5 --decoder-seq-length 8",
         "--bf16 --use-precision-aware-optimizer --cross-entropy-loss-fusion",
         "--bf16 --fp8-format e4m3",
+        "--multi-latent-attention --recompute-granularity selective",
         "--ranks 2 --use-megatron-fsdp",
         "--device cuda --ranks 2 --hidden-dropout 0 --attention-dropout 0",
         "--recompute-method uniform --recompute-num-layers 1",

@@ -132,16 +132,17 @@ TEST(unknown_options_do_not_hide_the_rules) {
     parse(&p, CHECK_MODEL | CHECK_TRAIN,
           "--hiden-size 64 --num-attention-heads x --kv-channels 0 --num-layers 2 --seq-length 16 "
           "--mock-data --foo 1 --micro-batch-size 2 --train-iters 10 --lr 1 --min-lr 2 --mtp-num-layers 1 "
-          "--q-lora-rank 8 --v-head-dim 4");
-    assert_string_equal(p.args.problems.s, "'--hiden-size' is not an option: did you mean --hidden-size?\n"
-                                           "--num-attention-heads expects a whole number, not 'x'.\n"
-                                           "'--foo' is not an option: see --help for the list.\n"
-                                           "--kv-channels must be from 1 to 65536, not 0.\n"
-                                           "--min-lr 2 is above --lr 1: lower it.\n"
-                                           "--mtp-num-layers is not supported: Heads that predict further "
-                                           "tokens (MTP) change the model and its loss. Remove them.\n"
-                                           "--q-lora-rank and --v-head-dim are not supported: Isotron has no "
-                                           "multi-latent attention (MLA). Choose another model.\n");
+          "--qk-clip --qk-clip-alpha 0.4");
+    assert_string_equal(p.args.problems.s,
+                        "'--hiden-size' is not an option: did you mean --hidden-size?\n"
+                        "--num-attention-heads expects a whole number, not 'x'.\n"
+                        "'--foo' is not an option: see --help for the list.\n"
+                        "--kv-channels must be from 1 to 65536, not 0.\n"
+                        "--min-lr 2 is above --lr 1: lower it.\n"
+                        "--mtp-num-layers is not supported: Heads that predict further "
+                        "tokens (MTP) change the model and its loss. Remove them.\n"
+                        "--qk-clip and --qk-clip-alpha are not supported: This changes the scores or "
+                        "outputs of attention. Choose a model without it.\n");
     done(&p);
 }
 
