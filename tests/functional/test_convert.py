@@ -58,7 +58,10 @@ CLASSES = {"gpt2": "GPT2LMHeadModel", "llama": "LlamaForCausalLM", "mistral": "M
            "phi3": "Phi3ForCausalLM", "arcee": "ArceeForCausalLM", "seed_oss": "SeedOssForCausalLM",
            "smollm3": "SmolLM3ForCausalLM", "glm": "GlmForCausalLM", "glm4": "Glm4ForCausalLM",
            "helium": "HeliumForCausalLM", "ernie4_5": "Ernie4_5ForCausalLM", "gemma": "GemmaForCausalLM",
-           "exaone4": "Exaone4ForCausalLM", "bert": "BertForPreTraining", "t5": "T5ForConditionalGeneration"}
+           "exaone4": "Exaone4ForCausalLM", "olmo3": "Olmo3ForCausalLM", "flex_olmo": "FlexOlmoForCausalLM",
+           "dots1": "Dots1ForCausalLM", "minimax_m2": "MiniMaxM2ForCausalLM", "granitemoe": "GraniteMoeForCausalLM",
+           "granitemoeshared": "GraniteMoeSharedForCausalLM", "ministral": "MinistralForCausalLM",
+           "vaultgemma": "VaultGemmaForCausalLM", "bert": "BertForPreTraining", "t5": "T5ForConditionalGeneration"}
 DTYPES = {"float32": "F32", "float64": "F64", "bfloat16": "BF16", "float16": "F16"}
 
 

@@ -187,6 +187,11 @@ static void required_read(HfReader *r, const HfRow *row) {
     if (hf_get_flag(r, NULL, row->key, value) != value) hf_refuse(r, row->key, "which is not supported");
 }
 
+static void must_read(HfReader *r, const HfRow *row) {
+    const bool value = row->fallback != 0;
+    if (hf_get_flag(r, NULL, row->key, !value) != value) hf_refuse(r, row->key, "which is not supported");
+}
+
 static void stated_write(HfWriter *w, const HfRow *row) { hf_put_flag(w, row->key, row->fallback != 0); }
 
 static void refused_read(HfReader *r, const HfRow *row) {
@@ -207,4 +212,5 @@ const HfForm hf_form_value = {hf_value_read, hf_value_write},
              hf_form_text = {NULL, word_write}, hf_form_token = {NULL, token_write},
              hf_form_fixed = {fixed_read, NULL}, hf_form_lacking = {fixed_read, NULL},
              hf_form_required = {required_read, NULL}, hf_form_stated = {required_read, stated_write},
-             hf_form_refused = {refused_read, NULL}, hf_form_alias = {alias_read, NULL};
+             hf_form_must = {must_read, stated_write}, hf_form_refused = {refused_read, NULL},
+             hf_form_alias = {alias_read, NULL};

@@ -51,6 +51,12 @@ static void shared_experts_write(HfWriter *w, const HfRow *row) {
     hf_put_size(w, row->key, w->config->derived.moe_shared_size / w->config->derived.moe_ffn_hidden_size);
 }
 
+/* The key is the width of the shared expert; 0: none. */
+static void shared_width_read(HfReader *r, const HfRow *row) {
+    const int64_t width = hf_get_count(r, row->key, (int64_t)row->fallback);
+    if (width) hf_set_size(r, row->option, width);
+}
+
 /* ---- layers with experts ---- */
 
 /* Sets moe-layer-freq to a pattern such as "[0,1,1]". Layer i is 0 if i < first_dense, i + 1 is not a
@@ -106,5 +112,6 @@ const HfForm hf_form_experts = {experts_read, hf_value_write},
              hf_form_several_experts = {several_experts_read, NULL},
              hf_form_router_groups = {router_groups_read, router_groups_write},
              hf_form_shared_experts = {shared_experts_read, shared_experts_write},
+             hf_form_shared_width = {shared_width_read, hf_value_write},
              hf_form_first_dense = {first_dense_read, first_dense_write},
              hf_form_sparse_layers = {sparse_layers_read, sparse_layers_write};

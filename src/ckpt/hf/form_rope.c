@@ -78,6 +78,15 @@ static void rope_number_read(HfReader *r, const HfRow *row) {
     hf_set_real(r, row->option, get_rope_number(r, row, &place));
 }
 
+/* Without the row's key, rotary_dim is the number of rotated channels. */
+static void rotary_dim_read(HfReader *r, const HfRow *row) {
+    HfRow with = *row;
+    if (hf_member(r, NULL, "rotary_dim"))
+        with.fallback =
+            (double)hf_get_size(r, "rotary_dim", 1) / (double)hf_get_option(r, OPTION_kv_channels);
+    rope_number_read(r, &with);
+}
+
 static void whole_rotation_read(HfReader *r, const HfRow *row) {
     const char *place;
     const double part = get_rope_number(r, row, &place);
@@ -211,19 +220,29 @@ static const char *get_rope_type(HfReader *r, const json_t *in) {
     return in ? hf_get_text(r, in, "rope_type", hf_get_text(r, in, "type", "default")) : "default";
 }
 
-/* Reads the rotary base of windowed layers, which have no scaling. */
+/* Reads the rotary base of windowed layers, which have no scaling. A type without a key for it has it only in
+ * rope_parameters. */
 static void local_base_read(HfReader *r, const HfRow *row) {
     const char *key;
     const json_t *in = find_rope_of_kind(r, SLIDING, &key);
-    const double outside = hf_get_real(r, NULL, row->key, row->fallback),
+    const double outside = row->key ? hf_get_real(r, NULL, row->key, row->fallback) : row->fallback,
                  base = in ? hf_get_real(r, in, "rope_theta", outside) : outside;
     if (strcmp(get_rope_type(r, in), "default"))
         hf_refuse(r, key, "but positions of layers with a window can only be without scaling (default)");
     if (r->windowed) hf_set_real(r, row->option, base);
 }
 
+/* Without a key, rope_parameters replaces the keys of both kinds of layers, unless older files imply the base. */
 static void local_base_write(HfWriter *w, const HfRow *row) {
-    if (f64_is_set(w->config->rope_local_base_freq)) hf_value_write(w, row);
+    const double base = w->config->rope_local_base_freq;
+    if (!f64_is_set(base) || (!row->key && base == row->fallback)) return;
+    if (row->key) return hf_value_write(w, row);
+    json_t *full = json_deep_copy(json_object_get(w->out, SCALING));
+    if (!json_is_object(full)) full = (json_decref(full), json_pack("{s:s}", "rope_type", "default"));
+    json_object_set_new(full, "rope_theta", json_real(w->config->rotary_base));
+    json_object_del(w->out, SCALING), json_object_del(w->out, "rope_theta");
+    hf_put(w, PARAMETERS,
+           json_pack("{s:o, s:{s:s, s:f}}", FULL, full, SLIDING, "rope_type", "default", "rope_theta", base));
 }
 
 /* Dynamic NTK: the frequencies depend on the length of samples that are longer than the model's length. */
@@ -351,6 +370,7 @@ static void long_rope_read(HfReader *r, const HfRow *row) {
 }
 
 const HfForm hf_form_rope_number = {rope_number_read, hf_value_write},
+             hf_form_rotary_dim = {rotary_dim_read, hf_value_write},
              hf_form_local_base = {local_base_read, local_base_write},
              hf_form_whole_rotation = {whole_rotation_read, hf_value_write},
              hf_form_rope_scaling = {rope_scaling_read, rope_scaling_write},

@@ -6,7 +6,7 @@
 
 /* Whether max_window_layers has an effect. */
 static bool reads_first(const HfRow *row) {
-    return row->choice == HF_WINDOWS_LATE || row->choice == HF_WINDOWS_EVEN;
+    return row->choice == HF_WINDOWS_LATE || row->choice == HF_WINDOWS_EVEN || row->choice == HF_WINDOWS_LAST;
 }
 
 /* Whether layers without a window have no rotation. */
@@ -16,13 +16,14 @@ static bool only_windows_rotate(const HfRow *row) {
 
 /* Whether use_sliding_window has an effect. */
 static bool is_switched(const HfRow *row) {
-    return reads_first(row) || row->choice == HF_WINDOWS_SWITCHED || row->choice == HF_WINDOWS_UNROTATED;
+    return (reads_first(row) && row->choice != HF_WINDOWS_LAST) || row->choice == HF_WINDOWS_SWITCHED ||
+           row->choice == HF_WINDOWS_UNROTATED;
 }
 
 /* Whether every n-th layer has full attention, and all other layers have a window. */
 static bool is_periodic(const HfRow *row) {
     return row->choice == HF_WINDOWS_ALTERNATE || row->choice == HF_WINDOWS_PERIOD ||
-           only_windows_rotate(row);
+           row->choice == HF_WINDOWS_FOURTH || row->choice == HF_WINDOWS_LISTED || only_windows_rotate(row);
 }
 
 /* Whether layer_types decides which layers have a window. */
@@ -48,13 +49,16 @@ static int64_t get_number(HfReader *r, const HfRow *row) {
     const bool has_list = hf_member(r, NULL, "layer_types") != NULL;
     if (row->choice == HF_WINDOWS_PERIOD) return hf_get_size(r, "sliding_window_pattern", 6);
     if (only_windows_rotate(row)) return has_list ? 1 : hf_get_size(r, "sliding_window_pattern", 4);
+    if (row->choice == HF_WINDOWS_FOURTH) return 4;
+    if (row->choice == HF_WINDOWS_LISTED) return INT64_MAX; /* every layer has a window */
+    if (row->choice == HF_WINDOWS_LAST) return hf_get_count(r, "max_window_layers", 62);
     return reads_first(row) ? hf_get_count(r, "max_window_layers", 28) : 2;
 }
 
 /* Whether layer i has a window in a file without layer_types. */
 static bool is_windowed(HfReader *r, const HfRow *row, int64_t i, int64_t number) {
     if (row->choice == HF_WINDOWS_UNROTATED) return !hf_is_rotated(r, i);
-    if (row->choice == HF_WINDOWS_LATE) return i >= number;
+    if (row->choice == HF_WINDOWS_LATE || row->choice == HF_WINDOWS_LAST) return i >= number;
     if (row->choice == HF_WINDOWS_EVEN) return i % 2 == 0 && i < number;
     return is_periodic(row) ? (i + 1) % number != 0 : row->choice != HF_WINDOWS_NONE;
 }
@@ -114,7 +118,8 @@ static void windows_write(HfWriter *w, const HfRow *row) {
         hf_put(w, row->key, json_null());
     if (is_switched(row)) hf_put_flag(w, "use_sliding_window", any);
     if (!reads_layers(row) || !(any || is_periodic(row))) return;
-    if (row->choice == HF_WINDOWS_LATE) hf_put_size(w, "max_window_layers", full);
+    if (row->choice == HF_WINDOWS_LATE || row->choice == HF_WINDOWS_LAST)
+        hf_put_size(w, "max_window_layers", full);
     json_t *types = json_array();
     for (int64_t i = 0; i < layers; i++)
         json_array_append_new(

@@ -71,7 +71,8 @@ static void hf_add(HfMap *m, const char *name, const Param *p, int part, int64_t
         .group = group,
         .transposed = transposed,
         .unused = unused,
-        .by_group = layout == BY_GROUP,
+        .packed = layout == PACKED ? p->spec.groups : 0,
+        .by_group = layout == BY_GROUP || layout == PACKED,
     };
 }
 
@@ -283,11 +284,11 @@ void hf_scatter(const HfTensor *t, const void *hf, DType hf_type, Device *d, voi
 
 /* ---- import ---- */
 
-static bool has_shape(const Tensor *t, const HfTensor *want) {
-    if (t->ndim != want->ndim) return false;
-    for (int d = 0; d < t->ndim; d++)
-        if (t->dim[d] != want->dim[d]) return false;
-    return true;
+/* The tensor of a file, without content. */
+static Tensor file_tensor(const HfTensor *t, DType dtype) {
+    const int64_t rows = t->packed ? t->dim[0] / t->packed : 0;
+    return t->packed ? tensor_make(NULL, dtype, 3, (int64_t[]){t->packed, rows, t->dim[1]})
+                     : tensor_make(NULL, dtype, t->ndim, t->dim);
 }
 
 bool hf_is_copy(const Tensor *x, const Tensor *of) {
@@ -361,6 +362,7 @@ Err hf_check(const Safetensors *s, const HfMap *m) {
     const Tensor **used = mem_zero((size_t)m->count + 1, sizeof *used);
     for (int64_t i = 0; i < m->count; i++) {
         const HfTensor *want = &m->tensors[i];
+        const Tensor shape = file_tensor(want, F32);
         used[i] = hf_find(s, m, want);
         if (!used[i]) {
             if (is_of_head(want) && m->init_heads) continue;
@@ -370,9 +372,8 @@ Err hf_check(const Safetensors *s, const HfMap *m) {
             char detail[100];
             snprintf(detail, sizeof detail, " (%.90s)", quote(safetensors_dtype(used[i])).s);
             hf_problem_add(&problem[TYPE], want->name, detail);
-        } else if (!has_shape(used[i], want)) {
+        } else if (!tensor_same_shape(used[i], &shape)) {
             char has[100], detail[240];
-            Tensor shape = tensor_make(NULL, F32, want->ndim, want->dim);
             snprintf(detail, sizeof detail, " (%s, the model has %s)",
                      tensor_describe(used[i], has, sizeof has),
                      tensor_describe(&shape, (char[60]){0}, 60) + strlen("F32 "));
@@ -483,8 +484,7 @@ Err hf_export(const Registry *r, HfFamily family, const char *path, DType dtype)
         SafeTensor *headers = mem_zero((size_t)map.count + 1, sizeof *headers);
         for (int64_t i = 0; i < map.count; i++)
             headers[i] =
-                (SafeTensor){.name = map.tensors[i].name,
-                             .tensor = tensor_make(NULL, dtype, map.tensors[i].ndim, map.tensors[i].dim)};
+                (SafeTensor){.name = map.tensors[i].name, .tensor = file_tensor(&map.tensors[i], dtype)};
         e = check_master_values(&x);
         if (!e.code)
             e = safetensors_write(path, headers, map.count, &(MetaText){"format", "pt"}, 1, export_bytes, &x);

@@ -15,7 +15,7 @@ typedef enum HfFamily {
 } HfFamily;
 
 /* The order of a parameter's rows in a tensor (names.def). */
-typedef enum HfLayout { OUT_IN, IN_OUT, BY_GROUP, AFTER_PADDING } HfLayout;
+typedef enum HfLayout { OUT_IN, IN_OUT, BY_GROUP, PACKED, AFTER_PADDING } HfLayout;
 
 /* RoBERTa's first position is 1 + the id of its padding token, which is 1. */
 enum { HF_ALL_PARTS = -1, HF_ALL_GROUPS = -1, HF_PADDING_TOKEN = 1, HF_PADDING_ROWS = HF_PADDING_TOKEN + 1 };
@@ -29,6 +29,7 @@ typedef struct HfTensor {
     int64_t group;   /* expert; HF_ALL_GROUPS: all experts */
     bool transposed; /* [in, out] */
     int64_t unused;  /* number of rows before the parameter's rows; written as zeros */
+    int64_t packed;  /* number of groups that the file's first dimension counts; 0: dim is the file's shape */
     bool by_group;   /* whether rows have the order of the parameter; otherwise part by part */
 } HfTensor;
 

@@ -16,6 +16,7 @@
  *   FIX(option, value)                     the type implies this value of the option's field
  *   LACK(option, value)                    like FIX, for an option that does not change the model's function
  *   REQUIRE(key, value), STATE(key, value) a key that is present must have this value; STATE also writes it
+ *   MUST(key, value)                       the key must be present with this value, and is written
  *   REFUSE(key, why)                       the key must be absent
  *   ALIAS(key, other)                      a key that is present must be equal to the other key
  *   SPECIAL(form, option, key, fallback)   the form reads and writes the key
@@ -35,6 +36,7 @@
 #define LACK(o, value)              {OF(o), .word = value, .form = &hf_form_lacking},
 #define REQUIRE(k, value)           {ALONE(k), .key = k, .fallback = value, .form = &hf_form_required},
 #define STATE(k, value)             {ALONE(k), .key = k, .fallback = value, .form = &hf_form_stated},
+#define MUST(k, value)              {ALONE(k), .key = k, .fallback = value, .form = &hf_form_must},
 #define REFUSE(k, why)              {ALONE(k), .key = k, .word = why, .form = &hf_form_refused},
 #define ALIAS(k, other)             {ALONE(k), .key = k, .word = other, .form = &hf_form_alias},
 #define SPECIAL(f, o, k, otherwise) {OF(o), .key = k, .fallback = otherwise, .form = &hf_form_##f},
@@ -158,6 +160,38 @@ static const HfRow ROWS_gemma[] = {
 };
 static const HfRow ROWS_exaone4[] = {
 #include "ckpt/hf/exaone4.def"
+#include "ckpt/hf/all.def"
+};
+static const HfRow ROWS_olmo3[] = {
+#include "ckpt/hf/olmo3.def"
+#include "ckpt/hf/all.def"
+};
+static const HfRow ROWS_flex_olmo[] = {
+#include "ckpt/hf/flex_olmo.def"
+#include "ckpt/hf/all.def"
+};
+static const HfRow ROWS_dots1[] = {
+#include "ckpt/hf/dots1.def"
+#include "ckpt/hf/all.def"
+};
+static const HfRow ROWS_minimax_m2[] = {
+#include "ckpt/hf/minimax_m2.def"
+#include "ckpt/hf/all.def"
+};
+static const HfRow ROWS_granitemoe[] = {
+#include "ckpt/hf/granitemoe.def"
+#include "ckpt/hf/all.def"
+};
+static const HfRow ROWS_granitemoeshared[] = {
+#include "ckpt/hf/granitemoeshared.def"
+#include "ckpt/hf/all.def"
+};
+static const HfRow ROWS_ministral[] = {
+#include "ckpt/hf/ministral.def"
+#include "ckpt/hf/all.def"
+};
+static const HfRow ROWS_vaultgemma[] = {
+#include "ckpt/hf/vaultgemma.def"
 #include "ckpt/hf/all.def"
 };
 static const HfRow ROWS_bert[] = {
