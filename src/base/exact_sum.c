@@ -4,11 +4,8 @@
 
 #include "base/exact_round.h"
 
-enum {
-    LIMB_BITS = EXACT_LIMB_BITS,
-    BETWEEN = 1 << 29 /* a limb can hold this many additions of numbers below
-                                                         2^33 */
-};
+/* BETWEEN: a limb can hold the sum of this many numbers below 2^33. */
+enum { LIMB_BITS = EXACT_LIMB_BITS, BETWEEN = 1 << 29 };
 
 static void add_one(ExactSum *s, double x) {
     uint64_t bits;

@@ -126,9 +126,8 @@ Blame isolated_blame(const Isolated *i) {
     const char *said = i->said.s ? i->said.s : "";
     Blame b = {.rank = -1};
     snprintf(b.line, sizeof b.line, "%.*s", (int)strcspn(said, "\n"), said);
-    const bool refused = strstr(b.line, "COMM FAULT nccl") != NULL; /* absent ranks are not blamed then,
-                                                                       because they may just not have started
-                                                                       the operation yet */
+    /* Absent ranks are not blamed then, because they may just not have started the operation yet. */
+    const bool refused = strstr(b.line, "COMM FAULT nccl") != NULL;
     b.of_library = refused || strstr(b.line, "NCCL");
     const char *absent = refused ? NULL : strstr(said, ABSENT), *checked = strstr(said, CHECKED);
     b.rank = rank_before(b.line, "has returned");

@@ -55,8 +55,7 @@ size_t terminal_fit(const char *text, int columns) {
 }
 
 void terminal_show(FILE *f, const char *text) {
-    const int columns = terminal_columns(f) - 1; /* because some terminals begin a new line after the last
-                                                    column */
+    const int columns = terminal_columns(f) - 1; /* because some terminals wrap after the last column */
     fprintf(f, "\r\033[K%.*s", (int)terminal_fit(text, columns), text);
 }
 

@@ -58,8 +58,7 @@ size_t utf8_prefix(const char *s, size_t n, bool *cut) {
         const unsigned char *p = (const unsigned char *)s + i;
         const int step = scan(p, n - i);
         if (step < 0) {
-            *cut = (size_t)-step == n - i && *p >= 0xC2 && *p <= 0xF4; /* the subpart reaches the end of the
-                                                                          text */
+            *cut = (size_t)-step == n - i && *p >= 0xC2 && *p <= 0xF4; /* it reaches the end of the text */
             break;
         }
         i += (size_t)step;

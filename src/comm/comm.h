@@ -42,12 +42,8 @@ typedef enum CommKind {
     COMM_KINDS
 } CommKind;
 
-typedef enum CommReduction {
-    COMM_SUM,
-    COMM_MAX,
-    COMM_MIN
-} CommReduction; /* MAX, MIN: NaN if any operand is
-                                                                              NaN */
+/* COMM_MAX and COMM_MIN are NaN if any operand is NaN. */
+typedef enum CommReduction { COMM_SUM, COMM_MAX, COMM_MIN } CommReduction;
 
 typedef struct CommCall {
     CommKind kind;

@@ -22,11 +22,8 @@ Comm *comm_mpi(const CommOptions *options) {
 
 #define MPI_CHECK(call) mpi_check(call, #call)
 
-enum {
-    PIECE = 1 << 30,
-    CONTROL_TAG = 0
-}; /* PIECE: maximum bytes of a message, because MPI's counts are
-                                              int */
+/* PIECE: maximum bytes of a message, because MPI's counts are int. */
+enum { PIECE = 1 << 30, CONTROL_TAG = 0 };
 
 struct WireMessage {
     int pieces;

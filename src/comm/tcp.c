@@ -278,8 +278,7 @@ static void read_buffer(Tcp *t, int rank) {
 static size_t read_some(Tcp *t, int rank) {
     Peer *p = &t->peer[rank];
     WireMessage *m = p->coming;
-    const bool straight = m && (size_t)m->head.bytes - m->moved > BUFFER; /* the buffer is empty in this
-                                                                             case */
+    const bool straight = m && (size_t)m->head.bytes - m->moved > BUFFER; /* the buffer is then empty */
     if (!straight && p->begin) {
         memmove(p->buffer, p->buffer + p->begin, p->end - p->begin);
         p->end -= p->begin, p->begin = 0;

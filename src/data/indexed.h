@@ -50,8 +50,7 @@ typedef struct IndexedDataset {
     IndexedDtype dtype;
     int64_t sequences;                               /* S */
     int64_t documents;                               /* D - 1 */
-    const unsigned char *lengths, *offsets, *starts; /* in idx and unaligned, so read them with the functions
-                                                        below */
+    const unsigned char *lengths, *offsets, *starts; /* in idx, unaligned: read with the functions below */
     const int8_t *modes;                             /* [S]; NULL: the data has no modes */
 } IndexedDataset;
 

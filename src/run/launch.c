@@ -154,9 +154,8 @@ Err rank_open_device(const Config *c, Comm *comm, Device **out, char text[200]) 
 }
 
 void rank_free_device(Comm *comm, Device *device) {
-    if (device && device->kind != DEVICE_NULL)
-        comm_close_device(comm); /* a null device has no transport to
-                                                                           close */
+    /* A null device has no transport to close. */
+    if (device && device->kind != DEVICE_NULL) comm_close_device(comm);
     device_free(device);
 }
 

@@ -80,8 +80,8 @@ static const char *cuda_path(const OpDef *op, const Call *c) {
 
 static unsigned cuda_fp8_gemms(const Device *d) {
     const int capability = cuda_of(d)->capability;
-    const unsigned blocks = capability == 90 ? FP8_GEMM_BLOCKS : 0; /* cuBLASLt supports scales of blocks only
-                                                                       on this architecture */
+    /* cuBLASLt supports scales of blocks only on this architecture. */
+    const unsigned blocks = capability == 90 ? FP8_GEMM_BLOCKS : 0;
     return capability >= 89 ? FP8_GEMM_WHOLE | blocks : 0;
 }
 

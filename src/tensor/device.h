@@ -19,12 +19,8 @@ typedef enum DeviceKind {
  * choice, the fastest of all, or cuBLASLt's first choice. */
 typedef enum GemmTuning { GEMM_TUNING_SAME_BITS, GEMM_TUNING_FASTEST, GEMM_TUNING_OFF } GemmTuning;
 
-/* Kinds of FP8 GEMMs, by the number of values that share a scale. */
-enum {
-    FP8_GEMM_WHOLE = 1,
-    FP8_GEMM_BLOCKS = 2
-}; /* WHOLE: all values of an operand; BLOCKS: 128 terms of a
-                                                     sum */
+/* Kinds of FP8 GEMMs, by the values of an operand that share a scale. */
+enum { FP8_GEMM_WHOLE = 1, FP8_GEMM_BLOCKS = 2 }; /* the whole operand; 128 terms of a sum */
 
 /* How to open a device. {0}: the CPU, with one thread per core. */
 typedef struct DeviceSpec {
